@@ -1,0 +1,56 @@
+// How a program ends on a user's mistake, and how a parser reports one.
+//
+// A parser takes bytes and a size, fills an Error and returns false; it never prints and never exits.
+// Only the edge of a program calls die(), which prints one line and leaves with status 1:
+//
+//     train_gpt2: --heads: 5 does not divide the 128 channels; use 1, 2, 4, 8, ...
+//
+// assert() is for mistakes of the programmer alone.
+#pragma once
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifndef PROGRAM          // each program defines its name before it includes anything
+#define PROGRAM "batchwise"
+#endif
+
+#define PRINTF_LIKE(fmt, args) __attribute__((format(printf, fmt, args)))
+
+typedef struct { char text[512]; } Error;
+
+// Writes the message and returns false, so that a parser can `return fail(err, "...")`.
+PRINTF_LIKE(2, 3) static inline bool fail(Error *err, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(err->text, sizeof err->text, fmt, args);
+    va_end(args);
+    return false;
+}
+
+// One line on stderr, exit status 1. stdout is flushed first, so that the two appear in order.
+__attribute__((noreturn)) PRINTF_LIKE(1, 2) static inline void die(const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    fflush(stdout);
+    fprintf(stderr, PROGRAM ": ");
+    vfprintf(stderr, fmt, args);
+    fprintf(stderr, "\n");
+    va_end(args);
+    exit(1);
+}
+
+// Zeroed memory, aligned to 64 bytes (a cache line, an AVX-512 register), or the end of the program.
+// Free with free().
+static inline void *alloc_or_die(size_t bytes, const char *what) {
+    size_t rounded = (bytes + 63) / 64 * 64;
+    void *p = NULL;
+    if (rounded < bytes || posix_memalign(&p, 64, rounded ? rounded : 64) != 0)
+        die("memory: %.1f GB for %s are not to be had; use a smaller model or micro-batch",
+            (double)bytes / 1e9, what);
+    memset(p, 0, rounded);
+    return p;
+}

@@ -1,0 +1,430 @@
+// The command line: one table parses, checks ranges, prints --help and echoes the configuration,
+// so help can name no flag that the parser refuses.
+//
+//     typedef struct { Given given; int heads; double lr; } Settings;          // Given comes first
+//     static const Option settings_table[] = {
+//         { "heads", "N", OPT_INT, offsetof(Settings, heads), "4", 1, 1024, NULL,
+//           "model", "attention heads", NULL },
+//         { "lr", "X", OPT_REAL, offsetof(Settings, lr), "6e-4", 1e-12, 10, NULL,
+//           "optimizer", "highest learning rate", NULL },
+//         { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },
+//     };
+//     if (!options_parse(&settings, settings_table, 3, argc, argv, NULL, NULL, &err))
+//         die("%s", err.text);
+//     if (options_given(&settings, settings_table, 3, "help"))
+//         options_help(stdout, "usage: ./program [flags]", settings_table, 3);
+//
+// Accepted: --name value, --name=value, --name for a flag, -h for --help. Texts point into argv.
+// Refused, each with one line: an unknown flag (the nearest is named), a flag given twice, a
+// missing value, garbage, a number out of range, an argument that is no flag where none is taken.
+#pragma once
+#include <errno.h>
+#include <limits.h>
+#include <assert.h>
+#include <math.h>
+#include <stddef.h>
+#include "check.h"
+#include "log.h"
+#include "schedule.h"
+
+typedef enum {
+    OPT_HELP,                      // no field; ends the parsing, so that --help always helps
+    OPT_FLAG,                      // bool; takes no value
+    OPT_INT,                       // int
+    OPT_COUNT,                     // int64_t; may be written 1e9, as may an int
+    OPT_REAL,                      // double
+    OPT_TEXT,                      // const char *; minimum is the least number of characters
+    OPT_CHOICE,                    // int, the index into choices
+    OPT_PERIOD,                    // Period: "100" updates, "50000tok" tokens, 0 never
+} OptionType;
+
+typedef struct {
+    const char *name;              // "lr" for --lr
+    const char *argument;          // what --help calls the value: N, X, FILE
+    OptionType type;
+    size_t field;                  // offsetof(the struct, the member)
+    const char *value;             // the default, as a user would write it; NULL: unset (see below)
+    double minimum, maximum;       // both allowed; at most 2^53, so that whole numbers are exact
+    const char *choices;           // "constant|linear|cosine"
+    const char *group, *help;
+    const char *means;             // what the default stands for: "micro-batch times seq-len", NULL
+} Option;
+
+// What an int or a count without a default holds until it is given. A text holds NULL.
+#define OPTION_UNSET (-1)
+
+// The first member of every options struct: bit i is set when row i of the table was given.
+typedef struct { uint64_t bits; } Given;
+
+// ---- finding a flag ----
+
+static inline int option_find(const Option *table, int n, const char *name, size_t length) {
+    for (int i = 0; i < n; i++)
+        if (strlen(table[i].name) == length && memcmp(table[i].name, name, length) == 0) return i;
+    return -1;
+}
+
+// True when the user gave the flag, false when it holds its default.
+static inline bool options_given(const void *opts, const Option *table, int n, const char *name) {
+    int i = option_find(table, n, name, strlen(name));
+    assert(i >= 0);
+    return ((const Given *)opts)->bits >> i & 1;
+}
+
+#define OPTION_NAME_MAX 48
+
+static inline int option_min(int a, int b) { return a < b ? a : b; }
+
+// The least number of characters inserted, deleted, replaced, or swapped with their neighbour that
+// turns a into b (optimal string alignment). Three rows of the table are alive at a time.
+static inline int edit_distance(const char *a, int na, const char *b, int nb) {
+    int rows[3][OPTION_NAME_MAX + 1];
+    int *before = rows[0], *above = rows[1], *row = rows[2];
+    assert(na <= OPTION_NAME_MAX && nb <= OPTION_NAME_MAX);
+    for (int j = 0; j <= nb; j++) row[j] = j;
+    for (int i = 1; i <= na; i++) {
+        int *free_row = before;
+        before = above, above = row, row = free_row;
+        row[0] = i;
+        for (int j = 1; j <= nb; j++) {
+            row[j] = option_min(above[j], row[j-1]) + 1;
+            row[j] = option_min(row[j], above[j-1] + (a[i-1] != b[j-1]));
+            if (i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1])
+                row[j] = option_min(row[j], before[j-2] + 1);
+        }
+    }
+    return row[nb];
+}
+
+// "learning-rate" -> "lr": the long form of a flag whose name is initials.
+static inline bool option_is_initials(const char *name, const char *text, int length) {
+    for (int i = 0; i < length; i++)
+        if (i == 0 || text[i-1] == '-' || text[i-1] == '_')
+            if (*name++ != text[i]) return false;
+    return *name == '\0';
+}
+
+// The row whose name is most like `text`, or -1 when more than half of it would have to change.
+static inline int option_nearest(const Option *table, int n, const char *text, int length) {
+    int best = -1, best_distance = INT_MAX;
+    if (length > OPTION_NAME_MAX) return -1;
+    for (int i = 0; i < n; i++) {
+        int name_length = (int)strlen(table[i].name);
+        int longest = length > name_length ? length : name_length;
+        int distance = edit_distance(text, length, table[i].name, name_length);
+        if (strlen(table[i].name) > 1 && option_is_initials(table[i].name, text, length))
+            distance = option_min(distance, 2);  // a single slip is likelier still
+        if (2*distance <= longest && distance < best_distance) best = i, best_distance = distance;
+    }
+    return best;
+}
+
+// ---- reading values ----
+
+// What the user wrote, made fit for one line of a message: at most 40 bytes, nothing unprintable.
+static inline const char *option_shown(char out[48], const char *text, size_t length) {
+    size_t n = length < 40 ? length : 40;
+    for (size_t i = 0; i < n; i++)
+        out[i] = (unsigned char)text[i] < 0x20 || text[i] == 0x7F ? '?' : text[i];
+    snprintf(out + n, 48 - n, "%s", n < length ? "..." : "");
+    return out;
+}
+
+// Decimal numbers alone: no "inf", "nan" or hexadecimal, no space, nothing left over.
+static inline bool number_read(double *out, const char *text) {
+    if (!*text || text[strspn(text, "0123456789+-.eE")] != '\0') return false;
+    char *end;
+    *out = strtod(text, &end);
+    return *end == '\0' && isfinite(*out);
+}
+
+static inline bool whole_read(double *out, const char *text) {
+    return number_read(out, text) && *out == floor(*out);
+}
+
+// The index of text[0..length) in "a|b|c", or -1.
+static inline int choice_index(const char *choices, const char *text, size_t length) {
+    for (int i = 0; ; i++) {
+        size_t n = strcspn(choices, "|");
+        if (n == length && memcmp(choices, text, n) == 0) return i;
+        if (choices[n] == '\0') return -1;
+        choices += n + 1;
+    }
+}
+
+// The start of choice `index` of "a|b|c"; *length receives its length.
+static inline const char *choice_name(const char *choices, int index, size_t *length) {
+    for (; index > 0; index--) choices += strcspn(choices, "|") + 1;
+    *length = strcspn(choices, "|");
+    return choices;
+}
+
+static inline bool period_read(Period *out, const char *text) {
+    char digits[32];
+    size_t n = strlen(text);
+    bool in_tokens = n > 3 && strcmp(text + n - 3, "tok") == 0;
+    if (in_tokens) n -= 3;
+    if (n >= sizeof digits) return false;
+    memcpy(digits, text, n);
+    digits[n] = '\0';
+    double value;
+    if (!whole_read(&value, digits) || value < 0 || value > 1e15) return false;
+    out->n = (uint64_t)value;
+    out->in_tokens = in_tokens;
+    return true;
+}
+
+static inline bool option_read_number(double *out, const Option *o, const char *text) {
+    bool read = o->type == OPT_REAL ? number_read(out, text) : whole_read(out, text);
+    return read && *out >= o->minimum && *out <= o->maximum;
+}
+
+// Reads one value into its field; false when it is not what the row asks for.
+static inline bool option_read(void *opts, const Option *o, const char *text) {
+    void *field = (char *)opts + o->field;
+    double x = 0.0;
+    if (o->type == OPT_INT || o->type == OPT_COUNT || o->type == OPT_REAL)
+        if (!option_read_number(&x, o, text)) return false;
+    switch (o->type) {
+        case OPT_INT:    *(int *)field = (int)x; return true;
+        case OPT_COUNT:  *(int64_t *)field = (int64_t)x; return true;
+        case OPT_REAL:   *(double *)field = x; return true;
+        case OPT_PERIOD: return period_read((Period *)field, text);
+        case OPT_TEXT:
+            *(const char **)field = text;
+            return strlen(text) >= o->minimum;
+        case OPT_CHOICE:
+            *(int *)field = choice_index(o->choices, text, strlen(text));
+            return *(int *)field >= 0;
+        default: return false;     // help and flags take no value
+    }
+}
+
+static inline void option_set_default(void *opts, const Option *o) {
+    void *field = (char *)opts + o->field;
+    if (o->type == OPT_HELP) return;
+    if (o->value) {
+        bool read = option_read(opts, o, o->value);
+        assert(read && "a default must be a value that a user may give");
+        (void)read;
+    } else if (o->type == OPT_FLAG) {
+        *(bool *)field = false;
+    } else if (o->type == OPT_TEXT) {
+        *(const char **)field = NULL;
+    } else if (o->type == OPT_INT) {
+        *(int *)field = OPTION_UNSET;
+    } else {
+        assert(o->type == OPT_COUNT && "this type needs a default");
+        *(int64_t *)field = OPTION_UNSET;
+    }
+}
+
+// ---- what a row expects, in words ----
+
+typedef struct { char text[200]; } OptionWords;
+
+// 0.000001 -> "1e-6", 1000000 -> "1e6", 65536 -> "65536": short, and exact.
+static inline const char *number_words(char out[32], double x) {
+    snprintf(out, 32, "%g", x);
+    if (strtod(out, NULL) != x) snprintf(out, 32, "%.17g", x);
+    char *e = strchr(out, 'e');
+    if (!e) return out;
+    int exponent = (int)strtol(e + 1, NULL, 10);
+    snprintf(e + 1, (size_t)(out + 32 - (e + 1)), "%d", exponent);
+    return out;
+}
+
+// "constant, linear, cosine or wsd"
+static inline void choice_words(char *out, size_t size, const char *choices) {
+    size_t used = 0, length;
+    for (int i = 0; ; i++) {
+        const char *name = choice_name(choices, i, &length);
+        bool last = name[length] == '\0';
+        const char *join = i == 0 ? "" : last ? " or " : ", ";
+        used += (size_t)snprintf(out + used, size - used, "%s%.*s", join, (int)length, name);
+        assert(used < size && "the choices are too many for a line");
+        if (last) return;
+    }
+}
+
+// The range alone: "1 to 65536". Empty for a text or a flag.
+static inline OptionWords option_range(const Option *o) {
+    OptionWords words;
+    char lo[32], hi[32];
+    words.text[0] = '\0';
+    if (o->type == OPT_INT || o->type == OPT_COUNT || o->type == OPT_REAL)
+        snprintf(words.text, sizeof words.text, "%s to %s", number_words(lo, o->minimum),
+                 number_words(hi, o->maximum));
+    if (o->type == OPT_CHOICE) choice_words(words.text, sizeof words.text, o->choices);
+    return words;
+}
+
+// "a whole number from 1 to 65536"
+static inline OptionWords option_expects(const Option *o) {
+    OptionWords words, range = option_range(o);
+    const char *kind = "";
+    if (o->type == OPT_INT || o->type == OPT_COUNT) kind = "a whole number from ";
+    if (o->type == OPT_REAL) kind = "a number from ";
+    if (o->type == OPT_TEXT) kind = o->argument;
+    if (o->type == OPT_PERIOD) kind = "updates (100), tokens (50000tok), or 0 for never";
+    snprintf(words.text, sizeof words.text, "%s%.120s", kind, range.text);
+    return words;
+}
+
+// ---- parsing ----
+
+static inline bool option_unknown(const Option *table, int n, const char *arg, Error *err) {
+    char shown[48];
+    const char *name = arg + strspn(arg, "-");
+    size_t length = strcspn(name, "=");
+    option_shown(shown, arg, (size_t)(name - arg) + length);
+    int near = option_nearest(table, n, name, (int)(length < 1000 ? length : 1000));
+    if (near < 0) return fail(err, "%s: unknown flag; see --help for those there are", shown);
+    return fail(err, "%s: unknown flag; the nearest is --%s", shown, table[near].name);
+}
+
+// Takes one flag, at argv[*i], and its value, which may be the argument after it.
+static inline bool option_take(void *opts, const Option *table, int n, int *i, int argc,
+                               char **argv, Error *err) {
+    const char *arg = strcmp(argv[*i], "-h") == 0 ? "--help" : argv[*i], *equals = strchr(arg, '=');
+    size_t length = equals ? (size_t)(equals - arg) : strlen(arg);
+    int row = strncmp(arg, "--", 2) == 0 ? option_find(table, n, arg + 2, length - 2) : -1;
+    if (row < 0) return option_unknown(table, n, arg, err);
+
+    const Option *o = &table[row];
+    uint64_t *given = &((Given *)opts)->bits;
+    if (*given >> row & 1) return fail(err, "--%s: given twice; keep one of the two", o->name);
+    *given |= (uint64_t)1 << row;
+    if (o->type == OPT_HELP || o->type == OPT_FLAG) {
+        if (equals) return fail(err, "--%s: takes no value; write --%s alone", o->name, o->name);
+        if (o->type == OPT_FLAG) *(bool *)((char *)opts + o->field) = true;
+        return true;
+    }
+
+    OptionWords expects = option_expects(o);
+    const char *text = equals ? equals + 1 : NULL;
+    if (!text && *i + 1 < argc && strncmp(argv[*i + 1], "--", 2) != 0) text = argv[++*i];
+    if (!text) return fail(err, "--%s: its value is missing; expected %s%s", o->name, expects.text,
+                           o->type == OPT_TEXT ? "; one that begins with -- goes after a =" : "");
+    char shown[48];
+    if (option_read(opts, o, text)) return true;
+    return fail(err, "--%s: got '%s', expected %s", o->name,
+                option_shown(shown, text, strlen(text)), expects.text);
+}
+
+// Fills *opts, defaults included, from argv[1] on. Arguments that are no flags, and all that follow
+// a lone "--", go to positional (room for argc) in their order; where it is NULL none are taken.
+static inline bool options_parse(void *opts, const Option *table, int n, int argc, char **argv,
+                                 char **positional, int *n_positional, Error *err) {
+    assert(n <= 64);               // one bit each in Given
+    ((Given *)opts)->bits = 0;
+    for (int i = 0; i < n; i++) option_set_default(opts, &table[i]);
+    if (positional) *n_positional = 0;
+    bool flags_end = false;
+    for (int i = 1; i < argc; i++) {
+        bool dashed = argv[i][0] == '-' && argv[i][1] != '\0';   // "-" alone is a name for stdin
+        if (!flags_end && strcmp(argv[i], "--") == 0) {
+            flags_end = true;
+        } else if (!flags_end && dashed) {
+            if (!option_take(opts, table, n, &i, argc, argv, err)) return false;
+            for (int k = 0; k < n; k++)
+                if (table[k].type == OPT_HELP && ((Given *)opts)->bits >> k & 1) return true;
+        } else if (positional) {
+            positional[(*n_positional)++] = argv[i];
+        } else {
+            char shown[48];
+            option_shown(shown, argv[i], strlen(argv[i]));
+            return fail(err, "'%s': expected a flag; see --help for those there are", shown);
+        }
+    }
+    return true;
+}
+
+// ---- --help ----
+
+// Prints words from column `column` on, which the cursor is at, wrapping at `width` columns.
+static inline void print_wrapped(FILE *out, const char *text, int column, int width) {
+    int at = column;
+    while (*text) {
+        int length = (int)strcspn(text, " ");
+        if (at > column && at + 1 + length > width) {
+            fprintf(out, "\n%*s", column, "");
+            at = column;
+        }
+        at += fprintf(out, "%s%.*s", at > column ? " " : "", length, text);
+        text += length + strspn(text + length, " ");
+    }
+    fprintf(out, "\n");
+}
+
+// "how many sequences a forward (default 8; 1 to 65536)"
+static inline void option_describe(char *out, size_t size, const Option *o) {
+    OptionWords range = option_range(o);
+    char value[200] = "";
+    if (o->value && o->means) snprintf(value, sizeof value, "default %s: %s", o->value, o->means);
+    else if (o->value) snprintf(value, sizeof value, "default %s", o->value);
+    else if (o->means) snprintf(value, sizeof value, "default: %s", o->means);
+    bool both = value[0] && range.text[0], none = !value[0] && !range.text[0];
+    int used = snprintf(out, size, none ? "%s" : "%s (%s%s%s)", o->help, value, both ? "; " : "",
+                        range.text);
+    assert(used > 0 && (size_t)used < size);
+    (void)used;
+}
+
+// Every flag under its group's heading, with its default and range, within 100 columns.
+static inline void options_help(FILE *out, const char *usage, const Option *table, int n) {
+    const int column = 24, width = 100;
+    const char *group = "";
+    fprintf(out, "%s\n", usage);
+    for (int i = 0; i < n; i++) {
+        const Option *o = &table[i];
+        char text[600];
+        if (strcmp(group, o->group) != 0) fprintf(out, "\n%s\n", o->group);
+        group = o->group;
+        int at = fprintf(out, "  --%s%s%s", o->name, o->argument ? " " : "",
+                         o->argument ? o->argument : "");
+        if (at >= column - 1) at = fprintf(out, "\n") - 1;
+        fprintf(out, "%*s", column - at, "");
+        option_describe(text, sizeof text, o);
+        print_wrapped(out, text, column, width);
+    }
+}
+
+// ---- the echo ----
+
+// "lr-schedule" -> lr_schedule, the log's way of writing a name.
+static inline void option_key(char out[OPTION_NAME_MAX + 1], const char *name) {
+    size_t n = strlen(name);
+    assert(n <= OPTION_NAME_MAX);
+    for (size_t i = 0; i <= n; i++) out[i] = name[i] == '-' ? '_' : name[i];
+}
+
+static inline void option_echo(Log *log, const void *opts, const Option *o) {
+    const void *field = (const char *)opts + o->field;
+    char key[OPTION_NAME_MAX + 1], text[32];
+    option_key(key, o->name);
+    if (o->type == OPT_FLAG) log_bool(log, key, *(const bool *)field);
+    if (o->type == OPT_REAL) log_num(log, key, *(const double *)field);
+    if (o->type == OPT_TEXT) log_text(log, key, *(const char *const *)field);
+    if (o->type == OPT_CHOICE) {
+        size_t length;
+        const char *name = choice_name(o->choices, *(const int *)field, &length);
+        log_text_n(log, key, name, length);
+    }
+    if (o->type == OPT_PERIOD) {
+        const Period *p = (const Period *)field;
+        snprintf(text, sizeof text, p->in_tokens ? "\"%llutok\"" : "%llu",
+                 (unsigned long long)p->n);
+        log_raw(log, key, text);
+    }
+    if (o->type == OPT_INT || o->type == OPT_COUNT) {
+        int64_t value = o->type == OPT_INT ? *(const int *)field : *(const int64_t *)field;
+        if (!o->value && value == OPTION_UNSET) log_raw(log, key, "null");
+        else log_int(log, key, value);
+    }
+}
+
+// Adds the whole configuration to the line being built, a member a row; what is unset is null.
+static inline void options_echo(Log *log, const void *opts, const Option *table, int n) {
+    for (int i = 0; i < n; i++) option_echo(log, opts, &table[i]);
+}

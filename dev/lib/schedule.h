@@ -1,0 +1,83 @@
+// What the learning rate is, when something is due, and when a run is over: pure rules.
+//
+// Everything counts tokens, so that runs with different batch sizes lie on one axis.
+#pragma once
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+// ---- learning rate ----
+
+typedef enum { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_WSD } LrRule;
+
+typedef struct {
+    LrRule rule;
+    double lr;                     // the highest rate, reached at the end of the warm-up
+    double final_frac;             // a decaying rate ends at lr * final_frac
+    uint64_t warmup;               // tokens
+    uint64_t horizon;              // tokens of the whole run; unused by LR_CONSTANT
+} LrSchedule;
+
+// The learning rate of the update after which `tokens` tokens have been seen, its own included.
+//   warm-up   lr * tokens / warmup, so that the first update already moves (Goyal et al. 2017, 2.2)
+// then, with p going from 0 at the end of the warm-up to 1 at the horizon,
+//   constant  lr
+//   linear    final + (lr - final) * (1 - p)
+//   cosine    final + (lr - final) * (1 + cos(pi p)) / 2   (Loshchilov and Hutter 2017, eq. 5)
+//   wsd       lr, then linear to final over the last fifth of the horizon, or what the warm-up
+//             leaves of it                                 (Hu et al. 2024, MiniCPM, section 4)
+// From the horizon on it is exactly final = lr * final_frac. A warm-up that is longer than the
+// horizon is still made in full.
+static inline double lr_at(const LrSchedule *s, uint64_t tokens) {
+    if (tokens < s->warmup) return s->lr * ((double)tokens / (double)s->warmup);
+    if (s->rule == LR_CONSTANT) return s->lr;
+
+    double final_lr = s->lr * s->final_frac;
+    uint64_t start = s->warmup, stable_end = s->horizon - s->horizon / 5;
+    if (s->rule == LR_WSD && start < stable_end) start = stable_end;
+    if (tokens >= s->horizon) return final_lr;
+    if (tokens <= start) return s->lr;
+
+    double p = (double)(tokens - start) / (double)(s->horizon - start);
+    double keep = s->rule == LR_COSINE ? 0.5 * (1.0 + cos(3.14159265358979323846 * p)) : 1.0 - p;
+    return final_lr + (s->lr - final_lr) * keep;
+}
+
+// ---- things that recur ----
+
+typedef struct {
+    uint64_t n;                    // 0: never
+    bool in_tokens;                // every n tokens, else every n updates
+} Period;
+
+// True when the update that brought the counts from `before` to `after` reached or crossed a
+// multiple of the period. An update that crosses several is due once.
+static inline bool period_due(const Period *p, uint64_t steps_before, uint64_t steps_after,
+                              uint64_t tokens_before, uint64_t tokens_after) {
+    if (p->n == 0) return false;
+    uint64_t before = p->in_tokens ? tokens_before : steps_before;
+    uint64_t after = p->in_tokens ? tokens_after : steps_after;
+    return before / p->n != after / p->n;
+}
+
+// ---- the length of a run ----
+
+typedef struct {
+    int64_t steps, tokens;         // of the whole run; -1: no limit
+    double target_loss;            // 0: none
+} RunLength;
+
+// `loss` is the latest one measured against the target, NaN when there is none yet.
+static inline bool run_done(const RunLength *run, uint64_t steps, uint64_t tokens, double loss) {
+    if (run->steps >= 0 && steps >= (uint64_t)run->steps) return true;
+    if (run->tokens >= 0 && tokens >= (uint64_t)run->tokens) return true;
+    return run->target_loss > 0.0 && loss <= run->target_loss;
+}
+
+// The part of the run that is done, 0 to 1; NaN when only a target loss ends it.
+static inline double run_progress(const RunLength *run, uint64_t steps, uint64_t tokens) {
+    double part = NAN;
+    if (run->steps >= 0) part = run->steps ? (double)steps / (double)run->steps : 1.0;
+    if (run->tokens >= 0) part = run->tokens ? (double)tokens / (double)run->tokens : 1.0;
+    return part > 1.0 ? 1.0 : part;
+}

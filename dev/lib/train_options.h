@@ -1,0 +1,258 @@
+// The flags of the two trainers, and the rules that one flag sets for another.
+//
+//     TrainOptions o;
+//     if (!train_options_parse(&o, argc, argv, &err)) die("%s", err.text);
+//     if (o.help) { train_options_help(stdout); return 0; }
+//     ... open the model and the data, which settle T ...
+//     if (!train_options_batch(&o, T, &err) || !train_options_lr(&schedule, &o, &err)) die(...);
+#pragma once
+#include "check.h"
+#include "log.h"
+#include "options.h"
+#include "schedule.h"
+
+typedef struct {
+    Given given;
+    // data
+    const char *data, *train, *val, *tokenizer;
+    // model
+    const char *init;
+    int layers, heads, channels;   // OPTION_UNSET, all three, when --init says the sizes
+    int seq_len;                   // 0: 256 when fresh, the file's when loaded
+    // batch
+    int micro_batch;
+    int64_t batch_tokens;          // 0 until train_options_batch
+    // optimizer
+    double lr;
+    int lr_schedule;               // an LrRule
+    int64_t warmup_tokens;
+    double final_lr_frac, weight_decay, beta1, beta2, clip;
+    // length
+    int64_t steps, tokens;         // OPTION_UNSET: no such limit
+    double target_loss;            // 0: none
+    // watch
+    Period eval_every, sample_every;
+    int64_t eval_tokens;           // 0: the whole validation split
+    const char *log;
+    // keep
+    const char *out;
+    bool overwrite;
+    // generate
+    const char *generate;
+    int max_new, top_k;
+    double temperature, top_p;
+    // machine
+    int threads;                   // 0: all
+    int64_t seed;
+    // help
+    bool help;
+} TrainOptions;
+
+#define FIELD(member) offsetof(TrainOptions, member)
+
+// name, argument, type, field, default, minimum, maximum, choices, group, help, the default's sense
+static const Option train_table[] = {
+    { "data", "DIR", OPT_TEXT, FIELD(data), NULL, 1, 0, NULL,
+      "data", "a directory that prepare wrote: *train*.bin, *val*.bin, tokenizer.json", NULL },
+    { "train", "GLOB", OPT_TEXT, FIELD(train), NULL, 1, 0, NULL,
+      "data", "the training shards, in place of --data", NULL },
+    { "val", "GLOB", OPT_TEXT, FIELD(val), NULL, 1, 0, NULL,
+      "data", "the validation shards, in place of --data", NULL },
+    { "tokenizer", "FILE", OPT_TEXT, FIELD(tokenizer), NULL, 1, 0, NULL,
+      "data", "tokenizer.json or a GPT-2 vocabulary", "the one beside the data or the model" },
+
+    { "init", "MODEL", OPT_TEXT, FIELD(init), "d4", 1, 0, NULL,
+      "model", "a fresh d4, d6, d12, d24, d36 or d48 (d12 is GPT-2 124M), or a checkpoint to load: "
+      "DIR or FILE.bin", NULL },
+    { "layers", "N", OPT_INT, FIELD(layers), NULL, 1, 1000, NULL,
+      "model", "layers of a fresh model; with --heads and --channels, in place of --init",
+      "from --init" },
+    { "heads", "N", OPT_INT, FIELD(heads), NULL, 1, 65536, NULL,
+      "model", "attention heads; must divide the channels", "from --init" },
+    { "channels", "N", OPT_INT, FIELD(channels), NULL, 1, 65536, NULL,
+      "model", "width of the model", "from --init" },
+    { "seq-len", "T", OPT_INT, FIELD(seq_len), "0", 0, 1e6, NULL,
+      "model", "tokens a sequence", "256 for a fresh model, the file's for a loaded one" },
+
+    { "micro-batch", "B", OPT_INT, FIELD(micro_batch), "8", 1, 65536, NULL,
+      "batch", "sequences a forward pass; beside --batch-tokens it changes memory and speed only",
+      NULL },
+    { "batch-tokens", "N", OPT_COUNT, FIELD(batch_tokens), "0", 0, 1e9, NULL,
+      "batch", "tokens an update; a multiple of micro-batch times seq-len",
+      "micro-batch times seq-len" },
+
+    { "lr", "X", OPT_REAL, FIELD(lr), "6e-4", 1e-12, 100, NULL,
+      "optimizer", "the highest learning rate", NULL },
+    { "lr-schedule", "RULE", OPT_CHOICE, FIELD(lr_schedule), "cosine", 0, 0,
+      "constant|linear|cosine|wsd",          // in the order of LrRule
+      "optimizer", "how the learning rate goes from the warm-up to the end of the run; wsd stays, "
+      "then decays over the last fifth", NULL },
+    { "warmup-tokens", "N", OPT_COUNT, FIELD(warmup_tokens), "0", 0, 1e15, NULL,
+      "optimizer", "tokens over which the learning rate rises from zero", NULL },
+    { "final-lr-frac", "X", OPT_REAL, FIELD(final_lr_frac), "0.1", 0, 1, NULL,
+      "optimizer", "where a decaying learning rate ends, as a part of --lr", NULL },
+    { "weight-decay", "X", OPT_REAL, FIELD(weight_decay), "0.1", 0, 100, NULL,
+      "optimizer", "AdamW's decay, of matrices only", NULL },
+    { "beta1", "X", OPT_REAL, FIELD(beta1), "0.9", 0, 0.999999, NULL,
+      "optimizer", "AdamW's average of gradients", NULL },
+    { "beta2", "X", OPT_REAL, FIELD(beta2), "0.95", 0, 0.999999, NULL,
+      "optimizer", "AdamW's average of their squares", NULL },
+    { "clip", "X", OPT_REAL, FIELD(clip), "1", 0, 1e6, NULL,
+      "optimizer", "the largest global norm of the gradient; 0 does not clip", NULL },
+
+    { "steps", "N", OPT_COUNT, FIELD(steps), NULL, 0, 1e8, NULL,
+      "length", "updates of the whole run; 0 only evaluates",
+      "1000 when neither --tokens nor --target-loss is given" },
+    { "tokens", "N", OPT_COUNT, FIELD(tokens), NULL, 1, 1e15, NULL,
+      "length", "tokens of the whole run, in place of --steps", "no limit" },
+    { "target-loss", "X", OPT_REAL, FIELD(target_loss), "0", 0, 1000, NULL,
+      "length", "end when the validation loss, in nats a token, is no higher", "no target" },
+
+    { "eval-every", "N", OPT_PERIOD, FIELD(eval_every), "100", 0, 0, NULL,
+      "watch", "updates between evaluations, or tokens: 50000tok; 0: only at the end", NULL },
+    { "eval-tokens", "N", OPT_COUNT, FIELD(eval_tokens), "65536", 0, 1e15, NULL,
+      "watch", "validation tokens an evaluation reads; 0: the whole split", NULL },
+    { "sample-every", "N", OPT_PERIOD, FIELD(sample_every), "0", 0, 0, NULL,
+      "watch", "updates between samples of the model's text, or tokens: 50000tok", "never" },
+    { "log", "FILE", OPT_TEXT, FIELD(log), NULL, 1, 0, NULL,
+      "watch", "one JSON object a line", "log.jsonl in --out; without --out, no log" },
+
+    { "out", "DIR", OPT_TEXT, FIELD(out), NULL, 1, 0, NULL,
+      "keep", "where the run is kept", "nothing is kept" },
+    { "overwrite", NULL, OPT_FLAG, FIELD(overwrite), NULL, 0, 0, NULL,
+      "keep", "allow an --out that holds a run already, and replace that run", NULL },
+
+    { "generate", "PROMPT", OPT_TEXT, FIELD(generate), NULL, 0, 0, NULL,
+      "generate", "do not train; continue this text (an empty one begins a document)", NULL },
+    { "max-new", "N", OPT_INT, FIELD(max_new), "256", 1, 1e6, NULL,
+      "generate", "tokens to write at most", NULL },
+    { "temperature", "X", OPT_REAL, FIELD(temperature), "0.8", 0, 100, NULL,
+      "generate", "below 1 sharpens the choice; 0 always takes the likeliest token", NULL },
+    { "top-k", "N", OPT_INT, FIELD(top_k), "0", 0, 1e6, NULL,
+      "generate", "choose among the k likeliest tokens only", "off" },
+    { "top-p", "X", OPT_REAL, FIELD(top_p), "1", 1e-6, 1, NULL,
+      "generate", "choose among the likeliest tokens that hold this much probability", "off" },
+
+    { "threads", "N", OPT_INT, FIELD(threads), "0", 0, 1024, NULL,
+      "machine", "threads; the result does not depend on them", "all the machine has" },
+    { "seed", "N", OPT_COUNT, FIELD(seed), "1337", 0, 1e15, NULL,
+      "machine", "of the initial weights, the order of the data, and the samples", NULL },
+
+    { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },
+};
+#undef FIELD
+
+enum { TRAIN_OPTIONS = (int)(sizeof train_table / sizeof train_table[0]) };
+
+static inline bool train_options_given(const TrainOptions *o, const char *name) {
+    return options_given(o, train_table, TRAIN_OPTIONS, name);
+}
+
+static inline void train_options_help(FILE *out) {
+    options_help(out, "usage: ./" PROGRAM " --data DIR [flags]", train_table, TRAIN_OPTIONS);
+}
+
+static inline void train_options_echo(Log *log, const TrainOptions *o) {
+    options_echo(log, o, train_table, TRAIN_OPTIONS);
+}
+
+// ---- what flags ask of each other ----
+
+static inline bool train_options_check_data(const TrainOptions *o, Error *err) {
+    if (o->data && (o->train || o->val))
+        return fail(err, "--data: stands for both --train and --val; give one or the others");
+    bool only_evaluates = o->steps == 0 && o->val;
+    if (o->generate || o->data || o->train || only_evaluates) return true;
+    return fail(err, "--data: there is nothing to train on; `./prepare tales --out DIR` writes a "
+                     "corpus, --data DIR reads it");
+}
+
+// The divisors of n nearest to `near`, from below and from above: heads that would do.
+static inline void divisors_around(int *below, int *above, int n, int near) {
+    for (*below = near < n ? near : n; n % *below != 0; ) --*below;
+    for (*above = near < n ? near : n; n % *above != 0; ) ++*above;
+}
+
+// --layers, --heads and --channels come together or not at all; --init is their other half.
+static inline bool train_options_check_model(const TrainOptions *o, Error *err) {
+    bool layers = train_options_given(o, "layers"), heads = train_options_given(o, "heads");
+    bool channels = train_options_given(o, "channels");
+    if (!layers && !heads && !channels) return true;
+    const char *first = layers ? "layers" : heads ? "heads" : "channels";
+    if (train_options_given(o, "init"))
+        return fail(err, "--%s: --init says the model's sizes already; give one or the other",
+                    first);
+    const char *missing = !layers ? "layers" : !heads ? "heads" : !channels ? "channels" : NULL;
+    if (missing)
+        return fail(err, "--%s: needs --%s too; a model is --layers, --heads and --channels",
+                    first, missing);
+    if (o->channels % o->heads == 0) return true;
+    int below, above;
+    divisors_around(&below, &above, o->channels, o->heads);
+    if (below == above)
+        return fail(err, "--heads: %d does not divide the %d channels; %d does", o->heads,
+                    o->channels, below);
+    return fail(err, "--heads: %d does not divide the %d channels; %d and %d do", o->heads,
+                o->channels, below, above);
+}
+
+// Settles the length. A decaying rate must know where the run ends.
+static inline bool train_options_check_length(TrainOptions *o, Error *err) {
+    bool steps = train_options_given(o, "steps"), tokens = train_options_given(o, "tokens");
+    if (steps && tokens)
+        return fail(err, "--tokens: --steps sets the length already; give one or the other");
+    if (steps || tokens) return true;
+    if (o->target_loss == 0) {
+        o->steps = 1000;
+        return true;
+    }
+    if (o->lr_schedule == LR_CONSTANT) return true;
+    return fail(err, "--lr-schedule: the rate decays to the end of the run, which --target-loss "
+                     "leaves open; add --tokens N, or --lr-schedule constant");
+}
+
+// Everything that can be checked before the data and the model are open.
+static inline bool train_options_check(TrainOptions *o, Error *err) {
+    return train_options_check_model(o, err) && train_options_check_length(o, err)
+        && train_options_check_data(o, err);
+}
+
+// Parses and checks; with --help in sight only o->help counts.
+static inline bool train_options_parse(TrainOptions *o, int argc, char **argv, Error *err) {
+    if (!options_parse(o, train_table, TRAIN_OPTIONS, argc, argv, NULL, NULL, err)) return false;
+    o->help = train_options_given(o, "help");
+    return o->help || train_options_check(o, err);
+}
+
+// Settles batch_tokens for sequences of T tokens. The update is a whole number of micro-batches.
+static inline bool train_options_batch(TrainOptions *o, int T, Error *err) {
+    int64_t unit = (int64_t)o->micro_batch * T;
+    if (o->batch_tokens == 0) o->batch_tokens = unit;
+    if (o->batch_tokens % unit == 0) return true;
+    int64_t nearest = (o->batch_tokens + unit / 2) / unit * unit;
+    if (nearest == 0) nearest = unit;
+    return fail(err, "--batch-tokens: %lld is not a multiple of %lld, which is micro-batch %d "
+                     "times seq-len %d; the nearest is %lld", (long long)o->batch_tokens,
+                (long long)unit, o->micro_batch, T, (long long)nearest);
+}
+
+// The length of the run, for run_done and run_progress.
+static inline RunLength train_options_length(const TrainOptions *o) {
+    RunLength run = { o->steps, o->tokens, o->target_loss };
+    return run;
+}
+
+// The learning rate's rule; after train_options_batch, since --steps N are N batches of tokens.
+static inline bool train_options_lr(LrSchedule *s, const TrainOptions *o, Error *err) {
+    assert(o->batch_tokens > 0);
+    s->rule = (LrRule)o->lr_schedule;
+    s->lr = o->lr;
+    s->final_frac = o->final_lr_frac;
+    s->warmup = (uint64_t)o->warmup_tokens;
+    s->horizon = 0;
+    if (o->tokens > 0) s->horizon = (uint64_t)o->tokens;
+    else if (o->steps > 0) s->horizon = (uint64_t)o->steps * (uint64_t)o->batch_tokens;
+    if (s->rule == LR_CONSTANT || o->steps == 0 || s->warmup <= s->horizon) return true;
+    return fail(err, "--warmup-tokens: %llu is more than the %llu tokens of the whole run",
+                (unsigned long long)s->warmup, (unsigned long long)s->horizon);
+}

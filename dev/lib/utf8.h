@@ -1,0 +1,52 @@
+// UTF-8: which bytes are characters, and printing them when they come a few at a time.
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+// The length of the well-formed UTF-8 sequence at s (n bytes left, n > 0), or 0: RFC 3629,
+// so neither overlong forms, nor surrogates, nor anything past U+10FFFF.
+static inline size_t utf8_length(const unsigned char *s, size_t n) {
+    unsigned char lo = 0x80, hi = 0xBF;          // what the second byte may be
+    size_t length = s[0] < 0x80 ? 1 : s[0] < 0xC2 ? 0 : s[0] < 0xE0 ? 2 : s[0] < 0xF0 ? 3 : 4;
+    if (s[0] == 0xE0) lo = 0xA0;                 // below: overlong
+    if (s[0] == 0xED) hi = 0x9F;                 // above: surrogates
+    if (s[0] == 0xF0) lo = 0x90;                 // below: overlong
+    if (s[0] == 0xF4) hi = 0x8F;                 // above: past U+10FFFF
+    if (s[0] > 0xF4 || length > n) return 0;
+    if (length > 1 && (s[1] < lo || s[1] > hi)) return 0;
+    for (size_t i = 2; i < length; i++)
+        if (s[i] < 0x80 || s[i] > 0xBF) return 0;
+    return length;
+}
+
+// True when the n bytes (n > 0) are the beginning of a character that more bytes could complete.
+static inline bool utf8_begins(const unsigned char *s, size_t n) {
+    unsigned char whole[4] = { s[0], 0x90, 0x80, 0x80 };
+    if (s[0] == 0xE0) whole[1] = 0xA0;            // its second byte must be A0 or more
+    if (s[0] == 0xF4) whole[1] = 0x80;            // and here 8F or less
+    for (size_t i = 1; i < n && i < 4; i++) whole[i] = s[i];
+    return utf8_length(whole, 4) > n;
+}
+
+// Prints whole characters as soon as they are whole and holds the rest back, since a token may end
+// in the middle of one; what can never become a character is printed as U+FFFD.
+typedef struct { unsigned char held[4]; size_t n; } Utf8Printer;
+
+static inline void utf8_print(Utf8Printer *u, FILE *out, const char *bytes, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        u->held[u->n++] = (unsigned char)bytes[i];
+        while (u->n > 0 && !utf8_begins(u->held, u->n)) {
+            size_t length = utf8_length(u->held, u->n), done = length > 0 ? length : 1;
+            if (length > 0) fwrite(u->held, 1, length, out);
+            else fputs("\xEF\xBF\xBD", out);
+            memmove(u->held, u->held + done, u->n -= done);
+        }
+    }
+}
+
+static inline void utf8_print_end(Utf8Printer *u, FILE *out) {
+    if (u->n > 0) fputs("\xEF\xBF\xBD", out);
+    u->n = 0;
+}

@@ -1,0 +1,48 @@
+// A test program, small enough to read in a minute:
+//
+//     TEST(adds) { CHECK(1 + 1 == 2); }
+//     int main(void) { RUN(adds); return test_end(); }
+//
+// Each test prints one line: `ok NAME`, `FAIL NAME: where and what`, or `skip NAME: what it lacks`.
+// tests/run.sh runs every program and adds the lines up.
+#pragma once
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct { int failed, skipped, total_failed; } TestState;
+static TestState test_state;   // the one mutable global of a test program
+
+__attribute__((format(printf, 3, 4), unused))
+static void test_fail(const char *file, int line, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    if (test_state.failed++ < 5) {               // enough to see what is wrong
+        printf("    %s:%d: ", file, line);
+        vprintf(fmt, args);
+        printf("\n");
+    }
+    va_end(args);
+}
+
+static void test_run(const char *name, void (*body)(void)) {
+    test_state.failed = test_state.skipped = 0;
+    body();
+    if (test_state.failed) printf("FAIL %s: %d checks\n", name, test_state.failed);
+    else if (!test_state.skipped) printf("ok %s\n", name);
+    test_state.total_failed += test_state.failed;
+    fflush(stdout);
+}
+
+static int test_end(void) { return test_state.total_failed > 0; }
+
+#define TEST(name) static void name(void)
+#define RUN(name) test_run(#name, name)
+#define CHECK(cond) \
+    do { if (!(cond)) test_fail(__FILE__, __LINE__, "%s", #cond); } while (0)
+#define CHECK_MSG(cond, ...) \
+    do { if (!(cond)) test_fail(__FILE__, __LINE__, __VA_ARGS__); } while (0)
+#define SKIP(what) \
+    do { printf("skip %s: %s\n", __func__, what); test_state.skipped = 1; return; } while (0)

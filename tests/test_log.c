@@ -1,0 +1,302 @@
+// log.jsonl: what is written parses, comes back exactly, and a line that cannot be written is told.
+#include "../dev/lib/log.h"
+#include "test.h"
+
+typedef struct { char dir[64], path[96]; } Scratch;
+
+static Scratch scratch_make(void) {
+    Scratch s;
+    const char *tmp = getenv("TMPDIR");
+    if (!tmp || strlen(tmp) > 40) tmp = "/tmp";
+    snprintf(s.dir, sizeof s.dir, "%.40s/batchwise.XXXXXX", tmp);
+    if (!mkdtemp(s.dir)) die("%s: cannot be made", s.dir);
+    snprintf(s.path, sizeof s.path, "%s/log.jsonl", s.dir);
+    return s;
+}
+
+static void scratch_free(const Scratch *s) {
+    unlink(s->path);
+    rmdir(s->dir);
+}
+
+// The whole file, ended by a NUL; the caller frees it.
+static char *contents(const char *path, size_t *n) {
+    char *text = (char *)alloc_or_die(1 << 20, "a test's file");
+    FILE *f = fopen(path, "rb");
+    *n = f ? fread(text, 1, (1 << 20) - 1, f) : 0;
+    if (f) fclose(f);
+    return text;
+}
+
+static void check_contents(const char *path, const char *want) {
+    size_t n;
+    char *text = contents(path, &n);
+    CHECK_MSG(strcmp(text, want) == 0, "got  %s    want %s", text, want);
+    free(text);
+}
+
+// One line that holds a single text, n bytes long; the caller compares what stands in the file.
+static void log_one_text(const char *path, const char *text, size_t n) {
+    Log log;
+    Error err;
+    CHECK(log_open(&log, path, LOG_TRUNCATE, &err));
+    log_begin(&log, "t");
+    log_text_n(&log, "x", text, n);
+    CHECK(log_end(&log, &err));
+    CHECK(log_close(&log, &err));
+}
+
+TEST(a_line_as_written) {
+    Scratch s = scratch_make();
+    Log log;
+    Error err;
+    CHECK(log_open(&log, s.path, LOG_TRUNCATE, &err));
+    log_begin(&log, "step");
+    log_int(&log, "step", -9223372036854775807ll - 1);
+    log_num(&log, "loss", 3.14159265358979);
+    log_num(&log, "lr", 6e-4);
+    log_text(&log, "who", "a \"b\"");
+    log_text(&log, "none", NULL);
+    log_bool(&log, "yes", true);
+    log_raw(&log, "list", "[1,2]");
+    CHECK(log_end(&log, &err));
+    log_begin(&log, "end");
+    CHECK(log_end(&log, &err));
+    CHECK(log_close(&log, &err));
+    check_contents(s.path, "{\"event\":\"step\",\"step\":-9223372036854775808,\"loss\":3.14159265,"
+                           "\"lr\":0.0006,\"who\":\"a \\\"b\\\"\",\"none\":null,\"yes\":true,"
+                           "\"list\":[1,2]}\n{\"event\":\"end\"}\n");
+    scratch_free(&s);
+}
+
+TEST(what_is_no_number_is_null) {
+    Scratch s = scratch_make();
+    Log log;
+    Error err;
+    CHECK(log_open(&log, s.path, LOG_TRUNCATE, &err));
+    log_begin(&log, "t");
+    log_num(&log, "a", NAN);
+    log_num(&log, "b", INFINITY);
+    log_num(&log, "c", -INFINITY);
+    CHECK(log_end(&log, &err) && log_close(&log, &err));
+    check_contents(s.path, "{\"event\":\"t\",\"a\":null,\"b\":null,\"c\":null}\n");
+    scratch_free(&s);
+}
+
+TEST(escapes) {
+    static const struct { const char *text; size_t n; const char *want; } cases[] = {
+        { "a\nb\tc\rd", 7, "a\\nb\\u0009c\\u000dd" },
+        { "\0\x1f\x7f", 3, "\\u0000\\u001f\\u007f" },
+        { "\"\\/", 3, "\\\"\\\\/" },
+        { "\xC3\xA9\xE2\x82\xAC\xF0\x9F\x90\x8D", 9, "\xC3\xA9\xE2\x82\xAC\xF0\x9F\x90\x8D" },
+        { "\xF4\x8F\xBF\xBF", 4, "\xF4\x8F\xBF\xBF" },                    // U+10FFFF, the last
+        { "a\xFFz", 3, "a\xEF\xBF\xBDz" },
+        { "\x80", 1, "\xEF\xBF\xBD" },                                    // continuation alone
+        { "\xC3", 1, "\xEF\xBF\xBD" },                                    // cut short
+        { "\xC3\xA9", 1, "\xEF\xBF\xBD" },                                // the rest is not its own
+        { "\xC3(", 2, "\xEF\xBF\xBD(" },
+        { "\xC0\x80", 2, "\xEF\xBF\xBD\xEF\xBF\xBD" },                    // overlong NUL
+        { "\xE0\x9F\xBF", 3, "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD" },    // overlong
+        { "\xED\xA0\x80", 3, "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD" },    // a surrogate
+        { "\xF0\x8F\xBF\xBF", 4, "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD" },
+        { "\xF4\x90\x80\x80", 4, "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD" },
+        { "", 0, "" },
+    };
+    Scratch s = scratch_make();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char want[128];
+        log_one_text(s.path, cases[i].text, cases[i].n);
+        snprintf(want, sizeof want, "{\"event\":\"t\",\"x\":\"%s\"}\n", cases[i].want);
+        check_contents(s.path, want);
+    }
+    scratch_free(&s);
+}
+
+// All pairs of bytes, so all ways to begin UTF-8, in one text longer than the line's first buffer.
+static size_t all_pairs(char *out) {
+    size_t n = 0;
+    for (int a = 0; a < 256; a++)
+        for (int b = 0; b < 256; b++) {
+            out[n++] = (char)a;
+            out[n++] = (char)b;
+        }
+    return n;
+}
+
+static void write_for_python(const char *path, const char *text, size_t n) {
+    Log log;
+    Error err;
+    CHECK(log_open(&log, path, LOG_TRUNCATE, &err));
+    log_begin(&log, "numbers");
+    log_num(&log, "tiny", 1.17549435e-38f);
+    log_num(&log, "huge", -3.40282347e38f);
+    log_num(&log, "nan", NAN);
+    log_int(&log, "count", 1000000000000000ll);
+    CHECK(log_end(&log, &err));
+    log_begin(&log, "text");
+    log_text_n(&log, "x", text, n);
+    CHECK(log_end(&log, &err) && log_close(&log, &err));
+}
+
+TEST(python_reads_it) {
+    if (system("python3 -c 'import json' >/dev/null 2>&1") != 0) SKIP("needs python3");
+    Scratch s = scratch_make();
+    char *text = (char *)alloc_or_die(1 << 17, "all pairs of bytes");
+    write_for_python(s.path, text, all_pairs(text));
+    char command[1024];
+    snprintf(command, sizeof command, "python3 -c \"\n"
+        "import codecs, json\n"
+        "codecs.register_error('byte', lambda e: (chr(0xFFFD), e.start + 1))\n"
+        "a, b = [json.loads(l) for l in open('%s', encoding='utf-8')]\n"
+        "assert a == {'event': 'numbers', 'tiny': 1.17549435e-38, 'huge': -3.40282347e38,\n"
+        "             'nan': None, 'count': 10**15}, a\n"
+        "raw = bytes(x for i in range(256) for j in range(256) for x in (i, j))\n"
+        "assert b['x'] == raw.decode('utf-8', 'byte')\"", s.path);
+    CHECK(system(command) == 0);
+    free(text);
+    scratch_free(&s);
+}
+
+// What is logged of a float32 is that float32.
+TEST(nine_digits_bring_a_float_back) {
+    Scratch s = scratch_make();
+    Log log;
+    Error err;
+    CHECK(log_open(&log, s.path, LOG_TRUNCATE, &err));
+    uint32_t bits = 1;
+    for (int i = 0; i < 20000; i++) {
+        bits = bits * 1664525u + 1013904223u;
+        float x;
+        memcpy(&x, &bits, sizeof x);
+        if (!isfinite(x)) continue;
+        log.length = 0;
+        log_num(&log, "x", x);
+        log_bytes(&log, "", 1);
+        float back = strtof(log.line + strlen("\"x\":"), NULL);
+        CHECK_MSG(memcmp(&back, &x, sizeof x) == 0, "%s is not %.17g", log.line, (double)x);
+    }
+    CHECK(log_close(&log, &err));
+    scratch_free(&s);
+}
+
+TEST(a_full_disk_is_told) {
+    Log log;
+    Error err;
+    if (access("/dev/full", W_OK) != 0) SKIP("needs /dev/full");
+    CHECK(log_open(&log, "/dev/full", LOG_TRUNCATE, &err));
+    log_begin(&log, "step");
+    err.text[0] = '\0';
+    CHECK(!log_end(&log, &err));
+    CHECK_MSG(strstr(err.text, "/dev/full") && strstr(err.text, "No space"), "%s", err.text);
+    log_close(&log, &err);
+}
+
+TEST(what_cannot_be_opened_is_told) {
+    Log log;
+    Error err;
+    CHECK(!log_open(&log, "/no/such/directory/log.jsonl", LOG_TRUNCATE, &err));
+    CHECK_MSG(strstr(err.text, "/no/such/directory/log.jsonl") && !strchr(err.text, '\n'),
+              "%s", err.text);
+    CHECK(!log_open(&log, "/no/such/directory/log.jsonl", LOG_APPEND, &err));
+    CHECK(!log_open(&log, "/", LOG_APPEND, &err));
+}
+
+static void append_end(const char *path, LogMode mode) {
+    Log log;
+    Error err;
+    CHECK_MSG(log_open(&log, path, mode, &err), "%s", err.text);
+    log_begin(&log, "end");
+    CHECK(log_end(&log, &err) && log_close(&log, &err));
+}
+
+static void overwrite_with(const char *path, const char *text) {
+    FILE *f = fopen(path, "wb");
+    if (!f) die("%s: cannot be written", path);
+    fputs(text, f);
+    fclose(f);
+}
+
+TEST(appending_cuts_a_torn_line) {
+    Scratch s = scratch_make();
+    append_end(s.path, LOG_APPEND);                  // no file yet
+    check_contents(s.path, "{\"event\":\"end\"}\n");
+    append_end(s.path, LOG_APPEND);
+    check_contents(s.path, "{\"event\":\"end\"}\n{\"event\":\"end\"}\n");
+    overwrite_with(s.path, "{\"event\":\"step\"}\n{\"event\":\"st");
+    append_end(s.path, LOG_APPEND);
+    check_contents(s.path, "{\"event\":\"step\"}\n{\"event\":\"end\"}\n");
+    overwrite_with(s.path, "{\"ev");
+    append_end(s.path, LOG_APPEND);
+    check_contents(s.path, "{\"event\":\"end\"}\n");
+    append_end(s.path, LOG_TRUNCATE);
+    check_contents(s.path, "{\"event\":\"end\"}\n");
+    scratch_free(&s);
+}
+
+// A line is in the file as soon as log_end returns: nothing waits in a buffer for a kill to lose.
+TEST(a_line_is_there_at_once) {
+    Scratch s = scratch_make();
+    Log log;
+    Error err;
+    CHECK(log_open(&log, s.path, LOG_TRUNCATE, &err));
+    log_begin(&log, "step");
+    log_int(&log, "step", 1);
+    check_contents(s.path, "");
+    CHECK(log_end(&log, &err));
+    check_contents(s.path, "{\"event\":\"step\",\"step\":1}\n");
+    CHECK(log_close(&log, &err));
+    scratch_free(&s);
+}
+
+TEST(a_log_that_is_off_takes_everything) {
+    Log log;
+    Error err;
+    log_off(&log);
+    log_begin(&log, "step");
+    log_num(&log, "x", 1.0);
+    log_text(&log, "y", "z");
+    CHECK(log_end(&log, &err) && log_close(&log, &err));
+}
+
+TEST(durations) {
+    static const struct { double seconds; const char *want; } cases[] = {
+        { 0, "0:00" }, { 0.4, "0:00" }, { 42, "0:42" }, { 59.6, "1:00" }, { 599, "9:59" },
+        { 3599.6, "1:00:00" }, { 3909, "1:05:09" }, { 360000, "100:00:00" },
+        { NAN, "-:--" }, { INFINITY, "-:--" }, { -1, "-:--" }, { 1e300, "-:--" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        Shown shown = duration_text(cases[i].seconds);
+        CHECK_MSG(strcmp(shown.text, cases[i].want) == 0, "%g s is %s, not %s", cases[i].seconds,
+                  shown.text, cases[i].want);
+    }
+}
+
+TEST(counts) {
+    static const struct { double n; const char *want; } cases[] = {
+        { 0, "0" }, { 7, "7" }, { 950, "950" }, { 999, "999" }, { 1000, "1.00k" },
+        { 9994, "9.99k" }, { 9996, "10.0k" }, { 12345, "12.3k" }, { 99949, "99.9k" },
+        { 99960, "100k" }, { 999499, "999k" }, { 999500, "1.00M" }, { 1240000, "1.24M" },
+        { 1.24e8, "124M" }, { 9.81e9, "9.81B" }, { 3e12, "3.00T" }, { 1.5e16, "15000T" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        Shown shown = count_text(cases[i].n);
+        CHECK_MSG(strcmp(shown.text, cases[i].want) == 0, "%.0f is %s, not %s", cases[i].n,
+                  shown.text, cases[i].want);
+    }
+}
+
+int main(void) {
+    RUN(a_line_as_written);
+    RUN(what_is_no_number_is_null);
+    RUN(escapes);
+    RUN(python_reads_it);
+    RUN(nine_digits_bring_a_float_back);
+    RUN(a_full_disk_is_told);
+    RUN(what_cannot_be_opened_is_told);
+    RUN(appending_cuts_a_torn_line);
+    RUN(a_line_is_there_at_once);
+    RUN(a_log_that_is_off_takes_everything);
+    RUN(durations);
+    RUN(counts);
+    return test_end();
+}

@@ -1,0 +1,192 @@
+// The learning rate, the periods and the length of a run.
+#include "../dev/lib/schedule.h"
+#include "test.h"
+
+enum { RULES = 4 };
+static const LrRule rules[RULES] = { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_WSD };
+
+static LrSchedule schedule(LrRule rule, uint64_t warmup, uint64_t horizon) {
+    LrSchedule s = { rule, 0.5, 0.25, warmup, horizon };     // powers of two: exact below
+    return s;
+}
+
+static bool near(double a, double b) { return fabs(a - b) <= 1e-15; }
+
+#define AT(s, tokens, want) \
+    CHECK_MSG(near(lr_at(s, tokens), want), "lr_at(%llu) is %.17g, not %.17g", \
+              (unsigned long long)(tokens), lr_at(s, tokens), (double)(want))
+
+TEST(warmup_is_linear_and_ends_at_lr) {
+    for (int r = 0; r < RULES; r++) {
+        LrSchedule s = schedule(rules[r], 1000, 11000);
+        AT(&s, 0, 0.0);
+        AT(&s, 1, 0.0005);
+        AT(&s, 250, 0.125);
+        AT(&s, 999, 0.4995);
+        CHECK(lr_at(&s, 1000) == 0.5);
+    }
+}
+
+TEST(no_warmup_starts_near_lr) {
+    for (int r = 0; r < RULES; r++) {
+        LrSchedule s = schedule(rules[r], 0, 1000000);
+        CHECK(lr_at(&s, 0) == 0.5);
+        CHECK(fabs(lr_at(&s, 1) - 0.5) < 1e-6);
+    }
+}
+
+// With lr 0.5 and a final rate of 0.125, by hand.
+TEST(values_by_hand) {
+    LrSchedule constant = schedule(LR_CONSTANT, 1000, 11000);
+    AT(&constant, 6000, 0.5);
+    AT(&constant, 11000, 0.5);
+    AT(&constant, 99000, 0.5);
+
+    LrSchedule linear = schedule(LR_LINEAR, 1000, 11000);
+    AT(&linear, 3500, 0.40625);          // a quarter of the way down
+    AT(&linear, 6000, 0.3125);
+
+    LrSchedule cosine = schedule(LR_COSINE, 1000, 11000);
+    AT(&cosine, 6000, 0.3125);           // cos(pi/2) = 0
+    AT(&cosine, 3500, 0.125 + 0.375 * (0.5 + 0.25 * sqrt(2.0)));
+    AT(&cosine, 8500, 0.125 + 0.375 * (0.5 - 0.25 * sqrt(2.0)));
+
+    LrSchedule wsd = schedule(LR_WSD, 1000, 10000);
+    AT(&wsd, 5000, 0.5);
+    AT(&wsd, 8000, 0.5);                 // the last fifth begins here
+    AT(&wsd, 8500, 0.40625);
+    AT(&wsd, 9000, 0.3125);
+    AT(&wsd, 9500, 0.21875);
+}
+
+TEST(horizon_is_reached_exactly_and_kept) {
+    for (int r = 1; r < RULES; r++) {
+        LrSchedule s = schedule(rules[r], 777, 123457);
+        s.lr = 6e-4;
+        s.final_frac = 0.1;
+        CHECK(lr_at(&s, 123456) > 6e-4 * 0.1);
+        CHECK(lr_at(&s, 123457) == 6e-4 * 0.1);
+        CHECK(lr_at(&s, 123458) == 6e-4 * 0.1);
+        CHECK(lr_at(&s, UINT64_MAX) == 6e-4 * 0.1);
+        s.final_frac = 0.0;
+        CHECK(lr_at(&s, 123457) == 0.0);
+        s.final_frac = 1.0;
+        CHECK(near(lr_at(&s, 100000), 6e-4));
+    }
+}
+
+// One token more changes the rate by at most the steepest of the slopes: no jump anywhere.
+TEST(continuous_and_monotone) {
+    for (int r = 0; r < RULES; r++) {
+        LrSchedule s = schedule(rules[r], 500, 20000);
+        double steepest = 0.5 / 500;
+        for (uint64_t t = 0; t < 21000; t++) {
+            double step = lr_at(&s, t + 1) - lr_at(&s, t);
+            CHECK_MSG(fabs(step) <= steepest * 1.0000001, "rule %d jumps at %d", r, (int)t);
+            CHECK_MSG(t < 500 ? step > 0 : step <= 0, "rule %d turns at %d", r, (int)t);
+        }
+    }
+}
+
+TEST(odd_lengths) {
+    for (int r = 1; r < RULES; r++) {
+        LrSchedule s = schedule(rules[r], 1000, 1000);       // all warm-up
+        AT(&s, 999, 0.4995);
+        AT(&s, 1000, 0.125);
+        s = schedule(rules[r], 2000, 1000);                  // longer than the run
+        AT(&s, 500, 0.125);
+        AT(&s, 1500, 0.375);
+        AT(&s, 2000, 0.125);
+        s = schedule(rules[r], 0, 1);
+        AT(&s, 1, 0.125);
+        s = schedule(rules[r], 0, 0);
+        AT(&s, 0, 0.125);
+        s = schedule(rules[r], 0, UINT64_MAX);
+        CHECK(isfinite(lr_at(&s, UINT64_MAX / 2)));
+    }
+    LrSchedule wsd = schedule(LR_WSD, 9000, 10000);          // warm-up reaches into the last fifth
+    AT(&wsd, 9000, 0.5);
+    AT(&wsd, 9500, 0.3125);
+}
+
+// Runs of batch 64 and of batch 256 have the same rate wherever both have an update.
+TEST(the_same_on_the_token_axis) {
+    for (int r = 0; r < RULES; r++) {
+        LrSchedule s = schedule(rules[r], 640, 6400);
+        double at[101] = { 0 };
+        for (uint64_t step = 0; step < 100; step++) at[step + 1] = lr_at(&s, 64 * (step + 1));
+        for (uint64_t step = 0; step < 25; step++)
+            CHECK(lr_at(&s, 256 * (step + 1)) == at[4 * (step + 1)]);
+    }
+}
+
+static int count_due(const Period *p, const uint64_t *batches, int n) {
+    uint64_t tokens = 0;
+    int due = 0;
+    for (int i = 0; i < n; i++) {
+        due += period_due(p, (uint64_t)i, (uint64_t)i + 1, tokens, tokens + batches[i]);
+        tokens += batches[i];
+    }
+    return due;
+}
+
+TEST(periods_in_updates) {
+    Period every = { 3, false }, never = { 0, false }, always = { 1, false };
+    for (uint64_t step = 0; step < 30; step++) {
+        CHECK(period_due(&every, step, step + 1, step * 7, step * 7 + 7) == ((step + 1) % 3 == 0));
+        CHECK(!period_due(&never, step, step + 1, step * 7, step * 7 + 7));
+        CHECK(period_due(&always, step, step + 1, step * 7, step * 7 + 7));
+    }
+}
+
+// 50 tokens: due at the update that reaches or crosses 50, 100, 150, ..., whatever the batch.
+TEST(periods_in_tokens) {
+    Period p = { 50, true }, never = { 0, true };
+    CHECK(!period_due(&p, 0, 1, 0, 49));
+    CHECK(period_due(&p, 0, 1, 0, 50));
+    CHECK(!period_due(&p, 1, 2, 50, 99));
+    CHECK(period_due(&p, 1, 2, 99, 100));
+    CHECK(period_due(&p, 1, 2, 99, 101));
+    CHECK(period_due(&p, 1, 2, 10, 300));
+    CHECK(!period_due(&p, 1, 2, 60, 60));
+    uint64_t growing[8] = { 10, 10, 20, 20, 40, 40, 80, 80 };  // 10 20 40 60! 100! 140 220! 300!
+    CHECK(count_due(&p, growing, 8) == 4);
+    CHECK(count_due(&never, growing, 8) == 0);
+}
+
+TEST(run_ends) {
+    RunLength steps = { 10, -1, 0.0 }, tokens = { -1, 1000, 0.0 }, loss = { -1, -1, 1.5 };
+    CHECK(!run_done(&steps, 9, 1u << 30, 0.0) && run_done(&steps, 10, 0, NAN));
+    CHECK(!run_done(&tokens, 1u << 30, 999, 0.0) && run_done(&tokens, 0, 1000, NAN));
+    CHECK(run_done(&tokens, 0, 1001, 9.0));
+    CHECK(!run_done(&loss, 1u << 30, 1u << 30, 1.51) && run_done(&loss, 0, 0, 1.5));
+    CHECK(!run_done(&loss, 0, 0, NAN));
+    RunLength none = { -1, -1, 0.0 }, nothing = { 0, -1, 0.0 }, first = { 10, -1, 1.5 };
+    CHECK(!run_done(&none, UINT64_MAX, UINT64_MAX, -1.0));
+    CHECK(run_done(&nothing, 0, 0, NAN));
+    CHECK(run_done(&first, 3, 0, 1.2) && run_done(&first, 10, 0, 9.0));
+    CHECK(!run_done(&first, 3, 0, 2.0));
+}
+
+TEST(progress) {
+    RunLength steps = { 10, -1, 0.0 }, tokens = { -1, 1000, 0.0 }, loss = { -1, -1, 1.5 };
+    RunLength nothing = { 0, -1, 0.0 };
+    CHECK(run_progress(&steps, 0, 0) == 0.0 && run_progress(&steps, 5, 77) == 0.5);
+    CHECK(run_progress(&tokens, 5, 250) == 0.25 && run_progress(&tokens, 5, 1100) == 1.0);
+    CHECK(isnan(run_progress(&loss, 5, 250)) && run_progress(&nothing, 0, 0) == 1.0);
+}
+
+int main(void) {
+    RUN(warmup_is_linear_and_ends_at_lr);
+    RUN(no_warmup_starts_near_lr);
+    RUN(values_by_hand);
+    RUN(horizon_is_reached_exactly_and_kept);
+    RUN(continuous_and_monotone);
+    RUN(odd_lengths);
+    RUN(the_same_on_the_token_axis);
+    RUN(periods_in_updates);
+    RUN(periods_in_tokens);
+    RUN(run_ends);
+    RUN(progress);
+    return test_end();
+}
