@@ -1,0 +1,400 @@
+// Packed-token shards, and who trains on which sample when.
+//
+// A corpus on disk is a list of shards, each one long row of token ids, document after document:
+//
+//     int32 header[256]     [0] 20240520   [1] version 1   [2] number of tokens
+//                           [3] vocabulary size   [4] end-of-text id   (0 unknown)   others unused
+//     uint16 tokens[]
+//
+// little-endian throughout; llm.c and modded-nanogpt publish FineWeb this way. Shards are mapped,
+// not read: opening 20 GB takes no time, and pages come from the disk when a window needs them.
+//
+// A sample is a window: T inputs and, one token further on, their T targets. Window i of a shard
+// starts at token i*T. So neighbours share a token, the last target of one and the first input of
+// the next, and no token is a target twice. With T = 4:
+//
+//     tokens     a  b  c  d  e  f  g  h  i  j  k
+//     window 0   a  b  c  d                          targets  b c d e
+//     window 1               e  f  g  h              targets  f g h i       j, k: the tail, dropped
+//
+// No window straddles two shards. Windows are numbered through all shards, in the order of their
+// sorted paths; an epoch visits each once, in an order of its own.
+//
+// The order is a function, not a table. Sample s, counted from the start of the run, is the window
+//
+//     loader_permute(epoch = s / n_windows, place = s % n_windows)
+//
+// and nothing else decides: not the micro-batch, not the ranks, not the batch sizes so far. So any
+// split of a batch trains on the same samples, and one counter is the loader's whole state: set
+// `samples` to what a checkpoint says, and the run goes on as if it had never stopped.
+//
+//     Loader l;
+//     Error err;
+//     if (!loader_open(&l, "data/*train*.bin", T, seed, &err)) die("%s", err.text);
+//     if (!loader_check_vocab(&l, V, &err)) die("%s", err.text);
+//     while (training)
+//         if (!loader_next(&l, B, inputs, targets, &err)) die("%s", err.text);
+//     loader_close(&l);
+#pragma once
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "dev/lib/check.h"
+#include "dev/lib/rng.h"
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "shards are mapped as they lie on the disk, little-endian; this machine is big-endian"
+#endif
+#if SIZE_MAX < UINT64_MAX
+#error "shards can be 4 GiB long and are mapped whole; this needs 64-bit addresses"
+#endif
+
+enum {
+    SHARD_MAGIC = 20240520,
+    SHARD_VERSION = 1,
+    SHARD_HEADER_WORDS = 256,
+    SHARD_HEADER_BYTES = 4 * SHARD_HEADER_WORDS,
+    SHARD_MAX_VOCAB = 65536,                 // what a uint16 can tell apart
+    SHARD_CHECK_BYTES = 64 << 20,            // up to here every token is checked before training
+    FEISTEL_ROUNDS = 8,
+};
+
+typedef struct {
+    char *path;
+    const unsigned char *map;                // the whole file, read-only
+    size_t map_bytes;
+    const uint16_t *tokens;                  // (n_tokens), within the map
+    size_t n_tokens;
+    int vocab, eot;                          // from the header; 0 unknown
+    bool checked;                            // every token is known to be below the loader's limit
+} Shard;
+
+typedef struct {
+    Shard *shards;                           // (n_shards), sorted by path
+    int n_shards;
+    size_t *first_window;                    // (n_shards+1) windows before each shard; then all
+    size_t n_windows, n_tokens;              // of all shards
+    int T;
+    int vocab, eot;                          // what the headers say; 0 unknown
+    int limit;                               // tokens must be below
+    uint64_t seed;
+    uint64_t samples;                        // the state: samples consumed since the run began
+} Loader;
+
+// ---------------------------------------------------------------------------------------------
+// One shard. Nothing in a file is believed before it is checked against the file's size.
+
+// What a file that is no shard may be instead, told from its first bytes.
+static inline const char *foreign_kind(const unsigned char *bytes, size_t n) {
+    static const char *const kinds[][2] = {
+        { "<", "a web page: the download went wrong" },
+        { "version https://git-lfs", "a Git LFS pointer: `git lfs pull` fetches the file" },
+        { "\x1f\x8b", "compressed: gunzip it" },
+        { "\x93NUMPY", "a NumPy array" },
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        size_t length = strlen(kinds[i][0]);
+        if (n >= length && memcmp(bytes, kinds[i][0], length) == 0) return kinds[i][1];
+    }
+    return "not a token shard; `prepare text` writes shards";
+}
+
+// The kernel gets no advice. MADV_RANDOM sounds right and is not: without reading ahead, a shard
+// that is not yet in memory comes page by page (measured: T=1024 2 to 3 times slower, T=64 10).
+static inline bool shard_map(Shard *s, Error *err) {
+    int fd = open(s->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a named pipe must not hang
+    struct stat st;
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        fail(err, "%s: cannot open it: %s", s->path, strerror(errno));
+    } else if (!S_ISREG(st.st_mode)) {
+        fail(err, "%s: not a file; name shards, for instance DIR/*train*.bin", s->path);
+    } else if (st.st_size == 0) {
+        fail(err, "%s: the file is empty", s->path);
+    } else {
+        s->map_bytes = (size_t)st.st_size;
+        void *map = mmap(NULL, s->map_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (map == MAP_FAILED) fail(err, "%s: cannot map it: %s", s->path, strerror(errno));
+        else s->map = (const unsigned char *)map;
+    }
+    if (fd >= 0) close(fd);                                      // the map stays
+    return s->map != NULL;
+}
+
+// A file must be exactly as long as its header says. A shorter one is half a download; a longer one
+// most likely holds tokens of four bytes, which would train, on nonsense, without an error.
+static inline bool shard_parse(Shard *s, Error *err) {
+    int32_t header[5] = { 0 };
+    memcpy(header, s->map, s->map_bytes < sizeof header ? s->map_bytes : sizeof header);
+    if (header[0] != SHARD_MAGIC)
+        return fail(err, "%s: %s", s->path, foreign_kind(s->map, s->map_bytes));
+    if (s->map_bytes < SHARD_HEADER_BYTES)
+        return fail(err, "%s: truncated: %zu bytes, less than the header of %d", s->path,
+                    s->map_bytes, SHARD_HEADER_BYTES);
+    if (header[1] != SHARD_VERSION)
+        return fail(err, "%s: shard version %d; this program reads version %d", s->path,
+                    header[1], SHARD_VERSION);
+    size_t data_bytes = s->map_bytes - SHARD_HEADER_BYTES, room = data_bytes / 2;
+    if (header[2] < 0)
+        return fail(err, "%s: damaged: its header promises %d tokens", s->path, header[2]);
+    if ((size_t)header[2] > room)
+        return fail(err, "%s: truncated: its header promises %d tokens, the file holds %zu",
+                    s->path, header[2], room);
+    if (2 * (size_t)header[2] != data_bytes)
+        return fail(err, "%s: its header promises %d tokens of two bytes, but %zu bytes follow",
+                    s->path, header[2], data_bytes);
+    if (header[3] < 0 || header[3] > SHARD_MAX_VOCAB)
+        return fail(err, "%s: damaged: its header gives a vocabulary of %d, the most is %d",
+                    s->path, header[3], SHARD_MAX_VOCAB);
+    if (header[4] != 0 && (header[4] < 0 || header[4] >= header[3]))
+        return fail(err, "%s: damaged: end of text is token %d, outside a vocabulary of %d",
+                    s->path, header[4], header[3]);
+    s->tokens = (const uint16_t *)(const void *)(s->map + SHARD_HEADER_BYTES);
+    s->n_tokens = (size_t)header[2];
+    s->vocab = header[3];
+    s->eot = header[4];
+    return true;
+}
+
+// The index of the first of n tokens that is not below the limit; n when there is none.
+static inline size_t first_token_outside(const uint16_t *tokens, size_t n, int limit) {
+    uint16_t hi = 0;
+    for (size_t t = 0; t < n; t++) hi = tokens[t] > hi ? tokens[t] : hi;   // no exit: it vectorizes
+    if (hi < limit) return n;
+    size_t t = 0;
+    while (tokens[t] < limit) t++;
+    return t;
+}
+
+static inline bool shard_check(const Shard *s, size_t first, size_t n, int limit, Error *err) {
+    size_t t = first_token_outside(s->tokens + first, n, limit);
+    if (t == n) return true;
+    return fail(err, "%s: damaged, or of another tokenizer: token number %zu is %d, "
+                "outside the vocabulary of %d", s->path, first + t, s->tokens[first + t], limit);
+}
+
+// ---------------------------------------------------------------------------------------------
+// All shards of a pattern
+
+static inline int compare_paths(const void *a, const void *b) {
+    return strcmp(((const Shard *)a)->path, ((const Shard *)b)->path);
+}
+
+// Fills in the sorted paths. glob() would sort by the user's locale; every machine must agree.
+static inline bool loader_find(Loader *l, const char *pattern, Error *err) {
+    glob_t found;
+    int status = glob(pattern, GLOB_NOSORT, NULL, &found);
+    if (status == GLOB_NOMATCH) {
+        fail(err, "%s: no such file; `prepare tales` or `prepare text` writes shards", pattern);
+    } else if (status != 0) {
+        fail(err, "%s: cannot search for it: %s", pattern, strerror(errno));
+    } else {
+        l->shards = (Shard *)alloc_or_die(found.gl_pathc * sizeof(Shard), "the list of shards");
+        for (size_t i = 0; i < found.gl_pathc; i++) {
+            size_t bytes = strlen(found.gl_pathv[i]) + 1;
+            l->shards[i].path = (char *)alloc_or_die(bytes, "a path");
+            memcpy(l->shards[i].path, found.gl_pathv[i], bytes);
+        }
+        l->n_shards = (int)found.gl_pathc;
+        qsort(l->shards, found.gl_pathc, sizeof(Shard), compare_paths);
+    }
+    globfree(&found);
+    return status == 0;
+}
+
+// Shards that name their vocabulary must name the same one; those that do not (0) go along.
+static inline bool loader_agree(Loader *l, Error *err) {
+    const Shard *named = NULL;
+    for (int i = 0; i < l->n_shards; i++) {
+        const Shard *s = &l->shards[i];
+        if (s->vocab == 0) continue;
+        if (named == NULL) named = s;
+        if (s->vocab != named->vocab || s->eot != named->eot)
+            return fail(err, "%s: vocabulary %d and end of text %d, but %s has %d and %d; "
+                        "train on shards of one tokenizer", s->path, s->vocab, s->eot,
+                        named->path, named->vocab, named->eot);
+    }
+    l->vocab = named ? named->vocab : 0;
+    l->eot = named ? named->eot : 0;
+    l->limit = named ? named->vocab : SHARD_MAX_VOCAB;
+    return true;
+}
+
+static inline bool loader_count(Loader *l, const char *pattern, Error *err) {
+    size_t longest = 0;
+    l->first_window = (size_t *)alloc_or_die(((size_t)l->n_shards + 1) * sizeof(size_t),
+                                             "the list of shards");
+    for (int i = 0; i < l->n_shards; i++) {
+        size_t n = l->shards[i].n_tokens;
+        l->first_window[i + 1] = l->first_window[i] + (n > 0 ? (n - 1) / (size_t)l->T : 0);
+        l->n_tokens += n;
+        if (n > longest) longest = n;
+    }
+    l->n_windows = l->first_window[l->n_shards];
+    if (l->n_windows > 0) return true;
+    if (longest < 2)
+        return fail(err, "%s: %zu tokens in all, too few to train on", pattern, l->n_tokens);
+    return fail(err, "%s: the longest shard has %zu tokens, too few for windows of %d and their "
+                "targets; use --seq-len %zu or less", pattern, longest, l->T, longest - 1);
+}
+
+// Unmaps the shards. Harmless on a loader that is closed or failed to open.
+static inline void loader_close(Loader *l) {
+    for (int i = 0; i < l->n_shards; i++) {
+        if (l->shards[i].map) munmap((void *)l->shards[i].map, l->shards[i].map_bytes);
+        free(l->shards[i].path);
+    }
+    free(l->shards);
+    free(l->first_window);
+    memset(l, 0, sizeof *l);
+}
+
+// Maps every shard that matches the glob pattern, for windows of T tokens. After an error it is
+// closed. A shard must not shrink while it is mapped (the kernel would end the program with a
+// SIGBUS), so write shards under another name and rename them, as `prepare` does.
+static inline bool loader_open(Loader *l, const char *pattern, int T, uint64_t seed, Error *err) {
+    assert(T > 0);
+    memset(l, 0, sizeof *l);
+    l->T = T;
+    l->seed = seed;
+    bool ok = loader_find(l, pattern, err);
+    for (int i = 0; ok && i < l->n_shards; i++)
+        ok = shard_map(&l->shards[i], err) && shard_parse(&l->shards[i], err);
+    ok = ok && loader_agree(l, err) && loader_count(l, pattern, err);
+    if (!ok) loader_close(l);
+    return ok;
+}
+
+// Tells the loader the model's vocabulary: a token outside it would read past the embedding table.
+// Shards of at most 64 MiB are searched now, before hours are spent; longer ones as their windows
+// are used. (Before this call the limit is the shards' own vocabulary.)
+static inline bool loader_check_vocab(Loader *l, int vocab, Error *err) {
+    assert(vocab > 0);
+    if (vocab < l->vocab)
+        return fail(err, "%s: its vocabulary of %d is larger than the model's %d",
+                    l->shards[0].path, l->vocab, vocab);
+    l->limit = l->vocab ? l->vocab : vocab;
+    for (int i = 0; i < l->n_shards; i++) {
+        Shard *s = &l->shards[i];
+        s->checked = false;
+        if (s->map_bytes > SHARD_CHECK_BYTES) continue;
+        if (!shard_check(s, 0, s->n_tokens, l->limit, err)) return false;
+        s->checked = true;
+    }
+    return true;
+}
+
+// ---------------------------------------------------------------------------------------------
+// Windows, in file order: evaluation reads them from 0 on.
+
+// The shard that holds a window: the last one with first_window <= window.
+static inline int loader_find_shard(const Loader *l, size_t window) {
+    int low = 0, high = l->n_shards;         // first_window[low] <= window < first_window[high]
+    while (high - low > 1) {
+        int middle = low + (high - low) / 2;
+        if (l->first_window[middle] <= window) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
+//   inputs (T)   targets (T), the token after each input
+// Fails on a token outside the vocabulary; inputs and targets are then unchanged.
+static inline bool loader_window(const Loader *l, size_t window, int *inputs, int *targets,
+                                 Error *err) {
+    assert(window < l->n_windows);
+    int i = loader_find_shard(l, window);
+    const Shard *s = &l->shards[i];
+    size_t T = (size_t)l->T, first = (window - l->first_window[i]) * T;
+    if (!s->checked && !shard_check(s, first, T + 1, l->limit, err)) return false;
+    for (size_t t = 0; t < T; t++) inputs[t] = s->tokens[first + t];
+    for (size_t t = 0; t < T; t++) targets[t] = s->tokens[first + t + 1];
+    return true;
+}
+
+// ---------------------------------------------------------------------------------------------
+// The order of an epoch: a permutation of 0 ... n-1 that can be asked for any one place.
+//
+// Shuffling a table would keep all n entries in memory, and do it again after every resume. A block
+// cipher is a permutation without a table: it maps blocks to blocks, one to one, and the key picks
+// how. Two ideas make a cipher of the numbers 0 ... n-1, as in Black and Rogaway, "Ciphers with
+// Arbitrary Finite Domains" (CT-RSA 2002):
+//
+// 1. A Feistel network. Cut a number of 2k bits into two halves, and repeat
+//        (left, right) -> (right, left ^ f(right)).
+//    Whatever f is, a round can be undone: right is still there, so f(right) can be computed and
+//    taken off again. So a round is one to one, and so is any number of them. If f scrambles well,
+//    four rounds hide the structure of large numbers (Luby and Rackoff 1988); the few bits of a
+//    small corpus need more, hence eight.
+//
+// 2. Cycle walking. n is rarely 4^k; take the smallest k with 4^k >= n. Where a number below n is
+//    sent to n or above, encrypt again until it is below. That is one to one as well: every number
+//    moves on, around its cycle of the cipher, to the next that is below n. Because 4^k < 4n, fewer
+//    than four steps are expected.
+
+static inline uint64_t feistel(uint64_t x, const uint64_t key[FEISTEL_ROUNDS], int half_bits) {
+    uint64_t mask = ((uint64_t)1 << half_bits) - 1;
+    uint64_t left = x >> half_bits, right = x & mask;
+    for (int round = 0; round < FEISTEL_ROUNDS; round++) {
+        uint64_t scrambled = left ^ (mix64(right ^ key[round]) & mask);
+        left = right;
+        right = scrambled;
+    }
+    return left << half_bits | right;
+}
+
+// The smallest k with 4^k >= n.
+static inline int feistel_half_bits(uint64_t n) {
+    int k = 0;
+    while (k < 32 && (n - 1) >> (2*k) != 0) k++;
+    return k;
+}
+
+// The window at place i of an epoch, 0 <= i < n_windows.
+static inline size_t loader_permute(const Loader *l, uint64_t epoch, size_t i) {
+    assert(i < l->n_windows);
+    int half_bits = feistel_half_bits(l->n_windows);
+    Rng keys = rng_make(~l->seed, epoch);    // ~: streams that nothing else draws from
+    uint64_t key[FEISTEL_ROUNDS], x = i;
+    for (int round = 0; round < FEISTEL_ROUNDS; round++) key[round] = rng_u64(&keys);
+    do x = feistel(x, key, half_bits); while (x >= l->n_windows);
+    return (size_t)x;
+}
+
+// ---------------------------------------------------------------------------------------------
+// Samples, in training order
+
+// Samples first ... first+n-1 of the run, whatever the loader's own counter says.
+//   inputs (n,T)   targets (n,T)
+static inline bool loader_batch(const Loader *l, uint64_t first, size_t n,
+                                int *inputs, int *targets, Error *err) {
+    size_t T = (size_t)l->T;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t s = first + i;
+        size_t window = loader_permute(l, s / l->n_windows, (size_t)(s % l->n_windows));
+        if (!loader_window(l, window, inputs + i*T, targets + i*T, err)) return false;
+    }
+    return true;
+}
+
+// The next n samples: loader_batch at the counter, which then moves on (not on an error).
+static inline bool loader_next(Loader *l, size_t n, int *inputs, int *targets, Error *err) {
+    if (!loader_batch(l, l->samples, n, inputs, targets, err)) return false;
+    l->samples += n;
+    return true;
+}
+
+// A step takes samples step_first ... step_first+step_samples-1, each of `size` ranks a contiguous
+// block of them. Where the ranks do not divide the step, blocks differ by one sample.
+static inline void loader_rank_block(uint64_t *first, size_t *count, uint64_t step_first,
+                                     size_t step_samples, int rank, int size) {
+    assert(size > 0 && rank >= 0 && rank < size);
+    size_t begin = step_samples * (size_t)rank / (size_t)size;
+    size_t end = step_samples * ((size_t)rank + 1) / (size_t)size;
+    *first = step_first + begin;
+    *count = end - begin;
+}

@@ -1,0 +1,726 @@
+// dataloader.h: the order is a permutation, any split of a batch is the same batch, and no file,
+// however damaged or foreign, gets past the door or brings the program down.
+//
+// Most shards here count: the token at place p of all shards together is p, so that a window tells
+// by its tokens where it came from.
+#include <dirent.h>
+
+#include "../dataloader.h"
+#include "test.h"
+
+// ---------------------------------------------------------------------------------------------
+// Helpers
+
+typedef struct { char path[256]; } Dir;
+
+static Dir dir_make(void) {
+    Dir d;
+    const char *tmp = getenv("TMPDIR");
+    snprintf(d.path, sizeof d.path, "%s/test_dataloader.XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (!mkdtemp(d.path)) die("%s: %s", d.path, strerror(errno));
+    return d;
+}
+
+typedef struct { char text[600]; } Path;
+
+static Path path_in(const Dir *d, const char *name) {
+    Path p;
+    snprintf(p.text, sizeof p.text, "%s/%s", d->path, name);
+    return p;
+}
+
+static void dir_remove(const Dir *d) {
+    DIR *dir = opendir(d->path);
+    for (struct dirent *e; dir && (e = readdir(dir)) != NULL; ) {
+        Path p = path_in(d, e->d_name);
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) remove(p.text);
+    }
+    closedir(dir);
+    if (rmdir(d->path) != 0) die("%s: %s", d->path, strerror(errno));
+}
+
+static void file_write(const Dir *d, const char *name, const void *bytes, size_t n) {
+    Path p = path_in(d, name);
+    FILE *f = fopen(p.text, "wb");
+    if (!f || fwrite(bytes, 1, n, f) != n || fclose(f) != 0) die("%s: cannot write it", p.text);
+}
+
+// A shard as one buffer, tokens first, first+1, ... (as far as 16 bits go).
+enum { MOST_TOKENS = 4000 };
+typedef struct { int32_t header[SHARD_HEADER_WORDS]; uint16_t tokens[MOST_TOKENS]; } Image;
+
+static void image_make(Image *image, size_t n, int vocab, int eot, size_t first) {
+    memset(image, 0, sizeof *image);
+    int32_t start[5] = { SHARD_MAGIC, SHARD_VERSION, (int32_t)n, vocab, eot };
+    memcpy(image->header, start, sizeof start);
+    for (size_t t = 0; t < n && t < MOST_TOKENS; t++) image->tokens[t] = (uint16_t)(first + t);
+}
+
+static void shard_write(const Dir *d, const char *name, size_t n, int vocab, int eot,
+                        size_t first) {
+    Image image;
+    image_make(&image, n, vocab, eot, first);
+    file_write(d, name, &image, SHARD_HEADER_BYTES + 2*n);
+}
+
+// A shard of n zero tokens that takes almost no room on the disk. False where the disk refuses.
+static bool shard_write_sparse(const Dir *d, const char *name, size_t n) {
+    shard_write(d, name, 0, 0, 0, 0);
+    Path p = path_in(d, name);
+    int32_t count = (int32_t)n;
+    int fd = open(p.text, O_WRONLY);
+    bool ok = fd >= 0 && pwrite(fd, &count, 4, 8) == 4
+           && ftruncate(fd, (off_t)(SHARD_HEADER_BYTES + 2*n)) == 0;
+    if (fd >= 0) close(fd);
+    return ok;
+}
+
+static void token_write(const Dir *d, const char *name, size_t place, uint16_t token) {
+    Path p = path_in(d, name);
+    int fd = open(p.text, O_WRONLY);
+    if (fd < 0 || pwrite(fd, &token, 2, (off_t)(SHARD_HEADER_BYTES + 2*place)) != 2)
+        die("%s: %s", p.text, strerror(errno));
+    close(fd);
+}
+
+static bool open_in(Loader *l, const Dir *d, const char *name, int T, uint64_t seed, Error *err) {
+    err->text[0] = '\0';
+    return loader_open(l, path_in(d, name).text, T, seed, err);
+}
+
+// As a user sees it: refused, one line, which names the place and says `why`; nothing stays open.
+static void check_refused(const Dir *d, const char *name, int T, const char *why) {
+    Loader l;
+    Error err;
+    bool opened = open_in(&l, d, name, T, 1, &err);
+    CHECK_MSG(!opened, "%s was accepted; expected: %s", name, why);
+    if (opened) { loader_close(&l); return; }
+    CHECK_MSG(strstr(err.text, why) != NULL, "'%s' does not say '%s'", err.text, why);
+    CHECK_MSG(strncmp(err.text, d->path, strlen(d->path)) == 0, "'%s' names no place", err.text);
+    CHECK_MSG(strchr(err.text, '\n') == NULL, "'%s' is more than a line", err.text);
+    CHECK(l.shards == NULL && l.first_window == NULL && l.n_shards == 0);
+}
+
+// Shards of odd lengths, some with no window at T=7, not written in the order of their names.
+// Together they count from 0 in that order. Returns how many windows of T there should be.
+enum { N_SHARDS = 8 };
+
+static const size_t shard_length[N_SHARDS] = { 57, 1, 8, 200, 7, 0, 1009, 15 };
+
+static size_t shards_write(const Dir *d, size_t T) {
+    static const int order[N_SHARDS] = { 5, 2, 7, 0, 3, 6, 1, 4 };
+    size_t first[N_SHARDS + 1] = { 0 }, windows = 0;
+    for (int i = 0; i < N_SHARDS; i++) {
+        first[i + 1] = first[i] + shard_length[i];
+        for (size_t end = T + 1; end <= shard_length[i]; end += T) windows++;
+    }
+    for (int i = 0; i < N_SHARDS; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "x_train_%06d.bin", order[i]);
+        shard_write(d, name, shard_length[order[i]], 0, 0, first[order[i]]);
+    }
+    return windows;
+}
+
+// ---------------------------------------------------------------------------------------------
+// The permutation
+
+static Loader loader_of(size_t n_windows, uint64_t seed) {
+    Loader l;
+    memset(&l, 0, sizeof l);
+    l.n_windows = n_windows;
+    l.seed = seed;
+    return l;
+}
+
+static bool is_permutation(const Loader *l, uint64_t epoch) {
+    unsigned char *seen = (unsigned char *)alloc_or_die(l->n_windows, "seen");
+    bool ok = true;
+    for (size_t i = 0; i < l->n_windows; i++) {
+        size_t w = loader_permute(l, epoch, i);
+        ok = ok && w < l->n_windows && !seen[w];
+        if (w < l->n_windows) seen[w] = 1;
+    }
+    free(seen);
+    return ok;
+}
+
+TEST(permutation_is_one) {
+    static const size_t sizes[] = { 1, 2, 3, 4, 5, 7, 16, 17, 64, 65, 1000, 99991 };
+    static const uint64_t epochs[] = { 0, 1, 2, 1000000, UINT64_MAX };
+    for (size_t n = 0; n < sizeof sizes / sizeof *sizes; n++)
+        for (size_t e = 0; e < sizeof epochs / sizeof *epochs; e++)
+            for (uint64_t seed = 0; seed < 3; seed++) {
+                Loader l = loader_of(sizes[n], seed == 2 ? UINT64_MAX : seed);
+                CHECK_MSG(is_permutation(&l, epochs[e]), "n=%zu epoch %llu seed %llu", sizes[n],
+                          (unsigned long long)epochs[e], (unsigned long long)l.seed);
+            }
+}
+
+TEST(feistel_domain_is_the_smallest) {
+    for (uint64_t n = 1; n < 70000; n++) {
+        int k = feistel_half_bits(n);
+        CHECK_MSG(n <= 1ull << 2*k && (k == 0 || n > 1ull << (2*k - 2)), "n=%d", (int)n);
+    }
+    CHECK(feistel_half_bits(1ull << 62) == 31 && feistel_half_bits((1ull << 62) + 1) == 32);
+    CHECK(feistel_half_bits(UINT64_MAX) == 32);
+}
+
+// How many standard deviations chi^2 lies above its mean, for counts that should all be `mean`.
+static double chi_square(const int *count, int n, double mean) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += (count[i] - mean) * (count[i] - mean) / mean;
+    return (sum - (n - 1)) / sqrt(2.0 * (n - 1));
+}
+
+// Windows are spread over places as by chance, no matter where they lie; neighbours are parted.
+// The seeds fix all of this: the limits, 4 or 5 standard deviations, cannot fail by bad luck.
+static void check_random(size_t n, uint64_t seed, uint64_t epoch) {
+    Loader l = loader_of(n, seed);
+    int cells[256] = { 0 }, steps[64] = { 0 }, neighbours = 0, low_bits[4] = { 0 };
+    double moved = 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t w = loader_permute(&l, epoch, i), next = loader_permute(&l, epoch, (i + 1) % n);
+        size_t step = (next + n - w) % n;
+        cells[i*16/n * 16 + w*16/n]++;
+        steps[step*64/n]++;
+        low_bits[(i & 1) * 2 + (w & 1)]++;
+        neighbours += step == 1 || step == n - 1;
+        moved += fabs((double)w - (double)i);
+    }
+    double N = (double)n;
+    CHECK_MSG(chi_square(cells, 256, N/256) < 5, "places: %g", chi_square(cells, 256, N/256));
+    CHECK_MSG(chi_square(steps, 64, N/64) < 5, "steps: %g", chi_square(steps, 64, N/64));
+    CHECK_MSG(chi_square(low_bits, 4, N/4) < 5, "low bits: %g", chi_square(low_bits, 4, N/4));
+    CHECK_MSG(neighbours < 12, "%d neighbours stay neighbours, 2 expected", neighbours);
+    CHECK_MSG(fabs(moved/N / (N/3) - 1) < 4 / sqrt(N), "moves %g of n, not 1/3", moved/N/N);
+}
+
+TEST(permutation_looks_random) {
+    for (uint64_t epoch = 0; epoch < 3; epoch++) {
+        check_random(99991, 1, epoch);       // a prime
+        check_random(65536, 42, epoch);      // a Feistel domain, no walk
+        check_random(65537, 42, epoch);      // the longest walks
+        check_random(20000, 7, epoch);
+    }
+}
+
+// Two orders of the same windows agree in about one place; their difference is anything.
+static void check_unlike(size_t n, uint64_t seed_a, uint64_t epoch_a, uint64_t seed_b,
+                         uint64_t epoch_b) {
+    Loader a = loader_of(n, seed_a), b = loader_of(n, seed_b);
+    int same = 0, shift[64] = { 0 };
+    for (size_t i = 0; i < n; i++) {
+        size_t wa = loader_permute(&a, epoch_a, i), wb = loader_permute(&b, epoch_b, i);
+        same += wa == wb;
+        shift[(wb + n - wa) % n * 64 / n]++;
+    }
+    CHECK_MSG(same < 9, "%d places of %zu agree, 1 expected", same, n);
+    CHECK_MSG(chi_square(shift, 64, (double)n/64) < 5, "shifts: %g", chi_square(shift, 64, n/64.0));
+}
+
+TEST(epochs_and_seeds_differ) {
+    static const size_t sizes[] = { 1000, 20000 };
+    for (int i = 0; i < 2; i++) {
+        check_unlike(sizes[i], 1, 0, 1, 1);
+        check_unlike(sizes[i], 1, 0, 2, 0);
+        check_unlike(sizes[i], 1, 1, 2, 0);  // seed + epoch would be a poor key
+        check_unlike(sizes[i], 0, 7, 7, 0);
+    }
+}
+
+// Over many epochs, a tiny corpus is seen in each of its orders, about equally often.
+TEST(tiny_permutations_are_all_used) {
+    enum { EPOCHS = 24 * 200 };
+    int count[256] = { 0 }, used[24] = { 0 }, n = 0;
+    Loader l = loader_of(4, 3);
+    for (uint64_t epoch = 0; epoch < EPOCHS; epoch++) {
+        size_t code = 0;
+        for (size_t i = 0; i < 4; i++) code = code*4 + loader_permute(&l, epoch, i);
+        count[code]++;
+    }
+    for (int i = 0; i < 256; i++)
+        if (count[i] && n < 24) used[n++] = count[i];
+    CHECK_MSG(n == 24, "%d orders of 24", n);
+    CHECK_MSG(chi_square(used, 24, 200) < 5, "chi-square %g", chi_square(used, 24, 200));
+}
+
+// ---------------------------------------------------------------------------------------------
+// Windows and samples
+
+// Linux tells; elsewhere this finds nothing.
+static bool still_mapped(const Dir *d) {
+    char line[1024];
+    bool found = false;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof line, maps)) found = found || strstr(line, d->path);
+    if (maps) fclose(maps);
+    return found;
+}
+
+TEST(windows_in_file_order) {
+    enum { T = 7 };
+    Dir d = dir_make();
+    size_t windows = shards_write(&d, T), w = 0, start = 0;
+    int inputs[T], targets[T];
+    Loader l;
+    Error err;
+    bool opened = open_in(&l, &d, "*train*.bin", T, 1, &err);
+    CHECK_MSG(opened, "%s", err.text);
+    if (opened) {
+        CHECK(l.n_windows == windows && l.n_shards == N_SHARDS && l.samples == 0);
+        for (int i = 0; i < N_SHARDS; i++) {
+            CHECK(l.shards[i].n_tokens == shard_length[i] && l.first_window[i] == w);
+            for (size_t at = 0; at + T < shard_length[i]; at += T, w++) {
+                CHECK(loader_window(&l, w, inputs, targets, &err));
+                for (int t = 0; t < T; t++)
+                    CHECK(inputs[t] == (int)(start + at) + t && targets[t] == inputs[t] + 1);
+            }
+            start += shard_length[i];
+        }
+        CHECK(w == windows && l.n_tokens == start);
+        loader_close(&l);
+        CHECK_MSG(!still_mapped(&d), "loader_close left a shard mapped");
+    }
+    loader_close(&l);                        // harmless
+    dir_remove(&d);
+}
+
+TEST(every_window_once_an_epoch) {
+    enum { T = 7 };
+    Dir d = dir_make();
+    size_t windows = shards_write(&d, T);
+    int inputs[T], targets[T], epoch_start[3] = { 0 };
+    Loader l;
+    Error err;
+    if (!open_in(&l, &d, "*train*.bin", T, 1, &err)) die("%s", err.text);
+    for (int epoch = 0; epoch < 3; epoch++) {
+        unsigned char seen[MOST_TOKENS] = { 0 };
+        for (size_t i = 0; i < windows; i++) {
+            CHECK(loader_next(&l, 1, inputs, targets, &err));
+            CHECK_MSG(!seen[inputs[0]]++, "the window at token %d came twice", inputs[0]);
+            for (int t = 0; t < T; t++)
+                CHECK(inputs[t] == inputs[0] + t && targets[t] == inputs[t] + 1);
+            if (i == 0) epoch_start[epoch] = inputs[0];
+        }
+    }
+    CHECK(l.samples == 3 * windows);
+    CHECK(epoch_start[0] != epoch_start[1] || epoch_start[1] != epoch_start[2]);
+    loader_close(&l);
+    dir_remove(&d);
+}
+
+// What `ranks` ranks in micro-batches of at most `micro` read for one step, laid end to end.
+static void step_read(const Loader *l, uint64_t first, size_t n, int ranks, size_t micro,
+                      int *inputs, int *targets) {
+    Error err;
+    size_t T = (size_t)l->T, done = 0;
+    for (int rank = 0; rank < ranks; rank++) {
+        uint64_t mine;
+        size_t count;
+        loader_rank_block(&mine, &count, first, n, rank, ranks);
+        for (size_t i = 0; i < count; i += micro) {
+            size_t B = count - i < micro ? count - i : micro;
+            CHECK(loader_batch(l, mine + i, B, inputs + done*T, targets + done*T, &err));
+            done += B;
+        }
+    }
+    CHECK(done == n);
+}
+
+TEST(any_split_is_the_same_batch) {
+    enum { T = 7, N = 24 };
+    static const int ranks[] = { 1, 2, 3, 4, 5, 8 };
+    static const size_t micros[] = { 1, 2, 3, 4, 8, 24 };
+    Dir d = dir_make();
+    size_t windows = shards_write(&d, T);
+    int whole[2][N*T], split[2][N*T];
+    Loader l;
+    Error err;
+    if (!open_in(&l, &d, "*train*.bin", T, 1, &err)) die("%s", err.text);
+    for (uint64_t step = 0; step * 8 < 3 * windows; step++) {      // across two ends of an epoch
+        size_t n = step % 3 == 0 ? 8 : step % 3 == 1 ? 24 : 7;
+        CHECK(loader_batch(&l, step * 8, n, whole[0], whole[1], &err));
+        for (int r = 0; r < 6; r++)
+            for (int m = 0; m < 6; m++) {
+                memset(split, -1, sizeof split);
+                step_read(&l, step * 8, n, ranks[r], micros[m], split[0], split[1]);
+                CHECK(memcmp(whole[0], split[0], n*T * sizeof(int)) == 0);
+                CHECK(memcmp(whole[1], split[1], n*T * sizeof(int)) == 0);
+            }
+    }
+    CHECK(l.samples == 0);                                         // loader_batch only looks
+    loader_close(&l);
+    dir_remove(&d);
+}
+
+TEST(rank_blocks_tile_a_step) {
+    for (int size = 1; size <= 17; size++)
+        for (size_t n = 0; n < 70; n++) {
+            uint64_t next = 1ull << 40, first;
+            for (int rank = 0; rank < size; rank++) {
+                size_t count;
+                loader_rank_block(&first, &count, 1ull << 40, n, rank, size);
+                CHECK(first == next && count >= n / size && count <= (n + size - 1) / size);
+                next = first + count;
+            }
+            CHECK(next == (1ull << 40) + n);
+        }
+}
+
+// The stream of samples is one stream, whatever the batch sizes, and however often a run stops.
+TEST(resume_and_batch_size_change_nothing) {
+    enum { T = 7, N = 600 };
+    static const size_t batch[] = { 8, 3, 16, 1, 5, 32 };
+    static int steady[2][N*T], varied[2][32*T];
+    Dir d = dir_make();
+    shards_write(&d, T);
+    Loader a, b;
+    Error err;
+    if (!open_in(&a, &d, "*train*.bin", T, 5, &err)) die("%s", err.text);
+    for (size_t i = 0; i < N; i++)
+        CHECK(loader_next(&a, 1, steady[0] + i*T, steady[1] + i*T, &err));
+    uint64_t samples = 0;
+    for (int step = 0; samples + 32 <= N; step++) {
+        if (!open_in(&b, &d, "*train*.bin", T, 5, &err)) die("%s", err.text);
+        b.samples = samples;
+        size_t n = batch[step % 6];
+        CHECK(loader_next(&b, n, varied[0], varied[1], &err));
+        CHECK(memcmp(varied[0], steady[0] + samples*T, n*T * sizeof(int)) == 0);
+        CHECK(memcmp(varied[1], steady[1] + samples*T, n*T * sizeof(int)) == 0);
+        CHECK(b.samples == samples + n);
+        samples = b.samples;
+        loader_close(&b);
+    }
+    loader_close(&a);
+    dir_remove(&d);
+}
+
+// The order must be the same on every machine, whatever its locale or its file system's order.
+TEST(shards_are_sorted_by_bytes) {
+    static const char *const names[] = { "b_1", "a_2", "B_9", "a_10", "_x", "a_1", "0", "Z" };
+    static const char *const sorted[] = { "0", "B_9", "Z", "_x", "a_1", "a_10", "a_2", "b_1" };
+    Dir d = dir_make();
+    for (int i = 0; i < 8; i++) shard_write(&d, names[i], 20, 0, 0, 0);
+    Loader l;
+    Error err;
+    if (!open_in(&l, &d, "*", 4, 1, &err)) die("%s", err.text);
+    CHECK(l.n_shards == 8);
+    for (int i = 0; i < 8 && i < l.n_shards; i++)
+        CHECK_MSG(strcmp(l.shards[i].path, path_in(&d, sorted[i]).text) == 0, "%s at place %d",
+                  l.shards[i].path, i);
+    loader_close(&l);
+    dir_remove(&d);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Files that somebody else wrote, or half wrote
+
+TEST(shards_by_somebody_else_load) {
+    Dir d = dir_make();
+    Image image;
+    image_make(&image, 50, 0, 0, 100);
+    for (int i = 5; i < SHARD_HEADER_WORDS; i++) image.header[i] = (int32_t)mix64((uint64_t)i);
+    file_write(&d, "a.bin", &image, SHARD_HEADER_BYTES + 100);
+    Loader l;
+    Error err;
+    int inputs[7], targets[7];
+    CHECK_MSG(open_in(&l, &d, "a.bin", 7, 1, &err), "%s", err.text);
+    CHECK(l.n_windows == 7 && l.vocab == 0 && l.eot == 0);
+    CHECK(loader_check_vocab(&l, 150, &err) && loader_window(&l, 6, inputs, targets, &err));
+    CHECK(inputs[0] == 142 && targets[6] == 149);
+    CHECK(!loader_check_vocab(&l, 149, &err));
+    loader_close(&l);
+    dir_remove(&d);
+}
+
+TEST(truncated_at_every_byte) {
+    enum { N = 38, BYTES = SHARD_HEADER_BYTES + 2*N };
+    Dir d = dir_make();
+    Image image;
+    image_make(&image, N, 257, 256, 0);
+    for (int n = 0; n < BYTES; n++) {
+        file_write(&d, "a.bin", &image, (size_t)n);
+        check_refused(&d, "a.bin", 4, n == 0 ? "is empty"
+                      : n < 4 ? "not a token shard" : "truncated: ");
+    }
+    check_refused(&d, "a.bin", 4, "its header promises 38 tokens, the file holds 37");
+    file_write(&d, "a.bin", &image, BYTES);
+    Loader l;
+    Error err;
+    CHECK_MSG(open_in(&l, &d, "a.bin", 4, 1, &err), "%s", err.text);
+    CHECK(l.vocab == 257 && l.eot == 256 && l.n_tokens == N);
+    loader_close(&l);
+    dir_remove(&d);
+}
+
+TEST(damaged_headers) {
+    static const struct { int word, value; const char *why; } cases[] = {
+        { 0, 0, "not a token shard" },          { 0, 20240521, "not a token shard" },
+        { 1, 0, "version 0" },                  { 1, 2, "version 2" },
+        { 2, -1, "damaged: its header promises -1" }, { 2, INT32_MIN, "damaged: its" },
+        { 2, 51, "truncated" },                 { 2, INT32_MAX, "promises 2147483647 tokens, the" },
+        { 2, 49, "100 bytes follow" },          { 2, 0, "100 bytes follow" },
+        { 3, -1, "gives a vocabulary of -1" },  { 3, 65537, "a vocabulary of 65537" },
+        { 4, 257, "end of text is token 257" }, { 4, -1, "end of text is token -1" },
+        { 3, 0, "end of text is token 256" },
+    };
+    Dir d = dir_make();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Image image;
+        image_make(&image, 50, 257, 256, 0);
+        image.header[cases[i].word] = cases[i].value;
+        file_write(&d, "a.bin", &image, SHARD_HEADER_BYTES + 100);
+        check_refused(&d, "a.bin", 4, cases[i].why);
+    }
+    Image image;
+    image_make(&image, 50, 65536, 65535, 0);
+    file_write(&d, "a.bin", &image, SHARD_HEADER_BYTES + 101);
+    check_refused(&d, "a.bin", 4, "101 bytes follow");
+    file_write(&d, "a.bin", &image, SHARD_HEADER_BYTES + 100);
+    Loader l;
+    Error err;
+    CHECK_MSG(open_in(&l, &d, "a.bin", 4, 1, &err), "%s", err.text);
+    loader_close(&l);
+    dir_remove(&d);
+}
+
+TEST(foreign_files_are_named) {
+    static const char *const cases[][2] = {
+        { "<!DOCTYPE html><html>404</html>", "a web page" },
+        { "version https://git-lfs.github.com/spec/v1\n", "git lfs pull" },
+        { "\x1f\x8b\x08 and so on", "gunzip" },
+        { "\x93NUMPY\x01", "NumPy" },
+        { "Once upon a time", "not a token shard" },
+        { "x", "not a token shard" },
+    };
+    Dir d = dir_make();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        file_write(&d, "a.bin", cases[i][0], strlen(cases[i][0]));
+        check_refused(&d, "a.bin", 4, cases[i][1]);
+    }
+    dir_remove(&d);
+}
+
+TEST(paths_that_are_no_shards) {
+    Dir d = dir_make();
+    check_refused(&d, "*train*.bin", 4, "no such file");
+    check_refused(&d, "missing.bin", 4, "no such file");
+    check_refused(&d, "missing/a.bin", 4, "no such file");
+    check_refused(&d, "", 4, "not a file");                      // the directory itself
+    if (symlink("nowhere", path_in(&d, "dangling.bin").text) == 0)
+        check_refused(&d, "dangling.bin", 4, "cannot open it: ");
+    if (mkfifo(path_in(&d, "pipe.bin").text, 0600) == 0)
+        check_refused(&d, "pipe.bin", 4, "not a file");          // and does not wait for a writer
+    dir_remove(&d);
+}
+
+// Root may read everything, so root becomes somebody else for a moment.
+TEST(unreadable_shard) {
+    Dir d = dir_make();
+    shard_write(&d, "a.bin", 20, 0, 0, 0);
+    bool ready = chmod(d.path, 0755) == 0 && chmod(path_in(&d, "a.bin").text, 0) == 0;
+    uid_t me = geteuid();
+    if (me == 0) ready = seteuid(65534) == 0 && ready;
+    CHECK(ready);
+    check_refused(&d, "a.bin", 4, "cannot open it: ");
+    if (me == 0) CHECK(seteuid(0) == 0);
+    dir_remove(&d);
+}
+
+// One bad shard among good ones: the error is about the bad one.
+TEST(one_bad_shard_among_good_ones) {
+    Dir d = dir_make();
+    shards_write(&d, 7);
+    file_write(&d, "x_train_000003.bin", "", 0);
+    check_refused(&d, "*train*.bin", 7, "x_train_000003.bin: the file is empty");
+    dir_remove(&d);
+}
+
+TEST(shards_that_disagree) {
+    Dir d = dir_make();
+    Loader l;
+    Error err;
+    shard_write(&d, "a.bin", 20, 0, 0, 0);                       // says nothing: goes along
+    shard_write(&d, "b.bin", 20, 257, 256, 0);
+    shard_write(&d, "c.bin", 20, 257, 256, 0);
+    CHECK_MSG(open_in(&l, &d, "*", 4, 1, &err), "%s", err.text);
+    CHECK(l.vocab == 257 && l.eot == 256);
+    loader_close(&l);
+    shard_write(&d, "c.bin", 20, 257, 0, 0);
+    check_refused(&d, "*", 4, "b.bin has 257 and 256");
+    check_refused(&d, "*", 4, "c.bin: vocabulary 257 and end of text 0");
+    shard_write(&d, "c.bin", 20, 258, 256, 0);
+    check_refused(&d, "*", 4, "b.bin has 257 and 256");
+    check_refused(&d, "*", 4, "c.bin: vocabulary 258 and end of text 256");
+    dir_remove(&d);
+}
+
+TEST(shards_shorter_than_a_window) {
+    Dir d = dir_make();
+    Loader l;
+    Error err;
+    shard_write(&d, "a.bin", 20, 0, 0, 0);
+    shard_write(&d, "b.bin", 30, 0, 0, 0);
+    check_refused(&d, "*.bin", 30, "the longest shard has 30 tokens");
+    check_refused(&d, "*.bin", INT32_MAX, "use --seq-len 29 or less");
+    CHECK(open_in(&l, &d, "*.bin", 29, 1, &err) && l.n_windows == 1 && l.first_window[1] == 0);
+    loader_close(&l);
+    CHECK(open_in(&l, &d, "*.bin", 1, 1, &err) && l.n_windows == 19 + 29);
+    loader_close(&l);
+    shard_write(&d, "a.bin", 1, 0, 0, 0);
+    shard_write(&d, "b.bin", 0, 0, 0, 0);
+    check_refused(&d, "*.bin", 1, "1 tokens in all, too few");
+    check_refused(&d, "b.bin", 1, "0 tokens in all, too few");
+    dir_remove(&d);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Tokens outside the vocabulary
+
+TEST(token_outside_the_vocabulary) {
+    Dir d = dir_make();
+    Loader l;
+    Error err;
+    int inputs[4], targets[4];
+    shard_write(&d, "a.bin", 60, 100, 0, 0);
+    token_write(&d, "a.bin", 37, 100);
+    if (!open_in(&l, &d, "a.bin", 4, 1, &err)) die("%s", err.text);
+    for (size_t w = 0; w < l.n_windows; w++)                     // not checked yet: as used
+        CHECK_MSG(loader_window(&l, w, inputs, targets, &err) == (w != 9), "window %zu", w);
+    CHECK_MSG(strstr(err.text, "token number 37 is 100, outside the vocabulary of 100") != NULL
+              && strncmp(err.text, d.path, strlen(d.path)) == 0, "%s", err.text);
+    memset(&err, 0, sizeof err);
+    CHECK(!loader_check_vocab(&l, 100, &err) && strstr(err.text, "token number 37 is 100"));
+    CHECK(!loader_check_vocab(&l, 200, &err));                   // above what the shard itself says
+    CHECK(!loader_check_vocab(&l, 99, &err) && strstr(err.text, "larger than the model's 99"));
+    uint64_t good = 0;
+    while (good < l.n_windows && loader_next(&l, 1, inputs, targets, &err)) good++;
+    CHECK_MSG(good < l.n_windows && l.samples == good, "an error must not move the counter");
+    loader_close(&l);
+    token_write(&d, "a.bin", 37, 99);
+    if (!open_in(&l, &d, "a.bin", 4, 1, &err)) die("%s", err.text);
+    CHECK_MSG(loader_check_vocab(&l, 100, &err) && l.shards[0].checked, "%s", err.text);
+    CHECK(loader_check_vocab(&l, 50257, &err));                  // a larger model is fine
+    loader_close(&l);
+    dir_remove(&d);
+}
+
+// The last token is nobody's input; a window's last target is the next window's first input.
+TEST(token_outside_among_the_targets) {
+    Dir d = dir_make();
+    Loader l;
+    Error err;
+    int inputs[4], targets[4];
+    shard_write(&d, "a.bin", 17, 100, 0, 0);
+    token_write(&d, "a.bin", 16, 65535);
+    if (!open_in(&l, &d, "a.bin", 4, 1, &err)) die("%s", err.text);
+    CHECK(loader_window(&l, 2, inputs, targets, &err) && targets[3] == 12);
+    memset(inputs, -1, sizeof inputs);
+    CHECK(!loader_window(&l, 3, inputs, targets, &err) && inputs[0] == -1 && targets[3] == 12);
+    CHECK(!loader_check_vocab(&l, 100, &err) && strstr(err.text, "token number 16 is 65535"));
+    loader_close(&l);
+    dir_remove(&d);
+}
+
+// Up to 64 MiB, a shard is searched when the vocabulary is known; a byte above, as it is used.
+TEST(token_outside_in_large_shards) {
+    const size_t n = (SHARD_CHECK_BYTES - SHARD_HEADER_BYTES) / 2, bad = n - 100;
+    Dir d = dir_make();
+    Loader l;
+    Error err;
+    int inputs[64], targets[64];
+    for (int above = 0; above < 2; above++) {
+        if (!shard_write_sparse(&d, "a.bin", n + above)) die("%s: no room", d.path);
+        token_write(&d, "a.bin", bad, 100);
+        if (!open_in(&l, &d, "a.bin", 64, 1, &err)) die("%s", err.text);
+        CHECK_MSG(loader_check_vocab(&l, 100, &err) == above, "above %d: %s", above, err.text);
+        CHECK(l.shards[0].checked == false);
+        CHECK(loader_window(&l, 0, inputs, targets, &err));
+        CHECK(loader_window(&l, bad/64 - 1, inputs, targets, &err));
+        CHECK(!loader_window(&l, bad/64, inputs, targets, &err));
+        char number[64];
+        snprintf(number, sizeof number, "token number %zu is 100", bad);
+        CHECK_MSG(strstr(err.text, number) != NULL, "%s", err.text);
+        loader_close(&l);
+    }
+    dir_remove(&d);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Sizes and memory
+
+// The longest shard there can be, over 4 GiB, three times: counts of tokens, bytes and windows
+// past 32 bits. Only the pages that are looked at exist.
+TEST(offsets_are_64_bit) {
+    const size_t n = INT32_MAX;
+    Dir d = dir_make();
+    Loader l;
+    Error err;
+    int input, target;
+    if (!shard_write_sparse(&d, "a.bin", n)) {
+        dir_remove(&d);
+        SKIP("needs a disk that takes a sparse file of 4 GiB");
+    }
+    token_write(&d, "a.bin", n - 2, 12345);
+    token_write(&d, "a.bin", n - 1, 54321);
+    CHECK(link(path_in(&d, "a.bin").text, path_in(&d, "b.bin").text) == 0);
+    CHECK(link(path_in(&d, "a.bin").text, path_in(&d, "c.bin").text) == 0);
+    if (!open_in(&l, &d, "*.bin", 1, 1, &err)) die("%s", err.text);
+    CHECK(loader_check_vocab(&l, 54322, &err));
+    CHECK(l.n_tokens == 3*n && l.n_windows == 3*(n - 1) && l.n_windows > UINT32_MAX);
+    for (size_t shard = 1; shard <= 3; shard++) {
+        CHECK(loader_window(&l, shard*(n - 1) - 1, &input, &target, &err));
+        CHECK(input == 12345 && target == 54321);
+    }
+    CHECK(loader_window(&l, 2*(n - 1), &input, &target, &err) && input == 0 && target == 0);
+    size_t high = 0;
+    for (size_t i = 0; i < 1000; i++) high += loader_permute(&l, 0, i) > UINT32_MAX;
+    CHECK_MSG(high > 280 && high < 390, "%zu of 1000 windows in the upper third", high);
+    loader_close(&l);
+    dir_remove(&d);
+}
+
+// Asks the kernel to write there: EFAULT, where a write of our own would end the program.
+TEST(mapping_is_read_only) {
+    Dir d = dir_make();
+    shard_write(&d, "a.bin", 20, 0, 0, 7);
+    Loader l;
+    Error err;
+    if (!open_in(&l, &d, "a.bin", 4, 1, &err)) die("%s", err.text);
+    int zeros = open("/dev/zero", O_RDONLY);
+    ssize_t n = read(zeros, (void *)l.shards[0].tokens, 2);
+    CHECK_MSG(zeros >= 0 && n == -1 && errno == EFAULT, "a write to the shard went through");
+    close(zeros);
+    loader_close(&l);
+    dir_remove(&d);
+}
+
+int main(void) {
+    RUN(permutation_is_one);
+    RUN(feistel_domain_is_the_smallest);
+    RUN(permutation_looks_random);
+    RUN(epochs_and_seeds_differ);
+    RUN(tiny_permutations_are_all_used);
+    RUN(windows_in_file_order);
+    RUN(every_window_once_an_epoch);
+    RUN(any_split_is_the_same_batch);
+    RUN(rank_blocks_tile_a_step);
+    RUN(resume_and_batch_size_change_nothing);
+    RUN(shards_are_sorted_by_bytes);
+    RUN(shards_by_somebody_else_load);
+    RUN(truncated_at_every_byte);
+    RUN(damaged_headers);
+    RUN(foreign_files_are_named);
+    RUN(paths_that_are_no_shards);
+    RUN(unreadable_shard);
+    RUN(one_bad_shard_among_good_ones);
+    RUN(shards_that_disagree);
+    RUN(shards_shorter_than_a_window);
+    RUN(token_outside_the_vocabulary);
+    RUN(token_outside_among_the_targets);
+    RUN(token_outside_in_large_shards);
+    RUN(offsets_are_64_bit);
+    RUN(mapping_is_read_only);
+    return test_end();
+}
