@@ -1,0 +1,75 @@
+# batchwise. A C compiler and make are all that the CPU build needs; `make help` lists the targets.
+
+CFLAGS   ?= -O3
+PYTHON   ?= python3
+OPENMP   ?= 1
+SANITIZE ?= 0
+
+# What this compiler can do: $(call can,FLAGS) gives FLAGS back if a program builds with them.
+can = $(shell echo 'int main(void) { return 0; }' | $(CC) -Werror $(1) -x c - -o /dev/null \
+        2>/dev/null && echo '$(1)')
+
+NATIVE := $(or $(call can,-march=native),$(call can,-mcpu=native))
+
+ifeq ($(OPENMP),1)
+  BREW_OMP := $(shell brew --prefix libomp 2>/dev/null)
+  OMP := $(call can,-fopenmp)
+  ifneq ($(BREW_OMP),)
+    OMP := $(or $(OMP),$(call can,-Xpreprocessor -fopenmp -I$(BREW_OMP)/include \
+                                  -L$(BREW_OMP)/lib -lomp))
+  endif
+  ifeq ($(OMP),)
+    $(info note: $(CC) has no OpenMP here, so training uses one core (macOS: brew install libomp))
+  endif
+endif
+ifeq ($(OMP),)
+  OMP := $(call can,-fopenmp-simd) -Wno-unknown-pragmas
+endif
+
+# Sums keep their order (no -ffast-math); errno after sqrtf and trapping NaNs, nobody reads.
+FLAGS := -std=gnu11 -Wall -Wextra $(NATIVE) $(CFLAGS) -fno-math-errno -fno-trapping-math $(OMP)
+ifeq ($(SANITIZE),1)
+  FLAGS += -g -fsanitize=address,undefined -fno-sanitize-recover=all
+endif
+
+TESTS := $(patsubst tests/%.c,build/%,$(wildcard tests/test_*.c))
+
+all: train_gpt2 prepare          ## build ./train_gpt2 and ./prepare (the default)
+
+run: all                         ## train a small GPT-2 on the embedded corpus, about a minute
+	@scripts/tales.sh
+
+test: all $(TESTS)               ## run every test; ends with `N passed, N failed, N skipped`
+	@tests/run.sh $(TESTS) $(wildcard tests/test_*.sh tests/test_*.py)
+
+bench: build/bench               ## speed and memory of GPT-2 124M on this machine, layer by layer
+	@build/bench
+
+clean:                           ## remove what make built; data and runs stay
+	rm -rf build train_gpt2 prepare
+
+help:                            ## this list
+	@sed -n 's/^\([a-z_0-9]*\):.*## /\1|/p' $(MAKEFILE_LIST) | \
+	    while IFS='|' read -r target text; do printf '  make %-10s %s\n' "$$target" "$$text"; done
+	@echo '  CC=clang CFLAGS="-O0 -g" SANITIZE=1 OPENMP=0   after any of them: another build'
+
+train_gpt2: train_gpt2.c build/flags
+	$(CC) $(FLAGS) -MMD -MF build/$@.d $< -o $@ -lm
+
+prepare: dev/data/prepare.c dev/data/tales.c build/flags
+	$(CC) $(FLAGS) -MMD -MF build/$@.d dev/data/prepare.c dev/data/tales.c -o $@ -lm
+
+build/test_%: tests/test_%.c build/flags
+	$(CC) $(FLAGS) -MMD -MF $@.d $< -o $@ -lm
+
+build/bench: dev/cpu/bench.c build/flags
+	$(CC) $(FLAGS) -MMD -MF $@.d $< -o $@ -lm
+
+# Changes only when the compiler or its flags do, and then everything is built anew.
+build/flags: FORCE
+	@mkdir -p build
+	@echo '$(CC) $(FLAGS)' | cmp -s - $@ || echo '$(CC) $(FLAGS)' > $@
+
+FORCE:
+.PHONY: all run test bench clean help FORCE
+-include $(wildcard build/*.d)

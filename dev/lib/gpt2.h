@@ -1,0 +1,153 @@
+// GPT-2 in numbers: its sizes, the one table that names every tensor, and what a token costs.
+// Allocation, initialisation, weight decay, checkpoints and tests all read this table.
+//
+// Parameters live in one flat buffer, layer-major: embeddings, block 0 ... block L-1, final norm.
+// A block is one contiguous range. Weights are stored (in, out), as GPT-2's published files are.
+#pragma once
+#include "check.h"
+
+typedef struct {
+    int L, NH, C;       // layers, heads, channels; NH divides C
+    int V;              // vocabulary
+    int P;              // positions: the longest T the model can read
+} Config;
+
+enum {
+    WTE, WPE,
+    LN1_GAIN, LN1_BIAS, QKV_W, QKV_B, ATT_PROJ_W, ATT_PROJ_B,
+    LN2_GAIN, LN2_BIAS, FC_W, FC_B, MLP_PROJ_W, MLP_PROJ_B,
+    LNF_GAIN, LNF_BIAS,
+    N_KINDS,
+    FIRST_IN_BLOCK = LN1_GAIN, LAST_IN_BLOCK = MLP_PROJ_B,
+    KINDS_IN_BLOCK = LAST_IN_BLOCK - FIRST_IN_BLOCK + 1,
+};
+
+typedef enum { DIM_1, DIM_C, DIM_3C, DIM_4C, DIM_V, DIM_P } Dim;
+typedef enum {
+    INIT_ZEROS, INIT_ONES,
+    INIT_NORMAL,        // N(0, 0.02)
+    INIT_RESIDUAL,      // N(0, 0.02 / sqrt(2L)): 2L of these add up in the residual stream
+} Init;
+
+// A one-dimensional tensor has rows = DIM_1. Only matrices decay.
+typedef struct { const char *key; Dim rows, cols; Init init; } TensorKind;
+
+static const TensorKind tensor_kinds[N_KINDS] = {
+    { "wte.weight",                DIM_V,  DIM_C,  INIT_NORMAL },
+    { "wpe.weight",                DIM_P,  DIM_C,  INIT_NORMAL },
+    { "h.%d.ln_1.weight",          DIM_1,  DIM_C,  INIT_ONES },
+    { "h.%d.ln_1.bias",            DIM_1,  DIM_C,  INIT_ZEROS },
+    { "h.%d.attn.c_attn.weight",   DIM_C,  DIM_3C, INIT_NORMAL },
+    { "h.%d.attn.c_attn.bias",     DIM_1,  DIM_3C, INIT_ZEROS },
+    { "h.%d.attn.c_proj.weight",   DIM_C,  DIM_C,  INIT_RESIDUAL },
+    { "h.%d.attn.c_proj.bias",     DIM_1,  DIM_C,  INIT_ZEROS },
+    { "h.%d.ln_2.weight",          DIM_1,  DIM_C,  INIT_ONES },
+    { "h.%d.ln_2.bias",            DIM_1,  DIM_C,  INIT_ZEROS },
+    { "h.%d.mlp.c_fc.weight",      DIM_C,  DIM_4C, INIT_NORMAL },
+    { "h.%d.mlp.c_fc.bias",        DIM_1,  DIM_4C, INIT_ZEROS },
+    { "h.%d.mlp.c_proj.weight",    DIM_4C, DIM_C,  INIT_RESIDUAL },
+    { "h.%d.mlp.c_proj.bias",      DIM_1,  DIM_C,  INIT_ZEROS },
+    { "ln_f.weight",               DIM_1,  DIM_C,  INIT_ONES },
+    { "ln_f.bias",                 DIM_1,  DIM_C,  INIT_ZEROS },
+};
+
+// One tensor of one model.
+typedef struct {
+    char key[48];            // Hugging Face's name, without the leading "transformer."
+    int kind, layer;         // layer is -1 outside the blocks
+    size_t rows, cols;
+    size_t offset, count;    // its place in the flat buffer, in elements
+    Init init;
+    bool decays;
+} Tensor;
+
+static inline size_t dim_size(const Config *c, Dim d) {
+    size_t C = (size_t)c->C;
+    switch (d) {
+        case DIM_C:  return C;
+        case DIM_3C: return 3*C;
+        case DIM_4C: return 4*C;
+        case DIM_V:  return (size_t)c->V;
+        case DIM_P:  return (size_t)c->P;
+        default:     return 1;
+    }
+}
+
+static inline size_t kind_count(const Config *c, int kind) {
+    return dim_size(c, tensor_kinds[kind].rows) * dim_size(c, tensor_kinds[kind].cols);
+}
+
+// Elements of all tensors of kinds first ... last-1.
+static inline size_t kinds_count(const Config *c, int first, int last) {
+    size_t n = 0;
+    for (int k = first; k < last; k++) n += kind_count(c, k);
+    return n;
+}
+
+static inline size_t gpt2_block_size(const Config *c) {
+    return kinds_count(c, FIRST_IN_BLOCK, LAST_IN_BLOCK + 1);
+}
+
+static inline size_t gpt2_n_params(const Config *c) {
+    return kinds_count(c, 0, FIRST_IN_BLOCK) + (size_t)c->L * gpt2_block_size(c)
+         + kinds_count(c, LAST_IN_BLOCK + 1, N_KINDS);
+}
+
+// Where a tensor begins in the flat buffer; `layer` is ignored outside the blocks.
+static inline size_t tensor_offset(const Config *c, int kind, int layer) {
+    if (kind < FIRST_IN_BLOCK) return kinds_count(c, 0, kind);
+    size_t blocks = kinds_count(c, 0, FIRST_IN_BLOCK);
+    if (kind <= LAST_IN_BLOCK)
+        return blocks + (size_t)layer*gpt2_block_size(c) + kinds_count(c, FIRST_IN_BLOCK, kind);
+    return blocks + (size_t)c->L*gpt2_block_size(c) + kinds_count(c, LAST_IN_BLOCK + 1, kind);
+}
+
+static inline int gpt2_n_tensors(const Config *c) {
+    return N_KINDS - KINDS_IN_BLOCK + c->L*KINDS_IN_BLOCK;
+}
+
+// Tensor i of gpt2_n_tensors(c), in the order of the flat buffer.
+static inline Tensor gpt2_tensor(const Config *c, int i) {
+    Tensor t;
+    int in_blocks = c->L*KINDS_IN_BLOCK;
+    bool before = i < FIRST_IN_BLOCK, inside = !before && i - FIRST_IN_BLOCK < in_blocks;
+    t.kind = before ? i : inside ? FIRST_IN_BLOCK + (i - FIRST_IN_BLOCK) % KINDS_IN_BLOCK
+                                 : i - in_blocks + KINDS_IN_BLOCK;
+    t.layer = inside ? (i - FIRST_IN_BLOCK) / KINDS_IN_BLOCK : -1;
+    const TensorKind *k = &tensor_kinds[t.kind];
+    if (inside) snprintf(t.key, sizeof t.key, k->key, t.layer);
+    else snprintf(t.key, sizeof t.key, "%s", k->key);
+    t.rows = dim_size(c, k->rows);
+    t.cols = dim_size(c, k->cols);
+    t.count = t.rows * t.cols;
+    t.offset = tensor_offset(c, t.kind, t.layer);
+    t.init = k->init;
+    t.decays = k->rows != DIM_1;
+    return t;
+}
+
+// Floating-point operations of training on one token with T positions in view, a multiplication
+// and an addition counted as two: 6 for each weight in a matrix product (2 forward, 4 backward; the
+// tied head counts, looking up an embedding does not), and 12·L·C·T for attention, counted as if it
+// were not causal (the convention of PaLM's appendix B and of every published MFU).
+static inline double gpt2_flops_per_token(const Config *c, int T) {
+    double C = c->C, weights = 12.0*C*C*c->L + C*c->V;
+    return 6.0*weights + 12.0*c->L*C*T;
+}
+
+// "d12" is GPT-2 124M: 12 layers, heads of 64. Vocabulary and positions are left as they were.
+static inline bool gpt2_preset(Config *c, const char *name, Error *err) {
+    static const struct { const char *name; int L, NH, C; } presets[] = {
+        { "d4", 4, 4, 256 },    { "d6", 6, 6, 384 },     { "d12", 12, 12, 768 },
+        { "d24", 24, 16, 1024 }, { "d36", 36, 20, 1280 }, { "d48", 48, 25, 1600 },
+    };
+    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
+        if (strcmp(name, presets[i].name) != 0) continue;
+        c->L = presets[i].L;
+        c->NH = presets[i].NH;
+        c->C = presets[i].C;
+        return true;
+    }
+    return fail(err, "no model is called \"%s\"; choose d4, d6, d12 (GPT-2 124M), d24 (350M), "
+                     "d36 (774M) or d48 (1.6B)", name);
+}

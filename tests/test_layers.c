@@ -1,0 +1,404 @@
+// Every layer against its textbook formula in double precision: the forward pass directly, the
+// backward pass against central differences of that formula. Sizes are odd on purpose.
+//
+// Errors are relative, by the norm of a tensor: |ours - exact| / |exact|. A float carries 6e-8 of
+// rounding; sums of a few hundred terms gather some 1e-7 to 1e-6; 1e-5 leaves room for both and
+// none for a mistake, which shows at 1e-3 or above.
+#define main train_gpt2_main
+#include "../train_gpt2.c"
+#undef main
+#include "test.h"
+
+enum { MAX_TENSORS = 8 };
+static const double TOLERANCE = 1e-5;
+static double worst;                     // the largest relative error seen in this program
+
+// A tensor that a layer reads: the same numbers in both precisions, and both gradients.
+typedef struct { size_t n; double *x; float *f; double *numeric; float *df; } Input;
+
+// A layer under test: `formula` computes out from the inputs, in double precision.
+typedef struct Case {
+    int B, T, C, NH, OC, V;
+    const int *token;
+    Input in[MAX_TENSORS];
+    int n_in;
+    size_t n_out;
+    double *out, *dout;
+    float *fout, *fdout;
+    void (*formula)(const struct Case *, double *out);
+} Case;
+
+static void case_input(Case *c, size_t n, double scale, double shift, Rng *rng) {
+    Input *in = &c->in[c->n_in++];
+    in->n = n;
+    in->x = alloc_or_die(n * sizeof(double), "test");
+    in->f = alloc_or_die(n * sizeof(float), "test");
+    in->numeric = alloc_or_die(n * sizeof(double), "test");
+    in->df = alloc_or_die(n * sizeof(float), "test");
+    for (size_t i = 0; i < n; i++) {
+        in->f[i] = (float)(shift + scale * rng_normal(rng));
+        in->x[i] = in->f[i];
+        in->df[i] = 0.5f;                // parameter gradients must add to what is there
+    }
+}
+
+static void case_output(Case *c, size_t n, Rng *rng) {
+    c->n_out = n;
+    c->out = alloc_or_die(n * sizeof(double), "test");
+    c->dout = alloc_or_die(n * sizeof(double), "test");
+    c->fout = alloc_or_die(n * sizeof(float), "test");
+    c->fdout = alloc_or_die(n * sizeof(float), "test");
+    for (size_t i = 0; i < n; i++) {
+        c->fdout[i] = (float)rng_normal(rng);
+        c->dout[i] = c->fdout[i];
+        c->fout[i] = NAN;                // must be written, whatever was there
+    }
+}
+
+static void case_free(Case *c) {
+    for (int k = 0; k < c->n_in; k++) {
+        free(c->in[k].x);
+        free(c->in[k].f);
+        free(c->in[k].numeric);
+        free(c->in[k].df);
+    }
+    free(c->out);
+    free(c->dout);
+    free(c->fout);
+    free(c->fdout);
+}
+
+// d(sum dout * out) / d(each input), by central differences; the step's error is about 1e-9.
+static void case_differentiate(Case *c) {
+    double *moved = alloc_or_die(c->n_out * sizeof(double), "test");
+    for (int k = 0; k < c->n_in; k++)
+        for (size_t i = 0; i < c->in[k].n; i++) {
+            double x = c->in[k].x[i], h = 1e-4, sum = 0.0;
+            for (int side = -1; side <= 1; side += 2) {
+                c->in[k].x[i] = x + side * h;
+                c->formula(c, moved);
+                for (size_t j = 0; j < c->n_out; j++) sum += side * c->dout[j] * moved[j];
+            }
+            c->in[k].x[i] = x;
+            c->in[k].numeric[i] = sum / (2.0 * h);
+        }
+    free(moved);
+}
+
+static double relative_error(const float *ours, const double *exact, double shift, size_t n) {
+    double diff = 0.0, norm = 0.0;
+    for (size_t i = 0; i < n; i++) {
+        double d = (double)ours[i] - shift - exact[i];
+        diff += d * d;
+        norm += exact[i] * exact[i];
+    }
+    return sqrt(diff / (norm > 0.0 ? norm : 1.0));
+}
+
+static void check_error(const char *what, int tensor, double error) {
+    if (!(error <= worst)) worst = error;
+    CHECK_MSG(error <= TOLERANCE, "%s, tensor %d: relative error %.2g", what, tensor, error);
+}
+
+// Compares what the layer left in fout and in each df; the first `activations` inputs are
+// activations, whose gradients are written, the others parameters, whose gradients were added.
+static void case_compare(Case *c, const char *what, int activations) {
+    c->formula(c, c->out);
+    case_differentiate(c);
+    check_error(what, -1, relative_error(c->fout, c->out, 0.0, c->n_out));
+    for (int k = 0; k < c->n_in; k++)
+        check_error(what, k, relative_error(c->in[k].df, c->in[k].numeric,
+                                            k < activations ? 0.0 : 0.5, c->in[k].n));
+}
+
+// ---- the formulas ----
+
+static void embedding_formula(const Case *c, double *out) {
+    for (int n = 0; n < c->B * c->T; n++)
+        for (int i = 0; i < c->C; i++)
+            out[n*c->C + i] = c->in[0].x[c->token[n]*c->C + i] + c->in[1].x[n % c->T * c->C + i];
+}
+
+TEST(embedding) {
+    Case c = { .B = 3, .T = 7, .C = 5, .V = 11, .formula = embedding_formula };
+    Rng rng = rng_make(1, 0);
+    int token[21];
+    for (int i = 0; i < 21; i++) token[i] = (int)rng_below(&rng, 11);   // repeats are certain
+    c.token = token;
+    case_input(&c, 11*5, 1, 0, &rng);
+    case_input(&c, 9*5, 1, 0, &rng);         // more positions than T
+    case_output(&c, 21*5, &rng);
+    embedding_forward(c.fout, token, c.in[0].f, c.in[1].f, c.B, c.T, 0, c.C);
+    embedding_backward(c.in[0].df, c.in[1].df, c.fdout, token, c.B, c.T, c.C);
+    case_compare(&c, "embedding", 0);
+    case_free(&c);
+}
+
+static void layernorm_formula(const Case *c, double *out) {
+    for (int n = 0; n < c->B; n++) {
+        const double *x = c->in[0].x + n*c->C;
+        double mean = 0.0, var = 0.0;
+        for (int i = 0; i < c->C; i++) mean += x[i] / c->C;
+        for (int i = 0; i < c->C; i++) var += (x[i] - mean) * (x[i] - mean) / c->C;
+        for (int i = 0; i < c->C; i++)
+            out[n*c->C + i] = (x[i] - mean) / sqrt(var + 1e-5) * c->in[1].x[i] + c->in[2].x[i];
+    }
+}
+
+TEST(layernorm) {   // not with two channels: they become +-1 whatever they were, with no gradient
+    static const int sizes[][2] = { {1, 3}, {7, 5}, {13, 37}, {5, 64} };
+    for (int s = 0; s < 4; s++) {
+        Case c = { .B = sizes[s][0], .C = sizes[s][1], .formula = layernorm_formula };
+        Rng rng = rng_make(2, (uint64_t)s);
+        size_t n = (size_t)c.B * c.C;
+        float mean[16], rstd[16];
+        case_input(&c, n, 2, 1, &rng);
+        case_input(&c, c.C, 0.3, 1, &rng);
+        case_input(&c, c.C, 0.3, 0, &rng);
+        case_output(&c, n, &rng);
+        layernorm_forward(c.fout, mean, rstd, c.in[0].f, c.in[1].f, c.in[2].f, c.B, c.C);
+        layernorm_backward(c.in[0].df, c.in[1].df, c.in[2].df, c.fdout, c.in[0].f, mean, rstd,
+                           c.in[1].f, c.B, c.C);
+        case_compare(&c, "layernorm", 1);
+        case_free(&c);
+    }
+}
+
+static void linear_formula(const Case *c, double *out) {
+    for (int n = 0; n < c->B; n++)
+        for (int o = 0; o < c->OC; o++) {
+            double sum = c->in[2].x[o];
+            for (int i = 0; i < c->C; i++) sum += c->in[0].x[n*c->C + i] * c->in[1].x[i*c->OC + o];
+            out[n*c->OC + o] = sum;
+        }
+}
+
+TEST(linear) {
+    static const int sizes[][3] = { {1, 1, 1}, {3, 5, 2}, {17, 7, 35}, {31, 13, 19} };
+    for (int s = 0; s < 4; s++) {
+        Case c = { .B = sizes[s][0], .C = sizes[s][1], .OC = sizes[s][2], .formula = linear_formula };
+        Rng rng = rng_make(3, (uint64_t)s);
+        case_input(&c, (size_t)c.B * c.C, 1, 0, &rng);
+        case_input(&c, (size_t)c.C * c.OC, 1, 0, &rng);
+        case_input(&c, c.OC, 1, 0, &rng);
+        case_output(&c, (size_t)c.B * c.OC, &rng);
+        linear_forward(c.fout, c.in[0].f, c.in[1].f, c.in[2].f, c.B, c.C, c.OC);
+        linear_backward(c.in[0].df, c.in[1].df, c.in[2].df, c.fdout, c.in[0].f, c.in[1].f,
+                        c.B, c.C, c.OC);
+        case_compare(&c, "linear", 1);
+        case_free(&c);
+    }
+}
+
+static void attention_formula(const Case *c, double *out) {
+    int B = c->B, T = c->T, C = c->C, HS = C / c->NH;
+    double p[256];
+    for (int b = 0; b < B; b++) for (int h = 0; h < c->NH; h++) for (int t = 0; t < T; t++) {
+        const double *head = c->in[0].x + (size_t)b*T*3*C + h*HS, *q = head + t*3*C;
+        double sum = 0.0;
+        for (int u = 0; u <= t; u++) {
+            double dot = 0.0;
+            for (int i = 0; i < HS; i++) dot += q[i] * head[u*3*C + C + i];
+            p[u] = exp(dot / sqrt(HS));
+            sum += p[u];
+        }
+        for (int i = 0; i < HS; i++) {
+            double y = 0.0;
+            for (int u = 0; u <= t; u++) y += p[u] / sum * head[u*3*C + 2*C + i];
+            out[((size_t)b*T + t)*C + h*HS + i] = y;
+        }
+    }
+}
+
+TEST(attention) {
+    // The last is longer than a block of queries, so that blocks meet.
+    static const int sizes[][4] = { {1, 1, 1, 1}, {2, 7, 6, 2}, {1, 19, 15, 3}, {1, 61, 4, 1} };
+    for (int s = 0; s < 4; s++) {
+        Case c = { .B = sizes[s][0], .T = sizes[s][1], .C = sizes[s][2], .NH = sizes[s][3],
+                   .formula = attention_formula };
+        Rng rng = rng_make(4, (uint64_t)s);
+        size_t N = (size_t)c.B * c.T;
+        case_input(&c, N*3*c.C, 1, 0, &rng);
+        case_output(&c, N*c.C, &rng);
+        float *lse = alloc_or_die(N*c.NH * sizeof(float), "test");
+        float *scores = alloc_or_die((size_t)thread_count()*2*QUERIES*c.T * sizeof(float), "test");
+        attention_forward(c.fout, lse, scores, c.in[0].f, c.B, c.T, 0, c.C, c.NH);
+        attention_backward(c.in[0].df, scores, c.fdout, c.in[0].f, c.fout, lse, c.B, c.T, c.C,
+                           c.NH);
+        case_compare(&c, "attention", 1);
+        free(lse);
+        free(scores);
+        case_free(&c);
+    }
+}
+
+static void gelu_formula(const Case *c, double *out) {
+    for (size_t i = 0; i < c->in[0].n; i++) {
+        double x = c->in[0].x[i];
+        out[i] = 0.5 * x * (1.0 + tanh(sqrt(2.0 / acos(-1.0)) * (x + 0.044715 * x*x*x)));
+    }
+}
+
+TEST(gelu) {
+    Case c = { .formula = gelu_formula };
+    Rng rng = rng_make(5, 0);
+    case_input(&c, 1001, 3, 0, &rng);        // to +-10 and beyond, where it is flat
+    case_output(&c, 1001, &rng);
+    gelu_forward(c.fout, c.in[0].f, 1001);
+    gelu_backward(c.in[0].df, c.fdout, c.in[0].f, 1001);
+    case_compare(&c, "gelu", 1);
+    case_free(&c);
+}
+
+static void residual_formula(const Case *c, double *out) {
+    for (size_t i = 0; i < c->n_out; i++) out[i] = c->in[0].x[i] + c->in[1].x[i];
+}
+
+TEST(residual) {                             // backward hands dout to both branches: nothing to run
+    Case c = { .formula = residual_formula };
+    Rng rng = rng_make(6, 0);
+    case_input(&c, 77, 1, 0, &rng);
+    case_input(&c, 77, 1, 0, &rng);
+    case_output(&c, 77, &rng);
+    residual_forward(c.fout, c.in[0].f, c.in[1].f, 77);
+    for (int k = 0; k < 2; k++) memcpy(c.in[k].df, c.fdout, 77 * sizeof(float));
+    case_compare(&c, "residual", 2);
+    case_free(&c);
+}
+
+// out is each token's loss; the objective is their sum times a scale, so dout is that scale.
+static void classifier_formula(const Case *c, double *out) {
+    for (int n = 0; n < c->B; n++) {
+        double sum = 0.0, right = 0.0;
+        for (int v = 0; v < c->V; v++) {
+            double logit = 0.0;
+            for (int i = 0; i < c->C; i++) logit += c->in[0].x[n*c->C + i] * c->in[1].x[v*c->C + i];
+            sum += exp(logit);
+            if (v == c->token[n]) right = logit;
+        }
+        out[n] = log(sum) - right;
+    }
+}
+
+TEST(classifier) {
+    static const int sizes[][4] = { {1, 1, 2, 1}, {7, 5, 13, 3}, {19, 6, 37, 19}, {8, 3, 16, 5} };
+    for (int s = 0; s < 4; s++) {            // the last number: rows of logits at a time
+        Case c = { .B = sizes[s][0], .C = sizes[s][1], .V = sizes[s][2],
+                   .formula = classifier_formula };
+        int rows = sizes[s][3], Vp = (c.V + 15) / 16 * 16, token[32];
+        Rng rng = rng_make(7, (uint64_t)s);
+        for (int n = 0; n < c.B; n++) token[n] = (int)rng_below(&rng, (uint64_t)c.V);
+        c.token = token;
+        case_input(&c, (size_t)c.B * c.C, 1, 0, &rng);
+        case_input(&c, (size_t)c.V * c.C, 1, 0, &rng);
+        case_output(&c, c.B, &rng);
+        for (int n = 0; n < c.B; n++) c.dout[n] = 0.25;
+        float lse[32], again[32];
+        float *logits = alloc_or_die((size_t)rows * Vp * sizeof(float), "test");
+        for (int i = 0; i < rows*Vp; i++) logits[i] = NAN;   // padding must not leak into anything
+        classifier_forward(again, lse, logits, c.in[0].f, c.in[1].f, token, c.B, rows, c.C, c.V, Vp);
+        classifier_backward(c.in[0].df, c.in[1].df, c.fout, lse, logits, c.in[0].f, c.in[1].f,
+                            token, 0.25f, c.B, rows, c.C, c.V, Vp);
+        CHECK(memcmp(again, c.fout, c.B * sizeof(float)) == 0);
+        case_compare(&c, "classifier", 1);
+        free(logits);
+        case_free(&c);
+    }
+}
+
+// ---- what is not a layer ----
+
+// c = a b, all the ways it is called: transposes, a bias, addition, sizes around every block's edge.
+static void check_matmul(size_t M, size_t N, size_t K, int ways) {
+    Rng rng = rng_make(8, M*1000003 + N*1009 + K);
+    float *a = alloc_or_die(M*K * sizeof(float), "test"), *b = alloc_or_die(K*N*4, "test");
+    float *c = alloc_or_die(M*N * sizeof(float), "test"), *bias = alloc_or_die(N*4, "test");
+    double *exact = alloc_or_die(M*N * sizeof(double), "test");
+    for (size_t i = 0; i < M*K; i++) a[i] = (float)rng_normal(&rng);
+    for (size_t i = 0; i < K*N; i++) b[i] = (float)rng_normal(&rng);
+    for (size_t i = 0; i < N; i++) bias[i] = (float)rng_normal(&rng);
+    bool a_t = ways & 1, b_t = ways & 2, add = ways & 4, small = ways & 8;
+    Mat ma = a_t ? transpose_of(a, M) : rows_of(a, K), mb = b_t ? transpose_of(b, K) : rows_of(b, N);
+    for (size_t i = 0; i < M; i++)
+        for (size_t j = 0; j < N; j++) {
+            double sum = add ? 2.0 : small ? 0.0 : bias[j];
+            for (size_t k = 0; k < K; k++)
+                sum += (double)a[i*ma.row + k*ma.col] * b[k*mb.row + j*mb.col];
+            exact[i*N + j] = sum;
+            c[i*N + j] = add ? 2.0f : NAN;
+        }
+    if (small) matmul_small(c, N, ma, mb, M, N, K, add ? ADD : WRITE);
+    else matmul(c, N, ma, mb, bias, M, N, K, add ? ADD : WRITE);
+    double error = relative_error(c, exact, 0.0, M*N);
+    CHECK_MSG(error <= 1e-5, "%zux%zux%zu, way %d: relative error %.2g", M, N, K, ways, error);
+    free(a);
+    free(b);
+    free(c);
+    free(bias);
+    free(exact);
+}
+
+TEST(matmul_any_size) {
+    static const size_t sizes[][3] = {
+        {1, 1, 1}, {MR, NR, 3}, {MR + 1, NR - 1, 5}, {2*MR - 1, NR + 1, KC + 1}, {53, 67, 301},
+        {5*MR, 3*NR, 2*KC}, {MC + 3, 7, 9}, {3, NC + 5, 11},
+    };
+    for (int s = 0; s < 8; s++)
+        for (int ways = 0; ways < 16; ways++)
+            check_matmul(sizes[s][0], sizes[s][1], sizes[s][2], ways);
+}
+
+TEST(exponential) {
+    double worst_ulp = 0.0;
+    for (double x = -86.9; x < 87.9; x += 0.00137) {
+        float f = (float)x;
+        double exact = exp((double)f);
+        int exponent;
+        frexp(exact, &exponent);
+        double ulp = fabs(exp_fast(f) - exact) / ldexp(1.0, exponent - 24);
+        if (ulp > worst_ulp) worst_ulp = ulp;
+    }
+    printf("    exp_fast: %.2f units in the last place at worst\n", worst_ulp);
+    CHECK(worst_ulp <= 2.0);
+    CHECK(exp_fast(0.0f) == 1.0f);
+    CHECK(exp_fast(-1000.0f) < 2e-38f && exp_fast(-INFINITY) >= 0.0f);
+    CHECK(isfinite(exp_fast(1000.0f)));
+    CHECK(isnan(exp_fast(NAN)));
+}
+
+// AdamW in double precision, three steps, with and without decay.
+TEST(adamw) {
+    enum { N = 37 };
+    AdamW o = { 1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f };
+    float p[N], m[N] = {0}, v[N] = {0}, g[N];
+    double ep[N], em[N] = {0}, ev[N] = {0};
+    Rng rng = rng_make(9, 0);
+    for (int i = 0; i < N; i++) ep[i] = p[i] = (float)rng_normal(&rng);
+    for (int step = 1; step <= 3; step++) {
+        for (int i = 0; i < N; i++) g[i] = (float)rng_normal(&rng);
+        adamw_update(p, m, v, g, 0.5f, o, step, N);
+        for (int i = 0; i < N; i++) {
+            double gi = 0.5 * g[i];
+            em[i] = o.beta1*em[i] + (1.0 - o.beta1)*gi;
+            ev[i] = o.beta2*ev[i] + (1.0 - o.beta2)*gi*gi;
+            double to_m = 1.0 / (1.0 - pow(o.beta1, step)), to_v = 1.0 / (1.0 - pow(o.beta2, step));
+            ep[i] -= o.lr * (em[i]*to_m / (sqrt(ev[i]*to_v) + o.eps) + o.weight_decay*ep[i]);
+        }
+    }
+    check_error("adamw", 0, relative_error(p, ep, 0.0, N));
+}
+
+int main(void) {
+    RUN(embedding);
+    RUN(layernorm);
+    RUN(linear);
+    RUN(attention);
+    RUN(gelu);
+    RUN(residual);
+    RUN(classifier);
+    RUN(matmul_any_size);
+    RUN(exponential);
+    RUN(adamw);
+    printf("    worst relative error of a tensor: %.2g (allowed: %.0g)\n", worst, TOLERANCE);
+    return test_end();
+}

@@ -1,0 +1,1290 @@
+// Trains GPT-2 on a CPU. One file, to be read from top to bottom:
+//
+//     shapes         what is stored where
+//     matmul         where nine tenths of the time go
+//     layers         in the order a token meets them, each forward and then backward
+//     model          the layers in a row, and back
+//     optimizer      AdamW, with the gradient clipped by its global norm
+//     evaluation     the loss on text that was held out
+//     generation     the model writes
+//     training loop  data, forward, backward, update, again
+//     main           flags in, model built, loop run
+//
+// Conventions. Arrays are row-major: (N,C) has N rows of C numbers. B sequences of T tokens make
+// N = B*T rows; C channels, NH heads of HS = C/NH channels, L layers, V words in the vocabulary
+// (Vp when rows are padded). A gradient has the name of its tensor with a d in front. Gradients of
+// activations are written (=), gradients of parameters are added up (+=), so that several
+// micro-batches can share one update. Parallel loops never split a sum between threads: the same
+// run has the same bits on one core and on sixty-four.
+#define PROGRAM "train_gpt2"
+#include <assert.h>
+#include <math.h>
+#include <signal.h>
+#include <stdalign.h>
+#include <time.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#include "dataloader.h"
+#include "dev/lib/check.h"
+#include "dev/lib/cpu_peak.h"
+#include "dev/lib/files.h"
+#include "dev/lib/floor.h"
+#include "dev/lib/gpt2.h"
+#include "dev/lib/log.h"
+#include "dev/lib/rng.h"
+#include "dev/lib/schedule.h"
+#include "dev/lib/tokenizer.h"
+#include "dev/lib/train_options.h"
+#include "dev/lib/utf8.h"
+
+static int thread_count(void) {
+#ifdef _OPENMP
+    return omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+static int thread_index(void) {
+#ifdef _OPENMP
+    return omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
+
+static double seconds_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+// =================================================================================================
+// Shapes
+// =================================================================================================
+
+// The parameters of one block; the same struct holds their gradients.
+typedef struct {
+    float *ln1_gain, *ln1_bias;        // (C)
+    float *qkv_w, *qkv_b;              // (C,3C) (3C): queries, keys, values side by side
+    float *att_proj_w, *att_proj_b;    // (C,C) (C)
+    float *ln2_gain, *ln2_bias;        // (C)
+    float *fc_w, *fc_b;                // (C,4C) (4C)
+    float *mlp_proj_w, *mlp_proj_b;    // (4C,C) (C)
+} Block;
+
+// What one block's forward pass leaves behind for its backward pass.
+typedef struct {
+    float *ln1, *ln1_mean, *ln1_rstd;  // (N,C) (N) (N)
+    float *qkv;                        // (N,3C); generation uses it as its key/value cache
+    float *att, *att_lse;              // (N,C) (B,NH,T) log of each softmax's denominator
+    float *x_mid;                      // (N,C) the residual stream between attention and MLP
+    float *ln2, *ln2_mean, *ln2_rstd;  // (N,C) (N) (N)
+    float *fc, *gelu;                  // (N,4C)
+    float *x_out;                      // (N,C) the residual stream after the block
+} BlockActs;
+
+typedef struct {
+    Config c;
+    int max_B, max_T;                  // the largest batch the activations hold
+    size_t n_params;
+    float *params, *grads;             // flat, in the order of dev/lib/gpt2.h
+    float *adam_m, *adam_v;            // moments; like grads, NULL when the model only infers
+    double *norm_partials;             // one partial sum for each chunk of the gradient
+    float *memory;                     // everything below is carved out of this one allocation
+    size_t memory_floats;
+    float *x_in;                       // (N,C) embeddings
+    BlockActs *acts;                   // L of them
+    float *lnf, *lnf_mean, *lnf_rstd;  // (N,C) (N) (N)
+    float *loss, *lse;                 // (N) nats a token
+    float *logits;                     // (logit_rows,Vp): the classifier works in chunks of rows
+    size_t logit_rows;
+    float *scores;                     // attention's scratch, a piece for each thread
+    float *dx, *dx_branch;             // (N,C) gradient of the residual stream, and of a branch
+    float *dqkv, *dfc;                 // (N,3C) (N,4C)
+} Model;
+
+static Block block_at(float *flat, const Config *c, int layer) {
+    Block b;
+    float **fields[KINDS_IN_BLOCK] = {
+        &b.ln1_gain, &b.ln1_bias, &b.qkv_w, &b.qkv_b, &b.att_proj_w, &b.att_proj_b,
+        &b.ln2_gain, &b.ln2_bias, &b.fc_w, &b.fc_b, &b.mlp_proj_w, &b.mlp_proj_b,
+    };
+    for (int k = 0; k < KINDS_IN_BLOCK; k++)
+        *fields[k] = flat + tensor_offset(c, FIRST_IN_BLOCK + k, layer);
+    return b;
+}
+
+static float *tensor_at(float *flat, const Config *c, int kind) {
+    return flat + tensor_offset(c, kind, 0);
+}
+
+// =================================================================================================
+// Matmul
+// =================================================================================================
+//
+// A processor multiplies and adds much faster than it fetches, so the whole art is to use each
+// number many times once it has been fetched:
+//
+// - Registers. The innermost loop keeps a tile of C, MR rows by NR columns, in vector registers.
+//   Each step of k loads NR numbers of B and MR numbers of A, and does MR*NR multiply-adds.
+// - Level 1 cache. A panel of MR rows of A, KC deep (14 KB), is used for every tile along a row.
+// - Level 2 and 3. MC rows of A and NC columns of B are copied ("packed") into panels, in exactly
+//   the order in which the innermost loop reads them. Packing also takes care of transposes: a
+//   matrix comes with the strides of its rows and columns, so one function serves the forward pass
+//   and both gradients. Rows and columns that fill no whole panel are padded with zeros.
+//
+// The tile takes MR*2 + 2 vector registers of the machine's 32 (AVX-512, NEON) or 16 (AVX2, SSE).
+
+#if defined(__AVX512F__)
+enum { LANES = 16, MR = 14 };
+#elif defined(__AVX__)
+enum { LANES = 8, MR = 6 };
+#elif defined(__aarch64__)
+enum { LANES = 4, MR = 12 };
+#else
+enum { LANES = 4, MR = 6 };
+#endif
+enum { NR = 2*LANES, KC = 256, MC = 72*MR, NC = 1024, TASK_PANELS = 256/NR };
+
+// A vector of LANES floats; gcc and clang compile +, * and loads of it to single instructions.
+typedef float vec __attribute__((vector_size(4*LANES), aligned(4), may_alias));
+
+// A matrix to be read: element (i,j) is data[i*row + j*col].
+typedef struct { const float *data; size_t row, col; } Mat;
+
+typedef enum { WRITE, ADD } Mode;     // C = A*B + bias, or C += A*B
+
+static Mat rows_of(const float *x, size_t ld) { Mat m = { x, ld, 1 }; return m; }
+static Mat transpose_of(const float *x, size_t ld) { Mat m = { x, 1, ld }; return m; }
+
+static size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
+
+// Packs `lines` lines of the matrix, K long, into one panel of `width`: dst[k][line], zeros beyond.
+static void pack_panel(float *dst, const float *src, size_t line, size_t step,
+                       int width, int lines, int K) {
+    if (lines < width) memset(dst, 0, (size_t)K*width * sizeof *dst);
+    if (line == 1 && lines == width) {
+        for (int k = 0; k < K; k++) memcpy(dst + k*width, src + k*step, width * sizeof *dst);
+    } else {
+        for (int i = 0; i < lines; i++)
+            for (int k = 0; k < K; k++) dst[k*width + i] = src[i*line + k*step];
+    }
+}
+
+// The hot loop: a whole MR x NR tile, c = start + a*b, over packed panels a (K,MR) and b (K,NR).
+static void tile_multiply(float *c, size_t ldc, const float *start, size_t ld_start,
+                          const float *a, const float *b, int K) {
+    vec sum[MR][2];
+    for (int i = 0; i < MR; i++)
+        for (int j = 0; j < 2; j++) sum[i][j] = *(const vec *)(start + i*ld_start + j*LANES);
+    for (int k = 0; k < K; k++, a += MR, b += NR) {
+        vec b0 = *(const vec *)b, b1 = *(const vec *)(b + LANES);
+        for (int i = 0; i < MR; i++) {
+            sum[i][0] += a[i] * b0;
+            sum[i][1] += a[i] * b1;
+        }
+    }
+    for (int i = 0; i < MR; i++)
+        for (int j = 0; j < 2; j++) *(vec *)(c + i*ldc + j*LANES) = sum[i][j];
+}
+
+// A tile at the edge of C has fewer rows or columns: it goes through a whole one on the side.
+static void tile(float *c, size_t ldc, const float *start, size_t ld_start,
+                 const float *a, const float *b, int K, int rows, int cols) {
+    if (rows == MR && cols == NR) {
+        tile_multiply(c, ldc, start, ld_start, a, b, K);
+        return;
+    }
+    float whole[MR*NR] = {0};
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < cols; j++) whole[i*NR + j] = start[i*ld_start + j];
+    tile_multiply(whole, NR, whole, NR, a, b, K);
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < cols; j++) c[i*ldc + j] = whole[i*NR + j];
+}
+
+static const float zeros[NR];         // where a sum with no bias starts
+
+// c (M,N) = a (M,K) * b (K,N) + bias, or c += a*b. Each element of c is summed by one thread, over k
+// in order, whatever the number of threads.
+static void matmul(float *c, size_t ldc, Mat a, Mat b, const float *bias,
+                   size_t M, size_t N, size_t K, Mode mode) {
+    alignas(64) float a_packed[MC*KC], b_packed[NC*KC];
+    #pragma omp parallel if (M*N*K > 1 << 17)
+    for (size_t j0 = 0; j0 < N; j0 += NC)
+    for (size_t k0 = 0; k0 < K; k0 += KC) {
+        size_t nc = min_size(NC, N - j0);
+        int kc = (int)min_size(KC, K - k0);
+        #pragma omp for nowait
+        for (size_t j = 0; j < nc; j += NR)
+            pack_panel(b_packed + j*KC, b.data + (j0 + j)*b.col + k0*b.row, b.col, b.row,
+                       NR, (int)min_size(NR, nc - j), kc);
+        for (size_t i0 = 0; i0 < M; i0 += MC) {
+            size_t mc = min_size(MC, M - i0);
+            #pragma omp for   // its barrier: all is packed before anything is read
+            for (size_t i = 0; i < mc; i += MR)
+                pack_panel(a_packed + i*KC, a.data + (i0 + i)*a.row + k0*a.col, a.row, a.col,
+                           MR, (int)min_size(MR, mc - i), kc);
+            #pragma omp for collapse(2)   // its barrier: all is read before it is packed anew
+            for (size_t jt = 0; jt < nc; jt += TASK_PANELS*NR)
+            for (size_t i = 0; i < mc; i += MR)
+            for (size_t j = jt; j < min_size(nc, jt + TASK_PANELS*NR); j += NR) {
+                float *to = c + (i0 + i)*ldc + j0 + j;
+                bool goes_on = k0 > 0 || mode == ADD;
+                tile(to, ldc, goes_on ? to : bias ? bias + j0 + j : zeros, goes_on ? ldc : 0,
+                     a_packed + i*KC, b_packed + j*KC, kc,
+                     (int)min_size(MR, mc - i), (int)min_size(NR, nc - j));
+            }
+        }
+    }
+}
+
+// The same for the small products inside attention, where each thread has a head of its own.
+static void matmul_small(float *c, size_t ldc, Mat a, Mat b,
+                         size_t M, size_t N, size_t K, Mode mode) {
+    enum { ROWS = 4*MR };
+    alignas(64) float a_packed[ROWS*KC], b_packed[NR*KC];
+    for (size_t i0 = 0; i0 < M; i0 += ROWS)
+    for (size_t k0 = 0; k0 < K; k0 += KC) {
+        size_t mc = min_size(ROWS, M - i0);
+        int kc = (int)min_size(KC, K - k0);
+        for (size_t i = 0; i < mc; i += MR)
+            pack_panel(a_packed + i*KC, a.data + (i0 + i)*a.row + k0*a.col, a.row, a.col,
+                       MR, (int)min_size(MR, mc - i), kc);
+        for (size_t j = 0; j < N; j += NR) {
+            int cols = (int)min_size(NR, N - j);
+            pack_panel(b_packed, b.data + j*b.col + k0*b.row, b.col, b.row, NR, cols, kc);
+            for (size_t i = 0; i < mc; i += MR) {
+                float *to = c + (i0 + i)*ldc + j;
+                bool goes_on = k0 > 0 || mode == ADD;
+                tile(to, ldc, goes_on ? to : zeros, goes_on ? ldc : 0,
+                     a_packed + i*KC, b_packed, kc, (int)min_size(MR, mc - i), cols);
+            }
+        }
+    }
+}
+
+// =================================================================================================
+// Layers
+// =================================================================================================
+
+// e^x within 2 units in the last place: x = n ln 2 + r, |r| <= ln 2 / 2; Taylor's series for e^r,
+// and 2^n straight into the exponent. No table, no branch: compilers turn loops over it into vector
+// code, which they cannot do with expf. Below -87 it returns e^-87, about 1e-38, not zero.
+static inline float exp_fast(float x) {
+    x = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
+    float n = (x * 1.44269504f + 12582912.0f) - 12582912.0f;   // rounds: 1.5 * 2^23 has no fraction
+    float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;     // ln 2 in two parts
+    float p = 1.0f / 5040.0f;
+    p = p * r + 1.0f / 720.0f;
+    p = p * r + 1.0f / 120.0f;
+    p = p * r + 1.0f / 24.0f;
+    p = p * r + 1.0f / 6.0f;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    int32_t bits = ((int32_t)n + 127) << 23;
+    float two_n;
+    memcpy(&two_n, &bits, sizeof two_n);
+    return p * two_n;
+}
+
+// Columns [first, last) that belong to strip s of `strips`. Sums down the rows of a matrix are
+// shared out by columns, so that no two threads add into the same number.
+static int strip_begin(int C, int s, int strips) { return (int)((int64_t)C * s / strips); }
+
+// ---- embedding: x[b,t] = wte[token[b,t]] + wpe[t] ----
+//   x (B,T,C)   token (B,T)   wte (V,C)   wpe (P,C)
+// Rows first ... T-1 of each sequence are written; first is 0 except in generation.
+
+static void embedding_forward(float *x, const int *token, const float *wte, const float *wpe,
+                              int B, int T, int first, int C) {
+    #pragma omp parallel for collapse(2)
+    for (int b = 0; b < B; b++)
+        for (int t = first; t < T; t++) {
+            size_t n = (size_t)b*T + t;
+            const float *word = wte + (size_t)token[n]*C, *place = wpe + (size_t)t*C;
+            for (int c = 0; c < C; c++) x[n*C + c] = word[c] + place[c];
+        }
+}
+
+static void embedding_backward(float *dwte, float *dwpe, const float *dx, const int *token,
+                               int B, int T, int C) {
+    int strips = thread_count();
+    #pragma omp parallel for
+    for (int s = 0; s < strips; s++) {
+        int begin = strip_begin(C, s, strips), end = strip_begin(C, s + 1, strips);
+        for (size_t n = 0; n < (size_t)B*T; n++) {
+            float *dword = dwte + (size_t)token[n]*C, *dplace = dwpe + n % T * C;
+            for (int c = begin; c < end; c++) {
+                dword[c] += dx[n*C + c];
+                dplace[c] += dx[n*C + c];
+            }
+        }
+    }
+}
+
+// ---- LayerNorm: out = (x - mean) * rstd * gain + bias, with rstd = 1/sqrt(var + 1e-5) ----
+//   out, x (N,C)   mean, rstd (N) kept for backward   gain, bias (C)
+
+static void layernorm_forward(float *out, float *mean, float *rstd, const float *x,
+                              const float *gain, const float *bias, size_t N, int C) {
+    #pragma omp parallel for
+    for (size_t n = 0; n < N; n++) {
+        const float *row = x + n*C;
+        float sum = 0.0f, squares = 0.0f;
+        #pragma omp simd reduction(+:sum)
+        for (int c = 0; c < C; c++) sum += row[c];
+        float m = sum / C;
+        #pragma omp simd reduction(+:squares)
+        for (int c = 0; c < C; c++) squares += (row[c] - m) * (row[c] - m);
+        float r = 1.0f / sqrtf(squares / C + 1e-5f);
+        #pragma omp simd
+        for (int c = 0; c < C; c++) out[n*C + c] = (row[c] - m) * r * gain[c] + bias[c];
+        mean[n] = m;
+        rstd[n] = r;
+    }
+}
+
+// With xhat = (x - mean) * rstd and g = dout * gain:
+// dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd; dgain += sum dout * xhat; dbias += sum dout.
+// dx may be dout itself: the sums down the columns are taken first.
+static void layernorm_backward(float *dx, float *dgain, float *dbias, const float *dout,
+                               const float *x, const float *mean, const float *rstd,
+                               const float *gain, size_t N, int C) {
+    int strips = thread_count();
+    #pragma omp parallel for
+    for (int s = 0; s < strips; s++) {
+        int begin = strip_begin(C, s, strips), end = strip_begin(C, s + 1, strips);
+        for (size_t n = 0; n < N; n++) {
+            #pragma omp simd
+            for (int c = begin; c < end; c++) {
+                dgain[c] += dout[n*C + c] * (x[n*C + c] - mean[n]) * rstd[n];
+                dbias[c] += dout[n*C + c];
+            }
+        }
+    }
+    #pragma omp parallel for
+    for (size_t n = 0; n < N; n++) {
+        const float *row = x + n*C, *d = dout + n*C;
+        float m = mean[n], r = rstd[n], sum_g = 0.0f, sum_gx = 0.0f;
+        #pragma omp simd reduction(+:sum_g, sum_gx)
+        for (int c = 0; c < C; c++) {
+            sum_g += d[c] * gain[c];
+            sum_gx += d[c] * gain[c] * (row[c] - m) * r;
+        }
+        float mean_g = sum_g / C, mean_gx = sum_gx / C;
+        #pragma omp simd
+        for (int c = 0; c < C; c++)
+            dx[n*C + c] = (d[c]*gain[c] - mean_g - (row[c] - m) * r * mean_gx) * r;
+    }
+}
+
+// ---- linear: out = x w + b ----
+//   out (N,OC)   x (N,C)   w (C,OC)   b (OC)
+
+static void linear_forward(float *out, const float *x, const float *w, const float *b,
+                           size_t N, int C, int OC) {
+    matmul(out, OC, rows_of(x, C), rows_of(w, OC), b, N, OC, C, WRITE);
+}
+
+// dx = dout w^T; dw += x^T dout; db += the sum of dout's rows
+static void linear_backward(float *dx, float *dw, float *db, const float *dout,
+                            const float *x, const float *w, size_t N, int C, int OC) {
+    matmul(dx, C, rows_of(dout, OC), transpose_of(w, OC), NULL, N, C, OC, WRITE);
+    matmul(dw, OC, transpose_of(x, C), rows_of(dout, OC), NULL, C, OC, N, ADD);
+    int strips = thread_count();
+    #pragma omp parallel for
+    for (int s = 0; s < strips; s++) {
+        int begin = strip_begin(OC, s, strips), end = strip_begin(OC, s + 1, strips);
+        for (size_t n = 0; n < N; n++)
+            for (int c = begin; c < end; c++) db[c] += dout[n*OC + c];
+    }
+}
+
+// ---- causal self-attention, for each head: out = softmax(q k^T / sqrt(HS), t2 <= t) v ----
+//   out (B,T,C)   qkv (B,T,3C)   lse (B,NH,T) kept for backward
+// A T x T matrix of scores never exists: each thread takes a head, and QUERIES rows of it at a time.
+//   scores: scratch, (threads, 2, QUERIES, T)
+
+enum { QUERIES = 4*MR };
+
+// A block of `rows` queries. Row 0 sees `seen` keys, row 1 one more, and so on: s = q k^T is computed
+// for all that the last row sees, `width` keys.
+
+// lse_i = log sum over the keys in sight of e^(s_i scale)
+static void attention_lse(float *lse, const float *s, int rows, int seen, int width, float scale) {
+    for (int i = 0; i < rows; i++) {
+        const float *row = s + (size_t)i*width;
+        float hi = row[0], sum = 0.0f;
+        #pragma omp simd reduction(max:hi)
+        for (int t = 0; t < seen + i; t++) hi = row[t] > hi ? row[t] : hi;
+        #pragma omp simd reduction(+:sum)
+        for (int t = 0; t < seen + i; t++) sum += exp_fast((row[t] - hi) * scale);
+        lse[i] = hi * scale + logf(sum);
+    }
+}
+
+// p_i = e^(s_i scale - lse_i) where the key is in sight, 0 elsewhere; in place of s
+static void attention_weights(float *p, const float *lse, int rows, int seen, int width,
+                              float scale) {
+    for (int i = 0; i < rows; i++) {
+        float *row = p + (size_t)i*width;
+        #pragma omp simd
+        for (int t = 0; t < seen + i; t++) row[t] = exp_fast(row[t] * scale - lse[i]);
+        for (int t = seen + i; t < width; t++) row[t] = 0.0f;
+    }
+}
+
+// Queries first ... T-1 are computed; first is 0 except in generation.
+static void attention_forward(float *out, float *lse, float *scores, const float *qkv,
+                              int B, int T, int first, int C, int NH) {
+    int HS = C / NH;
+    size_t ld = 3*(size_t)C;
+    float scale = 1.0f / sqrtf((float)HS);
+    #pragma omp parallel for collapse(2) schedule(dynamic)
+    for (int b = 0; b < B; b++)
+    for (int h = 0; h < NH; h++) {
+        float *p = scores + (size_t)thread_index()*2*QUERIES*T;
+        float *head_lse = lse + ((size_t)b*NH + h)*T;
+        const float *q = qkv + b*T*ld + h*HS, *k = q + C, *v = k + C;
+        for (int t = first; t < T; t += QUERIES) {
+            int rows = (int)min_size(QUERIES, T - t), width = t + rows;
+            matmul_small(p, width, rows_of(q + t*ld, ld), transpose_of(k, ld), rows, width, HS,
+                         WRITE);
+            attention_lse(head_lse + t, p, rows, t + 1, width, scale);
+            attention_weights(p, head_lse + t, rows, t + 1, width, scale);
+            matmul_small(out + ((size_t)b*T + t)*C + h*HS, C, rows_of(p, width), rows_of(v, ld),
+                         rows, HS, width, WRITE);
+        }
+    }
+}
+
+// With p the weights and d_i = dout_i . out_i:  ds = p (dout v^T - d) / sqrt(HS);
+// dq = ds k;  dk = ds^T q;  dv = p^T dout.
+static void attention_backward(float *dqkv, float *scores, const float *dout, const float *qkv,
+                               const float *out, const float *lse, int B, int T, int C, int NH) {
+    int HS = C / NH;
+    size_t ld = 3*(size_t)C;
+    float scale = 1.0f / sqrtf((float)HS);
+    #pragma omp parallel for collapse(2) schedule(dynamic)
+    for (int b = 0; b < B; b++)
+    for (int h = 0; h < NH; h++) {
+        float *p = scores + (size_t)thread_index()*2*QUERIES*T, *ds = p + (size_t)QUERIES*T;
+        const float *q = qkv + b*T*ld + h*HS, *k = q + C, *v = k + C;
+        float *dq = dqkv + b*T*ld + h*HS, *dk = dq + C, *dv = dk + C;
+        for (int t = 0; t < T; t++)      // later queries add to the gradients of earlier keys
+            for (int c = 0; c < HS; c++) dk[t*ld + c] = dv[t*ld + c] = 0.0f;
+        for (int t = 0; t < T; t += QUERIES) {
+            int rows = (int)min_size(QUERIES, T - t), width = t + rows;
+            size_t at = ((size_t)b*T + t)*C + h*HS;
+            matmul_small(p, width, rows_of(q + t*ld, ld), transpose_of(k, ld), rows, width, HS,
+                         WRITE);
+            attention_weights(p, lse + ((size_t)b*NH + h)*T + t, rows, t + 1, width, scale);
+            matmul_small(ds, width, rows_of(dout + at, C), transpose_of(v, ld), rows, width, HS,
+                         WRITE);
+            for (int i = 0; i < rows; i++) {
+                const float *o = out + at + (size_t)i*C, *d_o = dout + at + (size_t)i*C;
+                float d = 0.0f;
+                for (int c = 0; c < HS; c++) d += o[c] * d_o[c];
+                size_t row = (size_t)i*width;
+                for (int j = 0; j < width; j++) ds[row + j] = p[row + j]*(ds[row + j] - d)*scale;
+            }
+            matmul_small(dq + t*ld, ld, rows_of(ds, width), rows_of(k, ld), rows, HS, width, WRITE);
+            matmul_small(dk, ld, transpose_of(ds, width), rows_of(q + t*ld, ld), width, HS, rows,
+                         ADD);
+            matmul_small(dv, ld, transpose_of(p, width), rows_of(dout + at, C), width, HS, rows,
+                         ADD);
+        }
+    }
+}
+
+// ---- residual: out = a + b. Backward, both branches receive dout; they meet again in a sum ----
+
+static void residual_forward(float *out, const float *a, const float *b, size_t n) {
+    #pragma omp parallel for simd
+    for (size_t i = 0; i < n; i++) out[i] = a[i] + b[i];
+}
+
+// ---- GELU, as GPT-2 has it: x/2 (1 + tanh u), u = sqrt(2/pi) (x + 0.044715 x^3) ----
+// The same is x s with s = 1 / (1 + e^-2u), which needs one exponential and no tanh.
+
+static void gelu_forward(float *out, const float *x, size_t n) {
+    #pragma omp parallel for simd
+    for (size_t i = 0; i < n; i++) {
+        float u = 0.79788456f * (x[i] + 0.044715f * x[i]*x[i]*x[i]);
+        out[i] = x[i] / (1.0f + exp_fast(-2.0f * u));
+    }
+}
+
+// d(x s)/dx = s + x s (1 - s) 2 du/dx. dx may be dout itself.
+static void gelu_backward(float *dx, const float *dout, const float *x, size_t n) {
+    #pragma omp parallel for simd
+    for (size_t i = 0; i < n; i++) {
+        float u = 0.79788456f * (x[i] + 0.044715f * x[i]*x[i]*x[i]);
+        float s = 1.0f / (1.0f + exp_fast(-2.0f * u));
+        float two_du = 1.59576912f * (1.0f + 3.0f*0.044715f * x[i]*x[i]);
+        dx[i] = dout[i] * (s + x[i] * s * (1.0f - s) * two_du);
+    }
+}
+
+// ---- softmax cross-entropy over N rows of logits; columns V ... Vp-1 are padding ----
+//   logits (N,Vp)   target (N)   loss, lse (N); lse[n] = log sum exp, kept for backward
+
+static void xent_forward(float *loss, float *lse, const float *logits, const int *target,
+                         size_t N, int V, int Vp) {
+    #pragma omp parallel for
+    for (size_t n = 0; n < N; n++) {
+        const float *x = logits + n*Vp;
+        float hi = x[0], sum = 0.0f;
+        #pragma omp simd reduction(max:hi)
+        for (int v = 0; v < V; v++) hi = x[v] > hi ? x[v] : hi;
+        #pragma omp simd reduction(+:sum)
+        for (int v = 0; v < V; v++) sum += exp_fast(x[v] - hi);   // each term <= 1: no overflow
+        lse[n] = hi + logf(sum);
+        loss[n] = lse[n] - x[target[n]];                          // -log p(target)
+    }
+}
+
+// dlogits = (p - [v is the target]) * scale, in place of the logits; padding becomes zero.
+static void xent_backward(float *dlogits, const float *lse, const int *target, float scale,
+                          size_t N, int V, int Vp) {
+    #pragma omp parallel for
+    for (size_t n = 0; n < N; n++) {
+        float *d = dlogits + n*Vp;
+        #pragma omp simd
+        for (int v = 0; v < V; v++) d[v] = exp_fast(d[v] - lse[n]) * scale;
+        for (int v = V; v < Vp; v++) d[v] = 0.0f;
+        d[target[n]] -= scale;
+    }
+}
+
+// ---- classifier: logits = x wte^T, the embedding table read the other way; then cross-entropy ----
+//   x, dx (N,C)   wte, dwte (V,C)   logits: scratch, (rows,Vp)
+// `rows` rows at a time, because (N,V) logits would be the largest array of all.
+
+static void classifier_forward(float *loss, float *lse, float *logits, const float *x,
+                               const float *wte, const int *target,
+                               size_t N, size_t rows, int C, int V, int Vp) {
+    for (size_t n = 0; n < N; n += rows) {
+        size_t some = min_size(rows, N - n);
+        matmul(logits, Vp, rows_of(x + n*C, C), transpose_of(wte, C), NULL, some, V, C, WRITE);
+        xent_forward(loss + n, lse + n, logits, target + n, some, V, Vp);
+    }
+}
+
+// Forward and backward in one go, while a chunk's logits are there. `scale` is what each token's
+// loss counts in the objective: one over the tokens of the update makes it a mean.
+static void classifier_backward(float *dx, float *dwte, float *loss, float *lse, float *logits,
+                                const float *x, const float *wte, const int *target, float scale,
+                                size_t N, size_t rows, int C, int V, int Vp) {
+    for (size_t n = 0; n < N; n += rows) {
+        size_t some = min_size(rows, N - n);
+        classifier_forward(loss + n, lse + n, logits, x + n*C, wte, target + n, some, some,
+                           C, V, Vp);
+        xent_backward(logits, lse + n, target + n, scale, some, V, Vp);
+        matmul(dx + n*C, C, rows_of(logits, Vp), rows_of(wte, C), NULL, some, C, V, WRITE);
+        matmul(dwte, C, transpose_of(logits, Vp), rows_of(x + n*C, C), NULL, V, C, some, ADD);
+    }
+}
+
+// =================================================================================================
+// Model
+// =================================================================================================
+
+typedef enum { INFER, TRAIN } Use;
+
+// The classifier's rows at a time: at most 64 MB of logits, but enough rows for a good matmul.
+static size_t classifier_rows(size_t N, size_t Vp) {
+    size_t rows = (64u << 20) / sizeof(float) / Vp;
+    return min_size(N, rows < 256 ? 256 : rows);
+}
+
+static size_t padded_vocab(const Config *c) { return ((size_t)c->V + 15) / 16 * 16; }
+
+// Hands out the next `count` floats of `memory`, in cache lines; with memory NULL it only counts.
+static float *carve(float *memory, size_t *used, size_t count) {
+    float *p = memory ? memory + *used : NULL;
+    *used += (count + 15) / 16 * 16;
+    return p;
+}
+
+// Lays out all activations behind m->memory; returns how many floats that takes.
+static size_t model_carve(Model *m, Use use) {
+    float *mem = m->memory;
+    size_t used = 0, N = (size_t)m->max_B * m->max_T, C = m->c.C, Vp = padded_vocab(&m->c);
+    m->x_in = carve(mem, &used, N*C);
+    for (int l = 0; l < m->c.L; l++) {
+        BlockActs *a = &m->acts[l];
+        a->ln1 = carve(mem, &used, N*C);
+        a->ln1_mean = carve(mem, &used, N);
+        a->ln1_rstd = carve(mem, &used, N);
+        a->qkv = carve(mem, &used, N*3*C);
+        a->att = carve(mem, &used, N*C);
+        a->att_lse = carve(mem, &used, N*m->c.NH);
+        a->x_mid = carve(mem, &used, N*C);
+        a->ln2 = carve(mem, &used, N*C);
+        a->ln2_mean = carve(mem, &used, N);
+        a->ln2_rstd = carve(mem, &used, N);
+        a->fc = carve(mem, &used, N*4*C);
+        a->gelu = carve(mem, &used, N*4*C);
+        a->x_out = carve(mem, &used, N*C);
+    }
+    m->lnf = carve(mem, &used, N*C);
+    m->lnf_mean = carve(mem, &used, N);
+    m->lnf_rstd = carve(mem, &used, N);
+    m->loss = carve(mem, &used, N);
+    m->lse = carve(mem, &used, N);
+    m->logit_rows = classifier_rows(N, Vp);
+    m->logits = carve(mem, &used, m->logit_rows*Vp);
+    m->scores = carve(mem, &used, (size_t)thread_count()*2*QUERIES*m->max_T);
+    m->dx_branch = carve(mem, &used, N*C);               // also the forward pass's scratch
+    if (use == TRAIN) {
+        m->dx = carve(mem, &used, N*C);
+        m->dqkv = carve(mem, &used, N*3*C);
+        m->dfc = carve(mem, &used, N*4*C);
+    }
+    return used;
+}
+
+enum { NORM_CHUNK = 1 << 16 };        // elements that one partial sum of the global norm covers
+
+// A model of the given sizes for batches of up to max_B sequences of max_T tokens. All memory that
+// a step needs is allocated here; parameters are zero until model_init_params or a file fills them.
+static void model_init(Model *m, const Config *c, int max_B, int max_T, Use use) {
+    memset(m, 0, sizeof *m);
+    m->c = *c;
+    m->max_B = max_B;
+    m->max_T = max_T;
+    m->n_params = gpt2_n_params(c);
+    size_t bytes = m->n_params * sizeof(float);
+    m->params = alloc_or_die(bytes, "parameters");
+    if (use == TRAIN) {
+        m->grads = alloc_or_die(bytes, "gradients");
+        m->adam_m = alloc_or_die(bytes, "AdamW's first moments");
+        m->adam_v = alloc_or_die(bytes, "AdamW's second moments");
+        m->norm_partials = alloc_or_die((m->n_params / NORM_CHUNK + 1) * sizeof(double), "norms");
+    }
+    m->acts = alloc_or_die(c->L * sizeof *m->acts, "a table of activations");
+    m->memory_floats = model_carve(m, use);
+    m->memory = alloc_or_die(m->memory_floats * sizeof(float), "activations");
+    model_carve(m, use);
+}
+
+static void model_free(Model *m) {
+    free(m->params);
+    free(m->grads);
+    free(m->adam_m);
+    free(m->adam_v);
+    free(m->norm_partials);
+    free(m->acts);
+    free(m->memory);
+    memset(m, 0, sizeof *m);
+}
+
+// GPT-2's initialisation. Each tensor draws from a stream of its own.
+static void model_init_params(Model *m, uint64_t seed) {
+    #pragma omp parallel for schedule(dynamic)
+    for (int i = 0; i < gpt2_n_tensors(&m->c); i++) {
+        Tensor t = gpt2_tensor(&m->c, i);
+        Rng rng = rng_make(seed, (uint64_t)i);
+        double std = t.init == INIT_RESIDUAL ? 0.02 / sqrt(2.0 * m->c.L) : 0.02;
+        float *p = m->params + t.offset;
+        for (size_t j = 0; j < t.count; j++)
+            p[j] = t.init == INIT_ZEROS ? 0.0f : t.init == INIT_ONES ? 1.0f
+                                        : (float)(std * rng_normal(&rng));
+    }
+}
+
+// Runs tokens (B,T) through the blocks, up to the final norm's output m->lnf (B*T,C).
+// With first > 0 and B = 1 only rows first ... T-1 are computed: the keys and values of the rows
+// before them are still in each block's qkv. That is all a key/value cache is.
+static void model_forward(Model *m, const int *tokens, int B, int T, int first) {
+    assert(T <= m->max_T && B <= m->max_B && (first == 0 || B == 1));
+    int C = m->c.C, NH = m->c.NH;
+    size_t from = first, N = (size_t)B*T - from;       // rows from ... from+N-1
+    embedding_forward(m->x_in, tokens, tensor_at(m->params, &m->c, WTE),
+                      tensor_at(m->params, &m->c, WPE), B, T, first, C);
+    const float *x = m->x_in + from*C;
+    float *branch = m->dx_branch;
+    for (int l = 0; l < m->c.L; l++) {
+        Block w = block_at(m->params, &m->c, l);
+        BlockActs a = m->acts[l];
+        float *ln1 = a.ln1 + from*C, *qkv = a.qkv + from*3*C, *att = a.att + from*C;
+        float *x_mid = a.x_mid + from*C, *ln2 = a.ln2 + from*C, *x_out = a.x_out + from*C;
+        float *fc = a.fc + from*4*C, *gelu = a.gelu + from*4*C;
+        layernorm_forward(ln1, a.ln1_mean, a.ln1_rstd, x, w.ln1_gain, w.ln1_bias, N, C);
+        linear_forward(qkv, ln1, w.qkv_w, w.qkv_b, N, C, 3*C);
+        attention_forward(a.att, a.att_lse, m->scores, a.qkv, B, T, first, C, NH);
+        linear_forward(branch, att, w.att_proj_w, w.att_proj_b, N, C, C);
+        residual_forward(x_mid, x, branch, N*C);
+        layernorm_forward(ln2, a.ln2_mean, a.ln2_rstd, x_mid, w.ln2_gain, w.ln2_bias, N, C);
+        linear_forward(fc, ln2, w.fc_w, w.fc_b, N, C, 4*C);
+        gelu_forward(gelu, fc, N*4*C);
+        linear_forward(branch, gelu, w.mlp_proj_w, w.mlp_proj_b, N, 4*C, C);
+        residual_forward(x_out, x_mid, branch, N*C);
+        x = x_out;
+    }
+    layernorm_forward(m->lnf + from*C, m->lnf_mean, m->lnf_rstd, x,
+                      tensor_at(m->params, &m->c, LNF_GAIN), tensor_at(m->params, &m->c, LNF_BIAS),
+                      N, C);
+}
+
+static double sum_of(const float *x, size_t n) {
+    double sum = 0.0;
+    for (size_t i = 0; i < n; i++) sum += x[i];
+    return sum;
+}
+
+// The loss of each token in nats, to m->loss (N); after model_forward. Returns their sum.
+static double model_loss(Model *m, const int *targets, size_t N) {
+    classifier_forward(m->loss, m->lse, m->logits, m->lnf, tensor_at(m->params, &m->c, WTE),
+                       targets, N, m->logit_rows, m->c.C, m->c.V, (int)padded_vocab(&m->c));
+    return sum_of(m->loss, N);
+}
+
+// The way back, after model_forward on the same tokens: adds the gradient of scale * (sum of the
+// N losses) to m->grads. Returns the sum of the losses.
+static double model_backward(Model *m, const int *tokens, const int *targets, float scale,
+                             int B, int T) {
+    const Config *c = &m->c;
+    int C = c->C;
+    size_t N = (size_t)B*T;
+    float *dx = m->dx, *dbranch = m->dx_branch;
+    classifier_backward(dbranch, tensor_at(m->grads, c, WTE), m->loss, m->lse, m->logits, m->lnf,
+                        tensor_at(m->params, c, WTE), targets, scale,
+                        N, m->logit_rows, C, c->V, (int)padded_vocab(c));
+    layernorm_backward(dx, tensor_at(m->grads, c, LNF_GAIN), tensor_at(m->grads, c, LNF_BIAS),
+                       dbranch, m->acts[c->L - 1].x_out, m->lnf_mean, m->lnf_rstd,
+                       tensor_at(m->params, c, LNF_GAIN), N, C);
+    for (int l = c->L - 1; l >= 0; l--) {
+        Block w = block_at(m->params, c, l), d = block_at(m->grads, c, l);
+        BlockActs a = m->acts[l];
+        const float *x = l > 0 ? m->acts[l - 1].x_out : m->x_in;
+        linear_backward(m->dfc, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, w.mlp_proj_w, N, 4*C, C);
+        gelu_backward(m->dfc, m->dfc, a.fc, N*4*C);
+        linear_backward(dbranch, d.fc_w, d.fc_b, m->dfc, a.ln2, w.fc_w, N, C, 4*C);
+        layernorm_backward(dbranch, d.ln2_gain, d.ln2_bias, dbranch, a.x_mid, a.ln2_mean,
+                           a.ln2_rstd, w.ln2_gain, N, C);
+        residual_forward(dx, dx, dbranch, N*C);
+        linear_backward(dbranch, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, C, C);
+        attention_backward(m->dqkv, m->scores, dbranch, a.qkv, a.att, a.att_lse, B, T, C, c->NH);
+        linear_backward(dbranch, d.qkv_w, d.qkv_b, m->dqkv, a.ln1, w.qkv_w, N, C, 3*C);
+        layernorm_backward(dbranch, d.ln1_gain, d.ln1_bias, dbranch, x, a.ln1_mean, a.ln1_rstd,
+                           w.ln1_gain, N, C);
+        residual_forward(dx, dx, dbranch, N*C);
+    }
+    embedding_backward(tensor_at(m->grads, c, WTE), tensor_at(m->grads, c, WPE), dx, tokens,
+                       B, T, C);
+    return sum_of(m->loss, N);
+}
+
+// =================================================================================================
+// Optimizer
+// =================================================================================================
+
+static void gradients_zero(Model *m) {
+    #pragma omp parallel for simd
+    for (size_t i = 0; i < m->n_params; i++) m->grads[i] = 0.0f;
+}
+
+// The global norm: the length of all gradients taken as one vector. Partial sums cover fixed chunks
+// and are added in order, so the bits do not depend on the number of threads.
+static double gradients_norm(Model *m) {
+    size_t chunks = (m->n_params + NORM_CHUNK - 1) / NORM_CHUNK;
+    #pragma omp parallel for
+    for (size_t i = 0; i < chunks; i++) {
+        size_t end = min_size(m->n_params, (i + 1) * NORM_CHUNK);
+        double sum = 0.0;
+        #pragma omp simd reduction(+:sum)
+        for (size_t j = i * NORM_CHUNK; j < end; j++) sum += (double)m->grads[j] * m->grads[j];
+        m->norm_partials[i] = sum;
+    }
+    double sum = 0.0;
+    for (size_t i = 0; i < chunks; i++) sum += m->norm_partials[i];
+    return sqrt(sum);
+}
+
+typedef struct { float lr, beta1, beta2, eps, weight_decay; } AdamW;
+
+// One AdamW update of n parameters (Loshchilov and Hutter 2019, arXiv 1711.05101, algorithm 2).
+// g is scaled on the way, for clipping; `step` counts from 1 and corrects the moments' start at 0.
+static void adamw_update(float *p, float *m, float *v, const float *g, float g_scale, AdamW o,
+                         int64_t step, size_t n) {
+    float to_m = (float)(1.0 / (1.0 - pow(o.beta1, (double)step)));
+    float to_v = (float)(1.0 / (1.0 - pow(o.beta2, (double)step)));
+    #pragma omp parallel for simd
+    for (size_t i = 0; i < n; i++) {
+        float gi = g[i] * g_scale;
+        m[i] = o.beta1 * m[i] + (1.0f - o.beta1) * gi;
+        v[i] = o.beta2 * v[i] + (1.0f - o.beta2) * gi * gi;
+        p[i] -= o.lr * (m[i]*to_m / (sqrtf(v[i]*to_v) + o.eps) + o.weight_decay * p[i]);
+    }
+}
+
+// Updates every tensor; matrices decay, gains and biases do not.
+static void model_update(Model *m, AdamW o, float g_scale, int64_t step) {
+    for (int i = 0; i < gpt2_n_tensors(&m->c); i++) {
+        Tensor t = gpt2_tensor(&m->c, i);
+        AdamW tensor_o = o;
+        if (!t.decays) tensor_o.weight_decay = 0.0f;
+        adamw_update(m->params + t.offset, m->adam_m + t.offset, m->adam_v + t.offset,
+                     m->grads + t.offset, g_scale, tensor_o, step, t.count);
+    }
+}
+
+// =================================================================================================
+// Evaluation
+// =================================================================================================
+
+typedef struct {
+    double loss;             // nats a token
+    size_t tokens;           // how many were read
+    WholeScore whole;        // documents that lie whole inside a window; see dev/lib/floor.h
+} Eval;
+
+// The loss over the first `tokens` tokens of the validation split, in whole windows, at least one.
+// The same tokens for every setting; parameters and gradients are left alone.
+//   inputs, targets: scratch, (max_B,T)
+static bool evaluate(Eval *e, Model *m, const Loader *val, const Floor *f, int *inputs,
+                     int *targets, size_t tokens, Error *err) {
+    size_t T = val->T, windows = tokens == 0 ? val->n_windows : (tokens + T - 1) / T;
+    windows = min_size(windows, val->n_windows);
+    memset(e, 0, sizeof *e);
+    for (size_t w = 0; w < windows; w += m->max_B) {
+        size_t B = min_size(m->max_B, windows - w);
+        for (size_t b = 0; b < B; b++)
+            if (!loader_window(val, w + b, inputs + b*T, targets + b*T, err)) return false;
+        model_forward(m, inputs, (int)B, (int)T, 0);
+        e->loss += model_loss(m, targets, B*T);
+        for (size_t b = 0; f->known && b < B; b++)
+            floor_score_window(&e->whole, f, val, w + b, m->loss + b*T);
+    }
+    e->tokens = windows * T;
+    e->loss /= (double)e->tokens;
+    return true;
+}
+
+// =================================================================================================
+// Generation
+// =================================================================================================
+
+typedef struct { float p; int id; } Candidate;
+
+typedef struct {
+    float temperature, top_p;
+    int top_k;               // 0: all
+    Candidate *candidates;   // scratch, (V)
+} Sampler;
+
+static int likelier(const void *a, const void *b) {
+    const Candidate *x = a, *y = b;
+    if (x->p != y->p) return x->p < y->p ? 1 : -1;
+    return x->id - y->id;    // ties in a fixed order, so that a seed names one text
+}
+
+// Draws a token from softmax(logits / temperature), cut to the top_k likeliest and to the fewest
+// that hold top_p of the probability. Temperature 0 takes the likeliest.
+static int sample_token(const Sampler *s, const float *logits, int V, Rng *rng) {
+    Candidate *c = s->candidates;
+    int best = 0, n = V;
+    for (int v = 1; v < V; v++) if (logits[v] > logits[best]) best = v;
+    if (s->temperature == 0.0f) return best;
+    double sum = 0.0;
+    for (int v = 0; v < V; v++) {
+        c[v].id = v;
+        c[v].p = expf((logits[v] - logits[best]) / s->temperature);
+        sum += c[v].p;
+    }
+    if (s->top_k > 0 || s->top_p < 1.0f) {
+        qsort(c, V, sizeof *c, likelier);
+        if (s->top_k > 0 && s->top_k < V) n = s->top_k;
+        double kept = 0.0, all = sum;
+        int k = 0;
+        while (k < n && (k == 0 || kept < s->top_p * all)) kept += c[k++].p;
+        n = k;
+        sum = kept;
+    }
+    double left = rng_uniform(rng) * sum;
+    for (int k = 0; k < n - 1; k++)
+        if ((left -= c[k].p) < 0.0) return c[k].id;
+    return c[n - 1].id;
+}
+
+// The logits of the token after row t of the sequence that model_forward has just run.
+static const float *next_logits(Model *m, int t) {
+    matmul(m->logits, m->c.V, rows_of(m->lnf + (size_t)t*m->c.C, m->c.C),
+           transpose_of(tensor_at(m->params, &m->c, WTE), m->c.C), NULL, 1, m->c.V, m->c.C, WRITE);
+    return m->logits;
+}
+
+// Continues `text`, n tokens of it in a buffer of max_T + 1, by up to max_new tokens, printed as
+// they come; an end of text ends it. Past max_T tokens the last half is read anew: positions are learned,
+// so what is cached of a token holds for its old place alone.
+static void generate(Model *m, const Tokenizer *tok, const Sampler *s, Rng *rng,
+                     int *text, int n, int max_new, FILE *out) {
+    Utf8Printer printer = {0};
+    int done = 0;            // rows that the cache holds
+    for (int i = 0; i < max_new; i++) {
+        if (n > m->max_T) {
+            int keep = m->max_T > 1 ? m->max_T / 2 : 1;
+            memmove(text, text + n - keep, keep * sizeof *text);
+            n = keep;
+            done = 0;
+        }
+        model_forward(m, text, 1, n, done);
+        done = n;
+        int id = sample_token(s, next_logits(m, n - 1), m->c.V, rng);
+        if (id == tok->eot) break;
+        text[n++] = id;
+        if (id >= tok->vocab_size) continue;    // a padded vocabulary has ids with no text
+        size_t length;
+        const char *piece = tokenizer_piece(tok, id, &length);
+        utf8_print(&printer, out, piece, length);
+        fflush(out);
+    }
+    utf8_print_end(&printer, out);
+    fputc('\n', out);
+}
+
+// =================================================================================================
+// Training loop
+// =================================================================================================
+
+// All that a run holds.
+typedef struct {
+    TrainOptions o;
+    Model model;
+    Tokenizer tokenizer;
+    Loader train, val;
+    Floor floor;
+    LrSchedule lr;
+    RunLength length;
+    Log log;
+    Sampler sampler;
+    int T;
+    int *inputs, *targets;             // (micro_batch,T)
+    int *text;                         // (T+1) what generation writes
+    double peak_flops;                 // of this machine, measured
+    uint64_t step, tokens;             // updates made, tokens seen
+    int64_t adam_step, skipped;        // updates AdamW made, and those it was spared
+    double seconds, shown_at;          // since the start; when the last line was shown
+} Run;
+
+// What one update was like.
+typedef struct {
+    double loss, lr, grad_norm;
+    double seconds, seconds_data, seconds_compute, seconds_optimizer;
+} Step;
+
+// Set by Ctrl-C and SIGTERM: the loop ends after the current update. A second signal kills.
+static volatile sig_atomic_t stop_signal;
+
+static void on_stop_signal(int signal_number) { stop_signal = signal_number; }
+
+static void catch_stop_signals(void) {
+    struct sigaction action = {0};
+    action.sa_handler = on_stop_signal;
+    action.sa_flags = SA_RESETHAND | SA_RESTART;
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+static void log_start(Run *r) {
+    const Model *m = &r->model;
+    Error err;
+    log_begin(&r->log, "start");
+    train_options_echo(&r->log, &r->o);
+    log_int(&r->log, "parameters", (int64_t)m->n_params);
+    log_int(&r->log, "model_layers", m->c.L);
+    log_int(&r->log, "model_heads", m->c.NH);
+    log_int(&r->log, "model_channels", m->c.C);
+    log_int(&r->log, "vocab", m->c.V);
+    log_int(&r->log, "T", r->T);
+    log_int(&r->log, "threads_used", thread_count());
+    log_num(&r->log, "peak_flops", r->peak_flops);
+    log_num(&r->log, "flops_per_token", gpt2_flops_per_token(&m->c, r->T));
+    log_num(&r->log, "floor", r->floor.known ? r->floor.nats / (double)r->floor.tokens : NAN);
+    if (!log_end(&r->log, &err)) die("%s", err.text);
+}
+
+static void log_step(Run *r, const Step *s) {
+    double tok_per_s = (double)r->o.batch_tokens / s->seconds;
+    bool skipped = !isfinite(s->grad_norm);
+    Error err;
+    log_begin(&r->log, skipped ? "skip" : "step");
+    log_int(&r->log, "step", (int64_t)r->step);
+    log_int(&r->log, "tokens", (int64_t)r->tokens);
+    log_int(&r->log, "samples", (int64_t)r->train.samples);
+    log_num(&r->log, "loss", s->loss);
+    log_num(&r->log, "lr", s->lr);
+    log_num(&r->log, "grad_norm", s->grad_norm);
+    log_int(&r->log, "batch_tokens", r->o.batch_tokens);
+    log_num(&r->log, "seconds", s->seconds);
+    log_num(&r->log, "seconds_data", s->seconds_data);
+    log_num(&r->log, "seconds_compute", s->seconds_compute);
+    log_num(&r->log, "seconds_comm", 0.0);
+    log_num(&r->log, "seconds_optimizer", s->seconds_optimizer);
+    log_num(&r->log, "tok_per_s", tok_per_s);
+    log_num(&r->log, "mfu", tok_per_s * gpt2_flops_per_token(&r->model.c, r->T) / r->peak_flops);
+    if (skipped) log_int(&r->log, "skipped", r->skipped);
+    if (!log_end(&r->log, &err)) die("%s", err.text);
+}
+
+// The line that a person reads. A terminal sees it renewed in place; a file gets one each 10 s.
+static void show_step(Run *r, const Step *s, bool last) {
+    bool terminal = isatty(STDOUT_FILENO);
+    if (!last && r->step > 1 && r->seconds - r->shown_at < (terminal ? 0.1 : 10.0)) return;
+    r->shown_at = r->seconds;
+    double part = run_progress(&r->length, r->step, r->tokens);
+    printf("%sstep %5llu", terminal ? "\r" : "", (unsigned long long)r->step);
+    if (r->length.steps >= 0) printf("/%lld", (long long)r->length.steps);
+    printf("  loss %.3f", s->loss);
+    if (r->floor.known) printf("  floor %.3f", r->floor.nats / (double)r->floor.tokens);
+    printf("  lr %.2e  norm %5.2f  %s tok/s  %s left%s", s->lr, s->grad_norm,
+           count_text((double)r->o.batch_tokens / s->seconds).text,
+           duration_text(r->seconds / part * (1.0 - part)).text, terminal ? "\033[K" : "\n");
+    fflush(stdout);
+}
+
+// Evaluates, logs and shows it; returns the loss.
+static double evaluate_and_log(Run *r) {
+    Eval e;
+    Error err;
+    if (!evaluate(&e, &r->model, &r->val, &r->floor, r->inputs, r->targets,
+                  (size_t)r->o.eval_tokens, &err)) die("%s", err.text);
+    double whole = e.whole.loss / (double)e.whole.tokens;
+    double whole_floor = e.whole.floor / (double)e.whole.tokens;
+    log_begin(&r->log, "eval");
+    log_int(&r->log, "step", (int64_t)r->step);
+    log_int(&r->log, "tokens", (int64_t)r->tokens);
+    log_int(&r->log, "eval_tokens", (int64_t)e.tokens);
+    log_num(&r->log, "seconds", r->seconds);
+    log_num(&r->log, "val_loss", e.loss);
+    if (e.whole.tokens > 0) log_num(&r->log, "whole_loss", whole);
+    if (e.whole.tokens > 0) log_num(&r->log, "whole_floor", whole_floor);
+    if (!log_end(&r->log, &err)) die("%s", err.text);
+
+    printf("%seval %5llu", isatty(STDOUT_FILENO) ? "\r\033[K" : "", (unsigned long long)r->step);
+    if (r->length.steps >= 0) printf("/%lld", (long long)r->length.steps);
+    printf("  validation loss %.4f", e.loss);
+    if (e.whole.tokens > 0) printf("; on whole tales %.4f, at best %.4f", whole, whole_floor);
+    printf("  (%s)\n", duration_text(r->seconds).text);
+    fflush(stdout);
+    return e.loss;
+}
+
+// Lets the model write from the beginning of a text.
+static void show_sample(Run *r) {
+    if (r->tokenizer.vocab_size == 0) return;
+    Rng rng = rng_make((uint64_t)r->o.seed, 1000000 + r->step);
+    r->text[0] = r->tokenizer.eot;
+    printf("%s--- the model writes ---\n", isatty(STDOUT_FILENO) ? "\r\033[K" : "");
+    generate(&r->model, &r->tokenizer, &r->sampler, &rng, r->text, 1, r->o.max_new, stdout);
+    printf("---\n");
+}
+
+// One update: micro-batches until the batch is full, then AdamW. An update whose gradient is not
+// finite is skipped: parameters and moments stay as they were.
+static void train_step(Run *r, Step *s) {
+    Model *m = &r->model;
+    int B = r->o.micro_batch, T = r->T;
+    size_t micro_batches = (size_t)r->o.batch_tokens / ((size_t)B*T);
+    float scale = (float)(1.0 / (double)r->o.batch_tokens);
+    double start = seconds_now(), sum = 0.0;
+    Error err;
+    memset(s, 0, sizeof *s);
+    gradients_zero(m);
+    for (size_t i = 0; i < micro_batches; i++) {
+        double before = seconds_now();
+        if (!loader_next(&r->train, B, r->inputs, r->targets, &err)) die("%s", err.text);
+        s->seconds_data += seconds_now() - before;
+        model_forward(m, r->inputs, B, T, 0);
+        sum += model_backward(m, r->inputs, r->targets, scale, B, T);
+    }
+    double computed = seconds_now();
+    r->step++;
+    r->tokens += (uint64_t)r->o.batch_tokens;
+    s->loss = sum / (double)r->o.batch_tokens;
+    s->lr = lr_at(&r->lr, r->tokens);
+    s->grad_norm = gradients_norm(m);
+    if (isfinite(s->grad_norm)) {
+        bool too_long = r->o.clip > 0.0 && s->grad_norm > r->o.clip;
+        AdamW adamw = { (float)s->lr, (float)r->o.beta1, (float)r->o.beta2, 1e-8f,
+                        (float)r->o.weight_decay };
+        model_update(m, adamw, too_long ? (float)(r->o.clip / s->grad_norm) : 1.0f,
+                     ++r->adam_step);
+    } else {
+        r->skipped++;
+    }
+    s->seconds = seconds_now() - start;
+    s->seconds_optimizer = seconds_now() - computed;
+    s->seconds_compute = computed - start - s->seconds_data;
+}
+
+// Returns the process's exit status.
+static int train(Run *r) {
+    double eval_loss = NAN, clock = seconds_now();
+    catch_stop_signals();
+    log_start(r);
+    if (run_done(&r->length, r->step, r->tokens, eval_loss)) evaluate_and_log(r);   // --steps 0
+    while (!stop_signal && !run_done(&r->length, r->step, r->tokens, eval_loss)) {
+        uint64_t step = r->step, tokens = r->tokens;
+        Step s;
+        train_step(r, &s);
+        r->seconds += seconds_now() - clock;
+        clock = seconds_now();
+        bool last = run_done(&r->length, r->step, r->tokens, NAN);
+        log_step(r, &s);
+        show_step(r, &s, last);
+        if (!isfinite(s.grad_norm))
+            fprintf(stderr, PROGRAM ": step %llu: its gradient is not finite; skipped, the weights "
+                    "are as before\n", (unsigned long long)r->step);
+        if (stop_signal) break;
+        if (last || period_due(&r->o.eval_every, step, r->step, tokens, r->tokens))
+            eval_loss = evaluate_and_log(r);
+        if (period_due(&r->o.sample_every, step, r->step, tokens, r->tokens)) show_sample(r);
+    }
+    Error err;
+    log_begin(&r->log, "end");
+    log_text(&r->log, "reason", stop_signal ? "interrupted" : "done");
+    log_int(&r->log, "step", (int64_t)r->step);
+    log_int(&r->log, "tokens", (int64_t)r->tokens);
+    log_int(&r->log, "skipped", r->skipped);
+    log_num(&r->log, "seconds", r->seconds);
+    if (!log_end(&r->log, &err)) die("%s", err.text);
+    if (stop_signal) printf("\nstopped after step %llu\n", (unsigned long long)r->step);
+    return stop_signal ? 128 + stop_signal : 0;
+}
+
+// =================================================================================================
+// Main
+// =================================================================================================
+
+// The shards of one split: --train or --val, or what is in --data.
+static void open_split(Loader *l, const Run *r, const char *glob_flag, const char *split, int T) {
+    char pattern[4096];
+    Error err;
+    if (glob_flag) snprintf(pattern, sizeof pattern, "%s", glob_flag);
+    else snprintf(pattern, sizeof pattern, "%s/*%s*.bin", r->o.data, split);
+    if (!loader_open(l, pattern, T, (uint64_t)r->o.seed, &err)) die("%s", err.text);
+}
+
+// The tokenizer that turns samples into text: --tokenizer, or the one beside the data.
+static void open_tokenizer(Run *r) {
+    char path[4096];
+    Error err;
+    if (r->o.tokenizer) snprintf(path, sizeof path, "%s", r->o.tokenizer);
+    else if (r->o.data) snprintf(path, sizeof path, "%s/tokenizer.json", r->o.data);
+    if (r->o.tokenizer || (r->o.data && access(path, F_OK) == 0)) {
+        if (!(tokenizer_bytes(&r->tokenizer), true)) die("%s", err.text);
+    }
+}
+
+// A fresh model's sizes: what the flags say, with the vocabulary of the data.
+static Config fresh_config(const Run *r) {
+    Config c = { r->o.layers, r->o.heads, r->o.channels, 50257, r->T };
+    Error err;
+    if (r->tokenizer.vocab_size > 0) c.V = r->tokenizer.vocab_size;
+    if (r->train.vocab > 0) c.V = r->train.vocab;
+    if (r->o.layers == OPTION_UNSET && !gpt2_preset(&c, r->o.init, &err))
+        die("--init: %s", err.text);
+    return c;
+}
+
+// What is about to happen, in a few lines.
+static void show_setup(const Run *r) {
+    const Config *c = &r->model.c;
+    printf("model   %d layers, %d heads, %d channels, vocabulary %d, %d positions: %s parameters\n",
+           c->L, c->NH, c->C, c->V, c->P, count_text((double)r->model.n_params).text);
+    printf("data    %s tokens to train on, %s for validation; a uniform guess scores %.3f nats",
+           count_text((double)r->train.n_tokens).text, count_text((double)r->val.n_tokens).text,
+           log((double)c->V));
+    if (r->floor.known)
+        printf(", the entropy floor is %.3f", r->floor.nats / (double)r->floor.tokens);
+    printf("\nbatch   %lld tokens an update: %lld x %d sequences of %d; %d thread%s\n",
+           (long long)r->o.batch_tokens,
+           (long long)(r->o.batch_tokens / ((int64_t)r->o.micro_batch * r->T)), r->o.micro_batch,
+           r->T, thread_count(), thread_count() == 1 ? "" : "s");
+    size_t asked = (size_t)r->o.eval_tokens, there = r->val.n_windows * (size_t)r->T;
+    if (asked > there)
+        printf("note    --eval-tokens asks for %zu, the validation split has %zu in whole windows; "
+               "all are used\n", asked, there);
+}
+
+// Makes --out and opens the log. A directory that holds a run is left alone unless told otherwise.
+static void open_output(Run *r) {
+    char path[4096];
+    Error err;
+    log_off(&r->log);
+    if (r->o.out) {
+        if (!make_directories(r->o.out, &err)) die("--out: %s", err.text);
+        snprintf(path, sizeof path, "%s/log.jsonl", r->o.out);
+        if (access(path, F_OK) == 0 && !r->o.overwrite)
+            die("--out: %s holds a run already; choose another directory, or --overwrite it",
+                r->o.out);
+    }
+    if (!r->o.out && !r->o.log) return;
+    if (!log_open(&r->log, r->o.log ? r->o.log : path, LOG_TRUNCATE, &err)) die("%s", err.text);
+}
+
+static void run_open(Run *r) {
+    Error err;
+    r->T = r->o.seq_len > 0 ? r->o.seq_len : 256;
+    if (!train_options_batch(&r->o, r->T, &err)) die("%s", err.text);
+    if (!train_options_lr(&r->lr, &r->o, &err)) die("%s", err.text);
+    open_tokenizer(r);
+    open_split(&r->train, r, r->o.train, "train", r->T);
+    open_split(&r->val, r, r->o.val, "val", r->T);
+    Config c = fresh_config(r);
+    if (!loader_check_vocab(&r->train, c.V, &err)) die("%s", err.text);
+    if (!loader_check_vocab(&r->val, c.V, &err)) die("%s", err.text);
+    if (!floor_open(&r->floor, &r->val, &err)) die("%s", err.text);
+    open_output(r);
+    model_init(&r->model, &c, r->o.micro_batch, r->T, TRAIN);
+    model_init_params(&r->model, (uint64_t)r->o.seed);
+    size_t batch = (size_t)r->o.micro_batch * r->T;
+    r->inputs = alloc_or_die(batch * sizeof(int), "a batch");
+    r->targets = alloc_or_die(batch * sizeof(int), "a batch");
+    r->text = alloc_or_die((r->T + 1) * sizeof(int), "a text");
+    r->sampler.temperature = (float)r->o.temperature;
+    r->sampler.top_k = r->o.top_k;
+    r->sampler.top_p = (float)r->o.top_p;
+    r->sampler.candidates = alloc_or_die(c.V * sizeof(Candidate), "a table of candidates");
+    r->length = train_options_length(&r->o);
+    r->peak_flops = cpu_peak_flops();
+}
+
+static void run_close(Run *r) {
+    Error err;
+    free(r->inputs);
+    free(r->targets);
+    free(r->text);
+    free(r->sampler.candidates);
+    model_free(&r->model);
+    tokenizer_free(&r->tokenizer);
+    floor_close(&r->floor);
+    loader_close(&r->train);
+    loader_close(&r->val);
+    if (!log_close(&r->log, &err)) die("%s", err.text);
+}
+
+int main(int argc, char **argv) {
+    static Run r;
+    Error err;
+    if (!train_options_parse(&r.o, argc, argv, &err)) die("%s", err.text);
+    if (r.o.help) {
+        train_options_help(stdout);
+        return 0;
+    }
+#ifdef _OPENMP
+    if (r.o.threads > 0) omp_set_num_threads(r.o.threads);
+#endif
+    run_open(&r);
+    show_setup(&r);
+    int status = train(&r);
+    run_close(&r);
+    return status;
+}
