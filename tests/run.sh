@@ -5,6 +5,7 @@
 #
 # NO_SKIP names tests, separated by spaces, that must not be skipped ("all": none may be); CI sets it.
 set -u
+export OMP_WAIT_POLICY=passive      # tests share a machine with other work
 passed=0 failed=0 skipped=0
 output=$(mktemp) && trap 'rm -f "$output"' EXIT
 

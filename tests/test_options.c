@@ -93,6 +93,14 @@ TEST(given_is_not_the_same_as_default) {
     CHECK(!options_given(&s, small_table, SMALL, "lr"));
 }
 
+TEST(the_last_of_two_counts) {
+    Small s;
+    Line line;
+    Error err;
+    CHECK(small_parse(&s, &line, "--lr 1 --heads 2 --lr=3 --loud --loud", &err));
+    CHECK(s.lr == 3.0 && s.heads == 2 && s.loud);
+}
+
 TEST(messages) {
     small_refused("--haeds 3", "--haeds: unknown flag; the nearest is --heads");
     small_refused("--learnig-rate=1", "--learnig-rate: unknown flag; the nearest is --lr");
@@ -114,8 +122,6 @@ TEST(messages) {
     small_refused("--every 5x", "--every: got '5x', expected updates (100), tokens (50000tok), "
                                 "or 0 for never");
     small_refused("--loud=1", "--loud: takes no value; write --loud alone");
-    small_refused("--lr 1 --lr=1", "--lr: given twice; keep one of the two");
-    small_refused("--loud --loud", "--loud: given twice; keep one of the two");
     small_refused("file", "'file': expected a flag; see --help for those there are");
 }
 
@@ -591,6 +597,7 @@ int main(void) {
     RUN(defaults);
     RUN(both_ways_of_writing);
     RUN(given_is_not_the_same_as_default);
+    RUN(the_last_of_two_counts);
     RUN(messages);
     RUN(one_line_whatever_is_given);
     RUN(positional_arguments);

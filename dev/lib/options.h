@@ -15,8 +15,9 @@
 //         options_help(stdout, "usage: ./program [flags]", settings_table, 3);
 //
 // Accepted: --name value, --name=value, --name for a flag, -h for --help. Texts point into argv.
-// Refused, each with one line: an unknown flag (the nearest is named), a flag given twice, a
-// missing value, garbage, a number out of range, an argument that is no flag where none is taken.
+// Of a flag given twice the last counts, so that a script's flags can be overridden after it.
+// Refused, each with one line: an unknown flag (the nearest is named), a missing value, garbage, a
+// number out of range, an argument that is no flag where none is taken.
 #pragma once
 #include <errno.h>
 #include <limits.h>
@@ -293,7 +294,6 @@ static inline bool option_take(void *opts, const Option *table, int n, int *i, i
 
     const Option *o = &table[row];
     uint64_t *given = &((Given *)opts)->bits;
-    if (*given >> row & 1) return fail(err, "--%s: given twice; keep one of the two", o->name);
     *given |= (uint64_t)1 << row;
     if (o->type == OPT_HELP || o->type == OPT_FLAG) {
         if (equals) return fail(err, "--%s: takes no value; write --%s alone", o->name, o->name);

@@ -1,0 +1,497 @@
+// The whole model: against PyTorch's numbers (tests/fixtures, written by dev/reference/gpt2.py), and
+// against itself, since how a batch is cut up and how many threads work on it must not matter.
+#define main train_gpt2_main
+#include "../train_gpt2.c"
+#undef main
+#include "test.h"
+
+// ---- counting allocations, where the C library lets a program put itself in front of malloc ----
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define __SANITIZE_ADDRESS__ 1
+#endif
+#endif
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__)
+#define COUNTS_ALLOCATIONS 1
+static size_t allocations;
+void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
+void *malloc(size_t n) { allocations++; return __libc_malloc(n); }
+void *calloc(size_t n, size_t size) { allocations++; return __libc_calloc(n, size); }
+void *realloc(void *p, size_t n) { allocations++; return __libc_realloc(p, n); }
+#endif
+
+// ---- PyTorch's numbers ----
+
+typedef struct {
+    Config c;
+    int B, T;
+    size_t n_params, N;                   // N = B*T
+    int *inputs, *targets;                // two batches
+    float *params, *logits, *losses, *grads, *step_losses, *grad_norms, *params_after;
+    int32_t *file;
+} Fixture;
+
+static void fixture_open(Fixture *f, const char *path) {
+    FILE *file = fopen(path, "rb");
+    if (!file) die("%s: the fixture is missing", path);
+    fseek(file, 0, SEEK_END);
+    size_t size = (size_t)ftell(file);
+    rewind(file);
+    f->file = alloc_or_die(size, "a fixture");
+    if (fread(f->file, 1, size, file) != size) die("%s: cannot be read", path);
+    fclose(file);
+    const int32_t *h = f->file;
+    Config c = { h[2], h[3], h[4], h[5], h[6] };
+    f->c = c;
+    f->T = h[7];
+    f->B = h[8];
+    f->n_params = (size_t)h[9];
+    f->N = (size_t)f->B * f->T;
+    f->inputs = f->file + 16;
+    f->targets = f->inputs + 2*f->N;
+    f->params = (float *)(f->targets + 2*f->N);
+    f->logits = f->params + f->n_params;
+    f->losses = f->logits + f->N*c.V;
+    f->grads = f->losses + f->N;
+    f->step_losses = f->grads + f->n_params;
+    f->grad_norms = f->step_losses + 5;
+    f->params_after = f->grad_norms + 5;
+    CHECK(h[0] == 0x62775446 && h[1] == 1 && h[10] == 5);
+    CHECK(f->n_params == gpt2_n_params(&c));
+    CHECK(size == (size_t)((char *)(f->params_after + f->n_params) - (char *)f->file));
+}
+
+static double relative_error(const float *ours, const float *theirs, size_t n) {
+    double diff = 0.0, norm = 0.0;
+    for (size_t i = 0; i < n; i++) {
+        diff += ((double)ours[i] - theirs[i]) * ((double)ours[i] - theirs[i]);
+        norm += (double)theirs[i] * theirs[i];
+    }
+    return sqrt(diff / (norm > 0.0 ? norm : 1.0));
+}
+
+// The largest relative error of a tensor. Adding a constant to every key changes no softmax, so the
+// K part of qkv_b has no gradient but rounding, which AdamW divides by itself: it is left out.
+static double worst_tensor(const Config *c, const float *ours, const float *theirs, char *name) {
+    double worst = 0.0;
+    for (int i = 0; i < gpt2_n_tensors(c); i++) {
+        Tensor t = gpt2_tensor(c, i);
+        float a[3*64], b[3*64];
+        const float *x = ours + t.offset, *y = theirs + t.offset;
+        if (t.kind == QKV_B) {
+            memcpy(a, x, t.count * sizeof(float));
+            memcpy(b, y, t.count * sizeof(float));
+            for (int k = c->C; k < 2*c->C; k++) a[k] = b[k] = 0.0f;
+            x = a, y = b;
+        }
+        double error = relative_error(x, y, t.count);
+        if (!(error <= worst)) {
+            worst = error;
+            strcpy(name, t.key);
+        }
+    }
+    return worst;
+}
+
+static void one_update(Model *m, const int *inputs, const int *targets, int B, int T,
+                       int64_t step, double *loss, double *norm) {
+    AdamW o = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f };
+    gradients_zero(m);
+    model_forward(m, inputs, B, T, 0);
+    *loss = model_backward(m, inputs, targets, 1.0f / (float)(B*T), B, T) / (B*T);
+    *norm = gradients_norm(m);
+    model_update(m, o, *norm > 1.0 ? (float)(1.0 / *norm) : 1.0f, step);
+}
+
+// PyTorch's own fp32 is within 4e-7 (logits), 9e-7 (gradients) and 2e-7 (five steps) of these
+// numbers, which were computed in double precision; the bounds leave a few times that.
+static void check_against_pytorch(const char *path) {
+    Fixture f;
+    Model m;
+    char where[48] = "";
+    fixture_open(&f, path);
+    model_init(&m, &f.c, f.B, f.T, TRAIN);
+    memcpy(m.params, f.params, f.n_params * sizeof(float));
+
+    model_forward(&m, f.inputs, f.B, f.T, 0);
+    float *logits = alloc_or_die(f.N * f.c.V * sizeof(float), "logits");
+    for (size_t n = 0; n < f.N; n++)
+        memcpy(logits + n*f.c.V, next_logits(&m, (int)n), f.c.V * sizeof(float));
+    double logit_error = relative_error(logits, f.logits, f.N * f.c.V);
+    CHECK_MSG(logit_error <= 2e-6, "%s: logits %.2g", path, logit_error);
+    model_loss(&m, f.targets, f.N);
+    double loss_error = relative_error(m.loss, f.losses, f.N);
+    CHECK_MSG(loss_error <= 2e-6, "%s: losses %.2g", path, loss_error);
+    model_backward(&m, f.inputs, f.targets, 1.0f / (float)f.N, f.B, f.T);
+    double grad_error = worst_tensor(&f.c, m.grads, f.grads, where);
+    CHECK_MSG(grad_error <= 5e-6, "%s: gradient of %s %.2g", path, where, grad_error);
+
+    for (int i = 0; i < 5; i++) {
+        double loss, norm;
+        size_t batch = i % 2 * f.N;
+        one_update(&m, f.inputs + batch, f.targets + batch, f.B, f.T, i + 1, &loss, &norm);
+        CHECK_MSG(fabs(loss - f.step_losses[i]) <= 2e-6*loss, "%s: loss %d", path, i);
+        CHECK_MSG(fabs(norm - f.grad_norms[i]) <= 5e-6*norm, "%s: norm %d", path, i);
+    }
+    double after = worst_tensor(&f.c, m.params, f.params_after, where);
+    CHECK_MSG(after <= 2e-6, "%s: %s after five steps %.2g", path, where, after);
+    printf("    %s: logits %.1g, losses %.1g, gradients %.1g, five AdamW steps %.1g\n",
+           path, logit_error, loss_error, grad_error, after);
+    free(logits);
+    free(f.file);
+    model_free(&m);
+}
+
+TEST(pytorch_agrees) {
+    check_against_pytorch("tests/fixtures/gpt2_L1_C5.bin");
+    check_against_pytorch("tests/fixtures/gpt2_L2_C24.bin");
+    check_against_pytorch("tests/fixtures/gpt2_L3_C32.bin");
+}
+
+// ---- the model against itself ----
+
+enum { TEST_B = 8, TEST_T = 11 };
+static const Config test_config = { 2, 3, 24, 61, 16 };
+
+static void test_batch(int *inputs, int *targets) {
+    Rng rng = rng_make(77, 0);
+    for (int i = 0; i < TEST_B*TEST_T; i++) {
+        inputs[i] = (int)rng_below(&rng, 61);
+        targets[i] = (int)rng_below(&rng, 61);
+    }
+}
+
+// The parameters after `steps` updates with the batch cut into micro-batches of `micro` sequences.
+static void test_params(Model *m, int micro, int steps) {
+    int inputs[TEST_B*TEST_T], targets[TEST_B*TEST_T];
+    AdamW o = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f };
+    test_batch(inputs, targets);
+    model_init(m, &test_config, micro, TEST_T, TRAIN);
+    model_init_params(m, 5);
+    for (int step = 1; step <= steps; step++) {
+        gradients_zero(m);
+        for (int b = 0; b < TEST_B; b += micro) {
+            model_forward(m, inputs + b*TEST_T, micro, TEST_T, 0);
+            model_backward(m, inputs + b*TEST_T, targets + b*TEST_T, 1.0f / (TEST_B*TEST_T),
+                           micro, TEST_T);
+        }
+        double norm = gradients_norm(m);
+        model_update(m, o, norm > 1.0 ? (float)(1.0 / norm) : 1.0f, step);
+    }
+}
+
+TEST(any_micro_batch_makes_the_same_update) {
+    Model whole, cut;
+    char where[48] = "";
+    test_params(&whole, 8, 5);
+    for (int micro = 1; micro <= 4; micro *= 2) {
+        test_params(&cut, micro, 5);
+        double error = worst_tensor(&test_config, cut.params, whole.params, where);
+        printf("    %dx%d against 8x1: %.1g in %s\n", micro, 8 / micro, error, where);
+        CHECK_MSG(error <= 2e-6, "%d sequences at a time: %s differs by %.2g", micro, where, error);
+        model_free(&cut);
+    }
+    model_free(&whole);
+}
+
+TEST(any_thread_count_gives_the_same_bits) {
+#ifdef _OPENMP
+    Model one, many;
+    int before = omp_get_max_threads();
+    omp_set_num_threads(1);
+    test_params(&one, 4, 3);
+    for (int threads = 2; threads <= 5; threads++) {
+        omp_set_num_threads(threads);
+        test_params(&many, 4, 3);
+        CHECK_MSG(memcmp(one.params, many.params, one.n_params * sizeof(float)) == 0,
+                  "%d threads", threads);
+        CHECK(memcmp(one.grads, many.grads, one.n_params * sizeof(float)) == 0);
+        model_free(&many);
+    }
+    omp_set_num_threads(before);
+    model_free(&one);
+#else
+    SKIP("needs a compiler with OpenMP");
+#endif
+}
+
+// Larger than one block of the matmul and of attention, with 3 threads against 1.
+TEST(blocks_do_not_depend_on_threads) {
+#ifdef _OPENMP
+    static const Config c = { 1, 2, 72, 1300, 128 };
+    enum { B = 2, T = 128 };
+    int inputs[B*T], before = omp_get_max_threads();
+    double loss[2], norm[2];
+    float *params[2];
+    Model m[2];
+    for (int i = 0; i < B*T; i++) inputs[i] = (i*i + 7*i) % 1300;
+    for (int i = 0; i < 2; i++) {
+        omp_set_num_threads(i == 0 ? 1 : 3);
+        model_init(&m[i], &c, B, T, TRAIN);
+        model_init_params(&m[i], 3);
+        one_update(&m[i], inputs, inputs, B, T, 1, &loss[i], &norm[i]);
+        params[i] = m[i].params;
+    }
+    omp_set_num_threads(before);
+    CHECK(loss[0] == loss[1] && norm[0] == norm[1]);
+    CHECK(memcmp(params[0], params[1], m[0].n_params * sizeof(float)) == 0);
+    model_free(&m[0]);
+    model_free(&m[1]);
+#else
+    SKIP("needs a compiler with OpenMP");
+#endif
+}
+
+TEST(a_step_allocates_nothing) {
+#ifdef COUNTS_ALLOCATIONS
+    int inputs[TEST_B*TEST_T], targets[TEST_B*TEST_T];
+    double loss, norm;
+    Model m;
+    test_batch(inputs, targets);
+    model_init(&m, &test_config, TEST_B, TEST_T, TRAIN);
+    model_init_params(&m, 5);
+    one_update(&m, inputs, targets, TEST_B, TEST_T, 1, &loss, &norm);   // threads start here
+    size_t before = allocations;
+    for (int i = 2; i < 6; i++) one_update(&m, inputs, targets, TEST_B, TEST_T, i, &loss, &norm);
+    CHECK_MSG(allocations == before, "%zu allocations in four steps", allocations - before);
+    free(alloc_or_die(1, "the counter's own test"));
+    void *volatile p = malloc(1);
+    free(p);
+    CHECK(allocations > before);
+    model_free(&m);
+#else
+    SKIP("needs glibc, and a build without AddressSanitizer");
+#endif
+}
+
+TEST(initialisation_is_gpt2s) {
+    static const Config c = { 3, 2, 64, 500, 64 };
+    Model m, again;
+    model_init(&m, &c, 1, 8, INFER);
+    model_init(&again, &c, 1, 8, INFER);
+    model_init_params(&m, 9);
+    model_init_params(&again, 9);
+    CHECK(memcmp(m.params, again.params, m.n_params * sizeof(float)) == 0);
+    model_init_params(&again, 10);
+    CHECK(memcmp(m.params, again.params, m.n_params * sizeof(float)) != 0);
+    for (int i = 0; i < gpt2_n_tensors(&c); i++) {
+        Tensor t = gpt2_tensor(&c, i);
+        double sum = 0.0, squares = 0.0, want = 0.0;
+        for (size_t j = 0; j < t.count; j++) {
+            double p = m.params[t.offset + j];
+            sum += p;
+            squares += p*p;
+        }
+        if (t.init == INIT_NORMAL) want = 0.02;
+        if (t.init == INIT_RESIDUAL) want = 0.02 / sqrt(6.0);
+        if (t.init == INIT_ONES) want = 1.0;
+        double rms = sqrt(squares / (double)t.count), mean = sum / (double)t.count;
+        CHECK_MSG(fabs(rms - want) <= 0.05*want, "%s: rms %g, not %g", t.key, rms, want);
+        if (t.init != INIT_ONES) CHECK(fabs(mean) <= 5.0*want / sqrt((double)t.count));
+    }
+    model_free(&m);
+    model_free(&again);
+}
+
+// ---- generation ----
+
+TEST(cached_rows_equal_a_full_pass) {
+    Model full, cached;
+    Config c = test_config;
+    int text[16];
+    for (int i = 0; i < 16; i++) text[i] = (i*17 + 5) % 61;
+    model_init(&full, &c, 1, 16, INFER);
+    model_init(&cached, &c, 1, 16, INFER);
+    model_init_params(&full, 4);
+    model_init_params(&cached, 4);
+    static const int ends[] = { 1, 2, 5, 6, 7, 16 };    // rows at a time: 1, 1, 3, 1, 1, 9
+    for (int i = 0, done = 0; i < 6; done = ends[i++]) {
+        model_forward(&full, text, 1, ends[i], 0);
+        model_forward(&cached, text, 1, ends[i], done);
+        const float *a = next_logits(&full, ends[i] - 1), *b = next_logits(&cached, ends[i] - 1);
+        double error = relative_error(b, a, (size_t)c.V);
+        CHECK_MSG(error <= 1e-6, "%d tokens, the last %d new: %.2g", ends[i], ends[i] - done, error);
+    }
+    model_free(&full);
+    model_free(&cached);
+}
+
+static Candidate test_candidates[64];
+
+TEST(sampling_follows_the_probabilities) {
+    static const float logits[5] = { 0.0f, 1.0f, 2.0f, -1.0f, 2.0f };
+    enum { DRAWS = 100000 };
+    for (int way = 0; way < 4; way++) {
+        Sampler s = { way == 1 ? 0.5f : 1.0f, way == 3 ? 0.7f : 1.0f, way == 2 ? 2 : 0,
+                      test_candidates };
+        double p[5], sum = 0.0, chi2 = 0.0;
+        int count[5] = {0};
+        Rng rng = rng_make(12, (uint64_t)way);
+        // the two likeliest hold 78.6% here, so top_k = 2 and top_p = 0.7 both keep exactly those
+        for (int v = 0; v < 5; v++) {
+            p[v] = way >= 2 && v != 2 && v != 4 ? 0.0 : exp(logits[v] / s.temperature);
+            sum += p[v];
+        }
+        for (int i = 0; i < DRAWS; i++) count[sample_token(&s, logits, 5, &rng)]++;
+        for (int v = 0; v < 5; v++) {
+            double expected = DRAWS * p[v] / sum;
+            if (p[v] == 0.0) CHECK_MSG(count[v] == 0, "way %d drew %d", way, v);
+            else chi2 += (count[v] - expected) * (count[v] - expected) / expected;
+        }
+        CHECK_MSG(chi2 < 25.0, "way %d: chi-square %.1f", way, chi2);   // 4 degrees: p < 1e-4
+    }
+}
+
+TEST(greedy_takes_the_likeliest) {
+    static const float logits[4] = { 0.5f, 3.0f, 2.999f, -7.0f };
+    Rng rng = rng_make(1, 1);
+    Sampler cold = { 0.0f, 1.0f, 0, test_candidates }, one = { 1.0f, 1.0f, 1, test_candidates };
+    Sampler narrow = { 1.0f, 1e-6f, 0, test_candidates };
+    for (int i = 0; i < 100; i++) {
+        CHECK(sample_token(&cold, logits, 4, &rng) == 1);
+        CHECK(sample_token(&one, logits, 4, &rng) == 1);
+        CHECK(sample_token(&narrow, logits, 4, &rng) == 1);
+    }
+    static const float huge[3] = { 1e38f, -1e38f, 9e37f };               // nothing overflows
+    CHECK(sample_token(&cold, huge, 3, &rng) == 0);
+    Sampler warm = { 1.0f, 1.0f, 0, test_candidates };
+    CHECK(sample_token(&warm, huge, 3, &rng) == 0);
+}
+
+// What generate() prints for a seed, from a model of bytes with 16 positions.
+static char *generated(Model *m, uint64_t seed, int max_new, size_t *length) {
+    static Candidate candidates[257];
+    Sampler s = { 1.0f, 1.0f, 0, candidates };
+    Tokenizer tok;
+    tokenizer_bytes(&tok);
+    Rng rng = rng_make(seed, 0);
+    int text[17] = { tok.eot };
+    char *out = NULL;
+    FILE *f = open_memstream(&out, length);
+    generate(m, &tok, &s, &rng, text, 1, max_new, f);
+    fclose(f);
+    tokenizer_free(&tok);
+    return out;
+}
+
+TEST(a_seed_names_one_text) {
+    static const Config c = { 1, 2, 8, 257, 16 };
+    Model m;
+    model_init(&m, &c, 1, 16, INFER);
+    model_init_params(&m, 2);
+    size_t n[3];
+    char *first = generated(&m, 1, 200, &n[0]), *again = generated(&m, 1, 200, &n[1]);
+    char *other = generated(&m, 2, 200, &n[2]);
+    CHECK(n[0] == n[1] && memcmp(first, again, n[0]) == 0);
+    CHECK(n[0] != n[2] || memcmp(first, other, n[0]) != 0);
+    CHECK(n[0] > 100);                               // far past the model's 16 positions
+    for (size_t i = 0; i < n[0]; )                   // whole characters only
+        if (utf8_length((unsigned char *)first + i, n[0] - i) == 0) {
+            CHECK_MSG(false, "byte %zu is no character", i);
+            break;
+        } else i += utf8_length((unsigned char *)first + i, n[0] - i);
+    free(first);
+    free(again);
+    free(other);
+    model_free(&m);
+}
+
+TEST(one_position_is_enough_to_generate) {
+    static const Config c = { 1, 1, 4, 257, 1 };
+    Model m;
+    model_init(&m, &c, 1, 1, INFER);
+    model_init_params(&m, 2);
+    size_t n;
+    char *text = generated(&m, 1, 50, &n);
+    CHECK(n > 1);
+    free(text);
+    model_free(&m);
+}
+
+// ---- a run ----
+
+// A shard of n tokens that repeat with a period, in a directory of its own.
+static void write_shard(const char *dir, const char *name, int n) {
+    char path[512];
+    int32_t header[256] = { SHARD_MAGIC, SHARD_VERSION, n, 257, 256 };
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "wb");
+    fwrite(header, 4, 256, f);
+    for (int i = 0; i < n; i++) {
+        uint16_t token = (uint16_t)(i % 29 == 0 ? 256 : 'a' + i % 29 % 7);
+        fwrite(&token, 2, 1, f);
+    }
+    fclose(f);
+}
+
+static void open_test_run(Run *r, const char *dir, const char *lr) {
+    char *args[] = { "train_gpt2", "--data", (char *)dir, "--layers", "1", "--heads", "2",
+                     "--channels", "16", "--seq-len", "8", "--micro-batch", "2", "--batch-tokens",
+                     "32", "--steps", "20", "--lr", (char *)lr };
+    Error err;
+    memset(r, 0, sizeof *r);
+    if (!train_options_parse(&r->o, sizeof args / sizeof *args, args, &err)) die("%s", err.text);
+    run_open(r);
+}
+
+TEST(a_gradient_that_is_not_finite_is_skipped) {
+    char dir[] = "/tmp/test_model.XXXXXX", path[600];
+    if (!mkdtemp(dir)) die("cannot make %s", dir);
+    write_shard(dir, "x_train.bin", 2000);
+    write_shard(dir, "x_val.bin", 200);
+    Run r;
+    Step s;
+    open_test_run(&r, dir, "1e-3");
+    train_step(&r, &s);
+    CHECK(isfinite(s.grad_norm) && r.adam_step == 1 && r.skipped == 0);
+    size_t bytes = r.model.n_params * sizeof(float);
+    r.model.params[5] = INFINITY;
+    float *before = alloc_or_die(3*bytes, "a copy");
+    memcpy(before, r.model.params, bytes);
+    memcpy(before + r.model.n_params, r.model.adam_m, bytes);
+    memcpy(before + 2*r.model.n_params, r.model.adam_v, bytes);
+    for (int i = 0; i < 8; i++) train_step(&r, &s);
+    CHECK(!isfinite(s.grad_norm) && r.adam_step == 1 && r.skipped == 8 && r.step == 9);
+    CHECK(memcmp(before, r.model.params, bytes) == 0);
+    CHECK(memcmp(before + r.model.n_params, r.model.adam_m, bytes) == 0);
+    CHECK(memcmp(before + 2*r.model.n_params, r.model.adam_v, bytes) == 0);
+    free(before);
+    run_close(&r);
+
+    open_test_run(&r, dir, "1e-2");                  // and evaluation changes nothing either
+    for (int i = 0; i < 20; i++) train_step(&r, &s);
+    float *params = alloc_or_die(2*bytes, "a copy");
+    memcpy(params, r.model.params, bytes);
+    memcpy(params + r.model.n_params, r.model.grads, bytes);
+    Eval e, again;
+    Error err;
+    CHECK(evaluate(&e, &r.model, &r.val, &r.floor, r.inputs, r.targets, 0, &err));
+    CHECK(evaluate(&again, &r.model, &r.val, &r.floor, r.inputs, r.targets, 0, &err));
+    CHECK(e.loss == again.loss && e.tokens == 192 && e.loss < log(257.0) - 0.5);
+    CHECK(memcmp(params, r.model.params, bytes) == 0);
+    CHECK(memcmp(params + r.model.n_params, r.model.grads, bytes) == 0);
+    free(params);
+    run_close(&r);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/x_%s.bin", dir, i ? "val" : "train");
+        unlink(path);
+    }
+    rmdir(dir);
+}
+
+int main(void) {
+    RUN(pytorch_agrees);
+    RUN(any_micro_batch_makes_the_same_update);
+    RUN(any_thread_count_gives_the_same_bits);
+    RUN(blocks_do_not_depend_on_threads);
+    RUN(a_step_allocates_nothing);
+    RUN(initialisation_is_gpt2s);
+    RUN(cached_rows_equal_a_full_pass);
+    RUN(sampling_follows_the_probabilities);
+    RUN(greedy_takes_the_likeliest);
+    RUN(a_seed_names_one_text);
+    RUN(one_position_is_enough_to_generate);
+    RUN(a_gradient_that_is_not_finite_is_skipped);
+    return test_end();
+}
