@@ -42,6 +42,9 @@ run: all                         ## train a small GPT-2 on the embedded corpus, 
 test: all $(TESTS)               ## run every test; ends with `N passed, N failed, N skipped`
 	@tests/run.sh $(TESTS) $(wildcard tests/test_*.sh tests/test_*.py)
 
+test-c: all $(TESTS)             ## the tests written in C alone
+	@tests/run.sh $(TESTS)
+
 bench: build/bench               ## speed and memory of GPT-2 124M on this machine, layer by layer
 	@build/bench
 
@@ -49,7 +52,7 @@ clean:                           ## remove what make built; data and runs stay
 	rm -rf build train_gpt2 prepare
 
 help:                            ## this list
-	@sed -n 's/^\([a-z_0-9]*\):.*## /\1|/p' $(MAKEFILE_LIST) | \
+	@sed -n 's/^\([a-z_0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | \
 	    while IFS='|' read -r target text; do printf '  make %-10s %s\n' "$$target" "$$text"; done
 	@echo '  CC=clang CFLAGS="-O0 -g" SANITIZE=1 OPENMP=0   after any of them: another build'
 
@@ -71,5 +74,5 @@ build/flags: FORCE
 	@echo '$(CC) $(FLAGS)' | cmp -s - $@ || echo '$(CC) $(FLAGS)' > $@
 
 FORCE:
-.PHONY: all run test bench clean help FORCE
+.PHONY: all run test test-c bench clean help FORCE
 -include $(wildcard build/*.d)
