@@ -54,6 +54,10 @@ static int thread_index(void) {
 #endif
 }
 
+// Where strip s of `strips` begins among C columns. Sums down the rows of a matrix are shared out by
+// columns, so that no two threads add into the same number.
+static int strip_begin(int C, int s, int strips) { return (int)((int64_t)C * s / strips); }
+
 static double seconds_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -207,10 +211,40 @@ static void tile(float *c, size_t ldc, const float *start, size_t ld_start,
 
 static const float zeros[NR];         // where a sum with no bias starts
 
+// One row: c (N) = x (K) * b (K,N) + bias, WRITE only. Nothing is used twice, so nothing is packed:
+// the matrix streams past once, each thread taking a strip of its columns, and memory sets the pace.
+static void matvec(float *c, const float *x, Mat b, const float *bias, size_t N, size_t K) {
+    int strips = thread_count();
+    #pragma omp parallel for
+    for (int s = 0; s < strips; s++) {
+        size_t begin = strip_begin((int)N, s, strips), end = strip_begin((int)N, s + 1, strips);
+        for (size_t j = begin; j < end; j++) c[j] = bias ? bias[j] : 0.0f;
+        if (b.col == 1) {                         // rows of b lie in memory: add them up
+            for (size_t k = 0; k < K; k++) {
+                const float *row = b.data + k*b.row;
+                #pragma omp simd
+                for (size_t j = begin; j < end; j++) c[j] += x[k] * row[j];
+            }
+        } else {                                  // columns do: a dot product each
+            for (size_t j = begin; j < end; j++) {
+                const float *column = b.data + j*b.col;
+                float sum = 0.0f;
+                #pragma omp simd reduction(+:sum)
+                for (size_t k = 0; k < K; k++) sum += x[k] * column[k*b.row];
+                c[j] += sum;
+            }
+        }
+    }
+}
+
 // c (M,N) = a (M,K) * b (K,N) + bias, or c += a*b. Each element of c is summed by one thread, over k
 // in order, whatever the number of threads.
 static void matmul(float *c, size_t ldc, Mat a, Mat b, const float *bias,
                    size_t M, size_t N, size_t K, Mode mode) {
+    if (M == 1 && a.col == 1 && mode == WRITE) {
+        matvec(c, a.data, b, bias, N, K);
+        return;
+    }
     alignas(64) float a_packed[MC*KC], b_packed[NC*KC];
     #pragma omp parallel if (M*N*K > 1 << 17)
     for (size_t j0 = 0; j0 < N; j0 += NC)
@@ -290,10 +324,6 @@ static inline float exp_fast(float x) {
     memcpy(&two_n, &bits, sizeof two_n);
     return p * two_n;
 }
-
-// Columns [first, last) that belong to strip s of `strips`. Sums down the rows of a matrix are
-// shared out by columns, so that no two threads add into the same number.
-static int strip_begin(int C, int s, int strips) { return (int)((int64_t)C * s / strips); }
 
 // ---- embedding: x[b,t] = wte[token[b,t]] + wpe[t] ----
 //   x (B,T,C)   token (B,T)   wte (V,C)   wpe (P,C)

@@ -1,0 +1,263 @@
+#!/usr/bin/env python3
+"""Draws the loss curves of one or several runs, with the entropy floor where it is known.
+
+    scripts/plot.py out/run --out loss.png
+    scripts/plot.py out/small out/large --out loss.svg --x seconds --log-x
+
+A run is an output directory of the trainer, or its log.jsonl. Each run has one colour and one
+marker: a bold line for the evaluations, a faint one for the training loss, smoothed. Runs on a
+corpus of known entropy are drawn by their loss on whole tales, beside the floor of those same
+tales; others by their validation loss. Seconds are those of the updates, added up.
+"""
+import argparse
+import json
+import math
+import os
+import sys
+from collections import namedtuple
+
+# Okabe and Ito's colours, which the colour-blind can tell apart, without the yellow that is lost
+# on white; the markers tell the runs apart in black and white.
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
+MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
+AXES = {"tokens": "tokens trained on", "steps": "updates", "seconds": "seconds of training"}
+
+
+def fail(message):
+    sys.exit(f"plot.py: {message}")
+
+
+# ---------------------------------------------------------------- reading a log
+
+class Run:
+    """A run's curves: x is a dict with one list for each name in AXES."""
+
+    def __init__(self, name):
+        self.name = name
+        self.train = Curve("loss")
+        self.whole = Curve("whole_loss")
+        self.val = Curve("val_loss")
+        self.val_floor = self.whole_floor = None
+
+    def shown(self):
+        """The curve that stands for the run, and the floor that goes with it."""
+        if self.whole.y:
+            return self.whole, self.whole_floor
+        return (self.val if self.val.y else self.train), self.val_floor
+
+
+class Curve:
+    def __init__(self, field):
+        self.field = field
+        self.x = {axis: [] for axis in AXES}
+        self.y = []
+
+    def add(self, record, seconds):
+        loss = record.get(self.field)
+        if not number(loss):                                 # null: not finite, or not measured
+            return
+        self.cut(record["step"])
+        for axis, value in [("tokens", record["tokens"]), ("steps", record["step"]),
+                            ("seconds", seconds)]:
+            self.x[axis].append(value)
+        self.y.append(loss)
+
+    def cut(self, step):
+        """A resumed run does again what came after its checkpoint: forget the first attempt."""
+        while self.y and self.x["steps"][-1] >= step:
+            for values in [*self.x.values(), self.y]:
+                values.pop()
+
+
+def number(value):
+    return (isinstance(value, (int, float)) and not isinstance(value, bool)
+            and math.isfinite(value))
+
+
+def read_records(path):
+    """The objects of a log. A last line without its newline is still being written: left out."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as f:
+            lines = f.read().split("\n")
+    except OSError as error:
+        fail(f"{path}: {error.strerror.lower()}; give a run's output directory or its log.jsonl")
+    for i, line in enumerate(lines[:-1], 1):
+        try:
+            record = json.loads(line)
+            event = record["event"]
+        except (ValueError, TypeError, KeyError):
+            fail(f"{path}:{i}: is no event of a run; the log is damaged there")
+        if event in ("step", "eval") and not (number(record.get("step"))
+                                              and number(record.get("tokens"))):
+            fail(f"{path}:{i}: event {event} lacks its step or its tokens")
+        yield record
+
+
+def read_run(path):
+    run = Run(os.path.basename(os.path.normpath(path)))
+    if os.path.isdir(path):
+        path = os.path.join(path, "log.jsonl")
+    elapsed = [(0, 0.0)]                                     # (step, seconds up to its end)
+    for record in read_records(path):
+        if record["event"] == "start" and number(record.get("floor")):
+            run.val_floor = record["floor"]
+        elif record["event"] == "step":
+            while elapsed[-1][0] >= max(record["step"], 1):
+                elapsed.pop()
+            seconds = record.get("seconds")
+            elapsed.append((record["step"],
+                            elapsed[-1][1] + (seconds if number(seconds) else 0.0)))
+            run.train.add(record, elapsed[-1][1])
+        elif record["event"] == "eval":
+            now = next((t for step, t in reversed(elapsed) if step <= record["step"]), 0.0)
+            run.val.add(record, now)
+            run.whole.add(record, now)
+            if number(record.get("whole_floor")):
+                run.whole_floor = record["whole_floor"]
+    if not run.shown()[0].y:
+        fail(f"{path}: holds no loss yet; wait for the first update")
+    return run
+
+
+def read_runs(paths):
+    runs = [read_run(path) for path in paths]
+    names = [run.name for run in runs]
+    for run, path in zip(runs, paths):                       # a/log.jsonl b/log.jsonl, x/run y/run
+        if names.count(run.name) > 1 or run.name == "log.jsonl":
+            run.name = os.path.normpath(path)
+    return runs
+
+
+# ---------------------------------------------------------------- drawing
+
+Label = namedtuple("Label", "y text colour marker")         # at the right end of a curve
+
+
+def smooth(values, decay):
+    """Exponential moving average without the pull towards zero at its start."""
+    total, weight, out = 0.0, 0.0, []
+    for value in values:
+        total = decay * total + (1 - decay) * value
+        weight = decay * weight + (1 - decay)
+        out.append(total / weight)
+    return out
+
+
+def draw_run(ax, run, colour, marker, args):
+    """Returns the label of the run's end."""
+    curve, _ = run.shown()
+    y, name = smooth(run.train.y, args.ema), run.name
+    ax.plot(run.train.x[args.x], y, color=colour, linewidth=1.0, alpha=0.5, zorder=2)
+    if curve is run.train:                                   # no evaluation: a marker at its end
+        name += " (training)"
+        ax.plot(curve.x[args.x][-1:], y[-1:], color=colour, marker=marker, zorder=3)
+    else:
+        y = curve.y                                          # markers evenly along the line
+        ax.plot(curve.x[args.x], y, color=colour, linewidth=2.0, zorder=3, marker=marker,
+                markersize=6.5, markeredgecolor="white", markeredgewidth=0.6, markevery=0.06)
+    return Label(y[-1], f"{name}  {y[-1]:.3f}", colour, marker)
+
+
+def draw_labels(ax, labels):
+    """Words at the right edge, each at its curve's end, pushed apart where they would overlap."""
+    low, high = ax.get_ylim()
+    gap = (high - low) * 0.05                                # the height of a line of words
+    place = low - gap
+    across = ax.get_yaxis_transform()                        # x in widths of the axes, y in data
+    for label in sorted(labels):
+        place = max(label.y, place + gap)
+        ax.plot([1.0, 1.02], [label.y, place], color=label.colour, linewidth=0.7,
+                transform=across, clip_on=False)
+        ax.plot([1.035], [place], color=label.colour, marker=label.marker, markersize=6.5,
+                transform=across, clip_on=False)
+        ax.text(1.055, place, label.text, transform=across, va="center", fontsize=9)
+    ax.set_ylim(low, high)
+
+
+def draw_legend(ax, runs, floors, ema):
+    """Says what the kinds of line mean; which run is which stands at the curves' ends."""
+    from matplotlib.lines import Line2D
+    grey, kinds = "#444444", []
+    shown = {run.shown()[0].field for run in runs} - {"loss"}
+    if shown:
+        text = {"whole_loss": "validation, whole tales", "val_loss": "validation"}.get(
+            "".join(shown), "validation (whole tales if any)")
+        kinds.append(Line2D([], [], color=grey, linewidth=2, marker="o", markersize=6,
+                            markeredgecolor="white", label=text))
+    if any(run.train.y for run in runs):
+        kinds.append(Line2D([], [], color=grey, linewidth=1, alpha=0.5,
+                            label=f"training (EMA {ema:g})" if ema else "training"))
+    if floors:
+        kinds.append(Line2D([], [], color="black", linewidth=1.2, linestyle="--",
+                            label="entropy floor: no model can do better"))
+    ax.legend(handles=kinds, frameon=False, fontsize=9, ncol=3, loc="lower left",
+              bbox_to_anchor=(0.0, 1.0), borderaxespad=0.2)
+
+
+def draw(plt, runs, args):
+    from matplotlib.ticker import EngFormatter
+    figure, ax = plt.subplots(figsize=(8, 4.8), layout="constrained")
+    labels = [draw_run(ax, run, COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)], args)
+              for i, run in enumerate(runs)]
+    floors = {f"{floor:.3f}": floor for _, floor in map(Run.shown, runs) if floor is not None}
+    for text, floor in floors.items():
+        ax.axhline(floor, color="black", linewidth=1.2, linestyle="--", zorder=1)
+        labels.append(Label(floor, f"floor  {text}", "black", "None"))
+    ax.set_xscale("log" if args.log_x else "linear")
+    ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+    ax.set_xlabel(AXES[args.x])
+    ax.set_ylabel("loss (nats a token)")
+    ax.grid(True, color="#dddddd", linewidth=0.6)
+    ax.spines[["top", "right"]].set_visible(False)
+    draw_labels(ax, labels)
+    draw_legend(ax, runs, floors, args.ema)
+    return figure
+
+
+def save(figure, path):
+    """Under a temporary name first: no half-written picture."""
+    kind = path.rsplit(".", 1)[-1].lower()
+    metadata = {"Date": None} if kind == "svg" else None     # the same bytes for the same runs
+    try:
+        figure.savefig(path + ".tmp", format=kind, dpi=150, metadata=metadata)
+        os.replace(path + ".tmp", path)
+    except OSError as error:
+        if os.path.isfile(path + ".tmp"):
+            os.remove(path + ".tmp")
+        fail(f"--out {path}: {error.strerror.lower()}")
+
+
+# ---------------------------------------------------------------- command line
+
+def read_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="output directory, or log.jsonl")
+    parser.add_argument("--out", required=True, metavar="FILE", help="FILE.png or FILE.svg")
+    parser.add_argument("--x", choices=list(AXES), default="tokens", help="default: tokens")
+    parser.add_argument("--log-x", action="store_true", help="logarithmic x axis")
+    parser.add_argument("--ema", type=float, default=0.95, metavar="D",
+                        help="smoothing of the training loss, 0 (none) to below 1; default: 0.95")
+    args = parser.parse_args()
+    if not args.out.lower().endswith((".png", ".svg")):
+        fail(f"--out {args.out}: ends neither in .png nor in .svg")
+    if not 0.0 <= args.ema < 1.0:
+        fail(f"--ema {args.ema:g}: is not from 0 to below 1")
+    return args
+
+
+def main():
+    args = read_arguments()
+    try:
+        import matplotlib
+    except ImportError:
+        fail("needs matplotlib; apt-get install python3-matplotlib and run /usr/bin/python3, "
+             "or pip install matplotlib")
+    runs = read_runs(args.runs)
+    matplotlib.use("Agg")                                    # no window, no display
+    matplotlib.rcParams["svg.hashsalt"] = "batchwise"
+    import matplotlib.pyplot as plt
+    save(draw(plt, runs, args), args.out)
+
+
+if __name__ == "__main__":
+    main()

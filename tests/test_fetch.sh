@@ -1,0 +1,197 @@
+#!/bin/sh
+# dev/data/fetch.sh without a network: curl is replaced by one that plays a server from a file.
+#
+#     SERVED    the file that the server holds; absent: no network
+#     BREAK_AT  the connection breaks after this many bytes of the file
+#     NO_RANGE  the server cannot continue a download
+#     BUSY      the server answers with an error for now
+cd "$(dirname "$0")/.." || exit 1
+ROOT=$PWD
+TMP=$(mktemp -d "${TMPDIR:-/tmp}/fetch.XXXXXX") || exit 1
+trap 'rm -rf "$TMP"' EXIT
+failed=0
+URL=https://server.invalid/file.txt
+
+mkdir "$TMP/bin"
+cat >"$TMP/bin/curl" <<'FAKE'
+#!/bin/sh
+while [ $# -gt 0 ]; do
+    case $1 in
+        --output) shift; out=$1 ;;
+        --continue*) continue=yes ;;
+    esac
+    shift
+done
+[ "$continue" = yes ] || : >"$out"
+have=$(($(wc -c <"$out")))
+echo "from $have" >>"$TMP/calls"
+[ -e "$SERVED" ] || { echo "curl: (6) Could not resolve host: server.invalid" >&2; exit 6; }
+[ -z "$BUSY" ] || { echo "curl: (22) The requested URL returned error: 503" >&2; exit 22; }
+if [ $have -ge $(($(wc -c <"$SERVED"))) ]; then
+    echo "curl: (22) The requested URL returned error: 416" >&2
+    exit 22
+fi
+if [ $have -gt 0 ] && [ -n "$NO_RANGE" ]; then echo "curl: (33) no ranges" >&2; exit 33; fi
+if [ -n "$BREAK_AT" ]; then
+    head -c "$BREAK_AT" "$SERVED" | tail -c +$((have + 1)) >>"$out"
+    echo "curl: (18) transfer closed" >&2
+    exit 18
+fi
+tail -c +$((have + 1)) "$SERVED" >>"$out"
+FAKE
+chmod +x "$TMP/bin/curl"
+
+# run [NAME=VALUE...]: fetches $TMP/served into $TMP/data/file.txt; status, $TMP/out, $TMP/err.
+run() {
+    : >"$TMP/calls"
+    env TMP="$TMP" SERVED="$TMP/served" PATH="$TMP/bin:$PATH" "$@" \
+        sh -c '. "$1"; fetch "$2" "$3" "$4"' sh "$ROOT/dev/data/fetch.sh" "$URL" "$SUM" \
+        "$TMP/data/file.txt" >"$TMP/out" 2>"$TMP/err"
+    status=$?
+}
+# want STATUS WORDS: the status, and words in what it said; an error is one line.
+want() {
+    [ "$status" -eq "$1" ] || fail "status $status, not $1"
+    cat "$TMP/out" "$TMP/err" | grep -q "$2" || fail "does not say '$2': $(cat "$TMP/err")"
+    [ "$(wc -l <"$TMP/err")" -eq "$1" ] || fail "$(wc -l <"$TMP/err") lines on stderr, not $1"
+}
+want_file() { cmp -s "$TMP/text" "$TMP/data/file.txt" || fail "the file is not what was served"; }
+want_part() { # BYTES, or none
+    bytes=none
+    [ ! -e "$TMP/data/file.txt.part" ] || bytes=$(($(wc -c <"$TMP/data/file.txt.part")))
+    [ "$bytes" = "$1" ] || fail "the .part has $bytes bytes, not $1"
+}
+want_no_file() { [ ! -e "$TMP/data/file.txt" ] || fail "left a file behind"; }
+fail() { [ -n "$why" ] || why=$1; }
+# begin NAME ... end: one test, with a fresh server and an empty folder.
+begin() {
+    name=$1 why=
+    rm -rf "$TMP/data"
+    cp "$TMP/text" "$TMP/served"
+}
+end() {
+    if [ -z "$why" ]; then echo "ok $name"; return; fi
+    echo "FAIL $name: $why"
+    failed=1
+}
+
+seq 1 5000 >"$TMP/text"
+. dev/data/fetch.sh
+SUM=$( (sha256=none; fetch_right "$TMP/text"; echo "${found%% *}") )
+
+begin fetch_good_file
+run; want 0 "checksum right"; want_file; want_part none
+end
+
+begin fetch_already_here
+run; rm "$TMP/served"
+run; want 0 "already here"; want_file
+[ -s "$TMP/calls" ] && fail "asked the network for a file that is here"
+end
+
+begin fetch_other_file_is_kept
+mkdir "$TMP/data"; echo mine >"$TMP/data/file.txt"
+run; want 1 "exists with other contents"
+[ "$(cat "$TMP/data/file.txt")" = mine ] || fail "overwrote it"
+end
+
+begin fetch_bad_checksum
+echo more >>"$TMP/served"
+run; want 1 "checksum is not"; want_no_file; want_part none
+end
+
+begin fetch_web_page
+printf '<!DOCTYPE html>\n<html><body>Log in</body></html>\n' >"$TMP/served"
+run; want 1 "web page"; want_no_file; want_part none
+end
+
+begin fetch_no_network
+rm "$TMP/served"
+run; want 1 "get $URL and put it at $TMP/data/file.txt"; want_no_file; want_part none
+end
+
+begin fetch_interrupted_then_continued
+run BREAK_AT=1000; want 1 "by hand"; want_no_file; want_part 1000
+run BREAK_AT=3000; want 1 "run this again"; want_no_file; want_part 3000
+run; want 0 "continuing after 3000 bytes"; want_file; want_part none
+grep -q "from 3000" "$TMP/calls" || fail "fetched the whole file again"
+end
+
+begin fetch_no_continuing
+run BREAK_AT=1000
+run NO_RANGE=1; want 0 "checksum right"; want_file; want_part none
+end
+
+begin fetch_part_of_another_file
+mkdir "$TMP/data"; echo other >"$TMP/data/file.txt.part"
+run; want 0 "checksum right"; want_file; want_part none
+end
+
+begin fetch_part_is_too_long
+mkdir "$TMP/data"; cat "$TMP/text" "$TMP/text" >"$TMP/data/file.txt.part"
+run; want 0 "checksum right"; want_file; want_part none
+end
+
+begin fetch_busy_server_keeps_part
+run BREAK_AT=1000
+run BUSY=1; want 1 "503.*run this again"; want_part 1000
+end
+
+begin fetch_part_is_complete
+mkdir "$TMP/data"; cp "$TMP/text" "$TMP/data/file.txt.part"
+run; want 0 "checksum right"; want_file
+[ -s "$TMP/calls" ] && fail "asked the network for what it had"
+end
+
+# Nothing on the PATH but what fetch.sh may use, and a wget that speaks as the fake curl does.
+begin fetch_with_wget
+mkdir "$TMP/tools"
+for tool in sh cat dirname mkdir wc tr mv rm head tail grep sha256sum shasum perl; do
+    at=$(command -v $tool) && ln -s "$at" "$TMP/tools/$tool"
+done
+sed -e 's/--output)/--output-document=*)/' -e 's/shift; out=$1/out=${1#*=}/' \
+    -e 's/exit 6/exit 4/; s/exit 22/exit 8/; s/exit 18/exit 4/' \
+    "$TMP/bin/curl" >"$TMP/tools/wget"
+chmod +x "$TMP/tools/wget"
+run PATH="$TMP/tools" BREAK_AT=1000; want 1 "by hand"; want_part 1000
+run PATH="$TMP/tools" BREAK_AT=3000; want 1 "run this again"; want_part 3000
+run PATH="$TMP/tools"; want 0 "continuing after 3000"; want_file; want_part none
+grep -q "from 3000" "$TMP/calls" || fail "fetched the whole file again"
+rm "$TMP/data/file.txt"; cat "$TMP/text" "$TMP/text" >"$TMP/data/file.txt.part"
+run PATH="$TMP/tools"; want 0 "checksum right"; want_file; want_part none
+end
+
+begin fetch_without_curl_and_wget
+rm "$TMP/tools/wget"
+run PATH="$TMP/tools"; want 1 "neither curl nor wget is installed"; want_no_file; want_part none
+end
+
+begin fetch_unwritable
+mkdir "$TMP/data"; mkdir "$TMP/data/file.txt.part"        # root writes anywhere but here
+run; want 1 "cannot be written"; want_no_file
+end
+
+begin fetch_real_curl
+if curl --version >/dev/null 2>&1; then                    # curl reads file:// addresses
+    URL=file://$TMP/served
+    mkdir "$TMP/data"; head -c 1000 "$TMP/text" >"$TMP/data/file.txt.part"
+    mv "$TMP/bin" "$TMP/away"
+    run; want 0 "continuing after 1000 bytes"; want_file; want_part none
+    rm -rf "$TMP/data" "$TMP/served"
+    run; want 1 "could not be fetched (curl: "; want_no_file
+    mv "$TMP/away" "$TMP/bin"
+    end
+else
+    echo "skip fetch_real_curl: needs curl"
+fi
+
+begin fetch_shakespeare_names_the_source
+rm "$TMP/served"
+mkdir -p "$TMP/tree/dev"; cp -r dev/data "$TMP/tree/dev/"
+env TMP="$TMP" SERVED="$TMP/served" PATH="$TMP/bin:$PATH" \
+    "$TMP/tree/dev/data/fetch_shakespeare.sh" >"$TMP/out" 2>"$TMP/err"
+status=$?
+want 1 "tinyshakespeare/input.txt and put it at data/tinyshakespeare.txt"
+end
+
+exit $failed

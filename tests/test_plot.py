@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""scripts/plot.py: what it reads from a log, what it draws, and how it fails."""
+import importlib.util
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PLOT = os.path.join(ROOT, "scripts", "plot.py")
+START = {"event": "start", "floor": 0.5}
+
+
+def step(n, loss, seconds=0.5):
+    return {"event": "step", "step": n, "tokens": 100 * n, "loss": loss, "seconds": seconds}
+
+
+def evaluation(n, loss, **more):
+    return {"event": "eval", "step": n, "tokens": 100 * n, "val_loss": loss, **more}
+
+
+def write_log(records, tail=""):
+    """A new output directory with this log."""
+    run = tempfile.mkdtemp(dir=TMP)
+    with open(os.path.join(run, "log.jsonl"), "w") as f:
+        f.write("".join(json.dumps(record) + "\n" for record in records) + tail)
+    return run
+
+
+def plot(*args):
+    """Runs plot.py: (status, stderr)."""
+    done = subprocess.run([PYTHON, PLOT, *args], capture_output=True, text=True, check=False)
+    assert done.stdout == "", "prints on stdout"
+    return done.returncode, done.stderr
+
+
+def draw_svg(*args):
+    """The words of a drawn SVG: matplotlib leaves each text as a comment beside its outline."""
+    out = os.path.join(TMP, "drawn.svg")
+    status, err = plot(*args, "--out", out)
+    assert status == 0, err
+    with open(out) as f:
+        return f.read()
+
+
+def expect_error(words, *args):
+    status, err = plot(*args)
+    assert status == 1, f"status {status}, not 1"
+    assert err.count("\n") == 1 and words in err, f"wanted one line with '{words}', got: {err}"
+
+
+LONG = [START] + [step(n, 5.0 / n) for n in range(1, 41)]
+TALES = LONG + [evaluation(20, 0.9, whole_loss=0.75, whole_floor=0.42),
+                evaluation(40, 0.8, whole_loss=0.625, whole_floor=0.42)]
+
+
+# ---- what is read ----
+
+def test_plot_smooth():
+    assert module.smooth([3.0, 3.0, 3.0], 0.9) == [3.0] * 3 or \
+        max(abs(x - 3.0) for x in module.smooth([3.0] * 3, 0.9)) < 1e-12
+    first, second = module.smooth([4.0, 1.0], 0.5)
+    assert first == 4.0 and abs(second - 2.0) < 1e-12        # weights 1/3 and 2/3
+    assert module.smooth([4.0, 1.0], 0.0) == [4.0, 1.0]
+
+
+def test_plot_reads_axes():
+    run = module.read_run(write_log([START, step(1, 5.0, 0.5), step(2, 4.0, 0.25),
+                                     evaluation(2, 4.5)]))
+    assert run.train.x == {"tokens": [100, 200], "steps": [1, 2], "seconds": [0.5, 0.75]}
+    assert run.val.x == {"tokens": [200], "steps": [2], "seconds": [0.75]}
+    assert run.shown() == (run.val, 0.5)
+
+
+def test_plot_prefers_whole_tales():
+    run = module.read_run(write_log(TALES))
+    assert run.shown() == (run.whole, 0.42) and run.whole.y == [0.75, 0.625]
+
+
+def test_plot_resumed_run():
+    """A second attempt at steps 2 and 3 replaces the first, in losses and in seconds."""
+    run = module.read_run(write_log([
+        START, step(1, 5.0), step(2, 9.0), evaluation(2, 9.0), step(3, 9.0),
+        START, step(2, 4.0), evaluation(2, 4.5), step(3, 3.0)]))
+    assert run.train.y == [5.0, 4.0, 3.0] and run.val.y == [4.5]
+    assert run.train.x["seconds"] == [0.5, 1.0, 1.5]
+
+
+def test_plot_losses_not_finite():
+    run = module.read_run(write_log([START, step(1, None), step(2, float("nan")), step(3, 2.0)]))
+    assert run.train.y == [2.0]
+
+
+def test_plot_torn_last_line():
+    run = module.read_run(write_log(LONG, tail='{"event":"step","st'))
+    assert len(run.train.y) == 40
+
+
+# ---- what is drawn ----
+
+def test_plot_png():
+    out = os.path.join(TMP, "loss.png")
+    status, err = plot(write_log(TALES), "--out", out)
+    assert (status, err) == (0, ""), err
+    with open(out, "rb") as f:
+        head = f.read(24)
+    assert head.startswith(b"\x89PNG") and min(struct.unpack(">2I", head[16:24])) > 500
+    assert not os.path.exists(out + ".tmp")
+
+
+def test_plot_words():
+    tales, other = write_log(TALES), write_log(LONG + [evaluation(40, 0.9)])
+    svg = draw_svg(tales)
+    for words in [os.path.basename(tales) + "  0.625", "floor  0.420", "tokens trained on",
+                  "loss (nats a token)", "validation, whole tales", "training (EMA 0.95)"]:
+        assert f"<!-- {words} -->" in svg, f"no '{words}'"
+    svg = draw_svg(tales, other, "--x", "seconds", "--log-x", "--ema", "0.5")
+    for words in [os.path.basename(other) + "  0.900", "floor  0.420", "floor  0.500",
+                  "seconds of training", "training (EMA 0.5)"]:
+        assert f"<!-- {words} -->" in svg, f"no '{words}'"
+
+
+def test_plot_no_floor():
+    run = write_log([{"event": "start", "floor": None}] + LONG[1:])
+    svg = draw_svg(run, "--x", "steps")
+    assert "floor" not in svg and "(training)" in svg
+
+
+def test_plot_same_bytes():
+    run = write_log(TALES)
+    assert draw_svg(run) == draw_svg(run)
+
+
+# ---- how it fails ----
+
+def test_plot_errors():
+    run, png = write_log(TALES), os.path.join(TMP, "x.png")
+    expect_error("no such file", os.path.join(TMP, "absent"), "--out", png)
+    expect_error("log.jsonl:42: is no event", write_log(LONG, "{broken\n"), "--out", png)
+    expect_error("log.jsonl:1: is no event", write_log([[1, 2]] + LONG), "--out", png)
+    expect_error("lacks its step", write_log([START, {"event": "step", "loss": 1}]), "--out", png)
+    expect_error("holds no loss yet", write_log([START]), "--out", png)
+    expect_error("holds no loss yet", write_log([]), "--out", png)
+    expect_error("neither in .png nor in .svg", run, "--out", os.path.join(TMP, "x.pdf"))
+    expect_error("no such file", run, "--out", os.path.join(TMP, "absent", "x.png"))
+    expect_error("--ema 1:", run, "--out", png, "--ema", "1")
+    assert not os.path.exists(png)
+    folder = os.path.join(TMP, "folder.png")
+    os.mkdir(folder)
+    expect_error("is a directory", run, "--out", folder)
+    assert not os.path.exists(folder + ".tmp")
+
+
+def test_plot_without_matplotlib():
+    """An empty package path for -S -E stands for a machine without it."""
+    run, png = write_log(TALES), os.path.join(TMP, "y.png")
+    done = subprocess.run([sys.executable, "-S", "-E", PLOT, run, "--out", png],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert "needs matplotlib" in done.stderr and not os.path.exists(png)
+
+
+# ---- running them ----
+
+def find_python():
+    """The first python3 with matplotlib; a distribution's own may lie behind another one."""
+    for python in [sys.executable, "python3", "/usr/bin/python3"]:
+        try:
+            done = subprocess.run([python, "-c", "import matplotlib"], capture_output=True,
+                                  check=False)
+        except OSError:
+            continue
+        if done.returncode == 0:
+            return python
+    return None
+
+
+def main():
+    failed = 0
+    for name, body in list(globals().items()):
+        if not name.startswith("test_"):
+            continue
+        try:
+            body()
+            print(f"ok {name[5:]}")
+        except (AssertionError, OSError, SystemExit) as error:
+            line = error.__traceback__
+            while line.tb_next and line.tb_next.tb_frame.f_code.co_filename == __file__:
+                line = line.tb_next
+            print(f"FAIL {name[5:]}: line {line.tb_lineno}: {' '.join(str(error).split())}")
+            failed = 1
+    return failed
+
+
+if __name__ == "__main__":
+    PYTHON = find_python()
+    if PYTHON is None:
+        print("skip plot: needs python3 with matplotlib")
+        sys.exit(0)
+    spec = importlib.util.spec_from_file_location("plot", PLOT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    TMP = tempfile.mkdtemp(prefix="plot.")
+    os.environ["MPLCONFIGDIR"] = TMP                         # nothing in the user's home
+    try:
+        sys.exit(main())
+    finally:
+        shutil.rmtree(TMP)

@@ -1,0 +1,474 @@
+// The tales: no text has two readings, and the probabilities that go with them are exact.
+//
+// Three independent proofs: the static check (every choice's alternatives begin differently), a
+// small grammar enumerated in full (distinct texts, probabilities that add to 1), and reading back
+// what was written. It includes tales.c, so as to give the engine another grammar and another pick.
+#include "../dev/data/tales.c"
+#include "test.h"
+
+#include <ctype.h>
+#include <strings.h>
+
+enum { SAMPLE = 20000 };
+
+static Teller teller(const Grammar *g, int (*pick)(Teller *, const Choice *, int), void *source,
+                     char *out) {
+    Teller t;
+    memset(&t, 0, sizeof t);
+    t.grammar = g;
+    t.pick = pick;
+    t.source = source;
+    t.out = out;
+    t.cap = TALE_MAX;
+    return t;
+}
+
+static bool read_with(const Grammar *g, double *nats, const char *text, size_t n) {
+    Teller t = teller(g, pick_from_text, NULL, NULL);
+    t.text = text;
+    t.cap = n;
+    bool ok = tell(&t);
+    *nats = t.nats;
+    return ok && t.n == n;
+}
+
+static uint64_t hash_of(const char *text, size_t n) {              // FNV-1a
+    uint64_t h = 0xCBF29CE484222325ull;
+    for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)text[i]) * 0x100000001B3ull;
+    return h;
+}
+
+// ---------------------------------------------------------------------------------------------
+// The third pick: all tales, one after the other. A path says which of the alternatives that are
+// left was taken at each choice; the next tale is the next path, counted like an odometer.
+
+enum { MAX_DEPTH = 128 };
+typedef struct {
+    int taken[MAX_DEPTH], left[MAX_DEPTH];   // at choice i: which one, out of how many
+    int fixed, depth;                        // the first `fixed` choices stay; choices in this tale
+    Rng *rng;                                // draws beyond the path if given, else takes the first
+    double nats_fixed;                       // -ln p of the fixed choices
+} Path;
+
+static int pick_on_path(Teller *t, const Choice *c, int total) {
+    Path *p = t->source;
+    int d = p->depth++, left = 0, drawn = 0;
+    if (d >= MAX_DEPTH) return -1;
+    if (d == p->fixed) p->nats_fixed = t->nats;
+    if (p->rng) {
+        Teller copy = *t;
+        copy.source = p->rng;
+        drawn = pick_at_random(&copy, c, total);
+    }
+    int chosen = -1;
+    for (int i = 0; i < c->n; i++) {
+        if (is_used(c, i)) continue;
+        if (p->rng ? i == drawn : left == p->taken[d]) { chosen = i; p->taken[d] = left; }
+        left++;
+    }
+    p->left[d] = left;
+    return chosen;
+}
+
+static bool next_path(Path *p) {
+    int d = p->depth - 1;
+    while (d >= p->fixed && p->taken[d] + 1 == p->left[d]) d--;
+    if (d < p->fixed) return false;
+    p->taken[d]++;
+    for (int i = d + 1; i < MAX_DEPTH; i++) p->taken[i] = 0;
+    return true;
+}
+
+typedef struct { uint64_t hash; double p; } Told;
+static int by_hash(const void *a, const void *b) {
+    uint64_t x = ((const Told *)a)->hash, y = ((const Told *)b)->hash;
+    return (x > y) - (x < y);
+}
+
+// Every tale that begins with the fixed choices, sorted by hash; checks that the texts differ, that
+// they read back, and that their probabilities, given those choices, add to 1.
+static size_t enumerate(Told *all, size_t cap, const Grammar *g, Path *p) {
+    char text[TALE_MAX];
+    double sum_p = 0, nats;
+    size_t n = 0;
+    do {
+        Teller t = teller(g, pick_on_path, p, text);
+        p->depth = 0;
+        CHECK(tell(&t));
+        if (n == cap) { CHECK_MSG(false, "more than %zu tales", cap); return n; }
+        CHECK_MSG(read_with(g, &nats, text, t.n) && nats == t.nats, "%.*s", (int)t.n, text);
+        all[n].hash = hash_of(text, t.n);
+        all[n++].p = exp(p->nats_fixed - t.nats);
+        sum_p += all[n - 1].p;
+    } while (next_path(p));
+    qsort(all, n, sizeof *all, by_hash);
+    for (size_t i = 1; i < n; i++) CHECK(all[i].hash != all[i - 1].hash);
+    CHECK_MSG(fabs(sum_p - 1) < 1e-12, "the probabilities add to 1 %+.3g", sum_p - 1);
+    return n;
+}
+
+// A small grammar with all that the language has.
+static const char *const MINI_PLOT[] = {
+    "One {pet:x} had {2 to 4:n} {food:f.s}, ate {1 to n-1:m}, "
+    "and {n-m} {f#n-m} [n-m-1?was|were] left.",
+    "To {owner:h} came {pet:y.a} and [w:ran|slept|sat]. "
+    "<{pet.A}?> <[w?Too fast|Too slow|Too lazy]!> {end}",
+};
+static const char *const MINI_PET[] = {"cat", "ox/oxen", "catfish/catfish"};
+static const char *const MINI_FOOD[] = {"pea", "egg", "leaf/leaves"};
+static const char *const MINI_OWNER[] = {"Leo/he", "Leopoldine/she"};
+static const char *const MINI_END[] = {"Then {h.he} [left|wept].", "Away with {pet:z.a}, the {z}!"};
+static const List MINI_LISTS[] = {
+    LIST("plot", MINI_PLOT), LIST("pet", MINI_PET), LIST("food", MINI_FOOD),
+    LIST("owner", MINI_OWNER), LIST("end", MINI_END),
+};
+static const Grammar MINI = {MINI_LISTS, 5};
+enum { MINI_TALES = 3 * 3 * (1 + 2 + 3) + 3 * 2 * 3 * 2 * (2 + 1) };
+
+TEST(small_grammar_in_full) {
+    Told all[MINI_TALES];
+    Path p = {0};
+    CHECK(enumerate(all, MINI_TALES, &MINI, &p) == MINI_TALES);
+}
+
+static const Told *find(const Told *all, size_t n, const char *text, size_t length) {
+    Told key = {hash_of(text, length), 0};
+    return bsearch(&key, all, n, sizeof *all, by_hash);
+}
+
+// chi squared of k counts: mean k - 1, variance 2 (k - 1). Five sigma, and a fixed seed.
+static void check_chi_squared(const int *count, const double *p, int k, int draws) {
+    double chi = 0;
+    for (int i = 0; i < k; i++) chi += pow(count[i] - draws * p[i], 2) / (draws * p[i]);
+    CHECK_MSG(fabs(chi - (k - 1)) < 5 * sqrt(2.0 * (k - 1)), "chi squared %.1f of %d", chi, k);
+}
+
+TEST(small_grammar_frequencies) {
+    Told all[MINI_TALES];
+    Path p = {0};
+    enumerate(all, MINI_TALES, &MINI, &p);
+    int count[MINI_TALES] = {0};
+    double q[MINI_TALES];
+    Rng rng = rng_make(3, 0);
+    for (int i = 0; i < 100000; i++) {
+        char text[TALE_MAX];
+        Teller t = teller(&MINI, pick_at_random, &rng, text);
+        const Told *told = tell(&t) ? find(all, MINI_TALES, text, t.n) : NULL;
+        CHECK(told != NULL);
+        if (told) count[told - all]++;
+    }
+    for (int i = 0; i < MINI_TALES; i++) q[i] = all[i].p;
+    check_chi_squared(count, q, MINI_TALES, 100000);
+}
+
+// Of the full grammar, the last choices of each plot in full, after a beginning drawn at random.
+TEST(every_plot_ends_in_full) {
+    enum { MOST = 20000 };
+    Told *all = malloc(MOST * sizeof *all);
+    char text[TALE_MAX];
+    Rng rng = rng_make(5, 0);
+    const List *plot = &TALES.lists[find_list(&TALES, span("plot"))];
+    for (int i = 0; i < plot->n; i++) {
+        List lists[MAX_LISTS];
+        memcpy(lists, TALES.lists, sizeof *lists * (size_t)TALES.n);
+        lists[plot - TALES.lists].words = plot->words + i;
+        lists[plot - TALES.lists].n = 1;
+        Grammar one = {lists, TALES.n};
+        Path p = {0};
+        p.rng = &rng;
+        Teller t = teller(&one, pick_on_path, &p, text);
+        CHECK(tell(&t));
+        double tales = 1;
+        for (p.fixed = p.depth; p.fixed > 0 && tales * p.left[p.fixed - 1] < 2000; p.fixed--)
+            tales *= p.left[p.fixed - 1];
+        for (int d = p.fixed; d < p.depth; d++) p.taken[d] = 0;
+        p.rng = NULL;
+        CHECK(enumerate(all, MOST, &one, &p) >= 16);   // no list has more than 128 words
+    }
+    free(all);
+}
+
+// ---------------------------------------------------------------------------------------------
+// The static check
+
+// Whether a text could stand for both. A whole word, nothing to come, ends before a non-letter.
+static bool confusable(const Head *a, const Head *b) {
+    const Head *s = a->n <= b->n ? a : b, *l = s == a ? b : a;
+    if (memcmp(s->text, l->text, s->n) != 0) return false;
+    return s->rest.n > 0 || s->n == l->n || !is_letter(l->text[s->n]);
+}
+
+static void check_alternatives(const Choice *c) {
+    Head a, b;
+    for (int i = 0; i < c->n; i++) {
+        choice_head(&a, c, i);
+        CHECK_MSG(a.n > 0, "alternative %d begins with a blank: %.60s", i, a.rest.at);
+        for (int j = 0; j < i; j++) {
+            choice_head(&b, c, j);
+            CHECK_MSG(!confusable(&a, &b), "`%.*s` and `%.*s`", (int)a.n, a.text, (int)b.n, b.text);
+        }
+    }
+}
+
+static bool plain(const char *word) { return strcspn(word, "{[") == strlen(word); }
+
+// Walks through a template and everything that it can come to; seen marks the lists. Returns a
+// bound on the length of what it prints.
+static size_t check_template(const Grammar *g, Span s, bool *seen);
+
+static size_t longest(const Grammar *g, const Choice *c, bool *seen) {
+    size_t most = 0;
+    Head h;
+    for (int i = 0; i < c->n; i++) {
+        choice_head(&h, c, i);
+        size_t n = h.n + check_template(g, h.rest, seen);
+        if (n > most) most = n;
+    }
+    return most;
+}
+
+static size_t check_blank(const Grammar *g, Span in, bool *seen) {
+    enum { LONGEST_WORD = 32 };
+    Blank b = blank_of(in);
+    if (b.name.n == 1 || sum_length(b.name) == b.name.n) return LONGEST_WORD;
+    if (is_digit(b.name.at[0])) {
+        Choice numbers = {NUMBERS, {0}, LAST_NUMBER + 1, {0, 0}, NULL};
+        check_alternatives(&numbers);
+        return LONGEST_WORD;
+    }
+    int list = find_list(g, b.name);
+    CHECK_MSG(list >= 0, "no list %.*s", (int)b.name.n, b.name.at);
+    if (list < 0) return 0;
+    const List *l = &g->lists[list];
+    CHECK(l->n <= MAX_WORDS && (b.as == 0 || is_lower(b.as)));
+    Choice c = {l->words, {0}, l->n, form_of(b.form), NULL};
+    check_alternatives(&c);
+    if (b.count.n > 0) { c.form = form_of(span("s")); check_alternatives(&c); }
+    for (int i = 0; i < l->n && b.as; i++) {
+        CHECK_MSG(plain(l->words[i]), "%s is remembered but has blanks", l->words[i]);
+        CHECK_MSG(strlen(l->words[i]) < 120, "%s", l->words[i]);
+    }
+    seen[list] = true;
+    return longest(g, &c, seen);
+}
+
+static size_t check_fork(const Grammar *g, Span in, bool *seen) {
+    size_t n = sum_length(in);
+    if (n > 0 && n < in.n && in.at[n] == '?') {      // no choice: the texts may be anything
+        Choice c = {NULL, skip(in, n + 1), count_parts(skip(in, n + 1), '|'), {0, 0}, NULL};
+        return longest(g, &c, seen);
+    }
+    fork_name(&in);
+    Choice c = {NULL, in, count_parts(in, '|'), {0, 0}, NULL};
+    check_alternatives(&c);
+    return longest(g, &c, seen);
+}
+
+static size_t check_template(const Grammar *g, Span s, bool *seen) {
+    size_t length = 0;
+    for (size_t i = 0; i < s.n; i++) {
+        if (s.at[i] != '{' && s.at[i] != '[') { length++; continue; }
+        Span in = inside(s, i);
+        length += s.at[i] == '{' ? check_blank(g, in, seen) : check_fork(g, in, seen);
+        i += in.n + 1;
+        CHECK_MSG(i < s.n, "a bracket is not closed: %.60s", s.at);
+        bool apart = i + 1 >= s.n || !strchr("{[", s.at[i + 1]);
+        if (i + 1 < s.n) apart = apart && !is_letter(s.at[i + 1]);
+        CHECK_MSG(apart, "a letter or a blank follows a blank: %.*s", (int)in.n, in.at);
+    }
+    return length;
+}
+
+TEST(alternatives_begin_differently) {
+    bool seen[MAX_LISTS] = {false};
+    CHECK(TALES.n <= MAX_LISTS);
+    size_t length = check_template(&TALES, span("{plot}"), seen);
+    printf("    the longest tale has at most %zu bytes\n", length);
+    CHECK(length <= TALE_MAX);
+    for (int i = 0; i < TALES.n; i++) CHECK_MSG(seen[i], "%s is never used", TALES.lists[i].name);
+    check_template(&MINI, span("{plot}"), seen);
+}
+
+// ---------------------------------------------------------------------------------------------
+// What is written
+
+TEST(what_is_written_reads_back) {
+    char text[TALE_MAX];
+    double wrote, read;
+    Rng rng = rng_make(1, 0);
+    for (int i = 0; i < SAMPLE; i++) {
+        size_t n = tale_write(text, TALE_MAX, &wrote, &rng);
+        CHECK(n > 0);
+        CHECK_MSG(tale_read(&read, text, n) && read == wrote, "%.*s", (int)n, text);
+    }
+}
+
+// A beginning of a tale is no tale, nor is a tale with something after it; another byte gives at
+// best another tale.
+TEST(damage_is_refused) {
+    Rng rng = rng_make(2, 0);
+    int still = 0;
+    for (int i = 0; i < 1000; i++) {
+        char text[TALE_MAX + 1];
+        double nats;
+        size_t n = tale_write(text, TALE_MAX, &nats, &rng);
+        size_t cut = rng_below(&rng, n);
+        char *exact = malloc(cut + 1);               // so that a sanitizer sees a stray read
+        memcpy(exact, text, cut);
+        char *fit = realloc(exact, cut ? cut : 1);
+        CHECK(!tale_read(&nats, fit, cut));
+        free(fit);
+        text[n] = ".a \n"[i % 4];
+        CHECK(!tale_read(&nats, text, n + 1));
+        for (int flip = 0; flip < 8; flip++) {
+            size_t at = rng_below(&rng, n);
+            char old = text[at];
+            text[at] = (char)(old ^ (1 << flip));
+            nats = -1;
+            if (tale_read(&nats, text, n)) { still++; CHECK(nats > 0 && nats < 1000); }
+            text[at] = old;
+        }
+    }
+    CHECK_MSG(still < 400, "%d of 8000 tales with a flipped bit are tales", still);
+}
+
+TEST(small_buffers_are_refused) {
+    char text[TALE_MAX];
+    for (size_t cap = 0; cap < TALE_MAX; cap++) {
+        Rng rng = rng_make(4, 0), again = rng;
+        double nats;
+        size_t n = tale_write(text, TALE_MAX, &nats, &again);
+        char *out = malloc(cap ? cap : 1);
+        CHECK(tale_write(out, cap, &nats, &rng) == (cap < n ? 0 : n));
+        free(out);
+    }
+}
+
+// How many different words there are: an open hash table of their hashes.
+static int count_words(uint64_t *table, size_t slots, const char *text, size_t n) {
+    int new_words = 0;
+    for (size_t i = 0, begin = 0; i <= n; i++) {
+        if (i < n && is_letter(text[i])) continue;
+        char word[TALE_MAX];
+        for (size_t k = begin; k < i; k++) word[k - begin] = (char)tolower(text[k]);
+        uint64_t h = hash_of(word, i - begin);
+        size_t slot = h % slots;
+        while (table[slot] && table[slot] != h) slot = (slot + 1) % slots;
+        if (i > begin && !table[slot]) { table[slot] = h; new_words++; }
+        begin = i + 1;
+    }
+    return new_words;
+}
+
+TEST(statistics) {
+    enum { SLOTS = 1 << 16 };
+    uint64_t *table = calloc(SLOTS, sizeof *table);
+    size_t bytes = 0, shortest = TALE_MAX, most = 0;
+    int brief = 0, words = 0, odd = 0;
+    double nats, total = 0;
+    Rng rng = rng_make(1, 0);
+    for (int i = 0; i < SAMPLE; i++) {
+        char text[TALE_MAX];
+        size_t n = tale_write(text, TALE_MAX, &nats, &rng);
+        for (size_t k = 0; k < n; k++) odd += text[k] != '\n' && !isprint((unsigned char)text[k]);
+        words += count_words(table, SLOTS, text, n);
+        brief += n < 250;
+        bytes += n;
+        total += nats;
+        if (n < shortest) shortest = n;
+        if (n > most) most = n;
+    }
+    free(table);
+    double floor = total / (double)bytes, mean = (double)bytes / SAMPLE;
+    printf("    floor %.4f nats a byte; tales of %zu to %zu bytes, mean %.0f, %.0f%% below 250; "
+           "%d words\n", floor, shortest, most, mean, 100.0 * brief / SAMPLE, words);
+    CHECK(floor > 0.2 && floor < 0.6);
+    CHECK(mean > 240 && mean < 350 && shortest > 110 && most < 600);
+    CHECK(brief > 0.25 * SAMPLE && brief < 0.45 * SAMPLE);
+    CHECK(words >= 1000 && odd == 0);
+}
+
+static bool is_vowel(char c) { return c && strchr("aeiou", c) != NULL; }
+
+// "an owl" but "a fox"; sentences begin with a capital; nothing of the notation is left over.
+TEST(spelling) {
+    Rng rng = rng_make(8, 0);
+    for (int i = 0; i < SAMPLE; i++) {
+        char text[TALE_MAX] = "";
+        double nats;
+        size_t n = tale_write(text, TALE_MAX - 1, &nats, &rng);
+        text[n] = '\0';
+        bool good = strcspn(text, "{}[]|<>/#0123456789_~") == n && !strstr(text, "  ");
+        for (size_t k = 0; k < n; k++) {
+            bool begins = k == 0 || !is_letter(text[k - 1]);
+            if (begins && strncasecmp(text + k, "a ", 2) == 0) good &= !is_vowel(text[k + 2]);
+            if (begins && strncasecmp(text + k, "an ", 3) == 0) good &= is_vowel(text[k + 3]);
+            if (k >= 2 && text[k - 2] == '.' && text[k - 1] == ' ') good &= !islower(text[k]);
+        }
+        CHECK_MSG(good, "%s", text);
+    }
+}
+
+// Which plot: the first thing that is drawn. A pick that notes it and lets the other one draw.
+typedef struct { Rng rng; int first; } First;
+static int pick_and_note(Teller *t, const Choice *c, int total) {
+    First *f = t->source;
+    Teller copy = *t;
+    copy.source = &f->rng;
+    int i = pick_at_random(&copy, c, total);
+    if (f->first < 0) f->first = i;
+    return i;
+}
+
+TEST(plots_as_often_as_stated) {
+    const List *plot = &TALES.lists[find_list(&TALES, span("plot"))];
+    int count[MAX_WORDS] = {0}, total = 0;
+    double p[MAX_WORDS];
+    CHECK(plot->n >= 24);
+    First first = {rng_make(6, 0), -1};
+    for (int i = 0; i < SAMPLE; i++) {
+        char text[TALE_MAX];
+        first.first = -1;
+        Teller t = teller(&TALES, pick_and_note, &first, text);
+        CHECK(tell(&t));
+        count[first.first]++;
+    }
+    for (int i = 0; i < plot->n; i++) total += weight(i);
+    for (int i = 0; i < plot->n; i++) {
+        CHECK_MSG(count[i] > 0, "plot %d was never told", i);
+        p[i] = (double)weight(i) / total;
+    }
+    check_chi_squared(count, p, plot->n, SAMPLE);
+}
+
+// A change of the grammar changes this number, and the floor of every corpus written before.
+TEST(same_seed_same_tales) {
+    const uint64_t pinned = 0x4E3861313A744820;
+    uint64_t h[2] = {0, 0};
+    for (int run = 0; run < 2; run++) {
+        Rng rng = rng_make(7, 0);
+        for (int i = 0; i < 1000; i++) {
+            char text[TALE_MAX];
+            double nats;
+            size_t n = tale_write(text, TALE_MAX, &nats, &rng);
+            h[run] = h[run] * 31 + hash_of(text, n);
+        }
+    }
+    CHECK(h[0] == h[1]);
+    CHECK_MSG(h[0] == pinned, "0x%016llX", (unsigned long long)h[0]);
+}
+
+int main(void) {
+    RUN(alternatives_begin_differently);
+    RUN(small_grammar_in_full);
+    RUN(small_grammar_frequencies);
+    RUN(every_plot_ends_in_full);
+    RUN(what_is_written_reads_back);
+    RUN(damage_is_refused);
+    RUN(small_buffers_are_refused);
+    RUN(statistics);
+    RUN(spelling);
+    RUN(plots_as_often_as_stated);
+    RUN(same_seed_same_tales);
+    return test_end();
+}
