@@ -1209,7 +1209,7 @@ static void open_tokenizer(Run *r) {
     if (r->o.tokenizer) snprintf(path, sizeof path, "%s", r->o.tokenizer);
     else if (r->o.data) snprintf(path, sizeof path, "%s/tokenizer.json", r->o.data);
     if (r->o.tokenizer || (r->o.data && access(path, F_OK) == 0)) {
-        if (!(tokenizer_bytes(&r->tokenizer), true)) die("%s", err.text);
+        if (!tokenizer_load(&r->tokenizer, path, &err)) die("%s", err.text);
     }
 }
 

@@ -1,0 +1,800 @@
+// prepare: writes the shards of tokens that the trainers read.
+//
+//     prepare tales --out DIR        the embedded corpus: fresh tales from a grammar
+//     prepare text FILE... --out DIR any text; each file's tail is for validation
+//     prepare encode, prepare decode  text to token ids and back, to look at
+//
+// A shard is 256 little-endian int32 (magic, version, tokens, vocabulary, end of text) and then its
+// tokens as uint16. All files of a run are written under temporary names (*.tmp), and take their
+// real names only when every one of them is complete and on the disk.
+#define PROGRAM "prepare"
+#include <dirent.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include "../lib/bpe_train.h"
+#include "../lib/files.h"
+#include "../lib/options.h"
+#include "../lib/rng.h"
+#include "../lib/tokenizer.h"
+#include "tales.h"
+
+#ifndef SHARD_TOKENS                 // the tests build with a smaller one
+#define SHARD_TOKENS 100000000
+#endif
+#define SHARD_MAGIC 20240520
+#define SHARD_VERSION 1
+#define SHARD_HEADER_INTS 256
+#define SHARD_VOCAB_MAX 65536        // tokens are uint16
+
+#define TOKENIZER_HELP "what a token is: a byte, or what FILE says: tokenizer.json, vocab.json " \
+                       "(with merges.txt beside it), gpt2.tiktoken, or a directory with one of them"
+
+static double seconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+// ============================== the output directory ==============================
+
+// A directory in which one run of prepare writes one set of shards: NAME_train_000000.bin, ...
+typedef struct {
+    const char *dir;
+    const char *name;                // "tales" or "text"
+    int fd;                          // the directory, locked as long as the run lasts
+    bool made;                       // it did not exist before
+} Output;
+
+typedef enum { FOREIGN, OURS, OURS_TEMPORARY } Owner;
+
+static bool ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+// Whose is this file? Ours are NAME_train_000000.bin and the like, NAME_val_000000.floor, and,
+// until they are complete, the same with .tmp behind; tokenizer.json only as tokenizer.json.tmp.
+static Owner output_owner(const Output *out, const char *file) {
+    size_t n = strlen(out->name);
+    if (strcmp(file, "tokenizer.json.tmp") == 0) return OURS_TEMPORARY;
+    if (strncmp(file, out->name, n) != 0) return FOREIGN;
+    file += n;
+    if (strncmp(file, "_train_", 7) == 0) file += 7;
+    else if (strncmp(file, "_val_", 5) == 0) file += 5;
+    else return FOREIGN;
+    size_t digits = strspn(file, "0123456789");
+    if (digits < 6) return FOREIGN;
+    file += digits;
+    if (strcmp(file, ".bin") == 0 || strcmp(file, ".floor") == 0) return OURS;
+    if (strcmp(file, ".bin.tmp") == 0 || strcmp(file, ".floor.tmp") == 0) return OURS_TEMPORARY;
+    return FOREIGN;
+}
+
+static DIR *output_list(const Output *out) {
+    DIR *list = opendir(out->dir);
+    if (!list) die("--out: %s cannot be read: %s", out->dir, strerror(errno));
+    return list;
+}
+
+static void output_remove(const Output *out, Owner owner) {
+    DIR *list = output_list(out);
+    for (struct dirent *entry; (entry = readdir(list)); )
+        if (output_owner(out, entry->d_name) == owner) unlinkat(out->fd, entry->d_name, 0);
+    closedir(list);
+}
+
+// Leaves the directory as it was before the run.
+static void output_abandon(Output *out) {
+    output_remove(out, OURS_TEMPORARY);
+    close(out->fd);
+    if (out->made) rmdir(out->dir);
+}
+
+// A directory is read as a whole by the trainer (*train*.bin), so shards of something else in it
+// would be trained on without a word.
+static bool output_check_foreign(const Output *out, Error *err) {
+    DIR *list = output_list(out);
+    bool good = true;
+    for (struct dirent *entry; good && (entry = readdir(list)); )
+        if (ends_with(entry->d_name, ".bin") && output_owner(out, entry->d_name) == FOREIGN)
+            good = fail(err, "--out: %s holds %s, which is no shard of %s; choose another "
+                        "directory, or remove it", out->dir, entry->d_name, out->name);
+    closedir(list);
+    return good;
+}
+
+static bool output_begin(Output *out, const char *dir, const char *name, Error *err) {
+    out->dir = dir;
+    out->name = name;
+    out->made = access(dir, F_OK) != 0;
+    if (!make_directories(dir, err)) return false;
+    out->fd = open(dir, O_RDONLY | O_DIRECTORY);
+    if (out->fd < 0)
+        return fail(err, "--out: %s cannot be opened as a directory: %s", dir, strerror(errno));
+    // A file system without locks answers something else; then there is none.
+    if (flock(out->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        return fail(err, "--out: another prepare is writing to %s; wait for its end", dir);
+    if (!output_check_foreign(out, err)) return false;
+    output_remove(out, OURS_TEMPORARY);                    // of a run that was killed
+    return true;
+}
+
+static FILE *output_open(const Output *out, const char *file, Error *err) {
+    int fd = openat(out->fd, file, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "wb");
+    if (f) return f;
+    fail(err, "--out: %s/%s cannot be written: %s", out->dir, file, strerror(errno));
+    if (fd >= 0) close(fd);
+    return NULL;
+}
+
+// Writes what is buffered through to the disk. A full disk may show only here.
+static bool output_close(const Output *out, FILE *f, Error *err) {
+    bool written = !ferror(f) && fflush(f) == 0 && fsync(fileno(f)) == 0;
+    int why = errno;
+    if (fclose(f) != 0 && written) written = false, why = errno;
+    if (written) return true;
+    return fail(err, "--out: writing to %s failed: %s; nothing was kept", out->dir, strerror(why));
+}
+
+// Every file is complete: the shards of an earlier run go, those of this run take their names. A
+// crash in between leaves too few shards, never a mixture of old and new.
+static bool output_commit(Output *out, Error *err) {
+    output_remove(out, OURS);
+    DIR *list = output_list(out);
+    bool good = true;
+    for (struct dirent *entry; good && (entry = readdir(list)); ) {
+        if (output_owner(out, entry->d_name) != OURS_TEMPORARY) continue;
+        char name[sizeof entry->d_name];
+        size_t n = strlen(entry->d_name) - strlen(".tmp");
+        memcpy(name, entry->d_name, n);
+        name[n] = '\0';
+        if (renameat(out->fd, entry->d_name, out->fd, name) != 0)
+            good = fail(err, "--out: %s/%s cannot be renamed: %s", out->dir, entry->d_name,
+                        strerror(errno));
+    }
+    closedir(list);
+    fsync(out->fd);
+    return good;
+}
+
+static bool output_tokenizer(const Output *out, const Tokenizer *t, Error *err) {
+    FILE *f = output_open(out, "tokenizer.json.tmp", err);
+    if (!f) return false;
+    tokenizer_print(f, t);
+    return output_close(out, f, err);
+}
+
+// ============================== shards ==============================
+
+// One split, train or val, on its way into shards.
+typedef struct {
+    const Output *out;
+    const char *split;
+    int vocab_size, eot;
+    FILE *bin, *floor;               // the shard being written; floor: a text beside it, or NULL
+    int shards;                      // begun so far
+    size_t in_shard;                 // tokens in this one
+    uint64_t tokens, bytes, documents;
+} Split;
+
+typedef enum { PLAIN, WITH_FLOOR } ShardKind;
+
+static void split_init(Split *s, const Output *out, const char *split, const Tokenizer *t) {
+    memset(s, 0, sizeof *s);
+    s->out = out;
+    s->split = split;
+    s->vocab_size = t->vocab_size;
+    s->eot = t->eot;
+}
+
+static void write_header(const Split *s) {
+    const int header[5] = { SHARD_MAGIC, SHARD_VERSION, (int)s->in_shard, s->vocab_size, s->eot };
+    for (int i = 0; i < SHARD_HEADER_INTS; i++)
+        for (int shift = 0; shift < 32; shift += 8)        // little-endian
+            fputc(i < 5 ? header[i] >> shift & 255 : 0, s->bin);
+}
+
+static bool shard_begin(Split *s, ShardKind kind, Error *err) {
+    char file[64];
+    int n = snprintf(file, sizeof file, "%s_%s_%06d", s->out->name, s->split, s->shards);
+    s->shards++;
+    s->in_shard = 0;
+    snprintf(file + n, sizeof file - (size_t)n, ".bin.tmp");
+    s->bin = output_open(s->out, file, err);
+    if (!s->bin) return false;
+    write_header(s);                                       // its count is filled in at the end
+    if (kind == PLAIN) return true;
+    snprintf(file + n, sizeof file - (size_t)n, ".floor.tmp");
+    s->floor = output_open(s->out, file, err);
+    if (s->floor) fprintf(s->floor, "batchwise floor 1\n");
+    return s->floor != NULL;
+}
+
+// Ends the shard being written, if there is one.
+static bool shard_end(Split *s, Error *err) {
+    bool good = true;
+    if (s->bin) {
+        // fseek flushes: its failure is found again by output_close
+        if (fseek(s->bin, 0, SEEK_SET) == 0) write_header(s);
+        good = output_close(s->out, s->bin, err);
+    }
+    if (s->floor && !output_close(s->out, s->floor, err)) good = false;
+    s->bin = s->floor = NULL;
+    return good;
+}
+
+// Writes n tokens to the shard that is open, which has room for them.
+static void shard_add(Split *s, const int *ids, size_t n) {
+    unsigned char bytes[2 * 4096];
+    for (size_t done = 0; done < n; ) {
+        size_t part = n - done < 4096 ? n - done : 4096;
+        for (size_t i = 0; i < part; i++) {
+            bytes[2*i] = (unsigned char)(ids[done + i] & 255);
+            bytes[2*i + 1] = (unsigned char)(ids[done + i] >> 8);
+        }
+        fwrite(bytes, 2, part, s->bin);                    // errors stick to the FILE
+        done += part;
+    }
+    s->in_shard += n;
+    s->tokens += n;
+}
+
+// Adds tokens to the split. A shard that is full is followed by the next.
+static bool split_add(Split *s, const int *ids, size_t n, Error *err) {
+    while (n > 0) {
+        if (s->bin && s->in_shard == SHARD_TOKENS && !shard_end(s, err)) return false;
+        if (!s->bin && !shard_begin(s, PLAIN, err)) return false;
+        size_t room = SHARD_TOKENS - s->in_shard, part = n < room ? n : room;
+        shard_add(s, ids, part);
+        ids += part;
+        n -= part;
+    }
+    // Stop at the first full disk, not after hours of writing to it.
+    return !s->bin || !ferror(s->bin) || shard_end(s, err);
+}
+
+static bool split_end_document(Split *s, Error *err) {
+    s->documents++;
+    return split_add(s, &s->eot, 1, err);
+}
+
+// ============================== prepare tales ==============================
+
+#define TALES_AT_ONCE 256
+#define TALES_VAL_TOKENS 500000
+
+typedef struct {
+    Given given;
+    const char *out;
+    int64_t tokens, seed;
+} TalesOptions;
+
+static const Option tales_table[] = {
+    { "out", "DIR", OPT_TEXT, offsetof(TalesOptions, out), NULL, 1, 0, NULL,
+      "output", "where the shards go; made when missing", NULL },
+    { "tokens", "N", OPT_COUNT, offsetof(TalesOptions, tokens), "20000000", 1, 1e12, NULL,
+      "output", "tokens to train on, to the end of a tale; validation gets 500000 more", NULL },
+    { "seed", "N", OPT_COUNT, offsetof(TalesOptions, seed), "1", 0, 9e15, NULL,
+      "output", "another seed, other tales; the same seed, the same bytes", NULL },
+    { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },
+};
+#define TALES_OPTIONS ((int)(sizeof tales_table / sizeof tales_table[0]))
+
+typedef struct {
+    char text[TALES_AT_ONCE][TALE_MAX];
+    size_t length[TALES_AT_ONCE];
+    double nats[TALES_AT_ONCE];
+} Tales;
+
+// Tale i of a split has a stream of random numbers to itself, so the tales are the same whatever
+// the number of threads. Even streams are for training, odd ones for validation.
+static void tales_fill(Tales *tales, uint64_t seed, uint64_t first, int odd) {
+    #pragma omp parallel for schedule(static)
+    for (int i = 0; i < TALES_AT_ONCE; i++) {
+        Rng rng = rng_make(seed, 2 * (first + (uint64_t)i) + (uint64_t)odd);
+        tales->length[i] = tale_write(tales->text[i], TALE_MAX, &tales->nats[i], &rng);
+    }
+}
+
+static bool tales_add(Split *s, const char *text, size_t n, double nats, ShardKind kind,
+                      Error *err) {
+    int ids[TALE_MAX];
+    if (s->bin && s->in_shard + n + 1 > SHARD_TOKENS && !shard_end(s, err)) return false;
+    if (!s->bin && !shard_begin(s, kind, err)) return false;
+    for (size_t i = 0; i < n; i++) ids[i] = (unsigned char)text[i];
+    if (s->floor) fprintf(s->floor, "%.9g\n", nats);
+    s->bytes += n;
+    return split_add(s, ids, n, err) && split_end_document(s, err);
+}
+
+// Writes whole tales until there are `tokens` tokens; *nats receives the sum of their -ln p.
+static bool tales_split(Split *s, double *nats, Tales *tales, uint64_t tokens, uint64_t seed,
+                        ShardKind kind, Error *err) {
+    *nats = 0.0;
+    for (uint64_t first = 0; s->tokens < tokens; first += TALES_AT_ONCE) {
+        tales_fill(tales, seed, first, kind == WITH_FLOOR);
+        for (int i = 0; i < TALES_AT_ONCE && s->tokens < tokens; i++) {
+            *nats += tales->nats[i];
+            if (!tales_add(s, tales->text[i], tales->length[i], tales->nats[i], kind, err))
+                return false;
+        }
+    }
+    return shard_end(s, err);
+}
+
+static bool tales_write(const Output *out, const TalesOptions *o, Error *err) {
+    Tokenizer t;
+    Split train, val;
+    double train_nats, val_nats;
+    tokenizer_bytes(&t);
+    split_init(&train, out, "train", &t);
+    split_init(&val, out, "val", &t);
+    Tales *tales = (Tales *)alloc_or_die(sizeof *tales, "tales");
+    uint64_t seed = (uint64_t)o->seed;
+    bool good = output_tokenizer(out, &t, err)
+        && tales_split(&train, &train_nats, tales, (uint64_t)o->tokens, seed, PLAIN, err)
+        && tales_split(&val, &val_nats, tales, TALES_VAL_TOKENS, seed, WITH_FLOOR, err);
+    if (good) {
+        printf("train  %12" PRIu64 " tokens, %" PRIu64 " tales, shards: %d\n", train.tokens,
+               train.documents, train.shards);
+        printf("val    %12" PRIu64 " tokens, %" PRIu64 " tales, shards: %d\n", val.tokens,
+               val.documents, val.shards);
+        printf("a token is a byte; entropy floor of val: %.4f nats a token\n",
+               val_nats / (double)val.tokens);
+    }
+    free(tales);
+    tokenizer_free(&t);
+    return good;
+}
+
+static void command_tales(int argc, char **argv) {
+    TalesOptions o;
+    Output out;
+    Error err;
+    double start = seconds_now();
+    if (!options_parse(&o, tales_table, TALES_OPTIONS, argc, argv, NULL, NULL, &err))
+        die("%s", err.text);
+    if (options_given(&o, tales_table, TALES_OPTIONS, "help")) {
+        options_help(stdout, "usage: prepare tales --out DIR [flags]\n"
+                     "Writes children's tales from a grammar whose entropy is known.",
+                     tales_table, TALES_OPTIONS);
+        return;
+    }
+    if (!o.out) die("--out: missing; expected the directory to write to");
+    if (!output_begin(&out, o.out, "tales", &err)) die("%s", err.text);
+    if (!tales_write(&out, &o, &err) || !output_commit(&out, &err)) {
+        output_abandon(&out);
+        die("%s", err.text);
+    }
+    close(out.fd);
+    printf("%s written in %.1f s\n", o.out, seconds_now() - start);
+}
+
+// ============================== prepare text ==============================
+
+#ifndef TEXT_BLOCK                   // bytes read at a time; here too the tests want fewer
+#define TEXT_BLOCK (8u << 20)
+#endif
+
+typedef struct {
+    Given given;
+    const char *out, *tokenizer;
+    double val_fraction;
+} TextOptions;
+
+static const Option text_table[] = {
+    { "out", "DIR", OPT_TEXT, offsetof(TextOptions, out), NULL, 1, 0, NULL,
+      "output", "where the shards go; made when missing", NULL },
+    { "tokenizer", "byte|bpe:N|FILE", OPT_TEXT, offsetof(TextOptions, tokenizer), "byte", 1, 0,
+      NULL, "output", TOKENIZER_HELP "; bpe:N learns N tokens from the training part", NULL },
+    { "val-fraction", "X", OPT_REAL, offsetof(TextOptions, val_fraction), "0.1", 0, 0.99, NULL,
+      "output", "share of each file, its tail, for validation; 0 for none", NULL },
+    { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },
+};
+#define TEXT_OPTIONS ((int)(sizeof text_table / sizeof text_table[0]))
+
+// An open text: bytes 0 ... cut-1 are for training, the rest for validation.
+typedef struct {
+    const char *path;
+    FILE *file;
+    uint64_t size, cut;
+} Text;
+
+// How many of the up to 3 bytes before the middle of window[0..n) belong to a character that goes
+// on behind it; 0 where no valid UTF-8 character straddles it.
+static int utf8_straddle(const unsigned char *window, int n, int middle) {
+    for (int back = 1; back <= 3 && back <= middle; back++) {
+        const unsigned char *c = window + middle - back;
+        int length = *c >= 0xF0 ? 4 : *c >= 0xE0 ? 3 : *c >= 0xC2 ? 2 : 1;
+        if ((*c & 0xC0) == 0x80) continue;
+        if (length <= back || middle - back + length > n) return 0;
+        for (int i = 1; i < length; i++)
+            if ((c[i] & 0xC0) != 0x80) return 0;
+        return back;
+    }
+    return 0;
+}
+
+static bool text_seek(const Text *text, uint64_t at, Error *err) {
+    if (fseeko(text->file, (off_t)at, SEEK_SET) == 0) return true;
+    return fail(err, "%s: cannot be read: %s", text->path, strerror(errno));
+}
+
+// The last `fraction` of the bytes are for validation, and a character is not cut in two.
+static bool text_set_cut(Text *text, double fraction, Error *err) {
+    unsigned char window[8];
+    text->cut = (uint64_t)((double)text->size * (1.0 - fraction));
+    if (text->cut > text->size) text->cut = text->size;
+    uint64_t from = text->cut < 4 ? 0 : text->cut - 4;
+    if (!text_seek(text, from, err)) return false;
+    size_t n = fread(window, 1, sizeof window, text->file);
+    if (from + n < text->cut) return fail(err, "%s: shrank while it was read", text->path);
+    text->cut -= (uint64_t)utf8_straddle(window, (int)n, (int)(text->cut - from));
+    return true;
+}
+
+static bool text_open(Text *text, const char *path, double fraction, Error *err) {
+    struct stat info;
+    text->path = path;
+    text->file = fopen(path, "rb");
+    if (!text->file || fstat(fileno(text->file), &info) != 0)
+        return fail(err, "%s: cannot be opened: %s", path, strerror(errno));
+    if (S_ISDIR(info.st_mode)) return fail(err, "%s: is a directory; name its files", path);
+    if (!S_ISREG(info.st_mode))
+        return fail(err, "%s: is no regular file; save its bytes to one, so that its tail is known",
+                    path);
+    if (info.st_size == 0) return fail(err, "%s: is empty; expected a text", path);
+    text->size = (uint64_t)info.st_size;
+    return text_set_cut(text, fraction, err);
+}
+
+// Room to encode a text block by block. A block ends where a cut changes nothing.
+typedef struct {
+    char *text;
+    int *ids;
+    size_t capacity, held;           // bytes: room, and those read and not yet encoded
+} Blocks;
+
+static void blocks_init(Blocks *b, size_t capacity) {
+    b->text = (char *)alloc_or_die(capacity, "a block of text");
+    b->ids = (int *)alloc_or_die(capacity * sizeof *b->ids, "the tokens of a block of text");
+    b->capacity = capacity;
+    b->held = 0;
+}
+
+static void blocks_free(Blocks *b) {
+    free(b->text);
+    free(b->ids);
+}
+
+// A block without a place to cut, a word of megabytes, has to be held whole.
+static void blocks_double(Blocks *b) {
+    Blocks larger;
+    blocks_init(&larger, 2 * b->capacity);
+    memcpy(larger.text, b->text, b->held);
+    larger.held = b->held;
+    blocks_free(b);
+    *b = larger;
+}
+
+// Reads up to `most` bytes behind what is held; *taken receives how many, 0 at the end of the file.
+// Returns how many of the bytes now held may be encoded: to the last cut, or all of a text's end.
+static size_t blocks_read(Blocks *b, size_t *taken, FILE *file, uint64_t most) {
+    if (b->held == b->capacity) blocks_double(b);
+    size_t room = b->capacity - b->held, want = most < room ? (size_t)most : room;
+    *taken = fread(b->text + b->held, 1, want, file);
+    b->held += *taken;
+    bool last = *taken < want || want == most;
+    return last ? b->held : tokenizer_cut(b->text, b->held);
+}
+
+// Lets go of the first n bytes.
+static void blocks_drop(Blocks *b, size_t n) {
+    b->held -= n;
+    memmove(b->text, b->text + n, b->held);
+}
+
+// A reader's next block of bytes from ... to-1 of a text; false and an error when it cannot be had.
+static bool text_read(Blocks *b, size_t *ready, const Text *text, uint64_t *from, uint64_t to,
+                      Error *err) {
+    size_t taken;
+    *ready = blocks_read(b, &taken, text->file, to - *from);
+    *from += taken;
+    if (taken > 0) return true;
+    if (ferror(text->file))
+        return fail(err, "%s: cannot be read: %s", text->path, strerror(errno));
+    return fail(err, "%s: shrank while it was read", text->path);
+}
+
+// Encodes bytes from ... to-1 of a text as one document. An empty range is none.
+static bool text_add(Split *s, Blocks *b, const Tokenizer *t, const Text *text, uint64_t from,
+                     uint64_t to, Error *err) {
+    if (from == to) return true;
+    s->bytes += to - from;
+    if (!text_seek(text, from, err)) return false;
+    while (from < to) {
+        size_t ready;
+        if (!text_read(b, &ready, text, &from, to, err)) return false;
+        size_t count = tokenizer_encode_parallel(t, b->ids, b->text, ready);
+        if (!split_add(s, b->ids, count, err)) return false;
+        blocks_drop(b, ready);
+    }
+    return split_end_document(s, err);
+}
+
+// Counts the words of a text's training part, to learn a vocabulary from.
+static bool text_count(WordCounts *counts, Blocks *b, const Text *text, Error *err) {
+    if (!text_seek(text, 0, err)) return false;
+    for (uint64_t from = 0; from < text->cut; ) {
+        size_t ready;
+        if (!text_read(b, &ready, text, &from, text->cut, err)) return false;
+        word_counts_add(counts, b->text, ready);
+        blocks_drop(b, ready);
+    }
+    return true;
+}
+
+static void text_report(const Split *s) {
+    if (s->tokens == 0) printf("%-6s         none\n", s->split);
+    else printf("%-6s %12" PRIu64 " tokens, %.3f bytes a token, shards: %d\n", s->split,
+                s->tokens, (double)s->bytes / (double)(s->tokens - s->documents), s->shards);
+}
+
+static bool text_write(const Output *out, const Tokenizer *t, const Text *texts, int n,
+                       Error *err) {
+    Split train, val;
+    Blocks blocks;
+    split_init(&train, out, "train", t);
+    split_init(&val, out, "val", t);
+    blocks_init(&blocks, TEXT_BLOCK);
+    bool good = output_tokenizer(out, t, err);
+    for (int i = 0; good && i < n; i++)
+        good = text_add(&train, &blocks, t, &texts[i], 0, texts[i].cut, err)
+            && text_add(&val, &blocks, t, &texts[i], texts[i].cut, texts[i].size, err);
+    good = good && shard_end(&train, err) && shard_end(&val, err);
+    if (good) text_report(&train), text_report(&val);
+    blocks_free(&blocks);
+    return good;
+}
+
+// Opens every text before anything is written. A text too short to be split is refused.
+static Text *texts_open(char **paths, int n, double fraction, Error *err) {
+    Text *texts = (Text *)alloc_or_die((size_t)n * sizeof *texts, "the list of texts");
+    uint64_t train = 0, val = 0;
+    for (int i = 0; i < n; i++) {
+        if (!text_open(&texts[i], paths[i], fraction, err)) return NULL;
+        train += texts[i].cut;
+        val += texts[i].size - texts[i].cut;
+    }
+    if (train > 0 && (val > 0 || fraction == 0.0)) return texts;
+    fail(err, "%s: %" PRIu64 " bytes are too few for a training and a validation part; give a "
+         "longer text or another --val-fraction", paths[0], train + val);
+    return NULL;
+}
+
+// "byte", or a file. bpe:N has been dealt with where there is a text to learn from.
+static bool tokenizer_choose(Tokenizer *t, const char *choice, Error *err) {
+    if (strcmp(choice, "byte") == 0) {
+        tokenizer_bytes(t);
+        return true;
+    }
+    if (strncmp(choice, "bpe:", 4) == 0)
+        return fail(err, "--tokenizer: bpe:N learns from a text: prepare text; expected byte or a "
+                    "file here");
+    Error why;
+    return tokenizer_load(t, choice, &why)
+        || fail(err, "--tokenizer: expected byte, bpe:N or a file; %.400s", why.text);
+}
+
+// The N of bpe:N.
+static bool learn_size(int *size, const char *choice, Error *err) {
+    double value;
+    if (!whole_read(&value, choice + strlen("bpe:")) || value < 257 || value > SHARD_VOCAB_MAX)
+        return fail(err, "--tokenizer: got '%.40s', expected bpe:N with N, the bytes, merges and "
+                    "end of text together, from 257 to %d", choice, SHARD_VOCAB_MAX);
+    *size = (int)value;
+    return true;
+}
+
+// Learns a vocabulary from the training parts of all texts.
+static bool tokenizer_learn(Tokenizer *t, const Text *texts, int n, int size, Error *err) {
+    WordCounts counts = { NULL, 0, 0, NULL, 0, 0, NULL, 0 };
+    Blocks blocks;
+    double start = seconds_now();
+    bool good = true;
+    blocks_init(&blocks, TEXT_BLOCK);
+    for (int i = 0; good && i < n; i++) good = text_count(&counts, &blocks, &texts[i], err);
+    blocks_free(&blocks);
+    if (good) {
+        tokenizer_train(t, &counts, size);
+        printf("bpe    %12d tokens learnt in %.1f s%s\n", t->vocab_size, seconds_now() - start,
+               t->vocab_size < size ? "; no other pair occurs twice" : "");
+    }
+    word_counts_free(&counts);
+    return good;
+}
+
+static void text_run(const TextOptions *o, char **paths, int n) {
+    Error err;
+    Output out;
+    Tokenizer t;
+    int size = 0;
+    double start = seconds_now();
+    bool learn = strncmp(o->tokenizer, "bpe:", 4) == 0;
+    Text *texts = texts_open(paths, n, o->val_fraction, &err);
+    if (!texts || !(learn ? learn_size(&size, o->tokenizer, &err)
+                          : tokenizer_choose(&t, o->tokenizer, &err))) die("%s", err.text);
+    if (!learn && t.vocab_size > SHARD_VOCAB_MAX)
+        die("--tokenizer: %s has %d tokens, more than the %d that a shard's 16 bits can tell apart",
+            o->tokenizer, t.vocab_size, SHARD_VOCAB_MAX);
+    if (!output_begin(&out, o->out, "text", &err)) die("%s", err.text);
+    if ((learn && !tokenizer_learn(&t, texts, n, size, &err))
+        || !text_write(&out, &t, texts, n, &err) || !output_commit(&out, &err)) {
+        output_abandon(&out);
+        die("%s", err.text);
+    }
+    close(out.fd);
+    for (int i = 0; i < n; i++) fclose(texts[i].file);
+    free(texts);
+    tokenizer_free(&t);
+    printf("%s written in %.1f s, files: %d\n", o->out, seconds_now() - start, n);
+}
+
+static void command_text(int argc, char **argv) {
+    TextOptions o;
+    Error err;
+    int n;
+    char **paths = (char **)alloc_or_die((size_t)argc * sizeof *paths, "the arguments");
+    if (!options_parse(&o, text_table, TEXT_OPTIONS, argc, argv, paths, &n, &err))
+        die("%s", err.text);
+    if (options_given(&o, text_table, TEXT_OPTIONS, "help")) {
+        options_help(stdout, "usage: prepare text FILE... --out DIR [flags]\n"
+                     "Writes texts as tokens, with end of text after each file.",
+                     text_table, TEXT_OPTIONS);
+    } else {
+        if (n == 0) die("text: no file; expected prepare text FILE... --out DIR");
+        if (!o.out) die("--out: missing; expected the directory to write to");
+        text_run(&o, paths, n);
+    }
+    free(paths);
+}
+
+// ============================== prepare encode, prepare decode ==============================
+
+typedef struct {
+    Given given;
+    const char *tokenizer;
+} CodeOptions;
+
+static const Option code_table[] = {
+    { "tokenizer", "byte|FILE", OPT_TEXT, offsetof(CodeOptions, tokenizer), "byte", 1, 0, NULL,
+      "tokens", TOKENIZER_HELP, NULL },
+    { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },
+};
+#define CODE_OPTIONS ((int)(sizeof code_table / sizeof code_table[0]))
+
+// False when --help was asked for and given.
+static bool code_begin(Tokenizer *t, int argc, char **argv, const char *usage) {
+    CodeOptions o;
+    Error err;
+    if (!options_parse(&o, code_table, CODE_OPTIONS, argc, argv, NULL, NULL, &err))
+        die("%s", err.text);
+    if (options_given(&o, code_table, CODE_OPTIONS, "help")) {
+        options_help(stdout, usage, code_table, CODE_OPTIONS);
+        return false;
+    }
+    if (!tokenizer_choose(t, o.tokenizer, &err)) die("%s", err.text);
+    return true;
+}
+
+static void stdout_end(void) {
+    if (fflush(stdout) != 0 || ferror(stdout)) die("stdout: writing failed: %s", strerror(errno));
+}
+
+static void command_encode(int argc, char **argv) {
+    Tokenizer t;
+    Blocks blocks;
+    size_t taken;
+    const char *before = "";
+    if (!code_begin(&t, argc, argv, "usage: prepare encode [flags] < text > ids\n"
+                    "Prints the token ids of a text, in decimal, on one line.")) return;
+    blocks_init(&blocks, TEXT_BLOCK);
+    do {
+        size_t ready = blocks_read(&blocks, &taken, stdin, UINT64_MAX);
+        size_t count = tokenizer_encode_parallel(&t, blocks.ids, blocks.text, ready);
+        for (size_t i = 0; i < count; i++, before = " ") printf("%s%d", before, blocks.ids[i]);
+        blocks_drop(&blocks, ready);
+    } while (taken > 0);
+    if (ferror(stdin)) die("stdin: cannot be read: %s", strerror(errno));
+    printf("\n");
+    stdout_end();
+    blocks_free(&blocks);
+    tokenizer_free(&t);
+}
+
+// Reads the next id. Returns 1, or 0 at the end, or -1 for what is no id.
+static int id_read(int *id, int vocab_size) {
+    int c = getchar();
+    while (c == ' ' || c == '\n' || c == '\t' || c == '\r') c = getchar();
+    if (c == EOF) return 0;
+    for (*id = 0; c >= '0' && c <= '9'; c = getchar()) {
+        *id = *id * 10 + (c - '0');
+        if (*id >= vocab_size) return -1;
+    }
+    return c == ' ' || c == '\n' || c == '\t' || c == '\r' || c == EOF ? 1 : -1;
+}
+
+static void command_decode(int argc, char **argv) {
+    Tokenizer t;
+    int id, state;
+    if (!code_begin(&t, argc, argv, "usage: prepare decode [flags] < ids > text\n"
+                    "Prints the text of token ids, decimal numbers between white space.")) return;
+    for (size_t count = 1; (state = id_read(&id, t.vocab_size)) != 0; count++) {
+        size_t n;
+        if (state < 0) die("stdin: entry %zu is no token id; expected whole numbers from 0 to %d",
+                           count, t.vocab_size - 1);
+        const char *text = tokenizer_piece(&t, id, &n);
+        fwrite(text, 1, n, stdout);
+    }
+    if (ferror(stdin)) die("stdin: cannot be read: %s", strerror(errno));
+    stdout_end();
+    tokenizer_free(&t);
+}
+
+// ============================== main ==============================
+
+typedef struct {
+    const char *name;
+    void (*run)(int argc, char **argv);
+} Command;
+
+static const Command commands[] = {
+    { "tales", command_tales },
+    { "text", command_text },
+    { "encode", command_encode },
+    { "decode", command_decode },
+};
+#define COMMANDS ((int)(sizeof commands / sizeof commands[0]))
+
+static void print_usage(void) {
+    printf("usage: prepare COMMAND [flags]\n\n"
+           "  tales --out DIR           writes the embedded corpus: tales from a grammar\n"
+           "  text FILE... --out DIR    writes texts as tokens\n"
+           "  encode < text > ids       prints the token ids of a text\n"
+           "  decode < ids > text       prints the text of token ids\n\n"
+           "prepare COMMAND --help shows the flags of a command.\n");
+}
+
+__attribute__((noreturn)) static void unknown_command(const char *name) {
+    char shown[48];
+    int n = (int)(strlen(name) < OPTION_NAME_MAX ? strlen(name) : OPTION_NAME_MAX), best = 0;
+    int distance[COMMANDS];
+    for (int i = 0; i < COMMANDS; i++) {
+        distance[i] = edit_distance(name, n, commands[i].name, (int)strlen(commands[i].name));
+        if (distance[i] < distance[best]) best = i;
+    }
+    option_shown(shown, name, strlen(name));
+    if (distance[best] > 2)
+        die("%s: unknown command; expected tales, text, encode or decode", shown);
+    die("%s: unknown command; the nearest is %s", shown, commands[best].name);
+}
+
+int main(int argc, char **argv) {
+    signal(SIGXFSZ, SIG_IGN);        // a file size limit is then an error like a full disk
+    if (argc < 2) die("no command; expected tales, text, encode or decode; see prepare --help");
+    if (strcmp(argv[1], "--help") == 0) {
+        print_usage();
+        return 0;
+    }
+    for (int i = 0; i < COMMANDS; i++) {
+        if (strcmp(argv[1], commands[i].name) != 0) continue;
+        commands[i].run(argc - 1, argv + 1);
+        return 0;
+    }
+    unknown_command(argv[1]);
+}

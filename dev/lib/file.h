@@ -1,0 +1,143 @@
+// Files: mapping one to read it, and writing one so that it survives a crash.
+//
+//     FileMap m;                                 int fd = file_create(path, &err);
+//     if (!file_map(&m, path, &err)) ...         if (fd < 0 || !file_put(fd, p, n, path, &err)
+//     ... m.bytes[0 ... m.n-1] ...                          || !file_close(fd, path, &err)) ...
+//     file_unmap(&m);                            if (!dir_sync(dir, &err)) ...
+//
+// Every error names the path and what the system said.
+#pragma once
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "check.h"
+
+typedef struct { char text[4096]; } Path;
+
+static inline bool path_join(Path *path, const char *dir, const char *name, Error *err) {
+    int n = snprintf(path->text, sizeof path->text, "%s/%s", dir, name);
+    if (n >= 0 && (size_t)n < sizeof path->text) return true;
+    return fail(err, "%.80s...: the path is longer than %zu bytes", dir, sizeof path->text - 1);
+}
+
+// ---- reading ----
+
+typedef struct { const unsigned char *bytes; size_t n; } FileMap;
+
+// What a file that is not what it should be most likely is; NULL when its first bytes do not tell.
+static inline const char *file_kind(const unsigned char *bytes, size_t n) {
+    static const char *const kinds[][2] = {
+        { "<", "a web page (HTML): the download went wrong" },
+        { "version https://git-lfs", "a Git LFS pointer; `git lfs pull` fetches the file" },
+        { "\x1f\x8b", "compressed; gunzip it" },
+        { "PK\x03\x04", "a zip or PyTorch archive" },
+        { "\x80\x02", "a Python pickle" },
+        { "GGUF", "a GGUF file" },
+        { "\x93NUMPY", "a NumPy array" },
+    };
+    while (n > 0 && (*bytes == ' ' || *bytes == '\n' || *bytes == '\r' || *bytes == '\t'))
+        bytes++, n--;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        size_t length = strlen(kinds[i][0]);
+        if (n >= length && memcmp(bytes, kinds[i][0], length) == 0) return kinds[i][1];
+    }
+    return NULL;
+}
+
+// Maps a whole file, read-only. The file must not shrink while it is mapped.
+static inline bool file_map(FileMap *m, const char *path, Error *err) {
+    m->bytes = NULL;
+    m->n = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);      // a named pipe must not hang
+    if (fd < 0) return fail(err, "%s: cannot open it: %s", path, strerror(errno));
+    struct stat info;
+    if (fstat(fd, &info) != 0) {
+        fail(err, "%s: cannot read it: %s", path, strerror(errno));
+    } else if (!S_ISREG(info.st_mode)) {
+        fail(err, "%s: not a file", path);
+    } else if (info.st_size == 0) {
+        fail(err, "%s: the file is empty", path);
+    } else {
+        void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (map == MAP_FAILED) fail(err, "%s: cannot map it: %s", path, strerror(errno));
+        else m->bytes = (const unsigned char *)map;
+        m->n = (size_t)info.st_size;
+    }
+    close(fd);                                                   // the map stays
+    return m->bytes != NULL;
+}
+
+static inline void file_unmap(FileMap *m) {
+    if (m->bytes) munmap((void *)(uintptr_t)m->bytes, m->n);
+    m->bytes = NULL;
+    m->n = 0;
+}
+
+// ---- writing: bytes are safe only when the file and then its directory have been synced ----
+
+// A new or emptied file; -1 and an error when it cannot be.
+static inline int file_create(const char *path, Error *err) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) fail(err, "%s: cannot create it: %s", path, strerror(errno));
+    return fd;
+}
+
+static inline bool file_put(int fd, const void *data, size_t n, const char *path, Error *err) {
+    const char *p = (const char *)data;
+    while (n > 0) {
+        ssize_t written = write(fd, p, n);
+        if (written < 0 && errno == EINTR) continue;             // a signal that was handled
+        if (written < 0) return fail(err, "%s: cannot write it: %s", path, strerror(errno));
+        p += written;
+        n -= (size_t)written;
+    }
+    return true;
+}
+
+// Waits until the file is on the disk, and closes it whatever happens.
+static inline bool file_close(int fd, const char *path, Error *err) {
+    bool synced = fsync(fd) == 0;
+    int why = errno;
+    bool closed = close(fd) == 0;
+    if (synced && !closed) why = errno;
+    return (synced && closed) || fail(err, "%s: cannot write it: %s", path, strerror(why));
+}
+
+static inline bool file_write(const char *path, const void *data, size_t n, Error *err) {
+    int fd = file_create(path, err);
+    if (fd < 0) return false;
+    bool put = file_put(fd, data, n, path, err);
+    Error later;
+    return file_close(fd, path, put ? err : &later) && put;
+}
+
+// Makes the names in a directory as durable as the files: after creating, renaming, removing.
+static inline bool dir_sync(const char *dir, Error *err) {
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return fail(err, "%s: cannot open it: %s", dir, strerror(errno));
+    bool synced = fsync(fd) == 0 || errno == EINVAL;             // EINVAL: a file system without
+    if (!synced) fail(err, "%s: cannot write it: %s", dir, strerror(errno));
+    close(fd);
+    return synced;
+}
+
+// Removes a file, or a directory with all it holds; a link is removed, not followed. What is not
+// there is no error.
+static inline bool path_remove(const char *path, Error *err) {
+    if (unlink(path) == 0 || errno == ENOENT) return true;
+    DIR *dir = opendir(path);
+    if (!dir) return fail(err, "%s: cannot remove it: %s", path, strerror(errno));
+    bool removed = true;
+    for (struct dirent *e; removed && (e = readdir(dir)) != NULL; ) {
+        Path child;
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
+        removed = path_join(&child, path, e->d_name, err) && path_remove(child.text, err);
+    }
+    closedir(dir);
+    if (removed && rmdir(path) != 0)
+        return fail(err, "%s: cannot remove it: %s", path, strerror(errno));
+    return removed;
+}

@@ -1,0 +1,493 @@
+// Text to tokens and back, with GPT-2's vocabulary, somebody else's, or one's own.
+//
+//     Tokenizer t;
+//     tokenizer_bytes(&t);                                    byte level: no merges
+//     tokenizer_load(&t, "gpt2.tiktoken", &err);              or somebody's vocabulary
+//     tokenizer_train(&t, &counts, 4096);                     or one's own: bpe_train.h
+//     size_t count = tokenizer_encode(&t, ids, text, n);      ids has room for n
+//     const char *bytes = tokenizer_piece(&t, ids[0], &length);
+//     tokenizer_save(&t, "tokenizer.json", &err);
+//     tokenizer_free(&t);
+//
+// Every string of bytes can be encoded and comes back as it was, UTF-8 or not. <|endoftext|> in a
+// text is 13 ordinary characters: encoding never produces the token, only prepare writes it.
+// The algorithm is in bpe.h; here are the files.
+#pragma once
+#include "bpe.h"
+#include "file.h"
+#include "json.h"
+
+// ============================== tokens in the alphabet ==============================
+
+// Characters of that alphabet (UTF-8, valid) to bytes; SIZE_MAX when one is not of it.
+static inline size_t bytes_from_chars(char *out, const char *text, size_t n) {
+    const unsigned char *s = (const unsigned char *)text;
+    size_t count = 0;
+    for (size_t i = 0; i < n; ) {
+        bool two = s[i] >= 0xC0 && s[i] < 0xE0 && i + 1 < n && (s[i+1] & 0xC0) == 0x80;
+        int c = two ? (s[i] & 0x1F) << 6 | (s[i+1] & 0x3F) : s[i] < 0x80 ? s[i] : INT_MAX;
+        int byte = char_to_byte(c);
+        if (byte < 0) return SIZE_MAX;
+        out[count++] = (char)byte;
+        i += two ? 2 : 1;
+    }
+    return count;
+}
+
+// A token in that alphabet, as it stands inside a JSON string.
+static inline void token_print_chars(FILE *f, const Tokenizer *t, int id) {
+    size_t n;
+    const char *text = tokenizer_piece(t, id, &n);
+    for (size_t i = 0; i < n; i++) {
+        int c = byte_to_char((unsigned char)text[i]);
+        if (c == '"' || c == '\\') fputc('\\', f);
+        if (c < 128) fputc(c, f);
+        else fputc(0xC0 | c >> 6, f), fputc(0x80 | (c & 63), f);
+    }
+}
+
+static inline void token_print_plain(FILE *f, const Tokenizer *t, int id) {
+    size_t n;
+    const char *text = tokenizer_piece(t, id, &n);
+    json_write_string(f, text, n);
+}
+
+// ============================== writing tokenizer.json ==============================
+
+static inline void tokenizer_print_added(FILE *f, const Tokenizer *t) {
+    const char *comma = "";
+    for (int id = 0; id < t->vocab_size; id++) {
+        if (t->kind[id] != TOKEN_ADDED) continue;
+        fprintf(f, "%s\n    {\"id\": %d, \"content\": ", comma, id);
+        token_print_plain(f, t, id);
+        fprintf(f, ", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, "
+                "\"normalized\": false, \"special\": true}");
+        comma = ",";
+    }
+}
+
+static inline void tokenizer_print_vocab(FILE *f, const Tokenizer *t) {
+    for (int id = 0; id < t->vocab_size; id++) {
+        fprintf(f, "%s\n      ", id ? "," : "");
+        if (t->kind[id] == TOKEN_ADDED) {
+            token_print_plain(f, t, id);
+        } else {
+            fputc('"', f);
+            token_print_chars(f, t, id);
+            fputc('"', f);
+        }
+        fprintf(f, ": %d", id);
+    }
+}
+
+static inline void tokenizer_print_merges(FILE *f, const Tokenizer *t) {
+    for (int i = 0; i < t->n_merges; i++) {
+        fprintf(f, "%s\n      \"", i ? "," : "");
+        token_print_chars(f, t, t->merges[i].left);
+        fputc(' ', f);
+        token_print_chars(f, t, t->merges[i].right);
+        fputc('"', f);
+    }
+}
+
+static inline void tokenizer_print(FILE *f, const Tokenizer *t) {
+    fprintf(f, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n"
+            "  \"added_tokens\": [");
+    tokenizer_print_added(f, t);
+    fprintf(f, "\n  ],\n  \"normalizer\": null,\n"
+            "  \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
+            "\"trim_offsets\": true, \"use_regex\": true},\n"
+            "  \"post_processor\": null,\n"
+            "  \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, "
+            "\"trim_offsets\": true, \"use_regex\": true},\n"
+            "  \"model\": {\n    \"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
+            "\"continuing_subword_prefix\": \"\",\n    \"end_of_word_suffix\": \"\", "
+            "\"fuse_unk\": false, \"byte_fallback\": false,\n    \"vocab\": {");
+    tokenizer_print_vocab(f, t);
+    fprintf(f, "\n    },\n    \"merges\": [");
+    tokenizer_print_merges(f, t);
+    fprintf(f, "\n    ]\n  }\n}\n");
+}
+
+// Writes tokenizer.json; on failure nothing of that name is left. The caller syncs the directory.
+static inline bool tokenizer_save(const Tokenizer *t, const char *path, Error *err) {
+    FILE *f = fopen(path, "wb");
+    if (!f) return fail(err, "%s: cannot be written: %s", path, strerror(errno));
+    tokenizer_print(f, t);
+    bool written = !ferror(f) && fflush(f) == 0 && fsync(fileno(f)) == 0;
+    int why = errno;
+    if (fclose(f) != 0 && written) written = false, why = errno;
+    if (written) return true;
+    remove(path);
+    return fail(err, "%s: writing failed: %s", path, strerror(why));
+}
+
+// ============================== reading vocabularies ==============================
+// Three kinds of file hold the same thing. Each ends in tokenizer_check, and gives one line of
+// error for whatever is wrong with it.
+
+// The last look at what was read. Every byte must be a token, so that every text can be encoded.
+static inline bool tokenizer_check(Tokenizer *t, Error *err) {
+    if (t->eot < 0) return fail(err, "no " END_OF_TEXT " among the tokens");
+    for (int b = 0; b < 256; b++)
+        if (t->byte_id[b] < 0) return fail(err, "no token for the byte 0x%02X alone", b);
+    return true;
+}
+
+// Finds the tokens that their own bytes do not merge to. A word is looked up among the others.
+static inline void tokenizer_mark_parts(Tokenizer *t) {
+    size_t longest = 0, n;
+    for (int id = 0; id < t->vocab_size; id++) {
+        tokenizer_piece(t, id, &n);
+        if (n > longest) longest = n;
+    }
+    int *ids = (int *)alloc_or_die(longest * sizeof *ids, "the longest token");
+    for (int id = 0; id < t->vocab_size; id++) {
+        if (t->kind[id] == TOKEN_ADDED) continue;
+        const char *text = tokenizer_piece(t, id, &n);
+        bool whole = merge_word(t, ids, text, n) == 1 && ids[0] == id;
+        t->kind[id] = (unsigned char)(whole ? TOKEN_WHOLE : TOKEN_PART);
+    }
+    free(ids);
+}
+
+// ---- NAME.tiktoken: lines of base64 and rank; the merges follow from them ----
+
+static inline int base64_digit(int c) {
+    if (c >= 'A' && c <= 'Z') return c - 'A';
+    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+    if (c >= '0' && c <= '9') return c - '0' + 52;
+    return c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
+// Returns the number of bytes, or 0 for what is no base64.
+static inline size_t base64_read(char *out, const char *text, size_t n) {
+    size_t count = 0, padding = 0;
+    if (n == 0 || n % 4 != 0) return 0;
+    while (padding < 2 && text[n - 1 - padding] == '=') padding++;
+    for (size_t i = 0; i < n; i += 4) {
+        uint32_t bits = 0;
+        for (size_t k = i; k < i + 4; k++) {
+            int digit = k >= n - padding ? 0 : base64_digit(text[k]);
+            if (digit < 0) return 0;
+            bits = bits << 6 | (uint32_t)digit;
+        }
+        for (int shift = 16; shift >= 0; shift -= 8) out[count++] = (char)(bits >> shift & 255);
+    }
+    return count - padding;
+}
+
+// A line without its end; *text and *n move behind it.
+static inline size_t line_take(const char **line, const char **text, size_t *n) {
+    const char *end = (const char *)memchr(*text, '\n', *n);
+    size_t length = end ? (size_t)(end - *text) : *n, taken = end ? length + 1 : length;
+    *line = *text;
+    *text += taken;
+    *n -= taken;
+    return length > 0 && (*line)[length-1] == '\r' ? length - 1 : length;
+}
+
+static inline bool tiktoken_read_ranks(Tokenizer *t, char *scratch, const char *text, size_t n,
+                                       Error *err) {
+    for (int id = 0; n > 0; id++) {
+        const char *line;
+        size_t length = line_take(&line, &text, &n), gap = 0;
+        while (gap < length && line[gap] != ' ') gap++;
+        size_t bytes = base64_read(scratch, line, gap);
+        if (bytes == 0 || gap == length || length - gap > 12)
+            return fail(err, "line %d: expected base64, a blank and a rank", id + 1);
+        char rank[16], expected[16];
+        snprintf(rank, sizeof rank, "%.*s", (int)(length - gap - 1), line + gap + 1);
+        snprintf(expected, sizeof expected, "%d", id);
+        if (strcmp(rank, expected) != 0)
+            return fail(err, "line %d: expected rank %d: ranks begin with 0 and leave no gap",
+                        id + 1, id);
+        if (!tokenizer_push(t, scratch, bytes, TOKEN_WHOLE))
+            return fail(err, "line %d: the same token as in an earlier line", id + 1);
+    }
+    return true;
+}
+
+// Each longer token was made by merging the two that its bytes merge to without it.
+static inline bool tiktoken_recover_merges(Tokenizer *t, int *ids, Error *err) {
+    for (int id = 0; id < t->vocab_size; id++) {
+        size_t n;
+        const char *text = tokenizer_piece(t, id, &n);
+        if (n == 1 || t->kind[id] == TOKEN_ADDED) continue;
+        if (merge_word(t, ids, text, n) != 2)
+            return fail(err, "line %d: the token is not two earlier tokens merged", id + 1);
+        tokenizer_push_merge(t, ids[0], ids[1], id);
+    }
+    return true;
+}
+
+static inline bool tokenizer_parse_tiktoken(Tokenizer *t, const char *text, size_t n, Error *err) {
+    size_t lines = 2;                                      // the last, and end of text
+    for (size_t i = 0; i < n; i++) lines += text[i] == '\n';
+    tokenizer_init(t, lines, n + strlen(END_OF_TEXT), lines);
+    char *scratch = (char *)alloc_or_die(n, "the file's tokens");
+    int *ids = (int *)alloc_or_die(n * sizeof *ids, "the file's tokens");
+    bool good = tiktoken_read_ranks(t, scratch, text, n, err);
+    if (good) tokenizer_push_eot(t);
+    good = good && tokenizer_check(t, err) && tiktoken_recover_merges(t, ids, err);
+    free(scratch);
+    free(ids);
+    return good;
+}
+
+// ---- tokenizer.json, or vocab.json with merges.txt ----
+
+// A JSON vocabulary on its way into a tokenizer.
+typedef struct {
+    const JsonNode **by_id;        // (capacity) the string of each token
+    bool *added;                   // (capacity)
+    size_t capacity, n;
+    char *scratch;                 // room for any string of the file, twice
+} VocabReader;
+
+static inline bool vocab_place(VocabReader *l, const JsonNode *text, const JsonNode *id_node,
+                               bool added, Error *err) {
+    int64_t id;
+    if (text->type != JSON_STRING || !json_to_int(&id, id_node, 0, INT_MAX - 1))
+        return fail(err, "byte %zu: expected a token and its id", text->at);
+    if ((size_t)id >= l->capacity)
+        return fail(err, "byte %zu: id %lld among %zu tokens: ids begin with 0 and leave no gap",
+                    id_node->at, (long long)id, l->capacity);
+    const JsonNode *old = l->by_id[id];
+    bool same = old && old->length == text->length && !memcmp(old->text, text->text, old->length);
+    if (old && !same)
+        return fail(err, "byte %zu: id %lld is taken by an earlier token", id_node->at,
+                    (long long)id);
+    if (!old) l->n++;
+    l->by_id[id] = text;
+    l->added[id] = added || json_is(text, END_OF_TEXT);
+    return true;
+}
+
+// Gathers the tokens in order of their ids.
+static inline bool vocab_gather(VocabReader *l, const JsonNode *vocab, const JsonNode *added,
+                                 Error *err) {
+    for (const JsonNode *k = json_first(vocab); k < json_end(vocab); k = json_next(k + 1))
+        if (!vocab_place(l, k, k + 1, false, err)) return false;
+    if (!added) return true;
+    for (const JsonNode *v = json_first(added); v < json_end(added); v = json_next(v)) {
+        const JsonNode *text = json_get(v, "content"), *id = json_get(v, "id");
+        if (!text || !id) return fail(err, "byte %zu: expected an id and a content", v->at);
+        if (!vocab_place(l, text, id, true, err)) return false;
+    }
+    return true;
+}
+
+static inline bool vocab_push(const VocabReader *l, Tokenizer *t, Error *err) {
+    for (size_t id = 0; id < l->n; id++) {
+        const JsonNode *text = l->by_id[id];
+        if (!text) return fail(err, "no token has the id %zu, but there are higher ones", id);
+        if (l->added[id]) {
+            if (json_is(text, END_OF_TEXT)) t->eot = t->vocab_size;
+            tokenizer_push(t, text->text, text->length, TOKEN_ADDED);
+            continue;
+        }
+        size_t bytes = bytes_from_chars(l->scratch, text->text, text->length);
+        if (bytes == SIZE_MAX || bytes == 0)
+            return fail(err, "byte %zu: the token \"%s\" is not in GPT-2's alphabet of bytes",
+                        text->at, json_show(text).text);
+        if (!tokenizer_push(t, l->scratch, bytes, TOKEN_WHOLE))
+            return fail(err, "byte %zu: the token \"%s\" appears twice", text->at,
+                        json_show(text).text);
+    }
+    return true;
+}
+
+// One merge: two tokens in the alphabet. The concatenation must be a token as well.
+static inline bool vocab_read_merge(const VocabReader *l, Tokenizer *t, const char *left,
+                                    size_t n_left, const char *right, size_t n_right, Error *err) {
+    int number = t->n_merges + 1;
+    size_t a = bytes_from_chars(l->scratch, left, n_left);
+    if (a == SIZE_MAX) return fail(err, "merge %d: not in GPT-2's alphabet of bytes", number);
+    size_t b = bytes_from_chars(l->scratch + a, right, n_right);
+    if (b == SIZE_MAX) return fail(err, "merge %d: not in GPT-2's alphabet of bytes", number);
+    int left_id = tokenizer_find(t, l->scratch, a), right_id = tokenizer_find(t, l->scratch + a, b);
+    int result = tokenizer_find(t, l->scratch, a + b);
+    if (left_id < 0 || right_id < 0 || result < 0)
+        return fail(err, "merge %d: %s is no token of the vocabulary", number,
+                    left_id < 0 ? "its left part" : right_id < 0 ? "its right part" : "its result");
+    if (!tokenizer_push_merge(t, left_id, right_id, result))
+        return fail(err, "merge %d: appears twice", number);
+    return true;
+}
+
+// "left right"
+static inline bool vocab_read_merge_line(const VocabReader *l, Tokenizer *t, const char *line,
+                                         size_t n, Error *err) {
+    const char *gap = (const char *)memchr(line, ' ', n);
+    if (!gap) return fail(err, "merge %d: expected two tokens, a blank between", t->n_merges + 1);
+    size_t left = (size_t)(gap - line);
+    return vocab_read_merge(l, t, line, left, gap + 1, n - left - 1, err);
+}
+
+// ["left right", ...] in older files, [["left", "right"], ...] in newer ones.
+static inline bool vocab_read_merge_list(const VocabReader *l, Tokenizer *t,
+                                         const JsonNode *merges, Error *err) {
+    for (const JsonNode *v = json_first(merges); v < json_end(merges); v = json_next(v)) {
+        bool good;
+        if (v->type == JSON_STRING) good = vocab_read_merge_line(l, t, v->text, v->length, err);
+        else if (v->type == JSON_ARRAY && v->length == 2 && v->span == 3
+                 && v[1].type == JSON_STRING && v[2].type == JSON_STRING)
+            good = vocab_read_merge(l, t, v[1].text, v[1].length, v[2].text, v[2].length, err);
+        else good = fail(err, "byte %zu: expected a merge, a pair of tokens", v->at);
+        if (!good) return false;
+    }
+    return true;
+}
+
+static inline bool vocab_read_merge_text(const VocabReader *l, Tokenizer *t, const char *text,
+                                         size_t n, Error *err) {
+    for (bool first = true; n > 0; first = false) {
+        const char *line;
+        size_t length = line_take(&line, &text, &n);
+        if (first && length >= 8 && memcmp(line, "#version", 8) == 0) continue;
+        if (!vocab_read_merge_line(l, t, line, length, err)) return false;
+    }
+    return true;
+}
+
+// Where the merges are: in a list of the JSON, or in a text of their own.
+typedef struct {
+    const JsonNode *list;
+    const char *text;
+    size_t n;
+} MergeSource;
+
+static inline bool vocab_read(Tokenizer *t, const JsonNode *vocab, const JsonNode *added,
+                              MergeSource merges, size_t file_size, Error *err) {
+    VocabReader l;
+    size_t lines = merges.list ? merges.list->length : 1;
+    for (size_t i = 0; i < merges.n; i++) lines += merges.text[i] == '\n';
+    l.n = 0;
+    l.capacity = vocab->length + (added ? added->length : 0);
+    l.by_id = (const JsonNode **)alloc_or_die(l.capacity * sizeof *l.by_id, "the vocabulary");
+    l.added = (bool *)alloc_or_die(l.capacity * sizeof *l.added, "the vocabulary");
+    l.scratch = (char *)alloc_or_die(file_size + merges.n, "the file's tokens");
+    tokenizer_init(t, l.capacity, file_size, lines);
+    bool good = vocab_gather(&l, vocab, added, err) && vocab_push(&l, t, err)
+        && tokenizer_check(t, err)
+        && (merges.list ? vocab_read_merge_list(&l, t, merges.list, err)
+                        : vocab_read_merge_text(&l, t, merges.text, merges.n, err));
+    free(l.by_id);
+    free(l.added);
+    free(l.scratch);
+    if (good) tokenizer_mark_parts(t);
+    return good;
+}
+
+// Absent, null, false and "" all say that something is not used.
+static inline bool json_unused(const JsonNode *object, const char *key) {
+    const JsonNode *v = json_get(object, key);
+    return !v || v->type == JSON_NULL || v->type == JSON_FALSE || json_is(v, "");
+}
+
+// Refuses what would encode differently: other models, other rules for words, normalization.
+static inline bool vocab_check_is_gpt2(const JsonNode *root, const JsonNode *model, Error *err) {
+    const JsonNode *type = json_get(model, "type"), *words = json_get(root, "pre_tokenizer");
+    const JsonNode *kind = words ? json_get(words, "type") : NULL;
+    const JsonNode *regex = words ? json_get(words, "use_regex") : NULL;
+    if (type && !json_is(type, "BPE"))
+        return fail(err, "the model is \"%s\"; only \"BPE\" is understood", json_show(type).text);
+    if (!kind || !json_is(kind, "ByteLevel") || !json_unused(words, "add_prefix_space")
+        || (regex && regex->type != JSON_TRUE))
+        return fail(err, "the pre_tokenizer is not GPT-2's; only \"ByteLevel\" with its regular "
+                    "expression and without add_prefix_space is understood");
+    if (!json_unused(root, "normalizer")) return fail(err, "\"normalizer\" is not understood");
+    const char *const unused[3] = { "continuing_subword_prefix", "end_of_word_suffix",
+                                    "ignore_merges" };
+    for (int i = 0; i < 3; i++)
+        if (!json_unused(model, unused[i])) return fail(err, "\"%s\" is not understood", unused[i]);
+    return true;
+}
+
+static inline bool vocab_read_json(Tokenizer *t, const JsonNode *root, size_t n, Error *err) {
+    const JsonNode *model = json_need(root, "model", JSON_OBJECT, err);
+    if (!model || !vocab_check_is_gpt2(root, model, err)) return false;
+    const JsonNode *vocab = json_need(model, "vocab", JSON_OBJECT, err);
+    const JsonNode *merges = vocab ? json_need(model, "merges", JSON_ARRAY, err) : NULL;
+    const JsonNode *added = json_get(root, "added_tokens");
+    if (!merges) return false;
+    if (added && added->type != JSON_ARRAY) return fail(err, "\"added_tokens\" must be a list");
+    MergeSource source = { merges, NULL, 0 };
+    return vocab_read(t, vocab, added, source, n, err);
+}
+
+// ---- whichever it is ----
+
+// merges.txt stands beside vocab.json.
+static inline bool vocab_read_pair(Tokenizer *t, const JsonNode *root, size_t n,
+                                       const char *path, Error *err) {
+    const char *slash = strrchr(path, '/');
+    MergeSource source = { NULL, NULL, 0 };
+    FileMap merges;
+    Path merges_path;
+    Error why;
+    snprintf(merges_path.text, sizeof merges_path.text, "%.*smerges.txt",
+             slash ? (int)(slash + 1 - path) : 0, path);
+    if (!file_map(&merges, merges_path.text, &why))
+        return fail(err, "a list of tokens, whose merges should stand beside it; %.400s", why.text);
+    source.text = (const char *)merges.bytes;
+    source.n = merges.n;
+    bool good = vocab_read(t, root, NULL, source, n, err);
+    file_unmap(&merges);
+    return good;
+}
+
+static inline bool tokenizer_parse_json(Tokenizer *t, const char *text, size_t n,
+                                           const char *path, Error *err) {
+    Json j;
+    if (!json_parse(&j, text, n, err)) return false;
+    const JsonNode *model = json_get(j.root, "model");     // in a vocab.json it may be a token
+    bool good = model && model->type == JSON_OBJECT ? vocab_read_json(t, j.root, n, err)
+                                                    : vocab_read_pair(t, j.root, n, path, err);
+    json_free(&j);
+    return good;
+}
+
+static inline bool tokenizer_parse_kind(Tokenizer *t, const char *text, size_t n,
+                                        const char *path, Error *err) {
+    const char *kind = file_kind((const unsigned char *)text, n);
+    size_t i = 0;
+    while (i < n && (text[i] == ' ' || text[i] == '\n' || text[i] == '\r')) i++;
+    if (kind) return fail(err, "not a vocabulary but %s", kind);
+    if (n > 1 << 28) return fail(err, "%zu bytes are more than any vocabulary has", n);
+    if (i < n && text[i] == '{') return tokenizer_parse_json(t, text, n, path, err);
+    if (n >= 8 && memcmp(text, "#version", 8) == 0)
+        return fail(err, "merges alone; name the vocab.json beside them");
+    return tokenizer_parse_tiktoken(t, text, n, err);
+}
+
+// Reads the n bytes of a vocabulary file, of any of the three kinds. path is only for finding
+// merges.txt. When it fails there is nothing to free.
+static inline bool tokenizer_parse(Tokenizer *t, const char *text, size_t n, const char *path,
+                                   Error *err) {
+    memset(t, 0, sizeof *t);
+    bool good = tokenizer_parse_kind(t, text, n, path, err);
+    if (!good) tokenizer_free(t);
+    return good;
+}
+
+// Reads a vocabulary: tokenizer.json, vocab.json with merges.txt beside it, a file of tiktoken, or
+// a directory that holds one of the first two. When it fails there is nothing to free.
+static inline bool tokenizer_load(Tokenizer *t, const char *path, Error *err) {
+    Path inside;
+    struct stat info;
+    FileMap file;
+    Error why;
+    memset(t, 0, sizeof *t);
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
+        if (!path_join(&inside, path, "tokenizer.json", err)) return false;
+        if (stat(inside.text, &info) != 0 && !path_join(&inside, path, "vocab.json", err))
+            return false;
+        path = inside.text;
+    }
+    if (!file_map(&file, path, err)) return false;
+    bool good = tokenizer_parse(t, (const char *)file.bytes, file.n, path, &why);
+    file_unmap(&file);
+    return good || fail(err, "%s: %.400s", path, why.text);
+}

@@ -1,0 +1,337 @@
+#!/bin/sh
+# prepare, as a user runs it: what it writes, and how it refuses. PREPARE names another binary.
+prepare=${PREPARE:-./prepare}
+data=${BATCHWISE_DATA:-}
+for place in ../shared/data data; do
+    [ -n "$data" ] || { [ -f "$place/tinyshakespeare.txt" ] && data=$place; }
+done
+dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
+trap 'rm -rf "$dir"' EXIT
+failed=0
+
+end() {                                     # end NAME: prints the verdict on the test
+    if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
+    why=
+}
+check() {                                   # check WHAT COMMAND...: the command must succeed
+    what=$1; shift
+    "$@" > "$dir/stdout" 2> "$dir/stderr" || why=${why:-"$what: $(head -n 1 "$dir/stderr")"}
+}
+same() { [ "$2" = "$3" ] || why=${why:-"$1: $2, not $3"}; }
+# refused WORDS ARGS...: one line on stderr that holds the words, status 1, nothing in $dir/no.
+refused() {
+    words=$1; shift
+    "$prepare" "$@" > "$dir/stdout" 2> "$dir/stderr" < "${input:-/dev/null}"
+    same "status of '$*'" $? 1
+    same "lines of '$*'" "$(wc -l < "$dir/stderr" | tr -d ' ')" 1
+    grep -q "^prepare: " "$dir/stderr" || why=${why:-"'$*' does not name the program"}
+    grep -qF -e "$words" "$dir/stderr" || why=${why:-"'$*' says: $(cat "$dir/stderr")"}
+    [ ! -e "$dir/no" ] || why=${why:-"'$*' left a directory"}
+}
+ints() { od -An -v -t d4 -N $((4 * $2)) "$1" | tr -s ' \n' '  ' | sed 's/^ //; s/ $//'; }
+tokens() { tail -c +1025 "$1" | od -An -v -t u2 | tr -s ' ' '\n' | grep .; }
+text_of() { tokens "$1" | "$prepare" decode --tokenizer "${2:-byte}"; }
+eots() { tokens "$1" | grep -cx "$2"; }
+leftovers() { find "$1" -name '*.tmp' | wc -l | tr -d ' '; }
+
+# ---- tales ----
+
+check tales "$prepare" tales --out "$dir/made/tales" --tokens 30000 --seed 7
+train=$dir/made/tales/tales_train_000000.bin
+val=$dir/made/tales/tales_val_000000.bin
+count=$(tokens "$train" | wc -l | tr -d ' ')
+same "header of train" "$(ints "$train" 5)" "20240520 1 $count 257 256"
+same "rest of the header" "$(ints "$train" 256 | cut -d' ' -f6- | tr -d ' 0')" ""
+[ "$count" -ge 30000 ] && [ "$count" -lt 31100 ] || why=${why:-"$count tokens, not 30000"}
+same "last token" "$(tokens "$train" | tail -n 1)" 256
+count=$(tokens "$val" | wc -l | tr -d ' ')
+same "header of val" "$(ints "$val" 5)" "20240520 1 $count 257 256"
+floor=${val%.bin}.floor
+same "first line of the floor" "$(head -n 1 "$floor")" "batchwise floor 1"
+same "a floor for each tale" "$(tail -n +2 "$floor" | wc -l | tr -d ' ')" "$(eots "$val" 256)"
+same "floors are positive numbers" \
+    "$(tail -n +2 "$floor" | grep -Evc '^[0-9]+\.?[0-9]*$')" 0
+[ -s "$dir/made/tales/tokenizer.json" ] || why=${why:-"no tokenizer.json"}
+same "temporary files" "$(leftovers "$dir/made/tales")" 0
+end tales_writes_shards
+
+check again "$prepare" tales --out "$dir/again" --tokens 30000 --seed 7
+check "the same seed" cmp "$train" "$dir/again/tales_train_000000.bin"
+check "the same seed" cmp "$floor" "$dir/again/tales_val_000000.floor"
+OMP_NUM_THREADS=1 check "one thread" "$prepare" tales --out "$dir/again" --tokens 30000 --seed 7
+check "one thread" cmp "$train" "$dir/again/tales_train_000000.bin"
+check more "$prepare" tales --out "$dir/again" --tokens 40000 --seed 7
+check "validation does not depend on --tokens" cmp "$val" "$dir/again/tales_val_000000.bin"
+check "another seed" "$prepare" tales --out "$dir/again" --tokens 30000 --seed 8
+cmp -s "$train" "$dir/again/tales_train_000000.bin" && why=${why:-"another seed, the same bytes"}
+text_of "$train" | head -c 2000 > "$dir/a"
+text_of "$val" | head -c 2000 > "$dir/b"
+cmp -s "$dir/a" "$dir/b" && why=${why:-"training and validation tales are the same"}
+end tales_are_their_seed
+
+# ---- text, byte level ----
+
+printf 'a\0b\377\376 caf\303\251\n' > "$dir/bytes.txt"           # 12 bytes, not UTF-8
+check bytes "$prepare" text "$dir/bytes.txt" --out "$dir/bytes" --val-fraction 0
+text_of "$dir/bytes/text_train_000000.bin" > "$dir/back"
+{ cat "$dir/bytes.txt"; printf '<|endoftext|>'; } > "$dir/want"
+check "NUL and invalid UTF-8 come back" cmp "$dir/want" "$dir/back"
+same "no validation" "$(ls "$dir/bytes" | tr '\n' ' ')" "text_train_000000.bin tokenizer.json "
+end text_keeps_every_byte
+
+printf 'one line of twenty..' > "$dir/1.txt"
+printf 'two lines of ten....' > "$dir/2.txt"
+check "two files" "$prepare" text "$dir/1.txt" --val-fraction 0.25 "$dir/2.txt" --out "$dir/two"
+same train "$(text_of "$dir/two/text_train_000000.bin")" \
+    "one line of twe<|endoftext|>two lines of te<|endoftext|>"
+same val "$(text_of "$dir/two/text_val_000000.bin")" "nty..<|endoftext|>n....<|endoftext|>"
+same header "$(ints "$dir/two/text_train_000000.bin" 5)" "20240520 1 32 257 256"
+end text_ends_each_file
+
+# 1 + 3k bytes: a cut at 90% falls inside a character of three bytes and has to move before it
+for k in 3 4 5 6 7 8 9 10; do
+    { printf x; for i in $(seq $k); do printf '\343\201\202'; done; } > "$dir/utf8.txt"
+    check utf8 "$prepare" text "$dir/utf8.txt" --out "$dir/utf8"
+    n=$(tokens "$dir/utf8/text_train_000000.bin" | wc -l)
+    same "characters before the cut, $k" "$(((n - 2) % 3))" 0
+    cut=$(((3 * k + 1) * 9 / 10))
+    same "the cut of $k is near" "$((n - 1 <= cut && n - 1 > cut - 3))" 1
+done
+end text_cuts_between_characters
+
+if [ -f "$data/tinyshakespeare.txt" ]; then
+    check shakespeare "$prepare" text "$data/tinyshakespeare.txt" --out "$dir/shakespeare"
+    same train "$(ints "$dir/shakespeare/text_train_000000.bin" 3)" "20240520 1 1003855"
+    same val "$(ints "$dir/shakespeare/text_val_000000.bin" 3)" "20240520 1 111541"
+    end text_splits_tiny_shakespeare
+else
+    echo "skip text_splits_tiny_shakespeare: needs tinyshakespeare.txt in BATCHWISE_DATA"
+fi
+
+# ---- text, byte pairs ----
+
+for i in 1 2 3 4 5 6 7 8 9; do
+    printf 'the cat and the hat, the bat and the rat. caf\303\251 %d\n' $i
+done > "$dir/words.txt"
+check learn "$prepare" text "$dir/words.txt" --out "$dir/bpe" --tokenizer bpe:270 --val-fraction 0
+grep -q "270 tokens learnt" "$dir/stdout" || why=${why:-"$(cat "$dir/stdout")"}
+same header "$(ints "$dir/bpe/text_train_000000.bin" 5 | cut -d' ' -f4-)" "270 269"
+text_of "$dir/bpe/text_train_000000.bin" "$dir/bpe/tokenizer.json" > "$dir/back"
+{ cat "$dir/words.txt"; printf '<|endoftext|>'; } > "$dir/want"
+check "the text comes back" cmp "$dir/want" "$dir/back"
+tokens "$dir/bpe/text_train_000000.bin" | grep -vx 269 | tr '\n' ' ' | sed 's/ $//' > "$dir/want"
+"$prepare" encode --tokenizer "$dir/bpe" < "$dir/words.txt" | tr -d '\n' > "$dir/ids"
+check "encode gives the same ids" cmp "$dir/want" "$dir/ids"
+check "its file" "$prepare" text "$dir/words.txt" --out "$dir/bpe2" --val-fraction 0 \
+    --tokenizer "$dir/bpe/tokenizer.json"
+check "with its file, the same shard" cmp "$dir/bpe/text_train_000000.bin" \
+    "$dir/bpe2/text_train_000000.bin"
+check "with its file, the same file" cmp "$dir/bpe/tokenizer.json" "$dir/bpe2/tokenizer.json"
+check "too little text" "$prepare" text "$dir/1.txt" --out "$dir/bpe2" --tokenizer bpe:5000
+grep -q "no other pair occurs twice" "$dir/stdout" || why=${why:-"$(cat "$dir/stdout")"}
+for bad in bpe: bpe:256 bpe:65537 bpe:-5 bpe:many bpe:1e99; do
+    refused "got '$bad', expected bpe:N" text "$dir/1.txt" --out "$dir/no" --tokenizer "$bad"
+done
+refused "bpe:N learns from a text" encode --tokenizer bpe:300
+echo '<!DOCTYPE html><title>404</title>' > "$dir/page.json"
+refused "web page" text "$dir/1.txt" --out "$dir/no" --tokenizer "$dir/page.json"
+awk 'BEGIN {                                # 65,537 tokens: bytes, merges of two bytes, end of text
+    for (i = 0; i < 256; i++) {
+        visible = (i > 32 && i < 127) || (i > 160 && i < 173) || i > 173
+        char = visible ? i : 256 + hidden++
+        name[i] = sprintf("\\u%04x", char)
+    }
+    printf "{\"pre_tokenizer\": {\"type\": \"ByteLevel\"}, \"model\": {\"merges\": [], \"vocab\": {"
+    for (i = 0; i < 65536; i++)
+        printf "\"%s\": %d, ", i < 256 ? name[i] : name[int(i / 256)] name[i % 256], i
+    print "\"<|endoftext|>\": 65536}}}"
+}' > "$dir/large.json"
+refused "65537 tokens, more than the 65536" text "$dir/1.txt" --out "$dir/no" \
+    --tokenizer "$dir/large.json"
+same "but encode takes it" "$(printf abc | "$prepare" encode --tokenizer "$dir/large.json")" \
+    "97 98 99"
+end byte_pairs
+
+if [ -f "$data/gpt2.tiktoken" ]; then
+    same "Hello world" \
+        "$(printf 'Hello world' | "$prepare" encode --tokenizer "$data/gpt2.tiktoken")" "15496 995"
+    if [ -f "$data/tinyshakespeare.txt" ]; then
+        check shakespeare "$prepare" text "$data/tinyshakespeare.txt" --out "$dir/gpt2" \
+            --tokenizer "$data/gpt2.tiktoken"
+        same "train, as nanoGPT counts, and an end" \
+            "$(ints "$dir/gpt2/text_train_000000.bin" 5)" "20240520 1 301967 50257 50256"
+        same "val, as nanoGPT counts, and an end" \
+            "$(ints "$dir/gpt2/text_val_000000.bin" 5)" "20240520 1 36060 50257 50256"
+    fi
+    end gpt2s_tokens
+else
+    echo "skip gpt2s_tokens: needs gpt2.tiktoken in BATCHWISE_DATA"
+fi
+
+# ---- encode and decode ----
+
+cat "$prepare" | head -c 100000 > "$dir/any"
+"$prepare" encode < "$dir/any" | "$prepare" decode > "$dir/back"
+check "any bytes" cmp "$dir/any" "$dir/back"
+same ids "$(printf 'Hi!' | "$prepare" encode)" "72 105 33"
+same nothing "$(printf '' | "$prepare" encode)" ""
+printf '<|endoftext|>' | "$prepare" encode > "$dir/ids"
+same "end of text in a text is text" "$(wc -w < "$dir/ids" | tr -d ' ')" 13
+for bad in '1 x 2' '72 -1' '257' '99999999999999999999' '3.5' '0x41'; do
+    printf '%s' "$bad" > "$dir/ids"
+    input=$dir/ids refused "is no token id; expected whole numbers from 0 to 256" decode
+done
+end encode_decode
+
+# ---- an output directory that is not empty ----
+
+cp -R "$dir/two" "$dir/replaced"
+touch "$dir/replaced/text_train_000001.bin" "$dir/replaced/text_train_000007.bin.tmp"
+check replace "$prepare" text "$dir/1.txt" --out "$dir/replaced"
+same "shards of the same name are replaced" "$(ls "$dir/replaced" | tr '\n' ' ')" \
+    "text_train_000000.bin text_val_000000.bin tokenizer.json "
+refused "holds text_" tales --out "$dir/two"
+mkdir "$dir/foreign"
+touch "$dir/foreign/fineweb_train_000001.bin"
+refused "fineweb_train_000001.bin, which is no shard of text" text "$dir/1.txt" --out "$dir/foreign"
+same "the foreign file alone" "$(ls "$dir/foreign")" fineweb_train_000001.bin
+cp "$dir/two/text_train_000000.bin" "$dir/before"
+refused "cannot be opened" text "$dir/1.txt" "$dir/missing.txt" --out "$dir/two"
+check "shards survive a mistake" cmp "$dir/before" "$dir/two/text_train_000000.bin"
+end output_that_is_not_empty
+
+# ---- mistakes ----
+
+mkdir "$dir/folder"
+: > "$dir/empty"
+printf x > "$dir/short"
+mkfifo "$dir/pipe"
+( sleep 5 > "$dir/pipe" & echo $! > "$dir/pid" ) 2> /dev/null
+refused "cannot be opened: No such file" text "$dir/nowhere" --out "$dir/no"
+refused "is a directory" text "$dir/folder" --out "$dir/no"
+refused "is empty" text "$dir/empty" --out "$dir/no"
+refused "is empty" text "$dir/1.txt" "$dir/empty" --out "$dir/no"
+refused "is no regular file" text "$dir/pipe" --out "$dir/no"
+kill "$(cat "$dir/pid")" 2> /dev/null
+refused "1 bytes are too few" text "$dir/short" --out "$dir/no"
+refused "no file" text --out "$dir/no"
+refused "--out: missing" text "$dir/1.txt"
+refused "--out: missing" tales
+refused "cannot be made" tales --out "$dir/1.txt"
+refused "cannot be made" tales --out "$dir/1.txt/no"
+refused "--out: its value is missing" tales --out
+refused "--tokens: its value is missing" tales --tokens --out "$dir/no"
+for bad in 0 -1 1e13 99999999999999999999999 ten 1.5 '' 0x10 nan; do
+    refused "--tokens: got '$bad', expected a whole" tales --out "$dir/no" --tokens "$bad"
+done
+refused "--seed: got '-1', expected" tales --out "$dir/no" --seed -1
+for bad in -0.1 1 2 x inf; do
+    refused "--val-fraction: got '$bad'" text "$dir/1.txt" --out "$dir/no" --val-fraction "$bad"
+done
+refused "the nearest is --tokens" tales --out "$dir/no" --token 5
+refused "the nearest is --val-fraction" text "$dir/1.txt" --out "$dir/no" --val-fractoin 0.1
+refused "--tokenizer: " text "$dir/1.txt" --out "$dir/no" --tokenizer "$dir/nothing.json"
+refused "expected a flag" tales --out "$dir/no" stray
+refused "the nearest is tales" tale
+refused "unknown command" something
+refused "no command"
+for command in "" tales text encode decode; do
+    check "help of $command" "$prepare" $command --help
+    grep -q "^usage: prepare" "$dir/stdout" || why=${why:-"no help for '$command'"}
+done
+if [ "$(id -u)" != 0 ]; then
+    mkdir -m 555 "$dir/locked"
+    refused "Permission denied" tales --out "$dir/locked"
+    refused "Permission denied" tales --out "$dir/locked/no"
+elif [ -d /proc/self ]; then
+    refused "/proc/" tales --out /proc --tokens 1000
+fi
+end mistakes
+
+# ---- disasters ----
+
+( ulimit -f 100; "$prepare" tales --out "$dir/no" --tokens 1e6 > /dev/null 2> "$dir/stderr" )
+same "status of a run out of file size" $? 1
+grep -q "writing to .* failed" "$dir/stderr" || why=${why:-"$(cat "$dir/stderr")"}
+[ ! -e "$dir/no" ] || why=${why:-"left $(ls "$dir/no")"}
+( ulimit -f 100; "$prepare" tales --out "$dir/two" --tokens 1e6 > /dev/null 2>&1 )
+( ulimit -f 100; "$prepare" text "$dir/any" --out "$dir/two" > /dev/null 2>&1 )
+check "the old shards are left" cmp "$dir/before" "$dir/two/text_train_000000.bin"
+same "temporary files" "$(leftovers "$dir/two")" 0
+end a_file_too_large
+
+mkdir "$dir/disk"
+cat > "$dir/full.sh" <<'END'
+mount -t tmpfs -o size=200k none "$2" 2> /dev/null || exit 77
+"$1" tales --out "$2" --tokens 1e6 > /dev/null 2> "$3"
+[ $? = 1 ] || exit 1
+[ -z "$(ls -A "$2")" ] || exit 2
+END
+unshare -rm sh "$dir/full.sh" "$prepare" "$dir/disk" "$dir/stderr" 2> /dev/null
+status=$?
+if [ $status != 0 ] && ! { [ $status -le 2 ] && [ -s "$dir/stderr" ]; }; then
+    unshare -m sh "$dir/full.sh" "$prepare" "$dir/disk" "$dir/stderr" 2> /dev/null
+    status=$?
+fi
+case $status in
+    0) grep -q "No space left" "$dir/stderr" || why="says: $(cat "$dir/stderr")"; end a_full_disk ;;
+    1) why="no status 1"; end a_full_disk ;;
+    2) why="files are left"; end a_full_disk ;;
+    *) echo "skip a_full_disk: needs the right to mount a small tmpfs" ;;
+esac
+
+"$prepare" tales --out "$dir/killed" --tokens 1e9 > /dev/null 2>&1 &
+pid=$!
+for i in $(seq 100); do                      # until it has begun: ten seconds at most
+    [ -s "$dir/killed/tales_train_000000.bin.tmp" ] && break
+    sleep 0.1
+done
+refused "another prepare is writing" tales --out "$dir/killed" --tokens 1000
+kill -9 $pid
+wait $pid 2> /dev/null
+same "shards after kill -9" "$(find "$dir/killed" -name '*.bin' | wc -l | tr -d ' ')" 0
+same "it was killed while writing" "$(($(leftovers "$dir/killed") > 0))" 1
+check "the next run" "$prepare" tales --out "$dir/killed" --tokens 1000
+same "temporary files" "$(leftovers "$dir/killed")" 0
+end kill_9
+
+if [ -n "${CC:=$(command -v cc)}" ] && [ -f dev/data/tales.c ] &&
+        $CC -O1 -std=gnu11 -w -DSHARD_TOKENS=5000 -o "$dir/small" dev/data/prepare.c \
+            dev/data/tales.c -lm 2> /dev/null; then
+    prepare=$dir/small
+    check "many shards" "$dir/small" tales --out "$dir/shards" --tokens 30000 --seed 7
+    for shard in "$dir"/shards/*_00000[01].bin; do
+        same "the end of $shard" "$(tokens "$shard" | tail -n 1)" 256
+        n=$(ints "$shard" 3 | cut -d' ' -f3)
+        [ "$n" -le 5000 ] && [ "$n" -gt 3976 ] || why=${why:-"$shard has $n tokens"}
+    done
+    for shard in "$dir"/shards/tales_train_*.bin; do tokens "$shard"; done > "$dir/a"
+    tokens "$train" > "$dir/b"
+    check "shards in a row are the one shard" cmp "$dir/a" "$dir/b"
+    for shard in "$dir"/shards/tales_val_00000[0-3].bin; do
+        same "floors of $shard" "$(($(wc -l < "${shard%.bin}.floor") - 1))" "$(eots "$shard" 256)"
+    done
+    head -c 12345 "$dir/any" > "$dir/12345"
+    check "a long text" "$dir/small" text "$dir/12345" --out "$dir/long" --val-fraction 0
+    same "its shards" "$(for s in "$dir"/long/*.bin; do ints "$s" 3; echo; done | cut -d' ' -f3 |
+        tr '\n' ' ')" "5000 5000 2346 "
+    # blocks of 64 bytes are cut everywhere, and the long word makes them grow
+    { head -c 30000 "$dir/any"; cat "$dir/words.txt"; printf '%05000d' 0; } > "$dir/mixed"
+    $CC -O1 -std=gnu11 -w -DTEXT_BLOCK=64 -o "$dir/blocks" dev/data/prepare.c dev/data/tales.c -lm
+    for tokenizer in "$dir/bpe" byte bpe:400; do
+        check "small blocks" "$dir/blocks" text "$dir/mixed" --out "$dir/a.d" --tokenizer $tokenizer
+        check "one block" "$dir/small" text "$dir/mixed" --out "$dir/b.d" --tokenizer $tokenizer
+        for part in train val; do
+            for d in a b; do
+                for s in "$dir/$d.d/"*$part*.bin; do tokens "$s"; done > "$dir/$d"
+            done
+            check "blocks change nothing" cmp "$dir/a" "$dir/b"
+        done
+    done
+    check "fewer shards" "$dir/small" tales --out "$dir/shards" --tokens 6000 --seed 7
+    same "stale shards are gone" "$(ls "$dir/shards" | grep -c train)" 2
+    end many_shards_and_blocks
+else
+    echo "skip many_shards_and_blocks: needs a C compiler"
+fi
+exit $failed
