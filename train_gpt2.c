@@ -27,8 +27,8 @@
 #endif
 #include "dataloader.h"
 #include "dev/lib/check.h"
+#include "dev/lib/checkpoint.h"
 #include "dev/lib/cpu_peak.h"
-#include "dev/lib/files.h"
 #include "dev/lib/floor.h"
 #include "dev/lib/gpt2.h"
 #include "dev/lib/log.h"
@@ -987,7 +987,9 @@ static void generate(Model *m, const Tokenizer *tok, const Sampler *s, Rng *rng,
 typedef struct {
     TrainOptions o;
     Model model;
-    Tokenizer tokenizer;
+    Tokenizer tokenizer;               // vocab_size is 0 when there is none
+    char *tokenizer_json;              // the same, as it is saved
+    size_t tokenizer_bytes;
     Loader train, val;
     Floor floor;
     LrSchedule lr;
@@ -1000,6 +1002,8 @@ typedef struct {
     double peak_flops;                 // of this machine, measured
     uint64_t step, tokens;             // updates made, tokens seen
     int64_t adam_step, skipped;        // updates AdamW made, and those it was spared
+    int64_t saved_step;                // of the newest checkpoint; -1 before the first
+    Json saved;                        // state.json of the run that is resumed; texts point into it
     double seconds, shown_at;          // since the start; when the last line was shown
 } Run;
 
@@ -1022,10 +1026,19 @@ static void catch_stop_signals(void) {
     sigaction(SIGTERM, &action, NULL);
 }
 
+// A log that cannot be written ends the run as a checkpoint that cannot does, or is given up.
+static void log_line_end(Run *r) {
+    Error err, closing;
+    if (log_end(&r->log, &err)) return;
+    if (r->o.on_save_error == SAVE_ERROR_STOP) die("%s", err.text);
+    fprintf(stderr, PROGRAM ": %s; going on without a log\n", err.text);
+    log_close(&r->log, &closing);
+}
+
 static void log_start(Run *r) {
     const Model *m = &r->model;
-    Error err;
-    log_begin(&r->log, "start");
+    log_begin(&r->log, r->step == 0 ? "start" : "resume");
+    log_int(&r->log, "step", (int64_t)r->step);
     train_options_echo(&r->log, &r->o);
     log_int(&r->log, "parameters", (int64_t)m->n_params);
     log_int(&r->log, "model_layers", m->c.L);
@@ -1037,13 +1050,12 @@ static void log_start(Run *r) {
     log_num(&r->log, "peak_flops", r->peak_flops);
     log_num(&r->log, "flops_per_token", gpt2_flops_per_token(&m->c, r->T));
     log_num(&r->log, "floor", r->floor.known ? r->floor.nats / (double)r->floor.tokens : NAN);
-    if (!log_end(&r->log, &err)) die("%s", err.text);
+    log_line_end(r);
 }
 
 static void log_step(Run *r, const Step *s) {
     double tok_per_s = (double)r->o.batch_tokens / s->seconds;
     bool skipped = !isfinite(s->grad_norm);
-    Error err;
     log_begin(&r->log, skipped ? "skip" : "step");
     log_int(&r->log, "step", (int64_t)r->step);
     log_int(&r->log, "tokens", (int64_t)r->tokens);
@@ -1060,7 +1072,7 @@ static void log_step(Run *r, const Step *s) {
     log_num(&r->log, "tok_per_s", tok_per_s);
     log_num(&r->log, "mfu", tok_per_s * gpt2_flops_per_token(&r->model.c, r->T) / r->peak_flops);
     if (skipped) log_int(&r->log, "skipped", r->skipped);
-    if (!log_end(&r->log, &err)) die("%s", err.text);
+    log_line_end(r);
 }
 
 // The line that a person reads. A terminal sees it renewed in place; a file gets one each 10 s.
@@ -1095,7 +1107,7 @@ static double evaluate_and_log(Run *r) {
     log_num(&r->log, "val_loss", e.loss);
     if (e.whole.tokens > 0) log_num(&r->log, "whole_loss", whole);
     if (e.whole.tokens > 0) log_num(&r->log, "whole_floor", whole_floor);
-    if (!log_end(&r->log, &err)) die("%s", err.text);
+    log_line_end(r);
 
     printf("%seval %5llu", isatty(STDOUT_FILENO) ? "\r\033[K" : "", (unsigned long long)r->step);
     if (r->length.steps >= 0) printf("/%lld", (long long)r->length.steps);
@@ -1114,6 +1126,18 @@ static void show_sample(Run *r) {
     printf("%s--- the model writes ---\n", isatty(STDOUT_FILENO) ? "\r\033[K" : "");
     generate(&r->model, &r->tokenizer, &r->sampler, &rng, r->text, 1, r->o.max_new, stdout);
     printf("---\n");
+}
+
+// How it ended, and what to do next.
+static void show_end(const Run *r) {
+    if (stop_signal) printf("\nstopped after step %llu\n", (unsigned long long)r->step);
+    if (!r->o.out || r->saved_step < 0) return;
+    printf("kept in %s: log.jsonl and %s; next, for example\n", r->o.out,
+           latest_name(r->o.out).text);
+    if (stop_signal) printf("  ./" PROGRAM " --resume --out %s\n", r->o.out);
+    else if (r->tokenizer.vocab_size > 0)
+        printf("  ./" PROGRAM " --init %s --generate \"Once upon a time\"\n", r->o.out);
+    printf("  scripts/plot.py %s --out loss.png\n", r->o.out);
 }
 
 // One update: micro-batches until the batch is full, then AdamW. An update whose gradient is not
@@ -1154,39 +1178,94 @@ static void train_step(Run *r, Step *s) {
     s->seconds_compute = computed - start - s->seconds_data;
 }
 
-// Returns the process's exit status.
-static int train(Run *r) {
-    double eval_loss = NAN, clock = seconds_now();
-    catch_stop_signals();
-    log_start(r);
-    if (run_done(&r->length, r->step, r->tokens, eval_loss)) evaluate_and_log(r);   // --steps 0
-    while (!stop_signal && !run_done(&r->length, r->step, r->tokens, eval_loss)) {
-        uint64_t step = r->step, tokens = r->tokens;
-        Step s;
-        train_step(r, &s);
-        r->seconds += seconds_now() - clock;
-        clock = seconds_now();
-        bool last = run_done(&r->length, r->step, r->tokens, NAN);
-        log_step(r, &s);
-        show_step(r, &s, last);
-        if (!isfinite(s.grad_norm))
-            fprintf(stderr, PROGRAM ": step %llu: its gradient is not finite; skipped, the weights "
-                    "are as before\n", (unsigned long long)r->step);
-        if (stop_signal) break;
-        if (last || period_due(&r->o.eval_every, step, r->step, tokens, r->tokens))
-            eval_loss = evaluate_and_log(r);
-        if (period_due(&r->o.sample_every, step, r->step, tokens, r->tokens)) show_sample(r);
-    }
+// The flags of the run as a JSON object, and what the data was; the caller frees it.
+static char *options_json(const Run *r) {
+    char *text = NULL;
+    size_t n;
+    Log json;
     Error err;
+    FILE *file = open_memstream(&text, &n);
+    if (!file) die("memory: none left for the run's options");
+    log_to(&json, file, "the run's options");
+    log_begin(&json, "options");
+    train_options_echo(&json, &r->o);
+    log_int(&json, "train_tokens", (int64_t)r->train.n_tokens);
+    if (!log_end(&json, &err)) die("%s", err.text);
+    free(json.line);
+    fclose(file);
+    return text;
+}
+
+// Saves a checkpoint in --out. Returns false when it could not, and the run is to go on without.
+static bool save(Run *r) {
+    if (!r->o.out || r->saved_step == (int64_t)r->step) return true;
+    Checkpoint k = {
+        r->model.c,
+        { (int64_t)r->step, (int64_t)r->tokens, (int64_t)r->train.samples, r->adam_step,
+          r->skipped, (uint64_t)r->o.seed, r->seconds },
+        options_json(r), r->model.params, r->model.adam_m, r->model.adam_v,
+        { (const unsigned char *)r->tokenizer_json, r->tokenizer_bytes },
+        r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1,
+    };
+    Error err;
+    double start = seconds_now();
+    bool saved = checkpoint_save(r->o.out, &k, r->o.keep, &err);
+    free((char *)k.options);
+    if (!saved) {
+        if (r->o.on_save_error == SAVE_ERROR_STOP)
+            die("%s; the last checkpoint is whole; make room and --resume", err.text);
+        fprintf(stderr, PROGRAM ": %s; going on without this checkpoint\n", err.text);
+        return false;
+    }
+    r->saved_step = (int64_t)r->step;
+    log_begin(&r->log, "save");
+    log_int(&r->log, "step", (int64_t)r->step);
+    log_int(&r->log, "tokens", (int64_t)r->tokens);
+    log_num(&r->log, "seconds", seconds_now() - start);
+    log_line_end(r);
+    return true;
+}
+
+static void log_finish(Run *r) {
     log_begin(&r->log, "end");
     log_text(&r->log, "reason", stop_signal ? "interrupted" : "done");
     log_int(&r->log, "step", (int64_t)r->step);
     log_int(&r->log, "tokens", (int64_t)r->tokens);
     log_int(&r->log, "skipped", r->skipped);
     log_num(&r->log, "seconds", r->seconds);
-    if (!log_end(&r->log, &err)) die("%s", err.text);
-    if (stop_signal) printf("\nstopped after step %llu\n", (unsigned long long)r->step);
-    return stop_signal ? 128 + stop_signal : 0;
+    log_line_end(r);
+}
+
+// Returns the process's exit status.
+static int train(Run *r) {
+    double eval_loss = NAN, clock;
+    catch_stop_signals();
+    log_start(r);
+    if (run_done(&r->length, r->step, r->tokens, eval_loss)) evaluate_and_log(r);   // --steps 0
+    clock = seconds_now();
+    while (!stop_signal && !run_done(&r->length, r->step, r->tokens, eval_loss)) {
+        uint64_t step = r->step, tokens = r->tokens;
+        Step s;
+        train_step(r, &s);
+        r->seconds += seconds_now() - clock;
+        bool last = run_done(&r->length, r->step, r->tokens, NAN);
+        log_step(r, &s);
+        show_step(r, &s, last);
+        if (!isfinite(s.grad_norm))
+            fprintf(stderr, PROGRAM ": step %llu: its gradient is not finite; skipped, the weights "
+                    "are as before\n", (unsigned long long)r->step);
+        if (!stop_signal
+            && (last || period_due(&r->o.eval_every, step, r->step, tokens, r->tokens)))
+            eval_loss = evaluate_and_log(r);
+        if (period_due(&r->o.sample_every, step, r->step, tokens, r->tokens)) show_sample(r);
+        if (period_due(&r->o.save_every, step, r->step, tokens, r->tokens)) save(r);
+        clock = seconds_now();
+    }
+    bool saved = r->step == 0 || save(r);        // however the run ends
+    log_finish(r);
+    show_end(r);
+    if (stop_signal) return 128 + stop_signal;
+    return saved ? 0 : 1;
 }
 
 // =================================================================================================
@@ -1202,15 +1281,23 @@ static void open_split(Loader *l, const Run *r, const char *glob_flag, const cha
     if (!loader_open(l, pattern, T, (uint64_t)r->o.seed, &err)) die("%s", err.text);
 }
 
-// The tokenizer that turns samples into text: --tokenizer, or the one beside the data.
-static void open_tokenizer(Run *r) {
-    char path[4096];
+// The tokenizer that turns samples into text: --tokenizer, or the one beside the checkpoint
+// (a directory, NULL for a fresh model), or the one beside the data; none at all is no error.
+static void open_tokenizer(Run *r, const char *checkpoint) {
+    const char *beside[] = { checkpoint, r->o.data };
+    char path[5000];
     Error err;
-    if (r->o.tokenizer) snprintf(path, sizeof path, "%s", r->o.tokenizer);
-    else if (r->o.data) snprintf(path, sizeof path, "%s/tokenizer.json", r->o.data);
-    if (r->o.tokenizer || (r->o.data && access(path, F_OK) == 0)) {
-        if (!tokenizer_load(&r->tokenizer, path, &err)) die("%s", err.text);
+    snprintf(path, sizeof path, "%s", r->o.tokenizer ? r->o.tokenizer : "");
+    for (int i = 0; i < 2 && !path[0]; i++) {
+        if (beside[i]) snprintf(path, sizeof path, "%s/tokenizer.json", beside[i]);
+        if (access(path, F_OK) != 0) path[0] = '\0';
     }
+    if (!path[0]) return;
+    if (!tokenizer_load(&r->tokenizer, path, &err)) die("%s", err.text);
+    FILE *f = open_memstream(&r->tokenizer_json, &r->tokenizer_bytes);
+    if (!f) die("memory: none left for the tokenizer");
+    tokenizer_print(f, &r->tokenizer);
+    fclose(f);
 }
 
 // A fresh model's sizes: what the flags say, with the vocabulary of the data.
@@ -1222,6 +1309,20 @@ static Config fresh_config(const Run *r) {
     if (r->o.layers == OPTION_UNSET && !gpt2_preset(&c, r->o.init, &err))
         die("--init: %s", err.text);
     return c;
+}
+
+// What --init or --resume names: true, with its place and sizes, when that is a checkpoint; false
+// for a fresh model.
+static bool find_checkpoint(Path *from, Config *c, const Run *r) {
+    Error err;
+    bool fresh_name = gpt2_preset(c, r->o.init, &err);
+    if (!r->o.resume && (fresh_name || r->o.layers != OPTION_UNSET)) return false;
+    const char *where = r->o.resume ? r->o.out : r->o.init;
+    if (!r->o.resume && access(where, F_OK) != 0)
+        die("--init: %s; nor is there a checkpoint of that name", err.text);
+    if (!checkpoint_find(from, where, &err) || !checkpoint_config(c, from->text, &err))
+        die("%s", err.text);
+    return true;
 }
 
 // What is about to happen, in a few lines.
@@ -1242,49 +1343,140 @@ static void show_setup(const Run *r) {
     if (asked > there)
         printf("note    --eval-tokens asks for %zu, the validation split has %zu in whole windows; "
                "all are used\n", asked, there);
+    if (r->step > 0)
+        printf("resumed after step %llu, %s tokens\n", (unsigned long long)r->step,
+               count_text((double)r->tokens).text);
 }
 
 // Makes --out and opens the log. A directory that holds a run is left alone unless told otherwise.
 static void open_output(Run *r) {
-    char path[4096];
+    char path[5000] = "";
     Error err;
     log_off(&r->log);
+    r->saved_step = -1;
     if (r->o.out) {
-        if (!make_directories(r->o.out, &err)) die("--out: %s", err.text);
         snprintf(path, sizeof path, "%s/log.jsonl", r->o.out);
-        if (access(path, F_OK) == 0 && !r->o.overwrite)
-            die("--out: %s holds a run already; choose another directory, or --overwrite it",
-                r->o.out);
+        bool holds_run = access(path, F_OK) == 0 || checkpoint_exists(r->o.out);
+        if (holds_run && !r->o.overwrite && !r->o.resume)
+            die("--out: %s holds a run already; --resume it, --overwrite it, or choose another "
+                "directory", r->o.out);
+        if (!checkpoint_begin(r->o.out, &err)) die("--out: %s", err.text);
+        if (r->o.overwrite && !checkpoint_clear(r->o.out, &err)) die("--out: %s", err.text);
     }
-    if (!r->o.out && !r->o.log) return;
-    if (!log_open(&r->log, r->o.log ? r->o.log : path, LOG_TRUNCATE, &err)) die("%s", err.text);
+    if (!path[0] && !r->o.log) return;
+    if (!log_open(&r->log, r->o.log ? r->o.log : path, r->o.resume ? LOG_APPEND : LOG_TRUNCATE,
+                  &err)) die("%s", err.text);
+}
+
+// Takes over the flags of the run in --out. Before anything else is opened, since they say what.
+static void restore_options(Run *r) {
+    Path from;
+    TrainState state;
+    Error err;
+    if (!r->o.out) die("--resume: needs --out DIR, the directory of the run to go on with");
+    if (!checkpoint_find(&from, r->o.out, &err)
+        || !checkpoint_load_state(&state, &r->saved, from.text, &err)) die("--resume: %s", err.text);
+    const JsonNode *saved = json_get(r->saved.root, "options");
+    int seq_len = r->o.seq_len;
+    int64_t seed = train_options_given(&r->o, "seed") ? r->o.seed : -1;
+    if (!train_options_restore(&r->o, saved, &err))
+        die("--resume: %s/state.json: %s", from.text, err.text);
+    if (seed >= 0 && (uint64_t)seed != state.seed)
+        die("--seed: the run began with %llu, which its order of samples depends on; leave it out",
+            (unsigned long long)state.seed);
+    int64_t saved_len;
+    if (seq_len > 0 && json_get_int(&saved_len, saved, "seq_len", 1, INT32_MAX, &err)
+        && saved_len != seq_len)
+        die("--seq-len: the run counts samples of %lld tokens; leave it out", (long long)saved_len);
+    if (!train_options_check(&r->o, &err)) die("%s", err.text);
+}
+
+// Sets the run to where the checkpoint stands; after this its next bits are those it would have had.
+static void restore_state(Run *r, const char *from) {
+    TrainState state;
+    Json again;
+    Error err;
+    int64_t tokens;
+    if (!checkpoint_load_optimizer(r->model.adam_m, r->model.adam_v, &r->model.c, from, &err)
+        || !checkpoint_load_state(&state, &again, from, &err)) die("--resume: %s", err.text);
+    if (json_get_int(&tokens, json_get(again.root, "options"), "train_tokens", 0, INT64_MAX, &err)
+        && (size_t)tokens != r->train.n_tokens)
+        die("--resume: the run began on %lld tokens, here are %zu; the data must be the same",
+            (long long)tokens, r->train.n_tokens);
+    json_free(&again);
+    r->step = (uint64_t)state.step;
+    r->tokens = (uint64_t)state.tokens;
+    r->train.samples = (uint64_t)state.samples;
+    r->adam_step = state.adam_steps;
+    r->skipped = state.skipped;
+    r->seconds = r->shown_at = state.seconds;
+    r->saved_step = state.step;
+}
+
+// Scratch for text: what generation reads and writes, and what sampling sorts.
+static void open_sampler(Run *r, int text_tokens) {
+    r->text = alloc_or_die((size_t)text_tokens * sizeof(int), "a text");
+    r->sampler.temperature = (float)r->o.temperature;
+    r->sampler.top_k = r->o.top_k;
+    r->sampler.top_p = (float)r->o.top_p;
+    r->sampler.candidates = alloc_or_die(r->model.c.V * sizeof(Candidate), "a list of candidates");
 }
 
 static void run_open(Run *r) {
     Error err;
-    r->T = r->o.seq_len > 0 ? r->o.seq_len : 256;
+    Path from;
+    Config c;
+    bool loaded = find_checkpoint(&from, &c, r);
+    r->T = r->o.seq_len > 0 ? r->o.seq_len : loaded ? c.P : 256;
+    r->o.seq_len = r->T;
+    if (loaded && r->T > c.P)
+        die("--seq-len: %d is more than the %d positions of %s", r->T, c.P, from.text);
     if (!train_options_batch(&r->o, r->T, &err)) die("%s", err.text);
     if (!train_options_lr(&r->lr, &r->o, &err)) die("%s", err.text);
-    open_tokenizer(r);
+    open_tokenizer(r, loaded ? from.text : NULL);
     open_split(&r->train, r, r->o.train, "train", r->T);
     open_split(&r->val, r, r->o.val, "val", r->T);
-    Config c = fresh_config(r);
+    if (!loaded) c = fresh_config(r);
     if (!loader_check_vocab(&r->train, c.V, &err)) die("%s", err.text);
     if (!loader_check_vocab(&r->val, c.V, &err)) die("%s", err.text);
     if (!floor_open(&r->floor, &r->val, &err)) die("%s", err.text);
-    open_output(r);
+
     model_init(&r->model, &c, r->o.micro_batch, r->T, TRAIN);
-    model_init_params(&r->model, (uint64_t)r->o.seed);
+    if (!loaded) model_init_params(&r->model, (uint64_t)r->o.seed);
+    else if (!checkpoint_load_params(r->model.params, &c, from.text, &err)) die("%s", err.text);
+    open_output(r);
+    if (r->o.resume) restore_state(r, from.text);
     size_t batch = (size_t)r->o.micro_batch * r->T;
     r->inputs = alloc_or_die(batch * sizeof(int), "a batch");
     r->targets = alloc_or_die(batch * sizeof(int), "a batch");
-    r->text = alloc_or_die((r->T + 1) * sizeof(int), "a text");
-    r->sampler.temperature = (float)r->o.temperature;
-    r->sampler.top_k = r->o.top_k;
-    r->sampler.top_p = (float)r->o.top_p;
-    r->sampler.candidates = alloc_or_die(c.V * sizeof(Candidate), "a table of candidates");
+    open_sampler(r, r->T + 1);
     r->length = train_options_length(&r->o);
     r->peak_flops = cpu_peak_flops();
+}
+
+// --generate: no training, no data; a checkpoint, its tokenizer and a prompt.
+static void run_generate(Run *r) {
+    Error err;
+    Path from;
+    Config c;
+    if (!find_checkpoint(&from, &c, r))
+        die("--generate: the model is fresh and has learned nothing; name one with --init DIR");
+    int T = r->o.seq_len > 0 && r->o.seq_len < c.P ? r->o.seq_len : c.P;
+    open_tokenizer(r, from.text);
+    if (r->tokenizer.vocab_size == 0)
+        die("--generate: %s has no tokenizer.json; name one with --tokenizer FILE", from.text);
+    if (r->tokenizer.vocab_size > c.V)
+        die("--tokenizer: its vocabulary of %d is larger than the model's %d",
+            r->tokenizer.vocab_size, c.V);
+    model_init(&r->model, &c, 1, T, INFER);
+    if (!checkpoint_load_params(r->model.params, &c, from.text, &err)) die("%s", err.text);
+    size_t prompt = strlen(r->o.generate);
+    open_sampler(r, (int)min_size(prompt, INT32_MAX - T - 2) + T + 1);
+    int n = (int)tokenizer_encode(&r->tokenizer, r->text, r->o.generate, prompt);
+    if (n == 0) r->text[n++] = r->tokenizer.eot;
+    Rng rng = rng_make((uint64_t)r->o.seed, 0);
+    fputs(r->o.generate, stdout);
+    generate(&r->model, &r->tokenizer, &r->sampler, &rng, r->text, n, r->o.max_new, stdout);
 }
 
 static void run_close(Run *r) {
@@ -1293,6 +1485,8 @@ static void run_close(Run *r) {
     free(r->targets);
     free(r->text);
     free(r->sampler.candidates);
+    free(r->tokenizer_json);
+    json_free(&r->saved);
     model_free(&r->model);
     tokenizer_free(&r->tokenizer);
     floor_close(&r->floor);
@@ -1329,9 +1523,15 @@ int main(int argc, char **argv) {
 #ifdef _OPENMP
     if (r.o.threads > 0) omp_set_num_threads(r.o.threads);
 #endif
-    run_open(&r);
-    show_setup(&r);
-    int status = train(&r);
+    int status = 0;
+    if (r.o.resume) restore_options(&r);
+    if (r.o.generate) {
+        run_generate(&r);
+    } else {
+        run_open(&r);
+        show_setup(&r);
+        status = train(&r);
+    }
     run_close(&r);
     return status;
 }

@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <time.h>
 #include "../lib/bpe_train.h"
-#include "../lib/files.h"
+#include "../lib/file.h"
 #include "../lib/options.h"
 #include "../lib/rng.h"
 #include "../lib/tokenizer.h"

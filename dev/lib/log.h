@@ -57,16 +57,22 @@ static inline bool log_cut_torn_line(const char *path, Error *err) {
     return true;
 }
 
+// A log that goes to an open file, which stays the caller's to close.
+static inline void log_to(Log *log, FILE *file, const char *path) {
+    log_off(log);
+    log->file = file;
+    log->path = path;
+    log->capacity = 16384;         // grows only for a text longer than this
+    log->line = (char *)alloc_or_die(log->capacity, "the log's line");
+}
+
 static inline bool log_open(Log *log, const char *path, LogMode mode, Error *err) {
     log_off(log);
     if (mode == LOG_APPEND && !log_cut_torn_line(path, err)) return false;
     FILE *f = fopen(path, mode == LOG_APPEND ? "ab" : "wb");
     if (!f) return fail(err, "%s: the log cannot be written: %s", path, strerror(errno));
     setvbuf(f, NULL, _IONBF, 0);   // so that the one fwrite of a line is one write()
-    log->file = f;
-    log->path = path;
-    log->capacity = 16384;         // grows only for a text longer than this
-    log->line = (char *)alloc_or_die(log->capacity, "the log's line");
+    log_to(log, f, path);
     return true;
 }
 

@@ -7,9 +7,12 @@
 //     if (!train_options_batch(&o, T, &err) || !train_options_lr(&schedule, &o, &err)) die(...);
 #pragma once
 #include "check.h"
+#include "json.h"
 #include "log.h"
 #include "options.h"
 #include "schedule.h"
+
+typedef enum { SAVE_ERROR_STOP, SAVE_ERROR_CONTINUE } OnSaveError;
 
 typedef struct {
     Given given;
@@ -36,7 +39,10 @@ typedef struct {
     const char *log;
     // keep
     const char *out;
-    bool overwrite;
+    Period save_every;
+    int keep;                      // 0: all
+    bool resume, overwrite;
+    int on_save_error;             // an OnSaveError
     // generate
     const char *generate;
     int max_new, top_k;
@@ -119,8 +125,17 @@ static const Option train_table[] = {
 
     { "out", "DIR", OPT_TEXT, FIELD(out), NULL, 1, 0, NULL,
       "keep", "where the run is kept", "nothing is kept" },
+    { "save-every", "N", OPT_PERIOD, FIELD(save_every), "1000", 0, 0, NULL,
+      "keep", "updates between checkpoints in --out, or tokens: 50000tok; 0: only at the end", NULL },
+    { "keep", "N", OPT_INT, FIELD(keep), "2", 0, 1e6, NULL,
+      "keep", "how many checkpoints stay, the newest; 0: all", NULL },
+    { "resume", NULL, OPT_FLAG, FIELD(resume), NULL, 0, 0, NULL,
+      "keep", "go on with the run in --out, with its own flags; those given again count", NULL },
     { "overwrite", NULL, OPT_FLAG, FIELD(overwrite), NULL, 0, 0, NULL,
       "keep", "allow an --out that holds a run already, and replace that run", NULL },
+    { "on-save-error", "RULE", OPT_CHOICE, FIELD(on_save_error), "stop", 0, 0,
+      "stop|continue",                       // in the order of OnSaveError
+      "keep", "what a checkpoint that cannot be written means for the run", NULL },
 
     { "generate", "PROMPT", OPT_TEXT, FIELD(generate), NULL, 0, 0, NULL,
       "generate", "do not train; continue this text (an empty one begins a document)", NULL },
@@ -213,15 +228,47 @@ static inline bool train_options_check_length(TrainOptions *o, Error *err) {
 
 // Everything that can be checked before the data and the model are open.
 static inline bool train_options_check(TrainOptions *o, Error *err) {
+    if (o->resume && o->overwrite)
+        return fail(err, "--resume: goes on with a run, --overwrite replaces it; give one of them");
+    if (o->resume && !o->out)
+        return fail(err, "--resume: needs --out DIR, the directory of the run to go on with");
     return train_options_check_model(o, err) && train_options_check_length(o, err)
         && train_options_check_data(o, err);
 }
 
-// Parses and checks; with --help in sight only o->help counts.
+// What a resumed run takes over from the run it goes on with: every flag that was set then and is not
+// given now. The model comes from the checkpoint, and what was asked of that one start only (to
+// overwrite, to resume) is not asked again.
+static inline bool train_options_restore(TrainOptions *o, const JsonNode *saved, Error *err) {
+    static const char *const not_taken[] = {
+        "init", "layers", "heads", "channels", "out", "resume", "overwrite", "generate", "help",
+    };
+    bool length = train_options_given(o, "steps") || train_options_given(o, "tokens");
+    for (int i = 0; i < TRAIN_OPTIONS; i++) {
+        const Option *row = &train_table[i];
+        char key[OPTION_NAME_MAX + 1];
+        option_key(key, row->name);
+        const JsonNode *v = json_get(saved, key);
+        bool taken = v && v->type != JSON_NULL && !(o->given.bits >> i & 1);
+        for (size_t k = 0; k < sizeof not_taken / sizeof *not_taken; k++)
+            taken = taken && strcmp(row->name, not_taken[k]) != 0;
+        if (length && (strcmp(row->name, "steps") == 0 || strcmp(row->name, "tokens") == 0))
+            taken = false;
+        if (!taken) continue;
+        if (row->type == OPT_FLAG) *(bool *)((char *)o + row->field) = v->type == JSON_TRUE;
+        else if (!option_read(o, row, v->text ? v->text : ""))
+            return fail(err, "the saved --%s is not %s", row->name, option_expects(row).text);
+        o->given.bits |= (uint64_t)1 << i;
+    }
+    return true;
+}
+
+// Parses and checks; with --help in sight only o->help counts. With --resume the checks wait for
+// train_options_restore; call train_options_check after it.
 static inline bool train_options_parse(TrainOptions *o, int argc, char **argv, Error *err) {
     if (!options_parse(o, train_table, TRAIN_OPTIONS, argc, argv, NULL, NULL, err)) return false;
     o->help = train_options_given(o, "help");
-    return o->help || train_options_check(o, err);
+    return o->help || o->resume || train_options_check(o, err);
 }
 
 // Settles batch_tokens for sequences of T tokens. The update is a whole number of micro-batches.

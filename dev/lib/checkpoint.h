@@ -1,0 +1,626 @@
+// Checkpoints: directories that transformers' GPT2LMHeadModel.from_pretrained opens as they are.
+//
+//     OUT/step_00001000/model.safetensors       the weights, fp32, under Hugging Face's names
+//                       config.json             the sizes, as transformers wants them
+//                       tokenizer.json, tokenizer_config.json
+//                       optimizer.safetensors   AdamW's two moments: exp_avg.NAME, exp_avg_sq.NAME
+//                       state.json              counters: where the run stands
+//     OUT/latest -> step_00001000               a relative link
+//
+// Whatever the moment of a crash, OUT/latest is whole:
+//     1. everything is written to OUT/.tmp-step_00001000, each file synced, the directory synced
+//     2. that is renamed to OUT/step_00001000, OUT synced
+//     3. a new link is renamed over OUT/latest, OUT synced
+//     4. only then are old checkpoints removed: renamed to OUT/.tmp-old, then deleted
+// A run begins by removing what a crash has left of the .tmp- names.
+//
+// Saving                                           Loading
+//     checkpoint_begin(out, &err)                      checkpoint_find(&from, init, &err)
+//     checkpoint_save(out, &checkpoint, keep, &err)    checkpoint_config(&config, from.text, &err)
+//                                                      checkpoint_load_params(flat, &config, ...)
+//                                                  Resuming adds
+//                                                      checkpoint_load_optimizer(m, v, &config,...)
+//                                                      checkpoint_load_state(&state, &json, ...)
+#pragma once
+#include "file.h"
+#include "gpt2.h"
+#include "llmc.h"
+#include "safetensors.h"
+
+// Where a run stands.
+typedef struct {
+    int64_t step, tokens, samples;       // as in the log; samples is the loader's whole state
+    int64_t adam_steps, skipped;         // updates that Adam's bias correction counts; the others
+    uint64_t seed;
+    double seconds;                      // of training, all sittings together
+} TrainState;
+
+// What a save writes. Nothing is copied: all pointers belong to the caller.
+typedef struct {
+    Config config;
+    TrainState state;
+    const char *options;                 // a JSON object, echoed into state.json; NULL: none
+    const float *params;                 // (gpt2_n_params), flat as in gpt2.h, like the moments:
+    const float *exp_avg, *exp_avg_sq;   // NULL: no optimizer.safetensors, it cannot be resumed
+    FileMap tokenizer;                   // the bytes of tokenizer.json; none when bytes is NULL
+    int eot;                             // id of the end of text, -1 when there is none
+} Checkpoint;
+
+// ---- config.json ----
+
+// What else config.json must say for the model to be the one that is computed here. A key that is
+// absent has transformers' default, which is what is wanted.
+static inline bool config_check_variant(const JsonNode *root, const Config *c, Error *err) {
+    const JsonNode *v = json_get(root, "activation_function");
+    if (v && !json_is(v, "gelu_new") && !json_is(v, "gelu_pytorch_tanh"))
+        return fail(err, "\"activation_function\" is %s; only gelu_new is computed here",
+                    v->type == JSON_STRING ? json_show(v).text : json_type_name(v->type));
+    v = json_get(root, "layer_norm_epsilon");
+    if (v && (v->type != JSON_NUMBER || fabs(strtod(v->text, NULL) / 1e-5 - 1.0) > 1e-6))
+        return fail(err, "\"layer_norm_epsilon\" must be 1e-5");
+    v = json_get(root, "n_inner");
+    int64_t inner;
+    if (v && v->type != JSON_NULL && !json_to_int(&inner, v, 4LL*c->C, 4LL*c->C))
+        return fail(err, "\"n_inner\" must be null or 4 * n_embd = %lld", 4LL*c->C);
+    static const struct { const char *key; JsonType wanted; } flags[] = {
+        { "scale_attn_weights", JSON_TRUE }, { "scale_attn_by_inverse_layer_idx", JSON_FALSE },
+        { "add_cross_attention", JSON_FALSE },
+    };
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        v = json_get(root, flags[i].key);
+        if (v && v->type != flags[i].wanted)
+            return fail(err, "\"%s\" must be %s for the model computed here", flags[i].key,
+                        json_type_name(flags[i].wanted));
+    }
+    return true;
+}
+
+static inline bool config_from_json(Config *c, const JsonNode *root, Error *err) {
+    if (root->type != JSON_OBJECT) return fail(err, "not a JSON object");
+    const JsonNode *type = json_need(root, "model_type", JSON_STRING, err);
+    if (!type) return false;
+    if (!json_is(type, "gpt2"))
+        return fail(err, "a model of type \"%s\"; only gpt2 is trained here",
+                    json_show(type).text);
+    int64_t L, NH, C, V, P;              // the limits keep every later product within 64 bits
+    if (!json_get_int(&L, root, "n_layer", 1, 1 << 14, err)
+        || !json_get_int(&NH, root, "n_head", 1, 1 << 20, err)
+        || !json_get_int(&C, root, "n_embd", 1, 1 << 20, err)
+        || !json_get_int(&V, root, "vocab_size", 1, 1 << 24, err)
+        || !json_get_int(&P, root, "n_positions", 1, 1 << 24, err)) return false;
+    c->L = (int)L;
+    c->NH = (int)NH;
+    c->C = (int)C;
+    c->V = (int)V;
+    c->P = (int)P;
+    if (C % NH != 0)
+        return fail(err, "%d heads (n_head) do not divide %d channels (n_embd)", c->NH, c->C);
+    return config_check_variant(root, c, err);
+}
+
+static inline bool json_open(Json *json, const char *dir, const char *name, Error *err) {
+    Path path;
+    FileMap file;
+    Error why;
+    if (!path_join(&path, dir, name, err) || !file_map(&file, path.text, err)) return false;
+    bool parsed = json_parse(json, (const char *)file.bytes, file.n, &why);
+    file_unmap(&file);
+    return parsed || fail(err, "%s: %s", path.text, why.text);
+}
+
+static inline bool config_read(Config *c, const char *dir, Error *err) {
+    Json json;
+    Error why;
+    if (!json_open(&json, dir, "config.json", err)) return false;
+    bool good = config_from_json(c, json.root, &why);
+    json_free(&json);
+    return good || fail(err, "%s/config.json: %s", dir, why.text);
+}
+
+// ---- tensors of a file against the table of gpt2.h ----
+
+// "h.3.ln_1.weight" -> LN1_GAIN of layer 3; -1 when it is no name of the table.
+static inline int tensor_kind_of(int *layer, const char *name) {
+    *layer = 0;
+    bool in_block = strncmp(name, "h.", 2) == 0;
+    if (in_block) {
+        char *end;
+        if (name[2] < '0' || name[2] > '9' || (name[2] == '0' && name[3] != '.')) return -1;
+        long number = strtol(name + 2, &end, 10);
+        if (*end != '.' || number > 1 << 20) return -1;
+        *layer = (int)number;
+        name = end + 1;
+    }
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        const char *key = tensor_kinds[kind].key;
+        bool blocks = strncmp(key, "h.%d.", 5) == 0;
+        if (blocks == in_block && strcmp(name, blocks ? key + 5 : key) == 0) return kind;
+    }
+    return -1;
+}
+
+// Its place in the order of the flat buffer: gpt2_tensor(c, place) describes it. -1: not there.
+static inline int tensor_place(const Config *c, const char *name) {
+    int layer, kind = tensor_kind_of(&layer, name);
+    if (kind < FIRST_IN_BLOCK) return kind;
+    if (kind > LAST_IN_BLOCK) return kind + (c->L - 1) * KINDS_IN_BLOCK;
+    return layer < c->L ? kind + layer * KINDS_IN_BLOCK : -1;
+}
+
+// The name without `prefix` and Hugging Face's "transformer."; "" when it has another prefix.
+static inline const char *tensor_plain_name(const char *name, const char *prefix) {
+    size_t length = strlen(prefix);
+    if (strncmp(name, prefix, length) != 0) return "";
+    name += length;
+    return strncmp(name, "transformer.", 12) == 0 ? name + 12 : name;
+}
+
+typedef struct { char text[80]; } ShapeText;
+static inline ShapeText shape_text(const size_t *dims, int n_dims) {
+    ShapeText shape;
+    size_t at = 0;
+    for (int i = 0; i < n_dims && at + 24 < sizeof shape.text; i++)
+        at += (size_t)snprintf(shape.text + at, 24, "%s%zu", i ? "," : "(", dims[i]);
+    snprintf(shape.text + at, 3, n_dims ? ")" : "()");
+    return shape;
+}
+
+static inline bool tensor_check(const SafeTensor *t, const Tensor *wanted, Error *err) {
+    size_t dims[2] = { wanted->rows, wanted->cols };
+    bool vector = tensor_kinds[wanted->kind].rows == DIM_1;
+    int n_dims = vector ? 1 : 2;
+    if (vector) dims[0] = wanted->cols;
+    bool same = t->n_dims == n_dims && memcmp(t->dims, dims, (size_t)n_dims * sizeof *dims) == 0;
+    if (!same)
+        return fail(err, "tensor \"%.80s\" is %s, but config.json asks for %s", t->name,
+                    shape_text(t->dims, t->n_dims).text, shape_text(dims, n_dims).text);
+    return safetensors_is_real(t, err);
+}
+
+// Checks that every tensor of the model is there under `prefix` ("", "exp_avg."), once and in
+// shape, and reads them all into flat unless that is NULL. *n_found counts them; tensors that the
+// table does not know are left to the caller.
+static inline bool tensors_read(float *flat, size_t *n_found, const SafeTensors *s,
+                                const char *prefix, const Config *c, Error *err) {
+    int n_tensors = gpt2_n_tensors(c);
+    bool *seen = (bool *)calloc((size_t)n_tensors, sizeof *seen);
+    if (!seen) return fail(err, "no memory left for %d tensors", n_tensors);
+    bool good = true;
+    *n_found = 0;
+    for (size_t i = 0; good && i < s->n_tensors; i++) {
+        const SafeTensor *t = &s->tensors[i];
+        int place = tensor_place(c, tensor_plain_name(t->name, prefix));
+        if (place < 0) continue;
+        Tensor wanted = gpt2_tensor(c, place);
+        good = !seen[place] || fail(err, "two tensors are called \"%s\"", wanted.key);
+        good = good && tensor_check(t, &wanted, err)
+            && (!flat || safetensors_read(flat + wanted.offset, s, t, err));
+        seen[place] = true;
+        *n_found += 1;
+    }
+    for (int i = 0; good && i < n_tensors; i++)
+        if (!seen[i]) good = fail(err, "tensor \"%s%s\" is missing", prefix, gpt2_tensor(c, i).key);
+    free(seen);
+    return good;
+}
+
+// ---- loading ----
+
+// What a path given by a user means: a checkpoint's directory, a run's (its latest checkpoint is
+// meant), or a .bin of llm.c. `found` names what the functions below read.
+static inline bool checkpoint_find(Path *found, const char *where, Error *err) {
+    Path config, latest;
+    struct stat info;
+    if (!path_join(&config, where, "config.json", err)
+        || !path_join(&latest, where, "latest", err)) return false;
+    if (stat(where, &info) != 0)
+        return fail(err, "%s: cannot open it: %s", where, strerror(errno));
+    const char *choice = where;
+    if (S_ISDIR(info.st_mode) && access(config.text, F_OK) != 0) {
+        if (access(latest.text, F_OK) != 0)
+            return fail(err, "%s: no checkpoint: the directory has neither config.json nor latest",
+                        where);
+        choice = latest.text;
+    }
+    char *real = realpath(choice, NULL);     // a run that saves meanwhile may move `latest`
+    int n = real ? snprintf(found->text, sizeof found->text, "%s", real) : -1;
+    free(real);
+    return (n > 0 && (size_t)n < sizeof found->text)
+        || fail(err, "%s: cannot open it: %s", choice, strerror(errno));
+}
+
+static inline bool path_is_dir(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+// Maps DIR/model.safetensors, or says which form of the weights is there instead.
+static inline bool weights_open(SafeTensors *s, const char *dir, Error *err) {
+    static const struct { const char *name, *what; } others[] = {
+        { "model.safetensors.index.json", "weights in several files (model.safetensors.index.json) "
+          "are not read; save_pretrained(DIR, max_shard_size=\"100GB\") writes one" },
+        { "pytorch_model.bin", "pytorch_model.bin is a Python pickle, which is not read; "
+          "save_pretrained(DIR, safe_serialization=True) writes model.safetensors" },
+    };
+    Path path;
+    if (!path_join(&path, dir, "model.safetensors", err)) return false;
+    if (access(path.text, F_OK) == 0) return safetensors_open(s, path.text, err);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        if (!path_join(&path, dir, others[i].name, err)) return false;
+        if (access(path.text, F_OK) == 0) return fail(err, "%s: %s", dir, others[i].what);
+    }
+    return fail(err, "%s: model.safetensors is missing", dir);
+}
+
+// Buffers that Hugging Face has saved beside the weights: the causal mask, and its -1e4.
+static inline bool weights_is_mask(const char *name) {
+    size_t n = strlen(name);
+    return (n > 10 && strcmp(name + n - 10, ".attn.bias") == 0)
+        || (n > 17 && strcmp(name + n - 17, ".attn.masked_bias") == 0);
+}
+
+// The output head is the embedding. A file may repeat it, but not have another.
+static inline bool weights_check_head(const SafeTensors *s, const SafeTensor *head, Error *err) {
+    const SafeTensor *wte = safetensors_find(s, "transformer.wte.weight");
+    if (!wte) wte = safetensors_find(s, "wte.weight");
+    if (wte && wte->dtype == head->dtype && wte->count == head->count
+        && memcmp(s->data + wte->begin, s->data + head->begin, head->end - head->begin) == 0)
+        return true;
+    return fail(err, "lm_head.weight differs from wte.weight; the two are tied in the model "
+                     "trained here");
+}
+
+// Checks the whole file; reads it into flat unless that is NULL.
+static inline bool weights_read(float *flat, const SafeTensors *s, const Config *c, Error *err) {
+    size_t n_found;
+    if (!tensors_read(flat, &n_found, s, "", c, err)) return false;
+    for (size_t i = 0; i < s->n_tensors; i++) {
+        const SafeTensor *t = &s->tensors[i];
+        if (strcmp(t->name, "lm_head.weight") == 0) {
+            if (!weights_check_head(s, t, err)) return false;
+        } else if (tensor_place(c, tensor_plain_name(t->name, "")) < 0
+                   && !weights_is_mask(t->name)) {
+            return fail(err, "tensor \"%.80s\" is not part of the GPT-2 that config.json "
+                             "describes", t->name);
+        }
+    }
+    return true;
+}
+
+static inline bool weights_load(float *flat, const char *dir, const Config *c, Error *err) {
+    SafeTensors s;
+    Error why;
+    if (!weights_open(&s, dir, err)) return false;
+    bool good = weights_read(flat, &s, c, &why);
+    safetensors_close(&s);
+    return good || fail(err, "%s/model.safetensors: %s", dir, why.text);
+}
+
+// The sizes of the model at `path` (from checkpoint_find). Its weights are there in full and in
+// these shapes when it returns true, so that memory can be allocated.
+static inline bool checkpoint_config(Config *c, const char *path, Error *err) {
+    if (path_is_dir(path))
+        return config_read(c, path, err) && weights_load(NULL, path, c, err);
+    FileMap file;
+    Error why;
+    if (!file_map(&file, path, err)) return false;
+    bool good = llmc_config(c, file.bytes, file.n, &why);
+    file_unmap(&file);
+    return good || fail(err, "%s: %s", path, why.text);
+}
+
+static inline void weights_warn(const float *flat, const Config *c, const char *path) {
+    for (int i = 0; i < gpt2_n_tensors(c); i++) {
+        Tensor t = gpt2_tensor(c, i);
+        for (size_t j = 0; j < t.count; j++) {
+            if (isfinite(flat[t.offset + j])) continue;
+            fprintf(stderr, PROGRAM ": warning: %s: \"%s\" holds weights that are not finite\n",
+                    path, t.key);
+            return;
+        }
+    }
+}
+
+// flat (gpt2_n_params(c)) = the weights; c as checkpoint_config has read it. Weights that are not
+// finite get a warning on stderr.
+static inline bool checkpoint_load_params(float *flat, const Config *c, const char *path,
+                                          Error *err) {
+    bool good;
+    if (path_is_dir(path)) {
+        good = weights_load(flat, path, c, err);
+    } else {
+        FileMap file;
+        Error why;
+        if (!file_map(&file, path, err)) return false;
+        good = llmc_params(flat, c, file.bytes, file.n, &why)
+            || fail(err, "%s: %s", path, why.text);
+        file_unmap(&file);
+    }
+    if (good) weights_warn(flat, c, path);
+    return good;
+}
+
+// exp_avg, exp_avg_sq (gpt2_n_params(c)) = AdamW's moments of the checkpoint in `dir`.
+static inline bool checkpoint_load_optimizer(float *exp_avg, float *exp_avg_sq, const Config *c,
+                                             const char *dir, Error *err) {
+    Path path;
+    SafeTensors s;
+    Error why;
+    size_t n_first, n_second;
+    if (!path_join(&path, dir, "optimizer.safetensors", err)
+        || !safetensors_open(&s, path.text, err)) return false;
+    bool good = tensors_read(exp_avg, &n_first, &s, "exp_avg.", c, &why)
+             && tensors_read(exp_avg_sq, &n_second, &s, "exp_avg_sq.", c, &why)
+             && (n_first + n_second == s.n_tensors || fail(&why, "it holds tensors besides exp_avg "
+                                                                 "and exp_avg_sq of each weight"));
+    safetensors_close(&s);
+    return good || fail(err, "%s: %s", path.text, why.text);
+}
+
+static inline bool state_from_json(TrainState *s, const JsonNode *root, Error *err) {
+    if (root->type != JSON_OBJECT) return fail(err, "not a JSON object");
+    return json_get_int(&s->step, root, "step", 0, INT64_MAX, err)
+        && json_get_int(&s->tokens, root, "tokens", 0, INT64_MAX, err)
+        && json_get_int(&s->samples, root, "samples", 0, INT64_MAX, err)
+        && json_get_int(&s->adam_steps, root, "adam_steps", 0, INT64_MAX, err)
+        && json_get_int(&s->skipped, root, "skipped", 0, INT64_MAX, err)
+        && json_get_u64(&s->seed, root, "seed", err)
+        && json_get_double(&s->seconds, root, "seconds", err)
+        && json_need(root, "options", JSON_OBJECT, err) != NULL;
+}
+
+// `json` receives the whole file, for json_get(json.root, "options"); end with json_free(json).
+static inline bool checkpoint_load_state(TrainState *s, Json *json, const char *dir, Error *err) {
+    Error why;
+    if (!json_open(json, dir, "state.json", err)) return false;
+    if (state_from_json(s, json->root, &why)) return true;
+    json_free(json);
+    return fail(err, "%s/state.json: %s", dir, why.text);
+}
+
+// ---- writing the files of one checkpoint ----
+
+// Text is built in memory first: what cannot be written is then one error of one write.
+typedef struct { FILE *f; char *text; size_t n; } TextBuffer;
+
+static inline bool text_open(TextBuffer *b, Error *err) {
+    b->text = NULL;
+    b->f = open_memstream(&b->text, &b->n);
+    return b->f || fail(err, "no memory left for a buffer");
+}
+
+static inline bool text_save(TextBuffer *b, const char *dir, const char *name, Error *err) {
+    Path path;
+    bool whole = !ferror(b->f);
+    whole = fclose(b->f) == 0 && whole;
+    if (!whole) fail(err, "no memory left for %s", name);
+    bool written = whole && path_join(&path, dir, name, err)
+                && file_write(path.text, b->text, b->n, err);
+    free(b->text);
+    return written;
+}
+
+static inline bool config_write(const Checkpoint *k, const char *dir, Error *err) {
+    TextBuffer b;
+    const Config *c = &k->config;
+    char eot[16] = "null";
+    if (k->eot >= 0) snprintf(eot, sizeof eot, "%d", k->eot);
+    if (!text_open(&b, err)) return false;
+    fprintf(b.f, "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n"
+            "  \"model_type\": \"gpt2\",\n"
+            "  \"n_layer\": %d,\n  \"n_head\": %d,\n  \"n_embd\": %d,\n  \"n_inner\": null,\n"
+            "  \"vocab_size\": %d,\n  \"n_positions\": %d,\n  \"n_ctx\": %d,\n",
+            c->L, c->NH, c->C, c->V, c->P, c->P);
+    fprintf(b.f, "  \"activation_function\": \"gelu_new\",\n  \"layer_norm_epsilon\": 1e-05,\n"
+            "  \"scale_attn_weights\": true,\n  \"tie_word_embeddings\": true,\n"
+            "  \"initializer_range\": 0.02,\n  \"attn_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n"
+            "  \"resid_pdrop\": 0.0,\n  \"bos_token_id\": %s,\n  \"eos_token_id\": %s\n}\n",
+            eot, eot);
+    return text_save(&b, dir, "config.json", err);
+}
+
+static inline bool state_write(const Checkpoint *k, const char *dir, Error *err) {
+    TextBuffer b;
+    const TrainState *s = &k->state;
+    if (!text_open(&b, err)) return false;
+    fprintf(b.f, "{\n  \"step\": %lld,\n  \"tokens\": %lld,\n  \"samples\": %lld,\n",
+            (long long)s->step, (long long)s->tokens, (long long)s->samples);
+    fprintf(b.f, "  \"adam_steps\": %lld,\n  \"skipped\": %lld,\n  \"seed\": %llu,\n",
+            (long long)s->adam_steps, (long long)s->skipped, (unsigned long long)s->seed);
+    fprintf(b.f, "  \"seconds\": %.17g,\n  \"options\": %s\n}\n", s->seconds,
+            k->options ? k->options : "{}");
+    return text_save(&b, dir, "state.json", err);
+}
+
+static inline bool tokenizer_write(const Checkpoint *k, const char *dir, Error *err) {
+    TextBuffer b;
+    Path path;
+    const char *eot = k->eot >= 0 ? "\"<|endoftext|>\"" : "null";
+    if (!k->tokenizer.bytes) return true;
+    if (!path_join(&path, dir, "tokenizer.json", err)
+        || !file_write(path.text, k->tokenizer.bytes, k->tokenizer.n, err)
+        || !text_open(&b, err)) return false;
+    fprintf(b.f, "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n"
+            "  \"model_max_length\": %d,\n  \"clean_up_tokenization_spaces\": false,\n"
+            "  \"bos_token\": %s,\n  \"eos_token\": %s\n}\n", k->config.P, eot, eot);
+    return text_save(&b, dir, "tokenizer_config.json", err);
+}
+
+// One file with a tensor for each of the table, for each of n (prefix, flat buffer) pairs.
+static inline bool tensors_write(const char *dir, const char *name, const Config *c,
+                                 const char *const *prefixes, const float *const *buffers, size_t n,
+                                 Error *err) {
+    Path path;
+    size_t per_buffer = (size_t)gpt2_n_tensors(c), total = n * per_buffer;
+    if (!path_join(&path, dir, name, err)) return false;
+    SafeOutput *out = (SafeOutput *)calloc(total, sizeof *out);
+    if (!out) return fail(err, "no memory left for the names of %zu tensors", total);
+    for (size_t i = 0; i < total; i++) {
+        Tensor t = gpt2_tensor(c, (int)(i % per_buffer));
+        bool vector = tensor_kinds[t.kind].rows == DIM_1;
+        snprintf(out[i].name, sizeof out[i].name, "%stransformer.%s", prefixes[i / per_buffer],
+                 t.key);
+        out[i].n_dims = vector ? 1 : 2;
+        out[i].dims[0] = vector ? t.cols : t.rows;
+        out[i].dims[1] = t.cols;
+        out[i].data = buffers[i / per_buffer] + t.offset;
+    }
+    bool written = safetensors_write(path.text, out, total, err);
+    free(out);
+    return written;
+}
+
+static inline bool checkpoint_write_files(const char *dir, const Checkpoint *k, Error *err) {
+    static const char *const no_prefix[] = { "" }, *const moments[] = { "exp_avg.", "exp_avg_sq." };
+    const float *weights[] = { k->params }, *both[] = { k->exp_avg, k->exp_avg_sq };
+    return tensors_write(dir, "model.safetensors", &k->config, no_prefix, weights, 1, err)
+        && (!k->exp_avg || tensors_write(dir, "optimizer.safetensors", &k->config, moments, both, 2,
+                                         err))
+        && config_write(k, dir, err)
+        && tokenizer_write(k, dir, err)
+        && state_write(k, dir, err)
+        && dir_sync(dir, err);
+}
+
+// ---- the run's directory: names, the link, and what to keep ----
+
+// "step_00001000" or "step_00001000.1" (see checkpoint_name) -> 1000; -1 for any other name.
+static inline int64_t step_of(const char *name) {
+    char *end;
+    if (strncmp(name, "step_", 5) != 0 || name[5] < '0' || name[5] > '9') return -1;
+    errno = 0;
+    long long step = strtoll(name + 5, &end, 10);
+    return errno == 0 && (*end == '\0' || strcmp(end, ".1") == 0) ? step : -1;
+}
+
+// What OUT/latest points to; "" without one.
+typedef struct { char text[64]; } StepName;
+static inline StepName latest_name(const char *out) {
+    StepName name;
+    Path link;
+    Error err;
+    ssize_t n = -1;
+    if (path_join(&link, out, "latest", &err))
+        n = readlink(link.text, name.text, sizeof name.text - 1);
+    name.text[n > 0 ? n : 0] = '\0';
+    return name;
+}
+
+// A checkpoint of the same step is replaced, but not the one that `latest` points to: that must
+// stay until the link has moved, so the new one takes a second name.
+static inline StepName checkpoint_name(const char *out, int64_t step) {
+    StepName name, latest = latest_name(out);
+    snprintf(name.text, sizeof name.text, "step_%08lld", (long long)step);
+    if (strcmp(name.text, latest.text) == 0)
+        snprintf(name.text, sizeof name.text, "step_%08lld.1", (long long)step);
+    return name;
+}
+
+// A crash in the middle leaves a temporary name behind, not half a checkpoint under its own.
+static inline bool checkpoint_remove(const char *out, const char *name, Error *err) {
+    Path from, away;
+    if (!path_join(&from, out, name, err) || !path_join(&away, out, ".tmp-old", err)
+        || !path_remove(away.text, err)) return false;
+    if (rename(from.text, away.text) != 0)
+        return errno == ENOENT || fail(err, "%s: cannot remove it: %s", from.text, strerror(errno));
+    return path_remove(away.text, err);
+}
+
+// The lowest step of the run that is below `limit`, and how many there are.
+static inline bool checkpoint_oldest(StepName *oldest, size_t *count, const char *out,
+                                     int64_t limit, Error *err) {
+    *count = 0;
+    DIR *dir = opendir(out);
+    if (!dir) return fail(err, "%s: cannot read the directory: %s", out, strerror(errno));
+    for (struct dirent *e; (e = readdir(dir)) != NULL; ) {
+        int64_t step = step_of(e->d_name);
+        if (step < 0 || step >= limit) continue;
+        if (*count == 0 || step < step_of(oldest->text))
+            snprintf(oldest->text, sizeof oldest->text, "%.60s", e->d_name);
+        *count += 1;
+    }
+    closedir(dir);
+    return true;
+}
+
+// Removes all below `limit` but the newest `keep`.
+static inline bool checkpoint_prune(const char *out, int64_t limit, size_t keep, Error *err) {
+    for (;;) {
+        StepName oldest;
+        size_t count;
+        if (!checkpoint_oldest(&oldest, &count, out, limit, err)) return false;
+        if (count <= keep) return true;
+        if (!checkpoint_remove(out, oldest.text, err)) return false;
+    }
+}
+
+// Points OUT/latest at a checkpoint: at each moment the link is the old one or the new one.
+static inline bool latest_move(const char *out, const char *name, Error *err) {
+    Path link, latest;
+    if (!path_join(&link, out, ".tmp-latest", err) || !path_join(&latest, out, "latest", err)
+        || !path_remove(link.text, err)) return false;
+    if (symlink(name, link.text) != 0)
+        return fail(err, "%s: cannot create the link: %s", link.text, strerror(errno));
+    if (rename(link.text, latest.text) == 0) return dir_sync(out, err);
+    fail(err, "%s: cannot be replaced by a link: %s", latest.text, strerror(errno));
+    unlink(link.text);
+    return false;
+}
+
+// Makes OUT if need be, and removes what a crash has left in it. Once, before the first save.
+static inline bool checkpoint_begin(const char *out, Error *err) {
+    if (!make_directories(out, err)) return false;
+    DIR *dir = opendir(out);
+    if (!dir) return fail(err, "%s: cannot read the directory: %s", out, strerror(errno));
+    bool good = true;
+    for (struct dirent *e; good && (e = readdir(dir)) != NULL; ) {
+        Path path;
+        if (strncmp(e->d_name, ".tmp-", 5) != 0) continue;
+        good = path_join(&path, out, e->d_name, err) && path_remove(path.text, err);
+    }
+    closedir(dir);
+    return good;
+}
+
+// Whether OUT holds a run's checkpoints.
+static inline bool checkpoint_exists(const char *out) {
+    StepName oldest;
+    size_t count;
+    Error err;
+    return latest_name(out).text[0] != '\0'
+        || (checkpoint_oldest(&oldest, &count, out, INT64_MAX, &err) && count > 0);
+}
+
+// For --overwrite: removes the run's checkpoints, `latest` first.
+static inline bool checkpoint_clear(const char *out, Error *err) {
+    Path latest;
+    return path_join(&latest, out, "latest", err) && path_remove(latest.text, err)
+        && checkpoint_prune(out, INT64_MAX, 0, err);
+}
+
+// Saves OUT/step_N and moves OUT/latest to it; then, unless keep is 0, removes all but the newest
+// `keep` up to this step. After an error OUT/latest is what it was, or, when only the removing of
+// old ones has failed, the new one.
+static inline bool checkpoint_save(const char *out, const Checkpoint *k, int keep, Error *err) {
+    StepName name = checkpoint_name(out, k->state.step), before = latest_name(out);
+    char hidden[80];
+    Path temporary, final;
+    Error later;
+    snprintf(hidden, sizeof hidden, ".tmp-%s", name.text);
+    if (!path_join(&temporary, out, hidden, err) || !path_join(&final, out, name.text, err)
+        || !path_remove(temporary.text, err)) return false;
+    if (mkdir(temporary.text, 0777) != 0)
+        return fail(err, "%s: cannot create it: %s", temporary.text, strerror(errno));
+    bool written = checkpoint_write_files(temporary.text, k, err)
+                && checkpoint_remove(out, name.text, err);       // of the same step, not the latest
+    if (written && rename(temporary.text, final.text) != 0)
+        written = fail(err, "%s: cannot rename it: %s", temporary.text, strerror(errno));
+    if (!written) {
+        path_remove(temporary.text, &later);
+        return false;
+    }
+    if (!dir_sync(out, err) || !latest_move(out, name.text, err)) return false;
+    if (step_of(before.text) == k->state.step && !checkpoint_remove(out, before.text, err))
+        return false;
+    return keep == 0 || checkpoint_prune(out, k->state.step, (size_t)keep - 1, err);
+}

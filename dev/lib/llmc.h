@@ -1,0 +1,100 @@
+// Reads llm.c's model files (gpt2_124M.bin, gpt2_124M_bf16.bin):
+//
+//     int32 header[256]   [0] 20240326   [1] version: 3 is fp32, 5 is bf16   [2] positions
+//                         [3] vocabulary   [4] layers   [5] heads   [6] channels
+//                         [7] vocabulary padded
+//     tensors             in the order of gpt2.h's table, but kind by kind: a kind's tensors of all
+//                         layers lie side by side. Matrices in the blocks are (out, in), as
+//                         PyTorch's Linear keeps them; ours are (in, out), so they are transposed.
+#pragma once
+#include "gpt2.h"
+#include "safetensors.h"
+
+enum {
+    LLMC_MAGIC = 20240326, LLMC_FP32 = 3, LLMC_BF16 = 5,
+    LLMC_HEADER_WORDS = 256, LLMC_HEADER_BYTES = 4 * LLMC_HEADER_WORDS,
+    LLMC_LARGEST = 1 << 24,                  // no size in a header is larger; nothing overflows
+};
+
+static inline bool llmc_header(int32_t header[8], const unsigned char *bytes, size_t n,
+                               Error *err) {
+    if (n >= 32) memcpy(header, bytes, 32);
+    if (n < 32 || header[0] != LLMC_MAGIC) {
+        const char *kind = file_kind(bytes, n);
+        return kind ? fail(err, "this is %s", kind)
+                    : fail(err, "not a model file of llm.c (its first word must be %d)",
+                           LLMC_MAGIC);
+    }
+    if (header[1] != LLMC_FP32 && header[1] != LLMC_BF16)
+        return fail(err, "version %d; 3 (fp32) and 5 (bf16) are read", header[1]);
+    for (int i = 2; i < 8; i++)
+        if (header[i] < 1 || header[i] > LLMC_LARGEST)
+            return fail(err, "word %d of the header is %d, which is no size", i, header[i]);
+    if (header[6] % header[5] != 0)
+        return fail(err, "%d heads do not divide %d channels", header[5], header[6]);
+    if (header[7] < header[3])
+        return fail(err, "a vocabulary of %d, padded to fewer: %d", header[3], header[7]);
+    return true;
+}
+
+// The sizes, after checking that the n bytes are exactly such a model.
+static inline bool llmc_config(Config *c, const unsigned char *bytes, size_t n, Error *err) {
+    int32_t header[8];
+    if (!llmc_header(header, bytes, n, err)) return false;
+    c->P = header[2];
+    c->V = header[3];
+    c->L = header[4];
+    c->NH = header[5];
+    c->C = header[6];
+    double C = c->C, size = header[1] == LLMC_FP32 ? 4 : 2;      // no overflow in doubles
+    double count = (12.0*C*C + 13.0*C)*c->L + ((double)header[7] + c->P + 2.0)*C;
+    double expected = LLMC_HEADER_BYTES + count * size;
+    if (expected != (double)n)
+        return fail(err, "%zu bytes, but its header asks for %.0f: %s", n, expected,
+                    (double)n < expected ? "truncated" : "damaged");
+    return true;
+}
+
+static inline float llmc_value(const unsigned char *p, size_t i, int version) {
+    uint16_t half;
+    float x;
+    if (version == LLMC_BF16) {
+        memcpy(&half, p + 2*i, sizeof half);
+        return float_from_bf16(half);
+    }
+    memcpy(&x, p + 4*i, sizeof x);
+    return x;
+}
+
+// out (rows, cols) = the transpose of in (cols, rows), in squares that fit the nearest cache.
+static inline void llmc_transpose(float *out, const unsigned char *in, size_t rows, size_t cols,
+                                  int version) {
+    enum { SQUARE = 32 };
+    for (size_t r0 = 0; r0 < rows; r0 += SQUARE)
+        for (size_t c0 = 0; c0 < cols; c0 += SQUARE)
+            for (size_t r = r0; r < rows && r < r0 + SQUARE; r++)
+                for (size_t c = c0; c < cols && c < c0 + SQUARE; c++)
+                    out[r*cols + c] = llmc_value(in, c*rows + r, version);
+}
+
+// flat (gpt2_n_params(c)) = the parameters; c is what llmc_config said of the same bytes.
+static inline bool llmc_params(float *flat, const Config *c, const unsigned char *bytes, size_t n,
+                               Error *err) {
+    Config same;
+    int32_t header[8];
+    if (!llmc_config(&same, bytes, n, err) || !llmc_header(header, bytes, n, err)) return false;
+    if (memcmp(&same, c, sizeof same) != 0) return fail(err, "not the model that was asked for");
+    size_t size = header[1] == LLMC_FP32 ? 4 : 2;
+    const unsigned char *p = bytes + LLMC_HEADER_BYTES;
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        bool in_block = kind >= FIRST_IN_BLOCK && kind <= LAST_IN_BLOCK;
+        size_t rows = dim_size(c, tensor_kinds[kind].rows), count = kind_count(c, kind);
+        for (int layer = 0; layer < (in_block ? c->L : 1); layer++, p += count * size) {
+            float *out = flat + tensor_offset(c, kind, layer);
+            if (in_block && rows > 1) llmc_transpose(out, p, rows, count / rows, header[1]);
+            else for (size_t i = 0; i < count; i++) out[i] = llmc_value(p, i, header[1]);
+        }
+        if (kind == WTE) p += (size_t)(header[7] - header[3]) * (size_t)c->C * size;  // padding
+    }
+    return true;
+}

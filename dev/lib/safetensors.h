@@ -1,0 +1,296 @@
+// safetensors: the file format that Hugging Face keeps weights in. Reading and writing.
+//
+//     8 bytes     n, little-endian
+//     n bytes     JSON: {"__metadata__": {"format": "pt"},
+//                        "wte.weight": {"dtype": "F32", "shape": [50257, 768],
+//                                       "data_offsets": [0, 154389504]}, ...}
+//     the rest    the tensors, little-endian; offsets count from here. They cover it without a gap
+//                 or an overlap.
+//
+// The header is padded with spaces to a multiple of 8 bytes, so that mapped floats are aligned.
+// Format: https://github.com/huggingface/safetensors#format
+#pragma once
+#include "file.h"
+#include "json.h"
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "tensors are used as they lie in the file, little-endian; this machine is big-endian"
+#endif
+
+enum {
+    SAFETENSORS_MAX_HEADER = 100000000,      // the limit of the format's reference
+    SAFETENSORS_MAX_DIMS = 8,
+};
+
+typedef struct { const char *name; size_t bytes; } SafeDtype;
+
+typedef struct {
+    const char *name;                        // points into the header's JSON
+    const SafeDtype *dtype;
+    int n_dims;
+    size_t dims[SAFETENSORS_MAX_DIMS];
+    size_t count;                            // the product of dims
+    size_t begin, end;                       // bytes of data; end - begin = count * dtype->bytes
+} SafeTensor;
+
+typedef struct {
+    SafeTensor *tensors;                     // (n_tensors), in the order of their data
+    size_t n_tensors;
+    const unsigned char *data;
+    size_t data_bytes;
+    Json header;
+    FileMap file;                            // when safetensors_open has mapped one
+} SafeTensors;
+
+// ---- reading ----
+
+static inline const SafeDtype *safetensors_dtype(const char *name) {
+    static const SafeDtype dtypes[] = {
+        { "F32", 4 }, { "BF16", 2 }, { "F16", 2 }, { "F64", 8 }, { "I64", 8 }, { "U64", 8 },
+        { "I32", 4 }, { "U32", 4 }, { "I16", 2 }, { "U16", 2 }, { "I8", 1 }, { "U8", 1 },
+        { "BOOL", 1 }, { "F8_E4M3", 1 }, { "F8_E5M2", 1 }, { "C64", 8 },
+    };
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
+        if (strcmp(name, dtypes[i].name) == 0) return &dtypes[i];
+    return NULL;
+}
+
+static inline bool safetensors_shape(SafeTensor *t, const JsonNode *shape, Error *err) {
+    if (shape->length > SAFETENSORS_MAX_DIMS)
+        return fail(err, "%zu dimensions; at most %d are read", shape->length,
+                    SAFETENSORS_MAX_DIMS);
+    t->count = 1;
+    for (const JsonNode *v = json_first(shape); v < json_end(shape); v = json_next(v)) {
+        int64_t dim;
+        if (!json_to_int(&dim, v, 0, INT64_MAX)) return fail(err, "\"shape\" is not a shape");
+        t->dims[t->n_dims++] = (size_t)dim;
+        if (__builtin_mul_overflow(t->count, (size_t)dim, &t->count))
+            return fail(err, "its shape overflows 64 bits");
+    }
+    return true;
+}
+
+static inline bool safetensors_offsets(SafeTensor *t, const JsonNode *offsets, Error *err) {
+    int64_t begin, end;
+    size_t bytes;
+    const JsonNode *v = json_first(offsets);
+    if (offsets->length != 2 || !json_to_int(&begin, v, 0, INT64_MAX)
+                             || !json_to_int(&end, v + 1, 0, INT64_MAX) || begin > end)
+        return fail(err, "\"data_offsets\" are not two offsets in order");
+    if (__builtin_mul_overflow(t->count, t->dtype->bytes, &bytes) || bytes != (size_t)(end - begin))
+        return fail(err, "its shape and dtype do not fill its %lld bytes",
+                    (long long)(end - begin));
+    t->begin = (size_t)begin;
+    t->end = (size_t)end;
+    return true;
+}
+
+static inline bool safetensors_entry(SafeTensor *t, const JsonNode *key, Error *err) {
+    Error why;
+    const JsonNode *entry = key + 1, *dtype = NULL, *shape = NULL, *offsets = NULL;
+    bool whole = (dtype = json_need(entry, "dtype", JSON_STRING, &why)) != NULL
+              && (shape = json_need(entry, "shape", JSON_ARRAY, &why)) != NULL
+              && (offsets = json_need(entry, "data_offsets", JSON_ARRAY, &why)) != NULL;
+    if (whole && entry->length > 3) whole = fail(&why, "more than dtype, shape and data_offsets");
+    for (size_t i = 0; i < key->length; i++)             // messages print it, strcmp compares it
+        if ((unsigned char)key->text[i] < 0x20)
+            return fail(err, "byte %zu of the header: a control character in a name", key->at);
+    t->name = key->text;
+    t->n_dims = 0;
+    if (whole && !(t->dtype = safetensors_dtype(dtype->text)))
+        whole = fail(&why, "unknown dtype \"%s\"", json_show(dtype).text);
+    if (whole && safetensors_shape(t, shape, &why) && safetensors_offsets(t, offsets, &why))
+        return true;
+    return fail(err, "tensor \"%s\": %s", json_show(key).text, why.text);
+}
+
+static inline int safetensors_compare(const void *a, const void *b) {
+    const SafeTensor *x = (const SafeTensor *)a, *y = (const SafeTensor *)b;
+    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
+    return x->end < y->end ? -1 : x->end > y->end;
+}
+
+// Tensors must cover the data from its first byte to its last.
+static inline bool safetensors_cover(const SafeTensors *s, Error *err) {
+    size_t at = 0;
+    for (size_t i = 0; i < s->n_tensors; i++) {
+        const SafeTensor *t = &s->tensors[i];
+        if (t->begin != at)
+            return fail(err, "tensor \"%.80s\": %s at byte %zu of the data", t->name,
+                        t->begin < at ? "overlaps another" : "a hole before it",
+                        t->begin < at ? t->begin : at);
+        at = t->end;
+    }
+    if (at > s->data_bytes)
+        return fail(err, "truncated: %zu bytes of tensors, the header promises %zu",
+                    s->data_bytes, at);
+    if (at < s->data_bytes)
+        return fail(err, "%zu bytes after the last tensor", s->data_bytes - at);
+    return true;
+}
+
+static inline bool safetensors_header(SafeTensors *s, Error *err) {
+    const JsonNode *root = s->header.root;
+    if (root->type != JSON_OBJECT) return fail(err, "the header is not a JSON object");
+    s->tensors = (SafeTensor *)calloc(root->length + 1, sizeof *s->tensors);
+    if (!s->tensors) return fail(err, "no memory left for %zu tensors", root->length);
+    for (const JsonNode *k = json_first(root); k < json_end(root); k = json_next(k + 1)) {
+        if (json_is(k, "__metadata__")) continue;        // free text for people
+        if (!safetensors_entry(&s->tensors[s->n_tensors], k, err)) return false;
+        s->n_tensors++;
+    }
+    qsort(s->tensors, s->n_tensors, sizeof *s->tensors, safetensors_compare);
+    return safetensors_cover(s, err);
+}
+
+static inline void safetensors_close(SafeTensors *s) {
+    free(s->tensors);
+    json_free(&s->header);
+    file_unmap(&s->file);
+    memset(s, 0, sizeof *s);
+}
+
+// Reads the n bytes of a whole file, which must stay where they are until safetensors_close.
+// When it fails, there is nothing to close.
+static inline bool safetensors_parse(SafeTensors *s, const unsigned char *bytes, size_t n,
+                                     Error *err) {
+    uint64_t length = 0;
+    Error why;
+    memset(s, 0, sizeof *s);
+    if (n >= 8) memcpy(&length, bytes, 8);
+    const char *kind = file_kind(bytes, n);
+    if (kind && (length > n - 8 || n < 8)) return fail(err, "this is %s", kind);
+    if (n < 8) return fail(err, "truncated: %zu bytes, shorter than any safetensors file", n);
+    if (length > SAFETENSORS_MAX_HEADER)
+        return fail(err, "not a safetensors file: a header of %llu bytes",
+                    (unsigned long long)length);
+    if (length > n - 8)
+        return fail(err, "truncated: %zu bytes, the header alone has %llu", n,
+                    (unsigned long long)length);
+    if (!json_parse(&s->header, (const char *)bytes + 8, (size_t)length, &why))
+        return fail(err, "the header: %s", why.text);
+    s->data = bytes + 8 + length;
+    s->data_bytes = n - 8 - (size_t)length;
+    bool good = safetensors_header(s, err);
+    if (!good) safetensors_close(s);
+    return good;
+}
+
+static inline bool safetensors_open(SafeTensors *s, const char *path, Error *err) {
+    FileMap file;
+    Error why;
+    if (!file_map(&file, path, err)) return false;
+    if (!safetensors_parse(s, file.bytes, file.n, &why)) {
+        file_unmap(&file);
+        return fail(err, "%s: %s", path, why.text);
+    }
+    s->file = file;
+    return true;
+}
+
+static inline const SafeTensor *safetensors_find(const SafeTensors *s, const char *name) {
+    for (size_t i = 0; i < s->n_tensors; i++)
+        if (strcmp(s->tensors[i].name, name) == 0) return &s->tensors[i];
+    return NULL;
+}
+
+static inline float float_from_bits(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline float float_from_bf16(uint16_t h) { return float_from_bits((uint32_t)h << 16); }
+
+// IEEE half: 1 sign, 5 exponent, 10 fraction bits. Exact.
+static inline float float_from_f16(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 1023;
+    if (exponent == 0) {                                 // zero or subnormal: fraction * 2^-24
+        float x = (float)fraction * 0x1.0p-24f;
+        return sign ? -x : x;
+    }
+    if (exponent == 31) return float_from_bits(sign | 0x7F800000u | fraction << 13);
+    return float_from_bits(sign | (exponent + 112) << 23 | fraction << 13);
+}
+
+// Whether safetensors_read can read it.
+static inline bool safetensors_is_real(const SafeTensor *t, Error *err) {
+    const char *dtype = t->dtype->name;
+    if (strcmp(dtype, "F32") == 0 || strcmp(dtype, "BF16") == 0 || strcmp(dtype, "F16") == 0)
+        return true;
+    return fail(err, "tensor \"%.80s\" is %s; F32, BF16 and F16 are read", t->name, dtype);
+}
+
+// out (t->count) = the tensor as floats. BF16 and F16 are widened, exactly.
+static inline bool safetensors_read(float *out, const SafeTensors *s, const SafeTensor *t,
+                                    Error *err) {
+    const unsigned char *p = s->data + t->begin;
+    if (!safetensors_is_real(t, err)) return false;
+    if (t->dtype->bytes == sizeof(float)) {
+        memcpy(out, p, t->end - t->begin);
+        return true;
+    }
+    bool bf16 = t->dtype->name[0] == 'B';
+    for (size_t i = 0; i < t->count; i++) {
+        uint16_t h;
+        memcpy(&h, p + 2*i, sizeof h);
+        out[i] = bf16 ? float_from_bf16(h) : float_from_f16(h);
+    }
+    return true;
+}
+
+// ---- writing ----
+
+typedef struct {
+    char name[80];                           // plain: no quotes, no backslashes
+    int n_dims;
+    size_t dims[2];
+    const float *data;
+} SafeOutput;
+
+static inline size_t safetensors_output_count(const SafeOutput *t) {
+    return t->n_dims == 1 ? t->dims[0] : t->dims[0] * t->dims[1];
+}
+
+// The header as text, padded to 8 bytes; NULL without memory. Free with free().
+static inline char *safetensors_header_text(size_t *length, const SafeOutput *tensors, size_t n) {
+    char *text = NULL;
+    FILE *f = open_memstream(&text, length);
+    if (!f) return NULL;
+    size_t at = 0;
+    fputs("{\"__metadata__\":{\"format\":\"pt\"}", f);   // transformers asks for "pt"
+    for (size_t i = 0; i < n; i++) {
+        const SafeOutput *t = &tensors[i];
+        fprintf(f, ",\"%s\":{\"dtype\":\"F32\",\"shape\":[%zu", t->name, t->dims[0]);
+        if (t->n_dims == 2) fprintf(f, ",%zu", t->dims[1]);
+        size_t end = at + sizeof(float) * safetensors_output_count(t);
+        fprintf(f, "],\"data_offsets\":[%zu,%zu]}", at, end);
+        at = end;
+    }
+    fputc('}', f);
+    fflush(f);
+    for (size_t padding = (8 - *length % 8) % 8; padding > 0; padding--) fputc(' ', f);
+    bool written = !ferror(f);
+    if (fclose(f) == 0 && written) return text;
+    free(text);
+    return NULL;
+}
+
+// Writes n tensors as F32, from where they are, and waits until they are on the disk. An error
+// leaves a broken file behind: write under a temporary name, and rename.
+static inline bool safetensors_write(const char *path, const SafeOutput *tensors, size_t n,
+                                     Error *err) {
+    size_t length;
+    char *header = safetensors_header_text(&length, tensors, n);
+    if (!header) return fail(err, "%s: no memory left for its header", path);
+    int fd = file_create(path, err);
+    uint64_t prefix = length;
+    bool put = fd >= 0 && file_put(fd, &prefix, 8, path, err)
+            && file_put(fd, header, length, path, err);
+    for (size_t i = 0; put && i < n; i++)
+        put = file_put(fd, tensors[i].data, sizeof(float) * safetensors_output_count(&tensors[i]),
+                       path, err);
+    free(header);
+    Error later;
+    return fd >= 0 && file_close(fd, path, put ? err : &later) && put;
+}
