@@ -57,16 +57,16 @@ help:                            ## this list
 	@echo '  CC=clang CFLAGS="-O0 -g" SANITIZE=1 OPENMP=0   after any of them: another build'
 
 train_gpt2: train_gpt2.c build/flags
-	$(CC) $(FLAGS) -MMD -MF build/$@.d $< -o $@ -lm
+	$(CC) $(FLAGS) -MMD -MP -MF build/$@.d $< -o $@ -lm
 
 prepare: dev/data/prepare.c dev/data/tales.c build/flags
-	$(CC) $(FLAGS) -MMD -MF build/$@.d dev/data/prepare.c dev/data/tales.c -o $@ -lm
+	$(CC) $(FLAGS) -MMD -MP -MF build/$@.d dev/data/prepare.c dev/data/tales.c -o $@ -lm
 
 build/test_%: tests/test_%.c build/flags
-	$(CC) $(FLAGS) -MMD -MF $@.d $< -o $@ -lm
+	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
 
 build/bench: dev/cpu/bench.c build/flags
-	$(CC) $(FLAGS) -MMD -MF $@.d $< -o $@ -lm
+	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
 
 # Changes only when the compiler or its flags do, and then everything is built anew.
 build/flags: FORCE
