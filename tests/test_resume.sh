@@ -1,0 +1,169 @@
+#!/usr/bin/env bash
+# A run that is interrupted, killed or out of disk goes on as if nothing had happened: the weights and
+# AdamW's moments at the end have the bits of the run that was never stopped.
+#
+#     KILLS=200 tests/test_resume.sh       more random moments than the default 20
+set -u
+cd "$(dirname "$0")/.."
+TRAIN=${TRAIN:-./train_gpt2} PREPARE=${PREPARE:-./prepare} KILLS=${KILLS:-20}
+dir=$(mktemp -d) && trap 'mountpoint -q "$dir/small" 2>/dev/null && umount "$dir/small"; rm -rf "$dir"' EXIT
+why=""
+
+fails() { why="${why:-$*}"; }
+verdict() { if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; fi; why=""; }
+same_run() {   # the newest checkpoints of two runs, bit for bit
+    cmp -s "$1/latest/model.safetensors" "$2/latest/model.safetensors" || fails "other weights: $2"
+    cmp -s "$1/latest/optimizer.safetensors" "$2/latest/optimizer.safetensors" || fails "other moments: $2"
+}
+one_line() {   # one line on stderr that holds a word, exit status 1
+    local word=$1; shift
+    "$@" >"$dir/out" 2>"$dir/err"
+    local status=$?
+    [ $status -eq 1 ] || fails "$word: exit status $status"
+    [ "$(wc -l <"$dir/err")" -eq 1 ] || fails "$word: $(wc -l <"$dir/err") lines on stderr"
+    grep -q -- "$word" "$dir/err" || fails "$word: not in: $(cat "$dir/err")"
+}
+
+$PREPARE tales --out "$dir/tales" --tokens 30000 >/dev/null || exit 1
+small="--data $dir/tales --layers 1 --heads 2 --channels 16 --seq-len 16 --micro-batch 4
+       --batch-tokens 128 --eval-every 0 --eval-tokens 64 --lr 1e-2 --clip 0.5"
+$TRAIN $small --steps 300 --out "$dir/whole" >/dev/null || fails "the run to compare with"
+
+# ---- Ctrl-C and SIGTERM save before leaving; the next sitting may have other threads
+$TRAIN $small --steps 300 --out "$dir/cut" --threads 1 >/dev/null 2>&1 &
+for sitting in 1 2 3; do
+    sleep 0.0$((RANDOM % 9 + 1))
+    [ $sitting = 2 ] && kill -TERM $! || kill -INT $!
+    wait $!
+    [ -e "$dir/cut/latest" ] || rm -rf "$dir/cut"      # stopped before the first update
+    [ -e "$dir/cut" ] && resume=--resume || resume="$small --steps 300"
+    $TRAIN $resume --out "$dir/cut" --threads $sitting >/dev/null 2>&1 &
+done
+wait
+same_run "$dir/whole" "$dir/cut"
+verdict interrupted_runs_go_on_to_the_bit
+
+# ---- kill -9 while it saves all the time
+mkdir "$dir/killed"
+survived=0
+for i in $(seq "$KILLS"); do
+    if [ -e "$dir/killed/latest" ]; then flags="--resume"; else flags="$small --steps 300 --overwrite"; fi
+    $TRAIN $flags --save-every 1 --keep 2 --out "$dir/killed" >/dev/null 2>"$dir/err" &
+    pid=$!
+    sleep "0.$(printf %03d $((RANDOM % 250)))"
+    kill -9 $pid 2>/dev/null && survived=$((survived + 1))
+    wait $pid 2>/dev/null
+    [ -s "$dir/err" ] && fails "kill $i: $(cat "$dir/err")"
+    [ -e "$dir/killed/latest" ] || continue
+    $TRAIN --init "$dir/killed" --generate "Once" --max-new 2 >/dev/null 2>"$dir/err" \
+        || fails "after kill $i latest does not load: $(cat "$dir/err")"
+done
+[ -e "$dir/killed/latest" ] || fails "no checkpoint was ever saved"
+$TRAIN --resume --out "$dir/killed" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
+same_run "$dir/whole" "$dir/killed"
+ls -A "$dir/killed" | grep -q tmp && fails "temporaries stay"
+[ "$(ls -d "$dir"/killed/step_* | wc -l)" -le 2 ] || fails "--keep 2 kept $(ls "$dir/killed")"
+echo "    killed $survived times at random moments"
+verdict killed_runs_go_on_to_the_bit
+
+# ---- another micro-batch: the same samples, losses equal to rounding
+python=${PYTHON:-python3}
+if command -v "$python" >/dev/null; then
+    $TRAIN $small --steps 20 --out "$dir/mb" >/dev/null || fails "first half"
+    $TRAIN --resume --steps 40 --micro-batch 8 --out "$dir/mb" >/dev/null || fails "second half"
+    $TRAIN $small --steps 20 --lr-schedule constant --out "$dir/one" >/dev/null
+    $TRAIN --resume --steps 40 --out "$dir/one" >/dev/null
+    $TRAIN $small --steps 40 --lr-schedule constant --out "$dir/two" >/dev/null
+    same_run "$dir/two" "$dir/one"       # a constant rate: raising --steps equals a longer run
+    "$python" - "$dir" >"$dir/report" 2>&1 <<'PY' || fails "$(tail -1 "$dir/report")"
+import json, sys
+def steps(run):
+    events = [json.loads(line) for line in open(f"{sys.argv[1]}/{run}/log.jsonl")]
+    return {e["step"]: e for e in events if e["event"] == "step"}
+a, b = steps("whole"), steps("mb")
+assert sorted(b) == list(range(1, 41)), sorted(b)
+for n in range(1, 21):      # up to there the learning rates differ only by the horizon
+    assert a[n]["samples"] == b[n]["samples"] == n * 8
+resumed, straight = steps("one"), steps("two")
+for n in straight:
+    assert resumed[n]["loss"] == straight[n]["loss"], n
+PY
+    $TRAIN $small --steps 40 --micro-batch 8 --out "$dir/mb8" >/dev/null
+    $TRAIN $small --steps 40 --micro-batch 2 --save-every 7 --out "$dir/mb2" >/dev/null
+    "$python" - "$dir" >"$dir/report" 2>&1 <<'PY' || fails "$(tail -1 "$dir/report")"
+import json, sys
+def losses(run):
+    events = [json.loads(line) for line in open(f"{sys.argv[1]}/{run}/log.jsonl")]
+    return [e["loss"] for e in events if e["event"] == "step"]
+a, b = losses("mb8"), losses("mb2")
+assert len(a) == len(b) == 40
+worst = max(abs(x - y) / x for x, y in zip(a, b))
+assert worst < 1e-4, worst
+PY
+    verdict another_micro_batch_takes_the_same_samples
+else
+    echo "skip another_micro_batch_takes_the_same_samples: needs python3"
+fi
+
+# ---- a fresh run from a checkpoint, and a run that replaces another
+$TRAIN --data "$dir/tales" --init "$dir/whole" --seq-len 8 --steps 3 --eval-tokens 64 \
+    --out "$dir/tuned" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
+cmp -s "$dir/whole/latest/config.json" "$dir/tuned/latest/config.json" || fails "the model changed its sizes"
+$TRAIN $small --steps 5 --save-every 1 --keep 0 --out "$dir/over" >/dev/null
+[ "$(ls -d "$dir"/over/step_* | wc -l)" -eq 5 ] || fails "--keep 0 kept $(ls "$dir/over")"
+$TRAIN $small --steps 2 --overwrite --out "$dir/over" >/dev/null
+[ "$(readlink "$dir/over/latest")" = step_00000002 ] || fails "latest is $(readlink "$dir/over/latest")"
+[ "$(ls -d "$dir"/over/step_* | wc -l)" -eq 1 ] || fails "--overwrite left $(ls "$dir/over")"
+verdict checkpoints_begin_and_replace_runs
+
+# ---- what cannot be resumed
+cp -r "$dir/whole" "$dir/broken"
+one_line "holds a run already" $TRAIN $small --steps 5 --out "$dir/whole"
+one_line "neither config.json nor latest" $TRAIN --resume --out "$dir/tales"
+one_line "--resume" $TRAIN --resume
+one_line "--resume" $TRAIN --resume --overwrite --out "$dir/whole"
+one_line "--seed" $TRAIN --resume --out "$dir/whole" --seed 5
+one_line "--seq-len" $TRAIN --resume --out "$dir/whole" --seq-len 8
+$PREPARE tales --out "$dir/other" --tokens 20000 >/dev/null
+one_line "data must be the same" $TRAIN --resume --out "$dir/whole" --data "$dir/other" --steps 400
+echo '{"step": 3' >"$dir/broken/latest/state.json"
+one_line "state.json" $TRAIN --resume --out "$dir/broken"
+rm "$dir/broken/latest/optimizer.safetensors"
+cp "$dir/whole/latest/state.json" "$dir/broken/latest/state.json"
+one_line "optimizer.safetensors" $TRAIN --resume --out "$dir/broken"
+one_line "fresh" $TRAIN --generate "Once"
+one_line "cannot open" $TRAIN --init "$dir/whole" --generate "Once" --tokenizer "$dir/nowhere.json"
+verdict what_cannot_be_resumed_says_so
+
+# ---- generation
+$TRAIN --init "$dir/whole" --generate "Once upon" --max-new 100 --seed 3 >"$dir/a" || fails "generate"
+$TRAIN --init "$dir/whole" --generate "Once upon" --max-new 100 --seed 3 --threads 1 >"$dir/b"
+$TRAIN --init "$dir/whole" --generate "Once upon" --max-new 100 --seed 4 >"$dir/c"
+cmp -s "$dir/a" "$dir/b" || fails "one seed, two texts"
+cmp -s "$dir/a" "$dir/c" && fails "two seeds, one text"
+[ "$(head -c 9 "$dir/a")" = "Once upon" ] || fails "the prompt is not printed"
+long=$(printf 'word %.0s' $(seq 50))
+$TRAIN --init "$dir/whole" --generate "$long" --max-new 20 --temperature 0 >"$dir/a" || fails "a prompt longer than the model's positions"
+$TRAIN --init "$dir/whole" --generate "" --max-new 20 >"$dir/a" || fails "an empty prompt"
+verdict generation_from_a_checkpoint
+
+# ---- a disk that fills up
+if [ "$(id -u)" -eq 0 ] && mkdir "$dir/small" && mount -t tmpfs -o size=600k tmpfs "$dir/small" 2>/dev/null; then
+    $TRAIN $small --steps 2 --keep 1 --out "$dir/small/run" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
+    dd if=/dev/zero of="$dir/small/filler" bs=1k 2>/dev/null
+    one_line "No space left" $TRAIN --resume --steps 40 --save-every 20 --out "$dir/small/run"
+    $TRAIN --init "$dir/small/run" --generate "Once" --max-new 2 >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
+    [ "$(readlink "$dir/small/run/latest")" = step_00000002 ] || fails "latest moved"
+    ls -A "$dir/small/run" | grep -q tmp && fails "a temporary stays"
+    $TRAIN --resume --steps 40 --save-every 20 --on-save-error continue --out "$dir/small/run" \
+        >"$dir/out" 2>"$dir/err"
+    [ $? -eq 1 ] || fails "a run whose last save failed ends with 0"
+    grep -q "going on without" "$dir/err" || fails "it does not say that it goes on: $(cat "$dir/err")"
+    rm "$dir/small/filler"
+    $TRAIN --resume --steps 40 --out "$dir/small/run" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
+    $TRAIN $small --steps 2 --out "$dir/forty" >/dev/null; $TRAIN --resume --steps 40 --out "$dir/forty" >/dev/null
+    same_run "$dir/forty" "$dir/small/run"
+    verdict a_full_disk_leaves_the_last_checkpoint
+else
+    echo "skip a_full_disk_leaves_the_last_checkpoint: needs root, to mount a small tmpfs"
+fi
