@@ -27,7 +27,8 @@ ifeq ($(OMP),)
 endif
 
 # Sums keep their order (no -ffast-math); errno after sqrtf and trapping NaNs, nobody reads.
-FLAGS := -std=gnu11 -Wall -Wextra $(NATIVE) $(CFLAGS) -fno-math-errno -fno-trapping-math $(OMP)
+FLAGS := -std=gnu11 -Wall -Wextra $(NATIVE) $(CFLAGS) -fno-math-errno -fno-trapping-math \
+         $(call can,-Wno-pass-failed) $(OMP)
 ifeq ($(SANITIZE),1)
   FLAGS += -g -fsanitize=address,undefined -fno-sanitize-recover=all
 endif
@@ -60,7 +61,8 @@ train_gpt2: train_gpt2.c build/flags
 	$(CC) $(FLAGS) -MMD -MP -MF build/$@.d $< -o $@ -lm
 
 prepare: dev/data/prepare.c dev/data/tales.c build/flags
-	$(CC) $(FLAGS) -MMD -MP -MF build/$@.d dev/data/prepare.c dev/data/tales.c -o $@ -lm
+	$(CC) $(FLAGS) dev/data/prepare.c dev/data/tales.c -o $@ -lm
+	@$(CC) $(FLAGS) -MM -MP -MT $@ dev/data/prepare.c dev/data/tales.c > build/$@.d
 
 build/test_%: tests/test_%.c build/flags
 	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm

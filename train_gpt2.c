@@ -21,6 +21,7 @@
 #include <math.h>
 #include <signal.h>
 #include <stdalign.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #ifdef _OPENMP
 #include <omp.h>
@@ -41,6 +42,14 @@
 static int thread_count(void) {
 #ifdef _OPENMP
     return omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+static int processors(void) {
+#ifdef _OPENMP
+    return omp_get_num_procs();
 #else
     return 1;
 #endif
@@ -211,28 +220,30 @@ static void tile(float *c, size_t ldc, const float *start, size_t ld_start,
 
 static const float zeros[NR];         // where a sum with no bias starts
 
-// One row: c (N) = x (K) * b (K,N) + bias, WRITE only. Nothing is used twice, so nothing is packed:
-// the matrix streams past once, each thread taking a strip of its columns, and memory sets the pace.
-static void matvec(float *c, const float *x, Mat b, const float *bias, size_t N, size_t K) {
-    int strips = thread_count();
-    #pragma omp parallel for
-    for (int s = 0; s < strips; s++) {
-        size_t begin = strip_begin((int)N, s, strips), end = strip_begin((int)N, s + 1, strips);
-        for (size_t j = begin; j < end; j++) c[j] = bias ? bias[j] : 0.0f;
-        if (b.col == 1) {                         // rows of b lie in memory: add them up
-            for (size_t k = 0; k < K; k++) {
-                const float *row = b.data + k*b.row;
-                #pragma omp simd
-                for (size_t j = begin; j < end; j++) c[j] += x[k] * row[j];
-            }
-        } else {                                  // columns do: a dot product each
-            for (size_t j = begin; j < end; j++) {
-                const float *column = b.data + j*b.col;
-                float sum = 0.0f;
-                #pragma omp simd reduction(+:sum)
-                for (size_t k = 0; k < K; k++) sum += x[k] * column[k*b.row];
-                c[j] += sum;
-            }
+// One row of C, columns begin ... end-1: c (N) = x (K) * b (K,N) + bias. Nothing is used twice, so
+// nothing is packed: the matrix streams past once, at the speed of memory. This is what generation
+// runs on. Either b's rows lie in memory, or its columns do.
+static void matvec(float *c, const float *x, Mat b, const float *bias,
+                   size_t begin, size_t end, size_t K) {
+    for (size_t j = begin; j < end; j++) c[j] = bias ? bias[j] : 0.0f;
+    if (b.col == 1) {
+        size_t k = 0;
+        for (; k + 4 <= K; k += 4) {          // four rows at a time: four streams from memory
+            const float *r0 = b.data + k*b.row, *r1 = r0 + b.row, *r2 = r1 + b.row, *r3 = r2 + b.row;
+            #pragma omp simd
+            for (size_t j = begin; j < end; j++)
+                c[j] += x[k]*r0[j] + x[k + 1]*r1[j] + x[k + 2]*r2[j] + x[k + 3]*r3[j];
+        }
+        for (; k < K; k++)
+            for (size_t j = begin; j < end; j++) c[j] += x[k] * b.data[k*b.row + j];
+    } else {
+        assert(b.row == 1);
+        for (size_t j = begin; j < end; j++) {
+            const float *column = b.data + j*b.col;
+            float sum = 0.0f;
+            #pragma omp simd reduction(+:sum)
+            for (size_t k = 0; k < K; k++) sum += x[k] * column[k];
+            c[j] += sum;
         }
     }
 }
@@ -242,7 +253,11 @@ static void matvec(float *c, const float *x, Mat b, const float *bias, size_t N,
 static void matmul(float *c, size_t ldc, Mat a, Mat b, const float *bias,
                    size_t M, size_t N, size_t K, Mode mode) {
     if (M == 1 && a.col == 1 && mode == WRITE) {
-        matvec(c, a.data, b, bias, N, K);
+        int strips = thread_count();
+        #pragma omp parallel for
+        for (int s = 0; s < strips; s++)
+            matvec(c, a.data, b, bias, strip_begin((int)N, s, strips),
+                   strip_begin((int)N, s + 1, strips), K);
         return;
     }
     alignas(64) float a_packed[MC*KC], b_packed[NC*KC];
@@ -280,6 +295,10 @@ static void matmul_small(float *c, size_t ldc, Mat a, Mat b,
                          size_t M, size_t N, size_t K, Mode mode) {
     enum { ROWS = 4*MR };
     alignas(64) float a_packed[ROWS*KC], b_packed[NR*KC];
+    if (M == 1 && a.col == 1 && mode == WRITE) {
+        matvec(c, a.data, b, NULL, 0, N, K);
+        return;
+    }
     for (size_t i0 = 0; i0 < M; i0 += ROWS)
     for (size_t k0 = 0; k0 < K; k0 += KC) {
         size_t mc = min_size(ROWS, M - i0);
@@ -893,7 +912,7 @@ static bool evaluate(Eval *e, Model *m, const Loader *val, const Floor *f, int *
             floor_score_window(&e->whole, f, val, w + b, m->loss + b*T);
     }
     e->tokens = windows * T;
-    e->loss /= (double)e->tokens;
+    e->loss = fabs(e->loss / (double)e->tokens);
     return true;
 }
 
@@ -955,7 +974,7 @@ static const float *next_logits(Model *m, int t) {
 // so what is cached of a token holds for its old place alone.
 static void generate(Model *m, const Tokenizer *tok, const Sampler *s, Rng *rng,
                      int *text, int n, int max_new, FILE *out) {
-    Utf8Printer printer = {0};
+    Utf8Printer printer = { .terminal = isatty(fileno(out)) };
     int done = 0;            // rows that the cache holds
     for (int i = 0; i < max_new; i++) {
         if (n > m->max_T) {
@@ -995,6 +1014,7 @@ typedef struct {
     LrSchedule lr;
     RunLength length;
     Log log;
+    char log_path[5000];               // the log keeps a pointer to it
     Sampler sampler;
     int T;
     int *inputs, *targets;             // (micro_batch,T)
@@ -1002,10 +1022,13 @@ typedef struct {
     double peak_flops;                 // of this machine, measured
     uint64_t step, tokens;             // updates made, tokens seen
     int64_t adam_step, skipped;        // updates AdamW made, and those it was spared
+    int64_t skipped_in_a_row;
     int64_t saved_step;                // of the newest checkpoint; -1 before the first
     Json saved;                        // state.json of the run that is resumed; texts point into it
     double seconds, shown_at;          // since the start; when the last line was shown
 } Run;
+
+enum { MAX_SKIPPED_IN_A_ROW = 100 };
 
 // What one update was like.
 typedef struct {
@@ -1013,7 +1036,7 @@ typedef struct {
     double seconds, seconds_data, seconds_compute, seconds_optimizer;
 } Step;
 
-// Set by Ctrl-C and SIGTERM: the loop ends after the current update. A second signal kills.
+// Set by Ctrl-C, SIGTERM and a closed terminal: the loop ends after the current update. A second signal kills.
 static volatile sig_atomic_t stop_signal;
 
 static void on_stop_signal(int signal_number) { stop_signal = signal_number; }
@@ -1024,6 +1047,8 @@ static void catch_stop_signals(void) {
     action.sa_flags = SA_RESETHAND | SA_RESTART;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+    signal(SIGXFSZ, SIG_IGN);          // a file-size limit is an error of write(), not the end
 }
 
 // A log that cannot be written ends the run as a checkpoint that cannot does, or is given up.
@@ -1075,19 +1100,28 @@ static void log_step(Run *r, const Step *s) {
     log_line_end(r);
 }
 
+static int terminal_columns(void) {
+    struct winsize window;
+    bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 1;
+    return known ? window.ws_col : 80;
+}
+
 // The line that a person reads. A terminal sees it renewed in place; a file gets one each 10 s.
 static void show_step(Run *r, const Step *s, bool last) {
     bool terminal = isatty(STDOUT_FILENO);
     if (!last && r->step > 1 && r->seconds - r->shown_at < (terminal ? 0.1 : 10.0)) return;
     r->shown_at = r->seconds;
     double part = run_progress(&r->length, r->step, r->tokens);
-    printf("%sstep %5llu", terminal ? "\r" : "", (unsigned long long)r->step);
-    if (r->length.steps >= 0) printf("/%lld", (long long)r->length.steps);
-    printf("  loss %.3f", s->loss);
-    if (r->floor.known) printf("  floor %.3f", r->floor.nats / (double)r->floor.tokens);
-    printf("  lr %.2e  norm %5.2f  %s tok/s  %s left%s", s->lr, s->grad_norm,
-           count_text((double)r->o.batch_tokens / s->seconds).text,
-           duration_text(r->seconds / part * (1.0 - part)).text, terminal ? "\033[K" : "\n");
+    char line[256], of[32] = "", floor[32] = "";
+    if (r->length.steps >= 0) snprintf(of, sizeof of, "/%lld", (long long)r->length.steps);
+    if (r->floor.known)
+        snprintf(floor, sizeof floor, "  floor %.3f", r->floor.nats / (double)r->floor.tokens);
+    snprintf(line, sizeof line, "step %5llu%s  loss %.3f%s  norm %5.2f  %s tok/s  %s left",
+             (unsigned long long)r->step, of, s->loss, floor, s->grad_norm,
+             count_text((double)r->o.batch_tokens / s->seconds).text,
+             duration_text(r->seconds / part * (1.0 - part)).text);
+    if (terminal) printf("\r%.*s\033[K", terminal_columns() - 1, line);   // wrapped, it would stay
+    else printf("%s\n", line);
     fflush(stdout);
 }
 
@@ -1112,7 +1146,10 @@ static double evaluate_and_log(Run *r) {
     printf("%seval %5llu", isatty(STDOUT_FILENO) ? "\r\033[K" : "", (unsigned long long)r->step);
     if (r->length.steps >= 0) printf("/%lld", (long long)r->length.steps);
     printf("  validation loss %.4f", e.loss);
-    if (e.whole.tokens > 0) printf("; on whole tales %.4f, at best %.4f", whole, whole_floor);
+    double guess = log((double)r->model.c.V);
+    if (e.whole.tokens > 0)
+        printf("; on whole tales %.4f, at best %.4f: %.0f%% of the way from a guess", whole,
+               whole_floor, 100.0 * (guess - whole) / (guess - whole_floor));
     printf("  (%s)\n", duration_text(r->seconds).text);
     fflush(stdout);
     return e.loss;
@@ -1161,17 +1198,19 @@ static void train_step(Run *r, Step *s) {
     double computed = seconds_now();
     r->step++;
     r->tokens += (uint64_t)r->o.batch_tokens;
-    s->loss = sum / (double)r->o.batch_tokens;
+    s->loss = fabs(sum / (double)r->o.batch_tokens);   // x86 gives its NaN a minus
     s->lr = lr_at(&r->lr, r->tokens);
-    s->grad_norm = gradients_norm(m);
+    s->grad_norm = fabs(gradients_norm(m));
     if (isfinite(s->grad_norm)) {
         bool too_long = r->o.clip > 0.0 && s->grad_norm > r->o.clip;
         AdamW adamw = { (float)s->lr, (float)r->o.beta1, (float)r->o.beta2, 1e-8f,
                         (float)r->o.weight_decay };
         model_update(m, adamw, too_long ? (float)(r->o.clip / s->grad_norm) : 1.0f,
                      ++r->adam_step);
+        r->skipped_in_a_row = 0;
     } else {
         r->skipped++;
+        r->skipped_in_a_row++;
     }
     s->seconds = seconds_now() - start;
     s->seconds_optimizer = seconds_now() - computed;
@@ -1226,6 +1265,16 @@ static bool save(Run *r) {
     return true;
 }
 
+// One bad batch is skipped and forgotten; weights that have blown up never come back.
+static void warn_skipped(const Run *r) {
+    if (r->skipped_in_a_row == MAX_SKIPPED_IN_A_ROW)
+        die("step %llu: no finite gradient in %d updates: the run has diverged; lower --lr, or "
+            "--resume from its last checkpoint", (unsigned long long)r->step, MAX_SKIPPED_IN_A_ROW);
+    if ((r->skipped_in_a_row & (r->skipped_in_a_row - 1)) == 0)      // the 1st, 2nd, 4th ...
+        fprintf(stderr, PROGRAM ": step %llu: its gradient is not finite; skipped, the weights are "
+                "as before\n", (unsigned long long)r->step);
+}
+
 static void log_finish(Run *r) {
     log_begin(&r->log, "end");
     log_text(&r->log, "reason", stop_signal ? "interrupted" : "done");
@@ -1251,9 +1300,7 @@ static int train(Run *r) {
         bool last = run_done(&r->length, r->step, r->tokens, NAN);
         log_step(r, &s);
         show_step(r, &s, last);
-        if (!isfinite(s.grad_norm))
-            fprintf(stderr, PROGRAM ": step %llu: its gradient is not finite; skipped, the weights "
-                    "are as before\n", (unsigned long long)r->step);
+        if (r->skipped_in_a_row > 0) warn_skipped(r);
         if (!stop_signal
             && (last || period_due(&r->o.eval_every, step, r->step, tokens, r->tokens)))
             eval_loss = evaluate_and_log(r);
@@ -1272,12 +1319,23 @@ static int train(Run *r) {
 // Main
 // =================================================================================================
 
+// The path as a pattern that matches it alone: what glob() would take for a wildcard is escaped.
+static void quote_pattern(char *out, size_t size, const char *path) {
+    size_t n = 0;
+    for (; *path && n + 3 <= size; path++) {
+        if (strchr("*?[\\", *path)) out[n++] = '\\';
+        out[n++] = *path;
+    }
+    out[n] = '\0';
+}
+
 // The shards of one split: --train or --val, or what is in --data.
 static void open_split(Loader *l, const Run *r, const char *glob_flag, const char *split, int T) {
-    char pattern[4096];
+    char pattern[8300], dir[8192];
     Error err;
+    if (!glob_flag) quote_pattern(dir, sizeof dir, r->o.data);
     if (glob_flag) snprintf(pattern, sizeof pattern, "%s", glob_flag);
-    else snprintf(pattern, sizeof pattern, "%s/*%s*.bin", r->o.data, split);
+    else snprintf(pattern, sizeof pattern, "%s/*%s*.bin", dir, split);
     if (!loader_open(l, pattern, T, (uint64_t)r->o.seed, &err)) die("%s", err.text);
 }
 
@@ -1343,29 +1401,35 @@ static void show_setup(const Run *r) {
     if (asked > there)
         printf("note    --eval-tokens asks for %zu, the validation split has %zu in whole windows; "
                "all are used\n", asked, there);
+    if (thread_count() > processors())
+        printf("note    --threads %d is more than the %d processors here, which makes it slower\n",
+               thread_count(), processors());
     if (r->step > 0)
         printf("resumed after step %llu, %s tokens\n", (unsigned long long)r->step,
                count_text((double)r->tokens).text);
+    fflush(stdout);                    // the first update may take a while
 }
 
 // Makes --out and opens the log. A directory that holds a run is left alone unless told otherwise.
 static void open_output(Run *r) {
-    char path[5000] = "";
+    char *path = r->log_path;
     Error err;
     log_off(&r->log);
     r->saved_step = -1;
     if (r->o.out) {
-        snprintf(path, sizeof path, "%s/log.jsonl", r->o.out);
+        snprintf(path, sizeof r->log_path, "%s/log.jsonl", r->o.out);
         bool holds_run = access(path, F_OK) == 0 || checkpoint_exists(r->o.out);
         if (holds_run && !r->o.overwrite && !r->o.resume)
             die("--out: %s holds a run already; --resume it, --overwrite it, or choose another "
                 "directory", r->o.out);
-        if (!checkpoint_begin(r->o.out, &err)) die("--out: %s", err.text);
-        if (r->o.overwrite && !checkpoint_clear(r->o.out, &err)) die("--out: %s", err.text);
     }
-    if (!path[0] && !r->o.log) return;
-    if (!log_open(&r->log, r->o.log ? r->o.log : path, r->o.resume ? LOG_APPEND : LOG_TRUNCATE,
-                  &err)) die("%s", err.text);
+    if (r->o.log) snprintf(path, sizeof r->log_path, "%s", r->o.log);
+    LogMode mode = r->o.resume ? LOG_APPEND : LOG_TRUNCATE;
+    // Whatever can be refused is refused before anything is made or removed.
+    if (r->o.log && !log_open(&r->log, path, mode, &err)) die("%s", err.text);
+    if (r->o.out && !checkpoint_begin(r->o.out, &err)) die("--out: %s", err.text);
+    if (r->o.out && r->o.overwrite && !checkpoint_clear(r->o.out, &err)) die("--out: %s", err.text);
+    if (!r->o.log && path[0] && !log_open(&r->log, path, mode, &err)) die("%s", err.text);
 }
 
 // Takes over the flags of the run in --out. Before anything else is opened, since they say what.
@@ -1477,6 +1541,7 @@ static void run_generate(Run *r) {
     Rng rng = rng_make((uint64_t)r->o.seed, 0);
     fputs(r->o.generate, stdout);
     generate(&r->model, &r->tokenizer, &r->sampler, &rng, r->text, n, r->o.max_new, stdout);
+    if (fflush(stdout) != 0 || ferror(stdout)) die("the text cannot be written: %s", strerror(errno));
 }
 
 static void run_close(Run *r) {

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # The first run: writes the embedded corpus and trains a small GPT-2 on it, in about a minute on two
-# cores. More flags may follow: scripts/tales.sh --tokens 3000000
+# cores. More flags may follow and count: scripts/tales.sh --tokens 20000000
 set -e
 cd "$(dirname "$0")/.."
 [ -f data/tales/tales_train_000000.bin ] || ./prepare tales --out data/tales
 ./train_gpt2 --data data/tales --out out/tales --overwrite \
-    --layers 4 --heads 4 --channels 128 --seq-len 256 --micro-batch 8 \
-    --lr 3e-3 --warmup-tokens 50000 --tokens 800000 --eval-every 100000tok --eval-tokens 32768 \
-    --sample-every 400000tok --max-new 300 "$@"
+    --layers 2 --heads 2 --channels 64 --seq-len 256 --micro-batch 4 --tokens 6000000 \
+    --lr 3e-3 --lr-schedule wsd --warmup-tokens 20000 --beta2 0.99 \
+    --eval-every 1000000tok --eval-tokens 65536 --sample-every 2000000tok --max-new 300 "$@"

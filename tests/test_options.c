@@ -497,8 +497,8 @@ TEST(data_is_named_once) {
     refused("--data d --train t", "--data: ", "one or the others");
     refused("--data d --val v", "--data: ", "one or the others");
     accepted(&o, &line, "--train t --val v");
-    accepted(&o, &line, "--train t");
-    accepted(&o, &line, "--val v --steps 0");
+    refused("--train t", "--val: ", "--train needs it");
+    refused("--val v --steps 0", "--data: ", "nothing to train on");
     accepted(&o, &line, "--generate=Once");
     accepted(&o, &line, "--help --train");
     CHECK(o.help);

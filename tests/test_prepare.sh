@@ -217,8 +217,8 @@ refused "1 bytes are too few" text "$dir/short" --out "$dir/no"
 refused "no file" text --out "$dir/no"
 refused "--out: missing" text "$dir/1.txt"
 refused "--out: missing" tales
-refused "cannot be made" tales --out "$dir/1.txt"
-refused "cannot be made" tales --out "$dir/1.txt/no"
+refused "in the way" tales --out "$dir/1.txt"
+refused "in the way" tales --out "$dir/1.txt/no"
 refused "--out: its value is missing" tales --out
 refused "--tokens: its value is missing" tales --tokens --out "$dir/no"
 for bad in 0 -1 1e13 99999999999999999999999 ten 1.5 '' 0x10 nan; do

@@ -219,7 +219,8 @@ def test_training(shakespeare, folder, size):
     ours_json = json.load(open(os.path.join(out, "tokenizer.json")))["model"]
     theirs_json = json.loads(theirs.to_str())["model"]
     a = [tuple(merge.split(" ")) for merge in ours_json["merges"]]
-    b = [tuple(merge) for merge in theirs_json["merges"]]
+    b = [tuple(merge.split(" ") if isinstance(merge, str) else merge)      # older and newer files
+         for merge in theirs_json["merges"]]
     why = first_difference(a, b) or ("" if len(a) == size - 257 else f"{len(a)} merges")
     why = why or ("" if seconds < 5 else f"{seconds:.1f} s")
     failed = report(f"training_bpe_{size}_equals_tokenizers", why)

@@ -15,12 +15,13 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-typedef struct { const char *name; Config c; int B, T, steps; } Setting;
+typedef struct { const char *name; Config c; int B, T, steps; } Setting;   // steps 0: generates
 
 static const Setting settings[] = {
     { "characters, B=12 T=64", { 4, 4, 128, 257, 64 }, 12, 64, 50 },
     { "124M, B=4 T=64", { 12, 12, 768, 50257, 1024 }, 4, 64, 5 },
     { "124M, B=4 T=1024", { 12, 12, 768, 50257, 1024 }, 4, 1024, 3 },
+    { "generate 124M", { 12, 12, 768, 50257, 1024 }, 1, 1024, 0 },
 };
 
 typedef struct {
@@ -176,20 +177,51 @@ static double bench_part(Bench *b, const Part *p, int repeats) {
     return median(seconds, repeats) * p->times * layers;
 }
 
-// A stream that reads two arrays and writes one, all threads, in bytes a second.
-static double memory_bandwidth(void) {
-    enum { FLOATS = 32 << 20 };
-    float *x = alloc_or_die((size_t)3 * FLOATS * sizeof(float), "a stream");
-    float *y = x + FLOATS, *z = y + FLOATS;
-    double seconds[5];
-    for (int i = 0; i < 5; i++) {
+// Bytes a second that all threads together can read from memory.
+static double read_bandwidth(void) {
+    enum { FLOATS = 64 << 20 };
+    float *x = alloc_or_die((size_t)FLOATS * sizeof(float), "a stream");
+    double seconds[7];
+    volatile float keep = 0.0f;
+    for (int i = 0; i < 7; i++) {
         double start = seconds_now();
-        #pragma omp parallel for simd
-        for (size_t j = 0; j < FLOATS; j++) z[j] = x[j] + 0.5f * y[j];
+        float sum = 0.0f;
+        #pragma omp parallel for simd reduction(+:sum)
+        for (size_t j = 0; j < FLOATS; j++) sum += x[j];
+        seconds[i] = seconds_now() - start;
+        keep = sum;
+    }
+    (void)keep;
+    free(x);
+    return 4.0 * FLOATS / median(seconds, 7);
+}
+
+// GPT-2 124M writes, with nearly all of its 1,024 positions in the cache. Each token has to read
+// every weight once, so memory sets the limit.
+static void bench_generation(FILE *json) {
+    static const Config c = { 12, 12, 768, 50257, 1024 };
+    enum { CACHED = 1000, TOKENS = 20 };
+    static Model m;
+    int text[CACHED + TOKENS];
+    double seconds[TOKENS];
+    model_init(&m, &c, 1, 1024, INFER);
+    model_init_params(&m, 1);
+    for (int i = 0; i < CACHED + TOKENS; i++) text[i] = i * 37 % c.V;
+    model_forward(&m, text, 1, CACHED, 0);
+    for (int i = 0; i < TOKENS; i++) {
+        double start = seconds_now();
+        model_forward(&m, text, 1, CACHED + i + 1, CACHED + i);
+        next_logits(&m, CACHED + i);
         seconds[i] = seconds_now() - start;
     }
-    free(x);
-    return 12.0 * FLOATS / median(seconds, 5);
+    double speed = 1.0 / median(seconds, TOKENS), bandwidth = read_bandwidth();
+    double limit = bandwidth / (4.0 * (double)(m.n_params - (size_t)c.P * c.C));
+    printf("\n124M generates %.1f tokens/s, %.0f%% of the %.1f that reading its weights once a token "
+           "allows\nat %.1f GB/s, this machine's read bandwidth\n", speed, 100.0 * speed / limit,
+           limit, bandwidth / 1e9);
+    fprintf(json, "{\"name\": \"generate 124M\", \"threads\": %d, \"tokens_per_s\": %.6g, "
+            "\"limit_tokens_per_s\": %.6g, \"read_gb_per_s\": %.6g}", thread_count(), speed, limit,
+            bandwidth / 1e9);
 }
 
 static double peak_megabytes(void) {
@@ -247,7 +279,8 @@ int main(int argc, char **argv) {
         fflush(NULL);                  // a child must not print again what waits in a buffer
         pid_t child = fork();          // before any OpenMP thread exists in this process
         if (child == 0) {
-            bench_setting(&settings[i], json);
+            if (settings[i].steps > 0) bench_setting(&settings[i], json);
+            else bench_generation(json);
             exit(fflush(NULL) != 0);
         }
         int status = 0;
@@ -255,7 +288,6 @@ int main(int argc, char **argv) {
         if (status != 0) die("%s: did not finish; is there memory enough?", settings[i].name);
     }
     if (*separator == '[') die("'%s': no setting's name begins so", argv[1]);
-    printf("\nmemory bandwidth %.1f GB/s (two reads, one write)\n", memory_bandwidth() / 1e9);
     fprintf(json, "\n]\n");
     if (fclose(json) != 0) die("bench.json: cannot be written here: %s", strerror(errno));
     return 0;

@@ -152,8 +152,11 @@ static inline bool make_directories(const char *path, Error *err) {
         memcpy(part, path, i);
         part[i] = '\0';
         struct stat info;
-        if (mkdir(part, 0777) == 0 || (stat(part, &info) == 0 && S_ISDIR(info.st_mode))) continue;
-        return fail(err, "%s: the directory cannot be made: %s", part, strerror(errno));
+        if (mkdir(part, 0777) == 0) continue;
+        int why = errno;                         // stat sets its own
+        if (stat(part, &info) != 0)
+            return fail(err, "%s: the directory cannot be made: %s", part, strerror(why));
+        if (!S_ISDIR(info.st_mode)) return fail(err, "%s: a file of this name is in the way", part);
     }
     return true;
 }

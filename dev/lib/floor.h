@@ -74,6 +74,11 @@ static inline bool floor_read_text(char **text, const char *path, Error *err) {
     *text = NULL;
     FILE *file = fopen(path, "rb");
     if (!file) return errno == ENOENT ? true : fail(err, "%s: %s", path, strerror(errno));
+    struct stat info;                            // a directory opens, and seems 2^63 bytes long
+    if (fstat(fileno(file), &info) != 0 || !S_ISREG(info.st_mode)) {
+        fclose(file);
+        return fail(err, "%s: not a file; remove it, or write the corpus anew", path);
+    }
     size_t size = 0;
     if (fseek(file, 0, SEEK_END) == 0 && ftell(file) > 0) size = (size_t)ftell(file);
     rewind(file);

@@ -399,12 +399,19 @@ static inline void option_key(char out[OPTION_NAME_MAX + 1], const char *name) {
     for (size_t i = 0; i <= n; i++) out[i] = name[i] == '-' ? '_' : name[i];
 }
 
+// The shortest spelling that reads back to the bit: a run is resumed from its echo.
+static inline const char *exact_words(char out[32], double x) {
+    snprintf(out, 32, "%.9g", x);
+    if (strtod(out, NULL) != x) snprintf(out, 32, "%.17g", x);
+    return out;
+}
+
 static inline void option_echo(Log *log, const void *opts, const Option *o) {
     const void *field = (const char *)opts + o->field;
     char key[OPTION_NAME_MAX + 1], text[32];
     option_key(key, o->name);
     if (o->type == OPT_FLAG) log_bool(log, key, *(const bool *)field);
-    if (o->type == OPT_REAL) log_num(log, key, *(const double *)field);
+    if (o->type == OPT_REAL) log_raw(log, key, exact_words(text, *(const double *)field));
     if (o->type == OPT_TEXT) log_text(log, key, *(const char *const *)field);
     if (o->type == OPT_CHOICE) {
         size_t length;

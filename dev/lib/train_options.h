@@ -176,8 +176,9 @@ static inline void train_options_echo(Log *log, const TrainOptions *o) {
 static inline bool train_options_check_data(const TrainOptions *o, Error *err) {
     if (o->data && (o->train || o->val))
         return fail(err, "--data: stands for both --train and --val; give one or the others");
-    bool only_evaluates = o->steps == 0 && o->val;
-    if (o->generate || o->data || o->train || only_evaluates) return true;
+    if (!o->generate && o->train && !o->val)
+        return fail(err, "--val: --train needs it; give both, or --data for both");
+    if (o->generate || o->data || o->train) return true;
     return fail(err, "--data: there is nothing to train on; `./prepare tales --out DIR` writes a "
                      "corpus, --data DIR reads it");
 }

@@ -31,15 +31,24 @@ static inline bool utf8_begins(const unsigned char *s, size_t n) {
 }
 
 // Prints whole characters as soon as they are whole and holds the rest back, since a token may end
-// in the middle of one; what can never become a character is printed as U+FFFD.
-typedef struct { unsigned char held[4]; size_t n; } Utf8Printer;
+// in the middle of one; what can never become a character is printed as U+FFFD. So are, on a terminal,
+// control characters other than tab and newline: a model of bytes would drive the terminal.
+typedef struct { unsigned char held[4]; size_t n; bool terminal; } Utf8Printer;
+
+static inline bool utf8_is_control(const unsigned char *s) {
+    return (s[0] < 0x20 && s[0] != '\n' && s[0] != '\t') || s[0] == 0x7F
+        || (s[0] == 0xC2 && s[1] < 0xA0);
+}
 
 static inline void utf8_print(Utf8Printer *u, FILE *out, const char *bytes, size_t n) {
     for (size_t i = 0; i < n; i++) {
         u->held[u->n++] = (unsigned char)bytes[i];
         while (u->n > 0 && !utf8_begins(u->held, u->n)) {
-            size_t length = utf8_length(u->held, u->n), done = length > 0 ? length : 1;
-            if (length > 0) fwrite(u->held, 1, length, out);
+            size_t length = utf8_length(u->held, u->n), done = length;
+            // What the last byte broke off is lost as one character; that byte is seen anew.
+            if (length == 0) done = u->n > 1 ? u->n - 1 : 1;
+            bool shown = length > 0 && !(u->terminal && utf8_is_control(u->held));
+            if (shown) fwrite(u->held, 1, length, out);
             else fputs("\xEF\xBF\xBD", out);
             memmove(u->held, u->held + done, u->n -= done);
         }

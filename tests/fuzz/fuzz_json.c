@@ -1,0 +1,24 @@
+// Whatever the bytes: no crash; and what is accepted has one meaning, so its tree adds up.
+#include <assert.h>
+#include "../../dev/lib/json.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    Json j;
+    Error err;
+    if (!json_parse(&j, (const char *)data, size, &err)) return 0;
+    assert(j.root->span == j.n_nodes);
+    for (const JsonNode *v = j.root; v < j.root + j.n_nodes; v++) {
+        int64_t i;
+        size_t items = 0;
+        bool object = v->type == JSON_OBJECT, container = object || v->type == JSON_ARRAY;
+        assert(container || v->span == 1);
+        for (const JsonNode *w = v + 1; container && w < json_end(v); items++)
+            w = json_next(object ? w + 1 : w);
+        assert(!container || items == v->length);
+        json_to_int(&i, v, -1000, 1000);
+        assert(strlen(json_show(v).text) < sizeof(JsonShown));
+    }
+    json_get(j.root, "a");
+    json_free(&j);
+    return 0;
+}

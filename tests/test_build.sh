@@ -1,0 +1,251 @@
+#!/usr/bin/env bash
+# The Makefile, in a copy of the tree: what it finds out about a compiler, what it builds anew when,
+# and that neither gcc nor clang has anything to warn of.
+dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
+trap 'rm -rf "$dir"' EXIT
+unset MAKEFLAGS MFLAGS MAKELEVEL CFLAGS SANITIZE OPENMP      # what a `make test` above has set
+failed=0
+cc=${CC:-cc}
+unset CC
+
+end() {                                     # end NAME: prints the verdict on the test
+    if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
+    why=
+}
+skip() { echo "skip $1: $2"; why=; }
+note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
+same() { [ "$2" = "$3" ] || note "$1: $2, not $3"; }
+
+tree=$dir/tree
+mkdir "$tree"
+cp -r Makefile train_gpt2.c dataloader.h dev scripts tests "$tree"
+
+# ---- a compiler that only writes down what it is asked, and answers for what it cannot do ----
+
+# Its refusals are extended regular expressions, one a line, in $dir/cannot. It writes the true
+# dependencies, and empty programs.
+mkdir "$dir/bin"
+cat > "$dir/bin/stub" << STUB
+#!/usr/bin/env bash
+real="$cc" dir="$dir"
+STUB
+cat >> "$dir/bin/stub" << 'STUB'
+while IFS= read -r cannot; do
+    echo " $* " | grep -qE -e "$cannot" && exit 1
+done < "$dir/cannot"
+case " $* " in
+    *" -x c - "*) exit 0 ;;                              # the Makefile wants to know what works
+    *" -MM "*) exec "$real" "$@" ;;
+esac
+echo "$*" >> "$dir/calls"
+keep=()
+while [ $# -gt 0 ]; do
+    case $1 in
+        -o) out=$2; shift ;;
+        -MF) deps=$2; shift ;;
+        -MMD) ;;
+        -Xpreprocessor) shift ;;
+        -l* | -L* | -fopenmp* | -fsanitize=* | -m*) ;;
+        *) keep+=("$1") ;;
+    esac
+    shift
+done
+printf '#!/bin/sh\n' > "$out" && chmod +x "$out"
+[ -z "$deps" ] || "$real" "${keep[@]}" -MM -MT "$out" > "$dir/deps.$$"
+# As a compiler does: of several sources, the dependencies of the last one stay.
+[ -z "$deps" ] || awk -v target="$out:" '$1 == target { text = "" } { text = text $0 "\n" }
+    END { printf "%s", text }' "$dir/deps.$$" > "$deps"
+STUB
+chmod +x "$dir/bin/stub"
+
+# stub ARGS...: make with that compiler; its output in $dir/said, what was compiled in $dir/calls.
+stub() {
+    : > "$dir/calls"
+    make -C "$tree" CC="$dir/bin/stub" "$@" > "$dir/said" 2>&1 ||
+        note "make $*: $(grep -E 'Error|error' "$dir/said" | head -n 1)"
+}
+# Which programs were built, in the order of the alphabet.
+built() { sed 's/.*-o \([^ ]*\).*/\1/' "$dir/calls" | grep -v '\.o$' | sort | xargs; }
+can_all() { : > "$dir/cannot"; }
+cannot() { printf '%s\n' "$@" > "$dir/cannot"; }
+
+# ---- what is built anew ----
+
+can_all
+stub
+same "a first make builds" "$(built)" "prepare train_gpt2"
+for flags in "" CFLAGS=-O0 SANITIZE=1 OPENMP=0 "CFLAGS=-O0 SANITIZE=1"; do
+    stub $flags
+    [ -z "$flags" ] || same "make $flags builds" "$(built)" "prepare train_gpt2"
+    stub $flags
+    same "make $flags once more builds" "$(built)" ""
+done
+stub SANITIZE=1
+grep -q 'fsanitize=address,undefined' "$dir/calls" || note "SANITIZE=1 does not sanitize"
+stub CFLAGS="-O0 -g"
+grep -q -e ' -O3 ' "$dir/calls" && note "CFLAGS=-O0 leaves -O3"
+same "another CFLAGS builds" "$(built)" "prepare train_gpt2"
+ln "$dir/bin/stub" "$dir/bin/stub2"
+stub CFLAGS="-O0 -g" CC="$dir/bin/stub2"
+same "another compiler builds" "$(built)" "prepare train_gpt2"
+end build_follows_flags
+
+# Every header, touched, rebuilds the programs that include it and no other.
+stub
+includers() {                               # includers FILE: the programs made of it
+    name="[/ ]$(basename "$1")( |\$)"
+    "$cc" -MM train_gpt2.c | grep -qE "$name" && echo train_gpt2
+    "$cc" -MM dev/data/prepare.c dev/data/tales.c | grep -qE "$name" && echo prepare
+}
+cd "$tree" || exit 1
+for file in *.c *.h dev/lib/*.h dev/data/*.h dev/data/*.c; do
+    find . -type f -exec touch -t 202001010000 {} +
+    touch "$file"
+    stub
+    same "after a change of $file make builds" "$(built)" "$(includers "$file" | sort | xargs)"
+done
+cd "$OLDPWD" || exit 1
+end build_follows_headers
+
+# ---- what it finds out ----
+
+flags_of() { grep -e '-o train_gpt2' "$dir/calls"; }
+expect() { flags_of | grep -qF -e "$1" || note "$2: $(flags_of | cut -c 1-200)"; }
+refuse() { flags_of | grep -qF -e "$1" && note "$2: $(flags_of | cut -c 1-200)"; }
+
+can_all
+stub clean; stub
+expect "-march=native" "no -march=native where it works"
+expect " -fopenmp " "no OpenMP where it works"
+cannot "-march=native"
+stub
+expect "-mcpu=native" "no -mcpu=native where -march is refused"
+cannot "-march=native" "-mcpu=native"
+stub
+refuse "native" "native where both are refused"
+same "build" "$(built)" "prepare train_gpt2"
+end build_detects_native
+
+cannot "-fopenmp "
+stub
+expect "-fopenmp-simd" "no -fopenmp-simd in place of -fopenmp"
+grep -q "^note: .*OpenMP" "$dir/said" || note "no word of the missing OpenMP"
+cannot "-fopenmp"
+stub
+refuse "-fopenmp" "OpenMP where all of it is refused"
+expect "-Wno-unknown-pragmas" "warnings on pragmas"
+can_all
+stub OPENMP=0
+refuse " -fopenmp " "OpenMP with OPENMP=0"
+grep -q "^note:" "$dir/said" && note "a note where OpenMP was not wanted"
+end build_without_openmp
+
+# macOS: clang takes -fopenmp only behind -Xpreprocessor, and the library is where brew put it.
+cat > "$dir/bin/brew" << BREW
+#!/bin/sh
+[ "\$*" = "--prefix libomp" ] && echo "$dir/opt/libomp"
+BREW
+chmod +x "$dir/bin/brew"
+cannot "[^s]or -fopenmp |[^r] -fopenmp "
+PATH="$dir/bin:$PATH" stub
+expect "-Xpreprocessor -fopenmp -I$dir/opt/libomp/include" "brew's OpenMP is not used"
+expect "-L$dir/opt/libomp/lib -lomp" "brew's OpenMP is not linked"
+grep -q "^note:" "$dir/said" && note "a note although brew has OpenMP"
+cannot "[^s]or -fopenmp |[^r] -fopenmp " "-lomp"      # brew answers, but holds no such library
+PATH="$dir/bin:$PATH" stub
+refuse "-lomp" "brew's OpenMP is linked where it is not installed"
+grep -q "^note: .*brew install libomp" "$dir/said" || note "no word of brew install libomp"
+can_all
+PATH="$dir/bin:$PATH" stub
+refuse "-Xpreprocessor" "brew's OpenMP where the compiler has its own"
+end build_with_brew
+
+# ---- make help ----
+
+make -s -C "$tree" help > "$dir/help" 2> "$dir/stderr" || note "make help: $(cat "$dir/stderr")"
+[ ! -s "$dir/stderr" ] || note "make help writes to stderr: $(head -n 1 "$dir/stderr")"
+phony=$(sed -n 's/^\.PHONY: *//p' Makefile)
+for target in $phony; do
+    [ "$target" = FORCE ] && continue
+    grep -qE "^ *make $target( |$)" "$dir/help" || note "make help is silent on $target"
+done
+documented=$(sed -n 's/^\([^ :#]*\):.*## .*/\1/p' Makefile)
+same "targets in make help" "$(sed -n 's/^ *make \([^ ]*\).*/\1/p' "$dir/help" | sort | xargs)" \
+    "$(echo "$documented" | sort | xargs)"
+for target in $documented; do
+    case " $phony " in *" $target "*) ;; *) note "$target is not .PHONY" ;; esac
+    make -C "$tree" -n "$target" > /dev/null 2> "$dir/stderr" || note "$(head -n 1 "$dir/stderr")"
+done
+awk 'length($0) > 100' "$dir/help" | grep -q . && note "make help is wider than 100 columns"
+end build_help
+
+stub clean
+[ ! -e "$tree/train_gpt2" ] && [ ! -e "$tree/build" ] || note "make clean leaves something"
+[ -e "$tree/train_gpt2.c" ] || note "make clean takes the source"
+end build_clean
+
+# ---- true compilers ----
+
+# compiled ARGS...: builds it all in silence, and the program trains.
+compiled() {
+    make -s -C "$tree" clean
+    rm -f "$dir/log"
+    make -s -C "$tree" "$@" > "$dir/said" 2>&1 || note "make $*: does not build"
+    grep -v '^note: ' "$dir/said" | grep -q . && note "make $*: $(head -n 1 "$dir/said")"
+    (cd "$tree" && ./prepare tales --out "$dir/tales" --tokens 5000 > "$dir/told" 2>&1 &&
+        ./train_gpt2 --data "$dir/tales" --layers 1 --heads 2 --channels 16 --seq-len 32 --steps 2 \
+            --eval-tokens 64 --micro-batch 2 --log "$dir/log" > "$dir/told" 2>&1) ||
+        note "what make $* built fails: $(tail -n 1 "$dir/told")"
+    grep -q '"reason":"done"' "$dir/log" || note "what make $* built does not train"
+}
+
+compiled CC="$cc"
+end build_has_no_warnings
+
+compiled CC="$cc" CFLAGS="-O0 -g"
+end build_debug_has_no_warnings
+
+cat > "$dir/bin/no-openmp" << WRAPPER
+#!/usr/bin/env bash
+case " \$* " in *" -fopenmp "*) echo "unsupported option -fopenmp" >&2; exit 1 ;; esac
+exec $cc "\$@"
+WRAPPER
+chmod +x "$dir/bin/no-openmp"
+compiled CC="$dir/bin/no-openmp" CFLAGS=-O0
+same "notes" "$(grep -c '^note: ' "$dir/said")" 1
+grep -q '"threads_used":1[,}]' "$dir/log" || note "more than one thread without OpenMP"
+end build_of_a_compiler_without_openmp
+
+for compiler in gcc clang; do
+    if ! command -v $compiler > /dev/null; then
+        skip build_${compiler}_has_no_warnings "needs $compiler"
+        continue
+    fi
+    [ "$($compiler --version)" = "$($cc --version)" ] && continue        # that was the first build
+    compiled CC=$compiler
+    end build_${compiler}_has_no_warnings
+done
+
+# ---- each header by itself, twice over, in both languages ----
+
+# headers NAME COMMAND...: every header through that compiler.
+headers() {
+    name=$1; shift
+    if ! command -v "$1" > /dev/null; then
+        skip "$name" "needs $1"
+        return
+    fi
+    for header in dataloader.h dev/lib/*.h dev/data/*.h; do
+        printf '#include "%s"\n#include "%s"\nint main(void) { return 0; }\n' \
+            "$PWD/$header" "$PWD/$header" > "$dir/alone.c"
+        "$@" -Wall -Wextra -Werror -Wno-unknown-pragmas -fsyntax-only "$dir/alone.c" \
+            2> "$dir/stderr" || note "$header: $(grep -m 1 -E 'error|warning' "$dir/stderr")"
+    done
+    end "$name"
+}
+headers headers_alone_gcc_c11 gcc -std=gnu11
+headers headers_alone_clang_c11 clang -std=gnu11
+headers headers_alone_gcc_cxx17 g++ -x c++ -std=c++17 -Wpedantic
+headers headers_alone_clang_cxx17 clang++ -x c++ -std=c++17 -Wpedantic
+
+exit $failed

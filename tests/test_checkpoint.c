@@ -1,0 +1,963 @@
+// checkpoint.h: what is saved loads to the bit, what is damaged is refused in one line, and at no
+// moment of a save is OUT/latest anything but whole.
+//
+//     test_checkpoint                                    the tests
+// For test_transformers.py:
+//     test_checkpoint --write OUT FIXTURE [TOKENIZER]    saves a fixture's weights
+//     test_checkpoint --read DIR                         prints sizes, and a checksum a tensor
+#define PROGRAM "test_checkpoint"
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "../dev/lib/checkpoint.h"
+#include "../dev/lib/rng.h"
+#include "test.h"
+
+// ---------------------------------------------------------------------------------------------
+// Helpers
+
+typedef struct { char text[200]; } TempDir;
+
+static TempDir temp_make_in(const char *where) {
+    TempDir d;
+    snprintf(d.text, sizeof d.text, "%.100s/test_checkpoint.XXXXXX", where);
+    if (!mkdtemp(d.text)) die("%s: %s", d.text, strerror(errno));
+    char *real = realpath(d.text, NULL);
+    snprintf(d.text, sizeof d.text, "%.199s", real);
+    free(real);
+    return d;
+}
+
+static TempDir temp_make(void) {
+    const char *tmp = getenv("TMPDIR");
+    return temp_make_in(tmp && *tmp ? tmp : "/tmp");
+}
+
+// In memory where there is such a place: what a kill leaves behind does not depend on the disk, and
+// saves that need not wait for one can be killed more often.
+static TempDir temp_make_fast(void) {
+    return access("/dev/shm", W_OK) == 0 ? temp_make_in("/dev/shm") : temp_make();
+}
+
+static void temp_remove(const TempDir *d) {
+    Error err;
+    if (!path_remove(d->text, &err)) die("%s", err.text);
+}
+
+static Path in(const char *dir, const char *name) {
+    Path p;
+    Error err;
+    if (!path_join(&p, dir, name, &err)) die("%s", err.text);
+    return p;
+}
+
+static bool there(const char *dir, const char *name) {
+    struct stat info;
+    return lstat(in(dir, name).text, &info) == 0;
+}
+
+static void put(const char *dir, const char *name, const void *bytes, size_t n) {
+    Error err;
+    if (!file_write(in(dir, name).text, bytes, n, &err)) die("%s", err.text);
+}
+
+static void put_text(const char *dir, const char *name, const char *text) {
+    put(dir, name, text, strlen(text));
+}
+
+// A file's bytes in memory. Free bytes with free().
+static FileMap slurp(const char *dir, const char *name) {
+    FileMap m, copy;
+    Error err;
+    if (!file_map(&m, in(dir, name).text, &err)) die("%s", err.text);
+    unsigned char *bytes = malloc(m.n);
+    memcpy(bytes, m.bytes, m.n);
+    copy.bytes = bytes;
+    copy.n = m.n;
+    file_unmap(&m);
+    return copy;
+}
+
+// A model with its moments, all of them functions of (step, place), so that a loaded checkpoint can
+// be told from a mixture of two.
+typedef struct { Config config; size_t n; float *params, *exp_avg, *exp_avg_sq; } Model;
+
+static Model model_make(int L, int NH, int C, int V, int P) {
+    Model m = { { L, NH, C, V, P }, 0, NULL, NULL, NULL };
+    m.n = gpt2_n_params(&m.config);
+    m.params = malloc(3 * m.n * sizeof(float));
+    m.exp_avg = m.params + m.n;
+    m.exp_avg_sq = m.exp_avg + m.n;
+    return m;
+}
+
+static float value_at(int64_t step, size_t place) {
+    uint32_t bits = (uint32_t)mix64((uint64_t)step * 1000003u + place);
+    return float_from_bits((bits & 0x807FFFFFu) | (100 + (bits >> 23) % 50) << 23);  // finite
+}
+
+static void model_fill(Model *m, int64_t step) {
+    for (size_t i = 0; i < 3 * m->n; i++) m->params[i] = value_at(step, i);
+}
+
+static Checkpoint checkpoint_of(const Model *m, int64_t step) {
+    Checkpoint k;
+    memset(&k, 0, sizeof k);
+    k.config = m->config;
+    k.state.step = step;
+    k.params = m->params;
+    k.exp_avg = m->exp_avg;
+    k.exp_avg_sq = m->exp_avg_sq;
+    k.eot = -1;
+    return k;
+}
+
+static bool save(const char *out, Model *m, int64_t step, int keep, Error *err) {
+    model_fill(m, step);
+    Checkpoint k = checkpoint_of(m, step);
+    return checkpoint_save(out, &k, keep, err);
+}
+
+// Everything a resumed run reads. m's buffers receive it; m must have room for the config.
+static bool load(Model *m, TrainState *state, const char *where, Error *err) {
+    Path path;
+    Config c;
+    Json json;
+    if (!checkpoint_find(&path, where, err) || !checkpoint_config(&c, path.text, err)) return false;
+    if (memcmp(&c, &m->config, sizeof c) != 0) return fail(err, "another model");
+    if (!checkpoint_load_params(m->params, &c, path.text, err)
+        || !checkpoint_load_optimizer(m->exp_avg, m->exp_avg_sq, &c, path.text, err)
+        || !checkpoint_load_state(state, &json, path.text, err)) return false;
+    json_free(&json);
+    return true;
+}
+
+// Loads OUT/latest and checks every number. Returns its step, or -1 and an error.
+static int64_t latest_step(const char *out, Model *m, Error *err) {
+    TrainState state;
+    for (size_t i = 0; i < 3 * m->n; i++) m->params[i] = NAN;
+    if (!load(m, &state, out, err)) return -1;
+    for (size_t i = 0; i < 3 * m->n; i++)
+        if (m->params[i] != value_at(state.step, i)) {
+            fail(err, "number %zu is not of step %lld", i, (long long)state.step);
+            return -1;
+        }
+    return state.step;
+}
+
+// One clear line: names the path, does not break.
+static bool clear_line(const Error *err, const char *path) {
+    return strstr(err->text, path) != NULL && strchr(err->text, '\n') == NULL;
+}
+
+// ---------------------------------------------------------------------------------------------
+// Saving and loading
+
+TEST(names_find_their_tensors) {
+    Config c = { 3, 1, 2, 5, 4 };
+    for (int i = 0; i < gpt2_n_tensors(&c); i++) {
+        Tensor t = gpt2_tensor(&c, i);
+        CHECK_MSG(tensor_place(&c, t.key) == i, "%s", t.key);
+    }
+    static const char *const strangers[] = {
+        "", "h.", "h.3.ln_1.weight", "h.01.ln_1.weight", "h.+1.ln_1.weight", "h.-1.ln_1.weight",
+        "h.1.ln_1", "h.1ln_1.weight", "h.99999999999999999999.ln_1.weight", "wte", "ln_1.weight",
+        "h.%d.ln_1.weight", "h.1.wte.weight", "lm_head.weight", "h.1.attn.bias", "wte.weight ",
+    };
+    for (size_t i = 0; i < sizeof strangers / sizeof *strangers; i++)
+        CHECK_MSG(tensor_place(&c, strangers[i]) == -1, "%s", strangers[i]);
+    const char *plain = tensor_plain_name("exp_avg.transformer.wpe.weight", "exp_avg.");
+    CHECK_MSG(strcmp(plain, "wpe.weight") == 0, "%s", plain);
+    CHECK(strcmp(tensor_plain_name("exp_avg_sq.wpe.weight", "exp_avg."), "") == 0);
+}
+
+TEST(round_trip) {
+    TempDir d = temp_make();
+    Model m = model_make(2, 3, 12, 17, 5);
+    Error err = { "" };
+    Path out = in(d.text, "a/b/run"), path;
+    const char tokenizer[] = "{\"version\": \"1.0\"}";
+    CHECK_MSG(checkpoint_begin(out.text, &err), "%s", err.text);
+    CHECK(!checkpoint_exists(out.text));
+    model_fill(&m, 7);
+    Checkpoint k = checkpoint_of(&m, 7);
+    TrainState full = { 7, INT64_MAX, INT64_MAX - 1, 6, 1, UINT64_MAX, 1.0 / 3 };
+    k.state = full;
+    k.options = "{\"lr\": 0.001, \"text\": \"\\u00e9\"}";
+    k.eot = 16;
+    k.tokenizer.bytes = (const unsigned char *)tokenizer;
+    k.tokenizer.n = strlen(tokenizer);
+    CHECK_MSG(checkpoint_save(out.text, &k, 0, &err), "%s", err.text);
+    CHECK(checkpoint_exists(out.text));
+    char link[100] = "";
+    CHECK(readlink(in(out.text, "latest").text, link, sizeof link - 1) > 0);
+    CHECK_MSG(strcmp(link, "step_00000007") == 0, "%s", link);
+    CHECK_MSG(latest_step(out.text, &m, &err) == 7, "%s", err.text);
+    TrainState state;
+    Json json;
+    CHECK(checkpoint_find(&path, out.text, &err));
+    bool loaded = checkpoint_load_state(&state, &json, path.text, &err);
+    CHECK_MSG(loaded && memcmp(&state, &full, sizeof full) == 0, "%s", err.text);
+    double lr = 0;
+    CHECK(loaded && json_get_double(&lr, json_get(json.root, "options"), "lr", &err));
+    CHECK(lr == 0.001);
+    if (loaded) json_free(&json);
+    FileMap copy = slurp(path.text, "tokenizer.json");
+    CHECK(copy.n == k.tokenizer.n && memcmp(copy.bytes, tokenizer, copy.n) == 0);
+    free((void *)(uintptr_t)copy.bytes);
+    CHECK(there(path.text, "tokenizer_config.json"));
+    k.exp_avg = NULL;                                    // weights alone
+    k.tokenizer.bytes = NULL;
+    k.state.step = 8;
+    CHECK(checkpoint_save(out.text, &k, 0, &err) && checkpoint_find(&path, out.text, &err));
+    CHECK(!there(path.text, "optimizer.safetensors") && !there(path.text, "tokenizer.json"));
+    CHECK(!load(&m, &state, out.text, &err) && strstr(err.text, "optimizer.safetensors: cannot"));
+    free(m.params);
+    temp_remove(&d);
+}
+
+TEST(every_cut_of_every_file_is_refused) {
+    static const char *const names[] = {
+        "model.safetensors", "optimizer.safetensors", "config.json", "state.json"
+    };
+    TempDir d = temp_make();
+    Model m = model_make(1, 1, 1, 2, 1);
+    TrainState state;
+    Error err = { "" };
+    CHECK_MSG(save(d.text, &m, 3, 0, &err), "%s", err.text);
+    Path dir = in(d.text, "step_00000003");
+    for (int f = 0; f < 4; f++) {
+        FileMap whole = slurp(dir.text, names[f]);
+        size_t last = whole.n - (whole.bytes[whole.n - 1] == '\n');      // the newline may go
+        Path path = in(dir.text, names[f]);
+        for (size_t cut = last; cut-- > 0; ) {
+            if (truncate(path.text, (off_t)cut) != 0) die("%s: %s", path.text, strerror(errno));
+            bool loaded = load(&m, &state, dir.text, &err);
+            CHECK_MSG(!loaded, "%s cut at %zu loads", names[f], cut);
+            CHECK_MSG(loaded || clear_line(&err, names[f]), "%zu: %s", cut, err.text);
+        }
+        unlink(path.text);
+        CHECK(!load(&m, &state, dir.text, &err) && strstr(err.text, dir.text));
+        put(dir.text, names[f], whole.bytes, whole.n);
+        CHECK_MSG(load(&m, &state, dir.text, &err), "%s", err.text);
+        free((void *)(uintptr_t)whole.bytes);
+    }
+    free(m.params);
+    temp_remove(&d);
+}
+
+// ---------------------------------------------------------------------------------------------
+// What others write
+
+// A model.safetensors with the tensors that the run of a model would have, and a change to it.
+typedef struct {
+    const char *prefix;          // before every name
+    const char *dtype;           // "F32", "BF16", "F16"
+    const char *without;         // this tensor is left out
+    const char *wider;           // this one gets another column
+    const char *extra;           // the name of one more tensor, F32, with these two dimensions
+    size_t extra_dims[2];
+    const float *extra_data;     // NULL: zeros
+} Variant;
+
+static void put_variant(const char *dir, const Model *m, const Variant *v) {
+    char *header = NULL, *data = NULL;
+    size_t n_header, n_data, at = 0;
+    FILE *h = open_memstream(&header, &n_header), *f = open_memstream(&data, &n_data);
+    size_t size = strcmp(v->dtype, "F32") == 0 ? 4 : 2;
+    const char *comma = "{";
+    for (int i = 0; i < gpt2_n_tensors(&m->config); i++) {
+        Tensor t = gpt2_tensor(&m->config, i);
+        if (v->without && strcmp(t.key, v->without) == 0) continue;
+        if (v->wider && strcmp(t.key, v->wider) == 0) t.count += t.rows, t.cols++;
+        fprintf(h, "%s\"%s%s\":{\"dtype\":\"%s\",\"shape\":[", comma, v->prefix, t.key, v->dtype);
+        if (tensor_kinds[t.kind].rows != DIM_1) fprintf(h, "%zu,", t.rows);
+        fprintf(h, "%zu],\"data_offsets\":[%zu,%zu]}", t.cols, at, at + t.count * size);
+        at += t.count * size;
+        for (size_t j = 0; j < t.count; j++) {           // 1.0f is 0x3F800000, 0x3F80 and 0x3C00
+            float x = t.offset + j < m->n ? m->params[t.offset + j] : 0.0f;
+            uint32_t bits;
+            memcpy(&bits, &x, 4);
+            uint16_t half = (uint16_t)(v->dtype[0] == 'B' ? bits >> 16 : 0x3C00);
+            if (size == 4) fwrite(&bits, 4, 1, f);
+            else fwrite(&half, 2, 1, f);
+        }
+        comma = ",";
+    }
+    if (v->extra) {
+        size_t count = v->extra_dims[0] * v->extra_dims[1];
+        fprintf(h, ",\"%s\":{\"dtype\":\"F32\",\"shape\":[%zu,%zu],\"data_offsets\":[%zu,%zu]}",
+                v->extra, v->extra_dims[0], v->extra_dims[1], at, at + 4*count);
+        for (size_t j = 0; j < count; j++) {
+            float zero = 0.0f;
+            fwrite(v->extra_data ? v->extra_data + j : &zero, 4, 1, f);
+        }
+    }
+    fprintf(h, "}");
+    fclose(h);
+    fclose(f);
+    uint64_t length = n_header;
+    unsigned char *whole = malloc(8 + n_header + n_data);
+    memcpy(whole, &length, 8);
+    memcpy(whole + 8, header, n_header);
+    memcpy(whole + 8 + n_header, data, n_data);
+    put(dir, "model.safetensors", whole, 8 + n_header + n_data);
+    free(header);
+    free(data);
+    free(whole);
+}
+
+#define SIZES "\"n_layer\":2,\"n_head\":2,\"n_embd\":4,\"vocab_size\":5,\"n_positions\":3"
+
+// What remains of a float in a file of that dtype. The bits are computed before any condition: GCC
+// 12 takes `if (c) x = the float with the upper bits of x;` for no change at all.
+static float value_as(const char *dtype, float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    uint32_t mask = dtype[0] == 'B' ? 0xFFFF0000u : 0xFFFFFFFFu;
+    return dtype[1] == '1' ? 1.0f : float_from_bits(bits & mask);
+}
+
+// Writes config.json and the variant, loads both, and returns the error or "".
+static Error variant_error(const char *dir, Model *m, const Variant *v) {
+    Error err = { "" };
+    Config c;
+    put_text(dir, "config.json", "{\"model_type\":\"gpt2\"," SIZES "}");
+    put_variant(dir, m, v);
+    float *flat = malloc(m->n * sizeof *flat);
+    for (size_t i = 0; i < m->n; i++) flat[i] = -1.0f;
+    if (checkpoint_config(&c, dir, &err) && checkpoint_load_params(flat, &c, dir, &err)) {
+        CHECK(memcmp(&c, &m->config, sizeof c) == 0);
+        for (size_t i = 0; i < m->n; i++) {
+            float expected = value_as(v->dtype, m->params[i]);
+            CHECK_MSG(flat[i] == expected, "%s: %zu is %g, not %g", v->dtype, i, flat[i], expected);
+        }
+    }
+    free(flat);
+    return err;
+}
+
+TEST(layouts_of_others) {
+    TempDir d = temp_make();
+    Model m = model_make(2, 2, 4, 5, 3);
+    model_fill(&m, 1);
+    float other[20];
+    memcpy(other, m.params, sizeof other);
+    other[19] += 1.0f;
+    const Variant cases[] = {
+        { "", "F32", NULL, NULL, NULL, { 0, 0 }, NULL },
+        { "transformer.", "F32", NULL, NULL, NULL, { 0, 0 }, NULL },
+        { "", "BF16", NULL, NULL, NULL, { 0, 0 }, NULL },
+        { "transformer.", "F16", NULL, NULL, NULL, { 0, 0 }, NULL },
+        { "", "F32", NULL, NULL, "h.0.attn.bias", { 3, 3 }, NULL },
+        { "transformer.", "F32", NULL, NULL, "transformer.h.1.attn.masked_bias", { 1, 1 }, NULL },
+        { "transformer.", "F32", NULL, NULL, "lm_head.weight", { 5, 4 }, m.params },
+        { "", "F32", NULL, NULL, "lm_head.weight", { 5, 4 }, m.params },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Error err = variant_error(d.text, &m, &cases[i]);
+        CHECK_MSG(!err.text[0], "case %zu: %s", i, err.text);
+    }
+    const struct { Variant v; const char *error; } refused[] = {
+        { { "", "F32", "h.1.ln_2.bias", NULL, NULL, { 0, 0 }, NULL },
+          "model.safetensors: tensor \"h.1.ln_2.bias\" is missing" },
+        { { "gpt.", "F32", NULL, NULL, NULL, { 0, 0 }, NULL }, "tensor \"wte.weight\" is missing" },
+        { { "transformer.", "F32", NULL, "h.0.mlp.c_fc.weight", NULL, { 0, 0 }, NULL },
+          "\"transformer.h.0.mlp.c_fc.weight\" is (4,17), but config.json asks for (4,16)" },
+        { { "", "F32", NULL, "ln_f.bias", NULL, { 0, 0 }, NULL },
+          "tensor \"ln_f.bias\" is (5), but config.json asks for (4)" },
+        { { "", "F32", NULL, NULL, "h.2.ln_1.bias", { 1, 4 }, NULL },
+          "tensor \"h.2.ln_1.bias\" is not part of the GPT-2 that config.json describes" },
+        { { "", "F32", NULL, NULL, "score.weight", { 1, 4 }, NULL }, "\"score.weight\" is not" },
+        { { "", "F32", NULL, NULL, "transformer.wpe.weight", { 3, 4 }, NULL },
+          "two tensors are called \"wpe.weight\"" },
+        { { "", "F32", NULL, NULL, "lm_head.weight", { 5, 4 }, other },
+          "lm_head.weight differs from wte.weight" },
+        { { "", "F32", NULL, NULL, "lm_head.weight", { 4, 4 }, m.params },
+          "lm_head.weight differs from wte.weight" },
+        { { "", "U16", NULL, NULL, NULL, { 0, 0 }, NULL },
+          "tensor \"wte.weight\" is U16; F32, BF16 and F16 are read" },
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        Error err = variant_error(d.text, &m, &refused[i].v);
+        bool clear = strstr(err.text, refused[i].error) && clear_line(&err, d.text);
+        CHECK_MSG(clear, "case %zu: \"%s\"", i, err.text);
+    }
+    free(m.params);
+    temp_remove(&d);
+}
+
+TEST(configs) {
+    static const struct { const char *text, *error; } cases[] = {
+        { "{\"model_type\":\"gpt2\"," SIZES "}", "" },
+        { "{\"model_type\":\"gpt2\"," SIZES ",\"n_inner\":16,\"layer_norm_epsilon\":0.00001,"
+          "\"activation_function\":\"gelu_pytorch_tanh\",\"scale_attn_weights\":true}", "" },
+        { "{\"model_type\":\"llama\"," SIZES "}", "a model of type \"llama\"; only gpt2 is" },
+        { "{" SIZES "}", "\"model_type\" is missing" },
+        { "{\"model_type\":\"gpt2\"," SIZES ",\"activation_function\":\"relu\"}",
+          "\"activation_function\" is relu; only gelu_new is computed here" },
+        { "{\"model_type\":\"gpt2\"," SIZES ",\"activation_function\":7}",
+          "\"activation_function\" is a number" },
+        { "{\"model_type\":\"gpt2\"," SIZES ",\"layer_norm_epsilon\":1e-6}", "must be 1e-5" },
+        { "{\"model_type\":\"gpt2\"," SIZES ",\"n_inner\":17}", "\"n_inner\" must be null or 4 *" },
+        { "{\"model_type\":\"gpt2\"," SIZES ",\"scale_attn_by_inverse_layer_idx\":true}",
+          "\"scale_attn_by_inverse_layer_idx\" must be false" },
+        { "{\"model_type\":\"gpt2\"," SIZES ",\"scale_attn_weights\":false}", "must be true" },
+        { "{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":3,\"n_embd\":4,\"vocab_size\":5,"
+          "\"n_positions\":3}", "3 heads (n_head) do not divide 4 channels (n_embd)" },
+        { "{\"model_type\":\"gpt2\",\"n_layer\":0,\"n_head\":3,\"n_embd\":4,\"vocab_size\":5,"
+          "\"n_positions\":3}", "\"n_layer\" is 0; a whole number from 1 to 16384 was expected" },
+        { "{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":2,\"n_embd\":4,\"vocab_size\":5}",
+          "\"n_positions\" is missing" },
+        { "{\"model_type\":\"gpt2\",\"n_layer\":3,\"n_head\":2,\"n_embd\":4,\"vocab_size\":5,"
+          "\"n_positions\":3}", "tensor \"h.2.ln_1.weight\" is missing" },
+        { "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_head\":2,\"n_embd\":4,\"vocab_size\":5,"
+          "\"n_positions\":3}", "tensor \"h.1.ln_1.weight\" is not part of the GPT-2 that" },
+        { "{\"model_type\":\"gpt2\",\"n_layer\":16384,\"n_head\":1,\"n_embd\":1048576,"
+          "\"vocab_size\":5,\"n_positions\":3}", "is (5,4), but config.json asks for (5,1048576)" },
+        { "[]", "config.json: not a JSON object" },
+        { "<html>", "config.json: byte 0: this is a web page (HTML)" },
+        { "", "config.json: the file is empty" },
+        { "{\"a\":1,\"a\":1}", "config.json: byte 7: the key \"a\" appears a second time" },
+    };
+    TempDir d = temp_make();
+    Model m = model_make(2, 2, 4, 5, 3);
+    model_fill(&m, 1);
+    const Variant plain = { "", "F32", NULL, NULL, NULL, { 0, 0 }, NULL };
+    put_variant(d.text, &m, &plain);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Config c;
+        Error err = { "" };
+        put_text(d.text, "config.json", cases[i].text);
+        bool good = checkpoint_config(&c, d.text, &err);
+        CHECK_MSG(good == !cases[i].error[0], "%s: %s", cases[i].text, err.text);
+        CHECK_MSG(strstr(err.text, cases[i].error), "%s: %s", cases[i].text, err.text);
+        CHECK_MSG(good || clear_line(&err, d.text), "%s: %s", cases[i].text, err.text);
+    }
+    free(m.params);
+    temp_remove(&d);
+}
+
+TEST(places_without_a_checkpoint) {
+    TempDir d = temp_make();
+    Path path;
+    Config c;
+    Error err = { "" };
+    CHECK(!checkpoint_find(&path, d.text, &err) && strstr(err.text, "neither config.json nor"));
+    CHECK(!checkpoint_find(&path, in(d.text, "x").text, &err) && strstr(err.text, "No such file"));
+    put_text(d.text, "page.bin", "<!DOCTYPE html><title>404</title>");
+    CHECK(checkpoint_find(&path, in(d.text, "page.bin").text, &err));
+    CHECK(!checkpoint_config(&c, path.text, &err) && strstr(err.text, "this is a web page (HTML)"));
+    put_text(d.text, "config.json", "{\"model_type\":\"gpt2\"," SIZES "}");
+    CHECK(checkpoint_find(&path, d.text, &err) && strcmp(path.text, d.text) == 0);
+    CHECK(!checkpoint_config(&c, d.text, &err) && strstr(err.text, "model.safetensors is missing"));
+    put_text(d.text, "pytorch_model.bin", "x");
+    CHECK(!checkpoint_config(&c, d.text, &err) && strstr(err.text, "is a Python pickle"));
+    put_text(d.text, "model.safetensors.index.json", "{}");
+    CHECK(!checkpoint_config(&c, d.text, &err) && strstr(err.text, "weights in several files"));
+    put_text(d.text, "model.safetensors", "<html>");
+    CHECK(!checkpoint_config(&c, d.text, &err) && strstr(err.text, "this is a web page (HTML)"));
+    put_text(d.text, "model.safetensors", "");
+    CHECK(!checkpoint_config(&c, d.text, &err) && strstr(err.text, "the file is empty"));
+    unlink(in(d.text, "model.safetensors").text);
+    mkdir(in(d.text, "model.safetensors").text, 0777);
+    CHECK(!checkpoint_config(&c, d.text, &err) && strstr(err.text, "not a file"));
+    unlink(in(d.text, "config.json").text);
+    CHECK(symlink("gone", in(d.text, "latest").text) == 0);
+    CHECK(!checkpoint_find(&path, d.text, &err) && clear_line(&err, d.text));
+    temp_remove(&d);
+}
+
+TEST(weights_that_are_not_finite_are_named) {
+    TempDir d = temp_make();
+    Model m = model_make(2, 2, 4, 5, 3);
+    Error err = { "" };
+    model_fill(&m, 1);
+    m.params[tensor_offset(&m.config, FC_B, 1) + 3] = NAN;
+    Checkpoint k = checkpoint_of(&m, 1);
+    CHECK(checkpoint_save(d.text, &k, 0, &err));
+    Path log = in(d.text, "stderr");
+    int before = dup(2), fd = open(log.text, O_WRONLY | O_CREAT, 0666);
+    dup2(fd, 2);
+    bool loaded = checkpoint_load_params(m.params, &m.config, in(d.text, "latest").text, &err);
+    dup2(before, 2);
+    close(fd);
+    close(before);
+    CHECK(loaded);
+    FileMap said = slurp(d.text, "stderr");
+    char text[600] = "";
+    memcpy(text, said.bytes, said.n < sizeof text ? said.n : sizeof text - 1);
+    CHECK_MSG(strstr(text, "test_checkpoint: warning: ") == text
+              && strstr(text, "\"h.1.mlp.c_fc.bias\" holds weights that are not finite\n"),
+              "%s", text);
+    free((void *)(uintptr_t)said.bytes);
+    free(m.params);
+    temp_remove(&d);
+}
+
+// ---------------------------------------------------------------------------------------------
+// The run's directory
+
+// The names in a directory, sorted, with spaces between.
+static const char *names_in(const char *dir) {
+    static char text[2000];
+    char names[32][64];
+    int n = 0;
+    DIR *handle = opendir(dir);
+    for (struct dirent *e; handle && n < 32 && (e = readdir(handle)) != NULL; )
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+            snprintf(names[n++], sizeof names[0], "%.63s", e->d_name);
+    if (handle) closedir(handle);
+    qsort(names, (size_t)n, sizeof names[0], (int (*)(const void *, const void *))strcmp);
+    text[0] = '\0';
+    for (int i = 0; i < n; i++) {
+        strncat(text, names[i], 64);
+        if (i + 1 < n) strncat(text, " ", 2);
+    }
+    return text;
+}
+
+TEST(keeps_as_many_as_asked) {
+    TempDir d = temp_make();
+    Model m = model_make(1, 1, 2, 3, 2);
+    Error err = { "" };
+    for (int64_t step = 1; step <= 3; step++) CHECK(save(d.text, &m, step, 0, &err));
+    CHECK_MSG(strcmp(names_in(d.text), "latest step_00000001 step_00000002 step_00000003") == 0,
+              "%s", names_in(d.text));
+    mkdir(in(d.text, "step_x").text, 0777);              // not ours: stays
+    CHECK(save(d.text, &m, 123456789012, 2, &err));
+    CHECK_MSG(strcmp(names_in(d.text), "latest step_00000003 step_123456789012 step_x") == 0, "%s",
+              names_in(d.text));
+    // Going back to step 3 and on from there: the later one is of another past, and is left alone.
+    unlink(in(d.text, "latest").text);
+    CHECK(symlink("step_00000003", in(d.text, "latest").text) == 0);
+    CHECK(save(d.text, &m, 4, 1, &err));
+    CHECK_MSG(strcmp(names_in(d.text), "latest step_00000004 step_123456789012 step_x") == 0, "%s",
+              names_in(d.text));
+    CHECK(save(d.text, &m, 123456789012, 1, &err));      // until it is reached
+    CHECK_MSG(strcmp(names_in(d.text), "latest step_123456789012 step_x") == 0, "%s",
+              names_in(d.text));
+    CHECK(checkpoint_clear(d.text, &err) && !checkpoint_exists(d.text));
+    CHECK_MSG(strcmp(names_in(d.text), "step_x") == 0, "%s", names_in(d.text));
+    free(m.params);
+    temp_remove(&d);
+}
+
+TEST(the_same_step_again) {
+    TempDir d = temp_make();
+    Model m = model_make(1, 1, 2, 3, 2);
+    Error err = { "" };
+    for (int i = 0; i < 4; i++) {                        // with keep 0 too: it is replaced
+        CHECK_MSG(save(d.text, &m, 5, 0, &err), "%s", err.text);
+        CHECK_MSG(latest_step(d.text, &m, &err) == 5, "%s", err.text);
+        CHECK_MSG(strcmp(names_in(d.text), i % 2 ? "latest step_00000005.1"
+                                                 : "latest step_00000005") == 0, "%s",
+                  names_in(d.text));
+    }
+    CHECK(save(d.text, &m, 6, 1, &err));
+    CHECK_MSG(strcmp(names_in(d.text), "latest step_00000006") == 0, "%s", names_in(d.text));
+    free(m.params);
+    temp_remove(&d);
+}
+
+TEST(what_a_crash_left_is_removed) {
+    TempDir d = temp_make();
+    Model m = model_make(1, 1, 2, 3, 2);
+    Error err = { "" };
+    CHECK(save(d.text, &m, 1, 0, &err));
+    mkdir(in(d.text, ".tmp-step_00000002").text, 0777);
+    mkdir(in(d.text, ".tmp-step_00000002/deeper").text, 0777);
+    put_text(d.text, ".tmp-step_00000002/deeper/model.safetensors", "half");
+    CHECK(symlink("nowhere", in(d.text, ".tmp-latest").text) == 0);
+    CHECK(symlink("/", in(d.text, ".tmp-step_00000002/root").text) == 0);    // must not be followed
+    CHECK_MSG(save(d.text, &m, 2, 0, &err), "%s", err.text);     // even without checkpoint_begin
+    mkdir(in(d.text, ".tmp-step_00000009").text, 0777);
+    CHECK_MSG(checkpoint_begin(d.text, &err), "%s", err.text);
+    CHECK_MSG(strcmp(names_in(d.text), "latest step_00000001 step_00000002") == 0, "%s",
+              names_in(d.text));
+    free(m.params);
+    temp_remove(&d);
+}
+
+TEST(errors_of_saving) {
+    TempDir d = temp_make();
+    Model m = model_make(1, 1, 2, 3, 2);
+    Error err = { "" };
+    put_text(d.text, "file", "x");
+    CHECK(!checkpoint_begin(in(d.text, "file").text, &err) && clear_line(&err, "file"));
+    CHECK(!checkpoint_begin(in(d.text, "file/x").text, &err) && clear_line(&err, "file"));
+    CHECK(!save(in(d.text, "none").text, &m, 1, 0, &err) && clear_line(&err, "none"));
+    mkdir(in(d.text, "latest").text, 0777);
+    CHECK(!save(d.text, &m, 1, 0, &err));
+    CHECK_MSG(strstr(err.text, "latest: cannot be replaced by a link"), "%s", err.text);
+    CHECK(!there(d.text, ".tmp-latest") && !there(d.text, ".tmp-step_00000001"));
+    free(m.params);
+    temp_remove(&d);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Crashes and full disks
+
+static double seconds_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void child_saves_for_ever(const char *out, Model *m, int64_t step) {
+    Error err;
+    if (!checkpoint_begin(out, &err)) die("%s", err.text);
+    for (;; step++)
+        if (!save(out, m, step, 2, &err)) die("%s", err.text);
+}
+
+// kill -9 at random moments: latest loads, never goes back, and nothing piles up.
+TEST(kill_at_random_moments) {
+    enum { KILLS = 60 };
+    TempDir d = temp_make_fast();
+    Model m = model_make(2, 2, 8, 20, 4);
+    Error err = { "" };
+    Rng rng = rng_make((uint64_t)time(NULL), 0);
+    double start = seconds_now();
+    CHECK(save(d.text, &m, 1, 0, &err));
+    double longest = 3e6 * (seconds_now() - start) + 2000.0;     // microseconds: some three saves
+    int64_t step = 1;
+    for (int i = 0; i < KILLS; i++) {
+        pid_t pid = fork();
+        if (pid < 0) die("fork: %s", strerror(errno));
+        if (pid == 0) child_saves_for_ever(d.text, &m, step + 1);
+        usleep((useconds_t)(longest * rng_uniform(&rng)));
+        kill(pid, SIGKILL);
+        int status;
+        waitpid(pid, &status, 0);
+        CHECK_MSG(WIFSIGNALED(status), "the child left by itself: %d", status);
+        int64_t now = latest_step(d.text, &m, &err);
+        CHECK_MSG(now >= step, "after step %lld: %s", (long long)step, err.text);
+        if (now < step) break;
+        step = now;
+    }
+    CHECK_MSG(step > 1, "no checkpoint was ever finished");
+    CHECK(checkpoint_begin(d.text, &err) && save(d.text, &m, step + 1, 2, &err));
+    CHECK_MSG(strstr(names_in(d.text), ".tmp") == NULL, "%s", names_in(d.text));
+    free(m.params);
+    temp_remove(&d);
+}
+
+#if defined(__linux__) && defined(__x86_64__)
+#include <stddef.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/user.h>
+
+typedef enum { KILL_IT, REFUSE_IT } Mishap;
+enum {
+    CALL_NUMBER = offsetof(struct user_regs_struct, orig_rax),
+    CALL_RESULT = offsetof(struct user_regs_struct, rax),
+};
+
+// Starts a child that saves and leaves with 0, 1 (the disk is full) or 2; it waits to be traced.
+static pid_t traced_save(const char *out, Model *m, int64_t step) {
+    pid_t pid = fork();
+    if (pid < 0) die("fork: %s", strerror(errno));
+    if (pid == 0) {
+        Error err;
+        dup2(open("/dev/null", O_WRONLY), 2);            // a sanitizer may speak of refused memory
+        if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0) _exit(99);
+        raise(SIGSTOP);
+        bool saved = save(out, m, step, 1, &err);
+        _exit(saved ? 0 : strstr(err.text, strerror(ENOSPC)) ? 1 : 2);
+    }
+    int status;
+    waitpid(pid, &status, 0);
+    ptrace(PTRACE_SETOPTIONS, pid, NULL, PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL);
+    return pid;
+}
+
+// Lets the child run to the next start or end of a system call. False when it has ended.
+static bool traced_next(int *status, pid_t pid) {
+    int signal = 0;
+    do {
+        ptrace(PTRACE_SYSCALL, pid, NULL, signal);
+        if (waitpid(pid, status, 0) < 0) *status = 99 << 8;      // gone: it could not be traced
+        signal = WIFSTOPPED(*status) ? WSTOPSIG(*status) : 0;
+    } while (WIFSTOPPED(*status) && signal != (SIGTRAP | 0x80));
+    return WIFSTOPPED(*status);
+}
+
+// Saves, and lets the mishap happen at the nth system call: the child is killed before the call, or
+// the call fails with ENOSPC. Returns the child's status; *number is which call it was, -1 when
+// there were fewer.
+static int save_with_mishap(const char *out, Model *m, int64_t step, Mishap mishap, int n,
+                            long *number) {
+    pid_t pid = traced_save(out, m, step);
+    int status = 0, calls = 0;
+    *number = -1;
+    for (bool entering = true; traced_next(&status, pid); entering = !entering) {
+        calls += entering;
+        if (calls != n) continue;
+        if (entering) *number = ptrace(PTRACE_PEEKUSER, pid, CALL_NUMBER, NULL);
+        if (mishap == KILL_IT) kill(pid, SIGKILL);
+        else if (entering) ptrace(PTRACE_POKEUSER, pid, CALL_NUMBER, -1L);       // no such call
+        else ptrace(PTRACE_POKEUSER, pid, CALL_RESULT, -(long)ENOSPC);
+    }
+    return status;
+}
+
+// What every crash test needs: a run with step 1 saved, and step 2 to come.
+static bool mishap_possible(const char *out, Model *m) {
+    Error err;
+    long number;
+    if (!save(out, m, 1, 0, &err)) die("%s", err.text);
+    int status = save_with_mishap(out, m, 1, KILL_IT, -1, &number);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+// A kill cannot show what a power cut would: whether data was on the disk before its name. So this
+// is the order of the calls that matter: Write, Fsync, Rename, Symlink; writes in a row count once.
+TEST(synced_before_it_is_named) {
+    TempDir d = temp_make_fast();
+    Model m = model_make(1, 1, 2, 3, 2);
+    bool possible = mishap_possible(d.text, &m);
+    char calls[100] = "";
+    size_t n = 0;
+    int status = 0;
+    pid_t pid = traced_save(d.text, &m, 2);
+    for (bool entering = true; possible && traced_next(&status, pid); entering = !entering) {
+        long number = ptrace(PTRACE_PEEKUSER, pid, CALL_NUMBER, NULL);
+        char call = number == SYS_write ? 'W' : number == SYS_fsync ? 'F'
+                  : number == SYS_rename ? 'R' : number == SYS_symlink ? 'S' : 0;
+        bool again = call == 'W' && n > 0 && calls[n-1] == 'W';
+        if (entering && call && !again && n + 1 < sizeof calls) calls[n++] = call;
+    }
+    temp_remove(&d);
+    free(m.params);
+    if (!possible) SKIP("needs ptrace");
+    const char *expected =
+        "WFWFWFWF" "F"    // model, optimizer, config, state; their directory
+        "R"               // nothing of this name is in the way: this one fails
+        "RF"              // the checkpoint gets its name
+        "SRF"             // latest moves
+        "R";              // only now does the old one go
+    CHECK_MSG(strcmp(calls, expected) == 0, "%s; expected: %s", calls, expected);
+}
+
+// Not random: a crash before each system call of a save, in turn, so at every moment at which the
+// disk is different. keep is 1, so that the old checkpoint is removed as well.
+TEST(kill_at_every_system_call) {
+    TempDir d = temp_make_fast();
+    Model m = model_make(1, 1, 2, 3, 2);
+    Error err = { "" };
+    if (!mishap_possible(d.text, &m)) {
+        temp_remove(&d);
+        free(m.params);
+        SKIP("needs ptrace");
+    }
+    long number = 0;
+    int64_t step = 1;
+    int n = 0, finished = 0;
+    while (number >= 0 && n < 2000) {
+        int64_t next = n % 2 ? step : step + 1;          // the same step again is the harder case
+        save_with_mishap(d.text, &m, next, KILL_IT, ++n, &number);
+        int64_t now = latest_step(d.text, &m, &err);
+        CHECK_MSG(now == step || now == next, "killed at call %d: %s", n, err.text);
+        if (now < 0) break;
+        finished += now > step;
+        step = now;
+    }
+    CHECK_MSG(number < 0 && n > 50 && finished > 0, "%d calls, %d finished", n, finished);
+    CHECK(checkpoint_begin(d.text, &err) && save(d.text, &m, step + 1, 1, &err));
+    CHECK_MSG(strchr(names_in(d.text), '.') == NULL, "%s", names_in(d.text));
+    free(m.params);
+    temp_remove(&d);
+}
+
+// Each system call fails once, as if the disk were full. A save that says it has succeeded has;
+// one that says it has not leaves the last one.
+TEST(refuse_every_system_call) {
+    TempDir d = temp_make_fast();
+    Model m = model_make(1, 1, 2, 3, 2);
+    Error err = { "" };
+    if (!mishap_possible(d.text, &m)) {
+        temp_remove(&d);
+        free(m.params);
+        SKIP("needs ptrace");
+    }
+    long number = 0;
+    int64_t step = 1;
+    int n = 0, refused = 0;
+    while (number >= 0 && n < 2000) {
+        int status = save_with_mishap(d.text, &m, step + 1, REFUSE_IT, ++n, &number);
+        int64_t now = latest_step(d.text, &m, &err);
+        CHECK_MSG(now == step || now == step + 1, "call %d refused: %s", n, err.text);
+        if (now < 0) break;
+        bool saved = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+        bool matters = number == SYS_write || number == SYS_fsync || number == SYS_rename
+                    || number == SYS_symlink || number == SYS_mkdir;
+        CHECK_MSG(!saved || now == step + 1, "call %d refused: it says that it has saved", n);
+        CHECK_MSG(!saved || !matters, "call %d, %ld, refused: it says that all is well", n, number);
+        refused += WIFEXITED(status) && WEXITSTATUS(status) == 1;
+        step = now;
+    }
+    CHECK_MSG(number < 0 && refused > 20, "%d calls, %d reported", n, refused);
+    CHECK(checkpoint_begin(d.text, &err) && save(d.text, &m, step + 1, 1, &err));
+    CHECK_MSG(strchr(names_in(d.text), '.') == NULL, "%s", names_in(d.text));
+    free(m.params);
+    temp_remove(&d);
+}
+#else
+TEST(synced_before_it_is_named) { SKIP("needs Linux on x86-64"); }
+TEST(kill_at_every_system_call) { SKIP("needs Linux on x86-64"); }
+TEST(refuse_every_system_call) { SKIP("needs Linux on x86-64"); }
+#endif
+
+// Every limit below what the largest file needs: the save fails, says why, and leaves no trace.
+static void child_meets_limits(const char *out, Model *m) {
+    Error err = { "" };
+    signal(SIGXFSZ, SIG_IGN);                            // write() then fails with EFBIG
+    for (rlim_t limit = 0; limit < 5000; limit += 97) {
+        struct rlimit r = { limit, RLIM_INFINITY };
+        if (setrlimit(RLIMIT_FSIZE, &r) != 0) _exit(3);
+        if (save(out, m, 2, 1, &err)) continue;          // above the largest file
+        if (!strstr(err.text, "File too large") || strchr(err.text, '\n')) _exit(4);
+        if (strcmp(names_in(out), "latest step_00000001") != 0) _exit(5);
+        if (limit > 4900) _exit(6);
+    }
+    _exit(strcmp(latest_name(out).text, "step_00000001") == 0);
+}
+
+TEST(files_that_may_not_grow) {
+    TempDir d = temp_make();
+    Model m = model_make(1, 1, 2, 3, 2);
+    Error err = { "" };
+    int status;
+    CHECK(save(d.text, &m, 1, 0, &err));
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) child_meets_limits(d.text, &m);
+    waitpid(pid, &status, 0);
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", status);
+    CHECK_MSG(latest_step(d.text, &m, &err) == 2, "%s", err.text);
+    free(m.params);
+    temp_remove(&d);
+}
+
+// A file system of `pages` pages on dir, which it leaves when the process does. False: not allowed.
+static bool mount_small(const char *dir, int pages) {
+    char options[40];
+    snprintf(options, sizeof options, "size=%d", pages * 4096);
+    return mount("tmpfs", dir, "tmpfs", 0, options) == 0;
+}
+
+// The disk fills up at each page in turn. `step_1` is the last good one throughout.
+static void disk_fills_up(const char *dir, Model *m, bool *possible) {
+    Error err = { "" };
+    bool saved = false;
+    for (int pages = 12; !saved && pages < 60; pages++) {
+        if (!mount_small(dir, pages)) {
+            *possible = false;
+            return;
+        }
+        if (save(dir, m, 1, 0, &err)) {
+            saved = save(dir, m, 2, 0, &err);
+            CHECK_MSG(saved || strstr(err.text, strerror(ENOSPC)), "%s", err.text);
+            CHECK_MSG(saved || strcmp(names_in(dir), "latest step_00000001") == 0, "%s",
+                      names_in(dir));
+            CHECK_MSG(latest_step(dir, m, &err) == (saved ? 2 : 1), "%s", err.text);
+        }
+        if (umount(dir) != 0) die("%s: %s", dir, strerror(errno));
+    }
+    CHECK(saved);
+}
+
+TEST(full_disk) {
+    TempDir d = temp_make();
+    Model m = model_make(1, 2, 16, 40, 10);
+    bool possible = true;
+    disk_fills_up(d.text, &m, &possible);
+    free(m.params);
+    temp_remove(&d);
+    if (!possible) SKIP("needs the right to mount a small tmpfs");
+}
+
+// ---------------------------------------------------------------------------------------------
+// Tools for test_transformers.py
+
+// Saves the parameters of a fixture of dev/reference as step 1, so that their logits are known.
+static int tool_write(const char *out, const char *fixture, const char *tokenizer) {
+    FileMap file;
+    Error err;
+    int32_t header[16];
+    Checkpoint k;
+    memset(&k, 0, sizeof k);
+    if (!file_map(&file, fixture, &err)) die("%s", err.text);
+    if (file.n < sizeof header) die("%s: too short", fixture);
+    memcpy(header, file.bytes, sizeof header);
+    Config c = { header[2], header[3], header[4], header[5], header[6] };
+    size_t n = gpt2_n_params(&c), before = 64 + 16 * (size_t)header[7] * (size_t)header[8];
+    if (n != (size_t)header[9] || file.n < before + n * sizeof(float))
+        die("%s: no fixture", fixture);
+    float *params = alloc_or_die(n * sizeof *params, "parameters");
+    memcpy(params, file.bytes + before, n * sizeof *params);
+    k.config = c;
+    k.params = params;
+    k.state.step = 1;
+    k.eot = tokenizer ? c.V - 1 : -1;
+    if (tokenizer && !file_map(&k.tokenizer, tokenizer, &err)) die("%s", err.text);
+    if (!checkpoint_begin(out, &err) || !checkpoint_save(out, &k, 0, &err)) die("%s", err.text);
+    free(params);
+    file_unmap(&file);
+    file_unmap(&k.tokenizer);
+    return 0;
+}
+
+// For each tensor: sum over i of (i+1) * bits of element i, modulo 2^64.
+static int tool_read(const char *where) {
+    Path path;
+    Config c;
+    Error err;
+    if (!checkpoint_find(&path, where, &err) || !checkpoint_config(&c, path.text, &err))
+        die("%s", err.text);
+    float *flat = alloc_or_die(gpt2_n_params(&c) * sizeof *flat, "parameters");
+    if (!checkpoint_load_params(flat, &c, path.text, &err)) die("%s", err.text);
+    printf("%d %d %d %d %d\n", c.L, c.NH, c.C, c.V, c.P);
+    for (int i = 0; i < gpt2_n_tensors(&c); i++) {
+        Tensor t = gpt2_tensor(&c, i);
+        uint64_t sum = 0;
+        for (size_t j = 0; j < t.count; j++) {
+            uint32_t bits;
+            memcpy(&bits, &flat[t.offset + j], 4);
+            sum += (j + 1) * (uint64_t)bits;
+        }
+        printf("%s %zu %zu %llu\n", t.key, t.rows, t.cols, (unsigned long long)sum);
+    }
+    free(flat);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc >= 4 && strcmp(argv[1], "--write") == 0)
+        return tool_write(argv[2], argv[3], argc > 4 ? argv[4] : NULL);
+    if (argc == 3 && strcmp(argv[1], "--read") == 0) return tool_read(argv[2]);
+    RUN(names_find_their_tensors);
+    RUN(round_trip);
+    RUN(every_cut_of_every_file_is_refused);
+    RUN(layouts_of_others);
+    RUN(configs);
+    RUN(places_without_a_checkpoint);
+    RUN(weights_that_are_not_finite_are_named);
+    RUN(keeps_as_many_as_asked);
+    RUN(the_same_step_again);
+    RUN(what_a_crash_left_is_removed);
+    RUN(errors_of_saving);
+    RUN(kill_at_random_moments);
+    RUN(synced_before_it_is_named);
+    RUN(kill_at_every_system_call);
+    RUN(refuse_every_system_call);
+    RUN(files_that_may_not_grow);
+    RUN(full_disk);
+    return test_end();
+}

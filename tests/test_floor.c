@@ -1,0 +1,291 @@
+// The entropy floor: which documents count as whole, against a count by hand of every window; and
+// sidecar files that are not what they should be.
+#include "../dev/lib/floor.h"
+#include "test.h"
+
+// ---- a corpus on disk: shards in a directory of their own, removed at the end ----
+
+enum { EOT = 9, VOCAB = 10, MAX_SHARDS = 3, MAX_TOKENS = 600, T_MAX = 40 };
+
+typedef struct {
+    char dir[64], shard[MAX_SHARDS][96], floor[MAX_SHARDS][96];
+    int n_shards;
+    size_t n[MAX_SHARDS];                      // tokens
+    uint16_t tokens[MAX_SHARDS][MAX_TOKENS];
+} Corpus;
+
+static void write_file(const char *path, const void *a, size_t na, const void *b, size_t nb) {
+    FILE *f = fopen(path, "wb");
+    if (!f || fwrite(a, 1, na, f) != na || fwrite(b, 1, nb, f) != nb || fclose(f) != 0) abort();
+}
+
+static void corpus_make(Corpus *c) {
+    memset(c, 0, sizeof *c);
+    const char *tmp = getenv("TMPDIR");
+    char dir[64];
+    snprintf(dir, sizeof dir, "%.40s/floor.XXXXXX", tmp ? tmp : "/tmp");
+    if (!mkdtemp(dir)) abort();
+    memcpy(c->dir, dir, sizeof dir);
+    for (int i = 0; i < MAX_SHARDS; i++) {
+        snprintf(c->shard[i], sizeof c->shard[i], "%s/x_val_%06d.bin", dir, i);
+        snprintf(c->floor[i], sizeof c->floor[i], "%s/x_val_%06d.floor", dir, i);
+    }
+}
+
+static void corpus_free(Corpus *c) {
+    for (int i = 0; i < MAX_SHARDS; i++) {
+        remove(c->shard[i]);
+        remove(c->floor[i]);
+    }
+    rmdir(c->dir);
+}
+
+// Adds a shard: one digit a token, '|' for an end of text.
+static void corpus_add(Corpus *c, const char *digits, int eot) {
+    int i = c->n_shards++;
+    int32_t header[SHARD_HEADER_WORDS] = { SHARD_MAGIC, SHARD_VERSION, 0, VOCAB, eot };
+    c->n[i] = strlen(digits);
+    for (size_t t = 0; t < c->n[i]; t++)
+        c->tokens[i][t] = (uint16_t)(digits[t] == '|' ? EOT : digits[t] - '0');
+    header[2] = (int32_t)c->n[i];
+    write_file(c->shard[i], header, sizeof header, c->tokens[i], 2 * c->n[i]);
+}
+
+static void corpus_floor(Corpus *c, int i, const char *text) {
+    write_file(c->floor[i], text, strlen(text), "", 0);
+}
+
+static void corpus_open(Loader *l, const Corpus *c, int T) {
+    char pattern[96];
+    Error err;
+    snprintf(pattern, sizeof pattern, "%s/*val*.bin", c->dir);
+    if (!loader_open(l, pattern, T, 1, &err)) die("%s", err.text);
+}
+
+// ---- whole documents, counted by hand ----
+
+// What document d of shard i costs at best, and what the model pays for token t of it: sums of
+// such numbers tell which documents and which tokens were added.
+static double nats_of(int i, size_t d) { return 1.0 + (double)i + (double)d * 0.015625; }
+static float loss_of(int i, size_t t) { return 0.125f + 8.0f*(float)i + (float)(t*t % 97); }
+
+// Token by token: a document is whole in a window when each of its tokens is a target there.
+static WholeScore by_hand(const Corpus *c, int i, size_t first, size_t T) {
+    WholeScore score = { 0.0, 0.0, 0 };
+    size_t begin = 0, d = 0;
+    for (size_t t = 0; t < c->n[i]; t++) {
+        if (c->tokens[i][t] != EOT) continue;
+        bool whole = true;
+        for (size_t u = begin; u <= t; u++) whole = whole && u >= first + 1 && u <= first + T;
+        for (size_t u = begin; whole && u <= t; u++) score.loss += loss_of(i, u);
+        if (whole) score.floor += nats_of(i, d);
+        if (whole) score.tokens += t + 1 - begin;
+        begin = t + 1;
+        d++;
+    }
+    return score;
+}
+
+// Scores every window for windows of T, and compares; returns how many tokens were whole.
+static size_t check_windows(const Corpus *c, int T) {
+    Loader l;
+    Floor f;
+    Error err;
+    float loss[T_MAX];
+    size_t whole_tokens = 0, window = 0;
+    corpus_open(&l, c, T);
+    if (!floor_open(&f, &l, &err)) die("%s", err.text);
+    CHECK(f.known && f.n_shards == c->n_shards);
+    for (int i = 0; i < c->n_shards; i++)
+        for (size_t first = 0; first + T < c->n[i]; first += T, window++) {
+            WholeScore hand = by_hand(c, i, first, T), score = { 100.0, 200.0, 300 };
+            for (int t = 0; t < T; t++) loss[t] = loss_of(i, first + 1 + t);
+            floor_score_window(&score, &f, &l, window, loss);
+            CHECK_MSG(score.tokens == 300 + hand.tokens, "T=%d, window %zu: %zu tokens, not %zu",
+                      T, window, score.tokens - 300, hand.tokens);
+            CHECK_MSG(score.loss == 100.0 + hand.loss, "T=%d, window %zu: loss", T, window);
+            CHECK_MSG(score.floor == 200.0 + hand.floor, "T=%d, window %zu: floor", T, window);
+            whole_tokens += hand.tokens;
+        }
+    CHECK_MSG(window == l.n_windows, "%zu windows of %zu", window, l.n_windows);
+    floor_close(&f);
+    loader_close(&l);
+    return whole_tokens;
+}
+
+// Writes a shard's sidecar with the numbers of nats_of.
+static void corpus_true_floor(Corpus *c, int i) {
+    char text[16384];
+    int used = snprintf(text, sizeof text, "batchwise floor 1\n");
+    for (size_t t = 0, d = 0; t < c->n[i]; t++)
+        if (c->tokens[i][t] == EOT)
+            used += snprintf(text + used, sizeof text - used, "%.9g\n", nats_of(i, d++));
+    corpus_floor(c, i, text);
+}
+
+TEST(floor_whole_documents_in_every_window) {
+    static Corpus c;
+    static const int documents[MAX_SHARDS] = { 3, 11, 40 };      // the most tokens in one
+    char digits[MAX_TOKENS];
+    Rng rng = rng_make(3, 0);
+    corpus_make(&c);
+    for (int i = 0; i < MAX_SHARDS; i++) {
+        int n = 300 + (int)rng_below(&rng, 250);
+        for (int t = 0; t < n; t++)
+            digits[t] = rng_below(&rng, documents[i]) == 0 ? '|' : (char)('0' + t % 9);
+        digits[n] = '\0';
+        corpus_add(&c, digits, EOT);
+        corpus_true_floor(&c, i);
+    }
+    for (int T = 1; T <= T_MAX; T++) check_windows(&c, T);
+    CHECK(check_windows(&c, 1) > 0);     // documents of an end of text alone
+    CHECK(check_windows(&c, T_MAX) > check_windows(&c, 3));
+    corpus_free(&c);
+}
+
+// The first document of a shard has no predecessor: its first token is nobody's target.
+TEST(floor_edges) {
+    static Corpus c;
+    corpus_make(&c);
+    corpus_add(&c, "12|34|5678|1", EOT);     // window 0 holds 34| , window 1 5678|
+    corpus_true_floor(&c, 0);
+    CHECK(check_windows(&c, 5) == 3 + 5);
+    CHECK(check_windows(&c, 11) == 3 + 5);
+    CHECK(check_windows(&c, 4) == 0);        // 34| ends one token too late for window 0
+    CHECK(check_windows(&c, 6) == 3);
+    corpus_free(&c);
+}
+
+TEST(floor_of_all_documents) {
+    static Corpus c;
+    Loader l;
+    Floor f;
+    Error err;
+    corpus_make(&c);
+    corpus_add(&c, "1|22|333", EOT);         // the last document has no end: it has no floor
+    corpus_add(&c, "4444|", EOT);
+    corpus_floor(&c, 0, "batchwise floor 1\n0.5\n1.25\n");
+    corpus_floor(&c, 1, "batchwise floor 1\n2e0");
+    corpus_open(&l, &c, 4);
+    CHECK_MSG(floor_open(&f, &l, &err), "%s", err.text);
+    CHECK(f.known && f.nats == 3.75 && f.tokens == 2 + 3 + 5);
+    floor_close(&f);
+    loader_close(&l);
+    corpus_free(&c);
+}
+
+// ---- sidecars ----
+
+// Opens a shard of two documents, with this sidecar (NULL: none). "" when it is taken.
+static Error opened_with(const char *sidecar, int eot, bool *known) {
+    static Corpus c;
+    Loader l;
+    Floor f;
+    Error err = { "" };
+    corpus_make(&c);
+    corpus_add(&c, "123|45|", eot);
+    if (sidecar) corpus_floor(&c, 0, sidecar);
+    corpus_open(&l, &c, 3);
+    *known = false;
+    if (floor_open(&f, &l, &err)) {
+        *known = f.known;
+        err.text[0] = '\0';
+        floor_close(&f);
+    }
+    loader_close(&l);
+    corpus_free(&c);
+    return err;
+}
+
+TEST(floor_is_unknown) {
+    bool known;
+    CHECK(!*opened_with(NULL, EOT, &known).text && !known);
+    // A shard that does not say what ends a text has no documents to score.
+    CHECK(!*opened_with("batchwise floor 1\n1\n2\n", 0, &known).text && !known);
+    CHECK(!*opened_with("batchwise floor 1\n1\n2\n", EOT, &known).text && known);
+}
+
+TEST(floor_of_one_shard_is_missing) {
+    static Corpus c;
+    Loader l;
+    Floor f;
+    Error err;
+    for (int without = 0; without < 2; without++) {
+        corpus_make(&c);
+        corpus_add(&c, "1|22|", EOT);
+        corpus_add(&c, "33|4|", EOT);
+        corpus_floor(&c, 1 - without, "batchwise floor 1\n1\n2\n");
+        corpus_open(&l, &c, 2);
+        CHECK(floor_open(&f, &l, &err) && !f.known);
+        floor_close(&f);
+        loader_close(&l);
+        corpus_free(&c);
+    }
+}
+
+TEST(floor_damaged_sidecars) {
+    static const struct { const char *text, *says; } cases[] = {
+        { "", "does not begin with" },
+        { "batchwise", "does not begin with" },
+        { "batchwise floor 1", "does not begin with" },
+        { "batchwise floor 2\n1\n2\n", "does not begin with" },
+        { "batchwise floor 12\n1\n2\n", "does not begin with" },
+        { "<html>404</html>", "does not begin with" },
+        { "batchwise floor 1\n", "line 2" },
+        { "batchwise floor 1\n1\n", "line 3" },
+        { "batchwise floor 1\n1\nx\n", "line 3" },
+        { "batchwise floor 1\n1\n-2\n", "line 3" },
+        { "batchwise floor 1\nnan\n2\n", "line 2" },
+        { "batchwise floor 1\n1\ninf\n", "line 3" },
+        { "batchwise floor 1\n1\n1e999\n", "line 3" },
+        { "batchwise floor 1\n1\n2\n3\n", "more lines" },
+        { "batchwise floor 1\n1\n2\nthe end\n", "more lines" },
+        { "batchwise floor 1\n1\n2x\n", "more lines" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bool known;
+        Error err = opened_with(cases[i].text, EOT, &known);
+        CHECK_MSG(strstr(err.text, cases[i].says), "'%s' says: '%s'", cases[i].text, err.text);
+        CHECK_MSG(!*err.text || strstr(err.text, ".floor: "), "no path in '%s'", err.text);
+        CHECK(strchr(err.text, '\n') == NULL);
+    }
+}
+
+// A truncation at every byte is refused, except of the last digits and the last end of line.
+TEST(floor_truncated_at_every_byte) {
+    static const char text[] = "batchwise floor 1\n1.5\n2.5\n";
+    bool known;
+    for (size_t n = 0; n < sizeof text; n++) {
+        char cut[sizeof text];
+        memcpy(cut, text, n);
+        cut[n] = '\0';
+        bool enough = n >= sizeof text - 1 - 3;              // "2" is a number already
+        CHECK_MSG(!*opened_with(cut, EOT, &known).text == enough, "after %zu bytes", n);
+    }
+}
+
+TEST(floor_that_is_no_file) {
+    static Corpus c;
+    Loader l;
+    Floor f;
+    Error err = { "" };
+    corpus_make(&c);
+    corpus_add(&c, "123|45|", EOT);
+    if (mkdir(c.floor[0], 0777) != 0) abort();
+    corpus_open(&l, &c, 3);
+    CHECK(!floor_open(&f, &l, &err) && strstr(err.text, c.floor[0]));
+    loader_close(&l);
+    corpus_free(&c);
+}
+
+int main(void) {
+    RUN(floor_whole_documents_in_every_window);
+    RUN(floor_edges);
+    RUN(floor_of_all_documents);
+    RUN(floor_is_unknown);
+    RUN(floor_of_one_shard_is_missing);
+    RUN(floor_damaged_sidecars);
+    RUN(floor_truncated_at_every_byte);
+    RUN(floor_that_is_no_file);
+    return test_end();
+}

@@ -1,0 +1,206 @@
+// safetensors.h: what is written reads back to the bit, and no damaged file gets through.
+#include <float.h>
+
+#include "../dev/lib/rng.h"
+#include "../dev/lib/safetensors.h"
+#include "test.h"
+
+// A whole file in memory: the header with its length before it, then n_data bytes 0, 1, 2, ...
+typedef struct { unsigned char *bytes; size_t n; } Image;
+
+static Image image_make(const char *header, size_t n_data) {
+    uint64_t length = strlen(header);
+    Image m = { NULL, 8 + length + n_data };
+    m.bytes = malloc(m.n);
+    memcpy(m.bytes, &length, 8);
+    memcpy(m.bytes + 8, header, length);
+    for (size_t i = 0; i < n_data; i++) m.bytes[8 + length + i] = (unsigned char)i;
+    return m;
+}
+
+TEST(reads_a_file) {
+    Image m = image_make("{\"b\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[4,12]},"
+                         "\"__metadata__\":{\"format\":\"pt\"},"
+                         "\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},"
+                         "\"empty\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[4,4]},"
+                         "\"scalar\":{\"dtype\":\"BF16\",\"shape\":[],\"data_offsets\":[12,14]}}  ",
+                         14);
+    SafeTensors s;
+    Error err = { "" };
+    bool parsed = safetensors_parse(&s, m.bytes, m.n, &err);
+    CHECK_MSG(parsed, "%s", err.text);
+    if (!parsed) return;
+    const SafeTensor *b = safetensors_find(&s, "b"), *scalar = safetensors_find(&s, "scalar");
+    CHECK(s.n_tensors == 4 && strcmp(s.tensors[0].name, "a") == 0 && !safetensors_find(&s, "c"));
+    CHECK(b && b->n_dims == 2 && b->dims[0] == 2 && b->dims[1] == 1 && b->count == 2);
+    CHECK(scalar && scalar->n_dims == 0 && scalar->count == 1);
+    float values[2];
+    CHECK(safetensors_read(values, &s, b, &err) && memcmp(values, s.data + 4, 8) == 0);
+    CHECK(safetensors_read(values, &s, scalar, &err) && values[0] == float_from_bf16(0x0D0C));
+    CHECK(safetensors_read(values, &s, safetensors_find(&s, "empty"), &err));
+    CHECK(!safetensors_read(values, &s, safetensors_find(&s, "a"), &err));
+    CHECK(strcmp(err.text, "tensor \"a\" is U8; F32, BF16 and F16 are read") == 0);
+    safetensors_close(&s);
+    free(m.bytes);
+}
+
+TEST(refusals) {
+    #define ENTRY(dtype, shape, offsets) \
+        "{\"a\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
+    static const struct { const char *header; size_t n_data; const char *error; } cases[] = {
+        { ENTRY("F32", "[2]", "[0,8]"), 7, "truncated: 7 bytes of tensors, the header promises 8" },
+        { ENTRY("F32", "[2]", "[0,8]"), 9, "1 bytes after the last tensor" },
+        { ENTRY("F32", "[2]", "[4,12]"), 12, "tensor \"a\": a hole before it at byte 0 of the" },
+        { ENTRY("F32", "[2]", "[0,4]"), 4, "tensor \"a\": its shape and dtype do not fill its 4" },
+        { ENTRY("F33", "[2]", "[0,8]"), 8, "tensor \"a\": unknown dtype \"F33\"" },
+        { ENTRY("F32", "[-2]", "[0,8]"), 8, "tensor \"a\": \"shape\" is not a shape" },
+        { ENTRY("F32", "[2.0]", "[0,8]"), 8, "tensor \"a\": \"shape\" is not a shape" },
+        { ENTRY("F32", "[4294967296,4294967296]", "[0,0]"), 0, "tensor \"a\": its shape" },
+        { ENTRY("F64", "[2305843009213693952]", "[0,0]"), 0, "tensor \"a\": its shape and dtype" },
+        { ENTRY("F32", "[18446744073709551617]", "[0,4]"), 4, "tensor \"a\": \"shape\" is not a" },
+        { ENTRY("F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]"), 4, "tensor \"a\": 9 dimensions" },
+        { ENTRY("F32", "[2]", "[8,0]"), 8, "tensor \"a\": \"data_offsets\" are not two offsets" },
+        { ENTRY("F32", "[2]", "[0]"), 8, "tensor \"a\": \"data_offsets\" are not two offsets" },
+        { ENTRY("F32", "[2]", "[0,8,9]"), 8, "tensor \"a\": \"data_offsets\" are not two offsets" },
+        { ENTRY("F32", "[2]", "[[],8]"), 8, "tensor \"a\": \"data_offsets\" are not two offsets" },
+        { ENTRY("F32", "2", "[0,8]"), 8, "tensor \"a\": byte 28: \"shape\" must be a list, not a" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "tensor \"a\": \"data_offsets\" is" },
+        { "{\"a\":3}", 4, "tensor \"a\": \"dtype\" is missing" },
+        { "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"x\":1}}", 1,
+          "tensor \"a\": more than dtype, shape and data_offsets" },
+        { "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},"
+          "\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[3,7]}}", 7,
+          "tensor \"b\": overlaps another at byte 3 of the data" },
+        { "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
+          "\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}", 2,
+          "the header: byte 53: the key \"a\" appears a second time" },
+        { "{\"a\\n\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
+          "byte 1 of the header: a control character in a name" },
+        { "[]", 0, "the header is not a JSON object" },
+        { "", 0, "the header: byte 0: the text ends where a value was expected" },
+        { "{", 0, "the header: byte 1: the text ends where a key in quotes was expected" },
+        { "{} x", 0, "the header: byte 3: expected the end of the text, found 'x'" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Image m = image_make(cases[i].header, cases[i].n_data);
+        SafeTensors s;
+        Error err = { "accepted" };
+        if (safetensors_parse(&s, m.bytes, m.n, &err)) safetensors_close(&s);
+        CHECK_MSG(strncmp(err.text, cases[i].error, strlen(cases[i].error)) == 0,
+                  "%s: %s; expected: %s", cases[i].header, err.text, cases[i].error);
+        free(m.bytes);
+    }
+}
+
+static const char *error_of(const char *bytes, size_t n, Error *err) {
+    SafeTensors s;
+    unsigned char *copy = malloc(n + !n);
+    memcpy(copy, bytes, n);
+    snprintf(err->text, sizeof err->text, "accepted");
+    if (safetensors_parse(&s, copy, n, err)) safetensors_close(&s);
+    free(copy);
+    return err->text;
+}
+
+TEST(foreign_files) {
+    Error err;
+    CHECK(strstr(error_of("<!DOCTYPE html><html>404", 24, &err), "a web page (HTML)"));
+    CHECK(strstr(error_of("\r\n<html>", 8, &err), "a web page (HTML)"));
+    CHECK(strstr(error_of("version https://git-lfs.github.com/spec/v1", 42, &err), "Git LFS"));
+    CHECK(strstr(error_of("PK\x03\x04 and what follows", 20, &err), "PyTorch archive"));
+    CHECK(strstr(error_of("hello, what is this", 19, &err), "not a safetensors file"));
+    CHECK(strstr(error_of("", 0, &err), "truncated: 0 bytes"));
+    CHECK(strstr(error_of("\x02\0\0\0\0\0\0\0{", 9, &err), "truncated: 9 bytes, the header alone"));
+    CHECK(strstr(error_of("\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF{}", 10, &err), "a header of 1844674"));
+}
+
+// Every half there is, against the definition.
+TEST(halves) {
+    for (unsigned bits = 0; bits < 65536; bits++) {
+        int exponent = (int)(bits >> 10 & 31), fraction = (int)(bits & 1023);
+        double value = exponent == 31 ? (fraction ? NAN : INFINITY)
+                     : exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
+        float got = float_from_f16((uint16_t)bits), expected = (float)(bits >> 15 ? -value : value);
+        bool same = isnan(value) ? isnan(got) : memcmp(&got, &expected, sizeof got) == 0;
+        CHECK_MSG(same, "%04x gives %g", bits, got);
+    }
+    CHECK(float_from_bf16(0x3F80) == 1.0f && float_from_bf16(0xC0A0) == -5.0f);
+    CHECK(float_from_bf16(0x7F7F) < FLT_MAX && isinf(float_from_bf16(0x7F80)));
+}
+
+static size_t file_bytes(unsigned char *bytes, size_t most, const char *path) {
+    FILE *f = fopen(path, "rb");
+    size_t n = f ? fread(bytes, 1, most, f) : 0;
+    if (f) fclose(f);
+    return n;
+}
+
+TEST(writes_reads_back_and_refuses_every_cut) {
+    char path[] = "/tmp/test_safetensors.XXXXXX";
+    int fd = mkstemp(path);
+    if (fd < 0) SKIP("needs to write in /tmp");
+    close(fd);
+    float data[] = { 1.0f, -0.0f, NAN, INFINITY, FLT_MIN / 8, 3.14159274f };
+    SafeOutput out[3] = { { "transformer.a", 2, { 2, 1 }, data }, { "b", 1, { 3, 0 }, data + 2 },
+                          { "c", 1, { 1, 0 }, data + 5 } };
+    static unsigned char bytes[4096];
+    Error err = { "" };
+    for (size_t n = 0; n <= 3; n++) {
+        CHECK_MSG(safetensors_write(path, out, n, &err), "%s", err.text);
+        SafeTensors s;
+        bool opened = safetensors_open(&s, path, &err);
+        CHECK_MSG(opened && s.n_tensors == n, "%s", err.text);
+        CHECK((s.data - s.file.bytes) % 8 == 0);
+        for (size_t i = 0; opened && i < n; i++) {
+            const SafeTensor *t = safetensors_find(&s, out[i].name);
+            CHECK(t && t->n_dims == out[i].n_dims && t->dims[0] == out[i].dims[0]);
+            CHECK(memcmp(s.data + t->begin, out[i].data, t->end - t->begin) == 0);
+        }
+        if (opened) safetensors_close(&s);
+        size_t size = file_bytes(bytes, sizeof bytes, path);
+        CHECK(strstr((char *)bytes + 8, "\"__metadata__\":{\"format\":\"pt\"}") != NULL);
+        for (size_t cut = 0; cut < size; cut++)
+            CHECK_MSG(strcmp(error_of((char *)bytes, cut, &err), "accepted") != 0, "at %zu", cut);
+    }
+    unlink(path);
+    CHECK(!safetensors_write("/nowhere/x", out, 3, &err) && strstr(err.text, "/nowhere/x: cannot"));
+    if (access("/dev/full", W_OK) == 0)
+        CHECK(!safetensors_write("/dev/full", out, 3, &err) && strstr(err.text, "No space left"));
+}
+
+// Whatever is changed, the parser must not crash, and what it accepts must be readable.
+TEST(mutations) {
+    Image m = image_make("{\"a\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,8]},"
+                         "\"b\":{\"dtype\":\"F16\",\"shape\":[3],\"data_offsets\":[8,14]}}", 14);
+    Rng rng = rng_make(3, 0);
+    unsigned char *mutant = malloc(m.n);
+    size_t accepted = 0;
+    for (int i = 0; i < 30000; i++) {
+        memcpy(mutant, m.bytes, m.n);
+        for (uint64_t k = 0; k <= rng_below(&rng, 3); k++)
+            mutant[rng_below(&rng, m.n)] = (unsigned char)rng_below(&rng, 256);
+        SafeTensors s;
+        Error err;
+        if (!safetensors_parse(&s, mutant, m.n, &err)) continue;
+        accepted++;
+        for (size_t t = 0; t < s.n_tensors; t++) {
+            float *values = malloc(s.tensors[t].count * sizeof *values + 1);
+            safetensors_read(values, &s, &s.tensors[t], &err);
+            free(values);
+        }
+        safetensors_close(&s);
+    }
+    CHECK_MSG(accepted > 100 && accepted < 20000, "%zu of 30000 accepted", accepted);
+    free(mutant);
+    free(m.bytes);
+}
+
+int main(void) {
+    RUN(reads_a_file);
+    RUN(refusals);
+    RUN(foreign_files);
+    RUN(halves);
+    RUN(writes_reads_back_and_refuses_every_cut);
+    RUN(mutations);
+    return test_end();
+}

@@ -1,0 +1,664 @@
+#!/usr/bin/env bash
+# train_gpt2 as a user runs it: what it prints, logs and writes, how it stops, and how it refuses.
+# TRAIN and PREPARE name other binaries.
+train=${TRAIN:-./train_gpt2}
+prepare=${PREPARE:-./prepare}
+case $train in /*) ;; *) train=$PWD/$train ;; esac
+dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
+trap 'umount "$dir/disk" 2>/dev/null; rm -rf "$dir"' EXIT
+export ASAN_OPTIONS=allocator_may_return_null=1:$ASAN_OPTIONS OMP_WAIT_POLICY=passive
+failed=0
+
+# ---- tools ----
+
+end() {                                     # end NAME: prints the verdict on the test
+    if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
+    why=
+}
+skip() { echo "skip $1: $2"; why=; }
+note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
+same() { [ "$2" = "$3" ] || note "$1: $2, not $3"; }
+near() {                                    # near WHAT A B TOLERANCE: relative
+    awk -v a="$2" -v b="$3" -v t="$4" 'BEGIN { d = a - b; if (d < 0) d = -d
+        exit !(a != "" && b != "" && d <= t * (b < 0 ? -b : b)) }' || note "$1: $2, not $3"
+}
+lines() { wc -l < "$1" | tr -d ' '; }
+has() { grep -qF -e "$2" "$1" || note "$(basename "$1") lacks '$2': $(head -c 200 "$1")"; }
+
+# A tiny model on the small corpus, unless "$@" names others.
+with_defaults() {
+    arguments=(--seq-len 32 --micro-batch 2 --threads 1 --eval-tokens 256)
+    case " $* " in *" --train "*) ;; *) arguments+=(--data "$data") ;; esac
+    case " $* " in *" --init "*) ;; *) arguments+=(--layers 1 --heads 2 --channels 16) ;; esac
+    arguments+=("$@")
+}
+run() {                                     # run ARGS...: stdout, stderr, status
+    with_defaults "$@"
+    "$train" "${arguments[@]}" > "$dir/stdout" 2> "$dir/stderr" < /dev/null
+    status=$?
+}
+good() {                                    # good ARGS...: ends well, with nothing on stderr
+    run "$@"
+    [ $status = 0 ] || note "status $status of '$*': $(head -n 1 "$dir/stderr")"
+    [ ! -s "$dir/stderr" ] || note "'$*' writes to stderr: $(head -n 1 "$dir/stderr")"
+}
+# refused WORDS ARGS...: one line on stderr that holds the words, status 1, nothing done. (Hundreds
+# of runs: so the shell looks by itself, and starts no other program.)
+refused() {
+    words=$1; shift
+    run --out "$dir/no" "$@"
+    IFS= read -r -d '' told < "$dir/stderr"
+    case $told in                           # AddressSanitizer's word on a huge allocation
+        ==*"WARNING: AddressSanitizer failed to allocate"*) told=${told#*$'\n'} ;;
+    esac
+    told_line=${told%%$'\n'*}
+    same "status of '$*'" $status 1
+    [ "$told" = "$told_line"$'\n' ] || note "'$*' does not end in one line: $told"
+    [ "${told_line#train_gpt2: }" != "$told_line" ] || note "'$*' does not name the program"
+    case $told_line in *"$words"*) ;; *) note "'$*' says '$told_line', without '$words'" ;; esac
+    [ ! -s "$dir/stdout" ] || note "'$*' prints before it refuses: $(head -n 1 "$dir/stdout")"
+    [ -e "$dir/no" ] || return
+    note "'$*' leaves $(find "$dir/no" | xargs) behind"
+    rm -rf "$dir/no"
+}
+# values EVENT KEY [LOG]: of each such line of the log.
+values() {
+    sed -n "s/^{\"event\":\"$1\"[^}]*\"$2\":\([^,}]*\).*/\1/p" "${3:-$dir/out/log.jsonl}"
+}
+wait_for() {                                # wait_for COMMAND...: up to ten seconds
+    for _ in $(seq 200); do "$@" && return; sleep 0.05; done
+    note "waited in vain for: $*"
+}
+
+# Shards by hand: little-endian words, then tokens.
+le() {                                      # le BYTES NUMBER...
+    bytes=$1; shift
+    printf "$(echo "$@" | awk -v bytes="$bytes" '{
+        for (i = 1; i <= NF; i++) {
+            n = $i < 0 ? $i + 4294967296 : $i
+            for (b = 0; b < bytes; b++) { printf "\\%03o", n % 256; n = int(n / 256) }
+        } }')"
+}
+le16() { le 2 "$@"; }
+le32() { le 4 "$@"; }
+header() { le32 20240520 1 "$1" "$2" "$3"; head -c 1004 /dev/zero; }
+patch() { le32 "$3" | dd of="$1" bs=4 seek="$2" conv=notrunc 2> /dev/null; }
+shorten() { head -c "$2" "$1" > "$dir/head" && mv "$dir/head" "$1"; }
+corpus() {                                  # corpus NAME: a copy of the small corpus to damage
+    rm -rf "$dir/bad"
+    cp -r "$data" "$dir/bad"
+    bad_train=$dir/bad/tales_train_000000.bin
+    bad_val=$dir/bad/tales_val_000000.bin
+}
+
+data=$dir/tales
+"$prepare" tales --out "$data" --tokens 20000 --seed 5 > "$dir/stdout" || exit 1
+
+# ---- a good run ----
+
+good --steps 300 --lr 2e-2 --eval-every 100 --out "$dir/out" --sample-every 200 --max-new 20
+log=$dir/out/log.jsonl
+first=$(values step loss | head -n 1)
+last=$(values step loss | tail -n 1)
+near "the first loss is that of a uniform guess over 257" "$first" 5.549 0.02
+awk -v a="$first" -v b="$last" 'BEGIN { exit !(b < 0.7 * a) }' || note "loss from $first to $last"
+same "step events" "$(values step step | tr '\n' ' ')" "$(seq 300 | tr '\n' ' ')"
+same "eval events" "$(values eval step | tr '\n' ' ')" "100 200 300 "
+same "events of the log" "$(sed 's/^{"event":"\([a-z]*\)".*/\1/' "$log" | sort | uniq -c | xargs)" \
+    "1 end 3 eval 1 save 1 start 300 step"
+same "its last line" "$(tail -n 1 "$log" | cut -c 1-16)" '{"event":"end","'
+same "how it ended" "$(values end reason)$(values end step)" '"done"300'
+near "val_loss" "$(values eval val_loss | tail -n 1)" "$last" 0.2
+end train_learns
+
+for key in step tokens samples loss lr grad_norm batch_tokens seconds seconds_data seconds_compute \
+           seconds_comm seconds_optimizer tok_per_s mfu; do
+    same "lines with $key" "$(values step $key | grep -c '^[0-9]')" 300
+done
+for key in step tokens val_loss; do
+    same "evaluations with $key" "$(values eval $key | grep -c '^[0-9]')" 3
+done
+for key in parameters floor seed lr layers micro_batch data; do
+    [ -n "$(values start $key)" ] || note "the start event lacks $key"
+done
+same parameters "$(values start parameters)" $((257*16 + 32*16 + 12*16*16 + 13*16 + 2*16))
+same "tokens and samples" "$(values step tokens | tail -n 1) $(values step samples | tail -n 1)" \
+    "19200 600"
+digits=$(values step loss | tr -d . | awk '{ if (length($0) > n) n = length($0) } END { print n }')
+same "digits of a loss" "$digits" 9
+end train_log_fields
+
+if command -v python3 > /dev/null; then
+    python3 - "$log" << 'PYTHON' || note "not what a JSON parser takes"
+import json, sys
+text = open(sys.argv[1], encoding="utf-8").read()
+assert text.endswith("\n")
+events = [json.loads(line, parse_constant=lambda c: 1 / 0) for line in text.splitlines()]
+assert all(isinstance(e, dict) and isinstance(e["event"], str) for e in events)
+steps = [e for e in events if e["event"] == "step"]
+parts = ["seconds_data", "seconds_compute", "seconds_comm", "seconds_optimizer"]
+assert all(sum(e[p] for p in parts) <= 1.001 * e["seconds"] + 1e-6 for e in steps)
+assert all(abs(e["tok_per_s"] * e["seconds"] / e["batch_tokens"] - 1) < 1e-6 for e in steps)
+PYTHON
+    end train_log_is_json
+else
+    skip train_log_is_json "needs python3"
+fi
+
+has "$dir/stdout" "loss"
+has "$dir/stdout" "floor"
+has "$dir/stdout" "tok/s"
+same "evaluations shown" "$(grep -c '^eval .*validation loss' "$dir/stdout")" 3
+same "samples shown" "$(grep -c '^--- the model writes' "$dir/stdout")" 1
+grep -q "$(printf '[\r\033]')" "$dir/stdout" && note "control characters in a file"
+[ "$(grep -c '^step' "$dir/stdout")" -le 5 ] || note "$(grep -c '^step' "$dir/stdout") step lines"
+grep -q '^step *300/300 ' "$dir/stdout" || note "the last update is not shown"
+end train_stdout_in_a_file
+
+# ---- the length of a run, and what is watched ----
+
+good --steps 0 --out "$dir/out" --overwrite
+same "step events" "$(values step step)" ""
+same "evaluations" "$(values eval step) $(values eval tokens)" "0 0"
+good --tokens 600 --out "$dir/out" --overwrite
+same "--tokens 600 of 64 an update" "$(values step tokens | tail -n 1)" 640
+same "the last update is evaluated" "$(values eval step)" 10
+good --tokens 640 --out "$dir/out" --overwrite
+same "--tokens 640" "$(values step tokens | tail -n 1)" 640
+good --target-loss 4.5 --steps 2000 --lr 2e-2 --eval-every 20 --out "$dir/out" --overwrite
+same "evaluations at the target or below" "$(values eval val_loss | awk '$1 <= 4.5' | xargs)" \
+    "$(values eval val_loss | tail -n 1)"
+same "how it ended" "$(values end reason)" '"done"'
+good --target-loss 1 --lr 2e-2 --steps 5 --out "$dir/out" --overwrite
+same "a target out of reach" "$(values end step)" 5
+end train_length
+
+good --steps 10 --eval-every 4 --out "$dir/out" --overwrite
+same "--eval-every 4" "$(values eval step | xargs)" "4 8 10"
+good --steps 10 --eval-every 200tok --out "$dir/out" --overwrite
+same "--eval-every 200tok" "$(values eval step | xargs)" "4 7 10"
+good --steps 10 --eval-every 0 --out "$dir/out" --overwrite
+same "--eval-every 0" "$(values eval step | xargs)" 10
+good --steps 10 --eval-every 5 --out "$dir/out" --overwrite
+same "an evaluation at the end only once" "$(values eval step | xargs)" "5 10"
+good --steps 10 --sample-every 4 --max-new 5
+same "--sample-every 4" "$(grep -c '^--- the model writes' "$dir/stdout")" 2
+good --steps 10 --sample-every 200tok --max-new 5
+same "--sample-every 200tok" "$(grep -c '^--- the model writes' "$dir/stdout")" 3
+end train_periods
+
+good --steps 2 --log "$dir/elsewhere.jsonl"
+same "--log without --out" "$(values step step "$dir/elsewhere.jsonl" | xargs)" "1 2"
+good --steps 2 --log "$dir/elsewhere.jsonl" --out "$dir/out2"
+[ ! -e "$dir/out2/log.jsonl" ] || note "--log leaves a second log in --out"
+end train_log_elsewhere
+
+for name in "a b" "[x]" "star*" "what?" 'back\slash' "-dash"; do
+    cp -r "$data" "$dir/$name"
+    good --data "$dir/$name" --steps 1 --out "$dir/$name/out"
+done
+good --data "$dir/a b/" --steps 1
+(cd "$dir" && "$train" --data=-dash --layers 1 --heads 2 --channels 16 --steps 0) \
+    > "$dir/stdout" 2>&1 || note "a relative path: $(tail -n 1 "$dir/stdout")"
+end train_odd_paths
+
+# A rate that blows the weights up: updates without a finite gradient are skipped, and counted.
+run --lr 100 --clip 0 --lr-schedule constant --steps 30 --out "$dir/out" --overwrite
+skips=$(values skip step | wc -l | tr -d ' ')
+[ "$skips" -gt 0 ] || note "nothing was skipped"
+same "skips counted at the end" "$(values end skipped)" "$skips"
+same "what is no number is null" "$(values skip grad_norm | sort -u)" null
+grep -qi -e '-nan' "$dir/stdout" && note "a signed nan: $(grep -i -m 1 -e -nan "$dir/stdout")"
+[ "$(lines "$dir/stderr")" -le 10 ] || note "$(lines "$dir/stderr") lines on stderr"
+end train_skips_what_is_not_finite
+
+good --steps 2 --out "$dir/deep/er/out"
+good --steps 2 --out "$dir/deep/er/out" --overwrite
+cp "$dir/deep/er/out/log.jsonl" "$dir/before"
+run --steps 3 --out "$dir/deep/er/out"
+same "status" $status 1
+same "lines" "$(lines "$dir/stderr")" 1
+has "$dir/stderr" "--overwrite"
+cmp -s "$dir/before" "$dir/deep/er/out/log.jsonl" || note "a refused run changed the log"
+good --steps 3 --out "$dir/deep/er/out" --overwrite
+same "the new run" "$(values step step "$dir/deep/er/out/log.jsonl" | xargs)" "1 2 3"
+end train_out_that_holds_a_run
+
+# ---- what changes nothing ----
+
+trained() {                                 # trained NAME ARGS...: leaves its losses in $dir/NAME
+    name=$1; shift
+    good --steps 10 --lr 3e-3 --log "$dir/log" "$@"
+    paste -d ' ' <(values step loss "$dir/log") <(values step grad_norm "$dir/log") > "$dir/$name"
+    same "steps of $name" "$(lines "$dir/$name")" 10
+}
+for B in 1 2 4 8; do trained by$B --micro-batch $B --batch-tokens 256; done
+for B in 2 4 8; do
+    paste -d ' ' "$dir/by1" "$dir/by$B" | awk '
+        function off(a, b) { return a > b ? (a - b) / b : (b - a) / b }
+        off($1, $3) > 1e-5 || off($2, $4) > 1e-5 { print; bad = 1 } END { exit bad }' \
+        > "$dir/differ" || note "micro-batches of 1 and $B: $(head -n 1 "$dir/differ")"
+done
+cmp -s "$dir/by1" "$dir/by8" && [ "$(sort -u "$dir/by1" | wc -l)" -lt 10 ] && note "no step differs"
+end train_micro_batches_agree
+
+wide="--layers 2 --heads 3 --channels 48 --seq-len 48 --micro-batch 3"
+for n in 1 2 3; do
+    trained threads$n $wide --threads $n --sample-every 10 --max-new 60
+    sed -n '/^--- the model/,/^---$/p' "$dir/stdout" > "$dir/sample$n"
+done
+if [ "$(values start threads_used "$dir/log")" = 3 ]; then
+    for n in 2 3; do
+        cmp -s "$dir/threads1" "$dir/threads$n" || note "1 and $n threads differ"
+        cmp -s "$dir/sample1" "$dir/sample$n" || note "samples of 1 and $n threads differ"
+    done
+    [ -s "$dir/sample1" ] || note "no sample"
+    end train_threads_agree
+else
+    skip train_threads_agree "needs a build with OpenMP"
+fi
+
+trained seed1; trained seed1_again; trained seed2 --seed 2
+cmp -s "$dir/seed1" "$dir/seed1_again" || note "two runs of one seed differ"
+cmp -s "$dir/seed1" "$dir/seed2" && note "--seed changes nothing"
+trained watched --eval-every 3 --sample-every 2 --max-new 40
+cmp -s "$dir/seed1" "$dir/watched" || note "evaluations and samples change the training"
+end train_same_seed_same_run
+
+# ---- learning rate ----
+
+rates() {                                   # rates RULE STEP=VALUE... [-- ARGS...]
+    rule=$1; shift
+    expected=()
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do expected+=("$1"); shift; done
+    shift
+    good --steps 10 --lr 1e-3 --final-lr-frac 0.1 --lr-schedule "$rule" --log "$dir/log" "$@"
+    for pair in "${expected[@]}"; do
+        near "$rule $*, update ${pair%=*}" \
+            "$(values step lr "$dir/log" | sed -n "${pair%=*}p")" "${pair#*=}" 1e-8
+    done
+}
+rates constant 1=1e-3 5=1e-3 10=1e-3 --
+rates linear 1=9.1e-4 5=5.5e-4 10=1e-4 --
+rates cosine 1=9.77975432e-4 5=5.5e-4 10=1e-4 --
+rates wsd 1=1e-3 5=1e-3 8=1e-3 9=5.5e-4 10=1e-4 --
+rates constant 1=5e-4 2=1e-3 10=1e-3 -- --warmup-tokens 128
+rates linear 1=5e-4 2=1e-3 6=5.5e-4 10=1e-4 -- --warmup-tokens 128
+rates cosine 1=5e-4 2=1e-3 6=5.5e-4 10=1e-4 -- --warmup-tokens 128
+rates wsd 1=5e-4 2=1e-3 9=5.5e-4 10=1e-4 -- --warmup-tokens 128
+end train_learning_rates
+
+# ---- stopping ----
+
+# started ARGS...: in the background, a process group of its own, as from an interactive shell
+# (else a shell starts it with Ctrl-C ignored).
+started() {
+    with_defaults "$@"
+    rm -f "$dir/log"
+    set -m
+    "$train" "${arguments[@]}" --log "$dir/log" > "$dir/stdout" 2> "$dir/stderr" < /dev/null &
+    pid=$!
+    set +m
+}
+logged() { [ -s "$dir/log" ] && grep -q "\"event\":\"$1\"" "$dir/log"; }
+gone() { ! kill -0 $pid 2> /dev/null; }
+ended() { wait $pid 2> /dev/null; status=$?; }
+
+for signal in INT:130 TERM:143; do
+    started --steps 1e8 --eval-every 0
+    wait_for logged step
+    kill -${signal%:*} $pid
+    wait_for gone
+    kill -9 $pid 2> /dev/null
+    ended
+    same "status after ${signal%:*}" $status ${signal#*:}
+    same "reason" "$(values end reason "$dir/log")" '"interrupted"'
+    same "last step" "$(values end step "$dir/log")" "$(values step step "$dir/log" | tail -n 1)"
+    [ ! -s "$dir/stderr" ] || note "stderr: $(head -n 1 "$dir/stderr")"
+    has "$dir/stdout" "stopped after step"
+done
+end train_stops_after_the_step
+
+started --steps 1e8 --eval-every 0 --batch-tokens 640000000         # an update of many minutes
+wait_for logged start
+has "$dir/stdout" "model "                  # what is about to happen is told before it happens
+sleep 0.2
+kill -INT $pid
+sleep 0.3
+gone && note "did not finish its step"
+kill -INT $pid
+wait_for gone
+kill -9 $pid 2> /dev/null
+ended
+same "status after two signals" $status 130
+end train_second_signal_kills
+
+started --steps 1e8 --eval-every 0
+wait_for logged step
+kill -9 $pid
+ended
+same "torn lines before the last" "$(sed '$d' "$dir/log" | grep -vc '^{"event":.*}$')" 0
+end train_killed_log_has_whole_lines
+
+# ---- on a terminal ----
+
+if script --version 2> /dev/null | grep -q util-linux; then
+    for columns in 80 40; do
+        with_defaults --steps 400 --lr 1e-2 --eval-every 200
+        command=$(printf '%q ' "$train" "${arguments[@]}")
+        TERM=xterm script -qec "stty cols $columns rows 24; $command" /dev/null \
+            > "$dir/tty" 2> /dev/null < /dev/null
+        tr '\r' '\n' < "$dir/tty" | sed "s/$(printf '\033')\[[0-9?]*[a-zA-Z]//g" > "$dir/shown"
+        grep -q $'\rstep' "$dir/tty" || note "not renewed in place"
+        [ "$(grep -c '^step' "$dir/shown")" -ge 2 ] || note "no progress on a terminal"
+        [ "$(lines "$dir/tty")" -le 8 ] || note "$(lines "$dir/tty") lines: not renewed in place"
+        grep -q '^eval *400/400 ' "$dir/shown" || note "no evaluation on a terminal"
+        widest=$(awk '/^step/ && length($0) > n { n = length($0) } END { print n }' "$dir/shown")
+        [ "$widest" -lt "$columns" ] || note "a line of $widest on a terminal of $columns wraps"
+    done
+    end train_on_a_terminal
+else
+    skip train_on_a_terminal "needs script, of util-linux"
+fi
+
+# ---- bad shards ----
+
+corpus; rm "$bad_train"
+refused "no such" --data "$dir/bad"
+corpus; rm "$bad_val"
+refused "val" --data "$dir/bad"
+refused "no such" --data "$dir/nowhere"
+refused "tales_train_000000.bin" --data "$data/tales_train_000000.bin"
+refused "no such" --train "$dir/nowhere/*.bin" --val "$data/*val*.bin"
+refused "no such" --train "$data/*train*.bin" --val "$dir/nowhere/*.bin"
+refused "--val" --train "$data/*train*.bin"
+"$train" --val "$data/*val*.bin" --steps 0 --layers 1 --heads 2 --channels 16 --seq-len 32 \
+    > "$dir/stdout" 2> "$dir/stderr"        # to evaluate alone may be refused, with a reason
+[ $? = 0 ] || grep -q '^train_gpt2: --' "$dir/stderr" || note "says: $(cat "$dir/stderr")"
+end train_missing_shards
+
+for which in train val; do
+    corpus; victim=$dir/bad/tales_${which}_000000.bin
+    : > "$victim";                              refused "empty" --data "$dir/bad"
+    corpus; shorten "$victim" 700;              refused "truncated" --data "$dir/bad"
+    corpus; shorten "$victim" 1024;             refused "truncated" --data "$dir/bad"
+    corpus; shorten "$victim" 20001;            refused "truncated" --data "$dir/bad"
+    corpus; echo more >> "$victim";             refused "header promises" --data "$dir/bad"
+    corpus; patch "$victim" 2 2147483647;       refused "truncated" --data "$dir/bad"
+    corpus; patch "$victim" 2 -1;               refused "damaged" --data "$dir/bad"
+    corpus; patch "$victim" 1 9;                refused "version 9" --data "$dir/bad"
+    corpus; patch "$victim" 3 100000;           refused "vocabulary" --data "$dir/bad"
+    corpus; patch "$victim" 4 300;              refused "end of text" --data "$dir/bad"
+    corpus; { header 0 257 256; } > "$victim";  refused "0 tokens" --data "$dir/bad"
+    corpus; echo '<html>404</html>' > "$victim"; refused "web page" --data "$dir/bad"
+    corpus; head -c 5000 "$train" > "$victim";  refused "not a token shard" --data "$dir/bad"
+    corpus; rm "$victim"; mkdir "$victim";      refused "not a file" --data "$dir/bad"
+    corpus; rm "$victim"; mkfifo "$victim";     refused "not a file" --data "$dir/bad"
+    corpus; patch "$victim" 300 300;            refused "outside the vocab" --data "$dir/bad"
+done
+end train_damaged_shards
+
+# A shard by somebody else says nothing of its vocabulary: then it is GPT-2's.
+{ header 1000 0 0; le16 $(seq 50 50 50000); } > "$dir/x_train.bin"
+{ header 100 0 0; le16 $(seq 500 500 50000); } > "$dir/x_val.bin"
+good --train "$dir/x_train.bin" --val "$dir/x_val.bin" --steps 2 --log "$dir/log"
+same "its vocabulary" "$(values start vocab "$dir/log")" 50257
+patch "$dir/x_train.bin" 400 50257
+refused "outside the vocabulary" --train "$dir/x_train.bin" --val "$dir/x_val.bin"
+refused "vocabulary" --train "$data/*train*.bin" --val "$dir/x_val.bin"
+end train_shards_of_unknown_vocabulary
+
+refused "--seq-len" --seq-len 1e6
+{ header 20 257 256; le16 $(seq 20); } > "$dir/short.bin"
+refused "too few for windows of 32" --train "$dir/short.bin" --val "$data/*val*.bin"
+length=${told_line##*--seq-len }
+good --train "$dir/short.bin" --val "$data/*val*.bin" --seq-len "${length% or less}" --steps 2
+refused "too few for windows of 32" --train "$data/*train*.bin" --val "$dir/short.bin"
+end train_text_shorter_than_T
+
+corpus; { header 101 257 256; le16 $(seq 101); } > "$bad_val"
+rm "$dir/bad/tales_val_000000.floor"
+good --data "$dir/bad" --eval-tokens 1000 --steps 1 --log "$dir/log"
+has "$dir/stdout" "asks for 1000"
+same "what is there is used" "$(values eval eval_tokens "$dir/log")" 96
+good --data "$dir/bad" --eval-tokens 96 --steps 1
+grep -q "asks for" "$dir/stdout" && note "a note without need"
+good --data "$dir/bad" --eval-tokens 0 --steps 1 --log "$dir/log"
+same "--eval-tokens 0 is all" "$(values eval eval_tokens "$dir/log")" 96
+end train_short_validation
+
+corpus; sed -i.keep '$d' "$dir/bad/tales_val_000000.floor"; rm "$dir"/bad/*.keep
+refused ".floor" --data "$dir/bad"
+echo nonsense > "$dir/bad/tales_val_000000.floor"
+refused ".floor" --data "$dir/bad"
+end train_damaged_floor
+
+corpus; echo '{"not": "a tokenizer"}' > "$dir/bad/tokenizer.json"
+refused "tokenizer.json" --data "$dir/bad"
+head -c 100 "$data/tokenizer.json" > "$dir/bad/tokenizer.json"
+refused "tokenizer.json" --data "$dir/bad"
+refused "nowhere.json" --tokenizer "$dir/nowhere.json"
+end train_damaged_tokenizer
+
+# ---- bad flags ----
+
+refused "multiple" --batch-tokens 100
+refused "the nearest is 128" --batch-tokens 127
+refused "does not divide" --heads 3
+refused "2 and 4" --heads 3 --channels 4
+refused "--channels" --init d4 --channels 64
+run --layers 2 --heads 2 --init d4
+same "sizes and --init" $status 1
+"$train" --data "$data" --layers 2 > "$dir/stdout" 2> "$dir/stderr"
+same "--layers alone" $? 1
+has "$dir/stderr" "--heads"
+refused "--init" --init d5
+refused "--init" --init "$dir/nowhere"
+refused "--tokens" --steps 5 --tokens 500
+refused "--lr-schedule" --target-loss 1
+refused "warmup" --steps 2 --warmup-tokens 1e6
+refused "--data" --data "$data" --train "$data/*train*.bin"
+refused "missing" --lr
+good --steps 3 --steps 2 --log "$dir/log"
+same "of two --steps" "$(values end step "$dir/log")" 2
+refused "expected a flag" extra
+refused "overwrite" --overwrite=yes
+end train_flags_that_contradict
+
+"$train" > "$dir/stdout" 2> "$dir/stderr"
+same "status without arguments" $? 1
+same "lines without arguments" "$(lines "$dir/stderr")" 1
+has "$dir/stderr" "prepare tales"
+refused "the nearest is --micro-batch" --microbatch 4
+refused "the nearest is --lr" --learning-rate 1
+refused "the nearest is --steps" --step 4
+refused "see --help" --xylophone
+refused "unknown flag" -x
+end train_unknown_flags
+
+"$train" --help > "$dir/help" 2> "$dir/stderr"
+same "status of --help" $? 0
+[ ! -s "$dir/stderr" ] || note "--help writes to stderr"
+awk 'length($0) > 100' "$dir/help" | grep -q . && note "--help is wider than 100 columns"
+"$train" -h | cmp -s - "$dir/help" || note "-h is not --help"
+value_of() {                                # value_of FLAG ARGUMENT: something it can be
+    case $1:$2 in
+        beta[12]:* | final-lr-frac:* | top-p:*) echo 0.5 ;;
+        *:RULE) "$train" --$1 ? 2>&1 | sed 's/.*expected \([a-z0-9]*\).*/\1/' ;;   # the first
+        *:[A-Z]) echo 1 ;;
+        *) echo text ;;
+    esac
+}
+sed -n 's/^  --\([a-z0-9-]*\) *\([A-Z]*\) .*/\1 \2/p; s/^  --\([a-z0-9-]*\) \([A-Z]*\)$/\1 \2/p' \
+    "$dir/help" | sort -u > "$dir/flags"
+[ "$(lines "$dir/flags")" -ge 30 ] || note "only $(lines "$dir/flags") flags in --help"
+while read -r flag argument; do
+    set -- --$flag ${argument:+"$(value_of $flag $argument)"}
+    "$train" "$@" --help 2>&1 | cmp -s - "$dir/help" || note "$* is not accepted"
+done < "$dir/flags"
+end train_flags_in_help_are_accepted
+
+numeric=$(awk '$2 ~ /^[NXBTHK]$/ { print $1 }' "$dir/flags")
+[ "$(echo "$numeric" | wc -l)" -ge 20 ] || note "only these are numbers: $numeric"
+for flag in $numeric; do
+    for value in -1 -1e99 1e99 1e400 99999999999999999999 abc 12abc '' ' ' nan inf 0x10 1,5 --; do
+        refused "--$flag" "--$flag=$value"
+    done
+done
+for flag in layers heads channels micro-batch tokens max-new top-p lr; do
+    refused "--$flag" --$flag 0
+done
+for flag in layers heads channels seq-len micro-batch batch-tokens steps tokens max-new threads; do
+    refused "--$flag" --$flag 1.5
+done
+end train_garbage_numbers
+
+# ---- what does not fit ----
+
+refused "memory" --layers 1000 --channels 65536 --heads 1
+refused "memory" --layers 1000 --channels 65536 --heads 65536
+good --data "$data" --seq-len 1000 --micro-batch 1 --steps 1
+refused "memory" --seq-len 10000 --micro-batch 65536
+refused "memory" --layers 1000 --seq-len 10000 --micro-batch 65536 --channels 1024
+refused "multiple" --seq-len 10000 --micro-batch 65536 --batch-tokens 1e6
+good --steps 1 --out "$dir/fits"
+cp "$dir/fits/log.jsonl" "$dir/before"
+run --layers 1000 --channels 65536 --heads 1 --out "$dir/fits" --overwrite
+cmp -s "$dir/before" "$dir/fits/log.jsonl" || note "a run that does not fit wiped the one before"
+if ! grep -qa __asan_init "$train"; then
+    for use in "--channels 512" "--micro-batch 4096" "--seq-len 15000 --micro-batch 4"; do
+        (ulimit -v 200000; refused "memory" --layers 8 $use; echo "$why" > "$dir/why")
+        why=${why:-$(cat "$dir/why")}
+    done
+fi
+end train_too_large_for_memory
+
+# ---- where it cannot write ----
+
+echo "in the way" > "$dir/file"
+refused "$dir/file" --out "$dir/file"
+refused "$dir/file" --out "$dir/file/below"
+refused "log" --log "$dir/nowhere/log.jsonl"
+refused "log" --log "$dir"
+same "what was in the way" "$(cat "$dir/file")" "in the way"
+mkdir -p "$dir/taken/log.jsonl"
+run --out "$dir/taken" --overwrite
+same "status where log.jsonl is a directory" $status 1
+same "lines where log.jsonl is a directory" "$(lines "$dir/stderr")" 1
+end train_out_in_the_way
+
+mkdir -p "$dir/locked"
+chmod 555 "$dir/locked"
+if [ "$(id -u)" != 0 ]; then
+    refused "Permission denied" --out "$dir/locked/out"
+    end train_out_read_only
+elif command -v setpriv > /dev/null; then
+    chmod 755 "$dir"; chmod -R a+rX "$data"; cp "$train" "$dir/program"
+    with_defaults --out "$dir/locked/out"
+    setpriv --reuid 65534 --regid 65534 --clear-groups "$dir/program" "${arguments[@]}" \
+        > "$dir/stdout" 2> "$dir/stderr"
+    same "status" $? 1
+    same "lines" "$(lines "$dir/stderr")" 1
+    has "$dir/stderr" "Permission denied"
+    end train_out_read_only
+else
+    skip train_out_read_only "needs a user that is not root, or setpriv"
+fi
+
+full() {                                    # full LOG ARGS...: ends when the log has no more room
+    full_log=$1; shift
+    run "$@"
+    same "status on a full disk" $status 1
+    same "lines on a full disk" "$(lines "$dir/stderr")" 1
+    has "$dir/stderr" "train_gpt2: $full_log: "
+    has "$dir/stderr" "No space left"
+}
+mkdir "$dir/disk"
+if [ -c /dev/full ]; then
+    full /dev/full --log /dev/full --steps 2
+    if mount -t tmpfs -o size=32k none "$dir/disk" 2> /dev/null; then
+        full "$dir/disk/out/log.jsonl" --out "$dir/disk/out" --steps 1000
+        values step loss "$dir/disk/out/log.jsonl" | grep -q . || note "nothing was logged before"
+        umount "$dir/disk"
+    fi
+    end train_full_disk
+else
+    skip train_full_disk "needs /dev/full"
+fi
+
+# ---- generation ----
+
+good --steps 200 --lr 2e-2 --out "$dir/model"
+# written ARGS...: what the model writes, byte for byte, in $dir/text.
+written() {
+    "$train" --init "$dir/model" --max-new 100 --threads 1 "$@" > "$dir/text" 2> "$dir/stderr"
+    same "status of '$*'" $? 0
+    [ ! -s "$dir/stderr" ] || note "'$*' writes to stderr: $(head -n 1 "$dir/stderr")"
+}
+differs() { cmp -s "$dir/text" "$dir/$1" && note "$2"; cp "$dir/text" "$dir/last"; }
+agrees() { cmp -s "$dir/text" "$dir/$1" || note "$2"; }
+written --generate "Once upon"
+has "$dir/text" "Once upon"
+cp "$dir/text" "$dir/sampled"
+written --generate "Once upon";                     agrees sampled "a seed gives two texts"
+written --generate "Once upon" --threads 2;         agrees sampled "threads change the text"
+written --generate "Once upon" --seed 2;            differs sampled "--seed changes nothing"
+written --generate "Once upon" --temperature 0;     differs sampled "--temperature changes nothing"
+cp "$dir/text" "$dir/greedy"
+written --generate "Once upon" --top-k 1;           agrees greedy "--top-k 1 is not the likeliest"
+written --generate "Once upon" --top-p 1e-6;        agrees greedy "--top-p is not the likeliest"
+written --generate "Once upon" --max-new 7 --temperature 0
+same "--max-new 7" "$(cat "$dir/text")" "$(head -c 16 "$dir/greedy")"
+written --generate ""
+[ -s "$dir/text" ] || note "an empty prompt begins no text"
+written --generate "$(head -c 3000 /dev/zero | tr '\0' a)" --max-new 5
+same "bytes after a long prompt" "$(head -c 3000 "$dir/text" | tr -d a | wc -c | tr -d ' ')" 0
+[ "$(wc -c < "$dir/text")" -gt 3000 ] || note "nothing after a long prompt"
+written --generate "not"$'\x01'"text"$'\xff' --max-new 5
+written --generate=--dashes --max-new 5;            has "$dir/text" "--dashes"
+end train_generates
+
+if [ -c /dev/full ]; then
+    "$train" --init "$dir/model" --generate "Once" > /dev/full 2> "$dir/stderr"
+    same "status" $? 1
+    same "lines on stderr" "$(lines "$dir/stderr")" 1
+    end train_generates_to_a_full_disk
+else
+    skip train_generates_to_a_full_disk "needs /dev/full"
+fi
+
+refused "nowhere" --init "$dir/nowhere" --generate x
+"$train" --init "$dir" --generate x > "$dir/stdout" 2> "$dir/stderr"
+same "status for a directory without a model" $? 1
+has "$dir/stderr" "no checkpoint"
+"$train" --init "$dir/model" --generate x --tokenizer "$dir/nowhere" > "$dir/stdout" 2>&1
+same "status without a tokenizer" $? 1
+long=$(head -c 3000 /dev/zero | tr '\0' a)
+for prompt in "" "Once upon a time" "not"$'\x01'"text"$'\xff' "$long"; do
+    "$train" --generate "$prompt" > "$dir/stdout" 2> "$dir/stderr" < /dev/null
+    same "status without a model" $? 1
+    same "lines without a model" "$(lines "$dir/stderr")" 1
+    grep -q "^train_gpt2: --" "$dir/stderr" || note "says: $(cat "$dir/stderr")"
+    grep -q "(null)" "$dir/stderr" && note "says: $(cat "$dir/stderr")"
+done
+end train_generate_without_a_model
+
+# ---- memory errors ----
+
+if command -v valgrind > /dev/null && [ "$(uname -m)" = x86_64 ]; then
+    mkdir "$dir/tree"
+    cp -r Makefile train_gpt2.c dataloader.h dev "$dir/tree"
+    env -u MAKEFLAGS -u SANITIZE make -s -C "$dir/tree" OPENMP=0 SANITIZE=0 \
+        CFLAGS="-O1 -g -march=x86-64-v3" train_gpt2 > "$dir/stderr" 2>&1 || note "does not build"
+    with_defaults --channels 20 --seq-len 27 --steps 3 --eval-every 2 --eval-tokens 100 \
+        --sample-every 2 --max-new 40 --top-k 5 --top-p 0.9 --out "$dir/checked"
+    valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite \
+        "$dir/tree/train_gpt2" "${arguments[@]}" > "$dir/stdout" 2> "$dir/stderr" < /dev/null
+    same "status under valgrind" $? 0
+    [ ! -s "$dir/stderr" ] || note "$(head -n 3 "$dir/stderr" | tr '\n' ' ')"
+    end train_valgrind
+else
+    skip train_valgrind "needs valgrind, on x86-64"
+fi
+
+exit $failed
