@@ -46,8 +46,9 @@ test: all $(TESTS)               ## run every test; ends with `N passed, N faile
 test-c: all $(TESTS)             ## the tests written in C alone
 	@tests/run.sh $(TESTS)
 
-bench: build/bench               ## speed and memory of GPT-2 124M on this machine, layer by layer
+bench: build/bench build/bench_tokenizer   ## speed and memory on this machine, layer by layer
 	@build/bench
+	@scripts/bench_others.sh
 
 clean:                           ## remove what make built; data and runs stay
 	rm -rf build train_gpt2 prepare
@@ -67,7 +68,10 @@ prepare: dev/data/prepare.c dev/data/tales.c build/flags
 build/test_%: tests/test_%.c build/flags
 	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
 
-build/bench: dev/cpu/bench.c build/flags
+fuzz:                            ## feed the parsers random bytes (needs clang); RUNS=10000000
+	@tests/fuzz/run.sh
+
+build/bench%: dev/cpu/bench%.c build/flags
 	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
 
 # Changes only when the compiler or its flags do, and then everything is built anew.
@@ -76,5 +80,5 @@ build/flags: FORCE
 	@echo '$(CC) $(FLAGS)' | cmp -s - $@ || echo '$(CC) $(FLAGS)' > $@
 
 FORCE:
-.PHONY: all run test test-c bench clean help FORCE
+.PHONY: all run test test-c bench fuzz clean help FORCE
 -include $(wildcard build/*.d)

@@ -3,7 +3,7 @@
 // Each model runs in a process of its own, so that its peak memory is its own. The whole step is
 // timed as the trainer runs it; then every layer alone, on the same buffers, as often as a step calls
 // it. Shares are of the sum of the layers, which should come close to the step: both are printed.
-// Writes bench.json beside the table. On a busy machine only ratios within one run mean anything.
+// All of them together write bench.json. On a busy machine only ratios within one run mean anything.
 //
 //     build/bench               all models
 //     build/bench NAME...       those whose name begins so
@@ -269,7 +269,7 @@ static bool wanted(const Setting *s, int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-    FILE *json = fopen("bench.json", "w");
+    FILE *json = fopen(argc == 1 ? "bench.json" : "/dev/null", "w");   // all, or nothing
     if (!json) die("bench.json: cannot be written here: %s", strerror(errno));
     const char *separator = "[";
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {

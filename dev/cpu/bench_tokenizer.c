@@ -2,11 +2,11 @@
 //
 //     bench_tokenizer VOCABULARY TEXT
 //
-// tests/bench_tiktoken.py prints tiktoken's speed on the same text.
+// dev/reference/bench_tiktoken.py prints tiktoken's speed on the same text.
 #define PROGRAM "bench_tokenizer"
 #include <time.h>
-#include "../dev/lib/bpe_train.h"
-#include "../dev/lib/tokenizer.h"
+#include "../lib/bpe_train.h"
+#include "../lib/tokenizer.h"
 #ifdef _OPENMP
 #include <omp.h>
 #endif
