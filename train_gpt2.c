@@ -63,8 +63,8 @@ static int thread_index(void) {
 #endif
 }
 
-// Where strip s of `strips` begins among C columns. Sums down the rows of a matrix are shared out by
-// columns, so that no two threads add into the same number.
+// Where strip s of `strips` begins among C columns. Sums down the rows of a matrix are shared out
+// by columns, so that no two threads add into the same number.
 static int strip_begin(int C, int s, int strips) { return (int)((int64_t)C * s / strips); }
 
 static double seconds_now(void) {
@@ -229,7 +229,8 @@ static void matvec(float *c, const float *x, Mat b, const float *bias,
     if (b.col == 1) {
         size_t k = 0;
         for (; k + 4 <= K; k += 4) {          // four rows at a time: four streams from memory
-            const float *r0 = b.data + k*b.row, *r1 = r0 + b.row, *r2 = r1 + b.row, *r3 = r2 + b.row;
+            const float *r0 = b.data + k*b.row, *r1 = r0 + b.row;
+            const float *r2 = r1 + b.row, *r3 = r2 + b.row;
             #pragma omp simd
             for (size_t j = begin; j < end; j++)
                 c[j] += x[k]*r0[j] + x[k + 1]*r1[j] + x[k + 2]*r2[j] + x[k + 3]*r3[j];
@@ -248,8 +249,8 @@ static void matvec(float *c, const float *x, Mat b, const float *bias,
     }
 }
 
-// c (M,N) = a (M,K) * b (K,N) + bias, or c += a*b. Each element of c is summed by one thread, over k
-// in order, whatever the number of threads.
+// c (M,N) = a (M,K) * b (K,N) + bias, or c += a*b. Each element of c is summed by one thread, over
+// k in order, whatever the number of threads.
 static void matmul(float *c, size_t ldc, Mat a, Mat b, const float *bias,
                    size_t M, size_t N, size_t K, Mode mode) {
     if (M == 1 && a.col == 1 && mode == WRITE) {
@@ -458,13 +459,14 @@ static void linear_backward(float *dx, float *dw, float *db, const float *dout,
 
 // ---- causal self-attention, for each head: out = softmax(q k^T / sqrt(HS), t2 <= t) v ----
 //   out (B,T,C)   qkv (B,T,3C)   lse (B,NH,T) kept for backward
-// A T x T matrix of scores never exists: each thread takes a head, and QUERIES rows of it at a time.
+// A T x T matrix of scores never exists: each thread takes a head, and QUERIES rows of it at a
+// time.
 //   scores: scratch, (threads, 2, QUERIES, T)
 
 enum { QUERIES = 4*MR };
 
-// A block of `rows` queries. Row 0 sees `seen` keys, row 1 one more, and so on: s = q k^T is computed
-// for all that the last row sees, `width` keys.
+// A block of `rows` queries. Row 0 sees `seen` keys, row 1 one more, and so on: s = q k^T is
+// computed for all that the last row sees, `width` keys.
 
 // lse_i = log sum over the keys in sight of e^(s_i scale)
 static void attention_lse(float *lse, const float *s, int rows, int seen, int width, float scale) {
@@ -613,7 +615,7 @@ static void xent_backward(float *dlogits, const float *lse, const int *target, f
     }
 }
 
-// ---- classifier: logits = x wte^T, the embedding table read the other way; then cross-entropy ----
+// ---- classifier: logits = x wte^T, the embedding read the other way; then cross-entropy ----
 //   x, dx (N,C)   wte, dwte (V,C)   logits: scratch, (rows,Vp)
 // `rows` rows at a time, because (N,V) logits would be the largest array of all.
 
@@ -973,8 +975,8 @@ static const float *next_logits(Model *m, int t) {
 }
 
 // Continues `text`, n tokens of it in a buffer of max_T + 1, by up to max_new tokens, printed as
-// they come; an end of text ends it. Past max_T tokens the last half is read anew: positions are learned,
-// so what is cached of a token holds for its old place alone.
+// they come; an end of text ends it. Past max_T tokens the last half is read anew: positions are
+// learned, so what is cached of a token holds for its old place alone.
 static void generate(Model *m, const Tokenizer *tok, const Sampler *s, Rng *rng,
                      int *text, int n, int max_new, FILE *out) {
     Utf8Printer printer = { .terminal = isatty(fileno(out)) };
@@ -1039,7 +1041,8 @@ typedef struct {
     double seconds, seconds_data, seconds_compute, seconds_optimizer;
 } Step;
 
-// Set by Ctrl-C, SIGTERM and a closed terminal: the loop ends after the current update. A second signal kills.
+// Set by Ctrl-C, SIGTERM and a closed terminal: the loop ends after the current update. A second
+// signal kills.
 static volatile sig_atomic_t stop_signal;
 
 static void on_stop_signal(int signal_number) { stop_signal = signal_number; }
@@ -1442,7 +1445,8 @@ static void restore_options(Run *r) {
     Error err;
     if (!r->o.out) die("--resume: needs --out DIR, the directory of the run to go on with");
     if (!checkpoint_find(&from, r->o.out, &err)
-        || !checkpoint_load_state(&state, &r->saved, from.text, &err)) die("--resume: %s", err.text);
+        || !checkpoint_load_state(&state, &r->saved, from.text, &err))
+        die("--resume: %s", err.text);
     const JsonNode *saved = json_get(r->saved.root, "options");
     int seq_len = r->o.seq_len;
     int64_t seed = train_options_given(&r->o, "seed") ? r->o.seed : -1;
@@ -1458,7 +1462,8 @@ static void restore_options(Run *r) {
     if (!train_options_check(&r->o, &err)) die("%s", err.text);
 }
 
-// Sets the run to where the checkpoint stands; after this its next bits are those it would have had.
+// Sets the run to where the checkpoint stands; after this its next bits are those it would have
+// had.
 static void restore_state(Run *r, const char *from) {
     TrainState state;
     Json again;
@@ -1544,7 +1549,8 @@ static void run_generate(Run *r) {
     Rng rng = rng_make((uint64_t)r->o.seed, 0);
     fputs(r->o.generate, stdout);
     generate(&r->model, &r->tokenizer, &r->sampler, &rng, r->text, n, r->o.max_new, stdout);
-    if (fflush(stdout) != 0 || ferror(stdout)) die("the text cannot be written: %s", strerror(errno));
+    if (fflush(stdout) != 0 || ferror(stdout))
+        die("the text cannot be written: %s", strerror(errno));
 }
 
 static void run_close(Run *r) {
@@ -1563,17 +1569,22 @@ static void run_close(Run *r) {
     if (!log_close(&r->log, &err)) die("%s", err.text);
 }
 
-// A thread that waits for the others spins, for milliseconds, in case they are about to finish. That
-// is right on an idle machine and a disaster on a busy one, where it spins in the way of the thread
-// it waits for: beside one other busy process, two threads on two cores took 939 ms for a step of 31
-// (gcc's OpenMP, scripts/shakespeare.sh's model); spinning less, as here, 227, and on the idle
-// machine 31 still. The setting is read before main begins, so the program starts itself anew.
+// A thread that waits for the others spins, for milliseconds, in case they are about to finish.
+// That is right on an idle machine and a disaster on a busy one, where it spins in the way of the
+// thread it waits for: beside one other busy process, two threads on two cores took 939 ms for a
+// step of 31 (gcc's OpenMP, scripts/shakespeare.sh's model); spinning less, as here, 227, and on
+// the idle machine 31 still. The setting is read before main begins, so the program starts itself
+// anew.
 static void wait_politely(char **argv) {
 #if defined(_OPENMP) && defined(__linux__)
     if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return;
     setenv("GOMP_SPINCOUNT", "3000", 0);
     setenv("KMP_BLOCKTIME", "1", 0);             // the same for clang's OpenMP, in milliseconds
-    execv("/proc/self/exe", argv);               // where that fails, go on as we are
+    char self[4096];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (n <= 0) return;
+    self[n] = '\0';
+    execv(self, argv);                           // where that fails, go on as we are
 #else
     (void)argv;
 #endif

@@ -176,7 +176,8 @@ static void linear_formula(const Case *c, double *out) {
 TEST(linear) {
     static const int sizes[][3] = { {1, 1, 1}, {3, 5, 2}, {17, 7, 35}, {31, 13, 19} };
     for (int s = 0; s < 4; s++) {
-        Case c = { .B = sizes[s][0], .C = sizes[s][1], .OC = sizes[s][2], .formula = linear_formula };
+        Case c = { .B = sizes[s][0], .C = sizes[s][1], .OC = sizes[s][2],
+                   .formula = linear_formula };
         Rng rng = rng_make(3, (uint64_t)s);
         case_input(&c, (size_t)c.B * c.C, 1, 0, &rng);
         case_input(&c, (size_t)c.C * c.OC, 1, 0, &rng);
@@ -296,7 +297,8 @@ TEST(classifier) {
         float lse[32], again[32];
         float *logits = alloc_or_die((size_t)rows * Vp * sizeof(float), "test");
         for (int i = 0; i < rows*Vp; i++) logits[i] = NAN;   // padding must not leak into anything
-        classifier_forward(again, lse, logits, c.in[0].f, c.in[1].f, token, c.B, rows, c.C, c.V, Vp);
+        classifier_forward(again, lse, logits, c.in[0].f, c.in[1].f, token, c.B, rows, c.C, c.V,
+                           Vp);
         classifier_backward(c.in[0].df, c.in[1].df, c.fout, lse, logits, c.in[0].f, c.in[1].f,
                             token, 0.25f, c.B, rows, c.C, c.V, Vp);
         CHECK(memcmp(again, c.fout, c.B * sizeof(float)) == 0);
@@ -308,7 +310,8 @@ TEST(classifier) {
 
 // ---- what is not a layer ----
 
-// c = a b, all the ways it is called: transposes, a bias, addition, sizes around every block's edge.
+// c = a b, all the ways it is called: transposes, a bias, addition, sizes around every block's
+// edge.
 static void check_matmul(size_t M, size_t N, size_t K, int ways) {
     Rng rng = rng_make(8, M*1000003 + N*1009 + K);
     float *a = alloc_or_die(M*K * sizeof(float), "test"), *b = alloc_or_die(K*N*4, "test");
@@ -318,7 +321,8 @@ static void check_matmul(size_t M, size_t N, size_t K, int ways) {
     for (size_t i = 0; i < K*N; i++) b[i] = (float)rng_normal(&rng);
     for (size_t i = 0; i < N; i++) bias[i] = (float)rng_normal(&rng);
     bool a_t = ways & 1, b_t = ways & 2, add = ways & 4, small = ways & 8;
-    Mat ma = a_t ? transpose_of(a, M) : rows_of(a, K), mb = b_t ? transpose_of(b, K) : rows_of(b, N);
+    Mat ma = a_t ? transpose_of(a, M) : rows_of(a, K);
+    Mat mb = b_t ? transpose_of(b, K) : rows_of(b, N);
     for (size_t i = 0; i < M; i++)
         for (size_t j = 0; j < N; j++) {
             double sum = add ? 2.0 : small ? 0.0 : bias[j];

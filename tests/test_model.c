@@ -1,5 +1,5 @@
-// The whole model: against PyTorch's numbers (tests/fixtures, written by dev/reference/gpt2.py), and
-// against itself, since how a batch is cut up and how many threads work on it must not matter.
+// The whole model: against PyTorch's numbers (tests/fixtures, written by dev/reference/gpt2.py),
+// and against itself, since how a batch is cut up and how many threads work on it must not matter.
 #define main train_gpt2_main
 #include "../train_gpt2.c"
 #undef main
@@ -314,7 +314,8 @@ TEST(cached_rows_equal_a_full_pass) {
         model_forward(&cached, text, 1, ends[i], done);
         const float *a = next_logits(&full, ends[i] - 1), *b = next_logits(&cached, ends[i] - 1);
         double error = relative_error(b, a, (size_t)c.V);
-        CHECK_MSG(error <= 1e-6, "%d tokens, the last %d new: %.2g", ends[i], ends[i] - done, error);
+        CHECK_MSG(error <= 1e-6, "%d tokens, the last %d new: %.2g", ends[i], ends[i] - done,
+                  error);
     }
     model_free(&full);
     model_free(&cached);

@@ -1,9 +1,10 @@
 // make bench: what a training step costs on this machine, layer by layer.
 //
 // Each model runs in a process of its own, so that its peak memory is its own. The whole step is
-// timed as the trainer runs it; then every layer alone, on the same buffers, as often as a step calls
-// it. Shares are of the sum of the layers, which should come close to the step: both are printed.
-// All of them together write bench.json. On a busy machine only ratios within one run mean anything.
+// timed as the trainer runs it; then every layer alone, on the same buffers, as often as a step
+// calls it. Shares are of the sum of the layers, which should come close to the step: both are
+// printed. All of them together write bench.json. On a busy machine only ratios within one run mean
+// anything.
 //
 //     build/bench               all models
 //     build/bench NAME...       those whose name begins so
@@ -216,9 +217,9 @@ static void bench_generation(FILE *json) {
     }
     double speed = 1.0 / median(seconds, TOKENS), bandwidth = read_bandwidth();
     double limit = bandwidth / (4.0 * (double)(m.n_params - (size_t)c.P * c.C));
-    printf("\n124M generates %.1f tokens/s, %.0f%% of the %.1f that reading its weights once a token "
-           "allows\nat %.1f GB/s, this machine's read bandwidth\n", speed, 100.0 * speed / limit,
-           limit, bandwidth / 1e9);
+    printf("\n124M generates %.1f tokens/s, %.0f%% of the %.1f that reading its weights once a "
+           "token allows\nat %.1f GB/s, this machine's read bandwidth\n", speed,
+           100.0 * speed / limit, limit, bandwidth / 1e9);
     fprintf(json, "{\"name\": \"generate 124M\", \"threads\": %d, \"tokens_per_s\": %.6g, "
             "\"limit_tokens_per_s\": %.6g, \"read_gb_per_s\": %.6g}", thread_count(), speed, limit,
             bandwidth / 1e9);

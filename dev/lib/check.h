@@ -1,7 +1,7 @@
 // How a program ends on a user's mistake, and how a parser reports one.
 //
-// A parser takes bytes and a size, fills an Error and returns false; it never prints and never exits.
-// Only the edge of a program calls die(), which prints one line and leaves with status 1:
+// A parser takes bytes and a size, fills an Error and returns false; it never prints and never
+// exits. Only the edge of a program calls die(), which prints one line and leaves with status 1:
 //
 //     train_gpt2: --heads: 5 does not divide the 128 channels; use 1, 2, 4, 8, ...
 //
@@ -43,8 +43,8 @@ __attribute__((noreturn)) PRINTF_LIKE(1, 2) static inline void die(const char *f
     exit(1);
 }
 
-// Zeroed memory, aligned to 64 bytes (a cache line, an AVX-512 register), or the end of the program.
-// Free with free().
+// Zeroed memory, aligned to 64 bytes (a cache line, an AVX-512 register), or the end of the
+// program. Free with free().
 static inline void *alloc_or_die(size_t bytes, const char *what) {
     size_t rounded = (bytes + 63) / 64 * 64;
     void *p = NULL;

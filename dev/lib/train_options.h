@@ -126,7 +126,8 @@ static const Option train_table[] = {
     { "out", "DIR", OPT_TEXT, FIELD(out), NULL, 1, 0, NULL,
       "keep", "where the run is kept", "nothing is kept" },
     { "save-every", "N", OPT_PERIOD, FIELD(save_every), "1000", 0, 0, NULL,
-      "keep", "updates between checkpoints in --out, or tokens: 50000tok; 0: only at the end", NULL },
+      "keep", "updates between checkpoints in --out, or tokens: 50000tok; 0: only at the end",
+      NULL },
     { "keep", "N", OPT_INT, FIELD(keep), "2", 0, 1e6, NULL,
       "keep", "how many checkpoints stay, the newest; 0: all", NULL },
     { "resume", NULL, OPT_FLAG, FIELD(resume), NULL, 0, 0, NULL,
@@ -237,8 +238,8 @@ static inline bool train_options_check(TrainOptions *o, Error *err) {
         && train_options_check_data(o, err);
 }
 
-// What a resumed run takes over from the run it goes on with: every flag that was set then and is not
-// given now. The model comes from the checkpoint, and what was asked of that one start only (to
+// What a resumed run takes over from the run it goes on with: every flag that was set then and is
+// not given now. The model comes from the checkpoint, and what was asked of that one start only (to
 // overwrite, to resume) is not asked again.
 static inline bool train_options_restore(TrainOptions *o, const JsonNode *saved, Error *err) {
     static const char *const not_taken[] = {

@@ -31,8 +31,9 @@ static inline bool utf8_begins(const unsigned char *s, size_t n) {
 }
 
 // Prints whole characters as soon as they are whole and holds the rest back, since a token may end
-// in the middle of one; what can never become a character is printed as U+FFFD. So are, on a terminal,
-// control characters other than tab and newline: a model of bytes would drive the terminal.
+// in the middle of one; what can never become a character is printed as U+FFFD. So are, on a
+// terminal, control characters other than tab and newline: a model of bytes would drive the
+// terminal.
 typedef struct { unsigned char held[4]; size_t n; bool terminal; } Utf8Printer;
 
 static inline bool utf8_is_control(const unsigned char *s) {
