@@ -1,7 +1,7 @@
 #!/bin/sh
 # dev/data/fetch.sh without a network: curl is replaced by one that plays a server from a file.
 #
-#     SERVED    the file that the server holds; absent: no network
+#     SERVED    the file that the server holds, or a folder of them; absent: no network
 #     BREAK_AT  the connection breaks after this many bytes of the file
 #     NO_RANGE  the server cannot continue a download
 #     BUSY      the server answers with an error for now
@@ -19,9 +19,11 @@ while [ $# -gt 0 ]; do
     case $1 in
         --output) shift; out=$1 ;;
         --continue*) continue=yes ;;
+        *) url=$1 ;;
     esac
     shift
 done
+[ ! -d "$SERVED" ] || SERVED=$SERVED/${url##*/}
 [ "$continue" = yes ] || : >"$out"
 have=$(($(wc -c <"$out")))
 echo "from $have" >>"$TMP/calls"
@@ -41,18 +43,21 @@ tail -c +$((have + 1)) "$SERVED" >>"$out"
 FAKE
 chmod +x "$TMP/bin/curl"
 
-# run [NAME=VALUE...]: fetches $TMP/served into $TMP/data/file.txt; status, $TMP/out, $TMP/err.
-run() {
+# serve [NAME=VALUE...] COMMAND...: runs it with the fake curl; status, $TMP/out, $TMP/err.
+serve() {
     : >"$TMP/calls"
-    env TMP="$TMP" SERVED="$TMP/served" PATH="$TMP/bin:$PATH" "$@" \
-        sh -c '. "$1"; fetch "$2" "$3" "$4"' sh "$ROOT/dev/data/fetch.sh" "$URL" "$SUM" \
-        "$TMP/data/file.txt" >"$TMP/out" 2>"$TMP/err"
+    env TMP="$TMP" SERVED="$TMP/served" PATH="$TMP/bin:$PATH" "$@" >"$TMP/out" 2>"$TMP/err"
     status=$?
+}
+# run [NAME=VALUE...]: fetches $TMP/served into $TMP/data/file.txt.
+run() {
+    serve "$@" sh -c '. "$1"; fetch "$2" "$3" "$4"' sh "$ROOT/dev/data/fetch.sh" "$URL" "$SUM" \
+        "$TMP/data/file.txt"
 }
 # want STATUS WORDS: the status, and words in what it said; an error is one line.
 want() {
     [ "$status" -eq "$1" ] || fail "status $status, not $1"
-    cat "$TMP/out" "$TMP/err" | grep -q "$2" || fail "does not say '$2': $(cat "$TMP/err")"
+    cat "$TMP/out" "$TMP/err" | grep -q -e "$2" || fail "does not say '$2': $(cat "$TMP/err")"
     [ "$(wc -l <"$TMP/err")" -eq "$1" ] || fail "$(wc -l <"$TMP/err") lines on stderr, not $1"
 }
 want_file() { cmp -s "$TMP/text" "$TMP/data/file.txt" || fail "the file is not what was served"; }
@@ -66,7 +71,7 @@ fail() { [ -n "$why" ] || why=$1; }
 # begin NAME ... end: one test, with a fresh server and an empty folder.
 begin() {
     name=$1 why=
-    rm -rf "$TMP/data"
+    rm -rf "$TMP/data" "$TMP/served"
     cp "$TMP/text" "$TMP/served"
 }
 end() {
@@ -188,10 +193,77 @@ fi
 begin fetch_shakespeare_names_the_source
 rm "$TMP/served"
 mkdir -p "$TMP/tree/dev"; cp -r dev/data "$TMP/tree/dev/"
-env TMP="$TMP" SERVED="$TMP/served" PATH="$TMP/bin:$PATH" \
-    "$TMP/tree/dev/data/fetch_shakespeare.sh" >"$TMP/out" 2>"$TMP/err"
-status=$?
+serve "$TMP/tree/dev/data/fetch_shakespeare.sh"
 want 1 "tinyshakespeare/input.txt and put it at data/tinyshakespeare.txt"
+end
+
+# FineWeb, with short shards in a copy of the tree that knows their checksums.
+VAL=fineweb_val_000000.bin TRAIN1=fineweb_train_000001.bin TRAIN2=fineweb_train_000002.bin
+FINEWEB=$TMP/tree/dev/data/fetch_fineweb.sh
+mkdir "$TMP/shards"
+for shard in $VAL $TRAIN1 $TRAIN2; do
+    { echo "$shard"; cat "$TMP/text"; } >"$TMP/shards/$shard"
+    sum=$( (sha256=none; fetch_right "$TMP/shards/$shard"; echo "${found%% *}") )
+    echo "$sum  $shard" >>"$TMP/sums"
+done
+begin_fineweb() {
+    begin "$1"
+    rm -rf "$TMP/tree/data" "$TMP/served"
+    cp -R "$TMP/shards" "$TMP/served"
+    cp "$TMP/sums" "$TMP/tree/dev/data/fineweb.sha256"
+}
+want_shards() { # NAME...: these and nothing else, each as it was published
+    held=$(ls "$TMP/tree/data/fineweb" | tr '\n' ' ')
+    [ "${held% }" = "$*" ] || fail "data/fineweb holds '$held', not '$*'"
+    for shard in "$@"; do
+        cmp -s "$TMP/shards/$shard" "$TMP/tree/data/fineweb/$shard" || fail "$shard is damaged"
+    done
+}
+
+begin_fineweb fetch_fineweb_good_shards
+serve "$FINEWEB"; want 0 "$TRAIN1: .* checksum right"; want_shards $TRAIN1 $VAL
+serve "$FINEWEB" 2; want 0 "$TRAIN1: already here"; want_shards $TRAIN1 $TRAIN2 $VAL
+[ "$(wc -l <"$TMP/calls")" -eq 1 ] || fail "asked the network for shards that are here"
+end
+
+begin_fineweb fetch_fineweb_truncated_shard
+head -c 1000 "$TMP/shards/$TRAIN1" >"$TMP/served/$TRAIN1"
+serve "$FINEWEB" 2; want 1 "$TRAIN1: .*checksum is not"; want_shards $VAL
+cp "$TMP/served/$TRAIN1" "$TMP/tree/data/fineweb/"              # put there by hand, truncated
+serve "$FINEWEB" 2; want 1 "$TRAIN1: exists with other contents"
+end
+
+begin_fineweb fetch_fineweb_web_page
+printf '<!DOCTYPE html>\n<html><body>Log in</body></html>\n' >"$TMP/served/$VAL"
+serve "$FINEWEB"; want 1 "$VAL: .*web page"; want_shards
+end
+
+begin_fineweb fetch_fineweb_interrupted_then_continued
+serve BREAK_AT=1000 "$FINEWEB"; want 1 "$VAL: .*by hand"
+serve "$FINEWEB"; want 0 "$VAL: continuing after 1000 bytes"; want_shards $TRAIN1 $VAL
+end
+
+begin_fineweb fetch_fineweb_without_a_network
+rm -r "$TMP/served"
+serve "$FINEWEB"; want 1 "/$VAL and put it at data/fineweb/$VAL"; want_shards
+cp "$TMP/shards/$VAL" "$TMP/shards/$TRAIN1" "$TMP/tree/data/fineweb/"       # by hand
+serve "$FINEWEB"; want 0 "$TRAIN1: already here, checksum right"
+end
+
+begin_fineweb fetch_fineweb_counts
+for count in 0 104 1000 -1 1.5 two; do
+    serve "$FINEWEB" $count; want 1 "$count: how many training shards"
+done
+[ ! -e "$TMP/tree/data" ] || fail "fetched something"
+end
+
+# A slip in the list costs its user 200 MB: each shard once, in order, each with a checksum.
+begin fetch_fineweb_list
+{ echo $VAL; seq 1 103 | while read -r i; do printf 'fineweb_train_%06d.bin\n' "$i"; done; } \
+    >"$TMP/names"
+sed -n 's/^[0-9a-f]\{64\}  //p' dev/data/fineweb.sha256 | cmp -s - "$TMP/names" ||
+    fail "it does not name the 104 shards in order"
+[ "$(cut -c 1-64 dev/data/fineweb.sha256 | sort -u | wc -l)" -eq 104 ] || fail "a checksum twice"
 end
 
 exit $failed

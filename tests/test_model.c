@@ -184,6 +184,9 @@ static void test_params(Model *m, int micro, int steps) {
     }
 }
 
+// The worst tensor is a bias: it began at zero, so after five steps it is nothing but AdamW's
+// normalised gradients, and their rounding (1e-6, and more where sums are not vectorized) passes
+// through undiminished. All parameters together agree much better.
 TEST(any_micro_batch_makes_the_same_update) {
     Model whole, cut;
     char where[48] = "";
@@ -191,8 +194,11 @@ TEST(any_micro_batch_makes_the_same_update) {
     for (int micro = 1; micro <= 4; micro *= 2) {
         test_params(&cut, micro, 5);
         double error = worst_tensor(&test_config, cut.params, whole.params, where);
-        printf("    %dx%d against 8x1: %.1g in %s\n", micro, 8 / micro, error, where);
-        CHECK_MSG(error <= 2e-6, "%d sequences at a time: %s differs by %.2g", micro, where, error);
+        double all = relative_error(cut.params, whole.params, whole.n_params);
+        printf("    %dx%d against 8x1: %.1g of all parameters, at worst %.1g, in %s\n",
+               micro, 8 / micro, all, error, where);
+        CHECK_MSG(all <= 1e-6, "%d sequences at a time: |dtheta|/|theta| %.2g", micro, all);
+        CHECK_MSG(error <= 1e-5, "%d sequences at a time: %s differs by %.2g", micro, where, error);
         model_free(&cut);
     }
     model_free(&whole);
