@@ -68,10 +68,10 @@ prepare: dev/data/prepare.c dev/data/tales.c build/flags
 build/test_%: tests/test_%.c build/flags
 	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
 
-fuzz:                            ## feed the parsers random bytes (needs clang); RUNS=10000000
+fuzz: all                        ## feed the parsers random bytes (needs clang); RUNS=10000000
 	@tests/fuzz/run.sh
 
-build/bench%: dev/cpu/bench%.c build/flags
+build/bench build/bench_tokenizer: build/%: dev/cpu/%.c build/flags
 	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
 
 # Changes only when the compiler or its flags do, and then everything is built anew.

@@ -257,17 +257,17 @@ TEST(a_step_allocates_nothing) {
     int inputs[TEST_B*TEST_T], targets[TEST_B*TEST_T];
     double loss, norm;
     Model m;
+    size_t before = allocations;
+    void *volatile p = malloc(1);
+    free(p);
+    if (allocations == before) SKIP("needs a malloc that can be counted; valgrind brings its own");
     test_batch(inputs, targets);
     model_init(&m, &test_config, TEST_B, TEST_T, TRAIN);
     model_init_params(&m, 5);
     one_update(&m, inputs, targets, TEST_B, TEST_T, 1, &loss, &norm);   // threads start here
-    size_t before = allocations;
+    before = allocations;
     for (int i = 2; i < 6; i++) one_update(&m, inputs, targets, TEST_B, TEST_T, i, &loss, &norm);
     CHECK_MSG(allocations == before, "%zu allocations in four steps", allocations - before);
-    free(alloc_or_die(1, "the counter's own test"));
-    void *volatile p = malloc(1);
-    free(p);
-    CHECK(allocations > before);
     model_free(&m);
 #else
     SKIP("needs glibc, gcc's OpenMP or none, and a build without AddressSanitizer");

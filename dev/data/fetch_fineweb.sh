@@ -1,0 +1,29 @@
+#!/bin/sh
+# FineWeb's 10-billion-token sample in GPT-2's tokens, the shards that modded-nanogpt trains on: the
+# validation shard and the first N of 103 training shards. Each is 100 million tokens, 0.2 GB; the
+# last training shard is a little over half of that.
+#
+#     dev/data/fetch_fineweb.sh [N]          writes data/fineweb; N is 1 unless given
+#     ./train_gpt2 --data data/fineweb --tokenizer data/gpt2.tiktoken --init d12 --seq-len 1024
+#
+# Every shard is checked against the SHA-256 of a fixed revision, from fineweb.sha256 beside this.
+# Two projects publish those of the validation shard and of training shards 1 to 9, and agree; the
+# others come from one. An interrupted download goes on where it stopped. Without a network: put the
+# shards into data/fineweb and run this again, which checks them; it prints the address of the first
+# that is missing, and the others' differ in the name alone.
+cd "$(dirname "$0")/../.." || exit 1
+. dev/data/fetch.sh
+
+shards=${1:-1}
+case $shards in
+    [1-9] | [1-9][0-9] | 10[0-3]) ;;
+    *) echo "fetch_fineweb.sh: $1: how many training shards? 1 to 103" >&2
+       exit 1 ;;
+esac
+
+from=https://huggingface.co/datasets/kjj0/fineweb10B-gpt2/resolve
+from=$from/889765ea1f903759787add96995d81171b632d0c
+head -n $((shards + 1)) dev/data/fineweb.sha256 |      # the validation shard comes first
+while read -r sha256 name; do
+    fetch "$from/$name" "$sha256" "data/fineweb/$name" || exit 1
+done

@@ -1,0 +1,147 @@
+#!/usr/bin/env bash
+# The scripts that a user starts: each says how, parses, and the recipes run from end to end. That
+# happens in a copy of the tree with few updates, so what lies in data/ and out/ stays as it is.
+# TRAIN and PREPARE name other binaries.
+train=${TRAIN:-./train_gpt2} prepare=${PREPARE:-./prepare} data=${BATCHWISE_DATA:-}
+for place in ../shared/data data; do
+    [ -n "$data" ] || { [ -f "$place/gpt2.tiktoken" ] && data=$place; }
+done
+vocabulary=${data:-data}/gpt2.tiktoken
+dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
+trap 'rm -rf "$dir"' EXIT
+export OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1
+unset MODEL_DIR TEXT
+failed=0
+
+end() {                                     # end NAME: prints the verdict on the test
+    if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
+    why=
+}
+note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
+same() { [ "$2" = "$3" ] || note "$1: '$2', not '$3'"; }
+says() { grep -qE -e "$1" "$dir/stdout" || note "does not say '$1': $(tail -n 1 "$dir/stdout")"; }
+
+# The copy: scripts, programs that are built already, and so a make that has nothing to do; and
+# nothing that could reach a network.
+mkdir -p "$dir/tree/dev" "$dir/bin"
+cp -R scripts "$dir/tree/" && cp -R dev/data "$dir/tree/dev/"
+cp "$train" "$dir/tree/train_gpt2" && cp "$prepare" "$dir/tree/prepare" || exit 1
+printf '#!/bin/sh\necho make "$@" >> "%s"\n' "$dir/made" > "$dir/bin/make"
+printf '#!/bin/sh\necho no network >&2\nexit 6\n' | tee "$dir/bin/curl" > "$dir/bin/wget"
+chmod +x "$dir/bin/"*
+
+run() {                                     # run [NAME=VALUE...] scripts/NAME ARGS...: in the copy
+    (cd "$dir/tree" && env PATH="$dir/bin:$PATH" "$@" < /dev/null) > "$dir/stdout" 2> "$dir/stderr"
+    status=$?
+}
+good() {
+    rm -f "$dir/made"
+    run "$@"
+    [ $status = 0 ] || note "status $status of '$*': $(head -n 1 "$dir/stderr")"
+    [ ! -s "$dir/stderr" ] || note "'$*' writes to stderr: $(head -n 1 "$dir/stderr")"
+}
+refused() {                                 # refused WORDS ARGS...: one line, which holds the words
+    words=$1; shift
+    run "$@"
+    [ $status != 0 ] || note "'$*' ends well"
+    same "lines on stderr of '$*'" "$(wc -l < "$dir/stderr" | tr -d ' ')" 1
+    grep -qF -e "$words" "$dir/stderr" || note "'$*' says: $(cat "$dir/stderr")"
+}
+# logged EVENT KEY RUN: of each such line of the run's log, on one line.
+logged() {
+    sed -n "s/^{\"event\":\"$1\".*\"$2\":\"*\([^\",}]*\).*/\1/p" "$dir/tree/$3/log.jsonl" | xargs
+}
+
+# ---- every script ----
+
+# Without a first line that names an interpreter a file is there to be sourced.
+parses() {
+    case $(head -n 1 "$1") in
+        '#!/usr/bin/env bash') bash -n "$1" ;;
+        '#!/bin/sh' | '# '*) sh -n "$1" ;;
+        '#!/usr/bin/env python3')
+            ! command -v python3 > /dev/null ||
+                python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read())' "$1" ;;
+        *) echo "its first line is $(head -n 1 "$1")" >&2; return 1 ;;
+    esac 2> "$dir/stderr"
+}
+opening() {                                 # its first comment, or docstring
+    case $1 in
+        *.py) sed -n '/"""/,/"""/p' "$1" | awk '{ print } /"""/ && n++ { exit }' ;;
+        *) sed '/^[^#]/,$d; /^$/,$d' "$1" ;;
+    esac
+}
+found=0
+for script in $(find scripts dev/data -name '*.sh' -o -name '*.py') \
+              $(find scripts -type f -perm -u+x ! -name '*.sh' ! -name '*.py'); do
+    found=$((found + 1))
+    parses "$script" || note "$script: does not parse: $(cat "$dir/stderr")"
+    opening "$script" | grep -qE "$(basename "$script")|\`make [a-z]+" ||
+        note "$script: its first comment does not say how to start it"
+    case $(head -c 2 "$script") in
+        '#!') [ -x "$script" ] || note "$script: not executable" ;;
+        *) [ ! -x "$script" ] || note "$script: executable, but names no interpreter" ;;
+    esac
+done
+[ $found -ge 9 ] || note "only $found scripts found"
+end scripts_say_how_and_parse
+
+# ---- the recipes ----
+
+good scripts/tales.sh --tokens 4096 --warmup-tokens 0 --eval-tokens 1024 --max-new 8
+says '^eval .*at best'
+same "tokens of the last update" "$(logged end tokens out/tales)" 4096
+same "layers" "$(logged start layers out/tales)" 2
+[ -f "$dir/tree/data/tales/tales_val_000000.floor" ] || note "no tales in data/tales"
+end scripts_tales
+
+sed 's/^/    /' scripts/plot.py tests/*.sh > "$dir/text"
+good scripts/shakespeare.sh "$dir/text" --steps 3 --warmup-tokens 0 --sample-every 3 --max-new 8
+says '^--- the model writes ---'
+same "updates" "$(logged step step out/shakespeare)" "1 2 3"
+same "channels" "$(logged start channels out/shakespeare)" 128
+same "make" "$(cat "$dir/made")" "make -s"
+refused "put it at data/tinyshakespeare.txt" scripts/shakespeare.sh --steps 3
+end scripts_shakespeare
+
+refused "put it at data/gpt2/config.json" scripts/finetune_shakespeare.sh --steps 3
+refused "put it at data/tinyshakespeare.txt" MODEL_DIR=nowhere scripts/finetune_shakespeare.sh
+refused "nowhere" MODEL_DIR=nowhere TEXT="$dir/text" scripts/finetune_shakespeare.sh
+[ ! -e "$dir/tree/out/finetune_shakespeare" ] || note "an output without a model"
+end scripts_finetune_says_what_it_lacks
+
+if [ ! -f "$vocabulary" ]; then
+    echo "skip scripts_finetune: needs $vocabulary (dev/data/fetch_gpt2_vocab.sh)"
+    exit $failed
+fi
+
+# A GPT-2 of one layer and GPT-2's vocabulary; as a run's directory, and as one from elsewhere.
+"$prepare" text "$dir/text" --out "$dir/shards" --tokenizer "$vocabulary" > /dev/null &&
+    "$train" --data "$dir/shards" --layers 1 --heads 1 --channels 8 --seq-len 16 --micro-batch 1 \
+        --steps 1 --eval-tokens 16 --out "$dir/run" > /dev/null || note "no model to start from"
+mkdir "$dir/model"
+cp "$dir/run/latest/"{config.json,model.safetensors,tokenizer.json} "$dir/model" || note "no model"
+tiny="--seq-len 16 --batch-tokens 32 --eval-tokens 64"
+
+good MODEL_DIR="$dir/model" TEXT="$dir/text" scripts/finetune_shakespeare.sh $tiny --steps 3
+same "what happens in which order" \
+    "$(grep -oE '^--- .* writes|^eval +[0-9]+/[0-9]+' "$dir/stdout" | tr -s ' ' | xargs)" \
+    "--- $dir/model writes eval 0/0 eval 3/3 --- out/finetune_shakespeare writes"
+same "vocabulary" "$(od -An -t d4 -j 12 -N 4 "$dir/tree/data/shakespeare_gpt2/"*train*.bin |
+    tr -d ' ')" 50257
+same "init" "$(logged start init out/finetune_shakespeare)" "$dir/model"
+same "learning rates" "$(logged step lr out/finetune_shakespeare)" "3e-05 3e-05 3e-05"
+same "make" "$(cat "$dir/made")" "make -s"
+tuned=$dir/tree/out/finetune_shakespeare/latest/model.safetensors
+! cmp -s "$dir/model/model.safetensors" "$tuned" || note "the weights are as before"
+end scripts_finetune
+
+rm -rf "$dir/tree/out"
+good MODEL_DIR="$dir/run" TEXT="$dir/text" scripts/finetune_shakespeare.sh $tiny --steps 9 \
+    --out out/other --lr 1e-4 --steps=2 --out=out/mine
+says '^--- out/mine writes'
+same "what is in out" "$(ls "$dir/tree/out")" mine
+same "learning rates" "$(logged step lr out/mine)" "0.0001 0.0001"
+end scripts_finetune_takes_flags
+
+exit $failed
