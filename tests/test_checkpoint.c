@@ -638,6 +638,7 @@ TEST(kill_at_random_moments) {
         int64_t now = latest_step(d.text, &m, &err);
         CHECK_MSG(now >= step, "after step %lld: %s", (long long)step, err.text);
         if (now < step) break;
+        if (now == step && longest < 1e6) longest *= 1.2;        // a busy machine: wait longer
         step = now;
     }
     CHECK_MSG(step > 1, "no checkpoint was ever finished");
