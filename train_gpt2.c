@@ -261,7 +261,9 @@ static void matmul(float *c, size_t ldc, Mat a, Mat b, const float *bias,
                    strip_begin((int)N, s + 1, strips), K);
         return;
     }
-    alignas(64) float a_packed[MC*KC], b_packed[NC*KC];
+    // Shared by all threads. Static, for 2 MB are more than a small stack has; so only one thread may
+    // call this, outside of parallel loops, which is how a model runs.
+    static alignas(64) float a_packed[MC*KC], b_packed[NC*KC];
     #pragma omp parallel if (M*N*K > 1 << 17)
     for (size_t j0 = 0; j0 < N; j0 += NC)
     for (size_t k0 = 0; k0 < K; k0 += KC) {
@@ -503,7 +505,7 @@ static void attention_forward(float *out, float *lse, float *scores, const float
     for (int h = 0; h < NH; h++) {
         float *p = scores + (size_t)thread_index()*2*QUERIES*T;
         float *head_lse = lse + ((size_t)b*NH + h)*T;
-        const float *q = qkv + b*T*ld + h*HS, *k = q + C, *v = k + C;
+        const float *q = qkv + (size_t)b*T*ld + h*HS, *k = q + C, *v = k + C;
         for (int t = first; t < T; t += QUERIES) {
             int rows = (int)min_size(QUERIES, T - t), width = t + rows;
             matmul_small(p, width, rows_of(q + t*ld, ld), transpose_of(k, ld), rows, width, HS,
@@ -527,8 +529,8 @@ static void attention_backward(float *dqkv, float *scores, const float *dout, co
     for (int b = 0; b < B; b++)
     for (int h = 0; h < NH; h++) {
         float *p = scores + (size_t)thread_index()*2*QUERIES*T, *ds = p + (size_t)QUERIES*T;
-        const float *q = qkv + b*T*ld + h*HS, *k = q + C, *v = k + C;
-        float *dq = dqkv + b*T*ld + h*HS, *dk = dq + C, *dv = dk + C;
+        const float *q = qkv + (size_t)b*T*ld + h*HS, *k = q + C, *v = k + C;
+        float *dq = dqkv + (size_t)b*T*ld + h*HS, *dk = dq + C, *dv = dk + C;
         for (int t = 0; t < T; t++)      // later queries add to the gradients of earlier keys
             for (int c = 0; c < HS; c++) dk[t*ld + c] = dv[t*ld + c] = 0.0f;
         for (int t = 0; t < T; t += QUERIES) {
@@ -650,7 +652,7 @@ static void classifier_backward(float *dx, float *dwte, float *loss, float *lse,
 
 typedef enum { INFER, TRAIN } Use;
 
-// The classifier's rows at a time: at most 64 MB of logits, but enough rows for a good matmul.
+// The classifier's rows at a time: 64 MB of logits, but at least 256 rows, for a good matmul.
 static size_t classifier_rows(size_t N, size_t Vp) {
     size_t rows = (64u << 20) / sizeof(float) / Vp;
     return min_size(N, rows < 256 ? 256 : rows);
@@ -713,6 +715,9 @@ static void model_init(Model *m, const Config *c, int max_B, int max_T, Use use)
     m->max_B = max_B;
     m->max_T = max_T;
     m->n_params = gpt2_n_params(c);
+    double floats = (double)max_B * max_T * c->L * 16.0 * c->C;       // about; size_t could wrap
+    if (floats > 1e15) die("memory: %.0f TB for activations; use a smaller model or micro-batch",
+                           4e-12 * floats);
     size_t bytes = m->n_params * sizeof(float);
     m->params = alloc_or_die(bytes, "parameters");
     if (use == TRAIN) {
@@ -1028,6 +1033,7 @@ typedef struct {
     uint64_t step, tokens;             // updates made, tokens seen
     int64_t adam_step, skipped;        // updates AdamW made, and those it was spared
     int64_t skipped_in_a_row;
+    int lock;                          // on --out, for as long as the run lasts; -1: none
     int64_t saved_step;                // of the newest checkpoint; -1 before the first
     Json saved;                        // state.json of the run that is resumed; texts point into it
     double seconds, shown_at;          // since the start; when the last line was shown
@@ -1042,7 +1048,7 @@ typedef struct {
 } Step;
 
 // Set by Ctrl-C, SIGTERM and a closed terminal: the loop ends after the current update. A second
-// signal kills.
+// Ctrl-C kills.
 static volatile sig_atomic_t stop_signal;
 
 static void on_stop_signal(int signal_number) { stop_signal = signal_number; }
@@ -1054,6 +1060,7 @@ static void catch_stop_signals(void) {
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGHUP, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);          // whoever reads our output may go: the run is worth more
     signal(SIGXFSZ, SIG_IGN);          // a file-size limit is an error of write(), not the end
 }
 
@@ -1143,7 +1150,7 @@ static double evaluate_and_log(Run *r) {
     log_int(&r->log, "step", (int64_t)r->step);
     log_int(&r->log, "tokens", (int64_t)r->tokens);
     log_int(&r->log, "eval_tokens", (int64_t)e.tokens);
-    log_num(&r->log, "seconds", r->seconds);
+    log_num(&r->log, "elapsed", r->seconds);
     log_num(&r->log, "val_loss", e.loss);
     if (e.whole.tokens > 0) log_num(&r->log, "whole_loss", whole);
     if (e.whole.tokens > 0) log_num(&r->log, "whole_floor", whole_floor);
@@ -1266,7 +1273,7 @@ static bool save(Run *r) {
     log_begin(&r->log, "save");
     log_int(&r->log, "step", (int64_t)r->step);
     log_int(&r->log, "tokens", (int64_t)r->tokens);
-    log_num(&r->log, "seconds", seconds_now() - start);
+    log_num(&r->log, "seconds_save", seconds_now() - start);
     log_line_end(r);
     return true;
 }
@@ -1287,8 +1294,15 @@ static void log_finish(Run *r) {
     log_int(&r->log, "step", (int64_t)r->step);
     log_int(&r->log, "tokens", (int64_t)r->tokens);
     log_int(&r->log, "skipped", r->skipped);
-    log_num(&r->log, "seconds", r->seconds);
+    log_num(&r->log, "elapsed", r->seconds);
     log_line_end(r);
+}
+
+// A run that is resumed at an update which was evaluated may have reached its target there.
+static bool evaluated_at_save(const Run *r) {
+    uint64_t batch = (uint64_t)r->o.batch_tokens;
+    return r->o.target_loss > 0 && r->step > 0
+        && period_due(&r->o.eval_every, r->step - 1, r->step, r->tokens - batch, r->tokens);
 }
 
 // Returns the process's exit status.
@@ -1297,6 +1311,7 @@ static int train(Run *r) {
     catch_stop_signals();
     log_start(r);
     if (run_done(&r->length, r->step, r->tokens, eval_loss)) evaluate_and_log(r);   // --steps 0
+    if (evaluated_at_save(r)) eval_loss = evaluate_and_log(r);
     clock = seconds_now();
     while (!stop_signal && !run_done(&r->length, r->step, r->tokens, eval_loss)) {
         uint64_t step = r->step, tokens = r->tokens;
@@ -1307,7 +1322,8 @@ static int train(Run *r) {
         log_step(r, &s);
         show_step(r, &s, last);
         if (r->skipped_in_a_row > 0) warn_skipped(r);
-        if (!stop_signal
+        bool leaving = stop_signal && r->o.target_loss == 0;   // a target is never passed unseen
+        if (!leaving
             && (last || period_due(&r->o.eval_every, step, r->step, tokens, r->tokens)))
             eval_loss = evaluate_and_log(r);
         if (period_due(&r->o.sample_every, step, r->step, tokens, r->tokens)) show_sample(r);
@@ -1416,6 +1432,19 @@ static void show_setup(const Run *r) {
     fflush(stdout);                    // the first update may take a while
 }
 
+// A tokenizer of another vocabulary would name rows that the embedding does not have.
+static void check_tokenizer(const Run *r, const Config *c) {
+    if (r->tokenizer.vocab_size > c->V)
+        die("--tokenizer: its vocabulary of %d is larger than the model's %d",
+            r->tokenizer.vocab_size, c->V);
+}
+
+// One run at a time in --out: two would remove what the other is writing.
+static void lock_output(Run *r) {
+    Error err;
+    if (r->lock < 0 && !checkpoint_lock(&r->lock, r->o.out, &err)) die("--out: %s", err.text);
+}
+
 // Makes --out and opens the log. A directory that holds a run is left alone unless told otherwise.
 static void open_output(Run *r) {
     char *path = r->log_path;
@@ -1424,18 +1453,24 @@ static void open_output(Run *r) {
     r->saved_step = -1;
     if (r->o.out) {
         snprintf(path, sizeof r->log_path, "%s/log.jsonl", r->o.out);
-        bool holds_run = access(path, F_OK) == 0 || checkpoint_exists(r->o.out);
+        bool saved = checkpoint_exists(r->o.out), holds_run = saved || access(path, F_OK) == 0;
         if (holds_run && !r->o.overwrite && !r->o.resume)
-            die("--out: %s holds a run already; --resume it, --overwrite it, or choose another "
-                "directory", r->o.out);
+            die("--out: %s holds a run already%s, --overwrite it, or choose another directory",
+                r->o.out, saved ? "; --resume it" : ", which ended before its first save");
     }
     if (r->o.log) snprintf(path, sizeof r->log_path, "%s", r->o.log);
     LogMode mode = r->o.resume ? LOG_APPEND : LOG_TRUNCATE;
     // Whatever can be refused is refused before anything is made or removed.
-    if (r->o.log && !log_open(&r->log, path, mode, &err)) die("%s", err.text);
-    if (r->o.out && !checkpoint_begin(r->o.out, &err)) die("--out: %s", err.text);
-    if (r->o.out && r->o.overwrite && !checkpoint_clear(r->o.out, &err)) die("--out: %s", err.text);
-    if (!r->o.log && path[0] && !log_open(&r->log, path, mode, &err)) die("%s", err.text);
+    FILE *probe = r->o.log ? fopen(path, "ab") : NULL;
+    if (r->o.log && !probe) die("%s: the log cannot be written: %s", path, strerror(errno));
+    if (probe) fclose(probe);
+    if (r->o.out) {
+        if (!make_directories(r->o.out, &err)) die("--out: %s", err.text);
+        lock_output(r);
+        if (!checkpoint_begin(r->o.out, &err)) die("--out: %s", err.text);
+        if (r->o.overwrite && !checkpoint_clear(r->o.out, &err)) die("--out: %s", err.text);
+    }
+    if (path[0] && !log_open(&r->log, path, mode, &err)) die("%s", err.text);
 }
 
 // Takes over the flags of the run in --out. Before anything else is opened, since they say what.
@@ -1444,19 +1479,20 @@ static void restore_options(Run *r) {
     TrainState state;
     Error err;
     if (!r->o.out) die("--resume: needs --out DIR, the directory of the run to go on with");
+    if (access(r->o.out, F_OK) == 0) lock_output(r);
     if (!checkpoint_find(&from, r->o.out, &err)
         || !checkpoint_load_state(&state, &r->saved, from.text, &err))
         die("--resume: %s", err.text);
     const JsonNode *saved = json_get(r->saved.root, "options");
-    int seq_len = r->o.seq_len;
+    int seq_len = train_options_given(&r->o, "seq-len") ? r->o.seq_len : -1;
     int64_t seed = train_options_given(&r->o, "seed") ? r->o.seed : -1;
     if (!train_options_restore(&r->o, saved, &err))
-        die("--resume: %s/state.json: %s", from.text, err.text);
+        die("--resume: %s", err.text);
     if (seed >= 0 && (uint64_t)seed != state.seed)
         die("--seed: the run began with %llu, which its order of samples depends on; leave it out",
             (unsigned long long)state.seed);
     int64_t saved_len;
-    if (seq_len > 0 && json_get_int(&saved_len, saved, "seq_len", 1, INT32_MAX, &err)
+    if (seq_len >= 0 && json_get_int(&saved_len, saved, "seq_len", 1, INT32_MAX, &err)
         && saved_len != seq_len)
         die("--seq-len: the run counts samples of %lld tokens; leave it out", (long long)saved_len);
     if (!train_options_check(&r->o, &err)) die("%s", err.text);
@@ -1509,6 +1545,7 @@ static void run_open(Run *r) {
     open_split(&r->train, r, r->o.train, "train", r->T);
     open_split(&r->val, r, r->o.val, "val", r->T);
     if (!loaded) c = fresh_config(r);
+    check_tokenizer(r, &c);
     if (!loader_check_vocab(&r->train, c.V, &err)) die("%s", err.text);
     if (!loader_check_vocab(&r->val, c.V, &err)) die("%s", err.text);
     if (!floor_open(&r->floor, &r->val, &err)) die("%s", err.text);
@@ -1537,9 +1574,7 @@ static void run_generate(Run *r) {
     open_tokenizer(r, from.text);
     if (r->tokenizer.vocab_size == 0)
         die("--generate: %s has no tokenizer.json; name one with --tokenizer FILE", from.text);
-    if (r->tokenizer.vocab_size > c.V)
-        die("--tokenizer: its vocabulary of %d is larger than the model's %d",
-            r->tokenizer.vocab_size, c.V);
+    check_tokenizer(r, &c);
     model_init(&r->model, &c, 1, T, INFER);
     if (!checkpoint_load_params(r->model.params, &c, from.text, &err)) die("%s", err.text);
     size_t prompt = strlen(r->o.generate);
@@ -1561,6 +1596,7 @@ static void run_close(Run *r) {
     free(r->sampler.candidates);
     free(r->tokenizer_json);
     json_free(&r->saved);
+    if (r->lock >= 0) close(r->lock);
     model_free(&r->model);
     tokenizer_free(&r->tokenizer);
     floor_close(&r->floor);
@@ -1577,7 +1613,9 @@ static void run_close(Run *r) {
 // anew.
 static void wait_politely(char **argv) {
 #if defined(_OPENMP) && defined(__linux__)
+    const char *preload = getenv("LD_PRELOAD");
     if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return;
+    if (preload && strstr(preload, "vgpreload")) return;     // valgrind would not follow
     setenv("GOMP_SPINCOUNT", "3000", 0);
     setenv("KMP_BLOCKTIME", "1", 0);             // the same for clang's OpenMP, in milliseconds
     char self[4096];
@@ -1591,7 +1629,7 @@ static void wait_politely(char **argv) {
 }
 
 int main(int argc, char **argv) {
-    static Run r;
+    static Run r = { .lock = -1 };
     Error err;
     wait_politely(argv);
     if (!train_options_parse(&r.o, argc, argv, &err)) die("%s", err.text);
@@ -1599,11 +1637,11 @@ int main(int argc, char **argv) {
         train_options_help(stdout);
         return 0;
     }
+    int status = 0;
+    if (r.o.resume) restore_options(&r);
 #ifdef _OPENMP
     if (r.o.threads > 0) omp_set_num_threads(r.o.threads);
 #endif
-    int status = 0;
-    if (r.o.resume) restore_options(&r);
     if (r.o.generate) {
         run_generate(&r);
     } else {

@@ -45,9 +45,10 @@ verdict interrupted_runs_go_on_to_the_bit
 
 # ---- kill -9 while it saves all the time
 mkdir "$dir/killed"
-survived=0
+survived=0 long=$((KILLS * 25))          # updates; enough that the last kill finds a run
+$TRAIN $small --steps $long --out "$dir/unkilled" >/dev/null || fails "the run to compare with"
 for i in $(seq "$KILLS"); do
-    if [ -e "$dir/killed/latest" ]; then flags="--resume"; else flags="$small --steps 300 --overwrite"; fi
+    if [ -e "$dir/killed/latest" ]; then flags="--resume"; else flags="$small --steps $long --overwrite"; fi
     $TRAIN $flags --save-every 1 --keep 2 --out "$dir/killed" >/dev/null 2>"$dir/err" &
     pid=$!
     sleep "0.$(printf %03d $((RANDOM % 250)))"
@@ -60,7 +61,7 @@ for i in $(seq "$KILLS"); do
 done
 [ -e "$dir/killed/latest" ] || fails "no checkpoint was ever saved"
 $TRAIN --resume --out "$dir/killed" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
-same_run "$dir/whole" "$dir/killed"
+same_run "$dir/unkilled" "$dir/killed"
 ls -A "$dir/killed" | grep -q tmp && fails "temporaries stay"
 [ "$(ls -d "$dir"/killed/step_* | wc -l)" -le 2 ] || fails "--keep 2 kept $(ls "$dir/killed")"
 echo "    killed $survived times at random moments"
@@ -105,6 +106,41 @@ else
     echo "skip another_micro_batch_takes_the_same_samples: needs python3"
 fi
 
+# ---- what a resumed run takes over, and where a target loss ends it
+$TRAIN $small --steps 5 --threads 1 --out "$dir/flags" >/dev/null
+$TRAIN --resume --steps 6 --out "$dir/flags" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
+grep '"resume"' "$dir/flags/log.jsonl" | grep -q '"threads_used":1' || fails "--threads is not taken over"
+$TRAIN --resume --steps 7 --train "$dir/tales/*train*.bin" --val "$dir/tales/*val*.bin" \
+    --out "$dir/flags" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
+target="$small --lr-schedule constant --eval-every 5 --target-loss 4 --steps 300"
+$TRAIN $target --out "$dir/target" >/dev/null
+ended=$(readlink "$dir/target/latest")
+$TRAIN --resume --out "$dir/target" >/dev/null
+[ "$(readlink "$dir/target/latest")" = "$ended" ] || fails "trained on past its target, $ended"
+[ "$ended" != step_00000300 ] || fails "the target was not reached: this test shows nothing"
+one_line "--eval-every" $TRAIN --data "$dir/tales" --target-loss 1 --lr-schedule constant --eval-every 0
+verdict a_resumed_run_takes_over_its_flags
+
+# ---- one run at a time in a directory; a reader of stdout that goes; things that are not ours
+$TRAIN $small --steps 100000 --out "$dir/busy" --save-every 10 >/dev/null 2>&1 &
+for try in $(seq 100); do [ -e "$dir/busy/latest" ] && break; sleep 0.1; done
+one_line "another run" $TRAIN --resume --out "$dir/busy"
+one_line "another run" $TRAIN $small --overwrite --out "$dir/busy"
+kill -9 $!
+wait $! 2>/dev/null
+$TRAIN $small --steps 60 --sample-every 1 --max-new 20 --out "$dir/piped" 2>"$dir/err" | head -1 >/dev/null
+[ -e "$dir/piped/latest" ] || fails "a closed pipe ends the run with nothing saved"
+mkdir -p "$dir/mine/latest"; echo x >"$dir/mine/latest/thesis.txt"
+one_line "yours" $TRAIN $small --steps 2 --overwrite --out "$dir/mine"
+[ -e "$dir/mine/latest/thesis.txt" ] || fails "--overwrite removed a file that is not its own"
+echo keep >"$dir/precious"
+one_line "--out" $TRAIN $small --steps 2 --log "$dir/precious" --out /proc/nowhere/x
+[ "$(cat "$dir/precious")" = keep ] || fails "a run that was refused emptied the file of --log"
+mkdir "$dir/early"; echo >"$dir/early/log.jsonl"
+one_line "before its first save" $TRAIN $small --steps 2 --out "$dir/early"
+( ulimit -s 512; $TRAIN $small --steps 2 --threads 1 >/dev/null 2>"$dir/err" ) || fails "a small stack: $(cat "$dir/err")"
+verdict a_run_keeps_to_itself
+
 # ---- a fresh run from a checkpoint, and a run that replaces another
 $TRAIN --data "$dir/tales" --init "$dir/whole" --seq-len 8 --steps 3 --eval-tokens 64 \
     --out "$dir/tuned" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
@@ -120,11 +156,17 @@ verdict checkpoints_begin_and_replace_runs
 cp -r "$dir/whole" "$dir/broken"
 one_line "holds a run already" $TRAIN $small --steps 5 --out "$dir/whole"
 one_line "neither config.json nor latest" $TRAIN --resume --out "$dir/tales"
+one_line "leave it out" $TRAIN --resume --out "$dir/whole" --init d6
+one_line "--seq-len" $TRAIN --resume --out "$dir/whole" --seq-len 0
 one_line "--resume" $TRAIN --resume
 one_line "--resume" $TRAIN --resume --overwrite --out "$dir/whole"
 one_line "--seed" $TRAIN --resume --out "$dir/whole" --seed 5
 one_line "--seq-len" $TRAIN --resume --out "$dir/whole" --seq-len 8
 $PREPARE tales --out "$dir/other" --tokens 20000 >/dev/null
+if [ -f "${BATCHWISE_DATA:-../shared/data}/gpt2.tiktoken" ]; then
+    one_line "larger than the model" $TRAIN $small --steps 2 --sample-every 1 \
+        --tokenizer "${BATCHWISE_DATA:-../shared/data}/gpt2.tiktoken"
+fi
 one_line "data must be the same" $TRAIN --resume --out "$dir/whole" --data "$dir/other" --steps 400
 echo '{"step": 3' >"$dir/broken/latest/state.json"
 one_line "state.json" $TRAIN --resume --out "$dir/broken"

@@ -142,7 +142,7 @@ static bool output_close(const Output *out, FILE *f, Error *err) {
 }
 
 // Every file is complete: the shards of an earlier run go, those of this run take their names. A
-// crash in between leaves too few shards, never a mixture of old and new.
+// crash in between leaves too few shards, never those of two runs.
 static bool output_commit(Output *out, Error *err) {
     output_remove(out, OURS);
     DIR *list = output_list(out);

@@ -3,7 +3,7 @@
 // A parser takes bytes and a size, fills an Error and returns false; it never prints and never
 // exits. Only the edge of a program calls die(), which prints one line and leaves with status 1:
 //
-//     train_gpt2: --heads: 5 does not divide the 128 channels; use 1, 2, 4, 8, ...
+//     train_gpt2: --heads: 5 does not divide the 128 channels; 4 and 8 do
 //
 // assert() is for mistakes of the programmer alone.
 #pragma once

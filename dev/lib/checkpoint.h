@@ -22,6 +22,7 @@
 //                                                      checkpoint_load_optimizer(m, v, &config,...)
 //                                                      checkpoint_load_state(&state, &json, ...)
 #pragma once
+#include <sys/file.h>
 #include "file.h"
 #include "gpt2.h"
 #include "llmc.h"
@@ -567,6 +568,16 @@ static inline bool latest_move(const char *out, const char *name, Error *err) {
     return false;
 }
 
+// Locks OUT, which exists, against other runs until *fd is closed.
+static inline bool checkpoint_lock(int *fd, const char *out, Error *err) {
+    *fd = open(out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*fd < 0) return fail(err, "%s: cannot open the directory: %s", out, strerror(errno));
+    if (flock(*fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return true;
+    close(*fd);
+    *fd = -1;
+    return fail(err, "another run is writing to %s; wait for its end, or stop it", out);
+}
+
 // Makes OUT if need be, and removes what a crash has left in it. Once, before the first save.
 static inline bool checkpoint_begin(const char *out, Error *err) {
     if (!make_directories(out, err)) return false;
@@ -594,8 +605,11 @@ static inline bool checkpoint_exists(const char *out) {
 // For --overwrite: removes the run's checkpoints, `latest` first.
 static inline bool checkpoint_clear(const char *out, Error *err) {
     Path latest;
-    return path_join(&latest, out, "latest", err) && path_remove(latest.text, err)
-        && checkpoint_prune(out, INT64_MAX, 0, err);
+    if (!path_join(&latest, out, "latest", err)) return false;
+    struct stat info;
+    if (lstat(latest.text, &info) == 0 && !S_ISLNK(info.st_mode))
+        return fail(err, "%s: no link of a run, but something of yours; move it away", latest.text);
+    return path_remove(latest.text, err) && checkpoint_prune(out, INT64_MAX, 0, err);
 }
 
 // Saves OUT/step_N and moves OUT/latest to it; then, unless keep is 0, removes all but the newest

@@ -215,6 +215,9 @@ static inline bool train_options_check_model(const TrainOptions *o, Error *err) 
 
 // Settles the length. A decaying rate must know where the run ends.
 static inline bool train_options_check_length(TrainOptions *o, Error *err) {
+    if (o->target_loss > 0 && o->eval_every.n == 0)
+        return fail(err, "--eval-every: --target-loss is looked at when an evaluation is made, and "
+                         "0 makes none before the end");
     bool steps = train_options_given(o, "steps"), tokens = train_options_given(o, "tokens");
     if (steps && tokens)
         return fail(err, "--tokens: --steps sets the length already; give one or the other");
@@ -245,7 +248,14 @@ static inline bool train_options_restore(TrainOptions *o, const JsonNode *saved,
     static const char *const not_taken[] = {
         "init", "layers", "heads", "channels", "out", "resume", "overwrite", "generate", "help",
     };
+    static const char *const fixed[] = { "init", "layers", "heads", "channels" };
+    for (size_t k = 0; k < sizeof fixed / sizeof *fixed; k++)
+        if (train_options_given(o, fixed[k]))
+            return fail(err, "--%s is of no use here, the model is the checkpoint's; leave it out",
+                        fixed[k]);
     bool length = train_options_given(o, "steps") || train_options_given(o, "tokens");
+    bool data = train_options_given(o, "data") || train_options_given(o, "train")
+             || train_options_given(o, "val");
     for (int i = 0; i < TRAIN_OPTIONS; i++) {
         const Option *row = &train_table[i];
         char key[OPTION_NAME_MAX + 1];
@@ -254,12 +264,13 @@ static inline bool train_options_restore(TrainOptions *o, const JsonNode *saved,
         bool taken = v && v->type != JSON_NULL && !(o->given.bits >> i & 1);
         for (size_t k = 0; k < sizeof not_taken / sizeof *not_taken; k++)
             taken = taken && strcmp(row->name, not_taken[k]) != 0;
-        if (length && (strcmp(row->name, "steps") == 0 || strcmp(row->name, "tokens") == 0))
-            taken = false;
+        bool of_length = strcmp(row->name, "steps") == 0 || strcmp(row->name, "tokens") == 0;
+        bool of_data = strcmp(row->group, "data") == 0 && strcmp(row->name, "tokenizer") != 0;
+        if ((length && of_length) || (data && of_data)) taken = false;   // one stands for the other
         if (!taken) continue;
         if (row->type == OPT_FLAG) *(bool *)((char *)o + row->field) = v->type == JSON_TRUE;
         else if (!option_read(o, row, v->text ? v->text : ""))
-            return fail(err, "the saved --%s is not %s", row->name, option_expects(row).text);
+            return fail(err, "state.json: --%s is not %s", row->name, option_expects(row).text);
         o->given.bits |= (uint64_t)1 << i;
     }
     return true;
