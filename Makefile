@@ -28,7 +28,7 @@ endif
 
 # Sums keep their order (no -ffast-math); errno after sqrtf and trapping NaNs, nobody reads.
 FLAGS := -std=gnu11 -Wall -Wextra $(NATIVE) $(CFLAGS) -fno-math-errno -fno-trapping-math \
-         $(call can,-Wno-pass-failed) $(OMP)
+         $(if $(call can,-Wpass-failed),-Wno-pass-failed) $(OMP)
 ifeq ($(SANITIZE),1)
   FLAGS += -g -fsanitize=address,undefined -fno-sanitize-recover=all
 endif

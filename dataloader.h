@@ -45,6 +45,7 @@
 #include <unistd.h>
 
 #include "dev/lib/check.h"
+#include "dev/lib/file.h"
 #include "dev/lib/rng.h"
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -89,21 +90,6 @@ typedef struct {
 // ---------------------------------------------------------------------------------------------
 // One shard. Nothing in a file is believed before it is checked against the file's size.
 
-// What a file that is no shard may be instead, told from its first bytes.
-static inline const char *foreign_kind(const unsigned char *bytes, size_t n) {
-    static const char *const kinds[][2] = {
-        { "<", "a web page: the download went wrong" },
-        { "version https://git-lfs", "a Git LFS pointer: `git lfs pull` fetches the file" },
-        { "\x1f\x8b", "compressed: gunzip it" },
-        { "\x93NUMPY", "a NumPy array" },
-    };
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        size_t length = strlen(kinds[i][0]);
-        if (n >= length && memcmp(bytes, kinds[i][0], length) == 0) return kinds[i][1];
-    }
-    return "not a token shard; `prepare text` writes shards";
-}
-
 // The kernel gets no advice. MADV_RANDOM sounds right and is not: without reading ahead, a shard
 // that is not yet in memory comes page by page (measured: T=1024 2 to 3 times slower, T=64 10).
 static inline bool shard_map(Shard *s, Error *err) {
@@ -129,9 +115,11 @@ static inline bool shard_map(Shard *s, Error *err) {
 // most likely holds tokens of four bytes, which would train, on nonsense, without an error.
 static inline bool shard_parse(Shard *s, Error *err) {
     int32_t header[5] = { 0 };
+    const char *kind = file_kind(s->map, s->map_bytes);
     memcpy(header, s->map, s->map_bytes < sizeof header ? s->map_bytes : sizeof header);
     if (header[0] != SHARD_MAGIC)
-        return fail(err, "%s: %s", s->path, foreign_kind(s->map, s->map_bytes));
+        return fail(err, "%s: %s", s->path, kind ? kind
+                    : "not a token shard; `prepare text` writes shards");
     if (s->map_bytes < SHARD_HEADER_BYTES)
         return fail(err, "%s: truncated: %zu bytes, less than the header of %d", s->path,
                     s->map_bytes, SHARD_HEADER_BYTES);

@@ -22,13 +22,13 @@
 #include <signal.h>
 #include <stdalign.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 #include "dataloader.h"
 #include "dev/lib/check.h"
 #include "dev/lib/checkpoint.h"
+#include "dev/lib/clock.h"
 #include "dev/lib/cpu_peak.h"
 #include "dev/lib/floor.h"
 #include "dev/lib/gpt2.h"
@@ -66,12 +66,6 @@ static int thread_index(void) {
 // Where strip s of `strips` begins among C columns. Sums down the rows of a matrix are shared out
 // by columns, so that no two threads add into the same number.
 static int strip_begin(int C, int s, int strips) { return (int)((int64_t)C * s / strips); }
-
-static double seconds_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 // =================================================================================================
 // Shapes

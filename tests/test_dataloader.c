@@ -21,10 +21,10 @@ static Dir dir_make(void) {
     return d;
 }
 
-typedef struct { char text[600]; } Path;
+typedef struct { char text[600]; } TestPath;
 
-static Path path_in(const Dir *d, const char *name) {
-    Path p;
+static TestPath path_in(const Dir *d, const char *name) {
+    TestPath p;
     snprintf(p.text, sizeof p.text, "%s/%s", d->path, name);
     return p;
 }
@@ -32,15 +32,15 @@ static Path path_in(const Dir *d, const char *name) {
 static void dir_remove(const Dir *d) {
     DIR *dir = opendir(d->path);
     for (struct dirent *e; dir && (e = readdir(dir)) != NULL; ) {
-        Path p = path_in(d, e->d_name);
+        TestPath p = path_in(d, e->d_name);
         if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) remove(p.text);
     }
     closedir(dir);
     if (rmdir(d->path) != 0) die("%s: %s", d->path, strerror(errno));
 }
 
-static void file_write(const Dir *d, const char *name, const void *bytes, size_t n) {
-    Path p = path_in(d, name);
+static void test_write(const Dir *d, const char *name, const void *bytes, size_t n) {
+    TestPath p = path_in(d, name);
     FILE *f = fopen(p.text, "wb");
     if (!f || fwrite(bytes, 1, n, f) != n || fclose(f) != 0) die("%s: cannot write it", p.text);
 }
@@ -60,13 +60,13 @@ static void shard_write(const Dir *d, const char *name, size_t n, int vocab, int
                         size_t first) {
     Image image;
     image_make(&image, n, vocab, eot, first);
-    file_write(d, name, &image, SHARD_HEADER_BYTES + 2*n);
+    test_write(d, name, &image, SHARD_HEADER_BYTES + 2*n);
 }
 
 // A shard of n zero tokens that takes almost no room on the disk. False where the disk refuses.
 static bool shard_write_sparse(const Dir *d, const char *name, size_t n) {
     shard_write(d, name, 0, 0, 0, 0);
-    Path p = path_in(d, name);
+    TestPath p = path_in(d, name);
     int32_t count = (int32_t)n;
     int fd = open(p.text, O_WRONLY);
     bool ok = fd >= 0 && pwrite(fd, &count, 4, 8) == 4
@@ -76,7 +76,7 @@ static bool shard_write_sparse(const Dir *d, const char *name, size_t n) {
 }
 
 static void token_write(const Dir *d, const char *name, size_t place, uint16_t token) {
-    Path p = path_in(d, name);
+    TestPath p = path_in(d, name);
     int fd = open(p.text, O_WRONLY);
     if (fd < 0 || pwrite(fd, &token, 2, (off_t)(SHARD_HEADER_BYTES + 2*place)) != 2)
         die("%s: %s", p.text, strerror(errno));
@@ -421,7 +421,7 @@ TEST(shards_by_somebody_else_load) {
     Image image;
     image_make(&image, 50, 0, 0, 100);
     for (int i = 5; i < SHARD_HEADER_WORDS; i++) image.header[i] = (int32_t)mix64((uint64_t)i);
-    file_write(&d, "a.bin", &image, SHARD_HEADER_BYTES + 100);
+    test_write(&d, "a.bin", &image, SHARD_HEADER_BYTES + 100);
     Loader l;
     Error err;
     int inputs[7], targets[7];
@@ -440,12 +440,12 @@ TEST(truncated_at_every_byte) {
     Image image;
     image_make(&image, N, 257, 256, 0);
     for (int n = 0; n < BYTES; n++) {
-        file_write(&d, "a.bin", &image, (size_t)n);
+        test_write(&d, "a.bin", &image, (size_t)n);
         check_refused(&d, "a.bin", 4, n == 0 ? "is empty"
                       : n < 4 ? "not a token shard" : "truncated: ");
     }
     check_refused(&d, "a.bin", 4, "its header promises 38 tokens, the file holds 37");
-    file_write(&d, "a.bin", &image, BYTES);
+    test_write(&d, "a.bin", &image, BYTES);
     Loader l;
     Error err;
     CHECK_MSG(open_in(&l, &d, "a.bin", 4, 1, &err), "%s", err.text);
@@ -470,14 +470,14 @@ TEST(damaged_headers) {
         Image image;
         image_make(&image, 50, 257, 256, 0);
         image.header[cases[i].word] = cases[i].value;
-        file_write(&d, "a.bin", &image, SHARD_HEADER_BYTES + 100);
+        test_write(&d, "a.bin", &image, SHARD_HEADER_BYTES + 100);
         check_refused(&d, "a.bin", 4, cases[i].why);
     }
     Image image;
     image_make(&image, 50, 65536, 65535, 0);
-    file_write(&d, "a.bin", &image, SHARD_HEADER_BYTES + 101);
+    test_write(&d, "a.bin", &image, SHARD_HEADER_BYTES + 101);
     check_refused(&d, "a.bin", 4, "101 bytes follow");
-    file_write(&d, "a.bin", &image, SHARD_HEADER_BYTES + 100);
+    test_write(&d, "a.bin", &image, SHARD_HEADER_BYTES + 100);
     Loader l;
     Error err;
     CHECK_MSG(open_in(&l, &d, "a.bin", 4, 1, &err), "%s", err.text);
@@ -496,7 +496,7 @@ TEST(foreign_files_are_named) {
     };
     Dir d = dir_make();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        file_write(&d, "a.bin", cases[i][0], strlen(cases[i][0]));
+        test_write(&d, "a.bin", cases[i][0], strlen(cases[i][0]));
         check_refused(&d, "a.bin", 4, cases[i][1]);
     }
     dir_remove(&d);
@@ -532,7 +532,7 @@ TEST(unreadable_shard) {
 TEST(one_bad_shard_among_good_ones) {
     Dir d = dir_make();
     shards_write(&d, 7);
-    file_write(&d, "x_train_000003.bin", "", 0);
+    test_write(&d, "x_train_000003.bin", "", 0);
     check_refused(&d, "*train*.bin", 7, "x_train_000003.bin: the file is empty");
     dir_remove(&d);
 }

@@ -4,18 +4,12 @@
 //
 // dev/reference/bench_tiktoken.py prints tiktoken's speed on the same text.
 #define PROGRAM "bench_tokenizer"
-#include <time.h>
 #include "../lib/bpe_train.h"
+#include "../lib/clock.h"
 #include "../lib/tokenizer.h"
 #ifdef _OPENMP
 #include <omp.h>
 #endif
-
-static double seconds_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 // The fastest of several runs: what else the machine does only slows a run down.
 static double encode_seconds(const Tokenizer *t, int *ids, const FileMap *text, size_t *count) {

@@ -14,8 +14,9 @@
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
+#include "../../dataloader.h"
 #include "../lib/bpe_train.h"
+#include "../lib/clock.h"
 #include "../lib/file.h"
 #include "../lib/options.h"
 #include "../lib/rng.h"
@@ -25,19 +26,9 @@
 #ifndef SHARD_TOKENS                 // the tests build with a smaller one
 #define SHARD_TOKENS 100000000
 #endif
-#define SHARD_MAGIC 20240520
-#define SHARD_VERSION 1
-#define SHARD_HEADER_INTS 256
-#define SHARD_VOCAB_MAX 65536        // tokens are uint16
 
 #define TOKENIZER_HELP "what a token is: a byte, or what FILE says: tokenizer.json, vocab.json " \
                        "(with merges.txt beside it), gpt2.tiktoken, or a directory with one of them"
-
-static double seconds_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 // ============================== the output directory ==============================
 
@@ -194,7 +185,7 @@ static void split_init(Split *s, const Output *out, const char *split, const Tok
 
 static void write_header(const Split *s) {
     const int header[5] = { SHARD_MAGIC, SHARD_VERSION, (int)s->in_shard, s->vocab_size, s->eot };
-    for (int i = 0; i < SHARD_HEADER_INTS; i++)
+    for (int i = 0; i < SHARD_HEADER_WORDS; i++)
         for (int shift = 0; shift < 32; shift += 8)        // little-endian
             fputc(i < 5 ? header[i] >> shift & 255 : 0, s->bin);
 }
@@ -594,9 +585,9 @@ static bool tokenizer_choose(Tokenizer *t, const char *choice, Error *err) {
 // The N of bpe:N.
 static bool learn_size(int *size, const char *choice, Error *err) {
     double value;
-    if (!whole_read(&value, choice + strlen("bpe:")) || value < 257 || value > SHARD_VOCAB_MAX)
+    if (!whole_read(&value, choice + strlen("bpe:")) || value < 257 || value > SHARD_MAX_VOCAB)
         return fail(err, "--tokenizer: got '%.40s', expected bpe:N with N, the bytes, merges and "
-                    "end of text together, from 257 to %d", choice, SHARD_VOCAB_MAX);
+                    "end of text together, from 257 to %d", choice, SHARD_MAX_VOCAB);
     *size = (int)value;
     return true;
 }
@@ -629,9 +620,9 @@ static void text_run(const TextOptions *o, char **paths, int n) {
     Text *texts = texts_open(paths, n, o->val_fraction, &err);
     if (!texts || !(learn ? learn_size(&size, o->tokenizer, &err)
                           : tokenizer_choose(&t, o->tokenizer, &err))) die("%s", err.text);
-    if (!learn && t.vocab_size > SHARD_VOCAB_MAX)
+    if (!learn && t.vocab_size > SHARD_MAX_VOCAB)
         die("--tokenizer: %s has %d tokens, more than the %d that a shard's 16 bits can tell apart",
-            o->tokenizer, t.vocab_size, SHARD_VOCAB_MAX);
+            o->tokenizer, t.vocab_size, SHARD_MAX_VOCAB);
     if (!output_begin(&out, o->out, "text", &err)) die("%s", err.text);
     if ((learn && !tokenizer_learn(&t, texts, n, size, &err))
         || !text_write(&out, &t, texts, n, &err) || !output_commit(&out, &err)) {

@@ -1,0 +1,9 @@
+// Seconds, for measuring how long things take; they begin anywhere and never go back.
+#pragma once
+#include <time.h>
+
+static inline double seconds_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
