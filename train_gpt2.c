@@ -255,8 +255,8 @@ static void matmul(float *c, size_t ldc, Mat a, Mat b, const float *bias,
                    strip_begin((int)N, s + 1, strips), K);
         return;
     }
-    // Shared by all threads. Static, for 2 MB are more than a small stack has; so only one thread may
-    // call this, outside of parallel loops, which is how a model runs.
+    // Shared by all threads. Static, for 2 MB are more than a small stack has; so only one thread
+    // may call this, outside of parallel loops, which is how a model runs.
     static alignas(64) float a_packed[MC*KC], b_packed[NC*KC];
     #pragma omp parallel if (M*N*K > 1 << 17)
     for (size_t j0 = 0; j0 < N; j0 += NC)
@@ -1156,7 +1156,7 @@ static double evaluate_and_log(Run *r) {
     double guess = log((double)r->model.c.V);
     if (e.whole.tokens > 0)
         printf("; on whole tales %.4f, at best %.4f: %.0f%% of the way from a guess", whole,
-               whole_floor, 100.0 * (guess - whole) / (guess - whole_floor));
+               whole_floor, 100.0 * fmax(0.0, guess - whole) / (guess - whole_floor));
     printf("  (%s)\n", duration_text(r->seconds).text);
     fflush(stdout);
     return e.loss;
@@ -1404,11 +1404,11 @@ static void show_setup(const Run *r) {
     const Config *c = &r->model.c;
     printf("model   %d layers, %d heads, %d channels, vocabulary %d, %d positions: %s parameters\n",
            c->L, c->NH, c->C, c->V, c->P, count_text((double)r->model.n_params).text);
-    printf("data    %s tokens to train on, %s for validation; a uniform guess scores %.3f nats",
-           count_text((double)r->train.n_tokens).text, count_text((double)r->val.n_tokens).text,
-           log((double)c->V));
+    printf("data    %s tokens to train on, %s for validation\n",
+           count_text((double)r->train.n_tokens).text, count_text((double)r->val.n_tokens).text);
+    printf("loss    %.3f nats a token for a uniform guess", log((double)c->V));
     if (r->floor.known)
-        printf(", the entropy floor is %.3f", r->floor.nats / (double)r->floor.tokens);
+        printf(", %.3f at best: the corpus's entropy", r->floor.nats / (double)r->floor.tokens);
     printf("\nbatch   %lld tokens an update: %lld x %d sequences of %d; %d thread%s\n",
            (long long)r->o.batch_tokens,
            (long long)(r->o.batch_tokens / ((int64_t)r->o.micro_batch * r->T)), r->o.micro_batch,

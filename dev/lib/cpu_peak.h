@@ -25,7 +25,7 @@ static inline float peak_chain(int rounds) {
     return sum[0];
 }
 
-// FLOP/s in fp32 on all threads together, the best of a few tries; takes some 20 ms on an idle machine.
+// FLOP/s in fp32 on all threads together, the best of a few tries; some 20 ms on an idle machine.
 static inline double cpu_peak_flops(void) {
     enum { ROUNDS = 1000000, TRIES = 5 };
     double best = 0.0;
