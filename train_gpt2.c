@@ -1305,7 +1305,7 @@ static int train(Run *r) {
     catch_stop_signals();
     log_start(r);
     if (run_done(&r->length, r->step, r->tokens, eval_loss)) evaluate_and_log(r);   // --steps 0
-    if (evaluated_at_save(r)) eval_loss = evaluate_and_log(r);
+    else if (evaluated_at_save(r)) eval_loss = evaluate_and_log(r);
     clock = seconds_now();
     while (!stop_signal && !run_done(&r->length, r->step, r->tokens, eval_loss)) {
         uint64_t step = r->step, tokens = r->tokens;
