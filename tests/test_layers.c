@@ -345,7 +345,7 @@ static void check_matmul(size_t M, size_t N, size_t K, int ways) {
 TEST(matmul_any_size) {
     static const size_t sizes[][3] = {
         {1, 1, 1}, {MR, NR, 3}, {MR + 1, NR - 1, 5}, {2*MR - 1, NR + 1, KC + 1}, {53, 67, 301},
-        {5*MR, 3*NR, 2*KC}, {MC + 3, 7, 9}, {3, NC + 5, 11},
+        {5*MR, 3*NR, 2*KC}, {MC + 3, 7, 9}, {3, 2*KC + 5, 11},
     };
     for (int s = 0; s < 8; s++)
         for (int ways = 0; ways < 16; ways++)
