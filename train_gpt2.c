@@ -408,15 +408,26 @@ static void matmul(float *c, size_t ldc, Mat a, Mat b, const float *bias,
     }
 }
 
-// The same for the small products inside attention, where each thread has a head of its own.
-static void matmul_small(float *c, size_t ldc, Mat a, Mat b,
-                         size_t M, size_t N, size_t K, Mode mode) {
+// ---- the same for the small products inside attention, where each thread has a head of its own ----
+
+static size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
+
+// How many Words a matrix (K,N) takes when it is packed whole.
+static size_t packed_size(size_t K, size_t N) { return round_up(K, STEP)/STEP * round_up(N, NR); }
+
+static void pack_whole(Word *dst, Mat b, size_t K, size_t N) {
+    for (size_t j = 0; j < N; j += NR)
+        for (size_t k0 = 0; k0 < K; k0 += KC)
+            pack_panel(dst + j*round_up(K, STEP)/STEP + k0*NR/STEP, NR, part_of(b, k0, j), true,
+                       (int)min_size(NR, N - j), (int)min_size(KC, K - k0));
+}
+
+// c (M,N) = a (M,K) * b (K,N), or c += a*b, where b was packed whole, `depth` rows of it.
+static void matmul_packed(float *c, size_t ldc, Mat a, const Word *b, size_t depth,
+                          size_t M, size_t N, size_t K, Mode mode) {
     enum { ROWS = 8*MR };
-    alignas(64) Word a_packed[ROWS*KC/STEP], b_packed[NR*KC/STEP];
-    if (M == 1 && a.col == 1 && mode == WRITE) {
-        matvec(c, a.data, b, NULL, 0, N, K);
-        return;
-    }
+    alignas(64) Word a_packed[ROWS*KC/STEP];
+    size_t panel = round_up(depth, STEP)/STEP;           // Words in a column of it
     for (size_t i0 = 0; i0 < M; i0 += ROWS)
     for (size_t k0 = 0; k0 < K; k0 += KC) {
         size_t mc = min_size(ROWS, M - i0);
@@ -424,15 +435,13 @@ static void matmul_small(float *c, size_t ldc, Mat a, Mat b,
         for (size_t i = 0; i < mc; i += MR)
             pack_panel(a_packed + i*KC/STEP, MR, part_of(a, i0 + i, k0), false,
                        (int)min_size(MR, mc - i), kc);
-        for (size_t j = 0; j < N; j += NR) {
-            int cols = (int)min_size(NR, N - j);
-            pack_panel(b_packed, NR, part_of(b, k0, j), true, cols, kc);
-            for (size_t i = 0; i < mc; i += MR) {
-                float *to = c + (i0 + i)*ldc + j;
-                bool goes_on = k0 > 0 || mode == ADD;
-                tile(to, ldc, goes_on ? to : zeros, goes_on ? ldc : 0,
-                     a_packed + i*KC/STEP, b_packed, kc, (int)min_size(MR, mc - i), cols);
-            }
+        for (size_t j = 0; j < N; j += NR)
+        for (size_t i = 0; i < mc; i += MR) {
+            float *to = c + (i0 + i)*ldc + j;
+            bool goes_on = k0 > 0 || mode == ADD;
+            tile(to, ldc, goes_on ? to : zeros, goes_on ? ldc : 0,
+                 a_packed + i*KC/STEP, b + j*panel + k0*NR/STEP, kc,
+                 (int)min_size(MR, mc - i), (int)min_size(NR, N - j));
         }
     }
 }
@@ -570,26 +579,98 @@ static void linear_backward(float *dx, float *dw, float *db, const float *dout,
 }
 
 // ---- causal self-attention, for each head: out = softmax(q k^T / sqrt(HS), t2 <= t) v ----
-//   out (B,T,C)   qkv (B,T,3C)   lse (B,NH,T) kept for backward
+//   out (B,T,C)   qkv (B,T,3C)   lse (B,NH,T) log of each softmax's denominator, for backward
 // A T x T matrix of scores never exists: each thread takes a head, and QUERIES rows of it at a
-// time.
-//   scores: scratch, (threads, 2, QUERIES, T)
+// time. What all of a head's queries are multiplied by is packed once.
 
 enum { QUERIES = 64 };
+
+typedef struct {
+    float *p, *ds;                     // (QUERIES,T) weights, and the gradient of scores
+    Word *kt, *vt, *k, *v;             // packed: (HS,T), transposed, and (T,HS)
+    Word *q, *dout;                    // packed: (QUERIES,HS)
+} HeadScratch;
+
+// How many floats of scratch a thread needs.
+static size_t attention_scratch(int T, int HS) {
+    return 2*round_up((size_t)QUERIES*T, 16) + 2*packed_size(HS, T) + packed_size(T, HS)
+         + 2*packed_size(QUERIES, HS);
+}
+
+static HeadScratch head_scratch(float *scratch, int T, int HS) {
+    HeadScratch s;
+    s.p = scratch + thread_index()*attention_scratch(T, HS);
+    s.ds = s.p + round_up((size_t)QUERIES*T, 16);
+    s.kt = (Word *)(s.ds + round_up((size_t)QUERIES*T, 16));
+    s.vt = s.kt + packed_size(HS, T);
+    s.k = s.v = s.vt + packed_size(HS, T);       // backward needs the one, forward the other
+    s.q = s.k + packed_size(T, HS);
+    s.dout = s.q + packed_size(QUERIES, HS);
+    return s;
+}
 
 // A block of `rows` queries. Row 0 sees `seen` keys, row 1 one more, and so on: s = q k^T is
 // computed for all that the last row sees, `width` keys.
 
-// lse_i = log sum over the keys in sight of e^(s_i scale)
-static void attention_lse(float *lse, const float *s, int rows, int seen, int width, float scale) {
+// p_i = e^((s_i - max s_i) scale), in place of s; 0 for keys out of sight. The sum of each row goes
+// to lse as log sum_t e^(s_it scale), and as its inverse to to_one.
+static void attention_softmax(float *p, float *lse, float *to_one, int rows, int seen, int width,
+                              float scale) {
     for (int i = 0; i < rows; i++) {
-        const float *row = s + (size_t)i*width;
+        float *row = p + (size_t)i*width;
         float hi = row[0], sum = 0.0f;
         #pragma omp simd reduction(max:hi)
         for (int t = 0; t < seen + i; t++) hi = row[t] > hi ? row[t] : hi;
         #pragma omp simd reduction(+:sum)
-        for (int t = 0; t < seen + i; t++) sum += exp_fast((row[t] - hi) * scale);
+        for (int t = 0; t < seen + i; t++) {
+            row[t] = exp_fast((row[t] - hi) * scale);
+            sum += row[t];
+        }
+        for (int t = seen + i; t < width; t++) row[t] = 0.0f;
         lse[i] = hi * scale + logf(sum);
+        to_one[i] = 1.0f / sum;
+    }
+}
+
+// One query, as in generation: nothing is used twice, so nothing is packed.
+static void attention_row(float *out, float *lse, float *p, const float *q, const float *k,
+                          const float *v, size_t ld, int seen, int HS, float scale) {
+    float to_one;
+    matvec(p, q, transpose_of(k, ld), NULL, 0, seen, HS);
+    attention_softmax(p, lse, &to_one, 1, seen, seen, scale);
+    matvec(out, p, rows_of(v, ld), NULL, 0, HS, seen);
+    for (int c = 0; c < HS; c++) out[c] *= to_one;
+}
+
+// Queries first ... T-1 are computed; first is 0 except in generation.
+//   scratch: attention_scratch(T, HS) floats for each thread
+static void attention_forward(float *out, float *lse, float *scratch, const float *qkv,
+                              int B, int T, int first, int C, int NH) {
+    int HS = C / NH;
+    size_t ld = 3*(size_t)C;
+    float scale = 1.0f / sqrtf((float)HS);
+    #pragma omp parallel for collapse(2) schedule(dynamic)
+    for (int b = 0; b < B; b++)
+    for (int h = 0; h < NH; h++) {
+        HeadScratch s = head_scratch(scratch, T, HS);
+        float *head_lse = lse + ((size_t)b*NH + h)*T, *head_out = out + (size_t)b*T*C + h*HS;
+        const float *q = qkv + (size_t)b*T*ld + h*HS, *k = q + C, *v = k + C;
+        if (first == T - 1) {
+            attention_row(head_out + (size_t)first*C, head_lse + first, s.p, q + first*ld, k, v,
+                          ld, T, HS, scale);
+            continue;
+        }
+        pack_whole(s.kt, transpose_of(k, ld), HS, T);
+        pack_whole(s.v, rows_of(v, ld), T, HS);
+        for (int t = first; t < T; t += QUERIES) {
+            int rows = (int)min_size(QUERIES, T - t), width = t + rows;
+            float to_one[QUERIES], *block = head_out + (size_t)t*C;
+            matmul_packed(s.p, width, rows_of(q + t*ld, ld), s.kt, HS, rows, width, HS, WRITE);
+            attention_softmax(s.p, head_lse + t, to_one, rows, t + 1, width, scale);
+            matmul_packed(block, C, rows_of(s.p, width), s.v, T, rows, HS, width, WRITE);
+            for (int i = 0; i < rows; i++)
+                for (int c = 0; c < HS; c++) block[(size_t)i*C + c] *= to_one[i];
+        }
     }
 }
 
@@ -604,33 +685,23 @@ static void attention_weights(float *p, const float *lse, int rows, int seen, in
     }
 }
 
-// Queries first ... T-1 are computed; first is 0 except in generation.
-static void attention_forward(float *out, float *lse, float *scores, const float *qkv,
-                              int B, int T, int first, int C, int NH) {
-    int HS = C / NH;
-    size_t ld = 3*(size_t)C;
-    float scale = 1.0f / sqrtf((float)HS);
-    #pragma omp parallel for collapse(2) schedule(dynamic)
-    for (int b = 0; b < B; b++)
-    for (int h = 0; h < NH; h++) {
-        float *p = scores + (size_t)thread_index()*2*QUERIES*T;
-        float *head_lse = lse + ((size_t)b*NH + h)*T;
-        const float *q = qkv + (size_t)b*T*ld + h*HS, *k = q + C, *v = k + C;
-        for (int t = first; t < T; t += QUERIES) {
-            int rows = (int)min_size(QUERIES, T - t), width = t + rows;
-            matmul_small(p, width, rows_of(q + t*ld, ld), transpose_of(k, ld), rows, width, HS,
-                         WRITE);
-            attention_lse(head_lse + t, p, rows, t + 1, width, scale);
-            attention_weights(p, head_lse + t, rows, t + 1, width, scale);
-            matmul_small(out + ((size_t)b*T + t)*C + h*HS, C, rows_of(p, width), rows_of(v, ld),
-                         rows, HS, width, WRITE);
-        }
+// ds = p (dp - d) scale, in place of dp, with d_i = dout_i . out_i
+static void attention_dscores(float *ds, const float *p, const float *dout, const float *out,
+                              int rows, int width, int C, int HS, float scale) {
+    for (int i = 0; i < rows; i++) {
+        const float *o = out + (size_t)i*C, *d_o = dout + (size_t)i*C;
+        float d = 0.0f;
+        #pragma omp simd reduction(+:d)
+        for (int c = 0; c < HS; c++) d += o[c] * d_o[c];
+        size_t row = (size_t)i*width;
+        #pragma omp simd
+        for (int t = 0; t < width; t++) ds[row + t] = p[row + t] * (ds[row + t] - d) * scale;
     }
 }
 
 // With p the weights and d_i = dout_i . out_i:  ds = p (dout v^T - d) / sqrt(HS);
 // dq = ds k;  dk = ds^T q;  dv = p^T dout.
-static void attention_backward(float *dqkv, float *scores, const float *dout, const float *qkv,
+static void attention_backward(float *dqkv, float *scratch, const float *dout, const float *qkv,
                                const float *out, const float *lse, int B, int T, int C, int NH) {
     int HS = C / NH;
     size_t ld = 3*(size_t)C;
@@ -638,31 +709,27 @@ static void attention_backward(float *dqkv, float *scores, const float *dout, co
     #pragma omp parallel for collapse(2) schedule(dynamic)
     for (int b = 0; b < B; b++)
     for (int h = 0; h < NH; h++) {
-        float *p = scores + (size_t)thread_index()*2*QUERIES*T, *ds = p + (size_t)QUERIES*T;
+        HeadScratch s = head_scratch(scratch, T, HS);
         const float *q = qkv + (size_t)b*T*ld + h*HS, *k = q + C, *v = k + C;
         float *dq = dqkv + (size_t)b*T*ld + h*HS, *dk = dq + C, *dv = dk + C;
+        pack_whole(s.kt, transpose_of(k, ld), HS, T);
+        pack_whole(s.vt, transpose_of(v, ld), HS, T);
+        pack_whole(s.k, rows_of(k, ld), T, HS);
         for (int t = 0; t < T; t++)      // later queries add to the gradients of earlier keys
             for (int c = 0; c < HS; c++) dk[t*ld + c] = dv[t*ld + c] = 0.0f;
         for (int t = 0; t < T; t += QUERIES) {
             int rows = (int)min_size(QUERIES, T - t), width = t + rows;
             size_t at = ((size_t)b*T + t)*C + h*HS;
-            matmul_small(p, width, rows_of(q + t*ld, ld), transpose_of(k, ld), rows, width, HS,
-                         WRITE);
-            attention_weights(p, lse + ((size_t)b*NH + h)*T + t, rows, t + 1, width, scale);
-            matmul_small(ds, width, rows_of(dout + at, C), transpose_of(v, ld), rows, width, HS,
-                         WRITE);
-            for (int i = 0; i < rows; i++) {
-                const float *o = out + at + (size_t)i*C, *d_o = dout + at + (size_t)i*C;
-                float d = 0.0f;
-                for (int c = 0; c < HS; c++) d += o[c] * d_o[c];
-                size_t row = (size_t)i*width;
-                for (int j = 0; j < width; j++) ds[row + j] = p[row + j]*(ds[row + j] - d)*scale;
-            }
-            matmul_small(dq + t*ld, ld, rows_of(ds, width), rows_of(k, ld), rows, HS, width, WRITE);
-            matmul_small(dk, ld, transpose_of(ds, width), rows_of(q + t*ld, ld), width, HS, rows,
-                         ADD);
-            matmul_small(dv, ld, transpose_of(p, width), rows_of(dout + at, C), width, HS, rows,
-                         ADD);
+            Mat q_block = rows_of(q + t*ld, ld), dout_block = rows_of(dout + at, C);
+            matmul_packed(s.p, width, q_block, s.kt, HS, rows, width, HS, WRITE);
+            attention_weights(s.p, lse + ((size_t)b*NH + h)*T + t, rows, t + 1, width, scale);
+            matmul_packed(s.ds, width, dout_block, s.vt, HS, rows, width, HS, WRITE);
+            attention_dscores(s.ds, s.p, dout + at, out + at, rows, width, C, HS, scale);
+            pack_whole(s.q, q_block, rows, HS);
+            pack_whole(s.dout, dout_block, rows, HS);
+            matmul_packed(dq + t*ld, ld, rows_of(s.ds, width), s.k, T, rows, HS, width, WRITE);
+            matmul_packed(dk, ld, transpose_of(s.ds, width), s.q, rows, width, HS, rows, ADD);
+            matmul_packed(dv, ld, transpose_of(s.p, width), s.dout, rows, width, HS, rows, ADD);
         }
     }
 }
@@ -762,10 +829,10 @@ static void classifier_backward(float *dx, float *dwte, float *loss, float *lse,
 
 typedef enum { INFER, TRAIN } Use;
 
-// The classifier's rows at a time: 64 MB of logits, but at least 256 rows, for a good matmul.
+// The classifier's rows at a time: 64 MB of logits, but at least 1024 rows, for a good matmul.
 static size_t classifier_rows(size_t N, size_t Vp) {
     size_t rows = (64u << 20) / sizeof(float) / Vp;
-    return min_size(N, rows < 256 ? 256 : rows);
+    return min_size(N, rows < 1024 ? 1024 : rows);
 }
 
 static size_t padded_vocab(const Config *c) { return ((size_t)c->V + 15) / 16 * 16; }
@@ -805,7 +872,7 @@ static size_t model_carve(Model *m, Use use) {
     m->lse = carve(mem, &used, N);
     m->logit_rows = classifier_rows(N, Vp);
     m->logits = carve(mem, &used, m->logit_rows*Vp);
-    m->scores = carve(mem, &used, (size_t)thread_count()*2*QUERIES*m->max_T);
+    m->scores = carve(mem, &used, thread_count()*attention_scratch(m->max_T, m->c.C / m->c.NH));
     m->dx_branch = carve(mem, &used, N*C);               // also the forward pass's scratch
     if (use == TRAIN) {
         m->dx = carve(mem, &used, N*C);
