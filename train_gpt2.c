@@ -583,7 +583,7 @@ static void linear_backward(float *dx, float *dw, float *db, const float *dout,
 // A T x T matrix of scores never exists: each thread takes a head, and QUERIES rows of it at a
 // time. What all of a head's queries are multiplied by is packed once.
 
-enum { QUERIES = 64 };
+enum { QUERIES = 32 };
 
 typedef struct {
     float *p, *ds;                     // (QUERIES,T) weights, and the gradient of scores
@@ -610,7 +610,8 @@ static HeadScratch head_scratch(float *scratch, int T, int HS) {
 }
 
 // A block of `rows` queries. Row 0 sees `seen` keys, row 1 one more, and so on: s = q k^T is
-// computed for all that the last row sees, `width` keys.
+// computed for all that the last row sees, `width` keys. Loops go over all of them, too: a few
+// exponentials more, but whole vectors.
 
 // p_i = e^((s_i - max s_i) scale), in place of s; 0 for keys out of sight. The sum of each row goes
 // to lse as log sum_t e^(s_it scale), and as its inverse to to_one.
@@ -619,14 +620,15 @@ static void attention_softmax(float *p, float *lse, float *to_one, int rows, int
     for (int i = 0; i < rows; i++) {
         float *row = p + (size_t)i*width;
         float hi = row[0], sum = 0.0f;
+        for (int t = seen + i; t < width; t++) row[t] = -INFINITY;
         #pragma omp simd reduction(max:hi)
-        for (int t = 0; t < seen + i; t++) hi = row[t] > hi ? row[t] : hi;
+        for (int t = 0; t < width; t++) hi = row[t] > hi ? row[t] : hi;
         #pragma omp simd reduction(+:sum)
-        for (int t = 0; t < seen + i; t++) {
+        for (int t = 0; t < width; t++) {
             row[t] = exp_fast((row[t] - hi) * scale);
             sum += row[t];
         }
-        for (int t = seen + i; t < width; t++) row[t] = 0.0f;
+        for (int t = seen + i; t < width; t++) row[t] = 0.0f;      // it was e^-87
         lse[i] = hi * scale + logf(sum);
         to_one[i] = 1.0f / sum;
     }
@@ -680,7 +682,7 @@ static void attention_weights(float *p, const float *lse, int rows, int seen, in
     for (int i = 0; i < rows; i++) {
         float *row = p + (size_t)i*width;
         #pragma omp simd
-        for (int t = 0; t < seen + i; t++) row[t] = exp_fast(row[t] * scale - lse[i]);
+        for (int t = 0; t < width; t++) row[t] = exp_fast(row[t] * scale - lse[i]);
         for (int t = seen + i; t < width; t++) row[t] = 0.0f;
     }
 }
@@ -1032,10 +1034,11 @@ static double gradients_norm(Model *m) {
     size_t chunks = (m->n_params + NORM_CHUNK - 1) / NORM_CHUNK;
     #pragma omp parallel for
     for (size_t i = 0; i < chunks; i++) {
-        size_t end = min_size(m->n_params, (i + 1) * NORM_CHUNK);
+        const float *g = m->grads + i * NORM_CHUNK;
+        int n = (int)min_size(NORM_CHUNK, m->n_params - i * NORM_CHUNK);
         double sum = 0.0;
         #pragma omp simd reduction(+:sum)
-        for (size_t j = i * NORM_CHUNK; j < end; j++) sum += (double)m->grads[j] * m->grads[j];
+        for (int j = 0; j < n; j++) sum += (double)g[j] * g[j];
         m->norm_partials[i] = sum;
     }
     double sum = 0.0;

@@ -340,6 +340,7 @@ TEST(defaults_are_the_promised_ones) {
     CHECK(o.eval_every.n == 100 && !o.eval_every.in_tokens && o.sample_every.n == 0);
     CHECK(o.eval_tokens == 65536 && o.max_new == 256 && o.temperature == 0.8);
     CHECK(o.top_k == 0 && o.top_p == 1 && o.threads == 0 && o.seed == 1337 && !o.overwrite);
+    CHECK(o.recompute == 0 && !o.tf32);
     CHECK(!o.help && !o.train && !o.val && !o.tokenizer && !o.log && !o.out && !o.generate);
 }
 
@@ -541,6 +542,38 @@ TEST(length_is_settled) {
     refused("--data d --target-loss 1.5 --lr-schedule wsd", "--lr-schedule: ", "constant");
 }
 
+// Both trainers know the flags of a GPU; the one for CPUs, as which this is built, refuses them.
+TEST(flags_of_a_gpu) {
+    TrainOptions o;
+    Line line;
+    Error err = { "" };
+    refused("--data d --tf32", "--tf32: ", "train_gpt2cu");
+    refused("--data d --recompute block", "--recompute: ", "train_gpt2cu");
+    refused("--data d --recompute none", "--recompute: ", "train_gpt2cu");
+    line_split(&line, "--data d --recompute block --tf32");
+    CHECK(options_parse(&o, train_table, TRAIN_OPTIONS, line.argc, line.argv, NULL, NULL, &err));
+    CHECK(o.tf32 && o.recompute == 1);
+    CHECK_MSG(train_options_check_machine(&o, true, &err), "%s", err.text);
+    CHECK(!train_options_check_machine(&o, false, &err));
+}
+
+// Going on with a GPU's run, a CPU takes over all but those.
+TEST(a_cpu_goes_on_with_a_run_of_a_gpu) {
+    static const char saved[] = "{\"data\":\"d\",\"seed\":7,\"recompute\":\"block\","
+                                "\"tf32\":true,\"steps\":9}";
+    TrainOptions o;
+    Line line;
+    Json json;
+    Error err = { "" };
+    CHECK(json_parse(&json, saved, strlen(saved), &err));
+    accepted(&o, &line, "--resume --out o");
+    CHECK_MSG(train_options_restore(&o, json.root, &err), "%s", err.text);
+    CHECK(strcmp(o.data, "d") == 0 && o.seed == 7 && o.steps == 9);
+    CHECK(o.recompute == 0 && !o.tf32 && !train_options_given(&o, "tf32"));
+    CHECK_MSG(train_options_check(&o, &err), "%s", err.text);
+    json_free(&json);
+}
+
 static void batch_refused(const char *words, int T, const char *want) {
     TrainOptions o;
     Line line;
@@ -617,6 +650,8 @@ int main(void) {
     RUN(model_is_named_once);
     RUN(heads_divide_channels);
     RUN(length_is_settled);
+    RUN(flags_of_a_gpu);
+    RUN(a_cpu_goes_on_with_a_run_of_a_gpu);
     RUN(batch_is_whole_micro_batches);
     RUN(rate_follows_the_flags);
     return test_end();

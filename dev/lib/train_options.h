@@ -5,6 +5,9 @@
 //     if (o.help) { train_options_help(stdout); return 0; }
 //     ... open the model and the data, which settle T ...
 //     if (!train_options_batch(&o, T, &err) || !train_options_lr(&schedule, &o, &err)) die(...);
+//
+// Both trainers have the same flags. The few that only a GPU can follow are refused by the other
+// one; train_gpt2.cu defines TRAINS_ON_GPU before it includes this.
 #pragma once
 #include "check.h"
 #include "json.h"
@@ -50,6 +53,8 @@ typedef struct {
     // machine
     int threads;                   // 0: all
     int64_t seed;
+    int recompute;                 // a Recompute of train_gpt2.cu
+    bool tf32;
     // help
     bool help;
 } TrainOptions;
@@ -153,6 +158,13 @@ static const Option train_table[] = {
       "machine", "threads; the result does not depend on them", "all the machine has" },
     { "seed", "N", OPT_COUNT, FIELD(seed), "1337", 0, 1e15, NULL,
       "machine", "of the initial weights, the order of the data, and the samples", NULL },
+    { "recompute", "WHAT", OPT_CHOICE, FIELD(recompute), "none", 0, 0,
+      "none|block",                          // in the order of Recompute
+      "machine", "on a GPU: block keeps only what enters each block, computes the rest anew on the "
+      "way back, and leaves room for larger batches", NULL },
+    { "tf32", NULL, OPT_FLAG, FIELD(tf32), NULL, 0, 0, NULL,
+      "machine", "on a GPU, built with PRECISION=fp32: multiply with 10 bits of fraction, which is "
+      "faster", NULL },
 
     { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },
 };
@@ -231,6 +243,24 @@ static inline bool train_options_check_length(TrainOptions *o, Error *err) {
                      "leaves open; add --tokens N, or --lr-schedule constant");
 }
 
+#ifdef TRAINS_ON_GPU
+enum { ON_GPU = 1 };
+#else
+enum { ON_GPU = 0 };
+#endif
+
+static inline bool option_needs_gpu(const char *name) {
+    return strcmp(name, "recompute") == 0 || strcmp(name, "tf32") == 0;
+}
+
+static inline bool train_options_check_machine(const TrainOptions *o, bool on_gpu, Error *err) {
+    for (int i = 0; i < TRAIN_OPTIONS; i++)
+        if (!on_gpu && (o->given.bits >> i & 1) && option_needs_gpu(train_table[i].name))
+            return fail(err, "--%s: only the GPU's trainer, train_gpt2cu, has it; leave it out",
+                        train_table[i].name);
+    return true;
+}
+
 // Everything that can be checked before the data and the model are open.
 static inline bool train_options_check(TrainOptions *o, Error *err) {
     if (o->resume && o->overwrite)
@@ -238,12 +268,13 @@ static inline bool train_options_check(TrainOptions *o, Error *err) {
     if (o->resume && !o->out)
         return fail(err, "--resume: needs --out DIR, the directory of the run to go on with");
     return train_options_check_model(o, err) && train_options_check_length(o, err)
-        && train_options_check_data(o, err);
+        && train_options_check_data(o, err) && train_options_check_machine(o, ON_GPU, err);
 }
 
 // What a resumed run takes over from the run it goes on with: every flag that was set then and is
-// not given now. The model comes from the checkpoint, and what was asked of that one start only (to
-// overwrite, to resume) is not asked again.
+// not given now. The model comes from the checkpoint, what was asked of that one start only (to
+// overwrite, to resume) is not asked again, and a CPU that goes on with a GPU's run leaves out what
+// only a GPU can do.
 static inline bool train_options_restore(TrainOptions *o, const JsonNode *saved, Error *err) {
     static const char *const not_taken[] = {
         "init", "layers", "heads", "channels", "out", "resume", "overwrite", "generate", "help",
@@ -264,6 +295,7 @@ static inline bool train_options_restore(TrainOptions *o, const JsonNode *saved,
         bool taken = v && v->type != JSON_NULL && !(o->given.bits >> i & 1);
         for (size_t k = 0; k < sizeof not_taken / sizeof *not_taken; k++)
             taken = taken && strcmp(row->name, not_taken[k]) != 0;
+        taken = taken && (ON_GPU || !option_needs_gpu(row->name));
         bool of_length = strcmp(row->name, "steps") == 0 || strcmp(row->name, "tokens") == 0;
         bool of_data = strcmp(row->group, "data") == 0 && strcmp(row->name, "tokenizer") != 0;
         if ((length && of_length) || (data && of_data)) taken = false;   // one stands for the other
