@@ -1,9 +1,10 @@
 # batchwise. A C compiler and make are all that the CPU build needs; `make help` lists the targets.
 
-CFLAGS   ?= -O3
-PYTHON   ?= python3
-OPENMP   ?= 1
-SANITIZE ?= 0
+CFLAGS    ?= -O3
+PYTHON    ?= python3
+OPENMP    ?= 1
+SANITIZE  ?= 0
+PRECISION ?=
 
 # What this compiler can do: $(call can,FLAGS) gives FLAGS back if a program builds with them.
 can = $(shell echo 'int main(void) { return 0; }' | $(CC) -Werror $(1) -x c - -o /dev/null \
@@ -33,6 +34,11 @@ ifeq ($(SANITIZE),1)
   FLAGS += -g -fsanitize=address,undefined -fno-sanitize-recover=all
 endif
 
+ifneq ($(filter-out fp32 bf16,$(PRECISION)),)
+  $(error PRECISION=$(PRECISION): it is fp32 or bf16)
+endif
+FLAGS += $(if $(filter bf16,$(PRECISION)),-DPRECISION_BF16)    # the default is fp32 on a CPU
+
 TESTS := $(patsubst tests/%.c,build/%,$(wildcard tests/test_*.c))
 
 all: train_gpt2 prepare          ## build ./train_gpt2 and ./prepare (the default)
@@ -56,7 +62,7 @@ clean:                           ## remove what make built; data and runs stay
 help:                            ## this list
 	@sed -n 's/^\([a-z_0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | \
 	    while IFS='|' read -r target text; do printf '  make %-10s %s\n' "$$target" "$$text"; done
-	@echo '  CC=clang CFLAGS="-O0 -g" SANITIZE=1 OPENMP=0   after any of them: another build'
+	@echo '  PRECISION=bf16 CC=clang CFLAGS="-O0 -g" SANITIZE=1 OPENMP=0   after any: another build'
 
 train_gpt2: train_gpt2.c build/flags
 	$(CC) $(FLAGS) -MMD -MP -MF build/$@.d $< -o $@ -lm

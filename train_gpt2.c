@@ -162,8 +162,10 @@ enum { LANES = 4, MR = 12 };
 enum { LANES = 4, MR = 6 };
 #endif
 #ifdef PRECISION_BF16
+#define PRECISION "bf16"
 enum { STEP = 2 };                    // elements of k to a Word, see below
 #else
+#define PRECISION "fp32"
 enum { STEP = 1 };
 #endif
 enum { NR = 2*LANES, KC = 384*STEP, MC = 2048/MR*MR };
@@ -1265,6 +1267,7 @@ static void log_start(Run *r) {
     log_int(&r->log, "vocab", m->c.V);
     log_int(&r->log, "T", r->T);
     log_int(&r->log, "threads_used", thread_count());
+    log_text(&r->log, "precision", PRECISION);
     log_num(&r->log, "peak_flops", r->peak_flops);
     log_num(&r->log, "flops_per_token", gpt2_flops_per_token(&m->c, r->T));
     log_num(&r->log, "floor", r->floor.known ? r->floor.nats / (double)r->floor.tokens : NAN);
@@ -1595,7 +1598,7 @@ static void show_setup(const Run *r) {
     printf("loss    %.3f nats a token for a uniform guess", log((double)c->V));
     if (r->floor.known)
         printf(", %.3f at best: the corpus's entropy", r->floor.nats / (double)r->floor.tokens);
-    printf("\nbatch   %lld tokens an update: %lld x %d sequences of %d; %d thread%s\n",
+    printf("\nbatch   %lld tokens an update: %lld x %d sequences of %d; %d thread%s, " PRECISION "\n",
            (long long)r->o.batch_tokens,
            (long long)(r->o.batch_tokens / ((int64_t)r->o.micro_batch * r->T)), r->o.micro_batch,
            r->T, thread_count(), thread_count() == 1 ? "" : "s");

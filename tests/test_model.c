@@ -107,8 +107,21 @@ static void one_update(Model *m, const int *inputs, const int *targets, int B, i
     model_update(m, o, *norm > 1.0 ? (float)(1.0 / *norm) : 1.0f, step);
 }
 
-// PyTorch's own fp32 is within 4e-7 (logits), 9e-7 (gradients) and 2e-7 (five steps) of these
-// numbers, which were computed in double precision; the bounds leave a few times that.
+// How far from the exact numbers is well enough, relative to a tensor's norm. PyTorch's own fp32 is
+// within 4e-7 (logits), 9e-7 (gradients) and 2e-7 (five steps) of these; the bounds leave a few
+// times that. In a bf16 build each product's operands are rounded, 1.6e-3 of its norm for the two;
+// a gradient gathers the errors of the dozen products forward and back that lie between it and the
+// loss, about their square root times as much, and small tensors scatter: within 4e-2. AdamW's first
+// steps follow the sign of gradients, so a few small ones move the other way.
+#ifdef PRECISION_BF16
+enum { BF16 = 1 };
+#else
+enum { BF16 = 0 };
+#endif
+static const double LOGITS = BF16 ? 1e-2 : 2e-6, LOSSES = BF16 ? 6e-3 : 2e-6,
+                    GRADIENTS = BF16 ? 4e-2 : 5e-6, STEPS = BF16 ? 3e-2 : 2e-6,
+                    CACHED = BF16 ? 4e-3 : 1e-6;   // a single row is multiplied in fp32
+
 static void check_against_pytorch(const char *path) {
     Fixture f;
     Model m;
@@ -122,23 +135,23 @@ static void check_against_pytorch(const char *path) {
     for (size_t n = 0; n < f.N; n++)
         memcpy(logits + n*f.c.V, next_logits(&m, (int)n), f.c.V * sizeof(float));
     double logit_error = relative_error(logits, f.logits, f.N * f.c.V);
-    CHECK_MSG(logit_error <= 2e-6, "%s: logits %.2g", path, logit_error);
+    CHECK_MSG(logit_error <= LOGITS, "%s: logits %.2g", path, logit_error);
     model_loss(&m, f.targets, f.N);
     double loss_error = relative_error(m.loss, f.losses, f.N);
-    CHECK_MSG(loss_error <= 2e-6, "%s: losses %.2g", path, loss_error);
+    CHECK_MSG(loss_error <= LOSSES, "%s: losses %.2g", path, loss_error);
     model_backward(&m, f.inputs, f.targets, 1.0f / (float)f.N, f.B, f.T);
     double grad_error = worst_tensor(&f.c, m.grads, f.grads, where);
-    CHECK_MSG(grad_error <= 5e-6, "%s: gradient of %s %.2g", path, where, grad_error);
+    CHECK_MSG(grad_error <= GRADIENTS, "%s: gradient of %s %.2g", path, where, grad_error);
 
     for (int i = 0; i < 5; i++) {
         double loss, norm;
         size_t batch = i % 2 * f.N;
         one_update(&m, f.inputs + batch, f.targets + batch, f.B, f.T, i + 1, &loss, &norm);
-        CHECK_MSG(fabs(loss - f.step_losses[i]) <= 2e-6*loss, "%s: loss %d", path, i);
-        CHECK_MSG(fabs(norm - f.grad_norms[i]) <= 5e-6*norm, "%s: norm %d", path, i);
+        CHECK_MSG(fabs(loss - f.step_losses[i]) <= LOSSES*loss, "%s: loss %d", path, i);
+        CHECK_MSG(fabs(norm - f.grad_norms[i]) <= GRADIENTS*norm, "%s: norm %d", path, i);
     }
     double after = worst_tensor(&f.c, m.params, f.params_after, where);
-    CHECK_MSG(after <= 2e-6, "%s: %s after five steps %.2g", path, where, after);
+    CHECK_MSG(after <= STEPS, "%s: %s after five steps %.2g", path, where, after);
     printf("    %s: logits %.1g, losses %.1g, gradients %.1g, five AdamW steps %.1g\n",
            path, logit_error, loss_error, grad_error, after);
     free(logits);
@@ -320,7 +333,7 @@ TEST(cached_rows_equal_a_full_pass) {
         model_forward(&cached, text, 1, ends[i], done);
         const float *a = next_logits(&full, ends[i] - 1), *b = next_logits(&cached, ends[i] - 1);
         double error = relative_error(b, a, (size_t)c.V);
-        CHECK_MSG(error <= 1e-6, "%d tokens, the last %d new: %.2g", ends[i], ends[i] - done,
+        CHECK_MSG(error <= CACHED, "%d tokens, the last %d new: %.2g", ends[i], ends[i] - done,
                   error);
     }
     model_free(&full);
