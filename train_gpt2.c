@@ -393,7 +393,9 @@ static void matmul(float *c, size_t ldc, Mat a, Mat b, const float *bias,
         for (size_t i = 0; i < mc; i += MR)
             pack_panel(a_packed + i*KC/STEP, MR, part_of(a, i0 + i, k0), false,
                        (int)min_size(MR, mc - i), kc);
-        #pragma omp for   // its barrier: all of A is read before the next is packed
+        // Guided: whoever is held up takes less. The barrier after it: all of A is read before the
+        // next is packed.
+        #pragma omp for schedule(guided)
         for (size_t j = 0; j < N; j += NR) {
             size_t cols = min_size(NR, N - j), next = min_size(NR, N - j - cols);
             Mat panel = part_of(b, k0, j);
