@@ -120,7 +120,8 @@ enum { BF16 = 0 };
 #endif
 static const double LOGITS = BF16 ? 1e-2 : 2e-6, LOSSES = BF16 ? 6e-3 : 2e-6,
                     GRADIENTS = BF16 ? 4e-2 : 5e-6, STEPS = BF16 ? 3e-2 : 2e-6,
-                    CACHED = BF16 ? 4e-3 : 1e-6;   // a single row is multiplied in fp32
+                    CACHED = BF16 ? 4e-3 : 1e-6,   // a single row is multiplied in fp32
+                    SPLIT = BF16 ? 1e-4 : 1e-6;    // an operand may round to the other side
 
 static void check_against_pytorch(const char *path) {
     Fixture f;
@@ -210,8 +211,8 @@ TEST(any_micro_batch_makes_the_same_update) {
         double all = relative_error(cut.params, whole.params, whole.n_params);
         printf("    %dx%d against 8x1: %.1g of all parameters, at worst %.1g, in %s\n",
                micro, 8 / micro, all, error, where);
-        CHECK_MSG(all <= 1e-6, "%d sequences at a time: |dtheta|/|theta| %.2g", micro, all);
-        CHECK_MSG(error <= 1e-5, "%d sequences at a time: %s differs by %.2g", micro, where, error);
+        CHECK_MSG(all <= SPLIT, "%d sequences at a time: |dtheta|/|theta| %.2g", micro, all);
+        CHECK_MSG(error <= 10*SPLIT, "%d sequences at a time: %s differs by %.2g", micro, where, error);
         model_free(&cut);
     }
     model_free(&whole);
