@@ -5,6 +5,7 @@ PYTHON    ?= python3
 OPENMP    ?= 1
 SANITIZE  ?= 0
 PRECISION ?=
+BUILD     ?= build
 
 # What this compiler can do: $(call can,FLAGS) gives FLAGS back if a program builds with them.
 can = $(shell echo 'int main(void) { return 0; }' | $(CC) -Werror $(1) -x c - -o /dev/null \
@@ -39,52 +40,116 @@ ifneq ($(filter-out fp32 bf16,$(PRECISION)),)
 endif
 FLAGS += $(if $(filter bf16,$(PRECISION)),-DPRECISION_BF16)    # the default is fp32 on a CPU
 
-TESTS := $(patsubst tests/%.c,build/%,$(wildcard tests/test_*.c))
+TESTS := $(patsubst tests/%.c,$(BUILD)/%,$(wildcard tests/test_*.c))
+
+# CUDA: for the GPUs that are here, else for three generations and the code that later ones compile
+# for themselves. Nothing of this is looked up unless a CUDA target is built.
+comma     := ,
+NVCC      ?= $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc),nvcc)
+GPU_ARCHS ?= $(or $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | \
+                          sed -n 's/^\([0-9]*\)\.\([0-9]*\)$$/\1\2/p' | sort -un),\
+                  $(filter 80 90 100,$(subst sm_,,$(shell $(NVCC) --list-gpu-code 2>/dev/null))))
+GPU_CODE   = $(foreach a,$(1),-gencode arch=compute_$a$(comma)code=sm_$a) \
+             $(foreach a,$(lastword $(1)),-gencode arch=compute_$a$(comma)code=compute_$a)
+CU_FLAGS   = $(if $(filter fp32,$(PRECISION)),-DPRECISION_FP32)     # the default is bf16 on a GPU
+NVFLAGS    = -std=c++17 -O3 $(call GPU_CODE,$(GPU_ARCHS)) -Xcompiler -Wall,-Wextra,-fopenmp
+
+# The emulator compiles the same sources with a C++ compiler; dev/emulator/README.md says how.
+EMULATE    = $(CXX) -std=c++17 -Wall -Wextra -Wno-unknown-pragmas $(CFLAGS) $(NATIVE) $(OMP) \
+             $(if $(filter 1,$(SANITIZE)),-g -fsanitize=address$(comma)undefined -fno-sanitize-recover=all) \
+             -DEMULATOR -Idev/emulator/include -iquote . -iquote tests
+EMULATED  := $(if $(shell command -v $(CXX)),train_gpt2cu-emulated \
+             $(addprefix $(BUILD)/emulated/,test_emulator test_gpt2-bf16 test_gpt2-fp32))
 
 all: train_gpt2 prepare          ## build ./train_gpt2 and ./prepare (the default)
 
 run: all                         ## train a small GPT-2 on the embedded corpus, about a minute
 	@scripts/tales.sh
 
-test: all $(TESTS)               ## run every test; ends with `N passed, N failed, N skipped`
-	@tests/run.sh $(TESTS) $(wildcard tests/test_*.sh tests/test_*.py)
+test: all $(TESTS) $(EMULATED)   ## run every test; ends with `N passed, N failed, N skipped`
+	@tests/run.sh $(TESTS) $(filter $(BUILD)/%,$(EMULATED)) $(wildcard tests/test_*.sh tests/test_*.py)
 
 test-c: all $(TESTS)             ## the tests written in C alone
 	@tests/run.sh $(TESTS)
 
-bench: build/bench build/bench_tokenizer   ## speed and memory on this machine, layer by layer
-	@build/bench
-	@scripts/bench_others.sh
+BENCHES := $(patsubst %,$(BUILD)/%,bench bench_matmul bench_tokenizer)
+
+bench: $(BENCHES)                ## speed and memory on this machine, to bench.json; FULL=1: all
+	@BUILD=$(BUILD) PRECISION=$(or $(PRECISION),fp32) scripts/bench.sh $(if $(FULL),--full)
 
 clean:                           ## remove what make built; data and runs stay
-	rm -rf build train_gpt2 prepare
+	rm -rf $(BUILD) train_gpt2 prepare train_gpt2cu train_gpt2cu-emulated
 
 help:                            ## this list
 	@sed -n 's/^\([a-z_0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | \
-	    while IFS='|' read -r target text; do printf '  make %-10s %s\n' "$$target" "$$text"; done
+	    while IFS='|' read -r target text; do printf '  make %-12s %s\n' "$$target" "$$text"; done
 	@echo '  PRECISION=bf16 CC=clang CFLAGS="-O0 -g" SANITIZE=1 OPENMP=0   after any: another build'
 
-train_gpt2: train_gpt2.c build/flags
-	$(CC) $(FLAGS) -MMD -MP -MF build/$@.d $< -o $@ -lm
+train_gpt2: train_gpt2.c $(BUILD)/flags
+	$(CC) $(FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< -o $@ -lm
 
-prepare: dev/data/prepare.c dev/data/tales.c build/flags
+prepare: dev/data/prepare.c dev/data/tales.c $(BUILD)/flags
 	$(CC) $(FLAGS) dev/data/prepare.c dev/data/tales.c -o $@ -lm
-	@$(CC) $(FLAGS) -MM -MP -MT $@ dev/data/prepare.c dev/data/tales.c > build/$@.d
+	@$(CC) $(FLAGS) -MM -MP -MT $@ dev/data/prepare.c dev/data/tales.c > $(BUILD)/$@.d
 
-build/test_%: tests/test_%.c build/flags
+train_gpt2cu: train_gpt2.cu $(BUILD)/nvflags   ## build ./train_gpt2cu for NVIDIA GPUs (needs nvcc)
+	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< -o $@ -lcublasLt
+
+emulate: train_gpt2cu-emulated   ## build ./train_gpt2cu-emulated: the CUDA program, without a GPU
+
+train_gpt2cu-emulated: $(BUILD)/train_gpt2.cu.cpp $(BUILD)/emulate-flags
+	$(EMULATE) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< -o $@
+
+$(BUILD)/%.cu.cpp: %.cu train_gpt2.cu $(BUILD)/rewrite
+	@mkdir -p $(@D)
+	$(BUILD)/rewrite $< > $@
+
+$(BUILD)/rewrite: dev/emulator/rewrite.c $(BUILD)/flags
+	$(CC) $(FLAGS) $< -o $@
+
+$(BUILD)/emulated/test_emulator: $(BUILD)/tests/test_emulator.cu.cpp $(BUILD)/emulate-flags
+	@mkdir -p $(@D)
+	$(EMULATE) -MMD -MP -MF $(BUILD)/$(@F).d $< -o $@
+
+$(BUILD)/emulated/test_gpt2-%: $(BUILD)/tests/test_gpt2.cu.cpp $(BUILD)/gpt2_reference.o $(BUILD)/emulate-flags
+	@mkdir -p $(@D)
+	$(EMULATE) $(if $(filter fp32,$*),-DPRECISION_FP32) -MMD -MP -MF $(BUILD)/$(@F).d $< \
+	    $(BUILD)/gpt2_reference.o -o $@
+
+$(BUILD)/gpt2_reference.o: tests/gpt2_reference.c $(BUILD)/flags
+	$(CC) $(filter-out -DPRECISION_BF16,$(FLAGS)) -MMD -MP -MF $(BUILD)/$(@F).d -c $< -o $@
+
+test-cuda: $(BUILD)/cuda/test_gpt2-bf16 $(BUILD)/cuda/test_gpt2-fp32    ## the same on a GPU
+	@tests/run.sh $^
+
+$(BUILD)/cuda/test_gpt2-%: tests/test_gpt2.cu train_gpt2.cu $(BUILD)/gpt2_reference.o $(BUILD)/nvflags
+	@mkdir -p $(@D)
+	$(NVCC) $(NVFLAGS) -I. -Itests $(if $(filter fp32,$*),-DPRECISION_FP32) $< \
+	    $(BUILD)/gpt2_reference.o -o $@ -lcublasLt
+
+$(BUILD)/test_%: tests/test_%.c $(BUILD)/flags
 	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
 
 fuzz: all                        ## feed the parsers random bytes (needs clang); RUNS=10000000
 	@tests/fuzz/run.sh
 
-build/bench build/bench_tokenizer: build/%: dev/cpu/%.c build/flags
-	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
+$(BENCHES): $(BUILD)/%: dev/cpu/%.c $(BUILD)/flags
+	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm $(call can,-ldl)
 
-# Changes only when the compiler or its flags do, and then everything is built anew.
-build/flags: FORCE
-	@mkdir -p build
-	@echo '$(CC) $(FLAGS)' | cmp -s - $@ || echo '$(CC) $(FLAGS)' > $@
+# A stamp changes only when the compiler or its flags do, and then everything is built anew.
+stamp = @mkdir -p $(BUILD); echo '$(1)' | cmp -s - $@ || echo '$(1)' > $@
+
+$(BUILD)/flags: FORCE
+	$(call stamp,$(CC) $(FLAGS))
+
+$(BUILD)/nvflags: FORCE
+	$(call stamp,$(NVCC) $(NVFLAGS) $(CU_FLAGS))
+
+$(BUILD)/emulate-flags: FORCE
+	$(call stamp,$(EMULATE) $(CU_FLAGS))
 
 FORCE:
-.PHONY: all run test test-c bench fuzz clean help FORCE
--include $(wildcard build/*.d)
+.SECONDARY:
+.DELETE_ON_ERROR:
+.PHONY: all run test test-c test-cuda bench emulate fuzz clean help FORCE
+-include $(wildcard $(BUILD)/*.d)

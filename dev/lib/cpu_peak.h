@@ -2,6 +2,12 @@
 // utilisation". Independent multiply-adds on registers, on every thread, for a few milliseconds.
 #pragma once
 #include "clock.h"
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#ifdef __AVX512BF16__
+#include <immintrin.h>       // the intrinsic has one name; the builtin's types differ by compiler
+#endif
 
 #if defined(__AVX512F__)
 enum { PEAK_LANES = 16 };
@@ -25,23 +31,71 @@ static inline float peak_chain(int rounds) {
     return sum[0];
 }
 
-// FLOP/s in fp32 on all threads together, the best of a few tries; some 20 ms on an idle machine.
-static inline double cpu_peak_flops(void) {
-    enum { ROUNDS = 1000000, TRIES = 5 };
-    double best = 0.0;
+#ifdef __AVX512BF16__
+// The same in bf16: vdpbf16ps multiplies 32 pairs and adds them, two by two, to 16 floats.
+static inline float peak_chain_bf16(int rounds) {
+    __m512 x[PEAK_CHAINS], sum = _mm512_setzero_ps();
+    for (int i = 0; i < PEAK_CHAINS; i++) x[i] = _mm512_set1_ps((float)i);
+    __m512bh half = (__m512bh)_mm512_set1_epi16(0x3F00);
+    for (int r = 0; r < rounds; r++)
+        for (int i = 0; i < PEAK_CHAINS; i++) x[i] = _mm512_dpbf16_ps(x[i], half, half);
+    for (int i = 0; i < PEAK_CHAINS; i++) sum = _mm512_add_ps(sum, x[i]);
+    return sum[0];
+}
+#endif
+
+// Operations a second of `chain` on so many threads together, the best of a few tries; about 20 ms
+// on an idle machine. What is volatile keeps the compiler from moving the work past the clock.
+static inline double peak_of(float (*chain)(int), double flops_per_round, int threads) {
+    enum { TRIES = 5 };
+    volatile int rounds = 1000000;
     volatile float keep = 0.0f;
+    double best = 0.0;
     for (int i = 0; i < TRIES; i++) {
-        double threads = 0.0, start = seconds_now();
+        double ran = 0.0, start = seconds_now();
         float sum = 0.0f;
-        #pragma omp parallel reduction(+:threads, sum)
+        #pragma omp parallel num_threads(threads) reduction(+:ran, sum)
         {
-            sum += peak_chain(ROUNDS);
-            threads += 1.0;
+            sum += chain(rounds);
+            ran += 1.0;
         }
-        double flops = 2.0 * PEAK_LANES * PEAK_CHAINS * ROUNDS * threads / (seconds_now() - start);
-        best = flops > best ? flops : best;
         keep = sum;
+        double flops = flops_per_round * rounds * ran / (seconds_now() - start);
+        best = flops > best ? flops : best;
     }
     (void)keep;
+    (void)threads;
     return best;
+}
+
+static inline int peak_threads(void) {
+#ifdef _OPENMP
+    return omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+// FLOP/s in fp32.
+static inline double cpu_peak_fp32(int threads) {
+    return peak_of(peak_chain, 2.0 * PEAK_LANES * PEAK_CHAINS, threads);
+}
+
+// FLOP/s in bf16 with sums in fp32; 0 where the processor has no instruction for it.
+static inline double cpu_peak_bf16(int threads) {
+#ifdef __AVX512BF16__
+    return peak_of(peak_chain_bf16, 64.0 * PEAK_CHAINS, threads);
+#else
+    (void)threads;
+    return 0.0;
+#endif
+}
+
+// On all threads, in the precision that this build multiplies matrices in.
+static inline double cpu_peak_flops(void) {
+#if defined(PRECISION_BF16) && defined(__AVX512BF16__)
+    return cpu_peak_bf16(peak_threads());
+#else
+    return cpu_peak_fp32(peak_threads());
+#endif
 }

@@ -1,0 +1,133 @@
+// Fibers: several stacks that take turns on one processor core. A CUDA thread that waits keeps its
+// place in its kernel by keeping its stack; another one's stack is switched in. A switch saves the
+// registers that a function call must preserve, exchanges the stack pointer, and returns into the
+// other fiber, which once left in just the same way: a few nanoseconds, without the kernel's help.
+#pragma once
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#if EMULATOR_UCONTEXT || !(defined(__x86_64__) || defined(__aarch64__))
+#define EMULATOR_UCONTEXT 1
+#include <ucontext.h>
+#endif
+#ifndef __has_feature
+#define __has_feature(x) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
+#define EMULATOR_ASAN 1
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace emulator {
+
+// ---- the switch ----
+
+#if defined(__x86_64__) && !EMULATOR_UCONTEXT
+
+struct Context { void **sp; };
+
+// Stores where this fiber stands in *save, and goes on where `load` stood.
+extern "C" void emulator_switch(void ***save, void **load) asm("emulator_switch");
+asm(".text\n"
+    ".p2align 4\n"
+    "emulator_switch:\n"
+    "    pushq %rbp\n    pushq %rbx\n    pushq %r12\n    pushq %r13\n    pushq %r14\n"
+    "    pushq %r15\n"
+    "    movq %rsp, (%rdi)\n"
+    "    movq %rsi, %rsp\n"
+    "    popq %r15\n    popq %r14\n    popq %r13\n    popq %r12\n    popq %rbx\n    popq %rbp\n"
+    "    ret\n");
+
+static inline void context_switch(Context *from, Context *to) {
+    emulator_switch(&from->sp, to->sp);
+}
+
+// Lays the stack out as if `entry` had just been called and had left in emulator_switch.
+static inline void context_start(Context *c, char *stack, size_t bytes, void (*entry)(void)) {
+    void **sp = (void **)(stack + bytes);
+    *--sp = nullptr;                             // where entry would return to; it never does
+    *--sp = (void *)entry;
+    for (int i = 0; i < 6; i++) *--sp = nullptr;
+    c->sp = sp;
+}
+
+#elif defined(__aarch64__) && !EMULATOR_UCONTEXT
+
+struct Context { void **sp; };
+
+extern "C" void emulator_switch(void ***save, void **load) asm("emulator_switch");
+asm(".text\n"
+    ".p2align 4\n"
+    "emulator_switch:\n"
+    "    sub sp, sp, #160\n"
+    "    stp x19, x20, [sp, #0]\n    stp x21, x22, [sp, #16]\n    stp x23, x24, [sp, #32]\n"
+    "    stp x25, x26, [sp, #48]\n   stp x27, x28, [sp, #64]\n    stp x29, x30, [sp, #80]\n"
+    "    stp d8, d9, [sp, #96]\n     stp d10, d11, [sp, #112]\n"
+    "    stp d12, d13, [sp, #128]\n  stp d14, d15, [sp, #144]\n"
+    "    mov x9, sp\n"
+    "    str x9, [x0]\n"
+    "    mov sp, x1\n"
+    "    ldp x19, x20, [sp, #0]\n    ldp x21, x22, [sp, #16]\n    ldp x23, x24, [sp, #32]\n"
+    "    ldp x25, x26, [sp, #48]\n   ldp x27, x28, [sp, #64]\n    ldp x29, x30, [sp, #80]\n"
+    "    ldp d8, d9, [sp, #96]\n     ldp d10, d11, [sp, #112]\n"
+    "    ldp d12, d13, [sp, #128]\n  ldp d14, d15, [sp, #144]\n"
+    "    add sp, sp, #160\n"
+    "    ret\n");
+
+static inline void context_switch(Context *from, Context *to) {
+    emulator_switch(&from->sp, to->sp);
+}
+
+static inline void context_start(Context *c, char *stack, size_t bytes, void (*entry)(void)) {
+    c->sp = (void **)(stack + bytes) - 20;
+    for (int i = 0; i < 20; i++) c->sp[i] = nullptr;
+    c->sp[11] = (void *)entry;                   // x30, the register that ret jumps to
+}
+
+#else   // any other processor: the C library's way, some hundred times slower
+
+typedef ucontext_t Context;
+
+static inline void context_switch(Context *from, Context *to) { swapcontext(from, to); }
+
+static inline void context_start(Context *c, char *stack, size_t bytes, void (*entry)(void)) {
+    getcontext(c);
+    c->uc_stack.ss_sp = stack;
+    c->uc_stack.ss_size = bytes;
+    c->uc_link = nullptr;
+    makecontext(c, entry, 0);
+}
+
+#endif
+
+// ---- stacks ----
+
+#ifdef EMULATOR_ASAN                             // which makes every local variable larger
+constexpr size_t STACK_BYTES = 256 << 10;
+#else
+constexpr size_t STACK_BYTES = 64 << 10;
+#endif
+constexpr size_t GUARD_BYTES = 16 << 10;         // a whole page on any system
+
+// Memory straight from the system, zeros that take no room before they are used.
+static inline char *pages_new(size_t bytes) {
+    void *p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) {
+        fprintf(stderr, "emulator: no memory for a block's threads\n");
+        _exit(1);
+    }
+    return (char *)p;
+}
+
+// A new stack, its guard page below: to run into it is a fault, not somebody else's memory.
+static inline char *stack_new(void) {
+    char *p = pages_new(GUARD_BYTES + STACK_BYTES);
+    mprotect(p, GUARD_BYTES, PROT_NONE);         // should this fail, only the guard is missing
+    return p + GUARD_BYTES;
+}
+
+}  // namespace emulator

@@ -1,0 +1,420 @@
+// cuBLASLt, as far as the trainer uses it: D = epilogue(alpha * op(A) * op(B) + beta * C), matrices
+// column-major as in Fortran, float or bf16, sums in float. Where this cannot do what a descriptor
+// says it returns CUBLAS_STATUS_NOT_SUPPORTED; it never computes something else.
+#pragma once
+#include "cuda_runtime.h"
+#include "cuda_bf16.h"
+
+// ---- names and numbers as in NVIDIA's headers ----
+
+typedef enum {
+    CUBLAS_STATUS_SUCCESS = 0, CUBLAS_STATUS_NOT_INITIALIZED = 1, CUBLAS_STATUS_ALLOC_FAILED = 3,
+    CUBLAS_STATUS_INVALID_VALUE = 7, CUBLAS_STATUS_ARCH_MISMATCH = 8,
+    CUBLAS_STATUS_MAPPING_ERROR = 11, CUBLAS_STATUS_EXECUTION_FAILED = 13,
+    CUBLAS_STATUS_INTERNAL_ERROR = 14, CUBLAS_STATUS_NOT_SUPPORTED = 15,
+} cublasStatus_t;
+
+typedef enum { CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14 } cudaDataType_t;
+typedef cudaDataType_t cudaDataType;
+
+typedef enum {
+    CUBLAS_COMPUTE_16F = 64, CUBLAS_COMPUTE_32F = 68, CUBLAS_COMPUTE_32F_PEDANTIC = 69,
+    CUBLAS_COMPUTE_32F_FAST_16F = 74, CUBLAS_COMPUTE_32F_FAST_16BF = 75,
+    CUBLAS_COMPUTE_32F_FAST_TF32 = 77,
+} cublasComputeType_t;
+
+typedef enum { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1, CUBLAS_OP_C = 2 } cublasOperation_t;
+
+typedef enum {
+    CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_RELU = 2, CUBLASLT_EPILOGUE_BIAS = 4,
+    CUBLASLT_EPILOGUE_GELU = 32, CUBLASLT_EPILOGUE_GELU_BIAS = 32 | 4,
+    CUBLASLT_EPILOGUE_GELU_AUX = 32 | 128, CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 32 | 128 | 4,
+    CUBLASLT_EPILOGUE_DGELU = 64 | 128, CUBLASLT_EPILOGUE_DGELU_BGRAD = 64 | 128 | 16,
+    CUBLASLT_EPILOGUE_BGRADA = 256, CUBLASLT_EPILOGUE_BGRADB = 512,
+} cublasLtEpilogue_t;
+
+typedef enum {
+    CUBLASLT_MATMUL_DESC_COMPUTE_TYPE = 0, CUBLASLT_MATMUL_DESC_SCALE_TYPE = 1,
+    CUBLASLT_MATMUL_DESC_POINTER_MODE = 2, CUBLASLT_MATMUL_DESC_TRANSA = 3,
+    CUBLASLT_MATMUL_DESC_TRANSB = 4, CUBLASLT_MATMUL_DESC_TRANSC = 5,
+    CUBLASLT_MATMUL_DESC_EPILOGUE = 7, CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,
+    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,
+    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE = 22, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26,
+} cublasLtMatmulDescAttributes_t;
+
+typedef enum {
+    CUBLASLT_MATRIX_LAYOUT_TYPE = 0, CUBLASLT_MATRIX_LAYOUT_ORDER = 1,
+    CUBLASLT_MATRIX_LAYOUT_ROWS = 2, CUBLASLT_MATRIX_LAYOUT_COLS = 3,
+    CUBLASLT_MATRIX_LAYOUT_LD = 4, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT = 5,
+    CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET = 6,
+} cublasLtMatrixLayoutAttribute_t;
+
+typedef enum { CUBLASLT_ORDER_COL = 0, CUBLASLT_ORDER_ROW = 1 } cublasLtOrder_t;
+
+typedef enum {
+    CUBLASLT_MATMUL_PREF_SEARCH_MODE = 0, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES = 6,
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8,
+} cublasLtMatmulPreferenceAttributes_t;
+
+typedef struct emulator_cublas { int unused; } *cublasLtHandle_t;
+typedef struct emulator_matmul {
+    int32_t compute, scale, pointer_mode, transA, transB, transC, aux_type, bias_type;
+    uint32_t epilogue;
+    void *bias, *aux;
+    int64_t aux_ld;
+} *cublasLtMatmulDesc_t;
+typedef struct emulator_layout {
+    uint32_t type;
+    int32_t order, batches;
+    uint64_t rows, cols;
+    int64_t ld, batch_stride;
+} *cublasLtMatrixLayout_t;
+typedef struct emulator_preference {
+    uint32_t search_mode, alignA, alignB, alignC, alignD;
+    uint64_t workspace;
+} *cublasLtMatmulPreference_t;
+typedef struct { uint64_t data[8]; } cublasLtMatmulAlgo_t;
+typedef struct {
+    cublasLtMatmulAlgo_t algo;
+    size_t workspaceSize;
+    cublasStatus_t state;
+    float wavesCount;
+    int reserved[4];
+} cublasLtMatmulHeuristicResult_t;
+
+static inline const char *cublasLtGetStatusName(cublasStatus_t status) {
+    switch (status) {
+    case CUBLAS_STATUS_SUCCESS: return "CUBLAS_STATUS_SUCCESS";
+    case CUBLAS_STATUS_NOT_INITIALIZED: return "CUBLAS_STATUS_NOT_INITIALIZED";
+    case CUBLAS_STATUS_ALLOC_FAILED: return "CUBLAS_STATUS_ALLOC_FAILED";
+    case CUBLAS_STATUS_INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
+    case CUBLAS_STATUS_NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
+    default: return "CUBLAS_STATUS_INTERNAL_ERROR";
+    }
+}
+static inline const char *cublasLtGetStatusString(cublasStatus_t status) {
+    return cublasLtGetStatusName(status);
+}
+
+// ---- descriptors ----
+
+namespace emulator {
+
+template <class T> static inline cublasStatus_t create(T **p, T value) {
+    *p = (T *)malloc(sizeof(T));
+    if (!*p) return CUBLAS_STATUS_ALLOC_FAILED;
+    **p = value;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static inline cublasStatus_t destroy(void *p) {
+    free(p);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+// Copies an attribute whose size the caller states, as cublasLt does.
+static inline cublasStatus_t set(void *field, size_t field_bytes, const void *value, size_t bytes) {
+    if (!value || bytes != field_bytes) return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(field, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+}  // namespace emulator
+
+static inline cublasStatus_t cublasLtCreate(cublasLtHandle_t *h) {
+    return emulator::create(h, emulator_cublas{ 0 });
+}
+static inline cublasStatus_t cublasLtDestroy(cublasLtHandle_t h) { return emulator::destroy(h); }
+static inline size_t cublasLtGetVersion(void) { return 130000; }
+
+static inline cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *d,
+                                                      cublasComputeType_t compute,
+                                                      cudaDataType_t scale) {
+    return emulator::create(d, emulator_matmul{ compute, scale, 0, CUBLAS_OP_N, CUBLAS_OP_N,
+        CUBLAS_OP_N, -1, -1, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0 });
+}
+static inline cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d) {
+    return emulator::destroy(d);
+}
+static inline cublasStatus_t cublasLtMatmulDescSetAttribute(
+        cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t attribute,
+        const void *value, size_t bytes) {
+#define EMULATOR_FIELD(name, field) \
+    case name: return emulator::set(&d->field, sizeof d->field, value, bytes);
+    switch (attribute) {
+    EMULATOR_FIELD(CUBLASLT_MATMUL_DESC_COMPUTE_TYPE, compute)
+    EMULATOR_FIELD(CUBLASLT_MATMUL_DESC_SCALE_TYPE, scale)
+    EMULATOR_FIELD(CUBLASLT_MATMUL_DESC_POINTER_MODE, pointer_mode)
+    EMULATOR_FIELD(CUBLASLT_MATMUL_DESC_TRANSA, transA)
+    EMULATOR_FIELD(CUBLASLT_MATMUL_DESC_TRANSB, transB)
+    EMULATOR_FIELD(CUBLASLT_MATMUL_DESC_TRANSC, transC)
+    EMULATOR_FIELD(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue)
+    EMULATOR_FIELD(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)
+    EMULATOR_FIELD(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, bias_type)
+    EMULATOR_FIELD(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux)
+    EMULATOR_FIELD(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, aux_ld)
+    EMULATOR_FIELD(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, aux_type)
+    }
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+static inline cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *l,
+                                                        cudaDataType type, uint64_t rows,
+                                                        uint64_t cols, int64_t ld) {
+    return emulator::create(l, emulator_layout{ (uint32_t)type, CUBLASLT_ORDER_COL, 1, rows, cols,
+                                                ld, 0 });
+}
+static inline cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l) {
+    return emulator::destroy(l);
+}
+static inline cublasStatus_t cublasLtMatrixLayoutSetAttribute(
+        cublasLtMatrixLayout_t d, cublasLtMatrixLayoutAttribute_t attribute,
+        const void *value, size_t bytes) {
+    switch (attribute) {
+    EMULATOR_FIELD(CUBLASLT_MATRIX_LAYOUT_TYPE, type)
+    EMULATOR_FIELD(CUBLASLT_MATRIX_LAYOUT_ORDER, order)
+    EMULATOR_FIELD(CUBLASLT_MATRIX_LAYOUT_ROWS, rows)
+    EMULATOR_FIELD(CUBLASLT_MATRIX_LAYOUT_COLS, cols)
+    EMULATOR_FIELD(CUBLASLT_MATRIX_LAYOUT_LD, ld)
+    EMULATOR_FIELD(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, batches)
+    EMULATOR_FIELD(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, batch_stride)
+    }
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+static inline cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *p) {
+    return emulator::create(p, emulator_preference{ 0, 256, 256, 256, 256, 0 });
+}
+static inline cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) {
+    return emulator::destroy(p);
+}
+static inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
+        cublasLtMatmulPreference_t d, cublasLtMatmulPreferenceAttributes_t attribute,
+        const void *value, size_t bytes) {
+    switch (attribute) {
+    EMULATOR_FIELD(CUBLASLT_MATMUL_PREF_SEARCH_MODE, search_mode)
+    EMULATOR_FIELD(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace)
+    EMULATOR_FIELD(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignA)
+    EMULATOR_FIELD(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignB)
+    EMULATOR_FIELD(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignC)
+    EMULATOR_FIELD(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignD)
+    }
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+// ---- what can be computed ----
+
+namespace emulator {
+
+static inline bool is_type(int type) { return type == CUDA_R_32F || type == CUDA_R_16BF; }
+
+static inline bool fits(const emulator_layout *l, uint64_t rows, uint64_t cols, int batches) {
+    return l->rows == rows && l->cols == cols && l->ld >= (int64_t)rows && l->batches == batches;
+}
+
+static inline cublasStatus_t check_epilogue(const emulator_matmul *d, const emulator_layout *D) {
+    switch (d->epilogue) {
+    case CUBLASLT_EPILOGUE_DEFAULT: return CUBLAS_STATUS_SUCCESS;
+    case CUBLASLT_EPILOGUE_BIAS: case CUBLASLT_EPILOGUE_GELU: case CUBLASLT_EPILOGUE_GELU_BIAS:
+    case CUBLASLT_EPILOGUE_GELU_AUX: case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
+    case CUBLASLT_EPILOGUE_DGELU: case CUBLASLT_EPILOGUE_DGELU_BGRAD:
+    case CUBLASLT_EPILOGUE_BGRADA: case CUBLASLT_EPILOGUE_BGRADB: break;
+    default: return CUBLAS_STATUS_NOT_SUPPORTED;
+    }
+    if (D->batches != 1) return CUBLAS_STATUS_NOT_SUPPORTED;
+    bool bias = d->epilogue & (4 | 16 | 256 | 512), aux = d->epilogue & 128;
+    if ((bias && !d->bias) || (aux && !d->aux)) return CUBLAS_STATUS_INVALID_VALUE;
+    if (aux && (d->aux_ld < (int64_t)D->rows || d->aux_ld % 8)) return CUBLAS_STATUS_INVALID_VALUE;
+    if ((bias && d->bias_type != -1 && d->bias_type != (int32_t)D->type) ||
+        (aux && d->aux_type != -1 && d->aux_type != (int32_t)D->type))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static inline cublasStatus_t check_matmul(const emulator_matmul *d, const emulator_layout *A,
+                                          const emulator_layout *B, const emulator_layout *C,
+                                          const emulator_layout *D) {
+    if (!d || !A || !B || !C || !D) return CUBLAS_STATUS_INVALID_VALUE;
+    uint64_t k = d->transA == CUBLAS_OP_N ? A->cols : A->rows, m = D->rows, n = D->cols;
+    if (m < 1 || n < 1 || k < 1 || D->batches < 1) return CUBLAS_STATUS_INVALID_VALUE;
+    bool a = d->transA == CUBLAS_OP_N ? fits(A, m, k, D->batches) : fits(A, k, m, D->batches);
+    bool b = d->transB == CUBLAS_OP_N ? fits(B, k, n, D->batches) : fits(B, n, k, D->batches);
+    if (!a || !b || !fits(C, m, n, D->batches) || !fits(D, m, n, D->batches))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (A->order || B->order || C->order || D->order || d->pointer_mode || d->transC ||
+        d->scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (d->compute != CUBLAS_COMPUTE_32F && d->compute != CUBLAS_COMPUTE_32F_PEDANTIC &&
+        d->compute != CUBLAS_COMPUTE_32F_FAST_TF32 && d->compute != CUBLAS_COMPUTE_32F_FAST_16BF)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!is_type((int)A->type) || A->type != B->type || !is_type((int)D->type) ||
+        C->type != D->type || (A->type == CUDA_R_32F && D->type != CUDA_R_32F))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    return check_epilogue(d, D);
+}
+
+// ---- the product ----
+
+constexpr int TILE_ROWS = 16, TILE_COLS = 4;     // what is summed at once, in registers
+
+static inline float load(const void *p, int type, int64_t i) {
+    return type == CUDA_R_32F ? ((const float *)p)[i] : (float)((const __nv_bfloat16 *)p)[i];
+}
+
+static inline void store(void *p, int type, int64_t i, float x) {
+    if (type == CUDA_R_32F) ((float *)p)[i] = x;
+    else ((__nv_bfloat16 *)p)[i] = __nv_bfloat16(x);
+}
+
+// A matrix as panels of `width` lines, each K long and in float: panel p holds, for every k, the
+// elements of lines p*width to p*width + width-1 side by side; zeros where there are no lines left.
+// Element k of line i is data[i*line + k*step].
+static inline float *pack(const void *data, int type, int64_t line, int64_t step,
+                          int64_t lines, int64_t K, int width) {
+    int64_t panels = (lines + width - 1) / width;
+    float *packed = (float *)aligned_alloc(64, (size_t)((panels*width*K + 15) / 16 * 64));
+    if (!packed) return nullptr;
+    #pragma omp parallel for if (lines*K > 1 << 15)
+    for (int64_t p = 0; p < panels; p++)
+        for (int64_t k = 0; k < K; k++)
+            for (int64_t i = p*width; i < (p + 1)*width; i++)
+                packed[p*width*K + k*width + i - p*width] =
+                    i < lines ? load(data, type, i*line + k*step) : 0.0f;
+    return packed;
+}
+
+// The hot loop: a tile of 16 x 4 sums, each column one vector.
+typedef float Column __attribute__((vector_size(4*TILE_ROWS)));
+
+static inline void tile(Column out[TILE_COLS], const float *a, const float *b, int64_t K) {
+    Column c0 = {}, c1 = {}, c2 = {}, c3 = {};
+    for (int64_t k = 0; k < K; k++, a += TILE_ROWS, b += TILE_COLS) {
+        Column x = *(const Column *)a;
+        c0 += x * b[0];
+        c1 += x * b[1];
+        c2 += x * b[2];
+        c3 += x * b[3];
+    }
+    out[0] = c0; out[1] = c1; out[2] = c2; out[3] = c3;
+}
+
+// product (m,n), column-major without gaps, of packed panels.
+static inline void multiply(float *product, const float *a, const float *b,
+                            int64_t m, int64_t n, int64_t K) {
+    #pragma omp parallel for if (m*n*K > 1 << 15)
+    for (int64_t j = 0; j < n; j += TILE_COLS)
+        for (int64_t i = 0; i < m; i += TILE_ROWS) {
+            Column sums[TILE_COLS];
+            tile(sums, a + i*K, b + j*K, K);
+            for (int64_t jj = 0; jj < TILE_COLS && j + jj < n; jj++)
+                for (int64_t ii = 0; ii < TILE_ROWS && i + ii < m; ii++)
+                    product[i + ii + (j + jj)*m] = sums[jj][ii];
+        }
+}
+
+// ---- epilogues: what happens to an element before it is stored ----
+
+static inline float gelu(float x) {
+    return 0.5f * x * (1.0f + tanhf(0.797884561f * (x + 0.044715f * x*x*x)));   // sqrt(2/pi)
+}
+
+static inline float gelu_gradient(float x) {
+    float t = tanhf(0.797884561f * (x + 0.044715f * x*x*x));
+    return 0.5f * (1.0f + t) +
+           0.5f * x * (1.0f - t*t) * 0.797884561f * (1.0f + 3.0f * 0.044715f * x*x);
+}
+
+// Element (i,j), v = alpha * product + beta * C so far.
+static inline float epilogue(const emulator_matmul *d, int type, int64_t i, int64_t j, float v) {
+    int e = (int)d->epilogue;
+    if (e & 4) v += load(d->bias, type, i);                                     // BIAS
+    if (e & 64) return v * gelu_gradient(load(d->aux, type, i + j*d->aux_ld));  // DGELU
+    if ((e & 32) && (e & 128)) store(d->aux, type, i + j*d->aux_ld, v);         // GELU_AUX
+    return e & 32 ? gelu(v) : v;                                                // GELU
+}
+
+// Sums the lines of packed panels over k: the bias gradient that BGRADA and BGRADB ask for.
+static inline void sum_lines(void *out, int type, const float *packed, int64_t lines, int64_t K,
+                             int width) {
+    for (int64_t i = 0; i < lines; i++) {
+        float sum = 0.0f;
+        for (int64_t k = 0; k < K; k++) sum += packed[i/width*width*K + k*width + i%width];
+        store(out, type, i, sum);
+    }
+}
+
+// D from the product; DGELU_BGRAD also sums each row, before it is rounded.
+static inline void finish(const emulator_matmul *d, void *D, const emulator_layout *layout,
+                          const void *C, int64_t ldc, float alpha, float beta, float *product) {
+    int64_t m = (int64_t)layout->rows, n = (int64_t)layout->cols;
+    int type = (int)layout->type;
+    #pragma omp parallel for if (m*n > 1 << 12)
+    for (int64_t j = 0; j < n; j++)
+        for (int64_t i = 0; i < m; i++) {
+            float v = alpha * product[i + j*m];
+            if (beta != 0.0f) v += beta * load(C, type, i + j*ldc);   // else C may hold anything
+            product[i + j*m] = epilogue(d, type, i, j, v);
+            store(D, type, i + j*layout->ld, product[i + j*m]);
+        }
+    if (d->epilogue != CUBLASLT_EPILOGUE_DGELU_BGRAD) return;
+    for (int64_t i = 0; i < m; i++) {
+        float sum = 0.0f;
+        for (int64_t j = 0; j < n; j++) sum += product[i + j*m];
+        store(d->bias, type, i, sum);
+    }
+}
+
+static inline const char *batch(const void *p, const emulator_layout *l, int b) {
+    return (const char *)p + b * l->batch_stride * (l->type == CUDA_R_32F ? 4 : 2);
+}
+
+}  // namespace emulator
+
+static inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
+        cublasLtHandle_t handle, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t A,
+        cublasLtMatrixLayout_t B, cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
+        cublasLtMatmulPreference_t preference, int wanted,
+        cublasLtMatmulHeuristicResult_t *results, int *found) {
+    *found = 0;
+    if (!handle || !preference || wanted < 1) return CUBLAS_STATUS_INVALID_VALUE;
+    cublasStatus_t status = emulator::check_matmul(d, A, B, C, D);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
+    results[0] = {};
+    *found = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static inline cublasStatus_t cublasLtMatmul(
+        cublasLtHandle_t handle, cublasLtMatmulDesc_t d, const void *alpha,
+        const void *A, cublasLtMatrixLayout_t layoutA,
+        const void *B, cublasLtMatrixLayout_t layoutB,
+        const void *beta, const void *C, cublasLtMatrixLayout_t layoutC,
+        void *D, cublasLtMatrixLayout_t layoutD, const cublasLtMatmulAlgo_t *, void *, size_t,
+        cudaStream_t) {
+    if (!handle || !alpha || !beta || !A || !B || !D) return CUBLAS_STATUS_INVALID_VALUE;
+    cublasStatus_t status = emulator::check_matmul(d, layoutA, layoutB, layoutC, layoutD);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
+    int64_t m = (int64_t)layoutD->rows, n = (int64_t)layoutD->cols;
+    bool ta = d->transA != CUBLAS_OP_N, tb = d->transB != CUBLAS_OP_N;
+    int64_t K = (int64_t)(ta ? layoutA->rows : layoutA->cols), lda = layoutA->ld, ldb = layoutB->ld;
+    for (int i = 0; i < layoutD->batches; i++) {
+        float *a = emulator::pack(emulator::batch(A, layoutA, i), (int)layoutA->type, ta ? lda : 1,
+                                  ta ? 1 : lda, m, K, emulator::TILE_ROWS);
+        float *b = emulator::pack(emulator::batch(B, layoutB, i), (int)layoutB->type, tb ? 1 : ldb,
+                                  tb ? ldb : 1, n, K, emulator::TILE_COLS);
+        float *product = (float *)malloc((size_t)(m*n) * sizeof *product);
+        if (!a || !b || !product) return CUBLAS_STATUS_ALLOC_FAILED;
+        emulator::multiply(product, a, b, m, n, K);
+        emulator::finish(d, (void *)emulator::batch(D, layoutD, i), layoutD,
+                         emulator::batch(C, layoutC, i), layoutC->ld, *(const float *)alpha,
+                         *(const float *)beta, product);
+        if (d->epilogue == CUBLASLT_EPILOGUE_BGRADA)
+            emulator::sum_lines(d->bias, (int)layoutD->type, a, m, K, emulator::TILE_ROWS);
+        if (d->epilogue == CUBLASLT_EPILOGUE_BGRADB)
+            emulator::sum_lines(d->bias, (int)layoutD->type, b, n, K, emulator::TILE_COLS);
+        free(a);
+        free(b);
+        free(product);
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}

@@ -1,0 +1,167 @@
+// Tensor cores, and how operands get there: the plain twins of mma.sync, ldmatrix and cp.async, for
+// the `#ifdef EMULATOR` side of a trainer's PTX wrappers. Each is a warp collective: all 32 lanes
+// call it together, and each holds a few elements of every matrix, a "fragment", as the PTX manual
+// lays them down (section "Matrix fragments for mma.m16n8k16"). Lane l is number q = l%4 of the
+// quad g = l/4. Two bf16 share a 32-bit register, the first one in the low half.
+//
+//     A (16,16), 4 registers             B (16,8), 2 registers        C, D (16,8), 4 floats
+//     a[0]  A[g  ][2q],   A[g  ][2q+1]   b[0]  B[2q  ][g], B[2q+1][g]   c[0]  C[g  ][2q]
+//     a[1]  A[g+8][2q],   A[g+8][2q+1]   b[1]  B[2q+8][g], B[2q+9][g]   c[1]  C[g  ][2q+1]
+//     a[2]  A[g  ][2q+8], A[g  ][2q+9]                                  c[2]  C[g+8][2q]
+//     a[3]  A[g+8][2q+8], A[g+8][2q+9]                                  c[3]  C[g+8][2q+1]
+#pragma once
+#include "warp.h"
+
+namespace emulator {
+
+static inline float bf16_half(uint32_t pair, int half) {
+    uint32_t bits = half ? pair & 0xFFFF0000u : pair << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline void need_all_lanes(unsigned lanes, const char *call) {
+    if (lanes != ALL_LANES) fail("%s by lanes %08x: it takes a whole warp", call, lanes);
+}
+
+// ---- D = A*B + C, products of bf16 added up in float ----
+
+struct Mma { float d[4]; const uint32_t *a, *b; const float *c; };
+
+static inline void mma_combine(void **operands, unsigned lanes) {
+    need_all_lanes(lanes, "mma");
+    float A[16][16], B[16][8], D[16][8];
+    for (int lane = 0; lane < 32; lane++) {
+        const Mma *m = (const Mma *)operands[lane];
+        int g = lane / 4, q = lane % 4;
+        for (int half = 0; half < 2; half++) {
+            for (int i = 0; i < 4; i++) A[g + i%2*8][2*q + i/2*8 + half] = bf16_half(m->a[i], half);
+            for (int i = 0; i < 2; i++) B[2*q + i*8 + half][g] = bf16_half(m->b[i], half);
+            for (int i = 0; i < 2; i++) D[g + i*8][2*q + half] = m->c[i*2 + half];
+        }
+    }
+    for (int row = 0; row < 16; row++)
+        for (int k = 0; k < 16; k++)
+            for (int col = 0; col < 8; col++) D[row][col] += A[row][k] * B[k][col];
+    for (int lane = 0; lane < 32; lane++)
+        for (int i = 0; i < 4; i++)
+            ((Mma *)operands[lane])->d[i] = D[lane/4 + i/2*8][lane%4*2 + i%2];
+}
+
+// ---- ldmatrix: 8x8 matrices of bf16 from shared memory ----
+
+struct LoadMatrix { uint32_t *r; const void *row; int matrices; bool transposed; };
+
+// Each matrix is given by its 8 rows of 16 bytes: lane l brings the address of row l%8 of matrix
+// l/8. Lane l gets M[l/4][2*(l%4)] and the element right of it, as mma wants its operands; of the
+// transposed matrix with .trans.
+static inline void ldmatrix_combine(void **operands, unsigned lanes) {
+    need_all_lanes(lanes, "ldmatrix");
+    int matrices = ((LoadMatrix *)operands[0])->matrices;
+    for (int i = 0; i < matrices; i++) {
+        uint16_t M[8][8];
+        for (int row = 0; row < 8; row++)
+            memcpy(M[row], ((LoadMatrix *)operands[i*8 + row])->row, sizeof M[row]);
+        for (int lane = 0; lane < 32; lane++) {
+            LoadMatrix *to = (LoadMatrix *)operands[lane];
+            int g = lane / 4, c = lane % 4 * 2;
+            uint16_t low = to->transposed ? M[c][g] : M[g][c];
+            uint16_t high = to->transposed ? M[c + 1][g] : M[g][c + 1];
+            to->r[i] = (uint32_t)high << 16 | low;
+        }
+    }
+}
+
+// The bytes at p must lie in one __shared__ variable, and at a multiple of their number.
+static inline void check_shared(const void *p, size_t bytes, Place here) {
+    const char *begin = (const char *)p;
+    if ((uintptr_t)p % bytes)
+        fail("%s: address %p is not a multiple of %zu, %s:%d", here.call, p, bytes, here.file,
+             here.line);
+    for (int i = 0; i < worker.shared_count; i++) {
+        const char *data = (const char *)worker.shared[i].data;
+        if (begin >= data && begin + bytes <= data + worker.shared[i].bytes) return;
+    }
+    fail("%s: the %zu bytes at %p are not in shared memory, %s:%d", here.call, bytes, p, here.file,
+         here.line);
+}
+
+static inline void ldmatrix(uint32_t *r, const void *row, int matrices, bool transposed,
+                            Place here) {
+    if (lane_index() < 8*matrices) check_shared(row, 16, here);
+    LoadMatrix l = { r, row, matrices, transposed };
+    collective(ALL_LANES, &l, ldmatrix_combine, here);
+}
+
+// ---- cp.async: global to shared memory, while the thread does something else ----
+
+static inline Copy *copies_of(const Fiber *f) { return worker.copies + index_of(f)*MAX_COPIES; }
+
+// A copy is done at the wait that it may not outlast, never before: who forgets to wait reads what
+// was there.
+static inline void copy_begin(void *to, const void *from, int bytes, int read, Place here) {
+    check_shared(to, (size_t)bytes, here);
+    if ((bytes != 4 && bytes != 8 && bytes != 16) || read < 0 || read > bytes)
+        fail("cp.async of %d bytes, %d of them read, %s:%d", bytes, read, here.file, here.line);
+    if ((uintptr_t)from % (uintptr_t)bytes)
+        fail("cp.async: address %p is not a multiple of %d, %s:%d", from, bytes, here.file,
+             here.line);
+    Fiber *me = worker.current;
+    if (me->copy_count == MAX_COPIES) fail("cp.async: more than %d copies under way", MAX_COPIES);
+    copies_of(me)[me->copy_count++] = { to, from, bytes, read, me->copy_group };
+}
+
+// Waits until at most `groups` of the groups committed last are still under way.
+static inline void copy_wait(int groups) {
+    Fiber *me = worker.current;
+    int left = 0;
+    for (int i = 0; i < me->copy_count; i++) {
+        Copy *c = &copies_of(me)[i];
+        if (c->group >= me->copy_group - groups) {
+            copies_of(me)[left++] = *c;
+        } else {
+            memset(c->to, 0, (size_t)c->bytes);
+            if (c->read) memcpy(c->to, c->from, (size_t)c->read);
+        }
+    }
+    me->copy_count = left;
+}
+
+}  // namespace emulator
+
+// mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32; d may be c.
+static inline void emulated_mma_m16n8k16(float d[4], const uint32_t a[4], const uint32_t b[2],
+                                         const float c[4], EMULATOR_HERE) {
+    emulator::Mma m = { {}, a, b, c };
+    emulator::collective(emulator::ALL_LANES, &m, emulator::mma_combine, { "mma", file, line });
+    memcpy(d, m.d, sizeof m.d);
+}
+
+// ldmatrix.sync.aligned.m8n8.x4.shared.b16, without and with .trans: four matrices.
+static inline void emulated_ldmatrix_x4(uint32_t r[4], const void *row, EMULATOR_HERE) {
+    emulator::ldmatrix(r, row, 4, false, { "ldmatrix.x4", file, line });
+}
+static inline void emulated_ldmatrix_x4_trans(uint32_t r[4], const void *row, EMULATOR_HERE) {
+    emulator::ldmatrix(r, row, 4, true, { "ldmatrix.x4.trans", file, line });
+}
+// .x2: two matrices, and the addresses of lanes 16 to 31 do not count.
+static inline void emulated_ldmatrix_x2(uint32_t r[2], const void *row, EMULATOR_HERE) {
+    emulator::ldmatrix(r, row, 2, false, { "ldmatrix.x2", file, line });
+}
+static inline void emulated_ldmatrix_x2_trans(uint32_t r[2], const void *row, EMULATOR_HERE) {
+    emulator::ldmatrix(r, row, 2, true, { "ldmatrix.x2.trans", file, line });
+}
+
+// cp.async of 4, 8 or 16 bytes, of which the first `read` are read and the rest are zeros.
+static inline void emulated_cp_async(void *to, const void *from, int bytes, int read,
+                                     EMULATOR_HERE) {
+    emulator::copy_begin(to, from, bytes, read, { "cp.async", file, line });
+}
+// cp.async.commit_group; .wait_group N: all groups but the last N are done; .wait_all.
+static inline void emulated_cp_async_commit(void) { emulator::worker.current->copy_group++; }
+static inline void emulated_cp_async_wait(int groups) { emulator::copy_wait(groups); }
+static inline void emulated_cp_async_wait_all(void) {
+    emulated_cp_async_commit();
+    emulator::copy_wait(0);
+}

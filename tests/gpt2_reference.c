@@ -1,0 +1,119 @@
+// See gpt2_reference.h.
+#define main train_gpt2_main
+#include "../train_gpt2.c"
+#undef main
+#include "gpt2_reference.h"
+
+void c_embedding_forward(float *x, const int *token, const float *wte, const float *wpe,
+                         int B, int T, int first, int C) {
+    embedding_forward(x, token, wte, wpe, B, T, first, C);
+}
+
+void c_embedding_backward(float *dwte, float *dwpe, const float *dx, const int *token,
+                          int B, int T, int C) {
+    embedding_backward(dwte, dwpe, dx, token, B, T, C);
+}
+
+void c_layernorm_forward(float *out, float *mean, float *rstd, const float *x, const float *gain,
+                         const float *bias, size_t N, int C) {
+    layernorm_forward(out, mean, rstd, x, gain, bias, N, C);
+}
+
+void c_layernorm_backward(float *dx, float *dgain, float *dbias, const float *dout, const float *x,
+                          const float *mean, const float *rstd, const float *gain, size_t N,
+                          int C) {
+    layernorm_backward(dx, dgain, dbias, dout, x, mean, rstd, gain, N, C);
+}
+
+void c_linear_forward(float *out, const float *x, const float *w, const float *b,
+                      size_t N, int C, int OC) {
+    linear_forward(out, x, w, b, N, C, OC);
+}
+
+void c_linear_backward(float *dx, float *dw, float *db, const float *dout, const float *x,
+                       const float *w, size_t N, int C, int OC) {
+    linear_backward(dx, dw, db, dout, x, w, N, C, OC);
+}
+
+static float *attention_scores(int T, int HS) {
+    return alloc_or_die(thread_count()*attention_scratch(T, HS) * sizeof(float), "scratch");
+}
+
+void c_attention_forward(float *out, float *lse, const float *qkv,
+                         int B, int T, int first, int C, int NH) {
+    float *scores = attention_scores(T, C / NH);
+    attention_forward(out, lse, scores, qkv, B, T, first, C, NH);
+    free(scores);
+}
+
+void c_attention_backward(float *dqkv, const float *dout, const float *qkv, const float *out,
+                          const float *lse, int B, int T, int C, int NH) {
+    float *scores = attention_scores(T, C / NH);
+    attention_backward(dqkv, scores, dout, qkv, out, lse, B, T, C, NH);
+    free(scores);
+}
+
+void c_residual_forward(float *out, const float *a, const float *b, size_t n) {
+    residual_forward(out, a, b, n);
+}
+
+void c_gelu_forward(float *out, const float *x, size_t n) { gelu_forward(out, x, n); }
+
+void c_gelu_backward(float *dx, const float *dout, const float *x, size_t n) {
+    gelu_backward(dx, dout, x, n);
+}
+
+void c_xent_forward(float *loss, float *lse, const float *logits, const int *target,
+                    size_t N, int V, int Vp) {
+    xent_forward(loss, lse, logits, target, N, V, Vp);
+}
+
+void c_xent_backward(float *dlogits, const float *lse, const int *target, float scale,
+                     size_t N, int V, int Vp) {
+    xent_backward(dlogits, lse, target, scale, N, V, Vp);
+}
+
+void c_classifier_backward(float *dx, float *dwte, float *loss, float *lse, const float *x,
+                           const float *wte, const int *target, float scale,
+                           size_t N, int C, int V) {
+    float *logits = alloc_or_die(N*V * sizeof(float), "logits");
+    classifier_backward(dx, dwte, loss, lse, logits, x, wte, target, scale, N, N, C, V, V);
+    free(logits);
+}
+
+struct CModel { Model m; };
+
+CModel *c_model_open(const Config *c, int B, int T, uint64_t seed) {
+    CModel *m = alloc_or_die(sizeof *m, "a model");
+    model_init(&m->m, c, B, T, TRAIN);
+    model_init_params(&m->m, seed);
+    return m;
+}
+
+void c_model_close(CModel *m) {
+    model_free(&m->m);
+    free(m);
+}
+
+float *c_model_params(CModel *m) { return m->m.params; }
+float *c_model_grads(CModel *m) { return m->m.grads; }
+float *c_model_m(CModel *m) { return m->m.adam_m; }
+float *c_model_v(CModel *m) { return m->m.adam_v; }
+void c_gradients_zero(CModel *m) { gradients_zero(&m->m); }
+double c_gradients_norm(CModel *m) { return gradients_norm(&m->m); }
+
+double c_model_backward(CModel *m, const int *tokens, const int *targets, float scale,
+                        int B, int T) {
+    model_forward(&m->m, tokens, B, T, 0);
+    return model_backward(&m->m, tokens, targets, scale, B, T);
+}
+
+void c_model_update(CModel *m, const float adamw[5], float g_scale, int64_t step) {
+    AdamW o = { adamw[0], adamw[1], adamw[2], adamw[3], adamw[4] };
+    model_update(&m->m, o, g_scale, step);
+}
+
+const float *c_model_logits(CModel *m, const int *tokens, int T) {
+    model_forward(&m->m, tokens, 1, T, 0);
+    return next_logits(&m->m, T - 1);
+}

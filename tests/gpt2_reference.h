@@ -1,0 +1,61 @@
+// The C trainer as a reference for its CUDA twin. Both have functions of the same names, so the C
+// file is compiled into a translation unit of its own (gpt2_reference.c), and what the tests call
+// of it has a c_ in front. Scratch that only the CPU needs is the wrappers' own affair.
+#pragma once
+#include "../dev/lib/gpt2.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+void c_embedding_forward(float *x, const int *token, const float *wte, const float *wpe,
+                         int B, int T, int first, int C);
+void c_embedding_backward(float *dwte, float *dwpe, const float *dx, const int *token,
+                          int B, int T, int C);
+void c_layernorm_forward(float *out, float *mean, float *rstd, const float *x, const float *gain,
+                         const float *bias, size_t N, int C);
+void c_layernorm_backward(float *dx, float *dgain, float *dbias, const float *dout, const float *x,
+                          const float *mean, const float *rstd, const float *gain, size_t N, int C);
+void c_linear_forward(float *out, const float *x, const float *w, const float *b,
+                      size_t N, int C, int OC);
+void c_linear_backward(float *dx, float *dw, float *db, const float *dout, const float *x,
+                       const float *w, size_t N, int C, int OC);
+void c_attention_forward(float *out, float *lse, const float *qkv,
+                         int B, int T, int first, int C, int NH);
+void c_attention_backward(float *dqkv, const float *dout, const float *qkv, const float *out,
+                          const float *lse, int B, int T, int C, int NH);
+void c_residual_forward(float *out, const float *a, const float *b, size_t n);
+void c_gelu_forward(float *out, const float *x, size_t n);
+void c_gelu_backward(float *dx, const float *dout, const float *x, size_t n);
+void c_xent_forward(float *loss, float *lse, const float *logits, const int *target,
+                    size_t N, int V, int Vp);
+void c_xent_backward(float *dlogits, const float *lse, const int *target, float scale,
+                     size_t N, int V, int Vp);
+void c_classifier_backward(float *dx, float *dwte, float *loss, float *lse, const float *x,
+                           const float *wte, const int *target, float scale,
+                           size_t N, int C, int V);
+
+// A whole model, by its address.
+typedef struct CModel CModel;
+CModel *c_model_open(const Config *c, int B, int T, uint64_t seed);
+void c_model_close(CModel *m);
+float *c_model_params(CModel *m);
+float *c_model_grads(CModel *m);
+float *c_model_m(CModel *m);
+float *c_model_v(CModel *m);
+void c_gradients_zero(CModel *m);
+double c_gradients_norm(CModel *m);
+
+// Forward and backward; returns the sum of the losses.
+double c_model_backward(CModel *m, const int *tokens, const int *targets, float scale,
+                        int B, int T);
+
+// adamw: lr, beta1, beta2, eps, weight decay
+void c_model_update(CModel *m, const float adamw[5], float g_scale, int64_t step);
+
+// The logits of what follows T tokens.
+const float *c_model_logits(CModel *m, const int *tokens, int T);
+
+#ifdef __cplusplus
+}
+#endif

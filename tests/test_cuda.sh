@@ -1,0 +1,182 @@
+#!/usr/bin/env bash
+# The CUDA trainer from outside, on the emulator: it and the C trainer go on with each other's runs;
+# what cannot be trained says so in a line; and test_gpt2.cu finds faults planted in train_gpt2.cu.
+#
+#     EMULATED=./train_gpt2cu tests/test_cuda.sh       the same on a GPU, without the planted faults
+set -u
+cd "$(dirname "$0")/.."
+TRAIN=${TRAIN:-./train_gpt2} PREPARE=${PREPARE:-./prepare}
+EMULATED=${EMULATED:-./train_gpt2cu-emulated}
+cc=${CC:-cc} cxx=${CXX:-c++}
+export OMP_WAIT_POLICY=passive
+dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
+trap 'rm -rf "$dir"' EXIT
+failed=0 why=
+
+end() { if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi; why=; }
+note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
+run() { "$@" > "$dir/out" 2> "$dir/err" || note "$*: $(head -n 2 "$dir/err")"; }
+one_line() {                                # one_line WORDS COMMAND...: it ends with 1 and one line
+    local words=$1 status; shift
+    "$@" > "$dir/out" 2> "$dir/err"; status=$?
+    [ $status -eq 1 ] || note "exit status $status: $*"
+    [ "$(wc -l < "$dir/err")" -eq 1 ] || note "$(wc -l < "$dir/err") lines on stderr: $*"
+    grep -qF -- "$words" "$dir/err" || note "'$words' is not in: $(cat "$dir/err")"
+}
+same_run() {                                # the newest checkpoints of two runs, bit for bit
+    for file in model.safetensors optimizer.safetensors; do
+        cmp -s "$1/latest/$file" "$2/latest/$file" || note "$1 and $2 differ in $file"
+    done
+}
+losses() {                                  # losses RUN: the number and the loss of each step
+    sed -n 's/^{"event":"step","step":\([0-9]*\),.*"loss":\([^,]*\),.*/\1 \2/p' "$1/log.jsonl"
+}
+close() {                                   # close RUN RUN PART STEPS: losses of all steps
+    losses "$1" > "$dir/a"; losses "$2" > "$dir/b"
+    join "$dir/a" "$dir/b" 2> /dev/null | awk -v part="$3" -v steps="$4" '
+        { d = ($2 - $3) / $3; if (d < 0) d = -d; if (d > most) most = d; n++ }
+        END { if (n != steps || !(most <= part)) { print n + 0 " steps, apart by " most; exit 1 } }
+    ' > "$dir/said" || note "$1 and $2: $(cat "$dir/said")"
+}
+
+if [ ! -x "$EMULATED" ]; then
+    echo "skip the_twins_go_on_with_each_others_runs: needs $EMULATED (make emulate)"
+else
+    # ---- one run, by either twin and by both
+    run "$PREPARE" tales --out "$dir/tales" --tokens 30000
+    small="--data $dir/tales --layers 2 --heads 2 --channels 16 --seq-len 16 --micro-batch 4
+           --batch-tokens 128 --eval-every 0 --eval-tokens 64 --lr 1e-2 --clip 0.5"
+    whole="$small --steps 50"
+    run "$TRAIN" $whole --out "$dir/cpu"
+    run "$EMULATED" $whole --out "$dir/gpu"
+    # In bf16 a loss moves by what its logits do, 2^-8 of them; over 50 updates by some times that.
+    part=2e-2
+    grep -q ': fp32;' "$dir/out" && part=1e-4
+    close "$dir/cpu" "$dir/gpu" $part 50
+    end the_twins_have_the_same_losses
+
+    for first in TRAIN EMULATED; do
+        [ $first = TRAIN ] && second=EMULATED || second=TRAIN
+        run "${!first}" $whole --steps 20 --lr-schedule constant --out "$dir/$first"
+        run "${!second}" --resume --steps 40 --out "$dir/$first"
+    done
+    run "$TRAIN" $whole --steps 40 --lr-schedule constant --out "$dir/constant"
+    close "$dir/constant" "$dir/TRAIN" $part 40
+    close "$dir/constant" "$dir/EMULATED" $part 40
+    end the_twins_go_on_with_each_others_runs
+
+    run "$EMULATED" $whole --steps 40 --lr-schedule constant --out "$dir/straight"
+    run "$EMULATED" $whole --steps 20 --lr-schedule constant --out "$dir/cut"
+    run "$EMULATED" --resume --steps 40 --out "$dir/cut"
+    same_run "$dir/straight" "$dir/cut"
+    run "$EMULATED" $whole --steps 40 --lr-schedule constant --recompute block --threads 1 \
+        --out "$dir/again"
+    same_run "$dir/straight" "$dir/again"
+    end a_resumed_run_has_the_bits_of_a_straight_one
+
+    for i in 1 2; do
+        run "$EMULATED" --init "$dir/cpu" --generate "Once upon" --max-new 40 --seed 3
+        mv "$dir/out" "$dir/text$i"
+    done
+    cmp -s "$dir/text1" "$dir/text2" || note "one seed, two texts"
+    [ "$(head -c 9 "$dir/text1")" = "Once upon" ] || note "the prompt is not printed"
+    [ "$(wc -c < "$dir/text1")" -gt 20 ] || note "it wrote nothing: $(cat "$dir/text1")"
+    run "$TRAIN" --init "$dir/gpu" --generate "Once upon" --max-new 40
+    end each_writes_with_the_others_model
+
+    # ---- what cannot be trained
+    base="--data $dir/tales --layers 1 --seq-len 16 --micro-batch 1 --steps 1"
+    one_line "heads of 136 channels" "$EMULATED" $base --heads 1 --channels 136
+    one_line "--channels" "$EMULATED" $base --heads 1 --channels 6
+    one_line "positions" "$EMULATED" --data "$dir/tales" --init "$dir/cpu" --seq-len 32
+    if [ "$EMULATED" != ./train_gpt2cu ]; then
+        one_line "GPU" env EMULATOR_DEVICES=0 "$EMULATED" $base --heads 1 --channels 8
+        one_line "sm_75" env EMULATOR_CAPABILITY=75 "$EMULATED" $base --heads 1 --channels 8
+        env EMULATOR_MEMORY=330000000 "$EMULATED" $base --micro-batch 4096 --seq-len 64 \
+            --heads 4 --channels 64 > "$dir/out" 2> "$dir/err"
+        [ $? -eq 1 ] || note "out of memory does not end with 1"
+        grep -q -- "--micro-batch [0-9]* fits" "$dir/err" || note "what fits is not told"
+        grep -q "activations" "$dir/err" || note "what takes the memory is not told"
+        fits=$(sed -n 's/.*; --micro-batch \([0-9]*\) fits.*/\1/p' "$dir/err")
+        run env EMULATOR_MEMORY=330000000 "$EMULATED" --data "$dir/tales" --layers 1 --seq-len 64 \
+            --micro-batch "${fits:-0}" --heads 4 --channels 64 --steps 0 --eval-tokens 64
+    fi
+    end what_cannot_be_trained_says_so
+fi
+
+# ---- planted faults: each line is a test of test_gpt2.cu, and how to break what it tests
+faults() { cat <<'FAULTS'
+embedding|s/wpe + (size_t)t\*C + c/wpe + (size_t)(t + 1)*C + c/
+embedding|/__global__ void embedding_backward_words/,/^}/ s/__syncthreads();//
+embedding|s/i < begin\[blockIdx.x + 1\]; i += 8/i < begin[blockIdx.x + 1] - 1; i += 8/
+layernorm|/__global__ void layernorm_forward/,/^}/ s/if (n >= N) return;/if (n + 1 >= N) return;/
+layernorm|/__global__ void layernorm_backward/,/^}/ s/__syncthreads();//
+layernorm|/__global__ void layernorm_backward/,/^}/ s/mean_gx) \* r + came/mean_g) * r + came/
+linear|/__global__ void bias_backward/,/^}/ s/__syncthreads();//
+linear|/__global__ void column_sums/,/^}/ s/p < parts; p/p < parts - 1; p/
+attention|/^attention_forward_kernel/,/^}/ s/__syncthreads();     //
+attention|/^attention_backward_kernel/,/^}/ s/__syncthreads();     //
+attention|/^attention_forward_kernel/,/^}/ { /for (int col/,/__syncthreads/ s/copy_async_wait();// }
+attention|/^attention_forward_kernel/,/^}/ s/(now ^ 1)\*STEP/now*STEP/
+attention|/^attention_forward_kernel/,/^}/ s/m, j, e) > 0)/m, j, e) > 1)/
+attention|s/late >= 0 : late <= 0/late > 0 : late <= 0/
+attention|s/late >= 0 : late <= 0/late >= 0 : late <= 1/
+attention|/void own_store/,/^}/ s/row + r < T \&\&/row + r < T - 1 \&\&/
+attention|/void own_store/,/^}/ s/__syncwarp();//
+attention|/attention_backward_plain_kernel/,/^}/ s/__syncwarp();//
+attention|/attention_forward_plain_kernel/,/^}/ s/__syncthreads(); .*read, before.*//
+attention|/attention_backward_plain_kernel/,/^}/ s/__syncthreads(); .*read, before.*//
+attention|/attention_forward_plain_kernel/,/^}/ s/if (t >= T) return/if (t >= T - 1) return/
+attention_from_a_cache|/void own_store/,/^}/ s/row + r >= first \&\& //
+gelu|s/0.044715f \* v\[k\]\*v\[k\]\*v\[k\]/0.0447f * v[k]*v[k]/
+xent|/Softmax row_softmax/,/^}/ s/__syncthreads();//
+xent|s/float p = v + k < V ? \(.*\) : 0.0f;/float p = \1;/
+classifier|/static void classifier_backward/,/^}/ s/target + n, scale/target, scale/
+adamw_updates|s/if ((void \*)rounded != (void \*)p) store/if (i > 0) store/
+adamw_updates|/double block_sum/,/^}/ s/__syncthreads();//
+recomputing_changes_no_bit|/RECOMPUTE_BLOCK \&\& l < L - 1/,/^        }/ s/layernorm_forward(.*//
+FAULTS
+}
+[ "$EMULATED" = ./train_gpt2cu ] && exit $failed
+
+"$cc" -O1 dev/emulator/rewrite.c -o "$dir/rewrite" &&
+    "$cc" -std=gnu11 -O2 -w -c tests/gpt2_reference.c -o "$dir/reference.o" ||
+    note "the reference does not compile"
+
+# build DIR: test_gpt2.cu with that directory's train_gpt2.cu; all else is the project's own.
+build() {
+    mkdir -p "$1/tests" && ln -s "$PWD/dev" "$PWD/dataloader.h" "$1" &&
+        cp tests/test_gpt2.cu tests/*.h "$1/tests" &&
+        "$dir/rewrite" "$1/tests/test_gpt2.cu" > "$1/test.cpp" &&
+        "$cxx" -std=c++17 -O1 -w -Idev/emulator/include "$1/test.cpp" "$dir/reference.o" \
+            -o "$1/test" -lm
+}
+
+# plant NUMBER TEST SED: says what went unnoticed.
+plant() {
+    local tree=$dir/fault$1
+    mkdir "$tree" && sed "$3" train_gpt2.cu > "$tree/train_gpt2.cu"
+    if cmp -s train_gpt2.cu "$tree/train_gpt2.cu"; then echo "it changes nothing: $3"; return; fi
+    if ! build "$tree" 2> "$tree/said"; then echo "it does not compile: $3"; return; fi
+    timeout 100 "$tree/test" "$2" > "$tree/said" 2>&1 && echo "unnoticed: $3"
+    rm -rf "$tree"
+}
+
+mkdir "$dir/sound" && cp train_gpt2.cu "$dir/sound" && build "$dir/sound" 2> "$dir/err" ||
+    note "it does not compile: $(head -n 3 "$dir/err")"
+run env EMULATOR_SHUFFLE=5 "$dir/sound/test"       # threads in another order each time
+grep -q '^ok same_bits_each_time' "$dir/out" || note "no test ran"
+end any_order_of_threads_gives_the_same
+
+number=0
+while IFS='|' read -r test fault; do
+    number=$((number + 1))
+    plant $number "$test" "$fault" >> "$dir/unnoticed" &
+    while [ "$(jobs -rp | wc -l)" -ge 2 ]; do wait -n; done
+done < <(faults)
+wait
+unnoticed=$(wc -l < "$dir/unnoticed")
+[ "$unnoticed" -eq 0 ] || note "$unnoticed of $number: $(head -n 1 "$dir/unnoticed")"
+echo "    $number faults were planted"
+end planted_faults_are_found
+exit $failed

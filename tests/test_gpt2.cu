@@ -1,0 +1,663 @@
+// train_gpt2.cu against train_gpt2.c: every launcher beside the C function of its name, at odd
+// shapes, and then the whole model. Compiled twice, for bf16 and with -DPRECISION_FP32; for the
+// emulator (`make test`) and for a GPU (`make test-cuda`). gpt2_reference.c is the C side.
+//
+//     test_gpt2 [NAME...]      all tests, or those that are named
+//
+// Errors are relative, by the norm of a tensor: |ours - C's| / |C's|. Both sides start from the
+// same numbers, which `real` holds exactly. What is left is
+// - fp32 sums in another order: 1e-6 for some hundred terms; 1e-5 leaves room for that and none
+//   for a mistake (see test_layers.c);
+// - in bf16, the roundings to 8 significant bits between the inputs and the result. Numbers between
+//   1 and 2 lie 2^-7 apart, so each moves a number, and with it a tensor, by at most 2^-8 of it (and
+//   by 2^-9.3 on the average); what follows passes that on, mostly averaged out. So k roundings
+//   make at most k * 2^-8, unless what follows cancels; then k is counted higher, and it says why.
+#define main train_gpt2_main
+#include "../train_gpt2.cu"
+#undef main
+#include <vector>
+#include "gpt2_reference.h"
+#include "test.h"
+
+static double after_roundings(int k) {
+    return 1e-5 + (sizeof(real) < sizeof(float) ? k/256.0 : 0.0);
+}
+
+// ---- arrays on both sides ----
+
+typedef std::vector<float> Floats;
+typedef std::vector<int> Ints;
+
+static Gpu gpu;                          // opened by main, used by all tests
+static Rng rng;                          // each test begins it anew
+
+// Numbers that `real` holds exactly.
+static Floats random_floats(size_t n, double scale, double shift) {
+    Floats x(n);
+    for (float &v : x) v = (float)(real)(float)(shift + scale * rng_normal(&rng));
+    return x;
+}
+
+static Ints random_tokens(size_t n, int V) {
+    Ints t(n);
+    for (int &v : t) v = (int)rng_below(&rng, (uint64_t)V);
+    return t;
+}
+
+// n numbers on the GPU. They begin as NaNs, which a launcher must overwrite; the GUARD bytes behind
+// them it must not touch.
+template <class T> struct Array {
+    enum { GUARD = 256 };
+    T *data;
+    size_t n;
+    explicit Array(size_t n) : n(n) {
+        CUDA_CHECK(cudaMalloc((void **)&data, n * sizeof(T) + GUARD));
+        CUDA_CHECK(cudaMemset(data, 0xFF, n * sizeof(T) + GUARD));
+    }
+    template <class S> explicit Array(const std::vector<S> &x) : Array(x.size()) {
+        std::vector<T> copy(n);
+        for (size_t i = 0; i < n; i++) copy[i] = (T)x[i];
+        CUDA_CHECK(cudaMemcpy(data, copy.data(), n * sizeof(T), cudaMemcpyHostToDevice));
+    }
+    Array(const Array &) = delete;
+    ~Array() { CUDA_CHECK(cudaFree(data)); }
+    operator T *() { return data; }
+    Floats get() const {
+        std::vector<T> copy(n);
+        unsigned char guard[GUARD];
+        gpu_wait(&gpu);
+        CUDA_CHECK(cudaMemcpy(copy.data(), data, n * sizeof(T), cudaMemcpyDeviceToHost));
+        CUDA_CHECK(cudaMemcpy(guard, data + n, GUARD, cudaMemcpyDeviceToHost));
+        for (int i = 0; i < GUARD; i++)
+            if (guard[i] != 0xFF) { CHECK_MSG(false, "%d bytes past the end written", i); break; }
+        return Floats(copy.begin(), copy.end());
+    }
+};
+
+static double relative_error(const float *ours, const float *theirs, size_t n) {
+    double diff = 0.0, norm = 0.0;
+    for (size_t i = 0; i < n; i++) {
+        diff += ((double)ours[i] - theirs[i]) * ((double)ours[i] - theirs[i]);
+        norm += (double)theirs[i] * theirs[i];
+    }
+    return sqrt(diff / (norm > 0.0 ? norm : 1.0));
+}
+
+static double worst;                     // error of a test, as a part of what it may be
+static char shape[100];                  // what is being tested, for its messages
+
+__attribute__((format(printf, 1, 2))) static void shape_is(const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(shape, sizeof shape, fmt, args);
+    va_end(args);
+}
+
+static void check_close(const char *what, const Floats &ours, const Floats &theirs, double bound) {
+    double error = ours.size() == theirs.size()
+                 ? relative_error(ours.data(), theirs.data(), ours.size()) : NAN;
+    CHECK_MSG(error <= bound, "%s, %s: relative error %.2g, at most %.2g", what, shape, error,
+              bound);
+    if (!(error / bound <= worst)) worst = error / bound;
+}
+
+// ---- layers ----
+
+// Half of what the sums are added to, so that `=` in place of `+=` shows.
+static Floats halves(size_t n) { return Floats(n, 0.5f); }
+
+static void check_embedding(int B, int T, int first, int C, int V) {
+    shape_is("B=%d T=%d first=%d C=%d V=%d", B, T, first, C, V);
+    Ints token = random_tokens(B*T, V), order(B*T), begin(B*T + 1), count(V);
+    Floats wte = random_floats(V*C, 1, 0), wpe = random_floats((T + 2)*C, 1, 0);
+    Floats dx = random_floats(B*T*C, 1, 0), dwte = halves(V*C), dwpe = halves((T + 2)*C);
+    Floats x(B*T*C, NAN);
+    Array<int> d_token(token);
+    Array<real> d_x(B*T*C), d_wte(wte), d_wpe(wpe), d_dx(dx);
+    Array<float> d_dwte(dwte), d_dwpe(dwpe);
+    c_embedding_forward(x.data(), token.data(), wte.data(), wpe.data(), B, T, first, C);
+    embedding_forward(d_x, d_token, d_wte, d_wpe, B, T, first, C, gpu.stream);
+    Floats ours = d_x.get();
+    for (int i = 0; i < B*T*C; i++)                  // rows before `first` are not written
+        if (i / C % T < first) { CHECK(isnan(ours[i])); ours[i] = x[i] = 0.0f; }
+    check_close("x", ours, x, after_roundings(1));
+    int words = tokens_sort(order.data(), begin.data(), count.data(), token.data(), B*T, V);
+    Array<int> d_order(order), d_begin(begin);
+    c_embedding_backward(dwte.data(), dwpe.data(), dx.data(), token.data(), B, T, C);
+    embedding_backward(d_dwte, d_dwpe, d_dx, d_token, d_order, d_begin, words, B, T, C, gpu.stream);
+    check_close("dwte", d_dwte.get(), dwte, 1e-5);
+    check_close("dwpe", d_dwpe.get(), dwpe, 1e-5);
+}
+
+TEST(embedding) {
+    check_embedding(1, 1, 0, 8, 3);
+    check_embedding(3, 7, 0, 24, 11);
+    check_embedding(1, 9, 5, 40, 300);
+    check_embedding(5, 37, 0, 264, 5);               // words that stand in many places
+}
+
+static void check_layernorm(int N, int C) {
+    shape_is("N=%d C=%d", N, C);
+    Floats a = random_floats(N*C, 2, 1), b = random_floats(N*C, 1, 0);
+    Floats gain = random_floats(C, 0.3, 1), bias = random_floats(C, 0.3, 0);
+    Floats dout = random_floats(N*C, 1, 0), skip = random_floats(N*C, 1, 0);
+    Floats out(N*C), x(N*C), mean(N), rstd(N), dx(N*C), dgain = halves(C), dbias = halves(C);
+    Array<real> d_a(a), d_b(b), d_gain(gain), d_bias(bias), d_dout(dout), d_skip(skip);
+    Array<real> d_out(N*C), d_x(N*C), d_dx(N*C);
+    Array<float> d_mean(N), d_rstd(N), d_dgain(dgain), d_dbias(dbias);
+    c_layernorm_forward(out.data(), mean.data(), rstd.data(), a.data(), gain.data(), bias.data(),
+                        N, C);
+    layernorm_forward(d_out, d_mean, d_rstd, d_a, d_gain, d_bias, N, C, gpu.stream);
+    check_close("out", d_out.get(), out, after_roundings(1));
+    check_close("mean", d_mean.get(), mean, 1e-5);
+    check_close("rstd", d_rstd.get(), rstd, 1e-5);
+
+    c_layernorm_backward(dx.data(), dgain.data(), dbias.data(), dout.data(), a.data(), mean.data(),
+                         rstd.data(), gain.data(), N, C);
+    layernorm_backward(d_dx, d_dgain, d_dbias, NULL, d_dout, d_a, d_mean, d_rstd, d_gain, N, C,
+                       &gpu);
+    check_close("dx", d_dx.get(), dx, after_roundings(1));
+    check_close("dgain", d_dgain.get(), dgain, 1e-5);
+    check_close("dbias", d_dbias.get(), dbias, 1e-5);
+    layernorm_backward(d_skip, d_dgain, d_dbias, d_skip, d_dout, d_a, d_mean, d_rstd, d_gain, N, C,
+                       &gpu);                        // in place, as the model calls it
+    for (int i = 0; i < N*C; i++) dx[i] += skip[i];
+    check_close("dx + skip", d_skip.get(), dx, after_roundings(1));
+
+    c_residual_forward(x.data(), a.data(), b.data(), (size_t)N*C);
+    c_layernorm_forward(out.data(), mean.data(), rstd.data(), x.data(), gain.data(), bias.data(),
+                        N, C);
+    residual_layernorm_forward(d_x, d_out, d_mean, d_rstd, d_a, d_b, d_gain, d_bias, N, C,
+                               gpu.stream);
+    check_close("a + b", d_x.get(), x, after_roundings(1));
+    check_close("out of a + b", d_out.get(), out, after_roundings(2));   // the sum's, the result's
+    // A mean is about 1 and the numbers 2.3: their roundings count double.
+    check_close("mean of a + b", d_mean.get(), mean, after_roundings(2));
+    check_close("rstd of a + b", d_rstd.get(), rstd, after_roundings(1));
+}
+
+TEST(layernorm) {
+    check_layernorm(1, 8);
+    check_layernorm(7, 24);
+    check_layernorm(33, 264);                        // more than one turn of a warp
+    check_layernorm(129, 40);
+    check_layernorm(3, 2600);                        // few warps a block have room
+}
+
+static void check_linear(int N, int C, int OC) {
+    shape_is("N=%d C=%d OC=%d", N, C, OC);
+    Floats x = random_floats(N*C, 1, 0), w = random_floats(C*OC, 1, 0), b = random_floats(OC, 1, 0);
+    Floats dout = random_floats(N*OC, 1, 0), out(N*OC), dx(N*C), dw = halves(C*OC), db = halves(OC);
+    Array<real> d_x(x), d_w(w), d_b(b), d_dout(dout), d_out(N*OC), d_dx(N*C);
+    Array<float> d_dw(dw), d_db(db), d_db_alone(db);
+    c_linear_forward(out.data(), x.data(), w.data(), b.data(), N, C, OC);
+    linear_forward(d_out, d_x, d_w, d_b, N, C, OC, &gpu);
+    check_close("out", d_out.get(), out, after_roundings(1));
+    c_linear_backward(dx.data(), dw.data(), db.data(), dout.data(), x.data(), w.data(), N, C, OC);
+    linear_backward(d_dx, d_dw, d_db, d_dout, d_x, d_w, N, C, OC, &gpu);
+    bias_backward(d_db_alone, d_dout, N, OC, &gpu);  // also where an epilogue did it above
+    check_close("dx", d_dx.get(), dx, after_roundings(1));
+    check_close("dw", d_dw.get(), dw, 1e-5);
+    check_close("db", d_db.get(), db, 1e-5);
+    check_close("db alone", d_db_alone.get(), db, 1e-5);
+}
+
+TEST(linear) {
+    check_linear(1, 8, 8);
+    check_linear(7, 24, 72);
+    check_linear(131, 40, 264);
+    check_linear(1030, 16, 24);                      // db in several parts
+}
+
+// Channels begin ... begin+n-1 of each row.
+static Floats columns(const Floats &x, int ld, int begin, int n) {
+    Floats part;
+    for (size_t row = 0; row < x.size(); row += ld)
+        part.insert(part.end(), x.begin() + row + begin, x.begin() + row + begin + n);
+    return part;
+}
+
+static void check_attention(int B, int T, int NH, int HS) {
+    int C = NH*HS, N = B*T;
+    shape_is("B=%d T=%d NH=%d HS=%d", B, T, NH, HS);
+    Floats qkv = random_floats(N*3*C, 1.5, 0), dout = random_floats(N*C, 1, 0);
+    Floats out(N*C), lse(N*NH), dqkv(N*3*C);
+    Array<real> d_qkv(qkv), d_dout(dout), d_out(N*C), d_dqkv(N*3*C);
+    Array<float> d_lse(N*NH);
+    Array<float2> d_rows(N*NH);
+    c_attention_forward(out.data(), lse.data(), qkv.data(), B, T, 0, C, NH);
+    attention_forward(d_out, d_lse, d_qkv, B, T, 0, C, NH, gpu.stream);
+    check_close("out", d_out.get(), out, after_roundings(2));   // the weights', the result's
+    check_close("lse", d_lse.get(), lse, 1e-5);
+
+    out = d_out.get();                               // both go back from the same numbers
+    c_attention_backward(dqkv.data(), dout.data(), qkv.data(), out.data(), lse.data(), B, T, C, NH);
+    attention_backward(d_dqkv, d_rows, d_dout, d_qkv, d_out, d_lse, B, T, C, NH, gpu.stream);
+    Floats ours = d_dqkv.get();
+    static const char *const names[] = { "dq", "dk", "dv" };
+    for (int i = T > 1 ? 0 : 2; i < 3; i++)          // with one key, dq and dk are only rounding
+        check_close(names[i], columns(ours, 3*C, i*C, C), columns(dqkv, 3*C, i*C, C),
+                    after_roundings(2));             // that of p or ds, the result's
+}
+
+// T around the edges of tiles, HS that fill a tile and that do not, and that take the plain way.
+TEST(attention) {
+    static const int sizes[][4] = {
+        {1, 1, 1, 8}, {2, 7, 3, 8}, {1, 33, 2, 5*8}, {3, 31, 8, 5}, {1, 64, 1, 64}, {2, 65, 2, 64},
+        {1, 129, 1, 64}, {1, 300, 1, 64}, {1, 150, 2, 32}, {1, 130, 1, 80}, {1, 99, 1, 128},
+    };
+    for (const int *s : sizes) check_attention(s[0], s[1], s[2], s[3]);
+}
+
+// Rows first ... T-1 alone, from the keys and values of all, as generation asks for them.
+TEST(attention_from_a_cache) {
+    static const int sizes[][4] = {
+        {1, 0, 1, 64}, {97, 96, 2, 64}, {97, 90, 2, 64}, {200, 129, 1, 64}, {140, 127, 1, 24},
+        {70, 65, 1, 128}, {41, 33, 8, 3},
+    };
+    for (const int *s : sizes) {
+        int T = s[0], first = s[1], NH = s[2], C = NH*s[3];
+        shape_is("T=%d first=%d NH=%d HS=%d", T, first, NH, s[3]);
+        Floats qkv = random_floats(T*3*C, 1.5, 0), out(T*C), lse(T*NH);
+        Array<real> d_qkv(qkv), d_out(T*C);
+        Array<float> d_lse(T*NH);
+        c_attention_forward(out.data(), lse.data(), qkv.data(), 1, T, 0, C, NH);
+        attention_forward(d_out, d_lse, d_qkv, 1, T, first, C, NH, gpu.stream);
+        Floats ours = d_out.get(), ours_lse = d_lse.get();
+        for (int i = 0; i < first*C; i++) CHECK(isnan(ours[i]));
+        for (int i = 0; i < T*NH; i++)
+            if (i % T < first) { CHECK(isnan(ours_lse[i])); ours_lse[i] = lse[i] = 0.0f; }
+        check_close("out", Floats(ours.begin() + first*C, ours.end()),
+                    Floats(out.begin() + first*C, out.end()), after_roundings(2));
+        check_close("lse", ours_lse, lse, 1e-5);
+    }
+}
+
+TEST(gelu) {
+    for (int packs : { 1, 41, 259 }) {
+        int n = packs*PACK;
+        shape_is("n=%d", n);
+        Floats x = random_floats(n, 3, 0), dout = random_floats(n, 1, 0), out(n), dx(n);
+        Array<real> d_x(x), d_dout(dout), d_out(n);
+        c_gelu_forward(out.data(), x.data(), n);
+        gelu_forward(d_out, d_x, n, gpu.stream);
+        check_close("out", d_out.get(), out, after_roundings(1));
+        c_gelu_backward(dx.data(), dout.data(), x.data(), n);
+        gelu_backward(d_dout, d_dout, d_x, n, gpu.stream);           // in place
+        check_close("dx", d_dout.get(), dx, after_roundings(1));
+    }
+}
+
+static void check_linear_gelu(int N, int C, int OC) {
+    shape_is("N=%d C=%d OC=%d", N, C, OC);
+    Floats x = random_floats(N*C, 1, 0), w = random_floats(C*OC, 0.3, 0);
+    Floats b = random_floats(OC, 1, 0), pre(N*OC), out(N*OC);
+    Array<real> d_x(x), d_w(w), d_b(b), d_pre(N*OC), d_out(N*OC);
+    c_linear_forward(pre.data(), x.data(), w.data(), b.data(), N, C, OC);
+    c_gelu_forward(out.data(), pre.data(), pre.size());
+    linear_gelu_forward(d_out, d_pre, d_x, d_w, d_b, N, C, OC, &gpu);
+    check_close("pre", d_pre.get(), pre, after_roundings(1));
+    check_close("gelu(pre)", d_out.get(), out, after_roundings(2));
+
+    Floats dout = random_floats(N*C, 1, 0), dpre(N*OC), dw = halves(OC*C), db = halves(C);
+    Array<real> d_w2(w), d_dout(dout), d_dpre(N*OC);
+    Array<float> d_dw(dw), d_db(db);
+    pre = d_pre.get();
+    out = d_out.get();                               // both go back from the same numbers
+    c_linear_backward(dpre.data(), dw.data(), db.data(), dout.data(), out.data(), w.data(),
+                      N, OC, C);
+    c_gelu_backward(dpre.data(), dpre.data(), pre.data(), dpre.size());
+    gelu_linear_backward(d_dpre, d_dw, d_db, d_dout, d_out, d_pre, d_w2, N, OC, C, &gpu);
+    check_close("dpre", d_dpre.get(), dpre, after_roundings(2));     // before and after gelu'
+    check_close("dw", d_dw.get(), dw, 1e-5);
+    check_close("db", d_db.get(), db, 1e-5);
+}
+
+TEST(linear_gelu) {
+    check_linear_gelu(1, 8, 32);
+    check_linear_gelu(37, 24, 96);
+    check_linear_gelu(130, 40, 160);
+}
+
+static void check_xent(int N, int V) {
+    int Vp = padded_vocab(V);
+    shape_is("N=%d V=%d", N, V);
+    Ints target = random_tokens(N, V);
+    Floats logits = random_floats((size_t)N*Vp, 2, 0), loss(N), lse(N);    // padding holds numbers
+    Array<int> d_target(target);
+    Array<real> d_logits(logits);
+    Array<float> d_loss(N), d_lse(N), d_loss2(N), d_lse2(N);
+    c_xent_forward(loss.data(), lse.data(), logits.data(), target.data(), N, V, Vp);
+    xent_forward(d_loss, d_lse, d_logits, d_target, N, V, Vp, gpu.stream);
+    check_close("loss", d_loss.get(), loss, 1e-5);
+    check_close("lse", d_lse.get(), lse, 1e-5);
+    CHECK(d_logits.get() == logits);                 // left alone
+    c_xent_backward(logits.data(), lse.data(), target.data(), 0.25f, N, V, Vp);
+    xent_forward_backward(d_loss2, d_lse2, d_logits, d_target, 0.25f, N, V, Vp, gpu.stream);
+    check_close("loss, both ways", d_loss2.get(), loss, 1e-5);
+    check_close("lse, both ways", d_lse2.get(), lse, 1e-5);
+    check_close("dlogits", d_logits.get(), logits, after_roundings(1));
+}
+
+TEST(xent) {
+    check_xent(1, 3);
+    check_xent(7, 61);
+    check_xent(5, 1031);
+    check_xent(3, 9001);                             // blocks of 1024 threads
+}
+
+static void check_classifier(int N, int rows, int C, int V) {
+    int Vp = padded_vocab(V);
+    shape_is("N=%d rows=%d C=%d V=%d", N, rows, C, V);
+    Ints target = random_tokens(N, V);
+    Floats x = random_floats(N*C, 1, 0), wte = random_floats(Vp*C, 1/sqrt(C), 0);
+    Floats loss(N), lse(N), dx(N*C), dwte = halves(Vp*C);
+    for (int i = V*C; i < Vp*C; i++) wte[i] = 0.0f;
+    Array<int> d_target(target);
+    Array<real> d_x(x), d_wte(wte), d_logits((size_t)rows*Vp), d_dx(N*C);
+    Array<float> d_loss(N), d_lse(N), d_dwte(dwte), d_loss2(N);
+    c_classifier_backward(dx.data(), dwte.data(), loss.data(), lse.data(), x.data(), wte.data(),
+                          target.data(), 0.25f, N, C, V);
+    classifier_forward(d_loss, d_lse, d_logits, d_x, d_wte, d_target, N, rows, C, V, Vp, &gpu);
+    // Logits are rounded; they are about 1, losses 3 to 5, and move by as much as the logits.
+    check_close("loss", d_loss.get(), loss, after_roundings(1));
+    classifier_backward(d_dx, d_dwte, d_loss2, d_lse, d_logits, d_x, d_wte, d_target, 0.25f,
+                        N, rows, C, V, Vp, &gpu);
+    check_close("loss, both ways", d_loss2.get(), loss, after_roundings(1));
+    check_close("dx", d_dx.get(), dx, after_roundings(3));           // logits, dlogits, dx
+    check_close("dwte", d_dwte.get(), dwte, after_roundings(2));
+}
+
+TEST(classifier) {
+    check_classifier(1, 1, 8, 61);
+    check_classifier(7, 3, 24, 61);
+    check_classifier(33, 33, 40, 130);
+    check_classifier(65, 32, 16, 200);
+}
+
+// ---- the whole model ----
+
+// Two models of one size, with the same parameters.
+typedef struct { Model m; CModel *c; Floats start; } Twins;
+static const Config small = { 2, 3, 24, 61, 16 };            // heads of 8
+static const Config wide = { 2, 2, 128, 300, 160 };          // heads of 64
+static const float adamw[5] = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f };
+
+// As they are initialised, and moved a little, so that no gain is 1 and no bias 0.
+static void twins_open(Twins *t, const Config *c, int B, int T, Recompute recompute) {
+    t->c = c_model_open(c, B, T, 5);
+    model_init(&t->m, c, B, T, TRAIN, recompute, &gpu);
+    Rng moved = rng_make(6, 0);
+    float *p = c_model_params(t->c);
+    for (size_t i = 0; i < t->m.n_params; i++)
+        p[i] = (float)(real)(float)(p[i] + 0.05*rng_normal(&moved));
+    t->start.assign(p, p + t->m.n_params);
+    memcpy(t->m.host_params, p, t->m.n_params * sizeof *p);
+    model_send_params(&t->m);
+}
+
+static void twins_close(Twins *t) {
+    model_free(&t->m);
+    c_model_close(t->c);
+}
+
+// A flat buffer of the GPU as the CPU has it, without the rows that pad the vocabulary.
+static Floats fetch(const Model *m, const float *flat) {
+    Floats x(m->n_params);
+    flat_copy(x.data(), flat, m, cudaMemcpyDeviceToHost);
+    return x;
+}
+
+// Over a whole model, errors of different roundings are as often of one sign as of the other and
+// add up in squares. A block rounds 12 tensors forward and about as many backward.
+static double after_blocks(int L) {
+    return 1e-5 + (sizeof(real) < sizeof(float) ? sqrt(24.0*L) / 256.0 : 0.0);
+}
+
+// The largest relative error of a tensor. Adding a constant to every key changes no softmax, so the
+// K part of qkv_b has no gradient but rounding, which AdamW divides by itself: it is left out.
+static double worst_tensor(const Config *c, Floats ours, Floats theirs, char *name) {
+    double most = 0.0;
+    for (int i = 0; i < gpt2_n_tensors(c); i++) {
+        Tensor t = gpt2_tensor(c, i);
+        for (int k = c->C; t.kind == QKV_B && k < 2*c->C; k++)
+            ours[t.offset + k] = theirs[t.offset + k] = 0.0f;
+        double error = relative_error(&ours[t.offset], &theirs[t.offset], t.count);
+        if (!(error <= most)) {
+            most = error;
+            strcpy(name, t.key);
+        }
+    }
+    return most;
+}
+
+static double forward_backward(Model *m, const Ints &inputs, const Ints &targets, int B, int T) {
+    gradients_zero(m);
+    model_send_batch(m, inputs.data(), targets.data(), (size_t)B*T);
+    model_forward(m, B, T, 0);
+    model_backward(m, 1.0f / (float)(B*T), B, T);
+    gradients_norm(m);                               // brings the loss, too
+    return m->host_totals->loss / (B*T);
+}
+
+static double c_forward_backward(CModel *m, const Ints &inputs, const Ints &targets, int B, int T) {
+    c_gradients_zero(m);
+    return c_model_backward(m, inputs.data(), targets.data(), 1.0f / (float)(B*T), B, T) / (B*T);
+}
+
+static void check_model(const Config *c, int B, int T, Recompute recompute) {
+    Twins t;
+    char where[48] = "";
+    twins_open(&t, c, B, T, recompute);
+    Ints inputs = random_tokens(B*T, c->V), targets = random_tokens(B*T, c->V);
+    double loss = forward_backward(&t.m, inputs, targets, B, T);
+    double c_loss = c_forward_backward(t.c, inputs, targets, B, T);
+    double norm = sqrt(t.m.host_totals->norm_squared), c_norm = c_gradients_norm(t.c);
+    double bound = after_blocks(c->L);
+    Floats c_grads(c_model_grads(t.c), c_model_grads(t.c) + t.m.n_params);
+    double error = worst_tensor(c, fetch(&t.m, t.m.grads), c_grads, where);
+    printf("    C=%d, T=%d: loss %.1g, norm %.1g, gradients %.1g at worst, in %s\n", c->C, T,
+           fabs(loss/c_loss - 1), fabs(norm/c_norm - 1), error, where);
+    CHECK_MSG(fabs(loss - c_loss) <= after_roundings(1)*c_loss, "loss %g, not %g", loss, c_loss);
+    CHECK_MSG(fabs(norm - c_norm) <= bound*c_norm, "norm %g, not %g", norm, c_norm);
+    CHECK_MSG(error <= bound, "gradient of %s: %.2g, at most %.2g", where, error, bound);
+    double again = model_loss(&t.m, (size_t)B*T) / (B*T);            // as evaluation does
+    CHECK_MSG(fabs(again - loss) <= 1e-6*loss, "loss forward %g, and backward %g", again, loss);
+    twins_close(&t);
+}
+
+TEST(loss_and_every_gradient) {
+    check_model(&small, 5, 11, RECOMPUTE_NONE);
+    check_model(&wide, 2, 150, RECOMPUTE_NONE);
+    check_model(&small, 1, 1, RECOMPUTE_BLOCK);
+    check_model(&wide, 1, 129, RECOMPUTE_BLOCK);
+}
+
+// AdamW alone: both get the same gradients, ten times. Masters and moments are fp32 in every build.
+TEST(adamw_updates) {
+    Twins t;
+    twins_open(&t, &small, 1, 1, RECOMPUTE_NONE);
+    shape_is("ten steps");
+    size_t n = t.m.n_params, padded = gpt2_n_params(&t.m.padded);
+    AdamW o = { adamw[0], adamw[1], adamw[2], adamw[3], adamw[4] };
+    for (int step = 1; step <= 10; step++) {
+        Floats g(n);
+        for (float &x : g) x = (float)rng_normal(&rng);
+        memcpy(c_model_grads(t.c), g.data(), n * sizeof(float));
+        flat_copy(t.m.grads, g.data(), &t.m, cudaMemcpyHostToDevice);
+        double norm = gradients_norm(&t.m), c_norm = c_gradients_norm(t.c);
+        CHECK_MSG(fabs(norm - c_norm) <= 1e-12*c_norm, "norm %g, not %g", norm, c_norm);
+        model_update(&t.m, o, 0.7f, step);
+        c_model_update(t.c, adamw, 0.7f, step);
+    }
+    model_fetch(&t.m);
+    const float *c[3] = { c_model_params(t.c), c_model_m(t.c), c_model_v(t.c) };
+    const float *ours[3] = { t.m.host_params, t.m.host_m, t.m.host_v };
+    for (int i = 0; i < 3; i++)
+        check_close("parameters, m, v", Floats(ours[i], ours[i] + n), Floats(c[i], c[i] + n), 1e-6);
+    Floats moved(n), c_moved(n);
+    for (size_t i = 0; i < n; i++) {
+        moved[i] = ours[0][i] - t.start[i];
+        c_moved[i] = c[0][i] - t.start[i];
+    }
+    check_close("what parameters moved by", moved, c_moved, 1e-4);   // 2^-24 of 1, beside 0.01
+    std::vector<real> read(padded);                  // what layers read: the masters, rounded
+    Floats masters(padded);
+    CUDA_CHECK(cudaMemcpy(read.data(), t.m.params, padded * sizeof(real), cudaMemcpyDeviceToHost));
+    CUDA_CHECK(cudaMemcpy(masters.data(), t.m.masters, padded * 4, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < padded; i++)
+        CHECK_MSG((float)read[i] == (float)(real)masters[i], "parameter %zu is stale", i);
+    twins_close(&t);
+}
+static float clip_scale(double norm) { return norm > 1.0 ? (float)(1.0 / norm) : 1.0f; }
+
+static double update(Model *m, const Ints &inputs, const Ints &targets, int B, int T, int step) {
+    AdamW o = { adamw[0], adamw[1], adamw[2], adamw[3], adamw[4] };
+    double loss = forward_backward(m, inputs, targets, B, T);
+    model_update(m, o, clip_scale(sqrt(m->host_totals->norm_squared)), step);
+    return loss;
+}
+
+static double c_update(CModel *m, const Ints &inputs, const Ints &targets, int B, int T, int step) {
+    double loss = c_forward_backward(m, inputs, targets, B, T);
+    c_model_update(m, adamw, clip_scale(c_gradients_norm(m)), step);
+    return loss;
+}
+
+// Ten updates on two batches in turn. Each moves a parameter by about 1e-3 whatever the size of its
+// gradient, so where that is smaller than its error, the twins may go opposite ways. If the error
+// is a part e of the gradient's norm, that happens to a part e of the parameters, each then twice
+// its way apart: 2 sqrt(e) in all, by the norm of what they moved. In fp32 few are so small.
+TEST(ten_updates) {
+    enum { B = 5, T = 11 };
+    Twins t;
+    char where[48] = "";
+    twins_open(&t, &small, B, T, RECOMPUTE_NONE);
+    Ints tokens[2] = { random_tokens(B*T, small.V), random_tokens(B*T, small.V) };
+    for (int step = 1; step <= 10; step++) {
+        double loss = update(&t.m, tokens[step % 2], tokens[0], B, T, step);
+        double c_loss = c_update(t.c, tokens[step % 2], tokens[0], B, T, step);
+        CHECK_MSG(fabs(loss - c_loss) <= after_roundings(1)*c_loss, "step %d: loss %g, not %g",
+                  step, loss, c_loss);
+    }
+    Floats moved = fetch(&t.m, t.m.masters), c_moved(t.m.n_params);
+    for (size_t i = 0; i < moved.size(); i++) {
+        moved[i] -= t.start[i];
+        c_moved[i] = c_model_params(t.c)[i] - t.start[i];
+    }
+    double error = worst_tensor(&small, moved, c_moved, where);
+    double all = relative_error(moved.data(), c_moved.data(), moved.size());
+    printf("    moved %.1g otherwise, at worst %.1g, in %s\n", all, error, where);
+    double bound = sizeof(real) == sizeof(float) ? 1e-4 : 2.0 * sqrt(after_blocks(small.L));
+    CHECK_MSG(error <= bound, "%s moved otherwise: %.2g, at most %.2g", where, error, bound);
+    twins_close(&t);
+}
+
+// The parameters and the last gradients of three updates.
+static Floats three_updates(const Config *c, int B, int T, Recompute recompute) {
+    Twins t;
+    Rng rng_before = rng;
+    twins_open(&t, c, B, T, recompute);
+    Ints inputs = random_tokens(B*T, c->V), targets = random_tokens(B*T, c->V);
+    for (int step = 1; step <= 3; step++) update(&t.m, inputs, targets, B, T, step);
+    Floats all = fetch(&t.m, t.m.masters), grads = fetch(&t.m, t.m.grads);
+    all.insert(all.end(), grads.begin(), grads.end());
+    twins_close(&t);
+    rng = rng_before;
+    return all;
+}
+
+// With EMULATOR_SHUFFLE threads run in another order each time: what depended on it would show.
+TEST(same_bits_each_time) {
+    Floats first = three_updates(&small, 5, 11, RECOMPUTE_NONE);
+    CHECK(three_updates(&small, 5, 11, RECOMPUTE_NONE) == first);
+    first = three_updates(&wide, 2, 150, RECOMPUTE_NONE);
+    CHECK(three_updates(&wide, 2, 150, RECOMPUTE_NONE) == first);
+}
+
+TEST(recomputing_changes_no_bit) {
+    CHECK(three_updates(&small, 5, 11, RECOMPUTE_BLOCK)
+          == three_updates(&small, 5, 11, RECOMPUTE_NONE));
+    static const Config deep = { 4, 2, 32, 61, 64 };
+    CHECK(three_updates(&deep, 3, 33, RECOMPUTE_BLOCK)
+          == three_updates(&deep, 3, 33, RECOMPUTE_NONE));
+}
+
+// Fifty updates on fresh batches of a text that can be learned: the same losses as the CPU's.
+TEST(fifty_losses_are_the_cpus) {
+    enum { B = 4, T = 16 };
+    Twins t;
+    double most = 0.0, first = 0.0, loss = 0.0;
+    twins_open(&t, &small, B, T, RECOMPUTE_NONE);
+    for (int step = 1; step <= 50; step++) {
+        Ints inputs = random_tokens(B*T, small.V), targets(B*T);
+        for (int i = 0; i < B*T; i++) targets[i] = (inputs[i]*3 + 1) % 11;
+        loss = update(&t.m, inputs, targets, B, T, step);
+        double c_loss = c_update(t.c, inputs, targets, B, T, step);
+        most = fmax(most, fabs(loss - c_loss) / c_loss);
+        if (step == 1) first = loss;
+    }
+    printf("    from %.4f to %.4f, apart by %.1g at most\n", first, loss, most);
+    CHECK_MSG(loss < first - 1.0, "it learned nothing: %g", loss);
+    CHECK_MSG(most <= (sizeof(real) == sizeof(float) ? 1e-4 : 1.0/256), "%.2g", most);
+    twins_close(&t);
+}
+
+// Generation: rows at a time, with what earlier calls left in the cache, against the CPU's whole
+// pass.
+TEST(cached_rows_equal_a_full_pass) {
+    static const int ends[] = { 1, 2, 5, 6, 7, 16 };     // rows at a time: 1, 1, 3, 1, 1, 9
+    Twins t;
+    twins_open(&t, &small, 1, 16, RECOMPUTE_NONE);
+    Ints text = random_tokens(16, small.V);
+    for (int i = 0, done = 0; i < 6; done = ends[i++]) {
+        model_send_batch(&t.m, text.data(), NULL, ends[i]);
+        model_forward(&t.m, 1, ends[i], done);
+        const float *ours = next_logits(&t.m, ends[i] - 1);
+        const float *theirs = c_model_logits(t.c, text.data(), ends[i]);
+        shape_is("%d tokens, %d of them new", ends[i], ends[i] - done);
+        check_close("logits", Floats(ours, ours + small.V), Floats(theirs, theirs + small.V),
+                    after_blocks(small.L));
+    }
+    twins_close(&t);
+}
+
+// ---- which tests run: all, or those that are named ----
+
+static int names;
+static char **named;
+
+static void run(const char *name, void (*body)(void)) {
+    bool wanted = names == 0;
+    for (int i = 0; i < names; i++) wanted = wanted || strcmp(named[i], name) == 0;
+    if (!wanted) return;
+    worst = 0.0;
+    rng = rng_make(1, 0);
+    test_run(name, body);
+    if (worst > 0.0) printf("    errors up to %.2g of what they may be\n", worst);
+}
+#define RUN_NAMED(name) run(#name, name)
+
+int main(int argc, char **argv) {
+    names = argc - 1;
+    named = argv + 1;
+    gpu_open(&gpu, false);
+    RUN_NAMED(embedding);
+    RUN_NAMED(layernorm);
+    RUN_NAMED(linear);
+    RUN_NAMED(attention);
+    RUN_NAMED(attention_from_a_cache);
+    RUN_NAMED(gelu);
+    RUN_NAMED(linear_gelu);
+    RUN_NAMED(xent);
+    RUN_NAMED(classifier);
+    RUN_NAMED(loss_and_every_gradient);
+    RUN_NAMED(adamw_updates);
+    RUN_NAMED(ten_updates);
+    RUN_NAMED(same_bits_each_time);
+    RUN_NAMED(recomputing_changes_no_bit);
+    RUN_NAMED(fifty_losses_are_the_cpus);
+    RUN_NAMED(cached_rows_equal_a_full_pass);
+    gpu_close(&gpu);
+    return test_end();
+}
