@@ -1,42 +1,101 @@
 #!/usr/bin/env bash
-# The part of `make bench` that looks at others: the tokenizer beside tiktoken, and the character
-# model of scripts/shakespeare.sh beside PyTorch, in alternation, on 1 and 2 threads. What is not
-# installed is left out, and said.
+# The part of `make bench` that looks at others: the tokenizer beside tiktoken, and whole training
+# steps beside PyTorch, in turn, at its own best settings. What is not installed is left out, and
+# said.
+#
+#     scripts/bench_others.sh            the character model in fp32
+#     scripts/bench_others.sh --full     with bf16 autocast and torch.compile too, and GPT-2 124M
+#
+# PYTHONS lists the interpreters to look for PyTorch in; versions met before are passed over.
 set -u
-cd "$(dirname "$0")/.."
-unset OPENBLAS_CORETYPE        # it would pick OpenBLAS's kernel for another processor
+cd "$(dirname "$0")/.." || exit 1
+. scripts/bench_lib.sh
+full=${1:-}
 data=${BATCHWISE_DATA:-data}
 vocabulary=$data/gpt2.tiktoken text=$data/tinyshakespeare.txt
+PYTHONS=${PYTHONS:-"${PYTHON:-python3} /usr/bin/python3"}
 
-python_with() {                # the first python3 that can import the modules
-    for python in "${PYTHON:-python3}" /usr/bin/python3; do
-        "$python" -c "import $1" 2>/dev/null && echo "$python" && return
+# ---- tokenizer ----
+
+compare_tokenizer() {
+    local python
+    echo "tokenizer, GPT-2's vocabulary, Tiny Shakespeare"
+    "$build/bench_tokenizer" "$vocabulary" "$text"
+    for python in $PYTHONS; do
+        "$python" -c "import tiktoken" 2> /dev/null || continue
+        "$python" dev/reference/bench_tiktoken.py "$vocabulary" "$text"
+        return
     done
+    echo "tiktoken is not installed: not compared"
 }
 
 echo
-if [ -f "$vocabulary" ] && [ -f "$text" ]; then
-    echo "tokenizer, GPT-2's vocabulary, Tiny Shakespeare"
-    build/bench_tokenizer "$vocabulary" "$text"
-    python=$(python_with tiktoken)
-    if [ -n "$python" ]; then "$python" dev/reference/bench_tiktoken.py "$vocabulary" "$text"
-    else echo "tiktoken is not installed: not compared"; fi
+if [ -f "$vocabulary" ] && [ -f "$text" ]; then compare_tokenizer
 else
-    echo "tokenizer: needs $vocabulary and $text (dev/data/fetch_gpt2_vocab.sh, fetch_shakespeare.sh)"
+    echo "tokenizer: needs $vocabulary and $text" \
+        "(dev/data/fetch_gpt2_vocab.sh, fetch_shakespeare.sh)"
 fi
 
-echo
-python=$(python_with torch)
-if [ -z "$python" ]; then echo "PyTorch is not installed: not compared"; exit 0; fi
-milliseconds() { sed -n 's/.*"ms_per_iteration": \([0-9.]*\).*/\1/p'; }
-for threads in 1 2; do
-    for round in 1 2 3; do
-        theirs=$("$python" dev/reference/gpt2.py bench --layers 4 --heads 4 --channels 128 \
-            --seq-len 64 --batch 12 --vocab 257 --threads $threads --steps 60 2>/dev/null | milliseconds)
-        ours=$(OMP_NUM_THREADS=$threads build/bench "characters" \
-            | sed -n 's/.*: \([0-9.]*\) ms a step.*/\1/p')
-        awk -v t="$theirs" -v o="$ours" -v n=$threads 'BEGIN {
-            printf "characters, threads: %d   here %6.1f ms   PyTorch %6.1f ms   ratio %.2f\n",
-                   n, o, t, t / o }'
+# ---- training steps ----
+
+# settings: how many threads and steps a round; bench's name for it; gpt2.py's flags for the same.
+characters="--layers 4 --heads 4 --channels 128 --vocab 257 --batch 12 --seq-len 64"
+gpt2_124m="--layers 12 --heads 12 --channels 768 --vocab 50257 --batch 4 --seq-len"
+settings() {
+    echo "1 10 characters, B=12 T=64|$characters"
+    echo "2 10 characters, B=12 T=64|$characters"
+    [ -n "$full" ] || return
+    echo "2 1 124M, B=4 T=64|$gpt2_124m 64"
+    echo "2 1 124M, B=4 T=1024|$gpt2_124m 1024"
+}
+modes() {                      # modes VERSION: the flags worth trying in that PyTorch
+    echo "fp32|"
+    [ -n "$full" ] || return
+    echo "bf16|--dtype bf16"
+    case $1 in 1.*) return ;; esac
+    echo "fp32, compiled|--compile"
+    echo "bf16, compiled|--dtype bf16 --compile"
+}
+
+# compare PYTHON VERSION MODE FLAGS: the left contestant against PyTorch.
+compare() {
+    local rounds=3 label
+    [ -n "$full" ] && rounds=5
+    label="PyTorch ${2%%+*} $3"
+    start_contestant right "$1" dev/reference/gpt2.py bench --rounds --threads "$threads" \
+        --steps "$steps" $flags $4
+    if in_turn $rounds 900; then
+        printf '  %-28s %9.1f ms   here %9.1f ms   %5.2f times as fast here\n' \
+            "$label" "$right" "$left" "$ratio"
+        put_result "{\"name\":\"$name, threads $threads, beside $label\",\"precision\":\
+\"${PRECISION:-fp32}\",\"threads\":$threads,\"rounds\":$rounds,\"step_ms\":$left,\
+\"pytorch_step_ms\":$right,\"ratio\":$ratio}"
+    else
+        printf '  %-28s not compared: %s\n' "$label" "$why"
+    fi
+    stop_contestant right
+}
+
+# compare_all: the setting in $threads $steps $name $flags, with every PyTorch.
+compare_all() {
+    local seen='' python version
+    echo
+    echo "$name, threads: $threads, a training step"
+    start_contestant left env OMP_NUM_THREADS="$threads" "$build/bench" --rounds "$steps" "$name"
+    for python in $PYTHONS; do
+        version=$("$python" -c "import torch; print(torch.__version__)" 2> /dev/null) || continue
+        case "$seen " in *" $version "*) continue ;; esac
+        seen="$seen $version"
+        while IFS='|' read -r mode extra; do
+            compare "$python" "$version" "$mode" "$extra"
+        done < <(modes "$version")
     done
-done
+    stop_contestant left
+    [ -n "$seen" ] || echo "  PyTorch is not installed: not compared"
+}
+
+while IFS='|' read -r what flags; do
+    read -r threads steps name <<< "$what"
+    compare_all
+done < <(settings)
+write_bench_json

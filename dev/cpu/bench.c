@@ -1,38 +1,47 @@
-// make bench: what a training step costs on this machine, layer by layer.
+// make bench: what this machine can do, and what a training step costs on it, layer by layer.
 //
-// Each model runs in a process of its own, so that its peak memory is its own. The whole step is
-// timed as the trainer runs it; then every layer alone, on the same buffers, as often as a step
-// calls it. Shares are of the sum of the layers, which should come close to the step: both are
-// printed. All of them together write bench.json. On a busy machine only ratios within one run mean
-// anything.
+// Each setting runs in a process of its own, so that its peak memory is its own. The whole step is
+// timed as the trainer runs it, in turn with the same step on one thread and with the machine's
+// multiply-add peak; then every layer alone, on the same buffers, as often as a step calls it.
+// Shares are of the sum of the layers, which should come close to the step: both are printed.
 //
-//     build/bench               all models
-//     build/bench NAME...       those whose name begins so
+// Floors. No step can be faster than its multiply-adds at the machine's peak and then the
+// optimizer's traffic at the speed of a plain stream, both measured in the same process. FLOP are
+// counted as dev/lib/gpt2.h does: 6 a weight and token, attention as if it were not causal.
+//
+//     build/bench [--full] [NAME...]     the settings whose name begins so, else all of them
+//     build/bench --rounds STEPS NAME    for each line on standard input STEPS steps are timed, and
+//                                        milliseconds a step printed: scripts/bench_lib.sh
 #define main train_gpt2_main
 #include "../../train_gpt2.c"
 #undef main
 #undef PROGRAM
 #define PROGRAM "bench"
-#include <sys/resource.h>
 #include <sys/wait.h>
+#include "timing.h"
 
-typedef struct { const char *name; Config c; int B, T, steps; } Setting;   // steps 0: generates
+typedef struct Setting Setting;
 
-static const Setting settings[] = {
-    { "characters, B=12 T=64", { 4, 4, 128, 257, 64 }, 12, 64, 50 },
-    { "124M, B=4 T=64", { 12, 12, 768, 50257, 1024 }, 4, 64, 5 },
-    { "124M, B=4 T=1024", { 12, 12, 768, 50257, 1024 }, 4, 1024, 3 },
-    { "generate 124M", { 12, 12, 768, 50257, 1024 }, 1, 1024, 0 },
+struct Setting {
+    const char *name;
+    void (*run)(const Setting *, Log *);
+    Config c;
+    int B, T;
+    int rounds, burst;       // a round is `burst` steps between two looks at the clock
+    int one_thread;          // how many rounds are also run on one thread
+    int blocks;              // of how many blocks the layers are timed, for all of them
 };
 
 typedef struct {
     Model m;
     int B, T, *tokens, *targets;
     size_t N;
-    Block w, d;                        // of block 0, which stands for all
+    Block w, d;              // of the block whose layers are being timed
+    BlockActs *a;
+    const float *x;          // what that block reads
 } Bench;
 
-// ---- a layer at a time; each function does one layer's work of one block ----
+// ---- a layer at a time; each function does one layer's work of one block, there and back ----
 
 static void embedding_part(Bench *b) {
     Model *m = &b->m;
@@ -43,10 +52,10 @@ static void embedding_part(Bench *b) {
 }
 
 static void layernorm_part(Bench *b) {
-    BlockActs *a = &b->m.acts[0];
-    layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, b->m.x_in, b->w.ln1_gain, b->w.ln1_bias,
+    BlockActs *a = b->a;
+    layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, b->x, b->w.ln1_gain, b->w.ln1_bias,
                       b->N, b->m.c.C);
-    layernorm_backward(b->m.dx_branch, b->d.ln1_gain, b->d.ln1_bias, b->m.dx, b->m.x_in,
+    layernorm_backward(b->m.dx_branch, b->d.ln1_gain, b->d.ln1_bias, b->m.dx, b->x,
                        a->ln1_mean, a->ln1_rstd, b->w.ln1_gain, b->N, b->m.c.C);
 }
 
@@ -58,12 +67,12 @@ static void linear_part(Bench *b, float *out, float *dout, float *dx, const floa
 
 static void qkv_part(Bench *b) {
     int C = b->m.c.C;
-    linear_part(b, b->m.acts[0].qkv, b->m.dqkv, b->m.dx_branch, b->m.acts[0].ln1, b->w.qkv_w,
-                b->w.qkv_b, b->d.qkv_w, b->d.qkv_b, C, 3*C);
+    linear_part(b, b->a->qkv, b->m.dqkv, b->m.dx_branch, b->a->ln1, b->w.qkv_w, b->w.qkv_b,
+                b->d.qkv_w, b->d.qkv_b, C, 3*C);
 }
 
 static void attention_part(Bench *b) {
-    BlockActs *a = &b->m.acts[0];
+    BlockActs *a = b->a;
     attention_forward(a->att, a->att_lse, b->m.scores, a->qkv, b->B, b->T, 0, b->m.c.C, b->m.c.NH);
     attention_backward(b->m.dqkv, b->m.scores, b->m.dx, a->qkv, a->att, a->att_lse, b->B, b->T,
                        b->m.c.C, b->m.c.NH);
@@ -71,31 +80,31 @@ static void attention_part(Bench *b) {
 
 static void att_proj_part(Bench *b) {
     int C = b->m.c.C;
-    linear_part(b, b->m.acts[0].x_mid, b->m.dx, b->m.dx_branch, b->m.acts[0].att, b->w.att_proj_w,
+    linear_part(b, b->a->x_mid, b->m.dx, b->m.dx_branch, b->a->att, b->w.att_proj_w,
                 b->w.att_proj_b, b->d.att_proj_w, b->d.att_proj_b, C, C);
 }
 
 static void fc_part(Bench *b) {
     int C = b->m.c.C;
-    linear_part(b, b->m.acts[0].fc, b->m.dfc, b->m.dx_branch, b->m.acts[0].ln2, b->w.fc_w,
-                b->w.fc_b, b->d.fc_w, b->d.fc_b, C, 4*C);
+    linear_part(b, b->a->fc, b->m.dfc, b->m.dx_branch, b->a->ln2, b->w.fc_w, b->w.fc_b,
+                b->d.fc_w, b->d.fc_b, C, 4*C);
 }
 
 static void gelu_part(Bench *b) {
     size_t n = b->N * 4 * b->m.c.C;
-    gelu_forward(b->m.acts[0].gelu, b->m.acts[0].fc, n);
-    gelu_backward(b->m.dfc, b->m.dfc, b->m.acts[0].fc, n);
+    gelu_forward(b->a->gelu, b->a->fc, n);
+    gelu_backward(b->m.dfc, b->m.dfc, b->a->fc, n);
 }
 
 static void mlp_proj_part(Bench *b) {
     int C = b->m.c.C;
-    linear_part(b, b->m.acts[0].x_out, b->m.dx, b->m.dfc, b->m.acts[0].gelu, b->w.mlp_proj_w,
-                b->w.mlp_proj_b, b->d.mlp_proj_w, b->d.mlp_proj_b, 4*C, C);
+    linear_part(b, b->a->x_out, b->m.dx, b->m.dfc, b->a->gelu, b->w.mlp_proj_w, b->w.mlp_proj_b,
+                b->d.mlp_proj_w, b->d.mlp_proj_b, 4*C, C);
 }
 
 static void residual_part(Bench *b) {
     size_t n = b->N * b->m.c.C;
-    residual_forward(b->m.acts[0].x_mid, b->m.x_in, b->m.dx_branch, n);
+    residual_forward(b->a->x_mid, b->x, b->m.dx_branch, n);
     residual_forward(b->m.dx, b->m.dx, b->m.dx_branch, n);
 }
 
@@ -106,36 +115,44 @@ static void classifier_part(Bench *b) {
                         b->N, m->logit_rows, m->c.C, m->c.V, (int)padded_vocab(&m->c));
 }
 
-static void optimizer_part(Bench *b) {
+static void norm_part(Bench *b) { gradients_norm(&b->m); }
+
+static void adamw_part(Bench *b) {
     AdamW o = { 1e-9f, 0.9f, 0.95f, 1e-8f, 0.1f };
-    gradients_norm(&b->m);
     model_update(&b->m, o, 1.0f, 1);
-    gradients_zero(&b->m);
 }
 
-typedef struct { const char *name; bool in_block; int times; void (*run)(Bench *); } Part;
+static void zero_part(Bench *b) { gradients_zero(&b->m); }
+
+// What a call costs at least: N*C*(flop_CC*C + flop_CT*T + flop_CV*V) operations, and N*C*bytes_C
+// bytes through memory, and bytes_param for each parameter. Causal attention needs half of what MFU
+// counts. Nothing is said of zeroing: what is only written may pass the caches by, and be faster
+// than a stream.
+typedef struct {
+    const char *name;
+    void (*run)(Bench *);
+    int per_block, once;     // how often a step calls it
+    double flop_CC, flop_CT, flop_CV, bytes_C, bytes_param;
+} Part;
 
 static const Part parts[] = {
-    { "embedding", false, 1, embedding_part }, { "layernorm", true, 2, layernorm_part },
-    { "qkv", true, 1, qkv_part },              { "attention", true, 1, attention_part },
-    { "att_proj", true, 1, att_proj_part },    { "fc", true, 1, fc_part },
-    { "gelu", true, 1, gelu_part },            { "mlp_proj", true, 1, mlp_proj_part },
-    { "residual", true, 2, residual_part },    { "classifier", false, 1, classifier_part },
-    { "optimizer", false, 1, optimizer_part },
+    { "embedding", embedding_part, 0, 1, .bytes_C = 20 },
+    { "layernorm", layernorm_part, 2, 1, .bytes_C = 20 },
+    { "qkv", qkv_part, 1, 0, .flop_CC = 18 },
+    { "attention", attention_part, 1, 0, .flop_CT = 6 },
+    { "att_proj", att_proj_part, 1, 0, .flop_CC = 6 },
+    { "fc", fc_part, 1, 0, .flop_CC = 24 },
+    { "gelu", gelu_part, 1, 0, .bytes_C = 80 },
+    { "mlp_proj", mlp_proj_part, 1, 0, .flop_CC = 24 },
+    { "residual", residual_part, 2, 0, .bytes_C = 24 },
+    { "classifier", classifier_part, 0, 1, .flop_CV = 6 },
+    { "grad norm", norm_part, 0, 1, .bytes_param = 4 },
+    { "adamw", adamw_part, 0, 1, .bytes_param = STREAM_BYTES },
+    { "grad zero", zero_part, 0, 1, .bytes_param = 0 },
 };
-enum { PARTS = sizeof parts / sizeof *parts };
+enum { PARTS = sizeof parts / sizeof *parts, OPTIMIZER = PARTS - 3 };   // the last three
 
-// ---- timing ----
-
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *x, int n) {
-    qsort(x, n, sizeof *x, ascending);
-    return n % 2 ? x[n/2] : 0.5 * (x[n/2 - 1] + x[n/2]);
-}
+// ---- a model to be timed ----
 
 static void bench_open(Bench *b, const Setting *s) {
     b->B = s->B;
@@ -143,153 +160,392 @@ static void bench_open(Bench *b, const Setting *s) {
     b->N = (size_t)s->B * s->T;
     model_init(&b->m, &s->c, s->B, s->T, TRAIN);
     model_init_params(&b->m, 1);
-    b->w = block_at(b->m.params, &s->c, 0);
-    b->d = block_at(b->m.grads, &s->c, 0);
     b->tokens = alloc_or_die(2 * b->N * sizeof(int), "a batch");
     b->targets = b->tokens + b->N;
     Rng rng = rng_make(1, 1);
     for (size_t i = 0; i < 2 * b->N; i++) b->tokens[i] = (int)rng_below(&rng, (uint64_t)s->c.V);
 }
 
-// Seconds of one whole step, the median of `steps` after a first one that warms up.
-static double bench_steps(Bench *b, int steps) {
-    double seconds[64];
+static void bench_close(Bench *b) {
+    free(b->tokens);
+    model_free(&b->m);
+}
+
+static void bench_block(Bench *b, int l) {
+    b->w = block_at(b->m.params, &b->m.c, l);
+    b->d = block_at(b->m.grads, &b->m.c, l);
+    b->a = &b->m.acts[l];
+    b->x = l > 0 ? b->m.acts[l - 1].x_out : b->m.x_in;
+}
+
+// One update as the trainer makes it. scripts/count_instructions.sh looks for it by its name.
+__attribute__((noinline)) static void bench_step(Bench *b, int64_t step) {
     AdamW o = { 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f };
-    for (int i = 0; i <= steps; i++) {
-        double start = seconds_now();
-        gradients_zero(&b->m);
-        model_forward(&b->m, b->tokens, b->B, b->T, 0);
-        model_backward(&b->m, b->tokens, b->targets, 1.0f / (float)b->N, b->B, b->T);
-        gradients_norm(&b->m);
-        model_update(&b->m, o, 1.0f, i + 1);
-        if (i > 0) seconds[i - 1] = seconds_now() - start;
-    }
-    return median(seconds, steps);
+    gradients_zero(&b->m);
+    model_forward(&b->m, b->tokens, b->B, b->T, 0);
+    model_backward(&b->m, b->tokens, b->targets, 1.0f / (float)b->N, b->B, b->T);
+    gradients_norm(&b->m);
+    model_update(&b->m, o, 1.0f, step);
 }
 
-static double bench_part(Bench *b, const Part *p, int repeats) {
-    double seconds[8];
-    for (int i = 0; i < repeats; i++) {
-        double start = seconds_now();
-        p->run(b);
-        seconds[i] = seconds_now() - start;
-    }
-    int layers = p->in_block ? b->m.c.L : 1;
-    return median(seconds, repeats) * p->times * layers;
+static double steps_seconds(Bench *b, int64_t *step, int count) {
+    double start = seconds_now();
+    for (int i = 0; i < count; i++) bench_step(b, ++*step);
+    return (seconds_now() - start) / count;
 }
 
-// Bytes a second that all threads together can read from memory.
-static double read_bandwidth(void) {
-    enum { FLOATS = 64 << 20 };
-    float *x = alloc_or_die((size_t)FLOATS * sizeof(float), "a stream");
-    double seconds[7];
-    volatile float keep = 0.0f;
-    for (int i = 0; i < 7; i++) {
-        double start = seconds_now();
-        float sum = 0.0f;
-        #pragma omp parallel for simd reduction(+:sum)
-        for (size_t j = 0; j < FLOATS; j++) sum += x[j];
-        seconds[i] = seconds_now() - start;
-        keep = sum;
-    }
-    (void)keep;
-    free(x);
-    return 4.0 * FLOATS / median(seconds, 7);
-}
-
-// GPT-2 124M writes, with nearly all of its 1,024 positions in the cache. Each token has to read
-// every weight once, so memory sets the limit.
-static void bench_generation(FILE *json) {
-    static const Config c = { 12, 12, 768, 50257, 1024 };
-    enum { CACHED = 1000, TOKENS = 20 };
-    static Model m;
-    int text[CACHED + TOKENS];
-    double seconds[TOKENS];
-    model_init(&m, &c, 1, 1024, INFER);
-    model_init_params(&m, 1);
-    for (int i = 0; i < CACHED + TOKENS; i++) text[i] = i * 37 % c.V;
-    model_forward(&m, text, 1, CACHED, 0);
-    for (int i = 0; i < TOKENS; i++) {
-        double start = seconds_now();
-        model_forward(&m, text, 1, CACHED + i + 1, CACHED + i);
-        next_logits(&m, CACHED + i);
-        seconds[i] = seconds_now() - start;
-    }
-    double speed = 1.0 / median(seconds, TOKENS), bandwidth = read_bandwidth();
-    double limit = bandwidth / (4.0 * (double)(m.n_params - (size_t)c.P * c.C));
-    printf("\n124M generates %.1f tokens/s, %.0f%% of the %.1f that reading its weights once a "
-           "token allows\nat %.1f GB/s, this machine's read bandwidth\n", speed,
-           100.0 * speed / limit, limit, bandwidth / 1e9);
-    fprintf(json, "{\"name\": \"generate 124M\", \"threads\": %d, \"tokens_per_s\": %.6g, "
-            "\"limit_tokens_per_s\": %.6g, \"read_gb_per_s\": %.6g}", thread_count(), speed, limit,
-            bandwidth / 1e9);
-}
-
-static double peak_megabytes(void) {
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-#ifdef __APPLE__
-    return (double)usage.ru_maxrss / 1e6;        // bytes there, kilobytes elsewhere
+static void set_threads(int n) {
+#ifdef _OPENMP
+    omp_set_num_threads(n);
 #else
-    return (double)usage.ru_maxrss / 1e3;
+    (void)n;
 #endif
 }
 
-static void bench_setting(const Setting *s, FILE *json) {
-    static Bench b;
-    double part_seconds[PARTS], sum = 0.0, peak = cpu_peak_flops();
-    bench_open(&b, s);
-    double step = bench_steps(&b, s->steps);
-    for (int i = 0; i < PARTS; i++) sum += part_seconds[i] = bench_part(&b, &parts[i], 3);
-    double flops = gpt2_flops_per_token(&s->c, s->T) * (double)b.N;
-    double state = 16.0 * (double)b.m.n_params, acts = 4.0 * (double)b.m.memory_floats;
+// ---- timing ----
 
-    printf("\n%s: %.1f ms a step, %s tokens/s, %.0f GFLOP/s, MFU %.0f%% of %.0f GFLOP/s\n",
-           s->name, 1e3 * step, count_text((double)b.N / step).text, flops / step / 1e9,
-           100.0 * flops / step / peak, peak / 1e9);
-    printf("  peak memory %.0f MB: parameters, gradients and moments %.0f, activations %.0f\n",
-           peak_megabytes(), state / 1e6, acts / 1e6);
-    for (int i = 0; i < PARTS; i++)
-        printf("  %-10s %9.2f ms %5.1f%%\n", parts[i].name, 1e3 * part_seconds[i],
-               100.0 * part_seconds[i] / sum);
-    printf("  %-10s %9.2f ms\n", "sum", 1e3 * sum);
-    fprintf(json, "{\"name\": \"%s\", \"threads\": %d, \"step_ms\": %.6g, \"tokens_per_s\": %.6g, "
-            "\"gflops\": %.6g, \"peak_gflops\": %.6g, \"peak_mb\": %.6g, \"state_mb\": %.6g, "
-            "\"activations_mb\": %.6g, \"parts_ms\": {", s->name, thread_count(), 1e3 * step,
-            (double)b.N / step, flops / step / 1e9, peak / 1e9, peak_megabytes(), state / 1e6,
-            acts / 1e6);
-    for (int i = 0; i < PARTS; i++)
-        fprintf(json, "%s\"%s\": %.6g", i ? ", " : "", parts[i].name, 1e3 * part_seconds[i]);
-    fprintf(json, "}}");
+typedef struct {
+    Samples step, mfu, peak, one_thread;       // seconds, a share, FLOP/s, seconds
+    Samples part[PARTS], layers_peak;          // seconds of all calls in a step; FLOP/s then
+    Samples stream, adamw_share;               // bytes a second, AdamW's share of that
+    double flops, memory;                      // of a step; the process's peak, bytes
+} Times;
+
+static void time_steps(Times *t, Bench *b, const Setting *s) {
+    int threads = thread_count();
+    int64_t step = 0;
+    steps_seconds(b, &step, 1);                // touches all memory for the first time
+    for (int i = 0; i < s->rounds; i++) {
+        double before = cpu_peak_flops();
+        double seconds = steps_seconds(b, &step, s->burst);
+        double peak = 0.5 * (before + cpu_peak_flops());
+        samples_add(&t->step, seconds);
+        samples_add(&t->peak, peak);
+        samples_add(&t->mfu, t->flops / seconds / peak);
+        if (threads == 1 || i >= s->one_thread) continue;
+        set_threads(1);
+        samples_add(&t->one_thread, steps_seconds(b, &step, s->burst));
+        set_threads(threads);
+    }
 }
 
-static bool wanted(const Setting *s, int argc, char **argv) {
-    for (int i = 1; i < argc; i++)
-        if (strncmp(s->name, argv[i], strlen(argv[i])) == 0) return true;
-    return argc == 1;
+static double part_seconds(Bench *b, const Part *p, int blocks) {
+    int runs = p->per_block ? blocks : 1;
+    double start = seconds_now();
+    for (int l = 0; l < runs; l++) {           // block after block, so that weights are not cached
+        bench_block(b, l);
+        p->run(b);
+    }
+    return (seconds_now() - start) / runs * (p->per_block * b->m.c.L + p->once);
+}
+
+static void time_layers(Times *t, Bench *b, const Setting *s) {
+    for (int i = 0; i < s->rounds; i++) {
+        samples_add(&t->layers_peak, cpu_peak_flops());
+        for (int j = 0; j < OPTIMIZER; j++)
+            samples_add(&t->part[j], part_seconds(b, &parts[j], s->blocks));
+        samples_add(&t->layers_peak, cpu_peak_flops());
+    }
+}
+
+// Last, for the plain stream runs over the model's own parameters and spoils them.
+static void time_optimizer(Times *t, Bench *b) {
+    enum { ROUNDS = 7 };
+    Model *m = &b->m;
+    double bytes = STREAM_BYTES * (double)m->n_params;
+    for (int i = 0; i < ROUNDS; i++) {
+        double stream = stream_seconds(m->params, m->adam_m, m->adam_v, m->grads, m->n_params);
+        samples_add(&t->stream, bytes / stream);
+        for (int j = OPTIMIZER; j < PARTS; j++) {
+            double seconds = part_seconds(b, &parts[j], 1);
+            samples_add(&t->part[j], seconds);
+            if (parts[j].run == adamw_part) samples_add(&t->adamw_share, stream / seconds);
+        }
+    }
+}
+
+// ---- what comes out ----
+
+// The least that a step can take, in seconds.
+static double step_floor(const Times *t, const Bench *b) {
+    return t->flops / samples_median(&t->peak)
+         + STREAM_BYTES * (double)b->m.n_params / samples_median(&t->stream);
+}
+
+// The least that a part of a step can take; NaN where what it touches may stay in the caches.
+static double part_floor(const Times *t, const Bench *b, const Part *p) {
+    enum { CACHE = 48 << 20 };
+    double N = (double)b->N, C = b->m.c.C, calls = p->per_block * b->m.c.L + p->once;
+    double flops = N*C * (p->flop_CC*C + p->flop_CT*b->T + p->flop_CV*b->m.c.V);
+    double bytes = N*C * p->bytes_C + p->bytes_param * (double)b->m.n_params;
+    if (flops == 0.0 && bytes < CACHE) return NAN;
+    return calls * (flops / samples_median(&t->layers_peak) + bytes / samples_median(&t->stream));
+}
+
+typedef struct { double params, grads, moments, kept, scratch, rest; } Memory;   // bytes
+
+// What backward needs of the forward pass stands first among the activations; scratch begins with
+// the logits. The rest is the program, packed matrices and tables.
+static Memory memory_parts(const Times *t, const Bench *b) {
+    const Model *m = &b->m;
+    double params = sizeof(float) * (double)m->n_params;
+    double acts = sizeof(float) * (double)m->memory_floats;
+    double kept = sizeof(float) * (double)(m->logits - m->memory);
+    Memory split = { params, params, 2*params, kept, acts - kept, t->memory - 4*params - acts };
+    return split;
+}
+
+static void print_step(const Times *t, const Bench *b, const Setting *s) {
+    double step = samples_median(&t->step), least = step_floor(t, b);
+    double one = samples_median(&t->one_thread);
+    Memory m = memory_parts(t, b);
+    printf("\n%s, %s, threads: %d\n", s->name, PRECISION, thread_count());
+    printf("  a step  %9.1f ms   %s tokens/s, %.0f GFLOP/s, MFU %.0f%% of %.0f GFLOP/s\n",
+           1e3 * step, count_text((double)b->N / step).text, t->flops / step / 1e9,
+           100.0 * samples_median(&t->mfu), samples_median(&t->peak) / 1e9);
+    printf("  floor   %9.1f ms   a step takes %.2f times that: %.1f MFLOP a token, %d bytes a "
+           "parameter\n", 1e3 * least, step / least, t->flops / (double)b->N / 1e6, STREAM_BYTES);
+    if (t->one_thread.n > 0)
+        printf("  1 thread %8.1f ms   %d threads are %.2f times as fast\n", 1e3 * one,
+               thread_count(), one / step);
+    printf("  memory  %9.0f MB   parameters %.0f, gradients %.0f, moments %.0f, kept for backward "
+           "%.0f,\n%24sscratch %.0f, the rest %.0f\n", t->memory / 1e6, m.params / 1e6,
+           m.grads / 1e6, m.moments / 1e6, m.kept / 1e6, "", m.scratch / 1e6, m.rest / 1e6);
+    printf("  adamw   %9.1f GB/s %.0f%% of the plain stream's %.1f\n",
+           samples_median(&t->adamw_share) * samples_median(&t->stream) / 1e9,
+           100.0 * samples_median(&t->adamw_share), samples_median(&t->stream) / 1e9);
+}
+
+static void print_layers(const Times *t, const Bench *b) {
+    double sum = 0.0;
+    for (int i = 0; i < PARTS; i++) sum += samples_median(&t->part[i]);
+    printf("  %-10s %10s %7s %10s %8s\n", "layer", "ms", "share", "floor", "x floor");
+    for (int i = 0; i < PARTS; i++) {
+        double seconds = samples_median(&t->part[i]), least = part_floor(t, b, &parts[i]);
+        printf("  %-10s %10.2f %6.1f%%", parts[i].name, 1e3 * seconds, 100.0 * seconds / sum);
+        if (isnan(least)) printf(" %10s %8s\n", "-", "-");
+        else printf(" %10.2f %8.2f\n", 1e3 * least, seconds / least);
+    }
+    printf("  %-10s %10.2f\n", "sum", 1e3 * sum);
+}
+
+// An object with a member for each part; what is NaN is left out.
+static void log_parts(Log *log, const char *key, const double *values) {
+    char text[1024] = "{";
+    size_t n = 1;
+    for (int i = 0; i < PARTS; i++)
+        if (!isnan(values[i]))
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s\"%s\":%.6g", n > 1 ? "," : "",
+                                  parts[i].name, values[i]);
+    snprintf(text + n, sizeof text - n, "}");
+    log_raw(log, key, text);
+}
+
+static void write_memory(Log *log, const Times *t, const Bench *b) {
+    Memory m = memory_parts(t, b);
+    log_num(log, "peak_mb", t->memory / 1e6);
+    log_num(log, "parameters_mb", m.params / 1e6);
+    log_num(log, "gradients_mb", m.grads / 1e6);
+    log_num(log, "moments_mb", m.moments / 1e6);
+    log_num(log, "kept_for_backward_mb", m.kept / 1e6);
+    log_num(log, "scratch_mb", m.scratch / 1e6);
+    log_num(log, "rest_mb", m.rest / 1e6);
+}
+
+static void write_model(Log *log, const Times *t, const Bench *b, const Setting *s) {
+    double step = samples_median(&t->step), least = step_floor(t, b);
+    double one = samples_median(&t->one_thread), ms[PARTS], floor_ms[PARTS];
+    for (int i = 0; i < PARTS; i++) {
+        ms[i] = 1e3 * samples_median(&t->part[i]);
+        floor_ms[i] = 1e3 * part_floor(t, b, &parts[i]);
+    }
+    result_begin(log, s->name, thread_count());
+    log_int(log, "rounds", t->step.n);
+    log_num(log, "step_ms", 1e3 * step);
+    log_num(log, "tokens_per_s", (double)b->N / step);
+    log_num(log, "gflops", t->flops / step / 1e9);
+    log_num(log, "peak_gflops", samples_median(&t->peak) / 1e9);
+    log_num(log, "mfu", samples_median(&t->mfu));
+    log_num(log, "mflop_per_token", t->flops / (double)b->N / 1e6);
+    log_num(log, "floor_ms", 1e3 * least);
+    log_num(log, "x_floor", step / least);
+    log_num(log, "one_thread_ms", 1e3 * one);
+    log_num(log, "speedup", one / step);
+    log_num(log, "stream_gb_per_s", samples_median(&t->stream) / 1e9);
+    log_num(log, "adamw_share_of_stream", samples_median(&t->adamw_share));
+    write_memory(log, t, b);
+    log_num(log, "layers_peak_gflops", samples_median(&t->layers_peak) / 1e9);
+    log_parts(log, "layers_ms", ms);
+    log_parts(log, "layers_floor_ms", floor_ms);
+    result_end(log);
+}
+
+// ---- the settings ----
+
+static void bench_model(const Setting *s, Log *log) {
+    static Bench b;
+    static Times t;
+    bench_open(&b, s);
+    t.flops = gpt2_flops_per_token(&s->c, s->T) * (double)b.N;
+    time_steps(&t, &b, s);
+    t.memory = peak_memory();
+    time_layers(&t, &b, s);
+    time_optimizer(&t, &b);
+    print_step(&t, &b, s);
+    print_layers(&t, &b);
+    write_model(log, &t, &b, s);
+    bench_close(&b);
+}
+
+typedef struct { Samples fp32[2], bf16[2], read, stream; } Machine;   // [0] is for one thread
+
+static void time_machine(Machine *m, int rounds) {
+    enum { FLOATS = 31 * 1000 * 1000 + 64 };     // no power of two: the caches' sets would collide
+    int threads[2] = { 1, thread_count() };
+    float *x = alloc_or_die(4 * sizeof(float) * FLOATS, "a stream");
+    for (int r = 0; r < rounds; r++) {
+        for (int i = 0; i < 2; i++) {
+            samples_add(&m->fp32[i], cpu_peak_fp32(threads[i]) / 1e9);
+            samples_add(&m->bf16[i], cpu_peak_bf16(threads[i]) / 1e9);
+        }
+        double read = read_seconds(x, 4 * (size_t)FLOATS);
+        double stream = stream_seconds(x, x + FLOATS, x + 2*FLOATS, x + 3*FLOATS, FLOATS);
+        samples_add(&m->read, 4.0 * sizeof(float) * FLOATS / read / 1e9);
+        samples_add(&m->stream, (double)STREAM_BYTES * FLOATS / stream / 1e9);
+    }
+    free(x);
+}
+
+// What this machine can do, with nothing of this project in the way.
+static void bench_machine(const Setting *s, Log *log) {
+    static Machine m;
+    time_machine(&m, s->rounds);
+    double fp32 = samples_median(&m.fp32[1]), fp32_one = samples_median(&m.fp32[0]);
+    double bf16 = samples_median(&m.bf16[1]), bf16_one = samples_median(&m.bf16[0]);
+    double read = samples_median(&m.read), stream = samples_median(&m.stream);
+    printf("this machine, threads: %d\n", thread_count());
+    printf("  multiply-adds, fp32 %7.0f GFLOP/s, on one thread %.0f\n", fp32, fp32_one);
+    printf("  multiply-adds, bf16 ");
+    if (bf16 > 0) printf("%7.0f GFLOP/s, on one thread %.0f\n", bf16, bf16_one);
+    else printf("   none: this build has no AVX512-BF16\n");
+    printf("  memory, read only   %7.1f GB/s\n", read);
+    printf("  memory, as AdamW    %7.1f GB/s in a plain stream that reads four arrays and writes "
+           "three\n", stream);
+    result_begin(log, s->name, thread_count());
+    log_text(log, "compiler", __VERSION__);
+    log_num(log, "peak_gflops_one_thread", fp32_one);
+    log_num(log, "peak_gflops", fp32);
+    log_num(log, "bf16_peak_gflops_one_thread", bf16 > 0 ? bf16_one : NAN);
+    log_num(log, "bf16_peak_gflops", bf16 > 0 ? bf16 : NAN);
+    log_num(log, "read_gb_per_s", read);
+    log_num(log, "stream_gb_per_s", stream);
+    result_end(log);
+}
+
+// A model writes, with nearly all of its positions in the cache. Each token has to read every
+// weight once, so memory sets the limit.
+static void bench_generation(const Setting *s, Log *log) {
+    enum { NEW = 20 };
+    static Model m;
+    Samples token = {0}, read = {0};
+    int cached = s->T - NEW - 4, *text = alloc_or_die((size_t)s->T * sizeof(int), "a text");
+    model_init(&m, &s->c, 1, s->T, INFER);
+    model_init_params(&m, 1);
+    for (int i = 0; i < s->T; i++) text[i] = i * 37 % s->c.V;
+    model_forward(&m, text, 1, cached, 0);
+    for (int i = 0; i < NEW; i++) {
+        double start = seconds_now();
+        model_forward(&m, text, 1, cached + i + 1, cached + i);
+        next_logits(&m, cached + i);
+        samples_add(&token, seconds_now() - start);
+        samples_add(&read, 4.0 * (double)m.n_params / read_seconds(m.params, m.n_params));
+    }
+    double speed = 1.0 / samples_median(&token), bandwidth = samples_median(&read);
+    double limit = bandwidth / (4.0 * (double)(m.n_params - (size_t)s->c.P * s->c.C));
+    printf("\n%s, threads: %d\n  %.1f tokens/s, %.0f%% of the %.1f that reading its weights once a "
+           "token allows at %.1f GB/s\n", s->name, thread_count(), speed, 100.0 * speed / limit,
+           limit, bandwidth / 1e9);
+    result_begin(log, s->name, thread_count());
+    log_num(log, "tokens_per_s", speed);
+    log_num(log, "limit_tokens_per_s", limit);
+    log_num(log, "read_gb_per_s", bandwidth / 1e9);
+    result_end(log);
+    free(text);
+    model_free(&m);
+}
+
+#define GPT2_124M { 12, 12, 768, 50257, 1024 }
+static const Setting settings[] = {
+    { "machine", bench_machine, .rounds = 7 },
+    { "characters, B=12 T=64", bench_model, { 4, 4, 128, 257, 64 }, .B = 12, .T = 64,
+      .rounds = 9, .burst = 8, .one_thread = 9, .blocks = 4 },
+    { "124M, B=4 T=64", bench_model, GPT2_124M, .B = 4, .T = 64,
+      .rounds = 5, .burst = 1, .one_thread = 3, .blocks = 12 },
+    { "124M, B=4 T=1024", bench_model, GPT2_124M, .B = 4, .T = 1024,
+      .rounds = 2, .burst = 1, .one_thread = 1, .blocks = 2 },
+    { "generate 124M", bench_generation, GPT2_124M, .B = 1, .T = 1024 },
+    // For --rounds alone: scripts/count_instructions.sh, which runs it a hundred times slower.
+    { "counted, B=2 T=64", NULL, { 4, 4, 128, 257, 64 }, .B = 2, .T = 64 },
+};
+enum { SETTINGS = sizeof settings / sizeof *settings };
+
+// Two rounds at T=1024 take a minute; --full makes it five of everything, and times every block.
+static Setting in_full(Setting s) {
+    s.rounds = s.rounds < 5 ? 5 : s.rounds;
+    s.one_thread = s.rounds;
+    s.blocks = s.c.L;
+    return s;
+}
+
+// ---- main ----
+
+static bool starts(const char *text, const char *with) {
+    return strncmp(text, with, strlen(with)) == 0;
+}
+
+static void run_on_demand(const Setting *s, int steps) {
+    static Bench b;
+    int64_t step = 0;
+    bench_open(&b, s);
+    for (int c; (c = getchar()) != EOF; ) {
+        if (c != '\n') continue;
+        printf("%.6g\n", 1e3 * steps_seconds(&b, &step, steps));
+        fflush(stdout);
+    }
+    bench_close(&b);
+}
+
+static void run_setting(const Setting *s, Log *log) {
+    fflush(NULL);                      // a child must not print again what waits in a buffer
+    pid_t child = fork();              // before any OpenMP thread exists in this process
+    if (child == 0) {
+        s->run(s, log);
+        exit(fflush(NULL) != 0);
+    }
+    int status = 0;
+    if (child < 0 || waitpid(child, &status, 0) < 0) die("fork: %s", strerror(errno));
+    if (status != 0) die("%s: did not finish; is there memory enough?", s->name);
 }
 
 int main(int argc, char **argv) {
-    FILE *json = fopen(argc == 1 ? "bench.json" : "/dev/null", "w");   // all, or nothing
-    if (!json) die("bench.json: cannot be written here: %s", strerror(errno));
-    const char *separator = "[";
-    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
-        if (!wanted(&settings[i], argc, argv)) continue;
-        fprintf(json, "%s\n", separator);
-        separator = ",";
-        fflush(NULL);                  // a child must not print again what waits in a buffer
-        pid_t child = fork();          // before any OpenMP thread exists in this process
-        if (child == 0) {
-            if (settings[i].steps > 0) bench_setting(&settings[i], json);
-            else bench_generation(json);
-            exit(fflush(NULL) != 0);
-        }
-        int status = 0;
-        if (child < 0 || waitpid(child, &status, 0) < 0) die("fork: %s", strerror(errno));
-        if (status != 0) die("%s: did not finish; is there memory enough?", settings[i].name);
+    bool full = argc > 1 && strcmp(argv[1], "--full") == 0;
+    bool on_demand = argc > 1 && strcmp(argv[1], "--rounds") == 0;
+    int steps = on_demand && argc == 4 ? atoi(argv[2]) : 0, first = on_demand ? 3 : full ? 2 : 1;
+    int ran = 0;
+    Log log;
+    if (on_demand && steps < 1) die("--rounds: wants how many steps a round and a setting's name");
+    wait_politely(argv);
+    results_open(&log);
+    for (int i = 0; i < SETTINGS; i++) {
+        bool wanted = argc == first && settings[i].run;
+        for (int j = first; j < argc; j++) wanted = wanted || starts(settings[i].name, argv[j]);
+        if (!wanted) continue;
+        Setting s = full ? in_full(settings[i]) : settings[i];
+        if (on_demand) run_on_demand(&s, steps);
+        else run_setting(&s, &log);
+        ran++;
     }
-    if (*separator == '[') die("'%s': no setting's name begins so", argv[1]);
-    fprintf(json, "\n]\n");
-    if (fclose(json) != 0) die("bench.json: cannot be written here: %s", strerror(errno));
+    if (ran == 0) die("'%s': no setting's name begins so", argv[first]);
+    results_close(&log);
     return 0;
 }

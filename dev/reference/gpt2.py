@@ -354,21 +354,20 @@ def fastest_adamw(params):
         return adamw(params, foreach=True), "foreach"
 
 
-def bench(args):
-    fair_environment(args.threads)
-    blas = blas_name()
-    if blas == "reference":
-        sys.exit("gpt2.py: bench: PyTorch runs on the reference BLAS, many times slower than it "
-                 "can be; apt-get install libopenblas0-pthread")
-    torch.set_num_threads(args.threads)
+def random_problem(cfg, B, T):
+    """Parameters as GPT-2 begins with, a batch of random tokens and its targets."""
     torch.manual_seed(0)
-    cfg = Config(args.layers, args.heads, args.channels, args.vocab, args.seq_len)
     params = []
     for name, _, shape in tensor_table(cfg):
         p = torch.randn(shape) * 0.02 if len(shape) == 2 else torch.zeros(shape)
         params.append((p + 1 if name.endswith("_gain") else p).requires_grad_())
-    window = torch.randint(cfg.V, (args.batch, args.seq_len + 1))
-    inputs, targets = window[:, :-1].contiguous(), window[:, 1:].contiguous()
+    window = torch.randint(cfg.V, (B, T + 1))
+    return params, window[:, :-1].contiguous(), window[:, 1:].contiguous()
+
+
+def bench_step(args, cfg):
+    """A training iteration as a function that returns its loss, and the optimizer's kind."""
+    params, inputs, targets = random_problem(cfg, args.batch, args.seq_len)
     optimizer, kind = fastest_adamw(params)
 
     def mean_loss():
@@ -380,24 +379,54 @@ def bench(args):
         if not hasattr(torch, "compile"):
             sys.exit(f"gpt2.py: --compile: PyTorch {torch.__version__} has none; use 2.0 or newer")
         mean_loss = torch.compile(mean_loss)
-    times = []
-    for step in range(args.warmup + args.steps):
-        start = time.perf_counter()
+
+    def step():
         optimizer.zero_grad(set_to_none=True)
         loss = mean_loss()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(params, 1.0)
         optimizer.step()
-        loss = loss.item()
-        if step >= args.warmup:
-            times.append(time.perf_counter() - start)
+        return loss.item()
+
+    return step, kind
+
+
+def timed(function):
+    start = time.perf_counter()
+    result = function()
+    return time.perf_counter() - start, result
+
+
+def bench_on_demand(step, steps):
+    """For each line on standard input, milliseconds a step of so many: scripts/bench_lib.sh."""
+    for _ in sys.stdin:
+        seconds, _ = timed(lambda: [step() for _ in range(steps)])
+        print(f"{1e3 * seconds / steps:.6g}", flush=True)
+
+
+def bench(args):
+    fair_environment(args.threads)
+    blas = blas_name()
+    if blas == "reference":
+        sys.exit("gpt2.py: bench: PyTorch runs on the reference BLAS, many times slower than it "
+                 "can be; apt-get install libopenblas0-pthread")
+    torch.set_num_threads(args.threads)
+    cfg = Config(args.layers, args.heads, args.channels, args.vocab, args.seq_len)
+    step, kind = bench_step(args, cfg)
+    if args.rounds:
+        bench_on_demand(step, args.steps)
+        return
+    for _ in range(args.warmup):
+        step()
+    times, losses = zip(*(timed(step) for _ in range(args.steps)))
     median = statistics.median(times)
     print(json.dumps({
         "torch": torch.__version__, "blas": blas, "threads": args.threads, "dtype": args.dtype,
         "compile": args.compile, "adamw": kind, **cfg._asdict(), "T": args.seq_len,
-        "B": args.batch, "parameters": sum(p.numel() for p in params), "steps": args.steps,
+        "B": args.batch, "steps": args.steps,
+        "parameters": sum(math.prod(shape) for _, _, shape in tensor_table(cfg)),
         "ms_per_iteration": round(1e3 * median, 3), "ms_fastest": round(1e3 * min(times), 3),
-        "tok_per_s": round(args.batch * args.seq_len / median, 1), "loss": round(loss, 6)}))
+        "tok_per_s": round(args.batch * args.seq_len / median, 1), "loss": round(losses[-1], 6)}))
 
 
 # ---------------------------------------------------------------- command line
@@ -427,6 +456,8 @@ def main():
         p.add_argument(flag, type=positive, default=value, metavar="N", help=text)
     p.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32", help="autocast to bf16")
     p.add_argument("--compile", action="store_true", help="torch.compile (2.x)")
+    p.add_argument("--rounds", action="store_true",
+                   help="time --steps iterations for each line on standard input")
     args = parser.parse_args()
     if args.command == "fixtures":
         write_fixtures(args.out)

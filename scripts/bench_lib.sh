@@ -1,0 +1,85 @@
+# What the scripts behind `make bench` share: where results go, and two programs timed in turn.
+# To be sourced, from the root of the tree; BUILD names the directory of the build.
+#
+# A contestant is a program that, for each line on its standard input, does a round of its work and
+# prints how many milliseconds a step of it took: `build/bench --rounds`, and
+# `dev/reference/gpt2.py bench --rounds`. Both sides keep what they have loaded and compiled, and
+# one waits while the other runs. There are two, left and right.
+
+build=${BUILD:-build}
+mkdir -p "$build"
+export BENCH_RESULTS=${BENCH_RESULTS:-$build/bench.jsonl}
+unset OPENBLAS_CORETYPE        # it would pick OpenBLAS's kernel for another processor
+
+# put_result JSON: adds one result, an object with a name.
+put_result() { printf '%s\n' "$1" >> "$BENCH_RESULTS"; }
+
+# Writes bench.json: all results in an array; of those with one name, the last.
+write_bench_json() {
+    [ -s "$BENCH_RESULTS" ] || return 0
+    awk '{ match($0, /"name":"[^"]*"/); name = substr($0, RSTART, RLENGTH)
+           if (!(name in place)) place[name] = ++n
+           line[place[name]] = $0 }
+         END { print "["; for (i = 1; i <= n; i++) print line[i] (i < n ? "," : ""); print "]" }' \
+        "$BENCH_RESULTS" > bench.json.part && mv bench.json.part bench.json
+}
+
+# median NUMBER...
+median() {
+    printf '%s\n' "$@" | sort -g | awk '{ x[NR] = $1 }
+        END { printf "%.6g\n", NR % 2 ? x[(NR + 1) / 2] : (x[NR / 2] + x[NR / 2 + 1]) / 2 }'
+}
+quotient() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.6g\n", a / b }'; }
+
+pipes=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
+trap 'stop_contestant left; stop_contestant right; rm -rf "$pipes"' EXIT
+trap 'exit 130' INT TERM
+trap '' PIPE                   # a contestant may die
+
+# start_contestant left|right COMMAND...
+start_contestant() {
+    local side=$1; shift
+    rm -f "$pipes/$side".*
+    mkfifo "$pipes/$side.to" "$pipes/$side.from" || exit 1
+    "$@" < "$pipes/$side.to" > "$pipes/$side.from" 2> "$pipes/$side.errors" 3>&- 4<&- 5>&- 6<&- &
+    echo $! > "$pipes/$side.pid"
+    if [ "$side" = left ]; then exec 3> "$pipes/left.to" 4< "$pipes/left.from"
+    else exec 5> "$pipes/right.to" 6< "$pipes/right.from"; fi
+}
+
+stop_contestant() {
+    [ -f "$pipes/$1.pid" ] || return 0
+    kill "$(cat "$pipes/$1.pid")" && wait "$(cat "$pipes/$1.pid")"
+    rm -f "$pipes/$1.pid"
+    if [ "$1" = left ]; then exec 3>&- 4<&-; else exec 5>&- 6<&-; fi
+} 2> /dev/null
+
+# time_contestant left|right SECONDS: one round's milliseconds a step, if they come in time.
+time_contestant() {
+    sleep "${BENCH_PAUSE:-0.2}"                  # until the other side's threads have stopped
+    if [ "$1" = left ]; then echo >&3; read -r -t "$2" answer <&4
+    else echo >&5; read -r -t "$2" answer <&6; fi 2> /dev/null
+    case $answer in [0-9]*) echo "$answer" ;; *) return 1 ;; esac
+}
+
+# in_turn ROUNDS SECONDS: after a round that warms up, ROUNDS rounds of each side. Their medians go
+# to $left and $right, and the median of right / left, how many times faster the left side is, to
+# $ratio. Fails, with the reason in $why, where a side gives no answer within SECONDS.
+in_turn() {
+    local lefts='' rights='' ratios='' i=0 side ms
+    while [ $i -le "$1" ]; do
+        for side in left right; do
+            if ! ms=$(time_contestant $side "$2"); then
+                why=$(tail -n 1 "$pipes/$side.errors")
+                why=${why:-no answer within $2 seconds}
+                return 1
+            fi
+            if [ $side = left ]; then left=$ms; else right=$ms; fi
+        done
+        i=$((i + 1))
+        [ $i -gt 1 ] || continue                 # the first one warmed up
+        lefts="$lefts $left" rights="$rights $right"
+        ratios="$ratios $(quotient "$right" "$left")"
+    done
+    left=$(median $lefts) right=$(median $rights) ratio=$(median $ratios)
+}
