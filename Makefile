@@ -66,7 +66,7 @@ all: train_gpt2 prepare          ## build ./train_gpt2 and ./prepare (the defaul
 run: all                         ## train a small GPT-2 on the embedded corpus, about a minute
 	@scripts/tales.sh
 
-test: all $(TESTS) $(EMULATED)   ## run every test; ends with `N passed, N failed, N skipped`
+test: all $(TESTS) $(EMULATED) $(BUILD)/ladder   ## run every test; ends with `N passed, N failed, N skipped`
 	@tests/run.sh $(TESTS) $(filter $(BUILD)/%,$(EMULATED)) $(wildcard tests/test_*.sh tests/test_*.py)
 
 test-c: all $(TESTS)             ## the tests written in C alone
@@ -76,6 +76,9 @@ BENCHES := $(patsubst %,$(BUILD)/%,bench bench_matmul bench_tokenizer)
 
 bench: $(BENCHES)                ## speed and memory on this machine, to bench.json; FULL=1: all
 	@BUILD=$(BUILD) PRECISION=$(or $(PRECISION),fp32) scripts/bench.sh $(if $(FULL),--full)
+
+ladder: $(BUILD)/ladder          ## a matrix product from three loops to the trainer's, rung by rung
+	@$(BUILD)/ladder
 
 clean:                           ## remove what make built; data and runs stay
 	rm -rf $(BUILD) train_gpt2 prepare train_gpt2cu train_gpt2cu-emulated
@@ -136,6 +139,10 @@ fuzz: all                        ## feed the parsers random bytes (needs clang);
 $(BENCHES): $(BUILD)/%: dev/cpu/%.c $(BUILD)/flags
 	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm $(call can,-ldl)
 
+$(BUILD)/ladder: dev/cpu/matmul.c dev/cpu/matmul_bf16.c $(BUILD)/flags
+	$(CC) $(FLAGS) dev/cpu/matmul.c dev/cpu/matmul_bf16.c -o $@ -lm
+	@$(CC) $(FLAGS) -MM -MP -MT $@ dev/cpu/matmul.c > $@.d
+
 # A stamp changes only when the compiler or its flags do, and then everything is built anew.
 stamp = @mkdir -p $(BUILD); echo '$(1)' | cmp -s - $@ || echo '$(1)' > $@
 
@@ -151,5 +158,5 @@ $(BUILD)/emulate-flags: FORCE
 FORCE:
 .SECONDARY:
 .DELETE_ON_ERROR:
-.PHONY: all run test test-c test-cuda bench emulate fuzz clean help FORCE
+.PHONY: all run test test-c test-cuda bench ladder emulate fuzz clean help FORCE
 -include $(wildcard $(BUILD)/*.d)

@@ -169,6 +169,7 @@ enum { STEP = 2 };                    // elements of k to a Word, see below
 enum { STEP = 1 };
 #endif
 enum { NR = 2*LANES, KC = 384*STEP, MC = 2048/MR*MR };
+enum { WIDEST = (int)MR > (int)NR ? (int)MR : (int)NR };
 
 // Vectors of floats; gcc and clang compile +, * and loads of them to single instructions.
 typedef float vec __attribute__((vector_size(4*LANES), aligned(4), may_alias));
@@ -265,7 +266,7 @@ static inline __attribute__((always_inline))
 void pack_panel(Word *dst, int width, Mat m, bool by_columns, int lines, int K) {
     size_t line = by_columns ? m.col : m.row, step = by_columns ? m.row : m.col;
 #ifdef PRECISION_BF16
-    alignas(64) float plain[(KC + 1)*NR];
+    alignas(64) float plain[(KC + 1)*WIDEST];
     float *floats = plain;
     memset(floats + K*width, 0, width * sizeof *floats);         // an odd K's other half
 #else
@@ -273,7 +274,7 @@ void pack_panel(Word *dst, int width, Mat m, bool by_columns, int lines, int K) 
 #endif
     pack_floats(floats, width, m.data, line, step, lines, K);
     if (m.sums) {
-        float sums[NR] = {0};
+        float sums[WIDEST] = {0};
         for (int k = 0; k < K; k++)
             for (int i = 0; i < width; i++) sums[i] += floats[k*width + i];
         for (int i = 0; i < lines; i++) m.sums[i] += sums[i];

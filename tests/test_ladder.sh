@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# The ladder of dev/cpu/matmul.c: its rungs agree whatever the number of threads, it prints a figure
+# for each, and it refuses what is no size.
+dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
+trap 'rm -rf "$dir"' EXIT
+export OMP_WAIT_POLICY=passive
+failed=0
+
+end() {                                     # end NAME: prints the verdict on the test
+    if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
+    why=
+}
+note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
+
+for threads in 1 2 3; do
+    OMP_NUM_THREADS=$threads build/ladder check > "$dir/out" 2>&1 ||
+        note "$threads threads: $(tail -n 1 "$dir/out")"
+    grep -q '^[0-9]* rungs agree' "$dir/out" || note "no verdict with $threads threads"
+done
+end ladder_rungs_agree
+
+# A product too small for a time that means anything: a line for each rung, its numbers all above 0.
+build/ladder 67 131 37 > "$dir/out" 2>&1 || note "$(tail -n 1 "$dir/out")"
+rungs=$(sed -n 's/^\([0-9]*\) rungs agree.*/\1/p' "$dir/out")
+lines=$(sed '1,/^rung /d' "$dir/out" | grep -cE '[a-z0-9]  .*[0-9]\.[0-9]')
+[ "$lines" = "$rungs" ] || note "$lines lines for ${rungs:-no} rungs"
+grep -qiE 'nan|inf' "$dir/out" && note "$(grep -iE -m 1 'nan|inf' "$dir/out")"
+end ladder_prints_a_table
+
+# refused WORDS...: one line that names the program, and status 1.
+refused() {
+    build/ladder "$@" > "$dir/out" 2> "$dir/err"
+    status=$?
+    [ $status -eq 1 ] || note "ladder $*: status $status"
+    [ "$(wc -l < "$dir/err")" -eq 1 ] && grep -q '^ladder: ' "$dir/err" ||
+        note "ladder $*: $(head -n 1 "$dir/err")"
+}
+refused chek
+refused 8 8
+refused 8 8 0
+refused 8 8 8x
+refused '' 8 8
+refused 8 -8 8
+refused 8 8 99999999999999999999
+end ladder_refuses
+
+exit $failed
