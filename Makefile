@@ -122,6 +122,13 @@ $(BUILD)/emulated/test_gpt2-%: $(BUILD)/tests/test_gpt2.cu.cpp $(BUILD)/gpt2_ref
 $(BUILD)/gpt2_reference.o: tests/gpt2_reference.c $(BUILD)/flags
 	$(CC) $(filter-out -DPRECISION_BF16,$(FLAGS)) -MMD -MP -MF $(BUILD)/$(@F).d -c $< -o $@
 
+bench-cuda: $(BUILD)/bench_cuda  ## speed and memory on a GPU, kernel by kernel, beside PyTorch
+	@$(BUILD)/bench_cuda
+	@scripts/bench_cuda.sh
+
+$(BUILD)/bench_cuda: dev/cuda/bench.cu train_gpt2.cu $(BUILD)/nvflags
+	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $@.d $< -o $@ -lcublasLt
+
 test-cuda: $(BUILD)/cuda/test_gpt2-bf16 $(BUILD)/cuda/test_gpt2-fp32    ## the same on a GPU
 	@tests/run.sh $^
 
@@ -158,5 +165,5 @@ $(BUILD)/emulate-flags: FORCE
 FORCE:
 .SECONDARY:
 .DELETE_ON_ERROR:
-.PHONY: all run test test-c test-cuda bench ladder emulate fuzz clean help FORCE
+.PHONY: all run test test-c test-cuda bench bench-cuda ladder emulate fuzz clean help FORCE
 -include $(wildcard $(BUILD)/*.d)

@@ -12,11 +12,12 @@
 //     build/bench [--full] [NAME...]     the settings whose name begins so, else all of them
 //     build/bench --rounds STEPS NAME    for each line on standard input STEPS steps are timed, and
 //                                        milliseconds a step printed: scripts/bench_lib.sh
+#define PROGRAM "bench"                // what die() says, whatever train_gpt2.c calls itself
+#include "../lib/check.h"
+#undef PROGRAM
 #define main train_gpt2_main
 #include "../../train_gpt2.c"
 #undef main
-#undef PROGRAM
-#define PROGRAM "bench"
 #include <sys/wait.h>
 #include "timing.h"
 

@@ -6,11 +6,12 @@
 // Before that, some elements of each product are compared with a sum in double precision.
 //
 //     build/bench_matmul [--full] [SHAPE...]     --full: the classifier at M=4096 too
+#define PROGRAM "bench_matmul"                // what die() says, whatever train_gpt2.c calls itself
+#include "../lib/check.h"
+#undef PROGRAM
 #define main train_gpt2_main
 #include "../../train_gpt2.c"
 #undef main
-#undef PROGRAM
-#define PROGRAM "bench_matmul"
 #include <dlfcn.h>
 #include "timing.h"
 
