@@ -1032,12 +1032,6 @@ template <int D> struct Tile {         // for heads of up to D channels
 // What a lane holds of a 16x16 matrix on the left of a product, or of two 16x8 on the right.
 typedef struct { uint32_t x[4]; } Fragment;
 
-#ifndef EMULATOR
-__device__ inline uint32_t shared_address(const void *p) {
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-#endif
-
 // Starts to copy BYTES, 8 or 16, to shared memory, or as many zeros; copy_async_wait waits for all
 // that this thread has started.
 template <int BYTES> __device__ inline void copy_async(void *to, const void *from, bool there) {
@@ -1045,7 +1039,8 @@ template <int BYTES> __device__ inline void copy_async(void *to, const void *fro
     emulated_cp_async(to, from, BYTES, there ? BYTES : 0);
 #else
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
-                 :: "r"(shared_address(to)), "l"(from), "n"(BYTES), "r"(there ? BYTES : 0));
+                 :: "r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from), "n"(BYTES),
+                    "r"(there ? BYTES : 0));
 #endif
 }
 __device__ inline void copy_async_wait() {
@@ -1065,7 +1060,7 @@ __device__ inline Fragment load_fragment(const real *row) {
 #else
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(f.x[0]), "=r"(f.x[1]), "=r"(f.x[2]), "=r"(f.x[3])
-                 : "r"(shared_address(row)));
+                 : "r"((uint32_t)__cvta_generic_to_shared(row)));
 #endif
     return f;
 }
@@ -1076,7 +1071,7 @@ __device__ inline Fragment load_transposed(const real *row) {
 #else
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(f.x[0]), "=r"(f.x[1]), "=r"(f.x[2]), "=r"(f.x[3])
-                 : "r"(shared_address(row)));
+                 : "r"((uint32_t)__cvta_generic_to_shared(row)));
 #endif
     return f;
 }
@@ -1100,13 +1095,6 @@ __device__ inline float exp2_fast(float x) {     // exp2f without its care for d
     asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
     return x;
 #endif
-}
-
-__device__ inline uint32_t pack_bf16(float low, float high) {
-    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    uint32_t bits;
-    memcpy(&bits, &pair, sizeof bits);
-    return bits;
 }
 
 // Over the four lanes that share the rows of a result.
@@ -1160,8 +1148,11 @@ __device__ inline void accumulate(float o[][D/8][4], const float weights[][2][4]
     const real *at = tile + lane()%16*Tile<D>::LENGTH + lane()/16*8;
     Fragment w[Tile<D>::M];
     for (int m = 0; m < Tile<D>::M; m++)
-        for (int i = 0; i < 4; i++)
-            w[m].x[i] = pack_bf16(weights[m][i/2][i%2*2], weights[m][i/2][i%2*2 + 1]);
+        for (int i = 0; i < 4; i++) {
+            const float *pair = weights[m][i/2] + i%2*2;
+            __nv_bfloat162 rounded = __floats2bfloat162_rn(pair[0], pair[1]);
+            memcpy(&w[m].x[i], &rounded, sizeof rounded);
+        }
     for (int i = 0; i < D/16; i++) {
         Fragment f = load_transposed(at + 16*i);
         for (int m = 0; m < Tile<D>::M; m++) {
@@ -1234,9 +1225,12 @@ attention_forward_kernel(real *out, float *lse, const real *qkv, int T, int firs
     float scale = LOG2_E / sqrtf((float)HS), hi[M][2], sum[M][2] = {}, o[M][D/8][4] = {};
     for (int i = 0; i < 2*M; i++) hi[i/2][i%2] = -INFINITY;
 
+    auto load = [&](int now, int col) {
+        tile_load<D, STEP>(k_tiles + now*STEP*LENGTH, k, ld, col, T, HS);
+        tile_load<D, STEP>(v_tiles + now*STEP*LENGTH, v, ld, col, T, HS);
+    };
     tile_load<D, ROWS>(shared, q, ld, row0, T, HS);
-    tile_load<D, STEP>(k_tiles, k, ld, 0, T, HS);
-    tile_load<D, STEP>(v_tiles, v, ld, 0, T, HS);
+    load(0, 0);
     copy_async_wait();
     __syncthreads();                                         // everybody's copies are there
     Fragment q_own[M][D/16];
@@ -1244,10 +1238,7 @@ attention_forward_kernel(real *out, float *lse, const real *qkv, int T, int firs
     for (int col = 0, now = 0; col < end; col += STEP, now ^= 1) {
         copy_async_wait();
         __syncthreads();     // this tile is there, and the other has been read: it may be filled
-        if (col + STEP < end) {
-            tile_load<D, STEP>(k_tiles + (now ^ 1)*STEP*LENGTH, k, ld, col + STEP, T, HS);
-            tile_load<D, STEP>(v_tiles + (now ^ 1)*STEP*LENGTH, v, ld, col + STEP, T, HS);
-        }
+        if (col + STEP < end) load(now ^ 1, col + STEP);
         if (col >= row + 16*M) continue;                     // nothing in sight of this warp
         float s[STEP/16][M][2][4];
         for (int n = 0; n < STEP/16; n++)
@@ -1342,7 +1333,7 @@ attention_backward_kernel(real *dqkv, const float2 *rows, const real *dout, cons
 template <int D>
 static void attention_forward_tiles(real *out, float *lse, const real *qkv,
                                     int B, int T, int first, int C, int NH, cudaStream_t stream) {
-    const int ROWS = Tile<D>::ROWS, tiles = (T + ROWS - 1) / ROWS - first / ROWS;
+    const int ROWS = Tile<D>::ROWS, tiles = (int)blocks_for(T, ROWS) - first/ROWS;
     const int bytes = (ROWS + 4*Tile<D>::STEP) * Tile<D>::LENGTH * (int)sizeof(real);
     CUDA_CHECK(cudaFuncSetAttribute(attention_forward_kernel<D>,
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
@@ -1351,18 +1342,23 @@ static void attention_forward_tiles(real *out, float *lse, const real *qkv,
     LAUNCH_CHECK();
 }
 
-template <int D, Owned OWNED>
+template <int D>
 static void attention_backward_tiles(real *dqkv, const float2 *rows, const real *dout,
                                      const real *qkv, int B, int T, int C, int NH,
                                      cudaStream_t stream) {
     const int ROWS = Tile<D>::ROWS, STEP = Tile<D>::STEP;
     const int bytes = (2*ROWS + 4*STEP) * Tile<D>::LENGTH * (int)sizeof(real)
                     + 2*STEP * (int)sizeof(float2);
-    CUDA_CHECK(cudaFuncSetAttribute(attention_backward_kernel<D, OWNED>,
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    attention_backward_kernel<D, OWNED><<<dim3(B*NH, (T + ROWS - 1) / ROWS), 32*WARPS, bytes,
-                                          stream>>>(dqkv, rows, dout, qkv, T, C, NH);
-    LAUNCH_CHECK();
+    decltype(&attention_backward_kernel<D, KEYS>) kernels[] = {
+        attention_backward_kernel<D, QUERIES>, attention_backward_kernel<D, KEYS>
+    };
+    dim3 blocks(B*NH, blocks_for(T, ROWS));
+    for (auto kernel : kernels) {
+        CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        bytes));
+        kernel<<<blocks, 32*WARPS, bytes, stream>>>(dqkv, rows, dout, qkv, T, C, NH);
+        LAUNCH_CHECK();
+    }
 }
 #endif
 
@@ -1392,25 +1388,21 @@ static void attention_backward(real *dqkv, float2 *rows, const real *dout, const
                                                                 C / NH);
     LAUNCH_CHECK();
 #ifndef PRECISION_FP32
-    auto queries = C/NH <= 32 ? attention_backward_tiles<32, QUERIES>
-                 : C/NH <= 64 ? attention_backward_tiles<64, QUERIES>
-                              : attention_backward_tiles<128, QUERIES>;
-    auto keys = C/NH <= 32 ? attention_backward_tiles<32, KEYS>
-              : C/NH <= 64 ? attention_backward_tiles<64, KEYS>
-                           : attention_backward_tiles<128, KEYS>;
+    auto tiles = C/NH <= 32 ? attention_backward_tiles<32>
+               : C/NH <= 64 ? attention_backward_tiles<64> : attention_backward_tiles<128>;
     if (C/NH % 8 == 0) {
-        queries(dqkv, rows, dout, qkv, B, T, C, NH, stream);
-        keys(dqkv, rows, dout, qkv, B, T, C, NH, stream);
+        tiles(dqkv, rows, dout, qkv, B, T, C, NH, stream);
         return;
     }
 #endif
+    decltype(&attention_backward_plain_kernel<KEYS>) kernels[] = {
+        attention_backward_plain_kernel<QUERIES>, attention_backward_plain_kernel<KEYS>
+    };
     dim3 blocks(B*NH, blocks_for(T, PLAIN_ROWS));
-    attention_backward_plain_kernel<QUERIES><<<blocks, 32*PLAIN_ROWS, 0, stream>>>(
-        dqkv, rows, dout, qkv, T, C, NH);
-    LAUNCH_CHECK();
-    attention_backward_plain_kernel<KEYS><<<blocks, 32*PLAIN_ROWS, 0, stream>>>(
-        dqkv, rows, dout, qkv, T, C, NH);
-    LAUNCH_CHECK();
+    for (auto kernel : kernels) {
+        kernel<<<blocks, 32*PLAIN_ROWS, 0, stream>>>(dqkv, rows, dout, qkv, T, C, NH);
+        LAUNCH_CHECK();
+    }
 }
 
 // ---- residual: out = a + b. LayerNorm follows each and does it on the way: see there ----

@@ -117,7 +117,7 @@ linear|/__global__ void column_sums/,/^}/ s/p < parts; p/p < parts - 1; p/
 attention|/^attention_forward_kernel/,/^}/ s/__syncthreads();     //
 attention|/^attention_backward_kernel/,/^}/ s/__syncthreads();     //
 attention|/^attention_forward_kernel/,/^}/ { /for (int col/,/__syncthreads/ s/copy_async_wait();// }
-attention|/^attention_forward_kernel/,/^}/ s/(now ^ 1)\*STEP/now*STEP/
+attention|/^attention_forward_kernel/,/^}/ s/load(now ^ 1/load(now/
 attention|/^attention_forward_kernel/,/^}/ s/m, j, e) > 0)/m, j, e) > 1)/
 attention|s/late >= 0 : late <= 0/late > 0 : late <= 0/
 attention|s/late >= 0 : late <= 0/late >= 0 : late <= 1/
