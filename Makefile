@@ -46,13 +46,15 @@ TESTS := $(patsubst tests/%.c,$(BUILD)/%,$(wildcard tests/test_*.c))
 # for themselves. Nothing of this is looked up unless a CUDA target is built.
 comma     := ,
 NVCC      ?= $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc),nvcc)
-GPU_ARCHS ?= $(or $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | \
-                          sed -n 's/^\([0-9]*\)\.\([0-9]*\)$$/\1\2/p' | sort -un),\
-                  $(filter 80 90 100,$(subst sm_,,$(shell $(NVCC) --list-gpu-code 2>/dev/null))))
+NVCC_KNOWS = $(subst sm_,,$(shell $(NVCC) --list-gpu-code 2>/dev/null))
+GPU_ARCHS ?= $(or $(filter $(NVCC_KNOWS),$(shell nvidia-smi --query-gpu=compute_cap \
+                      --format=csv,noheader 2>/dev/null | awk -F. '$$1 + 0 >= 8 { print $$1 $$2 }' | sort -un)),\
+                  $(filter 80 90 100,$(NVCC_KNOWS)))
 GPU_CODE   = $(foreach a,$(1),-gencode arch=compute_$a$(comma)code=sm_$a) \
              $(foreach a,$(lastword $(1)),-gencode arch=compute_$a$(comma)code=compute_$a)
 CU_FLAGS   = $(if $(filter fp32,$(PRECISION)),-DPRECISION_FP32)     # the default is bf16 on a GPU
-NVFLAGS    = -std=c++17 -O3 $(call GPU_CODE,$(GPU_ARCHS)) -Xcompiler -Wall,-Wextra,-fopenmp
+NVFLAGS    = -std=c++17 -O3 $(call GPU_CODE,$(GPU_ARCHS)) -Xcompiler \
+             -Wall,-Wextra$(if $(filter 1,$(OPENMP)),$(comma)-fopenmp)
 
 # The emulator compiles the same sources with a C++ compiler; dev/emulator/README.md says how.
 EMULATE    = $(CXX) -std=c++17 -Wall -Wextra -Wno-unknown-pragmas $(CFLAGS) $(NATIVE) $(OMP) \
@@ -157,6 +159,8 @@ $(BUILD)/flags: FORCE
 	$(call stamp,$(CC) $(FLAGS))
 
 $(BUILD)/nvflags: FORCE
+	@command -v $(NVCC) > /dev/null || { echo 'there is no $(NVCC) here: install the CUDA toolkit,' \
+	    'or say NVCC=PATH; make emulate needs neither' >&2; exit 1; }
 	$(call stamp,$(NVCC) $(NVFLAGS) $(CU_FLAGS))
 
 $(BUILD)/emulate-flags: FORCE

@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""What train_gpt2.cu must not be slower than: the same model in PyTorch on the same GPU.
+
+    bench_cuda.py                                 GPT-2 124M, T=1024, micro-batches 1, 2, 4 ... 64
+    bench_cuda.py 16 64                           these micro-batches
+    bench_cuda.py --against bench_cuda.json       the model and micro-batches of that file, written
+                                                  by build/bench_cuda, and the ratio to its speed
+
+As fast as PyTorch goes by the book: torch.compile over model and loss, for each shape anew; bf16
+autocast, TF32 where fp32 is multiplied; scaled_dot_product_attention; AdamW in one fused kernel;
+gradients set to None; the vocabulary padded to a multiple of 64, which speeds its products up. An
+iteration is what train_gpt2.cu does in an update of one micro-batch: forward, loss, backward,
+clipping by the global norm, AdamW, on random tokens. Medians, by CUDA events; the CPU runs ahead.
+Needs PyTorch 2.
+"""
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from gpt2 import Config, adamw, forward, tensor_table, token_losses, torch      # noqa: E402
+
+WARMUPS, REPEATS = 3, 9
+
+
+def draw_params(cfg, device):
+    """GPT-2's initialisation, near enough for a clock."""
+    params = []
+    for name, _, shape in tensor_table(cfg):
+        p = torch.randn(shape, device=device) * 0.02 if len(shape) == 2 \
+            else torch.full(shape, 1.0 if name.endswith("_gain") else 0.0, device=device)
+        params.append(p.requires_grad_())
+    return params
+
+
+def make_loss(params, cfg, device, compiled):
+    """A function of inputs and targets: their mean loss."""
+    def mean_loss(inputs, targets):
+        with torch.autocast(device, torch.bfloat16):
+            logits = forward(params, inputs, cfg)
+        return token_losses(logits.float(), targets).mean()
+    return torch.compile(mean_loss, dynamic=False) if compiled else mean_loss
+
+
+def moment(device):
+    """A point in the device's time; between two of them, seconds() tells."""
+    if device == "cpu":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def seconds(begin, end, device):
+    return end - begin if device == "cpu" else 1e-3 * begin.elapsed_time(end)
+
+
+def time_updates(cfg, vocab, B, T, device, compiled):
+    """The median seconds of an update, and the last loss."""
+    torch.manual_seed(0)
+    if compiled:
+        from torch import _dynamo
+        _dynamo.reset()                      # a fresh compilation, not a more general old one
+    params = draw_params(cfg, device)
+    optimizer = adamw(params, fused=True)
+    loss_of = make_loss(params, cfg, device, compiled)
+    window = torch.randint(vocab, (B, T + 1), device=device)
+    inputs, targets = window[:, :-1].contiguous(), window[:, 1:].contiguous()
+    moments = []
+    for _ in range(WARMUPS + REPEATS + 1):
+        moments.append(moment(device))
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(inputs, targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(params, 1.0)
+        optimizer.step()
+    last = loss.item()                       # waits for all of it
+    spans = [seconds(a, b, device) for a, b in zip(moments, moments[1:])]
+    return statistics.median(spans[WARMUPS:]), last
+
+
+def bench(cfg, vocab, T, batches, ours, device, compiled):
+    """Prints a line for each micro-batch; ours: tokens a second by micro-batch."""
+    print(f"PyTorch {torch.__version__}, {'torch.compile, ' if compiled else ''}bf16 autocast, "
+          f"fused AdamW, vocabulary padded to {cfg.V}")
+    print(f"{'micro-batch':>11} {'ms a step':>10} {'tokens/s':>12} {'train_gpt2.cu':>14} "
+          f"{'ratio':>7}")
+    for B in batches:
+        begin = time.perf_counter()
+        try:
+            step, loss = time_updates(cfg, vocab, B, T, device, compiled)
+        except torch.cuda.OutOfMemoryError:
+            print(f"{B:11d}   memory ends here", flush=True)
+            return
+        speed, here = B * T / step, ours.get(B)
+        beside = f"{here:14.0f} {here / speed:7.2f}" if here else f"{'-':>14} {'-':>7}"
+        print(f"{B:11d} {1e3 * step:10.3f} {speed:12.0f} {beside}   loss {loss:.3f}, "
+              f"{time.perf_counter() - begin:.0f} s with compiling", flush=True)
+
+
+def read_ours(path):
+    """The model and tokens a second by micro-batch, as build/bench_cuda wrote them."""
+    with open(path) as f:
+        ours = json.load(f)
+    speeds = {s["B"]: s["tokens_per_s"] for s in ours["steps"] if s["recompute"] == "none"}
+    return ours["model"], speeds
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("batches", nargs="*", type=int, metavar="B", help="micro-batches")
+    parser.add_argument("--against", metavar="FILE", help="bench_cuda.json of train_gpt2.cu")
+    parser.add_argument("--eager", action="store_true", help="without torch.compile")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda",
+                        help="cpu is for trying this script out")
+    args = parser.parse_args()
+    if args.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("bench_cuda.py: PyTorch sees no GPU here")
+    if not hasattr(torch, "compile"):
+        sys.exit(f"bench_cuda.py: PyTorch {torch.__version__} has no torch.compile; 2.0 has")
+    model, ours = {"L": 12, "NH": 12, "C": 768, "V": 50257, "T": 1024}, {}
+    if args.against:
+        model, ours = read_ours(args.against)
+    torch.set_float32_matmul_precision("high")               # TF32
+    T, vocab = model["T"], model["V"]
+    cfg = Config(model["L"], model["NH"], model["C"], (vocab + 63) // 64 * 64, T)
+    batches = args.batches or sorted(ours) or [1, 2, 4, 8, 16, 32, 64]
+    bench(cfg, vocab, T, batches, ours, args.device, not args.eager)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,296 @@
+#!/usr/bin/env bash
+# The CUDA side of the Makefile, and tests/gpu.sh, where there need be no GPU: what make finds out
+# from a false nvidia-smi and a false nvcc; that the true nvcc, if it is here, compiles for every
+# architecture in silence; and what tests/gpu.sh makes of steps that pass, fail and take too long.
+dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
+trap 'rm -rf "$dir"' EXIT
+unset MAKEFLAGS MFLAGS MAKELEVEL CFLAGS SANITIZE OPENMP PRECISION BUILD NVCC GPU_ARCHS OUT MINUTES
+cd "$(dirname "$0")/.." || exit 1
+failed=0 why=
+
+end() {                                     # end NAME: prints the verdict on the test
+    if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
+    why=
+}
+skip() { echo "skip $1: $2"; why=; }
+note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
+same() { [ "$2" = "$3" ] || note "$1: '$2', not '$3'"; }
+
+tree=$dir/tree
+mkdir "$tree" "$dir/bin"
+cp -r Makefile train_gpt2.c train_gpt2.cu dataloader.h dev scripts tests "$tree"
+rm -rf "$tree/dev/results"
+
+# ---- a machine made up: $dir/gpus has a line for each GPU, or nvidia-smi fails when there is none;
+# $dir/archs is what nvcc knows. Both programs write down that they were called. ----
+
+cat > "$dir/bin/nvidia-smi" << STUB
+#!/bin/sh
+echo "nvidia-smi \$*" >> "$dir/calls"
+[ -f "$dir/gpus" ] || { echo "NVIDIA-SMI has failed: no driver"; exit 9; }
+case "\$*" in
+    *compute_cap*) cat "$dir/gpus" ;;
+    *driver_version*) sed 's/.*/999.1/' "$dir/gpus" ;;
+    *memory.total*) sed 's/.*/99999 MiB/' "$dir/gpus" ;;
+    *=name*) sed 's/.*/NVIDIA Made Up 1/' "$dir/gpus" ;;
+    *) echo "| NVIDIA-SMI 999.1    Driver Version: 999.1    CUDA Version: 13.9 |" ;;
+esac
+STUB
+
+# What it "compiles" are scripts: the trainer is its CPU twin, which has the same losses.
+cat > "$dir/bin/nvcc" << STUB
+#!/usr/bin/env bash
+dir="$dir"
+STUB
+cat >> "$dir/bin/nvcc" << 'STUB'
+echo "nvcc $*" >> "$dir/calls"
+case " $* " in
+    *" --list-gpu-code "*) cat "$dir/archs"; exit ;;
+    *" --version "*) echo "Cuda compilation tools, release 13.9, V13.9.1"; exit ;;
+esac
+while [ $# -gt 0 ]; do [ "$1" = -o ] && out=$2; shift; done
+case $out in
+    *train_gpt2cu) body='exec ./train_gpt2 "$@" ${MADE_UP_FLAGS:-}' ;;
+    *test_gpt2-*) body='echo ok made_up' ;;
+    *bench_cuda) body='echo "made up $*"; exit ${MADE_UP_BENCH:-0}' ;;
+    *) body='exit 0' ;;
+esac
+printf '#!/usr/bin/env bash\n%s\n' "$body" > "$out" && chmod +x "$out"
+STUB
+
+# A C compiler that has done it all before: make has built the trainer in this very directory.
+cat > "$dir/bin/cc" << STUB
+#!/bin/sh
+root="$PWD"
+STUB
+cat >> "$dir/bin/cc" << 'STUB'
+out=
+while [ $# -gt 0 ]; do [ "$1" = -o ] && out=$2; shift; done
+case $out in
+    "" | /dev/null) ;;
+    *) cp "$root/$out" "$out" 2> /dev/null || : > "$out" ;;
+esac
+STUB
+
+# A tool that reports what is planted, unless it is the one that $MADE_UP_BLIND names.
+cat > "$dir/bin/compute-sanitizer" << 'STUB'
+#!/usr/bin/env bash
+case " $* " in
+    *" --help "*) echo "--kernel-name --launch-timeout"; exit ;;
+    *"/planted ${MADE_UP_BLIND:-none} "*) exit 0 ;;
+    *"/planted "*) exit 3 ;;
+    *" racecheck "*) [[ " $* " == *" --kernel-name kns=_kernel "* ]] || exit 1 ;;
+esac
+STUB
+chmod +x "$dir/bin"/*
+PATH=$dir/bin:$PATH
+
+nvcc_knows() { printf 'sm_%s\n' "$@" > "$dir/archs"; }
+nvcc_knows 75 80 86 90 100 120
+gpus() { if [ $# -gt 0 ]; then printf '%s\n' "$@" > "$dir/gpus"; else rm -f "$dir/gpus"; fi; }
+called() { grep -c "^$1" "$dir/calls"; }
+
+# ---- nothing is asked unless it must be ----
+
+gpus 9.0
+: > "$dir/calls"
+for target in all test test-c bench emulate clean help; do
+    make -C "$tree" -n $target > /dev/null 2>&1
+done
+same "what make all, test, bench and so on call" "$(cat "$dir/calls")" ""
+end cuda_is_not_looked_for_unless_needed
+
+# ---- architectures ----
+
+# flags ARGS...: what nvcc would be called with.
+flags() { make -C "$tree" -n "$@" train_gpt2cu 2>&1 | grep -e '-o train_gpt2cu'; }
+archs() { flags "$@" | grep -oE 'arch=[^ ]*' | sed 's/arch=compute_//; s/,code=/:/' | xargs; }
+fallback="80:sm_80 90:sm_90 100:sm_100 100:compute_100"
+
+gpus 9.0
+same "one GPU" "$(archs)" "90:sm_90 90:compute_90"
+gpus 9.0 8.0 9.0 9.0
+same "four GPUs of two kinds" "$(archs)" "80:sm_80 90:sm_90 90:compute_90"
+gpus 10.0 8.6
+same "10.0 is later than 8.6" "$(archs)" "86:sm_86 100:sm_100 100:compute_100"
+gpus
+same "nvidia-smi fails" "$(archs)" "$fallback"
+gpus "No devices were found"
+same "nvidia-smi finds none" "$(archs)" "$fallback"
+gpus "[N/A]"
+same "nvidia-smi does not know" "$(archs)" "$fallback"
+gpus 12.1
+same "a GPU that nvcc does not know" "$(archs)" "$fallback"
+gpus 12.1 9.0
+same "and one that it does" "$(archs)" "90:sm_90 90:compute_90"
+gpus 7.5
+same "a GPU without bf16" "$(archs)" "$fallback"
+same "the same in fp32" "$(archs PRECISION=fp32)" "75:sm_75 75:compute_75"
+gpus 9.0
+: > "$dir/calls"
+same "GPU_ARCHS by hand" "$(archs GPU_ARCHS="86 120")" "86:sm_86 120:sm_120 120:compute_120"
+same "GPU_ARCHS in the environment" "$(GPU_ARCHS=86 archs)" "86:sm_86 86:compute_86"
+same "calls of nvidia-smi for GPU_ARCHS given" "$(called nvidia-smi)" 0
+archs > /dev/null
+same "calls of nvidia-smi for one make" "$(called nvidia-smi)" 1
+gpus
+nvcc_knows 75 80 90
+same "an older nvcc" "$(archs)" "80:sm_80 90:sm_90 90:compute_90"
+nvcc_knows 75 80 86 90 100 120
+mv "$dir/bin/nvidia-smi" "$dir/hidden"
+command -v nvidia-smi > /dev/null || same "no nvidia-smi" "$(archs)" "$fallback"
+mv "$dir/hidden" "$dir/bin/nvidia-smi"
+end cuda_architectures_are_detected
+
+# ---- precision, and what is built anew when ----
+
+gpus 9.0
+[[ $(flags) == *PRECISION* ]] && note "bf16 is not the default"
+[[ $(flags PRECISION=bf16) == *-DPRECISION_FP32* ]] && note "PRECISION=bf16 gives fp32"
+[[ $(flags PRECISION=fp32) == *-DPRECISION_FP32* ]] || note "PRECISION=fp32 gives bf16"
+make -C "$tree" PRECISION=fp8 train_gpt2cu > "$dir/said" 2>&1 && note "PRECISION=fp8 is taken"
+grep -q 'fp8: it is fp32 or bf16' "$dir/said" || note "PRECISION=fp8: $(tail -n 1 "$dir/said")"
+[[ $(flags) == *-fopenmp* ]] || note "no OpenMP"
+[[ $(flags OPENMP=0) == *-fopenmp* ]] && note "OpenMP with OPENMP=0"
+end cuda_precision_is_a_flag
+
+# builds WHAT ARGS...: make compiles WHAT, 0 or 1 programs.
+builds() {
+    local wanted=$1; shift
+    : > "$dir/calls"
+    make -C "$tree" "$@" train_gpt2cu > "$dir/said" 2>&1 || note "make $*: $(tail -n 1 "$dir/said")"
+    same "programs built by make $*" "$(grep -c -e ' -o ' "$dir/calls")" "$wanted"
+}
+builds 1
+builds 0
+builds 1 PRECISION=fp32
+builds 0 PRECISION=fp32
+builds 1
+gpus 8.0
+builds 1                                    # another GPU
+builds 0
+touch "$tree/train_gpt2.cu"
+builds 1
+make -C "$tree" NVCC="$dir/none/nvcc" train_gpt2cu > "$dir/out" 2> "$dir/said" &&
+    note "no nvcc, and no error"
+same "lines about a missing nvcc" "$(grep -c 'there is no .*none/nvcc' "$dir/said")" 1
+end cuda_build_follows_flags
+
+# ---- tests/gpu.sh ----
+
+cat > "$tree/tests/test_cuda.sh" << 'STUB'
+echo "ok made_up"
+STUB
+chmod +x "$tree/tests/test_cuda.sh"
+small="--layers 1 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --lr 2e-2"
+
+# gpu_sh STATUS ENVIRONMENT... -- PARTS...: runs it and expects that exit status. The rows of its
+# report that are not ok go to $rows, how many rows there are to $count.
+gpu_sh() {
+    local wanted=$1 environment=(); shift
+    while [ "$1" != -- ]; do environment+=("$1"); shift; done
+    shift
+    find "$dir" -name made-up-1.md -delete
+    (cd "$tree" && env MODEL="$small" STEPS=40 BENCH=some CC="$dir/bin/cc" \
+        PYTHON=false OMP_NUM_THREADS=2 "${environment[@]}" tests/gpu.sh "$@") > "$dir/out" 2> "$dir/said"
+    same "exit status of ${environment[*]} gpu.sh $*" $? "$wanted"
+    report=$(find "$dir" -name made-up-1.md)
+    [ -n "$report" ] || return
+    rows=$(sed -n 's/^| \(.*\) | \(FAILED.*\|skipped.*\) | [0-9]* |$/\1: \2/p' "$report")
+    count=$(grep -cE '^\| [a-z]*: ' "$report")
+}
+
+gpus
+gpu_sh 1 --
+same "without a GPU" "$(cat "$dir/said" "$dir/out")" \
+    "tests/gpu.sh: nvidia-smi finds no GPU here; make test and make emulate need none"
+[ -e "$tree/build/gpu" ] && note "something is written without a GPU"
+gpus 9.0
+gpu_sh 1 -- everything
+grep -q "'everything': expected some of build" "$dir/said" || note "$(cat "$dir/said")"
+end gpu_command_says_what_is_missing
+
+[ -x train_gpt2 ] && [ -x prepare ] || note "make all comes first"
+gpu_sh 0 --
+same "where the report is" "${report#$tree/}" dev/results/made-up-1.md
+same "steps of all of it" "$count" 23
+same "steps that are not ok" "$rows" "bench: PyTorch beside it: skipped: needs PyTorch 2"
+for words in "# NVIDIA Made Up 1" "driver 999.1, CUDA 13.9, nvcc 13.9.1" \
+             "Tests: 2 passed, 0 failed" "50 steps, to a loss of .*; at most 0 apart" \
+             "| step | 1 | 10 |" "^| loss | [0-9.]* | [0-9.]* |" "Validation loss after step 40: " \
+             "made up some"; do
+    grep -q -e "$words" "$report" || note "the report lacks '$words'"
+done
+for log in build test train bench sanitize; do
+    [ -s "$tree/build/gpu/$log.log" ] || note "no $log.log"
+done
+end gpu_command_reports
+
+mkdir "$dir/kept"
+gpu_sh 1 OUT="$dir/kept" MADE_UP_BENCH=1 MADE_UP_BLIND=racecheck -- sanitize bench
+same "where the report is with OUT" "$report" "$dir/kept/made-up-1.md"
+same "steps of build, bench and sanitize" "$count" 17
+same "steps that failed" "$(grep FAILED <<< "$rows" | cut -d: -f1,2 | xargs)" \
+    "bench: micro-batches and launchers sanitize: racecheck finds what is planted"
+grep -q '^## Failed: sanitize: racecheck finds' "$report" || note "what failed is not shown"
+gpu_sh 1 STEPS=2 MADE_UP_FLAGS="--beta2 0.951" -- train
+same "a run that learns nothing" "$(head -n 1 <<< "$rows")" "train: 2 steps in bf16: FAILED"
+same "other losses than the CPU's" "$(sed 1d <<< "$rows")" \
+    "train: 50 steps in fp32, the CPU's losses: FAILED"
+grep -qE '^50 steps, to a loss of [0-9.]*; at most [0-9.e-]* apart' "$report" ||
+    note "the report does not say by how much losses differ"
+gpu_sh 1 MINUTES=0 -- test
+same "with no time" "$(grep -c 'not done in 0 s' <<< "$rows")" "$count"
+end gpu_command_fails_when_a_step_does
+
+# ---- the true nvcc ----
+
+PATH=${PATH#*:}
+nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2> /dev/null)
+if [ -z "$nvcc" ]; then
+    skip cuda_compiles_without_warnings "nvcc"
+    exit $failed
+fi
+make -s -C "$tree" clean
+cp tests/test_cuda.sh "$tree/tests/"
+
+# compiles ARCHS ARGS...: no word from nvcc, ptxas and the compiler behind them.
+compiles() {
+    make -s -C "$tree" NVCC="$nvcc -Werror all-warnings -Xcompiler -Werror" GPU_ARCHS="$1" \
+        CFLAGS=-O1 "${@:2}" > "$dir/said" 2>&1 ||
+        note "make ${*:2}: $(grep -m 1 -E 'error|warning' "$dir/said")"
+    grep -v '^note: ' "$dir/said" | grep -q . && note "make ${*:2}: $(head -n 1 "$dir/said")"
+}
+for precision in fp32 bf16; do
+    compiles 90 PRECISION=$precision build/bench_cuda build/cuda/test_gpt2-$precision
+    compiles "80 90 100" PRECISION=$precision train_gpt2cu
+done
+end cuda_compiles_without_warnings
+
+# The dependencies that nvcc has written: a changed header is noticed.
+cp "$tree/train_gpt2cu" "$dir/train_gpt2cu"
+PATH=$dir/bin:$PATH builds 1
+for header in dataloader.h dev/lib/gpt2.h dev/lib/train_options.h; do
+    touch "$tree/$header"
+    PATH=$dir/bin:$PATH builds 1
+    PATH=$dir/bin:$PATH builds 0
+done
+end cuda_build_follows_headers
+
+if nvidia-smi > /dev/null 2>&1; then
+    skip cuda_without_a_driver "a machine without a GPU"
+elif ! "$dir/train_gpt2cu" --help > "$dir/said" 2>&1; then
+    note "--help: $(head -n 1 "$dir/said")"
+    end cuda_without_a_driver
+else
+    make -s -C "$tree" CFLAGS=-O1 prepare
+    "$tree/prepare" tales --out "$dir/tales" --tokens 5000 > /dev/null
+    "$dir/train_gpt2cu" --data "$dir/tales" --layers 1 --heads 1 --channels 8 --seq-len 16 \
+        --out "$dir/run" > "$dir/out" 2> "$dir/said"
+    same "exit status without a driver" $? 1
+    same "lines on stderr" "$(wc -l < "$dir/said")" 1
+    grep -q 'no NVIDIA driver' "$dir/said" || note "$(cat "$dir/said")"
+    [ -e "$dir/run" ] && note "--out is made although nothing can run"
+    end cuda_without_a_driver
+fi
+exit $failed
