@@ -47,14 +47,16 @@ TESTS := $(patsubst tests/%.c,$(BUILD)/%,$(wildcard tests/test_*.c))
 comma     := ,
 NVCC      ?= $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc),nvcc)
 NVCC_KNOWS = $(subst sm_,,$(shell $(NVCC) --list-gpu-code 2>/dev/null))
-GPU_ARCHS ?= $(or $(filter $(NVCC_KNOWS),$(shell nvidia-smi --query-gpu=compute_cap \
-                      --format=csv,noheader 2>/dev/null | awk -F. '$$1 + 0 >= 8 { print $$1 $$2 }' | sort -un)),\
+OLDEST     = $(if $(filter fp32,$(PRECISION)),7,8)                  # bf16 came with Ampere, 8.0
+GPU_ARCHS ?= $(or $(filter $(NVCC_KNOWS),$(shell \
+                  nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | \
+                  awk -F. '$$1 + 0 >= $(OLDEST) { print $$1 $$2 }' | sort -un)),\
                   $(filter 80 90 100,$(NVCC_KNOWS)))
 GPU_CODE   = $(foreach a,$(1),-gencode arch=compute_$a$(comma)code=sm_$a) \
              $(foreach a,$(lastword $(1)),-gencode arch=compute_$a$(comma)code=compute_$a)
 CU_FLAGS   = $(if $(filter fp32,$(PRECISION)),-DPRECISION_FP32)     # the default is bf16 on a GPU
-NVFLAGS    = -std=c++17 -O3 $(call GPU_CODE,$(GPU_ARCHS)) -Xcompiler \
-             -Wall,-Wextra$(if $(filter 1,$(OPENMP)),$(comma)-fopenmp)
+NVFLAGS    = $(eval NVFLAGS := -std=c++17 -O3 $(call GPU_CODE,$(GPU_ARCHS)) -Xcompiler \
+             -Wall,-Wextra$(if $(filter 1,$(OPENMP)),$(comma)-fopenmp))$(NVFLAGS)
 
 # The emulator compiles the same sources with a C++ compiler; dev/emulator/README.md says how.
 EMULATE    = $(CXX) -std=c++17 -Wall -Wextra -Wno-unknown-pragmas $(CFLAGS) $(NATIVE) $(OMP) \
