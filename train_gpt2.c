@@ -196,7 +196,8 @@ typedef Word wordvec __attribute__((vector_size(4*LANES), aligned(4), may_alias)
 static inline vec multiply_add(vec sum, Word a, wordvec b) {
     wordvec pair = a - (wordvec){0};                 // a in every lane
 #ifdef __AVX512BF16__
-    // The one intrinsic here: compilers do not find this instruction, and it does twice the work.
+    // The one intrinsic here, for compilers do not find this instruction. It does twice the work:
+    // a step of GPT-2 124M at T=1024 takes 9.1 s instead of 16.7 (two cores of Zen 4).
     return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)pair, (__m512bh)b);
 #else
     return sum + (vec)(pair << 16) * (vec)(b << 16)
