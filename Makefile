@@ -138,7 +138,8 @@ test-cuda: $(BUILD)/cuda/test_gpt2-bf16 $(BUILD)/cuda/test_gpt2-fp32    ## the s
 
 $(BUILD)/cuda/test_gpt2-%: tests/test_gpt2.cu train_gpt2.cu $(BUILD)/gpt2_reference.o $(BUILD)/nvflags
 	@mkdir -p $(@D)
-	$(NVCC) $(NVFLAGS) -I. -Itests $(if $(filter fp32,$*),-DPRECISION_FP32) $< \
+	$(NVCC) $(NVFLAGS) -MMD -MP -MF $(BUILD)/$(@F)-cuda.d -I. -Itests \
+	    $(if $(filter fp32,$*),-DPRECISION_FP32) $< \
 	    $(BUILD)/gpt2_reference.o -o $@ -lcublasLt
 
 $(BUILD)/test_%: tests/test_%.c $(BUILD)/flags
@@ -161,7 +162,7 @@ $(BUILD)/flags: FORCE
 	$(call stamp,$(CC) $(FLAGS))
 
 $(BUILD)/nvflags: FORCE
-	@command -v $(NVCC) > /dev/null || { echo 'there is no $(NVCC) here: install the CUDA toolkit,' \
+	@command -v $(firstword $(NVCC)) > /dev/null || { echo 'there is no $(NVCC) here: install the CUDA toolkit,' \
 	    'or say NVCC=PATH; make emulate needs neither' >&2; exit 1; }
 	$(call stamp,$(NVCC) $(NVFLAGS) $(CU_FLAGS))
 

@@ -83,17 +83,18 @@ static cudaDataType_t type_of(const real *) { return CUDA_R_16BF; }
 
 // Errors of CUDA are reported where they show, which may be after the call that caused them; with
 // CUDA_LAUNCH_BLOCKING=1 in the environment each shows at its own call.
-static void cuda_check(cudaError_t status, const char *call, int line) {
+static void cuda_check(cudaError_t status, const char *call, const char *file, int line) {
     if (status == cudaSuccess) return;
-    die("train_gpt2.cu:%d: %.60s: %s", line, call, cudaGetErrorString(status));
+    die("%s:%d: %.60s: %s", file, line, call, cudaGetErrorString(status));
 }
-static void cublas_check(cublasStatus_t status, const char *call, int line) {
+static void cublas_check(cublasStatus_t status, const char *call, const char *file, int line) {
     if (status == CUBLAS_STATUS_SUCCESS) return;
-    die("train_gpt2.cu:%d: %.60s: %s", line, call, cublasLtGetStatusString(status));
+    die("%s:%d: %.60s: %s", file, line, call, cublasLtGetStatusString(status));
 }
-#define CUDA_CHECK(call) cuda_check((call), #call, __LINE__)
-#define CUBLAS_CHECK(call) cublas_check((call), #call, __LINE__)
-#define LAUNCH_CHECK() cuda_check(cudaGetLastError(), "the kernel launched above", __LINE__)
+#define CUDA_CHECK(call) cuda_check((call), #call, __FILE__, __LINE__)
+#define CUBLAS_CHECK(call) cublas_check((call), #call, __FILE__, __LINE__)
+#define LAUNCH_CHECK() cuda_check(cudaGetLastError(), "the kernel launched above", \
+                                  __FILE__, __LINE__)
 
 // ---- packs: 16 bytes of `real`, which a thread loads and stores at once ----
 
