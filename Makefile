@@ -56,7 +56,7 @@ GPU_CODE   = $(foreach a,$(1),-gencode arch=compute_$a$(comma)code=sm_$a) \
              $(foreach a,$(lastword $(1)),-gencode arch=compute_$a$(comma)code=compute_$a)
 CU_FLAGS   = $(if $(filter fp32,$(PRECISION)),-DPRECISION_FP32)     # the default is bf16 on a GPU
 NVFLAGS    = $(eval NVFLAGS := -std=c++17 -O3 $(call GPU_CODE,$(GPU_ARCHS)) -Xcompiler \
-             -Wall,-Wextra$(if $(filter 1,$(OPENMP)),$(comma)-fopenmp))$(NVFLAGS)
+             -Wall,-Wextra,$(if $(filter 1,$(OPENMP)),-fopenmp,-Wno-unknown-pragmas))$(NVFLAGS)
 
 # The emulator compiles the same sources with a C++ compiler; dev/emulator/README.md says how.
 EMULATE    = $(CXX) -std=c++17 -Wall -Wextra -Wno-unknown-pragmas $(CFLAGS) $(NATIVE) $(OMP) \
