@@ -375,6 +375,7 @@ static Mat part_of(Mat m, size_t i, size_t j) {
 static void matmul(float *c, size_t ldc, Mat a, Mat b, const float *bias,
                    size_t M, size_t N, size_t K, Mode mode) {
     if (M == 1 && a.col == 1 && mode == WRITE) {
+        assert(!b.sums);
         int strips = thread_count();
         #pragma omp parallel for
         for (int s = 0; s < strips; s++)
@@ -414,7 +415,7 @@ static void matmul(float *c, size_t ldc, Mat a, Mat b, const float *bias,
     }
 }
 
-// ---- the same for the small products inside attention, where each thread has a head of its own ----
+// ---- the same for the small products inside attention, where each thread has its own head ----
 
 static size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -1602,7 +1603,8 @@ static void show_setup(const Run *r) {
     printf("loss    %.3f nats a token for a uniform guess", log((double)c->V));
     if (r->floor.known)
         printf(", %.3f at best: the corpus's entropy", r->floor.nats / (double)r->floor.tokens);
-    printf("\nbatch   %lld tokens an update: %lld x %d sequences of %d; %d thread%s, " PRECISION "\n",
+    printf("\nbatch   %lld tokens an update: %lld x %d sequences of %d; %d thread%s, "
+           PRECISION "\n",
            (long long)r->o.batch_tokens,
            (long long)(r->o.batch_tokens / ((int64_t)r->o.micro_batch * r->T)), r->o.micro_batch,
            r->T, thread_count(), thread_count() == 1 ? "" : "s");

@@ -228,7 +228,8 @@ TEST(attention) {
         case_input(&c, N*3*c.C, 1, 0, &rng);
         case_output(&c, N*c.C, &rng);
         float *lse = alloc_or_die(N*c.NH * sizeof(float), "test");
-        float *scores = alloc_or_die(thread_count()*attention_scratch(c.T, c.C/c.NH) * sizeof(float), "test");
+        size_t scratch = thread_count()*attention_scratch(c.T, c.C/c.NH);
+        float *scores = alloc_or_die(scratch * sizeof(float), "test");
         attention_forward(c.fout, lse, scores, c.in[0].f, c.B, c.T, 0, c.C, c.NH);
         attention_backward(c.in[0].df, scores, c.fdout, c.in[0].f, c.fout, lse, c.B, c.T, c.C,
                            c.NH);

@@ -111,8 +111,8 @@ static void one_update(Model *m, const int *inputs, const int *targets, int B, i
 // within 4e-7 (logits), 9e-7 (gradients) and 2e-7 (five steps) of these; the bounds leave a few
 // times that. In a bf16 build each product's operands are rounded, 1.6e-3 of its norm for the two;
 // a gradient gathers the errors of the dozen products forward and back that lie between it and the
-// loss, about their square root times as much, and small tensors scatter: within 4e-2. AdamW's first
-// steps follow the sign of gradients, so a few small ones move the other way.
+// loss, about their square root times as much, and small tensors scatter: within 4e-2. AdamW's
+// first steps follow the sign of gradients, so a few small ones move the other way.
 #ifdef PRECISION_BF16
 enum { BF16 = 1 };
 #else
@@ -212,7 +212,8 @@ TEST(any_micro_batch_makes_the_same_update) {
         printf("    %dx%d against 8x1: %.1g of all parameters, at worst %.1g, in %s\n",
                micro, 8 / micro, all, error, where);
         CHECK_MSG(all <= SPLIT, "%d sequences at a time: |dtheta|/|theta| %.2g", micro, all);
-        CHECK_MSG(error <= 10*SPLIT, "%d sequences at a time: %s differs by %.2g", micro, where, error);
+        CHECK_MSG(error <= 10*SPLIT, "%d sequences at a time: %s differs by %.2g", micro, where,
+                  error);
         model_free(&cut);
     }
     model_free(&whole);
