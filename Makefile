@@ -4,6 +4,7 @@ CFLAGS    ?= -O3
 PYTHON    ?= python3
 OPENMP    ?= 1
 SANITIZE  ?= 0
+MPI       ?= 0
 PRECISION ?=
 BUILD     ?= build
 
@@ -40,6 +41,16 @@ ifneq ($(filter-out fp32 bf16,$(PRECISION)),)
 endif
 FLAGS += $(if $(filter bf16,$(PRECISION)),-DPRECISION_BF16)    # the default is fp32 on a CPU
 
+# MPI's compiler is this one with MPI's paths; Open MPI's and MPICH's learn which one from these.
+ifeq ($(MPI),1)
+  MPICC ?= mpicc
+  ifeq ($(shell command -v $(MPICC)),)
+    $(error MPI=1: there is no $(MPICC) here; install Open MPI or MPICH (apt install libopenmpi-dev))
+  endif
+  LINK := OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) -DWITH_MPI -pthread
+endif
+LINK ?= $(CC)
+
 TESTS := $(patsubst tests/%.c,$(BUILD)/%,$(wildcard tests/test_*.c))
 
 # CUDA: for the GPUs that are here, else for three generations and the code that later ones compile
@@ -70,7 +81,7 @@ all: train_gpt2 prepare          ## build ./train_gpt2 and ./prepare (the defaul
 run: all                         ## train a small GPT-2 on the embedded corpus, about a minute
 	@scripts/tales.sh
 
-test: all $(TESTS) $(EMULATED) $(BUILD)/ladder   ## run every test; ends with `N passed, N failed, N skipped`
+test: all $(TESTS) $(EMULATED) $(BUILD)/ladder $(BUILD)/compare   ## run every test; ends with `N passed, N failed, N skipped`
 	@tests/run.sh $(TESTS) $(filter $(BUILD)/%,$(EMULATED)) $(wildcard tests/test_*.sh tests/test_*.py)
 
 test-c: all $(TESTS)             ## the tests written in C alone
@@ -90,10 +101,10 @@ clean:                           ## remove what make built; data and runs stay
 help:                            ## this list
 	@sed -n 's/^\([a-z_0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | \
 	    while IFS='|' read -r target text; do printf '  make %-12s %s\n' "$$target" "$$text"; done
-	@echo '  PRECISION=bf16 CC=clang CFLAGS="-O0 -g" SANITIZE=1 OPENMP=0   after any: another build'
+	@echo '  PRECISION=bf16 MPI=1 CC=clang CFLAGS="-O0 -g" SANITIZE=1 OPENMP=0   after any: another build'
 
 train_gpt2: train_gpt2.c $(BUILD)/flags
-	$(CC) $(FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< -o $@ -lm
+	$(LINK) $(FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< -o $@ -lm
 
 prepare: dev/data/prepare.c dev/data/tales.c $(BUILD)/flags
 	$(CC) $(FLAGS) dev/data/prepare.c dev/data/tales.c -o $@ -lm
@@ -145,6 +156,9 @@ $(BUILD)/cuda/test_gpt2-%: tests/test_gpt2.cu train_gpt2.cu $(BUILD)/gpt2_refere
 $(BUILD)/test_%: tests/test_%.c $(BUILD)/flags
 	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
 
+$(BUILD)/compare: tests/compare.c $(BUILD)/flags
+	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
+
 fuzz: all                        ## feed the parsers random bytes (needs clang); RUNS=10000000
 	@tests/fuzz/run.sh
 
@@ -159,7 +173,7 @@ $(BUILD)/ladder: dev/cpu/matmul.c dev/cpu/matmul_bf16.c $(BUILD)/flags
 stamp = @mkdir -p $(BUILD); echo '$(1)' | cmp -s - $@ || echo '$(1)' > $@
 
 $(BUILD)/flags: FORCE
-	$(call stamp,$(CC) $(FLAGS))
+	$(call stamp,$(LINK) $(FLAGS))
 
 $(BUILD)/nvflags: FORCE
 	@command -v $(firstword $(NVCC)) > /dev/null || { echo 'there is no $(NVCC) here: install the CUDA toolkit,' \

@@ -41,6 +41,7 @@
 #include "dev/lib/tokenizer.h"
 #include "dev/lib/train_options.h"
 #include "dev/lib/utf8.h"
+#include "dev/lib/zero.h"
 
 static int thread_count(void) {
 #ifdef _OPENMP
@@ -50,13 +51,8 @@ static int thread_count(void) {
 #endif
 }
 
-static int processors(void) {
-#ifdef _OPENMP
-    return omp_get_num_procs();
-#else
-    return 1;
-#endif
-}
+// Of the machine: mpirun ties each of its ranks to some of them.
+static int processors(void) { return (int)sysconf(_SC_NPROCESSORS_ONLN); }
 
 static int thread_index(void) {
 #ifdef _OPENMP
@@ -99,9 +95,14 @@ typedef struct {
     Config c;
     int max_B, max_T;                  // the largest batch the activations hold
     size_t n_params;
+    Zero zero;                         // which of the four buffers below holds slices alone
     float *params, *grads;             // flat, in the order of dev/lib/gpt2.h
     float *adam_m, *adam_v;            // moments; like grads, NULL when the model only infers
-    double *norm_partials;             // one partial sum for each chunk of the gradient
+    float *outer_params, *outer_momentum;  // with --outer-every: of the last round's end
+    float *bucket;                     // a bucket of what ranks have slices of, for checkpoints
+    Chunk *chunks;                     // (n_chunks) the parameters that this rank updates
+    int n_chunks;
+    double *norm_partials;             // (n_chunks) sums of squares of gradients
     float *memory;                     // everything below is carved out of this one allocation
     size_t memory_floats;
     float *x_in;                       // (N,C) embeddings
@@ -115,19 +116,21 @@ typedef struct {
     float *dqkv, *dfc;                 // (N,3C) (N,4C)
 } Model;
 
-static Block block_at(float *flat, const Config *c, int layer) {
+// A tensor's place in its bucket: of the embeddings, of a block, or of the final norm.
+static float *tensor_in(float *bucket, const Config *c, int kind) {
+    int first = kind < FIRST_IN_BLOCK ? 0 : kind <= LAST_IN_BLOCK ? FIRST_IN_BLOCK : LNF_GAIN;
+    return bucket + kinds_count(c, first, kind);
+}
+
+static Block block_in(float *bucket, const Config *c) {
     Block b;
     float **fields[KINDS_IN_BLOCK] = {
         &b.ln1_gain, &b.ln1_bias, &b.qkv_w, &b.qkv_b, &b.att_proj_w, &b.att_proj_b,
         &b.ln2_gain, &b.ln2_bias, &b.fc_w, &b.fc_b, &b.mlp_proj_w, &b.mlp_proj_b,
     };
     for (int k = 0; k < KINDS_IN_BLOCK; k++)
-        *fields[k] = flat + tensor_offset(c, FIRST_IN_BLOCK + k, layer);
+        *fields[k] = tensor_in(bucket, c, FIRST_IN_BLOCK + k);
     return b;
-}
-
-static float *tensor_at(float *flat, const Config *c, int kind) {
-    return flat + tensor_offset(c, kind, 0);
 }
 
 // =================================================================================================
@@ -891,11 +894,56 @@ static size_t model_carve(Model *m, Use use) {
     return used;
 }
 
-enum { NORM_CHUNK = 1 << 16 };        // elements that one partial sum of the global norm covers
+// How a model is shared with other ranks; NULL in its place: not at all.
+typedef struct {
+    Comm *comm;
+    int zero;                // a stage of dev/lib/zero.h
+    CommType type;           // how gradients travel
+    int levels;              // --exact-sum: of the tree that micro-batches are added along; else 0
+    bool outer;              // --outer-every
+} Sharing;
+
+static float *floats_or_die(size_t count, const char *what) {
+    return alloc_or_die(count * sizeof(float), what);
+}
+
+// What the ranks share out, and whole buckets for what is not at hand.
+static void model_init_zero(Model *m, const Sharing *s) {
+    Zero *z = &m->zero;
+    zero_init(z, s ? s->comm : NULL, s ? s->zero : 0, &m->c, sizeof(float),
+              s ? s->type : COMM_FP32);
+    m->params = floats_or_die(zero_params_count(z), "parameters");
+    z->params = (char *)m->params;
+    for (int i = 0; i < ZERO_SLOTS && z->stage == 3; i++)
+        z->gathered[i] = (char *)floats_or_die(zero_slot_count(z, i), "gathered parameters");
+}
+
+static void model_init_training(Model *m, const Sharing *s) {
+    enum { CHUNK = 1 << 16 };
+    Zero *z = &m->zero;
+    m->grads = z->grads = floats_or_die(zero_grads_count(z), "gradients");
+    for (int i = 0; i < ZERO_SLOTS && z->stage >= 2; i++)
+        z->collected[i] = floats_or_die(zero_slot_count(z, i), "a bucket of gradients");
+    z->n_levels = s ? s->levels : 0;
+    for (int l = 0; l < z->n_levels; l++)
+        z->levels[l] = l == 0 ? m->grads : floats_or_die(m->n_params, "a level of gradients");
+    m->adam_m = floats_or_die(zero_moments_count(z), "AdamW's first moments");
+    m->adam_v = floats_or_die(zero_moments_count(z), "AdamW's second moments");
+    if (s && s->outer) {
+        m->outer_params = floats_or_die(m->n_params, "the last round's parameters");
+        m->outer_momentum = floats_or_die(m->n_params, "the outer momentum");
+    }
+    if (z->size > 1) m->bucket = floats_or_die(gpt2_largest_bucket(&m->c), "a bucket");
+    m->n_chunks = zero_chunks(NULL, z, CHUNK);
+    m->chunks = alloc_or_die(m->n_chunks * sizeof *m->chunks, "a table of chunks");
+    zero_chunks(m->chunks, z, CHUNK);
+    m->norm_partials = alloc_or_die(m->n_chunks * sizeof(double), "norms");
+}
 
 // A model of the given sizes for batches of up to max_B sequences of max_T tokens. All memory that
 // a step needs is allocated here; parameters are zero until model_init_params or a file fills them.
-static void model_init(Model *m, const Config *c, int max_B, int max_T, Use use) {
+static void model_init(Model *m, const Config *c, int max_B, int max_T, Use use,
+                       const Sharing *sharing) {
     memset(m, 0, sizeof *m);
     m->c = *c;
     m->max_B = max_B;
@@ -904,14 +952,8 @@ static void model_init(Model *m, const Config *c, int max_B, int max_T, Use use)
     double floats = (double)max_B * max_T * c->L * 16.0 * c->C;       // about; size_t could wrap
     if (floats > 1e15) die("memory: %.0f TB for activations; use a smaller model or micro-batch",
                            4e-12 * floats);
-    size_t bytes = m->n_params * sizeof(float);
-    m->params = alloc_or_die(bytes, "parameters");
-    if (use == TRAIN) {
-        m->grads = alloc_or_die(bytes, "gradients");
-        m->adam_m = alloc_or_die(bytes, "AdamW's first moments");
-        m->adam_v = alloc_or_die(bytes, "AdamW's second moments");
-        m->norm_partials = alloc_or_die((m->n_params / NORM_CHUNK + 1) * sizeof(double), "norms");
-    }
+    model_init_zero(m, sharing);
+    if (use == TRAIN) model_init_training(m, sharing);
     m->acts = alloc_or_die(c->L * sizeof *m->acts, "a table of activations");
     m->memory_floats = model_carve(m, use);
     m->memory = alloc_or_die(m->memory_floats * sizeof(float), "activations");
@@ -919,10 +961,21 @@ static void model_init(Model *m, const Config *c, int max_B, int max_T, Use use)
 }
 
 static void model_free(Model *m) {
+    Zero *z = &m->zero;
+    for (int i = 0; i < ZERO_SLOTS; i++) {
+        free(z->gathered[i]);
+        free(z->collected[i]);
+    }
+    for (int l = 1; l < z->n_levels; l++) free(z->levels[l]);
+    zero_free(z);
     free(m->params);
     free(m->grads);
     free(m->adam_m);
     free(m->adam_v);
+    free(m->outer_params);
+    free(m->outer_momentum);
+    free(m->bucket);
+    free(m->chunks);
     free(m->norm_partials);
     free(m->acts);
     free(m->memory);
@@ -930,16 +983,23 @@ static void model_free(Model *m) {
 }
 
 // GPT-2's initialisation. Each tensor draws from a stream of its own.
+static void tensor_init(float *p, const Tensor *t, int L, Rng rng) {
+    double std = t->init == INIT_RESIDUAL ? 0.02 / sqrt(2.0 * L) : 0.02;
+    for (size_t j = 0; j < t->count; j++)
+        p[j] = t->init == INIT_ZEROS ? 0.0f : t->init == INIT_ONES ? 1.0f
+                                     : (float)(std * rng_normal(&rng));
+}
+
 static void model_init_params(Model *m, uint64_t seed) {
-    #pragma omp parallel for schedule(dynamic)
-    for (int i = 0; i < gpt2_n_tensors(&m->c); i++) {
-        Tensor t = gpt2_tensor(&m->c, i);
-        Rng rng = rng_make(seed, (uint64_t)i);
-        double std = t.init == INIT_RESIDUAL ? 0.02 / sqrt(2.0 * m->c.L) : 0.02;
-        float *p = m->params + t.offset;
-        for (size_t j = 0; j < t.count; j++)
-            p[j] = t.init == INIT_ZEROS ? 0.0f : t.init == INIT_ONES ? 1.0f
-                                        : (float)(std * rng_normal(&rng));
+    for (int b = 0; b < gpt2_n_buckets(&m->c); b++) {
+        float *bucket = zero_place(&m->zero, b);
+        #pragma omp parallel for schedule(dynamic)
+        for (int i = gpt2_bucket_tensor(&m->c, b); i < gpt2_bucket_tensor(&m->c, b + 1); i++) {
+            Tensor t = gpt2_tensor(&m->c, i);
+            tensor_init(bucket + t.offset - gpt2_bucket(&m->c, b).begin, &t, m->c.L,
+                        rng_make(seed, (uint64_t)i));
+        }
+        zero_keep(&m->zero, b);
     }
 }
 
@@ -948,14 +1008,16 @@ static void model_init_params(Model *m, uint64_t seed) {
 // before them are still in each block's qkv. That is all a key/value cache is.
 static void model_forward(Model *m, const int *tokens, int B, int T, int first) {
     assert(T <= m->max_T && B <= m->max_B && (first == 0 || B == 1));
-    int C = m->c.C, NH = m->c.NH;
+    const Config *c = &m->c;
+    int C = c->C, NH = c->NH, L = c->L;
     size_t from = first, N = (size_t)B*T - from;       // rows from ... from+N-1
-    embedding_forward(m->x_in, tokens, tensor_at(m->params, &m->c, WTE),
-                      tensor_at(m->params, &m->c, WPE), B, T, first, C);
+    float *embeddings = zero_params(&m->zero, 0, 1);
+    embedding_forward(m->x_in, tokens, tensor_in(embeddings, c, WTE),
+                      tensor_in(embeddings, c, WPE), B, T, first, C);
     const float *x = m->x_in + from*C;
     float *branch = m->dx_branch;
-    for (int l = 0; l < m->c.L; l++) {
-        Block w = block_at(m->params, &m->c, l);
+    for (int l = 0; l < L; l++) {
+        Block w = block_in(zero_params(&m->zero, 1 + l, 2 + l), c);
         BlockActs a = m->acts[l];
         float *ln1 = a.ln1 + from*C, *qkv = a.qkv + from*3*C, *att = a.att + from*C;
         float *x_mid = a.x_mid + from*C, *ln2 = a.ln2 + from*C, *x_out = a.x_out + from*C;
@@ -972,9 +1034,9 @@ static void model_forward(Model *m, const int *tokens, int B, int T, int first) 
         residual_forward(x_out, x_mid, branch, N*C);
         x = x_out;
     }
-    layernorm_forward(m->lnf + from*C, m->lnf_mean, m->lnf_rstd, x,
-                      tensor_at(m->params, &m->c, LNF_GAIN), tensor_at(m->params, &m->c, LNF_BIAS),
-                      N, C);
+    float *norm = zero_params(&m->zero, 1 + L, -1);
+    layernorm_forward(m->lnf + from*C, m->lnf_mean, m->lnf_rstd, x, tensor_in(norm, c, LNF_GAIN),
+                      tensor_in(norm, c, LNF_BIAS), N, C);
 }
 
 static double sum_of(const float *x, size_t n) {
@@ -985,27 +1047,34 @@ static double sum_of(const float *x, size_t n) {
 
 // The loss of each token in nats, to m->loss (N); after model_forward. Returns their sum.
 static double model_loss(Model *m, const int *targets, size_t N) {
-    classifier_forward(m->loss, m->lse, m->logits, m->lnf, tensor_at(m->params, &m->c, WTE),
-                       targets, N, m->logit_rows, m->c.C, m->c.V, (int)padded_vocab(&m->c));
+    float *wte = tensor_in(zero_params(&m->zero, 0, -1), &m->c, WTE);
+    classifier_forward(m->loss, m->lse, m->logits, m->lnf, wte, targets, N, m->logit_rows, m->c.C,
+                       m->c.V, (int)padded_vocab(&m->c));
     return sum_of(m->loss, N);
 }
 
 // The way back, after model_forward on the same tokens: adds the gradient of scale * (sum of the
-// N losses) to m->grads. Returns the sum of the losses.
+// N losses) to the gradients, a bucket at a time; each leaves for the other ranks, if there are any,
+// while the blocks before it compute. Returns the sum of the losses.
 static double model_backward(Model *m, const int *tokens, const int *targets, float scale,
                              int B, int T) {
     const Config *c = &m->c;
-    int C = c->C;
+    Zero *z = &m->zero;
+    int C = c->C, L = c->L;
     size_t N = (size_t)B*T;
     float *dx = m->dx, *dbranch = m->dx_branch;
-    classifier_backward(dbranch, tensor_at(m->grads, c, WTE), m->loss, m->lse, m->logits, m->lnf,
-                        tensor_at(m->params, c, WTE), targets, scale,
+    float *embeddings = zero_params(z, 0, L), *norm = zero_params(z, 1 + L, -1);
+    float *dembeddings = zero_grads(z, 0), *dnorm = zero_grads(z, 1 + L);
+    classifier_backward(dbranch, tensor_in(dembeddings, c, WTE), m->loss, m->lse, m->logits, m->lnf,
+                        tensor_in(embeddings, c, WTE), targets, scale,
                         N, m->logit_rows, C, c->V, (int)padded_vocab(c));
-    layernorm_backward(dx, tensor_at(m->grads, c, LNF_GAIN), tensor_at(m->grads, c, LNF_BIAS),
-                       dbranch, m->acts[c->L - 1].x_out, m->lnf_mean, m->lnf_rstd,
-                       tensor_at(m->params, c, LNF_GAIN), N, C);
-    for (int l = c->L - 1; l >= 0; l--) {
-        Block w = block_at(m->params, c, l), d = block_at(m->grads, c, l);
+    layernorm_backward(dx, tensor_in(dnorm, c, LNF_GAIN), tensor_in(dnorm, c, LNF_BIAS),
+                       dbranch, m->acts[L - 1].x_out, m->lnf_mean, m->lnf_rstd,
+                       tensor_in(norm, c, LNF_GAIN), N, C);
+    zero_grads_done(z, 1 + L);
+    for (int l = L - 1; l >= 0; l--) {
+        Block w = block_in(zero_params(z, 1 + l, l > 0 ? l : -1), c);
+        Block d = block_in(zero_grads(z, 1 + l), c);
         BlockActs a = m->acts[l];
         const float *x = l > 0 ? m->acts[l - 1].x_out : m->x_in;
         linear_backward(m->dfc, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, w.mlp_proj_w, N, 4*C, C);
@@ -1020,9 +1089,11 @@ static double model_backward(Model *m, const int *tokens, const int *targets, fl
         layernorm_backward(dbranch, d.ln1_gain, d.ln1_bias, dbranch, x, a.ln1_mean, a.ln1_rstd,
                            w.ln1_gain, N, C);
         residual_forward(dx, dx, dbranch, N*C);
+        zero_grads_done(z, 1 + l);
     }
-    embedding_backward(tensor_at(m->grads, c, WTE), tensor_at(m->grads, c, WPE), dx, tokens,
+    embedding_backward(tensor_in(dembeddings, c, WTE), tensor_in(dembeddings, c, WPE), dx, tokens,
                        B, T, C);
+    zero_grads_done(z, 0);
     return sum_of(m->loss, N);
 }
 
@@ -1031,26 +1102,23 @@ static double model_backward(Model *m, const int *tokens, const int *targets, fl
 // =================================================================================================
 
 static void gradients_zero(Model *m) {
-    #pragma omp parallel for simd
-    for (size_t i = 0; i < m->n_params; i++) m->grads[i] = 0.0f;
+    zero_fill(&m->zero, m->zero.grads, zero_grads_count(&m->zero));
 }
 
-// The global norm: the length of all gradients taken as one vector. Partial sums cover fixed chunks
-// and are added in order, so the bits do not depend on the number of threads.
-static double gradients_norm(Model *m) {
-    size_t chunks = (m->n_params + NORM_CHUNK - 1) / NORM_CHUNK;
+// The sum of the squares of this rank's gradients. Each chunk has a sum of its own, and these are
+// added in order, so the bits do not depend on the number of threads.
+static double gradients_squares(Model *m) {
     #pragma omp parallel for
-    for (size_t i = 0; i < chunks; i++) {
-        const float *g = m->grads + i * NORM_CHUNK;
-        int n = (int)min_size(NORM_CHUNK, m->n_params - i * NORM_CHUNK);
+    for (int i = 0; i < m->n_chunks; i++) {
+        const float *g = m->zero.grads + m->chunks[i].grad;
         double sum = 0.0;
         #pragma omp simd reduction(+:sum)
-        for (int j = 0; j < n; j++) sum += (double)g[j] * g[j];
+        for (int j = 0; j < m->chunks[i].count; j++) sum += (double)g[j] * g[j];
         m->norm_partials[i] = sum;
     }
     double sum = 0.0;
-    for (size_t i = 0; i < chunks; i++) sum += m->norm_partials[i];
-    return sqrt(sum);
+    for (int i = 0; i < m->n_chunks; i++) sum += m->norm_partials[i];
+    return sum;
 }
 
 typedef struct { float lr, beta1, beta2, eps, weight_decay; } AdamW;
@@ -1061,7 +1129,7 @@ static void adamw_update(float *p, float *m, float *v, const float *g, float g_s
                          int64_t step, size_t n) {
     float to_m = (float)(1.0 / (1.0 - pow(o.beta1, (double)step)));
     float to_v = (float)(1.0 / (1.0 - pow(o.beta2, (double)step)));
-    #pragma omp parallel for simd
+    #pragma omp simd
     for (size_t i = 0; i < n; i++) {
         float gi = g[i] * g_scale;
         m[i] = o.beta1 * m[i] + (1.0f - o.beta1) * gi;
@@ -1070,14 +1138,56 @@ static void adamw_update(float *p, float *m, float *v, const float *g, float g_s
     }
 }
 
-// Updates every tensor; matrices decay, gains and biases do not.
+// Updates every tensor, as far as it is this rank's; matrices decay, gains and biases do not.
 static void model_update(Model *m, AdamW o, float g_scale, int64_t step) {
-    for (int i = 0; i < gpt2_n_tensors(&m->c); i++) {
-        Tensor t = gpt2_tensor(&m->c, i);
-        AdamW tensor_o = o;
-        if (!t.decays) tensor_o.weight_decay = 0.0f;
-        adamw_update(m->params + t.offset, m->adam_m + t.offset, m->adam_v + t.offset,
-                     m->grads + t.offset, g_scale, tensor_o, step, t.count);
+    #pragma omp parallel for
+    for (int i = 0; i < m->n_chunks; i++) {
+        Chunk k = m->chunks[i];
+        AdamW chunk_o = o;
+        if (!k.decays) chunk_o.weight_decay = 0.0f;
+        adamw_update(m->params + k.param, m->adam_m + k.moment, m->adam_v + k.moment,
+                     m->zero.grads + k.grad, g_scale, chunk_o, step, k.count);
+    }
+    zero_updated(&m->zero);
+}
+
+// ---- DiLoCo: workers that rarely talk (Douillard et al. 2023, arXiv 2311.08105, algorithm 1) ----
+//
+// Each worker makes H updates of its own and keeps its moments to itself. Then all take the mean of
+// how far they have come as if it were one gradient, at the parameters they began the round with:
+//     delta = mean(outer - p)    momentum = mu momentum + delta
+//     p = outer = outer - lr (delta + mu momentum)                  Nesterov's rule, as PyTorch's SGD
+
+// The first round begins at the parameters as they are.
+static void outer_begin(Model *m) {
+    memcpy(m->outer_params, m->params, m->n_params * sizeof(float));
+}
+
+static void outer_update(float *p, float *outer, float *momentum, const float *delta, float lr,
+                         float mu, size_t n) {
+    #pragma omp parallel for simd
+    for (size_t i = 0; i < n; i++) {
+        momentum[i] = mu * momentum[i] + delta[i];
+        outer[i] -= lr * (delta[i] + mu * momentum[i]);
+        p[i] = outer[i];
+    }
+}
+
+// Ends a round. The gradients, which have been used, make room for the differences.
+static void model_outer_update(Model *m, float lr, float mu) {
+    Zero *z = &m->zero;
+    float *delta = z->grads;
+    #pragma omp parallel for simd
+    for (size_t i = 0; i < m->n_params; i++) delta[i] = m->outer_params[i] - m->params[i];
+    for (int b = 0; b < gpt2_n_buckets(&m->c); b++) {
+        Range r = gpt2_bucket(&m->c, b);
+        z->arrives[b] = comm_mean(z->comm, delta + r.begin, r.count, z->type);
+    }
+    for (int b = 0; b < gpt2_n_buckets(&m->c); b++) {
+        Range r = gpt2_bucket(&m->c, b);
+        comm_wait(z->comm, z->arrives[b]);
+        outer_update(m->params + r.begin, m->outer_params + r.begin, m->outer_momentum + r.begin,
+                     delta + r.begin, lr, mu, r.count);
     }
 }
 
@@ -1092,22 +1202,33 @@ typedef struct {
 } Eval;
 
 // The loss over the first `tokens` tokens of the validation split, in whole windows, at least one.
-// The same tokens for every setting; parameters and gradients are left alone.
+// The same tokens for every setting; parameters and gradients are left alone. The ranks take turns,
+// max_B windows each; one that is left without takes the first again, since at ZeRO's stage 3 the
+// others need its slices, and does not count it.
 //   inputs, targets: scratch, (max_B,T)
 static bool evaluate(Eval *e, Model *m, const Loader *val, const Floor *f, int *inputs,
                      int *targets, size_t tokens, Error *err) {
     size_t T = val->T, windows = tokens == 0 ? val->n_windows : (tokens + T - 1) / T;
     windows = min_size(windows, val->n_windows);
+    size_t turn = (size_t)m->zero.size * m->max_B, own = (size_t)m->zero.rank * m->max_B;
     memset(e, 0, sizeof *e);
-    for (size_t w = 0; w < windows; w += m->max_B) {
-        size_t B = min_size(m->max_B, windows - w);
+    for (size_t w = own; w < windows + own; w += turn) {
+        bool counts = w < windows;
+        size_t first = counts ? w : 0, B = min_size(m->max_B, windows - first);
         for (size_t b = 0; b < B; b++)
-            if (!loader_window(val, w + b, inputs + b*T, targets + b*T, err)) return false;
+            if (!loader_window(val, first + b, inputs + b*T, targets + b*T, err)) return false;
         model_forward(m, inputs, (int)B, (int)T, 0);
-        e->loss += model_loss(m, targets, B*T);
-        for (size_t b = 0; f->known && b < B; b++)
-            floor_score_window(&e->whole, f, val, w + b, m->loss + b*T);
+        double loss = model_loss(m, targets, B*T);
+        if (counts) e->loss += loss;
+        for (size_t b = 0; counts && f->known && b < B; b++)
+            floor_score_window(&e->whole, f, val, first + b, m->loss + b*T);
     }
+    double sums[] = { e->loss, e->whole.loss, e->whole.floor, (double)e->whole.tokens };
+    comm_add(m->zero.comm, sums, 4);
+    e->loss = sums[0];
+    e->whole.loss = sums[1];
+    e->whole.floor = sums[2];
+    e->whole.tokens = (size_t)sums[3];
     e->tokens = windows * T;
     e->loss = fabs(e->loss / (double)e->tokens);
     return true;
@@ -1162,7 +1283,7 @@ static int sample_token(const Sampler *s, const float *logits, int V, Rng *rng) 
 // The logits of the token after row t of the sequence that model_forward has just run.
 static const float *next_logits(Model *m, int t) {
     matmul(m->logits, m->c.V, rows_of(m->lnf + (size_t)t*m->c.C, m->c.C),
-           transpose_of(tensor_at(m->params, &m->c, WTE), m->c.C), NULL, 1, m->c.V, m->c.C, WRITE);
+           transpose_of(zero_params(&m->zero, 0, -1), m->c.C), NULL, 1, m->c.V, m->c.C, WRITE);
     return m->logits;
 }
 
@@ -1199,9 +1320,17 @@ static void generate(Model *m, const Tokenizer *tok, const Sampler *s, Rng *rng,
 // Training loop
 // =================================================================================================
 
+// Where an update's time goes, and what it sends to other ranks.
+typedef struct {
+    double seconds, data, compute, comm, optimizer;      // comm: waiting alone, nothing else to do
+    double busy;                       // seconds that data was on its way, waited for or not
+    uint64_t bytes_sent, updates;
+} Costs;
+
 // All that a run holds.
 typedef struct {
     TrainOptions o;
+    Comm comm;                         // the other ranks; rank 0 alone prints, logs and saves
     Model model;
     Tokenizer tokenizer;               // vocab_size is 0 when there is none
     char *tokenizer_json;              // the same, as it is saved
@@ -1224,6 +1353,8 @@ typedef struct {
     int64_t saved_step;                // of the newest checkpoint; -1 before the first
     Json saved;                        // state.json of the run that is resumed; texts point into it
     double seconds, shown_at;          // since the start; when the last line was shown
+    int stopping;                      // the signal that ends the run, once all ranks know of it
+    Costs costs;                       // of all updates of this sitting
 } Run;
 
 enum { MAX_SKIPPED_IN_A_ROW = 100 };
@@ -1231,10 +1362,10 @@ enum { MAX_SKIPPED_IN_A_ROW = 100 };
 // What one update was like.
 typedef struct {
     double loss, lr, grad_norm;
-    double seconds, seconds_data, seconds_compute, seconds_optimizer;
+    Costs costs;
 } Step;
 
-// Set by Ctrl-C, SIGTERM and a closed terminal: the loop ends after the current update. A second
+// Set by Ctrl-C, SIGTERM, SIGUSR1 and a closed terminal: the loop ends after the current update. A second
 // Ctrl-C kills.
 static volatile sig_atomic_t stop_signal;
 
@@ -1247,6 +1378,7 @@ static void catch_stop_signals(void) {
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGHUP, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL); // mpirun and Slurm pass this one on, and kill at others
     signal(SIGPIPE, SIG_IGN);          // whoever reads our output may go: the run is worth more
     signal(SIGXFSZ, SIG_IGN);          // a file-size limit is an error of write(), not the end
 }
@@ -1258,6 +1390,32 @@ static void log_line_end(Run *r) {
     if (r->o.on_save_error == SAVE_ERROR_STOP) die("%s", err.text);
     fprintf(stderr, PROGRAM ": %s; going on without a log\n", err.text);
     log_close(&r->log, &closing);
+}
+
+// What a rank keeps from one update to the next, and what passes through.
+typedef struct { size_t params, grads, moments, passing; } RankMemory;
+
+static RankMemory rank_memory(const Model *m) {
+    const Zero *z = &m->zero;
+    RankMemory bytes = { zero_params_count(z), zero_grads_count(z), 2*zero_moments_count(z), 0 };
+    for (int i = 0; i < ZERO_SLOTS; i++)
+        bytes.passing += ((z->gathered[i] != NULL) + (z->collected[i] != NULL))
+                       * zero_slot_count(z, i);
+    for (int l = 1; l < z->n_levels; l++) bytes.grads += m->n_params;
+    if (m->outer_params) bytes.moments += 2*m->n_params;
+    bytes.params *= sizeof(float);
+    bytes.grads *= sizeof(float);
+    bytes.moments *= sizeof(float);
+    bytes.passing *= sizeof(float);
+    return bytes;
+}
+
+static void log_memory(Run *r) {
+    RankMemory bytes = rank_memory(&r->model);
+    log_int(&r->log, "bytes_params", (int64_t)bytes.params);
+    log_int(&r->log, "bytes_grads", (int64_t)bytes.grads);
+    log_int(&r->log, "bytes_moments", (int64_t)bytes.moments);
+    log_int(&r->log, "bytes_passing", (int64_t)bytes.passing);
 }
 
 static void log_start(Run *r) {
@@ -1272,6 +1430,9 @@ static void log_start(Run *r) {
     log_int(&r->log, "vocab", m->c.V);
     log_int(&r->log, "T", r->T);
     log_int(&r->log, "threads_used", thread_count());
+    log_int(&r->log, "ranks", r->comm.size);
+    log_int(&r->log, "machines", r->comm.hosts);
+    log_memory(r);
     log_text(&r->log, "precision", PRECISION);
     log_num(&r->log, "peak_flops", r->peak_flops);
     log_num(&r->log, "flops_per_token", gpt2_flops_per_token(&m->c, r->T));
@@ -1279,8 +1440,12 @@ static void log_start(Run *r) {
     log_line_end(r);
 }
 
+// NCCL's bus bandwidth: what a rank sends in the time that data is on its way.
+static double bus_gb_per_s(const Costs *k) { return 1e-9 * (double)k->bytes_sent / k->busy; }
+
 static void log_step(Run *r, const Step *s) {
-    double tok_per_s = (double)r->o.batch_tokens / s->seconds;
+    const Costs *k = &s->costs;
+    double tok_per_s = (double)r->o.batch_tokens / k->seconds;
     bool skipped = !isfinite(s->grad_norm);
     log_begin(&r->log, skipped ? "skip" : "step");
     log_int(&r->log, "step", (int64_t)r->step);
@@ -1290,13 +1455,16 @@ static void log_step(Run *r, const Step *s) {
     log_num(&r->log, "lr", s->lr);
     log_num(&r->log, "grad_norm", s->grad_norm);
     log_int(&r->log, "batch_tokens", r->o.batch_tokens);
-    log_num(&r->log, "seconds", s->seconds);
-    log_num(&r->log, "seconds_data", s->seconds_data);
-    log_num(&r->log, "seconds_compute", s->seconds_compute);
-    log_num(&r->log, "seconds_comm", 0.0);
-    log_num(&r->log, "seconds_optimizer", s->seconds_optimizer);
+    log_num(&r->log, "seconds", k->seconds);
+    log_num(&r->log, "seconds_data", k->data);
+    log_num(&r->log, "seconds_compute", k->compute);
+    log_num(&r->log, "seconds_comm", k->comm);
+    log_num(&r->log, "seconds_optimizer", k->optimizer);
+    if (r->comm.size > 1) log_int(&r->log, "bytes_sent", (int64_t)k->bytes_sent);
+    if (r->comm.size > 1) log_num(&r->log, "bus_gb_per_s", bus_gb_per_s(k));
     log_num(&r->log, "tok_per_s", tok_per_s);
-    log_num(&r->log, "mfu", tok_per_s * gpt2_flops_per_token(&r->model.c, r->T) / r->peak_flops);
+    log_num(&r->log, "mfu", tok_per_s * gpt2_flops_per_token(&r->model.c, r->T)
+                            / (r->peak_flops * r->comm.size));
     if (skipped) log_int(&r->log, "skipped", r->skipped);
     log_line_end(r);
 }
@@ -1319,7 +1487,7 @@ static void show_step(Run *r, const Step *s, bool last) {
         snprintf(floor, sizeof floor, "  floor %.3f", r->floor.nats / (double)r->floor.tokens);
     snprintf(line, sizeof line, "step %5llu%s  loss %.3f%s  norm %5.2f  %s tok/s  %s left",
              (unsigned long long)r->step, of, s->loss, floor, s->grad_norm,
-             count_text((double)r->o.batch_tokens / s->seconds).text,
+             count_text((double)r->o.batch_tokens / s->costs.seconds).text,
              duration_text(r->seconds / part * (1.0 - part)).text);
     if (terminal) printf("\r%.*s\033[K", terminal_columns() - 1, line);   // wrapped, it would stay
     else printf("%s\n", line);
@@ -1356,9 +1524,10 @@ static double evaluate_and_log(Run *r) {
     return e.loss;
 }
 
-// Lets the model write from the beginning of a text.
+// Lets the model write from the beginning of a text. At ZeRO's stage 3 every rank must, since each
+// has a part of the model; rank 0 is heard.
 static void show_sample(Run *r) {
-    if (r->tokenizer.vocab_size == 0) return;
+    if (r->tokenizer.vocab_size == 0 || (r->comm.rank > 0 && r->model.zero.stage < 3)) return;
     Rng rng = rng_make((uint64_t)r->o.seed, 1000000 + r->step);
     r->text[0] = r->tokenizer.eot;
     printf("%s--- the model writes ---\n", isatty(STDOUT_FILENO) ? "\r\033[K" : "");
@@ -1366,56 +1535,127 @@ static void show_sample(Run *r) {
     printf("---\n");
 }
 
+// Where the time of the run's updates went, with several ranks.
+static void show_costs(const Run *r) {
+    const Costs *k = &r->costs;
+    if (r->comm.size == 1 || k->updates == 0) return;
+    double ms = 1e3 / (double)k->updates;
+    printf("of %.1f ms an update, %.1f ms waited for the network (it was busy for %.1f); %.3g MB sent "
+           "by a rank, at %.3g GB/s\n", ms * k->seconds, ms * k->comm, ms * k->busy,
+           1e-6 * (double)k->bytes_sent / (double)k->updates, bus_gb_per_s(k));
+}
+
+static void costs_add(Costs *sum, const Costs *k) {
+    sum->seconds += k->seconds;
+    sum->comm += k->comm;
+    sum->busy += k->busy;
+    sum->bytes_sent += k->bytes_sent;
+    sum->updates += k->updates;
+}
+
 // How it ended, and what to do next.
 static void show_end(const Run *r) {
-    if (stop_signal) printf("\nstopped after step %llu\n", (unsigned long long)r->step);
+    show_costs(r);
+    if (r->stopping) printf("\nstopped after step %llu\n", (unsigned long long)r->step);
     if (!r->o.out || r->saved_step < 0) return;
     printf("kept in %s: log.jsonl and %s; next, for example\n", r->o.out,
            latest_name(r->o.out).text);
-    if (stop_signal) printf("  ./" PROGRAM " --resume --out %s\n", r->o.out);
+    if (r->stopping) printf("  ./" PROGRAM " --resume --out %s\n", r->o.out);
     else if (r->tokenizer.vocab_size > 0)
         printf("  ./" PROGRAM " --init %s --generate \"Once upon a time\"\n", r->o.out);
     printf("  scripts/plot.py %s --out loss.png\n", r->o.out);
 }
 
-// One update: micro-batches until the batch is full, then AdamW. An update whose gradient is not
-// finite is skipped: parameters and moments stay as they were.
-static void train_step(Run *r, Step *s) {
+// This rank's part of the batch, a micro-batch at a time: each forward, backward, and the gradients
+// added up. The ranks take contiguous blocks of the same samples that one rank alone would take.
+// Returns the sum of the losses.
+static double accumulate(Run *r, double *seconds_data) {
     Model *m = &r->model;
-    int B = r->o.micro_batch, T = r->T;
-    size_t micro_batches = (size_t)r->o.batch_tokens / ((size_t)B*T);
-    float scale = (float)(1.0 / (double)r->o.batch_tokens);
-    double start = seconds_now(), sum = 0.0;
+    int B = r->o.micro_batch, T = r->T, ranks = r->comm.size;
+    size_t samples = (size_t)(r->o.batch_tokens / T), share;
+    uint64_t first;
+    // The loss is the mean over the batch: of all ranks, unless each makes updates of its own.
+    float scale = (float)(1.0 / (double)(r->o.batch_tokens / (r->o.outer_every ? ranks : 1)));
+    double sum = 0.0;
     Error err;
-    memset(s, 0, sizeof *s);
+    loader_rank_block(&first, &share, r->train.samples, samples, r->comm.rank, ranks);
     gradients_zero(m);
-    for (size_t i = 0; i < micro_batches; i++) {
+    for (size_t i = 0; i < share / B; i++) {
         double before = seconds_now();
-        if (!loader_next(&r->train, B, r->inputs, r->targets, &err)) die("%s", err.text);
-        s->seconds_data += seconds_now() - before;
+        if (!loader_batch(&r->train, first + i*B, B, r->inputs, r->targets, &err))
+            die("%s", err.text);
+        *seconds_data += seconds_now() - before;
+        zero_micro_batch(&m->zero, i, share / B);
         model_forward(m, r->inputs, B, T, 0);
         sum += model_backward(m, r->inputs, r->targets, scale, B, T);
     }
-    double computed = seconds_now();
-    r->step++;
-    r->tokens += (uint64_t)r->o.batch_tokens;
-    s->loss = fabs(sum / (double)r->o.batch_tokens);   // x86 gives its NaN a minus
+    r->train.samples += samples;
+    zero_finish_grads(&m->zero);
+    return sum;
+}
+
+// The loss and the gradient's norm over all ranks, and whether one of them was told to stop. Workers
+// that rarely talk have their own until a round is over.
+static void combine(Run *r, Step *s, double loss_sum, bool round_over) {
+    const Zero *z = &r->model.zero;
+    double squares = gradients_squares(&r->model), tokens = (double)r->o.batch_tokens;
+    bool apart = r->o.outer_every > 0;
+    double sums[] = { loss_sum, z->stage > 0 || z->rank == 0 ? squares : 0.0, stop_signal != 0 };
+    if (!apart || round_over) comm_add(&r->comm, sums, 3);
+    if (apart) sums[1] = squares;
+    if (apart && !round_over) tokens /= r->comm.size;
+    if ((!apart || round_over) && sums[2] > 0.0) r->stopping = stop_signal ? stop_signal : SIGTERM;
+    s->loss = fabs(sums[0] / tokens);                  // x86 gives its NaN a minus
+    s->grad_norm = fabs(sqrt(sums[1]));
+}
+
+// AdamW, unless the gradient is not finite: then parameters and moments stay as they were.
+static void update(Run *r, Step *s) {
     s->lr = lr_at(&r->lr, r->tokens);
-    s->grad_norm = fabs(gradients_norm(m));
     if (isfinite(s->grad_norm)) {
         bool too_long = r->o.clip > 0.0 && s->grad_norm > r->o.clip;
         AdamW adamw = { (float)s->lr, (float)r->o.beta1, (float)r->o.beta2, 1e-8f,
                         (float)r->o.weight_decay };
-        model_update(m, adamw, too_long ? (float)(r->o.clip / s->grad_norm) : 1.0f,
+        model_update(&r->model, adamw, too_long ? (float)(r->o.clip / s->grad_norm) : 1.0f,
                      ++r->adam_step);
         r->skipped_in_a_row = 0;
     } else {
         r->skipped++;
         r->skipped_in_a_row++;
     }
-    s->seconds = seconds_now() - start;
-    s->seconds_optimizer = seconds_now() - computed;
-    s->seconds_compute = computed - start - s->seconds_data;
+}
+
+// After this update the ranks have the same parameters: always, or at the end of a round.
+static bool round_is_over(const Run *r, uint64_t step, uint64_t tokens) {
+    return r->o.outer_every == 0 || step % (uint64_t)r->o.outer_every == 0
+        || run_done(&r->length, step, tokens, NAN);
+}
+
+// One update: micro-batches until the batch is full, then AdamW.
+static void train_step(Run *r, Step *s) {
+    Comm *c = &r->comm;
+    Costs *k = &s->costs;
+    memset(s, 0, sizeof *s);
+    double start = seconds_now();
+    CommCounters before = comm_counters(c);
+    double loss_sum = accumulate(r, &k->data);
+    r->step++;
+    r->tokens += (uint64_t)r->o.batch_tokens;
+    bool round_over = round_is_over(r, r->step, r->tokens);
+    double computed = seconds_now();
+    CommCounters then = comm_counters(c);
+    combine(r, s, loss_sum, round_over);
+    update(r, s);
+    if (r->o.outer_every && round_over)
+        model_outer_update(&r->model, (float)r->o.outer_lr, (float)r->o.outer_momentum);
+    CommCounters after = comm_counters(c);
+    k->seconds = seconds_now() - start;
+    k->comm = after.waited - before.waited;
+    k->compute = computed - start - k->data - (then.waited - before.waited);
+    k->optimizer = seconds_now() - computed - (after.waited - then.waited);
+    k->busy = after.busy - before.busy;
+    k->bytes_sent = after.bytes_sent - before.bytes_sent;
+    k->updates = 1;
 }
 
 // The flags of the run as a JSON object, and what the data was; the caller frees it.
@@ -1436,27 +1676,55 @@ static char *options_json(const Run *r) {
     return text;
 }
 
-// Saves a checkpoint in --out. Returns false when it could not, and the run is to go on without.
+// A bucket of what this rank has whole, or only its slices of, for a checkpoint.
+static const float *bucket_whole(Model *m, float *buffer, bool slices, int bucket) {
+    Zero *z = &m->zero;
+    Range r = gpt2_bucket(&m->c, bucket);
+    if (!slices) return buffer + r.begin;
+    comm_wait(z->comm, comm_all_gather(z->comm, m->bucket, buffer + zero_slices_begin(z, bucket),
+                                       r.count, sizeof(float)));
+    return m->bucket;
+}
+
+// What a checkpoint keeps of a Model, bucket by bucket; all ranks are asked at the same time.
+static const float *kept_bucket(void *model, Kept what, int worker, int bucket) {
+    Model *m = model;
+    Zero *z = &m->zero;
+    Range r = gpt2_bucket(&m->c, bucket);
+    float *moment = what == KEPT_EXP_AVG ? m->adam_m : m->adam_v;
+    if (what == KEPT_WEIGHTS) return bucket_whole(m, m->params, z->stage == 3, bucket);
+    if (what == KEPT_OUTER_MOMENTUM) return m->outer_momentum + r.begin;
+    if (!m->outer_params) return bucket_whole(m, moment, z->stage >= 1, bucket);
+    if (z->size == 1) return moment + r.begin;
+    memcpy(m->bucket, moment + r.begin, r.count * sizeof(float));      // workers differ in these
+    comm_wait(z->comm, worker < 0 ? comm_mean(z->comm, m->bucket, r.count, COMM_FP32)
+                       : comm_broadcast(z->comm, m->bucket, r.count * sizeof(float), worker));
+    return m->bucket;
+}
+
+// Rank 0 saves a checkpoint in --out, and the others hand it what they keep. Returns false when it
+// could not, and the run is to go on without.
 static bool save(Run *r) {
     if (!r->o.out || r->saved_step == (int64_t)r->step) return true;
+    zero_finish_params(&r->model.zero);
     Checkpoint k = {
         r->model.c,
         { (int64_t)r->step, (int64_t)r->tokens, (int64_t)r->train.samples, r->adam_step,
-          r->skipped, (uint64_t)r->o.seed, r->seconds },
-        options_json(r), r->model.params, r->model.adam_m, r->model.adam_v,
+          r->skipped, (uint64_t)r->o.seed, r->seconds, r->o.outer_every ? r->comm.size : 0 },
+        options_json(r), kept_bucket, &r->model, false,
         { (const unsigned char *)r->tokenizer_json, r->tokenizer_bytes },
         r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1,
     };
     Error err;
-    double start = seconds_now();
-    bool saved = checkpoint_save(r->o.out, &k, r->o.keep, &err);
+    double start = seconds_now(), failed = 0.0;
+    if (r->comm.rank > 0) checkpoint_follow(&k);
+    else failed = !checkpoint_save(r->o.out, &k, r->o.keep, &err);
     free((char *)k.options);
-    if (!saved) {
-        if (r->o.on_save_error == SAVE_ERROR_STOP)
-            die("%s; the last checkpoint is whole; make room and --resume", err.text);
-        fprintf(stderr, PROGRAM ": %s; going on without this checkpoint\n", err.text);
-        return false;
-    }
+    if (failed && r->o.on_save_error == SAVE_ERROR_STOP)
+        die("%s; the last checkpoint is whole; make room and --resume", err.text);
+    if (failed) fprintf(stderr, PROGRAM ": %s; going on without this checkpoint\n", err.text);
+    comm_add(&r->comm, &failed, 1);
+    if (failed > 0.0) return false;
     r->saved_step = (int64_t)r->step;
     log_begin(&r->log, "save");
     log_int(&r->log, "step", (int64_t)r->step);
@@ -1478,7 +1746,7 @@ static void warn_skipped(const Run *r) {
 
 static void log_finish(Run *r) {
     log_begin(&r->log, "end");
-    log_text(&r->log, "reason", stop_signal ? "interrupted" : "done");
+    log_text(&r->log, "reason", r->stopping ? "interrupted" : "done");
     log_int(&r->log, "step", (int64_t)r->step);
     log_int(&r->log, "tokens", (int64_t)r->tokens);
     log_int(&r->log, "skipped", r->skipped);
@@ -1493,35 +1761,41 @@ static bool evaluated_at_save(const Run *r) {
         && period_due(&r->o.eval_every, r->step - 1, r->step, r->tokens - batch, r->tokens);
 }
 
-// Returns the process's exit status.
+// Returns the process's exit status. What looks at the model (evaluations, samples, checkpoints)
+// waits until the ranks have the same one: for the end of a round, if there are rounds.
 static int train(Run *r) {
     double eval_loss = NAN, clock;
     catch_stop_signals();
     log_start(r);
     if (run_done(&r->length, r->step, r->tokens, eval_loss)) evaluate_and_log(r);   // --steps 0
     else if (evaluated_at_save(r)) eval_loss = evaluate_and_log(r);
+    uint64_t step = r->step, tokens = r->tokens;       // when the model was last looked at
     clock = seconds_now();
-    while (!stop_signal && !run_done(&r->length, r->step, r->tokens, eval_loss)) {
-        uint64_t step = r->step, tokens = r->tokens;
+    while (!r->stopping && !run_done(&r->length, r->step, r->tokens, eval_loss)) {
         Step s;
         train_step(r, &s);
         r->seconds += seconds_now() - clock;
         bool last = run_done(&r->length, r->step, r->tokens, NAN);
+        costs_add(&r->costs, &s.costs);
         log_step(r, &s);
         show_step(r, &s, last);
         if (r->skipped_in_a_row > 0) warn_skipped(r);
-        bool leaving = stop_signal && r->o.target_loss == 0;   // a target is never passed unseen
-        if (!leaving
-            && (last || period_due(&r->o.eval_every, step, r->step, tokens, r->tokens)))
-            eval_loss = evaluate_and_log(r);
-        if (period_due(&r->o.sample_every, step, r->step, tokens, r->tokens)) show_sample(r);
-        if (period_due(&r->o.save_every, step, r->step, tokens, r->tokens)) save(r);
+        if (round_is_over(r, r->step, r->tokens)) {
+            bool leaving = r->stopping && r->o.target_loss == 0;   // a target is never passed unseen
+            if (!leaving
+                && (last || period_due(&r->o.eval_every, step, r->step, tokens, r->tokens)))
+                eval_loss = evaluate_and_log(r);
+            if (period_due(&r->o.sample_every, step, r->step, tokens, r->tokens)) show_sample(r);
+            if (period_due(&r->o.save_every, step, r->step, tokens, r->tokens)) save(r);
+            step = r->step;
+            tokens = r->tokens;
+        }
         clock = seconds_now();
     }
     bool saved = r->step == 0 || save(r);        // however the run ends
     log_finish(r);
     show_end(r);
-    if (stop_signal) return 128 + stop_signal;
+    if (r->stopping) return 128 + r->stopping;
     return saved ? 0 : 1;
 }
 
@@ -1593,6 +1867,26 @@ static bool find_checkpoint(Path *from, Config *c, const Run *r) {
     return true;
 }
 
+// Who the ranks are, and what each of them keeps.
+static void show_ranks(const Run *r) {
+    static const char *const stages[] = { "data parallel", "ZeRO stage 1", "ZeRO stage 2",
+                                          "ZeRO stage 3" };
+    const Comm *c = &r->comm;
+    RankMemory bytes = rank_memory(&r->model);
+    if (c->size == 1) return;
+    printf("ranks   %d on %d machine%s", c->size, c->hosts, c->hosts == 1 ? "" : "s");
+    if (r->o.outer_every)
+        printf(": workers that make %lld updates apart, then a common step\n",
+               (long long)r->o.outer_every);
+    else
+        printf(": %s; gradients travel in %s%s\n", stages[r->model.zero.stage],
+               r->o.comm_dtype == COMM_BF16 ? "bf16" : "fp32",
+               r->o.exact_sum ? ", added up along one tree" : "");
+    printf("memory  a rank keeps %.1f MB of parameters, %.1f of gradients, %.1f of moments; %.1f more "
+           "pass through\n", 1e-6 * (double)bytes.params, 1e-6 * (double)bytes.grads,
+           1e-6 * (double)bytes.moments, 1e-6 * (double)bytes.passing);
+}
+
 // What is about to happen, in a few lines.
 static void show_setup(const Run *r) {
     const Config *c = &r->model.c;
@@ -1603,18 +1897,21 @@ static void show_setup(const Run *r) {
     printf("loss    %.3f nats a token for a uniform guess", log((double)c->V));
     if (r->floor.known)
         printf(", %.3f at best: the corpus's entropy", r->floor.nats / (double)r->floor.tokens);
-    printf("\nbatch   %lld tokens an update: %lld x %d sequences of %d; %d thread%s, "
-           PRECISION "\n",
-           (long long)r->o.batch_tokens,
-           (long long)(r->o.batch_tokens / ((int64_t)r->o.micro_batch * r->T)), r->o.micro_batch,
-           r->T, thread_count(), thread_count() == 1 ? "" : "s");
+    printf("\nbatch   %lld tokens an update: ", (long long)r->o.batch_tokens);
+    if (r->comm.size > 1) printf("%d ranks x ", r->comm.size);
+    printf("%lld x %d sequences of %d; %d thread%s%s, " PRECISION "\n",
+           (long long)(r->o.batch_tokens / ((int64_t)r->o.micro_batch * r->T * r->comm.size)),
+           r->o.micro_batch, r->T, thread_count(), thread_count() == 1 ? "" : "s",
+           r->comm.size > 1 ? " each" : "");
+    show_ranks(r);
     size_t asked = (size_t)r->o.eval_tokens, there = r->val.n_windows * (size_t)r->T;
     if (asked > there)
         printf("note    --eval-tokens asks for %zu, the validation split has %zu in whole windows; "
                "all are used\n", asked, there);
-    if (thread_count() > processors())
-        printf("note    --threads %d is more than the %d processors here, which makes it slower\n",
-               thread_count(), processors());
+    int threads = thread_count() * r->comm.local_size;
+    if (threads > processors())
+        printf("note    %d threads are more than the %d processors here, which makes it slower\n",
+               threads, processors());
     if (r->step > 0)
         printf("resumed after step %llu, %s tokens\n", (unsigned long long)r->step,
                count_text((double)r->tokens).text);
@@ -1639,7 +1936,8 @@ static void open_output(Run *r) {
     char *path = r->log_path;
     Error err;
     log_off(&r->log);
-    r->saved_step = -1;
+    if (!r->o.resume) r->saved_step = -1;
+    if (r->comm.rank > 0) return;
     if (r->o.out) {
         snprintf(path, sizeof r->log_path, "%s/log.jsonl", r->o.out);
         bool saved = checkpoint_exists(r->o.out), holds_run = saved || access(path, F_OK) == 0;
@@ -1668,7 +1966,7 @@ static void restore_options(Run *r) {
     TrainState state;
     Error err;
     if (!r->o.out) die("--resume: needs --out DIR, the directory of the run to go on with");
-    if (access(r->o.out, F_OK) == 0) lock_output(r);
+    if (r->comm.rank == 0 && access(r->o.out, F_OK) == 0) lock_output(r);
     if (!checkpoint_find(&from, r->o.out, &err)
         || !checkpoint_load_state(&state, &r->saved, from.text, &err))
         die("--resume: %s", err.text);
@@ -1687,6 +1985,50 @@ static void restore_options(Run *r) {
     if (!train_options_check(&r->o, &err)) die("%s", err.text);
 }
 
+static void load_params(Model *m, const char *from) {
+    TensorFile f;
+    Error err;
+    if (!tensor_file_open(&f, from, FILE_WEIGHTS, 0, &m->c, &err)) die("%s", err.text);
+    for (int b = 0; b < gpt2_n_buckets(&m->c); b++) {
+        tensor_file_bucket(zero_place(&m->zero, b), &f, KEPT_WEIGHTS, -1, b);
+        zero_keep(&m->zero, b);
+    }
+    tensor_file_close(&f);
+}
+
+// A moment of all parameters, or this rank's slices of it.
+static void load_moment(float *moment, Model *m, TensorFile *f, Kept what, int worker) {
+    Zero *z = &m->zero;
+    for (int b = 0; b < gpt2_n_buckets(&m->c); b++) {
+        Slice own = zero_own(z, b);
+        float *place = z->stage == 0 ? moment + gpt2_bucket(&m->c, b).begin : m->bucket;
+        tensor_file_bucket(place, f, what, worker, b);
+        if (z->stage > 0)
+            memcpy(moment + zero_slices_begin(z, b), place + own.begin, own.count * sizeof(float));
+    }
+}
+
+// AdamW's moments. A worker of a DiLoCo run has its own, if there are as many as there were, and else
+// begins with the mean of what there was.
+static void load_moments(Run *r, const char *from, int64_t workers) {
+    Model *m = &r->model;
+    TensorFile f;
+    Error err;
+    bool own = m->outer_params && workers == r->comm.size;
+    if (workers > 0 && !own)
+        printf("note    the run had %lld workers, each with moments of its own; the %d here %s their "
+               "mean\n", (long long)workers, r->comm.size, r->comm.size == 1 ? "takes" : "take");
+    if (!tensor_file_open(&f, from, own ? FILE_WORKERS : FILE_OPTIMIZER, workers, &m->c, &err))
+        die("--resume: %s", err.text);
+    load_moment(m->adam_m, m, &f, KEPT_EXP_AVG, own ? r->comm.rank : -1);
+    load_moment(m->adam_v, m, &f, KEPT_EXP_AVG_SQ, own ? r->comm.rank : -1);
+    tensor_file_close(&f);
+    if (!m->outer_params || workers == 0) return;
+    if (!tensor_file_open(&f, from, FILE_OUTER, workers, &m->c, &err)) die("--resume: %s", err.text);
+    load_moment(m->outer_momentum, m, &f, KEPT_OUTER_MOMENTUM, -1);
+    tensor_file_close(&f);
+}
+
 // Sets the run to where the checkpoint stands; after this its next bits are those it would have
 // had.
 static void restore_state(Run *r, const char *from) {
@@ -1694,8 +2036,8 @@ static void restore_state(Run *r, const char *from) {
     Json again;
     Error err;
     int64_t tokens;
-    if (!checkpoint_load_optimizer(r->model.adam_m, r->model.adam_v, &r->model.c, from, &err)
-        || !checkpoint_load_state(&state, &again, from, &err)) die("--resume: %s", err.text);
+    if (!checkpoint_load_state(&state, &again, from, &err)) die("--resume: %s", err.text);
+    load_moments(r, from, state.workers);
     if (json_get_int(&tokens, json_get(again.root, "options"), "train_tokens", 0, INT64_MAX, &err)
         && (size_t)tokens != r->train.n_tokens)
         die("--resume: the run began on %lld tokens, here are %zu; the data must be the same",
@@ -1708,6 +2050,37 @@ static void restore_state(Run *r, const char *from) {
     r->skipped = state.skipped;
     r->seconds = r->shown_at = state.seconds;
     r->saved_step = state.step;
+}
+
+// What every rank must have alike, or together they would train something that nobody asked for.
+static void check_ranks(Run *r) {
+    Comm *c = &r->comm;
+    const Model *m = &r->model;
+    FileMap program;
+    Error err;
+    uint64_t hash = 1;
+    if (c->size == 1) return;
+    if (file_map(&program, "/proc/self/exe", &err)) {  // where the system has it
+        hash = hash_add(hash, program.bytes, program.n);
+        file_unmap(&program);
+    }
+    comm_agree(c, "another build of this program", hash);
+    char *options = options_json(r);
+    comm_agree_json(c, options);
+    free(options);
+    comm_agree(c, "other data", loader_hash(&r->val, loader_hash(&r->train, 1)));
+    uint64_t run[] = { r->step, r->tokens, r->train.samples, (uint64_t)r->adam_step };
+    hash = hash_add(1, run, sizeof run);
+    if (m->zero.stage < 3) hash = hash_add(hash, m->params, m->n_params * sizeof(float));
+    comm_agree(c, "other parameters", hash);
+}
+
+// Tests ranks' numbers against what adds up along one tree.
+static void check_exact_sum(const Run *r) {
+    int64_t each = r->o.batch_tokens / ((int64_t)r->o.micro_batch * r->T * r->comm.size);
+    if (r->o.exact_sum && ((each & (each - 1)) || (r->comm.size & (r->comm.size - 1))))
+        die("--exact-sum: needs a power of two of ranks, each with a power of two of micro-batches; "
+            "here are %d, with %lld each", r->comm.size, (long long)each);
 }
 
 // Scratch for text: what generation reads and writes, and what sampling sorts.
@@ -1728,7 +2101,8 @@ static void run_open(Run *r) {
     r->o.seq_len = r->T;
     if (loaded && r->T > c.P)
         die("--seq-len: %d is more than the %d positions of %s", r->T, c.P, from.text);
-    if (!train_options_batch(&r->o, r->T, &err)) die("%s", err.text);
+    if (!train_options_batch(&r->o, r->T, r->comm.size, &err)) die("%s", err.text);
+    check_exact_sum(r);
     if (!train_options_lr(&r->lr, &r->o, &err)) die("%s", err.text);
     open_tokenizer(r, loaded ? from.text : NULL);
     open_split(&r->train, r, r->o.train, "train", r->T);
@@ -1739,11 +2113,17 @@ static void run_open(Run *r) {
     if (!loader_check_vocab(&r->val, c.V, &err)) die("%s", err.text);
     if (!floor_open(&r->floor, &r->val, &err)) die("%s", err.text);
 
-    model_init(&r->model, &c, r->o.micro_batch, r->T, TRAIN);
-    if (!loaded) model_init_params(&r->model, (uint64_t)r->o.seed);
-    else if (!checkpoint_load_params(r->model.params, &c, from.text, &err)) die("%s", err.text);
-    open_output(r);
+    int64_t micro_batches = r->o.batch_tokens / ((int64_t)r->o.micro_batch * r->T * r->comm.size);
+    Sharing sharing = { &r->comm, r->o.zero, (CommType)r->o.comm_dtype,
+                        r->o.exact_sum ? tree_level((uint64_t)micro_batches - 1) + 1 : 0,
+                        r->o.outer_every > 0 };
+    model_init(&r->model, &c, r->o.micro_batch, r->T, TRAIN, &sharing);
+    if (loaded) load_params(&r->model, from.text);
+    else model_init_params(&r->model, (uint64_t)r->o.seed);
     if (r->o.resume) restore_state(r, from.text);
+    if (r->o.outer_every) outer_begin(&r->model);
+    check_ranks(r);
+    open_output(r);
     size_t batch = (size_t)r->o.micro_batch * r->T;
     r->inputs = alloc_or_die(batch * sizeof(int), "a batch");
     r->targets = alloc_or_die(batch * sizeof(int), "a batch");
@@ -1754,7 +2134,6 @@ static void run_open(Run *r) {
 
 // --generate: no training, no data; a checkpoint, its tokenizer and a prompt.
 static void run_generate(Run *r) {
-    Error err;
     Path from;
     Config c;
     if (!find_checkpoint(&from, &c, r))
@@ -1764,8 +2143,8 @@ static void run_generate(Run *r) {
     if (r->tokenizer.vocab_size == 0)
         die("--generate: %s has no tokenizer.json; name one with --tokenizer FILE", from.text);
     check_tokenizer(r, &c);
-    model_init(&r->model, &c, 1, T, INFER);
-    if (!checkpoint_load_params(r->model.params, &c, from.text, &err)) die("%s", err.text);
+    model_init(&r->model, &c, 1, T, INFER, NULL);
+    load_params(&r->model, from.text);
     size_t prompt = strlen(r->o.generate);
     open_sampler(r, (int)min_size(prompt, INT32_MAX - T - 2) + T + 1);
     int n = (int)tokenizer_encode(&r->tokenizer, r->text, r->o.generate, prompt);
@@ -1791,6 +2170,7 @@ static void run_close(Run *r) {
     floor_close(&r->floor);
     loader_close(&r->train);
     loader_close(&r->val);
+    comm_close(&r->comm);
     if (!log_close(&r->log, &err)) die("%s", err.text);
 }
 
@@ -1817,6 +2197,19 @@ static void wait_politely(char **argv) {
 #endif
 }
 
+// Finds the other ranks; all but rank 0 fall silent. Watched from here on: when one is gone, the run
+// ends.
+static void open_ranks(Run *r) {
+    Error err;
+    if (!comm_open(&r->comm, r->o.timeout, &err)) die("%s", err.text);
+    if (r->comm.size == 1) return;
+    if (r->o.generate) die("--generate: one rank writes; start it alone");
+    if (r->comm.rank > 0 && !freopen("/dev/null", "w", stdout))
+        die("/dev/null: cannot be written: %s", strerror(errno));
+    if (!watch_start(&r->comm.watch, r->o.out ? "the last checkpoint is whole: --resume" : "", &err))
+        die("%s", err.text);
+}
+
 int main(int argc, char **argv) {
     static Run r = { .lock = -1 };
     Error err;
@@ -1827,6 +2220,7 @@ int main(int argc, char **argv) {
         return 0;
     }
     int status = 0;
+    open_ranks(&r);
     if (r.o.resume) restore_options(&r);
 #ifdef _OPENMP
     if (r.o.threads > 0) omp_set_num_threads(r.o.threads);

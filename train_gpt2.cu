@@ -341,7 +341,7 @@ typedef struct {
     cudaEvent_t sent[2];               // when that one has arrived
     int now;                           // which of the two it is about
     int *token_count;                  // (V) scratch of the CPU, for sorting tokens
-    float *host_params, *host_m, *host_v;  // (n_params) as files have them
+    float *host_bucket;                // (the largest) of parameters or moments, as files have them
     real *x_in;                        // (N,C) embeddings
     BlockActs *acts;                   // L of them
     real *lnf;                         // (N,C)
@@ -1753,9 +1753,9 @@ template <class T> static void alloc_pinned(T **p, size_t count) {
     CUDA_CHECK(cudaMallocHost((void **)p, count * sizeof(T)));
 }
 
-// Memory of the CPU that the GPU copies from and to by itself, and plain memory for files.
+// Memory of the CPU that the GPU copies from and to by itself.
 static void model_init_host(Model *m) {
-    size_t N = (size_t)m->max_B*m->max_T, bytes = m->n_params * sizeof(float);
+    size_t N = (size_t)m->max_B*m->max_T;
     for (int i = 0; i < 2; i++) {
         alloc_pinned(&m->host_batches[i].inputs, N);
         alloc_pinned(&m->host_batches[i].targets, N);
@@ -1767,10 +1767,7 @@ static void model_init_host(Model *m) {
     alloc_pinned(&m->host_loss, N);
     alloc_pinned(&m->host_logits, m->padded.V);
     m->token_count = (int *)alloc_or_die(m->c.V * sizeof(int), "counting tokens");
-    m->host_params = (float *)alloc_or_die(bytes, "parameters, as files have them");
-    if (m->use == INFER) return;
-    m->host_m = (float *)alloc_or_die(bytes, "AdamW's first moments, as files have them");
-    m->host_v = (float *)alloc_or_die(bytes, "AdamW's second moments, as files have them");
+    alloc_pinned(&m->host_bucket, gpt2_largest_bucket(&m->c));
 }
 
 // A model of the given sizes for batches of up to max_B sequences of max_T tokens. All memory that
@@ -1826,20 +1823,24 @@ static void model_free(Model *m) {
     CUDA_CHECK(cudaFreeHost(m->host_loss));
     CUDA_CHECK(cudaFreeHost(m->host_logits));
     free(m->token_count);
-    free(m->host_params);
-    free(m->host_m);
-    free(m->host_v);
+    CUDA_CHECK(cudaFreeHost(m->host_bucket));
     free(m->acts);
     memset(m, 0, sizeof *m);
 }
 
-// Flat buffers of the CPU have no rows that pad the vocabulary: each copy is of two pieces.
-static void flat_copy(float *to, const float *from, const Model *m, cudaMemcpyKind direction) {
-    size_t words = (size_t)m->c.V*m->c.C, padded = (size_t)m->padded.V*m->c.C;
+// A bucket between a flat buffer of the GPU and its numbers on the CPU, which have no rows that pad
+// the vocabulary: where there are some, the rest lies further on. Waits until it is done.
+static void bucket_copy(float *to, const float *from, int bucket, const Model *m,
+                        cudaMemcpyKind direction) {
+    Range host = gpt2_bucket(&m->c, bucket), gpu = gpt2_bucket(&m->padded, bucket);
+    size_t words = bucket == 0 ? (size_t)m->c.V*m->c.C : host.count, rest = host.count - words;
     bool up = direction == cudaMemcpyHostToDevice;
+    if (up) to += gpu.begin;
+    else from += gpu.begin;
     CUDA_CHECK(cudaMemcpyAsync(to, from, words * sizeof *to, direction, m->gpu->stream));
-    CUDA_CHECK(cudaMemcpyAsync(to + (up ? padded : words), from + (up ? words : padded),
-                               (m->n_params - words) * sizeof *to, direction, m->gpu->stream));
+    to += up ? gpu.count - rest : words;
+    from += up ? words : gpu.count - rest;
+    CUDA_CHECK(cudaMemcpyAsync(to, from, rest * sizeof *to, direction, m->gpu->stream));
     gpu_wait(m->gpu);
 }
 
@@ -1852,42 +1853,38 @@ __global__ void params_round_kernel(real *params, const float *masters, size_t n
     store(params + i, x);
 }
 
-// Brings m->host_params to the GPU.
-static void model_send_params(Model *m) {
+// What layers read, after the masters have been filled.
+static void model_round_params(Model *m) {
     size_t n = gpt2_n_params(&m->padded);
-    flat_copy(m->masters, m->host_params, m, cudaMemcpyHostToDevice);
     if ((void *)m->params == (void *)m->masters) return;
     params_round_kernel<<<blocks_for(n, 256*PACK), 256, 0, m->gpu->stream>>>(m->params, m->masters,
                                                                              n);
     LAUNCH_CHECK();
 }
 
-static void model_send_moments(Model *m) {
-    flat_copy(m->adam_m, m->host_m, m, cudaMemcpyHostToDevice);
-    flat_copy(m->adam_v, m->host_v, m, cudaMemcpyHostToDevice);
-}
-
-// Fetches parameters and moments, as files have them.
-static void model_fetch(Model *m) {
-    flat_copy(m->host_params, m->masters, m, cudaMemcpyDeviceToHost);
-    flat_copy(m->host_m, m->adam_m, m, cudaMemcpyDeviceToHost);
-    flat_copy(m->host_v, m->adam_v, m, cudaMemcpyDeviceToHost);
-}
-
 // GPT-2's initialisation, the very numbers of train_gpt2.c. Each tensor draws from a stream of its
 // own.
-static void model_init_params(Model *m, uint64_t seed) {
+static void bucket_init(float *numbers, int bucket, const Model *m, uint64_t seed) {
+    size_t begin = gpt2_bucket(&m->c, bucket).begin;
+    int first = gpt2_bucket_tensor(&m->c, bucket), end = gpt2_bucket_tensor(&m->c, bucket + 1);
     #pragma omp parallel for schedule(dynamic)
-    for (int i = 0; i < gpt2_n_tensors(&m->c); i++) {
+    for (int i = first; i < end; i++) {
         Tensor t = gpt2_tensor(&m->c, i);
         Rng rng = rng_make(seed, (uint64_t)i);
         double std = t.init == INIT_RESIDUAL ? 0.02 / sqrt(2.0 * m->c.L) : 0.02;
-        float *p = m->host_params + t.offset;
+        float *p = numbers + t.offset - begin;
         for (size_t j = 0; j < t.count; j++)
             p[j] = t.init == INIT_ZEROS ? 0.0f : t.init == INIT_ONES ? 1.0f
                                         : (float)(std * rng_normal(&rng));
     }
-    model_send_params(m);
+}
+
+static void model_init_params(Model *m, uint64_t seed) {
+    for (int b = 0; b < gpt2_n_buckets(&m->c); b++) {
+        bucket_init(m->host_bucket, b, m, seed);
+        bucket_copy(m->masters, m->host_bucket, b, m, cudaMemcpyHostToDevice);
+    }
+    model_round_params(m);
 }
 
 // ---- batches on their way ----
@@ -2503,20 +2500,29 @@ static char *options_json(const Run *r) {
     return text;
 }
 
+// What a checkpoint keeps of a Model, bucket by bucket.
+static const float *kept_bucket(void *model, Kept what, int worker, int bucket) {
+    const Model *m = (const Model *)model;
+    const float *flat = what == KEPT_WEIGHTS ? m->masters : what == KEPT_EXP_AVG ? m->adam_m
+                                                                                 : m->adam_v;
+    assert(what <= KEPT_EXP_AVG_SQ && worker < 0);
+    bucket_copy(m->host_bucket, flat, bucket, m, cudaMemcpyDeviceToHost);
+    return m->host_bucket;
+}
+
 // Saves a checkpoint in --out. Returns false when it could not, and the run is to go on without.
 static bool save(Run *r) {
     if (!r->o.out || r->saved_step == (int64_t)r->step) return true;
     Checkpoint k = {
         r->model.c,
         { (int64_t)r->step, (int64_t)r->tokens, (int64_t)r->train.samples, r->adam_step,
-          r->skipped, (uint64_t)r->o.seed, r->seconds },
-        options_json(r), r->model.host_params, r->model.host_m, r->model.host_v,
+          r->skipped, (uint64_t)r->o.seed, r->seconds, 0 },
+        options_json(r), kept_bucket, &r->model, false,
         { (const unsigned char *)r->tokenizer_json, r->tokenizer_bytes },
         r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1,
     };
     Error err;
     double start = seconds_now();
-    model_fetch(&r->model);
     bool saved = checkpoint_save(r->o.out, &k, r->o.keep, &err);
     free((char *)k.options);
     if (!saved) {
@@ -2766,11 +2772,30 @@ static void restore_options(Run *r) {
     if (!train_options_check(&r->o, &err)) die("%s", err.text);
 }
 
-static void load_params(Run *r, const char *from) {
+// flat, on the GPU, = all buckets of something that a file of a checkpoint holds.
+static void load_buckets(float *flat, TensorFile *f, Kept what, const Model *m) {
+    for (int b = 0; b < gpt2_n_buckets(&m->c); b++) {
+        tensor_file_bucket(m->host_bucket, f, what, -1, b);
+        bucket_copy(flat, m->host_bucket, b, m, cudaMemcpyHostToDevice);
+    }
+}
+
+static void load_params(Model *m, const char *from) {
+    TensorFile f;
     Error err;
-    if (!checkpoint_load_params(r->model.host_params, &r->model.c, from, &err))
-        die("%s", err.text);
-    model_send_params(&r->model);
+    if (!tensor_file_open(&f, from, FILE_WEIGHTS, 0, &m->c, &err)) die("%s", err.text);
+    load_buckets(m->masters, &f, KEPT_WEIGHTS, m);
+    tensor_file_close(&f);
+    model_round_params(m);
+}
+
+static void load_moments(Model *m, const char *from) {
+    TensorFile f;
+    Error err;
+    if (!tensor_file_open(&f, from, FILE_OPTIMIZER, 0, &m->c, &err)) die("--resume: %s", err.text);
+    load_buckets(m->adam_m, &f, KEPT_EXP_AVG, m);
+    load_buckets(m->adam_v, &f, KEPT_EXP_AVG_SQ, m);
+    tensor_file_close(&f);
 }
 
 // Sets the run to where the checkpoint stands; after this its next bits are those it would have
@@ -2780,9 +2805,8 @@ static void restore_state(Run *r, const char *from) {
     Json again;
     Error err;
     int64_t tokens;
-    if (!checkpoint_load_optimizer(r->model.host_m, r->model.host_v, &r->model.c, from, &err)
-        || !checkpoint_load_state(&state, &again, from, &err)) die("--resume: %s", err.text);
-    model_send_moments(&r->model);
+    load_moments(&r->model, from);
+    if (!checkpoint_load_state(&state, &again, from, &err)) die("--resume: %s", err.text);
     if (json_get_int(&tokens, json_get(again.root, "options"), "train_tokens", 0, INT64_MAX, &err)
         && (size_t)tokens != r->train.n_tokens)
         die("--resume: the run began on %lld tokens, here are %zu; the data must be the same",
@@ -2830,7 +2854,7 @@ static void run_open(Run *r) {
     gpu_open(&r->gpu, r->o.tf32);
     r->peak_flops = gpu_peak_flops(&r->gpu);
     model_init(&r->model, &c, r->o.micro_batch, r->T, TRAIN, (Recompute)r->o.recompute, &r->gpu);
-    if (loaded) load_params(r, from.text);
+    if (loaded) load_params(&r->model, from.text);
     else model_init_params(&r->model, (uint64_t)r->o.seed);
     open_output(r);
     if (r->o.resume) restore_state(r, from.text);
@@ -2856,7 +2880,7 @@ static void run_generate(Run *r) {
     check_tokenizer(r, &c);
     gpu_open(&r->gpu, r->o.tf32);
     model_init(&r->model, &c, 1, T, INFER, RECOMPUTE_NONE, &r->gpu);
-    load_params(r, from.text);
+    load_params(&r->model, from.text);
     size_t prompt = strlen(r->o.generate);
     open_sampler(r, (int)min_size(prompt, INT32_MAX - T - 2) + T + 1);
     int n = (int)tokenizer_encode(&r->tokenizer, r->text, r->o.generate, prompt);

@@ -85,7 +85,7 @@ struct CModel { Model m; };
 
 CModel *c_model_open(const Config *c, int B, int T, uint64_t seed) {
     CModel *m = alloc_or_die(sizeof *m, "a model");
-    model_init(&m->m, c, B, T, TRAIN);
+    model_init(&m->m, c, B, T, TRAIN, NULL);
     model_init_params(&m->m, seed);
     return m;
 }
@@ -100,7 +100,7 @@ float *c_model_grads(CModel *m) { return m->m.grads; }
 float *c_model_m(CModel *m) { return m->m.adam_m; }
 float *c_model_v(CModel *m) { return m->m.adam_v; }
 void c_gradients_zero(CModel *m) { gradients_zero(&m->m); }
-double c_gradients_norm(CModel *m) { return gradients_norm(&m->m); }
+double c_gradients_norm(CModel *m) { return sqrt(gradients_squares(&m->m)); }
 
 double c_model_backward(CModel *m, const int *tokens, const int *targets, float scale,
                         int B, int T) {

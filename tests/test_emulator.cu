@@ -1174,6 +1174,7 @@ static int fault_main(const char *name) {
         if (strcmp(name, faults[i].name) == 0) {
             void (*kernel)(int) = faults[i].kernel;
             emulator::launch(name, kernel, dim3(1, 2), faults[i].threads)(1);
+            cudaDeviceSynchronize();
         }
     printf("after\n");                 // must not be reached
     return 0;

@@ -384,6 +384,12 @@ static const Config small = { 2, 3, 24, 61, 16 };            // heads of 8
 static const Config wide = { 2, 2, 128, 300, 160 };          // heads of 64
 static const float adamw[5] = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f };
 
+// A flat buffer of the CPU to the GPU, whose own pads the vocabulary.
+static void send(float *flat, const float *from, const Model *m) {
+    for (int b = 0; b < gpt2_n_buckets(&m->c); b++)
+        bucket_copy(flat, from + gpt2_bucket(&m->c, b).begin, b, m, cudaMemcpyHostToDevice);
+}
+
 // As they are initialised, and moved a little, so that no gain is 1 and no bias 0.
 static void twins_open(Twins *t, const Config *c, int B, int T, Recompute recompute) {
     t->c = c_model_open(c, B, T, 5);
@@ -393,8 +399,8 @@ static void twins_open(Twins *t, const Config *c, int B, int T, Recompute recomp
     for (size_t i = 0; i < t->m.n_params; i++)
         p[i] = (float)(real)(float)(p[i] + 0.05*rng_normal(&moved));
     t->start.assign(p, p + t->m.n_params);
-    memcpy(t->m.host_params, p, t->m.n_params * sizeof *p);
-    model_send_params(&t->m);
+    send(t->m.masters, p, &t->m);
+    model_round_params(&t->m);
 }
 
 static void twins_close(Twins *t) {
@@ -405,7 +411,8 @@ static void twins_close(Twins *t) {
 // A flat buffer of the GPU as the CPU has it, without the rows that pad the vocabulary.
 static Floats fetch(const Model *m, const float *flat) {
     Floats x(m->n_params);
-    flat_copy(x.data(), flat, m, cudaMemcpyDeviceToHost);
+    for (int b = 0; b < gpt2_n_buckets(&m->c); b++)
+        bucket_copy(x.data() + gpt2_bucket(&m->c, b).begin, flat, b, m, cudaMemcpyDeviceToHost);
     return x;
 }
 
@@ -485,17 +492,17 @@ TEST(adamw_updates) {
         Floats g(n);
         for (float &x : g) x = (float)rng_normal(&rng);
         memcpy(c_model_grads(t.c), g.data(), n * sizeof(float));
-        flat_copy(t.m.grads, g.data(), &t.m, cudaMemcpyHostToDevice);
+        send(t.m.grads, g.data(), &t.m);
         double norm = gradients_norm(&t.m), c_norm = c_gradients_norm(t.c);
         CHECK_MSG(fabs(norm - c_norm) <= 1e-12*c_norm, "norm %g, not %g", norm, c_norm);
         model_update(&t.m, o, 0.7f, step);
         c_model_update(t.c, adamw, 0.7f, step);
     }
-    model_fetch(&t.m);
     const float *c[3] = { c_model_params(t.c), c_model_m(t.c), c_model_v(t.c) };
-    const float *ours[3] = { t.m.host_params, t.m.host_m, t.m.host_v };
+    const Floats ours[3] = { fetch(&t.m, t.m.masters), fetch(&t.m, t.m.adam_m),
+                             fetch(&t.m, t.m.adam_v) };
     for (int i = 0; i < 3; i++)
-        check_close("parameters, m, v", Floats(ours[i], ours[i] + n), Floats(c[i], c[i] + n), 1e-6);
+        check_close("parameters, m, v", ours[i], Floats(c[i], c[i] + n), 1e-6);
     Floats moved(n), c_moved(n);
     for (size_t i = 0; i < n; i++) {
         moved[i] = ours[0][i] - t.start[i];

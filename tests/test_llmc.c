@@ -53,7 +53,11 @@ TEST(reads_both_versions) {
         float *flat = calloc(gpt2_n_params(&c), sizeof *flat);
         CHECK_MSG(llmc_config(&read, m.bytes, m.n, &err) && memcmp(&read, &c, sizeof c) == 0,
                   "%s", err.text);
-        CHECK_MSG(llmc_params(flat, &c, m.bytes, m.n, &err), "%s", err.text);
+        for (int b = 0; b < gpt2_n_buckets(&c); b++) {
+            Range range = gpt2_bucket(&c, b);
+            CHECK_MSG(llmc_params(flat + range.begin, range, &c, m.bytes, m.n, &err), "%s",
+                      err.text);
+        }
         for (int k = 0; k < gpt2_n_tensors(&c); k++) {
             Tensor t = gpt2_tensor(&c, k);
             int layer = t.layer < 0 ? 0 : t.layer, wrong = 0;

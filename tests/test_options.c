@@ -579,7 +579,7 @@ static void batch_refused(const char *words, int T, const char *want) {
     Line line;
     Error err = { "" };
     accepted(&o, &line, words);
-    CHECK(!train_options_batch(&o, T, &err));
+    CHECK(!train_options_batch(&o, T, 1, &err));
     CHECK_MSG(strcmp(err.text, want) == 0, "%s\n     not %s", err.text, want);
 }
 
@@ -588,9 +588,9 @@ TEST(batch_is_whole_micro_batches) {
     Line line;
     Error err;
     accepted(&o, &line, "--data d");
-    CHECK(train_options_batch(&o, 256, &err) && o.batch_tokens == 2048);
+    CHECK(train_options_batch(&o, 256, 1, &err) && o.batch_tokens == 2048);
     accepted(&o, &line, "--data d --micro-batch 3 --batch-tokens 84");
-    CHECK(train_options_batch(&o, 7, &err) && o.batch_tokens == 84);
+    CHECK(train_options_batch(&o, 7, 1, &err) && o.batch_tokens == 84);
     batch_refused("--data d --batch-tokens 5000", 256, "--batch-tokens: 5000 is not a multiple of "
                   "2048, which is micro-batch 8 times seq-len 256; the nearest is 4096");
     batch_refused("--data d --batch-tokens 6000 --micro-batch 8", 256, "--batch-tokens: 6000 is "
@@ -604,7 +604,7 @@ static bool rate(LrSchedule *s, const char *words, Error *err) {
     TrainOptions o;
     Line line;
     accepted(&o, &line, words);
-    return train_options_batch(&o, 64, err) && train_options_lr(s, &o, err);
+    return train_options_batch(&o, 64, 1, err) && train_options_lr(s, &o, err);
 }
 
 TEST(rate_follows_the_flags) {

@@ -46,9 +46,9 @@ typedef struct {
 
 static void embedding_part(Bench *b) {
     Model *m = &b->m;
-    embedding_forward(m->x_in, b->tokens, tensor_at(m->params, &m->c, WTE),
-                      tensor_at(m->params, &m->c, WPE), b->B, b->T, 0, m->c.C);
-    embedding_backward(tensor_at(m->grads, &m->c, WTE), tensor_at(m->grads, &m->c, WPE), m->dx,
+    embedding_forward(m->x_in, b->tokens, tensor_in(m->params, &m->c, WTE),
+                      tensor_in(m->params, &m->c, WPE), b->B, b->T, 0, m->c.C);
+    embedding_backward(tensor_in(m->grads, &m->c, WTE), tensor_in(m->grads, &m->c, WPE), m->dx,
                        b->tokens, b->B, b->T, m->c.C);
 }
 
@@ -111,12 +111,12 @@ static void residual_part(Bench *b) {
 
 static void classifier_part(Bench *b) {
     Model *m = &b->m;
-    classifier_backward(m->dx_branch, tensor_at(m->grads, &m->c, WTE), m->loss, m->lse, m->logits,
-                        m->lnf, tensor_at(m->params, &m->c, WTE), b->targets, 1.0f / (float)b->N,
+    classifier_backward(m->dx_branch, tensor_in(m->grads, &m->c, WTE), m->loss, m->lse, m->logits,
+                        m->lnf, tensor_in(m->params, &m->c, WTE), b->targets, 1.0f / (float)b->N,
                         b->N, m->logit_rows, m->c.C, m->c.V, (int)padded_vocab(&m->c));
 }
 
-static void norm_part(Bench *b) { gradients_norm(&b->m); }
+static void norm_part(Bench *b) { gradients_squares(&b->m); }
 
 static void adamw_part(Bench *b) {
     AdamW o = { 1e-9f, 0.9f, 0.95f, 1e-8f, 0.1f };
@@ -159,7 +159,7 @@ static void bench_open(Bench *b, const Setting *s) {
     b->B = s->B;
     b->T = s->T;
     b->N = (size_t)s->B * s->T;
-    model_init(&b->m, &s->c, s->B, s->T, TRAIN);
+    model_init(&b->m, &s->c, s->B, s->T, TRAIN, NULL);
     model_init_params(&b->m, 1);
     b->tokens = alloc_or_die(2 * b->N * sizeof(int), "a batch");
     b->targets = b->tokens + b->N;
@@ -173,8 +173,9 @@ static void bench_close(Bench *b) {
 }
 
 static void bench_block(Bench *b, int l) {
-    b->w = block_at(b->m.params, &b->m.c, l);
-    b->d = block_at(b->m.grads, &b->m.c, l);
+    size_t begin = gpt2_bucket(&b->m.c, 1 + l).begin;
+    b->w = block_in(b->m.params + begin, &b->m.c);
+    b->d = block_in(b->m.grads + begin, &b->m.c);
     b->a = &b->m.acts[l];
     b->x = l > 0 ? b->m.acts[l - 1].x_out : b->m.x_in;
 }
@@ -185,7 +186,7 @@ __attribute__((noinline)) static void bench_step(Bench *b, int64_t step) {
     gradients_zero(&b->m);
     model_forward(&b->m, b->tokens, b->B, b->T, 0);
     model_backward(&b->m, b->tokens, b->targets, 1.0f / (float)b->N, b->B, b->T);
-    gradients_norm(&b->m);
+    gradients_squares(&b->m);
     model_update(&b->m, o, 1.0f, step);
 }
 
@@ -450,7 +451,7 @@ static void bench_generation(const Setting *s, Log *log) {
     static Model m;
     Samples token = {0}, read = {0};
     int cached = s->T - NEW - 4, *text = alloc_or_die((size_t)s->T * sizeof(int), "a text");
-    model_init(&m, &s->c, 1, s->T, INFER);
+    model_init(&m, &s->c, 1, s->T, INFER, NULL);
     model_init_params(&m, 1);
     for (int i = 0; i < s->T; i++) text[i] = i * 37 % s->c.V;
     model_forward(&m, text, 1, cached, 0);

@@ -145,15 +145,18 @@ static bool bench_open(Bench *b, int B, Recompute recompute) {
     }
     model_init(&b->m, &b->c, B, b->T, TRAIN, recompute, &b->gpu);
     b->B = B;
-    size_t bytes = b->m.n_params * sizeof(float);
-    if (b->params) {
-        memcpy(b->m.host_params, b->params, bytes);
-        model_send_params(&b->m);
-    } else {
-        model_init_params(&b->m, 1);
+    bool fresh = !b->params;
+    if (fresh) {
+        size_t bytes = b->m.n_params * sizeof(float);
         b->params = (float *)alloc_or_die(bytes, "a copy of the parameters");
-        memcpy(b->params, b->m.host_params, bytes);
+        model_init_params(&b->m, 1);
     }
+    for (int i = 0; i < gpt2_n_buckets(&b->c); i++) {
+        float *bucket = b->params + gpt2_bucket(&b->c, i).begin;
+        if (fresh) bucket_copy(bucket, b->m.masters, i, &b->m, cudaMemcpyDeviceToHost);
+        else bucket_copy(b->m.masters, bucket, i, &b->m, cudaMemcpyHostToDevice);
+    }
+    model_round_params(&b->m);
     return true;
 }
 

@@ -6,6 +6,9 @@
 //     train_gpt2: --heads: 5 does not divide the 128 channels; 4 and 8 do
 //
 // assert() is for mistakes of the programmer alone.
+//
+// In a run of several ranks all of them make the same mistake: rank 0 tells it at once, the others
+// wait a moment in case that ends them, and then say which rank they are.
 #pragma once
 #include <stdarg.h>
 #include <stdbool.h>
@@ -14,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
+#include "launcher.h"
 
 #ifndef PROGRAM          // each program defines its name before it includes anything
 #define PROGRAM "batchwise"
@@ -34,13 +39,16 @@ PRINTF_LIKE(2, 3) static inline bool fail(Error *err, const char *fmt, ...) {
 
 // One line on stderr, exit status 1. stdout is flushed first, so that the two appear in order.
 __attribute__((noreturn)) PRINTF_LIKE(1, 2) static inline void die(const char *fmt, ...) {
+    char text[1024];
+    int rank = launched_as(LAUNCH_RANK, 0);
     va_list args;
     va_start(args, fmt);
-    fflush(stdout);
-    fprintf(stderr, PROGRAM ": ");
-    vfprintf(stderr, fmt, args);
-    fprintf(stderr, "\n");
+    vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    fflush(stdout);
+    if (rank == 0) fprintf(stderr, PROGRAM ": %s\n", text);
+    else sleep(2);
+    if (rank > 0) fprintf(stderr, PROGRAM ": rank %d: %s\n", rank, text);
     exit(1);
 }
 

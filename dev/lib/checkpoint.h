@@ -7,6 +7,13 @@
 //                       state.json              counters: where the run stands
 //     OUT/latest -> step_00001000               a relative link
 //
+// A run of workers that rarely talk (DiLoCo) has moments in each of them. optimizer.safetensors is
+// then their mean, which any number of workers can go on with, and two more files hold the rest:
+//
+//                       outer.safetensors       outer_momentum.NAME
+//                       workers.safetensors     worker0.exp_avg.NAME, worker0.exp_avg_sq.NAME,
+//                                               worker1.exp_avg.NAME, ...
+//
 // Whatever the moment of a crash, OUT/latest is whole:
 //     1. everything is written to OUT/.tmp-step_00001000, each file synced, the directory synced
 //     2. that is renamed to OUT/step_00001000, OUT synced
@@ -14,14 +21,23 @@
 //     4. only then are old checkpoints removed: renamed to OUT/.tmp-old, then deleted
 // A run begins by removing what a crash has left of the .tmp- names.
 //
+// Nobody holds the model whole: it is saved and loaded bucket by bucket (gpt2_bucket). A save asks
+// for each bucket's numbers when it has written those before, always in this order: for model,
+// optimizer, outer and workers.safetensors, for each prefix in the file, buckets 0 ... L+1. Where a
+// bucket is gathered from other ranks they take part in every call: they make the same calls with
+// checkpoint_follow, and a save that fails still makes those that remain.
+//
 // Saving                                           Loading
 //     checkpoint_begin(out, &err)                      checkpoint_find(&from, init, &err)
 //     checkpoint_save(out, &checkpoint, keep, &err)    checkpoint_config(&config, from.text, &err)
-//                                                      checkpoint_load_params(flat, &config, ...)
+// beside it, on the other ranks                        tensor_file_open(&f, from.text, ...)
+//     checkpoint_follow(&checkpoint)                   tensor_file_bucket(numbers, &f, ...) ...
+//                                                      tensor_file_close(&f)
 //                                                  Resuming adds
-//                                                      checkpoint_load_optimizer(m, v, &config,...)
+//                                                      the same for optimizer.safetensors
 //                                                      checkpoint_load_state(&state, &json, ...)
 #pragma once
+#include <assert.h>
 #include <sys/file.h>
 #include "file.h"
 #include "gpt2.h"
@@ -34,18 +50,73 @@ typedef struct {
     int64_t adam_steps, skipped;         // updates that Adam's bias correction counts; the others
     uint64_t seed;
     double seconds;                      // of training, all sittings together
+    int64_t workers;                     // of DiLoCo, each with moments of its own; 0: no DiLoCo
 } TrainState;
+
+// A number for each parameter. A file has them under these prefixes; the order is that of a save.
+typedef enum { KEPT_WEIGHTS, KEPT_EXP_AVG, KEPT_EXP_AVG_SQ, KEPT_OUTER_MOMENTUM, N_KEPT } Kept;
+static const char *const kept_prefixes[N_KEPT] = { "", "exp_avg.", "exp_avg_sq.",
+                                                   "outer_momentum." };
 
 // What a save writes. Nothing is copied: all pointers belong to the caller.
 typedef struct {
     Config config;
     TrainState state;
     const char *options;                 // a JSON object, echoed into state.json; NULL: none
-    const float *params;                 // (gpt2_n_params), flat as in gpt2.h, like the moments:
-    const float *exp_avg, *exp_avg_sq;   // NULL: no optimizer.safetensors, it cannot be resumed
+    // The numbers (gpt2_bucket(&config, bucket).count) of one bucket, which stay until the next
+    // call. worker is -1 but for moments of one of several workers; without it, of those the mean.
+    const float *(*source)(void *from, Kept what, int worker, int bucket);
+    void *from;
+    bool weights_only;                   // no optimizer.safetensors: it cannot be resumed
     FileMap tokenizer;                   // the bytes of tokenizer.json; none when bytes is NULL
     int eot;                             // id of the end of text, -1 when there is none
 } Checkpoint;
+
+// ---- the order of things: series and files ----
+
+// One number for each parameter: something kept, of one worker or of the whole run (-1). Series
+// are counted in the order of a save: those of the run, then exp_avg and exp_avg_sq of worker 0, of
+// worker 1, and so on.
+typedef struct { Kept what; int worker; } Series;
+
+enum { MAX_WORKERS = 1 << 16 };          // beyond which a file is taken to be damaged
+
+static inline Series series_at(int i) {
+    Series s = { (Kept)i, -1 };
+    if (i < N_KEPT) return s;
+    s.what = (i - N_KEPT) % 2 == 0 ? KEPT_EXP_AVG : KEPT_EXP_AVG_SQ;
+    s.worker = (i - N_KEPT) / 2;
+    return s;
+}
+
+static inline int series_index(Kept what, int worker) {
+    return worker < 0 ? (int)what : N_KEPT + 2*worker + (what == KEPT_EXP_AVG_SQ);
+}
+
+typedef struct { char text[40]; } Prefix;
+static inline Prefix series_prefix(int i) {
+    Prefix prefix;
+    Series s = series_at(i);
+    if (s.worker < 0) snprintf(prefix.text, sizeof prefix.text, "%s", kept_prefixes[s.what]);
+    else snprintf(prefix.text, sizeof prefix.text, "worker%d.%s", s.worker, kept_prefixes[s.what]);
+    return prefix;
+}
+
+typedef enum { FILE_WEIGHTS, FILE_OPTIMIZER, FILE_OUTER, FILE_WORKERS, N_FILES } KeptFile;
+static const char *const kept_file_names[N_FILES] = {
+    "model.safetensors", "optimizer.safetensors", "outer.safetensors", "workers.safetensors"
+};
+
+// The first series of a file; the one after a run's last file, N_FILES, begins where that ends.
+static inline int kept_file_first(int file, int64_t workers) {
+    static const int first[] = { KEPT_WEIGHTS, KEPT_EXP_AVG, KEPT_OUTER_MOMENTUM, N_KEPT };
+    return file < N_FILES ? first[file] : N_KEPT + 2*(int)workers;
+}
+
+// How many of the files a checkpoint has.
+static inline int kept_files(const Checkpoint *k) {
+    return k->weights_only ? FILE_OPTIMIZER : k->state.workers == 0 ? FILE_OUTER : N_FILES;
+}
 
 // ---- config.json ----
 
@@ -120,18 +191,20 @@ static inline bool config_read(Config *c, const char *dir, Error *err) {
 
 // ---- tensors of a file against the table of gpt2.h ----
 
+// "12.rest" -> 12 and "rest"; NULL when it does not begin with a number, written as one would.
+static inline const char *name_number(int *number, const char *text) {
+    char *end;
+    if (text[0] < '0' || text[0] > '9' || (text[0] == '0' && text[1] != '.')) return NULL;
+    long value = strtol(text, &end, 10);
+    *number = (int)value;
+    return *end == '.' && value <= 1 << 20 ? end + 1 : NULL;
+}
+
 // "h.3.ln_1.weight" -> LN1_GAIN of layer 3; -1 when it is no name of the table.
 static inline int tensor_kind_of(int *layer, const char *name) {
     *layer = 0;
     bool in_block = strncmp(name, "h.", 2) == 0;
-    if (in_block) {
-        char *end;
-        if (name[2] < '0' || name[2] > '9' || (name[2] == '0' && name[3] != '.')) return -1;
-        long number = strtol(name + 2, &end, 10);
-        if (*end != '.' || number > 1 << 20) return -1;
-        *layer = (int)number;
-        name = end + 1;
-    }
+    if (in_block && !(name = name_number(layer, name + 2))) return -1;
     for (int kind = 0; kind < N_KINDS; kind++) {
         const char *key = tensor_kinds[kind].key;
         bool blocks = strncmp(key, "h.%d.", 5) == 0;
@@ -148,12 +221,17 @@ static inline int tensor_place(const Config *c, const char *name) {
     return layer < c->L ? kind + layer * KINDS_IN_BLOCK : -1;
 }
 
-// The name without `prefix` and Hugging Face's "transformer."; "" when it has another prefix.
-static inline const char *tensor_plain_name(const char *name, const char *prefix) {
-    size_t length = strlen(prefix);
-    if (strncmp(name, prefix, length) != 0) return "";
-    name += length;
-    return strncmp(name, "transformer.", 12) == 0 ? name + 12 : name;
+// The series that a name's prefix says, and the name without that and without Hugging Face's
+// "transformer."; -1 when it says none.
+static inline int series_of_name(const char **plain, const char *name) {
+    int worker = -1, what = N_KEPT;
+    bool of_worker = strncmp(name, "worker", 6) == 0;
+    if (of_worker && (!(name = name_number(&worker, name + 6)) || worker >= MAX_WORKERS)) return -1;
+    do what--; while (strncmp(name, kept_prefixes[what], strlen(kept_prefixes[what])) != 0);
+    if (of_worker && what != KEPT_EXP_AVG && what != KEPT_EXP_AVG_SQ) return -1;
+    name += strlen(kept_prefixes[what]);         // that of the weights is "", which fits every name
+    *plain = strncmp(name, "transformer.", 12) == 0 ? name + 12 : name;
+    return series_index((Kept)what, worker);
 }
 
 typedef struct { char text[80]; } ShapeText;
@@ -178,31 +256,50 @@ static inline bool tensor_check(const SafeTensor *t, const Tensor *wanted, Error
     return safetensors_is_real(t, err);
 }
 
-// Checks that every tensor of the model is there under `prefix` ("", "exp_avg."), once and in
-// shape, and reads them all into flat unless that is NULL. *n_found counts them; tensors that the
-// table does not know are left to the caller.
-static inline bool tensors_read(float *flat, size_t *n_found, const SafeTensors *s,
-                                const char *prefix, const Config *c, Error *err) {
-    int n_tensors = gpt2_n_tensors(c);
-    bool *seen = (bool *)calloc((size_t)n_tensors, sizeof *seen);
-    if (!seen) return fail(err, "no memory left for %d tensors", n_tensors);
-    bool good = true;
-    *n_found = 0;
-    for (size_t i = 0; good && i < s->n_tensors; i++) {
-        const SafeTensor *t = &s->tensors[i];
-        int place = tensor_place(c, tensor_plain_name(t->name, prefix));
-        if (place < 0) continue;
-        Tensor wanted = gpt2_tensor(c, place);
-        good = !seen[place] || fail(err, "two tensors are called \"%s\"", wanted.key);
-        good = good && tensor_check(t, &wanted, err)
-            && (!flat || safetensors_read(flat + wanted.offset, s, t, err));
-        seen[place] = true;
-        *n_found += 1;
+// A file of tensors, opened and checked as a whole, to be read bucket by bucket.
+typedef struct {
+    Path path;                           // of the file
+    Config config;
+    int first, end;                      // the series it holds
+    SafeTensors s;
+    const SafeTensor **tensors;          // (end - first, gpt2_n_tensors): each in s
+    FileMap llmc;                        // a .bin of llm.c, instead of s and tensors
+    bool warned;                         // that weights are not finite
+} TensorFile;
+
+// Where a tensor of this name belongs in f->tensors; -1: nowhere.
+static inline int64_t tensor_file_place(const TensorFile *f, const char *name) {
+    const char *plain = "";
+    int series = series_of_name(&plain, name);
+    int place = series < f->first || series >= f->end ? -1 : tensor_place(&f->config, plain);
+    return place < 0 ? -1 : (int64_t)(series - f->first) * gpt2_n_tensors(&f->config) + place;
+}
+
+// Fills f->tensors, of f->s: every tensor must be there, once and in shape. Those that belong
+// nowhere are left to the caller.
+static inline bool tensor_file_index(TensorFile *f, Error *err) {
+    const Config *c = &f->config;
+    int n = gpt2_n_tensors(c);
+    size_t total = (size_t)(f->end - f->first) * (size_t)n;
+    f->tensors = (const SafeTensor **)calloc(total, sizeof *f->tensors);
+    if (!f->tensors) return fail(err, "no memory left for %zu tensors", total);
+    for (size_t i = 0; i < f->s.n_tensors; i++) {
+        const SafeTensor *t = &f->s.tensors[i];
+        int64_t at = tensor_file_place(f, t->name);
+        if (at < 0) continue;
+        Tensor wanted = gpt2_tensor(c, (int)(at % n));
+        if (f->tensors[at])
+            return fail(err, "two tensors are called \"%s%s\"",
+                        series_prefix(f->first + (int)(at / n)).text, wanted.key);
+        if (!tensor_check(t, &wanted, err)) return false;
+        f->tensors[at] = t;
     }
-    for (int i = 0; good && i < n_tensors; i++)
-        if (!seen[i]) good = fail(err, "tensor \"%s%s\" is missing", prefix, gpt2_tensor(c, i).key);
-    free(seen);
-    return good;
+    for (size_t i = 0; i < total; i++)
+        if (!f->tensors[i])
+            return fail(err, "tensor \"%s%s\" is missing",
+                        series_prefix(f->first + (int)(i / (size_t)n)).text,
+                        gpt2_tensor(c, (int)(i % (size_t)n)).key);
+    return true;
 }
 
 // ---- loading ----
@@ -271,95 +368,123 @@ static inline bool weights_check_head(const SafeTensors *s, const SafeTensor *he
                      "trained here");
 }
 
-// Checks the whole file; reads it into flat unless that is NULL.
-static inline bool weights_read(float *flat, const SafeTensors *s, const Config *c, Error *err) {
-    size_t n_found;
-    if (!tensors_read(flat, &n_found, s, "", c, err)) return false;
-    for (size_t i = 0; i < s->n_tensors; i++) {
-        const SafeTensor *t = &s->tensors[i];
-        if (strcmp(t->name, "lm_head.weight") == 0) {
-            if (!weights_check_head(s, t, err)) return false;
-        } else if (tensor_place(c, tensor_plain_name(t->name, "")) < 0
-                   && !weights_is_mask(t->name)) {
+// What is in the file beside the model's own tensors: nothing, but a model's repeated head and its
+// masks.
+static inline bool tensor_file_check_others(const TensorFile *f, Error *err) {
+    bool weights = f->first == KEPT_WEIGHTS;
+    for (size_t i = 0; i < f->s.n_tensors; i++) {
+        const SafeTensor *t = &f->s.tensors[i];
+        if (tensor_file_place(f, t->name) >= 0 || (weights && weights_is_mask(t->name))) continue;
+        if (!weights)
+            return fail(err, "tensor \"%.80s\" is not part of such a file", t->name);
+        if (strcmp(t->name, "lm_head.weight") != 0)
             return fail(err, "tensor \"%.80s\" is not part of the GPT-2 that config.json "
                              "describes", t->name);
-        }
+        if (!weights_check_head(&f->s, t, err)) return false;
     }
     return true;
 }
 
-static inline bool weights_load(float *flat, const char *dir, const Config *c, Error *err) {
-    SafeTensors s;
+static inline void tensor_file_close(TensorFile *f) {
+    free(f->tensors);
+    safetensors_close(&f->s);
+    file_unmap(&f->llmc);
+    memset(f, 0, sizeof *f);
+}
+
+static inline bool llmc_open(TensorFile *f, Error *err) {
+    Config same;
     Error why;
-    if (!weights_open(&s, dir, err)) return false;
-    bool good = weights_read(flat, &s, c, &why);
-    safetensors_close(&s);
-    return good || fail(err, "%s/model.safetensors: %s", dir, why.text);
+    if (!file_map(&f->llmc, f->path.text, err)) return false;
+    if (!llmc_config(&same, f->llmc.bytes, f->llmc.n, &why))
+        return fail(err, "%s: %s", f->path.text, why.text);
+    return memcmp(&same, &f->config, sizeof same) == 0
+        || fail(err, "%s: not the model that was asked for", f->path.text);
+}
+
+// Opens one of the files of the checkpoint at `path` (from checkpoint_find) and checks all of it:
+// it holds every tensor in shape, and no others. `workers`: those that FILE_WORKERS is to hold, as
+// state.json says. After an error nothing is to be closed.
+static inline bool tensor_file_open(TensorFile *f, const char *path, KeptFile file, int64_t workers,
+                                    const Config *c, Error *err) {
+    Error why;
+    memset(f, 0, sizeof *f);
+    f->config = *c;
+    f->first = kept_file_first(file, workers);
+    f->end = kept_file_first(file + 1, workers);
+    bool llmc = file == FILE_WEIGHTS && !path_is_dir(path), good;
+    if (llmc) {
+        snprintf(f->path.text, sizeof f->path.text, "%s", path);
+        good = llmc_open(f, err);
+    } else {
+        if (!path_join(&f->path, path, kept_file_names[file], err)) return false;
+        if (file > FILE_OPTIMIZER && access(f->path.text, F_OK) != 0)
+            return fail(err, "%s: %s is missing; the run had %lld workers", path,
+                        kept_file_names[file], (long long)workers);
+        good = file == FILE_WEIGHTS ? weights_open(&f->s, path, err)
+                                    : safetensors_open(&f->s, f->path.text, err);
+        if (good && !(tensor_file_index(f, &why) && tensor_file_check_others(f, &why)))
+            good = fail(err, "%s: %s", f->path.text, why.text);
+    }
+    if (!good) tensor_file_close(f);
+    return good;
 }
 
 // The sizes of the model at `path` (from checkpoint_find). Its weights are there in full and in
 // these shapes when it returns true, so that memory can be allocated.
 static inline bool checkpoint_config(Config *c, const char *path, Error *err) {
-    if (path_is_dir(path))
-        return config_read(c, path, err) && weights_load(NULL, path, c, err);
+    TensorFile f;
     FileMap file;
     Error why;
+    if (path_is_dir(path)) {
+        if (!config_read(c, path, err) || !tensor_file_open(&f, path, FILE_WEIGHTS, 0, c, err))
+            return false;
+        tensor_file_close(&f);
+        return true;
+    }
     if (!file_map(&file, path, err)) return false;
     bool good = llmc_config(c, file.bytes, file.n, &why);
     file_unmap(&file);
     return good || fail(err, "%s: %s", path, why.text);
 }
 
-static inline void weights_warn(const float *flat, const Config *c, const char *path) {
-    for (int i = 0; i < gpt2_n_tensors(c); i++) {
+static inline void weights_warn(TensorFile *f, const float *numbers, int bucket) {
+    const Config *c = &f->config;
+    size_t begin = gpt2_bucket(c, bucket).begin;
+    int i = gpt2_bucket_tensor(c, bucket), end = gpt2_bucket_tensor(c, bucket + 1);
+    for (; !f->warned && i < end; i++) {
         Tensor t = gpt2_tensor(c, i);
-        for (size_t j = 0; j < t.count; j++) {
-            if (isfinite(flat[t.offset + j])) continue;
+        for (size_t j = 0; !f->warned && j < t.count; j++)
+            f->warned = !isfinite(numbers[t.offset - begin + j]);
+        if (f->warned)
             fprintf(stderr, PROGRAM ": warning: %s: \"%s\" holds weights that are not finite\n",
-                    path, t.key);
-            return;
-        }
+                    f->path.text, t.key);
     }
 }
 
-// flat (gpt2_n_params(c)) = the weights; c as checkpoint_config has read it. Weights that are not
-// finite get a warning on stderr.
-static inline bool checkpoint_load_params(float *flat, const Config *c, const char *path,
-                                          Error *err) {
-    bool good;
-    if (path_is_dir(path)) {
-        good = weights_load(flat, path, c, err);
-    } else {
-        FileMap file;
-        Error why;
-        if (!file_map(&file, path, err)) return false;
-        good = llmc_params(flat, c, file.bytes, file.n, &why)
-            || fail(err, "%s: %s", path, why.text);
-        file_unmap(&file);
-    }
-    if (good) weights_warn(flat, c, path);
-    return good;
-}
-
-// exp_avg, exp_avg_sq (gpt2_n_params(c)) = AdamW's moments of the checkpoint in `dir`.
-static inline bool checkpoint_load_optimizer(float *exp_avg, float *exp_avg_sq, const Config *c,
-                                             const char *dir, Error *err) {
-    Path path;
-    SafeTensors s;
-    Error why;
-    size_t n_first, n_second;
-    if (!path_join(&path, dir, "optimizer.safetensors", err)
-        || !safetensors_open(&s, path.text, err)) return false;
-    bool good = tensors_read(exp_avg, &n_first, &s, "exp_avg.", c, &why)
-             && tensors_read(exp_avg_sq, &n_second, &s, "exp_avg_sq.", c, &why)
-             && (n_first + n_second == s.n_tensors || fail(&why, "it holds tensors besides exp_avg "
-                                                                 "and exp_avg_sq of each weight"));
-    safetensors_close(&s);
-    return good || fail(err, "%s: %s", path.text, why.text);
+// numbers (gpt2_bucket(&f->config, bucket).count) = a bucket of what the file holds; what and
+// worker as for Checkpoint's source. It was checked when it was opened, so this cannot fail. Weights
+// that are not finite get a warning on stderr, once.
+static inline void tensor_file_bucket(float *numbers, TensorFile *f, Kept what, int worker,
+                                      int bucket) {
+    const Config *c = &f->config;
+    Range range = gpt2_bucket(c, bucket);
+    Error none;
+    int series = series_index(what, worker), n = gpt2_n_tensors(c);
+    assert(series >= f->first && series < f->end);
+    if (f->llmc.bytes) llmc_params(numbers, range, c, f->llmc.bytes, f->llmc.n, &none);
+    int end = f->llmc.bytes ? 0 : gpt2_bucket_tensor(c, bucket + 1);
+    for (int i = gpt2_bucket_tensor(c, bucket); i < end; i++)
+        safetensors_read(numbers + gpt2_tensor(c, i).offset - range.begin, &f->s,
+                         f->tensors[(size_t)(series - f->first) * (size_t)n + (size_t)i], &none);
+    if (what == KEPT_WEIGHTS) weights_warn(f, numbers, bucket);
 }
 
 static inline bool state_from_json(TrainState *s, const JsonNode *root, Error *err) {
     if (root->type != JSON_OBJECT) return fail(err, "not a JSON object");
+    s->workers = 0;
+    if (json_get(root, "workers")
+        && !json_get_int(&s->workers, root, "workers", 0, MAX_WORKERS, err)) return false;
     return json_get_int(&s->step, root, "step", 0, INT64_MAX, err)
         && json_get_int(&s->tokens, root, "tokens", 0, INT64_MAX, err)
         && json_get_int(&s->samples, root, "samples", 0, INT64_MAX, err)
@@ -428,6 +553,7 @@ static inline bool state_write(const Checkpoint *k, const char *dir, Error *err)
             (long long)s->step, (long long)s->tokens, (long long)s->samples);
     fprintf(b.f, "  \"adam_steps\": %lld,\n  \"skipped\": %lld,\n  \"seed\": %llu,\n",
             (long long)s->adam_steps, (long long)s->skipped, (unsigned long long)s->seed);
+    if (s->workers > 0) fprintf(b.f, "  \"workers\": %lld,\n", (long long)s->workers);
     fprintf(b.f, "  \"seconds\": %.17g,\n  \"options\": %s\n}\n", s->seconds,
             k->options ? k->options : "{}");
     return text_save(&b, dir, "state.json", err);
@@ -447,39 +573,71 @@ static inline bool tokenizer_write(const Checkpoint *k, const char *dir, Error *
     return text_save(&b, dir, "tokenizer_config.json", err);
 }
 
-// One file with a tensor for each of the table, for each of n (prefix, flat buffer) pairs.
-static inline bool tensors_write(const char *dir, const char *name, const Config *c,
-                                 const char *const *prefixes, const float *const *buffers, size_t n,
-                                 Error *err) {
-    Path path;
-    size_t per_buffer = (size_t)gpt2_n_tensors(c), total = n * per_buffer;
-    if (!path_join(&path, dir, name, err)) return false;
-    SafeOutput *out = (SafeOutput *)calloc(total, sizeof *out);
-    if (!out) return fail(err, "no memory left for the names of %zu tensors", total);
-    for (size_t i = 0; i < total; i++) {
-        Tensor t = gpt2_tensor(c, (int)(i % per_buffer));
+// The calls of a source that a save has not made yet.
+typedef struct { const Checkpoint *k; int series, bucket; } Pull;
+
+static inline Pull pull_begin(const Checkpoint *k) {
+    Pull p = { k, 0, 0 };
+    return p;
+}
+
+static inline const float *pull_next(Pull *p) {
+    Series s = series_at(p->series);
+    const float *numbers = p->k->source(p->k->from, s.what, s.worker, p->bucket);
+    if (++p->bucket == gpt2_n_buckets(&p->k->config)) {
+        p->bucket = 0;
+        p->series++;
+    }
+    return numbers;
+}
+
+static inline void pull_rest(Pull *p) {
+    int end = kept_file_first(kept_files(p->k), p->k->state.workers);
+    while (p->series < end) pull_next(p);
+}
+
+// The names and shapes of n series, from `first` on. NULL without memory; free it with free().
+static inline SafeOutput *tensors_list(const Config *c, int first, size_t n) {
+    size_t n_tensors = (size_t)gpt2_n_tensors(c);
+    SafeOutput *out = (SafeOutput *)calloc(n * n_tensors, sizeof *out);
+    for (size_t i = 0; out && i < n * n_tensors; i++) {
+        Tensor t = gpt2_tensor(c, (int)(i % n_tensors));
         bool vector = tensor_kinds[t.kind].rows == DIM_1;
-        snprintf(out[i].name, sizeof out[i].name, "%stransformer.%s", prefixes[i / per_buffer],
-                 t.key);
+        snprintf(out[i].name, sizeof out[i].name, "%stransformer.%s",
+                 series_prefix(first + (int)(i / n_tensors)).text, t.key);
         out[i].n_dims = vector ? 1 : 2;
         out[i].dims[0] = vector ? t.cols : t.rows;
         out[i].dims[1] = t.cols;
-        out[i].data = buffers[i / per_buffer] + t.offset;
     }
-    bool written = safetensors_write(path.text, out, total, err);
-    free(out);
-    return written;
+    return out;
 }
 
-static inline bool checkpoint_write_files(const char *dir, const Checkpoint *k, Error *err) {
-    static const char *const no_prefix[] = { "" }, *const moments[] = { "exp_avg.", "exp_avg_sq." };
-    const float *weights[] = { k->params }, *both[] = { k->exp_avg, k->exp_avg_sq };
-    return tensors_write(dir, "model.safetensors", &k->config, no_prefix, weights, 1, err)
-        && (!k->exp_avg || tensors_write(dir, "optimizer.safetensors", &k->config, moments, both, 2,
-                                         err))
-        && config_write(k, dir, err)
-        && tokenizer_write(k, dir, err)
-        && state_write(k, dir, err)
+// The file that comes next in the order of calls, bucket by bucket.
+static inline bool tensors_write(const char *dir, KeptFile file, Pull *p, Error *err) {
+    Path path;
+    Error later;
+    const Config *c = &p->k->config;
+    int end = kept_file_first(file + 1, p->k->state.workers), n_buckets = gpt2_n_buckets(c);
+    size_t n = (size_t)(end - p->series);
+    if (!path_join(&path, dir, kept_file_names[file], err)) return false;
+    SafeOutput *out = tensors_list(c, p->series, n);
+    if (!out) return fail(err, "%s: no memory left for the names of its tensors", path.text);
+    int fd = safetensors_create(path.text, out, n * (size_t)gpt2_n_tensors(c), err);
+    free(out);
+    bool put = fd >= 0;
+    for (size_t i = 0; put && i < n * (size_t)n_buckets; i++) {
+        size_t bytes = gpt2_bucket(c, p->bucket).count * sizeof(float);
+        put = file_put(fd, pull_next(p), bytes, path.text, err);
+    }
+    return fd >= 0 && file_close(fd, path.text, put ? err : &later) && put;
+}
+
+static inline bool checkpoint_write_files(const char *dir, Pull *p, Error *err) {
+    for (int file = 0; file < kept_files(p->k); file++)
+        if (!tensors_write(dir, (KeptFile)file, p, err)) return false;
+    return config_write(p->k, dir, err)
+        && tokenizer_write(p->k, dir, err)
+        && state_write(p->k, dir, err)
         && dir_sync(dir, err);
 }
 
@@ -612,10 +770,8 @@ static inline bool checkpoint_clear(const char *out, Error *err) {
     return path_remove(latest.text, err) && checkpoint_prune(out, INT64_MAX, 0, err);
 }
 
-// Saves OUT/step_N and moves OUT/latest to it; then, unless keep is 0, removes all but the newest
-// `keep` up to this step. After an error OUT/latest is what it was, or, when only the removing of
-// old ones has failed, the new one.
-static inline bool checkpoint_save(const char *out, const Checkpoint *k, int keep, Error *err) {
+static inline bool checkpoint_save_calling(const char *out, Pull *p, int keep, Error *err) {
+    const Checkpoint *k = p->k;
     StepName name = checkpoint_name(out, k->state.step), before = latest_name(out);
     char hidden[80];
     Path temporary, final;
@@ -625,7 +781,7 @@ static inline bool checkpoint_save(const char *out, const Checkpoint *k, int kee
         || !path_remove(temporary.text, err)) return false;
     if (mkdir(temporary.text, 0777) != 0)
         return fail(err, "%s: cannot create it: %s", temporary.text, strerror(errno));
-    bool written = checkpoint_write_files(temporary.text, k, err)
+    bool written = checkpoint_write_files(temporary.text, p, err)
                 && checkpoint_remove(out, name.text, err);       // of the same step, not the latest
     if (written && rename(temporary.text, final.text) != 0)
         written = fail(err, "%s: cannot rename it: %s", temporary.text, strerror(errno));
@@ -637,4 +793,21 @@ static inline bool checkpoint_save(const char *out, const Checkpoint *k, int kee
     if (step_of(before.text) == k->state.step && !checkpoint_remove(out, before.text, err))
         return false;
     return keep == 0 || checkpoint_prune(out, k->state.step, (size_t)keep - 1, err);
+}
+
+// Saves OUT/step_N and moves OUT/latest to it; then, unless keep is 0, removes all but the newest
+// `keep` up to this step. After an error OUT/latest is what it was, or, when only the removing of
+// old ones has failed, the new one. Whatever happens, every call of k->source has been made.
+static inline bool checkpoint_save(const char *out, const Checkpoint *k, int keep, Error *err) {
+    Pull p = pull_begin(k);
+    bool saved = checkpoint_save_calling(out, &p, keep, err);
+    pull_rest(&p);
+    return saved;
+}
+
+// The calls of a save, and no save: what the other ranks do meanwhile. Of k only config, source,
+// from, weights_only and state.workers matter.
+static inline void checkpoint_follow(const Checkpoint *k) {
+    Pull p = pull_begin(k);
+    pull_rest(&p);
 }

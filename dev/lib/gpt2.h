@@ -3,6 +3,9 @@
 //
 // Parameters live in one flat buffer, layer-major: embeddings, block 0 ... block L-1, final norm.
 // A block is one contiguous range. Weights are stored (in, out), as GPT-2's published files are.
+//
+// Whatever goes piece by piece, to files or over ranks, goes in buckets: 0 is the embeddings,
+// 1 ... L are the blocks, L+1 is the final norm.
 #pragma once
 #include "check.h"
 
@@ -124,6 +127,33 @@ static inline Tensor gpt2_tensor(const Config *c, int i) {
     t.init = k->init;
     t.decays = k->rows != DIM_1;
     return t;
+}
+
+// ---- buckets ----
+
+typedef struct { size_t begin, count; } Range;      // of the flat buffer, in elements
+
+static inline int gpt2_n_buckets(const Config *c) { return c->L + 2; }
+
+static inline Range gpt2_bucket(const Config *c, int bucket) {
+    size_t embeddings = kinds_count(c, 0, FIRST_IN_BLOCK), block = gpt2_block_size(c);
+    Range first = { 0, embeddings };
+    Range inside = { embeddings + (size_t)(bucket - 1)*block, block };
+    Range last = { embeddings + (size_t)c->L*block, kinds_count(c, LAST_IN_BLOCK + 1, N_KINDS) };
+    return bucket == 0 ? first : bucket <= c->L ? inside : last;
+}
+
+// The first tensor of a bucket. Its last is the one before the next bucket's first, so `bucket`
+// may be gpt2_n_buckets(c), too.
+static inline int gpt2_bucket_tensor(const Config *c, int bucket) {
+    if (bucket == 0) return 0;
+    return bucket <= c->L + 1 ? FIRST_IN_BLOCK + (bucket - 1)*KINDS_IN_BLOCK : gpt2_n_tensors(c);
+}
+
+// Elements of the largest: what a buffer for any of them holds. The final norm is never it.
+static inline size_t gpt2_largest_bucket(const Config *c) {
+    size_t embeddings = gpt2_bucket(c, 0).count, block = gpt2_bucket(c, 1).count;
+    return embeddings > block ? embeddings : block;
 }
 
 // Floating-point operations of training on one token with T positions in view, a multiplication

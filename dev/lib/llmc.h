@@ -77,9 +77,10 @@ static inline void llmc_transpose(float *out, const unsigned char *in, size_t ro
                     out[r*cols + c] = llmc_value(in, c*rows + r, version);
 }
 
-// flat (gpt2_n_params(c)) = the parameters; c is what llmc_config said of the same bytes.
-static inline bool llmc_params(float *flat, const Config *c, const unsigned char *bytes, size_t n,
-                               Error *err) {
+// out (range.count) = the parameters in a range of the flat buffer that cuts no tensor; c is what
+// llmc_config said of the same bytes.
+static inline bool llmc_params(float *out, Range range, const Config *c,
+                               const unsigned char *bytes, size_t n, Error *err) {
     Config same;
     int32_t header[8];
     if (!llmc_config(&same, bytes, n, err) || !llmc_header(header, bytes, n, err)) return false;
@@ -90,9 +91,10 @@ static inline bool llmc_params(float *flat, const Config *c, const unsigned char
         bool in_block = kind >= FIRST_IN_BLOCK && kind <= LAST_IN_BLOCK;
         size_t rows = dim_size(c, tensor_kinds[kind].rows), count = kind_count(c, kind);
         for (int layer = 0; layer < (in_block ? c->L : 1); layer++, p += count * size) {
-            float *out = flat + tensor_offset(c, kind, layer);
-            if (in_block && rows > 1) llmc_transpose(out, p, rows, count / rows, header[1]);
-            else for (size_t i = 0; i < count; i++) out[i] = llmc_value(p, i, header[1]);
+            size_t at = tensor_offset(c, kind, layer) - range.begin;     // wraps before the range
+            if (at >= range.count) continue;
+            if (in_block && rows > 1) llmc_transpose(out + at, p, rows, count / rows, header[1]);
+            else for (size_t i = 0; i < count; i++) out[at + i] = llmc_value(p, i, header[1]);
         }
         if (kind == WTE) p += (size_t)(header[7] - header[3]) * (size_t)c->C * size;  // padding
     }

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 typedef struct { uint64_t state; } Rng;
 
@@ -39,4 +40,16 @@ static inline uint64_t rng_below(Rng *r, uint64_t n) {
 static inline double rng_normal(Rng *r) {
     double u = rng_uniform(r), v = rng_uniform(r);
     return sqrt(-2.0 * log(1.0 - u)) * cos(6.283185307179586 * v);
+}
+
+// A hash of bytes, to compare: FNV-1a's step over words of 8 bytes.
+static inline uint64_t hash_add(uint64_t hash, const void *bytes, size_t n) {
+    const unsigned char *p = (const unsigned char *)bytes;
+    for (size_t i = 0; i < n; i += 8) {
+        uint64_t word = 0;
+        memcpy(&word, p + i, n - i < 8 ? n - i : 8);
+        hash = (hash ^ word) * 0x100000001B3u;
+        hash ^= hash >> 29;
+    }
+    return hash;
 }

@@ -242,10 +242,9 @@ static inline bool safetensors_read(float *out, const SafeTensors *s, const Safe
 // ---- writing ----
 
 typedef struct {
-    char name[80];                           // plain: no quotes, no backslashes
+    char name[120];                          // plain: no quotes, no backslashes
     int n_dims;
     size_t dims[2];
-    const float *data;
 } SafeOutput;
 
 static inline size_t safetensors_output_count(const SafeOutput *t) {
@@ -276,21 +275,21 @@ static inline char *safetensors_header_text(size_t *length, const SafeOutput *te
     return NULL;
 }
 
-// Writes n tensors as F32, from where they are, and waits until they are on the disk. An error
-// leaves a broken file behind: write under a temporary name, and rename.
-static inline bool safetensors_write(const char *path, const SafeOutput *tensors, size_t n,
+// Creates a file that says it holds these n tensors, F32. Their numbers are to follow, one tensor
+// after the other: file_put(fd, ...), as often as one likes, and file_close(fd, ...). -1 after an
+// error, which may leave a broken file behind: write under a temporary name, and rename.
+static inline int safetensors_create(const char *path, const SafeOutput *tensors, size_t n,
                                      Error *err) {
     size_t length;
     char *header = safetensors_header_text(&length, tensors, n);
-    if (!header) return fail(err, "%s: no memory left for its header", path);
-    int fd = file_create(path, err);
+    if (!header) fail(err, "%s: no memory left for its header", path);
+    int fd = header ? file_create(path, err) : -1;
     uint64_t prefix = length;
-    bool put = fd >= 0 && file_put(fd, &prefix, 8, path, err)
-            && file_put(fd, header, length, path, err);
-    for (size_t i = 0; put && i < n; i++)
-        put = file_put(fd, tensors[i].data, sizeof(float) * safetensors_output_count(&tensors[i]),
-                       path, err);
+    if (fd >= 0 && !(file_put(fd, &prefix, 8, path, err)
+                     && file_put(fd, header, length, path, err))) {
+        close(fd);
+        fd = -1;
+    }
     free(header);
-    Error later;
-    return fd >= 0 && file_close(fd, path, put ? err : &later) && put;
+    return fd;
 }

@@ -50,6 +50,13 @@ typedef struct {
     const char *generate;
     int max_new, top_k;
     double temperature, top_p;
+    // ranks
+    int zero;                      // a stage, 0 to 3
+    int64_t outer_every;           // updates a round; 0: the ranks average every gradient
+    double outer_lr, outer_momentum;
+    int comm_dtype;                // a CommType of dev/lib/comm.h
+    bool exact_sum;
+    double timeout;                // seconds
     // machine
     int threads;                   // 0: all
     int64_t seed;
@@ -153,6 +160,25 @@ static const Option train_table[] = {
       "generate", "choose among the k likeliest tokens only", "off" },
     { "top-p", "X", OPT_REAL, FIELD(top_p), "1", 1e-6, 1, NULL,
       "generate", "choose among the likeliest tokens that hold this much probability", "off" },
+
+    { "zero", "STAGE", OPT_INT, FIELD(zero), "0", 0, 3, NULL,
+      "ranks", "what ranks share out among them: 1 AdamW's moments, 2 gradients as well, 3 parameters "
+      "as well; a rank keeps less, and sends as much, as much, and half as much again", NULL },
+    { "outer-every", "H", OPT_COUNT, FIELD(outer_every), "0", 0, 1e8, NULL,
+      "ranks", "DiLoCo: ranks make H updates apart, then take a common step; 0: they average the "
+      "gradient of every update", NULL },
+    { "outer-lr", "X", OPT_REAL, FIELD(outer_lr), "0.7", 1e-6, 10, NULL,
+      "ranks", "of the common step; 1 without momentum averages the parameters", NULL },
+    { "outer-momentum", "X", OPT_REAL, FIELD(outer_momentum), "0.9", 0, 0.999999, NULL,
+      "ranks", "of the common step, Nesterov's", NULL },
+    { "comm-dtype", "TYPE", OPT_CHOICE, FIELD(comm_dtype), "fp32", 0, 0,
+      "fp32|bf16",                           // in the order of CommType
+      "ranks", "how gradients travel; they are added up in fp32 either way", NULL },
+    { "exact-sum", NULL, OPT_FLAG, FIELD(exact_sum), NULL, 0, 0, NULL,
+      "ranks", "add micro-batches up along one tree, so that a power of two of ranks gives the bits "
+      "of one rank; keeps more gradients", NULL },
+    { "timeout", "SECONDS", OPT_REAL, FIELD(timeout), "30", 1, 86400, NULL,
+      "ranks", "a rank that gives no sign of life for so long ends the run", NULL },
 
     { "threads", "N", OPT_INT, FIELD(threads), "0", 0, 1024, NULL,
       "machine", "threads; the result does not depend on them", "all the machine has" },
@@ -261,6 +287,18 @@ static inline bool train_options_check_machine(const TrainOptions *o, bool on_gp
     return true;
 }
 
+static inline bool train_options_check_ranks(const TrainOptions *o, Error *err) {
+    if (o->zero > 0 && o->outer_every > 0)
+        return fail(err, "--zero: shares one update's work out, and with --outer-every each rank makes "
+                         "updates of its own; give one of them");
+    if (!o->exact_sum) return true;
+    const char *other = o->zero > 0 ? "--zero" : o->outer_every > 0 ? "--outer-every"
+                      : o->comm_dtype != 0 ? "--comm-dtype bf16" : NULL;
+    if (other)
+        return fail(err, "--exact-sum: the sum is another one with %s; give one of them", other);
+    return true;
+}
+
 // Everything that can be checked before the data and the model are open.
 static inline bool train_options_check(TrainOptions *o, Error *err) {
     if (o->resume && o->overwrite)
@@ -268,7 +306,8 @@ static inline bool train_options_check(TrainOptions *o, Error *err) {
     if (o->resume && !o->out)
         return fail(err, "--resume: needs --out DIR, the directory of the run to go on with");
     return train_options_check_model(o, err) && train_options_check_length(o, err)
-        && train_options_check_data(o, err) && train_options_check_machine(o, ON_GPU, err);
+        && train_options_check_data(o, err) && train_options_check_ranks(o, err)
+        && train_options_check_machine(o, ON_GPU, err);
 }
 
 // What a resumed run takes over from the run it goes on with: every flag that was set then and is
@@ -316,16 +355,19 @@ static inline bool train_options_parse(TrainOptions *o, int argc, char **argv, E
     return o->help || o->resume || train_options_check(o, err);
 }
 
-// Settles batch_tokens for sequences of T tokens. The update is a whole number of micro-batches.
-static inline bool train_options_batch(TrainOptions *o, int T, Error *err) {
-    int64_t unit = (int64_t)o->micro_batch * T;
+// Settles batch_tokens for sequences of T tokens. The update is a whole number of micro-batches on
+// each rank, the same for all.
+static inline bool train_options_batch(TrainOptions *o, int T, int ranks, Error *err) {
+    int64_t unit = (int64_t)o->micro_batch * T * ranks;
+    char of_ranks[40] = "";
     if (o->batch_tokens == 0) o->batch_tokens = unit;
     if (o->batch_tokens % unit == 0) return true;
     int64_t nearest = (o->batch_tokens + unit / 2) / unit * unit;
     if (nearest == 0) nearest = unit;
-    return fail(err, "--batch-tokens: %lld is not a multiple of %lld, which is micro-batch %d "
+    if (ranks > 1) snprintf(of_ranks, sizeof of_ranks, "%d ranks times ", ranks);
+    return fail(err, "--batch-tokens: %lld is not a multiple of %lld, which is %smicro-batch %d "
                      "times seq-len %d; the nearest is %lld", (long long)o->batch_tokens,
-                (long long)unit, o->micro_batch, T, (long long)nearest);
+                (long long)unit, of_ranks, o->micro_batch, T, (long long)nearest);
 }
 
 // The length of the run, for run_done and run_progress.

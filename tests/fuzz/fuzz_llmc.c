@@ -5,8 +5,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     Config c;
     Error err;
     if (!llmc_config(&c, data, size, &err)) return 0;
-    float *flat = (float *)malloc(gpt2_n_params(&c) * sizeof *flat);
-    if (flat) llmc_params(flat, &c, data, size, &err);
-    free(flat);
+    float *numbers = (float *)malloc(gpt2_largest_bucket(&c) * sizeof *numbers);
+    for (int b = 0; numbers && b < gpt2_n_buckets(&c); b++)
+        llmc_params(numbers, gpt2_bucket(&c, b), &c, data, size, &err);
+    free(numbers);
     return 0;
 }

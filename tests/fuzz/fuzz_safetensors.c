@@ -5,21 +5,35 @@
 // ends at the first NUL, and the tensors' bytes follow.
 #include "../../dev/lib/checkpoint.h"
 
+// As one of a checkpoint's files, of the smallest model, with two workers.
+static void check_kept(const SafeTensors *s, KeptFile file) {
+    const Config c = { 1, 1, 2, 3, 2 };
+    TensorFile f;
+    Error err;
+    float numbers[100];
+    if (gpt2_largest_bucket(&c) > sizeof numbers / sizeof *numbers) abort();
+    memset(&f, 0, sizeof f);
+    f.s = *s;
+    f.config = c;
+    f.first = kept_file_first(file, 2);
+    f.end = kept_file_first(file + 1, 2);
+    if (tensor_file_index(&f, &err) && tensor_file_check_others(&f, &err))
+        for (int i = f.first; i < f.end; i++)
+            for (int b = 0; b < gpt2_n_buckets(&c); b++)
+                tensor_file_bucket(numbers, &f, series_at(i).what, series_at(i).worker, b);
+    free(f.tensors);
+}
+
 static void check_file(const unsigned char *bytes, size_t n) {
     SafeTensors s;
     Error err;
-    Config c = { 1, 1, 2, 3, 2 };
-    float flat[88];
-    size_t n_found;
-    if (gpt2_n_params(&c) != sizeof flat / sizeof *flat) abort();
     if (!safetensors_parse(&s, bytes, n, &err)) return;
     for (size_t i = 0; i < s.n_tensors; i++) {
         float *values = (float *)malloc(s.tensors[i].count * sizeof(float) + 1);
         if (values) safetensors_read(values, &s, &s.tensors[i], &err);
         free(values);
     }
-    weights_read(flat, &s, &c, &err);
-    tensors_read(NULL, &n_found, &s, "exp_avg.", &c, &err);
+    for (int file = 0; file < N_FILES; file++) check_kept(&s, (KeptFile)file);
     safetensors_close(&s);
 }
 
