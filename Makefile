@@ -41,15 +41,14 @@ ifneq ($(filter-out fp32 bf16,$(PRECISION)),)
 endif
 FLAGS += $(if $(filter bf16,$(PRECISION)),-DPRECISION_BF16)    # the default is fp32 on a CPU
 
-# MPI's compiler is this one with MPI's paths; Open MPI's and MPICH's learn which one from these.
-ifeq ($(MPI),1)
-  MPICC ?= mpicc
-  ifeq ($(shell command -v $(MPICC)),)
-    $(error MPI=1: there is no $(MPICC) here; install Open MPI or MPICH (apt install libopenmpi-dev))
-  endif
-  LINK := OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) -DWITH_MPI -pthread
+# MPI's compiler is this one with MPI's paths: Open MPI's and MPICH's learn which from a variable.
+MPICC ?= mpicc
+LINK   = $(if $(filter 1,$(MPI)),$(LINK_MPI),$(CC))
+LINK_MPI = OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) -DWITH_MPI -pthread
+HAVE_MPI := $(if $(shell command -v $(MPICC)),1)
+ifeq ($(MPI)$(HAVE_MPI),1)
+  $(error MPI=1: there is no $(MPICC) here; install Open MPI or MPICH, with its headers)
 endif
-LINK ?= $(CC)
 
 TESTS := $(patsubst tests/%.c,$(BUILD)/%,$(wildcard tests/test_*.c))
 
@@ -81,7 +80,8 @@ all: train_gpt2 prepare          ## build ./train_gpt2 and ./prepare (the defaul
 run: all                         ## train a small GPT-2 on the embedded corpus, about a minute
 	@scripts/tales.sh
 
-test: all $(TESTS) $(EMULATED) $(BUILD)/ladder $(BUILD)/compare   ## run every test; ends with `N passed, N failed, N skipped`
+test: all $(TESTS) $(EMULATED) $(BUILD)/ladder $(BUILD)/compare \
+      $(if $(HAVE_MPI),$(BUILD)/train_gpt2-mpi)   ## run every test; ends with `N passed, N failed, N skipped`
 	@tests/run.sh $(TESTS) $(filter $(BUILD)/%,$(EMULATED)) $(wildcard tests/test_*.sh tests/test_*.py)
 
 test-c: all $(TESTS)             ## the tests written in C alone
@@ -89,7 +89,7 @@ test-c: all $(TESTS)             ## the tests written in C alone
 
 BENCHES := $(patsubst %,$(BUILD)/%,bench bench_matmul bench_tokenizer)
 
-bench: $(BENCHES)                ## speed and memory on this machine, to bench.json; FULL=1: all
+bench: $(BENCHES) $(if $(HAVE_MPI),$(BUILD)/train_gpt2-mpi)                ## speed and memory on this machine, to bench.json; FULL=1: all
 	@BUILD=$(BUILD) PRECISION=$(or $(PRECISION),fp32) scripts/bench.sh $(if $(FULL),--full)
 
 ladder: $(BUILD)/ladder          ## a matrix product from three loops to the trainer's, rung by rung
@@ -105,6 +105,9 @@ help:                            ## this list
 
 train_gpt2: train_gpt2.c $(BUILD)/flags
 	$(LINK) $(FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< -o $@ -lm
+
+$(BUILD)/train_gpt2-mpi: train_gpt2.c $(BUILD)/flags   # for tests and benchmarks
+	$(LINK_MPI) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
 
 prepare: dev/data/prepare.c dev/data/tales.c $(BUILD)/flags
 	$(CC) $(FLAGS) dev/data/prepare.c dev/data/tales.c -o $@ -lm

@@ -901,6 +901,7 @@ typedef struct {
     CommType type;           // how gradients travel
     int levels;              // --exact-sum: of the tree that micro-batches are added along; else 0
     bool outer;              // --outer-every
+    bool in_turn;            // --no-overlap
 } Sharing;
 
 static float *floats_or_die(size_t count, const char *what) {
@@ -924,6 +925,8 @@ static void model_init_training(Model *m, const Sharing *s) {
     m->grads = z->grads = floats_or_die(zero_grads_count(z), "gradients");
     for (int i = 0; i < ZERO_SLOTS && z->stage >= 2; i++)
         z->collected[i] = floats_or_die(zero_slot_count(z, i), "a bucket of gradients");
+    z->apart = s && s->outer;
+    z->in_turn = s && s->in_turn;
     z->n_levels = s ? s->levels : 0;
     for (int l = 0; l < z->n_levels; l++)
         z->levels[l] = l == 0 ? m->grads : floats_or_die(m->n_params, "a level of gradients");
@@ -1388,7 +1391,7 @@ static void log_line_end(Run *r) {
     Error err, closing;
     if (log_end(&r->log, &err)) return;
     if (r->o.on_save_error == SAVE_ERROR_STOP) die("%s", err.text);
-    fprintf(stderr, PROGRAM ": %s; going on without a log\n", err.text);
+    warn("%s; going on without a log", err.text);
     log_close(&r->log, &closing);
 }
 
@@ -1407,6 +1410,7 @@ static RankMemory rank_memory(const Model *m) {
     bytes.grads *= sizeof(float);
     bytes.moments *= sizeof(float);
     bytes.passing *= sizeof(float);
+    if (z->size > 1) bytes.passing += COMM_SCRATCH + COMM_SCRATCH / 2;
     return bytes;
 }
 
@@ -1722,7 +1726,7 @@ static bool save(Run *r) {
     free((char *)k.options);
     if (failed && r->o.on_save_error == SAVE_ERROR_STOP)
         die("%s; the last checkpoint is whole; make room and --resume", err.text);
-    if (failed) fprintf(stderr, PROGRAM ": %s; going on without this checkpoint\n", err.text);
+    if (failed) warn("%s; going on without this checkpoint", err.text);
     comm_add(&r->comm, &failed, 1);
     if (failed > 0.0) return false;
     r->saved_step = (int64_t)r->step;
@@ -1740,8 +1744,8 @@ static void warn_skipped(const Run *r) {
         die("step %llu: no finite gradient in %d updates: the run has diverged; lower --lr, or "
             "--resume from its last checkpoint", (unsigned long long)r->step, MAX_SKIPPED_IN_A_ROW);
     if ((r->skipped_in_a_row & (r->skipped_in_a_row - 1)) == 0)      // the 1st, 2nd, 4th ...
-        fprintf(stderr, PROGRAM ": step %llu: its gradient is not finite; skipped, the weights are "
-                "as before\n", (unsigned long long)r->step);
+        warn("step %llu: its gradient is not finite; skipped, the weights are as before",
+             (unsigned long long)r->step);
 }
 
 static void log_finish(Run *r) {
@@ -1874,7 +1878,8 @@ static void show_ranks(const Run *r) {
     const Comm *c = &r->comm;
     RankMemory bytes = rank_memory(&r->model);
     if (c->size == 1) return;
-    printf("ranks   %d on %d machine%s", c->size, c->hosts, c->hosts == 1 ? "" : "s");
+    printf("ranks   %d on %d machine%s (%s)", c->size, c->hosts, c->hosts == 1 ? "" : "s",
+           c->layout);
     if (r->o.outer_every)
         printf(": workers that make %lld updates apart, then a common step\n",
                (long long)r->o.outer_every);
@@ -1912,6 +1917,8 @@ static void show_setup(const Run *r) {
     if (threads > processors())
         printf("note    %d threads are more than the %d processors here, which makes it slower\n",
                threads, processors());
+    if (r->comm.size == 1 && r->o.zero > 0)
+        printf("note    --zero %d shares nothing: there is one rank\n", r->o.zero);
     if (r->step > 0)
         printf("resumed after step %llu, %s tokens\n", (unsigned long long)r->step,
                count_text((double)r->tokens).text);
@@ -2055,7 +2062,6 @@ static void restore_state(Run *r, const char *from) {
 // What every rank must have alike, or together they would train something that nobody asked for.
 static void check_ranks(Run *r) {
     Comm *c = &r->comm;
-    const Model *m = &r->model;
     FileMap program;
     Error err;
     uint64_t hash = 1;
@@ -2070,9 +2076,7 @@ static void check_ranks(Run *r) {
     free(options);
     comm_agree(c, "other data", loader_hash(&r->val, loader_hash(&r->train, 1)));
     uint64_t run[] = { r->step, r->tokens, r->train.samples, (uint64_t)r->adam_step };
-    hash = hash_add(1, run, sizeof run);
-    if (m->zero.stage < 3) hash = hash_add(hash, m->params, m->n_params * sizeof(float));
-    comm_agree(c, "other parameters", hash);
+    comm_agree(c, "other parameters", hash_add(r->model.zero.hash, run, sizeof run));
 }
 
 // Tests ranks' numbers against what adds up along one tree.
@@ -2116,7 +2120,7 @@ static void run_open(Run *r) {
     int64_t micro_batches = r->o.batch_tokens / ((int64_t)r->o.micro_batch * r->T * r->comm.size);
     Sharing sharing = { &r->comm, r->o.zero, (CommType)r->o.comm_dtype,
                         r->o.exact_sum ? tree_level((uint64_t)micro_batches - 1) + 1 : 0,
-                        r->o.outer_every > 0 };
+                        r->o.outer_every > 0, r->o.no_overlap };
     model_init(&r->model, &c, r->o.micro_batch, r->T, TRAIN, &sharing);
     if (loaded) load_params(&r->model, from.text);
     else model_init_params(&r->model, (uint64_t)r->o.seed);

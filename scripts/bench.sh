@@ -16,6 +16,7 @@ status=0
 "$build/bench" ${1:-} machine || status=1
 "$build/bench_matmul" ${1:-} || status=1
 "$build/bench" ${1:-} characters 124M generate || status=1
+scripts/bench_ranks.sh || status=1
 scripts/bench_others.sh ${1:-} || status=1
 scripts/count_instructions.sh || status=1
 write_bench_json

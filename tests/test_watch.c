@@ -1,4 +1,4 @@
-// The control plane: ranks that find each other or say why not, and the end of all when one is gone.
+// The control plane: ranks that find each other or say why not, and the end when one is gone.
 // A rank is a process on this machine; timeouts are short.
 #define PROGRAM "test_watch"
 #include <sys/resource.h>
@@ -177,6 +177,45 @@ static void check_lost(const Run *run, int rank, const char *why) {
 
 static const char CLOSED[] = "is gone: its connection closed";
 
+// ---- sockets ----
+
+// What is sent is read back in pieces, by a child that is slow; and what cannot be is told.
+TEST(pieces) {
+    enum { N = 1 << 20 };
+    unsigned char *data = (unsigned char *)alloc_or_die(2*N, "a test's bytes"), *back = data + N;
+    int pair[2], how;
+    for (int i = 0; i < N; i++) data[i] = (unsigned char)(i*i >> 7);
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+    pid_t pid = fork();
+    if (pid == 0) {                // sends back what comes, 50,000 bytes at a time
+        alarm(10);
+        for (size_t n = 0; n < N; ) {
+            ssize_t came = read(pair[1], back + n, n + 50000 < N ? 50000 : N - n);
+            if (came <= 0) _exit(1);
+            n += (size_t)came;
+        }
+        for (size_t n = 0; n < N; n += 1 << 16) {
+            nap(0.002);
+            if (write(pair[1], back + n, 1 << 16) != 1 << 16) _exit(2);
+        }
+        _exit(0);
+    }
+    watch_prepare(pair[0]);
+    CHECK(watch_send(pair[0], data, N, seconds_now() + 3.0));
+    CHECK(watch_recv(pair[0], back, N, seconds_now() + 3.0));
+    CHECK(memcmp(data, back, N) == 0);
+    waitpid(pid, &how, 0);
+    CHECK(how == 0);
+    double before = seconds_now();
+    CHECK(!watch_recv(pair[0], back, 1, before + 0.1) && errno == ETIMEDOUT);
+    CHECK(seconds_now() - before >= 0.1 && seconds_now() - before < 0.5);
+    close(pair[1]);
+    CHECK(!watch_recv(pair[0], back, 1, seconds_now() + 1.0) && errno != ETIMEDOUT);
+    CHECK(!watch_send(pair[0], data, 1, seconds_now() + 1.0));       // and no SIGPIPE
+    close(pair[0]);
+    free(data);
+}
+
 // ---- rendezvous ----
 
 TEST(one_rank_alone) {
@@ -297,6 +336,29 @@ TEST(rank_0_that_listens_and_does_nothing) {
     close(fd);
 }
 
+TEST(another_program_at_rank_0s_port) {
+    static const WatchHello answers[] = { { WATCH_MAGIC, JOB + 1, 0, 2, "other-run" },
+                                          { WATCH_MAGIC + 1, JOB, 0, 2, "other-version" },
+                                          { WATCH_MAGIC, JOB, 1, 2, "other-rank" } };
+    for (int i = 0; i < 3; i++) {
+        Run run = run_make(2, 0.4, NULL);
+        int listener = watch_bind("127.0.0.1", run.port), fd = -1;
+        start(&run, 1);
+        for (double until = seconds_now() + 2.0; seconds_now() < until && !wait_for(&run, 0.01); ) {
+            int next = watch_prepare(accept(listener, NULL, NULL));
+            if (next < 0) continue;
+            watch_send(next, &answers[i], sizeof answers[i], 0.0);
+            watch_close(&fd);
+            fd = next;
+        }
+        run_end(&run, 1.0);
+        check_status(&run, 1, 3);
+        check_said(&run, "another program or run answers there");
+        close(listener);
+        watch_close(&fd);
+    }
+}
+
 TEST(a_port_in_use) {
     Run run = run_make(2, 1.0, NULL);
     const char *const hosts[] = { "0.0.0.0", "127.0.0.1" };
@@ -344,10 +406,9 @@ TEST(another_world_size) {
     for (int i = 0; i < 3; i++) {
         Run run = run_make(4, 4.0, NULL);
         start(&run, 0);
-        start(&run, 1);
         nap(0.1);
         start_as(&run, 2, wrong[i][0], wrong[i][1]);
-        run_end(&run, 3.0);
+        run_end(&run, 3.0);        // long before the timeout
         char want[100];
         snprintf(want, sizeof want, "was started as one of %d ranks, rank 0 as one of 4",
                  wrong[i][1]);
@@ -416,6 +477,9 @@ TEST(strangers_do_no_harm) {
         if (i % 4 == 3) close(stranger(run.port, &hello, (size_t)i % 80));  // part of it, and away
     }
     hello.job = JOB;
+    hello.magic++;                 // another version of the protocol
+    int version = stranger(run.port, &hello, sizeof hello);
+    hello.magic--;
     int half = stranger(run.port, &hello, 40);   // might be of this run, and never goes on
     start(&run, 2);
     start(&run, 1);
@@ -423,26 +487,48 @@ TEST(strangers_do_no_harm) {
     check_all(&run, 0);
     CHECK_MSG(run.said[0] == '\0', "they said: %s", run.said);
     for (int i = 0; i < MANY; i++) watch_close(&fd[i]);
+    close(version);
     close(half);
     free(garbage);
 }
 
+// Who has stood at the door longest has to go, not a rank in the middle of its hello.
 TEST(a_door_full_of_silent_strangers) {
-    enum { MANY = WATCH_DOOR + 40 };
+    enum { MANY = WATCH_DOOR + 40, MORE = WATCH_DOOR/2 };
     Run run = run_make(3, 5.0, NULL);
-    int fd[MANY];
+    WatchHello hello = { WATCH_MAGIC, JOB, 1, 3, "slow-rank" }, answer;
+    int fd[MANY + MORE];
     start(&run, 0);
     for (int i = 0; i < MANY; i++) fd[i] = stranger(run.port, "", 0);
-    start(&run, 1);
+    int slow = stranger(run.port, &hello, 40);
+    for (int i = MANY; i < MANY + MORE; i++) fd[i] = stranger(run.port, "", 0);
     nap(0.2);
-    for (int i = 0; i < MANY; i++) {
-        watch_close(&fd[i]);
-        fd[i] = stranger(run.port, "", 0);
-    }
+    CHECK(watch_send(slow, (char *)&hello + 40, sizeof hello - 40, seconds_now() + 1.0));
+    CHECK(watch_recv(slow, &answer, sizeof answer, seconds_now() + 1.0));
+    CHECK(answer.magic == WATCH_MAGIC && answer.rank == 0 && answer.size == 3);
     start(&run, 2);
+    nap(0.2);
+    close(slow);                   // it is no rank, after all
     run_end(&run, 4.0);
-    check_all(&run, 0);
-    for (int i = 0; i < MANY; i++) watch_close(&fd[i]);
+    for (int i = 0; i < MANY + MORE; i++) close(fd[i]);
+}
+
+// Ranks that watch_init would not let through.
+TEST(a_rank_that_cannot_be) {
+    static const uint32_t ranks[] = { 9, 3, 0, 4000000000u };
+    for (int i = 0; i < 4; i++) {
+        Run run = run_make(3, 4.0, NULL);
+        WatchHello hello = { WATCH_MAGIC, JOB, ranks[i], 3, "nowhere" };
+        start(&run, 0);
+        int fd = stranger(run.port, &hello, sizeof hello);
+        run_end(&run, 3.0);        // long before the timeout
+        close(fd);
+        check_status(&run, 0, 3);
+        char want[64];
+        snprintf(want, sizeof want, ranks[i] ? "rank %u (on nowhere) was started as one of 3 ranks"
+                                             : "rank %u has come twice, from nowhere", ranks[i]);
+        check_said(&run, want);
+    }
 }
 
 TEST(another_runs_rank_is_turned_away) {
@@ -541,6 +627,21 @@ TEST(a_killed_rank_ends_all) {
         }
         check_lost(&run, lost, CLOSED);
     }
+}
+
+// A run that ended a moment ago leaves its port to the next, although the system still keeps the
+// connections that rank 0 closed first (TIME_WAIT): those to the ranks that it told of the end.
+TEST(the_port_is_free_again) {
+    Run run = run_make(3, 3.0, work_long);
+    start_all(&run);
+    CHECK(all_ready(&run, 3));
+    kill(run.pid[1], SIGKILL);
+    run_end(&run, 3.0);
+    Run next = run_make(2, 3.0, NULL);
+    next.port = run.port;
+    start_all(&next);
+    run_end(&next, 3.0);
+    check_all(&next, 0);
 }
 
 TEST(the_first_two_killed) {
@@ -692,7 +793,7 @@ static void work_rest(Watch *w) {
     double system = (double)(after.ru_stime.tv_sec - before.ru_stime.tv_sec) +
                     1e-6 * (double)(after.ru_stime.tv_usec - before.ru_stime.tv_usec);
     if (user + system > 0.05) dprintf(2, "rank %d: %g s of CPU\n", w->rank, user + system);
-    if (after.ru_nvcsw - before.ru_nvcsw > 150)
+    if (after.ru_nvcsw - before.ru_nvcsw > 70)
         dprintf(2, "rank %d woke %ld times\n", w->rank, after.ru_nvcsw - before.ru_nvcsw);
 }
 
@@ -770,6 +871,7 @@ TEST(a_rank_lost_while_rank_0_waits) {
 
 int main(void) {
     signal(SIGPIPE, SIG_DFL);
+    RUN(pieces);
     RUN(one_rank_alone);
     RUN(ranks_meet_in_any_order);
     RUN(rank_0_comes_late);
@@ -779,6 +881,7 @@ int main(void) {
     RUN(rank_0_that_never_comes);
     RUN(a_name_that_is_not_known);
     RUN(rank_0_that_listens_and_does_nothing);
+    RUN(another_program_at_rank_0s_port);
     RUN(a_port_in_use);
     RUN(an_address_of_another_machine);
     RUN(a_rank_twice);
@@ -786,10 +889,12 @@ int main(void) {
     RUN(a_rank_that_goes_before_all_have_come);
     RUN(strangers_do_no_harm);
     RUN(a_door_full_of_silent_strangers);
+    RUN(a_rank_that_cannot_be);
     RUN(another_runs_rank_is_turned_away);
     RUN(share_under_a_rain_of_signals);
     RUN(share_fails_with_a_name);
     RUN(a_killed_rank_ends_all);
+    RUN(the_port_is_free_again);
     RUN(the_first_two_killed);
     RUN(a_stopped_rank_ends_all);
     RUN(an_exit_without_goodbye_ends_all);

@@ -52,6 +52,18 @@ __attribute__((noreturn)) PRINTF_LIKE(1, 2) static inline void die(const char *f
     exit(1);
 }
 
+// A line on stderr about something that the program can live with; from rank 0 alone, since what one
+// rank sees, they all do.
+PRINTF_LIKE(1, 2) static inline void warn(const char *fmt, ...) {
+    va_list args;
+    if (launched_as(LAUNCH_RANK, 0) > 0) return;
+    va_start(args, fmt);
+    fprintf(stderr, PROGRAM ": ");
+    vfprintf(stderr, fmt, args);
+    fprintf(stderr, "\n");
+    va_end(args);
+}
+
 // Zeroed memory, aligned to 64 bytes (a cache line, an AVX-512 register), or the end of the
 // program. Free with free(). Much of it comes in pages of 2 MB where the system has them (Linux):
 // the processor looks up fewer addresses, and matrix products run 1 to 3% faster.

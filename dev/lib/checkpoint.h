@@ -457,8 +457,7 @@ static inline void weights_warn(TensorFile *f, const float *numbers, int bucket)
         for (size_t j = 0; !f->warned && j < t.count; j++)
             f->warned = !isfinite(numbers[t.offset - begin + j]);
         if (f->warned)
-            fprintf(stderr, PROGRAM ": warning: %s: \"%s\" holds weights that are not finite\n",
-                    f->path.text, t.key);
+            warn("warning: %s: \"%s\" holds weights that are not finite", f->path.text, t.key);
     }
 }
 

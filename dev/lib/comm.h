@@ -152,7 +152,11 @@ enum {
     COMM_QUEUE = 1024,                     // collectives given out and not over
     COMM_SMALL = 4096,                     // bytes that comm_collect takes from a rank
 };
+#if defined(WITH_NCCL)
 static const size_t COMM_SCRATCH = 64 << 20;           // bytes of slices under way, each direction
+#else
+static const size_t COMM_SCRATCH = 16 << 20;           // less: they are added up while in the cache
+#endif
 
 typedef enum {
     OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_ALL_GATHER_ROUNDED, OP_BROADCAST, OP_COLLECT
@@ -173,6 +177,7 @@ typedef struct {
     int rank, size;
     int local_rank, local_size;            // among the ranks of this machine
     int hosts;                             // machines
+    char layout[200];                      // who is where: "node1: 0-3, node2: 4-7"
     Ticket queued;                         // tickets given out
     uint64_t bytes_sent;                   // by this rank; with the two below, since comm_open
     double busy, waited;                   // seconds: data was under way; the caller waited for it
@@ -691,20 +696,28 @@ static inline void comm_agree_json(Comm *c, const char *json) {
 
 // ---- opening and closing ----
 
-// How many machines the ranks are on, and which rank of its machine this one is.
+// Who is where: how many machines there are, and which of its machine's ranks this one is.
 static inline void comm_find_neighbours(Comm *c) {
     typedef struct { char name[64]; } Host;
     Host own, all[COMM_MAX_RANKS];
+    size_t at = 0;
     memset(&own, 0, sizeof own);
     gethostname(own.name, sizeof own.name - 1);
     comm_collect(c, all, &own, sizeof own);
     c->local_rank = c->local_size = c->hosts = 0;
+    for (int r = 0, last; r < c->size; r = last + 1) {         // ranks r ... last are neighbours
+        for (last = r; last + 1 < c->size && strcmp(all[last + 1].name, all[r].name) == 0; ) last++;
+        bool seen = false;
+        for (int q = 0; q < r; q++) seen = seen || strcmp(all[q].name, all[r].name) == 0;
+        c->hosts += !seen;
+        if (at < sizeof c->layout)
+            at += (size_t)snprintf(c->layout + at, sizeof c->layout - at, "%s%.30s: %d-%d",
+                                   r ? ", " : "", all[r].name, r, last);
+    }
     for (int r = 0; r < c->size; r++) {
-        bool here = strcmp(all[r].name, own.name) == 0, first = true;
-        if (here && r < c->rank) c->local_rank++;
-        if (here) c->local_size++;
-        for (int q = 0; q < r; q++) first = first && strcmp(all[q].name, all[r].name) != 0;
-        c->hosts += first;
+        bool here = strcmp(all[r].name, own.name) == 0;
+        c->local_size += here;
+        c->local_rank += here && r < c->rank;
     }
 }
 

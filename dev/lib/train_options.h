@@ -55,7 +55,7 @@ typedef struct {
     int64_t outer_every;           // updates a round; 0: the ranks average every gradient
     double outer_lr, outer_momentum;
     int comm_dtype;                // a CommType of dev/lib/comm.h
-    bool exact_sum;
+    bool exact_sum, no_overlap;
     double timeout;                // seconds
     // machine
     int threads;                   // 0: all
@@ -177,6 +177,9 @@ static const Option train_table[] = {
     { "exact-sum", NULL, OPT_FLAG, FIELD(exact_sum), NULL, 0, 0, NULL,
       "ranks", "add micro-batches up along one tree, so that a power of two of ranks gives the bits "
       "of one rank; keeps more gradients", NULL },
+    { "no-overlap", NULL, OPT_FLAG, FIELD(no_overlap), NULL, 0, 0, NULL,
+      "ranks", "wait for each message at once instead of computing beside it: what overlapping is "
+      "worth", NULL },
     { "timeout", "SECONDS", OPT_REAL, FIELD(timeout), "30", 1, 86400, NULL,
       "ranks", "a rank that gives no sign of life for so long ends the run", NULL },
 

@@ -78,7 +78,7 @@ static inline bool watch_again(void) {
     return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
 }
 
-// Reads what has come, n bytes at most; false when the connection is closed. got: 0 for nothing yet.
+// Reads what has come, n bytes at most (got: 0 when nothing has); false when it is closed.
 static inline bool watch_read(int fd, void *data, size_t n, size_t *got) {
     ssize_t came = recv(fd, data, n, 0);
     *got = came > 0 ? (size_t)came : 0;

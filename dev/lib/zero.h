@@ -44,10 +44,13 @@ typedef struct {
     int held[ZERO_SLOTS];                  // the bucket that is gathered there; -1: none
     Ticket *arrives;                       // (buckets) of parameters on their way here
     Ticket leaves[ZERO_SLOTS];             // the last of gradients on their way from there
+    bool apart;                            // gradients stay here: DiLoCo
+    bool in_turn;                          // --no-overlap: compute, then communicate, in turn
     bool last;                             // this is the update's last micro-batch
     float *levels[TREE_LEVELS];            // --exact-sum: a gradient for each level of the tree
     int n_levels;                          // 0 without
     int level;                             // where this micro-batch's gradient is added
+    uint64_t hash;                         // of all parameters, as they were loaded or made
 } Zero;
 
 // Parameters and gradients are the caller's to allocate, and gathered and collected as the stage
@@ -130,7 +133,7 @@ static inline int zero_chunks(Chunk *chunks, const Zero *z, int largest) {
 }
 
 // Where a bucket of parameters is first written, whole: in its place, or at stage 3 in a slot, from
-// which zero_keep takes what this rank is to keep. For initialising and loading.
+// which zero_keep takes what this rank is to keep, after it has hashed all. For initialising and loading.
 static inline float *zero_place(Zero *z, int bucket) {
     if (z->stage == 3) return (float *)z->gathered[zero_slot(z, bucket)];
     return (float *)z->params + gpt2_bucket(&z->c, bucket).begin;
@@ -139,6 +142,8 @@ static inline float *zero_place(Zero *z, int bucket) {
 static inline void zero_keep(Zero *z, int bucket) {
     Slice own = zero_own(z, bucket);
     float *slices = (float *)z->params + zero_slices_begin(z, bucket);
+    size_t bytes = gpt2_bucket(&z->c, bucket).count * sizeof(float);
+    if (z->size > 1) z->hash = hash_add(z->hash, zero_place(z, bucket), bytes);
     if (z->stage == 3)
         memcpy(slices, zero_place(z, bucket) + own.begin, own.count * sizeof(float));
 }
@@ -187,7 +192,7 @@ static inline void *zero_params(Zero *z, int bucket, int next) {
         return z->params + gpt2_bucket(&z->c, bucket).begin*z->param_bytes;
     }
     zero_gather(z, bucket);
-    if (next >= 0) zero_gather(z, next);
+    if (next >= 0 && !z->in_turn) zero_gather(z, next);
     comm_wait(z->comm, z->arrives[bucket]);
     return z->gathered[zero_slot(z, bucket)];
 }
@@ -201,6 +206,7 @@ static inline void zero_updated(Zero *z) {
         char *data = z->params + r.begin*z->param_bytes;
         z->arrives[b] = comm_all_gather(z->comm, data, data + zero_own(z, b).begin*z->param_bytes,
                                         r.count, z->param_bytes);
+        if (z->in_turn) comm_wait(z->comm, z->arrives[b]);
     }
 }
 
@@ -236,16 +242,18 @@ static inline void zero_grads_done(Zero *z, int bucket) {
     Slice own = zero_own(z, bucket);
     float *grads = z->grads + r.begin;
     for (int l = 0; l < z->level; l++) zero_add(z, grads, z->levels[l] + r.begin, r.count);
-    if (z->size == 1) return;
+    if (z->size == 1 || z->apart) return;
+    Ticket *leaves = &z->leaves[zero_slot(z, bucket)];
     if (z->stage >= 2)
-        z->leaves[zero_slot(z, bucket)] = comm_reduce_scatter(z->comm, z->grads + zero_slices_begin(z, bucket),
-                                                z->collected[zero_slot(z, bucket)], r.count, 1.0f,
-                                                z->type, COMM_ADD);
+        *leaves = comm_reduce_scatter(z->comm, z->grads + zero_slices_begin(z, bucket),
+                                      z->collected[zero_slot(z, bucket)], r.count, 1.0f, z->type,
+                                      COMM_ADD);
     else if (z->last && z->stage == 1)
-        z->leaves[zero_slot(z, bucket)] = comm_reduce_scatter(z->comm, grads + own.begin, grads, r.count, 1.0f,
-                                                z->type, COMM_WRITE);
+        *leaves = comm_reduce_scatter(z->comm, grads + own.begin, grads, r.count, 1.0f, z->type,
+                                      COMM_WRITE);
     else if (z->last)
-        z->leaves[zero_slot(z, bucket)] = comm_all_reduce(z->comm, grads, r.count, 1.0f, z->type);
+        *leaves = comm_all_reduce(z->comm, grads, r.count, 1.0f, z->type);
+    if (z->in_turn) comm_wait(z->comm, *leaves);
 }
 
 // The update's gradients are there, summed over all ranks, as far as this rank owns them.
