@@ -1057,8 +1057,8 @@ static double model_loss(Model *m, const int *targets, size_t N) {
 }
 
 // The way back, after model_forward on the same tokens: adds the gradient of scale * (sum of the
-// N losses) to the gradients, a bucket at a time; each leaves for the other ranks, if there are any,
-// while the blocks before it compute. Returns the sum of the losses.
+// N losses) to the gradients, a bucket at a time; each leaves for the other ranks, if there are
+// any, while the blocks before it compute. Returns the sum of the losses.
 static double model_backward(Model *m, const int *tokens, const int *targets, float scale,
                              int B, int T) {
     const Config *c = &m->c;
@@ -1159,7 +1159,7 @@ static void model_update(Model *m, AdamW o, float g_scale, int64_t step) {
 // Each worker makes H updates of its own and keeps its moments to itself. Then all take the mean of
 // how far they have come as if it were one gradient, at the parameters they began the round with:
 //     delta = mean(outer - p)    momentum = mu momentum + delta
-//     p = outer = outer - lr (delta + mu momentum)                  Nesterov's rule, as PyTorch's SGD
+//     p = outer = outer - lr (delta + mu momentum)          Nesterov's rule, as PyTorch's SGD
 
 // The first round begins at the parameters as they are.
 static void outer_begin(Model *m) {
@@ -1368,8 +1368,8 @@ typedef struct {
     Costs costs;
 } Step;
 
-// Set by Ctrl-C, SIGTERM, SIGUSR1 and a closed terminal: the loop ends after the current update. A second
-// Ctrl-C kills.
+// Set by Ctrl-C, SIGTERM, SIGUSR1 and a closed terminal: the loop ends after the current update. A
+// second Ctrl-C kills.
 static volatile sig_atomic_t stop_signal;
 
 static void on_stop_signal(int signal_number) { stop_signal = signal_number; }
@@ -1544,8 +1544,8 @@ static void show_costs(const Run *r) {
     const Costs *k = &r->costs;
     if (r->comm.size == 1 || k->updates == 0) return;
     double ms = 1e3 / (double)k->updates;
-    printf("of %.1f ms an update, %.1f ms waited for the network (it was busy for %.1f); %.3g MB sent "
-           "by a rank, at %.3g GB/s\n", ms * k->seconds, ms * k->comm, ms * k->busy,
+    printf("of %.1f ms an update, %.1f ms waited for the network (it was busy for %.1f); %.3g MB "
+           "sent by a rank, at %.3g GB/s\n", ms * k->seconds, ms * k->comm, ms * k->busy,
            1e-6 * (double)k->bytes_sent / (double)k->updates, bus_gb_per_s(k));
 }
 
@@ -1598,8 +1598,8 @@ static double accumulate(Run *r, double *seconds_data) {
     return sum;
 }
 
-// The loss and the gradient's norm over all ranks, and whether one of them was told to stop. Workers
-// that rarely talk have their own until a round is over.
+// The loss and the gradient's norm over all ranks, and whether one of them was told to stop.
+// Workers that rarely talk have their own until a round is over.
 static void combine(Run *r, Step *s, double loss_sum, bool round_over) {
     const Zero *z = &r->model.zero;
     double squares = gradients_squares(&r->model), tokens = (double)r->o.batch_tokens;
@@ -1785,7 +1785,7 @@ static int train(Run *r) {
         show_step(r, &s, last);
         if (r->skipped_in_a_row > 0) warn_skipped(r);
         if (round_is_over(r, r->step, r->tokens)) {
-            bool leaving = r->stopping && r->o.target_loss == 0;   // a target is never passed unseen
+            bool leaving = r->stopping && r->o.target_loss == 0;   // no target is passed unseen
             if (!leaving
                 && (last || period_due(&r->o.eval_every, step, r->step, tokens, r->tokens)))
                 eval_loss = evaluate_and_log(r);
@@ -1887,8 +1887,8 @@ static void show_ranks(const Run *r) {
         printf(": %s; gradients travel in %s%s\n", stages[r->model.zero.stage],
                r->o.comm_dtype == COMM_BF16 ? "bf16" : "fp32",
                r->o.exact_sum ? ", added up along one tree" : "");
-    printf("memory  a rank keeps %.1f MB of parameters, %.1f of gradients, %.1f of moments; %.1f more "
-           "pass through\n", 1e-6 * (double)bytes.params, 1e-6 * (double)bytes.grads,
+    printf("memory  a rank keeps %.1f MB of parameters, %.1f of gradients, %.1f of moments; %.1f "
+           "more pass through\n", 1e-6 * (double)bytes.params, 1e-6 * (double)bytes.grads,
            1e-6 * (double)bytes.moments, 1e-6 * (double)bytes.passing);
 }
 
@@ -2015,23 +2015,24 @@ static void load_moment(float *moment, Model *m, TensorFile *f, Kept what, int w
     }
 }
 
-// AdamW's moments. A worker of a DiLoCo run has its own, if there are as many as there were, and else
-// begins with the mean of what there was.
+// AdamW's moments. A worker of a DiLoCo run has its own, if there are as many as there were, and
+// else begins with the mean of what there was.
 static void load_moments(Run *r, const char *from, int64_t workers) {
     Model *m = &r->model;
     TensorFile f;
     Error err;
     bool own = m->outer_params && workers == r->comm.size;
     if (workers > 0 && !own)
-        printf("note    the run had %lld workers, each with moments of its own; the %d here %s their "
-               "mean\n", (long long)workers, r->comm.size, r->comm.size == 1 ? "takes" : "take");
+        printf("note    the run had %lld workers, each with moments of its own; the %d here %s "
+               "their mean\n", (long long)workers, r->comm.size, r->comm.size == 1 ? "takes" : "take");
     if (!tensor_file_open(&f, from, own ? FILE_WORKERS : FILE_OPTIMIZER, workers, &m->c, &err))
         die("--resume: %s", err.text);
     load_moment(m->adam_m, m, &f, KEPT_EXP_AVG, own ? r->comm.rank : -1);
     load_moment(m->adam_v, m, &f, KEPT_EXP_AVG_SQ, own ? r->comm.rank : -1);
     tensor_file_close(&f);
     if (!m->outer_params || workers == 0) return;
-    if (!tensor_file_open(&f, from, FILE_OUTER, workers, &m->c, &err)) die("--resume: %s", err.text);
+    if (!tensor_file_open(&f, from, FILE_OUTER, workers, &m->c, &err))
+        die("--resume: %s", err.text);
     load_moment(m->outer_momentum, m, &f, KEPT_OUTER_MOMENTUM, -1);
     tensor_file_close(&f);
 }
@@ -2079,12 +2080,12 @@ static void check_ranks(Run *r) {
     comm_agree(c, "other parameters", hash_add(r->model.zero.hash, run, sizeof run));
 }
 
-// Tests ranks' numbers against what adds up along one tree.
+// A tree that all ranks' micro-batches are added up along has the same shape for each of them.
 static void check_exact_sum(const Run *r) {
     int64_t each = r->o.batch_tokens / ((int64_t)r->o.micro_batch * r->T * r->comm.size);
     if (r->o.exact_sum && ((each & (each - 1)) || (r->comm.size & (r->comm.size - 1))))
-        die("--exact-sum: needs a power of two of ranks, each with a power of two of micro-batches; "
-            "here are %d, with %lld each", r->comm.size, (long long)each);
+        die("--exact-sum: needs a power of two of ranks, each with a power of two of "
+            "micro-batches; here are %d, with %lld each", r->comm.size, (long long)each);
 }
 
 // Scratch for text: what generation reads and writes, and what sampling sorts.
@@ -2201,8 +2202,8 @@ static void wait_politely(char **argv) {
 #endif
 }
 
-// Finds the other ranks; all but rank 0 fall silent. Watched from here on: when one is gone, the run
-// ends.
+// Finds the other ranks; all but rank 0 fall silent. They watch each other from here on: when one
+// is gone, the run ends.
 static void open_ranks(Run *r) {
     Error err;
     if (!comm_open(&r->comm, r->o.timeout, &err)) die("%s", err.text);
@@ -2210,8 +2211,8 @@ static void open_ranks(Run *r) {
     if (r->o.generate) die("--generate: one rank writes; start it alone");
     if (r->comm.rank > 0 && !freopen("/dev/null", "w", stdout))
         die("/dev/null: cannot be written: %s", strerror(errno));
-    if (!watch_start(&r->comm.watch, r->o.out ? "the last checkpoint is whole: --resume" : "", &err))
-        die("%s", err.text);
+    const char *advice = r->o.out ? "the last checkpoint is whole: --resume" : "";
+    if (!watch_start(&r->comm.watch, advice, &err)) die("%s", err.text);
 }
 
 int main(int argc, char **argv) {

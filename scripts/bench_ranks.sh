@@ -55,10 +55,11 @@ measure() {   # measure T STEPS ROUNDS
     turn=$(of turn seconds) exposed=$(of turn seconds_comm)
     echo "124M, B=4 T=$T, an update: 1 rank x 2 threads $one ms, 2 ranks x 1 thread $two ms"
     awk -v two="$two" -v wait="$wait" -v turn="$turn" -v exposed="$exposed" 'BEGIN {
-        printf "  waited for the other rank: %.1f ms, %.1f%%; without overlap %.1f of %.1f ms, %.1f%%\n",
-               wait, 100 * wait / two, exposed, turn, 100 * exposed / turn }'
+        printf "  waited for the other rank: %.1f ms, %.1f%%; ", wait, 100 * wait / two
+        printf "without overlap %.1f of %.1f ms, %.1f%%\n", exposed, turn, 100 * exposed / turn }'
     put_result "{\"name\":\"124M, B=4 T=$T, 2 ranks\",\"rounds\":$rounds,\"one_rank_ms\":$one,\
-\"two_ranks_ms\":$two,\"waited_ms\":$wait,\"no_overlap_ms\":$turn,\"no_overlap_waited_ms\":$exposed}"
+\"two_ranks_ms\":$two,\"waited_ms\":$wait,\"no_overlap_ms\":$turn,\
+\"no_overlap_waited_ms\":$exposed}"
 }
 measure 64 8 "$rounds"
 measure 1024 3 $(((rounds + 2) / 3))

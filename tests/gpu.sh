@@ -3,7 +3,8 @@
 # accesses, and writes a report.
 #
 #     tests/gpu.sh                  all of it, in less than 10 minutes
-#     tests/gpu.sh test bench       some of build, test, train, bench, sanitize; it always builds
+#     tests/gpu.sh test bench       some of build, test, train, ranks, bench, sanitize; it always
+#                                   builds
 #     MINUTES=20 tests/gpu.sh       in 20 minutes instead of 9; what is not done by then has failed
 #
 # A step that fails does not stop the others; the exit status is 1 if any did. It needs nvcc;
@@ -20,7 +21,7 @@ PATH=$PATH:/usr/local/cuda/bin
 MODEL=${MODEL:-"--init d12 --seq-len 1024 --micro-batch 16 --batch-tokens 65536
                 --warmup-tokens 1000000"}
 STEPS=${STEPS:-200} BENCH=${BENCH:-} TORCH=${TORCH:-16 64}
-all="build test train bench sanitize"
+all="build test train ranks bench sanitize"
 deadline=$((SECONDS + 60 * ${MINUTES:-9}))
 
 die() { echo "tests/gpu.sh: $*" >&2; exit 1; }
@@ -38,7 +39,7 @@ logs=${OUT:-$root}
 mkdir -p "$logs" "$root" || exit 1
 logs=$(cd "$logs" && pwd)
 results=$logs
-[ -z "${OUT:-}" ] && [ "$(tr ' ' '\n' <<< "$chosen" | sort -u | grep -c .)" -eq 5 ] &&
+[ -z "${OUT:-}" ] && [ "$(tr ' ' '\n' <<< "$chosen" | sort -u | grep -c .)" -eq 6 ] &&
     results=dev/results
 report=$results/$name.md
 bf16=$root/bf16 fp32=$root/fp32 tales=$root/tales
@@ -94,7 +95,7 @@ make_bf16() {
     make -C "$bf16" -j "$(nproc)" train_gpt2 prepare train_gpt2cu build/bench_cuda \
         build/cuda/test_gpt2-bf16 build/cuda/test_gpt2-fp32
 }
-make_fp32() { make -C "$fp32" -j "$(nproc)" PRECISION=fp32 train_gpt2 train_gpt2cu; }
+make_fp32() { make -C "$fp32" -j "$(nproc)" PRECISION=fp32 train_gpt2 train_gpt2cu build/compare; }
 
 part_build() {
     copy_tree "$bf16" && copy_tree "$fp32" || die "build/gpu: no copy of the tree"
@@ -148,6 +149,62 @@ part_train() {
     step "train: prepare tales" 60 "$bf16/prepare" tales --out "$tales" --tokens 15000000
     step "train: $STEPS steps in bf16" 120 learned
     step "train: 50 steps in fp32, the CPU's losses" 60 same_losses
+}
+
+# ---- ranks: several on one GPU, which shows whether they agree; one on each, how they scale ----
+
+# ranks N NAME FLAGS...: a run of N ranks. NCCL takes two ranks on one GPU only if it believes them
+# on two machines (NCCL_HOSTID), which then talk over the loopback; from 2.30 on it can be told.
+ranks() {
+    local n=$1 name=$2
+    shift 2
+    NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 \
+        scripts/launch.sh -n "$n" bash -c 'NCCL_HOSTID=rank$RANK exec "$@"' rank ./train_gpt2cu \
+        --data "$tales" --layers 4 --heads 4 --channels 128 --seq-len 128 --micro-batch 2 \
+        --batch-tokens 2048 --steps 20 --lr 1e-3 --warmup-tokens 20480 --eval-every 0 \
+        --eval-tokens 4096 --out "$work/ranks_$name" --overwrite "$@" || return 1
+    [ -f "$work/ranks_$name/latest/model.safetensors" ]
+}
+same_weights() {                            # same_weights NAME NAME: to 1e-6 of their length
+    printf '%s beside %s: ' "$1" "$2"
+    build/compare "$work/ranks_$1" "$work/ranks_$2" 1e-6
+}
+ranks_agree() {
+    cd "$fp32" || return 1
+    local n stage
+    for n in 1 2 4; do
+        ranks $n plain$n && ranks $n exact$n --exact-sum || return 1
+        same_weights plain1 plain$n || return 1
+        cmp "$work/ranks_exact1/latest/model.safetensors" \
+            "$work/ranks_exact$n/latest/model.safetensors" || return 1
+    done
+    for stage in 1 2 3; do
+        ranks 2 zero$stage --zero $stage && same_weights plain1 zero$stage || return 1
+    done
+}
+
+# Tokens a second with 1, 2, 4 ... of the GPUs, the same batch for each of them, and what they wait.
+ranks_scale() {
+    cd "$bf16" || return 1
+    local n
+    for ((n = 1; n <= gpus; n *= 2)); do
+        scripts/launch.sh -n $n ./train_gpt2cu --data "$tales" --init d12 --seq-len 1024 \
+            --micro-batch 16 --batch-tokens $((n * 65536)) --steps 30 --eval-every 0 \
+            --eval-tokens 1024 --log "$work/scale.jsonl" > "$work/scale.txt" || return 1
+        sed -n 's/^{"event":"step".*"tok_per_s":\([^,]*\),.*/\1/p' "$work/scale.jsonl" |
+            tail -n 20 | sort -g | awk -v n=$n '{ x[NR] = $1 }
+                END { printf "scaling: %d GPUs %.0f tokens/s\n", n, x[int((NR + 1) / 2)] }'
+        grep '^of ' "$work/scale.txt"
+    done
+    return 0
+}
+
+part_ranks() {
+    gpus=$(nvidia-smi -L | grep -c '^GPU')
+    export gpus
+    step "ranks: 1, 2 and 4 on one GPU agree" 150 ranks_agree
+    if [ "$gpus" -gt 1 ]; then step "ranks: scaling to $gpus GPUs" 240 ranks_scale
+    else step "ranks: scaling" 10 echo "skip: needs several GPUs"; fi
 }
 
 # ---- bench ----
@@ -238,6 +295,7 @@ part_sanitize() {
     done
 }
 
+export -f ranks same_weights ranks_agree ranks_scale
 export -f make_bf16 make_fp32 twins losses learned same_losses measure compare planted_source \
     make_planted sanitizer finds_planted sanitize_tests sanitize_training
 
@@ -292,6 +350,7 @@ write_report() {
     echo
     grep -h -E '^[0-9]+ passed, ' "$work"/*.log | sed 's/^/Tests: /; s/$/./'
     grep -h -E ' apart$' "$work"/*.log | sed 's/^/The GPU beside the CPU, in fp32: /; s/$/./'
+    grep -h -E '^(scaling: |of .* ms an update|[a-z]+[0-9] beside )' "$work"/*.log | sed 's/^/- /'
     [ -s "$work/train.jsonl" ] && report_training
     [[ $chosen == *" bench "* ]] && report_text Benchmark "$logs/bench.log"
     for row in "$work"/*.row; do

@@ -52,8 +52,8 @@ __attribute__((noreturn)) PRINTF_LIKE(1, 2) static inline void die(const char *f
     exit(1);
 }
 
-// A line on stderr about something that the program can live with; from rank 0 alone, since what one
-// rank sees, they all do.
+// A line on stderr about something that the program can live with; from rank 0 alone, since what
+// one rank sees, they all do.
 PRINTF_LIKE(1, 2) static inline void warn(const char *fmt, ...) {
     va_list args;
     if (launched_as(LAUNCH_RANK, 0) > 0) return;

@@ -162,8 +162,9 @@ static const Option train_table[] = {
       "generate", "choose among the likeliest tokens that hold this much probability", "off" },
 
     { "zero", "STAGE", OPT_INT, FIELD(zero), "0", 0, 3, NULL,
-      "ranks", "what ranks share out among them: 1 AdamW's moments, 2 gradients as well, 3 parameters "
-      "as well; a rank keeps less, and sends as much, as much, and half as much again", NULL },
+      "ranks", "what ranks share out among them: 1 AdamW's moments, 2 gradients as well, 3 "
+      "parameters as well; a rank keeps less, and sends as much, as much, and half as much again",
+      NULL },
     { "outer-every", "H", OPT_COUNT, FIELD(outer_every), "0", 0, 1e8, NULL,
       "ranks", "DiLoCo: ranks make H updates apart, then take a common step; 0: they average the "
       "gradient of every update", NULL },
@@ -175,8 +176,8 @@ static const Option train_table[] = {
       "fp32|bf16",                           // in the order of CommType
       "ranks", "how gradients travel; they are added up in fp32 either way", NULL },
     { "exact-sum", NULL, OPT_FLAG, FIELD(exact_sum), NULL, 0, 0, NULL,
-      "ranks", "add micro-batches up along one tree, so that a power of two of ranks gives the bits "
-      "of one rank; keeps more gradients", NULL },
+      "ranks", "add micro-batches up along one tree, so that a power of two of ranks gives the "
+      "bits of one rank; keeps more gradients", NULL },
     { "no-overlap", NULL, OPT_FLAG, FIELD(no_overlap), NULL, 0, 0, NULL,
       "ranks", "wait for each message at once instead of computing beside it: what overlapping is "
       "worth", NULL },
@@ -292,8 +293,8 @@ static inline bool train_options_check_machine(const TrainOptions *o, bool on_gp
 
 static inline bool train_options_check_ranks(const TrainOptions *o, Error *err) {
     if (o->zero > 0 && o->outer_every > 0)
-        return fail(err, "--zero: shares one update's work out, and with --outer-every each rank makes "
-                         "updates of its own; give one of them");
+        return fail(err, "--zero: shares one update's work out, and with --outer-every each rank "
+                         "makes updates of its own; give one of them");
     if (!o->exact_sum) return true;
     const char *other = o->zero > 0 ? "--zero" : o->outer_every > 0 ? "--outer-every"
                       : o->comm_dtype != 0 ? "--comm-dtype bf16" : NULL;

@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Talking at every update beside talking at every twentieth: four workers train a small GPT-2 on the
+# embedded corpus, once with the gradient averaged at each update (data parallel), once by DiLoCo
+# with H=20. Each method has its own best learning rate of a few; the table says what loss it then
+# reached, and how much each worker sent for it.
+#
+#     scripts/diloco.sh                 3000 updates, 150 rounds: about 15 minutes on two cores
+#     scripts/diloco.sh --quick         60 updates, two learning rates: only to see it work
+#
+# Runs that are done are not done again: their logs are in out/diloco. RATES="2e-3 4e-3" and
+# STEPS=N change the grid. The table goes to out/diloco/table.md as well.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+steps=${STEPS:-3000} rates=${RATES:-2e-3 4e-3 8e-3 16e-3} every=20 out=out/diloco eval_tokens=200000
+case ${1:-} in
+    "") ;;
+    --quick) steps=${STEPS:-60} rates=${RATES:-2e-3 4e-3} out=out/diloco_quick eval_tokens=4096 ;;
+    *) echo "diloco.sh: '$1': expected --quick or nothing" >&2; exit 1 ;;
+esac
+out=${OUT:-$out} build=${BUILD:-build}
+export OMP_WAIT_POLICY=passive               # four workers may share fewer cores
+set -e
+make -s prepare "$build/train_gpt2-mpi"
+mkdir -p "$out"
+[ -f "$out/tales/tokenizer.json" ] || ./prepare tales --out "$out/tales" --tokens 20000000
+set +e
+
+flags="--data $out/tales --layers 2 --heads 2 --channels 64 --seq-len 64 --threads 1
+       --micro-batch 8 --batch-tokens 2048 --steps $steps --warmup-tokens $((steps * 100))
+       --eval-every 0 --eval-tokens $eval_tokens"
+
+# train NAME FLAGS...: a run of four workers, unless it is done.
+train() {
+    local name=$1
+    shift
+    if ! grep -qs '"reason":"done"' "$out/$name.jsonl"; then
+        echo "$name"
+        scripts/launch.sh -n 4 "$build/train_gpt2-mpi" $flags --log "$out/$name.jsonl" "$@" \
+            > "$out/$name.txt" || { echo "diloco.sh: $name failed" >&2; exit 1; }
+    fi
+}
+
+# table METHOD NAME...: a line for the best of these runs; an optimum at the grid's edge is marked.
+field() { sed -n "s/^{\"event\":\"$1\".*\"$2\":\\([^,}]*\\).*/\\1/p" "$3"; }
+line() {
+    local method=$1 rate loss best='' at='' first='' last='' sent
+    for rate in $rates; do
+        loss=$(field eval val_loss "$out/$2_$rate.jsonl" | tail -n 1)
+        first=${first:-$rate} last=$rate
+        if [ -z "$best" ] || awk -v a="$loss" -v b="$best" 'BEGIN { exit !(a < b) }'; then
+            best=$loss at=$rate
+        fi
+    done
+    sent=$(field step bytes_sent "$out/$2_$at.jsonl" | awk '{ n += $1 } END { print n / 1e6 }')
+    [ "$at" != "$first" ] && [ "$at" != "$last" ] || at="$at (edge of the grid)"
+    printf '| %s | %s | %.4f | %.1f |\n' "$method" "$at" "$best" "$sent"
+}
+
+for rate in $rates; do
+    train "data_parallel_$rate" --lr "$rate"
+    train "diloco_$rate" --lr "$rate" --outer-every $every
+done
+{
+    echo "| four workers, $steps updates of 2048 tokens | best lr | validation loss | MB sent |"
+    echo "|---|---|---|---|"
+    line "data parallel" data_parallel
+    line "DiLoCo, H=$every" diloco
+} | tee "$out/table.md"
+awk -F'|' 'NR > 2 { loss[NR] = $4; sent[NR] = $5 } END {
+    printf "DiLoCo'\''s loss is %+.2f%% of data parallel'\''s, its traffic %.1f times smaller.\n",
+           100 * (loss[4] / loss[3] - 1), sent[3] / sent[4] }' "$out/table.md"
