@@ -242,7 +242,8 @@ TEST(names_find_their_series) {
 }
 
 TEST(buckets_cover_the_flat_buffer) {
-    const Config configs[] = { { 1, 1, 1, 1, 1 }, { 3, 2, 8, 50, 7 }, { 12, 12, 768, 50257, 1024 } };
+    const Config configs[] = { { 1, 1, 1, 1, 1 }, { 3, 2, 8, 50, 7 },
+                               { 12, 12, 768, 50257, 1024 } };
     for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
         const Config *c = &configs[i];
         size_t at = 0, largest = 0;
@@ -348,9 +349,9 @@ TEST(bytes_stay_the_same) {
 // ---------------------------------------------------------------------------------------------
 // Bucket by bucket
 
-// Numbers that are made as they are asked for: all but the last bucket are gone. `calls` is what was
-// asked, "w0" being bucket 0 of the weights, "m" and "v" moments, "o" the outer momentum, "2m1" one
-// of worker 2.
+// Numbers that are made as they are asked for: all but the last bucket are gone. `calls` is what
+// was asked, "w0" being bucket 0 of the weights, "m" and "v" moments, "o" the outer momentum, "2m1"
+// one of worker 2.
 typedef struct { Config config; float *numbers; char calls[2000]; } Maker;
 
 static Maker maker_make(const Config *c) {
@@ -383,15 +384,18 @@ static Checkpoint checkpoint_made(Maker *m, int64_t step, int workers) {
     return k;
 }
 
-// How many numbers of a series are not those of make_bucket.
+// How many numbers of a series are not those of make_bucket, or are written behind a bucket's end.
 static int64_t wrong_numbers(TensorFile *f, Kept what, int worker) {
     int64_t wrong = 0;
-    float *numbers = malloc(gpt2_largest_bucket(&f->config) * sizeof *numbers);
+    size_t room = 2 * gpt2_largest_bucket(&f->config);
+    float *numbers = malloc(room * sizeof *numbers);
     for (int b = gpt2_n_buckets(&f->config); b-- > 0; ) {        // backwards, too
         Range range = gpt2_bucket(&f->config, b);
+        for (size_t i = 0; i < room; i++) numbers[i] = INFINITY;
         tensor_file_bucket(numbers, f, what, worker, b);
         for (size_t i = 0; i < range.count; i++)
             wrong += numbers[i] != value_at(series_index(what, worker), range.begin + i);
+        for (size_t i = range.count; i < room; i++) wrong += numbers[i] != INFINITY;
     }
     free(numbers);
     return wrong;
@@ -1097,8 +1101,8 @@ enum {
     CALL_RESULT = offsetof(struct user_regs_struct, rax),
 };
 
-// Starts a child that saves and leaves with 0, 1 (the disk is full), 2 (another error), or 3 (it has
-// not asked for every bucket, as other ranks expect); it waits to be traced.
+// Starts a child that saves and leaves with 0, 1 (the disk is full), 2 (another error), or 3 (it
+// has not asked for every bucket, as other ranks expect); it waits to be traced.
 static pid_t traced_save(const char *out, Model *m, int64_t step) {
     pid_t pid = fork();
     if (pid < 0) die("fork: %s", strerror(errno));

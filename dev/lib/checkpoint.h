@@ -461,9 +461,9 @@ static inline void weights_warn(TensorFile *f, const float *numbers, int bucket)
     }
 }
 
-// numbers (gpt2_bucket(&f->config, bucket).count) = a bucket of what the file holds; what and
-// worker as for Checkpoint's source. It was checked when it was opened, so this cannot fail. Weights
-// that are not finite get a warning on stderr, once.
+// numbers (gpt2_bucket(&f->config, bucket).count) = a bucket of what the file holds, in any order;
+// what and worker as for Checkpoint's source. The file was checked when it was opened, so this
+// cannot fail. Weights that are not finite get a warning on stderr, once.
 static inline void tensor_file_bucket(float *numbers, TensorFile *f, Kept what, int worker,
                                       int bucket) {
     const Config *c = &f->config;
