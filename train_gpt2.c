@@ -2206,7 +2206,10 @@ static void wait_politely(char **argv) {
 // is gone, the run ends.
 static void open_ranks(Run *r) {
     Error err;
-    if (!comm_open(&r->comm, r->o.timeout, &err)) die("%s", err.text);
+    if (!comm_open(&r->comm, r->o.timeout, &err)) {
+        if (r->comm.watch.told) exit(1);         // rank 0 says it
+        die("%s", err.text);
+    }
     if (r->comm.size == 1) return;
     if (r->o.generate) die("--generate: one rank writes; start it alone");
     if (r->comm.rank > 0 && !freopen("/dev/null", "w", stdout))

@@ -184,7 +184,7 @@ TEST(pieces) {
     enum { N = 1 << 20 };
     unsigned char *data = (unsigned char *)alloc_or_die(2*N, "a test's bytes"), *back = data + N;
     int pair[2], how;
-    for (int i = 0; i < N; i++) data[i] = (unsigned char)(i*i >> 7);
+    for (int i = 0; i < N; i++) data[i] = (unsigned char)((i >> 8)*37 + i*11);
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
     pid_t pid = fork();
     if (pid == 0) {                // sends back what comes, 50,000 bytes at a time
@@ -341,7 +341,7 @@ TEST(another_program_at_rank_0s_port) {
                                           { WATCH_MAGIC + 1, JOB, 0, 2, "other-version" },
                                           { WATCH_MAGIC, JOB, 1, 2, "other-rank" } };
     for (int i = 0; i < 3; i++) {
-        Run run = run_make(2, 0.4, NULL);
+        Run run = run_make(2, 0.25, NULL);
         int listener = watch_bind("127.0.0.1", run.port), fd = -1;
         start(&run, 1);
         for (double until = seconds_now() + 2.0; seconds_now() < until && !wait_for(&run, 0.01); ) {
@@ -353,7 +353,7 @@ TEST(another_program_at_rank_0s_port) {
         }
         run_end(&run, 1.0);
         check_status(&run, 1, 3);
-        check_said(&run, "another program or run answers there");
+        check_said(&run, "rank 1: rank 0 cannot be reached");        // it may be calling again
         close(listener);
         watch_close(&fd);
     }
@@ -466,7 +466,7 @@ TEST(strangers_do_no_harm) {
     Run run = run_make(3, 5.0, NULL);
     WatchHello hello = { WATCH_MAGIC, JOB + 1, 1, 3, "another-run" };
     char *garbage = (char *)alloc_or_die(1 << 20, "garbage");
-    for (int i = 0; i < 1 << 20; i++) garbage[i] = (char)(i*i % 251);
+    for (int i = 0; i < 1 << 20; i++) garbage[i] = (char)(i % 251);
     int fd[MANY];
     start(&run, 0);
     for (int i = 0; i < MANY; i++) {
@@ -742,26 +742,26 @@ TEST(nothing_keeps_a_lost_run) {
 
 static void work_a_while(Watch *w) {
     (void)w;
-    for (double until = seconds_now() + 3.6; seconds_now() < until; ) nap(0.01);
+    for (double until = seconds_now() + 3.0; seconds_now() < until; ) nap(0.01);
 }
 
 TEST(suspended_together_and_continued) {
-    Run run = run_make(3, 1.0, work_a_while);
+    Run run = run_make(3, 0.9, work_a_while);
     start_all(&run);
     CHECK(all_ready(&run, 3));
     for (int r = 0; r < 3; r++) {
         kill(run.pid[r], SIGSTOP);
         nap(0.03);                 // so that no answer lies unread
     }
-    nap(1.3);
+    nap(1.1);
     for (int r = 0; r < 3; r++) {
         kill(run.pid[r], SIGCONT);
         nap(0.03);
     }
-    nap(0.3);
-    for (int r = 0; r < 3; r++) {  // and one alone, for less than the timeout
+    for (int r = 0; r < 2; r++) {  // and one alone, for less than the timeout
+        nap(0.1);
         kill(run.pid[r], SIGSTOP);
-        nap(0.35);
+        nap(0.3);
         kill(run.pid[r], SIGCONT);
     }
     run_end(&run, 6.0);
@@ -771,12 +771,13 @@ TEST(suspended_together_and_continued) {
 
 static void work_hard(Watch *w) {
     volatile double sum = 0.0;
-    for (double until = seconds_now() + 1.6; seconds_now() < until; )
+    for (double until = seconds_now() + 1.8; seconds_now() < until; )
         for (int i = 0; i < 1000000; i++) sum += (double)(i + w->rank);
+    if (sum < 0.0) dprintf(2, "a sum of positive numbers is %g\n", sum);
 }
 
 TEST(slow_is_not_dead) {
-    Run run = run_make(2, 0.8, work_hard);
+    Run run = run_make(2, 1.0, work_hard);
     start_all(&run);
     run_end(&run, 8.0);
     check_all(&run, 0);
@@ -786,14 +787,14 @@ TEST(slow_is_not_dead) {
 static void work_rest(Watch *w) {
     struct rusage before, after;
     getrusage(RUSAGE_SELF, &before);
-    nap(1.0);
+    nap(0.7);
     getrusage(RUSAGE_SELF, &after);
     double user = (double)(after.ru_utime.tv_sec - before.ru_utime.tv_sec) +
                   1e-6 * (double)(after.ru_utime.tv_usec - before.ru_utime.tv_usec);
     double system = (double)(after.ru_stime.tv_sec - before.ru_stime.tv_sec) +
                     1e-6 * (double)(after.ru_stime.tv_usec - before.ru_stime.tv_usec);
-    if (user + system > 0.05) dprintf(2, "rank %d: %g s of CPU\n", w->rank, user + system);
-    if (after.ru_nvcsw - before.ru_nvcsw > 70)
+    if (user + system > 0.03) dprintf(2, "rank %d: %g s of CPU\n", w->rank, user + system);
+    if (after.ru_nvcsw - before.ru_nvcsw > 50)
         dprintf(2, "rank %d woke %ld times\n", w->rank, after.ru_nvcsw - before.ru_nvcsw);
 }
 
@@ -848,8 +849,10 @@ TEST(leaving_in_peace) {
     Run run[3] = { run_make(3, 0.8, work_leave_early), run_make(3, 2.0, work_leave_first),
                    run_make(3, 0.5, work_leave_too_late) };
     for (int i = 0; i < 3; i++) start_all(&run[i]);
-    for (double until = before + 2.0; seconds_now() < until; )
-        if (wait_for(&run[0], 0.0) & wait_for(&run[1], 0.0) & wait_for(&run[2], 0.0)) break;
+    for (int ended = 0; ended < 3 && seconds_now() < before + 3.0; ) {
+        ended = 0;
+        for (int i = 0; i < 3; i++) ended += wait_for(&run[i], 0.0);
+    }
     for (int i = 0; i < 3; i++) {
         run_end(&run[i], 3.0);
         check_all(&run[i], 0);
