@@ -197,6 +197,15 @@ serve "$TMP/tree/dev/data/fetch_shakespeare.sh"
 want 1 "tinyshakespeare/input.txt and put it at data/tinyshakespeare.txt"
 end
 
+begin fetch_hellaswag_names_the_source
+rm "$TMP/served"
+serve "$TMP/tree/dev/data/fetch_hellaswag.sh"
+want 1 "hellaswag/master/data/hellaswag_val.jsonl and put it at data/hellaswag_val.jsonl"
+printf '<html>Log in</html>\n' >"$TMP/served"
+serve "$TMP/tree/dev/data/fetch_hellaswag.sh"; want 1 "web page"
+[ ! -e "$TMP/tree/data/hellaswag_val.jsonl" ] || fail "left a file behind"
+end
+
 # FineWeb, with short shards in a copy of the tree that knows their checksums.
 VAL=fineweb_val_000000.bin TRAIN1=fineweb_train_000001.bin TRAIN2=fineweb_train_000002.bin
 FINEWEB=$TMP/tree/dev/data/fetch_fineweb.sh

@@ -342,6 +342,7 @@ TEST(defaults_are_the_promised_ones) {
     CHECK(o.top_k == 0 && o.top_p == 1 && o.threads == 0 && o.seed == 1337 && !o.overwrite);
     CHECK(o.recompute == 0 && !o.tf32);
     CHECK(!o.help && !o.train && !o.val && !o.tokenizer && !o.log && !o.out && !o.generate);
+    CHECK(!o.hellaswag);
 }
 
 TEST(rows_are_well_formed) {

@@ -39,7 +39,7 @@ typedef struct {
     // watch
     Period eval_every, sample_every;
     int64_t eval_tokens;           // 0: the whole validation split
-    const char *log;
+    const char *hellaswag, *log;
     // keep
     const char *out;
     Period save_every;
@@ -132,6 +132,9 @@ static const Option train_table[] = {
       "watch", "validation tokens an evaluation reads; 0: the whole split", NULL },
     { "sample-every", "N", OPT_PERIOD, FIELD(sample_every), "0", 0, 0, NULL,
       "watch", "updates between samples of the model's text, or tokens: 50000tok", "never" },
+    { "hellaswag", "FILE", OPT_TEXT, FIELD(hellaswag), NULL, 1, 0, NULL,
+      "watch", "at the end of the run, which of four endings the model thinks likeliest, for each "
+      "example of HellaSwag's JSON lines", "not asked" },
     { "log", "FILE", OPT_TEXT, FIELD(log), NULL, 1, 0, NULL,
       "watch", "one JSON object a line", "log.jsonl in --out; without --out, no log" },
 

@@ -15,7 +15,7 @@ cd "$(dirname "$0")/../.." || exit 2
 RUNS=${RUNS:-100000} DIR=${FUZZ_DIR:-build/fuzz} CC=${FUZZ_CC:-clang}
 SANITIZERS=${SANITIZERS-address,undefined}
 PREPARE=${PREPARE:-./prepare} TRAIN=${TRAIN:-./train_gpt2}
-ALL="json config safetensors llmc tokenizer shard floor"
+ALL="json config safetensors llmc tokenizer shard floor hellaswag"
 
 cannot() { echo "fuzz: $*"; exit 2; }
 
@@ -81,6 +81,9 @@ make_seeds() {
     cp "$work/bpe/tokenizer.json" "$DIR/seeds/tokenizer/json"
     { printf '\3'; head -4 "$work/tales/tales_val_000000.floor"; } | seed floor/tales
     printf '\5batchwise floor 1\n1 2\r\n\n0x1p-3 3e-5\n 0 ' | seed floor/odd
+
+    head -n 2 tests/fixtures/hellaswag.jsonl | cut -c 1-900 | seed hellaswag/published
+    printf '{"label":"3","ctx":"a","endings":["1","2","3","4"]}\r\n\n' | seed hellaswag/short
 
     # the first byte: see fuzz_tokenizer.c
     printf '\1YWI= 256\nYWJj 257\nYWE= 258\nYWFh 259\n' | seed tokenizer/tiktoken

@@ -1,0 +1,273 @@
+// HellaSwag: a text and four endings; which one goes on from it? Chance finds a quarter of them,
+// people find 95%, GPT-2 124M a little under 30%. (Zellers et al., "HellaSwag: Can a Machine Really
+// Finish Your Sentence?", ACL 2019, arXiv 1905.07830.)
+//
+//     HellaSwag h;                                one JSON object a line, as it is published
+//     if (!hellaswag_open(&h, path, &tokenizer, &err)) die("%s", err.text);
+//     for (size_t row = 0; row < ENDINGS * h.n; row += B) {
+//         int T = hellaswag_batch(inputs, targets, &h, row, B, max_T);
+//         ... the model's loss (B,T) ...
+//         hellaswag_keep(&h, loss, row, B, T);
+//     }
+//     hellaswag_score(&score, &h, 0, h.n);
+//
+// Row 4*i + e is the context of example i and its ending e: the tokens of the context, then those
+// of a space and the ending, encoded apart. The model's answer is the ending of the lowest loss:
+// the sum over its tokens, each given all before it ("acc"), or their mean, so that a long ending
+// is not worse for being long ("acc_norm", the number that is usually quoted).
+//
+// The model reads T tokens at most. Of a longer row it reads the last T that have a successor.
+#pragma once
+#include <math.h>
+#include "file.h"
+#include "json.h"
+#include "tokenizer.h"
+
+enum {
+    ENDINGS = 4,
+    HELLASWAG_T_STEP = 32,         // a batch's T is a multiple: few shapes, little padding
+};
+
+// Where its texts begin in the tokens: the context, the endings, and one past the last of them.
+typedef struct {
+    size_t at[ENDINGS + 2];
+    int label;                     // the right ending
+} HellaSwagExample;
+
+typedef struct { double sum; size_t tokens; } EndingLoss;
+
+typedef struct {
+    size_t n, n_tokens;
+    HellaSwagExample *examples;    // (n)
+    int *tokens;                   // (n_tokens)
+    EndingLoss *losses;            // (n,ENDINGS) what hellaswag_keep has seen last
+} HellaSwag;
+
+// Counts, so that those of several shares add up.
+typedef struct { size_t examples, correct, correct_norm; } HellaSwagScore;
+
+// ---- reading ----
+
+static inline void hellaswag_close(HellaSwag *h) {
+    free(h->examples);
+    free(h->tokens);
+    free(h->losses);
+    memset(h, 0, sizeof *h);
+}
+
+// A number, or a string that holds one: it has been published both ways.
+static inline bool hellaswag_read_label(int *label, const JsonNode *root, Error *err) {
+    const JsonNode *v = json_get(root, "label");
+    if (!v || v->type == JSON_NULL || json_is(v, ""))
+        return fail(err, "it has no label: the answers of the test split are not published; use "
+                         "the validation split");
+    bool text = v->type == JSON_NUMBER || v->type == JSON_STRING;
+    if (text && v->length == 1 && v->text[0] >= '0' && v->text[0] < '0' + ENDINGS) {
+        *label = v->text[0] - '0';
+        return true;
+    }
+    return fail(err, "byte %zu: \"label\" is %s; 0, 1, 2 or 3 was expected", v->at,
+                text ? json_show(v).text : json_type_name(v->type));
+}
+
+// Appends a text's tokens to h, which has room for them. False when there are none.
+static inline bool hellaswag_encode(HellaSwag *h, const Tokenizer *t, const char *text, size_t n) {
+    size_t count = tokenizer_encode(t, h->tokens + h->n_tokens, text, n);
+    h->n_tokens += count;
+    return count > 0;
+}
+
+//   scratch: room for the longest ending and a space
+static inline bool hellaswag_read_example(HellaSwag *h, const Tokenizer *t, const JsonNode *root,
+                                          char *scratch, Error *err) {
+    HellaSwagExample *x = &h->examples[h->n];
+    if (root->type != JSON_OBJECT)
+        return fail(err, "%s, where each line holds an object", json_type_name(root->type));
+    const JsonNode *ctx = json_need(root, "ctx", JSON_STRING, err);
+    const JsonNode *endings = ctx ? json_need(root, "endings", JSON_ARRAY, err) : NULL;
+    if (!endings || !hellaswag_read_label(&x->label, root, err)) return false;
+    if (endings->length != ENDINGS)
+        return fail(err, "byte %zu: %zu endings, not %d", endings->at, endings->length, ENDINGS);
+    size_t *at = x->at;
+    *at++ = h->n_tokens;
+    if (!hellaswag_encode(h, t, ctx->text, ctx->length))
+        return fail(err, "byte %zu: \"ctx\" is empty, so that there is nothing to go on from",
+                    ctx->at);
+    for (const JsonNode *v = json_first(endings); v < json_end(endings); v = json_next(v)) {
+        if (v->type != JSON_STRING)
+            return fail(err, "byte %zu: an ending is %s, not a string", v->at,
+                        json_type_name(v->type));
+        if (v->length == 0) return fail(err, "byte %zu: an ending has no tokens", v->at);
+        scratch[0] = ' ';
+        memcpy(scratch + 1, v->text, v->length);
+        *at++ = h->n_tokens;
+        hellaswag_encode(h, t, scratch, v->length + 1);
+    }
+    *at = h->n_tokens;
+    h->n++;
+    return true;
+}
+
+static inline bool hellaswag_read_line(HellaSwag *h, const Tokenizer *t, const char *line,
+                                       size_t n, Error *err) {
+    Json j;
+    if (!json_parse(&j, line, n, err)) return false;
+    char *scratch = (char *)alloc_or_die(n, "a line of HellaSwag");    // its quotes leave room
+    bool good = hellaswag_read_example(h, t, j.root, scratch, err);
+    free(scratch);
+    json_free(&j);
+    return good;
+}
+
+static inline bool hellaswag_blank(const char *line, size_t n) {
+    while (n > 0 && (line[n - 1] == ' ' || line[n - 1] == '\t' || line[n - 1] == '\r')) n--;
+    return n == 0;
+}
+
+static inline bool hellaswag_read_lines(HellaSwag *h, const Tokenizer *t, const char *text,
+                                        size_t n, Error *err) {
+    Error why;
+    size_t number = 1;
+    for (size_t i = 0, length; i < n; i += length + 1, number++) {
+        const char *end = (const char *)memchr(text + i, '\n', n - i);
+        length = end ? (size_t)(end - (text + i)) : n - i;
+        if (hellaswag_blank(text + i, length)) continue;
+        if (!hellaswag_read_line(h, t, text + i, length, &why))
+            return fail(err, "line %zu: %.400s", number, why.text);
+    }
+    return h->n > 0 || fail(err, "there is no example in it");
+}
+
+// Reads the n bytes of a file. No text has more tokens than bytes, and in JSON even its quotes are
+// bytes: n tokens are room for all. When it fails there is nothing to free.
+static inline bool hellaswag_parse(HellaSwag *h, const char *text, size_t n, const Tokenizer *t,
+                                   Error *err) {
+    memset(h, 0, sizeof *h);
+    const char *kind = file_kind((const unsigned char *)text, n);
+    if (kind) return fail(err, "not JSON lines but %s", kind);
+    size_t lines = 1;
+    for (size_t i = 0; i < n; i++) lines += text[i] == '\n';
+    h->examples = (HellaSwagExample *)alloc_or_die(lines * sizeof *h->examples, "HellaSwag");
+    h->tokens = (int *)alloc_or_die(n * sizeof *h->tokens, "HellaSwag");
+    bool good = hellaswag_read_lines(h, t, text, n, err);
+    int *fitted = good ? (int *)realloc(h->tokens, h->n_tokens * sizeof *fitted) : NULL;
+    if (fitted) h->tokens = fitted;
+    if (good) h->losses = (EndingLoss *)alloc_or_die(ENDINGS * h->n * sizeof *h->losses,
+                                                     "HellaSwag");
+    else hellaswag_close(h);
+    return good;
+}
+
+static inline bool hellaswag_open(HellaSwag *h, const char *path, const Tokenizer *t, Error *err) {
+    FileMap file;
+    Error why;
+    memset(h, 0, sizeof *h);
+    if (!file_map(&file, path, err)) return false;
+    bool good = hellaswag_parse(h, (const char *)file.bytes, file.n, t, &why);
+    file_unmap(&file);
+    return good || fail(err, "%s: %.450s", path, why.text);
+}
+
+// ---- rows for the model ----
+
+static inline size_t hellaswag_min(size_t a, size_t b) { return a < b ? a : b; }
+
+static inline size_t hellaswag_ending_tokens(const HellaSwag *h, size_t row) {
+    const size_t *at = h->examples[row / ENDINGS].at + 1 + row % ENDINGS;
+    return at[1] - at[0];
+}
+
+// How many tokens of a row have a successor: so many the model reads, if T is no less.
+static inline size_t hellaswag_row_tokens(const HellaSwag *h, size_t row) {
+    const size_t *at = h->examples[row / ENDINGS].at;
+    return at[1] - at[0] + hellaswag_ending_tokens(h, row) - 1;
+}
+
+// How many examples have a row that is cut, when the model reads T tokens at most.
+static inline size_t hellaswag_count_cut(const HellaSwag *h, int T) {
+    size_t cut = 0;
+    for (size_t i = 0; i < h->n; i++) {
+        bool longer = false;
+        for (size_t row = ENDINGS*i; row < ENDINGS*(i + 1); row++)
+            longer = longer || hellaswag_row_tokens(h, row) > (size_t)T;
+        cut += longer;
+    }
+    return cut;
+}
+
+// Writes one row of T tokens: each token and the one after it, from the left, then zeros.
+static inline void hellaswag_write_row(int *inputs, int *targets, const HellaSwag *h, size_t row,
+                                       size_t T) {
+    const HellaSwagExample *x = &h->examples[row / ENDINGS];
+    const int *context = h->tokens + x->at[0], *ending = h->tokens + x->at[1 + row % ENDINGS];
+    size_t n_context = x->at[1] - x->at[0], n = hellaswag_row_tokens(h, row);
+    size_t cut = n > T ? n - T : 0;
+    for (size_t t = 0; t < T; t++) {
+        size_t i = cut + t, next = i + 1;
+        inputs[t] = i >= n ? 0 : i < n_context ? context[i] : ending[i - n_context];
+        targets[t] = i >= n ? 0 : next < n_context ? context[next] : ending[next - n_context];
+    }
+}
+
+// Writes rows row ... row+B-1 to inputs and targets (B,T) and returns T, which is max_T or less:
+// enough for the longest of them. What is beyond a row's end no token before it sees.
+static inline int hellaswag_batch(int *inputs, int *targets, const HellaSwag *h, size_t row,
+                                  size_t B, int max_T) {
+    size_t T = 1;
+    for (size_t b = 0; b < B; b++) {
+        size_t n = hellaswag_row_tokens(h, row + b);
+        if (n > T) T = n;
+    }
+    T = (T + HELLASWAG_T_STEP - 1) / HELLASWAG_T_STEP * HELLASWAG_T_STEP;
+    T = hellaswag_min(T, (size_t)max_T);
+    for (size_t b = 0; b < B; b++)
+        hellaswag_write_row(inputs + b*T, targets + b*T, h, row + b, T);
+    return (int)T;
+}
+
+// ---- answers ----
+
+// Keeps what the endings of those rows cost; loss (B,T) is that of hellaswag_batch's targets. Of an
+// ending of more than T tokens the last T count.
+static inline void hellaswag_keep(const HellaSwag *h, const float *loss, size_t row, size_t B,
+                                  int T) {
+    for (size_t b = 0; b < B; b++, loss += T) {
+        size_t end = hellaswag_min(hellaswag_row_tokens(h, row + b), (size_t)T);
+        EndingLoss *kept = &h->losses[row + b];
+        kept->sum = 0.0;
+        kept->tokens = hellaswag_min(hellaswag_ending_tokens(h, row + b), (size_t)T);
+        for (size_t t = end - kept->tokens; t < end; t++) kept->sum += loss[t];
+    }
+}
+
+// The lowest, of equals the first; -1, which is no answer, when none of them is finite.
+static inline int hellaswag_lowest(const double *loss) {
+    int best = -1;
+    for (int e = 0; e < ENDINGS; e++)
+        if (isfinite(loss[e]) && (best < 0 || loss[e] < loss[best])) best = e;
+    return best;
+}
+
+typedef struct { int sum, mean; } HellaSwagAnswer;
+
+static inline HellaSwagAnswer hellaswag_answer(const HellaSwag *h, size_t example) {
+    const EndingLoss *kept = h->losses + ENDINGS*example;
+    double sums[ENDINGS], means[ENDINGS];
+    for (int e = 0; e < ENDINGS; e++) {
+        sums[e] = kept[e].sum;
+        means[e] = kept[e].sum / (double)kept[e].tokens;
+    }
+    HellaSwagAnswer answer = { hellaswag_lowest(sums), hellaswag_lowest(means) };
+    return answer;
+}
+
+// Adds examples first ... first+count-1, whose rows have all been kept.
+static inline void hellaswag_score(HellaSwagScore *score, const HellaSwag *h, size_t first,
+                                   size_t count) {
+    for (size_t i = first; i < first + count; i++) {
+        HellaSwagAnswer answer = hellaswag_answer(h, i);
+        score->examples++;
+        score->correct += answer.sum == h->examples[i].label;
+        score->correct_norm += answer.mean == h->examples[i].label;
+    }
+}

@@ -1,0 +1,313 @@
+// dev/lib/hellaswag.h: reading the file, the rows it makes for the model, and the answers, with
+// losses made up. That the losses of a real model are right test_hellaswag.py asks PyTorch:
+//
+//     test_hellaswag --losses FLAGS...      the trainer's flags, --hellaswag among them
+//
+// prints for each example its label, the two answers, and each ending's tokens and summed loss.
+#define main train_gpt2_main
+#include "../train_gpt2.c"
+#undef main
+#include "test.h"
+
+// ---- reading ----
+
+static Tokenizer byte_tokenizer(void) {
+    Tokenizer t;
+    tokenizer_bytes(&t);
+    return t;
+}
+
+// Bytes, and three tokens more: " h" 256, "he" 257, " he" 258; end of text follows.
+static Tokenizer bpe_tokenizer(void) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    static const char more[] = "IGg= 256\naGU= 257\nIGhl 258\n";
+    char text[256*10 + sizeof more];
+    size_t n = 0;
+    Tokenizer t;
+    Error err;
+    for (int b = 0; b < 256; b++)
+        n += (size_t)sprintf(text + n, "%c%c== %d\n", digits[b >> 2], digits[b << 4 & 63], b);
+    n += (size_t)sprintf(text + n, "%s", more);
+    if (!tokenizer_parse(&t, text, n, "none", &err)) die("%s", err.text);
+    return t;
+}
+
+#define LINE(ctx, a, b, c, d, label) \
+    "{\"ind\": 1, \"ctx\": \"" ctx "\", \"label\": " label ", \"endings\": [\"" a "\", \"" b \
+    "\", \"" c "\", \"" d "\"]}\n"
+
+static bool parse(HellaSwag *h, const char *text, const Tokenizer *t, Error *err) {
+    return hellaswag_parse(h, text, strlen(text), t, err);
+}
+
+static HellaSwag parse_or_die(const char *text) {
+    Tokenizer t = byte_tokenizer();
+    HellaSwag h;
+    Error err;
+    if (!parse(&h, text, &t, &err)) die("%s", err.text);
+    tokenizer_free(&t);
+    return h;
+}
+
+// The tokens of a text of the example, 0 the context, 1 ... 4 the endings, are these bytes.
+static bool bytes_are(const HellaSwag *h, size_t example, int text, const char *bytes) {
+    const size_t *at = h->examples[example].at + text;
+    bool same = at[1] - at[0] == strlen(bytes);
+    for (size_t i = 0; same && bytes[i]; i++)
+        same = h->tokens[at[0] + i] == (unsigned char)bytes[i];
+    return same;
+}
+
+TEST(hellaswag_reads_lines) {
+    HellaSwag h = parse_or_die(LINE("He sat.", "a", "bb", "ccc", "d", "2") "\r\n  \n"
+                               LINE("x\\u00e9", "\\\"q\\\"", "f", "g", "h", "\"3\"") "\n"
+                               "{\"endings\":[\"1\",\"2\",\"3\",\"4\"],\"label\":0,\"ctx\":\"c\"}");
+    CHECK(h.n == 3);
+    CHECK(h.examples[0].label == 2 && h.examples[1].label == 3 && h.examples[2].label == 0);
+    CHECK(bytes_are(&h, 0, 0, "He sat.") && bytes_are(&h, 0, 1, " a"));
+    CHECK(bytes_are(&h, 0, 2, " bb") && bytes_are(&h, 0, 3, " ccc") && bytes_are(&h, 0, 4, " d"));
+    CHECK(bytes_are(&h, 1, 0, "x\xC3\xA9") && bytes_are(&h, 1, 1, " \"q\""));
+    CHECK(bytes_are(&h, 2, 0, "c") && bytes_are(&h, 2, 4, " 4"));
+    CHECK(h.n_tokens == h.examples[2].at[5]);
+    hellaswag_close(&h);
+}
+
+// The space belongs to the ending's first token; the context's end is not merged with it.
+TEST(hellaswag_encodes_context_and_ending_apart) {
+    Tokenizer t = bpe_tokenizer();
+    HellaSwag h;
+    Error err;
+    CHECK(parse(&h, LINE("a ", "he", "x", "he he", "eh", "0"), &t, &err));
+    const int expected[] = { 'a', ' ', 258, ' ', 'x', 258, 258, ' ', 'e', 'h' };
+    const size_t at[] = { 0, 2, 3, 5, 7, 10 };
+    CHECK(h.n_tokens == 10 && memcmp(h.tokens, expected, sizeof expected) == 0);
+    CHECK(memcmp(h.examples[0].at, at, sizeof at) == 0);
+    hellaswag_close(&h);
+    CHECK(parse(&h, LINE("a h", "e", "x", "y", "z", "0"), &t, &err));
+    CHECK(h.tokens[1] == 256 && h.tokens[2] == ' ' && h.tokens[3] == 'e');
+    hellaswag_close(&h);
+    tokenizer_free(&t);
+}
+
+#define GOOD LINE("c", "1", "2", "3", "4", "0")
+
+TEST(hellaswag_refuses) {
+    static const struct { const char *text, *says; } cases[] = {
+        { "", "there is no example" },
+        { "\n \r\n\n", "there is no example" },
+        { " <!DOCTYPE html>\n<html>", "not JSON lines but a web page" },
+        { "version https://git-lfs.github.com/spec/v1\n", "Git LFS" },
+        { "\x1f\x8b\x08", "compressed" },
+        { GOOD "He sat.\n" GOOD, "line 2: byte 0: expected a value, found 'H'" },
+        { GOOD "\n\n" "{\"ctx\": \"c\"", "line 4: byte 11: the text ends" },
+        { GOOD "[1]\n", "line 2: a list, where each line holds an object" },
+        { GOOD "7\n", "line 2: a number, where" },
+        { "{\"endings\":[\"1\",\"2\",\"3\",\"4\"],\"label\":0}", "line 1: \"ctx\" is missing" },
+        { "{\"ctx\":1,\"endings\":[\"1\",\"2\",\"3\",\"4\"],\"label\":0}",
+          "\"ctx\" must be a string, not a number" },
+        { "{\"ctx\":\"c\",\"label\":0}", "\"endings\" is missing" },
+        { "{\"ctx\":\"c\",\"endings\":\"1234\",\"label\":0}", "\"endings\" must be a list" },
+        { "{\"ctx\":\"c\",\"endings\":[\"1\",\"2\",\"3\"],\"label\":0}", "3 endings, not 4" },
+        { "{\"ctx\":\"c\",\"endings\":[\"1\",\"2\",\"3\",\"4\",\"5\"],\"label\":0}",
+          "5 endings, not 4" },
+        { "{\"ctx\":\"c\",\"endings\":[],\"label\":0}", "0 endings, not 4" },
+        { "{\"ctx\":\"c\",\"endings\":[\"1\",2,\"3\",\"4\"],\"label\":0}",
+          "an ending is a number, not a string" },
+        { "{\"ctx\":\"c\",\"endings\":[\"1\",[\"2\"],\"3\",\"4\"],\"label\":0}",
+          "an ending is a list, not a string" },
+        { GOOD LINE("c", "1", "2", "", "4", "0"), "line 2: byte 57: an ending has no tokens" },
+        { LINE("", "1", "2", "3", "4", "0"), "\"ctx\" is empty" },
+        { "{\"ctx\":\"c\",\"endings\":[\"1\",\"2\",\"3\",\"4\"]}", "line 1: it has no label" },
+        { LINE("c", "1", "2", "3", "4", "\"\""), "it has no label" },
+        { LINE("c", "1", "2", "3", "4", "null"), "it has no label" },
+        { LINE("c", "1", "2", "3", "4", "4"), "\"label\" is 4; 0, 1, 2 or 3" },
+        { LINE("c", "1", "2", "3", "4", "-1"), "\"label\" is -1;" },
+        { LINE("c", "1", "2", "3", "4", "10"), "\"label\" is 10;" },
+        { LINE("c", "1", "2", "3", "4", "1.0"), "\"label\" is 1.0;" },
+        { LINE("c", "1", "2", "3", "4", "\"1 \""), "\"label\" is 1 ;" },
+        { LINE("c", "1", "2", "3", "4", "\"b\""), "\"label\" is b;" },
+        { LINE("c", "1", "2", "3", "4", "true"), "\"label\" is true;" },
+        { LINE("c", "1", "2", "3", "4", "[0]"), "\"label\" is a list;" },
+        { LINE("\xFF", "1", "2", "3", "4", "0"), "not UTF-8" },
+    };
+    Tokenizer t = byte_tokenizer();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        HellaSwag h;
+        Error err = { "" };
+        CHECK_MSG(!parse(&h, cases[i].text, &t, &err), "accepted: %s", cases[i].text);
+        CHECK_MSG(strstr(err.text, cases[i].says) != NULL, "'%s' is not in '%s'", cases[i].says,
+                  err.text);
+        CHECK(!strchr(err.text, '\n') && h.n == 0 && !h.tokens && !h.examples && !h.losses);
+    }
+    tokenizer_free(&t);
+}
+
+TEST(hellaswag_errors_name_the_file) {
+    Tokenizer t = byte_tokenizer();
+    HellaSwag h;
+    Error err;
+    CHECK(!hellaswag_open(&h, "/nowhere/hellaswag.jsonl", &t, &err));
+    CHECK(strncmp(err.text, "/nowhere/hellaswag.jsonl: cannot open it", 40) == 0);
+    CHECK(!hellaswag_open(&h, "tests/test_hellaswag.c", &t, &err));
+    CHECK_MSG(strncmp(err.text, "tests/test_hellaswag.c: line 1: byte 0: ", 40) == 0, "%s",
+              err.text);
+    tokenizer_free(&t);
+}
+
+// ---- rows ----
+
+// One example: rows "abc d", "abc efg", "abc h", "abc ijklm".
+static HellaSwag small(void) { return parse_or_die(LINE("abc", "d", "efg", "h", "ijklm", "1")); }
+
+// The first n tokens of a row are those bytes and the rest are zeros.
+static bool row_is(const int *row, size_t T, const char *bytes) {
+    size_t n = strlen(bytes);
+    for (size_t t = 0; t < T; t++)
+        if (row[t] != (t < n ? (unsigned char)bytes[t] : 0)) return false;
+    return true;
+}
+
+TEST(hellaswag_rows_are_padded) {
+    HellaSwag h = small();
+    int inputs[4*64], targets[4*64];
+    int T = hellaswag_batch(inputs, targets, &h, 0, 4, 64);
+    CHECK(T == HELLASWAG_T_STEP);
+    CHECK(row_is(inputs, T, "abc ") && row_is(targets, T, "bc d"));
+    CHECK(row_is(inputs + T, T, "abc ef") && row_is(targets + T, T, "bc efg"));
+    CHECK(row_is(inputs + 3*T, T, "abc ijkl") && row_is(targets + 3*T, T, "bc ijklm"));
+    T = hellaswag_batch(inputs, targets, &h, 1, 2, 20);            // rows 1 and 2; no more than 20
+    CHECK(T == 20);
+    CHECK(row_is(inputs, T, "abc ef") && row_is(inputs + T, T, "abc "));
+    CHECK(row_is(targets + T, T, "bc h"));
+    hellaswag_close(&h);
+}
+
+TEST(hellaswag_rows_that_are_too_long_lose_their_beginning) {
+    HellaSwag h = small();
+    int inputs[4*64], targets[4*64];
+    CHECK(hellaswag_batch(inputs, targets, &h, 0, 4, 6) == 6);
+    CHECK(row_is(inputs, 6, "abc ") && row_is(targets, 6, "bc d"));
+    CHECK(row_is(inputs + 6, 6, "abc ef") && row_is(targets + 6, 6, "bc efg"));
+    CHECK(row_is(inputs + 18, 6, "c ijkl") && row_is(targets + 18, 6, " ijklm"));
+    CHECK(hellaswag_batch(inputs, targets, &h, 3, 1, 1) == 1);
+    CHECK(inputs[0] == 'l' && targets[0] == 'm');
+    CHECK(hellaswag_count_cut(&h, 8) == 0 && hellaswag_count_cut(&h, 7) == 1);
+    hellaswag_close(&h);
+}
+
+// ---- answers ----
+
+// Losses (B,T) that tell row and place: 100*row + place, and a million where none belongs.
+static void keep_made_up(const HellaSwag *h, size_t row, size_t B, int T) {
+    float loss[4*64];
+    for (size_t b = 0; b < B; b++)
+        for (int t = 0; t < T; t++)
+            loss[b*T + t] = (size_t)t < hellaswag_row_tokens(h, row + b)
+                          ? (float)(100*(row + b)) + (float)t : 1e6f;
+    hellaswag_keep(h, loss, row, B, T);
+}
+
+TEST(hellaswag_keeps_the_losses_of_endings_alone) {
+    HellaSwag h = small();
+    keep_made_up(&h, 0, 4, 32);
+    CHECK(h.losses[0].tokens == 2 && h.losses[0].sum == 2 + 3);
+    CHECK(h.losses[1].tokens == 4 && h.losses[1].sum == 4*100 + 2 + 3 + 4 + 5);
+    CHECK(h.losses[2].tokens == 2 && h.losses[2].sum == 2*200 + 2 + 3);
+    CHECK(h.losses[3].tokens == 6 && h.losses[3].sum == 6*300 + 2 + 3 + 4 + 5 + 6 + 7);
+    memset(h.losses, 0, 4 * sizeof *h.losses);
+    keep_made_up(&h, 2, 2, 32);                                    // rows land where they belong
+    CHECK(h.losses[0].tokens == 0 && h.losses[2].sum == 2*200 + 2 + 3);
+    keep_made_up(&h, 3, 1, 7);                                     // the row is cut by one
+    CHECK(h.losses[3].tokens == 6 && h.losses[3].sum == 6*300 + 1 + 2 + 3 + 4 + 5 + 6);
+    keep_made_up(&h, 3, 1, 4);                                     // the ending itself is cut
+    CHECK(h.losses[3].tokens == 4 && h.losses[3].sum == 4*300 + 0 + 1 + 2 + 3);
+    hellaswag_close(&h);
+}
+
+static HellaSwagAnswer answer_to(double a, double b, double c, double d) {
+    EndingLoss losses[ENDINGS] = { { a, 1 }, { b, 2 }, { c, 4 }, { d, 8 } };
+    HellaSwag h = { 1, 0, NULL, NULL, losses };
+    return hellaswag_answer(&h, 0);
+}
+
+TEST(hellaswag_answers) {
+    HellaSwagAnswer a = answer_to(3, 4, 8, 9);                     // means 3, 2, 2, 1.125
+    CHECK(a.sum == 0 && a.mean == 3);
+    a = answer_to(3, 2, 4, 16);                                    // means 3, 1, 1, 2: the first
+    CHECK(a.sum == 1 && a.mean == 1);
+    a = answer_to(0, 0, 0, 0);
+    CHECK(a.sum == 0 && a.mean == 0);
+    a = answer_to(NAN, 5, NAN, INFINITY);
+    CHECK(a.sum == 1 && a.mean == 1);
+    a = answer_to(NAN, NAN, NAN, INFINITY);                        // a ruined model knows nothing
+    CHECK(a.sum == -1 && a.mean == -1);
+}
+
+// Five examples in every way of sharing them out between two.
+TEST(hellaswag_scores_add_up) {
+    HellaSwag h = parse_or_die(LINE("a", "1", "22", "3", "4", "0")
+                               LINE("b", "1", "2", "3", "4", "1")
+                               LINE("c", "1", "2", "3", "4", "2")
+                               LINE("d", "1", "2", "3", "4", "3")
+                               LINE("e", "1", "2", "3", "44", "2"));
+    static const double sums[5][ENDINGS] = {   // two tokens an ending; three, of two letters
+        { 4, 5, 6, 7 },                        // right, and by the mean 2, 1.67 wrong
+        { 4, 3, 6, 7 },                        // right twice
+        { 1, 3, 6, 7 },                        // wrong twice
+        { 4, 3, 6, 1 },                        // right twice
+        { 4, 3, 2, 2.7 },                      // right, and by the mean 1, 0.9 wrong
+    };
+    for (size_t i = 0; i < 5; i++)
+        for (int e = 0; e < ENDINGS; e++) {
+            EndingLoss *loss = &h.losses[ENDINGS*i + e];
+            loss->sum = sums[i][e];
+            loss->tokens = hellaswag_ending_tokens(&h, ENDINGS*i + e);
+        }
+    for (size_t share = 0; share <= 5; share++) {
+        HellaSwagScore s = { 0, 0, 0 };
+        hellaswag_score(&s, &h, 0, share);
+        hellaswag_score(&s, &h, share, 5 - share);
+        CHECK_MSG(s.examples == 5 && s.correct == 4 && s.correct_norm == 2, "%zu %zu %zu",
+                  s.examples, s.correct, s.correct_norm);
+    }
+    hellaswag_close(&h);
+}
+
+// ---- with a model, for test_hellaswag.py ----
+
+// Answers in two unequal shares: whole batches, batches that begin in an example, and part of one.
+static int print_losses(int argc, char **argv) {
+    static Run r = { .lock = -1 };
+    HellaSwagScore s = { 0, 0, 0 };
+    Error err;
+    if (!train_options_parse(&r.o, argc, argv, &err)) die("%s", err.text);
+    run_open(&r);
+    const HellaSwag *h = &r.hellaswag;
+    size_t share = h->n / 3;
+    hellaswag_evaluate(&s, &r.model, h, 0, share, r.inputs, r.targets);
+    hellaswag_evaluate(&s, &r.model, h, share, h->n - share, r.inputs, r.targets);
+    printf("%s %zu %zu %zu\n", PRECISION, s.examples, s.correct, s.correct_norm);
+    for (size_t i = 0; i < h->n; i++) {
+        HellaSwagAnswer a = hellaswag_answer(h, i);
+        printf("%d %d %d", h->examples[i].label, a.sum, a.mean);
+        for (int e = 0; e < ENDINGS; e++)
+            printf(" %zu %.9g", h->losses[ENDINGS*i + e].tokens, h->losses[ENDINGS*i + e].sum);
+        printf("\n");
+    }
+    run_close(&r);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "--losses") == 0) return print_losses(argc - 1, argv + 1);
+    RUN(hellaswag_reads_lines);
+    RUN(hellaswag_encodes_context_and_ending_apart);
+    RUN(hellaswag_refuses);
+    RUN(hellaswag_errors_name_the_file);
+    RUN(hellaswag_rows_are_padded);
+    RUN(hellaswag_rows_that_are_too_long_lose_their_beginning);
+    RUN(hellaswag_keeps_the_losses_of_endings_alone);
+    RUN(hellaswag_answers);
+    RUN(hellaswag_scores_add_up);
+    return test_end();
+}

@@ -1,0 +1,169 @@
+#!/usr/bin/env bash
+# --hellaswag as a user runs it: when it is answered, what is printed and logged, how it stops, what
+# it refuses; and that the CUDA trainer, emulated, gives the same answers. TRAIN, PREPARE and
+# EMULATED name other binaries.
+cd "$(dirname "$0")/.." || exit 1
+train=${TRAIN:-./train_gpt2} prepare=${PREPARE:-./prepare}
+emulated=${EMULATED:-./train_gpt2cu-emulated}
+examples=tests/fixtures/hellaswag.jsonl
+dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
+trap 'rm -rf "$dir"' EXIT
+export OMP_WAIT_POLICY=passive
+failed=0
+
+end() { if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi; why=; }
+note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
+same() { [ "$2" = "$3" ] || note "$1: '$2', not '$3'"; }
+run() {                                     # run PROGRAM ARGS...: stdout, stderr, status
+    "$@" > "$dir/stdout" 2> "$dir/stderr" < /dev/null
+    status=$?
+}
+good() {
+    run "$@"
+    [ $status = 0 ] || note "status $status of '$*': $(head -n 1 "$dir/stderr")"
+    [ ! -s "$dir/stderr" ] || note "'$*' writes to stderr: $(head -n 1 "$dir/stderr")"
+}
+refused() {                                 # refused WORDS ARGS...: one line with them, status 1
+    local words=$1; shift
+    run "$train" $small --out "$dir/no" "$@"
+    same "status of '$*'" $status 1
+    same "lines of '$*'" "$(wc -l < "$dir/stderr" | tr -d ' ')" 1
+    grep -qF -e "$words" "$dir/stderr" || note "'$*' says: $(cat "$dir/stderr")"
+    [ ! -s "$dir/stdout" ] || note "'$*' prints before it refuses: $(head -n 1 "$dir/stdout")"
+    [ ! -e "$dir/no" ] || note "'$*' leaves something behind"
+    rm -rf "$dir/no"
+}
+events() { sed -n 's/^{"event":"\([a-z]*\)".*/\1/p' "$1" | xargs; }
+value() {                                   # value KEY LOG: of its events, one a line
+    sed -n "s/^{\"event\":\"hellaswag\".*\"$1\":\([^,}]*\).*/\1/p" "$2"
+}
+shown() { grep '^hellaswag ' "$dir/stdout"; }
+
+"$prepare" tales --out "$dir/tales" --tokens 100000 > /dev/null || note "prepare"
+model="--layers 2 --heads 2 --channels 32 --seq-len 128 --micro-batch 4 --lr 1e-2"
+small="--data $dir/tales --eval-tokens 256 $model"
+
+# ---- at the end of a run, once ----
+
+good "$train" $small --steps 200 --eval-every 50 --out "$dir/run" --hellaswag $examples
+log=$dir/run/log.jsonl
+same events "$(events "$log" | sed 's/step //g')" "start eval eval eval eval save hellaswag end"
+for pair in step:200 tokens:102400 examples:12; do
+    same "${pair%:*}" "$(value "${pair%:*}" "$log")" "${pair#*:}"
+done
+acc=$(value acc "$log") acc_norm=$(value acc_norm "$log")
+line=$(printf 'hellaswag  acc_norm %.4f of 12 examples (0:SS)' "$acc_norm")
+same "the line" "$(shown | sed 's/(0:[0-5][0-9])$/(0:SS)/')" "$line"
+same "the line before it" "$(grep -B 1 '^hellaswag ' "$dir/stdout" | head -n 1 | cut -c 1-15)" \
+    "eval   200/200 "
+value seconds "$log" | grep -qE '^[0-9.e-]+$' || note "no seconds in the log"
+end hellaswag_at_the_end_of_a_run
+
+for how in "--micro-batch 1" "--micro-batch 7" "--micro-batch 64" "--threads 2"; do
+    arguments=${small/--layers 2 --heads 2 --channels 32/}
+    good "$train" $arguments --init "$dir/run" --steps 0 --hellaswag $examples --log "$dir/log" $how
+    same "events with --steps 0" "$(events "$dir/log")" "start eval hellaswag end"
+    same "acc, $how" "$(value acc "$dir/log")" "$acc"
+    same "acc_norm, $how" "$(value acc_norm "$dir/log")" "$acc_norm"
+done
+end hellaswag_with_steps_0_and_in_any_batch
+
+good "$train" --resume --steps 210 --out "$dir/run"          # the flag is the run's
+same events "$(value step "$log" | xargs)" "200 210"
+good "$train" $small --steps 1 --log "$dir/log"
+same "events without the flag" "$(events "$dir/log")" "start step eval end"
+end hellaswag_is_a_flag_of_the_run
+
+# ---- how much of a text is read ----
+
+good "$train" $small --steps 0 --seq-len 1000 --hellaswag $examples
+grep -q '^note.*HellaSwag' "$dir/stdout" && note "says that a text is cut"
+good "$train" $small --steps 0 --seq-len 80 --hellaswag $examples --log "$dir/log"
+cut=$(value cut "$dir/log")
+[ "$cut" -ge 1 ] && [ "$cut" -le 12 ] || note "$cut examples cut at 80 bytes"
+grep -q "^note *$cut of 12 HellaSwag examples are longer than 80 tokens" "$dir/stdout" ||
+    note "does not say that $cut texts are cut"
+good "$train" $small --steps 0 --seq-len 1 --hellaswag $examples
+end hellaswag_says_what_is_cut
+
+# ---- stopped, and watched ----
+
+for _ in $(seq 200); do cat $examples; done > "$dir/many"
+"$train" $small --steps 3 --micro-batch 1 --out "$dir/stopped" --hellaswag "$dir/many" \
+    > "$dir/stdout" 2> "$dir/stderr" < /dev/null &
+child=$!
+for _ in $(seq 600); do grep -qs '"save"' "$dir/stopped/log.jsonl" && break; sleep 0.05; done
+sleep 0.2
+kill -TERM $child
+wait $child
+same "status of a stopped run" $? 143
+same events "$(events "$dir/stopped/log.jsonl")" "start step step step eval save end"
+shown | grep -qE '^hellaswag  stopped after [1-9][0-9]* of 2400 examples$' ||
+    note "does not say that it was stopped: $(shown)"
+grep -q '"reason":"interrupted"' "$dir/stopped/log.jsonl" || note "the log says it was done"
+[ -f "$dir/stopped/latest/model.safetensors" ] || note "the model is lost"
+end hellaswag_stopped
+
+if script --version 2> /dev/null | grep -q util-linux; then
+    for columns in 80 30; do
+        command="stty cols $columns rows 24; $train $small --steps 0"
+        TERM=xterm script -qec "$command --hellaswag $dir/many" /dev/null > "$dir/tty" < /dev/null
+        tr '\r' '\n' < "$dir/tty" | sed "s/$(printf '\033')\[[0-9?]*[a-zA-Z]//g" > "$dir/lines"
+        grep -q $'\rhellaswag  [1-9][0-9]* of 2400' "$dir/tty" || note "no progress on a terminal"
+        grep -qE '^hellaswag  acc_norm 0\.[0-9]{4} of 2400 examples' "$dir/lines" ||
+            note "no result on a terminal"
+        widest=$(awk '/^hellaswag.* of 2400/ && !/acc_norm/ && length($0) > n { n = length($0) }
+            END { print n }' "$dir/lines")
+        [ "$widest" -lt "$columns" ] || note "a line of $widest on a terminal of $columns wraps"
+    done
+    end hellaswag_on_a_terminal
+else
+    echo "skip hellaswag_on_a_terminal: needs script, of util-linux"
+fi
+
+# ---- refused ----
+
+refused "--hellaswag: its value is missing" --hellaswag
+refused "$dir/none: cannot open it" --hellaswag "$dir/none"
+: > "$dir/bad"
+refused "$dir/bad: the file is empty" --hellaswag "$dir/bad"
+printf '<html><body>404</body></html>\n' > "$dir/bad"
+refused "$dir/bad: not JSON lines but a web page" --hellaswag "$dir/bad"
+{ head -n 3 $examples; echo "not JSON"; } > "$dir/bad"
+refused "$dir/bad: line 4: byte" --hellaswag "$dir/bad"
+{ cat $examples; sed -n 's/"label": 0, //p' $examples; } > "$dir/bad"
+refused "$dir/bad: line 13: it has no label: the answers of the test split" --hellaswag "$dir/bad"
+sed 's/"label": 3/"label": 4/' $examples > "$dir/bad"
+refused "\"label\" is 4; 0, 1, 2 or 3 was expected" --hellaswag "$dir/bad"
+sed 's/"sings\."/""/' $examples > "$dir/bad"
+refused "$dir/bad: line 1: byte" --hellaswag "$dir/bad"
+grep -q "an ending has no tokens" "$dir/stderr" || note "an empty ending: $(cat "$dir/stderr")"
+sed '2 s/, "plays the[^"]*"//' $examples > "$dir/bad"
+cmp -s $examples "$dir/bad" && note "the fixture has changed"
+refused "3 endings, not 4" --hellaswag "$dir/bad"
+mkdir "$dir/tokens" && mv "$dir/tales/"*.bin "$dir/tokens"
+refused "--hellaswag: its texts need a tokenizer" --data "$dir/tokens" --hellaswag $examples
+mv "$dir/tokens/"*.bin "$dir/tales"
+end hellaswag_refuses
+
+# ---- the other twin ----
+
+if [ -x "$emulated" ]; then
+    arguments=${small/--layers 2 --heads 2 --channels 32/}
+    for T in 64 24; do                      # where bf16 rounds no answer to another
+        for program in "$train" "$emulated"; do
+            good "$program" $arguments --seq-len $T --init "$dir/run" --steps 0 --eval-tokens 1 \
+                --hellaswag $examples --log "$dir/${program##*/}.log"
+            shown | sed 's/ (.*//' > "$dir/${program##*/}.shown"
+        done
+        for key in step examples cut acc acc_norm; do
+            same "$key, T=$T" "$(value $key "$dir/${emulated##*/}.log")" \
+                "$(value $key "$dir/${train##*/}.log")"
+        done
+        same "the line" "$(cat "$dir/${emulated##*/}.shown")" "$(cat "$dir/${train##*/}.shown")"
+    done
+    end hellaswag_of_the_twins
+else
+    echo "skip hellaswag_of_the_twins: needs $emulated (make emulate)"
+fi
+exit $failed
