@@ -30,12 +30,13 @@ static inline int launcher_number(int launcher, LaunchNumber which) {
     return number < 1 << 20 ? (int)number : -1;
 }
 
-// The launcher whose word counts: the first that names both a rank and a size above it. LAUNCHERS
-// when this process was started alone.
+// The launcher whose word counts: the first that names a rank of several. LAUNCHERS when this
+// process was started alone. (A launcher inside another finds what that has left: srun's shell, say,
+// is PMI's rank 0 of 1.)
 static inline int launcher_find(void) {
     int found = 0;
     while (found < LAUNCHERS
-           && (launcher_number(found, LAUNCH_RANK) < 0
+           && (launcher_number(found, LAUNCH_RANK) < 0 || launcher_number(found, LAUNCH_SIZE) < 2
                || launcher_number(found, LAUNCH_SIZE) <= launcher_number(found, LAUNCH_RANK)))
         found++;
     return found;

@@ -1,0 +1,766 @@
+#!/usr/bin/env bash
+# What starts runs of many ranks: scripts/launch.sh, slurm.sbatch and train_124m.sh, with programs
+# that only write down what they were given, sleep and die, and with an ssh, mpirun, srun and
+# scontrol that play along. LAUNCH_SH, SBATCH, TRAIN_124M and TRAIN name others to test.
+launch=${LAUNCH_SH:-scripts/launch.sh} sbatch=${SBATCH:-scripts/slurm.sbatch}
+recipe=${TRAIN_124M:-scripts/train_124m.sh}
+train=${TRAIN:-./train_gpt2} prepare=${PREPARE:-./prepare}
+for name in launch sbatch recipe train prepare; do
+    case ${!name} in /*) ;; *) declare "$name=$PWD/${!name}" ;; esac
+done
+top=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
+trap 'rm -rf "$top"' EXIT
+export LAUNCH_GRACE=1 OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LAUNCH SLURM_JOB_ID
+export STOPPED=$((128 + $(kill -l USR1)))
+
+# ---- tools ----
+
+skip() { echo "skip $name: $1"; exit; }      # in a test's subshell
+note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
+same() { [ "$2" = "$3" ] || note "$1: '$2', not '$3'"; }
+has() { grep -qF -e "$2" "$1" || note "$(basename "$1") lacks '$2': $(head -c 300 "$1")"; }
+lacks() { ! grep -qF -e "$2" "$1" || note "$(basename "$1") has '$2'"; }
+silent() { [ ! -s "$1" ] || note "$(basename "$1") is not empty: $(head -n 3 "$1")"; }
+wait_for() {                                # wait_for COMMAND...: up to ten seconds
+    for _ in $(seq 200); do "$@" && return; sleep 0.05; done
+    note "waited in vain for: $*"
+}
+run() { "$@" > "$dir/stdout" 2> "$dir/stderr" < /dev/null; status=$?; }
+
+# A program that notes down in $SAY/RANK what it was given and which signals it gets. Rank $1 does,
+# after a moment, what $2 says; the others do nothing for a minute, or until they are stopped.
+rank=$top/rank trainer=$top/trainer hosts=$top/hosts
+mkdir "$top/bin"
+cat > "$rank" << 'END'
+#!/usr/bin/env bash
+file=$SAY/$RANK terminal=''
+[ ! -t 1 ] || terminal=' terminal'
+[ -z "$DEAF" ] || trap '' TERM
+sleep 60 & sleeper=$!
+trap 'echo "got USR1" >> "$file"; sleep ${SAVING:-0}; echo saved >> "$file"; exit '$STOPPED USR1
+trap 'echo "got INT" >> "$file"' INT
+trap 'kill $sleeper 2> /dev/null' EXIT
+{
+    echo "pid $$$terminal"
+    echo "child $sleeper"
+    echo "rank $RANK/$WORLD_SIZE local $LOCAL_RANK/$LOCAL_WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT"
+    echo "others' ${PMI_RANK:-}"
+    echo "in $PWD with $#"
+    printf '<%s>\n' "$@"
+    [ -z "${NCCL_TEST:-}" ] || echo "NCCL_TEST=$NCCL_TEST"
+} >> "$file"
+echo ready >> "$SAY/ready"
+case ,$1, in *,$RANK,*) sleep 0.3; eval "$2" ;; esac
+wait $sleeper
+echo "ended late" >> "$file"
+END
+# ssh joins the words of a command, and a shell on the other side takes them apart, in a session of
+# its own. Its stdin ends with ssh.
+cat > "$top/bin/ssh" << 'END'
+#!/usr/bin/env bash
+while [ "${1#-}" != "$1" ]; do echo "$1 $2" >> "$SAY/ssh"; shift 2; done
+echo "host $1" >> "$SAY/ssh"
+case $1 in
+    nowhere) echo "ssh: nowhere: no such host" >&2; exit 255 ;;
+    stuck) exec sleep 60 < /dev/null ;;
+esac
+shift
+cd / && env -i "SAY=$SAY" "SAVING=$SAVING" "STOPPED=$STOPPED" setsid -w sh -c "$*" < <(exec cat)
+END
+chmod +x "$rank" "$top/bin/ssh"
+PATH=$top/bin:$PATH
+export SAY SAVING=0
+fresh() { SAY=$(mktemp -d "$dir/say.XXXXXX"); }
+ready() { [ "$(cat "$SAY/ready" 2> /dev/null | wc -l)" -ge "$1" ]; }
+in_background() {                           # in_background N ARGS...: until N ranks are ready
+    fresh
+    local n=$1
+    shift
+    "$launch" "$@" > "$dir/stdout" 2> "$dir/stderr" < /dev/null &
+    launcher=$!
+    wait_for ready "$n"
+}
+none_alive() {                              # none_alive [pid]: with ranks' children, unless "pid"
+    local pid
+    for pid in $(sed -nE "s/^(${1:-pid|child}) ([0-9]+).*/\2/p" "$SAY"/[0-9]*); do
+        ! kill -0 "$pid" || return 1
+    done
+} 2> /dev/null
+each_once() {                               # each_once N: N ranks were asked to stop, once each
+    same "requests to stop" "$(cat "$SAY"/[0-9]* | grep -c "^got USR1")" "$1"
+    ! grep -q "^got INT" "$SAY"/[0-9]* || note "a rank got INT"
+}
+refused() {                                 # refused WORDS ARGS...: one line, which holds the words
+    local words=$1
+    shift
+    fresh
+    run "$launch" "$@"
+    same "status of '$*'" $status 1
+    same "lines on stderr of '$*'" "$(wc -l < "$dir/stderr" | tr -d ' ')" 1
+    has "$dir/stderr" "launch.sh: "
+    has "$dir/stderr" "$words"
+    silent "$dir/stdout"
+    [ -z "$(ls "$SAY")" ] || note "'$*' starts something"
+}
+
+# ---- wrong use ----
+
+test_launch_refuses() {
+    touch "$dir/empty" && printf '# none\n\n' > "$dir/comments"
+    printf 'a slots=2\nb\n' > "$dir/three"
+    printf 'a slots=two\n' > "$dir/two" && printf 'a cores=2\n' > "$dir/cores"
+    refused "-n: how many" "$rank"
+    refused "which program" -n 2
+    refused "-n: needs a value" -n
+    for n in 0 -1 x 2.5 '' 5000 99999999999; do
+        refused "-n: '$n' is not a number from 1 to" -n "$n" "$rank"
+    done
+    refused "--nodes: no such flag" -n 2 --nodes 3 "$rank"
+    refused "nowhere: no such program" -n 2 "$dir/nowhere"
+    refused "empty: no such program" -n 2 "$dir/empty"
+    refused "bin: no such program" -n 2 "$dir/bin"
+    refused "--restart: 'x'" -n 2 --restart x "$rank"
+    refused "--port: '80'" -n 2 --port 80 "$rank"
+    LAUNCH_GRACE=soon refused "LAUNCH_GRACE: 'soon'" -n 2 "$rank"
+    refused "there is no file" --hosts "$dir/nowhere" "$rank"
+    refused "names no host" --hosts "$dir/empty" "$rank"
+    refused "names no host" --hosts "$dir/comments" "$rank"
+    refused "4 ranks, and $dir/three has 3 slots" -n 4 --hosts "$dir/three" "$rank"
+    refused "slots of a: 'two'" --hosts "$dir/two" "$rank"
+    refused "'cores=2' after a" --hosts "$dir/cores" "$rank"
+    run "$launch" -h
+    same "status of -h" $status 0
+    has "$dir/stdout" "--restart N"
+    [ "$(head -c 1 "$dir/stdout")" != '#' ] || note "-h prints a comment as it is"
+}
+
+# ---- what ranks are given, and what they give back ----
+
+test_launch_environment() {
+    fresh
+    OMPI_COMM_WORLD_RANK=7 PMI_RANK=7 run "$launch" -n 3 "$rank" 0,1,2 'echo "out $RANK"; exit 0' \
+        "b  c" "d'e" '$x"' '*' ''
+    same status $status 0
+    silent "$dir/stderr"
+    same output "$(sort "$dir/stdout" | xargs)" "out 0 out 1 out 2"
+    for i in 0 1 2; do
+        has "$SAY/$i" "rank $i/3 local $i/3 at 127.0.0.1:"
+        has "$SAY/$i" "in $PWD with 7"
+        same "arguments" "$(grep '^<' "$SAY/$i" | tail -n 5)" \
+            "$(printf '<%s>\n' "b  c" "d'e" '$x"' '*' '')"
+        lacks "$SAY/$i" terminal
+        lacks "$SAY/$i" "others' 7"
+    done
+    same "meeting places" "$(sed -n 's/.* at //p' "$SAY"/[0-9] | sort -u | wc -l | tr -d ' ')" 1
+    same "what is left in TMPDIR" "$(ls "$TMPDIR")" ''
+}
+
+# Somebody listens beside the port that nobody asked for, and beside one that was asked for.
+test_launch_finds_a_port() {
+    command -v python3 > /dev/null || skip "needs python3"
+    cat > "$dir/listen.py" << 'END'
+import socket, time
+sockets = []
+for port in 29501, 29511:
+    sockets.append(socket.socket())
+    try:
+        sockets[-1].bind(("127.0.0.1", port))
+        sockets[-1].listen()
+    except OSError:
+        pass                                 # somebody else listens there: as good
+print("listens", flush=True)
+time.sleep(20)
+END
+    python3 "$dir/listen.py" > "$dir/listens" &
+    listener=$!
+    wait_for test -s "$dir/listens"
+    fresh
+    run "$launch" -n 2 "$rank" 0,1 'exit 0'
+    other=$(sed -n 's/.*at 127.0.0.1://p' "$SAY/0")
+    [ "$other" != 29500 ] && [ "$other" -gt 1024 ] || note "a port in use: $other"
+    same "port of rank 1" "$(sed -n 's/.*at 127.0.0.1://p' "$SAY/1")" "$other"
+    fresh
+    run "$launch" --port 29510 -n 1 "$rank" 0 'exit 0'
+    has "$SAY/0" "at 127.0.0.1:29510"
+    kill $listener
+    wait $listener 2> /dev/null
+}
+
+# ---- how it ends ----
+
+test_launch_exit_status() {
+    fresh
+    run "$launch" -n 3 "$rank" 1 'exit 9'
+    same "status" $status 9
+    silent "$dir/stderr"
+    wait_for none_alive
+    fresh
+    run "$launch" -n 3 "$rank" 0,1 'if [ $RANK = 1 ]; then kill -9 $$; else exit 1; fi'
+    same "status when one was killed and another failed" $status 137
+    has "$dir/stderr" "rank 1 was killed by SIGKILL"
+    same "lines on stderr" "$(wc -l < "$dir/stderr" | tr -d ' ')" 1
+    fresh
+    LAUNCH_GRACE=4 run "$launch" -n 2 "$rank" 0,1 \
+        '[ $RANK = 1 ] && exit 3; sleep 0.5; echo "rank 1 is gone" >&2; exit 4'
+    same "status when another follows" $status 3
+    has "$dir/stderr" "rank 1 is gone"
+    fresh
+    run "$launch" -n 2 "$rank" 0,1 '[ $RANK = 1 ] || sleep 1.5; echo "ends $RANK"; exit 0'
+    same "status when all is well, one later" $status 0
+    same "output" "$(xargs < "$dir/stdout")" "ends 1 ends 0"
+}
+
+test_launch_ends_the_others() {
+    fresh
+    begin=$SECONDS
+    DEAF=yes run "$launch" -n 2 "$rank" 0 'exit 9'
+    same "status" $status 9
+    [ $((SECONDS - begin)) -le 20 ] || note "$((SECONDS - begin)) s until a deaf rank was killed"
+    wait_for none_alive
+    lacks "$SAY/1" "ended late"
+}
+
+test_launch_stops() {
+    for signal in USR1 TERM HUP; do
+        SAVING=2.5 in_background 3 -n 3 "$rank"     # it saves for longer than the grace
+        kill -$signal $launcher
+        if [ $signal = HUP ]; then sleep 1.5; kill -HUP $launcher; fi     # a terminal may repeat it
+        wait $launcher
+        same "status after $signal" $? $((128 + $(kill -l $signal)))
+        each_once 3
+        same "ranks that saved" "$(cat "$SAY"/[0-9] | grep -c saved)" 3
+        wait_for none_alive
+        silent "$dir/stderr"
+    done
+    fresh
+    run "$launch" -n 2 "$rank" 0,1 "[ \$RANK = 0 ] || { sleep 2.3; echo saved; }; exit $STOPPED"
+    same "status when the ranks stop by themselves" $status $STOPPED
+    has "$dir/stdout" saved
+}
+
+test_launch_stops_at_once() {
+    SAVING=20 in_background 2 -n 2 "$rank"
+    kill -TERM $launcher; sleep 2; kill -TERM $launcher
+    begin=$SECONDS
+    wait $launcher
+    same "status" $? 143
+    [ $((SECONDS - begin)) -le 2 ] || note "it took $((SECONDS - begin)) s"
+    wait_for none_alive
+    each_once 2
+}
+
+test_launch_leaves_no_orphans() {
+    setpriv --pdeathsig KILL true 2> /dev/null || skip "needs setpriv --pdeathsig"
+    in_background 3 -n 3 "$rank"
+    kill -9 $launcher
+    wait $launcher 2> /dev/null
+    wait_for none_alive pid                  # a rank's children are the rank's affair here
+    kill $(sed -n 's/^child //p' "$SAY"/[0-9])
+}
+
+# Ctrl-C typed at a terminal, once, and once more while the ranks still save.
+test_launch_terminal() {
+    command -v python3 > /dev/null || skip "needs python3"
+    cat > "$dir/type.py" << 'END'
+import os, pty, sys, time
+ready, presses, command = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execvp(command[0], command)
+while not os.path.exists(ready) or open(ready).read().count("ready") < 2:
+    time.sleep(0.05)
+for i in range(presses):
+    time.sleep(2 if i else 0)
+    os.write(terminal, b"\x03")
+text = b""
+try:
+    while chunk := os.read(terminal, 4096):
+        text += chunk
+except OSError:                              # the terminal is closed
+    pass
+print(text.decode(), "status", os.waitpid(pid, 0)[1] >> 8)
+END
+    fresh
+    SAVING=1 run python3 "$dir/type.py" "$SAY/ready" 1 "$launch" -n 2 "$rank"
+    same "status" "$(sed -n 's/.*status //p' "$dir/stdout")" 130
+    has "$dir/stdout" "stopping after the current update"
+    has "$SAY/0" " terminal"
+    each_once 2
+    wait_for none_alive
+    fresh
+    SAVING=20 run python3 "$dir/type.py" "$SAY/ready" 2 "$launch" -n 2 "$rank"
+    same "status of two Ctrl-C" "$(sed -n 's/.*status //p' "$dir/stdout")" 130
+    each_once 2
+    wait_for none_alive
+}
+
+# ---- restarts ----
+
+# A trainer that notes its arguments, saves a new checkpoint at its first SAVES starts, and fails at
+# its first FAILS.
+cat > "$trainer" << 'END'
+#!/usr/bin/env bash
+[ "$RANK" = 0 ] || exit 0
+echo "$*" >> "$SAY/starts"
+n=$(($(wc -l < "$SAY/starts")))
+mkdir -p "$SAY/a run"
+[ $n -gt $SAVES ] || ln -sfn step_$n "$SAY/a run/latest"
+[ $n -gt $FAILS ] || exit ${STATUS:-1}
+END
+chmod +x "$trainer"
+export SAVES FAILS STATUS
+# restarts SAVES FAILS STATUS STARTS ARGS...: and the STARTS that this leads to
+restarts() {
+    SAVES=$1 FAILS=$2 STATUS=$3
+    local starts=$4
+    shift 4
+    run "$launch" -n 2 "$@"
+    same "starts with $SAVES checkpoints, $FAILS failures" "$(($(wc -l < "$SAY/starts")))" "$starts"
+}
+
+test_launch_restarts() {
+    fresh
+    restarts 9 2 7 3 --restart 3 "$trainer" --lr 1 --out other --overwrite --out "$SAY/a run"
+    same "status after all" $status 0
+    same "flags" "$(xargs < "$SAY/starts")" "--lr 1 --out other --overwrite --out $SAY/a run \
+--resume --out $SAY/a run --resume --out $SAY/a run"
+    same "lines on stderr" "$(wc -l < "$dir/stderr" | tr -d ' ')" 2
+    has "$dir/stderr" "launch.sh: status 7: going on from $SAY/a run/step_2; restarts left: 1"
+    restarts 9 9 137 6 --restart 2 "$trainer" "--out=$SAY/a run" --lr 1   # 3 starts came before
+    same "status after too many" $status 137
+    same "flags" "$(tail -n 2 "$SAY/starts" | xargs)" \
+        "--resume --out $SAY/a run --resume --out $SAY/a run"
+}
+
+test_launch_restarts_only_what_goes_on() {
+    fresh
+    restarts 0 9 1 1 --restart 3 "$trainer" --out "$SAY/a run"
+    same "status without a checkpoint" $status 1
+    has "$dir/stderr" "not restarted: no newer checkpoint than before in $SAY/a run"
+    mkdir -p "$SAY/a run" && ln -s step_9 "$SAY/a run/latest"
+    restarts 0 9 1 2 --restart 3 "$trainer" --out "$SAY/a run" --overwrite
+    same "latest" "$(readlink "$SAY/a run/latest")" step_9
+    fresh
+    restarts 2 9 1 3 --restart 9 "$trainer" --out "$SAY/a run"
+    has "$dir/stderr" "not restarted"
+    fresh
+    restarts 9 9 1 1 --restart 3 "$trainer" --lr 1
+    has "$dir/stderr" "not restarted: no newer checkpoint than before in a run without --out"
+    fresh
+    restarts 9 9 $STOPPED 1 --restart 3 "$trainer" --out "$SAY/a run"
+    same "status when it was asked to stop" $status $STOPPED
+    silent "$dir/stderr"
+    fresh
+    restarts 9 9 1 1 "$trainer" --out "$SAY/a run"
+    silent "$dir/stderr"
+    # A rank that saves and then fails because it was asked to stop
+    in_background 2 -n 2 --restart 3 "$rank" 0 'mkdir "$SAY/run"; ln -s 1 "$SAY/run/latest"
+    trap "exit 5" USR1; echo ready >> "$SAY/ready"' --out "$SAY/run"
+    wait_for ready 3
+    kill -INT $launcher 2> /dev/null; kill -TERM $launcher
+    wait $launcher
+    same "status of a failure after Ctrl-C" $? 5
+    silent "$dir/stderr"
+}
+
+test_launch_restarts_the_trainer() {
+    [ -x "$train" ] && [ -x "$prepare" ] || skip "needs $train and $prepare"
+    fresh
+    "$prepare" tales --out "$SAY/tales" --tokens 30000 > /dev/null || note "no corpus"
+    steps=4000
+    "$launch" -n 1 --restart 2 "$train" --data "$SAY/tales" --layers 1 --heads 2 --channels 16 \
+        --seq-len 16 --micro-batch 4 --eval-every 0 --eval-tokens 64 --threads 1 \
+        --steps $steps --save-every 20 --out "$SAY/run" > "$dir/stdout" 2> "$dir/stderr" &
+    launcher=$!
+    wait_for test -e "$SAY/run/latest"
+    kill -9 "$(ps -o pid= --ppid $launcher 2> /dev/null | tr -d ' ' || pgrep -P $launcher)"
+    wait $launcher
+    same "status" $? 0
+    has "$dir/stderr" "rank 0 was killed by SIGKILL"
+    has "$dir/stderr" "status 137: going on from $SAY/run/step_"
+    same "latest" "$(readlink "$SAY/run/latest")" "step_0000$steps"
+    same "resumes" "$(grep -c '"event":"resume"' "$SAY/run/log.jsonl")" 1
+}
+
+# ---- several machines ----
+
+printf '# two\nme@a slots=2  # the first\n\n  b\tslots=3\nc' > "$hosts"
+
+test_launch_hosts() {
+    command -v setsid > /dev/null || skip "needs setsid"
+    mkdir "$dir/here 'n there"
+    fresh
+    begin='echo "out $RANK"; exit 0'
+    cd "$dir/here 'n there" || exit 1
+    NCCL_TEST="it's \"1\" \$x" run "$launch" --hosts "$hosts" -n 4 "$rank" 0,1,2,3 "$begin" \
+        "b  c" "d'e\"" '$x' '*' ''
+    cd "$OLDPWD" || exit 1
+    same status $status 0
+    silent "$dir/stderr"
+    same output "$(sort "$dir/stdout" | xargs)" "out 0 out 1 out 2 out 3"
+    same "where ranks are" "$(sed -n 's/^rank \(.*\) at .*/\1/p' "$SAY"/[0-3] | xargs)" \
+        "0/4 local 0/2 1/4 local 1/2 2/4 local 0/2 3/4 local 1/2"
+    same "where they meet" "$(sed -n 's/.* at \(.*\):.*/\1/p' "$SAY"/[0-3] | sort -u)" a
+    for i in 0 3; do
+        has "$SAY/$i" "in $dir/here 'n there with 7"
+        has "$SAY/$i" "NCCL_TEST=it's \"1\" \$x"
+        same "arguments" "$(grep '^<' "$SAY/$i" | tail -n 5)" \
+            "$(printf '<%s>\n' "b  c" "d'e\"" '$x' '*' '')"
+    done
+    same "hosts" "$(grep ^host "$SAY/ssh" | sort | xargs)" "host b host me@a"
+    has "$SAY/ssh" "-o BatchMode=yes"
+    fresh
+    run "$launch" --port 4000 --hosts "$hosts" "$rank" 0,1,2,3,4,5 'exit 0'
+    same "ranks without -n" "$(cat "$SAY/ready" | wc -l | tr -d ' ')" 6
+    has "$SAY/5" "rank 5/6 local 0/1 at a:4000"
+    same "what is left in TMPDIR" "$(ls "$TMPDIR")" ''
+}
+
+test_launch_hosts_stop() {
+    command -v setsid > /dev/null || skip "needs setsid"
+    in_background 6 --hosts "$hosts" "$rank"
+    kill -TERM $launcher
+    wait $launcher
+    same "status after TERM" $? 143
+    each_once 6
+    wait_for none_alive
+    silent "$dir/stderr"
+}
+
+test_launch_hosts_fail() {
+    command -v setsid > /dev/null || skip "needs setsid"
+    fresh
+    run "$launch" --hosts "$hosts" "$rank" 3 'kill -9 $$'
+    same "status of a killed rank" $status 137
+    same "what it says" "$(cat "$dir/stderr")" "launch.sh: rank 3 was killed by SIGKILL"
+    wait_for none_alive
+    printf 'a slots=2\nnowhere\n' > "$dir/unreachable"
+    fresh
+    run "$launch" --hosts "$dir/unreachable" "$rank"
+    same "status of a host that ssh cannot reach" $status 255
+    same "what it says" "$(cat "$dir/stderr")" "ssh: nowhere: no such host"
+    wait_for none_alive
+}
+
+test_launch_hosts_restart() {
+    command -v setsid > /dev/null || skip "needs setsid"
+    fresh
+    cat > "$dir/trainer" << 'END'
+#!/bin/sh
+echo "$RANK $*" >> "$SAY/starts"
+[ "$1" != --resume ] || exit 0
+[ "$RANK" = 5 ] || exec sleep 60
+mkdir "$SAY/run" && ln -s step_1 "$SAY/run/latest"
+exit 5
+END
+    chmod +x "$dir/trainer"
+    run "$launch" --hosts "$hosts" --restart 1 "$dir/trainer" --lr 1 --out "$SAY/run"
+    same "status" $status 0
+    same "second starts" "$(grep -c -e "--resume --out $SAY/run" "$SAY/starts")" 6
+    same "what it says" "$(cat "$dir/stderr")" \
+        "launch.sh: status 5: going on from $SAY/run/step_1; restarts left: 0"
+}
+
+# A host that takes no signals any more, and a signal that comes in two parts.
+test_launch_hosts_listen() {
+    command -v setsid > /dev/null || skip "needs setsid"
+    printf 'stuck\na slots=2\n' > "$dir/hosts"
+    SAVING=60 in_background 2 --hosts "$dir/hosts" "$rank"
+    kill -TERM $launcher; sleep 2
+    each_once 2
+    begin=$SECONDS
+    kill -TERM $launcher
+    wait $launcher
+    same "status" $? 143
+    [ $((SECONDS - begin)) -le 20 ] || note "it took $((SECONDS - begin)) s"
+    wait_for none_alive
+    fresh
+    { wait_for ready 1; printf U; sleep 0.5; echo SR1; sleep 1; } |
+        "$launch" --as-host 0:1 -n 1 "$rank" > "$dir/stdout" 2>&1
+    same "status of a host that is asked to stop" $? $STOPPED
+    each_once 1
+}
+
+test_launch_hosts_leave_no_orphans() {
+    command -v setsid > /dev/null || skip "needs setsid"
+    in_background 6 --hosts "$hosts" "$rank"
+    kill -9 $launcher
+    wait $launcher 2> /dev/null
+    wait_for none_alive
+    rm -rf "$TMPDIR"/*
+    SAVING=20 in_background 6 --hosts "$hosts" "$rank"
+    kill -TERM $launcher; sleep 2; kill -TERM $launcher
+    wait $launcher
+    same "status of two TERM" $? 143
+    wait_for none_alive
+}
+
+# ---- MPI ----
+
+test_launch_starts_mpirun() {
+    mkdir "$dir/mpi"
+    printf '#!/bin/sh\necho "	libmpi.so.40 => /usr/lib/libmpi.so.40"\n' > "$dir/mpi/ldd"
+    cat > "$dir/mpi/mpirun" << 'END'
+#!/bin/sh
+[ "$1" != --version ] || { echo "mpirun (Open MPI) 4.1.4"; exit; }
+echo "$*" > "$SAY/mpirun"
+env | grep '^[A-Z_]*RANK=\|^WORLD_SIZE=' >> "$SAY/mpirun" || true
+END
+    chmod +x "$dir/mpi/"*
+    mpi() { fresh; run env PATH="$dir/mpi:$PATH" RANK=3 WORLD_SIZE=7 "$launch" "$@"; }
+    mpi -n 3 "$rank" a "b c"
+    same status $status 0
+    has "$SAY/mpirun" "-n 3 --bind-to none"
+    has "$SAY/mpirun" "launch.sh --as-rank plain $rank a b c"
+    lacks "$SAY/mpirun" "RANK="
+    lacks "$SAY/mpirun" "WORLD_SIZE="
+    [ "$(id -u)" != 0 ] || has "$SAY/mpirun" "--allow-run-as-root"
+    mpi -n 4000 "$rank"
+    has "$SAY/mpirun" "--oversubscribe"
+    mpi -n 1 "$rank"
+    lacks "$SAY/mpirun" "oversubscribe"
+    mpi --hosts "$hosts" -n 6 "$rank"
+    has "$SAY/mpirun" "--host me@a:2,b:3,c:1"
+    has "$SAY/mpirun" "-x MASTER_ADDR -x MASTER_PORT"
+    lacks "$SAY/mpirun" "oversubscribe"
+}
+
+test_launch_runs_mpi() {
+    command -v mpicc > /dev/null && command -v mpirun > /dev/null || skip "needs mpicc and mpirun"
+    cat > "$dir/program.c" << 'END'
+#include <mpi.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+static volatile sig_atomic_t stop;
+static void on_signal(int n) { stop += n; }
+static FILE *note(const char *file) {
+    char name[1000];
+    snprintf(name, sizeof name, "%s/%s", getenv("SAY"), file);
+    return fopen(name, "a");
+}
+int main(int argc, char **argv) {
+    int rank;
+    char file[20];
+    signal(SIGUSR1, on_signal);
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (argc > 1 && rank == atoi(argv[1])) raise(SIGKILL);
+    snprintf(file, sizeof file, "%d", rank);
+    FILE *own = note(file), *ready = note("ready");
+    fprintf(own, "pid %d%s\n", getpid(), isatty(STDOUT_FILENO) ? " terminal" : "");
+    fflush(own);
+    fprintf(ready, "ready\n");
+    fclose(ready);
+    for (int i = 0; i < 100 && !stop; i++) usleep(100000);
+    usleep(300000);
+    if (stop) fprintf(own, "got %s\n", stop == SIGUSR1 ? "USR1" : "several");
+    fclose(own);
+    MPI_Finalize();
+    return stop ? 128 + SIGUSR1 : 0;
+}
+END
+    mpicc "$dir/program.c" -o "$dir/program" || note "the program does not compile"
+    in_background 3 -n 3 "$dir/program"
+    kill -TERM $launcher
+    wait $launcher
+    same "status after TERM" $? 143
+    each_once 3
+    lacks "$dir/stderr" "non-zero"
+    lacks "$SAY/0" terminal
+    wait_for none_alive
+    fresh
+    run "$launch" -n 3 "$dir/program" 1
+    same "status of a killed rank" $status 137
+    has "$dir/stderr" "rank 1 was killed by SIGKILL"
+    wait_for none_alive
+    in_background 3 -n 3 "$dir/program"
+    kill -9 $launcher
+    wait $launcher 2> /dev/null
+    ! setpriv --pdeathsig KILL true || wait_for none_alive
+}
+
+
+# ---- Slurm and the recipe, in a copy of the tree where make, the network and Slurm play along ----
+
+plant_tree() {                              # a copy of the tree in $tree
+    tree=$dir/tree
+    mkdir -p "$tree/dev" "$tree/data" "$dir/slurm"
+    cp -R scripts "$tree/" && cp -R dev/data "$tree/dev/"
+    cp "$launch" "$tree/scripts/launch.sh" && cp "$recipe" "$tree/scripts/train_124m.sh"
+    printf '#!/bin/sh\necho make "$@" >> "$SAY/calls"\n' > "$dir/slurm/make"
+    printf '#!/bin/sh\necho fetch "$@" >> "$SAY/calls"\n' > "$tree/dev/data/fetch_fineweb.sh"
+    cp "$tree/dev/data/fetch_fineweb.sh" "$tree/dev/data/fetch_gpt2_vocab.sh"
+    printf '#!/bin/sh\necho plot "$@" >> "$SAY/calls"\n' > "$tree/scripts/plot.py"
+    printf '#!/bin/sh\nprintf "GPU 0: x\\nGPU 1: y\\n"\n' > "$dir/slurm/nvidia-smi"
+    cat > "$dir/slurm/srun" << 'END'
+#!/bin/sh
+echo "srun at $MASTER_ADDR:$MASTER_PORT $*" >> "$SAY/calls"
+[ -z "$SAVED" ] || { mkdir "$RUN/$SAVED" && ln -sfn "$SAVED" "$RUN/latest"; }
+exit $STATUS
+END
+    cat > "$dir/slurm/scontrol" << 'END'
+#!/bin/sh
+[ "$1" = show ] || { echo "scontrol $*" >> "$SAY/calls"; exit; }
+[ "$*" = "show hostnames gpu[07-08]" ] && printf 'gpu07\ngpu08\n'
+END
+    chmod +x "$dir/slurm/"* "$tree/scripts/"* "$tree/dev/data/"*.sh
+}
+export SAVED RUN
+in_tree() { (cd "$tree" && run env PATH="$dir/slurm:$PATH" "$@"; exit $status); status=$?; }
+calls() { sed 's/ [^ ]*train_gpt2cu .*//' "$SAY/calls" 2> /dev/null | xargs; }
+
+dry() { fresh; in_tree scripts/train_124m.sh --dry-run "$@"; silent "$dir/stderr"; }
+value() { sed -n "s/.*train_gpt2cu.* $1 \([^ ]*\).*/\1/p" "$dir/stdout"; }
+refuses() {                                 # refuses WORDS ARGS...
+    local words=$1
+    shift
+    fresh
+    in_tree "$@"
+    same "status of '$*'" $status 1
+    same "lines on stderr of '$*'" "$(wc -l < "$dir/stderr" | tr -d ' ')" 1
+    has "$dir/stderr" "$words"
+    same "calls of '$*'" "$(calls)" ''
+}
+job() {                                     # job STATUS SAVED ARGS...: a job on 2 x 8 GPUs
+    fresh
+    STATUS=$1 SAVED=$2 RUN=$tree/out/job
+    mkdir -p "$RUN"
+    shift 2
+    cp "$sbatch" "$dir/spooled"
+    (cd / && run env PATH="$dir/slurm:$PATH" SLURM_JOB_ID=120007 SLURM_SUBMIT_DIR="$tree" \
+        SLURM_JOB_NODELIST='gpu[07-08]' SLURM_NTASKS=16 bash "$dir/spooled" "$@"; exit $status)
+    status=$?
+}
+
+test_recipe_124m() {
+    plant_tree
+    dry --gpus 8
+    same "status" $status 0
+    same "calls of a dry run" "$(calls)" ''
+    same "first words" "$(sed 's/ .*//' "$dir/stdout" | xargs)" "make dev/data/fetch_gpt2_vocab.sh \
+dev/data/fetch_fineweb.sh scripts/launch.sh scripts/plot.py"
+    has "$dir/stdout" "scripts/launch.sh -n 8 ./train_gpt2cu --out out/gpt2_124m "
+    # From llm.c's scripts/run_gpt2_124M.sh; betas and clip are in its train_gpt2.cu.
+    for pair in init=d12 seq-len=1024 batch-tokens=524288 steps=18865 lr=6e-4 lr-schedule=cosine \
+            warmup-tokens=$((700 * 524288)) final-lr-frac=0 weight-decay=0.1 beta1=0.9 beta2=0.95 \
+            clip=1; do
+        same "--${pair%=*}" "$(value "--${pair%=*}")" "${pair#*=}"
+    done
+    for gpus in 1 2 4 8 16 32 64 512; do
+        dry --gpus $gpus
+        same "remainder of $gpus GPUs" $((512 % ($(value --micro-batch) * gpus))) 0
+        [ "$(value --micro-batch)" -le 32 ] || note "a large micro-batch for $gpus GPUs"
+    done
+    dry
+    has "$dir/stdout" "launch.sh -n 2 "
+    dry --gpus 16 --hosts "a b" --restart=3 --out=out/x --micro-batch 64
+    has "$dir/stdout" 'scripts/launch.sh -n 16 --hosts a\ b --restart 3 ./train_gpt2cu --out out/x'
+    same "--micro-batch" "$(value --micro-batch)" 64
+    has "$dir/stdout" 'plot.py out/x --out out/x/loss.png'
+    dry --gpus 1 --shards 2
+    same "steps of two shards" "$(value --steps)" 380
+    has "$dir/stdout" "fetch_fineweb.sh 2 "
+    [ "$(value --warmup-tokens)" -lt $((380 * 524288 / 20)) ] || note "a long warm-up"
+    dry --gpus 1 --shards 103
+    same "steps of all shards" "$(value --steps)" 18865
+    dry --gpus 1 --data elsewhere
+    lacks "$dir/stdout" fetch
+    lacks "$dir/stdout" data/fineweb
+    refuses "--gpus: 6 cannot share the 512 sequences of an update; 4 or 8 can" \
+        scripts/train_124m.sh --gpus 6
+    refuses "'0' is not a number" scripts/train_124m.sh --gpus 0
+    refuses "'x' is not a number" scripts/train_124m.sh --gpus x
+    refuses "'104' is not a number" scripts/train_124m.sh --gpus 1 --shards 104
+    refuses "--gpus: needs a value" scripts/train_124m.sh --gpus
+    refuses "LAUNCH is another" env LAUNCH=srun scripts/train_124m.sh --gpus 2 --restart 2
+    printf '#!/bin/sh\necho nothing here >&2\nexit 9\n' > "$dir/slurm/nvidia-smi"
+    refuses "nvidia-smi finds no GPU" scripts/train_124m.sh
+}
+
+test_recipe_124m_trains_and_goes_on() {
+    [ -x "$train" ] && [ -x "$prepare" ] || skip "needs $train and $prepare"
+    plant_tree
+    fresh
+    cp "$train" "$tree/train_gpt2cu"
+    "$prepare" tales --out "$tree/data/tales" --tokens 30000 > /dev/null || note "no corpus"
+    small="--data data/tales --init d4 --seq-len 16 --micro-batch 1 --batch-tokens 16 --out out/s
+        --warmup-tokens 0 --eval-tokens 16 --threads 1"
+    in_tree scripts/train_124m.sh --gpus 1 $small --steps 2
+    same "status" $status 0
+    silent "$dir/stderr"
+    same "calls" "$(calls)" "make -s train_gpt2cu plot out/s --out out/s/loss.png"
+    has "$dir/stdout" "about 3.29"
+    has "$dir/stdout" "HellaSwag is not measured"
+    same "latest" "$(readlink "$tree/out/s/latest")" step_00000002
+    in_tree scripts/train_124m.sh --gpus 1 --steps 3 --out out/s
+    same "status of going on" $status 0
+    same "resumes" "$(grep -c '"event":"resume"' "$tree/out/s/log.jsonl")" 1
+    touch "$tree/data/hellaswag_val.jsonl" "$tree/data/gpt2.tiktoken"
+    mkdir "$tree/data/fineweb"
+    touch "$tree/data/fineweb/fineweb_"{val_000000,train_000001,train_000002}.bin
+    dry --gpus 2 --shards 2 --out out/s
+    lacks "$dir/stdout" fetch
+    has "$dir/stdout" \
+        "-n 2 ./train_gpt2cu --resume --out out/s --hellaswag data/hellaswag_val.jsonl"
+    dry --gpus 2 --shards 3
+    has "$dir/stdout" "fetch_fineweb.sh 3 "
+    rm "$tree/data/hellaswag_val.jsonl"
+    printf '#!/bin/sh\nexit 138\n' > "$tree/train_gpt2cu"
+    fresh
+    in_tree scripts/train_124m.sh --gpus 1 --shards 2
+    same "status of a run that was stopped" $status 138
+    same "calls" "$(calls)" "make -s train_gpt2cu"
+}
+
+test_slurm_job() {
+    plant_tree
+    job 0 step_1 --shards 2 --out out/job
+    same "status" $status 0
+    has "$SAY/calls" "--gpu-bind=none ./train_gpt2cu --out out/job --overwrite --data data/fineweb"
+    same "calls" "$(calls)" "make -s train_gpt2cu fetch fetch 2 srun at gpu07:10014 \
+--kill-on-bad-exit=1 --gpu-bind=none plot out/job --out out/job/loss.png"
+    has "$SAY/calls" "--micro-batch 32"
+    job 138 step_2 --shards 2 --out=out/job
+    same "status when its time is up" $status 138
+    has "$SAY/calls" "./train_gpt2cu --resume --out out/job"
+    has "$SAY/calls" "scontrol requeue 120007"
+    job 138 '' --shards 2 --out out/job
+    lacks "$SAY/calls" requeue
+    job 1 step_3 --shards 2 --out out/job
+    lacks "$SAY/calls" requeue
+    job 0 step_4 --shards 2 --out out/job
+    lacks "$SAY/calls" requeue
+    for flag in signal=USR1@180 requeue ntasks-per-node=8 gpus-per-node=8; do
+        grep -q "^#SBATCH --$flag\$" "$sbatch" || note "no --$flag"
+    done
+    ! grep -q "^#SBATCH.*gpus-per-task" "$sbatch" || note "GPUs are hidden from tasks"
+    run bash "$sbatch"
+    has "$dir/stderr" "sbatch scripts/slurm.sbatch"
+    refuses "no scripts/train_124m.sh" env SLURM_JOB_ID=1 SLURM_SUBMIT_DIR=/ bash "$sbatch"
+}
+
+# ---- all at once, since they mostly sleep; what they say, in order ----
+
+tests="launch_refuses launch_environment launch_finds_a_port
+       launch_exit_status launch_ends_the_others launch_stops
+       launch_stops_at_once launch_leaves_no_orphans launch_terminal
+       launch_restarts launch_restarts_only_what_goes_on launch_restarts_the_trainer
+       launch_hosts launch_hosts_stop launch_hosts_fail
+       launch_hosts_restart launch_hosts_listen launch_hosts_leave_no_orphans
+       launch_starts_mpirun launch_runs_mpi recipe_124m
+       recipe_124m_trains_and_goes_on slurm_job"
+for name in $tests; do
+    dir=$top/$name
+    mkdir -p "$dir/tmp"
+    (
+        export TMPDIR=$dir/tmp
+        test_$name
+        if [ -z "$why" ]; then echo "ok $name"; else echo "FAIL $name: $why"; fi
+    ) > "$dir/verdict" 2>&1 &
+done
+wait
+for name in $tests; do cat "$top/$name/verdict"; done | tee "$top/verdicts"
+! grep -qv '^ok \|^skip ' "$top/verdicts"
