@@ -1561,9 +1561,9 @@ static void show_hellaswag_progress(Run *r, size_t done, double seconds, double 
 }
 
 // Answers the next examples from `done` on, `part` on each rank; one that is left without answers
-// others once more, since at ZeRO's stage 3 all must take part, and does not count them. Returns
-// whether a rank was told to stop.
-static bool hellaswag_turn(Run *r, HellaSwagScore *score, size_t done, size_t part) {
+// others once more, since at ZeRO's stage 3 all must take part, and does not count them. A signal
+// to any rank ends the run.
+static void hellaswag_turn(Run *r, HellaSwagScore *score, size_t done, size_t part) {
     const HellaSwag *h = &r->hellaswag;
     HellaSwagScore own = { 0, 0, 0 };
     size_t first = done + (size_t)r->comm.rank*part;
@@ -1573,12 +1573,12 @@ static bool hellaswag_turn(Run *r, HellaSwagScore *score, size_t done, size_t pa
                        r->targets);
     double sums[] = { (double)own.examples, (double)own.correct, (double)own.correct_norm, 0.0 };
     for (int i = 0; i < 3; i++) if (!counts) sums[i] = 0.0;
-    sums[3] = stop_signal != 0;
+    sums[3] = stop_signal ? 1.0 : 0.0;
     comm_add(&r->comm, sums, 4);
     score->examples += (size_t)sums[0];
     score->correct += (size_t)sums[1];
     score->correct_norm += (size_t)sums[2];
-    return sums[3] > 0.0;
+    if (sums[3] > 0.0) r->stopping = stop_signal ? stop_signal : SIGTERM;
 }
 
 // Answers HellaSwag, logs and shows how well. Ctrl-C ends it with no result.
@@ -1587,8 +1587,8 @@ static void hellaswag_and_log(Run *r) {
     HellaSwagScore s = { 0, 0, 0 };
     size_t B = (size_t)r->o.micro_batch, part = B < ENDINGS ? 1 : B / ENDINGS;   // fills a batch
     double start = seconds_now(), shown_at = 0.0, seconds = 0.0;
-    for (bool stop = false; s.examples < h->n && !stop; ) {
-        stop = hellaswag_turn(r, &s, s.examples, part);
+    while (s.examples < h->n && !r->stopping) {
+        hellaswag_turn(r, &s, s.examples, part);
         seconds = seconds_now() - start;
         show_hellaswag_progress(r, s.examples, seconds, &shown_at);
     }

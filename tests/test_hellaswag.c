@@ -281,6 +281,7 @@ static int print_losses(int argc, char **argv) {
     HellaSwagScore s = { 0, 0, 0 };
     Error err;
     if (!train_options_parse(&r.o, argc, argv, &err)) die("%s", err.text);
+    open_ranks(&r);
     run_open(&r);
     const HellaSwag *h = &r.hellaswag;
     size_t share = h->n / 3;
