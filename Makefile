@@ -65,11 +65,16 @@ GPU_ARCHS ?= $(or $(filter $(NVCC_KNOWS),$(shell \
 GPU_CODE   = $(foreach a,$(1),-gencode arch=compute_$a$(comma)code=sm_$a) \
              $(foreach a,$(lastword $(1)),-gencode arch=compute_$a$(comma)code=compute_$a)
 CU_FLAGS   = $(if $(filter fp32,$(PRECISION)),-DPRECISION_FP32)     # the default is bf16 on a GPU
+# NCCL's header is enough: the library is looked for when a run has several ranks.
+NCCL_THERE = $(shell echo '\#include <nccl.h>' | $(NVCC) -E -x cu - > /dev/null 2>&1 && \
+             echo -DWITH_NCCL -ldl)
 NVFLAGS    = $(eval NVFLAGS := -std=c++17 -O3 $(call GPU_CODE,$(GPU_ARCHS)) -Xcompiler \
-             -Wall,-Wextra,$(if $(filter 1,$(OPENMP)),-fopenmp,-Wno-unknown-pragmas))$(NVFLAGS)
+             -Wall,-Wextra,$(if $(filter 1,$(OPENMP)),-fopenmp,-Wno-unknown-pragmas) \
+             $(NCCL_THERE))$(NVFLAGS)
 
 # The emulator compiles the same sources with a C++ compiler; dev/emulator/README.md says how.
-EMULATE    = $(CXX) -std=c++17 -Wall -Wextra -Wno-unknown-pragmas $(CFLAGS) $(NATIVE) $(OMP) \
+LINK_CXX   = $(if $(filter 1,$(MPI)),OMPI_CXX='$(CXX)' MPICH_CXX='$(CXX)' mpicxx -DEMULATOR_MPI,$(CXX))
+EMULATE    = $(LINK_CXX) -DWITH_NCCL -std=c++17 -Wall -Wextra -Wno-unknown-pragmas $(CFLAGS) $(NATIVE) $(OMP) \
              $(if $(filter 1,$(SANITIZE)),-g -fsanitize=address$(comma)undefined -fno-sanitize-recover=all) \
              -DEMULATOR -Idev/emulator/include -iquote . -iquote tests
 EMULATED  := $(if $(shell command -v $(CXX)),train_gpt2cu-emulated \

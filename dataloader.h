@@ -392,7 +392,7 @@ static inline uint64_t loader_hash(const Loader *l, uint64_t hash) {
     enum { ENDS = 4096 };
     for (int i = 0; i < l->n_shards; i++) {
         const Shard *s = &l->shards[i];
-        size_t n = s->n_tokens < ENDS ? s->n_tokens : ENDS;
+        size_t n = s->n_tokens < (size_t)ENDS ? s->n_tokens : (size_t)ENDS;
         hash = hash_add(hash, &s->n_tokens, sizeof s->n_tokens);
         hash = hash_add(hash, s->tokens, n * sizeof *s->tokens);
         hash = hash_add(hash, s->tokens + s->n_tokens - n, n * sizeof *s->tokens);

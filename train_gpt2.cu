@@ -47,12 +47,14 @@
 #include "dev/lib/clock.h"
 #include "dev/lib/floor.h"
 #include "dev/lib/gpt2.h"
+#include "dev/lib/hellaswag.h"
 #include "dev/lib/log.h"
 #include "dev/lib/rng.h"
 #include "dev/lib/schedule.h"
 #include "dev/lib/tokenizer.h"
 #include "dev/lib/train_options.h"
 #include "dev/lib/utf8.h"
+#include "dev/lib/zero.h"
 
 static int thread_count(void) {
 #ifdef _OPENMP
@@ -208,8 +210,18 @@ static Architectures architectures_built(void) {
 
 __global__ void random_fill_kernel(real *x, size_t n);
 
+// Which GPU a rank takes: that of its number on this machine. NCCL lets several share one only
+// where the environment says so, which is for tests.
+static int gpu_of_rank(const Comm *c, int devices) {
+    bool shared = getenv("NCCL_HOSTID") || getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    if (c->local_size > devices && !shared)
+        die("GPU: %d ranks were started on this machine, which shows them %d GPU%s; start one for "
+            "each, and let each see all of them", c->local_size, devices, devices == 1 ? "" : "s");
+    return c->local_rank % devices;
+}
+
 // No GPU, no driver, one that is too old, or a GPU this program was not built for.
-static void gpu_find(Gpu *g) {
+static void gpu_find(Gpu *g, const Comm *c) {
     int driver = 0, runtime = 0, devices = 0;
     CUDA_CHECK(cudaDriverGetVersion(&driver));
     CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
@@ -223,7 +235,9 @@ static void gpu_find(Gpu *g) {
     if (status == cudaErrorNoDevice || (status == cudaSuccess && devices == 0))
         die("GPU: there is none here, or CUDA_VISIBLE_DEVICES hides it; %s", instead);
     CUDA_CHECK(status);
-    CUDA_CHECK(cudaGetDeviceProperties(&g->properties, 0));
+    int device = gpu_of_rank(c, devices);
+    CUDA_CHECK(cudaSetDevice(device));
+    CUDA_CHECK(cudaGetDeviceProperties(&g->properties, device));
     cudaFuncAttributes attributes;
     status = cudaFuncGetAttributes(&attributes, (const void *)random_fill_kernel);
     if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction
@@ -234,12 +248,13 @@ static void gpu_find(Gpu *g) {
     CUDA_CHECK(status);
 }
 
-static void gpu_open(Gpu *g, bool tf32) {
+// Opens the GPU of this rank of `c`, which has found the others already.
+static void gpu_open(Gpu *g, bool tf32, const Comm *c) {
     memset(g, 0, sizeof *g);
     if (tf32 && sizeof(real) < sizeof(float))
         die("--tf32: this program multiplies in " REAL_NAME "; make train_gpt2cu PRECISION=fp32 "
             "builds the one that can");
-    gpu_find(g);
+    gpu_find(g, c);
     CUDA_CHECK(cudaStreamCreate(&g->stream));
     CUBLAS_CHECK(cublasLtCreate(&g->blas));
     CUDA_CHECK(cudaMalloc(&g->workspace, WORKSPACE_BYTES));
@@ -306,18 +321,17 @@ typedef struct {
 // places of the w-th distinct token are order[begin[w]] ... order[begin[w+1] - 1].
 typedef struct { int *inputs, *targets, *order, *begin; } Batch;       // (N) (N) (N) (N+1)
 
-// A piece of one tensor of the flat buffers, for the kernels that walk through all parameters.
-typedef struct { size_t begin; int count; bool decays; } Chunk;
-
-// What an update reports, on the GPU and, once it is copied, on the CPU.
-typedef struct { double loss, norm_squared; } Totals;
+// What a rank reports of an update, on the GPU and, once it is copied, on the CPU: sums over its
+// micro-batches and over its gradients; and whether it was told to stop (not 0).
+typedef struct { double loss, norm_squared; int64_t stopping; } Totals;
 
 typedef enum { INFER, TRAIN } Use;
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_BLOCK } Recompute;
 
 // What memory is used for, as the plan of it shows.
 typedef enum {
-    MEM_WEIGHTS, MEM_GRADIENTS, MEM_MOMENTS, MEM_ACTIVATIONS, MEM_LOGITS, MEM_BACKWARD, MEM_KINDS
+    MEM_WEIGHTS, MEM_GRADIENTS, MEM_MOMENTS, MEM_OUTER, MEM_PASSING, MEM_ACTIVATIONS, MEM_LOGITS,
+    MEM_BACKWARD, MEM_KINDS
 } MemoryKind;
 typedef struct { char *base; size_t used, of_kind[MEM_KINDS]; } Memory;      // in bytes
 
@@ -330,13 +344,17 @@ typedef struct {
     int max_B, max_T;                  // the largest batch the activations hold
     size_t n_params;
     Memory memory;                     // the one allocation that everything on the GPU lies in
+    Zero zero;                         // which of the buffers below holds slices alone
     float *masters, *grads;            // flat, in the order of dev/lib/gpt2.h, of `padded`
     real *params;                      // what layers read: the masters rounded, or themselves
     float *adam_m, *adam_v;            // moments; like grads, NULL when the model only infers
-    Chunk *chunks;                     // (n_chunks) all parameters, piece by piece
+    float *outer_params, *outer_momentum;  // with --outer-every: of the last round's end
+    float *bucket;                     // one whole, for checkpoints, in the memory of logits
+    Chunk *chunks;                     // (n_chunks) the parameters that this rank updates
     int n_chunks;
     double *norm_partials;             // (n_chunks)
-    Totals *totals, *host_totals;
+    Totals *totals;                    // of this rank
+    Totals *all_totals, *host_totals;  // (ranks) of all, on the GPU and on the CPU
     Batch batch, host_batches[2];      // the CPU fills one while the other is on its way
     cudaEvent_t sent[2];               // when that one has arrived
     int now;                           // which of the two it is about
@@ -356,19 +374,26 @@ typedef struct {
     float2 *att_rows;                  // (B,NH,T) attention's scratch
 } Model;
 
-template <class T> static Block<T> block_at(T *flat, const Config *c, int layer) {
+// A tensor's place in its bucket: of the embeddings, of a block, or of the final norm.
+template <class T> static T *tensor_in(T *bucket, const Config *c, int kind) {
+    int first = kind < FIRST_IN_BLOCK ? 0 : kind <= LAST_IN_BLOCK ? FIRST_IN_BLOCK : LNF_GAIN;
+    return bucket + kinds_count(c, first, kind);
+}
+
+template <class T> static Block<T> block_in(T *bucket, const Config *c) {
     Block<T> b;
     T **fields[KINDS_IN_BLOCK] = {
         &b.ln1_gain, &b.ln1_bias, &b.qkv_w, &b.qkv_b, &b.att_proj_w, &b.att_proj_b,
         &b.ln2_gain, &b.ln2_bias, &b.fc_w, &b.fc_b, &b.mlp_proj_w, &b.mlp_proj_b,
     };
     for (int k = 0; k < KINDS_IN_BLOCK; k++)
-        *fields[k] = flat + tensor_offset(c, FIRST_IN_BLOCK + k, layer);
+        *fields[k] = tensor_in(bucket, c, FIRST_IN_BLOCK + k);
     return b;
 }
 
-template <class T> static T *tensor_at(T *flat, const Config *c, int kind) {
-    return flat + tensor_offset(c, kind, 0);
+// A bucket of parameters, as dev/lib/zero.h hands it out.
+static real *params_of(Model *m, int bucket, int next) {
+    return (real *)zero_params(&m->zero, bucket, next);
 }
 
 // =================================================================================================
@@ -1617,18 +1642,40 @@ static void block_carve(BlockActs *a, Memory *mem, size_t N, size_t C, size_t NH
     carve(&a->gelu, mem, MEM_ACTIVATIONS, N*4*C);
 }
 
+// The masters of all parameters, or only of this rank's slices.
+static bool masters_are_slices(const Zero *z) {
+    bool apart = sizeof(real) < sizeof(float);           // else params themselves
+    return z->stage >= (apart ? 1 : 3);
+}
+
 static void model_carve_params(Model *m, Memory *mem) {
+    Zero *z = &m->zero;
+    carve(&m->params, mem, MEM_WEIGHTS, zero_params_count(z));
+    m->masters = (float *)m->params;
+    if (sizeof(real) < sizeof(float)) carve(&m->masters, mem, MEM_WEIGHTS, zero_moments_count(z));
+    z->params = (char *)m->params;
+    for (int i = 0; i < ZERO_SLOTS && z->stage == 3; i++)
+        carve(&z->gathered[i], mem, MEM_PASSING, zero_slot_count(z, i) * sizeof(real));
+}
+
+static void model_carve_training(Model *m, Memory *mem) {
+    Zero *z = &m->zero;
     size_t n = gpt2_n_params(&m->padded);
-    carve(&m->masters, mem, MEM_WEIGHTS, n);
-    m->params = (real *)m->masters;
-    if (sizeof(real) < sizeof(float)) carve(&m->params, mem, MEM_WEIGHTS, n);
-    if (m->use == INFER) return;
-    carve(&m->grads, mem, MEM_GRADIENTS, n);
-    carve(&m->adam_m, mem, MEM_MOMENTS, n);
-    carve(&m->adam_v, mem, MEM_MOMENTS, n);
+    carve(&m->grads, mem, MEM_GRADIENTS, zero_grads_count(z));
+    z->grads = z->levels[0] = m->grads;
+    for (int l = 1; l < z->n_levels; l++) carve(&z->levels[l], mem, MEM_GRADIENTS, n);
+    for (int i = 0; i < ZERO_SLOTS && z->stage >= 2; i++)
+        carve(&z->collected[i], mem, MEM_PASSING, zero_slot_count(z, i));
+    carve(&m->adam_m, mem, MEM_MOMENTS, zero_moments_count(z));
+    carve(&m->adam_v, mem, MEM_MOMENTS, zero_moments_count(z));
     carve(&m->chunks, mem, MEM_MOMENTS, m->n_chunks);
     carve(&m->norm_partials, mem, MEM_MOMENTS, m->n_chunks);
     carve(&m->totals, mem, MEM_MOMENTS, 1);
+    m->all_totals = m->totals;
+    if (z->size > 1) carve(&m->all_totals, mem, MEM_MOMENTS, z->size);
+    if (!z->apart) return;
+    carve(&m->outer_params, mem, MEM_OUTER, n);
+    carve(&m->outer_momentum, mem, MEM_OUTER, n);
 }
 
 static void model_carve_acts(Model *m, Memory *mem) {
@@ -1651,12 +1698,17 @@ static void model_carve_acts(Model *m, Memory *mem) {
 }
 
 // The blocks' way back begins when the classifier's has ended, and takes over its logits' memory.
+// So do the buckets of a checkpoint, which are gathered between two updates.
 static void model_carve_backward(Model *m, Memory *mem) {
     size_t N = (size_t)m->max_B*m->max_T, C = m->c.C, Vp = m->padded.V;
     m->logit_rows = classifier_rows(N, Vp);
-    size_t logits = m->logit_rows*Vp, branches = m->use == TRAIN ? N*4*C : 0;
-    carve(&m->logits, mem, MEM_LOGITS, logits > branches ? logits : branches);
+    size_t reals = m->logit_rows*Vp, branches = m->use == TRAIN ? N*4*C : 0;
+    size_t bucket = gpt2_largest_bucket(&m->padded) * sizeof(float) / sizeof(real);
+    if (reals < branches) reals = branches;
+    if (reals < bucket && m->zero.size > 1) reals = bucket;
+    carve(&m->logits, mem, MEM_LOGITS, reals);
     m->dfc = m->dqkv = m->logits;
+    m->bucket = (float *)m->logits;
     carve(&m->next_logits, mem, MEM_LOGITS, Vp);
     carve(&m->dx_branch, mem, MEM_BACKWARD, N*C);            // also the forward pass's scratch
     if (m->use == INFER) return;
@@ -1669,6 +1721,7 @@ static size_t model_carve(Model *m, char *base) {
     memset(&m->memory, 0, sizeof m->memory);
     m->memory.base = base;
     model_carve_params(m, &m->memory);
+    if (m->use == TRAIN) model_carve_training(m, &m->memory);
     model_carve_acts(m, &m->memory);
     model_carve_backward(m, &m->memory);
     return m->memory.used;
@@ -1696,6 +1749,7 @@ static double megabytes(size_t bytes) { return 1e-6 * (double)bytes; }
 static void memory_show(FILE *out, const Model *m) {
     static const char *const names[MEM_KINDS] = {
         "weights: fp32, and as layers read them", "their gradients, fp32", "AdamW's moments, fp32",
+        "DiLoCo's common step, fp32", "buckets that come from other ranks, or go to them",
         "activations", "logits, a chunk at a time", "gradients of activations",
     };
     fprintf(out, "memory for %d sequences of %d tokens at a time, in MB\n", m->max_B, m->max_T);
@@ -1723,19 +1777,6 @@ static void memory_die(Model *m, size_t room) {
 
 // ---- making a model, and its parameters ----
 
-// The pieces of all tensors; returns how many, and fills the table in unless it is NULL. Tensors
-// are multiples of a pack long, so no pack of 16 bytes belongs to two of them.
-static int chunks_list(Chunk *chunks, const Config *c) {
-    enum { CHUNK = 1 << 14 };
-    int n = 0;
-    for (int i = 0; i < gpt2_n_tensors(c); i++) {
-        Tensor t = gpt2_tensor(c, i);
-        for (size_t at = 0; at < t.count; at += CHUNK, n++)
-            if (chunks) chunks[n] = { t.offset + at, (int)min_size(CHUNK, t.count - at), t.decays };
-    }
-    return n;
-}
-
 // What the kernels cannot do. Their limits are wider than any GPT-2.
 static void model_check(const Config *c) {
     if (c->C % PACK != 0)
@@ -1753,6 +1794,30 @@ template <class T> static void alloc_pinned(T **p, size_t count) {
     CUDA_CHECK(cudaMallocHost((void **)p, count * sizeof(T)));
 }
 
+// How a model is shared with other ranks; NULL in its place: not at all.
+typedef struct {
+    Comm *comm;
+    int zero;                // a stage of dev/lib/zero.h
+    CommType type;           // how gradients travel
+    int levels;              // --exact-sum: of the tree that micro-batches are added along; else 0
+    bool outer;              // --outer-every
+    bool in_turn;            // --no-overlap
+} Sharing;
+
+enum { CHUNK = 1 << 14 };    // the largest piece of a tensor that a block of threads updates
+
+// What the ranks share out. Tensors and slices are multiples of a pack long, so no pack of 16 bytes
+// belongs to two chunks.
+static void model_init_zero(Model *m, const Sharing *s) {
+    Zero *z = &m->zero;
+    zero_init(z, s ? s->comm : NULL, s ? s->zero : 0, &m->padded, sizeof(real),
+              s ? s->type : COMM_FP32);
+    z->apart = s && s->outer;
+    z->in_turn = s && s->in_turn;
+    z->n_levels = s ? s->levels : 0;
+    m->n_chunks = zero_chunks(NULL, z, CHUNK);
+}
+
 // Memory of the CPU that the GPU copies from and to by itself.
 static void model_init_host(Model *m) {
     size_t N = (size_t)m->max_B*m->max_T;
@@ -1763,22 +1828,17 @@ static void model_init_host(Model *m) {
         alloc_pinned(&m->host_batches[i].begin, N + 1);
         CUDA_CHECK(cudaEventCreateWithFlags(&m->sent[i], cudaEventDisableTiming));
     }
-    alloc_pinned(&m->host_totals, 1);
+    alloc_pinned(&m->host_totals, m->zero.size);
     alloc_pinned(&m->host_loss, N);
     alloc_pinned(&m->host_logits, m->padded.V);
     m->token_count = (int *)alloc_or_die(m->c.V * sizeof(int), "counting tokens");
     alloc_pinned(&m->host_bucket, gpt2_largest_bucket(&m->c));
 }
 
-// A model of the given sizes for batches of up to max_B sequences of max_T tokens. All memory that
-// a step needs is allocated here; parameters are zero until model_init_params or a file fills them.
-static void model_init(Model *m, const Config *c, int max_B, int max_T, Use use,
-                       Recompute recompute, Gpu *g) {
-    const size_t FOR_DRIVER = 256 << 20;         // it loads kernels when they are first used
-    size_t free_bytes, total;
+// All that the plan of a model's memory depends on; a step towards model_init.
+static void model_plan(Model *m, const Config *c, int max_B, int max_T, Use use,
+                       Recompute recompute, const Sharing *sharing) {
     memset(m, 0, sizeof *m);
-    model_check(c);
-    m->gpu = g;
     m->c = m->padded = *c;
     m->padded.V = padded_vocab(c->V);
     m->max_B = max_B;
@@ -1786,10 +1846,21 @@ static void model_init(Model *m, const Config *c, int max_B, int max_T, Use use,
     m->use = use;
     m->recompute = recompute;
     m->n_params = gpt2_n_params(c);
-    m->n_chunks = chunks_list(NULL, &m->padded);
+    model_init_zero(m, sharing);
+}
+
+// A model of the given sizes for batches of up to max_B sequences of max_T tokens. All memory that
+// a step needs is allocated here; parameters are zero until model_init_params or a file fills them.
+static void model_init(Model *m, const Config *c, int max_B, int max_T, Use use,
+                       Recompute recompute, const Sharing *sharing, Gpu *g) {
+    const size_t FOR_DRIVER = 256 << 20;         // it loads kernels when they are first used
+    size_t free_bytes, total;
+    model_check(c);
     double numbers = (double)max_B * max_T * c->L * 16.0 * c->C;      // about; size_t could wrap
     if (numbers > 1e15) die("memory: %.0f TB for activations; use a smaller model or micro-batch",
                             1e-12 * sizeof(real) * numbers);
+    model_plan(m, c, max_B, max_T, use, recompute, sharing);
+    m->gpu = g;
     m->acts = (BlockActs *)alloc_or_die(c->L * sizeof *m->acts, "a table of activations");
     CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total));
     size_t room = free_bytes > FOR_DRIVER ? free_bytes - FOR_DRIVER : 0;
@@ -1801,7 +1872,7 @@ static void model_init(Model *m, const Config *c, int max_B, int max_T, Use use,
     model_init_host(m);
     if (use == INFER) return;
     Chunk *chunks = (Chunk *)alloc_or_die(m->n_chunks * sizeof *chunks, "a table of tensors");
-    chunks_list(chunks, &m->padded);
+    zero_chunks(chunks, &m->zero, CHUNK);
     CUDA_CHECK(cudaMemcpyAsync(m->chunks, chunks, m->n_chunks * sizeof *chunks,
                                cudaMemcpyHostToDevice, g->stream));
     gpu_wait(g);
@@ -1824,24 +1895,50 @@ static void model_free(Model *m) {
     CUDA_CHECK(cudaFreeHost(m->host_logits));
     free(m->token_count);
     CUDA_CHECK(cudaFreeHost(m->host_bucket));
+    zero_free(&m->zero);
     free(m->acts);
     memset(m, 0, sizeof *m);
 }
 
-// A bucket between a flat buffer of the GPU and its numbers on the CPU, which have no rows that pad
-// the vocabulary: where there are some, the rest lies further on. Waits until it is done.
-static void bucket_copy(float *to, const float *from, int bucket, const Model *m,
+// What lies of a bucket in slice s on the GPU, from or to the whole bucket on the CPU, which has no
+// rows that pad the vocabulary: behind those, its numbers lie further on. Waits until it is done.
+static void bucket_copy(float *on_gpu, float *on_cpu, int bucket, Slice s, const Model *m,
                         cudaMemcpyKind direction) {
-    Range host = gpt2_bucket(&m->c, bucket), gpu = gpt2_bucket(&m->padded, bucket);
-    size_t words = bucket == 0 ? (size_t)m->c.V*m->c.C : host.count, rest = host.count - words;
-    bool up = direction == cudaMemcpyHostToDevice;
-    if (up) to += gpu.begin;
-    else from += gpu.begin;
-    CUDA_CHECK(cudaMemcpyAsync(to, from, words * sizeof *to, direction, m->gpu->stream));
-    to += up ? gpu.count - rest : words;
-    from += up ? words : gpu.count - rest;
-    CUDA_CHECK(cudaMemcpyAsync(to, from, rest * sizeof *to, direction, m->gpu->stream));
+    size_t whole = gpt2_bucket(&m->padded, bucket).count, C = m->c.C;
+    size_t padding = whole - gpt2_bucket(&m->c, bucket).count;
+    size_t words = padding > 0 ? m->c.V*C : whole;
+    Slice spans[] = { { 0, words }, { words + padding, whole - words - padding } };
+    for (Slice span : spans) {
+        size_t begin = span.begin > s.begin ? span.begin : s.begin;
+        size_t end = min_size(span.begin + span.count, s.begin + s.count);
+        if (begin >= end) continue;
+        float *there = on_gpu + begin - s.begin, *here = on_cpu + begin;
+        if (span.begin > 0) here -= padding;
+        bool up = direction == cudaMemcpyHostToDevice;
+        CUDA_CHECK(cudaMemcpyAsync(up ? there : here, up ? here : there,
+                                   (end - begin) * sizeof *here, direction, m->gpu->stream));
+    }
     gpu_wait(m->gpu);
+}
+
+// Where what this rank owns of a bucket begins, in a buffer of slices or in a whole one.
+static size_t own_begin(const Zero *z, int bucket, bool slices) {
+    if (slices) return zero_slices_begin(z, bucket);
+    return gpt2_bucket(&z->c, bucket).begin + zero_own(z, bucket).begin;
+}
+
+// m->host_bucket, a whole bucket, to a buffer of the GPU: as much of it as this rank owns.
+static void bucket_send(float *buffer, bool slices, int bucket, Model *m) {
+    const Zero *z = &m->zero;
+    bucket_copy(buffer + own_begin(z, bucket, slices), m->host_bucket, bucket, zero_own(z, bucket),
+                m, cudaMemcpyHostToDevice);
+}
+
+// The same, of parameters that were loaded or drawn.
+static void params_send(Model *m, int bucket) {
+    size_t bytes = gpt2_bucket(&m->c, bucket).count * sizeof(float);
+    if (m->zero.size > 1) m->zero.hash = hash_add(m->zero.hash, m->host_bucket, bytes);
+    bucket_send(m->masters, masters_are_slices(&m->zero), bucket, m);
 }
 
 // Thread i owns pack i.
@@ -1853,13 +1950,18 @@ __global__ void params_round_kernel(real *params, const float *masters, size_t n
     store(params + i, x);
 }
 
-// What layers read, after the masters have been filled.
+// What layers read, after the masters have been filled: what this rank owns, and what others do.
 static void model_round_params(Model *m) {
-    size_t n = gpt2_n_params(&m->padded);
-    if ((void *)m->params == (void *)m->masters) return;
-    params_round_kernel<<<blocks_for(n, 256*PACK), 256, 0, m->gpu->stream>>>(m->params, m->masters,
-                                                                             n);
-    LAUNCH_CHECK();
+    Zero *z = &m->zero;
+    for (int b = 0; b < gpt2_n_buckets(&m->c) && sizeof(real) < sizeof(float); b++) {
+        size_t n = zero_own(z, b).count;
+        if (n == 0) continue;
+        params_round_kernel<<<blocks_for(n, 256*PACK), 256, 0, m->gpu->stream>>>(
+            m->params + own_begin(z, b, z->stage == 3),
+            m->masters + own_begin(z, b, masters_are_slices(z)), n);
+        LAUNCH_CHECK();
+    }
+    zero_updated(z);
 }
 
 // GPT-2's initialisation, the very numbers of train_gpt2.c. Each tensor draws from a stream of its
@@ -1882,7 +1984,7 @@ static void bucket_init(float *numbers, int bucket, const Model *m, uint64_t see
 static void model_init_params(Model *m, uint64_t seed) {
     for (int b = 0; b < gpt2_n_buckets(&m->c); b++) {
         bucket_init(m->host_bucket, b, m, seed);
-        bucket_copy(m->masters, m->host_bucket, b, m, cudaMemcpyHostToDevice);
+        params_send(m, b);
     }
     model_round_params(m);
 }
@@ -1924,21 +2026,21 @@ static int model_sort_batch(Model *m, size_t N) {
 // the final one.
 typedef struct { real *out; float *mean, *rstd; const real *gain, *bias; } Norm;
 
-static Norm norm_before(const Model *m, int l) {
+static Norm norm_before(Model *m, int l) {
+    real *bucket = params_of(m, 1 + l, -1);
     if (l == m->c.L)
-        return { m->lnf, m->lnf_mean, m->lnf_rstd, tensor_at(m->params, &m->padded, LNF_GAIN),
-                 tensor_at(m->params, &m->padded, LNF_BIAS) };
+        return { m->lnf, m->lnf_mean, m->lnf_rstd, tensor_in(bucket, &m->padded, LNF_GAIN),
+                 tensor_in(bucket, &m->padded, LNF_BIAS) };
     const BlockActs *a = &m->acts[l];
-    Block<real> w = block_at(m->params, &m->padded, l);
+    Block<real> w = block_in(bucket, &m->padded);
     return { a->ln1, a->ln1_mean, a->ln1_rstd, w.ln1_gain, w.ln1_bias };
 }
 
 // Block l from the output of its first norm to its GELU, for rows first ... T-1; x is what enters.
-static void block_forward(Model *m, int l, const real *x, int B, int T, int first) {
+static void block_forward(Model *m, int l, Block<real> w, const real *x, int B, int T, int first) {
     int C = m->c.C, NH = m->c.NH;
     Gpu *g = m->gpu;
     size_t from = first, N = (size_t)B*T - from;       // rows from ... from+N-1
-    Block<real> w = block_at(m->params, &m->padded, l);
     BlockActs a = m->acts[l];
     real *branch = m->dx_branch;
     linear_forward(a.qkv + from*3*C, a.ln1 + from*C, w.qkv_w, w.qkv_b, N, C, 3*C, g);
@@ -1959,15 +2061,16 @@ static void model_forward(Model *m, int B, int T, int first) {
     int C = m->c.C;
     cudaStream_t stream = m->gpu->stream;
     size_t from = first, N = (size_t)B*T - from;       // rows from ... from+N-1
-    embedding_forward(m->x_in, m->batch.inputs, tensor_at(m->params, &m->padded, WTE),
-                      tensor_at(m->params, &m->padded, WPE), B, T, first, C, stream);
+    real *embeddings = params_of(m, 0, 1);
+    embedding_forward(m->x_in, m->batch.inputs, tensor_in(embeddings, &m->padded, WTE),
+                      tensor_in(embeddings, &m->padded, WPE), B, T, first, C, stream);
     real *x = m->x_in + from*C, *branch = m->dx_branch;
     Norm n = norm_before(m, 0);
     layernorm_forward(n.out + from*C, n.mean, n.rstd, x, n.gain, n.bias, N, C, stream);
     for (int l = 0; l < m->c.L; l++) {
-        Block<real> w = block_at(m->params, &m->padded, l);
+        Block<real> w = block_in(params_of(m, 1 + l, 2 + l), &m->padded);
         BlockActs a = m->acts[l];
-        block_forward(m, l, x, B, T, first);
+        block_forward(m, l, w, x, B, T, first);
         linear_forward(branch, a.gelu + from*4*C, w.mlp_proj_w, w.mlp_proj_b, N, 4*C, C, m->gpu);
         n = norm_before(m, l + 1);
         x = a.x_out + from*C;
@@ -1986,8 +2089,9 @@ static double sum_of(const float *x, size_t n) {
 // their sum.
 static double model_loss(Model *m, size_t N) {
     Gpu *g = m->gpu;
-    classifier_forward(m->loss, m->lse, m->logits, m->lnf, tensor_at(m->params, &m->padded, WTE),
-                       m->batch.targets, N, m->logit_rows, m->c.C, m->c.V, m->padded.V, g);
+    real *wte = tensor_in(params_of(m, 0, -1), &m->padded, WTE);
+    classifier_forward(m->loss, m->lse, m->logits, m->lnf, wte, m->batch.targets, N, m->logit_rows,
+                       m->c.C, m->c.V, m->padded.V, g);
     CUDA_CHECK(cudaMemcpyAsync(m->host_loss, m->loss, N * sizeof *m->loss, cudaMemcpyDeviceToHost,
                                g->stream));
     gpu_wait(g);
@@ -2003,12 +2107,11 @@ template <class T> __global__ void sum_kernel(double *out, const T *x, size_t n,
 }
 
 // The way back through block l, from dx at its end to dx at its beginning.
-static void block_backward(Model *m, int l, const real *x, int B, int T) {
+static void block_backward(Model *m, int l, Block<real> w, const real *x, int B, int T) {
     int C = m->c.C;
     size_t N = (size_t)B*T;
     Gpu *g = m->gpu;
-    Block<real> w = block_at(m->params, &m->padded, l);
-    Block<float> d = block_at(m->grads, &m->padded, l);
+    Block<float> d = block_in(zero_grads(&m->zero, 1 + l), &m->padded);
     BlockActs a = m->acts[l];
     real *dx = m->dx, *dbranch = m->dx_branch;
     gelu_linear_backward(m->dfc, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, a.fc, w.mlp_proj_w,
@@ -2025,33 +2128,41 @@ static void block_backward(Model *m, int l, const real *x, int B, int T) {
 }
 
 // The way back, after model_forward on the same batch: adds the gradient of scale * (sum of the N
-// losses) to m->grads, and the sum of the losses to m->totals.
+// losses) to the gradients, a bucket at a time, and the sum of the losses to m->totals. A bucket
+// leaves for the other ranks, if there are any, while the blocks before it compute.
 static void model_backward(Model *m, float scale, int B, int T) {
     const Config *c = &m->padded;
+    Zero *z = &m->zero;
     int C = c->C, L = c->L;
     size_t N = (size_t)B*T;
     Gpu *g = m->gpu;
     real *dx = m->dx, *dbranch = m->dx_branch;
-    classifier_backward(dbranch, tensor_at(m->grads, c, WTE), m->loss, m->lse, m->logits, m->lnf,
-                        tensor_at(m->params, c, WTE), m->batch.targets, scale,
+    real *embeddings = params_of(m, 0, L), *norm = params_of(m, 1 + L, -1);
+    float *dembeddings = zero_grads(z, 0), *dnorm = zero_grads(z, 1 + L);
+    classifier_backward(dbranch, tensor_in(dembeddings, c, WTE), m->loss, m->lse, m->logits, m->lnf,
+                        tensor_in(embeddings, c, WTE), m->batch.targets, scale,
                         N, m->logit_rows, C, m->c.V, c->V, g);
     sum_kernel<float><<<1, 1024, 0, g->stream>>>(&m->totals->loss, m->loss, N, ADD);
     LAUNCH_CHECK();
-    layernorm_backward(dx, tensor_at(m->grads, c, LNF_GAIN), tensor_at(m->grads, c, LNF_BIAS), NULL,
+    layernorm_backward(dx, tensor_in(dnorm, c, LNF_GAIN), tensor_in(dnorm, c, LNF_BIAS), NULL,
                        dbranch, m->acts[L - 1].x_out, m->lnf_mean, m->lnf_rstd,
-                       tensor_at(m->params, c, LNF_GAIN), N, C, g);
+                       tensor_in(norm, c, LNF_GAIN), N, C, g);
+    zero_grads_done(z, 1 + L);
     for (int l = L - 1; l >= 0; l--) {
+        Block<real> w = block_in(params_of(m, 1 + l, l > 0 ? l : -1), c);
         const real *x = l > 0 ? m->acts[l - 1].x_out : m->x_in;
         if (m->recompute == RECOMPUTE_BLOCK && l < L - 1) {  // the last block's are still there
             Norm n = norm_before(m, l);
             layernorm_forward(n.out, n.mean, n.rstd, x, n.gain, n.bias, N, C, g->stream);
-            block_forward(m, l, x, B, T, 0);
+            block_forward(m, l, w, x, B, T, 0);
         }
-        block_backward(m, l, x, B, T);
+        block_backward(m, l, w, x, B, T);
+        zero_grads_done(z, 1 + l);
     }
     int words = model_sort_batch(m, N);
-    embedding_backward(tensor_at(m->grads, c, WTE), tensor_at(m->grads, c, WPE), dx,
+    embedding_backward(tensor_in(dembeddings, c, WTE), tensor_in(dembeddings, c, WPE), dx,
                        m->batch.inputs, m->batch.order, m->batch.begin, words, B, T, C, g->stream);
+    zero_grads_done(z, 0);
 }
 
 // =================================================================================================
@@ -2059,8 +2170,8 @@ static void model_backward(Model *m, float scale, int B, int T) {
 // =================================================================================================
 
 static void gradients_zero(Model *m) {
-    size_t bytes = gpt2_n_params(&m->padded) * sizeof *m->grads;
-    CUDA_CHECK(cudaMemsetAsync(m->grads, 0, bytes, m->gpu->stream));
+    size_t bytes = zero_grads_count(&m->zero) * sizeof(float);
+    CUDA_CHECK(cudaMemsetAsync(m->zero.grads, 0, bytes, m->gpu->stream));
     CUDA_CHECK(cudaMemsetAsync(m->totals, 0, sizeof *m->totals, m->gpu->stream));
 }
 
@@ -2070,66 +2181,262 @@ __global__ void norm_kernel(double *partials, const float *grads, const Chunk *c
     double sum = 0.0;
     for (int i = threadIdx.x*PACK; i < chunk.count; i += blockDim.x*PACK) {
         float g[PACK];
-        load(g, grads + chunk.begin + i);
+        load(g, grads + chunk.grad + i);
         for (int k = 0; k < PACK; k++) sum += (double)g[k] * g[k];
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-// The global norm: the length of all gradients taken as one vector. Here the CPU waits for the GPU;
-// m->host_totals then holds the sum of the update's losses as well.
-static double gradients_norm(Model *m) {
+// The sum of the squares of this rank's gradients, to m->totals. Each chunk has a sum of its own.
+static void gradients_squares(Model *m) {
     cudaStream_t stream = m->gpu->stream;
-    norm_kernel<<<m->n_chunks, 256, 0, stream>>>(m->norm_partials, m->grads, m->chunks);
+    if (m->n_chunks > 0)
+        norm_kernel<<<m->n_chunks, 256, 0, stream>>>(m->norm_partials, m->zero.grads, m->chunks);
     LAUNCH_CHECK();
     sum_kernel<double><<<1, 1024, 0, stream>>>(&m->totals->norm_squared, m->norm_partials,
                                                m->n_chunks, WRITE);
     LAUNCH_CHECK();
-    CUDA_CHECK(cudaMemcpyAsync(m->host_totals, m->totals, sizeof *m->totals, cudaMemcpyDeviceToHost,
-                               stream));
+}
+
+// The totals of `ranks` ranks, all that there are or this one alone, come to m->host_totals. Here
+// the CPU waits for the GPU.
+static void totals_fetch(Model *m, int ranks) {
+    Zero *z = &m->zero;
+    Totals *totals = ranks > 1 ? m->all_totals : m->totals;
+    if (ranks > 1)
+        comm_wait(z->comm, comm_collect_there(z->comm, totals, m->totals, sizeof *totals));
+    CUDA_CHECK(cudaMemcpyAsync(m->host_totals, totals, ranks * sizeof *totals,
+                               cudaMemcpyDeviceToHost, m->gpu->stream));
     gpu_wait(m->gpu);
-    return sqrt(m->host_totals->norm_squared);
 }
 
 typedef struct { float lr, beta1, beta2, eps, weight_decay; } AdamW;
 
 // One AdamW update of all parameters (Loshchilov and Hutter 2019, arXiv 1711.05101, algorithm 2).
 // Block i owns chunk i. g is scaled on the way, for clipping; to_m and to_v correct the moments'
-// start at 0. `rounded` is what layers will read, the master itself where that is what they read.
+// start at 0. `rounded` is what layers will read, the master itself where that is what they read;
+// else masters lie as moments do.
 __global__ void adamw_kernel(float *p, real *rounded, float *m, float *v, const float *g,
                              const Chunk *chunks, float g_scale, AdamW o, float to_m, float to_v) {
     Chunk chunk = chunks[blockIdx.x];
     float decay = chunk.decays ? o.weight_decay : 0.0f;
     for (int i = threadIdx.x*PACK; i < chunk.count; i += blockDim.x*PACK) {
-        size_t at = chunk.begin + i;
+        size_t at = chunk.moment + i, master = sizeof(real) < sizeof(float) ? at : chunk.param + i;
         float pi[PACK], mi[PACK], vi[PACK], gi[PACK];
-        load(pi, p + at);
+        load(pi, p + master);
         load(mi, m + at);
         load(vi, v + at);
-        load(gi, g + at);
+        load(gi, g + chunk.grad + i);
         for (int k = 0; k < PACK; k++) {
             gi[k] *= g_scale;
             mi[k] = o.beta1 * mi[k] + (1.0f - o.beta1) * gi[k];
             vi[k] = o.beta2 * vi[k] + (1.0f - o.beta2) * gi[k] * gi[k];
             pi[k] -= o.lr * (mi[k]*to_m / (sqrtf(vi[k]*to_v) + o.eps) + decay * pi[k]);
         }
-        store(p + at, pi);
+        store(p + master, pi);
         store(m + at, mi);
         store(v + at, vi);
-        if ((void *)rounded != (void *)p) store(rounded + at, pi);
+        if ((void *)rounded != (void *)p) store(rounded + chunk.param + i, pi);
     }
 }
 
-// Updates every tensor, in one launch; matrices decay, gains and biases do not. `step` counts
-// from 1.
+// Updates every tensor, as far as it is this rank's, in one launch; matrices decay, gains and
+// biases do not. `step` counts from 1.
 static void model_update(Model *m, AdamW o, float g_scale, int64_t step) {
     float to_m = (float)(1.0 / (1.0 - pow(o.beta1, (double)step)));
     float to_v = (float)(1.0 / (1.0 - pow(o.beta2, (double)step)));
-    adamw_kernel<<<m->n_chunks, 256, 0, m->gpu->stream>>>(
-        m->masters, m->params, m->adam_m, m->adam_v, m->grads, m->chunks, g_scale, o, to_m, to_v);
+    if (m->n_chunks > 0)
+        adamw_kernel<<<m->n_chunks, 256, 0, m->gpu->stream>>>(
+            m->masters, m->params, m->adam_m, m->adam_v, m->zero.grads, m->chunks, g_scale, o, to_m,
+            to_v);
+    LAUNCH_CHECK();
+    zero_updated(&m->zero);
+}
+
+// ---- DiLoCo: workers that rarely talk (Douillard et al. 2023, arXiv 2311.08105, algorithm 1) ----
+//
+// Each worker makes H updates of its own and keeps its moments to itself. Then all take the mean of
+// how far they have come as if it were one gradient, at the parameters they began the round with:
+//     delta = mean(outer - p)    momentum = mu momentum + delta
+//     p = outer = outer - lr (delta + mu momentum)          Nesterov's rule, as PyTorch's SGD
+
+// The first round begins at the parameters as they are.
+static void outer_begin(Model *m) {
+    size_t bytes = gpt2_n_params(&m->padded) * sizeof(float);
+    CUDA_CHECK(cudaMemcpyAsync(m->outer_params, m->masters, bytes, cudaMemcpyDeviceToDevice,
+                               m->gpu->stream));
+}
+
+// delta = outer - p. Here and below thread i owns pack i.
+__global__ void outer_difference_kernel(float *delta, const float *outer, const float *p,
+                                        size_t n) {
+    size_t i = thread_in_grid() * PACK;
+    if (i >= n) return;
+    float x[PACK], y[PACK];
+    load(x, outer + i);
+    load(y, p + i);
+    for (int k = 0; k < PACK; k++) x[k] -= y[k];
+    store(delta + i, x);
+}
+
+__global__ void outer_update_kernel(float *p, real *rounded, float *outer, float *momentum,
+                                    const float *delta, float lr, float mu, size_t n) {
+    size_t i = thread_in_grid() * PACK;
+    if (i >= n) return;
+    float x[PACK], v[PACK], d[PACK];
+    load(x, outer + i);
+    load(v, momentum + i);
+    load(d, delta + i);
+    for (int k = 0; k < PACK; k++) {
+        v[k] = mu * v[k] + d[k];
+        x[k] -= lr * (d[k] + mu * v[k]);
+    }
+    store(momentum + i, v);
+    store(outer + i, x);
+    store(p + i, x);
+    if ((void *)rounded != (void *)p) store(rounded + i, x);
+}
+
+// Ends a round. The gradients, which have been used, make room for the differences.
+static void model_outer_update(Model *m, float lr, float mu) {
+    Zero *z = &m->zero;
+    cudaStream_t stream = m->gpu->stream;
+    float *delta = z->grads;
+    size_t n = gpt2_n_params(&m->padded);
+    outer_difference_kernel<<<blocks_for(n, 256*PACK), 256, 0, stream>>>(delta, m->outer_params,
+                                                                         m->masters, n);
+    LAUNCH_CHECK();
+    for (int b = 0; b < gpt2_n_buckets(&m->c); b++) {
+        Range r = gpt2_bucket(&z->c, b);
+        z->arrives[b] = comm_mean(z->comm, delta + r.begin, r.count, z->type);
+    }
+    for (int b = 0; b < gpt2_n_buckets(&m->c); b++) {
+        Range r = gpt2_bucket(&z->c, b);
+        comm_wait(z->comm, z->arrives[b]);
+        outer_update_kernel<<<blocks_for(r.count, 256*PACK), 256, 0, stream>>>(
+            m->masters + r.begin, m->params + r.begin, m->outer_params + r.begin,
+            m->outer_momentum + r.begin, delta + r.begin, lr, mu, r.count);
+        LAUNCH_CHECK();
+    }
+}
+
+// ---- numbers that other ranks have sent: what dev/lib/comm.h asks of a GPU ----
+
+// W numbers side by side, T a float or the 16 bits of a bf16: a thread's share. It is moved 16
+// bytes at a time where it begins at a multiple of 16. The last numbers of a buffer go one by one,
+// and all of them where buffers begin anywhere else.
+template <class T, int W> struct alignas(W == 1 ? sizeof(T) : 16) Share { T x[W]; };
+
+__device__ inline float widen(float x) { return x; }
+__device__ inline float widen(uint16_t x) { return bf16_widen(x); }
+
+typedef struct { const void *x[COMM_MAX_RANKS]; } Terms;
+
+// out = scale * (the sum of so many terms), or += that: thread i owns share i. It adds up as
+// tree_sum of comm.h does, and gives the same bits. Loops over levels are unrolled, so that these
+// stay in registers.
+template <class T, int W>
+__global__ void tree_sum_kernel(float *out, Terms from, int terms, float scale, CommMode mode,
+                                size_t n) {
+    enum { LEVELS = 9 };
+    static_assert(1 << (LEVELS - 1) >= COMM_MAX_RANKS, "a level for each bit of the count");
+    size_t i = thread_in_grid();
+    if (i*W >= n) return;
+    float levels[LEVELS][W] = {}, sum[W] = {};
+    for (int k = 0; k < terms; k++) {
+        Share<T, W> term = ((const Share<T, W> *)from.x[k])[i];
+        for (int w = 0; w < W; w++) sum[w] = widen(term.x[w]);
+        int level = tree_level((uint64_t)k);
+        #pragma unroll
+        for (int l = 0; l < LEVELS; l++) {
+            if (l < level) for (int w = 0; w < W; w++) sum[w] = levels[l][w] + sum[w];
+            if (l == level) for (int w = 0; w < W; w++) levels[l][w] = sum[w];
+        }
+    }
+    int merged = tree_level((uint64_t)terms - 1);        // the last one is in `sum`
+    #pragma unroll
+    for (int l = 1; l < LEVELS; l++)
+        if (l > merged && terms >> l & 1)
+            for (int w = 0; w < W; w++) sum[w] = levels[l][w] + sum[w];
+    Share<float, W> *to = (Share<float, W> *)out + i, result = {};
+    if (mode == COMM_ADD) result = *to;
+    for (int w = 0; w < W; w++)
+        result.x[w] = mode == COMM_ADD ? result.x[w] + scale*sum[w] : scale*sum[w];
+    *to = result;
+}
+
+// All shares of W numbers that n hold.
+template <class T, int W>
+static void tree_sum_launch(float *out, Terms from, int terms, float scale, CommMode mode, size_t n,
+                            cudaStream_t stream) {
+    if (n < W) return;
+    tree_sum_kernel<T, W><<<blocks_for(n / W, 256), 256, 0, stream>>>(out, from, terms, scale, mode,
+                                                                      n / W * W);
     LAUNCH_CHECK();
 }
+
+static bool begins_a_pack(const void *p) { return (uintptr_t)p % 16 == 0; }
+
+template <class T>
+static void tree_sum_of(float *out, const void *const *x, int terms, float scale, CommMode mode,
+                        size_t n, cudaStream_t stream) {
+    Terms from, rest;
+    bool packs = begins_a_pack(out);
+    for (int k = 0; k < terms; k++) packs = packs && begins_a_pack(x[k]);
+    enum { W = 16 / sizeof(T) };
+    size_t begin = packs ? n / W * W : 0;
+    for (int k = 0; k < terms; k++) {
+        from.x[k] = x[k];
+        rest.x[k] = (const T *)x[k] + begin;
+    }
+    tree_sum_launch<T, W>(out, from, terms, scale, mode, begin, stream);
+    tree_sum_launch<T, 1>(out + begin, rest, terms, scale, mode, n - begin, stream);
+}
+
+// The GPU's tree_sum.
+static void workers_sum(float *out, const void *const *x, int terms, float scale, CommType type,
+                        CommMode mode, size_t n, cudaStream_t stream) {
+    if (type == COMM_FP32) tree_sum_of<float>(out, x, terms, scale, mode, n, stream);
+    else tree_sum_of<uint16_t>(out, x, terms, scale, mode, n, stream);
+}
+
+__device__ inline void convert(float *to, uint16_t from) { *to = bf16_widen(from); }
+__device__ inline void convert(uint16_t *to, float from) { *to = bf16_narrow(from); }
+
+// Thread i owns share i.
+template <class To, class From, int W>
+__global__ void convert_kernel(To *out, const From *x, size_t n) {
+    size_t i = thread_in_grid();
+    if (i*W >= n) return;
+    Share<From, W> from = ((const Share<From, W> *)x)[i];
+    Share<To, W> to;
+    for (int w = 0; w < W; w++) convert(&to.x[w], from.x[w]);
+    ((Share<To, W> *)out)[i] = to;
+}
+
+template <class To, class From>
+static void convert_all(To *out, const From *x, size_t n, cudaStream_t stream) {
+    size_t packs = begins_a_pack(out) && begins_a_pack(x) ? n / 8 : 0, rest = n - 8*packs;
+    if (packs > 0) {
+        convert_kernel<To, From, 8><<<blocks_for(packs, 256), 256, 0, stream>>>(out, x, 8*packs);
+        LAUNCH_CHECK();
+    }
+    if (rest > 0) {
+        convert_kernel<To, From, 1><<<blocks_for(rest, 256), 256, 0, stream>>>(out + 8*packs,
+                                                                               x + 8*packs, rest);
+        LAUNCH_CHECK();
+    }
+}
+
+static void workers_narrow(uint16_t *out, const float *x, size_t n, cudaStream_t stream) {
+    convert_all(out, x, n, stream);
+}
+static void workers_widen(float *out, const uint16_t *x, size_t n, cudaStream_t stream) {
+    convert_all(out, x, n, stream);
+}
+
+static const CommMath workers_math = { workers_sum, workers_narrow, workers_widen };
 
 // =================================================================================================
 // Evaluation
@@ -2142,26 +2449,54 @@ typedef struct {
 } Eval;
 
 // The loss over the first `tokens` tokens of the validation split, in whole windows, at least one.
-// The same tokens for every setting; parameters and gradients are left alone.
+// The same tokens for every setting; parameters and gradients are left alone. The ranks take turns,
+// max_B windows each; one that is left without takes the first again, since at ZeRO's stage 3 the
+// others need its slices, and does not count it.
 //   inputs, targets: scratch, (max_B,T)
 static bool evaluate(Eval *e, Model *m, const Loader *val, const Floor *f, int *inputs,
                      int *targets, size_t tokens, Error *err) {
     size_t T = val->T, windows = tokens == 0 ? val->n_windows : (tokens + T - 1) / T;
     windows = min_size(windows, val->n_windows);
+    size_t turn = (size_t)m->zero.size * m->max_B, own = (size_t)m->zero.rank * m->max_B;
     memset(e, 0, sizeof *e);
-    for (size_t w = 0; w < windows; w += m->max_B) {
-        size_t B = min_size(m->max_B, windows - w);
+    for (size_t w = own; w < windows + own; w += turn) {
+        bool counts = w < windows;
+        size_t first = counts ? w : 0, B = min_size(m->max_B, windows - first);
         for (size_t b = 0; b < B; b++)
-            if (!loader_window(val, w + b, inputs + b*T, targets + b*T, err)) return false;
+            if (!loader_window(val, first + b, inputs + b*T, targets + b*T, err)) return false;
         model_send_batch(m, inputs, targets, B*T);
         model_forward(m, (int)B, (int)T, 0);
-        e->loss += model_loss(m, B*T);
-        for (size_t b = 0; f->known && b < B; b++)
-            floor_score_window(&e->whole, f, val, w + b, m->host_loss + b*T);
+        double loss = model_loss(m, B*T);
+        if (counts) e->loss += loss;
+        for (size_t b = 0; counts && f->known && b < B; b++)
+            floor_score_window(&e->whole, f, val, first + b, m->host_loss + b*T);
     }
+    double sums[] = { e->loss, e->whole.loss, e->whole.floor, (double)e->whole.tokens };
+    comm_add(m->zero.comm, sums, 4);
+    e->loss = sums[0];
+    e->whole.loss = sums[1];
+    e->whole.floor = sums[2];
+    e->whole.tokens = (size_t)sums[3];
     e->tokens = windows * T;
     e->loss = fabs(e->loss / (double)e->tokens);
     return true;
+}
+
+// Answers HellaSwag's examples first ... first+count-1, max_B rows at a time, and adds them to the
+// score; see dev/lib/hellaswag.h.
+//   inputs, targets: scratch, (max_B,max_T)
+static void hellaswag_evaluate(HellaSwagScore *score, Model *m, const HellaSwag *h, size_t first,
+                               size_t count, int *inputs, int *targets) {
+    size_t end = ENDINGS * (first + count);
+    for (size_t row = ENDINGS * first; row < end; row += m->max_B) {
+        size_t B = min_size(m->max_B, end - row);
+        int T = hellaswag_batch(inputs, targets, h, row, B, m->max_T);
+        model_send_batch(m, inputs, targets, B*T);
+        model_forward(m, (int)B, T, 0);
+        model_loss(m, B*T);
+        hellaswag_keep(h, m->host_loss, row, B, T);
+    }
+    hellaswag_score(score, h, first, count);
 }
 
 // =================================================================================================
@@ -2216,7 +2551,7 @@ static const float *next_logits(Model *m, int t) {
     Gpu *g = m->gpu;
     size_t C = m->c.C, V = m->padded.V;
     matmul(m->next_logits, V, rows_of(m->lnf + t*C, C),
-           transpose_of(tensor_at(m->params, &m->padded, WTE), C), plain, 1, V, C, WRITE, g);
+           transpose_of(params_of(m, 0, -1), C), plain, 1, V, C, WRITE, g);
     CUDA_CHECK(cudaMemcpyAsync(m->host_logits, m->next_logits, V * sizeof *m->next_logits,
                                cudaMemcpyDeviceToHost, g->stream));
     gpu_wait(g);
@@ -2257,9 +2592,20 @@ static void generate(Model *m, const Tokenizer *tok, const Sampler *s, Rng *rng,
 // Training loop
 // =================================================================================================
 
+// Where an update's time goes, and what it sends to other ranks.
+typedef struct {
+    double seconds, data, compute, comm, optimizer;      // comm: waiting alone, nothing else to do
+    double busy;                       // seconds that data was on its way, waited for or not
+    uint64_t bytes_sent, updates;
+} Costs;
+
+// The moments of an update, on the GPU.
+typedef enum { COMPUTED, NORM_KNOWN, ALL_KNOWN, UPDATED, N_MOMENTS } UpdateMoment;
+
 // All that a run holds.
 typedef struct {
     TrainOptions o;
+    Comm comm;                         // the other ranks; rank 0 alone prints, logs and saves
     Gpu gpu;
     Model model;
     Tokenizer tokenizer;               // vocab_size is 0 when there is none
@@ -2267,6 +2613,7 @@ typedef struct {
     size_t tokenizer_bytes;
     Loader train, val;
     Floor floor;
+    HellaSwag hellaswag;               // n is 0 when there is none
     LrSchedule lr;
     RunLength length;
     Log log;
@@ -2274,7 +2621,7 @@ typedef struct {
     Sampler sampler;
     int T;
     int *inputs, *targets;             // (micro_batch,T)
-    cudaEvent_t computed, updated;     // moments of an update on the GPU
+    cudaEvent_t moments[N_MOMENTS];
     int *text;                         // (T+1) what generation writes
     double peak_flops;                 // of this GPU, measured
     uint64_t step, tokens;             // updates made, tokens seen
@@ -2284,6 +2631,8 @@ typedef struct {
     int64_t saved_step;                // of the newest checkpoint; -1 before the first
     Json saved;                        // state.json of the run that is resumed; texts point into it
     double seconds, shown_at;          // since the start; when the last line was shown
+    int stopping;                      // the signal that ends the run, once all ranks know of it
+    Costs costs;                       // of all updates of this sitting
 } Run;
 
 enum { MAX_SKIPPED_IN_A_ROW = 100 };
@@ -2291,11 +2640,11 @@ enum { MAX_SKIPPED_IN_A_ROW = 100 };
 // What one update was like.
 typedef struct {
     double loss, lr, grad_norm;
-    double seconds, seconds_data, seconds_compute, seconds_optimizer;
+    Costs costs;
 } Step;
 
-// Set by Ctrl-C, SIGTERM and a closed terminal: the loop ends after the current update. A second
-// Ctrl-C kills.
+// Set by Ctrl-C, SIGTERM, SIGUSR1 and a closed terminal: the loop ends after the current update. A
+// second Ctrl-C kills.
 static volatile sig_atomic_t stop_signal;
 
 static void on_stop_signal(int signal_number) { stop_signal = signal_number; }
@@ -2308,6 +2657,7 @@ static void catch_stop_signals(void) {
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGHUP, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL); // mpirun and Slurm pass this one on, and kill at others
     signal(SIGPIPE, SIG_IGN);          // whoever reads our output may go: the run is worth more
     signal(SIGXFSZ, SIG_IGN);          // a file-size limit is an error of write(), not the end
 }
@@ -2317,8 +2667,36 @@ static void log_line_end(Run *r) {
     Error err, closing;
     if (log_end(&r->log, &err)) return;
     if (r->o.on_save_error == SAVE_ERROR_STOP) die("%s", err.text);
-    fprintf(stderr, PROGRAM ": %s; going on without a log\n", err.text);
+    warn("%s; going on without a log", err.text);
     log_close(&r->log, &closing);
+}
+
+// What a rank keeps from one update to the next, and what passes through, in bytes. The masters
+// are parameters.
+typedef struct { size_t params, grads, moments, passing; } RankMemory;
+
+static RankMemory rank_memory(const Model *m) {
+    const Zero *z = &m->zero;
+    size_t n = gpt2_n_params(&z->c), fp32 = sizeof(float);
+    bool masters = (void *)m->params != (void *)m->masters;
+    RankMemory bytes = { zero_params_count(z) * sizeof(real), zero_grads_count(z) * fp32,
+                         2*zero_moments_count(z) * fp32, 0 };
+    if (masters) bytes.params += zero_moments_count(z) * fp32;
+    if (z->n_levels > 1) bytes.grads += (size_t)(z->n_levels - 1) * n * fp32;
+    if (z->apart) bytes.moments += 2*n * fp32;
+    for (int i = 0; i < ZERO_SLOTS; i++)
+        bytes.passing += zero_slot_count(z, i) * ((z->stage == 3 ? sizeof(real) : 0)
+                                                  + (z->stage >= 2 ? fp32 : 0));
+    if (z->size > 1) bytes.passing += COMM_SCRATCH + COMM_SCRATCH / 2;
+    return bytes;
+}
+
+static void log_memory(Run *r) {
+    RankMemory bytes = rank_memory(&r->model);
+    log_int(&r->log, "bytes_params", (int64_t)bytes.params);
+    log_int(&r->log, "bytes_grads", (int64_t)bytes.grads);
+    log_int(&r->log, "bytes_moments", (int64_t)bytes.moments);
+    log_int(&r->log, "bytes_passing", (int64_t)bytes.passing);
 }
 
 static void log_start(Run *r) {
@@ -2333,14 +2711,22 @@ static void log_start(Run *r) {
     log_int(&r->log, "vocab", m->c.V);
     log_int(&r->log, "T", r->T);
     log_int(&r->log, "threads_used", thread_count());
+    log_int(&r->log, "ranks", r->comm.size);
+    log_int(&r->log, "machines", r->comm.hosts);
+    log_memory(r);
+    log_text(&r->log, "precision", REAL_NAME);
     log_num(&r->log, "peak_flops", r->peak_flops);
     log_num(&r->log, "flops_per_token", gpt2_flops_per_token(&m->c, r->T));
     log_num(&r->log, "floor", r->floor.known ? r->floor.nats / (double)r->floor.tokens : NAN);
     log_line_end(r);
 }
 
+// NCCL's bus bandwidth: what a rank sends in the time that data is on its way.
+static double bus_gb_per_s(const Costs *k) { return 1e-9 * (double)k->bytes_sent / k->busy; }
+
 static void log_step(Run *r, const Step *s) {
-    double tok_per_s = (double)r->o.batch_tokens / s->seconds;
+    const Costs *k = &s->costs;
+    double tok_per_s = (double)r->o.batch_tokens / k->seconds;
     bool skipped = !isfinite(s->grad_norm);
     log_begin(&r->log, skipped ? "skip" : "step");
     log_int(&r->log, "step", (int64_t)r->step);
@@ -2350,13 +2736,16 @@ static void log_step(Run *r, const Step *s) {
     log_num(&r->log, "lr", s->lr);
     log_num(&r->log, "grad_norm", s->grad_norm);
     log_int(&r->log, "batch_tokens", r->o.batch_tokens);
-    log_num(&r->log, "seconds", s->seconds);
-    log_num(&r->log, "seconds_data", s->seconds_data);
-    log_num(&r->log, "seconds_compute", s->seconds_compute);
-    log_num(&r->log, "seconds_comm", 0.0);
-    log_num(&r->log, "seconds_optimizer", s->seconds_optimizer);
+    log_num(&r->log, "seconds", k->seconds);
+    log_num(&r->log, "seconds_data", k->data);
+    log_num(&r->log, "seconds_compute", k->compute);
+    log_num(&r->log, "seconds_comm", k->comm);
+    log_num(&r->log, "seconds_optimizer", k->optimizer);
+    if (r->comm.size > 1) log_int(&r->log, "bytes_sent", (int64_t)k->bytes_sent);
+    if (r->comm.size > 1) log_num(&r->log, "bus_gb_per_s", bus_gb_per_s(k));
     log_num(&r->log, "tok_per_s", tok_per_s);
-    log_num(&r->log, "mfu", tok_per_s * gpt2_flops_per_token(&r->model.c, r->T) / r->peak_flops);
+    log_num(&r->log, "mfu", tok_per_s * gpt2_flops_per_token(&r->model.c, r->T)
+                            / (r->peak_flops * r->comm.size));
     if (skipped) log_int(&r->log, "skipped", r->skipped);
     log_line_end(r);
 }
@@ -2379,7 +2768,7 @@ static void show_step(Run *r, const Step *s, bool last) {
         snprintf(floor, sizeof floor, "  floor %.3f", r->floor.nats / (double)r->floor.tokens);
     snprintf(line, sizeof line, "step %5llu%s  loss %.3f%s  norm %5.2f  %s tok/s  %s left",
              (unsigned long long)r->step, of, s->loss, floor, s->grad_norm,
-             count_text((double)r->o.batch_tokens / s->seconds).text,
+             count_text((double)r->o.batch_tokens / s->costs.seconds).text,
              duration_text(r->seconds / part * (1.0 - part)).text);
     if (terminal) printf("\r%.*s\033[K", terminal_columns() - 1, line);   // wrapped, it would stay
     else printf("%s\n", line);
@@ -2416,9 +2805,75 @@ static double evaluate_and_log(Run *r) {
     return e.loss;
 }
 
-// Lets the model write from the beginning of a text.
+// How far HellaSwag has come, and what is left, as show_step does it.
+static void show_hellaswag_progress(Run *r, size_t done, double seconds, double *shown_at) {
+    bool terminal = isatty(STDOUT_FILENO);
+    size_t n = r->hellaswag.n;
+    if (done == n || seconds - *shown_at < (terminal ? 0.1 : 10.0)) return;
+    *shown_at = seconds;
+    char line[128];
+    snprintf(line, sizeof line, "hellaswag  %zu of %zu examples  %s left", done, n,
+             duration_text(seconds / (double)done * (double)(n - done)).text);
+    if (terminal) printf("\r%.*s\033[K", terminal_columns() - 1, line);
+    else printf("%s\n", line);
+    fflush(stdout);
+}
+
+// Answers the next examples from `done` on, `part` on each rank; one that is left without answers
+// others once more, since at ZeRO's stage 3 all must take part, and does not count them. A signal
+// to any rank ends the run.
+static void hellaswag_turn(Run *r, HellaSwagScore *score, size_t done, size_t part) {
+    const HellaSwag *h = &r->hellaswag;
+    HellaSwagScore own = { 0, 0, 0 };
+    size_t first = done + (size_t)r->comm.rank*part;
+    bool counts = first < h->n;
+    if (!counts) first = 0;
+    hellaswag_evaluate(&own, &r->model, h, first, min_size(part, h->n - first), r->inputs,
+                       r->targets);
+    double sums[] = { (double)own.examples, (double)own.correct, (double)own.correct_norm, 0.0 };
+    for (int i = 0; i < 3; i++) if (!counts) sums[i] = 0.0;
+    sums[3] = stop_signal ? 1.0 : 0.0;
+    comm_add(&r->comm, sums, 4);
+    score->examples += (size_t)sums[0];
+    score->correct += (size_t)sums[1];
+    score->correct_norm += (size_t)sums[2];
+    if (sums[3] > 0.0) r->stopping = stop_signal ? stop_signal : SIGTERM;
+}
+
+// Answers HellaSwag, logs and shows how well. Ctrl-C ends it with no result.
+static void hellaswag_and_log(Run *r) {
+    const HellaSwag *h = &r->hellaswag;
+    HellaSwagScore s = { 0, 0, 0 };
+    size_t B = (size_t)r->o.micro_batch, part = B < ENDINGS ? 1 : B / ENDINGS;   // fills a batch
+    double start = seconds_now(), shown_at = 0.0, seconds = 0.0;
+    while (s.examples < h->n && !r->stopping) {
+        hellaswag_turn(r, &s, s.examples, part);
+        seconds = seconds_now() - start;
+        show_hellaswag_progress(r, s.examples, seconds, &shown_at);
+    }
+    printf("%shellaswag  ", isatty(STDOUT_FILENO) ? "\r\033[K" : "");
+    if (s.examples < h->n) {
+        printf("stopped after %zu of %zu examples\n", s.examples, h->n);
+        return;
+    }
+    double acc = (double)s.correct / (double)h->n, acc_norm = (double)s.correct_norm / (double)h->n;
+    printf("acc_norm %.4f of %zu examples (%s)\n", acc_norm, h->n, duration_text(seconds).text);
+    fflush(stdout);
+    log_begin(&r->log, "hellaswag");
+    log_int(&r->log, "step", (int64_t)r->step);
+    log_int(&r->log, "tokens", (int64_t)r->tokens);
+    log_int(&r->log, "examples", (int64_t)h->n);
+    log_int(&r->log, "cut", (int64_t)hellaswag_count_cut(h, r->T));
+    log_num(&r->log, "acc", acc);
+    log_num(&r->log, "acc_norm", acc_norm);
+    log_num(&r->log, "seconds", seconds);
+    log_line_end(r);
+}
+
+// Lets the model write from the beginning of a text. At ZeRO's stage 3 every rank must, since each
+// has a part of the model; rank 0 is heard.
 static void show_sample(Run *r) {
-    if (r->tokenizer.vocab_size == 0) return;
+    if (r->tokenizer.vocab_size == 0 || (r->comm.rank > 0 && r->model.zero.stage < 3)) return;
     Rng rng = rng_make((uint64_t)r->o.seed, 1000000 + r->step);
     r->text[0] = r->tokenizer.eot;
     printf("%s--- the model writes ---\n", isatty(STDOUT_FILENO) ? "\r\033[K" : "");
@@ -2426,60 +2881,150 @@ static void show_sample(Run *r) {
     printf("---\n");
 }
 
+// Where the time of the run's updates went, with several ranks.
+static void show_costs(const Run *r) {
+    const Costs *k = &r->costs;
+    if (r->comm.size == 1 || k->updates == 0) return;
+    double ms = 1e3 / (double)k->updates;
+    printf("of %.1f ms an update, %.1f ms waited for the network (it was busy for %.1f); %.3g MB "
+           "sent by a rank, at %.3g GB/s\n", ms * k->seconds, ms * k->comm, ms * k->busy,
+           1e-6 * (double)k->bytes_sent / (double)k->updates, bus_gb_per_s(k));
+}
+
+static void costs_add(Costs *sum, const Costs *k) {
+    sum->seconds += k->seconds;
+    sum->comm += k->comm;
+    sum->busy += k->busy;
+    sum->bytes_sent += k->bytes_sent;
+    sum->updates += k->updates;
+}
+
 // How it ended, and what to do next.
 static void show_end(const Run *r) {
-    if (stop_signal) printf("\nstopped after step %llu\n", (unsigned long long)r->step);
+    show_costs(r);
+    if (r->stopping) printf("\nstopped after step %llu\n", (unsigned long long)r->step);
     if (!r->o.out || r->saved_step < 0) return;
     printf("kept in %s: log.jsonl and %s; next, for example\n", r->o.out,
            latest_name(r->o.out).text);
-    if (stop_signal) printf("  ./" PROGRAM " --resume --out %s\n", r->o.out);
+    if (r->stopping) printf("  ./" PROGRAM " --resume --out %s\n", r->o.out);
     else if (r->tokenizer.vocab_size > 0)
         printf("  ./" PROGRAM " --init %s --generate \"Once upon a time\"\n", r->o.out);
     printf("  scripts/plot.py %s --out loss.png\n", r->o.out);
 }
 
-// One update: micro-batches until the batch is full, then AdamW. An update whose gradient is not
-// finite is skipped: parameters and moments stay as they were. The CPU runs ahead of the GPU, loads
-// and launches while that computes, and waits for it only for the norm and at the end.
-static void train_step(Run *r, Step *s) {
+// This rank's part of the batch, a micro-batch at a time: each forward, backward, and the gradients
+// added up. The ranks take contiguous blocks of the same samples that one rank alone would take.
+// The CPU runs ahead of the GPU, loads and launches while that computes.
+static void accumulate(Run *r, double *seconds_data) {
     Model *m = &r->model;
-    int B = r->o.micro_batch, T = r->T;
-    size_t micro_batches = (size_t)r->o.batch_tokens / ((size_t)B*T);
-    float scale = (float)(1.0 / (double)r->o.batch_tokens);
-    double start = seconds_now();
+    int B = r->o.micro_batch, T = r->T, ranks = r->comm.size;
+    size_t samples = (size_t)(r->o.batch_tokens / T), share;
+    uint64_t first;
+    // The loss is the mean over the batch: of all ranks, unless each makes updates of its own.
+    float scale = (float)(1.0 / (double)(r->o.batch_tokens / (r->o.outer_every ? ranks : 1)));
     Error err;
-    memset(s, 0, sizeof *s);
+    loader_rank_block(&first, &share, r->train.samples, samples, r->comm.rank, ranks);
     gradients_zero(m);
-    for (size_t i = 0; i < micro_batches; i++) {
+    for (size_t i = 0; i < share / B; i++) {
         double before = seconds_now();
-        if (!loader_next(&r->train, B, r->inputs, r->targets, &err)) die("%s", err.text);
-        s->seconds_data += seconds_now() - before;
+        if (!loader_batch(&r->train, first + i*B, B, r->inputs, r->targets, &err))
+            die("%s", err.text);
+        *seconds_data += seconds_now() - before;
+        zero_micro_batch(&m->zero, i, share / B);
         model_send_batch(m, r->inputs, r->targets, (size_t)B*T);
         model_forward(m, B, T, 0);
         model_backward(m, scale, B, T);
     }
-    r->step++;
-    r->tokens += (uint64_t)r->o.batch_tokens;
-    CUDA_CHECK(cudaEventRecord(r->computed, r->gpu.stream));
-    s->grad_norm = fabs(gradients_norm(m));            // x86 gives its NaN a minus
-    s->loss = fabs(m->host_totals->loss / (double)r->o.batch_tokens);
+    r->train.samples += samples;
+    zero_finish_grads(&m->zero);
+}
+
+static void moment_record(const Run *r, UpdateMoment moment) {
+    CUDA_CHECK(cudaEventRecord(r->moments[moment], r->gpu.stream));
+}
+
+static double moments_apart(const Run *r, UpdateMoment begin, UpdateMoment end) {
+    return gpu_seconds(r->moments[begin], r->moments[end]);
+}
+
+// The loss and the gradient's norm over all ranks, and whether one of them was told to stop.
+// Workers that rarely talk have their own until a round is over. The one wait of the CPU before the
+// update.
+static void combine(Run *r, Step *s, bool round_over) {
+    Model *m = &r->model;
+    const Totals *all = m->host_totals;
+    bool apart = r->o.outer_every > 0;
+    int ranks = !apart || round_over ? r->comm.size : 1;
+    if (stop_signal)
+        CUDA_CHECK(cudaMemsetAsync(&m->totals->stopping, 1, sizeof all->stopping, r->gpu.stream));
+    gradients_squares(m);
+    moment_record(r, NORM_KNOWN);
+    totals_fetch(m, ranks);
+    moment_record(r, ALL_KNOWN);
+    double loss = 0.0, squares = 0.0, tokens = (double)r->o.batch_tokens;
+    for (int i = 0; i < ranks; i++) {
+        loss += all[i].loss;
+        squares += all[i].norm_squared;
+        if (all[i].stopping && (!apart || round_over))
+            r->stopping = stop_signal ? stop_signal : SIGTERM;
+    }
+    if (m->zero.stage == 0) squares = all[ranks > 1 ? r->comm.rank : 0].norm_squared;
+    if (apart && !round_over) tokens /= r->comm.size;
+    s->loss = fabs(loss / tokens);                     // x86 gives its NaN a minus
+    s->grad_norm = fabs(sqrt(squares));
+}
+
+// AdamW, unless the gradient is not finite: then parameters and moments stay as they were.
+static void update(Run *r, Step *s) {
     s->lr = lr_at(&r->lr, r->tokens);
     if (isfinite(s->grad_norm)) {
         bool too_long = r->o.clip > 0.0 && s->grad_norm > r->o.clip;
         AdamW adamw = { (float)s->lr, (float)r->o.beta1, (float)r->o.beta2, 1e-8f,
                         (float)r->o.weight_decay };
-        model_update(m, adamw, too_long ? (float)(r->o.clip / s->grad_norm) : 1.0f,
+        model_update(&r->model, adamw, too_long ? (float)(r->o.clip / s->grad_norm) : 1.0f,
                      ++r->adam_step);
         r->skipped_in_a_row = 0;
     } else {
         r->skipped++;
         r->skipped_in_a_row++;
     }
-    CUDA_CHECK(cudaEventRecord(r->updated, r->gpu.stream));
+}
+
+// After this update the ranks have the same parameters: always, or at the end of a round.
+static bool round_is_over(const Run *r, uint64_t step, uint64_t tokens) {
+    return r->o.outer_every == 0 || step % (uint64_t)r->o.outer_every == 0
+        || run_done(&r->length, step, tokens, NAN);
+}
+
+// One update: micro-batches until the batch is full, then AdamW. The CPU waits for the GPU only for
+// the norm and at the end, and what waiting for the network has cost is asked then.
+static void train_step(Run *r, Step *s) {
+    Comm *c = &r->comm;
+    Costs *k = &s->costs;
+    memset(s, 0, sizeof *s);
+    double start = seconds_now();
+    CommCounters before = comm_counters(c);
+    accumulate(r, &k->data);
+    r->step++;
+    r->tokens += (uint64_t)r->o.batch_tokens;
+    bool round_over = round_is_over(r, r->step, r->tokens);
+    moment_record(r, COMPUTED);
+    combine(r, s, round_over);
+    CommCounters then = comm_counters(c);
+    update(r, s);
+    if (r->o.outer_every && round_over)
+        model_outer_update(&r->model, (float)r->o.outer_lr, (float)r->o.outer_momentum);
+    moment_record(r, UPDATED);
     gpu_wait(&r->gpu);
-    s->seconds = seconds_now() - start;
-    s->seconds_optimizer = gpu_seconds(r->computed, r->updated);
-    s->seconds_compute = s->seconds - s->seconds_data - s->seconds_optimizer;
+    CommCounters after = comm_counters(c);
+    k->seconds = seconds_now() - start;
+    k->comm = after.waited - before.waited;
+    k->optimizer = moments_apart(r, COMPUTED, NORM_KNOWN) + moments_apart(r, ALL_KNOWN, UPDATED)
+                 - (after.waited - then.waited);
+    k->compute = k->seconds - k->data - k->comm - k->optimizer;
+    k->busy = after.busy - before.busy;
+    k->bytes_sent = after.bytes_sent - before.bytes_sent;
+    k->updates = 1;
 }
 
 // The flags of the run as a JSON object, and what the data was; the caller frees it.
@@ -2500,37 +3045,66 @@ static char *options_json(const Run *r) {
     return text;
 }
 
-// What a checkpoint keeps of a Model, bucket by bucket.
+// A bucket of what this rank has whole, or only its slices of, on the GPU, for a checkpoint.
+static float *bucket_whole(Model *m, float *buffer, bool slices, int bucket) {
+    Zero *z = &m->zero;
+    Range r = gpt2_bucket(&z->c, bucket);
+    if (!slices) return buffer + r.begin;
+    comm_wait(z->comm, comm_all_gather(z->comm, m->bucket, buffer + zero_slices_begin(z, bucket),
+                                       r.count, sizeof(float)));
+    return m->bucket;
+}
+
+// Of moments that each worker has of its own: those of one of them, or of all the mean (-1).
+static float *bucket_of_worker(Model *m, const float *moment, int worker, int bucket) {
+    Zero *z = &m->zero;
+    Range r = gpt2_bucket(&z->c, bucket);
+    size_t bytes = r.count * sizeof(float);
+    CUDA_CHECK(cudaMemcpyAsync(m->bucket, moment + r.begin, bytes, cudaMemcpyDeviceToDevice,
+                               m->gpu->stream));
+    comm_wait(z->comm, worker < 0 ? comm_mean(z->comm, m->bucket, r.count, COMM_FP32)
+                                  : comm_broadcast(z->comm, m->bucket, bytes, worker));
+    return m->bucket;
+}
+
+// What a checkpoint keeps of a Model, bucket by bucket; all ranks are asked at the same time.
 static const float *kept_bucket(void *model, Kept what, int worker, int bucket) {
-    const Model *m = (const Model *)model;
-    const float *flat = what == KEPT_WEIGHTS ? m->masters : what == KEPT_EXP_AVG ? m->adam_m
-                                                                                 : m->adam_v;
-    assert(what <= KEPT_EXP_AVG_SQ && worker < 0);
-    bucket_copy(m->host_bucket, flat, bucket, m, cudaMemcpyDeviceToHost);
+    Model *m = (Model *)model;
+    const Zero *z = &m->zero;
+    float *moment = what == KEPT_EXP_AVG ? m->adam_m : m->adam_v, *whole;
+    Slice all = { 0, gpt2_bucket(&z->c, bucket).count };
+    if (what == KEPT_WEIGHTS) whole = bucket_whole(m, m->masters, masters_are_slices(z), bucket);
+    else if (what == KEPT_OUTER_MOMENTUM) whole = bucket_whole(m, m->outer_momentum, false, bucket);
+    else if (z->apart && z->size > 1) whole = bucket_of_worker(m, moment, worker, bucket);
+    else whole = bucket_whole(m, moment, z->stage >= 1, bucket);
+    if (z->rank == 0)
+        bucket_copy(whole, m->host_bucket, bucket, all, m, cudaMemcpyDeviceToHost);
     return m->host_bucket;
 }
 
-// Saves a checkpoint in --out. Returns false when it could not, and the run is to go on without.
+// Rank 0 saves a checkpoint in --out, and the others hand it what they keep. Returns false when it
+// could not, and the run is to go on without.
 static bool save(Run *r) {
     if (!r->o.out || r->saved_step == (int64_t)r->step) return true;
+    zero_finish_params(&r->model.zero);
     Checkpoint k = {
         r->model.c,
         { (int64_t)r->step, (int64_t)r->tokens, (int64_t)r->train.samples, r->adam_step,
-          r->skipped, (uint64_t)r->o.seed, r->seconds, 0 },
+          r->skipped, (uint64_t)r->o.seed, r->seconds, r->o.outer_every ? r->comm.size : 0 },
         options_json(r), kept_bucket, &r->model, false,
         { (const unsigned char *)r->tokenizer_json, r->tokenizer_bytes },
         r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1,
     };
     Error err;
-    double start = seconds_now();
-    bool saved = checkpoint_save(r->o.out, &k, r->o.keep, &err);
+    double start = seconds_now(), failed = 0.0;
+    if (r->comm.rank > 0) checkpoint_follow(&k);
+    else failed = !checkpoint_save(r->o.out, &k, r->o.keep, &err);
     free((char *)k.options);
-    if (!saved) {
-        if (r->o.on_save_error == SAVE_ERROR_STOP)
-            die("%s; the last checkpoint is whole; make room and --resume", err.text);
-        fprintf(stderr, PROGRAM ": %s; going on without this checkpoint\n", err.text);
-        return false;
-    }
+    if (failed && r->o.on_save_error == SAVE_ERROR_STOP)
+        die("%s; the last checkpoint is whole; make room and --resume", err.text);
+    if (failed) warn("%s; going on without this checkpoint", err.text);
+    comm_add(&r->comm, &failed, 1);
+    if (failed > 0.0) return false;
     r->saved_step = (int64_t)r->step;
     log_begin(&r->log, "save");
     log_int(&r->log, "step", (int64_t)r->step);
@@ -2546,13 +3120,13 @@ static void warn_skipped(const Run *r) {
         die("step %llu: no finite gradient in %d updates: the run has diverged; lower --lr, or "
             "--resume from its last checkpoint", (unsigned long long)r->step, MAX_SKIPPED_IN_A_ROW);
     if ((r->skipped_in_a_row & (r->skipped_in_a_row - 1)) == 0)      // the 1st, 2nd, 4th ...
-        fprintf(stderr, PROGRAM ": step %llu: its gradient is not finite; skipped, the weights are "
-                "as before\n", (unsigned long long)r->step);
+        warn("step %llu: its gradient is not finite; skipped, the weights are as before",
+             (unsigned long long)r->step);
 }
 
 static void log_finish(Run *r) {
     log_begin(&r->log, "end");
-    log_text(&r->log, "reason", stop_signal ? "interrupted" : "done");
+    log_text(&r->log, "reason", r->stopping ? "interrupted" : "done");
     log_int(&r->log, "step", (int64_t)r->step);
     log_int(&r->log, "tokens", (int64_t)r->tokens);
     log_int(&r->log, "skipped", r->skipped);
@@ -2567,35 +3141,42 @@ static bool evaluated_at_save(const Run *r) {
         && period_due(&r->o.eval_every, r->step - 1, r->step, r->tokens - batch, r->tokens);
 }
 
-// Returns the process's exit status.
+// Returns the process's exit status. What looks at the model (evaluations, samples, checkpoints)
+// waits until the ranks have the same one: for the end of a round, if there are rounds.
 static int train(Run *r) {
     double eval_loss = NAN, clock;
     catch_stop_signals();
     log_start(r);
     if (run_done(&r->length, r->step, r->tokens, eval_loss)) evaluate_and_log(r);   // --steps 0
     else if (evaluated_at_save(r)) eval_loss = evaluate_and_log(r);
+    uint64_t step = r->step, tokens = r->tokens;       // when the model was last looked at
     clock = seconds_now();
-    while (!stop_signal && !run_done(&r->length, r->step, r->tokens, eval_loss)) {
-        uint64_t step = r->step, tokens = r->tokens;
+    while (!r->stopping && !run_done(&r->length, r->step, r->tokens, eval_loss)) {
         Step s;
         train_step(r, &s);
         r->seconds += seconds_now() - clock;
         bool last = run_done(&r->length, r->step, r->tokens, NAN);
+        costs_add(&r->costs, &s.costs);
         log_step(r, &s);
         show_step(r, &s, last);
         if (r->skipped_in_a_row > 0) warn_skipped(r);
-        bool leaving = stop_signal && r->o.target_loss == 0;   // a target is never passed unseen
-        if (!leaving
-            && (last || period_due(&r->o.eval_every, step, r->step, tokens, r->tokens)))
-            eval_loss = evaluate_and_log(r);
-        if (period_due(&r->o.sample_every, step, r->step, tokens, r->tokens)) show_sample(r);
-        if (period_due(&r->o.save_every, step, r->step, tokens, r->tokens)) save(r);
+        if (round_is_over(r, r->step, r->tokens)) {
+            bool leaving = r->stopping && r->o.target_loss == 0;   // no target is passed unseen
+            if (!leaving
+                && (last || period_due(&r->o.eval_every, step, r->step, tokens, r->tokens)))
+                eval_loss = evaluate_and_log(r);
+            if (period_due(&r->o.sample_every, step, r->step, tokens, r->tokens)) show_sample(r);
+            if (period_due(&r->o.save_every, step, r->step, tokens, r->tokens)) save(r);
+            step = r->step;
+            tokens = r->tokens;
+        }
         clock = seconds_now();
     }
     bool saved = r->step == 0 || save(r);        // however the run ends
+    if (r->hellaswag.n > 0 && !r->stopping) hellaswag_and_log(r);
     log_finish(r);
     show_end(r);
-    if (stop_signal) return 128 + stop_signal;
+    if (r->stopping) return 128 + r->stopping;
     return saved ? 0 : 1;
 }
 
@@ -2681,6 +3262,27 @@ static void show_gpu(const Run *r) {
            megabytes(keeping - recomputing));
 }
 
+// Who the ranks are, and what each of them keeps.
+static void show_ranks(const Run *r) {
+    static const char *const stages[] = { "data parallel", "ZeRO stage 1", "ZeRO stage 2",
+                                          "ZeRO stage 3" };
+    const Comm *c = &r->comm;
+    RankMemory bytes = rank_memory(&r->model);
+    if (c->size == 1) return;
+    printf("ranks   %d on %d machine%s (%s)", c->size, c->hosts, c->hosts == 1 ? "" : "s",
+           c->layout);
+    if (r->o.outer_every)
+        printf(": workers that make %lld updates apart, then a common step\n",
+               (long long)r->o.outer_every);
+    else
+        printf(": %s; gradients travel in %s%s\n", stages[r->model.zero.stage],
+               r->o.comm_dtype == COMM_BF16 ? "bf16" : "fp32",
+               r->o.exact_sum ? ", added up along one tree" : "");
+    printf("memory  a rank keeps %.1f MB of parameters, %.1f of gradients, %.1f of moments; %.1f "
+           "more pass through\n", 1e-6 * (double)bytes.params, 1e-6 * (double)bytes.grads,
+           1e-6 * (double)bytes.moments, 1e-6 * (double)bytes.passing);
+}
+
 // What is about to happen, in a few lines.
 static void show_setup(const Run *r) {
     const Config *c = &r->model.c;
@@ -2691,14 +3293,22 @@ static void show_setup(const Run *r) {
     printf("loss    %.3f nats a token for a uniform guess", log((double)c->V));
     if (r->floor.known)
         printf(", %.3f at best: the corpus's entropy", r->floor.nats / (double)r->floor.tokens);
-    printf("\nbatch   %lld tokens an update: %lld x %d sequences of %d\n",
-           (long long)r->o.batch_tokens,
-           (long long)(r->o.batch_tokens / ((int64_t)r->o.micro_batch * r->T)), r->o.micro_batch,
-           r->T);
+    printf("\nbatch   %lld tokens an update: ", (long long)r->o.batch_tokens);
+    if (r->comm.size > 1) printf("%d ranks x ", r->comm.size);
+    printf("%lld x %d sequences of %d\n",
+           (long long)(r->o.batch_tokens / ((int64_t)r->o.micro_batch * r->T * r->comm.size)),
+           r->o.micro_batch, r->T);
+    show_ranks(r);
     size_t asked = (size_t)r->o.eval_tokens, there = r->val.n_windows * (size_t)r->T;
     if (asked > there)
         printf("note    --eval-tokens asks for %zu, the validation split has %zu in whole windows; "
                "all are used\n", asked, there);
+    size_t cut = hellaswag_count_cut(&r->hellaswag, r->T);
+    if (cut > 0)
+        printf("note    %zu of %zu HellaSwag examples are longer than %d tokens and lose their "
+               "beginning\n", cut, r->hellaswag.n, r->T);
+    if (r->comm.size == 1 && r->o.zero > 0)
+        printf("note    --zero %d shares nothing: there is one rank\n", r->o.zero);
     if (r->step > 0)
         printf("resumed after step %llu, %s tokens\n", (unsigned long long)r->step,
                count_text((double)r->tokens).text);
@@ -2713,6 +3323,15 @@ static void check_tokenizer(const Run *r, const Config *c) {
             r->tokenizer.vocab_size, c->V);
 }
 
+static void open_hellaswag(Run *r) {
+    Error err;
+    if (!r->o.hellaswag) return;
+    if (r->tokenizer.vocab_size == 0)
+        die("--hellaswag: its texts need a tokenizer, and there is no tokenizer.json beside the "
+            "data or the model; name one with --tokenizer FILE");
+    if (!hellaswag_open(&r->hellaswag, r->o.hellaswag, &r->tokenizer, &err)) die("%s", err.text);
+}
+
 // One run at a time in --out: two would remove what the other is writing.
 static void lock_output(Run *r) {
     Error err;
@@ -2724,7 +3343,8 @@ static void open_output(Run *r) {
     char *path = r->log_path;
     Error err;
     log_off(&r->log);
-    r->saved_step = -1;
+    if (!r->o.resume) r->saved_step = -1;
+    if (r->comm.rank > 0) return;
     if (r->o.out) {
         snprintf(path, sizeof r->log_path, "%s/log.jsonl", r->o.out);
         bool saved = checkpoint_exists(r->o.out), holds_run = saved || access(path, F_OK) == 0;
@@ -2753,7 +3373,7 @@ static void restore_options(Run *r) {
     TrainState state;
     Error err;
     if (!r->o.out) die("--resume: needs --out DIR, the directory of the run to go on with");
-    if (access(r->o.out, F_OK) == 0) lock_output(r);
+    if (r->comm.rank == 0 && access(r->o.out, F_OK) == 0) lock_output(r);
     if (!checkpoint_find(&from, r->o.out, &err)
         || !checkpoint_load_state(&state, &r->saved, from.text, &err))
         die("--resume: %s", err.text);
@@ -2772,29 +3392,46 @@ static void restore_options(Run *r) {
     if (!train_options_check(&r->o, &err)) die("%s", err.text);
 }
 
-// flat, on the GPU, = all buckets of something that a file of a checkpoint holds.
-static void load_buckets(float *flat, TensorFile *f, Kept what, const Model *m) {
-    for (int b = 0; b < gpt2_n_buckets(&m->c); b++) {
-        tensor_file_bucket(m->host_bucket, f, what, -1, b);
-        bucket_copy(flat, m->host_bucket, b, m, cudaMemcpyHostToDevice);
-    }
-}
-
 static void load_params(Model *m, const char *from) {
     TensorFile f;
     Error err;
     if (!tensor_file_open(&f, from, FILE_WEIGHTS, 0, &m->c, &err)) die("%s", err.text);
-    load_buckets(m->masters, &f, KEPT_WEIGHTS, m);
+    for (int b = 0; b < gpt2_n_buckets(&m->c); b++) {
+        tensor_file_bucket(m->host_bucket, &f, KEPT_WEIGHTS, -1, b);
+        params_send(m, b);
+    }
     tensor_file_close(&f);
     model_round_params(m);
 }
 
-static void load_moments(Model *m, const char *from) {
+// A moment of all parameters, or this rank's slices of it.
+static void load_moment(float *moment, Model *m, TensorFile *f, Kept what, int worker) {
+    for (int b = 0; b < gpt2_n_buckets(&m->c); b++) {
+        tensor_file_bucket(m->host_bucket, f, what, worker, b);
+        bucket_send(moment, m->zero.stage >= 1, b, m);
+    }
+}
+
+// AdamW's moments. A worker of a DiLoCo run has its own, if there are as many as there were, and
+// else begins with the mean of what there was.
+static void load_moments(Run *r, const char *from, int64_t workers) {
+    Model *m = &r->model;
     TensorFile f;
     Error err;
-    if (!tensor_file_open(&f, from, FILE_OPTIMIZER, 0, &m->c, &err)) die("--resume: %s", err.text);
-    load_buckets(m->adam_m, &f, KEPT_EXP_AVG, m);
-    load_buckets(m->adam_v, &f, KEPT_EXP_AVG_SQ, m);
+    bool own = m->outer_params && workers == r->comm.size;
+    if (workers > 0 && !own)
+        printf("note    the run had %lld workers, each with moments of its own; the %d here %s "
+               "their mean\n", (long long)workers, r->comm.size,
+               r->comm.size == 1 ? "takes" : "take");
+    if (!tensor_file_open(&f, from, own ? FILE_WORKERS : FILE_OPTIMIZER, workers, &m->c, &err))
+        die("--resume: %s", err.text);
+    load_moment(m->adam_m, m, &f, KEPT_EXP_AVG, own ? r->comm.rank : -1);
+    load_moment(m->adam_v, m, &f, KEPT_EXP_AVG_SQ, own ? r->comm.rank : -1);
+    tensor_file_close(&f);
+    if (!m->outer_params || workers == 0) return;
+    if (!tensor_file_open(&f, from, FILE_OUTER, workers, &m->c, &err))
+        die("--resume: %s", err.text);
+    load_moment(m->outer_momentum, m, &f, KEPT_OUTER_MOMENTUM, -1);
     tensor_file_close(&f);
 }
 
@@ -2805,8 +3442,8 @@ static void restore_state(Run *r, const char *from) {
     Json again;
     Error err;
     int64_t tokens;
-    load_moments(&r->model, from);
     if (!checkpoint_load_state(&state, &again, from, &err)) die("--resume: %s", err.text);
+    load_moments(r, from, state.workers);
     if (json_get_int(&tokens, json_get(again.root, "options"), "train_tokens", 0, INT64_MAX, &err)
         && (size_t)tokens != r->train.n_tokens)
         die("--resume: the run began on %lld tokens, here are %zu; the data must be the same",
@@ -2819,6 +3456,34 @@ static void restore_state(Run *r, const char *from) {
     r->skipped = state.skipped;
     r->seconds = r->shown_at = state.seconds;
     r->saved_step = state.step;
+}
+
+// What every rank must have alike, or together they would train something that nobody asked for.
+static void check_ranks(Run *r) {
+    Comm *c = &r->comm;
+    FileMap program;
+    Error err;
+    uint64_t hash = 1;
+    if (c->size == 1) return;
+    if (file_map(&program, "/proc/self/exe", &err)) {  // where the system has it
+        hash = hash_add(hash, program.bytes, program.n);
+        file_unmap(&program);
+    }
+    comm_agree(c, "another build of this program", hash);
+    char *options = options_json(r);
+    comm_agree_json(c, options);
+    free(options);
+    comm_agree(c, "other data", loader_hash(&r->val, loader_hash(&r->train, 1)));
+    uint64_t run[] = { r->step, r->tokens, r->train.samples, (uint64_t)r->adam_step };
+    comm_agree(c, "other parameters", hash_add(r->model.zero.hash, run, sizeof run));
+}
+
+// A tree that all ranks' micro-batches are added up along has the same shape for each of them.
+static void check_exact_sum(const Run *r) {
+    int64_t each = r->o.batch_tokens / ((int64_t)r->o.micro_batch * r->T * r->comm.size);
+    if (r->o.exact_sum && ((each & (each - 1)) || (r->comm.size & (r->comm.size - 1))))
+        die("--exact-sum: needs a power of two of ranks, each with a power of two of "
+            "micro-batches; here are %d, with %lld each", r->comm.size, (long long)each);
 }
 
 // Scratch for text: what generation reads and writes, and what sampling sorts.
@@ -2840,7 +3505,8 @@ static void run_open(Run *r) {
     r->o.seq_len = r->T;
     if (loaded && r->T > c.P)
         die("--seq-len: %d is more than the %d positions of %s", r->T, c.P, from.text);
-    if (!train_options_batch(&r->o, r->T, &err)) die("%s", err.text);
+    if (!train_options_batch(&r->o, r->T, r->comm.size, &err)) die("%s", err.text);
+    check_exact_sum(r);
     if (!train_options_lr(&r->lr, &r->o, &err)) die("%s", err.text);
     open_tokenizer(r, loaded ? from.text : NULL);
     open_split(&r->train, r, r->o.train, "train", r->T);
@@ -2850,19 +3516,27 @@ static void run_open(Run *r) {
     if (!loader_check_vocab(&r->train, c.V, &err)) die("%s", err.text);
     if (!loader_check_vocab(&r->val, c.V, &err)) die("%s", err.text);
     if (!floor_open(&r->floor, &r->val, &err)) die("%s", err.text);
+    open_hellaswag(r);
 
-    gpu_open(&r->gpu, r->o.tf32);
+    gpu_open(&r->gpu, r->o.tf32, &r->comm);
+    comm_open_gpu(&r->comm, &workers_math, r->gpu.stream);
     r->peak_flops = gpu_peak_flops(&r->gpu);
-    model_init(&r->model, &c, r->o.micro_batch, r->T, TRAIN, (Recompute)r->o.recompute, &r->gpu);
+    int64_t micro_batches = r->o.batch_tokens / ((int64_t)r->o.micro_batch * r->T * r->comm.size);
+    Sharing sharing = { &r->comm, r->o.zero, (CommType)r->o.comm_dtype,
+                        r->o.exact_sum ? tree_level((uint64_t)micro_batches - 1) + 1 : 0,
+                        r->o.outer_every > 0, r->o.no_overlap };
+    model_init(&r->model, &c, r->o.micro_batch, r->T, TRAIN, (Recompute)r->o.recompute, &sharing,
+               &r->gpu);
     if (loaded) load_params(&r->model, from.text);
     else model_init_params(&r->model, (uint64_t)r->o.seed);
-    open_output(r);
     if (r->o.resume) restore_state(r, from.text);
+    if (r->o.outer_every) outer_begin(&r->model);
+    check_ranks(r);
+    open_output(r);
     size_t batch = (size_t)r->o.micro_batch * r->T;
     r->inputs = (int *)alloc_or_die(batch * sizeof(int), "a batch");
     r->targets = (int *)alloc_or_die(batch * sizeof(int), "a batch");
-    CUDA_CHECK(cudaEventCreate(&r->computed));
-    CUDA_CHECK(cudaEventCreate(&r->updated));
+    for (cudaEvent_t &moment : r->moments) CUDA_CHECK(cudaEventCreate(&moment));
     open_sampler(r, r->T + 1);
     r->length = train_options_length(&r->o);
 }
@@ -2878,8 +3552,8 @@ static void run_generate(Run *r) {
     if (r->tokenizer.vocab_size == 0)
         die("--generate: %s has no tokenizer.json; name one with --tokenizer FILE", from.text);
     check_tokenizer(r, &c);
-    gpu_open(&r->gpu, r->o.tf32);
-    model_init(&r->model, &c, 1, T, INFER, RECOMPUTE_NONE, &r->gpu);
+    gpu_open(&r->gpu, r->o.tf32, &r->comm);
+    model_init(&r->model, &c, 1, T, INFER, RECOMPUTE_NONE, NULL, &r->gpu);
     load_params(&r->model, from.text);
     size_t prompt = strlen(r->o.generate);
     open_sampler(r, (int)min_size(prompt, INT32_MAX - T - 2) + T + 1);
@@ -2901,15 +3575,33 @@ static void run_close(Run *r) {
     free(r->tokenizer_json);
     json_free(&r->saved);
     if (r->lock >= 0) close(r->lock);
-    if (r->computed) CUDA_CHECK(cudaEventDestroy(r->computed));
-    if (r->updated) CUDA_CHECK(cudaEventDestroy(r->updated));
+    for (cudaEvent_t moment : r->moments)
+        if (moment) CUDA_CHECK(cudaEventDestroy(moment));
+    comm_close(&r->comm);
     model_free(&r->model);
     gpu_close(&r->gpu);
     tokenizer_free(&r->tokenizer);
     floor_close(&r->floor);
+    hellaswag_close(&r->hellaswag);
     loader_close(&r->train);
     loader_close(&r->val);
     if (!log_close(&r->log, &err)) die("%s", err.text);
+}
+
+// Finds the other ranks; all but rank 0 fall silent. They watch each other from here on: when one
+// is gone, the run ends.
+static void open_ranks(Run *r) {
+    Error err;
+    if (!comm_open(&r->comm, r->o.timeout, &err)) {
+        if (r->comm.watch.told) exit(1);         // rank 0 says it
+        die("%s", err.text);
+    }
+    if (r->comm.size == 1) return;
+    if (r->o.generate) die("--generate: one rank writes; start it alone");
+    if (r->comm.rank > 0 && !freopen("/dev/null", "w", stdout))
+        die("/dev/null: cannot be written: %s", strerror(errno));
+    const char *advice = r->o.out ? "the last checkpoint is whole: --resume" : "";
+    if (!watch_start(&r->comm.watch, advice, &err)) die("%s", err.text);
 }
 
 int main(int argc, char **argv) {
@@ -2922,6 +3614,7 @@ int main(int argc, char **argv) {
         return 0;
     }
     int status = 0;
+    open_ranks(&r);
     if (r.o.resume) restore_options(&r);
 #ifdef _OPENMP
     if (r.o.threads > 0) omp_set_num_threads(r.o.threads);

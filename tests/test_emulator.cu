@@ -16,6 +16,7 @@ template <class T> static T *upload(const T *x, size_t n) {
     T *p = NULL;
     OK(cudaMalloc(&p, n * sizeof *p));
     OK(cudaMemcpy(p, x, n * sizeof *p, cudaMemcpyHostToDevice));
+    OK(cudaDeviceSynchronize());                 // cudaMemcpy may return before it has arrived
     return p;
 }
 
@@ -910,6 +911,154 @@ TEST(events_measure_time) {
     OK(cudaEventDestroy(end));
 }
 
+// ---- streams ----
+
+__global__ void write_kernel(int *x, int value) { *x = value; }
+__global__ void add_kernel(int *sum, const int *x) { *sum = 3 * *sum + *x; }
+
+enum { ROUNDS = 8, NO_FAULT = -1, NO_WAIT_TO_READ, NO_WAIT_TO_WRITE, NO_WAIT_AT_THE_END,
+       WAIT_FOR_THE_OTHER, STREAM_FAULTS };
+
+// One stream writes numbers, another adds them up, by the events that they wait for; `fault` leaves
+// out one of the waits. Returns whether the sum is right.
+static bool pipeline(int fault) {
+    int *gpu, *x, *sum, *result, zero[2] = { 0, 0 }, expected = 0;
+    cudaStream_t writer, reader;
+    cudaEvent_t written, read;
+    OK(cudaMallocHost(&result, sizeof *result));
+    *result = -1;
+    gpu = upload(zero, 2);
+    x = gpu;
+    sum = gpu + 1;
+    OK(cudaStreamCreateWithFlags(&writer, cudaStreamNonBlocking));
+    OK(cudaStreamCreateWithPriority(&reader, cudaStreamNonBlocking, -1));
+    OK(cudaEventCreateWithFlags(&written, cudaEventDisableTiming));
+    OK(cudaEventCreateWithFlags(&read, cudaEventDisableTiming));
+    for (int i = 0; i < ROUNDS; i++) {
+        if (i > 0 && fault != NO_WAIT_TO_WRITE) OK(cudaStreamWaitEvent(writer, read, 0));
+        write_kernel<<<1, 1, 0, writer>>>(x, i + 1);
+        OK(cudaEventRecord(written, writer));
+        if (fault != NO_WAIT_TO_READ) OK(cudaStreamWaitEvent(reader, written, 0));
+        add_kernel<<<1, 1, 0, reader>>>(sum, x);
+        OK(cudaEventRecord(read, reader));
+        expected = 3*expected + i + 1;
+    }
+    OK(cudaMemcpyAsync(result, sum, sizeof *result, cudaMemcpyDeviceToHost, reader));
+    if (fault != NO_WAIT_AT_THE_END)
+        OK(cudaStreamSynchronize(fault == WAIT_FOR_THE_OTHER ? writer : reader));
+    bool right = *result == expected;
+    OK(cudaStreamDestroy(writer));
+    OK(cudaStreamDestroy(reader));
+    OK(cudaEventDestroy(written));
+    OK(cudaEventDestroy(read));
+    OK(cudaGetLastError());
+    OK(cudaFree(gpu));
+    OK(cudaFreeHost(result));
+    return right;
+}
+
+TEST(events_order_streams) { CHECK(pipeline(NO_FAULT)); }
+
+// The default stream and those that are not cudaStreamNonBlocking wait for each other.
+TEST(the_default_stream_waits_for_others) {
+    int zero[2] = { 0, 0 }, out = 0, *gpu = upload(zero, 2);
+    cudaStream_t stream;
+    OK(cudaStreamCreate(&stream));
+    write_kernel<<<1, 1, 0, stream>>>(gpu, 5);
+    add_kernel<<<1, 1>>>(gpu + 1, gpu);
+    write_kernel<<<1, 1, 0, stream>>>(gpu, 7);
+    add_kernel<<<1, 1, 0, stream>>>(gpu + 1, gpu);
+    OK(cudaMemcpy(&out, gpu + 1, sizeof out, cudaMemcpyDeviceToHost));
+    CHECK_MSG(out == 3*5 + 7, "%d", out);
+    write_kernel<<<1, 1, 0, stream>>>(gpu, 9);
+    OK(cudaStreamSynchronize(0));
+    OK(cudaStreamDestroy(stream));
+    download(zero, gpu, 2);
+    CHECK(zero[0] == 9);
+}
+
+// A wait is for the event as it was recorded last when the wait was asked for; for one that was
+// never recorded there is nothing to wait for.
+TEST(an_event_is_a_moment) {
+    int zero = 0, out = 0, *gpu = upload(&zero, 1);
+    cudaStream_t first, second;
+    cudaEvent_t event, never;
+    OK(cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking));
+    OK(cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking));
+    OK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    OK(cudaEventCreate(&never));
+    OK(cudaStreamWaitEvent(first, never, 0));
+    OK(cudaEventSynchronize(never));
+    CHECK(cudaEventQuery(never) == cudaSuccess);
+    write_kernel<<<1, 1, 0, first>>>(gpu, 1);
+    OK(cudaEventRecord(event, first));
+    OK(cudaStreamWaitEvent(second, event, 0));
+    add_kernel<<<1, 1, 0, second>>>(gpu, gpu);
+    OK(cudaEventRecord(event, second));
+    OK(cudaStreamWaitEvent(first, event, 0));
+    add_kernel<<<1, 1, 0, first>>>(gpu, gpu);
+    OK(cudaEventRecord(event, first));
+    while (cudaEventQuery(event) == cudaErrorNotReady) { }
+    while (cudaStreamQuery(first) == cudaErrorNotReady) { }
+    cudaGetLastError();
+    OK(cudaMemcpy(&out, gpu, sizeof out, cudaMemcpyDeviceToHost));
+    CHECK(out == 16);
+    OK(cudaStreamDestroy(first));
+    OK(cudaStreamDestroy(second));
+    OK(cudaEventDestroy(event));
+    OK(cudaEventDestroy(never));
+    OK(cudaFree(gpu));
+}
+
+// What is destroyed while work is queued is kept until that is done; memory is freed after it.
+TEST(what_is_queued_is_done) {
+    int *gpu, *later, *pinned, zero = 0;
+    cudaStream_t stream;
+    cudaEvent_t event;
+    OK(cudaMallocHost(&pinned, sizeof *pinned));
+    gpu = upload(&zero, 1);
+    OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    OK(cudaEventCreate(&event));
+    OK(cudaMallocAsync(&later, sizeof *later, stream));
+    write_kernel<<<1, 1, 0, stream>>>(later, 4);
+    add_kernel<<<1, 1, 0, stream>>>(gpu, later);
+    OK(cudaFreeAsync(later, stream));
+    OK(cudaEventRecord(event, stream));
+    OK(cudaEventDestroy(event));
+    OK(cudaMemcpyAsync(pinned, gpu, sizeof *pinned, cudaMemcpyDeviceToHost, stream));
+    OK(cudaStreamDestroy(stream));
+    OK(cudaFree(gpu));                           // waits for all of it
+    CHECK(*pinned == 4);
+    OK(cudaFreeHost(pinned));
+}
+
+TEST(events_that_cannot_be_compared) {
+    cudaEvent_t untimed, event;
+    float ms;
+    OK(cudaEventCreateWithFlags(&untimed, cudaEventDisableTiming));
+    OK(cudaEventCreate(&event));
+    OK(cudaEventRecord(untimed));
+    OK(cudaEventRecord(event));
+    OK(cudaDeviceSynchronize());
+    CHECK(cudaEventElapsedTime(&ms, untimed, event) == cudaErrorInvalidResourceHandle);
+    CHECK(cudaGetLastError() == cudaErrorInvalidResourceHandle);
+    OK(cudaEventElapsedTime(&ms, event, event));
+    CHECK(ms == 0);
+    OK(cudaEventDestroy(untimed));
+    OK(cudaEventDestroy(event));
+}
+
+TEST(priorities_of_streams) {
+    int least = -9, greatest = 9, priority = 9;
+    cudaStream_t stream;
+    OK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    CHECK(least == 0 && greatest < 0);
+    OK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest - 1));
+    OK(cudaStreamGetPriority(stream, &priority));
+    CHECK(priority == greatest);
+    OK(cudaStreamDestroy(stream));
+}
+
 TEST(properties_of_the_device) {
     cudaDeviceProp p;
     int count = 0, blocks = 0;
@@ -1055,6 +1204,189 @@ TEST(the_environment_makes_another_gpu) {
     OK(cudaStreamDestroy(stream));
 }
 
+// ---- orders of the streams ----
+
+enum { SEEDS = 20 };
+
+// Runs f in every order; how often it returned true in random ones, and whether at once and late.
+typedef struct { bool at_once, late; int random; } Seen;
+
+static Seen in_every_order(bool (*f)(int), int argument) {
+    const char *outer = getenv("EMULATOR_STREAMS");
+    char *saved = strdup(outer ? outer : ""), order[32];
+    Seen seen = { false, false, 0 };
+    setenv("EMULATOR_STREAMS", "", 1);
+    seen.at_once = f(argument);
+    setenv("EMULATOR_STREAMS", "late", 1);
+    seen.late = f(argument);
+    for (int seed = 1; seed <= SEEDS; seed++) {
+        snprintf(order, sizeof order, "random:%d", seed);
+        setenv("EMULATOR_STREAMS", order, 1);
+        seen.random += f(argument);
+    }
+    setenv("EMULATOR_STREAMS", saved, 1);
+    free(saved);
+    return seen;
+}
+
+TEST(a_missing_wait_shows) {
+    Seen right = in_every_order(pipeline, NO_FAULT);
+    CHECK(right.at_once && right.late && right.random == SEEDS);
+    for (int fault = 0; fault < STREAM_FAULTS; fault++) {
+        Seen seen = in_every_order(pipeline, fault);
+        CHECK_MSG(seen.at_once && seen.random < SEEDS*2/3, "fault %d: right in %d random orders",
+                  fault, seen.random);
+        CHECK_MSG(seen.late == (fault == NO_WAIT_TO_WRITE), "fault %d, late", fault);
+    }
+}
+
+// Pinned memory is read when the copy's turn comes; other memory before the call returns.
+static bool reused(int pinned) {
+    int *host = NULL, local, out = 0, *gpu = upload(&out, 1);
+    cudaStream_t stream;
+    OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    if (pinned) OK(cudaMallocHost(&host, sizeof *host));
+    int *from = pinned ? host : &local;
+    *from = 1;
+    OK(cudaMemcpyAsync(gpu, from, sizeof *from, cudaMemcpyHostToDevice, stream));
+    *from = 2;
+    OK(cudaMemcpyAsync(&out, gpu, sizeof out, cudaMemcpyDeviceToHost, stream));
+    bool first = out == 1;                       // nobody need wait for a copy to pageable memory
+    OK(cudaStreamDestroy(stream));
+    OK(cudaFree(gpu));
+    OK(cudaFreeHost(host));
+    return first;
+}
+
+TEST(pinned_memory_reused_too_early_shows) {
+    Seen pageable = in_every_order(reused, 0), pinned = in_every_order(reused, 1);
+    CHECK(pageable.at_once && pageable.late && pageable.random == SEEDS);
+    CHECK(pinned.at_once && !pinned.late && pinned.random < SEEDS);
+}
+
+// cudaMemcpy from pageable memory, and any cudaMemset, may return before the device is done: a
+// stream that the default stream does not wait for may come first.
+static bool other_stream(int nonblocking) {
+    int one = 1, out[2] = { 0, 0 }, *gpu = upload(out, 2), *pinned;
+    cudaStream_t stream;
+    OK(cudaMallocHost(&pinned, sizeof out));
+    OK(cudaStreamCreateWithFlags(&stream, nonblocking ? cudaStreamNonBlocking : cudaStreamDefault));
+    OK(cudaMemcpy(gpu, &one, sizeof one, cudaMemcpyHostToDevice));
+    OK(cudaMemset(gpu + 1, 1, 1));
+    add_kernel<<<1, 1, 0, stream>>>(gpu, gpu + 1);
+    OK(cudaMemcpyAsync(pinned, gpu, sizeof out, cudaMemcpyDeviceToHost, stream));
+    OK(cudaStreamSynchronize(stream));
+    bool right = pinned[0] == 3 + 1 && pinned[1] == 1;
+    OK(cudaStreamDestroy(stream));
+    OK(cudaFree(gpu));
+    OK(cudaFreeHost(pinned));
+    return right;
+}
+
+TEST(streams_that_the_default_stream_does_not_wait_for) {
+    Seen blocking = in_every_order(other_stream, 0), nonblocking = in_every_order(other_stream, 1);
+    CHECK(blocking.at_once && blocking.late && blocking.random == SEEDS);
+    CHECK(nonblocking.at_once && !nonblocking.late && nonblocking.random < SEEDS);
+}
+
+// A product keeps what its descriptors and factors were when it was called.
+static bool product_queued(int) {
+    static float x[16];
+    float alpha = 2, beta = 1;
+    for (int i = 0; i < 16; i++) x[i] = (float)(i % 5 == 0);             // the identity
+    cublasLtHandle_t handle;
+    cublasLtMatmulDesc_t d;
+    cublasLtMatrixLayout_t layout;
+    cudaStream_t stream;
+    float *gpu = upload(x, 16), *pinned;
+    OK(cudaMallocHost(&pinned, sizeof x));
+    OK(cudaStreamCreate(&stream));
+    BLAS_OK(cublasLtCreate(&handle));
+    BLAS_OK(cublasLtMatmulDescCreate(&d, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    BLAS_OK(cublasLtMatrixLayoutCreate(&layout, CUDA_R_32F, 4, 4, 4));
+    BLAS_OK(cublasLtMatmul(handle, d, &alpha, gpu, layout, gpu, layout, &beta, gpu, layout, gpu,
+                           layout, NULL, NULL, 0, stream));
+    alpha = beta = 0;
+    memset(layout, 0, sizeof *layout);
+    BLAS_OK(cublasLtMatrixLayoutDestroy(layout));
+    BLAS_OK(cublasLtMatmulDescDestroy(d));
+    BLAS_OK(cublasLtDestroy(handle));
+    pinned[0] = -1;
+    OK(cudaMemcpyAsync(pinned, gpu, sizeof x, cudaMemcpyDeviceToHost, stream));
+    bool soon = pinned[0] != -1;
+    OK(cudaStreamSynchronize(stream));
+    for (int i = 0; i < 16; i++) CHECK(pinned[i] == (i % 5 == 0 ? 3 : 0));
+    OK(cudaStreamDestroy(stream));
+    OK(cudaFree(gpu));
+    OK(cudaFreeHost(pinned));
+    return soon;
+}
+
+TEST(products_are_queued) {
+    Seen soon = in_every_order(product_queued, 0);
+    CHECK(soon.at_once && !soon.late && soon.random < SEEDS);
+}
+
+// Who asks again and again whether something is done gets there; until then it is not.
+static bool asked(int of_stream) {
+    int x = 0, times = 0, *gpu = upload(&x, 1);
+    cudaStream_t stream;
+    cudaEvent_t begin, end;
+    float ms;
+    OK(cudaStreamCreate(&stream));
+    OK(cudaEventCreate(&begin));
+    OK(cudaEventCreate(&end));
+    OK(cudaEventRecord(begin, stream));
+    for (int i = 0; i < 9; i++) write_kernel<<<1, 1, 0, stream>>>(gpu, i);
+    OK(cudaEventRecord(end, stream));
+    while ((of_stream ? cudaStreamQuery(stream) : cudaEventQuery(end)) == cudaErrorNotReady) {
+        CHECK(cudaGetLastError() == cudaErrorNotReady);
+        if (cudaEventElapsedTime(&ms, begin, end) == cudaErrorNotReady) times++;
+        cudaGetLastError();
+    }
+    OK(cudaEventElapsedTime(&ms, begin, end));
+    CHECK(ms > 0);
+    download(&x, gpu, 1);
+    CHECK(x == 8);
+    OK(cudaStreamDestroy(stream));
+    OK(cudaEventDestroy(begin));
+    OK(cudaEventDestroy(end));
+    return times > 0;
+}
+
+TEST(what_is_not_ready) {
+    for (int of_stream = 0; of_stream < 2; of_stream++) {
+        Seen waited = in_every_order(asked, of_stream);
+        CHECK(!waited.at_once && waited.late && waited.random > 0);
+    }
+}
+
+TEST(handles_that_are_gone) {
+    int x = 0, *gpu = upload(&x, 1);
+    int *volatile stray = &x;          // no compiler need warn of what is tested here
+    cudaStream_t stream;
+    cudaEvent_t event;
+    OK(cudaEventCreate(&event));
+    OK(cudaStreamCreate(&stream));
+    OK(cudaStreamDestroy(stream));
+    write_kernel<<<1, 1, 0, stream>>>(gpu, 1);
+    CHECK(cudaGetLastError() == cudaErrorInvalidResourceHandle);
+    CHECK(cudaStreamSynchronize(stream) == cudaErrorInvalidResourceHandle);
+    CHECK(cudaStreamQuery(stream) == cudaErrorInvalidResourceHandle);
+    CHECK(cudaStreamWaitEvent(stream, event, 0) == cudaErrorInvalidResourceHandle);
+    CHECK(cudaEventRecord(event, stream) == cudaErrorInvalidResourceHandle);
+    CHECK(cudaMemsetAsync(gpu, 1, 1, stream) == cudaErrorInvalidResourceHandle);
+    CHECK(cudaMemcpyAsync(gpu, &x, 4, cudaMemcpyHostToDevice, stream) ==
+          cudaErrorInvalidResourceHandle);
+    CHECK(cudaStreamDestroy(stream) == cudaErrorInvalidResourceHandle);
+    CHECK(cudaEventRecord(NULL) == cudaErrorInvalidResourceHandle);
+    CHECK(cudaFreeHost(stray) == cudaErrorInvalidValue);
+    cudaGetLastError();
+    download(&x, gpu, 1);
+    CHECK(x == 0);
+    OK(cudaEventDestroy(event));
+}
+
 // ---- faults: each ends a program of its own, with a report ----
 
 __global__ void two_barriers_kernel(int) {
@@ -1195,6 +1527,15 @@ TEST(faults_are_reported) {
     }
     const char *said = run_fault("host_barrier", &status);
     CHECK(status == 1 && strstr(said, "emulator: __syncthreads outside of a kernel"));
+    const char *outer = getenv("EMULATOR_STREAMS");
+    char *saved = strdup(outer ? outer : "");
+    setenv("EMULATOR_STREAMS", "never", 1);
+    said = run_fault("host_barrier", &status);
+    CHECK(strstr(said, "__syncthreads outside"));            // nothing was queued
+    said = run_fault(faults[0].name, &status);
+    CHECK(status == 1 && strstr(said, "EMULATOR_STREAMS=never: it is late, random or random:SEED"));
+    setenv("EMULATOR_STREAMS", saved, 1);
+    free(saved);
 }
 
 #endif
@@ -1208,6 +1549,12 @@ int main(int argc, char **argv) {
     RUN(an_exited_lane_has_no_value);
     RUN(a_missing_barrier_shows);
     RUN(the_environment_makes_another_gpu);
+    RUN(a_missing_wait_shows);
+    RUN(pinned_memory_reused_too_early_shows);
+    RUN(streams_that_the_default_stream_does_not_wait_for);
+    RUN(products_are_queued);
+    RUN(what_is_not_ready);
+    RUN(handles_that_are_gone);
     RUN(faults_are_reported);
 #endif
     (void)argc;
@@ -1235,6 +1582,12 @@ int main(int argc, char **argv) {
     RUN(variables_on_the_device);
     RUN(memory_goes_where_it_should);
     RUN(events_measure_time);
+    RUN(events_order_streams);
+    RUN(the_default_stream_waits_for_others);
+    RUN(an_event_is_a_moment);
+    RUN(what_is_queued_is_done);
+    RUN(events_that_cannot_be_compared);
+    RUN(priorities_of_streams);
     RUN(properties_of_the_device);
     return test_end();
 }

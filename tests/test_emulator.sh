@@ -173,6 +173,11 @@ for seed in 1 2 3; do
         note "seed $seed: $(grep -m 1 -vE '^ok|^$' "$dir/said")"
 done
 end emulator_shuffled
+for streams in late random random:2 random:3; do
+    EMULATOR_STREAMS=$streams "$dir/test" > "$dir/said" 2>&1 ||
+        note "$streams: $(grep -m 1 -vE '^ok|^$' "$dir/said")"
+done
+end emulator_in_any_order_of_streams
 passes emulator_with_gcc_sanitized g++ $sanitize -fopenmp
 passes emulator_with_clang clang++ -O2 -fopenmp
 ASAN_OPTIONS=detect_stack_use_after_return=1 \

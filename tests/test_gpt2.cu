@@ -29,6 +29,7 @@ typedef std::vector<float> Floats;
 typedef std::vector<int> Ints;
 
 static Gpu gpu;                          // opened by main, used by all tests
+static Comm alone;                       // one rank
 static Rng rng;                          // each test begins it anew
 
 // Numbers that `real` holds exactly.
@@ -384,16 +385,20 @@ static const Config small = { 2, 3, 24, 61, 16 };            // heads of 8
 static const Config wide = { 2, 2, 128, 300, 160 };          // heads of 64
 static const float adamw[5] = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f };
 
+static Slice whole_bucket(const Model *m, int b) { return { 0, gpt2_bucket(&m->padded, b).count }; }
+
 // A flat buffer of the CPU to the GPU, whose own pads the vocabulary.
 static void send(float *flat, const float *from, const Model *m) {
     for (int b = 0; b < gpt2_n_buckets(&m->c); b++)
-        bucket_copy(flat, from + gpt2_bucket(&m->c, b).begin, b, m, cudaMemcpyHostToDevice);
+        bucket_copy(flat + gpt2_bucket(&m->padded, b).begin,
+                    (float *)from + gpt2_bucket(&m->c, b).begin, b, whole_bucket(m, b), m,
+                    cudaMemcpyHostToDevice);
 }
 
 // As they are initialised, and moved a little, so that no gain is 1 and no bias 0.
 static void twins_open(Twins *t, const Config *c, int B, int T, Recompute recompute) {
     t->c = c_model_open(c, B, T, 5);
-    model_init(&t->m, c, B, T, TRAIN, recompute, &gpu);
+    model_init(&t->m, c, B, T, TRAIN, recompute, NULL, &gpu);
     Rng moved = rng_make(6, 0);
     float *p = c_model_params(t->c);
     for (size_t i = 0; i < t->m.n_params; i++)
@@ -409,11 +414,18 @@ static void twins_close(Twins *t) {
 }
 
 // A flat buffer of the GPU as the CPU has it, without the rows that pad the vocabulary.
-static Floats fetch(const Model *m, const float *flat) {
+static Floats fetch(const Model *m, float *flat) {
     Floats x(m->n_params);
     for (int b = 0; b < gpt2_n_buckets(&m->c); b++)
-        bucket_copy(x.data() + gpt2_bucket(&m->c, b).begin, flat, b, m, cudaMemcpyDeviceToHost);
+        bucket_copy(flat + gpt2_bucket(&m->padded, b).begin, x.data() + gpt2_bucket(&m->c, b).begin,
+                    b, whole_bucket(m, b), m, cudaMemcpyDeviceToHost);
     return x;
+}
+
+static double gradients_norm(Model *m) {
+    gradients_squares(m);
+    totals_fetch(m, 1);                              // brings the loss, too
+    return sqrt(m->host_totals->norm_squared);
 }
 
 // Over a whole model, errors of different roundings are as often of one sign as of the other and
@@ -444,7 +456,7 @@ static double forward_backward(Model *m, const Ints &inputs, const Ints &targets
     model_send_batch(m, inputs.data(), targets.data(), (size_t)B*T);
     model_forward(m, B, T, 0);
     model_backward(m, 1.0f / (float)(B*T), B, T);
-    gradients_norm(m);                               // brings the loss, too
+    gradients_norm(m);
     return m->host_totals->loss / (B*T);
 }
 
@@ -481,12 +493,64 @@ TEST(loss_and_every_gradient) {
     check_model(&wide, 1, 129, RECOMPUTE_BLOCK);
 }
 
+// What layers read: the masters, rounded.
+static void check_params_are_rounded(const Model *m) {
+    size_t n = gpt2_n_params(&m->padded);
+    std::vector<real> read(n);
+    Floats masters(n);
+    gpu_wait(&gpu);
+    CUDA_CHECK(cudaMemcpy(read.data(), m->params, n * sizeof(real), cudaMemcpyDeviceToHost));
+    CUDA_CHECK(cudaMemcpy(masters.data(), m->masters, n * 4, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < n; i++)
+        CHECK_MSG((float)read[i] == (float)(real)masters[i], "parameter %zu is stale", i);
+}
+
+static bool same_numbers(const float *a, const float *b, size_t n) {
+    return memcmp(a, b, n * sizeof *a) == 0;
+}
+
+// What files see of a model: the C trainer's fresh parameters, and each of the flat buffers, bucket
+// by bucket, without the rows that pad the vocabulary; those stay zero on the GPU.
+TEST(buckets) {
+    Model m;
+    shape_is("V=%d, padded to %d", small.V, padded_vocab(small.V));
+    CModel *c = c_model_open(&small, 1, 1, 5);
+    model_init(&m, &small, 1, 1, TRAIN, RECOMPUTE_NONE, NULL, &gpu);
+    model_init_params(&m, 5);
+    Floats fresh = fetch(&m, m.masters);
+    CHECK_MSG(same_numbers(fresh.data(), c_model_params(c), m.n_params), "parameters differ");
+    check_params_are_rounded(&m);
+
+    Floats numbers[3];
+    float *flat[3] = { m.masters, m.adam_m, m.adam_v };
+    size_t padded = gpt2_n_params(&m.padded), words = (size_t)small.V*small.C;
+    for (int i = 0; i < 3; i++) {
+        numbers[i] = random_floats(m.n_params, 1, 0);
+        send(flat[i], numbers[i].data(), &m);
+    }
+    for (int what = KEPT_WEIGHTS; what <= KEPT_EXP_AVG_SQ; what++) {
+        for (int b = 0; b < gpt2_n_buckets(&small); b++) {
+            Range range = gpt2_bucket(&small, b);
+            const float *kept = kept_bucket(&m, (Kept)what, -1, b);
+            CHECK_MSG(same_numbers(kept, &numbers[what][range.begin], range.count),
+                      "bucket %d of kept %d", b, what);
+        }
+        Floats raw(padded);
+        size_t behind = padded - m.n_params;
+        CUDA_CHECK(cudaMemcpy(raw.data(), flat[what], padded * 4, cudaMemcpyDeviceToHost));
+        for (size_t i = 0; i < behind; i++) CHECK_MSG(raw[words + i] == 0.0f, "padding is written");
+        CHECK(same_numbers(&raw[words + behind], &numbers[what][words], m.n_params - words));
+    }
+    model_free(&m);
+    c_model_close(c);
+}
+
 // AdamW alone: both get the same gradients, ten times. Masters and moments are fp32 in every build.
 TEST(adamw_updates) {
     Twins t;
     twins_open(&t, &small, 1, 1, RECOMPUTE_NONE);
     shape_is("ten steps");
-    size_t n = t.m.n_params, padded = gpt2_n_params(&t.m.padded);
+    size_t n = t.m.n_params;
     AdamW o = { adamw[0], adamw[1], adamw[2], adamw[3], adamw[4] };
     for (int step = 1; step <= 10; step++) {
         Floats g(n);
@@ -509,12 +573,7 @@ TEST(adamw_updates) {
         c_moved[i] = c[0][i] - t.start[i];
     }
     check_close("what parameters moved by", moved, c_moved, 1e-4);   // 2^-24 of 1, beside 0.01
-    std::vector<real> read(padded);                  // what layers read: the masters, rounded
-    Floats masters(padded);
-    CUDA_CHECK(cudaMemcpy(read.data(), t.m.params, padded * sizeof(real), cudaMemcpyDeviceToHost));
-    CUDA_CHECK(cudaMemcpy(masters.data(), t.m.masters, padded * 4, cudaMemcpyDeviceToHost));
-    for (size_t i = 0; i < padded; i++)
-        CHECK_MSG((float)read[i] == (float)(real)masters[i], "parameter %zu is stale", i);
+    check_params_are_rounded(&t.m);
     twins_close(&t);
 }
 static float clip_scale(double norm) { return norm > 1.0 ? (float)(1.0 / norm) : 1.0f; }
@@ -630,6 +689,174 @@ TEST(cached_rows_equal_a_full_pass) {
     twins_close(&t);
 }
 
+// ---- what several ranks need of one GPU; tests/test_cuda_ranks.sh runs several ----
+
+static bool same_bits(const Floats &a, const Floats &b) {
+    return a.size() == b.size() && memcmp(a.data(), b.data(), a.size() * sizeof a[0]) == 0;
+}
+
+// The kernel against comm.h's tree_sum, bit for bit. A buffer begins `shift` numbers after a
+// multiple of 16 bytes. Scales are powers of two: another product, added at once, could be rounded
+// once or twice.
+template <class T> static void check_tree_sum(int terms, size_t n, int shift, CommMode mode) {
+    CommType type = sizeof(T) == 4 ? COMM_FP32 : COMM_BF16;
+    float scale = mode == COMM_ADD ? 1.0f : 0.25f;
+    std::vector<T> numbers(terms * (n + 64));
+    for (T &x : numbers) {
+        float f = (float)rng_normal(&rng) * ldexpf(1.0f, (int)rng_below(&rng, 20));
+        if (type == COMM_FP32) memcpy(&x, &f, sizeof x);
+        else x = (T)bf16_narrow(f);
+    }
+    std::vector<const void *> on_cpu(terms), on_gpu(terms);
+    T *copy;
+    size_t bytes = numbers.size() * sizeof(T);
+    CUDA_CHECK(cudaMalloc((void **)&copy, bytes));
+    CUDA_CHECK(cudaMemcpy(copy, numbers.data(), bytes, cudaMemcpyHostToDevice));
+    for (int k = 0; k < terms; k++) {
+        size_t begin = k * (n + 64) / 16 * 16 + (k == terms - 1 ? shift : 0);
+        on_cpu[k] = &numbers[begin];
+        on_gpu[k] = copy + begin;
+    }
+    Floats out = random_floats(n, 1, 0);
+    Array<float> d_out(out);
+    tree_sum(out.data(), on_cpu.data(), terms, scale, type, mode, n);
+    workers_math.sum(d_out, on_gpu.data(), terms, scale, type, mode, n, gpu.stream);
+    CHECK_MSG(same_bits(d_out.get(), out), "%d terms of %zu %s numbers, from %d on: other bits",
+              terms, n, type == COMM_FP32 ? "fp32" : "bf16", shift);
+    CUDA_CHECK(cudaFree(copy));
+}
+
+TEST(sums_along_the_tree) {
+    static const size_t counts[] = { 1, 3, 4, 7, 8, 9, 64, 1023, 2051 };
+    for (int terms = 1; terms <= 9; terms++)
+        for (size_t n : counts)
+            for (int shift = 0; shift <= 1; shift++) {
+                check_tree_sum<float>(terms, n, shift, COMM_WRITE);
+                check_tree_sum<float>(terms, n, shift, COMM_ADD);
+                check_tree_sum<uint16_t>(terms, n, shift, COMM_WRITE);
+                check_tree_sum<uint16_t>(terms, n, shift, COMM_ADD);
+            }
+    check_tree_sum<float>(COMM_MAX_RANKS, 37, 0, COMM_WRITE);
+    check_tree_sum<uint16_t>(COMM_MAX_RANKS - 1, 37, 0, COMM_ADD);
+    Floats x = random_floats(100, 1, 0), y = random_floats(100, 1, 0);
+    Array<float> d_x(x), d_y(y);
+    const void *on_cpu[] = { y.data(), x.data() }, *on_gpu[] = { d_y.data, d_x.data };
+    tree_sum(x.data(), on_cpu, 2, 1.0f, COMM_FP32, COMM_WRITE, 100);             // in place
+    workers_math.sum(d_x, on_gpu, 2, 1.0f, COMM_FP32, COMM_WRITE, 100, gpu.stream);
+    CHECK(same_bits(d_x.get(), x));
+    workers_math.sum(d_x, on_gpu, 2, 1.0f, COMM_FP32, COMM_WRITE, 0, gpu.stream);
+    CHECK(same_bits(d_x.get(), x));
+}
+
+// Numbers that are hard to round: ties, the largest, what overflows, the smallest, infinities, and
+// not-a-number with its payload in the half that is cut off.
+TEST(bf16_for_the_way) {
+    static const uint32_t hard[] = {
+        0x3F808000, 0x3F818000, 0x3F808001, 0x3F807FFF, 0x7F7F0000, 0x7F7FFFFF, 0x00000001,
+        0x00008000, 0x00018000, 0x7F800000, 0xFF800000, 0x7F800001, 0xFFC12345, 0x80000000,
+    };
+    for (size_t n : { 1, 7, 8, 9, 14, 1000, 1027 })
+        for (size_t shift = 0; shift <= 1; shift++) {
+            Floats x = random_floats(n + shift, 3, 0), back(n), ours(n);
+            for (float &v : x) v += (float)rng_normal(&rng) * 1e-3f;
+            for (size_t i = 0; i < n; i++)
+                if (i < 14) memcpy(&x[i + shift], &hard[i], 4);
+            std::vector<uint16_t> half(n);
+            bf16_narrow_all(half.data(), x.data() + shift, n);
+            Array<float> d_x(n + shift), d_back(n);
+            Array<uint16_t> d_half(n);
+            CUDA_CHECK(cudaMemcpy(d_x.data, x.data(), x.size() * 4, cudaMemcpyHostToDevice));
+            workers_math.narrow(d_half, d_x.data + shift, n, gpu.stream);
+            Floats got = d_half.get();               // 16 bits, as numbers
+            for (size_t i = 0; i < n; i++)
+                CHECK_MSG(got[i] == (float)half[i], "narrow, %zu of %zu: %04x, not %04x", i, n,
+                          (unsigned)got[i], half[i]);
+            bf16_widen_all(back.data(), half.data(), n);
+            workers_math.widen(d_back, d_half, n, gpu.stream);
+            CHECK_MSG(same_bits(d_back.get(), back), "widen %zu: other bits", n);
+        }
+}
+
+// Each rank of three, at each stage: what it takes of a checkpoint's buckets lies where its chunks
+// say, and all chunks together are all parameters, once. Rows that pad the vocabulary are 0.
+TEST(slices_of_a_checkpoint) {
+    static const Config odd = { 2, 1, 8, 61, 5 };
+    const int ranks = 3;
+    for (int stage = 0; stage <= 3; stage++) {
+        std::vector<int> owners(gpt2_n_params(&odd));
+        Floats file(gpt2_n_params(&odd));
+        for (size_t i = 0; i < file.size(); i++) file[i] = (float)(i + 1);
+        for (int rank = 0; rank < ranks; rank++) {
+            Comm comm;
+            memset(&comm, 0, sizeof comm);
+            comm.rank = rank;
+            comm.size = ranks;
+            Sharing sharing = { &comm, stage, COMM_FP32, 0, false, false };
+            Model m;
+            model_init(&m, &odd, 1, 5, TRAIN, RECOMPUTE_NONE, &sharing, &gpu);
+            for (int b = 0; b < gpt2_n_buckets(&odd); b++) {
+                Range r = gpt2_bucket(&odd, b);
+                memcpy(m.host_bucket, &file[r.begin], r.count * sizeof(float));
+                bucket_send(m.adam_m, stage >= 1, b, &m);
+                params_send(&m, b);
+            }
+            std::vector<Chunk> chunks(m.n_chunks);
+            size_t moments = zero_moments_count(&m.zero);
+            size_t masters = sizeof(real) < sizeof(float) ? moments : zero_params_count(&m.zero);
+            Floats moment(moments), master(masters);
+            CUDA_CHECK(cudaMemcpy(chunks.data(), m.chunks, chunks.size() * sizeof chunks[0],
+                                  cudaMemcpyDeviceToHost));
+            CUDA_CHECK(cudaMemcpy(moment.data(), m.adam_m, moments * 4, cudaMemcpyDeviceToHost));
+            CUDA_CHECK(cudaMemcpy(master.data(), m.masters, masters * 4, cudaMemcpyDeviceToHost));
+            size_t padding = 0;
+            for (const Chunk &k : chunks)
+                for (int i = 0; i < k.count; i++) {
+                    size_t as_master = sizeof(real) < sizeof(float) ? k.moment : k.param;
+                    float x = moment[k.moment + i];
+                    CHECK_MSG(x == master[as_master + i], "stage %d: a master is %g, its moment %g",
+                              stage, master[as_master + i], x);
+                    if (x == 0.0f) padding++;
+                    else owners[(size_t)x - 1]++;
+                }
+            size_t rows = (padded_vocab(61) - 61) * 8;
+            CHECK_MSG(stage > 0 || padding == rows, "%zu of %zu numbers of padding", padding, rows);
+            model_free(&m);
+        }
+        for (size_t i = 0; i < owners.size(); i++)
+            CHECK_MSG(owners[i] == (stage == 0 ? ranks : 1), "stage %d: parameter %zu has %d "
+                      "owners", stage, i, owners[i]);
+    }
+}
+
+// The formula of the common step, in fp32 as the CPU computes it.
+TEST(outer_updates) {
+    for (size_t n : { (size_t)PACK, (size_t)PACK*257 }) {
+        shape_is("n=%zu", n);
+        Floats p = random_floats(n, 1, 0), outer = random_floats(n, 1, 0);
+        Floats v = random_floats(n, 1, 0), delta(n);
+        Array<float> d_p(p), d_outer(outer), d_v(v), d_delta(n);
+        Array<real> d_rounded(n);
+        outer_difference_kernel<<<blocks_for(n, 256*PACK), 256, 0, gpu.stream>>>(d_delta, d_outer,
+                                                                                 d_p, n);
+        LAUNCH_CHECK();
+        for (size_t i = 0; i < n; i++) delta[i] = outer[i] - p[i];
+        CHECK(same_bits(d_delta.get(), delta));
+        outer_update_kernel<<<blocks_for(n, 256*PACK), 256, 0, gpu.stream>>>(
+            d_p, d_rounded, d_outer, d_v, d_delta, 0.7f, 0.9f, n);
+        LAUNCH_CHECK();
+        for (size_t i = 0; i < n; i++) {
+            v[i] = 0.9f * v[i] + delta[i];
+            outer[i] -= 0.7f * (delta[i] + 0.9f * v[i]);
+        }
+        check_close("momentum", d_v.get(), v, 1e-6);
+        check_close("outer", d_outer.get(), outer, 1e-6);
+        CHECK(same_bits(d_p.get(), d_outer.get()));
+        Floats rounded = d_p.get();
+        for (float &x : rounded) x = (float)(real)x;
+        CHECK(same_bits(d_rounded.get(), rounded));
+    }
+}
+
 // ---- which tests run: all, or those that are named ----
 
 static int names;
@@ -649,7 +876,8 @@ static void run(const char *name, void (*body)(void)) {
 int main(int argc, char **argv) {
     names = argc - 1;
     named = argv + 1;
-    gpu_open(&gpu, false);
+    alone.size = alone.local_size = 1;
+    gpu_open(&gpu, false, &alone);
     RUN_NAMED(embedding);
     RUN_NAMED(layernorm);
     RUN_NAMED(linear);
@@ -659,6 +887,7 @@ int main(int argc, char **argv) {
     RUN_NAMED(linear_gelu);
     RUN_NAMED(xent);
     RUN_NAMED(classifier);
+    RUN_NAMED(buckets);
     RUN_NAMED(loss_and_every_gradient);
     RUN_NAMED(adamw_updates);
     RUN_NAMED(ten_updates);
@@ -666,6 +895,10 @@ int main(int argc, char **argv) {
     RUN_NAMED(recomputing_changes_no_bit);
     RUN_NAMED(fifty_losses_are_the_cpus);
     RUN_NAMED(cached_rows_equal_a_full_pass);
+    RUN_NAMED(sums_along_the_tree);
+    RUN_NAMED(bf16_for_the_way);
+    RUN_NAMED(slices_of_a_checkpoint);
+    RUN_NAMED(outer_updates);
     gpu_close(&gpu);
     return test_end();
 }

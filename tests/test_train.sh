@@ -483,9 +483,9 @@ awk 'length($0) > 100' "$dir/help" | grep -q . && note "--help is wider than 100
 "$train" -h | cmp -s - "$dir/help" || note "-h is not --help"
 value_of() {                                # value_of FLAG ARGUMENT: something it can be
     case $1:$2 in
-        beta[12]:* | final-lr-frac:* | top-p:*) echo 0.5 ;;
-        *:RULE | *:WHAT) "$train" --$1 ? 2>&1 | sed 's/.*expected \([a-z0-9]*\).*/\1/' ;;   # the first
-        *:[A-Z]) echo 1 ;;
+        beta[12]:* | outer-momentum:* | final-lr-frac:* | top-p:*) echo 0.5 ;;
+        *:RULE | *:WHAT | *:TYPE) "$train" --$1 ? 2>&1 | sed 's/.*expected \([a-z0-9]*\).*/\1/' ;;   # the first
+        *:[A-Z] | *:STAGE | *:SECONDS) echo 1 ;;
         *) echo text ;;
     esac
 }

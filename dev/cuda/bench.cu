@@ -122,13 +122,10 @@ static const char *const recompute_names[] = { "none", "block" };
 // What a model would take, found out without making it.
 static size_t bytes_needed(const Bench *b, int B, Recompute recompute) {
     Model m;
-    memset(&m, 0, sizeof m);
-    m.c = m.padded = b->c;
-    m.padded.V = padded_vocab(b->c.V);
-    m.max_T = b->T;
-    m.use = TRAIN;
-    m.n_chunks = chunks_list(NULL, &m.padded);
-    return model_bytes(m, B, recompute);
+    model_plan(&m, &b->c, B, b->T, TRAIN, recompute, NULL);
+    size_t bytes = model_bytes(m, B, recompute);
+    zero_free(&m.zero);
+    return bytes;
 }
 
 // A model of the very size the trainer would make, with GPT-2's fresh parameters; false, and said,
@@ -143,7 +140,7 @@ static bool bench_open(Bench *b, int B, Recompute recompute) {
                megabytes(free_bytes), megabytes(for_driver));
         return false;
     }
-    model_init(&b->m, &b->c, B, b->T, TRAIN, recompute, &b->gpu);
+    model_init(&b->m, &b->c, B, b->T, TRAIN, recompute, NULL, &b->gpu);
     b->B = B;
     bool fresh = !b->params;
     if (fresh) {
@@ -152,9 +149,10 @@ static bool bench_open(Bench *b, int B, Recompute recompute) {
         model_init_params(&b->m, 1);
     }
     for (int i = 0; i < gpt2_n_buckets(&b->c); i++) {
-        float *bucket = b->params + gpt2_bucket(&b->c, i).begin;
-        if (fresh) bucket_copy(bucket, b->m.masters, i, &b->m, cudaMemcpyDeviceToHost);
-        else bucket_copy(b->m.masters, bucket, i, &b->m, cudaMemcpyHostToDevice);
+        Range padded = gpt2_bucket(&b->m.padded, i);
+        bucket_copy(b->m.masters + padded.begin, b->params + gpt2_bucket(&b->c, i).begin, i,
+                    { 0, padded.count }, &b->m,
+                    fresh ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice);
     }
     model_round_params(&b->m);
     return true;
@@ -170,7 +168,9 @@ static double step_seconds(Bench *b, int step) {
     model_send_batch(m, b->inputs, b->targets, N);
     model_forward(m, b->B, b->T, 0);
     model_backward(m, 1.0f / (float)N, b->B, b->T);
-    double norm = gradients_norm(m);
+    gradients_squares(m);
+    totals_fetch(m, 1);
+    double norm = sqrt(m->host_totals->norm_squared);
     if (!isfinite(norm)) die("step %d: the gradient's norm is %g", step, norm);
     model_update(m, o, norm > 1.0 ? (float)(1.0 / norm) : 1.0f, step);
     gpu_wait(&b->gpu);
@@ -258,9 +258,9 @@ static Work linear_backward_work(const Site *s, double C, double OC) {
 }
 
 static Work embedding_forward_part(const Site *s) {
-    embedding_forward(s->m->x_in, s->m->batch.inputs, tensor_at(s->m->params, &s->m->padded, WTE),
-                      tensor_at(s->m->params, &s->m->padded, WPE), s->B, s->T, 0, s->C,
-                      s->g->stream);
+    real *bucket = params_of(s->m, 0, -1);
+    embedding_forward(s->m->x_in, s->m->batch.inputs, tensor_in(bucket, &s->m->padded, WTE),
+                      tensor_in(bucket, &s->m->padded, WPE), s->B, s->T, 0, s->C, s->g->stream);
     return { 0.0, (double)s->C * ((double)s->N + s->words + s->T), 4.0 * (double)s->N };
 }
 
@@ -307,8 +307,8 @@ static Work mlp_proj_forward_part(const Site *s) {
 // Logits that never leave the chip would be no bytes at all.
 static Work classifier_part(const Site *s) {
     Model *m = s->m;
-    classifier_backward(m->dx_branch, tensor_at(m->grads, &m->padded, WTE), m->loss, m->lse,
-                        m->logits, m->lnf, tensor_at(m->params, &m->padded, WTE),
+    classifier_backward(m->dx_branch, tensor_in(zero_grads(&m->zero, 0), &m->padded, WTE), m->loss,
+                        m->lse, m->logits, m->lnf, tensor_in(params_of(m, 0, -1), &m->padded, WTE),
                         m->batch.targets, 1.0f / (float)s->N, s->N, m->logit_rows, s->C, s->m->c.V,
                         m->padded.V, s->g);
     double NC = (double)s->N*s->C, VC = (double)s->m->c.V*s->C;
@@ -366,7 +366,8 @@ static Work qkv_backward_part(const Site *s) {
 
 static Work embedding_backward_part(const Site *s) {
     Model *m = s->m;
-    embedding_backward(tensor_at(m->grads, &m->padded, WTE), tensor_at(m->grads, &m->padded, WPE),
+    float *bucket = zero_grads(&m->zero, 0);
+    embedding_backward(tensor_in(bucket, &m->padded, WTE), tensor_in(bucket, &m->padded, WPE),
                        m->dx, m->batch.inputs, m->batch.order, m->batch.begin, s->words, s->B, s->T,
                        s->C, s->g->stream);
     return { 0.0, (double)s->N*s->C, 8.0 * (double)s->C * (s->words + s->T) + 8.0*(double)s->N };
@@ -377,15 +378,9 @@ static Work zero_part(const Site *s) {
     return { 0.0, 0.0, 4.0 * (double)gpt2_n_params(&s->m->padded) };
 }
 
-// gradients_norm without its wait, which events would count.
 static Work norm_part(const Site *s) {
-    Model *m = s->m;
-    norm_kernel<<<m->n_chunks, 256, 0, s->g->stream>>>(m->norm_partials, m->grads, m->chunks);
-    LAUNCH_CHECK();
-    sum_kernel<double><<<1, 1024, 0, s->g->stream>>>(&m->totals->norm_squared, m->norm_partials,
-                                                     m->n_chunks, WRITE);
-    LAUNCH_CHECK();
-    return { 0.0, 0.0, 4.0 * (double)gpt2_n_params(&m->padded) };
+    gradients_squares(s->m);
+    return { 0.0, 0.0, 4.0 * (double)gpt2_n_params(&s->m->padded) };
 }
 
 // Four arrays of fp32 are read and three written, and the parameters again as layers read them.
@@ -425,8 +420,9 @@ static const Part parts[] = {
 
 static Site site_make(Bench *b, int l, int words) {
     Model *m = &b->m;
-    return { m, &b->gpu, m->acts[l], block_at(m->params, &m->padded, l),
-             block_at(m->grads, &m->padded, l), l > 0 ? m->acts[l - 1].x_out : m->x_in,
+    return { m, &b->gpu, m->acts[l], block_in(params_of(m, 1 + l, -1), &m->padded),
+             block_in(zero_grads(&m->zero, 1 + l), &m->padded),
+             l > 0 ? m->acts[l - 1].x_out : m->x_in,
              words, b->B, b->T, b->c.C, (size_t)b->B*b->T };
 }
 
@@ -536,7 +532,10 @@ static void write_json(Bench *b) {
 int main(int argc, char **argv) {
     static Bench b;
     parse(&b, argc, argv);
-    gpu_open(&b.gpu, false);
+    Comm alone;
+    memset(&alone, 0, sizeof alone);
+    alone.size = alone.local_size = 1;
+    gpu_open(&b.gpu, false, &alone);
     CUDA_CHECK(cudaEventCreate(&b.begin));
     CUDA_CHECK(cudaEventCreate(&b.end));
     if (!(b.json = open_memstream(&b.json_text, &b.json_bytes))) die("memory: none for results");

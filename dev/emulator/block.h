@@ -105,18 +105,18 @@ static inline void begin_report(void) {
 __attribute__((format(printf, 1, 2), noreturn, noinline))
 static void fail(const char *fmt, ...) {
     begin_report();
+    char what[1024];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(what, sizeof what, fmt, args);
+    va_end(args);
     if (worker.grid) {
         print_block();
         if (worker.current != &worker.home) { fprintf(stderr, ", "); print_thread(worker.current); }
-        fprintf(stderr, ": ");
+        fprintf(stderr, ": %s\n", what);
     } else {
-        fprintf(stderr, "emulator: ");
+        fprintf(stderr, "emulator: %s\n", what);            // at once: other ranks write as well
     }
-    va_list args;
-    va_start(args, fmt);
-    vfprintf(stderr, fmt, args);
-    va_end(args);
-    fprintf(stderr, "\n");
     _exit(1);
 }
 

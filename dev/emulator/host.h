@@ -1,13 +1,12 @@
-// The host's side of CUDA: launches, device memory, streams and events. There is one device, and it
-// is done with everything when a call returns, so all streams are alike and nothing ever waits.
+// The host's side of CUDA: launches, device memory, streams and events. What may go on while the
+// host does something else is queued (stream.h); by default it is done when the call returns.
 //
 //   EMULATOR_MEMORY      bytes of device memory (8 GiB): to see what happens when there is no more
 //   EMULATOR_DEVICES     how many devices there are (1; 0 is a machine without a GPU)
 //   EMULATOR_CAPABILITY  what they can, as 90 (the default, an H100) or 75
 #pragma once
-#include <time.h>
 #include <type_traits>
-#include "block.h"
+#include "stream.h"
 
 // ---- errors, with CUDA's numbers ----
 
@@ -54,7 +53,7 @@ struct Attribute { const void *kernel; int dynamic_bytes; Attribute *next; };
 
 struct Device {
     cudaError_t last_error;
-    Allocation *allocations;
+    Allocation *allocations, *pinned;  // on the device; of the host's memory, what it can reach
     size_t used;
     Attribute *attributes;             // kernels that asked for more dynamic shared memory
     int current;                       // what cudaSetDevice said
@@ -101,8 +100,11 @@ static inline cudaError_t cudaGetDevice(int *i) {
     *i = emulator::device.current;
     return emulator::result(cudaSuccess);
 }
-static inline cudaError_t cudaDeviceSynchronize(void) { return emulator::result(cudaSuccess); }
-static inline cudaError_t cudaDeviceReset(void) { return emulator::result(cudaSuccess); }
+static inline cudaError_t cudaDeviceSynchronize(void) {
+    emulator::wait_for_all();
+    return emulator::result(cudaSuccess);
+}
+static inline cudaError_t cudaDeviceReset(void) { return cudaDeviceSynchronize(); }
 static inline cudaError_t cudaDriverGetVersion(int *version) {
     *version = emulator::device_count() > 0 ? CUDART_VERSION : 0;
     return cudaSuccess;
@@ -152,68 +154,100 @@ static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int i) {
 
 namespace emulator {
 
-// The allocation that holds these bytes, or null.
-static inline Allocation *allocation_of(const void *p, size_t bytes) {
+// The allocation of a list that holds these bytes, or null.
+static inline Allocation *find(Allocation *list, const void *p, size_t bytes) {
     const char *begin = (const char *)p;
-    for (Allocation *a = device.allocations; a; a = a->next)
+    for (Allocation *a = list; a; a = a->next)
         if (begin >= a->data && begin <= a->data + a->bytes &&
             bytes <= (size_t)(a->data + a->bytes - begin)) return a;
     return nullptr;
 }
 
+static inline Allocation *allocation_of(const void *p, size_t bytes) {
+    return find(device.allocations, p, bytes);
+}
+
 // Memory that nobody has written holds NaNs. It is malloc's, so AddressSanitizer guards its ends.
-static inline cudaError_t allocate(void **p, size_t bytes) {
-    *p = nullptr;
-    if (bytes == 0) return cudaSuccess;
-    if (bytes > memory_total() - device.used) return cudaErrorMemoryAllocation;
+static inline cudaError_t allocate(Allocation **list, void **p, size_t bytes) {
     Allocation *a = (Allocation *)malloc(sizeof *a);
     if (!a || posix_memalign(p, 256, bytes)) { free(a); return cudaErrorMemoryAllocation; }
-    *a = { (char *)*p, bytes, device.allocations };
-    device.allocations = a;
-    device.used += bytes;
+    *a = { (char *)*p, bytes, *list };
+    *list = a;
     memset(*p, 0xFF, bytes);
     return cudaSuccess;
 }
 
-static inline cudaError_t release(void *p) {
-    if (!p) return cudaSuccess;
-    for (Allocation **a = &device.allocations; *a; a = &(*a)->next) {
-        Allocation *found = *a;
-        if (found->data != p) continue;
-        *a = found->next;
-        device.used -= found->bytes;
-        free(found->data);
-        free(found);
-        return cudaSuccess;
-    }
-    return cudaErrorInvalidValue;
+static inline bool is_allocated(const Allocation *list, const void *p) {
+    while (list && list->data != p) list = list->next;
+    return list;
+}
+
+static inline size_t release(Allocation **list, void *p) {
+    while ((*list)->data != p) list = &(*list)->next;
+    Allocation *found = *list;
+    size_t bytes = found->bytes;
+    *list = found->next;
+    free(found->data);
+    free(found);
+    return bytes;
 }
 
 }  // namespace emulator
 
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
                       cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
-typedef struct emulator_stream *cudaStream_t;
+enum { cudaHostAllocDefault = 0 };
 
 template <class T> static inline cudaError_t cudaMalloc(T **p, size_t bytes) {
-    return emulator::result(emulator::allocate((void **)p, bytes));
+    *p = nullptr;
+    if (bytes == 0) return emulator::result(cudaSuccess);
+    if (bytes > emulator::memory_total() - emulator::device.used)
+        return emulator::result(cudaErrorMemoryAllocation);
+    cudaError_t e = emulator::allocate(&emulator::device.allocations, (void **)p, bytes);
+    if (e == cudaSuccess) emulator::device.used += bytes;
+    return emulator::result(e);
 }
-static inline cudaError_t cudaFree(void *p) { return emulator::result(emulator::release(p)); }
+
+// Waits for the device: somebody may still work with it.
+static inline cudaError_t cudaFree(void *p) {
+    if (!p) return emulator::result(cudaSuccess);
+    if (!emulator::is_allocated(emulator::device.allocations, p))
+        return emulator::result(cudaErrorInvalidValue);
+    emulator::wait_for_all();
+    emulator::device.used -= emulator::release(&emulator::device.allocations, p);
+    return emulator::result(cudaSuccess);
+}
 
 template <class T> static inline cudaError_t cudaMallocAsync(T **p, size_t bytes, cudaStream_t) {
     return cudaMalloc(p, bytes);
 }
-static inline cudaError_t cudaFreeAsync(void *p, cudaStream_t) { return cudaFree(p); }
+static inline cudaError_t cudaFreeAsync(void *p, cudaStream_t stream) {
+    cudaStream_t s = emulator::stream_of(stream);
+    if (!p) return emulator::result(cudaSuccess);
+    if (!s || !emulator::is_allocated(emulator::device.allocations, p))
+        return emulator::result(cudaErrorInvalidValue);
+    emulator::enqueue(s, [=] {
+        emulator::device.used -= emulator::release(&emulator::device.allocations, p);
+    });
+    return emulator::result(cudaSuccess);
+}
 
 template <class T> static inline cudaError_t cudaMallocHost(T **p, size_t bytes, unsigned = 0) {
-    if (!(*p = (T *)malloc(bytes ? bytes : 1))) return emulator::result(cudaErrorMemoryAllocation);
-    memset((void *)*p, 0xFF, bytes);
-    return emulator::result(cudaSuccess);
+    *p = nullptr;
+    if (bytes == 0) return emulator::result(cudaSuccess);
+    return emulator::result(emulator::allocate(&emulator::device.pinned, (void **)p, bytes));
 }
 template <class T> static inline cudaError_t cudaHostAlloc(T **p, size_t bytes, unsigned) {
     return cudaMallocHost(p, bytes);
 }
-static inline cudaError_t cudaFreeHost(void *p) { free(p); return emulator::result(cudaSuccess); }
+static inline cudaError_t cudaFreeHost(void *p) {
+    if (!p) return emulator::result(cudaSuccess);
+    if (!emulator::is_allocated(emulator::device.pinned, p))
+        return emulator::result(cudaErrorInvalidValue);
+    emulator::wait_for_all();
+    emulator::release(&emulator::device.pinned, p);
+    return emulator::result(cudaSuccess);
+}
 
 static inline cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
     *total = emulator::memory_total();
@@ -221,34 +255,76 @@ static inline cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
     return emulator::result(cudaSuccess);
 }
 
+namespace emulator {
+
 // Each end of a copy must be where the direction says, and lie inside one allocation.
-static inline cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes,
+static inline cudaError_t check_copy(const void *to, const void *from, size_t bytes,
                                      cudaMemcpyKind kind) {
-    if (bytes == 0) return emulator::result(cudaSuccess);
-    bool to_device = emulator::allocation_of(to, 0), from_device = emulator::allocation_of(from, 0);
+    bool to_device = allocation_of(to, 0), from_device = allocation_of(from, 0);
     bool wants_to = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
     bool wants_from = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
     if (kind != cudaMemcpyDefault && (to_device != wants_to || from_device != wants_from))
-        return emulator::result(cudaErrorInvalidValue);
-    if ((to_device && !emulator::allocation_of(to, bytes)) ||
-        (from_device && !emulator::allocation_of(from, bytes)))
-        return emulator::result(cudaErrorInvalidValue);
-    memmove(to, from, bytes);
-    return emulator::result(cudaSuccess);
-}
-static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
-                                          cudaMemcpyKind kind, cudaStream_t = nullptr) {
-    return cudaMemcpy(to, from, bytes, kind);
+        return cudaErrorInvalidValue;
+    if ((to_device && !allocation_of(to, bytes)) || (from_device && !allocation_of(from, bytes)))
+        return cudaErrorInvalidValue;
+    return cudaSuccess;
 }
 
-static inline cudaError_t cudaMemset(void *p, int value, size_t bytes) {
+// The device reaches its own memory and the host's pinned memory.
+static inline bool is_pageable(const void *p) {
+    return !allocation_of(p, 0) && !find(device.pinned, p, 0);
+}
+
+// As a GPU copies: what it can reach, when the stream has come so far. Pageable memory is read
+// before the call returns, and written when it returns.
+static inline void copy(void *to, const void *from, size_t bytes, cudaStream_t s) {
+    bool stage = order() != AT_ONCE && is_pageable(from);
+    if (stage && is_pageable(to)) {
+        wait_for(end_of(s));
+        memmove(to, from, bytes);
+    } else if (stage) {
+        std::vector<char> staged((const char *)from, (const char *)from + bytes);
+        enqueue(s, [to, staged] { memcpy(to, staged.data(), staged.size()); });
+    } else {
+        Moment end = enqueue(s, [=] { memmove(to, from, bytes); });
+        if (is_pageable(to)) wait_for(end);
+    }
+}
+
+}  // namespace emulator
+
+static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
+                                          cudaMemcpyKind kind, cudaStream_t stream = nullptr) {
+    cudaStream_t s = emulator::stream_of(stream);
+    if (!s) return emulator::result(cudaErrorInvalidResourceHandle);
+    if (bytes == 0) return emulator::result(cudaSuccess);
+    cudaError_t e = emulator::check_copy(to, from, bytes, kind);
+    if (e == cudaSuccess) emulator::copy(to, from, bytes, s);
+    return emulator::result(e);
+}
+
+// Waits before it reads pageable memory, and after any copy to the host or from pinned memory. One
+// that stays on the device nobody waits for.
+static inline cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes,
+                                     cudaMemcpyKind kind) {
+    bool on_device = emulator::allocation_of(to, 0) && emulator::allocation_of(from, 0);
+    bool pageable = emulator::is_pageable(from);
+    if (pageable) emulator::wait_for_stream(&emulator::default_stream);
+    cudaError_t e = cudaMemcpyAsync(to, from, bytes, kind);
+    if (!pageable && !on_device) emulator::wait_for_stream(&emulator::default_stream);
+    return e;
+}
+
+static inline cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes,
+                                          cudaStream_t stream = nullptr) {
+    cudaStream_t s = emulator::stream_of(stream);
+    if (!s) return emulator::result(cudaErrorInvalidResourceHandle);
     if (bytes && !emulator::allocation_of(p, bytes)) return emulator::result(cudaErrorInvalidValue);
-    if (bytes) memset(p, value, bytes);
+    if (bytes) emulator::enqueue(s, [=] { memset(p, value, bytes); });
     return emulator::result(cudaSuccess);
 }
-static inline cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes,
-                                          cudaStream_t = nullptr) {
-    return cudaMemset(p, value, bytes);
+static inline cudaError_t cudaMemset(void *p, int value, size_t bytes) {
+    return cudaMemsetAsync(p, value, bytes);
 }
 
 // Variables marked __device__ or __constant__.
@@ -257,6 +333,7 @@ static inline cudaError_t cudaMemcpyToSymbol(T &symbol, const void *from, size_t
                                              size_t offset = 0) {
     if (offset > sizeof symbol || bytes > sizeof symbol - offset)
         return emulator::result(cudaErrorInvalidValue);
+    emulator::wait_for_stream(&emulator::default_stream);
     memcpy((char *)&symbol + offset, from, bytes);
     return emulator::result(cudaSuccess);
 }
@@ -265,60 +342,119 @@ static inline cudaError_t cudaMemcpyFromSymbol(void *to, const T &symbol, size_t
                                                size_t offset = 0) {
     if (offset > sizeof symbol || bytes > sizeof symbol - offset)
         return emulator::result(cudaErrorInvalidValue);
+    emulator::wait_for_stream(&emulator::default_stream);
     memcpy(to, (const char *)&symbol + offset, bytes);
     return emulator::result(cudaSuccess);
 }
 
 // ---- streams, events, graphs ----
 
-struct emulator_stream { int device; };
-typedef struct emulator_event { double seconds; } *cudaEvent_t;
-enum { cudaStreamDefault = 0, cudaStreamNonBlocking = 1, cudaHostAllocDefault = 0 };
+static inline cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+    if (least) *least = 0;
+    if (greatest) *greatest = -5;
+    return emulator::result(cudaSuccess);
+}
+static inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags,
+                                                       int priority) {
+    if (flags > cudaStreamNonBlocking) return emulator::result(cudaErrorInvalidValue);
+    cudaStream_t s = new emulator_stream();
+    s->flags = flags;
+    s->priority = priority > 0 ? 0 : priority < -5 ? -5 : priority;
+    s->next = emulator::default_stream.next;
+    emulator::default_stream.next = *stream = s;
+    return emulator::result(cudaSuccess);
+}
+static inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
+    return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+static inline cudaError_t cudaStreamCreate(cudaStream_t *stream) {
+    return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
+}
+static inline cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *priority) {
+    cudaStream_t s = emulator::stream_of(stream);
+    if (!s) return emulator::result(cudaErrorInvalidResourceHandle);
+    *priority = s->priority;
+    return emulator::result(cudaSuccess);
+}
+// What is queued still runs.
+static inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    cudaStream_t s = emulator::stream_of(stream);
+    if (!s || s == &emulator::default_stream)
+        return emulator::result(cudaErrorInvalidResourceHandle);
+    s->destroyed = true;
+    return emulator::result(cudaSuccess);
+}
+static inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    cudaStream_t s = emulator::stream_of(stream);
+    if (!s) return emulator::result(cudaErrorInvalidResourceHandle);
+    emulator::wait_for_stream(s);
+    return emulator::result(cudaSuccess);
+}
+static inline cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    cudaStream_t s = emulator::stream_of(stream);
+    if (!s) return emulator::result(cudaErrorInvalidResourceHandle);
+    return emulator::result(emulator::ask_for(emulator::end_of(s)) ? cudaSuccess
+                                                                  : cudaErrorNotReady);
+}
+
+// An event is a moment of a stream, the one it was recorded at last. It lives until it is destroyed
+// and nothing is queued that will write its time.
+typedef struct emulator_event {
+    emulator::Moment moment;
+    double seconds;
+    unsigned flags;
+    int records, queued;               // how often it was recorded; how many of these are queued
+    bool destroyed;
+} *cudaEvent_t;
 enum { cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2 };
 
-static inline cudaError_t cudaStreamCreate(cudaStream_t *s) {
-    *s = (cudaStream_t)calloc(1, sizeof **s);
-    return emulator::result(*s ? cudaSuccess : cudaErrorMemoryAllocation);
-}
-static inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned) {
-    return cudaStreamCreate(s);
-}
-static inline cudaError_t cudaStreamDestroy(cudaStream_t s) {
-    free(s);
+static inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags) {
+    *e = new emulator_event();
+    (*e)->flags = flags;
     return emulator::result(cudaSuccess);
 }
-static inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
-    return emulator::result(cudaSuccess);
-}
-static inline cudaError_t cudaStreamQuery(cudaStream_t) { return emulator::result(cudaSuccess); }
-static inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned = 0) {
-    return emulator::result(cudaSuccess);
-}
-
 static inline cudaError_t cudaEventCreate(cudaEvent_t *e) {
-    *e = (cudaEvent_t)calloc(1, sizeof **e);
-    return emulator::result(*e ? cudaSuccess : cudaErrorMemoryAllocation);
-}
-static inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned) {
-    return cudaEventCreate(e);
+    return cudaEventCreateWithFlags(e, cudaEventDefault);
 }
 static inline cudaError_t cudaEventDestroy(cudaEvent_t e) {
-    free(e);
+    if (!e) return emulator::result(cudaErrorInvalidResourceHandle);
+    e->destroyed = true;
+    if (e->queued == 0) delete e;
     return emulator::result(cudaSuccess);
 }
-static inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t = nullptr) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    e->seconds = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+static inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream = nullptr) {
+    cudaStream_t s = emulator::stream_of(stream);
+    if (!e || !s) return emulator::result(cudaErrorInvalidResourceHandle);
+    int number = ++e->records;
+    e->queued++;
+    e->moment = emulator::enqueue(s, [=] {
+        if (number == e->records) e->seconds = emulator::now();
+        if (--e->queued == 0 && e->destroyed) delete e;
+    });
     return emulator::result(cudaSuccess);
 }
-static inline cudaError_t cudaEventSynchronize(cudaEvent_t) {
+// Waits for the moment that the event stands for now: recording it anew does not move it.
+static inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned = 0) {
+    cudaStream_t s = emulator::stream_of(stream);
+    if (!e || !s) return emulator::result(cudaErrorInvalidResourceHandle);
+    emulator::enqueue(s, [] { }, { e->moment });
     return emulator::result(cudaSuccess);
 }
-static inline cudaError_t cudaEventQuery(cudaEvent_t) { return emulator::result(cudaSuccess); }
+static inline cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+    if (!e) return emulator::result(cudaErrorInvalidResourceHandle);
+    emulator::wait_for(e->moment);
+    return emulator::result(cudaSuccess);
+}
+static inline cudaError_t cudaEventQuery(cudaEvent_t e) {
+    if (!e) return emulator::result(cudaErrorInvalidResourceHandle);
+    return emulator::result(emulator::ask_for(e->moment) ? cudaSuccess : cudaErrorNotReady);
+}
 static inline cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
-    if (from->seconds == 0.0 || to->seconds == 0.0)         // never recorded
+    if (!from || !to || !from->records || !to->records ||
+        ((from->flags | to->flags) & cudaEventDisableTiming))
         return emulator::result(cudaErrorInvalidResourceHandle);
+    if (!emulator::passed(from->moment) || !emulator::passed(to->moment))
+        return emulator::result(cudaErrorNotReady);
     *ms = (float)(1e3 * (to->seconds - from->seconds));
     return emulator::result(cudaSuccess);
 }
@@ -378,17 +514,21 @@ static inline cudaError_t check_launch(dim3 grid, dim3 block, size_t shared, con
     return shared > dynamic_limit(kernel) ? cudaErrorInvalidValue : cudaSuccess;
 }
 
-struct Config { const char *name; dim3 grid, block; size_t shared; };
+struct Config { const char *name; dim3 grid, block; size_t shared; cudaStream_t stream; };
 
-// The arguments are evaluated once, here; every thread of the grid gets copies of them.
+// The arguments are evaluated once, by the launch; every thread of the grid gets copies of them.
 template <class Kernel, class... Arguments>
-static inline void run(const Config *c, const void *address, Kernel kernel,
+static inline void run(const Config &c, const void *address, Kernel kernel,
                        Arguments... arguments) {
-    if (result(check_launch(c->grid, c->block, c->shared, address)) != cudaSuccess) return;
-    auto thread = [&] { kernel(arguments...); };
-    Grid g = { c->name, c->grid, c->block, c->shared,
-               [](void *p) { (*(decltype(thread) *)p)(); }, &thread };
-    grid_run(&g);
+    cudaStream_t s = stream_of(c.stream);
+    cudaError_t e = check_launch(c.grid, c.block, c.shared, address);
+    if (result(s ? e : cudaErrorInvalidResourceHandle) != cudaSuccess) return;
+    enqueue(s, [=] {
+        auto thread = [&] { kernel(arguments...); };
+        Grid g = { c.name, c.grid, c.block, c.shared,
+                   [](void *p) { (*(decltype(thread) *)p)(); }, &thread };
+        grid_run(&g);
+    });
 }
 
 // What stands left of the arguments in a launch: a kernel and its configuration.
@@ -396,7 +536,7 @@ template <class... Parameters> struct Launch {
     Config config;
     void (*kernel)(Parameters...);
     void operator()(Parameters... arguments) const {
-        run(&config, (const void *)kernel, kernel, arguments...);
+        run(config, (const void *)kernel, kernel, arguments...);
     }
 };
 
@@ -404,21 +544,21 @@ template <class Call> struct DeducedLaunch {
     Config config;
     Call call;
     template <class... Arguments> void operator()(Arguments... arguments) const {
-        run(&config, nullptr, call, arguments...);
+        run(config, nullptr, call, arguments...);
     }
 };
 
 template <class... Parameters>
 static inline Launch<Parameters...> launch(const char *name, void (*kernel)(Parameters...),
                                            dim3 grid, dim3 block, size_t shared = 0,
-                                           cudaStream_t = nullptr) {
-    return { { name, grid, block, shared }, kernel };
+                                           cudaStream_t stream = nullptr) {
+    return { { name, grid, block, shared, stream }, kernel };
 }
 
 template <class Call>
 static inline DeducedLaunch<Call> launch(const char *name, Call call, dim3 grid, dim3 block,
-                                         size_t shared = 0, cudaStream_t = nullptr) {
-    return { { name, grid, block, shared }, call };
+                                         size_t shared = 0, cudaStream_t stream = nullptr) {
+    return { { name, grid, block, shared, stream }, call };
 }
 
 // A kernel's name in a launch is either that of one function, which has an address, or that of a
@@ -428,7 +568,7 @@ static inline DeducedLaunch<Call> launch(const char *name, Call call, dim3 grid,
     [&](auto tag) -> decltype(emulator::address(tag, __VA_ARGS__)) { \
         return emulator::address(tag, __VA_ARGS__); \
     }, \
-    [&](auto... arguments) { __VA_ARGS__(arguments...); })
+    [=](auto... arguments) { __VA_ARGS__(arguments...); })
 
 template <class Tag, class... Parameters>
 static inline auto address(Tag, void (*kernel)(Parameters...)) { return kernel; }

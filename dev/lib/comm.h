@@ -12,12 +12,13 @@
 //
 // A collective is called by all ranks, in the same order, with the same count. It begins when what
 // the caller has computed so far is done, runs beside what the caller does next, and has a ticket;
-// until comm_wait(ticket) its buffers must not be touched. Tickets end in the order they were given.
+// until comm_wait(ticket) its buffers must not be touched. Tickets end in the order they were
+// given.
 //
 // Each rank owns one slice of a buffer. The two collectives that all others are made of:
 //
-//     reduce-scatter   rank r receives slice r from everybody, and adds it up: in fp32, along a fixed
-//                      binary tree over the ranks, so that the sum's bits never vary
+//     reduce-scatter   rank r receives slice r from everybody, and adds it up: in fp32, along a
+//                      fixed binary tree over the ranks, so that the sum's bits never vary
 //     all-gather       everybody receives slice r from rank r
 //
 // A mean (all-reduce) is one after the other. With n ranks and B bytes each rank sends (n-1)/n B in
@@ -35,11 +36,19 @@
 #include <pthread.h>
 #include <sched.h>
 #elif defined(WITH_NCCL)
-#include <cuda_runtime.h>
 #include <nccl.h>
 #ifndef EMULATOR
 #include <dlfcn.h>
 #endif
+#endif
+
+// On a GPU the trainer's kernels do what is done to numbers, also in a build that runs alone.
+#if defined(WITH_NCCL) || defined(TRAINS_ON_GPU)
+#define COMM_ON_GPU
+#include <cuda_runtime.h>
+#define CPU_AND_GPU __host__ __device__
+#else
+#define CPU_AND_GPU
 #endif
 
 typedef enum { COMM_FP32, COMM_BF16 } CommType;        // how floats travel
@@ -58,15 +67,15 @@ static inline Slice comm_slice(size_t count, int rank, int size) {
 
 // ---- sums in the order of a tree ----
 //
-// Adding n terms one at a time, two neighbours are merged as soon as both are there, then two pairs,
-// then two fours: a binary counter that carries. The partial sums wait at levels 0, 1, 2 ..., one for
-// each bit of the count. So a rank that adds up micro-batches as they come, and ranks that add up
-// each other's sums, follow one and the same tree, whatever the number of ranks, as long as all
-// numbers are powers of two; and floating-point addition, which is not associative, gives the same
-// bits.
+// Adding n terms one at a time, two neighbours are merged as soon as both are there, then two
+// pairs, then two fours: a binary counter that carries. The partial sums wait at levels 0, 1, 2
+// ..., one for each bit of the count. So a rank that adds up micro-batches as they come, and ranks
+// that add up each other's sums, follow one and the same tree, whatever the number of ranks, as
+// long as all numbers are powers of two; and floating-point addition, which is not associative,
+// gives the same bits.
 
 // At which level the i-th term (from 0) ends: it merges with levels 0 ... level-1 first.
-static inline int tree_level(uint64_t i) {
+CPU_AND_GPU static inline int tree_level(uint64_t i) {
     int level = 0;
     while (i >> level & 1) level++;
     return level;
@@ -74,7 +83,7 @@ static inline int tree_level(uint64_t i) {
 
 enum { TREE_LEVELS = 20 };                             // a million ranks
 
-static inline float bf16_widen(uint16_t half) {
+CPU_AND_GPU static inline float bf16_widen(uint16_t half) {
     uint32_t bits = (uint32_t)half << 16;
     float x;
     memcpy(&x, &bits, sizeof x);
@@ -82,7 +91,7 @@ static inline float bf16_widen(uint16_t half) {
 }
 
 // To the nearest, ties to even; a NaN stays one.
-static inline uint16_t bf16_narrow(float x) {
+CPU_AND_GPU static inline uint16_t bf16_narrow(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     uint32_t up = bits + 0x7FFF + (bits >> 16 & 1);
@@ -125,7 +134,7 @@ static inline void bf16_widen_all(float *out, const uint16_t *x, size_t n) {
     for (size_t i = 0; i < n; i++) out[i] = bf16_widen(x[i]);
 }
 
-#if defined(WITH_NCCL)
+#if defined(COMM_ON_GPU)
 // The same on the GPU, by the trainer's kernels. x is an array on the CPU of pointers to the GPU.
 typedef struct {
     void (*sum)(float *out, const void *const *x, int terms, float scale, CommType type,
@@ -134,6 +143,13 @@ typedef struct {
     void (*widen)(float *out, const uint16_t *x, size_t n, cudaStream_t stream);
 } CommMath;
 
+static inline void comm_cuda_check(cudaError_t status, const char *call) {
+    if (status != cudaSuccess) die("%s: %s", call, cudaGetErrorString(status));
+}
+#define COMM_CUDA(call) comm_cuda_check((call), #call)
+#endif
+
+#if defined(WITH_NCCL)
 // NCCL's functions, looked up when several ranks need them: a run on one GPU needs no NCCL.
 #define NCCL_FUNCTIONS(X) \
     X(GetUniqueId) X(CommInitRank) X(CommDestroy) X(CommAbort) X(GetErrorString) X(GetLastError) \
@@ -185,6 +201,10 @@ typedef struct {
     char *scratch_out, *scratch_in;        // (size,piece) floats each, on the device
     Watch watch;
     bool watched;
+#if defined(COMM_ON_GPU)
+    const CommMath *math;
+    cudaStream_t compute;                  // the one that the caller computes on
+#endif
 #if defined(WITH_MPI)
     CommOp queue[COMM_QUEUE];
     MPI_Request *requests;                 // (2*size)
@@ -198,13 +218,15 @@ typedef struct {
     Error problem;                         // why MPI did not start; "" when it did
 #elif defined(WITH_NCCL)
     Nccl nccl;
+    ncclUniqueId id;                       // by which NCCL finds the ranks
     ncclComm_t peers;
-    cudaStream_t compute, stream;          // the caller's, and the one that data travels on
-    const CommMath *math;
+    cudaStream_t stream;                   // the one that data travels on
     cudaEvent_t ready;                     // the computation has come this far
     cudaEvent_t begun[COMM_QUEUE], done[COMM_QUEUE];           // of a ticket
-    cudaEvent_t wait_begun[COMM_QUEUE], wait_done[COMM_QUEUE]; // of the computation's waits
-    Ticket settled, waits;                 // tickets that busy counts; waits it does not
+    cudaEvent_t wait_begun[COMM_QUEUE], wait_done[COMM_QUEUE]; // of a wait
+    Ticket settled;                        // tickets that `busy` counts already
+    Ticket passed;                         // the computation waits for this one, and all before it
+    uint64_t waits, settled_waits;         // of the computation so far; those that `waited` counts
     char *small;                           // (size+1,COMM_SMALL) on the device, for comm_collect
 #endif
 } Comm;
@@ -270,11 +292,6 @@ static inline void comm_widen(Comm *c, float *out, const uint16_t *x, size_t n) 
 
 #elif defined(WITH_NCCL)
 
-static inline void comm_cuda_check(cudaError_t status, const char *call) {
-    if (status != cudaSuccess) die("%s: %s", call, cudaGetErrorString(status));
-}
-#define COMM_CUDA(call) comm_cuda_check((call), #call)
-
 static inline void nccl_check(const Comm *c, ncclResult_t status, const char *call) {
     if (status == ncclSuccess) return;
     die("nccl%s: %s: %s", call, c->nccl.GetErrorString(status), c->nccl.GetLastError(c->peers));
@@ -334,8 +351,9 @@ static inline void run_reduce_scatter(Comm *c, const CommOp *op) {
             Slice s = comm_slice(op->count, r, c->size);
             uint16_t *narrow = (uint16_t *)c->scratch_out + (size_t)r*c->piece;
             terms[r] = in + s.begin + at;
-            if (op->type == COMM_BF16) comm_narrow(c, narrow, in + s.begin + at, piece_of(c, s, at));
-            if (op->type == COMM_BF16) terms[r] = narrow;
+            if (op->type == COMM_FP32) continue;
+            comm_narrow(c, narrow, in + s.begin + at, piece_of(c, s, at));
+            terms[r] = narrow;
         }
         comm_begin(c);
         for (int r = 0; r < c->size; r++) {
@@ -512,25 +530,38 @@ static inline double comm_seconds(cudaEvent_t begin, cudaEvent_t end) {
     return 1e-3 * milliseconds;
 }
 
-// Waits for the computation, and adds the times of what is over to busy and waited.
+// Is the GPU past this event? Asking leaves no error behind, which the next launch would be blamed
+// for.
+static inline bool comm_is_past(cudaEvent_t event) {
+    cudaError_t status = cudaEventQuery(event);
+    if (status == cudaErrorNotReady) cudaGetLastError();
+    else COMM_CUDA(status);
+    return status == cudaSuccess;
+}
+
+// Adds the times of what is over to busy and waited; the CPU waits for nothing.
 static inline void comm_settle(Comm *c) {
-    if (c->size == 1) return;
-    COMM_CUDA(cudaStreamSynchronize(c->compute));
-    for (Ticket w = 0; w < c->waits; w++)
-        c->waited += comm_seconds(c->wait_begun[w], c->wait_done[w]);
-    c->waits = 0;
+    for (; c->settled_waits < c->waits; c->settled_waits++) {
+        int i = (int)(c->settled_waits % COMM_QUEUE);
+        if (!comm_is_past(c->wait_done[i])) break;
+        c->waited += comm_seconds(c->wait_begun[i], c->wait_done[i]);
+    }
     for (; c->settled < c->queued; c->settled++) {
         int i = (int)(c->settled % COMM_QUEUE);
-        if (cudaEventQuery(c->done[i]) != cudaSuccess) return;
+        if (!comm_is_past(c->done[i])) break;
         c->busy += comm_seconds(c->begun[i], c->done[i]);
     }
 }
 
+// Room for one more in a ring of events: where there is none, the CPU waits for half of them.
+static inline void comm_make_room(Comm *c, const cudaEvent_t *ring, uint64_t begin, uint64_t end) {
+    if (end - begin < COMM_QUEUE) return;
+    COMM_CUDA(cudaEventSynchronize(ring[(begin + COMM_QUEUE / 2) % COMM_QUEUE]));
+    comm_settle(c);
+}
+
 static inline Ticket comm_queue(Comm *c, CommOp op) {
-    if (c->queued - c->settled == COMM_QUEUE) {        // the ring of events is full
-        COMM_CUDA(cudaStreamSynchronize(c->stream));
-        comm_settle(c);
-    }
+    comm_make_room(c, c->done, c->settled, c->queued);
     int i = (int)(c->queued % COMM_QUEUE);
     COMM_CUDA(cudaEventRecord(c->ready, c->compute));
     COMM_CUDA(cudaStreamWaitEvent(c->stream, c->ready, 0));
@@ -540,13 +571,15 @@ static inline Ticket comm_queue(Comm *c, CommOp op) {
     return ++c->queued;
 }
 
-// What is launched from now on waits for this collective, and for all before it.
+// What is launched from now on waits for this collective, and for all before it. The CPU does not.
 static inline void comm_wait(Comm *c, Ticket ticket) {
-    if (ticket == 0 || ticket <= c->settled) return;
-    if (c->waits == COMM_QUEUE) comm_settle(c);
-    COMM_CUDA(cudaEventRecord(c->wait_begun[c->waits], c->compute));
+    if (ticket == 0 || ticket <= c->passed) return;
+    comm_make_room(c, c->wait_done, c->settled_waits, c->waits);
+    int i = (int)(c->waits++ % COMM_QUEUE);
+    COMM_CUDA(cudaEventRecord(c->wait_begun[i], c->compute));
     COMM_CUDA(cudaStreamWaitEvent(c->compute, c->done[(ticket - 1) % COMM_QUEUE], 0));
-    COMM_CUDA(cudaEventRecord(c->wait_done[c->waits++], c->compute));
+    COMM_CUDA(cudaEventRecord(c->wait_done[i], c->compute));
+    c->passed = ticket;
 }
 
 #else
@@ -560,14 +593,14 @@ static inline void comm_wait(Comm *c, Ticket ticket) { (void)c, (void)ticket; }
 
 #endif
 
-// What communication has cost since comm_open.
+// What communication has cost since comm_open; on a GPU, as far as it is over.
 typedef struct { double waited, busy; uint64_t bytes_sent; } CommCounters;
 
 static inline CommCounters comm_counters(Comm *c) {
 #if defined(WITH_MPI)
     if (c->size > 1) pthread_mutex_lock(&c->lock);
 #elif defined(WITH_NCCL)
-    comm_settle(c);
+    if (c->size > 1) comm_settle(c);
 #endif
     CommCounters counters = { c->waited, c->busy, c->bytes_sent };
 #if defined(WITH_MPI)
@@ -586,8 +619,8 @@ static inline Ticket comm_reduce_scatter(Comm *c, float *out, const float *in, s
     return comm_queue(c, op);
 }
 
-// data (count elements of so many bytes) = each rank's slice. `own` is this rank's, which may lie in
-// its place already.
+// data (count elements of so many bytes) = each rank's slice. `own` is this rank's, which may lie
+// in its place already.
 static inline Ticket comm_all_gather(Comm *c, void *data, const void *own, size_t count,
                                      size_t bytes) {
     CommOp op = { OP_ALL_GATHER, data, own, count, bytes, 1.0f, COMM_FP32, COMM_WRITE, 0 };
@@ -619,7 +652,16 @@ static inline Ticket comm_broadcast(Comm *c, void *data, size_t bytes, int root)
 
 // ---- small things, on the CPU, at once ----
 
-// all (size,bytes) = every rank's `own`, in the order of the ranks; at most COMM_SMALL bytes of each.
+#if defined(COMM_ON_GPU)
+// all (size,bytes) = every rank's `own`, in the order of the ranks; both on the GPU.
+static inline Ticket comm_collect_there(Comm *c, void *all, const void *own, size_t bytes) {
+    CommOp op = { OP_COLLECT, all, own, 0, bytes, 1.0f, COMM_FP32, COMM_WRITE, 0 };
+    return comm_queue(c, op);
+}
+#endif
+
+// all (size,bytes) = every rank's `own`, in the order of the ranks; at most COMM_SMALL bytes of
+// each.
 static inline void comm_collect(Comm *c, void *all, const void *own, size_t bytes) {
     assert(bytes <= COMM_SMALL);
     if (c->size == 1) {
@@ -630,8 +672,7 @@ static inline void comm_collect(Comm *c, void *all, const void *own, size_t byte
     size_t n = (size_t)c->size*bytes;
     char *device_own = c->small + (size_t)c->size*COMM_SMALL;
     COMM_CUDA(cudaMemcpyAsync(device_own, own, bytes, cudaMemcpyHostToDevice, c->stream));
-    CommOp op = { OP_COLLECT, c->small, device_own, 0, bytes, 1.0f, COMM_FP32, COMM_WRITE, 0 };
-    comm_wait(c, comm_queue(c, op));
+    comm_wait(c, comm_collect_there(c, c->small, device_own, bytes));
     COMM_CUDA(cudaMemcpyAsync(all, c->small, n, cudaMemcpyDeviceToHost, c->compute));
     COMM_CUDA(cudaStreamSynchronize(c->compute));
 #else
@@ -796,21 +837,6 @@ static inline bool comm_open_watch(Comm *c, double timeout, Error *err) {
     return watch_join(&c->watch, host, port, err);
 }
 
-// Finds the other ranks. Before a GPU is chosen, by local_rank; comm_open_gpu comes after it.
-static inline bool comm_open(Comm *c, double timeout, Error *err) {
-    memset(c, 0, sizeof *c);
-    c->rank = launched_as(LAUNCH_RANK, 0);
-    c->size = launched_as(LAUNCH_SIZE, 1);
-    c->local_rank = launched_as(LAUNCH_LOCAL_RANK, c->rank);
-    c->local_size = launched_as(LAUNCH_LOCAL_SIZE, c->size);
-    c->hosts = 1;
-    if (c->size == 1) return true;
-    if (c->size > COMM_MAX_RANKS)
-        return fail(err, "ranks: %d of them; at most %d are built for", c->size, COMM_MAX_RANKS);
-    c->watched = comm_open_watch(c, timeout, err);
-    return c->watched;
-}
-
 static inline bool nccl_load(Nccl *n, Error *err) {
 #ifdef EMULATOR
     (void)err;
@@ -828,19 +854,34 @@ static inline bool nccl_load(Nccl *n, Error *err) {
     return true;
 }
 
-// Joins the ranks' GPUs. The current device is this rank's; `compute` is the stream it computes on.
-static inline bool comm_open_gpu(Comm *c, const CommMath *math, cudaStream_t compute, Error *err) {
-    ncclUniqueId id;
-    memset(&id, 0, sizeof id);
+// Finds the other ranks. Before a GPU is chosen, by local_rank; comm_open_gpu comes after it.
+static inline bool comm_open(Comm *c, double timeout, Error *err) {
+    memset(c, 0, sizeof *c);
+    c->rank = launched_as(LAUNCH_RANK, 0);
+    c->size = launched_as(LAUNCH_SIZE, 1);
+    c->local_rank = launched_as(LAUNCH_LOCAL_RANK, c->rank);
+    c->local_size = launched_as(LAUNCH_LOCAL_SIZE, c->size);
+    c->hosts = 1;
     if (c->size == 1) return true;
+    if (c->size > COMM_MAX_RANKS)
+        return fail(err, "ranks: %d of them; at most %d are built for", c->size, COMM_MAX_RANKS);
     if (!nccl_load(&c->nccl, err)) return false;
+    c->watched = comm_open_watch(c, timeout, err);
+    if (c->watched && c->rank == 0) NCCL_CHECK(c, GetUniqueId(&c->id));
+    return c->watched && watch_share(&c->watch, &c->id, sizeof c->id, err);
+}
+
+// Joins the ranks' GPUs. The current device is this rank's; `compute` is the stream it computes on.
+// What travels has the right of way: a collective that waits for room holds up all ranks.
+static inline void comm_open_gpu(Comm *c, const CommMath *math, cudaStream_t compute) {
+    int least, greatest;
     c->math = math;
     c->compute = compute;
-    if (c->rank == 0) NCCL_CHECK(c, GetUniqueId(&id));
-    if (!watch_share(&c->watch, &id, sizeof id, err)) return false;
-    NCCL_CHECK(c, CommInitRank(&c->peers, c->size, id, c->rank));
-    c->piece = COMM_SCRATCH / sizeof(float) / (size_t)c->size;
-    COMM_CUDA(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
+    if (c->size == 1) return;
+    NCCL_CHECK(c, CommInitRank(&c->peers, c->size, c->id, c->rank));
+    c->piece = COMM_SCRATCH / sizeof(float) / (size_t)c->size / 64 * 64;
+    COMM_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    COMM_CUDA(cudaStreamCreateWithPriority(&c->stream, cudaStreamNonBlocking, greatest));
     COMM_CUDA(cudaMalloc((void **)&c->scratch_in, COMM_SCRATCH));
     COMM_CUDA(cudaMalloc((void **)&c->scratch_out, COMM_SCRATCH / 2));
     COMM_CUDA(cudaMalloc((void **)&c->small, ((size_t)c->size + 1) * COMM_SMALL));
@@ -849,7 +890,6 @@ static inline bool comm_open_gpu(Comm *c, const CommMath *math, cudaStream_t com
     for (int k = 0; k < 4; k++)
         for (int i = 0; i < COMM_QUEUE; i++) COMM_CUDA(cudaEventCreate(&rings[k][i]));
     comm_find_neighbours(c);
-    return true;
 }
 
 static inline void comm_close(Comm *c) {
@@ -875,9 +915,16 @@ static inline bool comm_open(Comm *c, double timeout, Error *err) {
     c->size = c->hosts = c->local_size = 1;
     int size = launched_as(LAUNCH_SIZE, 1);
     return size == 1
-        || fail(err, "ranks: started as one of %d, but this program was built to run alone; build it "
-                "with make MPI=1 (a GPU's with NCCL)", size);
+        || fail(err, "ranks: started as one of %d, but this program was built to run alone; build "
+                "it with make MPI=1 (a GPU's with NCCL)", size);
 }
+
+#if defined(COMM_ON_GPU)
+static inline void comm_open_gpu(Comm *c, const CommMath *math, cudaStream_t compute) {
+    c->math = math;
+    c->compute = compute;
+}
+#endif
 
 static inline void comm_close(Comm *c) { (void)c; }
 

@@ -5,15 +5,16 @@
 //
 //     stage   parameters   gradients   moments   travels for each update
 //     0       all          all         all       gradients: all-reduced in the last micro-batch
-//     1       all          all         1/n       gradients: reduce-scattered in the last micro-batch;
-//                                                parameters: gathered after the update
+//     1       all          all         1/n       gradients: reduce-scattered in the last
+//                                                micro-batch; parameters: gathered after the update
 //     2       all          1/n         1/n       the same, reduce-scattered in every micro-batch
-//     3       1/n          1/n         1/n       gradients as in 2; parameters: gathered just before
-//                                                they are used, forward and on the way back
+//     3       1/n          1/n         1/n       gradients as in 2; parameters: gathered just
+//                                                before they are used, forward and on the way back
 //
-// The unit is a bucket of dev/lib/gpt2.h: a block, or the embeddings, or the final norm. A rank owns
-// a slice of each bucket, and its slices lie one after the other in a buffer of 1/n. A bucket's
-// gradients leave as soon as its way back is done, and travel while the blocks before it compute.
+// The unit is a bucket of dev/lib/gpt2.h: a block, or the embeddings, or the final norm. A rank
+// owns a slice of each bucket, and its slices lie one after the other in a buffer of 1/n. A
+// bucket's gradients leave as soon as its way back is done, and travel while the blocks before it
+// compute.
 //
 //     zero_micro_batch(&z, i, n);                       before each micro-batch
 //     p = zero_params(&z, bucket, next);                a bucket's parameters, to be read
@@ -28,8 +29,8 @@
 #include "comm.h"
 #include "gpt2.h"
 
-enum { ZERO_SLOTS = 4 };                   // whole buckets for a moment: embeddings, final norm, and
-                                           // two blocks, the one in use and the next
+enum { ZERO_SLOTS = 4 };                   // whole buckets for a moment: embeddings, final norm,
+                                           // and two blocks, the one in use and the next
 typedef struct {
     Comm *comm;                            // NULL: one rank alone
     int rank, size;
@@ -123,7 +124,8 @@ static inline int zero_chunks(Chunk *chunks, const Zero *z, int largest) {
         if (end > own.begin + own.count) end = own.begin + own.count;
         for (; at < end; at += (size_t)largest, n++) {
             size_t as_whole = whole + at, as_slice = slices + at - own.begin, left = end - at;
-            Chunk chunk = { z->stage == 3 ? as_slice : as_whole, z->stage >= 2 ? as_slice : as_whole,
+            Chunk chunk = { z->stage == 3 ? as_slice : as_whole,
+                            z->stage >= 2 ? as_slice : as_whole,
                             z->stage >= 1 ? as_slice : as_whole,
                             left < (size_t)largest ? (int)left : largest, t.decays };
             if (chunks) chunks[n] = chunk;
@@ -133,7 +135,8 @@ static inline int zero_chunks(Chunk *chunks, const Zero *z, int largest) {
 }
 
 // Where a bucket of parameters is first written, whole: in its place, or at stage 3 in a slot, from
-// which zero_keep takes what this rank is to keep, after it has hashed all. For initialising and loading.
+// which zero_keep takes what this rank is to keep, after it has hashed all. For initialising and
+// loading.
 static inline float *zero_place(Zero *z, int bucket) {
     if (z->stage == 3) return (float *)z->gathered[zero_slot(z, bucket)];
     return (float *)z->params + gpt2_bucket(&z->c, bucket).begin;
@@ -150,7 +153,7 @@ static inline void zero_keep(Zero *z, int bucket) {
 
 // ---- work on gradients, on the device they lie on ----
 
-#if defined(WITH_NCCL)
+#if defined(COMM_ON_GPU)
 static inline void zero_fill(Zero *z, float *x, size_t n) {
     COMM_CUDA(cudaMemsetAsync(x, 0, n * sizeof *x, z->comm->compute));
 }

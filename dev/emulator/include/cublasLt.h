@@ -368,6 +368,40 @@ static inline const char *batch(const void *p, const emulator_layout *l, int b) 
     return (const char *)p + b * l->batch_stride * (l->type == CUDA_R_32F ? 4 : 2);
 }
 
+// All that a call names, by value: it may run later.
+struct Product {
+    emulator_matmul d;
+    emulator_layout layoutA, layoutB, layoutC, layoutD;
+    const void *A, *B, *C;
+    void *D;
+    float alpha, beta;
+};
+
+// Product i of a batch.
+static inline void product_run(const Product &p, int i) {
+    int64_t m = (int64_t)p.layoutD.rows, n = (int64_t)p.layoutD.cols;
+    bool ta = p.d.transA != CUBLAS_OP_N, tb = p.d.transB != CUBLAS_OP_N;
+    int64_t lda = p.layoutA.ld, ldb = p.layoutB.ld;
+    int64_t K = (int64_t)(ta ? p.layoutA.rows : p.layoutA.cols);
+    float *a = pack(batch(p.A, &p.layoutA, i), (int)p.layoutA.type, ta ? lda : 1, ta ? 1 : lda,
+                    m, K, TILE_ROWS);
+    float *b = pack(batch(p.B, &p.layoutB, i), (int)p.layoutB.type, tb ? 1 : ldb, tb ? ldb : 1,
+                    n, K, TILE_COLS);
+    float *product = (float *)malloc((size_t)(m*n) * sizeof *product);
+    if (!a || !b || !product) fail("no memory for a product of %lld x %lld", (long long)m,
+                                   (long long)n);
+    multiply(product, a, b, m, n, K);
+    finish(&p.d, (void *)batch(p.D, &p.layoutD, i), &p.layoutD, batch(p.C, &p.layoutC, i),
+           p.layoutC.ld, p.alpha, p.beta, product);
+    if (p.d.epilogue == CUBLASLT_EPILOGUE_BGRADA)
+        sum_lines(p.d.bias, (int)p.layoutD.type, a, m, K, TILE_ROWS);
+    if (p.d.epilogue == CUBLASLT_EPILOGUE_BGRADB)
+        sum_lines(p.d.bias, (int)p.layoutD.type, b, n, K, TILE_COLS);
+    free(a);
+    free(b);
+    free(product);
+}
+
 }  // namespace emulator
 
 static inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
@@ -390,31 +424,15 @@ static inline cublasStatus_t cublasLtMatmul(
         const void *B, cublasLtMatrixLayout_t layoutB,
         const void *beta, const void *C, cublasLtMatrixLayout_t layoutC,
         void *D, cublasLtMatrixLayout_t layoutD, const cublasLtMatmulAlgo_t *, void *, size_t,
-        cudaStream_t) {
-    if (!handle || !alpha || !beta || !A || !B || !D) return CUBLAS_STATUS_INVALID_VALUE;
+        cudaStream_t stream) {
+    cudaStream_t s = emulator::stream_of(stream);
+    if (!handle || !alpha || !beta || !A || !B || !D || !s) return CUBLAS_STATUS_INVALID_VALUE;
     cublasStatus_t status = emulator::check_matmul(d, layoutA, layoutB, layoutC, layoutD);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
-    int64_t m = (int64_t)layoutD->rows, n = (int64_t)layoutD->cols;
-    bool ta = d->transA != CUBLAS_OP_N, tb = d->transB != CUBLAS_OP_N;
-    int64_t K = (int64_t)(ta ? layoutA->rows : layoutA->cols), lda = layoutA->ld, ldb = layoutB->ld;
-    for (int i = 0; i < layoutD->batches; i++) {
-        float *a = emulator::pack(emulator::batch(A, layoutA, i), (int)layoutA->type, ta ? lda : 1,
-                                  ta ? 1 : lda, m, K, emulator::TILE_ROWS);
-        float *b = emulator::pack(emulator::batch(B, layoutB, i), (int)layoutB->type, tb ? 1 : ldb,
-                                  tb ? ldb : 1, n, K, emulator::TILE_COLS);
-        float *product = (float *)malloc((size_t)(m*n) * sizeof *product);
-        if (!a || !b || !product) return CUBLAS_STATUS_ALLOC_FAILED;
-        emulator::multiply(product, a, b, m, n, K);
-        emulator::finish(d, (void *)emulator::batch(D, layoutD, i), layoutD,
-                         emulator::batch(C, layoutC, i), layoutC->ld, *(const float *)alpha,
-                         *(const float *)beta, product);
-        if (d->epilogue == CUBLASLT_EPILOGUE_BGRADA)
-            emulator::sum_lines(d->bias, (int)layoutD->type, a, m, K, emulator::TILE_ROWS);
-        if (d->epilogue == CUBLASLT_EPILOGUE_BGRADB)
-            emulator::sum_lines(d->bias, (int)layoutD->type, b, n, K, emulator::TILE_COLS);
-        free(a);
-        free(b);
-        free(product);
-    }
+    emulator::Product p = { *d, *layoutA, *layoutB, *layoutC, *layoutD, A, B, C, D,
+                            *(const float *)alpha, *(const float *)beta };
+    emulator::enqueue(s, [p] {
+        for (int i = 0; i < p.layoutD.batches; i++) emulator::product_run(p, i);
+    });
     return CUBLAS_STATUS_SUCCESS;
 }

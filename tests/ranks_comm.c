@@ -1,0 +1,273 @@
+// The collectives of dev/lib/comm.h between several ranks, and DiLoCo's common step, against what
+// one process works out by itself. tests/test_ranks.sh builds it with mpicc and starts it under
+// mpirun; every rank runs every test.
+#define main train_gpt2_main
+#include "../train_gpt2.c"
+#undef main
+#include "test.h"
+
+static Comm comm;                          // the same for all tests
+static const size_t counts[] = { 0, 1, 63, 64, 65, 1000, 100000 };
+enum { N_COUNTS = sizeof counts / sizeof *counts, MOST = 100000 };
+
+static float *floats(size_t n) { return floats_or_die(n, "numbers of a test"); }
+
+// What a rank brings into collective `seed`. Every rank can work it out for all the others. The
+// sizes vary, so that another order of adding gives other bits.
+static void numbers_of(float *x, size_t n, int rank, uint64_t seed) {
+    Rng rng = rng_make(seed, (uint64_t)rank);
+    for (size_t i = 0; i < n; i++) x[i] = (float)ldexp(rng_normal(&rng), (int)rng_below(&rng, 8));
+}
+
+// scale times the sum over the ranks, each number narrowed to bf16 before if it travels so.
+static void wanted_sum(float *sum, size_t n, uint64_t seed, float scale, CommType type) {
+    const void *terms[COMM_MAX_RANKS] = { NULL };
+    for (int r = 0; r < comm.size; r++) {
+        float *x = floats(n);
+        numbers_of(x, n, r, seed);
+        for (size_t i = 0; i < n && type == COMM_BF16; i++) x[i] = bf16_widen(bf16_narrow(x[i]));
+        terms[r] = x;
+    }
+    tree_sum(sum, terms, comm.size, scale, COMM_FP32, COMM_WRITE, n);
+    for (int r = 0; r < comm.size; r++) free((void *)terms[r]);
+}
+
+static bool same_bits(const float *a, const float *b, size_t n) {
+    return n == 0 || memcmp(a, b, n * sizeof *a) == 0;
+}
+
+// ---- the collectives, one at a time ----
+
+static void check_reduce_scatter(size_t n, CommType type, CommMode mode, bool in_place) {
+    Slice own = comm_slice(n, comm.rank, comm.size);
+    float *in = floats(n), *sum = floats(n), *apart = floats(own.count + 1);
+    float *out = in_place ? in + own.begin : apart;
+    uint64_t before = comm_counters(&comm).bytes_sent, each = type == COMM_BF16 ? 2 : 4;
+    numbers_of(in, n, comm.rank, n);
+    wanted_sum(sum, n, n, 0.5f, type);
+    for (size_t i = 0; i < own.count && mode == COMM_ADD; i++) {
+        if (!in_place) out[i] = (float)i;
+        sum[own.begin + i] += out[i];
+    }
+    apart[own.count] = 7.0f;
+    comm_wait(&comm, comm_reduce_scatter(&comm, out, in, n, 0.5f, type, mode));
+    CHECK_MSG(same_bits(out, sum + own.begin, own.count), "rank %d, %zu numbers, type %d, mode %d, "
+              "in place %d", comm.rank, n, type, mode, in_place);
+    CHECK(apart[own.count] == 7.0f);
+    CHECK(comm_counters(&comm).bytes_sent - before == each * (n - own.count));
+    free(in);
+    free(sum);
+    free(apart);
+}
+
+TEST(reduce_scatter_adds_along_the_tree) {
+    for (int i = 0; i < N_COUNTS && comm.size > 1; i++)
+        for (int way = 0; way < 8; way++)
+            check_reduce_scatter(counts[i], way & 1 ? COMM_BF16 : COMM_FP32,
+                                 way & 2 ? COMM_ADD : COMM_WRITE, way & 4);
+}
+
+static void check_all_gather(size_t n, size_t bytes, bool in_place) {
+    Slice own = comm_slice(n, comm.rank, comm.size);
+    char *whole = alloc_or_die(n*bytes + 1, "a buffer");
+    char *data = alloc_or_die(n*bytes + 1, "another");
+    Rng rng = rng_make(n, bytes);
+    uint64_t before = comm_counters(&comm).bytes_sent;
+    for (size_t i = 0; i < n*bytes; i++) whole[i] = (char)rng_below(&rng, 256);
+    whole[n*bytes] = data[n*bytes] = 77;
+    char *slice = in_place ? data + own.begin*bytes : whole + own.begin*bytes;
+    if (in_place) memcpy(slice, whole + own.begin*bytes, own.count*bytes);
+    comm_wait(&comm, comm_all_gather(&comm, data, slice, n, bytes));
+    CHECK_MSG(memcmp(data, whole, n*bytes + 1) == 0, "rank %d, %zu of %zu bytes, in place %d",
+              comm.rank, n, bytes, in_place);
+    CHECK(comm_counters(&comm).bytes_sent - before
+          == (uint64_t)(comm.size - 1) * own.count * bytes);
+    free(whole);
+    free(data);
+}
+
+TEST(all_gather_brings_every_slice) {
+    for (int i = 0; i < N_COUNTS && comm.size > 1; i++)
+        for (size_t bytes = 1; bytes <= 4; bytes *= 2) {
+            check_all_gather(counts[i], bytes, true);
+            check_all_gather(counts[i], bytes, false);
+        }
+}
+
+// In bf16 the result is rounded as well, on every rank alike.
+TEST(a_mean_is_the_same_on_every_rank) {
+    for (int i = 0; i < N_COUNTS; i++)
+        for (CommType type = COMM_FP32; type <= COMM_BF16; type++) {
+            size_t n = counts[i];
+            float *x = floats(n), *mean = floats(n);
+            numbers_of(x, n, comm.rank, n + 1);
+            if (comm.size == 1) memcpy(mean, x, n * sizeof *x);    // nothing travels, or is rounded
+            else wanted_sum(mean, n, n + 1, 1.0f / (float)comm.size, type);
+            for (size_t j = 0; j < n && comm.size > 1 && type == COMM_BF16; j++)
+                mean[j] = bf16_widen(bf16_narrow(mean[j]));
+            comm_wait(&comm, comm_mean(&comm, x, n, type));
+            CHECK_MSG(same_bits(x, mean, n), "rank %d, %zu numbers, type %d", comm.rank, n, type);
+            free(x);
+            free(mean);
+        }
+}
+
+TEST(broadcast_from_every_root) {
+    static const size_t sizes[] = { 1, 63, 4097, (64 << 20) + 5 };
+    for (int root = 0; root < comm.size; root++)
+        for (int i = 0; i < (root == 0 ? 4 : 3); i++) {            // once more than a message holds
+            size_t n = sizes[i], wrong = 0;
+            unsigned char *x = alloc_or_die(n, "a message");
+            for (size_t j = 0; j < n; j++) x[j] = (unsigned char)(j % 251 + comm.rank);
+            comm_wait(&comm, comm_broadcast(&comm, x, n, root));
+            for (size_t j = 0; j < n; j++) wrong += x[j] != (unsigned char)(j % 251 + root);
+            CHECK_MSG(wrong == 0, "rank %d, root %d, %zu bytes: %zu wrong", comm.rank, root, n,
+                      wrong);
+            free(x);
+        }
+}
+
+// ---- many at a time ----
+
+// Waited for in any order, and more of them than the queue has room for.
+static void check_in_flight(int n_tickets, size_t n) {
+    float **x = alloc_or_die((size_t)n_tickets * sizeof *x, "buffers"), *sum = floats(n);
+    Ticket *tickets = alloc_or_die((size_t)n_tickets * sizeof *tickets, "tickets");
+    int wrong = 0;
+    for (int i = 0; i < n_tickets; i++) {
+        x[i] = floats(n);
+        numbers_of(x[i], n, comm.rank, (uint64_t)i);
+        tickets[i] = comm_all_reduce(&comm, x[i], n, 1.0f, COMM_FP32);
+    }
+    for (int k = 0; k < n_tickets; k++) {
+        int i = (k*7 + 3) % n_tickets;                 // 7 divides neither 10 nor 1500
+        comm_wait(&comm, tickets[i]);
+        wanted_sum(sum, n, (uint64_t)i, 1.0f, COMM_FP32);
+        wrong += !same_bits(x[i], sum, n);
+        free(x[i]);
+    }
+    CHECK_MSG(wrong == 0, "rank %d: %d of %d, of %zu numbers", comm.rank, wrong, n_tickets, n);
+    free(x);
+    free(sum);
+    free(tickets);
+}
+
+TEST(many_collectives_at_a_time) {
+    if (comm.size == 1) return;
+    check_in_flight(10, 20000);
+    check_in_flight(1500, 130);
+}
+
+// ---- small things ----
+
+TEST(collect_and_add) {
+    double x[] = { comm.rank + 1.0, 0.1 * (comm.rank + 1), 5.0 }, sums[] = { 0.0, 0.0, 0.0 };
+    char own[COMM_SMALL], *all = alloc_or_die((size_t)comm.size * COMM_SMALL, "all");
+    int wrong = 0;
+    for (int r = 0; r < comm.size; r++) {
+        sums[0] += r + 1.0;
+        sums[1] += 0.1 * (r + 1);
+        sums[2] += 5.0;
+    }
+    comm_add(&comm, x, 3);
+    CHECK(x[0] == sums[0] && x[1] == sums[1] && x[2] == sums[2]);
+    for (int i = 0; i < COMM_SMALL; i++) own[i] = (char)(i + comm.rank);
+    comm_collect(&comm, all, own, COMM_SMALL);
+    for (int r = 0; r < comm.size; r++)
+        for (int i = 0; i < COMM_SMALL; i++) wrong += all[r*COMM_SMALL + i] != (char)(i + r);
+    CHECK(wrong == 0);
+    comm_broadcast_small(&comm, own, 100);
+    for (int i = 0; i < 100; i++) wrong += own[i] != (char)i;
+    CHECK(wrong == 0);
+    comm_agree(&comm, "another number", 42);
+    comm_agree_json(&comm, "{\"lr\":1,\"seed\":2}");
+    comm_barrier(&comm);
+    free(all);
+}
+
+// ---- DiLoCo ----
+
+enum { B = 2, T = 8, STEPS = 5 };
+static const Config tiny = { 2, 2, 12, 31, T };
+static const AdamW adamw = { 1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f };
+
+// One update of AdamW on the batch that a worker has in this step.
+static void worker_update(Model *m, int worker, int step) {
+    int tokens[B*T], targets[B*T];
+    Rng rng = rng_make(9, (uint64_t)(worker*100 + step));
+    for (int i = 0; i < B*T; i++) {
+        tokens[i] = (int)rng_below(&rng, (uint64_t)tiny.V);
+        targets[i] = (int)rng_below(&rng, (uint64_t)tiny.V);
+    }
+    gradients_zero(m);
+    zero_micro_batch(&m->zero, 0, 1);
+    model_forward(m, tokens, B, T, 0);
+    model_backward(m, tokens, targets, 1.0f / (B*T), B, T);
+    zero_finish_grads(&m->zero);
+    model_update(m, adamw, 1.0f, step);
+}
+
+// A run beside one process that has all workers: each makes its update, then the common step is
+// made as the paper has it, in double. Rounding apart they agree, and a worker's moments, which
+// nobody else sees, have the very bits.
+static void check_outer(float lr, float mu) {
+    Model m, w[COMM_MAX_RANKS];
+    Sharing sharing = { .comm = &comm, .outer = true };
+    model_init(&m, &tiny, B, T, TRAIN, &sharing);
+    model_init_params(&m, 1);
+    outer_begin(&m);
+    size_t n = m.n_params;
+    double *momentum = alloc_or_die(n * sizeof *momentum, "the outer momentum");
+    float *start = floats(n), worst = 0.0f, moved = 0.0f;
+    for (int r = 0; r < comm.size; r++) model_init(&w[r], &tiny, B, T, TRAIN, NULL);
+    for (int step = 1; step <= STEPS; step++) {
+        memcpy(start, m.params, n * sizeof *start);
+        worker_update(&m, comm.rank, step);
+        model_outer_update(&m, lr, mu);
+        for (int r = 0; r < comm.size; r++) {
+            memcpy(w[r].params, start, n * sizeof *start);
+            worker_update(&w[r], r, step);
+        }
+        for (size_t i = 0; i < n; i++) {
+            double delta = 0.0;
+            for (int r = 0; r < comm.size; r++) delta += (start[i] - w[r].params[i]) / comm.size;
+            momentum[i] = mu * momentum[i] + delta;
+            double p = start[i] - lr * (delta + mu * momentum[i]);
+            worst = fmaxf(worst, fabsf((float)(m.params[i] - p)) / (fabsf((float)p) + 1e-2f));
+            moved = fmaxf(moved, fabsf((float)(m.params[i] - w[comm.rank].params[i])));
+        }
+        CHECK(same_bits(m.adam_m, w[comm.rank].adam_m, n));
+        CHECK(same_bits(m.adam_v, w[comm.rank].adam_v, n));
+    }
+    CHECK_MSG(worst < 1e-6f, "rank %d, lr %g, momentum %g: apart by %g", comm.rank, lr, mu, worst);
+    CHECK_MSG(moved > 1e-4f || (comm.size == 1 && lr == 1.0f), "the common step did nothing");
+    for (int r = 0; r < comm.size; r++) model_free(&w[r]);
+    model_free(&m);
+    free(momentum);
+    free(start);
+}
+
+// With learning rate 1 and no momentum the common step is the mean of the workers' parameters.
+TEST(workers_that_meet_every_step_average_their_parameters) { check_outer(1.0f, 0.0f); }
+TEST(the_common_step_is_nesterovs) { check_outer(0.7f, 0.9f); }
+
+int main(void) {
+    Error err;
+    if (!comm_open(&comm, 30.0, &err)) die("%s", err.text);
+    if (comm.size > 1 && !watch_start(&comm.watch, "", &err)) die("%s", err.text);
+    size_t piece = comm.piece;
+    for (int pieces = 0; pieces < 2; pieces++) {       // slices that travel whole, and in pieces
+        comm.piece = pieces == 0 ? piece : 900;
+        RUN(reduce_scatter_adds_along_the_tree);
+        RUN(all_gather_brings_every_slice);
+        RUN(a_mean_is_the_same_on_every_rank);
+    }
+    comm.piece = piece;
+    RUN(broadcast_from_every_root);
+    RUN(many_collectives_at_a_time);
+    RUN(collect_and_add);
+    RUN(workers_that_meet_every_step_average_their_parameters);
+    RUN(the_common_step_is_nesterovs);
+    comm_close(&comm);
+    return test_end();
+}

@@ -1,0 +1,237 @@
+// What dev/lib/zero.h shares out, on paper: every rank's part of every buffer, one process, no
+// messages. That trained together the parts give what one rank gives: tests/test_ranks.sh.
+#define PROGRAM "test_zero"
+#include <math.h>
+#include "../dev/lib/zero.h"
+#include "test.h"
+
+// One rank of several, as comm_open would say.
+typedef struct { Comm comm; Zero z; } Rank;
+
+static void rank_begin(Rank *r, int rank, int size, int stage, const Config *c) {
+    memset(&r->comm, 0, sizeof r->comm);
+    r->comm.rank = rank;
+    r->comm.size = size;
+    zero_init(&r->z, &r->comm, stage, c, sizeof(float), COMM_FP32);
+}
+
+static float *floats(size_t n) { return (float *)alloc_or_die(n * sizeof(float), "numbers"); }
+
+static const Config odd_configs[] = {
+    { 1, 1, 2, 3, 1 },                     // buckets shorter than a unit of 64 numbers
+    { 3, 2, 10, 67, 7 },
+    { 2, 3, 24, 257, 33 },
+    { 4, 4, 16, 64, 16 },                  // buckets that 64 divides
+};
+enum { ODD_CONFIGS = sizeof odd_configs / sizeof *odd_configs };
+
+// ---- chunks ----
+
+// Where a rank keeps what lies in the whole buffer, and back: bucket after bucket, each with room
+// for the longest slice. -1: it is another rank's, or nothing.
+typedef struct { long *of_flat, *of_slice; } Places;
+
+static void places_begin(Places *p, const Config *c, int rank, int size) {
+    size_t n = gpt2_n_params(c), room = 0;
+    p->of_flat = (long *)alloc_or_die(n * sizeof(long), "places");
+    p->of_slice = (long *)alloc_or_die((n + 64 * 8 * (size_t)(c->L + 2)) * sizeof(long), "places");
+    memset(p->of_flat, -1, n * sizeof(long));
+    memset(p->of_slice, -1, (n + 64 * 8 * (size_t)(c->L + 2)) * sizeof(long));
+    for (int b = 0; b < gpt2_n_buckets(c); b++) {
+        Range r = gpt2_bucket(c, b);
+        Slice s = comm_slice(r.count, rank, size);
+        for (size_t i = 0; i < s.count; i++) {
+            p->of_flat[r.begin + s.begin + i] = (long)(room + i);
+            p->of_slice[room + i] = (long)(r.begin + s.begin + i);
+        }
+        room += comm_slice(r.count, 0, size).count;
+    }
+}
+
+static void places_end(Places *p) {
+    free(p->of_flat);
+    free(p->of_slice);
+}
+
+// One chunk: in one tensor, with its decay, and each of the three places where the stage says. Adds
+// one to `updated` of each parameter it updates.
+static int check_chunk(int *updated, const Zero *z, const Chunk *k, const Places *p) {
+    Tensor t = {0};
+    int wrong = 0;
+    for (int j = 0; j < k->count; j++) {
+        size_t param = k->param + (size_t)j, grad = k->grad + (size_t)j;
+        size_t moment = k->moment + (size_t)j;
+        if (param >= zero_params_count(z)) return 1;
+        long flat = z->stage == 3 ? p->of_slice[param] : (long)param;
+        if (flat < 0) return 1;
+        for (int i = 0; j == 0 && i < gpt2_n_tensors(&z->c); i++)
+            if (gpt2_tensor(&z->c, i).offset <= (size_t)flat) t = gpt2_tensor(&z->c, i);
+        wrong += (long)grad != (z->stage >= 2 ? p->of_flat[flat] : flat);
+        wrong += (long)moment != (z->stage >= 1 ? p->of_flat[flat] : flat);
+        wrong += grad >= zero_grads_count(z) || moment >= zero_moments_count(z);
+        wrong += t.decays != k->decays || (size_t)flat >= t.offset + t.count;
+        updated[flat]++;
+    }
+    return wrong;
+}
+
+static void check_chunks(const Config *c, int size, int stage, int largest) {
+    size_t n_params = gpt2_n_params(c);
+    int *updated = (int *)alloc_or_die(n_params * sizeof *updated, "counts");
+    int wrong = 0, times = size > 1 && stage > 0 ? 1 : size;
+    for (int rank = 0; rank < size; rank++) {
+        Rank r;
+        Places places;
+        rank_begin(&r, rank, size, stage, c);
+        places_begin(&places, c, rank, size);
+        int n = zero_chunks(NULL, &r.z, largest);
+        Chunk *chunks = (Chunk *)alloc_or_die((size_t)(n + 1) * sizeof *chunks, "chunks");
+        CHECK(zero_chunks(chunks, &r.z, largest) == n);
+        for (int i = 0; i < n; i++) {
+            wrong += chunks[i].count < 1 || chunks[i].count > largest;
+            wrong += check_chunk(updated, &r.z, &chunks[i], &places);
+        }
+        free(chunks);
+        places_end(&places);
+        zero_free(&r.z);
+    }
+    for (size_t i = 0; i < n_params; i++) wrong += updated[i] != times;
+    CHECK_MSG(wrong == 0, "stage %d, %d ranks, %d layers of %d, chunks of %d: %d times wrong",
+              stage, size, c->L, c->C, largest, wrong);
+    free(updated);
+}
+
+TEST(chunks_cover_every_parameter_once) {
+    for (int i = 0; i < ODD_CONFIGS; i++)
+        for (int size = 1; size <= 5; size++)
+            for (int stage = 0; stage <= 3; stage++) {
+                check_chunks(&odd_configs[i], size, stage, 1 << 16);
+                check_chunks(&odd_configs[i], size, stage, 37);
+            }
+}
+
+// ---- slots ----
+
+TEST(buckets_in_use_have_slots_of_their_own) {
+    for (int i = 0; i < ODD_CONFIGS; i++) {
+        Rank r;
+        const Config *c = &odd_configs[i];
+        rank_begin(&r, 0, 2, 3, c);
+        for (int b = 0; b < gpt2_n_buckets(c); b++) {
+            int slot = zero_slot(&r.z, b);
+            CHECK(slot >= 0 && slot < ZERO_SLOTS);
+            CHECK(gpt2_bucket(c, b).count <= zero_slot_count(&r.z, slot));
+            CHECK(b == 0 || slot != zero_slot(&r.z, 0));
+            CHECK(b == c->L + 1 || slot != zero_slot(&r.z, c->L + 1));
+            CHECK(b == 0 || slot != zero_slot(&r.z, b - 1));
+        }
+        zero_free(&r.z);
+    }
+}
+
+// ---- how much each rank keeps ----
+
+// Bytes a parameter, in fp32: 16, 8 + 8/n, 4 + 12/n, 16/n (SCIENCE: ZeRO). Rounding slices up to 64
+// numbers is nothing on a model of this size.
+TEST(memory_follows_the_formula) {
+    const Config c = { 4, 4, 128, 1000, 128 };
+    for (int size = 2; size <= 8; size++)
+        for (int stage = 0; stage <= 3; stage++) {
+            Rank r;
+            rank_begin(&r, size - 1, size, stage, &c);
+            double n = size, formula[] = { 16.0, 8.0 + 8.0/n, 4.0 + 12.0/n, 16.0/n };
+            double bytes = 4.0*(double)(zero_params_count(&r.z) + zero_grads_count(&r.z)
+                                        + 2*zero_moments_count(&r.z)) / (double)gpt2_n_params(&c);
+            CHECK_MSG(fabs(bytes/formula[stage] - 1.0) < 0.01, "stage %d, %d ranks: %.3f bytes, "
+                      "not %.3f", stage, size, bytes, formula[stage]);
+            zero_free(&r.z);
+        }
+}
+
+// ---- parameters as they are loaded ----
+
+// What is placed bucket by bucket and kept is found again, each number at one rank (stage 3) or at
+// all of them.
+TEST(what_is_placed_is_kept) {
+    const Config *c = &odd_configs[1];
+    for (int size = 1; size <= 4; size++)
+        for (int stage = 0; stage <= 3; stage++)
+            for (int rank = 0; rank < size; rank++) {
+                Rank r;
+                Places places;
+                int wrong = 0;
+                rank_begin(&r, rank, size, stage, c);
+                places_begin(&places, c, rank, size);
+                float *params = floats(zero_params_count(&r.z));
+                r.z.params = (char *)params;
+                for (int s = 0; s < ZERO_SLOTS; s++)
+                    r.z.gathered[s] = (char *)floats(zero_slot_count(&r.z, s));
+                for (int b = 0; b < gpt2_n_buckets(c); b++) {
+                    Range range = gpt2_bucket(c, b);
+                    float *place = zero_place(&r.z, b);
+                    for (size_t i = 0; i < range.count; i++) place[i] = (float)(range.begin + i);
+                    zero_keep(&r.z, b);
+                }
+                for (size_t f = 0; f < gpt2_n_params(c); f++) {
+                    long at = r.z.stage == 3 ? places.of_flat[f] : (long)f;
+                    if (at >= 0) wrong += params[at] != (float)f;
+                }
+                CHECK_MSG(wrong == 0, "stage %d, rank %d of %d: %d numbers", stage, rank,
+                          size, wrong);
+                for (int s = 0; s < ZERO_SLOTS; s++) free(r.z.gathered[s]);
+                free(params);
+                places_end(&places);
+                zero_free(&r.z);
+            }
+}
+
+// ---- --exact-sum, within a rank ----
+
+// Micro-batches that come one after the other, each added to what zero_grads says, end as the sum
+// along the tree, to the bit.
+static void check_exact_sum(int micro_batches) {
+    const Config *c = &odd_configs[1];
+    size_t n = gpt2_n_params(c);
+    enum { MOST = 16 };
+    float *terms[MOST], *wanted = floats(n);
+    Zero z;
+    Rng rng = rng_make(5, 0);
+    zero_init(&z, NULL, 0, c, sizeof(float), COMM_FP32);
+    z.n_levels = tree_level((uint64_t)micro_batches - 1) + 1;
+    for (int l = 0; l < z.n_levels; l++) z.levels[l] = floats(n);
+    z.grads = z.levels[0];
+    for (int update = 0; update < 2; update++) {       // what the first one left does not matter
+        for (int i = 0; i < micro_batches; i++) {
+            terms[i] = floats(n);
+            for (size_t j = 0; j < n; j++) terms[i][j] = (float)rng_normal(&rng);
+            zero_micro_batch(&z, (size_t)i, (size_t)micro_batches);
+            for (int b = c->L + 1; b >= 0; b--) {
+                Range r = gpt2_bucket(c, b);
+                float *g = zero_grads(&z, b);
+                for (size_t j = 0; j < r.count; j++) g[j] += terms[i][r.begin + j];
+                zero_grads_done(&z, b);
+            }
+        }
+        zero_finish_grads(&z);
+        tree_sum(wanted, (const void *const *)terms, micro_batches, 1.0f, COMM_FP32, COMM_WRITE, n);
+        CHECK_MSG(memcmp(z.grads, wanted, n * sizeof(float)) == 0, "%d micro-batches, update %d",
+                  micro_batches, update);
+        for (int i = 0; i < micro_batches; i++) free(terms[i]);
+    }
+    for (int l = 0; l < z.n_levels; l++) free(z.levels[l]);
+    free(wanted);
+    zero_free(&z);
+}
+
+TEST(exact_sums_follow_the_tree) {
+    for (int n = 1; n <= 16; n *= 2) check_exact_sum(n);
+}
+
+int main(void) {
+    RUN(chunks_cover_every_parameter_once);
+    RUN(buckets_in_use_have_slots_of_their_own);
+    RUN(memory_follows_the_formula);
+    RUN(what_is_placed_is_kept);
+    RUN(exact_sums_follow_the_tree);
+    return test_end();
+}
