@@ -73,7 +73,8 @@ NVFLAGS    = $(eval NVFLAGS := -std=c++17 -O3 $(call GPU_CODE,$(GPU_ARCHS)) -Xco
              $(NCCL_THERE))$(NVFLAGS)
 
 # The emulator compiles the same sources with a C++ compiler; dev/emulator/README.md says how.
-LINK_CXX   = $(if $(filter 1,$(MPI)),OMPI_CXX='$(CXX)' MPICH_CXX='$(CXX)' mpicxx -DEMULATOR_MPI,$(CXX))
+CXX_MPI    = OMPI_CXX='$(CXX)' MPICH_CXX='$(CXX)' mpicxx -DEMULATOR_MPI
+LINK_CXX   = $(if $(filter 1,$(MPI)),$(CXX_MPI),$(CXX))
 EMULATE    = $(LINK_CXX) -DWITH_NCCL -std=c++17 -Wall -Wextra -Wno-unknown-pragmas $(CFLAGS) $(NATIVE) $(OMP) \
              $(if $(filter 1,$(SANITIZE)),-g -fsanitize=address$(comma)undefined -fno-sanitize-recover=all) \
              -DEMULATOR -Idev/emulator/include -iquote . -iquote tests
@@ -85,8 +86,10 @@ all: train_gpt2 prepare          ## build ./train_gpt2 and ./prepare (the defaul
 run: all                         ## train a small GPT-2 on the embedded corpus, about a minute
 	@scripts/tales.sh
 
-test: all $(TESTS) $(EMULATED) $(BUILD)/ladder $(BUILD)/compare \
-      $(if $(HAVE_MPI),$(BUILD)/train_gpt2-mpi)   ## run every test; ends with `N passed, N failed, N skipped`
+WITH_MPI := $(if $(HAVE_MPI),$(BUILD)/train_gpt2-mpi)
+TESTED   := $(EMULATED) $(BUILD)/ladder $(BUILD)/compare $(WITH_MPI)
+
+test: all $(TESTS) $(TESTED)     ## run every test; ends with `N passed, N failed, N skipped`
 	@tests/run.sh $(TESTS) $(filter $(BUILD)/%,$(EMULATED)) $(wildcard tests/test_*.sh tests/test_*.py)
 
 test-c: all $(TESTS)             ## the tests written in C alone
@@ -94,7 +97,7 @@ test-c: all $(TESTS)             ## the tests written in C alone
 
 BENCHES := $(patsubst %,$(BUILD)/%,bench bench_matmul bench_tokenizer)
 
-bench: $(BENCHES) $(if $(HAVE_MPI),$(BUILD)/train_gpt2-mpi)                ## speed and memory on this machine, to bench.json; FULL=1: all
+bench: $(BENCHES) $(WITH_MPI)    ## speed and memory on this machine, to bench.json; FULL=1: all
 	@BUILD=$(BUILD) PRECISION=$(or $(PRECISION),fp32) scripts/bench.sh $(if $(FULL),--full)
 
 ladder: $(BUILD)/ladder          ## a matrix product from three loops to the trainer's, rung by rung

@@ -362,9 +362,9 @@ begin 2 rounds $dozen --outer-every 50 --steps 100000
 kill -USR1 $job
 ended_within 20
 same "why it ended" "$(values end reason "$dir/rounds")" '"interrupted"'
-same "its last update, within a round" "$(($(values end step "$dir/rounds") % 50))" 0
-same "its last checkpoint" "$(readlink "$dir/rounds/latest")" \
-    "step_$(printf %08d "$(values end step "$dir/rounds")")"
+last=$(values end step "$dir/rounds")
+same "its last update, within a round" $((${last:-1} % 50)) 0
+same "its last checkpoint" "$(readlink "$dir/rounds/latest")" "step_$(printf %08d "${last:-1}")"
 same "the status" $status $((128 + $(kill -l USR1)))
 end workers_stop_at_the_end_of_a_round
 
@@ -374,7 +374,8 @@ begin 3 stopped $dozen --steps 400 --zero 2
 kill -TERM "$(pid_of 2)"
 ended_within 20
 same "why it ended" "$(values end reason "$dir/stopped")" '"interrupted"'
-[ "$(values end step "$dir/stopped")" -lt 400 ] || note "it was over before it was stopped"
+last=$(values end step "$dir/stopped")
+[ "${last:-400}" -lt 400 ] || note "it was over before it was stopped"
 same "the status" $status $((128 + $(kill -l TERM)))
 good 3 --resume --out "$dir/stopped"
 same_files "$dir/unstopped" "$dir/stopped" model.safetensors optimizer.safetensors

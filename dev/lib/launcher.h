@@ -31,8 +31,8 @@ static inline int launcher_number(int launcher, LaunchNumber which) {
 }
 
 // The launcher whose word counts: the first that names a rank of several. LAUNCHERS when this
-// process was started alone. (A launcher inside another finds what that has left: srun's shell, say,
-// is PMI's rank 0 of 1.)
+// process was started alone. (A launcher inside another finds what that has left: srun's shell,
+// say, is PMI's rank 0 of 1.)
 static inline int launcher_find(void) {
     int found = 0;
     while (found < LAUNCHERS
