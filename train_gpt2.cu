@@ -3323,9 +3323,8 @@ static void load_moments(Run *r, const char *from, int64_t workers) {
     Error err;
     bool own = m->outer_params && workers == r->comm.size;
     if (workers > 0 && !own)
-        printf("note    the run had %lld workers, each with moments of its own; the %d here %s "
-               "their mean\n", (long long)workers, r->comm.size,
-               r->comm.size == 1 ? "takes" : "take");
+        printf("note    the run had %lld workers, each with moments of its own; here go on %d, "
+               "from their mean\n", (long long)workers, r->comm.size);
     if (!tensor_file_open(&f, from, own ? FILE_WORKERS : FILE_OPTIMIZER, workers, &m->c, &err))
         die("--resume: %s", err.text);
     load_moment(m->adam_m, m, &f, KEPT_EXP_AVG, own ? r->comm.rank : -1);
