@@ -3063,6 +3063,7 @@ static bool evaluated_at_save(const Run *r) {
 static int train(Run *r) {
     double eval_loss = NAN, clock;
     catch_stop_signals();
+    comm_barrier(&r->comm);            // nobody trains before all ranks catch them
     log_start(r);
     if (run_done(&r->length, r->step, r->tokens, eval_loss)) evaluate_and_log(r);   // --steps 0
     else if (evaluated_at_save(r)) eval_loss = evaluate_and_log(r);

@@ -37,6 +37,12 @@ PRINTF_LIKE(2, 3) static inline bool fail(Error *err, const char *fmt, ...) {
     return false;
 }
 
+// What die() does last, before it leaves; NULL: nothing more.
+static inline void (**die_last(void))(void) {
+    static void (*last)(void);
+    return &last;
+}
+
 // One line on stderr, exit status 1. stdout is flushed first, so that the two appear in order.
 __attribute__((noreturn)) PRINTF_LIKE(1, 2) static inline void die(const char *fmt, ...) {
     char text[1024];
@@ -49,6 +55,7 @@ __attribute__((noreturn)) PRINTF_LIKE(1, 2) static inline void die(const char *f
     if (rank == 0) fprintf(stderr, PROGRAM ": %s\n", text);
     else sleep(2);
     if (rank > 0) fprintf(stderr, PROGRAM ": rank %d: %s\n", rank, text);
+    if (*die_last()) (*die_last())();
     exit(1);
 }
 

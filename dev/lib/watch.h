@@ -19,7 +19,8 @@
 //    at most a second, and each answers it at once. The thread runs beside the computation: a slow
 //    rank answers; one that is killed, stopped or cut off does not.
 // 5. A connection that closes without BYE is a rank gone, and so is silence of `timeout` seconds.
-//    Rank 0 says END to all. Whoever hears END, or loses rank 0, ends with _exit(1).
+//    Rank 0 says END to all. Whoever hears END, or loses rank 0, ends with _exit(1). A rank that
+//    leaves by die() has said why: it says END itself, and nobody says that it is gone.
 // 6. watch_stop: a rank says BYE, rank 0 closes its connection. Rank 0 stays until all have left.
 //
 // Structures travel as they lie in memory: all ranks are one program; another byte order has
@@ -66,6 +67,7 @@ typedef struct {
     struct pollfd *polls;          // one for each peer, and one more
     pthread_t thread;
     bool running;
+    bool ending;                   // atomic: this process is in die(), which has told why
     // From watch_start to watch_stop these are the thread's alone, and so are peers and polls.
     bool stopping;
     double clock, ticked;          // seconds that the thread was awake; when it last looked
@@ -483,6 +485,7 @@ __attribute__((noreturn)) static inline void watch_exit(void) {
 __attribute__((noreturn))
 static inline void watch_lost(Watch *w, int rank, const char *why) {
     watch_tell(w, WATCH_END);      // to the lost one too: it may only have been stopped
+    if (__atomic_load_n(&w->ending, __ATOMIC_SEQ_CST)) watch_exit();
     if (w->rank == (rank == 0 ? 1 : 0))
         dprintf(STDERR_FILENO, PROGRAM ": rank %d (on %s) %s%s%s\n", rank,
                 w->peers[rank].hello.host, why, w->advice[0] ? "; " : "", w->advice);
@@ -499,7 +502,13 @@ static inline void watch_hear(Watch *w, int rank) {
     bool open = watch_read(p->fd, said, sizeof said, &n);
     if (!open && (w->rank == 0 || !w->stopping))
         watch_lost(w, rank, "is gone: its connection closed");
-    if (memchr(said, WATCH_END, n)) watch_exit();
+    if (memchr(said, WATCH_END, n)) {
+        if (w->rank == 0) {            // a rank ends that has told why
+            watch_tell(w, WATCH_END);
+            watch_linger(w);
+        }
+        watch_exit();
+    }
     if (!open || memchr(said, WATCH_BYE, n)) {
         watch_close(&p->fd);
     } else if (n > 0) {
@@ -556,6 +565,21 @@ static inline void *watch_run(void *watch) {
     return NULL;
 }
 
+// The one that this process is under; NULL: none.
+static inline Watch **watch_own(void) {
+    static Watch *own;
+    return &own;
+}
+
+// die() has told why; now the others end as well, without a word.
+static inline void watch_told(void) {
+    Watch *w = *watch_own();
+    if (!w) return;
+    __atomic_store_n(&w->ending, true, __ATOMIC_SEQ_CST);
+    watch_tell(w, WATCH_END);
+    poll(NULL, 0, 200);            // until that has been read; the thread still reads what comes
+}
+
 // Begins to watch; all ranks within `timeout` of another. From here on, and until watch_stop, this
 // process ends with status 1 when any rank is gone, and one rank prints one line that names it,
 // with the advice (NULL: none) at its end. Error: no thread can be had.
@@ -572,6 +596,8 @@ static inline bool watch_start(Watch *w, const char *advice, Error *err) {
     int why = pthread_create(&w->thread, NULL, watch_run, w);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     w->running = why == 0;
+    if (w->running) *watch_own() = w;
+    *die_last() = watch_told;
     return w->running || fail(err, "the ranks cannot be watched: %s", strerror(why));
 }
 
@@ -579,6 +605,7 @@ static inline bool watch_start(Watch *w, const char *advice, Error *err) {
 // left, at most `timeout`. After this, or instead of all the rest, the Watch is free again.
 static inline void watch_stop(Watch *w) {
     char byte = 0;
+    *watch_own() = NULL;
     while (w->running && write(w->wake[1], &byte, 1) < 0 && errno == EINTR) {}
     if (w->running) pthread_join(w->thread, NULL);
     w->running = false;
