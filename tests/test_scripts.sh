@@ -104,6 +104,20 @@ same "make" "$(cat "$dir/made")" "make -s"
 refused "put it at data/tinyshakespeare.txt" scripts/shakespeare.sh --steps 3
 end scripts_shakespeare
 
+mpi_train=${BUILD:-build}/train_gpt2-mpi
+if command -v mpirun > /dev/null && [ -x "$mpi_train" ]; then
+    mkdir -p "$dir/tree/build" && cp "$mpi_train" "$dir/tree/build/"
+    good STEPS=40 scripts/diloco.sh --quick
+    same "rows" "$(grep -cE '^\| (data parallel|DiLoCo, H=20) \| [24]e-3 ' "$dir/stdout")" 2
+    says "^DiLoCo's loss is [+-][0-9.]+% of data parallel's, its traffic 2[01]\.[0-9] times smaller"
+    good STEPS=40 scripts/diloco.sh --quick
+    ! grep -q '^data_parallel' "$dir/stdout" || note "a run that was done is done again"
+    refused "expected --quick or nothing" scripts/diloco.sh --fast
+    end scripts_diloco
+else
+    echo "skip scripts_diloco: needs mpirun and $mpi_train"
+fi
+
 refused "put it at data/gpt2/config.json" scripts/finetune_shakespeare.sh --steps 3
 refused "put it at data/tinyshakespeare.txt" MODEL_DIR=nowhere scripts/finetune_shakespeare.sh
 refused "nowhere" MODEL_DIR=nowhere TEXT="$dir/text" scripts/finetune_shakespeare.sh
