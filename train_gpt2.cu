@@ -47,6 +47,7 @@
 #include "dev/lib/clock.h"
 #include "dev/lib/floor.h"
 #include "dev/lib/gpt2.h"
+#include "dev/lib/hellaswag.h"
 #include "dev/lib/log.h"
 #include "dev/lib/rng.h"
 #include "dev/lib/schedule.h"
@@ -2343,7 +2344,7 @@ __global__ void tree_sum_kernel(float *out, Terms from, int terms, float scale, 
     static_assert(1 << (LEVELS - 1) >= COMM_MAX_RANKS, "a level for each bit of the count");
     size_t i = thread_in_grid();
     if (i*W >= n) return;
-    float levels[LEVELS][W], sum[W] = {};
+    float levels[LEVELS][W] = {}, sum[W] = {};
     for (int k = 0; k < terms; k++) {
         Share<T, W> term = ((const Share<T, W> *)from.x[k])[i];
         for (int w = 0; w < W; w++) sum[w] = widen(term.x[w]);
@@ -2482,6 +2483,23 @@ static bool evaluate(Eval *e, Model *m, const Loader *val, const Floor *f, int *
     return true;
 }
 
+// Answers HellaSwag's examples first ... first+count-1, max_B rows at a time, and adds them to the
+// score; see dev/lib/hellaswag.h.
+//   inputs, targets: scratch, (max_B,max_T)
+static void hellaswag_evaluate(HellaSwagScore *score, Model *m, const HellaSwag *h, size_t first,
+                               size_t count, int *inputs, int *targets) {
+    size_t end = ENDINGS * (first + count);
+    for (size_t row = ENDINGS * first; row < end; row += m->max_B) {
+        size_t B = min_size(m->max_B, end - row);
+        int T = hellaswag_batch(inputs, targets, h, row, B, m->max_T);
+        model_send_batch(m, inputs, targets, B*T);
+        model_forward(m, (int)B, T, 0);
+        model_loss(m, B*T);
+        hellaswag_keep(h, m->host_loss, row, B, T);
+    }
+    hellaswag_score(score, h, first, count);
+}
+
 // =================================================================================================
 // Generation
 // =================================================================================================
@@ -2596,6 +2614,7 @@ typedef struct {
     size_t tokenizer_bytes;
     Loader train, val;
     Floor floor;
+    HellaSwag hellaswag;               // n is 0 when there is none
     LrSchedule lr;
     RunLength length;
     Log log;
@@ -2785,6 +2804,71 @@ static double evaluate_and_log(Run *r) {
     printf("  (%s)\n", duration_text(r->seconds).text);
     fflush(stdout);
     return e.loss;
+}
+
+// How far HellaSwag has come, and what is left, as show_step does it.
+static void show_hellaswag_progress(Run *r, size_t done, double seconds, double *shown_at) {
+    bool terminal = isatty(STDOUT_FILENO);
+    size_t n = r->hellaswag.n;
+    if (done == n || seconds - *shown_at < (terminal ? 0.1 : 10.0)) return;
+    *shown_at = seconds;
+    char line[128];
+    snprintf(line, sizeof line, "hellaswag  %zu of %zu examples  %s left", done, n,
+             duration_text(seconds / (double)done * (double)(n - done)).text);
+    if (terminal) printf("\r%.*s\033[K", terminal_columns() - 1, line);
+    else printf("%s\n", line);
+    fflush(stdout);
+}
+
+// Answers the next examples from `done` on, `part` on each rank; one that is left without answers
+// others once more, since at ZeRO's stage 3 all must take part, and does not count them. A signal
+// to any rank ends the run.
+static void hellaswag_turn(Run *r, HellaSwagScore *score, size_t done, size_t part) {
+    const HellaSwag *h = &r->hellaswag;
+    HellaSwagScore own = { 0, 0, 0 };
+    size_t first = done + (size_t)r->comm.rank*part;
+    bool counts = first < h->n;
+    if (!counts) first = 0;
+    hellaswag_evaluate(&own, &r->model, h, first, min_size(part, h->n - first), r->inputs,
+                       r->targets);
+    double sums[] = { (double)own.examples, (double)own.correct, (double)own.correct_norm, 0.0 };
+    for (int i = 0; i < 3; i++) if (!counts) sums[i] = 0.0;
+    sums[3] = stop_signal ? 1.0 : 0.0;
+    comm_add(&r->comm, sums, 4);
+    score->examples += (size_t)sums[0];
+    score->correct += (size_t)sums[1];
+    score->correct_norm += (size_t)sums[2];
+    if (sums[3] > 0.0) r->stopping = stop_signal ? stop_signal : SIGTERM;
+}
+
+// Answers HellaSwag, logs and shows how well. Ctrl-C ends it with no result.
+static void hellaswag_and_log(Run *r) {
+    const HellaSwag *h = &r->hellaswag;
+    HellaSwagScore s = { 0, 0, 0 };
+    size_t B = (size_t)r->o.micro_batch, part = B < ENDINGS ? 1 : B / ENDINGS;   // fills a batch
+    double start = seconds_now(), shown_at = 0.0, seconds = 0.0;
+    while (s.examples < h->n && !r->stopping) {
+        hellaswag_turn(r, &s, s.examples, part);
+        seconds = seconds_now() - start;
+        show_hellaswag_progress(r, s.examples, seconds, &shown_at);
+    }
+    printf("%shellaswag  ", isatty(STDOUT_FILENO) ? "\r\033[K" : "");
+    if (s.examples < h->n) {
+        printf("stopped after %zu of %zu examples\n", s.examples, h->n);
+        return;
+    }
+    double acc = (double)s.correct / (double)h->n, acc_norm = (double)s.correct_norm / (double)h->n;
+    printf("acc_norm %.4f of %zu examples (%s)\n", acc_norm, h->n, duration_text(seconds).text);
+    fflush(stdout);
+    log_begin(&r->log, "hellaswag");
+    log_int(&r->log, "step", (int64_t)r->step);
+    log_int(&r->log, "tokens", (int64_t)r->tokens);
+    log_int(&r->log, "examples", (int64_t)h->n);
+    log_int(&r->log, "cut", (int64_t)hellaswag_count_cut(h, r->T));
+    log_num(&r->log, "acc", acc);
+    log_num(&r->log, "acc_norm", acc_norm);
+    log_num(&r->log, "seconds", seconds);
+    log_line_end(r);
 }
 
 // Lets the model write from the beginning of a text. At ZeRO's stage 3 every rank must, since each
@@ -3091,6 +3175,7 @@ static int train(Run *r) {
         clock = seconds_now();
     }
     bool saved = r->step == 0 || save(r);        // however the run ends
+    if (r->hellaswag.n > 0 && !r->stopping) hellaswag_and_log(r);
     log_finish(r);
     show_end(r);
     if (r->stopping) return 128 + r->stopping;
@@ -3220,6 +3305,10 @@ static void show_setup(const Run *r) {
     if (asked > there)
         printf("note    --eval-tokens asks for %zu, the validation split has %zu in whole windows; "
                "all are used\n", asked, there);
+    size_t cut = hellaswag_count_cut(&r->hellaswag, r->T);
+    if (cut > 0)
+        printf("note    %zu of %zu HellaSwag examples are longer than %d tokens and lose their "
+               "beginning\n", cut, r->hellaswag.n, r->T);
     if (r->comm.size == 1 && r->o.zero > 0)
         printf("note    --zero %d shares nothing: there is one rank\n", r->o.zero);
     if (r->step > 0)
@@ -3234,6 +3323,15 @@ static void check_tokenizer(const Run *r, const Config *c) {
     if (r->tokenizer.vocab_size > c->V)
         die("--tokenizer: its vocabulary of %d is larger than the model's %d",
             r->tokenizer.vocab_size, c->V);
+}
+
+static void open_hellaswag(Run *r) {
+    Error err;
+    if (!r->o.hellaswag) return;
+    if (r->tokenizer.vocab_size == 0)
+        die("--hellaswag: its texts need a tokenizer, and there is no tokenizer.json beside the "
+            "data or the model; name one with --tokenizer FILE");
+    if (!hellaswag_open(&r->hellaswag, r->o.hellaswag, &r->tokenizer, &err)) die("%s", err.text);
 }
 
 // One run at a time in --out: two would remove what the other is writing.
@@ -3419,6 +3517,7 @@ static void run_open(Run *r) {
     if (!loader_check_vocab(&r->train, c.V, &err)) die("%s", err.text);
     if (!loader_check_vocab(&r->val, c.V, &err)) die("%s", err.text);
     if (!floor_open(&r->floor, &r->val, &err)) die("%s", err.text);
+    open_hellaswag(r);
 
     gpu_open(&r->gpu, r->o.tf32, &r->comm);
     comm_open_gpu(&r->comm, &workers_math, r->gpu.stream);
@@ -3484,6 +3583,7 @@ static void run_close(Run *r) {
     gpu_close(&r->gpu);
     tokenizer_free(&r->tokenizer);
     floor_close(&r->floor);
+    hellaswag_close(&r->hellaswag);
     loader_close(&r->train);
     loader_close(&r->val);
     if (!log_close(&r->log, &err)) die("%s", err.text);

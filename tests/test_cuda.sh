@@ -133,8 +133,8 @@ xent|/Softmax row_softmax/,/^}/ s/__syncthreads();//
 xent|s/float p = v + k < V ? \(.*\) : 0.0f;/float p = \1;/
 classifier|/static void classifier_backward/,/^}/ s/target + n, scale/target, scale/
 buckets|/^static void bucket_copy/,/^}/ s/here -= padding/here -= 1/
-sums_along_the_tree|/^__global__ void tree_sum_kernel/,/^}/ s/sum\[w\] = levels\[l\]\[w\] + sum\[w\]/sum[w] += 0/
-slices_of_a_checkpoint|/^static void bucket_send/,/^}/ s/zero_own(z, bucket),/{ 0, zero_own(z, bucket).count },/
+sums_along_the_tree|/void tree_sum_kernel/,/^}/ s/= levels\[l\]\[w\] + sum/= 0 + sum/
+slices_of_a_checkpoint|/^static void bucket_send/,/^}/ s/zero_own(z, bucket),/{ 0, 64 },/
 buckets|/^static const float \*kept_bucket/,/^}/ s/m->adam_m/m->adam_v/
 adamw_updates|s/if ((void \*)rounded != (void \*)p) store/if (i > 0) store/
 adamw_updates|/double block_sum/,/^}/ s/__syncthreads();//

@@ -22,7 +22,8 @@ cp -r Makefile train_gpt2.c train_gpt2.cu dataloader.h dev scripts tests "$tree"
 rm -rf "$tree/dev/results"
 
 # ---- a machine made up: $dir/gpus has a line for each GPU, or nvidia-smi fails when there is none;
-# $dir/archs is what nvcc knows. Both programs write down that they were called. ----
+# $dir/archs is what nvcc knows, and it finds NCCL if there is a $dir/nccl.h. Both programs write
+# down that they were called. ----
 
 cat > "$dir/bin/nvidia-smi" << STUB
 #!/bin/sh
@@ -37,7 +38,8 @@ case "\$*" in
 esac
 STUB
 
-# What it "compiles" are scripts: the trainer is its CPU twin, which has the same losses.
+# What it "compiles" are scripts: the trainer is its CPU twin, which has the same losses; of several
+# ranks, rank 0 does the work of all.
 cat > "$dir/bin/nvcc" << STUB
 #!/usr/bin/env bash
 dir="$dir"
@@ -47,10 +49,12 @@ echo "nvcc $*" >> "$dir/calls"
 case " $* " in
     *" --list-gpu-code "*) cat "$dir/archs"; exit ;;
     *" --version "*) echo "Cuda compilation tools, release 13.9, V13.9.1"; exit ;;
+    *" -E "*) [ -f "$dir/nccl.h" ]; exit ;;
 esac
 while [ $# -gt 0 ]; do [ "$1" = -o ] && out=$2; shift; done
 case $out in
-    *train_gpt2cu) body='exec ./train_gpt2 "$@" ${MADE_UP_FLAGS:-}' ;;
+    *train_gpt2cu) body='[ "${RANK:-0}" = 0 ] || exit 0
+        exec env -u RANK -u WORLD_SIZE ./train_gpt2 "$@" ${MADE_UP_FLAGS:-}' ;;
     *test_gpt2-*) body='echo ok made_up' ;;
     *bench_cuda) body='echo "made up $*"; exit ${MADE_UP_BENCH:-0}' ;;
     *) body='exit 0' ;;
@@ -154,6 +158,12 @@ grep -q 'fp8: it is fp32 or bf16' "$dir/said" || note "PRECISION=fp8: $(tail -n 
 [[ $(flags OPENMP=0) == *-fopenmp* ]] && note "OpenMP with OPENMP=0"
 end cuda_precision_is_a_flag
 
+[[ $(flags) == *-DWITH_NCCL* ]] && note "NCCL, where there is none"
+touch "$dir/nccl.h"
+[[ $(flags) == *-DWITH_NCCL* ]] || note "no NCCL, where its header is"
+rm "$dir/nccl.h"
+end cuda_takes_nccl_where_it_is
+
 # builds WHAT ARGS...: make compiles WHAT, 0 or 1 programs.
 builds() {
     local wanted=$1; shift
@@ -192,7 +202,8 @@ gpu_sh() {
     shift
     find "$dir" -name made-up-1.md -delete
     (cd "$tree" && env MODEL="$small" STEPS=40 BENCH=some CC="$dir/bin/cc" \
-        PYTHON=false OMP_NUM_THREADS=2 "${environment[@]}" tests/gpu.sh "$@") > "$dir/out" 2> "$dir/said"
+        PYTHON=false OMP_NUM_THREADS=2 "${environment[@]}" tests/gpu.sh "$@") \
+        > "$dir/out" 2> "$dir/said"
     same "exit status of ${environment[*]} gpu.sh $*" $? "$wanted"
     report=$(find "$dir" -name made-up-1.md)
     [ -n "$report" ] || return
@@ -213,8 +224,9 @@ end gpu_command_says_what_is_missing
 [ -x train_gpt2 ] && [ -x prepare ] || note "make all comes first"
 gpu_sh 0 --
 same "where the report is" "${report#$tree/}" dev/results/made-up-1.md
-same "steps of all of it" "$count" 23
-same "steps that are not ok" "$rows" "bench: PyTorch beside it: skipped: needs PyTorch 2"
+same "steps of all of it" "$count" 25
+same "steps that are not ok" "$(xargs <<< "$rows")" "ranks: scaling: skipped: needs several GPUs \
+bench: PyTorch beside it: skipped: needs PyTorch 2"
 for words in "# NVIDIA Made Up 1" "driver 999.1, CUDA 13.9, nvcc 13.9.1" \
              "Tests: 2 passed, 0 failed" "50 steps, to a loss of .*; at most 0 apart" \
              "| step | 1 | 10 |" "^| loss | [0-9.]* | [0-9.]* |" "Validation loss after step 40: " \
