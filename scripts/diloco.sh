@@ -5,7 +5,7 @@
 # reached, and how much each worker sent for it. The outer learning rate and momentum, 0.8 and 0.8,
 # were better here than the paper's 0.7 and 0.9: there are 150 rounds, not thousands.
 #
-#     scripts/diloco.sh                 3000 updates, 150 rounds: 6 runs of 2 to 3 minutes
+#     scripts/diloco.sh                 3000 updates, 150 rounds: 6 runs, some minutes each
 #     scripts/diloco.sh --quick         60 updates, two learning rates: only to see it work
 #
 # Runs that are done are not done again: their logs are in out/diloco. RATES="2e-3 4e-3" and

@@ -2,7 +2,7 @@
 # GPT-2 124M from nothing, on 9.9 billion tokens of FineWeb, with the recipe of llm.c's
 # scripts/run_gpt2_124M.sh: 18,865 updates of 524,288 tokens, in sequences of 1,024; a learning rate
 # that rises to 6e-4 over 700 updates, then falls to 0 by a cosine; AdamW with betas 0.9 and 0.95
-# and a weight decay of 0.1; a global norm clipped at 1. What came of it there is told in
+# and a weight decay of 0.1; a global norm clipped at 1. What others report of it, beside
 # github.com/karpathy/llm.c/discussions/481: a validation loss of about 3.29, 29.9% on HellaSwag.
 #
 #     scripts/train_124m.sh                        on all GPUs of this machine

@@ -171,7 +171,7 @@ enum {
 #if defined(WITH_NCCL)
 static const size_t COMM_SCRATCH = 64 << 20;           // bytes of slices under way, each direction
 #else
-static const size_t COMM_SCRATCH = 16 << 20;           // less: they are added up while in the cache
+static const size_t COMM_SCRATCH = 16 << 20;           // a small model should not pay for more
 #endif
 
 typedef enum {
