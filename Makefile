@@ -97,6 +97,9 @@ test-c: all $(TESTS)             ## the tests written in C alone
 
 BENCHES := $(patsubst %,$(BUILD)/%,bench bench_matmul bench_tokenizer)
 
+lab: all $(WITH_MPI)              ## the batch-size laboratory, its quick set: lab/report.html in half an hour
+	@$(PYTHON) scripts/lab/report.py --run --quick
+
 bench: $(BENCHES) $(WITH_MPI)    ## speed and memory on this machine, to bench.json; FULL=1: all
 	@BUILD=$(BUILD) PRECISION=$(or $(PRECISION),fp32) scripts/bench.sh $(if $(FULL),--full)
 
@@ -197,5 +200,5 @@ $(BUILD)/emulate-flags: FORCE
 FORCE:
 .SECONDARY:
 .DELETE_ON_ERROR:
-.PHONY: all run test test-c test-cuda bench bench-cuda ladder emulate fuzz clean help FORCE
+.PHONY: all run lab test test-c test-cuda bench bench-cuda ladder emulate fuzz clean help FORCE
 -include $(wildcard $(BUILD)/*.d)

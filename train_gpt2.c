@@ -29,6 +29,7 @@
 #include <immintrin.h>
 #endif
 #include "dataloader.h"
+#include "dev/lib/batch.h"
 #include "dev/lib/check.h"
 #include "dev/lib/checkpoint.h"
 #include "dev/lib/clock.h"
@@ -37,6 +38,8 @@
 #include "dev/lib/gpt2.h"
 #include "dev/lib/hellaswag.h"
 #include "dev/lib/log.h"
+#include "dev/lib/noise.h"
+#include "dev/lib/plan.h"
 #include "dev/lib/rng.h"
 #include "dev/lib/schedule.h"
 #include "dev/lib/tokenizer.h"
@@ -903,37 +906,54 @@ typedef struct {
     int levels;              // --exact-sum: of the tree that micro-batches are added along; else 0
     bool outer;              // --outer-every
     bool in_turn;            // --no-overlap
+    bool noise;              // measure the gradient's noise
 } Sharing;
 
 static float *floats_or_die(size_t count, const char *what) {
     return alloc_or_die(count * sizeof(float), what);
 }
 
-// What the ranks share out, and whole buckets for what is not at hand.
-static void model_init_zero(Model *m, const Sharing *s) {
+// All that the memory of a model depends on, and nothing allocated; a step towards model_init.
+static void model_plan(Model *m, const Config *c, int max_B, int max_T, const Sharing *s) {
     Zero *z = &m->zero;
+    memset(m, 0, sizeof *m);
+    m->c = *c;
+    m->max_B = max_B;
+    m->max_T = max_T;
+    m->n_params = gpt2_n_params(c);
     zero_init(z, s ? s->comm : NULL, s ? s->zero : 0, &m->c, sizeof(float),
               s ? s->type : COMM_FP32);
+    z->apart = s && s->outer;
+    z->in_turn = s && s->in_turn;
+    z->n_levels = s ? s->levels : 0;
+    z->measure = s && s->noise;
+}
+
+// Whether a micro-batch's gradients are kept apart until they are measured.
+static bool keeps_small(const Zero *z) { return z->measure && z->size == 1 && z->n_levels == 0; }
+
+// What the ranks share out, and whole buckets for what is not at hand.
+static void model_init_zero(Model *m) {
+    Zero *z = &m->zero;
     m->params = floats_or_die(zero_params_count(z), "parameters");
     z->params = (char *)m->params;
     for (int i = 0; i < ZERO_SLOTS && z->stage == 3; i++)
         z->gathered[i] = (char *)floats_or_die(zero_slot_count(z, i), "gathered parameters");
 }
 
-static void model_init_training(Model *m, const Sharing *s) {
+static void model_init_training(Model *m) {
     enum { CHUNK = 1 << 16 };
     Zero *z = &m->zero;
     m->grads = z->grads = floats_or_die(zero_grads_count(z), "gradients");
     for (int i = 0; i < ZERO_SLOTS && z->stage >= 2; i++)
         z->collected[i] = floats_or_die(zero_slot_count(z, i), "a bucket of gradients");
-    z->apart = s && s->outer;
-    z->in_turn = s && s->in_turn;
-    z->n_levels = s ? s->levels : 0;
+    if (z->measure) z->partials = alloc_or_die(zero_partials_count(z) * sizeof(double), "norms");
+    if (keeps_small(z)) z->small = floats_or_die(m->n_params, "a micro-batch's gradients");
     for (int l = 0; l < z->n_levels; l++)
         z->levels[l] = l == 0 ? m->grads : floats_or_die(m->n_params, "a level of gradients");
     m->adam_m = floats_or_die(zero_moments_count(z), "AdamW's first moments");
     m->adam_v = floats_or_die(zero_moments_count(z), "AdamW's second moments");
-    if (s && s->outer) {
+    if (z->apart) {
         m->outer_params = floats_or_die(m->n_params, "the last round's parameters");
         m->outer_momentum = floats_or_die(m->n_params, "the outer momentum");
     }
@@ -948,16 +968,12 @@ static void model_init_training(Model *m, const Sharing *s) {
 // a step needs is allocated here; parameters are zero until model_init_params or a file fills them.
 static void model_init(Model *m, const Config *c, int max_B, int max_T, Use use,
                        const Sharing *sharing) {
-    memset(m, 0, sizeof *m);
-    m->c = *c;
-    m->max_B = max_B;
-    m->max_T = max_T;
-    m->n_params = gpt2_n_params(c);
     double floats = (double)max_B * max_T * c->L * 16.0 * c->C;       // about; size_t could wrap
     if (floats > 1e15) die("memory: %.0f TB for activations; use a smaller model or micro-batch",
                            4e-12 * floats);
-    model_init_zero(m, sharing);
-    if (use == TRAIN) model_init_training(m, sharing);
+    model_plan(m, c, max_B, max_T, sharing);
+    model_init_zero(m);
+    if (use == TRAIN) model_init_training(m);
     m->acts = alloc_or_die(c->L * sizeof *m->acts, "a table of activations");
     m->memory_floats = model_carve(m, use);
     m->memory = alloc_or_die(m->memory_floats * sizeof(float), "activations");
@@ -971,6 +987,8 @@ static void model_free(Model *m) {
         free(z->collected[i]);
     }
     for (int l = 1; l < z->n_levels; l++) free(z->levels[l]);
+    free(z->small);
+    free(z->partials);
     zero_free(z);
     free(m->params);
     free(m->grads);
@@ -1125,14 +1143,17 @@ static double gradients_squares(Model *m) {
     return sum;
 }
 
-typedef struct { float lr, beta1, beta2, eps, weight_decay; } AdamW;
+typedef struct {
+    float lr, beta1, beta2, eps, weight_decay;
+    double v_age;            // updates of this beta2 that v is an average over; 0: as many as made
+} AdamW;
 
 // One AdamW update of n parameters (Loshchilov and Hutter 2019, arXiv 1711.05101, algorithm 2).
 // g is scaled on the way, for clipping; `step` counts from 1 and corrects the moments' start at 0.
 static void adamw_update(float *p, float *m, float *v, const float *g, float g_scale, AdamW o,
                          int64_t step, size_t n) {
     float to_m = (float)(1.0 / (1.0 - pow(o.beta1, (double)step)));
-    float to_v = (float)(1.0 / (1.0 - pow(o.beta2, (double)step)));
+    float to_v = (float)(1.0 / (1.0 - pow(o.beta2, o.v_age > 0.0 ? o.v_age : (double)step)));
     #pragma omp simd
     for (size_t i = 0; i < n; i++) {
         float gi = g[i] * g_scale;
@@ -1368,6 +1389,9 @@ typedef struct {
     int *text;                         // (T+1) what generation writes
     double peak_flops;                 // of this machine, measured
     uint64_t step, tokens;             // updates made, tokens seen
+    uint64_t batch;                    // tokens of this update, or of the last one
+    uint64_t next_batch;               // of an adaptive schedule
+    NoiseScale noise;
     int64_t adam_step, skipped;        // updates AdamW made, and those it was spared
     int64_t skipped_in_a_row;
     int lock;                          // on --out, for as long as the run lasts; -1: none
@@ -1383,6 +1407,7 @@ enum { MAX_SKIPPED_IN_A_ROW = 100 };
 // What one update was like.
 typedef struct {
     double loss, lr, grad_norm;
+    GradientNorms norms;               // with --noise-scale or an adaptive batch
     Costs costs;
 } Step;
 
@@ -1420,10 +1445,10 @@ static RankMemory rank_memory(const Model *m) {
     const Zero *z = &m->zero;
     RankMemory bytes = { zero_params_count(z), zero_grads_count(z), 2*zero_moments_count(z), 0 };
     for (int i = 0; i < ZERO_SLOTS; i++)
-        bytes.passing += ((z->gathered[i] != NULL) + (z->collected[i] != NULL))
-                       * zero_slot_count(z, i);
+        bytes.passing += ((z->stage == 3) + (z->stage >= 2)) * zero_slot_count(z, i);
     for (int l = 1; l < z->n_levels; l++) bytes.grads += m->n_params;
-    if (m->outer_params) bytes.moments += 2*m->n_params;
+    if (keeps_small(z)) bytes.grads += m->n_params;
+    if (z->apart) bytes.moments += 2*m->n_params;
     bytes.params *= sizeof(float);
     bytes.grads *= sizeof(float);
     bytes.moments *= sizeof(float);
@@ -1465,9 +1490,18 @@ static void log_start(Run *r) {
 // NCCL's bus bandwidth: what a rank sends in the time that data is on its way.
 static double bus_gb_per_s(const Costs *k) { return 1e-9 * (double)k->bytes_sent / k->busy; }
 
+static void log_noise(Run *r, const GradientNorms *n) {
+    NoiseEstimate e = noise_estimate(n);
+    log_num(&r->log, "noise_scale", noise_tokens(&r->noise));
+    log_num(&r->log, "noise_g2", e.g2);
+    log_num(&r->log, "noise_s", e.s);
+    log_num(&r->log, "noise_small_batch", n->small_tokens);
+    log_num(&r->log, "noise_smalls", n->big_tokens / n->small_tokens);
+}
+
 static void log_step(Run *r, const Step *s) {
     const Costs *k = &s->costs;
-    double tok_per_s = (double)r->o.batch_tokens / k->seconds;
+    double tok_per_s = (double)r->batch / k->seconds;
     bool skipped = !isfinite(s->grad_norm);
     log_begin(&r->log, skipped ? "skip" : "step");
     log_int(&r->log, "step", (int64_t)r->step);
@@ -1476,7 +1510,8 @@ static void log_step(Run *r, const Step *s) {
     log_num(&r->log, "loss", s->loss);
     log_num(&r->log, "lr", s->lr);
     log_num(&r->log, "grad_norm", s->grad_norm);
-    log_int(&r->log, "batch_tokens", r->o.batch_tokens);
+    log_int(&r->log, "batch_tokens", (int64_t)r->batch);
+    if (measures_noise(&r->o)) log_noise(r, &s->norms);
     log_num(&r->log, "seconds", k->seconds);
     log_num(&r->log, "seconds_data", k->data);
     log_num(&r->log, "seconds_compute", k->compute);
@@ -1503,13 +1538,15 @@ static void show_step(Run *r, const Step *s, bool last) {
     if (!last && r->step > 1 && r->seconds - r->shown_at < (terminal ? 0.1 : 10.0)) return;
     r->shown_at = r->seconds;
     double part = run_progress(&r->length, r->step, r->tokens);
-    char line[256], of[32] = "", floor[32] = "";
+    char line[256], of[32] = "", floor[32] = "", batch[64] = "";
     if (r->length.steps >= 0) snprintf(of, sizeof of, "/%lld", (long long)r->length.steps);
+    if (r->o.batches.rule != BATCH_CONSTANT)
+        snprintf(batch, sizeof batch, "  batch %s", count_text((double)r->batch).text);
     if (r->floor.known)
         snprintf(floor, sizeof floor, "  floor %.3f", r->floor.nats / (double)r->floor.tokens);
-    snprintf(line, sizeof line, "step %5llu%s  loss %.3f%s  norm %5.2f  %s tok/s  %s left",
-             (unsigned long long)r->step, of, s->loss, floor, s->grad_norm,
-             count_text((double)r->o.batch_tokens / s->costs.seconds).text,
+    snprintf(line, sizeof line, "step %5llu%s  loss %.3f%s  norm %5.2f%s  %s tok/s  %s left",
+             (unsigned long long)r->step, of, s->loss, floor, s->grad_norm, batch,
+             count_text((double)r->batch / s->costs.seconds).text,
              duration_text(r->seconds / part * (1.0 - part)).text);
     if (terminal) printf("\r%.*s\033[K", terminal_columns() - 1, line);   // wrapped, it would stay
     else printf("%s\n", line);
@@ -1544,6 +1581,15 @@ static double evaluate_and_log(Run *r) {
     printf("  (%s)\n", duration_text(r->seconds).text);
     fflush(stdout);
     return e.loss;
+}
+
+// What the gradient's noise says about the batch.
+static void show_noise(const Run *r) {
+    char verdict[192];
+    if (!r->o.noise_scale || r->step == 0) return;
+    noise_verdict(verdict, sizeof verdict, noise_tokens(&r->noise), (double)r->batch);
+    printf("noise       %s\n", verdict);
+    fflush(stdout);
 }
 
 // How far HellaSwag has come, and what is left, as show_step does it.
@@ -1659,14 +1705,15 @@ static void show_end(const Run *r) {
 static double accumulate(Run *r, double *seconds_data) {
     Model *m = &r->model;
     int B = r->o.micro_batch, T = r->T, ranks = r->comm.size;
-    size_t samples = (size_t)(r->o.batch_tokens / T), share;
+    size_t samples = (size_t)r->batch / (size_t)T, share;
     uint64_t first;
     // The loss is the mean over the batch: of all ranks, unless each makes updates of its own.
-    float scale = (float)(1.0 / (double)(r->o.batch_tokens / (r->o.outer_every ? ranks : 1)));
+    float scale = (float)(1.0 / (double)(r->batch / (uint64_t)(r->o.outer_every ? ranks : 1)));
     double sum = 0.0;
     Error err;
     loader_rank_block(&first, &share, r->train.samples, samples, r->comm.rank, ranks);
     gradients_zero(m);
+    m->zero.squares = 0.0;
     for (size_t i = 0; i < share / B; i++) {
         double before = seconds_now();
         if (!loader_batch(&r->train, first + i*B, B, r->inputs, r->targets, &err))
@@ -1681,28 +1728,47 @@ static double accumulate(Run *r, double *seconds_data) {
     return sum;
 }
 
+// Takes down what this update's gradients say about their noise: `big` is the squared length of the
+// mean gradient, `smalls` the sum of those of its parts, each scaled as a part of it. An adaptive
+// batch takes its next size from it.
+static void measure_noise(Run *r, Step *s, double big, double smalls) {
+    size_t micro_batches = (size_t)(r->batch / r->o.batches.unit);
+    double parts = (double)(zero_smalls(&r->model.zero, micro_batches) * (size_t)r->comm.size);
+    GradientNorms n = { parts * smalls, big, (double)r->batch / parts, (double)r->batch };
+    s->norms = n;                      // a small gradient is `parts` times what it adds to the mean
+    if (!isfinite(n.small) || !isfinite(n.big)) return;
+    noise_add(&r->noise, noise_estimate(&n));
+    r->next_batch = batch_adapt(&r->o.batches, r->batch, norm_test_batch(&n, r->o.batches.eta));
+}
+
 // The loss and the gradient's norm over all ranks, and whether one of them was told to stop.
 // Workers that rarely talk have their own until a round is over.
 static void combine(Run *r, Step *s, double loss_sum, bool round_over) {
     const Zero *z = &r->model.zero;
-    double squares = gradients_squares(&r->model), tokens = (double)r->o.batch_tokens;
+    double squares = gradients_squares(&r->model), tokens = (double)r->batch;
     bool apart = r->o.outer_every > 0;
-    double sums[] = { loss_sum, z->stage > 0 || z->rank == 0 ? squares : 0.0, stop_signal != 0 };
-    if (!apart || round_over) comm_add(&r->comm, sums, 3);
+    double sums[] = { loss_sum, z->stage > 0 || z->rank == 0 ? squares : 0.0, stop_signal != 0,
+                      z->squares };
+    if (!apart || round_over) comm_add(&r->comm, sums, 4);
     if (apart) sums[1] = squares;
     if (apart && !round_over) tokens /= r->comm.size;
     if ((!apart || round_over) && sums[2] > 0.0) r->stopping = stop_signal ? stop_signal : SIGTERM;
     s->loss = fabs(sums[0] / tokens);                  // x86 gives its NaN a minus
     s->grad_norm = fabs(sqrt(sums[1]));
+    if (z->measure) measure_noise(r, s, sums[1], sums[3]);
 }
 
 // AdamW, unless the gradient is not finite: then parameters and moments stay as they were.
 static void update(Run *r, Step *s) {
-    s->lr = lr_at(&r->lr, r->tokens);
+    const BatchSchedule *b = &r->o.batches;
+    s->lr = batch_lr((BatchLr)r->o.batch_lr, lr_at(&r->lr, r->tokens), b, r->batch);
     if (isfinite(s->grad_norm)) {
         bool too_long = r->o.clip > 0.0 && s->grad_norm > r->o.clip;
-        AdamW adamw = { (float)s->lr, (float)r->o.beta1, (float)r->o.beta2, 1e-8f,
-                        (float)r->o.weight_decay };
+        double beta2 = batch_beta2((BatchBeta2)r->o.batch_beta2, r->o.beta2, b, r->batch);
+        AdamW adamw = { (float)s->lr, (float)r->o.beta1, (float)beta2, 1e-8f,
+                        (float)r->o.weight_decay, 0.0 };
+        if (r->o.batch_beta2 == BATCH_BETA2_HALFLIFE)
+            adamw.v_age = (double)r->tokens / (double)r->batch;
         model_update(&r->model, adamw, too_long ? (float)(r->o.clip / s->grad_norm) : 1.0f,
                      ++r->adam_step);
         r->skipped_in_a_row = 0;
@@ -1725,9 +1791,10 @@ static void train_step(Run *r, Step *s) {
     memset(s, 0, sizeof *s);
     double start = seconds_now();
     CommCounters before = comm_counters(c);
+    r->batch = batch_at(&r->o.batches, r->tokens, r->next_batch);
     double loss_sum = accumulate(r, &k->data);
     r->step++;
-    r->tokens += (uint64_t)r->o.batch_tokens;
+    r->tokens += r->batch;
     bool round_over = round_is_over(r, r->step, r->tokens);
     double computed = seconds_now();
     CommCounters then = comm_counters(c);
@@ -1797,7 +1864,8 @@ static bool save(Run *r) {
     Checkpoint k = {
         r->model.c,
         { (int64_t)r->step, (int64_t)r->tokens, (int64_t)r->train.samples, r->adam_step,
-          r->skipped, (uint64_t)r->o.seed, r->seconds, r->o.outer_every ? r->comm.size : 0 },
+          r->skipped, (uint64_t)r->o.seed, r->seconds, r->o.outer_every ? r->comm.size : 0,
+          (int64_t)r->batch, (int64_t)r->next_batch, r->noise.g2, r->noise.s, r->noise.weight },
         options_json(r), kept_bucket, &r->model, false,
         { (const unsigned char *)r->tokenizer_json, r->tokenizer_bytes },
         r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1,
@@ -1843,9 +1911,8 @@ static void log_finish(Run *r) {
 
 // A run that is resumed at an update which was evaluated may have reached its target there.
 static bool evaluated_at_save(const Run *r) {
-    uint64_t batch = (uint64_t)r->o.batch_tokens;
     return r->o.target_loss > 0 && r->step > 0
-        && period_due(&r->o.eval_every, r->step - 1, r->step, r->tokens - batch, r->tokens);
+        && period_due(&r->o.eval_every, r->step - 1, r->step, r->tokens - r->batch, r->tokens);
 }
 
 // Returns the process's exit status. What looks at the model (evaluations, samples, checkpoints)
@@ -1871,8 +1938,10 @@ static int train(Run *r) {
         if (round_is_over(r, r->step, r->tokens)) {
             bool leaving = r->stopping && r->o.target_loss == 0;   // no target is passed unseen
             if (!leaving
-                && (last || period_due(&r->o.eval_every, step, r->step, tokens, r->tokens)))
+                && (last || period_due(&r->o.eval_every, step, r->step, tokens, r->tokens))) {
                 eval_loss = evaluate_and_log(r);
+                show_noise(r);
+            }
             if (period_due(&r->o.sample_every, step, r->step, tokens, r->tokens)) show_sample(r);
             if (period_due(&r->o.save_every, step, r->step, tokens, r->tokens)) save(r);
             step = r->step;
@@ -1977,6 +2046,43 @@ static void show_ranks(const Run *r) {
            1e-6 * (double)bytes.moments, 1e-6 * (double)bytes.passing);
 }
 
+// How the batch will change, and what follows it.
+static void show_schedule(const Run *r) {
+    static const char *const lr[] = { "stays as given", "follows its square root", "follows it" };
+    const BatchSchedule *b = &r->o.batches;
+    if (b->rule == BATCH_CONSTANT) return;
+    printf("        ");
+    if (b->rule == BATCH_LINEAR)
+        printf("growing to %s over %s tokens", grouped_text((double)b->batch).text,
+               count_text((double)b->over).text);
+    if (b->rule == BATCH_ADAPTIVE)
+        printf("growing up to %s, when the noise of the gradient exceeds %g of it",
+               grouped_text((double)batch_round(b, (double)b->max)).text, b->eta);
+    for (int i = 0; i < b->n_stages; i++)
+        printf("%s%s from %s tokens on", i ? ", " : "",
+               grouped_text((double)batch_at(b, b->stages[i].tokens, 0)).text,
+               count_text((double)b->stages[i].tokens).text);
+    printf("; the learning rate %s", lr[r->o.batch_lr]);
+    if (r->o.batch_lr)
+        printf(", %g at %s", r->o.lr, grouped_text((double)b->batch).text);
+    printf("\n");
+}
+
+// A batch far below the one that the learning rate was chosen for, and the rate as it was: steps
+// of the same length in directions that are noisier.
+static void warn_shrunk_batch(const Run *r) {
+    double batch = (double)r->o.batches.batch, recipe = (double)r->o.recipe_batch;
+    const char *whose = "the recipe's";
+    if (r->o.recipe_batch == 0 && !r->o.resume && r->o.layers == OPTION_UNSET) {
+        recipe = gpt2_recipe_batch(r->o.init, r->o.lr);
+        whose = "the one that GPT-3 of this size was trained with";
+    }
+    if (recipe < 8.0*batch) return;
+    warn("--batch-tokens: %s is %.0f times less than %s, %s, and --lr %g is the same: try "
+         "--lr %.2g (by the square root)", grouped_text(batch).text, recipe / batch, whose,
+         grouped_text(recipe).text, r->o.lr, r->o.lr * sqrt(batch / recipe));
+}
+
 // What is about to happen, in a few lines.
 static void show_setup(const Run *r) {
     const Config *c = &r->model.c;
@@ -1987,12 +2093,13 @@ static void show_setup(const Run *r) {
     printf("loss    %.3f nats a token for a uniform guess", log((double)c->V));
     if (r->floor.known)
         printf(", %.3f at best: the corpus's entropy", r->floor.nats / (double)r->floor.tokens);
-    printf("\nbatch   %lld tokens an update: ", (long long)r->o.batch_tokens);
+    uint64_t batch = batch_at(&r->o.batches, r->tokens, r->next_batch);
+    printf("\nbatch   %llu tokens an update: ", (unsigned long long)batch);
     if (r->comm.size > 1) printf("%d ranks x ", r->comm.size);
-    printf("%lld x %d sequences of %d; %d thread%s%s, " PRECISION "\n",
-           (long long)(r->o.batch_tokens / ((int64_t)r->o.micro_batch * r->T * r->comm.size)),
-           r->o.micro_batch, r->T, thread_count(), thread_count() == 1 ? "" : "s",
-           r->comm.size > 1 ? " each" : "");
+    printf("%llu x %d sequences of %d; %d thread%s%s, " PRECISION "\n",
+           (unsigned long long)(batch / r->o.batches.unit), r->o.micro_batch, r->T,
+           thread_count(), thread_count() == 1 ? "" : "s", r->comm.size > 1 ? " each" : "");
+    show_schedule(r);
     show_ranks(r);
     size_t asked = (size_t)r->o.eval_tokens, there = r->val.n_windows * (size_t)r->T;
     if (asked > there)
@@ -2012,6 +2119,7 @@ static void show_setup(const Run *r) {
         printf("resumed after step %llu, %s tokens\n", (unsigned long long)r->step,
                count_text((double)r->tokens).text);
     fflush(stdout);                    // the first update may take a while
+    warn_shrunk_batch(r);
 }
 
 // A tokenizer of another vocabulary would name rows that the embedding does not have.
@@ -2154,6 +2262,11 @@ static void restore_state(Run *r, const char *from) {
     r->train.samples = (uint64_t)state.samples;
     r->adam_step = state.adam_steps;
     r->skipped = state.skipped;
+    r->batch = state.batch_tokens > 0 ? (uint64_t)state.batch_tokens : r->o.batches.batch;
+    if (state.next_batch_tokens > 0)
+        r->next_batch = batch_adapt(&r->o.batches, r->next_batch, (double)state.next_batch_tokens);
+    NoiseScale noise = { state.noise_g2, state.noise_s, state.noise_weight };
+    r->noise = noise;
     r->seconds = r->shown_at = state.seconds;
     r->saved_step = state.step;
 }
@@ -2180,7 +2293,7 @@ static void check_ranks(Run *r) {
 
 // A tree that all ranks' micro-batches are added up along has the same shape for each of them.
 static void check_exact_sum(const Run *r) {
-    int64_t each = r->o.batch_tokens / ((int64_t)r->o.micro_batch * r->T * r->comm.size);
+    int64_t each = (int64_t)(r->o.batches.batch / r->o.batches.unit);
     if (r->o.exact_sum && ((each & (each - 1)) || (r->comm.size & (r->comm.size - 1))))
         die("--exact-sum: needs a power of two of ranks, each with a power of two of "
             "micro-batches; here are %d, with %lld each", r->comm.size, (long long)each);
@@ -2195,6 +2308,15 @@ static void open_sampler(Run *r, int text_tokens) {
     r->sampler.candidates = alloc_or_die(r->model.c.V * sizeof(Candidate), "a list of candidates");
 }
 
+// How the run shares its model among the ranks of `comm`.
+static Sharing run_sharing(const Run *r, Comm *comm) {
+    uint64_t micro_batches = r->o.batches.batch / r->o.batches.unit;
+    Sharing sharing = { comm, r->o.zero, (CommType)r->o.comm_dtype,
+                        r->o.exact_sum ? tree_level(micro_batches - 1) + 1 : 0,
+                        r->o.outer_every > 0, r->o.no_overlap, measures_noise(&r->o) };
+    return sharing;
+}
+
 static void run_open(Run *r) {
     Error err;
     Path from;
@@ -2205,6 +2327,7 @@ static void run_open(Run *r) {
     if (loaded && r->T > c.P)
         die("--seq-len: %d is more than the %d positions of %s", r->T, c.P, from.text);
     if (!train_options_batch(&r->o, r->T, r->comm.size, &err)) die("%s", err.text);
+    r->next_batch = batch_start(&r->o.batches);
     check_exact_sum(r);
     if (!train_options_lr(&r->lr, &r->o, &err)) die("%s", err.text);
     open_tokenizer(r, loaded ? from.text : NULL);
@@ -2217,10 +2340,7 @@ static void run_open(Run *r) {
     if (!floor_open(&r->floor, &r->val, &err)) die("%s", err.text);
     open_hellaswag(r);
 
-    int64_t micro_batches = r->o.batch_tokens / ((int64_t)r->o.micro_batch * r->T * r->comm.size);
-    Sharing sharing = { &r->comm, r->o.zero, (CommType)r->o.comm_dtype,
-                        r->o.exact_sum ? tree_level((uint64_t)micro_batches - 1) + 1 : 0,
-                        r->o.outer_every > 0, r->o.no_overlap };
+    Sharing sharing = run_sharing(r, &r->comm);
     model_init(&r->model, &c, r->o.micro_batch, r->T, TRAIN, &sharing);
     if (loaded) load_params(&r->model, from.text);
     else model_init_params(&r->model, (uint64_t)r->o.seed);
@@ -2234,6 +2354,116 @@ static void run_open(Run *r) {
     open_sampler(r, r->T + 1);
     r->length = train_options_length(&r->o);
     r->peak_flops = cpu_peak_flops();
+}
+
+// ---- --plan: dev/lib/plan.h asks, and prints; here is what it cannot know ----
+
+// What a worker of this trainer would allocate: counted by the code that lays it out.
+static PlanBytes count_bytes(const PlanFacts *f, const PlanShape *s) {
+    const Run *r = f->trainer;
+    Comm workers = { .size = s->workers };
+    Sharing sharing = run_sharing(r, &workers);
+    Model m;
+    sharing.zero = s->zero;
+    model_plan(&m, &f->c, s->micro_batch, f->T, &sharing);
+    m.acts = alloc_or_die(f->c.L * sizeof *m.acts, "a table of activations");
+    RankMemory kept = rank_memory(&m);
+    double activations = (double)model_carve(&m, TRAIN) * sizeof(float);
+    double logits = (double)(m.logit_rows * padded_vocab(&f->c)) * sizeof(float);
+    double bucket = m.zero.size > 1 ? (double)gpt2_largest_bucket(&f->c) * sizeof(float) : 0.0;
+    double batch = 2.0 * s->micro_batch * f->T * sizeof(int), packed = MC*KC/STEP * sizeof(Word);
+    PlanBytes b = { (double)kept.params, (double)kept.grads, (double)kept.moments,
+                    activations - logits, logits, (double)kept.passing, bucket + batch + packed };
+    free(m.acts);
+    zero_free(&m.zero);
+    return b;
+}
+
+// A model that trains at about the speed of one of these sizes, and is no larger than 768 channels
+// and 1024 rows: as many blocks as make 7 million parameters, at least one.
+static Config small_config(const Config *c, int T) {
+    const int64_t WIDTH = 768;
+    int HS = c->C / c->NH < WIDTH ? c->C / c->NH : (int)WIDTH;
+    Config small = { 1, c->C > WIDTH ? (int)WIDTH / HS : c->NH, c->C, c->V, T };
+    small.C = small.NH * HS;
+    int64_t blocks = WIDTH*WIDTH / ((int64_t)small.C*small.C);
+    small.L = blocks < c->L ? (int)blocks : c->L;
+    if (small.V > 1024) small.V = 1024;
+    return small;
+}
+
+// How fast this machine trains: the best of a few whole steps of a small model. About a second.
+static void measure_speed(PlanMachine *machine, const Config *c, int B, int T) {
+    const AdamW adamw = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
+    T = T < 1024 ? T : 1024;
+    B = B < 1024 / T ? B : 1024 / T;
+    Config small = small_config(c, T);
+    size_t N = (size_t)B*T;
+    int *tokens = alloc_or_die(N * sizeof(int), "a batch");
+    double start = seconds_now(), step = INFINITY, adam = INFINITY;
+    Model m;
+    for (size_t i = 0; i < N; i++) tokens[i] = (int)(i % (size_t)small.V);
+    model_init(&m, &small, B, T, TRAIN, NULL);
+    model_init_params(&m, 1);
+    for (int i = 0; i < 3 || seconds_now() - start < 0.5; i++) {
+        double begin = seconds_now();
+        gradients_zero(&m);
+        model_forward(&m, tokens, B, T, 0);
+        model_backward(&m, tokens, tokens, 1.0f / (float)N, B, T);
+        double computed = seconds_now();
+        gradients_squares(&m);
+        model_update(&m, adamw, 1.0f, i + 1);
+        step = fmin(step, computed - begin);
+        adam = fmin(adam, seconds_now() - computed);
+    }
+    machine->speed = gpt2_flops_per_token(&small, T) * (double)N / step;
+    machine->speed_from = SPEED_MEASURED;
+    machine->adam_seconds = adam / (double)m.n_params;
+    model_free(&m);
+    free(tokens);
+}
+
+// The machine that is planned for: --plan-gpu's, or this one with as many ranks as were started.
+static PlanMachine plan_machine(const Run *r) {
+    PlanMachine m = plan_machine_here(launched_as(LAUNCH_SIZE, 1));
+    Error err;
+    if (r->o.plan_gpu && !plan_machine_parse(&m, r->o.plan_gpu, &err)) die("%s", err.text);
+    if (!m.gpu && r->o.recompute)
+        die("--recompute: only the GPU's trainer, train_gpt2cu, has it; leave it out");
+    if (!m.gpu) m.memory = plan_free_memory() / launched_as(LAUNCH_LOCAL_SIZE, 1);
+    return m;
+}
+
+// --plan: what the run would take. Rank 0 alone makes it, and finds nobody.
+static void run_plan(Run *r) {
+    Path from;
+    Config c;
+    Error err;
+    r->comm.size = 1;                            // nobody to part from in the end
+    if (launched_as(LAUNCH_RANK, 0) > 0) return;
+    PlanMachine machine = plan_machine(r);
+    bool loaded = find_checkpoint(&from, &c, r);
+    r->T = r->o.seq_len > 0 ? r->o.seq_len : loaded ? c.P : 256;
+    if (loaded && r->T > c.P)
+        die("--seq-len: %d is more than the %d positions of %s", r->T, c.P, from.text);
+    if (!train_options_batch(&r->o, r->T, machine.count, &err)) die("%s", err.text);
+    open_tokenizer(r, loaded ? from.text : NULL);
+    if (r->o.data || r->o.train) open_split(&r->train, r, r->o.train, "train", r->T);
+    if (!loaded) c = fresh_config(r);
+    if (machine.speed_from == SPEED_UNKNOWN && !machine.gpu)
+        measure_speed(&machine, &c, r->o.micro_batch, r->T);
+    bool steps = train_options_given(&r->o, "steps");
+    PlanFacts f = {
+        .c = c, .T = r->T, .machine = machine, .batch_tokens = r->o.batch_tokens,
+        .shape = { r->o.micro_batch, machine.count, r->o.zero, r->o.recompute != 0 },
+        .tokens = steps ? r->o.steps * r->o.batch_tokens : r->o.tokens > 0 ? r->o.tokens : 0,
+        .outer_every = r->o.outer_every, .target_loss = r->o.target_loss,
+        .noise_scale = plan_noise_scale(r->o.out), .precision = machine.gpu ? "bf16" : "fp32",
+        .grad_bytes = r->o.comm_dtype == COMM_BF16 ? 2 : 4, .param_bytes = machine.gpu ? 2 : 4,
+        .in_turn = r->o.no_overlap, .may_recompute = machine.gpu,
+        .count = machine.gpu ? plan_gpu_bytes : count_bytes, .trainer = r,
+    };
+    if (!plan_print(stdout, r->o.log, &f, &err)) die("%s", err.text);
 }
 
 // --generate: no training, no data; a checkpoint, its tokenizer and a prompt.
@@ -2328,12 +2558,14 @@ int main(int argc, char **argv) {
         return 0;
     }
     int status = 0;
-    open_ranks(&r);
+    if (!r.o.plan) open_ranks(&r);
     if (r.o.resume) restore_options(&r);
 #ifdef _OPENMP
     if (r.o.threads > 0) omp_set_num_threads(r.o.threads);
 #endif
-    if (r.o.generate) {
+    if (r.o.plan) {
+        run_plan(&r);
+    } else if (r.o.generate) {
         run_generate(&r);
     } else {
         run_open(&r);

@@ -42,6 +42,7 @@
 #endif
 #define TRAINS_ON_GPU            // lets train_options.h take the flags that only a GPU has
 #include "dataloader.h"
+#include "dev/lib/batch.h"
 #include "dev/lib/check.h"
 #include "dev/lib/checkpoint.h"
 #include "dev/lib/clock.h"
@@ -49,6 +50,8 @@
 #include "dev/lib/gpt2.h"
 #include "dev/lib/hellaswag.h"
 #include "dev/lib/log.h"
+#include "dev/lib/noise.h"
+#include "dev/lib/plan.h"
 #include "dev/lib/rng.h"
 #include "dev/lib/schedule.h"
 #include "dev/lib/tokenizer.h"
@@ -322,8 +325,9 @@ typedef struct {
 typedef struct { int *inputs, *targets, *order, *begin; } Batch;       // (N) (N) (N) (N+1)
 
 // What a rank reports of an update, on the GPU and, once it is copied, on the CPU: sums over its
-// micro-batches and over its gradients; and whether it was told to stop (not 0).
-typedef struct { double loss, norm_squared; int64_t stopping; } Totals;
+// micro-batches, over its gradients and over the small ones of dev/lib/noise.h; and whether it was
+// told to stop (not 0).
+typedef struct { double loss, norm_squared, smalls_squared; int64_t stopping; } Totals;
 
 typedef enum { INFER, TRAIN } Use;
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_BLOCK } Recompute;
@@ -1649,6 +1653,11 @@ static bool masters_are_slices(const Zero *z) {
     return z->stage >= (apart ? 1 : 3);
 }
 
+// Whether a micro-batch's gradients lie apart until they are measured: see dev/lib/zero.h.
+static bool keeps_small(const Zero *z) {
+    return z->measure && z->size == 1 && z->n_levels == 0;
+}
+
 static void model_carve_params(Model *m, Memory *mem) {
     Zero *z = &m->zero;
     carve(&m->params, mem, MEM_WEIGHTS, zero_params_count(z));
@@ -1665,6 +1674,8 @@ static void model_carve_training(Model *m, Memory *mem) {
     carve(&m->grads, mem, MEM_GRADIENTS, zero_grads_count(z));
     z->grads = z->levels[0] = m->grads;
     for (int l = 1; l < z->n_levels; l++) carve(&z->levels[l], mem, MEM_GRADIENTS, n);
+    if (z->measure) carve(&z->partials, mem, MEM_GRADIENTS, zero_partials_count(z));
+    if (keeps_small(z)) carve(&z->small, mem, MEM_GRADIENTS, n);
     for (int i = 0; i < ZERO_SLOTS && z->stage >= 2; i++)
         carve(&z->collected[i], mem, MEM_PASSING, zero_slot_count(z, i));
     carve(&m->adam_m, mem, MEM_MOMENTS, zero_moments_count(z));
@@ -1803,6 +1814,7 @@ typedef struct {
     int levels;              // --exact-sum: of the tree that micro-batches are added along; else 0
     bool outer;              // --outer-every
     bool in_turn;            // --no-overlap
+    bool noise;              // measure the gradient's noise
 } Sharing;
 
 enum { CHUNK = 1 << 14 };    // the largest piece of a tensor that a block of threads updates
@@ -1816,6 +1828,7 @@ static void model_init_zero(Model *m, const Sharing *s) {
     z->apart = s && s->outer;
     z->in_turn = s && s->in_turn;
     z->n_levels = s ? s->levels : 0;
+    z->measure = s && s->noise;
     m->n_chunks = zero_chunks(NULL, z, CHUNK);
 }
 
@@ -2174,6 +2187,9 @@ static void gradients_zero(Model *m) {
     size_t bytes = zero_grads_count(&m->zero) * sizeof(float);
     CUDA_CHECK(cudaMemsetAsync(m->zero.grads, 0, bytes, m->gpu->stream));
     CUDA_CHECK(cudaMemsetAsync(m->totals, 0, sizeof *m->totals, m->gpu->stream));
+    if (!m->zero.measure) return;
+    bytes = zero_partials_count(&m->zero) * sizeof(double);
+    CUDA_CHECK(cudaMemsetAsync(m->zero.partials, 0, bytes, m->gpu->stream));
 }
 
 // Block i adds up the squares of chunk i, in double precision.
@@ -2189,7 +2205,8 @@ __global__ void norm_kernel(double *partials, const float *grads, const Chunk *c
     if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-// The sum of the squares of this rank's gradients, to m->totals. Each chunk has a sum of its own.
+// The sum of the squares of this rank's gradients, to m->totals; and that of its small ones, where
+// zero_measure has taken them. Each chunk has a sum of its own.
 static void gradients_squares(Model *m) {
     cudaStream_t stream = m->gpu->stream;
     if (m->n_chunks > 0)
@@ -2197,6 +2214,10 @@ static void gradients_squares(Model *m) {
     LAUNCH_CHECK();
     sum_kernel<double><<<1, 1024, 0, stream>>>(&m->totals->norm_squared, m->norm_partials,
                                                m->n_chunks, WRITE);
+    LAUNCH_CHECK();
+    if (!m->zero.measure) return;
+    sum_kernel<double><<<1, 1024, 0, stream>>>(&m->totals->smalls_squared, m->zero.partials,
+                                               zero_partials_count(&m->zero), WRITE);
     LAUNCH_CHECK();
 }
 
@@ -2212,7 +2233,10 @@ static void totals_fetch(Model *m, int ranks) {
     gpu_wait(m->gpu);
 }
 
-typedef struct { float lr, beta1, beta2, eps, weight_decay; } AdamW;
+typedef struct {
+    float lr, beta1, beta2, eps, weight_decay;
+    double v_age;            // updates of this beta2 that v is an average over; 0: as many as made
+} AdamW;
 
 // One AdamW update of all parameters (Loshchilov and Hutter 2019, arXiv 1711.05101, algorithm 2).
 // Block i owns chunk i. g is scaled on the way, for clipping; to_m and to_v correct the moments'
@@ -2246,7 +2270,7 @@ __global__ void adamw_kernel(float *p, real *rounded, float *m, float *v, const 
 // biases do not. `step` counts from 1.
 static void model_update(Model *m, AdamW o, float g_scale, int64_t step) {
     float to_m = (float)(1.0 / (1.0 - pow(o.beta1, (double)step)));
-    float to_v = (float)(1.0 / (1.0 - pow(o.beta2, (double)step)));
+    float to_v = (float)(1.0 / (1.0 - pow(o.beta2, o.v_age > 0.0 ? o.v_age : (double)step)));
     if (m->n_chunks > 0)
         adamw_kernel<<<m->n_chunks, 256, 0, m->gpu->stream>>>(
             m->masters, m->params, m->adam_m, m->adam_v, m->zero.grads, m->chunks, g_scale, o, to_m,
@@ -2437,7 +2461,38 @@ static void workers_widen(float *out, const uint16_t *x, size_t n, cudaStream_t 
     convert_all(out, x, n, stream);
 }
 
-static const CommMath workers_math = { workers_sum, workers_narrow, workers_widen };
+// ---- the small gradients of dev/lib/noise.h: what dev/lib/zero.h asks of a GPU ----
+
+// Block k adds the squares of chunk k of x to squares[k], in double precision. With `sum` not NULL
+// the chunk also joins that, and is cleared: one pass, of 16 bytes a number.
+__global__ void measure_kernel(double *squares, float *sum, float *x, size_t n) {
+    size_t begin = (size_t)blockIdx.x*ZERO_MEASURED, end = begin + ZERO_MEASURED;
+    const float zeros[PACK] = {0};
+    double square = 0.0;
+    if (end > n) end = n;
+    for (size_t i = begin + threadIdx.x*PACK; i < end; i += blockDim.x*PACK) {
+        float g[PACK], s[PACK];
+        load(g, x + i);
+        for (int k = 0; k < PACK; k++) square += (double)g[k] * g[k];
+        if (!sum) continue;
+        load(s, sum + i);
+        for (int k = 0; k < PACK; k++) s[k] += g[k];
+        store(sum + i, s);
+        store(x + i, zeros);
+    }
+    square = block_sum(square);
+    if (threadIdx.x == 0) squares[blockIdx.x] += square;
+}
+
+// n is a multiple of a pack, as every bucket is long.
+static void workers_measure(double *squares, float *sum, float *x, size_t n, cudaStream_t stream) {
+    assert(n % PACK == 0);
+    measure_kernel<<<blocks_for(n, ZERO_MEASURED), 256, 0, stream>>>(squares, sum, x, n);
+    LAUNCH_CHECK();
+}
+
+static const CommMath workers_math = { workers_sum, workers_narrow, workers_widen,
+                                       workers_measure };
 
 // =================================================================================================
 // Evaluation
@@ -2626,6 +2681,9 @@ typedef struct {
     int *text;                         // (T+1) what generation writes
     double peak_flops;                 // of this GPU, measured
     uint64_t step, tokens;             // updates made, tokens seen
+    uint64_t batch;                    // tokens of this update, or of the last one
+    uint64_t next_batch;               // of an adaptive schedule
+    NoiseScale noise;
     int64_t adam_step, skipped;        // updates AdamW made, and those it was spared
     int64_t skipped_in_a_row;
     int lock;                          // on --out, for as long as the run lasts; -1: none
@@ -2641,6 +2699,7 @@ enum { MAX_SKIPPED_IN_A_ROW = 100 };
 // What one update was like.
 typedef struct {
     double loss, lr, grad_norm;
+    GradientNorms norms;               // with --noise-scale or an adaptive batch
     Costs costs;
 } Step;
 
@@ -2679,11 +2738,12 @@ typedef struct { size_t params, grads, moments, passing; } RankMemory;
 static RankMemory rank_memory(const Model *m) {
     const Zero *z = &m->zero;
     size_t n = gpt2_n_params(&z->c), fp32 = sizeof(float);
-    bool masters = (void *)m->params != (void *)m->masters;
+    bool masters = sizeof(real) < sizeof(float);
     RankMemory bytes = { zero_params_count(z) * sizeof(real), zero_grads_count(z) * fp32,
                          2*zero_moments_count(z) * fp32, 0 };
     if (masters) bytes.params += zero_moments_count(z) * fp32;
     if (z->n_levels > 1) bytes.grads += (size_t)(z->n_levels - 1) * n * fp32;
+    if (keeps_small(z)) bytes.grads += n * fp32;
     if (z->apart) bytes.moments += 2*n * fp32;
     for (int i = 0; i < ZERO_SLOTS; i++)
         bytes.passing += zero_slot_count(z, i) * ((z->stage == 3 ? sizeof(real) : 0)
@@ -2725,9 +2785,18 @@ static void log_start(Run *r) {
 // NCCL's bus bandwidth: what a rank sends in the time that data is on its way.
 static double bus_gb_per_s(const Costs *k) { return 1e-9 * (double)k->bytes_sent / k->busy; }
 
+static void log_noise(Run *r, const GradientNorms *n) {
+    NoiseEstimate e = noise_estimate(n);
+    log_num(&r->log, "noise_scale", noise_tokens(&r->noise));
+    log_num(&r->log, "noise_g2", e.g2);
+    log_num(&r->log, "noise_s", e.s);
+    log_num(&r->log, "noise_small_batch", n->small_tokens);
+    log_num(&r->log, "noise_smalls", n->big_tokens / n->small_tokens);
+}
+
 static void log_step(Run *r, const Step *s) {
     const Costs *k = &s->costs;
-    double tok_per_s = (double)r->o.batch_tokens / k->seconds;
+    double tok_per_s = (double)r->batch / k->seconds;
     bool skipped = !isfinite(s->grad_norm);
     log_begin(&r->log, skipped ? "skip" : "step");
     log_int(&r->log, "step", (int64_t)r->step);
@@ -2736,7 +2805,8 @@ static void log_step(Run *r, const Step *s) {
     log_num(&r->log, "loss", s->loss);
     log_num(&r->log, "lr", s->lr);
     log_num(&r->log, "grad_norm", s->grad_norm);
-    log_int(&r->log, "batch_tokens", r->o.batch_tokens);
+    log_int(&r->log, "batch_tokens", (int64_t)r->batch);
+    if (measures_noise(&r->o)) log_noise(r, &s->norms);
     log_num(&r->log, "seconds", k->seconds);
     log_num(&r->log, "seconds_data", k->data);
     log_num(&r->log, "seconds_compute", k->compute);
@@ -2763,13 +2833,15 @@ static void show_step(Run *r, const Step *s, bool last) {
     if (!last && r->step > 1 && r->seconds - r->shown_at < (terminal ? 0.1 : 10.0)) return;
     r->shown_at = r->seconds;
     double part = run_progress(&r->length, r->step, r->tokens);
-    char line[256], of[32] = "", floor[32] = "";
+    char line[256], of[32] = "", floor[32] = "", batch[64] = "";
     if (r->length.steps >= 0) snprintf(of, sizeof of, "/%lld", (long long)r->length.steps);
+    if (r->o.batches.rule != BATCH_CONSTANT)
+        snprintf(batch, sizeof batch, "  batch %s", count_text((double)r->batch).text);
     if (r->floor.known)
         snprintf(floor, sizeof floor, "  floor %.3f", r->floor.nats / (double)r->floor.tokens);
-    snprintf(line, sizeof line, "step %5llu%s  loss %.3f%s  norm %5.2f  %s tok/s  %s left",
-             (unsigned long long)r->step, of, s->loss, floor, s->grad_norm,
-             count_text((double)r->o.batch_tokens / s->costs.seconds).text,
+    snprintf(line, sizeof line, "step %5llu%s  loss %.3f%s  norm %5.2f%s  %s tok/s  %s left",
+             (unsigned long long)r->step, of, s->loss, floor, s->grad_norm, batch,
+             count_text((double)r->batch / s->costs.seconds).text,
              duration_text(r->seconds / part * (1.0 - part)).text);
     if (terminal) printf("\r%.*s\033[K", terminal_columns() - 1, line);   // wrapped, it would stay
     else printf("%s\n", line);
@@ -2804,6 +2876,15 @@ static double evaluate_and_log(Run *r) {
     printf("  (%s)\n", duration_text(r->seconds).text);
     fflush(stdout);
     return e.loss;
+}
+
+// What the gradient's noise says about the batch.
+static void show_noise(const Run *r) {
+    char verdict[192];
+    if (!r->o.noise_scale || r->step == 0) return;
+    noise_verdict(verdict, sizeof verdict, noise_tokens(&r->noise), (double)r->batch);
+    printf("noise       %s\n", verdict);
+    fflush(stdout);
 }
 
 // How far HellaSwag has come, and what is left, as show_step does it.
@@ -2919,10 +3000,10 @@ static void show_end(const Run *r) {
 static void accumulate(Run *r, double *seconds_data) {
     Model *m = &r->model;
     int B = r->o.micro_batch, T = r->T, ranks = r->comm.size;
-    size_t samples = (size_t)(r->o.batch_tokens / T), share;
+    size_t samples = (size_t)r->batch / (size_t)T, share;
     uint64_t first;
     // The loss is the mean over the batch: of all ranks, unless each makes updates of its own.
-    float scale = (float)(1.0 / (double)(r->o.batch_tokens / (r->o.outer_every ? ranks : 1)));
+    float scale = (float)(1.0 / (double)(r->batch / (uint64_t)(r->o.outer_every ? ranks : 1)));
     Error err;
     loader_rank_block(&first, &share, r->train.samples, samples, r->comm.rank, ranks);
     gradients_zero(m);
@@ -2948,6 +3029,19 @@ static double moments_apart(const Run *r, UpdateMoment begin, UpdateMoment end) 
     return gpu_seconds(r->moments[begin], r->moments[end]);
 }
 
+// Takes down what this update's gradients say about their noise: `big` is the squared length of the
+// mean gradient, `smalls` the sum of those of its parts, each scaled as a part of it. An adaptive
+// batch takes its next size from it.
+static void measure_noise(Run *r, Step *s, double big, double smalls) {
+    size_t micro_batches = (size_t)(r->batch / r->o.batches.unit);
+    double parts = (double)(zero_smalls(&r->model.zero, micro_batches) * (size_t)r->comm.size);
+    GradientNorms n = { parts * smalls, big, (double)r->batch / parts, (double)r->batch };
+    s->norms = n;                      // a small gradient is `parts` times what it adds to the mean
+    if (!isfinite(n.small) || !isfinite(n.big)) return;
+    noise_add(&r->noise, noise_estimate(&n));
+    r->next_batch = batch_adapt(&r->o.batches, r->batch, norm_test_batch(&n, r->o.batches.eta));
+}
+
 // The loss and the gradient's norm over all ranks, and whether one of them was told to stop.
 // Workers that rarely talk have their own until a round is over. The one wait of the CPU before the
 // update.
@@ -2962,26 +3056,32 @@ static void combine(Run *r, Step *s, bool round_over) {
     moment_record(r, NORM_KNOWN);
     totals_fetch(m, ranks);
     moment_record(r, ALL_KNOWN);
-    double loss = 0.0, squares = 0.0, tokens = (double)r->o.batch_tokens;
+    double loss = 0.0, squares = 0.0, smalls = 0.0, tokens = (double)r->batch;
     for (int i = 0; i < ranks; i++) {
         loss += all[i].loss;
         squares += all[i].norm_squared;
+        smalls += all[i].smalls_squared;
         if (all[i].stopping && (!apart || round_over))
             r->stopping = stop_signal ? stop_signal : SIGTERM;
     }
-    if (m->zero.stage == 0) squares = all[ranks > 1 ? r->comm.rank : 0].norm_squared;
+    if (m->zero.stage == 0) squares = all[apart && ranks > 1 ? r->comm.rank : 0].norm_squared;
     if (apart && !round_over) tokens /= r->comm.size;
     s->loss = fabs(loss / tokens);                     // x86 gives its NaN a minus
     s->grad_norm = fabs(sqrt(squares));
+    if (m->zero.measure) measure_noise(r, s, squares, smalls);
 }
 
 // AdamW, unless the gradient is not finite: then parameters and moments stay as they were.
 static void update(Run *r, Step *s) {
-    s->lr = lr_at(&r->lr, r->tokens);
+    const BatchSchedule *b = &r->o.batches;
+    s->lr = batch_lr((BatchLr)r->o.batch_lr, lr_at(&r->lr, r->tokens), b, r->batch);
     if (isfinite(s->grad_norm)) {
         bool too_long = r->o.clip > 0.0 && s->grad_norm > r->o.clip;
-        AdamW adamw = { (float)s->lr, (float)r->o.beta1, (float)r->o.beta2, 1e-8f,
-                        (float)r->o.weight_decay };
+        double beta2 = batch_beta2((BatchBeta2)r->o.batch_beta2, r->o.beta2, b, r->batch);
+        AdamW adamw = { (float)s->lr, (float)r->o.beta1, (float)beta2, 1e-8f,
+                        (float)r->o.weight_decay, 0.0 };
+        if (r->o.batch_beta2 == BATCH_BETA2_HALFLIFE)
+            adamw.v_age = (double)r->tokens / (double)r->batch;
         model_update(&r->model, adamw, too_long ? (float)(r->o.clip / s->grad_norm) : 1.0f,
                      ++r->adam_step);
         r->skipped_in_a_row = 0;
@@ -3005,9 +3105,10 @@ static void train_step(Run *r, Step *s) {
     memset(s, 0, sizeof *s);
     double start = seconds_now();
     CommCounters before = comm_counters(c);
+    r->batch = batch_at(&r->o.batches, r->tokens, r->next_batch);
     accumulate(r, &k->data);
     r->step++;
-    r->tokens += (uint64_t)r->o.batch_tokens;
+    r->tokens += r->batch;
     bool round_over = round_is_over(r, r->step, r->tokens);
     moment_record(r, COMPUTED);
     combine(r, s, round_over);
@@ -3091,7 +3192,8 @@ static bool save(Run *r) {
     Checkpoint k = {
         r->model.c,
         { (int64_t)r->step, (int64_t)r->tokens, (int64_t)r->train.samples, r->adam_step,
-          r->skipped, (uint64_t)r->o.seed, r->seconds, r->o.outer_every ? r->comm.size : 0 },
+          r->skipped, (uint64_t)r->o.seed, r->seconds, r->o.outer_every ? r->comm.size : 0,
+          (int64_t)r->batch, (int64_t)r->next_batch, r->noise.g2, r->noise.s, r->noise.weight },
         options_json(r), kept_bucket, &r->model, false,
         { (const unsigned char *)r->tokenizer_json, r->tokenizer_bytes },
         r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1,
@@ -3137,9 +3239,8 @@ static void log_finish(Run *r) {
 
 // A run that is resumed at an update which was evaluated may have reached its target there.
 static bool evaluated_at_save(const Run *r) {
-    uint64_t batch = (uint64_t)r->o.batch_tokens;
     return r->o.target_loss > 0 && r->step > 0
-        && period_due(&r->o.eval_every, r->step - 1, r->step, r->tokens - batch, r->tokens);
+        && period_due(&r->o.eval_every, r->step - 1, r->step, r->tokens - r->batch, r->tokens);
 }
 
 // Returns the process's exit status. What looks at the model (evaluations, samples, checkpoints)
@@ -3165,8 +3266,10 @@ static int train(Run *r) {
         if (round_is_over(r, r->step, r->tokens)) {
             bool leaving = r->stopping && r->o.target_loss == 0;   // no target is passed unseen
             if (!leaving
-                && (last || period_due(&r->o.eval_every, step, r->step, tokens, r->tokens)))
+                && (last || period_due(&r->o.eval_every, step, r->step, tokens, r->tokens))) {
                 eval_loss = evaluate_and_log(r);
+                show_noise(r);
+            }
             if (period_due(&r->o.sample_every, step, r->step, tokens, r->tokens)) show_sample(r);
             if (period_due(&r->o.save_every, step, r->step, tokens, r->tokens)) save(r);
             step = r->step;
@@ -3285,6 +3388,43 @@ static void show_ranks(const Run *r) {
            1e-6 * (double)bytes.moments, 1e-6 * (double)bytes.passing);
 }
 
+// How the batch will change, and what follows it.
+static void show_schedule(const Run *r) {
+    static const char *const lr[] = { "stays as given", "follows its square root", "follows it" };
+    const BatchSchedule *b = &r->o.batches;
+    if (b->rule == BATCH_CONSTANT) return;
+    printf("        ");
+    if (b->rule == BATCH_LINEAR)
+        printf("growing to %s over %s tokens", grouped_text((double)b->batch).text,
+               count_text((double)b->over).text);
+    if (b->rule == BATCH_ADAPTIVE)
+        printf("growing up to %s, when the noise of the gradient exceeds %g of it",
+               grouped_text((double)batch_round(b, (double)b->max)).text, b->eta);
+    for (int i = 0; i < b->n_stages; i++)
+        printf("%s%s from %s tokens on", i ? ", " : "",
+               grouped_text((double)batch_at(b, b->stages[i].tokens, 0)).text,
+               count_text((double)b->stages[i].tokens).text);
+    printf("; the learning rate %s", lr[r->o.batch_lr]);
+    if (r->o.batch_lr)
+        printf(", %g at %s", r->o.lr, grouped_text((double)b->batch).text);
+    printf("\n");
+}
+
+// A batch far below the one that the learning rate was chosen for, and the rate as it was: steps
+// of the same length in directions that are noisier.
+static void warn_shrunk_batch(const Run *r) {
+    double batch = (double)r->o.batches.batch, recipe = (double)r->o.recipe_batch;
+    const char *whose = "the recipe's";
+    if (r->o.recipe_batch == 0 && !r->o.resume && r->o.layers == OPTION_UNSET) {
+        recipe = gpt2_recipe_batch(r->o.init, r->o.lr);
+        whose = "the one that GPT-3 of this size was trained with";
+    }
+    if (recipe < 8.0*batch) return;
+    warn("--batch-tokens: %s is %.0f times less than %s, %s, and --lr %g is the same: try "
+         "--lr %.2g (by the square root)", grouped_text(batch).text, recipe / batch, whose,
+         grouped_text(recipe).text, r->o.lr, r->o.lr * sqrt(batch / recipe));
+}
+
 // What is about to happen, in a few lines.
 static void show_setup(const Run *r) {
     const Config *c = &r->model.c;
@@ -3295,11 +3435,12 @@ static void show_setup(const Run *r) {
     printf("loss    %.3f nats a token for a uniform guess", log((double)c->V));
     if (r->floor.known)
         printf(", %.3f at best: the corpus's entropy", r->floor.nats / (double)r->floor.tokens);
-    printf("\nbatch   %lld tokens an update: ", (long long)r->o.batch_tokens);
+    uint64_t batch = batch_at(&r->o.batches, r->tokens, r->next_batch);
+    printf("\nbatch   %llu tokens an update: ", (unsigned long long)batch);
     if (r->comm.size > 1) printf("%d ranks x ", r->comm.size);
-    printf("%lld x %d sequences of %d\n",
-           (long long)(r->o.batch_tokens / ((int64_t)r->o.micro_batch * r->T * r->comm.size)),
+    printf("%llu x %d sequences of %d\n", (unsigned long long)(batch / r->o.batches.unit),
            r->o.micro_batch, r->T);
+    show_schedule(r);
     show_ranks(r);
     size_t asked = (size_t)r->o.eval_tokens, there = r->val.n_windows * (size_t)r->T;
     if (asked > there)
@@ -3316,6 +3457,7 @@ static void show_setup(const Run *r) {
                count_text((double)r->tokens).text);
     show_gpu(r);
     fflush(stdout);                    // the first update may take a while
+    warn_shrunk_batch(r);
 }
 
 // A tokenizer of another vocabulary would name rows that the embedding does not have.
@@ -3455,6 +3597,11 @@ static void restore_state(Run *r, const char *from) {
     r->train.samples = (uint64_t)state.samples;
     r->adam_step = state.adam_steps;
     r->skipped = state.skipped;
+    r->batch = state.batch_tokens > 0 ? (uint64_t)state.batch_tokens : r->o.batches.batch;
+    if (state.next_batch_tokens > 0)
+        r->next_batch = batch_adapt(&r->o.batches, r->next_batch, (double)state.next_batch_tokens);
+    NoiseScale noise = { state.noise_g2, state.noise_s, state.noise_weight };
+    r->noise = noise;
     r->seconds = r->shown_at = state.seconds;
     r->saved_step = state.step;
 }
@@ -3481,7 +3628,7 @@ static void check_ranks(Run *r) {
 
 // A tree that all ranks' micro-batches are added up along has the same shape for each of them.
 static void check_exact_sum(const Run *r) {
-    int64_t each = r->o.batch_tokens / ((int64_t)r->o.micro_batch * r->T * r->comm.size);
+    int64_t each = (int64_t)(r->o.batches.batch / r->o.batches.unit);
     if (r->o.exact_sum && ((each & (each - 1)) || (r->comm.size & (r->comm.size - 1))))
         die("--exact-sum: needs a power of two of ranks, each with a power of two of "
             "micro-batches; here are %d, with %lld each", r->comm.size, (long long)each);
@@ -3497,6 +3644,15 @@ static void open_sampler(Run *r, int text_tokens) {
                                                       "a list of candidates");
 }
 
+// How the run shares its model among the ranks of `comm`.
+static Sharing run_sharing(const Run *r, Comm *comm) {
+    uint64_t micro_batches = r->o.batches.batch / r->o.batches.unit;
+    Sharing sharing = { comm, r->o.zero, (CommType)r->o.comm_dtype,
+                        r->o.exact_sum ? tree_level(micro_batches - 1) + 1 : 0,
+                        r->o.outer_every > 0, r->o.no_overlap, measures_noise(&r->o) };
+    return sharing;
+}
+
 static void run_open(Run *r) {
     Error err;
     Path from;
@@ -3507,6 +3663,7 @@ static void run_open(Run *r) {
     if (loaded && r->T > c.P)
         die("--seq-len: %d is more than the %d positions of %s", r->T, c.P, from.text);
     if (!train_options_batch(&r->o, r->T, r->comm.size, &err)) die("%s", err.text);
+    r->next_batch = batch_start(&r->o.batches);
     check_exact_sum(r);
     if (!train_options_lr(&r->lr, &r->o, &err)) die("%s", err.text);
     open_tokenizer(r, loaded ? from.text : NULL);
@@ -3522,10 +3679,7 @@ static void run_open(Run *r) {
     gpu_open(&r->gpu, r->o.tf32, &r->comm);
     comm_open_gpu(&r->comm, &workers_math, r->gpu.stream);
     r->peak_flops = gpu_peak_flops(&r->gpu);
-    int64_t micro_batches = r->o.batch_tokens / ((int64_t)r->o.micro_batch * r->T * r->comm.size);
-    Sharing sharing = { &r->comm, r->o.zero, (CommType)r->o.comm_dtype,
-                        r->o.exact_sum ? tree_level((uint64_t)micro_batches - 1) + 1 : 0,
-                        r->o.outer_every > 0, r->o.no_overlap };
+    Sharing sharing = run_sharing(r, &r->comm);
     model_init(&r->model, &c, r->o.micro_batch, r->T, TRAIN, (Recompute)r->o.recompute, &sharing,
                &r->gpu);
     if (loaded) load_params(&r->model, from.text);
@@ -3540,6 +3694,96 @@ static void run_open(Run *r) {
     for (cudaEvent_t &moment : r->moments) CUDA_CHECK(cudaEventCreate(&moment));
     open_sampler(r, r->T + 1);
     r->length = train_options_length(&r->o);
+}
+
+// ---- --plan: dev/lib/plan.h asks, and prints; here is what it cannot know ----
+
+// What a worker of this trainer would allocate on its GPU: counted by the code that lays it out.
+static PlanBytes count_bytes(const PlanFacts *f, const PlanShape *s) {
+    const Run *r = (const Run *)f->trainer;
+    Comm workers;
+    memset(&workers, 0, sizeof workers);
+    workers.size = s->workers;
+    Sharing sharing = run_sharing(r, &workers);
+    Model m;
+    sharing.zero = s->zero;
+    model_plan(&m, &f->c, s->micro_batch, f->T, TRAIN,
+               s->recompute ? RECOMPUTE_BLOCK : RECOMPUTE_NONE, &sharing);
+    m.acts = (BlockActs *)alloc_or_die(f->c.L * sizeof *m.acts, "a table of activations");
+    double all = (double)model_carve(&m, NULL), messages = 0.0;
+    const size_t *of = m.memory.of_kind;
+    RankMemory kept = rank_memory(&m);
+    if (s->workers > 1) messages = (double)(COMM_SCRATCH + COMM_SCRATCH / 2);
+    PlanBytes b = { (double)kept.params, (double)kept.grads, (double)kept.moments,
+                    (double)(of[MEM_ACTIVATIONS] + of[MEM_BACKWARD]), (double)of[MEM_LOGITS],
+                    (double)kept.passing, 0.0 };
+    b.rest = all + messages - plan_total(&b)
+           + (double)(WORKSPACE_BYTES + SCRATCH_FLOATS * sizeof(float));
+    free(m.acts);
+    zero_free(&m.zero);
+    return b;
+}
+
+// The machine that is planned for: --plan-gpu's, or this one with as many ranks as were started.
+static PlanMachine plan_machine(Run *r) {
+    const size_t FOR_DRIVER = 256 << 20;
+    PlanMachine m = plan_machine_here(launched_as(LAUNCH_SIZE, 1));
+    Error err;
+    if (r->o.plan_gpu && !plan_machine_parse(&m, r->o.plan_gpu, &err)) die("%s", err.text);
+    if (m.gpu) {
+        if (sizeof(real) == sizeof(float) && m.speed_from == SPEED_ASSUMED)
+            die("--plan-gpu: this program computes in fp32, and the data sheet's speed is of 16 "
+                "bits; say how fast it is: %s@TFLOPS", m.name);
+        return m;
+    }
+    size_t free_bytes, total;
+    gpu_open(&r->gpu, r->o.tf32, &r->comm);
+    CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total));
+    m.memory = free_bytes > FOR_DRIVER ? (double)(free_bytes - FOR_DRIVER) : 0.0;
+    if (m.speed_from == SPEED_GIVEN) return m;
+    m.peak = gpu_peak_flops(&r->gpu);
+    m.speed = PLAN_UTILISATION * m.peak;
+    m.speed_from = SPEED_ASSUMED;
+    return m;
+}
+
+// --plan: what the run would take. Rank 0 alone makes it, and finds nobody.
+static void run_plan(Run *r) {
+    Path from;
+    Config c;
+    Error err;
+    r->comm.size = 1;                            // nobody to part from in the end
+    if (launched_as(LAUNCH_RANK, 0) > 0) return;
+    PlanMachine machine = plan_machine(r);
+    bool loaded = find_checkpoint(&from, &c, r);
+    r->T = r->o.seq_len > 0 ? r->o.seq_len : loaded ? c.P : 256;
+    if (loaded && r->T > c.P)
+        die("--seq-len: %d is more than the %d positions of %s", r->T, c.P, from.text);
+    if (!train_options_batch(&r->o, r->T, machine.count, &err)) die("%s", err.text);
+    open_tokenizer(r, loaded ? from.text : NULL);
+    if (r->o.data || r->o.train) open_split(&r->train, r, r->o.train, "train", r->T);
+    if (!loaded) c = fresh_config(r);
+    if (!machine.gpu) model_check(&c);
+    bool steps = train_options_given(&r->o, "steps");
+    PlanFacts f;
+    memset(&f, 0, sizeof f);
+    f.c = c;
+    f.T = r->T;
+    f.machine = machine;
+    f.batch_tokens = r->o.batch_tokens;
+    f.shape = { r->o.micro_batch, machine.count, r->o.zero, r->o.recompute != 0 };
+    f.tokens = steps ? r->o.steps * r->o.batch_tokens : r->o.tokens > 0 ? r->o.tokens : 0;
+    f.outer_every = r->o.outer_every;
+    f.target_loss = r->o.target_loss;
+    f.noise_scale = plan_noise_scale(r->o.out);
+    f.precision = REAL_NAME;
+    f.grad_bytes = r->o.comm_dtype == COMM_BF16 ? 2 : 4;
+    f.param_bytes = sizeof(real);
+    f.in_turn = r->o.no_overlap;
+    f.may_recompute = true;
+    f.count = count_bytes;
+    f.trainer = r;
+    if (!plan_print(stdout, r->o.log, &f, &err)) die("%s", err.text);
 }
 
 // --generate: no training, no data; a checkpoint, its tokenizer and a prompt.
@@ -3580,7 +3824,7 @@ static void run_close(Run *r) {
         if (moment) CUDA_CHECK(cudaEventDestroy(moment));
     comm_close(&r->comm);
     model_free(&r->model);
-    gpu_close(&r->gpu);
+    if (r->gpu.blas) gpu_close(&r->gpu);         // a plan for other GPUs has opened none
     tokenizer_free(&r->tokenizer);
     floor_close(&r->floor);
     hellaswag_close(&r->hellaswag);
@@ -3615,12 +3859,14 @@ int main(int argc, char **argv) {
         return 0;
     }
     int status = 0;
-    open_ranks(&r);
+    if (!r.o.plan) open_ranks(&r);
     if (r.o.resume) restore_options(&r);
 #ifdef _OPENMP
     if (r.o.threads > 0) omp_set_num_threads(r.o.threads);
 #endif
-    if (r.o.generate) {
+    if (r.o.plan) {
+        run_plan(&r);
+    } else if (r.o.generate) {
         run_generate(&r);
     } else {
         run_open(&r);

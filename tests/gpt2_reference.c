@@ -81,6 +81,15 @@ void c_classifier_backward(float *dx, float *dwte, float *loss, float *lse, cons
     free(logits);
 }
 
+double c_zero_measure(float *sum, float *x, size_t n) {
+    Zero z;
+    memset(&z, 0, sizeof z);
+    z.partials = alloc_or_die((n / ZERO_MEASURED + 1) * sizeof(double), "sums");
+    zero_measure(&z, sum, x, n);
+    free(z.partials);
+    return z.squares;
+}
+
 struct CModel { Model m; };
 
 CModel *c_model_open(const Config *c, int B, int T, uint64_t seed) {
@@ -109,7 +118,7 @@ double c_model_backward(CModel *m, const int *tokens, const int *targets, float 
 }
 
 void c_model_update(CModel *m, const float adamw[5], float g_scale, int64_t step) {
-    AdamW o = { adamw[0], adamw[1], adamw[2], adamw[3], adamw[4] };
+    AdamW o = { adamw[0], adamw[1], adamw[2], adamw[3], adamw[4], 0.0 };
     model_update(&m->m, o, g_scale, step);
 }
 

@@ -35,6 +35,9 @@ void c_classifier_backward(float *dx, float *dwte, float *loss, float *lse, cons
                            const float *wte, const int *target, float scale,
                            size_t N, int C, int V);
 
+// Returns the sum of x's squares; with `sum` x joins it, and is cleared.
+double c_zero_measure(float *sum, float *x, size_t n);
+
 // A whole model, by its address.
 typedef struct CModel CModel;
 CModel *c_model_open(const Config *c, int B, int T, uint64_t seed);

@@ -189,7 +189,7 @@ TEST(collect_and_add) {
 
 enum { B = 2, T = 8, STEPS = 5 };
 static const Config tiny = { 2, 2, 12, 31, T };
-static const AdamW adamw = { 1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f };
+static const AdamW adamw = { 1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
 
 // One update of AdamW on the batch that a worker has in this step.
 static void worker_update(Model *m, int worker, int step) {

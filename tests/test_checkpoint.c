@@ -276,7 +276,7 @@ TEST(round_trip) {
     CHECK(!checkpoint_exists(out.text));
     model_fill(&m, 7);
     Checkpoint k = checkpoint_of(&m, 7);
-    TrainState full = { 7, INT64_MAX, INT64_MAX - 1, 6, 1, UINT64_MAX, 1.0 / 3, 0 };
+    TrainState full = { 7, INT64_MAX, INT64_MAX - 1, 6, 1, UINT64_MAX, 1.0 / 3, 0, 0, 0, 0, 0, 0 };
     k.state = full;
     k.options = "{\"lr\": 0.001, \"text\": \"\\u00e9\"}";
     k.eot = 16;
@@ -320,7 +320,7 @@ TEST(bytes_stay_the_same) {
         { "state.json", 179, 0x841CE0FF2514E343 },
         { "tokenizer_config.json", 181, 0x7A3BF639A53F44ED },
     };
-    const TrainState state = { 7, 600, 50, 6, 1, UINT64_MAX, 1.0 / 3, 0 };
+    const TrainState state = { 7, 600, 50, 6, 1, UINT64_MAX, 1.0 / 3, 0, 0, 0, 0, 0, 0 };
     TempDir d = temp_make();
     Model m = model_make(2, 2, 4, 5, 3);
     Error err = { "" };
@@ -593,8 +593,8 @@ TEST(states) {
     };
     TempDir d = temp_make();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        TrainState state = { -1, -1, -1, -1, -1, 0, -1, -1 };
-        const TrainState expected = { 1, 2, 3, 4, 5, 6, 7, cases[i].workers };
+        TrainState state = { -1, -1, -1, -1, -1, 0, -1, -1, -1, -1, -1, -1, -1 };
+        const TrainState expected = { 1, 2, 3, 4, 5, 6, 7, cases[i].workers, 0, 0, 0, 0, 0 };
         Json json;
         char text[300];
         Error err = { "" };

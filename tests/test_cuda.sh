@@ -28,15 +28,15 @@ same_run() {                                # the newest checkpoints of two runs
         cmp -s "$1/latest/$file" "$2/latest/$file" || note "$1 and $2 differ in $file"
     done
 }
-losses() {                                  # losses RUN: the number and the loss of each step
-    sed -n 's/^{"event":"step","step":\([0-9]*\),.*"loss":\([^,]*\),.*/\1 \2/p' "$1/log.jsonl"
+logged() {                                  # logged KEY RUN: the number of each step, and its value
+    sed -n 's/^{"event":"step","step":\([0-9]*\),.*"'"$1"'":\([^,]*\),.*/\1 \2/p' "$2/log.jsonl"
 }
-close() {                                   # close RUN RUN PART STEPS: losses of all steps
-    losses "$1" > "$dir/a"; losses "$2" > "$dir/b"
+close() {                                   # close RUN RUN PART STEPS [KEY]: losses of all steps
+    logged "${5:-loss}" "$1" > "$dir/a"; logged "${5:-loss}" "$2" > "$dir/b"
     join "$dir/a" "$dir/b" 2> /dev/null | awk -v part="$3" -v steps="$4" '
         { d = ($2 - $3) / $3; if (d < 0) d = -d; if (d > most) most = d; n++ }
         END { if (n != steps || !(most <= part)) { print n + 0 " steps, apart by " most; exit 1 } }
-    ' > "$dir/said" || note "$1 and $2: $(cat "$dir/said")"
+    ' > "$dir/said" || note "${5:-loss} of $1 and $2: $(cat "$dir/said")"
 }
 
 if [ ! -x "$EMULATED" ]; then
@@ -73,6 +73,33 @@ else
         --out "$dir/again"
     same_run "$dir/straight" "$dir/again"
     end a_resumed_run_has_the_bits_of_a_straight_one
+
+    # A small gradient's squared length is off by about as much as the gradient: by some 2^-8 in
+    # bf16. What is made of two sizes takes the difference of such numbers, here of 1.5 to 1.
+    growing="$small --batch-tokens 256 --steps 12 --batch-schedule linear:128,1000 --batch-lr sqrt
+             --batch-beta2 halflife"
+    run "$TRAIN" $growing --noise-scale --out "$dir/cpu-noise"
+    run "$EMULATED" $growing --noise-scale --out "$dir/gpu-noise"
+    grep -q '^noise  *batch 256 tokens, noise scale [0-9]' "$dir/out" || note "no word on the noise"
+    for key in loss noise_g2 noise_s noise_scale; do
+        close "$dir/cpu-noise" "$dir/gpu-noise" $part 12 $key
+    done
+    for key in batch_tokens lr noise_small_batch noise_smalls; do
+        close "$dir/cpu-noise" "$dir/gpu-noise" 0 12 $key
+    done
+    bytes='s/.*"bytes_grads":\([0-9]*\),.*/\1/p'
+    [ "$(sed -n "$bytes" "$dir/gpu-noise/log.jsonl")" = \
+      $((2 * $(sed -n "$bytes" "$dir/gpu/log.jsonl"))) ] || note "gradients kept apart do not count"
+    end the_twins_measure_the_same_noise
+
+    adaptive="$small --micro-batch 2 --batch-schedule adaptive:0.5,64,512 --lr-schedule constant"
+    run "$EMULATED" $adaptive --tokens 1536 --out "$dir/grown"
+    run "$EMULATED" $adaptive --tokens 768 --out "$dir/regrown"
+    run "$EMULATED" --resume --tokens 1536 --out "$dir/regrown"
+    same_run "$dir/grown" "$dir/regrown"
+    [ "$(logged batch_tokens "$dir/grown" | cut -d' ' -f2 | sort -u | wc -l)" -ge 3 ] ||
+        note "the batch hardly grew"
+    end a_resumed_batch_goes_on_growing
 
     for i in 1 2; do
         run "$EMULATED" --init "$dir/cpu" --generate "Once upon" --max-new 40 --seed 3
@@ -138,6 +165,7 @@ slices_of_a_checkpoint|/^static void bucket_send/,/^}/ s/zero_own(z, bucket),/{ 
 buckets|/^static const float \*kept_bucket/,/^}/ s/m->adam_m/m->adam_v/
 adamw_updates|s/if ((void \*)rounded != (void \*)p) store/if (i > 0) store/
 adamw_updates|/double block_sum/,/^}/ s/__syncthreads();//
+small_gradients|/void measure_kernel/,/^}/ s/store(x + i, zeros);//
 recomputing_changes_no_bit|/RECOMPUTE_BLOCK \&\& l < L - 1/,/^        }/ s/layernorm_forward(.*//
 FAULTS
 }

@@ -9,7 +9,7 @@
 #     tests/test_cuda_ranks.sh [NAME...]       all tests, or those that are named
 tests="emulated_micro_batches_over_ranks emulated_exact_sum_has_the_bits_of_one_rank
     emulated_zero_trains_what_one_rank_trains emulated_ranks_keep_and_send_what_they_should
-    emulated_resumed_on_other_ranks emulated_workers_are_the_cpus
+    emulated_resumed_on_other_ranks emulated_workers_are_the_cpus emulated_noise_is_the_cpus
     no_order_of_streams_changes_a_bit emulated_ranks_refuse_in_one_line"
 [ $# -gt 0 ] && tests=$*
 for tool in mpicxx mpicc mpirun; do
@@ -278,6 +278,27 @@ emulated_workers_are_the_cpus() {
     logged_close loss cpu-workers workers-bf16 2e-2 12
 }
 
+# ---- the gradient's noise ----
+
+# A batch that grows by it, the same on all ranks; and with --exact-sum, which takes none that does.
+emulated_noise_is_the_cpus() {
+    local adaptive="--batch-schedule adaptive:0.4,32,128" stage rule key
+    program=$fp32
+    for stage in 0 1 3 exact; do
+        rule="--zero $stage $adaptive"
+        [ $stage = exact ] && rule=--exact-sum
+        good 2 noise-$stage $tiny --steps 6 --noise-scale $rule
+        if [ $stage != 1 ]; then            # it measures what stage 0 does
+            start 2 "$cpu" $tiny --steps 6 --noise-scale $rule --out "$dir/cpu-noise" --overwrite
+        fi
+        for key in batch_tokens noise_smalls; do
+            logged_close $key cpu-noise noise-$stage 0 6
+        done
+        for key in noise_g2 noise_s; do logged_close $key cpu-noise noise-$stage 1e-5 6; done
+    done
+    [ "$(values step batch_tokens noise-3 | sort -u | wc -l)" -ge 3 ] || note "no batch grew"
+}
+
 # ---- a GPU's streams ----
 
 # Whatever waits for too little shows when streams run late, or at random.
@@ -288,17 +309,18 @@ streams() {                                 # streams RANKS FLAGS...
         good "$1" in-order "${@:2}" --overwrite
         unset EMULATOR_STREAMS
         same_bits at-once in-order
+        same "noise, $order" "$(values step noise_s in-order)" "$(values step noise_s at-once)"
     done
 }
 no_order_of_streams_changes_a_bit() {
     local short="$tiny --batch-tokens 48 --steps 4 --save-every 2"
     program=$fp32
     streams 2 $short --comm-dtype bf16
-    streams 2 $short --zero 2
-    streams 2 $short --batch-tokens 64 --exact-sum
+    streams 2 $short --zero 2 --noise-scale
+    streams 2 $short --batch-tokens 64 --exact-sum --noise-scale
     streams 2 $short --outer-every 2
     program=$bf16
-    streams 2 $short --zero 1
+    streams 2 $short --zero 1 --noise-scale
     streams 3 $short --zero 3
 }
 

@@ -551,7 +551,7 @@ TEST(adamw_updates) {
     twins_open(&t, &small, 1, 1, RECOMPUTE_NONE);
     shape_is("ten steps");
     size_t n = t.m.n_params;
-    AdamW o = { adamw[0], adamw[1], adamw[2], adamw[3], adamw[4] };
+    AdamW o = { adamw[0], adamw[1], adamw[2], adamw[3], adamw[4], 0.0 };
     for (int step = 1; step <= 10; step++) {
         Floats g(n);
         for (float &x : g) x = (float)rng_normal(&rng);
@@ -579,7 +579,7 @@ TEST(adamw_updates) {
 static float clip_scale(double norm) { return norm > 1.0 ? (float)(1.0 / norm) : 1.0f; }
 
 static double update(Model *m, const Ints &inputs, const Ints &targets, int B, int T, int step) {
-    AdamW o = { adamw[0], adamw[1], adamw[2], adamw[3], adamw[4] };
+    AdamW o = { adamw[0], adamw[1], adamw[2], adamw[3], adamw[4], 0.0 };
     double loss = forward_backward(m, inputs, targets, B, T);
     model_update(m, o, clip_scale(sqrt(m->host_totals->norm_squared)), step);
     return loss;
@@ -689,6 +689,34 @@ TEST(cached_rows_equal_a_full_pass) {
     twins_close(&t);
 }
 
+// Twice over one bucket, whose chunks' sums go on growing; when it joins `sum`, it is gone then.
+static void check_measure(size_t n, bool joins) {
+    size_t chunks = (n + ZERO_MEASURED - 1) / ZERO_MEASURED;
+    Floats x = random_floats(n, 1, 0), sum = random_floats(n, 1, 0);
+    std::vector<double> squares(chunks, 0.5), ours(chunks);
+    Array<float> d_x(x), d_sum(sum);
+    Array<double> d_squares(squares);
+    for (int time = 0; time < 2; time++) {
+        workers_math.measure(d_squares, joins ? d_sum.data : NULL, d_x, n, gpu.stream);
+        for (size_t k = 0; k < chunks; k++) {
+            size_t at = k*ZERO_MEASURED, count = min_size(n - at, ZERO_MEASURED);
+            squares[k] += c_zero_measure(joins ? &sum[at] : NULL, &x[at], count);
+        }
+    }
+    CHECK_MSG(d_x.get() == x && d_sum.get() == sum, "%zu numbers: other bits", n);
+    d_squares.get();                                 // as floats: it looks behind the end
+    CUDA_CHECK(cudaMemcpy(ours.data(), d_squares.data, chunks * sizeof ours[0],
+                          cudaMemcpyDeviceToHost));
+    for (size_t k = 0; k < chunks; k++)
+        CHECK_MSG(fabs(ours[k] - squares[k]) <= 1e-12*squares[k], "%zu numbers, chunk %zu: %.15g, "
+                  "not %.15g", n, k, ours[k], squares[k]);
+}
+
+TEST(small_gradients) {
+    for (size_t packs : { 1, 255, 256*3 + 1, ZERO_MEASURED/PACK, 3*ZERO_MEASURED/PACK + 5 })
+        for (int joins = 0; joins <= 1; joins++) check_measure(packs*PACK, joins);
+}
+
 // ---- what several ranks need of one GPU; tests/test_cuda_ranks.sh runs several ----
 
 static bool same_bits(const Floats &a, const Floats &b) {
@@ -791,7 +819,7 @@ TEST(slices_of_a_checkpoint) {
             memset(&comm, 0, sizeof comm);
             comm.rank = rank;
             comm.size = ranks;
-            Sharing sharing = { &comm, stage, COMM_FP32, 0, false, false };
+            Sharing sharing = { &comm, stage, COMM_FP32, 0, false, false, false };
             Model m;
             model_init(&m, &odd, 1, 5, TRAIN, RECOMPUTE_NONE, &sharing, &gpu);
             for (int b = 0; b < gpt2_n_buckets(&odd); b++) {
@@ -895,6 +923,7 @@ int main(int argc, char **argv) {
     RUN_NAMED(recomputing_changes_no_bit);
     RUN_NAMED(fifty_losses_are_the_cpus);
     RUN_NAMED(cached_rows_equal_a_full_pass);
+    RUN_NAMED(small_gradients);
     RUN_NAMED(sums_along_the_tree);
     RUN_NAMED(bf16_for_the_way);
     RUN_NAMED(slices_of_a_checkpoint);

@@ -434,7 +434,7 @@ TEST(exponential) {
 // AdamW in double precision, three steps, with and without decay.
 TEST(adamw) {
     enum { N = 37 };
-    AdamW o = { 1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f };
+    AdamW o = { 1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
     float p[N], m[N] = {0}, v[N] = {0}, g[N];
     double ep[N], em[N] = {0}, ev[N] = {0};
     Rng rng = rng_make(9, 0);

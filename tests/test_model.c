@@ -99,7 +99,7 @@ static double worst_tensor(const Config *c, const float *ours, const float *thei
 
 static void one_update(Model *m, const int *inputs, const int *targets, int B, int T,
                        int64_t step, double *loss, double *norm) {
-    AdamW o = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f };
+    AdamW o = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
     gradients_zero(m);
     model_forward(m, inputs, B, T, 0);
     *loss = model_backward(m, inputs, targets, 1.0f / (float)(B*T), B, T) / (B*T);
@@ -182,7 +182,7 @@ static void test_batch(int *inputs, int *targets) {
 // The parameters after `steps` updates with the batch cut into micro-batches of `micro` sequences.
 static void test_params(Model *m, int micro, int steps) {
     int inputs[TEST_B*TEST_T], targets[TEST_B*TEST_T];
-    AdamW o = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f };
+    AdamW o = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
     test_batch(inputs, targets);
     model_init(m, &test_config, micro, TEST_T, TRAIN, NULL);
     model_init_params(m, 5);
@@ -506,6 +506,53 @@ TEST(a_gradient_that_is_not_finite_is_skipped) {
     rmdir(dir);
 }
 
+// With --batch-beta2 halflife every update has a beta2 of its own, and what corrects the second
+// moment for its start at zero is one minus the product of all of them.
+TEST(a_half_life_in_tokens_is_kept_by_any_batches) {
+    char dir[] = "/tmp/test_model.XXXXXX", path[600];
+    if (!mkdtemp(dir)) die("cannot make %s", dir);
+    write_shard(dir, "x_train.bin", 4000);
+    write_shard(dir, "x_val.bin", 200);
+    Run r;
+    Step s;
+    open_test_run(&r, dir, "1e-2");
+    size_t n = r.model.n_params;
+    float *before = alloc_or_die(n * sizeof(float), "a copy");
+    double *v = alloc_or_die(n * sizeof(double), "moments"), kept = 1.0, worst = 0.0, moved = 0.0;
+    uint64_t unit = r.o.batches.unit;
+    r.o.batches.rule = BATCH_STAGES;
+    r.o.batches.batch = 4*unit;
+    r.o.batches.n_stages = 2;
+    r.o.batches.stages[0].batch = unit;
+    r.o.batches.stages[1].tokens = 2*unit;
+    r.o.batches.stages[1].batch = 8*unit;
+    r.o.batch_beta2 = BATCH_BETA2_HALFLIFE;
+    r.o.beta1 = r.o.weight_decay = 0.0;
+    for (int step = 0; step < 4; step++) {
+        memcpy(before, r.model.params, n * sizeof(float));
+        train_step(&r, &s);
+        double beta2 = pow(r.o.beta2, (step < 2 ? 1 : 8) / 4.0);
+        double scale = s.grad_norm > r.o.clip ? r.o.clip / s.grad_norm : 1.0;
+        kept *= beta2;
+        for (size_t i = 0; i < n; i++) {
+            double g = scale * r.model.grads[i], change = r.model.params[i] - before[i];
+            v[i] = beta2*v[i] + (1.0 - beta2)*g*g;
+            double expected = -s.lr * g / (sqrt(v[i] / (1.0 - kept)) + 1e-8);
+            worst = fmax(worst, fabs(change - expected));
+            moved = fmax(moved, fabs(change));
+        }
+    }
+    CHECK(moved > 1e-3 && worst < 1e-3 * moved);     // parameters of 1 keep changes to 1e-7
+    free(v);
+    free(before);
+    run_close(&r);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/x_%s.bin", dir, i ? "val" : "train");
+        unlink(path);
+    }
+    rmdir(dir);
+}
+
 int main(void) {
     RUN(pytorch_agrees);
     RUN(any_micro_batch_makes_the_same_update);
@@ -519,5 +566,6 @@ int main(void) {
     RUN(a_seed_names_one_text);
     RUN(one_position_is_enough_to_generate);
     RUN(a_gradient_that_is_not_finite_is_skipped);
+    RUN(a_half_life_in_tokens_is_kept_by_any_batches);
     return test_end();
 }

@@ -489,8 +489,8 @@ value_of() {                                # value_of FLAG ARGUMENT: something 
         *) echo text ;;
     esac
 }
-sed -n 's/^  --\([a-z0-9-]*\) *\([A-Z]*\) .*/\1 \2/p; s/^  --\([a-z0-9-]*\) \([A-Z]*\)$/\1 \2/p' \
-    "$dir/help" | sort -u > "$dir/flags"
+sed -n 's/^  --\([a-z0-9-]*\) \([A-Z][^ ]*\).*/\1 \2/p; t
+        s/^  --\([a-z0-9-]*\).*/\1 /p' "$dir/help" | sort -u > "$dir/flags"
 [ "$(lines "$dir/flags")" -ge 30 ] || note "only $(lines "$dir/flags") flags in --help"
 while read -r flag argument; do
     set -- --$flag ${argument:+"$(value_of $flag $argument)"}

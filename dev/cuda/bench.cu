@@ -162,7 +162,7 @@ static bool bench_open(Bench *b, int B, Recompute recompute) {
 static double step_seconds(Bench *b, int step) {
     Model *m = &b->m;
     size_t N = (size_t)b->B*b->T;
-    AdamW o = { 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f };
+    AdamW o = { 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
     double start = seconds_now();
     gradients_zero(m);
     model_send_batch(m, b->inputs, b->targets, N);
@@ -385,7 +385,7 @@ static Work norm_part(const Site *s) {
 
 // Four arrays of fp32 are read and three written, and the parameters again as layers read them.
 static Work adamw_part(const Site *s) {
-    AdamW o = { 1e-9f, 0.9f, 0.95f, 1e-8f, 0.1f };
+    AdamW o = { 1e-9f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
     model_update(s->m, o, 1.0f, 1);
     double n = (double)gpt2_n_params(&s->m->padded);
     return { 0.0, sizeof(real) < sizeof(float) ? n : 0.0, 28.0*n };

@@ -51,6 +51,8 @@ typedef struct {
     uint64_t seed;
     double seconds;                      // of training, all sittings together
     int64_t workers;                     // of DiLoCo, each with moments of its own; 0: no DiLoCo
+    int64_t batch_tokens, next_batch_tokens;   // of the last update, and an adaptive one's next
+    double noise_g2, noise_s, noise_weight;    // of dev/lib/noise.h; weight 0: not measured
 } TrainState;
 
 // A number for each parameter. A file has them under these prefixes; the order is that of a save.
@@ -481,9 +483,18 @@ static inline void tensor_file_bucket(float *numbers, TensorFile *f, Kept what, 
 
 static inline bool state_from_json(TrainState *s, const JsonNode *root, Error *err) {
     if (root->type != JSON_OBJECT) return fail(err, "not a JSON object");
-    s->workers = 0;
+    s->workers = s->batch_tokens = s->next_batch_tokens = 0;
+    s->noise_g2 = s->noise_s = s->noise_weight = 0.0;
     if (json_get(root, "workers")
         && !json_get_int(&s->workers, root, "workers", 0, MAX_WORKERS, err)) return false;
+    if (json_get(root, "batch_tokens")
+        && (!json_get_int(&s->batch_tokens, root, "batch_tokens", 0, INT64_MAX, err)
+            || !json_get_int(&s->next_batch_tokens, root, "next_batch_tokens", 0, INT64_MAX, err)))
+        return false;
+    if (json_get(root, "noise_weight")
+        && (!json_get_double(&s->noise_g2, root, "noise_g2", err)
+            || !json_get_double(&s->noise_s, root, "noise_s", err)
+            || !json_get_double(&s->noise_weight, root, "noise_weight", err))) return false;
     return json_get_int(&s->step, root, "step", 0, INT64_MAX, err)
         && json_get_int(&s->tokens, root, "tokens", 0, INT64_MAX, err)
         && json_get_int(&s->samples, root, "samples", 0, INT64_MAX, err)
@@ -553,6 +564,12 @@ static inline bool state_write(const Checkpoint *k, const char *dir, Error *err)
     fprintf(b.f, "  \"adam_steps\": %lld,\n  \"skipped\": %lld,\n  \"seed\": %llu,\n",
             (long long)s->adam_steps, (long long)s->skipped, (unsigned long long)s->seed);
     if (s->workers > 0) fprintf(b.f, "  \"workers\": %lld,\n", (long long)s->workers);
+    if (s->batch_tokens > 0)
+        fprintf(b.f, "  \"batch_tokens\": %lld,\n  \"next_batch_tokens\": %lld,\n",
+                (long long)s->batch_tokens, (long long)s->next_batch_tokens);
+    if (s->noise_weight > 0.0)
+        fprintf(b.f, "  \"noise_g2\": %.17g,\n  \"noise_s\": %.17g,\n  \"noise_weight\": "
+                "%.17g,\n", s->noise_g2, s->noise_s, s->noise_weight);
     fprintf(b.f, "  \"seconds\": %.17g,\n  \"options\": %s\n}\n", s->seconds,
             k->options ? k->options : "{}");
     return text_save(&b, dir, "state.json", err);

@@ -141,7 +141,8 @@ typedef struct {
                 CommMode mode, size_t n, cudaStream_t stream);
     void (*narrow)(uint16_t *out, const float *x, size_t n, cudaStream_t stream);
     void (*widen)(float *out, const uint16_t *x, size_t n, cudaStream_t stream);
-} CommMath;
+    void (*measure)(double *squares, float *sum, float *x, size_t n, cudaStream_t stream);
+} CommMath;                                // the last for zero_measure of zero.h
 
 static inline void comm_cuda_check(cudaError_t status, const char *call) {
     if (status != cudaSuccess) die("%s: %s", call, cudaGetErrorString(status));

@@ -181,3 +181,15 @@ static inline bool gpt2_preset(Config *c, const char *name, Error *err) {
     return fail(err, "no model is called \"%s\"; choose d4, d6, d12 (GPT-2 124M), d24 (350M), "
                      "d36 (774M) or d48 (1.6B)", name);
 }
+
+// The batch in tokens that GPT-3 of a preset's size was trained with (Brown et al. 2020, arXiv
+// 2005.14165, table 2.1), when `lr` is at least half the rate that goes with it there; else 0.
+static inline double gpt2_recipe_batch(const char *name, double lr) {
+    static const struct { const char *name; double lr, batch; } recipes[] = {
+        { "d12", 6e-4, 0.5e6 }, { "d24", 3e-4, 0.5e6 }, { "d36", 2.5e-4, 0.5e6 },
+        { "d48", 2e-4, 1e6 },
+    };
+    for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++)
+        if (strcmp(name, recipes[i].name) == 0 && lr >= 0.5*recipes[i].lr) return recipes[i].batch;
+    return 0.0;
+}

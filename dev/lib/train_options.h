@@ -9,6 +9,7 @@
 // Both trainers have the same flags. The few that only a GPU can follow are refused by the other
 // one; train_gpt2.cu defines TRAINS_ON_GPU before it includes this.
 #pragma once
+#include "batch.h"
 #include "check.h"
 #include "json.h"
 #include "log.h"
@@ -28,6 +29,12 @@ typedef struct {
     // batch
     int micro_batch;
     int64_t batch_tokens;          // 0 until train_options_batch
+    int64_t recipe_batch;          // the batch that --lr was chosen for, where it is known; else 0
+    const char *batch_schedule;
+    BatchSchedule batches;         // the same, settled by train_options_batch
+    int batch_lr;                  // a BatchLr
+    int batch_beta2;               // a BatchBeta2
+    bool noise_scale;
     // optimizer
     double lr;
     int lr_schedule;               // an LrRule
@@ -62,6 +69,8 @@ typedef struct {
     int64_t seed;
     int recompute;                 // a Recompute of train_gpt2.cu
     bool tf32;
+    bool plan;
+    const char *plan_gpu;          // for plan_machine_parse of dev/lib/plan.h
     // help
     bool help;
 } TrainOptions;
@@ -98,6 +107,20 @@ static const Option train_table[] = {
     { "batch-tokens", "N", OPT_COUNT, FIELD(batch_tokens), "0", 0, 1e9, NULL,
       "batch", "tokens an update; a multiple of micro-batch times seq-len",
       "micro-batch times seq-len" },
+    { "batch-schedule", "RULE", OPT_TEXT, FIELD(batch_schedule), "constant", 1, 0, NULL,
+      "batch", "how the batch grows, in tokens: constant; linear:N0,TOKENS from N0 to "
+      "--batch-tokens over so many; stages:TOKENS=BATCH,... from then on; adaptive:ETA,MIN,MAX by the norm test, "
+      "when the gradient's noise exceeds ETA of its length", NULL },
+    { "batch-lr", "RULE", OPT_CHOICE, FIELD(batch_lr), "none", 0, 0,
+      "none|sqrt|linear",                    // in the order of BatchLr
+      "batch", "how the learning rate follows a changing batch; --lr is for --batch-tokens", NULL },
+    { "batch-beta2", "RULE", OPT_CHOICE, FIELD(batch_beta2), "fixed", 0, 0,
+      "fixed|halflife",                      // in the order of BatchBeta2
+      "batch", "how --beta2 follows it: halflife keeps the second moment's half-life in tokens",
+      NULL },
+    { "noise-scale", NULL, OPT_FLAG, FIELD(noise_scale), NULL, 0, 0, NULL,
+      "batch", "measure the gradient noise scale: how much larger a batch would still help; needs "
+      "two micro-batches or two ranks", NULL },
 
     { "lr", "X", OPT_REAL, FIELD(lr), "6e-4", 1e-12, 100, NULL,
       "optimizer", "the highest learning rate", NULL },
@@ -198,6 +221,11 @@ static const Option train_table[] = {
     { "tf32", NULL, OPT_FLAG, FIELD(tf32), NULL, 0, 0, NULL,
       "machine", "on a GPU, built with PRECISION=fp32: multiply with 10 bits of fraction, which is "
       "faster", NULL },
+    { "plan", NULL, OPT_FLAG, FIELD(plan), NULL, 0, 0, NULL,
+      "machine", "print what this run would take, in memory, time and traffic, and stop", NULL },
+    { "plan-gpu", "NAME[@TFLOPS],COUNT[,LINK[,PRICE]]", OPT_TEXT, FIELD(plan_gpu), NULL, 1, 0, NULL,
+      "machine", "plan for other machines: h100,8,450GB/s or v100@46.2,1; PRICE is of an hour",
+      "this machine, measured" },
 
     { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },
 };
@@ -224,7 +252,7 @@ static inline bool train_options_check_data(const TrainOptions *o, Error *err) {
         return fail(err, "--data: stands for both --train and --val; give one or the others");
     if (!o->generate && o->train && !o->val)
         return fail(err, "--val: --train needs it; give both, or --data for both");
-    if (o->generate || o->data || o->train) return true;
+    if (o->generate || o->plan || o->data || o->train) return true;
     return fail(err, "--data: there is nothing to train on; `./prepare tales --out DIR` writes a "
                      "corpus, --data DIR reads it");
 }
@@ -258,8 +286,31 @@ static inline bool train_options_check_model(const TrainOptions *o, Error *err) 
                 o->channels, below, above);
 }
 
+// What the rules of the batch ask for; after this o->batches is settled but for its sizes.
+static inline bool train_options_check_batch(TrainOptions *o, Error *err) {
+    if (!batch_schedule_parse(&o->batches, o->batch_schedule, err)) return false;
+    bool changes = o->batches.rule != BATCH_CONSTANT, adapts = o->batches.rule == BATCH_ADAPTIVE;
+    if (!changes && (o->batch_lr != BATCH_LR_NONE || o->batch_beta2 != BATCH_BETA2_FIXED))
+        return fail(err, "--batch-%s: follows a batch that changes, and this one does not; give a "
+                         "--batch-schedule, or leave it out", o->batch_lr ? "lr" : "beta2");
+    if (changes && o->exact_sum)
+        return fail(err, "--exact-sum: needs a batch that does not change; leave --batch-schedule "
+                         "out");
+    if (o->batches.rule == BATCH_LINEAR && o->batch_tokens == 0)
+        return fail(err, "--batch-tokens: linear grows the batch up to it; give it, too");
+    if ((adapts || o->noise_scale) && o->outer_every > 0)
+        return fail(err, "--%s: asks for a gradient that all ranks have in common, and with "
+                         "--outer-every there is none", adapts ? "batch-schedule" : "noise-scale");
+    return true;
+}
+
 // Settles the length. A decaying rate must know where the run ends.
 static inline bool train_options_check_length(TrainOptions *o, Error *err) {
+    if (o->batches.rule == BATCH_ADAPTIVE && o->lr_schedule != LR_CONSTANT
+        && !train_options_given(o, "tokens"))
+        return fail(err, "--tokens: the rate decays to the end of the run, and an adaptive batch "
+                         "leaves open how many tokens its updates take; add --tokens N, or "
+                         "--lr-schedule constant");
     if (o->target_loss > 0 && o->eval_every.n == 0)
         return fail(err, "--eval-every: --target-loss is looked at when an evaluation is made, and "
                          "0 makes none before the end");
@@ -306,15 +357,27 @@ static inline bool train_options_check_ranks(const TrainOptions *o, Error *err) 
     return true;
 }
 
+// A plan is made from flags alone, and --recompute may be planned where it cannot be done.
+static inline bool train_options_check_plan(const TrainOptions *o, Error *err) {
+    if (o->plan_gpu && !o->plan)
+        return fail(err, "--plan-gpu: says for which machines --plan is made; add --plan");
+    if (o->plan && (o->resume || o->generate))
+        return fail(err, "--plan: is made from the flags of a run that trains; leave --%s out%s",
+                    o->resume ? "resume" : "generate",
+                    o->resume ? ", and name its model with --init" : "");
+    return true;
+}
+
 // Everything that can be checked before the data and the model are open.
 static inline bool train_options_check(TrainOptions *o, Error *err) {
     if (o->resume && o->overwrite)
         return fail(err, "--resume: goes on with a run, --overwrite replaces it; give one of them");
     if (o->resume && !o->out)
         return fail(err, "--resume: needs --out DIR, the directory of the run to go on with");
-    return train_options_check_model(o, err) && train_options_check_length(o, err)
+    return train_options_check_model(o, err) && train_options_check_batch(o, err)
+        && train_options_check_length(o, err)
         && train_options_check_data(o, err) && train_options_check_ranks(o, err)
-        && train_options_check_machine(o, ON_GPU, err);
+        && train_options_check_machine(o, ON_GPU || o->plan_gpu, err);
 }
 
 // What a resumed run takes over from the run it goes on with: every flag that was set then and is
@@ -333,6 +396,9 @@ static inline bool train_options_restore(TrainOptions *o, const JsonNode *saved,
     bool length = train_options_given(o, "steps") || train_options_given(o, "tokens");
     bool data = train_options_given(o, "data") || train_options_given(o, "train")
              || train_options_given(o, "val");
+    if (!train_options_given(o, "lr")
+        && !json_get_int(&o->recipe_batch, saved, "batch_tokens", 1, INT64_MAX, err))
+        o->recipe_batch = 0;
     for (int i = 0; i < TRAIN_OPTIONS; i++) {
         const Option *row = &train_table[i];
         char key[OPTION_NAME_MAX + 1];
@@ -354,21 +420,66 @@ static inline bool train_options_restore(TrainOptions *o, const JsonNode *saved,
     return true;
 }
 
+// A recipe's flags can be overridden after it (scripts end in "$@"). When --batch-tokens is and
+// --lr is not, the rate was chosen for the first batch: that one, or 0.
+static inline int64_t recipe_batch(int argc, char **argv) {
+    double batch = 0.0;
+    bool lr_after = false;
+    for (int i = 1; i < argc; i++) {
+        const char *flag = "--batch-tokens", *arg = argv[i];
+        size_t n = strlen(flag);
+        bool here = strncmp(arg, flag, n) == 0 && (arg[n] == '=' || (!arg[n] && i + 1 < argc));
+        if (here && batch == 0.0 && !number_read(&batch, arg[n] ? arg + n + 1 : argv[i + 1]))
+            return 0;
+        bool lr = strcmp(arg, "--lr") == 0 || strncmp(arg, "--lr=", 5) == 0;
+        lr_after = lr_after || (lr && batch > 0.0);
+    }
+    return lr_after ? 0 : (int64_t)batch;
+}
+
 // Parses and checks; with --help in sight only o->help counts. With --resume the checks wait for
 // train_options_restore; call train_options_check after it.
 static inline bool train_options_parse(TrainOptions *o, int argc, char **argv, Error *err) {
     if (!options_parse(o, train_table, TRAIN_OPTIONS, argc, argv, NULL, NULL, err)) return false;
     o->help = train_options_given(o, "help");
+    o->recipe_batch = recipe_batch(argc, argv);
+    if (!o->help && !train_options_check_plan(o, err)) return false;
     return o->help || o->resume || train_options_check(o, err);
 }
 
-// Settles batch_tokens for sequences of T tokens. The update is a whole number of micro-batches on
+// Whether this run measures the small gradients' lengths; and that there are two to compare.
+static inline bool measures_noise(const TrainOptions *o) {
+    return o->noise_scale || o->batches.rule == BATCH_ADAPTIVE;
+}
+
+static inline bool train_options_check_noise(const TrainOptions *o, int T, int ranks, Error *err) {
+    const BatchSchedule *s = &o->batches;
+    const char *asks = o->noise_scale ? "noise-scale" : "batch-schedule";
+    uint64_t smallest = batch_smallest(s), sequences = smallest / (uint64_t)T;
+    if (!measures_noise(o) || ranks > 1 || smallest / s->unit >= 2) return true;
+    if (sequences < 2)
+        return fail(err, "--%s: compares gradients of parts of a batch, and one of %llu tokens is "
+                         "a single sequence; begin with %d", asks, (unsigned long long)smallest,
+                    2*T);
+    int half = (int)(sequences / 2);
+    while (sequences % (uint64_t)half != 0) half--;
+    return fail(err, "--%s: compares the micro-batches of an update, and a batch of %llu tokens is "
+                     "one; --micro-batch %d makes more of it", asks, (unsigned long long)smallest,
+                half);
+}
+
+// Settles the batch for sequences of T tokens. An update is a whole number of micro-batches on
 // each rank, the same for all.
 static inline bool train_options_batch(TrainOptions *o, int T, int ranks, Error *err) {
     int64_t unit = (int64_t)o->micro_batch * T * ranks;
+    BatchSchedule *s = &o->batches;
     char of_ranks[40] = "";
+    s->unit = (uint64_t)unit;
+    if (o->batch_tokens == 0 && s->rule == BATCH_ADAPTIVE)
+        o->batch_tokens = (int64_t)batch_round(s, (double)s->min);
     if (o->batch_tokens == 0) o->batch_tokens = unit;
-    if (o->batch_tokens % unit == 0) return true;
+    s->batch = (uint64_t)o->batch_tokens;
+    if (o->batch_tokens % unit == 0) return train_options_check_noise(o, T, ranks, err);
     int64_t nearest = (o->batch_tokens + unit / 2) / unit * unit;
     if (nearest == 0) nearest = unit;
     if (ranks > 1) snprintf(of_ranks, sizeof of_ranks, "%d ranks times ", ranks);
@@ -392,7 +503,8 @@ static inline bool train_options_lr(LrSchedule *s, const TrainOptions *o, Error 
     s->warmup = (uint64_t)o->warmup_tokens;
     s->horizon = 0;
     if (o->tokens > 0) s->horizon = (uint64_t)o->tokens;
-    else if (o->steps > 0) s->horizon = (uint64_t)o->steps * (uint64_t)o->batch_tokens;
+    else if (o->steps > 0 && o->batches.rule != BATCH_ADAPTIVE)
+        s->horizon = batch_tokens_of_steps(&o->batches, (uint64_t)o->steps);
     if (s->rule == LR_CONSTANT || o->steps == 0 || s->warmup <= s->horizon) return true;
     return fail(err, "--warmup-tokens: %llu is more than the %llu tokens of the whole run",
                 (unsigned long long)s->warmup, (unsigned long long)s->horizon);

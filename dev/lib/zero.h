@@ -51,6 +51,11 @@ typedef struct {
     float *levels[TREE_LEVELS];            // --exact-sum: a gradient for each level of the tree
     int n_levels;                          // 0 without
     int level;                             // where this micro-batch's gradient is added
+    bool measure;                          // the small gradients of noise.h, of this rank:
+    float *small;                          // where a rank alone keeps one until it is measured
+    double squares;                        // the sum of their squared lengths in this update
+    double *partials;                      // scratch: a sum for each chunk of a bucket; on a GPU it
+                                           // grows in them, until they are added up
     uint64_t hash;                         // of all parameters, as they were loaded or made
 } Zero;
 
@@ -175,6 +180,59 @@ static inline void zero_add(Zero *z, float *x, const float *y, size_t n) {
 }
 #endif
 
+// ---- the small gradients of dev/lib/noise.h ----
+//
+// What an update adds up anyway is measured on the way, before the ranks add it up: each rank's
+// share of the batch, or where each micro-batch's gradient is at hand by itself (at stages 2 and 3,
+// and with --exact-sum) each micro-batch's. A rank alone would add one to the other unseen; so it
+// keeps a micro-batch's apart, in `small`, until it is measured.
+
+#if defined(COMM_ON_GPU)
+enum { ZERO_MEASURED = 1 << 13 };          // numbers a chunk, which is a block of threads' work
+#else
+enum { ZERO_MEASURED = 1 << 16 };          // numbers a chunk; each has a sum of its own
+#endif
+
+static inline size_t zero_partials_count(const Zero *z) {
+    return (gpt2_largest_bucket(&z->c) + ZERO_MEASURED - 1) / ZERO_MEASURED;
+}
+
+// How many small gradients an update of this rank has, of so many micro-batches.
+static inline size_t zero_smalls(const Zero *z, size_t micro_batches) {
+    return z->size > 1 && z->stage < 2 && z->n_levels == 0 ? 1 : micro_batches;
+}
+
+#if defined(COMM_ON_GPU)
+// partials += the sums of the squares of x's (n) chunks, those of all buckets one after the other:
+// in the order of the launches. With `sum` not NULL, x also joins it, and is cleared.
+static inline void zero_measure(Zero *z, float *sum, float *x, size_t n) {
+    z->comm->math->measure(z->partials, sum, x, n, z->comm->compute);
+}
+#else
+// squares += the sum of x's (n) squares. With `sum` not NULL, x also joins it, and is cleared.
+static inline void zero_measure(Zero *z, float *sum, float *x, size_t n) {
+    size_t chunks = (n + ZERO_MEASURED - 1) / ZERO_MEASURED;
+    #pragma omp parallel for
+    for (size_t k = 0; k < chunks; k++) {
+        size_t begin = k*ZERO_MEASURED, end = begin + ZERO_MEASURED < n ? begin + ZERO_MEASURED : n;
+        double squares = 0.0;
+        if (sum) {
+            #pragma omp simd reduction(+:squares)
+            for (size_t i = begin; i < end; i++) {
+                squares += (double)x[i] * x[i];
+                sum[i] += x[i];
+                x[i] = 0.0f;
+            }
+        } else {
+            #pragma omp simd reduction(+:squares)
+            for (size_t i = begin; i < end; i++) squares += (double)x[i] * x[i];
+        }
+        z->partials[k] = squares;
+    }
+    for (size_t k = 0; k < chunks; k++) z->squares += z->partials[k];  // in order: the same bits
+}
+#endif
+
 // ---- parameters ----
 
 static inline void zero_gather(Zero *z, int bucket) {
@@ -233,6 +291,7 @@ static inline void zero_micro_batch(Zero *z, size_t i, size_t n) {
 static inline float *zero_grads(Zero *z, int bucket) {
     int slot = zero_slot(z, bucket);
     Range r = gpt2_bucket(&z->c, bucket);
+    if (z->small) return z->small + r.begin;
     if (z->stage < 2) return z->grads + r.begin;
     comm_wait(z->comm, z->leaves[slot]);               // of the bucket that had the slot before
     zero_fill(z, z->collected[slot], r.count);
@@ -244,6 +303,12 @@ static inline void zero_grads_done(Zero *z, int bucket) {
     Range r = gpt2_bucket(&z->c, bucket);
     Slice own = zero_own(z, bucket);
     float *grads = z->grads + r.begin;
+    if (z->small)
+        zero_measure(z, grads, z->small + r.begin, r.count);
+    else if (z->measure && z->stage >= 2)
+        zero_measure(z, NULL, z->collected[zero_slot(z, bucket)], r.count);
+    else if (z->measure && (z->last || z->n_levels > 0))
+        zero_measure(z, NULL, grads, r.count);
     for (int l = 0; l < z->level; l++) zero_add(z, grads, z->levels[l] + r.begin, r.count);
     if (z->size == 1 || z->apart) return;
     Ticket *leaves = &z->leaves[zero_slot(z, bucket)];

@@ -1,0 +1,173 @@
+// How many tokens each update takes: a rule that may grow the batch as the run goes on, and what
+// the learning rate and beta2 do when it does. Pure rules; everything counts tokens.
+//
+//     constant                 --batch-tokens, always
+//     linear:N0,TOKENS         from N0 to --batch-tokens over the first TOKENS (GPT-3's ramp: Brown
+//                              et al. 2020, arXiv 2005.14165, table 2.1 and appendix B)
+//     stages:TOKENS=BATCH,...  --batch-tokens, and from TOKENS on BATCH
+//     adaptive:ETA,MIN,MAX     from MIN up, as the norm test asks (norm_test_batch of noise.h)
+//
+// Every batch is a whole number of micro-batches for each rank: `unit` tokens.
+#pragma once
+#include <assert.h>
+#include <math.h>
+#include "options.h"
+
+typedef enum { BATCH_CONSTANT, BATCH_LINEAR, BATCH_STAGES, BATCH_ADAPTIVE } BatchRule;
+typedef enum { BATCH_LR_NONE, BATCH_LR_SQRT, BATCH_LR_LINEAR } BatchLr;
+typedef enum { BATCH_BETA2_FIXED, BATCH_BETA2_HALFLIFE } BatchBeta2;
+
+enum { MAX_STAGES = 32 };
+
+typedef struct {
+    BatchRule rule;
+    uint64_t unit;                 // tokens: ranks x micro-batch x seq-len
+    uint64_t batch;                // tokens; what --lr and --beta2 are meant for
+    uint64_t first, over;          // linear: N0, and the tokens until `batch` is reached
+    int n_stages;
+    struct { uint64_t tokens, batch; } stages[MAX_STAGES];
+    double eta;                    // adaptive
+    uint64_t min, max;             // adaptive
+} BatchSchedule;
+
+// ---- reading ----
+
+// The next number of a list, up to `end` or the text's end; *text moves behind it.
+static inline bool batch_number(double *out, const char **text, char end) {
+    char digits[32], ends[2] = { end, '\0' };
+    size_t n = strcspn(*text, ends);
+    if (n >= sizeof digits || (end && (*text)[n] != end)) return false;
+    memcpy(digits, *text, n);
+    digits[n] = '\0';
+    *text += n + (end != '\0');
+    return number_read(out, digits);
+}
+
+// The same for a whole number of tokens.
+static inline bool batch_tokens_read(uint64_t *out, const char **text, char end) {
+    double x;
+    if (!batch_number(&x, text, end) || x != floor(x) || x < 0 || x > 1e15) return false;
+    *out = (uint64_t)x;
+    return true;
+}
+
+static inline bool batch_stages_read(BatchSchedule *s, const char *text) {
+    for (s->n_stages = 0; s->n_stages < MAX_STAGES; ) {
+        uint64_t tokens, batch, before = s->n_stages ? s->stages[s->n_stages - 1].tokens : 0;
+        bool more = strchr(text, ',') != NULL;
+        if (!batch_tokens_read(&tokens, &text, '=')
+            || !batch_tokens_read(&batch, &text, more ? ',' : '\0')
+            || batch == 0 || (s->n_stages > 0 && tokens <= before)) return false;
+        s->stages[s->n_stages].tokens = tokens;
+        s->stages[s->n_stages++].batch = batch;
+        if (!more) return true;
+    }
+    return false;
+}
+
+// The text of --batch-schedule; `unit` and `batch` are the caller's to settle.
+static inline bool batch_schedule_parse(BatchSchedule *s, const char *text, Error *err) {
+    char shown[48];
+    const char *rest = strchr(text, ':');
+    size_t name = strcspn(text, ":");
+    int rule = choice_index("constant|linear|stages|adaptive", text, name);
+    memset(s, 0, sizeof *s);
+    s->rule = (BatchRule)rule;
+    rest = rest ? rest + 1 : "";
+    const char *form[] = { "constant", "linear:N0,TOKENS, both at least 1",
+                           "stages:TOKENS=BATCH,TOKENS=BATCH,... with rising TOKENS, at most 32",
+                           "adaptive:ETA,MIN,MAX with ETA above 0 and 1 <= MIN <= MAX" };
+    bool good = false;
+    if (rule == BATCH_CONSTANT) good = text[name] == '\0';
+    if (rule == BATCH_LINEAR)
+        good = batch_tokens_read(&s->first, &rest, ',') && batch_tokens_read(&s->over, &rest, '\0')
+            && s->first > 0 && s->over > 0;
+    if (rule == BATCH_STAGES) good = batch_stages_read(s, rest);
+    if (rule == BATCH_ADAPTIVE)
+        good = batch_number(&s->eta, &rest, ',') && batch_tokens_read(&s->min, &rest, ',')
+            && batch_tokens_read(&s->max, &rest, '\0')
+            && s->eta > 0.0 && s->min > 0 && s->min <= s->max;
+    if (good) return true;
+    option_shown(shown, text, strlen(text));
+    if (rule >= 0) return fail(err, "--batch-schedule: '%s': expected %s", shown, form[rule]);
+    return fail(err, "--batch-schedule: '%s': expected constant, linear:N0,TOKENS, "
+                     "stages:TOKENS=BATCH,... or adaptive:ETA,MIN,MAX, all in tokens", shown);
+}
+
+// ---- the batch ----
+
+// To the nearest whole number of units, at least one.
+static inline uint64_t batch_round(const BatchSchedule *s, double tokens) {
+    double units = floor(tokens / (double)s->unit + 0.5);
+    return units < 1.0 ? s->unit : (uint64_t)units * s->unit;
+}
+
+// The smallest that the rule ever gives.
+static inline uint64_t batch_smallest(const BatchSchedule *s) {
+    uint64_t smallest = s->batch, first = batch_round(s, (double)s->first);
+    if (s->rule == BATCH_ADAPTIVE) return batch_round(s, (double)s->min);
+    if (s->rule == BATCH_LINEAR && first < smallest) smallest = first;
+    for (int i = 0; i < s->n_stages; i++) {
+        uint64_t batch = batch_round(s, (double)s->stages[i].batch);
+        if (batch < smallest) smallest = batch;
+    }
+    return smallest;
+}
+
+// What an adaptive batch starts at; others do not adapt.
+static inline uint64_t batch_start(const BatchSchedule *s) {
+    return s->rule == BATCH_ADAPTIVE ? batch_round(s, (double)s->min) : s->batch;
+}
+
+// Tokens of the update that begins after `tokens` have been seen; `adapted` is what batch_adapt
+// last gave, or batch_start.
+static inline uint64_t batch_at(const BatchSchedule *s, uint64_t tokens, uint64_t adapted) {
+    if (s->rule == BATCH_ADAPTIVE) return adapted;
+    if (s->rule == BATCH_LINEAR && tokens < s->over) {
+        double part = (double)tokens / (double)s->over;
+        return batch_round(s, (double)s->first + ((double)s->batch - (double)s->first) * part);
+    }
+    uint64_t batch = s->batch;
+    for (int i = 0; i < s->n_stages && s->stages[i].tokens <= tokens; i++)
+        batch = batch_round(s, (double)s->stages[i].batch);
+    return batch;
+}
+
+// What an adaptive batch becomes when the norm test has asked for so many tokens: rounded up to
+// whole units, never smaller than it is, never above the maximum. NaN, of a gradient that is not
+// finite, asks for nothing.
+static inline uint64_t batch_adapt(const BatchSchedule *s, uint64_t now, double wanted) {
+    uint64_t max = batch_round(s, (double)s->max);
+    if (s->rule != BATCH_ADAPTIVE || !(wanted > (double)now)) return now;
+    if (wanted >= (double)max) return max > now ? max : now;
+    uint64_t up = (uint64_t)ceil(wanted / (double)s->unit) * s->unit;
+    return up < max ? up : max;
+}
+
+// Tokens of the first `steps` updates. Not for adaptive batches: nobody knows before.
+static inline uint64_t batch_tokens_of_steps(const BatchSchedule *s, uint64_t steps) {
+    assert(s->rule != BATCH_ADAPTIVE);
+    uint64_t tokens = 0, settled = 0;              // from `settled` on the batch is one size
+    if (s->rule == BATCH_LINEAR) settled = s->over;
+    if (s->rule == BATCH_STAGES) settled = s->stages[s->n_stages - 1].tokens;
+    for (; steps > 0 && tokens < settled; steps--) tokens += batch_at(s, tokens, 0);
+    return tokens + steps * batch_at(s, tokens > settled ? tokens : settled, 0);
+}
+
+// ---- what follows the batch ----
+
+// linear: Goyal et al. 2017, arXiv 1706.02677, for SGD. sqrt: Malladi et al. 2022, arXiv
+// 2205.10287, for Adam. none: what many find with Adam at small batches. No rule is right
+// everywhere; a sweep is.
+static inline double batch_lr(BatchLr rule, double lr, const BatchSchedule *s, uint64_t batch) {
+    double times = (double)batch / (double)s->batch;
+    return rule == BATCH_LR_NONE ? lr : rule == BATCH_LR_SQRT ? lr * sqrt(times) : lr * times;
+}
+
+// halflife: the second moment forgets half after the same number of tokens, whatever the batch
+// (Marek et al. 2025): 0.95 at 512 sequences is 0.9999 at one.
+static inline double batch_beta2(BatchBeta2 rule, double beta2, const BatchSchedule *s,
+                                 uint64_t batch) {
+    if (rule == BATCH_BETA2_FIXED || batch == s->batch) return beta2;
+    return pow(beta2, (double)batch / (double)s->batch);
+}

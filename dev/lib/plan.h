@@ -1,0 +1,798 @@
+// What a run would take, before it is started: memory by class, time, money, traffic, and how many
+// workers are of use. Behind --plan of both trainers.
+//
+//     PlanMachine machine;
+//     if (!plan_machine_parse(&machine, "h100,8,450GB/s,2.5", &err)) die("%s", err.text);
+//     PlanFacts facts = { ... };                the model, the batch, the machine
+//     RunPlan plan = plan_reckon(&facts);
+//     plan_show(stdout, &facts, &plan);         for a person
+//     plan_log(&log, &facts, &plan, &err);      the same numbers for a program
+//
+// Nothing is allocated for the model: the trainer hands in a function that counts its memory, the
+// same code that lays it out. What is not known is not guessed: a number that lacks a fact is NAN
+// (null in the log), and the plan ends with the facts that are missing.
+//
+// Units: bytes, seconds, FLOP, tokens. GB is 1e9 bytes. A worker is a rank: a GPU, or a process.
+#pragma once
+#include <math.h>
+#include "check.h"
+#include "gpt2.h"
+#include "log.h"
+#include "options.h"
+
+// ---- formulas ----
+
+// Bytes a worker keeps of Psi parameters trained in mixed precision with Adam, at a ZeRO stage over
+// n workers, as the ZeRO paper counts them (Rajbhandari et al. 2020, arXiv 1910.02054, figure 1 and
+// section 5): 2 for the parameter, 2 for its gradient, 12 for Adam (an fp32 copy, two moments).
+static inline double plan_textbook_bytes(double params, double workers, int stage) {
+    double p = 2.0*params, g = 2.0*params, adam = 12.0*params;
+    return (stage >= 3 ? p / workers : p) + (stage >= 2 ? g / workers : g)
+         + (stage >= 1 ? adam / workers : adam);
+}
+
+// FLOP that are carried out for a token: gpt2_flops_per_token, and with recompute once more the
+// forward pass of the blocks, a third of theirs. The classifier is not computed anew. That is
+// Narayanan et al. 2021, arXiv 2104.04473, equation 3: 96 B s l h^2 (1 + s/6h + V/16lh) a batch.
+static inline double plan_flops_done(const Config *c, int T, bool recompute) {
+    double all = gpt2_flops_per_token(c, T), head = 6.0*c->C*c->V;
+    return recompute ? all + (all - head) / 3.0 : all;
+}
+
+// The rule of thumb, equation 4 of the same paper: seconds of D tokens through N parameters (all of
+// them) on n devices that do X FLOP/s each, 6ND/(nX), or 8ND/(nX) with recompute. Attention's
+// products are left out, so it is a few percent less than plan_flops_done makes it.
+static inline double plan_rule_seconds(double params, double tokens, double workers, double flops,
+                                       bool recompute) {
+    return (recompute ? 8.0 : 6.0) * params * tokens / (workers * flops);
+}
+
+// Seconds that a ring takes for `messages` reduce-scatters or all-gathers, of which each rank sends
+// `bytes` together: n-1 steps each, and each step waits `latency` (Patarasuk and Yuan 2009). An
+// all-reduce is two of them.
+//   bytes_per_s: what a rank sends, in one direction
+static inline double plan_ring_seconds(double bytes, double bytes_per_s, double latency,
+                                       double workers, double messages) {
+    return bytes / bytes_per_s + messages * (workers - 1.0) * latency;
+}
+
+// The part of `seconds` of communication that nothing hides. `late` is the share of it that begins
+// when the computation is over; the rest goes on beside `behind` seconds of computation.
+static inline double plan_exposed(double seconds, double behind, double late) {
+    return seconds - fmin(seconds * (1.0 - late), behind);
+}
+
+// Numbers that a device sends for one batch of `tokens` with tensor parallelism over t devices: in
+// every layer two all-reduces of the activations forward and two backward, 8 b s h (t-1)/t
+// (Narayanan et al. 2021, section 3.2).
+static inline double plan_tensor_numbers(const Config *c, double tokens, double t) {
+    return 8.0 * tokens * c->C * c->L * (t - 1.0) / t;
+}
+
+// The critical batch size in tokens at a loss in nats a token of text in GPT-2's tokens, estimated:
+// 2e8 / L^(1/0.21) (Kaplan et al. 2020, arXiv 2001.08361, equation 1.4).
+static inline double plan_kaplan_batch(double loss) { return 2e8 / pow(loss, 1.0 / 0.21); }
+
+// The same for a run of `tokens` tokens: 22.91 D^0.47 sequences of 512, D in millions of tokens
+// (Zhang et al. 2024, arXiv 2410.21676; the batch that takes 20% more data than the smallest).
+static inline double plan_zhang_batch(double tokens) {
+    return 512.0 * 22.91 * pow(1e-6 * tokens, 0.47);
+}
+
+// ---- machines ----
+
+// What the makers' data sheets say: memory, and dense products in fp16 or bf16 that are added up in
+// fp32, without sparsity. NVIDIA's data sheets of V100 SXM2 32 GB, T4, A10, A100 SXM 80 GB, L4,
+// L40S, H100 SXM, H200 SXM and HGX B200; white papers of GA102 and AD102 for the GeForce cards.
+typedef struct { const char *name; double gigabytes, tflops; bool bf16; } PlanGpu;
+
+enum { PLAN_GPUS = 11 };
+static const PlanGpu plan_gpus[PLAN_GPUS] = {
+    { "v100", 32, 125, false }, { "t4", 16, 65, false },   { "a10", 24, 125, true },
+    { "a100", 80, 312, true },  { "l4", 24, 121, true },   { "l40s", 48, 362, true },
+    { "h100", 80, 989, true },  { "h200", 141, 989, true }, { "b200", 180, 2250, true },
+    { "3090", 24, 71, true },   { "4090", 24, 165, true },
+};
+
+// Where no speed is given, this part of the peak is assumed. Published runs of GPT-2 124M reach 40
+// to 50% (llm.c on H100s and A100s), of large models 30 to 55%.
+static const double PLAN_UTILISATION = 0.4;
+static const double PLAN_GPU_RESERVE = 1e9;      // bytes of a GPU that its driver takes
+
+typedef enum { SPEED_UNKNOWN, SPEED_GIVEN, SPEED_ASSUMED, SPEED_MEASURED } PlanSpeedFrom;
+
+// What is not known is 0; a price that is not known is negative.
+typedef struct {
+    char name[24];                 // "here": this machine
+    int count;                     // workers
+    double memory;                 // bytes that a worker may take
+    double peak;                   // FLOP/s: by the data sheet, or measured
+    double speed;                  // FLOP/s that training reaches
+    PlanSpeedFrom speed_from;
+    double adam_seconds;           // of an update of one parameter, where it was measured
+    double link, latency;          // bytes/s that a worker sends, and seconds a message waits
+    double price;                  // of a worker's hour
+    bool gpu, bf16;
+} PlanMachine;
+
+// This machine, nothing known of it yet.
+static inline PlanMachine plan_machine_here(int workers) {
+    PlanMachine m;
+    memset(&m, 0, sizeof m);
+    snprintf(m.name, sizeof m.name, "here");
+    m.count = workers;
+    m.price = -1.0;
+    m.bf16 = true;
+    return m;
+}
+
+static inline bool plan_is_here(const PlanMachine *m) { return strcmp(m->name, "here") == 0; }
+
+static inline bool plan_positive(double *out, const char *text) {
+    return number_read(out, text) && *out > 0.0;
+}
+
+static inline bool plan_name_read(PlanMachine *m, char *field, Error *err) {
+    char *at = strchr(field, '@'), known[100] = "";
+    size_t used = 0;
+    if (at) *at++ = '\0';
+    size_t n = strlen(field);
+    if (n == 0 || n >= sizeof m->name || field[strcspn(field, " \t\n\"")] != '\0')
+        return fail(err, "--plan-gpu: NAME is of 1 to %zu characters, as in h100,8",
+                    sizeof m->name - 1);
+    snprintf(m->name, sizeof m->name, "%.23s", field);
+    double tflops = 0.0;
+    if (at && !plan_positive(&tflops, at))
+        return fail(err, "--plan-gpu: \"@%.20s\" is no speed; write %s@46.2 for 46.2 TFLOP/s", at,
+                    m->name);
+    m->speed = 1e12 * tflops;
+    if (at) m->speed_from = SPEED_GIVEN;
+    m->gpu = !plan_is_here(m);
+    for (int i = 0; i < PLAN_GPUS; i++) {
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s, ", plan_gpus[i].name);
+        if (strcmp(m->name, plan_gpus[i].name) != 0) continue;
+        m->memory = 1e9 * plan_gpus[i].gigabytes - PLAN_GPU_RESERVE;
+        m->peak = 1e12 * plan_gpus[i].tflops;
+        m->bf16 = plan_gpus[i].bf16;
+        if (!at) m->speed = PLAN_UTILISATION * m->peak, m->speed_from = SPEED_ASSUMED;
+        return true;
+    }
+    if (at || plan_is_here(m)) return true;
+    return fail(err, "--plan-gpu: no \"%s\" is known, but %sand here, this machine; of any other "
+                     "say how fast it trains: %s@100,8 for 100 TFLOP/s", m->name, known, m->name);
+}
+
+// "450GB/s", "100Gb/s" in bits, "12.5GB/s+5us" with the latency of a message.
+static inline bool plan_link_read(PlanMachine *m, char *field, Error *err) {
+    static const struct { const char *unit; double bytes; } units[] = {
+        { "GB/s", 1e9 }, { "MB/s", 1e6 }, { "Gb/s", 1e9 / 8 }, { "Mb/s", 1e6 / 8 },
+    };
+    char *plus = strchr(field, '+'), *us = plus ? strstr(plus, "us") : NULL;
+    double number = 0.0, latency = 0.0;
+    bool read = !plus || (us && us[2] == '\0');
+    if (us) *us = '\0';
+    if (plus) *plus = '\0';
+    read = read && (!plus || plan_positive(&latency, plus + 1));
+    for (int i = 0; read && i < 4; i++) {
+        char *unit = strstr(field, units[i].unit);
+        if (!unit || unit[4] != '\0') continue;
+        *unit = '\0';
+        if (!plan_positive(&number, field)) break;
+        m->link = number * units[i].bytes;
+        m->latency = 1e-6 * latency;
+        return true;
+    }
+    return fail(err, "--plan-gpu: LINK is what a device sends: 450GB/s, 100Gb/s (bits), or "
+                     "12.5GB/s+5us with the latency");
+}
+
+// NAME[@TFLOPS],COUNT[,LINK[,PRICE]]; LINK may be left empty. NAME is one of plan_gpus, "here", or
+// any other with its @TFLOPS. On a mistake, a message that says which part is missing or wrong.
+static inline bool plan_machine_parse(PlanMachine *m, const char *text, Error *err) {
+    char fields[4][64];
+    int n = 0;
+    *m = plan_machine_here(1);
+    for (const char *at = text; ; at += strcspn(at, ",") + 1, n++) {
+        size_t length = strcspn(at, ",");
+        if (n == 4 || length >= sizeof fields[0])
+            return fail(err, "--plan-gpu: more than NAME[@TFLOPS],COUNT,LINK,PRICE, as in "
+                             "h100,8,450GB/s,2.5");
+        snprintf(fields[n], sizeof fields[n], "%.*s", (int)length, at);
+        if (at[length] == '\0') break;
+    }
+    if (!plan_name_read(m, fields[0], err)) return false;
+    double count;
+    if (n < 1)
+        return fail(err, "--plan-gpu: how many? Write %s,8 for eight of them", fields[0]);
+    if (!whole_read(&count, fields[1]) || count < 1 || count > 1e6)
+        return fail(err, "--plan-gpu: \"%s\" is no number of devices; write %s,8", fields[1],
+                    fields[0]);
+    m->count = (int)count;
+    if (n >= 2 && fields[2][0] && !plan_link_read(m, fields[2], err)) return false;
+    if (n >= 3 && (!number_read(&m->price, fields[3]) || m->price < 0.0))
+        return fail(err, "--plan-gpu: \"%s\" is no price of a device's hour", fields[3]);
+    return true;
+}
+
+// Bytes that programs may still take on this machine; 0 where the system does not say.
+static inline double plan_free_memory(void) {
+    char line[200];
+    double kb = 0.0;
+    FILE *f = fopen("/proc/meminfo", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %lf kB", &kb) == 1) break;
+    if (f) fclose(f);
+    if (kb > 0.0) return 1024.0 * kb;
+    return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+}
+
+// ---- the question ----
+
+// What a worker's memory depends on, and what a plan may change to make it fit.
+typedef struct { int micro_batch, workers, zero; bool recompute; } PlanShape;
+
+// Bytes of one worker. `passing`: buckets and messages on their way between workers.
+typedef struct {
+    double params, grads, moments, activations, logits, passing, rest;
+} PlanBytes;
+
+typedef struct PlanFacts PlanFacts;
+typedef PlanBytes PlanCount(const PlanFacts *f, const PlanShape *s);
+
+// What is not known is 0.
+struct PlanFacts {
+    Config c;
+    int T;
+    PlanShape shape;
+    int64_t batch_tokens;          // an update, all workers
+    int64_t tokens;                // of the whole run
+    int64_t outer_every;           // --outer-every
+    double target_loss;            // nats a token
+    double noise_scale;            // tokens; the last one that --out's log holds
+    const char *precision;         // "fp32" or "bf16"
+    double grad_bytes, param_bytes;    // of a number that travels
+    bool in_turn;                  // --no-overlap
+    bool may_recompute;            // the trainer has --recompute
+    PlanMachine machine;
+    PlanCount *count;
+    const void *trainer;           // for count
+};
+
+// ---- memory ----
+
+static inline double plan_total(const PlanBytes *b) {
+    return b->params + b->grads + b->moments + b->activations + b->logits + b->passing + b->rest;
+}
+
+static inline double plan_bytes_of(const PlanFacts *f, PlanShape s) {
+    PlanBytes b = f->count(f, &s);
+    return plan_total(&b);
+}
+
+// The largest micro-batch that takes no more than `room` bytes; 0 when none does. A GPU's chunks of
+// logits grow by up to 1 GB and shrink again, so the search goes past that, and back step by step.
+static inline int plan_largest_micro_batch(const PlanFacts *f, PlanShape s, double room) {
+    const int most = 65536;
+    s.micro_batch = 1;
+    while (s.micro_batch < most && plan_bytes_of(f, s) <= room + 2e9) s.micro_batch *= 2;
+    while (s.micro_batch > 0 && plan_bytes_of(f, s) > room) s.micro_batch--;
+    return s.micro_batch;
+}
+
+// The fewest workers with which a ZeRO stage takes no more than `room` bytes; 0 when none do.
+static inline int plan_fewest_workers(const PlanFacts *f, PlanShape s, int zero, double room) {
+    int none = 1, enough = 1 << 16;
+    s.zero = zero;
+    s.workers = enough;
+    if (plan_bytes_of(f, s) > room) return 0;
+    while (enough - none > 1) {
+        s.workers = none + (enough - none) / 2;
+        if (plan_bytes_of(f, s) <= room) enough = s.workers;
+        else none = s.workers;
+    }
+    return enough;
+}
+
+// What train_gpt2.cu takes in bf16, from formulas: for the CPU's trainer, which cannot ask it. The
+// CUDA twin counts its own memory; the test has them agree.
+static inline PlanBytes plan_gpu_bytes(const PlanFacts *f, const PlanShape *s) {
+    const double MESSAGES = 96 << 20;            // of comm.h over NCCL, in and out
+    const double WORKSPACE = 48 << 20;           // cuBLAS's, and of sums on their way
+    Config c = f->c;
+    c.V = (c.V + 63) / 64 * 64;
+    double n = s->workers, N = (double)s->micro_batch * f->T, C = c.C, L = c.L, NH = c.NH;
+    double psi = (double)gpt2_n_params(&c), block = (double)gpt2_block_size(&c);
+    int stage = n > 1 ? s->zero : 0;
+    double slots = psi - (L - 2.0)*block;        // a bucket each way: embeddings, norm, two blocks
+    PlanBytes b;
+    b.params = 2.0*psi / (stage == 3 ? n : 1.0) + 4.0*psi / (stage >= 1 ? n : 1.0);
+    b.grads = 4.0*psi / (stage >= 2 ? n : 1.0);
+    b.moments = 8.0*psi / (stage >= 1 ? n : 1.0) + (f->outer_every ? 8.0*psi : 0.0);
+    b.passing = (stage >= 2 ? 4.0*slots : 0.0) + (stage == 3 ? 2.0*slots : 0.0)
+              + (n > 1 ? MESSAGES : 0.0);
+    double kept = N*(30.0*C + 16.0 + 4.0*NH);    // of a block, but for its output
+    b.activations = (s->recompute ? 1.0 : L)*kept + L*N*2.0*C + N*(8.0*C + 8.0*NH + 32.0);
+    double chunks = ceil(2.0*N*c.V / (double)(1 << 30)), rows = ceil(N / chunks);
+    double bucket = n > 1 ? 4.0*fmax((double)gpt2_bucket(&c, 0).count, block) : 0.0;
+    b.logits = fmax(fmax(2.0*rows*c.V, 8.0*N*C), bucket);
+    b.rest = WORKSPACE + 4.0*c.V;
+    return b;
+}
+
+// ---- traffic ----
+
+// Bytes that a worker sends for an update of A micro-batches (dev/lib/zero.h says what goes when):
+// of gradients, and of parameters. At stage 3 a block that is still at hand is not gathered again:
+// those of the last two layers on the way back, and of the first two in the next micro-batch.
+static inline void plan_traffic(double *grads, double *params, const PlanFacts *f, double A) {
+    double n = f->shape.workers, psi = (double)gpt2_n_params(&f->c), share = (n - 1.0) / n;
+    double block = (double)gpt2_block_size(&f->c), L = f->c.L, again = L > 2.0 ? L - 2.0 : 0.0;
+    int stage = n > 1 ? f->shape.zero : 0;
+    double gathered = stage == 3 ? psi + (2.0*A - 1.0)*again*block : stage > 0 ? psi : 0.0;
+    *grads = share * f->grad_bytes * psi * (stage == 0 ? 2.0 : stage == 1 ? 1.0 : A);
+    *params = share * f->param_bytes * gathered;
+    if (f->outer_every) *grads = share * 4.0 * 2.0*psi / (double)f->outer_every;
+}
+
+// ---- the answer ----
+
+typedef struct {
+    PlanBytes bytes;
+    double bytes_zero[4];          // in all, at each ZeRO stage
+    double textbook[4];            // of mixed precision, without activations
+    bool fits;                     // where machine.memory is known
+    int largest;                   // the largest micro-batch that fits
+    double flops, flops_done;      // a token: of the model; carried out
+    double micro_batches;          // of a worker in an update
+    double compute, adam, comm, exposed, step;     // seconds an update; comm is all of the traffic
+    double exposed_alone;          // of an update of one micro-batch
+    double hidden;                 // the part of comm that is
+    double steps, seconds, device_hours, cost;     // of the whole run
+    double rule_seconds;
+    double traffic, tensor_traffic;                // bytes an update
+    double kaplan, zhang, measured;                // B_crit in tokens
+} RunPlan;
+
+// What can be counted at all: a size_t holds the bytes of it.
+static inline bool plan_check(const PlanFacts *f, Error *err) {
+    double numbers = (double)f->shape.micro_batch * f->T * f->c.L * 16.0 * f->c.C;
+    if (numbers < 1e15) return true;
+    return fail(err, "memory: %.0f TB for activations; use a smaller model or micro-batch",
+                4e-12 * numbers);
+}
+
+static inline double plan_known(double x) { return x > 0.0 ? x : NAN; }
+
+static inline void plan_reckon_memory(RunPlan *p, const PlanFacts *f) {
+    PlanShape s = f->shape;
+    double psi = (double)gpt2_n_params(&f->c);
+    p->bytes = f->count(f, &s);
+    p->fits = plan_total(&p->bytes) <= f->machine.memory;
+    p->largest = f->machine.memory > 0.0 ? plan_largest_micro_batch(f, s, f->machine.memory) : 0;
+    for (int stage = 0; stage < 4; stage++) {
+        s.zero = stage;
+        p->bytes_zero[stage] = plan_bytes_of(f, s);
+        p->textbook[stage] = plan_textbook_bytes(psi, s.workers, stage);
+    }
+}
+
+// The seconds of an update's traffic, and those that the computation does not hide. Gradients hide
+// behind the way back of a micro-batch (of the last one, before stage 2), parameters behind the
+// next way forward, at stage 3 both behind both. The embeddings' bucket hides nowhere: its
+// gradient, the tied head's, is complete last, and its parameters are needed first.
+static inline double plan_exposed_comm(const PlanFacts *f, double *comm, double A, double compute) {
+    const PlanMachine *m = &f->machine;
+    double n = f->shape.workers, buckets = gpt2_n_buckets(&f->c), grads, params;
+    double late = (double)gpt2_bucket(&f->c, 0).count / (double)gpt2_n_params(&f->c);
+    double one = compute / A, forward = one * (f->shape.recompute ? 0.25 : 1.0 / 3.0);
+    int stage = n > 1 ? f->shape.zero : 0;
+    double rounds = stage >= 2 ? A : 1.0;        // of gradients
+    plan_traffic(&grads, &params, f, A);
+    double g = plan_ring_seconds(grads / rounds, m->link, m->latency, n,
+                                 (stage == 0 ? 2.0 : 1.0) * buckets);
+    double p = plan_ring_seconds(params, m->link, m->latency, n,
+                                 stage == 0 ? 0.0 : stage < 3 ? buckets : 2.0*A*buckets);
+    *comm = n > 1 ? rounds*g + p : 0.0;
+    if (n <= 1 || f->in_turn || f->outer_every) return *comm;
+    if (stage == 3) return A*plan_exposed(g + p/A, one, late);
+    return rounds*plan_exposed(g, one - forward, late) + plan_exposed(p, forward, late);
+}
+
+static inline void plan_reckon_step(RunPlan *p, const PlanFacts *f) {
+    const PlanMachine *m = &f->machine;
+    double n = f->shape.workers, psi = (double)gpt2_n_params(&f->c), ignored;
+    double tokens = (double)f->batch_tokens / n, one = (double)f->shape.micro_batch * f->T;
+    p->micro_batches = tokens / one;
+    p->compute = p->flops_done * tokens / plan_known(m->speed);
+    p->adam = m->adam_seconds * psi / (n > 1 && f->shape.zero > 0 ? n : 1.0);
+    double grads, params;
+    plan_traffic(&grads, &params, f, p->micro_batches);
+    p->traffic = grads + params;
+    p->tensor_traffic = f->param_bytes * plan_tensor_numbers(&f->c, (double)f->batch_tokens, n);
+    p->comm = p->exposed = p->exposed_alone = n > 1 ? NAN : 0.0;
+    if (n > 1 && m->link > 0.0) {
+        p->exposed = plan_exposed_comm(f, &p->comm, p->micro_batches, p->compute);
+        p->exposed_alone = plan_exposed_comm(f, &ignored, 1.0, p->compute / p->micro_batches);
+    }
+    p->hidden = p->comm - p->exposed;
+    p->step = p->compute + p->adam + (isnan(p->exposed) ? 0.0 : p->exposed);
+}
+
+static inline RunPlan plan_reckon(const PlanFacts *f) {
+    const PlanMachine *m = &f->machine;
+    double n = f->shape.workers, D = plan_known((double)f->tokens);
+    RunPlan p;
+    memset(&p, 0, sizeof p);
+    p.flops = gpt2_flops_per_token(&f->c, f->T);
+    p.flops_done = plan_flops_done(&f->c, f->T, f->shape.recompute);
+    plan_reckon_memory(&p, f);
+    plan_reckon_step(&p, f);
+    p.steps = ceil(D / (double)f->batch_tokens);
+    p.seconds = D / (double)f->batch_tokens * p.step;
+    p.device_hours = p.seconds * n / 3600.0;
+    p.cost = m->price >= 0.0 ? p.device_hours * m->price : NAN;
+    p.rule_seconds = plan_rule_seconds((double)gpt2_n_params(&f->c), D, n, plan_known(m->speed),
+                                       f->shape.recompute);
+    p.kaplan = f->target_loss > 0.0 ? plan_kaplan_batch(f->target_loss) : NAN;
+    p.zhang = plan_zhang_batch(D);
+    p.measured = plan_known(f->noise_scale);
+    return p;
+}
+
+// ---- for a person ----
+
+// Three digits, and no exponent: 0.0123, 12.3, 1230.
+static inline Shown plan_digits(double x) {
+    Shown shown;
+    snprintf(shown.text, sizeof shown.text, fabs(x) >= 999.5 ? "%.0f" : "%.3g", x);
+    return shown;
+}
+
+// The same, but 1.23k and 1.23M from a thousand on.
+static inline Shown plan_large(double x) { return x < 999.5 ? plan_digits(x) : count_text(x); }
+
+// "1.23 ms", "34 days", "288 years" of 365.25 days.
+static inline Shown plan_time(double seconds) {
+    static const struct { double below, unit; const char *name; } units[] = {
+        { 1e-3, 1e-6, "us" },  { 1.0, 1e-3, "ms" },    { 120.0, 1.0, "s" },
+        { 7200.0, 60.0, "min" },  { 172800.0, 3600.0, "hours" },
+        { 730 * 86400.0, 86400.0, "days" },  { INFINITY, 365.25 * 86400.0, "years" },
+    };
+    Shown shown;
+    int i = 0;
+    while (i < 6 && seconds >= units[i].below) i++;
+    snprintf(shown.text, sizeof shown.text, "%.20s %s", plan_digits(seconds / units[i].unit).text,
+             units[i].name);
+    return shown;
+}
+
+// "854 MFLOP"
+static inline Shown plan_flop(double flop) {
+    const char *const units[] = { "FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP" };
+    Shown shown;
+    int u = 0;
+    for (; u < 4 && flop >= 999.5; u++) flop /= 1000.0;
+    snprintf(shown.text, sizeof shown.text, "%.20s %s", plan_digits(flop).text, units[u]);
+    return shown;
+}
+
+// "1.23 GB", or another unit.
+static inline Shown plan_size(double bytes) {
+    const char *const units[] = { "bytes", "kB", "MB", "GB", "TB", "PB" };
+    Shown shown;
+    int u = 0;
+    for (; u < 5 && bytes >= 999.5; u++) bytes /= 1000.0;
+    snprintf(shown.text, sizeof shown.text, "%.20s %s", plan_digits(bytes).text, units[u]);
+    return shown;
+}
+
+static inline void plan_show_machine(FILE *out, const PlanFacts *f) {
+    const PlanMachine *m = &f->machine;
+    const char *each = m->count > 1 ? " each" : "";
+    if (plan_is_here(m) && m->count == 1) fprintf(out, "machine   this one");
+    else if (plan_is_here(m)) fprintf(out, "machine   %d workers as on this one", m->count);
+    else fprintf(out, "machine   %d x %s", m->count, m->name);
+    if (m->gpu && m->peak > 0.0)
+        fprintf(out, ": %s GB, %s TFLOP/s dense in 16 bits by the data sheet",
+                plan_digits(1e-9 * (m->memory + PLAN_GPU_RESERVE)).text,
+                plan_digits(1e-12 * m->peak).text);
+    fprintf(out, "\n          %s/s reached%s", plan_flop(m->speed).text, each);
+    if (m->speed_from == SPEED_MEASURED)
+        fprintf(out, ": measured on whole steps of a block of this width");
+    if (m->speed_from == SPEED_ASSUMED)
+        fprintf(out, ": ASSUMED, %.0f%% of the %speak; give @TFLOPS", 100.0 * PLAN_UTILISATION,
+                m->gpu ? "" : "measured ");
+    if (m->speed_from == SPEED_GIVEN && m->peak > 0.0)
+        fprintf(out, ", as given: %.0f%% of the peak", 100.0 * m->speed / m->peak);
+    fprintf(out, "\n");
+    if (m->gpu && !m->bf16)
+        fprintf(out, "          no bf16 there: train_gpt2cu needs PRECISION=fp32, and is slower\n");
+}
+
+// What would fit where this does not, a way a line.
+static inline void plan_show_advice(FILE *out, const PlanFacts *f, const RunPlan *p) {
+    const char *way = "          would fit: ";
+    double room = f->machine.memory;
+    PlanShape s = f->shape;
+    bool found = p->largest > 0, may_recompute = f->may_recompute && !s.recompute;
+    if (p->largest > 0) fprintf(out, "%s--micro-batch %d\n", way, p->largest);
+    s.recompute = true;
+    int B = may_recompute ? plan_largest_micro_batch(f, s, room) : 0, fewest = 0;
+    if (B >= s.micro_batch) fprintf(out, "%s--recompute block\n", way);
+    else if (B > p->largest) fprintf(out, "%s--recompute block --micro-batch %d\n", way, B);
+    found = found || B > 0;
+    for (int stage = 1; stage < 4 && f->outer_every == 0; stage++) {
+        fewest = plan_fewest_workers(f, f->shape, stage, room);
+        if (fewest == 0) continue;
+        fprintf(out, "%s--zero %d with %d workers\n", way, stage, fewest);
+        found = true;
+    }
+    if (!found) s.micro_batch = 1;
+    s.recompute = f->shape.recompute || may_recompute;
+    int all = f->outer_every == 0 && (may_recompute || !found)
+            ? plan_fewest_workers(f, s, 3, room) : 0;
+    if (all > 0 && (fewest == 0 || all < fewest))
+        fprintf(out, "%s--zero 3%s%s with %d workers\n", way,
+                may_recompute ? " --recompute block" : "", found ? "" : " --micro-batch 1", all);
+    if (all == 0 && !found)
+        fprintf(out, "          nothing here makes it fit: a smaller model or --seq-len may\n");
+}
+
+// The total at each ZeRO stage, beside what the ZeRO paper counts: 16 bytes a parameter.
+static inline void plan_show_stages(FILE *out, const PlanFacts *f, const RunPlan *p, double unit) {
+    const struct { const char *name; const double *bytes; } rows[] = {
+        { "in all", p->bytes_zero }, { "textbook", p->textbook },
+    };
+    int stages = f->shape.workers > 1 && f->outer_every == 0 ? 4 : 1;
+    if (stages > 1) fprintf(out, "          ZeRO stage    0        1        2        3\n");
+    for (int row = stages > 1 ? 0 : 1; row < 2; row++) {
+        fprintf(out, "          %-8s", rows[row].name);
+        for (int i = 0; i < stages; i++)
+            fprintf(out, "%7s%s", plan_digits(rows[row].bytes[i] / unit).text,
+                    i + 1 < stages ? "  " : "");
+        fprintf(out, "%s\n", row == 1 ? "  (16 bytes a parameter)" : "");
+    }
+}
+
+static inline void plan_show_memory(FILE *out, const PlanFacts *f, const RunPlan *p) {
+    const PlanBytes *b = &p->bytes;
+    const struct { const char *name; double bytes; } rows[] = {
+        { "parameters", b->params }, { "gradients", b->grads },
+        { f->outer_every ? "optimizer: AdamW's moments, DiLoCo's common step"
+                         : "optimizer: AdamW's moments", b->moments },
+        { "activations", b->activations }, { "logits, a chunk at a time", b->logits },
+        { "buckets and messages between workers", b->passing }, { "the rest", b->rest },
+    };
+    double total = plan_total(b), room = f->machine.memory;
+    double unit = total >= 0.9995e9 ? 1e9 : 1e6;
+    const char *name = unit == 1e9 ? "GB" : "MB", *where = f->machine.gpu ? "" : ", free here";
+    fprintf(out, "memory    of a worker in %s: %s%s, ZeRO %d%s\n", name, f->precision,
+            f->count == plan_gpu_bytes ? " by train_gpt2cu" : "",
+            f->shape.workers > 1 ? f->shape.zero : 0,
+            f->shape.recompute ? ", blocks recomputed" : "");
+    for (int i = 0; i < 7; i++)
+        if (rows[i].bytes >= 0.005 * unit)
+            fprintf(out, "%14.2f  %s\n", rows[i].bytes / unit, rows[i].name);
+    fprintf(out, "%14.2f  in all", total / unit);
+    if (room > 0.0 && p->fits)
+        fprintf(out, ": fits in %s%s; so would --micro-batch %d\n", plan_size(room).text, where,
+                p->largest);
+    else if (room > 0.0)
+        fprintf(out, ": does NOT fit in %s%s\n", plan_size(room).text, where);
+    else
+        fprintf(out, "\n");
+    if (room > 0.0 && !p->fits) plan_show_advice(out, f, p);
+    plan_show_stages(out, f, p, unit);
+}
+
+static inline void plan_show_time(FILE *out, const PlanFacts *f, const RunPlan *p) {
+    const PlanMachine *m = &f->machine;
+    fprintf(out, "time      %s a token: 6 x %s weights in products + 12 L C T\n",
+            plan_flop(p->flops).text,
+            count_text(12.0*f->c.C*f->c.C*f->c.L + (double)f->c.C*f->c.V).text);
+    if (f->shape.recompute)
+        fprintf(out, "          %s with the blocks' forward pass done twice\n",
+                plan_flop(p->flops_done).text);
+    fprintf(out, "          %s an update: %s computing", plan_time(p->step).text,
+            plan_time(p->compute).text);
+    if (p->adam > 0.0) fprintf(out, ", %s AdamW", plan_time(p->adam).text);
+    if (p->exposed > 0.0) fprintf(out, ", %s network", plan_time(p->exposed).text);
+    fprintf(out, "\n          %s tokens/s\n", count_text((double)f->batch_tokens / p->step).text);
+    if (f->tokens <= 0) return;
+    fprintf(out, "          %s tokens: %s updates, %s; %s by %dND/(nX)\n",
+            count_text((double)f->tokens).text, count_text(p->steps).text,
+            plan_time(p->seconds).text, plan_time(p->rule_seconds).text,
+            f->shape.recompute ? 8 : 6);
+    if (m->count == 1 && m->price < 0.0) return;
+    fprintf(out, "          %s device-hours", plan_large(p->device_hours).text);
+    if (m->price >= 0.0)
+        fprintf(out, ", which cost %s at %g each", plan_large(p->cost).text, m->price);
+    fprintf(out, "\n");
+}
+
+static inline void plan_show_traffic(FILE *out, const PlanFacts *f, const RunPlan *p) {
+    const PlanMachine *m = &f->machine;
+    if (f->shape.workers == 1) return;
+    fprintf(out, "traffic   %s sent by a worker an update", plan_size(p->traffic).text);
+    if (m->link > 0.0) {
+        fprintf(out, ": %s at %s/s", plan_time(p->comm).text, plan_size(m->link).text);
+        if (m->latency > 0.0) fprintf(out, " + %s", plan_time(m->latency).text);
+        fprintf(out, "\n          %s hide behind computing, %s do not: %.1f%% of the update",
+                plan_time(p->hidden).text, plan_time(p->exposed).text,
+                100.0 * p->exposed / p->step);
+    }
+    fprintf(out, "\n");
+    if (m->link > 0.0 && p->micro_batches > 1.0 && f->outer_every == 0)
+        fprintf(out, "          with 1 micro-batch an update, not %.0f, it would be %.1f%%\n",
+                p->micro_batches, 100.0 * p->exposed_alone
+                                / (p->compute / p->micro_batches + p->adam + p->exposed_alone));
+    fprintf(out, "          tensor parallel instead: %s", plan_size(p->tensor_traffic).text);
+    if (m->link > 0.0)
+        fprintf(out, ", %s, none of it hidden", plan_time(p->tensor_traffic / m->link).text);
+    fprintf(out, "\n");
+}
+
+static inline void plan_show_workers(FILE *out, const PlanFacts *f, const RunPlan *p) {
+    const struct { double batch; const char *source; } laws[] = {
+        { p->measured, "measured, at the end of --out's log" },
+        { p->kaplan, "estimate by Kaplan 2020, --target-loss" },
+        { p->zhang, "estimate by Zhang 2024, --tokens" },
+    };
+    double one = (double)f->shape.micro_batch * f->T;
+    if (isnan(p->measured) && isnan(p->kaplan) && isnan(p->zhang)) return;
+    fprintf(out, "workers   of use: 1 to 3 times B_crit / the micro-batch's %s tokens\n",
+            count_text(one).text);
+    for (int i = 0; i < 3; i++) {
+        double n = laws[i].batch / one;
+        if (isnan(n)) continue;
+        fprintf(out, "          %s to %s for %s tokens: %s\n", n < 1.0 ? "1" : count_text(n).text,
+                3.0*n < 1.0 ? "1" : count_text(3.0*n).text, count_text(laws[i].batch).text,
+                laws[i].source);
+    }
+}
+
+// Which facts the question lacks, and what they would tell.
+static inline void plan_show_missing(FILE *out, const PlanFacts *f) {
+    const PlanMachine *m = &f->machine;
+    const char *head = "missing  ";
+    const struct { bool missing; const char *what; } facts[] = {
+        { m->memory <= 0.0, "the memory of this machine: whether it fits" },
+        { m->link <= 0.0 && f->shape.workers > 1,
+          "LINK of --plan-gpu NAME,COUNT,LINK: how long the network takes" },
+        { f->tokens <= 0, "--tokens N: how many days, and what they cost" },
+        { m->price < 0.0 && f->tokens > 0 && m->gpu,
+          "PRICE of --plan-gpu NAME,COUNT,LINK,PRICE: the cost" },
+        { f->target_loss <= 0.0, "--target-loss X: how many workers are of use (Kaplan)" },
+    };
+    for (int i = 0; i < 5; i++) {
+        if (!facts[i].missing) continue;
+        fprintf(out, "%s %s\n", head, facts[i].what);
+        head = "         ";
+    }
+}
+
+// The plan as text, at most 80 columns wide.
+static inline void plan_show(FILE *out, const PlanFacts *f, const RunPlan *p) {
+    const Config *c = &f->c;
+    fprintf(out, "model     %d layers, %d heads, %d channels, vocabulary %d: %s parameters\n",
+            c->L, c->NH, c->C, c->V, count_text((double)gpt2_n_params(c)).text);
+    fprintf(out, "batch     %lld tokens an update: ", (long long)f->batch_tokens);
+    if (f->shape.workers > 1) fprintf(out, "%d workers x ", f->shape.workers);
+    fprintf(out, "%.0f x %d sequences of %d\n", p->micro_batches, f->shape.micro_batch, f->T);
+    plan_show_machine(out, f);
+    plan_show_memory(out, f, p);
+    plan_show_time(out, f, p);
+    plan_show_traffic(out, f, p);
+    plan_show_workers(out, f, p);
+    plan_show_missing(out, f);
+}
+
+// ---- for a program ----
+
+static inline void plan_log_memory(Log *log, const PlanFacts *f, const RunPlan *p) {
+    const PlanBytes *b = &p->bytes;
+    bool known = f->machine.memory > 0.0;
+    char key[32];
+    log_int(log, "bytes_params", (int64_t)b->params);
+    log_int(log, "bytes_grads", (int64_t)b->grads);
+    log_int(log, "bytes_moments", (int64_t)b->moments);
+    log_int(log, "bytes_passing", (int64_t)b->passing);
+    log_int(log, "bytes_activations", (int64_t)b->activations);
+    log_int(log, "bytes_logits", (int64_t)b->logits);
+    log_int(log, "bytes_rest", (int64_t)b->rest);
+    log_int(log, "bytes_total", (int64_t)plan_total(b));
+    for (int stage = 0; stage < 4; stage++) {
+        snprintf(key, sizeof key, "bytes_zero_%d", stage);
+        log_num(log, key, p->bytes_zero[stage]);
+        snprintf(key, sizeof key, "textbook_bytes_%d", stage);
+        log_num(log, key, p->textbook[stage]);
+    }
+    log_num(log, "bytes_memory", plan_known(f->machine.memory));
+    log_raw(log, "fits", !known ? "null" : p->fits ? "true" : "false");
+    log_num(log, "fits_micro_batch", known ? p->largest : NAN);
+}
+
+static inline void plan_log_time(Log *log, const PlanFacts *f, const RunPlan *p) {
+    static const char *const from[] = { "unknown", "given", "assumed", "measured" };
+    const PlanMachine *m = &f->machine;
+    double one = (double)f->shape.micro_batch * f->T;
+    log_num(log, "peak_flops", plan_known(m->peak));
+    log_num(log, "speed_flops", plan_known(m->speed));
+    log_text(log, "speed_from", from[m->speed_from]);
+    log_num(log, "link_bytes_per_s", plan_known(m->link));
+    log_num(log, "flops_per_token", p->flops);
+    log_num(log, "flops_per_token_done", p->flops_done);
+    log_num(log, "seconds_per_step", p->step);
+    log_num(log, "seconds_compute", p->compute);
+    log_num(log, "seconds_optimizer", p->adam);
+    log_num(log, "seconds_comm", p->comm);
+    log_num(log, "seconds_exposed", p->exposed);
+    log_num(log, "tokens", plan_known((double)f->tokens));
+    log_num(log, "steps", p->steps);
+    log_num(log, "days", p->seconds / 86400.0);
+    log_num(log, "days_rule", p->rule_seconds / 86400.0);
+    log_num(log, "device_hours", p->device_hours);
+    log_num(log, "cost", p->cost);
+    log_num(log, "traffic_bytes", p->traffic);
+    log_num(log, "traffic_tensor_bytes", p->tensor_traffic);
+    log_num(log, "b_crit_kaplan", p->kaplan);
+    log_num(log, "b_crit_zhang", p->zhang);
+    log_num(log, "b_crit_measured", p->measured);
+    log_num(log, "workers_kaplan", p->kaplan / one);
+    log_num(log, "workers_zhang", p->zhang / one);
+    log_num(log, "workers_measured", p->measured / one);
+}
+
+// The event "plan": all the numbers, in the units of this file; what is not known is null.
+static inline bool plan_log(Log *log, const PlanFacts *f, const RunPlan *p, Error *err) {
+    const Config *c = &f->c;
+    log_begin(log, "plan");
+    log_int(log, "parameters", (int64_t)gpt2_n_params(c));
+    log_int(log, "layers", c->L);
+    log_int(log, "heads", c->NH);
+    log_int(log, "channels", c->C);
+    log_int(log, "vocab", c->V);
+    log_int(log, "positions", c->P);
+    log_int(log, "T", f->T);
+    log_int(log, "micro_batch", f->shape.micro_batch);
+    log_int(log, "batch_tokens", f->batch_tokens);
+    log_num(log, "micro_batches", p->micro_batches);
+    log_int(log, "workers", f->shape.workers);
+    log_int(log, "zero", f->shape.zero);
+    log_bool(log, "recompute", f->shape.recompute);
+    log_text(log, "precision", f->precision);
+    log_text(log, "machine", f->machine.name);
+    plan_log_memory(log, f, p);
+    plan_log_time(log, f, p);
+    return log_end(log, err);
+}
+
+// ---- the facts that flags hold ----
+
+// The last noise_scale, in tokens, of the log in a run's directory; 0 where there is none.
+static inline double plan_noise_scale(const char *out) {
+    char path[5000], *line = NULL;
+    const char *key = "\"noise_scale\":";
+    size_t capacity = 0;
+    double last = 0.0, number;
+    snprintf(path, sizeof path, "%s/log.jsonl", out ? out : "");
+    FILE *f = out ? fopen(path, "r") : NULL;
+    while (f && getline(&line, &capacity, f) > 0) {
+        char *at = strstr(line, key);
+        if (at && sscanf(at + strlen(key), "%lf", &number) == 1 && number > 0.0) last = number;
+    }
+    free(line);
+    if (f) fclose(f);
+    return last;
+}
+
+// Prints the plan, and with `log_path` not NULL appends it there.
+static inline bool plan_print(FILE *out, const char *log_path, const PlanFacts *f, Error *err) {
+    Log log;
+    if (!plan_check(f, err)) return false;
+    RunPlan p = plan_reckon(f);
+    plan_show(out, f, &p);
+    if (!log_path) return true;
+    return log_open(&log, log_path, LOG_APPEND, err) && plan_log(&log, f, &p, err)
+        && log_close(&log, err);
+}

@@ -1,0 +1,191 @@
+#!/usr/bin/env bash
+# The trainer's batch: what --noise-scale measures, beside gradients measured one at a time; how a
+# schedule grows the batch, and that a run goes on in the middle of one; what is refused, and warned of.
+# TRAIN, TRAIN_MPI and PREPARE name other binaries.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+build=${BUILD:-build}
+train=${TRAIN:-./train_gpt2} mpi_train=${TRAIN_MPI:-$build/train_gpt2-mpi} prepare=${PREPARE:-./prepare}
+dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
+trap 'rm -rf "$dir"' EXIT
+export OMP_WAIT_POLICY=passive OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1
+failed=0 why=
+
+end() {                                     # end NAME: prints the verdict on the test
+    if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
+    why=
+}
+note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
+same() { [ "$2" = "$3" ] || note "$1: '$2', not '$3'"; }
+
+"$prepare" tales --out "$dir/tales" --tokens 60000 > "$dir/stdout" || exit 1
+model="--data $dir/tales --layers 2 --heads 2 --channels 16 --seq-len 16 --eval-every 0 --eval-tokens 64
+       --threads 1"
+
+run() {                                     # run NAME ARGS...: a run that ends well, logged as NAME
+    local name=$1
+    shift
+    "$train" $model --log "$dir/$name" "$@" > "$dir/stdout" 2> "$dir/stderr" \
+        || note "$name: $(cat "$dir/stderr")"
+}
+ranks() {                                   # ranks N NAME ARGS...
+    local n=$1 name=$2
+    shift 2
+    mpirun -n "$n" "$mpi_train" $model --log "$dir/$name" "$@" > "$dir/stdout" 2> "$dir/stderr" \
+        < /dev/null || note "$name: $(cat "$dir/stderr")"
+}
+field() {                                   # field KEY NAME: of each update, one a line
+    sed -n "s/^{\"event\":\"step\".*\"$1\":\([^,}]*\).*/\1/p" "$dir/$2"
+}
+# near WHAT A B TOLERANCE: two columns of numbers, relative to the larger of each row
+near() {
+    local worst
+    worst=$(paste -d' ' <(echo "$2") <(echo "$3") | awk '
+        NF != 2 || $1 == "null" || $2 == "null" { bad = 1 }
+        { a = $1 < 0 ? -$1 : $1; b = $2 < 0 ? -$2 : $2; d = $1 - $2; if (d < 0) d = -d
+          m = a > b ? a : b; if (m > 0 && d / m > worst) worst = d / m }
+        END { print bad || NR == 0 ? "missing" : worst + 0 }')
+    [ "$worst" != missing ] && awk -v w="$worst" -v t="$4" 'BEGIN { exit !(w <= t) }' \
+        || note "$1: apart by $worst, more than $4"
+}
+
+# ---- the noise scale against gradients of one sequence each ----
+
+# With a rate of almost nothing the parameters stay, so eight updates of one sequence give the eight
+# gradients' norms that an update of all eight, a micro-batch each, is made of.
+run singles --lr 1e-12 --micro-batch 1 --batch-tokens 16 --steps 16
+run eights --lr 1e-12 --micro-batch 1 --batch-tokens 128 --steps 2 --noise-scale
+estimates=$(paste -d' ' <(field grad_norm singles | xargs -n 8) <(field grad_norm eights) | awk '{
+    small = 0; for (i = 1; i <= 8; i++) small += $i * $i / 8
+    big = $9 * $9; m = 16; B = 128
+    printf "%.9g %.9g\n", (B*big - m*small) / (B - m), (small - big) / (1/m - 1/B) }')
+near "G2" "$(field noise_g2 eights)" "$(echo "$estimates" | cut -d' ' -f1)" 1e-5
+near "S" "$(field noise_s eights)" "$(echo "$estimates" | cut -d' ' -f2)" 1e-5
+same "small gradients" "$(field noise_smalls eights | xargs)" "8 8"
+same "their tokens" "$(field noise_small_batch eights | xargs)" "16 16"
+near "the first noise scale" "$(field noise_scale eights | head -n 1)" \
+    "$(echo "$estimates" | awk 'NR == 1 { print $2 / $1 }')" 1e-5
+near "the second" "$(field noise_scale eights | tail -n 1)" "$(echo "$estimates" | awk '
+    { g = 0.98*g + 0.02*$1; s = 0.98*s + 0.02*$2 } END { print s / g }')" 1e-5
+end noise_is_that_of_single_gradients
+
+# ---- the same from micro-batches, from ranks, at each stage of ZeRO ----
+
+batch="--lr 1e-3 --batch-tokens 256 --steps 6 --noise-scale"
+run four --micro-batch 4 $batch
+run four_exact --micro-batch 4 $batch --exact-sum
+near "exact sums" "$(field noise_s four)" "$(field noise_s four_exact)" 1e-5
+run quiet --micro-batch 4 --lr 1e-3 --batch-tokens 256 --steps 6
+near "losses beside those of a run that measures nothing" "$(field loss four)" "$(field loss quiet)" 1e-6
+run sixteen --micro-batch 1 $batch
+if [ -x "$mpi_train" ] && command -v mpirun > /dev/null; then
+    ranks 4 of_ranks --micro-batch 4 $batch
+    ranks 4 of_ranks_sharded --micro-batch 2 $batch --zero 1
+    ranks 2 of_both --micro-batch 4 $batch --zero 2
+    ranks 2 of_three --micro-batch 1 $batch --zero 3
+    ranks 2 of_exact --micro-batch 4 $batch --exact-sum
+    for name in of_ranks of_ranks_sharded of_both of_exact; do
+        near "$name, S" "$(field noise_s four)" "$(field noise_s $name)" 1e-4
+        near "$name, the scale" "$(field noise_scale four)" "$(field noise_scale $name)" 1e-3
+    done
+    near "stage 3, S" "$(field noise_s sixteen)" "$(field noise_s of_three)" 1e-4
+    ranks 4 loud --micro-batch 4 --lr 1e-3 --batch-tokens 256 --steps 6
+    same "losses of ranks that measure" "$(field loss of_ranks)" "$(field loss loud)"
+    end noise_is_the_same_however_a_batch_is_cut
+else
+    echo "skip noise_is_the_same_however_a_batch_is_cut: MPI"
+fi
+
+# ---- schedules ----
+
+# The batches a linear ramp must have, with everything counted in tokens.
+run linear --micro-batch 2 --lr 1e-3 --batch-tokens 512 --batch-schedule linear:64,4000 --tokens 6000 \
+    --lr-schedule constant --batch-lr sqrt
+expected=$(awk 'BEGIN { for (t = 0; t < 6000; t += b) {
+    b = t < 4000 ? int((64 + 448*t/4000) / 32 + 0.5) * 32 : 512; print b } }')
+same "linear batches" "$(field batch_tokens linear | xargs)" "$(echo "$expected" | xargs)"
+near "their rates" "$(field lr linear)" "$(echo "$expected" | awk '{ printf "%.9g\n", 1e-3 * sqrt($1 / 512) }')" 1e-6
+same "tokens seen" "$(field tokens linear | tail -n 1)" "$(echo "$expected" | awk '{ n += $1 } END { print n }')"
+run stages --micro-batch 2 --lr 1e-3 --batch-tokens 64 --batch-schedule stages:200=128,1000=256 --steps 12
+same "stages" "$(field batch_tokens stages | xargs)" "64 64 64 64 128 128 128 128 128 128 256 256"
+# --steps are that many updates of the ramp: the cosine ends with them.
+near "where the rate ends" "$(field lr stages | tail -n 1)" 1e-4 1e-6
+grep -q "128 from 200 tokens on, 256 from 1.00k" "$dir/stdout" || note "the schedule is not shown"
+run adaptive --micro-batch 2 --lr 3e-3 --batch-schedule adaptive:0.5,64,2048 --tokens 40000
+field batch_tokens adaptive | awk 'NR > 1 && $1 < last { exit 1 } { last = $1 }' || note "a batch shrank"
+expected=$(paste -d' ' <(field batch_tokens adaptive) <(field noise_s adaptive) <(field grad_norm adaptive) \
+    | awk 'NR == 1 { b = $1 } { print b; w = $2 / (0.25 * $3 * $3); u = int(w / 32); if (u * 32 < w) u++
+           if (u * 32 > b) b = u * 32; if (b > 2048) b = 2048 }')
+same "adaptive batches" "$(field batch_tokens adaptive | xargs)" "$(echo "$expected" | xargs)"
+[ "$(field batch_tokens adaptive | tail -n 1)" -gt 64 ] || note "the adaptive batch never grew"
+end schedules_take_the_batches_they_say
+
+# ---- in the middle of a schedule, a run goes on to the bit ----
+
+goes_on() {                                 # goes_on NAME FLAGS...
+    local name=$1
+    shift
+    run "$name.whole.jsonl" "$@" --steps 40 --out "$dir/$name.whole"
+    run "$name.cut.jsonl" "$@" --steps 17 --out "$dir/$name.cut"
+    [ "$(field batch_tokens "$name.cut.jsonl" | tail -n 1)" -gt 64 ] || note "$name: has not grown yet"
+    "$train" --resume --steps 40 --out "$dir/$name.cut" > "$dir/stdout" 2> "$dir/stderr" \
+        || note "$name: $(cat "$dir/stderr")"
+    for part in model optimizer; do
+        cmp -s "$dir/$name.whole/latest/$part.safetensors" "$dir/$name.cut/latest/$part.safetensors" \
+            || note "$name: other $part"
+    done
+    for key in batch_tokens noise_scale lr; do
+        same "$name: $key" "$(field $key "$name.cut.jsonl" | tail -n 23 | xargs)" \
+            "$(field $key "$name.whole.jsonl" | tail -n 23 | xargs)"
+    done
+}
+constant="--lr-schedule constant --lr 2e-3 --micro-batch 2"
+goes_on adapts $constant --batch-schedule adaptive:0.3,64,1024 --noise-scale --batch-beta2 halflife
+goes_on grows $constant --batch-schedule linear:64,9000 --batch-tokens 512 --batch-beta2 halflife
+end a_schedule_goes_on_to_the_bit
+
+# ---- what is refused, and warned of ----
+
+refused() {                                 # refused WORDS ARGS...: one line, which holds the words
+    local words=$1
+    shift
+    "$train" $model "$@" > "$dir/stdout" 2> "$dir/stderr"
+    same "status of '$*'" $? 1
+    same "lines of '$*'" "$(wc -l < "$dir/stderr" | tr -d ' ')" 1
+    grep -qF -e "$words" "$dir/stderr" || note "'$*' says: $(cat "$dir/stderr")"
+}
+refused "--micro-batch 4 makes more" --noise-scale --micro-batch 8 --steps 1
+refused "begin with 32" --noise-scale --micro-batch 1 --steps 1
+refused "--micro-batch 1 makes more" --micro-batch 2 --batch-schedule adaptive:1,32,64 --lr-schedule constant
+refused "add --tokens N" --micro-batch 1 --batch-schedule adaptive:1,64,128 --steps 5
+refused "'adaptive:1,64': expected adaptive:ETA,MIN,MAX" --batch-schedule adaptive:1,64
+refused "expected constant, linear:N0,TOKENS" --batch-schedule quadratic
+refused "rising TOKENS" --batch-schedule stages:100=64,50=128
+refused "linear grows the batch up to it" --batch-schedule linear:64,1000
+refused "follows a batch that changes" --batch-lr sqrt
+refused "follows a batch that changes" --batch-beta2 halflife
+refused "needs a batch that does not change" --exact-sum --batch-schedule linear:64,1000 --batch-tokens 128
+refused "with --outer-every there is none" --outer-every 5 --noise-scale
+end bad_batches_are_refused
+
+warned() {                                  # warned WORDS ARGS...: nothing, when WORDS is empty
+    local words=$1
+    shift
+    "$train" $model --micro-batch 1 --steps 1 "$@" > "$dir/stdout" 2> "$dir/stderr" || note "'$*' fails"
+    if [ -z "$words" ]; then
+        [ ! -s "$dir/stderr" ] || note "'$*' warns: $(cat "$dir/stderr")"
+    else
+        grep -qF -e "$words" "$dir/stderr" || note "'$*' does not say '$words': $(cat "$dir/stderr")"
+    fi
+}
+warned "16 times less than the recipe's, 1,024, and --lr 0.004 is the same: try --lr 0.001" \
+    --lr 4e-3 --batch-tokens 1024 --batch-tokens=64
+warned "" --lr 4e-3 --batch-tokens 1024 --batch-tokens 64 --lr 1e-3
+warned "" --lr 4e-3 --batch-tokens 1024 --batch-tokens 256
+warned "" --lr 4e-3 --batch-tokens 64
+run large.jsonl --micro-batch 1 --batch-tokens 1024 --steps 1 --out "$dir/large"
+"$train" --resume --out "$dir/large" --steps 2 --batch-tokens 64 > "$dir/stdout" 2> "$dir/stderr"
+grep -q "16 times less than the recipe's" "$dir/stderr" || note "no warning on resuming with less"
+end a_shrunk_batch_is_warned_of
+exit $failed

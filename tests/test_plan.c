@@ -1,0 +1,372 @@
+// The formulas of dev/lib/plan.h against the papers that they are from, and the plan that is made
+// of them: what fits, what hides, what is missing. tests/test_plan.sh compares with real runs.
+#include "../dev/lib/plan.h"
+#include "test.h"
+
+static bool near(double a, double b, double tolerance) {
+    return fabs(a - b) <= tolerance * fabs(b);
+}
+#define NEAR(a, b, tolerance) \
+    CHECK_MSG(near((a), (b), (tolerance)), "%s is %.9g, not %.9g", #a, (double)(a), (double)(b))
+
+// What the published GPT-3 is, as Narayanan et al. count it: 175 billion, V = 51200.
+static const Config gpt3 = { 96, 96, 12288, 51200, 2048 };
+static const double YEAR = 365.25 * 86400.0, DAY = 86400.0;
+
+static PlanFacts facts_of(const char *model, const char *machine) {
+    PlanFacts f;
+    Error err;
+    memset(&f, 0, sizeof f);
+    f.c.V = 50257;
+    f.c.P = f.T = 1024;
+    if (!gpt2_preset(&f.c, model, &err) || !plan_machine_parse(&f.machine, machine, &err))
+        die("%s", err.text);
+    f.shape.micro_batch = 16;
+    f.shape.workers = f.machine.count;
+    f.batch_tokens = 16LL * f.T * f.machine.count;
+    f.precision = "bf16";
+    f.grad_bytes = 4;
+    f.param_bytes = 2;
+    f.may_recompute = true;
+    f.count = plan_gpu_bytes;
+    return f;
+}
+
+// ---- published numbers ----
+
+// Parameters of the four GPT-2s; 854 MFLOP a token of the smallest at T=1024, counted by hand:
+// 6 (12 L C^2 + C V) + 12 L C T.
+TEST(gpt2s_have_their_sizes) {
+    const struct { const char *name; double params, flops; } models[] = {
+        { "d12", 124439808, 6.0*(12*12*768.0*768 + 768.0*50257) + 12.0*12*768*1024 },
+        { "d24", 354823168, 6.0*(12*24*1024.0*1024 + 1024.0*50257) + 12.0*24*1024*1024 },
+        { "d36", 774030080, 6.0*(12*36*1280.0*1280 + 1280.0*50257) + 12.0*36*1280*1024 },
+        { "d48", 1557611200, 6.0*(12*48*1600.0*1600 + 1600.0*50257) + 12.0*48*1600*1024 },
+    };
+    for (int i = 0; i < 4; i++) {
+        PlanFacts f = facts_of(models[i].name, "h100,1");
+        RunPlan p = plan_reckon(&f);
+        CHECK((double)gpt2_n_params(&f.c) == models[i].params);
+        NEAR(p.flops, models[i].flops, 1e-12);
+        CHECK(p.flops_done == p.flops);
+        if (i == 0) NEAR(p.flops, 854e6, 1e-3);
+    }
+}
+
+// 288 years on one V100, 34 days on 1,024 A100s (Narayanan et al. 2021, sections 1 and 5.1), by
+// their equation 4 with their round 175 billion. Nothing but the facts goes in.
+TEST(rule_of_thumb_is_the_published_one) {
+    double years = plan_rule_seconds(175e9, 300e9, 1, 46.2e12, true) / YEAR;
+    double days = plan_rule_seconds(175e9, 300e9, 1024, 140e12, true) / DAY;
+    CHECK_MSG(fabs(years - 288) < 0.5, "%.2f years", years);
+    CHECK_MSG(fabs(days - 34) < 0.5, "%.2f days", days);
+    NEAR(plan_rule_seconds(1e9, 20e9, 4, 1e14, false), 6.0*1e9*20e9 / 4e14, 1e-12);
+}
+
+// Their equation 3, written as it is printed, for a batch of 1536 sequences.
+TEST(flops_with_recompute_are_equation_3) {
+    double B = 1536, s = 2048, l = 96, h = 12288, V = 51200;
+    double F = 96*B*s*l*h*h * (1 + s/(6*h) + V/(16*l*h));
+    NEAR(plan_flops_done(&gpt3, 2048, true) * B * s, F, 1e-12);
+    // That is 8/6 of the whole but for the classifier, which is not done again.
+    double plain = plan_flops_done(&gpt3, 2048, false);
+    CHECK(plan_flops_done(&gpt3, 2048, true) < plain * 8 / 6);
+    NEAR(plan_flops_done(&gpt3, 2048, true), plain * 8 / 6, 3e-3);
+    NEAR((double)gpt2_n_params(&gpt3), 175e9, 3e-3);
+}
+
+// The ZeRO paper: figure 1 (7.5 billion on 64) and table 1 (7.5B, 128B and 1T), in GB as printed.
+TEST(zero_paper_table) {
+    static const double workers[] = { 1, 4, 16, 64, 256, 1024 };
+    static const struct { double params, gb[6][3]; } table[] = {
+        { 7.5e9, { { 120, 120, 120 }, { 52.5, 41.3, 30 }, { 35.6, 21.6, 7.5 },
+                   { 31.4, 16.6, 1.88 }, { 30.4, 15.4, 0.47 }, { 30.1, 15.1, 0.12 } } },
+        { 128e9, { { 2048, 2048, 2048 }, { 896, 704, 512 }, { 608, 368, 128 },
+                   { 536, 284, 32 }, { 518, 263, 8 }, { 513, 257, 2 } } },
+        { 1e12, { { 16000, 16000, 16000 }, { 7000, 5500, 4000 }, { 4750, 2875, 1000 },
+                  { 4187, 2218, 250 }, { 4046, 2054, 62.5 }, { 4011, 2013, 15.6 } } },
+    };
+    for (int m = 0; m < 3; m++)
+        for (int n = 0; n < 6; n++)
+            for (int stage = 1; stage < 4; stage++) {
+                double gb = 1e-9 * plan_textbook_bytes(table[m].params, workers[n], stage);
+                double printed = table[m].gb[n][stage - 1];
+                double last = printed < 2 ? 0.0051 : printed < 100 ? 0.051 : 1.0;  // digit
+                CHECK_MSG(fabs(gb - printed) < last,
+                          "%g parameters, %g workers, stage %d: %.3f GB, printed %.3f",
+                          table[m].params, workers[n], stage, gb, printed);
+            }
+    CHECK(plan_textbook_bytes(7.5e9, 64, 0) == 120e9);
+}
+
+// 124M in bf16 over 8: 1.1 ms at 450 GB/s, 35 at 12.5, 349 at 1.25, by 2 (n-1)/n.
+TEST(ring_seconds) {
+    double bytes = 2.0 * 7/8 * 124439808 * 2;
+    NEAR(plan_ring_seconds(bytes, 450e9, 0, 8, 2), 0.97e-3, 5e-3);
+    NEAR(plan_ring_seconds(bytes, 12.5e9, 0, 8, 2), 34.8e-3, 5e-3);
+    NEAR(plan_ring_seconds(bytes, 1.25e9, 0, 8, 2), 348e-3, 5e-3);
+    NEAR(plan_ring_seconds(0, 1e9, 5e-6, 8, 2), 2 * 7 * 5e-6, 1e-12);
+}
+
+// 0.70M tokens at 3.28 nats; 10 billion tokens: 1,738 sequences of 512.
+TEST(critical_batch_sizes) {
+    NEAR(plan_kaplan_batch(3.28), 0.70e6, 5e-3);
+    NEAR(plan_kaplan_batch(1.0), 2e8, 1e-12);
+    CHECK(plan_kaplan_batch(3.0) > plan_kaplan_batch(3.28));       // it grows as the loss falls
+    NEAR(plan_zhang_batch(1e6), 22.91 * 512, 1e-12);
+    NEAR(plan_zhang_batch(10e9) / 512, 1738, 1e-3);
+}
+
+// Megatron's: for one layer of one micro-batch, 8 b s h (t-1)/t numbers.
+TEST(tensor_parallel_numbers) {
+    Config one = { 1, 96, 12288, 51200, 2048 };
+    NEAR(plan_tensor_numbers(&one, 4 * 2048.0, 8), 8.0*4*2048*12288 * 7/8, 1e-12);
+    CHECK(plan_tensor_numbers(&one, 2048, 1) == 0.0);
+}
+
+// ---- the machine ----
+
+TEST(machines_are_read) {
+    PlanMachine m;
+    Error err;
+    CHECK(plan_machine_parse(&m, "h100,8,450GB/s,2.5", &err));
+    CHECK(m.count == 8 && m.link == 450e9 && m.latency == 0 && m.price == 2.5 && m.gpu);
+    CHECK(m.peak == 989e12 && m.speed == 0.4 * 989e12 && m.speed_from == SPEED_ASSUMED);
+    CHECK(m.memory == 79e9);
+    CHECK(plan_machine_parse(&m, "v100@46.2,1", &err));
+    CHECK(near(m.speed, 46.2e12, 1e-12) && m.speed_from == SPEED_GIVEN && !m.bf16 && m.price < 0);
+    CHECK(plan_machine_parse(&m, "a100,16,100Gb/s+5us", &err));
+    CHECK(near(m.link, 12.5e9, 1e-12) && near(m.latency, 5e-6, 1e-12));
+    CHECK(plan_machine_parse(&m, "l4,1,,0.8", &err) && m.link == 0 && m.price == 0.8);
+    CHECK(plan_machine_parse(&m, "mine@12,3", &err) && m.memory == 0 && m.peak == 0 && m.gpu);
+    CHECK(plan_machine_parse(&m, "here,2", &err) && !m.gpu && m.speed_from == SPEED_UNKNOWN);
+}
+
+TEST(wrong_machines_say_what_is_missing) {
+    const struct { const char *text, *says; } wrong[] = {
+        { "h100", "how many?" }, { "h100,", "no number of devices" },
+        { "h100,0", "no number of devices" }, { "h100,2.5", "no number of devices" },
+        { "h100,-1", "no number of devices" }, { "h100,1e9", "no number of devices" },
+        { "x99,8", "x99@100,8 for 100 TFLOP/s" }, { "x99,8", "v100, t4, a10, a100" },
+        { "h100@,8", "no speed" }, { "h100@-3,8", "no speed" }, { "h100@0,8", "no speed" },
+        { "h100@nan,8", "no speed" }, { ",8", "NAME" }, { "", "NAME" }, { "@40,8", "NAME" },
+        { "h100,8,450", "GB/s" }, { "h100,8,GB/s", "GB/s" }, { "h100,8,-1GB/s", "GB/s" },
+        { "h100,8,450GB/sec", "GB/s" }, { "h100,8,450GB/s+5", "GB/s" },
+        { "h100,8,450GB/s+us", "GB/s" }, { "h100,8,450GB/s+5usx", "GB/s" },
+        { "h100,8,450GB/s,cheap", "price" }, { "h100,8,450GB/s,-2", "price" },
+        { "h100,8,450GB/s,", "price" }, { "h100,8,450GB/s,2,3", "more than" },
+        { "anamethatistoolongforanygpuatall@1,8", "NAME" },
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        PlanMachine m;
+        Error err = { "" };
+        CHECK_MSG(!plan_machine_parse(&m, wrong[i].text, &err), "'%s' is taken", wrong[i].text);
+        CHECK_MSG(strstr(err.text, wrong[i].says) && !strchr(err.text, '\n'),
+                  "'%s' says: %s", wrong[i].text, err.text);
+    }
+}
+
+// ---- memory ----
+
+// A worker keeps 2+4 bytes of parameters, 4 of gradients and 8 of moments: the textbook's 16, and
+// two more because gradients are fp32.
+TEST(gpu_bytes_are_18_a_parameter) {
+    PlanFacts f = facts_of("d12", "h100,8");
+    Config padded = f.c;
+    padded.V = 50304;
+    double psi = (double)gpt2_n_params(&padded), n = 8;
+    static const double kept[4][3] = { { 6, 4, 8 }, { 2, 4, 0 }, { 2, 0, 0 }, { 0, 0, 0 } };
+    static const double shared[4][3] = { { 0, 0, 0 }, { 4, 0, 8 }, { 4, 4, 8 }, { 6, 4, 8 } };
+    for (int stage = 0; stage < 4; stage++) {
+        f.shape.zero = stage;
+        PlanBytes b = plan_gpu_bytes(&f, &f.shape);
+        NEAR(b.params, psi * (kept[stage][0] + shared[stage][0] / n), 1e-12);
+        NEAR(b.grads, psi * (kept[stage][1] + shared[stage][1] / n), 1e-12);
+        NEAR(b.moments, psi * (kept[stage][2] + shared[stage][2] / n), 1e-12);
+        CHECK(stage < 2 ? b.passing == 96 << 20 : b.passing > 96 << 20);
+    }
+}
+
+// What is said to fit does, and one more does not, whatever is asked for.
+TEST(what_fits_is_the_most_that_does) {
+    static const char *const models[] = { "d12", "d36", "d48" };
+    for (int i = 0; i < 3; i++)
+        for (int recompute = 0; recompute < 2; recompute++) {
+            PlanFacts f = facts_of(models[i], "a100,8");
+            PlanShape s = f.shape;
+            s.recompute = recompute;
+            int B = plan_largest_micro_batch(&f, s, f.machine.memory);
+            CHECK(B > 0);
+            s.micro_batch = B;
+            CHECK(plan_bytes_of(&f, s) <= f.machine.memory);
+            for (s.micro_batch = B + 1; s.micro_batch <= 2*B + 8; s.micro_batch++)
+                if (plan_bytes_of(&f, s) <= f.machine.memory) break;
+            CHECK_MSG(s.micro_batch > 2*B + 8, "%s: %d fits, too", models[i], s.micro_batch);
+        }
+    PlanFacts f = facts_of("d48", "4090,1");
+    for (int stage = 1; stage < 4; stage++) {
+        PlanShape s = f.shape;
+        s.micro_batch = 1;
+        int n = plan_fewest_workers(&f, s, stage, f.machine.memory);
+        s.zero = stage;
+        s.workers = n;
+        CHECK(n >= 2 && plan_bytes_of(&f, s) <= f.machine.memory);
+        s.workers = n - 1;
+        CHECK(plan_bytes_of(&f, s) > f.machine.memory || n == 2);
+    }
+    f.shape.micro_batch = 1;
+    CHECK(plan_largest_micro_batch(&f, f.shape, 1e9) == 0);
+    CHECK(plan_fewest_workers(&f, f.shape, 3, 1e6) == 0);
+}
+
+// ---- time ----
+
+// One worker: FLOP over speed, and the whole run from it.
+TEST(time_of_one_worker) {
+    PlanFacts f = facts_of("d12", "a100@150,1,,2");
+    f.tokens = 10000000000;
+    RunPlan p = plan_reckon(&f);
+    double step = p.flops * 16 * 1024 / 150e12;
+    NEAR(p.step, step, 1e-12);
+    NEAR(p.compute, step, 1e-12);
+    CHECK(p.exposed == 0 && p.comm == 0 && p.traffic == 0 && p.steps == ceil(1e10 / 16384));
+    NEAR(p.seconds, p.flops * 1e10 / 150e12, 1e-12);
+    NEAR(p.device_hours, p.seconds / 3600, 1e-12);
+    NEAR(p.cost, 2 * p.device_hours, 1e-12);
+    NEAR(p.rule_seconds, 6.0 * 124439808 * 1e10 / 150e12, 1e-12);
+}
+
+// Eight workers, four micro-batches: gradients travel once an update, so that the share of what
+// does not hide is four times smaller than of an update of one.
+TEST(accumulation_divides_the_exposed_share) {
+    PlanFacts f = facts_of("d12", "h100@400,8,1GB/s");
+    RunPlan one = plan_reckon(&f);
+    f.batch_tokens *= 4;
+    RunPlan four = plan_reckon(&f);
+    CHECK(four.micro_batches == 4 && one.micro_batches == 1);
+    NEAR(four.compute, 4 * one.compute, 1e-12);
+    NEAR(four.exposed, one.exposed, 1e-12);
+    NEAR(four.exposed_alone, one.exposed, 1e-12);
+    NEAR(four.comm, 2.0*7/8 * 4*124439808 / 1e9, 1e-12);
+    NEAR(four.comm, four.hidden + four.exposed, 1e-12);
+    // The way back of one micro-batch, two thirds of its time, is all that hides a slow network.
+    NEAR(one.hidden, one.compute * 2 / 3, 1e-12);
+}
+
+// A fast network hides but for the embeddings, which are complete last.
+TEST(embeddings_do_not_hide) {
+    PlanFacts f = facts_of("d12", "h100@400,8,450GB/s");
+    RunPlan p = plan_reckon(&f);
+    double late = (50257.0 + 1024) * 768 / 124439808;
+    NEAR(p.exposed, late * p.comm, 1e-12);
+    f.in_turn = true;
+    p = plan_reckon(&f);
+    NEAR(p.exposed, p.comm, 1e-12);
+}
+
+// What the README's table says that a rank sends; A micro-batches.
+TEST(traffic_of_the_stages) {
+    PlanFacts f = facts_of("d12", "h100,8");
+    double psi = 124439808, share = 7.0 / 8, block = (double)gpt2_block_size(&f.c), grads, params;
+    for (int A = 1; A < 4; A++)
+        for (int stage = 0; stage < 4; stage++) {
+            f.shape.zero = stage;
+            plan_traffic(&grads, &params, &f, A);
+            NEAR(grads, share * 4*psi * (stage == 0 ? 2 : stage == 1 ? 1 : A), 1e-12);
+            if (stage == 0) CHECK(params == 0);
+            if (stage == 1 || stage == 2) NEAR(params, share * 2*psi, 1e-12);
+            if (stage == 3) CHECK(params < share * 2 * 2*A*psi);
+            if (stage == 3) CHECK(params > share * 2 * 2*A*(psi - 39e6 - 4*block));
+        }
+    f.shape.zero = 0;
+    f.outer_every = 20;
+    plan_traffic(&grads, &params, &f, 1);
+    NEAR(grads, share * 4 * 2*psi / 20, 1e-12);
+    CHECK(params == 0);
+}
+
+// ---- what is not known ----
+
+TEST(unknown_facts_stay_unknown) {
+    PlanFacts f = facts_of("d12", "mine@100,8");
+    RunPlan p = plan_reckon(&f);
+    CHECK(isnan(p.seconds) && isnan(p.cost) && isnan(p.kaplan) && isnan(p.zhang));
+    CHECK(isnan(p.comm) && isnan(p.exposed) && p.traffic > 0 && isfinite(p.step));
+    f.tokens = 1000000000;
+    p = plan_reckon(&f);
+    CHECK(isfinite(p.seconds) && isfinite(p.device_hours) && isnan(p.cost) && isfinite(p.zhang));
+}
+
+static char *shown(const PlanFacts *f) {
+    char *text = NULL;
+    size_t n;
+    FILE *out = open_memstream(&text, &n);
+    RunPlan p = plan_reckon(f);
+    plan_show(out, f, &p);
+    fclose(out);
+    return text;
+}
+
+// Nothing that a person reads is "nan", and what is missing is named; no line is wider than 80.
+TEST(plans_are_readable) {
+    static const char *const machines[] = {
+        "h100,8,450GB/s+5us,2.5", "v100@46.2,1", "mine@100,8", "4090,2", "l4,1,,0.8",
+        "b200@900,100000,100Gb/s",
+    };
+    static const char *const models[] = { "d4", "d12", "d48" };
+    for (int i = 0; i < 6; i++)
+        for (int k = 0; k < 3 * 2 * 2; k++) {
+            PlanFacts f = facts_of(models[k % 3], machines[i]);
+            f.tokens = k / 3 % 2 ? 300000000000 : 0;
+            f.target_loss = k / 3 % 2 ? 3.28 : 0;
+            f.shape.zero = k / 6 * 3;
+            f.noise_scale = k == 0 ? 31000 : 0;
+            f.batch_tokens *= 2;
+            f.shape.recompute = k % 2;
+            f.machine.adam_seconds = k % 4 == 1 ? 5e-10 : 0;
+            char *text = shown(&f);
+            CHECK_MSG(!strstr(text, "nan") && !strstr(text, "inf"), "%s", text);
+            CHECK(!strstr(text, "--tokens N") == (f.tokens > 0));
+            CHECK(!strstr(text, "LINK of") == (f.machine.link > 0 || f.machine.count == 1));
+            CHECK(!strstr(text, "fits in") || f.machine.memory > 0);
+            int lines = 0;
+            for (const char *line = text; *line; line += strcspn(line, "\n") + 1, lines++)
+                CHECK_MSG(strcspn(line, "\n") <= 80, "%.*s", (int)strcspn(line, "\n"), line);
+            CHECK_MSG(lines <= 35, "%d lines", lines);
+            free(text);
+        }
+}
+
+TEST(units) {
+    CHECK(strcmp(plan_time(288.06 * YEAR).text, "288 years") == 0);
+    CHECK(strcmp(plan_time(33.9 * DAY).text, "33.9 days") == 0);
+    CHECK(strcmp(plan_time(0.00234).text, "2.34 ms") == 0);
+    CHECK(strcmp(plan_time(99.96).text, "100 s") == 0);
+    CHECK(strcmp(plan_size(1387e9).text, "1.39 TB") == 0);
+    CHECK(strcmp(plan_size(497.8e6).text, "498 MB") == 0);
+    CHECK(strcmp(plan_flop(854.4e6).text, "854 MFLOP") == 0);
+    CHECK(strcmp(plan_large(2257397).text, "2.26M") == 0);
+    CHECK(strcmp(plan_digits(1234.4).text, "1234") == 0);
+}
+
+int main(void) {
+    RUN(gpt2s_have_their_sizes);
+    RUN(rule_of_thumb_is_the_published_one);
+    RUN(flops_with_recompute_are_equation_3);
+    RUN(zero_paper_table);
+    RUN(ring_seconds);
+    RUN(critical_batch_sizes);
+    RUN(tensor_parallel_numbers);
+    RUN(machines_are_read);
+    RUN(wrong_machines_say_what_is_missing);
+    RUN(gpu_bytes_are_18_a_parameter);
+    RUN(what_fits_is_the_most_that_does);
+    RUN(time_of_one_worker);
+    RUN(accumulation_divides_the_exposed_share);
+    RUN(embeddings_do_not_hide);
+    RUN(traffic_of_the_stages);
+    RUN(unknown_facts_stay_unknown);
+    RUN(plans_are_readable);
+    RUN(units);
+    return test_end();
+}

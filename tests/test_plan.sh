@@ -1,0 +1,264 @@
+#!/usr/bin/env bash
+# --plan against the facts, and against what real runs allocate and send. TRAIN, PREPARE, TRAIN_MPI
+# and TRAIN_GPU name other binaries.
+build=${BUILD:-build}
+train=${TRAIN:-./train_gpt2} prepare=${PREPARE:-./prepare}
+mpi_train=${TRAIN_MPI:-$build/train_gpt2-mpi} gpu_train=${TRAIN_GPU:-./train_gpt2cu-emulated}
+for name in train prepare mpi_train gpu_train; do
+    case ${!name} in /*) ;; *) declare "$name=$PWD/${!name}" ;; esac
+done
+dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
+trap 'rm -rf "$dir"' EXIT
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
+export OMPI_MCA_mpi_yield_when_idle=1 OMP_WAIT_POLICY=passive
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE PMI_RANK PMI_SIZE OMPI_COMM_WORLD_RANK
+failed=0
+
+# ---- tools ----
+
+end() {                                     # end NAME: prints the verdict on the test
+    if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
+    why=
+}
+skip() { echo "skip $1: $2"; why=; }
+note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
+same() { [ "$2" = "$3" ] || note "$1: '$2', not '$3'"; }
+has() { grep -qF -e "$2" "$1" || note "$(basename "$1") lacks '$2': $(head -c 300 "$1")"; }
+near() {                                    # near WHAT A B TOLERANCE: relative
+    awk -v a="$2" -v b="$3" -v t="$4" 'BEGIN { d = a - b; if (d < 0) d = -d
+        exit !(a != "" && b != "" && a != "null" && d <= t * (b < 0 ? -b : b)) }' ||
+        note "$1: $2, not $3"
+}
+# plan ARGS...: a plan that is made without a word on stderr; its text and its line of the log.
+plan() {
+    rm -f "$dir/plan.jsonl"
+    "${planner:-$train}" --plan "$@" --log "$dir/plan.jsonl" > "$dir/plan" 2> "$dir/stderr" ||
+        note "'--plan $*' fails: $(head -n 1 "$dir/stderr")"
+    [ ! -s "$dir/stderr" ] || note "'--plan $*' complains: $(head -n 1 "$dir/stderr")"
+    odd=$(grep -m 1 -e nan -e inf "$dir/plan") && note "'--plan $*' prints $odd"
+}
+of() { logged plan "$1" "$dir/plan.jsonl"; }
+logged() { sed -n "s/^{\"event\":\"$1\".*\"$2\":\"*\([^,}\"]*\).*/\1/p" "$3"; }
+
+data=$dir/tales
+"$prepare" tales --out "$data" --tokens 20000 --seed 5 > "$dir/stdout" || exit 1
+gpt3=(--layers 96 --heads 96 --channels 12288 --seq-len 2048 --micro-batch 1 --tokens 300e9)
+tiny=(--data "$data" --layers 4 --heads 4 --channels 64 --seq-len 32 --micro-batch 2 --threads 1
+      --eval-tokens 64)
+
+# ---- from facts alone ----
+
+# 175 billion parameters are 174.6 here, so 288 years are 287.4 by the paper's rule.
+plan "${gpt3[@]}" --recompute block --plan-gpu v100@46.2,1
+same parameters "$(of parameters)" $((12*96*12288**2 + 13*96*12288 + (50257 + 2048 + 2) * 12288))
+near "years on one V100" "$(awk -v d="$(of days_rule)" 'BEGIN { print d / 365.25 }')" 288 0.003
+near "by all FLOP" "$(of days)" "$(awk 'BEGIN { l = 96; h = 12288; s = 2048; V = 50257
+    printf "%.9g", 300e9 * 96*l*h*h * (1 + s/(6*h) + V/(16*l*h)) / 46.2e12 / 86400 }')" 1e-8
+same "whether it fits" "$(of fits)" false
+plan "${gpt3[@]}" --recompute block --plan-gpu a100@140,1024
+near "days on 1,024 A100s" "$(of days_rule)" 34 0.0065
+has "$dir/plan" "33.8 days by 8ND/(nX)"
+near "without recompute" "$(plan "${gpt3[@]}" --plan-gpu a100@140,1024; of days_rule)" 25.4 0.003
+end plan_reproduces_narayanan
+
+for model in "d12 124439808 12 768" "d24 354823168 24 1024" "d36 774030080 36 1280" \
+             "d48 1557611200 48 1600"; do
+    read -r name parameters L C <<< "$model"
+    plan --init $name --seq-len 1024 --plan-gpu h100,1
+    same "parameters of $name" "$(of parameters)" "$parameters"
+    near "FLOP of $name" "$(of flops_per_token)" $((6*(12*L*C*C + C*50257) + 12*L*C*1024)) 1e-8
+    [ $name = d12 ] && near "FLOP of GPT-2 124M" "$(of flops_per_token)" 854e6 6e-4
+    near "16 bytes a parameter" "$(of textbook_bytes_0)" "$((16 * parameters))" 1e-8
+done
+plan --init d48 --seq-len 1024 --plan-gpu h100,64
+for stage in "0 16" "1 4+12/64" "2 2+14/64" "3 16/64"; do
+    near "the textbook's stage $stage" "$(of textbook_bytes_${stage% *})" \
+        "$(awk "BEGIN { printf \"%.0f\", 1557611200 * (${stage#* }) }")" 1e-8
+done
+end plan_of_the_gpt2s
+
+mkdir "$dir/empty"
+(cd "$dir/empty" && "$train" --plan --init d12 --plan-gpu h100,8 > "$dir/plan" 2> "$dir/stderr") ||
+    note "a plan without data fails: $(cat "$dir/stderr")"
+has "$dir/plan" "vocabulary 50257"
+has "$dir/plan" "missing   LINK of"
+has "$dir/plan" "--tokens N: how many days"
+same "what it writes" "$(ls -A "$dir/empty")" ""
+plan "${tiny[@]}" --plan-gpu h100,8
+same "vocabulary of the data" "$(of vocab)" 257
+plan --tokenizer "$data/tokenizer.json" --plan-gpu h100,8
+same "vocabulary of the tokenizer" "$(of vocab)" 257
+end plan_needs_no_data
+
+# A finished run stays as it is; its noise scale is read.
+mkdir "$dir/run"
+printf '%s\n' '{"event":"step","noise_scale":null}' '{"event":"step","noise_scale":31000.5}' \
+    '{"event":"step","noise_scale":null}' '{"event":"end"}' > "$dir/run/log.jsonl"
+before=$(cksum "$dir/run/log.jsonl")
+plan "${tiny[@]}" --out "$dir/run" --plan-gpu h100,8
+same "the noise scale" "$(of b_crit_measured)" 31000.5
+near "workers" "$(of workers_measured)" "$(awk 'BEGIN { print 31000.5 / 64 }')" 1e-5
+same "the run's log" "$(cksum "$dir/run/log.jsonl")" "$before"
+same "the run's files" "$(ls -A "$dir/run")" log.jsonl
+end plan_leaves_a_run_alone
+
+refused() {                                 # refused WORDS ARGS...
+    words=$1; shift
+    "$train" "$@" > "$dir/stdout" 2> "$dir/stderr" && note "'$*' is taken"
+    same "lines of '$*'" "$(wc -l < "$dir/stderr" | tr -d ' ')" 1
+    has "$dir/stderr" "$words"
+    [ ! -s "$dir/stdout" ] || note "'$*' prints before it refuses"
+}
+refused "add --plan" --plan-gpu h100,8 --data "$data"
+refused "how many? Write h100,8" --plan --plan-gpu h100
+refused "x100@100,8 for 100 TFLOP/s" --plan --plan-gpu x100,8
+refused "12.5GB/s+5us" --plan --plan-gpu h100,8,450
+refused "leave --resume out" --plan --resume --out "$dir/run"
+refused "leave --generate out" --plan --generate hello
+refused "the nearest is 8192" --plan --seq-len 256 --batch-tokens 9000 --plan-gpu h100,4
+refused "only the GPU's trainer" --plan --recompute block
+refused "TB for activations" --plan --layers 1000 --heads 1 --channels 65536 --micro-batch 65536 \
+    --seq-len 1000000 --plan-gpu h100,1
+end plan_refuses_in_one_line
+
+# The totals at all stages are those of plans of each.
+plan "${tiny[@]}" --plan-gpu here@1,3
+totals=$(for stage in 0 1 2 3; do of bytes_zero_$stage; done | xargs printf '%.0f ')
+for stage in 0 1 2 3; do
+    plan "${tiny[@]}" --zero $stage --plan-gpu here@1,3
+    total=$(cut -d ' ' -f $((stage + 1)) <<< "$totals")
+    same "in all at stage $stage" "$(of bytes_total)" "$total"
+done
+same "different totals" "$(tr ' ' '\n' <<< "$totals" | grep . | sort -u | wc -l | tr -d ' ')" 4
+end plan_of_all_stages
+
+# ---- against real runs of one rank ----
+
+# counted ARGS...: what the plan counts is what the run's log says, to the byte.
+counted() {
+    for class in params grads moments passing; do
+        same "bytes_$class of '$*'" "$(of bytes_$class)" "$(logged start bytes_$class "$dir/log")"
+    done
+}
+for flags in "" "--noise-scale --batch-tokens 256" "--exact-sum --batch-tokens 512" \
+             "--outer-every 5" "--micro-batch 4 --zero 3"; do
+    plan "${tiny[@]}" $flags --plan-gpu here@1,1
+    "$train" "${tiny[@]}" $flags --steps 1 --log "$dir/log" > "$dir/stdout" || note "a run fails"
+    counted $flags
+done
+end plan_counts_what_one_rank_keeps
+
+# The time of whole steps, from about a second's measurement. Machines that run tests are busy with
+# other things; what is off by more than that is a mistake in the units.
+model=(--data "$data" --layers 4 --heads 4 --channels 128 --seq-len 64 --micro-batch 12 --threads 1
+       --eval-tokens 64)
+plan "${model[@]}"
+same "where the speed is from" "$(of speed_from)" measured
+"$train" "${model[@]}" --steps 20 --log "$dir/log" > "$dir/stdout" || note "a run fails"
+real=$(logged step seconds "$dir/log" | sort -g | sed -n 5p)
+near "log of seconds a step" "$(awk -v a="$(of seconds_per_step)" -v b="$real" \
+    'BEGIN { print 1 + log(a / b) }')" 1 0.9
+end plan_measures_the_speed
+
+# peak ARGS...: the peak of each rank's resident memory, as `wait` has it from the system.
+cat > "$dir/peak.py" << 'PYTHON'
+import os, sys
+pid = os.fork()
+if pid == 0:
+    os.execv(sys.argv[2], sys.argv[2:])
+status, usage = os.wait4(pid, 0)[1:]
+with open(sys.argv[1], "a") as f:
+    print(usage.ru_maxrss * 1024, file=f)
+sys.exit(status != 0)
+PYTHON
+large=(--data "$data" --layers 6 --heads 8 --channels 512 --seq-len 64 --micro-batch 20 --threads 1
+       --eval-tokens 64 --steps 0)
+peak_is_planned() {                         # peak_is_planned RANKS ARGS...
+    ranks=$1; shift
+    rm -f "$dir/peak"
+    plan "${large[@]}" "$@" --plan-gpu here@1,$ranks
+    launch=() program=$train
+    [ "$ranks" = 1 ] || launch=(mpirun -n $ranks) program=$mpi_train
+    "${launch[@]}" python3 "$dir/peak.py" "$dir/peak" "$program" "${large[@]}" "$@" \
+        > "$dir/stdout" 2> "$dir/stderr" < /dev/null || note "'$*' fails: $(cat "$dir/stderr")"
+    same "ranks of '$*'" "$(wc -l < "$dir/peak" | tr -d ' ')" $ranks
+    while read -r bytes; do
+        near "peak memory of $ranks ranks, '$*'" "$(of bytes_total)" "$bytes" 0.05
+    done < "$dir/peak"
+}
+if [ -r /proc/self/status ] && command -v python3 > /dev/null; then
+    peak_is_planned 1 --noise-scale --batch-tokens 2560
+    end plan_is_the_peak_of_memory
+else
+    skip plan_is_the_peak_of_memory "needs python3, and Linux"
+fi
+
+# ---- of two ranks ----
+
+mpi_tests="plan_counts_what_each_rank_keeps_and_sends plan_is_the_peak_of_two_ranks
+    plan_of_ranks_that_are_there"
+if ! command -v mpirun > /dev/null || [ ! -x "$mpi_train" ]; then
+    for name in $mpi_tests; do skip $name "needs MPI"; done
+else
+    for flags in "" "--zero 1" "--zero 2" "--zero 3" "--comm-dtype bf16" "--exact-sum" \
+                 "--outer-every 1"; do
+        planner=$train plan "${tiny[@]}" $flags --batch-tokens 256 --plan-gpu here@1,2
+        mpirun -n 2 "$mpi_train" "${tiny[@]}" $flags --batch-tokens 256 --steps 3 --log "$dir/log" \
+            > "$dir/stdout" 2> "$dir/stderr" < /dev/null || note "'$flags': $(cat "$dir/stderr")"
+        case $flags in
+            *exact*) ;;                     # its numbers of ranks and levels are checked below
+            *) counted $flags ;;
+        esac
+        near "sent with '$flags'" "$(of traffic_bytes)" \
+            "$(logged step bytes_sent "$dir/log" | sed -n 3p)" 0.01
+    done
+    end plan_counts_what_each_rank_keeps_and_sends
+
+    if [ -r /proc/self/status ] && command -v python3 > /dev/null; then
+        peak_is_planned 2
+        peak_is_planned 2 --zero 3
+        end plan_is_the_peak_of_two_ranks
+    else
+        skip plan_is_the_peak_of_two_ranks "needs python3, and Linux"
+    fi
+
+    mpirun -n 2 "$mpi_train" --plan "${tiny[@]}" > "$dir/plan" 2>&1 < /dev/null || note "it fails"
+    same "batches that two ranks print" "$(grep -c '2 workers x 1 x 2 sequences' "$dir/plan")" 1
+    end plan_of_ranks_that_are_there
+fi
+
+# ---- against the GPU's trainer, which counts its own memory ----
+
+if [ ! -x "$gpu_train" ]; then
+    skip plan_of_a_gpu_is_the_gpu_trainers "needs train_gpt2cu-emulated"
+else
+    while read -r flags; do
+        plan $flags
+        cp "$dir/plan.jsonl" "$dir/formula.jsonl"
+        planner=$gpu_train plan $flags
+        for class in params grads moments passing activations logits total; do
+            near "bytes_$class of '$flags'" "$(logged plan bytes_$class "$dir/formula.jsonl")" \
+                "$(of bytes_$class)" 0.005
+        done
+        for key in seconds_per_step days_rule traffic_bytes seconds_exposed flops_per_token_done; do
+            same "$key of '$flags'" "$(logged plan $key "$dir/formula.jsonl")" "$(of $key)"
+        done
+    done << 'END'
+--init d12 --seq-len 1024 --micro-batch 16 --plan-gpu h100,1
+--init d12 --seq-len 1024 --micro-batch 16 --zero 1 --plan-gpu h100,8,450GB/s --tokens 10e9
+--init d24 --seq-len 1024 --micro-batch 4 --batch-tokens 131072 --zero 2 --plan-gpu a100,16,100Gb/s
+--init d48 --seq-len 1024 --micro-batch 8 --zero 3 --recompute block --plan-gpu a100,3
+--init d4 --outer-every 20 --plan-gpu l4,2
+END
+    # And what it counts is what it allocates.
+    run=("${tiny[@]}" --steps 1)
+    planner=$gpu_train plan "${tiny[@]}" --plan-gpu here@1,1
+    "$gpu_train" "${run[@]}" --log "$dir/log" > "$dir/stdout" || note "the GPU's trainer fails"
+    counted "the GPU's trainer"
+    whole=$(sed -n 's/^memory *\([0-9.]*\) MB on the GPU.*/\1e6/p' "$dir/stdout")
+    near "the GPU's memory" "$(($(of bytes_total) - (48 << 20)))" "$whole" 0.011   # 0.1 MB of 4.6
+    end plan_of_a_gpu_is_the_gpu_trainers
+fi
+
+exit $failed
