@@ -1,0 +1,240 @@
+"""The models of the laboratory: what
+
+    T(B, n) = S(B) * t_step(B, n)
+    S(B) = S_min (1 + B_crit/B)    E(B) = S*B = E_min (1 + B/B_crit)
+
+is made of. B tokens an update, S updates and E tokens to a target loss, n workers (McCandlish et
+al. 2018, arXiv 1812.06162, section 2.3). Plain Python, no library.
+"""
+import math
+import random
+from collections import namedtuple
+
+# One batch of a sweep. updates: of every seed at the best learning rate, None: never there.
+# edge: that learning rate is the lowest or the highest that was tried.
+Point = namedtuple("Point", "batch lr updates median edge")
+
+# reason: why there is no fit, else None. low, high: where B_crit lies with about 90% confidence.
+Knee = namedtuple("Knee", "s_min b_crit rms low high reason")
+
+NO_FIT = (math.nan,) * 5
+
+
+def median(values):
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+# ---------------------------------------------------------------- updates against batch
+
+def best_rate(batch, tried):
+    """The point of one batch. tried: {learning rate: [updates to the target of each seed, None if
+    it was not reached]}. The best rate has the smallest median; a run that never arrives counts
+    as endless. None when no rate arrives with most of its seeds."""
+    middle = {lr: median([math.inf if n is None else n for n in updates])
+              for lr, updates in tried.items()}
+    lr = min(sorted(middle), key=lambda rate: middle[rate])
+    if math.isinf(middle[lr]):
+        return None
+    return Point(batch, lr, tried[lr], middle[lr], lr in (min(tried), max(tried)))
+
+
+def edge_side(tried):
+    """Where a grid of learning rates has to grow: -1 downwards, +1 upwards, 0 nowhere."""
+    point = best_rate(0, tried)
+    if point is None or not point.edge:
+        return 0
+    if len(tried) == 1:
+        return 1
+    return -1 if point.lr == min(tried) else 1
+
+
+def predicted_updates(batch, s_min, b_crit):
+    return s_min * (1.0 + b_crit / batch)
+
+
+def predicted_tokens(batch, s_min, b_crit):
+    return s_min * (batch + b_crit)
+
+
+def least_squares(batches, updates):
+    """(S_min, B_crit, rms) with the smallest squares of log S - log S_min - log(1 + B_crit/B).
+    For a given B_crit the best S_min is known, so one number is looked for: first on a grid, then
+    by golden section between the best one's neighbours."""
+    logs = [math.log(s) for s in updates]
+
+    def residuals(log_crit):
+        crit = math.exp(log_crit)
+        rest = [y - math.log1p(crit / b) for b, y in zip(batches, logs)]
+        offset = sum(rest) / len(rest)
+        return offset, [r - offset for r in rest]
+
+    def squares(log_crit):
+        return sum(r * r for r in residuals(log_crit)[1])
+
+    low, high = math.log(min(batches) / 1e3), math.log(max(batches) * 1e3)
+    grid = [low + (high - low) * i / 100 for i in range(101)]
+    best = min(range(101), key=lambda i: squares(grid[i]))
+    at = golden(squares, grid[max(best - 1, 0)], grid[min(best + 1, 100)])
+    offset, rest = residuals(at)
+    return math.exp(offset), math.exp(at), math.sqrt(sum(r * r for r in rest) / len(rest))
+
+
+def golden(function, low, high, rounds=40):
+    """The place of a minimum between low and high, to (high - low) * 0.618^rounds."""
+    ratio = (math.sqrt(5.0) - 1.0) / 2.0
+    left, right = high - ratio * (high - low), low + ratio * (high - low)
+    at_left, at_right = function(left), function(right)
+    for _ in range(rounds):
+        if at_left < at_right:
+            high, right, at_right = right, left, at_left
+            left = high - ratio * (high - low)
+            at_left = function(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + ratio * (high - low)
+            at_right = function(right)
+    return (low + high) / 2.0
+
+
+def knee(points, draws=200):
+    """Fits S_min and B_crit to the points of a sweep, or says why it will not."""
+    reason = objection(points)
+    if reason:
+        return Knee(*NO_FIT, reason)
+    points = sorted(points)
+    batches = [p.batch for p in points]
+    s_min, b_crit, rms = least_squares(batches, [p.median for p in points])
+    if not batches[0] <= b_crit <= batches[-1]:
+        return Knee(*NO_FIT, f"B_crit would be {b_crit:,.0f} tokens, outside of the batches "
+                             f"measured, {batches[0]:,} to {batches[-1]:,}")
+    error = max(seed_error(points, draws), leave_one_out_error(points))
+    return Knee(s_min, b_crit, rms, b_crit * math.exp(-1.645 * error),
+                b_crit * math.exp(1.645 * error), None)
+
+
+def objection(points):
+    """What forbids a fit before one is tried."""
+    edges = [p for p in points if p.edge]
+    if edges:
+        return ("the best learning rate lies on the edge of its grid at " + ", ".join(
+            f"batch {p.batch:,} ({p.lr:.3g})" for p in sorted(edges)))
+    batches = {p.batch for p in points}
+    if len(batches) < len(points):
+        return "a batch is there twice"
+    if len(batches) < 4:
+        return f"{len(batches)} batch sizes reached the target; a fit needs 4"
+    return None
+
+
+def seed_error(points, draws):
+    """Standard deviation of log B_crit when the seeds of each batch are drawn anew from those that
+    were run (bootstrap)."""
+    rng = random.Random(1)
+    batches, found = [p.batch for p in points], []
+    for _ in range(draws):
+        drawn = []
+        for p in points:
+            there = [n for n in p.updates if n is not None]
+            drawn.append(median([rng.choice(there) for _ in p.updates]))
+        found.append(math.log(least_squares(batches, drawn)[1]))
+    return deviation(found)
+
+
+def leave_one_out_error(points):
+    """Standard error of log B_crit from fits without one of the batches each (jackknife): it also
+    sees where the curve is not of the model's shape."""
+    found = []
+    for left_out in points:
+        rest = [p for p in points if p is not left_out]
+        found.append(math.log(least_squares([p.batch for p in rest], [p.median for p in rest])[1]))
+    n = len(found)
+    mean = sum(found) / n
+    return math.sqrt((n - 1) / n * sum((x - mean) ** 2 for x in found))
+
+
+def deviation(values):
+    mean = sum(values) / len(values)
+    return math.sqrt(sum((x - mean) ** 2 for x in values) / max(1, len(values) - 1))
+
+
+# ---------------------------------------------------------------- seconds
+
+def ring_seconds(size, workers, bandwidth, latency=0.0):
+    """All-reduce of `size` bytes in a ring: each worker sends and receives 2(n-1)/n of them, in
+    2(n-1) messages, at `bandwidth` bytes a second and `latency` seconds a message."""
+    if workers <= 1:
+        return 0.0
+    return 2.0 * (workers - 1) / workers * size / bandwidth + 2.0 * (workers - 1) * latency
+
+
+def exposed_seconds(ring, compute, hidden=2.0 / 3.0):
+    """What of the ring is not hidden behind the computing beside it: up to `hidden` of the backward
+    pass, which is two thirds of the computing, can be."""
+    return max(0.0, ring - hidden * compute * 2.0 / 3.0)
+
+
+# A worker's computing: seconds for b tokens are fixed + b * per_token, whatever the batch is.
+Device = namedtuple("Device", "fixed per_token")
+
+# What joins the workers: bytes of a gradient, bytes a second, seconds a message.
+Link = namedtuple("Link", "size bandwidth latency")
+
+
+def fit_device(tokens, seconds):
+    """A straight line through measured (tokens, seconds) of an update, least squares of the
+    relative errors; neither number is negative."""
+    weight = [1.0 / s ** 2 for s in seconds]
+    total = sum(weight)
+    x = sum(w * t for w, t in zip(weight, tokens)) / total
+    y = sum(w * s for w, s in zip(weight, seconds)) / total
+    spread = sum(w * (t - x) ** 2 for w, t in zip(weight, tokens))
+    slope = sum(w * (t - x) * (s - y) for w, t, s in zip(weight, tokens, seconds)) / spread
+    fixed = y - slope * x
+    if fixed < 0.0:
+        fixed = 0.0
+        slope = sum(w * t * s for w, t, s in zip(weight, tokens, seconds)) / sum(
+            w * t * t for w, t in zip(weight, tokens))
+    return Device(fixed, slope)
+
+
+def step_seconds(batch, workers, device, link):
+    """An update of `batch` tokens on so many workers, each with an equal share."""
+    compute = device.fixed + batch / workers * device.per_token
+    ring = ring_seconds(link.size, workers, link.bandwidth, link.latency)
+    return compute + exposed_seconds(ring, compute)
+
+
+def target_seconds(batch, workers, s_min, b_crit, device, link):
+    return predicted_updates(batch, s_min, b_crit) * step_seconds(batch, workers, device, link)
+
+
+def device_hours(seconds, workers):
+    return seconds * workers / 3600.0
+
+
+def useful_workers(b_crit, b_sat):
+    """The range in which more workers stop to pay: one to three times B_crit / b_sat, where b_sat
+    is the smallest share of a worker at which it computes at good speed."""
+    return b_crit / b_sat, 3.0 * b_crit / b_sat
+
+
+def saturated(device, share=0.8):
+    """The smallest number of tokens at which a device reaches `share` of its highest speed."""
+    return device.fixed / device.per_token * share / (1.0 - share)
+
+
+# ---------------------------------------------------------------- memory
+
+def zero_bytes(parameters, workers, stage, mixed=True, accumulate=False):
+    """Bytes a worker keeps for parameters, gradients and Adam's state (Rajbhandari et al. 2020,
+    arXiv 1910.02054). mixed: 2 + 2 + 12 bytes a parameter, the gradient 2 more if it is
+    accumulated in fp32; otherwise all in fp32, 4 + 4 + 8. Stage 1 shares out Adam's state, 2 the
+    gradients too, 3 the parameters too."""
+    weights, gradients, state = 4.0, 4.0, 8.0
+    if mixed:
+        weights, gradients, state = 2.0, 4.0 if accumulate else 2.0, 12.0
+    return parameters * (weights / (workers if stage >= 3 else 1)
+                         + gradients / (workers if stage >= 2 else 1)
+                         + state / (workers if stage >= 1 else 1))

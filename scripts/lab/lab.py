@@ -1,0 +1,673 @@
+"""What the experiments of the laboratory share: arguments, the corpus, runs of a trainer that are
+made once and kept, numbers as CSV, pictures, and a summary that report.py puts on one page.
+
+An experiment reads like this:
+
+    e = lab.Experiment(2, "knee", title="...", question="...", prediction="...")
+    runs = e.run([lab.Job("b64", ["--data", e.corpus(10**6), *e.model(), ...])])
+    e.csv("points", ["batch_tokens", "updates"], [[64, runs["b64"].updates_at(2.5)]])
+    e.figure("knee", draw, alt="...", caption="...")
+    e.say("..."); e.verdict("as predicted", "..."); e.close()
+
+Runs lie in OUT/NN_name/runs: NAME.jsonl is the trainer's log, NAME.txt what it printed, NAME.json
+its command. A run whose command is the same and whose log is complete is not made again.
+"""
+import argparse
+import csv
+import ctypes
+import functools
+import json
+import math
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+MPI_TRAINER = os.path.join("build", "train_gpt2-mpi")
+VERDICTS = ["as predicted", "partly", "failed", "skipped"]
+
+# Okabe and Ito's colours, which the colour-blind can tell apart, without the yellow that is lost
+# on white; markers and line styles tell curves apart in black and white.
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
+MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
+LINES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 1))]
+
+
+def fail(message):
+    sys.exit(f"{os.path.basename(sys.argv[0]) or 'lab'}: {message}")
+
+
+def axes(ax, x, y, title=None):
+    """Labels with units, a faint grid, no frame."""
+    ax.set_xlabel(x)
+    ax.set_ylabel(y)
+    if title:
+        ax.set_title(title, loc="left", fontsize=10.5)
+    ax.grid(True, which="major", color="#dddddd", linewidth=0.6)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def median(values):
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def log_axis(axis, base=10, digits=4):
+    """A logarithmic axis (ax.xaxis or ax.yaxis) with plain numbers: 1 2 5 10, or powers of two."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    getattr(axis.axes, f"set_{axis.axis_name}scale")("log", base=base)
+    axis.set_major_locator(LogLocator(base=base, subs=(1.0, 2.0, 5.0) if base == 10 else (1.0,),
+                                      numticks=30 if base == 10 else 12))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value, digits)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def plain(value, digits=4):
+    """12000 is 12,000; 0.00125 is 0.00125; 2.5e6 is 2.5M."""
+    for size, letter in [(1e9, "G"), (1e6, "M")]:
+        if abs(value) >= size:
+            return f"{value / size:.{digits}g}{letter}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
+
+
+def half_life_beta2(batch, beta2=0.95, at=4096):
+    """AdamW's beta2 for a batch of so many tokens such that the second moment forgets half of
+    itself after as many tokens as with `beta2` and a batch of `at` (Marek et al. 2025)."""
+    return min(beta2 ** (batch / at), 0.999999)
+
+
+def number(value):
+    return (isinstance(value, (int, float)) and not isinstance(value, bool)
+            and math.isfinite(value))
+
+
+# ---------------------------------------------------------------- machine
+
+def processors():
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:                                   # not on macOS
+        return os.cpu_count() or 1
+
+
+@functools.lru_cache(maxsize=None)
+def gpus():
+    """Names that CUDA_VISIBLE_DEVICES takes; empty without a GPU."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES"):
+        return os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+    return [str(i) for i in range(len(output_of("nvidia-smi", "-L").splitlines()))]
+
+
+def output_of(*command):
+    """What a program prints; nothing if there is no such program or it fails."""
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                              check=False, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
+
+
+def machine(trainer="train_gpt2"):
+    """One line on what the runs ran on."""
+    if is_cuda(trainer):
+        names = output_of("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines()
+        return f"{len(names)} x {names[0].strip()}" if names else "a GPU"
+    model = ""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as f:
+            model = next((line.split(":", 1)[1] for line in f if line.startswith("model name")), "")
+    except OSError:
+        model = output_of("sysctl", "-n", "machdep.cpu.brand_string")
+    return f"{processors()} processors, {' '.join(model.split()) or 'a CPU'}"
+
+
+def is_cuda(trainer):
+    return os.path.basename(trainer) == "train_gpt2cu"
+
+
+def has_mpi():
+    """Whether runs on several CPU ranks are possible here."""
+    return os.access(os.path.join(ROOT, MPI_TRAINER), os.X_OK) and bool(shutil.which("mpirun"))
+
+
+# ---------------------------------------------------------------- a run of a trainer
+
+class Job:
+    """A run to be made. --log and --threads are added to the flags.
+
+    ranks     above 1: through scripts/launch.sh
+    cost      relative to the sweep's other jobs: for the progress line, and long ones start first
+    keep      --out OUT/NN_name/runs/NAME, so that checkpoints stay
+    before    names of jobs that must be done first
+    branch    a name: this job resumes a copy of that kept run (implies keep and before)
+    program   in place of the trainer;  env: more environment variables
+    alone     nothing else runs beside it: for what is timed
+    thin      the kept log has at most so many of the steps (run.seconds() still counts all)
+    """
+
+    def __init__(self, name, flags, ranks=1, threads=1, cost=1.0, keep=False, before=(),
+                 branch=None, program=None, env=None, alone=False, thin=None):
+        assert name and all(c.isalnum() or c in "_.-" for c in name), name
+        self.name, self.flags = name, [str(flag) for flag in flags]
+        self.ranks, self.threads, self.cost = ranks, threads, cost
+        self.keep = keep or branch is not None
+        self.before = list(before) + ([branch] if branch else [])
+        self.branch, self.program, self.env = branch, program, dict(env or {})
+        self.alone, self.thin = alone, thin
+
+
+class Run:
+    """What a finished run left: its log, read when it is first asked for."""
+
+    def __init__(self, job, base, record):
+        self.name, self.flags, self.base, self.record = job.name, job.flags, base, record
+        self.dir = base                                      # of a kept run
+        self.wall = record.get("wall", 0.0)                  # seconds, start to end
+        self._events = None
+
+    @property
+    def events(self):
+        if self._events is None:
+            self._events = list(read_log(self.base + ".jsonl"))
+        return self._events
+
+    def of(self, event):
+        return [record for record in self.events if record["event"] == event]
+
+    @property
+    def start(self):
+        return next(iter(self.of("start")), {})
+
+    @property
+    def steps(self):
+        return self.of("step")
+
+    @property
+    def evals(self):
+        return self.of("eval")
+
+    @property
+    def end(self):
+        return next(iter(self.of("end")[-1:]), {})
+
+    @property
+    def diverged(self):
+        """The trainer gave up, or the model it ends with has no finite loss."""
+        return bool(self.record.get("diverged")) or (bool(self.evals) and not number(
+            self.evals[-1].get("val_loss")))
+
+    @property
+    def val(self):
+        return self.evals[-1]["val_loss"] if self.evals and not self.diverged else math.inf
+
+    def tokens_at(self, loss):
+        """Tokens when the validation loss first is so low, between evaluations; None: never."""
+        return self.reached(loss, "tokens")
+
+    def updates_at(self, loss):
+        return self.reached(loss, "step")
+
+    def reached(self, loss, field):
+        """Between two evaluations the loss is taken to be linear in the logarithm of `field`."""
+        last = None
+        for record in self.evals:
+            value = record.get("val_loss")
+            if not number(value):
+                last = None
+                continue
+            if value <= loss:
+                if last is None or last[0] <= 0:
+                    return float(record[field])
+                share = (last[1] - loss) / (last[1] - value)
+                return math.exp(math.log(last[0])
+                                + share * (math.log(record[field]) - math.log(last[0])))
+            last = (record[field], value)
+        return None
+
+    def seconds(self):
+        """Of all updates, without evaluations."""
+        if number(self.record.get("step_seconds")):
+            return self.record["step_seconds"]
+        return sum(step["seconds"] for step in self.steps if number(step.get("seconds")))
+
+    def median(self, field, skip=3):
+        """Of a field of the steps, without the first few; None if none has it."""
+        values = [step[field] for step in self.steps if number(step.get(field))]
+        return median(values[min(skip, len(values) - 1):]) if values else None
+
+
+def read_log(path):
+    """The events of a log. A torn last line, of a run that was killed, is left out."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as f:
+            lines = f.read().split("\n")
+    except OSError:
+        return
+    for line in lines[:-1]:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and "event" in record:
+            yield record
+
+
+def ended(path):
+    """Whether a log's last event says that the run is done."""
+    try:
+        with open(path, "rb") as f:
+            f.seek(max(0, os.path.getsize(path) - 2000))
+            last = f.read().strip().split(b"\n")[-1]
+        record = json.loads(last.decode("utf-8", "replace"))
+        return record["event"] == "end" and record["reason"] == "done"
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
+
+
+def write_json(path, record):
+    """Under another name first: a run that is stopped leaves no half of a file."""
+    with open(path + ".tmp", "w", encoding="utf-8") as f:
+        json.dump(record, f, indent=1)
+        f.write("\n")
+    os.replace(path + ".tmp", path)
+
+
+def thin_log(path, most):
+    """Drops steps from a log until at most so many are left, evenly; returns the seconds of all."""
+    with open(path, encoding="utf-8") as f:
+        lines = f.readlines()
+    at = [i for i, line in enumerate(lines) if line.startswith('{"event":"step"')]
+    seconds = sum(json.loads(lines[i]).get("seconds") or 0.0 for i in at)
+    if len(at) > most:
+        kept = {at[round(j * (len(at) - 1) / max(1, most - 1))] for j in range(most)}
+        dropped = set(at) - kept
+        with open(path + ".tmp", "w", encoding="utf-8") as f:
+            f.writelines(line for i, line in enumerate(lines) if i not in dropped)
+        os.replace(path + ".tmp", path)
+    return seconds
+
+
+def end_with_parent():                                       # Linux: whatever kills this process
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))      # PR_SET_PDEATHSIG
+
+
+# ---------------------------------------------------------------- a sweep
+
+class Sweep:
+    """Runs jobs, as many at a time as there are slots; used by Experiment.run alone."""
+
+    def __init__(self, experiment, jobs, slots):
+        self.e, self.slots = experiment, slots
+        self.waiting = sorted(jobs, key=lambda job: -job.cost)
+        self.undone = {job.name for job in jobs}
+        self.free = list(range(slots))
+        self.running = []                                    # (job, process, its slots, since)
+        self.total = sum(job.cost for job in jobs)
+        self.done_cost, self.done, self.count = 0.0, 0, len(jobs)
+        self.began, self.shown = time.time(), 0.0
+
+    def run(self):
+        try:
+            while self.waiting or self.running:
+                self.start_what_fits()
+                self.collect()
+                self.show()
+                time.sleep(0.02)
+        except BaseException:
+            self.stop()
+            raise
+        self.show(last=True)
+
+    def start_what_fits(self):
+        for job in list(self.waiting):
+            threads = 1 if is_cuda(job.program or self.e.args.trainer) else job.threads
+            need = self.slots if job.alone else min(self.slots, job.ranks * threads)
+            if need > len(self.free):
+                return                                       # in order: a wide job is not starved
+            if any(name in self.undone for name in job.before):
+                continue
+            taken = [self.free.pop(0) for _ in range(need)]
+            self.waiting.remove(job)
+            self.running.append((job, self.e.start(job, taken), taken, time.time()))
+        if self.waiting and not self.running:
+            fail(f"{self.waiting[0].name} waits for {', '.join(self.waiting[0].before)}, in vain")
+
+    def collect(self):
+        for entry in list(self.running):
+            job, process, taken, since = entry
+            if process.poll() is None:
+                continue
+            self.running.remove(entry)
+            self.free = sorted(self.free + taken)
+            self.e.finish(job, process.returncode, time.time() - since)
+            self.undone.discard(job.name)
+            self.done += 1
+            self.done_cost += job.cost
+
+    def stop(self):
+        for _, process, _, _ in self.running:
+            process.terminate()
+        for _, process, _, _ in self.running:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+    def show(self, last=False):
+        now, live = time.time(), sys.stderr.isatty() or bool(os.environ.get("LAB_LIVE"))
+        if not last and now - self.shown < (0.5 if live else 20.0):
+            return
+        if not live and self.shown == 0.0 and not last:
+            self.shown = now
+            return
+        self.shown, spent = now, now - self.began
+        left = spent * (self.total / self.done_cost - 1.0) if self.done_cost else None
+        left = "" if left is None else f", {clock(left)} left"
+        line = (f"{self.e.label}: {self.done}/{self.count} runs"
+                f"{left if not last else ' in ' + clock(spent)}")
+        print(("\r\033[K" if live else "") + line, end="" if live and not last else "\n",
+              file=sys.stderr, flush=True)
+
+
+def clock(seconds):
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+# ---------------------------------------------------------------- an experiment
+
+class Experiment:
+    def __init__(self, number, name, title, question, prediction, arguments=None):
+        self.number, self.name, self.title = number, name, title
+        self.question, self.prediction = question, prediction
+        self.label = f"{number:02d}_{name}"
+        self.began = time.time()
+        self.args = self.read_arguments(arguments)
+        self.dir = os.path.join(self.args.out, self.label)
+        self.said, self.settings, self.figures, self.tables = [], [], [], []
+        self.result, self.noted, self.run_seconds = None, False, 0.0
+        os.makedirs(os.path.join(self.dir, "runs"), exist_ok=True)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+    # -- the command line
+
+    def read_arguments(self, arguments):
+        parser = argparse.ArgumentParser(description=f"{self.title}: {self.question}")
+        size = parser.add_mutually_exclusive_group()
+        size.add_argument("--quick", action="store_const", const="quick", dest="size",
+                          help="minutes; what make lab runs")
+        size.add_argument("--tiny", action="store_const", const="tiny", dest="size",
+                          help="seconds, and no science: for tests")
+        parser.add_argument("--out", metavar="DIR", help="default: lab")
+        parser.add_argument("--jobs", type=int, metavar="N",
+                            help="runs at the same time (default: processors, or GPUs)")
+        parser.add_argument("--trainer", metavar="PATH", help="default: ./train_gpt2")
+        parser.add_argument("--part", metavar="I/N", help="make every N-th run of each sweep only, "
+                            "the I-th part of N machines that share --out, and draw nothing")
+        parser.add_argument("--redraw", action="store_true", help="make no run: draw what is there")
+        if arguments:
+            arguments(parser)
+        args = parser.parse_args()
+        args.size = args.size or "full"
+        here = os.getcwd()
+        os.chdir(ROOT)
+        args.out = inside_root(here, args.out) if args.out else "lab"
+        args.trainer = inside_root(here, args.trainer) if args.trainer else "train_gpt2"
+        self.size, self.part = args.size, read_part(args.part)
+        if args.jobs is None:
+            args.jobs = max(1, len(gpus())) if is_cuda(args.trainer) else processors()
+        if args.jobs < 1:
+            fail(f"--jobs {args.jobs}: is not 1 or more")
+        if not os.access(args.trainer, os.X_OK):
+            fail(f"{args.trainer}: there is no such program; build it with make, or give --trainer")
+        return args
+
+    def pick(self, tiny, quick, full):
+        return {"tiny": tiny, "quick": quick, "full": full}[self.size]
+
+    # -- data and model
+
+    def corpus(self, tokens):
+        """The path of a corpus of tales with at least so many tokens, the same for everybody who
+        asks for as many."""
+        size = 10 ** 6
+        while size < tokens:
+            size *= 2
+        path = os.path.join(self.args.out, "data", f"tales_{size}")
+        if not os.path.exists(os.path.join(path, "tokenizer.json")):
+            made = f"{path}.{os.getpid()}"
+            command = [os.path.join(".", "prepare"), "tales", "--out", made, "--tokens", str(size)]
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            try:
+                done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                      check=False)
+            except OSError:
+                fail("./prepare: there is no such program; build it with make")
+            if done.returncode:
+                fail(f"{shlex.join(command)}: {last_line(done.stdout.decode('utf-8', 'replace'))}")
+            try:
+                os.rename(made, path)
+            except OSError:                                  # another experiment was faster
+                shutil.rmtree(made)
+        return path
+
+    def model(self):
+        """The laboratory's model: 35k parameters, about 180,000 tokens/s on one core."""
+        return ["--layers", "2", "--heads", "2", "--channels", "32", "--seq-len", "32"]
+
+    # -- runs
+
+    def run(self, jobs):
+        """Makes the runs that are not there yet; returns all of them by name."""
+        names = [job.name for job in jobs]
+        assert len(set(names)) == len(names), "two jobs have one name"
+        missing = [job for job in jobs if not self.is_done(job)]
+        mine = [job for i, job in enumerate(jobs)
+                if self.part is None or i % self.part[1] == self.part[0]]
+        todo = [job for job in missing if job in mine]
+        if missing and self.args.redraw:
+            fail(f"--redraw: {len(missing)} of {len(jobs)} runs are not there, "
+                 f"{missing[0].name} for one; run without --redraw first")
+        if todo:
+            try:
+                Sweep(self, todo, self.args.jobs).run()
+            except KeyboardInterrupt:
+                fail("stopped; the same command goes on from here")
+        if self.part is not None and any(not self.is_done(job) for job in jobs):
+            print(f"{self.label}: part {self.args.part} of this sweep is done; when the others "
+                  "are, run again, without --part to draw")
+            sys.exit(0)
+        runs = {job.name: Run(job, self.base(job), self.recorded(job)) for job in jobs}
+        self.run_seconds += sum(run.wall for run in runs.values())
+        return runs
+
+    def base(self, job):
+        return os.path.join(self.dir, "runs", job.name)
+
+    def command(self, job):
+        program = job.program or self.args.trainer
+        front = []
+        if job.ranks > 1:
+            if job.program is None and not is_cuda(program):
+                program = MPI_TRAINER
+            front = [os.path.join("scripts", "launch.sh"), "-n", str(job.ranks)]
+        if os.sep not in program:
+            program = os.path.join(".", program)
+        base = self.base(job)
+        flags = job.flags + ["--threads", str(job.threads), "--log", base + ".jsonl"]
+        if job.keep:
+            flags += ["--out", base]
+        if job.branch and "--resume" not in flags:
+            flags.append("--resume")
+        return front + [program] + flags
+
+    def identity(self, job):
+        """What makes a kept run the one that is asked for."""
+        return {"command": self.command(job), "env": job.env, "branch": job.branch}
+
+    def recorded(self, job):
+        try:
+            with open(self.base(job) + ".json", encoding="utf-8") as f:
+                record = json.load(f)
+            return record if isinstance(record, dict) else {}
+        except (OSError, ValueError):
+            return {}
+
+    def is_done(self, job):
+        record = self.recorded(job)
+        return ({key: record.get(key) for key in self.identity(job)} == self.identity(job)
+                and (record.get("diverged") is True or ended(self.base(job) + ".jsonl")))
+
+    def start(self, job, slots):
+        base = self.base(job)
+        for end in [".json", ".jsonl", ".txt"]:
+            if os.path.exists(base + end):
+                os.remove(base + end)
+        if job.keep and (job.branch or "--resume" not in job.flags) and os.path.isdir(base):
+            shutil.rmtree(base)
+        if job.branch:
+            shutil.copytree(os.path.join(self.dir, "runs", job.branch), base, symlinks=True)
+        env = dict(os.environ, OMP_WAIT_POLICY="passive")
+        if is_cuda(job.program or self.args.trainer):
+            devices = gpus() or ["0"]
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(devices[i % len(devices)] for i in slots)
+        env.update(job.env)
+        with open(base + ".txt", "wb") as out:
+            try:                                             # Ctrl-C is ours to pass on
+                return subprocess.Popen(self.command(job), stdin=subprocess.DEVNULL, stdout=out,
+                                        stderr=subprocess.STDOUT, env=env, start_new_session=True,
+                                        preexec_fn=end_with_parent)
+            except OSError as error:
+                fail(f"{job.name}: {self.command(job)[0]}: {error.strerror}")
+
+    def finish(self, job, status, wall):
+        base = self.base(job)
+        with open(base + ".txt", encoding="utf-8", errors="replace") as f:
+            printed = f.read()
+        record = dict(self.identity(job), wall=round(wall, 3), diverged=False)
+        if status != 0:
+            if "the run has diverged" not in printed:
+                fail(f"{job.name}: {last_line(printed) or f'exit status {status}'}; "
+                     f"all it printed is in {base}.txt")
+            record["diverged"] = True
+        elif not ended(base + ".jsonl"):
+            fail(f"{job.name}: ended before it was done; all it printed is in {base}.txt")
+        if job.thin is not None:
+            record["step_seconds"] = thin_log(base + ".jsonl", job.thin)
+        write_json(base + ".json", record)
+
+    def need_mpi(self):
+        """Ends the experiment, as skipped, where runs on several ranks are not possible."""
+        if is_cuda(self.args.trainer) or has_mpi():
+            return
+        self.verdict("skipped", "needs MPI: make MPI=1 build/train_gpt2-mpi, and mpirun")
+        self.close()
+        sys.exit(0)
+
+    # -- results
+
+    def csv(self, name, header, rows):
+        path = os.path.join(self.dir, f"{name}.csv")
+        with open(path + ".tmp", "w", newline="", encoding="utf-8") as f:
+            writer = csv.writer(f, lineterminator="\n")
+            writer.writerow(header)
+            for row in rows:
+                assert len(row) == len(header), (header, row)
+                writer.writerow([cell(value) for value in row])
+        os.replace(path + ".tmp", path)
+        self.tables.append({"name": name, "file": f"{name}.csv"})
+        return path
+
+    def figure(self, name, draw, alt, caption=""):
+        """draw(plt) returns a Figure; it is kept as PNG and SVG. Without matplotlib: a note."""
+        try:
+            import matplotlib
+        except ImportError:
+            if not self.noted:
+                print(f"{self.label}: no pictures without matplotlib (the numbers are in "
+                      f"{self.dir}/*.csv): apt-get install python3-matplotlib and run with "
+                      "/usr/bin/python3, or pip install matplotlib; then --redraw",
+                      file=sys.stderr)
+            self.noted = True
+            return None
+        matplotlib.use("Agg")                                # no window, no display
+        matplotlib.rcParams.update({"svg.hashsalt": "batchwise", "font.size": 10,
+                                    "legend.frameon": False, "legend.fontsize": 9,
+                                    "axes.titlesize": 10.5, "figure.dpi": 100})
+        import matplotlib.pyplot as plt
+        figure = draw(plt)
+        base = os.path.join(self.dir, name)
+        for kind, metadata in [("png", None), ("svg", {"Date": None})]:
+            figure.savefig(f"{base}.{kind}.tmp", format=kind, dpi=130, metadata=metadata)
+            os.replace(f"{base}.{kind}.tmp", f"{base}.{kind}")
+        plt.close(figure)
+        self.figures.append({"name": name, "png": f"{name}.png", "svg": f"{name}.svg", "alt": alt,
+                             "caption": caption})
+        return base + ".png"
+
+    def say(self, sentence):
+        print(sentence, flush=True)
+        self.said.append(sentence)
+
+    def setting(self, sentence):
+        self.settings.append(sentence)
+
+    def verdict(self, word, why):
+        assert word in VERDICTS, word
+        self.result = {"verdict": word, "why": why}
+        print(f"{self.label}: {word}: {why}", flush=True)
+
+    def close(self):
+        assert self.result, "an experiment ends with a verdict"
+        size = "" if self.size == "full" else f" --{self.size}"
+        script = os.path.relpath(os.path.abspath(sys.argv[0]), ROOT)
+        out = "" if self.args.out == "lab" else f" --out {shlex.quote(self.args.out)}"
+        trainer = "" if self.args.trainer == "train_gpt2" else f" --trainer {self.args.trainer}"
+        write_json(os.path.join(self.dir, "summary.json"), {
+            "number": self.number, "name": self.name, "title": self.title,
+            "question": self.question, "prediction": self.prediction,
+            "verdict": self.result["verdict"], "why": self.result["why"], "said": self.said,
+            "settings": self.settings, "figures": self.figures, "csv": self.tables,
+            "command": f"{script}{size}{trainer}{out}", "size": self.size,
+            "machine": machine(self.args.trainer), "seconds": round(time.time() - self.began, 1),
+            "run_seconds": round(self.run_seconds, 1), "drawn": not self.noted})
+
+
+def cell(value):
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.9g}"
+    return str(value)
+
+
+def last_line(text):
+    lines = [line.strip() for line in text.replace("\r", "\n").split("\n") if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def inside_root(here, path):
+    """A path that was given in another directory, as seen from the project's root."""
+    path = os.path.realpath(os.path.join(here, path))
+    root = os.path.realpath(ROOT)
+    return os.path.relpath(path, root) if path.startswith(root + os.sep) else path
+
+
+def read_part(text):
+    """"2/4" gives (1, 4)."""
+    if text is None:
+        return None
+    try:
+        part, parts = map(int, text.split("/"))
+    except ValueError:
+        part, parts = 0, 0
+    if not 1 <= part <= parts:
+        fail(f"--part {text}: expected I/N, as in 2/4")
+    return part - 1, parts

@@ -1,0 +1,437 @@
+#!/usr/bin/env python3
+"""The laboratory's experiments on one machine: 4 saturation, 7 small batch, 9 fits. Their rules on
+numbers made up here, then each experiment at --tiny, read back from its tables."""
+import csv
+import functools
+import importlib.util
+import json
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LAB = os.path.join(ROOT, "scripts", "lab")
+NAMES = {4: "saturation", 7: "small_batch", 9: "fits"}
+sys.path.insert(0, LAB)
+
+
+def load(name):
+    """An experiment, or a module beside it, as a module."""
+    spec = importlib.util.spec_from_file_location("lab_" + name, os.path.join(LAB, name + ".py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def experiment(number):
+    return load(f"{number:02d}_{NAMES[number]}")
+
+
+@functools.lru_cache(maxsize=None)
+def tiny(number):
+    """Runs an experiment once; returns its summary."""
+    done = make(number)
+    assert done.returncode == 0, done.stderr.strip().split("\n")[-1]
+    with open(os.path.join(folder(number), "summary.json")) as f:
+        return json.load(f)
+
+
+def make(number, *flags):
+    script = os.path.join(LAB, f"{number:02d}_{NAMES[number]}.py")
+    return subprocess.run([PYTHON, script, "--tiny", "--out", TMP, *flags], capture_output=True,
+                          text=True, check=False, cwd=ROOT)
+
+
+def folder(number):
+    return os.path.join(TMP, f"{number:02d}_{NAMES[number]}")
+
+
+def table(number, name):
+    tiny(number)
+    with open(os.path.join(folder(number), f"{name}.csv"), newline="") as f:
+        return list(csv.DictReader(f))
+
+
+def logs(number):
+    """(the command's flags as a dict, the log's events) of every run."""
+    tiny(number)
+    runs = os.path.join(folder(number), "runs")
+    for name in sorted(os.listdir(runs)):
+        if name.endswith(".json"):
+            with open(os.path.join(runs, name)) as f:
+                command = json.load(f)["command"]
+            with open(os.path.join(runs, name) + "l") as f:
+                events = [json.loads(line) for line in f]
+            flags = {key: value for key, value in zip(command, command[1:])
+                     if key.startswith("--")}
+            yield flags, events
+
+
+def close(a, b, tolerance=1e-6):
+    return abs(a - b) <= tolerance * max(abs(a), abs(b))
+
+
+# ---- 4: one device saturates ----
+
+def test_saturation_tiles():
+    """SCIENCE: 768 columns, 1,024 rows a sequence, tiles of 128 x 256 on 132 units."""
+    module = experiment(4)
+    found = [module.tile_efficiency(b, 768) for b in (1, 4, 11)]
+    assert [round(100 * x) for x in found] == [18, 73, 100], found
+    assert close(module.tile_efficiency(12, 768), 288 / 396), "a twelfth sequence opens a wave"
+
+
+def test_saturation_b_sat():
+    """A device with fixed + b * each seconds a micro-batch: speed b/(f + b) with f = 3 sequences
+    has 90% of what 256 reaches, 256/259, from 25 on: among the powers of two, 32."""
+    module = experiment(4)
+    s = module.Series("made up", [], 1, 32, module.powers(256), 64, 0)
+    for setting in s.settings():
+        speed = setting[0] / (3.0 + setting[0])
+        s.speeds[setting] = [0.5 * speed, speed, speed * (3.0 if setting[0] == 16 else 1.1)]
+    assert s.b_sat() == 32, s.b_sat()
+    assert s.b_sat_range() == (16, 32), "the last round alone has its best at 16"
+    s.peaks = {x: [10 ** 7 * x[0]] for x in s.settings()}
+    assert module.claims(s) == [], module.claims(s)
+    s.speeds[32, 2] = [0.5 * s.speed((64, 1))] * 3
+    assert len(module.claims(s)) == 1 and "micro-batches of 32" in module.claims(s)[0]
+
+
+def test_saturation_watch():
+    """The most memory of the program and of what it starts, not of who watches; its own status."""
+    script = os.path.join(LAB, "04_saturation.py")
+    hold = f"{sys.executable} -c 'x = b\"1\" * (60 << 20); import time; time.sleep(0.3)'"
+    found = {}
+    for name, command in [("sleep", "sleep 0.2"), ("held", f"exec {hold}"),
+                          ("child", f"{hold}; true")]:
+        done = subprocess.run([sys.executable, script, "--peak-of", "sh", "-c", command],
+                              capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        found[name] = int(done.stdout.split()[-1]) / 2 ** 20
+    if sys.platform == "linux":                              # python itself holds more than 5 MB
+        assert found["sleep"] < 5.0, found
+    assert 60.0 < found["held"] < 90.0 and 60.0 < found["child"] < 90.0, found
+    done = subprocess.run([sys.executable, script, "--peak-of", "sh", "-c", "exit 3"],
+                          capture_output=True, check=False)
+    assert done.returncode == 3, done.returncode
+
+
+def test_saturation_speed():
+    """Each speed of the table is the median over its rounds of tokens / the median update."""
+    module, made = experiment(4), {}
+    for flags, events in logs(4):
+        seconds = statistics.median([x["seconds"] for x in events if x["event"] == "step"][2:])
+        start = events[0]
+        setting = (start["threads_used"], start["micro_batch"], start["batch_tokens"])
+        made.setdefault(setting, []).append(start["batch_tokens"] / seconds)
+    rows = table(4, "speed")
+    assert len(rows) == len(made), (len(rows), len(made))
+    for row in rows:
+        setting = tuple(int(row[key]) for key in
+                        ("threads", "micro_batch_sequences", "batch_tokens"))
+        assert len(made[setting]) == 2, "two rounds"
+        assert close(float(row["tokens_per_second"]), statistics.median(made[setting])), row
+        assert int(row["batch_tokens"]) == (int(row["micro_batch_tokens"])
+                                            * int(row["accumulation"])), row
+    batches = {(row["threads"], row["batch_tokens"]) for row in rows
+               if int(row["accumulation"]) > 1}
+    assert batches == {(str(n), str(8 * module.T)) for n in {1, load("lab").processors()}}, batches
+
+
+def test_saturation_memory():
+    """More sequences at once take more; as many in turn do not. A run holds at least what its log
+    says that it allocates."""
+    least = max(sum(events[0][f"bytes_{x}"] for x in ("params", "grads", "moments"))
+                for _, events in logs(4))
+    rows = [row for row in table(4, "speed") if row["threads"] == "1"]
+    peak = {(int(row["micro_batch_sequences"]), int(row["accumulation"])): int(row["peak_bytes"])
+            for row in rows}
+    assert min(peak.values()) > least, (peak, least)
+    each = (peak[8, 1] - peak[1, 1]) / 7
+    assert each > 100e3, f"{each:.0f} bytes a sequence: activations alone are 110 kB"
+    assert peak[1, 8] - peak[1, 1] < 0.3 * (peak[8, 1] - peak[1, 1]), peak
+
+
+def test_saturation_says():
+    summary, rows = tiny(4), table(4, "b_sat")
+    for row in rows:
+        words = f"{row['series']}: b_sat is {row['b_sat_sequences']} sequences"
+        assert any(line.startswith(words) for line in summary["said"]), words
+        speeds = {int(x["micro_batch_sequences"]): float(x["tokens_per_second"])
+                  for x in table(4, "speed")
+                  if x["series"] == row["series"] and x["accumulation"] == "1"}
+        fast = [b for b, v in speeds.items() if v >= 0.9 * max(speeds.values())]
+        assert int(row["b_sat_sequences"]) == min(fast), (row, speeds)
+
+
+# ---- 7: is a small batch bad? ----
+
+class Surface:
+    """Losses that are not run but computed: a valley at log2(lr / 1e-3) = bottom."""
+
+    def __init__(self, module, bottom, seeds, grid=3, everywhere=False):
+        plan = {"T": 32, "batches": [1, 16], "seeds": seeds, "grid": grid,
+                "seeds_everywhere": everywhere}
+        self.curve = module.Curve(plan, "halflife", 16)
+        self.rounds = 0
+        while self.curve.missing():
+            self.rounds += 1
+            assert self.rounds < 50, "the grid has no end"
+            for k, seed in self.curve.missing():
+                self.curve.loss[k, seed] = self.loss(k, seed, bottom)
+
+    @staticmethod
+    def loss(k, seed, bottom):
+        return math.inf if k > bottom + 2 else 2.0 + 0.1 * (k - bottom) ** 2 + 0.01 * seed
+
+
+def test_small_batch_grid():
+    """Wherever the best rate lies, the grid reaches it and its neighbours, with every seed."""
+    module = experiment(7)
+    for bottom in (-3, 0, 2, 4):
+        curve = Surface(module, bottom, [1, 2, 3]).curve
+        assert curve.best() == bottom and not curve.at_edge(), (bottom, curve.best())
+        assert set(curve.complete()) == {bottom - 1, bottom, bottom + 1}, curve.complete()
+        assert close(curve.mean(bottom), 2.02) and close(curve.spread(bottom), 0.01)
+    curve = Surface(module, 4, [1, 2], everywhere=True).curve
+    assert set(curve.complete()) == curve.grid and len(curve.grid) > 3
+
+
+def test_small_batch_edge():
+    """A best rate beyond what is ever tried is marked; it does not extend the grid for ever."""
+    module = experiment(7)
+    for bottom, edge in [(-9, module.LOWEST), (11, module.HIGHEST)]:
+        curve = Surface(module, bottom, [1, 2]).curve
+        assert curve.best() == edge and curve.at_edge(), (bottom, curve.best())
+        assert min(curve.grid) >= module.LOWEST and max(curve.grid) <= module.HIGHEST
+        assert "edge" in module.told(curve)
+
+
+def test_small_batch_half_life():
+    """beta2 ^ (updates of the half-life) = 1/2, and the half-life is the same number of tokens."""
+    module = experiment(7)
+    lives = [b * math.log(0.5) / math.log(module.beta2_of("halflife", b, 512))
+             for b in (1, 16, 512)]
+    assert all(close(life, lives[0], 1e-9) for life in lives), lives
+    assert close(module.beta2_of("halflife", 1, 512), 0.9999, 1e-5), "Marek 2025: 0.9999 at 1"
+    assert module.beta2_of("fixed", 1, 512) == module.beta2_of("halflife", 512, 512) == 0.95
+
+
+def test_small_batch_runs():
+    """Every run has the same tokens, and differs from the others in nothing but what it should."""
+    allowed = {}
+    for flags, events in logs(7):
+        start, steps = events[0], [x for x in events if x["event"] == "step"]
+        B = start["batch_tokens"] // 32
+        assert steps[-1]["tokens"] == 2 ** 14, (B, steps[-1]["tokens"])
+        assert start["beta1"] == 0.9 and start["clip"] == 1 and start["weight_decay"] == 0
+        assert start["lr_schedule"] == "cosine" and start["warmup_tokens"] == 2 ** 14 // 20
+        allowed.setdefault(B, set()).add(round(start["beta2"], 6))
+        warm = max(x["lr"] for x in steps)
+        assert warm <= start["lr"] * (1 + 1e-6), "the peak is --lr"
+    expected = {B: {0.95, round(0.95 ** (B / 64), 6)} for B in (1, 8, 64)}
+    assert allowed == expected, allowed
+
+
+def test_small_batch_best():
+    """best.csv again from losses.csv: the lowest mean of those that have both seeds."""
+    losses = {}
+    for row in table(7, "losses"):
+        loss = math.inf if row["val_loss"] == "diverged" else float(row["val_loss"])
+        key = (row["rule"], row["batch_sequences"])
+        losses.setdefault(key, {}).setdefault(row["lr"], []).append(loss)
+    best = table(7, "best")
+    assert len(best) == 6
+    for row in best:
+        rates = losses[row["rule"], row["batch_sequences"]]
+        means = {lr: sum(v) / 2 for lr, v in rates.items() if len(v) == 2}
+        assert close(min(means.values()), float(row["val_loss"])), (row, means)
+        assert means[row["lr"]] == min(means.values()), row
+        lowest = min(rates, key=lambda lr: rates[lr][0])
+        assert len(rates) >= 3 and (row["at_edge"] == "1" or len(means) >= 3), (row, lowest)
+        spread = abs(rates[row["lr"]][0] - rates[row["lr"]][1]) / math.sqrt(2)
+        assert close(spread, float(row["spread"]), 1e-5), (row, spread)
+    log_losses = sorted(round(events_loss(events), 6) for _, events in logs(7))
+    table_losses = {round(v, 6) for rates in losses.values() for x in rates.values() for v in x}
+    assert sorted(set(log_losses)) == sorted(table_losses), "the table's losses are the logs'"
+
+
+def events_loss(events):
+    return [x["val_loss"] for x in events if x["event"] == "eval"][-1]
+
+
+def test_small_batch_verdict():
+    """The verdict once more, from the table."""
+    best = {(row["rule"], row["batch_sequences"]): row for row in table(7, "best")}
+
+    def gap(a, b):
+        """a - b, and its standard error over two seeds."""
+        spreads = [float(best[x]["spread"]) for x in (a, b)]
+        return (float(best[a]["val_loss"]) - float(best[b]["val_loss"]),
+                math.hypot(*spreads) / math.sqrt(2))
+
+    good, error = gap(("halflife", "64"), ("halflife", "1"))
+    worse, worse_error = gap(("fixed", "1"), ("halflife", "1"))
+    true = (good >= -2 * error) + (worse > 2 * worse_error)
+    summary = tiny(7)
+    assert summary["verdict"] == ["failed", "partly", "as predicted"][true], (good, worse)
+    assert f"{abs(good):.3f}" in summary["why"] and f"{worse:+.3f}" in summary["why"]
+
+
+def test_small_batch_redraw():
+    """--redraw makes no run and says the same."""
+    before, runs = tiny(7), os.path.join(folder(7), "runs")
+    made = {name: os.stat(os.path.join(runs, name)).st_mtime_ns for name in os.listdir(runs)}
+    done = make(7, "--redraw")
+    assert done.returncode == 0, done.stderr
+    assert made == {name: os.stat(os.path.join(runs, name)).st_mtime_ns
+                    for name in os.listdir(runs)}
+    with open(os.path.join(folder(7), "summary.json")) as f:
+        assert json.load(f)["said"] == before["said"]
+
+
+# ---- 9: does it fit, is it fast? ----
+
+def test_fits_memory():
+    """Totals are the sums of their classes; ZeRO's formulas once more, from fit.py."""
+    fit, rows = load("fit"), table(9, "memory")
+    assert len(rows) == 20
+    fields = ["params", "grads", "moments", "activations", "logits", "passing", "rest"]
+    for row in rows:
+        total = sum(float(row[f"{field}_bytes"]) for field in fields)
+        assert close(total, float(row["total_bytes"])), row
+        paper = fit.zero_bytes(float(row["parameters"]), 64, int(row["zero"]))
+        assert close(paper, float(row["textbook_bytes"])), (paper, row)
+        assert (total <= 80e9) == (row["fits"] == "1"), row
+    for name in {row["model"] for row in rows}:
+        totals = [float(row["total_bytes"]) for row in rows if row["model"] == name]
+        assert sorted(totals, reverse=True) == totals and len(totals) == 4, (name, totals)
+
+
+def test_fits_published():
+    """175B and 300B tokens: 288 years on a V100, 34 days on 1,024 A100 (Narayanan 2021). Within 1%:
+    the paper's N is rounded."""
+    line = next(x for x in tiny(9)["said"] if "8ND" in x)
+    years, days = (int(line.split(word)[0].split()[-1]) for word in (" years", " days"))
+    assert abs(years / 288 - 1) <= 0.01 and days == 34, line
+    sizes = {row["model"]: int(row["parameters"]) for row in table(9, "memory")}
+    assert [round(sizes[x] / 1e6) for x in ("124M", "355M", "774M", "1.6B")] == [
+        124, 355, 774, 1558], sizes
+    assert round(sizes["175B"] / 1e9) == 175, sizes
+
+
+def test_fits_days():
+    """More GPUs are never more than as many times faster; days follow from the seconds a step."""
+    rows = table(9, "days")
+    alone = {row["model"]: float(row["modelled_days"]) for row in rows if row["gpus"] == "1"}
+    assert len(alone) == 5
+    for row in rows:
+        days, count = float(row["modelled_days"]), int(row["gpus"])
+        steps = math.ceil(float(row["tokens"]) / float(row["batch_tokens"]))
+        assert close(days, steps * float(row["seconds_per_step"]) / 86400, 1e-3), row
+        assert close(24 * days * count, float(row["modelled_gpu_hours"])), row
+        assert alone[row["model"]] <= days * count * (1 + 1e-9), row
+        sequence = 2048 if row["model"] == "175B" else 1024
+        assert count * int(row["micro_batch"]) * sequence <= int(row["batch_tokens"]), row
+    most = max(int(row["gpus"]) for row in rows if row["model"] == "124M")
+    assert most == 512, "524,288 tokens are 512 sequences"
+
+
+def test_fits_allocated():
+    """The plan against memory that was held: within 5%, and what each ZeRO stage saves within 5%
+    of the whole, too."""
+    rows = table(9, "allocated")
+    assert len(rows) == (5 if load("lab").has_mpi() else 1), rows
+    held = {row["case"]: float(row["measured_bytes"]) for row in rows}
+    plan = {row["case"]: float(row["planned_bytes"]) for row in rows}
+    for case in held:
+        assert abs(plan[case] / held[case] - 1) <= 0.05, (case, plan[case], held[case])
+    stages = {events[0]["zero"] for _, events in logs(9)}
+    assert stages == ({0, 1, 2, 3} if len(rows) == 5 else {0}), stages
+    if len(rows) == 5:
+        whole = "2 ranks, ZeRO 0"
+        for stage in (1, 2, 3):
+            case = f"2 ranks, ZeRO {stage}"
+            saved = (plan[whole] - plan[case], held[whole] - held[case])
+            assert abs(saved[0] - saved[1]) <= 0.05 * held[whole], (case, saved)
+            assert saved[1] > 0.05 * held[whole], (case, saved)
+
+
+def test_fits_verdict():
+    module, summary = experiment(9), tiny(9)
+    assert summary["verdict"] in ("as predicted", "partly", "failed")
+    times = {(row["model"], int(row["gpus"])): row for row in table(9, "days")}
+    share = {name: float(times[name, 1]["modelled_days"]) / (8 * float(
+        times[name, 8]["modelled_days"])) for name in ("124M", "355M", "774M", "1.6B")}
+    plans = {key: {"days": float(row["modelled_days"])} for key, row in times.items()}
+    for name, value in share.items():
+        assert close(module.efficiency(plans, name, 8), value), name
+    words = summary["why"].split("not true")[0]
+    assert ("eight GPUs" in words) == all(x >= 0.9 for x in share.values()), (share, words)
+
+
+# ---- all ----
+
+def test_machine_figures():
+    """Each has its picture, its text and its labels; without matplotlib, its tables alone."""
+    for number, names in [(4, ["saturation", "tiles"]), (7, ["small_batch"]),
+                          (9, ["memory", "days"])]:
+        summary = tiny(number)
+        figures = {figure["name"]: figure for figure in summary["figures"]}
+        assert set(figures) == (set(names) if MATPLOTLIB else set()), set(figures)
+        for figure in figures.values():
+            assert len(figure["alt"]) > 40, figure
+            with open(os.path.join(folder(number), figure["svg"])) as f:
+                drawn = f.read()
+            word = {"memory": "planned", "days": "modelled", "tiles": "modelled",
+                    "small_batch": "nats a token", "saturation": "MB"}[figure["name"]]
+            assert word in drawn, (figure["name"], word)
+            with open(os.path.join(folder(number), figure["png"]), "rb") as f:
+                assert f.read(8) == b"\x89PNG\r\n\x1a\n"
+
+
+def find_python():
+    """The first python3 with matplotlib and whether there is one."""
+    for python in [sys.executable, "python3", "/usr/bin/python3"]:
+        try:
+            done = subprocess.run([python, "-c", "import matplotlib"], capture_output=True,
+                                  check=False)
+        except OSError:
+            continue
+        if done.returncode == 0:
+            return python, True
+    return sys.executable, False
+
+
+def main():
+    failed = 0
+    for name, body in list(globals().items()):
+        if not name.startswith("test_"):
+            continue
+        try:
+            body()
+            print(f"ok {name[5:]}", flush=True)
+        except (AssertionError, OSError, SystemExit, KeyError, ValueError) as error:
+            line = error.__traceback__
+            while line.tb_next and line.tb_next.tb_frame.f_code.co_filename == __file__:
+                line = line.tb_next
+            print(f"FAIL {name[5:]}: line {line.tb_lineno}: "
+                  f"{' '.join(str(error).split()) or type(error).__name__}", flush=True)
+            failed = 1
+    return failed
+
+
+if __name__ == "__main__":
+    TMP = tempfile.mkdtemp(prefix="lab_machine.")
+    os.environ["MPLCONFIGDIR"] = TMP                         # nothing in the user's home
+    os.environ["OMP_WAIT_POLICY"] = "passive"
+    PYTHON, MATPLOTLIB = find_python()
+    try:
+        sys.exit(main())
+    finally:
+        shutil.rmtree(TMP)
