@@ -258,7 +258,7 @@ def draw_rates(plt, e, done, best):
     ax.set_xticklabels([f"{rate:.2g}" for rate in ticks])
     ax.margins(y=0.12)
     lab.axes(ax, "learning rate", "final validation loss (nats a token)",
-             f"One seed at each rate; points with bars: {len(e.seeds)}" if len(e.seeds) > 1
+             f"One seed at each rate, {len(e.seeds)} where there is a bar" if len(e.seeds) > 1
              else "One seed at each rate")
     ax.legend()
     return figure

@@ -107,21 +107,19 @@ class Point:
         self.speed = self.tokens / self.seconds
 
 
-# What a micro-batch and a talk take without any limit, in seconds.
+# What a micro-batch takes, and a talk without any limit, in seconds.
 Cost = namedtuple("Cost", "compute talk")
 
 
 def calibrate(points, alone):
-    """From the unlimited link: computing from the rarest talk, so that two ranks that get in each
-    other's way count; a talk from DiLoCo with H=1, which hides nothing: copies, the kernel's TCP
-    and waiting for the other rank. Without such runs, from one rank alone."""
-    free = [p for p in points if p.rate is None]
-    if not free:
+    """Computing from DiLoCo with H > 1 at all rates, the median: nothing travels beside it, but two
+    ranks that get in each other's way count. A talk from H=1 without a limit, which hides nothing:
+    copies, the kernel's TCP, waiting for the other rank. Without points: from one rank alone."""
+    if not points:
         return Cost(alone, 0.0)
-    rarest = max(free, key=lambda p: p.method.every)
-    always = next(p for p in free if p.method.every == 1)
-    batches = rarest.updates * rarest.method.accumulate
-    return Cost((1.0 - rarest.waited) * rarest.seconds / batches,
+    always = next(p for p in points if p.method.every == 1 and p.rate is None)
+    return Cost(lab.median([(1.0 - p.waited) * p.seconds / p.updates for p in points
+                            if p.method.every > 1]),
                 always.waited * always.seconds / always.updates)
 
 
@@ -187,7 +185,7 @@ def main():
                    "computing it. Accumulation over A micro-batches, and DiLoCo with H updates "
                    "between talks, move that wall to a link A or H times slower; DiLoCo with H=1 "
                    "saves nothing. Each point lies within 25% of a formula: the computing and the "
-                   "talking of an unlimited link, and a ring's bytes over the rate.")
+                   "talking without a limit, and a ring's bytes over the rate.")
     settings(e)
     why = possible()
     # Whatever the trainer, the links join CPU ranks.

@@ -179,6 +179,10 @@ def write_tables(e, memory, times, checks):
 
 # ---------------------------------------------------------------- pictures
 
+def gigabytes(n):
+    return f"{n:,.0f}" if n >= 100.0 else f"{n:.3g}"
+
+
 def draw_bar(ax, at, plan_of, scale):
     bottom = 0.0
     for i, (name, fields) in enumerate(CLASSES):
@@ -186,8 +190,7 @@ def draw_bar(ax, at, plan_of, scale):
         ax.bar([at], [height], bottom=bottom, width=0.75, color=lab.COLOURS[i], alpha=0.85,
                hatch=HATCHES[i], edgecolor="white", linewidth=0.4, label=name)
         bottom += height
-    words = f"{bottom:,.0f}" if bottom >= 100.0 else f"{bottom:.3g}"
-    ax.text(at, bottom, words, ha="center", va="bottom", fontsize=8.5,
+    ax.text(at, bottom, gigabytes(bottom), ha="center", va="bottom", fontsize=8.5,
             fontweight="bold" if plan_of["fits"] else "normal")
     return bottom
 
@@ -300,8 +303,8 @@ def report(e, memory, times, checks, years):
         quick = (f"{shown(times[m.name, best]['days'])} on {best}, where "
                  f"{efficiency(times, m.name, best):.0%} of them is put to use" if best else "")
         e.say(f"{m.name} (modelled): {first} H100{'s' if fitting[:1] != [1] else ''}; "
-              f"{memory[m.name, 0]['bytes_total'] / 1e9:,.3g} GB a GPU without sharing, "
-              f"{memory[m.name, 3]['bytes_total'] / 1e9:,.3g} with ZeRO 3 over {WORKERS}; "
+              f"{gigabytes(memory[m.name, 0]['bytes_total'] / 1e9)} GB a GPU without sharing, "
+              f"{gigabytes(memory[m.name, 3]['bytes_total'] / 1e9)} with ZeRO 3 over {WORKERS}; "
               f"{shown(alone['days'])} on one, {quick}.")
     e.say(f"175B on 300B tokens by the rule 8ND/(nX): {years[0]:.0f} years on one V100 at 46.2 "
           f"TFLOP/s, {years[1]:.0f} days on 1,024 A100 at 140 TFLOP/s (published: 288 and 34).")
