@@ -13,7 +13,8 @@
 # The report of all of it goes to dev/results/NAME-OF-THE-GPU.md, of a part of it to build/gpu,
 # where the logs are. With OUT=DIR report and logs go to DIR. What trains and what is measured can
 # be made smaller, to try this script out: MODEL (flags), STEPS, BENCH (arguments of
-# build/bench_cuda) and TORCH (micro-batches for PyTorch).
+# build/bench_cuda), TORCH (micro-batches for PyTorch) and NOISE (the batch that --noise-scale is
+# timed with).
 set -u
 cd "$(dirname "$0")/.." || exit 1
 unset MAKEFLAGS MFLAGS MAKELEVEL PRECISION BUILD
@@ -21,6 +22,7 @@ PATH=$PATH:/usr/local/cuda/bin
 MODEL=${MODEL:-"--init d12 --seq-len 1024 --micro-batch 16 --batch-tokens 65536
                 --warmup-tokens 1000000"}
 STEPS=${STEPS:-200} BENCH=${BENCH:-} TORCH=${TORCH:-16 64}
+NOISE=${NOISE:-"--micro-batch 8 --batch-tokens 16384"}
 all="build test train ranks bench sanitize"
 deadline=$((SECONDS + 60 * ${MINUTES:-9}))
 
@@ -45,7 +47,7 @@ report=$results/$name.md
 bf16=$root/bf16 fp32=$root/fp32 tales=$root/tales
 work=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
 trap 'rm -rf "$work"' EXIT
-export MODEL STEPS BENCH TORCH logs bf16 fp32 tales work
+export MODEL STEPS BENCH TORCH NOISE logs bf16 fp32 tales work
 
 # ---- steps: each has a number, a log, and a row in the report ----
 
@@ -145,10 +147,30 @@ same_losses() {
               exit !(n == 50 && NR == 50 && most <= 1e-4) }'
 }
 
+# Tokens a second with and without --noise-scale, in turn; and what --plan makes of the run.
+tok_per_s() {
+    ./train_gpt2cu --data "$tales" $MODEL $NOISE --steps 16 --eval-every 0 --eval-tokens 1024 \
+        --log "$work/noise.jsonl" "$@" > "$work/noise.txt" || return 1
+    sed -n 's/^{"event":"step".*"tok_per_s":\([^,]*\),.*/\1/p' "$work/noise.jsonl" | tail -n 12
+}
+noise_costs() {
+    cd "$bf16" && ./train_gpt2cu $MODEL $NOISE --plan || return 1
+    local turn
+    for turn in 1 2 3; do
+        tok_per_s >> "$work/noise.without" && tok_per_s --noise-scale >> "$work/noise.with" ||
+            return 1
+    done
+    for turn in without with; do
+        sort -g "$work/noise.$turn" | awk '{ x[NR] = $1 } END { print x[int((NR + 1) / 2)] }'
+    done | xargs | awk '{ printf "--noise-scale takes %.1f%% of a step: %.0f tokens/s without, " \
+                                 "%.0f with it\n", 100 * ($1 / $2 - 1), $1, $2 }'
+}
+
 part_train() {
     step "train: prepare tales" 60 "$bf16/prepare" tales --out "$tales" --tokens 15000000
     step "train: $STEPS steps in bf16" 120 learned
     step "train: 50 steps in fp32, the CPU's losses" 60 same_losses
+    step "train: what --noise-scale costs" 60 noise_costs
 }
 
 # ---- ranks: several on one GPU, which shows whether they agree; one on each, how they scale ----
@@ -296,8 +318,8 @@ part_sanitize() {
 }
 
 export -f ranks same_weights ranks_agree ranks_scale
-export -f make_bf16 make_fp32 twins losses learned same_losses measure compare planted_source \
-    make_planted sanitizer finds_planted sanitize_tests sanitize_training
+export -f make_bf16 make_fp32 twins losses learned same_losses tok_per_s noise_costs measure \
+    compare planted_source make_planted sanitizer finds_planted sanitize_tests sanitize_training
 
 # ---- the report ----
 
@@ -350,7 +372,8 @@ write_report() {
     echo
     grep -h -E '^[0-9]+ passed, ' "$work"/*.log | sed 's/^/Tests: /; s/$/./'
     grep -h -E ' apart$' "$work"/*.log | sed 's/^/The GPU beside the CPU, in fp32: /; s/$/./'
-    grep -h -E '^(scaling: |of .* ms an update|[a-z]+[0-9] beside )' "$work"/*.log | sed 's/^/- /'
+    grep -h -E '^(scaling: |--noise-scale takes|of .* ms an update|[a-z]+[0-9] beside )' "$work"/*.log |
+        sed 's/^/- /'
     [ -s "$work/train.jsonl" ] && report_training
     [[ $chosen == *" bench "* ]] && report_text Benchmark "$logs/bench.log"
     for row in "$work"/*.row; do

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # The trainer's batch: what --noise-scale measures, beside gradients measured one at a time; how a
-# schedule grows the batch, and that a run goes on in the middle of one; what is refused, and warned of.
+# schedule grows the batch, and that a run goes on in the middle of one; what is refused or warned of.
 # TRAIN, TRAIN_MPI and PREPARE name other binaries.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=${BUILD:-build}
-train=${TRAIN:-./train_gpt2} mpi_train=${TRAIN_MPI:-$build/train_gpt2-mpi} prepare=${PREPARE:-./prepare}
+train=${TRAIN:-./train_gpt2} mpi_train=${TRAIN_MPI:-$build/train_gpt2-mpi}
+prepare=${PREPARE:-./prepare}
 dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
 trap 'rm -rf "$dir"' EXIT
 export OMP_WAIT_POLICY=passive OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -20,8 +21,8 @@ note() { why=${why:-"$*"}; }                # the first thing that is wrong is t
 same() { [ "$2" = "$3" ] || note "$1: '$2', not '$3'"; }
 
 "$prepare" tales --out "$dir/tales" --tokens 60000 > "$dir/stdout" || exit 1
-model="--data $dir/tales --layers 2 --heads 2 --channels 16 --seq-len 16 --eval-every 0 --eval-tokens 64
-       --threads 1"
+model="--data $dir/tales --layers 2 --heads 2 --channels 16 --seq-len 16 --eval-every 0
+       --eval-tokens 64 --threads 1"
 
 run() {                                     # run NAME ARGS...: a run that ends well, logged as NAME
     local name=$1
@@ -77,7 +78,7 @@ run four --micro-batch 4 $batch
 run four_exact --micro-batch 4 $batch --exact-sum
 near "exact sums" "$(field noise_s four)" "$(field noise_s four_exact)" 1e-5
 run quiet --micro-batch 4 --lr 1e-3 --batch-tokens 256 --steps 6
-near "losses beside those of a run that measures nothing" "$(field loss four)" "$(field loss quiet)" 1e-6
+near "losses beside those of a run without" "$(field loss four)" "$(field loss quiet)" 1e-6
 run sixteen --micro-batch 1 $batch
 if [ -x "$mpi_train" ] && command -v mpirun > /dev/null; then
     ranks 4 of_ranks --micro-batch 4 $batch
@@ -100,23 +101,29 @@ fi
 # ---- schedules ----
 
 # The batches a linear ramp must have, with everything counted in tokens.
-run linear --micro-batch 2 --lr 1e-3 --batch-tokens 512 --batch-schedule linear:64,4000 --tokens 6000 \
-    --lr-schedule constant --batch-lr sqrt
+run linear --micro-batch 2 --lr 1e-3 --batch-tokens 512 --batch-schedule linear:64,4000 \
+    --tokens 6000 --lr-schedule constant --batch-lr sqrt
 expected=$(awk 'BEGIN { for (t = 0; t < 6000; t += b) {
     b = t < 4000 ? int((64 + 448*t/4000) / 32 + 0.5) * 32 : 512; print b } }')
 same "linear batches" "$(field batch_tokens linear | xargs)" "$(echo "$expected" | xargs)"
-near "their rates" "$(field lr linear)" "$(echo "$expected" | awk '{ printf "%.9g\n", 1e-3 * sqrt($1 / 512) }')" 1e-6
-same "tokens seen" "$(field tokens linear | tail -n 1)" "$(echo "$expected" | awk '{ n += $1 } END { print n }')"
-run stages --micro-batch 2 --lr 1e-3 --batch-tokens 64 --batch-schedule stages:200=128,1000=256 --steps 12
+near "their rates" "$(field lr linear)" \
+    "$(echo "$expected" | awk '{ printf "%.9g\n", 1e-3 * sqrt($1 / 512) }')" 1e-6
+same "tokens seen" "$(field tokens linear | tail -n 1)" \
+    "$(echo "$expected" | awk '{ n += $1 } END { print n }')"
+run stages --micro-batch 2 --lr 1e-3 --batch-tokens 64 --batch-schedule stages:200=128,1000=256 \
+    --steps 12
 same "stages" "$(field batch_tokens stages | xargs)" "64 64 64 64 128 128 128 128 128 128 256 256"
 # --steps are that many updates of the ramp: the cosine ends with them.
 near "where the rate ends" "$(field lr stages | tail -n 1)" 1e-4 1e-6
 grep -q "128 from 200 tokens on, 256 from 1.00k" "$dir/stdout" || note "the schedule is not shown"
 run adaptive --micro-batch 2 --lr 3e-3 --batch-schedule adaptive:0.5,64,2048 --tokens 40000
-field batch_tokens adaptive | awk 'NR > 1 && $1 < last { exit 1 } { last = $1 }' || note "a batch shrank"
-expected=$(paste -d' ' <(field batch_tokens adaptive) <(field noise_s adaptive) <(field grad_norm adaptive) \
-    | awk 'NR == 1 { b = $1 } { print b; w = $2 / (0.25 * $3 * $3); u = int(w / 32); if (u * 32 < w) u++
-           if (u * 32 > b) b = u * 32; if (b > 2048) b = 2048 }')
+field batch_tokens adaptive | awk 'NR > 1 && $1 < last { exit 1 } { last = $1 }' ||
+    note "a batch shrank"
+expected=$(paste -d' ' <(field batch_tokens adaptive) <(field noise_s adaptive) \
+        <(field grad_norm adaptive) | awk '
+    NR == 1 { b = $1 }
+    { print b; w = $2 / (0.25 * $3 * $3); u = int(w / 32); if (u * 32 < w) u++
+      if (u * 32 > b) b = u * 32; if (b > 2048) b = 2048 }')
 same "adaptive batches" "$(field batch_tokens adaptive | xargs)" "$(echo "$expected" | xargs)"
 [ "$(field batch_tokens adaptive | tail -n 1)" -gt 64 ] || note "the adaptive batch never grew"
 end schedules_take_the_batches_they_say
@@ -128,12 +135,13 @@ goes_on() {                                 # goes_on NAME FLAGS...
     shift
     run "$name.whole.jsonl" "$@" --steps 40 --out "$dir/$name.whole"
     run "$name.cut.jsonl" "$@" --steps 17 --out "$dir/$name.cut"
-    [ "$(field batch_tokens "$name.cut.jsonl" | tail -n 1)" -gt 64 ] || note "$name: has not grown yet"
+    [ "$(field batch_tokens "$name.cut.jsonl" | tail -n 1)" -gt 64 ] ||
+        note "$name: has not grown yet"
     "$train" --resume --steps 40 --out "$dir/$name.cut" > "$dir/stdout" 2> "$dir/stderr" \
         || note "$name: $(cat "$dir/stderr")"
     for part in model optimizer; do
-        cmp -s "$dir/$name.whole/latest/$part.safetensors" "$dir/$name.cut/latest/$part.safetensors" \
-            || note "$name: other $part"
+        cmp -s "$dir/$name.whole/latest/$part.safetensors" \
+            "$dir/$name.cut/latest/$part.safetensors" || note "$name: other $part"
     done
     for key in batch_tokens noise_scale lr; do
         same "$name: $key" "$(field $key "$name.cut.jsonl" | tail -n 23 | xargs)" \
@@ -157,7 +165,8 @@ refused() {                                 # refused WORDS ARGS...: one line, w
 }
 refused "--micro-batch 4 makes more" --noise-scale --micro-batch 8 --steps 1
 refused "begin with 32" --noise-scale --micro-batch 1 --steps 1
-refused "--micro-batch 1 makes more" --micro-batch 2 --batch-schedule adaptive:1,32,64 --lr-schedule constant
+refused "--micro-batch 1 makes more" --micro-batch 2 --batch-schedule adaptive:1,32,64 \
+    --lr-schedule constant
 refused "add --tokens N" --micro-batch 1 --batch-schedule adaptive:1,64,128 --steps 5
 refused "'adaptive:1,64': expected adaptive:ETA,MIN,MAX" --batch-schedule adaptive:1,64
 refused "expected constant, linear:N0,TOKENS" --batch-schedule quadratic
@@ -165,18 +174,21 @@ refused "rising TOKENS" --batch-schedule stages:100=64,50=128
 refused "linear grows the batch up to it" --batch-schedule linear:64,1000
 refused "follows a batch that changes" --batch-lr sqrt
 refused "follows a batch that changes" --batch-beta2 halflife
-refused "needs a batch that does not change" --exact-sum --batch-schedule linear:64,1000 --batch-tokens 128
+refused "needs a batch that does not change" --exact-sum --batch-schedule linear:64,1000 \
+    --batch-tokens 128
 refused "with --outer-every there is none" --outer-every 5 --noise-scale
 end bad_batches_are_refused
 
 warned() {                                  # warned WORDS ARGS...: nothing, when WORDS is empty
     local words=$1
     shift
-    "$train" $model --micro-batch 1 --steps 1 "$@" > "$dir/stdout" 2> "$dir/stderr" || note "'$*' fails"
+    "$train" $model --micro-batch 1 --steps 1 "$@" > "$dir/stdout" 2> "$dir/stderr" ||
+        note "'$*' fails"
     if [ -z "$words" ]; then
         [ ! -s "$dir/stderr" ] || note "'$*' warns: $(cat "$dir/stderr")"
     else
-        grep -qF -e "$words" "$dir/stderr" || note "'$*' does not say '$words': $(cat "$dir/stderr")"
+        grep -qF -e "$words" "$dir/stderr" ||
+            note "'$*' does not say '$words': $(cat "$dir/stderr")"
     fi
 }
 warned "16 times less than the recipe's, 1,024, and --lr 0.004 is the same: try --lr 0.001" \

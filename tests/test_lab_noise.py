@@ -98,8 +98,8 @@ def test_lab_branches_planted():
 
 
 def test_lab_tuned_branches():
-    """Where rates are tuned, the branch that keeps the batch has a tuned rate, too. Of a branch only
-    the second half counts."""
+    """Where rates are tuned, the branch that keeps the batch has a tuned rate, too. Of a branch
+    only the second half counts."""
     plan = {"ks": [1, 4], "seeds": [1], "moments": [1000], "length": 100}
     loss = {(1, 1.0): 2.0, (1, 0.5): 1.9, (4, 1.0): 1.95, (4, 0.5): 1.92}
     branches = {noise.branch_name(0, 1, k, times): type("Run", (), {"diverged": False, "evals": [

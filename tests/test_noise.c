@@ -407,7 +407,7 @@ TEST(verdict_at_borders) {
     CHECK_VERDICT(670.0, 1000.0, "batch 1,000 tokens, noise scale 670: about right; more workers "
                   "would help little");
     CHECK_VERDICT(500.0, 1000.0, "batch 1,000 tokens, noise scale 500: more workers would hardly "
-                  "help, and 2x fewer waste less");
+                  "help; 2x fewer would waste less");
     CHECK_VERDICT(1e6, 1000.0, "batch 1,000 tokens, noise scale 1,000,000: up to about 1000x more "
                   "workers would still help");
     CHECK_VERDICT(1.001e6, 1000.0, "batch 1,000 tokens, noise scale above what this batch can "

@@ -13,8 +13,8 @@ import lab
 
 TOLERANCE = 0.01                                 # nats; Merrill et al. 2025
 
-# The learning rate at k times the batch, in terms of the run's rate times the square root of k: that
-# is Merrill's rule for Adam. The half is there to see what the rule does to the answer.
+# The learning rate at k times the batch, in terms of the run's rate times the square root of k:
+# that is Merrill's rule for Adam. The half is there to see what the rule does to the answer.
 RATES = [1.0, 0.5]
 
 
@@ -229,7 +229,8 @@ def draw_critical(ax, plan, moments, tolerance, choice, look, label):
                 markersize=7, capsize=4, label=label)
     for m, good, after, _ in found:
         if after is None:                                    # the largest that was tried
-            ax.plot([aside * m.tokens], [1.3 * good * B], marker=6, color=lab.COLOURS[look], markersize=9)
+            ax.plot([aside * m.tokens], [1.3 * good * B], marker=6, color=lab.COLOURS[look],
+                    markersize=9)
 
 
 def draw_noise(ax, plan, runs, curve):
@@ -372,7 +373,8 @@ def judge(e, plan, moments, tolerance):
               f"the noise scale {'grows' if grows else 'does not grow'} from {first.noise[0]:,.0f} "
               f"to {last.noise[0]:,.0f} tokens as the loss falls from {first.loss:.2f} to "
               f"{last.loss:.2f}; the branched critical batch "
-              f"{'grows' if bears else 'does not grow'}, and is {min(own):.1f} to {max(own):.1f} times the noise scale with √k, "
+              f"{'grows' if bears else 'does not grow'}, and is {min(own):.1f} to "
+              f"{max(own):.1f} times the noise scale with √k, "
               f"{min(tuned):.1f} to {max(tuned):.1f} times at the better of two rates: {merrill}")
 
 
@@ -384,8 +386,8 @@ def settings(e, plan):
     e.setting(f"Branches go on for {plan['length']:,} tokens with k = "
               f"{', '.join(map(str, plan['ks']))} times the batch and the learning rate times √k, "
               "and again with half of that; Adam's moments are as they were. They see the same "
-              "samples in the same order; compared is the validation loss, averaged over the second "
-              "half of a branch.")
+              "samples in the same order; compared is the validation loss, averaged over the "
+              "second half of a branch.")
 
 
 def main():
