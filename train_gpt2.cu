@@ -2882,8 +2882,9 @@ static double evaluate_and_log(Run *r) {
 static void show_noise(const Run *r) {
     char verdict[192];
     if (!r->o.noise_scale || r->step == 0) return;
-    noise_verdict(verdict, sizeof verdict, noise_tokens(&r->noise), (double)r->batch);
-    printf("noise       %s\n", verdict);
+    double noise = noise_tokens(&r->noise), batch = (double)r->batch;
+    noise_verdict(verdict, sizeof verdict, noise, batch);
+    printf("noise       %s (in sequences: %.0f, and %.3g)\n", verdict, batch / r->T, noise / r->T);
     fflush(stdout);
 }
 
@@ -3081,7 +3082,8 @@ static void update(Run *r, Step *s) {
         AdamW adamw = { (float)s->lr, (float)r->o.beta1, (float)beta2, 1e-8f,
                         (float)r->o.weight_decay, 0.0 };
         if (r->o.batch_beta2 == BATCH_BETA2_HALFLIFE)
-            adamw.v_age = (double)r->tokens / (double)r->batch;
+            adamw.v_age = (double)r->tokens / (double)r->batch
+                        * ((double)(r->adam_step + 1) / (double)r->step);   // skipped ones left out
         model_update(&r->model, adamw, too_long ? (float)(r->o.clip / s->grad_norm) : 1.0f,
                      ++r->adam_step);
         r->skipped_in_a_row = 0;
@@ -3105,7 +3107,7 @@ static void train_step(Run *r, Step *s) {
     memset(s, 0, sizeof *s);
     double start = seconds_now();
     CommCounters before = comm_counters(c);
-    r->batch = batch_at(&r->o.batches, r->tokens, r->next_batch);
+    r->batch = r->next_batch = batch_at(&r->o.batches, r->tokens, r->next_batch);
     accumulate(r, &k->data);
     r->step++;
     r->tokens += r->batch;
@@ -3399,7 +3401,7 @@ static void show_schedule(const Run *r) {
                count_text((double)b->over).text);
     if (b->rule == BATCH_ADAPTIVE)
         printf("growing up to %s, when the noise of the gradient exceeds %g of it",
-               grouped_text((double)batch_round(b, (double)b->max)).text, b->eta);
+               grouped_text((double)batch_most(b)).text, b->eta);
     for (int i = 0; i < b->n_stages; i++)
         printf("%s%s from %s tokens on", i ? ", " : "",
                grouped_text((double)batch_at(b, b->stages[i].tokens, 0)).text,
@@ -3602,6 +3604,10 @@ static void restore_state(Run *r, const char *from) {
         r->next_batch = batch_adapt(&r->o.batches, r->next_batch, (double)state.next_batch_tokens);
     NoiseScale noise = { state.noise_g2, state.noise_s, state.noise_weight };
     r->noise = noise;
+    uint64_t steps = (uint64_t)r->o.steps;
+    if (r->o.tokens <= 0 && r->o.steps > 0 && steps > r->step
+        && r->o.batches.rule != BATCH_ADAPTIVE)      // of the batches that are still to come
+        r->lr.horizon = batch_tokens_after(&r->o.batches, r->tokens, steps - r->step);
     r->seconds = r->shown_at = state.seconds;
     r->saved_step = state.step;
 }
@@ -3761,10 +3767,10 @@ static void run_plan(Run *r) {
         die("--seq-len: %d is more than the %d positions of %s", r->T, c.P, from.text);
     if (!train_options_batch(&r->o, r->T, machine.count, &err)) die("%s", err.text);
     open_tokenizer(r, loaded ? from.text : NULL);
+    check_exact_sum(r);
     if (r->o.data || r->o.train) open_split(&r->train, r, r->o.train, "train", r->T);
     if (!loaded) c = fresh_config(r);
     if (!machine.gpu) model_check(&c);
-    bool steps = train_options_given(&r->o, "steps");
     PlanFacts f;
     memset(&f, 0, sizeof f);
     f.c = c;
@@ -3772,7 +3778,8 @@ static void run_plan(Run *r) {
     f.machine = machine;
     f.batch_tokens = r->o.batch_tokens;
     f.shape = { r->o.micro_batch, machine.count, r->o.zero, r->o.recompute != 0 };
-    f.tokens = steps ? r->o.steps * r->o.batch_tokens : r->o.tokens > 0 ? r->o.tokens : 0;
+    f.tokens = train_options_tokens(&r->o);
+    f.batch_changes = r->o.batches.rule != BATCH_CONSTANT;
     f.outer_every = r->o.outer_every;
     f.target_loss = r->o.target_loss;
     f.noise_scale = plan_noise_scale(r->o.out);

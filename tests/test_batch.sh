@@ -153,6 +153,42 @@ goes_on adapts $constant --batch-schedule adaptive:0.3,64,1024 --noise-scale --b
 goes_on grows $constant --batch-schedule linear:64,9000 --batch-tokens 512 --batch-beta2 halflife
 end a_schedule_goes_on_to_the_bit
 
+# Resumed with another schedule: the rate decays over what is still to come, an adaptive batch goes on
+# from the last one, and by other micro-batches if need be.
+goes_on_as() {                              # goes_on_as NAME FLAGS...: to 20 updates
+    local name=$1
+    shift
+    "$train" --resume --steps 20 --out "$dir/$name" "$@" > "$dir/stdout" 2> "$dir/stderr" ||
+        note "$name: $(cat "$dir/stderr")"
+}
+run large.jsonl --micro-batch 1 --batch-tokens 1024 --steps 10 --out "$dir/large"
+goes_on_as large --batch-schedule stages:0=256
+near "the first rate after resuming" "$(field lr large.jsonl | sed -n 11p)" \
+    "$(awk 'BEGIN { p = (10240 + 256) / (10240 + 2560)
+                    printf "%.9g", 6e-5 + 5.4e-4 * (1 + cos(3.14159265358979 * p)) / 2 }')" 1e-6
+near "the last rate" "$(field lr large.jsonl | tail -n 1)" 6e-5 1e-6
+run ramp.jsonl $constant --batch-tokens 4096 --batch-schedule linear:64,1e6 --steps 10 \
+    --out "$dir/ramp"
+goes_on_as ramp --batch-schedule adaptive:1000,64,8192
+same "batches from a ramp to the norm test" "$(field batch_tokens ramp.jsonl | sort -u | xargs)" 64
+run odd.jsonl $constant --batch-schedule adaptive:1000,96,2048 --steps 10 --out "$dir/odd"
+goes_on_as odd --micro-batch 4
+same "a batch of 96 in micro-batches of 64" "$(field batch_tokens odd.jsonl | tail -n 1)" 128
+end a_run_goes_on_with_another_schedule
+
+# A beta2 that comes so near to 1 that a float would round it there.
+run slow --micro-batch 1 --steps 4 --beta2 0.999 --batch-tokens 1048576 --lr-schedule constant \
+    --batch-schedule linear:16,1e9 --batch-beta2 halflife
+[ "$(field loss slow | grep -c '^[0-9]')" -eq 4 ] || note "losses: $(field loss slow | xargs)"
+end a_long_half_life_is_kept_finite
+
+# --plan counts the tokens of a schedule's updates.
+"$train" --plan --plan-gpu h100@400,8 --init d4 --seq-len 256 --micro-batch 1 --batch-tokens 2048 \
+    --batch-schedule stages:20480=4096 --steps 20 --log "$dir/plan" > "$dir/stdout" \
+    2> "$dir/stderr" || note "$(cat "$dir/stderr")"
+grep -q '"tokens":61440,' "$dir/plan" || note "not 61,440 tokens: $(cat "$dir/plan")"
+end a_plan_knows_the_schedule
+
 # ---- what is refused, and warned of ----
 
 refused() {                                 # refused WORDS ARGS...: one line, which holds the words
@@ -170,6 +206,7 @@ refused "--micro-batch 1 makes more" --micro-batch 2 --batch-schedule adaptive:1
 refused "add --tokens N" --micro-batch 1 --batch-schedule adaptive:1,64,128 --steps 5
 refused "'adaptive:1,64': expected adaptive:ETA,MIN,MAX" --batch-schedule adaptive:1,64
 refused "expected constant, linear:N0,TOKENS" --batch-schedule quadratic
+refused "100 is not a multiple of 32" --micro-batch 2 --batch-schedule stages:0=100
 refused "rising TOKENS" --batch-schedule stages:100=64,50=128
 refused "linear grows the batch up to it" --batch-schedule linear:64,1000
 refused "follows a batch that changes" --batch-lr sqrt
@@ -195,9 +232,10 @@ warned "16 times less than the recipe's, 1,024, and --lr 0.004 is the same: try 
     --lr 4e-3 --batch-tokens 1024 --batch-tokens=64
 warned "" --lr 4e-3 --batch-tokens 1024 --batch-tokens 64 --lr 1e-3
 warned "" --lr 4e-3 --batch-tokens 1024 --batch-tokens 256
+warned "16 times less than the recipe's" --batch-tokens 1024 --lr 4e-3 --batch-tokens 64
 warned "" --lr 4e-3 --batch-tokens 64
-run large.jsonl --micro-batch 1 --batch-tokens 1024 --steps 1 --out "$dir/large"
-"$train" --resume --out "$dir/large" --steps 2 --batch-tokens 64 > "$dir/stdout" 2> "$dir/stderr"
+run less.jsonl --micro-batch 1 --batch-tokens 1024 --steps 1 --out "$dir/less"
+"$train" --resume --out "$dir/less" --steps 2 --batch-tokens 64 > "$dir/stdout" 2> "$dir/stderr"
 grep -q "16 times less than the recipe's" "$dir/stderr" || note "no warning on resuming with less"
 end a_shrunk_batch_is_warned_of
 exit $failed

@@ -7,7 +7,8 @@
 //     stages:TOKENS=BATCH,...  --batch-tokens, and from TOKENS on BATCH
 //     adaptive:ETA,MIN,MAX     from MIN up, as the norm test asks (norm_test_batch of noise.h)
 //
-// Every batch is a whole number of micro-batches for each rank: `unit` tokens.
+// Every batch is a whole number of micro-batches for each rank, `unit` tokens, so the steps in
+// which a ramp or the norm test grows depend on those.
 #pragma once
 #include <assert.h>
 #include <math.h>
@@ -17,7 +18,7 @@ typedef enum { BATCH_CONSTANT, BATCH_LINEAR, BATCH_STAGES, BATCH_ADAPTIVE } Batc
 typedef enum { BATCH_LR_NONE, BATCH_LR_SQRT, BATCH_LR_LINEAR } BatchLr;
 typedef enum { BATCH_BETA2_FIXED, BATCH_BETA2_HALFLIFE } BatchBeta2;
 
-enum { MAX_STAGES = 32 };
+enum { MAX_STAGES = 32, BATCH_MOST = 1000000000 };
 
 typedef struct {
     BatchRule rule;
@@ -57,7 +58,8 @@ static inline bool batch_stages_read(BatchSchedule *s, const char *text) {
         bool more = strchr(text, ',') != NULL;
         if (!batch_tokens_read(&tokens, &text, '=')
             || !batch_tokens_read(&batch, &text, more ? ',' : '\0')
-            || batch == 0 || (s->n_stages > 0 && tokens <= before)) return false;
+            || batch == 0 || batch > BATCH_MOST || (s->n_stages > 0 && tokens <= before))
+            return false;
         s->stages[s->n_stages].tokens = tokens;
         s->stages[s->n_stages++].batch = batch;
         if (!more) return true;
@@ -74,19 +76,20 @@ static inline bool batch_schedule_parse(BatchSchedule *s, const char *text, Erro
     memset(s, 0, sizeof *s);
     s->rule = (BatchRule)rule;
     rest = rest ? rest + 1 : "";
-    const char *form[] = { "constant", "linear:N0,TOKENS, both at least 1",
-                           "stages:TOKENS=BATCH,TOKENS=BATCH,... with rising TOKENS, at most 32",
-                           "adaptive:ETA,MIN,MAX with ETA above 0 and 1 <= MIN <= MAX" };
+    const char *form[] = { "constant", "linear:N0,TOKENS, both at least 1, N0 at most 1e9",
+                           "stages:TOKENS=BATCH,TOKENS=BATCH,... with rising TOKENS, at most 32, "
+                           "and BATCH from 1 to 1e9",
+                           "adaptive:ETA,MIN,MAX with ETA above 0 and 1 <= MIN <= MAX <= 1e9" };
     bool good = false;
     if (rule == BATCH_CONSTANT) good = text[name] == '\0';
     if (rule == BATCH_LINEAR)
         good = batch_tokens_read(&s->first, &rest, ',') && batch_tokens_read(&s->over, &rest, '\0')
-            && s->first > 0 && s->over > 0;
+            && s->first > 0 && s->first <= BATCH_MOST && s->over > 0;
     if (rule == BATCH_STAGES) good = batch_stages_read(s, rest);
     if (rule == BATCH_ADAPTIVE)
         good = batch_number(&s->eta, &rest, ',') && batch_tokens_read(&s->min, &rest, ',')
             && batch_tokens_read(&s->max, &rest, '\0')
-            && s->eta > 0.0 && s->min > 0 && s->min <= s->max;
+            && s->eta > 0.0 && s->min > 0 && s->min <= s->max && s->max <= BATCH_MOST;
     if (good) return true;
     option_shown(shown, text, strlen(text));
     if (rule >= 0) return fail(err, "--batch-schedule: '%s': expected %s", shown, form[rule]);
@@ -119,6 +122,12 @@ static inline uint64_t batch_start(const BatchSchedule *s) {
     return s->rule == BATCH_ADAPTIVE ? batch_round(s, (double)s->min) : s->batch;
 }
 
+// The most that an adaptive batch grows to: whole units within the maximum.
+static inline uint64_t batch_most(const BatchSchedule *s) {
+    uint64_t most = s->max / s->unit * s->unit;
+    return most > batch_start(s) ? most : batch_start(s);
+}
+
 // Tokens of the update that begins after `tokens` have been seen; `adapted` is what batch_adapt
 // last gave, or batch_start.
 static inline uint64_t batch_at(const BatchSchedule *s, uint64_t tokens, uint64_t adapted) {
@@ -137,17 +146,18 @@ static inline uint64_t batch_at(const BatchSchedule *s, uint64_t tokens, uint64_
 // whole units, never smaller than it is, never above the maximum. NaN, of a gradient that is not
 // finite, asks for nothing.
 static inline uint64_t batch_adapt(const BatchSchedule *s, uint64_t now, double wanted) {
-    uint64_t max = batch_round(s, (double)s->max);
+    uint64_t max = batch_most(s);
     if (s->rule != BATCH_ADAPTIVE || !(wanted > (double)now)) return now;
     if (wanted >= (double)max) return max > now ? max : now;
     uint64_t up = (uint64_t)ceil(wanted / (double)s->unit) * s->unit;
     return up < max ? up : max;
 }
 
-// Tokens of the first `steps` updates. Not for adaptive batches: nobody knows before.
-static inline uint64_t batch_tokens_of_steps(const BatchSchedule *s, uint64_t steps) {
+// Tokens seen after `steps` updates more than `tokens`. Not for adaptive batches: nobody knows
+// before.
+static inline uint64_t batch_tokens_after(const BatchSchedule *s, uint64_t tokens, uint64_t steps) {
     assert(s->rule != BATCH_ADAPTIVE);
-    uint64_t tokens = 0, settled = 0;              // from `settled` on the batch is one size
+    uint64_t settled = 0;                          // from there on the batch is one size
     if (s->rule == BATCH_LINEAR) settled = s->over;
     if (s->rule == BATCH_STAGES) settled = s->stages[s->n_stages - 1].tokens;
     for (; steps > 0 && tokens < settled; steps--) tokens += batch_at(s, tokens, 0);
@@ -169,5 +179,5 @@ static inline double batch_lr(BatchLr rule, double lr, const BatchSchedule *s, u
 static inline double batch_beta2(BatchBeta2 rule, double beta2, const BatchSchedule *s,
                                  uint64_t batch) {
     if (rule == BATCH_BETA2_FIXED || batch == s->batch) return beta2;
-    return pow(beta2, (double)batch / (double)s->batch);
+    return fmin(pow(beta2, (double)batch / (double)s->batch), 0.999999);   // a float holds it
 }

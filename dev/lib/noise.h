@@ -96,6 +96,7 @@ static inline void noise_verdict(char *out, size_t size, double noise, double ba
     else if (times >= 0.67)
         snprintf(of, left, "%s: about right; more workers would help little", scale.text);
     else
-        snprintf(of, left, "%s: more workers would hardly help; %sx fewer would waste less",
-                 scale.text, count_text(1.0 / fmax(times, 1e-3)).text);
+        snprintf(of, left, "%s: more workers would hardly help; %.*gx fewer would waste less",
+                 scale.text, times > 0.1 ? 2 : 4, times > 0.1 ? 1.0/times
+                                                 : round(1.0 / fmax(times, 1e-3)));
 }

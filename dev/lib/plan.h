@@ -10,7 +10,8 @@
 //
 // Nothing is allocated for the model: the trainer hands in a function that counts its memory, the
 // same code that lays it out. What is not known is not guessed: a number that lacks a fact is NAN
-// (null in the log), and the plan ends with the facts that are missing.
+// (null in the log), and the plan ends with the facts that are missing. Seconds are of what is
+// known: without a LINK, or of another machine's AdamW, they are the least it can be.
 //
 // Units: bytes, seconds, FLOP, tokens. GB is 1e9 bytes. A worker is a rank: a GPU, or a process.
 #pragma once
@@ -142,7 +143,7 @@ static inline bool plan_name_read(PlanMachine *m, char *field, Error *err) {
                     sizeof m->name - 1);
     snprintf(m->name, sizeof m->name, "%.23s", field);
     double tflops = 0.0;
-    if (at && !plan_positive(&tflops, at))
+    if (at && (!plan_positive(&tflops, at) || tflops < 1e-6 || tflops > 1e6))
         return fail(err, "--plan-gpu: \"@%.20s\" is no speed; write %s@46.2 for 46.2 TFLOP/s", at,
                     m->name);
     m->speed = 1e12 * tflops;
@@ -154,6 +155,9 @@ static inline bool plan_name_read(PlanMachine *m, char *field, Error *err) {
         m->memory = 1e9 * plan_gpus[i].gigabytes - PLAN_GPU_RESERVE;
         m->peak = 1e12 * plan_gpus[i].tflops;
         m->bf16 = plan_gpus[i].bf16;
+        if (!at && !m->bf16)
+            return fail(err, "--plan-gpu: %s has no bf16, and its data sheet's speed is of fp16; "
+                             "say how fast it trains: %s@12 for 12 TFLOP/s", m->name, m->name);
         if (!at) m->speed = PLAN_UTILISATION * m->peak, m->speed_from = SPEED_ASSUMED;
         return true;
     }
@@ -247,6 +251,8 @@ struct PlanFacts {
     int64_t batch_tokens;          // an update, all workers
     int64_t tokens;                // of the whole run
     int64_t outer_every;           // --outer-every
+    bool batch_changes;            // --batch-schedule
+    int grad_copies;               // gradients kept beside their sum, for plan_gpu_bytes
     double target_loss;            // nats a token
     double noise_scale;            // tokens; the last one that --out's log holds
     const char *precision;         // "fp32" or "bf16"
@@ -306,7 +312,7 @@ static inline PlanBytes plan_gpu_bytes(const PlanFacts *f, const PlanShape *s) {
     double slots = psi - (L - 2.0)*block;        // a bucket each way: embeddings, norm, two blocks
     PlanBytes b;
     b.params = 2.0*psi / (stage == 3 ? n : 1.0) + 4.0*psi / (stage >= 1 ? n : 1.0);
-    b.grads = 4.0*psi / (stage >= 2 ? n : 1.0);
+    b.grads = 4.0*psi / (stage >= 2 ? n : 1.0) + 4.0*psi * f->grad_copies;
     b.moments = 8.0*psi / (stage >= 1 ? n : 1.0) + (f->outer_every ? 8.0*psi : 0.0);
     b.passing = (stage >= 2 ? 4.0*slots : 0.0) + (stage == 3 ? 2.0*slots : 0.0)
               + (n > 1 ? MESSAGES : 0.0);
@@ -575,8 +581,8 @@ static inline void plan_show_memory(FILE *out, const PlanFacts *f, const RunPlan
             fprintf(out, "%14.2f  %s\n", rows[i].bytes / unit, rows[i].name);
     fprintf(out, "%14.2f  in all", total / unit);
     if (room > 0.0 && p->fits)
-        fprintf(out, ": fits in %s%s; so would --micro-batch %d\n", plan_size(room).text, where,
-                p->largest);
+        fprintf(out, ": fits in %s%s, which has room for --micro-batch %d\n", plan_size(room).text,
+                where, p->largest);
     else if (room > 0.0)
         fprintf(out, ": does NOT fit in %s%s\n", plan_size(room).text, where);
     else
@@ -593,8 +599,8 @@ static inline void plan_show_time(FILE *out, const PlanFacts *f, const RunPlan *
     if (f->shape.recompute)
         fprintf(out, "          %s with the blocks' forward pass done twice\n",
                 plan_flop(p->flops_done).text);
-    fprintf(out, "          %s an update: %s computing", plan_time(p->step).text,
-            plan_time(p->compute).text);
+    fprintf(out, "          %s%s an update: %s computing", isnan(p->exposed) ? "at least " : "",
+            plan_time(p->step).text, plan_time(p->compute).text);
     if (p->adam > 0.0) fprintf(out, ", %s AdamW", plan_time(p->adam).text);
     if (p->exposed > 0.0) fprintf(out, ", %s network", plan_time(p->exposed).text);
     fprintf(out, "\n          %s tokens/s\n", count_text((double)f->batch_tokens / p->step).text);
@@ -679,6 +685,9 @@ static inline void plan_show(FILE *out, const PlanFacts *f, const RunPlan *p) {
     fprintf(out, "batch     %lld tokens an update: ", (long long)f->batch_tokens);
     if (f->shape.workers > 1) fprintf(out, "%d workers x ", f->shape.workers);
     fprintf(out, "%.0f x %d sequences of %d\n", p->micro_batches, f->shape.micro_batch, f->T);
+    if (f->batch_changes)
+        fprintf(out, "          (--batch-schedule changes it: seconds and traffic are of this "
+                "one)\n");
     plan_show_machine(out, f);
     plan_show_memory(out, f, p);
     plan_show_time(out, f, p);

@@ -109,8 +109,9 @@ static const Option train_table[] = {
       "micro-batch times seq-len" },
     { "batch-schedule", "RULE", OPT_TEXT, FIELD(batch_schedule), "constant", 1, 0, NULL,
       "batch", "how the batch grows, in tokens: constant; linear:N0,TOKENS from N0 to "
-      "--batch-tokens over so many; stages:TOKENS=BATCH,... from then on; adaptive:ETA,MIN,MAX by the norm test, "
-      "when the gradient's noise exceeds ETA of its length", NULL },
+      "--batch-tokens over so many; stages:TOKENS=BATCH,... from then on; adaptive:ETA,MIN,MAX by "
+      "the norm test, when the gradient's noise exceeds ETA of its length; in whole micro-batches "
+      "of all ranks", NULL },
     { "batch-lr", "RULE", OPT_CHOICE, FIELD(batch_lr), "none", 0, 0,
       "none|sqrt|linear",                    // in the order of BatchLr
       "batch", "how the learning rate follows a changing batch; --lr is for --batch-tokens", NULL },
@@ -292,7 +293,8 @@ static inline bool train_options_check_batch(TrainOptions *o, Error *err) {
     bool changes = o->batches.rule != BATCH_CONSTANT, adapts = o->batches.rule == BATCH_ADAPTIVE;
     if (!changes && (o->batch_lr != BATCH_LR_NONE || o->batch_beta2 != BATCH_BETA2_FIXED))
         return fail(err, "--batch-%s: follows a batch that changes, and this one does not; give a "
-                         "--batch-schedule, or leave it out", o->batch_lr ? "lr" : "beta2");
+                         "--batch-schedule, or --batch-%s", o->batch_lr ? "lr" : "beta2",
+                    o->batch_lr ? "lr none" : "beta2 fixed");
     if (changes && o->exact_sum)
         return fail(err, "--exact-sum: needs a batch that does not change; leave --batch-schedule "
                          "out");
@@ -306,7 +308,7 @@ static inline bool train_options_check_batch(TrainOptions *o, Error *err) {
 
 // Settles the length. A decaying rate must know where the run ends.
 static inline bool train_options_check_length(TrainOptions *o, Error *err) {
-    if (o->batches.rule == BATCH_ADAPTIVE && o->lr_schedule != LR_CONSTANT
+    if (o->batches.rule == BATCH_ADAPTIVE && o->lr_schedule != LR_CONSTANT && !o->plan
         && !train_options_given(o, "tokens"))
         return fail(err, "--tokens: the rate decays to the end of the run, and an adaptive batch "
                          "leaves open how many tokens its updates take; add --tokens N, or "
@@ -322,7 +324,7 @@ static inline bool train_options_check_length(TrainOptions *o, Error *err) {
         o->steps = 1000;
         return true;
     }
-    if (o->lr_schedule == LR_CONSTANT) return true;
+    if (o->lr_schedule == LR_CONSTANT || o->plan) return true;
     return fail(err, "--lr-schedule: the rate decays to the end of the run, which --target-loss "
                      "leaves open; add --tokens N, or --lr-schedule constant");
 }
@@ -420,21 +422,22 @@ static inline bool train_options_restore(TrainOptions *o, const JsonNode *saved,
     return true;
 }
 
-// A recipe's flags can be overridden after it (scripts end in "$@"). When --batch-tokens is and
-// --lr is not, the rate was chosen for the first batch: that one, or 0.
+// A recipe's flags can be overridden after it (scripts end in "$@"). When --batch-tokens is given
+// again, and no --lr after that, the rate was chosen for the first batch: that one, or 0.
 static inline int64_t recipe_batch(int argc, char **argv) {
     double batch = 0.0;
-    bool lr_after = false;
+    bool again = false;
     for (int i = 1; i < argc; i++) {
         const char *flag = "--batch-tokens", *arg = argv[i];
         size_t n = strlen(flag);
         bool here = strncmp(arg, flag, n) == 0 && (arg[n] == '=' || (!arg[n] && i + 1 < argc));
+        again = again || (here && batch > 0.0);
         if (here && batch == 0.0 && !number_read(&batch, arg[n] ? arg + n + 1 : argv[i + 1]))
             return 0;
         bool lr = strcmp(arg, "--lr") == 0 || strncmp(arg, "--lr=", 5) == 0;
-        lr_after = lr_after || (lr && batch > 0.0);
+        again = again && !lr;
     }
-    return lr_after ? 0 : (int64_t)batch;
+    return again ? (int64_t)batch : 0;
 }
 
 // Parses and checks; with --help in sight only o->help counts. With --resume the checks wait for
@@ -474,12 +477,22 @@ static inline bool train_options_batch(TrainOptions *o, int T, int ranks, Error 
     int64_t unit = (int64_t)o->micro_batch * T * ranks;
     BatchSchedule *s = &o->batches;
     char of_ranks[40] = "";
+    if (unit > 10LL*BATCH_MOST)
+        return fail(err, "--micro-batch: %lld tokens at a time, of all ranks, are too many",
+                    (long long)unit);
     s->unit = (uint64_t)unit;
+    for (int i = 0; i < s->n_stages; i++)
+        if (s->stages[i].batch % s->unit != 0)
+            return fail(err, "--batch-schedule: %llu is not a multiple of %lld, which is what the "
+                             "micro-batches of all ranks come to; the nearest is %llu",
+                        (unsigned long long)s->stages[i].batch, (long long)unit,
+                        (unsigned long long)batch_round(s, (double)s->stages[i].batch));
     if (o->batch_tokens == 0 && s->rule == BATCH_ADAPTIVE)
         o->batch_tokens = (int64_t)batch_round(s, (double)s->min);
     if (o->batch_tokens == 0) o->batch_tokens = unit;
     s->batch = (uint64_t)o->batch_tokens;
-    if (o->batch_tokens % unit == 0) return train_options_check_noise(o, T, ranks, err);
+    if (o->batch_tokens % unit == 0 || s->rule == BATCH_ADAPTIVE)
+        return train_options_check_noise(o, T, ranks, err);
     int64_t nearest = (o->batch_tokens + unit / 2) / unit * unit;
     if (nearest == 0) nearest = unit;
     if (ranks > 1) snprintf(of_ranks, sizeof of_ranks, "%d ranks times ", ranks);
@@ -494,6 +507,13 @@ static inline RunLength train_options_length(const TrainOptions *o) {
     return run;
 }
 
+// Tokens of the whole run, as far as flags say it; 0: they do not.
+static inline int64_t train_options_tokens(const TrainOptions *o) {
+    if (!train_options_given(o, "steps")) return o->tokens > 0 ? o->tokens : 0;
+    if (o->batches.rule == BATCH_ADAPTIVE) return 0;
+    return (int64_t)batch_tokens_after(&o->batches, 0, (uint64_t)o->steps);
+}
+
 // The learning rate's rule; after train_options_batch, since --steps N are N batches of tokens.
 static inline bool train_options_lr(LrSchedule *s, const TrainOptions *o, Error *err) {
     assert(o->batch_tokens > 0);
@@ -504,7 +524,7 @@ static inline bool train_options_lr(LrSchedule *s, const TrainOptions *o, Error 
     s->horizon = 0;
     if (o->tokens > 0) s->horizon = (uint64_t)o->tokens;
     else if (o->steps > 0 && o->batches.rule != BATCH_ADAPTIVE)
-        s->horizon = batch_tokens_of_steps(&o->batches, (uint64_t)o->steps);
+        s->horizon = batch_tokens_after(&o->batches, 0, (uint64_t)o->steps);
     if (s->rule == LR_CONSTANT || o->steps == 0 || s->warmup <= s->horizon) return true;
     return fail(err, "--warmup-tokens: %llu is more than the %llu tokens of the whole run",
                 (unsigned long long)s->warmup, (unsigned long long)s->horizon);
