@@ -265,10 +265,11 @@ test_launch_leaves_no_orphans() {
 test_launch_terminal() {
     command -v python3 > /dev/null || skip "needs python3"
     cat > "$dir/type.py" << 'END'
-import os, pty, sys, time
+import os, pty, signal, sys, time
 ready, presses, command = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 pid, terminal = pty.fork()
-if pid == 0:
+if pid == 0:                                 # a shell starts what it puts aside deaf to Ctrl-C
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.execvp(command[0], command)
 while not os.path.exists(ready) or open(ready).read().count("ready") < 2:
     time.sleep(0.05)
