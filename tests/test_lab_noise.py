@@ -108,6 +108,7 @@ def test_lab_tuned_branches():
     runs = {noise.main_name(1, 0): type("Run", (), {"val": 2.1})}
     moment = noise.Moment(plan, runs, branches, [[]], 0)
     assert moment.loss == 2.1 and moment.noise is None
+    assert noise.lower_won([moment]) == (2, 2)
     assert abs(moment.gap(4, "rule") + 0.05) < 1e-12 and abs(moment.gap(4, "tuned") - 0.02) < 1e-12
     branches[noise.branch_name(0, 1, 4, 0.5)].diverged = True
     assert abs(noise.Moment(plan, runs, branches, [[]], 0).gap(4, "tuned") - 0.05) < 1e-12
@@ -120,6 +121,9 @@ def test_lab_tolerance():
     gaps = [loud.gaps(k) for k in (2, 4)]
     variance = sum(sum((x - sum(g) / 3) ** 2 for x in g) / 2 for g in gaps) / 2
     expect_near(error, math.sqrt(variance / 3), "standard error")
+    errors = [math.sqrt(sum((x - sum(g) / 3) ** 2 for x in g) / 6) for g in gaps]
+    for found, wanted in zip(noise.gap_errors([loud], loud.plan), (min(errors), max(errors))):
+        expect_near(found, wanted, "range of standard errors")
     expect_near(tolerance, 2 * error, "tolerance")
 
 
@@ -130,6 +134,46 @@ def test_lab_growth_planted():
     run = type("Run", (), {"steps": steps})
     assert schedules.growth_at(run, 2) == 1664 and schedules.growth_at(run, 4) == 2688
     assert schedules.growth_at(run, 8) is None
+
+
+class Ended:
+    """A run that is not run: its losses, and the batch of each update."""
+
+    def __init__(self, val, batches):
+        self.val, self.diverged, self.evals = val, not math.isfinite(val), []
+        self.steps = [{"step": i + 1, "tokens": sum(batches[:i + 1]), "batch_tokens": b}
+                      for i, b in enumerate(batches)]
+        self.end = {"step": len(batches)} if math.isfinite(val) else {}
+
+
+def course(val, batches, k=0, eta=None, name="one"):
+    plan = {"seeds": [1, 2], "grid": [0], "extend": False}
+    made = schedules.Course(plan, schedules.Schedule(name, name, None, k, eta=eta))
+    made.runs = {(k, seed): Ended(val, of) for seed, of in zip([1, 2], batches)}
+    return made
+
+
+def test_lab_06_diverged():
+    """A run that diverged has no end; it is said, and stops nothing."""
+    gone, small = course(math.inf, [[512] * 3, []]), course(2.0, [[512] * 4] * 2)
+    assert gone.updates() == 1.5 and small.updates() == 4.0
+    assert schedules.grown(gone, 2) is None and schedules.told(gone, small) == "one: diverged"
+    clock = schedules.Clock.__new__(schedules.Clock)
+    clock.share, clock.compute, clock.link = 512, 1.0, schedules.fit.Link(0, 1.0, 0.0)
+    assert [schedules.seconds_of(run, clock) for run in gone.chosen()] == [3.0, 0.0]
+    assert schedules.at_evals(gone.chosen()[1], clock) == []
+
+
+def test_lab_06_at_most():
+    """One seed is at 8192 after a tenth of its tokens, the other never."""
+    plan = {"small": 512, "large": 8192, "grown": 4096}
+    small, large = course(2.0, [[512] * 4] * 2), course(2.5, [[8192]] * 2, 0)
+    early = course(2.4, [[512, 1024, 2048] + [8192] * 4, [512, 4096]], 2, 0.5)
+    text = schedules.at_most_text(plan, early, large, [small, course(2.1, [[512]] * 2), small])
+    assert "after 10% of the run (1 of 2 seeds never), at 4 times the rate" in text, text
+    assert "which of the two" in text and "+5.0% and +0.0%" in text, text
+    early = course(2.0, [[512, 4096]] * 2, 2, 0.5)
+    assert "never at 8,192" in schedules.at_most_text(plan, early, large, [small] * 3)
 
 
 def test_lab_modelled_time():

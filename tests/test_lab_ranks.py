@@ -4,6 +4,7 @@ they write are what the logs and checkpoints hold and what the formulas give; an
 import array
 import csv
 import glob
+import importlib
 import json
 import math
 import os
@@ -325,6 +326,28 @@ def test_proof_exact_sum():
             weights.add(f.read())
     assert len(weights) == 1, f"{len(weights)} different files"
     assert all(row["same_bits"] == 1 and row["distance"] == 0 for row in rows)
+
+
+def test_proof_diverged():
+    """A split that diverged left no weights: it is said and left out; what all are compared with
+    cannot be."""
+    sys.path.insert(0, LAB)
+    try:
+        proof = importlib.import_module("10_proof")
+    finally:
+        sys.path.remove(LAB)
+    done = []
+    e = type("E", (), {"say": done.append, "verdict": lambda self, word, why: done.append(word),
+                       "close": lambda self: None})()
+    ways = [proof.Split(name, name, "ranks") for name in ["ranks_1", "ranks_2", "other_seed"]]
+    for gone, left in [("", 3), ("ranks_2", 2), ("other_seed", 0)]:
+        done.clear()
+        runs = {s.name: type("Run", (), {"diverged": s.name == gone}) for s in ways}
+        try:
+            assert len(proof.with_weights(e, runs, ways)) == left
+        except SystemExit:
+            assert left == 0 and done[-1] == "skipped"
+        assert not gone or gone in done[0], done
 
 
 def test_proof_grows():

@@ -212,14 +212,7 @@ def draw_ways(plt, table):
         look = dict(style(i), **hollow, **wide)
         tokens.plot([record["tokens"] for record in evals], y, label=LABELS[method], **look)
         seconds.plot([record["step"] * row.step_seconds for record in evals], y, **look)
-        sent.plot([max(row.sent / 1e6, 1e-2)], [row.mean], **dict(look, linestyle="none"))
-        low, high = min(row.losses), max(row.losses)
-        sent.errorbar([max(row.sent / 1e6, 1e-2)], [row.mean], capsize=3, color=lab.COLOURS[i],
-                      yerr=[[row.mean - low], [high - row.mean]])
-        left = row.sent > 1e6 and method == "data_parallel"
-        sent.annotate(LABELS[method], (max(row.sent / 1e6, 1e-2), row.mean),
-                      (-8 if left else 8, 4 if method != "updates" else -12),
-                      textcoords="offset points", ha="right" if left else "left", fontsize=9)
+        draw_sent(sent, table, method, dict(look, linestyle="none"))
     tokens.set_xscale("log")
     seconds.set_xscale("log")
     sent.set_xscale("log")
@@ -232,6 +225,20 @@ def draw_ways(plt, table):
     lab.axes(sent, "MB sent by a rank (nothing: drawn at 0.01)", loss, "Per byte")
     tokens.legend()
     return figure
+
+
+def draw_sent(ax, table, method, look):
+    """Data parallel stands where accumulation does, over all seeds: its one run has the losses of
+    that one's first seed."""
+    sent, parallel = max(table[method].sent / 1e6, 1e-2), method == "data_parallel"
+    row = table["accumulation" if parallel else method]
+    ax.plot([sent], [row.mean], **look)
+    ax.errorbar([sent], [row.mean], capsize=3, color=look["color"],
+                yerr=[[row.mean - min(row.losses)], [max(row.losses) - row.mean]])
+    left = sent > 1.0 and parallel
+    ax.annotate(LABELS[method] + (" (same losses)" if parallel else ""), (sent, row.mean),
+                (-8 if left else 8, 4 if method != "updates" else -12),
+                textcoords="offset points", ha="right" if left else "left", fontsize=9)
 
 
 def draw_rates(plt, e, done, best):
@@ -288,10 +295,11 @@ def main():
     e.figure("five_ways", lambda plt: draw_ways(plt, table),
              alt="Validation loss of the five methods, against tokens, against modelled seconds on "
                  "8 devices, and the final losses against megabytes sent by a rank.",
-             caption="Each method at its own best learning rate. Seconds are modelled: the "
+             caption="Each method at its own best inner learning rate. Seconds are modelled: the "
                      "measured update of one core, and a ring of 10 Gbit/s with 20 us a message. "
                      "The last panel's bars are the lowest and highest of the seeds; data "
-                     "parallel, one run, has none.")
+                     "parallel, which ran with one seed and had accumulation's losses, is drawn "
+                     "at those of all its seeds.")
     e.figure("rates", lambda plt: draw_rates(plt, e, done, best),
              alt="Final validation loss against learning rate, a curve for each method.",
              caption="Which row of the table wins can depend on how the rate is chosen.")
@@ -328,13 +336,13 @@ def conclude(e, warm, table, done, seconds, differences):
     e.setting(f"2 layers of 32 channels; a replica's update is {e.batch} tokens ({e.batch // T} "
               f"sequences), {e.steps} updates from a checkpoint at {warm.val:.3f} nats; DiLoCo: "
               f"H={e.every}, outer rate {e.args.outer_lr}, momentum "
-              f"{e.args.outer_momentum}. Rates tuned with one seed, losses are means of {many}, "
-              f"on {lab.machine(e.args.trainer)}.")
+              f"{e.args.outer_momentum}, not tuned. Inner rates tuned with one seed, losses are "
+              f"means of {many}, on {lab.machine(e.args.trainer)}.")
     means = [table[m].mean for m in TUNED]
     listed = ", ".join(f"{LABELS[m] if m != 'accumulation' else '8x batch'} {table[m].mean:.3f} "
                        f"(rate {table[m].rate:.2g}{', edge of the grid' if table[m].side else ''})"
                        for m in TUNED)
-    e.say(f"Final losses, each at its own best learning rate: {listed}.")
+    e.say(f"Final losses, each at its own best inner learning rate: {listed}.")
     e.say(f"8 ranks and one rank that accumulates have the same losses: the largest difference in "
           f"{table['accumulation'].updates} updates is {differences[0]:.1e} nats, of an evaluation "
           f"{differences[1]:.1e}; in modelled time on 8 devices they are "

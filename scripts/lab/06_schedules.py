@@ -104,7 +104,10 @@ class Course:
         return math.sqrt(sum((x - mean) ** 2 for x in self.losses()) / (n - 1) / n)
 
     def updates(self):
-        return sum(run.end["step"] for run in self.chosen()) / len(self.chosen())
+        """The mean over seeds; a run that diverged has no end, but a last update."""
+        made = [run.end.get("step", run.steps[-1]["step"] if run.steps else 0)
+                for run in self.chosen()]
+        return sum(made) / len(made)
 
 
 def job(e, plan, course, k, seed):
@@ -164,10 +167,17 @@ def at_evals(run, clock):
     """(tokens, updates, modelled seconds, loss) of a run's evaluations."""
     times = clock.between(run.steps)
     points = []
+    if not times:                                            # it diverged at once
+        return points
     for record in run.evals:
         later = next((t for t in times if t[0] >= record["step"]), times[-1])
         points.append((record["tokens"], record["step"], later[1], record["val_loss"]))
     return points
+
+
+def seconds_of(run, clock):
+    """Modelled seconds of a whole run; of one that diverged, until then."""
+    return clock.between(run.steps)[-1][1] if run.steps else 0.0
 
 
 def device_seconds(run, clock):
@@ -182,7 +192,7 @@ def device_seconds(run, clock):
 
 def growth_at(run, factor):
     """Tokens seen when the batch first was `factor` times what it began with; None: never."""
-    first = run.steps[0]["batch_tokens"]
+    first = run.steps[0]["batch_tokens"] if run.steps else 0
     return next((step["tokens"] - step["batch_tokens"] for step in run.steps
                  if step["batch_tokens"] >= factor * first), None)
 
@@ -205,7 +215,7 @@ def write_tables(e, plan, courses, clock):
                       "modelled_seconds", "modelled_device_seconds", "tokens_at_2x",
                       "tokens_at_4x"],
           [[c.schedule.name, rate(c.best()), int(c.at_edge()), c.loss(), c.error(),
-            len(plan["seeds"]), c.updates(), at_evals(c.chosen()[0], clock)[-1][2],
+            len(plan["seeds"]), c.updates(), seconds_of(c.chosen()[0], clock),
             device_seconds(c.chosen()[0], clock), grown(c, 2), grown(c, 4)] for c in courses])
 
 
@@ -226,7 +236,7 @@ def draw_losses(panels, courses, clock):
     titles = ["after the same tokens", "after the same updates", "after the same time (modelled)"]
     for column, (ax, label, title) in enumerate(zip(panels, axes, titles)):
         for i, course in enumerate(courses):
-            points = at_evals(course.chosen()[0], clock)
+            points = [p for p in at_evals(course.chosen()[0], clock) if lab.number(p[3])]
             ax.plot([p[column] for p in points], [p[3] for p in points], markersize=4.5,
                     linewidth=1.4, label=course.schedule.label, **style(i))
         if column:
@@ -234,7 +244,7 @@ def draw_losses(panels, courses, clock):
         else:
             ax.xaxis.set_major_formatter(lambda n, _: f"{n / 1e6:g}")
         lab.axes(ax, label, "validation loss, nats a token", title)
-        low = min(c.loss() for c in courses)
+        low = min((c.loss() for c in courses if math.isfinite(c.loss())), default=0.0)
         ax.set_ylim(low - 0.06, min(low + 1.6, ax.get_ylim()[1]))
 
 
@@ -242,6 +252,8 @@ def draw_batches(ax, courses, plan):
     for i, course in enumerate(courses):
         steps = course.chosen()[0].steps
         look = style(i)
+        if not steps:
+            continue
         ax.step([s["tokens"] for s in steps], [s["batch_tokens"] for s in steps], where="pre",
                 color=look["color"], linestyle=look["linestyle"], linewidth=1.8)
         last = steps[-1]
@@ -285,10 +297,13 @@ def draw_bought(plt, courses):
     is what all of them want; the band is 2% above the constant small batch."""
     figure, ax = plt.subplots(figsize=(7.6, 4.8), constrained_layout=True)
     small = courses[0]
-    ax.axhspan(small.loss(), 1.02 * small.loss(), color="#eeeeee", zorder=0)
-    ax.text(0.99, 1.02 * small.loss(), "2% above the constant small batch", ha="right", va="bottom",
-            fontsize=8.5, transform=ax.get_yaxis_transform())
+    if math.isfinite(small.loss()):
+        ax.axhspan(small.loss(), 1.02 * small.loss(), color="#eeeeee", zorder=0)
+        ax.text(0.99, 1.02 * small.loss(), "2% above the constant small batch", ha="right",
+                va="bottom", fontsize=8.5, transform=ax.get_yaxis_transform())
     for i, course in enumerate(courses):
+        if not math.isfinite(course.loss()):                 # the words say that it diverged
+            continue
         look = style(i)
         edge = " (edge of its grid)" if course.at_edge() else ""
         ax.errorbar([course.updates()], [course.loss()], yerr=[course.error()], capsize=3,
@@ -303,6 +318,8 @@ def draw_bought(plt, courses):
 # ---------------------------------------------------------------- what was seen
 
 def told(course, small):
+    if not math.isfinite(course.loss()):
+        return f"{course.schedule.label}: diverged"
     return (f"{course.schedule.label}: {course.loss():.3f} ± {course.error():.3f} "
             f"({above(course, small)}) in {course.updates():,.0f} updates")
 
@@ -318,19 +335,46 @@ def rises_earlier(adaptive):
     return True
 
 
-def tokens_text(n):
-    return "never" if n is None else f"{n:,.0f}"
+def grown_text(course):
+    twice, four = grown(course, 2), grown(course, 4)
+    eta = f"at η = {course.schedule.eta:g}"
+    if twice is None:
+        return f"never {eta}"
+    return (f"{twice:,.0f} tokens, and never, {eta}" if four is None
+            else f"{twice:,.0f} and {four:,.0f} tokens {eta}")
+
+
+def at_most_text(plan, course, large, fixed):
+    """How early the smallest eta is at the largest batch, and at which rate: two things that may
+    cost it the loss, and that these runs do not tell apart."""
+    at = [growth_at(run, plan["large"] / plan["small"]) for run in course.chosen()]
+    shares = [n / run.steps[-1]["tokens"] for n, run in zip(at, course.chosen()) if n is not None]
+    if not shares:
+        return f"η = {course.schedule.eta:g} was never at {plan['large']:,} tokens."
+    low, high = f"{100 * min(shares):.0f}", f"{100 * max(shares):.0f}%"
+    never = len(at) - len(shares)
+    text = (f"η = {course.schedule.eta:g} was at the largest batch, {plan['large']:,} tokens, "
+            f"after {high if low + '%' == high else low + ' to ' + high} of the run"
+            + (f" ({never} of {len(at)} seeds never)" if never else ""))
+    ratio = 2.0 ** (course.best() - large.best())
+    text += f", at {ratio:g} times the rate that is best for a constant {plan['large']:,}"
+    if ratio > 1.0 and course.loss() > 1.02 * fixed[0].loss():
+        text += "; which of the two costs it the loss, these runs do not tell"
+    small, *slow = fixed
+    return (text + f". The line and the stages go to {plan['grown']:,} only, later, and end "
+            + " and ".join(above(c, small) for c in slow) + " off the constant small batch's loss.")
 
 
 def report(e, plan, courses, clock):
     small, large = courses[0], courses[1]
     own = [c for c in courses if c.schedule.eta is not None]
-    e.say(f"After {plan['tokens']:,} tokens, each at its best learning rate: "
+    e.say(f"After {plan['tokens']:,} tokens, each at its best learning rate, ± standard error: "
           + "; ".join(told(c, small) for c in courses) + ".")
     e.say("The batch reached twice and four times its first size after "
-          + "; ".join(f"{tokens_text(grown(c, 2))} and {tokens_text(grown(c, 4))} tokens at η = "
-                      f"{c.schedule.eta:g}" for c in own) + ".")
-    seconds = {c.schedule.name: at_evals(c.chosen()[0], clock)[-1][2] for c in courses}
+          + "; ".join(grown_text(c) for c in own) + ".")
+    e.say(at_most_text(plan, min(own, key=lambda c: c.schedule.eta), large,
+                       [small, *courses[2:4]]))
+    seconds = {c.schedule.name: seconds_of(c.chosen()[0], clock) for c in courses}
     spent = {c.schedule.name: device_seconds(c.chosen()[0], clock) for c in courses}
     e.say(f"Modelled, with {plan['small']:,} tokens a device and a ring over 10 Gbit/s: "
           + "; ".join(f"{c.schedule.label} {seconds[c.schedule.name]:.1f} s and "

@@ -111,6 +111,11 @@ class Point:
 Cost = namedtuple("Cost", "compute talk")
 
 
+def sets_constants(point):
+    """Whether calibrate reads it: such a point is no test of the model."""
+    return point.method.every > 1 or point.method.every == 1 and point.rate is None
+
+
 def calibrate(points, alone):
     """Computing from DiLoCo with H > 1 at all rates, the median: nothing travels beside it, but two
     ranks that get in each other's way count. A talk from H=1 without a limit, which hides nothing:
@@ -253,7 +258,18 @@ def conclude(e, points, cost, why):
     e.say(f"The model is off by {100 * mean:.0f}% on average; the most at {worst[0]}, "
           f"{f'{worst[1]} Mbit/s' if worst[1] else 'no limit'}: measured "
           f"{100 * errors[worst]:+.0f}%.")
+    say_limits(e, points, at["ddp", None], cost)
     judge(e, at, slow, errors, far)
+
+
+def say_limits(e, points, parallel, cost):
+    """What the model's closeness is worth, and what it leaves out: data parallel's waits without a
+    limit, which it takes to be hidden."""
+    both = sum(sets_constants(p) for p in points)
+    e.say(f"{both} of the {len(points)} points also set the model's two constants.")
+    e.say(f"Without a limit the model says that data parallel waits for "
+          f"{100 * model(e, parallel.method, None, cost)[1]:.0f}% of the time, and "
+          f"{100 * parallel.waited:.0f}% was measured.")
 
 
 def judge(e, at, slow, errors, far):

@@ -293,6 +293,11 @@ def efficiency(times, name, count):
     return times[name, 1]["days"] / (count * times[name, count]["days"])
 
 
+def off(check):
+    error = 100.0 * (check.planned / check.held - 1.0)
+    return f"{abs(error):.1f}% {'low' if error < 0.0 else 'high'}"
+
+
 def report(e, memory, times, checks, years):
     for m in MODELS:
         alone = times[m.name, 1]
@@ -310,7 +315,7 @@ def report(e, memory, times, checks, years):
           f"TFLOP/s, {years[1]:.0f} days on 1,024 A100 at 140 TFLOP/s (published: 288 and 34).")
     for c in checks:
         e.say(f"Measured here, {c.name}: {c.held / 1e6:.1f} MB where {c.planned / 1e6:.1f} were "
-              f"planned ({100 * (c.planned / c.held - 1):+.1f}%), besides {c.own / 1e6:.1f} MB of "
+              f"planned: the plan is {off(c)}, besides {c.own / 1e6:.1f} MB of "
               "program, libraries and data.")
     judge(e, times, checks)
 

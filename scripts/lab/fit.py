@@ -130,16 +130,16 @@ def objection(points):
 
 def seed_error(points, draws):
     """Standard deviation of log B_crit when the seeds of each batch are drawn anew from those that
-    were run (bootstrap)."""
-    rng = random.Random(1)
-    batches, found = [p.batch for p in points], []
+    were run (bootstrap). One that never arrived is endless, as in best_rate: a batch of which most
+    are drawn so drops out of that draw, as it would have of the sweep."""
+    rng, found = random.Random(1), []
+    updates = {p.batch: [math.inf if n is None else n for n in p.updates] for p in points}
     for _ in range(draws):
-        drawn = []
-        for p in points:
-            there = [n for n in p.updates if n is not None]
-            drawn.append(median([rng.choice(there) for _ in p.updates]))
-        found.append(math.log(least_squares(batches, drawn)[1]))
-    return deviation(found)
+        drawn = {b: median([rng.choice(of) for _ in of]) for b, of in updates.items()}
+        there = [b for b in drawn if math.isfinite(drawn[b])]
+        if len(there) >= 4:
+            found.append(math.log(least_squares(there, [drawn[b] for b in there])[1]))
+    return deviation(found) if found else math.inf
 
 
 def leave_one_out_error(points):
@@ -220,9 +220,12 @@ def useful_workers(b_crit, b_sat):
     return b_crit / b_sat, 3.0 * b_crit / b_sat
 
 
-def saturated(device, share=0.8):
-    """The smallest number of tokens at which a device reaches `share` of its highest speed."""
-    return device.fixed / device.per_token * share / (1.0 - share)
+def saturated(measured, share=0.9):
+    """The smallest measured number of tokens at which a device reaches `share` of its best measured
+    speed. measured: [(tokens, seconds)]. A line through them would not do: large updates leave the
+    cache, and the best speed lies in between."""
+    best = max(tokens / seconds for tokens, seconds in measured)
+    return min(tokens for tokens, seconds in measured if tokens / seconds >= share * best)
 
 
 # ---------------------------------------------------------------- memory

@@ -301,6 +301,23 @@ def end_with_parent():                                       # Linux: whatever k
 
 # ---------------------------------------------------------------- a sweep
 
+def families(jobs):
+    """{name: a number}, the same number for jobs that wait for one another: another part of the
+    sweep, on another machine, would look in vain for the run that it branches off."""
+    above = {job.name: job.name for job in jobs}
+
+    def first(name):
+        while above[name] != name:
+            name = above[name]
+        return name
+    for job in jobs:
+        for name in job.before:
+            if name in above:
+                above[first(job.name)] = first(name)
+    numbers = {}
+    return {job.name: numbers.setdefault(first(job.name), len(numbers)) for job in jobs}
+
+
 class Sweep:
     """Runs jobs, as many at a time as there are slots; used by Experiment.run alone."""
 
@@ -469,8 +486,9 @@ class Experiment:
         names = [job.name for job in jobs]
         assert len(set(names)) == len(names), "two jobs have one name"
         missing = [job for job in jobs if not self.is_done(job)]
-        mine = [job for i, job in enumerate(jobs)
-                if self.part is None or i % self.part[1] == self.part[0]]
+        family = families(jobs)
+        mine = [job for job in jobs
+                if self.part is None or family[job.name] % self.part[1] == self.part[0]]
         todo = [job for job in missing if job in mine]
         if missing and self.args.redraw:
             fail(f"--redraw: {len(missing)} of {len(jobs)} runs are not there, "

@@ -179,6 +179,10 @@ INTRO = ("If a model fits on one GPU, and a larger batch only lowers the varianc
          "expects before it looks; a prediction that fails is reported as failed.")
 
 
+NO_PICTURES = ("No pictures: matplotlib was missing when this was run. Install it (apt-get install "
+               "python3-matplotlib, or pip install matplotlib) and run the command below.")
+
+
 # ---------------------------------------------------------------- report.md
 
 def markdown(records):
@@ -193,6 +197,7 @@ def markdown(records):
             ("Question", "question"), ("Predicted", "prediction")] if r[key]]
         lines += [f"**Verdict: {r['verdict']}.** {r['why']}", ""]
         lines += [f"- {sentence}" for sentence in r["said"]]
+        lines += ["", NO_PICTURES] if not r.get("drawn", True) else []
         for f in r["figures"]:
             lines += ["", f"![{bracket(f['alt'])}]({r['label']}/{f['png']})", "", f["caption"]]
         for table in r["csv"]:
@@ -247,6 +252,7 @@ def section(r):
                                       for name, text in terms if text) + "</dl>")
     parts.append(f"<p class='verdict {r['verdict'].replace(' ', '-')}'><strong>"
                  f"{MARKS[r['verdict']]} {esc(r['verdict'])}</strong>: {esc(r['why'])}</p>")
+    parts += [f"<p>{esc(NO_PICTURES)}</p>"] if not r.get("drawn", True) else []
     parts += [picture(r, f) for f in r["figures"]]
     if r["said"]:
         parts.append("<ul>" + "".join(f"<li>{esc(s)}</li>" for s in r["said"]) + "</ul>")
