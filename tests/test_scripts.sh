@@ -54,12 +54,12 @@ logged() {
 
 # ---- every script ----
 
-# Without a first line that names an interpreter a file is there to be sourced.
+# Without a first line that names an interpreter a file is there to be sourced, or imported.
 parses() {
     case $(head -n 1 "$1") in
         '#!/usr/bin/env bash') bash -n "$1" ;;
         '#!/bin/sh' | '# '*) sh -n "$1" ;;
-        '#!/usr/bin/env python3')
+        '#!/usr/bin/env python3' | '"""'*)
             ! command -v python3 > /dev/null ||
                 python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read())' "$1" ;;
         *) echo "its first line is $(head -n 1 "$1")" >&2; return 1 ;;
@@ -76,7 +76,8 @@ for script in $(find scripts dev/data -name '*.sh' -o -name '*.py') \
               $(find scripts -type f -perm -u+x ! -name '*.sh' ! -name '*.py'); do
     found=$((found + 1))
     parses "$script" || note "$script: does not parse: $(cat "$dir/stderr")"
-    opening "$script" | grep -qE "$(basename "$script")|\`make [a-z]+" ||
+    [ "$(head -c 3 "$script")" = '"""' ] ||
+        opening "$script" | grep -qE "$(basename "$script")|\`make [a-z]+" ||
         note "$script: its first comment does not say how to start it"
     case $(head -c 2 "$script") in
         '#!') [ -x "$script" ] || note "$script: not executable" ;;
@@ -135,7 +136,7 @@ fi
         --steps 1 --eval-tokens 16 --out "$dir/run" > /dev/null || note "no model to start from"
 mkdir "$dir/model"
 cp "$dir/run/latest/"{config.json,model.safetensors,tokenizer.json} "$dir/model" || note "no model"
-tiny="--seq-len 16 --batch-tokens 32 --eval-tokens 64"
+tiny="--seq-len 16 --batch-tokens 32 --lr 1e-5 --eval-tokens 64"
 
 good MODEL_DIR="$dir/model" TEXT="$dir/text" scripts/finetune_shakespeare.sh $tiny --steps 3
 same "what happens in which order" \

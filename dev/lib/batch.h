@@ -77,8 +77,7 @@ static inline bool batch_schedule_parse(BatchSchedule *s, const char *text, Erro
     s->rule = (BatchRule)rule;
     rest = rest ? rest + 1 : "";
     const char *form[] = { "constant", "linear:N0,TOKENS, both at least 1, N0 at most 1e9",
-                           "stages:TOKENS=BATCH,TOKENS=BATCH,... with rising TOKENS, at most 32, "
-                           "and BATCH from 1 to 1e9",
+                           "stages:TOKENS=BATCH,... with rising TOKENS, at most 32, BATCH to 1e9",
                            "adaptive:ETA,MIN,MAX with ETA above 0 and 1 <= MIN <= MAX <= 1e9" };
     bool good = false;
     if (rule == BATCH_CONSTANT) good = text[name] == '\0';
