@@ -136,7 +136,7 @@ fi
         --steps 1 --eval-tokens 16 --out "$dir/run" > /dev/null || note "no model to start from"
 mkdir "$dir/model"
 cp "$dir/run/latest/"{config.json,model.safetensors,tokenizer.json} "$dir/model" || note "no model"
-tiny="--seq-len 16 --batch-tokens 32 --lr 1e-5 --eval-tokens 64"
+tiny="--seq-len 16 --batch-tokens 256 --eval-tokens 64"
 
 good MODEL_DIR="$dir/model" TEXT="$dir/text" scripts/finetune_shakespeare.sh $tiny --steps 3
 same "what happens in which order" \
