@@ -693,7 +693,8 @@ test_recipe_124m_trains_and_goes_on() {
         --warmup-tokens 0 --eval-tokens 16 --threads 1"
     in_tree scripts/train_124m.sh --gpus 1 $small --steps 2
     same "status" $status 0
-    silent "$dir/stderr"
+    has "$dir/stderr" "32768 times less than the recipe's"       # and --lr as it was: a warning
+    same "lines on stderr" "$(wc -l < "$dir/stderr" | tr -d ' ')" 1
     same "calls" "$(calls)" "make -s train_gpt2cu plot out/s --out out/s/loss.png"
     has "$dir/stdout" "about 3.29"
     has "$dir/stdout" "HellaSwag is not measured"
