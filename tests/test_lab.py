@@ -15,7 +15,9 @@ import tempfile
 import time
 from html.parser import HTMLParser
 
-sys.dont_write_bytecode = True
+sys.dont_write_bytecode = True   # before the next line, so that it leaves no __pycache__
+import testing
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAB = os.path.join(ROOT, "scripts", "lab")
 
@@ -233,8 +235,11 @@ def test_lab_interrupted():
         sweep = Fake()
         jobs = [("a", 1), ("b", 1), ("slow", 60), ("d", 1)]
         command, env = sweep.command(jobs)
+        # A shell starts what it puts aside deaf to Ctrl-C.
         with subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL,
-                              stdout=subprocess.DEVNULL) as process:
+                              stdout=subprocess.DEVNULL,
+                              preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+                              ) as process:
             wait_until(lambda: sweep.starts()[-1:] == ["slow"])
             process.send_signal(kill)
             assert process.wait(15) != 0
@@ -632,39 +637,9 @@ def test_lab_report_browser():
 
 # ---- running them ----
 
-def find_python():
-    """The first python3 with matplotlib; a distribution's own may lie behind another one."""
-    for python in [sys.executable, "python3", "/usr/bin/python3"]:
-        try:
-            done = subprocess.run([python, "-c", "import matplotlib"], capture_output=True,
-                                  check=False)
-        except OSError:
-            continue
-        if done.returncode == 0:
-            return python
-    return None
-
-
-def main():
-    failed = 0
-    for name, body in list(globals().items()):
-        if not name.startswith("test_") or sys.argv[1:] and name[5:] not in sys.argv[1:]:
-            continue
-        try:
-            lacks = body()
-            print(f"skip {name[5:]}: needs {lacks}" if lacks else f"ok {name[5:]}", flush=True)
-        except (Exception, SystemExit) as error:             # whatever it is, the next test runs
-            line = error.__traceback__
-            while line.tb_next and line.tb_next.tb_frame.f_code.co_filename == __file__:
-                line = line.tb_next
-            print(f"FAIL {name[5:]}: line {line.tb_lineno}: "
-                  f"{type(error).__name__} {' '.join(str(error).split())}", flush=True)
-            failed = 1
-    return failed
-
 
 if __name__ == "__main__":
-    PYTHON = find_python()
+    PYTHON = testing.find_python()
     spec = importlib.util.spec_from_file_location("fit", os.path.join(LAB, "fit.py"))
     fit = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(fit)
@@ -676,6 +651,6 @@ if __name__ == "__main__":
             f_out.write(content)
     os.chmod(os.path.join(TMP, "fake"), 0o755)
     try:
-        sys.exit(main())
+        sys.exit(testing.run_tests(globals(), sys.argv[1:]))
     finally:
         shutil.rmtree(TMP)

@@ -13,7 +13,9 @@ import subprocess
 import sys
 import tempfile
 
-sys.dont_write_bytecode = True
+sys.dont_write_bytecode = True   # before the next line, so that it leaves no __pycache__
+import testing
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAB = os.path.join(ROOT, "scripts", "lab")
 NAMES = {4: "saturation", 7: "small_batch", 9: "fits"}
@@ -395,43 +397,13 @@ def test_machine_figures():
                 assert f.read(8) == b"\x89PNG\r\n\x1a\n"
 
 
-def find_python():
-    """The first python3 with matplotlib and whether there is one."""
-    for python in [sys.executable, "python3", "/usr/bin/python3"]:
-        try:
-            done = subprocess.run([python, "-c", "import matplotlib"], capture_output=True,
-                                  check=False)
-        except OSError:
-            continue
-        if done.returncode == 0:
-            return python, True
-    return sys.executable, False
-
-
-def main():
-    failed = 0
-    for name, body in list(globals().items()):
-        if not name.startswith("test_"):
-            continue
-        try:
-            body()
-            print(f"ok {name[5:]}", flush=True)
-        except (AssertionError, OSError, SystemExit, KeyError, ValueError) as error:
-            line = error.__traceback__
-            while line.tb_next and line.tb_next.tb_frame.f_code.co_filename == __file__:
-                line = line.tb_next
-            print(f"FAIL {name[5:]}: line {line.tb_lineno}: "
-                  f"{' '.join(str(error).split()) or type(error).__name__}", flush=True)
-            failed = 1
-    return failed
-
-
 if __name__ == "__main__":
     TMP = tempfile.mkdtemp(prefix="lab_machine.")
     os.environ["MPLCONFIGDIR"] = TMP                         # nothing in the user's home
     os.environ["OMP_WAIT_POLICY"] = "passive"
-    PYTHON, MATPLOTLIB = find_python()
+    PYTHON = testing.find_python() or sys.executable
+    MATPLOTLIB = testing.find_python() is not None
     try:
-        sys.exit(main())
+        sys.exit(testing.run_tests(globals()))
     finally:
         shutil.rmtree(TMP)

@@ -12,7 +12,9 @@ import subprocess
 import sys
 import tempfile
 
-sys.dont_write_bytecode = True
+sys.dont_write_bytecode = True   # before the next line, so that it leaves no __pycache__
+import testing
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAB = os.path.join(ROOT, "scripts", "lab")
 TRAINER = os.path.join(ROOT, "train_gpt2")
@@ -449,48 +451,19 @@ def read(name, file):
 
 # ---- running them ----
 
-def find_python():
-    """The first python3 with matplotlib, and whether there is one."""
-    for python in [sys.executable, "python3", "/usr/bin/python3"]:
-        try:
-            done = subprocess.run([python, "-c", "import matplotlib"], capture_output=True,
-                                  check=False)
-        except OSError:
-            continue
-        if done.returncode == 0:
-            return python, True
-    return sys.executable, False
-
-
-def main():
-    failed = 0
-    for name, body in list(globals().items()):
-        if not name.startswith("test_"):
-            continue
-        try:
-            body()
-            print(f"ok {name[5:]}", flush=True)
-        except Exception as error:                           # an assertion, a table that is missing
-            line = error.__traceback__
-            while line.tb_next and line.tb_next.tb_frame.f_code.co_filename == __file__:
-                line = line.tb_next
-            print(f"FAIL {name[5:]}: line {line.tb_lineno}: {type(error).__name__} "
-                  f"{' '.join(str(error).split())}", flush=True)
-            failed = 1
-    return failed
-
 
 if __name__ == "__main__":
     if not os.access(TRAINER, os.X_OK):
         print("skip lab_noise: needs ./train_gpt2; make builds it")
         sys.exit(0)
-    PYTHON, HAS_MATPLOTLIB = find_python()
+    PYTHON = testing.find_python() or sys.executable
+    HAS_MATPLOTLIB = testing.find_python() is not None
     sys.path.insert(0, LAB)
     noise, schedules = load("05_noise"), load("06_schedules")
     TMP = tempfile.mkdtemp(prefix="lab_noise.")
     os.environ["MPLCONFIGDIR"] = TMP                         # nothing in the user's home
     os.mkdir(os.path.join(TMP, "02_knee"))
     try:
-        sys.exit(main())
+        sys.exit(testing.run_tests(globals()))
     finally:
         shutil.rmtree(TMP)

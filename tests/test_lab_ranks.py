@@ -16,15 +16,13 @@ import sys
 import tempfile
 import time
 
-sys.dont_write_bytecode = True
+sys.dont_write_bytecode = True   # before the next line, so that it leaves no __pycache__
+import testing
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAB = os.path.join(ROOT, "scripts", "lab")
 LINK = os.path.join(LAB, "link.sh")
 MPI_TRAINER = os.path.join(ROOT, "build", "train_gpt2-mpi")
-
-
-class Skip(Exception):
-    pass
 
 
 def experiment(name):
@@ -142,7 +140,7 @@ def test_bandwidth_points():
     """Bytes and waiting from the logs; a throttled link that really is one; the model's formula."""
     directory, summary = experiment("08_bandwidth")
     if summary["verdict"] == "skipped":
-        raise Skip(summary["why"])
+        raise testing.Skip(summary["why"])
     said = {row["what"]: row["value"] for row in table(directory, "machine")}
     rows, computing = table(directory, "points"), []
     gradient = 4 * said["parameters"]
@@ -182,7 +180,7 @@ def test_bandwidth_order():
     fewer bytes are on a wire that data parallel waits for most of the time."""
     directory, summary = experiment("08_bandwidth")
     if summary["verdict"] == "skipped":
-        raise Skip(summary["why"])
+        raise testing.Skip(summary["why"])
     at = {row["method"]: row for row in table(directory, "points") if row["mbit_s"]}
     assert at["ddp"]["waited_share"] > 0.5, at["ddp"]["waited_share"]
     for name in ["ddp_4", "diloco_5"]:
@@ -213,7 +211,7 @@ def test_bandwidth_without_links():
 def links():
     if not os.path.exists(LINK) or subprocess.call([LINK, "--check"], stdout=subprocess.DEVNULL,
                                                    stderr=subprocess.DEVNULL):
-        raise Skip("no network namespaces here")
+        raise testing.Skip("no network namespaces here")
 
 
 def inside(word):
@@ -365,19 +363,6 @@ def test_proof_grows():
 
 # ---- running them ----
 
-def find_python():
-    """The first python3 with matplotlib; without one, pictures are not drawn, and not tested."""
-    for python in [sys.executable, "python3", "/usr/bin/python3"]:
-        try:
-            done = subprocess.run([python, "-c", "import matplotlib"], stdout=subprocess.DEVNULL,
-                                  stderr=subprocess.DEVNULL, check=False)
-        except OSError:
-            continue
-        if done.returncode == 0:
-            return python
-    return sys.executable
-
-
 def lacking():
     if not shutil.which("mpirun"):
         return "there is no mpirun here"
@@ -386,33 +371,14 @@ def lacking():
     return ""
 
 
-def main():
-    failed, lacks = 0, lacking()
-    for name, body in list(globals().items()):
-        if not name.startswith("test_"):
-            continue
-        if lacks:
-            print(f"skip {name[5:]}: {lacks}")
-            continue
-        try:
-            body()
-            print(f"ok {name[5:]}")
-        except Skip as why:
-            print(f"skip {name[5:]}: {why}")
-        except (AssertionError, OSError, SystemExit, KeyError, ValueError, IndexError) as error:
-            line = error.__traceback__
-            while line.tb_next and line.tb_next.tb_frame.f_code.co_filename == __file__:
-                line = line.tb_next
-            print(f"FAIL {name[5:]}: line {line.tb_lineno}: {' '.join(str(error).split())}")
-            failed = 1
-    return failed
-
-
 if __name__ == "__main__":
-    PYTHON, RUN = find_python(), {}
+    if lacking():
+        print(f"skip lab_ranks: {lacking()}")
+        sys.exit(0)
+    PYTHON, RUN = testing.find_python() or sys.executable, {}
     TMP = tempfile.mkdtemp(prefix="batchwise.")
     try:
-        STATUS = main()
+        STATUS = testing.run_tests(globals())
     finally:
         shutil.rmtree(TMP)
     sys.exit(STATUS)

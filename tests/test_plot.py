@@ -9,7 +9,9 @@ import subprocess
 import sys
 import tempfile
 
-sys.dont_write_bytecode = True
+sys.dont_write_bytecode = True   # before the next line, so that it leaves no __pycache__
+import testing
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PLOT = os.path.join(ROOT, "scripts", "plot.py")
 START = {"event": "start", "floor": 0.5}
@@ -166,38 +168,9 @@ def test_plot_without_matplotlib():
 
 # ---- running them ----
 
-def find_python():
-    """The first python3 with matplotlib; a distribution's own may lie behind another one."""
-    for python in [sys.executable, "python3", "/usr/bin/python3"]:
-        try:
-            done = subprocess.run([python, "-c", "import matplotlib"], capture_output=True,
-                                  check=False)
-        except OSError:
-            continue
-        if done.returncode == 0:
-            return python
-    return None
-
-
-def main():
-    failed = 0
-    for name, body in list(globals().items()):
-        if not name.startswith("test_"):
-            continue
-        try:
-            body()
-            print(f"ok {name[5:]}")
-        except (AssertionError, OSError, SystemExit) as error:
-            line = error.__traceback__
-            while line.tb_next and line.tb_next.tb_frame.f_code.co_filename == __file__:
-                line = line.tb_next
-            print(f"FAIL {name[5:]}: line {line.tb_lineno}: {' '.join(str(error).split())}")
-            failed = 1
-    return failed
-
 
 if __name__ == "__main__":
-    PYTHON = find_python()
+    PYTHON = testing.find_python()
     if PYTHON is None:
         print("skip plot: needs python3 with matplotlib")
         sys.exit(0)
@@ -207,6 +180,6 @@ if __name__ == "__main__":
     TMP = tempfile.mkdtemp(prefix="plot.")
     os.environ["MPLCONFIGDIR"] = TMP                         # nothing in the user's home
     try:
-        sys.exit(main())
+        sys.exit(testing.run_tests(globals()))
     finally:
         shutil.rmtree(TMP)
