@@ -44,9 +44,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "dev/lib/check.h"
-#include "dev/lib/file.h"
-#include "dev/lib/rng.h"
+#include "dev/base/error.h"
+#include "dev/files/file.h"
+#include "dev/base/rng.h"
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "shards are mapped as they lie on the disk, little-endian; this machine is big-endian"

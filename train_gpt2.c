@@ -29,23 +29,23 @@
 #include <immintrin.h>
 #endif
 #include "dataloader.h"
-#include "dev/lib/batch.h"
-#include "dev/lib/check.h"
-#include "dev/lib/checkpoint.h"
-#include "dev/lib/clock.h"
-#include "dev/lib/cpu_peak.h"
-#include "dev/lib/floor.h"
-#include "dev/lib/gpt2.h"
-#include "dev/lib/hellaswag.h"
-#include "dev/lib/log.h"
-#include "dev/lib/noise.h"
-#include "dev/lib/plan.h"
-#include "dev/lib/rng.h"
-#include "dev/lib/schedule.h"
-#include "dev/lib/tokenizer.h"
-#include "dev/lib/train_options.h"
-#include "dev/lib/utf8.h"
-#include "dev/lib/zero.h"
+#include "dev/train/batch.h"
+#include "dev/base/error.h"
+#include "dev/files/checkpoint.h"
+#include "dev/base/clock.h"
+#include "dev/cpu/peak.h"
+#include "dev/data/entropy.h"
+#include "dev/base/gpt2.h"
+#include "dev/train/hellaswag.h"
+#include "dev/base/log.h"
+#include "dev/train/noise.h"
+#include "dev/train/plan.h"
+#include "dev/base/rng.h"
+#include "dev/train/schedule.h"
+#include "dev/data/tokenizer.h"
+#include "dev/train/options.h"
+#include "dev/base/utf8.h"
+#include "dev/ranks/shards.h"
 
 static int thread_count(void) {
 #ifdef _OPENMP
@@ -100,7 +100,7 @@ typedef struct {
     int max_B, max_T;                  // the largest batch the activations hold
     size_t n_params;
     Zero zero;                         // which of the four buffers below holds slices alone
-    float *params, *grads;             // flat, in the order of dev/lib/gpt2.h
+    float *params, *grads;             // flat, in the order of dev/base/gpt2.h
     float *adam_m, *adam_v;            // moments; like grads, NULL when the model only infers
     float *outer_params, *outer_momentum;  // with --outer-every: of the last round's end
     float *bucket;                     // a bucket of what ranks have slices of, for checkpoints
@@ -901,7 +901,7 @@ static size_t model_carve(Model *m, Use use) {
 // How a model is shared with other ranks; NULL in its place: not at all.
 typedef struct {
     Comm *comm;
-    int zero;                // a stage of dev/lib/zero.h
+    int zero;                // a stage of dev/ranks/shards.h
     CommType type;           // how gradients travel
     int levels;              // --exact-sum: of the tree that micro-batches are added along; else 0
     bool outer;              // --outer-every
@@ -1223,7 +1223,7 @@ static void model_outer_update(Model *m, float lr, float mu) {
 typedef struct {
     double loss;             // nats a token
     size_t tokens;           // how many were read
-    WholeScore whole;        // documents that lie whole inside a window; see dev/lib/floor.h
+    WholeScore whole;        // documents that lie whole inside a window; see dev/data/entropy.h
 } Eval;
 
 // The loss over the first `tokens` tokens of the validation split, in whole windows, at least one.
@@ -1260,7 +1260,7 @@ static bool evaluate(Eval *e, Model *m, const Loader *val, const Floor *f, int *
 }
 
 // Answers HellaSwag's examples first ... first+count-1, max_B rows at a time, and adds them to the
-// score; see dev/lib/hellaswag.h.
+// score; see dev/train/hellaswag.h.
 //   inputs, targets: scratch, (max_B,max_T)
 static void hellaswag_evaluate(HellaSwagScore *score, Model *m, const HellaSwag *h, size_t first,
                                size_t count, int *inputs, int *targets) {
@@ -2362,7 +2362,7 @@ static void run_open(Run *r) {
     r->peak_flops = cpu_peak_flops();
 }
 
-// ---- --plan: dev/lib/plan.h asks, and prints; here is what it cannot know ----
+// ---- --plan: dev/train/plan.h asks, and prints; here is what it cannot know ----
 
 // What a worker of this trainer would allocate: counted by the code that lays it out.
 static PlanBytes count_bytes(const PlanFacts *f, const PlanShape *s) {
@@ -2551,7 +2551,7 @@ static void wait_politely(char **argv) {
 static void open_ranks(Run *r) {
     Error err;
     if (!comm_open(&r->comm, r->o.timeout, &err)) {
-        if (r->comm.watch.told) exit(1);         // rank 0 says it
+        if (r->comm.heartbeat.told) exit(1);         // rank 0 says it
         die("%s", err.text);
     }
     if (r->comm.size == 1) return;
@@ -2559,7 +2559,7 @@ static void open_ranks(Run *r) {
     if (r->comm.rank > 0 && !freopen("/dev/null", "w", stdout))
         die("/dev/null: cannot be written: %s", strerror(errno));
     const char *advice = r->o.out ? "the last checkpoint is whole: --resume" : "";
-    if (!watch_start(&r->comm.watch, advice, &err)) die("%s", err.text);
+    if (!heartbeat_start(&r->comm.heartbeat, advice, &err)) die("%s", err.text);
 }
 
 int main(int argc, char **argv) {

@@ -42,22 +42,22 @@
 #endif
 #define TRAINS_ON_GPU            // lets train_options.h take the flags that only a GPU has
 #include "dataloader.h"
-#include "dev/lib/batch.h"
-#include "dev/lib/check.h"
-#include "dev/lib/checkpoint.h"
-#include "dev/lib/clock.h"
-#include "dev/lib/floor.h"
-#include "dev/lib/gpt2.h"
-#include "dev/lib/hellaswag.h"
-#include "dev/lib/log.h"
-#include "dev/lib/noise.h"
-#include "dev/lib/plan.h"
-#include "dev/lib/rng.h"
-#include "dev/lib/schedule.h"
-#include "dev/lib/tokenizer.h"
-#include "dev/lib/train_options.h"
-#include "dev/lib/utf8.h"
-#include "dev/lib/zero.h"
+#include "dev/train/batch.h"
+#include "dev/base/error.h"
+#include "dev/files/checkpoint.h"
+#include "dev/base/clock.h"
+#include "dev/data/entropy.h"
+#include "dev/base/gpt2.h"
+#include "dev/train/hellaswag.h"
+#include "dev/base/log.h"
+#include "dev/train/noise.h"
+#include "dev/train/plan.h"
+#include "dev/base/rng.h"
+#include "dev/train/schedule.h"
+#include "dev/data/tokenizer.h"
+#include "dev/train/options.h"
+#include "dev/base/utf8.h"
+#include "dev/ranks/shards.h"
 
 static int thread_count(void) {
 #ifdef _OPENMP
@@ -325,7 +325,7 @@ typedef struct {
 typedef struct { int *inputs, *targets, *order, *begin; } Batch;       // (N) (N) (N) (N+1)
 
 // What a rank reports of an update, on the GPU and, once it is copied, on the CPU: sums over its
-// micro-batches, over its gradients and over the small ones of dev/lib/noise.h; and whether it was
+// micro-batches, over its gradients and over the small ones of dev/train/noise.h; and whether it was
 // told to stop (not 0).
 typedef struct { double loss, norm_squared, smalls_squared; int64_t stopping; } Totals;
 
@@ -349,7 +349,7 @@ typedef struct {
     size_t n_params;
     Memory memory;                     // the one allocation that everything on the GPU lies in
     Zero zero;                         // which of the buffers below holds slices alone
-    float *masters, *grads;            // flat, in the order of dev/lib/gpt2.h, of `padded`
+    float *masters, *grads;            // flat, in the order of dev/base/gpt2.h, of `padded`
     real *params;                      // what layers read: the masters rounded, or themselves
     float *adam_m, *adam_v;            // moments; like grads, NULL when the model only infers
     float *outer_params, *outer_momentum;  // with --outer-every: of the last round's end
@@ -395,7 +395,7 @@ template <class T> static Block<T> block_in(T *bucket, const Config *c) {
     return b;
 }
 
-// A bucket of parameters, as dev/lib/zero.h hands it out.
+// A bucket of parameters, as dev/ranks/shards.h hands it out.
 static real *params_of(Model *m, int bucket, int next) {
     return (real *)zero_params(&m->zero, bucket, next);
 }
@@ -1653,7 +1653,7 @@ static bool masters_are_slices(const Zero *z) {
     return z->stage >= (apart ? 1 : 3);
 }
 
-// Whether a micro-batch's gradients lie apart until they are measured: see dev/lib/zero.h.
+// Whether a micro-batch's gradients lie apart until they are measured: see dev/ranks/shards.h.
 static bool keeps_small(const Zero *z) {
     return z->measure && z->size == 1 && z->n_levels == 0;
 }
@@ -1809,7 +1809,7 @@ template <class T> static void alloc_pinned(T **p, size_t count) {
 // How a model is shared with other ranks; NULL in its place: not at all.
 typedef struct {
     Comm *comm;
-    int zero;                // a stage of dev/lib/zero.h
+    int zero;                // a stage of dev/ranks/shards.h
     CommType type;           // how gradients travel
     int levels;              // --exact-sum: of the tree that micro-batches are added along; else 0
     bool outer;              // --outer-every
@@ -2346,7 +2346,7 @@ static void model_outer_update(Model *m, float lr, float mu) {
     }
 }
 
-// ---- numbers that other ranks have sent: what dev/lib/comm.h asks of a GPU ----
+// ---- numbers that other ranks have sent: what dev/ranks/comm.h asks of a GPU ----
 
 // W numbers side by side, T a float or the 16 bits of a bf16: a thread's share. It is moved 16
 // bytes at a time where it begins at a multiple of 16. The last numbers of a buffer go one by one,
@@ -2461,7 +2461,7 @@ static void workers_widen(float *out, const uint16_t *x, size_t n, cudaStream_t 
     convert_all(out, x, n, stream);
 }
 
-// ---- the small gradients of dev/lib/noise.h: what dev/lib/zero.h asks of a GPU ----
+// ---- the small gradients of dev/train/noise.h: what dev/ranks/shards.h asks of a GPU ----
 
 // Block k adds the squares of chunk k of x to squares[k], in double precision. With `sum` not NULL
 // the chunk also joins that, and is cleared: one pass, of 16 bytes a number.
@@ -2501,7 +2501,7 @@ static const CommMath workers_math = { workers_sum, workers_narrow, workers_wide
 typedef struct {
     double loss;             // nats a token
     size_t tokens;           // how many were read
-    WholeScore whole;        // documents that lie whole inside a window; see dev/lib/floor.h
+    WholeScore whole;        // documents that lie whole inside a window; see dev/data/entropy.h
 } Eval;
 
 // The loss over the first `tokens` tokens of the validation split, in whole windows, at least one.
@@ -2539,7 +2539,7 @@ static bool evaluate(Eval *e, Model *m, const Loader *val, const Floor *f, int *
 }
 
 // Answers HellaSwag's examples first ... first+count-1, max_B rows at a time, and adds them to the
-// score; see dev/lib/hellaswag.h.
+// score; see dev/train/hellaswag.h.
 //   inputs, targets: scratch, (max_B,max_T)
 static void hellaswag_evaluate(HellaSwagScore *score, Model *m, const HellaSwag *h, size_t first,
                                size_t count, int *inputs, int *targets) {
@@ -3702,7 +3702,7 @@ static void run_open(Run *r) {
     r->length = train_options_length(&r->o);
 }
 
-// ---- --plan: dev/lib/plan.h asks, and prints; here is what it cannot know ----
+// ---- --plan: dev/train/plan.h asks, and prints; here is what it cannot know ----
 
 // What a worker of this trainer would allocate on its GPU: counted by the code that lays it out.
 static PlanBytes count_bytes(const PlanFacts *f, const PlanShape *s) {
@@ -3845,7 +3845,7 @@ static void run_close(Run *r) {
 static void open_ranks(Run *r) {
     Error err;
     if (!comm_open(&r->comm, r->o.timeout, &err)) {
-        if (r->comm.watch.told) exit(1);         // rank 0 says it
+        if (r->comm.heartbeat.told) exit(1);         // rank 0 says it
         die("%s", err.text);
     }
     if (r->comm.size == 1) return;
@@ -3853,7 +3853,7 @@ static void open_ranks(Run *r) {
     if (r->comm.rank > 0 && !freopen("/dev/null", "w", stdout))
         die("/dev/null: cannot be written: %s", strerror(errno));
     const char *advice = r->o.out ? "the last checkpoint is whole: --resume" : "";
-    if (!watch_start(&r->comm.watch, advice, &err)) die("%s", err.text);
+    if (!heartbeat_start(&r->comm.heartbeat, advice, &err)) die("%s", err.text);
 }
 
 int main(int argc, char **argv) {

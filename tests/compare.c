@@ -6,7 +6,7 @@
 // The K part of each qkv bias is left out: a softmax does not see it, so its gradient is rounding
 // alone, which Adam blows up to steps like any other.
 #define PROGRAM "compare"
-#include "../dev/lib/checkpoint.h"
+#include "../dev/files/checkpoint.h"
 
 typedef struct { float *flat; Config c; Path path; } Weights;
 

@@ -2,7 +2,7 @@
 // file is compiled into a translation unit of its own (gpt2_reference.c), and what the tests call
 // of it has a c_ in front. Scratch that only the CPU needs is the wrappers' own affair.
 #pragma once
-#include "../dev/lib/gpt2.h"
+#include "../dev/base/gpt2.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,4 +1,4 @@
-// The collectives of dev/lib/comm.h between several ranks, and DiLoCo's common step, against what
+// The collectives of dev/ranks/comm.h between several ranks, and DiLoCo's common step, against what
 // one process works out by itself. tests/test_ranks.sh builds it with mpicc and starts it under
 // mpirun; every rank runs every test.
 #define main train_gpt2_main
@@ -254,7 +254,7 @@ TEST(the_common_step_is_nesterovs) { check_outer(0.7f, 0.9f); }
 int main(void) {
     Error err;
     if (!comm_open(&comm, 30.0, &err)) die("%s", err.text);
-    if (comm.size > 1 && !watch_start(&comm.watch, "", &err)) die("%s", err.text);
+    if (comm.size > 1 && !heartbeat_start(&comm.heartbeat, "", &err)) die("%s", err.text);
     size_t piece = comm.piece;
     for (int pieces = 0; pieces < 2; pieces++) {       // slices that travel whole, and in pieces
         comm.piece = pieces == 0 ? piece : 900;

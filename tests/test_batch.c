@@ -1,6 +1,6 @@
 // The batch's size as a function of tokens, and what the learning rate and beta2 make of it.
-#include "../dev/lib/batch.h"
-#include "../dev/lib/rng.h"
+#include "../dev/train/batch.h"
+#include "../dev/base/rng.h"
 #include "test.h"
 
 // ---- reading ----

@@ -98,7 +98,7 @@ includers() {                               # includers FILE: the programs made 
     "$cc" -MM dev/data/prepare.c dev/data/tales.c | grep -qE "$name" && echo prepare
 }
 cd "$tree" || exit 1
-for file in *.c *.h dev/lib/*.h dev/data/*.h dev/data/*.c; do
+for file in *.c *.h dev/{base,cpu,data,files,ranks,train}/*.h dev/data/*.c; do
     find . -type f -exec touch -t 202001010000 {} +
     touch "$file"
     stub
@@ -238,7 +238,7 @@ headers() {
         skip "$name" "needs $1"
         return
     fi
-    for header in dataloader.h dev/lib/*.h dev/data/*.h; do
+    for header in dataloader.h dev/{base,cpu,data,files,ranks,train}/*.h; do
         printf '#include "%s"\n#include "%s"\nint main(void) { return 0; }\n' \
             "$PWD/$header" "$PWD/$header" > "$dir/alone.c"
         "$@" -Wall -Wextra -Werror -Wno-unknown-pragmas -fsyntax-only "$dir/alone.c" \

@@ -13,8 +13,8 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "../dev/lib/checkpoint.h"
-#include "../dev/lib/rng.h"
+#include "../dev/files/checkpoint.h"
+#include "../dev/base/rng.h"
 #include "test.h"
 
 // ---------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 // What ranks are built from, one process: slices, sums along a tree, bf16, and who the launchers
 // say we are. The collectives themselves need several processes: tests/test_ranks.sh.
 #define PROGRAM "test_comm"
-#include "../dev/lib/comm.h"
+#include "../dev/ranks/comm.h"
 #include "test.h"
 
 static uint32_t bits_of(float x) {

@@ -283,7 +283,7 @@ end cuda_compiles_without_warnings
 # The dependencies that nvcc has written: a changed header is noticed.
 cp "$tree/train_gpt2cu" "$dir/train_gpt2cu"
 PATH=$dir/bin:$PATH builds 1
-for header in dataloader.h dev/lib/gpt2.h dev/lib/train_options.h; do
+for header in dataloader.h dev/base/gpt2.h dev/train/options.h; do
     touch "$tree/$header"
     PATH=$dir/bin:$PATH builds 1
     PATH=$dir/bin:$PATH builds 0

@@ -1,4 +1,4 @@
-// dev/lib/hellaswag.h: reading the file, the rows it makes for the model, and the answers, with
+// dev/train/hellaswag.h: reading the file, the rows it makes for the model, and the answers, with
 // losses made up. That the losses of a real model are right test_hellaswag.py asks PyTorch:
 //
 //     test_hellaswag --losses FLAGS...      the trainer's flags, --hellaswag among them

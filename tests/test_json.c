@@ -1,8 +1,8 @@
 // json.h: what it accepts means one thing, and what it refuses is refused at the right byte.
 #include <time.h>
 
-#include "../dev/lib/json.h"
-#include "../dev/lib/rng.h"
+#include "../dev/files/json.h"
+#include "../dev/base/rng.h"
 #include "test.h"
 
 // Parses a copy that ends where its memory ends, so that a sanitizer sees the first byte too many.

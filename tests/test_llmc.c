@@ -1,6 +1,6 @@
 // llmc.h: model files of llm.c, written here as llm.c's documentation of the format has it.
-#include "../dev/lib/llmc.h"
-#include "../dev/lib/rng.h"
+#include "../dev/files/llmc.h"
+#include "../dev/base/rng.h"
 #include "test.h"
 
 typedef struct { unsigned char *bytes; size_t n; } Image;

@@ -1,5 +1,5 @@
 // log.jsonl: what is written parses, comes back exactly, and a line that cannot be written is told.
-#include "../dev/lib/log.h"
+#include "../dev/base/log.h"
 #include "test.h"
 
 typedef struct { char dir[64], path[96]; } Scratch;

@@ -1,6 +1,6 @@
 // The command line: the engine with a table of its own, then the trainers' table and its rules.
 #define PROGRAM "test_options"
-#include "../dev/lib/train_options.h"
+#include "../dev/train/options.h"
 #include "test.h"
 
 // ---- a table with one row of each type ----

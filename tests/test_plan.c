@@ -1,6 +1,6 @@
-// The formulas of dev/lib/plan.h against the papers that they are from, and the plan that is made
+// The formulas of dev/train/plan.h against the papers that they are from, and the plan that is made
 // of them: what fits, what hides, what is missing. tests/test_plan.sh compares with real runs.
-#include "../dev/lib/plan.h"
+#include "../dev/train/plan.h"
 #include "test.h"
 
 static bool near(double a, double b, double tolerance) {

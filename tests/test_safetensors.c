@@ -1,8 +1,8 @@
 // safetensors.h: what is written reads back to the bit, and no damaged file gets through.
 #include <float.h>
 
-#include "../dev/lib/rng.h"
-#include "../dev/lib/safetensors.h"
+#include "../dev/base/rng.h"
+#include "../dev/files/safetensors.h"
 #include "test.h"
 
 // A whole file in memory: the header with its length before it, then n_data bytes 0, 1, 2, ...

@@ -1,5 +1,5 @@
 // The learning rate, the periods and the length of a run.
-#include "../dev/lib/schedule.h"
+#include "../dev/train/schedule.h"
 #include "test.h"
 
 enum { RULES = 4 };

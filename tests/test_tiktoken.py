@@ -109,7 +109,7 @@ def test_texts(gpt2, vocabulary, shakespeare):
 
 
 SHIM = """
-#include "dev/lib/tokenizer.h"
+#include "dev/data/tokenizer.h"
 Tokenizer *shim_open(const char *path) {
     Error err;
     Tokenizer *t = (Tokenizer *)alloc_or_die(sizeof *t, "a tokenizer");

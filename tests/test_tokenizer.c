@@ -1,9 +1,9 @@
 // The tokenizer: words, merges, training, and files of every kind, whole and damaged.
 // tests/test_tiktoken.py compares with the libraries; here everything has a reason of its own.
 #define PROGRAM "test_tokenizer"
-#include "../dev/lib/bpe_train.h"
-#include "../dev/lib/rng.h"
-#include "../dev/lib/tokenizer.h"
+#include "../dev/data/bpe_train.h"
+#include "../dev/base/rng.h"
+#include "../dev/data/tokenizer.h"
 #include "test.h"
 
 static WordCounts counts_of(const char *text, size_t n) {

@@ -1,7 +1,7 @@
 // UTF-8: which bytes are characters, checked against all characters there are; and the printer, fed
 // whole, in two pieces at every place, and byte by byte.
-#include "../dev/lib/utf8.h"
-#include "../dev/lib/rng.h"
+#include "../dev/base/utf8.h"
+#include "../dev/base/rng.h"
 #include "test.h"
 
 // ---- what is well formed, from the other side: by writing every character ----

@@ -7,13 +7,13 @@
 //
 // Floors. No step can be faster than its multiply-adds at the machine's peak and then the
 // optimizer's traffic at the speed of a plain stream, both measured in the same process. FLOP are
-// counted as dev/lib/gpt2.h does: 6 a weight and token, attention as if it were not causal.
+// counted as dev/base/gpt2.h does: 6 a weight and token, attention as if it were not causal.
 //
 //     build/bench [--full] [NAME...]     the settings whose name begins so, else all of them
 //     build/bench --rounds STEPS NAME    for each line on standard input STEPS steps are timed, and
 //                                        milliseconds a step printed: scripts/bench_lib.sh
 #define PROGRAM "bench"                // what die() says, whatever train_gpt2.c calls itself
-#include "../lib/check.h"
+#include "../base/error.h"
 #undef PROGRAM
 #define main train_gpt2_main
 #include "../../train_gpt2.c"

@@ -7,7 +7,7 @@
 //
 //     build/bench_matmul [--full] [SHAPE...]     --full: the classifier at M=4096 too
 #define PROGRAM "bench_matmul"                // what die() says, whatever train_gpt2.c calls itself
-#include "../lib/check.h"
+#include "../base/error.h"
 #undef PROGRAM
 #define main train_gpt2_main
 #include "../../train_gpt2.c"

@@ -4,9 +4,9 @@
 //
 // dev/reference/bench_tiktoken.py prints tiktoken's speed on the same text.
 #define PROGRAM "bench_tokenizer"
-#include "../lib/bpe_train.h"
-#include "../lib/clock.h"
-#include "../lib/tokenizer.h"
+#include "../data/bpe_train.h"
+#include "../base/clock.h"
+#include "../data/tokenizer.h"
 #ifdef _OPENMP
 #include <omp.h>
 #endif

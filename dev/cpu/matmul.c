@@ -9,7 +9,7 @@
 // A multiply-add counts as two operations (FLOP). Cycles and caches in the comments are those of
 // Zen 4: 32 KB of level 1 and 1 MB of level 2 a core, a multiply-add of 16 floats a cycle.
 #define PROGRAM "ladder"               // what die() says, whatever train_gpt2.c calls itself
-#include "../lib/check.h"
+#include "../base/error.h"
 #undef PROGRAM
 #undef PRECISION_BF16                  // the last rung has a file of its own, matmul_bf16.c
 #define main train_gpt2_main

@@ -7,9 +7,9 @@
 #include <errno.h>
 #include <math.h>
 #include <sys/resource.h>
-#include "../lib/check.h"
-#include "../lib/clock.h"
-#include "../lib/log.h"
+#include "../base/error.h"
+#include "../base/clock.h"
+#include "../base/log.h"
 
 // ---- samples ----
 

@@ -19,7 +19,7 @@
 //
 // All of it is written to bench_cuda.json as well. Times are medians.
 #define PROGRAM "bench_cuda"           // what die() says, whatever train_gpt2.cu calls itself
-#include "../lib/check.h"
+#include "../base/error.h"
 #undef PROGRAM
 #define main train_gpt2_main
 #include "../../train_gpt2.cu"

@@ -15,12 +15,12 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include "../../dataloader.h"
-#include "../lib/bpe_train.h"
-#include "../lib/clock.h"
-#include "../lib/file.h"
-#include "../lib/options.h"
-#include "../lib/rng.h"
-#include "../lib/tokenizer.h"
+#include "../data/bpe_train.h"
+#include "../base/clock.h"
+#include "../files/file.h"
+#include "../base/flags.h"
+#include "../base/rng.h"
+#include "../data/tokenizer.h"
 #include "tales.h"
 
 #ifndef SHARD_TOKENS                 // the tests build with a smaller one

@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "../lib/rng.h"
+#include "../base/rng.h"
 
 enum { TALE_MAX = 1024 };   // no tale is longer
 

@@ -1,6 +1,6 @@
 // config.json and state.json: whatever the bytes, no crash, and accepted sizes fit their ranges.
 #include <assert.h>
-#include "../../dev/lib/checkpoint.h"
+#include "../../dev/files/checkpoint.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     Json j;

@@ -3,7 +3,7 @@
 // input, and the losses of an ending's tokens alone are counted.
 #define PROGRAM "fuzz_hellaswag"
 #include <assert.h>
-#include "../../dev/lib/hellaswag.h"
+#include "../../dev/train/hellaswag.h"
 
 enum { MAX_T = 40, B = 3 };
 

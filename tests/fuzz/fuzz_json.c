@@ -1,6 +1,6 @@
 // Whatever the bytes: no crash; and what is accepted has one meaning, so its tree adds up.
 #include <assert.h>
-#include "../../dev/lib/json.h"
+#include "../../dev/files/json.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     Json j;

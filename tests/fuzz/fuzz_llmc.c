@@ -1,5 +1,5 @@
 // Whatever the bytes: no crash, and the parameters of an accepted file can be read in full.
-#include "../../dev/lib/llmc.h"
+#include "../../dev/files/llmc.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     Config c;

@@ -3,7 +3,7 @@
 // A file begins with the length of its header, which no longer fits when a fuzzer inserts a byte.
 // So an input that begins with the header's bracket gets its length put before it; the header then
 // ends at the first NUL, and the tensors' bytes follow.
-#include "../../dev/lib/checkpoint.h"
+#include "../../dev/files/checkpoint.h"
 
 // As one of a checkpoint's files, of the smallest model, with two workers.
 static void check_kept(const SafeTensors *s, KeptFile file) {

@@ -11,7 +11,7 @@
 // Any other input is a file as it stands; a NUL in it ends a vocab.json, and a merges.txt follows.
 #define PROGRAM "fuzz_tokenizer"
 #include <assert.h>
-#include "../../dev/lib/tokenizer.h"
+#include "../../dev/data/tokenizer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

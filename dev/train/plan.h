@@ -16,10 +16,10 @@
 // Units: bytes, seconds, FLOP, tokens. GB is 1e9 bytes. A worker is a rank: a GPU, or a process.
 #pragma once
 #include <math.h>
-#include "check.h"
-#include "gpt2.h"
-#include "log.h"
-#include "options.h"
+#include "../base/error.h"
+#include "../base/gpt2.h"
+#include "../base/log.h"
+#include "../base/flags.h"
 
 // ---- formulas ----
 
@@ -327,7 +327,7 @@ static inline PlanBytes plan_gpu_bytes(const PlanFacts *f, const PlanShape *s) {
 
 // ---- traffic ----
 
-// Bytes that a worker sends for an update of A micro-batches (dev/lib/zero.h says what goes when):
+// Bytes that a worker sends for an update of A micro-batches (dev/ranks/shards.h says what goes when):
 // of gradients, and of parameters. At stage 3 a block that is still at hand is not gathered again:
 // those of the last two layers on the way back, and of the first two in the next micro-batch.
 static inline void plan_traffic(double *grads, double *params, const PlanFacts *f, double A) {

@@ -9,8 +9,8 @@
 // no pair of neighbours is known. No merge crosses words.
 #pragma once
 #include <limits.h>
-#include "check.h"
-#include "utf8.h"
+#include "../base/error.h"
+#include "../base/utf8.h"
 #include "unicode.h"
 
 #define END_OF_TEXT "<|endoftext|>"

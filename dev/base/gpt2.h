@@ -7,7 +7,7 @@
 // Whatever goes piece by piece, to files or over ranks, goes in buckets: 0 is the embeddings,
 // 1 ... L are the blocks, L+1 is the final norm.
 #pragma once
-#include "check.h"
+#include "error.h"
 
 typedef struct {
     int L, NH, C;       // layers, heads, channels; NH divides C

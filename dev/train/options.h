@@ -10,10 +10,10 @@
 // one; train_gpt2.cu defines TRAINS_ON_GPU before it includes this.
 #pragma once
 #include "batch.h"
-#include "check.h"
-#include "json.h"
-#include "log.h"
-#include "options.h"
+#include "../base/error.h"
+#include "../files/json.h"
+#include "../base/log.h"
+#include "../base/flags.h"
 #include "schedule.h"
 
 typedef enum { SAVE_ERROR_STOP, SAVE_ERROR_CONTINUE } OnSaveError;
@@ -61,7 +61,7 @@ typedef struct {
     int zero;                      // a stage, 0 to 3
     int64_t outer_every;           // updates a round; 0: the ranks average every gradient
     double outer_lr, outer_momentum;
-    int comm_dtype;                // a CommType of dev/lib/comm.h
+    int comm_dtype;                // a CommType of dev/ranks/comm.h
     bool exact_sum, no_overlap;
     double timeout;                // seconds
     // machine
@@ -70,7 +70,7 @@ typedef struct {
     int recompute;                 // a Recompute of train_gpt2.cu
     bool tf32;
     bool plan;
-    const char *plan_gpu;          // for plan_machine_parse of dev/lib/plan.h
+    const char *plan_gpu;          // for plan_machine_parse of dev/train/plan.h
     // help
     bool help;
 } TrainOptions;

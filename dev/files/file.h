@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "check.h"
+#include "../base/error.h"
 
 typedef struct { char text[4096]; } Path;
 

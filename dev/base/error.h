@@ -18,7 +18,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#include "launcher.h"
+#include "environment.h"
 
 #ifndef PROGRAM          // each program defines its name before it includes anything
 #define PROGRAM "batchwise"

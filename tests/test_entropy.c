@@ -1,6 +1,6 @@
 // The entropy floor: which documents count as whole, against a count by hand of every window; and
 // sidecar files that are not what they should be.
-#include "../dev/lib/floor.h"
+#include "../dev/data/entropy.h"
 #include "test.h"
 
 // ---- a corpus on disk: shards in a directory of their own, removed at the end ----

@@ -12,7 +12,7 @@
 #pragma once
 #include <assert.h>
 #include <math.h>
-#include "options.h"
+#include "../base/flags.h"
 
 typedef enum { BATCH_CONSTANT, BATCH_LINEAR, BATCH_STAGES, BATCH_ADAPTIVE } BatchRule;
 typedef enum { BATCH_LR_NONE, BATCH_LR_SQRT, BATCH_LR_LINEAR } BatchLr;

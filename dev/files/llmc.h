@@ -7,7 +7,7 @@
 //                         layers lie side by side. Matrices in the blocks are (out, in), as
 //                         PyTorch's Linear keeps them; ours are (in, out), so they are transposed.
 #pragma once
-#include "gpt2.h"
+#include "../base/gpt2.h"
 #include "safetensors.h"
 
 enum {

@@ -11,7 +11,7 @@
 //     3       1/n          1/n         1/n       gradients as in 2; parameters: gathered just
 //                                                before they are used, forward and on the way back
 //
-// The unit is a bucket of dev/lib/gpt2.h: a block, or the embeddings, or the final norm. A rank
+// The unit is a bucket of dev/base/gpt2.h: a block, or the embeddings, or the final norm. A rank
 // owns a slice of each bucket, and its slices lie one after the other in a buffer of 1/n. A
 // bucket's gradients leave as soon as its way back is done, and travel while the blocks before it
 // compute.
@@ -27,7 +27,7 @@
 // With one rank all of this comes to pointers into whole buffers.
 #pragma once
 #include "comm.h"
-#include "gpt2.h"
+#include "../base/gpt2.h"
 
 enum { ZERO_SLOTS = 4 };                   // whole buckets for a moment: embeddings, final norm,
                                            // and two blocks, the one in use and the next
@@ -180,7 +180,7 @@ static inline void zero_add(Zero *z, float *x, const float *y, size_t n) {
 }
 #endif
 
-// ---- the small gradients of dev/lib/noise.h ----
+// ---- the small gradients of dev/train/noise.h ----
 //
 // What an update adds up anyway is measured on the way, before the ranks add it up: each rank's
 // share of the batch, or where each micro-batch's gradient is at hand by itself (at stages 2 and 3,

@@ -19,9 +19,9 @@
 // The model reads T tokens at most. Of a longer row it reads the last T that have a successor.
 #pragma once
 #include <math.h>
-#include "file.h"
-#include "json.h"
-#include "tokenizer.h"
+#include "../files/file.h"
+#include "../files/json.h"
+#include "../data/tokenizer.h"
 
 enum {
     ENDINGS = 4,

@@ -2,7 +2,7 @@
 """Writes unicode.h: which characters are letters, numbers and white space.
 
     pip install unicodedata2==16.0.0
-    python3 dev/lib/make_unicode.py > dev/lib/unicode.h
+    python3 dev/data/make_unicode.py > dev/data/unicode.h
 
 GPT-2's pre-tokenization asks three things of a character: \\p{L}, \\p{N} and \\s. The answer depends
 on the version of Unicode. The table uses 16.0, the version in the regular expressions of tiktoken

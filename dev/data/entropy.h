@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <math.h>
 #include "../../dataloader.h"
-#include "check.h"
+#include "../base/error.h"
 
 typedef struct {
     size_t n;                // documents

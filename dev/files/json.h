@@ -21,8 +21,8 @@
 #pragma once
 #include <errno.h>
 #include <math.h>
-#include "check.h"
-#include "utf8.h"
+#include "../base/error.h"
+#include "../base/utf8.h"
 
 enum { JSON_MAX_DEPTH = 64 };
 

@@ -24,9 +24,9 @@
 #include <assert.h>
 #include <math.h>
 #include <stddef.h>
-#include "check.h"
+#include "error.h"
 #include "log.h"
-#include "schedule.h"
+#include "../train/schedule.h"
 
 typedef enum {
     OPT_HELP,                      // no field; ends the parsing, so that --help always helps

@@ -1,8 +1,8 @@
-// What dev/lib/zero.h shares out, on paper: every rank's part of every buffer, one process, no
+// What dev/ranks/shards.h shares out, on paper: every rank's part of every buffer, one process, no
 // messages. That trained together the parts give what one rank gives: tests/test_ranks.sh.
-#define PROGRAM "test_zero"
+#define PROGRAM "test_shards"
 #include <math.h>
-#include "../dev/lib/zero.h"
+#include "../dev/ranks/shards.h"
 #include "test.h"
 
 // One rank of several, as comm_open would say.

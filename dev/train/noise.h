@@ -22,7 +22,7 @@
 #pragma once
 #include <math.h>
 #include <stdint.h>
-#include "log.h"
+#include "../base/log.h"
 
 // What one update tells: squared lengths, before clipping.
 typedef struct {

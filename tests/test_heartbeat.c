@@ -1,10 +1,10 @@
 // The control plane: ranks that find each other or say why not, and the end when one is gone.
 // A rank is a process on this machine; timeouts are short.
-#define PROGRAM "test_watch"
+#define PROGRAM "test_heartbeat"
 #include <sys/resource.h>
 #include <sys/time.h>
 #include <sys/wait.h>
-#include "../dev/lib/watch.h"
+#include "../dev/ranks/heartbeat.h"
 #include "test.h"
 
 enum { RANKS = 8, JOB = 4711 };
@@ -14,7 +14,7 @@ typedef struct {
     const char *host;
     double timeout;
     uint64_t job;
-    void (*work)(Watch *w);        // what a rank does while it is watched
+    void (*work)(Heartbeat *w);        // what a rank does while it is watched
     pid_t pid[RANKS];
     int status[RANKS];             // exit status; 256 + the signal that killed it; -1: runs
     double ended[RANKS];           // seconds_now
@@ -29,14 +29,14 @@ static int free_port(void) {
     static int port;
     if (!port) port = 20000 + (int)(getpid() % 9000);
     for (;;) {
-        int fd = watch_bind("127.0.0.1", ++port);
+        int fd = heartbeat_bind("127.0.0.1", ++port);
         if (fd < 0) continue;
         close(fd);
         return port;
     }
 }
 
-static Run run_make(int size, double timeout, void (*work)(Watch *)) {
+static Run run_make(int size, double timeout, void (*work)(Heartbeat *)) {
     Run run;
     memset(&run, 0, sizeof run);
     run.size = size;
@@ -53,29 +53,29 @@ static Run run_make(int size, double timeout, void (*work)(Watch *)) {
 
 // ---- what a rank does ----
 
-static int rank_failed(const Watch *w, const char *why) {
+static int rank_failed(const Heartbeat *w, const char *why) {
     if (!w->told) dprintf(2, "rank %d: %s\n", w->rank, why);
     return w->told ? 4 : 3;
 }
 
 static int rank_main(const Run *run, int rank, int size) {
-    static Watch w;                // as in a program: it outlives main()
+    static Heartbeat w;                // as in a program: it outlives main()
     Error err;
     char secret[100] = "", byte = 1;
     int port = run->port;
-    watch_init(&w, rank, size, run->job, run->timeout);
+    heartbeat_init(&w, rank, size, run->job, run->timeout);
     w.listener = rank == 0 ? run->listener : -1;
-    if (w.listener < 0 && !watch_listen(&w, NULL, &port, &err)) return rank_failed(&w, err.text);
-    if (!watch_join(&w, run->host, port, &err)) return rank_failed(&w, err.text);
+    if (w.listener < 0 && !heartbeat_listen(&w, NULL, &port, &err)) return rank_failed(&w, err.text);
+    if (!heartbeat_join(&w, run->host, port, &err)) return rank_failed(&w, err.text);
     if (rank == 0) snprintf(secret, sizeof secret, "the number is %d", size);
-    if (!watch_share(&w, secret, sizeof secret, &err)) return rank_failed(&w, err.text);
+    if (!heartbeat_share(&w, secret, sizeof secret, &err)) return rank_failed(&w, err.text);
     char want[100];
     snprintf(want, sizeof want, "the number is %d", size);
     if (size > 1 && strcmp(secret, want) != 0) return rank_failed(&w, "another secret");
-    if (!watch_start(&w, "the checkpoint is whole: --resume", &err)) return 5;
+    if (!heartbeat_start(&w, "the checkpoint is whole: --resume", &err)) return 5;
     if (write(run->ready[1], &byte, 1) != 1) return 6;
     if (run->work) run->work(&w);
-    watch_stop(&w);
+    heartbeat_stop(&w);
     return 0;
 }
 
@@ -100,11 +100,11 @@ static void start_all(Run *run) {
     for (int r = 0; r < run->size; r++) start(run, r);
 }
 
-// Waits until so many ranks watch; false when they do not within 10 s.
+// Waits until so many ranks heartbeat; false when they do not within 10 s.
 static bool all_ready(Run *run, int n) {
     char byte;
     for (double until = seconds_now() + 10.0; n > 0; n--)
-        if (!watch_ready(run->ready[0], POLLIN, until) || read(run->ready[0], &byte, 1) != 1)
+        if (!heartbeat_ready(run->ready[0], POLLIN, until) || read(run->ready[0], &byte, 1) != 1)
             return false;
     nap(0.15);                     // so that heartbeats have been exchanged
     return true;
@@ -170,7 +170,7 @@ static void check_said(const Run *run, const char *what) {
 static void check_lost(const Run *run, int rank, const char *why) {
     char host[64] = "", want[512];
     gethostname(host, sizeof host - 1);
-    snprintf(want, sizeof want, "test_watch: rank %d (on %s) %s; the checkpoint is whole: "
+    snprintf(want, sizeof want, "test_heartbeat: rank %d (on %s) %s; the checkpoint is whole: "
              "--resume\n", rank, host, why);
     CHECK_MSG(strcmp(run->said, want) == 0, "they said: %s    not: %s", run->said, want);
 }
@@ -200,18 +200,18 @@ TEST(pieces) {
         }
         _exit(0);
     }
-    watch_prepare(pair[0]);
-    CHECK(watch_send(pair[0], data, N, seconds_now() + 3.0));
-    CHECK(watch_recv(pair[0], back, N, seconds_now() + 3.0));
+    heartbeat_prepare(pair[0]);
+    CHECK(heartbeat_send(pair[0], data, N, seconds_now() + 3.0));
+    CHECK(heartbeat_recv(pair[0], back, N, seconds_now() + 3.0));
     CHECK(memcmp(data, back, N) == 0);
     waitpid(pid, &how, 0);
     CHECK(how == 0);
     double before = seconds_now();
-    CHECK(!watch_recv(pair[0], back, 1, before + 0.1) && errno == ETIMEDOUT);
+    CHECK(!heartbeat_recv(pair[0], back, 1, before + 0.1) && errno == ETIMEDOUT);
     CHECK(seconds_now() - before >= 0.1 && seconds_now() - before < 0.5);
     close(pair[1]);
-    CHECK(!watch_recv(pair[0], back, 1, seconds_now() + 1.0) && errno != ETIMEDOUT);
-    CHECK(!watch_send(pair[0], data, 1, seconds_now() + 1.0));       // and no SIGPIPE
+    CHECK(!heartbeat_recv(pair[0], back, 1, seconds_now() + 1.0) && errno != ETIMEDOUT);
+    CHECK(!heartbeat_send(pair[0], data, 1, seconds_now() + 1.0));       // and no SIGPIPE
     close(pair[0]);
     free(data);
 }
@@ -254,23 +254,23 @@ TEST(rank_0_comes_late) {
 TEST(names_and_ipv6_and_any_port) {
     static const char *const hosts[] = { "localhost", "127.0.0.1", "::1" };
     for (int h = 0; h < 3; h++) {
-        int v6 = h == 2 ? watch_bind("::1", 0) : -1;
+        int v6 = h == 2 ? heartbeat_bind("::1", 0) : -1;
         if (h == 2 && v6 < 0) continue;          // a machine without IPv6
-        watch_close(&v6);
+        heartbeat_close(&v6);
         Run run = run_make(2, 3.0, NULL);
-        Watch w;
+        Heartbeat w;
         Error err;
-        watch_init(&w, 0, 2, JOB, 1.0);
+        heartbeat_init(&w, 0, 2, JOB, 1.0);
         run.host = hosts[h];
         run.port = 0;
-        CHECK(watch_listen(&w, h == 0 ? NULL : hosts[h], &run.port, &err));
+        CHECK(heartbeat_listen(&w, h == 0 ? NULL : hosts[h], &run.port, &err));
         CHECK(run.port > 0);
         run.listener = w.listener;
         start_all(&run);
         run_end(&run, 5.0);
         check_all(&run, 0);
         w.listener = -1;
-        watch_free(&w);
+        heartbeat_free(&w);
     }
 }
 
@@ -286,22 +286,22 @@ TEST(the_missing_are_named) {
 }
 
 TEST(one_and_many_missing) {
-    Watch w;
+    Heartbeat w;
     char text[160];
-    watch_init(&w, 0, 4, JOB, 1.0);
-    CHECK(watch_missing(&w, text, sizeof text) == 3);
+    heartbeat_init(&w, 0, 4, JOB, 1.0);
+    CHECK(heartbeat_missing(&w, text, sizeof text) == 3);
     CHECK_MSG(strcmp(text, "ranks 1, 2 and 3 of 4 have") == 0, "%s", text);
     w.peers[1].fd = w.peers[3].fd = 1000000;
-    CHECK(watch_missing(&w, text, sizeof text) == 1);
+    CHECK(heartbeat_missing(&w, text, sizeof text) == 1);
     CHECK_MSG(strcmp(text, "rank 2 of 4 has") == 0, "%s", text);
     w.peers[2].fd = 1000000;
-    CHECK(watch_missing(&w, text, sizeof text) == 0);
-    watch_free(&w);
-    watch_init(&w, 0, 1024, JOB, 1.0);
-    CHECK(watch_missing(&w, text, sizeof text) == 1023);
+    CHECK(heartbeat_missing(&w, text, sizeof text) == 0);
+    heartbeat_free(&w);
+    heartbeat_init(&w, 0, 1024, JOB, 1.0);
+    CHECK(heartbeat_missing(&w, text, sizeof text) == 1023);
     CHECK_MSG(strcmp(text, "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 1015 more of 1024 have") == 0,
               "%s", text);
-    watch_free(&w);
+    heartbeat_free(&w);
 }
 
 TEST(rank_0_that_never_comes) {
@@ -328,7 +328,7 @@ TEST(a_name_that_is_not_known) {
 
 TEST(rank_0_that_listens_and_does_nothing) {
     Run run = run_make(2, 0.5, NULL);
-    int fd = watch_bind("127.0.0.1", run.port);
+    int fd = heartbeat_bind("127.0.0.1", run.port);
     start(&run, 1);
     run_end(&run, 4.0);
     check_status(&run, 1, 3);
@@ -337,25 +337,25 @@ TEST(rank_0_that_listens_and_does_nothing) {
 }
 
 TEST(another_program_at_rank_0s_port) {
-    static const WatchHello answers[] = { { WATCH_MAGIC, JOB + 1, 0, 2, "other-run" },
-                                          { WATCH_MAGIC + 1, JOB, 0, 2, "other-version" },
-                                          { WATCH_MAGIC, JOB, 1, 2, "other-rank" } };
+    static const HeartbeatHello answers[] = { { HEARTBEAT_MAGIC, JOB + 1, 0, 2, "other-run" },
+                                          { HEARTBEAT_MAGIC + 1, JOB, 0, 2, "other-version" },
+                                          { HEARTBEAT_MAGIC, JOB, 1, 2, "other-rank" } };
     for (int i = 0; i < 3; i++) {
         Run run = run_make(2, 0.25, NULL);
-        int listener = watch_bind("127.0.0.1", run.port), fd = -1;
+        int listener = heartbeat_bind("127.0.0.1", run.port), fd = -1;
         start(&run, 1);
         for (double until = seconds_now() + 2.0; seconds_now() < until && !wait_for(&run, 0.01); ) {
-            int next = watch_prepare(accept(listener, NULL, NULL));
+            int next = heartbeat_prepare(accept(listener, NULL, NULL));
             if (next < 0) continue;
-            watch_send(next, &answers[i], sizeof answers[i], 0.0);
-            watch_close(&fd);
+            heartbeat_send(next, &answers[i], sizeof answers[i], 0.0);
+            heartbeat_close(&fd);
             fd = next;
         }
         run_end(&run, 1.0);
         check_status(&run, 1, 3);
         check_said(&run, "rank 1: rank 0 cannot be reached");        // it may be calling again
         close(listener);
-        watch_close(&fd);
+        heartbeat_close(&fd);
     }
 }
 
@@ -363,28 +363,28 @@ TEST(a_port_in_use) {
     Run run = run_make(2, 1.0, NULL);
     const char *const hosts[] = { "0.0.0.0", "127.0.0.1" };
     for (int h = 0; h < 2; h++) {
-        int fd = watch_bind(hosts[h], run.port), port = run.port;
-        Watch w;
+        int fd = heartbeat_bind(hosts[h], run.port), port = run.port;
+        Heartbeat w;
         Error err = { "" };
         char want[100];
-        watch_init(&w, 0, 2, JOB, 1.0);
-        CHECK(!watch_listen(&w, h ? hosts[h] : NULL, &port, &err));
+        heartbeat_init(&w, 0, 2, JOB, 1.0);
+        CHECK(!heartbeat_listen(&w, h ? hosts[h] : NULL, &port, &err));
         snprintf(want, sizeof want, "port %d is in use", run.port);
         CHECK_MSG(strstr(err.text, want) && strstr(err.text, "MASTER_PORT="), "%s", err.text);
-        watch_stop(&w);
+        heartbeat_stop(&w);
         close(fd);
     }
     run_end(&run, 0.0);
 }
 
 TEST(an_address_of_another_machine) {
-    Watch w;
+    Heartbeat w;
     Error err = { "" };
     int port = 0;
-    watch_init(&w, 0, 2, JOB, 1.0);
-    CHECK(!watch_listen(&w, "192.0.2.1", &port, &err));              // for documentation: nobody's
+    heartbeat_init(&w, 0, 2, JOB, 1.0);
+    CHECK(!heartbeat_listen(&w, "192.0.2.1", &port, &err));              // for documentation: nobody's
     CHECK_MSG(strstr(err.text, "rank 0 cannot listen at 192.0.2.1:0"), "%s", err.text);
-    watch_stop(&w);
+    heartbeat_stop(&w);
 }
 
 TEST(a_rank_twice) {
@@ -444,27 +444,27 @@ TEST(a_rank_that_goes_before_all_have_come) {
 // Connects to rank 0 as anybody might, and says n bytes.
 static int stranger(int port, const void *bytes, size_t n) {
     struct addrinfo *a;
-    if (watch_lookup(&a, "127.0.0.1", port) != 0) die("127.0.0.1 is not known");
+    if (heartbeat_lookup(&a, "127.0.0.1", port) != 0) die("127.0.0.1 is not known");
     int fd = -1;
     for (int tries = 0; fd < 0 && tries < 100; tries++) {
-        fd = watch_prepare(socket(a->ai_family, SOCK_STREAM, 0));
+        fd = heartbeat_prepare(socket(a->ai_family, SOCK_STREAM, 0));
         int error = 0;
         socklen_t size = sizeof error;
         connect(fd, a->ai_addr, a->ai_addrlen);
-        watch_ready(fd, POLLOUT, seconds_now() + 1.0);
+        heartbeat_ready(fd, POLLOUT, seconds_now() + 1.0);
         getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
-        if (error) watch_close(&fd), nap(0.02);
+        if (error) heartbeat_close(&fd), nap(0.02);
     }
     freeaddrinfo(a);
     CHECK(fd >= 0);
-    watch_send(fd, bytes, n, 0.0);
+    heartbeat_send(fd, bytes, n, 0.0);
     return fd;
 }
 
 TEST(strangers_do_no_harm) {
     enum { MANY = 200 };           // more than there are places at the door
     Run run = run_make(3, 5.0, NULL);
-    WatchHello hello = { WATCH_MAGIC, JOB + 1, 1, 3, "another-run" };
+    HeartbeatHello hello = { HEARTBEAT_MAGIC, JOB + 1, 1, 3, "another-run" };
     char *garbage = (char *)alloc_or_die(1 << 20, "garbage");
     for (int i = 0; i < 1 << 20; i++) garbage[i] = (char)(i % 251);
     int fd[MANY];
@@ -486,7 +486,7 @@ TEST(strangers_do_no_harm) {
     run_end(&run, 4.0);
     check_all(&run, 0);
     CHECK_MSG(run.said[0] == '\0', "they said: %s", run.said);
-    for (int i = 0; i < MANY; i++) watch_close(&fd[i]);
+    for (int i = 0; i < MANY; i++) heartbeat_close(&fd[i]);
     close(version);
     close(half);
     free(garbage);
@@ -494,18 +494,18 @@ TEST(strangers_do_no_harm) {
 
 // Who has stood at the door longest has to go, not a rank in the middle of its hello.
 TEST(a_door_full_of_silent_strangers) {
-    enum { MANY = WATCH_DOOR + 40, MORE = WATCH_DOOR/2 };
+    enum { MANY = HEARTBEAT_DOOR + 40, MORE = HEARTBEAT_DOOR/2 };
     Run run = run_make(3, 5.0, NULL);
-    WatchHello hello = { WATCH_MAGIC, JOB, 1, 3, "slow-rank" }, answer;
+    HeartbeatHello hello = { HEARTBEAT_MAGIC, JOB, 1, 3, "slow-rank" }, answer;
     int fd[MANY + MORE];
     start(&run, 0);
     for (int i = 0; i < MANY; i++) fd[i] = stranger(run.port, "", 0);
     int slow = stranger(run.port, &hello, 40);
     for (int i = MANY; i < MANY + MORE; i++) fd[i] = stranger(run.port, "", 0);
     nap(0.2);
-    CHECK(watch_send(slow, (char *)&hello + 40, sizeof hello - 40, seconds_now() + 1.0));
-    CHECK(watch_recv(slow, &answer, sizeof answer, seconds_now() + 1.0));
-    CHECK(answer.magic == WATCH_MAGIC && answer.rank == 0 && answer.size == 3);
+    CHECK(heartbeat_send(slow, (char *)&hello + 40, sizeof hello - 40, seconds_now() + 1.0));
+    CHECK(heartbeat_recv(slow, &answer, sizeof answer, seconds_now() + 1.0));
+    CHECK(answer.magic == HEARTBEAT_MAGIC && answer.rank == 0 && answer.size == 3);
     start(&run, 2);
     nap(0.2);
     close(slow);                   // it is no rank, after all
@@ -513,12 +513,12 @@ TEST(a_door_full_of_silent_strangers) {
     for (int i = 0; i < MANY + MORE; i++) close(fd[i]);
 }
 
-// Ranks that watch_init would not let through.
+// Ranks that heartbeat_init would not let through.
 TEST(a_rank_that_cannot_be) {
     static const uint32_t ranks[] = { 9, 3, 0, 4000000000u };
     for (int i = 0; i < 4; i++) {
         Run run = run_make(3, 4.0, NULL);
-        WatchHello hello = { WATCH_MAGIC, JOB, ranks[i], 3, "nowhere" };
+        HeartbeatHello hello = { HEARTBEAT_MAGIC, JOB, ranks[i], 3, "nowhere" };
         start(&run, 0);
         int fd = stranger(run.port, &hello, sizeof hello);
         run_end(&run, 3.0);        // long before the timeout
@@ -551,7 +551,7 @@ static void ignore(int signal) { (void)signal; }
 
 // A signal every millisecond: no call may take an interruption for an error.
 TEST(share_under_a_rain_of_signals) {
-    Watch w;
+    Heartbeat w;
     Error err = { "" };
     int port = free_port();
     pid_t pid = fork();
@@ -561,19 +561,19 @@ TEST(share_under_a_rain_of_signals) {
     act.sa_handler = ignore;       // without SA_RESTART
     sigaction(SIGALRM, &act, NULL);
     setitimer(ITIMER_REAL, &often, NULL);
-    watch_init(&w, pid == 0, 2, JOB, 5.0);
-    bool good = watch_listen(&w, NULL, &port, &err) && watch_join(&w, "127.0.0.1", port, &err);
-    unsigned char bytes[WATCH_SHARE_MAX];
+    heartbeat_init(&w, pid == 0, 2, JOB, 5.0);
+    bool good = heartbeat_listen(&w, NULL, &port, &err) && heartbeat_join(&w, "127.0.0.1", port, &err);
+    unsigned char bytes[HEARTBEAT_SHARE_MAX];
     for (int round = 0; good && round < 50; round++) {
-        for (int i = 0; i < WATCH_SHARE_MAX; i++)
+        for (int i = 0; i < HEARTBEAT_SHARE_MAX; i++)
             bytes[i] = pid == 0 ? 0 : (unsigned char)(i*7 + round);
-        good = watch_share(&w, bytes, round == 0 ? 0 : sizeof bytes, &err);
-        for (int i = 0; good && round > 0 && i < WATCH_SHARE_MAX; i++)
+        good = heartbeat_share(&w, bytes, round == 0 ? 0 : sizeof bytes, &err);
+        for (int i = 0; good && round > 0 && i < HEARTBEAT_SHARE_MAX; i++)
             good = bytes[i] == (unsigned char)(i*7 + round);
         if (pid && round == 20) nap(0.1);        // the other has to wait
     }
-    good = good && watch_start(&w, NULL, &err);
-    watch_stop(&w);
+    good = good && heartbeat_start(&w, NULL, &err);
+    heartbeat_stop(&w);
     setitimer(ITIMER_REAL, &never, NULL);
     if (pid == 0) _exit(good ? 0 : 1);
     int how;
@@ -585,30 +585,30 @@ TEST(share_under_a_rain_of_signals) {
 
 TEST(share_fails_with_a_name) {
     for (int other = 0; other < 2; other++) {    // 0: other sizes; 1: rank 0 ends instead
-        Watch w;
+        Heartbeat w;
         Error err = { "" };
         int port = free_port(), how;
         char bytes[64] = "";
         pid_t pid = fork();
-        watch_init(&w, pid != 0, 2, JOB, 2.0);
-        bool joined = watch_listen(&w, NULL, &port, &err) &&
-                      watch_join(&w, "127.0.0.1", port, &err);
+        heartbeat_init(&w, pid != 0, 2, JOB, 2.0);
+        bool joined = heartbeat_listen(&w, NULL, &port, &err) &&
+                      heartbeat_join(&w, "127.0.0.1", port, &err);
         if (pid == 0) {
-            if (other == 0) watch_share(&w, bytes, 32, &err);
+            if (other == 0) heartbeat_share(&w, bytes, 32, &err);
             _exit(!joined);
         }
         CHECK_MSG(joined, "%s", err.text);
-        CHECK(!watch_share(&w, bytes, 64, &err));
+        CHECK(!heartbeat_share(&w, bytes, 64, &err));
         CHECK_MSG(strstr(err.text, other ? "is gone" : "rank 0 shares 32 bytes, this rank awaits"),
                   "%s", err.text);
-        watch_stop(&w);
+        heartbeat_stop(&w);
         waitpid(pid, &how, 0);
     }
 }
 
 // ---- ranks that are gone ----
 
-static void work_long(Watch *w) {
+static void work_long(Heartbeat *w) {
     (void)w;
     nap(30.0);
 }
@@ -688,7 +688,7 @@ TEST(a_stopped_rank_ends_all) {
     }
 }
 
-static void work_exit_1(Watch *w) {
+static void work_exit_1(Heartbeat *w) {
     if (w->rank == 2) exit(1);
     nap(30.0);
 }
@@ -704,7 +704,7 @@ TEST(an_exit_without_goodbye_ends_all) {
 static void hang(void) { nap(30.0); }
 
 // Held locks and exit handlers do not keep a process; what stdout holds is not lost.
-static void work_hold_locks(Watch *w) {
+static void work_hold_locks(Heartbeat *w) {
     if (w->rank == 2) return;
     atexit(hang);
     printf("unflushed by %d\n", w->rank);
@@ -713,7 +713,7 @@ static void work_hold_locks(Watch *w) {
     nap(30.0);
 }
 
-static void work_print(Watch *w) {
+static void work_print(Heartbeat *w) {
     if (w->rank == 2) nap(0.3), _exit(1);
     printf("unflushed by %d\n", w->rank);
     nap(30.0);
@@ -740,7 +740,7 @@ TEST(nothing_keeps_a_lost_run) {
 
 // ---- ranks that are not gone ----
 
-static void work_a_while(Watch *w) {
+static void work_a_while(Heartbeat *w) {
     (void)w;
     for (double until = seconds_now() + 3.0; seconds_now() < until; ) nap(0.01);
 }
@@ -769,7 +769,7 @@ TEST(suspended_together_and_continued) {
     CHECK_MSG(run.said[0] == '\0', "they said: %s", run.said);
 }
 
-static void work_hard(Watch *w) {
+static void work_hard(Heartbeat *w) {
     volatile double sum = 0.0;
     for (double until = seconds_now() + 1.8; seconds_now() < until; )
         for (int i = 0; i < 1000000; i++) sum += (double)(i + w->rank);
@@ -784,7 +784,7 @@ TEST(slow_is_not_dead) {
     CHECK_MSG(run.said[0] == '\0', "they said: %s", run.said);
 }
 
-static void work_rest(Watch *w) {
+static void work_rest(Heartbeat *w) {
     struct rusage before, after;
     getrusage(RUSAGE_SELF, &before);
     nap(0.7);
@@ -809,7 +809,7 @@ TEST(watching_costs_nothing) {
 static volatile sig_atomic_t caught;
 static void catch_it(int signal) { caught = signal; }
 
-static void work_catch(Watch *w) {
+static void work_catch(Heartbeat *w) {
     sigset_t one;
     sigemptyset(&one);
     sigaddset(&one, SIGINT);
@@ -832,10 +832,10 @@ TEST(signals_reach_the_main_thread) {
 
 // ---- leaving ----
 
-static void work_leave_early(Watch *w) { nap(w->rank == 2 ? 0.0 : w->rank == 1 ? 0.3 : 1.1); }
-static void work_leave_first(Watch *w) { nap(w->rank == 0 ? 0.0 : 0.3); }
-static void work_leave_too_late(Watch *w) { nap(w->rank == 0 ? 0.0 : 1.1); }
-static void work_die_last(Watch *w) {
+static void work_leave_early(Heartbeat *w) { nap(w->rank == 2 ? 0.0 : w->rank == 1 ? 0.3 : 1.1); }
+static void work_leave_first(Heartbeat *w) { nap(w->rank == 0 ? 0.0 : 0.3); }
+static void work_leave_too_late(Heartbeat *w) { nap(w->rank == 0 ? 0.0 : 1.1); }
+static void work_die_last(Heartbeat *w) {
     if (w->rank == 0) return;
     nap(0.3);
     if (w->rank == 2) _exit(7);

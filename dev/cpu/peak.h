@@ -1,7 +1,7 @@
 // How many floating-point operations a second this machine can do: the 100% of "model FLOP
 // utilisation". Independent multiply-adds on registers, on every thread, for a few milliseconds.
 #pragma once
-#include "clock.h"
+#include "../base/clock.h"
 #ifdef _OPENMP
 #include <omp.h>
 #endif

@@ -1,6 +1,6 @@
 // The floor beside a validation shard: whatever the text, no crash, and what is accepted is a
 // number of nats for each document. The first byte of an input is the number of documents.
-#include "../../dev/lib/floor.h"
+#include "../../dev/data/entropy.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     ShardFloor f = { size ? data[0] : 0, NULL, NULL };

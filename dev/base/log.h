@@ -16,7 +16,7 @@
 #include <math.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "check.h"
+#include "error.h"
 #include "utf8.h"
 
 typedef enum { LOG_TRUNCATE, LOG_APPEND } LogMode;

@@ -2,26 +2,26 @@
 // training data. It brings the ranks together, hands one small message to all of them, and ends
 // the run when a rank is gone. All ranks run the same lines:
 //
-//     watch_init(&w, rank, size, job, timeout);
-//     if (!watch_listen(&w, NULL, &port, &err)) die("%s", err.text);     // rank 0 alone does it
-//     if (!watch_join(&w, host, port, &err)) { if (w.told) exit(1); else die("%s", err.text); }
-//     if (!watch_share(&w, &id, sizeof id, &err)) die("%s", err.text);
-//     if (!watch_start(&w, "the last checkpoint is whole: --resume", &err)) die("%s", err.text);
+//     heartbeat_init(&w, rank, size, job, timeout);
+//     if (!heartbeat_listen(&w, NULL, &port, &err)) die("%s", err.text);     // rank 0 alone does it
+//     if (!heartbeat_join(&w, host, port, &err)) { if (w.told) exit(1); else die("%s", err.text); }
+//     if (!heartbeat_share(&w, &id, sizeof id, &err)) die("%s", err.text);
+//     if (!heartbeat_start(&w, "the last checkpoint is whole: --resume", &err)) die("%s", err.text);
 //     ... train ...
-//     watch_stop(&w);
+//     heartbeat_stop(&w);
 //
 // The protocol
 // 1. A rank connects to rank 0 and says hello: magic, job, rank, size, its host. Rank 0 drops
 //    whoever says anything else, or nothing; to the others it says the same of itself.
 // 2. When all have come, or cannot any more, rank 0 sends everyone an Error; an empty one is "go".
-// 3. watch_share: a length and the bytes, from rank 0 to each.
-// 4. From watch_start on, a thread in each rank: rank 0 sends each rank a BEAT every timeout/10,
+// 3. heartbeat_share: a length and the bytes, from rank 0 to each.
+// 4. From heartbeat_start on, a thread in each rank: rank 0 sends each rank a BEAT every timeout/10,
 //    at most a second, and each answers it at once. The thread runs beside the computation: a slow
 //    rank answers; one that is killed, stopped or cut off does not.
 // 5. A connection that closes without BYE is a rank gone, and so is silence of `timeout` seconds.
 //    Rank 0 says END to all. Whoever hears END, or loses rank 0, ends with _exit(1). A rank that
 //    leaves by die() has said why: it says END itself, and nobody says that it is gone.
-// 6. watch_stop: a rank says BYE, rank 0 closes its connection. Rank 0 stays until all have left.
+// 6. heartbeat_stop: a rank says BYE, rank 0 closes its connection. Rank 0 stays until all have left.
 //
 // Structures travel as they lie in memory: all ranks are one program; another byte order has
 // another magic. A job's number keeps runs apart. It is no password: as with MPI and NCCL, the
@@ -39,62 +39,62 @@
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include "check.h"
-#include "clock.h"
+#include "../base/error.h"
+#include "../base/clock.h"
 
-#define WATCH_MAGIC UINT64_C(0x6261746368773031)   // "batchw01", the protocol's version in it
-enum { WATCH_SHARE_MAX = 4096 };   // bytes
-enum { WATCH_DOOR = 128 };         // connections that rank 0 holds before they say who they are
-enum { WATCH_BEAT = 'h', WATCH_BYE = 'b', WATCH_END = 'x' };
+#define HEARTBEAT_MAGIC UINT64_C(0x6261746368773031)   // "batchw01", the protocol's version in it
+enum { HEARTBEAT_SHARE_MAX = 4096 };   // bytes
+enum { HEARTBEAT_DOOR = 128 };         // connections that rank 0 holds before they say who they are
+enum { HEARTBEAT_BEAT = 'h', HEARTBEAT_BYE = 'b', HEARTBEAT_END = 'x' };
 
-typedef struct { uint64_t magic, job; uint32_t rank, size; char host[64]; } WatchHello;
+typedef struct { uint64_t magic, job; uint32_t rank, size; char host[64]; } HeartbeatHello;
 
 typedef struct {
     int fd;                        // -1: not connected (any more)
-    WatchHello hello;              // who it is
+    HeartbeatHello hello;              // who it is
     size_t n;                      // bytes of its hello that have come
     double heard;                  // when it last said something
-} WatchPeer;
+} HeartbeatPeer;
 
 typedef struct {
-    WatchHello hello;              // this rank's own
+    HeartbeatHello hello;              // this rank's own
     int rank, size;
     double timeout, beat;          // seconds
-    bool told;                     // watch_join failed for a reason that rank 0 prints
-    int listener, wake[2];         // rank 0's; and the pipe by which watch_stop wakes the thread
+    bool told;                     // heartbeat_join failed for a reason that rank 0 prints
+    int listener, wake[2];         // rank 0's; and the pipe by which heartbeat_stop wakes the thread
     int n;                         // of peers and polls
-    WatchPeer *peers;              // on rank 0 by rank, then those at the door; elsewhere rank 0
+    HeartbeatPeer *peers;              // on rank 0 by rank, then those at the door; elsewhere rank 0
     struct pollfd *polls;          // one for each peer, and one more
     pthread_t thread;
     bool running;
     bool ending;                   // atomic: this process is in die(), which has told why
-    // From watch_start to watch_stop these are the thread's alone, and so are peers and polls.
+    // From heartbeat_start to heartbeat_stop these are the thread's alone, and so are peers and polls.
     bool stopping;
     double clock, ticked;          // seconds that the thread was awake; when it last looked
     char advice[256];
-} Watch;
+} Heartbeat;
 
 // ---- sockets: all of them non-blocking ----
 
-static inline bool watch_again(void) {
+static inline bool heartbeat_again(void) {
     return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
 }
 
 // Reads what has come, n bytes at most (got: 0 when nothing has); false when it is closed.
-static inline bool watch_read(int fd, void *data, size_t n, size_t *got) {
+static inline bool heartbeat_read(int fd, void *data, size_t n, size_t *got) {
     ssize_t came = recv(fd, data, n, 0);
     *got = came > 0 ? (size_t)came : 0;
     if (came == 0) errno = ECONNRESET;
-    return came > 0 || (came < 0 && watch_again());
+    return came > 0 || (came < 0 && heartbeat_again());
 }
 
 // Seconds as poll() wants them: rounded up, so that it does not return a moment too early.
-static inline int watch_ms(double seconds) {
+static inline int heartbeat_ms(double seconds) {
     return seconds <= 0.0 ? 0 : seconds < 1e6 ? (int)(1e3*seconds) + 1 : 1000000000;
 }
 
 // Makes a new descriptor ready for use; -1 stays -1.
-static inline int watch_prepare(int fd) {
+static inline int heartbeat_prepare(int fd) {
     const int on = 1;
     if (fd < 0) return fd;
     fcntl(fd, F_SETFD, FD_CLOEXEC);
@@ -106,23 +106,23 @@ static inline int watch_prepare(int fd) {
     return fd;
 }
 
-static inline void watch_close(int *fd) {
+static inline void heartbeat_close(int *fd) {
     if (*fd >= 0) close(*fd);
     *fd = -1;
 }
 
 // Waits until fd is ready; false with ETIMEDOUT when it is not by then (seconds_now).
-static inline bool watch_ready(int fd, short events, double until) {
+static inline bool heartbeat_ready(int fd, short events, double until) {
     for (double left; (left = until - seconds_now()) > 0.0; ) {
         struct pollfd p = { fd, events, 0 };
-        if (poll(&p, 1, watch_ms(left)) > 0) return true;
+        if (poll(&p, 1, heartbeat_ms(left)) > 0) return true;
     }
     errno = ETIMEDOUT;
     return false;
 }
 
 // All n bytes, or false. A time in the past sends what the system takes without waiting.
-static inline bool watch_send(int fd, const void *data, size_t n, double until) {
+static inline bool heartbeat_send(int fd, const void *data, size_t n, double until) {
 #ifdef MSG_NOSIGNAL
     const int flags = MSG_NOSIGNAL;
 #else
@@ -130,18 +130,18 @@ static inline bool watch_send(int fd, const void *data, size_t n, double until) 
 #endif
     for (const char *p = (const char *)data; n > 0; ) {
         ssize_t sent = send(fd, p, n, flags);
-        if (sent < 0 && (!watch_again() || !watch_ready(fd, POLLOUT, until))) return false;
+        if (sent < 0 && (!heartbeat_again() || !heartbeat_ready(fd, POLLOUT, until))) return false;
         if (sent > 0) p += sent, n -= (size_t)sent;
     }
     return true;
 }
 
 // All n bytes, or false: ETIMEDOUT, or another errno when the connection is closed.
-static inline bool watch_recv(int fd, void *data, size_t n, double until) {
+static inline bool heartbeat_recv(int fd, void *data, size_t n, double until) {
     for (char *p = (char *)data; n > 0; ) {
         size_t came;
-        if (!watch_read(fd, p, n, &came)) return false;
-        if (came == 0 && !watch_ready(fd, POLLIN, until)) return false;
+        if (!heartbeat_read(fd, p, n, &came)) return false;
+        if (came == 0 && !heartbeat_ready(fd, POLLIN, until)) return false;
         p += came;
         n -= came;
     }
@@ -149,7 +149,7 @@ static inline bool watch_recv(int fd, void *data, size_t n, double until) {
 }
 
 // The addresses of a host, IPv4 and IPv6, for freeaddrinfo; 0 or a code for gai_strerror.
-static inline int watch_lookup(struct addrinfo **found, const char *host, int port) {
+static inline int heartbeat_lookup(struct addrinfo **found, const char *host, int port) {
     struct addrinfo hints;
     char service[16];
     memset(&hints, 0, sizeof hints);
@@ -161,44 +161,44 @@ static inline int watch_lookup(struct addrinfo **found, const char *host, int po
 }
 
 // Waits at most so many seconds for any peer, or for one more descriptor: polls[n].
-static inline void watch_poll(Watch *w, int more, double seconds) {
+static inline void heartbeat_poll(Heartbeat *w, int more, double seconds) {
     for (int i = 0; i <= w->n; i++) {
         w->polls[i].fd = i < w->n ? w->peers[i].fd : more;
         w->polls[i].events = POLLIN;
         w->polls[i].revents = 0;
     }
-    poll(w->polls, (nfds_t)w->n + 1, watch_ms(seconds));
+    poll(w->polls, (nfds_t)w->n + 1, heartbeat_ms(seconds));
 }
 
 // ---- beginning and end ----
 
 // rank 0...size-1; job: a number that only this run's ranks have, the same for every rank, and
 // which does not depend on size; timeout in seconds. With size 1 the other calls do nothing.
-static inline void watch_init(Watch *w, int rank, int size, uint64_t job, double timeout) {
+static inline void heartbeat_init(Heartbeat *w, int rank, int size, uint64_t job, double timeout) {
     assert(0 <= rank && rank < size && timeout > 0.0);
     memset(w, 0, sizeof *w);
     w->rank = rank;
     w->size = size;
     w->timeout = timeout;
     w->beat = timeout < 10.0 ? timeout/10.0 : 1.0;
-    w->hello.magic = WATCH_MAGIC;
+    w->hello.magic = HEARTBEAT_MAGIC;
     w->hello.job = job;
     w->hello.rank = (uint32_t)rank;
     w->hello.size = (uint32_t)size;
     gethostname(w->hello.host, sizeof w->hello.host - 1);
     w->listener = w->wake[0] = w->wake[1] = -1;
-    w->n = size == 1 ? 0 : rank == 0 ? size + WATCH_DOOR : 1;
-    w->peers = (WatchPeer *)alloc_or_die((size_t)w->n * sizeof *w->peers, "connections");
+    w->n = size == 1 ? 0 : rank == 0 ? size + HEARTBEAT_DOOR : 1;
+    w->peers = (HeartbeatPeer *)alloc_or_die((size_t)w->n * sizeof *w->peers, "connections");
     w->polls = (struct pollfd *)alloc_or_die((size_t)(w->n + 1) * sizeof *w->polls, "connections");
     for (int i = 0; i < w->n; i++) w->peers[i].fd = -1;
 }
 
 // Closes and frees everything; a second time it does nothing.
-static inline void watch_free(Watch *w) {
-    for (int i = 0; i < w->n; i++) watch_close(&w->peers[i].fd);
-    watch_close(&w->listener);
-    watch_close(&w->wake[0]);
-    watch_close(&w->wake[1]);
+static inline void heartbeat_free(Heartbeat *w) {
+    for (int i = 0; i < w->n; i++) heartbeat_close(&w->peers[i].fd);
+    heartbeat_close(&w->listener);
+    heartbeat_close(&w->wake[0]);
+    heartbeat_close(&w->wake[1]);
     free(w->peers);
     free(w->polls);
     w->peers = NULL;
@@ -209,19 +209,19 @@ static inline void watch_free(Watch *w) {
 // ---- rendezvous ----
 
 // A listening socket, or -1 and errno.
-static inline int watch_bind(const char *host, int port) {
+static inline int heartbeat_bind(const char *host, int port) {
     const int on = 1, off = 0;
     struct addrinfo *found;
     int fd = -1, why = EADDRNOTAVAIL;
-    if (watch_lookup(&found, host, port) != 0) found = NULL;
+    if (heartbeat_lookup(&found, host, port) != 0) found = NULL;
     for (struct addrinfo *a = found; a && fd < 0; a = why == EADDRINUSE ? NULL : a->ai_next) {
-        fd = watch_prepare(socket(a->ai_family, SOCK_STREAM, 0));
+        fd = heartbeat_prepare(socket(a->ai_family, SOCK_STREAM, 0));
         setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);    // ports of runs just ended
         if (a->ai_family == AF_INET6)
             setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
         if (fd >= 0 && bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, 1024) == 0) break;
         why = errno;
-        watch_close(&fd);
+        heartbeat_close(&fd);
     }
     if (found) freeaddrinfo(found);
     errno = why;
@@ -230,11 +230,11 @@ static inline int watch_bind(const char *host, int port) {
 
 // Rank 0: listens at a port of a host; NULL: of all its addresses. Port 0 takes any and says which.
 // Errors: the port is in use, the host is not this machine.
-static inline bool watch_listen(Watch *w, const char *host, int *port, Error *err) {
+static inline bool heartbeat_listen(Heartbeat *w, const char *host, int *port, Error *err) {
     if (w->rank != 0 || w->size == 1) return true;
-    w->listener = watch_bind(host ? host : "::", *port);
+    w->listener = heartbeat_bind(host ? host : "::", *port);
     if (w->listener < 0 && !host && errno != EADDRINUSE)             // no IPv6 here
-        w->listener = watch_bind("0.0.0.0", *port);
+        w->listener = heartbeat_bind("0.0.0.0", *port);
     if (w->listener < 0 && errno == EADDRINUSE)
         return fail(err, "port %d is in use on this machine, by another run perhaps; "
                     "MASTER_PORT=... chooses another", *port);
@@ -253,16 +253,16 @@ static inline bool watch_listen(Watch *w, const char *host, int *port, Error *er
 
 // Lets in who has connected. When the door is full, who has stood there longest has to go; a rank
 // of this run says hello at once, so it is a stranger (and if not, it comes again).
-static inline bool watch_accept(Watch *w, Error *err) {
-    for (int more = 0; more < WATCH_DOOR; more++) {
-        int fd = watch_prepare(accept(w->listener, NULL, NULL)), at = w->size;
+static inline bool heartbeat_accept(Heartbeat *w, Error *err) {
+    for (int more = 0; more < HEARTBEAT_DOOR; more++) {
+        int fd = heartbeat_prepare(accept(w->listener, NULL, NULL)), at = w->size;
         if (fd < 0 && (errno == EMFILE || errno == ENFILE))
             return fail(err, "rank 0 cannot take in %d ranks: %s; raise ulimit -n", w->size,
                         strerror(errno));
         if (fd < 0) return true;
         for (int i = w->size; i < w->n && w->peers[at].fd >= 0; i++)
             if (w->peers[i].fd < 0 || w->peers[i].heard < w->peers[at].heard) at = i;
-        watch_close(&w->peers[at].fd);
+        heartbeat_close(&w->peers[at].fd);
         w->peers[at].fd = fd;
         w->peers[at].n = 0;
         w->peers[at].heard = seconds_now();
@@ -272,15 +272,15 @@ static inline bool watch_accept(Watch *w, Error *err) {
 
 // Reads on in the hello of one at the door, and gives it its place when it is whole. A stranger
 // goes. False: a rank of this run with which the run cannot be.
-static inline bool watch_admit(Watch *w, WatchPeer *p, Error *err) {
-    WatchHello *h = &p->hello;
+static inline bool heartbeat_admit(Heartbeat *w, HeartbeatPeer *p, Error *err) {
+    HeartbeatHello *h = &p->hello;
     size_t came;
-    bool open = watch_read(p->fd, (char *)h + p->n, sizeof *h - p->n, &came);
+    bool open = heartbeat_read(p->fd, (char *)h + p->n, sizeof *h - p->n, &came);
     p->n += came;
     if (open && p->n < sizeof *h) return true;
-    if (!open || h->magic != WATCH_MAGIC || h->job != w->hello.job ||
-        !watch_send(p->fd, &w->hello, sizeof w->hello, 0.0)) {
-        watch_close(&p->fd);
+    if (!open || h->magic != HEARTBEAT_MAGIC || h->job != w->hello.job ||
+        !heartbeat_send(p->fd, &w->hello, sizeof w->hello, 0.0)) {
+        heartbeat_close(&p->fd);
         return true;
     }
     h->host[sizeof h->host - 1] = '\0';
@@ -297,7 +297,7 @@ static inline bool watch_admit(Watch *w, WatchPeer *p, Error *err) {
 }
 
 // How many ranks have not come, and which, in words: "ranks 2 and 5 of 8 have".
-static inline int watch_missing(const Watch *w, char *text, size_t size) {
+static inline int heartbeat_missing(const Heartbeat *w, char *text, size_t size) {
     enum { NAMES = 8 };
     int missing = 0, named = 0;
     for (int r = 1; r < w->size; r++) missing += w->peers[r].fd < 0;
@@ -314,63 +314,63 @@ static inline int watch_missing(const Watch *w, char *text, size_t size) {
 }
 
 // Rank 0: waits until all have come.
-static inline bool watch_gather(Watch *w, Error *err) {
+static inline bool heartbeat_gather(Heartbeat *w, Error *err) {
     char who[160], byte;
     size_t came;
     double until = seconds_now() + w->timeout;
-    while (watch_missing(w, who, sizeof who) > 0) {
+    while (heartbeat_missing(w, who, sizeof who) > 0) {
         double left = until - seconds_now();
         if (left <= 0.0)
             return fail(err, "%s not come within %g s; are they running, and do they reach "
                         "this machine (%s)?", who, w->timeout, w->hello.host);
-        watch_poll(w, w->listener, left);
+        heartbeat_poll(w, w->listener, left);
         for (int i = 1; i < w->n; i++) {
-            WatchPeer *p = &w->peers[i];
+            HeartbeatPeer *p = &w->peers[i];
             if (!w->polls[i].revents) continue;
-            if (i >= w->size && !watch_admit(w, p, err)) return false;
-            if (i < w->size && !watch_read(p->fd, &byte, 1, &came))
+            if (i >= w->size && !heartbeat_admit(w, p, err)) return false;
+            if (i < w->size && !heartbeat_read(p->fd, &byte, 1, &came))
                 return fail(err, "rank %d (on %s) came and is gone again", i, p->hello.host);
         }
-        if (w->polls[w->n].revents && !watch_accept(w, err)) return false;
+        if (w->polls[w->n].revents && !heartbeat_accept(w, err)) return false;
     }
     return true;
 }
 
 // One try at one address of rank 0's. False: why, in words.
-static inline bool watch_call(Watch *w, const struct addrinfo *a, double until, const char **why) {
-    WatchPeer *p = &w->peers[0];
-    WatchHello *h = &p->hello;
+static inline bool heartbeat_call(Heartbeat *w, const struct addrinfo *a, double until, const char **why) {
+    HeartbeatPeer *p = &w->peers[0];
+    HeartbeatHello *h = &p->hello;
     double now = seconds_now(), patience = fmin(until, now + w->timeout/4.0);   // others to try
     int error = 0;
     socklen_t size = sizeof error;
-    p->fd = watch_prepare(socket(a->ai_family, SOCK_STREAM, 0));
+    p->fd = heartbeat_prepare(socket(a->ai_family, SOCK_STREAM, 0));
     if (p->fd < 0 || (connect(p->fd, a->ai_addr, a->ai_addrlen) != 0 && errno != EINPROGRESS &&
                       errno != EINTR)) error = errno;
-    else if (!watch_ready(p->fd, POLLOUT, patience)) error = errno;
+    else if (!heartbeat_ready(p->fd, POLLOUT, patience)) error = errno;
     else getsockopt(p->fd, SOL_SOCKET, SO_ERROR, &error, &size);
     *why = error ? strerror(error) : "another program or run answers there";
     if (!error) {                  // silence is no reason to call again: this hello may yet be read
-        bool heard = watch_send(p->fd, &w->hello, sizeof w->hello, until) &&
-                     watch_recv(p->fd, h, sizeof *h, until);
+        bool heard = heartbeat_send(p->fd, &w->hello, sizeof w->hello, until) &&
+                     heartbeat_recv(p->fd, h, sizeof *h, until);
         if (!heard && errno == ETIMEDOUT) *why = "it does not answer";
         h->host[sizeof h->host - 1] = '\0';
-        if (heard && h->magic == WATCH_MAGIC && h->job == w->hello.job && h->rank == 0) return true;
+        if (heard && h->magic == HEARTBEAT_MAGIC && h->job == w->hello.job && h->rank == 0) return true;
     }
-    watch_close(&p->fd);
+    heartbeat_close(&p->fd);
     return false;
 }
 
 // The other ranks: call rank 0 until it answers; it may start later, or its name appear later.
-static inline bool watch_reach(Watch *w, const char *host, int port, Error *err) {
+static inline bool heartbeat_reach(Heartbeat *w, const char *host, int port, Error *err) {
     double until = seconds_now() + w->timeout;
     const char *why = "";
     do {
         struct addrinfo *found;
-        int unknown = watch_lookup(&found, host, port);
+        int unknown = heartbeat_lookup(&found, host, port);
         bool reached = false;
         if (unknown) why = gai_strerror(unknown), found = NULL;
         for (struct addrinfo *a = found; a && !reached; a = a->ai_next)
-            reached = watch_call(w, a, until, &why);
+            reached = heartbeat_call(w, a, until, &why);
         if (found) freeaddrinfo(found);
         if (reached) return true;
         poll(NULL, 0, 100);
@@ -381,10 +381,10 @@ static inline bool watch_reach(Watch *w, const char *host, int port, Error *err)
 
 // The other ranks: wait for rank 0 to say that all have come, or what is wrong. Rank 0 listened
 // before it said hello, so that it knows within `timeout`.
-static inline bool watch_await(Watch *w, Error *err) {
-    const WatchPeer *p = &w->peers[0];
+static inline bool heartbeat_await(Heartbeat *w, Error *err) {
+    const HeartbeatPeer *p = &w->peers[0];
     Error verdict;
-    if (!watch_recv(p->fd, &verdict, sizeof verdict, seconds_now() + w->timeout + w->beat))
+    if (!heartbeat_recv(p->fd, &verdict, sizeof verdict, seconds_now() + w->timeout + w->beat))
         return fail(err, "rank 0 (on %s) %s before all ranks had come", p->hello.host,
                     errno == ETIMEDOUT ? "fell silent" : "was gone");
     verdict.text[sizeof verdict.text - 1] = '\0';
@@ -397,45 +397,45 @@ static inline bool watch_await(Watch *w, Error *err) {
 // ranks that are missing, twice there or of another size; elsewhere, rank 0 not reached at
 // host:port (host and port are not used on rank 0). What rank 0 finds wrong, it tells the others:
 // they have the same text and w->told, and need not print it as well.
-static inline bool watch_join(Watch *w, const char *host, int port, Error *err) {
+static inline bool heartbeat_join(Heartbeat *w, const char *host, int port, Error *err) {
     if (w->size == 1) return true;
     bool joined;
     if (w->rank == 0) {
         assert(w->listener >= 0);
         Error verdict;
         memset(&verdict, 0, sizeof verdict);
-        joined = watch_gather(w, &verdict);
+        joined = heartbeat_gather(w, &verdict);
         if (!joined) *err = verdict;
         else memset(&verdict, 0, sizeof verdict);
         for (int i = 1; i < w->n; i++)
-            if (w->peers[i].fd >= 0 && w->peers[i].n == sizeof(WatchHello))
-                watch_send(w->peers[i].fd, &verdict, sizeof verdict, 0.0);
-        for (int i = w->size; i < w->n; i++) watch_close(&w->peers[i].fd);
-        watch_close(&w->listener);
+            if (w->peers[i].fd >= 0 && w->peers[i].n == sizeof(HeartbeatHello))
+                heartbeat_send(w->peers[i].fd, &verdict, sizeof verdict, 0.0);
+        for (int i = w->size; i < w->n; i++) heartbeat_close(&w->peers[i].fd);
+        heartbeat_close(&w->listener);
         w->n = w->size;
     } else {
-        joined = watch_reach(w, host, port, err) && watch_await(w, err);
+        joined = heartbeat_reach(w, host, port, err) && heartbeat_await(w, err);
     }
-    if (!joined) watch_free(w);
+    if (!joined) heartbeat_free(w);
     return joined;
 }
 
-// Rank 0's n bytes (at most WATCH_SHARE_MAX) to all ranks; after watch_join, before watch_start.
+// Rank 0's n bytes (at most HEARTBEAT_SHARE_MAX) to all ranks; after heartbeat_join, before heartbeat_start.
 // Errors: a rank that is gone, or does not take or send them within `timeout`.
-static inline bool watch_share(Watch *w, void *bytes, size_t n, Error *err) {
-    assert(n <= WATCH_SHARE_MAX && !w->running);
+static inline bool heartbeat_share(Heartbeat *w, void *bytes, size_t n, Error *err) {
+    assert(n <= HEARTBEAT_SHARE_MAX && !w->running);
     double until = seconds_now() + w->timeout;
     uint64_t length = n;
     for (int r = 0; r < w->n; r++) {
-        WatchPeer *p = &w->peers[r];
+        HeartbeatPeer *p = &w->peers[r];
         if (r == w->rank) continue;
-        bool done = w->rank == 0 ? watch_send(p->fd, &length, sizeof length, until) &&
-                                   watch_send(p->fd, bytes, n, until)
-                                 : watch_recv(p->fd, &length, sizeof length, until);
+        bool done = w->rank == 0 ? heartbeat_send(p->fd, &length, sizeof length, until) &&
+                                   heartbeat_send(p->fd, bytes, n, until)
+                                 : heartbeat_recv(p->fd, &length, sizeof length, until);
         if (done && length != n)
             return fail(err, "rank 0 shares %llu bytes, this rank awaits %zu; is it the same "
                         "program?", (unsigned long long)length, n);
-        if (!done || (w->rank != 0 && !watch_recv(p->fd, bytes, n, until)))
+        if (!done || (w->rank != 0 && !heartbeat_recv(p->fd, bytes, n, until)))
             return fail(err, "rank %d (on %s) %s", r, p->hello.host, errno == ETIMEDOUT
                         ? "does not answer" : "is gone: its connection closed");
     }
@@ -445,13 +445,13 @@ static inline bool watch_share(Watch *w, void *bytes, size_t n, Error *err) {
 // ---- watching: the thread ----
 
 // Says one byte to every peer. Who takes none is silent as well and will be found to be.
-static inline void watch_tell(Watch *w, char what) {
+static inline void heartbeat_tell(Heartbeat *w, char what) {
     for (int i = 0; i < w->n; i++)
-        if (w->peers[i].fd >= 0) watch_send(w->peers[i].fd, &what, 1, 0.0);
+        if (w->peers[i].fd >= 0) heartbeat_send(w->peers[i].fd, &what, 1, 0.0);
 }
 
 // Is anybody left to be watched?
-static inline bool watch_any(const Watch *w) {
+static inline bool heartbeat_any(const Heartbeat *w) {
     for (int i = 0; i < w->n; i++)
         if (w->peers[i].fd >= 0) return true;
     return false;
@@ -459,23 +459,23 @@ static inline bool watch_any(const Watch *w) {
 
 // Waits, a beat at most, until the peers have closed: closing first, with something of theirs
 // unread, would take back what they have just been told.
-static inline void watch_linger(Watch *w) {
+static inline void heartbeat_linger(Heartbeat *w) {
     char rest[256];
     size_t came;
     double until = seconds_now() + w->beat, left;
     for (int i = 0; i < w->n; i++)
         if (w->peers[i].fd >= 0) shutdown(w->peers[i].fd, SHUT_WR);
-    while (watch_any(w) && (left = until - seconds_now()) > 0.0) {
-        watch_poll(w, -1, left);
+    while (heartbeat_any(w) && (left = until - seconds_now()) > 0.0) {
+        heartbeat_poll(w, -1, left);
         for (int i = 0; i < w->n; i++)
-            if (w->polls[i].revents && !watch_read(w->peers[i].fd, rest, sizeof rest, &came))
-                watch_close(&w->peers[i].fd);
+            if (w->polls[i].revents && !heartbeat_read(w->peers[i].fd, rest, sizeof rest, &came))
+                heartbeat_close(&w->peers[i].fd);
     }
 }
 
 // Ends the process at once. What atexit would run could wait for a lock that the main thread holds,
 // or for MPI or CUDA. Standard output is flushed only if that cannot block either.
-__attribute__((noreturn)) static inline void watch_exit(void) {
+__attribute__((noreturn)) static inline void heartbeat_exit(void) {
     struct pollfd out = { STDOUT_FILENO, POLLOUT, 0 };
     if (poll(&out, 1, 0) == 1 && ftrylockfile(stdout) == 0) fflush(stdout);
     _exit(1);
@@ -483,108 +483,108 @@ __attribute__((noreturn)) static inline void watch_exit(void) {
 
 // A rank is gone: one line, from rank 0 or, if it is that one, from rank 1; and the end.
 __attribute__((noreturn))
-static inline void watch_lost(Watch *w, int rank, const char *why) {
-    watch_tell(w, WATCH_END);      // to the lost one too: it may only have been stopped
-    if (__atomic_load_n(&w->ending, __ATOMIC_SEQ_CST)) watch_exit();
+static inline void heartbeat_lost(Heartbeat *w, int rank, const char *why) {
+    heartbeat_tell(w, HEARTBEAT_END);      // to the lost one too: it may only have been stopped
+    if (__atomic_load_n(&w->ending, __ATOMIC_SEQ_CST)) heartbeat_exit();
     if (w->rank == (rank == 0 ? 1 : 0))
         dprintf(STDERR_FILENO, PROGRAM ": rank %d (on %s) %s%s%s\n", rank,
                 w->peers[rank].hello.host, why, w->advice[0] ? "; " : "", w->advice);
-    watch_close(&w->peers[rank].fd);
-    watch_linger(w);
-    watch_exit();
+    heartbeat_close(&w->peers[rank].fd);
+    heartbeat_linger(w);
+    heartbeat_exit();
 }
 
 // Hears what a peer says.
-static inline void watch_hear(Watch *w, int rank) {
-    WatchPeer *p = &w->peers[rank];
-    char said[256], beat = WATCH_BEAT;
+static inline void heartbeat_hear(Heartbeat *w, int rank) {
+    HeartbeatPeer *p = &w->peers[rank];
+    char said[256], beat = HEARTBEAT_BEAT;
     size_t n;
-    bool open = watch_read(p->fd, said, sizeof said, &n);
+    bool open = heartbeat_read(p->fd, said, sizeof said, &n);
     if (!open && (w->rank == 0 || !w->stopping))
-        watch_lost(w, rank, "is gone: its connection closed");
-    if (memchr(said, WATCH_END, n)) {
+        heartbeat_lost(w, rank, "is gone: its connection closed");
+    if (memchr(said, HEARTBEAT_END, n)) {
         if (w->rank == 0) {            // a rank ends that has told why
-            watch_tell(w, WATCH_END);
-            watch_linger(w);
+            heartbeat_tell(w, HEARTBEAT_END);
+            heartbeat_linger(w);
         }
-        watch_exit();
+        heartbeat_exit();
     }
-    if (!open || memchr(said, WATCH_BYE, n)) {
-        watch_close(&p->fd);
+    if (!open || memchr(said, HEARTBEAT_BYE, n)) {
+        heartbeat_close(&p->fd);
     } else if (n > 0) {
         p->heard = w->clock;
-        if (rank == 0 && !w->stopping) watch_send(p->fd, &beat, 1, 0.0);
+        if (rank == 0 && !w->stopping) heartbeat_send(p->fd, &beat, 1, 0.0);
     }
 }
 
 // The clock by which silence is measured. It counts the time this thread was awake: after the
 // process was suspended, or starved, the others have their whole timeout to be heard.
-static inline void watch_tick(Watch *w) {
+static inline void heartbeat_tick(Heartbeat *w) {
     double now = seconds_now();
     w->clock += fmin(now - w->ticked, 2.0*w->beat);
     w->ticked = now;
 }
 
-// watch_stop was called: a rank says BYE, and rank 0 will have closed the connection soon.
-static inline void watch_leave(Watch *w) {
+// heartbeat_stop was called: a rank says BYE, and rank 0 will have closed the connection soon.
+static inline void heartbeat_leave(Heartbeat *w) {
     w->stopping = true;
     if (w->rank == 0) return;
-    watch_tell(w, WATCH_BYE);
+    heartbeat_tell(w, HEARTBEAT_BYE);
     if (w->peers[0].fd >= 0) shutdown(w->peers[0].fd, SHUT_WR);
 }
 
-// The thread. It ends when nobody is left to be watched, or `timeout` after watch_stop.
-static inline void *watch_run(void *watch) {
-    Watch *w = (Watch *)watch;
+// The thread. It ends when nobody is left to be watched, or `timeout` after heartbeat_stop.
+static inline void *heartbeat_run(void *watch) {
+    Heartbeat *w = (Heartbeat *)watch;
     double next = 0.0, leave = INFINITY;
-    while (watch_any(w) && w->clock < leave) {
+    while (heartbeat_any(w) && w->clock < leave) {
         if (w->rank == 0 && w->clock >= next) {
-            watch_tell(w, WATCH_BEAT);
+            heartbeat_tell(w, HEARTBEAT_BEAT);
             next = w->clock + w->beat;
         }
         double until = w->rank == 0 ? next : w->clock + w->beat;
         for (int r = 0; r < w->n; r++)
             if (w->peers[r].fd >= 0) until = fmin(until, w->peers[r].heard + w->timeout);
         poll(NULL, 0, 10);         // at most 100 rounds a second, however many ranks answer
-        watch_poll(w, w->stopping ? -1 : w->wake[0], until - w->clock);
-        watch_tick(w);
+        heartbeat_poll(w, w->stopping ? -1 : w->wake[0], until - w->clock);
+        heartbeat_tick(w);
         for (int r = 0; r < w->n; r++)
-            if (w->polls[r].revents) watch_hear(w, r);
+            if (w->polls[r].revents) heartbeat_hear(w, r);
         char why[64];
         snprintf(why, sizeof why, "has not answered for %g s", w->timeout);
         for (int r = 0; r < w->n; r++)
             if (w->peers[r].fd >= 0 && w->clock - w->peers[r].heard >= w->timeout)
-                watch_lost(w, r, why);
+                heartbeat_lost(w, r, why);
         if (w->polls[w->n].revents) {
-            watch_leave(w);
+            heartbeat_leave(w);
             leave = w->clock + w->timeout;
         }
     }
-    watch_tell(w, WATCH_BYE);      // rank 0's, if it has waited in vain: the others go on alone
-    watch_linger(w);
+    heartbeat_tell(w, HEARTBEAT_BYE);      // rank 0's, if it has waited in vain: the others go on alone
+    heartbeat_linger(w);
     return NULL;
 }
 
 // The one that this process is under; NULL: none.
-static inline Watch **watch_own(void) {
-    static Watch *own;
+static inline Heartbeat **heartbeat_own(void) {
+    static Heartbeat *own;
     return &own;
 }
 
 // die() has told why; now the others end as well, without a word.
-static inline void watch_told(void) {
-    Watch *w = *watch_own();
+static inline void heartbeat_told(void) {
+    Heartbeat *w = *heartbeat_own();
     if (!w) return;
     __atomic_store_n(&w->ending, true, __ATOMIC_SEQ_CST);
-    watch_tell(w, WATCH_END);
+    heartbeat_tell(w, HEARTBEAT_END);
     poll(NULL, 0, 200);            // until that has been read; the thread still reads what comes
 }
 
-// Begins to watch; all ranks within `timeout` of another. From here on, and until watch_stop, this
+// Begins to heartbeat; all ranks within `timeout` of another. From here on, and until heartbeat_stop, this
 // process ends with status 1 when any rank is gone, and one rank prints one line that names it,
 // with the advice (NULL: none) at its end. Error: no thread can be had.
-static inline bool watch_start(Watch *w, const char *advice, Error *err) {
-    if (!watch_any(w)) return true;
+static inline bool heartbeat_start(Heartbeat *w, const char *advice, Error *err) {
+    if (!heartbeat_any(w)) return true;
     sigset_t all, before;
     snprintf(w->advice, sizeof w->advice, "%s", advice ? advice : "");
     if (pipe(w->wake) != 0) return fail(err, "the ranks cannot be watched: %s", strerror(errno));
@@ -593,21 +593,21 @@ static inline bool watch_start(Watch *w, const char *advice, Error *err) {
     for (int r = 0; r < w->n; r++) w->peers[r].heard = 0.0;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);       // signals are for the main thread
-    int why = pthread_create(&w->thread, NULL, watch_run, w);
+    int why = pthread_create(&w->thread, NULL, heartbeat_run, w);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     w->running = why == 0;
-    if (w->running) *watch_own() = w;
-    *die_last() = watch_told;
+    if (w->running) *heartbeat_own() = w;
+    *die_last() = heartbeat_told;
     return w->running || fail(err, "the ranks cannot be watched: %s", strerror(why));
 }
 
 // Leaves in peace: the others do not take this rank for lost. Rank 0 waits here until all have
-// left, at most `timeout`. After this, or instead of all the rest, the Watch is free again.
-static inline void watch_stop(Watch *w) {
+// left, at most `timeout`. After this, or instead of all the rest, the Heartbeat is free again.
+static inline void heartbeat_stop(Heartbeat *w) {
     char byte = 0;
-    *watch_own() = NULL;
+    *heartbeat_own() = NULL;
     while (w->running && write(w->wake[1], &byte, 1) < 0 && errno == EINTR) {}
     if (w->running) pthread_join(w->thread, NULL);
     w->running = false;
-    watch_free(w);
+    heartbeat_free(w);
 }

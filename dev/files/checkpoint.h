@@ -40,7 +40,7 @@
 #include <assert.h>
 #include <sys/file.h>
 #include "file.h"
-#include "gpt2.h"
+#include "../base/gpt2.h"
 #include "llmc.h"
 #include "safetensors.h"
 
@@ -52,7 +52,7 @@ typedef struct {
     double seconds;                      // of training, all sittings together
     int64_t workers;                     // of DiLoCo, each with moments of its own; 0: no DiLoCo
     int64_t batch_tokens, next_batch_tokens;   // of the last update, and an adaptive one's next
-    double noise_g2, noise_s, noise_weight;    // of dev/lib/noise.h; weight 0: not measured
+    double noise_g2, noise_s, noise_weight;    // of dev/train/noise.h; weight 0: not measured
 } TrainState;
 
 // A number for each parameter. A file has them under these prefixes; the order is that of a save.

@@ -14,8 +14,8 @@
 // The algorithm is in bpe.h; here are the files.
 #pragma once
 #include "bpe.h"
-#include "file.h"
-#include "json.h"
+#include "../files/file.h"
+#include "../files/json.h"
 
 // ============================== tokens in the alphabet ==============================
 

@@ -27,10 +27,10 @@
 #pragma once
 #include <assert.h>
 #include <unistd.h>
-#include "check.h"
-#include "clock.h"
-#include "rng.h"
-#include "watch.h"
+#include "../base/error.h"
+#include "../base/clock.h"
+#include "../base/rng.h"
+#include "heartbeat.h"
 #if defined(WITH_MPI)
 #include <mpi.h>
 #include <pthread.h>
@@ -200,7 +200,7 @@ typedef struct {
     double busy, waited;                   // seconds: data was under way; the caller waited for it
     size_t piece;                          // numbers of a slice that travel at a time
     char *scratch_out, *scratch_in;        // (size,piece) floats each, on the device
-    Watch watch;
+    Heartbeat heartbeat;
     bool watched;
 #if defined(COMM_ON_GPU)
     const CommMath *math;
@@ -774,10 +774,10 @@ static inline bool comm_open_watch(Comm *c, double timeout, Error *err) {
     if (c->hosts == 1) snprintf(own.host, sizeof own.host, "127.0.0.1");
     else gethostname(own.host, sizeof own.host - 1);
     comm_broadcast_small(c, &own.job, sizeof own.job);
-    watch_init(&c->watch, c->rank, c->size, own.job, timeout);
-    if (c->rank == 0 && !watch_listen(&c->watch, NULL, &own.port, err)) return false;
+    heartbeat_init(&c->heartbeat, c->rank, c->size, own.job, timeout);
+    if (c->rank == 0 && !heartbeat_listen(&c->heartbeat, NULL, &own.port, err)) return false;
     comm_broadcast_small(c, &own, sizeof own);
-    return watch_join(&c->watch, own.host, own.port, err);
+    return heartbeat_join(&c->heartbeat, own.host, own.port, err);
 }
 
 static inline bool comm_open(Comm *c, double timeout, Error *err) {
@@ -808,7 +808,7 @@ static inline bool comm_open(Comm *c, double timeout, Error *err) {
 static inline void comm_close(Comm *c) {
     if (c->size == 1) return;
     comm_barrier(c);
-    watch_stop(&c->watch);
+    heartbeat_stop(&c->heartbeat);
     pthread_mutex_lock(&c->lock);
     c->closing = true;
     pthread_cond_broadcast(&c->changed);
@@ -833,9 +833,9 @@ static inline bool comm_open_watch(Comm *c, double timeout, Error *err) {
     int port = port_text ? atoi(port_text) + 1 : 29501;
     if (port < 2 || port > 65535)
         return fail(err, "MASTER_PORT: \"%.20s\" is no port below 65535", port_text);
-    watch_init(&c->watch, c->rank, c->size, hash_add(1, job, strlen(job)), timeout);
-    if (c->rank == 0 && !watch_listen(&c->watch, host, &port, err)) return false;
-    return watch_join(&c->watch, host, port, err);
+    heartbeat_init(&c->heartbeat, c->rank, c->size, hash_add(1, job, strlen(job)), timeout);
+    if (c->rank == 0 && !heartbeat_listen(&c->heartbeat, host, &port, err)) return false;
+    return heartbeat_join(&c->heartbeat, host, port, err);
 }
 
 static inline bool nccl_load(Nccl *n, Error *err) {
@@ -869,7 +869,7 @@ static inline bool comm_open(Comm *c, double timeout, Error *err) {
     if (!nccl_load(&c->nccl, err)) return false;
     c->watched = comm_open_watch(c, timeout, err);
     if (c->watched && c->rank == 0) NCCL_CHECK(c, GetUniqueId(&c->id));
-    return c->watched && watch_share(&c->watch, &c->id, sizeof c->id, err);
+    return c->watched && heartbeat_share(&c->heartbeat, &c->id, sizeof c->id, err);
 }
 
 // Joins the ranks' GPUs. The current device is this rank's; `compute` is the stream it computes on.
@@ -896,7 +896,7 @@ static inline void comm_open_gpu(Comm *c, const CommMath *math, cudaStream_t com
 static inline void comm_close(Comm *c) {
     if (c->size == 1) return;
     comm_barrier(c);
-    watch_stop(&c->watch);
+    heartbeat_stop(&c->heartbeat);
     cudaEvent_t *rings[] = { c->begun, c->done, c->wait_begun, c->wait_done };
     for (int k = 0; k < 4; k++)
         for (int i = 0; i < COMM_QUEUE; i++) COMM_CUDA(cudaEventDestroy(rings[k][i]));
