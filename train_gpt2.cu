@@ -1,19 +1,17 @@
-// Trains GPT-2 on a GPU: the twin of train_gpt2.c. The same sections in the same order, functions
-// of the same names, the same files and flags, so that the two can be laid side by side:
+// Trains GPT-2 on a GPU: the twin of train_gpt2.c, with the same sections in the same order and
+// functions of the same names, so that the two can be laid side by side:
 //
 //     the GPU        what all kernels share, and the GPU opened
 //     shapes         what is stored where
 //     matmul         cuBLASLt, behind one function
 //     layers         in the order a token meets them: kernels, then the function that launches them
-//     model          the layers in a row, and back; the plan of the GPU's memory
+//     model          the layers in a row, forward and backward; the memory they share
 //     optimizer      AdamW, with the gradient clipped by its global norm
-//     evaluation     the loss on text that was held out
-//     generation     the model writes
 //     training loop  data, forward, backward, update, again
 //     main           flags in, model built, loop run
 //
 // Conventions are those of train_gpt2.c: arrays are row-major, N = B*T rows, gradients have a
-// leading d, those of activations are written (=), those of parameters added up (+=). Besides,
+// leading d, those of activations are written (=), those of parameters are added (+=). Besides,
 //
 // - `real` is what activations are stored in, and the weights that layers read: bf16, or float with
 //   -DPRECISION_FP32. Sums, statistics, gradients of parameters and what the optimizer keeps are
@@ -32,42 +30,16 @@
 #include <assert.h>
 #include <float.h>
 #include <math.h>
-#include <signal.h>
-#include <sys/ioctl.h>
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-#define TRAINS_ON_GPU            // lets train_options.h take the flags that only a GPU has
-#include "dataloader.h"
-#include "dev/train/batch.h"
-#include "dev/base/error.h"
-#include "dev/files/checkpoint.h"
-#include "dev/base/clock.h"
-#include "dev/data/entropy.h"
-#include "dev/base/gpt2.h"
-#include "dev/train/hellaswag.h"
-#include "dev/base/log.h"
-#include "dev/train/noise.h"
-#include "dev/train/plan.h"
-#include "dev/base/rng.h"
-#include "dev/train/schedule.h"
-#include "dev/data/tokenizer.h"
-#include "dev/train/options.h"
-#include "dev/base/utf8.h"
-#include "dev/ranks/shards.h"
-
-static int thread_count(void) {
-#ifdef _OPENMP
-    return omp_get_max_threads();
-#else
-    return 1;
-#endif
-}
-
-static size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
+#define TRAINS_ON_GPU                  // lets dev/train/options.h take the flags of a GPU
+#include "dev/base/cpu.h"              // min_size
+#include "dev/base/memory.h"           // memory_take: one allocation, laid out
+#include "dev/ranks/shards.h"          // the flat buffers: parameters, gradients, moments
+#include "dev/train/loop.h"            // step_begin, step_data, step_end, run_goes_on
+#include "dev/train/open.h"            // run_start, run_open, run_generate, run_close
+#include "dev/train/plan_run.h"        // run_plan
 
 // =================================================================================================
 // The GPU
@@ -75,10 +47,10 @@ static size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
 
 #ifdef PRECISION_FP32
 typedef float real;
-#define REAL_NAME "fp32"
+#define PRECISION "fp32"
 #else
 typedef __nv_bfloat16 real;
-#define REAL_NAME "bf16"
+#define PRECISION "bf16"
 #endif
 
 static cudaDataType_t type_of(const float *) { return CUDA_R_32F; }
@@ -185,7 +157,7 @@ typedef struct {
 } Plan;
 
 // What a launcher needs besides its arguments.
-typedef struct {
+struct Machine {
     cudaDeviceProp properties;
     cudaStream_t stream;
     cublasLtHandle_t blas;
@@ -194,7 +166,10 @@ typedef struct {
     float *scratch;                    // (SCRATCH_FLOATS)
     Plan *plans;                       // (MAX_PLANS), the last ones made
     int n_plans;                       // made so far
-} Gpu;
+    bool tf32;
+    double peak_flops;                 // measured; 0: not yet
+};
+typedef Machine Gpu;
 
 // "sm_80, sm_90": what this file was compiled for, which the compiler lists as 800,900.
 typedef struct { char text[200]; } Architectures;
@@ -251,20 +226,24 @@ static void gpu_find(Gpu *g, const Comm *c) {
     CUDA_CHECK(status);
 }
 
-// Opens the GPU of this rank of `c`, which has found the others already.
-static void gpu_open(Gpu *g, bool tf32, const Comm *c) {
+// The GPU of this rank of `comm`, which has found the other ranks already, and joins their GPUs.
+static void machine_open(Machine *g, const TrainOptions *o, Comm *comm) {
     memset(g, 0, sizeof *g);
-    if (tf32 && sizeof(real) < sizeof(float))
-        die("--tf32: this program multiplies in " REAL_NAME "; make train_gpt2cu PRECISION=fp32 "
+    if (o->tf32 && sizeof(real) < sizeof(float))
+        die("--tf32: this program multiplies in " PRECISION "; make train_gpt2cu PRECISION=fp32 "
             "builds the one that can");
-    gpu_find(g, c);
+    gpu_find(g, comm);
+    g->tf32 = o->tf32;
     CUDA_CHECK(cudaStreamCreate(&g->stream));
     CUBLAS_CHECK(cublasLtCreate(&g->blas));
     CUDA_CHECK(cudaMalloc(&g->workspace, WORKSPACE_BYTES));
     CUDA_CHECK(cudaMalloc((void **)&g->scratch, SCRATCH_FLOATS * sizeof *g->scratch));
     g->plans = (Plan *)alloc_or_die(MAX_PLANS * sizeof(Plan), "plans of products");
-    g->compute = tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    g->compute = o->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    comm_open_gpu(comm, g->stream);
 }
+
+static const char *machine_precision(void) { return PRECISION; }
 
 static void gpu_wait(const Gpu *g) { CUDA_CHECK(cudaStreamSynchronize(g->stream)); }
 
@@ -282,7 +261,8 @@ static void plan_free(Plan *p) {
     CUBLAS_CHECK(cublasLtMatmulDescDestroy(p->product));
 }
 
-static void gpu_close(Gpu *g) {
+static void machine_close(Machine *g) {
+    if (!g->blas) return;                        // a plan for other GPUs has opened none
     for (int i = 0; i < g->n_plans && i < MAX_PLANS; i++) plan_free(&g->plans[i]);
     free(g->plans);
     CUDA_CHECK(cudaFree(g->workspace));
@@ -291,26 +271,41 @@ static void gpu_close(Gpu *g) {
     CUDA_CHECK(cudaStreamDestroy(g->stream));
 }
 
+// What a model may take: all that is free, less what the driver loads when kernels are first used.
+static double machine_free_memory(const Machine *g) {
+    const double FOR_DRIVER = 256 << 20;
+    size_t free_bytes, total;
+    (void)g;
+    CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total));
+    return fmax(0.0, (double)free_bytes - FOR_DRIVER);
+}
+
+#include "dev/ranks/kernels.cu"        // what ranks, the noise scale and DiLoCo ask of a GPU
+
 // =================================================================================================
 // Shapes
 // =================================================================================================
 
 // The parameters of one block as layers read them, Block<real>, or their gradients, Block<float>.
+// train_gpt2.c has a picture of the block.
 template <class T> struct Block {
+    // LayerNorms: a gain and a bias for each channel
     T *ln1_gain, *ln1_bias;            // (C)
-    T *qkv_w, *qkv_b;                  // (C,3C) (3C): queries, keys, values side by side
-    T *att_proj_w, *att_proj_b;        // (C,C) (C)
     T *ln2_gain, *ln2_bias;            // (C)
+    // Attention: into queries, keys and values, and out of the heads
+    T *qkv_w, *qkv_b;                  // (C,3C) (3C)
+    T *att_proj_w, *att_proj_b;        // (C,C) (C)
+    // MLP: up to four times the width, and down again
     T *fc_w, *fc_b;                    // (C,4C) (4C)
     T *mlp_proj_w, *mlp_proj_b;        // (4C,C) (C)
 };
 
-// What one block's forward pass leaves behind for its backward pass. With --recompute block all
-// blocks share these, save x_out, and each fills them anew on the way back.
+// What one block's forward pass keeps for its backward pass. With --recompute block all blocks
+// share these, save x_out, and each fills them anew in the backward pass.
 typedef struct {
     real *ln1;                         // (N,C)
     float *ln1_mean, *ln1_rstd;        // (N) (N)
-    real *qkv;                         // (N,3C); generation uses it as its key/value cache
+    real *qkv;                         // (N,3C); in generation it is the key/value cache
     real *att;                         // (N,C)
     float *att_lse;                    // (B,NH,T) log of each softmax's denominator
     real *x_mid;                       // (N,C) the residual stream between attention and MLP
@@ -324,59 +319,36 @@ typedef struct {
 // places of the w-th distinct token are order[begin[w]] ... order[begin[w+1] - 1].
 typedef struct { int *inputs, *targets, *order, *begin; } Batch;       // (N) (N) (N) (N+1)
 
-// What a rank reports of an update, on the GPU and, once it is copied, on the CPU: sums over its
-// micro-batches, over its gradients and over the small ones of dev/train/noise.h; and whether it was
-// told to stop (not 0).
-typedef struct { double loss, norm_squared, smalls_squared; int64_t stopping; } Totals;
+// The moments of an update that are timed.
+typedef enum { COMPUTED, NORM_KNOWN, ALL_KNOWN, UPDATED, N_MOMENTS } UpdateMoment;
 
-typedef enum { INFER, TRAIN } Use;
-typedef enum { RECOMPUTE_NONE, RECOMPUTE_BLOCK } Recompute;
-
-// What memory is used for, as the plan of it shows.
-typedef enum {
-    MEM_WEIGHTS, MEM_GRADIENTS, MEM_MOMENTS, MEM_OUTER, MEM_PASSING, MEM_ACTIVATIONS, MEM_LOGITS,
-    MEM_BACKWARD, MEM_KINDS
-} MemoryKind;
-typedef struct { char *base; size_t used, of_kind[MEM_KINDS]; } Memory;      // in bytes
-
-typedef struct {
+struct Model {
     Gpu *gpu;
-    Config c;
+    Config c;                          // L, NH, C, V, and P positions
     Config padded;                     // the same with V rounded up; rows V ... are 0 and stay 0
-    Use use;
-    Recompute recompute;
-    int max_B, max_T;                  // the largest batch the activations hold
-    size_t n_params;
+    ModelSpec spec;                    // max B and T, recompute, and how ranks share the model
+    Shards shards;                     // parameters, gradients, AdamW's moments: flat buffers
     Memory memory;                     // the one allocation that everything on the GPU lies in
-    Zero zero;                         // which of the buffers below holds slices alone
-    float *masters, *grads;            // flat, in the order of dev/base/gpt2.h, of `padded`
-    real *params;                      // what layers read: the masters rounded, or themselves
-    float *adam_m, *adam_v;            // moments; like grads, NULL when the model only infers
-    float *outer_params, *outer_momentum;  // with --outer-every: of the last round's end
-    float *bucket;                     // one whole, for checkpoints, in the memory of logits
-    Chunk *chunks;                     // (n_chunks) the parameters that this rank updates
-    int n_chunks;
-    double *norm_partials;             // (n_chunks)
-    Totals *totals;                    // of this rank
-    Totals *all_totals, *host_totals;  // (ranks) of all, on the GPU and on the CPU
     Batch batch, host_batches[2];      // the CPU fills one while the other is on its way
     cudaEvent_t sent[2];               // when that one has arrived
     int now;                           // which of the two it is about
     int *token_count;                  // (V) scratch of the CPU, for sorting tokens
-    float *host_bucket;                // (the largest) of parameters or moments, as files have them
     real *x_in;                        // (N,C) embeddings
-    BlockActs *acts;                   // L of them
+    BlockActs *acts;                   // (L)
     real *lnf;                         // (N,C)
     float *lnf_mean, *lnf_rstd;        // (N) (N)
-    float *loss, *lse, *host_loss;     // (N) nats a token
+    float *loss, *lse;                 // (N) nats a token
     real *logits;                      // (logit_rows,Vp): the classifier works in chunks of rows
     size_t logit_rows;
-    float *next_logits;                // (Vp) of the one token that generation asks for
-    float *host_logits;
+    float *next_logits, *host_logits;  // (Vp) of the one token that generation asks for
     real *dx, *dx_branch;              // (N,C) gradient of the residual stream, and of a branch
     real *dqkv, *dfc;                  // (N,3C) (N,4C), in the memory of logits, over by then
     float2 *att_rows;                  // (B,NH,T) attention's scratch
-} Model;
+    Totals *totals;                    // of this rank since clear_grads, on the GPU
+    Totals *all_totals, *host_totals;  // (ranks) of all, on the GPU and on the CPU
+    cudaEvent_t moments[N_MOMENTS];
+    double waited;                     // seconds of waiting for other ranks, before the update
+};
 
 // A tensor's place in its bucket: of the embeddings, of a block, or of the final norm.
 template <class T> static T *tensor_in(T *bucket, const Config *c, int kind) {
@@ -395,9 +367,9 @@ template <class T> static Block<T> block_in(T *bucket, const Config *c) {
     return b;
 }
 
-// A bucket of parameters, as dev/ranks/shards.h hands it out.
+// A bucket of parameters, whole; `next` is the one that will be needed after it (-1: none).
 static real *params_of(Model *m, int bucket, int next) {
-    return (real *)zero_params(&m->zero, bucket, next);
+    return (real *)shards_params(&m->shards, bucket, next);
 }
 
 // =================================================================================================
@@ -418,14 +390,14 @@ static real *params_of(Model *m, int bucket, int next) {
 typedef enum { WRITE, ADD } Mode;      // C = A*B, or C += A*B
 
 typedef enum {
-    PLAIN,
+    NO_EPILOGUE,
     ADD_BIAS,                          // + vector (N)
     ADD_BIAS_GELU,                     // other (M,N) = A*B + vector; C = gelu(other)
     GELU_GRADIENT,                     // C = A*B * gelu'(other)
     BIAS_GRADIENT,                     // besides C: vector (N) = the sum of B's rows, overwritten
 } EpilogueKind;
 typedef struct { EpilogueKind kind; const void *vector; const real *other; } Epilogue;
-static const Epilogue plain = { PLAIN, NULL, NULL };
+static const Epilogue plain = { NO_EPILOGUE, NULL, NULL };
 
 // A matrix to be read, as it lies in memory or transposed; ld numbers from one row to the next.
 typedef struct { const real *data; size_t ld; cublasOperation_t op; } Mat;
@@ -516,7 +488,7 @@ static bool matmul(T *c, size_t ldc, Mat a, Mat b, Epilogue e, size_t M, size_t 
                    Mode mode, Gpu *g) {
     PlanKey key = { M, N, K, a.ld, b.ld, ldc, a.op, b.op, type_of(c), e.kind };
     Plan *p = plan_find(&key, g);
-    if (!p->found && e.kind != PLAIN) return false;
+    if (!p->found && e.kind != NO_EPILOGUE) return false;
     if (!p->found) die("cuBLASLt has no product for M=%zu, N=%zu, K=%zu on this GPU", M, N, K);
     plan_set_pointers(p, e.vector, e.other);
     float one = 1.0f, beta = mode == ADD ? 1.0f : 0.0f;
@@ -556,7 +528,7 @@ static double matmul_seconds(real *c, const real *a, const real *b, size_t n, in
 
 // FLOP/s in the precision that training uses, of products that grow until one takes 5 ms or is of
 // 8192 x 8192; a quarter of a second.
-static double gpu_peak_flops(Gpu *g) {
+static double matmul_peak_flops(Gpu *g) {
     size_t n = 64, free_bytes, total;
     double seconds;
     real *memory = NULL;
@@ -574,6 +546,11 @@ static double gpu_peak_flops(Gpu *g) {
     seconds = matmul_seconds(memory, memory + n*n, memory + 2*n*n, n, times, g);
     CUDA_CHECK(cudaFree(memory));
     return 2.0 * (double)n * (double)n * (double)n / seconds;
+}
+
+static double machine_peak_flops(Machine *g) {
+    if (g->peak_flops == 0.0) g->peak_flops = matmul_peak_flops(g);
+    return g->peak_flops;
 }
 
 // =================================================================================================
@@ -1613,14 +1590,10 @@ static void classifier_backward(real *dx, float *dwte, float *loss, float *lse, 
 // Model
 // =================================================================================================
 
-// ---- the plan of the memory: first counted, with no base, and then laid out ----
+// ---- memory: counted, allocated once, handed out ----
 
-// Hands out the next `count` numbers of the memory; without memory it only counts.
 template <class T> static void carve(T **p, Memory *mem, MemoryKind kind, size_t count) {
-    size_t bytes = (count * sizeof(T) + 255) / 256 * 256;
-    *p = mem->base ? (T *)(mem->base + mem->used) : NULL;
-    mem->used += bytes;
-    mem->of_kind[kind] += bytes;
+    *p = (T *)memory_take(mem, kind, count * sizeof(T));
 }
 
 // The classifier's rows at a time: at most 1 GB of logits, in chunks of one size.
@@ -1647,54 +1620,12 @@ static void block_carve(BlockActs *a, Memory *mem, size_t N, size_t C, size_t NH
     carve(&a->gelu, mem, MEM_ACTIVATIONS, N*4*C);
 }
 
-// The masters of all parameters, or only of this rank's slices.
-static bool masters_are_slices(const Zero *z) {
-    bool apart = sizeof(real) < sizeof(float);           // else params themselves
-    return z->stage >= (apart ? 1 : 3);
-}
-
-// Whether a micro-batch's gradients lie apart until they are measured: see dev/ranks/shards.h.
-static bool keeps_small(const Zero *z) {
-    return z->measure && z->size == 1 && z->n_levels == 0;
-}
-
-static void model_carve_params(Model *m, Memory *mem) {
-    Zero *z = &m->zero;
-    carve(&m->params, mem, MEM_WEIGHTS, zero_params_count(z));
-    m->masters = (float *)m->params;
-    if (sizeof(real) < sizeof(float)) carve(&m->masters, mem, MEM_WEIGHTS, zero_moments_count(z));
-    z->params = (char *)m->params;
-    for (int i = 0; i < ZERO_SLOTS && z->stage == 3; i++)
-        carve(&z->gathered[i], mem, MEM_PASSING, zero_slot_count(z, i) * sizeof(real));
-}
-
-static void model_carve_training(Model *m, Memory *mem) {
-    Zero *z = &m->zero;
-    size_t n = gpt2_n_params(&m->padded);
-    carve(&m->grads, mem, MEM_GRADIENTS, zero_grads_count(z));
-    z->grads = z->levels[0] = m->grads;
-    for (int l = 1; l < z->n_levels; l++) carve(&z->levels[l], mem, MEM_GRADIENTS, n);
-    if (z->measure) carve(&z->partials, mem, MEM_GRADIENTS, zero_partials_count(z));
-    if (keeps_small(z)) carve(&z->small, mem, MEM_GRADIENTS, n);
-    for (int i = 0; i < ZERO_SLOTS && z->stage >= 2; i++)
-        carve(&z->collected[i], mem, MEM_PASSING, zero_slot_count(z, i));
-    carve(&m->adam_m, mem, MEM_MOMENTS, zero_moments_count(z));
-    carve(&m->adam_v, mem, MEM_MOMENTS, zero_moments_count(z));
-    carve(&m->chunks, mem, MEM_MOMENTS, m->n_chunks);
-    carve(&m->norm_partials, mem, MEM_MOMENTS, m->n_chunks);
-    carve(&m->totals, mem, MEM_MOMENTS, 1);
-    m->all_totals = m->totals;
-    if (z->size > 1) carve(&m->all_totals, mem, MEM_MOMENTS, z->size);
-    if (!z->apart) return;
-    carve(&m->outer_params, mem, MEM_OUTER, n);
-    carve(&m->outer_momentum, mem, MEM_OUTER, n);
-}
-
 static void model_carve_acts(Model *m, Memory *mem) {
-    size_t N = (size_t)m->max_B*m->max_T, C = m->c.C;
+    size_t N = (size_t)m->spec.B*m->spec.T, C = m->c.C;
+    bool keeps_all = m->spec.recompute == RECOMPUTE_NONE;
     carve(&m->x_in, mem, MEM_ACTIVATIONS, N*C);
     for (int l = 0; l < m->c.L; l++) {
-        if (l == 0 || m->recompute == RECOMPUTE_NONE) block_carve(&m->acts[l], mem, N, C, m->c.NH);
+        if (l == 0 || keeps_all) block_carve(&m->acts[l], mem, N, C, m->c.NH);
         else m->acts[l] = m->acts[0];
         carve(&m->acts[l].x_out, mem, MEM_ACTIVATIONS, N*C);
     }
@@ -1709,91 +1640,42 @@ static void model_carve_acts(Model *m, Memory *mem) {
     carve(&m->lse, mem, MEM_ACTIVATIONS, N);
 }
 
-// The blocks' way back begins when the classifier's has ended, and takes over its logits' memory.
-// So do the buckets of a checkpoint, which are gathered between two updates.
+// The blocks' backward pass begins when the classifier's has ended, and takes over its logits'
+// memory. So do the buckets of a checkpoint, which are gathered between two updates.
 static void model_carve_backward(Model *m, Memory *mem) {
-    size_t N = (size_t)m->max_B*m->max_T, C = m->c.C, Vp = m->padded.V;
+    size_t N = (size_t)m->spec.B*m->spec.T, C = m->c.C, Vp = m->padded.V;
+    bool trains = m->spec.use == TRAIN;
     m->logit_rows = classifier_rows(N, Vp);
-    size_t reals = m->logit_rows*Vp, branches = m->use == TRAIN ? N*4*C : 0;
+    size_t reals = m->logit_rows*Vp, branches = trains ? N*4*C : 0;
     size_t bucket = gpt2_largest_bucket(&m->padded) * sizeof(float) / sizeof(real);
     if (reals < branches) reals = branches;
-    if (reals < bucket && m->zero.size > 1) reals = bucket;
+    if (reals < bucket && m->shards.size > 1) reals = bucket;
     carve(&m->logits, mem, MEM_LOGITS, reals);
     m->dfc = m->dqkv = m->logits;
-    m->bucket = (float *)m->logits;
+    m->shards.bucket = (float *)m->logits;
     carve(&m->next_logits, mem, MEM_LOGITS, Vp);
     carve(&m->dx_branch, mem, MEM_BACKWARD, N*C);            // also the forward pass's scratch
-    if (m->use == INFER) return;
+    if (!trains) return;
     carve(&m->dx, mem, MEM_BACKWARD, N*C);
     carve(&m->att_rows, mem, MEM_BACKWARD, N*m->c.NH);
+    carve(&m->totals, mem, MEM_REST, 1);
+    m->all_totals = m->totals;
+    if (m->shards.size > 1) carve(&m->all_totals, mem, MEM_REST, m->shards.size);
 }
 
-// Lays everything out behind `base`; returns how many bytes that takes.
-static size_t model_carve(Model *m, char *base) {
-    memset(&m->memory, 0, sizeof m->memory);
-    m->memory.base = base;
-    model_carve_params(m, &m->memory);
-    if (m->use == TRAIN) model_carve_training(m, &m->memory);
-    model_carve_acts(m, &m->memory);
-    model_carve_backward(m, &m->memory);
-    return m->memory.used;
+// Lays everything out; with mem->base NULL it only counts (dev/base/memory.h).
+static void model_carve(Model *m, Memory *mem) {
+    shards_carve_params(&m->shards, mem);
+    if (m->spec.use == TRAIN) shards_carve_training(&m->shards, mem);
+    model_carve_acts(m, mem);
+    model_carve_backward(m, mem);
 }
-
-// What the model would take with another micro-batch, or another way to recompute.
-static size_t model_bytes(Model m, int B, Recompute recompute) {
-    m.max_B = B;
-    m.recompute = recompute;
-    m.acts = (BlockActs *)alloc_or_die(m.c.L * sizeof *m.acts, "a table of activations");
-    size_t bytes = model_carve(&m, NULL);
-    free(m.acts);
-    return bytes;
-}
-
-// The largest micro-batch that takes no more than so many bytes; 0 when none does.
-static int largest_micro_batch(const Model *m, size_t bytes, Recompute recompute) {
-    int B = m->max_B;
-    while (B > 0 && model_bytes(*m, B, recompute) > bytes) B--;
-    return B;
-}
-
-static double megabytes(size_t bytes) { return 1e-6 * (double)bytes; }
-
-static void memory_show(FILE *out, const Model *m) {
-    static const char *const names[MEM_KINDS] = {
-        "weights: fp32, and as layers read them", "their gradients, fp32", "AdamW's moments, fp32",
-        "DiLoCo's common step, fp32", "buckets that come from other ranks, or go to them",
-        "activations", "logits, a chunk at a time", "gradients of activations",
-    };
-    fprintf(out, "memory for %d sequences of %d tokens at a time, in MB\n", m->max_B, m->max_T);
-    for (int k = 0; k < MEM_KINDS; k++)
-        if (m->memory.of_kind[k])
-            fprintf(out, "  %10.1f  %s\n", megabytes(m->memory.of_kind[k]), names[k]);
-    fprintf(out, "  %10.1f  in all\n", megabytes(m->memory.used));
-}
-
-// Prints the plan, and what would fit, and ends the program.
-static void memory_die(Model *m, size_t room) {
-    int fits = largest_micro_batch(m, room, m->recompute);
-    int fits_recomputing = m->use == TRAIN ? largest_micro_batch(m, room, RECOMPUTE_BLOCK) : 0;
-    size_t bytes = model_carve(m, NULL);
-    char first[60] = "use a smaller model or a shorter --seq-len", second[60] = "";
-    if (fits > 0) snprintf(first, sizeof first, "--micro-batch %d fits", fits);
-    if (fits_recomputing > fits)
-        snprintf(second, sizeof second, "; with --recompute block --micro-batch %d fits",
-                 fits_recomputing);
-    fflush(stdout);
-    memory_show(stderr, m);
-    die("memory: %.1f MB are needed, %.1f are free on the GPU; %s%s", megabytes(bytes),
-        megabytes(room), first, second);
-}
-
-// ---- making a model, and its parameters ----
 
 // What the kernels cannot do. Their limits are wider than any GPT-2.
 static void model_check(const Config *c) {
     if (c->C % PACK != 0)
         die("--channels: %d is no multiple of %d, the numbers that a GPU moves at once in "
-            REAL_NAME "; %d is", c->C, PACK, (c->C + PACK - 1) / PACK * PACK);
+            PRECISION "; %d is", c->C, PACK, (c->C + PACK - 1) / PACK * PACK);
     if (c->C / c->NH > MAX_HS)
         die("--heads: heads of %d channels; the GPU's attention takes up to %d", c->C / c->NH,
             MAX_HS);
@@ -1802,39 +1684,82 @@ static void model_check(const Config *c) {
             SHARED_BYTES / 2 / sizeof(float));
 }
 
+// All but the memory.
+static void model_begin(Model *m, const ModelSpec *spec) {
+    memset(m, 0, sizeof *m);
+    m->c = m->padded = spec->c;
+    m->padded.V = padded_vocab(spec->c.V);
+    m->spec = *spec;
+    shards_init(&m->shards, &spec->sharing, &m->padded, &m->c, sizeof(real));
+    m->acts = (BlockActs *)alloc_or_die(m->c.L * sizeof *m->acts, "a table of activations");
+}
+
+static void model_count(Memory *mem, const ModelSpec *spec) {
+    Model m;
+    model_check(&spec->c);
+    model_begin(&m, spec);
+    *mem = memory_begin(NULL);
+    model_carve(&m, mem);
+    mem->bytes[MEM_REST] += WORKSPACE_BYTES + SCRATCH_FLOATS * sizeof(float);
+    shards_free(&m.shards);
+    free(m.acts);
+}
+
+// What the model would take with another micro-batch, or another way to recompute.
+static size_t model_bytes(ModelSpec spec, int B, Recompute recompute) {
+    Memory mem;
+    spec.B = B;
+    spec.recompute = recompute;
+    model_count(&mem, &spec);
+    return mem.used;
+}
+
+// The largest micro-batch that takes no more than `room` bytes; 0 when none does.
+static int largest_micro_batch(const ModelSpec *spec, double room, Recompute recompute) {
+    int B = spec->B;
+    while (B > 0 && (double)model_bytes(*spec, B, recompute) > room) B--;
+    return B;
+}
+
+static double megabytes(double bytes) { return 1e-6 * bytes; }
+
+static void memory_show(FILE *out, const Memory *mem, const ModelSpec *spec) {
+    static const char *const names[MEM_KINDS] = {
+        "weights: fp32, and as layers read them", "their gradients, fp32", "AdamW's moments, fp32",
+        "DiLoCo's common step, fp32", "buckets that come from other ranks, or go to them",
+        "activations", "logits, a chunk at a time", "gradients of activations",
+        "tables and scratch",
+    };
+    fprintf(out, "memory for %d sequences of %d tokens at a time, in MB\n", spec->B, spec->T);
+    for (int k = 0; k < MEM_KINDS; k++)
+        if (mem->bytes[k] > 0)
+            fprintf(out, "  %10.1f  %s\n", megabytes((double)mem->bytes[k]), names[k]);
+    fprintf(out, "  %10.1f  in all\n", megabytes((double)mem->used));
+}
+
+// Prints what the memory would be used for, and what would fit, and ends the program.
+static void memory_die(const Memory *mem, const ModelSpec *spec, double room) {
+    bool trains = spec->use == TRAIN;
+    int fits = largest_micro_batch(spec, room, spec->recompute);
+    int fits_recomputing = trains ? largest_micro_batch(spec, room, RECOMPUTE_BLOCK) : 0;
+    char first[60] = "use a smaller model or a shorter --seq-len", second[60] = "";
+    if (fits > 0) snprintf(first, sizeof first, "--micro-batch %d fits", fits);
+    if (fits_recomputing > fits)
+        snprintf(second, sizeof second, "; with --recompute block --micro-batch %d fits",
+                 fits_recomputing);
+    fflush(stdout);
+    memory_show(stderr, mem, spec);
+    die("memory: %.1f MB are needed, %.1f are free on the GPU; %s%s", megabytes((double)mem->used),
+        megabytes(room), first, second);
+}
+
 template <class T> static void alloc_pinned(T **p, size_t count) {
     CUDA_CHECK(cudaMallocHost((void **)p, count * sizeof(T)));
 }
 
-// How a model is shared with other ranks; NULL in its place: not at all.
-typedef struct {
-    Comm *comm;
-    int zero;                // a stage of dev/ranks/shards.h
-    CommType type;           // how gradients travel
-    int levels;              // --exact-sum: of the tree that micro-batches are added along; else 0
-    bool outer;              // --outer-every
-    bool in_turn;            // --no-overlap
-    bool noise;              // measure the gradient's noise
-} Sharing;
-
-enum { CHUNK = 1 << 14 };    // the largest piece of a tensor that a block of threads updates
-
-// What the ranks share out. Tensors and slices are multiples of a pack long, so no pack of 16 bytes
-// belongs to two chunks.
-static void model_init_zero(Model *m, const Sharing *s) {
-    Zero *z = &m->zero;
-    zero_init(z, s ? s->comm : NULL, s ? s->zero : 0, &m->padded, sizeof(real),
-              s ? s->type : COMM_FP32);
-    z->apart = s && s->outer;
-    z->in_turn = s && s->in_turn;
-    z->n_levels = s ? s->levels : 0;
-    z->measure = s && s->noise;
-    m->n_chunks = zero_chunks(NULL, z, CHUNK);
-}
-
-// Memory of the CPU that the GPU copies from and to by itself.
+// Memory of the CPU that the GPU copies from and to by itself, and events.
 static void model_init_host(Model *m) {
-    size_t N = (size_t)m->max_B*m->max_T;
+    size_t N = (size_t)m->spec.B*m->spec.T;
     for (int i = 0; i < 2; i++) {
         alloc_pinned(&m->host_batches[i].inputs, N);
         alloc_pinned(&m->host_batches[i].targets, N);
@@ -1842,55 +1767,31 @@ static void model_init_host(Model *m) {
         alloc_pinned(&m->host_batches[i].begin, N + 1);
         CUDA_CHECK(cudaEventCreateWithFlags(&m->sent[i], cudaEventDisableTiming));
     }
-    alloc_pinned(&m->host_totals, m->zero.size);
-    alloc_pinned(&m->host_loss, N);
+    for (cudaEvent_t &moment : m->moments) CUDA_CHECK(cudaEventCreate(&moment));
+    alloc_pinned(&m->host_totals, m->shards.size);
     alloc_pinned(&m->host_logits, m->padded.V);
     m->token_count = (int *)alloc_or_die(m->c.V * sizeof(int), "counting tokens");
-    alloc_pinned(&m->host_bucket, gpt2_largest_bucket(&m->c));
 }
 
-// All that the plan of a model's memory depends on; a step towards model_init.
-static void model_plan(Model *m, const Config *c, int max_B, int max_T, Use use,
-                       Recompute recompute, const Sharing *sharing) {
-    memset(m, 0, sizeof *m);
-    m->c = m->padded = *c;
-    m->padded.V = padded_vocab(c->V);
-    m->max_B = max_B;
-    m->max_T = max_T;
-    m->use = use;
-    m->recompute = recompute;
-    m->n_params = gpt2_n_params(c);
-    model_init_zero(m, sharing);
-}
-
-// A model of the given sizes for batches of up to max_B sequences of max_T tokens. All memory that
-// a step needs is allocated here; parameters are zero until model_init_params or a file fills them.
-static void model_init(Model *m, const Config *c, int max_B, int max_T, Use use,
-                       Recompute recompute, const Sharing *sharing, Gpu *g) {
-    const size_t FOR_DRIVER = 256 << 20;         // it loads kernels when they are first used
-    size_t free_bytes, total;
-    model_check(c);
-    double numbers = (double)max_B * max_T * c->L * 16.0 * c->C;      // about; size_t could wrap
-    if (numbers > 1e15) die("memory: %.0f TB for activations; use a smaller model or micro-batch",
-                            1e-12 * sizeof(real) * numbers);
-    model_plan(m, c, max_B, max_T, use, recompute, sharing);
-    m->gpu = g;
-    m->acts = (BlockActs *)alloc_or_die(c->L * sizeof *m->acts, "a table of activations");
-    CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total));
-    size_t room = free_bytes > FOR_DRIVER ? free_bytes - FOR_DRIVER : 0;
-    if (model_carve(m, NULL) > room) memory_die(m, room);
+static void model_init(Model *m, const ModelSpec *spec, Machine *machine) {
+    const Config *c = &spec->c;
+    double reals = (double)spec->B * spec->T * c->L * 16.0 * c->C;    // about; size_t could wrap
+    double room = machine_free_memory(machine);
+    Memory counted;
     char *base;
-    CUDA_CHECK(cudaMalloc((void **)&base, m->memory.used));
-    CUDA_CHECK(cudaMemsetAsync(base, 0, m->memory.used, g->stream));
-    model_carve(m, base);
+    if (reals > 1e15) die("memory: %.0f TB for activations; use a smaller model or micro-batch",
+                          1e-12 * sizeof(real) * reals);
+    model_count(&counted, spec);
+    if ((double)counted.used > room) memory_die(&counted, spec, room);
+    model_begin(m, spec);
+    m->gpu = machine;
+    m->shards.stream = machine->stream;
+    CUDA_CHECK(cudaMalloc((void **)&base, counted.used));
+    CUDA_CHECK(cudaMemsetAsync(base, 0, counted.used, machine->stream));
+    m->memory = memory_begin(base);
+    model_carve(m, &m->memory);
+    shards_open(&m->shards);
     model_init_host(m);
-    if (use == INFER) return;
-    Chunk *chunks = (Chunk *)alloc_or_die(m->n_chunks * sizeof *chunks, "a table of tensors");
-    zero_chunks(chunks, &m->zero, CHUNK);
-    CUDA_CHECK(cudaMemcpyAsync(m->chunks, chunks, m->n_chunks * sizeof *chunks,
-                               cudaMemcpyHostToDevice, g->stream));
-    gpu_wait(g);
-    free(chunks);
 }
 
 static void model_free(Model *m) {
@@ -1904,137 +1805,62 @@ static void model_free(Model *m) {
         CUDA_CHECK(cudaFreeHost(m->host_batches[i].begin));
         CUDA_CHECK(cudaEventDestroy(m->sent[i]));
     }
+    for (cudaEvent_t moment : m->moments) CUDA_CHECK(cudaEventDestroy(moment));
     CUDA_CHECK(cudaFreeHost(m->host_totals));
-    CUDA_CHECK(cudaFreeHost(m->host_loss));
     CUDA_CHECK(cudaFreeHost(m->host_logits));
     free(m->token_count);
-    CUDA_CHECK(cudaFreeHost(m->host_bucket));
-    zero_free(&m->zero);
+    shards_close(&m->shards);
     free(m->acts);
     memset(m, 0, sizeof *m);
 }
 
-// What lies of a bucket in slice s on the GPU, from or to the whole bucket on the CPU, which has no
-// rows that pad the vocabulary: behind those, its numbers lie further on. Waits until it is done.
-static void bucket_copy(float *on_gpu, float *on_cpu, int bucket, Slice s, const Model *m,
-                        cudaMemcpyKind direction) {
-    size_t whole = gpt2_bucket(&m->padded, bucket).count, C = m->c.C;
-    size_t padding = whole - gpt2_bucket(&m->c, bucket).count;
-    size_t words = padding > 0 ? m->c.V*C : whole;
-    Slice spans[] = { { 0, words }, { words + padding, whole - words - padding } };
-    for (Slice span : spans) {
-        size_t begin = span.begin > s.begin ? span.begin : s.begin;
-        size_t end = min_size(span.begin + span.count, s.begin + s.count);
-        if (begin >= end) continue;
-        float *there = on_gpu + begin - s.begin, *here = on_cpu + begin;
-        if (span.begin > 0) here -= padding;
-        bool up = direction == cudaMemcpyHostToDevice;
-        CUDA_CHECK(cudaMemcpyAsync(up ? there : here, up ? here : there,
-                                   (end - begin) * sizeof *here, direction, m->gpu->stream));
-    }
-    gpu_wait(m->gpu);
-}
+static Shards *model_shards(Model *m) { return &m->shards; }
 
-// Where what this rank owns of a bucket begins, in a buffer of slices or in a whole one.
-static size_t own_begin(const Zero *z, int bucket, bool slices) {
-    if (slices) return zero_slices_begin(z, bucket);
-    return gpt2_bucket(&z->c, bucket).begin + zero_own(z, bucket).begin;
-}
-
-// m->host_bucket, a whole bucket, to a buffer of the GPU: as much of it as this rank owns.
-static void bucket_send(float *buffer, bool slices, int bucket, Model *m) {
-    const Zero *z = &m->zero;
-    bucket_copy(buffer + own_begin(z, bucket, slices), m->host_bucket, bucket, zero_own(z, bucket),
-                m, cudaMemcpyHostToDevice);
-}
-
-// The same, of parameters that were loaded or drawn.
-static void params_send(Model *m, int bucket) {
-    size_t bytes = gpt2_bucket(&m->c, bucket).count * sizeof(float);
-    if (m->zero.size > 1) m->zero.hash = hash_add(m->zero.hash, m->host_bucket, bytes);
-    bucket_send(m->masters, masters_are_slices(&m->zero), bucket, m);
-}
-
-// Thread i owns pack i.
-__global__ void params_round_kernel(real *params, const float *masters, size_t n) {
-    size_t i = thread_in_grid() * PACK;
-    if (i >= n) return;
-    float x[PACK];
-    load(x, masters + i);
-    store(params + i, x);
-}
-
-// What layers read, after the masters have been filled: what this rank owns, and what others do.
-static void model_round_params(Model *m) {
-    Zero *z = &m->zero;
-    for (int b = 0; b < gpt2_n_buckets(&m->c) && sizeof(real) < sizeof(float); b++) {
-        size_t n = zero_own(z, b).count;
-        if (n == 0) continue;
-        params_round_kernel<<<blocks_for(n, 256*PACK), 256, 0, m->gpu->stream>>>(
-            m->params + own_begin(z, b, z->stage == 3),
-            m->masters + own_begin(z, b, masters_are_slices(z)), n);
-        LAUNCH_CHECK();
-    }
-    zero_updated(z);
-}
-
-// GPT-2's initialisation, the very numbers of train_gpt2.c. Each tensor draws from a stream of its
-// own.
-static void bucket_init(float *numbers, int bucket, const Model *m, uint64_t seed) {
-    size_t begin = gpt2_bucket(&m->c, bucket).begin;
-    int first = gpt2_bucket_tensor(&m->c, bucket), end = gpt2_bucket_tensor(&m->c, bucket + 1);
-    #pragma omp parallel for schedule(dynamic)
-    for (int i = first; i < end; i++) {
-        Tensor t = gpt2_tensor(&m->c, i);
-        Rng rng = rng_make(seed, (uint64_t)i);
-        double std = t.init == INIT_RESIDUAL ? 0.02 / sqrt(2.0 * m->c.L) : 0.02;
-        float *p = numbers + t.offset - begin;
-        for (size_t j = 0; j < t.count; j++)
-            p[j] = t.init == INIT_ZEROS ? 0.0f : t.init == INIT_ONES ? 1.0f
-                                        : (float)(std * rng_normal(&rng));
-    }
-}
-
-static void model_init_params(Model *m, uint64_t seed) {
-    for (int b = 0; b < gpt2_n_buckets(&m->c); b++) {
-        bucket_init(m->host_bucket, b, m, seed);
-        params_send(m, b);
-    }
-    model_round_params(m);
+// The GPU, its memory, and what the other way to recompute would take.
+static void machine_show(const Machine *g, const Model *m) {
+    const cudaDeviceProp *p = &g->properties;
+    double keeping = (double)model_bytes(m->spec, m->spec.B, RECOMPUTE_NONE);
+    double recomputing = (double)model_bytes(m->spec, m->spec.B, RECOMPUTE_BLOCK);
+    printf("gpu     %s, sm_%d%d: %s; its products of matrices, measured, do %.3g TFLOP/s\n",
+           p->name, p->major, p->minor, g->tf32 ? "fp32 multiplied as TF32" : PRECISION,
+           1e-12 * g->peak_flops);
+    printf("memory  %.1f MB on the GPU; --recompute block %s %.1f\n",
+           megabytes((double)m->memory.used),
+           m->spec.recompute == RECOMPUTE_BLOCK ? "saves" : "would save",
+           megabytes(keeping - recomputing));
 }
 
 // ---- batches on their way ----
 
-static void send_ints(int *to, const int *from, size_t n, const Model *m) {
+static void send_ints(int *to, const int *from, size_t n, Model *m) {
     CUDA_CHECK(cudaMemcpyAsync(to, from, n * sizeof *to, cudaMemcpyHostToDevice, m->gpu->stream));
-}
-
-// Sends N tokens, and what follows each (NULL: nothing is asked), without waiting for them to
-// arrive; the model's next calls are about them. inputs and targets may be used again at once.
-static void model_send_batch(Model *m, const int *inputs, const int *targets, size_t N) {
-    m->now = 1 - m->now;
-    Batch *host = &m->host_batches[m->now];
-    CUDA_CHECK(cudaEventSynchronize(m->sent[m->now]));       // of the batch before the last
-    memcpy(host->inputs, inputs, N * sizeof *inputs);
-    send_ints(m->batch.inputs, host->inputs, N, m);
-    if (targets) {
-        memcpy(host->targets, targets, N * sizeof *targets);
-        send_ints(m->batch.targets, host->targets, N, m);
-    }
     CUDA_CHECK(cudaEventRecord(m->sent[m->now], m->gpu->stream));
 }
 
-// Sorts the same tokens and sends their order; returns how many of them are distinct.
-static int model_sort_batch(Model *m, size_t N) {
+// Sends a batch's N tokens without waiting for them to arrive. `tokens` may be used again at once.
+static void send_inputs(Model *m, const int *tokens, size_t N) {
+    m->now = 1 - m->now;
+    CUDA_CHECK(cudaEventSynchronize(m->sent[m->now]));       // of the batch before the last
+    memcpy(m->host_batches[m->now].inputs, tokens, N * sizeof *tokens);
+    send_ints(m->batch.inputs, m->host_batches[m->now].inputs, N, m);
+}
+
+// The same of what follows each token.
+static void send_targets(Model *m, const int *targets, size_t N) {
+    memcpy(m->host_batches[m->now].targets, targets, N * sizeof *targets);
+    send_ints(m->batch.targets, m->host_batches[m->now].targets, N, m);
+}
+
+// Sorts the tokens and sends their order; returns how many of them are distinct.
+static int send_order(Model *m, const int *tokens, size_t N) {
     Batch *host = &m->host_batches[m->now];
-    int words = tokens_sort(host->order, host->begin, m->token_count, host->inputs, N, m->c.V);
+    int words = tokens_sort(host->order, host->begin, m->token_count, tokens, N, m->c.V);
     send_ints(m->batch.order, host->order, N, m);
     send_ints(m->batch.begin, host->begin, words + 1, m);
-    CUDA_CHECK(cudaEventRecord(m->sent[m->now], m->gpu->stream));
     return words;
 }
 
-// ---- forward and backward ----
+// ---- forward ----
 
 // The norm that reads the residual stream before block l; before block L, which is not there, it is
 // the final one.
@@ -2066,16 +1892,17 @@ static void block_forward(Model *m, int l, Block<real> w, const real *x, int B, 
                         N, C, 4*C, g);
 }
 
-// Runs the batch's tokens (B,T) through the blocks, up to the final norm's output m->lnf (B*T,C).
+// Runs tokens (B,T) through the blocks, up to the final norm's output m->lnf (B*T,C).
 // With first > 0 and B = 1 only rows first ... T-1 are computed: the keys and values of the rows
 // before them are still in each block's qkv. That is all a key/value cache is.
-static void model_forward(Model *m, int B, int T, int first) {
-    assert(T <= m->max_T && B <= m->max_B && (first == 0 || B == 1));
-    assert(first == 0 || m->recompute == RECOMPUTE_NONE);     // blocks that share qkv keep no cache
+static void model_forward(Model *m, const int *tokens, int B, int T, int first) {
+    assert(T <= m->spec.T && B <= m->spec.B && (first == 0 || B == 1));
+    assert(first == 0 || m->spec.recompute == RECOMPUTE_NONE);    // blocks that share qkv
     int C = m->c.C;
     cudaStream_t stream = m->gpu->stream;
     size_t from = first, N = (size_t)B*T - from;       // rows from ... from+N-1
     real *embeddings = params_of(m, 0, 1);
+    send_inputs(m, tokens, (size_t)B*T);
     embedding_forward(m->x_in, m->batch.inputs, tensor_in(embeddings, &m->padded, WTE),
                       tensor_in(embeddings, &m->padded, WPE), B, T, first, C, stream);
     real *x = m->x_in + from*C, *branch = m->dx_branch;
@@ -2099,20 +1926,33 @@ static double sum_of(const float *x, size_t n) {
     return sum;
 }
 
-// The loss of each of the batch's N tokens in nats, to m->host_loss; after model_forward. Returns
-// their sum.
-static double model_loss(Model *m, size_t N) {
+static double model_loss(Model *m, float *each, const int *targets, size_t N) {
     Gpu *g = m->gpu;
     real *wte = tensor_in(params_of(m, 0, -1), &m->padded, WTE);
+    send_targets(m, targets, N);
     classifier_forward(m->loss, m->lse, m->logits, m->lnf, wte, m->batch.targets, N, m->logit_rows,
                        m->c.C, m->c.V, m->padded.V, g);
-    CUDA_CHECK(cudaMemcpyAsync(m->host_loss, m->loss, N * sizeof *m->loss, cudaMemcpyDeviceToHost,
-                               g->stream));
+    CUDA_CHECK(cudaMemcpyAsync(each, m->loss, N * sizeof *each, cudaMemcpyDeviceToHost, g->stream));
     gpu_wait(g);
-    return sum_of(m->host_loss, N);
+    return sum_of(each, N);
 }
 
-// One block adds n numbers up, always in the same order: *out = their sum, or more by it.
+// In fp32, on the CPU, which draws from them.
+static const float *model_logits(Model *m, int t) {
+    Gpu *g = m->gpu;
+    size_t C = m->c.C, V = m->padded.V;
+    real *wte = tensor_in(params_of(m, 0, -1), &m->padded, WTE);
+    matmul(m->next_logits, V, rows_of(m->lnf + t*C, C), transpose_of(wte, C), plain, 1, V, C, WRITE,
+           g);
+    CUDA_CHECK(cudaMemcpyAsync(m->host_logits, m->next_logits, V * sizeof *m->next_logits,
+                               cudaMemcpyDeviceToHost, g->stream));
+    gpu_wait(g);
+    return m->host_logits;
+}
+
+// ---- backward ----
+
+// One block adds n elements up, always in the same order: *out = their sum, or more by it.
 template <class T> __global__ void sum_kernel(double *out, const T *x, size_t n, Mode mode) {
     double sum = 0.0;
     for (size_t i = threadIdx.x; i < n; i += blockDim.x) sum += (double)x[i];
@@ -2120,12 +1960,12 @@ template <class T> __global__ void sum_kernel(double *out, const T *x, size_t n,
     if (threadIdx.x == 0) *out = mode == ADD ? *out + sum : sum;
 }
 
-// The way back through block l, from dx at its end to dx at its beginning.
+// From dx, the gradient of x_out, to dx, the gradient of x, which entered block l.
 static void block_backward(Model *m, int l, Block<real> w, const real *x, int B, int T) {
     int C = m->c.C;
     size_t N = (size_t)B*T;
     Gpu *g = m->gpu;
-    Block<float> d = block_in(zero_grads(&m->zero, 1 + l), &m->padded);
+    Block<float> d = block_in(shards_grads(&m->shards, 1 + l), &m->padded);
     BlockActs a = m->acts[l];
     real *dx = m->dx, *dbranch = m->dx_branch;
     gelu_linear_backward(m->dfc, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, a.fc, w.mlp_proj_w,
@@ -2139,20 +1979,23 @@ static void block_backward(Model *m, int l, Block<real> w, const real *x, int B,
     linear_backward(dbranch, d.qkv_w, d.qkv_b, m->dqkv, a.ln1, w.qkv_w, N, C, 3*C, g);
     layernorm_backward(dx, d.ln1_gain, d.ln1_bias, dx, dbranch, x, a.ln1_mean, a.ln1_rstd,
                        w.ln1_gain, N, C, g);
+    shards_grads_ready(&m->shards, 1 + l);
 }
 
-// The way back, after model_forward on the same batch: adds the gradient of scale * (sum of the N
-// losses) to the gradients, a bucket at a time, and the sum of the losses to m->totals. A bucket
-// leaves for the other ranks, if there are any, while the blocks before it compute.
-static void model_backward(Model *m, float scale, int B, int T) {
+// Backpropagation, after model_forward on the same tokens: adds the gradient of scale * (sum of the
+// N losses) to the gradients, bucket by bucket, and the sum of the losses to m->totals. A bucket's
+// gradients leave for the other ranks, if there are any, while the blocks before it compute.
+static void model_backward(Model *m, const int *tokens, const int *targets, float scale,
+                           int B, int T) {
     const Config *c = &m->padded;
-    Zero *z = &m->zero;
+    Shards *z = &m->shards;
     int C = c->C, L = c->L;
     size_t N = (size_t)B*T;
     Gpu *g = m->gpu;
     real *dx = m->dx, *dbranch = m->dx_branch;
     real *embeddings = params_of(m, 0, L), *norm = params_of(m, 1 + L, -1);
-    float *dembeddings = zero_grads(z, 0), *dnorm = zero_grads(z, 1 + L);
+    float *dembeddings = shards_grads(z, 0), *dnorm = shards_grads(z, 1 + L);
+    send_targets(m, targets, N);
     classifier_backward(dbranch, tensor_in(dembeddings, c, WTE), m->loss, m->lse, m->logits, m->lnf,
                         tensor_in(embeddings, c, WTE), m->batch.targets, scale,
                         N, m->logit_rows, C, m->c.V, c->V, g);
@@ -2161,35 +2004,30 @@ static void model_backward(Model *m, float scale, int B, int T) {
     layernorm_backward(dx, tensor_in(dnorm, c, LNF_GAIN), tensor_in(dnorm, c, LNF_BIAS), NULL,
                        dbranch, m->acts[L - 1].x_out, m->lnf_mean, m->lnf_rstd,
                        tensor_in(norm, c, LNF_GAIN), N, C, g);
-    zero_grads_done(z, 1 + L);
+    shards_grads_ready(z, 1 + L);
     for (int l = L - 1; l >= 0; l--) {
         Block<real> w = block_in(params_of(m, 1 + l, l > 0 ? l : -1), c);
         const real *x = l > 0 ? m->acts[l - 1].x_out : m->x_in;
-        if (m->recompute == RECOMPUTE_BLOCK && l < L - 1) {  // the last block's are still there
+        if (m->spec.recompute == RECOMPUTE_BLOCK && l < L - 1) {     // the last block's are there
             Norm n = norm_before(m, l);
             layernorm_forward(n.out, n.mean, n.rstd, x, n.gain, n.bias, N, C, g->stream);
             block_forward(m, l, w, x, B, T, 0);
         }
         block_backward(m, l, w, x, B, T);
-        zero_grads_done(z, 1 + l);
     }
-    int words = model_sort_batch(m, N);
+    int words = send_order(m, tokens, N);
     embedding_backward(tensor_in(dembeddings, c, WTE), tensor_in(dembeddings, c, WPE), dx,
                        m->batch.inputs, m->batch.order, m->batch.begin, words, B, T, C, g->stream);
-    zero_grads_done(z, 0);
+    shards_grads_ready(z, 0);
 }
 
 // =================================================================================================
 // Optimizer
 // =================================================================================================
 
-static void gradients_zero(Model *m) {
-    size_t bytes = zero_grads_count(&m->zero) * sizeof(float);
-    CUDA_CHECK(cudaMemsetAsync(m->zero.grads, 0, bytes, m->gpu->stream));
+static void clear_grads(Model *m) {
+    shards_clear_grads(&m->shards);
     CUDA_CHECK(cudaMemsetAsync(m->totals, 0, sizeof *m->totals, m->gpu->stream));
-    if (!m->zero.measure) return;
-    bytes = zero_partials_count(&m->zero) * sizeof(double);
-    CUDA_CHECK(cudaMemsetAsync(m->zero.partials, 0, bytes, m->gpu->stream));
 }
 
 // Block i adds up the squares of chunk i, in double precision.
@@ -2205,45 +2043,45 @@ __global__ void norm_kernel(double *partials, const float *grads, const Chunk *c
     if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-// The sum of the squares of this rank's gradients, to m->totals; and that of its small ones, where
-// zero_measure has taken them. Each chunk has a sum of its own.
+// The sum of the squares of this rank's gradients, to m->totals; and that of its small gradients,
+// where the noise scale has had them measured. Each chunk has a sum of its own.
 static void gradients_squares(Model *m) {
+    Shards *z = &m->shards;
     cudaStream_t stream = m->gpu->stream;
-    if (m->n_chunks > 0)
-        norm_kernel<<<m->n_chunks, 256, 0, stream>>>(m->norm_partials, m->zero.grads, m->chunks);
+    if (z->n_chunks > 0)
+        norm_kernel<<<z->n_chunks, 256, 0, stream>>>(z->norm_partials, z->grads, z->chunks);
     LAUNCH_CHECK();
-    sum_kernel<double><<<1, 1024, 0, stream>>>(&m->totals->norm_squared, m->norm_partials,
-                                               m->n_chunks, WRITE);
+    sum_kernel<double><<<1, 1024, 0, stream>>>(&m->totals->squares, z->norm_partials, z->n_chunks,
+                                               WRITE);
     LAUNCH_CHECK();
-    if (!m->zero.measure) return;
-    sum_kernel<double><<<1, 1024, 0, stream>>>(&m->totals->smalls_squared, m->zero.partials,
-                                               zero_partials_count(&m->zero), WRITE);
+    if (!z->measure) return;
+    sum_kernel<double><<<1, 1024, 0, stream>>>(&m->totals->smalls, z->partials,
+                                               shards_partials_count(z), WRITE);
     LAUNCH_CHECK();
 }
 
-// The totals of `ranks` ranks, all that there are or this one alone, come to m->host_totals. Here
-// the CPU waits for the GPU.
-static void totals_fetch(Model *m, int ranks) {
-    Zero *z = &m->zero;
+// The totals of `scope`. Here the CPU waits for the GPU.
+static Totals totals_fetch(Model *m, Scope scope) {
+    Shards *z = &m->shards;
+    int ranks = scope == ALL_RANKS ? z->size : 1;
     Totals *totals = ranks > 1 ? m->all_totals : m->totals;
+    if (*stop_signal())
+        CUDA_CHECK(cudaMemsetAsync(&m->totals->stop, 1, sizeof totals->stop, z->stream));
     if (ranks > 1)
         comm_wait(z->comm, comm_collect_there(z->comm, totals, m->totals, sizeof *totals));
     CUDA_CHECK(cudaMemcpyAsync(m->host_totals, totals, ranks * sizeof *totals,
-                               cudaMemcpyDeviceToHost, m->gpu->stream));
+                               cudaMemcpyDeviceToHost, z->stream));
     gpu_wait(m->gpu);
+    return shards_totals(z, m->host_totals, scope);
 }
 
-typedef struct {
-    float lr, beta1, beta2, eps, weight_decay;
-    double v_age;            // updates of this beta2 that v is an average over; 0: as many as made
-} AdamW;
-
 // One AdamW update of all parameters (Loshchilov and Hutter 2019, arXiv 1711.05101, algorithm 2).
-// Block i owns chunk i. g is scaled on the way, for clipping; to_m and to_v correct the moments'
-// start at 0. `rounded` is what layers will read, the master itself where that is what they read;
-// else masters lie as moments do.
+// Block i owns chunk i. g is scaled first, for clipping; correct_m and correct_v are Adam's bias
+// correction: the moments begin at 0. `rounded` is what layers read: the master itself in fp32;
+// else it is rounded from the master, and masters lie as moments do.
 __global__ void adamw_kernel(float *p, real *rounded, float *m, float *v, const float *g,
-                             const Chunk *chunks, float g_scale, AdamW o, float to_m, float to_v) {
+                             const Chunk *chunks, float g_scale, AdamW o, float correct_m,
+                             float correct_v) {
     Chunk chunk = chunks[blockIdx.x];
     float decay = chunk.decays ? o.weight_decay : 0.0f;
     for (int i = threadIdx.x*PACK; i < chunk.count; i += blockDim.x*PACK) {
@@ -2257,7 +2095,7 @@ __global__ void adamw_kernel(float *p, real *rounded, float *m, float *v, const 
             gi[k] *= g_scale;
             mi[k] = o.beta1 * mi[k] + (1.0f - o.beta1) * gi[k];
             vi[k] = o.beta2 * vi[k] + (1.0f - o.beta2) * gi[k] * gi[k];
-            pi[k] -= o.lr * (mi[k]*to_m / (sqrtf(vi[k]*to_v) + o.eps) + decay * pi[k]);
+            pi[k] -= o.lr * (mi[k]*correct_m / (sqrtf(vi[k]*correct_v) + o.eps) + decay * pi[k]);
         }
         store(p + master, pi);
         store(m + at, mi);
@@ -2266,1619 +2104,97 @@ __global__ void adamw_kernel(float *p, real *rounded, float *m, float *v, const 
     }
 }
 
-// Updates every tensor, as far as it is this rank's, in one launch; matrices decay, gains and
-// biases do not. `step` counts from 1.
-static void model_update(Model *m, AdamW o, float g_scale, int64_t step) {
-    float to_m = (float)(1.0 / (1.0 - pow(o.beta1, (double)step)));
-    float to_v = (float)(1.0 / (1.0 - pow(o.beta2, o.v_age > 0.0 ? o.v_age : (double)step)));
-    if (m->n_chunks > 0)
-        adamw_kernel<<<m->n_chunks, 256, 0, m->gpu->stream>>>(
-            m->masters, m->params, m->adam_m, m->adam_v, m->zero.grads, m->chunks, g_scale, o, to_m,
-            to_v);
-    LAUNCH_CHECK();
-    zero_updated(&m->zero);
-}
-
-// ---- DiLoCo: workers that rarely talk (Douillard et al. 2023, arXiv 2311.08105, algorithm 1) ----
-//
-// Each worker makes H updates of its own and keeps its moments to itself. Then all take the mean of
-// how far they have come as if it were one gradient, at the parameters they began the round with:
-//     delta = mean(outer - p)    momentum = mu momentum + delta
-//     p = outer = outer - lr (delta + mu momentum)          Nesterov's rule, as PyTorch's SGD
-
-// The first round begins at the parameters as they are.
-static void outer_begin(Model *m) {
-    size_t bytes = gpt2_n_params(&m->padded) * sizeof(float);
-    CUDA_CHECK(cudaMemcpyAsync(m->outer_params, m->masters, bytes, cudaMemcpyDeviceToDevice,
-                               m->gpu->stream));
-}
-
-// delta = outer - p. Here and below thread i owns pack i.
-__global__ void outer_difference_kernel(float *delta, const float *outer, const float *p,
-                                        size_t n) {
-    size_t i = thread_in_grid() * PACK;
-    if (i >= n) return;
-    float x[PACK], y[PACK];
-    load(x, outer + i);
-    load(y, p + i);
-    for (int k = 0; k < PACK; k++) x[k] -= y[k];
-    store(delta + i, x);
-}
-
-__global__ void outer_update_kernel(float *p, real *rounded, float *outer, float *momentum,
-                                    const float *delta, float lr, float mu, size_t n) {
-    size_t i = thread_in_grid() * PACK;
-    if (i >= n) return;
-    float x[PACK], v[PACK], d[PACK];
-    load(x, outer + i);
-    load(v, momentum + i);
-    load(d, delta + i);
-    for (int k = 0; k < PACK; k++) {
-        v[k] = mu * v[k] + d[k];
-        x[k] -= lr * (d[k] + mu * v[k]);
-    }
-    store(momentum + i, v);
-    store(outer + i, x);
-    store(p + i, x);
-    if ((void *)rounded != (void *)p) store(rounded + i, x);
-}
-
-// Ends a round. The gradients, which have been used, make room for the differences.
-static void model_outer_update(Model *m, float lr, float mu) {
-    Zero *z = &m->zero;
-    cudaStream_t stream = m->gpu->stream;
-    float *delta = z->grads;
-    size_t n = gpt2_n_params(&m->padded);
-    outer_difference_kernel<<<blocks_for(n, 256*PACK), 256, 0, stream>>>(delta, m->outer_params,
-                                                                         m->masters, n);
-    LAUNCH_CHECK();
-    for (int b = 0; b < gpt2_n_buckets(&m->c); b++) {
-        Range r = gpt2_bucket(&z->c, b);
-        z->arrives[b] = comm_mean(z->comm, delta + r.begin, r.count, z->type);
-    }
-    for (int b = 0; b < gpt2_n_buckets(&m->c); b++) {
-        Range r = gpt2_bucket(&z->c, b);
-        comm_wait(z->comm, z->arrives[b]);
-        outer_update_kernel<<<blocks_for(r.count, 256*PACK), 256, 0, stream>>>(
-            m->masters + r.begin, m->params + r.begin, m->outer_params + r.begin,
-            m->outer_momentum + r.begin, delta + r.begin, lr, mu, r.count);
-        LAUNCH_CHECK();
-    }
-}
-
-// ---- numbers that other ranks have sent: what dev/ranks/comm.h asks of a GPU ----
-
-// W numbers side by side, T a float or the 16 bits of a bf16: a thread's share. It is moved 16
-// bytes at a time where it begins at a multiple of 16. The last numbers of a buffer go one by one,
-// and all of them where buffers begin anywhere else.
-template <class T, int W> struct alignas(W == 1 ? sizeof(T) : 16) Share { T x[W]; };
-
-__device__ inline float widen(float x) { return x; }
-__device__ inline float widen(uint16_t x) { return bf16_widen(x); }
-
-typedef struct { const void *x[COMM_MAX_RANKS]; } Terms;
-
-// out = scale * (the sum of so many terms), or += that: thread i owns share i. It adds up as
-// tree_sum of comm.h does, and gives the same bits. Loops over levels are unrolled, so that these
-// stay in registers.
-template <class T, int W>
-__global__ void tree_sum_kernel(float *out, Terms from, int terms, float scale, CommMode mode,
-                                size_t n) {
-    enum { LEVELS = 9 };
-    static_assert(1 << (LEVELS - 1) >= COMM_MAX_RANKS, "a level for each bit of the count");
-    size_t i = thread_in_grid();
-    if (i*W >= n) return;
-    float levels[LEVELS][W] = {}, sum[W] = {};
-    for (int k = 0; k < terms; k++) {
-        Share<T, W> term = ((const Share<T, W> *)from.x[k])[i];
-        for (int w = 0; w < W; w++) sum[w] = widen(term.x[w]);
-        int level = tree_level((uint64_t)k);
-        #pragma unroll
-        for (int l = 0; l < LEVELS; l++) {
-            if (l < level) for (int w = 0; w < W; w++) sum[w] = levels[l][w] + sum[w];
-            if (l == level) for (int w = 0; w < W; w++) levels[l][w] = sum[w];
-        }
-    }
-    int merged = tree_level((uint64_t)terms - 1);        // the last one is in `sum`
-    #pragma unroll
-    for (int l = 1; l < LEVELS; l++)
-        if (l > merged && terms >> l & 1)
-            for (int w = 0; w < W; w++) sum[w] = levels[l][w] + sum[w];
-    Share<float, W> *to = (Share<float, W> *)out + i, result = {};
-    if (mode == COMM_ADD) result = *to;
-    for (int w = 0; w < W; w++)
-        result.x[w] = mode == COMM_ADD ? result.x[w] + scale*sum[w] : scale*sum[w];
-    *to = result;
-}
-
-// All shares of W numbers that n hold.
-template <class T, int W>
-static void tree_sum_launch(float *out, Terms from, int terms, float scale, CommMode mode, size_t n,
-                            cudaStream_t stream) {
-    if (n < W) return;
-    tree_sum_kernel<T, W><<<blocks_for(n / W, 256), 256, 0, stream>>>(out, from, terms, scale, mode,
-                                                                      n / W * W);
+static void adamw_launch(Shards *z, AdamW o, float g_scale, int64_t step) {
+    float correct_m = (float)(1.0 / (1.0 - pow(o.beta1, (double)step)));
+    float correct_v = (float)(1.0 / (1.0 - pow(o.beta2, o.v_age > 0.0 ? o.v_age : (double)step)));
+    if (z->n_chunks > 0)
+        adamw_kernel<<<z->n_chunks, 256, 0, z->stream>>>(
+            z->masters, (real *)z->params, z->adam_m, z->adam_v, z->grads, z->chunks, g_scale, o,
+            correct_m, correct_v);
     LAUNCH_CHECK();
 }
 
-static bool begins_a_pack(const void *p) { return (uintptr_t)p % 16 == 0; }
-
-template <class T>
-static void tree_sum_of(float *out, const void *const *x, int terms, float scale, CommMode mode,
-                        size_t n, cudaStream_t stream) {
-    Terms from, rest;
-    bool packs = begins_a_pack(out);
-    for (int k = 0; k < terms; k++) packs = packs && begins_a_pack(x[k]);
-    enum { W = 16 / sizeof(T) };
-    size_t begin = packs ? n / W * W : 0;
-    for (int k = 0; k < terms; k++) {
-        from.x[k] = x[k];
-        rest.x[k] = (const T *)x[k] + begin;
-    }
-    tree_sum_launch<T, W>(out, from, terms, scale, mode, begin, stream);
-    tree_sum_launch<T, 1>(out + begin, rest, terms, scale, mode, n - begin, stream);
+static void moment_record(Model *m, UpdateMoment moment) {
+    CUDA_CHECK(cudaEventRecord(m->moments[moment], m->gpu->stream));
 }
 
-// The GPU's tree_sum.
-static void workers_sum(float *out, const void *const *x, int terms, float scale, CommType type,
-                        CommMode mode, size_t n, cudaStream_t stream) {
-    if (type == COMM_FP32) tree_sum_of<float>(out, x, terms, scale, mode, n, stream);
-    else tree_sum_of<uint16_t>(out, x, terms, scale, mode, n, stream);
+// The end of an update. Global-norm clipping: if the whole gradient is longer than `clip` (0: no
+// limit), all of it is scaled down to that length. Then AdamW on every tensor, as far as it is this
+// rank's, in one launch; matrices decay, gains and biases do not. If the norm is not finite,
+// parameters and moments stay as they are. Returns the sums over the ranks of `scope`.
+static Totals model_update(Model *m, AdamW o, double clip, int64_t step, Scope scope) {
+    Shards *z = &m->shards;
+    shards_finish_grads(z);
+    moment_record(m, COMPUTED);
+    gradients_squares(m);
+    moment_record(m, NORM_KNOWN);
+    Totals totals = totals_fetch(m, scope);
+    moment_record(m, ALL_KNOWN);
+    m->waited = comm_counters(z->comm).waited;
+    double norm = sqrt(totals.squares);
+    if (!isfinite(norm)) return totals;
+    float g_scale = clip > 0.0 && norm > clip ? (float)(clip / norm) : 1.0f;
+    adamw_launch(z, o, g_scale, step);
+    shards_updated(z);
+    return totals;
 }
 
-__device__ inline void convert(float *to, uint16_t from) { *to = bf16_widen(from); }
-__device__ inline void convert(uint16_t *to, float from) { *to = bf16_narrow(from); }
-
-// Thread i owns share i.
-template <class To, class From, int W>
-__global__ void convert_kernel(To *out, const From *x, size_t n) {
-    size_t i = thread_in_grid();
-    if (i*W >= n) return;
-    Share<From, W> from = ((const Share<From, W> *)x)[i];
-    Share<To, W> to;
-    for (int w = 0; w < W; w++) convert(&to.x[w], from.x[w]);
-    ((Share<To, W> *)out)[i] = to;
-}
-
-template <class To, class From>
-static void convert_all(To *out, const From *x, size_t n, cudaStream_t stream) {
-    size_t packs = begins_a_pack(out) && begins_a_pack(x) ? n / 8 : 0, rest = n - 8*packs;
-    if (packs > 0) {
-        convert_kernel<To, From, 8><<<blocks_for(packs, 256), 256, 0, stream>>>(out, x, 8*packs);
-        LAUNCH_CHECK();
-    }
-    if (rest > 0) {
-        convert_kernel<To, From, 1><<<blocks_for(rest, 256), 256, 0, stream>>>(out + 8*packs,
-                                                                               x + 8*packs, rest);
-        LAUNCH_CHECK();
-    }
-}
-
-static void workers_narrow(uint16_t *out, const float *x, size_t n, cudaStream_t stream) {
-    convert_all(out, x, n, stream);
-}
-static void workers_widen(float *out, const uint16_t *x, size_t n, cudaStream_t stream) {
-    convert_all(out, x, n, stream);
-}
-
-// ---- the small gradients of dev/train/noise.h: what dev/ranks/shards.h asks of a GPU ----
-
-// Block k adds the squares of chunk k of x to squares[k], in double precision. With `sum` not NULL
-// the chunk also joins that, and is cleared: one pass, of 16 bytes a number.
-__global__ void measure_kernel(double *squares, float *sum, float *x, size_t n) {
-    size_t begin = (size_t)blockIdx.x*ZERO_MEASURED, end = begin + ZERO_MEASURED;
-    const float zeros[PACK] = {0};
-    double square = 0.0;
-    if (end > n) end = n;
-    for (size_t i = begin + threadIdx.x*PACK; i < end; i += blockDim.x*PACK) {
-        float g[PACK], s[PACK];
-        load(g, x + i);
-        for (int k = 0; k < PACK; k++) square += (double)g[k] * g[k];
-        if (!sum) continue;
-        load(s, sum + i);
-        for (int k = 0; k < PACK; k++) s[k] += g[k];
-        store(sum + i, s);
-        store(x + i, zeros);
-    }
-    square = block_sum(square);
-    if (threadIdx.x == 0) squares[blockIdx.x] += square;
-}
-
-// n is a multiple of a pack, as every bucket is long.
-static void workers_measure(double *squares, float *sum, float *x, size_t n, cudaStream_t stream) {
-    assert(n % PACK == 0);
-    measure_kernel<<<blocks_for(n, ZERO_MEASURED), 256, 0, stream>>>(squares, sum, x, n);
-    LAUNCH_CHECK();
-}
-
-static const CommMath workers_math = { workers_sum, workers_narrow, workers_widen,
-                                       workers_measure };
-
-// =================================================================================================
-// Evaluation
-// =================================================================================================
-
-typedef struct {
-    double loss;             // nats a token
-    size_t tokens;           // how many were read
-    WholeScore whole;        // documents that lie whole inside a window; see dev/data/entropy.h
-} Eval;
-
-// The loss over the first `tokens` tokens of the validation split, in whole windows, at least one.
-// The same tokens for every setting; parameters and gradients are left alone. The ranks take turns,
-// max_B windows each; one that is left without takes the first again, since at ZeRO's stage 3 the
-// others need its slices, and does not count it.
-//   inputs, targets: scratch, (max_B,T)
-static bool evaluate(Eval *e, Model *m, const Loader *val, const Floor *f, int *inputs,
-                     int *targets, size_t tokens, Error *err) {
-    size_t T = val->T, windows = tokens == 0 ? val->n_windows : (tokens + T - 1) / T;
-    windows = min_size(windows, val->n_windows);
-    size_t turn = (size_t)m->zero.size * m->max_B, own = (size_t)m->zero.rank * m->max_B;
-    memset(e, 0, sizeof *e);
-    for (size_t w = own; w < windows + own; w += turn) {
-        bool counts = w < windows;
-        size_t first = counts ? w : 0, B = min_size(m->max_B, windows - first);
-        for (size_t b = 0; b < B; b++)
-            if (!loader_window(val, first + b, inputs + b*T, targets + b*T, err)) return false;
-        model_send_batch(m, inputs, targets, B*T);
-        model_forward(m, (int)B, (int)T, 0);
-        double loss = model_loss(m, B*T);
-        if (counts) e->loss += loss;
-        for (size_t b = 0; counts && f->known && b < B; b++)
-            floor_score_window(&e->whole, f, val, first + b, m->host_loss + b*T);
-    }
-    double sums[] = { e->loss, e->whole.loss, e->whole.floor, (double)e->whole.tokens };
-    comm_add(m->zero.comm, sums, 4);
-    e->loss = sums[0];
-    e->whole.loss = sums[1];
-    e->whole.floor = sums[2];
-    e->whole.tokens = (size_t)sums[3];
-    e->tokens = windows * T;
-    e->loss = fabs(e->loss / (double)e->tokens);
-    return true;
-}
-
-// Answers HellaSwag's examples first ... first+count-1, max_B rows at a time, and adds them to the
-// score; see dev/train/hellaswag.h.
-//   inputs, targets: scratch, (max_B,max_T)
-static void hellaswag_evaluate(HellaSwagScore *score, Model *m, const HellaSwag *h, size_t first,
-                               size_t count, int *inputs, int *targets) {
-    size_t end = ENDINGS * (first + count);
-    for (size_t row = ENDINGS * first; row < end; row += m->max_B) {
-        size_t B = min_size(m->max_B, end - row);
-        int T = hellaswag_batch(inputs, targets, h, row, B, m->max_T);
-        model_send_batch(m, inputs, targets, B*T);
-        model_forward(m, (int)B, T, 0);
-        model_loss(m, B*T);
-        hellaswag_keep(h, m->host_loss, row, B, T);
-    }
-    hellaswag_score(score, h, first, count);
-}
-
-// =================================================================================================
-// Generation
-// =================================================================================================
-
-typedef struct { float p; int id; } Candidate;
-
-typedef struct {
-    float temperature, top_p;
-    int top_k;               // 0: all
-    Candidate *candidates;   // scratch, (V)
-} Sampler;
-
-static int likelier(const void *a, const void *b) {
-    const Candidate *x = (const Candidate *)a, *y = (const Candidate *)b;
-    if (x->p != y->p) return x->p < y->p ? 1 : -1;
-    return x->id - y->id;    // ties in a fixed order, so that a seed names one text
-}
-
-// Draws a token from softmax(logits / temperature), cut to the top_k likeliest and to the fewest
-// that hold top_p of the probability. Temperature 0 takes the likeliest.
-static int sample_token(const Sampler *s, const float *logits, int V, Rng *rng) {
-    Candidate *c = s->candidates;
-    int best = 0, n = V;
-    for (int v = 1; v < V; v++) if (logits[v] > logits[best]) best = v;
-    if (s->temperature == 0.0f) return best;
-    double sum = 0.0;
-    for (int v = 0; v < V; v++) {
-        c[v].id = v;
-        c[v].p = expf((logits[v] - logits[best]) / s->temperature);
-        sum += c[v].p;
-    }
-    if (s->top_k > 0 || s->top_p < 1.0f) {
-        qsort(c, V, sizeof *c, likelier);
-        if (s->top_k > 0 && s->top_k < V) n = s->top_k;
-        double kept = 0.0, all = sum;
-        int k = 0;
-        while (k < n && (k == 0 || kept < s->top_p * all)) kept += c[k++].p;
-        n = k;
-        sum = kept;
-    }
-    double left = rng_uniform(rng) * sum;
-    for (int k = 0; k < n - 1; k++)
-        if ((left -= c[k].p) < 0.0) return c[k].id;
-    return c[n - 1].id;
-}
-
-// The logits of the token after row t of the sequence that model_forward has just run, in fp32 and
-// on the CPU, which draws from them.
-static const float *next_logits(Model *m, int t) {
-    Gpu *g = m->gpu;
-    size_t C = m->c.C, V = m->padded.V;
-    matmul(m->next_logits, V, rows_of(m->lnf + t*C, C),
-           transpose_of(params_of(m, 0, -1), C), plain, 1, V, C, WRITE, g);
-    CUDA_CHECK(cudaMemcpyAsync(m->host_logits, m->next_logits, V * sizeof *m->next_logits,
-                               cudaMemcpyDeviceToHost, g->stream));
-    gpu_wait(g);
-    return m->host_logits;
-}
-
-// Continues `text`, n tokens of it in a buffer of max_T + 1, by up to max_new tokens, printed as
-// they come; an end of text ends it. Past max_T tokens the last half is read anew: positions are
-// learned, so what is cached of a token holds for its old place alone.
-static void generate(Model *m, const Tokenizer *tok, const Sampler *s, Rng *rng,
-                     int *text, int n, int max_new, FILE *out) {
-    Utf8Printer printer = { { 0 }, 0, isatty(fileno(out)) != 0 };
-    int done = 0;            // rows that the cache holds
-    for (int i = 0; i < max_new; i++) {
-        if (n > m->max_T) {
-            int keep = m->max_T > 1 ? m->max_T / 2 : 1;
-            memmove(text, text + n - keep, keep * sizeof *text);
-            n = keep;
-            done = 0;
-        }
-        model_send_batch(m, text, NULL, n);
-        model_forward(m, 1, n, done);
-        done = m->recompute == RECOMPUTE_NONE ? n : 0;     // blocks that share memory cache nothing
-        int id = sample_token(s, next_logits(m, n - 1), m->c.V, rng);
-        if (id == tok->eot) break;
-        text[n++] = id;
-        if (id >= tok->vocab_size) continue;    // a padded vocabulary has ids with no text
-        size_t length;
-        const char *piece = tokenizer_piece(tok, id, &length);
-        utf8_print(&printer, out, piece, length);
-        fflush(out);
-    }
-    utf8_print_end(&printer, out);
-    fputc('\n', out);
+static double model_optimizer_seconds(Model *m) {
+    moment_record(m, UPDATED);
+    gpu_wait(m->gpu);
+    double waited = comm_counters(m->shards.comm).waited - m->waited;
+    return gpu_seconds(m->moments[COMPUTED], m->moments[NORM_KNOWN])
+         + gpu_seconds(m->moments[ALL_KNOWN], m->moments[UPDATED]) - waited;
 }
 
 // =================================================================================================
 // Training loop
 // =================================================================================================
 
-// Where an update's time goes, and what it sends to other ranks.
-typedef struct {
-    double seconds, data, compute, comm, optimizer;      // comm: waiting alone, nothing else to do
-    double busy;                       // seconds that data was on its way, waited for or not
-    uint64_t bytes_sent, updates;
-} Costs;
-
-// The moments of an update, on the GPU.
-typedef enum { COMPUTED, NORM_KNOWN, ALL_KNOWN, UPDATED, N_MOMENTS } UpdateMoment;
-
-// All that a run holds.
-typedef struct {
-    TrainOptions o;
-    Comm comm;                         // the other ranks; rank 0 alone prints, logs and saves
-    Gpu gpu;
-    Model model;
-    Tokenizer tokenizer;               // vocab_size is 0 when there is none
-    char *tokenizer_json;              // the same, as it is saved
-    size_t tokenizer_bytes;
-    Loader train, val;
-    Floor floor;
-    HellaSwag hellaswag;               // n is 0 when there is none
-    LrSchedule lr;
-    RunLength length;
-    Log log;
-    char log_path[5000];               // the log keeps a pointer to it
-    Sampler sampler;
-    int T;
-    int *inputs, *targets;             // (micro_batch,T)
-    cudaEvent_t moments[N_MOMENTS];
-    int *text;                         // (T+1) what generation writes
-    double peak_flops;                 // of this GPU, measured
-    uint64_t step, tokens;             // updates made, tokens seen
-    uint64_t batch;                    // tokens of this update, or of the last one
-    uint64_t next_batch;               // of an adaptive schedule
-    NoiseScale noise;
-    int64_t adam_step, skipped;        // updates AdamW made, and those it was spared
-    int64_t skipped_in_a_row;
-    int lock;                          // on --out, for as long as the run lasts; -1: none
-    int64_t saved_step;                // of the newest checkpoint; -1 before the first
-    Json saved;                        // state.json of the run that is resumed; texts point into it
-    double seconds, shown_at;          // since the start; when the last line was shown
-    int stopping;                      // the signal that ends the run, once all ranks know of it
-    Costs costs;                       // of all updates of this sitting
-} Run;
-
-enum { MAX_SKIPPED_IN_A_ROW = 100 };
-
-// What one update was like.
-typedef struct {
-    double loss, lr, grad_norm;
-    GradientNorms norms;               // with --noise-scale or an adaptive batch
-    Costs costs;
-} Step;
-
-// Set by Ctrl-C, SIGTERM, SIGUSR1 and a closed terminal: the loop ends after the current update. A
-// second Ctrl-C kills.
-static volatile sig_atomic_t stop_signal;
-
-static void on_stop_signal(int signal_number) { stop_signal = signal_number; }
-
-static void catch_stop_signals(void) {
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
-    action.sa_handler = on_stop_signal;
-    action.sa_flags = SA_RESETHAND | SA_RESTART;
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGHUP, &action, NULL);
-    sigaction(SIGUSR1, &action, NULL); // mpirun and Slurm pass this one on, and kill at others
-    signal(SIGPIPE, SIG_IGN);          // whoever reads our output may go: the run is worth more
-    signal(SIGXFSZ, SIG_IGN);          // a file-size limit is an error of write(), not the end
-}
-
-// A log that cannot be written ends the run as a checkpoint that cannot does, or is given up.
-static void log_line_end(Run *r) {
-    Error err, closing;
-    if (log_end(&r->log, &err)) return;
-    if (r->o.on_save_error == SAVE_ERROR_STOP) die("%s", err.text);
-    warn("%s; going on without a log", err.text);
-    log_close(&r->log, &closing);
-}
-
-// What a rank keeps from one update to the next, and what passes through, in bytes. The masters
-// are parameters.
-typedef struct { size_t params, grads, moments, passing; } RankMemory;
-
-static RankMemory rank_memory(const Model *m) {
-    const Zero *z = &m->zero;
-    size_t n = gpt2_n_params(&z->c), fp32 = sizeof(float);
-    bool masters = sizeof(real) < sizeof(float);
-    RankMemory bytes = { zero_params_count(z) * sizeof(real), zero_grads_count(z) * fp32,
-                         2*zero_moments_count(z) * fp32, 0 };
-    if (masters) bytes.params += zero_moments_count(z) * fp32;
-    if (z->n_levels > 1) bytes.grads += (size_t)(z->n_levels - 1) * n * fp32;
-    if (keeps_small(z)) bytes.grads += n * fp32;
-    if (z->apart) bytes.moments += 2*n * fp32;
-    for (int i = 0; i < ZERO_SLOTS; i++)
-        bytes.passing += zero_slot_count(z, i) * ((z->stage == 3 ? sizeof(real) : 0)
-                                                  + (z->stage >= 2 ? fp32 : 0));
-    if (z->size > 1) bytes.passing += COMM_SCRATCH + COMM_SCRATCH / 2;
-    return bytes;
-}
-
-static void log_memory(Run *r) {
-    RankMemory bytes = rank_memory(&r->model);
-    log_int(&r->log, "bytes_params", (int64_t)bytes.params);
-    log_int(&r->log, "bytes_grads", (int64_t)bytes.grads);
-    log_int(&r->log, "bytes_moments", (int64_t)bytes.moments);
-    log_int(&r->log, "bytes_passing", (int64_t)bytes.passing);
-}
-
-static void log_start(Run *r) {
-    const Model *m = &r->model;
-    log_begin(&r->log, r->step == 0 ? "start" : "resume");
-    log_int(&r->log, "step", (int64_t)r->step);
-    train_options_echo(&r->log, &r->o);
-    log_int(&r->log, "parameters", (int64_t)m->n_params);
-    log_int(&r->log, "model_layers", m->c.L);
-    log_int(&r->log, "model_heads", m->c.NH);
-    log_int(&r->log, "model_channels", m->c.C);
-    log_int(&r->log, "vocab", m->c.V);
-    log_int(&r->log, "T", r->T);
-    log_int(&r->log, "threads_used", thread_count());
-    log_int(&r->log, "ranks", r->comm.size);
-    log_int(&r->log, "machines", r->comm.hosts);
-    log_memory(r);
-    log_text(&r->log, "precision", REAL_NAME);
-    log_num(&r->log, "peak_flops", r->peak_flops);
-    log_num(&r->log, "flops_per_token", gpt2_flops_per_token(&m->c, r->T));
-    log_num(&r->log, "floor", r->floor.known ? r->floor.nats / (double)r->floor.tokens : NAN);
-    log_line_end(r);
-}
-
-// NCCL's bus bandwidth: what a rank sends in the time that data is on its way.
-static double bus_gb_per_s(const Costs *k) { return 1e-9 * (double)k->bytes_sent / k->busy; }
-
-static void log_noise(Run *r, const GradientNorms *n) {
-    NoiseEstimate e = noise_estimate(n);
-    log_num(&r->log, "noise_scale", noise_tokens(&r->noise));
-    log_num(&r->log, "noise_g2", e.g2);
-    log_num(&r->log, "noise_s", e.s);
-    log_num(&r->log, "noise_small_batch", n->small_tokens);
-    log_num(&r->log, "noise_smalls", n->big_tokens / n->small_tokens);
-}
-
-static void log_step(Run *r, const Step *s) {
-    const Costs *k = &s->costs;
-    double tok_per_s = (double)r->batch / k->seconds;
-    bool skipped = !isfinite(s->grad_norm);
-    log_begin(&r->log, skipped ? "skip" : "step");
-    log_int(&r->log, "step", (int64_t)r->step);
-    log_int(&r->log, "tokens", (int64_t)r->tokens);
-    log_int(&r->log, "samples", (int64_t)r->train.samples);
-    log_num(&r->log, "loss", s->loss);
-    log_num(&r->log, "lr", s->lr);
-    log_num(&r->log, "grad_norm", s->grad_norm);
-    log_int(&r->log, "batch_tokens", (int64_t)r->batch);
-    if (measures_noise(&r->o)) log_noise(r, &s->norms);
-    log_num(&r->log, "seconds", k->seconds);
-    log_num(&r->log, "seconds_data", k->data);
-    log_num(&r->log, "seconds_compute", k->compute);
-    log_num(&r->log, "seconds_comm", k->comm);
-    log_num(&r->log, "seconds_optimizer", k->optimizer);
-    if (r->comm.size > 1) log_int(&r->log, "bytes_sent", (int64_t)k->bytes_sent);
-    if (r->comm.size > 1) log_num(&r->log, "bus_gb_per_s", bus_gb_per_s(k));
-    log_num(&r->log, "tok_per_s", tok_per_s);
-    log_num(&r->log, "mfu", tok_per_s * gpt2_flops_per_token(&r->model.c, r->T)
-                            / (r->peak_flops * r->comm.size));
-    if (skipped) log_int(&r->log, "skipped", r->skipped);
-    log_line_end(r);
-}
-
-static int terminal_columns(void) {
-    struct winsize window;
-    bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 1;
-    return known ? window.ws_col : 80;
-}
-
-// The line that a person reads. A terminal sees it renewed in place; a file gets one each 10 s.
-static void show_step(Run *r, const Step *s, bool last) {
-    bool terminal = isatty(STDOUT_FILENO);
-    if (!last && r->step > 1 && r->seconds - r->shown_at < (terminal ? 0.1 : 10.0)) return;
-    r->shown_at = r->seconds;
-    double part = run_progress(&r->length, r->step, r->tokens);
-    char line[256], of[32] = "", floor[32] = "", batch[64] = "";
-    if (r->length.steps >= 0) snprintf(of, sizeof of, "/%lld", (long long)r->length.steps);
-    if (r->o.batches.rule != BATCH_CONSTANT)
-        snprintf(batch, sizeof batch, "  batch %s", count_text((double)r->batch).text);
-    if (r->floor.known)
-        snprintf(floor, sizeof floor, "  floor %.3f", r->floor.nats / (double)r->floor.tokens);
-    snprintf(line, sizeof line, "step %5llu%s  loss %.3f%s  norm %5.2f%s  %s tok/s  %s left",
-             (unsigned long long)r->step, of, s->loss, floor, s->grad_norm, batch,
-             count_text((double)r->batch / s->costs.seconds).text,
-             duration_text(r->seconds / part * (1.0 - part)).text);
-    if (terminal) printf("\r%.*s\033[K", terminal_columns() - 1, line);   // wrapped, it would stay
-    else printf("%s\n", line);
-    fflush(stdout);
-}
-
-// Evaluates, logs and shows it; returns the loss.
-static double evaluate_and_log(Run *r) {
-    Eval e;
-    Error err;
-    if (!evaluate(&e, &r->model, &r->val, &r->floor, r->inputs, r->targets,
-                  (size_t)r->o.eval_tokens, &err)) die("%s", err.text);
-    double whole = e.whole.loss / (double)e.whole.tokens;
-    double whole_floor = e.whole.floor / (double)e.whole.tokens;
-    log_begin(&r->log, "eval");
-    log_int(&r->log, "step", (int64_t)r->step);
-    log_int(&r->log, "tokens", (int64_t)r->tokens);
-    log_int(&r->log, "eval_tokens", (int64_t)e.tokens);
-    log_num(&r->log, "elapsed", r->seconds);
-    log_num(&r->log, "val_loss", e.loss);
-    if (e.whole.tokens > 0) log_num(&r->log, "whole_loss", whole);
-    if (e.whole.tokens > 0) log_num(&r->log, "whole_floor", whole_floor);
-    log_line_end(r);
-
-    printf("%seval %5llu", isatty(STDOUT_FILENO) ? "\r\033[K" : "", (unsigned long long)r->step);
-    if (r->length.steps >= 0) printf("/%lld", (long long)r->length.steps);
-    printf("  validation loss %.4f", e.loss);
-    double guess = log((double)r->model.c.V);
-    if (e.whole.tokens > 0)
-        printf("; on whole tales %.4f, at best %.4f: %.0f%% of the way from a guess", whole,
-               whole_floor, 100.0 * fmax(0.0, guess - whole) / (guess - whole_floor));
-    printf("  (%s)\n", duration_text(r->seconds).text);
-    fflush(stdout);
-    return e.loss;
-}
-
-// What the gradient's noise says about the batch.
-static void show_noise(const Run *r) {
-    char verdict[192];
-    if (!r->o.noise_scale || r->step == 0) return;
-    double noise = noise_tokens(&r->noise), batch = (double)r->batch;
-    noise_verdict(verdict, sizeof verdict, noise, batch);
-    printf("noise       %s (in sequences: %.0f, and %.3g)\n", verdict, batch / r->T, noise / r->T);
-    fflush(stdout);
-}
-
-// How far HellaSwag has come, and what is left, as show_step does it.
-static void show_hellaswag_progress(Run *r, size_t done, double seconds, double *shown_at) {
-    bool terminal = isatty(STDOUT_FILENO);
-    size_t n = r->hellaswag.n;
-    if (done == n || seconds - *shown_at < (terminal ? 0.1 : 10.0)) return;
-    *shown_at = seconds;
-    char line[128];
-    snprintf(line, sizeof line, "hellaswag  %zu of %zu examples  %s left", done, n,
-             duration_text(seconds / (double)done * (double)(n - done)).text);
-    if (terminal) printf("\r%.*s\033[K", terminal_columns() - 1, line);
-    else printf("%s\n", line);
-    fflush(stdout);
-}
-
-// Answers the next examples from `done` on, `part` on each rank; one that is left without answers
-// others once more, since at ZeRO's stage 3 all must take part, and does not count them. A signal
-// to any rank ends the run.
-static void hellaswag_turn(Run *r, HellaSwagScore *score, size_t done, size_t part) {
-    const HellaSwag *h = &r->hellaswag;
-    HellaSwagScore own = { 0, 0, 0 };
-    size_t first = done + (size_t)r->comm.rank*part;
-    bool counts = first < h->n;
-    if (!counts) first = 0;
-    hellaswag_evaluate(&own, &r->model, h, first, min_size(part, h->n - first), r->inputs,
-                       r->targets);
-    double sums[] = { (double)own.examples, (double)own.correct, (double)own.correct_norm, 0.0 };
-    for (int i = 0; i < 3; i++) if (!counts) sums[i] = 0.0;
-    sums[3] = stop_signal ? 1.0 : 0.0;
-    comm_add(&r->comm, sums, 4);
-    score->examples += (size_t)sums[0];
-    score->correct += (size_t)sums[1];
-    score->correct_norm += (size_t)sums[2];
-    if (sums[3] > 0.0) r->stopping = stop_signal ? stop_signal : SIGTERM;
-}
-
-// Answers HellaSwag, logs and shows how well. Ctrl-C ends it with no result.
-static void hellaswag_and_log(Run *r) {
-    const HellaSwag *h = &r->hellaswag;
-    HellaSwagScore s = { 0, 0, 0 };
-    size_t B = (size_t)r->o.micro_batch, part = B < ENDINGS ? 1 : B / ENDINGS;   // fills a batch
-    double start = seconds_now(), shown_at = 0.0, seconds = 0.0;
-    while (s.examples < h->n && !r->stopping) {
-        hellaswag_turn(r, &s, s.examples, part);
-        seconds = seconds_now() - start;
-        show_hellaswag_progress(r, s.examples, seconds, &shown_at);
+// One update: micro-batches until the batch is full, then AdamW.
+static void train_step(Run *r, Model *m, Step *s) {
+    step_begin(r, s);                                      // batch size, learning rate, samples
+    clear_grads(m);
+    for (size_t i = 0; i < s->micro_batches; i++) {        // gradient accumulation
+        step_data(r, s, i);
+        model_forward(m, r->inputs, s->B, s->T, 0);
+        model_backward(m, r->inputs, r->targets, s->scale, s->B, s->T);
     }
-    printf("%shellaswag  ", isatty(STDOUT_FILENO) ? "\r\033[K" : "");
-    if (s.examples < h->n) {
-        printf("stopped after %zu of %zu examples\n", s.examples, h->n);
-        return;
-    }
-    double acc = (double)s.correct / (double)h->n, acc_norm = (double)s.correct_norm / (double)h->n;
-    printf("acc_norm %.4f of %zu examples (%s)\n", acc_norm, h->n, duration_text(seconds).text);
-    fflush(stdout);
-    log_begin(&r->log, "hellaswag");
-    log_int(&r->log, "step", (int64_t)r->step);
-    log_int(&r->log, "tokens", (int64_t)r->tokens);
-    log_int(&r->log, "examples", (int64_t)h->n);
-    log_int(&r->log, "cut", (int64_t)hellaswag_count_cut(h, r->T));
-    log_num(&r->log, "acc", acc);
-    log_num(&r->log, "acc_norm", acc_norm);
-    log_num(&r->log, "seconds", seconds);
-    log_line_end(r);
+    Totals t = model_update(m, s->adamw, r->o.clip, r->adam_step + 1, s->scope);
+    step_end(r, s, &t);                                    // loss and norm, counters, seconds
 }
 
-// Lets the model write from the beginning of a text. At ZeRO's stage 3 every rank must, since each
-// has a part of the model; rank 0 is heard.
-static void show_sample(Run *r) {
-    if (r->tokenizer.vocab_size == 0 || (r->comm.rank > 0 && r->model.zero.stage < 3)) return;
-    Rng rng = rng_make((uint64_t)r->o.seed, 1000000 + r->step);
-    r->text[0] = r->tokenizer.eot;
-    printf("%s--- the model writes ---\n", isatty(STDOUT_FILENO) ? "\r\033[K" : "");
-    generate(&r->model, &r->tokenizer, &r->sampler, &rng, r->text, 1, r->o.max_new, stdout);
-    printf("---\n");
-}
-
-// Where the time of the run's updates went, with several ranks.
-static void show_costs(const Run *r) {
-    const Costs *k = &r->costs;
-    if (r->comm.size == 1 || k->updates == 0) return;
-    double ms = 1e3 / (double)k->updates;
-    printf("of %.1f ms an update, %.1f ms waited for the network (it was busy for %.1f); %.3g MB "
-           "sent by a rank, at %.3g GB/s\n", ms * k->seconds, ms * k->comm, ms * k->busy,
-           1e-6 * (double)k->bytes_sent / (double)k->updates, bus_gb_per_s(k));
-}
-
-static void costs_add(Costs *sum, const Costs *k) {
-    sum->seconds += k->seconds;
-    sum->comm += k->comm;
-    sum->busy += k->busy;
-    sum->bytes_sent += k->bytes_sent;
-    sum->updates += k->updates;
-}
-
-// How it ended, and what to do next.
-static void show_end(const Run *r) {
-    show_costs(r);
-    if (r->stopping) printf("\nstopped after step %llu\n", (unsigned long long)r->step);
-    if (!r->o.out || r->saved_step < 0) return;
-    printf("kept in %s: log.jsonl and %s; next, for example\n", r->o.out,
-           latest_name(r->o.out).text);
-    if (r->stopping) printf("  ./" PROGRAM " --resume --out %s\n", r->o.out);
-    else if (r->tokenizer.vocab_size > 0)
-        printf("  ./" PROGRAM " --init %s --generate \"Once upon a time\"\n", r->o.out);
-    printf("  scripts/plot.py %s --out loss.png\n", r->o.out);
-}
-
-// This rank's part of the batch, a micro-batch at a time: each forward, backward, and the gradients
-// added up. The ranks take contiguous blocks of the same samples that one rank alone would take.
-// The CPU runs ahead of the GPU, loads and launches while that computes.
-static void accumulate(Run *r, double *seconds_data) {
-    Model *m = &r->model;
-    int B = r->o.micro_batch, T = r->T, ranks = r->comm.size;
-    size_t samples = (size_t)r->batch / (size_t)T, share;
-    uint64_t first;
-    // The loss is the mean over the batch: of all ranks, unless each makes updates of its own.
-    float scale = (float)(1.0 / (double)(r->batch / (uint64_t)(r->o.outer_every ? ranks : 1)));
-    Error err;
-    loader_rank_block(&first, &share, r->train.samples, samples, r->comm.rank, ranks);
-    gradients_zero(m);
-    for (size_t i = 0; i < share / B; i++) {
-        double before = seconds_now();
-        if (!loader_batch(&r->train, first + i*B, B, r->inputs, r->targets, &err))
-            die("%s", err.text);
-        *seconds_data += seconds_now() - before;
-        zero_micro_batch(&m->zero, i, share / B);
-        model_send_batch(m, r->inputs, r->targets, (size_t)B*T);
-        model_forward(m, B, T, 0);
-        model_backward(m, scale, B, T);
-    }
-    r->train.samples += samples;
-    zero_finish_grads(&m->zero);
-}
-
-static void moment_record(const Run *r, UpdateMoment moment) {
-    CUDA_CHECK(cudaEventRecord(r->moments[moment], r->gpu.stream));
-}
-
-static double moments_apart(const Run *r, UpdateMoment begin, UpdateMoment end) {
-    return gpu_seconds(r->moments[begin], r->moments[end]);
-}
-
-// Takes down what this update's gradients say about their noise: `big` is the squared length of the
-// mean gradient, `smalls` the sum of those of its parts, each scaled as a part of it. An adaptive
-// batch takes its next size from it.
-static void measure_noise(Run *r, Step *s, double big, double smalls) {
-    size_t micro_batches = (size_t)(r->batch / r->o.batches.unit);
-    double parts = (double)(zero_smalls(&r->model.zero, micro_batches) * (size_t)r->comm.size);
-    GradientNorms n = { parts * smalls, big, (double)r->batch / parts, (double)r->batch };
-    s->norms = n;                      // a small gradient is `parts` times what it adds to the mean
-    if (!isfinite(n.small) || !isfinite(n.big)) return;
-    noise_add(&r->noise, noise_estimate(&n));
-    r->next_batch = batch_adapt(&r->o.batches, r->batch, norm_test_batch(&n, r->o.batches.eta));
-}
-
-// The loss and the gradient's norm over all ranks, and whether one of them was told to stop.
-// Workers that rarely talk have their own until a round is over. The one wait of the CPU before the
-// update.
-static void combine(Run *r, Step *s, bool round_over) {
-    Model *m = &r->model;
-    const Totals *all = m->host_totals;
-    bool apart = r->o.outer_every > 0;
-    int ranks = !apart || round_over ? r->comm.size : 1;
-    if (stop_signal)
-        CUDA_CHECK(cudaMemsetAsync(&m->totals->stopping, 1, sizeof all->stopping, r->gpu.stream));
-    gradients_squares(m);
-    moment_record(r, NORM_KNOWN);
-    totals_fetch(m, ranks);
-    moment_record(r, ALL_KNOWN);
-    double loss = 0.0, squares = 0.0, smalls = 0.0, tokens = (double)r->batch;
-    for (int i = 0; i < ranks; i++) {
-        loss += all[i].loss;
-        squares += all[i].norm_squared;
-        smalls += all[i].smalls_squared;
-        if (all[i].stopping && (!apart || round_over))
-            r->stopping = stop_signal ? stop_signal : SIGTERM;
-    }
-    if (m->zero.stage == 0) squares = all[apart && ranks > 1 ? r->comm.rank : 0].norm_squared;
-    if (apart && !round_over) tokens /= r->comm.size;
-    s->loss = fabs(loss / tokens);                     // x86 gives its NaN a minus
-    s->grad_norm = fabs(sqrt(squares));
-    if (m->zero.measure) measure_noise(r, s, squares, smalls);
-}
-
-// AdamW, unless the gradient is not finite: then parameters and moments stay as they were.
-static void update(Run *r, Step *s) {
-    const BatchSchedule *b = &r->o.batches;
-    s->lr = batch_lr((BatchLr)r->o.batch_lr, lr_at(&r->lr, r->tokens), b, r->batch);
-    if (isfinite(s->grad_norm)) {
-        bool too_long = r->o.clip > 0.0 && s->grad_norm > r->o.clip;
-        double beta2 = batch_beta2((BatchBeta2)r->o.batch_beta2, r->o.beta2, b, r->batch);
-        AdamW adamw = { (float)s->lr, (float)r->o.beta1, (float)beta2, 1e-8f,
-                        (float)r->o.weight_decay, 0.0 };
-        if (r->o.batch_beta2 == BATCH_BETA2_HALFLIFE)
-            adamw.v_age = (double)r->tokens / (double)r->batch
-                        * ((double)(r->adam_step + 1) / (double)r->step);   // skipped ones left out
-        model_update(&r->model, adamw, too_long ? (float)(r->o.clip / s->grad_norm) : 1.0f,
-                     ++r->adam_step);
-        r->skipped_in_a_row = 0;
-    } else {
-        r->skipped++;
-        r->skipped_in_a_row++;
-    }
-}
-
-// After this update the ranks have the same parameters: always, or at the end of a round.
-static bool round_is_over(const Run *r, uint64_t step, uint64_t tokens) {
-    return r->o.outer_every == 0 || step % (uint64_t)r->o.outer_every == 0
-        || run_done(&r->length, step, tokens, NAN);
-}
-
-// One update: micro-batches until the batch is full, then AdamW. The CPU waits for the GPU only for
-// the norm and at the end, and what waiting for the network has cost is asked then.
-static void train_step(Run *r, Step *s) {
-    Comm *c = &r->comm;
-    Costs *k = &s->costs;
-    memset(s, 0, sizeof *s);
-    double start = seconds_now();
-    CommCounters before = comm_counters(c);
-    r->batch = r->next_batch = batch_at(&r->o.batches, r->tokens, r->next_batch);
-    accumulate(r, &k->data);
-    r->step++;
-    r->tokens += r->batch;
-    bool round_over = round_is_over(r, r->step, r->tokens);
-    moment_record(r, COMPUTED);
-    combine(r, s, round_over);
-    CommCounters then = comm_counters(c);
-    update(r, s);
-    if (r->o.outer_every && round_over)
-        model_outer_update(&r->model, (float)r->o.outer_lr, (float)r->o.outer_momentum);
-    moment_record(r, UPDATED);
-    gpu_wait(&r->gpu);
-    CommCounters after = comm_counters(c);
-    k->seconds = seconds_now() - start;
-    k->comm = after.waited - before.waited;
-    k->optimizer = moments_apart(r, COMPUTED, NORM_KNOWN) + moments_apart(r, ALL_KNOWN, UPDATED)
-                 - (after.waited - then.waited);
-    k->compute = k->seconds - k->data - k->comm - k->optimizer;
-    k->busy = after.busy - before.busy;
-    k->bytes_sent = after.bytes_sent - before.bytes_sent;
-    k->updates = 1;
-}
-
-// The flags of the run as a JSON object, and what the data was; the caller frees it.
-static char *options_json(const Run *r) {
-    char *text = NULL;
-    size_t n;
-    Log json;
-    Error err;
-    FILE *file = open_memstream(&text, &n);
-    if (!file) die("memory: none left for the run's options");
-    log_to(&json, file, "the run's options");
-    log_begin(&json, "options");
-    train_options_echo(&json, &r->o);
-    log_int(&json, "train_tokens", (int64_t)r->train.n_tokens);
-    if (!log_end(&json, &err)) die("%s", err.text);
-    free(json.line);
-    fclose(file);
-    return text;
-}
-
-// A bucket of what this rank has whole, or only its slices of, on the GPU, for a checkpoint.
-static float *bucket_whole(Model *m, float *buffer, bool slices, int bucket) {
-    Zero *z = &m->zero;
-    Range r = gpt2_bucket(&z->c, bucket);
-    if (!slices) return buffer + r.begin;
-    comm_wait(z->comm, comm_all_gather(z->comm, m->bucket, buffer + zero_slices_begin(z, bucket),
-                                       r.count, sizeof(float)));
-    return m->bucket;
-}
-
-// Of moments that each worker has of its own: those of one of them, or of all the mean (-1).
-static float *bucket_of_worker(Model *m, const float *moment, int worker, int bucket) {
-    Zero *z = &m->zero;
-    Range r = gpt2_bucket(&z->c, bucket);
-    size_t bytes = r.count * sizeof(float);
-    CUDA_CHECK(cudaMemcpyAsync(m->bucket, moment + r.begin, bytes, cudaMemcpyDeviceToDevice,
-                               m->gpu->stream));
-    comm_wait(z->comm, worker < 0 ? comm_mean(z->comm, m->bucket, r.count, COMM_FP32)
-                                  : comm_broadcast(z->comm, m->bucket, bytes, worker));
-    return m->bucket;
-}
-
-// What a checkpoint keeps of a Model, bucket by bucket; all ranks are asked at the same time.
-static const float *kept_bucket(void *model, Kept what, int worker, int bucket) {
-    Model *m = (Model *)model;
-    const Zero *z = &m->zero;
-    float *moment = what == KEPT_EXP_AVG ? m->adam_m : m->adam_v, *whole;
-    Slice all = { 0, gpt2_bucket(&z->c, bucket).count };
-    if (what == KEPT_WEIGHTS) whole = bucket_whole(m, m->masters, masters_are_slices(z), bucket);
-    else if (what == KEPT_OUTER_MOMENTUM) whole = bucket_whole(m, m->outer_momentum, false, bucket);
-    else if (z->apart && z->size > 1) whole = bucket_of_worker(m, moment, worker, bucket);
-    else whole = bucket_whole(m, moment, z->stage >= 1, bucket);
-    if (z->rank == 0)
-        bucket_copy(whole, m->host_bucket, bucket, all, m, cudaMemcpyDeviceToHost);
-    return m->host_bucket;
-}
-
-// Rank 0 saves a checkpoint in --out, and the others hand it what they keep. Returns false when it
-// could not, and the run is to go on without.
-static bool save(Run *r) {
-    if (!r->o.out || r->saved_step == (int64_t)r->step) return true;
-    zero_finish_params(&r->model.zero);
-    Checkpoint k = {
-        r->model.c,
-        { (int64_t)r->step, (int64_t)r->tokens, (int64_t)r->train.samples, r->adam_step,
-          r->skipped, (uint64_t)r->o.seed, r->seconds, r->o.outer_every ? r->comm.size : 0,
-          (int64_t)r->batch, (int64_t)r->next_batch, r->noise.g2, r->noise.s, r->noise.weight },
-        options_json(r), kept_bucket, &r->model, false,
-        { (const unsigned char *)r->tokenizer_json, r->tokenizer_bytes },
-        r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1,
-    };
-    Error err;
-    double start = seconds_now(), failed = 0.0;
-    if (r->comm.rank > 0) checkpoint_follow(&k);
-    else failed = !checkpoint_save(r->o.out, &k, r->o.keep, &err);
-    free((char *)k.options);
-    if (failed && r->o.on_save_error == SAVE_ERROR_STOP)
-        die("%s; the last checkpoint is whole; make room and --resume", err.text);
-    if (failed) warn("%s; going on without this checkpoint", err.text);
-    comm_add(&r->comm, &failed, 1);
-    if (failed > 0.0) return false;
-    r->saved_step = (int64_t)r->step;
-    log_begin(&r->log, "save");
-    log_int(&r->log, "step", (int64_t)r->step);
-    log_int(&r->log, "tokens", (int64_t)r->tokens);
-    log_num(&r->log, "seconds_save", seconds_now() - start);
-    log_line_end(r);
-    return true;
-}
-
-// One bad batch is skipped and forgotten; weights that have blown up never come back.
-static void warn_skipped(const Run *r) {
-    if (r->skipped_in_a_row == MAX_SKIPPED_IN_A_ROW)
-        die("step %llu: no finite gradient in %d updates: the run has diverged; lower --lr, or "
-            "--resume from its last checkpoint", (unsigned long long)r->step, MAX_SKIPPED_IN_A_ROW);
-    if ((r->skipped_in_a_row & (r->skipped_in_a_row - 1)) == 0)      // the 1st, 2nd, 4th ...
-        warn("step %llu: its gradient is not finite; skipped, the weights are as before",
-             (unsigned long long)r->step);
-}
-
-static void log_finish(Run *r) {
-    log_begin(&r->log, "end");
-    log_text(&r->log, "reason", r->stopping ? "interrupted" : "done");
-    log_int(&r->log, "step", (int64_t)r->step);
-    log_int(&r->log, "tokens", (int64_t)r->tokens);
-    log_int(&r->log, "skipped", r->skipped);
-    log_num(&r->log, "elapsed", r->seconds);
-    log_line_end(r);
-}
-
-// A run that is resumed at an update which was evaluated may have reached its target there.
-static bool evaluated_at_save(const Run *r) {
-    return r->o.target_loss > 0 && r->step > 0
-        && period_due(&r->o.eval_every, r->step - 1, r->step, r->tokens - r->batch, r->tokens);
-}
-
-// Returns the process's exit status. What looks at the model (evaluations, samples, checkpoints)
-// waits until the ranks have the same one: for the end of a round, if there are rounds.
-static int train(Run *r) {
-    double eval_loss = NAN, clock;
-    catch_stop_signals();
-    comm_barrier(&r->comm);            // nobody trains before all ranks catch them
-    log_start(r);
-    if (run_done(&r->length, r->step, r->tokens, eval_loss)) evaluate_and_log(r);   // --steps 0
-    else if (evaluated_at_save(r)) eval_loss = evaluate_and_log(r);
-    uint64_t step = r->step, tokens = r->tokens;       // when the model was last looked at
-    clock = seconds_now();
-    while (!r->stopping && !run_done(&r->length, r->step, r->tokens, eval_loss)) {
+// Returns the process's exit status.
+static int train(Run *r, Model *m) {
+    run_begin(r);
+    while (run_goes_on(r)) {
         Step s;
-        train_step(r, &s);
-        r->seconds += seconds_now() - clock;
-        bool last = run_done(&r->length, r->step, r->tokens, NAN);
-        costs_add(&r->costs, &s.costs);
-        log_step(r, &s);
-        show_step(r, &s, last);
-        if (r->skipped_in_a_row > 0) warn_skipped(r);
-        if (round_is_over(r, r->step, r->tokens)) {
-            bool leaving = r->stopping && r->o.target_loss == 0;   // no target is passed unseen
-            if (!leaving
-                && (last || period_due(&r->o.eval_every, step, r->step, tokens, r->tokens))) {
-                eval_loss = evaluate_and_log(r);
-                show_noise(r);
-            }
-            if (period_due(&r->o.sample_every, step, r->step, tokens, r->tokens)) show_sample(r);
-            if (period_due(&r->o.save_every, step, r->step, tokens, r->tokens)) save(r);
-            step = r->step;
-            tokens = r->tokens;
-        }
-        clock = seconds_now();
+        train_step(r, m, &s);
+        report_step(r, &s);
+        if (eval_is_due(r)) report_eval(r);
+        if (is_due(r, &r->o.sample_every)) report_sample(r);
+        if (is_due(r, &r->o.save_every)) save(r);
     }
-    bool saved = r->step == 0 || save(r);        // however the run ends
-    if (r->hellaswag.n > 0 && !r->stopping) hellaswag_and_log(r);
-    log_finish(r);
-    show_end(r);
-    if (r->stopping) return 128 + r->stopping;
-    return saved ? 0 : 1;
+    return run_end(r);
 }
 
 // =================================================================================================
 // Main
 // =================================================================================================
 
-// The path as a pattern that matches it alone: what glob() would take for a wildcard is escaped.
-static void quote_pattern(char *out, size_t size, const char *path) {
-    size_t n = 0;
-    for (; *path && n + 3 <= size; path++) {
-        if (strchr("*?[\\", *path)) out[n++] = '\\';
-        out[n++] = *path;
-    }
-    out[n] = '\0';
-}
-
-// The shards of one split: --train or --val, or what is in --data.
-static void open_split(Loader *l, const Run *r, const char *glob_flag, const char *split, int T) {
-    char pattern[8300], dir[8192];
-    Error err;
-    if (!glob_flag) quote_pattern(dir, sizeof dir, r->o.data);
-    if (glob_flag) snprintf(pattern, sizeof pattern, "%s", glob_flag);
-    else snprintf(pattern, sizeof pattern, "%s/*%s*.bin", dir, split);
-    if (!loader_open(l, pattern, T, (uint64_t)r->o.seed, &err)) die("%s", err.text);
-}
-
-// The tokenizer that turns samples into text: --tokenizer, or the one beside the checkpoint
-// (a directory, NULL for a fresh model), or the one beside the data; none at all is no error.
-static void open_tokenizer(Run *r, const char *checkpoint) {
-    const char *beside[] = { checkpoint, r->o.data };
-    char path[5000];
-    Error err;
-    snprintf(path, sizeof path, "%s", r->o.tokenizer ? r->o.tokenizer : "");
-    for (int i = 0; i < 2 && !path[0]; i++) {
-        if (beside[i]) snprintf(path, sizeof path, "%s/tokenizer.json", beside[i]);
-        if (access(path, F_OK) != 0) path[0] = '\0';
-    }
-    if (!path[0]) return;
-    if (!tokenizer_load(&r->tokenizer, path, &err)) die("%s", err.text);
-    FILE *f = open_memstream(&r->tokenizer_json, &r->tokenizer_bytes);
-    if (!f) die("memory: none left for the tokenizer");
-    tokenizer_print(f, &r->tokenizer);
-    fclose(f);
-}
-
-// A fresh model's sizes: what the flags say, with the vocabulary of the data.
-static Config fresh_config(const Run *r) {
-    Config c = { r->o.layers, r->o.heads, r->o.channels, 50257, r->T };
-    Error err;
-    if (r->tokenizer.vocab_size > 0) c.V = r->tokenizer.vocab_size;
-    if (r->train.vocab > 0) c.V = r->train.vocab;
-    if (r->o.layers == OPTION_UNSET && !gpt2_preset(&c, r->o.init, &err))
-        die("--init: %s", err.text);
-    return c;
-}
-
-// What --init or --resume names: true, with its place and sizes, when that is a checkpoint; false
-// for a fresh model.
-static bool find_checkpoint(Path *from, Config *c, const Run *r) {
-    Error err;
-    bool fresh_name = gpt2_preset(c, r->o.init, &err);
-    if (!r->o.resume && (fresh_name || r->o.layers != OPTION_UNSET)) return false;
-    const char *where = r->o.resume ? r->o.out : r->o.init;
-    if (!r->o.resume && access(where, F_OK) != 0)
-        die("--init: %s; nor is there a checkpoint of that name", err.text);
-    if (!checkpoint_find(from, where, &err) || !checkpoint_config(c, from->text, &err))
-        die("%s", err.text);
-    return true;
-}
-
-// The GPU, its memory, and what the other way to recompute would take.
-static void show_gpu(const Run *r) {
-    const Model *m = &r->model;
-    const cudaDeviceProp *p = &r->gpu.properties;
-    size_t keeping = model_bytes(*m, m->max_B, RECOMPUTE_NONE);
-    size_t recomputing = model_bytes(*m, m->max_B, RECOMPUTE_BLOCK);
-    printf("gpu     %s, sm_%d%d: %s; its products of matrices, measured, do %.3g TFLOP/s\n",
-           p->name, p->major, p->minor, r->o.tf32 ? "fp32 multiplied as TF32" : REAL_NAME,
-           1e-12 * r->peak_flops);
-    printf("memory  %.1f MB on the GPU; --recompute block %s %.1f\n", megabytes(m->memory.used),
-           m->recompute == RECOMPUTE_BLOCK ? "saves" : "would save",
-           megabytes(keeping - recomputing));
-}
-
-// Who the ranks are, and what each of them keeps.
-static void show_ranks(const Run *r) {
-    static const char *const stages[] = { "data parallel", "ZeRO stage 1", "ZeRO stage 2",
-                                          "ZeRO stage 3" };
-    const Comm *c = &r->comm;
-    RankMemory bytes = rank_memory(&r->model);
-    if (c->size == 1) return;
-    printf("ranks   %d on %d machine%s (%s)", c->size, c->hosts, c->hosts == 1 ? "" : "s",
-           c->layout);
-    if (r->o.outer_every)
-        printf(": workers that make %lld updates apart, then a common step\n",
-               (long long)r->o.outer_every);
-    else
-        printf(": %s; gradients travel in %s%s\n", stages[r->model.zero.stage],
-               r->o.comm_dtype == COMM_BF16 ? "bf16" : "fp32",
-               r->o.exact_sum ? ", added up along one tree" : "");
-    printf("memory  a rank keeps %.1f MB of parameters, %.1f of gradients, %.1f of moments; %.1f "
-           "more pass through\n", 1e-6 * (double)bytes.params, 1e-6 * (double)bytes.grads,
-           1e-6 * (double)bytes.moments, 1e-6 * (double)bytes.passing);
-}
-
-// How the batch will change, and what follows it.
-static void show_schedule(const Run *r) {
-    static const char *const lr[] = { "stays as given", "follows its square root", "follows it" };
-    const BatchSchedule *b = &r->o.batches;
-    if (b->rule == BATCH_CONSTANT) return;
-    printf("        ");
-    if (b->rule == BATCH_LINEAR)
-        printf("growing to %s over %s tokens", grouped_text((double)b->batch).text,
-               count_text((double)b->over).text);
-    if (b->rule == BATCH_ADAPTIVE)
-        printf("growing up to %s, when the noise of the gradient exceeds %g of it",
-               grouped_text((double)batch_most(b)).text, b->eta);
-    for (int i = 0; i < b->n_stages; i++)
-        printf("%s%s from %s tokens on", i ? ", " : "",
-               grouped_text((double)batch_at(b, b->stages[i].tokens, 0)).text,
-               count_text((double)b->stages[i].tokens).text);
-    printf("; the learning rate %s", lr[r->o.batch_lr]);
-    if (r->o.batch_lr)
-        printf(", %g at %s", r->o.lr, grouped_text((double)b->batch).text);
-    printf("\n");
-}
-
-// A batch far below the one that the learning rate was chosen for, and the rate as it was: steps
-// of the same length in directions that are noisier.
-static void warn_shrunk_batch(const Run *r) {
-    double batch = (double)r->o.batches.batch, recipe = (double)r->o.recipe_batch;
-    const char *whose = "the recipe's";
-    if (r->o.recipe_batch == 0 && !r->o.resume && r->o.layers == OPTION_UNSET) {
-        recipe = gpt2_recipe_batch(r->o.init, r->o.lr);
-        whose = "the one that GPT-3 of this size was trained with";
-    }
-    if (recipe < 8.0*batch) return;
-    warn("--batch-tokens: %s is %.0f times less than %s, %s, and --lr %g is the same: try "
-         "--lr %.2g (by the square root)", grouped_text(batch).text, recipe / batch, whose,
-         grouped_text(recipe).text, r->o.lr, r->o.lr * sqrt(batch / recipe));
-}
-
-// What is about to happen, in a few lines.
-static void show_setup(const Run *r) {
-    const Config *c = &r->model.c;
-    printf("model   %d layers, %d heads, %d channels, vocabulary %d, %d positions: %s parameters\n",
-           c->L, c->NH, c->C, c->V, c->P, count_text((double)r->model.n_params).text);
-    printf("data    %s tokens to train on, %s for validation\n",
-           count_text((double)r->train.n_tokens).text, count_text((double)r->val.n_tokens).text);
-    printf("loss    %.3f nats a token for a uniform guess", log((double)c->V));
-    if (r->floor.known)
-        printf(", %.3f at best: the corpus's entropy", r->floor.nats / (double)r->floor.tokens);
-    uint64_t batch = batch_at(&r->o.batches, r->tokens, r->next_batch);
-    printf("\nbatch   %llu tokens an update: ", (unsigned long long)batch);
-    if (r->comm.size > 1) printf("%d ranks x ", r->comm.size);
-    printf("%llu x %d sequences of %d\n", (unsigned long long)(batch / r->o.batches.unit),
-           r->o.micro_batch, r->T);
-    show_schedule(r);
-    show_ranks(r);
-    size_t asked = (size_t)r->o.eval_tokens, there = r->val.n_windows * (size_t)r->T;
-    if (asked > there)
-        printf("note    --eval-tokens asks for %zu, the validation split has %zu in whole windows; "
-               "all are used\n", asked, there);
-    size_t cut = hellaswag_count_cut(&r->hellaswag, r->T);
-    if (cut > 0)
-        printf("note    %zu of %zu HellaSwag examples are longer than %d tokens and lose their "
-               "beginning\n", cut, r->hellaswag.n, r->T);
-    if (r->comm.size == 1 && r->o.zero > 0)
-        printf("note    --zero %d shares nothing: there is one rank\n", r->o.zero);
-    if (r->step > 0)
-        printf("resumed after step %llu, %s tokens\n", (unsigned long long)r->step,
-               count_text((double)r->tokens).text);
-    show_gpu(r);
-    fflush(stdout);                    // the first update may take a while
-    warn_shrunk_batch(r);
-}
-
-// A tokenizer of another vocabulary would name rows that the embedding does not have.
-static void check_tokenizer(const Run *r, const Config *c) {
-    if (r->tokenizer.vocab_size > c->V)
-        die("--tokenizer: its vocabulary of %d is larger than the model's %d",
-            r->tokenizer.vocab_size, c->V);
-}
-
-static void open_hellaswag(Run *r) {
-    Error err;
-    if (!r->o.hellaswag) return;
-    if (r->tokenizer.vocab_size == 0)
-        die("--hellaswag: its texts need a tokenizer, and there is no tokenizer.json beside the "
-            "data or the model; name one with --tokenizer FILE");
-    if (!hellaswag_open(&r->hellaswag, r->o.hellaswag, &r->tokenizer, &err)) die("%s", err.text);
-}
-
-// One run at a time in --out: two would remove what the other is writing.
-static void lock_output(Run *r) {
-    Error err;
-    if (r->lock < 0 && !checkpoint_lock(&r->lock, r->o.out, &err)) die("--out: %s", err.text);
-}
-
-// Makes --out and opens the log. A directory that holds a run is left alone unless told otherwise.
-static void open_output(Run *r) {
-    char *path = r->log_path;
-    Error err;
-    log_off(&r->log);
-    if (!r->o.resume) r->saved_step = -1;
-    if (r->comm.rank > 0) return;
-    if (r->o.out) {
-        snprintf(path, sizeof r->log_path, "%s/log.jsonl", r->o.out);
-        bool saved = checkpoint_exists(r->o.out), holds_run = saved || access(path, F_OK) == 0;
-        if (holds_run && !r->o.overwrite && !r->o.resume)
-            die("--out: %s holds a run already%s, --overwrite it, or choose another directory",
-                r->o.out, saved ? "; --resume it" : ", which ended before its first save");
-    }
-    if (r->o.log) snprintf(path, sizeof r->log_path, "%s", r->o.log);
-    LogMode mode = r->o.resume ? LOG_APPEND : LOG_TRUNCATE;
-    // Whatever can be refused is refused before anything is made or removed.
-    FILE *probe = r->o.log ? fopen(path, "ab") : NULL;
-    if (r->o.log && !probe) die("%s: the log cannot be written: %s", path, strerror(errno));
-    if (probe) fclose(probe);
-    if (r->o.out) {
-        if (!make_directories(r->o.out, &err)) die("--out: %s", err.text);
-        lock_output(r);
-        if (!checkpoint_begin(r->o.out, &err)) die("--out: %s", err.text);
-        if (r->o.overwrite && !checkpoint_clear(r->o.out, &err)) die("--out: %s", err.text);
-    }
-    if (path[0] && !log_open(&r->log, path, mode, &err)) die("%s", err.text);
-}
-
-// Takes over the flags of the run in --out. Before anything else is opened, since they say what.
-static void restore_options(Run *r) {
-    Path from;
-    TrainState state;
-    Error err;
-    if (!r->o.out) die("--resume: needs --out DIR, the directory of the run to go on with");
-    if (r->comm.rank == 0 && access(r->o.out, F_OK) == 0) lock_output(r);
-    if (!checkpoint_find(&from, r->o.out, &err)
-        || !checkpoint_load_state(&state, &r->saved, from.text, &err))
-        die("--resume: %s", err.text);
-    const JsonNode *saved = json_get(r->saved.root, "options");
-    int seq_len = train_options_given(&r->o, "seq-len") ? r->o.seq_len : -1;
-    int64_t seed = train_options_given(&r->o, "seed") ? r->o.seed : -1;
-    if (!train_options_restore(&r->o, saved, &err))
-        die("--resume: %s", err.text);
-    if (seed >= 0 && (uint64_t)seed != state.seed)
-        die("--seed: the run began with %llu, which its order of samples depends on; leave it out",
-            (unsigned long long)state.seed);
-    int64_t saved_len;
-    if (seq_len >= 0 && json_get_int(&saved_len, saved, "seq_len", 1, INT32_MAX, &err)
-        && saved_len != seq_len)
-        die("--seq-len: the run counts samples of %lld tokens; leave it out", (long long)saved_len);
-    if (!train_options_check(&r->o, &err)) die("%s", err.text);
-}
-
-static void load_params(Model *m, const char *from) {
-    TensorFile f;
-    Error err;
-    if (!tensor_file_open(&f, from, FILE_WEIGHTS, 0, &m->c, &err)) die("%s", err.text);
-    for (int b = 0; b < gpt2_n_buckets(&m->c); b++) {
-        tensor_file_bucket(m->host_bucket, &f, KEPT_WEIGHTS, -1, b);
-        params_send(m, b);
-    }
-    tensor_file_close(&f);
-    model_round_params(m);
-}
-
-// A moment of all parameters, or this rank's slices of it.
-static void load_moment(float *moment, Model *m, TensorFile *f, Kept what, int worker) {
-    for (int b = 0; b < gpt2_n_buckets(&m->c); b++) {
-        tensor_file_bucket(m->host_bucket, f, what, worker, b);
-        bucket_send(moment, m->zero.stage >= 1, b, m);
-    }
-}
-
-// AdamW's moments. A worker of a DiLoCo run has its own, if there are as many as there were, and
-// else begins with the mean of what there was.
-static void load_moments(Run *r, const char *from, int64_t workers) {
-    Model *m = &r->model;
-    TensorFile f;
-    Error err;
-    bool own = m->outer_params && workers == r->comm.size;
-    if (workers > 0 && !own)
-        printf("note    the run had %lld workers, each with moments of its own; here go on %d, "
-               "from their mean\n", (long long)workers, r->comm.size);
-    if (!tensor_file_open(&f, from, own ? FILE_WORKERS : FILE_OPTIMIZER, workers, &m->c, &err))
-        die("--resume: %s", err.text);
-    load_moment(m->adam_m, m, &f, KEPT_EXP_AVG, own ? r->comm.rank : -1);
-    load_moment(m->adam_v, m, &f, KEPT_EXP_AVG_SQ, own ? r->comm.rank : -1);
-    tensor_file_close(&f);
-    if (!m->outer_params || workers == 0) return;
-    if (!tensor_file_open(&f, from, FILE_OUTER, workers, &m->c, &err))
-        die("--resume: %s", err.text);
-    load_moment(m->outer_momentum, m, &f, KEPT_OUTER_MOMENTUM, -1);
-    tensor_file_close(&f);
-}
-
-// Sets the run to where the checkpoint stands; after this its next bits are those it would have
-// had.
-static void restore_state(Run *r, const char *from) {
-    TrainState state;
-    Json again;
-    Error err;
-    int64_t tokens;
-    if (!checkpoint_load_state(&state, &again, from, &err)) die("--resume: %s", err.text);
-    load_moments(r, from, state.workers);
-    if (json_get_int(&tokens, json_get(again.root, "options"), "train_tokens", 0, INT64_MAX, &err)
-        && (size_t)tokens != r->train.n_tokens)
-        die("--resume: the run began on %lld tokens, here are %zu; the data must be the same",
-            (long long)tokens, r->train.n_tokens);
-    json_free(&again);
-    r->step = (uint64_t)state.step;
-    r->tokens = (uint64_t)state.tokens;
-    r->train.samples = (uint64_t)state.samples;
-    r->adam_step = state.adam_steps;
-    r->skipped = state.skipped;
-    r->batch = state.batch_tokens > 0 ? (uint64_t)state.batch_tokens : r->o.batches.batch;
-    if (state.next_batch_tokens > 0)
-        r->next_batch = batch_adapt(&r->o.batches, r->next_batch, (double)state.next_batch_tokens);
-    NoiseScale noise = { state.noise_g2, state.noise_s, state.noise_weight };
-    r->noise = noise;
-    uint64_t steps = (uint64_t)r->o.steps;
-    if (r->o.tokens <= 0 && r->o.steps > 0 && steps > r->step
-        && r->o.batches.rule != BATCH_ADAPTIVE)      // of the batches that are still to come
-        r->lr.horizon = batch_tokens_after(&r->o.batches, r->tokens, steps - r->step);
-    r->seconds = r->shown_at = state.seconds;
-    r->saved_step = state.step;
-}
-
-// What every rank must have alike, or together they would train something that nobody asked for.
-static void check_ranks(Run *r) {
-    Comm *c = &r->comm;
-    FileMap program;
-    Error err;
-    uint64_t hash = 1;
-    if (c->size == 1) return;
-    if (file_map(&program, "/proc/self/exe", &err)) {  // where the system has it
-        hash = hash_add(hash, program.bytes, program.n);
-        file_unmap(&program);
-    }
-    comm_agree(c, "another build of this program", hash);
-    char *options = options_json(r);
-    comm_agree_json(c, options);
-    free(options);
-    comm_agree(c, "other data", loader_hash(&r->val, loader_hash(&r->train, 1)));
-    uint64_t run[] = { r->step, r->tokens, r->train.samples, (uint64_t)r->adam_step };
-    comm_agree(c, "other parameters", hash_add(r->model.zero.hash, run, sizeof run));
-}
-
-// A tree that all ranks' micro-batches are added up along has the same shape for each of them.
-static void check_exact_sum(const Run *r) {
-    int64_t each = (int64_t)(r->o.batches.batch / r->o.batches.unit);
-    if (r->o.exact_sum && ((each & (each - 1)) || (r->comm.size & (r->comm.size - 1))))
-        die("--exact-sum: needs a power of two of ranks, each with a power of two of "
-            "micro-batches; here are %d, with %lld each", r->comm.size, (long long)each);
-}
-
-// Scratch for text: what generation reads and writes, and what sampling sorts.
-static void open_sampler(Run *r, int text_tokens) {
-    r->text = (int *)alloc_or_die((size_t)text_tokens * sizeof(int), "a text");
-    r->sampler.temperature = (float)r->o.temperature;
-    r->sampler.top_k = r->o.top_k;
-    r->sampler.top_p = (float)r->o.top_p;
-    r->sampler.candidates = (Candidate *)alloc_or_die(r->model.c.V * sizeof(Candidate),
-                                                      "a list of candidates");
-}
-
-// How the run shares its model among the ranks of `comm`.
-static Sharing run_sharing(const Run *r, Comm *comm) {
-    uint64_t micro_batches = r->o.batches.batch / r->o.batches.unit;
-    Sharing sharing = { comm, r->o.zero, (CommType)r->o.comm_dtype,
-                        r->o.exact_sum ? tree_level(micro_batches - 1) + 1 : 0,
-                        r->o.outer_every > 0, r->o.no_overlap, measures_noise(&r->o) };
-    return sharing;
-}
-
-static void run_open(Run *r) {
-    Error err;
-    Path from;
-    Config c;
-    bool loaded = find_checkpoint(&from, &c, r);
-    r->T = r->o.seq_len > 0 ? r->o.seq_len : loaded ? c.P : 256;
-    r->o.seq_len = r->T;
-    if (loaded && r->T > c.P)
-        die("--seq-len: %d is more than the %d positions of %s", r->T, c.P, from.text);
-    if (!train_options_batch(&r->o, r->T, r->comm.size, &err)) die("%s", err.text);
-    r->next_batch = batch_start(&r->o.batches);
-    check_exact_sum(r);
-    if (!train_options_lr(&r->lr, &r->o, &err)) die("%s", err.text);
-    open_tokenizer(r, loaded ? from.text : NULL);
-    open_split(&r->train, r, r->o.train, "train", r->T);
-    open_split(&r->val, r, r->o.val, "val", r->T);
-    if (!loaded) c = fresh_config(r);
-    check_tokenizer(r, &c);
-    if (!loader_check_vocab(&r->train, c.V, &err)) die("%s", err.text);
-    if (!loader_check_vocab(&r->val, c.V, &err)) die("%s", err.text);
-    if (!floor_open(&r->floor, &r->val, &err)) die("%s", err.text);
-    open_hellaswag(r);
-
-    gpu_open(&r->gpu, r->o.tf32, &r->comm);
-    comm_open_gpu(&r->comm, &workers_math, r->gpu.stream);
-    r->peak_flops = gpu_peak_flops(&r->gpu);
-    Sharing sharing = run_sharing(r, &r->comm);
-    model_init(&r->model, &c, r->o.micro_batch, r->T, TRAIN, (Recompute)r->o.recompute, &sharing,
-               &r->gpu);
-    if (loaded) load_params(&r->model, from.text);
-    else model_init_params(&r->model, (uint64_t)r->o.seed);
-    if (r->o.resume) restore_state(r, from.text);
-    if (r->o.outer_every) outer_begin(&r->model);
-    check_ranks(r);
-    open_output(r);
-    size_t batch = (size_t)r->o.micro_batch * r->T;
-    r->inputs = (int *)alloc_or_die(batch * sizeof(int), "a batch");
-    r->targets = (int *)alloc_or_die(batch * sizeof(int), "a batch");
-    for (cudaEvent_t &moment : r->moments) CUDA_CHECK(cudaEventCreate(&moment));
-    open_sampler(r, r->T + 1);
-    r->length = train_options_length(&r->o);
-}
-
-// ---- --plan: dev/train/plan.h asks, and prints; here is what it cannot know ----
-
-// What a worker of this trainer would allocate on its GPU: counted by the code that lays it out.
-static PlanBytes count_bytes(const PlanFacts *f, const PlanShape *s) {
-    const Run *r = (const Run *)f->trainer;
-    Comm workers;
-    memset(&workers, 0, sizeof workers);
-    workers.size = s->workers;
-    Sharing sharing = run_sharing(r, &workers);
-    Model m;
-    sharing.zero = s->zero;
-    model_plan(&m, &f->c, s->micro_batch, f->T, TRAIN,
-               s->recompute ? RECOMPUTE_BLOCK : RECOMPUTE_NONE, &sharing);
-    m.acts = (BlockActs *)alloc_or_die(f->c.L * sizeof *m.acts, "a table of activations");
-    double all = (double)model_carve(&m, NULL), messages = 0.0;
-    const size_t *of = m.memory.of_kind;
-    RankMemory kept = rank_memory(&m);
-    if (s->workers > 1) messages = (double)(COMM_SCRATCH + COMM_SCRATCH / 2);
-    PlanBytes b = { (double)kept.params, (double)kept.grads, (double)kept.moments,
-                    (double)(of[MEM_ACTIVATIONS] + of[MEM_BACKWARD]), (double)of[MEM_LOGITS],
-                    (double)kept.passing, 0.0 };
-    b.rest = all + messages - plan_total(&b)
-           + (double)(WORKSPACE_BYTES + SCRATCH_FLOATS * sizeof(float));
-    free(m.acts);
-    zero_free(&m.zero);
-    return b;
-}
-
-// The machine that is planned for: --plan-gpu's, or this one with as many ranks as were started.
-static PlanMachine plan_machine(Run *r) {
-    const size_t FOR_DRIVER = 256 << 20;
-    PlanMachine m = plan_machine_here(launched_as(LAUNCH_SIZE, 1));
-    Error err;
-    if (r->o.plan_gpu && !plan_machine_parse(&m, r->o.plan_gpu, &err)) die("%s", err.text);
-    if (m.gpu) {
-        if (sizeof(real) == sizeof(float) && m.speed_from == SPEED_ASSUMED)
-            die("--plan-gpu: this program computes in fp32, and the data sheet's speed is of 16 "
-                "bits; say how fast it is: %s@TFLOPS", m.name);
-        return m;
-    }
-    size_t free_bytes, total;
-    gpu_open(&r->gpu, r->o.tf32, &r->comm);
-    CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total));
-    m.memory = free_bytes > FOR_DRIVER ? (double)(free_bytes - FOR_DRIVER) : 0.0;
-    if (m.speed_from == SPEED_GIVEN) return m;
-    m.peak = gpu_peak_flops(&r->gpu);
-    m.speed = PLAN_UTILISATION * m.peak;
-    m.speed_from = SPEED_ASSUMED;
-    return m;
-}
-
-// --plan: what the run would take. Rank 0 alone makes it, and finds nobody.
-static void run_plan(Run *r) {
-    Path from;
-    Config c;
-    Error err;
-    r->comm.size = 1;                            // nobody to part from in the end
-    if (launched_as(LAUNCH_RANK, 0) > 0) return;
-    PlanMachine machine = plan_machine(r);
-    bool loaded = find_checkpoint(&from, &c, r);
-    r->T = r->o.seq_len > 0 ? r->o.seq_len : loaded ? c.P : 256;
-    if (loaded && r->T > c.P)
-        die("--seq-len: %d is more than the %d positions of %s", r->T, c.P, from.text);
-    if (!train_options_batch(&r->o, r->T, machine.count, &err)) die("%s", err.text);
-    open_tokenizer(r, loaded ? from.text : NULL);
-    check_exact_sum(r);
-    if (r->o.data || r->o.train) open_split(&r->train, r, r->o.train, "train", r->T);
-    if (!loaded) c = fresh_config(r);
-    if (!machine.gpu) model_check(&c);
-    PlanFacts f;
-    memset(&f, 0, sizeof f);
-    f.c = c;
-    f.T = r->T;
-    f.machine = machine;
-    f.batch_tokens = r->o.batch_tokens;
-    f.shape = { r->o.micro_batch, machine.count, r->o.zero, r->o.recompute != 0 };
-    f.tokens = train_options_tokens(&r->o);
-    f.batch_changes = r->o.batches.rule != BATCH_CONSTANT;
-    f.outer_every = r->o.outer_every;
-    f.target_loss = r->o.target_loss;
-    f.noise_scale = plan_noise_scale(r->o.out);
-    f.precision = REAL_NAME;
-    f.grad_bytes = r->o.comm_dtype == COMM_BF16 ? 2 : 4;
-    f.param_bytes = sizeof(real);
-    f.in_turn = r->o.no_overlap;
-    f.may_recompute = true;
-    f.count = count_bytes;
-    f.trainer = r;
-    if (!plan_print(stdout, r->o.log, &f, &err)) die("%s", err.text);
-}
-
-// --generate: no training, no data; a checkpoint, its tokenizer and a prompt.
-static void run_generate(Run *r) {
-    Path from;
-    Config c;
-    if (!find_checkpoint(&from, &c, r))
-        die("--generate: the model is fresh and has learned nothing; name one with --init DIR");
-    int T = r->o.seq_len > 0 && r->o.seq_len < c.P ? r->o.seq_len : c.P;
-    open_tokenizer(r, from.text);
-    if (r->tokenizer.vocab_size == 0)
-        die("--generate: %s has no tokenizer.json; name one with --tokenizer FILE", from.text);
-    check_tokenizer(r, &c);
-    gpu_open(&r->gpu, r->o.tf32, &r->comm);
-    model_init(&r->model, &c, 1, T, INFER, RECOMPUTE_NONE, NULL, &r->gpu);
-    load_params(&r->model, from.text);
-    size_t prompt = strlen(r->o.generate);
-    open_sampler(r, (int)min_size(prompt, INT32_MAX - T - 2) + T + 1);
-    int n = (int)tokenizer_encode(&r->tokenizer, r->text, r->o.generate, prompt);
-    if (n == 0) r->text[n++] = r->tokenizer.eot;
-    Rng rng = rng_make((uint64_t)r->o.seed, 0);
-    fputs(r->o.generate, stdout);
-    generate(&r->model, &r->tokenizer, &r->sampler, &rng, r->text, n, r->o.max_new, stdout);
-    if (fflush(stdout) != 0 || ferror(stdout))
-        die("the text cannot be written: %s", strerror(errno));
-}
-
-static void run_close(Run *r) {
-    Error err;
-    free(r->inputs);
-    free(r->targets);
-    free(r->text);
-    free(r->sampler.candidates);
-    free(r->tokenizer_json);
-    json_free(&r->saved);
-    if (r->lock >= 0) close(r->lock);
-    for (cudaEvent_t moment : r->moments)
-        if (moment) CUDA_CHECK(cudaEventDestroy(moment));
-    comm_close(&r->comm);
-    model_free(&r->model);
-    if (r->gpu.blas) gpu_close(&r->gpu);         // a plan for other GPUs has opened none
-    tokenizer_free(&r->tokenizer);
-    floor_close(&r->floor);
-    hellaswag_close(&r->hellaswag);
-    loader_close(&r->train);
-    loader_close(&r->val);
-    if (!log_close(&r->log, &err)) die("%s", err.text);
-}
-
-// Finds the other ranks; all but rank 0 fall silent. They watch each other from here on: when one
-// is gone, the run ends.
-static void open_ranks(Run *r) {
-    Error err;
-    if (!comm_open(&r->comm, r->o.timeout, &err)) {
-        if (r->comm.heartbeat.told) exit(1);         // rank 0 says it
-        die("%s", err.text);
-    }
-    if (r->comm.size == 1) return;
-    if (r->o.generate) die("--generate: one rank writes; start it alone");
-    if (r->comm.rank > 0 && !freopen("/dev/null", "w", stdout))
-        die("/dev/null: cannot be written: %s", strerror(errno));
-    const char *advice = r->o.out ? "the last checkpoint is whole: --resume" : "";
-    if (!heartbeat_start(&r->comm.heartbeat, advice, &err)) die("%s", err.text);
-}
-
 int main(int argc, char **argv) {
     static Run r;
-    Error err;
-    r.lock = -1;
-    if (!train_options_parse(&r.o, argc, argv, &err)) die("%s", err.text);
-    if (r.o.help) {
-        train_options_help(stdout);
-        return 0;
-    }
+    static Model m;
+    static Machine machine;
     int status = 0;
-    if (!r.o.plan) open_ranks(&r);
-    if (r.o.resume) restore_options(&r);
-#ifdef _OPENMP
-    if (r.o.threads > 0) omp_set_num_threads(r.o.threads);
-#endif
+    if (!run_start(&r, &m, &machine, argc, argv)) return 0;           // --help
     if (r.o.plan) {
         run_plan(&r);
     } else if (r.o.generate) {
         run_generate(&r);
     } else {
         run_open(&r);
-        show_setup(&r);
-        status = train(&r);
+        status = train(&r, &m);
     }
     run_close(&r);
     return status;

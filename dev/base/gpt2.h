@@ -8,6 +8,7 @@
 // 1 ... L are the blocks, L+1 is the final norm.
 #pragma once
 #include "error.h"
+#include "rng.h"
 
 typedef struct {
     int L, NH, C;       // layers, heads, channels; NH divides C
@@ -155,6 +156,33 @@ static inline size_t gpt2_largest_bucket(const Config *c) {
     size_t embeddings = gpt2_bucket(c, 0).count, block = gpt2_bucket(c, 1).count;
     return embeddings > block ? embeddings : block;
 }
+
+// ---- what a run keeps of each parameter ----
+
+// One number for each parameter. A checkpoint's files name them kept_prefixes[kept] + tensor key,
+// in this order.
+typedef enum { KEPT_WEIGHTS, KEPT_EXP_AVG, KEPT_EXP_AVG_SQ, KEPT_OUTER_MOMENTUM, N_KEPT } Kept;
+
+// GPT-2's initialisation of tensor i, t (Radford et al. 2019, section 2.3, for the residual
+// projections). Each tensor draws from a random stream of its own.
+static inline void gpt2_init_tensor(float *p, const Tensor *t, int i, int L, uint64_t seed) {
+    Rng rng = rng_make(seed, (uint64_t)i);
+    double std = t->init == INIT_RESIDUAL ? 0.02 / sqrt(2.0 * L) : 0.02;
+    for (size_t j = 0; j < t->count; j++)
+        p[j] = t->init == INIT_ZEROS ? 0.0f : t->init == INIT_ONES ? 1.0f
+                                     : (float)(std * rng_normal(&rng));
+}
+
+// The same for all tensors of a bucket: p (gpt2_bucket(c, bucket).count).
+static inline void gpt2_init_bucket(float *p, const Config *c, int bucket, uint64_t seed) {
+    #pragma omp parallel for schedule(dynamic)
+    for (int i = gpt2_bucket_tensor(c, bucket); i < gpt2_bucket_tensor(c, bucket + 1); i++) {
+        Tensor t = gpt2_tensor(c, i);
+        gpt2_init_tensor(p + t.offset - gpt2_bucket(c, bucket).begin, &t, i, c->L, seed);
+    }
+}
+
+// ---- what a token costs ----
 
 // Floating-point operations of training on one token with T positions in view, a multiplication
 // and an addition counted as two: 6 for each weight in a matrix product (2 forward, 4 backward; the

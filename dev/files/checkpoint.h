@@ -55,8 +55,7 @@ typedef struct {
     double noise_g2, noise_s, noise_weight;    // of dev/train/noise.h; weight 0: not measured
 } TrainState;
 
-// A number for each parameter. A file has them under these prefixes; the order is that of a save.
-typedef enum { KEPT_WEIGHTS, KEPT_EXP_AVG, KEPT_EXP_AVG_SQ, KEPT_OUTER_MOMENTUM, N_KEPT } Kept;
+// A file has what is kept of each parameter under these prefixes; the order is that of a save.
 static const char *const kept_prefixes[N_KEPT] = { "", "exp_avg.", "exp_avg_sq.",
                                                    "outer_momentum." };
 

@@ -135,14 +135,10 @@ static inline void bf16_widen_all(float *out, const uint16_t *x, size_t n) {
 }
 
 #if defined(COMM_ON_GPU)
-// The same on the GPU, by the trainer's kernels. x is an array on the CPU of pointers to the GPU.
-typedef struct {
-    void (*sum)(float *out, const void *const *x, int terms, float scale, CommType type,
-                CommMode mode, size_t n, cudaStream_t stream);
-    void (*narrow)(uint16_t *out, const float *x, size_t n, cudaStream_t stream);
-    void (*widen)(float *out, const uint16_t *x, size_t n, cudaStream_t stream);
-    void (*measure)(double *squares, float *sum, float *x, size_t n, cudaStream_t stream);
-} CommMath;                                // the last for zero_measure of zero.h
+static void gpu_sum(float *out, const void *const *x, int terms, float scale, CommType type,
+                    CommMode mode, size_t n, cudaStream_t stream);
+static void gpu_narrow(uint16_t *out, const float *x, size_t n, cudaStream_t stream);
+static void gpu_widen(float *out, const uint16_t *x, size_t n, cudaStream_t stream);
 
 static inline void comm_cuda_check(cudaError_t status, const char *call) {
     if (status != cudaSuccess) die("%s: %s", call, cudaGetErrorString(status));
@@ -175,6 +171,10 @@ static const size_t COMM_SCRATCH = 64 << 20;           // bytes of slices under 
 static const size_t COMM_SCRATCH = 16 << 20;           // a small model should not pay for more
 #endif
 
+static inline size_t comm_bytes(int ranks) {
+    return ranks > 1 ? COMM_SCRATCH + COMM_SCRATCH / 2 : 0;
+}
+
 typedef enum {
     OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_ALL_GATHER_ROUNDED, OP_BROADCAST, OP_COLLECT
 } CommOpKind;
@@ -203,7 +203,6 @@ typedef struct {
     Heartbeat heartbeat;
     bool watched;
 #if defined(COMM_ON_GPU)
-    const CommMath *math;
     cudaStream_t compute;                  // the one that the caller computes on
 #endif
 #if defined(WITH_MPI)
@@ -318,15 +317,15 @@ static inline void comm_copy(Comm *c, void *out, const void *in, size_t bytes) {
 
 static inline void comm_sum_terms(Comm *c, float *out, const void *const *x, float scale,
                                   CommType type, CommMode mode, size_t n) {
-    c->math->sum(out, x, c->size, scale, type, mode, n, c->stream);
+    gpu_sum(out, x, c->size, scale, type, mode, n, c->stream);
 }
 
 static inline void comm_narrow(Comm *c, uint16_t *out, const float *x, size_t n) {
-    c->math->narrow(out, x, n, c->stream);
+    gpu_narrow(out, x, n, c->stream);
 }
 
 static inline void comm_widen(Comm *c, float *out, const uint16_t *x, size_t n) {
-    c->math->widen(out, x, n, c->stream);
+    gpu_widen(out, x, n, c->stream);
 }
 
 #endif
@@ -598,6 +597,8 @@ static inline void comm_wait(Comm *c, Ticket ticket) { (void)c, (void)ticket; }
 typedef struct { double waited, busy; uint64_t bytes_sent; } CommCounters;
 
 static inline CommCounters comm_counters(Comm *c) {
+    CommCounters none = { 0.0, 0.0, 0 };
+    if (!c) return none;
 #if defined(WITH_MPI)
     if (c->size > 1) pthread_mutex_lock(&c->lock);
 #elif defined(WITH_NCCL)
@@ -874,9 +875,8 @@ static inline bool comm_open(Comm *c, double timeout, Error *err) {
 
 // Joins the ranks' GPUs. The current device is this rank's; `compute` is the stream it computes on.
 // What travels has the right of way: a collective that waits for room holds up all ranks.
-static inline void comm_open_gpu(Comm *c, const CommMath *math, cudaStream_t compute) {
+static inline void comm_open_gpu(Comm *c, cudaStream_t compute) {
     int least, greatest;
-    c->math = math;
     c->compute = compute;
     if (c->size == 1) return;
     NCCL_CHECK(c, CommInitRank(&c->peers, c->size, c->id, c->rank));
@@ -921,8 +921,7 @@ static inline bool comm_open(Comm *c, double timeout, Error *err) {
 }
 
 #if defined(COMM_ON_GPU)
-static inline void comm_open_gpu(Comm *c, const CommMath *math, cudaStream_t compute) {
-    c->math = math;
+static inline void comm_open_gpu(Comm *c, cudaStream_t compute) {
     c->compute = compute;
 }
 #endif

@@ -1,0 +1,26 @@
+// How a run is stopped from outside: Ctrl-C, SIGTERM, SIGUSR1 or a closed terminal end it after the
+// current update. A second Ctrl-C kills.
+#pragma once
+#include <signal.h>
+#include <string.h>
+
+// The signal that came; 0: none.
+static inline volatile sig_atomic_t *stop_signal(void) {
+    static volatile sig_atomic_t came;
+    return &came;
+}
+
+static inline void on_stop_signal(int signal_number) { *stop_signal() = signal_number; }
+
+static inline void catch_stop_signals(void) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_stop_signal;
+    action.sa_flags = SA_RESETHAND | SA_RESTART;
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL); // mpirun and Slurm forward this one, and kill at the others
+    signal(SIGPIPE, SIG_IGN);          // the reader of our output may leave: the run goes on
+    signal(SIGXFSZ, SIG_IGN);          // a file-size limit becomes an error of write()
+}

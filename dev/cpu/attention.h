@@ -1,0 +1,174 @@
+// Causal self-attention, fast: attention_forward_plain and attention_backward_plain of train_gpt2.c
+// with the same arguments. The T x T matrix of scores never exists as a whole. Each thread takes one
+// head, and of that head a block of QUERIES rows at a time; what all of a head's queries are
+// multiplied by is packed once. (Blocks that never leave the cache are also the idea of
+// FlashAttention, Dao et al. 2022, arXiv 2205.14135.)
+//
+//                            keys
+//               0 ......... t-1   t ......... t+rows-1
+//             +-----------------+---------------------+
+//   query t   | x x x x x x x x | x . . . . . . . . . |    x  computed and kept
+//         t+1 | x x x x x x x x | x x . . . . . . . . |    .  computed with the block, then masked:
+//         ... | x x x x x x x x | x x x . . . . . . . |       the causal mask hides later keys
+// t+rows-1    | x x x x x x x x | x x x x x x x x x x |
+//             +-----------------+---------------------+    keys from t+rows on are never touched
+//
+// The scores of the block are one matrix product, q (rows,HS) times k^T (HS,width) with
+// width = t + rows. Row i sees t + 1 + i keys. Loops run over the whole width all the same: a few
+// exponentials more, but whole vectors.
+#pragma once
+#include <math.h>
+#include "exp.h"                       // exp_fast
+#include "matmul.h"                    // matmul_packed, matvec
+
+enum { QUERIES = 32 };
+
+typedef struct {
+    float *p, *ds;                     // (QUERIES,T) weights, and the gradient of scores
+    Word *kt, *vt, *k, *v;             // packed: (HS,T), transposed, and (T,HS)
+    Word *q, *dout;                    // packed: (QUERIES,HS)
+} HeadScratch;
+
+// How many floats of scratch a thread needs.
+static inline size_t attention_scratch(int T, int HS) {
+    return 2*round_up((size_t)QUERIES*T, 16) + 2*packed_size(HS, T) + packed_size(T, HS)
+         + 2*packed_size(QUERIES, HS);
+}
+
+static inline HeadScratch head_scratch(float *scratch, int T, int HS) {
+    HeadScratch s;
+    s.p = scratch + thread_index()*attention_scratch(T, HS);
+    s.ds = s.p + round_up((size_t)QUERIES*T, 16);
+    s.kt = (Word *)(s.ds + round_up((size_t)QUERIES*T, 16));
+    s.vt = s.kt + packed_size(HS, T);
+    s.k = s.v = s.vt + packed_size(HS, T);       // backward needs the one, forward the other
+    s.q = s.k + packed_size(T, HS);
+    s.dout = s.q + packed_size(QUERIES, HS);
+    return s;
+}
+
+// p_i = e^((s_i - max s_i) scale), in place of s; 0 where the key is masked. The sum of row i goes to
+// lse as log sum_t e^(s_it scale), and as its inverse to inv_sum.
+//   p (rows,width)   lse, inv_sum (rows)   row 0 sees `seen` keys, row i sees seen + i
+static inline void attention_softmax(float *p, float *lse, float *inv_sum, int rows, int seen,
+                                     int width, float scale) {
+    for (int i = 0; i < rows; i++) {
+        float *row = p + (size_t)i*width;
+        float hi = row[0], sum = 0.0f;
+        for (int t = seen + i; t < width; t++) row[t] = -INFINITY;
+        #pragma omp simd reduction(max:hi)
+        for (int t = 0; t < width; t++) hi = row[t] > hi ? row[t] : hi;
+        #pragma omp simd reduction(+:sum)
+        for (int t = 0; t < width; t++) {
+            row[t] = exp_fast((row[t] - hi) * scale);
+            sum += row[t];
+        }
+        for (int t = seen + i; t < width; t++) row[t] = 0.0f;      // it was e^-87
+        lse[i] = hi * scale + logf(sum);
+        inv_sum[i] = 1.0f / sum;
+    }
+}
+
+// One query, as in generation: nothing is used twice, so nothing is packed.
+static inline void attention_row(float *out, float *lse, float *p, const float *q, const float *k,
+                                 const float *v, size_t ld, int seen, int HS, float scale) {
+    float inv_sum;
+    matvec(p, q, transpose_of(k, ld), NULL, 0, seen, HS);
+    attention_softmax(p, lse, &inv_sum, 1, seen, seen, scale);
+    matvec(out, p, rows_of(v, ld), NULL, 0, HS, seen);
+    for (int c = 0; c < HS; c++) out[c] *= inv_sum;
+}
+
+// Queries first ... T-1 are computed; first is 0 except in generation.
+//   scratch: attention_scratch(T, HS) floats for each thread
+static inline void attention_forward_fast(float *out, float *lse, float *scratch, const float *qkv,
+                                          int B, int T, int first, int C, int NH) {
+    int HS = C / NH;
+    size_t ld = 3*(size_t)C;
+    float scale = 1.0f / sqrtf((float)HS);
+    #pragma omp parallel for collapse(2) schedule(dynamic)
+    for (int b = 0; b < B; b++)
+    for (int h = 0; h < NH; h++) {
+        HeadScratch s = head_scratch(scratch, T, HS);
+        float *head_lse = lse + ((size_t)b*NH + h)*T, *head_out = out + (size_t)b*T*C + h*HS;
+        const float *q = qkv + (size_t)b*T*ld + h*HS, *k = q + C, *v = k + C;
+        if (first == T - 1) {
+            attention_row(head_out + (size_t)first*C, head_lse + first, s.p, q + first*ld, k, v,
+                          ld, T, HS, scale);
+            continue;
+        }
+        pack_whole(s.kt, transpose_of(k, ld), HS, T);
+        pack_whole(s.v, rows_of(v, ld), T, HS);
+        for (int t = first; t < T; t += QUERIES) {
+            int rows = (int)min_size(QUERIES, T - t), width = t + rows;
+            float inv_sum[QUERIES], *block = head_out + (size_t)t*C;
+            matmul_packed(s.p, width, rows_of(q + t*ld, ld), s.kt, HS, rows, width, HS, WRITE);
+            attention_softmax(s.p, head_lse + t, inv_sum, rows, t + 1, width, scale);
+            matmul_packed(block, C, rows_of(s.p, width), s.v, T, rows, HS, width, WRITE);
+            for (int i = 0; i < rows; i++)
+                for (int c = 0; c < HS; c++) block[(size_t)i*C + c] *= inv_sum[i];
+        }
+    }
+}
+
+// p_i = e^(s_i scale - lse_i), in place of s; 0 where the key is masked.
+static inline void attention_weights(float *p, const float *lse, int rows, int seen, int width,
+                                     float scale) {
+    for (int i = 0; i < rows; i++) {
+        float *row = p + (size_t)i*width;
+        #pragma omp simd
+        for (int t = 0; t < width; t++) row[t] = exp_fast(row[t] * scale - lse[i]);
+        for (int t = seen + i; t < width; t++) row[t] = 0.0f;
+    }
+}
+
+// ds = p (dp - d) scale, in place of dp, with d_i = dout_i . out_i
+static inline void attention_dscores(float *ds, const float *p, const float *dout,
+                                     const float *out, int rows, int width, int C, int HS,
+                                     float scale) {
+    for (int i = 0; i < rows; i++) {
+        const float *o = out + (size_t)i*C, *d_o = dout + (size_t)i*C;
+        float d = 0.0f;
+        #pragma omp simd reduction(+:d)
+        for (int c = 0; c < HS; c++) d += o[c] * d_o[c];
+        size_t row = (size_t)i*width;
+        #pragma omp simd
+        for (int t = 0; t < width; t++) ds[row + t] = p[row + t] * (ds[row + t] - d) * scale;
+    }
+}
+
+// With p the weights and d_i = dout_i . out_i:  ds = p (dout v^T - d) / sqrt(HS);
+// dq = ds k;  dk = ds^T q;  dv = p^T dout.
+static inline void attention_backward_fast(float *dqkv, float *scratch, const float *dout,
+                                           const float *qkv, const float *out, const float *lse,
+                                           int B, int T, int C, int NH) {
+    int HS = C / NH;
+    size_t ld = 3*(size_t)C;
+    float scale = 1.0f / sqrtf((float)HS);
+    #pragma omp parallel for collapse(2) schedule(dynamic)
+    for (int b = 0; b < B; b++)
+    for (int h = 0; h < NH; h++) {
+        HeadScratch s = head_scratch(scratch, T, HS);
+        const float *q = qkv + (size_t)b*T*ld + h*HS, *k = q + C, *v = k + C;
+        float *dq = dqkv + (size_t)b*T*ld + h*HS, *dk = dq + C, *dv = dk + C;
+        pack_whole(s.kt, transpose_of(k, ld), HS, T);
+        pack_whole(s.vt, transpose_of(v, ld), HS, T);
+        pack_whole(s.k, rows_of(k, ld), T, HS);
+        for (int t = 0; t < T; t++)      // later queries add to the gradients of earlier keys
+            for (int c = 0; c < HS; c++) dk[t*ld + c] = dv[t*ld + c] = 0.0f;
+        for (int t = 0; t < T; t += QUERIES) {
+            int rows = (int)min_size(QUERIES, T - t), width = t + rows;
+            size_t at = ((size_t)b*T + t)*C + h*HS;
+            Mat q_block = rows_of(q + t*ld, ld), dout_block = rows_of(dout + at, C);
+            matmul_packed(s.p, width, q_block, s.kt, HS, rows, width, HS, WRITE);
+            attention_weights(s.p, lse + ((size_t)b*NH + h)*T + t, rows, t + 1, width, scale);
+            matmul_packed(s.ds, width, dout_block, s.vt, HS, rows, width, HS, WRITE);
+            attention_dscores(s.ds, s.p, dout + at, out + at, rows, width, C, HS, scale);
+            pack_whole(s.q, q_block, rows, HS);
+            pack_whole(s.dout, dout_block, rows, HS);
+            matmul_packed(dq + t*ld, ld, rows_of(s.ds, width), s.k, T, rows, HS, width, WRITE);
+            matmul_packed(dk, ld, transpose_of(s.ds, width), s.q, rows, width, HS, rows, ADD);
+            matmul_packed(dv, ld, transpose_of(s.p, width), s.dout, rows, width, HS, rows, ADD);
+        }
+    }
+}

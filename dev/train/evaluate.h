@@ -1,0 +1,152 @@
+// Looking at the model: the loss on text that was held out, and HellaSwag.
+#pragma once
+#include "report.h"                    // log_line_end, terminal_columns
+
+typedef struct {
+    double loss;             // nats a token
+    size_t tokens;           // how many were read
+    WholeScore whole;        // documents that lie whole inside a window; see dev/data/entropy.h
+} Eval;
+
+// The loss over the first `tokens` tokens of the validation split, in whole windows, at least one.
+// The same tokens for every setting; parameters and gradients are left alone. The ranks take turns,
+// a micro-batch of windows each. A rank with no window left reruns window 0 and discards it: at
+// ZeRO stage 3 every rank must join every forward pass.
+static inline bool evaluate(Eval *e, Run *r, size_t tokens, Error *err) {
+    const Loader *val = &r->val;
+    size_t T = val->T, windows = tokens == 0 ? val->n_windows : (tokens + T - 1) / T;
+    windows = min_size(windows, val->n_windows);
+    size_t most = r->spec.B, turn = r->comm.size * most, own = r->comm.rank * most;
+    memset(e, 0, sizeof *e);
+    for (size_t w = own; w < windows + own; w += turn) {
+        bool counts = w < windows;
+        size_t first = counts ? w : 0, B = min_size(most, windows - first);
+        for (size_t b = 0; b < B; b++)
+            if (!loader_window(val, first + b, r->inputs + b*T, r->targets + b*T, err))
+                return false;
+        model_forward(r->model, r->inputs, (int)B, (int)T, 0);
+        double loss = model_loss(r->model, r->losses, r->targets, B*T);
+        if (counts) e->loss += loss;
+        for (size_t b = 0; counts && r->floor.known && b < B; b++)
+            floor_score_window(&e->whole, &r->floor, val, first + b, r->losses + b*T);
+    }
+    double sums[] = { e->loss, e->whole.loss, e->whole.floor, (double)e->whole.tokens };
+    comm_add(&r->comm, sums, 4);
+    e->loss = sums[0];
+    e->whole.loss = sums[1];
+    e->whole.floor = sums[2];
+    e->whole.tokens = (size_t)sums[3];
+    e->tokens = windows * T;
+    e->loss = fabs(e->loss / (double)e->tokens);
+    return true;
+}
+
+// Evaluates the model, logs and shows its loss.
+static inline void report_eval(Run *r) {
+    Eval e;
+    Error err;
+    if (!evaluate(&e, r, (size_t)r->o.eval_tokens, &err)) die("%s", err.text);
+    double whole = e.whole.loss / (double)e.whole.tokens;
+    double whole_floor = e.whole.floor / (double)e.whole.tokens;
+    log_begin(&r->log, "eval");
+    log_int(&r->log, "step", (int64_t)r->step);
+    log_int(&r->log, "tokens", (int64_t)r->tokens);
+    log_int(&r->log, "eval_tokens", (int64_t)e.tokens);
+    log_num(&r->log, "elapsed", r->seconds);
+    log_num(&r->log, "val_loss", e.loss);
+    if (e.whole.tokens > 0) log_num(&r->log, "whole_loss", whole);
+    if (e.whole.tokens > 0) log_num(&r->log, "whole_floor", whole_floor);
+    log_line_end(r);
+
+    printf("%seval %5llu", isatty(STDOUT_FILENO) ? "\r\033[K" : "", (unsigned long long)r->step);
+    if (r->length.steps >= 0) printf("/%lld", (long long)r->length.steps);
+    printf("  validation loss %.4f", e.loss);
+    double guess = log((double)r->spec.c.V);
+    if (e.whole.tokens > 0)
+        printf("; on whole tales %.4f, at best %.4f: %.0f%% of the way from a guess", whole,
+               whole_floor, 100.0 * fmax(0.0, guess - whole) / (guess - whole_floor));
+    printf("  (%s)\n", duration_text(r->seconds).text);
+    fflush(stdout);
+    r->eval_loss = e.loss;
+    if (r->step > r->looked_step) show_noise(r);
+}
+
+// How far HellaSwag has come, and what is left, as show_step does it.
+static inline void show_hellaswag_progress(Run *r, size_t done, double seconds,
+                                           double *shown_at) {
+    bool terminal = isatty(STDOUT_FILENO);
+    size_t n = r->hellaswag.n;
+    if (done == n || seconds - *shown_at < (terminal ? 0.1 : 10.0)) return;
+    *shown_at = seconds;
+    char line[128];
+    snprintf(line, sizeof line, "hellaswag  %zu of %zu examples  %s left", done, n,
+             duration_text(seconds / (double)done * (double)(n - done)).text);
+    if (terminal) printf("\r%.*s\033[K", terminal_columns() - 1, line);
+    else printf("%s\n", line);
+    fflush(stdout);
+}
+
+// Answers HellaSwag's examples first ... first+count-1, a micro-batch of rows at a time, and adds
+// them to the score; see dev/train/hellaswag.h.
+static inline void hellaswag_evaluate(HellaSwagScore *score, Run *r, size_t first, size_t count) {
+    const HellaSwag *h = &r->hellaswag;
+    size_t end = ENDINGS * (first + count), most = r->spec.B;
+    for (size_t row = ENDINGS * first; row < end; row += most) {
+        size_t B = min_size(most, end - row);
+        int T = hellaswag_batch(r->inputs, r->targets, h, row, B, r->T);
+        model_forward(r->model, r->inputs, (int)B, T, 0);
+        model_loss(r->model, r->losses, r->targets, B*T);
+        hellaswag_keep(h, r->losses, row, B, T);
+    }
+    hellaswag_score(score, h, first, count);
+}
+
+// Answers the next examples from `done` on, `part` on each rank. A rank with none left answers
+// earlier ones once more and discards them: at ZeRO stage 3 every rank must join every forward
+// pass. A signal to any rank ends the run.
+static inline void hellaswag_turn(Run *r, HellaSwagScore *score, size_t done, size_t part) {
+    const HellaSwag *h = &r->hellaswag;
+    HellaSwagScore own = { 0, 0, 0 };
+    size_t first = done + (size_t)r->comm.rank*part;
+    bool counts = first < h->n;
+    if (!counts) first = 0;
+    hellaswag_evaluate(&own, r, first, min_size(part, h->n - first));
+    double sums[] = { (double)own.examples, (double)own.correct, (double)own.correct_norm, 0.0 };
+    for (int i = 0; i < 3; i++) if (!counts) sums[i] = 0.0;
+    sums[3] = *stop_signal() ? 1.0 : 0.0;
+    comm_add(&r->comm, sums, 4);
+    score->examples += (size_t)sums[0];
+    score->correct += (size_t)sums[1];
+    score->correct_norm += (size_t)sums[2];
+    if (sums[3] > 0.0) r->stopping = *stop_signal() ? *stop_signal() : SIGTERM;
+}
+
+// Answers HellaSwag, logs and shows how well. Ctrl-C ends it with no result.
+static inline void report_hellaswag(Run *r) {
+    const HellaSwag *h = &r->hellaswag;
+    HellaSwagScore s = { 0, 0, 0 };
+    size_t B = (size_t)r->o.micro_batch, part = B < ENDINGS ? 1 : B / ENDINGS;   // fills a batch
+    double start = seconds_now(), shown_at = 0.0, seconds = 0.0;
+    while (s.examples < h->n && !r->stopping) {
+        hellaswag_turn(r, &s, s.examples, part);
+        seconds = seconds_now() - start;
+        show_hellaswag_progress(r, s.examples, seconds, &shown_at);
+    }
+    printf("%shellaswag  ", isatty(STDOUT_FILENO) ? "\r\033[K" : "");
+    if (s.examples < h->n) {
+        printf("stopped after %zu of %zu examples\n", s.examples, h->n);
+        return;
+    }
+    double acc = (double)s.correct / (double)h->n, acc_norm = (double)s.correct_norm / (double)h->n;
+    printf("acc_norm %.4f of %zu examples (%s)\n", acc_norm, h->n, duration_text(seconds).text);
+    fflush(stdout);
+    log_begin(&r->log, "hellaswag");
+    log_int(&r->log, "step", (int64_t)r->step);
+    log_int(&r->log, "tokens", (int64_t)r->tokens);
+    log_int(&r->log, "examples", (int64_t)h->n);
+    log_int(&r->log, "cut", (int64_t)hellaswag_count_cut(h, r->T));
+    log_num(&r->log, "acc", acc);
+    log_num(&r->log, "acc_norm", acc_norm);
+    log_num(&r->log, "seconds", seconds);
+    log_line_end(r);
+}

@@ -1,0 +1,287 @@
+// Opening a run: flags, ranks, data, model, output; and closing it.
+#pragma once
+#include "../base/cpu.h"               // threads_set
+#include "../ranks/diloco.h"           // diloco_begin
+#include "report.h"                    // show_setup
+#include "sample.h"                    // open_sampler, generate
+#include "save.h"                      // load_params, restore_state
+
+// The path as a pattern that matches it alone: what glob() would take for a wildcard is escaped.
+static inline void quote_pattern(char *out, size_t size, const char *path) {
+    size_t n = 0;
+    for (; *path && n + 3 <= size; path++) {
+        if (strchr("*?[\\", *path)) out[n++] = '\\';
+        out[n++] = *path;
+    }
+    out[n] = '\0';
+}
+
+// The shards of one split: --train or --val, or what is in --data.
+static inline void open_split(Loader *l, const Run *r, const char *glob_flag, const char *split) {
+    char pattern[8300], dir[8192];
+    Error err;
+    if (!glob_flag) quote_pattern(dir, sizeof dir, r->o.data);
+    if (glob_flag) snprintf(pattern, sizeof pattern, "%s", glob_flag);
+    else snprintf(pattern, sizeof pattern, "%s/*%s*.bin", dir, split);
+    if (!loader_open(l, pattern, r->T, (uint64_t)r->o.seed, &err)) die("%s", err.text);
+}
+
+// The tokenizer that turns samples into text: --tokenizer, or the one beside the checkpoint
+// (a directory, NULL for a fresh model), or the one beside the data; none at all is no error.
+static inline void open_tokenizer(Run *r, const char *checkpoint) {
+    const char *beside[] = { checkpoint, r->o.data };
+    char path[5000];
+    Error err;
+    snprintf(path, sizeof path, "%s", r->o.tokenizer ? r->o.tokenizer : "");
+    for (int i = 0; i < 2 && !path[0]; i++) {
+        if (beside[i]) snprintf(path, sizeof path, "%s/tokenizer.json", beside[i]);
+        if (access(path, F_OK) != 0) path[0] = '\0';
+    }
+    if (!path[0]) return;
+    if (!tokenizer_load(&r->tokenizer, path, &err)) die("%s", err.text);
+    FILE *f = open_memstream(&r->tokenizer_json, &r->tokenizer_bytes);
+    if (!f) die("memory: none left for the tokenizer");
+    tokenizer_print(f, &r->tokenizer);
+    fclose(f);
+}
+
+// A fresh model's sizes: what the flags say, with the vocabulary of the data.
+static inline Config fresh_config(const Run *r) {
+    Config c = { r->o.layers, r->o.heads, r->o.channels, 50257, r->T };
+    Error err;
+    if (r->tokenizer.vocab_size > 0) c.V = r->tokenizer.vocab_size;
+    if (r->train.vocab > 0) c.V = r->train.vocab;
+    if (r->o.layers == OPTION_UNSET && !gpt2_preset(&c, r->o.init, &err))
+        die("--init: %s", err.text);
+    return c;
+}
+
+// What --init or --resume names: true, with its place and sizes, when that is a checkpoint; false
+// for a fresh model.
+static inline bool find_checkpoint(Path *from, Config *c, const Run *r) {
+    Error err;
+    bool fresh_name = gpt2_preset(c, r->o.init, &err);
+    if (!r->o.resume && (fresh_name || r->o.layers != OPTION_UNSET)) return false;
+    const char *where = r->o.resume ? r->o.out : r->o.init;
+    if (!r->o.resume && access(where, F_OK) != 0)
+        die("--init: %s; nor is there a checkpoint of that name", err.text);
+    if (!checkpoint_find(from, where, &err) || !checkpoint_config(c, from->text, &err))
+        die("%s", err.text);
+    return true;
+}
+
+// A tokenizer of another vocabulary would name rows that the embedding does not have.
+static inline void check_tokenizer(const Run *r, const Config *c) {
+    if (r->tokenizer.vocab_size > c->V)
+        die("--tokenizer: its vocabulary of %d is larger than the model's %d",
+            r->tokenizer.vocab_size, c->V);
+}
+
+static inline void open_hellaswag(Run *r) {
+    Error err;
+    if (!r->o.hellaswag) return;
+    if (r->tokenizer.vocab_size == 0)
+        die("--hellaswag: its texts need a tokenizer, and there is no tokenizer.json beside the "
+            "data or the model; name one with --tokenizer FILE");
+    if (!hellaswag_open(&r->hellaswag, r->o.hellaswag, &r->tokenizer, &err)) die("%s", err.text);
+}
+
+// Makes --out and opens the log. A directory that holds a run is left alone unless told otherwise.
+static inline void open_output(Run *r) {
+    char *path = r->log_path;
+    Error err;
+    log_off(&r->log);
+    if (!r->o.resume) r->saved_step = -1;
+    if (r->comm.rank > 0) return;
+    if (r->o.out) {
+        snprintf(path, sizeof r->log_path, "%s/log.jsonl", r->o.out);
+        bool saved = checkpoint_exists(r->o.out), holds_run = saved || access(path, F_OK) == 0;
+        if (holds_run && !r->o.overwrite && !r->o.resume)
+            die("--out: %s holds a run already%s, --overwrite it, or choose another directory",
+                r->o.out, saved ? "; --resume it" : ", which ended before its first save");
+    }
+    if (r->o.log) snprintf(path, sizeof r->log_path, "%s", r->o.log);
+    LogMode mode = r->o.resume ? LOG_APPEND : LOG_TRUNCATE;
+    // Whatever can be refused is refused before anything is made or removed.
+    FILE *probe = r->o.log ? fopen(path, "ab") : NULL;
+    if (r->o.log && !probe) die("%s: the log cannot be written: %s", path, strerror(errno));
+    if (probe) fclose(probe);
+    if (r->o.out) {
+        if (!make_directories(r->o.out, &err)) die("--out: %s", err.text);
+        lock_output(r);
+        if (!checkpoint_begin(r->o.out, &err)) die("--out: %s", err.text);
+        if (r->o.overwrite && !checkpoint_clear(r->o.out, &err)) die("--out: %s", err.text);
+    }
+    if (path[0] && !log_open(&r->log, path, mode, &err)) die("%s", err.text);
+}
+
+// What every rank must have alike, or together they would train something that nobody asked for.
+static inline void check_ranks(Run *r) {
+    Comm *c = &r->comm;
+    FileMap program;
+    Error err;
+    uint64_t hash = 1;
+    if (c->size == 1) return;
+    if (file_map(&program, "/proc/self/exe", &err)) {  // where the system has it
+        hash = hash_add(hash, program.bytes, program.n);
+        file_unmap(&program);
+    }
+    comm_agree(c, "another build of this program", hash);
+    char *options = options_json(r);
+    comm_agree_json(c, options);
+    free(options);
+    comm_agree(c, "other data", loader_hash(&r->val, loader_hash(&r->train, 1)));
+    uint64_t run[] = { r->step, r->tokens, r->train.samples, (uint64_t)r->adam_step };
+    comm_agree(c, "other parameters", hash_add(r->shards->hash, run, sizeof run));
+}
+
+// A tree that all ranks' micro-batches are added up along has the same shape for each of them.
+static inline void check_exact_sum(const Run *r) {
+    int64_t each = (int64_t)(r->o.batches.batch / r->o.batches.unit);
+    if (r->o.exact_sum && ((each & (each - 1)) || (r->comm.size & (r->comm.size - 1))))
+        die("--exact-sum: needs a power of two of ranks, each with a power of two of "
+            "micro-batches; here are %d, with %lld each", r->comm.size, (long long)each);
+}
+
+// Settles T, and what the batch and the learning rate follow from it, for so many ranks.
+//   from, c: of the checkpoint, if `loaded`
+static inline void open_rules(Run *r, bool loaded, const Path *from, const Config *c, int ranks) {
+    Error err;
+    r->T = r->o.seq_len > 0 ? r->o.seq_len : loaded ? c->P : 256;
+    if (loaded && r->T > c->P)
+        die("--seq-len: %d is more than the %d positions of %s", r->T, c->P, from->text);
+    if (!train_options_batch(&r->o, r->T, ranks, &err)) die("%s", err.text);
+}
+
+// Data, tokenizer and the sizes of the model.
+static inline void open_data(Run *r, bool loaded, Config *c) {
+    Error err;
+    open_split(&r->train, r, r->o.train, "train");
+    open_split(&r->val, r, r->o.val, "val");
+    if (!loaded) *c = fresh_config(r);
+    check_tokenizer(r, c);
+    if (!loader_check_vocab(&r->train, c->V, &err)) die("%s", err.text);
+    if (!loader_check_vocab(&r->val, c->V, &err)) die("%s", err.text);
+    if (!floor_open(&r->floor, &r->val, &err)) die("%s", err.text);
+    open_hellaswag(r);
+}
+
+static inline void open_model(Run *r, const Config *c, Use use, int B, const Sharing *sharing) {
+    ModelSpec spec = { *c, B, r->T, use, use == TRAIN ? (Recompute)r->o.recompute : RECOMPUTE_NONE,
+                       *sharing };
+    r->spec = spec;
+    machine_open(r->machine, &r->o, &r->comm);
+    if (use == TRAIN) r->peak_flops = machine_peak_flops(r->machine);
+    model_init(r->model, &r->spec, r->machine);
+    r->shards = model_shards(r->model);
+}
+
+// Opens all that a run that trains needs, or ends the program with what is wrong.
+static inline void run_open(Run *r) {
+    Error err;
+    Path from;
+    Config c;
+    bool loaded = find_checkpoint(&from, &c, r);
+    open_rules(r, loaded, &from, &c, r->comm.size);
+    r->o.seq_len = r->T;
+    r->next_batch = batch_start(&r->o.batches);
+    check_exact_sum(r);
+    if (!train_options_lr(&r->lr, &r->o, &err)) die("%s", err.text);
+    open_tokenizer(r, loaded ? from.text : NULL);
+    open_data(r, loaded, &c);
+    Sharing sharing = run_sharing(&r->o, &r->comm);
+    open_model(r, &c, TRAIN, r->o.micro_batch, &sharing);
+    if (loaded) load_params(r, from.text);
+    else draw_params(r);
+    if (r->o.resume) restore_state(r, from.text);
+    if (r->o.outer_every) diloco_begin(r->shards);
+    check_ranks(r);
+    open_output(r);
+    size_t N = (size_t)r->o.micro_batch * r->T;
+    r->inputs = (int *)alloc_or_die(N * sizeof(int), "a batch");
+    r->targets = (int *)alloc_or_die(N * sizeof(int), "a batch");
+    r->losses = (float *)alloc_or_die(N * sizeof(float), "an evaluation");
+    open_sampler(r, r->T + 1);
+    r->length = train_options_length(&r->o);
+    show_setup(r);
+}
+
+// --generate: no training, no data; a checkpoint, its tokenizer and a prompt.
+static inline void run_generate(Run *r) {
+    Path from;
+    Config c;
+    if (!find_checkpoint(&from, &c, r))
+        die("--generate: the model is fresh and has learned nothing; name one with --init DIR");
+    Sharing alone = { NULL, 0, COMM_FP32, 0, false, false, false };
+    int T = r->T = r->o.seq_len > 0 && r->o.seq_len < c.P ? r->o.seq_len : c.P;
+    open_tokenizer(r, from.text);
+    if (r->tokenizer.vocab_size == 0)
+        die("--generate: %s has no tokenizer.json; name one with --tokenizer FILE", from.text);
+    check_tokenizer(r, &c);
+    open_model(r, &c, INFER, 1, &alone);
+    load_params(r, from.text);
+    size_t prompt = strlen(r->o.generate);
+    open_sampler(r, (int)min_size(prompt, INT32_MAX - T - 2) + T + 1);
+    int n = (int)tokenizer_encode(&r->tokenizer, r->text, r->o.generate, prompt);
+    if (n == 0) r->text[n++] = r->tokenizer.eot;
+    Rng rng = rng_make((uint64_t)r->o.seed, 0);
+    fputs(r->o.generate, stdout);
+    generate(r, &rng, n, r->o.max_new, stdout);
+    if (fflush(stdout) != 0 || ferror(stdout))
+        die("the text cannot be written: %s", strerror(errno));
+}
+
+static inline void run_close(Run *r) {
+    Error err;
+    if (r->shards) model_free(r->model);
+    comm_close(&r->comm);
+    machine_close(r->machine);
+    free(r->inputs);
+    free(r->targets);
+    free(r->losses);
+    free(r->text);
+    free(r->sampler.candidates);
+    free(r->tokenizer_json);
+    json_free(&r->saved);
+    if (r->lock >= 0) close(r->lock);
+    tokenizer_free(&r->tokenizer);
+    floor_close(&r->floor);
+    hellaswag_close(&r->hellaswag);
+    loader_close(&r->train);
+    loader_close(&r->val);
+    if (!log_close(&r->log, &err)) die("%s", err.text);
+}
+
+// Finds the other ranks; all but rank 0 fall silent. They watch each other from here on: when one
+// is gone, the run ends.
+static inline void open_ranks(Run *r) {
+    Error err;
+    if (!comm_open(&r->comm, r->o.timeout, &err)) {
+        if (r->comm.heartbeat.told) exit(1);         // rank 0 says it
+        die("%s", err.text);
+    }
+    if (r->comm.size == 1) return;
+    if (r->o.generate) die("--generate: one rank writes; start it alone");
+    if (r->comm.rank > 0 && !freopen("/dev/null", "w", stdout))
+        die("/dev/null: cannot be written: %s", strerror(errno));
+    const char *advice = r->o.out ? "the last checkpoint is whole: --resume" : "";
+    if (!heartbeat_start(&r->comm.heartbeat, advice, &err)) die("%s", err.text);
+}
+
+// The flags, the other ranks, and what a resumed run brings with it. Returns false when --help was
+// all that was asked.
+static inline bool run_start(Run *r, Model *model, Machine *machine, int argc, char **argv) {
+    Error err;
+    r->lock = r->saved_step = -1;
+    r->model = model;
+    r->machine = machine;
+    if (!train_options_parse(&r->o, argc, argv, &err)) die("%s", err.text);
+    if (r->o.help) {
+        train_options_help(stdout);
+        return false;
+    }
+    if (!r->o.plan) open_ranks(r);
+    if (r->o.resume) restore_options(r);
+    threads_set(r->o.threads);
+    return true;
+}

@@ -1,0 +1,148 @@
+// --plan: the questions that dev/train/plan.h answers, asked of this run.
+#pragma once
+#include "open.h"                      // find_checkpoint, open_tokenizer
+#include "plan.h"                      // plan_print
+
+// What a worker of this trainer would allocate: counted by the code that lays it out.
+static inline PlanBytes count_bytes(const PlanFacts *f, const PlanShape *s) {
+    const Run *r = (const Run *)f->trainer;
+    Comm workers;
+    Memory mem;
+    memset(&workers, 0, sizeof workers);
+    workers.size = s->workers;
+    ModelSpec spec = { f->c, s->micro_batch, f->T, TRAIN,
+                       s->recompute ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
+                       run_sharing(&r->o, &workers) };
+    spec.sharing.stage = s->zero;
+    model_count(&mem, &spec);
+    const size_t *of = mem.bytes;
+    PlanBytes b = { (double)of[MEM_PARAMS], (double)of[MEM_GRADS],
+                    (double)(of[MEM_MOMENTS] + of[MEM_OUTER]),
+                    (double)(of[MEM_ACTIVATIONS] + of[MEM_BACKWARD]), (double)of[MEM_LOGITS],
+                    (double)(of[MEM_PASSING] + comm_bytes(s->workers)), (double)of[MEM_REST] };
+    return b;
+}
+
+// A model that trains at about the speed of one of these sizes, and is no larger than 768 channels
+// and 1024 rows: as many blocks as make 7 million parameters, at least one.
+static inline Config small_config(const Config *c, int T) {
+    const int64_t WIDTH = 768;
+    int HS = c->C / c->NH < WIDTH ? c->C / c->NH : (int)WIDTH;
+    Config small = { 1, c->C > WIDTH ? (int)WIDTH / HS : c->NH, c->C, c->V, T };
+    small.C = small.NH * HS;
+    int64_t blocks = WIDTH*WIDTH / ((int64_t)small.C*small.C);
+    small.L = blocks < c->L ? (int)blocks : c->L;
+    if (small.V > 1024) small.V = 1024;
+    return small;
+}
+
+// How fast this machine trains: the best of a few whole steps of a small model. About a second.
+static inline void measure_speed(PlanMachine *machine, Run *r, const Config *c) {
+    const AdamW adamw = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
+    int T = r->T < 1024 ? r->T : 1024, most = 1024 / T;
+    int B = r->o.micro_batch < most ? r->o.micro_batch : most;
+    Sharing alone = { NULL, 0, COMM_FP32, 0, false, false, false };
+    ModelSpec spec = { small_config(c, T), B, T, TRAIN, RECOMPUTE_NONE, alone };
+    Model *m = r->model;
+    size_t N = (size_t)B*T;
+    int *tokens = (int *)alloc_or_die(N * sizeof(int), "a batch");
+    double start = seconds_now(), step = INFINITY, adam = INFINITY;
+    for (size_t i = 0; i < N; i++) tokens[i] = (int)(i % (size_t)spec.c.V);
+    model_init(m, &spec, r->machine);
+    for (int b = 0; b < gpt2_n_buckets(&spec.c); b++)
+        gpt2_init_bucket(shards_place(model_shards(m), KEPT_WEIGHTS, b), &spec.c, b, 1);
+    for (int i = 0; i < 3 || seconds_now() - start < 0.5; i++) {
+        double begin = seconds_now();
+        clear_grads(m);
+        model_forward(m, tokens, B, T, 0);
+        model_backward(m, tokens, tokens, 1.0f / (float)N, B, T);
+        double computed = seconds_now();
+        model_update(m, adamw, 0.0, i + 1, THIS_RANK);
+        step = fmin(step, computed - begin);
+        adam = fmin(adam, seconds_now() - computed);
+    }
+    machine->speed = gpt2_flops_per_token(&spec.c, T) * (double)N / step;
+    machine->speed_from = SPEED_MEASURED;
+    machine->adam_seconds = adam / (double)gpt2_n_params(&spec.c);
+    model_free(m);
+    free(tokens);
+}
+
+// What training reaches on this machine: measured on a CPU, a part of the peak on a GPU.
+static inline void plan_this_machine(PlanMachine *m, Run *r) {
+    machine_open(r->machine, &r->o, &r->comm);
+    m->memory = machine_free_memory(r->machine);
+    if (!ON_GPU) m->memory /= launched_as(LAUNCH_LOCAL_SIZE, 1);       // ranks share a processor's
+    if (!ON_GPU || m->speed_from == SPEED_GIVEN) return;
+    m->peak = machine_peak_flops(r->machine);
+    m->speed = PLAN_UTILISATION * m->peak;
+    m->speed_from = SPEED_ASSUMED;
+}
+
+// The machine that is planned for: --plan-gpu's, or this one with as many ranks as were started.
+static inline PlanMachine plan_machine(Run *r) {
+    PlanMachine m = plan_machine_here(launched_as(LAUNCH_SIZE, 1));
+    Error err;
+    if (r->o.plan_gpu && !plan_machine_parse(&m, r->o.plan_gpu, &err)) die("%s", err.text);
+    if (!ON_GPU && !m.gpu && r->o.recompute)
+        die("--recompute: only the GPU's trainer, train_gpt2cu, has it; leave it out");
+    if (ON_GPU && m.gpu && m.speed_from == SPEED_ASSUMED
+        && strcmp(machine_precision(), "fp32") == 0)
+        die("--plan-gpu: this program computes in fp32, and the data sheet's speed is of 16 bits; "
+            "say how fast it is: %s@TFLOPS", m.name);
+    if (!m.gpu) plan_this_machine(&m, r);
+    return m;
+}
+
+// Gradients that are kept beside their sum.
+static inline int grad_copies(const Run *r, int workers) {
+    uint64_t micro_batches = r->o.batches.batch / r->o.batches.unit;
+    if (r->o.exact_sum) return tree_level(micro_batches - 1);
+    return measures_noise(&r->o) && workers == 1 ? 1 : 0;
+}
+
+// Of this run. The CPU's program plans for GPUs by formulas, since it has no model to count.
+static inline PlanFacts plan_facts(const Run *r, const Config *c, const PlanMachine *machine) {
+    PlanFacts f;
+    memset(&f, 0, sizeof f);
+    PlanShape shape = { r->o.micro_batch, machine->count, r->o.zero, r->o.recompute != 0 };
+    f.c = *c;
+    f.T = r->T;
+    f.machine = *machine;
+    f.batch_tokens = r->o.batch_tokens;
+    f.shape = shape;
+    f.tokens = train_options_tokens(&r->o);
+    f.grad_copies = grad_copies(r, machine->count);
+    f.batch_changes = r->o.batches.rule != BATCH_CONSTANT;
+    f.outer_every = r->o.outer_every;
+    f.target_loss = r->o.target_loss;
+    f.noise_scale = plan_noise_scale(r->o.out);
+    f.precision = ON_GPU ? machine_precision() : machine->gpu ? "bf16" : "fp32";
+    f.grad_bytes = r->o.comm_dtype == COMM_BF16 ? 2 : 4;
+    f.param_bytes = strcmp(f.precision, "bf16") == 0 ? 2 : 4;
+    f.in_turn = r->o.no_overlap;
+    f.may_recompute = ON_GPU || machine->gpu;
+    f.count = !ON_GPU && machine->gpu ? plan_gpu_bytes : count_bytes;
+    f.trainer = r;
+    return f;
+}
+
+// --plan: what the run would take. Rank 0 alone makes it, and looks for no others.
+static inline void run_plan(Run *r) {
+    Path from;
+    Config c;
+    Error err;
+    r->comm.size = 1;                            // nobody to part from in the end
+    if (launched_as(LAUNCH_RANK, 0) > 0) return;
+    PlanMachine machine = plan_machine(r);
+    bool loaded = find_checkpoint(&from, &c, r);
+    open_rules(r, loaded, &from, &c, machine.count);
+    open_tokenizer(r, loaded ? from.text : NULL);
+    check_exact_sum(r);
+    if (r->o.data || r->o.train) open_split(&r->train, r, r->o.train, "train");
+    if (!loaded) c = fresh_config(r);
+    if (!ON_GPU && !machine.gpu && machine.speed_from == SPEED_UNKNOWN)
+        measure_speed(&machine, r, &c);
+    PlanFacts f = plan_facts(r, &c, &machine);
+    if (!plan_print(stdout, r->o.log, &f, &err)) die("%s", err.text);
+}

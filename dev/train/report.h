@@ -1,0 +1,302 @@
+// What a run says: the log for programs, lines on the terminal for people.
+#pragma once
+#include <sys/ioctl.h>
+#include "../base/cpu.h"               // thread_count, processors
+#include "run.h"                       // Run, Step, Costs
+
+enum { MAX_SKIPPED_IN_A_ROW = 100 };
+
+// ---- the log ----
+
+// If the log cannot be written, --on-save-error decides: stop, or go on without it.
+static inline void log_line_end(Run *r) {
+    Error err, closing;
+    if (log_end(&r->log, &err)) return;
+    if (r->o.on_save_error == SAVE_ERROR_STOP) die("%s", err.text);
+    warn("%s; going on without a log", err.text);
+    log_close(&r->log, &closing);
+}
+
+// The bytes of what a rank keeps from one update to the next, and of what passes through.
+typedef struct { size_t params, grads, moments, passing; } RankMemory;
+
+static inline RankMemory rank_memory(const Run *r) {
+    Memory mem;
+    model_count(&mem, &r->spec);
+    RankMemory bytes = { mem.bytes[MEM_PARAMS], mem.bytes[MEM_GRADS],
+                         mem.bytes[MEM_MOMENTS] + mem.bytes[MEM_OUTER],
+                         mem.bytes[MEM_PASSING] + comm_bytes(r->comm.size) };
+    return bytes;
+}
+
+static inline void log_memory(Run *r) {
+    RankMemory bytes = rank_memory(r);
+    log_int(&r->log, "bytes_params", (int64_t)bytes.params);
+    log_int(&r->log, "bytes_grads", (int64_t)bytes.grads);
+    log_int(&r->log, "bytes_moments", (int64_t)bytes.moments);
+    log_int(&r->log, "bytes_passing", (int64_t)bytes.passing);
+}
+
+static inline void log_start(Run *r) {
+    const Config *c = &r->spec.c;
+    log_begin(&r->log, r->step == 0 ? "start" : "resume");
+    log_int(&r->log, "step", (int64_t)r->step);
+    train_options_echo(&r->log, &r->o);
+    log_int(&r->log, "parameters", (int64_t)gpt2_n_params(c));
+    log_int(&r->log, "model_layers", c->L);
+    log_int(&r->log, "model_heads", c->NH);
+    log_int(&r->log, "model_channels", c->C);
+    log_int(&r->log, "vocab", c->V);
+    log_int(&r->log, "T", r->T);
+    log_int(&r->log, "threads_used", thread_count());
+    log_int(&r->log, "ranks", r->comm.size);
+    log_int(&r->log, "machines", r->comm.hosts);
+    log_memory(r);
+    log_text(&r->log, "precision", machine_precision());
+    log_num(&r->log, "peak_flops", r->peak_flops);
+    log_num(&r->log, "flops_per_token", gpt2_flops_per_token(c, r->T));
+    log_num(&r->log, "floor", r->floor.known ? r->floor.nats / (double)r->floor.tokens : NAN);
+    log_line_end(r);
+}
+
+// NCCL's bus bandwidth: what a rank sends in the time that data is on its way.
+static inline double bus_gb_per_s(const Costs *k) { return 1e-9 * (double)k->bytes_sent / k->busy; }
+
+static inline void log_noise(Run *r, const GradientNorms *n) {
+    NoiseEstimate e = noise_estimate(n);
+    log_num(&r->log, "noise_scale", noise_tokens(&r->noise));
+    log_num(&r->log, "noise_g2", e.g2);
+    log_num(&r->log, "noise_s", e.s);
+    log_num(&r->log, "noise_small_batch", n->small_tokens);
+    log_num(&r->log, "noise_smalls", n->big_tokens / n->small_tokens);
+}
+
+static inline void log_step(Run *r, const Step *s) {
+    const Costs *k = &s->costs;
+    double tok_per_s = (double)r->batch / k->seconds;
+    bool skipped = !isfinite(s->grad_norm);
+    log_begin(&r->log, skipped ? "skip" : "step");
+    log_int(&r->log, "step", (int64_t)r->step);
+    log_int(&r->log, "tokens", (int64_t)r->tokens);
+    log_int(&r->log, "samples", (int64_t)r->train.samples);
+    log_num(&r->log, "loss", s->loss);
+    log_num(&r->log, "lr", s->lr);
+    log_num(&r->log, "grad_norm", s->grad_norm);
+    log_int(&r->log, "batch_tokens", (int64_t)r->batch);
+    if (measures_noise(&r->o)) log_noise(r, &s->norms);
+    log_num(&r->log, "seconds", k->seconds);
+    log_num(&r->log, "seconds_data", k->data);
+    log_num(&r->log, "seconds_compute", k->compute);
+    log_num(&r->log, "seconds_comm", k->comm);
+    log_num(&r->log, "seconds_optimizer", k->optimizer);
+    if (r->comm.size > 1) log_int(&r->log, "bytes_sent", (int64_t)k->bytes_sent);
+    if (r->comm.size > 1) log_num(&r->log, "bus_gb_per_s", bus_gb_per_s(k));
+    log_num(&r->log, "tok_per_s", tok_per_s);
+    log_num(&r->log, "mfu", tok_per_s * gpt2_flops_per_token(&r->spec.c, r->T)
+                            / (r->peak_flops * r->comm.size));
+    if (skipped) log_int(&r->log, "skipped", r->skipped);
+    log_line_end(r);
+}
+
+static inline void log_finish(Run *r) {
+    log_begin(&r->log, "end");
+    log_text(&r->log, "reason", r->stopping ? "interrupted" : "done");
+    log_int(&r->log, "step", (int64_t)r->step);
+    log_int(&r->log, "tokens", (int64_t)r->tokens);
+    log_int(&r->log, "skipped", r->skipped);
+    log_num(&r->log, "elapsed", r->seconds);
+    log_line_end(r);
+}
+
+// ---- the terminal ----
+
+static inline int terminal_columns(void) {
+    struct winsize window;
+    bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 1;
+    return known ? window.ws_col : 80;
+}
+
+// The line that a person reads. A terminal sees it renewed in place; a file gets one each 10 s.
+static inline void show_step(Run *r, const Step *s) {
+    bool terminal = isatty(STDOUT_FILENO), last = run_done(&r->length, r->step, r->tokens, NAN);
+    if (!last && r->step > 1 && r->seconds - r->shown_at < (terminal ? 0.1 : 10.0)) return;
+    r->shown_at = r->seconds;
+    double part = run_progress(&r->length, r->step, r->tokens);
+    char line[256], of[32] = "", floor[32] = "", batch[64] = "";
+    if (r->length.steps >= 0) snprintf(of, sizeof of, "/%lld", (long long)r->length.steps);
+    if (r->o.batches.rule != BATCH_CONSTANT)
+        snprintf(batch, sizeof batch, "  batch %s", count_text((double)r->batch).text);
+    if (r->floor.known)
+        snprintf(floor, sizeof floor, "  floor %.3f", r->floor.nats / (double)r->floor.tokens);
+    snprintf(line, sizeof line, "step %5llu%s  loss %.3f%s  norm %5.2f%s  %s tok/s  %s left",
+             (unsigned long long)r->step, of, s->loss, floor, s->grad_norm, batch,
+             count_text((double)r->batch / s->costs.seconds).text,
+             duration_text(r->seconds / part * (1.0 - part)).text);
+    if (terminal) printf("\r%.*s\033[K", terminal_columns() - 1, line);   // wrapped, it would stay
+    else printf("%s\n", line);
+    fflush(stdout);
+}
+
+// What the gradient's noise says about the batch.
+static inline void show_noise(const Run *r) {
+    char verdict[192];
+    if (!r->o.noise_scale || r->step == 0) return;
+    double noise = noise_tokens(&r->noise), batch = (double)r->batch;
+    noise_verdict(verdict, sizeof verdict, noise, batch);
+    printf("noise       %s (in sequences: %.0f, and %.3g)\n", verdict, batch / r->T, noise / r->T);
+    fflush(stdout);
+}
+
+// Where the time of the run's updates went, with several ranks.
+static inline void show_costs(const Run *r) {
+    const Costs *k = &r->costs;
+    if (r->comm.size == 1 || k->updates == 0) return;
+    double ms = 1e3 / (double)k->updates;
+    printf("of %.1f ms an update, %.1f ms waited for the network (it was busy for %.1f); %.3g MB "
+           "sent by a rank, at %.3g GB/s\n", ms * k->seconds, ms * k->comm, ms * k->busy,
+           1e-6 * (double)k->bytes_sent / (double)k->updates, bus_gb_per_s(k));
+}
+
+static inline void costs_add(Costs *sum, const Costs *k) {
+    sum->seconds += k->seconds;
+    sum->comm += k->comm;
+    sum->busy += k->busy;
+    sum->bytes_sent += k->bytes_sent;
+    sum->updates += k->updates;
+}
+
+// How it ended, and what to do next.
+static inline void show_end(const Run *r) {
+    show_costs(r);
+    if (r->stopping) printf("\nstopped after step %llu\n", (unsigned long long)r->step);
+    if (!r->o.out || r->saved_step < 0) return;
+    printf("kept in %s: log.jsonl and %s; next, for example\n", r->o.out,
+           latest_name(r->o.out).text);
+    if (r->stopping) printf("  ./" PROGRAM " --resume --out %s\n", r->o.out);
+    else if (r->tokenizer.vocab_size > 0)
+        printf("  ./" PROGRAM " --init %s --generate \"Once upon a time\"\n", r->o.out);
+    printf("  scripts/plot.py %s --out loss.png\n", r->o.out);
+}
+
+// One bad batch is skipped and forgotten; weights that have blown up never come back.
+static inline void warn_skipped(const Run *r) {
+    if (r->skipped_in_a_row == MAX_SKIPPED_IN_A_ROW)
+        die("step %llu: no finite gradient in %d updates: the run has diverged; lower --lr, or "
+            "--resume from its last checkpoint", (unsigned long long)r->step, MAX_SKIPPED_IN_A_ROW);
+    if ((r->skipped_in_a_row & (r->skipped_in_a_row - 1)) == 0)      // the 1st, 2nd, 4th ...
+        warn("step %llu: its gradient is not finite; skipped, the weights are as before",
+             (unsigned long long)r->step);
+}
+
+// After each update.
+static inline void report_step(Run *r, const Step *s) {
+    costs_add(&r->costs, &s->costs);
+    log_step(r, s);
+    show_step(r, s);
+    if (r->skipped_in_a_row > 0) warn_skipped(r);
+}
+
+// ---- before the first update ----
+
+// Who the ranks are, and what each of them keeps.
+static inline void show_ranks(const Run *r) {
+    static const char *const stages[] = { "data parallel", "ZeRO stage 1", "ZeRO stage 2",
+                                          "ZeRO stage 3" };
+    const Comm *c = &r->comm;
+    RankMemory bytes = rank_memory(r);
+    if (c->size == 1) return;
+    printf("ranks   %d on %d machine%s (%s)", c->size, c->hosts, c->hosts == 1 ? "" : "s",
+           c->layout);
+    if (r->o.outer_every)
+        printf(": workers that make %lld updates apart, then a common step\n",
+               (long long)r->o.outer_every);
+    else
+        printf(": %s; gradients travel in %s%s\n", stages[r->shards->stage],
+               r->o.comm_dtype == COMM_BF16 ? "bf16" : "fp32",
+               r->o.exact_sum ? ", added up along one tree" : "");
+    printf("memory  a rank keeps %.1f MB of parameters, %.1f of gradients, %.1f of moments; %.1f "
+           "more pass through\n", 1e-6 * (double)bytes.params, 1e-6 * (double)bytes.grads,
+           1e-6 * (double)bytes.moments, 1e-6 * (double)bytes.passing);
+}
+
+// How the batch will change, and what follows it.
+static inline void show_schedule(const Run *r) {
+    static const char *const lr[] = { "stays as given", "follows its square root", "follows it" };
+    const BatchSchedule *b = &r->o.batches;
+    if (b->rule == BATCH_CONSTANT) return;
+    printf("        ");
+    if (b->rule == BATCH_LINEAR)
+        printf("growing to %s over %s tokens", grouped_text((double)b->batch).text,
+               count_text((double)b->over).text);
+    if (b->rule == BATCH_ADAPTIVE)
+        printf("growing up to %s, when the noise of the gradient exceeds %g of it",
+               grouped_text((double)batch_most(b)).text, b->eta);
+    for (int i = 0; i < b->n_stages; i++)
+        printf("%s%s from %s tokens on", i ? ", " : "",
+               grouped_text((double)batch_at(b, b->stages[i].tokens, 0)).text,
+               count_text((double)b->stages[i].tokens).text);
+    printf("; the learning rate %s", lr[r->o.batch_lr]);
+    if (r->o.batch_lr)
+        printf(", %g at %s", r->o.lr, grouped_text((double)b->batch).text);
+    printf("\n");
+}
+
+// A batch far below the one that the learning rate was chosen for, and the rate as it was: steps
+// of the same length in directions that are noisier.
+static inline void warn_shrunk_batch(const Run *r) {
+    double batch = (double)r->o.batches.batch, recipe = (double)r->o.recipe_batch;
+    const char *whose = "the recipe's";
+    if (r->o.recipe_batch == 0 && !r->o.resume && r->o.layers == OPTION_UNSET) {
+        recipe = gpt2_recipe_batch(r->o.init, r->o.lr);
+        whose = "the one that GPT-3 of this size was trained with";
+    }
+    if (recipe < 8.0*batch) return;
+    warn("--batch-tokens: %s is %.0f times less than %s, %s, and --lr %g is the same: try "
+         "--lr %.2g (by the square root)", grouped_text(batch).text, recipe / batch, whose,
+         grouped_text(recipe).text, r->o.lr, r->o.lr * sqrt(batch / recipe));
+}
+
+// What is about to happen, in a few lines.
+static inline void show_setup(const Run *r) {
+    const Config *c = &r->spec.c;
+    printf("model   %d layers, %d heads, %d channels, vocabulary %d, %d positions: %s parameters\n",
+           c->L, c->NH, c->C, c->V, c->P, count_text((double)gpt2_n_params(c)).text);
+    printf("data    %s tokens to train on, %s for validation\n",
+           count_text((double)r->train.n_tokens).text, count_text((double)r->val.n_tokens).text);
+    printf("loss    %.3f nats a token for a uniform guess", log((double)c->V));
+    if (r->floor.known)
+        printf(", %.3f at best: the corpus's entropy", r->floor.nats / (double)r->floor.tokens);
+    uint64_t batch = batch_at(&r->o.batches, r->tokens, r->next_batch);
+    printf("\nbatch   %llu tokens an update: ", (unsigned long long)batch);
+    if (r->comm.size > 1) printf("%d ranks x ", r->comm.size);
+    printf("%llu x %d sequences of %d", (unsigned long long)(batch / r->o.batches.unit),
+           r->o.micro_batch, r->T);
+    if (!ON_GPU)
+        printf("; %d thread%s%s, %s", thread_count(), thread_count() == 1 ? "" : "s",
+               r->comm.size > 1 ? " each" : "", machine_precision());
+    printf("\n");
+    show_schedule(r);
+    show_ranks(r);
+    size_t asked = (size_t)r->o.eval_tokens, there = r->val.n_windows * (size_t)r->T;
+    if (asked > there)
+        printf("note    --eval-tokens asks for %zu, the validation split has %zu in whole windows; "
+               "all are used\n", asked, there);
+    int threads = thread_count() * r->comm.local_size;
+    if (!ON_GPU && threads > processors())
+        printf("note    %d threads are more than the %d processors here, which makes it slower\n",
+               threads, processors());
+    if (r->comm.size == 1 && r->o.zero > 0)
+        printf("note    --zero %d shares nothing: there is one rank\n", r->o.zero);
+    size_t cut = hellaswag_count_cut(&r->hellaswag, r->T);
+    if (cut > 0)
+        printf("note    %zu of %zu HellaSwag examples are longer than %d tokens and lose their "
+               "beginning\n", cut, r->hellaswag.n, r->T);
+    if (r->step > 0)
+        printf("resumed after step %llu, %s tokens\n", (unsigned long long)r->step,
+               count_text((double)r->tokens).text);
+#ifdef TRAINS_ON_GPU
+    machine_show(r->machine, r->model);
+#endif
+    fflush(stdout);                    // the first update may take a while
+    warn_shrunk_batch(r);
+}

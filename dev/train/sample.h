@@ -1,0 +1,92 @@
+// The model writes: sampling from its logits, and generation with a key/value cache.
+#pragma once
+#include <math.h>
+#include "../base/utf8.h"              // Utf8Printer
+#include "run.h"                       // Run, Sampler
+
+static inline int likelier(const void *a, const void *b) {
+    const Candidate *x = (const Candidate *)a, *y = (const Candidate *)b;
+    if (x->p != y->p) return x->p < y->p ? 1 : -1;
+    return x->id - y->id;    // ties in a fixed order, so that a seed names one text
+}
+
+// Draws a token from softmax(logits / temperature), cut to the top_k likeliest and to the fewest
+// that hold top_p of the probability. Temperature 0 takes the likeliest.
+static inline int sample_token(const Sampler *s, const float *logits, int V, Rng *rng) {
+    Candidate *c = s->candidates;
+    int best = 0, n = V;
+    for (int v = 1; v < V; v++) if (logits[v] > logits[best]) best = v;
+    if (s->temperature == 0.0f) return best;
+    double sum = 0.0;
+    for (int v = 0; v < V; v++) {
+        c[v].id = v;
+        c[v].p = expf((logits[v] - logits[best]) / s->temperature);
+        sum += c[v].p;
+    }
+    if (s->top_k > 0 || s->top_p < 1.0f) {
+        qsort(c, V, sizeof *c, likelier);
+        if (s->top_k > 0 && s->top_k < V) n = s->top_k;
+        double kept = 0.0, all = sum;
+        int k = 0;
+        while (k < n && (k == 0 || kept < s->top_p * all)) kept += c[k++].p;
+        n = k;
+        sum = kept;
+    }
+    double left = rng_uniform(rng) * sum;
+    for (int k = 0; k < n - 1; k++)
+        if ((left -= c[k].p) < 0.0) return c[k].id;
+    return c[n - 1].id;
+}
+
+// Continues r->text, n tokens of it, by up to max_new tokens, printed as they come; an end of text
+// ends it. Each step computes only the new token's row: the keys and values of the rows before it
+// are cached (the key/value cache), unless blocks share their memory (--recompute). Past T tokens
+// the last half is read anew: cached keys and values contain a learned position; a token that moves
+// must be recomputed.
+static inline void generate(Run *r, Rng *rng, int n, int max_new, FILE *out) {
+    Utf8Printer printer = { { 0 }, 0, isatty(fileno(out)) != 0 };
+    const Tokenizer *tok = &r->tokenizer;
+    int *text = r->text, T = r->spec.T;
+    int done = 0;            // rows that the cache holds
+    for (int i = 0; i < max_new; i++) {
+        if (n > T) {
+            int keep = T > 1 ? T / 2 : 1;
+            memmove(text, text + n - keep, keep * sizeof *text);
+            n = keep;
+            done = 0;
+        }
+        model_forward(r->model, text, 1, n, done);
+        done = r->spec.recompute == RECOMPUTE_NONE ? n : 0;
+        int id = sample_token(&r->sampler, model_logits(r->model, n - 1), r->spec.c.V, rng);
+        if (id == tok->eot) break;
+        text[n++] = id;
+        if (id >= tok->vocab_size) continue;    // a padded vocabulary has ids with no text
+        size_t length;
+        const char *piece = tokenizer_piece(tok, id, &length);
+        utf8_print(&printer, out, piece, length);
+        fflush(out);
+    }
+    utf8_print_end(&printer, out);
+    fputc('\n', out);
+}
+
+// Lets the model write from the beginning of a text. At ZeRO stage 3 every rank must join, since
+// each has a part of the model; rank 0 prints.
+static inline void report_sample(Run *r) {
+    if (r->tokenizer.vocab_size == 0 || (r->comm.rank > 0 && r->shards->stage < 3)) return;
+    Rng rng = rng_make((uint64_t)r->o.seed, 1000000 + r->step);
+    r->text[0] = r->tokenizer.eot;
+    printf("%s--- the model writes ---\n", isatty(STDOUT_FILENO) ? "\r\033[K" : "");
+    generate(r, &rng, 1, r->o.max_new, stdout);
+    printf("---\n");
+}
+
+// Scratch for text: what generation reads and writes, and what sampling sorts.
+static inline void open_sampler(Run *r, int text_tokens) {
+    r->text = (int *)alloc_or_die((size_t)text_tokens * sizeof(int), "a text");
+    r->sampler.temperature = (float)r->o.temperature;
+    r->sampler.top_k = r->o.top_k;
+    r->sampler.top_p = (float)r->o.top_p;
+    r->sampler.candidates = (Candidate *)alloc_or_die(r->spec.c.V * sizeof(Candidate),
+                                                      "a list of candidates");
+}

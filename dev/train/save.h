@@ -1,0 +1,165 @@
+// Saving a run, and taking one up again.
+#pragma once
+#include "report.h"                    // log_line_end
+
+// The flags of the run as a JSON object, and what the data was; the caller frees it.
+static inline char *options_json(const Run *r) {
+    char *text = NULL;
+    size_t n;
+    Log json;
+    Error err;
+    FILE *file = open_memstream(&text, &n);
+    if (!file) die("memory: none left for the run's options");
+    log_to(&json, file, "the run's options");
+    log_begin(&json, "options");
+    train_options_echo(&json, &r->o);
+    log_int(&json, "train_tokens", (int64_t)r->train.n_tokens);
+    if (!log_end(&json, &err)) die("%s", err.text);
+    free(json.line);
+    fclose(file);
+    return text;
+}
+
+// Rank 0 saves a checkpoint in --out, and the others hand it what they keep. Returns false when it
+// could not, and the run is to go on without.
+static inline bool save(Run *r) {
+    if (!r->o.out || r->saved_step == (int64_t)r->step) return true;
+    shards_finish_params(r->shards);
+    Checkpoint k = {
+        r->spec.c,
+        { (int64_t)r->step, (int64_t)r->tokens, (int64_t)r->train.samples, r->adam_step,
+          r->skipped, (uint64_t)r->o.seed, r->seconds, r->o.outer_every ? r->comm.size : 0,
+          (int64_t)r->batch, (int64_t)r->next_batch, r->noise.g2, r->noise.s, r->noise.weight },
+        options_json(r), shards_get, r->shards, false,
+        { (const unsigned char *)r->tokenizer_json, r->tokenizer_bytes },
+        r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1,
+    };
+    Error err;
+    double start = seconds_now(), failed = 0.0;
+    if (r->comm.rank > 0) checkpoint_follow(&k);
+    else failed = !checkpoint_save(r->o.out, &k, r->o.keep, &err);
+    free((char *)k.options);
+    if (failed && r->o.on_save_error == SAVE_ERROR_STOP)
+        die("%s; the last checkpoint is whole; make room and --resume", err.text);
+    if (failed) warn("%s; going on without this checkpoint", err.text);
+    comm_add(&r->comm, &failed, 1);
+    if (failed > 0.0) return false;
+    r->saved_step = (int64_t)r->step;
+    log_begin(&r->log, "save");
+    log_int(&r->log, "step", (int64_t)r->step);
+    log_int(&r->log, "tokens", (int64_t)r->tokens);
+    log_num(&r->log, "seconds_save", seconds_now() - start);
+    log_line_end(r);
+    return true;
+}
+
+// Reads one series of a file, this rank's part of it, bucket by bucket.
+static inline void load_series(Run *r, TensorFile *f, Kept what, int worker) {
+    for (int b = 0; b < gpt2_n_buckets(&r->spec.c); b++) {
+        tensor_file_bucket(shards_place(r->shards, what, b), f, what, worker, b);
+        shards_keep(r->shards, what, b);
+    }
+}
+
+static inline void load_params(Run *r, const char *from) {
+    TensorFile f;
+    Error err;
+    if (!tensor_file_open(&f, from, FILE_WEIGHTS, 0, &r->spec.c, &err)) die("%s", err.text);
+    load_series(r, &f, KEPT_WEIGHTS, -1);
+    tensor_file_close(&f);
+    shards_loaded(r->shards);
+}
+
+// A fresh model's parameters.
+static inline void draw_params(Run *r) {
+    for (int b = 0; b < gpt2_n_buckets(&r->spec.c); b++) {
+        float *bucket = shards_place(r->shards, KEPT_WEIGHTS, b);
+        gpt2_init_bucket(bucket, &r->spec.c, b, (uint64_t)r->o.seed);
+        shards_keep(r->shards, KEPT_WEIGHTS, b);
+    }
+    shards_loaded(r->shards);
+}
+
+// AdamW's moments. A worker of a DiLoCo run has its own, if there are as many as there were, and
+// else begins with the mean of what there was.
+static inline void load_moments(Run *r, const char *from, int64_t workers) {
+    TensorFile f;
+    Error err;
+    bool diloco = r->o.outer_every > 0, own = diloco && workers == r->comm.size;
+    int worker = own ? r->comm.rank : -1;
+    if (workers > 0 && !own)
+        printf("note    the run had %lld workers, each with moments of its own; here go on %d, "
+               "from their mean\n", (long long)workers, r->comm.size);
+    if (!tensor_file_open(&f, from, own ? FILE_WORKERS : FILE_OPTIMIZER, workers, &r->spec.c, &err))
+        die("--resume: %s", err.text);
+    load_series(r, &f, KEPT_EXP_AVG, worker);
+    load_series(r, &f, KEPT_EXP_AVG_SQ, worker);
+    tensor_file_close(&f);
+    if (!diloco || workers == 0) return;
+    if (!tensor_file_open(&f, from, FILE_OUTER, workers, &r->spec.c, &err))
+        die("--resume: %s", err.text);
+    load_series(r, &f, KEPT_OUTER_MOMENTUM, -1);
+    tensor_file_close(&f);
+}
+
+// One run at a time in --out: two would remove what the other is writing.
+static inline void lock_output(Run *r) {
+    Error err;
+    if (r->lock < 0 && !checkpoint_lock(&r->lock, r->o.out, &err)) die("--out: %s", err.text);
+}
+
+// Takes over the flags of the run in --out. Before anything else is opened, since they say what.
+static inline void restore_options(Run *r) {
+    Path from;
+    TrainState state;
+    Error err;
+    if (!r->o.out) die("--resume: needs --out DIR, the directory of the run to go on with");
+    if (r->comm.rank == 0 && access(r->o.out, F_OK) == 0) lock_output(r);
+    if (!checkpoint_find(&from, r->o.out, &err)
+        || !checkpoint_load_state(&state, &r->saved, from.text, &err))
+        die("--resume: %s", err.text);
+    const JsonNode *saved = json_get(r->saved.root, "options");
+    int seq_len = train_options_given(&r->o, "seq-len") ? r->o.seq_len : -1;
+    int64_t seed = train_options_given(&r->o, "seed") ? r->o.seed : -1;
+    if (!train_options_restore(&r->o, saved, &err))
+        die("--resume: %s", err.text);
+    if (seed >= 0 && (uint64_t)seed != state.seed)
+        die("--seed: the run began with %llu, which its order of samples depends on; leave it out",
+            (unsigned long long)state.seed);
+    int64_t saved_len;
+    if (seq_len >= 0 && json_get_int(&saved_len, saved, "seq_len", 1, INT32_MAX, &err)
+        && saved_len != seq_len)
+        die("--seq-len: the run counts samples of %lld tokens; leave it out", (long long)saved_len);
+    if (!train_options_check(&r->o, &err)) die("%s", err.text);
+}
+
+// Sets the run to where the checkpoint stands: its next update has the bits that it would have had.
+static inline void restore_state(Run *r, const char *from) {
+    TrainState state;
+    Json again;
+    Error err;
+    int64_t tokens;
+    if (!checkpoint_load_state(&state, &again, from, &err)) die("--resume: %s", err.text);
+    load_moments(r, from, state.workers);
+    if (json_get_int(&tokens, json_get(again.root, "options"), "train_tokens", 0, INT64_MAX, &err)
+        && (size_t)tokens != r->train.n_tokens)
+        die("--resume: the run began on %lld tokens, here are %zu; the data must be the same",
+            (long long)tokens, r->train.n_tokens);
+    json_free(&again);
+    r->step = (uint64_t)state.step;
+    r->tokens = (uint64_t)state.tokens;
+    r->train.samples = (uint64_t)state.samples;
+    r->adam_step = state.adam_steps;
+    r->skipped = state.skipped;
+    r->batch = state.batch_tokens > 0 ? (uint64_t)state.batch_tokens : r->o.batches.batch;
+    if (state.next_batch_tokens > 0)
+        r->next_batch = batch_adapt(&r->o.batches, r->next_batch, (double)state.next_batch_tokens);
+    NoiseScale noise = { state.noise_g2, state.noise_s, state.noise_weight };
+    r->noise = noise;
+    uint64_t steps = (uint64_t)r->o.steps;
+    if (r->o.tokens <= 0 && r->o.steps > 0 && steps > r->step
+        && r->o.batches.rule != BATCH_ADAPTIVE)      // of the batches that are still to come
+        r->lr.horizon = batch_tokens_after(&r->o.batches, r->tokens, steps - r->step);
+    r->seconds = r->shown_at = state.seconds;
+    r->saved_step = state.step;
+}
