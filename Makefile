@@ -6,6 +6,7 @@ OPENMP    ?= 1
 SANITIZE  ?= 0
 MPI       ?= 0
 PRECISION ?=
+PLAIN     ?= 0
 BUILD     ?= build
 
 # What this compiler can do: $(call can,FLAGS) gives FLAGS back if a program builds with them.
@@ -40,6 +41,7 @@ ifneq ($(filter-out fp32 bf16,$(PRECISION)),)
   $(error PRECISION=$(PRECISION): it is fp32 or bf16)
 endif
 FLAGS += $(if $(filter bf16,$(PRECISION)),-DPRECISION_BF16)    # the default is fp32 on a CPU
+FLAGS += $(if $(filter 1,$(PLAIN)),-DPLAIN=1)      # the products and attention of train_gpt2.c
 
 # MPI's compiler is this one with MPI's paths: Open MPI's and MPICH's learn which from a variable.
 MPICC ?= mpicc
@@ -97,7 +99,7 @@ test-c: all $(TESTS)             ## the tests written in C alone
 
 BENCHES := $(patsubst %,$(BUILD)/%,bench bench_matmul bench_tokenizer)
 
-lab: all $(WITH_MPI)              ## the batch-size laboratory, its quick set: lab/report.html in half an hour
+lab: all $(WITH_MPI)             ## the batch-size laboratory, quick: lab/report.html in half an hour
 	@$(PYTHON) scripts/lab/report.py --run --quick
 
 bench: $(BENCHES) $(WITH_MPI)    ## speed and memory on this machine, to bench.json; FULL=1: all
@@ -112,7 +114,7 @@ clean:                           ## remove what make built; data and runs stay
 help:                            ## this list
 	@sed -n 's/^\([a-z_0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | \
 	    while IFS='|' read -r target text; do printf '  make %-12s %s\n' "$$target" "$$text"; done
-	@echo '  PRECISION=bf16 MPI=1 CC=clang CFLAGS="-O0 -g" SANITIZE=1 OPENMP=0   after any: another build'
+	@echo '  PRECISION=bf16 PLAIN=1 MPI=1 CC=clang CFLAGS="-O0 -g" SANITIZE=1 OPENMP=0  after any: another build'
 
 train_gpt2: train_gpt2.c $(BUILD)/flags
 	$(LINK) $(FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< -o $@ -lm
@@ -132,7 +134,7 @@ emulate: train_gpt2cu-emulated   ## build ./train_gpt2cu-emulated: the CUDA prog
 train_gpt2cu-emulated: $(BUILD)/train_gpt2.cu.cpp $(BUILD)/emulate-flags
 	$(EMULATE) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< -o $@
 
-$(BUILD)/%.cu.cpp: %.cu train_gpt2.cu $(BUILD)/rewrite
+$(BUILD)/%.cu.cpp: %.cu train_gpt2.cu dev/ranks/kernels.cu $(BUILD)/rewrite
 	@mkdir -p $(@D)
 	$(BUILD)/rewrite $< > $@
 

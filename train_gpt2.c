@@ -277,7 +277,7 @@ static void linear_backward(float *dx, float *dw, float *db, const float *dout,
 }
 
 // ---- causal self-attention (Vaswani et al. 2017), for each head: ----
-//      out_t = sum over t2 <= t of p_t,t2 v_t2      p_t = softmax over t2 <= t of q_t . k_t2 / sqrt(HS)
+//     out_t = sum over t2 <= t of p_t,t2 v_t2     p_t = softmax over t2 <= t of q_t . k_t2/sqrt(HS)
 //   out (B,T,C)   qkv (B,T,3C)   lse (B,NH,T) log of each softmax's denominator, for backward
 //   scratch: attention_scratch(T, HS) floats for each thread
 // The causal mask t2 <= t: no token sees those after it, so every position can be trained to
@@ -325,9 +325,10 @@ static void attention_forward_plain(float *out, float *lse, float *scratch, cons
     }
 }
 
-// With ds the gradient of the scores: dv_t2 += p_t,t2 dout_t; ds_t,t2 = p_t,t2 (dout_t . v_t2 - d_t)
-// with d_t = dout_t . out_t; dq_t += ds_t,t2 k_t2 / sqrt(HS); dk_t2 += ds_t,t2 q_t / sqrt(HS). (d_t
-// is what a softmax's Jacobian subtracts: sum over t2 of p_t,t2 dout_t . v_t2 = dout_t . out_t.)
+// With ds the gradient of the scores and d_t = dout_t . out_t:
+//     dv_t2 += p_t,t2 dout_t                    ds_t,t2 = p_t,t2 (dout_t . v_t2 - d_t)
+//     dq_t += ds_t,t2 k_t2 / sqrt(HS)           dk_t2 += ds_t,t2 q_t / sqrt(HS)
+// d_t is what the softmax's Jacobian subtracts: sum over t2 of p_t,t2 (dout_t . v_t2) = d_t.
 static void attention_backward_plain(float *dqkv, float *scratch, const float *dout,
                                      const float *qkv, const float *out, const float *lse,
                                      int B, int T, int C, int NH) {

@@ -229,26 +229,57 @@ for compiler in gcc clang; do
     end build_${compiler}_has_no_warnings
 done
 
+# ---- imports point downwards: train to ranks and data, these to files, files to base ----
+
+imports() {                                 # imports FOLDER ALLOWED...: what its headers may include
+    local folder=$1; shift
+    local allowed="^($(echo "$@" | tr ' ' '|'))$"
+    for header in dev/$folder/*.h; do
+        while read -r included; do
+            of=$(realpath --relative-to=. "dev/$folder/$included")
+            of=${of#dev/}; of=${of%%/*}
+            [[ $of =~ $allowed ]] || note "$header includes $included"
+        done < <(sed -n 's/^#include "\([^"]*\)".*/\1/p' "$header")
+    done
+}
+imports base base
+imports files files base
+imports data data files base dataloader.h
+imports ranks ranks files base
+imports train train ranks data files base dataloader.h
+imports cpu cpu base
+grep -hE '^#include "(\.\./)*train_gpt2' dev/{base,files,data,ranks,train}/* > "$dir/upwards" &&
+    note "$(head -n 1 "$dir/upwards")"
+end imports_point_downwards
+
 # ---- each header by itself, twice over, in both languages ----
 
-# headers NAME COMMAND...: every header through that compiler.
+# headers NAME FOLDERS COMMAND...: every header through that compiler. One that calls the model, or on
+# a GPU its kernels, is followed by a stub of both.
 headers() {
-    name=$1; shift
+    local name=$1 folders=$2; shift 2
     if ! command -v "$1" > /dev/null; then
         skip "$name" "needs $1"
         return
     fi
-    for header in dataloader.h dev/{base,cpu,data,files,ranks,train}/*.h; do
-        printf '#include "%s"\n#include "%s"\nint main(void) { return 0; }\n' \
-            "$PWD/$header" "$PWD/$header" > "$dir/alone.c"
+    for header in dataloader.h $(printf 'dev/%s/*.h ' $folders); do
+        [ "$header" = dev/cpu/timing.h ] && continue             # a part of two benchmarks
+        printf '#include "%s"\n#include "%s"\n' "$PWD/$header" "$PWD/$header" > "$dir/alone.c"
+        "$@" -M "$dir/alone.c" 2> /dev/null | grep -q 'dev/\(train/model\|ranks/comm\)\.h' &&
+            echo "#include \"$PWD/tests/stub_model.h\"" >> "$dir/alone.c"
+        echo 'int main(void) { return 0; }' >> "$dir/alone.c"
         "$@" -Wall -Wextra -Werror -Wno-unknown-pragmas -fsyntax-only "$dir/alone.c" \
             2> "$dir/stderr" || note "$header: $(grep -m 1 -E 'error|warning' "$dir/stderr")"
     done
     end "$name"
 }
-headers headers_alone_gcc_c11 gcc -std=gnu11
-headers headers_alone_clang_c11 clang -std=gnu11
-headers headers_alone_gcc_cxx17 g++ -x c++ -std=c++17 -Wpedantic
-headers headers_alone_clang_cxx17 clang++ -x c++ -std=c++17 -Wpedantic
+most="base data files ranks train"
+headers headers_alone_gcc_c11 "$most cpu" gcc -std=gnu11
+headers headers_alone_clang_c11 "$most cpu" clang -std=gnu11
+headers headers_alone_gcc_cxx17 "$most" g++ -x c++ -std=c++17 -Wpedantic
+headers headers_alone_clang_cxx17 "$most" clang++ -x c++ -std=c++17 -Wpedantic
+headers headers_alone_mpi "$most" mpicc -DWITH_MPI -std=gnu11
+headers headers_alone_nccl "$most" g++ -x c++ -std=c++17 -DWITH_NCCL -DEMULATOR \
+    -Idev/emulator/include
 
 exit $failed

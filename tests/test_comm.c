@@ -2,6 +2,7 @@
 // say we are. The collectives themselves need several processes: tests/test_ranks.sh.
 #define PROGRAM "test_comm"
 #include "../dev/ranks/comm.h"
+#include "../dev/base/rng.h"
 #include "test.h"
 
 static uint32_t bits_of(float x) {
@@ -287,7 +288,11 @@ TEST(one_rank_talks_to_itself) {
     comm_agree(&c, "another number", 5);
     comm_agree_json(&c, "{\"lr\":1}");
     comm_barrier(&c);
-    comm_add(NULL, numbers, 2);
+    comm_add(NULL, numbers, 2);                        // no Comm at all: one rank alone
+    comm_wait(NULL, 0);
+    CommCounters none = comm_counters(NULL);
+    CHECK(none.waited == 0.0 && none.busy == 0.0 && none.bytes_sent == 0);
+    CHECK(comm_bytes(1) == 0 && comm_bytes(2) == COMM_SCRATCH + COMM_SCRATCH / 2);
     CHECK(memcmp(x, before, sizeof x) == 0 && numbers[0] == 1.5 && numbers[1] == -2.5);
     CHECK(all == 77 && own == 77 && comm_counters(&c).bytes_sent == 0);
     comm_close(&c);

@@ -26,7 +26,7 @@
 #include <stddef.h>
 #include "error.h"
 #include "log.h"
-#include "../train/schedule.h"
+#include "period.h"
 
 typedef enum {
     OPT_HELP,                      // no field; ends the parsing, so that --help always helps

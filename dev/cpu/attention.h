@@ -1,6 +1,6 @@
 // Causal self-attention, fast: attention_forward_plain and attention_backward_plain of train_gpt2.c
-// with the same arguments. The T x T matrix of scores never exists as a whole. Each thread takes one
-// head, and of that head a block of QUERIES rows at a time; what all of a head's queries are
+// with the same arguments. The T x T matrix of scores never exists as a whole. Each thread takes
+// one head, and of that head a block of QUERIES rows at a time; what all of a head's queries are
 // multiplied by is packed once. (Blocks that never leave the cache are also the idea of
 // FlashAttention, Dao et al. 2022, arXiv 2205.14135.)
 //
@@ -47,8 +47,8 @@ static inline HeadScratch head_scratch(float *scratch, int T, int HS) {
     return s;
 }
 
-// p_i = e^((s_i - max s_i) scale), in place of s; 0 where the key is masked. The sum of row i goes to
-// lse as log sum_t e^(s_it scale), and as its inverse to inv_sum.
+// p_i = e^((s_i - max s_i) scale), in place of s; 0 where the key is masked. The sum of row i goes
+// to lse as log sum_t e^(s_it scale), and as its inverse to inv_sum.
 //   p (rows,width)   lse, inv_sum (rows)   row 0 sees `seen` keys, row i sees seen + i
 static inline void attention_softmax(float *p, float *lse, float *inv_sum, int rows, int seen,
                                      int width, float scale) {

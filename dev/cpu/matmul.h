@@ -1,5 +1,6 @@
 // The matrix product, fast: blocked and packed (Goto and van de Geijn 2008, "Anatomy of
-// High-Performance Matrix Multiplication"). dev/cpu/matmul.c climbs to it rung by rung (make ladder).
+// High-Performance Matrix Multiplication"). dev/cpu/matmul.c climbs to it rung by rung: make
+// ladder.
 //
 //     matmul_fast(c, ldc, rows_of(a, K), transpose_of(b, K), bias, M, N, K, WRITE);
 //
@@ -240,8 +241,8 @@ static inline Mat part_of(Mat m, size_t i, size_t j) {
 // The one buffer of matmul_fast that outlives a call.
 enum { MATMUL_STATIC_BYTES = MC*KC/STEP * (int)sizeof(Word) };
 
-// c (M,N) = a (M,K) * b (K,N) + bias, or c += a*b: matmul_plain of train_gpt2.c, fast. Each element of
-// c is summed by one thread, over k in order, whatever the number of threads.
+// matmul_plain of train_gpt2.c, fast: c (M,N) = a (M,K) * b (K,N) + bias, or c += a*b. Each element
+// of c is summed by one thread, over k in order, whatever the number of threads.
 static inline void matmul_fast(float *c, size_t ldc, Mat a, Mat b, const float *bias,
                                size_t M, size_t N, size_t K, Mode mode) {
     if (M == 1 && a.col == 1 && mode == WRITE) {

@@ -3,10 +3,10 @@
 // the run when a rank is gone. All ranks run the same lines:
 //
 //     heartbeat_init(&w, rank, size, job, timeout);
-//     if (!heartbeat_listen(&w, NULL, &port, &err)) die("%s", err.text);     // rank 0 alone does it
+//     if (!heartbeat_listen(&w, NULL, &port, &err)) die("%s", err.text);        // rank 0 alone
 //     if (!heartbeat_join(&w, host, port, &err)) { if (w.told) exit(1); else die("%s", err.text); }
 //     if (!heartbeat_share(&w, &id, sizeof id, &err)) die("%s", err.text);
-//     if (!heartbeat_start(&w, "the last checkpoint is whole: --resume", &err)) die("%s", err.text);
+//     if (!heartbeat_start(&w, "the checkpoint is whole: --resume", &err)) die("%s", err.text);
 //     ... train ...
 //     heartbeat_stop(&w);
 //
@@ -15,13 +15,14 @@
 //    whoever says anything else, or nothing; to the others it says the same of itself.
 // 2. When all have come, or cannot any more, rank 0 sends everyone an Error; an empty one is "go".
 // 3. heartbeat_share: a length and the bytes, from rank 0 to each.
-// 4. From heartbeat_start on, a thread in each rank: rank 0 sends each rank a BEAT every timeout/10,
-//    at most a second, and each answers it at once. The thread runs beside the computation: a slow
-//    rank answers; one that is killed, stopped or cut off does not.
+// 4. From heartbeat_start on, a thread in each rank: rank 0 sends each rank a BEAT every
+//    timeout/10, at most a second, and each answers it at once. The thread runs beside the
+//    computation: a slow rank answers; one that is killed, stopped or cut off does not.
 // 5. A connection that closes without BYE is a rank gone, and so is silence of `timeout` seconds.
 //    Rank 0 says END to all. Whoever hears END, or loses rank 0, ends with _exit(1). A rank that
 //    leaves by die() has said why: it says END itself, and nobody says that it is gone.
-// 6. heartbeat_stop: a rank says BYE, rank 0 closes its connection. Rank 0 stays until all have left.
+// 6. heartbeat_stop: a rank says BYE, rank 0 closes its connection. Rank 0 stays until all have
+//    left.
 //
 // Structures travel as they lie in memory: all ranks are one program; another byte order has
 // another magic. A job's number keeps runs apart. It is no password: as with MPI and NCCL, the
@@ -57,18 +58,18 @@ typedef struct {
 } HeartbeatPeer;
 
 typedef struct {
-    HeartbeatHello hello;              // this rank's own
+    HeartbeatHello hello;          // this rank's own
     int rank, size;
     double timeout, beat;          // seconds
     bool told;                     // heartbeat_join failed for a reason that rank 0 prints
-    int listener, wake[2];         // rank 0's; and the pipe by which heartbeat_stop wakes the thread
+    int listener, wake[2];         // rank 0's; and the pipe by which the thread is woken
     int n;                         // of peers and polls
-    HeartbeatPeer *peers;              // on rank 0 by rank, then those at the door; elsewhere rank 0
+    HeartbeatPeer *peers;          // on rank 0 by rank, then those at the door; elsewhere rank 0
     struct pollfd *polls;          // one for each peer, and one more
     pthread_t thread;
     bool running;
     bool ending;                   // atomic: this process is in die(), which has told why
-    // From heartbeat_start to heartbeat_stop these are the thread's alone, and so are peers and polls.
+    // Between heartbeat_start and heartbeat_stop only the thread uses these, peers and polls.
     bool stopping;
     double clock, ticked;          // seconds that the thread was awake; when it last looked
     char advice[256];
@@ -337,7 +338,8 @@ static inline bool heartbeat_gather(Heartbeat *w, Error *err) {
 }
 
 // One try at one address of rank 0's. False: why, in words.
-static inline bool heartbeat_call(Heartbeat *w, const struct addrinfo *a, double until, const char **why) {
+static inline bool heartbeat_call(Heartbeat *w, const struct addrinfo *a, double until,
+                                  const char **why) {
     HeartbeatPeer *p = &w->peers[0];
     HeartbeatHello *h = &p->hello;
     double now = seconds_now(), patience = fmin(until, now + w->timeout/4.0);   // others to try
@@ -354,7 +356,8 @@ static inline bool heartbeat_call(Heartbeat *w, const struct addrinfo *a, double
                      heartbeat_recv(p->fd, h, sizeof *h, until);
         if (!heard && errno == ETIMEDOUT) *why = "it does not answer";
         h->host[sizeof h->host - 1] = '\0';
-        if (heard && h->magic == HEARTBEAT_MAGIC && h->job == w->hello.job && h->rank == 0) return true;
+        bool ours = heard && h->magic == HEARTBEAT_MAGIC && h->job == w->hello.job;
+        if (ours && h->rank == 0) return true;
     }
     heartbeat_close(&p->fd);
     return false;
@@ -420,7 +423,8 @@ static inline bool heartbeat_join(Heartbeat *w, const char *host, int port, Erro
     return joined;
 }
 
-// Rank 0's n bytes (at most HEARTBEAT_SHARE_MAX) to all ranks; after heartbeat_join, before heartbeat_start.
+// Rank 0's n bytes (at most HEARTBEAT_SHARE_MAX) to all ranks; after heartbeat_join, before
+// heartbeat_start.
 // Errors: a rank that is gone, or does not take or send them within `timeout`.
 static inline bool heartbeat_share(Heartbeat *w, void *bytes, size_t n, Error *err) {
     assert(n <= HEARTBEAT_SHARE_MAX && !w->running);
@@ -560,7 +564,7 @@ static inline void *heartbeat_run(void *watch) {
             leave = w->clock + w->timeout;
         }
     }
-    heartbeat_tell(w, HEARTBEAT_BYE);      // rank 0's, if it has waited in vain: the others go on alone
+    heartbeat_tell(w, HEARTBEAT_BYE);      // rank 0's, if a rank did not leave in time
     heartbeat_linger(w);
     return NULL;
 }
@@ -580,9 +584,9 @@ static inline void heartbeat_told(void) {
     poll(NULL, 0, 200);            // until that has been read; the thread still reads what comes
 }
 
-// Begins to heartbeat; all ranks within `timeout` of another. From here on, and until heartbeat_stop, this
-// process ends with status 1 when any rank is gone, and one rank prints one line that names it,
-// with the advice (NULL: none) at its end. Error: no thread can be had.
+// Starts the thread; all ranks call it within `timeout` of each other. From here on, and until
+// heartbeat_stop, this process ends with status 1 when any rank is gone, and one rank prints one
+// line that names it, with the advice (NULL: none) at its end. Error: no thread can be started.
 static inline bool heartbeat_start(Heartbeat *w, const char *advice, Error *err) {
     if (!heartbeat_any(w)) return true;
     sigset_t all, before;

@@ -245,8 +245,8 @@ static inline void floats_clear(float *x, size_t n, Stream stream) {
     for (size_t i = 0; i < n; i++) x[i] = 0.0f;
 }
 
-// y = a x + b y; if b is 0 whatever stood in y is forgotten. Loops of their own for b = 0 and b = 1:
-// a processor then rounds once, in one fused multiply-add.
+// y = a x + b y; if b is 0 whatever stood in y is forgotten. b = 0 and b = 1 have loops of their
+// own: a processor then rounds once, in one fused multiply-add.
 static inline void floats_axpby(float *y, float a, const float *x, float b, size_t n,
                                 Stream stream) {
     (void)stream;

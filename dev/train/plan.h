@@ -327,9 +327,9 @@ static inline PlanBytes plan_gpu_bytes(const PlanFacts *f, const PlanShape *s) {
 
 // ---- traffic ----
 
-// Bytes that a worker sends for an update of A micro-batches (dev/ranks/shards.h says what goes when):
-// of gradients, and of parameters. At stage 3 a block that is still at hand is not gathered again:
-// those of the last two layers on the way back, and of the first two in the next micro-batch.
+// Bytes that a worker sends for an update of A micro-batches (dev/ranks/shards.h says what travels
+// when): of gradients, and of parameters. At stage 3 a block that is still at hand is not gathered
+// again: those of the last two layers in the backward pass, of the first two in the next forward.
 static inline void plan_traffic(double *grads, double *params, const PlanFacts *f, double A) {
     double n = f->shape.workers, psi = (double)gpt2_n_params(&f->c), share = (n - 1.0) / n;
     double block = (double)gpt2_block_size(&f->c), L = f->c.L, again = L > 2.0 ? L - 2.0 : 0.0;

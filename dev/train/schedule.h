@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include "../base/period.h"            // Period, period_due
 
 // ---- learning rate ----
 
@@ -41,23 +42,6 @@ static inline double lr_at(const LrSchedule *s, uint64_t tokens) {
     double p = (double)(tokens - start) / (double)(s->horizon - start);
     double keep = s->rule == LR_COSINE ? 0.5 * (1.0 + cos(3.14159265358979323846 * p)) : 1.0 - p;
     return final_lr + (s->lr - final_lr) * keep;
-}
-
-// ---- things that recur ----
-
-typedef struct {
-    uint64_t n;                    // 0: never
-    bool in_tokens;                // every n tokens, else every n updates
-} Period;
-
-// True when the update that brought the counts from `before` to `after` reached or crossed a
-// multiple of the period. An update that crosses several is due once.
-static inline bool period_due(const Period *p, uint64_t steps_before, uint64_t steps_after,
-                              uint64_t tokens_before, uint64_t tokens_after) {
-    if (p->n == 0) return false;
-    uint64_t before = p->in_tokens ? tokens_before : steps_before;
-    uint64_t after = p->in_tokens ? tokens_after : steps_after;
-    return before / p->n != after / p->n;
 }
 
 // ---- the length of a run ----

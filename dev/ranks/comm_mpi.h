@@ -1,0 +1,240 @@
+// The MPI half of comm.h, for CPUs. A thread carries out the queued collectives one after the
+// other, beside the computation. It alone calls MPI, so any MPI with MPI_THREAD_FUNNELED will do:
+//
+//     the caller                                     comm_thread
+//     comm_queue: appends to a ring of CommOp        comm_next: takes the oldest
+//     ... computes ...                               comm_run: MPI_Isend, MPI_Irecv, tree_sum
+//     comm_wait: sleeps until done >= ticket         done++, wakes the caller
+#pragma once
+#include "comm.h"
+#if defined(WITH_MPI)
+#include <mpi.h>
+#include <pthread.h>
+#include <sched.h>
+#include "../base/clock.h"         // seconds_now
+
+struct CommBackend {
+    pthread_t thread;
+    MPI_Request *requests;                 // (2*size), the thread's own, as are the next two
+    int n_requests;
+    uint64_t bytes_now;                    // sent by the collective under way
+    pthread_mutex_t lock;                  // guards what follows, and Comm's counters
+    pthread_cond_t changed;
+    CommOp queue[COMM_QUEUE];              // a ring: ticket t lies at (t - 1) % COMM_QUEUE
+    Ticket queued, done;                   // collectives queued; collectives carried out
+    bool started, closing;
+    Error problem;                         // why MPI did not start; "" if it did
+};
+
+static inline void mpi_check(int status, const char *call) {
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length;
+    if (status == MPI_SUCCESS) return;
+    MPI_Error_string(status, text, &length);
+    die("%s: %s", call, text);
+}
+#define MPI_CHECK(call) mpi_check((call), #call)
+
+// ---- messages, on the thread ----
+
+static inline void comm_begin(Comm *c) { c->backend->n_requests = 0; }
+
+static inline void comm_send(Comm *c, int peer, const void *bytes, size_t n) {
+    CommBackend *b = c->backend;
+    MPI_CHECK(MPI_Isend(bytes, (int)n, MPI_BYTE, peer, 0, MPI_COMM_WORLD,
+                        &b->requests[b->n_requests++]));
+    b->bytes_now += n;
+}
+
+static inline void comm_receive(Comm *c, int peer, void *bytes, size_t n) {
+    CommBackend *b = c->backend;
+    MPI_CHECK(MPI_Irecv(bytes, (int)n, MPI_BYTE, peer, 0, MPI_COMM_WORLD,
+                        &b->requests[b->n_requests++]));
+}
+
+// MPI moves data only inside its own calls, so somebody must keep calling it. Polling without a
+// pause would take a core from the computation: after 20 polls the thread sleeps 20 us between two.
+static inline void comm_end(Comm *c) {
+    CommBackend *b = c->backend;
+    const struct timespec moment = { 0, 20000 };
+    for (int asked = 0, over = 0; ; asked++) {
+        MPI_CHECK(MPI_Testall(b->n_requests, b->requests, &over, MPI_STATUSES_IGNORE));
+        if (over) return;
+        if (asked > 20) nanosleep(&moment, NULL);
+        else sched_yield();
+    }
+}
+
+static inline void comm_copy(Comm *c, void *out, const void *in, size_t bytes) {
+    (void)c;
+    if (out != in) memcpy(out, in, bytes);
+}
+
+static inline void comm_sum_terms(Comm *c, float *out, const void *const *x, float scale,
+                                  CommType type, CommMode mode, size_t n) {
+    tree_sum(out, x, c->size, scale, type, mode, n);
+}
+
+static inline void comm_narrow(Comm *c, uint16_t *out, const float *x, size_t n) {
+    (void)c;
+    bf16_narrow_all(out, x, n);
+}
+
+static inline void comm_widen(Comm *c, float *out, const uint16_t *x, size_t n) {
+    (void)c;
+    bf16_widen_all(out, x, n);
+}
+
+// ---- the queue, between the caller and the thread ----
+
+static inline Ticket comm_queue(Comm *c, CommOp op) {
+    CommBackend *b = c->backend;
+    pthread_mutex_lock(&b->lock);
+    while (b->queued - b->done == COMM_QUEUE) pthread_cond_wait(&b->changed, &b->lock);
+    b->queue[b->queued++ % COMM_QUEUE] = op;
+    Ticket ticket = b->queued;
+    pthread_cond_broadcast(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+    return ticket;
+}
+
+static inline void comm_wait(Comm *c, Ticket ticket) {
+    if (ticket == 0) return;
+    CommBackend *b = c->backend;
+    pthread_mutex_lock(&b->lock);
+    if (b->done < ticket) {
+        double start = seconds_now();
+        while (b->done < ticket) pthread_cond_wait(&b->changed, &b->lock);
+        c->counters.waited += seconds_now() - start;
+    }
+    pthread_mutex_unlock(&b->lock);
+}
+
+static inline CommCounters comm_counters(Comm *c) {
+    CommCounters counters = { 0.0, 0.0, 0 };
+    if (!c || !c->backend) return counters;
+    pthread_mutex_lock(&c->backend->lock);
+    counters = c->counters;
+    pthread_mutex_unlock(&c->backend->lock);
+    return counters;
+}
+
+static inline void comm_collect_now(Comm *c, void *all, const void *own, size_t bytes) {
+    CommOp op = { OP_COLLECT, all, own, 0, bytes, 1.0f, COMM_FP32, COMM_WRITE, 0 };
+    comm_wait(c, comm_queue(c, op));
+}
+
+// Waits for the next collective; false if the queue is empty and comm_close was called.
+static inline bool comm_next(Comm *c, CommOp *op) {
+    CommBackend *b = c->backend;
+    pthread_mutex_lock(&b->lock);
+    while (b->done == b->queued && !b->closing) pthread_cond_wait(&b->changed, &b->lock);
+    bool there = b->done < b->queued;
+    if (there) *op = b->queue[b->done % COMM_QUEUE];
+    pthread_mutex_unlock(&b->lock);
+    return there;
+}
+
+// ---- the thread ----
+
+static inline void comm_start_mpi(Comm *c) {
+    int level, size = 1, rank = 0;
+    Error *problem = &c->backend->problem;
+    MPI_CHECK(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level));
+    MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+    MPI_CHECK(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+    MPI_CHECK(MPI_Comm_size(MPI_COMM_WORLD, &size));
+    if (level < MPI_THREAD_FUNNELED) fail(problem, "MPI: this one allows no threads at all");
+    if (rank != c->rank || size != c->size)
+        fail(problem, "MPI: the launcher says rank %d of %d, MPI says %d of %d; start with the "
+             "mpirun of the MPI this was built with, or scripts/launch.sh", c->rank, c->size, rank,
+             size);
+}
+
+// The only thread that calls MPI.
+static inline void *comm_thread(void *argument) {
+    Comm *c = (Comm *)argument;
+    CommBackend *b = c->backend;
+    CommOp op;
+    comm_start_mpi(c);
+    pthread_mutex_lock(&b->lock);
+    b->started = true;
+    pthread_cond_broadcast(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+    while (comm_next(c, &op)) {
+        double start = seconds_now();
+        comm_run(c, &op);
+        pthread_mutex_lock(&b->lock);
+        c->counters.busy += seconds_now() - start;
+        c->counters.bytes_sent += b->bytes_now;
+        b->bytes_now = 0;
+        b->done++;
+        pthread_cond_broadcast(&b->changed);
+        pthread_mutex_unlock(&b->lock);
+    }
+    MPI_CHECK(MPI_Finalize());
+    return NULL;
+}
+
+// ---- opening and closing ----
+
+// The heartbeat has connections of its own. Rank 0 listens at any free port, and tells the others
+// over MPI which.
+static inline bool comm_open_watch(Comm *c, double timeout, Error *err) {
+    typedef struct { char host[64]; int port; uint64_t job; } Meeting;
+    Meeting own;
+    memset(&own, 0, sizeof own);
+    own.job = (uint64_t)getpid() ^ (uint64_t)(seconds_now()*1e6);
+    if (c->hosts == 1) snprintf(own.host, sizeof own.host, "127.0.0.1");
+    else gethostname(own.host, sizeof own.host - 1);
+    comm_broadcast_small(c, &own.job, sizeof own.job);
+    heartbeat_init(&c->heartbeat, c->rank, c->size, own.job, timeout);
+    if (c->rank == 0 && !heartbeat_listen(&c->heartbeat, NULL, &own.port, err)) return false;
+    comm_broadcast_small(c, &own, sizeof own);
+    return heartbeat_join(&c->heartbeat, own.host, own.port, err);
+}
+
+static inline bool comm_open(Comm *c, double timeout, Error *err) {
+    memset(c, 0, sizeof *c);
+    c->rank = launched_as(LAUNCH_RANK, 0);
+    c->size = launched_as(LAUNCH_SIZE, 1);
+    c->hosts = c->local_size = 1;
+    if (c->size == 1) return true;
+    if (c->size > COMM_MAX_RANKS)
+        return fail(err, "ranks: %d of them; at most %d are built for", c->size, COMM_MAX_RANKS);
+    CommBackend *b = c->backend = (CommBackend *)alloc_or_die(sizeof *b, "a queue of collectives");
+    c->piece = COMM_SCRATCH / sizeof(float) / (size_t)c->size;
+    c->scratch_in = (char *)alloc_or_die(COMM_SCRATCH, "slices on their way in");
+    c->scratch_out = (char *)alloc_or_die(COMM_SCRATCH / 2, "slices on their way out");
+    b->requests = (MPI_Request *)alloc_or_die(2*(size_t)c->size * sizeof *b->requests, "requests");
+    pthread_mutex_init(&b->lock, NULL);
+    pthread_cond_init(&b->changed, NULL);
+    if (pthread_create(&b->thread, NULL, comm_thread, c) != 0)
+        return fail(err, "ranks: the thread that would call MPI cannot be started");
+    pthread_mutex_lock(&b->lock);
+    while (!b->started) pthread_cond_wait(&b->changed, &b->lock);
+    pthread_mutex_unlock(&b->lock);
+    if (b->problem.text[0]) return fail(err, "%s", b->problem.text);
+    comm_find_neighbours(c);
+    c->watched = comm_open_watch(c, timeout, err);
+    return c->watched;
+}
+
+static inline void comm_close(Comm *c) {
+    CommBackend *b = c->backend;
+    if (c->size == 1) return;
+    comm_barrier(c);
+    heartbeat_stop(&c->heartbeat);
+    pthread_mutex_lock(&b->lock);
+    b->closing = true;
+    pthread_cond_broadcast(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+    pthread_join(b->thread, NULL);
+    free(c->scratch_in);
+    free(c->scratch_out);
+    free(b->requests);
+    free(b);
+    c->backend = NULL;
+}
+
+#endif

@@ -1,0 +1,265 @@
+// The NCCL half of comm.h, for GPUs. No thread: the CPU only launches. A second stream carries out
+// the collectives beside the stream that computes, and events order the two:
+//
+//     the caller's stream (compute)                  the second stream
+//     kernels that write the gradients
+//     comm_queue: records `ready`                    waits for `ready`; sends, receives, gpu_sum;
+//     ... kernels that compute something else ...    records done[ticket]
+//     comm_wait: waits for done[ticket]
+//
+// The events carry times: how long data was under way, and how long the computation waited for it.
+#pragma once
+#include "comm.h"
+#if defined(WITH_NCCL)
+#include <nccl.h>
+#ifndef EMULATOR
+#include <dlfcn.h>
+#endif
+#include "../base/rng.h"           // hash_add
+
+// NCCL's functions, looked up when a run has several ranks: a run on one GPU needs no NCCL.
+#define NCCL_FUNCTIONS(X) \
+    X(GetUniqueId) X(CommInitRank) X(CommDestroy) X(CommAbort) X(GetErrorString) X(GetLastError) \
+    X(GroupStart) X(GroupEnd) X(Send) X(Recv)
+typedef struct {
+#define X(name) decltype(&nccl##name) name;
+    NCCL_FUNCTIONS(X)
+#undef X
+} Nccl;
+
+// The rings of events are indexed by ticket - 1, or by the number of the wait, modulo COMM_QUEUE.
+struct CommBackend {
+    Nccl nccl;
+    ncclUniqueId id;                       // by which NCCL finds the ranks
+    ncclComm_t peers;
+    cudaStream_t stream;                   // the one that data travels on
+    cudaEvent_t ready;                     // the computation has come this far
+    cudaEvent_t begun[COMM_QUEUE], done[COMM_QUEUE];           // of each collective
+    cudaEvent_t wait_begun[COMM_QUEUE], wait_done[COMM_QUEUE]; // of each wait
+    Ticket queued;                         // tickets given out
+    Ticket settled;                        // tickets whose time is in counters.busy
+    Ticket passed;                         // the computation waits for this one and all before it
+    uint64_t waits;                        // waits that the computation was given
+    uint64_t settled_waits;                // waits whose time is in counters.waited
+    char *small;                           // (size+1,COMM_SMALL) on the GPU, for comm_collect_now
+};
+
+static inline void nccl_check(const CommBackend *b, ncclResult_t status, const char *call) {
+    if (status == ncclSuccess) return;
+    die("nccl%s: %s: %s", call, b->nccl.GetErrorString(status), b->nccl.GetLastError(b->peers));
+}
+#define NCCL_CHECK(b, call) nccl_check((b), (b)->nccl.call, #call)
+
+// ---- messages, on the second stream ----
+
+static inline void comm_begin(Comm *c) { NCCL_CHECK(c->backend, GroupStart()); }
+
+static inline void comm_send(Comm *c, int peer, const void *bytes, size_t n) {
+    CommBackend *b = c->backend;
+    NCCL_CHECK(b, Send(bytes, n, ncclUint8, peer, b->peers, b->stream));
+    c->counters.bytes_sent += n;
+}
+
+static inline void comm_receive(Comm *c, int peer, void *bytes, size_t n) {
+    CommBackend *b = c->backend;
+    NCCL_CHECK(b, Recv(bytes, n, ncclUint8, peer, b->peers, b->stream));
+}
+
+static inline void comm_end(Comm *c) { NCCL_CHECK(c->backend, GroupEnd()); }
+
+static inline void comm_copy(Comm *c, void *out, const void *in, size_t bytes) {
+    if (out == in) return;
+    COMM_CUDA(cudaMemcpyAsync(out, in, bytes, cudaMemcpyDefault, c->backend->stream));
+}
+
+static inline void comm_sum_terms(Comm *c, float *out, const void *const *x, float scale,
+                                  CommType type, CommMode mode, size_t n) {
+    gpu_sum(out, x, c->size, scale, type, mode, n, c->backend->stream);
+}
+
+static inline void comm_narrow(Comm *c, uint16_t *out, const float *x, size_t n) {
+    gpu_narrow(out, x, n, c->backend->stream);
+}
+
+static inline void comm_widen(Comm *c, float *out, const uint16_t *x, size_t n) {
+    gpu_widen(out, x, n, c->backend->stream);
+}
+
+// ---- time ----
+
+static inline double comm_seconds(cudaEvent_t begin, cudaEvent_t end) {
+    float milliseconds = 0.0f;
+    COMM_CUDA(cudaEventElapsedTime(&milliseconds, begin, end));
+    return 1e-3 * milliseconds;
+}
+
+// Has the GPU passed this event? "Not yet" is an error code to CUDA; it is cleared here, or the
+// next check after a launch would report it.
+static inline bool comm_is_past(cudaEvent_t event) {
+    cudaError_t status = cudaEventQuery(event);
+    if (status == cudaErrorNotReady) cudaGetLastError();
+    else COMM_CUDA(status);
+    return status == cudaSuccess;
+}
+
+// Adds the times of collectives and waits that are over to the counters. The CPU waits for nothing.
+static inline void comm_settle(Comm *c) {
+    CommBackend *b = c->backend;
+    for (; b->settled_waits < b->waits; b->settled_waits++) {
+        int i = (int)(b->settled_waits % COMM_QUEUE);
+        if (!comm_is_past(b->wait_done[i])) break;
+        c->counters.waited += comm_seconds(b->wait_begun[i], b->wait_done[i]);
+    }
+    for (; b->settled < b->queued; b->settled++) {
+        int i = (int)(b->settled % COMM_QUEUE);
+        if (!comm_is_past(b->done[i])) break;
+        c->counters.busy += comm_seconds(b->begun[i], b->done[i]);
+    }
+}
+
+// Makes room for one more event in a ring that holds begin ... end-1: if it is full, the CPU waits
+// until the GPU has passed half of them.
+static inline void comm_make_room(Comm *c, const cudaEvent_t *ring, uint64_t begin, uint64_t end) {
+    if (end - begin < COMM_QUEUE) return;
+    COMM_CUDA(cudaEventSynchronize(ring[(begin + COMM_QUEUE / 2) % COMM_QUEUE]));
+    comm_settle(c);
+}
+
+// ---- the queue: the second stream ----
+
+static inline Ticket comm_queue(Comm *c, CommOp op) {
+    CommBackend *b = c->backend;
+    comm_make_room(c, b->done, b->settled, b->queued);
+    int i = (int)(b->queued % COMM_QUEUE);
+    COMM_CUDA(cudaEventRecord(b->ready, c->compute));
+    COMM_CUDA(cudaStreamWaitEvent(b->stream, b->ready, 0));
+    COMM_CUDA(cudaEventRecord(b->begun[i], b->stream));
+    comm_run(c, &op);
+    COMM_CUDA(cudaEventRecord(b->done[i], b->stream));
+    return ++b->queued;
+}
+
+static inline void comm_wait(Comm *c, Ticket ticket) {
+    if (ticket == 0) return;
+    CommBackend *b = c->backend;
+    if (ticket <= b->passed) return;
+    comm_make_room(c, b->wait_done, b->settled_waits, b->waits);
+    int i = (int)(b->waits++ % COMM_QUEUE);
+    COMM_CUDA(cudaEventRecord(b->wait_begun[i], c->compute));
+    COMM_CUDA(cudaStreamWaitEvent(c->compute, b->done[(ticket - 1) % COMM_QUEUE], 0));
+    COMM_CUDA(cudaEventRecord(b->wait_done[i], c->compute));
+    b->passed = ticket;
+}
+
+static inline CommCounters comm_counters(Comm *c) {
+    CommCounters none = { 0.0, 0.0, 0 };
+    if (!c || !c->backend) return none;
+    comm_settle(c);
+    return c->counters;
+}
+
+// Through the GPU, since NCCL sends from its memory.
+static inline void comm_collect_now(Comm *c, void *all, const void *own, size_t bytes) {
+    CommBackend *b = c->backend;
+    size_t n = (size_t)c->size*bytes;
+    char *device_own = b->small + (size_t)c->size*COMM_SMALL;
+    COMM_CUDA(cudaMemcpyAsync(device_own, own, bytes, cudaMemcpyHostToDevice, b->stream));
+    comm_wait(c, comm_collect_there(c, b->small, device_own, bytes));
+    COMM_CUDA(cudaMemcpyAsync(all, b->small, n, cudaMemcpyDeviceToHost, c->compute));
+    COMM_CUDA(cudaStreamSynchronize(c->compute));
+}
+
+// ---- opening and closing ----
+
+// Connects the ranks' heartbeats where the launcher says that the ranks meet. torchrun itself
+// listens at MASTER_PORT, so the ranks take the next port.
+static inline bool comm_open_watch(Comm *c, double timeout, Error *err) {
+    const char *host = getenv("MASTER_ADDR"), *port_text = getenv("MASTER_PORT");
+    const char *job = getenv("TORCHELASTIC_RUN_ID") ? getenv("TORCHELASTIC_RUN_ID")
+                    : getenv("SLURM_JOB_ID") ? getenv("SLURM_JOB_ID") : "";
+    if (!host || !*host)
+        return fail(err, "MASTER_ADDR: not set, and this is rank %d of %d; it names the machine of "
+                    "rank 0; scripts/launch.sh and torchrun set it", c->rank, c->size);
+    int port = port_text ? atoi(port_text) + 1 : 29501;
+    if (port < 2 || port > 65535)
+        return fail(err, "MASTER_PORT: \"%.20s\" is no port below 65535", port_text);
+    heartbeat_init(&c->heartbeat, c->rank, c->size, hash_add(1, job, strlen(job)), timeout);
+    if (c->rank == 0 && !heartbeat_listen(&c->heartbeat, host, &port, err)) return false;
+    return heartbeat_join(&c->heartbeat, host, port, err);
+}
+
+static inline bool nccl_load(Nccl *n, Error *err) {
+#ifdef EMULATOR
+    (void)err;
+#define X(name) n->name = nccl##name;
+#else
+    void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        return fail(err, "NCCL: several ranks need it, and it cannot be loaded: %.200s", dlerror());
+#define X(name) \
+    n->name = (decltype(n->name))dlsym(library, "nccl" #name); \
+    if (!n->name) return fail(err, "NCCL: libnccl.so.2 is too old, it has no nccl" #name);
+#endif
+    NCCL_FUNCTIONS(X)
+#undef X
+    return true;
+}
+
+// Connects the processes. This rank then chooses its GPU by local_rank, and calls comm_open_gpu.
+static inline bool comm_open(Comm *c, double timeout, Error *err) {
+    memset(c, 0, sizeof *c);
+    c->rank = launched_as(LAUNCH_RANK, 0);
+    c->size = launched_as(LAUNCH_SIZE, 1);
+    c->local_rank = launched_as(LAUNCH_LOCAL_RANK, c->rank);
+    c->local_size = launched_as(LAUNCH_LOCAL_SIZE, c->size);
+    c->hosts = 1;
+    if (c->size == 1) return true;
+    if (c->size > COMM_MAX_RANKS)
+        return fail(err, "ranks: %d of them; at most %d are built for", c->size, COMM_MAX_RANKS);
+    CommBackend *b = c->backend = (CommBackend *)alloc_or_die(sizeof *b, "rings of events");
+    if (!nccl_load(&b->nccl, err)) return false;
+    c->watched = comm_open_watch(c, timeout, err);
+    if (c->watched && c->rank == 0) NCCL_CHECK(b, GetUniqueId(&b->id));
+    return c->watched && heartbeat_share(&c->heartbeat, &b->id, sizeof b->id, err);
+}
+
+// Connects the GPUs. The second stream has the highest priority: a collective that waits for room
+// on one GPU holds up all ranks.
+static inline void comm_open_gpu(Comm *c, cudaStream_t compute) {
+    CommBackend *b = c->backend;
+    int least, greatest;
+    c->compute = compute;
+    if (c->size == 1) return;
+    NCCL_CHECK(b, CommInitRank(&b->peers, c->size, b->id, c->rank));
+    c->piece = COMM_SCRATCH / sizeof(float) / (size_t)c->size / 64 * 64;
+    COMM_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    COMM_CUDA(cudaStreamCreateWithPriority(&b->stream, cudaStreamNonBlocking, greatest));
+    COMM_CUDA(cudaMalloc((void **)&c->scratch_in, COMM_SCRATCH));
+    COMM_CUDA(cudaMalloc((void **)&c->scratch_out, COMM_SCRATCH / 2));
+    COMM_CUDA(cudaMalloc((void **)&b->small, ((size_t)c->size + 1) * COMM_SMALL));
+    COMM_CUDA(cudaEventCreateWithFlags(&b->ready, cudaEventDisableTiming));
+    cudaEvent_t *rings[] = { b->begun, b->done, b->wait_begun, b->wait_done };
+    for (int k = 0; k < 4; k++)
+        for (int i = 0; i < COMM_QUEUE; i++) COMM_CUDA(cudaEventCreate(&rings[k][i]));
+    comm_find_neighbours(c);
+}
+
+static inline void comm_close(Comm *c) {
+    CommBackend *b = c->backend;
+    if (c->size == 1) return;
+    comm_barrier(c);
+    heartbeat_stop(&c->heartbeat);
+    cudaEvent_t *rings[] = { b->begun, b->done, b->wait_begun, b->wait_done };
+    for (int k = 0; k < 4; k++)
+        for (int i = 0; i < COMM_QUEUE; i++) COMM_CUDA(cudaEventDestroy(rings[k][i]));
+    COMM_CUDA(cudaEventDestroy(b->ready));
+    COMM_CUDA(cudaFree(c->scratch_in));
+    COMM_CUDA(cudaFree(c->scratch_out));
+    COMM_CUDA(cudaFree(b->small));
+    NCCL_CHECK(b, CommDestroy(b->peers));
+    COMM_CUDA(cudaStreamDestroy(b->stream));
+    free(b);
+    c->backend = NULL;
+}
+
+#endif

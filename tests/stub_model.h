@@ -1,0 +1,58 @@
+// A model that does nothing: all that dev/train/model.h asks of a twin, and dev/ranks of the GPU's
+// kernels, so that headers compile without either. tests/test_build.sh compiles it in C and C++.
+#pragma once
+#include "../dev/train/model.h"
+
+struct Machine { int nothing; };
+struct Model { Shards shards; float logits[1]; };
+
+static inline void machine_open(Machine *m, const TrainOptions *o, Comm *c) {
+    (void)m, (void)o, (void)c;
+}
+static inline void machine_close(Machine *m) { (void)m; }
+static inline const char *machine_precision(void) { return "none"; }
+static inline double machine_peak_flops(Machine *m) { return (void)m, 1.0; }
+static inline double machine_free_memory(const Machine *m) { return (void)m, 0.0; }
+static inline void model_count(Memory *mem, const ModelSpec *s) {
+    (void)s;
+    *mem = memory_begin(NULL);
+}
+static inline void model_init(Model *m, const ModelSpec *s, Machine *machine) {
+    (void)machine;
+    shards_init(&m->shards, &s->sharing, &s->c, &s->c, sizeof(float));
+}
+static inline void model_free(Model *m) { shards_free(&m->shards); }
+static inline Shards *model_shards(Model *m) { return &m->shards; }
+static inline void model_forward(Model *m, const int *tokens, int B, int T, int first) {
+    (void)m, (void)tokens, (void)B, (void)T, (void)first;
+}
+static inline double model_loss(Model *m, float *each, const int *targets, size_t N) {
+    return (void)m, (void)each, (void)targets, (double)N;
+}
+static inline const float *model_logits(Model *m, int t) { return (void)t, m->logits; }
+static inline void clear_grads(Model *m) { (void)m; }
+static inline void model_backward(Model *m, const int *tokens, const int *targets, float scale,
+                                  int B, int T) {
+    (void)m, (void)tokens, (void)targets, (void)scale, (void)B, (void)T;
+}
+static inline Totals model_update(Model *m, AdamW o, double clip, int64_t step, Scope scope) {
+    Totals t = { 0.0, 0.0, 0.0, 0 };
+    return (void)m, (void)o, (void)clip, (void)step, (void)scope, t;
+}
+static inline double model_optimizer_seconds(Model *m) { return (void)m, 0.0; }
+
+#if defined(COMM_ON_GPU)
+static inline void gpu_sum(float *, const void *const *, int, float, CommType, CommMode, size_t,
+                           cudaStream_t) {}
+static inline void gpu_narrow(uint16_t *, const float *, size_t, cudaStream_t) {}
+static inline void gpu_widen(float *, const uint16_t *, size_t, cudaStream_t) {}
+static inline void floats_clear(float *, size_t, Stream) {}
+static inline void floats_axpby(float *, float, const float *, float, size_t, Stream) {}
+static inline void floats_measure(Shards *, float *, float *, size_t) {}
+static inline void shards_open(Shards *) {}
+static inline void shards_close(Shards *) {}
+static inline float *shards_place(Shards *z, Kept, int) { return z->host_bucket; }
+static inline void shards_take(Shards *, Buffer, int) {}
+static inline const float *shards_show(Shards *, float *whole, int) { return whole; }
+static inline void shards_loaded(Shards *) {}
+#endif
