@@ -1,32 +1,32 @@
-// Packed-token shards, and who trains on which sample when.
+// The dataloader: packed-token shards, and the order in which training visits them.
 //
-// A corpus on disk is a list of shards, each one long row of token ids, document after document:
+// A corpus on disk is a list of shards. A shard is an array of token ids, document after document:
 //
 //     int32 header[256]     [0] 20240520   [1] version 1   [2] number of tokens
 //                           [3] vocabulary size   [4] end-of-text id   (0 unknown)   others unused
 //     uint16 tokens[]
 //
-// little-endian throughout; llm.c and modded-nanogpt publish FineWeb this way. Shards are mapped,
-// not read: opening 20 GB takes no time, and pages come from the disk when a window needs them.
+// All little-endian; llm.c and modded-nanogpt publish FineWeb in this format. Shards are mapped,
+// not read: opening 20 GB takes no time, and the kernel reads a page when a window first uses it.
 //
-// A sample is a window: T inputs and, one token further on, their T targets. Window i of a shard
-// starts at token i*T. So neighbours share a token, the last target of one and the first input of
-// the next, and no token is a target twice. With T = 4:
+// A sample is a window: T inputs, and their T targets one token further on. Window i of a shard
+// starts at token i*T. Neighbouring windows share one token: the last target of a window is the
+// first input of the next one. No token is a target twice. With T = 4:
 //
 //     tokens     a  b  c  d  e  f  g  h  i  j  k
 //     window 0   a  b  c  d                          targets  b c d e
-//     window 1               e  f  g  h              targets  f g h i       j, k: the tail, dropped
+//     window 1               e  f  g  h              targets  f g h i       tail j, k: dropped
 //
-// No window straddles two shards. Windows are numbered through all shards, in the order of their
-// sorted paths; an epoch visits each once, in an order of its own.
+// No window crosses from one shard into the next. Windows are numbered over all shards, sorted by
+// path. An epoch is a random permutation of all windows.
 //
-// The order is a function, not a table. Sample s, counted from the start of the run, is the window
+// The permutation is a function, not a table. Sample s, counted from the start of the run, is
 //
 //     loader_permute(epoch = s / n_windows, place = s % n_windows)
 //
-// and nothing else decides: not the micro-batch, not the ranks, not the batch sizes so far. So any
-// split of a batch trains on the same samples, and one counter is the loader's whole state: set
-// `samples` to what a checkpoint says, and the run goes on as if it had never stopped.
+// whatever the micro-batch, the number of ranks and the batch sizes so far. Any split of a batch
+// therefore trains on the same samples, and the counter `samples` is the loader's whole state: a
+// resumed run sets it from the checkpoint and continues with the next sample.
 //
 //     Loader l;
 //     Error err;
@@ -60,8 +60,8 @@ enum {
     SHARD_VERSION = 1,
     SHARD_HEADER_WORDS = 256,
     SHARD_HEADER_BYTES = 4 * SHARD_HEADER_WORDS,
-    SHARD_MAX_VOCAB = 65536,                 // what a uint16 can tell apart
-    SHARD_CHECK_BYTES = 64 << 20,            // up to here every token is checked before training
+    SHARD_MAX_VOCAB = 65536,                 // ids 0 ... 65535 fit a uint16
+    SHARD_CHECK_BYTES = 64 << 20,            // smaller shards are checked before training
     FEISTEL_ROUNDS = 8,
 };
 
@@ -72,26 +72,26 @@ typedef struct {
     const uint16_t *tokens;                  // (n_tokens), within the map
     size_t n_tokens;
     int vocab, eot;                          // from the header; 0 unknown
-    bool checked;                            // every token is known to be below the loader's limit
+    bool checked;                            // every token is below the loader's limit
 } Shard;
 
 typedef struct {
     Shard *shards;                           // (n_shards), sorted by path
     int n_shards;
-    size_t *first_window;                    // (n_shards+1) windows before each shard; then all
+    size_t *first_window;                    // (n_shards+1) windows before each shard; last: all
     size_t n_windows, n_tokens;              // of all shards
     int T;
     int vocab, eot;                          // what the headers say; 0 unknown
-    int limit;                               // tokens must be below
+    int limit;                               // every token must be below it
     uint64_t seed;
     uint64_t samples;                        // the state: samples consumed since the run began
 } Loader;
 
 // ---------------------------------------------------------------------------------------------
-// One shard. Nothing in a file is believed before it is checked against the file's size.
+// One shard. Every field of a header is checked against the file's size before it is used.
 
-// The kernel gets no advice. MADV_RANDOM sounds right and is not: without reading ahead, a shard
-// that is not yet in memory comes page by page (measured: T=1024 2 to 3 times slower, T=64 10).
+// No madvise: MADV_RANDOM would turn off the kernel's read-ahead and read a cold shard page by page
+// (measured: 2 to 3 times slower at T=1024, 10 times at T=64).
 static inline bool shard_map(Shard *s, Error *err) {
     int fd = open(s->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a named pipe must not hang
     struct stat st;
@@ -111,8 +111,8 @@ static inline bool shard_map(Shard *s, Error *err) {
     return s->map != NULL;
 }
 
-// A file must be exactly as long as its header says. A shorter one is half a download; a longer one
-// most likely holds tokens of four bytes, which would train, on nonsense, without an error.
+// A file must be exactly as long as its header says. A shorter file is an incomplete download. A
+// longer file most likely holds 4-byte tokens, which would train on nonsense without an error.
 static inline bool shard_parse(Shard *s, Error *err) {
     int32_t header[5] = { 0 };
     const char *kind = file_kind(s->map, s->map_bytes);
@@ -133,10 +133,10 @@ static inline bool shard_parse(Shard *s, Error *err) {
         return fail(err, "%s: truncated: its header promises %d tokens, the file holds %zu",
                     s->path, header[2], room);
     if (2 * (size_t)header[2] != data_bytes)
-        return fail(err, "%s: its header promises %d tokens of two bytes, but %zu bytes follow",
+        return fail(err, "%s: its header promises %d tokens of 2 bytes, but %zu bytes follow",
                     s->path, header[2], data_bytes);
     if (header[3] < 0 || header[3] > SHARD_MAX_VOCAB)
-        return fail(err, "%s: damaged: its header gives a vocabulary of %d, the most is %d",
+        return fail(err, "%s: damaged: its header says a vocabulary of %d; the maximum is %d",
                     s->path, header[3], SHARD_MAX_VOCAB);
     if (header[4] != 0 && (header[4] < 0 || header[4] >= header[3]))
         return fail(err, "%s: damaged: end of text is token %d, outside a vocabulary of %d",
@@ -148,10 +148,10 @@ static inline bool shard_parse(Shard *s, Error *err) {
     return true;
 }
 
-// The index of the first of n tokens that is not below the limit; n when there is none.
+// The index of the first token that is not below the limit; n if there is none.
 static inline size_t first_token_outside(const uint16_t *tokens, size_t n, int limit) {
     uint16_t hi = 0;
-    for (size_t t = 0; t < n; t++) hi = tokens[t] > hi ? tokens[t] : hi;   // no exit: it vectorizes
+    for (size_t t = 0; t < n; t++) hi = tokens[t] > hi ? tokens[t] : hi;   // no exit: vectorizes
     if (hi < limit) return n;
     size_t t = 0;
     while (tokens[t] < limit) t++;
@@ -161,7 +161,7 @@ static inline size_t first_token_outside(const uint16_t *tokens, size_t n, int l
 static inline bool shard_check(const Shard *s, size_t first, size_t n, int limit, Error *err) {
     size_t t = first_token_outside(s->tokens + first, n, limit);
     if (t == n) return true;
-    return fail(err, "%s: damaged, or of another tokenizer: token number %zu is %d, "
+    return fail(err, "%s: damaged, or from another tokenizer: token number %zu is %d, "
                 "outside the vocabulary of %d", s->path, first + t, s->tokens[first + t], limit);
 }
 
@@ -172,7 +172,7 @@ static inline int compare_paths(const void *a, const void *b) {
     return strcmp(((const Shard *)a)->path, ((const Shard *)b)->path);
 }
 
-// Fills in the sorted paths. glob() would sort by the user's locale; every machine must agree.
+// Fills in the paths, sorted by strcmp: glob() would sort by locale, and machines would differ.
 static inline bool loader_find(Loader *l, const char *pattern, Error *err) {
     glob_t found;
     int status = glob(pattern, GLOB_NOSORT, NULL, &found);
@@ -194,7 +194,7 @@ static inline bool loader_find(Loader *l, const char *pattern, Error *err) {
     return status == 0;
 }
 
-// Shards that name their vocabulary must name the same one; those that do not (0) go along.
+// All shards must have the same vocabulary; shards that do not name one (0) are accepted.
 static inline bool loader_agree(Loader *l, Error *err) {
     const Shard *named = NULL;
     for (int i = 0; i < l->n_shards; i++) {
@@ -230,7 +230,7 @@ static inline bool loader_count(Loader *l, const char *pattern, Error *err) {
                 "targets; use --seq-len %zu or less", pattern, longest, l->T, longest - 1);
 }
 
-// Unmaps the shards. Harmless on a loader that is closed or failed to open.
+// Unmaps the shards. A loader that is closed, or failed to open, may be closed again.
 static inline void loader_close(Loader *l) {
     for (int i = 0; i < l->n_shards; i++) {
         if (l->shards[i].map) munmap((void *)l->shards[i].map, l->shards[i].map_bytes);
@@ -241,9 +241,9 @@ static inline void loader_close(Loader *l) {
     memset(l, 0, sizeof *l);
 }
 
-// Maps every shard that matches the glob pattern, for windows of T tokens. After an error it is
-// closed. A shard must not shrink while it is mapped (the kernel would end the program with a
-// SIGBUS), so write shards under another name and rename them, as `prepare` does.
+// Maps every shard that matches the glob pattern, for windows of T tokens. After an error the
+// loader is closed. A shard must not shrink while it is mapped (the kernel would kill the program
+// with SIGBUS), so write shards under another name and rename them, as `prepare` does.
 static inline bool loader_open(Loader *l, const char *pattern, int T, uint64_t seed, Error *err) {
     assert(T > 0);
     memset(l, 0, sizeof *l);
@@ -257,9 +257,9 @@ static inline bool loader_open(Loader *l, const char *pattern, int T, uint64_t s
     return ok;
 }
 
-// Tells the loader the model's vocabulary: a token outside it would read past the embedding table.
-// Shards of at most 64 MiB are searched now, before hours are spent; longer ones as their windows
-// are used. (Before this call the limit is the shards' own vocabulary.)
+// Sets the limit to the model's vocabulary: a larger token would read past the embedding table.
+// Shards of at most 64 MiB are checked here, before training; larger shards window by window.
+// (Before this call the limit is the shards' own vocabulary.)
 static inline bool loader_check_vocab(Loader *l, int vocab, Error *err) {
     assert(vocab > 0);
     if (vocab < l->vocab)
@@ -277,7 +277,7 @@ static inline bool loader_check_vocab(Loader *l, int vocab, Error *err) {
 }
 
 // ---------------------------------------------------------------------------------------------
-// Windows, in file order: evaluation reads them from 0 on.
+// Windows in file order, as evaluation reads them: 0, 1, 2, ...
 
 // The shard that holds a window: the last one with first_window <= window.
 static inline int loader_find_shard(const Loader *l, size_t window) {
@@ -291,7 +291,7 @@ static inline int loader_find_shard(const Loader *l, size_t window) {
 }
 
 //   inputs (T)   targets (T), the token after each input
-// Fails on a token outside the vocabulary; inputs and targets are then unchanged.
+// Fails on a token outside the vocabulary, and then leaves inputs and targets unchanged.
 static inline bool loader_window(const Loader *l, size_t window, int *inputs, int *targets,
                                  Error *err) {
     assert(window < l->n_windows);
@@ -305,24 +305,23 @@ static inline bool loader_window(const Loader *l, size_t window, int *inputs, in
 }
 
 // ---------------------------------------------------------------------------------------------
-// The order of an epoch: a permutation of 0 ... n-1 that can be asked for any one place.
+// The order of an epoch: a permutation of 0 ... n-1, computed at any index without a table.
 //
-// Shuffling a table would keep all n entries in memory, and do it again after every resume. A block
-// cipher is a permutation without a table: it maps blocks to blocks, one to one, and the key picks
-// how. Two ideas make a cipher of the numbers 0 ... n-1, as in Black and Rogaway, "Ciphers with
-// Arbitrary Finite Domains" (CT-RSA 2002):
+// A shuffled table would take n entries of memory, and every resume would shuffle again. A block
+// cipher is a permutation without a table: for each key it is a one-to-one map of blocks to blocks.
+// Two ideas give a cipher on 0 ... n-1, as in Black and Rogaway, "Ciphers with Arbitrary Finite
+// Domains" (CT-RSA 2002):
 //
 // 1. A Feistel network. Cut a number of 2k bits into two halves, and repeat
 //        (left, right) -> (right, left ^ f(right)).
-//    Whatever f is, a round can be undone: right is still there, so f(right) can be computed and
-//    taken off again. So a round is one to one, and so is any number of them. If f scrambles well,
-//    four rounds hide the structure of large numbers (Luby and Rackoff 1988); the few bits of a
-//    small corpus need more, hence eight.
+//    Each round can be inverted, whatever f is: right is known, so f(right) can be computed and
+//    XORed away. A sequence of rounds is therefore one-to-one. If f mixes well, four rounds look
+//    random on large blocks (Luby and Rackoff 1988); a small corpus has few bits, so we use eight.
 //
-// 2. Cycle walking. n is rarely 4^k; take the smallest k with 4^k >= n. Where a number below n is
-//    sent to n or above, encrypt again until it is below. That is one to one as well: every number
-//    moves on, around its cycle of the cipher, to the next that is below n. Because 4^k < 4n, fewer
-//    than four steps are expected.
+// 2. Cycle walking. n is rarely a power of 4, so take the smallest k with 4^k >= n. If the cipher
+//    maps a number to n or above, encrypt again until the result is below n. This map is one-to-one
+//    too: each number goes to the next number below n on its cycle of the cipher. Because 4^k < 4n,
+//    fewer than four encryptions are expected.
 
 static inline uint64_t feistel(uint64_t x, const uint64_t key[FEISTEL_ROUNDS], int half_bits) {
     uint64_t mask = ((uint64_t)1 << half_bits) - 1;
@@ -346,7 +345,7 @@ static inline int feistel_half_bits(uint64_t n) {
 static inline size_t loader_permute(const Loader *l, uint64_t epoch, size_t i) {
     assert(i < l->n_windows);
     int half_bits = feistel_half_bits(l->n_windows);
-    Rng keys = rng_make(~l->seed, epoch);    // ~: streams that nothing else draws from
+    Rng keys = rng_make(~l->seed, epoch);    // ~seed: no other stream uses it
     uint64_t key[FEISTEL_ROUNDS], x = i;
     for (int round = 0; round < FEISTEL_ROUNDS; round++) key[round] = rng_u64(&keys);
     do x = feistel(x, key, half_bits); while (x >= l->n_windows);
@@ -356,7 +355,7 @@ static inline size_t loader_permute(const Loader *l, uint64_t epoch, size_t i) {
 // ---------------------------------------------------------------------------------------------
 // Samples, in training order
 
-// Samples first ... first+n-1 of the run, whatever the loader's own counter says.
+// Samples first ... first+n-1 of the run; the loader's counter is neither read nor changed.
 //   inputs (n,T)   targets (n,T)
 static inline bool loader_batch(const Loader *l, uint64_t first, size_t n,
                                 int *inputs, int *targets, Error *err) {
@@ -369,15 +368,15 @@ static inline bool loader_batch(const Loader *l, uint64_t first, size_t n,
     return true;
 }
 
-// The next n samples: loader_batch at the counter, which then moves on (not on an error).
+// The next n samples. The counter advances by n, unless an error is returned.
 static inline bool loader_next(Loader *l, size_t n, int *inputs, int *targets, Error *err) {
     if (!loader_batch(l, l->samples, n, inputs, targets, err)) return false;
     l->samples += n;
     return true;
 }
 
-// A step takes samples step_first ... step_first+step_samples-1, each of `size` ranks a contiguous
-// block of them. Where the ranks do not divide the step, blocks differ by one sample.
+// A step takes samples step_first ... step_first+step_samples-1, and each of `size` ranks takes a
+// contiguous block of them. If `size` does not divide step_samples, blocks differ by one sample.
 static inline void loader_rank_block(uint64_t *first, size_t *count, uint64_t step_first,
                                      size_t step_samples, int rank, int size) {
     assert(size > 0 && rank >= 0 && rank < size);
@@ -387,7 +386,7 @@ static inline void loader_rank_block(uint64_t *first, size_t *count, uint64_t st
     *count = end - begin;
 }
 
-// What the data is, to compare: every shard's length, its first tokens and its last.
+// A hash of the data, for comparing ranks: each shard's length, first and last tokens.
 static inline uint64_t loader_hash(const Loader *l, uint64_t hash) {
     enum { ENDS = 4096 };
     for (int i = 0; i < l->n_shards; i++) {

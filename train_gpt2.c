@@ -135,7 +135,8 @@ static Block block_in(float *bucket, const Config *c) {
 
 // ---- embedding: x[b,t] = wte[token[b,t]] + wpe[t] ----
 //   x (B,T,C)   token (B,T)   wte (V,C)   wpe (P,C)
-// Rows first ... T-1 of each sequence are written; first is 0 except in generation.
+// A vector for the token and a vector for its position, both learned. Rows first ... T-1 of each
+// sequence are written; first is 0 except in generation, where earlier rows are cached.
 
 static void embedding_forward(float *x, const int *token, const float *wte, const float *wpe,
                               int B, int T, int first, int C) {
@@ -143,11 +144,13 @@ static void embedding_forward(float *x, const int *token, const float *wte, cons
     for (int b = 0; b < B; b++)
         for (int t = first; t < T; t++) {
             size_t n = (size_t)b*T + t;
-            const float *word = wte + (size_t)token[n]*C, *place = wpe + (size_t)t*C;
-            for (int c = 0; c < C; c++) x[n*C + c] = word[c] + place[c];
+            const float *token_row = wte + (size_t)token[n]*C, *position = wpe + (size_t)t*C;
+            for (int c = 0; c < C; c++) x[n*C + c] = token_row[c] + position[c];
         }
 }
 
+// Each row of dx is added to the gradient of its token and to that of its position. A thread owns a
+// strip of columns, since a token may stand in many rows.
 static void embedding_backward(float *dwte, float *dwpe, const float *dx, const int *token,
                                int B, int T, int C) {
     int strips = thread_count();
@@ -155,10 +158,10 @@ static void embedding_backward(float *dwte, float *dwpe, const float *dx, const 
     for (int s = 0; s < strips; s++) {
         int begin = strip_begin(C, s, strips), end = strip_begin(C, s + 1, strips);
         for (size_t n = 0; n < (size_t)B*T; n++) {
-            float *dword = dwte + (size_t)token[n]*C, *dplace = dwpe + n % T * C;
+            float *dtoken = dwte + (size_t)token[n]*C, *dposition = dwpe + n % T * C;
             for (int c = begin; c < end; c++) {
-                dword[c] += dx[n*C + c];
-                dplace[c] += dx[n*C + c];
+                dtoken[c] += dx[n*C + c];
+                dposition[c] += dx[n*C + c];
             }
         }
     }
@@ -166,6 +169,7 @@ static void embedding_backward(float *dwte, float *dwpe, const float *dx, const 
 
 // ---- LayerNorm: out = (x - mean) * rstd * gain + bias, with rstd = 1/sqrt(var + 1e-5) ----
 //   out, x (N,C)   mean, rstd (N) kept for backward   gain, bias (C)
+// Mean and variance are those of a row: each token's C channels (Ba et al. 2016, arXiv 1607.06450).
 
 static void layernorm_forward(float *out, float *mean, float *rstd, const float *x,
                               const float *gain, const float *bias, size_t N, int C) {
@@ -188,7 +192,8 @@ static void layernorm_forward(float *out, float *mean, float *rstd, const float 
 
 // With xhat = (x - mean) * rstd and g = dout * gain:
 // dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd; dgain += sum dout * xhat; dbias += sum dout.
-// dx may be dout itself: the sums down the columns are taken first.
+// dgain and dbias are sums over rows, so a thread owns a strip of columns. They come first: dx may
+// overwrite dout.
 static void layernorm_backward(float *dx, float *dgain, float *dbias, const float *dout,
                                const float *x, const float *mean, const float *rstd,
                                const float *gain, size_t N, int C) {
@@ -221,9 +226,9 @@ static void layernorm_backward(float *dx, float *dgain, float *dbias, const floa
 }
 
 // ---- matrix product: c (M,N) = a (M,K) b (K,N) + bias, or c += a b ----
-// A Mat comes with the strides of its rows and columns, so a transpose is no copy: rows_of(x, ld)
-// reads x as it lies, transpose_of(x, ld) with rows and columns swapped. ldc: elements from one row
-// of c to the next. bias (N), or NULL.
+// A Mat holds the strides of its rows and columns, so transposing copies nothing: rows_of(x, ld)
+// reads x as it is stored, transpose_of(x, ld) with rows and columns swapped. ldc is the distance
+// from one row of c to the next. bias (N), or NULL.
 
 static void matmul_plain(float *c, size_t ldc, Mat a, Mat b, const float *bias,
                          size_t M, size_t N, size_t K, Mode mode) {
@@ -250,10 +255,10 @@ static void linear_forward(float *out, const float *x, const float *w, const flo
     matmul(out, OC, rows_of(x, C), rows_of(w, OC), b, N, OC, C, WRITE);
 }
 
-// db += the sum of dout's rows, in blocks of KC rows: a long float sum loses digits, the sum of
-// block sums loses fewer.
+// db += the sum of dout's rows. Blocks of KC rows are summed first: one long float sum would lose
+// more digits.
 static void bias_backward(float *db, const float *dout, size_t N, int OC) {
-    enum { COLUMNS = 64 };             // to a thread at a time; their sums stay in registers
+    enum { COLUMNS = 64 };             // a thread's at a time; their sums stay in registers
     #pragma omp parallel for
     for (int begin = 0; begin < OC; begin += COLUMNS) {
         int columns = OC - begin < COLUMNS ? OC - begin : COLUMNS;
@@ -280,9 +285,8 @@ static void linear_backward(float *dx, float *dw, float *db, const float *dout,
 //     out_t = sum over t2 <= t of p_t,t2 v_t2     p_t = softmax over t2 <= t of q_t . k_t2/sqrt(HS)
 //   out (B,T,C)   qkv (B,T,3C)   lse (B,NH,T) log of each softmax's denominator, for backward
 //   scratch: attention_scratch(T, HS) floats for each thread
-// The causal mask t2 <= t: no token sees those after it, so every position can be trained to
-// predict the next token at once. Queries first ... T-1 are computed; first is 0 except in
-// generation.
+// The causal mask t2 <= t hides later tokens, so that all T positions learn to predict their next
+// token in one pass. Queries first ... T-1 are computed; first is 0 except in generation.
 
 // The row of token t of one head: its query at [0], its key at [C], its value at [2C].
 static const float *head_row(const float *qkv, int b, int t, int h, int T, int C, int HS) {
@@ -367,15 +371,16 @@ static void attention_backward(float *dqkv, float *scratch, const float *dout, c
                                                                  B, T, C, NH);
 }
 
-// ---- residual: out = a + b. Backward, both branches receive dout; they meet again in a sum ----
+// ---- residual: out = a + b; backward, both a and b receive dout ----
 
 static void residual_forward(float *out, const float *a, const float *b, size_t n) {
     #pragma omp parallel for simd
     for (size_t i = 0; i < n; i++) out[i] = a[i] + b[i];
 }
 
-// ---- GELU, as GPT-2 has it: x/2 (1 + tanh u), u = sqrt(2/pi) (x + 0.044715 x^3) ----
-// The same is x s with s = 1 / (1 + e^-2u), which needs one exponential and no tanh.
+// ---- GELU: x/2 (1 + tanh u) with u = sqrt(2/pi) (x + 0.044715 x^3) ----
+// Hendrycks and Gimpel 2016, arXiv 1606.08415, in the tanh form that GPT-2 uses. It equals x s with
+// s = 1 / (1 + e^-2u), which needs one exponential and no tanh.
 
 static void gelu_forward(float *out, const float *x, size_t n) {
     #pragma omp parallel for simd
@@ -414,7 +419,8 @@ static void xent_forward(float *loss, float *lse, const float *logits, const int
     }
 }
 
-// dlogits = (p - [v is the target]) * scale, in place of the logits; padding becomes zero.
+// The gradient of -log softmax is p - 1[v is the target]: dlogits = (p - 1[target]) * scale. It
+// replaces the logits; padding becomes zero.
 static void xent_backward(float *dlogits, const float *lse, const int *target, float scale,
                           size_t N, int V, int Vp) {
     #pragma omp parallel for
@@ -427,9 +433,10 @@ static void xent_backward(float *dlogits, const float *lse, const int *target, f
     }
 }
 
-// ---- classifier: logits = x wte^T, the embedding read the other way; then cross-entropy ----
+// ---- classifier: logits = x wte^T, then cross-entropy ----
+// Weight tying: the embedding matrix wte is the classifier's weight as well (Press and Wolf 2017).
 //   x, dx (N,C)   wte, dwte (V,C)   logits: scratch, (rows,Vp)
-// `rows` rows at a time, because (N,V) logits would be the largest array of all.
+// It works on `rows` rows at a time: all (N,V) logits would be the largest array of the model.
 
 static void classifier_forward(float *loss, float *lse, float *logits, const float *x,
                                const float *wte, const int *target,
@@ -441,8 +448,8 @@ static void classifier_forward(float *loss, float *lse, float *logits, const flo
     }
 }
 
-// Forward and backward in one go, while a chunk's logits are there. `scale` is what each token's
-// loss counts in the objective: one over the tokens of the update makes it a mean.
+// Forward and backward together, one chunk of logits at a time. Each token's loss is multiplied by
+// `scale`: with 1/(tokens of the update) the objective is their mean.
 static void classifier_backward(float *dx, float *dwte, float *loss, float *lse, float *logits,
                                 const float *x, const float *wte, const int *target, float scale,
                                 size_t N, size_t rows, int C, int V, int Vp) {
@@ -462,7 +469,7 @@ static void classifier_backward(float *dx, float *dwte, float *loss, float *lse,
 
 // ---- memory: counted, allocated once, handed out ----
 
-// The classifier's rows at a time: 64 MB of logits, but at least 1024 rows, for a good matmul.
+// Rows of logits at a time: 64 MB, but at least 1024 rows, so that the product stays efficient.
 static size_t classifier_rows(size_t N, size_t Vp) {
     size_t rows = (64u << 20) / sizeof(float) / Vp;
     return min_size(N, rows < 1024 ? 1024 : rows);

@@ -15,10 +15,10 @@
 //
 // - `real` is what activations are stored in, and the weights that layers read: bf16, or float with
 //   -DPRECISION_FP32. Sums, statistics, gradients of parameters and what the optimizer keeps are
-//   fp32 in both: bf16 has 8 significant bits, and adding up needs more.
-// - Memory is what bounds every kernel but matmul and attention, so they move 16 bytes at a time
-//   (a pack), fuse what would otherwise pass through memory twice, and divide their work by rows:
-//   mostly, a warp of 32 threads owns a row.
+//   fp32 in both: bf16 has 8 significant bits, too few for long sums.
+// - Memory bandwidth bounds every kernel but matmul and attention. So kernels move 16 bytes at a
+//   time (a pack), fuse what would otherwise pass through memory twice, and divide their work by
+//   rows: mostly, a warp of 32 threads owns a row.
 // - The same run has the same bits each time: no sum depends on which block comes first.
 // - A function that launches kernels does not wait for them. They run one after the other, in the
 //   order of their launches; the CPU waits where it reads a result.
@@ -75,9 +75,9 @@ static void cublas_check(cublasStatus_t status, const char *call, const char *fi
 
 // ---- packs: 16 bytes of `real`, which a thread loads and stores at once ----
 
-enum { PACK = 16 / sizeof(real) };     // 8 numbers in bf16, 4 in fp32
+enum { PACK = 16 / sizeof(real) };     // 8 elements in bf16, 4 in fp32
 
-// A pack as it lies in memory. Of real numbers it is one access, of floats beside bf16 two.
+// A pack as it is stored. Loading one of `real` is one access; of floats, in a bf16 build, two.
 template <class T> struct Packed { uint4 words[PACK * sizeof(T) / 16]; };
 
 template <class T> __device__ inline void load(float x[PACK], const T *from) {
@@ -134,27 +134,27 @@ static unsigned blocks_for(size_t n, size_t per_block) {
 
 // ---- the device ----
 
-enum { MAX_PLANS = 128 };
+enum { MAX_PRODUCTS = 128 };
 static const size_t WORKSPACE_BYTES = 32 << 20;   // what NVIDIA advises for Hopper
-static const size_t SCRATCH_FLOATS = 4 << 20;     // for sums on their way
+static const size_t SCRATCH_FLOATS = 4 << 20;     // for partial sums
 
-// How one product of matrices is to be done, as section Matmul has settled it. The key is all that
-// the choice depends on; keys are compared byte by byte.
+// How cuBLASLt computes one matrix product; section Matmul chooses it. The key is all that the
+// choice depends on. Keys are compared byte by byte.
 typedef struct {
     size_t M, N, K, lda, ldb, ldc;
     cublasOperation_t op_a, op_b;
     cudaDataType_t type_c;
     int epilogue;                      // an EpilogueKind
-} PlanKey;
-static_assert(sizeof(PlanKey) == 6*sizeof(size_t) + 4*sizeof(int), "no bytes between its members");
+} ProductKey;
+static_assert(sizeof(ProductKey) == 6*sizeof(size_t) + 4*sizeof(int), "no padding between members");
 
 typedef struct {
-    PlanKey key;
-    cublasLtMatmulDesc_t product;
+    ProductKey key;
+    cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algorithm;
     bool found;                        // false: cuBLASLt has no kernel for this
-} Plan;
+} Product;
 
 // What a launcher needs besides its arguments.
 struct Machine {
@@ -164,8 +164,8 @@ struct Machine {
     cublasComputeType_t compute;       // how fp32 is multiplied: as it is, or rounded to TF32
     void *workspace;                   // cuBLASLt's
     float *scratch;                    // (SCRATCH_FLOATS)
-    Plan *plans;                       // (MAX_PLANS), the last ones made
-    int n_plans;                       // made so far
+    Product *products;                 // (MAX_PRODUCTS), the last ones chosen
+    int n_products;                       // chosen so far
     bool tf32;
     double peak_flops;                 // measured; 0: not yet
 };
@@ -188,8 +188,8 @@ static Architectures architectures_built(void) {
 
 __global__ void random_fill_kernel(real *x, size_t n);
 
-// Which GPU a rank takes: that of its number on this machine. NCCL lets several share one only
-// where the environment says so, which is for tests.
+// A rank takes the GPU of its number on this machine. NCCL lets several ranks share a GPU only if
+// the environment says so, which is for tests.
 static int gpu_of_rank(const Comm *c, int devices) {
     bool shared = getenv("NCCL_HOSTID") || getenv("NCCL_MULTI_RANK_GPU_ENABLE");
     if (c->local_size > devices && !shared)
@@ -238,7 +238,7 @@ static void machine_open(Machine *g, const TrainOptions *o, Comm *comm) {
     CUBLAS_CHECK(cublasLtCreate(&g->blas));
     CUDA_CHECK(cudaMalloc(&g->workspace, WORKSPACE_BYTES));
     CUDA_CHECK(cudaMalloc((void **)&g->scratch, SCRATCH_FLOATS * sizeof *g->scratch));
-    g->plans = (Plan *)alloc_or_die(MAX_PLANS * sizeof(Plan), "plans of products");
+    g->products = (Product *)alloc_or_die(MAX_PRODUCTS * sizeof(Product), "a table of products");
     g->compute = o->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     comm_open_gpu(comm, g->stream);
 }
@@ -254,17 +254,17 @@ static double gpu_seconds(cudaEvent_t begin, cudaEvent_t end) {
     return 1e-3 * milliseconds;
 }
 
-static void plan_free(Plan *p) {
+static void product_free(Product *p) {
     CUBLAS_CHECK(cublasLtMatrixLayoutDestroy(p->a));
     CUBLAS_CHECK(cublasLtMatrixLayoutDestroy(p->b));
     CUBLAS_CHECK(cublasLtMatrixLayoutDestroy(p->c));
-    CUBLAS_CHECK(cublasLtMatmulDescDestroy(p->product));
+    CUBLAS_CHECK(cublasLtMatmulDescDestroy(p->desc));
 }
 
 static void machine_close(Machine *g) {
     if (!g->blas) return;                        // a plan for other GPUs has opened none
-    for (int i = 0; i < g->n_plans && i < MAX_PLANS; i++) plan_free(&g->plans[i]);
-    free(g->plans);
+    for (int i = 0; i < g->n_products && i < MAX_PRODUCTS; i++) product_free(&g->products[i]);
+    free(g->products);
     CUDA_CHECK(cudaFree(g->workspace));
     CUDA_CHECK(cudaFree(g->scratch));
     CUBLAS_CHECK(cublasLtDestroy(g->blas));
@@ -316,11 +316,11 @@ typedef struct {
 } BlockActs;
 
 // A micro-batch, on the CPU or on the GPU. For the embedding's gradient its tokens are sorted: the
-// places of the w-th distinct token are order[begin[w]] ... order[begin[w+1] - 1].
+// positions of the w-th distinct token are order[begin[w]] ... order[begin[w+1] - 1].
 typedef struct { int *inputs, *targets, *order, *begin; } Batch;       // (N) (N) (N) (N+1)
 
-// The moments of an update that are timed.
-typedef enum { COMPUTED, NORM_KNOWN, ALL_KNOWN, UPDATED, N_MOMENTS } UpdateMoment;
+// Points of an update between which time is measured.
+typedef enum { COMPUTED, NORM_KNOWN, ALL_KNOWN, UPDATED, N_MARKS } UpdateMark;
 
 struct Model {
     Gpu *gpu;
@@ -329,9 +329,9 @@ struct Model {
     ModelSpec spec;                    // max B and T, recompute, and how ranks share the model
     Shards shards;                     // parameters, gradients, AdamW's moments: flat buffers
     Memory memory;                     // the one allocation that everything on the GPU lies in
-    Batch batch, host_batches[2];      // the CPU fills one while the other is on its way
-    cudaEvent_t sent[2];               // when that one has arrived
-    int now;                           // which of the two it is about
+    Batch batch, host_batches[2];      // the CPU fills one while the GPU copies the other
+    cudaEvent_t sent[2];               // host batch i has been copied
+    int now;                           // the host batch in use, 0 or 1
     int *token_count;                  // (V) scratch of the CPU, for sorting tokens
     real *x_in;                        // (N,C) embeddings
     BlockActs *acts;                   // (L)
@@ -342,11 +342,11 @@ struct Model {
     size_t logit_rows;
     float *next_logits, *host_logits;  // (Vp) of the one token that generation asks for
     real *dx, *dx_branch;              // (N,C) gradient of the residual stream, and of a branch
-    real *dqkv, *dfc;                  // (N,3C) (N,4C), in the memory of logits, over by then
+    real *dqkv, *dfc;                  // (N,3C) (N,4C), in the memory of the logits
     float2 *att_rows;                  // (B,NH,T) attention's scratch
     Totals *totals;                    // of this rank since clear_grads, on the GPU
     Totals *all_totals, *host_totals;  // (ranks) of all, on the GPU and on the CPU
-    cudaEvent_t moments[N_MOMENTS];
+    cudaEvent_t marks[N_MARKS];
     double waited;                     // seconds of waiting for other ranks, before the update
 };
 
@@ -376,16 +376,16 @@ static real *params_of(Model *m, int bucket, int next) {
 // Matmul
 // =================================================================================================
 //
-// cuBLASLt is to a GPU what the packing and the registers of train_gpt2.c are to a CPU. It takes
-// column-major matrices, and a row-major matrix is, byte by byte, its own transpose in columns. So
-// c = a b is asked for as c^T = b^T a^T: the operands change places, and nothing is moved.
+// cuBLASLt does for a GPU what dev/cpu/matmul.h does for a CPU. It takes column-major matrices. A
+// row-major matrix has the same bytes as its column-major transpose, so c = a b is requested as
+// c^T = b^T a^T: the operands change places, and nothing is copied.
 //
-// What follows a product, an epilogue, costs little while its result is still in registers: a
-// bias, GELU, GELU's gradient; and a product that reads dout can add up its rows on the way, the
-// bias's gradient. cuBLASLt does not have every epilogue for every type and shape. Where it has
-// none, matmul does nothing and returns false; the layer then takes a plain product and a kernel.
+// An epilogue is work on a product's result while it is still in registers, where it costs little:
+// a bias, GELU, GELU's gradient. A product that reads dout can also sum its rows, the bias's
+// gradient. cuBLASLt does not have every epilogue for every type and shape. If it lacks one, matmul
+// does nothing and returns false; the layer then runs a plain product and a kernel.
 //
-// Which of its many kernels serves a shape best, cuBLASLt guesses; it is asked once for each shape.
+// cuBLASLt has many kernels for a product. Its heuristic chooses one, once for each shape.
 
 typedef enum { WRITE, ADD } Mode;      // C = A*B, or C += A*B
 
@@ -399,22 +399,23 @@ typedef enum {
 typedef struct { EpilogueKind kind; const void *vector; const real *other; } Epilogue;
 static const Epilogue plain = { NO_EPILOGUE, NULL, NULL };
 
-// A matrix to be read, as it lies in memory or transposed; ld numbers from one row to the next.
+// A matrix to be read, as it is stored or transposed; ld elements from one row to the next.
 typedef struct { const real *data; size_t ld; cublasOperation_t op; } Mat;
 
 static Mat rows_of(const real *x, size_t ld) { Mat m = { x, ld, CUBLAS_OP_N }; return m; }
 static Mat transpose_of(const real *x, size_t ld) { Mat m = { x, ld, CUBLAS_OP_T }; return m; }
 
-static void plan_set(Plan *p, cublasLtMatmulDescAttributes_t what, const void *value, size_t n) {
-    CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(p->product, what, value, n));
+static void product_set(Product *p, cublasLtMatmulDescAttributes_t what, const void *value,
+                        size_t n) {
+    CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(p->desc, what, value, n));
 }
 
-static void plan_set_pointers(Plan *p, const void *vector, const void *other) {
-    if (vector) plan_set(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector);
-    if (other) plan_set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &other, sizeof other);
+static void product_set_pointers(Product *p, const void *vector, const void *other) {
+    if (vector) product_set(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector);
+    if (other) product_set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &other, sizeof other);
 }
 
-static void plan_set_epilogue(Plan *p) {
+static void product_set_epilogue(Product *p) {
     static const cublasLtEpilogue_t names[] = {
         CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
         CUBLASLT_EPILOGUE_DGELU, CUBLASLT_EPILOGUE_BGRADA,         // A: what stands first there
@@ -423,14 +424,14 @@ static void plan_set_epilogue(Plan *p) {
     bool vector = kind == ADD_BIAS || kind == ADD_BIAS_GELU || kind == BIAS_GRADIENT;
     bool other = kind == ADD_BIAS_GELU || kind == GELU_GRADIENT;
     int64_t ld_other = (int64_t)p->key.N;
-    plan_set(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &names[kind], sizeof names[kind]);
-    if (other) plan_set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld_other, sizeof ld_other);
-    // Which kernels fit depends on alignment, for which the addresses of today must not stand.
-    plan_set_pointers(p, vector ? (void *)16 : NULL, other ? (void *)16 : NULL);
+    product_set(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &names[kind], sizeof names[kind]);
+    if (other) product_set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld_other, sizeof ld_other);
+    // The choice depends on alignment. Any address that is a multiple of 16 stands for all of them.
+    product_set_pointers(p, vector ? (void *)16 : NULL, other ? (void *)16 : NULL);
 }
 
 // Asks cuBLASLt for its best kernel, for addresses that are multiples of 16.
-static void plan_choose(Plan *p, Gpu *g) {
+static void product_choose(Product *p, Gpu *g) {
     static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
@@ -447,37 +448,37 @@ static void plan_choose(Plan *p, Gpu *g) {
         CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, a, &alignment,
                                                           sizeof alignment));
     cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-        g->blas, p->product, p->b, p->a, p->c, p->c, preference, 1, &best, &found);
+        g->blas, p->desc, p->b, p->a, p->c, p->c, preference, 1, &best, &found);
     p->found = status == CUBLAS_STATUS_SUCCESS && found == 1 && best.state == status;
     if (!p->found && status != CUBLAS_STATUS_NOT_SUPPORTED) CUBLAS_CHECK(status);
     if (p->found) p->algorithm = best.algo;
     CUBLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
 }
 
-static void plan_make(Plan *p, const PlanKey *k, Gpu *g) {
+static void product_make(Product *p, const ProductKey *k, Gpu *g) {
     bool a_rows = k->op_a == CUBLAS_OP_N, b_rows = k->op_b == CUBLAS_OP_N;
     cudaDataType_t type = type_of((const real *)NULL);
     memset(p, 0, sizeof *p);
     p->key = *k;
-    CUBLAS_CHECK(cublasLtMatmulDescCreate(&p->product, g->compute, CUDA_R_32F));
-    plan_set(p, CUBLASLT_MATMUL_DESC_TRANSA, &k->op_b, sizeof k->op_b);      // A there is our b
-    plan_set(p, CUBLASLT_MATMUL_DESC_TRANSB, &k->op_a, sizeof k->op_a);
+    CUBLAS_CHECK(cublasLtMatmulDescCreate(&p->desc, g->compute, CUDA_R_32F));
+    product_set(p, CUBLASLT_MATMUL_DESC_TRANSA, &k->op_b, sizeof k->op_b);      // A there is our b
+    product_set(p, CUBLASLT_MATMUL_DESC_TRANSB, &k->op_a, sizeof k->op_a);
     CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&p->b, type, b_rows ? k->N : k->K,
                                             b_rows ? k->K : k->N, (int64_t)k->ldb));
     CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&p->a, type, a_rows ? k->K : k->M,
                                             a_rows ? k->M : k->K, (int64_t)k->lda));
     CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&p->c, k->type_c, k->N, k->M, (int64_t)k->ldc));
-    plan_set_epilogue(p);
-    plan_choose(p, g);
+    product_set_epilogue(p);
+    product_choose(p, g);
 }
 
-static Plan *plan_find(const PlanKey *k, Gpu *g) {
-    int known = g->n_plans < MAX_PLANS ? g->n_plans : MAX_PLANS;
+static Product *product_find(const ProductKey *k, Gpu *g) {
+    int known = g->n_products < MAX_PRODUCTS ? g->n_products : MAX_PRODUCTS;
     for (int i = 0; i < known; i++)
-        if (memcmp(&g->plans[i].key, k, sizeof *k) == 0) return &g->plans[i];
-    Plan *p = &g->plans[g->n_plans++ % MAX_PLANS];       // the oldest makes room
-    if (known == MAX_PLANS) plan_free(p);
-    plan_make(p, k, g);
+        if (memcmp(&g->products[i].key, k, sizeof *k) == 0) return &g->products[i];
+    Product *p = &g->products[g->n_products++ % MAX_PRODUCTS];       // the oldest makes room
+    if (known == MAX_PRODUCTS) product_free(p);
+    product_make(p, k, g);
     return p;
 }
 
@@ -486,13 +487,13 @@ static Plan *plan_find(const PlanKey *k, Gpu *g) {
 template <class T>
 static bool matmul(T *c, size_t ldc, Mat a, Mat b, Epilogue e, size_t M, size_t N, size_t K,
                    Mode mode, Gpu *g) {
-    PlanKey key = { M, N, K, a.ld, b.ld, ldc, a.op, b.op, type_of(c), e.kind };
-    Plan *p = plan_find(&key, g);
+    ProductKey key = { M, N, K, a.ld, b.ld, ldc, a.op, b.op, type_of(c), e.kind };
+    Product *p = product_find(&key, g);
     if (!p->found && e.kind != NO_EPILOGUE) return false;
     if (!p->found) die("cuBLASLt has no product for M=%zu, N=%zu, K=%zu on this GPU", M, N, K);
-    plan_set_pointers(p, e.vector, e.other);
+    product_set_pointers(p, e.vector, e.other);
     float one = 1.0f, beta = mode == ADD ? 1.0f : 0.0f;
-    CUBLAS_CHECK(cublasLtMatmul(g->blas, p->product, &one, b.data, p->b, a.data, p->a, &beta, c,
+    CUBLAS_CHECK(cublasLtMatmul(g->blas, p->desc, &one, b.data, p->b, a.data, p->a, &beta, c,
                                 p->c, c, p->c, &p->algorithm, g->workspace, WORKSPACE_BYTES,
                                 g->stream));
     return true;
@@ -500,7 +501,7 @@ static bool matmul(T *c, size_t ldc, Mat a, Mat b, Epilogue e, size_t M, size_t 
 
 // ---- the 100% of "model FLOP utilisation": what the largest products of this GPU come to ----
 
-// Products of zeros would be faster than any in earnest: they take less power.
+// Random, not zeros: a product of zeros takes less power, and so runs faster than a real one.
 __global__ void random_fill_kernel(real *x, size_t n) {
     size_t i = thread_in_grid();
     if (i >= n) return;
@@ -559,7 +560,8 @@ static double machine_peak_flops(Machine *g) {
 
 // ---- embedding: x[b,t] = wte[token[b,t]] + wpe[t] ----
 //   x (B,T,C)   token (B,T)   wte (V,C)   wpe (P,C)
-// Rows first ... T-1 of each sequence are written; first is 0 except in generation.
+// A vector for the token and a vector for its position, both learned. Rows first ... T-1 of each
+// sequence are written; first is 0 except in generation, where earlier rows are cached.
 
 // Thread i owns pack i of the rows that are written.
 __global__ void embedding_forward_kernel(real *x, const int *token, const real *wte,
@@ -584,8 +586,8 @@ static void embedding_forward(real *x, const int *token, const real *wte, const 
     LAUNCH_CHECK();
 }
 
-// Sorts the places 0 ... N-1 by the token that stands there, by counting; on the CPU, while the GPU
-// is still busy. Places of one token stay in their order, so sums over them have one order too.
+// A counting sort of positions 0 ... N-1 by their token, on the CPU while the GPU is still busy.
+// Positions of one token keep their order, so that sums over them always have the same order.
 // Returns how many distinct tokens there are.
 //   order (N)   begin (N+1), as in Batch   count: scratch (V)
 static int tokens_sort(int *order, int *begin, int *count, const int *token, size_t N, int V) {
@@ -596,15 +598,15 @@ static int tokens_sort(int *order, int *begin, int *count, const int *token, siz
         if (count[v] == 0) continue;
         begin[words++] = at;
         at += count[v];
-        count[v] = at - count[v];                // from here on, where the token's next place goes
+        count[v] = at - count[v];                // from here on, where the next position goes
     }
     begin[words] = at;
     for (size_t n = 0; n < N; n++) order[count[token[n]]++] = (int)n;
     return words;
 }
 
-// A block owns 32 packs of the row of one word. Its 8 warps share out the places where the word
-// stands, which may be one or, of a comma, a thousand; their sums meet in shared memory.
+// A block owns 32 packs of one token's row. Its 8 warps divide the positions where the token occurs
+// (one, or a thousand for a comma), and add their sums in shared memory.
 __global__ void embedding_backward_words_kernel(float *dwte, const real *dx, const int *token,
                                                 const int *order, const int *begin, int C) {
     enum { COLUMNS = 32*PACK };
@@ -649,9 +651,9 @@ static void embedding_backward(float *dwte, float *dwpe, const real *dx, const i
     LAUNCH_CHECK();
 }
 
-// ---- sums down the columns of a matrix, in two stages ----
-// First each of a number of blocks adds up some rows, into a row of `partials`; here those rows are
-// added up, in order, to what is in out. LayerNorm's gains and all biases have such gradients.
+// ---- column sums of a matrix, in two stages ----
+// The gradients of gains and biases are such sums. First each block sums some of the rows into one
+// row of `partials`. The kernel below then adds those rows, in order, to what is in out.
 
 enum { MAX_PARTS = 512 };
 
@@ -688,6 +690,7 @@ static void column_sums_add(float *first, float *second, const float *partials, 
 
 // ---- LayerNorm: out = (x - mean) * rstd * gain + bias, with rstd = 1/sqrt(var + 1e-5) ----
 //   out, x (N,C)   mean, rstd (N) kept for backward   gain, bias (C)
+// Mean and variance are those of a row: each token's C channels (Ba et al. 2016, arXiv 1607.06450).
 // The residual stream is where most of them stand: x = a + b, which is written as well.
 
 // Warp n owns row n. It reads the row three times, but only the first time from memory.
@@ -877,18 +880,19 @@ static void linear_backward(real *dx, float *dw, float *db, const real *dout, co
 
 // ---- causal self-attention, for each head: out = softmax(q k^T / sqrt(HS), t2 <= t) v ----
 //   out (B,T,C)   qkv (B,T,3C)   lse (B,NH,T) kept for backward
-// A T x T matrix of scores never exists. A block of threads owns some rows of one head, and the
-// rows of the other side stream past in shared memory. Forward it owns queries, and keeps three
-// things of each while the keys pass: hi, the highest score so far; sum, that of 2^(score - hi);
-// and o, the values added up with the same weights. When a key raises hi, sum and o shrink by
-// 2^(old hi - new hi); at the end out = o / sum. Scores are scaled by log2(e) / sqrt(HS), because a
-// GPU has an instruction for 2^x and none for e^x.
+// The causal mask t2 <= t hides later tokens. A T x T matrix of scores never exists
+// (FlashAttention, Dao et al. 2022, arXiv 2205.14135). A block of threads owns some rows of one
+// head, and the rows of the other side stream past in shared memory. In the forward pass a block
+// owns queries. It keeps an online softmax for each: hi, the highest score so far; sum, of 2^(score
+// - hi) so far; o, the sum of the values with the same weights. When a key raises hi, sum and o are
+// multiplied by 2^(old hi - new hi). At the end out = o / sum. Scores are scaled by log2(e) /
+// sqrt(HS): a GPU has an instruction for 2^x, not for e^x.
 //
 // With p the weights and d_t = dout_t . out_t:  ds = p (dout v^T - d);  dq = ds k / sqrt(HS);
-// dk = ds^T q / sqrt(HS);  dv = p^T dout. Backward, one kernel owns queries and adds up dq, another
-// owns keys and adds up dk and dv; both compute p and ds anew. That is seven products where five
-// would do, but each sum stays in the registers of one block, in a fixed order: the same bits every
-// run, no atomics, and no partial sums of dq on their way through memory.
+// dk = ds^T q / sqrt(HS);  dv = p^T dout. In the backward pass one kernel owns queries and sums dq,
+// another owns keys and sums dk and dv; both recompute p and ds. That takes seven products where
+// five would do. In return each sum stays in the registers of one block, in a fixed order: the same
+// bits every run, no atomics, no partial sums of dq in memory.
 
 enum { MAX_HS = 128 };                 // channels of a head that the kernels have room for
 typedef enum { QUERIES, KEYS } Owned;
@@ -896,7 +900,7 @@ typedef enum { QUERIES, KEYS } Owned;
 #define LOG2_E 1.44269504f
 #define LN_2 0.693147181f
 
-// What backward wants to know of each query: lse / ln 2, and d. Warp n has row n of (B,T,NH).
+// What the backward pass needs of each query: lse / ln 2, and d. Warp n owns row n of (B,T,NH).
 __global__ void attention_rows_kernel(float2 *rows, const real *dout, const real *out,
                                       const float *lse, size_t N, int T, int NH, int HS) {
     size_t n = thread_in_grid() / 32;
@@ -908,9 +912,9 @@ __global__ void attention_rows_kernel(float2 *rows, const real *dout, const real
     if (lane() == 0) rows[at] = make_float2(lse[at] * LOG2_E, d);
 }
 
-// ---- attention in plain words: any head size; for PRECISION=fp32, and for one new token ----
-// A block of 8 warps owns 8 rows, one each; the other side passes 32 rows at a time. A lane has one
-// of those for a score, and then each 32nd channel of the sums.
+// ---- attention without tensor cores: any head size; for PRECISION=fp32, and one new token ----
+// A block of 8 warps owns 8 rows, a row to a warp. The other side streams past, 32 rows at a time.
+// A lane computes the score of one of those 32 rows, and then every 32nd channel of the sums.
 
 enum { PLAIN_ROWS = 8, PLAIN_STEP = 32, PLAIN_CHANNELS = MAX_HS / 32 };
 typedef float PlainRow[MAX_HS + 1];    // one more, so that 32 rows begin in 32 banks
@@ -1012,20 +1016,19 @@ __global__ void attention_backward_plain_kernel(real *dqkv, const float2 *rows, 
 
 #ifndef PRECISION_FP32
 // ---- attention on tensor cores, in bf16 (FlashAttention-2, Dao 2023, arXiv 2307.08691) ----
-// mma multiplies 16x16 by 16x8 numbers that are spread over a warp's registers. Of a result, lane l
-// has rows l/4 and l/4 + 8, columns 2(l%4) and 2(l%4) + 1; two results side by side, rounded to
-// bf16, are just what a next mma takes on its left. So weights go from the first product to the
-// second without leaving the registers, and so do backward's p and ds, whichever side is owned.
+// mma multiplies a 16x16 by a 16x8 matrix, both spread over a warp's registers. Lane l holds rows
+// l/4 and l/4 + 8 of a result, columns 2(l%4) and 2(l%4) + 1. Two results side by side, rounded to
+// bf16, have the layout of the next mma's left operand. So the weights, and in the backward pass p
+// and ds, go from the first product to the second without leaving the registers.
 //
-// A warp owns M pieces of 16 rows, a block has four warps. What bounds the speed on Hopper: a
-// multiprocessor does an mma.sync in about 1.6 clocks (two thirds of the pace of wgmma, which other
-// architectures lack), while its right side takes 2 clocks to come out of shared memory. With M = 2
-// it serves two products, and the tensor cores are the limit. Next is 2^x, 16 a clock: forward 512
-// of a 128 x 64 tile's 820 clocks. They overlap, because two blocks share a multiprocessor (128
-// threads of at most 255 registers each). A row in shared memory is 16 bytes longer than its
-// channels, so the 8 rows that ldmatrix reads at once lie in different banks, and at addresses that
-// differ by constants. Loops here have constant bounds, and nvcc unrolls them: registers have no
-// index.
+// A warp owns M pieces of 16 rows, a block has four warps. The limits on Hopper: a multiprocessor
+// does an mma.sync in about 1.6 clocks (wgmma, which other architectures lack, takes two thirds of
+// that), and loads its right operand from shared memory in 2 clocks. With M = 2 one load serves two
+// products, and the tensor cores are the limit. Next come the exponentials, 16 a clock: 512 of the
+// 820 clocks of a 128 x 64 tile in the forward pass. Both overlap, because two blocks share a
+// multiprocessor (128 threads of at most 255 registers each). A row in shared memory is 16 bytes
+// longer than its channels, so that the 8 rows that ldmatrix reads at once lie in different banks.
+// Loops here have constant bounds, and nvcc unrolls them: registers cannot be indexed.
 
 enum { WARPS = 4 };
 template <int D> struct Tile {         // for heads of up to D channels
@@ -1059,8 +1062,8 @@ __device__ inline void copy_async_wait() {
 #endif
 }
 
-// Four 8x8 matrices, of which each lane names one row of 8; lane l gets numbers 2(l%4) and
-// 2(l%4) + 1 of row l/4; transposed, of column l/4.
+// Four 8x8 matrices. Each lane passes the address of one row of 8; lane l receives elements 2(l%4)
+// and 2(l%4) + 1 of row l/4, or, transposed, of column l/4.
 __device__ inline Fragment load_fragment(const real *row) {
     Fragment f;
 #ifdef EMULATOR
@@ -1105,7 +1108,7 @@ __device__ inline float exp2_fast(float x) {     // exp2f without its care for d
 #endif
 }
 
-// Over the four lanes that share the rows of a result.
+// Reductions over the four lanes that share the rows of a result.
 __device__ inline float quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
     return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
@@ -1170,8 +1173,8 @@ __device__ inline void accumulate(float o[][D/8][4], const float weights[][2][4]
     }
 }
 
-// A warp's results, rows `row` ... of x, as far as they lie in first ... T-1. They pass through the
-// place of its own rows, which no other warp uses, so that each lane writes 16 bytes.
+// Stores a warp's results to rows `row` ... of x, as far as these lie in first ... T-1. They pass
+// through the shared memory of the warp's own rows, so that each lane then writes 16 bytes.
 template <int D>
 __device__ inline void own_store(real *x, size_t ld, const float o[][D/8][4], float scale,
                                  real *own, int row, int first, int T, int HS) {
@@ -1190,8 +1193,8 @@ __device__ inline void own_store(real *x, size_t ld, const float o[][D/8][4], fl
     }
 }
 
-// The online softmax over 16*N more keys: scores s become weights 2^((s - hi) scale), and what has
-// been added up shrinks. A lane adds only its own columns to sum; the quad's meet at the end.
+// The online softmax over 16*N more keys: scores s become weights 2^((s - hi) scale), and the sums
+// so far are scaled to the new hi. A lane sums only its own columns; quads are added at the end.
 template <int D, int N>
 __device__ inline void softmax_step(float s[N][Tile<D>::M][2][4], float hi[][2], float sum[][2],
                                     float o[][D/8][4], float scale) {
@@ -1212,8 +1215,8 @@ __device__ inline void softmax_step(float s[N][Tile<D>::M][2][4], float hi[][2],
     }
 }
 
-// Column minus row of the lane's number e in result j of piece m; the first is row `row`, column
-// `col`.
+// Column minus row of element e of this lane in result j of piece m. The first element of the
+// result has row `row` and column `col`.
 __device__ inline int ahead(int row, int col, int m, int j, int e) {
     return col + 8*j + lane()%4*2 + e%2 - (row + 16*m + lane()/4 + e/2*8);
 }
@@ -1413,11 +1416,12 @@ static void attention_backward(real *dqkv, float2 *rows, const real *dout, const
     }
 }
 
-// ---- residual: out = a + b. LayerNorm follows each and does it on the way: see there ----
+// ---- residual: out = a + b; residual_layernorm_forward above fuses it with a LayerNorm ----
 
-// ---- GELU, as GPT-2 has it: x/2 (1 + tanh u), u = sqrt(2/pi) (x + 0.044715 x^3) ----
-// The same is x s with s = 1 / (1 + e^-2u), which needs one exponential and no tanh. The products
-// before and after it do it on the way; these kernels are for where cuBLASLt cannot.
+// ---- GELU: x/2 (1 + tanh u) with u = sqrt(2/pi) (x + 0.044715 x^3) ----
+// Hendrycks and Gimpel 2016, arXiv 1606.08415, in the tanh form that GPT-2 uses. It equals x s with
+// s = 1 / (1 + e^-2u), which needs one exponential and no tanh. It is an epilogue of the products
+// before and after it; these kernels run where cuBLASLt lacks that epilogue.
 
 // Thread i owns pack i.
 __global__ void gelu_forward_kernel(real *out, const real *x, size_t n) {
@@ -1469,7 +1473,7 @@ static void linear_gelu_forward(real *out, real *pre, const real *x, const real 
     gelu_forward(out, pre, N*OC, g->stream);
 }
 
-// The way back through out = gelu(pre) w + b: linear_backward, whose dx is dpre.
+// Backward of out = gelu(pre) w + b: linear_backward, whose dx is dpre.
 //   dpre, pre, x = gelu(pre) (N,C)
 static void gelu_linear_backward(real *dpre, float *dw, float *db, const real *dout, const real *x,
                                  const real *pre, const real *w, size_t N, int C, int OC, Gpu *g) {
@@ -1485,8 +1489,8 @@ static void gelu_linear_backward(real *dpre, float *dw, float *db, const real *d
 // ---- softmax cross-entropy over N rows of logits; columns V ... Vp-1 are padding ----
 //   logits (N,Vp)   target (N)   loss, lse (N); lse[n] = log sum exp
 
-// The highest of a row seen so far, and the sum of e^(x - hi) over what was seen: enough to go
-// through a row once, since a new hi only scales the sum.
+// An online softmax: the highest element of a row so far, and the sum of e^(x - hi) so far. One
+// pass over the row is enough, since a new hi only scales the sum.
 typedef struct { float hi, sum; } Softmax;
 
 __device__ inline Softmax warp_softmax(Softmax s) {
@@ -1494,7 +1498,7 @@ __device__ inline Softmax warp_softmax(Softmax s) {
     return { hi, warp_sum(s.sum * __expf(s.hi - hi)) };
 }
 
-// The whole row's, to all threads of the block that owns it.
+// The softmax of the whole row, to all threads of the block that owns it.
 __device__ inline Softmax row_softmax(const real *row, int V) {
     __shared__ Softmax of_warp[32];
     Softmax s = { -FLT_MAX, 0.0f };
@@ -1513,9 +1517,9 @@ __device__ inline Softmax row_softmax(const real *row, int V) {
     return warp_softmax(lane() < (int)blockDim.x / 32 ? of_warp[lane()] : none);
 }
 
-// Block n owns row n. With `dlogits`, which is the logits' own place, it goes through the row a
-// second time, when the cache still has it, and leaves there the gradient of loss * scale:
-// (p - [v is the target]) * scale, zero in the padding.
+// Block n owns row n. With `dlogits`, which may be the logits' own memory, it reads the row a
+// second time, from the cache, and writes the gradient of loss * scale: (p - 1[v is the target]) *
+// scale, zero in the padding.
 __global__ void xent_kernel(float *loss, float *lse, real *dlogits, const real *logits,
                             const int *target, float scale, int V, int Vp) {
     size_t n = blockIdx.x;
@@ -1552,15 +1556,16 @@ static void xent_forward(float *loss, float *lse, const real *logits, const int 
     xent_launch(loss, lse, NULL, logits, target, 0.0f, N, V, Vp, stream);
 }
 
-// Both ways in one: the loss, and dlogits in place of the logits.
+// Forward and backward in one kernel: the loss, and dlogits in place of the logits.
 static void xent_forward_backward(float *loss, float *lse, real *logits, const int *target,
                                   float scale, size_t N, int V, int Vp, cudaStream_t stream) {
     xent_launch(loss, lse, logits, logits, target, scale, N, V, Vp, stream);
 }
 
-// ---- classifier: logits = x wte^T, the embedding read the other way; then cross-entropy ----
+// ---- classifier: logits = x wte^T, then cross-entropy ----
+// Weight tying: the embedding matrix wte is the classifier's weight as well (Press and Wolf 2017).
 //   x, dx (N,C)   wte, dwte (Vp,C): rows V ... are zero and stay it   logits: scratch, (rows,Vp)
-// `rows` rows at a time, because (N,Vp) logits would be the largest array of all.
+// It works on `rows` rows at a time: all (N,Vp) logits would be the largest array of the model.
 
 static void classifier_forward(float *loss, float *lse, real *logits, const real *x,
                                const real *wte, const int *target,
@@ -1572,8 +1577,8 @@ static void classifier_forward(float *loss, float *lse, real *logits, const real
     }
 }
 
-// Forward and backward in one go, while a chunk's logits are there. `scale` is what each token's
-// loss counts in the objective: one over the tokens of the update makes it a mean.
+// Forward and backward together, one chunk of logits at a time. Each token's loss is multiplied by
+// `scale`: with 1/(tokens of the update) the objective is their mean.
 static void classifier_backward(real *dx, float *dwte, float *loss, float *lse, real *logits,
                                 const real *x, const real *wte, const int *target, float scale,
                                 size_t N, size_t rows, int C, int V, int Vp, Gpu *g) {
@@ -1596,13 +1601,14 @@ template <class T> static void carve(T **p, Memory *mem, MemoryKind kind, size_t
     *p = (T *)memory_take(mem, kind, count * sizeof(T));
 }
 
-// The classifier's rows at a time: at most 1 GB of logits, in chunks of one size.
+// Rows of logits at a time: at most 1 GB, in chunks of equal size.
 static size_t classifier_rows(size_t N, size_t Vp) {
     size_t chunks = (N*Vp * sizeof(real) + (1u << 30) - 1) / (1u << 30);
     return (N + chunks - 1) / chunks;
 }
 
-// Rows of 64 divide the tiles of a product without a rest, and begin at multiples of 16 bytes.
+// Rows of a multiple of 64 elements fill the tiles of a product, and begin at multiples of 16
+// bytes.
 static int padded_vocab(int V) { return (V + 63) / 64 * 64; }
 
 static void block_carve(BlockActs *a, Memory *mem, size_t N, size_t C, size_t NH) {
@@ -1726,7 +1732,7 @@ static double megabytes(double bytes) { return 1e-6 * bytes; }
 static void memory_show(FILE *out, const Memory *mem, const ModelSpec *spec) {
     static const char *const names[MEM_KINDS] = {
         "weights: fp32, and as layers read them", "their gradients, fp32", "AdamW's moments, fp32",
-        "DiLoCo's common step, fp32", "buckets that come from other ranks, or go to them",
+        "DiLoCo's outer step, fp32", "buckets that come from other ranks, or go to them",
         "activations", "logits, a chunk at a time", "gradients of activations",
         "tables and scratch",
     };
@@ -1757,7 +1763,7 @@ template <class T> static void alloc_pinned(T **p, size_t count) {
     CUDA_CHECK(cudaMallocHost((void **)p, count * sizeof(T)));
 }
 
-// Memory of the CPU that the GPU copies from and to by itself, and events.
+// Pinned memory, from and to which the GPU copies by itself, and events.
 static void model_init_host(Model *m) {
     size_t N = (size_t)m->spec.B*m->spec.T;
     for (int i = 0; i < 2; i++) {
@@ -1767,7 +1773,7 @@ static void model_init_host(Model *m) {
         alloc_pinned(&m->host_batches[i].begin, N + 1);
         CUDA_CHECK(cudaEventCreateWithFlags(&m->sent[i], cudaEventDisableTiming));
     }
-    for (cudaEvent_t &moment : m->moments) CUDA_CHECK(cudaEventCreate(&moment));
+    for (cudaEvent_t &mark : m->marks) CUDA_CHECK(cudaEventCreate(&mark));
     alloc_pinned(&m->host_totals, m->shards.size);
     alloc_pinned(&m->host_logits, m->padded.V);
     m->token_count = (int *)alloc_or_die(m->c.V * sizeof(int), "counting tokens");
@@ -1805,7 +1811,7 @@ static void model_free(Model *m) {
         CUDA_CHECK(cudaFreeHost(m->host_batches[i].begin));
         CUDA_CHECK(cudaEventDestroy(m->sent[i]));
     }
-    for (cudaEvent_t moment : m->moments) CUDA_CHECK(cudaEventDestroy(moment));
+    for (cudaEvent_t mark : m->marks) CUDA_CHECK(cudaEventDestroy(mark));
     CUDA_CHECK(cudaFreeHost(m->host_totals));
     CUDA_CHECK(cudaFreeHost(m->host_logits));
     free(m->token_count);
@@ -1862,8 +1868,7 @@ static int send_order(Model *m, const int *tokens, size_t N) {
 
 // ---- forward ----
 
-// The norm that reads the residual stream before block l; before block L, which is not there, it is
-// the final one.
+// The first norm of block l; for l = L the final norm.
 typedef struct { real *out; float *mean, *rstd; const real *gain, *bias; } Norm;
 
 static Norm norm_before(Model *m, int l) {
@@ -1876,7 +1881,8 @@ static Norm norm_before(Model *m, int l) {
     return { a->ln1, a->ln1_mean, a->ln1_rstd, w.ln1_gain, w.ln1_bias };
 }
 
-// Block l from the output of its first norm to its GELU, for rows first ... T-1; x is what enters.
+// Block l, from the output of its first norm to its GELU, for rows first ... T-1. x enters the
+// block. (model_forward fuses the residual at its end with the next block's first norm.)
 static void block_forward(Model *m, int l, Block<real> w, const real *x, int B, int T, int first) {
     int C = m->c.C, NH = m->c.NH;
     Gpu *g = m->gpu;
@@ -1952,7 +1958,7 @@ static const float *model_logits(Model *m, int t) {
 
 // ---- backward ----
 
-// One block adds n elements up, always in the same order: *out = their sum, or more by it.
+// One block sums n elements, always in the same order: *out = the sum, or *out += the sum.
 template <class T> __global__ void sum_kernel(double *out, const T *x, size_t n, Mode mode) {
     double sum = 0.0;
     for (size_t i = threadIdx.x; i < n; i += blockDim.x) sum += (double)x[i];
@@ -2114,8 +2120,8 @@ static void adamw_launch(Shards *z, AdamW o, float g_scale, int64_t step) {
     LAUNCH_CHECK();
 }
 
-static void moment_record(Model *m, UpdateMoment moment) {
-    CUDA_CHECK(cudaEventRecord(m->moments[moment], m->gpu->stream));
+static void mark_record(Model *m, UpdateMark mark) {
+    CUDA_CHECK(cudaEventRecord(m->marks[mark], m->gpu->stream));
 }
 
 // The end of an update. Global-norm clipping: if the whole gradient is longer than `clip` (0: no
@@ -2125,11 +2131,11 @@ static void moment_record(Model *m, UpdateMoment moment) {
 static Totals model_update(Model *m, AdamW o, double clip, int64_t step, Scope scope) {
     Shards *z = &m->shards;
     shards_finish_grads(z);
-    moment_record(m, COMPUTED);
+    mark_record(m, COMPUTED);
     gradients_squares(m);
-    moment_record(m, NORM_KNOWN);
+    mark_record(m, NORM_KNOWN);
     Totals totals = totals_fetch(m, scope);
-    moment_record(m, ALL_KNOWN);
+    mark_record(m, ALL_KNOWN);
     m->waited = comm_counters(z->comm).waited;
     double norm = sqrt(totals.squares);
     if (!isfinite(norm)) return totals;
@@ -2140,11 +2146,11 @@ static Totals model_update(Model *m, AdamW o, double clip, int64_t step, Scope s
 }
 
 static double model_optimizer_seconds(Model *m) {
-    moment_record(m, UPDATED);
+    mark_record(m, UPDATED);
     gpu_wait(m->gpu);
     double waited = comm_counters(m->shards.comm).waited - m->waited;
-    return gpu_seconds(m->moments[COMPUTED], m->moments[NORM_KNOWN])
-         + gpu_seconds(m->moments[ALL_KNOWN], m->moments[UPDATED]) - waited;
+    return gpu_seconds(m->marks[COMPUTED], m->marks[NORM_KNOWN])
+         + gpu_seconds(m->marks[ALL_KNOWN], m->marks[UPDATED]) - waited;
 }
 
 // =================================================================================================

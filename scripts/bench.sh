@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # `make bench`: measures this machine, the trainer's matrix products, training steps and their
-# layers, generation, and others beside them where they are installed; writes all to bench.json.
+# layers, and generation; compares with PyTorch and tiktoken where they are installed. The results
+# go to bench.json.
 #
 #     scripts/bench.sh            a few minutes
-#     scripts/bench.sh --full     five rounds of everything, every setting of PyTorch: an hour or so
+#     scripts/bench.sh --full     five rounds of everything, every setting of PyTorch: about an hour
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . scripts/bench_lib.sh

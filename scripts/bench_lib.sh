@@ -1,20 +1,20 @@
-# What the scripts behind `make bench` share: where results go, and two programs timed in turn.
-# To be sourced, from the root of the tree; BUILD names the directory of the build.
+# Functions of the scripts behind `make bench`: the results file, and timing two programs in turn.
+# To be sourced in the repository's root; BUILD names the build directory.
 #
-# A contestant is a program that, for each line on its standard input, does a round of its work and
-# prints how many milliseconds a step of it took: `build/bench --rounds`, and
-# `dev/reference/gpt2.py bench --rounds`. Both sides keep what they have loaded and compiled, and
-# one waits while the other runs. There are two, left and right.
+# Two programs, left and right, run rounds alternately, so that both see the same state of the
+# machine. Each reads a line from its standard input, runs one round, prints the milliseconds that a
+# step took, and waits for the next line: `build/bench --rounds` and `dev/reference/gpt2.py bench
+# --rounds`. Between rounds they keep what they have loaded and compiled.
 
 build=${BUILD:-build}
 mkdir -p "$build"
 export BENCH_RESULTS=${BENCH_RESULTS:-$build/bench.jsonl}
-unset OPENBLAS_CORETYPE        # it would pick OpenBLAS's kernel for another processor
+unset OPENBLAS_CORETYPE        # it would select another processor's kernels
 
-# put_result JSON: adds one result, an object with a name.
+# put_result JSON: appends a result, an object with a name.
 put_result() { printf '%s\n' "$1" >> "$BENCH_RESULTS"; }
 
-# Writes bench.json: all results in an array; of those with one name, the last.
+# Writes bench.json: an array of all results; of several with the same name, the last.
 write_bench_json() {
     [ -s "$BENCH_RESULTS" ] || return 0
     awk '{ match($0, /"name":"[^"]*"/); name = substr($0, RSTART, RLENGTH)
@@ -34,7 +34,7 @@ quotient() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.6g\n", a / b }'; }
 pipes=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
 trap 'stop_contestant left; stop_contestant right; rm -rf "$pipes"' EXIT
 trap 'exit 130' INT TERM
-trap '' PIPE                   # a contestant may die
+trap '' PIPE                   # a contestant may have ended
 
 # start_contestant left|right COMMAND...
 start_contestant() {
@@ -54,17 +54,17 @@ stop_contestant() {
     if [ "$1" = left ]; then exec 3>&- 4<&-; else exec 5>&- 6<&-; fi
 } 2> /dev/null
 
-# time_contestant left|right SECONDS: one round's milliseconds a step, if they come in time.
+# time_contestant left|right SECONDS: prints one round's milliseconds a step; fails after SECONDS.
 time_contestant() {
-    sleep "${BENCH_PAUSE:-0.2}"                  # until the other side's threads have stopped
+    sleep "${BENCH_PAUSE:-0.2}"                  # the other side's threads stop
     if [ "$1" = left ]; then echo >&3; read -r -t "$2" answer <&4
     else echo >&5; read -r -t "$2" answer <&6; fi 2> /dev/null
     case $answer in [0-9]*) echo "$answer" ;; *) return 1 ;; esac
 }
 
-# in_turn ROUNDS SECONDS: after a round that warms up, ROUNDS rounds of each side. Their medians go
-# to $left and $right, and the median of right / left, how many times faster the left side is, to
-# $ratio. Fails, with the reason in $why, where a side gives no answer within SECONDS.
+# in_turn ROUNDS SECONDS: a warm-up round, then ROUNDS rounds of each side. Sets $left and $right to
+# their medians, and $ratio to the median of right / left: how many times as fast the left side is.
+# Fails, with the reason in $why, if a side gives no answer within SECONDS.
 in_turn() {
     local lefts='' rights='' ratios='' i=0 side ms
     while [ $i -le "$1" ]; do
@@ -77,7 +77,7 @@ in_turn() {
             if [ $side = left ]; then left=$ms; else right=$ms; fi
         done
         i=$((i + 1))
-        [ $i -gt 1 ] || continue                 # the first one warmed up
+        [ $i -gt 1 ] || continue                 # the warm-up round
         lefts="$lefts $left" rights="$rights $right"
         ratios="$ratios $(quotient "$right" "$left")"
     done

@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# The part of `make bench` that looks at others: the tokenizer beside tiktoken, and whole training
-# steps beside PyTorch, in turn, at its own best settings. What is not installed is left out, and
-# said.
+# The comparisons of `make bench`: the tokenizer with tiktoken, and whole training steps with
+# PyTorch, in alternating rounds. A line says what is not installed.
 #
 #     scripts/bench_others.sh            the character model in fp32
-#     scripts/bench_others.sh --full     with bf16 autocast and torch.compile too, and GPT-2 124M
+#     scripts/bench_others.sh --full     bf16 autocast and torch.compile too, and GPT-2 124M
 #
-# PYTHONS lists the interpreters to look for PyTorch in; versions met before are passed over.
+# PYTHONS lists the interpreters in which to look for PyTorch; each version is timed once.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . scripts/bench_lib.sh
@@ -38,7 +37,7 @@ fi
 
 # ---- training steps ----
 
-# settings: how many threads and steps a round; bench's name for it; gpt2.py's flags for the same.
+# settings, one a line: threads, steps a round, build/bench's name | gpt2.py's flags for the same.
 characters="--layers 4 --heads 4 --channels 128 --vocab 257 --batch 12 --seq-len 64"
 gpt2_124m="--layers 12 --heads 12 --channels 768 --vocab 50257 --batch 4 --seq-len"
 settings() {
@@ -48,7 +47,7 @@ settings() {
     echo "2 1 124M, B=4 T=64|$gpt2_124m 64"
     echo "2 1 124M, B=4 T=1024|$gpt2_124m 1024"
 }
-modes() {                      # modes VERSION: the flags worth trying in that PyTorch
+modes() {                      # modes VERSION: name|flags of gpt2.py that this PyTorch supports
     echo "fp32|"
     [ -n "$full" ] || return
     echo "bf16|--dtype bf16"
@@ -57,7 +56,7 @@ modes() {                      # modes VERSION: the flags worth trying in that P
     echo "bf16, compiled|--dtype bf16 --compile"
 }
 
-# compare PYTHON VERSION MODE FLAGS: the left contestant against PyTorch.
+# compare PYTHON VERSION MODE FLAGS: the left contestant with PyTorch.
 compare() {
     local rounds=3 label
     [ -n "$full" ] && rounds=5
@@ -76,7 +75,7 @@ compare() {
     stop_contestant right
 }
 
-# compare_all: the setting in $threads $steps $name $flags, with every PyTorch.
+# compare_all: compares with every PyTorch, in the setting $threads $steps $name $flags.
 compare_all() {
     local seen='' python version
     echo

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# How much faster bf16 is than fp32 on this processor: both are built, each in a directory of its
-# own, and their training steps timed in turn.
+# How much faster bf16 is than fp32 on this processor: builds both, each in a directory of its own,
+# and times their training steps in alternating rounds.
 #
-#     scripts/bench_precision.sh [ROUNDS [SETTING...]]      5 rounds of GPT-2 124M, B=4 T=1024
+#     scripts/bench_precision.sh [ROUNDS [SETTING...]]      default: 5 rounds, "124M, B=4 T=1024"
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . scripts/bench_lib.sh

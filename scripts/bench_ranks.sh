@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# What a second rank costs on one machine: GPT-2 124M, B=4, two MPI ranks of one thread each beside
-# one rank of two threads, at T=1024 and at T=64, where a message is as long and a step is short.
-# With and without overlap. The tokens are random: only the time counts.
+# What communication costs on one machine: GPT-2 124M, B=4, with two MPI ranks of one thread each,
+# compared with one rank of two threads; with overlap and without. At T=1024, and at T=64, where the
+# messages are as long but a step is short. The tokens are random, since only time is measured.
 #
-#     scripts/bench_ranks.sh [ROUNDS]       3 rounds, each of all settings
+#     scripts/bench_ranks.sh [ROUNDS]       rounds of all settings (default 3)
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . scripts/bench_lib.sh
 rounds=${1:-3} program=$build/train_gpt2-mpi
 if ! command -v mpirun > /dev/null || [ ! -x "$program" ]; then
-    echo "  many ranks: not measured, MPI is not installed here"
+    echo "  several ranks: not measured, MPI is not installed"
     exit 0
 fi
 [ "$(id -u)" != 0 ] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 data=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
 trap 'rm -rf "$data" "$pipes"' EXIT
 
-# A shard: a header of 256 little-endian int32, then tokens, here with both bytes below 128.
+# A shard: a header of 256 little-endian int32, then random tokens, both bytes below 128.
 int32() { printf "\\$(printf %03o $(($1 & 255)))\\$(printf %03o $(($1 >> 8 & 255)))"
           printf "\\$(printf %03o $(($1 >> 16 & 255)))\\$(printf %03o $(($1 >> 24 & 255)))"; }
 write_shard() {   # write_shard FILE TOKENS
@@ -27,7 +27,8 @@ write_shard() {   # write_shard FILE TOKENS
 write_shard "$data/x_train.bin" 65536
 write_shard "$data/x_val.bin" 16384
 
-# run NAME T STEPS RANKS FLAGS...: the medians of its updates, in milliseconds, to $data/NAME.
+# run NAME T STEPS RANKS FLAGS...: appends the medians over its updates, in seconds, to
+# $data/NAME.seconds and $data/NAME.seconds_comm.
 run() {
     local name=$1 T=$2 steps=$3 ranks=$4 launch=""
     shift 4
@@ -36,7 +37,7 @@ run() {
         --micro-batch $((4 / ranks)) --threads $((2 / ranks)) --steps "$steps" --eval-every 0 \
         --eval-tokens 64 --log "$data/log" "$@" > /dev/null 2> "$data/errors" ||
         { echo "  $name: $(tail -n 1 "$data/errors")"; exit 1; }
-    grep '"event":"step"' "$data/log" | tail -n +2 > "$data/steps"     # the first one warms up
+    grep '"event":"step"' "$data/log" | tail -n +2 > "$data/steps"     # the first is a warm-up
     for key in seconds seconds_comm; do
         median $(sed -n "s/.*\"$key\":\\([0-9.e-]*\\).*/\\1/p" "$data/steps") >> "$data/$name.$key"
     done

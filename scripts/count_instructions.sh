@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# How many instructions a training step takes, in all and by function. A busy machine changes times
-# and not this count, so it shows what a change of the code costs. The model is the character model
-# of scripts/shakespeare.sh with two sequences, built for x86-64-v3 without OpenMP: valgrind, which
-# counts, knows no AVX-512 and is slow.
+# Counts the instructions of a training step, in total and by function. Load on the machine changes
+# times but not this count, so the count shows what a change of the code costs. The model is that of
+# scripts/shakespeare.sh with two sequences, built for x86-64-v3 without OpenMP: valgrind does the
+# counting, does not support AVX-512, and is slow.
 #
 #     scripts/count_instructions.sh           compares with dev/results/instructions.json
-#     scripts/count_instructions.sh --keep    keeps the counts there
+#     scripts/count_instructions.sh --keep    stores the counts there
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . scripts/bench_lib.sh
@@ -22,7 +22,7 @@ for tool in valgrind callgrind_annotate; do
 done
 case $(uname -m) in x86_64) ;; *) skip "needs an x86-64 processor" ;; esac
 
-# Of two -march the compiler takes the last.
+# The last -march wins.
 make -s BUILD="$dir" OPENMP=0 PRECISION=fp32 CFLAGS="-O3 -march=x86-64-v3" "$dir/bench" || exit 1
 if ! echo | valgrind --tool=callgrind --callgrind-out-file="$dir/callgrind" --collect-atstart=no \
         --toggle-collect='bench_step*' "$dir/bench" --rounds 1 counted > "$dir/log" 2>&1; then
@@ -30,8 +30,8 @@ if ! echo | valgrind --tool=callgrind --callgrind-out-file="$dir/callgrind" --co
     exit 1
 fi
 
-# The report's lines: `1,234 (5.67%)  FILE:FUNCTION [OBJECT]`, and one for PROGRAM TOTALS. What the
-# compiler made of a function (NAME.constprop.0) counts as that function.
+# Lines of the report: `1,234 (5.67%)  FILE:FUNCTION [OBJECT]`, and one for PROGRAM TOTALS. A clone
+# that the compiler made (NAME.constprop.0) counts as its function.
 callgrind_annotate --threshold=100 "$dir/callgrind" | awk '
     $1 ~ /^[0-9,]+$/ && /%\)/ {
         count = $1; gsub(",", "", count)
@@ -42,7 +42,7 @@ callgrind_annotate --threshold=100 "$dir/callgrind" | awk '
 awk '{ sum[$2] += $1 } END { for (name in sum) printf "%.0f %s\n", sum[name], name }' \
     "$dir/report" | sort -rn | head -n 13 > "$dir/counts"
 
-# As JSON, one function a line, so that a difference between two versions reads well.
+# As JSON, one function a line, so that diffs are readable.
 compiler=$(sed -n '1s/ .*//p' "$dir/flags")
 {
     echo "{\"name\":\"instructions of a step\","
@@ -53,7 +53,7 @@ compiler=$(sed -n '1s/ .*//p' "$dir/flags")
 } > "$dir/instructions.json"
 put_result "$(tr -d '\n' < "$dir/instructions.json")"
 
-# kept NAME: what the committed count says of a function, or of the total.
+# kept NAME: the committed count of a function, or of the total.
 kept() { sed -n "s/^\"$1\":\([0-9]*\).*/\1/p" "$kept" 2> /dev/null; }
 made_by() { sed -n 's/.*"compiler":"\([^"]*\)".*/\1/p' "$1"; }
 echo
@@ -70,6 +70,6 @@ if [ "${1:-}" = --keep ]; then
     cp "$dir/instructions.json" "$kept"
     echo "  kept in $kept"
 elif [ -f "$kept" ] && [ "$(made_by "$kept")" != "$(made_by "$dir/instructions.json")" ]; then
-    echo "  (those kept were made by $(made_by "$kept"); another compiler, another count)"
+    echo "  (the kept counts are of $(made_by "$kept"): do not compare across compilers)"
 fi
 write_bench_json

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Talking at every update beside talking at every twentieth: four workers train a small GPT-2 on the
-# embedded corpus, once with the gradient averaged at each update (data parallel), once by DiLoCo
-# with H=20. Each method has its own best learning rate of a few; the table says what loss it then
-# reached, and how much each worker sent for it. The outer learning rate and momentum, 0.8 and 0.8,
-# were better here than the paper's 0.7 and 0.9: there are 150 rounds, not thousands.
+# Compares data parallelism with DiLoCo (Douillard et al. 2023). Four workers train a small GPT-2 on
+# the embedded corpus: once with an all-reduce of the gradient at every update, once with an outer
+# update after every H=20. For each method the table gives the best of a few learning rates, the
+# loss it reached, and what each worker sent. The outer learning rate and momentum, 0.8 and 0.8, did
+# better here than the paper's 0.7 and 0.9; a run here has 150 rounds, not thousands.
 #
 #     scripts/diloco.sh                 3000 updates, 150 rounds: 6 runs, some minutes each
-#     scripts/diloco.sh --quick         60 updates, two learning rates: only to see it work
+#     scripts/diloco.sh --quick         60 updates, two learning rates: a trial
 #
-# Runs that are done are not done again: their logs are in out/diloco. RATES="2e-3 4e-3" and
-# STEPS=N change the grid. The table goes to out/diloco/table.md as well.
+# A finished run, whose log is in out/diloco, is not repeated. RATES="2e-3 4e-3" and STEPS=N change
+# the grid. The table is also written to out/diloco/table.md.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 steps=${STEPS:-3000} rates=${RATES:-4e-3 8e-3 16e-3} every=20 out=out/diloco
@@ -32,7 +32,7 @@ flags="--data $out/tales --layers 2 --heads 2 --channels 32 --seq-len 64 --threa
        --micro-batch 32 --batch-tokens 8192 --steps $steps --warmup-tokens $((steps * 400))
        --eval-every 0 --eval-tokens $eval_tokens"
 
-# train NAME FLAGS...: a run of four workers, unless it is done.
+# train NAME FLAGS...: a run of four workers, unless its log says that it is done.
 train() {
     local name=$1
     shift
@@ -43,7 +43,8 @@ train() {
     fi
 }
 
-# table METHOD NAME...: a line for the best of these runs; an optimum at the grid's edge is marked.
+# line METHOD NAME: the table's line for the best of the runs NAME_RATE. A best learning rate at the
+# grid's edge is marked: a better one may lie beyond.
 field() { sed -n "s/^{\"event\":\"$1\".*\"$2\":\\([^,}]*\\).*/\\1/p" "$3"; }
 line() {
     local method=$1 rate loss best='' at='' first='' last='' sent
@@ -71,5 +72,5 @@ done
     line "DiLoCo, H=$every" diloco
 } | tee "$out/table.md"
 awk -F'|' 'NR > 2 { loss[NR] = $4; sent[NR] = $5 } END {
-    printf "DiLoCo'\''s loss is %+.2f%% of data parallel'\''s, its traffic %.1f times smaller.\n",
+    printf "DiLoCo'\''s loss: %+.2f%% relative to data parallel, which sent %.1f times as much.\n",
            100 * (loss[4] / loss[3] - 1), sent[3] / sent[4] }' "$out/table.md"

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Fine-tunes GPT-2 124M on Tiny Shakespeare, in GPT-2's own tokens, with nanoGPT's constant learning
-# rate of 3e-5, for 40 short updates, a seventh of the text. Shows the validation loss before and
-# after, and what the model writes before and after.
+# rate of 3e-5, for 40 short updates, a seventh of the text. Prints the validation loss and a sample
+# before and after.
 #
 #     scripts/finetune_shakespeare.sh [flags for train_gpt2...]
 #     MODEL_DIR=data/gpt2-medium TEXT=my.txt scripts/finetune_shakespeare.sh --steps 200
 #
-# Without MODEL_DIR it takes data/gpt2, without TEXT data/tinyshakespeare.txt, and fetches what is
-# missing of these. Needs 3 GB of memory; the fine-tuned model, with what --resume needs, 1.5 GB of
-# disk. The result opens in transformers as well: out/finetune_shakespeare/latest.
+# Defaults: MODEL_DIR data/gpt2, TEXT data/tinyshakespeare.txt; both are fetched if missing. Needs
+# 3 GB of memory, and 1.5 GB of disk for the fine-tuned model and its optimizer state. transformers
+# can open the result, too: out/finetune_shakespeare/latest.
 set -e
 cd "$(dirname "$0")/.."
 model=${MODEL_DIR:-data/gpt2} text=${TEXT:-data/tinyshakespeare.txt}
@@ -16,7 +16,7 @@ model=${MODEL_DIR:-data/gpt2} text=${TEXT:-data/tinyshakespeare.txt}
 [ -n "${TEXT:-}" ] || [ -f "$text" ] || dev/data/fetch_shakespeare.sh
 [ ! -d "$model/latest" ] || model=$model/latest        # a run of this trainer
 
-# flag NAME DEFAULT FLAGS...: the value of a flag; of one given twice the last counts.
+# flag NAME DEFAULT FLAGS...: the value of a flag; the last one wins.
 flag() {
     local name=$1 value=$2
     shift 2
@@ -31,7 +31,7 @@ flag() {
 }
 out=$(flag --out out/finetune_shakespeare "$@")
 length=$(flag --seq-len 512 "$@") measured=$(flag --eval-tokens 16384 "$@")
-writes() {                                             # MODEL: continues a line of the plays
+writes() {                                             # MODEL: prints a sample
     echo "--- $1 writes ---"
     ./train_gpt2 --init "$1" --generate $'ROMEO:\n' --max-new 120 --top-k 200
     echo

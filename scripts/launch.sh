@@ -1,41 +1,43 @@
 #!/usr/bin/env bash
-# Starts a program as N processes, called ranks, on one machine or on several, and looks after them.
+# Starts a program as N processes, called ranks, on one or several machines, and supervises them.
 #
 #     scripts/launch.sh -n 8 ./train_gpt2cu --data data/fineweb ...
 #     scripts/launch.sh --hosts hosts.txt --restart 3 ./train_gpt2cu --out out/run ...
 #
-#     -n N           how many ranks; with --hosts, all its slots unless given
-#     --hosts FILE   lines `HOST slots=N`, 1 slot unless said: ranks are numbered host by host. Each
-#                    host is reached by ssh without a password, and has this directory at this path
-#     --restart N    up to N times, go on with the run in --out after a failure, as long as each
-#                    attempt has saved a newer checkpoint than it found
-#     --port P       where the ranks meet: P and P+1 on the first host (default 29500, or free ones)
+#     -n N           number of ranks (default with --hosts: all slots)
+#     --hosts FILE   hosts, one a line: `HOST slots=N` (default 1). Ranks are numbered host by host.
+#                    Every host must allow ssh without a password and have this directory at the
+#                    same path
+#     --restart N    after a failure, resume the run in --out, if the failed attempt saved a newer
+#                    checkpoint; at most N times
+#     --port P       MASTER_PORT: ports P and P+1 of the first host must be free (default 29500, or
+#                    a free pair)
 #
-# A rank's environment has its RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
-# MASTER_PORT. A program that is linked with MPI is started through mpirun instead.
+# Each rank gets the environment variables RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+# MASTER_ADDR and MASTER_PORT. A program linked with MPI is started by mpirun instead.
 #
-# Ctrl-C, SIGTERM or SIGUSR1 reaches every rank as SIGUSR1: the trainer saves and ends. A second
-# Ctrl-C ends everything at once. When a rank fails, the others have LAUNCH_GRACE seconds (5) to end
-# by themselves, then SIGTERM, then SIGKILL; the exit status is that of the rank that failed.
+# Ctrl-C, SIGTERM or SIGUSR1 sends SIGUSR1 to every rank: the trainer saves and ends. A second
+# Ctrl-C ends all ranks at once. If a rank fails, the others get LAUNCH_GRACE seconds (5) to end,
+# then SIGTERM, then SIGKILL. The exit status is that of the rank that failed.
 set -u
 exec 4>&2                                    # for messages: 2 is silent while ranks run
 self=$(cd "$(dirname "$0")" && pwd)/$(basename "$0")
 mode=front ranks='' first=0 world='' hosts_file='' restarts=0 port=''
 grace=${LAUNCH_GRACE:-5}
-stopped=$((128 + $(kill -l USR1)))           # how the trainer ends when it was asked to stop
+stopped=$((128 + $(kill -l USR1)))           # the trainer's status after SIGUSR1
 tick=0.2 && [ "${BASH_VERSINFO[0]}" -ge 4 ] || tick=1
 
 say() { echo "launch.sh: $*" >&4; }
 die() { say "$*"; exit 1; }
 
-# ---- starting: process, name, and for a host the descriptor that signals are written to ----
+# ---- starting: for each process its id, name, and for a host the pipe that carries signals ----
 
 pids=() names=() lines=()
 own_session=(setsid) death=KILL              # Ctrl-C in a terminal reaches no other session
 command -v setsid > /dev/null ||
     own_session=(perl -MPOSIX -e 'POSIX::setsid(); exec @ARGV or die "$ARGV[0]: $!\n"')
 
-# start NAME STDIN COMMAND...: where the system can, it dies with this script, whatever kills that.
+# start NAME STDIN COMMAND...: where setpriv exists, COMMAND is killed when this script dies.
 start() {
     local name=$1 stdin=$2
     shift 2
@@ -47,26 +49,26 @@ start() {
 
 start_ranks() {                              # on this machine
     local i
-    unset OMPI_COMM_WORLD_RANK PMI_RANK      # of a launcher around this one
+    unset OMPI_COMM_WORLD_RANK PMI_RANK      # set by an outer launcher
     for ((i = 0; i < ranks; i++)); do
         start "rank $((first + i))" /dev/null env RANK=$((first + i)) WORLD_SIZE="$world" \
             LOCAL_RANK=$i LOCAL_WORLD_SIZE="$ranks" "${command[@]}"
     done
 }
 
-variables() {                                # what another machine must be told, where it is set
+variables() {                                # environment variables to pass to another machine
     local name
     for name in PATH LD_LIBRARY_PATH CUDA_VISIBLE_DEVICES LAUNCH_GRACE MASTER_ADDR MASTER_PORT \
                 ${!NCCL_@} ${!OMP_@}; do
         [ -z "${!name+x}" ] || echo "$name"
     done
 }
-quote() {                                    # for any shell, spaces and quotes included
+quote() {                                    # for any shell
     local word mark="'\\''"
     for word in "$@"; do printf " '%s'" "${word//\'/$mark}"; done
 }
 
-# A host's ranks are looked after by this script there, which takes signals as lines on its stdin.
+# On each host this script runs again, with --as-host. It reads signals as lines from its stdin.
 start_host() {                               # HOST FIRST COUNT
     local name line fifo=$scratch/$2 there=()
     for name in $(variables); do there+=("$name=${!name}"); done
@@ -75,7 +77,7 @@ start_host() {                               # HOST FIRST COUNT
     mkfifo "$fifo" || die "$fifo: cannot be made"
     start "host $1" "$fifo" ssh -o BatchMode=yes -o ServerAliveInterval=10 "$1" \
         "cd$(quote "$PWD") && exec env$(quote "${there[@]}")" || return
-    exec {line}<> "$fifo"                    # for reading, too: no wait, and no SIGPIPE
+    exec {line}<> "$fifo"                    # read-write: open() does not block, no SIGPIPE
     lines[${#pids[@]} - 1]=$line
 }
 
@@ -88,10 +90,10 @@ start_hosts() {
     done
 }
 
-start_mpi() {                                # mpirun starts this script in each rank's place
+start_mpi() {                                # mpirun starts this script for each rank
     local name flags=(-n "$ranks") stdout=plain
     unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
-    [ ! -t 1 ] || stdout=terminal            # mpirun itself always gives its ranks a terminal
+    [ ! -t 1 ] || stdout=terminal            # ranks always see a terminal under mpirun
     case $(mpirun --version) in *"Open MPI"* | *OpenRTE*)
         flags+=(--bind-to none)
         [ "$(id -u)" != 0 ] || flags+=(--allow-run-as-root)
@@ -104,13 +106,13 @@ start_mpi() {                                # mpirun starts this script in each
         "${command[@]}"
 }
 
-# ---- looking after them ----
+# ---- supervising ----
 
-asked='' asked_at=0           # the first signal that asked the ranks to stop
-worst=0 ours=''               # the status that counts; ours: we end the ranks, theirs count no more
+asked='' asked_at=0           # the first signal that asked to stop, and when
+worst=0 ours=''               # the exit status; ours: this script ends the ranks, ignore theirs
 term_at='' kill_at=''
 
-send() {                                     # SIGNAL: to all that still run
+send() {                                     # SIGNAL, to all that still run
     local i
     [ ${#pids[@]} -gt 0 ] || return 0
     for i in "${!pids[@]}"; do
@@ -120,7 +122,7 @@ send() {                                     # SIGNAL: to all that still run
     done
 }
 
-end_now() {                                  # SECONDS: how long after SIGTERM comes SIGKILL
+end_now() {                                  # SECONDS from SIGTERM to SIGKILL
     ours=yes term_at=$SECONDS kill_at=$((SECONDS + $1))
 }
 
@@ -141,7 +143,7 @@ ended() {                                    # NAME STATUS
         return 0
     fi
     [ -n "$kill_at" ] || term_at=$((SECONDS + grace)) kill_at=$((SECONDS + 2 * grace))
-    # Who was killed is the cause, who failed by itself perhaps the consequence.
+    # A killed rank takes precedence: the others may have failed because of it.
     if [ "$worst" = 0 ] || [ "$worst" = $stopped ] || [ $((worst < 128 && $2 > 128)) = 1 ]; then
         worst=$2
         case $1 in rank*) [ "$2" -le 128 ] || say "$1 was killed by SIG$(kill -l "$2")" ;; esac
@@ -150,22 +152,22 @@ ended() {                                    # NAME STATUS
 
 due() { [ -n "$1" ] && [ $SECONDS -ge "$1" ]; }
 
-look_after() {                               # until all have ended
+supervise() {                               # until all processes have ended
     local i line word='' status
     while [ ${#pids[@]} -gt 0 ]; do
         read -r -t $tick line <&3
-        status=$? word+=$line                # the time may be up in the middle of a word
+        status=$? word+=$line                # a timeout may split a word
         case $mode:$status:$word in
             host:0:USR1) stop USR1 ;;
             host:0:TERM) end_now "$grace" ;;
-            host:1:*) end_now 0 ;;           # the other end is gone
+            host:1:*) end_now 0 ;;           # ssh has ended
         esac
         [ $status != 0 ] || word=''
         for i in "${!pids[@]}"; do
             kill -0 "${pids[i]}" && continue
             wait "${pids[i]}"
             status=$?
-            kill -KILL -- "-${pids[i]}"      # what it started and left behind
+            kill -KILL -- "-${pids[i]}"      # its remaining children
             unset "pids[i]"
             ended "${names[i]}" $status
         done
@@ -174,7 +176,7 @@ look_after() {                               # until all have ended
     done
 }
 
-# ---- an attempt, and another ----
+# ---- attempts and restarts ----
 
 taken() { (exec 5<> "/dev/tcp/127.0.0.1/$1"); }
 choose_meeting() {
@@ -192,26 +194,26 @@ attempt() {
     elif [ -n "$needs_mpi" ]; then start_mpi
     elif [ -n "$hosts_file" ]; then start_hosts
     else start_ranks; fi
-    look_after
+    supervise
 } 2> /dev/null
 
 checkpoint() { [ -z "$out" ] || readlink "$out/latest"; }
 
-restarted() {                                # BEFORE: the checkpoint before the attempt
+restarted() {                                # BEFORE, the checkpoint before the attempt
     local now
     now=$(checkpoint)
     [ "$restarts" -gt 0 ] && [ -z "$asked" ] && [ "$worst" != $stopped ] && [ "$worst" != 0 ] ||
         return 1
     if [ -z "$now" ] || [ "$now" = "$1" ]; then
-        say "not restarted: no newer checkpoint than before in ${out:-a run without --out}"
+        say "not restarted: this attempt saved no new checkpoint${out:+ in $out}"
         return 1
     fi
     restarts=$((restarts - 1))
-    say "status $worst: going on from $out/$now; restarts left: $restarts"
+    say "status $worst: resuming from $out/$now; restarts left: $restarts"
     command=("$program" --resume --out "$out")
 }
 
-# ---- what was asked for ----
+# ---- arguments ----
 
 number() {                                   # FLAG TEXT MIN MAX
     case $2 in
@@ -224,8 +226,8 @@ number() {                                   # FLAG TEXT MIN MAX
 read_hosts() {                               # sets hosts, slots, slots_list
     local host rest total=0
     hosts=() slots=() slots_list=''
-    [ "${BASH_VERSINFO[0]}" -ge 4 ] || die "--hosts: needs bash 4.1, and this is $BASH_VERSION"
-    [ -f "$hosts_file" ] || die "--hosts: there is no file $hosts_file"
+    [ "${BASH_VERSINFO[0]}" -ge 4 ] || die "--hosts: needs bash 4.1 or later; this is $BASH_VERSION"
+    [ -f "$hosts_file" ] || die "--hosts: $hosts_file: no such file"
     while read -r host rest || [ -n "$host" ]; do
         rest=${rest%%#*} rest=${rest//[[:space:]]/}
         case $host in '' | '#'*) continue ;; esac
@@ -239,12 +241,12 @@ read_hosts() {                               # sets hosts, slots, slots_list
     done < "$hosts_file"
     [ $total -gt 0 ] || die "--hosts: $hosts_file names no host"
     ranks=${ranks:-$total}
-    [ "$ranks" -le $total ] || die "-n: $ranks ranks, and $hosts_file has $total slots"
+    [ "$ranks" -le $total ] || die "-n: $ranks ranks, but $hosts_file has $total slots"
 }
 
 while [ $# -gt 0 ]; do
     case $1 in
-        -n | --hosts | --restart | --port) [ $# -gt 1 ] || die "$1: needs a value; -h tells more" ;;
+        -n | --hosts | --restart | --port) [ $# -gt 1 ] || die "$1: needs a value; see -h" ;;
     esac
     case $1 in
         -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "$self"; exit ;;
@@ -255,28 +257,28 @@ while [ $# -gt 0 ]; do
         --as-host) mode=host first=${2%:*} world=${2#*:} ;;      # by start_host
         --as-rank) mode=rank ranks=1 first=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-?}}  # by start_mpi
                    [ "$2" != plain ] || exec > >(trap '' USR1 TERM; exec cat) ;;
-        -*) die "$1: no such flag; -h tells more" ;;
+        -*) die "$1: no such flag; see -h" ;;
         *) break ;;
     esac
     shift 2
 done
 number LAUNCH_GRACE "$grace" 0 3600
-[ $# -gt 0 ] || die "which program? -h tells more"
+[ $# -gt 0 ] || die "no program to start; see -h"
 program=$1 command=("$@") needs_mpi='' out=''
 path=$(command -v -- "$program") && [ -f "$path" ] || die "$program: no such program"
 [ -z "$hosts_file" ] || read_hosts
-[ -n "$ranks" ] || die "-n: how many ranks? -h tells more"
+[ -n "$ranks" ] || die "-n: needed without --hosts; see -h"
 world=${world:-$ranks}
 if [ $mode = front ] && { ldd "$path" || otool -L "$path"; } 2> /dev/null | grep -q libmpi; then
     needs_mpi=yes
-    command -v mpirun > /dev/null || die "$program is linked with MPI, and there is no mpirun here"
+    command -v mpirun > /dev/null || die "$program is linked with MPI, but there is no mpirun"
 fi
 for ((i = 1; i < $#; i++)); do
     case ${command[i]} in --out) out=${command[i + 1]:-} ;; --out=*) out=${command[i]#*=} ;; esac
 done
 
 if [ $mode = host ]; then exec 3<&0
-else                                         # to wait without a process: nobody ever writes here
+else                                         # read -t waits on it: nothing is ever written
     scratch=$(mktemp -d "${TMPDIR:-/tmp}/launch.XXXXXX") && mkfifo "$scratch/3" || exit 1
     exec 3<> "$scratch/3"
     rm "$scratch/3"

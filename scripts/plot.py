@@ -5,9 +5,9 @@
     scripts/plot.py out/small out/large --out loss.svg --x seconds --log-x
 
 A run is an output directory of the trainer, or its log.jsonl. Each run has one colour and one
-marker: a bold line for the evaluations, a faint one for the training loss, smoothed. Runs on a
-corpus of known entropy are drawn by their loss on whole tales, beside the floor of those same
-tales; others by their validation loss. Seconds are those of the updates, added up.
+marker: a bold line for the evaluations, a faint one for the smoothed training loss. On a corpus of
+known entropy the evaluation is the loss on whole tales, and the floor is the entropy of the same
+tales; otherwise it is the validation loss. Seconds are those of the updates, without evaluations.
 """
 import argparse
 import json
@@ -16,8 +16,8 @@ import os
 import sys
 from collections import namedtuple
 
-# Okabe and Ito's colours, which the colour-blind can tell apart, without the yellow that is lost
-# on white; the markers tell the runs apart in black and white.
+# Okabe and Ito's palette, safe for colour-blind readers, without its yellow, which is faint on
+# white. Markers distinguish the runs in black and white.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
 AXES = {"tokens": "tokens trained on", "steps": "updates", "seconds": "seconds of training"}
@@ -40,7 +40,7 @@ class Run:
         self.val_floor = self.whole_floor = None
 
     def shown(self):
-        """The curve that stands for the run, and the floor that goes with it."""
+        """The evaluation curve to draw for the run, and its floor."""
         if self.whole.y:
             return self.whole, self.whole_floor
         return (self.val if self.val.y else self.train), self.val_floor
@@ -63,7 +63,7 @@ class Curve:
         self.y.append(loss)
 
     def cut(self, step):
-        """A resumed run does again what came after its checkpoint: forget the first attempt."""
+        """A resumed run repeats the steps after its checkpoint: drop the first attempt."""
         while self.y and self.x["steps"][-1] >= step:
             for values in [*self.x.values(), self.y]:
                 values.pop()
@@ -75,7 +75,7 @@ def number(value):
 
 
 def read_records(path):
-    """The objects of a log. A last line without its newline is still being written: left out."""
+    """The objects of a log. A last line without a newline is still being written: it is skipped."""
     try:
         with open(path, encoding="utf-8", errors="replace") as f:
             lines = f.read().split("\n")
@@ -86,10 +86,10 @@ def read_records(path):
             record = json.loads(line)
             event = record["event"]
         except (ValueError, TypeError, KeyError):
-            fail(f"{path}:{i}: is no event of a run; the log is damaged there")
+            fail(f"{path}:{i}: not an event of a log; the file is damaged there")
         if event in ("step", "eval") and not (number(record.get("step"))
                                               and number(record.get("tokens"))):
-            fail(f"{path}:{i}: event {event} lacks its step or its tokens")
+            fail(f"{path}:{i}: event {event} lacks its step or its tokens; the file is damaged")
         yield record
 
 
@@ -134,7 +134,7 @@ Label = namedtuple("Label", "y text colour marker")         # at the right end o
 
 
 def smooth(values, decay):
-    """Exponential moving average without the pull towards zero at its start."""
+    """Exponential moving average with bias correction."""
     total, weight, out = 0.0, 0.0, []
     for value in values:
         total = decay * total + (1 - decay) * value
@@ -144,7 +144,7 @@ def smooth(values, decay):
 
 
 def draw_run(ax, run, colour, marker, args):
-    """Returns the label of the run's end."""
+    """Draws the run's curves; returns the label for their end."""
     curve, _ = run.shown()
     y, name = smooth(run.train.y, args.ema), run.name
     ax.plot(run.train.x[args.x], y, color=colour, linewidth=1.0, alpha=0.5, zorder=2)
@@ -159,9 +159,9 @@ def draw_run(ax, run, colour, marker, args):
 
 
 def draw_labels(ax, labels):
-    """Words at the right edge, each at its curve's end, pushed apart where they would overlap."""
+    """Labels at the right edge, each at its curve's end, moved apart where they would overlap."""
     low, high = ax.get_ylim()
-    gap = (high - low) * 0.05                                # the height of a line of words
+    gap = (high - low) * 0.05                                # the height of a line of text
     place = low - gap
     across = ax.get_yaxis_transform()                        # x in widths of the axes, y in data
     for label in sorted(labels):
@@ -175,7 +175,7 @@ def draw_labels(ax, labels):
 
 
 def draw_legend(ax, runs, floors, ema):
-    """Says what the kinds of line mean; which run is which stands at the curves' ends."""
+    """Explains the kinds of line; the runs are labelled at the ends of their curves."""
     from matplotlib.lines import Line2D
     grey, kinds = "#444444", []
     shown = {run.shown()[0].field for run in runs} - {"loss"}
@@ -215,7 +215,7 @@ def draw(plt, runs, args):
 
 
 def save(figure, path):
-    """Under a temporary name first: no half-written picture."""
+    """Writes to a temporary name, then renames: never a half-written file."""
     kind = path.rsplit(".", 1)[-1].lower()
     metadata = {"Date": None} if kind == "svg" else None     # the same bytes for the same runs
     try:
@@ -236,12 +236,12 @@ def read_arguments():
     parser.add_argument("--x", choices=list(AXES), default="tokens", help="default: tokens")
     parser.add_argument("--log-x", action="store_true", help="logarithmic x axis")
     parser.add_argument("--ema", type=float, default=0.95, metavar="D",
-                        help="smoothing of the training loss, 0 (none) to below 1; default: 0.95")
+                        help="smoothing of the training loss: 0 (none) to below 1; default: 0.95")
     args = parser.parse_args()
     if not args.out.lower().endswith((".png", ".svg")):
-        fail(f"--out {args.out}: ends neither in .png nor in .svg")
+        fail(f"--out {args.out}: expected a name that ends in .png or .svg")
     if not 0.0 <= args.ema < 1.0:
-        fail(f"--ema {args.ema:g}: is not from 0 to below 1")
+        fail(f"--ema {args.ema:g}: expected at least 0 and below 1")
     return args
 
 

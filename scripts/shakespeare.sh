@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Tiny Shakespeare, byte by byte, with the setting that nanoGPT gives for a CPU: 4 layers, 4 heads,
-# 128 channels, sequences of 64, 12 of them an update, 2,000 updates. nanoGPT publishes a validation
-# loss of 1.88 for it. The loss here is over the whole validation split, the last tenth of the text.
+# Trains on Tiny Shakespeare, one token a byte, with nanoGPT's settings for a CPU: 4 layers, 4
+# heads, 128 channels, 2,000 updates of 12 sequences of 64 tokens. nanoGPT publishes a validation
+# loss of 1.88 for them. Here the loss is over the whole validation split, the last tenth of the
+# text.
 #
 #     scripts/shakespeare.sh [TEXT] [more flags for train_gpt2...]
 #
-# Without TEXT it takes data/tinyshakespeare.txt and fetches that first if need be.
+# Without TEXT: data/tinyshakespeare.txt, which is fetched if it is missing.
 set -e
 cd "$(dirname "$0")/.."
 text=data/tinyshakespeare.txt

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The first run: writes the embedded corpus and trains a small GPT-2 on it, in about a minute on two
-# cores. More flags may follow and count: scripts/tales.sh --tokens 20000000
+# The first run: generates the corpus of tales and trains a small GPT-2 on it, in about a minute on
+# two cores. Further flags override those below: scripts/tales.sh --tokens 20000000
 set -e
 cd "$(dirname "$0")/.."
 [ -f data/tales/tales_train_000000.bin ] || ./prepare tales --out data/tales

@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
-# GPT-2 124M from nothing, on 9.9 billion tokens of FineWeb, with the recipe of llm.c's
+# Trains GPT-2 124M from scratch on 9.9 billion tokens of FineWeb, with the recipe of llm.c's
 # scripts/run_gpt2_124M.sh: 18,865 updates of 524,288 tokens, in sequences of 1,024; a learning rate
-# that rises to 6e-4 over 700 updates, then falls to 0 by a cosine; AdamW with betas 0.9 and 0.95
-# and a weight decay of 0.1; a global norm clipped at 1. What others report of it, beside
-# github.com/karpathy/llm.c/discussions/481: a validation loss of about 3.29, 29.9% on HellaSwag.
+# with a linear warm-up to 6e-4 over 700 updates and a cosine decay to 0; AdamW with betas 0.9 and
+# 0.95 and weight decay 0.1; gradients clipped to a global norm of 1. llm.c reports a validation
+# loss of about 3.29 and 29.9% on HellaSwag (github.com/karpathy/llm.c/discussions/481).
 #
 #     scripts/train_124m.sh                        on all GPUs of this machine
 #     scripts/train_124m.sh --gpus 16 --hosts hosts.txt
 #     sbatch scripts/slurm.sbatch                  on 16 GPUs, under Slurm
-#     scripts/train_124m.sh --shards 1             a trial: 190 updates on the first shard
+#     scripts/train_124m.sh --shards 1             a trial: 190 updates on one shard
 #
-#     --gpus N         1, 2, 4, ... 512, with one rank each
-#     --out DIR        where the run is kept (default out/gpt2_124m); one that has begun goes on
-#     --shards N       train on N shards of 100 million tokens: N times 190 updates at most
+#     --gpus N         number of GPUs, one rank each: 1, 2, 4, ... 512
+#     --out DIR        the run's directory (default out/gpt2_124m); a run that it holds is resumed
+#     --shards N       train on N shards of 100 million tokens: at most N times 190 updates
 #     --hosts FILE, --restart N    as in scripts/launch.sh
-#     --dry-run        print the commands, and do nothing
+#     --dry-run        print the commands without running them
 #
-# Other flags are train_gpt2cu's and count more than the recipe's: --micro-batch 64, say. The whole
-# data is 103 shards in data/fineweb, 21 GB; what is missing is fetched. The loss curve is drawn to
-# DIR/loss.png. HellaSwag is measured at the end where dev/data/fetch_hellaswag.sh has fetched it.
-# LAUNCH="srun ..." names another launcher than scripts/launch.sh.
+# Other flags are passed to train_gpt2cu and override the recipe: --micro-batch 64, for example. The
+# data set has 103 shards in data/fineweb, 21 GB; missing shards are fetched. The loss curve goes to
+# DIR/loss.png. HellaSwag is evaluated at the end if dev/data/fetch_hellaswag.sh has fetched it.
+# LAUNCH="srun ..." replaces scripts/launch.sh.
 set -e
 cd "$(dirname "$0")/.."
 hellaswag=data/hellaswag_val.jsonl
@@ -48,15 +48,15 @@ while [ $# -gt 0 ]; do
     shift 2
 done
 
-# An update's sequences are shared evenly: by ranks, and by each rank's micro-batches.
+# Ranks and micro-batches must divide an update's sequences evenly.
 sequences=$((524288 / 1024)) micro_batch=32
 gpus=${gpus:-$(nvidia-smi -L 2> /dev/null | grep -c '^GPU' || true)}
-[ "$gpus" -gt 0 ] || die "nvidia-smi finds no GPU here; --gpus N says how many there are"
+[ "$gpus" -gt 0 ] || die "nvidia-smi finds no GPU here; give their number with --gpus N"
 if [ $((sequences % gpus)) != 0 ]; then
     below=$gpus above=$gpus
     while [ $((sequences % below)) != 0 ]; do below=$((below - 1)); done
     while [ $((sequences % above)) != 0 ]; do above=$((above + 1)); done
-    die "--gpus: $gpus cannot share the $sequences sequences of an update; $below or $above can"
+    die "--gpus: $gpus does not divide the $sequences sequences of an update; $below and $above do"
 fi
 [ $((gpus * micro_batch)) -le $sequences ] || micro_batch=$((sequences / gpus))
 
@@ -69,7 +69,8 @@ recipe=(--init d12 --seq-len 1024 --batch-tokens 524288 --micro-batch "$micro_ba
         --eval-every 250 --eval-tokens 10485760 --save-every 1000)
 
 if [ -n "$LAUNCH" ]; then
-    [ ${#launcher[@]} = 0 ] || die "${launcher[0]}: is for scripts/launch.sh, and LAUNCH is another"
+    [ ${#launcher[@]} = 0 ] ||
+        die "${launcher[0]}: is a flag of scripts/launch.sh, but LAUNCH is another launcher"
     read -ra launcher <<< "$LAUNCH"
 else launcher=(scripts/launch.sh -n "$gpus" "${launcher[@]}"); fi
 
@@ -84,15 +85,15 @@ if [ ${#data[@]} -gt 0 ]; then
     [ -f data/gpt2.tiktoken ] || perform dev/data/fetch_gpt2_vocab.sh
     here=$(find data/fineweb -name 'fineweb_train_*.bin' 2> /dev/null | wc -l)
     if [ "$here" -lt "${shards:-103}" ] || [ ! -f data/fineweb/fineweb_val_000000.bin ]; then
-        say "data    fetching ${shards:-103} shards to train on and one for validation, 0.2 GB each"
+        say "data    fetching ${shards:-103} training shards and one for validation, 0.2 GB each"
         perform dev/data/fetch_fineweb.sh "${shards:-103}"
     fi
 fi
 say "llm.c   reached a validation loss of about 3.29 in 18865 updates, and 29.9% on HellaSwag"
 if [ -f $hellaswag ]; then flags=(--hellaswag $hellaswag "${flags[@]}")
-else say "note    HellaSwag is not measured without dev/data/fetch_hellaswag.sh"; fi
+else say "note    HellaSwag is not evaluated without dev/data/fetch_hellaswag.sh"; fi
 
-# Without a checkpoint there is nothing that --overwrite could lose.
+# Without a checkpoint, --overwrite can lose nothing.
 if [ -e "$out/latest" ]; then run=(./train_gpt2cu --resume --out "$out" "${flags[@]}")
 else run=(./train_gpt2cu --out "$out" --overwrite "${data[@]}" "${recipe[@]}" "${flags[@]}"); fi
 perform "${launcher[@]}" "${run[@]}"

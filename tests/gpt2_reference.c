@@ -35,22 +35,22 @@ void c_linear_backward(float *dx, float *dw, float *db, const float *dout, const
     linear_backward(dx, dw, db, dout, x, w, N, C, OC);
 }
 
-static float *attention_scores(int T, int HS) {
+static float *scratch_or_die(int T, int HS) {
     return alloc_or_die(thread_count()*attention_scratch(T, HS) * sizeof(float), "scratch");
 }
 
 void c_attention_forward(float *out, float *lse, const float *qkv,
                          int B, int T, int first, int C, int NH) {
-    float *scores = attention_scores(T, C / NH);
-    attention_forward(out, lse, scores, qkv, B, T, first, C, NH);
-    free(scores);
+    float *scratch = scratch_or_die(T, C / NH);
+    attention_forward(out, lse, scratch, qkv, B, T, first, C, NH);
+    free(scratch);
 }
 
 void c_attention_backward(float *dqkv, const float *dout, const float *qkv, const float *out,
                           const float *lse, int B, int T, int C, int NH) {
-    float *scores = attention_scores(T, C / NH);
-    attention_backward(dqkv, scores, dout, qkv, out, lse, B, T, C, NH);
-    free(scores);
+    float *scratch = scratch_or_die(T, C / NH);
+    attention_backward(dqkv, scratch, dout, qkv, out, lse, B, T, C, NH);
+    free(scratch);
 }
 
 void c_residual_forward(float *out, const float *a, const float *b, size_t n) {
@@ -82,20 +82,27 @@ void c_classifier_backward(float *dx, float *dwte, float *loss, float *lse, cons
 }
 
 double c_zero_measure(float *sum, float *x, size_t n) {
-    Zero z;
+    Shards z;
     memset(&z, 0, sizeof z);
-    z.partials = alloc_or_die((n / ZERO_MEASURED + 1) * sizeof(double), "sums");
-    zero_measure(&z, sum, x, n);
+    z.partials = alloc_or_die((n / SHARDS_MEASURED + 1) * sizeof(double), "sums");
+    floats_measure(&z, sum, x, n);
     free(z.partials);
-    return z.squares;
+    return z.smalls;
 }
 
 struct CModel { Model m; };
 
 CModel *c_model_open(const Config *c, int B, int T, uint64_t seed) {
+    static Machine machine;
+    ModelSpec spec = { *c, B, T, TRAIN, RECOMPUTE_NONE, { .comm = NULL } };
     CModel *m = alloc_or_die(sizeof *m, "a model");
-    model_init(&m->m, c, B, T, TRAIN, NULL);
-    model_init_params(&m->m, seed);
+    Shards *z = &m->m.shards;
+    model_init(&m->m, &spec, &machine);
+    for (int b = 0; b < gpt2_n_buckets(c); b++) {
+        gpt2_init_bucket(shards_place(z, KEPT_WEIGHTS, b), c, b, seed);
+        shards_keep(z, KEPT_WEIGHTS, b);
+    }
+    shards_loaded(z);
     return m;
 }
 
@@ -104,25 +111,31 @@ void c_model_close(CModel *m) {
     free(m);
 }
 
-float *c_model_params(CModel *m) { return m->m.params; }
-float *c_model_grads(CModel *m) { return m->m.grads; }
-float *c_model_m(CModel *m) { return m->m.adam_m; }
-float *c_model_v(CModel *m) { return m->m.adam_v; }
-void c_gradients_zero(CModel *m) { gradients_zero(&m->m); }
+float *c_model_params(CModel *m) { return m->m.shards.masters; }
+float *c_model_grads(CModel *m) { return m->m.shards.grads; }
+float *c_model_m(CModel *m) { return m->m.shards.adam_m; }
+float *c_model_v(CModel *m) { return m->m.shards.adam_v; }
+void c_gradients_zero(CModel *m) { clear_grads(&m->m); }
 double c_gradients_norm(CModel *m) { return sqrt(gradients_squares(&m->m)); }
 
 double c_model_backward(CModel *m, const int *tokens, const int *targets, float scale,
                         int B, int T) {
     model_forward(&m->m, tokens, B, T, 0);
-    return model_backward(&m->m, tokens, targets, scale, B, T);
+    model_backward(&m->m, tokens, targets, scale, B, T);
+    return sum_of(m->m.loss, (size_t)B*T);
 }
 
 void c_model_update(CModel *m, const float adamw[5], float g_scale, int64_t step) {
-    AdamW o = { adamw[0], adamw[1], adamw[2], adamw[3], adamw[4], 0.0 };
-    model_update(&m->m, o, g_scale, step);
+    const Shards *z = &m->m.shards;
+    for (int i = 0; i < z->n_chunks; i++) {
+        Chunk k = z->chunks[i];
+        AdamW o = { adamw[0], adamw[1], adamw[2], adamw[3], k.decays ? adamw[4] : 0.0f, 0.0 };
+        adamw_update(z->masters + k.param, z->adam_m + k.moment, z->adam_v + k.moment,
+                     z->grads + k.grad, g_scale, o, step, k.count);
+    }
 }
 
 const float *c_model_logits(CModel *m, const int *tokens, int T) {
     model_forward(&m->m, tokens, 1, T, 0);
-    return next_logits(&m->m, T - 1);
+    return model_logits(&m->m, T - 1);
 }

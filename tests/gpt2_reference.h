@@ -1,6 +1,6 @@
 // The C trainer as a reference for its CUDA twin. Both have functions of the same names, so the C
 // file is compiled into a translation unit of its own (gpt2_reference.c), and what the tests call
-// of it has a c_ in front. Scratch that only the CPU needs is the wrappers' own affair.
+// of it has a c_ in front. The wrappers allocate the scratch that only the CPU needs.
 #pragma once
 #include "../dev/base/gpt2.h"
 
@@ -35,7 +35,8 @@ void c_classifier_backward(float *dx, float *dwte, float *loss, float *lse, cons
                            const float *wte, const int *target, float scale,
                            size_t N, int C, int V);
 
-// Returns the sum of x's squares; with `sum` x joins it, and is cleared.
+// floats_measure: returns the sum of x's squares. With `sum` not NULL, x is also added to it, and
+// cleared.
 double c_zero_measure(float *sum, float *x, size_t n);
 
 // A whole model, by its address.
@@ -46,14 +47,14 @@ float *c_model_params(CModel *m);
 float *c_model_grads(CModel *m);
 float *c_model_m(CModel *m);
 float *c_model_v(CModel *m);
-void c_gradients_zero(CModel *m);
+void c_gradients_zero(CModel *m);          // clear_grads
 double c_gradients_norm(CModel *m);
 
-// Forward and backward; returns the sum of the losses.
+// Forward and backward; returns the sum of the B*T losses.
 double c_model_backward(CModel *m, const int *tokens, const int *targets, float scale,
                         int B, int T);
 
-// adamw: lr, beta1, beta2, eps, weight decay
+// AdamW with the gradient scaled by g_scale. adamw: lr, beta1, beta2, eps, weight decay
 void c_model_update(CModel *m, const float adamw[5], float g_scale, int64_t step);
 
 // The logits of what follows T tokens.

@@ -1,4 +1,4 @@
-// The collectives of dev/ranks/comm.h between several ranks, and DiLoCo's common step, against what
+// The collectives of dev/ranks/comm.h between several ranks, and DiLoCo's outer step, against what
 // one process works out by itself. tests/test_ranks.sh builds it with mpicc and starts it under
 // mpirun; every rank runs every test.
 #define main train_gpt2_main
@@ -10,7 +10,7 @@ static Comm comm;                          // the same for all tests
 static const size_t counts[] = { 0, 1, 63, 64, 65, 1000, 100000 };
 enum { N_COUNTS = sizeof counts / sizeof *counts, MOST = 100000 };
 
-static float *floats(size_t n) { return floats_or_die(n, "numbers of a test"); }
+static float *floats(size_t n) { return alloc_or_die(n * sizeof(float), "numbers of a test"); }
 
 // What a rank brings into collective `seed`. Every rank can work it out for all the others. The
 // sizes vary, so that another order of adding gives other bits.
@@ -191,7 +191,22 @@ enum { B = 2, T = 8, STEPS = 5 };
 static const Config tiny = { 2, 2, 12, 31, T };
 static const AdamW adamw = { 1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
 
-// One update of AdamW on the batch that a worker has in this step.
+static void make_model(Model *m, const Sharing *sharing) {
+    static Machine machine;
+    ModelSpec spec = { tiny, B, T, TRAIN, RECOMPUTE_NONE, *sharing };
+    model_init(m, &spec, &machine);
+}
+
+static void draw_model(Model *m, uint64_t seed) {
+    for (int b = 0; b < gpt2_n_buckets(&tiny); b++) {
+        gpt2_init_bucket(shards_place(&m->shards, KEPT_WEIGHTS, b), &tiny, b, seed);
+        shards_keep(&m->shards, KEPT_WEIGHTS, b);
+    }
+    shards_loaded(&m->shards);
+}
+
+// One update of AdamW on the batch that a worker has in this step. A gradient is clipped by its own
+// worker's norm, though the totals are those of all ranks, as at the end of each round.
 static void worker_update(Model *m, int worker, int step) {
     int tokens[B*T], targets[B*T];
     Rng rng = rng_make(9, (uint64_t)(worker*100 + step));
@@ -199,55 +214,58 @@ static void worker_update(Model *m, int worker, int step) {
         tokens[i] = (int)rng_below(&rng, (uint64_t)tiny.V);
         targets[i] = (int)rng_below(&rng, (uint64_t)tiny.V);
     }
-    gradients_zero(m);
-    zero_micro_batch(&m->zero, 0, 1);
+    clear_grads(m);
+    shards_micro_batch(&m->shards, 0, 1);
     model_forward(m, tokens, B, T, 0);
     model_backward(m, tokens, targets, 1.0f / (B*T), B, T);
-    zero_finish_grads(&m->zero);
-    model_update(m, adamw, 1.0f, step);
+    model_update(m, adamw, 0.1, step, ALL_RANKS);
 }
 
-// A run beside one process that has all workers: each makes its update, then the common step is
+// A run beside one process that has all workers: each makes its update, then the outer step is
 // made as the paper has it, in double. Rounding apart they agree, and a worker's moments, which
 // nobody else sees, have the very bits.
 static void check_outer(float lr, float mu) {
-    Model m, w[COMM_MAX_RANKS];
-    Sharing sharing = { .comm = &comm, .outer = true };
-    model_init(&m, &tiny, B, T, TRAIN, &sharing);
-    model_init_params(&m, 1);
-    outer_begin(&m);
-    size_t n = m.n_params;
+    static Model w[COMM_MAX_RANKS];
+    Model m;
+    Sharing apart = { .comm = &comm, .apart = true }, alone = { .comm = NULL };
+    make_model(&m, &apart);
+    draw_model(&m, 1);
+    diloco_begin(&m.shards);
+    size_t n = gpt2_n_params(&tiny);
+    const float *params = m.shards.masters;
     double *momentum = alloc_or_die(n * sizeof *momentum, "the outer momentum");
     float *start = floats(n), worst = 0.0f, moved = 0.0f;
-    for (int r = 0; r < comm.size; r++) model_init(&w[r], &tiny, B, T, TRAIN, NULL);
+    for (int r = 0; r < comm.size; r++) make_model(&w[r], &alone);
     for (int step = 1; step <= STEPS; step++) {
-        memcpy(start, m.params, n * sizeof *start);
+        memcpy(start, params, n * sizeof *start);
         worker_update(&m, comm.rank, step);
-        model_outer_update(&m, lr, mu);
+        diloco_end_round(&m.shards, lr, mu);
         for (int r = 0; r < comm.size; r++) {
-            memcpy(w[r].params, start, n * sizeof *start);
+            memcpy(w[r].shards.masters, start, n * sizeof *start);
             worker_update(&w[r], r, step);
         }
+        const Shards *own = &w[comm.rank].shards;
         for (size_t i = 0; i < n; i++) {
             double delta = 0.0;
-            for (int r = 0; r < comm.size; r++) delta += (start[i] - w[r].params[i]) / comm.size;
+            for (int r = 0; r < comm.size; r++)
+                delta += (start[i] - w[r].shards.masters[i]) / comm.size;
             momentum[i] = mu * momentum[i] + delta;
             double p = start[i] - lr * (delta + mu * momentum[i]);
-            worst = fmaxf(worst, fabsf((float)(m.params[i] - p)) / (fabsf((float)p) + 1e-2f));
-            moved = fmaxf(moved, fabsf((float)(m.params[i] - w[comm.rank].params[i])));
+            worst = fmaxf(worst, fabsf((float)(params[i] - p)) / (fabsf((float)p) + 1e-2f));
+            moved = fmaxf(moved, fabsf(params[i] - own->masters[i]));
         }
-        CHECK(same_bits(m.adam_m, w[comm.rank].adam_m, n));
-        CHECK(same_bits(m.adam_v, w[comm.rank].adam_v, n));
+        CHECK(same_bits(m.shards.adam_m, own->adam_m, n));
+        CHECK(same_bits(m.shards.adam_v, own->adam_v, n));
     }
     CHECK_MSG(worst < 1e-6f, "rank %d, lr %g, momentum %g: apart by %g", comm.rank, lr, mu, worst);
-    CHECK_MSG(moved > 1e-4f || (comm.size == 1 && lr == 1.0f), "the common step did nothing");
+    CHECK_MSG(moved > 1e-4f || (comm.size == 1 && lr == 1.0f), "the outer step did nothing");
     for (int r = 0; r < comm.size; r++) model_free(&w[r]);
     model_free(&m);
     free(momentum);
     free(start);
 }
 
-// With learning rate 1 and no momentum the common step is the mean of the workers' parameters.
+// With learning rate 1 and no momentum the outer step is the mean of the workers' parameters.
 TEST(workers_that_meet_every_step_average_their_parameters) { check_outer(1.0f, 0.0f); }
 TEST(the_common_step_is_nesterovs) { check_outer(0.7f, 0.9f); }
 

@@ -217,8 +217,8 @@ TEST(adaptive_is_clamped) {
     CHECK(batch_adapt(&s, 512, -INFINITY) == 512);
 }
 
-// A minimum that is no whole number of units is rounded as --batch-tokens would be; a maximum is not
-// passed.
+// A minimum that is no whole number of units is rounded as --batch-tokens would be; a maximum is
+// not passed.
 TEST(adaptive_rounds_its_ends) {
     BatchSchedule s = schedule("adaptive:0.5,100,1000", 256, 256);
     CHECK(batch_start(&s) == 256);

@@ -199,21 +199,21 @@ refused() {                                 # refused WORDS ARGS...: one line, w
     same "lines of '$*'" "$(wc -l < "$dir/stderr" | tr -d ' ')" 1
     grep -qF -e "$words" "$dir/stderr" || note "'$*' says: $(cat "$dir/stderr")"
 }
-refused "--micro-batch 4 makes more" --noise-scale --micro-batch 8 --steps 1
-refused "begin with 32" --noise-scale --micro-batch 1 --steps 1
-refused "--micro-batch 1 makes more" --micro-batch 2 --batch-schedule adaptive:1,32,64 \
+refused "--micro-batch 4 splits it" --noise-scale --micro-batch 8 --steps 1
+refused "use 32 tokens" --noise-scale --micro-batch 1 --steps 1
+refused "--micro-batch 1 splits it" --micro-batch 2 --batch-schedule adaptive:1,32,64 \
     --lr-schedule constant
 refused "add --tokens N" --micro-batch 1 --batch-schedule adaptive:1,64,128 --steps 5
 refused "'adaptive:1,64': expected adaptive:ETA,MIN,MAX" --batch-schedule adaptive:1,64
 refused "expected constant, linear:N0,TOKENS" --batch-schedule quadratic
 refused "100 is not a multiple of 32" --micro-batch 2 --batch-schedule stages:0=100
 refused "rising TOKENS" --batch-schedule stages:100=64,50=128
-refused "linear grows the batch up to it" --batch-schedule linear:64,1000
-refused "follows a batch that changes" --batch-lr sqrt
-refused "follows a batch that changes" --batch-beta2 halflife
-refused "needs a batch that does not change" --exact-sum --batch-schedule linear:64,1000 \
+refused "linear grows the batch up to --batch-tokens" --batch-schedule linear:64,1000
+refused "needs a batch that changes" --batch-lr sqrt
+refused "needs a batch that changes" --batch-beta2 halflife
+refused "needs a constant batch" --exact-sum --batch-schedule linear:64,1000 \
     --batch-tokens 128
-refused "with --outer-every there is none" --outer-every 5 --noise-scale
+refused "with --outer-every each rank has its own" --outer-every 5 --noise-scale
 end bad_batches_are_refused
 
 warned() {                                  # warned WORDS ARGS...: nothing, when WORDS is empty
@@ -228,7 +228,7 @@ warned() {                                  # warned WORDS ARGS...: nothing, whe
             note "'$*' does not say '$words': $(cat "$dir/stderr")"
     fi
 }
-warned "16 times less than the recipe's, 1,024, and --lr 0.004 is the same: try --lr 0.001" \
+warned "16 times less than the recipe's, 1,024, for which --lr 0.004 was chosen: try --lr 0.001" \
     --lr 4e-3 --batch-tokens 1024 --batch-tokens=64
 warned "" --lr 4e-3 --batch-tokens 1024 --batch-tokens 64 --lr 1e-3
 warned "" --lr 4e-3 --batch-tokens 1024 --batch-tokens 256

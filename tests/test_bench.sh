@@ -107,7 +107,7 @@ build/bench_matmul nothing > "$dir/said" 2>&1 && note "'bench_matmul nothing' en
 says "'nothing': expected qkv"
 # A product that leaves a term out, or moves by a column, is refused.
 for fault in 's/p->M, p->N, p->K, p->mode)/p->M, p->N, p->K - 1, p->mode)/' \
-             's/matmul(o->c, p->ldc/matmul(o->c + 1, p->ldc/'; do
+             's/matmul_fast(o->c, p->ldc/matmul_fast(o->c + 1, p->ldc/'; do
     sed -e "$fault" dev/cpu/bench_matmul.c > dev/cpu/broken.c
     cmp -s dev/cpu/broken.c dev/cpu/bench_matmul.c && note "nothing broken by $fault"
     ${CC:-cc} -std=gnu11 -O1 -w dev/cpu/broken.c -o "$dir/broken" -lm -ldl ||

@@ -261,7 +261,8 @@ TEST(nobody_is_taken_for_a_launcher) {
     TOLD("a RANK without a WORLD_SIZE", -7, -7, -7, -7, { "RANK", "1" });
     TOLD("a WORLD_SIZE without a RANK", -7, -7, -7, -7, { "WORLD_SIZE", "4" });
     TOLD("launch.sh in srun's shell", 2, 4, 2, 4, { "PMI_RANK", "0" }, { "PMI_SIZE", "1" },
-         { "RANK", "2" }, { "WORLD_SIZE", "4" }, { "LOCAL_RANK", "2" }, { "LOCAL_WORLD_SIZE", "4" });
+         { "RANK", "2" }, { "WORLD_SIZE", "4" }, { "LOCAL_RANK", "2" },
+         { "LOCAL_WORLD_SIZE", "4" });
     TOLD("one of one", -7, -7, -7, -7, { "RANK", "0" }, { "WORLD_SIZE", "1" });
     TOLD("more than can be", -7, -7, -7, -7, { "RANK", "1" }, { "WORLD_SIZE", "99999999999" });
 }

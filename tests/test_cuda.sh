@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The CUDA trainer from outside, on the emulator: it and the C trainer go on with each other's runs;
-# what cannot be trained says so in a line; and test_gpt2.cu finds faults planted in train_gpt2.cu.
+# what cannot be trained says so in a line; and test_gpt2.cu finds faults planted in train_gpt2.cu
+# and in dev/ranks.
 #
 #     EMULATED=./train_gpt2cu tests/test_cuda.sh       the same on a GPU, without the planted faults
 #     FAULTS=1 tests/test_cuda.sh                      plants them all, not every third
@@ -125,6 +126,9 @@ else
         [ $? -eq 1 ] || note "out of memory does not end with 1"
         grep -q -- "--micro-batch [0-9]* fits" "$dir/err" || note "what fits is not told"
         grep -q "activations" "$dir/err" || note "what takes the memory is not told"
+        awk '/ in all$/ { d = sum - $1; whole = 1 } !whole { sum += $1 }
+             END { exit !(whole && d < 1 && d > -1) }' <(grep '^  ' "$dir/err") ||
+            note "what takes the memory does not add up: $(grep '^  ' "$dir/err" | xargs)"
         fits=$(sed -n 's/.*; --micro-batch \([0-9]*\) fits.*/\1/p' "$dir/err")
         run env EMULATOR_MEMORY=330000000 "$EMULATED" --data "$dir/tales" --layers 1 --seq-len 64 \
             --micro-batch "${fits:-0}" --heads 4 --channels 64 --steps 0 --eval-tokens 64
@@ -132,7 +136,8 @@ else
     end what_cannot_be_trained_says_so
 fi
 
-# ---- planted faults: each line is a test of test_gpt2.cu, and how to break what it tests
+# ---- planted faults: each line is a test of test_gpt2.cu, the file unless it is train_gpt2.cu, and
+# how to break what the test tests
 faults() { cat <<'FAULTS'
 embedding|s/wpe + (size_t)t\*C + c/wpe + (size_t)(t + 1)*C + c/
 embedding|/__global__ void embedding_backward_words/,/^}/ s/__syncthreads();//
@@ -160,13 +165,18 @@ gelu|s/0.044715f \* v\[k\]\*v\[k\]\*v\[k\]/0.0447f * v[k]*v[k]/
 xent|/Softmax row_softmax/,/^}/ s/__syncthreads();//
 xent|s/float p = v + k < V ? \(.*\) : 0.0f;/float p = \1;/
 classifier|/static void classifier_backward/,/^}/ s/target + n, scale/target, scale/
-buckets|/^static void bucket_copy/,/^}/ s/here -= padding/here -= 1/
-sums_along_the_tree|/void tree_sum_kernel/,/^}/ s/= levels\[l\]\[w\] + sum/= 0 + sum/
-slices_of_a_checkpoint|/^static void bucket_send/,/^}/ s/zero_own(z, bucket),/{ 0, 64 },/
-buckets|/^static const float \*kept_bucket/,/^}/ s/m->adam_m/m->adam_v/
+buckets dev/ranks/kernels.cu|/^static void bucket_copy/,/^}/ s/here -= padding/here -= 1/
+sums_along_the_tree dev/ranks/kernels.cu|/void tree_sum_kernel/,/^}/ s/= levels\[l\]\[w\] + sum/= 0 + sum/
+slices_of_a_checkpoint dev/ranks/kernels.cu|/^static void shards_take/,/^}/ s/shards_own(z, bucket),/{ 0, 64 },/
+buckets dev/ranks/shards.h|/Buffer shards_buffer_of/,/^}/ s/z->adam_m/z->adam_v/
 adamw_updates|s/if ((void \*)rounded != (void \*)p) store/if (i > 0) store/
 adamw_updates|/double block_sum/,/^}/ s/__syncthreads();//
-small_gradients|/void measure_kernel/,/^}/ s/store(x + i, zeros);//
+small_gradients dev/ranks/kernels.cu|/void measure_kernel/,/^}/ s/store(x + i, zeros);//
+clipping|/^static Totals model_update/,/^}/ s/if (!isfinite(norm)) return totals;//
+clipping|s/clip > 0.0 \&\& norm > clip/norm > clip/
+axpby dev/ranks/kernels.cu|/void axpby_kernel/,/^}/ s/if (b != 0.0f) load/load/
+buckets dev/ranks/kernels.cu|/void params_round_kernel/,/^}/ s/if (i >= n)/if (i + PACK >= n)/
+outer_updates dev/ranks/diloco.h|s/mu, momentum, 1.0f,/1.0f, momentum, 0.0f,/
 recomputing_changes_no_bit|/RECOMPUTE_BLOCK \&\& l < L - 1/,/^        }/ s/layernorm_forward(.*//
 FAULTS
 }
@@ -176,36 +186,45 @@ FAULTS
     "$cc" -std=gnu11 -O2 -w -c tests/gpt2_reference.c -o "$dir/reference.o" ||
     note "the reference does not compile"
 
-# build DIR: test_gpt2.cu with that directory's train_gpt2.cu; all else is the project's own.
+# tree DIR [FILE]: what test_gpt2.cu needs of the project, where FILE may be changed.
+tree() {
+    mkdir -p "$1/tests" && cp train_gpt2.cu "$1" && cp tests/test_gpt2.cu tests/*.h "$1/tests" &&
+        ln -s "$PWD/dataloader.h" "$1" || return 1
+    case ${2:-} in
+        dev/*) cp -r dev "$1" ;;
+        *) ln -s "$PWD/dev" "$1" ;;
+    esac
+}
+
+# build DIR: that tree's test_gpt2.cu.
 build() {
-    mkdir -p "$1/tests" && ln -s "$PWD/dev" "$PWD/dataloader.h" "$1" &&
-        cp tests/test_gpt2.cu tests/*.h "$1/tests" &&
-        "$dir/rewrite" "$1/tests/test_gpt2.cu" > "$1/test.cpp" &&
+    "$dir/rewrite" "$1/tests/test_gpt2.cu" > "$1/test.cpp" &&
         "$cxx" -std=c++17 -O1 -w -Idev/emulator/include "$1/test.cpp" "$dir/reference.o" \
             -o "$1/test" -lm
 }
 
-# plant NUMBER TEST SED: says what went unnoticed.
+# plant NUMBER TEST FILE SED: says what went unnoticed.
 plant() {
     local tree=$dir/fault$1
-    mkdir "$tree" && sed "$3" train_gpt2.cu > "$tree/train_gpt2.cu"
-    if cmp -s train_gpt2.cu "$tree/train_gpt2.cu"; then echo "it changes nothing: $3"; return; fi
+    tree "$tree" "$3" && sed "$4" "$3" > "$tree/$3"
+    if cmp -s "$3" "$tree/$3"; then echo "it changes nothing: $4"; return; fi
     [ $(($1 % every)) -eq 0 ] || return
-    if ! build "$tree" 2> "$tree/said"; then echo "it does not compile: $3"; return; fi
-    timeout 100 "$tree/test" "$2" > "$tree/said" 2>&1 && echo "unnoticed: $3"
+    if ! build "$tree" 2> "$tree/said"; then echo "it does not compile: $4"; return; fi
+    timeout 100 "$tree/test" "$2" > "$tree/said" 2>&1 && echo "unnoticed: $4"
     rm -rf "$tree"
 }
 
-mkdir "$dir/sound" && cp train_gpt2.cu "$dir/sound" && build "$dir/sound" 2> "$dir/err" ||
+tree "$dir/sound" && build "$dir/sound" 2> "$dir/err" ||
     note "it does not compile: $(head -n 3 "$dir/err")"
 run env EMULATOR_SHUFFLE=5 "$dir/sound/test"       # threads in another order each time
 grep -q '^ok same_bits_each_time' "$dir/out" || note "no test ran"
 end any_order_of_threads_gives_the_same
 
 number=0 every=${FAULTS:-3}
-while IFS='|' read -r test fault; do
+while IFS='|' read -r place fault; do
     number=$((number + 1))
-    plant $number "$test" "$fault" >> "$dir/unnoticed" &
+    read -r test file <<< "$place"
+    plant $number "$test" "${file:-train_gpt2.cu}" "$fault" >> "$dir/unnoticed" &
     while [ "$(jobs -rp | wc -l)" -ge 2 ]; do wait -n; done
 done < <(faults)
 wait

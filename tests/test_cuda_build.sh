@@ -256,9 +256,24 @@ gpu_sh 1 MINUTES=0 -- test
 same "with no time" "$(grep -c 'not done in 0 s' <<< "$rows")" "$count"
 end gpu_command_fails_when_a_step_does
 
-# ---- the true nvcc ----
+# ---- the emulator: the rewriter takes in the .cu files that a .cu file includes ----
 
 PATH=${PATH#*:}
+rewritten() {
+    make -s -C "$tree" "build/$1.cpp" > "$dir/said" 2>&1 || note "$1: $(tail -n 1 "$dir/said")"
+}
+for program in train_gpt2.cu tests/test_gpt2.cu; do
+    rewritten $program
+    echo "// a kernel more" >> "$tree/dev/ranks/kernels.cu"
+    rewritten $program
+    same "rewritten kernels.cu in $program" \
+        "$(grep -c '^// a kernel more' "$tree/build/$program.cpp")" \
+        "$(grep -c '^// a kernel more' "$tree/dev/ranks/kernels.cu")"
+done
+end emulated_build_follows_kernels
+
+# ---- the true nvcc ----
+
 nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2> /dev/null)
 if [ -z "$nvcc" ]; then
     skip cuda_compiles_without_warnings "nvcc"
@@ -283,7 +298,8 @@ end cuda_compiles_without_warnings
 # The dependencies that nvcc has written: a changed header is noticed.
 cp "$tree/train_gpt2cu" "$dir/train_gpt2cu"
 PATH=$dir/bin:$PATH builds 1
-for header in dataloader.h dev/base/gpt2.h dev/train/options.h; do
+for header in dataloader.h dev/base/gpt2.h dev/train/options.h dev/ranks/shards.h \
+              dev/ranks/kernels.cu; do
     touch "$tree/$header"
     PATH=$dir/bin:$PATH builds 1
     PATH=$dir/bin:$PATH builds 0

@@ -269,7 +269,7 @@ emulated_workers_are_the_cpus() {
     cut cpu-workers 6
     start 4 "$cpu" --resume --out "$dir/cut"
     close cut mean 1e-5
-    # What layers read is rounded from the masters after a common step as after any other.
+    # What layers read is rounded from the masters after a outer step as after any other.
     program=$bf16
     good 2 workers-bf16 $flags
     cut workers-bf16 6

@@ -461,7 +461,7 @@ TEST(damaged_headers) {
         { 2, -1, "damaged: its header promises -1" }, { 2, INT32_MIN, "damaged: its" },
         { 2, 51, "truncated" },                 { 2, INT32_MAX, "promises 2147483647 tokens, the" },
         { 2, 49, "100 bytes follow" },          { 2, 0, "100 bytes follow" },
-        { 3, -1, "gives a vocabulary of -1" },  { 3, 65537, "a vocabulary of 65537" },
+        { 3, -1, "says a vocabulary of -1" },  { 3, 65537, "a vocabulary of 65537" },
         { 4, 257, "end of text is token 257" }, { 4, -1, "end of text is token -1" },
         { 3, 0, "end of text is token 256" },
     };

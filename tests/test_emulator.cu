@@ -1471,16 +1471,16 @@ static const Fault faults[] = {
     { FAULT(much_shared_kernel), 32, { "more than 48 KB of static __shared__ memory", "", "",
         "" } },
     { FAULT(trap_kernel), 32, { "thread (3,0,0): __trap, tests/test_emulator.cu:", "", "", "" } },
-    { FAULT(half_a_warp_kernel), 32, { "ldmatrix by lanes 0000ffff: it takes a whole warp",
+    { FAULT(half_a_warp_kernel), 32, { "ldmatrix by lanes 0000ffff: it needs all 32 lanes",
         "", "", "" } },
     { FAULT(crooked_row_kernel), 32, { "thread (9,0,0): ldmatrix.x4: address",
         "is not a multiple of 16, tests/test_emulator.cu:", "", "" } },
     { FAULT(not_shared_kernel), 32, { "thread (31,0,0): ldmatrix.x4: the 16 bytes at",
         "are not in shared memory", "", "" } },
 #ifndef EMULATOR_ASAN
-    { FAULT(no_memory_kernel), 1, { "access to address 0x10, where no memory is", "thread (0,0,0)",
+    { FAULT(no_memory_kernel), 1, { "access to unmapped address 0x10", "thread (0,0,0)",
         "", "" } },
-    { FAULT(recursion_kernel), 1, { "stack overflow: its local variables do not fit 64 KB", "",
+    { FAULT(recursion_kernel), 1, { "stack overflow: its local variables exceed 64 KB", "",
         "", "" } },
 #endif
 };
@@ -1533,7 +1533,8 @@ TEST(faults_are_reported) {
     said = run_fault("host_barrier", &status);
     CHECK(strstr(said, "__syncthreads outside"));            // nothing was queued
     said = run_fault(faults[0].name, &status);
-    CHECK(status == 1 && strstr(said, "EMULATOR_STREAMS=never: it is late, random or random:SEED"));
+    CHECK(status == 1 &&
+          strstr(said, "EMULATOR_STREAMS=never: expected late, random or random:SEED"));
     setenv("EMULATOR_STREAMS", saved, 1);
     free(saved);
 }

@@ -68,16 +68,16 @@ said "$dir/a/inner.cu:2:" compiler
 said "$dir/a/b/outer.cu:4:" compiler
 end rewriter_follows_includes
 
-# What it cannot read it refuses, with the line.
+# What it cannot parse it refuses, with the line.
 refuses() {                                 # refuses TEXT LINE MESSAGE
     printf '%b' "$1" > "$dir/bad.cu"
     "$dir/rewrite" "$dir/bad.cu" > "$dir/bad.cpp" 2> "$dir/said" && note "takes $1"
     said "$dir/bad.cu:$2: $3" "$1"
 }
-refuses 'void f() {\n    k<<<1, 2;\n}\n' 2 'no >>> ends what begins here'
-refuses 'void f() {\n\n    <<<1, 2>>>(3);\n}\n' 3 "<<< with no kernel's name before it"
+refuses 'void f() {\n    k<<<1, 2;\n}\n' 2 'no matching >>>'
+refuses 'void f() {\n\n    <<<1, 2>>>(3);\n}\n' 3 "<<< without a kernel's name before it"
 refuses 'void f() {\n    __shared__ int;\n' 2 'a __shared__ declaration'
-refuses '__shared__ int x' 1 'no ; ends what begins here'
+refuses '__shared__ int x' 1 'no matching ;'
 "$dir/rewrite" "$dir/none.cu" > "$dir/bad.cpp" 2> "$dir/said" && note "reads what is not there"
 said "$dir/none.cu: No such file" "the rewriter"
 end rewriter_names_what_it_cannot_read

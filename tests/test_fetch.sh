@@ -183,7 +183,7 @@ if curl --version >/dev/null 2>&1; then                    # curl reads file:// 
     mv "$TMP/bin" "$TMP/away"
     run; want 0 "continuing after 1000 bytes"; want_file; want_part none
     rm -rf "$TMP/data" "$TMP/served"
-    run; want 1 "could not be fetched (curl: "; want_no_file
+    run; want 1 "download failed (curl: "; want_no_file
     mv "$TMP/away" "$TMP/bin"
     end
 else
@@ -261,7 +261,7 @@ end
 
 begin_fineweb fetch_fineweb_counts
 for count in 0 104 1000 -1 1.5 two; do
-    serve "$FINEWEB" $count; want 1 "$count: how many training shards"
+    serve "$FINEWEB" $count; want 1 "$count: expected the number of training shards"
 done
 [ ! -e "$TMP/tree/data" ] || fail "fetched something"
 end

@@ -1,6 +1,7 @@
-// train_gpt2.cu against train_gpt2.c: every launcher beside the C function of its name, at odd
-// shapes, and then the whole model. Compiled twice, for bf16 and with -DPRECISION_FP32; for the
-// emulator (`make test`) and for a GPU (`make test-cuda`). gpt2_reference.c is the C side.
+// train_gpt2.cu, with dev/ranks/kernels.cu, against train_gpt2.c: every launcher beside the C
+// function of its name, at odd shapes, and then the whole model. Compiled twice, for bf16 and with
+// -DPRECISION_FP32; for the emulator (`make test`) and for a GPU (`make test-cuda`).
+// gpt2_reference.c is the C side.
 //
 //     test_gpt2 [NAME...]      all tests, or those that are named
 //
@@ -28,7 +29,7 @@ static double after_roundings(int k) {
 typedef std::vector<float> Floats;
 typedef std::vector<int> Ints;
 
-static Gpu gpu;                          // opened by main, used by all tests
+static Machine gpu;                      // opened by main, used by all tests
 static Comm alone;                       // one rank
 static Rng rng;                          // each test begins it anew
 
@@ -384,6 +385,7 @@ typedef struct { Model m; CModel *c; Floats start; } Twins;
 static const Config small = { 2, 3, 24, 61, 16 };            // heads of 8
 static const Config wide = { 2, 2, 128, 300, 160 };          // heads of 64
 static const float adamw[5] = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f };
+static const AdamW adamw_options = { adamw[0], adamw[1], adamw[2], adamw[3], adamw[4], 0.0 };
 
 static Slice whole_bucket(const Model *m, int b) { return { 0, gpt2_bucket(&m->padded, b).count }; }
 
@@ -391,21 +393,28 @@ static Slice whole_bucket(const Model *m, int b) { return { 0, gpt2_bucket(&m->p
 static void send(float *flat, const float *from, const Model *m) {
     for (int b = 0; b < gpt2_n_buckets(&m->c); b++)
         bucket_copy(flat + gpt2_bucket(&m->padded, b).begin,
-                    (float *)from + gpt2_bucket(&m->c, b).begin, b, whole_bucket(m, b), m,
+                    (float *)from + gpt2_bucket(&m->c, b).begin, b, whole_bucket(m, b), &m->shards,
                     cudaMemcpyHostToDevice);
+}
+
+// A model of one rank alone.
+static void model_open(Model *m, const Config *c, int B, int T, Recompute recompute) {
+    ModelSpec spec = { *c, B, T, TRAIN, recompute, Sharing() };
+    model_init(m, &spec, &gpu);
 }
 
 // As they are initialised, and moved a little, so that no gain is 1 and no bias 0.
 static void twins_open(Twins *t, const Config *c, int B, int T, Recompute recompute) {
     t->c = c_model_open(c, B, T, 5);
-    model_init(&t->m, c, B, T, TRAIN, recompute, NULL, &gpu);
+    model_open(&t->m, c, B, T, recompute);
     Rng moved = rng_make(6, 0);
     float *p = c_model_params(t->c);
-    for (size_t i = 0; i < t->m.n_params; i++)
+    size_t n = gpt2_n_params(c);
+    for (size_t i = 0; i < n; i++)
         p[i] = (float)(real)(float)(p[i] + 0.05*rng_normal(&moved));
-    t->start.assign(p, p + t->m.n_params);
-    send(t->m.masters, p, &t->m);
-    model_round_params(&t->m);
+    t->start.assign(p, p + n);
+    send(t->m.shards.masters, p, &t->m);
+    shards_loaded(&t->m.shards);
 }
 
 static void twins_close(Twins *t) {
@@ -415,17 +424,17 @@ static void twins_close(Twins *t) {
 
 // A flat buffer of the GPU as the CPU has it, without the rows that pad the vocabulary.
 static Floats fetch(const Model *m, float *flat) {
-    Floats x(m->n_params);
+    Floats x(gpt2_n_params(&m->c));
     for (int b = 0; b < gpt2_n_buckets(&m->c); b++)
         bucket_copy(flat + gpt2_bucket(&m->padded, b).begin, x.data() + gpt2_bucket(&m->c, b).begin,
-                    b, whole_bucket(m, b), m, cudaMemcpyDeviceToHost);
+                    b, whole_bucket(m, b), &m->shards, cudaMemcpyDeviceToHost);
     return x;
 }
 
-static double gradients_norm(Model *m) {
+// The loss and the gradient's squared norm, as model_update finds them.
+static Totals totals_of(Model *m) {
     gradients_squares(m);
-    totals_fetch(m, 1);                              // brings the loss, too
-    return sqrt(m->host_totals->norm_squared);
+    return totals_fetch(m, THIS_RANK);
 }
 
 // Over a whole model, errors of different roundings are as often of one sign as of the other and
@@ -451,13 +460,10 @@ static double worst_tensor(const Config *c, Floats ours, Floats theirs, char *na
     return most;
 }
 
-static double forward_backward(Model *m, const Ints &inputs, const Ints &targets, int B, int T) {
-    gradients_zero(m);
-    model_send_batch(m, inputs.data(), targets.data(), (size_t)B*T);
-    model_forward(m, B, T, 0);
-    model_backward(m, 1.0f / (float)(B*T), B, T);
-    gradients_norm(m);
-    return m->host_totals->loss / (B*T);
+static void forward_backward(Model *m, const Ints &inputs, const Ints &targets, int B, int T) {
+    clear_grads(m);
+    model_forward(m, inputs.data(), B, T, 0);
+    model_backward(m, inputs.data(), targets.data(), 1.0f / (float)(B*T), B, T);
 }
 
 static double c_forward_backward(CModel *m, const Ints &inputs, const Ints &targets, int B, int T) {
@@ -470,19 +476,23 @@ static void check_model(const Config *c, int B, int T, Recompute recompute) {
     char where[48] = "";
     twins_open(&t, c, B, T, recompute);
     Ints inputs = random_tokens(B*T, c->V), targets = random_tokens(B*T, c->V);
-    double loss = forward_backward(&t.m, inputs, targets, B, T);
-    double c_loss = c_forward_backward(t.c, inputs, targets, B, T);
-    double norm = sqrt(t.m.host_totals->norm_squared), c_norm = c_gradients_norm(t.c);
+    forward_backward(&t.m, inputs, targets, B, T);
+    Totals totals = totals_of(&t.m);
+    double loss = totals.loss / (B*T), c_loss = c_forward_backward(t.c, inputs, targets, B, T);
+    double norm = sqrt(totals.squares), c_norm = c_gradients_norm(t.c);
     double bound = after_blocks(c->L);
-    Floats c_grads(c_model_grads(t.c), c_model_grads(t.c) + t.m.n_params);
-    double error = worst_tensor(c, fetch(&t.m, t.m.grads), c_grads, where);
+    Floats c_grads(c_model_grads(t.c), c_model_grads(t.c) + gpt2_n_params(c)), each(B*T, NAN);
+    double error = worst_tensor(c, fetch(&t.m, t.m.shards.grads), c_grads, where);
     printf("    C=%d, T=%d: loss %.1g, norm %.1g, gradients %.1g at worst, in %s\n", c->C, T,
            fabs(loss/c_loss - 1), fabs(norm/c_norm - 1), error, where);
     CHECK_MSG(fabs(loss - c_loss) <= after_roundings(1)*c_loss, "loss %g, not %g", loss, c_loss);
     CHECK_MSG(fabs(norm - c_norm) <= bound*c_norm, "norm %g, not %g", norm, c_norm);
     CHECK_MSG(error <= bound, "gradient of %s: %.2g, at most %.2g", where, error, bound);
-    double again = model_loss(&t.m, (size_t)B*T) / (B*T);            // as evaluation does
+    double again = model_loss(&t.m, each.data(), targets.data(), (size_t)B*T) / (B*T);
     CHECK_MSG(fabs(again - loss) <= 1e-6*loss, "loss forward %g, and backward %g", again, loss);
+    double sum = 0.0;
+    for (float x : each) sum += x;
+    CHECK_MSG(fabs(sum / (B*T) - again) <= 1e-12*again, "each token's loss: %g in all", sum);
     twins_close(&t);
 }
 
@@ -499,8 +509,9 @@ static void check_params_are_rounded(const Model *m) {
     std::vector<real> read(n);
     Floats masters(n);
     gpu_wait(&gpu);
-    CUDA_CHECK(cudaMemcpy(read.data(), m->params, n * sizeof(real), cudaMemcpyDeviceToHost));
-    CUDA_CHECK(cudaMemcpy(masters.data(), m->masters, n * 4, cudaMemcpyDeviceToHost));
+    CUDA_CHECK(cudaMemcpy(read.data(), m->shards.params, n * sizeof(real),
+                          cudaMemcpyDeviceToHost));
+    CUDA_CHECK(cudaMemcpy(masters.data(), m->shards.masters, n * 4, cudaMemcpyDeviceToHost));
     for (size_t i = 0; i < n; i++)
         CHECK_MSG((float)read[i] == (float)(real)masters[i], "parameter %zu is stale", i);
 }
@@ -515,31 +526,37 @@ TEST(buckets) {
     Model m;
     shape_is("V=%d, padded to %d", small.V, padded_vocab(small.V));
     CModel *c = c_model_open(&small, 1, 1, 5);
-    model_init(&m, &small, 1, 1, TRAIN, RECOMPUTE_NONE, NULL, &gpu);
-    model_init_params(&m, 5);
-    Floats fresh = fetch(&m, m.masters);
-    CHECK_MSG(same_numbers(fresh.data(), c_model_params(c), m.n_params), "parameters differ");
+    model_open(&m, &small, 1, 1, RECOMPUTE_NONE);
+    Shards *z = &m.shards;
+    size_t n = gpt2_n_params(&small);
+    for (int b = 0; b < gpt2_n_buckets(&small); b++) {
+        gpt2_init_bucket(shards_place(z, KEPT_WEIGHTS, b), &small, b, 5);
+        shards_keep(z, KEPT_WEIGHTS, b);
+    }
+    shards_loaded(z);
+    Floats fresh = fetch(&m, z->masters);
+    CHECK_MSG(same_numbers(fresh.data(), c_model_params(c), n), "parameters differ");
     check_params_are_rounded(&m);
 
     Floats numbers[3];
-    float *flat[3] = { m.masters, m.adam_m, m.adam_v };
+    float *flat[3] = { z->masters, z->adam_m, z->adam_v };
     size_t padded = gpt2_n_params(&m.padded), words = (size_t)small.V*small.C;
     for (int i = 0; i < 3; i++) {
-        numbers[i] = random_floats(m.n_params, 1, 0);
+        numbers[i] = random_floats(n, 1, 0);
         send(flat[i], numbers[i].data(), &m);
     }
     for (int what = KEPT_WEIGHTS; what <= KEPT_EXP_AVG_SQ; what++) {
         for (int b = 0; b < gpt2_n_buckets(&small); b++) {
             Range range = gpt2_bucket(&small, b);
-            const float *kept = kept_bucket(&m, (Kept)what, -1, b);
+            const float *kept = shards_get(z, (Kept)what, -1, b);
             CHECK_MSG(same_numbers(kept, &numbers[what][range.begin], range.count),
                       "bucket %d of kept %d", b, what);
         }
         Floats raw(padded);
-        size_t behind = padded - m.n_params;
+        size_t behind = padded - n;
         CUDA_CHECK(cudaMemcpy(raw.data(), flat[what], padded * 4, cudaMemcpyDeviceToHost));
         for (size_t i = 0; i < behind; i++) CHECK_MSG(raw[words + i] == 0.0f, "padding is written");
-        CHECK(same_numbers(&raw[words + behind], &numbers[what][words], m.n_params - words));
+        CHECK(same_numbers(&raw[words + behind], &numbers[what][words], n - words));
     }
     model_free(&m);
     c_model_close(c);
@@ -550,21 +567,21 @@ TEST(adamw_updates) {
     Twins t;
     twins_open(&t, &small, 1, 1, RECOMPUTE_NONE);
     shape_is("ten steps");
-    size_t n = t.m.n_params;
-    AdamW o = { adamw[0], adamw[1], adamw[2], adamw[3], adamw[4], 0.0 };
+    Shards *z = &t.m.shards;
+    size_t n = gpt2_n_params(&small);
     for (int step = 1; step <= 10; step++) {
         Floats g(n);
         for (float &x : g) x = (float)rng_normal(&rng);
         memcpy(c_model_grads(t.c), g.data(), n * sizeof(float));
-        send(t.m.grads, g.data(), &t.m);
-        double norm = gradients_norm(&t.m), c_norm = c_gradients_norm(t.c);
+        send(z->grads, g.data(), &t.m);
+        double norm = sqrt(totals_of(&t.m).squares), c_norm = c_gradients_norm(t.c);
         CHECK_MSG(fabs(norm - c_norm) <= 1e-12*c_norm, "norm %g, not %g", norm, c_norm);
-        model_update(&t.m, o, 0.7f, step);
+        adamw_launch(z, adamw_options, 0.7f, step);
         c_model_update(t.c, adamw, 0.7f, step);
     }
     const float *c[3] = { c_model_params(t.c), c_model_m(t.c), c_model_v(t.c) };
-    const Floats ours[3] = { fetch(&t.m, t.m.masters), fetch(&t.m, t.m.adam_m),
-                             fetch(&t.m, t.m.adam_v) };
+    const Floats ours[3] = { fetch(&t.m, z->masters), fetch(&t.m, z->adam_m),
+                             fetch(&t.m, z->adam_v) };
     for (int i = 0; i < 3; i++)
         check_close("parameters, m, v", ours[i], Floats(c[i], c[i] + n), 1e-6);
     Floats moved(n), c_moved(n);
@@ -576,13 +593,48 @@ TEST(adamw_updates) {
     check_params_are_rounded(&t.m);
     twins_close(&t);
 }
+
+// One update of the same gradients: by its own norm and clip model_update comes to what AdamW makes
+// of the clip factor. A gradient that is not finite changes nothing.
+static void check_clip(double clip, float g_scale, float spoiled) {
+    Twins t[2];
+    Floats g(gpt2_n_params(&small)), after[2][3];
+    for (float &x : g) x = (float)rng_normal(&rng);
+    if (!isfinite(spoiled)) g[g.size() / 2] = spoiled;
+    for (int i = 0; i < 2; i++) {
+        twins_open(&t[i], &small, 1, 1, RECOMPUTE_NONE);
+        Shards *z = &t[i].m.shards;
+        send(z->grads, g.data(), &t[i].m);
+        double squares = totals_of(&t[i].m).squares, norm = sqrt(squares);
+        if (i == 0) {
+            Totals totals = model_update(&t[i].m, adamw_options, clip * norm, 1, THIS_RANK);
+            CHECK(isfinite(spoiled) ? totals.squares == squares : !isfinite(totals.squares));
+        } else if (isfinite(spoiled)) {
+            adamw_launch(z, adamw_options, g_scale, 1);
+        }
+        float *flat[3] = { z->masters, z->adam_m, z->adam_v };
+        for (int k = 0; k < 3; k++) after[i][k] = fetch(&t[i].m, flat[k]);
+        check_params_are_rounded(&t[i].m);
+    }
+    CHECK_MSG((after[0][0] == t[0].start) == !isfinite(spoiled), "clip %g: what moved?", clip);
+    for (int k = 0; k < 3; k++)
+        CHECK_MSG(after[0][k] == after[1][k], "clip %g, %g: other bits in %d", clip, spoiled, k);
+    for (Twins &twins : t) twins_close(&twins);
+}
+
+TEST(clipping) {
+    check_clip(0.0, 1.0f, 0.0f);                     // no limit
+    check_clip(2.0, 1.0f, 0.0f);                     // of twice the norm
+    check_clip(0.25, 0.25f, 0.0f);
+    check_clip(0.0, 1.0f, NAN);
+    check_clip(0.0, 1.0f, INFINITY);
+}
+
 static float clip_scale(double norm) { return norm > 1.0 ? (float)(1.0 / norm) : 1.0f; }
 
 static double update(Model *m, const Ints &inputs, const Ints &targets, int B, int T, int step) {
-    AdamW o = { adamw[0], adamw[1], adamw[2], adamw[3], adamw[4], 0.0 };
-    double loss = forward_backward(m, inputs, targets, B, T);
-    model_update(m, o, clip_scale(sqrt(m->host_totals->norm_squared)), step);
-    return loss;
+    forward_backward(m, inputs, targets, B, T);
+    return model_update(m, adamw_options, 1.0, step, THIS_RANK).loss / (B*T);
 }
 
 static double c_update(CModel *m, const Ints &inputs, const Ints &targets, int B, int T, int step) {
@@ -607,7 +659,7 @@ TEST(ten_updates) {
         CHECK_MSG(fabs(loss - c_loss) <= after_roundings(1)*c_loss, "step %d: loss %g, not %g",
                   step, loss, c_loss);
     }
-    Floats moved = fetch(&t.m, t.m.masters), c_moved(t.m.n_params);
+    Floats moved = fetch(&t.m, t.m.shards.masters), c_moved(moved.size());
     for (size_t i = 0; i < moved.size(); i++) {
         moved[i] -= t.start[i];
         c_moved[i] = c_model_params(t.c)[i] - t.start[i];
@@ -627,7 +679,7 @@ static Floats three_updates(const Config *c, int B, int T, Recompute recompute) 
     twins_open(&t, c, B, T, recompute);
     Ints inputs = random_tokens(B*T, c->V), targets = random_tokens(B*T, c->V);
     for (int step = 1; step <= 3; step++) update(&t.m, inputs, targets, B, T, step);
-    Floats all = fetch(&t.m, t.m.masters), grads = fetch(&t.m, t.m.grads);
+    Floats all = fetch(&t.m, t.m.shards.masters), grads = fetch(&t.m, t.m.shards.grads);
     all.insert(all.end(), grads.begin(), grads.end());
     twins_close(&t);
     rng = rng_before;
@@ -678,9 +730,8 @@ TEST(cached_rows_equal_a_full_pass) {
     twins_open(&t, &small, 1, 16, RECOMPUTE_NONE);
     Ints text = random_tokens(16, small.V);
     for (int i = 0, done = 0; i < 6; done = ends[i++]) {
-        model_send_batch(&t.m, text.data(), NULL, ends[i]);
-        model_forward(&t.m, 1, ends[i], done);
-        const float *ours = next_logits(&t.m, ends[i] - 1);
+        model_forward(&t.m, text.data(), 1, ends[i], done);
+        const float *ours = model_logits(&t.m, ends[i] - 1);
         const float *theirs = c_model_logits(t.c, text.data(), ends[i]);
         shape_is("%d tokens, %d of them new", ends[i], ends[i] - done);
         check_close("logits", Floats(ours, ours + small.V), Floats(theirs, theirs + small.V),
@@ -689,43 +740,71 @@ TEST(cached_rows_equal_a_full_pass) {
     twins_close(&t);
 }
 
-// Twice over one bucket, whose chunks' sums go on growing; when it joins `sum`, it is gone then.
-static void check_measure(size_t n, bool joins) {
-    size_t chunks = (n + ZERO_MEASURED - 1) / ZERO_MEASURED;
+// Twice over one bucket, whose pieces' sums go on growing; with `sum` it is added there, and gone
+// then.
+static void check_measure(size_t n, bool sums) {
+    size_t pieces = (n + SHARDS_MEASURED - 1) / SHARDS_MEASURED;
     Floats x = random_floats(n, 1, 0), sum = random_floats(n, 1, 0);
-    std::vector<double> squares(chunks, 0.5), ours(chunks);
+    std::vector<double> squares(pieces, 0.5), ours(pieces);
     Array<float> d_x(x), d_sum(sum);
     Array<double> d_squares(squares);
+    Shards z;
+    memset(&z, 0, sizeof z);
+    z.stream = gpu.stream;
+    z.partials = d_squares;
     for (int time = 0; time < 2; time++) {
-        workers_math.measure(d_squares, joins ? d_sum.data : NULL, d_x, n, gpu.stream);
-        for (size_t k = 0; k < chunks; k++) {
-            size_t at = k*ZERO_MEASURED, count = min_size(n - at, ZERO_MEASURED);
-            squares[k] += c_zero_measure(joins ? &sum[at] : NULL, &x[at], count);
+        floats_measure(&z, sums ? d_sum.data : NULL, d_x, n);
+        for (size_t k = 0; k < pieces; k++) {
+            size_t at = k*SHARDS_MEASURED, count = min_size(n - at, SHARDS_MEASURED);
+            squares[k] += c_zero_measure(sums ? &sum[at] : NULL, &x[at], count);
         }
     }
-    CHECK_MSG(d_x.get() == x && d_sum.get() == sum, "%zu numbers: other bits", n);
+    CHECK_MSG(d_x.get() == x && d_sum.get() == sum, "%zu elements: other bits", n);
     d_squares.get();                                 // as floats: it looks behind the end
-    CUDA_CHECK(cudaMemcpy(ours.data(), d_squares.data, chunks * sizeof ours[0],
+    CUDA_CHECK(cudaMemcpy(ours.data(), d_squares.data, pieces * sizeof ours[0],
                           cudaMemcpyDeviceToHost));
-    for (size_t k = 0; k < chunks; k++)
-        CHECK_MSG(fabs(ours[k] - squares[k]) <= 1e-12*squares[k], "%zu numbers, chunk %zu: %.15g, "
+    for (size_t k = 0; k < pieces; k++)
+        CHECK_MSG(fabs(ours[k] - squares[k]) <= 1e-12*squares[k], "%zu elements, piece %zu: %.15g, "
                   "not %.15g", n, k, ours[k], squares[k]);
 }
 
 TEST(small_gradients) {
-    for (size_t packs : { 1, 255, 256*3 + 1, ZERO_MEASURED/PACK, 3*ZERO_MEASURED/PACK + 5 })
-        for (int joins = 0; joins <= 1; joins++) check_measure(packs*PACK, joins);
+    for (size_t packs : { 1, 255, 256*3 + 1, SHARDS_MEASURED/PACK, 3*SHARDS_MEASURED/PACK + 5 })
+        for (int sums = 0; sums <= 1; sums++) check_measure(packs*PACK, sums);
 }
 
 // ---- what several ranks need of one GPU; tests/test_cuda_ranks.sh runs several ----
 
 static bool same_bits(const Floats &a, const Floats &b) {
-    return a.size() == b.size() && memcmp(a.data(), b.data(), a.size() * sizeof a[0]) == 0;
+    return a.size() == b.size() && same_numbers(a.data(), b.data(), a.size());
 }
 
-// The kernel against comm.h's tree_sum, bit for bit. A buffer begins `shift` numbers after a
-// multiple of 16 bytes. Scales are powers of two: another product, added at once, could be rounded
-// once or twice.
+// y = a x + b y against the C formula. When a and b are powers of two, or 0, the products are exact
+// and the sum is rounded once: the same bits. With b = 0 y holds NaNs before, to be forgotten.
+static void check_axpby(size_t n, float a, float b, bool exact) {
+    shape_is("n=%zu, a=%g, b=%g", n, a, b);
+    Floats x = random_floats(n, 1, 0), y = b == 0.0f ? Floats(n, NAN) : random_floats(n, 1, 0);
+    Array<float> d_x(x), d_y(y);
+    floats_axpby(d_y, a, d_x, b, n, gpu.stream);
+    for (size_t i = 0; i < n; i++)
+        y[i] = b == 0.0f ? a * x[i] : b == 1.0f ? y[i] + a * x[i] : b * y[i] + a * x[i];
+    CHECK(same_bits(d_x.get(), x));                  // left alone
+    check_close("y", d_y.get(), y, 1e-6);
+    CHECK_MSG(!exact || same_bits(d_y.get(), y), "%s: other bits", shape);
+}
+
+TEST(axpby) {
+    for (size_t n : { (size_t)PACK, (size_t)PACK*256, (size_t)PACK*257 }) {
+        for (float b : { 0.0f, 1.0f, 0.5f, -2.0f })
+            for (float a : { 1.0f, -1.0f, 0.25f }) check_axpby(n, a, b, true);
+        for (float b : { 0.0f, 1.0f, 0.9f, -0.3f })
+            for (float a : { 0.7f, -0.1f }) check_axpby(n, a, b, false);
+    }
+}
+
+// The kernel against tree_sum of dev/ranks/tree.h, bit for bit. A buffer begins `shift` elements
+// after a multiple of 16 bytes. Scales are powers of two: another product, added at once, could be
+// rounded once or twice.
 template <class T> static void check_tree_sum(int terms, size_t n, int shift, CommMode mode) {
     CommType type = sizeof(T) == 4 ? COMM_FP32 : COMM_BF16;
     float scale = mode == COMM_ADD ? 1.0f : 0.25f;
@@ -748,7 +827,7 @@ template <class T> static void check_tree_sum(int terms, size_t n, int shift, Co
     Floats out = random_floats(n, 1, 0);
     Array<float> d_out(out);
     tree_sum(out.data(), on_cpu.data(), terms, scale, type, mode, n);
-    workers_math.sum(d_out, on_gpu.data(), terms, scale, type, mode, n, gpu.stream);
+    gpu_sum(d_out, on_gpu.data(), terms, scale, type, mode, n, gpu.stream);
     CHECK_MSG(same_bits(d_out.get(), out), "%d terms of %zu %s numbers, from %d on: other bits",
               terms, n, type == COMM_FP32 ? "fp32" : "bf16", shift);
     CUDA_CHECK(cudaFree(copy));
@@ -770,9 +849,9 @@ TEST(sums_along_the_tree) {
     Array<float> d_x(x), d_y(y);
     const void *on_cpu[] = { y.data(), x.data() }, *on_gpu[] = { d_y.data, d_x.data };
     tree_sum(x.data(), on_cpu, 2, 1.0f, COMM_FP32, COMM_WRITE, 100);             // in place
-    workers_math.sum(d_x, on_gpu, 2, 1.0f, COMM_FP32, COMM_WRITE, 100, gpu.stream);
+    gpu_sum(d_x, on_gpu, 2, 1.0f, COMM_FP32, COMM_WRITE, 100, gpu.stream);
     CHECK(same_bits(d_x.get(), x));
-    workers_math.sum(d_x, on_gpu, 2, 1.0f, COMM_FP32, COMM_WRITE, 0, gpu.stream);
+    gpu_sum(d_x, on_gpu, 2, 1.0f, COMM_FP32, COMM_WRITE, 0, gpu.stream);
     CHECK(same_bits(d_x.get(), x));
 }
 
@@ -794,13 +873,13 @@ TEST(bf16_for_the_way) {
             Array<float> d_x(n + shift), d_back(n);
             Array<uint16_t> d_half(n);
             CUDA_CHECK(cudaMemcpy(d_x.data, x.data(), x.size() * 4, cudaMemcpyHostToDevice));
-            workers_math.narrow(d_half, d_x.data + shift, n, gpu.stream);
+            gpu_narrow(d_half, d_x.data + shift, n, gpu.stream);
             Floats got = d_half.get();               // 16 bits, as numbers
             for (size_t i = 0; i < n; i++)
                 CHECK_MSG(got[i] == (float)half[i], "narrow, %zu of %zu: %04x, not %04x", i, n,
                           (unsigned)got[i], half[i]);
             bf16_widen_all(back.data(), half.data(), n);
-            workers_math.widen(d_back, d_half, n, gpu.stream);
+            gpu_widen(d_back, d_half, n, gpu.stream);
             CHECK_MSG(same_bits(d_back.get(), back), "widen %zu: other bits", n);
         }
 }
@@ -820,22 +899,25 @@ TEST(slices_of_a_checkpoint) {
             comm.rank = rank;
             comm.size = ranks;
             Sharing sharing = { &comm, stage, COMM_FP32, 0, false, false, false };
+            ModelSpec spec = { odd, 1, 5, TRAIN, RECOMPUTE_NONE, sharing };
             Model m;
-            model_init(&m, &odd, 1, 5, TRAIN, RECOMPUTE_NONE, &sharing, &gpu);
+            model_init(&m, &spec, &gpu);
+            Shards *z = &m.shards;
             for (int b = 0; b < gpt2_n_buckets(&odd); b++) {
                 Range r = gpt2_bucket(&odd, b);
-                memcpy(m.host_bucket, &file[r.begin], r.count * sizeof(float));
-                bucket_send(m.adam_m, stage >= 1, b, &m);
-                params_send(&m, b);
+                for (Kept what : { KEPT_EXP_AVG, KEPT_WEIGHTS }) {
+                    memcpy(shards_place(z, what, b), &file[r.begin], r.count * sizeof(float));
+                    shards_keep(z, what, b);
+                }
             }
-            std::vector<Chunk> chunks(m.n_chunks);
-            size_t moments = zero_moments_count(&m.zero);
-            size_t masters = sizeof(real) < sizeof(float) ? moments : zero_params_count(&m.zero);
+            std::vector<Chunk> chunks(z->n_chunks);
+            size_t moments = shards_moments_count(z);
+            size_t masters = sizeof(real) < sizeof(float) ? moments : shards_params_count(z);
             Floats moment(moments), master(masters);
-            CUDA_CHECK(cudaMemcpy(chunks.data(), m.chunks, chunks.size() * sizeof chunks[0],
+            CUDA_CHECK(cudaMemcpy(chunks.data(), z->chunks, chunks.size() * sizeof chunks[0],
                                   cudaMemcpyDeviceToHost));
-            CUDA_CHECK(cudaMemcpy(moment.data(), m.adam_m, moments * 4, cudaMemcpyDeviceToHost));
-            CUDA_CHECK(cudaMemcpy(master.data(), m.masters, masters * 4, cudaMemcpyDeviceToHost));
+            CUDA_CHECK(cudaMemcpy(moment.data(), z->adam_m, moments * 4, cudaMemcpyDeviceToHost));
+            CUDA_CHECK(cudaMemcpy(master.data(), z->masters, masters * 4, cudaMemcpyDeviceToHost));
             size_t padding = 0;
             for (const Chunk &k : chunks)
                 for (int i = 0; i < k.count; i++) {
@@ -856,33 +938,42 @@ TEST(slices_of_a_checkpoint) {
     }
 }
 
-// The formula of the common step, in fp32 as the CPU computes it.
+// DiLoCo's common step of one worker, by its formula, in fp32 as the CPU computes it.
 TEST(outer_updates) {
-    for (size_t n : { (size_t)PACK, (size_t)PACK*257 }) {
-        shape_is("n=%zu", n);
-        Floats p = random_floats(n, 1, 0), outer = random_floats(n, 1, 0);
-        Floats v = random_floats(n, 1, 0), delta(n);
-        Array<float> d_p(p), d_outer(outer), d_v(v), d_delta(n);
-        Array<real> d_rounded(n);
-        outer_difference_kernel<<<blocks_for(n, 256*PACK), 256, 0, gpu.stream>>>(d_delta, d_outer,
-                                                                                 d_p, n);
-        LAUNCH_CHECK();
-        for (size_t i = 0; i < n; i++) delta[i] = outer[i] - p[i];
-        CHECK(same_bits(d_delta.get(), delta));
-        outer_update_kernel<<<blocks_for(n, 256*PACK), 256, 0, gpu.stream>>>(
-            d_p, d_rounded, d_outer, d_v, d_delta, 0.7f, 0.9f, n);
-        LAUNCH_CHECK();
-        for (size_t i = 0; i < n; i++) {
-            v[i] = 0.9f * v[i] + delta[i];
-            outer[i] -= 0.7f * (delta[i] + 0.9f * v[i]);
-        }
-        check_close("momentum", d_v.get(), v, 1e-6);
-        check_close("outer", d_outer.get(), outer, 1e-6);
-        CHECK(same_bits(d_p.get(), d_outer.get()));
-        Floats rounded = d_p.get();
-        for (float &x : rounded) x = (float)(real)x;
-        CHECK(same_bits(d_rounded.get(), rounded));
+    Sharing sharing = { &alone, 0, COMM_FP32, 0, true, false, false };
+    ModelSpec spec = { small, 1, 1, TRAIN, RECOMPUTE_NONE, sharing };
+    Model m;
+    model_init(&m, &spec, &gpu);
+    Shards *z = &m.shards;
+    size_t n = gpt2_n_params(&small);
+    shape_is("n=%zu", n);
+    Floats outer = random_floats(n, 1, 0), p = random_floats(n, 1, 0), v = random_floats(n, 1, 0);
+    Floats delta(n), nan(n, NAN);
+    send(z->masters, outer.data(), &m);
+    send(z->outer_params, nan.data(), &m);
+    diloco_begin(z);
+    CHECK(same_bits(fetch(&m, z->outer_params), outer));
+    send(z->masters, p.data(), &m);
+    send(z->outer_momentum, v.data(), &m);
+    send(z->grads, nan.data(), &m);                  // they make room for the differences
+    diloco_end_round(z, 0.0f, 0.0f);                 // nothing moves: back to the round's begin
+    for (size_t i = 0; i < n; i++) delta[i] = outer[i] - p[i];
+    CHECK(same_bits(fetch(&m, z->grads), delta));
+    CHECK(same_bits(fetch(&m, z->outer_momentum), delta));
+    CHECK(same_bits(fetch(&m, z->masters), outer));
+
+    send(z->masters, p.data(), &m);
+    send(z->outer_momentum, v.data(), &m);
+    diloco_end_round(z, 0.7f, 0.9f);
+    for (size_t i = 0; i < n; i++) {
+        v[i] = 0.9f * v[i] + delta[i];
+        outer[i] -= 0.7f * (delta[i] + 0.9f * v[i]);
     }
+    check_close("momentum", fetch(&m, z->outer_momentum), v, 1e-6);
+    check_close("outer", fetch(&m, z->outer_params), outer, 1e-6);
+    CHECK(same_bits(fetch(&m, z->masters), fetch(&m, z->outer_params)));
+    check_params_are_rounded(&m);
+    model_free(&m);
 }
 
 // ---- which tests run: all, or those that are named ----
@@ -905,7 +996,9 @@ int main(int argc, char **argv) {
     names = argc - 1;
     named = argv + 1;
     alone.size = alone.local_size = 1;
-    gpu_open(&gpu, false, &alone);
+    TrainOptions options;
+    memset(&options, 0, sizeof options);
+    machine_open(&gpu, &options, &alone);
     RUN_NAMED(embedding);
     RUN_NAMED(layernorm);
     RUN_NAMED(linear);
@@ -918,16 +1011,18 @@ int main(int argc, char **argv) {
     RUN_NAMED(buckets);
     RUN_NAMED(loss_and_every_gradient);
     RUN_NAMED(adamw_updates);
+    RUN_NAMED(clipping);
     RUN_NAMED(ten_updates);
     RUN_NAMED(same_bits_each_time);
     RUN_NAMED(recomputing_changes_no_bit);
     RUN_NAMED(fifty_losses_are_the_cpus);
     RUN_NAMED(cached_rows_equal_a_full_pass);
     RUN_NAMED(small_gradients);
+    RUN_NAMED(axpby);
     RUN_NAMED(sums_along_the_tree);
     RUN_NAMED(bf16_for_the_way);
     RUN_NAMED(slices_of_a_checkpoint);
     RUN_NAMED(outer_updates);
-    gpu_close(&gpu);
+    machine_close(&gpu);
     return test_end();
 }

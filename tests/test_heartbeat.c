@@ -65,7 +65,8 @@ static int rank_main(const Run *run, int rank, int size) {
     int port = run->port;
     heartbeat_init(&w, rank, size, run->job, run->timeout);
     w.listener = rank == 0 ? run->listener : -1;
-    if (w.listener < 0 && !heartbeat_listen(&w, NULL, &port, &err)) return rank_failed(&w, err.text);
+    if (w.listener < 0 && !heartbeat_listen(&w, NULL, &port, &err))
+        return rank_failed(&w, err.text);
     if (!heartbeat_join(&w, run->host, port, &err)) return rank_failed(&w, err.text);
     if (rank == 0) snprintf(secret, sizeof secret, "the number is %d", size);
     if (!heartbeat_share(&w, secret, sizeof secret, &err)) return rank_failed(&w, err.text);
@@ -281,7 +282,7 @@ TEST(the_missing_are_named) {
     run_end(&run, 6.0);
     check_status(&run, 0, 3);
     for (int i = 1; i < 6; i++) check_status(&run, here[i], 4);
-    check_said(&run, "rank 0: ranks 2 and 5 of 8 have not come within 0.8 s");
+    check_said(&run, "rank 0: ranks 2 and 5 of 8 have not connected within 0.8 s");
     CHECK_MSG(lines(run.said) == 1, "they said: %s", run.said);
 }
 
@@ -382,7 +383,7 @@ TEST(an_address_of_another_machine) {
     Error err = { "" };
     int port = 0;
     heartbeat_init(&w, 0, 2, JOB, 1.0);
-    CHECK(!heartbeat_listen(&w, "192.0.2.1", &port, &err));              // for documentation: nobody's
+    CHECK(!heartbeat_listen(&w, "192.0.2.1", &port, &err));      // an address for documentation
     CHECK_MSG(strstr(err.text, "rank 0 cannot listen at 192.0.2.1:0"), "%s", err.text);
     heartbeat_stop(&w);
 }
@@ -397,7 +398,7 @@ TEST(a_rank_twice) {
     check_status(&run, 0, 3);
     check_status(&run, 2, 4);
     check_status(&run, 4, 4);
-    check_said(&run, "rank 0: rank 2 has come twice, from ");
+    check_said(&run, "rank 0: rank 2 connected twice, from ");
     CHECK(lines(run.said) == 1);
 }
 
@@ -428,7 +429,7 @@ TEST(a_rank_that_goes_before_all_have_come) {
     kill(run.pid[1], SIGKILL);
     run_end(&run, 3.0);
     check_status(&run, 0, 3);
-    check_said(&run, "came and is gone again");
+    check_said(&run, "connected and left again");
     run = run_make(3, 4.0, NULL);
     start(&run, 0);
     start(&run, 1);
@@ -436,7 +437,7 @@ TEST(a_rank_that_goes_before_all_have_come) {
     kill(run.pid[0], SIGKILL);
     run_end(&run, 3.0);
     check_status(&run, 1, 3);
-    check_said(&run, "was gone before all ranks had come");
+    check_said(&run, "closed its connection before all ranks had connected");
 }
 
 // ---- strangers ----
@@ -526,7 +527,7 @@ TEST(a_rank_that_cannot_be) {
         check_status(&run, 0, 3);
         char want[64];
         snprintf(want, sizeof want, ranks[i] ? "rank %u (on nowhere) was started as one of 3 ranks"
-                                             : "rank %u has come twice, from nowhere", ranks[i]);
+                                             : "rank %u connected twice, from nowhere", ranks[i]);
         check_said(&run, want);
     }
 }
@@ -562,7 +563,8 @@ TEST(share_under_a_rain_of_signals) {
     sigaction(SIGALRM, &act, NULL);
     setitimer(ITIMER_REAL, &often, NULL);
     heartbeat_init(&w, pid == 0, 2, JOB, 5.0);
-    bool good = heartbeat_listen(&w, NULL, &port, &err) && heartbeat_join(&w, "127.0.0.1", port, &err);
+    bool good = heartbeat_listen(&w, NULL, &port, &err)
+             && heartbeat_join(&w, "127.0.0.1", port, &err);
     unsigned char bytes[HEARTBEAT_SHARE_MAX];
     for (int round = 0; good && round < 50; round++) {
         for (int i = 0; i < HEARTBEAT_SHARE_MAX; i++)
@@ -599,7 +601,7 @@ TEST(share_fails_with_a_name) {
         }
         CHECK_MSG(joined, "%s", err.text);
         CHECK(!heartbeat_share(&w, bytes, 64, &err));
-        CHECK_MSG(strstr(err.text, other ? "is gone" : "rank 0 shares 32 bytes, this rank awaits"),
+        CHECK_MSG(strstr(err.text, other ? "is gone" : "rank 0 sends 32 bytes, this rank expects"),
                   "%s", err.text);
         heartbeat_stop(&w);
         waitpid(pid, &how, 0);

@@ -100,8 +100,8 @@ TEST(hellaswag_refuses) {
         { "\x1f\x8b\x08", "compressed" },
         { GOOD "He sat.\n" GOOD, "line 2: byte 0: expected a value, found 'H'" },
         { GOOD "\n\n" "{\"ctx\": \"c\"", "line 4: byte 11: the text ends" },
-        { GOOD "[1]\n", "line 2: a list, where each line holds an object" },
-        { GOOD "7\n", "line 2: a number, where" },
+        { GOOD "[1]\n", "line 2: a list, not an object" },
+        { GOOD "7\n", "line 2: a number, not an object" },
         { "{\"endings\":[\"1\",\"2\",\"3\",\"4\"],\"label\":0}", "line 1: \"ctx\" is missing" },
         { "{\"ctx\":1,\"endings\":[\"1\",\"2\",\"3\",\"4\"],\"label\":0}",
           "\"ctx\" must be a string, not a number" },
@@ -277,16 +277,16 @@ TEST(hellaswag_scores_add_up) {
 
 // Answers in two unequal shares: whole batches, batches that begin in an example, and part of one.
 static int print_losses(int argc, char **argv) {
-    static Run r = { .lock = -1 };
+    static Run r;
+    static Model m;
+    static Machine machine;
     HellaSwagScore s = { 0, 0, 0 };
-    Error err;
-    if (!train_options_parse(&r.o, argc, argv, &err)) die("%s", err.text);
-    open_ranks(&r);
+    if (!run_start(&r, &m, &machine, argc, argv)) die("--help: there is nothing to answer");
     run_open(&r);
     const HellaSwag *h = &r.hellaswag;
     size_t share = h->n / 3;
-    hellaswag_evaluate(&s, &r.model, h, 0, share, r.inputs, r.targets);
-    hellaswag_evaluate(&s, &r.model, h, share, h->n - share, r.inputs, r.targets);
+    hellaswag_evaluate(&s, &r, 0, share);
+    hellaswag_evaluate(&s, &r, share, h->n - share);
     printf("%s %zu %zu %zu\n", PRECISION, s.examples, s.correct, s.correct_norm);
     for (size_t i = 0; i < h->n; i++) {
         HellaSwagAnswer a = hellaswag_answer(h, i);

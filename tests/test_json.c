@@ -76,7 +76,7 @@ TEST(refusals) {
         { "1 1", "byte 2: expected the end of the text, found '1'" },
         { "tru", "byte 3: the text ends where true was expected" },
         { "nulL", "byte 3: expected null, found 'L'" },
-        { "01", "byte 0: a number begins with a superfluous zero" },
+        { "01", "byte 0: a number has a leading zero" },
         { "-", "byte 1: the text ends where a digit was expected" },
         { "+1", "byte 0: expected a value, found '+'" },
         { "[1.]", "byte 3: expected a digit, found ']'" },
@@ -85,23 +85,23 @@ TEST(refusals) {
         { "1e999", "byte 0: a number is too large for a double" },
         { "NaN", "byte 0: expected a value, found 'N'" },
         { "'a'", "byte 0: expected a value, found '''" },
-        { "\"a", "byte 0: a string that never ends" },
+        { "\"a", "byte 0: a string without a closing quote" },
         { "\"a\nb\"", "byte 2: a control character in a string; escape it" },
         { "\"\\x\"", "byte 1: an unknown escape; a backslash is written \\\\" },
         { "\"\\u12g4\"", "byte 5: expected four hexadecimal digits, found 'g'" },
-        { "\"\\ud800\"", "byte 1: half of a surrogate pair" },
-        { "\"\\ud800\\u0041\"", "byte 1: half of a surrogate pair" },
-        { "\"x\\udc00\"", "byte 2: half of a surrogate pair" },
+        { "\"\\ud800\"", "byte 1: an unpaired surrogate" },
+        { "\"\\ud800\\u0041\"", "byte 1: an unpaired surrogate" },
+        { "\"x\\udc00\"", "byte 2: an unpaired surrogate" },
         { "\"\x80\"", "byte 1: not UTF-8" },                       // a lone continuation
         { "\"\xC0\xAF\"", "byte 1: not UTF-8" },                   // overlong
         { "\"\xE0\x80\xAF\"", "byte 1: not UTF-8" },
         { "\"\xED\xA0\x80\"", "byte 1: not UTF-8" },               // a surrogate
         { "\"\xF4\x90\x80\x80\"", "byte 1: not UTF-8" },           // past U+10FFFF
         { "\"ab\xE2\x82\"", "byte 3: not UTF-8" },                 // cut short
-        { "\xEF\xBB\xBF{}", "byte 0: a byte order mark; JSON begins without one" },
+        { "\xEF\xBB\xBF{}", "byte 0: a byte order mark; JSON must not begin with one" },
         { "[\x01]", "byte 1: expected a value, found the byte 0x01" },
         { "\n<!DOCTYPE html>",
-          "byte 1: this is a web page (HTML), not JSON: the download went wrong" },
+          "byte 1: this is a web page (HTML), not JSON: the download failed" },
         { "{\"a\":1,\"b\":2,\"a\":3}", "byte 13: the key \"a\" appears a second time" },
         { "{\"\\u0061\":1,\"a\":3}", "byte 12: the key \"a\" appears a second time" },
         { "[{\"\":1,\"\":3}]", "byte 7: the key \"\" appears a second time" },

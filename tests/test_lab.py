@@ -327,7 +327,7 @@ def test_lab_part():
     assert not os.path.exists(os.path.join(sweep.out, "42_fake", "numbers.csv"))
     assert "part 2/2" in done.stdout
     done = sweep.run(jobs, "--redraw")
-    assert done.returncode == 1 and "3 of 5 runs are not there" in done.stderr, done.stderr
+    assert done.returncode == 1 and "3 of 5 runs are missing" in done.stderr, done.stderr
     assert sweep.run(jobs, "--part", "1/2").returncode == 0
     assert sweep.starts() == ["b", "d", "a", "c", "e"]
     assert sweep.run(jobs, "--redraw").returncode == 0 and len(sweep.starts()) == 5
@@ -497,7 +497,7 @@ def test_lab_time():
     measured = {int(r["tokens"]): float(r["tokens_per_second"])
                 for r in rows("03_time", "step.csv")}
     b_sat = min(b for b, v in measured.items() if v >= 0.9 * max(measured.values()))
-    assert f"from b_sat {b_sat:,} tokens on" in out and "Modelled, accumulation" in out, out
+    assert f"at b_sat = {b_sat:,} tokens" in out and "Modelled, gradient acc" in out, out
 
 
 def test_lab_time_needs_knee():

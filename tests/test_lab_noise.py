@@ -175,7 +175,7 @@ def test_lab_06_at_most():
     assert "after 10% of the run (1 of 2 seeds never), at 4 times the rate" in text, text
     assert "which of the two" in text and "+5.0% and +0.0%" in text, text
     early = course(2.0, [[512, 4096]] * 2, 2, 0.5)
-    assert "never at 8,192" in schedules.at_most_text(plan, early, large, [small] * 3)
+    assert "never reached 8,192" in schedules.at_most_text(plan, early, large, [small] * 3)
 
 
 def test_lab_modelled_time():
@@ -424,7 +424,7 @@ def test_lab_06_summary():
     at = [float(rows[f"adaptive{eta}"]["tokens_at_2x"] or "inf") for eta in ("0.3", "1")]
     with open(os.path.join(TMP, "06_schedules", "summary.json")) as f:
         why = json.load(f)["why"]
-    assert ("a smaller η grows earlier" in why) == (at[0] < at[1]), (why, at)
+    assert ("a smaller η enlarges the batch earlier" in why) == (at[0] < at[1]), (why, at)
     gap = 100 * (float(rows["large"]["val_loss"]) / float(rows["small"]["val_loss"]) - 1)
     assert f"the constant large batch is {gap:+.1f}%" in why, (why, gap)
 

@@ -110,8 +110,8 @@ test_launch_refuses() {
     touch "$dir/empty" && printf '# none\n\n' > "$dir/comments"
     printf 'a slots=2\nb\n' > "$dir/three"
     printf 'a slots=two\n' > "$dir/two" && printf 'a cores=2\n' > "$dir/cores"
-    refused "-n: how many" "$rank"
-    refused "which program" -n 2
+    refused "-n: needed without --hosts" "$rank"
+    refused "no program to start" -n 2
     refused "-n: needs a value" -n
     for n in 0 -1 x 2.5 '' 5000 99999999999; do
         refused "-n: '$n' is not a number from 1 to" -n "$n" "$rank"
@@ -123,10 +123,10 @@ test_launch_refuses() {
     refused "--restart: 'x'" -n 2 --restart x "$rank"
     refused "--port: '80'" -n 2 --port 80 "$rank"
     LAUNCH_GRACE=soon refused "LAUNCH_GRACE: 'soon'" -n 2 "$rank"
-    refused "there is no file" --hosts "$dir/nowhere" "$rank"
+    refused "nowhere: no such file" --hosts "$dir/nowhere" "$rank"
     refused "names no host" --hosts "$dir/empty" "$rank"
     refused "names no host" --hosts "$dir/comments" "$rank"
-    refused "4 ranks, and $dir/three has 3 slots" -n 4 --hosts "$dir/three" "$rank"
+    refused "4 ranks, but $dir/three has 3 slots" -n 4 --hosts "$dir/three" "$rank"
     refused "slots of a: 'two'" --hosts "$dir/two" "$rank"
     refused "'cores=2' after a" --hosts "$dir/cores" "$rank"
     run "$launch" -h
@@ -329,7 +329,7 @@ test_launch_restarts() {
     same "flags" "$(xargs < "$SAY/starts")" "--lr 1 --out other --overwrite --out $SAY/a run \
 --resume --out $SAY/a run --resume --out $SAY/a run"
     same "lines on stderr" "$(wc -l < "$dir/stderr" | tr -d ' ')" 2
-    has "$dir/stderr" "launch.sh: status 7: going on from $SAY/a run/step_2; restarts left: 1"
+    has "$dir/stderr" "launch.sh: status 7: resuming from $SAY/a run/step_2; restarts left: 1"
     restarts 9 9 137 6 --restart 2 "$trainer" "--out=$SAY/a run" --lr 1   # 3 starts came before
     same "status after too many" $status 137
     same "flags" "$(tail -n 2 "$SAY/starts" | xargs)" \
@@ -340,7 +340,7 @@ test_launch_restarts_only_what_goes_on() {
     fresh
     restarts 0 9 1 1 --restart 3 "$trainer" --out "$SAY/a run"
     same "status without a checkpoint" $status 1
-    has "$dir/stderr" "not restarted: no newer checkpoint than before in $SAY/a run"
+    has "$dir/stderr" "not restarted: this attempt saved no new checkpoint in $SAY/a run"
     mkdir -p "$SAY/a run" && ln -s step_9 "$SAY/a run/latest"
     restarts 0 9 1 2 --restart 3 "$trainer" --out "$SAY/a run" --overwrite
     same "latest" "$(readlink "$SAY/a run/latest")" step_9
@@ -349,7 +349,7 @@ test_launch_restarts_only_what_goes_on() {
     has "$dir/stderr" "not restarted"
     fresh
     restarts 9 9 1 1 --restart 3 "$trainer" --lr 1
-    has "$dir/stderr" "not restarted: no newer checkpoint than before in a run without --out"
+    has "$dir/stderr" "not restarted: this attempt saved no new checkpoint"
     fresh
     restarts 9 9 $STOPPED 1 --restart 3 "$trainer" --out "$SAY/a run"
     same "status when it was asked to stop" $status $STOPPED
@@ -381,7 +381,7 @@ test_launch_restarts_the_trainer() {
     wait $launcher
     same "status" $? 0
     has "$dir/stderr" "rank 0 was killed by SIGKILL"
-    has "$dir/stderr" "status 137: going on from $SAY/run/step_"
+    has "$dir/stderr" "status 137: resuming from $SAY/run/step_"
     same "latest" "$(readlink "$SAY/run/latest")" "step_0000$steps"
     same "resumes" "$(grep -c '"event":"resume"' "$SAY/run/log.jsonl")" 1
 }
@@ -462,7 +462,7 @@ END
     same "status" $status 0
     same "second starts" "$(grep -c -e "--resume --out $SAY/run" "$SAY/starts")" 6
     same "what it says" "$(cat "$dir/stderr")" \
-        "launch.sh: status 5: going on from $SAY/run/step_1; restarts left: 0"
+        "launch.sh: status 5: resuming from $SAY/run/step_1; restarts left: 0"
 }
 
 # A host that takes no signals any more, and a signal that comes in two parts.
@@ -672,7 +672,7 @@ dev/data/fetch_fineweb.sh scripts/launch.sh scripts/plot.py"
     dry --gpus 1 --data elsewhere
     lacks "$dir/stdout" fetch
     lacks "$dir/stdout" data/fineweb
-    refuses "--gpus: 6 cannot share the 512 sequences of an update; 4 or 8 can" \
+    refuses "--gpus: 6 does not divide the 512 sequences of an update; 4 and 8 do" \
         scripts/train_124m.sh --gpus 6
     refuses "'0' is not a number" scripts/train_124m.sh --gpus 0
     refuses "'x' is not a number" scripts/train_124m.sh --gpus x
@@ -697,7 +697,7 @@ test_recipe_124m_trains_and_goes_on() {
     same "lines on stderr" "$(wc -l < "$dir/stderr" | tr -d ' ')" 1
     same "calls" "$(calls)" "make -s train_gpt2cu plot out/s --out out/s/loss.png"
     has "$dir/stdout" "about 3.29"
-    has "$dir/stdout" "HellaSwag is not measured"
+    has "$dir/stdout" "HellaSwag is not evaluated"
     same "latest" "$(readlink "$tree/out/s/latest")" step_00000002
     in_tree scripts/train_124m.sh --gpus 1 --steps 3 --out out/s
     same "status of going on" $status 0

@@ -6,12 +6,17 @@
 // none for a mistake, which shows at 1e-3 or above. In a bf16 build each operand of a product is
 // rounded to 8 bits, by up to 2^-9 and 1.1e-3 in the root mean square, the two together 1.6e-3;
 // attention's gradients have gone through four products, and a norm is no average: 1e-2.
+//
+// The matrix product and attention have two forms: the plain definition in train_gpt2.c and the
+// fast one in dev/cpu. Both are tested, and compared with each other. The plain forms never round
+// an operand to bf16, so they keep to 1e-5 in every build.
 #define main train_gpt2_main
 #include "../train_gpt2.c"
 #undef main
 #include "test.h"
 
 enum { MAX_TENSORS = 8 };
+static const double FP32_TOLERANCE = 1e-5;
 #ifdef PRECISION_BF16
 static const double TOLERANCE = 1e-2;
 #else
@@ -101,20 +106,35 @@ static double relative_error(const float *ours, const double *exact, double shif
     return sqrt(diff / (norm > 0.0 ? norm : 1.0));
 }
 
-static void check_error(const char *what, int tensor, double error) {
+static void check_error(const char *what, int tensor, double error, double tolerance) {
     if (!(error <= worst)) worst = error;
-    CHECK_MSG(error <= TOLERANCE, "%s, tensor %d: relative error %.2g", what, tensor, error);
+    CHECK_MSG(error <= tolerance, "%s, tensor %d: relative error %.2g", what, tensor, error);
+}
+
+// What the fast form of a layer computed, beside what the plain form did.
+static void check_fast(const char *what, const float *fast, const float *plain, size_t n) {
+    double diff = 0.0, norm = 0.0;
+    for (size_t i = 0; i < n; i++) {
+        diff += ((double)fast[i] - plain[i]) * ((double)fast[i] - plain[i]);
+        norm += (double)plain[i] * plain[i];
+    }
+    double error = sqrt(diff / (norm > 0.0 ? norm : 1.0));
+    CHECK_MSG(error <= TOLERANCE, "%s: fast and plain differ by %.2g", what, error);
 }
 
 // Compares what the layer left in fout and in each df; the first `activations` inputs are
 // activations, whose gradients are written, the others parameters, whose gradients were added.
-static void case_compare(Case *c, const char *what, int activations) {
+static void case_compare_within(Case *c, const char *what, int activations, double tolerance) {
     c->formula(c, c->out);
     case_differentiate(c);
-    check_error(what, -1, relative_error(c->fout, c->out, 0.0, c->n_out));
+    check_error(what, -1, relative_error(c->fout, c->out, 0.0, c->n_out), tolerance);
     for (int k = 0; k < c->n_in; k++)
         check_error(what, k, relative_error(c->in[k].df, c->in[k].numeric,
-                                            k < activations ? 0.0 : 0.5, c->in[k].n));
+                                            k < activations ? 0.0 : 0.5, c->in[k].n), tolerance);
+}
+
+static void case_compare(Case *c, const char *what, int activations) {
+    case_compare_within(c, what, activations, TOLERANCE);
 }
 
 // ---- the formulas ----
@@ -217,27 +237,93 @@ static void attention_formula(const Case *c, double *out) {
     }
 }
 
+typedef void AttentionForward(float *out, float *lse, float *scratch, const float *qkv,
+                              int B, int T, int first, int C, int NH);
+typedef void AttentionBackward(float *dqkv, float *scratch, const float *dout, const float *qkv,
+                               const float *out, const float *lse, int B, int T, int C, int NH);
+typedef struct {
+    const char *name;
+    bool rounds;                         // its operands, in a bf16 build
+    AttentionForward *forward;
+    AttentionBackward *backward;
+} Attention;
+
+enum { FORMS = 2 };
+static const Attention attentions[FORMS] = {
+    { "attention, plain", false, attention_forward_plain, attention_backward_plain },
+    { "attention, fast", true, attention_forward_fast, attention_backward_fast },
+};
+
+static float *attention_scratch_of(int T, int HS) {
+    return alloc_or_die(thread_count()*attention_scratch(T, HS) * sizeof(float), "test");
+}
+
+// One size, both forms of it, each against the formula and one against the other. The log of the
+// softmax's denominator has no formula here: backward would be wrong if it were.
+static void check_attention(const int size[4], uint64_t stream) {
+    Case c[FORMS];
+    float *lse[FORMS], *scratch = attention_scratch_of(size[1], size[2] / size[3]);
+    size_t N = (size_t)size[0] * size[1];
+    for (int f = 0; f < FORMS; f++) {
+        Rng rng = rng_make(4, stream);
+        c[f] = (Case){ .B = size[0], .T = size[1], .C = size[2], .NH = size[3],
+                       .formula = attention_formula };
+        case_input(&c[f], N*3*c[f].C, 1, 0, &rng);
+        case_output(&c[f], N*c[f].C, &rng);
+        lse[f] = alloc_or_die(N*c[f].NH * sizeof(float), "test");
+        const Attention *form = &attentions[f];
+        form->forward(c[f].fout, lse[f], scratch, c[f].in[0].f, c[f].B, c[f].T, 0, c[f].C,
+                      c[f].NH);
+        form->backward(c[f].in[0].df, scratch, c[f].fdout, c[f].in[0].f, c[f].fout, lse[f],
+                       c[f].B, c[f].T, c[f].C, c[f].NH);
+        case_compare_within(&c[f], form->name, 1, form->rounds ? TOLERANCE : FP32_TOLERANCE);
+    }
+    check_fast("attention's output", c[1].fout, c[0].fout, c[0].n_out);
+    check_fast("attention's lse", lse[1], lse[0], N*c[0].NH);
+    check_fast("attention's gradient", c[1].in[0].df, c[0].in[0].df, c[0].in[0].n);
+    free(scratch);
+    for (int f = 0; f < FORMS; f++) {
+        free(lse[f]);
+        case_free(&c[f]);
+    }
+}
+
 TEST(attention) {
     // The last is longer than a block of queries, so that blocks meet.
     static const int sizes[][4] = { {1, 1, 1, 1}, {2, 7, 6, 2}, {1, 19, 15, 3}, {1, 61, 4, 1} };
-    for (int s = 0; s < 4; s++) {
-        Case c = { .B = sizes[s][0], .T = sizes[s][1], .C = sizes[s][2], .NH = sizes[s][3],
-                   .formula = attention_formula };
-        Rng rng = rng_make(4, (uint64_t)s);
-        size_t N = (size_t)c.B * c.T;
-        case_input(&c, N*3*c.C, 1, 0, &rng);
-        case_output(&c, N*c.C, &rng);
-        float *lse = alloc_or_die(N*c.NH * sizeof(float), "test");
-        size_t scratch = thread_count()*attention_scratch(c.T, c.C/c.NH);
-        float *scores = alloc_or_die(scratch * sizeof(float), "test");
-        attention_forward(c.fout, lse, scores, c.in[0].f, c.B, c.T, 0, c.C, c.NH);
-        attention_backward(c.in[0].df, scores, c.fdout, c.in[0].f, c.fout, lse, c.B, c.T, c.C,
-                           c.NH);
-        case_compare(&c, "attention", 1);
-        free(lse);
-        free(scores);
-        case_free(&c);
-    }
+    for (int s = 0; s < 4; s++) check_attention(sizes[s], (uint64_t)s);
+}
+
+// Rows first ... T-1, as generation asks for them, are those of a full pass; rows before them are
+// left alone. A single row (first = T-1) is not packed, and so not rounded in a bf16 build.
+TEST(attention_of_the_last_rows) {
+    enum { T = 71, C = 12, NH = 3 };
+    static const int firsts[] = { 1, 31, 32, 33, 64, T - 2, T - 1 };
+    static float qkv[T*3*C], full[T*C], full_lse[NH*T], out[FORMS][T*C], lse[NH*T];
+    float *scratch = attention_scratch_of(T, C/NH);
+    Rng rng = rng_make(10, 0);
+    for (int i = 0; i < T*3*C; i++) qkv[i] = (float)rng_normal(&rng);
+    attention_forward_plain(full, full_lse, scratch, qkv, 1, T, 0, C, NH);
+    for (size_t s = 0; s < sizeof firsts / sizeof *firsts; s++)
+        for (int f = 0; f < FORMS; f++) {
+            int first = firsts[s], touched = 0;
+            double tolerance = attentions[f].rounds ? TOLERANCE : FP32_TOLERANCE, exact[T*C];
+            for (int i = 0; i < T*C; i++) out[f][i] = -7.0f, exact[i] = full[i];
+            for (int i = 0; i < NH*T; i++) lse[i] = -7.0f;
+            attentions[f].forward(out[f], lse, scratch, qkv, 1, T, first, C, NH);
+            for (int i = 0; i < first*C; i++) touched += out[f][i] != -7.0f;
+            for (int h = 0; h < NH; h++) {
+                for (int t = 0; t < first; t++) touched += lse[h*T + t] != -7.0f;
+                check_fast("lse of the last rows", lse + h*T + first, full_lse + h*T + first,
+                           T - first);
+            }
+            CHECK_MSG(touched == 0, "%s, first %d: %d elements of earlier rows are written",
+                      attentions[f].name, first, touched);
+            check_error(attentions[f].name, first,
+                        relative_error(out[f] + first*C, exact + first*C, 0.0, (T - first)*C),
+                        tolerance);
+        }
+    free(scratch);
 }
 
 static void gelu_formula(const Case *c, double *out) {
@@ -317,65 +403,178 @@ TEST(classifier) {
 
 // ---- what is not a layer ----
 
-// c = a b, all the ways it is called: transposes, a bias, addition, sizes around every block's
-// edge.
-// A number that bf16 holds exactly, so that rounding operands is no excuse.
+// A number that bf16 holds exactly, so that rounding operands is no excuse: both forms of a product
+// keep to fp32's tolerance in every build.
 static float operand(Rng *rng) {
     return (float)floor(rng_normal(rng) * 32.0) / 32.0f;
 }
 
+typedef void Matmul(float *c, size_t ldc, Mat a, Mat b, const float *bias,
+                    size_t M, size_t N, size_t K, Mode mode);
+
+// The three forms of c = a b; the last is attention's, which has no bias.
+static void packed_whole(float *c, size_t ldc, Mat a, Mat b, const float *bias,
+                         size_t M, size_t N, size_t K, Mode mode) {
+    Word *whole = alloc_or_die(packed_size(K, N) * sizeof *whole, "test");
+    (void)bias;
+    pack_whole(whole, b, K, N);
+    matmul_packed(c, ldc, a, whole, K, M, N, K, mode);
+    free(whole);
+}
+
+static const struct { const char *name; Matmul *multiply; bool has_bias; } products[] = {
+    { "matmul_plain", matmul_plain, true },
+    { "matmul_fast", matmul_fast, true },
+    { "matmul_packed", packed_whole, false },
+};
+enum { PRODUCTS = sizeof products / sizeof *products };
+
+// All the ways in which c = a b is called: transposes, a bias, addition. The columns of c beyond N
+// must be left alone.
 static void check_matmul(size_t M, size_t N, size_t K, int ways) {
+    enum { BESIDE = 3 };
     Rng rng = rng_make(8, M*1000003 + N*1009 + K);
+    size_t ldc = N + BESIDE;
     float *a = alloc_or_die(M*K * sizeof(float), "test"), *b = alloc_or_die(K*N*4, "test");
-    float *c = alloc_or_die(M*N * sizeof(float), "test"), *bias = alloc_or_die(N*4, "test");
+    float *c = alloc_or_die(M*ldc * sizeof(float), "test"), *bias = alloc_or_die(N*4, "test");
+    float *ours[PRODUCTS];
     double *exact = alloc_or_die(M*N * sizeof(double), "test");
-    float *sums = alloc_or_die(N*4, "test");
     for (size_t i = 0; i < M*K; i++) a[i] = operand(&rng);
     for (size_t i = 0; i < K*N; i++) b[i] = operand(&rng);
     for (size_t i = 0; i < N; i++) bias[i] = (float)rng_normal(&rng);
-    bool a_t = ways & 1, b_t = ways & 2, add = ways & 4, packed = ways & 8;
+    bool a_t = ways & 1, b_t = ways & 2, add = ways & 4, with_bias = ways & 8;
     Mat ma = a_t ? transpose_of(a, M) : rows_of(a, K);
     Mat mb = b_t ? transpose_of(b, K) : rows_of(b, N);
-    for (size_t i = 0; i < M; i++)
-        for (size_t j = 0; j < N; j++) {
-            double sum = add ? 2.0 : packed ? 0.0 : bias[j];
-            for (size_t k = 0; k < K; k++)
-                sum += (double)a[i*ma.row + k*ma.col] * b[k*mb.row + j*mb.col];
-            exact[i*N + j] = sum;
-            c[i*N + j] = add ? 2.0f : NAN;
+    for (int p = 0; p < PRODUCTS; p++) {
+        bool biased = with_bias && products[p].has_bias;
+        size_t beside = 0;
+        ours[p] = alloc_or_die(M*N * sizeof(float), "test");
+        for (size_t i = 0; i < M*ldc; i++) c[i] = add && i % ldc < N ? 2.0f : NAN;
+        products[p].multiply(c, ldc, ma, mb, biased ? bias : NULL, M, N, K, add ? ADD : WRITE);
+        for (size_t i = 0; i < M; i++) {
+            for (size_t j = 0; j < N; j++) {
+                double sum = add ? 2.0 : biased ? bias[j] : 0.0;
+                for (size_t k = 0; k < K; k++)
+                    sum += (double)a[i*ma.row + k*ma.col] * b[k*mb.row + j*mb.col];
+                exact[i*N + j] = sum;
+                ours[p][i*N + j] = c[i*ldc + j];
+            }
+            for (size_t j = N; j < ldc; j++) beside += !isnan(c[i*ldc + j]);
         }
-    if (packed) {
-        Word *whole = alloc_or_die(packed_size(K, N) * sizeof *whole, "test");
-        pack_whole(whole, mb, K, N);
-        matmul_packed(c, N, ma, whole, K, M, N, K, add ? ADD : WRITE);
-        free(whole);
-    } else {
-        if (M > 1) mb.sums = sums;
-        matmul(c, N, ma, mb, bias, M, N, K, add ? ADD : WRITE);
+        double error = relative_error(ours[p], exact, 0.0, M*N);
+        CHECK_MSG(error <= FP32_TOLERANCE, "%s, %zux%zux%zu, way %d: relative error %.2g",
+                  products[p].name, M, N, K, ways, error);
+        CHECK_MSG(beside == 0, "%s, %zux%zux%zu, way %d: writes beside c", products[p].name, M, N,
+                  K, ways);
     }
-    double error = relative_error(c, exact, 0.0, M*N);
-    CHECK_MSG(error <= 1e-5, "%zux%zux%zu, way %d: relative error %.2g", M, N, K, ways, error);
-    for (size_t j = 0; j < N && mb.sums; j++) {
-        double sum = 0.0;
-        for (size_t k = 0; k < K; k++) sum += b[k*mb.row + j*mb.col];
-        CHECK_MSG(fabs(sums[j] - sum) <= 1e-5 * sqrt(K), "%zux%zux%zu: column sum", M, N, K);
-    }
+    check_fast("matmul", ours[1], ours[0], M*N);
+    for (int p = 0; p < PRODUCTS; p++) free(ours[p]);
     free(a);
     free(b);
     free(c);
     free(bias);
-    free(sums);
     free(exact);
 }
 
+// Sizes around every block's edge, a single row among them.
+static const size_t product_sizes[][3] = {
+    {1, 1, 1}, {1, 2*NR + 3, 45}, {MR, NR, 3}, {MR + 1, NR - 1, 5}, {2*MR - 1, NR + 1, KC + 1},
+    {53, 67, 301}, {5*MR, 3*NR, 2*KC}, {MC + 3, 7, 9}, {3, 2*KC + 5, 11},
+};
+enum { PRODUCT_SIZES = sizeof product_sizes / sizeof *product_sizes };
+
 TEST(matmul_any_size) {
-    static const size_t sizes[][3] = {
-        {1, 1, 1}, {MR, NR, 3}, {MR + 1, NR - 1, 5}, {2*MR - 1, NR + 1, KC + 1}, {53, 67, 301},
-        {5*MR, 3*NR, 2*KC}, {MC + 3, 7, 9}, {3, 2*KC + 5, 11},
-    };
-    for (int s = 0; s < 8; s++)
+    for (int s = 0; s < PRODUCT_SIZES; s++)
         for (int ways = 0; ways < 16; ways++)
-            check_matmul(sizes[s][0], sizes[s][1], sizes[s][2], ways);
+            check_matmul(product_sizes[s][0], product_sizes[s][1], product_sizes[s][2], ways);
+}
+
+// In a bf16 build the fast form rounds, the plain one does not: on operands of 24 bits each is
+// within its own tolerance, and one of the other.
+TEST(matmul_of_any_operands) {
+    enum { M = 3*MR + 1, N = 2*NR + 5, K = KC + 7 };
+    static float a[M*K], b[K*N], c[2][M*N];
+    static double exact[M*N];
+    Rng rng = rng_make(11, 0);
+    for (int i = 0; i < M*K; i++) a[i] = (float)rng_normal(&rng);
+    for (int i = 0; i < K*N; i++) b[i] = (float)rng_normal(&rng);
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < N; j++)
+            for (int k = 0; k < K; k++) exact[i*N + j] += (double)a[i*K + k] * b[k*N + j];
+    matmul_plain(c[0], N, rows_of(a, K), rows_of(b, N), NULL, M, N, K, WRITE);
+    matmul_fast(c[1], N, rows_of(a, K), rows_of(b, N), NULL, M, N, K, WRITE);
+    check_error("matmul_plain", 0, relative_error(c[0], exact, 0.0, M*N), FP32_TOLERANCE);
+    check_error("matmul_fast", 0, relative_error(c[1], exact, 0.0, M*N), TOLERANCE);
+    check_fast("matmul", c[1], c[0], M*N);
+}
+
+// What packing the gradient for dw once added up on the way, and bias_backward must equal to the
+// bit: a panel of x (K,N) of KC rows at a time, the sum of each of its columns from zero on, and
+// these sums added to what is there.
+static void sums_of_panels(float *sums, const float *x, size_t K, size_t N) {
+    for (size_t k0 = 0; k0 < K; k0 += KC)
+        for (size_t j = 0; j < N; j++) {
+            float sum = 0.0f;
+            for (size_t k = k0; k < K && k < k0 + KC; k++) sum += x[k*N + j];
+            sums[j] += sum;
+        }
+}
+
+static void check_bias_backward(size_t N, size_t OC, size_t *other_bits) {
+    Rng rng = rng_make(12, N*1009 + OC);
+    float *dout = alloc_or_die(N*OC * sizeof(float), "test"), *db = alloc_or_die(OC*4, "test");
+    float *wanted = alloc_or_die(OC*4, "test"), *in_one = alloc_or_die(OC*4, "test");
+    for (size_t i = 0; i < N*OC; i++)    // of many magnitudes, so that the order decides the bits
+        dout[i] = (float)ldexp(rng_normal(&rng), (int)rng_below(&rng, 8));
+    for (size_t j = 0; j < OC; j++) db[j] = wanted[j] = in_one[j] = (float)rng_normal(&rng);
+    sums_of_panels(wanted, dout, N, OC);
+    for (size_t j = 0; j < OC; j++)
+        for (size_t n = 0; n < N; n++) in_one[j] += dout[n*OC + j];
+    bias_backward(db, dout, N, (int)OC);
+    CHECK_MSG(memcmp(db, wanted, OC * sizeof *db) == 0, "%zu rows of %zu: other bits", N, OC);
+    for (size_t j = 0; j < OC; j++) *other_bits += wanted[j] != in_one[j];
+    free(dout);
+    free(db);
+    free(wanted);
+    free(in_one);
+}
+
+// Whatever the thread count; that the order matters at all is checked, too.
+TEST(bias_gradient_has_the_bits_of_sums_of_panels) {
+    static const size_t rows[] = { 1, 7, KC - 1, KC, KC + 1, 2*KC + 5 };
+    static const size_t columns[] = { 1, 5, 63, 64, 65, 200 };
+    size_t other_bits = 0;
+    for (int threads = 1; threads <= 3; threads += 2) {
+#ifdef _OPENMP
+        int before = omp_get_max_threads();
+        omp_set_num_threads(threads);
+#endif
+        for (int r = 0; r < 6; r++)
+            for (int c = 0; c < 6; c++) check_bias_backward(rows[r], columns[c], &other_bits);
+#ifdef _OPENMP
+        omp_set_num_threads(before);
+#endif
+    }
+    CHECK_MSG(other_bits > 100, "only %zu sums depend on the order", other_bits);
+}
+
+// The sums themselves: db (N) is what was there and the columns of x (K,N).
+TEST(bias_gradient_adds_columns) {
+    for (int s = 0; s < PRODUCT_SIZES; s++) {
+        size_t N = product_sizes[s][1], K = product_sizes[s][2];
+        Rng rng = rng_make(8, N*1009 + K);
+        float *x = alloc_or_die(K*N * sizeof(float), "test"), *db = alloc_or_die(N*4, "test");
+        for (size_t i = 0; i < K*N; i++) x[i] = operand(&rng);
+        for (size_t j = 0; j < N; j++) db[j] = 0.5f;
+        bias_backward(db, x, K, (int)N);
+        for (size_t j = 0; j < N; j++) {
+            double sum = 0.5;
+            for (size_t k = 0; k < K; k++) sum += x[k*N + j];
+            CHECK_MSG(fabs(db[j] - sum) <= 1e-5 * sqrt(K), "%zux%zu: column sum", K, N);
+        }
+        free(x);
+        free(db);
+    }
 }
 
 // The first rows of a packed matrix are all that a block of queries may see.
@@ -450,7 +649,7 @@ TEST(adamw) {
             ep[i] -= o.lr * (em[i]*to_m / (sqrt(ev[i]*to_v) + o.eps) + o.weight_decay*ep[i]);
         }
     }
-    check_error("adamw", 0, relative_error(p, ep, 0.0, N));
+    check_error("adamw", 0, relative_error(p, ep, 0.0, N), TOLERANCE);
 }
 
 int main(void) {
@@ -458,10 +657,14 @@ int main(void) {
     RUN(layernorm);
     RUN(linear);
     RUN(attention);
+    RUN(attention_of_the_last_rows);
     RUN(gelu);
     RUN(residual);
     RUN(classifier);
     RUN(matmul_any_size);
+    RUN(matmul_of_any_operands);
+    RUN(bias_gradient_has_the_bits_of_sums_of_panels);
+    RUN(bias_gradient_adds_columns);
     RUN(matmul_packed_reads_only_its_depth);
 #ifdef PRECISION_BF16
     RUN(bf16_rounds_to_nearest_even);

@@ -88,15 +88,15 @@ TEST(refuses_every_cut) {
 TEST(refuses_bad_headers) {
     static const struct { int word; int32_t value; const char *error; } cases[] = {
         { 0, 20240325, "not a model file of llm.c (its first word must be 20240326)" },
-        { 1, 1, "version 1; 3 (fp32) and 5 (bf16) are read" },
-        { 1, 5, "bytes, but its header asks for" },
-        { 2, 0, "word 2 of the header is 0, which is no size" },
-        { 3, -1, "word 3 of the header is -1, which is no size" },
+        { 1, 1, "version 1; expected 3 (fp32) or 5 (bf16)" },
+        { 1, 5, "bytes, but its header needs" },
+        { 2, 0, "word 2 of the header is 0, not a valid size" },
+        { 3, -1, "word 3 of the header is -1, not a valid size" },
         { 4, 2, "truncated" }, { 2, 1, "damaged" },
-        { 4, INT32_MAX, "word 4 of the header is 2147483647, which is no size" },
+        { 4, INT32_MAX, "word 4 of the header is 2147483647, not a valid size" },
         { 5, 4, "4 heads do not divide 2 channels" },
         { 6, 1 << 24, "truncated" },
-        { 7, 2, "a vocabulary of 3, padded to fewer: 2" },
+        { 7, 2, "a vocabulary of 3, but a padded one of 2" },
     };
     const Config c = { 1, 1, 2, 3, 2 };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

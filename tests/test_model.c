@@ -17,12 +17,52 @@
 #endif
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(RUNTIME_ALLOCATES)
 #define COUNTS_ALLOCATIONS 1
-static size_t allocations;
+static volatile size_t allocations, allocated;      // how many so far; bytes of all of them
 void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
-void *malloc(size_t n) { allocations++; return __libc_malloc(n); }
-void *calloc(size_t n, size_t size) { allocations++; return __libc_calloc(n, size); }
-void *realloc(void *p, size_t n) { allocations++; return __libc_realloc(p, n); }
+void *__libc_memalign(size_t, size_t);
+static void count_allocation(size_t bytes) { allocations++; allocated += bytes; }
+void *malloc(size_t n) { count_allocation(n); return __libc_malloc(n); }
+void *calloc(size_t n, size_t size) { count_allocation(n*size); return __libc_calloc(n, size); }
+void *realloc(void *p, size_t n) { count_allocation(n); return __libc_realloc(p, n); }
+int posix_memalign(void **p, size_t unit, size_t n) {             // what alloc_or_die calls
+    count_allocation(n);
+    *p = __libc_memalign(unit, n);
+    return *p ? 0 : ENOMEM;
+}
+
+// valgrind brings a malloc of its own, and then nothing is counted.
+static bool allocations_are_counted(void) {
+    size_t before = allocations;
+    void *volatile p = malloc(1);
+    free(p);
+    return allocations > before;
+}
 #endif
+
+// ---- a model ----
+
+// A model of one rank alone; its parameters are zero.
+static void make_model(Model *m, const Config *c, int B, int T, Use use) {
+    static Machine machine;
+    ModelSpec spec = { *c, B, T, use, RECOMPUTE_NONE, { .comm = NULL } };
+    model_init(m, &spec, &machine);
+}
+
+// A fresh model's parameters, as draw_params of dev/train/save.h draws them.
+static void draw_model(Model *m, uint64_t seed) {
+    Shards *z = model_shards(m);
+    for (int b = 0; b < gpt2_n_buckets(&m->c); b++) {
+        gpt2_init_bucket(shards_place(z, KEPT_WEIGHTS, b), &m->c, b, seed);
+        shards_keep(z, KEPT_WEIGHTS, b);
+    }
+    shards_loaded(z);
+}
+
+static size_t params_bytes(const Model *m) { return gpt2_n_params(&m->c) * sizeof(float); }
+
+static bool same_params(const Model *a, const Model *b) {
+    return memcmp(a->shards.masters, b->shards.masters, params_bytes(a)) == 0;
+}
 
 // ---- PyTorch's numbers ----
 
@@ -97,14 +137,17 @@ static double worst_tensor(const Config *c, const float *ours, const float *thei
     return worst;
 }
 
+static const AdamW test_adamw = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
+
+// One update with global-norm clipping at 1. Returns the mean loss and the norm before clipping.
 static void one_update(Model *m, const int *inputs, const int *targets, int B, int T,
                        int64_t step, double *loss, double *norm) {
-    AdamW o = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
-    gradients_zero(m);
+    clear_grads(m);
     model_forward(m, inputs, B, T, 0);
-    *loss = model_backward(m, inputs, targets, 1.0f / (float)(B*T), B, T) / (B*T);
-    *norm = sqrt(gradients_squares(m));
-    model_update(m, o, *norm > 1.0 ? (float)(1.0 / *norm) : 1.0f, step);
+    model_backward(m, inputs, targets, 1.0f / (float)(B*T), B, T);
+    Totals totals = model_update(m, test_adamw, 1.0, step, THIS_RANK);
+    *loss = totals.loss / (B*T);
+    *norm = sqrt(totals.squares);
 }
 
 // How far from the exact numbers is well enough, relative to a tensor's norm. PyTorch's own fp32 is
@@ -128,20 +171,21 @@ static void check_against_pytorch(const char *path) {
     Model m;
     char where[48] = "";
     fixture_open(&f, path);
-    model_init(&m, &f.c, f.B, f.T, TRAIN, NULL);
-    memcpy(m.params, f.params, f.n_params * sizeof(float));
+    make_model(&m, &f.c, f.B, f.T, TRAIN);
+    memcpy(m.shards.masters, f.params, f.n_params * sizeof(float));
 
     model_forward(&m, f.inputs, f.B, f.T, 0);
     float *logits = alloc_or_die(f.N * f.c.V * sizeof(float), "logits");
+    float *losses = alloc_or_die(f.N * sizeof(float), "losses");
     for (size_t n = 0; n < f.N; n++)
-        memcpy(logits + n*f.c.V, next_logits(&m, (int)n), f.c.V * sizeof(float));
+        memcpy(logits + n*f.c.V, model_logits(&m, (int)n), f.c.V * sizeof(float));
     double logit_error = relative_error(logits, f.logits, f.N * f.c.V);
     CHECK_MSG(logit_error <= LOGITS, "%s: logits %.2g", path, logit_error);
-    model_loss(&m, f.targets, f.N);
-    double loss_error = relative_error(m.loss, f.losses, f.N);
+    model_loss(&m, losses, f.targets, f.N);
+    double loss_error = relative_error(losses, f.losses, f.N);
     CHECK_MSG(loss_error <= LOSSES, "%s: losses %.2g", path, loss_error);
     model_backward(&m, f.inputs, f.targets, 1.0f / (float)f.N, f.B, f.T);
-    double grad_error = worst_tensor(&f.c, m.grads, f.grads, where);
+    double grad_error = worst_tensor(&f.c, m.shards.grads, f.grads, where);
     CHECK_MSG(grad_error <= GRADIENTS, "%s: gradient of %s %.2g", path, where, grad_error);
 
     for (int i = 0; i < 5; i++) {
@@ -151,11 +195,12 @@ static void check_against_pytorch(const char *path) {
         CHECK_MSG(fabs(loss - f.step_losses[i]) <= LOSSES*loss, "%s: loss %d", path, i);
         CHECK_MSG(fabs(norm - f.grad_norms[i]) <= GRADIENTS*norm, "%s: norm %d", path, i);
     }
-    double after = worst_tensor(&f.c, m.params, f.params_after, where);
+    double after = worst_tensor(&f.c, m.shards.masters, f.params_after, where);
     CHECK_MSG(after <= STEPS, "%s: %s after five steps %.2g", path, where, after);
     printf("    %s: logits %.1g, losses %.1g, gradients %.1g, five AdamW steps %.1g\n",
            path, logit_error, loss_error, grad_error, after);
     free(logits);
+    free(losses);
     free(f.file);
     model_free(&m);
 }
@@ -182,19 +227,17 @@ static void test_batch(int *inputs, int *targets) {
 // The parameters after `steps` updates with the batch cut into micro-batches of `micro` sequences.
 static void test_params(Model *m, int micro, int steps) {
     int inputs[TEST_B*TEST_T], targets[TEST_B*TEST_T];
-    AdamW o = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
     test_batch(inputs, targets);
-    model_init(m, &test_config, micro, TEST_T, TRAIN, NULL);
-    model_init_params(m, 5);
+    make_model(m, &test_config, micro, TEST_T, TRAIN);
+    draw_model(m, 5);
     for (int step = 1; step <= steps; step++) {
-        gradients_zero(m);
+        clear_grads(m);
         for (int b = 0; b < TEST_B; b += micro) {
             model_forward(m, inputs + b*TEST_T, micro, TEST_T, 0);
             model_backward(m, inputs + b*TEST_T, targets + b*TEST_T, 1.0f / (TEST_B*TEST_T),
                            micro, TEST_T);
         }
-        double norm = sqrt(gradients_squares(m));
-        model_update(m, o, norm > 1.0 ? (float)(1.0 / norm) : 1.0f, step);
+        model_update(m, test_adamw, 1.0, step, THIS_RANK);
     }
 }
 
@@ -207,8 +250,9 @@ TEST(any_micro_batch_makes_the_same_update) {
     test_params(&whole, 8, 5);
     for (int micro = 1; micro <= 4; micro *= 2) {
         test_params(&cut, micro, 5);
-        double error = worst_tensor(&test_config, cut.params, whole.params, where);
-        double all = relative_error(cut.params, whole.params, whole.n_params);
+        const float *ours = cut.shards.masters, *theirs = whole.shards.masters;
+        double error = worst_tensor(&test_config, ours, theirs, where);
+        double all = relative_error(ours, theirs, gpt2_n_params(&test_config));
         printf("    %dx%d against 8x1: %.1g of all parameters, at worst %.1g, in %s\n",
                micro, 8 / micro, all, error, where);
         CHECK_MSG(all <= SPLIT, "%d sequences at a time: |dtheta|/|theta| %.2g", micro, all);
@@ -228,9 +272,8 @@ TEST(any_thread_count_gives_the_same_bits) {
     for (int threads = 2; threads <= 5; threads++) {
         omp_set_num_threads(threads);
         test_params(&many, 4, 3);
-        CHECK_MSG(memcmp(one.params, many.params, one.n_params * sizeof(float)) == 0,
-                  "%d threads", threads);
-        CHECK(memcmp(one.grads, many.grads, one.n_params * sizeof(float)) == 0);
+        CHECK_MSG(same_params(&one, &many), "%d threads", threads);
+        CHECK(memcmp(one.shards.grads, many.shards.grads, params_bytes(&one)) == 0);
         model_free(&many);
     }
     omp_set_num_threads(before);
@@ -247,19 +290,17 @@ TEST(blocks_do_not_depend_on_threads) {
     enum { B = 2, T = 128 };
     int inputs[B*T], before = omp_get_max_threads();
     double loss[2], norm[2];
-    float *params[2];
     Model m[2];
     for (int i = 0; i < B*T; i++) inputs[i] = (i*i + 7*i) % 1300;
     for (int i = 0; i < 2; i++) {
         omp_set_num_threads(i == 0 ? 1 : 3);
-        model_init(&m[i], &c, B, T, TRAIN, NULL);
-        model_init_params(&m[i], 3);
+        make_model(&m[i], &c, B, T, TRAIN);
+        draw_model(&m[i], 3);
         one_update(&m[i], inputs, inputs, B, T, 1, &loss[i], &norm[i]);
-        params[i] = m[i].params;
     }
     omp_set_num_threads(before);
     CHECK(loss[0] == loss[1] && norm[0] == norm[1]);
-    CHECK(memcmp(params[0], params[1], m[0].n_params * sizeof(float)) == 0);
+    CHECK(same_params(&m[0], &m[1]));
     model_free(&m[0]);
     model_free(&m[1]);
 #else
@@ -272,15 +313,13 @@ TEST(a_step_allocates_nothing) {
     int inputs[TEST_B*TEST_T], targets[TEST_B*TEST_T];
     double loss, norm;
     Model m;
-    size_t before = allocations;
-    void *volatile p = malloc(1);
-    free(p);
-    if (allocations == before) SKIP("needs a malloc that can be counted; valgrind brings its own");
+    if (!allocations_are_counted())
+        SKIP("needs a malloc that can be counted; valgrind brings its own");
     test_batch(inputs, targets);
-    model_init(&m, &test_config, TEST_B, TEST_T, TRAIN, NULL);
-    model_init_params(&m, 5);
+    make_model(&m, &test_config, TEST_B, TEST_T, TRAIN);
+    draw_model(&m, 5);
     one_update(&m, inputs, targets, TEST_B, TEST_T, 1, &loss, &norm);   // threads start here
-    before = allocations;
+    size_t before = allocations;
     for (int i = 2; i < 6; i++) one_update(&m, inputs, targets, TEST_B, TEST_T, i, &loss, &norm);
     CHECK_MSG(allocations == before, "%zu allocations in four steps", allocations - before);
     model_free(&m);
@@ -289,21 +328,90 @@ TEST(a_step_allocates_nothing) {
 #endif
 }
 
+// Whatever kind of memory, as much as model_count says. Beside it the trainer has its batches, two
+// of tokens and one of losses, and matmul_fast its static buffer: they count as MEM_REST.
+static void check_count(const Config *c, int B, int T, Use use, const Sharing *sharing) {
+    enum { TABLES = 1 << 14 };           // more than a model's tables of activations and tickets
+    static Machine machine;
+    ModelSpec spec = { *c, B, T, use, RECOMPUTE_NONE, *sharing };
+    size_t beside = 3 * (size_t)B * T * 4 + MATMUL_STATIC_BYTES, sum = 0;
+    Memory counted;
+    Model m;
+#ifdef COUNTS_ALLOCATIONS
+    size_t before = allocated;
+#endif
+    model_count(&counted, &spec);
+#ifdef COUNTS_ALLOCATIONS
+    CHECK_MSG(allocated - before < TABLES, "to count, it allocates %zu", allocated - before);
+    before = allocated;
+#endif
+    model_init(&m, &spec, &machine);
+#ifdef COUNTS_ALLOCATIONS
+    size_t taken = allocated - before;
+    if (allocations_are_counted())
+        CHECK_MSG(taken >= counted.used && taken < counted.used + TABLES,
+                  "%zu bytes are allocated, %zu were counted", taken, counted.used);
+#endif
+    CHECK_MSG(counted.used == m.memory.used, "%zu bytes counted, %zu used", counted.used,
+              m.memory.used);
+    for (int kind = 0; kind < MEM_KINDS; kind++) {
+        size_t more = kind == MEM_REST ? beside : 0;
+        CHECK_MSG(counted.bytes[kind] == m.memory.bytes[kind] + more,
+                  "kind %d: %zu bytes counted, %zu used", kind, counted.bytes[kind],
+                  m.memory.bytes[kind]);
+        sum += m.memory.bytes[kind];
+    }
+    CHECK(sum == m.memory.used);
+    model_free(&m);
+}
+
+// Any way of sharing, with ranks that exist on paper only: nothing is sent before the first step.
+TEST(a_model_takes_what_is_counted) {
+    static const Config configs[] = { { 2, 3, 24, 61, 16 }, { 1, 1, 5, 1300, 7 } };
+    for (int i = 0; i < 2; i++)
+        for (int ranks = 1; ranks <= 3; ranks++)
+            for (int way = 0; way < 8; way++) {
+                Comm comm;
+                memset(&comm, 0, sizeof comm);
+                comm.size = ranks;
+                comm.rank = ranks - 1;
+                Sharing sharing = { ranks > 1 ? &comm : NULL, way % 4, COMM_FP32,
+                                    way == 4 ? 3 : 0, way == 5, false, way >= 6 };
+                if (way >= 4) sharing.stage = way == 7 ? 2 : 0;
+                check_count(&configs[i], 3, 7, TRAIN, &sharing);
+                check_count(&configs[i], 3, 7, INFER, &sharing);
+            }
+}
+
+// One rank alone keeps 4 bytes of each parameter, and 12 more to train it.
+TEST(parameters_take_four_bytes_each) {
+    const size_t bytes = gpt2_n_params(&test_config) * sizeof(float);
+    for (Use use = INFER; use <= TRAIN; use++) {
+        Model m;
+        make_model(&m, &test_config, TEST_B, TEST_T, use);
+        const size_t *of = m.memory.bytes;
+        CHECK(of[MEM_PARAMS] == bytes && of[MEM_OUTER] == 0 && of[MEM_PASSING] == 0);
+        CHECK(of[MEM_GRADS] == (use == TRAIN ? bytes : 0));
+        CHECK(of[MEM_MOMENTS] == (use == TRAIN ? 2*bytes : 0));
+        model_free(&m);
+    }
+}
+
 TEST(initialisation_is_gpt2s) {
     static const Config c = { 3, 2, 64, 500, 64 };
     Model m, again;
-    model_init(&m, &c, 1, 8, INFER, NULL);
-    model_init(&again, &c, 1, 8, INFER, NULL);
-    model_init_params(&m, 9);
-    model_init_params(&again, 9);
-    CHECK(memcmp(m.params, again.params, m.n_params * sizeof(float)) == 0);
-    model_init_params(&again, 10);
-    CHECK(memcmp(m.params, again.params, m.n_params * sizeof(float)) != 0);
+    make_model(&m, &c, 1, 8, INFER);
+    make_model(&again, &c, 1, 8, INFER);
+    draw_model(&m, 9);
+    draw_model(&again, 9);
+    CHECK(same_params(&m, &again));
+    draw_model(&again, 10);
+    CHECK(!same_params(&m, &again));
     for (int i = 0; i < gpt2_n_tensors(&c); i++) {
         Tensor t = gpt2_tensor(&c, i);
         double sum = 0.0, squares = 0.0, want = 0.0;
         for (size_t j = 0; j < t.count; j++) {
-            double p = m.params[t.offset + j];
+            double p = m.shards.masters[t.offset + j];
             sum += p;
             squares += p*p;
         }
@@ -325,15 +433,15 @@ TEST(cached_rows_equal_a_full_pass) {
     Config c = test_config;
     int text[16];
     for (int i = 0; i < 16; i++) text[i] = (i*17 + 5) % 61;
-    model_init(&full, &c, 1, 16, INFER, NULL);
-    model_init(&cached, &c, 1, 16, INFER, NULL);
-    model_init_params(&full, 4);
-    model_init_params(&cached, 4);
+    make_model(&full, &c, 1, 16, INFER);
+    make_model(&cached, &c, 1, 16, INFER);
+    draw_model(&full, 4);
+    draw_model(&cached, 4);
     static const int ends[] = { 1, 2, 5, 6, 7, 16 };    // rows at a time: 1, 1, 3, 1, 1, 9
     for (int i = 0, done = 0; i < 6; done = ends[i++]) {
         model_forward(&full, text, 1, ends[i], 0);
         model_forward(&cached, text, 1, ends[i], done);
-        const float *a = next_logits(&full, ends[i] - 1), *b = next_logits(&cached, ends[i] - 1);
+        const float *a = model_logits(&full, ends[i] - 1), *b = model_logits(&cached, ends[i] - 1);
         double error = relative_error(b, a, (size_t)c.V);
         CHECK_MSG(error <= CACHED, "%d tokens, the last %d new: %.2g", ends[i], ends[i] - done,
                   error);
@@ -387,24 +495,29 @@ TEST(greedy_takes_the_likeliest) {
 // What generate() prints for a seed, from a model of bytes with 16 positions.
 static char *generated(Model *m, uint64_t seed, int max_new, size_t *length) {
     static Candidate candidates[257];
-    Sampler s = { 1.0f, 1.0f, 0, candidates };
-    Tokenizer tok;
-    tokenizer_bytes(&tok);
-    Rng rng = rng_make(seed, 0);
-    int text[17] = { tok.eot };
+    static Run r;
+    int text[17];
     char *out = NULL;
+    memset(&r, 0, sizeof r);
+    r.model = m;
+    r.spec = m->spec;
+    r.text = text;
+    r.sampler = (Sampler){ 1.0f, 1.0f, 0, candidates };
+    tokenizer_bytes(&r.tokenizer);
+    text[0] = r.tokenizer.eot;
+    Rng rng = rng_make(seed, 0);
     FILE *f = open_memstream(&out, length);
-    generate(m, &tok, &s, &rng, text, 1, max_new, f);
+    generate(&r, &rng, 1, max_new, f);
     fclose(f);
-    tokenizer_free(&tok);
+    tokenizer_free(&r.tokenizer);
     return out;
 }
 
 TEST(a_seed_names_one_text) {
     static const Config c = { 1, 2, 8, 257, 16 };
     Model m;
-    model_init(&m, &c, 1, 16, INFER, NULL);
-    model_init_params(&m, 2);
+    make_model(&m, &c, 1, 16, INFER);
+    draw_model(&m, 2);
     size_t n[3];
     char *first = generated(&m, 1, 200, &n[0]), *again = generated(&m, 1, 200, &n[1]);
     char *other = generated(&m, 2, 200, &n[2]);
@@ -425,8 +538,8 @@ TEST(a_seed_names_one_text) {
 TEST(one_position_is_enough_to_generate) {
     static const Config c = { 1, 1, 4, 257, 1 };
     Model m;
-    model_init(&m, &c, 1, 1, INFER, NULL);
-    model_init_params(&m, 2);
+    make_model(&m, &c, 1, 1, INFER);
+    draw_model(&m, 2);
     size_t n;
     char *text = generated(&m, 1, 50, &n);
     CHECK(n > 1);
@@ -450,14 +563,13 @@ static void write_shard(const char *dir, const char *name, int n) {
     fclose(f);
 }
 
-static void open_test_run(Run *r, const char *dir, const char *lr) {
+static void open_test_run(Run *r, Model *m, const char *dir, const char *lr) {
+    static Machine machine;
     char *args[] = { "train_gpt2", "--data", (char *)dir, "--layers", "1", "--heads", "2",
                      "--channels", "16", "--seq-len", "8", "--micro-batch", "2", "--batch-tokens",
                      "32", "--steps", "20", "--lr", (char *)lr };
-    Error err;
     memset(r, 0, sizeof *r);
-    if (!train_options_parse(&r->o, sizeof args / sizeof *args, args, &err)) die("%s", err.text);
-    open_ranks(r);
+    CHECK(run_start(r, m, &machine, sizeof args / sizeof *args, args));
     run_open(r);
 }
 
@@ -467,36 +579,38 @@ TEST(a_gradient_that_is_not_finite_is_skipped) {
     write_shard(dir, "x_train.bin", 2000);
     write_shard(dir, "x_val.bin", 200);
     Run r;
+    Model m;
     Step s;
-    open_test_run(&r, dir, "1e-3");
-    train_step(&r, &s);
+    const Shards *z = &m.shards;
+    open_test_run(&r, &m, dir, "1e-3");
+    train_step(&r, &m, &s);
     CHECK(isfinite(s.grad_norm) && r.adam_step == 1 && r.skipped == 0);
-    size_t bytes = r.model.n_params * sizeof(float);
-    r.model.params[5] = INFINITY;
+    size_t n = gpt2_n_params(&m.c), bytes = n * sizeof(float);
+    z->masters[5] = INFINITY;
     float *before = alloc_or_die(3*bytes, "a copy");
-    memcpy(before, r.model.params, bytes);
-    memcpy(before + r.model.n_params, r.model.adam_m, bytes);
-    memcpy(before + 2*r.model.n_params, r.model.adam_v, bytes);
-    for (int i = 0; i < 8; i++) train_step(&r, &s);
+    memcpy(before, z->masters, bytes);
+    memcpy(before + n, z->adam_m, bytes);
+    memcpy(before + 2*n, z->adam_v, bytes);
+    for (int i = 0; i < 8; i++) train_step(&r, &m, &s);
     CHECK(!isfinite(s.grad_norm) && r.adam_step == 1 && r.skipped == 8 && r.step == 9);
-    CHECK(memcmp(before, r.model.params, bytes) == 0);
-    CHECK(memcmp(before + r.model.n_params, r.model.adam_m, bytes) == 0);
-    CHECK(memcmp(before + 2*r.model.n_params, r.model.adam_v, bytes) == 0);
+    CHECK(memcmp(before, z->masters, bytes) == 0);
+    CHECK(memcmp(before + n, z->adam_m, bytes) == 0);
+    CHECK(memcmp(before + 2*n, z->adam_v, bytes) == 0);
     free(before);
     run_close(&r);
 
-    open_test_run(&r, dir, "1e-2");                  // and evaluation changes nothing either
-    for (int i = 0; i < 20; i++) train_step(&r, &s);
+    open_test_run(&r, &m, dir, "1e-2");              // and evaluation changes nothing either
+    for (int i = 0; i < 20; i++) train_step(&r, &m, &s);
     float *params = alloc_or_die(2*bytes, "a copy");
-    memcpy(params, r.model.params, bytes);
-    memcpy(params + r.model.n_params, r.model.grads, bytes);
+    memcpy(params, z->masters, bytes);
+    memcpy(params + n, z->grads, bytes);
     Eval e, again;
     Error err;
-    CHECK(evaluate(&e, &r.model, &r.val, &r.floor, r.inputs, r.targets, 0, &err));
-    CHECK(evaluate(&again, &r.model, &r.val, &r.floor, r.inputs, r.targets, 0, &err));
+    CHECK(evaluate(&e, &r, 0, &err));
+    CHECK(evaluate(&again, &r, 0, &err));
     CHECK(e.loss == again.loss && e.tokens == 192 && e.loss < log(257.0) - 0.5);
-    CHECK(memcmp(params, r.model.params, bytes) == 0);
-    CHECK(memcmp(params + r.model.n_params, r.model.grads, bytes) == 0);
+    CHECK(memcmp(params, z->masters, bytes) == 0);
+    CHECK(memcmp(params + n, z->grads, bytes) == 0);
     free(params);
     run_close(&r);
     for (int i = 0; i < 2; i++) {
@@ -514,9 +628,11 @@ TEST(a_half_life_in_tokens_is_kept_by_any_batches) {
     write_shard(dir, "x_train.bin", 4000);
     write_shard(dir, "x_val.bin", 200);
     Run r;
+    Model m;
     Step s;
-    open_test_run(&r, dir, "1e-2");
-    size_t n = r.model.n_params;
+    open_test_run(&r, &m, dir, "1e-2");
+    const Shards *z = &m.shards;
+    size_t n = gpt2_n_params(&m.c);
     float *before = alloc_or_die(n * sizeof(float), "a copy");
     double *v = alloc_or_die(n * sizeof(double), "moments"), kept = 1.0, worst = 0.0, moved = 0.0;
     uint64_t unit = r.o.batches.unit;
@@ -529,13 +645,13 @@ TEST(a_half_life_in_tokens_is_kept_by_any_batches) {
     r.o.batch_beta2 = BATCH_BETA2_HALFLIFE;
     r.o.beta1 = r.o.weight_decay = 0.0;
     for (int step = 0; step < 4; step++) {
-        memcpy(before, r.model.params, n * sizeof(float));
-        train_step(&r, &s);
+        memcpy(before, z->masters, n * sizeof(float));
+        train_step(&r, &m, &s);
         double beta2 = pow(r.o.beta2, (step < 2 ? 1 : 8) / 4.0);
         double scale = s.grad_norm > r.o.clip ? r.o.clip / s.grad_norm : 1.0;
         kept *= beta2;
         for (size_t i = 0; i < n; i++) {
-            double g = scale * r.model.grads[i], change = r.model.params[i] - before[i];
+            double g = scale * z->grads[i], change = z->masters[i] - before[i];
             v[i] = beta2*v[i] + (1.0 - beta2)*g*g;
             double expected = -s.lr * g / (sqrt(v[i] / (1.0 - kept)) + 1e-8);
             worst = fmax(worst, fabs(change - expected));
@@ -559,6 +675,8 @@ int main(void) {
     RUN(any_thread_count_gives_the_same_bits);
     RUN(blocks_do_not_depend_on_threads);
     RUN(a_step_allocates_nothing);
+    RUN(a_model_takes_what_is_counted);
+    RUN(parameters_take_four_bytes_each);
     RUN(initialisation_is_gpt2s);
     RUN(cached_rows_equal_a_full_pass);
     RUN(sampling_follows_the_probabilities);

@@ -105,20 +105,20 @@ misuse() {
 }
 sum='ncclAllReduce(4 int32, sum), call 1'
 send='ncclSend(4 int32, to rank 1), call 1'
-after0='call 1, but rank 0 has come with' after1='call 1, but rank 1 has come with'
+after0='call 1, but rank 0 called' after1='call 1, but rank 1 called'
 while IFS='|' read -r name words; do
     misuse "$name" "" "$words" >> "$dir/wrong" &
     while [ "$(jobs -rp | wc -l)" -ge 8 ]; do wait -n; done
 done << MISUSE
-counts|rank 0: $sum, but rank 1 has come with ncclAllReduce(5 int32, sum), call 1
-types|rank 0: $sum, but rank 1 has come with ncclAllReduce(4 float32, sum), call 1
-operations|rank 0: $sum, but rank 1 has come with ncclAllReduce(4 int32, max), call 1
+counts|rank 0: $sum, but rank 1 called ncclAllReduce(5 int32, sum), call 1
+types|rank 0: $sum, but rank 1 called ncclAllReduce(4 float32, sum), call 1
+operations|rank 0: $sum, but rank 1 called ncclAllReduce(4 int32, max), call 1
 roots|ncclBroadcast(4 int32, from rank 0), $after1 ncclBroadcast(4 int32, from rank 1)
 calls|rank 0: ncclReduce(4 int32, sum, to rank 0), $after1 ncclAllGather(4 int32)
 send_count|rank 1: ncclRecv(5 int32, from rank 0), $after0 $send
 send_type|rank 1: ncclRecv(4 float32, from rank 0), $after0 $send
-send_alone|rank 1: ncclCommDestroy, but rank 0 has come with $send
-send_and_sum|rank 1: $sum, but rank 0 has come with $send
+send_alone|rank 1: ncclCommDestroy, but rank 0 called $send
+send_and_sum|rank 1: $sum, but rank 0 called $send
 both_send|$send, has waited 2 s for rank 1; a GPU would wait forever
 both_receive|ncclRecv(4 int32, from rank 1), call 1, has waited 2 s for rank 1; a GPU would
 own_send|ncclSend(4 int32, to rank 0), call 1, itself, with no ncclRecv in its group

@@ -105,13 +105,13 @@ TEST(messages) {
     small_refused("--haeds 3", "--haeds: unknown flag; the nearest is --heads");
     small_refused("--learnig-rate=1", "--learnig-rate: unknown flag; the nearest is --lr");
     small_refused("-lr 1", "-lr: unknown flag; the nearest is --lr");
-    small_refused("--zzzzzz", "--zzzzzz: unknown flag; see --help for those there are");
-    small_refused("--=3", "--: unknown flag; see --help for those there are");
+    small_refused("--zzzzzz", "--zzzzzz: unknown flag; --help lists all flags");
+    small_refused("--=3", "--: unknown flag; --help lists all flags");
     small_refused("--heads", "--heads: its value is missing; expected a whole number from 1 to 64");
     small_refused("--heads --lr 1",
                   "--heads: its value is missing; expected a whole number from 1 to 64");
-    small_refused("--out", "--out: its value is missing; expected A-LONG-WAY-TO-SAY-DIR; one "
-                           "that begins with -- goes after a =");
+    small_refused("--out", "--out: its value is missing; expected A-LONG-WAY-TO-SAY-DIR (if "
+                           "it begins with --: --NAME=VALUE)");
     small_refused("--heads x", "--heads: got 'x', expected a whole number from 1 to 64");
     small_refused("--heads=", "--heads: got '', expected a whole number from 1 to 64");
     small_refused("--lr -1", "--lr: got '-1', expected a number from 0 to 10");
@@ -122,7 +122,7 @@ TEST(messages) {
     small_refused("--every 5x", "--every: got '5x', expected updates (100), tokens (50000tok), "
                                 "or 0 for never");
     small_refused("--loud=1", "--loud: takes no value; write --loud alone");
-    small_refused("file", "'file': expected a flag; see --help for those there are");
+    small_refused("file", "'file': expected a flag; --help lists all flags");
 }
 
 // Whatever the user pastes, the message stays one line of bounded length.
@@ -496,10 +496,10 @@ TEST(data_is_named_once) {
     Line line;
     refused("", "--data: ", "prepare tales --out DIR");
     refused("--val v", "--data: ", "nothing to train on");
-    refused("--data d --train t", "--data: ", "one or the others");
-    refused("--data d --val v", "--data: ", "one or the others");
+    refused("--data d --train t", "--data: ", "names both splits");
+    refused("--data d --val v", "--data: ", "names both splits");
     accepted(&o, &line, "--train t --val v");
-    refused("--train t", "--val: ", "--train needs it");
+    refused("--train t", "--val: ", "--train needs --val");
     refused("--val v --steps 0", "--data: ", "nothing to train on");
     accepted(&o, &line, "--generate=Once");
     accepted(&o, &line, "--help --train");

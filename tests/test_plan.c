@@ -45,7 +45,7 @@ TEST(gpt2s_have_their_sizes) {
     };
     for (int i = 0; i < 4; i++) {
         PlanFacts f = facts_of(models[i].name, "h100,1");
-        RunPlan p = plan_reckon(&f);
+        RunPlan p = plan_estimate(&f);
         CHECK((double)gpt2_n_params(&f.c) == models[i].params);
         NEAR(p.flops, models[i].flops, 1e-12);
         CHECK(p.flops_done == p.flops);
@@ -120,8 +120,8 @@ TEST(critical_batch_sizes) {
 // Megatron's: for one layer of one micro-batch, 8 b s h (t-1)/t numbers.
 TEST(tensor_parallel_numbers) {
     Config one = { 1, 96, 12288, 51200, 2048 };
-    NEAR(plan_tensor_numbers(&one, 4 * 2048.0, 8), 8.0*4*2048*12288 * 7/8, 1e-12);
-    CHECK(plan_tensor_numbers(&one, 2048, 1) == 0.0);
+    NEAR(plan_tensor_elements(&one, 4 * 2048.0, 8), 8.0*4*2048*12288 * 7/8, 1e-12);
+    CHECK(plan_tensor_elements(&one, 2048, 1) == 0.0);
 }
 
 // ---- the machine ----
@@ -144,12 +144,12 @@ TEST(machines_are_read) {
 
 TEST(wrong_machines_say_what_is_missing) {
     const struct { const char *text, *says; } wrong[] = {
-        { "h100", "how many?" }, { "h100,", "no number of devices" },
-        { "h100,0", "no number of devices" }, { "h100,2.5", "no number of devices" },
-        { "h100,-1", "no number of devices" }, { "h100,1e9", "no number of devices" },
+        { "h100", "COUNT" }, { "h100,", "not a number of devices" },
+        { "h100,0", "not a number of devices" }, { "h100,2.5", "not a number of devices" },
+        { "h100,-1", "not a number of devices" }, { "h100,1e9", "not a number of devices" },
         { "x99,8", "x99@100,8 for 100 TFLOP/s" }, { "x99,8", "v100, t4, a10, a100" },
-        { "h100@,8", "no speed" }, { "h100@-3,8", "no speed" }, { "h100@0,8", "no speed" },
-        { "h100@nan,8", "no speed" }, { ",8", "NAME" }, { "", "NAME" }, { "@40,8", "NAME" },
+        { "h100@,8", "not a speed" }, { "h100@-3,8", "not a speed" }, { "h100@0,8", "not a speed" },
+        { "h100@nan,8", "not a speed" }, { ",8", "NAME" }, { "", "NAME" }, { "@40,8", "NAME" },
         { "h100,8,450", "GB/s" }, { "h100,8,GB/s", "GB/s" }, { "h100,8,-1GB/s", "GB/s" },
         { "h100,8,450GB/sec", "GB/s" }, { "h100,8,450GB/s+5", "GB/s" },
         { "h100,8,450GB/s+us", "GB/s" }, { "h100,8,450GB/s+5usx", "GB/s" },
@@ -225,7 +225,7 @@ TEST(what_fits_is_the_most_that_does) {
 TEST(time_of_one_worker) {
     PlanFacts f = facts_of("d12", "a100@150,1,,2");
     f.tokens = 10000000000;
-    RunPlan p = plan_reckon(&f);
+    RunPlan p = plan_estimate(&f);
     double step = p.flops * 16 * 1024 / 150e12;
     NEAR(p.step, step, 1e-12);
     NEAR(p.compute, step, 1e-12);
@@ -240,27 +240,27 @@ TEST(time_of_one_worker) {
 // does not hide is four times smaller than of an update of one.
 TEST(accumulation_divides_the_exposed_share) {
     PlanFacts f = facts_of("d12", "h100@400,8,1GB/s");
-    RunPlan one = plan_reckon(&f);
+    RunPlan one = plan_estimate(&f);
     f.batch_tokens *= 4;
-    RunPlan four = plan_reckon(&f);
+    RunPlan four = plan_estimate(&f);
     CHECK(four.micro_batches == 4 && one.micro_batches == 1);
     NEAR(four.compute, 4 * one.compute, 1e-12);
     NEAR(four.exposed, one.exposed, 1e-12);
     NEAR(four.exposed_alone, one.exposed, 1e-12);
     NEAR(four.comm, 2.0*7/8 * 4*124439808 / 1e9, 1e-12);
     NEAR(four.comm, four.hidden + four.exposed, 1e-12);
-    // The way back of one micro-batch, two thirds of its time, is all that hides a slow network.
+    // The backward pass of one micro-batch, two thirds of its time, is all that hides a slow network.
     NEAR(one.hidden, one.compute * 2 / 3, 1e-12);
 }
 
 // A fast network hides but for the embeddings, which are complete last.
 TEST(embeddings_do_not_hide) {
     PlanFacts f = facts_of("d12", "h100@400,8,450GB/s");
-    RunPlan p = plan_reckon(&f);
+    RunPlan p = plan_estimate(&f);
     double late = (50257.0 + 1024) * 768 / 124439808;
     NEAR(p.exposed, late * p.comm, 1e-12);
     f.in_turn = true;
-    p = plan_reckon(&f);
+    p = plan_estimate(&f);
     NEAR(p.exposed, p.comm, 1e-12);
 }
 
@@ -289,11 +289,11 @@ TEST(traffic_of_the_stages) {
 
 TEST(unknown_facts_stay_unknown) {
     PlanFacts f = facts_of("d12", "mine@100,8");
-    RunPlan p = plan_reckon(&f);
+    RunPlan p = plan_estimate(&f);
     CHECK(isnan(p.seconds) && isnan(p.cost) && isnan(p.kaplan) && isnan(p.zhang));
     CHECK(isnan(p.comm) && isnan(p.exposed) && p.traffic > 0 && isfinite(p.step));
     f.tokens = 1000000000;
-    p = plan_reckon(&f);
+    p = plan_estimate(&f);
     CHECK(isfinite(p.seconds) && isfinite(p.device_hours) && isnan(p.cost) && isfinite(p.zhang));
 }
 
@@ -301,7 +301,7 @@ static char *shown(const PlanFacts *f) {
     char *text = NULL;
     size_t n;
     FILE *out = open_memstream(&text, &n);
-    RunPlan p = plan_reckon(f);
+    RunPlan p = plan_estimate(f);
     plan_show(out, f, &p);
     fclose(out);
     return text;

@@ -111,17 +111,17 @@ refused() {                                 # refused WORDS ARGS...
     [ ! -s "$dir/stdout" ] || note "'$*' prints before it refuses"
 }
 refused "add --plan" --plan-gpu h100,8 --data "$data"
-refused "how many? Write h100,8" --plan --plan-gpu h100
+refused "COUNT is missing; write h100,8" --plan --plan-gpu h100
 refused "x100@100,8 for 100 TFLOP/s" --plan --plan-gpu x100,8
 refused "12.5GB/s+5us" --plan --plan-gpu h100,8,450
 refused "leave --resume out" --plan --resume --out "$dir/run"
 refused "leave --generate out" --plan --generate hello
 refused "the nearest is 8192" --plan --seq-len 256 --batch-tokens 9000 --plan-gpu h100,4
-refused "only the GPU's trainer" --plan --recompute block
+refused "needs a GPU" --plan --recompute block
 refused "TB for activations" --plan --layers 1000 --heads 1 --channels 65536 --micro-batch 8192 \
     --seq-len 1000000 --plan-gpu h100,1
 refused "are too many" --plan --micro-batch 65536 --seq-len 1000000 --plan-gpu h100,1
-refused "say how fast it trains: v100@12" --plan --plan-gpu v100,8
+refused "give the speed of training: v100@12" --plan --plan-gpu v100,8
 end plan_refuses_in_one_line
 
 # The totals at all stages are those of plans of each.

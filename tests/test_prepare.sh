@@ -114,7 +114,7 @@ for i in 1 2 3 4 5 6 7 8 9; do
     printf 'the cat and the hat, the bat and the rat. caf\303\251 %d\n' $i
 done > "$dir/words.txt"
 check learn "$prepare" text "$dir/words.txt" --out "$dir/bpe" --tokenizer bpe:270 --val-fraction 0
-grep -q "270 tokens learnt" "$dir/stdout" || why=${why:-"$(cat "$dir/stdout")"}
+grep -q "270 tokens trained" "$dir/stdout" || why=${why:-"$(cat "$dir/stdout")"}
 same header "$(ints "$dir/bpe/text_train_000000.bin" 5 | cut -d' ' -f4-)" "270 269"
 text_of "$dir/bpe/text_train_000000.bin" "$dir/bpe/tokenizer.json" > "$dir/back"
 { cat "$dir/words.txt"; printf '<|endoftext|>'; } > "$dir/want"
@@ -132,7 +132,7 @@ grep -q "no other pair occurs twice" "$dir/stdout" || why=${why:-"$(cat "$dir/st
 for bad in bpe: bpe:256 bpe:65537 bpe:-5 bpe:many bpe:1e99; do
     refused "got '$bad', expected bpe:N" text "$dir/1.txt" --out "$dir/no" --tokenizer "$bad"
 done
-refused "bpe:N learns from a text" encode --tokenizer bpe:300
+refused "bpe:N needs a text to train on" encode --tokenizer bpe:300
 echo '<!DOCTYPE html><title>404</title>' > "$dir/page.json"
 refused "web page" text "$dir/1.txt" --out "$dir/no" --tokenizer "$dir/page.json"
 awk 'BEGIN {                                # 65,537 tokens: bytes, merges of two bytes, end of text
@@ -179,7 +179,7 @@ printf '<|endoftext|>' | "$prepare" encode > "$dir/ids"
 same "end of text in a text is text" "$(wc -w < "$dir/ids" | tr -d ' ')" 13
 for bad in '1 x 2' '72 -1' '257' '99999999999999999999' '3.5' '0x41'; do
     printf '%s' "$bad" > "$dir/ids"
-    input=$dir/ids refused "is no token id; expected whole numbers from 0 to 256" decode
+    input=$dir/ids refused "is not a token id; expected whole numbers from 0 to 256" decode
 done
 end encode_decode
 
@@ -193,7 +193,7 @@ same "shards of the same name are replaced" "$(ls "$dir/replaced" | tr '\n' ' ')
 refused "holds text_" tales --out "$dir/two"
 mkdir "$dir/foreign"
 touch "$dir/foreign/fineweb_train_000001.bin"
-refused "fineweb_train_000001.bin, which is no shard of text" text "$dir/1.txt" --out "$dir/foreign"
+refused "fineweb_train_000001.bin, which is not a shard" text "$dir/1.txt" --out "$dir/foreign"
 same "the foreign file alone" "$(ls "$dir/foreign")" fineweb_train_000001.bin
 cp "$dir/two/text_train_000000.bin" "$dir/before"
 refused "cannot be opened" text "$dir/1.txt" "$dir/missing.txt" --out "$dir/two"
@@ -211,14 +211,14 @@ refused "cannot be opened: No such file" text "$dir/nowhere" --out "$dir/no"
 refused "is a directory" text "$dir/folder" --out "$dir/no"
 refused "is empty" text "$dir/empty" --out "$dir/no"
 refused "is empty" text "$dir/1.txt" "$dir/empty" --out "$dir/no"
-refused "is no regular file" text "$dir/pipe" --out "$dir/no"
+refused "is not a regular file" text "$dir/pipe" --out "$dir/no"
 kill "$(cat "$dir/pid")" 2> /dev/null
 refused "1 bytes are too few" text "$dir/short" --out "$dir/no"
 refused "no file" text --out "$dir/no"
 refused "--out: missing" text "$dir/1.txt"
 refused "--out: missing" tales
-refused "in the way" tales --out "$dir/1.txt"
-refused "in the way" tales --out "$dir/1.txt/no"
+refused "a file with this name exists" tales --out "$dir/1.txt"
+refused "a file with this name exists" tales --out "$dir/1.txt/no"
 refused "--out: its value is missing" tales --out
 refused "--tokens: its value is missing" tales --tokens --out "$dir/no"
 for bad in 0 -1 1e13 99999999999999999999999 ten 1.5 '' 0x10 nan; do

@@ -230,10 +230,11 @@ for ranks in 2 4; do
 done
 
 # And what the system says: private memory of each rank, in the middle of a run. All that does not
-# depend on the stage drops out of differences.
+# depend on the stage drops out of differences. A model's memory comes in pages of 2 MB, so the model
+# is large enough for a page to be a twentieth of the smallest difference.
 resident() {                                # resident STAGE: kB, of the larger of two ranks
     out=$dir/large$1
-    begin 2 "large$1" $tiny --layers 11 --heads 4 --channels 240 --zero "$1" --steps 100000
+    begin 2 "large$1" $tiny --layers 44 --heads 4 --channels 240 --zero "$1" --steps 100000
     wait_for steps_made "$out" 3
     for pid in $(pid_of 0) $(pid_of 1); do
         sed -n 's/^RssAnon:[^0-9]*\([0-9]*\).*/\1/p' "/proc/$pid/status"
@@ -496,7 +497,7 @@ same "files in the working directory" "$(ls -A "$dir/empty")" ""
 same "what --out holds" "$(cd "$dir/places" && find . | sort | grep -v '/step_.*/' | xargs)" \
     ". ./run ./run/latest ./run/log.jsonl ./run/step_00000002 ./run/step_00000003"
 same "lines told twice" "$(shown | sort | uniq -d)" ""
-for line in model data loss batch ranks memory "step     1" "kept in"; do
+for line in model data loss batch ranks memory "step     1" "saved in"; do
     same "lines with $line" "$(shown | grep -c "^$line")" 1
 done
 sed 's/^{"event":"\([a-z]*\)".*/\1/' "$dir/places/run/log.jsonl" > "$dir/events"

@@ -131,7 +131,7 @@ wait $! 2>/dev/null
 $TRAIN $small --steps 60 --sample-every 1 --max-new 20 --out "$dir/piped" 2>"$dir/err" | head -1 >/dev/null
 [ -e "$dir/piped/latest" ] || fails "a closed pipe ends the run with nothing saved"
 mkdir -p "$dir/mine/latest"; echo x >"$dir/mine/latest/thesis.txt"
-one_line "yours" $TRAIN $small --steps 2 --overwrite --out "$dir/mine"
+one_line "not a link of a run" $TRAIN $small --steps 2 --overwrite --out "$dir/mine"
 [ -e "$dir/mine/latest/thesis.txt" ] || fails "--overwrite removed a file that is not its own"
 echo keep >"$dir/precious"
 one_line "--out" $TRAIN $small --steps 2 --log "$dir/precious" --out /proc/nowhere/x

@@ -6,13 +6,33 @@
 #include "test.h"
 
 // One rank of several, as comm_open would say.
-typedef struct { Comm comm; Zero z; } Rank;
+typedef struct { Comm comm; Shards z; Memory memory; } Rank;
 
 static void rank_begin(Rank *r, int rank, int size, int stage, const Config *c) {
     memset(&r->comm, 0, sizeof r->comm);
     r->comm.rank = rank;
     r->comm.size = size;
-    zero_init(&r->z, &r->comm, stage, c, sizeof(float), COMM_FP32);
+    Sharing sharing = { .comm = &r->comm, .stage = stage };
+    shards_init(&r->z, &sharing, c, c, sizeof(float));
+    r->memory = memory_begin(NULL);
+}
+
+static void rank_carve(Rank *r) {
+    shards_carve_params(&r->z, &r->memory);
+    shards_carve_training(&r->z, &r->memory);
+}
+
+// Memory for all that the rank keeps; without it a rank answers questions of layout alone.
+static void rank_alloc(Rank *r) {
+    rank_carve(r);
+    r->memory = memory_begin(alloc_or_die(r->memory.used, "a rank"));
+    rank_carve(r);
+    shards_open(&r->z);
+}
+
+static void rank_end(Rank *r) {
+    shards_close(&r->z);
+    free(r->memory.base);
 }
 
 static float *floats(size_t n) { return (float *)alloc_or_die(n * sizeof(float), "numbers"); }
@@ -55,20 +75,20 @@ static void places_end(Places *p) {
 
 // One chunk: in one tensor, with its decay, and each of the three places where the stage says. Adds
 // one to `updated` of each parameter it updates.
-static int check_chunk(int *updated, const Zero *z, const Chunk *k, const Places *p) {
+static int check_chunk(int *updated, const Shards *z, const Chunk *k, const Places *p) {
     Tensor t = {0};
     int wrong = 0;
     for (int j = 0; j < k->count; j++) {
         size_t param = k->param + (size_t)j, grad = k->grad + (size_t)j;
         size_t moment = k->moment + (size_t)j;
-        if (param >= zero_params_count(z)) return 1;
+        if (param >= shards_params_count(z)) return 1;
         long flat = z->stage == 3 ? p->of_slice[param] : (long)param;
         if (flat < 0) return 1;
         for (int i = 0; j == 0 && i < gpt2_n_tensors(&z->c); i++)
             if (gpt2_tensor(&z->c, i).offset <= (size_t)flat) t = gpt2_tensor(&z->c, i);
         wrong += (long)grad != (z->stage >= 2 ? p->of_flat[flat] : flat);
         wrong += (long)moment != (z->stage >= 1 ? p->of_flat[flat] : flat);
-        wrong += grad >= zero_grads_count(z) || moment >= zero_moments_count(z);
+        wrong += grad >= shards_grads_count(z) || moment >= shards_moments_count(z);
         wrong += t.decays != k->decays || (size_t)flat >= t.offset + t.count;
         updated[flat]++;
     }
@@ -84,16 +104,16 @@ static void check_chunks(const Config *c, int size, int stage, int largest) {
         Places places;
         rank_begin(&r, rank, size, stage, c);
         places_begin(&places, c, rank, size);
-        int n = zero_chunks(NULL, &r.z, largest);
+        int n = shards_chunks(NULL, &r.z, largest);
         Chunk *chunks = (Chunk *)alloc_or_die((size_t)(n + 1) * sizeof *chunks, "chunks");
-        CHECK(zero_chunks(chunks, &r.z, largest) == n);
+        CHECK(shards_chunks(chunks, &r.z, largest) == n);
         for (int i = 0; i < n; i++) {
             wrong += chunks[i].count < 1 || chunks[i].count > largest;
             wrong += check_chunk(updated, &r.z, &chunks[i], &places);
         }
         free(chunks);
         places_end(&places);
-        zero_free(&r.z);
+        rank_end(&r);
     }
     for (size_t i = 0; i < n_params; i++) wrong += updated[i] != times;
     CHECK_MSG(wrong == 0, "stage %d, %d ranks, %d layers of %d, chunks of %d: %d times wrong",
@@ -118,14 +138,14 @@ TEST(buckets_in_use_have_slots_of_their_own) {
         const Config *c = &odd_configs[i];
         rank_begin(&r, 0, 2, 3, c);
         for (int b = 0; b < gpt2_n_buckets(c); b++) {
-            int slot = zero_slot(&r.z, b);
-            CHECK(slot >= 0 && slot < ZERO_SLOTS);
-            CHECK(gpt2_bucket(c, b).count <= zero_slot_count(&r.z, slot));
-            CHECK(b == 0 || slot != zero_slot(&r.z, 0));
-            CHECK(b == c->L + 1 || slot != zero_slot(&r.z, c->L + 1));
-            CHECK(b == 0 || slot != zero_slot(&r.z, b - 1));
+            int slot = shards_slot(&r.z, b);
+            CHECK(slot >= 0 && slot < SHARDS_SLOTS);
+            CHECK(gpt2_bucket(c, b).count <= shards_slot_count(&r.z, slot));
+            CHECK(b == 0 || slot != shards_slot(&r.z, 0));
+            CHECK(b == c->L + 1 || slot != shards_slot(&r.z, c->L + 1));
+            CHECK(b == 0 || slot != shards_slot(&r.z, b - 1));
         }
-        zero_free(&r.z);
+        rank_end(&r);
     }
 }
 
@@ -140,18 +160,40 @@ TEST(memory_follows_the_formula) {
             Rank r;
             rank_begin(&r, size - 1, size, stage, &c);
             double n = size, formula[] = { 16.0, 8.0 + 8.0/n, 4.0 + 12.0/n, 16.0/n };
-            double bytes = 4.0*(double)(zero_params_count(&r.z) + zero_grads_count(&r.z)
-                                        + 2*zero_moments_count(&r.z)) / (double)gpt2_n_params(&c);
+            double bytes = 4.0*(double)(shards_params_count(&r.z) + shards_grads_count(&r.z)
+                                        + 2*shards_moments_count(&r.z));
+            rank_carve(&r);
+            const size_t *of = r.memory.bytes;
+            CHECK(bytes == (double)(of[MEM_PARAMS] + of[MEM_GRADS] + of[MEM_MOMENTS]));
+            bytes /= (double)gpt2_n_params(&c);
             CHECK_MSG(fabs(bytes/formula[stage] - 1.0) < 0.01, "stage %d, %d ranks: %.3f bytes, "
                       "not %.3f", stage, size, bytes, formula[stage]);
-            zero_free(&r.z);
+            rank_end(&r);
         }
 }
 
 // ---- parameters as they are loaded ----
 
-// What is placed bucket by bucket and kept is found again, each number at one rank (stage 3) or at
-// all of them.
+// Of one series: what is placed bucket by bucket and kept is found again, each element at one rank
+// where the series is in slices (parameters at stage 3, moments from stage 1 on), else at all of
+// them.
+static int check_series(Rank *r, Kept what, const float *kept, bool slices, const Places *places) {
+    const Config *c = &r->z.c;
+    int wrong = 0;
+    for (int b = 0; b < gpt2_n_buckets(c); b++) {
+        Range range = gpt2_bucket(c, b);
+        float *place = shards_place(&r->z, what, b);
+        for (size_t i = 0; i < range.count; i++)
+            place[i] = (float)(range.begin + i) + 0.25f*(float)what;
+        shards_keep(&r->z, what, b);
+    }
+    for (size_t f = 0; f < gpt2_n_params(c); f++) {
+        long at = slices ? places->of_flat[f] : (long)f;
+        if (at >= 0) wrong += kept[at] != (float)f + 0.25f*(float)what;
+    }
+    return wrong;
+}
+
 TEST(what_is_placed_is_kept) {
     const Config *c = &odd_configs[1];
     for (int size = 1; size <= 4; size++)
@@ -161,58 +203,47 @@ TEST(what_is_placed_is_kept) {
                 Places places;
                 int wrong = 0;
                 rank_begin(&r, rank, size, stage, c);
+                rank_alloc(&r);
                 places_begin(&places, c, rank, size);
-                float *params = floats(zero_params_count(&r.z));
-                r.z.params = (char *)params;
-                for (int s = 0; s < ZERO_SLOTS; s++)
-                    r.z.gathered[s] = (char *)floats(zero_slot_count(&r.z, s));
-                for (int b = 0; b < gpt2_n_buckets(c); b++) {
-                    Range range = gpt2_bucket(c, b);
-                    float *place = zero_place(&r.z, b);
-                    for (size_t i = 0; i < range.count; i++) place[i] = (float)(range.begin + i);
-                    zero_keep(&r.z, b);
-                }
-                for (size_t f = 0; f < gpt2_n_params(c); f++) {
-                    long at = r.z.stage == 3 ? places.of_flat[f] : (long)f;
-                    if (at >= 0) wrong += params[at] != (float)f;
-                }
-                CHECK_MSG(wrong == 0, "stage %d, rank %d of %d: %d numbers", stage, rank,
-                          size, wrong);
-                for (int s = 0; s < ZERO_SLOTS; s++) free(r.z.gathered[s]);
-                free(params);
+                int has = r.z.stage;                   // 0 with one rank
+                wrong += check_series(&r, KEPT_WEIGHTS, r.z.masters, has == 3, &places);
+                wrong += check_series(&r, KEPT_EXP_AVG, r.z.adam_m, has >= 1, &places);
+                wrong += check_series(&r, KEPT_EXP_AVG_SQ, r.z.adam_v, has >= 1, &places);
+                CHECK_MSG(wrong == 0, "stage %d, rank %d of %d: %d elements", stage, rank, size,
+                          wrong);
                 places_end(&places);
-                zero_free(&r.z);
+                rank_end(&r);
             }
 }
 
 // ---- --exact-sum, within a rank ----
 
-// Micro-batches that come one after the other, each added to what zero_grads says, end as the sum
+// Micro-batches that come one after the other, each added to what shards_grads says, end as the sum
 // along the tree, to the bit.
 static void check_exact_sum(int micro_batches) {
     const Config *c = &odd_configs[1];
     size_t n = gpt2_n_params(c);
     enum { MOST = 16 };
     float *terms[MOST], *wanted = floats(n);
-    Zero z;
+    Shards z;
     Rng rng = rng_make(5, 0);
-    zero_init(&z, NULL, 0, c, sizeof(float), COMM_FP32);
-    z.n_levels = tree_level((uint64_t)micro_batches - 1) + 1;
+    Sharing sharing = { .levels = tree_level((uint64_t)micro_batches - 1) + 1 };
+    shards_init(&z, &sharing, c, c, sizeof(float));
     for (int l = 0; l < z.n_levels; l++) z.levels[l] = floats(n);
     z.grads = z.levels[0];
     for (int update = 0; update < 2; update++) {       // what the first one left does not matter
         for (int i = 0; i < micro_batches; i++) {
             terms[i] = floats(n);
             for (size_t j = 0; j < n; j++) terms[i][j] = (float)rng_normal(&rng);
-            zero_micro_batch(&z, (size_t)i, (size_t)micro_batches);
+            shards_micro_batch(&z, (size_t)i, (size_t)micro_batches);
             for (int b = c->L + 1; b >= 0; b--) {
                 Range r = gpt2_bucket(c, b);
-                float *g = zero_grads(&z, b);
+                float *g = shards_grads(&z, b);
                 for (size_t j = 0; j < r.count; j++) g[j] += terms[i][r.begin + j];
-                zero_grads_done(&z, b);
+                shards_grads_ready(&z, b);
             }
         }
-        zero_finish_grads(&z);
+        shards_finish_grads(&z);
         tree_sum(wanted, (const void *const *)terms, micro_batches, 1.0f, COMM_FP32, COMM_WRITE, n);
         CHECK_MSG(memcmp(z.grads, wanted, n * sizeof(float)) == 0, "%d micro-batches, update %d",
                   micro_batches, update);
@@ -220,7 +251,7 @@ static void check_exact_sum(int micro_batches) {
     }
     for (int l = 0; l < z.n_levels; l++) free(z.levels[l]);
     free(wanted);
-    zero_free(&z);
+    shards_free(&z);
 }
 
 TEST(exact_sums_follow_the_tree) {

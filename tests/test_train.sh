@@ -472,7 +472,7 @@ has "$dir/stderr" "prepare tales"
 refused "the nearest is --micro-batch" --microbatch 4
 refused "the nearest is --lr" --learning-rate 1
 refused "the nearest is --steps" --step 4
-refused "see --help" --xylophone
+refused "--help lists all flags" --xylophone
 refused "unknown flag" -x
 end train_unknown_flags
 

@@ -1,4 +1,4 @@
-// Seconds, for measuring how long things take; they begin anywhere and never go back.
+// Seconds of a monotonic clock with an arbitrary origin: only differences mean anything.
 #pragma once
 #include <time.h>
 

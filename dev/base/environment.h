@@ -1,13 +1,13 @@
-// Which of a run's processes this one is. A program that is to run as several processes, called
-// ranks, is started by a launcher, and each launcher says it in environment variables of its own:
+// The rank of this process, and the number of ranks. A run of several processes (ranks) is started
+// by a launcher, which passes both in environment variables:
 //
 //     scripts/launch.sh, torchrun   RANK  WORLD_SIZE  LOCAL_RANK  LOCAL_WORLD_SIZE
 //     Open MPI's mpirun             OMPI_COMM_WORLD_RANK ...
 //     MPICH's and Intel's mpirun    PMI_RANK  PMI_SIZE  MPI_LOCALRANKID  MPI_LOCALNRANKS
 //     Slurm's srun                  SLURM_PROCID  SLURM_STEP_NUM_TASKS  SLURM_LOCALID
 //
-// Slurm sets its variables in a batch script as well, where nobody has started several processes
-// yet: only one step of several tasks counts.
+// Slurm sets its variables in a batch script as well, before any rank runs. SLURM_STEP_NUM_TASKS
+// counts the tasks of one srun step, so a batch script is not taken for a rank.
 #pragma once
 #include <stdlib.h>
 
@@ -15,7 +15,7 @@ typedef enum { LAUNCH_RANK, LAUNCH_SIZE, LAUNCH_LOCAL_RANK, LAUNCH_LOCAL_SIZE } 
 
 enum { LAUNCHERS = 4 };
 
-// A number of one of the four launchers above; -1 when it has not said.
+// One of a launcher's four numbers; -1 if its variable is not set.
 static inline int launcher_number(int launcher, LaunchNumber which) {
     static const char *const names[LAUNCHERS][4] = {
         { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -30,9 +30,9 @@ static inline int launcher_number(int launcher, LaunchNumber which) {
     return number < 1 << 20 ? (int)number : -1;
 }
 
-// The launcher whose word counts: the first that names a rank of several. LAUNCHERS when this
-// process was started alone. (A launcher inside another finds what that has left: srun's shell,
-// say, is PMI's rank 0 of 1.)
+// The first launcher that reports a rank of two or more; LAUNCHERS if this process runs alone.
+// (Variables can be left over from an outer launcher: srun's shell, for instance, is PMI's rank 0
+// of 1.)
 static inline int launcher_find(void) {
     int found = 0;
     while (found < LAUNCHERS
@@ -42,7 +42,7 @@ static inline int launcher_find(void) {
     return found;
 }
 
-// A number of the launcher whose word counts, or `otherwise`.
+// One of the numbers of launcher_find()'s launcher, or `otherwise`.
 static inline int launched_as(LaunchNumber which, int otherwise) {
     int launcher = launcher_find();
     int number = launcher < LAUNCHERS ? launcher_number(launcher, which) : -1;

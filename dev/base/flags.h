@@ -1,5 +1,5 @@
-// The command line: one table parses, checks ranges, prints --help and echoes the configuration,
-// so help can name no flag that the parser refuses.
+// The command line. One table drives the parser, the range checks, --help and the configuration in
+// the log, so --help lists exactly the flags that the parser accepts.
 //
 //     typedef struct { Given given; int heads; double lr; } Settings;          // Given comes first
 //     static const Option settings_table[] = {
@@ -15,9 +15,9 @@
 //         options_help(stdout, "usage: ./program [flags]", settings_table, 3);
 //
 // Accepted: --name value, --name=value, --name for a flag, -h for --help. Texts point into argv.
-// Of a flag given twice the last counts, so that a script's flags can be overridden after it.
-// Refused, each with one line: an unknown flag (the nearest is named), a missing value, garbage, a
-// number out of range, an argument that is no flag where none is taken.
+// If a flag is given twice, the last value counts, so a script's flags can be overridden.
+// Refused, with one line each: an unknown flag (the message names the nearest), a missing value, a
+// malformed value, a number out of range, a positional argument where none is expected.
 #pragma once
 #include <errno.h>
 #include <limits.h>
@@ -29,12 +29,12 @@
 #include "period.h"
 
 typedef enum {
-    OPT_HELP,                      // no field; ends the parsing, so that --help always helps
+    OPT_HELP,                      // no field; ends the parsing, so --help works beside wrong flags
     OPT_FLAG,                      // bool; takes no value
     OPT_INT,                       // int
-    OPT_COUNT,                     // int64_t; may be written 1e9, as may an int
+    OPT_COUNT,                     // int64_t; accepts 1e9, as OPT_INT does
     OPT_REAL,                      // double
-    OPT_TEXT,                      // const char *; minimum is the least number of characters
+    OPT_TEXT,                      // const char *; minimum is the shortest length
     OPT_CHOICE,                    // int, the index into choices
     OPT_PERIOD,                    // Period: "100" updates, "50000tok" tokens, 0 never
 } OptionType;
@@ -45,16 +45,16 @@ typedef struct {
     OptionType type;
     size_t field;                  // offsetof(the struct, the member)
     const char *value;             // the default, as a user would write it; NULL: unset (see below)
-    double minimum, maximum;       // both allowed; at most 2^53, so that whole numbers are exact
+    double minimum, maximum;       // inclusive; at most 2^53: doubles hold whole numbers exactly
     const char *choices;           // "constant|linear|cosine"
     const char *group, *help;
-    const char *means;             // what the default stands for: "micro-batch times seq-len", NULL
+    const char *means;             // the default in words: "micro-batch times seq-len"; or NULL
 } Option;
 
-// What an int or a count without a default holds until it is given. A text holds NULL.
+// The value of an int or a count that has no default and was not given. A text is then NULL.
 #define OPTION_UNSET (-1)
 
-// The first member of every options struct: bit i is set when row i of the table was given.
+// The first member of every options struct: bit i is set if the user gave the flag of row i.
 typedef struct { uint64_t bits; } Given;
 
 // ---- finding a flag ----
@@ -65,7 +65,7 @@ static inline int option_find(const Option *table, int n, const char *name, size
     return -1;
 }
 
-// True when the user gave the flag, false when it holds its default.
+// True if the user gave the flag, false if it has its default.
 static inline bool options_given(const void *opts, const Option *table, int n, const char *name) {
     int i = option_find(table, n, name, strlen(name));
     assert(i >= 0);
@@ -76,8 +76,8 @@ static inline bool options_given(const void *opts, const Option *table, int n, c
 
 static inline int option_min(int a, int b) { return a < b ? a : b; }
 
-// The least number of characters inserted, deleted, replaced, or swapped with their neighbour that
-// turns a into b (optimal string alignment). Three rows of the table are alive at a time.
+// The edit distance between a and b: insertions, deletions, replacements and swaps of neighbours
+// (optimal string alignment), by dynamic programming with three rows of the table in memory.
 static inline int edit_distance(const char *a, int na, const char *b, int nb) {
     int rows[3][OPTION_NAME_MAX + 1];
     int *before = rows[0], *above = rows[1], *row = rows[2];
@@ -105,7 +105,7 @@ static inline bool option_is_initials(const char *name, const char *text, int le
     return *name == '\0';
 }
 
-// The row whose name is most like `text`, or -1 when more than half of it would have to change.
+// The row whose name is nearest to `text`, or -1 if all differ in more than half the characters.
 static inline int option_nearest(const Option *table, int n, const char *text, int length) {
     int best = -1, best_distance = INT_MAX;
     if (length > OPTION_NAME_MAX) return -1;
@@ -114,7 +114,7 @@ static inline int option_nearest(const Option *table, int n, const char *text, i
         int longest = length > name_length ? length : name_length;
         int distance = edit_distance(text, length, table[i].name, name_length);
         if (strlen(table[i].name) > 1 && option_is_initials(table[i].name, text, length))
-            distance = option_min(distance, 2);  // a single slip is likelier still
+            distance = option_min(distance, 2);  // one typing error is likelier
         if (2*distance <= longest && distance < best_distance) best = i, best_distance = distance;
     }
     return best;
@@ -122,7 +122,7 @@ static inline int option_nearest(const Option *table, int n, const char *text, i
 
 // ---- reading values ----
 
-// What the user wrote, made fit for one line of a message: at most 40 bytes, nothing unprintable.
+// The user's text for a one-line message: at most 40 bytes, control characters replaced by '?'.
 static inline const char *option_shown(char out[48], const char *text, size_t length) {
     size_t n = length < 40 ? length : 40;
     for (size_t i = 0; i < n; i++)
@@ -131,7 +131,7 @@ static inline const char *option_shown(char out[48], const char *text, size_t le
     return out;
 }
 
-// Decimal numbers alone: no "inf", "nan" or hexadecimal, no space, nothing left over.
+// Reads a decimal number: no "inf", "nan" or hexadecimal, no spaces, no trailing characters.
 static inline bool number_read(double *out, const char *text) {
     if (!*text || text[strspn(text, "0123456789+-.eE")] != '\0') return false;
     char *end;
@@ -180,7 +180,7 @@ static inline bool option_read_number(double *out, const Option *o, const char *
     return read && *out >= o->minimum && *out <= o->maximum;
 }
 
-// Reads one value into its field; false when it is not what the row asks for.
+// Reads one value into its field; false if the row's type or range refuses it.
 static inline bool option_read(void *opts, const Option *o, const char *text) {
     void *field = (char *)opts + o->field;
     double x = 0.0;
@@ -206,7 +206,7 @@ static inline void option_set_default(void *opts, const Option *o) {
     if (o->type == OPT_HELP) return;
     if (o->value) {
         bool read = option_read(opts, o, o->value);
-        assert(read && "a default must be a value that a user may give");
+        assert(read && "a default must satisfy its own row");
         (void)read;
     } else if (o->type == OPT_FLAG) {
         *(bool *)field = false;
@@ -220,7 +220,7 @@ static inline void option_set_default(void *opts, const Option *o) {
     }
 }
 
-// ---- what a row expects, in words ----
+// ---- a row's type and range, in words ----
 
 typedef struct { char text[200]; } OptionWords;
 
@@ -280,7 +280,7 @@ static inline bool option_unknown(const Option *table, int n, const char *arg, E
     size_t length = strcspn(name, "=");
     option_shown(shown, arg, (size_t)(name - arg) + length);
     int near = option_nearest(table, n, name, (int)(length < 1000 ? length : 1000));
-    if (near < 0) return fail(err, "%s: unknown flag; see --help for those there are", shown);
+    if (near < 0) return fail(err, "%s: unknown flag; --help lists all flags", shown);
     return fail(err, "%s: unknown flag; the nearest is --%s", shown, table[near].name);
 }
 
@@ -305,15 +305,15 @@ static inline bool option_take(void *opts, const Option *table, int n, int *i, i
     const char *text = equals ? equals + 1 : NULL;
     if (!text && *i + 1 < argc && strncmp(argv[*i + 1], "--", 2) != 0) text = argv[++*i];
     if (!text) return fail(err, "--%s: its value is missing; expected %s%s", o->name, expects.text,
-                           o->type == OPT_TEXT ? "; one that begins with -- goes after a =" : "");
+                           o->type == OPT_TEXT ? " (if it begins with --: --NAME=VALUE)" : "");
     char shown[48];
     if (option_read(opts, o, text)) return true;
     return fail(err, "--%s: got '%s', expected %s", o->name,
                 option_shown(shown, text, strlen(text)), expects.text);
 }
 
-// Fills *opts, defaults included, from argv[1] on. Arguments that are no flags, and all that follow
-// a lone "--", go to positional (room for argc) in their order; where it is NULL none are taken.
+// Fills *opts from argv[1] on, and with defaults. Positional arguments, and all arguments after a
+// lone "--", go to `positional` (room for argc) in order; if it is NULL, they are refused.
 static inline bool options_parse(void *opts, const Option *table, int n, int argc, char **argv,
                                  char **positional, int *n_positional, Error *err) {
     assert(n <= 64);               // one bit each in Given
@@ -322,7 +322,7 @@ static inline bool options_parse(void *opts, const Option *table, int n, int arg
     if (positional) *n_positional = 0;
     bool flags_end = false;
     for (int i = 1; i < argc; i++) {
-        bool dashed = argv[i][0] == '-' && argv[i][1] != '\0';   // "-" alone is a name for stdin
+        bool dashed = argv[i][0] == '-' && argv[i][1] != '\0';   // a lone "-" names stdin
         if (!flags_end && strcmp(argv[i], "--") == 0) {
             flags_end = true;
         } else if (!flags_end && dashed) {
@@ -334,7 +334,7 @@ static inline bool options_parse(void *opts, const Option *table, int n, int arg
         } else {
             char shown[48];
             option_shown(shown, argv[i], strlen(argv[i]));
-            return fail(err, "'%s': expected a flag; see --help for those there are", shown);
+            return fail(err, "'%s': expected a flag; --help lists all flags", shown);
         }
     }
     return true;
@@ -342,7 +342,7 @@ static inline bool options_parse(void *opts, const Option *table, int n, int arg
 
 // ---- --help ----
 
-// Prints words from column `column` on, which the cursor is at, wrapping at `width` columns.
+// Prints text with a hanging indent of `column`, where the cursor stands, and wraps at `width`.
 static inline void print_wrapped(FILE *out, const char *text, int column, int width) {
     int at = column;
     while (*text) {
@@ -390,16 +390,16 @@ static inline void options_help(FILE *out, const char *usage, const Option *tabl
     }
 }
 
-// ---- the echo ----
+// ---- the configuration in the log ----
 
-// "lr-schedule" -> lr_schedule, the log's way of writing a name.
+// "lr-schedule" -> "lr_schedule", the key in the log.
 static inline void option_key(char out[OPTION_NAME_MAX + 1], const char *name) {
     size_t n = strlen(name);
     assert(n <= OPTION_NAME_MAX);
     for (size_t i = 0; i <= n; i++) out[i] = name[i] == '-' ? '_' : name[i];
 }
 
-// The shortest spelling that reads back to the bit: a run is resumed from its echo.
+// A spelling that restores every bit of x: --resume reads the flags from the log's configuration.
 static inline const char *exact_words(char out[32], double x) {
     snprintf(out, 32, "%.9g", x);
     if (strtod(out, NULL) != x) snprintf(out, 32, "%.17g", x);
@@ -431,7 +431,7 @@ static inline void option_echo(Log *log, const void *opts, const Option *o) {
     }
 }
 
-// Adds the whole configuration to the line being built, a member a row; what is unset is null.
+// Adds the whole configuration to the line being built, one member a row; an unset value is null.
 static inline void options_echo(Log *log, const void *opts, const Option *table, int n) {
     for (int i = 0; i < n; i++) option_echo(log, opts, &table[i]);
 }

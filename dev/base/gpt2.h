@@ -1,11 +1,11 @@
-// GPT-2 in numbers: its sizes, the one table that names every tensor, and what a token costs.
-// Allocation, initialisation, weight decay, checkpoints and tests all read this table.
+// GPT-2 (Radford et al. 2019): its sizes, the table of its tensors, its FLOPs per token.
+// Allocation, initialisation, weight decay, checkpoints and tests all read the one table.
 //
 // Parameters live in one flat buffer, layer-major: embeddings, block 0 ... block L-1, final norm.
 // A block is one contiguous range. Weights are stored (in, out), as GPT-2's published files are.
 //
-// Whatever goes piece by piece, to files or over ranks, goes in buckets: 0 is the embeddings,
-// 1 ... L are the blocks, L+1 is the final norm.
+// Files and ranks exchange parameters in buckets: bucket 0 is the embeddings, buckets 1 ... L are
+// the blocks, bucket L+1 is the final norm.
 #pragma once
 #include "error.h"
 #include "rng.h"
@@ -13,7 +13,7 @@
 typedef struct {
     int L, NH, C;       // layers, heads, channels; NH divides C
     int V;              // vocabulary
-    int P;              // positions: the longest T the model can read
+    int P;              // positions: the longest T that the model accepts
 } Config;
 
 enum {
@@ -30,7 +30,7 @@ typedef enum { DIM_1, DIM_C, DIM_3C, DIM_4C, DIM_V, DIM_P } Dim;
 typedef enum {
     INIT_ZEROS, INIT_ONES,
     INIT_NORMAL,        // N(0, 0.02)
-    INIT_RESIDUAL,      // N(0, 0.02 / sqrt(2L)): 2L of these add up in the residual stream
+    INIT_RESIDUAL,      // N(0, 0.02 / sqrt(2L)): the residual stream is a sum of 2L branches
 } Init;
 
 // A one-dimensional tensor has rows = DIM_1. Only matrices decay.
@@ -144,14 +144,14 @@ static inline Range gpt2_bucket(const Config *c, int bucket) {
     return bucket == 0 ? first : bucket <= c->L ? inside : last;
 }
 
-// The first tensor of a bucket. Its last is the one before the next bucket's first, so `bucket`
-// may be gpt2_n_buckets(c), too.
+// The index of a bucket's first tensor. For `bucket` = gpt2_n_buckets(c) it is the number of
+// tensors, so bucket i always holds tensors first(i) ... first(i + 1) - 1.
 static inline int gpt2_bucket_tensor(const Config *c, int bucket) {
     if (bucket == 0) return 0;
     return bucket <= c->L + 1 ? FIRST_IN_BLOCK + (bucket - 1)*KINDS_IN_BLOCK : gpt2_n_tensors(c);
 }
 
-// Elements of the largest: what a buffer for any of them holds. The final norm is never it.
+// Elements of the largest bucket, for a buffer that holds any bucket. It is never the final norm.
 static inline size_t gpt2_largest_bucket(const Config *c) {
     size_t embeddings = gpt2_bucket(c, 0).count, block = gpt2_bucket(c, 1).count;
     return embeddings > block ? embeddings : block;
@@ -159,12 +159,12 @@ static inline size_t gpt2_largest_bucket(const Config *c) {
 
 // ---- what a run keeps of each parameter ----
 
-// One number for each parameter. A checkpoint's files name them kept_prefixes[kept] + tensor key,
-// in this order.
+// Arrays with one element for each parameter: the weights, AdamW's two moments, the momentum of
+// DiLoCo's outer optimizer. Checkpoints name their tensors kept_prefixes[kept] + tensor key.
 typedef enum { KEPT_WEIGHTS, KEPT_EXP_AVG, KEPT_EXP_AVG_SQ, KEPT_OUTER_MOMENTUM, N_KEPT } Kept;
 
-// GPT-2's initialisation of tensor i, t (Radford et al. 2019, section 2.3, for the residual
-// projections). Each tensor draws from a random stream of its own.
+// GPT-2's initialisation of t, which is tensor i (Radford et al. 2019, section 2.3, for the
+// residual projections). Each tensor draws from a random stream of its own.
 static inline void gpt2_init_tensor(float *p, const Tensor *t, int i, int L, uint64_t seed) {
     Rng rng = rng_make(seed, (uint64_t)i);
     double std = t->init == INIT_RESIDUAL ? 0.02 / sqrt(2.0 * L) : 0.02;
@@ -182,18 +182,18 @@ static inline void gpt2_init_bucket(float *p, const Config *c, int bucket, uint6
     }
 }
 
-// ---- what a token costs ----
+// ---- floating-point operations ----
 
-// Floating-point operations of training on one token with T positions in view, a multiplication
-// and an addition counted as two: 6 for each weight in a matrix product (2 forward, 4 backward; the
-// tied head counts, looking up an embedding does not), and 12·L·C·T for attention, counted as if it
-// were not causal (the convention of PaLM's appendix B and of every published MFU).
+// Floating-point operations of training on one token of a sequence of T: the numerator of MFU. A
+// multiplication and an addition count as two operations. Each weight of a matrix product costs 6
+// (2 forward, 4 backward); the tied head counts, an embedding's lookup does not. Attention costs
+// 12·L·C·T, counted as if there were no causal mask: the convention of PaLM's appendix B.
 static inline double gpt2_flops_per_token(const Config *c, int T) {
     double C = c->C, weights = 12.0*C*C*c->L + C*c->V;
     return 6.0*weights + 12.0*c->L*C*T;
 }
 
-// "d12" is GPT-2 124M: 12 layers, heads of 64. Vocabulary and positions are left as they were.
+// "d12" is GPT-2 124M: 12 layers, heads of 64. V and P are left unchanged.
 static inline bool gpt2_preset(Config *c, const char *name, Error *err) {
     static const struct { const char *name; int L, NH, C; } presets[] = {
         { "d4", 4, 4, 256 },    { "d6", 6, 6, 384 },     { "d12", 12, 12, 768 },
@@ -210,8 +210,8 @@ static inline bool gpt2_preset(Config *c, const char *name, Error *err) {
                      "d36 (774M) or d48 (1.6B)", name);
 }
 
-// The batch in tokens that GPT-3 of a preset's size was trained with (Brown et al. 2020, arXiv
-// 2005.14165, table 2.1), when `lr` is at least half the rate that goes with it there; else 0.
+// The batch, in tokens, of the GPT-3 model of a preset's size (Brown et al. 2020, arXiv 2005.14165,
+// table 2.1) if `lr` is at least half of that model's learning rate; else 0.
 static inline double gpt2_recipe_batch(const char *name, double lr) {
     static const struct { const char *name; double lr, batch; } recipes[] = {
         { "d12", 6e-4, 0.5e6 }, { "d24", 3e-4, 0.5e6 }, { "d36", 2.5e-4, 0.5e6 },

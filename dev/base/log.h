@@ -1,5 +1,5 @@
-// OUT/log.jsonl: one JSON object (RFC 8259) a line, for programs to read; and the two helpers that
-// the one line for people on the terminal needs.
+// OUT/log.jsonl: one JSON object (RFC 8259) a line, for programs to read. At the end, two helpers
+// that format durations and counts for the terminal.
 //
 //     log_begin(&log, "step");
 //     log_int(&log, "step", step);
@@ -8,9 +8,9 @@
 //
 //     {"event":"step","step":12,"loss":3.14159274}
 //
-// A line is built in memory and written at once, so a program killed at any moment leaves at most
-// one torn line, the last; opening the log again to append cuts it off. Nine digits bring a float
-// back exactly. A Log that was never opened (log_off) takes the same calls and writes nothing.
+// A line is built in memory and written in one call. A killed program therefore leaves at most one
+// incomplete line, the last, which the next log_open(LOG_APPEND) removes. Nine digits are enough to
+// restore a float exactly. A Log after log_off() accepts the same calls and writes nothing.
 #pragma once
 #include <errno.h>
 #include <math.h>
@@ -32,7 +32,7 @@ static inline void log_off(Log *log) { memset(log, 0, sizeof *log); }
 
 // ---- opening and closing ----
 
-// Finds where the last complete line of the file ends.
+// The offset behind the file's last complete line.
 static inline long log_whole_lines(FILE *f) {
     long whole = 0, at = 0;
     for (int c; (c = getc(f)) != EOF; ) {
@@ -42,8 +42,8 @@ static inline long log_whole_lines(FILE *f) {
     return whole;
 }
 
-// Cuts a torn last line off an existing log. No file yet is no error, nor is a pipe or a terminal.
-static inline bool log_cut_torn_line(const char *path, Error *err) {
+// Removes an incomplete last line from an existing log. A missing file, a pipe and a terminal pass.
+static inline bool log_cut_partial_line(const char *path, Error *err) {
     struct stat info;
     if (stat(path, &info) != 0 || !S_ISREG(info.st_mode)) return true;
     FILE *f = fopen(path, "rb");
@@ -53,11 +53,11 @@ static inline bool log_cut_torn_line(const char *path, Error *err) {
     fclose(f);
     if (!read) return fail(err, "%s: the log cannot be read: %s", path, strerror(errno));
     if (whole < size && truncate(path, whole) != 0)
-        return fail(err, "%s: its torn last line cannot be cut: %s", path, strerror(errno));
+        return fail(err, "%s: cannot remove its incomplete last line: %s", path, strerror(errno));
     return true;
 }
 
-// A log that goes to an open file, which stays the caller's to close.
+// A log to a file that the caller has opened.
 static inline void log_to(Log *log, FILE *file, const char *path) {
     log_off(log);
     log->file = file;
@@ -68,7 +68,7 @@ static inline void log_to(Log *log, FILE *file, const char *path) {
 
 static inline bool log_open(Log *log, const char *path, LogMode mode, Error *err) {
     log_off(log);
-    if (mode == LOG_APPEND && !log_cut_torn_line(path, err)) return false;
+    if (mode == LOG_APPEND && !log_cut_partial_line(path, err)) return false;
     FILE *f = fopen(path, mode == LOG_APPEND ? "ab" : "wb");
     if (!f) return fail(err, "%s: the log cannot be written: %s", path, strerror(errno));
     setvbuf(f, NULL, _IONBF, 0);   // so that the one fwrite of a line is one write()
@@ -76,7 +76,7 @@ static inline bool log_open(Log *log, const char *path, LogMode mode, Error *err
     return true;
 }
 
-// Every line was checked when it was written; close can still fail on a network file system.
+// Each write was checked by log_end; close can still fail on a network file system.
 static inline bool log_close(Log *log, Error *err) {
     bool closed = !log->file || fclose(log->file) == 0;
     const char *path = log->path;
@@ -103,8 +103,8 @@ static inline void log_bytes(Log *log, const char *bytes, size_t n) {
 
 static inline void log_puts(Log *log, const char *text) { log_bytes(log, text, strlen(text)); }
 
-// A JSON string. A byte that is not UTF-8 becomes U+FFFD, since the log must stay readable whatever
-// a prompt or a sample holds.
+// A JSON string. A byte that is not UTF-8 becomes U+FFFD: the log must stay valid JSON whatever a
+// prompt or a sample contains.
 static inline void log_quoted(Log *log, const char *text, size_t n) {
     const unsigned char *s = (const unsigned char *)text;
     log_puts(log, "\"");
@@ -174,7 +174,7 @@ static inline void log_begin(Log *log, const char *event) {
     log_text(log, "event", event);
 }
 
-// Writes the line. An error (a full disk) is for the caller to act on: what follows would be lost.
+// Writes the line. The caller decides what a failure means (a full disk: later lines are lost too).
 static inline bool log_end(Log *log, Error *err) {
     if (!log->file) return true;
     log_puts(log, "}\n");
@@ -186,7 +186,7 @@ static inline bool log_end(Log *log, Error *err) {
 
 typedef struct { char text[40]; } Shown;   // returned by value, so that printf can take several
 
-// 42 -> "0:42", 3909 -> "1:05:09". What is not known (NaN, infinite, negative) is "-:--".
+// 42 -> "0:42", 3909 -> "1:05:09". An unknown duration (NaN, infinite, negative) is "-:--".
 static inline Shown duration_text(double seconds) {
     Shown shown;
     if (!(seconds >= 0.0 && seconds < 1e12)) {

@@ -42,7 +42,7 @@ static inline double rng_normal(Rng *r) {
     return sqrt(-2.0 * log(1.0 - u)) * cos(6.283185307179586 * v);
 }
 
-// A hash of bytes, to compare: FNV-1a's step over words of 8 bytes.
+// Adds n bytes to a hash, for comparing data: FNV-1a's step over words of 8 bytes.
 static inline uint64_t hash_add(uint64_t hash, const void *bytes, size_t n) {
     const unsigned char *p = (const unsigned char *)bytes;
     for (size_t i = 0; i < n; i += 8) {

@@ -1,14 +1,14 @@
-// UTF-8: which bytes are characters, and printing them when they come a few at a time.
+// UTF-8: finding characters in bytes, and printing text that arrives a few bytes at a time.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-// The length of the well-formed UTF-8 sequence at s (n bytes left, n > 0), or 0: RFC 3629,
-// so neither overlong forms, nor surrogates, nor anything past U+10FFFF.
+// The length of the well-formed UTF-8 sequence at s (n bytes left, n > 0), or 0. As RFC 3629 asks,
+// overlong forms, surrogates and code points past U+10FFFF are refused.
 static inline size_t utf8_length(const unsigned char *s, size_t n) {
-    unsigned char lo = 0x80, hi = 0xBF;          // what the second byte may be
+    unsigned char lo = 0x80, hi = 0xBF;          // range of the second byte
     size_t length = s[0] < 0x80 ? 1 : s[0] < 0xC2 ? 0 : s[0] < 0xE0 ? 2 : s[0] < 0xF0 ? 3 : 4;
     if (s[0] == 0xE0) lo = 0xA0;                 // below: overlong
     if (s[0] == 0xED) hi = 0x9F;                 // above: surrogates
@@ -24,16 +24,15 @@ static inline size_t utf8_length(const unsigned char *s, size_t n) {
 // True when the n bytes (n > 0) are the beginning of a character that more bytes could complete.
 static inline bool utf8_begins(const unsigned char *s, size_t n) {
     unsigned char whole[4] = { s[0], 0x90, 0x80, 0x80 };
-    if (s[0] == 0xE0) whole[1] = 0xA0;            // its second byte must be A0 or more
-    if (s[0] == 0xF4) whole[1] = 0x80;            // and here 8F or less
+    if (s[0] == 0xE0) whole[1] = 0xA0;            // the second byte must be A0 or more
+    if (s[0] == 0xF4) whole[1] = 0x80;            // the second byte must be 8F or less
     for (size_t i = 1; i < n && i < 4; i++) whole[i] = s[i];
     return utf8_length(whole, 4) > n;
 }
 
-// Prints whole characters as soon as they are whole and holds the rest back, since a token may end
-// in the middle of one; what can never become a character is printed as U+FFFD. So are, on a
-// terminal, control characters other than tab and newline: a model of bytes would drive the
-// terminal.
+// Prints each character once its last byte has arrived: a token may end in the middle of a
+// character. Bytes that cannot become a character are printed as U+FFFD. On a terminal, control
+// characters other than tab and newline are too: a byte-level model may emit escape sequences.
 typedef struct { unsigned char held[4]; size_t n; bool terminal; } Utf8Printer;
 
 static inline bool utf8_is_control(const unsigned char *s) {
@@ -46,7 +45,7 @@ static inline void utf8_print(Utf8Printer *u, FILE *out, const char *bytes, size
         u->held[u->n++] = (unsigned char)bytes[i];
         while (u->n > 0 && !utf8_begins(u->held, u->n)) {
             size_t length = utf8_length(u->held, u->n), done = length;
-            // What the last byte broke off is lost as one character; that byte is seen anew.
+            // The bytes before an invalid one print as one U+FFFD; that byte may begin a character.
             if (length == 0) done = u->n > 1 ? u->n - 1 : 1;
             bool shown = length > 0 && !(u->terminal && utf8_is_control(u->held));
             if (shown) fwrite(u->held, 1, length, out);

@@ -19,7 +19,7 @@
 #include "../../train_gpt2.c"
 #undef main
 #include <sys/wait.h>
-#include "timing.h"
+#include "timing.h"                    // Samples, stream_seconds, result_begin
 
 typedef struct Setting Setting;
 
@@ -46,9 +46,10 @@ typedef struct {
 
 static void embedding_part(Bench *b) {
     Model *m = &b->m;
-    embedding_forward(m->x_in, b->tokens, tensor_in(m->params, &m->c, WTE),
-                      tensor_in(m->params, &m->c, WPE), b->B, b->T, 0, m->c.C);
-    embedding_backward(tensor_in(m->grads, &m->c, WTE), tensor_in(m->grads, &m->c, WPE), m->dx,
+    float *params = m->shards.masters, *grads = m->shards.grads;
+    embedding_forward(m->x_in, b->tokens, tensor_in(params, &m->c, WTE),
+                      tensor_in(params, &m->c, WPE), b->B, b->T, 0, m->c.C);
+    embedding_backward(tensor_in(grads, &m->c, WTE), tensor_in(grads, &m->c, WPE), m->dx,
                        b->tokens, b->B, b->T, m->c.C);
 }
 
@@ -74,8 +75,9 @@ static void qkv_part(Bench *b) {
 
 static void attention_part(Bench *b) {
     BlockActs *a = b->a;
-    attention_forward(a->att, a->att_lse, b->m.scores, a->qkv, b->B, b->T, 0, b->m.c.C, b->m.c.NH);
-    attention_backward(b->m.dqkv, b->m.scores, b->m.dx, a->qkv, a->att, a->att_lse, b->B, b->T,
+    attention_forward(a->att, a->att_lse, b->m.scratch, a->qkv, b->B, b->T, 0, b->m.c.C,
+                      b->m.c.NH);
+    attention_backward(b->m.dqkv, b->m.scratch, b->m.dx, a->qkv, a->att, a->att_lse, b->B, b->T,
                        b->m.c.C, b->m.c.NH);
 }
 
@@ -111,24 +113,33 @@ static void residual_part(Bench *b) {
 
 static void classifier_part(Bench *b) {
     Model *m = &b->m;
-    classifier_backward(m->dx_branch, tensor_in(m->grads, &m->c, WTE), m->loss, m->lse, m->logits,
-                        m->lnf, tensor_in(m->params, &m->c, WTE), b->targets, 1.0f / (float)b->N,
-                        b->N, m->logit_rows, m->c.C, m->c.V, (int)padded_vocab(&m->c));
+    float *wte = tensor_in(m->shards.masters, &m->c, WTE);
+    float *dwte = tensor_in(m->shards.grads, &m->c, WTE);
+    classifier_backward(m->dx_branch, dwte, m->loss, m->lse, m->logits, m->lnf, wte, b->targets,
+                        1.0f / (float)b->N, b->N, m->logit_rows, m->c.C, m->c.V,
+                        (int)padded_vocab(&m->c));
 }
 
 static void norm_part(Bench *b) { gradients_squares(&b->m); }
 
+// model_update without the norm, which is a part of its own.
 static void adamw_part(Bench *b) {
-    AdamW o = { 1e-9f, 0.9f, 0.95f, 1e-8f, 0.1f };
-    model_update(&b->m, o, 1.0f, 1);
+    const Shards *z = &b->m.shards;
+    #pragma omp parallel for
+    for (int i = 0; i < z->n_chunks; i++) {
+        Chunk k = z->chunks[i];
+        AdamW o = { 1e-9f, 0.9f, 0.95f, 1e-8f, k.decays ? 0.1f : 0.0f, 0.0 };
+        adamw_update(z->masters + k.param, z->adam_m + k.moment, z->adam_v + k.moment,
+                     z->grads + k.grad, 1.0f, o, 1, k.count);
+    }
 }
 
-static void zero_part(Bench *b) { gradients_zero(&b->m); }
+static void clear_part(Bench *b) { clear_grads(&b->m); }
 
 // What a call costs at least: N*C*(flop_CC*C + flop_CT*T + flop_CV*V) operations, and N*C*bytes_C
 // bytes through memory, and bytes_param for each parameter. Causal attention needs half of what MFU
-// counts. Nothing is said of zeroing: what is only written may pass the caches by, and be faster
-// than a stream.
+// counts. Clearing gradients has no floor: memory that is only written may bypass the caches, and
+// so be faster than a stream.
 typedef struct {
     const char *name;
     void (*run)(Bench *);
@@ -149,23 +160,35 @@ static const Part parts[] = {
     { "classifier", classifier_part, 0, 1, .flop_CV = 6 },
     { "grad norm", norm_part, 0, 1, .bytes_param = 4 },
     { "adamw", adamw_part, 0, 1, .bytes_param = STREAM_BYTES },
-    { "grad zero", zero_part, 0, 1, .bytes_param = 0 },
+    { "grad zero", clear_part, 0, 1, .bytes_param = 0 },
 };
 enum { PARTS = sizeof parts / sizeof *parts, OPTIMIZER = PARTS - 3 };   // the last three
 
 // ---- a model to be timed ----
 
+static void make_model(Model *m, const Config *c, int B, int T, Use use) {
+    static Machine machine;
+    ModelSpec spec = { *c, B, T, use, RECOMPUTE_NONE, { .comm = NULL } };
+    model_init(m, &spec, &machine);
+    for (int bucket = 0; bucket < gpt2_n_buckets(c); bucket++) {
+        gpt2_init_bucket(shards_place(&m->shards, KEPT_WEIGHTS, bucket), c, bucket, 1);
+        shards_keep(&m->shards, KEPT_WEIGHTS, bucket);
+    }
+    shards_loaded(&m->shards);
+}
+
 static void bench_open(Bench *b, const Setting *s) {
     b->B = s->B;
     b->T = s->T;
     b->N = (size_t)s->B * s->T;
-    model_init(&b->m, &s->c, s->B, s->T, TRAIN, NULL);
-    model_init_params(&b->m, 1);
+    make_model(&b->m, &s->c, s->B, s->T, TRAIN);
     b->tokens = alloc_or_die(2 * b->N * sizeof(int), "a batch");
     b->targets = b->tokens + b->N;
     Rng rng = rng_make(1, 1);
     for (size_t i = 0; i < 2 * b->N; i++) b->tokens[i] = (int)rng_below(&rng, (uint64_t)s->c.V);
 }
+
+static double bench_params(const Bench *b) { return (double)gpt2_n_params(&b->m.c); }
 
 static void bench_close(Bench *b) {
     free(b->tokens);
@@ -174,34 +197,25 @@ static void bench_close(Bench *b) {
 
 static void bench_block(Bench *b, int l) {
     size_t begin = gpt2_bucket(&b->m.c, 1 + l).begin;
-    b->w = block_in(b->m.params + begin, &b->m.c);
-    b->d = block_in(b->m.grads + begin, &b->m.c);
+    b->w = block_in(b->m.shards.masters + begin, &b->m.c);
+    b->d = block_in(b->m.shards.grads + begin, &b->m.c);
     b->a = &b->m.acts[l];
-    b->x = l > 0 ? b->m.acts[l - 1].x_out : b->m.x_in;
+    b->x = block_input(&b->m, l);
 }
 
 // One update as the trainer makes it. scripts/count_instructions.sh looks for it by its name.
 __attribute__((noinline)) static void bench_step(Bench *b, int64_t step) {
-    AdamW o = { 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f };
-    gradients_zero(&b->m);
+    AdamW o = { 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
+    clear_grads(&b->m);
     model_forward(&b->m, b->tokens, b->B, b->T, 0);
     model_backward(&b->m, b->tokens, b->targets, 1.0f / (float)b->N, b->B, b->T);
-    gradients_squares(&b->m);
-    model_update(&b->m, o, 1.0f, step);
+    model_update(&b->m, o, 0.0, step, THIS_RANK);
 }
 
 static double steps_seconds(Bench *b, int64_t *step, int count) {
     double start = seconds_now();
     for (int i = 0; i < count; i++) bench_step(b, ++*step);
     return (seconds_now() - start) / count;
-}
-
-static void set_threads(int n) {
-#ifdef _OPENMP
-    omp_set_num_threads(n);
-#else
-    (void)n;
-#endif
 }
 
 // ---- timing ----
@@ -225,9 +239,9 @@ static void time_steps(Times *t, Bench *b, const Setting *s) {
         samples_add(&t->peak, peak);
         samples_add(&t->mfu, t->flops / seconds / peak);
         if (threads == 1 || i >= s->one_thread) continue;
-        set_threads(1);
+        threads_set(1);
         samples_add(&t->one_thread, steps_seconds(b, &step, s->burst));
-        set_threads(threads);
+        threads_set(threads);
     }
 }
 
@@ -250,13 +264,14 @@ static void time_layers(Times *t, Bench *b, const Setting *s) {
     }
 }
 
-// Last, for the plain stream runs over the model's own parameters and spoils them.
+// Last: the plain stream runs over the model's own parameters and spoils them.
 static void time_optimizer(Times *t, Bench *b) {
     enum { ROUNDS = 7 };
-    Model *m = &b->m;
-    double bytes = STREAM_BYTES * (double)m->n_params;
+    const Shards *z = &b->m.shards;
+    size_t n = gpt2_n_params(&b->m.c);
+    double bytes = STREAM_BYTES * (double)n;
     for (int i = 0; i < ROUNDS; i++) {
-        double stream = stream_seconds(m->params, m->adam_m, m->adam_v, m->grads, m->n_params);
+        double stream = stream_seconds(z->masters, z->adam_m, z->adam_v, z->grads, n);
         samples_add(&t->stream, bytes / stream);
         for (int j = OPTIMIZER; j < PARTS; j++) {
             double seconds = part_seconds(b, &parts[j], 1);
@@ -271,7 +286,7 @@ static void time_optimizer(Times *t, Bench *b) {
 // The least that a step can take, in seconds.
 static double step_floor(const Times *t, const Bench *b) {
     return t->flops / samples_median(&t->peak)
-         + STREAM_BYTES * (double)b->m.n_params / samples_median(&t->stream);
+         + STREAM_BYTES * bench_params(b) / samples_median(&t->stream);
 }
 
 // The least that a part of a step can take; NaN where what it touches may stay in the caches.
@@ -279,28 +294,28 @@ static double part_floor(const Times *t, const Bench *b, const Part *p) {
     enum { CACHE = 48 << 20 };
     double N = (double)b->N, C = b->m.c.C, calls = p->per_block * b->m.c.L + p->once;
     double flops = N*C * (p->flop_CC*C + p->flop_CT*b->T + p->flop_CV*b->m.c.V);
-    double bytes = N*C * p->bytes_C + p->bytes_param * (double)b->m.n_params;
+    double bytes = N*C * p->bytes_C + p->bytes_param * bench_params(b);
     if (flops == 0.0 && bytes < CACHE) return NAN;
     return calls * (flops / samples_median(&t->layers_peak) + bytes / samples_median(&t->stream));
 }
 
-typedef struct { double params, grads, moments, kept, scratch, rest; } Memory;   // bytes
+typedef struct { double params, grads, moments, kept, scratch, rest; } MemoryParts;  // bytes
 
-// What backward needs of the forward pass stands first among the activations; scratch begins with
-// the logits. The rest is the program, packed matrices and tables.
-static Memory memory_parts(const Times *t, const Bench *b) {
-    const Model *m = &b->m;
-    double params = sizeof(float) * (double)m->n_params;
-    double acts = sizeof(float) * (double)m->memory_floats;
-    double kept = sizeof(float) * (double)(m->logits - m->memory);
-    Memory split = { params, params, 2*params, kept, acts - kept, t->memory - 4*params - acts };
-    return split;
+// Scratch is the logits and the gradients of activations. The rest is the program, packed matrices
+// and tables.
+static MemoryParts memory_parts(const Times *t, const Bench *b) {
+    const size_t *of = b->m.memory.bytes;
+    MemoryParts m = { (double)of[MEM_PARAMS], (double)of[MEM_GRADS], (double)of[MEM_MOMENTS],
+                      (double)of[MEM_ACTIVATIONS], (double)(of[MEM_LOGITS] + of[MEM_BACKWARD]),
+                      0.0 };
+    m.rest = t->memory - m.params - m.grads - m.moments - m.kept - m.scratch;
+    return m;
 }
 
 static void print_step(const Times *t, const Bench *b, const Setting *s) {
     double step = samples_median(&t->step), least = step_floor(t, b);
     double one = samples_median(&t->one_thread);
-    Memory m = memory_parts(t, b);
+    MemoryParts m = memory_parts(t, b);
     printf("\n%s, %s, threads: %d\n", s->name, PRECISION, thread_count());
     printf("  a step  %9.1f ms   %s tokens/s, %.0f GFLOP/s, MFU %.0f%% of %.0f GFLOP/s\n",
            1e3 * step, count_text((double)b->N / step).text, t->flops / step / 1e9,
@@ -344,7 +359,7 @@ static void log_parts(Log *log, const char *key, const double *values) {
 }
 
 static void write_memory(Log *log, const Times *t, const Bench *b) {
-    Memory m = memory_parts(t, b);
+    MemoryParts m = memory_parts(t, b);
     log_num(log, "peak_mb", t->memory / 1e6);
     log_num(log, "parameters_mb", m.params / 1e6);
     log_num(log, "gradients_mb", m.grads / 1e6);
@@ -399,9 +414,9 @@ static void bench_model(const Setting *s, Log *log) {
     bench_close(&b);
 }
 
-typedef struct { Samples fp32[2], bf16[2], read, stream; } Machine;   // [0] is for one thread
+typedef struct { Samples fp32[2], bf16[2], read, stream; } Speeds;   // [0] is for one thread
 
-static void time_machine(Machine *m, int rounds) {
+static void time_machine(Speeds *m, int rounds) {
     enum { FLOATS = 31 * 1000 * 1000 + 64 };     // no power of two: the caches' sets would collide
     int threads[2] = { 1, thread_count() };
     float *x = alloc_or_die(4 * sizeof(float) * FLOATS, "a stream");
@@ -420,7 +435,7 @@ static void time_machine(Machine *m, int rounds) {
 
 // What this machine can do, with nothing of this project in the way.
 static void bench_machine(const Setting *s, Log *log) {
-    static Machine m;
+    static Speeds m;
     time_machine(&m, s->rounds);
     double fp32 = samples_median(&m.fp32[1]), fp32_one = samples_median(&m.fp32[0]);
     double bf16 = samples_median(&m.bf16[1]), bf16_one = samples_median(&m.bf16[0]);
@@ -451,19 +466,19 @@ static void bench_generation(const Setting *s, Log *log) {
     static Model m;
     Samples token = {0}, read = {0};
     int cached = s->T - NEW - 4, *text = alloc_or_die((size_t)s->T * sizeof(int), "a text");
-    model_init(&m, &s->c, 1, s->T, INFER, NULL);
-    model_init_params(&m, 1);
+    make_model(&m, &s->c, 1, s->T, INFER);
+    size_t n = gpt2_n_params(&s->c);
     for (int i = 0; i < s->T; i++) text[i] = i * 37 % s->c.V;
     model_forward(&m, text, 1, cached, 0);
     for (int i = 0; i < NEW; i++) {
         double start = seconds_now();
         model_forward(&m, text, 1, cached + i + 1, cached + i);
-        next_logits(&m, cached + i);
+        model_logits(&m, cached + i);
         samples_add(&token, seconds_now() - start);
-        samples_add(&read, 4.0 * (double)m.n_params / read_seconds(m.params, m.n_params));
+        samples_add(&read, 4.0 * (double)n / read_seconds(m.shards.masters, n));
     }
     double speed = 1.0 / samples_median(&token), bandwidth = samples_median(&read);
-    double limit = bandwidth / (4.0 * (double)(m.n_params - (size_t)s->c.P * s->c.C));
+    double limit = bandwidth / (4.0 * (double)(n - (size_t)s->c.P * s->c.C));
     printf("\n%s, threads: %d\n  %.1f tokens/s, %.0f%% of the %.1f that reading its weights once a "
            "token allows at %.1f GB/s\n", s->name, thread_count(), speed, 100.0 * speed / limit,
            limit, bandwidth / 1e9);
@@ -536,7 +551,7 @@ int main(int argc, char **argv) {
     int ran = 0;
     Log log;
     if (on_demand && steps < 1) die("--rounds: wants how many steps a round and a setting's name");
-    wait_politely(argv);
+    threads_wait_politely(argv);
     results_open(&log);
     for (int i = 0; i < SETTINGS; i++) {
         bool wanted = argc == first && settings[i].run;

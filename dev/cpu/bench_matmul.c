@@ -6,14 +6,14 @@
 // Before that, some elements of each product are compared with a sum in double precision.
 //
 //     build/bench_matmul [--full] [SHAPE...]     --full: the classifier at M=4096 too
-#define PROGRAM "bench_matmul"                // what die() says, whatever train_gpt2.c calls itself
-#include "../base/error.h"
-#undef PROGRAM
-#define main train_gpt2_main
-#include "../../train_gpt2.c"
-#undef main
+#define PROGRAM "bench_matmul"
 #include <dlfcn.h>
-#include "timing.h"
+#include "../base/clock.h"             // seconds_now
+#include "../base/error.h"             // die, alloc_or_die
+#include "../base/rng.h"               // rng_make, rng_below
+#include "matmul.h"                    // matmul_fast
+#include "peak.h"                      // cpu_peak_flops
+#include "timing.h"                    // Samples, result_begin
 
 // ---- the products ----
 
@@ -58,7 +58,8 @@ typedef struct { float *a, *b, *c, *bias; } Operands;
 static void multiply_here(const Operands *o, const Product *p) {
     Mat a = p->a_transposed ? transpose_of(o->a, p->lda) : rows_of(o->a, p->lda);
     Mat b = p->b_transposed ? transpose_of(o->b, p->ldb) : rows_of(o->b, p->ldb);
-    matmul(o->c, p->ldc, a, b, p->mode == WRITE ? o->bias : NULL, p->M, p->N, p->K, p->mode);
+    const float *bias = p->mode == WRITE ? o->bias : NULL;
+    matmul_fast(o->c, p->ldc, a, b, bias, p->M, p->N, p->K, p->mode);
 }
 
 // ---- OpenBLAS, where it is installed ----
@@ -295,7 +296,7 @@ int main(int argc, char **argv) {
     Worst worst = { INFINITY, INFINITY, INFINITY };
     Log log;
     check_names(argc, argv);
-    wait_politely(argv);
+    threads_wait_politely(argv);
     Blas blas = blas_open();
     Operands o = operands_open(full && wanted("classifier", argc, argv) ? 4096 : 1024, 768, 50257);
     results_open(&log);

@@ -1,5 +1,5 @@
-// make ladder: a matrix product, C (M,N) = A (M,K) * B (K,N), from three plain loops to the one
-// train_gpt2.c runs on. One idea a rung. Each is checked against the first and timed, beside what
+// make ladder: a matrix product, C (M,N) = A (M,K) * B (K,N), from three plain loops to the
+// trainer's matmul_fast. One idea a rung. Each is checked against the first and timed, beside what
 // this machine can multiply and add on registers alone, measured in the same run.
 //
 //     build/ladder               checks, then times three products
@@ -8,13 +8,14 @@
 //
 // A multiply-add counts as two operations (FLOP). Cycles and caches in the comments are those of
 // Zen 4: 32 KB of level 1 and 1 MB of level 2 a core, a multiply-add of 16 floats a cycle.
-#define PROGRAM "ladder"               // what die() says, whatever train_gpt2.c calls itself
-#include "../base/error.h"
-#undef PROGRAM
+#define PROGRAM "ladder"
 #undef PRECISION_BF16                  // the last rung has a file of its own, matmul_bf16.c
-#define main train_gpt2_main
-#include "../../train_gpt2.c"
-#undef main
+#include <math.h>
+#include "../base/clock.h"             // seconds_now
+#include "../base/error.h"             // die, alloc_or_die
+#include "../base/rng.h"               // rng_make, rng_uniform
+#include "matmul.h"                    // matmul_fast; MR, NR, KC, LANES, vec
+#include "peak.h"                      // cpu_peak_fp32, cpu_peak_bf16
 
 typedef void Multiply(float *c, const float *a, const float *b, size_t M, size_t N, size_t K);
 
@@ -78,7 +79,7 @@ static void tiling(float *c, const float *a, const float *b, size_t M, size_t N,
                            min_size(TILE_N, N - j), min_size(TILE_K, K - k));
 }
 
-// add_to_row with LANES numbers an instruction; vec is train_gpt2.c's: 16 floats, 8 or 4.
+// add_to_row with LANES numbers an instruction; vec is that of matmul.h: 16 floats, 8 or 4.
 static void add_to_row_vectors(float *c, const float *a, const float *b, size_t ldb,
                                size_t cols, size_t depth) {
     for (size_t k = 0; k < depth; k++) {
@@ -139,17 +140,17 @@ static void register_blocked(float *c, const float *a, const float *b,
     }
 }
 
-// Packed: train_gpt2.c's own matmul, on one thread. Its innermost loop is that of the rung before,
+// Packed: the trainer's matmul_fast, on one thread. Its innermost loop is that of the rung before,
 // on copies of A and B in which each number lies beside the one that is wanted next. So no lines
 // compete for a place in level 1 or straddle two vectors, few pages of memory have to be looked
 // up, and the next panel of B is fetched ahead. M*K + K*N copies pay for M*N*K multiply-adds.
 //
 // Parallel: the same on all threads, which share the packed A and take panels of B in turn.
 //
-// bf16: train_gpt2.c's other build, on all threads. Packing rounds to 16 bits, half the bytes, and
+// bf16: the trainer's other build, on all threads. Packing rounds to 16 bits, half the bytes, and
 // one instruction does two multiply-adds where it did one; sums stay in fp32.
 static void packed(float *c, const float *a, const float *b, size_t M, size_t N, size_t K) {
-    matmul(c, N, rows_of(a, K), rows_of(b, N), NULL, M, N, K, WRITE);
+    matmul_fast(c, N, rows_of(a, K), rows_of(b, N), NULL, M, N, K, WRITE);
 }
 
 typedef struct { const char *name; Multiply *multiply; bool slow, all_threads; } Rung;
@@ -198,20 +199,12 @@ static void product_free(Product *p) {
     free(p->expected);
 }
 
-static void use_threads(int n) {
-#ifdef _OPENMP
-    omp_set_num_threads(n);
-#else
-    (void)n;
-#endif
-}
-
 // FLOP/s of the fastest of several runs. Before each, C is full of not-a-number: a rung that adds
 // to what it finds, or leaves an element out, is found out.
 static double rung_run(const Rung *r, Product *p, int threads, double seconds_at_least) {
     double best = INFINITY, total = 0.0;
     size_t rows = r->slow ? p->rows : p->M;
-    use_threads(r->all_threads ? threads : 1);
+    threads_set(r->all_threads ? threads : 1);
     while (total <= seconds_at_least) {
         for (size_t i = 0; i < p->M * p->N; i++) p->c[i] = NAN;
         double start = seconds_now();
@@ -220,7 +213,7 @@ static double rung_run(const Rung *r, Product *p, int threads, double seconds_at
         best = fmin(best, seconds);
         total += seconds;
     }
-    use_threads(threads);
+    threads_set(threads);
     return 2.0 * (double)(rows * p->N * p->K) / best;
 }
 

@@ -1,15 +1,15 @@
 // What the benchmarks share: medians, what this machine's memory can do, and where results go.
 //
 // On a machine that also does other work every time is an outlier now and then, so the median of
-// several counts, and only ratios of things measured in turn within one run mean anything. To be
-// included after train_gpt2.c.
+// several counts, and only ratios of things measured in turn within one run mean anything.
 #pragma once
 #include <errno.h>
 #include <math.h>
 #include <sys/resource.h>
-#include "../base/error.h"
-#include "../base/clock.h"
-#include "../base/log.h"
+#include "../base/clock.h"             // seconds_now
+#include "../base/error.h"             // die
+#include "../base/log.h"               // Log
+#include "matmul.h"                    // PRECISION
 
 // ---- samples ----
 
@@ -95,7 +95,7 @@ static inline void result_begin(Log *log, const char *name, int threads) {
     log->length = 0;
     log_puts(log, "{");
     log_text(log, "name", name);
-    log_text(log, "precision", PRECISION);       // train_gpt2.c's name for it
+    log_text(log, "precision", PRECISION);
     log_int(log, "threads", threads);
 }
 

@@ -28,12 +28,12 @@
 enum { WARMUPS = 3, REPEATS = 9, MAX_BATCHES = 32 };
 
 typedef struct {
-    Gpu gpu;
+    Machine gpu;
     Model m;
     Config c;
     int T, B, batches[MAX_BATCHES], n_batches;
     int *inputs, *targets;             // random tokens, enough for the largest micro-batch
-    float *params;                     // of a fresh model; NULL until the first one is made
+    float *params;                     // of a fresh model
     double product_flops, copy_bytes;  // the ceilings, a second
     double datasheet_flops;            // 0: not known
     cudaEvent_t begin, end;
@@ -71,7 +71,7 @@ static double datasheet_flops(const char *gpu_name) {
 
 static double product_speed(Gpu *g) {
     double flops[5];
-    for (double &x : flops) x = gpu_peak_flops(g);
+    for (double &x : flops) x = matmul_peak_flops(g);
     return median(flops, 5);
 }
 
@@ -103,11 +103,11 @@ static void show_ceilings(Bench *b) {
     b->product_flops = product_speed(&b->gpu);
     b->copy_bytes = copy_speed(b);
     b->datasheet_flops = datasheet_flops(p->name);
-    printf("%s, sm_%d%d, " REAL_NAME ": products of matrices %.1f TFLOP/s", p->name, p->major,
+    printf("%s, sm_%d%d, " PRECISION ": products of matrices %.1f TFLOP/s", p->name, p->major,
            p->minor, 1e-12 * b->product_flops);
     if (b->datasheet_flops > 0.0) printf(" (datasheet %.1f)", 1e-12 * b->datasheet_flops);
     printf(", memory %.1f GB/s (a copy's bytes read and written)\n", 1e-9 * b->copy_bytes);
-    fprintf(b->json, "{\"gpu\": \"%s\", \"precision\": \"" REAL_NAME "\",\n \"product_tflops\": "
+    fprintf(b->json, "{\"gpu\": \"%s\", \"precision\": \"" PRECISION "\",\n \"product_tflops\": "
             "%.6g, \"datasheet_tflops\": %.6g, \"copy_gb_per_s\": %.6g,\n \"model\": {\"L\": %d, "
             "\"NH\": %d, \"C\": %d, \"V\": %d, \"T\": %d},\n \"steps\": [", p->name,
             1e-12 * b->product_flops, 1e-12 * b->datasheet_flops, 1e-9 * b->copy_bytes, b->c.L,
@@ -119,19 +119,11 @@ static void show_ceilings(Bench *b) {
 
 static const char *const recompute_names[] = { "none", "block" };
 
-// What a model would take, found out without making it.
-static size_t bytes_needed(const Bench *b, int B, Recompute recompute) {
-    Model m;
-    model_plan(&m, &b->c, B, b->T, TRAIN, recompute, NULL);
-    size_t bytes = model_bytes(m, B, recompute);
-    zero_free(&m.zero);
-    return bytes;
-}
-
 // A model of the very size the trainer would make, with GPT-2's fresh parameters; false, and said,
 // when there is no room for it.
 static bool bench_open(Bench *b, int B, Recompute recompute) {
-    size_t needed = bytes_needed(b, B, recompute), free_bytes, total;
+    ModelSpec spec = { b->c, B, b->T, TRAIN, recompute, Sharing() };     // one rank alone
+    size_t needed = model_bytes(spec, B, recompute), free_bytes, total;
     CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total));
     size_t for_driver = min_size(512 << 20, total / 8);    // kernels not loaded yet, and a margin
     if (needed + for_driver > free_bytes) {
@@ -140,21 +132,16 @@ static bool bench_open(Bench *b, int B, Recompute recompute) {
                megabytes(free_bytes), megabytes(for_driver));
         return false;
     }
-    model_init(&b->m, &b->c, B, b->T, TRAIN, recompute, NULL, &b->gpu);
+    model_init(&b->m, &spec, &b->gpu);
     b->B = B;
-    bool fresh = !b->params;
-    if (fresh) {
-        size_t bytes = b->m.n_params * sizeof(float);
-        b->params = (float *)alloc_or_die(bytes, "a copy of the parameters");
-        model_init_params(&b->m, 1);
-    }
+    Shards *z = &b->m.shards;
     for (int i = 0; i < gpt2_n_buckets(&b->c); i++) {
-        Range padded = gpt2_bucket(&b->m.padded, i);
-        bucket_copy(b->m.masters + padded.begin, b->params + gpt2_bucket(&b->c, i).begin, i,
-                    { 0, padded.count }, &b->m,
-                    fresh ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice);
+        Range bucket = gpt2_bucket(&b->c, i);
+        memcpy(shards_place(z, KEPT_WEIGHTS, i), b->params + bucket.begin,
+               bucket.count * sizeof(float));
+        shards_keep(z, KEPT_WEIGHTS, i);
     }
-    model_round_params(&b->m);
+    shards_loaded(z);
     return true;
 }
 
@@ -164,15 +151,11 @@ static double step_seconds(Bench *b, int step) {
     size_t N = (size_t)b->B*b->T;
     AdamW o = { 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
     double start = seconds_now();
-    gradients_zero(m);
-    model_send_batch(m, b->inputs, b->targets, N);
-    model_forward(m, b->B, b->T, 0);
-    model_backward(m, 1.0f / (float)N, b->B, b->T);
-    gradients_squares(m);
-    totals_fetch(m, 1);
-    double norm = sqrt(m->host_totals->norm_squared);
+    clear_grads(m);
+    model_forward(m, b->inputs, b->B, b->T, 0);
+    model_backward(m, b->inputs, b->targets, 1.0f / (float)N, b->B, b->T);
+    double norm = sqrt(model_update(m, o, 1.0, step, THIS_RANK).squares);
     if (!isfinite(norm)) die("step %d: the gradient's norm is %g", step, norm);
-    model_update(m, o, norm > 1.0 ? (float)(1.0 / norm) : 1.0f, step);
     gpu_wait(&b->gpu);
     return seconds_now() - start;
 }
@@ -186,14 +169,15 @@ static double steps_median(Bench *b) {
 static void bench_steps(Bench *b) {
     double s = steps_median(b), tok_per_s = b->B * b->T / s;
     double flops = tok_per_s * gpt2_flops_per_token(&b->c, b->T), mb = megabytes(b->m.memory.used);
+    const char *recompute = recompute_names[b->m.spec.recompute];
     char datasheet[16] = "-";
     if (b->datasheet_flops > 0.0)
         snprintf(datasheet, sizeof datasheet, "%.1f%%", 100.0 * flops / b->datasheet_flops);
-    printf("%11d %9s %10.3f %12.0f %7.1f%% %10s %12.1f\n", b->B, recompute_names[b->m.recompute],
-           1e3 * s, tok_per_s, 100.0 * flops / b->product_flops, datasheet, mb);
+    printf("%11d %9s %10.3f %12.0f %7.1f%% %10s %12.1f\n", b->B, recompute, 1e3 * s, tok_per_s,
+           100.0 * flops / b->product_flops, datasheet, mb);
     fprintf(b->json, "%s\n  {\"B\": %d, \"recompute\": \"%s\", \"ms\": %.6g, "
             "\"tokens_per_s\": %.6g, \"mfu\": %.6g, \"mfu_datasheet\": %.6g, "
-            "\"memory_mb\": %.6g}", b->rows++ ? "," : "", b->B, recompute_names[b->m.recompute],
+            "\"memory_mb\": %.6g}", b->rows++ ? "," : "", b->B, recompute,
             1e3 * s, tok_per_s, flops / b->product_flops,
             b->datasheet_flops > 0.0 ? flops / b->datasheet_flops : 0.0, mb);
     fflush(stdout);
@@ -307,10 +291,11 @@ static Work mlp_proj_forward_part(const Site *s) {
 // Logits that never leave the chip would be no bytes at all.
 static Work classifier_part(const Site *s) {
     Model *m = s->m;
-    classifier_backward(m->dx_branch, tensor_in(zero_grads(&m->zero, 0), &m->padded, WTE), m->loss,
-                        m->lse, m->logits, m->lnf, tensor_in(params_of(m, 0, -1), &m->padded, WTE),
-                        m->batch.targets, 1.0f / (float)s->N, s->N, m->logit_rows, s->C, s->m->c.V,
-                        m->padded.V, s->g);
+    classifier_backward(m->dx_branch, tensor_in(shards_grads(&m->shards, 0), &m->padded, WTE),
+                        m->loss, m->lse, m->logits, m->lnf,
+                        tensor_in(params_of(m, 0, -1), &m->padded, WTE), m->batch.targets,
+                        1.0f / (float)s->N, s->N, m->logit_rows, s->C, s->m->c.V, m->padded.V,
+                        s->g);
     double NC = (double)s->N*s->C, VC = (double)s->m->c.V*s->C;
     return { 6.0 * NC*s->m->c.V, 2.0*NC + VC, 8.0*VC };
 }
@@ -366,7 +351,7 @@ static Work qkv_backward_part(const Site *s) {
 
 static Work embedding_backward_part(const Site *s) {
     Model *m = s->m;
-    float *bucket = zero_grads(&m->zero, 0);
+    float *bucket = shards_grads(&m->shards, 0);
     embedding_backward(tensor_in(bucket, &m->padded, WTE), tensor_in(bucket, &m->padded, WPE),
                        m->dx, m->batch.inputs, m->batch.order, m->batch.begin, s->words, s->B, s->T,
                        s->C, s->g->stream);
@@ -374,7 +359,7 @@ static Work embedding_backward_part(const Site *s) {
 }
 
 static Work zero_part(const Site *s) {
-    gradients_zero(s->m);
+    clear_grads(s->m);
     return { 0.0, 0.0, 4.0 * (double)gpt2_n_params(&s->m->padded) };
 }
 
@@ -386,7 +371,7 @@ static Work norm_part(const Site *s) {
 // Four arrays of fp32 are read and three written, and the parameters again as layers read them.
 static Work adamw_part(const Site *s) {
     AdamW o = { 1e-9f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
-    model_update(s->m, o, 1.0f, 1);
+    adamw_launch(&s->m->shards, o, 1.0f, 1);
     double n = (double)gpt2_n_params(&s->m->padded);
     return { 0.0, sizeof(real) < sizeof(float) ? n : 0.0, 28.0*n };
 }
@@ -421,7 +406,7 @@ static const Part parts[] = {
 static Site site_make(Bench *b, int l, int words) {
     Model *m = &b->m;
     return { m, &b->gpu, m->acts[l], block_in(params_of(m, 1 + l, -1), &m->padded),
-             block_in(zero_grads(&m->zero, 1 + l), &m->padded),
+             block_in(shards_grads(&m->shards, 1 + l), &m->padded),
              l > 0 ? m->acts[l - 1].x_out : m->x_in,
              words, b->B, b->T, b->c.C, (size_t)b->B*b->T };
 }
@@ -471,7 +456,7 @@ static void bench_parts(Bench *b, const Site *sites, double step) {
 static void bench_launchers(Bench *b, int B) {
     if (!bench_open(b, B, RECOMPUTE_NONE)) die("memory: it was there before");
     double step = steps_median(b);
-    int words = model_sort_batch(&b->m, (size_t)B*b->T);
+    int words = send_order(&b->m, b->inputs, (size_t)B*b->T);
     Site *sites = (Site *)alloc_or_die(b->c.L * sizeof *sites, "a table of launchers' arguments");
     for (int l = 0; l < b->c.L; l++) sites[l] = site_make(b, l, words);
     printf("\nlaunchers of a step, micro-batch %d: milliseconds a step, and their floor\n"
@@ -510,6 +495,13 @@ static void parse(Bench *b, int argc, char **argv) {
     for (int B = 1; none && B <= 64; B *= 2) b->batches[b->n_batches++] = B;
 }
 
+static void draw_params(Bench *b) {
+    size_t bytes = gpt2_n_params(&b->c) * sizeof(float);
+    b->params = (float *)alloc_or_die(bytes, "a copy of the parameters");
+    for (int i = 0; i < gpt2_n_buckets(&b->c); i++)
+        gpt2_init_bucket(b->params + gpt2_bucket(&b->c, i).begin, &b->c, i, 1);
+}
+
 static void draw_tokens(Bench *b) {
     size_t most = 0;
     for (int i = 0; i < b->n_batches; i++) most = b->batches[i] > (int)most ? b->batches[i] : most;
@@ -533,12 +525,15 @@ int main(int argc, char **argv) {
     static Bench b;
     parse(&b, argc, argv);
     Comm alone;
+    TrainOptions options;
     memset(&alone, 0, sizeof alone);
+    memset(&options, 0, sizeof options);
     alone.size = alone.local_size = 1;
-    gpu_open(&b.gpu, false, &alone);
+    machine_open(&b.gpu, &options, &alone);
     CUDA_CHECK(cudaEventCreate(&b.begin));
     CUDA_CHECK(cudaEventCreate(&b.end));
     if (!(b.json = open_memstream(&b.json_text, &b.json_bytes))) die("memory: none for results");
+    draw_params(&b);
     draw_tokens(&b);
     show_ceilings(&b);
     int B = bench_all_steps(&b);
@@ -549,6 +544,6 @@ int main(int argc, char **argv) {
     CUDA_CHECK(cudaEventDestroy(b.end));
     free(b.inputs);
     free(b.params);
-    gpu_close(&b.gpu);
+    machine_close(&b.gpu);
     return 0;
 }

@@ -1,12 +1,12 @@
-// Byte-pair encoding as GPT-2 does it: the vocabulary in memory, text to words, words to tokens.
+// GPT-2's byte-pair encoding (BPE): the vocabulary in memory, text to words, words to tokens.
 // (Sennrich, Haddow and Birch, "Neural Machine Translation of Rare Words with Subword Units", ACL
 // 2016; over bytes as in Radford et al., "Language Models are Unsupervised Multitask Learners",
-// 2019.) tokenizer.h, which includes this, says how to use it, and reads and writes vocabularies.
+// 2019.) tokenizer.h includes this file, shows how to use it, and reads and writes vocabularies.
 //
-// Encoding has two steps. Text is split into words, by rules alone: "It's 3 o'clock" -> It 's _3 _o
-// 'clock, where _ is a space that belongs to the word after it. Then each word begins as its bytes,
-// and the pair of neighbours that was merged earliest in training is merged, again and again, until
-// no pair of neighbours is known. No merge crosses words.
+// Encoding has two steps. Pre-tokenization splits the text into words by fixed rules: "It's 3
+// o'clock" -> It 's _3 _o 'clock, where _ is a space that belongs to the word after it. Then each
+// word starts as its bytes, and the adjacent pair of the lowest rank is merged, repeatedly, until
+// no adjacent pair has a merge. A merge never crosses a word boundary.
 #pragma once
 #include <limits.h>
 #include "../base/error.h"
@@ -15,20 +15,20 @@
 
 #define END_OF_TEXT "<|endoftext|>"
 
-// Tokens `left` and `right` side by side become `result`. The rank of a merge is its place in
+// The adjacent tokens `left` and `right` become `result`. The rank of a merge is its order in
 // training: the lowest rank merges first.
 typedef struct { int left, right, result; } Merge;
 
 typedef enum {
-    TOKEN_WHOLE,                   // a word of its bytes is this token
-    TOKEN_PART,                    // it occurs in words, but its bytes alone merge to other tokens
-    TOKEN_ADDED,                   // no text is encoded as it: end of text, padding, ...
+    TOKEN_WHOLE,                   // its bytes, as a word, encode to this token
+    TOKEN_PART,                    // occurs within words; its bytes alone encode to other tokens
+    TOKEN_ADDED,                   // never produced by encoding: end of text, padding, ...
 } TokenKind;
 
 // Token `id` is the bytes text[start[id]] ... text[start[id+1] - 1].
-// The slots are hash tables with open addressing; a slot holds 0 or 1 + what is there.
+// The slots are hash tables with open addressing; a slot holds 0 (empty) or 1 + the entry.
 typedef struct {
-    int vocab_size;                // all tokens, end of text included
+    int vocab_size;                // number of tokens, end of text included
     int eot;                       // the id of end of text
     int byte_id[256];              // the token of each byte
     char *text;
@@ -36,8 +36,8 @@ typedef struct {
     unsigned char *kind;           // (vocab_size) a TokenKind
     Merge *merges;                 // (n_merges) by rank
     int n_merges;
-    int *token_slots, *pair_slots; // ids by their bytes, ranks by left and right
-    size_t token_mask, pair_mask;  // slots - 1, a power of two - 1
+    int *token_slots, *pair_slots; // bytes -> id, (left, right) -> rank
+    size_t token_mask, pair_mask;  // number of slots (a power of two) - 1
 } Tokenizer;
 
 // ============================== the vocabulary in memory ==============================
@@ -48,7 +48,7 @@ static inline size_t slots_for(size_t n) {
     return slots;
 }
 
-// Room for so many tokens, bytes of tokens, and merges; all empty.
+// Allocates room for this many tokens, bytes of tokens, and merges.
 static inline void tokenizer_init(Tokenizer *t, size_t tokens, size_t bytes, size_t merges) {
     memset(t, 0, sizeof *t);
     t->eot = -1;
@@ -73,7 +73,7 @@ static inline void tokenizer_free(Tokenizer *t) {
     memset(t, 0, sizeof *t);
 }
 
-// The bytes of a token; they are not terminated by a zero.
+// The bytes of a token, without a terminating NUL.
 static inline const char *tokenizer_piece(const Tokenizer *t, int id, size_t *length) {
     *length = t->start[id + 1] - t->start[id];
     return t->text + t->start[id];
@@ -86,7 +86,7 @@ static inline uint64_t hash_bytes(const char *text, size_t n) {
     return h ^ h >> 32;
 }
 
-// The slot that holds the token of these bytes, or the empty one where it would be.
+// The slot of the token with these bytes, or the empty slot where it belongs.
 static inline size_t token_slot(const Tokenizer *t, const char *text, size_t n) {
     size_t slot = hash_bytes(text, n) & t->token_mask;
     for (; t->token_slots[slot]; slot = (slot + 1) & t->token_mask) {
@@ -119,7 +119,7 @@ static inline int tokenizer_rank(const Tokenizer *t, int left, int right) {
     return found ? found - 1 : NO_RANK;
 }
 
-// Gives the next id to these bytes; false when they are a token already.
+// Adds a token with the next id; false if these bytes are a token already.
 static inline bool tokenizer_push(Tokenizer *t, const char *text, size_t n, TokenKind kind) {
     int id = t->vocab_size;
     size_t at = t->start[id], slot = token_slot(t, text, n);
@@ -128,7 +128,7 @@ static inline bool tokenizer_push(Tokenizer *t, const char *text, size_t n, Toke
         t->token_slots[slot] = id + 1;
         if (n == 1) t->byte_id[(unsigned char)text[0]] = id;
     }
-    memmove(t->text + at, text, n);                        // training writes it there itself
+    memmove(t->text + at, text, n);                        // memmove: text may already be there
     t->start[id + 1] = at + n;
     t->kind[id] = (unsigned char)kind;
     t->vocab_size++;
@@ -140,7 +140,7 @@ static inline void tokenizer_push_eot(Tokenizer *t) {
     tokenizer_push(t, END_OF_TEXT, strlen(END_OF_TEXT), TOKEN_ADDED);
 }
 
-// Gives the next rank to a merge; false when the pair has one.
+// Adds a merge with the next rank; false if the pair has one already.
 static inline bool tokenizer_push_merge(Tokenizer *t, int left, int right, int result) {
     size_t slot = pair_slot(t, left, right);
     if (t->pair_slots[slot]) return false;
@@ -157,7 +157,7 @@ static inline void tokenizer_push_bytes(Tokenizer *t) {
     }
 }
 
-// 256 bytes, a byte's id being its value, and end of text.
+// The byte-level vocabulary: 256 bytes (id = value) and end of text.
 static inline void tokenizer_bytes(Tokenizer *t) {
     tokenizer_init(t, 257, 256 + strlen(END_OF_TEXT), 0);
     tokenizer_push_bytes(t);
@@ -165,8 +165,8 @@ static inline void tokenizer_bytes(Tokenizer *t) {
 }
 
 // ============================== the alphabet ==============================
-// Files of tokens write a byte as a printable character: itself where it has a visible glyph, else
-// one from U+0100 on. Space is U+0120, a G with a dot.
+// Vocabulary files write each byte as a printable character: a visible character stands for itself,
+// any other byte for a character from U+0100 on. Space is U+0120, a G with a dot.
 
 #define HIDDEN_BYTES 68
 
@@ -187,12 +187,12 @@ static inline int char_to_byte(int c) {
 }
 
 // ============================== text to words ==============================
-// GPT-2's regular expression, of which the first alternative that fits is taken:
+// Pre-tokenization by GPT-2's regular expression, in which the first matching alternative wins:
 //
 //     's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 //
-// with the letters, numbers and spaces of UNICODE_VERSION. A byte that is no part of a UTF-8
-// character counts as a character that is none of the three.
+// with the letters, numbers and spaces of UNICODE_VERSION. A byte outside UTF-8 characters counts
+// as a character of class OTHER.
 
 // The class of the first character of text[0..n), n > 0, and its length in bytes.
 static inline int character_class(const char *text, size_t n, size_t *length) {
@@ -232,25 +232,25 @@ static inline size_t word_length(const char *text, size_t n) {
     if (length) return length;
     int first = character_class(text, n, &length);
     if (first != CLASS_SPACE) return class_run(text, length, n, first);
-    // A run of spaces leaves its last one to the word behind it.
+    // The last space of a run belongs to the next word.
     while (end < n && character_class(text + end, n - end, &length) == CLASS_SPACE) {
         last = end;
         end += length;
     }
     if (end == n || last > 0) return end == n ? n : last;
-    if (text[0] != ' ') return end;                        // only a blank joins the word behind it
+    if (text[0] != ' ') return end;                        // only ' ' joins the next word
     return class_run(text, 1, n, character_class(text + 1, n - 1, &length));
 }
 
-// The largest c < n such that text[0..c) and text[c..), whatever comes behind n, encoded one after
-// the other give what encoding them together gives; 0 when there is none.
-// No word goes on from a letter, a number or another visible character to a different class, save
-// from the apostrophe to a letter, and none looks past such a place. c >= 4, so that the character
-// before it is seen whole even if text begins in the middle of one.
+// The largest c < n at which the text may be cut: text[0..c) and text[c..), encoded separately,
+// give the tokens of the whole text, whatever follows byte n. 0 if there is none.
+// Every word ends where a letter, a number or another visible character is followed by a different
+// class, except after an apostrophe before a letter; and no word's match looks past such a place.
+// c >= 4, so that the character before c is complete even if text begins inside a character.
 static inline size_t tokenizer_cut(const char *text, size_t n) {
     for (size_t c = n; c-- > 4; ) {
-        size_t length, p = c - 1;                          // p: the character before it
-        unsigned char first = (unsigned char)text[c];      // of the character behind the cut
+        size_t length, p = c - 1;                          // p: the character before c
+        unsigned char first = (unsigned char)text[c];      // byte of the character after the cut
         if ((first & 0xC0) == 0x80 || (first >= 0x80 && n - c < 4)) continue;
         while (p > c - 4 && ((unsigned char)text[p] & 0xC0) == 0x80) p--;
         int after = character_class(text + c, n - c, &length);
@@ -264,9 +264,9 @@ static inline size_t tokenizer_cut(const char *text, size_t n) {
 
 // ============================== words to tokens ==============================
 
-#define SHORT_WORD 64                // below this, looking at every pair is the fastest
+#define SHORT_WORD 64                // up to here a scan of all pairs is fastest
 
-// Merges a short word where it stands: ids (n) in, returns how many are left.
+// Merges a short word in place: ids (n). Returns the number of tokens left.
 static inline size_t merge_short(const Tokenizer *t, int *ids, size_t n) {
     int rank[SHORT_WORD];                                  // of the pair ids[i], ids[i+1]
     for (size_t i = 0; i + 1 < n; i++) rank[i] = tokenizer_rank(t, ids[i], ids[i+1]);
@@ -285,7 +285,7 @@ static inline size_t merge_short(const Tokenizer *t, int *ids, size_t n) {
     return n;
 }
 
-// A heap whose first entry is the smallest: by key, then by item.
+// A binary min-heap, ordered by key, then by item.
 typedef struct { int64_t key; uint64_t item; } HeapEntry;
 typedef struct { HeapEntry *entries; size_t n, capacity; } Heap;
 
@@ -297,7 +297,7 @@ static inline void heap_push(Heap *h, int64_t key, uint64_t item) {
     if (h->n == h->capacity) {
         h->capacity = 2*h->capacity + 64;
         h->entries = (HeapEntry *)realloc(h->entries, h->capacity * sizeof *h->entries);
-        if (!h->entries) die("memory: none is left for merging tokens");
+        if (!h->entries) die("memory: cannot allocate a heap to merge tokens");
     }
     HeapEntry entry = { key, item };
     size_t i = h->n++;
@@ -318,14 +318,14 @@ static inline HeapEntry heap_pop(Heap *h) {
     return first;
 }
 
-// A long word as a linked list, so that a merge costs the logarithm of its length.
+// A long word as a linked list with a heap of pairs: a merge takes O(log n) time.
 typedef struct {
     const Tokenizer *t;
     int *ids;                      // (n)
-    int *rank;                     // (n) of the pair that begins here; NO_RANK where none does
+    int *rank;                     // (n) of the pair that begins here, or NO_RANK
     size_t *before, *after;        // (n) neighbours; after the last comes n
     size_t n;
-    Heap heap;                     // pairs that were there when pushed: rank, place
+    Heap heap;                     // (rank, position); may be out of date
 } LongWord;
 
 static inline void long_word_rank(LongWord *w, size_t i) {
@@ -334,7 +334,7 @@ static inline void long_word_rank(LongWord *w, size_t i) {
     if (w->rank[i] != NO_RANK) heap_push(&w->heap, w->rank[i], i);
 }
 
-// The pair at i becomes one token, at i.
+// Merges the pair at i into one token, at i.
 static inline void long_word_merge(LongWord *w, size_t i) {
     size_t gone = w->after[i];
     w->ids[i] = w->t->merges[w->rank[i]].result;
@@ -345,7 +345,7 @@ static inline void long_word_merge(LongWord *w, size_t i) {
     if (i > 0) long_word_rank(w, w->before[i]);
 }
 
-// Does what merge_short does.
+// Same result as merge_short, for long words.
 static inline size_t merge_long(const Tokenizer *t, int *ids, size_t n) {
     LongWord w = { t, ids, NULL, NULL, NULL, n, { NULL, 0, 0 } };
     w.rank = (int *)alloc_or_die(n * sizeof *w.rank, "a long word");
@@ -371,7 +371,7 @@ static inline size_t merge_word(const Tokenizer *t, int *ids, const char *word, 
     return n <= SHORT_WORD ? merge_short(t, ids, n) : merge_long(t, ids, n);
 }
 
-// Writes the ids of text[0..n), and returns their number. ids has room for n.
+// Writes the ids of text[0..n) and returns their count. ids has room for n.
 static inline size_t tokenizer_encode(const Tokenizer *t, int *ids, const char *text, size_t n) {
     size_t count = 0, length;
     if (t->n_merges == 0) {                                // byte level
@@ -389,8 +389,8 @@ static inline size_t tokenizer_encode(const Tokenizer *t, int *ids, const char *
 
 #define ENCODE_CHUNKS 64
 
-// The same ids, by as many threads as OpenMP gives. The text is cut where that changes nothing;
-// each part writes at the place of its first byte, and in the end the gaps are closed.
+// Same result as tokenizer_encode, with OpenMP threads. The text is cut by tokenizer_cut. Each part
+// writes its ids at the offset of its first byte; then the parts are moved together.
 static inline size_t tokenizer_encode_parallel(const Tokenizer *t, int *ids, const char *text,
                                                size_t n) {
     size_t from[ENCODE_CHUNKS + 1], counts[ENCODE_CHUNKS], count = 0;

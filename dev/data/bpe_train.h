@@ -1,22 +1,21 @@
-// Learns a byte-pair vocabulary from a text.
+// Trains a byte-pair vocabulary on a text (Sennrich et al. 2016).
 //
 //     WordCounts counts = {0};
-//     word_counts_add(&counts, text, n);              as often as one wants
+//     word_counts_add(&counts, text, n);              any number of times
 //     tokenizer_train(&t, &counts, 4096);             257 or more
 //     word_counts_free(&counts);
 //
-// The pair of neighbouring tokens that occurs most often in the words of a text becomes a token,
-// again and again. Of pairs that occur equally often the one whose left token is older wins, then
-// the one whose right token is; bytes count as older in the order of their characters in the
-// alphabet of bpe.h. That is what Hugging Face's BpeTrainer does.
+// Each step makes a token of the adjacent pair that occurs most often in the words of the text. A
+// tie goes to the pair whose left token is older, then to the one whose right token is older. Bytes
+// are ordered by their characters in the alphabet of bpe.h, as in Hugging Face's BpeTrainer.
 #pragma once
 #include <assert.h>
 #include "bpe.h"
 
-// The distinct words of a text, and how often each occurs.
+// The distinct words of a text, and the count of each.
 typedef struct { size_t start, length; uint64_t hash; int64_t count; } CountedWord;
 typedef struct {
-    char *text;                    // the words, one behind the other
+    char *text;                    // the words, concatenated
     size_t text_n, text_capacity;
     CountedWord *words;
     size_t n, capacity;
@@ -26,7 +25,7 @@ typedef struct {
 
 static inline void *grow_or_die(void *p, size_t bytes) {
     p = realloc(p, bytes);
-    if (!p) die("memory: %.1f GB for training a vocabulary are not to be had; use less text",
+    if (!p) die("memory: cannot allocate %.1f GB to train a vocabulary; use less text",
                 (double)bytes / 1e9);
     return p;
 }
@@ -80,7 +79,7 @@ static inline void word_counts_add_word(WordCounts *c, const char *word, size_t 
     c->slots[slot] = (uint32_t)c->n;
 }
 
-// Adds a text, or a part of one that ends where tokenizer_cut allows. *c begins all zero.
+// Adds a text, or a part of it that ends where tokenizer_cut allows. Zero *c before the first call.
 static inline void word_counts_add(WordCounts *c, const char *text, size_t n) {
     for (size_t i = 0, length; i < n; i += length) {
         length = word_length(text + i, n - i);
@@ -88,7 +87,7 @@ static inline void word_counts_add(WordCounts *c, const char *text, size_t n) {
     }
 }
 
-// A pair of neighbours, how often it occurs, and the words where it did when it was first seen.
+// An adjacent pair of tokens, its count, and the words in which it has occurred.
 typedef struct {
     int left, right;
     int64_t count;
@@ -104,7 +103,7 @@ typedef struct {
     size_t n_pairs, capacity;
     uint32_t *slots;               // 0, or 1 + the index of a pair
     size_t mask;
-    Heap heap;                     // -count when pushed; the two ages
+    Heap heap;                     // (-count, the two ages); counts may be too high
 } Trainer;
 
 static inline uint64_t pair_hash(int left, int right) {
@@ -145,7 +144,7 @@ static inline TrainPair *trainer_pair(Trainer *tr, int left, int right) {
     return &tr->pairs[tr->slots[slot] - 1];
 }
 
-// The pair occurs once more in word w.
+// Records one more occurrence of the pair in word w.
 static inline void trainer_add(Trainer *tr, int left, int right, size_t w) {
     TrainPair *p = trainer_pair(tr, left, right);
     p->count += tr->counts->words[w].count;
@@ -161,7 +160,7 @@ static inline void trainer_subtract(Trainer *tr, int left, int right, size_t w) 
     trainer_pair(tr, left, right)->count -= tr->counts->words[w].count;
 }
 
-// How old a token is: the bytes in the order of the alphabet, then the merges.
+// A token's place in the order of age: bytes in the order of the alphabet, then merged tokens.
 static inline uint64_t token_age(int id) {
     if (id >= 256) return (uint64_t)id;
     if (!byte_is_visible(id)) return (uint64_t)(byte_to_char(id) - HIDDEN_BYTES);
@@ -203,8 +202,8 @@ static inline void trainer_free(Trainer *tr) {
     free(tr->heap.entries);
 }
 
-// The pair that occurs most often, or false when none occurs twice. Counts in the heap may be out
-// of date, but never too low: pairs only become rarer after the merge that made them.
+// The most frequent pair; false if no pair occurs twice. A count in the heap may be out of date,
+// but never too low, because a pair's count only falls after the merge that created the pair.
 static inline bool trainer_best(Trainer *tr, int *left, int *right) {
     while (tr->heap.n > 0) {
         HeapEntry best = heap_pop(&tr->heap);
@@ -217,7 +216,7 @@ static inline bool trainer_best(Trainer *tr, int *left, int *right) {
     return false;
 }
 
-// Replaces left, right by id in word w, and keeps the counts of the pairs around it.
+// Replaces each left, right by id in word w, and updates the counts of the adjacent pairs.
 static inline void trainer_merge_word(Trainer *tr, size_t w, int left, int right, int id) {
     int *word = tr->tokens + tr->counts->words[w].start;
     size_t n = tr->length[w], out = 0;
@@ -242,13 +241,13 @@ static inline void trainer_merge_word(Trainer *tr, size_t w, int left, int right
 
 static inline void trainer_merge(Trainer *tr, int left, int right, int id) {
     size_t known = tr->n_pairs, index = (size_t)(trainer_pair(tr, left, right) - tr->pairs);
-    for (size_t i = 0; i < tr->pairs[index].n_words; i++)  // pairs may move meanwhile
+    for (size_t i = 0; i < tr->pairs[index].n_words; i++)  // index: tr->pairs may be reallocated
         trainer_merge_word(tr, tr->pairs[index].words[i], left, right, id);
     tr->pairs[index].count = 0;
     for (size_t i = known; i < tr->n_pairs; i++) trainer_push(tr, &tr->pairs[i]);
 }
 
-// Appends the token that is left and right, and their merge.
+// Adds the token whose bytes are those of left and right, and the merge that makes it.
 static inline void tokenizer_join(Tokenizer *t, int left, int right) {
     size_t a, b;
     char *joined = t->text + t->start[t->vocab_size];
@@ -256,16 +255,16 @@ static inline void tokenizer_join(Tokenizer *t, int left, int right) {
     memcpy(joined, text, a);
     text = tokenizer_piece(t, right, &b);
     memcpy(joined + a, text, b);
-    // Bytes that no merge has joined to their neighbours merge alike wherever they stand, so no two
-    // pairs give the same bytes.
+    // A byte string that no merge has joined to its neighbours is merged alike in every word, so no
+    // two pairs give the same bytes.
     bool fresh = tokenizer_push(t, joined, a + b, TOKEN_WHOLE);
     assert(fresh);
     (void)fresh;
     tokenizer_push_merge(t, left, right, t->vocab_size - 1);
 }
 
-// Learns a vocabulary of vocab_size >= 257 tokens: 256 bytes, merges, end of text. It is smaller
-// when the text runs out of pairs that occur twice.
+// Trains a vocabulary of vocab_size >= 257 tokens: 256 bytes, merges, end of text. It stops early
+// when no pair occurs twice.
 static inline void tokenizer_train(Tokenizer *t, const WordCounts *counts, int vocab_size) {
     Trainer tr;
     Merge m;

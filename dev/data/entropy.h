@@ -1,10 +1,10 @@
-// The entropy floor of a corpus whose probabilities are known.
+// The entropy floor: the lowest loss that any model can reach, for a corpus of known probabilities.
 //
-// `prepare tales` knows the probability p of every tale it writes, and puts -ln p, in nats, beside
-// each validation shard: NAME.floor, text, a line `batchwise floor 1` and then one number for each
-// document, its end-of-text token counted. No model can do better on average, given a tale from its
-// beginning. A training window often starts in mid-tale, so the fair comparison is made on whole
-// tales alone, those that lie inside one window: their loss under the model against their floor.
+// `prepare tales` knows the probability p of every tale that it writes. It writes a text file,
+// NAME.floor, beside each validation shard: a line `batchwise floor 1`, then -ln p in nats for each
+// document, end of text included. On average no model that reads tales from their beginning has a
+// lower loss. A window often starts inside a tale, so evaluation compares loss and floor only on
+// whole tales: tales that lie inside one window.
 #pragma once
 #include <errno.h>
 #include <math.h>
@@ -21,11 +21,11 @@ typedef struct {
     bool known;
     ShardFloor *shards;      // one for each shard of the loader
     int n_shards;
-    double nats;             // of all documents
+    double nats;             // sum over all documents
     size_t tokens;           // in all documents
 } Floor;
 
-// What whole documents cost: under a model, and at best.
+// Whole documents: the model's loss and the floor, in nats, and their tokens.
 typedef struct { double loss, floor; size_t tokens; } WholeScore;
 
 static inline void floor_close(Floor *f) {
@@ -37,7 +37,7 @@ static inline void floor_close(Floor *f) {
     memset(f, 0, sizeof *f);
 }
 
-// Finds where the documents of a shard end.
+// Finds the end-of-text tokens of a shard.
 static inline void floor_find_documents(ShardFloor *f, const Shard *s) {
     f->n = 0;
     for (size_t t = 0; t < s->n_tokens; t++) f->n += s->tokens[t] == s->eot;
@@ -48,36 +48,36 @@ static inline void floor_find_documents(ShardFloor *f, const Shard *s) {
         if (s->tokens[t] == s->eot) f->end[d++] = t;
 }
 
-// Reads a floor file's text (terminated by a zero) into f->nats.
+// Reads a floor file's text (NUL-terminated) into f->nats.
 static inline bool floor_parse(ShardFloor *f, const char *text, const char *path, Error *err) {
     static const char head[] = "batchwise floor 1\n";
     if (strncmp(text, head, sizeof head - 1) != 0)
         return fail(err, "%s: does not begin with \"batchwise floor 1\"; remove it, or write the "
-                         "corpus anew", path);
+                         "corpus again", path);
     const char *at = text + sizeof head - 1;
     for (size_t d = 0; d < f->n; d++) {
         char *end;
         f->nats[d] = strtod(at, &end);
         if (end == at || !(f->nats[d] >= 0.0 && isfinite(f->nats[d])))
             return fail(err, "%s: line %zu is not a number of nats, and the shard has %zu "
-                             "documents; write the corpus anew", path, d + 2, f->n);
+                             "documents; write the corpus again", path, d + 2, f->n);
         at = end;
     }
     if (at[strspn(at, " \n\r")] != '\0')
         return fail(err, "%s: has more lines than the shard has documents (%zu); write the corpus "
-                         "anew", path, f->n);
+                         "again", path, f->n);
     return true;
 }
 
-// The text of a whole file, terminated by a zero. NULL and no error when there is no such file.
+// The text of a whole file, NUL-terminated. If there is no such file: NULL, and no error.
 static inline bool floor_read_text(char **text, const char *path, Error *err) {
     *text = NULL;
     FILE *file = fopen(path, "rb");
     if (!file) return errno == ENOENT ? true : fail(err, "%s: %s", path, strerror(errno));
-    struct stat info;                            // a directory opens, and seems 2^63 bytes long
+    struct stat info;                            // fopen accepts a directory
     if (fstat(fileno(file), &info) != 0 || !S_ISREG(info.st_mode)) {
         fclose(file);
-        return fail(err, "%s: not a file; remove it, or write the corpus anew", path);
+        return fail(err, "%s: not a file; remove it, or write the corpus again", path);
     }
     size_t size = 0;
     if (fseek(file, 0, SEEK_END) == 0 && ftell(file) > 0) size = (size_t)ftell(file);
@@ -88,7 +88,7 @@ static inline bool floor_read_text(char **text, const char *path, Error *err) {
     return ok || fail(err, "%s: cannot be read: %s", path, strerror(errno));
 }
 
-// Reads shard i's floor, if it has one.
+// Reads the floor of shard i, if there is one.
 static inline bool floor_open_shard(Floor *f, const Loader *val, int i, Error *err) {
     const Shard *s = &val->shards[i];
     char path[4096], *text;
@@ -105,7 +105,7 @@ static inline bool floor_open_shard(Floor *f, const Loader *val, int i, Error *e
     return ok;
 }
 
-// Looks beside every shard of the loader; f->known is true when all of them have their floor.
+// Reads the floors of all the loader's shards; f->known is true if every shard has one.
 static inline bool floor_open(Floor *f, const Loader *val, Error *err) {
     memset(f, 0, sizeof *f);
     f->known = val->eot > 0;
@@ -117,15 +117,15 @@ static inline bool floor_open(Floor *f, const Loader *val, Error *err) {
     return true;
 }
 
-// Adds to `score` the documents that lie whole inside a window of the loader. loss (T) is what the
-// model pays, in nats, for each target of that window. The document's first token must be a target
-// as well, so its predecessor, the end of the document before, must be in the window.
+// Adds to `score` the documents that lie whole inside a window of the loader. loss (T) is the
+// model's loss, in nats, on each target of that window. A document's first token must be a target,
+// so the token before it, the previous document's end of text, must be in the window too.
 static inline void floor_score_window(WholeScore *score, const Floor *f, const Loader *val,
                                       size_t window, const float *loss) {
     int i = loader_find_shard(val, window);
     const ShardFloor *s = &f->shards[i];
     size_t first = (window - val->first_window[i]) * (size_t)val->T, last = first + (size_t)val->T;
-    size_t low = 0, high = s->n;                  // the first document that ends at or after first
+    size_t low = 0, high = s->n;                  // bisection: the first document with end >= first
     while (low < high) {
         size_t middle = (low + high) / 2;
         if (s->end[middle] < first) low = middle + 1;

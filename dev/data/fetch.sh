@@ -1,12 +1,13 @@
-# Fetches one file of known content. For the scripts of this folder to source:
+# Downloads one file with a known checksum. The scripts of this folder source it:
 #
 #     . "$(dirname "$0")/fetch.sh"
 #     fetch URL SHA256 DEST || exit 1
 #
-# - DEST is either absent or right: bytes arrive in DEST.part, renamed once its checksum is right.
-# - A right DEST is left alone without touching the network; a DEST with other contents is an error.
-# - What an interrupted run left in DEST.part is continued, or else fetched anew.
-# - A failure is one message on stderr, which says how to get the file by hand, and status 1.
+# - DEST is either absent or complete: the download goes to DEST.part, which is renamed after its
+#   checksum has been verified.
+# - If DEST has the right checksum, the network is not used. Other contents are an error.
+# - An interrupted download in DEST.part is continued if possible, else started again.
+# - A failure prints one line on stderr, with the URL for a manual download, and returns 1.
 #
 # Plain sh. Needs curl or wget, and sha256sum or shasum.
 
@@ -26,25 +27,25 @@ fetch() (      # a subshell: its variables do not leak
         echo "$dest: continuing after $(fetch_size "$part") bytes"
         fetch_rest && fetch_right "$part" && fetch_keep
         case "$status $reason" in
-            "0 "* | "33 "* | "36 "* | *416*) true >"$part" ;;  # foreign bytes, or no continuing
-            *) fetch_by_hand "the download broke off ($reason); run this again to continue it" ;;
+            "0 "* | "33 "* | "36 "* | *416*) true >"$part" ;;  # wrong bytes, or no resuming
+            *) fetch_by_hand "download interrupted ($reason); run this again to continue it" ;;
         esac
     fi
     echo "$dest: fetching $url"
     if ! fetch_rest; then
         [ -s "$part" ] || rm -f "$part"
-        fetch_by_hand "could not be fetched ($reason)"
+        fetch_by_hand "download failed ($reason)"
     fi
     fetch_right "$part" && fetch_keep
     reason="its checksum is not $sha256: the file has changed or was damaged"
-    fetch_is_page && reason="a web page came in its place, perhaps from a proxy or a login page"
+    fetch_is_page && reason="the server sent a web page, perhaps a proxy's or a login page"
     rm -f "$part"
-    fetch_by_hand "was not kept ($reason)"
+    fetch_by_hand "download rejected ($reason)"
 )
 
-# The functions below are called by fetch alone and use its variables.
+# The functions below are private to fetch and use its variables.
 
-# Appends to $part what it lacks of $url. Sets status (curl's, or wget's plus 100) and reason.
+# Downloads the missing rest of $url to $part. Sets status (curl's, or wget's plus 100) and reason.
 fetch_rest() {
     if command -v curl >/dev/null 2>&1; then
         reason=$(curl --fail --silent --show-error --location --retry 2 --connect-timeout 20 \
@@ -71,7 +72,7 @@ fetch_right() {
     [ "${found%% *}" = "$sha256" ]
 }
 
-# The end of fetch: renames $part.
+# Success: renames $part and exits.
 fetch_keep() {
     mv -f "$part" "$dest" || exit 1
     echo "$dest: $(fetch_size "$dest") bytes, checksum right"
@@ -82,7 +83,7 @@ fetch_size() { wc -c <"$1" | tr -d ' '; }
 
 fetch_is_page() { head -c 1024 "$part" | grep -qi '<!doctype html\|<html'; }
 
-# The other end of fetch: $1 says what went wrong.
+# Failure: $1 says what went wrong.
 fetch_by_hand() {
     echo "fetch: $dest: $1; by hand: get $url and put it at $dest" >&2
     exit 1

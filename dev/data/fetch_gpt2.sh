@@ -4,8 +4,8 @@
 #     dev/data/fetch_gpt2.sh [gpt2|gpt2-medium|gpt2-large|gpt2-xl]      0.5, 1.5, 3.2 or 6.4 GB
 #     ./train_gpt2 --init data/gpt2 --generate "The batch size"
 #
-# An interrupted download goes on where it stopped. Without a network: put config.json,
-# tokenizer.json and model.safetensors into that directory; the addresses are printed.
+# An interrupted download is continued. Without a network: put config.json, tokenizer.json and
+# model.safetensors into that directory; the script prints their URLs.
 cd "$(dirname "$0")/../.." || exit 1
 . dev/data/fetch.sh
 
@@ -28,7 +28,7 @@ case $name in      # a fixed revision of each, and SHA-256 of its model.safetens
         weights=0f8b28eb05a8075f48b61b6f35332978c74fc7763fa9fb4051a1c30511736a6a
         config=be48115d52314bc27327e160bf10197760db02ea689d10adb24db4102edf7a8a ;;
     *)
-        echo "fetch_gpt2.sh: $name: no such model; gpt2, gpt2-medium, gpt2-large or gpt2-xl" >&2
+        echo "fetch_gpt2.sh: $name: expected gpt2, gpt2-medium, gpt2-large or gpt2-xl" >&2
         exit 1 ;;
 esac
 tokenizer=8414cab924d8b9b33013f0d221c5862f365ee9be39c5c2bfae8a5a9e970478a6    # of all four

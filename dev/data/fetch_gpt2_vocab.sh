@@ -1,5 +1,5 @@
 #!/bin/sh
-# GPT-2's vocabulary: 50,256 tokens as lines of base64 and rank, 835,554 bytes; end of text is 50256.
+# GPT-2's vocabulary: 50,256 lines of base64 and rank, 835,554 bytes; end of text is token 50256.
 #
 #     dev/data/fetch_gpt2_vocab.sh           writes data/gpt2.tiktoken
 #     ./prepare text FILE --out DIR --tokenizer data/gpt2.tiktoken

@@ -1,6 +1,6 @@
 #!/bin/sh
-# HellaSwag's validation split: 10,042 texts with four endings each, one JSON object a line,
-# 12,246,618 bytes.
+# HellaSwag's validation split (Zellers et al. 2019): 10,042 contexts with four endings each, one
+# JSON object a line, 12,246,618 bytes.
 #
 #     dev/data/fetch_hellaswag.sh            writes data/hellaswag_val.jsonl
 #     ./train_gpt2 ... --hellaswag data/hellaswag_val.jsonl

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Tiny Shakespeare: 1,115,394 bytes of plays, the text most character models are compared on.
+# Tiny Shakespeare: 1,115,394 bytes of plays, a common benchmark for character-level models.
 #
 #     dev/data/fetch_shakespeare.sh          writes data/tinyshakespeare.txt
 #     ./prepare text data/tinyshakespeare.txt --out data/shakespeare

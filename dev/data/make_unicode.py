@@ -4,11 +4,9 @@
     pip install unicodedata2==16.0.0
     python3 dev/data/make_unicode.py > dev/data/unicode.h
 
-GPT-2's pre-tokenization asks three things of a character: \\p{L}, \\p{N} and \\s. The answer depends
-on the version of Unicode. The table uses 16.0, the version in the regular expressions of tiktoken
-0.14 (found by asking it about every code point). Python's own unicodedata follows Python's version,
-so the script takes the package unicodedata2, which is the same module at a version of one's choice,
-and refuses any other version.
+GPT-2's pre-tokenization tests characters for \\p{L}, \\p{N} and \\s. The result depends on the
+version of Unicode. The table uses 16.0, the version in tiktoken's regular expressions. The package
+unicodedata2 is Python's unicodedata at a chosen version; the script refuses any other version.
 """
 import sys
 
@@ -18,8 +16,8 @@ CLASSES = {"O": 0, "L": 1, "N": 2, "S": 3}
 HEAD = """\
 // Letters, numbers and white space of Unicode {version}. Written by make_unicode.py: do not edit.
 //
-// Code points fall into runs of one class. A run is one number: its first code point times 4, plus
-// its class. A run ends where the next begins; the last ends at U+10FFFF.
+// The table lists runs of code points of one class. An entry is 4 * the run's first code point +
+// its class. A run ends before the next run begins; the last one ends at U+10FFFF.
 #pragma once
 #include <stdint.h>
 
@@ -36,7 +34,7 @@ TAIL = """\
 // The class of a code point up to U+10FFFF, by bisection: 11 steps.
 static inline int unicode_class(uint32_t c) {
     int low = 0, high = (int)(sizeof unicode_runs / sizeof unicode_runs[0]);
-    while (high - low > 1) {                       // run `low` begins at or before c, `high` after
+    while (high - low > 1) {                       // start of run low <= c < start of run high
         int middle = (low + high) / 2;
         if (unicode_runs[middle] >> 2 <= c) low = middle;
         else high = middle;

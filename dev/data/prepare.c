@@ -1,12 +1,12 @@
 // prepare: writes the shards of tokens that the trainers read.
 //
 //     prepare tales --out DIR        the embedded corpus: fresh tales from a grammar
-//     prepare text FILE... --out DIR any text; each file's tail is for validation
-//     prepare encode, prepare decode  text to token ids and back, to look at
+//     prepare text FILE... --out DIR any text; the end of each file is for validation
+//     prepare encode, prepare decode text to token ids and back
 //
-// A shard is 256 little-endian int32 (magic, version, tokens, vocabulary, end of text) and then its
-// tokens as uint16. All files of a run are written under temporary names (*.tmp), and take their
-// real names only when every one of them is complete and on the disk.
+// A shard is 256 little-endian int32 (magic, version, tokens, vocabulary, end of text), then its
+// tokens as uint16. All files of a run are written under temporary names (*.tmp), and are renamed
+// only when all of them are complete and on the disk.
 #define PROGRAM "prepare"
 #include <dirent.h>
 #include <fcntl.h>
@@ -27,8 +27,9 @@
 #define SHARD_TOKENS 100000000
 #endif
 
-#define TOKENIZER_HELP "what a token is: a byte, or what FILE says: tokenizer.json, vocab.json " \
-                       "(with merges.txt beside it), gpt2.tiktoken, or a directory with one of them"
+#define TOKENIZER_HELP "vocabulary: byte (each byte is a token), or FILE: tokenizer.json, " \
+                       "vocab.json (with merges.txt beside it), gpt2.tiktoken, or a directory " \
+                       "with one of them"
 
 // ============================== the output directory ==============================
 
@@ -36,7 +37,7 @@
 typedef struct {
     const char *dir;
     const char *name;                // "tales" or "text"
-    int fd;                          // the directory, locked as long as the run lasts
+    int fd;                          // the directory, locked during the run
     bool made;                       // it did not exist before
 } Output;
 
@@ -47,8 +48,8 @@ static bool ends_with(const char *text, const char *end) {
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-// Whose is this file? Ours are NAME_train_000000.bin and the like, NAME_val_000000.floor, and,
-// until they are complete, the same with .tmp behind; tokenizer.json only as tokenizer.json.tmp.
+// Whether prepare wrote this file. Its files are NAME_train_000000.bin and the like,
+// NAME_val_000000.floor, and, until they are complete, these names + .tmp, tokenizer.json.tmp.
 static Owner output_owner(const Output *out, const char *file) {
     size_t n = strlen(out->name);
     if (strcmp(file, "tokenizer.json.tmp") == 0) return OURS_TEMPORARY;
@@ -78,22 +79,22 @@ static void output_remove(const Output *out, Owner owner) {
     closedir(list);
 }
 
-// Leaves the directory as it was before the run.
+// After an error: restores the directory to its state before the run.
 static void output_abandon(Output *out) {
     output_remove(out, OURS_TEMPORARY);
     close(out->fd);
     if (out->made) rmdir(out->dir);
 }
 
-// A directory is read as a whole by the trainer (*train*.bin), so shards of something else in it
-// would be trained on without a word.
+// The trainer reads all *train*.bin of a directory, so it would silently train on foreign shards
+// too: the directory must not hold any.
 static bool output_check_foreign(const Output *out, Error *err) {
     DIR *list = output_list(out);
     bool good = true;
     for (struct dirent *entry; good && (entry = readdir(list)); )
         if (ends_with(entry->d_name, ".bin") && output_owner(out, entry->d_name) == FOREIGN)
-            good = fail(err, "--out: %s holds %s, which is no shard of %s; choose another "
-                        "directory, or remove it", out->dir, entry->d_name, out->name);
+            good = fail(err, "--out: %s holds %s, which is not a shard of %s; choose "
+                        "another directory, or remove it", out->dir, entry->d_name, out->name);
     closedir(list);
     return good;
 }
@@ -106,11 +107,11 @@ static bool output_begin(Output *out, const char *dir, const char *name, Error *
     out->fd = open(dir, O_RDONLY | O_DIRECTORY);
     if (out->fd < 0)
         return fail(err, "--out: %s cannot be opened as a directory: %s", dir, strerror(errno));
-    // A file system without locks answers something else; then there is none.
+    // Any other error: a file system without locks. Then the run goes on without one.
     if (flock(out->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-        return fail(err, "--out: another prepare is writing to %s; wait for its end", dir);
+        return fail(err, "--out: another prepare is writing to %s; wait until it ends", dir);
     if (!output_check_foreign(out, err)) return false;
-    output_remove(out, OURS_TEMPORARY);                    // of a run that was killed
+    output_remove(out, OURS_TEMPORARY);                    // left by a killed run
     return true;
 }
 
@@ -123,17 +124,18 @@ static FILE *output_open(const Output *out, const char *file, Error *err) {
     return NULL;
 }
 
-// Writes what is buffered through to the disk. A full disk may show only here.
+// Flushes and syncs the file. A full disk may be reported only here.
 static bool output_close(const Output *out, FILE *f, Error *err) {
     bool written = !ferror(f) && fflush(f) == 0 && fsync(fileno(f)) == 0;
     int why = errno;
     if (fclose(f) != 0 && written) written = false, why = errno;
     if (written) return true;
-    return fail(err, "--out: writing to %s failed: %s; nothing was kept", out->dir, strerror(why));
+    return fail(err, "--out: writing to %s failed: %s; no file was kept", out->dir,
+                strerror(why));
 }
 
-// Every file is complete: the shards of an earlier run go, those of this run take their names. A
-// crash in between leaves too few shards, never those of two runs.
+// Called when every file is complete: removes the shards of an earlier run, then renames this run's
+// files. A crash in between leaves too few shards, but never a mixture of two runs.
 static bool output_commit(Output *out, Error *err) {
     output_remove(out, OURS);
     DIR *list = output_list(out);
@@ -162,14 +164,14 @@ static bool output_tokenizer(const Output *out, const Tokenizer *t, Error *err) 
 
 // ============================== shards ==============================
 
-// One split, train or val, on its way into shards.
+// Writes one split, train or val, as shards.
 typedef struct {
     const Output *out;
     const char *split;
     int vocab_size, eot;
-    FILE *bin, *floor;               // the shard being written; floor: a text beside it, or NULL
-    int shards;                      // begun so far
-    size_t in_shard;                 // tokens in this one
+    FILE *bin, *floor;               // the current shard, and its .floor file or NULL
+    int shards;                      // started so far
+    size_t in_shard;                 // tokens in the current shard
     uint64_t tokens, bytes, documents;
 } Split;
 
@@ -198,7 +200,7 @@ static bool shard_begin(Split *s, ShardKind kind, Error *err) {
     snprintf(file + n, sizeof file - (size_t)n, ".bin.tmp");
     s->bin = output_open(s->out, file, err);
     if (!s->bin) return false;
-    write_header(s);                                       // its count is filled in at the end
+    write_header(s);                                       // shard_end fills in the count
     if (kind == PLAIN) return true;
     snprintf(file + n, sizeof file - (size_t)n, ".floor.tmp");
     s->floor = output_open(s->out, file, err);
@@ -206,11 +208,11 @@ static bool shard_begin(Split *s, ShardKind kind, Error *err) {
     return s->floor != NULL;
 }
 
-// Ends the shard being written, if there is one.
+// Completes the current shard, if there is one.
 static bool shard_end(Split *s, Error *err) {
     bool good = true;
     if (s->bin) {
-        // fseek flushes: its failure is found again by output_close
+        // fseek flushes; if that fails, output_close reports it.
         if (fseek(s->bin, 0, SEEK_SET) == 0) write_header(s);
         good = output_close(s->out, s->bin, err);
     }
@@ -219,7 +221,7 @@ static bool shard_end(Split *s, Error *err) {
     return good;
 }
 
-// Writes n tokens to the shard that is open, which has room for them.
+// Writes n tokens to the current shard, which must have room for them.
 static void shard_add(Split *s, const int *ids, size_t n) {
     unsigned char bytes[2 * 4096];
     for (size_t done = 0; done < n; ) {
@@ -228,14 +230,14 @@ static void shard_add(Split *s, const int *ids, size_t n) {
             bytes[2*i] = (unsigned char)(ids[done + i] & 255);
             bytes[2*i + 1] = (unsigned char)(ids[done + i] >> 8);
         }
-        fwrite(bytes, 2, part, s->bin);                    // errors stick to the FILE
+        fwrite(bytes, 2, part, s->bin);                    // output_close checks ferror
         done += part;
     }
     s->in_shard += n;
     s->tokens += n;
 }
 
-// Adds tokens to the split. A shard that is full is followed by the next.
+// Adds tokens to the split, and starts a new shard whenever one is full.
 static bool split_add(Split *s, const int *ids, size_t n, Error *err) {
     while (n > 0) {
         if (s->bin && s->in_shard == SHARD_TOKENS && !shard_end(s, err)) return false;
@@ -245,7 +247,7 @@ static bool split_add(Split *s, const int *ids, size_t n, Error *err) {
         ids += part;
         n -= part;
     }
-    // Stop at the first full disk, not after hours of writing to it.
+    // Report a full disk now, not after hours of writing.
     return !s->bin || !ferror(s->bin) || shard_end(s, err);
 }
 
@@ -267,11 +269,11 @@ typedef struct {
 
 static const Option tales_table[] = {
     { "out", "DIR", OPT_TEXT, offsetof(TalesOptions, out), NULL, 1, 0, NULL,
-      "output", "where the shards go; made when missing", NULL },
+      "output", "directory for the shards; created if missing", NULL },
     { "tokens", "N", OPT_COUNT, offsetof(TalesOptions, tokens), "20000000", 1, 1e12, NULL,
-      "output", "tokens to train on, to the end of a tale; validation gets 500000 more", NULL },
+      "output", "training tokens, rounded up to a whole tale; 500000 more for validation", NULL },
     { "seed", "N", OPT_COUNT, offsetof(TalesOptions, seed), "1", 0, 9e15, NULL,
-      "output", "another seed, other tales; the same seed, the same bytes", NULL },
+      "output", "random seed; the same seed gives the same bytes", NULL },
     { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },
 };
 #define TALES_OPTIONS ((int)(sizeof tales_table / sizeof tales_table[0]))
@@ -282,8 +284,8 @@ typedef struct {
     double nats[TALES_AT_ONCE];
 } Tales;
 
-// Tale i of a split has a stream of random numbers to itself, so the tales are the same whatever
-// the number of threads. Even streams are for training, odd ones for validation.
+// Each tale draws from a random stream of its own, so the tales do not depend on the number of
+// threads. Even streams are for training, odd streams for validation.
 static void tales_fill(Tales *tales, uint64_t seed, uint64_t first, int odd) {
     #pragma omp parallel for schedule(static)
     for (int i = 0; i < TALES_AT_ONCE; i++) {
@@ -303,7 +305,7 @@ static bool tales_add(Split *s, const char *text, size_t n, double nats, ShardKi
     return split_add(s, ids, n, err) && split_end_document(s, err);
 }
 
-// Writes whole tales until there are `tokens` tokens; *nats receives the sum of their -ln p.
+// Writes whole tales until there are `tokens` tokens or more; *nats receives the sum of -ln p.
 static bool tales_split(Split *s, double *nats, Tales *tales, uint64_t tokens, uint64_t seed,
                         ShardKind kind, Error *err) {
     *nats = 0.0;
@@ -368,7 +370,7 @@ static void command_tales(int argc, char **argv) {
 
 // ============================== prepare text ==============================
 
-#ifndef TEXT_BLOCK                   // bytes read at a time; here too the tests want fewer
+#ifndef TEXT_BLOCK                   // bytes read at a time; the tests use fewer
 #define TEXT_BLOCK (8u << 20)
 #endif
 
@@ -380,11 +382,12 @@ typedef struct {
 
 static const Option text_table[] = {
     { "out", "DIR", OPT_TEXT, offsetof(TextOptions, out), NULL, 1, 0, NULL,
-      "output", "where the shards go; made when missing", NULL },
+      "output", "directory for the shards; created if missing", NULL },
     { "tokenizer", "byte|bpe:N|FILE", OPT_TEXT, offsetof(TextOptions, tokenizer), "byte", 1, 0,
-      NULL, "output", TOKENIZER_HELP "; bpe:N learns N tokens from the training part", NULL },
+      NULL, "output", TOKENIZER_HELP "; bpe:N trains a vocabulary of N tokens on the "
+      "training part", NULL },
     { "val-fraction", "X", OPT_REAL, offsetof(TextOptions, val_fraction), "0.1", 0, 0.99, NULL,
-      "output", "share of each file, its tail, for validation; 0 for none", NULL },
+      "output", "fraction of each file, taken from its end, for validation; 0: none", NULL },
     { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },
 };
 #define TEXT_OPTIONS ((int)(sizeof text_table / sizeof text_table[0]))
@@ -396,8 +399,8 @@ typedef struct {
     uint64_t size, cut;
 } Text;
 
-// How many of the up to 3 bytes before the middle of window[0..n) belong to a character that goes
-// on behind it; 0 where no valid UTF-8 character straddles it.
+// The number of bytes (0 to 3) before the middle of window[0..n) that belong to a UTF-8 character
+// across the middle.
 static int utf8_straddle(const unsigned char *window, int n, int middle) {
     for (int back = 1; back <= 3 && back <= middle; back++) {
         const unsigned char *c = window + middle - back;
@@ -416,7 +419,7 @@ static bool text_seek(const Text *text, uint64_t at, Error *err) {
     return fail(err, "%s: cannot be read: %s", text->path, strerror(errno));
 }
 
-// The last `fraction` of the bytes are for validation, and a character is not cut in two.
+// The last `fraction` of the bytes are for validation. The cut is moved out of a character.
 static bool text_set_cut(Text *text, double fraction, Error *err) {
     unsigned char window[8];
     text->cut = (uint64_t)((double)text->size * (1.0 - fraction));
@@ -437,18 +440,18 @@ static bool text_open(Text *text, const char *path, double fraction, Error *err)
         return fail(err, "%s: cannot be opened: %s", path, strerror(errno));
     if (S_ISDIR(info.st_mode)) return fail(err, "%s: is a directory; name its files", path);
     if (!S_ISREG(info.st_mode))
-        return fail(err, "%s: is no regular file; save its bytes to one, so that its tail is known",
+        return fail(err, "%s: is not a regular file; save it to one, so that its size is known",
                     path);
     if (info.st_size == 0) return fail(err, "%s: is empty; expected a text", path);
     text->size = (uint64_t)info.st_size;
     return text_set_cut(text, fraction, err);
 }
 
-// Room to encode a text block by block. A block ends where a cut changes nothing.
+// A buffer to encode a text block by block. Blocks end where tokenizer_cut allows.
 typedef struct {
     char *text;
     int *ids;
-    size_t capacity, held;           // bytes: room, and those read and not yet encoded
+    size_t capacity, held;           // in bytes; held: read, not yet encoded
 } Blocks;
 
 static void blocks_init(Blocks *b, size_t capacity) {
@@ -463,7 +466,7 @@ static void blocks_free(Blocks *b) {
     free(b->ids);
 }
 
-// A block without a place to cut, a word of megabytes, has to be held whole.
+// Doubles the buffer: a block that tokenizer_cut cannot cut (a word of megabytes) is held whole.
 static void blocks_double(Blocks *b) {
     Blocks larger;
     blocks_init(&larger, 2 * b->capacity);
@@ -473,8 +476,8 @@ static void blocks_double(Blocks *b) {
     *b = larger;
 }
 
-// Reads up to `most` bytes behind what is held; *taken receives how many, 0 at the end of the file.
-// Returns how many of the bytes now held may be encoded: to the last cut, or all of a text's end.
+// Reads up to `most` bytes after those held; *taken receives the number, 0 at the end of the file.
+// Returns the number of held bytes that may be encoded: up to the last cut, or all at the end.
 static size_t blocks_read(Blocks *b, size_t *taken, FILE *file, uint64_t most) {
     if (b->held == b->capacity) blocks_double(b);
     size_t room = b->capacity - b->held, want = most < room ? (size_t)most : room;
@@ -484,13 +487,13 @@ static size_t blocks_read(Blocks *b, size_t *taken, FILE *file, uint64_t most) {
     return last ? b->held : tokenizer_cut(b->text, b->held);
 }
 
-// Lets go of the first n bytes.
+// Removes the first n bytes.
 static void blocks_drop(Blocks *b, size_t n) {
     b->held -= n;
     memmove(b->text, b->text + n, b->held);
 }
 
-// A reader's next block of bytes from ... to-1 of a text; false and an error when it cannot be had.
+// Reads the next block of bytes *from ... to-1 of a text, and advances *from.
 static bool text_read(Blocks *b, size_t *ready, const Text *text, uint64_t *from, uint64_t to,
                       Error *err) {
     size_t taken;
@@ -502,7 +505,7 @@ static bool text_read(Blocks *b, size_t *ready, const Text *text, uint64_t *from
     return fail(err, "%s: shrank while it was read", text->path);
 }
 
-// Encodes bytes from ... to-1 of a text as one document. An empty range is none.
+// Encodes bytes from ... to-1 of a text as one document. An empty range adds no document.
 static bool text_add(Split *s, Blocks *b, const Tokenizer *t, const Text *text, uint64_t from,
                      uint64_t to, Error *err) {
     if (from == to) return true;
@@ -518,7 +521,7 @@ static bool text_add(Split *s, Blocks *b, const Tokenizer *t, const Text *text, 
     return split_end_document(s, err);
 }
 
-// Counts the words of a text's training part, to learn a vocabulary from.
+// Counts the words of a text's training part, for training a vocabulary.
 static bool text_count(WordCounts *counts, Blocks *b, const Text *text, Error *err) {
     if (!text_seek(text, 0, err)) return false;
     for (uint64_t from = 0; from < text->cut; ) {
@@ -553,7 +556,7 @@ static bool text_write(const Output *out, const Tokenizer *t, const Text *texts,
     return good;
 }
 
-// Opens every text before anything is written. A text too short to be split is refused.
+// Opens every text before anything is written. Refuses texts too short to be split.
 static Text *texts_open(char **paths, int n, double fraction, Error *err) {
     Text *texts = (Text *)alloc_or_die((size_t)n * sizeof *texts, "the list of texts");
     uint64_t train = 0, val = 0;
@@ -563,20 +566,20 @@ static Text *texts_open(char **paths, int n, double fraction, Error *err) {
         val += texts[i].size - texts[i].cut;
     }
     if (train > 0 && (val > 0 || fraction == 0.0)) return texts;
-    fail(err, "%s: %" PRIu64 " bytes are too few for a training and a validation part; give a "
+    fail(err, "%s: %" PRIu64 " bytes are too few for a training and a validation part; use a "
          "longer text or another --val-fraction", paths[0], train + val);
     return NULL;
 }
 
-// "byte", or a file. bpe:N has been dealt with where there is a text to learn from.
+// Loads "byte" or a file. The caller handles bpe:N if there is a text to train on.
 static bool tokenizer_choose(Tokenizer *t, const char *choice, Error *err) {
     if (strcmp(choice, "byte") == 0) {
         tokenizer_bytes(t);
         return true;
     }
     if (strncmp(choice, "bpe:", 4) == 0)
-        return fail(err, "--tokenizer: bpe:N learns from a text: prepare text; expected byte or a "
-                    "file here");
+        return fail(err, "--tokenizer: bpe:N needs a text to train on (prepare text); expected "
+                    "byte or a file");
     Error why;
     return tokenizer_load(t, choice, &why)
         || fail(err, "--tokenizer: expected byte, bpe:N or a file; %.400s", why.text);
@@ -586,13 +589,13 @@ static bool tokenizer_choose(Tokenizer *t, const char *choice, Error *err) {
 static bool learn_size(int *size, const char *choice, Error *err) {
     double value;
     if (!whole_read(&value, choice + strlen("bpe:")) || value < 257 || value > SHARD_MAX_VOCAB)
-        return fail(err, "--tokenizer: got '%.40s', expected bpe:N with N, the bytes, merges and "
-                    "end of text together, from 257 to %d", choice, SHARD_MAX_VOCAB);
+        return fail(err, "--tokenizer: got '%.40s', expected bpe:N with a vocabulary size N "
+                    "(bytes, merges, end of text) from 257 to %d", choice, SHARD_MAX_VOCAB);
     *size = (int)value;
     return true;
 }
 
-// Learns a vocabulary from the training parts of all texts.
+// Trains a vocabulary on the training parts of all texts.
 static bool tokenizer_learn(Tokenizer *t, const Text *texts, int n, int size, Error *err) {
     WordCounts counts = { NULL, 0, 0, NULL, 0, 0, NULL, 0 };
     Blocks blocks;
@@ -603,7 +606,7 @@ static bool tokenizer_learn(Tokenizer *t, const Text *texts, int n, int size, Er
     blocks_free(&blocks);
     if (good) {
         tokenizer_train(t, &counts, size);
-        printf("bpe    %12d tokens learnt in %.1f s%s\n", t->vocab_size, seconds_now() - start,
+        printf("bpe    %12d tokens trained in %.1f s%s\n", t->vocab_size, seconds_now() - start,
                t->vocab_size < size ? "; no other pair occurs twice" : "");
     }
     word_counts_free(&counts);
@@ -621,7 +624,7 @@ static void text_run(const TextOptions *o, char **paths, int n) {
     if (!texts || !(learn ? learn_size(&size, o->tokenizer, &err)
                           : tokenizer_choose(&t, o->tokenizer, &err))) die("%s", err.text);
     if (!learn && t.vocab_size > SHARD_MAX_VOCAB)
-        die("--tokenizer: %s has %d tokens, more than the %d that a shard's 16 bits can tell apart",
+        die("--tokenizer: %s has %d tokens, more than the %d of a shard's 16-bit ids",
             o->tokenizer, t.vocab_size, SHARD_MAX_VOCAB);
     if (!output_begin(&out, o->out, "text", &err)) die("%s", err.text);
     if ((learn && !tokenizer_learn(&t, texts, n, size, &err))
@@ -669,7 +672,7 @@ static const Option code_table[] = {
 };
 #define CODE_OPTIONS ((int)(sizeof code_table / sizeof code_table[0]))
 
-// False when --help was asked for and given.
+// Parses the flags and loads the tokenizer. False after --help.
 static bool code_begin(Tokenizer *t, int argc, char **argv, const char *usage) {
     CodeOptions o;
     Error err;
@@ -708,7 +711,7 @@ static void command_encode(int argc, char **argv) {
     tokenizer_free(&t);
 }
 
-// Reads the next id. Returns 1, or 0 at the end, or -1 for what is no id.
+// Reads the next id. Returns 1, 0 at the end, or -1 for anything that is not an id.
 static int id_read(int *id, int vocab_size) {
     int c = getchar();
     while (c == ' ' || c == '\n' || c == '\t' || c == '\r') c = getchar();
@@ -727,8 +730,9 @@ static void command_decode(int argc, char **argv) {
                     "Prints the text of token ids, decimal numbers between white space.")) return;
     for (size_t count = 1; (state = id_read(&id, t.vocab_size)) != 0; count++) {
         size_t n;
-        if (state < 0) die("stdin: entry %zu is no token id; expected whole numbers from 0 to %d",
-                           count, t.vocab_size - 1);
+        if (state < 0)
+            die("stdin: entry %zu is not a token id; expected whole numbers from 0 to %d", count,
+                t.vocab_size - 1);
         const char *text = tokenizer_piece(&t, id, &n);
         fwrite(text, 1, n, stdout);
     }
@@ -758,7 +762,7 @@ static void print_usage(void) {
            "  text FILE... --out DIR    writes texts as tokens\n"
            "  encode < text > ids       prints the token ids of a text\n"
            "  decode < ids > text       prints the text of token ids\n\n"
-           "prepare COMMAND --help shows the flags of a command.\n");
+           "prepare COMMAND --help lists the flags of a command.\n");
 }
 
 __attribute__((noreturn)) static void unknown_command(const char *name) {
@@ -776,7 +780,7 @@ __attribute__((noreturn)) static void unknown_command(const char *name) {
 }
 
 int main(int argc, char **argv) {
-    signal(SIGXFSZ, SIG_IGN);        // a file size limit is then an error like a full disk
+    signal(SIGXFSZ, SIG_IGN);        // a file size limit then gives EFBIG, an ordinary error
     if (argc < 2) die("no command; expected tales, text, encode or decode; see prepare --help");
     if (strcmp(argv[1], "--help") == 0) {
         print_usage();

@@ -1,33 +1,33 @@
 // The embedded corpus: short children's tales from a probabilistic grammar.
 //
-// The grammar is a set of lists. A word list holds words ("mouse/mice"), others hold sentences, and
-// the list `plot` holds whole tales, with blanks to fill in:
+// The grammar is a set of lists: lists of words ("mouse/mice"), of sentences, and the list `plot`
+// of whole tales. Entries hold blanks to fill in:
 //
 //     {animal}        one word of the list `animal`; a tale never draws the same word twice
-//     {animal:x}      the same, remembered as x; a name of one letter is always a thing remembered
-//     {x}             the word remembered as x, again: no choice
-//     {x.1}           another column of it: "cow/calf" has columns 0 and 1
+//     {animal:x}      the same, stored in the variable x; variables have names of one letter
+//     {x}             the word stored in x: no choice
+//     {x.1}           column 1 of that word: "cow/calf" has columns 0 and 1
 //     {x.s} {x.C}     in the plural (column 1, else an s is added); with a capital
 //     {x.a} {x.A}     with "a" or "an"; with "A" or "An"
 //     {h.he}          he or she, by column 1 of "Mia/she"; also him, his, himself, He, His
-//     {2 to 9:n}      a number, in words, remembered as n; the upper bound may be a sum
+//     {2 to 9:n}      a number, in words, stored in n; the upper bound may be a sum
 //     {n+m-1}         a sum
 //     {x#n-1}         x, in the plural unless the number is 1
-//     [yes|no|maybe]  one of these texts, which may hold blanks themselves
-//     [w:yes|no]      the same; which one is remembered as w: 0 or 1
+//     [yes|no|maybe]  one of these texts, which may hold blanks
+//     [w:yes|no]      the same; the index of the text is stored in w: 0 or 1
 //     [w?wet|dry]     text 0 or 1 (below 0 the first, above 1 the last): no choice
 //     < and >         print as double quotes
 //
-// Earlier entries are likelier, see weight(). The probability of a tale is the product of those of
-// its choices, and no text has two such products, because every choice shows in the text: where it
-// is made, the alternatives begin differently. Precisely: the head of an alternative is its text up
-// to the first blank. No head begins another one, except that a whole word may begin a longer word
-// ("Leo" and "Leopold"): no letter follows a blank, so one sees where the word ends.
-// tests/test_tales.c checks that for every choice in the grammar.
+// Earlier entries are likelier, see weight(). The probability of a tale is the product of the
+// probabilities of its choices. The grammar is unambiguous, because the text determines every
+// choice: the alternatives begin differently. Precisely: the head of an alternative is its text up
+// to the first blank. No head is a prefix of another one, except that a whole word may be a prefix
+// of a longer word ("Leo" and "Leopold"): no letter follows a blank, so the end of the word shows.
+// tests/test_tales.c checks this rule for every choice in the grammar.
 //
-// One engine writes, reads and enumerates: it walks through a plot and asks `pick` whenever there
-// is a choice. To write, pick draws; to read, it looks for the one alternative that stands in the
-// text. The test includes this file, and brings a third pick.
+// One engine writes, parses and enumerates tales: it expands a plot and calls `pick` for each
+// choice. The writer's pick draws an alternative at random; the parser's pick finds the one that
+// matches the text. The test includes this file and adds a pick that enumerates.
 #include "tales.h"
 
 #include <math.h>
@@ -43,12 +43,12 @@ typedef struct { const List *lists; int n; } Grammar;               // a tale is
 
 enum { MAX_LISTS = 64, MAX_WORDS = 128, MAX_HEAD = 160 };
 
-typedef struct { int column; char dress; } Form;     // dress: s, C, a, A as above, or 0
+typedef struct { int column; char dress; } Form;     // dress: s, C, a, A as above; 0: none
 static const Form AS_IT_IS = {0, 0};
 static const Form PLURAL = {1, 's'};
 
-// Alternatives: words[0 ... n-1], or if words is NULL the parts of `parts` between bars. Those in
-// the bit set `used` (NULL: none) are not to be had any more.
+// Alternatives: words[0 ... n-1], or, if words is NULL, the parts of `parts` between bars. The bit
+// set `used` (NULL: none) excludes alternatives.
 typedef struct {
     const char *const *words;
     Span parts;
@@ -57,19 +57,19 @@ typedef struct {
     const uint64_t *used;
 } Choice;
 
-typedef struct { int list, value; } Memory;          // list -1: a number; -2: nothing yet
+typedef struct { int list, value; } Memory;          // list -1: a number; -2: unset
 
 typedef struct Teller Teller;
 struct Teller {
     const Grammar *grammar;
-    int (*pick)(Teller *t, const Choice *c, int total);   // which alternative; -1 is none
-    void *source;                                    // what pick draws from: Rng *
-    const char *text;                                // when reading: the text. NULL when writing
+    int (*pick)(Teller *t, const Choice *c, int total);   // returns an alternative; -1: none
+    void *source;                                    // for pick, when writing: an Rng *
+    const char *text;                                // when parsing: the text; writing: NULL
     char *out;                                       // when writing: cap bytes
-    size_t cap;                                      // when reading: the length of text
-    size_t n;                                        // bytes written, or read, so far
-    double nats;                                     // -ln p of the choices so far
-    bool ok;                                         // false: the text does not fit, stop
+    size_t cap;                                      // when parsing: the length of text
+    size_t n;                                        // bytes written or parsed so far
+    double nats;                                     // sum of -ln p over the choices so far
+    bool ok;                                         // false: no match, or no room; stop
     Memory memory[26];
     uint64_t used[MAX_LISTS][MAX_WORDS / 64];
 };
@@ -96,19 +96,19 @@ static bool same(Span s, const char *word) {
     return strncmp(s.at, word, s.n) == 0 && word[s.n] == '\0';
 }
 
-// The end of the part of s that begins at i: the next separator outside of all brackets, or s.n.
+// The end of the part of s that begins at i: the next separator outside brackets, or s.n.
 static size_t part_end(Span s, size_t i, char separator) {
     int depth = 0;
     for (; i < s.n; i++) {
         char c = s.at[i];
         if (c == separator && depth == 0) break;
         depth += (c == '{' || c == '[') - (c == '}' || c == ']');
-        if (depth < 0) break;                        // the bracket that s stands in closes here
+        if (depth < 0) break;                        // the bracket around s closes here
     }
     return i;
 }
 
-// Part k of s, or the last one if there are fewer; for k < 0 the first.
+// Part k of s; the last part if k is too large, the first if k < 0.
 static Span part(Span s, char separator, int k) {
     size_t begin = 0, end = part_end(s, 0, separator);
     for (; k > 0 && end < s.n; k--) {
@@ -125,19 +125,19 @@ static int count_parts(Span s, char separator) {
     return n;
 }
 
-// What stands between the bracket s.at[i] and the one that closes it.
+// The text between the bracket s.at[i] and its closing bracket.
 static Span inside(Span s, size_t i) {
     Span in = {s.at + i + 1, part_end(s, i + 1, '\0') - (i + 1)};
     return in;
 }
 
-// Alternative i as it stands in the text, up to its first blank; rest is what remains to be filled
-// in. Heads longer than the buffer are cut: the remainder counts as rest.
+// The head of an alternative: its text up to the first blank; `rest` is what follows. A head longer
+// than the buffer is cut, and its remainder belongs to `rest`.
 typedef struct { char text[MAX_HEAD]; size_t n; Span rest; } Head;
 
 static void head_of(Head *h, Span word, Form form) {
     Span s = part(word, '/', form.column);
-    bool add_s = form.dress == 's' && s.n == word.n;         // there is no column 1
+    bool add_s = form.dress == 's' && s.n == word.n;         // the word has no column 1
     h->n = 0;
     if (form.dress == 'a' || form.dress == 'A') {
         h->text[h->n++] = form.dress;
@@ -167,7 +167,7 @@ static bool is_used(const Choice *c, int i) {
     return c->used && (c->used[i / 64] >> (i % 64) & 1);
 }
 
-// Asks for one of the alternatives still to be had and charges for it. -1: there is none.
+// Picks one of the unused alternatives and adds its -ln p to nats. -1: there is none.
 static int choose(Teller *t, const Choice *c) {
     int total = 0;
     for (int i = 0; i < c->n; i++) total += is_used(c, i) ? 0 : weight(i);
@@ -177,7 +177,7 @@ static int choose(Teller *t, const Choice *c) {
     return i;
 }
 
-// Writes the byte, or reads it.
+// Writes the byte, or matches it with the text.
 static void put(Teller *t, char c) {
     if (c == '<' || c == '>') c = '"';
     if (!t->ok || t->n == t->cap || (t->text && t->text[t->n] != c)) { t->ok = false; return; }
@@ -192,7 +192,7 @@ static void put_head(Teller *t, const Head *h) {
     expand(t, h->rest);
 }
 
-// The length of the sum that s begins with: n, 3, n+m-1; 0 if there is none.
+// The length of the sum at the beginning of s: n, 3, n+m-1; 0 if there is none.
 static size_t sum_length(Span s) {
     size_t i = 0;
     while (i < s.n && (is_lower(s.at[i]) || is_digit(s.at[i]))) {
@@ -209,7 +209,7 @@ static int sum(Teller *t, Span s) {
         int term = s.at[i] - '0';
         if (is_lower(s.at[i])) {
             Memory m = t->memory[s.at[i] - 'a'];
-            if (m.list != -1) t->ok = false;         // a mistake in the grammar: no number
+            if (m.list != -1) t->ok = false;         // an error in the grammar: not a number
             term = m.value;
         }
         value += i > 0 && s.at[i - 1] == '-' ? -term : term;
@@ -224,7 +224,7 @@ static Form form_of(Span s) {
     return f.dress == 's' ? PLURAL : f;
 }
 
-// A blank taken apart: {name:as.form} or {name:as#count}.
+// The parts of a blank: {name:as.form} or {name:as#count}.
 typedef struct { Span name, form, count; char as; } Blank;
 
 static Blank blank_of(Span s) {
@@ -307,7 +307,7 @@ static void fill_in(Teller *t, Span s) {                           // { ... }
     else list_blank(t, &b, form);
 }
 
-// The name in [w:yes|no], or 0; s loses it.
+// The variable of [w:yes|no], or 0. Removes it from s.
 static char fork_name(Span *s) {
     if (s->n < 2 || !is_lower(s->at[0]) || s->at[1] != ':') return 0;
     *s = skip(*s, 2);
@@ -349,8 +349,8 @@ static bool tell(Teller *t) {
     return t->ok;
 }
 
-// pick, to write: 48 random bits, so that a probability is off by at most 2^-48. Integers only:
-// every machine draws the same word.
+// The writer's pick. It uses 48 random bits, so the error of a probability is at most 2^-48, and
+// integers only, so every machine draws the same word.
 static int pick_at_random(Teller *t, const Choice *c, int total) {
     int r = (int)((rng_u64((Rng *)t->source) >> 16) * (uint64_t)total >> 48);
     int i = 0;
@@ -359,14 +359,14 @@ static int pick_at_random(Teller *t, const Choice *c, int total) {
     return i;
 }
 
-// Whether the alternative stands at the cursor.
+// Whether the alternative matches the text at the cursor.
 static bool stands_here(const Teller *t, const Head *h) {
     size_t left = t->cap - t->n;
     if (h->n > left || memcmp(t->text + t->n, h->text, h->n) != 0) return false;
     return h->rest.n > 0 || h->n == left || !is_letter(t->text[t->n + h->n]);
 }
 
-// pick, to read: the one alternative that stands in the text. None, or two, is no tale.
+// The parser's pick: the alternative that matches the text. -1 if none matches, or two do.
 static int pick_from_text(Teller *t, const Choice *c, int total) {
     (void)total;
     int found = -1;
@@ -382,7 +382,7 @@ static int pick_from_text(Teller *t, const Choice *c, int total) {
 }
 
 // ---------------------------------------------------------------------------------------------
-// Words. Earlier is likelier. A word with "a" before it must sound the way it is spelled (no hour).
+// Words; earlier is likelier. "a" or "an" follows the spelling, so no word like "hour" is allowed.
 
 static const char *const NAME[] = {   // and the pronoun
     "Mia/she", "Tom/he", "Anna/she", "Ben/he", "Lily/she", "Max/he", "Ella/she", "Leo/he",
@@ -487,7 +487,7 @@ static const char *const TREASURE[] = {
     "picture", "pillow", "pipe", "quill", "rope", "saddle", "sandglass", "spyglass", "sword",
     "tambourine", "thermometer", "violin", "wand", "watering can", "wheel", "wig",
 };
-static const char *const FRUIT[] = {   // whatever is eaten and counted
+static const char *const FRUIT[] = {   // countable food
     "apple", "pear", "plum", "cherry/cherries", "peach/peaches", "egg", "carrot", "nut", "bun",
     "lemon", "orange", "fig", "cookie", "berry/berries", "turnip", "potato/potatoes", "onion",
     "melon", "strawberry/strawberries", "pancake", "apricot", "muffin", "chestnut",
@@ -500,7 +500,7 @@ static const char *const FRUIT[] = {   // whatever is eaten and counted
     "pea", "peanut", "pepper", "pickle", "pie", "pistachio", "raisin", "raspberry/raspberries",
     "sandwich/sandwiches", "scone", "shrimp/shrimps", "sprout", "tart", "toffee", "truffle", "yam",
 };
-static const char *const TRINKET[] = {   // whatever is collected and counted
+static const char *const TRINKET[] = {   // small things, to collect and count
     "marble", "button", "shell", "acorn", "stamp", "pebble", "bead", "feather", "penny/pennies",
     "ribbon", "card", "sticker", "leaf/leaves", "pin", "star", "pine cone", "coin", "badge", "key",
     "bottle top", "postcard", "paper boat", "bean", "ticket", "cork", "fossil", "seed", "dice/dice",
@@ -518,7 +518,7 @@ static const char *const BODY[] = {
     "head", "nose", "back", "foot", "left ear", "tail", "right ear", "neck", "left paw", "tummy",
     "shoulder", "right paw", "knee", "elbow", "chin", "left toe", "forehead",
 };
-static const char *const DISH[] = {   // some of it
+static const char *const DISH[] = {   // uncountable food
     "soup", "bread", "cake", "honey", "porridge", "cheese", "jam", "pudding", "apple pie", "stew",
     "toast", "butter", "ice cream", "gingerbread", "custard", "rice", "spaghetti", "fish", "salad",
     "popcorn", "chocolate", "marmalade", "oatmeal", "hot milk", "tea", "cocoa", "lemonade",
@@ -547,7 +547,7 @@ static const char *const PLACE[] = {
     "quarry", "ruin", "smithy", "spring", "square", "stable", "tavern", "temple", "vale", "volcano",
     "well", "wharf", "attic",
 };
-static const char *const SPOT[] = {   // where things hide
+static const char *const SPOT[] = {   // hiding places
     "under the bed", "behind the stove", "in the attic", "on the shelf", "under the stairs",
     "in the cellar", "behind the curtain", "in the teapot", "under a cushion", "in the flour bin",
     "on the roof", "behind the clock", "in the hayloft", "under the table", "inside a boot",
@@ -660,7 +660,7 @@ static const char *const PROVERB[] = {
     "After the rain comes the sun", "You reap what you sow", "Still waters run deep",
     "Haste makes waste", "Home is where the heart is", "Never judge a book by its cover",
 };
-static const char *const WEATHER[] = {   // weather, its noun, what to wear, how one comes home
+static const char *const WEATHER[] = {   // weather, its noun, clothes for it, how one comes home
     "raining/rain/a raincoat/wet", "snowing/snow/warm mittens/white with flakes",
     "windy/wind/a long scarf/with tangled hair", "hot and sunny/sun/a straw hat/brown as a nut",
     "foggy/fog/a lantern on a string/two hours late",
@@ -669,7 +669,7 @@ static const char *const WEATHER[] = {   // weather, its noun, what to wear, how
     "cold and clear/cold/a woolly hat/with rosy cheeks",
     "muddy/mud/rubber boots/brown to the knees",
 };
-static const char *const OPPOSITE[] = {   // of somebody: and the other, and more than either
+static const char *const OPPOSITE[] = {   // two opposites, and their comparatives
     "big/small/bigger/smaller", "tall/short/taller/shorter", "fast/slow/faster/slower",
     "loud/quiet/louder/quieter", "old/young/older/younger", "strong/weak/stronger/weaker",
     "fat/thin/fatter/thinner", "rich/poor/richer/poorer", "clean/dirty/cleaner/dirtier",
@@ -729,7 +729,7 @@ static const char *const RIDDLE[] = {
     "What has a tail, no legs, and loves the wind?/a kite",
     "What has one foot and four legs?/a bed", "What flies without wings?/time",
 };
-static const char *const GIFT[] = {   // a hint, and what it is
+static const char *const GIFT[] = {   // a hint, and its answer
     "It is round and it bounces/a ball", "It has two wheels and a bell/a bicycle",
     "It tells the time/a watch", "It keeps the rain away/an umbrella",
     "It has pages and pictures/a book", "It makes a loud boom/a drum",
@@ -740,7 +740,7 @@ static const char *const GIFT[] = {   // a hint, and what it is
     "It points to the north/a compass", "It makes small things big/a magnifying glass",
     "It smells sweet and has thorns/a rose",
 };
-static const char *const PAINT[] = {   // two paints, and both stirred together
+static const char *const PAINT[] = {   // two paints, and their mixture
     "blue and yellow/green", "red and white/pink", "red and yellow/orange", "blue and red/purple",
     "black and white/grey", "green and red/brown", "blue and white/sky blue",
     "green and white/mint",
@@ -762,13 +762,13 @@ static const char *const SHOUT[] = {
     "Catch me if you can", "Peekaboo", "I love pancakes", "What is your name", "Ahoy", "Rhubarb",
     "Wake up", "Tickle tickle",
 };
-static const char *const SKY[] = {   // and how it is spoken to
+static const char *const SKY[] = {   // and the form of address
     "the moon/moon", "a star/star", "a cloud/cloud", "the sun/sun", "a comet/comet",
     "the rainbow/rainbow", "the evening star/evening star", "a sunbeam/sunbeam",
     "the north wind/north wind", "a snowflake/snowflake", "the Milky Way/Milky Way",
     "a raindrop/raindrop",
 };
-static const char *const JOB[] = {   // what one wants to be
+static const char *const JOB[] = {   // with the article
     "a sailor", "a doctor", "a pirate", "a baker", "a dancer", "an explorer", "a clown",
     "a painter", "a knight", "a teacher", "a gardener", "an inventor", "a train driver", "a singer",
     "a detective", "an astronaut", "a beekeeper", "a firefighter", "a magician", "an acrobat",
@@ -797,7 +797,7 @@ static const char *const SURNAME[] = {
 };
 
 // ---------------------------------------------------------------------------------------------
-// Sentences that several plots share. h is the hero of the tale, f the friend.
+// Sentences that several plots share. h is the hero of the tale, f a friend.
 
 static const char *const ASIDE[] = {
     "Outside, {colour.a} {bird} sang {softly}.",
@@ -829,7 +829,7 @@ static const char *const TOGETHER[] = {
 };
 
 // ---------------------------------------------------------------------------------------------
-// The tales. Each begins in its own way. The first ones are the likeliest.
+// The plots. No beginning is a prefix of another; earlier plots are likelier.
 
 static const char *const PLOT[] = {
 

@@ -1,17 +1,17 @@
-// Text to tokens and back, with GPT-2's vocabulary, somebody else's, or one's own.
+// Text to tokens and back, with a published vocabulary (GPT-2's, say) or one trained here.
 //
 //     Tokenizer t;
 //     tokenizer_bytes(&t);                                    byte level: no merges
-//     tokenizer_load(&t, "gpt2.tiktoken", &err);              or somebody's vocabulary
-//     tokenizer_train(&t, &counts, 4096);                     or one's own: bpe_train.h
+//     tokenizer_load(&t, "gpt2.tiktoken", &err);              or a vocabulary from a file
+//     tokenizer_train(&t, &counts, 4096);                     or train one: bpe_train.h
 //     size_t count = tokenizer_encode(&t, ids, text, n);      ids has room for n
 //     const char *bytes = tokenizer_piece(&t, ids[0], &length);
 //     tokenizer_save(&t, "tokenizer.json", &err);
 //     tokenizer_free(&t);
 //
-// Every string of bytes can be encoded and comes back as it was, UTF-8 or not. <|endoftext|> in a
-// text is 13 ordinary characters: encoding never produces the token, only prepare writes it.
-// The algorithm is in bpe.h; here are the files.
+// Every byte string can be encoded, UTF-8 or not, and decoding restores it exactly. <|endoftext|>
+// in a text is 13 ordinary characters: encoding never produces the token; prepare adds it.
+// bpe.h has the algorithm; this file reads and writes vocabularies.
 #pragma once
 #include "bpe.h"
 #include "../files/file.h"
@@ -19,7 +19,7 @@
 
 // ============================== tokens in the alphabet ==============================
 
-// Characters of that alphabet (UTF-8, valid) to bytes; SIZE_MAX when one is not of it.
+// Converts characters of bpe.h's alphabet (valid UTF-8) to bytes; SIZE_MAX for any other character.
 static inline size_t bytes_from_chars(char *out, const char *text, size_t n) {
     const unsigned char *s = (const unsigned char *)text;
     size_t count = 0;
@@ -34,7 +34,7 @@ static inline size_t bytes_from_chars(char *out, const char *text, size_t n) {
     return count;
 }
 
-// A token in that alphabet, as it stands inside a JSON string.
+// Prints a token in that alphabet, escaped for a JSON string.
 static inline void token_print_chars(FILE *f, const Tokenizer *t, int id) {
     size_t n;
     const char *text = tokenizer_piece(t, id, &n);
@@ -109,7 +109,7 @@ static inline void tokenizer_print(FILE *f, const Tokenizer *t) {
     fprintf(f, "\n    ]\n  }\n}\n");
 }
 
-// Writes tokenizer.json; on failure nothing of that name is left. The caller syncs the directory.
+// Writes tokenizer.json; removes the file on failure. The caller syncs the directory.
 static inline bool tokenizer_save(const Tokenizer *t, const char *path, Error *err) {
     FILE *f = fopen(path, "wb");
     if (!f) return fail(err, "%s: cannot be written: %s", path, strerror(errno));
@@ -123,10 +123,10 @@ static inline bool tokenizer_save(const Tokenizer *t, const char *path, Error *e
 }
 
 // ============================== reading vocabularies ==============================
-// Three kinds of file hold the same thing. Each ends in tokenizer_check, and gives one line of
-// error for whatever is wrong with it.
+// Three file formats hold the same vocabulary. Each reader ends with tokenizer_check, and reports
+// any error in one line.
 
-// The last look at what was read. Every byte must be a token, so that every text can be encoded.
+// Checks a vocabulary after reading. Every byte must be a token, so that any text can be encoded.
 static inline bool tokenizer_check(Tokenizer *t, Error *err) {
     if (t->eot < 0) return fail(err, "no " END_OF_TEXT " among the tokens");
     for (int b = 0; b < 256; b++)
@@ -134,7 +134,8 @@ static inline bool tokenizer_check(Tokenizer *t, Error *err) {
     return true;
 }
 
-// Finds the tokens that their own bytes do not merge to. A word is looked up among the others.
+// Marks tokens whose own bytes encode to other tokens (TOKEN_PART). Encoding looks up whole words
+// among the rest.
 static inline void tokenizer_mark_parts(Tokenizer *t) {
     size_t longest = 0, n;
     for (int id = 0; id < t->vocab_size; id++) {
@@ -151,7 +152,7 @@ static inline void tokenizer_mark_parts(Tokenizer *t) {
     free(ids);
 }
 
-// ---- NAME.tiktoken: lines of base64 and rank; the merges follow from them ----
+// ---- NAME.tiktoken: lines of base64 and rank; merges are reconstructed from the ranks ----
 
 static inline int base64_digit(int c) {
     if (c >= 'A' && c <= 'Z') return c - 'A';
@@ -160,7 +161,7 @@ static inline int base64_digit(int c) {
     return c == '+' ? 62 : c == '/' ? 63 : -1;
 }
 
-// Returns the number of bytes, or 0 for what is no base64.
+// Returns the number of bytes, or 0 for invalid base64.
 static inline size_t base64_read(char *out, const char *text, size_t n) {
     size_t count = 0, padding = 0;
     if (n == 0 || n % 4 != 0) return 0;
@@ -177,7 +178,7 @@ static inline size_t base64_read(char *out, const char *text, size_t n) {
     return count - padding;
 }
 
-// A line without its end; *text and *n move behind it.
+// Takes a line from *text, *n; returns its length without the line end.
 static inline size_t line_take(const char **line, const char **text, size_t *n) {
     const char *end = (const char *)memchr(*text, '\n', *n);
     size_t length = end ? (size_t)(end - *text) : *n, taken = end ? length + 1 : length;
@@ -195,34 +196,34 @@ static inline bool tiktoken_read_ranks(Tokenizer *t, char *scratch, const char *
         while (gap < length && line[gap] != ' ') gap++;
         size_t bytes = base64_read(scratch, line, gap);
         if (bytes == 0 || gap == length || length - gap > 12)
-            return fail(err, "line %d: expected base64, a blank and a rank", id + 1);
+            return fail(err, "line %d: expected base64, a space and a rank", id + 1);
         char rank[16], expected[16];
         snprintf(rank, sizeof rank, "%.*s", (int)(length - gap - 1), line + gap + 1);
         snprintf(expected, sizeof expected, "%d", id);
         if (strcmp(rank, expected) != 0)
-            return fail(err, "line %d: expected rank %d: ranks begin with 0 and leave no gap",
+            return fail(err, "line %d: expected rank %d; ranks count from 0 without gaps",
                         id + 1, id);
         if (!tokenizer_push(t, scratch, bytes, TOKEN_WHOLE))
-            return fail(err, "line %d: the same token as in an earlier line", id + 1);
+            return fail(err, "line %d: duplicate of an earlier token", id + 1);
     }
     return true;
 }
 
-// Each longer token was made by merging the two that its bytes merge to without it.
+// Reconstructs each token's merge: encoding its bytes with all earlier merges gives two tokens.
 static inline bool tiktoken_recover_merges(Tokenizer *t, int *ids, Error *err) {
     for (int id = 0; id < t->vocab_size; id++) {
         size_t n;
         const char *text = tokenizer_piece(t, id, &n);
         if (n == 1 || t->kind[id] == TOKEN_ADDED) continue;
         if (merge_word(t, ids, text, n) != 2)
-            return fail(err, "line %d: the token is not two earlier tokens merged", id + 1);
+            return fail(err, "line %d: the token is not a merge of two earlier tokens", id + 1);
         tokenizer_push_merge(t, ids[0], ids[1], id);
     }
     return true;
 }
 
 static inline bool tokenizer_parse_tiktoken(Tokenizer *t, const char *text, size_t n, Error *err) {
-    size_t lines = 2;                                      // the last, and end of text
+    size_t lines = 2;                                      // the last line, and end of text
     for (size_t i = 0; i < n; i++) lines += text[i] == '\n';
     tokenizer_init(t, lines, n + strlen(END_OF_TEXT), lines);
     char *scratch = (char *)alloc_or_die(n, "the file's tokens");
@@ -237,12 +238,12 @@ static inline bool tokenizer_parse_tiktoken(Tokenizer *t, const char *text, size
 
 // ---- tokenizer.json, or vocab.json with merges.txt ----
 
-// A JSON vocabulary on its way into a tokenizer.
+// Collects the tokens of a JSON vocabulary by id.
 typedef struct {
     const JsonNode **by_id;        // (capacity) the string of each token
     bool *added;                   // (capacity)
     size_t capacity, n;
-    char *scratch;                 // room for any string of the file, twice
+    char *scratch;                 // room for any two strings of the file
 } VocabReader;
 
 static inline bool vocab_place(VocabReader *l, const JsonNode *text, const JsonNode *id_node,
@@ -251,7 +252,7 @@ static inline bool vocab_place(VocabReader *l, const JsonNode *text, const JsonN
     if (text->type != JSON_STRING || !json_to_int(&id, id_node, 0, INT_MAX - 1))
         return fail(err, "byte %zu: expected a token and its id", text->at);
     if ((size_t)id >= l->capacity)
-        return fail(err, "byte %zu: id %lld among %zu tokens: ids begin with 0 and leave no gap",
+        return fail(err, "byte %zu: id %lld of %zu tokens; ids count from 0 without gaps",
                     id_node->at, (long long)id, l->capacity);
     const JsonNode *old = l->by_id[id];
     bool same = old && old->length == text->length && !memcmp(old->text, text->text, old->length);
@@ -264,7 +265,7 @@ static inline bool vocab_place(VocabReader *l, const JsonNode *text, const JsonN
     return true;
 }
 
-// Gathers the tokens in order of their ids.
+// Collects all tokens in the order of their ids.
 static inline bool vocab_gather(VocabReader *l, const JsonNode *vocab, const JsonNode *added,
                                  Error *err) {
     for (const JsonNode *k = json_first(vocab); k < json_end(vocab); k = json_next(k + 1))
@@ -281,7 +282,7 @@ static inline bool vocab_gather(VocabReader *l, const JsonNode *vocab, const Jso
 static inline bool vocab_push(const VocabReader *l, Tokenizer *t, Error *err) {
     for (size_t id = 0; id < l->n; id++) {
         const JsonNode *text = l->by_id[id];
-        if (!text) return fail(err, "no token has the id %zu, but there are higher ones", id);
+        if (!text) return fail(err, "no token has id %zu, but higher ids exist", id);
         if (l->added[id]) {
             if (json_is(text, END_OF_TEXT)) t->eot = t->vocab_size;
             tokenizer_push(t, text->text, text->length, TOKEN_ADDED);
@@ -298,7 +299,7 @@ static inline bool vocab_push(const VocabReader *l, Tokenizer *t, Error *err) {
     return true;
 }
 
-// One merge: two tokens in the alphabet. The concatenation must be a token as well.
+// Reads one merge: two tokens in the alphabet, whose concatenation must be a token too.
 static inline bool vocab_read_merge(const VocabReader *l, Tokenizer *t, const char *left,
                                     size_t n_left, const char *right, size_t n_right, Error *err) {
     int number = t->n_merges + 1;
@@ -309,7 +310,7 @@ static inline bool vocab_read_merge(const VocabReader *l, Tokenizer *t, const ch
     int left_id = tokenizer_find(t, l->scratch, a), right_id = tokenizer_find(t, l->scratch + a, b);
     int result = tokenizer_find(t, l->scratch, a + b);
     if (left_id < 0 || right_id < 0 || result < 0)
-        return fail(err, "merge %d: %s is no token of the vocabulary", number,
+        return fail(err, "merge %d: %s is not in the vocabulary", number,
                     left_id < 0 ? "its left part" : right_id < 0 ? "its right part" : "its result");
     if (!tokenizer_push_merge(t, left_id, right_id, result))
         return fail(err, "merge %d: appears twice", number);
@@ -320,7 +321,7 @@ static inline bool vocab_read_merge(const VocabReader *l, Tokenizer *t, const ch
 static inline bool vocab_read_merge_line(const VocabReader *l, Tokenizer *t, const char *line,
                                          size_t n, Error *err) {
     const char *gap = (const char *)memchr(line, ' ', n);
-    if (!gap) return fail(err, "merge %d: expected two tokens, a blank between", t->n_merges + 1);
+    if (!gap) return fail(err, "merge %d: expected two tokens and a space", t->n_merges + 1);
     size_t left = (size_t)(gap - line);
     return vocab_read_merge(l, t, line, left, gap + 1, n - left - 1, err);
 }
@@ -351,7 +352,7 @@ static inline bool vocab_read_merge_text(const VocabReader *l, Tokenizer *t, con
     return true;
 }
 
-// Where the merges are: in a list of the JSON, or in a text of their own.
+// The merges: a list in the JSON, or the text of merges.txt.
 typedef struct {
     const JsonNode *list;
     const char *text;
@@ -380,28 +381,28 @@ static inline bool vocab_read(Tokenizer *t, const JsonNode *vocab, const JsonNod
     return good;
 }
 
-// Absent, null, false and "" all say that something is not used.
+// True if a feature is off: the key is absent, null, false or "".
 static inline bool json_unused(const JsonNode *object, const char *key) {
     const JsonNode *v = json_get(object, key);
     return !v || v->type == JSON_NULL || v->type == JSON_FALSE || json_is(v, "");
 }
 
-// Refuses what would encode differently: other models, other rules for words, normalization.
+// Refuses vocabularies that encode differently from GPT-2: model, pre-tokenizer, normalizer.
 static inline bool vocab_check_is_gpt2(const JsonNode *root, const JsonNode *model, Error *err) {
     const JsonNode *type = json_get(model, "type"), *words = json_get(root, "pre_tokenizer");
     const JsonNode *kind = words ? json_get(words, "type") : NULL;
     const JsonNode *regex = words ? json_get(words, "use_regex") : NULL;
     if (type && !json_is(type, "BPE"))
-        return fail(err, "the model is \"%s\"; only \"BPE\" is understood", json_show(type).text);
+        return fail(err, "the model is \"%s\"; only \"BPE\" is supported", json_show(type).text);
     if (!kind || !json_is(kind, "ByteLevel") || !json_unused(words, "add_prefix_space")
         || (regex && regex->type != JSON_TRUE))
         return fail(err, "the pre_tokenizer is not GPT-2's; only \"ByteLevel\" with its regular "
-                    "expression and without add_prefix_space is understood");
-    if (!json_unused(root, "normalizer")) return fail(err, "\"normalizer\" is not understood");
+                    "expression and without add_prefix_space is supported");
+    if (!json_unused(root, "normalizer")) return fail(err, "\"normalizer\" is not supported");
     const char *const unused[3] = { "continuing_subword_prefix", "end_of_word_suffix",
                                     "ignore_merges" };
     for (int i = 0; i < 3; i++)
-        if (!json_unused(model, unused[i])) return fail(err, "\"%s\" is not understood", unused[i]);
+        if (!json_unused(model, unused[i])) return fail(err, "\"%s\" is not supported", unused[i]);
     return true;
 }
 
@@ -417,9 +418,9 @@ static inline bool vocab_read_json(Tokenizer *t, const JsonNode *root, size_t n,
     return vocab_read(t, vocab, added, source, n, err);
 }
 
-// ---- whichever it is ----
+// ---- any of the three formats ----
 
-// merges.txt stands beside vocab.json.
+// Reads vocab.json with the merges.txt beside it.
 static inline bool vocab_read_pair(Tokenizer *t, const JsonNode *root, size_t n,
                                        const char *path, Error *err) {
     const char *slash = strrchr(path, '/');
@@ -430,7 +431,7 @@ static inline bool vocab_read_pair(Tokenizer *t, const JsonNode *root, size_t n,
     snprintf(merges_path.text, sizeof merges_path.text, "%.*smerges.txt",
              slash ? (int)(slash + 1 - path) : 0, path);
     if (!file_map(&merges, merges_path.text, &why))
-        return fail(err, "a list of tokens, whose merges should stand beside it; %.400s", why.text);
+        return fail(err, "a vocab.json needs merges.txt beside it; %.400s", why.text);
     source.text = (const char *)merges.bytes;
     source.n = merges.n;
     bool good = vocab_read(t, root, NULL, source, n, err);
@@ -442,7 +443,7 @@ static inline bool tokenizer_parse_json(Tokenizer *t, const char *text, size_t n
                                            const char *path, Error *err) {
     Json j;
     if (!json_parse(&j, text, n, err)) return false;
-    const JsonNode *model = json_get(j.root, "model");     // in a vocab.json it may be a token
+    const JsonNode *model = json_get(j.root, "model");     // in a vocab.json "model" may be a token
     bool good = model && model->type == JSON_OBJECT ? vocab_read_json(t, j.root, n, err)
                                                     : vocab_read_pair(t, j.root, n, path, err);
     json_free(&j);
@@ -455,15 +456,15 @@ static inline bool tokenizer_parse_kind(Tokenizer *t, const char *text, size_t n
     size_t i = 0;
     while (i < n && (text[i] == ' ' || text[i] == '\n' || text[i] == '\r')) i++;
     if (kind) return fail(err, "not a vocabulary but %s", kind);
-    if (n > 1 << 28) return fail(err, "%zu bytes are more than any vocabulary has", n);
+    if (n > 1 << 28) return fail(err, "%zu bytes: too large for a vocabulary", n);
     if (i < n && text[i] == '{') return tokenizer_parse_json(t, text, n, path, err);
     if (n >= 8 && memcmp(text, "#version", 8) == 0)
-        return fail(err, "merges alone; name the vocab.json beside them");
+        return fail(err, "a file of merges; name the vocab.json beside it");
     return tokenizer_parse_tiktoken(t, text, n, err);
 }
 
-// Reads the n bytes of a vocabulary file, of any of the three kinds. path is only for finding
-// merges.txt. When it fails there is nothing to free.
+// Parses the n bytes of a vocabulary file in any of the three formats. `path` serves only to find
+// merges.txt. On failure there is nothing to free.
 static inline bool tokenizer_parse(Tokenizer *t, const char *text, size_t n, const char *path,
                                    Error *err) {
     memset(t, 0, sizeof *t);
@@ -472,8 +473,8 @@ static inline bool tokenizer_parse(Tokenizer *t, const char *text, size_t n, con
     return good;
 }
 
-// Reads a vocabulary: tokenizer.json, vocab.json with merges.txt beside it, a file of tiktoken, or
-// a directory that holds one of the first two. When it fails there is nothing to free.
+// Reads a vocabulary: tokenizer.json, vocab.json with merges.txt beside it, a .tiktoken file, or a
+// directory that holds one of the first two. On failure there is nothing to free.
 static inline bool tokenizer_load(Tokenizer *t, const char *path, Error *err) {
     Path inside;
     struct stat info;

@@ -1,7 +1,7 @@
 // Letters, numbers and white space of Unicode 16.0.0. Written by make_unicode.py: do not edit.
 //
-// Code points fall into runs of one class. A run is one number: its first code point times 4, plus
-// its class. A run ends where the next begins; the last ends at U+10FFFF.
+// The table lists runs of code points of one class. An entry is 4 * the run's first code point +
+// its class. A run ends before the next run begins; the last one ends at U+10FFFF.
 #pragma once
 #include <stdint.h>
 
@@ -164,7 +164,7 @@ static const uint32_t unicode_runs[1610] = {
 // The class of a code point up to U+10FFFF, by bisection: 11 steps.
 static inline int unicode_class(uint32_t c) {
     int low = 0, high = (int)(sizeof unicode_runs / sizeof unicode_runs[0]);
-    while (high - low > 1) {                       // run `low` begins at or before c, `high` after
+    while (high - low > 1) {                       // start of run low <= c < start of run high
         int middle = (low + high) / 2;
         if (unicode_runs[middle] >> 2 <= c) low = middle;
         else high = middle;

@@ -1,13 +1,13 @@
-// What else a kernel calls: atomics, loads and stores with a hint for the cache, bits, mathematics.
+// Functions that a kernel calls: atomics, loads and stores with cache hints, bits, mathematics.
 #pragma once
 #include <math.h>
 #include "block.h"
 
-// ---- atomics: blocks run on several cores at once, so these are the processor's own ----
+// ---- atomics: blocks run on several cores, so these are the processor's atomics ----
 
 namespace emulator {
 
-// Replaces *p by f(*p), where nothing may come between reading and writing. Returns what was there.
+// Replaces *p by f(*p) atomically; returns the old value.
 template <class T, class F> static inline T atomic_update(T *p, F f) {
     T old, changed;
     __atomic_load(p, &old, __ATOMIC_RELAXED);
@@ -57,7 +57,7 @@ static inline void __threadfence_block(void) { __atomic_thread_fence(__ATOMIC_SE
 static inline void __threadfence(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 static inline void __threadfence_system(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
-// ---- loads and stores: the hints mean nothing here ----
+// ---- loads and stores: cache hints have no effect here ----
 
 template <class T> static inline T __ldg(const T *p) { return *p; }
 template <class T> static inline T __ldca(const T *p) { return *p; }
@@ -90,7 +90,7 @@ static inline unsigned __umulhi(unsigned a, unsigned b) {
     return (unsigned)((unsigned long long)a * b >> 32);
 }
 
-// ---- mathematics: math.h has most of it; the fast versions are the exact ones here ----
+// ---- mathematics: most is in math.h; the fast approximations are math.h's functions here ----
 
 #define __expf expf
 #define __exp2f exp2f

@@ -1,7 +1,7 @@
-// Fibers: several stacks that take turns on one processor core. A CUDA thread that waits keeps its
-// place in its kernel by keeping its stack; another one's stack is switched in. A switch saves the
-// registers that a function call must preserve, exchanges the stack pointer, and returns into the
-// other fiber, which once left in just the same way: a few nanoseconds, without the kernel's help.
+// Fibers: several stacks that take turns on one processor core. Each CUDA thread has a stack, so a
+// thread that waits keeps its place in its kernel. A switch saves the registers that a function
+// call must preserve, exchanges the stack pointer, and returns into the other fiber, which left by
+// the same switch earlier. It takes a few nanoseconds and no system call.
 #pragma once
 #include <signal.h>
 #include <stdint.h>
@@ -30,7 +30,7 @@ namespace emulator {
 
 struct Context { void **sp; };
 
-// Stores where this fiber stands in *save, and goes on where `load` stood.
+// Saves this fiber's stack pointer in *save and continues at the saved stack pointer `load`.
 extern "C" void emulator_switch(void ***save, void **load) asm("emulator_switch");
 asm(".text\n"
     ".p2align 4\n"
@@ -46,7 +46,7 @@ static inline void context_switch(Context *from, Context *to) {
     emulator_switch(&from->sp, to->sp);
 }
 
-// Lays the stack out as if `entry` had just been called and had left in emulator_switch.
+// Lays out the stack as if `entry` had just been called and had switched away.
 static inline void context_start(Context *c, char *stack, size_t bytes, void (*entry)(void)) {
     void **sp = (void **)(stack + bytes);
     *--sp = nullptr;                             // where entry would return to; it never does
@@ -88,7 +88,7 @@ static inline void context_start(Context *c, char *stack, size_t bytes, void (*e
     c->sp[11] = (void *)entry;                   // x30, the register that ret jumps to
 }
 
-#else   // any other processor: the C library's way, some hundred times slower
+#else   // any other processor: the C library's switch, about a hundred times slower
 
 typedef ucontext_t Context;
 
@@ -106,14 +106,14 @@ static inline void context_start(Context *c, char *stack, size_t bytes, void (*e
 
 // ---- stacks ----
 
-#ifdef EMULATOR_ASAN                             // which makes every local variable larger
+#ifdef EMULATOR_ASAN                             // it makes every local variable larger
 constexpr size_t STACK_BYTES = 256 << 10;
 #else
 constexpr size_t STACK_BYTES = 64 << 10;
 #endif
 constexpr size_t GUARD_BYTES = 16 << 10;         // a whole page on any system
 
-// Memory straight from the system, zeros that take no room before they are used.
+// Zeroed pages from the system; a page takes memory only once it is written.
 static inline char *pages_new(size_t bytes) {
     void *p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) {
@@ -123,10 +123,10 @@ static inline char *pages_new(size_t bytes) {
     return (char *)p;
 }
 
-// A new stack, its guard page below: to run into it is a fault, not somebody else's memory.
+// A new stack with a guard page below: an overflow is a fault and overwrites nothing.
 static inline char *stack_new(void) {
     char *p = pages_new(GUARD_BYTES + STACK_BYTES);
-    mprotect(p, GUARD_BYTES, PROT_NONE);         // should this fail, only the guard is missing
+    mprotect(p, GUARD_BYTES, PROT_NONE);         // if this fails, only the guard is missing
     return p + GUARD_BYTES;
 }
 

@@ -1,16 +1,16 @@
-// Turns a .cu file into C++ that any compiler takes, for the emulator:
+// Turns a .cu file into standard C++, for the emulator:
 //
 //     rewrite FILE.cu > FILE.cpp
 //
-// CUDA adds three things to C++ that no header can imitate. They become calls:
+// A header can define most of CUDA, but not three constructs of its syntax. They become calls:
 //
 //     kernel<<<grid, block>>>(x, n)    emulator::launch(EMULATOR_KERNEL(kernel), grid, block)(x, n)
 //     __shared__ float tile[32][33];   a reference to 32*33 floats that the block owns
 //     extern __shared__ float all[];   a pointer to the launch's dynamic shared memory
 //
-// Everything else is copied as it stands, line by line, so that a debugger and a sanitizer name the
-// .cu file's own lines. An included .cu file is rewritten in its place. `#pragma unroll` is nvcc's,
-// and dropped.
+// Everything else is copied line by line, so that a debugger and a sanitizer name the lines of the
+// .cu file. An included .cu file is rewritten in place. `#pragma unroll`, which only nvcc knows, is
+// dropped.
 #include <ctype.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// code is text with comments, strings and characters blanked out: what stands there is a token.
+// code: the text with comments, strings and character literals replaced by spaces.
 typedef struct {
     const char *path;
     char *text, *code;
@@ -41,7 +41,7 @@ static bool is_name(char c) { return isalnum((unsigned char)c) || c == '_'; }
 
 // ---- reading ----
 
-// Where a comment, string or character that starts at i ends; i itself where none starts.
+// The end of the comment, string or character literal that starts at i; i if none does.
 static size_t skip_literal(const char *t, size_t i, size_t size) {
     if (t[i] == '/' && t[i + 1] == '/') {
         while (i < size && t[i] != '\n') i++;
@@ -86,7 +86,7 @@ static bool token_at(const Source *s, size_t i, const char *token) {
            !(i > 0 && is_name(s->code[i - 1]));
 }
 
-// The first `wanted` at or after i that no parenthesis or bracket opened since encloses.
+// The first `wanted` at or after i, outside of parentheses and brackets opened after i.
 static size_t find(const Source *s, size_t i, const char *wanted) {
     size_t begin = i;
     for (int depth = 0; i < s->size; i++) {
@@ -94,7 +94,7 @@ static size_t find(const Source *s, size_t i, const char *wanted) {
         if (strchr("([{", s->code[i])) depth++;
         if (strchr(")]}", s->code[i])) depth--;
     }
-    die(s, begin, "no %s ends what begins here", wanted);
+    die(s, begin, "no matching %s", wanted);
     return 0;
 }
 
@@ -103,7 +103,7 @@ static size_t back_over_space(const Source *s, size_t i) {
     return i;
 }
 
-// Where the kernel's name begins that ends before i: name, space::name, name<A, B<C>>.
+// The beginning of the kernel's name that ends before i: name, space::name, name<A, B<C>>.
 static size_t back_over_kernel(const Source *s, size_t i) {
     if (i > 0 && s->code[i - 1] == '>') {
         int depth = 0;
@@ -124,7 +124,7 @@ static void put(const Source *s, size_t begin, size_t end) {
     fwrite(s->text + begin, 1, end - begin, stdout);
 }
 
-// Code without its line breaks, which put_lines adds when the statement is over.
+// Writes code without its line breaks; put_lines adds them after the statement.
 static void put_flat(const Source *s, size_t begin, size_t end) {
     for (size_t i = begin; i < end; i++) putchar(s->code[i] == '\n' ? ' ' : s->code[i]);
 }
@@ -133,11 +133,11 @@ static void put_lines(const Source *s, size_t begin, size_t end) {
     for (size_t i = begin; i < end; i++) if (s->code[i] == '\n') putchar('\n');
 }
 
-// A launch whose <<< stands at `at`; all before `done` is written. Returns what is written now.
+// Writes a launch whose <<< stands at `at`. Text before `done` is written; returns the new `done`.
 static size_t put_launch(const Source *s, size_t done, size_t at) {
     size_t name_end = back_over_space(s, at), name = back_over_kernel(s, name_end);
     size_t config = at + 3, config_end = find(s, config, ">>>");
-    if (name == name_end || name < done) die(s, at, "<<< with no kernel's name before it");
+    if (name == name_end || name < done) die(s, at, "<<< without a kernel's name before it");
     put(s, done, name);
     printf("emulator::launch(EMULATOR_KERNEL(");
     put(s, name, at);
@@ -147,16 +147,16 @@ static size_t put_launch(const Source *s, size_t done, size_t at) {
     return config_end + 3;
 }
 
-// The name that a declarator ends with, before `end`; the type before it starts at `type`.
+// The name at the end of the declarator [type, end).
 static size_t declared_name(const Source *s, size_t type, size_t end, size_t *name_end) {
     size_t name = *name_end = back_over_space(s, end);
     while (name > type && is_name(s->code[name - 1])) name--;
     if (name == *name_end || name == type)
-        die(s, type, "a __shared__ declaration that the rewriter cannot read");
+        die(s, type, "a __shared__ declaration that the rewriter cannot parse");
     return name;
 }
 
-// Where a declarator's name, and perhaps its type, ends: at a bracket, a comma or the semicolon.
+// The end of a declarator's name: a bracket, a comma or the semicolon.
 static size_t declarator_end(const Source *s, size_t i) {
     for (int depth = 0; ; i++) {
         depth += (s->code[i] == '<') - (s->code[i] == '>');
@@ -164,7 +164,7 @@ static size_t declarator_end(const Source *s, size_t i) {
     }
 }
 
-// Past `__shared__`, `extern` and alignments: shared memory is always aligned to 128 bytes here.
+// Skips `__shared__`, `extern` and alignments: shared memory is always aligned to 128 bytes here.
 static size_t skip_specifiers(const Source *s, size_t i) {
     for (;;) {
         while (isspace((unsigned char)s->code[i])) i++;
@@ -189,7 +189,7 @@ static void put_dynamic_shared(const Source *s, size_t begin, size_t end) {
     put_lines(s, begin, end);
 }
 
-// __shared__ float tile[32][33], sum;   one declaration becomes one for each name.
+// __shared__ float tile[32][33], sum;   becomes one declaration for each name.
 static void put_static_shared(const Source *s, size_t begin, size_t end) {
     size_t type = skip_specifiers(s, begin), at = declarator_end(s, type), name_end, type_end = 0;
     for (;; at = declarator_end(s, at)) {
@@ -230,8 +230,9 @@ static bool directive_is(const Source *s, size_t at, const char *what) {
     return strncmp(s->code + at, what, strlen(what)) == 0;
 }
 
-// A line that starts with # at `at`. Of #include "NAME", found beside the file that includes it,
-// the way is written out, for the result is compiled elsewhere; a .cu file is rewritten in place.
+// A preprocessor line, with its # at `at`. If the file of #include "NAME" exists beside the
+// including file, its path is written out, since the result is compiled elsewhere; a .cu file is
+// rewritten in place.
 static size_t put_directive(const Source *s, size_t done, size_t at) {
     char name[1024], path[2048];
     size_t end = at + strcspn(s->text + at, "\n");
@@ -247,7 +248,7 @@ static size_t put_directive(const Source *s, size_t done, size_t at) {
     }
     snprintf(path, sizeof path, "%.*s%s", (int)dir, s->path, rest);
     FILE *f = fopen(path, "rb");
-    if (!f) return at;                                      // the compiler looks elsewhere
+    if (!f) return at;                                      // the compiler searches its paths
     fclose(f);
     size_t length = strlen(path);
     if (length < 3 || strcmp(path + length - 3, ".cu") != 0) {
@@ -255,7 +256,7 @@ static size_t put_directive(const Source *s, size_t done, size_t at) {
         return end;
     }
     rewrite(path);
-    int line = 2;                                            // the one after this
+    int line = 2;                                            // the next line's number
     for (size_t i = 0; i < end; i++) line += s->text[i] == '\n';
     printf("\n#line %d \"%s\"", line, s->path);
     return end;
@@ -296,7 +297,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: rewrite FILE.cu > FILE.cpp\n");
         return 1;
     }
-    printf("#define EMULATOR 1\n#include <cuda_runtime.h>\n");   // nvcc includes it unasked, too
+    printf("#define EMULATOR 1\n#include <cuda_runtime.h>\n");   // as nvcc does by itself
     rewrite(argv[1]);
     return fflush(stdout) != 0;
 }

@@ -1,13 +1,14 @@
-// Streams: what the host has asked for and the device has not done yet. Launches, copies, products
-// and NCCL's calls are operations; each runs after the one before it in its stream, and after what
-// it waits for in other streams. Beyond that a GPU promises nothing, and EMULATOR_STREAMS decides:
+// Streams: queues of operations that the host has asked for and the device has not run yet.
+// Launches, copies, matrix products and NCCL's calls are operations. An operation runs after the
+// one before it in its stream, and after what it waits for in other streams. A GPU promises no more
+// order than that; within it EMULATOR_STREAMS chooses:
 //
-//   (unset)   an operation runs when it is queued: fast, and a missing wait is never seen
-//   late      it runs when something must wait for it, and not before
-//   random    any that may run, at any moment; random:2, random:3... are other orders
+//   (unset)   an operation runs when it is queued: fast, but a missing wait goes unnoticed
+//   late      an operation runs only when something waits for it
+//   random    any operation that may run, at any moment; random:2, random:3... are other orders
 //
-// The default stream waits for all streams but those that are cudaStreamNonBlocking, and they wait
-// for it. The host calls all of this from one thread.
+// The default stream and every stream that is not cudaStreamNonBlocking wait for each other. Only
+// one host thread may call these functions.
 #pragma once
 #include <time.h>
 #include <deque>
@@ -19,17 +20,17 @@ typedef struct emulator_stream *cudaStream_t;
 
 namespace emulator {
 
-// When a stream has done its first `count` operations.
+// The moment at which a stream has done its first `count` operations.
 struct Moment { cudaStream_t stream; uint64_t count; };
 
 struct Operation {
     std::function<void()> work;
-    std::vector<Moment> after;         // in other streams; its own keeps its order anyway
+    std::vector<Moment> after;         // moments of other streams to wait for
 };
 
 }  // namespace emulator
 
-// A stream is never freed, for events may name it as long as the program runs.
+// A stream is never freed: events may refer to it until the program ends.
 struct emulator_stream {
     std::deque<emulator::Operation> queue;
     uint64_t queued, done;             // operations so far
@@ -43,10 +44,10 @@ enum { cudaStreamDefault = 0, cudaStreamNonBlocking = 1 };
 
 namespace emulator {
 
-static emulator_stream default_stream;           // the first of all streams
+static emulator_stream default_stream;           // head of the list of streams
 
-// Whose turn it is with EMULATOR_STREAMS=random, for how many more operations, and the numbers
-// drawn so far.
+// EMULATOR_STREAMS=random: the stream whose turn it is, for how many more operations, and how many
+// random numbers have been drawn.
 struct Turn { cudaStream_t stream; uint64_t left, drawn; };
 static Turn turn;
 
@@ -63,7 +64,7 @@ static inline Order order(void) {
     if (!text || !*text) return AT_ONCE;
     if (strcmp(text, "late") == 0) return LATE;
     if (strncmp(text, "random", 6) == 0 && (!text[6] || text[6] == ':')) return RANDOM;
-    fail("EMULATOR_STREAMS=%s: it is late, random or random:SEED", text);
+    fail("EMULATOR_STREAMS=%s: expected late, random or random:SEED", text);
 }
 
 // The stream that a handle names, or null.
@@ -78,7 +79,7 @@ static inline bool passed(Moment m) { return !m.stream || m.stream->done >= m.co
 
 static inline Moment end_of(cudaStream_t s) { return { s, s->queued }; }
 
-// Whether the default stream waits for s, and s for it.
+// Whether s and the default stream wait for each other.
 static inline bool blocks(const emulator_stream *s) { return !(s->flags & cudaStreamNonBlocking); }
 
 // ---- running ----
@@ -90,8 +91,8 @@ static inline void run_first(cudaStream_t s) {
     s->done++;
 }
 
-// Late: what m needs, and nothing else. An operation waits only for some that were queued before
-// it, so this ends.
+// Late: runs what m needs and nothing else. It ends, since an operation waits only for operations
+// queued before it.
 static inline void run_until(Moment m) {
     while (!passed(m)) {
         for (const Moment &a : m.stream->queue.front().after) run_until(a);
@@ -105,7 +106,7 @@ static inline bool can_run_first(const emulator_stream *s) {
     return true;
 }
 
-// Every rank of many, as the launcher numbers them, draws numbers of its own.
+// A random number. Each rank draws its own sequence.
 static inline uint64_t draw(void) {
     const char *text = getenv("EMULATOR_STREAMS"), *rank = getenv("OMPI_COMM_WORLD_RANK");
     uint64_t seed = text && text[6] ? strtoull(text + 7, nullptr, 10) : 1;
@@ -113,8 +114,8 @@ static inline uint64_t draw(void) {
     return mix(mix(seed) + ++turn.drawn) >> 20;
 }
 
-// Random: one operation of any stream. It stays that stream's turn for a while, long or short: else
-// no stream would ever get far ahead of the others.
+// Random: runs one operation of some stream. The same stream keeps its turn for 1 to 128
+// operations: otherwise no stream would get far ahead of the others.
 static inline void run_any(void) {
     if (!turn.stream || turn.left == 0 || !can_run_first(turn.stream)) {
         uint64_t n = 0;
@@ -129,7 +130,7 @@ static inline void run_any(void) {
     run_first(turn.stream);
 }
 
-// Returns when the device is so far.
+// Returns when the device has reached m.
 static inline void wait_for(Moment m) {
     if (order() != RANDOM) run_until(m);
     while (!passed(m)) run_any();
@@ -139,8 +140,8 @@ static inline void wait_for_all(void) {
     for (cudaStream_t s = &default_stream; s; s = s->next) wait_for(end_of(s));
 }
 
-// The host asks whether the device is so far. Asking again and again must come to an end, so each
-// time one operation runs.
+// Whether the device has reached m. If not, one operation runs, so that a host which polls does not
+// poll forever.
 static inline bool ask_for(Moment m) {
     if (passed(m)) return true;
     if (order() == RANDOM) run_any();
@@ -159,12 +160,12 @@ static inline void add_implicit_waits(cudaStream_t s, std::vector<Moment> *after
         if (blocks(other)) after->push_back(end_of(other));
 }
 
-// Queues an operation behind those of the stream, and behind `after`. What it needs it must hold
-// itself: it may run when the caller is long gone. Returns the moment when it is done.
+// Queues an operation behind those of the stream and behind `after`. `work` must own what it uses:
+// it may run after the caller has returned. Returns the moment at which the operation is done.
 template <class Work>
 static inline Moment enqueue(cudaStream_t s, Work work, std::vector<Moment> after = {}) {
     if (order() == AT_ONCE) {
-        wait_for_all();                          // if the environment was another before
+        wait_for_all();                          // queued before EMULATOR_STREAMS was unset
         work();
         return { s, 0 };
     }
@@ -177,7 +178,7 @@ static inline Moment enqueue(cudaStream_t s, Work work, std::vector<Moment> afte
     return end;
 }
 
-// Returns when all is done that is queued in s; of the default stream, also what it would wait for.
+// Returns when everything queued in s is done; for the default stream, also what it waits for.
 static inline void wait_for_stream(cudaStream_t s) { wait_for(enqueue(s, [] { })); }
 
 }  // namespace emulator

@@ -1,8 +1,8 @@
-// Tensor cores, and how operands get there: the plain twins of mma.sync, ldmatrix and cp.async, for
-// the `#ifdef EMULATOR` side of a trainer's PTX wrappers. Each is a warp collective: all 32 lanes
-// call it together, and each holds a few elements of every matrix, a "fragment", as the PTX manual
-// lays them down (section "Matrix fragments for mma.m16n8k16"). Lane l is number q = l%4 of the
-// quad g = l/4. Two bf16 share a 32-bit register, the first one in the low half.
+// Tensor cores and their operands: plain C++ in place of the PTX instructions mma.sync, ldmatrix
+// and cp.async, for the `#ifdef EMULATOR` side of a trainer's wrappers. mma and ldmatrix are warp
+// collectives: all 32 lanes call them together, and each lane holds a few elements of every matrix,
+// its fragment, as the PTX manual defines it (section "Matrix fragments for mma.m16n8k16"). Lane l
+// is number q = l%4 of quad g = l/4. Two bf16 share a 32-bit register, the first in the low half.
 //
 //     A (16,16), 4 registers             B (16,8), 2 registers        C, D (16,8), 4 floats
 //     a[0]  A[g  ][2q],   A[g  ][2q+1]   b[0]  B[2q  ][g], B[2q+1][g]   c[0]  C[g  ][2q]
@@ -21,16 +21,16 @@ static inline float bf16_half(uint32_t pair, int half) {
     return x;
 }
 
-static inline void need_all_lanes(unsigned lanes, const char *call) {
-    if (lanes != ALL_LANES) fail("%s by lanes %08x: it takes a whole warp", call, lanes);
+static inline void require_all_lanes(unsigned lanes, const char *call) {
+    if (lanes != ALL_LANES) fail("%s by lanes %08x: it needs all 32 lanes of a warp", call, lanes);
 }
 
-// ---- D = A*B + C, products of bf16 added up in float ----
+// ---- mma: D = A*B + C, bf16 products summed in fp32 ----
 
 struct Mma { float d[4]; const uint32_t *a, *b; const float *c; };
 
 static inline void mma_combine(void **operands, unsigned lanes) {
-    need_all_lanes(lanes, "mma");
+    require_all_lanes(lanes, "mma");
     float A[16][16], B[16][8], D[16][8];
     for (int lane = 0; lane < 32; lane++) {
         const Mma *m = (const Mma *)operands[lane];
@@ -53,11 +53,11 @@ static inline void mma_combine(void **operands, unsigned lanes) {
 
 struct LoadMatrix { uint32_t *r; const void *row; int matrices; bool transposed; };
 
-// Each matrix is given by its 8 rows of 16 bytes: lane l brings the address of row l%8 of matrix
-// l/8. Lane l gets M[l/4][2*(l%4)] and the element right of it, as mma wants its operands; of the
-// transposed matrix with .trans.
+// Lane l passes the address of row l%8 of matrix l/8; a row has 16 bytes. Lane l receives elements
+// (l/4, 2*(l%4)) and (l/4, 2*(l%4) + 1), a fragment as mma expects it; with .trans, those of the
+// transposed matrix.
 static inline void ldmatrix_combine(void **operands, unsigned lanes) {
-    need_all_lanes(lanes, "ldmatrix");
+    require_all_lanes(lanes, "ldmatrix");
     int matrices = ((LoadMatrix *)operands[0])->matrices;
     for (int i = 0; i < matrices; i++) {
         uint16_t M[8][8];
@@ -73,7 +73,7 @@ static inline void ldmatrix_combine(void **operands, unsigned lanes) {
     }
 }
 
-// The bytes at p must lie in one __shared__ variable, and at a multiple of their number.
+// The bytes at p must lie in one __shared__ variable, aligned to their count.
 static inline void check_shared(const void *p, size_t bytes, Place here) {
     const char *begin = (const char *)p;
     if ((uintptr_t)p % bytes)
@@ -94,12 +94,12 @@ static inline void ldmatrix(uint32_t *r, const void *row, int matrices, bool tra
     collective(ALL_LANES, &l, ldmatrix_combine, here);
 }
 
-// ---- cp.async: global to shared memory, while the thread does something else ----
+// ---- cp.async: copies from global to shared memory while the thread goes on ----
 
 static inline Copy *copies_of(const Fiber *f) { return worker.copies + index_of(f)*MAX_COPIES; }
 
-// A copy is done at the wait that it may not outlast, never before: who forgets to wait reads what
-// was there.
+// Queues a copy. It takes place in copy_wait and not before, so a kernel that forgets to wait reads
+// the old contents.
 static inline void copy_begin(void *to, const void *from, int bytes, int read, Place here) {
     check_shared(to, (size_t)bytes, here);
     if ((bytes != 4 && bytes != 8 && bytes != 16) || read < 0 || read > bytes)
@@ -108,11 +108,11 @@ static inline void copy_begin(void *to, const void *from, int bytes, int read, P
         fail("cp.async: address %p is not a multiple of %d, %s:%d", from, bytes, here.file,
              here.line);
     Fiber *me = worker.current;
-    if (me->copy_count == MAX_COPIES) fail("cp.async: more than %d copies under way", MAX_COPIES);
+    if (me->copy_count == MAX_COPIES) fail("cp.async: more than %d pending copies", MAX_COPIES);
     copies_of(me)[me->copy_count++] = { to, from, bytes, read, me->copy_group };
 }
 
-// Waits until at most `groups` of the groups committed last are still under way.
+// Carries out all copies but those of the `groups` groups committed last.
 static inline void copy_wait(int groups) {
     Fiber *me = worker.current;
     int left = 0;
@@ -145,7 +145,7 @@ static inline void emulated_ldmatrix_x4(uint32_t r[4], const void *row, EMULATOR
 static inline void emulated_ldmatrix_x4_trans(uint32_t r[4], const void *row, EMULATOR_HERE) {
     emulator::ldmatrix(r, row, 4, true, { "ldmatrix.x4.trans", file, line });
 }
-// .x2: two matrices, and the addresses of lanes 16 to 31 do not count.
+// .x2: two matrices; the addresses of lanes 16 to 31 are ignored.
 static inline void emulated_ldmatrix_x2(uint32_t r[2], const void *row, EMULATOR_HERE) {
     emulator::ldmatrix(r, row, 2, false, { "ldmatrix.x2", file, line });
 }
@@ -153,7 +153,7 @@ static inline void emulated_ldmatrix_x2_trans(uint32_t r[2], const void *row, EM
     emulator::ldmatrix(r, row, 2, true, { "ldmatrix.x2.trans", file, line });
 }
 
-// cp.async of 4, 8 or 16 bytes, of which the first `read` are read and the rest are zeros.
+// cp.async of 4, 8 or 16 bytes: the first `read` are copied, the rest become zeros.
 static inline void emulated_cp_async(void *to, const void *from, int bytes, int read,
                                      EMULATOR_HERE) {
     emulator::copy_begin(to, from, bytes, read, { "cp.async", file, line });

@@ -1,13 +1,58 @@
-// Warp collectives: what the 32 threads of a warp, its lanes, do in step. They hand each other what
-// is in their registers, vote, and add up.
+// Warp collectives: the 32 threads of a warp, its lanes, exchange registers, vote, and reduce.
+//
+// Contract: all lanes that a call's mask names and that have not exited make the same call, with
+// the same mask. A lane waits until the others have joined; the last one does the work for all of
+// them. A mask without its caller is reported at once, a lane that never joins as a deadlock.
 #pragma once
-#include "block.h"
+#include "schedule.h"
 
 namespace emulator {
 
 constexpr unsigned ALL_LANES = 0xFFFFFFFFu;
 
 static inline int lane_index(void) { return index_of(worker.current) % 32; }
+
+// ---- the mechanism ----
+
+// If all lanes of f's collective have joined: does the work for all of them and makes them ready.
+static inline bool finish_collective(Fiber *f) {
+    int warp = index_of(f) / 32;
+    unsigned lanes = f->mask & ~worker.exited[warp];
+    void *operands[32];
+    if (lanes & ~worker.in_collective[warp]) return false;
+    for (unsigned left = lanes; left; left &= left - 1) {
+        int lane = __builtin_ctz(left);
+        Fiber *other = &worker.fibers[warp*32 + lane];
+        if (!same_collective(f, other)) return false;
+        operands[lane] = other->operands;
+    }
+    f->combine(operands, lanes);
+    worker.in_collective[warp] &= ~lanes;
+    worker.ready[warp] |= lanes;
+    return true;
+}
+
+// Joins a collective. `operands` points to this lane's struct of operands and results. The last
+// lane calls `combine` with all lanes' structs, which writes each lane's result into its struct.
+static inline void collective(unsigned mask, void *operands, Combine combine, Place here) {
+    Fiber *me = worker.current;
+    if (!worker.grid) fail("%s outside of a kernel, %s:%d", here.call, here.file, here.line);
+    int i = index_of(me), warp = i / 32, lane = i % 32;
+    if (!(mask >> lane & 1))
+        fail("%s with mask %08x, which leaves out the caller, lane %d, %s:%d", here.call, mask,
+             lane, here.file, here.line);
+    me->collective = here;
+    me->mask = mask;
+    me->operands = operands;
+    me->combine = combine;
+    worker.in_collective[warp] |= 1u << lane;
+    if (finish_collective(me)) {
+        worker.ready[warp] &= ~(1u << lane);
+        offer_turn();
+    } else {
+        wait_for_turn();
+    }
+}
 
 // ---- shuffles: each lane names the lane whose value it wants ----
 
@@ -18,7 +63,7 @@ template <class T> static inline void shuffle_combine(void **operands, unsigned 
         if (!(lanes >> lane & 1)) continue;
         Shuffle<T> *to = (Shuffle<T> *)operands[lane];
         if (lanes >> to->source & 1) to->result = ((Shuffle<T> *)operands[to->source])->value;
-        else memset((void *)&to->result, 0xFF, sizeof(T));  // of a lane that is not here: undefined
+        else memset((void *)&to->result, 0xFF, sizeof(T));  // source absent: undefined
     }
 }
 
@@ -29,11 +74,11 @@ template <class T> static inline T shuffle(unsigned mask, T value, int source, P
     return s.result;
 }
 
-// Lanes are shuffled in segments of `width`, 2 to 32; a lane that would read beyond its segment
-// reads itself.
+// The first lane of this lane's segment. Shuffles stay within segments of `width` lanes, 2 to 32; a
+// lane whose source lies outside its segment reads its own value.
 static inline int segment(int lane, int width) { return lane & ~(width - 1); }
 
-// ---- votes and sums: every lane gets the same ----
+// ---- votes and reductions: every lane gets the same result ----
 
 struct Vote { int vote; unsigned ballot, lanes; };
 
@@ -116,7 +161,7 @@ static inline int __all_sync(unsigned mask, int vote, EMULATOR_HERE) {
     emulator::Vote v = emulator::vote(mask, vote, { "__all_sync", file, line });
     return v.ballot == v.lanes;
 }
-// On a GPU: the lanes that happen to run in step with this one. Here: those that have not exited.
+// On a GPU: the lanes that happen to run together with this one. Here: those that have not exited.
 static inline unsigned __activemask(void) {
     return ~emulator::worker.exited[emulator::index_of(emulator::worker.current) / 32];
 }

@@ -7,31 +7,31 @@
 //                       state.json              counters: where the run stands
 //     OUT/latest -> step_00001000               a relative link
 //
-// A run of workers that rarely talk (DiLoCo) has moments in each of them. optimizer.safetensors is
-// then their mean, which any number of workers can go on with, and two more files hold the rest:
+// In a DiLoCo run (Douillard et al. 2023) each worker has moments of its own. optimizer.safetensors
+// then holds their mean, from which any number of workers can resume; two more files hold the rest:
 //
 //                       outer.safetensors       outer_momentum.NAME
 //                       workers.safetensors     worker0.exp_avg.NAME, worker0.exp_avg_sq.NAME,
 //                                               worker1.exp_avg.NAME, ...
 //
-// Whatever the moment of a crash, OUT/latest is whole:
-//     1. everything is written to OUT/.tmp-step_00001000, each file synced, the directory synced
-//     2. that is renamed to OUT/step_00001000, OUT synced
-//     3. a new link is renamed over OUT/latest, OUT synced
-//     4. only then are old checkpoints removed: renamed to OUT/.tmp-old, then deleted
-// A run begins by removing what a crash has left of the .tmp- names.
+// OUT/latest always points to a complete checkpoint, even if the run crashes during a save:
+//     1. write all files to OUT/.tmp-step_00001000; fsync each file and the directory
+//     2. rename the directory to OUT/step_00001000; fsync OUT
+//     3. rename a new link over OUT/latest; fsync OUT
+//     4. only now remove old checkpoints: rename each to OUT/.tmp-old, then delete it
+// A run begins by removing .tmp- names that a crash has left.
 //
-// Nobody holds the model whole: it is saved and loaded bucket by bucket (gpt2_bucket). A save asks
-// for each bucket's numbers when it has written those before, always in this order: for model,
-// optimizer, outer and workers.safetensors, for each prefix in the file, buckets 0 ... L+1. Where a
-// bucket is gathered from other ranks they take part in every call: they make the same calls with
-// checkpoint_follow, and a save that fails still makes those that remain.
+// With ZeRO (Rajbhandari et al. 2020) no rank holds the moments, or at stage 3 the weights, of the
+// whole model. It is saved and loaded bucket by bucket (gpt2_bucket), in this order: for model,
+// optimizer, outer and workers.safetensors, for each prefix in the file, buckets 0 ... L+1. If a
+// bucket is gathered from other ranks, those ranks make the same calls through checkpoint_follow.
+// A save that fails still makes all remaining calls, so that no rank waits forever.
 //
 // Saving                                           Loading
 //     checkpoint_begin(out, &err)                      checkpoint_find(&from, init, &err)
 //     checkpoint_save(out, &checkpoint, keep, &err)    checkpoint_config(&config, from.text, &err)
-// beside it, on the other ranks                        tensor_file_open(&f, from.text, ...)
-//     checkpoint_follow(&checkpoint)                   tensor_file_bucket(numbers, &f, ...) ...
+// meanwhile, on the other ranks                        tensor_file_open(&f, from.text, ...)
+//     checkpoint_follow(&checkpoint)                   tensor_file_bucket(elements, &f, ...) ...
 //                                                      tensor_file_close(&f)
 //                                                  Resuming adds
 //                                                      the same for optimizer.safetensors
@@ -44,43 +44,43 @@
 #include "llmc.h"
 #include "safetensors.h"
 
-// Where a run stands.
+// The progress of a run.
 typedef struct {
     int64_t step, tokens, samples;       // as in the log; samples is the loader's whole state
-    int64_t adam_steps, skipped;         // updates that Adam's bias correction counts; the others
+    int64_t adam_steps, skipped;         // updates made (for bias correction), updates skipped
     uint64_t seed;
-    double seconds;                      // of training, all sittings together
-    int64_t workers;                     // of DiLoCo, each with moments of its own; 0: no DiLoCo
+    double seconds;                      // of training, resumed parts included
+    int64_t workers;                     // of DiLoCo; 0: no DiLoCo
     int64_t batch_tokens, next_batch_tokens;   // of the last update, and an adaptive one's next
     double noise_g2, noise_s, noise_weight;    // of dev/train/noise.h; weight 0: not measured
 } TrainState;
 
-// A file has what is kept of each parameter under these prefixes; the order is that of a save.
+// The prefixes of tensor names in a checkpoint's files, in the order of a save.
 static const char *const kept_prefixes[N_KEPT] = { "", "exp_avg.", "exp_avg_sq.",
                                                    "outer_momentum." };
 
-// What a save writes. Nothing is copied: all pointers belong to the caller.
+// What a save writes. All pointers belong to the caller.
 typedef struct {
     Config config;
     TrainState state;
-    const char *options;                 // a JSON object, echoed into state.json; NULL: none
-    // The numbers (gpt2_bucket(&config, bucket).count) of one bucket, which stay until the next
-    // call. worker is -1 but for moments of one of several workers; without it, of those the mean.
+    const char *options;                 // a JSON object for state.json; NULL: none
+    // Returns the elements (gpt2_bucket(&config, bucket).count) of a bucket, valid until the next
+    // call. worker: whose moments; -1 for the mean of all workers' moments, and for other arrays.
     const float *(*source)(void *from, Kept what, int worker, int bucket);
     void *from;
-    bool weights_only;                   // no optimizer.safetensors: it cannot be resumed
-    FileMap tokenizer;                   // the bytes of tokenizer.json; none when bytes is NULL
-    int eot;                             // id of the end of text, -1 when there is none
+    bool weights_only;                   // no optimizer.safetensors: cannot be resumed
+    FileMap tokenizer;                   // tokenizer.json; bytes NULL: none
+    int eot;                             // id of the end of text; -1: none
 } Checkpoint;
 
-// ---- the order of things: series and files ----
+// ---- series and files ----
 
-// One number for each parameter: something kept, of one worker or of the whole run (-1). Series
-// are counted in the order of a save: those of the run, then exp_avg and exp_avg_sq of worker 0, of
-// worker 1, and so on.
+// A series is an array with one element for each parameter: the weights or a moment, of one worker
+// or of the whole run (worker -1). Series are numbered in the order of a save: the run's series,
+// then exp_avg and exp_avg_sq of worker 0, of worker 1, and so on.
 typedef struct { Kept what; int worker; } Series;
 
-enum { MAX_WORKERS = 1 << 16 };          // beyond which a file is taken to be damaged
+enum { MAX_WORKERS = 1 << 16 };          // a larger number means a damaged file
 
 static inline Series series_at(int i) {
     Series s = { (Kept)i, -1 };
@@ -108,25 +108,25 @@ static const char *const kept_file_names[N_FILES] = {
     "model.safetensors", "optimizer.safetensors", "outer.safetensors", "workers.safetensors"
 };
 
-// The first series of a file; the one after a run's last file, N_FILES, begins where that ends.
+// The index of a file's first series; for N_FILES, the number of all series.
 static inline int kept_file_first(int file, int64_t workers) {
     static const int first[] = { KEPT_WEIGHTS, KEPT_EXP_AVG, KEPT_OUTER_MOMENTUM, N_KEPT };
     return file < N_FILES ? first[file] : N_KEPT + 2*(int)workers;
 }
 
-// How many of the files a checkpoint has.
+// The number of tensor files in a checkpoint.
 static inline int kept_files(const Checkpoint *k) {
     return k->weights_only ? FILE_OPTIMIZER : k->state.workers == 0 ? FILE_OUTER : N_FILES;
 }
 
 // ---- config.json ----
 
-// What else config.json must say for the model to be the one that is computed here. A key that is
-// absent has transformers' default, which is what is wanted.
+// Refuses variants of GPT-2 that the trainers do not implement. An absent key has transformers'
+// default, which is always the variant implemented here.
 static inline bool config_check_variant(const JsonNode *root, const Config *c, Error *err) {
     const JsonNode *v = json_get(root, "activation_function");
     if (v && !json_is(v, "gelu_new") && !json_is(v, "gelu_pytorch_tanh"))
-        return fail(err, "\"activation_function\" is %s; only gelu_new is computed here",
+        return fail(err, "\"activation_function\" is %s; only gelu_new is supported",
                     v->type == JSON_STRING ? json_show(v).text : json_type_name(v->type));
     v = json_get(root, "layer_norm_epsilon");
     if (v && (v->type != JSON_NUMBER || fabs(strtod(v->text, NULL) / 1e-5 - 1.0) > 1e-6))
@@ -142,7 +142,7 @@ static inline bool config_check_variant(const JsonNode *root, const Config *c, E
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         v = json_get(root, flags[i].key);
         if (v && v->type != flags[i].wanted)
-            return fail(err, "\"%s\" must be %s for the model computed here", flags[i].key,
+            return fail(err, "\"%s\" must be %s; no other variant is supported", flags[i].key,
                         json_type_name(flags[i].wanted));
     }
     return true;
@@ -153,9 +153,9 @@ static inline bool config_from_json(Config *c, const JsonNode *root, Error *err)
     const JsonNode *type = json_need(root, "model_type", JSON_STRING, err);
     if (!type) return false;
     if (!json_is(type, "gpt2"))
-        return fail(err, "a model of type \"%s\"; only gpt2 is trained here",
+        return fail(err, "a model of type \"%s\"; only gpt2 is supported",
                     json_show(type).text);
-    int64_t L, NH, C, V, P;              // the limits keep every later product within 64 bits
+    int64_t L, NH, C, V, P;              // limits: no later product overflows 64 bits
     if (!json_get_int(&L, root, "n_layer", 1, 1 << 14, err)
         || !json_get_int(&NH, root, "n_head", 1, 1 << 20, err)
         || !json_get_int(&C, root, "n_embd", 1, 1 << 20, err)
@@ -190,9 +190,9 @@ static inline bool config_read(Config *c, const char *dir, Error *err) {
     return good || fail(err, "%s/config.json: %s", dir, why.text);
 }
 
-// ---- tensors of a file against the table of gpt2.h ----
+// ---- matching a file's tensors with the table of gpt2.h ----
 
-// "12.rest" -> 12 and "rest"; NULL when it does not begin with a number, written as one would.
+// "12.rest" -> 12 and "rest"; NULL if the text does not begin with a number without extra zeros.
 static inline const char *name_number(int *number, const char *text) {
     char *end;
     if (text[0] < '0' || text[0] > '9' || (text[0] == '0' && text[1] != '.')) return NULL;
@@ -201,7 +201,7 @@ static inline const char *name_number(int *number, const char *text) {
     return *end == '.' && value <= 1 << 20 ? end + 1 : NULL;
 }
 
-// "h.3.ln_1.weight" -> LN1_GAIN of layer 3; -1 when it is no name of the table.
+// "h.3.ln_1.weight" -> LN1_GAIN of layer 3; -1 if the table has no such name.
 static inline int tensor_kind_of(int *layer, const char *name) {
     *layer = 0;
     bool in_block = strncmp(name, "h.", 2) == 0;
@@ -214,7 +214,7 @@ static inline int tensor_kind_of(int *layer, const char *name) {
     return -1;
 }
 
-// Its place in the order of the flat buffer: gpt2_tensor(c, place) describes it. -1: not there.
+// The tensor's index in the flat buffer, so that gpt2_tensor(c, index) describes it; -1: unknown.
 static inline int tensor_place(const Config *c, const char *name) {
     int layer, kind = tensor_kind_of(&layer, name);
     if (kind < FIRST_IN_BLOCK) return kind;
@@ -222,15 +222,15 @@ static inline int tensor_place(const Config *c, const char *name) {
     return layer < c->L ? kind + layer * KINDS_IN_BLOCK : -1;
 }
 
-// The series that a name's prefix says, and the name without that and without Hugging Face's
-// "transformer."; -1 when it says none.
+// The series of a tensor name's prefix, or -1. *plain receives the name without that prefix and
+// without Hugging Face's "transformer.".
 static inline int series_of_name(const char **plain, const char *name) {
     int worker = -1, what = N_KEPT;
     bool of_worker = strncmp(name, "worker", 6) == 0;
     if (of_worker && (!(name = name_number(&worker, name + 6)) || worker >= MAX_WORKERS)) return -1;
     do what--; while (strncmp(name, kept_prefixes[what], strlen(kept_prefixes[what])) != 0);
     if (of_worker && what != KEPT_EXP_AVG && what != KEPT_EXP_AVG_SQ) return -1;
-    name += strlen(kept_prefixes[what]);         // that of the weights is "", which fits every name
+    name += strlen(kept_prefixes[what]);         // the weights' prefix is ""
     *plain = strncmp(name, "transformer.", 12) == 0 ? name + 12 : name;
     return series_index((Kept)what, worker);
 }
@@ -252,23 +252,23 @@ static inline bool tensor_check(const SafeTensor *t, const Tensor *wanted, Error
     if (vector) dims[0] = wanted->cols;
     bool same = t->n_dims == n_dims && memcmp(t->dims, dims, (size_t)n_dims * sizeof *dims) == 0;
     if (!same)
-        return fail(err, "tensor \"%.80s\" is %s, but config.json asks for %s", t->name,
+        return fail(err, "tensor \"%.80s\" is %s, but config.json needs %s", t->name,
                     shape_text(t->dims, t->n_dims).text, shape_text(dims, n_dims).text);
     return safetensors_is_real(t, err);
 }
 
-// A file of tensors, opened and checked as a whole, to be read bucket by bucket.
+// A file of tensors: opened and checked as a whole, then read bucket by bucket.
 typedef struct {
     Path path;                           // of the file
     Config config;
-    int first, end;                      // the series it holds
+    int first, end;                      // its series: first ... end-1
     SafeTensors s;
-    const SafeTensor **tensors;          // (end - first, gpt2_n_tensors): each in s
-    FileMap llmc;                        // a .bin of llm.c, instead of s and tensors
-    bool warned;                         // that weights are not finite
+    const SafeTensor **tensors;          // (end - first, gpt2_n_tensors), into s
+    FileMap llmc;                        // a .bin of llm.c; then s and tensors are unused
+    bool warned;                         // about NaN or infinite weights
 } TensorFile;
 
-// Where a tensor of this name belongs in f->tensors; -1: nowhere.
+// The index in f->tensors for a tensor of this name; -1: none.
 static inline int64_t tensor_file_place(const TensorFile *f, const char *name) {
     const char *plain = "";
     int series = series_of_name(&plain, name);
@@ -276,14 +276,14 @@ static inline int64_t tensor_file_place(const TensorFile *f, const char *name) {
     return place < 0 ? -1 : (int64_t)(series - f->first) * gpt2_n_tensors(&f->config) + place;
 }
 
-// Fills f->tensors, of f->s: every tensor must be there, once and in shape. Those that belong
-// nowhere are left to the caller.
+// Fills f->tensors from f->s. Every tensor of the table must be present once, in the right shape.
+// Unknown tensors are left to tensor_file_check_others.
 static inline bool tensor_file_index(TensorFile *f, Error *err) {
     const Config *c = &f->config;
     int n = gpt2_n_tensors(c);
     size_t total = (size_t)(f->end - f->first) * (size_t)n;
     f->tensors = (const SafeTensor **)calloc(total, sizeof *f->tensors);
-    if (!f->tensors) return fail(err, "no memory left for %zu tensors", total);
+    if (!f->tensors) return fail(err, "out of memory for %zu tensors", total);
     for (size_t i = 0; i < f->s.n_tensors; i++) {
         const SafeTensor *t = &f->s.tensors[i];
         int64_t at = tensor_file_place(f, t->name);
@@ -305,8 +305,8 @@ static inline bool tensor_file_index(TensorFile *f, Error *err) {
 
 // ---- loading ----
 
-// What a path given by a user means: a checkpoint's directory, a run's (its latest checkpoint is
-// meant), or a .bin of llm.c. `found` names what the functions below read.
+// Resolves a user's path: a checkpoint's directory, a run's directory (its latest checkpoint), or a
+// .bin of llm.c. The functions below take the path in `found`.
 static inline bool checkpoint_find(Path *found, const char *where, Error *err) {
     Path config, latest;
     struct stat info;
@@ -321,7 +321,7 @@ static inline bool checkpoint_find(Path *found, const char *where, Error *err) {
                         where);
         choice = latest.text;
     }
-    char *real = realpath(choice, NULL);     // a run that saves meanwhile may move `latest`
+    char *real = realpath(choice, NULL);     // resolved now: a save may move `latest`
     int n = real ? snprintf(found->text, sizeof found->text, "%s", real) : -1;
     free(real);
     return (n > 0 && (size_t)n < sizeof found->text)
@@ -333,12 +333,12 @@ static inline bool path_is_dir(const char *path) {
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-// Maps DIR/model.safetensors, or says which form of the weights is there instead.
+// Maps DIR/model.safetensors. The error names other formats of weights that the directory holds.
 static inline bool weights_open(SafeTensors *s, const char *dir, Error *err) {
     static const struct { const char *name, *what; } others[] = {
         { "model.safetensors.index.json", "weights in several files (model.safetensors.index.json) "
-          "are not read; save_pretrained(DIR, max_shard_size=\"100GB\") writes one" },
-        { "pytorch_model.bin", "pytorch_model.bin is a Python pickle, which is not read; "
+          "are not supported; save_pretrained(DIR, max_shard_size=\"100GB\") writes one file" },
+        { "pytorch_model.bin", "pytorch_model.bin is a Python pickle, not supported; "
           "save_pretrained(DIR, safe_serialization=True) writes model.safetensors" },
     };
     Path path;
@@ -351,33 +351,32 @@ static inline bool weights_open(SafeTensors *s, const char *dir, Error *err) {
     return fail(err, "%s: model.safetensors is missing", dir);
 }
 
-// Buffers that Hugging Face has saved beside the weights: the causal mask, and its -1e4.
+// Constants that older Hugging Face files hold beside the weights: the causal mask and its -1e4.
 static inline bool weights_is_mask(const char *name) {
     size_t n = strlen(name);
     return (n > 10 && strcmp(name + n - 10, ".attn.bias") == 0)
         || (n > 17 && strcmp(name + n - 17, ".attn.masked_bias") == 0);
 }
 
-// The output head is the embedding. A file may repeat it, but not have another.
+// Weight tying: the output head is the embedding. A file may repeat it, but not differ from it.
 static inline bool weights_check_head(const SafeTensors *s, const SafeTensor *head, Error *err) {
     const SafeTensor *wte = safetensors_find(s, "transformer.wte.weight");
     if (!wte) wte = safetensors_find(s, "wte.weight");
     if (wte && wte->dtype == head->dtype && wte->count == head->count
         && memcmp(s->data + wte->begin, s->data + head->begin, head->end - head->begin) == 0)
         return true;
-    return fail(err, "lm_head.weight differs from wte.weight; the two are tied in the model "
-                     "trained here");
+    return fail(err, "lm_head.weight differs from wte.weight; only tied weights are "
+                     "supported");
 }
 
-// What is in the file beside the model's own tensors: nothing, but a model's repeated head and its
-// masks.
+// Refuses tensors that the table does not name, except masks and a repeated head among weights.
 static inline bool tensor_file_check_others(const TensorFile *f, Error *err) {
     bool weights = f->first == KEPT_WEIGHTS;
     for (size_t i = 0; i < f->s.n_tensors; i++) {
         const SafeTensor *t = &f->s.tensors[i];
         if (tensor_file_place(f, t->name) >= 0 || (weights && weights_is_mask(t->name))) continue;
         if (!weights)
-            return fail(err, "tensor \"%.80s\" is not part of such a file", t->name);
+            return fail(err, "tensor \"%.80s\" does not belong in this file", t->name);
         if (strcmp(t->name, "lm_head.weight") != 0)
             return fail(err, "tensor \"%.80s\" is not part of the GPT-2 that config.json "
                              "describes", t->name);
@@ -400,12 +399,12 @@ static inline bool llmc_open(TensorFile *f, Error *err) {
     if (!llmc_config(&same, f->llmc.bytes, f->llmc.n, &why))
         return fail(err, "%s: %s", f->path.text, why.text);
     return memcmp(&same, &f->config, sizeof same) == 0
-        || fail(err, "%s: not the model that was asked for", f->path.text);
+        || fail(err, "%s: not the model that was expected", f->path.text);
 }
 
-// Opens one of the files of the checkpoint at `path` (from checkpoint_find) and checks all of it:
-// it holds every tensor in shape, and no others. `workers`: those that FILE_WORKERS is to hold, as
-// state.json says. After an error nothing is to be closed.
+// Opens one file of the checkpoint at `path` (from checkpoint_find) and checks that it holds every
+// tensor, in the right shape, and no others. `workers`: the number of workers in state.json, for
+// FILE_WORKERS. On failure there is nothing to close.
 static inline bool tensor_file_open(TensorFile *f, const char *path, KeptFile file, int64_t workers,
                                     const Config *c, Error *err) {
     Error why;
@@ -431,8 +430,8 @@ static inline bool tensor_file_open(TensorFile *f, const char *path, KeptFile fi
     return good;
 }
 
-// The sizes of the model at `path` (from checkpoint_find). Its weights are there in full and in
-// these shapes when it returns true, so that memory can be allocated.
+// The sizes of the model at `path` (from checkpoint_find). Also checks that all its weights exist
+// in these shapes, before the caller allocates memory for them.
 static inline bool checkpoint_config(Config *c, const char *path, Error *err) {
     TensorFile f;
     FileMap file;
@@ -449,35 +448,35 @@ static inline bool checkpoint_config(Config *c, const char *path, Error *err) {
     return good || fail(err, "%s: %s", path, why.text);
 }
 
-static inline void weights_warn(TensorFile *f, const float *numbers, int bucket) {
+static inline void weights_warn(TensorFile *f, const float *elements, int bucket) {
     const Config *c = &f->config;
     size_t begin = gpt2_bucket(c, bucket).begin;
     int i = gpt2_bucket_tensor(c, bucket), end = gpt2_bucket_tensor(c, bucket + 1);
     for (; !f->warned && i < end; i++) {
         Tensor t = gpt2_tensor(c, i);
         for (size_t j = 0; !f->warned && j < t.count; j++)
-            f->warned = !isfinite(numbers[t.offset - begin + j]);
+            f->warned = !isfinite(elements[t.offset - begin + j]);
         if (f->warned)
-            warn("warning: %s: \"%s\" holds weights that are not finite", f->path.text, t.key);
+            warn("warning: %s: \"%s\" holds NaN or infinite weights", f->path.text, t.key);
     }
 }
 
-// numbers (gpt2_bucket(&f->config, bucket).count) = a bucket of what the file holds, in any order;
-// what and worker as for Checkpoint's source. The file was checked when it was opened, so this
-// cannot fail. Weights that are not finite get a warning on stderr, once.
-static inline void tensor_file_bucket(float *numbers, TensorFile *f, Kept what, int worker,
+// elements (gpt2_bucket(&f->config, bucket).count) = one bucket of a series of the file; `what` and
+// `worker` as in Checkpoint.source. Buckets may be read in any order. The file was checked when it
+// was opened, so reading cannot fail. NaN or infinite weights get one warning on stderr.
+static inline void tensor_file_bucket(float *elements, TensorFile *f, Kept what, int worker,
                                       int bucket) {
     const Config *c = &f->config;
     Range range = gpt2_bucket(c, bucket);
     Error none;
     int series = series_index(what, worker), n = gpt2_n_tensors(c);
     assert(series >= f->first && series < f->end);
-    if (f->llmc.bytes) llmc_params(numbers, range, c, f->llmc.bytes, f->llmc.n, &none);
+    if (f->llmc.bytes) llmc_params(elements, range, c, f->llmc.bytes, f->llmc.n, &none);
     int end = f->llmc.bytes ? 0 : gpt2_bucket_tensor(c, bucket + 1);
     for (int i = gpt2_bucket_tensor(c, bucket); i < end; i++)
-        safetensors_read(numbers + gpt2_tensor(c, i).offset - range.begin, &f->s,
+        safetensors_read(elements + gpt2_tensor(c, i).offset - range.begin, &f->s,
                          f->tensors[(size_t)(series - f->first) * (size_t)n + (size_t)i], &none);
-    if (what == KEPT_WEIGHTS) weights_warn(f, numbers, bucket);
+    if (what == KEPT_WEIGHTS) weights_warn(f, elements, bucket);
 }
 
 static inline bool state_from_json(TrainState *s, const JsonNode *root, Error *err) {
@@ -504,7 +503,7 @@ static inline bool state_from_json(TrainState *s, const JsonNode *root, Error *e
         && json_need(root, "options", JSON_OBJECT, err) != NULL;
 }
 
-// `json` receives the whole file, for json_get(json.root, "options"); end with json_free(json).
+// *json receives the whole file, for json_get(json.root, "options"). Free it with json_free.
 static inline bool checkpoint_load_state(TrainState *s, Json *json, const char *dir, Error *err) {
     Error why;
     if (!json_open(json, dir, "state.json", err)) return false;
@@ -515,20 +514,20 @@ static inline bool checkpoint_load_state(TrainState *s, Json *json, const char *
 
 // ---- writing the files of one checkpoint ----
 
-// Text is built in memory first: what cannot be written is then one error of one write.
+// Text is built in memory and written in one call, so there is one place to check for errors.
 typedef struct { FILE *f; char *text; size_t n; } TextBuffer;
 
 static inline bool text_open(TextBuffer *b, Error *err) {
     b->text = NULL;
     b->f = open_memstream(&b->text, &b->n);
-    return b->f || fail(err, "no memory left for a buffer");
+    return b->f || fail(err, "out of memory for a buffer");
 }
 
 static inline bool text_save(TextBuffer *b, const char *dir, const char *name, Error *err) {
     Path path;
     bool whole = !ferror(b->f);
     whole = fclose(b->f) == 0 && whole;
-    if (!whole) fail(err, "no memory left for %s", name);
+    if (!whole) fail(err, "out of memory for %s", name);
     bool written = whole && path_join(&path, dir, name, err)
                 && file_write(path.text, b->text, b->n, err);
     free(b->text);
@@ -588,7 +587,7 @@ static inline bool tokenizer_write(const Checkpoint *k, const char *dir, Error *
     return text_save(&b, dir, "tokenizer_config.json", err);
 }
 
-// The calls of a source that a save has not made yet.
+// A save's position in its sequence of calls to Checkpoint.source.
 typedef struct { const Checkpoint *k; int series, bucket; } Pull;
 
 static inline Pull pull_begin(const Checkpoint *k) {
@@ -598,12 +597,12 @@ static inline Pull pull_begin(const Checkpoint *k) {
 
 static inline const float *pull_next(Pull *p) {
     Series s = series_at(p->series);
-    const float *numbers = p->k->source(p->k->from, s.what, s.worker, p->bucket);
+    const float *elements = p->k->source(p->k->from, s.what, s.worker, p->bucket);
     if (++p->bucket == gpt2_n_buckets(&p->k->config)) {
         p->bucket = 0;
         p->series++;
     }
-    return numbers;
+    return elements;
 }
 
 static inline void pull_rest(Pull *p) {
@@ -611,7 +610,7 @@ static inline void pull_rest(Pull *p) {
     while (p->series < end) pull_next(p);
 }
 
-// The names and shapes of n series, from `first` on. NULL without memory; free it with free().
+// The names and shapes of n series, from `first` on; NULL if out of memory. Free it with free().
 static inline SafeOutput *tensors_list(const Config *c, int first, size_t n) {
     size_t n_tensors = (size_t)gpt2_n_tensors(c);
     SafeOutput *out = (SafeOutput *)calloc(n * n_tensors, sizeof *out);
@@ -627,7 +626,7 @@ static inline SafeOutput *tensors_list(const Config *c, int first, size_t n) {
     return out;
 }
 
-// The file that comes next in the order of calls, bucket by bucket.
+// Writes the file at the save's position, bucket by bucket.
 static inline bool tensors_write(const char *dir, KeptFile file, Pull *p, Error *err) {
     Path path;
     Error later;
@@ -636,7 +635,7 @@ static inline bool tensors_write(const char *dir, KeptFile file, Pull *p, Error 
     size_t n = (size_t)(end - p->series);
     if (!path_join(&path, dir, kept_file_names[file], err)) return false;
     SafeOutput *out = tensors_list(c, p->series, n);
-    if (!out) return fail(err, "%s: no memory left for the names of its tensors", path.text);
+    if (!out) return fail(err, "%s: out of memory for the names of its tensors", path.text);
     int fd = safetensors_create(path.text, out, n * (size_t)gpt2_n_tensors(c), err);
     free(out);
     bool put = fd >= 0;
@@ -656,7 +655,7 @@ static inline bool checkpoint_write_files(const char *dir, Pull *p, Error *err) 
         && dir_sync(dir, err);
 }
 
-// ---- the run's directory: names, the link, and what to keep ----
+// ---- the run's directory: names, the link, removing old checkpoints ----
 
 // "step_00001000" or "step_00001000.1" (see checkpoint_name) -> 1000; -1 for any other name.
 static inline int64_t step_of(const char *name) {
@@ -667,7 +666,7 @@ static inline int64_t step_of(const char *name) {
     return errno == 0 && (*end == '\0' || strcmp(end, ".1") == 0) ? step : -1;
 }
 
-// What OUT/latest points to; "" without one.
+// The target of OUT/latest; "" if there is no link.
 typedef struct { char text[64]; } StepName;
 static inline StepName latest_name(const char *out) {
     StepName name;
@@ -680,8 +679,8 @@ static inline StepName latest_name(const char *out) {
     return name;
 }
 
-// A checkpoint of the same step is replaced, but not the one that `latest` points to: that must
-// stay until the link has moved, so the new one takes a second name.
+// The name for a checkpoint of this step. An older one of the same step is replaced. If `latest`
+// points to the older one, that must stay until the link has moved: the new one gets another name.
 static inline StepName checkpoint_name(const char *out, int64_t step) {
     StepName name, latest = latest_name(out);
     snprintf(name.text, sizeof name.text, "step_%08lld", (long long)step);
@@ -690,7 +689,7 @@ static inline StepName checkpoint_name(const char *out, int64_t step) {
     return name;
 }
 
-// A crash in the middle leaves a temporary name behind, not half a checkpoint under its own.
+// Renames before it deletes: a crash leaves a .tmp- name, never an incomplete step_ directory.
 static inline bool checkpoint_remove(const char *out, const char *name, Error *err) {
     Path from, away;
     if (!path_join(&from, out, name, err) || !path_join(&away, out, ".tmp-old", err)
@@ -700,7 +699,7 @@ static inline bool checkpoint_remove(const char *out, const char *name, Error *e
     return path_remove(away.text, err);
 }
 
-// The lowest step of the run that is below `limit`, and how many there are.
+// The oldest checkpoint of a step below `limit`, and the number of such checkpoints.
 static inline bool checkpoint_oldest(StepName *oldest, size_t *count, const char *out,
                                      int64_t limit, Error *err) {
     *count = 0;
@@ -717,7 +716,7 @@ static inline bool checkpoint_oldest(StepName *oldest, size_t *count, const char
     return true;
 }
 
-// Removes all below `limit` but the newest `keep`.
+// Removes all checkpoints of steps below `limit` except the newest `keep`.
 static inline bool checkpoint_prune(const char *out, int64_t limit, size_t keep, Error *err) {
     for (;;) {
         StepName oldest;
@@ -728,7 +727,7 @@ static inline bool checkpoint_prune(const char *out, int64_t limit, size_t keep,
     }
 }
 
-// Points OUT/latest at a checkpoint: at each moment the link is the old one or the new one.
+// Points OUT/latest at a checkpoint, atomically: the new link is renamed over the old one.
 static inline bool latest_move(const char *out, const char *name, Error *err) {
     Path link, latest;
     if (!path_join(&link, out, ".tmp-latest", err) || !path_join(&latest, out, "latest", err)
@@ -741,17 +740,17 @@ static inline bool latest_move(const char *out, const char *name, Error *err) {
     return false;
 }
 
-// Locks OUT, which exists, against other runs until *fd is closed.
+// Locks the existing directory OUT against other runs, until *fd is closed.
 static inline bool checkpoint_lock(int *fd, const char *out, Error *err) {
     *fd = open(out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (*fd < 0) return fail(err, "%s: cannot open the directory: %s", out, strerror(errno));
     if (flock(*fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return true;
     close(*fd);
     *fd = -1;
-    return fail(err, "another run is writing to %s; wait for its end, or stop it", out);
+    return fail(err, "another run is writing to %s; wait until it ends, or stop it", out);
 }
 
-// Makes OUT if need be, and removes what a crash has left in it. Once, before the first save.
+// Creates OUT if necessary, and removes what a crash has left in it. Call once, before any save.
 static inline bool checkpoint_begin(const char *out, Error *err) {
     if (!make_directories(out, err)) return false;
     DIR *dir = opendir(out);
@@ -781,11 +780,11 @@ static inline bool checkpoint_clear(const char *out, Error *err) {
     if (!path_join(&latest, out, "latest", err)) return false;
     struct stat info;
     if (lstat(latest.text, &info) == 0 && !S_ISLNK(info.st_mode))
-        return fail(err, "%s: no link of a run, but something of yours; move it away", latest.text);
+        return fail(err, "%s: not a link of a run; move it away or change --out", latest.text);
     return path_remove(latest.text, err) && checkpoint_prune(out, INT64_MAX, 0, err);
 }
 
-static inline bool checkpoint_save_calling(const char *out, Pull *p, int keep, Error *err) {
+static inline bool checkpoint_write(const char *out, Pull *p, int keep, Error *err) {
     const Checkpoint *k = p->k;
     StepName name = checkpoint_name(out, k->state.step), before = latest_name(out);
     char hidden[80];
@@ -797,7 +796,7 @@ static inline bool checkpoint_save_calling(const char *out, Pull *p, int keep, E
     if (mkdir(temporary.text, 0777) != 0)
         return fail(err, "%s: cannot create it: %s", temporary.text, strerror(errno));
     bool written = checkpoint_write_files(temporary.text, p, err)
-                && checkpoint_remove(out, name.text, err);       // of the same step, not the latest
+                && checkpoint_remove(out, name.text, err);       // an older one of the same step
     if (written && rename(temporary.text, final.text) != 0)
         written = fail(err, "%s: cannot rename it: %s", temporary.text, strerror(errno));
     if (!written) {
@@ -810,18 +809,18 @@ static inline bool checkpoint_save_calling(const char *out, Pull *p, int keep, E
     return keep == 0 || checkpoint_prune(out, k->state.step, (size_t)keep - 1, err);
 }
 
-// Saves OUT/step_N and moves OUT/latest to it; then, unless keep is 0, removes all but the newest
-// `keep` up to this step. After an error OUT/latest is what it was, or, when only the removing of
-// old ones has failed, the new one. Whatever happens, every call of k->source has been made.
+// Saves OUT/step_N and points OUT/latest at it. Then, unless keep is 0, removes all checkpoints up
+// to this step except the newest `keep`. After an error OUT/latest is unchanged, unless only the
+// removal of old checkpoints failed. All calls of k->source are made even after an error.
 static inline bool checkpoint_save(const char *out, const Checkpoint *k, int keep, Error *err) {
     Pull p = pull_begin(k);
-    bool saved = checkpoint_save_calling(out, &p, keep, err);
+    bool saved = checkpoint_write(out, &p, keep, err);
     pull_rest(&p);
     return saved;
 }
 
-// The calls of a save, and no save: what the other ranks do meanwhile. Of k only config, source,
-// from, weights_only and state.workers matter.
+// Makes a save's calls of k->source without writing: for the other ranks during a save. Reads only
+// config, source, from, weights_only and state.workers of k.
 static inline void checkpoint_follow(const Checkpoint *k) {
     Pull p = pull_begin(k);
     pull_rest(&p);

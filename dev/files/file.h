@@ -1,11 +1,11 @@
-// Files: mapping one to read it, and writing one so that it survives a crash.
+// Files: reading by mmap, and writing with fsync so that the data survives a crash.
 //
 //     FileMap m;                                 int fd = file_create(path, &err);
 //     if (!file_map(&m, path, &err)) ...         if (fd < 0 || !file_put(fd, p, n, path, &err)
 //     ... m.bytes[0 ... m.n-1] ...                          || !file_close(fd, path, &err)) ...
 //     file_unmap(&m);                            if (!dir_sync(dir, &err)) ...
 //
-// Every error names the path and what the system said.
+// Every error names the path and the system's message.
 #pragma once
 #include <dirent.h>
 #include <errno.h>
@@ -27,10 +27,10 @@ static inline bool path_join(Path *path, const char *dir, const char *name, Erro
 
 typedef struct { const unsigned char *bytes; size_t n; } FileMap;
 
-// What a file that is not what it should be most likely is; NULL when its first bytes do not tell.
+// A guess from the first bytes at what an unexpected file is, for messages; NULL: unknown.
 static inline const char *file_kind(const unsigned char *bytes, size_t n) {
     static const char *const kinds[][2] = {
-        { "<", "a web page (HTML): the download went wrong" },
+        { "<", "a web page (HTML): the download failed" },
         { "version https://git-lfs", "a Git LFS pointer; `git lfs pull` fetches the file" },
         { "\x1f\x8b", "compressed; gunzip it" },
         { "PK\x03\x04", "a zip or PyTorch archive" },
@@ -51,7 +51,7 @@ static inline const char *file_kind(const unsigned char *bytes, size_t n) {
 static inline bool file_map(FileMap *m, const char *path, Error *err) {
     m->bytes = NULL;
     m->n = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);      // a named pipe must not hang
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);      // do not wait on a named pipe
     if (fd < 0) return fail(err, "%s: cannot open it: %s", path, strerror(errno));
     struct stat info;
     if (fstat(fd, &info) != 0) {
@@ -66,7 +66,7 @@ static inline bool file_map(FileMap *m, const char *path, Error *err) {
         else m->bytes = (const unsigned char *)map;
         m->n = (size_t)info.st_size;
     }
-    close(fd);                                                   // the map stays
+    close(fd);                                                   // the mapping stays valid
     return m->bytes != NULL;
 }
 
@@ -78,7 +78,7 @@ static inline void file_unmap(FileMap *m) {
 
 // ---- writing: bytes are safe only when the file and then its directory have been synced ----
 
-// A new or emptied file; -1 and an error when it cannot be.
+// Creates or truncates a file. Returns its descriptor, or -1 after an error.
 static inline int file_create(const char *path, Error *err) {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) fail(err, "%s: cannot create it: %s", path, strerror(errno));
@@ -89,7 +89,7 @@ static inline bool file_put(int fd, const void *data, size_t n, const char *path
     const char *p = (const char *)data;
     while (n > 0) {
         ssize_t written = write(fd, p, n);
-        if (written < 0 && errno == EINTR) continue;             // a signal that was handled
+        if (written < 0 && errno == EINTR) continue;             // interrupted by a signal
         if (written < 0) return fail(err, "%s: cannot write it: %s", path, strerror(errno));
         p += written;
         n -= (size_t)written;
@@ -97,7 +97,7 @@ static inline bool file_put(int fd, const void *data, size_t n, const char *path
     return true;
 }
 
-// Waits until the file is on the disk, and closes it whatever happens.
+// Waits until the file is on the disk (fsync), and closes it in any case.
 static inline bool file_close(int fd, const char *path, Error *err) {
     bool synced = fsync(fd) == 0;
     int why = errno;
@@ -114,18 +114,18 @@ static inline bool file_write(const char *path, const void *data, size_t n, Erro
     return file_close(fd, path, put ? err : &later) && put;
 }
 
-// Makes the names in a directory as durable as the files: after creating, renaming, removing.
+// Makes created, renamed and removed names in a directory durable.
 static inline bool dir_sync(const char *dir, Error *err) {
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return fail(err, "%s: cannot open it: %s", dir, strerror(errno));
-    bool synced = fsync(fd) == 0 || errno == EINVAL;             // EINVAL: a file system without
+    bool synced = fsync(fd) == 0 || errno == EINVAL;             // EINVAL: not supported here
     if (!synced) fail(err, "%s: cannot write it: %s", dir, strerror(errno));
     close(fd);
     return synced;
 }
 
-// Removes a file, or a directory with all it holds; a link is removed, not followed. What is not
-// there is no error.
+// Removes a file, or a directory with its contents; a link is removed, not followed. A missing path
+// is no error.
 static inline bool path_remove(const char *path, Error *err) {
     if (unlink(path) == 0 || errno == ENOENT) return true;
     DIR *dir = opendir(path);
@@ -142,7 +142,7 @@ static inline bool path_remove(const char *path, Error *err) {
     return removed;
 }
 
-// Makes a directory and those above it, like mkdir -p.
+// Creates a directory and its parents, like mkdir -p.
 static inline bool make_directories(const char *path, Error *err) {
     char part[4096];
     size_t n = strlen(path);
@@ -153,10 +153,10 @@ static inline bool make_directories(const char *path, Error *err) {
         part[i] = '\0';
         struct stat info;
         if (mkdir(part, 0777) == 0) continue;
-        int why = errno;                         // stat sets its own
+        int why = errno;                         // stat changes errno
         if (stat(part, &info) != 0)
-            return fail(err, "%s: the directory cannot be made: %s", part, strerror(why));
-        if (!S_ISDIR(info.st_mode)) return fail(err, "%s: a file of this name is in the way", part);
+            return fail(err, "%s: cannot create the directory: %s", part, strerror(why));
+        if (!S_ISDIR(info.st_mode)) return fail(err, "%s: a file with this name exists", part);
     }
     return true;
 }

@@ -6,14 +6,14 @@
 //     if (!json_get_int(&layers, j.root, "n_layer", 1, 1000, &err)) ...
 //     json_free(&j);
 //
-// Strict: UTF-8 is checked, a key may appear once in an object, nothing may follow the value,
-// numbers must fit a double, nesting stops at JSON_MAX_DEPTH. So what is accepted means one thing.
+// Strict: the text must be UTF-8, the keys of an object must differ, nothing may follow the value,
+// numbers must fit a double, nesting is limited to JSON_MAX_DEPTH. No accepted text is ambiguous.
 //
-// The tree is one array of nodes in the order of the text; a container is followed by all it holds:
+// The tree is one array of nodes in the order of the text; a container precedes its contents:
 //
 //     {"a": [1, 2], "b": true}    ->    { "a" [ 1 2 "b" true      node `{`: length 2, span 7
 //                                                                 node `[`: length 2, span 3
-// so that the node after a value and all it holds is `v + v->span`, and a walk needs no stack:
+// The next sibling of node v is therefore `v + v->span`, and a walk needs no stack:
 //
 //     for (const JsonNode *v = json_first(array); v < json_end(array); v = json_next(v)) ...
 //     for (const JsonNode *k = json_first(object); k < json_end(object); k = json_next(k + 1))
@@ -32,16 +32,16 @@ typedef enum {
 
 typedef struct {
     JsonType type;
-    const char *text;    // a string without its escapes, a number as it is spelled; ends with a NUL
+    const char *text;    // an unescaped string, or a number as written; NUL-terminated
     size_t length;       // bytes of text (a string may hold NULs); items or members of a container
-    size_t span;         // nodes from this one to the end of all it holds; 1 for a scalar
-    size_t at;           // where in the source it begins, for messages
+    size_t span;         // nodes of the subtree, this one included; 1 for a scalar
+    size_t at;           // byte offset in the source, for messages
 } JsonNode;
 
 typedef struct {
-    JsonNode *root;      // node 0 of n_nodes; each stays where it is until json_free
+    JsonNode *root;      // (n_nodes) valid until json_free
     size_t n_nodes;
-    char *strings;       // what the nodes' text points into
+    char *strings;       // storage of the nodes' text
 } Json;
 
 // ---- walking ----
@@ -57,7 +57,7 @@ static inline bool json_is(const JsonNode *v, const char *text) {
     return v->type == JSON_STRING && v->length == n && memcmp(v->text, text, n) == 0;
 }
 
-// The member of that name, or NULL. A walk: to look up thousands, build a table instead.
+// The member of that name, or NULL. A linear search: for many look-ups build a table.
 static inline const JsonNode *json_get(const JsonNode *object, const char *key) {
     if (object->type != JSON_OBJECT) return NULL;
     for (const JsonNode *k = json_first(object); k < json_end(object); k = json_next(k + 1))
@@ -65,7 +65,7 @@ static inline const JsonNode *json_get(const JsonNode *object, const char *key) 
     return NULL;
 }
 
-// Something from a file as it may stand in a line of text: cut to fit, no control characters.
+// A value's text for a one-line message: shortened, control characters replaced by '?'.
 typedef struct { char text[72]; } JsonShown;
 static inline JsonShown json_show(const JsonNode *v) {
     JsonShown shown;
@@ -73,7 +73,7 @@ static inline JsonShown json_show(const JsonNode *v) {
     for (size_t i = 0; i < v->length && n + 8 < sizeof shown.text; n++, i++)
         shown.text[n] = (unsigned char)v->text[i] < 0x20 || v->text[i] == 0x7F ? '?' : v->text[i];
     if (n < v->length) {
-        while (n > 0 && ((unsigned char)v->text[n] & 0xC0) == 0x80) n--;    // no half a character
+        while (n > 0 && ((unsigned char)v->text[n] & 0xC0) == 0x80) n--;  // not inside a character
         memcpy(shown.text + n, "...", 3);
         n += 3;
     }
@@ -90,7 +90,7 @@ static inline const char *json_type_name(JsonType type) {
     return names[type];
 }
 
-// The member of that name and type; NULL and an error when it is missing or something else.
+// The member of that name; NULL and an error if it is missing or has another type.
 static inline const JsonNode *json_need(const JsonNode *object, const char *key, JsonType type,
                                         Error *err) {
     const JsonNode *v = json_get(object, key);
@@ -101,8 +101,8 @@ static inline const JsonNode *json_need(const JsonNode *object, const char *key,
     return NULL;
 }
 
-// A whole number within [lo, hi], written without fraction or exponent. No error text: for items of
-// lists, where the caller knows better what to say.
+// A whole number within [lo, hi], written without fraction or exponent. It returns no error text:
+// for items of lists, where the caller can give a better message.
 static inline bool json_to_int(int64_t *out, const JsonNode *v, int64_t lo, int64_t hi) {
     if (v->type != JSON_NUMBER || strpbrk(v->text, ".eE")) return false;
     errno = 0;
@@ -121,7 +121,7 @@ static inline bool json_get_int(int64_t *out, const JsonNode *object, const char
                 v->at, key, json_show(v).text, (long long)lo, (long long)hi);
 }
 
-// All of 0 ... 2^64-1, for seeds.
+// A whole number from 0 to 2^64-1, for seeds.
 static inline bool json_get_u64(uint64_t *out, const JsonNode *object, const char *key,
                                 Error *err) {
     const JsonNode *v = json_need(object, key, JSON_NUMBER, err);
@@ -156,10 +156,10 @@ static inline bool json_get_bool(bool *out, const JsonNode *object, const char *
 
 typedef struct {
     const unsigned char *s;      // (n) the source
-    size_t n, at;                // how far it has been read
+    size_t n, at;                // the next byte to read
     Json *out;
     size_t capacity;             // of out->root
-    char *end;                   // of what out->strings holds
+    char *end;                   // of the text stored in out->strings
     Error *err;
 } JsonReader;
 
@@ -176,7 +176,7 @@ static inline bool json_expected(JsonReader *r, const char *what) {
     return fail(r->err, "byte %zu: expected %s, found the byte 0x%02X", r->at, what, c);
 }
 
-// The next character that is no white space, or -1 at the end. It is not consumed.
+// The next character after white space, or -1 at the end; does not consume the character.
 static inline int json_peek(JsonReader *r) {
     for (; r->at < r->n; r->at++) {
         unsigned char c = r->s[r->at];
@@ -185,14 +185,14 @@ static inline int json_peek(JsonReader *r) {
     return -1;
 }
 
-// Appends a node and returns its index (nodes move while the array grows), or SIZE_MAX.
+// Appends a node and returns its index, or SIZE_MAX. (An index: realloc may move the nodes.)
 static inline size_t json_append(JsonReader *r, JsonType type, size_t at) {
     Json *j = r->out;
     if (j->n_nodes == r->capacity) {
         size_t capacity = 2*r->capacity + 64;
         JsonNode *nodes = (JsonNode *)realloc(j->root, capacity * sizeof *nodes);
         if (!nodes) {
-            json_fail(r, at, "no memory left for so large a text");
+            json_fail(r, at, "out of memory for so large a text");
             return SIZE_MAX;
         }
         j->root = nodes;
@@ -203,8 +203,8 @@ static inline size_t json_append(JsonReader *r, JsonType type, size_t at) {
     return j->n_nodes++;
 }
 
-// Ends the text that node v has collected at r->end. A string loses two quotes and gains a NUL, a
-// number gains a NUL but is followed by something or ends the source: n+1 bytes hold them all.
+// Terminates the text of node v at r->end. n+1 bytes are enough for all texts: a string's NUL takes
+// the place of a quote; a number's NUL takes that of the byte after it, or of the source's end.
 static inline void json_close_text(JsonReader *r, size_t v) {
     JsonNode *node = &r->out->root[v];
     node->length = (size_t)(r->end - node->text);
@@ -228,11 +228,11 @@ static inline bool json_number(JsonReader *r) {
     size_t start = r->at, v = json_append(r, JSON_NUMBER, start);
     if (v == SIZE_MAX) return false;
     if (r->s[r->at] == '-') r->at++;
-    bool zero = r->at < r->n && r->s[r->at] == '0';      // nothing may follow a leading zero
+    bool zero = r->at < r->n && r->s[r->at] == '0';      // no digit may follow a leading zero
     if (zero) r->at++;
     else if (!json_digits(r)) return false;
     if (zero && r->at < r->n && r->s[r->at] >= '0' && r->s[r->at] <= '9')
-        return json_fail(r, start, "a number begins with a superfluous zero");
+        return json_fail(r, start, "a number has a leading zero");
     if (r->at < r->n && r->s[r->at] == '.') {
         r->at++;
         if (!json_digits(r)) return false;
@@ -282,17 +282,17 @@ static inline bool json_hex4(JsonReader *r, uint32_t *code) {
     return true;
 }
 
-// After \u. A character past U+FFFF is written as two escapes, a high and a low surrogate.
+// Reads the rest of \uXXXX. A character past U+FFFF is two escapes: a high and a low surrogate.
 static inline bool json_unicode_escape(JsonReader *r) {
     size_t start = r->at - 2;
     uint32_t code, low;
     if (!json_hex4(r, &code)) return false;
     if (code >= 0xD800 && code < 0xE000) {
         bool pair = code < 0xDC00 && r->n - r->at >= 2 && memcmp(r->s + r->at, "\\u", 2) == 0;
-        if (!pair) return json_fail(r, start, "half of a surrogate pair");
+        if (!pair) return json_fail(r, start, "an unpaired surrogate");
         r->at += 2;
         if (!json_hex4(r, &low)) return false;
-        if (low < 0xDC00 || low > 0xDFFF) return json_fail(r, start, "half of a surrogate pair");
+        if (low < 0xDC00 || low > 0xDFFF) return json_fail(r, start, "an unpaired surrogate");
         code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
     }
     r->end = json_put_utf8(r->end, code);
@@ -332,7 +332,7 @@ static inline bool json_string(JsonReader *r) {
         if (length == 0) return json_fail(r, r->at, "not UTF-8");
         for (; length > 0; length--) *r->end++ = (char)r->s[r->at++];
     }
-    return json_fail(r, start, "a string that never ends");
+    return json_fail(r, start, "a string without a closing quote");
 }
 
 static inline bool json_value(JsonReader *r, int depth);
@@ -349,7 +349,7 @@ static inline bool json_array(JsonReader *r, size_t array, int depth) {
     }
 }
 
-// By length, then bytes, then place in the text: equal keys end up as neighbours, the first first.
+// Orders by length, bytes, then position: equal keys become neighbours, in the order of the text.
 static inline int json_compare_keys(const void *a, const void *b) {
     const JsonNode *x = *(const JsonNode *const *)a, *y = *(const JsonNode *const *)b;
     if (x->length != y->length) return x->length < y->length ? -1 : 1;
@@ -357,12 +357,12 @@ static inline int json_compare_keys(const void *a, const void *b) {
     return order ? order : x->at < y->at ? -1 : x->at > y->at;
 }
 
-// Sorting costs n log n for whatever keys somebody has thought up; a vocabulary has 50 thousand.
+// Finds duplicate keys by sorting: n log n for any keys. A vocabulary has 50 thousand.
 static inline bool json_check_keys(JsonReader *r, const JsonNode *object) {
     size_t n = object->length, i = 0;
     if (n < 2) return true;
     const JsonNode **keys = (const JsonNode **)malloc(n * sizeof *keys), *twice = NULL;
-    if (!keys) return json_fail(r, object->at, "no memory left for so large an object");
+    if (!keys) return json_fail(r, object->at, "out of memory for so large an object");
     const JsonNode *end = object + (r->out->n_nodes - (size_t)(object - r->out->root));
     for (const JsonNode *k = object + 1; k < end; k = json_next(k + 1)) keys[i++] = k;
     qsort(keys, n, sizeof *keys, json_compare_keys);
@@ -400,7 +400,7 @@ static inline bool json_container(JsonReader *r, JsonType type, int depth) {
     r->at++;
     if (type == JSON_ARRAY ? !json_array(r, v, depth + 1) : !json_object(r, v, depth + 1))
         return false;
-    r->at++;                                             // the bracket that json_peek has seen
+    r->at++;                                             // the closing bracket
     r->out->root[v].span = r->out->n_nodes - v;
     return true;
 }
@@ -425,19 +425,19 @@ static inline void json_free(Json *j) {
 
 static inline bool json_whole_text(JsonReader *r) {
     if (json_peek(r) == '<')
-        return json_fail(r, r->at, "this is a web page (HTML), not JSON: the download went wrong");
+        return json_fail(r, r->at, "this is a web page (HTML), not JSON: the download failed");
     if (r->n >= 3 && memcmp(r->s, "\xEF\xBB\xBF", 3) == 0)
-        return json_fail(r, 0, "a byte order mark; JSON begins without one");
+        return json_fail(r, 0, "a byte order mark; JSON must not begin with one");
     if (!json_value(r, 0)) return false;
     return json_peek(r) < 0 || json_expected(r, "the end of the text");
 }
 
-// Parses n bytes, which need no NUL at their end and are not needed afterwards. When it fails,
-// there is nothing to free.
+// Parses n bytes, which need not end with a NUL and may be freed afterwards. On failure there is
+// nothing to free.
 static inline bool json_parse(Json *j, const char *text, size_t n, Error *err) {
     memset(j, 0, sizeof *j);
     j->strings = (char *)malloc(n + 1);
-    if (!j->strings) return fail(err, "no memory left for %zu bytes of JSON", n);
+    if (!j->strings) return fail(err, "out of memory for %zu bytes of JSON", n);
     JsonReader r = { (const unsigned char *)text, n, 0, j, 0, j->strings, err };
     bool parsed = json_whole_text(&r);
     if (!parsed) json_free(j);
@@ -446,7 +446,7 @@ static inline bool json_parse(Json *j, const char *text, size_t n, Error *err) {
 
 // ---- writing ----
 
-// A string in quotes, escaped; what is not UTF-8 becomes U+FFFD. Errors stay in f's ferror.
+// Writes a quoted, escaped string; bytes that are not UTF-8 become U+FFFD. Check ferror(f).
 static inline void json_write_string(FILE *f, const char *text, size_t n) {
     const unsigned char *s = (const unsigned char *)text;
     putc('"', f);

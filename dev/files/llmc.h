@@ -3,9 +3,9 @@
 //     int32 header[256]   [0] 20240326   [1] version: 3 is fp32, 5 is bf16   [2] positions
 //                         [3] vocabulary   [4] layers   [5] heads   [6] channels
 //                         [7] vocabulary padded
-//     tensors             in the order of gpt2.h's table, but kind by kind: a kind's tensors of all
-//                         layers lie side by side. Matrices in the blocks are (out, in), as
-//                         PyTorch's Linear keeps them; ours are (in, out), so they are transposed.
+//     tensors             in the order of gpt2.h's table, but kind by kind: the tensors of one kind
+//                         for all layers, then those of the next kind. Matrices in the blocks are
+//                         (out, in), as in PyTorch's Linear; ours are (in, out): we transpose them.
 #pragma once
 #include "../base/gpt2.h"
 #include "safetensors.h"
@@ -13,7 +13,7 @@
 enum {
     LLMC_MAGIC = 20240326, LLMC_FP32 = 3, LLMC_BF16 = 5,
     LLMC_HEADER_WORDS = 256, LLMC_HEADER_BYTES = 4 * LLMC_HEADER_WORDS,
-    LLMC_LARGEST = 1 << 24,                  // no size in a header is larger; nothing overflows
+    LLMC_LARGEST = 1 << 24,                  // limit of each size in a header: no overflow
 };
 
 static inline bool llmc_header(int32_t header[8], const unsigned char *bytes, size_t n,
@@ -26,18 +26,18 @@ static inline bool llmc_header(int32_t header[8], const unsigned char *bytes, si
                            LLMC_MAGIC);
     }
     if (header[1] != LLMC_FP32 && header[1] != LLMC_BF16)
-        return fail(err, "version %d; 3 (fp32) and 5 (bf16) are read", header[1]);
+        return fail(err, "version %d; expected 3 (fp32) or 5 (bf16)", header[1]);
     for (int i = 2; i < 8; i++)
         if (header[i] < 1 || header[i] > LLMC_LARGEST)
-            return fail(err, "word %d of the header is %d, which is no size", i, header[i]);
+            return fail(err, "word %d of the header is %d, not a valid size", i, header[i]);
     if (header[6] % header[5] != 0)
         return fail(err, "%d heads do not divide %d channels", header[5], header[6]);
     if (header[7] < header[3])
-        return fail(err, "a vocabulary of %d, padded to fewer: %d", header[3], header[7]);
+        return fail(err, "a vocabulary of %d, but a padded one of %d", header[3], header[7]);
     return true;
 }
 
-// The sizes, after checking that the n bytes are exactly such a model.
+// Reads the sizes, and checks that the n bytes are exactly a model of these sizes.
 static inline bool llmc_config(Config *c, const unsigned char *bytes, size_t n, Error *err) {
     int32_t header[8];
     if (!llmc_header(header, bytes, n, err)) return false;
@@ -46,11 +46,11 @@ static inline bool llmc_config(Config *c, const unsigned char *bytes, size_t n, 
     c->L = header[4];
     c->NH = header[5];
     c->C = header[6];
-    double C = c->C, size = header[1] == LLMC_FP32 ? 4 : 2;      // no overflow in doubles
+    double C = c->C, size = header[1] == LLMC_FP32 ? 4 : 2;      // doubles do not overflow
     double count = (12.0*C*C + 13.0*C)*c->L + ((double)header[7] + c->P + 2.0)*C;
     double expected = LLMC_HEADER_BYTES + count * size;
     if (expected != (double)n)
-        return fail(err, "%zu bytes, but its header asks for %.0f: %s", n, expected,
+        return fail(err, "%zu bytes, but its header needs %.0f: %s", n, expected,
                     (double)n < expected ? "truncated" : "damaged");
     return true;
 }
@@ -66,7 +66,7 @@ static inline float llmc_value(const unsigned char *p, size_t i, int version) {
     return x;
 }
 
-// out (rows, cols) = the transpose of in (cols, rows), in squares that fit the nearest cache.
+// out (rows, cols) = the transpose of in (cols, rows), in square tiles that fit the L1 cache.
 static inline void llmc_transpose(float *out, const unsigned char *in, size_t rows, size_t cols,
                                   int version) {
     enum { SQUARE = 32 };
@@ -77,14 +77,14 @@ static inline void llmc_transpose(float *out, const unsigned char *in, size_t ro
                     out[r*cols + c] = llmc_value(in, c*rows + r, version);
 }
 
-// out (range.count) = the parameters in a range of the flat buffer that cuts no tensor; c is what
-// llmc_config said of the same bytes.
+// out (range.count) = the parameters in a range of the flat buffer. The range begins and ends at
+// tensor boundaries; c comes from llmc_config on the same bytes.
 static inline bool llmc_params(float *out, Range range, const Config *c,
                                const unsigned char *bytes, size_t n, Error *err) {
     Config same;
     int32_t header[8];
     if (!llmc_config(&same, bytes, n, err) || !llmc_header(header, bytes, n, err)) return false;
-    if (memcmp(&same, c, sizeof same) != 0) return fail(err, "not the model that was asked for");
+    if (memcmp(&same, c, sizeof same) != 0) return fail(err, "not the model that was expected");
     size_t size = header[1] == LLMC_FP32 ? 4 : 2;
     const unsigned char *p = bytes + LLMC_HEADER_BYTES;
     for (int kind = 0; kind < N_KINDS; kind++) {

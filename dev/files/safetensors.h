@@ -1,24 +1,23 @@
-// safetensors: the file format that Hugging Face keeps weights in. Reading and writing.
+// Reading and writing safetensors, Hugging Face's file format for weights.
 //
 //     8 bytes     n, little-endian
 //     n bytes     JSON: {"__metadata__": {"format": "pt"},
 //                        "wte.weight": {"dtype": "F32", "shape": [50257, 768],
 //                                       "data_offsets": [0, 154389504]}, ...}
-//     the rest    the tensors, little-endian; offsets count from here. They cover it without a gap
-//                 or an overlap.
+//     the rest    the tensors, little-endian, without gaps or overlaps; offsets count from here
 //
-// The header is padded with spaces to a multiple of 8 bytes, so that mapped floats are aligned.
+// The header is padded with spaces to a multiple of 8 bytes: in a mapped file, floats are aligned.
 // Format: https://github.com/huggingface/safetensors#format
 #pragma once
 #include "file.h"
 #include "json.h"
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "tensors are used as they lie in the file, little-endian; this machine is big-endian"
+#error "tensors are used in the byte order of the file, little-endian; this machine is big-endian"
 #endif
 
 enum {
-    SAFETENSORS_MAX_HEADER = 100000000,      // the limit of the format's reference
+    SAFETENSORS_MAX_HEADER = 100000000,      // the reference implementation's limit
     SAFETENSORS_MAX_DIMS = 8,
 };
 
@@ -39,7 +38,7 @@ typedef struct {
     const unsigned char *data;
     size_t data_bytes;
     Json header;
-    FileMap file;                            // when safetensors_open has mapped one
+    FileMap file;                            // mapped by safetensors_open
 } SafeTensors;
 
 // ---- reading ----
@@ -57,12 +56,12 @@ static inline const SafeDtype *safetensors_dtype(const char *name) {
 
 static inline bool safetensors_shape(SafeTensor *t, const JsonNode *shape, Error *err) {
     if (shape->length > SAFETENSORS_MAX_DIMS)
-        return fail(err, "%zu dimensions; at most %d are read", shape->length,
+        return fail(err, "%zu dimensions; at most %d are supported", shape->length,
                     SAFETENSORS_MAX_DIMS);
     t->count = 1;
     for (const JsonNode *v = json_first(shape); v < json_end(shape); v = json_next(v)) {
         int64_t dim;
-        if (!json_to_int(&dim, v, 0, INT64_MAX)) return fail(err, "\"shape\" is not a shape");
+        if (!json_to_int(&dim, v, 0, INT64_MAX)) return fail(err, "\"shape\" must list sizes");
         t->dims[t->n_dims++] = (size_t)dim;
         if (__builtin_mul_overflow(t->count, (size_t)dim, &t->count))
             return fail(err, "its shape overflows 64 bits");
@@ -76,9 +75,9 @@ static inline bool safetensors_offsets(SafeTensor *t, const JsonNode *offsets, E
     const JsonNode *v = json_first(offsets);
     if (offsets->length != 2 || !json_to_int(&begin, v, 0, INT64_MAX)
                              || !json_to_int(&end, v + 1, 0, INT64_MAX) || begin > end)
-        return fail(err, "\"data_offsets\" are not two offsets in order");
+        return fail(err, "\"data_offsets\" must be [begin, end], begin <= end");
     if (__builtin_mul_overflow(t->count, t->dtype->bytes, &bytes) || bytes != (size_t)(end - begin))
-        return fail(err, "its shape and dtype do not fill its %lld bytes",
+        return fail(err, "its shape and dtype do not match its %lld bytes",
                     (long long)(end - begin));
     t->begin = (size_t)begin;
     t->end = (size_t)end;
@@ -91,8 +90,8 @@ static inline bool safetensors_entry(SafeTensor *t, const JsonNode *key, Error *
     bool whole = (dtype = json_need(entry, "dtype", JSON_STRING, &why)) != NULL
               && (shape = json_need(entry, "shape", JSON_ARRAY, &why)) != NULL
               && (offsets = json_need(entry, "data_offsets", JSON_ARRAY, &why)) != NULL;
-    if (whole && entry->length > 3) whole = fail(&why, "more than dtype, shape and data_offsets");
-    for (size_t i = 0; i < key->length; i++)             // messages print it, strcmp compares it
+    if (whole && entry->length > 3) whole = fail(&why, "keys beside dtype, shape, data_offsets");
+    for (size_t i = 0; i < key->length; i++)             // names are printed, and C strings
         if ((unsigned char)key->text[i] < 0x20)
             return fail(err, "byte %zu of the header: a control character in a name", key->at);
     t->name = key->text;
@@ -110,19 +109,19 @@ static inline int safetensors_compare(const void *a, const void *b) {
     return x->end < y->end ? -1 : x->end > y->end;
 }
 
-// Tensors must cover the data from its first byte to its last.
+// Together the tensors must cover the data exactly, without gaps or overlaps.
 static inline bool safetensors_cover(const SafeTensors *s, Error *err) {
     size_t at = 0;
     for (size_t i = 0; i < s->n_tensors; i++) {
         const SafeTensor *t = &s->tensors[i];
         if (t->begin != at)
             return fail(err, "tensor \"%.80s\": %s at byte %zu of the data", t->name,
-                        t->begin < at ? "overlaps another" : "a hole before it",
+                        t->begin < at ? "overlaps another" : "a gap before it",
                         t->begin < at ? t->begin : at);
         at = t->end;
     }
     if (at > s->data_bytes)
-        return fail(err, "truncated: %zu bytes of tensors, the header promises %zu",
+        return fail(err, "truncated: %zu bytes of tensors, the header describes %zu",
                     s->data_bytes, at);
     if (at < s->data_bytes)
         return fail(err, "%zu bytes after the last tensor", s->data_bytes - at);
@@ -133,9 +132,9 @@ static inline bool safetensors_header(SafeTensors *s, Error *err) {
     const JsonNode *root = s->header.root;
     if (root->type != JSON_OBJECT) return fail(err, "the header is not a JSON object");
     s->tensors = (SafeTensor *)calloc(root->length + 1, sizeof *s->tensors);
-    if (!s->tensors) return fail(err, "no memory left for %zu tensors", root->length);
+    if (!s->tensors) return fail(err, "out of memory for %zu tensors", root->length);
     for (const JsonNode *k = json_first(root); k < json_end(root); k = json_next(k + 1)) {
-        if (json_is(k, "__metadata__")) continue;        // free text for people
+        if (json_is(k, "__metadata__")) continue;        // free text
         if (!safetensors_entry(&s->tensors[s->n_tensors], k, err)) return false;
         s->n_tensors++;
     }
@@ -150,8 +149,8 @@ static inline void safetensors_close(SafeTensors *s) {
     memset(s, 0, sizeof *s);
 }
 
-// Reads the n bytes of a whole file, which must stay where they are until safetensors_close.
-// When it fails, there is nothing to close.
+// Parses the n bytes of a whole file, which must stay valid until safetensors_close. On failure
+// there is nothing to close.
 static inline bool safetensors_parse(SafeTensors *s, const unsigned char *bytes, size_t n,
                                      Error *err) {
     uint64_t length = 0;
@@ -160,12 +159,12 @@ static inline bool safetensors_parse(SafeTensors *s, const unsigned char *bytes,
     if (n >= 8) memcpy(&length, bytes, 8);
     const char *kind = file_kind(bytes, n);
     if (kind && (length > n - 8 || n < 8)) return fail(err, "this is %s", kind);
-    if (n < 8) return fail(err, "truncated: %zu bytes, shorter than any safetensors file", n);
+    if (n < 8) return fail(err, "truncated: %zu bytes; a safetensors file has at least 8", n);
     if (length > SAFETENSORS_MAX_HEADER)
         return fail(err, "not a safetensors file: a header of %llu bytes",
                     (unsigned long long)length);
     if (length > n - 8)
-        return fail(err, "truncated: %zu bytes, the header alone has %llu", n,
+        return fail(err, "truncated: %zu bytes, but a header of %llu", n,
                     (unsigned long long)length);
     if (!json_parse(&s->header, (const char *)bytes + 8, (size_t)length, &why))
         return fail(err, "the header: %s", why.text);
@@ -213,12 +212,12 @@ static inline float float_from_f16(uint16_t h) {
     return float_from_bits(sign | (exponent + 112) << 23 | fraction << 13);
 }
 
-// Whether safetensors_read can read it.
+// Whether safetensors_read supports the tensor's type.
 static inline bool safetensors_is_real(const SafeTensor *t, Error *err) {
     const char *dtype = t->dtype->name;
     if (strcmp(dtype, "F32") == 0 || strcmp(dtype, "BF16") == 0 || strcmp(dtype, "F16") == 0)
         return true;
-    return fail(err, "tensor \"%.80s\" is %s; F32, BF16 and F16 are read", t->name, dtype);
+    return fail(err, "tensor \"%.80s\" is %s; expected F32, BF16 or F16", t->name, dtype);
 }
 
 // out (t->count) = the tensor as floats. BF16 and F16 are widened, exactly.
@@ -251,13 +250,13 @@ static inline size_t safetensors_output_count(const SafeOutput *t) {
     return t->n_dims == 1 ? t->dims[0] : t->dims[0] * t->dims[1];
 }
 
-// The header as text, padded to 8 bytes; NULL without memory. Free with free().
+// The header as text, padded to 8 bytes; NULL if out of memory. Free it with free().
 static inline char *safetensors_header_text(size_t *length, const SafeOutput *tensors, size_t n) {
     char *text = NULL;
     FILE *f = open_memstream(&text, length);
     if (!f) return NULL;
     size_t at = 0;
-    fputs("{\"__metadata__\":{\"format\":\"pt\"}", f);   // transformers asks for "pt"
+    fputs("{\"__metadata__\":{\"format\":\"pt\"}", f);   // transformers expects "pt"
     for (size_t i = 0; i < n; i++) {
         const SafeOutput *t = &tensors[i];
         fprintf(f, ",\"%s\":{\"dtype\":\"F32\",\"shape\":[%zu", t->name, t->dims[0]);
@@ -275,14 +274,14 @@ static inline char *safetensors_header_text(size_t *length, const SafeOutput *te
     return NULL;
 }
 
-// Creates a file that says it holds these n tensors, F32. Their numbers are to follow, one tensor
-// after the other: file_put(fd, ...), as often as one likes, and file_close(fd, ...). -1 after an
-// error, which may leave a broken file behind: write under a temporary name, and rename.
+// Creates a file and writes the header of these n tensors, F32. The caller appends their elements,
+// tensor after tensor, with any number of file_put(fd, ...), then file_close(fd, ...). Returns -1
+// after an error, which may leave an incomplete file: write under a temporary name, then rename.
 static inline int safetensors_create(const char *path, const SafeOutput *tensors, size_t n,
                                      Error *err) {
     size_t length;
     char *header = safetensors_header_text(&length, tensors, n);
-    if (!header) fail(err, "%s: no memory left for its header", path);
+    if (!header) fail(err, "%s: out of memory for its header", path);
     int fd = header ? file_create(path, err) : -1;
     uint64_t prefix = length;
     if (fd >= 0 && !(file_put(fd, &prefix, 8, path, err)

@@ -1,5 +1,5 @@
 // Communication between ranks: the processes of one run, each of which trains on a part of every
-// batch. Collectives keep them together, and travel while the caller computes. A program is built
+// batch. Collectives combine their results and run while the caller computes. A program is built
 // with one of three backends:
 //
 //     alone          one rank; a collective does nothing       at the end of this file
@@ -17,15 +17,14 @@
 //
 // A buffer is divided into one slice a rank. Data parallelism and ZeRO need two collectives:
 //
-//     reduce-scatter   rank r receives slice r from every rank and sums what came: in fp32, in the
-//                      order of a fixed binary tree over the ranks (tree.h), so that the sum has
-//                      the same bits in every run
+//     reduce-scatter   rank r receives slice r from every rank and sums the slices: in fp32, in
+//                      the order of a fixed binary tree over the ranks (tree.h), so that the sum
+//                      has the same bits in every run
 //     all-gather       every rank receives slice r from rank r
 //
-// An all-reduce is a reduce-scatter and then an all-gather. With n ranks and a buffer of B bytes a
-// rank sends (n-1)/n B bytes in either. A ring all-reduce sends as much, and no algorithm sends
-// less (Patarasuk and Yuan 2009). COMM_BF16 halves B: floats are rounded to bf16 to travel, and are
-// still summed in fp32.
+// An all-reduce is a reduce-scatter and then an all-gather. With n ranks and a buffer of B bytes, a
+// rank sends (n-1)/n B bytes in each. A ring all-reduce sends as much, and no algorithm sends less
+// (Patarasuk and Yuan 2009). COMM_BF16 halves B: floats are sent as bf16 and still summed in fp32.
 #pragma once
 #include <assert.h>
 #include <unistd.h>
@@ -50,20 +49,20 @@ static inline Slice comm_slice(size_t count, int rank, int size) {
 
 enum {
     COMM_MAX_RANKS = 256,
-    COMM_QUEUE = 1024,                     // collectives begun and not finished, at most
-    COMM_SMALL = 4096,                     // bytes that comm_collect takes from a rank, at most
+    COMM_QUEUE = 1024,                     // most collectives queued and not finished
+    COMM_SMALL = 4096,                     // most bytes of a rank in comm_collect
 };
 
-// Bytes that comm_open allocates for slices that arrive; half as many for slices that leave, which
-// need memory only in bf16.
+// Bytes that comm_open allocates for received slices. Slices to send take half as many: they need a
+// buffer only in bf16.
 #if defined(WITH_NCCL)
 static const size_t COMM_SCRATCH = 64 << 20;
 #else
-static const size_t COMM_SCRATCH = 16 << 20;           // a small model should not pay for more
+static const size_t COMM_SCRATCH = 16 << 20;           // small models need little memory
 #endif
 
-// Bytes of the device's memory that comm_open (with NCCL comm_open_gpu) takes for slices on their
-// way, in a run of so many ranks.
+// Bytes of device memory that comm_open (with NCCL: comm_open_gpu) allocates for slices, in a run
+// of `ranks` ranks.
 static inline size_t comm_bytes(int ranks) {
     return ranks > 1 ? COMM_SCRATCH + COMM_SCRATCH / 2 : 0;
 }
@@ -72,7 +71,7 @@ typedef enum {
     OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_ALL_GATHER_ROUNDED, OP_BROADCAST, OP_COLLECT
 } CommOpKind;
 
-// A collective that waits for its turn.
+// A queued collective.
 typedef struct {
     CommOpKind kind;
     void *out;
@@ -86,22 +85,22 @@ typedef struct {
 
 // What communication has cost this rank since comm_open.
 typedef struct {
-    double waited, busy;                   // seconds: the caller waited; data was under way
+    double waited, busy;                   // seconds: the caller waited; collectives ran
     uint64_t bytes_sent;
 } CommCounters;
 
-typedef struct CommBackend CommBackend;    // what comm_mpi.h or comm_nccl.h keeps for itself
+typedef struct CommBackend CommBackend;    // the state of comm_mpi.h or comm_nccl.h
 
 typedef struct {
     int rank, size;
     int local_rank, local_size;            // among the ranks of this machine
     int hosts;                             // machines
     char layout[200];                      // which rank is where: "node1: 0-3, node2: 4-7"
-    CommCounters counters;                 // read them by comm_counters
-    size_t piece;                          // elements of a slice in one message, at most
+    CommCounters counters;                 // read through comm_counters
+    size_t piece;                          // most elements of a slice in one message
     char *scratch_in, *scratch_out;        // (size,piece) floats, (size,piece) bf16; on the device
     Heartbeat heartbeat;
-    bool watched;                          // the heartbeat has connected the ranks
+    bool watched;                          // the heartbeat has connected all ranks
 #if defined(COMM_ON_GPU)
     cudaStream_t compute;                  // the stream that the caller computes on
 #endif
@@ -115,8 +114,8 @@ static inline void comm_cuda_check(cudaError_t status, const char *call) {
 #define COMM_CUDA(call) comm_cuda_check((call), #call)
 
 // The GPU's twins of tree_sum, bf16_narrow_all and bf16_widen_all, in kernels.cu. `out` and `x` lie
-// on the GPU; for gpu_sum x is an array on the CPU of `terms` pointers to the GPU. One rank alone
-// converts nothing.
+// on the GPU; for gpu_sum, x is an array on the CPU of `terms` pointers to the GPU. The last two
+// are unused with one rank.
 static void gpu_sum(float *out, const void *const *x, int terms, float scale, CommType type,
                     CommMode mode, size_t n, cudaStream_t stream);
 [[maybe_unused]]
@@ -129,7 +128,7 @@ static void gpu_widen(float *out, const uint16_t *x, size_t n, cudaStream_t stre
 
 // Finds the other ranks, through the launcher's environment variables; `timeout` is the
 // heartbeat's, in seconds. Errors: the launcher's variables are wrong or missing, a rank does not
-// come.
+// connect.
 static inline bool comm_open(Comm *c, double timeout, Error *err);
 
 #if defined(COMM_ON_GPU)
@@ -141,14 +140,14 @@ static inline void comm_open_gpu(Comm *c, cudaStream_t compute);
 // Waits until all ranks call it, then disconnects them and frees what comm_open took.
 static inline void comm_close(Comm *c);
 
-// Queues a collective behind those queued before it, and behind what the caller has computed.
+// Queues a collective. It runs after those queued before it and after what the caller has computed.
 static inline Ticket comm_queue(Comm *c, CommOp op);
 
-// Waits for this collective and all before it: their buffers may be used again. On a GPU the CPU
-// does not wait; kernels that are launched from now on do. With ticket 0 `c` may be NULL.
+// Waits for this collective and all before it: then their buffers may be used again. On a GPU the
+// CPU does not wait; kernels launched after this call do. With ticket 0, `c` may be NULL.
 static inline void comm_wait(Comm *c, Ticket ticket);
 
-// What communication has cost so far; on a GPU, of collectives that are over. c NULL: zeros.
+// What communication has cost so far; on a GPU, in the collectives that are over. c NULL: zeros.
 static inline CommCounters comm_counters(Comm *c);
 
 // comm_collect among several ranks: all (size,bytes) = every rank's `own`, both in CPU memory.
@@ -163,7 +162,7 @@ static inline void comm_send(Comm *c, int peer, const void *bytes, size_t n);
 static inline void comm_receive(Comm *c, int peer, void *bytes, size_t n);
 static inline void comm_end(Comm *c);
 
-// Work on buffers of the device, in turn with the messages.
+// Work on device buffers, in order with the messages.
 //   comm_copy        out (bytes) = in; nothing if they are the same buffer
 //   comm_sum_terms   tree_sum over all ranks' terms: x (size) buffers of n elements
 //   comm_narrow      floats to bf16
@@ -182,7 +181,7 @@ static inline size_t piece_of(const Comm *c, Slice s, size_t at) {
     return left < c->piece ? left : c->piece;
 }
 
-// Sends slice r of `in` to rank r, receives the own slice from all ranks, and sums it along the
+// Sends slice r of `in` to rank r, receives this rank's slice from all ranks, and sums along the
 // tree.
 static inline void run_reduce_scatter(Comm *c, const CommOp *op) {
     const float *in = (const float *)op->in;
@@ -191,7 +190,7 @@ static inline void run_reduce_scatter(Comm *c, const CommOp *op) {
     Slice own = comm_slice(op->count, c->rank, c->size), first = comm_slice(op->count, 0, c->size);
     for (size_t at = 0; at < first.count; at += c->piece) {
         const void *terms[COMM_MAX_RANKS];
-        for (int r = 0; r < c->size; r++) {            // what leaves: floats as they lie, or bf16
+        for (int r = 0; r < c->size; r++) {            // to send: floats in place, or bf16
             Slice s = comm_slice(op->count, r, c->size);
             uint16_t *narrow = (uint16_t *)c->scratch_out + (size_t)r*c->piece;
             terms[r] = in + s.begin + at;
@@ -213,7 +212,7 @@ static inline void run_reduce_scatter(Comm *c, const CommOp *op) {
     }
 }
 
-// Sends the own slice to all ranks and receives theirs, each into its place in `out`.
+// Sends this rank's slice to all ranks and receives theirs, each into its place in `out`.
 static inline void run_all_gather(Comm *c, const CommOp *op) {
     char *data = (char *)op->out;
     Slice own = comm_slice(op->count, c->rank, c->size), first = comm_slice(op->count, 0, c->size);
@@ -232,8 +231,8 @@ static inline void run_all_gather(Comm *c, const CommOp *op) {
     }
 }
 
-// An all-gather of floats that travel as bf16. The slice's owner takes its rounded values too, so
-// that all ranks end with the same bits.
+// An all-gather of floats that are sent as bf16. A slice's owner also rounds its own copy, so that
+// all ranks end with the same bits.
 static inline void run_all_gather_rounded(Comm *c, const CommOp *op) {
     float *data = (float *)op->out;
     uint16_t *in = (uint16_t *)c->scratch_in, *out = (uint16_t *)c->scratch_out;
@@ -296,10 +295,10 @@ static inline void comm_run(Comm *c, const CommOp *op) {
 
 #endif
 
-// ---- the collectives that a trainer calls: each begins, and returns a ticket ----
+// ---- the collectives that a trainer calls: each is queued and returns a ticket ----
 
-// Reduce-scatter. With s this rank's slice of count: out (s.count) = scale * the sum over all ranks
-// of in[s.begin ...], or out += that. `in` (count) is each rank's own; `out` may be in + s.begin.
+// Reduce-scatter. With s = this rank's slice of count: out (s.count) = scale * the sum over all
+// ranks of in[s.begin ...]; COMM_ADD: out += that. in (count); `out` may be in + s.begin.
 static inline Ticket comm_reduce_scatter(Comm *c, float *out, const float *in, size_t count,
                                          float scale, CommType type, CommMode mode) {
     CommOp op = { OP_REDUCE_SCATTER, out, in, count, sizeof(float), scale, type, mode, 0 };
@@ -314,7 +313,7 @@ static inline Ticket comm_all_gather(Comm *c, void *data, const void *own, size_
     return comm_queue(c, op);
 }
 
-// All-reduce. data (count) = scale * the sum over all ranks of their data; the same bits on each.
+// All-reduce. data (count) = scale * the sum of data over all ranks; the same bits on each.
 static inline Ticket comm_all_reduce(Comm *c, float *data, size_t count, float scale,
                                      CommType type) {
     if (c->size == 1) return 0;
@@ -345,7 +344,7 @@ static inline Ticket comm_collect_there(Comm *c, void *all, const void *own, siz
 }
 #endif
 
-// ---- small messages, between CPUs: each is over when it returns ----
+// ---- small messages between CPUs: each call returns when its data has arrived ----
 
 // all (size,bytes) = every rank's `own`, in the order of the ranks; at most COMM_SMALL bytes a
 // rank.
@@ -382,7 +381,7 @@ static inline void comm_barrier(Comm *c) {
 }
 
 // Ends the program unless all ranks pass the same number: a rank that computes something else would
-// spoil the run silently. `what` names the difference: "another build of this program".
+// corrupt the run silently. `what` names the difference: "another build of this program".
 static inline void comm_agree(Comm *c, const char *what, uint64_t number) {
     uint64_t all[COMM_MAX_RANKS];
     comm_collect(c, all, &number, sizeof number);
@@ -443,11 +442,11 @@ static inline void comm_find_neighbours(Comm *c) {
 #include "comm_nccl.h"
 #else
 
-// One rank alone sends nothing: comm_collect, all-reduce and broadcast return before they would,
-// and only a run of several ranks calls the others.
+// One rank alone sends nothing: comm_collect, all-reduce and broadcast return at once, and only a
+// run of several ranks calls the other collectives.
 static inline Ticket comm_queue(Comm *c, CommOp op) {
     (void)c, (void)op;
-    assert(!"one rank has nobody to talk to");
+    assert(!"one rank alone has no collectives");
     return 0;
 }
 
@@ -461,7 +460,7 @@ static inline CommCounters comm_counters(Comm *c) {
 
 static inline void comm_collect_now(Comm *c, void *all, const void *own, size_t bytes) {
     (void)c, (void)all, (void)own, (void)bytes;
-    assert(!"one rank has nobody to talk to");
+    assert(!"one rank alone has no collectives");
 }
 
 static inline bool comm_open(Comm *c, double timeout, Error *err) {
@@ -470,8 +469,8 @@ static inline bool comm_open(Comm *c, double timeout, Error *err) {
     c->size = c->hosts = c->local_size = 1;
     int size = launched_as(LAUNCH_SIZE, 1);
     return size == 1
-        || fail(err, "ranks: started as one of %d, but this program was built to run alone; build "
-                "it with make MPI=1 (a GPU's with NCCL)", size);
+        || fail(err, "ranks: started as one of %d, but this program was built for one; build it "
+                "with make MPI=1 (for GPUs: with NCCL)", size);
 }
 
 #if defined(COMM_ON_GPU)

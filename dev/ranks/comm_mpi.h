@@ -1,5 +1,5 @@
-// The MPI half of comm.h, for CPUs. A thread carries out the queued collectives one after the
-// other, beside the computation. It alone calls MPI, so any MPI with MPI_THREAD_FUNNELED will do:
+// The MPI backend of comm.h, for CPUs. A thread runs the queued collectives one after the other,
+// beside the computation. Only this thread calls MPI, so MPI_THREAD_FUNNELED suffices:
 //
 //     the caller                                     comm_thread
 //     comm_queue: appends to a ring of CommOp        comm_next: takes the oldest
@@ -15,9 +15,9 @@
 
 struct CommBackend {
     pthread_t thread;
-    MPI_Request *requests;                 // (2*size), the thread's own, as are the next two
+    MPI_Request *requests;                 // (2*size); only the thread uses this and the next two
     int n_requests;
-    uint64_t bytes_now;                    // sent by the collective under way
+    uint64_t bytes_now;                    // sent by the current collective
     pthread_mutex_t lock;                  // guards what follows, and Comm's counters
     pthread_cond_t changed;
     CommOp queue[COMM_QUEUE];              // a ring: ticket t lies at (t - 1) % COMM_QUEUE
@@ -52,8 +52,8 @@ static inline void comm_receive(Comm *c, int peer, void *bytes, size_t n) {
                         &b->requests[b->n_requests++]));
 }
 
-// MPI moves data only inside its own calls, so somebody must keep calling it. Polling without a
-// pause would take a core from the computation: after 20 polls the thread sleeps 20 us between two.
+// MPI moves data only inside its own calls, so the thread must keep calling it. Polling without a
+// pause would take a core from the computation: after 20 polls the thread sleeps 20 us before each.
 static inline void comm_end(Comm *c) {
     CommBackend *b = c->backend;
     const struct timespec moment = { 0, 20000 };
@@ -144,14 +144,15 @@ static inline void comm_start_mpi(Comm *c) {
     MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     MPI_CHECK(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
     MPI_CHECK(MPI_Comm_size(MPI_COMM_WORLD, &size));
-    if (level < MPI_THREAD_FUNNELED) fail(problem, "MPI: this one allows no threads at all");
+    if (level < MPI_THREAD_FUNNELED)
+        fail(problem, "MPI: this library does not support MPI_THREAD_FUNNELED");
     if (rank != c->rank || size != c->size)
-        fail(problem, "MPI: the launcher says rank %d of %d, MPI says %d of %d; start with the "
-             "mpirun of the MPI this was built with, or scripts/launch.sh", c->rank, c->size, rank,
-             size);
+        fail(problem, "MPI: the launcher says rank %d of %d, MPI says %d of %d; use the mpirun of "
+             "the MPI that this program was built with, or scripts/launch.sh", c->rank, c->size,
+             rank, size);
 }
 
-// The only thread that calls MPI.
+// The thread: the only one that calls MPI.
 static inline void *comm_thread(void *argument) {
     Comm *c = (Comm *)argument;
     CommBackend *b = c->backend;
@@ -178,8 +179,8 @@ static inline void *comm_thread(void *argument) {
 
 // ---- opening and closing ----
 
-// The heartbeat has connections of its own. Rank 0 listens at any free port, and tells the others
-// over MPI which.
+// Connects the heartbeat, whose connections do not use MPI. Rank 0 listens at a free port and sends
+// the others the port over MPI.
 static inline bool comm_open_watch(Comm *c, double timeout, Error *err) {
     typedef struct { char host[64]; int port; uint64_t job; } Meeting;
     Meeting own;
@@ -201,16 +202,17 @@ static inline bool comm_open(Comm *c, double timeout, Error *err) {
     c->hosts = c->local_size = 1;
     if (c->size == 1) return true;
     if (c->size > COMM_MAX_RANKS)
-        return fail(err, "ranks: %d of them; at most %d are built for", c->size, COMM_MAX_RANKS);
+        return fail(err, "ranks: %d of them; this program supports at most %d", c->size,
+                    COMM_MAX_RANKS);
     CommBackend *b = c->backend = (CommBackend *)alloc_or_die(sizeof *b, "a queue of collectives");
     c->piece = COMM_SCRATCH / sizeof(float) / (size_t)c->size;
-    c->scratch_in = (char *)alloc_or_die(COMM_SCRATCH, "slices on their way in");
-    c->scratch_out = (char *)alloc_or_die(COMM_SCRATCH / 2, "slices on their way out");
+    c->scratch_in = (char *)alloc_or_die(COMM_SCRATCH, "received slices");
+    c->scratch_out = (char *)alloc_or_die(COMM_SCRATCH / 2, "slices to send");
     b->requests = (MPI_Request *)alloc_or_die(2*(size_t)c->size * sizeof *b->requests, "requests");
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->changed, NULL);
     if (pthread_create(&b->thread, NULL, comm_thread, c) != 0)
-        return fail(err, "ranks: the thread that would call MPI cannot be started");
+        return fail(err, "ranks: the thread that calls MPI cannot be started");
     pthread_mutex_lock(&b->lock);
     while (!b->started) pthread_cond_wait(&b->changed, &b->lock);
     pthread_mutex_unlock(&b->lock);

@@ -1,5 +1,5 @@
-// The NCCL half of comm.h, for GPUs. No thread: the CPU only launches. A second stream carries out
-// the collectives beside the stream that computes, and events order the two:
+// The NCCL backend of comm.h, for GPUs. It needs no thread: launches return at once. Collectives
+// run on a second stream beside the stream that computes, and events order the two:
 //
 //     the caller's stream (compute)                  the second stream
 //     kernels that write the gradients
@@ -7,7 +7,7 @@
 //     ... kernels that compute something else ...    records done[ticket]
 //     comm_wait: waits for done[ticket]
 //
-// The events carry times: how long data was under way, and how long the computation waited for it.
+// The events also measure how long collectives ran, and how long the computation waited for them.
 #pragma once
 #include "comm.h"
 #if defined(WITH_NCCL)
@@ -17,7 +17,7 @@
 #endif
 #include "../base/rng.h"           // hash_add
 
-// NCCL's functions, looked up when a run has several ranks: a run on one GPU needs no NCCL.
+// NCCL's functions, loaded when a run has several ranks: a run on one GPU needs no NCCL.
 #define NCCL_FUNCTIONS(X) \
     X(GetUniqueId) X(CommInitRank) X(CommDestroy) X(CommAbort) X(GetErrorString) X(GetLastError) \
     X(GroupStart) X(GroupEnd) X(Send) X(Recv)
@@ -30,17 +30,17 @@ typedef struct {
 // The rings of events are indexed by ticket - 1, or by the number of the wait, modulo COMM_QUEUE.
 struct CommBackend {
     Nccl nccl;
-    ncclUniqueId id;                       // by which NCCL finds the ranks
+    ncclUniqueId id;                       // NCCL's id of this run
     ncclComm_t peers;
-    cudaStream_t stream;                   // the one that data travels on
-    cudaEvent_t ready;                     // the computation has come this far
+    cudaStream_t stream;                   // the second stream
+    cudaEvent_t ready;                     // recorded after the computation so far
     cudaEvent_t begun[COMM_QUEUE], done[COMM_QUEUE];           // of each collective
     cudaEvent_t wait_begun[COMM_QUEUE], wait_done[COMM_QUEUE]; // of each wait
-    Ticket queued;                         // tickets given out
-    Ticket settled;                        // tickets whose time is in counters.busy
-    Ticket passed;                         // the computation waits for this one and all before it
-    uint64_t waits;                        // waits that the computation was given
-    uint64_t settled_waits;                // waits whose time is in counters.waited
+    Ticket queued;                         // tickets issued
+    Ticket settled;                        // tickets whose times are in counters.busy
+    Ticket passed;                         // the computation waits for tickets up to this
+    uint64_t waits;                        // waits queued on the computing stream
+    uint64_t settled_waits;                // waits whose times are in counters.waited
     char *small;                           // (size+1,COMM_SMALL) on the GPU, for comm_collect_now
 };
 
@@ -93,8 +93,8 @@ static inline double comm_seconds(cudaEvent_t begin, cudaEvent_t end) {
     return 1e-3 * milliseconds;
 }
 
-// Has the GPU passed this event? "Not yet" is an error code to CUDA; it is cleared here, or the
-// next check after a launch would report it.
+// Whether the GPU has passed this event. CUDA returns "not yet" as an error; it is cleared here,
+// since otherwise the next check after a launch would report it.
 static inline bool comm_is_past(cudaEvent_t event) {
     cudaError_t status = cudaEventQuery(event);
     if (status == cudaErrorNotReady) cudaGetLastError();
@@ -102,7 +102,7 @@ static inline bool comm_is_past(cudaEvent_t event) {
     return status == cudaSuccess;
 }
 
-// Adds the times of collectives and waits that are over to the counters. The CPU waits for nothing.
+// Adds the times of finished collectives and waits to the counters. The CPU does not wait.
 static inline void comm_settle(Comm *c) {
     CommBackend *b = c->backend;
     for (; b->settled_waits < b->waits; b->settled_waits++) {
@@ -117,8 +117,8 @@ static inline void comm_settle(Comm *c) {
     }
 }
 
-// Makes room for one more event in a ring that holds begin ... end-1: if it is full, the CPU waits
-// until the GPU has passed half of them.
+// Makes room for one more event in a ring that holds events begin ... end-1: if it is full, the CPU
+// waits until the GPU has passed half of them.
 static inline void comm_make_room(Comm *c, const cudaEvent_t *ring, uint64_t begin, uint64_t end) {
     if (end - begin < COMM_QUEUE) return;
     COMM_CUDA(cudaEventSynchronize(ring[(begin + COMM_QUEUE / 2) % COMM_QUEUE]));
@@ -158,7 +158,7 @@ static inline CommCounters comm_counters(Comm *c) {
     return c->counters;
 }
 
-// Through the GPU, since NCCL sends from its memory.
+// Copies through GPU memory, since NCCL sends only from there.
 static inline void comm_collect_now(Comm *c, void *all, const void *own, size_t bytes) {
     CommBackend *b = c->backend;
     size_t n = (size_t)c->size*bytes;
@@ -171,18 +171,18 @@ static inline void comm_collect_now(Comm *c, void *all, const void *own, size_t 
 
 // ---- opening and closing ----
 
-// Connects the ranks' heartbeats where the launcher says that the ranks meet. torchrun itself
-// listens at MASTER_PORT, so the ranks take the next port.
+// Connects the heartbeat at MASTER_ADDR and MASTER_PORT + 1: torchrun itself listens at
+// MASTER_PORT.
 static inline bool comm_open_watch(Comm *c, double timeout, Error *err) {
     const char *host = getenv("MASTER_ADDR"), *port_text = getenv("MASTER_PORT");
     const char *job = getenv("TORCHELASTIC_RUN_ID") ? getenv("TORCHELASTIC_RUN_ID")
                     : getenv("SLURM_JOB_ID") ? getenv("SLURM_JOB_ID") : "";
     if (!host || !*host)
-        return fail(err, "MASTER_ADDR: not set, and this is rank %d of %d; it names the machine of "
-                    "rank 0; scripts/launch.sh and torchrun set it", c->rank, c->size);
+        return fail(err, "MASTER_ADDR: not set, and this is rank %d of %d; it must name rank 0's "
+                    "machine; scripts/launch.sh and torchrun set it", c->rank, c->size);
     int port = port_text ? atoi(port_text) + 1 : 29501;
     if (port < 2 || port > 65535)
-        return fail(err, "MASTER_PORT: \"%.20s\" is no port below 65535", port_text);
+        return fail(err, "MASTER_PORT: \"%.20s\" is not a port from 1 to 65534", port_text);
     heartbeat_init(&c->heartbeat, c->rank, c->size, hash_add(1, job, strlen(job)), timeout);
     if (c->rank == 0 && !heartbeat_listen(&c->heartbeat, host, &port, err)) return false;
     return heartbeat_join(&c->heartbeat, host, port, err);
@@ -195,17 +195,18 @@ static inline bool nccl_load(Nccl *n, Error *err) {
 #else
     void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (!library)
-        return fail(err, "NCCL: several ranks need it, and it cannot be loaded: %.200s", dlerror());
+        return fail(err, "NCCL: several ranks need it, but it cannot be loaded: %.200s",
+                    dlerror());
 #define X(name) \
     n->name = (decltype(n->name))dlsym(library, "nccl" #name); \
-    if (!n->name) return fail(err, "NCCL: libnccl.so.2 is too old, it has no nccl" #name);
+    if (!n->name) return fail(err, "NCCL: libnccl.so.2 is too old: it has no nccl" #name);
 #endif
     NCCL_FUNCTIONS(X)
 #undef X
     return true;
 }
 
-// Connects the processes. This rank then chooses its GPU by local_rank, and calls comm_open_gpu.
+// Connects the processes. The caller then chooses its GPU by local_rank and calls comm_open_gpu.
 static inline bool comm_open(Comm *c, double timeout, Error *err) {
     memset(c, 0, sizeof *c);
     c->rank = launched_as(LAUNCH_RANK, 0);
@@ -215,7 +216,8 @@ static inline bool comm_open(Comm *c, double timeout, Error *err) {
     c->hosts = 1;
     if (c->size == 1) return true;
     if (c->size > COMM_MAX_RANKS)
-        return fail(err, "ranks: %d of them; at most %d are built for", c->size, COMM_MAX_RANKS);
+        return fail(err, "ranks: %d of them; this program supports at most %d", c->size,
+                    COMM_MAX_RANKS);
     CommBackend *b = c->backend = (CommBackend *)alloc_or_die(sizeof *b, "rings of events");
     if (!nccl_load(&b->nccl, err)) return false;
     c->watched = comm_open_watch(c, timeout, err);
@@ -223,8 +225,8 @@ static inline bool comm_open(Comm *c, double timeout, Error *err) {
     return c->watched && heartbeat_share(&c->heartbeat, &b->id, sizeof b->id, err);
 }
 
-// Connects the GPUs. The second stream has the highest priority: a collective that waits for room
-// on one GPU holds up all ranks.
+// Connects the GPUs. The second stream has the highest priority: a collective that waits for free
+// multiprocessors on one GPU delays all ranks.
 static inline void comm_open_gpu(Comm *c, cudaStream_t compute) {
     CommBackend *b = c->backend;
     int least, greatest;

@@ -1,19 +1,20 @@
 // DiLoCo: workers that rarely communicate (Douillard et al. 2023, arXiv 2311.08105, algorithm 1).
 //
-// Each worker makes H AdamW updates of its own and keeps its moments to itself. Then the mean of
-// how far the workers have moved is used as one gradient, at the parameters the round began with:
+// A round: each worker makes H AdamW updates on its own data, with its own moments. Then the outer
+// optimizer, SGD with Nesterov momentum, updates the parameters that the round began with (outer).
+// Its gradient is the mean over the workers of how far they have moved:
 //
 //     delta = mean(outer - p)    momentum = mu momentum + delta
-//     p = outer = outer - lr (delta + mu momentum)          Nesterov's rule, as PyTorch's SGD
+//     p = outer = outer - lr (delta + mu momentum)          as PyTorch's SGD(nesterov=True)
 #pragma once
 #include "shards.h"                    // Shards, floats_axpby
 
-// The first round begins at the parameters as they are.
+// The first round begins at the current parameters.
 static inline void diloco_begin(Shards *z) {
     floats_axpby(z->outer_params, 1.0f, z->masters, 0.0f, gpt2_n_params(&z->c), z->stream);
 }
 
-// Ends a round. The gradients, which have been used, make room for the differences.
+// Ends a round. The buffer of gradients, no longer needed, holds delta.
 static inline void diloco_end_round(Shards *z, float lr, float mu) {
     size_t n = gpt2_n_params(&z->c);
     float *delta = z->grads;

@@ -1,32 +1,33 @@
-// The control plane of a run of many ranks: a star of TCP connections around rank 0. It carries no
-// training data. It brings the ranks together, hands one small message to all of them, and ends
-// the run when a rank is gone. All ranks run the same lines:
+// The control plane of a run of several ranks: a TCP connection between rank 0 and each other rank.
+// It carries no training data. It connects the ranks, broadcasts one small message from rank 0, and
+// ends the run when a rank has failed. All ranks run the same lines:
 //
 //     heartbeat_init(&w, rank, size, job, timeout);
 //     if (!heartbeat_listen(&w, NULL, &port, &err)) die("%s", err.text);        // rank 0 alone
 //     if (!heartbeat_join(&w, host, port, &err)) { if (w.told) exit(1); else die("%s", err.text); }
 //     if (!heartbeat_share(&w, &id, sizeof id, &err)) die("%s", err.text);
-//     if (!heartbeat_start(&w, "the checkpoint is whole: --resume", &err)) die("%s", err.text);
+//     if (!heartbeat_start(&w, "the checkpoint is complete: --resume", &err)) die("%s", err.text);
 //     ... train ...
 //     heartbeat_stop(&w);
 //
 // The protocol
-// 1. A rank connects to rank 0 and says hello: magic, job, rank, size, its host. Rank 0 drops
-//    whoever says anything else, or nothing; to the others it says the same of itself.
-// 2. When all have come, or cannot any more, rank 0 sends everyone an Error; an empty one is "go".
-// 3. heartbeat_share: a length and the bytes, from rank 0 to each.
-// 4. From heartbeat_start on, a thread in each rank: rank 0 sends each rank a BEAT every
-//    timeout/10, at most a second, and each answers it at once. The thread runs beside the
-//    computation: a slow rank answers; one that is killed, stopped or cut off does not.
-// 5. A connection that closes without BYE is a rank gone, and so is silence of `timeout` seconds.
-//    Rank 0 says END to all. Whoever hears END, or loses rank 0, ends with _exit(1). A rank that
-//    leaves by die() has said why: it says END itself, and nobody says that it is gone.
-// 6. heartbeat_stop: a rank says BYE, rank 0 closes its connection. Rank 0 stays until all have
-//    left.
+// 1. A rank connects to rank 0 and sends a hello: magic, job, rank, size, host name. Rank 0 answers
+//    with its own hello, or closes the connection if magic or job differ.
+// 2. Once all ranks have connected, or one of them cannot take part, or the timeout has passed,
+//    rank 0 sends every rank an Error; an empty one means that all ranks are connected.
+// 3. heartbeat_share: rank 0 sends a length and the bytes to each rank.
+// 4. From heartbeat_start on, each rank has a thread. Rank 0's sends a BEAT to each rank every
+//    timeout/10 seconds, at least once a second; each rank's answers at once. The thread runs
+//    beside the computation: a slow rank answers; a killed, stopped or disconnected one does not.
+// 5. A rank is lost if its connection closes without BYE, or after `timeout` seconds of silence.
+//    Rank 0 then sends END to all. A rank that receives END, or loses rank 0, calls _exit(1). A
+//    rank that leaves by die() has printed the reason: it sends END itself and is not reported.
+// 6. heartbeat_stop: a rank sends BYE, and rank 0 closes its connection. Rank 0 waits until all
+//    ranks have left.
 //
-// Structures travel as they lie in memory: all ranks are one program; another byte order has
-// another magic. A job's number keeps runs apart. It is no password: as with MPI and NCCL, the
-// network between the ranks is trusted.
+// Structures are sent as they lie in memory, since all ranks run one program; a machine of another
+// byte order has another magic. The job's number keeps runs apart. It is not a password: like MPI
+// and NCCL, the heartbeat trusts the network between the ranks.
 #pragma once
 #include <assert.h>
 #include <errno.h>
@@ -45,33 +46,34 @@
 
 #define HEARTBEAT_MAGIC UINT64_C(0x6261746368773031)   // "batchw01", the protocol's version in it
 enum { HEARTBEAT_SHARE_MAX = 4096 };   // bytes
-enum { HEARTBEAT_DOOR = 128 };         // connections that rank 0 holds before they say who they are
+enum { HEARTBEAT_DOOR = 128 };         // connections without a complete hello, at most, on rank 0
 enum { HEARTBEAT_BEAT = 'h', HEARTBEAT_BYE = 'b', HEARTBEAT_END = 'x' };
 
 typedef struct { uint64_t magic, job; uint32_t rank, size; char host[64]; } HeartbeatHello;
 
 typedef struct {
-    int fd;                        // -1: not connected (any more)
-    HeartbeatHello hello;              // who it is
-    size_t n;                      // bytes of its hello that have come
-    double heard;                  // when it last said something
+    int fd;                        // -1: not connected
+    HeartbeatHello hello;          // the peer's
+    size_t n;                      // bytes of its hello received so far
+    double heard;                  // when it last sent something
 } HeartbeatPeer;
 
 typedef struct {
     HeartbeatHello hello;          // this rank's own
     int rank, size;
     double timeout, beat;          // seconds
-    bool told;                     // heartbeat_join failed for a reason that rank 0 prints
-    int listener, wake[2];         // rank 0's; and the pipe by which the thread is woken
-    int n;                         // of peers and polls
-    HeartbeatPeer *peers;          // on rank 0 by rank, then those at the door; elsewhere rank 0
-    struct pollfd *polls;          // one for each peer, and one more
+    bool told;                     // heartbeat_join failed, and rank 0 prints the reason
+    int listener, wake[2];         // rank 0's socket; the pipe that wakes the thread
+    int n;                         // length of peers
+    HeartbeatPeer *peers;          // rank 0: by rank, then without a complete hello; others: rank 0
+    struct pollfd *polls;          // (n+1) one for each peer, and one more
     pthread_t thread;
     bool running;
-    bool ending;                   // atomic: this process is in die(), which has told why
-    // Between heartbeat_start and heartbeat_stop only the thread uses these, peers and polls.
+    bool ending;                   // atomic: this process is in die(), which has printed the reason
+    // Between heartbeat_start and heartbeat_stop only the thread uses what follows, peers and
+    // polls.
     bool stopping;
-    double clock, ticked;          // seconds that the thread was awake; when it last looked
+    double clock, ticked;          // seconds that the thread was awake; when it last counted
     char advice[256];
 } Heartbeat;
 
@@ -81,7 +83,7 @@ static inline bool heartbeat_again(void) {
     return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
 }
 
-// Reads what has come, n bytes at most (got: 0 when nothing has); false when it is closed.
+// Reads what has arrived, at most n bytes; *got may be 0. False if the connection is closed.
 static inline bool heartbeat_read(int fd, void *data, size_t n, size_t *got) {
     ssize_t came = recv(fd, data, n, 0);
     *got = came > 0 ? (size_t)came : 0;
@@ -89,12 +91,12 @@ static inline bool heartbeat_read(int fd, void *data, size_t n, size_t *got) {
     return came > 0 || (came < 0 && heartbeat_again());
 }
 
-// Seconds as poll() wants them: rounded up, so that it does not return a moment too early.
+// Seconds as poll()'s milliseconds, rounded up, so that poll() does not return too early.
 static inline int heartbeat_ms(double seconds) {
     return seconds <= 0.0 ? 0 : seconds < 1e6 ? (int)(1e3*seconds) + 1 : 1000000000;
 }
 
-// Makes a new descriptor ready for use; -1 stays -1.
+// Sets the options of a new socket; -1 stays -1.
 static inline int heartbeat_prepare(int fd) {
     const int on = 1;
     if (fd < 0) return fd;
@@ -112,7 +114,7 @@ static inline void heartbeat_close(int *fd) {
     *fd = -1;
 }
 
-// Waits until fd is ready; false with ETIMEDOUT when it is not by then (seconds_now).
+// Waits until fd is ready; false with ETIMEDOUT after time `until` (seconds_now).
 static inline bool heartbeat_ready(int fd, short events, double until) {
     for (double left; (left = until - seconds_now()) > 0.0; ) {
         struct pollfd p = { fd, events, 0 };
@@ -122,7 +124,8 @@ static inline bool heartbeat_ready(int fd, short events, double until) {
     return false;
 }
 
-// All n bytes, or false. A time in the past sends what the system takes without waiting.
+// Sends all n bytes, or returns false. With `until` in the past it sends only what fits the
+// socket's buffer.
 static inline bool heartbeat_send(int fd, const void *data, size_t n, double until) {
 #ifdef MSG_NOSIGNAL
     const int flags = MSG_NOSIGNAL;
@@ -137,7 +140,7 @@ static inline bool heartbeat_send(int fd, const void *data, size_t n, double unt
     return true;
 }
 
-// All n bytes, or false: ETIMEDOUT, or another errno when the connection is closed.
+// Receives all n bytes, or returns false: errno is ETIMEDOUT, or another if the connection closed.
 static inline bool heartbeat_recv(int fd, void *data, size_t n, double until) {
     for (char *p = (char *)data; n > 0; ) {
         size_t came;
@@ -149,7 +152,8 @@ static inline bool heartbeat_recv(int fd, void *data, size_t n, double until) {
     return true;
 }
 
-// The addresses of a host, IPv4 and IPv6, for freeaddrinfo; 0 or a code for gai_strerror.
+// A host's addresses, IPv4 and IPv6, to be freed by freeaddrinfo. Returns 0 or a code for
+// gai_strerror.
 static inline int heartbeat_lookup(struct addrinfo **found, const char *host, int port) {
     struct addrinfo hints;
     char service[16];
@@ -161,7 +165,7 @@ static inline int heartbeat_lookup(struct addrinfo **found, const char *host, in
     return getaddrinfo(host, service, &hints, found);
 }
 
-// Waits at most so many seconds for any peer, or for one more descriptor: polls[n].
+// Waits at most `seconds` for any peer, or for one more descriptor, at polls[n].
 static inline void heartbeat_poll(Heartbeat *w, int more, double seconds) {
     for (int i = 0; i <= w->n; i++) {
         w->polls[i].fd = i < w->n ? w->peers[i].fd : more;
@@ -173,8 +177,8 @@ static inline void heartbeat_poll(Heartbeat *w, int more, double seconds) {
 
 // ---- beginning and end ----
 
-// rank 0...size-1; job: a number that only this run's ranks have, the same for every rank, and
-// which does not depend on size; timeout in seconds. With size 1 the other calls do nothing.
+// rank 0...size-1; job: a number that identifies the run, the same for all its ranks and
+// independent of size; timeout in seconds. With size 1 the other calls do nothing.
 static inline void heartbeat_init(Heartbeat *w, int rank, int size, uint64_t job, double timeout) {
     assert(0 <= rank && rank < size && timeout > 0.0);
     memset(w, 0, sizeof *w);
@@ -194,7 +198,7 @@ static inline void heartbeat_init(Heartbeat *w, int rank, int size, uint64_t job
     for (int i = 0; i < w->n; i++) w->peers[i].fd = -1;
 }
 
-// Closes and frees everything; a second time it does nothing.
+// Closes and frees everything; a second call does nothing.
 static inline void heartbeat_free(Heartbeat *w) {
     for (int i = 0; i < w->n; i++) heartbeat_close(&w->peers[i].fd);
     heartbeat_close(&w->listener);
@@ -217,7 +221,7 @@ static inline int heartbeat_bind(const char *host, int port) {
     if (heartbeat_lookup(&found, host, port) != 0) found = NULL;
     for (struct addrinfo *a = found; a && fd < 0; a = why == EADDRINUSE ? NULL : a->ai_next) {
         fd = heartbeat_prepare(socket(a->ai_family, SOCK_STREAM, 0));
-        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);    // ports of runs just ended
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);    // reuse an ended run's port
         if (a->ai_family == AF_INET6)
             setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
         if (fd >= 0 && bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, 1024) == 0) break;
@@ -229,19 +233,19 @@ static inline int heartbeat_bind(const char *host, int port) {
     return fd;
 }
 
-// Rank 0: listens at a port of a host; NULL: of all its addresses. Port 0 takes any and says which.
-// Errors: the port is in use, the host is not this machine.
+// Rank 0: listens at a port of a host's address; NULL: of all addresses. Port 0 chooses a free port
+// and stores it. Errors: the port is in use, the host is not this machine.
 static inline bool heartbeat_listen(Heartbeat *w, const char *host, int *port, Error *err) {
     if (w->rank != 0 || w->size == 1) return true;
     w->listener = heartbeat_bind(host ? host : "::", *port);
     if (w->listener < 0 && !host && errno != EADDRINUSE)             // no IPv6 here
         w->listener = heartbeat_bind("0.0.0.0", *port);
     if (w->listener < 0 && errno == EADDRINUSE)
-        return fail(err, "port %d is in use on this machine, by another run perhaps; "
-                    "MASTER_PORT=... chooses another", *port);
+        return fail(err, "port %d is in use on this machine, perhaps by another run; "
+                    "choose another with MASTER_PORT=...", *port);
     if (w->listener < 0)
-        return fail(err, "rank 0 cannot listen at %s:%d: %s; MASTER_ADDR is to be its machine",
-                    host ? host : "*", *port, strerror(errno));
+        return fail(err, "rank 0 cannot listen at %s:%d: %s; MASTER_ADDR must name this "
+                    "machine", host ? host : "*", *port, strerror(errno));
     struct sockaddr_storage at;
     socklen_t length = sizeof at;
     char service[16];
@@ -252,13 +256,13 @@ static inline bool heartbeat_listen(Heartbeat *w, const char *host, int *port, E
     return true;
 }
 
-// Lets in who has connected. When the door is full, who has stood there longest has to go; a rank
-// of this run says hello at once, so it is a stranger (and if not, it comes again).
+// Accepts new connections. If all places for connections without a hello are taken, the oldest of
+// these is closed: a rank of this run sends its hello at once, and would try again.
 static inline bool heartbeat_accept(Heartbeat *w, Error *err) {
     for (int more = 0; more < HEARTBEAT_DOOR; more++) {
         int fd = heartbeat_prepare(accept(w->listener, NULL, NULL)), at = w->size;
         if (fd < 0 && (errno == EMFILE || errno == ENFILE))
-            return fail(err, "rank 0 cannot take in %d ranks: %s; raise ulimit -n", w->size,
+            return fail(err, "rank 0 cannot accept %d ranks: %s; raise ulimit -n", w->size,
                         strerror(errno));
         if (fd < 0) return true;
         for (int i = w->size; i < w->n && w->peers[at].fd >= 0; i++)
@@ -271,8 +275,9 @@ static inline bool heartbeat_accept(Heartbeat *w, Error *err) {
     return true;
 }
 
-// Reads on in the hello of one at the door, and gives it its place when it is whole. A stranger
-// goes. False: a rank of this run with which the run cannot be.
+// Reads more of a connection's hello. When the hello is complete, a rank of this run moves to its
+// place in peers; a connection from elsewhere is closed. False: a rank of this run cannot take
+// part.
 static inline bool heartbeat_admit(Heartbeat *w, HeartbeatPeer *p, Error *err) {
     HeartbeatHello *h = &p->hello;
     size_t came;
@@ -287,9 +292,9 @@ static inline bool heartbeat_admit(Heartbeat *w, HeartbeatPeer *p, Error *err) {
     h->host[sizeof h->host - 1] = '\0';
     if (h->size != w->hello.size || h->rank >= h->size)
         return fail(err, "rank %u (on %s) was started as one of %u ranks, rank 0 as one of %d; "
-                    "WORLD_SIZE is to be the same everywhere", h->rank, h->host, h->size, w->size);
+                    "WORLD_SIZE must be the same for all", h->rank, h->host, h->size, w->size);
     if (h->rank == 0 || w->peers[h->rank].fd >= 0)
-        return fail(err, "rank %u has come twice, from %s and from %s; each process needs a RANK "
+        return fail(err, "rank %u connected twice, from %s and from %s; each process needs a RANK "
                     "of its own", h->rank, h->host,
                     h->rank ? w->peers[h->rank].hello.host : w->hello.host);
     w->peers[h->rank] = *p;
@@ -297,7 +302,7 @@ static inline bool heartbeat_admit(Heartbeat *w, HeartbeatPeer *p, Error *err) {
     return true;
 }
 
-// How many ranks have not come, and which, in words: "ranks 2 and 5 of 8 have".
+// How many ranks have not connected; text names them: "ranks 2 and 5 of 8 have".
 static inline int heartbeat_missing(const Heartbeat *w, char *text, size_t size) {
     enum { NAMES = 8 };
     int missing = 0, named = 0;
@@ -314,7 +319,7 @@ static inline int heartbeat_missing(const Heartbeat *w, char *text, size_t size)
     return missing;
 }
 
-// Rank 0: waits until all have come.
+// Rank 0: waits until all ranks have connected.
 static inline bool heartbeat_gather(Heartbeat *w, Error *err) {
     char who[160], byte;
     size_t came;
@@ -322,27 +327,27 @@ static inline bool heartbeat_gather(Heartbeat *w, Error *err) {
     while (heartbeat_missing(w, who, sizeof who) > 0) {
         double left = until - seconds_now();
         if (left <= 0.0)
-            return fail(err, "%s not come within %g s; are they running, and do they reach "
-                        "this machine (%s)?", who, w->timeout, w->hello.host);
+            return fail(err, "%s not connected within %g s; are they running, and can they "
+                        "reach this machine (%s)?", who, w->timeout, w->hello.host);
         heartbeat_poll(w, w->listener, left);
         for (int i = 1; i < w->n; i++) {
             HeartbeatPeer *p = &w->peers[i];
             if (!w->polls[i].revents) continue;
             if (i >= w->size && !heartbeat_admit(w, p, err)) return false;
             if (i < w->size && !heartbeat_read(p->fd, &byte, 1, &came))
-                return fail(err, "rank %d (on %s) came and is gone again", i, p->hello.host);
+                return fail(err, "rank %d (on %s) connected and left again", i, p->hello.host);
         }
         if (w->polls[w->n].revents && !heartbeat_accept(w, err)) return false;
     }
     return true;
 }
 
-// One try at one address of rank 0's. False: why, in words.
+// Tries one of rank 0's addresses once. False: *why says why.
 static inline bool heartbeat_call(Heartbeat *w, const struct addrinfo *a, double until,
                                   const char **why) {
     HeartbeatPeer *p = &w->peers[0];
     HeartbeatHello *h = &p->hello;
-    double now = seconds_now(), patience = fmin(until, now + w->timeout/4.0);   // others to try
+    double now = seconds_now(), patience = fmin(until, now + w->timeout/4.0);   // for this address
     int error = 0;
     socklen_t size = sizeof error;
     p->fd = heartbeat_prepare(socket(a->ai_family, SOCK_STREAM, 0));
@@ -351,7 +356,7 @@ static inline bool heartbeat_call(Heartbeat *w, const struct addrinfo *a, double
     else if (!heartbeat_ready(p->fd, POLLOUT, patience)) error = errno;
     else getsockopt(p->fd, SOL_SOCKET, SO_ERROR, &error, &size);
     *why = error ? strerror(error) : "another program or run answers there";
-    if (!error) {                  // silence is no reason to call again: this hello may yet be read
+    if (!error) {                  // wait in silence: rank 0 may yet read this hello
         bool heard = heartbeat_send(p->fd, &w->hello, sizeof w->hello, until) &&
                      heartbeat_recv(p->fd, h, sizeof *h, until);
         if (!heard && errno == ETIMEDOUT) *why = "it does not answer";
@@ -363,7 +368,7 @@ static inline bool heartbeat_call(Heartbeat *w, const struct addrinfo *a, double
     return false;
 }
 
-// The other ranks: call rank 0 until it answers; it may start later, or its name appear later.
+// Other ranks: try rank 0 until it answers; it or its name may appear later than this rank.
 static inline bool heartbeat_reach(Heartbeat *w, const char *host, int port, Error *err) {
     double until = seconds_now() + w->timeout;
     const char *why = "";
@@ -382,24 +387,24 @@ static inline bool heartbeat_reach(Heartbeat *w, const char *host, int port, Err
                 "MASTER_ADDR and MASTER_PORT right?", host, port, w->timeout, why);
 }
 
-// The other ranks: wait for rank 0 to say that all have come, or what is wrong. Rank 0 listened
-// before it said hello, so that it knows within `timeout`.
+// Other ranks: wait for rank 0 to send that all ranks are connected, or what is wrong. Rank 0's
+// timeout began before it answered this rank, so the answer comes within `timeout`.
 static inline bool heartbeat_await(Heartbeat *w, Error *err) {
     const HeartbeatPeer *p = &w->peers[0];
     Error verdict;
     if (!heartbeat_recv(p->fd, &verdict, sizeof verdict, seconds_now() + w->timeout + w->beat))
-        return fail(err, "rank 0 (on %s) %s before all ranks had come", p->hello.host,
-                    errno == ETIMEDOUT ? "fell silent" : "was gone");
+        return fail(err, "rank 0 (on %s) %s before all ranks had connected", p->hello.host,
+                    errno == ETIMEDOUT ? "stopped answering" : "closed its connection");
     verdict.text[sizeof verdict.text - 1] = '\0';
     w->told = verdict.text[0] != '\0';
     if (w->told) *err = verdict;
     return !w->told;
 }
 
-// Returns on all ranks when all have come, or fails on all within `timeout` of rank 0's call:
-// ranks that are missing, twice there or of another size; elsewhere, rank 0 not reached at
-// host:port (host and port are not used on rank 0). What rank 0 finds wrong, it tells the others:
-// they have the same text and w->told, and need not print it as well.
+// Connects all ranks: returns true on all, or false on all within `timeout` of rank 0's call.
+// Errors: ranks that are missing, started twice, or of another size; on other ranks also that rank
+// 0 cannot be reached at host:port (rank 0 ignores both). An error that rank 0 finds reaches all
+// ranks: they get the same text and w->told, and leave the printing to rank 0.
 static inline bool heartbeat_join(Heartbeat *w, const char *host, int port, Error *err) {
     if (w->size == 1) return true;
     bool joined;
@@ -423,9 +428,8 @@ static inline bool heartbeat_join(Heartbeat *w, const char *host, int port, Erro
     return joined;
 }
 
-// Rank 0's n bytes (at most HEARTBEAT_SHARE_MAX) to all ranks; after heartbeat_join, before
-// heartbeat_start.
-// Errors: a rank that is gone, or does not take or send them within `timeout`.
+// Broadcasts rank 0's n bytes (at most HEARTBEAT_SHARE_MAX), after heartbeat_join and before
+// heartbeat_start. Errors: a rank has closed its connection, or takes longer than `timeout`.
 static inline bool heartbeat_share(Heartbeat *w, void *bytes, size_t n, Error *err) {
     assert(n <= HEARTBEAT_SHARE_MAX && !w->running);
     double until = seconds_now() + w->timeout;
@@ -437,7 +441,7 @@ static inline bool heartbeat_share(Heartbeat *w, void *bytes, size_t n, Error *e
                                    heartbeat_send(p->fd, bytes, n, until)
                                  : heartbeat_recv(p->fd, &length, sizeof length, until);
         if (done && length != n)
-            return fail(err, "rank 0 shares %llu bytes, this rank awaits %zu; is it the same "
+            return fail(err, "rank 0 sends %llu bytes, this rank expects %zu; is it the same "
                         "program?", (unsigned long long)length, n);
         if (!done || (w->rank != 0 && !heartbeat_recv(p->fd, bytes, n, until)))
             return fail(err, "rank %d (on %s) %s", r, p->hello.host, errno == ETIMEDOUT
@@ -448,21 +452,21 @@ static inline bool heartbeat_share(Heartbeat *w, void *bytes, size_t n, Error *e
 
 // ---- watching: the thread ----
 
-// Says one byte to every peer. Who takes none is silent as well and will be found to be.
+// Sends one byte to every peer. A peer that cannot take it will be found silent.
 static inline void heartbeat_tell(Heartbeat *w, char what) {
     for (int i = 0; i < w->n; i++)
         if (w->peers[i].fd >= 0) heartbeat_send(w->peers[i].fd, &what, 1, 0.0);
 }
 
-// Is anybody left to be watched?
+// Whether any peer is still connected.
 static inline bool heartbeat_any(const Heartbeat *w) {
     for (int i = 0; i < w->n; i++)
         if (w->peers[i].fd >= 0) return true;
     return false;
 }
 
-// Waits, a beat at most, until the peers have closed: closing first, with something of theirs
-// unread, would take back what they have just been told.
+// Waits, at most a beat, until the peers have closed their connections. Closing first, with unread
+// data of theirs, would reset the connection and could drop what was just sent to them.
 static inline void heartbeat_linger(Heartbeat *w) {
     char rest[256];
     size_t came;
@@ -477,18 +481,18 @@ static inline void heartbeat_linger(Heartbeat *w) {
     }
 }
 
-// Ends the process at once. What atexit would run could wait for a lock that the main thread holds,
-// or for MPI or CUDA. Standard output is flushed only if that cannot block either.
+// Ends the process at once. exit() could block: its handlers may wait for a lock that the main
+// thread holds, or for MPI or CUDA. Standard output is flushed only if that cannot block.
 __attribute__((noreturn)) static inline void heartbeat_exit(void) {
     struct pollfd out = { STDOUT_FILENO, POLLOUT, 0 };
     if (poll(&out, 1, 0) == 1 && ftrylockfile(stdout) == 0) fflush(stdout);
     _exit(1);
 }
 
-// A rank is gone: one line, from rank 0 or, if it is that one, from rank 1; and the end.
+// A rank is lost: rank 0 prints one line (rank 1, if rank 0 is the lost one), and all ranks end.
 __attribute__((noreturn))
 static inline void heartbeat_lost(Heartbeat *w, int rank, const char *why) {
-    heartbeat_tell(w, HEARTBEAT_END);      // to the lost one too: it may only have been stopped
+    heartbeat_tell(w, HEARTBEAT_END);      // to the lost rank too: it may only be stopped
     if (__atomic_load_n(&w->ending, __ATOMIC_SEQ_CST)) heartbeat_exit();
     if (w->rank == (rank == 0 ? 1 : 0))
         dprintf(STDERR_FILENO, PROGRAM ": rank %d (on %s) %s%s%s\n", rank,
@@ -498,7 +502,7 @@ static inline void heartbeat_lost(Heartbeat *w, int rank, const char *why) {
     heartbeat_exit();
 }
 
-// Hears what a peer says.
+// Handles what a peer has sent.
 static inline void heartbeat_hear(Heartbeat *w, int rank) {
     HeartbeatPeer *p = &w->peers[rank];
     char said[256], beat = HEARTBEAT_BEAT;
@@ -507,7 +511,7 @@ static inline void heartbeat_hear(Heartbeat *w, int rank) {
     if (!open && (w->rank == 0 || !w->stopping))
         heartbeat_lost(w, rank, "is gone: its connection closed");
     if (memchr(said, HEARTBEAT_END, n)) {
-        if (w->rank == 0) {            // a rank ends that has told why
+        if (w->rank == 0) {            // from a rank that has printed its reason
             heartbeat_tell(w, HEARTBEAT_END);
             heartbeat_linger(w);
         }
@@ -521,15 +525,15 @@ static inline void heartbeat_hear(Heartbeat *w, int rank) {
     }
 }
 
-// The clock by which silence is measured. It counts the time this thread was awake: after the
-// process was suspended, or starved, the others have their whole timeout to be heard.
+// Advances the clock that measures silence. It counts only time during which this thread was awake:
+// after this process was suspended or starved, the other ranks still have their whole timeout.
 static inline void heartbeat_tick(Heartbeat *w) {
     double now = seconds_now();
     w->clock += fmin(now - w->ticked, 2.0*w->beat);
     w->ticked = now;
 }
 
-// heartbeat_stop was called: a rank says BYE, and rank 0 will have closed the connection soon.
+// heartbeat_stop was called: a rank sends BYE, and rank 0 closes the connection.
 static inline void heartbeat_leave(Heartbeat *w) {
     w->stopping = true;
     if (w->rank == 0) return;
@@ -537,7 +541,7 @@ static inline void heartbeat_leave(Heartbeat *w) {
     if (w->peers[0].fd >= 0) shutdown(w->peers[0].fd, SHUT_WR);
 }
 
-// The thread. It ends when nobody is left to be watched, or `timeout` after heartbeat_stop.
+// The thread. It ends when no peer is connected, or `timeout` after heartbeat_stop.
 static inline void *heartbeat_run(void *watch) {
     Heartbeat *w = (Heartbeat *)watch;
     double next = 0.0, leave = INFINITY;
@@ -564,29 +568,29 @@ static inline void *heartbeat_run(void *watch) {
             leave = w->clock + w->timeout;
         }
     }
-    heartbeat_tell(w, HEARTBEAT_BYE);      // rank 0's, if a rank did not leave in time
+    heartbeat_tell(w, HEARTBEAT_BYE);      // from rank 0, if a rank did not leave in time
     heartbeat_linger(w);
     return NULL;
 }
 
-// The one that this process is under; NULL: none.
+// This process's Heartbeat while its thread runs; NULL: none.
 static inline Heartbeat **heartbeat_own(void) {
     static Heartbeat *own;
     return &own;
 }
 
-// die() has told why; now the others end as well, without a word.
+// die() has printed the reason; this ends the other ranks, which print nothing.
 static inline void heartbeat_told(void) {
     Heartbeat *w = *heartbeat_own();
     if (!w) return;
     __atomic_store_n(&w->ending, true, __ATOMIC_SEQ_CST);
     heartbeat_tell(w, HEARTBEAT_END);
-    poll(NULL, 0, 200);            // until that has been read; the thread still reads what comes
+    poll(NULL, 0, 200);            // the others read END; the thread still reads
 }
 
-// Starts the thread; all ranks call it within `timeout` of each other. From here on, and until
-// heartbeat_stop, this process ends with status 1 when any rank is gone, and one rank prints one
-// line that names it, with the advice (NULL: none) at its end. Error: no thread can be started.
+// Starts the thread; all ranks call this within `timeout` of each other. From then until
+// heartbeat_stop, this process ends with status 1 when any rank is lost; one rank prints a line
+// that names the lost rank, followed by the advice (NULL: none). Error: no thread can be started.
 static inline bool heartbeat_start(Heartbeat *w, const char *advice, Error *err) {
     if (!heartbeat_any(w)) return true;
     sigset_t all, before;
@@ -596,7 +600,7 @@ static inline bool heartbeat_start(Heartbeat *w, const char *advice, Error *err)
     w->ticked = seconds_now();
     for (int r = 0; r < w->n; r++) w->peers[r].heard = 0.0;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);       // signals are for the main thread
+    pthread_sigmask(SIG_SETMASK, &all, &before);       // the main thread handles signals
     int why = pthread_create(&w->thread, NULL, heartbeat_run, w);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     w->running = why == 0;
@@ -605,8 +609,8 @@ static inline bool heartbeat_start(Heartbeat *w, const char *advice, Error *err)
     return w->running || fail(err, "the ranks cannot be watched: %s", strerror(why));
 }
 
-// Leaves in peace: the others do not take this rank for lost. Rank 0 waits here until all have
-// left, at most `timeout`. After this, or instead of all the rest, the Heartbeat is free again.
+// Leaves the run: the other ranks do not report this one as lost. Rank 0 waits here until all have
+// left, at most `timeout`. Also frees the Heartbeat, at any point after heartbeat_init.
 static inline void heartbeat_stop(Heartbeat *w) {
     char byte = 0;
     *heartbeat_own() = NULL;

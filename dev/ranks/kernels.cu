@@ -8,7 +8,8 @@ static void floats_clear(float *x, size_t n, Stream stream) {
     CUDA_CHECK(cudaMemsetAsync(x, 0, n * sizeof *x, stream));
 }
 
-// y = a x + b y; if b is 0 whatever stood in y is forgotten. Thread i owns pack i.
+// y = a x + b y; if b is 0 whatever stood in y is forgotten. One rounding where b is 1, as on a
+// CPU. Thread i owns pack i.
 __global__ void axpby_kernel(float *y, float a, const float *x, float b, size_t n) {
     size_t i = thread_in_grid() * PACK;
     if (i >= n) return;
@@ -16,7 +17,7 @@ __global__ void axpby_kernel(float *y, float a, const float *x, float b, size_t 
     load(from, x + i);
     if (b != 0.0f) load(to, y + i);
     for (int k = 0; k < PACK; k++)
-        to[k] = b == 1.0f ? to[k] + a * from[k] : b * to[k] + a * from[k];
+        to[k] = b == 1.0f ? fmaf(a, from[k], to[k]) : fmaf(b, to[k], a * from[k]);
     store(y + i, to);
 }
 

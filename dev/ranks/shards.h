@@ -1,61 +1,62 @@
-// Data parallel and ZeRO: what each rank keeps, and what travels when.
+// Data parallelism and ZeRO: what each rank stores, and what the ranks communicate when.
 //
-// Every rank has the whole model at hand and a part of the batch. What a rank must keep from one
-// update to the next is less (Rajbhandari et al. 2020, arXiv 1910.02054), for n ranks:
+// Every rank runs the whole model on its part of the batch. ZeRO (Rajbhandari et al. 2020, arXiv
+// 1910.02054) divides what is stored between updates among the n ranks:
 //
-//     stage   parameters   gradients   moments   travels for each update
-//     0       all          all         all       gradients: all-reduced in the last micro-batch
-//     1       all          all         1/n       gradients: reduce-scattered in the last
-//                                                micro-batch; parameters: gathered after the update
-//     2       all          1/n         1/n       the same, reduce-scattered in every micro-batch
-//     3       1/n          1/n         1/n       gradients as in 2; parameters: gathered just
-//                                                before they are used, forward and backward
+//     stage   parameters   gradients   moments   communication for each update
+//     0       all          all         all       gradients: all-reduce in the last micro-batch
+//     1       all          all         1/n       gradients: reduce-scatter in the last micro-batch;
+//                                                parameters: all-gather after the update
+//     2       all          1/n         1/n       the same, with a reduce-scatter in every
+//                                                micro-batch
+//     3       1/n          1/n         1/n       gradients as in 2; parameters: all-gather just
+//                                                before each use, forward and backward
 //
-// The unit is a bucket of dev/base/gpt2.h: a block, or the embeddings, or the final norm. A rank
-// owns a slice of each bucket, and its slices lie one after the other in a buffer of 1/n. A
-// bucket's gradients leave as soon as its backward pass is done, and travel while the blocks before
-// it compute.
+// The unit of communication is a bucket of dev/base/gpt2.h: a block, the embeddings, or the final
+// norm. A rank owns a slice of each bucket; in a buffer of size 1/n its slices lie one after the
+// other. Communication overlaps the backward pass: a bucket's gradients are sent as soon as they
+// are complete, while the blocks before it compute.
 //
 //     shards_micro_batch(&z, i, n);                     before each micro-batch
-//     p = shards_params(&z, bucket, next);              a bucket's parameters, to be read
-//     g = shards_grads(&z, bucket);                     where its gradients are to be added
-//     shards_grads_ready(&z, bucket);                   they are complete, and leave
-//     shards_finish_grads(&z);                          those of all ranks have arrived
+//     p = shards_params(&z, bucket, next);              a bucket's parameters, to read
+//     g = shards_grads(&z, bucket);                     a buffer to add the bucket's gradients to
+//     shards_grads_ready(&z, bucket);                   starts to sum them over the ranks
+//     shards_finish_grads(&z);                          waits until the sums have arrived
 //     ... update the chunks this rank owns ...
-//     shards_updated(&z);                               the other ranks need them
+//     shards_updated(&z);                               sends updated parameters to the other ranks
 //
-// With one rank all of this comes to pointers into whole buffers.
+// With one rank these functions only return pointers into whole buffers.
 #pragma once
 #include "../base/gpt2.h"              // buckets
 #include "../base/memory.h"            // Memory
 #include "../base/signal.h"            // stop_signal
 #include "comm.h"                      // reduce-scatter, all-gather
 
-// What a run asks of the ranks; all zeros: one rank alone.
+// How ranks share the work, from the command line; all zeros: one rank alone.
 typedef struct {
     Comm *comm;              // NULL: one rank alone
     int stage;               // of ZeRO
-    CommType type;           // how gradients travel
-    int levels;              // --exact-sum: of the tree that micro-batches are added along; else 0
+    CommType type;           // the format in which gradients travel
+    int levels;              // --exact-sum: levels of the tree that sums micro-batches; else 0
     bool apart;              // --outer-every: gradients stay with their rank (DiLoCo)
-    bool in_turn;            // --no-overlap: compute, then communicate, in turn
-    bool measure;            // the small gradients of dev/train/noise.h
+    bool in_turn;            // --no-overlap: compute, then communicate
+    bool measure;            // measure the small gradients of dev/train/noise.h
 } Sharing;
 
-// A piece of one tensor that this rank updates: where it lies in the buffers of parameters, of
-// gradients and of moments.
+// A piece of one tensor that this rank updates: its offsets in the buffers of parameters, gradients
+// and moments.
 typedef struct { size_t param, grad, moment; int count; bool decays; } Chunk;
 
-enum { SHARDS_SLOTS = 4 };                 // whole buckets for a moment: embeddings, final norm,
-                                           // and two blocks, the one in use and the next
+enum { SHARDS_SLOTS = 4 };                 // whole buckets in temporary buffers: embeddings, final
+                                           // norm, and two blocks, the one in use and the next
 #if defined(COMM_ON_GPU)
-enum { SHARDS_CHUNK = 1 << 14 };           // the largest chunk: a block of threads' work
-enum { SHARDS_MEASURED = 1 << 13 };        // elements whose squares are one partial sum
-typedef cudaStream_t Stream;               // what is asked of the device is done in this order
+enum { SHARDS_CHUNK = 1 << 14 };           // most elements of a chunk: a thread block's work
+enum { SHARDS_MEASURED = 1 << 13 };        // elements for each partial sum of squares
+typedef cudaStream_t Stream;               // the device runs operations in its order
 #else
 enum { SHARDS_CHUNK = 1 << 16 };
 enum { SHARDS_MEASURED = 1 << 16 };
-typedef int Stream;                        // a CPU does what it is asked at once
+typedef int Stream;                        // unused: a CPU runs an operation at once
 #endif
 
 typedef struct {
@@ -64,39 +65,38 @@ typedef struct {
     int stage;
     CommType type;
     bool apart, in_turn, measure;          // as in Sharing
-    Config c, file;                        // of the buffers, where a GPU pads the vocabulary; of
-                                           // the files, where nobody does
-    size_t param_bytes;                    // of a parameter as layers read it
+    Config c, file;                        // shapes of the buffers, where a GPU pads the
+                                           // vocabulary, and of the files, without padding
+    size_t param_bytes;                    // of one parameter as layers read it
     Stream stream;
 
-    // What this rank keeps: whole buffers, or its slices
-    char *params;                          // of param_bytes
-    float *masters;                        // in fp32: params themselves, if those are fp32
+    // What this rank stores: whole buffers, or its slices
+    char *params;                          // elements of param_bytes
+    float *masters;                        // fp32 master weights; params itself, if that is fp32
     float *grads, *adam_m, *adam_v;
-    float *outer_params, *outer_momentum;  // DiLoCo: of the last round's end
+    float *outer_params, *outer_momentum;  // DiLoCo: as the last round left them
     Chunk *chunks;                         // (n_chunks) what this rank updates
     double *norm_partials;                 // (n_chunks) sums of squares of gradients
     int n_chunks;
 
-    // Whole buckets that pass through
-    char *gathered[SHARDS_SLOTS];          // stage 3: of parameters
-    float *collected[SHARDS_SLOTS];        // stages 2 and 3: of gradients
-    int held[SHARDS_SLOTS];                // the bucket that is gathered there; -1: none
-    float *bucket;                         // for checkpoints; NULL where this rank has all whole
-    float *host_bucket;                    // the same in the CPU's memory, of a GPU
-    Ticket *arrives;                       // (buckets) of parameters on their way here
-    Ticket leaves[SHARDS_SLOTS];           // the last of gradients on their way from there
+    // Whole buckets, temporarily
+    char *gathered[SHARDS_SLOTS];          // stage 3: parameters, after an all-gather
+    float *collected[SHARDS_SLOTS];        // stages 2 and 3: gradients, before a reduce-scatter
+    int held[SHARDS_SLOTS];                // the bucket in gathered; -1: none
+    float *bucket;                         // for checkpoints; NULL where all buffers are whole
+    float *host_bucket;                    // on a GPU: the same, in CPU memory
+    Ticket *arrives;                       // (buckets) the last collective that receives parameters
+    Ticket leaves[SHARDS_SLOTS];           // the last one that reads gradients from this slot
 
     // This update
-    bool last;                             // its last micro-batch
+    bool last;                             // this is its last micro-batch
     float *levels[TREE_LEVELS];            // --exact-sum: a gradient for each level of the tree
-    int n_levels;                          // 0 without
-    int level;                             // where this micro-batch's gradient is added
-    float *small;                          // one rank alone: a micro-batch's gradient, until it is
-                                           // measured
-    double *partials;                      // (shards_partials_count) scratch of measuring
-    double smalls;                         // the sum of the small gradients' squared lengths
-    uint64_t hash;                         // of all parameters, as they were loaded or made
+    int n_levels;                          // 0 without --exact-sum
+    int level;                             // the level that this micro-batch's gradient reaches
+    float *small;                          // one rank alone: one micro-batch's gradient, to measure
+    double *partials;                      // (shards_partials_count) partial sums of squares
+    double smalls;                         // the sum of the small gradients' squared norms
+    uint64_t hash;                         // of all parameters, as they were loaded or drawn
 } Shards;
 
 static inline void shards_init(Shards *z, const Sharing *s, const Config *c, const Config *file,
@@ -105,7 +105,7 @@ static inline void shards_init(Shards *z, const Sharing *s, const Config *c, con
     z->comm = s->comm;
     z->rank = s->comm ? s->comm->rank : 0;
     z->size = s->comm ? s->comm->size : 1;
-    z->stage = z->size > 1 ? s->stage : 0;             // one rank has nobody to share with
+    z->stage = z->size > 1 ? s->stage : 0;             // one rank has nothing to share
     z->type = s->type;
     z->apart = s->apart;
     z->in_turn = s->in_turn;
@@ -131,7 +131,7 @@ static inline Slice shards_own(const Shards *z, int bucket) {
     return comm_slice(count, z->rank, z->size);
 }
 
-// Where a bucket's slice begins in a buffer of slices: at the same place on each rank.
+// The offset of a bucket's slice in a buffer of slices: the same on each rank.
 static inline size_t shards_slices_begin(const Shards *z, int bucket) {
     size_t at = 0;
     for (int b = 0; b < bucket; b++)
@@ -139,13 +139,13 @@ static inline size_t shards_slices_begin(const Shards *z, int bucket) {
     return at;
 }
 
-// Where this rank's part of a bucket begins, in a buffer of slices or in a whole one.
+// The offset of this rank's part of a bucket, in a buffer of slices or in a whole buffer.
 static inline size_t shards_own_begin(const Shards *z, int bucket, bool slices) {
     if (slices) return shards_slices_begin(z, bucket);
     return gpt2_bucket(&z->c, bucket).begin + shards_own(z, bucket).begin;
 }
 
-// ---- how much memory ----
+// ---- memory ----
 
 static inline size_t shards_buffer(const Shards *z, bool slices) {
     return slices ? shards_slices_begin(z, gpt2_n_buckets(&z->c)) : gpt2_n_params(&z->c);
@@ -160,7 +160,7 @@ static inline size_t shards_moments_count(const Shards *z) {
     return shards_buffer(z, z->stage >= 1);
 }
 
-// Elements that a slot has room for.
+// Capacity of a slot, in elements.
 static inline size_t shards_slot_count(const Shards *z, int slot) {
     int bucket = slot == 0 ? 0 : slot == 1 ? z->c.L + 1 : 1;
     return gpt2_bucket(&z->c, bucket).count;
@@ -170,14 +170,14 @@ static inline size_t shards_partials_count(const Shards *z) {
     return (gpt2_largest_bucket(&z->c) + SHARDS_MEASURED - 1) / SHARDS_MEASURED;
 }
 
-// One rank alone adds one micro-batch's gradient to the next before anyone has seen it. To be
-// measured it is kept apart.
+// Gradient accumulation on one rank would add each micro-batch's gradient to the others. To measure
+// it, the rank computes it in a buffer of its own.
 static inline bool shards_keeps_small(const Shards *z) {
     return z->measure && z->size == 1 && z->n_levels == 0;
 }
 
-// The chunks of all that this rank updates, each of at most `largest` elements; returns how many,
-// and fills the table in unless it is NULL.
+// Divides what this rank updates into chunks of at most `largest` elements. Returns their number
+// and writes them to `chunks`, unless that is NULL.
 static inline int shards_chunks(Chunk *chunks, const Shards *z, int largest) {
     int n = 0, bucket = 0;
     for (int i = 0; i < gpt2_n_tensors(&z->c); i++) {
@@ -211,7 +211,7 @@ static inline void shards_carve_params(Shards *z, Memory *mem) {
                                              shards_slot_count(z, i) * z->param_bytes);
 }
 
-// Lays out what training adds.
+// Lays out the buffers that only training needs.
 static inline void shards_carve_training(Shards *z, Memory *mem) {
     size_t n = gpt2_n_params(&z->c), partials = shards_partials_count(z) * sizeof(double);
     z->grads = z->levels[0] = memory_floats(mem, MEM_GRADS, shards_grads_count(z));
@@ -227,7 +227,7 @@ static inline void shards_carve_training(Shards *z, Memory *mem) {
     z->norm_partials = (double *)memory_take(mem, MEM_REST, z->n_chunks * sizeof(double));
     if (z->apart) z->outer_params = memory_floats(mem, MEM_OUTER, n);
     if (z->apart) z->outer_momentum = memory_floats(mem, MEM_OUTER, n);
-#if !defined(COMM_ON_GPU)                  // a GPU's model lends the memory of its logits
+#if !defined(COMM_ON_GPU)                  // a GPU's model uses the memory of its logits
     if (z->size > 1) z->bucket = memory_floats(mem, MEM_REST, gpt2_largest_bucket(&z->c));
 #endif
 }
@@ -245,8 +245,8 @@ static inline void floats_clear(float *x, size_t n, Stream stream) {
     for (size_t i = 0; i < n; i++) x[i] = 0.0f;
 }
 
-// y = a x + b y; if b is 0 whatever stood in y is forgotten. b = 0 and b = 1 have loops of their
-// own: a processor then rounds once, in one fused multiply-add.
+// y = a x + b y; with b = 0, y is not read. b = 0 and b = 1 have loops of their own, so that a
+// fused multiply-add rounds once.
 static inline void floats_axpby(float *y, float a, const float *x, float b, size_t n,
                                 Stream stream) {
     (void)stream;
@@ -262,7 +262,7 @@ static inline void floats_axpby(float *y, float a, const float *x, float b, size
     }
 }
 
-// z->smalls += the sum of x's (n) squares. With `sum` not NULL, x is also added to it, and cleared.
+// z->smalls += the sum of the squares of x (n). If `sum` is not NULL: sum += x, then x = 0.
 static inline void floats_measure(Shards *z, float *sum, float *x, size_t n) {
     size_t pieces = (n + SHARDS_MEASURED - 1) / SHARDS_MEASURED;
     #pragma omp parallel for
@@ -299,8 +299,8 @@ static inline void shards_gather(Shards *z, int bucket) {
                                          count, z->param_bytes);
 }
 
-// A bucket's parameters, whole, to be read until the second next bucket is asked for; `next` is the
-// one that will be needed after it (-1: none) and may begin to travel.
+// A bucket's whole parameters, valid until the bucket two further on is passed as `bucket` or
+// `next`. `next` is the bucket needed after this one (-1: none); its all-gather may begin now.
 static inline void *shards_params(Shards *z, int bucket, int next) {
     if (z->stage < 3) {
         comm_wait(z->comm, z->arrives[bucket]);
@@ -312,7 +312,7 @@ static inline void *shards_params(Shards *z, int bucket, int next) {
     return z->gathered[shards_slot(z, bucket)];
 }
 
-// After an update: the parameters that other ranks have changed come to this one.
+// After an update: begins to all-gather the parameters that other ranks have updated.
 static inline void shards_updated(Shards *z) {
     if (z->stage == 0) return;
     for (int i = 0; i < SHARDS_SLOTS; i++) z->held[i] = -1;
@@ -326,7 +326,7 @@ static inline void shards_updated(Shards *z) {
     }
 }
 
-// Waits for parameters that are still on their way.
+// Waits for all parameters to arrive.
 static inline void shards_finish_params(Shards *z) {
     for (int b = 0; b < gpt2_n_buckets(&z->c); b++) comm_wait(z->comm, z->arrives[b]);
 }
@@ -336,35 +336,36 @@ static inline void shards_finish_params(Shards *z) {
 static inline void shards_clear_grads(Shards *z) {
     z->smalls = 0.0;
     floats_clear(z->grads, shards_grads_count(z), z->stream);
-#if defined(COMM_ON_GPU)                   // where they grow in an update, instead of z->smalls
+#if defined(COMM_ON_GPU)                   // a GPU sums here during an update, not in z->smalls
     size_t bytes = shards_partials_count(z) * sizeof(double);
     if (z->measure) COMM_CUDA(cudaMemsetAsync(z->partials, 0, bytes, z->stream));
 #endif
 }
 
-// The i-th of an update's n micro-batches is about to begin.
+// Before micro-batch i of n.
 static inline void shards_micro_batch(Shards *z, size_t i, size_t n) {
     z->last = i + 1 == n;
     if (z->n_levels == 0) return;
     z->level = tree_level(i);
-    z->grads = z->levels[z->level];                    // free: the i-th term is the first there
+    z->grads = z->levels[z->level];                    // free: term i is the first at this level
     floats_clear(z->grads, shards_grads_count(z), z->stream);
 }
 
-// Where this micro-batch's gradients of a bucket are to be added. Called once a micro-batch.
+// The buffer to add this micro-batch's gradients of a bucket to. Called once a micro-batch.
 static inline float *shards_grads(Shards *z, int bucket) {
     int slot = shards_slot(z, bucket);
     Range r = gpt2_bucket(&z->c, bucket);
     if (z->small) return z->small + r.begin;
     if (z->stage < 2) return z->grads + r.begin;
-    comm_wait(z->comm, z->leaves[slot]);               // of the bucket that had the slot before
+    comm_wait(z->comm, z->leaves[slot]);               // for the bucket that used the slot before
     floats_clear(z->collected[slot], r.count, z->stream);
     return z->collected[slot];
 }
 
-// The small gradients of dev/train/noise.h are what an update adds up anyway. They are measured
-// before the ranks add them up: each rank's share of the batch, or each micro-batch's gradient
-// where that is at hand by itself (stages 2 and 3, --exact-sum, one rank alone).
+// Measures the small gradients of dev/train/noise.h (gradient noise scale, McCandlish et al. 2018)
+// before the ranks sum them. A small gradient is each micro-batch's where that lies in a buffer of
+// its own (stages 2 and 3, --exact-sum, one rank alone), otherwise each
+// rank's gradient.
 static inline void shards_measure(Shards *z, int bucket) {
     Range r = gpt2_bucket(&z->c, bucket);
     float *grads = z->grads + r.begin;
@@ -374,17 +375,17 @@ static inline void shards_measure(Shards *z, int bucket) {
     else if (z->last || z->n_levels > 0) floats_measure(z, NULL, grads, r.count);
 }
 
-// --exact-sum: adds a micro-batch's gradient to those of the levels that it completes, as a binary
-// counter carries (dev/ranks/tree.h).
+// --exact-sum: merges a micro-batch's gradient with the levels below its own, as a binary counter
+// carries (dev/ranks/tree.h).
 static inline void shards_carry(Shards *z, int bucket) {
     Range r = gpt2_bucket(&z->c, bucket);
     for (int l = 0; l < z->level; l++)
         floats_axpby(z->grads + r.begin, 1.0f, z->levels[l] + r.begin, 1.0f, r.count, z->stream);
 }
 
-// Reduce-scatters a bucket's gradients (stages 2 and 3: of every micro-batch; stage 1: of the
-// last), or all-reduces them (stage 0: of the last). The ranks' sum is already their mean: each
-// loss was scaled by the whole batch.
+// Begins to sum a bucket's gradients over the ranks: a reduce-scatter (stages 2 and 3: for every
+// micro-batch; stage 1: for the last) or an all-reduce (stage 0: for the last). The sum is the mean
+// over the batch, since each loss was divided by the number of tokens in the whole batch.
 static inline void shards_send(Shards *z, int bucket) {
     Range r = gpt2_bucket(&z->c, bucket);
     int slot = shards_slot(z, bucket);
@@ -402,39 +403,37 @@ static inline void shards_send(Shards *z, int bucket) {
     if (z->in_turn) comm_wait(z->comm, z->leaves[slot]);
 }
 
-// A bucket's gradients of this micro-batch are complete.
+// This micro-batch's gradients of a bucket are complete.
 static inline void shards_grads_ready(Shards *z, int bucket) {
     shards_measure(z, bucket);
     shards_carry(z, bucket);
     shards_send(z, bucket);
 }
 
-// Waits until the update's gradients are there, summed over all ranks, as far as this rank owns
-// them.
+// Waits until this rank has its part of the gradients, summed over all ranks.
 static inline void shards_finish_grads(Shards *z) {
     for (int i = 0; i < SHARDS_SLOTS; i++) comm_wait(z->comm, z->leaves[i]);
 }
 
-// How many small gradients an update of this rank has, of so many micro-batches.
+// The number of small gradients that this rank measures in an update.
 static inline size_t shards_smalls_count(const Shards *z, size_t micro_batches) {
     return z->size > 1 && z->stage < 2 && z->n_levels == 0 ? 1 : micro_batches;
 }
 
-// ---- what an update comes to ----
+// ---- an update's totals ----
 
-// Sums over this rank, or over all of them.
+// Sums over this rank, or over all ranks.
 typedef struct {
     double loss;                           // of all tokens
-    double squares;                        // of the gradient's elements: its squared norm
+    double squares;                        // the gradient's squared norm
     double smalls;                         // the small gradients' squared norms
     int64_t stop;                          // not 0: a rank was told to stop
 } Totals;
 
-typedef enum { THIS_RANK, ALL_RANKS } Scope;           // DiLoCo's ranks are alone within a round
+typedef enum { THIS_RANK, ALL_RANKS } Scope;           // THIS_RANK: within a DiLoCo round
 
-// The totals of `scope`, from each rank's own in the order of the ranks: all (ranks of the scope).
-// Where every rank has the whole mean gradient (stage 0), its squares count once; where ranks are
-// apart, each has the squares of its own.
+// The totals of `scope` from its ranks' totals, all (ranks), summed in rank order. Stage 0: every
+// rank has the whole mean gradient, so `squares` counts once. DiLoCo: `squares` is this rank's own.
 static inline Totals shards_totals(const Shards *z, const Totals *all, Scope scope) {
     int ranks = scope == ALL_RANKS ? z->size : 1;
     Totals sum = { 0.0, 0.0, 0.0, 0 };
@@ -448,7 +447,7 @@ static inline Totals shards_totals(const Shards *z, const Totals *all, Scope sco
     return sum;
 }
 
-// The same on a CPU, which asks the other ranks for theirs.
+// The same on a CPU, which collects the other ranks' totals.
 static inline Totals shards_exchange_totals(const Shards *z, Totals own, Scope scope) {
     Totals all[COMM_MAX_RANKS];
     own.stop = *stop_signal();
@@ -459,7 +458,7 @@ static inline Totals shards_exchange_totals(const Shards *z, Totals own, Scope s
 
 // ---- buckets for checkpoints: loading, drawing, saving ----
 
-// A flat buffer of something kept; `slices`: this rank has its slices of it only.
+// A flat buffer of what a checkpoint keeps; `slices`: it holds only this rank's slices.
 typedef struct { float *data; bool slices; } Buffer;
 
 static inline Buffer shards_buffer_of(const Shards *z, Kept what) {
@@ -480,14 +479,15 @@ static void shards_take(Shards *z, Buffer b, int bucket);
 static const float *shards_show(Shards *z, float *whole, int bucket);
 static void shards_loaded(Shards *z);
 #else
-// After everything has been laid out: fills the table of chunks.
+// After the layout: fills the table of chunks.
 static inline void shards_open(Shards *z) {
     if (z->chunks) shards_chunks(z->chunks, z, SHARDS_CHUNK);
 }
 
 static inline void shards_close(Shards *z) { shards_free(z); }
 
-// Where to write a whole bucket of z->file's; shards_keep() then keeps this rank's part.
+// Buffer to load a whole bucket into, in the shapes of z->file. shards_keep() then keeps this
+// rank's part.
 static inline float *shards_place(Shards *z, Kept what, int bucket) {
     Buffer b = shards_buffer_of(z, what);
     return b.slices ? z->bucket : b.data + gpt2_bucket(&z->c, bucket).begin;
@@ -505,7 +505,8 @@ static inline const float *shards_show(Shards *z, float *whole, int bucket) {
     return whole;
 }
 
-// All parameters have been placed and kept.
+// After shards_keep() of all parameters. On a GPU: rounds the masters to bf16 and gathers the
+// ranks' slices.
 static inline void shards_loaded(Shards *z) { (void)z; }
 #endif
 
@@ -516,9 +517,9 @@ static inline void shards_keep(Shards *z, Kept what, int bucket) {
     shards_take(z, shards_buffer_of(z, what), bucket);
 }
 
-// The elements of one bucket, whole, in the CPU's memory of rank 0, until the next call; all ranks
-// call it together. Of moments that differ between DiLoCo's workers: those of `worker`, or their
-// mean (-1). A Checkpoint's source (dev/files/checkpoint.h).
+// A whole bucket in rank 0's CPU memory, valid until the next call; all ranks call it together. For
+// Adam's moments, which differ between DiLoCo's workers: those of `worker`, or with -1 their mean.
+// A Checkpoint's source (dev/files/checkpoint.h).
 static inline const float *shards_get(void *shards, Kept what, int worker, int bucket) {
     Shards *z = (Shards *)shards;
     Range r = gpt2_bucket(&z->c, bucket);

@@ -1,5 +1,5 @@
 // Sums in the order of a binary tree, whose bits do not depend on how the work is divided; and
-// bf16, the format of 16 bits in which floats may travel between ranks.
+// bf16, the 16-bit format in which floats may be sent between ranks.
 //
 // Floating-point addition is not associative: the order of the additions decides the last bits.
 // Here terms 0, 1, 2 ... are added along a fixed binary tree: neighbours into pairs, pairs into
@@ -7,9 +7,9 @@
 // counter: level l holds the sum of 2^l terms, and a new term merges with as many levels as adding
 // 1 to the counter would carry through.
 //
-// A rank that accumulates the gradients of its micro-batches in this order, and ranks that add up
-// each other's sums in this order, follow one tree together. If the numbers of micro-batches and of
-// ranks are powers of two, every division of the batch over ranks gives the same bits.
+// Gradient accumulation follows this order within a rank, and reduce-scatter follows it between
+// ranks: together they follow one tree. If the numbers of micro-batches and of ranks are powers of
+// two, every division of the batch over ranks gives the same bits.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

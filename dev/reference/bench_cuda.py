@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""What train_gpt2.cu must not be slower than: the same model in PyTorch on the same GPU.
+"""Speed of the same model in PyTorch on a GPU, the baseline for train_gpt2.cu.
 
     bench_cuda.py                                 GPT-2 124M, T=1024, micro-batches 1, 2, 4 ... 64
     bench_cuda.py 16 64                           these micro-batches
-    bench_cuda.py --against bench_cuda.json       the model and micro-batches of that file, written
-                                                  by build/bench_cuda, and the ratio to its speed
+    bench_cuda.py --against bench_cuda.json       the model and micro-batches in that file (written
+                                                  by build/bench_cuda), and the ratio of speeds
 
-As fast as PyTorch goes by the book: torch.compile over model and loss, for each shape anew; bf16
-autocast, TF32 where fp32 is multiplied; scaled_dot_product_attention; AdamW in one fused kernel;
-gradients set to None; the vocabulary padded to a multiple of 64, which speeds its products up. An
-iteration is what train_gpt2.cu does in an update of one micro-batch: forward, loss, backward,
-clipping by the global norm, AdamW, on random tokens. Medians, by CUDA events; the CPU runs ahead.
-Needs PyTorch 2.
+PyTorch runs with its recommended optimizations: torch.compile over model and loss, once for each
+shape; bf16 autocast, and TF32 for fp32 matrix products; scaled_dot_product_attention; fused AdamW;
+gradients set to None; the vocabulary padded to a multiple of 64, which makes the classifier faster.
+An iteration is an update of one micro-batch, as in train_gpt2.cu: forward, loss, backward, clipping
+by the global norm, AdamW, on random tokens. Times are medians, measured with CUDA events, so that
+the CPU may run ahead of the GPU. Needs PyTorch 2.
 """
 import argparse
 import json
@@ -27,7 +27,7 @@ WARMUPS, REPEATS = 3, 9
 
 
 def draw_params(cfg, device):
-    """GPT-2's initialisation, near enough for a clock."""
+    """GPT-2's initialisation, except the scaled residual projections: only time is measured."""
     params = []
     for name, _, shape in tensor_table(cfg):
         p = torch.randn(shape, device=device) * 0.02 if len(shape) == 2 \
@@ -46,7 +46,7 @@ def make_loss(params, cfg, device, compiled):
 
 
 def moment(device):
-    """A point in the device's time; between two of them, seconds() tells."""
+    """A timestamp on the device; seconds() subtracts two of them."""
     if device == "cpu":
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)
@@ -63,7 +63,7 @@ def time_updates(cfg, vocab, B, T, device, compiled):
     torch.manual_seed(0)
     if compiled:
         from torch import _dynamo
-        _dynamo.reset()                      # a fresh compilation, not a more general old one
+        _dynamo.reset()                      # compile anew: no kernel for dynamic shapes
     params = draw_params(cfg, device)
     optimizer = adamw(params, fused=True)
     loss_of = make_loss(params, cfg, device, compiled)
@@ -77,13 +77,13 @@ def time_updates(cfg, vocab, B, T, device, compiled):
         loss.backward()
         torch.nn.utils.clip_grad_norm_(params, 1.0)
         optimizer.step()
-    last = loss.item()                       # waits for all of it
+    last = loss.item()                       # waits for the GPU
     spans = [seconds(a, b, device) for a, b in zip(moments, moments[1:])]
     return statistics.median(spans[WARMUPS:]), last
 
 
 def bench(cfg, vocab, T, batches, ours, device, compiled):
-    """Prints a line for each micro-batch; ours: tokens a second by micro-batch."""
+    """Prints a line for each micro-batch. ours: train_gpt2.cu's tokens a second by micro-batch."""
     print(f"PyTorch {torch.__version__}, {'torch.compile, ' if compiled else ''}bf16 autocast, "
           f"fused AdamW, vocabulary padded to {cfg.V}")
     print(f"{'micro-batch':>11} {'ms a step':>10} {'tokens/s':>12} {'train_gpt2.cu':>14} "
@@ -93,16 +93,16 @@ def bench(cfg, vocab, T, batches, ours, device, compiled):
         try:
             step, loss = time_updates(cfg, vocab, B, T, device, compiled)
         except torch.cuda.OutOfMemoryError:
-            print(f"{B:11d}   memory ends here", flush=True)
+            print(f"{B:11d}   out of memory", flush=True)
             return
         speed, here = B * T / step, ours.get(B)
         beside = f"{here:14.0f} {here / speed:7.2f}" if here else f"{'-':>14} {'-':>7}"
         print(f"{B:11d} {1e3 * step:10.3f} {speed:12.0f} {beside}   loss {loss:.3f}, "
-              f"{time.perf_counter() - begin:.0f} s with compiling", flush=True)
+              f"{time.perf_counter() - begin:.0f} s with compilation", flush=True)
 
 
 def read_ours(path):
-    """The model and tokens a second by micro-batch, as build/bench_cuda wrote them."""
+    """The model, and tokens a second by micro-batch, from a file of build/bench_cuda."""
     with open(path) as f:
         ours = json.load(f)
     speeds = {s["B"]: s["tokens_per_s"] for s in ours["steps"] if s["recompute"] == "none"}
@@ -115,12 +115,12 @@ def main():
     parser.add_argument("--against", metavar="FILE", help="bench_cuda.json of train_gpt2.cu")
     parser.add_argument("--eager", action="store_true", help="without torch.compile")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda",
-                        help="cpu is for trying this script out")
+                        help="cpu: only to test this script")
     args = parser.parse_args()
     if args.device == "cuda" and not torch.cuda.is_available():
         sys.exit("bench_cuda.py: PyTorch sees no GPU here")
     if not hasattr(torch, "compile"):
-        sys.exit(f"bench_cuda.py: PyTorch {torch.__version__} has no torch.compile; 2.0 has")
+        sys.exit(f"bench_cuda.py: PyTorch {torch.__version__} has no torch.compile; use 2.0+")
     model, ours = {"L": 12, "NH": 12, "C": 768, "V": 50257, "T": 1024}, {}
     if args.against:
         model, ours = read_ours(args.against)

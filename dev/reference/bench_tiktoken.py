@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tiktoken's speed, to hold against bench_tokenizer's: bench_tiktoken.py VOCABULARY TEXT"""
+"""Measures tiktoken's speed, to compare with bench_tokenizer: bench_tiktoken.py VOCABULARY TEXT"""
 import sys
 import time
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""GPT-2 in PyTorch: the model that train_gpt2.c must agree with, and must not be slower than.
+"""GPT-2 in PyTorch: the reference for train_gpt2.c's results, and the baseline for its speed.
 
-    gpt2.py fixtures --out tests/fixtures      write small problems and their answers
-    gpt2.py check tests/fixtures/*.bin         compute the answers again and compare
+    gpt2.py fixtures --out tests/fixtures      write small problems and their results
+    gpt2.py check tests/fixtures/*.bin         compute the results again and compare
     gpt2.py bench --threads 2 --steps 50       time training iterations, print one line of JSON
 
 Works with PyTorch 1.13 and 2.x. See README.md in this folder for the layout of a fixture.
@@ -97,7 +97,7 @@ def forward(params, inputs, cfg):
     for i in range(0, len(blocks), len(names)):
         x = block(x, dict(zip(names, blocks[i:i + len(names)])), cfg.NH)
     x = F.layer_norm(x, (cfg.C,), lnf_gain, lnf_bias, 1e-5)
-    return x @ wte.T                                         # the head is the embedding
+    return x @ wte.T                                         # weight tying
 
 
 def token_losses(logits, targets):
@@ -108,17 +108,17 @@ def token_losses(logits, targets):
 # ---------------------------------------------------------------- optimizer
 
 def adamw(params, weight_decay=0.1, **how):
-    """Decay on matrices only, embeddings included; gains and biases are left alone."""
+    """AdamW with decay on matrices only, embeddings included; gains and biases do not decay."""
     groups = [{"params": [p for p in params if p.dim() == 2], "weight_decay": weight_decay},
               {"params": [p for p in params if p.dim() == 1], "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, **how)
 
 
 def clip(params, limit=1.0):
-    """Scales the gradients to a global norm of at most limit; returns the norm they had."""
+    """Global-norm clipping: scales all gradients if their norm exceeds limit. Returns the norm."""
     norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(p.grad)
                                                  for p in params])).item()
-    if norm > limit:            # exactly limit / norm: PyTorch's own helper adds 1e-6 to the norm
+    if norm > limit:            # PyTorch's own helper divides by norm + 1e-6
         for p in params:
             p.grad.mul_(limit / norm)
     return norm
@@ -127,7 +127,7 @@ def clip(params, limit=1.0):
 # ---------------------------------------------------------------- fixtures
 
 MAGIC, VERSION, STEPS = 0x62775446, 1, 5
-CASES = [   # odd shapes on purpose; (config, T, B)
+CASES = [   # (config, T, B), odd shapes on purpose
     (Config(L=2, NH=3, C=24, V=61, P=7), 7, 3),
     (Config(L=1, NH=1, C=5, V=13, P=1), 1, 2),
     (Config(L=3, NH=2, C=32, V=257, P=24), 19, 2),           # T shorter than the positions
@@ -135,11 +135,11 @@ CASES = [   # odd shapes on purpose; (config, T, B)
 
 
 def draw_problem(cfg, T, B):
-    """Parameters and two batches, from Python's own generator: the same in every PyTorch.
+    """Parameters and two batches, from Python's own generator: the same with every PyTorch.
 
-    Weights have a deviation of 1/sqrt(C), not GPT-2's 0.02: at these widths 0.02 makes attention
-    uniform, and a mistake in the gradient of q and k would be lost beside that of v. Gains and
-    biases are moved off 1 and 0 so that their gradients matter.
+    Weights have a standard deviation of 1/sqrt(C), not GPT-2's 0.02. At these widths 0.02 would
+    make attention nearly uniform, and the gradients of q and k too small to show an error. Gains
+    and biases differ from 1 and 0, so that an error in using them shows.
     """
     rng = random.Random(f"batchwise {cfg.L} {cfg.C}")
     params = []
@@ -156,7 +156,7 @@ def draw_problem(cfg, T, B):
 
 
 def solve(cfg, T, B, flat, inputs, targets):
-    """The answers, in float64 so that their own rounding does not matter. Returns flat lists."""
+    """The results, in float64 so that their own rounding is negligible. Returns flat lists."""
     flat = torch.tensor(flat, dtype=torch.float64)
     shapes = [shape for _, _, shape in tensor_table(cfg)]
     pieces = flat.split([math.prod(shape) for shape in shapes])
@@ -165,7 +165,7 @@ def solve(cfg, T, B, flat, inputs, targets):
     targets = torch.tensor(targets, dtype=torch.long).view(2, B, T)
     optimizer = adamw(params)
     step_losses, grad_norms = [], []
-    for step in range(STEPS):                                # the two batches take turns
+    for step in range(STEPS):                                # alternate between the two batches
         optimizer.zero_grad()
         logits = forward(params, inputs[step % 2], cfg)
         losses = token_losses(logits, targets[step % 2])
@@ -210,7 +210,7 @@ def little_endian(values):
 # ---------------------------------------------------------------- check
 
 def read_fixture(path):
-    """Config, T, B and the file's sections by name; ValueError when it is not a whole fixture."""
+    """Config, T, B and the file's sections by name; ValueError if it is not a complete fixture."""
     with open(path, "rb") as f:
         data = f.read()
     if len(data) < 64:
@@ -223,7 +223,7 @@ def read_fixture(path):
              ("step_losses", "f", STEPS), ("grad_norms", "f", STEPS), ("params_after", "f", n)]
     expected = 64 + 4 * sum(size for _, _, size in sizes)
     if len(data) != expected:
-        raise ValueError(f"{len(data)} bytes, the header asks for {expected}")
+        raise ValueError(f"{len(data)} bytes, but the header needs {expected}")
     sections, at = {}, 64
     for name, kind, size in sizes:
         sections[name] = struct.unpack_from(f"<{size}{kind}", data, at)
@@ -241,24 +241,24 @@ def relative_error(a, b):
 
 
 def check_fixture(path):
-    """None when the file is what `fixtures` writes, else what differs."""
+    """None if the file is what `fixtures` writes, else what differs."""
     try:
         cfg, T, B, stored = read_fixture(path)
     except (OSError, ValueError) as error:
         return str(error)
     if (cfg, T, B) not in CASES:
-        return "its shape is none of those in CASES"
+        return "its shape is not one of CASES"
     params, inputs, targets = draw_problem(cfg, T, B)
     if (tuple(inputs), tuple(targets)) != (stored["inputs"], stored["targets"]):
-        return "tokens differ from those drawn"
+        return "its tokens differ from draw_problem's"
     again = [("params", list(params))] + solve(cfg, T, B, stored["params"], inputs, targets)
     for name, values in again:
         pieces = [(name, slice(None))]
-        if name in ("params", "grads", "params_after"):      # tensor by tensor: none hides another
+        if name in ("params", "grads", "params_after"):      # by tensor: a large one hides no other
             pieces = tensor_slices(name, cfg)
         for piece, span in pieces:
             error = relative_error(stored[name][span], values[span])
-            if not error <= 1e-6:     # storing as float32 leaves 3e-8; sums in another order, less
+            if not error <= 1e-6:     # float32 storage: 3e-8; order of sums: less
                 return f"{piece} differs by {error:.1e} of its norm"
     return None
 
@@ -271,7 +271,7 @@ def tensor_slices(section, cfg):
 
 
 def check_transformers(path):
-    """None when Hugging Face's GPT-2 gives the same logits with these weights, else why not."""
+    """None if Hugging Face's GPT-2 gives the same logits with these weights, else what differs."""
     from transformers import GPT2Config, GPT2LMHeadModel
     cfg, T, B, stored = read_fixture(path)
     model = GPT2LMHeadModel(GPT2Config(vocab_size=cfg.V, n_positions=cfg.P, n_embd=cfg.C,
@@ -280,7 +280,7 @@ def check_transformers(path):
     state = dict(model.state_dict())
     for (_, key, shape), (_, span) in zip(tensor_table(cfg), tensor_slices("params", cfg)):
         if tuple(state[key].shape) != shape:
-            return f"{key} is {tuple(state[key].shape)} there and {shape} here"
+            return f"{key} is {tuple(state[key].shape)} in transformers, {shape} here"
         state[key].copy_(torch.tensor(stored["params"][span]).view(shape))
     inputs = torch.tensor(stored["inputs"][:B * T]).view(B, T)
     with torch.no_grad():
@@ -290,7 +290,7 @@ def check_transformers(path):
 
 
 def check(paths):
-    """One line a test, as the C tests print them. Returns the exit status."""
+    """Prints one line a test, like the C tests. Returns the exit status."""
     try:
         import transformers                                  # noqa: F401
     except ImportError:
@@ -313,10 +313,10 @@ def check(paths):
 # ---------------------------------------------------------------- bench
 
 def fair_environment(threads):
-    """Starts this program again when the environment would slow PyTorch's matrix products down.
+    """Restarts this program if the environment would slow PyTorch's matrix products down.
 
-    OpenBLAS reads these names as it is loaded, so they cannot be changed from within. A forced
-    OPENBLAS_CORETYPE halves its speed on AVX-512 machines.
+    OpenBLAS reads these variables when it is loaded, so they must be set before the program starts.
+    A forced OPENBLAS_CORETYPE halves its speed on AVX-512 machines.
     """
     wanted = dict(os.environ, OMP_NUM_THREADS=str(threads), OPENBLAS_NUM_THREADS=str(threads))
     kind = wanted.pop("OPENBLAS_CORETYPE", None)
@@ -328,9 +328,9 @@ def fair_environment(threads):
 
 
 def blas_name():
-    """The library behind PyTorch's matrix products on a CPU, as far as one can tell."""
+    """The BLAS library of PyTorch's matrix products on a CPU, or "unknown"."""
     try:
-        with open("/proc/self/maps") as f:                   # what is loaded; Linux
+        with open("/proc/self/maps") as f:                   # loaded libraries (Linux)
             loaded = f.read()
     except OSError:
         loaded = ""
@@ -343,19 +343,19 @@ def blas_name():
 
 
 def fastest_adamw(params):
-    """The fused optimizer where PyTorch has one for this device, else its ordinary one."""
+    """Fused AdamW if this PyTorch has it for this device, else the foreach one; and its name."""
     try:
         optimizer = adamw(params, fused=True)
         for p in params:
             p.grad = torch.zeros_like(p)
-        optimizer.step()                                     # some versions refuse only here
+        optimizer.step()                                     # some versions fail only here
         return adamw(params, fused=True), "fused"
     except (RuntimeError, TypeError):
         return adamw(params, foreach=True), "foreach"
 
 
 def random_problem(cfg, B, T):
-    """Parameters as GPT-2 begins with, a batch of random tokens and its targets."""
+    """Parameters like GPT-2's initialisation, a batch of random tokens, and its targets."""
     torch.manual_seed(0)
     params = []
     for name, _, shape in tensor_table(cfg):
@@ -366,7 +366,7 @@ def random_problem(cfg, B, T):
 
 
 def bench_step(args, cfg):
-    """A training iteration as a function that returns its loss, and the optimizer's kind."""
+    """A function that runs one training iteration and returns its loss; the optimizer's kind."""
     params, inputs, targets = random_problem(cfg, args.batch, args.seq_len)
     optimizer, kind = fastest_adamw(params)
 
@@ -377,7 +377,7 @@ def bench_step(args, cfg):
 
     if args.compile:
         if not hasattr(torch, "compile"):
-            sys.exit(f"gpt2.py: --compile: PyTorch {torch.__version__} has none; use 2.0 or newer")
+            sys.exit(f"gpt2.py: --compile: PyTorch {torch.__version__} lacks it; use 2.0 or newer")
         mean_loss = torch.compile(mean_loss)
 
     def step():
@@ -398,7 +398,7 @@ def timed(function):
 
 
 def bench_on_demand(step, steps):
-    """For each line on standard input, milliseconds a step of so many: scripts/bench_lib.sh."""
+    """For each line on stdin, times `steps` steps, prints ms a step. For scripts/bench_lib.sh."""
     for _ in sys.stdin:
         seconds, _ = timed(lambda: [step() for _ in range(steps)])
         print(f"{1e3 * seconds / steps:.6g}", flush=True)
@@ -408,8 +408,8 @@ def bench(args):
     fair_environment(args.threads)
     blas = blas_name()
     if blas == "reference":
-        sys.exit("gpt2.py: bench: PyTorch runs on the reference BLAS, many times slower than it "
-                 "can be; apt-get install libopenblas0-pthread")
+        sys.exit("gpt2.py: bench: PyTorch uses the reference BLAS, many times slower than "
+                 "OpenBLAS; apt-get install libopenblas0-pthread")
     torch.set_num_threads(args.threads)
     cfg = Config(args.layers, args.heads, args.channels, args.vocab, args.seq_len)
     step, kind = bench_step(args, cfg)
@@ -443,7 +443,7 @@ def main():
     commands = parser.add_subparsers(dest="command", required=True)
     p = commands.add_parser("fixtures", help="write the fixtures for the C test")
     p.add_argument("--out", default="tests/fixtures", metavar="DIR")
-    p = commands.add_parser("check", help="compute fixtures again and compare")
+    p = commands.add_parser("check", help="compute the results again and compare")
     p.add_argument("files", nargs="+", metavar="FILE")
     p = commands.add_parser("bench", help="time training iterations, print one line of JSON",
                             formatter_class=argparse.ArgumentDefaultsHelpFormatter)
@@ -452,12 +452,12 @@ def main():
             ("--channels", 128, "124M: 768"), ("--vocab", 257, "124M: 50257"),
             ("--seq-len", 64, "tokens a sequence"),
             ("--batch", 12, "sequences an iteration"), ("--threads", os.cpu_count(), "cores"),
-            ("--steps", 50, "iterations timed"), ("--warmup", 5, "iterations before those")]:
+            ("--steps", 50, "timed iterations"), ("--warmup", 5, "untimed iterations before")]:
         p.add_argument(flag, type=positive, default=value, metavar="N", help=text)
     p.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32", help="autocast to bf16")
     p.add_argument("--compile", action="store_true", help="torch.compile (2.x)")
     p.add_argument("--rounds", action="store_true",
-                   help="time --steps iterations for each line on standard input")
+                   help="time --steps iterations for each line on stdin")
     args = parser.parse_args()
     if args.command == "fixtures":
         write_fixtures(args.out)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""HellaSwag with transformers: what --hellaswag of the trainers must agree with.
+"""HellaSwag (Zellers et al. 2019) with transformers: the reference for the trainers' --hellaswag.
 
     hellaswag.py CHECKPOINT hellaswag_val.jsonl [--seq-len T] [--verbose]
 
-Of each of the four endings of an example: the loss of its tokens, each given the context and the
-tokens before it. The answer is the ending of the lowest sum (acc), or lowest mean (acc_norm).
-CHECKPOINT is a directory with config.json, model.safetensors and tokenizer.json; `latest` in a
-run's --out is one. Prints one line of JSON; with --verbose also one for each example.
+An example has a context and four endings. Each token of an ending has a loss, given the context and
+the tokens before it. The answer is the ending with the lowest sum of losses (acc), or the lowest
+mean (acc_norm). CHECKPOINT is a directory with config.json, model.safetensors and tokenizer.json,
+such as OUT/latest of a run. Prints one line of JSON; with --verbose also one for each example.
 """
 import argparse
 import json
@@ -24,8 +24,8 @@ except ImportError as missing:
 
 
 def ending_losses(model, context, ending, T):
-    """Losses in nats, in float64, of the ending's tokens after the context's."""
-    row = torch.tensor((context + ending)[-(T + 1):])    # T tokens are read, the last is a target
+    """Losses, in nats, of the ending's tokens after the context; computed in float64."""
+    row = torch.tensor((context + ending)[-(T + 1):])    # T inputs; the last token is a target only
     with torch.no_grad():
         logits = model(row[None, :-1]).logits[0]
     return F.cross_entropy(logits, row[1:], reduction="none")[-len(ending):]
@@ -56,8 +56,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("checkpoint")
     parser.add_argument("file")
-    parser.add_argument("--seq-len", type=int, metavar="T", help="tokens read at most")
-    parser.add_argument("--verbose", action="store_true", help="a line for each example, too")
+    parser.add_argument("--seq-len", type=int, metavar="T", help="longest input")
+    parser.add_argument("--verbose", action="store_true", help="also a line for each example")
     args = parser.parse_args()
     answers = evaluate(args.checkpoint, args.file, args.seq_len)
     for a in answers if args.verbose else []:

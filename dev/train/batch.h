@@ -1,14 +1,14 @@
-// How many tokens each update takes: a rule that may grow the batch as the run goes on, and what
-// the learning rate and beta2 do when it does. Pure rules; everything counts tokens.
+// The batch schedule: how many tokens each update takes, and how the learning rate and beta2 scale
+// with the batch. Pure rules; everything counts tokens.
 //
 //     constant                 --batch-tokens, always
 //     linear:N0,TOKENS         from N0 to --batch-tokens over the first TOKENS (GPT-3's ramp: Brown
 //                              et al. 2020, arXiv 2005.14165, table 2.1 and appendix B)
-//     stages:TOKENS=BATCH,...  --batch-tokens, and from TOKENS on BATCH
-//     adaptive:ETA,MIN,MAX     from MIN up, as the norm test asks (norm_test_batch of noise.h)
+//     stages:TOKENS=BATCH,...  --batch-tokens, then BATCH from TOKENS on
+//     adaptive:ETA,MIN,MAX     from MIN to MAX, by the norm test (norm_test_batch of noise.h)
 //
-// Every batch is a whole number of micro-batches for each rank, `unit` tokens, so the steps in
-// which a ramp or the norm test grows depend on those.
+// Every batch is a multiple of `unit` tokens, one micro-batch on each rank, so a ramp and the norm
+// test grow in steps of `unit`.
 #pragma once
 #include <assert.h>
 #include <math.h>
@@ -23,7 +23,7 @@ enum { MAX_STAGES = 32, BATCH_MOST = 1000000000 };
 typedef struct {
     BatchRule rule;
     uint64_t unit;                 // tokens: ranks x micro-batch x seq-len
-    uint64_t batch;                // tokens; what --lr and --beta2 are meant for
+    uint64_t batch;                // tokens; --lr and --beta2 are for this batch
     uint64_t first, over;          // linear: N0, and the tokens until `batch` is reached
     int n_stages;
     struct { uint64_t tokens, batch; } stages[MAX_STAGES];
@@ -33,7 +33,7 @@ typedef struct {
 
 // ---- reading ----
 
-// The next number of a list, up to `end` or the text's end; *text moves behind it.
+// Reads the next number of a list, up to `end` or the text's end; *text moves past both.
 static inline bool batch_number(double *out, const char **text, char end) {
     char digits[32], ends[2] = { end, '\0' };
     size_t n = strcspn(*text, ends);
@@ -44,7 +44,7 @@ static inline bool batch_number(double *out, const char **text, char end) {
     return number_read(out, digits);
 }
 
-// The same for a whole number of tokens.
+// batch_number for a whole number of tokens.
 static inline bool batch_tokens_read(uint64_t *out, const char **text, char end) {
     double x;
     if (!batch_number(&x, text, end) || x != floor(x) || x < 0 || x > 1e15) return false;
@@ -67,7 +67,7 @@ static inline bool batch_stages_read(BatchSchedule *s, const char *text) {
     return false;
 }
 
-// The text of --batch-schedule; `unit` and `batch` are the caller's to settle.
+// Parses --batch-schedule; the caller sets `unit` and `batch`.
 static inline bool batch_schedule_parse(BatchSchedule *s, const char *text, Error *err) {
     char shown[48];
     const char *rest = strchr(text, ':');
@@ -98,13 +98,13 @@ static inline bool batch_schedule_parse(BatchSchedule *s, const char *text, Erro
 
 // ---- the batch ----
 
-// To the nearest whole number of units, at least one.
+// Rounds to the nearest whole number of units, at least one.
 static inline uint64_t batch_round(const BatchSchedule *s, double tokens) {
     double units = floor(tokens / (double)s->unit + 0.5);
     return units < 1.0 ? s->unit : (uint64_t)units * s->unit;
 }
 
-// The smallest that the rule ever gives.
+// The smallest batch of the whole run.
 static inline uint64_t batch_smallest(const BatchSchedule *s) {
     uint64_t smallest = s->batch, first = batch_round(s, (double)s->first);
     if (s->rule == BATCH_ADAPTIVE) return batch_round(s, (double)s->min);
@@ -116,19 +116,19 @@ static inline uint64_t batch_smallest(const BatchSchedule *s) {
     return smallest;
 }
 
-// What an adaptive batch starts at; others do not adapt.
+// The first batch of an adaptive schedule; other rules ignore it.
 static inline uint64_t batch_start(const BatchSchedule *s) {
     return s->rule == BATCH_ADAPTIVE ? batch_round(s, (double)s->min) : s->batch;
 }
 
-// The most that an adaptive batch grows to: whole units within the maximum.
+// The largest batch of an adaptive schedule: MAX rounded down to whole units.
 static inline uint64_t batch_most(const BatchSchedule *s) {
     uint64_t most = s->max / s->unit * s->unit;
     return most > batch_start(s) ? most : batch_start(s);
 }
 
-// Tokens of the update that begins after `tokens` have been seen; `adapted` is what batch_adapt
-// last gave, or batch_start.
+// Tokens of the update that begins after `tokens` have been seen; `adapted` is the last result of
+// batch_adapt, or batch_start.
 static inline uint64_t batch_at(const BatchSchedule *s, uint64_t tokens, uint64_t adapted) {
     if (s->rule == BATCH_ADAPTIVE) return adapted;
     if (s->rule == BATCH_LINEAR && tokens < s->over) {
@@ -141,9 +141,9 @@ static inline uint64_t batch_at(const BatchSchedule *s, uint64_t tokens, uint64_
     return batch;
 }
 
-// What an adaptive batch becomes when the norm test has asked for so many tokens: rounded up to
-// whole units, never smaller than it is, never above the maximum. NaN, of a gradient that is not
-// finite, asks for nothing.
+// The next batch of an adaptive schedule if the norm test asks for `wanted` tokens: rounded up to
+// whole units, never smaller than `now`, never above the maximum. NaN (the gradient was not finite)
+// changes nothing.
 static inline uint64_t batch_adapt(const BatchSchedule *s, uint64_t now, double wanted) {
     uint64_t max = batch_most(s);
     if (s->rule != BATCH_ADAPTIVE || !(wanted > (double)now)) return now;
@@ -152,31 +152,31 @@ static inline uint64_t batch_adapt(const BatchSchedule *s, uint64_t now, double 
     return up < max ? up : max;
 }
 
-// Tokens seen after `steps` updates more than `tokens`. Not for adaptive batches: nobody knows
-// before.
+// Tokens seen after `steps` more updates, starting at `tokens`. Not for adaptive batches: their
+// sizes are not known in advance.
 static inline uint64_t batch_tokens_after(const BatchSchedule *s, uint64_t tokens, uint64_t steps) {
     assert(s->rule != BATCH_ADAPTIVE);
-    uint64_t settled = 0;                          // from there on the batch is one size
+    uint64_t settled = 0;                          // from there on the batch is constant
     if (s->rule == BATCH_LINEAR) settled = s->over;
     if (s->rule == BATCH_STAGES) settled = s->stages[s->n_stages - 1].tokens;
     for (; steps > 0 && tokens < settled; steps--) tokens += batch_at(s, tokens, 0);
     return tokens + steps * batch_at(s, tokens > settled ? tokens : settled, 0);
 }
 
-// ---- what follows the batch ----
+// ---- scaling with the batch ----
 
 // linear: Goyal et al. 2017, arXiv 1706.02677, for SGD. sqrt: Malladi et al. 2022, arXiv
-// 2205.10287, for Adam. none: what many find with Adam at small batches. No rule is right
-// everywhere; a sweep is.
+// 2205.10287, for Adam. none: often good enough for Adam at small batches. No rule suits every run;
+// a sweep over learning rates decides.
 static inline double batch_lr(BatchLr rule, double lr, const BatchSchedule *s, uint64_t batch) {
     double times = (double)batch / (double)s->batch;
     return rule == BATCH_LR_NONE ? lr : rule == BATCH_LR_SQRT ? lr * sqrt(times) : lr * times;
 }
 
-// halflife: the second moment forgets half after the same number of tokens, whatever the batch
-// (Marek et al. 2025): 0.95 at 512 sequences is 0.9999 at one.
+// halflife: the second moment's half-life stays the same number of tokens at every batch (Marek et
+// al. 2025): 0.95 at 512 sequences is 0.9999 at one.
 static inline double batch_beta2(BatchBeta2 rule, double beta2, const BatchSchedule *s,
                                  uint64_t batch) {
     if (rule == BATCH_BETA2_FIXED || batch == s->batch) return beta2;
-    return fmin(pow(beta2, (double)batch / (double)s->batch), 0.999999);   // a float holds it
+    return fmin(pow(beta2, (double)batch / (double)s->batch), 0.999999);   // below 1 as a float too
 }

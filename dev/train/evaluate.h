@@ -1,17 +1,17 @@
-// Looking at the model: the loss on text that was held out, and HellaSwag.
+// Evaluation: the loss on held-out text, and HellaSwag.
 #pragma once
 #include "report.h"                    // log_line_end, terminal_columns
 
 typedef struct {
     double loss;             // nats a token
     size_t tokens;           // how many were read
-    WholeScore whole;        // documents that lie whole inside a window; see dev/data/entropy.h
+    WholeScore whole;        // of whole documents inside a window; see dev/data/entropy.h
 } Eval;
 
 // The loss over the first `tokens` tokens of the validation split, in whole windows, at least one.
-// The same tokens for every setting; parameters and gradients are left alone. The ranks take turns,
-// a micro-batch of windows each. A rank with no window left reruns window 0 and discards it: at
-// ZeRO stage 3 every rank must join every forward pass.
+// Every setting evaluates the same tokens; parameters and gradients stay as they are. The ranks
+// take turns, a micro-batch of windows each. A rank with no window left reruns window 0 and
+// discards it: at ZeRO stage 3 every rank must join every forward pass.
 static inline bool evaluate(Eval *e, Run *r, size_t tokens, Error *err) {
     const Loader *val = &r->val;
     size_t T = val->T, windows = tokens == 0 ? val->n_windows : (tokens + T - 1) / T;
@@ -41,7 +41,7 @@ static inline bool evaluate(Eval *e, Run *r, size_t tokens, Error *err) {
     return true;
 }
 
-// Evaluates the model, logs and shows its loss.
+// Evaluates the model, logs and prints the loss.
 static inline void report_eval(Run *r) {
     Eval e;
     Error err;
@@ -71,7 +71,7 @@ static inline void report_eval(Run *r) {
     if (r->step > r->looked_step) show_noise(r);
 }
 
-// How far HellaSwag has come, and what is left, as show_step does it.
+// HellaSwag's progress and time left, printed as show_step prints its line.
 static inline void show_hellaswag_progress(Run *r, size_t done, double seconds,
                                            double *shown_at) {
     bool terminal = isatty(STDOUT_FILENO);
@@ -86,8 +86,8 @@ static inline void show_hellaswag_progress(Run *r, size_t done, double seconds,
     fflush(stdout);
 }
 
-// Answers HellaSwag's examples first ... first+count-1, a micro-batch of rows at a time, and adds
-// them to the score; see dev/train/hellaswag.h.
+// Runs HellaSwag's examples first ... first+count-1, a micro-batch of rows at a time, and adds the
+// answers to the score; see dev/train/hellaswag.h.
 static inline void hellaswag_evaluate(HellaSwagScore *score, Run *r, size_t first, size_t count) {
     const HellaSwag *h = &r->hellaswag;
     size_t end = ENDINGS * (first + count), most = r->spec.B;
@@ -101,8 +101,8 @@ static inline void hellaswag_evaluate(HellaSwagScore *score, Run *r, size_t firs
     hellaswag_score(score, h, first, count);
 }
 
-// Answers the next examples from `done` on, `part` on each rank. A rank with none left answers
-// earlier ones once more and discards them: at ZeRO stage 3 every rank must join every forward
+// Runs the next examples from `done` on, `part` of them on each rank. A rank with none left reruns
+// the first examples and discards the answers: at ZeRO stage 3 every rank must join every forward
 // pass. A signal to any rank ends the run.
 static inline void hellaswag_turn(Run *r, HellaSwagScore *score, size_t done, size_t part) {
     const HellaSwag *h = &r->hellaswag;
@@ -121,7 +121,7 @@ static inline void hellaswag_turn(Run *r, HellaSwagScore *score, size_t done, si
     if (sums[3] > 0.0) r->stopping = *stop_signal() ? *stop_signal() : SIGTERM;
 }
 
-// Answers HellaSwag, logs and shows how well. Ctrl-C ends it with no result.
+// Runs HellaSwag, logs and prints the accuracy. Ctrl-C stops it without a result.
 static inline void report_hellaswag(Run *r) {
     const HellaSwag *h = &r->hellaswag;
     HellaSwagScore s = { 0, 0, 0 };

@@ -1,6 +1,6 @@
-// HellaSwag: a text and four endings; which one goes on from it? Chance finds a quarter of them,
-// people find 95%, GPT-2 124M a little under 30%. (Zellers et al., "HellaSwag: Can a Machine Really
-// Finish Your Sentence?", ACL 2019, arXiv 1905.07830.)
+// HellaSwag: which of four endings continues a text? Chance scores 25%, people 95%, GPT-2 124M a
+// little under 30% (Zellers et al., "HellaSwag: Can a Machine Really Finish Your Sentence?", ACL
+// 2019, arXiv 1905.07830).
 //
 //     HellaSwag h;                                one JSON object a line, as it is published
 //     if (!hellaswag_open(&h, path, &tokenizer, &err)) die("%s", err.text);
@@ -11,12 +11,12 @@
 //     }
 //     hellaswag_score(&score, &h, 0, h.n);
 //
-// Row 4*i + e is the context of example i and its ending e: the tokens of the context, then those
-// of a space and the ending, encoded apart. The model's answer is the ending of the lowest loss:
-// the sum over its tokens, each given all before it ("acc"), or their mean, so that a long ending
-// is not worse for being long ("acc_norm", the number that is usually quoted).
+// Row 4*i + e is the context of example i and its ending e: the tokens of the context, then the
+// tokens of a space and the ending, encoded separately. The model's answer is the ending with the
+// lowest loss: the sum over the ending's tokens ("acc"), or their mean, which does not penalize
+// long endings ("acc_norm", the usual metric).
 //
-// The model reads T tokens at most. Of a longer row it reads the last T that have a successor.
+// The model reads at most T tokens: a longer row loses its beginning.
 #pragma once
 #include <math.h>
 #include "../files/file.h"
@@ -25,10 +25,10 @@
 
 enum {
     ENDINGS = 4,
-    HELLASWAG_T_STEP = 32,         // a batch's T is a multiple: few shapes, little padding
+    HELLASWAG_T_STEP = 32,         // a batch's T is a multiple of it: few shapes, little padding
 };
 
-// Where its texts begin in the tokens: the context, the endings, and one past the last of them.
+// `at`: offsets into the tokens, of the context, of the four endings, and of their end.
 typedef struct {
     size_t at[ENDINGS + 2];
     int label;                     // the right ending
@@ -40,10 +40,10 @@ typedef struct {
     size_t n, n_tokens;
     HellaSwagExample *examples;    // (n)
     int *tokens;                   // (n_tokens)
-    EndingLoss *losses;            // (n,ENDINGS) what hellaswag_keep has seen last
+    EndingLoss *losses;            // (n,ENDINGS) written by hellaswag_keep
 } HellaSwag;
 
-// Counts, so that those of several shares add up.
+// Counts, which ranks can add up.
 typedef struct { size_t examples, correct, correct_norm; } HellaSwagScore;
 
 // ---- reading ----
@@ -55,7 +55,7 @@ static inline void hellaswag_close(HellaSwag *h) {
     memset(h, 0, sizeof *h);
 }
 
-// A number, or a string that holds one: it has been published both ways.
+// The label is a number, or a string that holds one: HellaSwag is published both ways.
 static inline bool hellaswag_read_label(int *label, const JsonNode *root, Error *err) {
     const JsonNode *v = json_get(root, "label");
     if (!v || v->type == JSON_NULL || json_is(v, ""))
@@ -82,7 +82,7 @@ static inline bool hellaswag_read_example(HellaSwag *h, const Tokenizer *t, cons
                                           char *scratch, Error *err) {
     HellaSwagExample *x = &h->examples[h->n];
     if (root->type != JSON_OBJECT)
-        return fail(err, "%s, where each line holds an object", json_type_name(root->type));
+        return fail(err, "%s, not an object", json_type_name(root->type));
     const JsonNode *ctx = json_need(root, "ctx", JSON_STRING, err);
     const JsonNode *endings = ctx ? json_need(root, "endings", JSON_ARRAY, err) : NULL;
     if (!endings || !hellaswag_read_label(&x->label, root, err)) return false;
@@ -91,8 +91,7 @@ static inline bool hellaswag_read_example(HellaSwag *h, const Tokenizer *t, cons
     size_t *at = x->at;
     *at++ = h->n_tokens;
     if (!hellaswag_encode(h, t, ctx->text, ctx->length))
-        return fail(err, "byte %zu: \"ctx\" is empty, so that there is nothing to go on from",
-                    ctx->at);
+        return fail(err, "byte %zu: \"ctx\" is empty, there is no text to continue", ctx->at);
     for (const JsonNode *v = json_first(endings); v < json_end(endings); v = json_next(v)) {
         if (v->type != JSON_STRING)
             return fail(err, "byte %zu: an ending is %s, not a string", v->at,
@@ -112,7 +111,7 @@ static inline bool hellaswag_read_line(HellaSwag *h, const Tokenizer *t, const c
                                        size_t n, Error *err) {
     Json j;
     if (!json_parse(&j, line, n, err)) return false;
-    char *scratch = (char *)alloc_or_die(n, "a line of HellaSwag");    // its quotes leave room
+    char *scratch = (char *)alloc_or_die(n, "a line of HellaSwag");    // two quotes > a space
     bool good = hellaswag_read_example(h, t, j.root, scratch, err);
     free(scratch);
     json_free(&j);
@@ -138,8 +137,9 @@ static inline bool hellaswag_read_lines(HellaSwag *h, const Tokenizer *t, const 
     return h->n > 0 || fail(err, "there is no example in it");
 }
 
-// Reads the n bytes of a file. No text has more tokens than bytes, and in JSON even its quotes are
-// bytes: n tokens are room for all. When it fails there is nothing to free.
+// Parses the n bytes of a file. A text has no more tokens than bytes, and its two quotes outweigh
+// the space that an ending gains, so n tokens hold all texts. After a failure nothing is left to
+// free.
 static inline bool hellaswag_parse(HellaSwag *h, const char *text, size_t n, const Tokenizer *t,
                                    Error *err) {
     memset(h, 0, sizeof *h);
@@ -177,13 +177,13 @@ static inline size_t hellaswag_ending_tokens(const HellaSwag *h, size_t row) {
     return at[1] - at[0];
 }
 
-// How many tokens of a row have a successor: so many the model reads, if T is no less.
+// The tokens of a row that have a successor: the model's inputs, if T is large enough.
 static inline size_t hellaswag_row_tokens(const HellaSwag *h, size_t row) {
     const size_t *at = h->examples[row / ENDINGS].at;
     return at[1] - at[0] + hellaswag_ending_tokens(h, row) - 1;
 }
 
-// How many examples have a row that is cut, when the model reads T tokens at most.
+// The number of examples with a row of more than T tokens, which loses its beginning.
 static inline size_t hellaswag_count_cut(const HellaSwag *h, int T) {
     size_t cut = 0;
     for (size_t i = 0; i < h->n; i++) {
@@ -195,7 +195,7 @@ static inline size_t hellaswag_count_cut(const HellaSwag *h, int T) {
     return cut;
 }
 
-// Writes one row of T tokens: each token and the one after it, from the left, then zeros.
+// Writes one row of T tokens: inputs, targets one token later, then zeros.
 static inline void hellaswag_write_row(int *inputs, int *targets, const HellaSwag *h, size_t row,
                                        size_t T) {
     const HellaSwagExample *x = &h->examples[row / ENDINGS];
@@ -209,8 +209,8 @@ static inline void hellaswag_write_row(int *inputs, int *targets, const HellaSwa
     }
 }
 
-// Writes rows row ... row+B-1 to inputs and targets (B,T) and returns T, which is max_T or less:
-// enough for the longest of them. What is beyond a row's end no token before it sees.
+// Writes rows row ... row+B-1 to inputs and targets (B,T) and returns T: enough for the longest
+// row, at most max_T. Padding follows a row, so the causal mask hides it from the row's tokens.
 static inline int hellaswag_batch(int *inputs, int *targets, const HellaSwag *h, size_t row,
                                   size_t B, int max_T) {
     size_t T = 1;
@@ -227,8 +227,8 @@ static inline int hellaswag_batch(int *inputs, int *targets, const HellaSwag *h,
 
 // ---- answers ----
 
-// Keeps what the endings of those rows cost; loss (B,T) is that of hellaswag_batch's targets. Of an
-// ending of more than T tokens the last T count.
+// Stores the loss of each row's ending; loss (B,T) is of hellaswag_batch's targets. If an ending
+// has more than T tokens, its last T count.
 static inline void hellaswag_keep(const HellaSwag *h, const float *loss, size_t row, size_t B,
                                   int T) {
     for (size_t b = 0; b < B; b++, loss += T) {
@@ -240,7 +240,7 @@ static inline void hellaswag_keep(const HellaSwag *h, const float *loss, size_t 
     }
 }
 
-// The lowest, of equals the first; -1, which is no answer, when none of them is finite.
+// The index of the lowest loss, the first of equals; -1 (no answer) if none is finite.
 static inline int hellaswag_lowest(const double *loss) {
     int best = -1;
     for (int e = 0; e < ENDINGS; e++)
@@ -261,7 +261,8 @@ static inline HellaSwagAnswer hellaswag_answer(const HellaSwag *h, size_t exampl
     return answer;
 }
 
-// Adds examples first ... first+count-1, whose rows have all been kept.
+// Adds the answers to examples first ... first+count-1; call hellaswag_keep on all their rows
+// first.
 static inline void hellaswag_score(HellaSwagScore *score, const HellaSwag *h, size_t first,
                                    size_t count) {
     for (size_t i = first; i < first + count; i++) {

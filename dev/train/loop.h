@@ -1,5 +1,5 @@
-// What stands around an update: which samples, what learning rate, what came of it; and what stands
-// around all of them: when to evaluate, sample, save, stop.
+// The training loop around the model's own steps: the samples, learning rate and results of an
+// update; and when to evaluate, sample, save and stop.
 //
 //     run_begin(r);
 //     while (run_goes_on(r)) {
@@ -15,8 +15,9 @@
 
 // ---- an update ----
 
-// Batch size, learning rate and this rank's samples. The ranks take contiguous blocks of the same
-// samples that one rank alone would take. Schedules count tokens, this update's included.
+// Sets batch size, learning rate and this rank's samples. Together the ranks take the samples that
+// one rank alone would take, each a contiguous block. Schedules count tokens, including this
+// update's.
 static inline void step_begin(Run *r, Step *s) {
     const BatchSchedule *b = &r->o.batches;
     uint64_t share, tokens;
@@ -31,7 +32,7 @@ static inline void step_begin(Run *r, Step *s) {
     loader_rank_block(&s->first_sample, &share, r->train.samples, s->samples, r->comm.rank,
                       r->comm.size);
     s->micro_batches = share / (size_t)s->B;
-    // The loss is the mean over the batch: of all ranks, or of this one with --outer-every.
+    // The loss is the mean over the batch of all ranks; with --outer-every, of this rank.
     uint64_t ranks = r->o.outer_every ? (uint64_t)r->comm.size : 1;
     s->scale = (float)(1.0 / (double)(r->batch / ranks));
     s->scope = round_is_over(r, r->step + 1, tokens) ? ALL_RANKS : THIS_RANK;
@@ -45,7 +46,7 @@ static inline void step_begin(Run *r, Step *s) {
     s->adamw = adamw;
 }
 
-// The i-th micro-batch's tokens and targets, to r->inputs and r->targets.
+// Reads micro-batch i into r->inputs and r->targets.
 static inline void step_data(Run *r, Step *s, size_t i) {
     Error err;
     double before = seconds_now();
@@ -55,20 +56,20 @@ static inline void step_data(Run *r, Step *s, size_t i) {
     shards_micro_batch(r->shards, i, s->micro_batches);
 }
 
-// Notes what this update's gradients say about their noise: `big` is the squared norm of the mean
-// gradient, `smalls` the sum of those of its parts, each scaled as a part of it. An adaptive batch
-// takes its next size from it.
+// Adds this update to the estimate of the noise scale, and sets the next adaptive batch. `big` is
+// the squared norm of the mean gradient; `smalls` is the sum of the squared norms of its parts
+// (micro-batches or ranks), each scaled so that the parts add up to the mean.
 static inline void measure_noise(Run *r, Step *s, double big, double smalls) {
     size_t micro_batches = (size_t)(r->batch / r->o.batches.unit);
     double parts = (double)(shards_smalls_count(r->shards, micro_batches) * (size_t)r->comm.size);
     GradientNorms n = { parts * smalls, big, (double)r->batch / parts, (double)r->batch };
-    s->norms = n;                      // a small gradient is `parts` times what it adds to the mean
+    s->norms = n;                      // a small gradient is `parts` times its part of the mean
     if (!isfinite(n.small) || !isfinite(n.big)) return;
     noise_add(&r->noise, noise_estimate(&n));
     r->next_batch = batch_adapt(&r->o.batches, r->batch, norm_test_batch(&n, r->o.batches.eta));
 }
 
-// Where the update's time went.
+// The update's seconds, by what they were spent on.
 static inline void step_costs(Run *r, Step *s) {
     Costs *k = &s->costs;
     k->optimizer = model_optimizer_seconds(r->model);
@@ -81,8 +82,8 @@ static inline void step_costs(Run *r, Step *s) {
     k->updates = 1;
 }
 
-// Loss and gradient norm of all ranks (within DiLoCo's round: of this one), counters, noise scale,
-// the end of DiLoCo's round, seconds.
+// Ends an update: loss and gradient norm of all ranks (inside a DiLoCo round: of this rank),
+// counters, noise scale, DiLoCo's outer step, seconds.
 static inline void step_end(Run *r, Step *s, const Totals *t) {
     double tokens = (double)r->batch;
     bool apart = r->o.outer_every > 0;
@@ -91,7 +92,7 @@ static inline void step_end(Run *r, Step *s, const Totals *t) {
     r->train.samples += s->samples;
     if (apart && s->scope == THIS_RANK) tokens /= r->comm.size;
     if (t->stop) r->stopping = *stop_signal() ? *stop_signal() : SIGTERM;
-    s->loss = fabs(t->loss / tokens);                    // x86 gives its NaN a minus
+    s->loss = fabs(t->loss / tokens);                    // on x86 0.0/0.0 is -nan
     s->grad_norm = fabs(sqrt(t->squares));
     if (r->shards->measure) measure_noise(r, s, t->squares, t->smalls);
     bool finite = isfinite(s->grad_norm);
@@ -106,7 +107,7 @@ static inline void step_end(Run *r, Step *s, const Totals *t) {
 
 // ---- the run ----
 
-// A run that is resumed at an update which was evaluated may have reached its target there.
+// True if the update that a run resumes from was evaluated: the target loss may be reached already.
 static inline bool evaluated_at_save(const Run *r) {
     return r->o.target_loss > 0 && r->step > 0
         && period_due(&r->o.eval_every, r->step - 1, r->step, r->tokens - r->batch, r->tokens);
@@ -115,7 +116,7 @@ static inline bool evaluated_at_save(const Run *r) {
 static inline void run_begin(Run *r) {
     r->eval_loss = NAN;
     catch_stop_signals();
-    comm_barrier(&r->comm);            // nobody trains before all ranks catch them
+    comm_barrier(&r->comm);            // no rank trains before all ranks catch signals
     log_start(r);
     r->looked_step = r->step;
     r->looked_tokens = r->tokens;
@@ -132,21 +133,21 @@ static inline bool run_goes_on(Run *r) {
     return !r->stopping && !run_done(&r->length, r->step, r->tokens, r->eval_loss);
 }
 
-// Evaluations, samples and checkpoints wait until the ranks have the same model.
+// Evaluations, samples and checkpoints wait until all ranks have the same parameters.
 static inline bool is_due(const Run *r, const Period *every) {
     return round_is_over(r, r->step, r->tokens)
         && period_due(every, r->looked_step, r->step, r->looked_tokens, r->tokens);
 }
 
-// The last update is always evaluated, unless a signal ends the run early; a target loss is never
-// passed unseen.
+// The last update is always evaluated. After a signal no evaluation runs, unless --target-loss
+// needs one.
 static inline bool eval_is_due(const Run *r) {
     bool last = run_done(&r->length, r->step, r->tokens, NAN);
     if (r->stopping && r->o.target_loss == 0) return false;
     return last || is_due(r, &r->o.eval_every);
 }
 
-// However the run ends, it is saved. Returns the process's exit status.
+// Saves the run, however it ends. Returns the process's exit status.
 static inline int run_end(Run *r) {
     bool saved = r->step == 0 || save(r);
     if (r->hellaswag.n > 0 && !r->stopping) report_hellaswag(r);

@@ -1,36 +1,37 @@
-// The gradient noise scale: how large a batch is worth its tokens.
+// The gradient noise scale: an estimate of the critical batch size (McCandlish et al. 2018, arXiv
+// 1812.06162).
 //
-// A batch's gradient is the true one, G, plus noise: averaged over B tokens, its squared length is
-// |G|^2 + tr(Sigma)/B on average, with Sigma the covariance of one token's gradient. Two sizes of
-// batch are two equations. The gradients of the micro-batches, or of the ranks, are the small
-// batches that every update has anyway, and their mean is the big one (McCandlish et al. 2018,
-// arXiv 1812.06162, appendix A.1):
+// The gradient of a batch is the true gradient G plus noise. Averaged over B tokens, its expected
+// squared norm is |G|^2 + tr(Sigma)/B, where Sigma is the covariance of one token's gradient. Two
+// batch sizes give two equations for |G|^2 and tr(Sigma). Every update has both: the small batches
+// are its micro-batches, or the ranks; the big batch is all of them (appendix A.1):
 //
 //     small = mean_i |g_i|^2, of m tokens each      big = |mean_i g_i|^2, of B tokens
 //     G2 = (B big - m small) / (B - m)              S = (small - big) / (1/m - 1/B)
 //
-// Both are unbiased: E[G2] = |G|^2, E[S] = tr(Sigma). Their ratio, the simple noise scale, is the
-// batch at which noise and gradient are of one length: well below it twice the batch does the work
-// of two updates, well above it twice the batch is twice the price. A ratio of unbiased numbers is
-// not unbiased, so each is averaged over many updates first. One of them may be negative at an
-// update; leaving such updates out would bias what is left.
+// Both are unbiased: E[G2] = |G|^2, E[S] = tr(Sigma). The simple noise scale S/G2 is the batch at
+// which noise and gradient have the same norm: well below it, doubling the batch halves the
+// updates; well above it, doubling the batch doubles the cost. A ratio of unbiased estimates is
+// biased, so G2 and S are averaged over many updates first. Either can be negative at one update;
+// leaving such updates out would bias the average.
 //
-// The sequence is what is drawn at random; its tokens share their noise, and S counts in tokens all
-// the same, as if each brought its T-th part. It is a measurement of noise, not of how a run would
-// go with another batch: measured so, critical batches came out larger by orders of magnitude
-// (Merrill et al. 2025). scripts/lab compares the two.
+// The loader draws sequences, not tokens, at random, and the tokens of a sequence share their
+// noise. S is in tokens nevertheless, as if each token brought 1/T of its sequence's noise. The
+// noise scale does not show how a run would go with another batch: critical batch sizes found by
+// training at other batches came out larger by orders of magnitude (Merrill et al. 2025).
+// scripts/lab compares both methods.
 #pragma once
 #include <math.h>
 #include <stdint.h>
 #include "../base/log.h"
 
-// What one update tells: squared lengths, before clipping.
+// Squared norms of one update's gradients, before clipping.
 typedef struct {
     double small, big;                 // mean |g_i|^2; |mean g_i|^2
-    double small_tokens, big_tokens;   // m and B, of all ranks together
+    double small_tokens, big_tokens;   // m and B, over all ranks
 } GradientNorms;
 
-typedef struct { double g2, s; } NoiseEstimate;        // |G|^2; tr(Sigma), of one token
+typedef struct { double g2, s; } NoiseEstimate;        // |G|^2; tr(Sigma) of one token
 
 // Needs small_tokens < big_tokens.
 static inline NoiseEstimate noise_estimate(const GradientNorms *n) {
@@ -40,16 +41,16 @@ static inline NoiseEstimate noise_estimate(const GradientNorms *n) {
     return e;
 }
 
-// The norm test's batch in tokens: the one at which the noise of the mean gradient is eta times as
-// long as this update's mean gradient, tr(Sigma)/B = eta^2 |g|^2 (Lau et al. 2024, arXiv
-// 2412.21124, with the variance among J workers' gradients brought from their size to that of one
-// token: tr(Sigma) = B/(J-1) V, which is S above. As printed, the batch is V/(eta^2 |g|^2), and V
-// is at most J-1 times |g|^2 or so, whatever the noise: never more than (J-1)/eta^2.)
+// The norm test's batch in tokens: at this batch the noise of the mean gradient has eta times the
+// norm of this update's mean gradient, tr(Sigma)/B = eta^2 |g|^2 (Lau et al. 2024, arXiv
+// 2412.21124). The paper uses V, the variance among J workers' gradients. One token's variance is
+// tr(Sigma) = B/(J-1) V, which is S above. As printed in the paper, the batch is V/(eta^2 |g|^2),
+// which stays below about (J-1)/eta^2 whatever the noise, because V is at most about (J-1) |g|^2.
 static inline double norm_test_batch(const GradientNorms *n, double eta) {
     return noise_estimate(n).s / (eta*eta * n->big);
 }
 
-// Averages over updates, exponential; `weight` is the part of them that has been filled.
+// Exponential moving averages over updates; `weight` is the sum of their coefficients so far.
 typedef struct { double g2, s, weight; } NoiseScale;
 
 static const double noise_decay = 0.98;                // about the last fifty updates
@@ -60,8 +61,8 @@ static inline void noise_add(NoiseScale *n, NoiseEstimate e) {
     n->weight = noise_decay*n->weight + (1.0 - noise_decay);
 }
 
-// In tokens; infinite while the averages show no gradient beside the noise, NaN before the first
-// update.
+// The noise scale in tokens: infinity while the average of G2 is not positive, NaN before the first
+// update. (S and G2 lack the same bias correction, so their ratio needs none.)
 static inline double noise_tokens(const NoiseScale *n) {
     if (n->weight == 0.0) return NAN;
     if (n->g2 <= 0.0) return INFINITY;
@@ -81,7 +82,7 @@ static inline Shown grouped_text(double n) {
     return shown;
 }
 
-// What it means for a batch of so many tokens, in words.
+// Advice in words: a noise scale compared with a batch of so many tokens.
 static inline void noise_verdict(char *out, size_t size, double noise, double batch) {
     char *of = out + snprintf(out, size, "batch %s tokens, noise scale ", grouped_text(batch).text);
     size_t left = size - (size_t)(of - out);

@@ -6,7 +6,7 @@
 #include "sample.h"                    // open_sampler, generate
 #include "save.h"                      // load_params, restore_state
 
-// The path as a pattern that matches it alone: what glob() would take for a wildcard is escaped.
+// Escapes glob()'s wildcards in a path, so that the pattern matches this path alone.
 static inline void quote_pattern(char *out, size_t size, const char *path) {
     size_t n = 0;
     for (; *path && n + 3 <= size; path++) {
@@ -16,7 +16,7 @@ static inline void quote_pattern(char *out, size_t size, const char *path) {
     out[n] = '\0';
 }
 
-// The shards of one split: --train or --val, or what is in --data.
+// Opens the shards of one split: --train or --val, or those in --data.
 static inline void open_split(Loader *l, const Run *r, const char *glob_flag, const char *split) {
     char pattern[8300], dir[8192];
     Error err;
@@ -26,8 +26,8 @@ static inline void open_split(Loader *l, const Run *r, const char *glob_flag, co
     if (!loader_open(l, pattern, r->T, (uint64_t)r->o.seed, &err)) die("%s", err.text);
 }
 
-// The tokenizer that turns samples into text: --tokenizer, or the one beside the checkpoint
-// (a directory, NULL for a fresh model), or the one beside the data; none at all is no error.
+// Opens the tokenizer for samples: --tokenizer, or the one in the checkpoint's directory (NULL for
+// a fresh model), or the one beside the data. A run without a tokenizer is valid.
 static inline void open_tokenizer(Run *r, const char *checkpoint) {
     const char *beside[] = { checkpoint, r->o.data };
     char path[5000];
@@ -45,7 +45,7 @@ static inline void open_tokenizer(Run *r, const char *checkpoint) {
     fclose(f);
 }
 
-// A fresh model's sizes: what the flags say, with the vocabulary of the data.
+// A fresh model's sizes, from the flags, with the vocabulary of the data.
 static inline Config fresh_config(const Run *r) {
     Config c = { r->o.layers, r->o.heads, r->o.channels, 50257, r->T };
     Error err;
@@ -56,21 +56,21 @@ static inline Config fresh_config(const Run *r) {
     return c;
 }
 
-// What --init or --resume names: true, with its place and sizes, when that is a checkpoint; false
-// for a fresh model.
+// Finds the checkpoint that --init or --resume names, and reads its sizes. Returns false for a
+// fresh model.
 static inline bool find_checkpoint(Path *from, Config *c, const Run *r) {
     Error err;
     bool fresh_name = gpt2_preset(c, r->o.init, &err);
     if (!r->o.resume && (fresh_name || r->o.layers != OPTION_UNSET)) return false;
     const char *where = r->o.resume ? r->o.out : r->o.init;
     if (!r->o.resume && access(where, F_OK) != 0)
-        die("--init: %s; nor is there a checkpoint of that name", err.text);
+        die("--init: %s; there is no checkpoint of that name either", err.text);
     if (!checkpoint_find(from, where, &err) || !checkpoint_config(c, from->text, &err))
         die("%s", err.text);
     return true;
 }
 
-// A tokenizer of another vocabulary would name rows that the embedding does not have.
+// A token beyond the model's vocabulary has no row in the embedding.
 static inline void check_tokenizer(const Run *r, const Config *c) {
     if (r->tokenizer.vocab_size > c->V)
         die("--tokenizer: its vocabulary of %d is larger than the model's %d",
@@ -86,7 +86,8 @@ static inline void open_hellaswag(Run *r) {
     if (!hellaswag_open(&r->hellaswag, r->o.hellaswag, &r->tokenizer, &err)) die("%s", err.text);
 }
 
-// Makes --out and opens the log. A directory that holds a run is left alone unless told otherwise.
+// Makes --out and opens the log. Refuses a directory that holds a run, unless --resume or
+// --overwrite.
 static inline void open_output(Run *r) {
     char *path = r->log_path;
     Error err;
@@ -97,12 +98,13 @@ static inline void open_output(Run *r) {
         snprintf(path, sizeof r->log_path, "%s/log.jsonl", r->o.out);
         bool saved = checkpoint_exists(r->o.out), holds_run = saved || access(path, F_OK) == 0;
         if (holds_run && !r->o.overwrite && !r->o.resume)
-            die("--out: %s holds a run already%s, --overwrite it, or choose another directory",
-                r->o.out, saved ? "; --resume it" : ", which ended before its first save");
+            die("--out: %s holds a run already%s; --overwrite replaces it; or choose another "
+                "directory", r->o.out,
+                saved ? "; --resume continues it" : ", which ended before its first save");
     }
     if (r->o.log) snprintf(path, sizeof r->log_path, "%s", r->o.log);
     LogMode mode = r->o.resume ? LOG_APPEND : LOG_TRUNCATE;
-    // Whatever can be refused is refused before anything is made or removed.
+    // Check first that the log can be written; only then make or remove files.
     FILE *probe = r->o.log ? fopen(path, "ab") : NULL;
     if (r->o.log && !probe) die("%s: the log cannot be written: %s", path, strerror(errno));
     if (probe) fclose(probe);
@@ -115,7 +117,7 @@ static inline void open_output(Run *r) {
     if (path[0] && !log_open(&r->log, path, mode, &err)) die("%s", err.text);
 }
 
-// What every rank must have alike, or together they would train something that nobody asked for.
+// All ranks must have the same program, flags, data and parameters.
 static inline void check_ranks(Run *r) {
     Comm *c = &r->comm;
     FileMap program;
@@ -135,16 +137,16 @@ static inline void check_ranks(Run *r) {
     comm_agree(c, "other parameters", hash_add(r->shards->hash, run, sizeof run));
 }
 
-// A tree that all ranks' micro-batches are added up along has the same shape for each of them.
+// --exact-sum: the binary tree over all micro-batches needs a subtree of the same shape per rank.
 static inline void check_exact_sum(const Run *r) {
     int64_t each = (int64_t)(r->o.batches.batch / r->o.batches.unit);
     if (r->o.exact_sum && ((each & (each - 1)) || (r->comm.size & (r->comm.size - 1))))
         die("--exact-sum: needs a power of two of ranks, each with a power of two of "
-            "micro-batches; here are %d, with %lld each", r->comm.size, (long long)each);
+            "micro-batches; these are %d ranks with %lld each", r->comm.size, (long long)each);
 }
 
-// Settles T, and what the batch and the learning rate follow from it, for so many ranks.
-//   from, c: of the checkpoint, if `loaded`
+// Sets T, and the batch schedule for so many ranks.
+//   from, c: the checkpoint's place and sizes, if `loaded`
 static inline void open_rules(Run *r, bool loaded, const Path *from, const Config *c, int ranks) {
     Error err;
     r->T = r->o.seq_len > 0 ? r->o.seq_len : loaded ? c->P : 256;
@@ -153,7 +155,7 @@ static inline void open_rules(Run *r, bool loaded, const Path *from, const Confi
     if (!train_options_batch(&r->o, r->T, ranks, &err)) die("%s", err.text);
 }
 
-// Data, tokenizer and the sizes of the model.
+// Opens the data and HellaSwag; sets a fresh model's sizes.
 static inline void open_data(Run *r, bool loaded, Config *c) {
     Error err;
     open_split(&r->train, r, r->o.train, "train");
@@ -176,7 +178,7 @@ static inline void open_model(Run *r, const Config *c, Use use, int B, const Sha
     r->shards = model_shards(r->model);
 }
 
-// Opens all that a run that trains needs, or ends the program with what is wrong.
+// Opens everything that training needs; an error ends the program with a message.
 static inline void run_open(Run *r) {
     Error err;
     Path from;
@@ -206,12 +208,12 @@ static inline void run_open(Run *r) {
     show_setup(r);
 }
 
-// --generate: no training, no data; a checkpoint, its tokenizer and a prompt.
+// --generate: no data and no training, only a checkpoint, its tokenizer and a prompt.
 static inline void run_generate(Run *r) {
     Path from;
     Config c;
     if (!find_checkpoint(&from, &c, r))
-        die("--generate: the model is fresh and has learned nothing; name one with --init DIR");
+        die("--generate: a fresh model has learned nothing; name a checkpoint with --init DIR");
     Sharing alone = { NULL, 0, COMM_FP32, 0, false, false, false };
     int T = r->T = r->o.seq_len > 0 && r->o.seq_len < c.P ? r->o.seq_len : c.P;
     open_tokenizer(r, from.text);
@@ -252,24 +254,24 @@ static inline void run_close(Run *r) {
     if (!log_close(&r->log, &err)) die("%s", err.text);
 }
 
-// Finds the other ranks; all but rank 0 fall silent. They watch each other from here on: when one
+// Connects to the other ranks. Only rank 0 prints. From here on heartbeats watch all ranks: if one
 // is gone, the run ends.
 static inline void open_ranks(Run *r) {
     Error err;
     if (!comm_open(&r->comm, r->o.timeout, &err)) {
-        if (r->comm.heartbeat.told) exit(1);         // rank 0 says it
+        if (r->comm.heartbeat.told) exit(1);         // rank 0 prints why
         die("%s", err.text);
     }
     if (r->comm.size == 1) return;
-    if (r->o.generate) die("--generate: one rank writes; start it alone");
+    if (r->o.generate) die("--generate: needs one rank; start it alone");
     if (r->comm.rank > 0 && !freopen("/dev/null", "w", stdout))
         die("/dev/null: cannot be written: %s", strerror(errno));
-    const char *advice = r->o.out ? "the last checkpoint is whole: --resume" : "";
+    const char *advice = r->o.out ? "continue from the last checkpoint with --resume" : "";
     if (!heartbeat_start(&r->comm.heartbeat, advice, &err)) die("%s", err.text);
 }
 
-// The flags, the other ranks, and what a resumed run brings with it. Returns false when --help was
-// all that was asked.
+// Parses the flags, connects to the other ranks, and restores a resumed run's flags. Returns false
+// after --help.
 static inline bool run_start(Run *r, Model *model, Machine *machine, int argc, char **argv) {
     Error err;
     r->lock = r->saved_step = -1;

@@ -1,17 +1,17 @@
-// What a run would take, before it is started: memory by class, time, money, traffic, and how many
-// workers are of use. Behind --plan of both trainers.
+// --plan of both trainers: estimates a run before it starts. Memory by class, time, money, traffic,
+// and how many workers help.
 //
 //     PlanMachine machine;
 //     if (!plan_machine_parse(&machine, "h100,8,450GB/s,2.5", &err)) die("%s", err.text);
 //     PlanFacts facts = { ... };                the model, the batch, the machine
-//     RunPlan plan = plan_reckon(&facts);
+//     RunPlan plan = plan_estimate(&facts);
 //     plan_show(stdout, &facts, &plan);         for a person
-//     plan_log(&log, &facts, &plan, &err);      the same numbers for a program
+//     plan_log(&log, &facts, &plan, &err);      the same for a program
 //
-// Nothing is allocated for the model: the trainer hands in a function that counts its memory, the
-// same code that lays it out. What is not known is not guessed: a number that lacks a fact is NAN
-// (null in the log), and the plan ends with the facts that are missing. Seconds are of what is
-// known: without a LINK, or of another machine's AdamW, they are the least it can be.
+// A plan allocates no model: the trainer passes a function that counts memory with the code that
+// lays it out. A plan guesses no fact: a result that lacks one is NAN (null in the log), and the
+// plan ends with a list of the missing facts. Seconds are lower bounds where a part is unknown:
+// communication without a LINK, AdamW on another machine.
 //
 // Units: bytes, seconds, FLOP, tokens. GB is 1e9 bytes. A worker is a rank: a GPU, or a process.
 #pragma once
@@ -23,67 +23,68 @@
 
 // ---- formulas ----
 
-// Bytes a worker keeps of Psi parameters trained in mixed precision with Adam, at a ZeRO stage over
-// n workers, as the ZeRO paper counts them (Rajbhandari et al. 2020, arXiv 1910.02054, figure 1 and
-// section 5): 2 for the parameter, 2 for its gradient, 12 for Adam (an fp32 copy, two moments).
+// Bytes a worker keeps to train `params` parameters in mixed precision with Adam, at a ZeRO stage
+// over n workers (Rajbhandari et al. 2020, arXiv 1910.02054, figure 1 and section 5). For each
+// parameter: 2 bytes, 2 for its gradient, 12 for Adam (an fp32 copy and two moments).
 static inline double plan_textbook_bytes(double params, double workers, int stage) {
     double p = 2.0*params, g = 2.0*params, adam = 12.0*params;
     return (stage >= 3 ? p / workers : p) + (stage >= 2 ? g / workers : g)
          + (stage >= 1 ? adam / workers : adam);
 }
 
-// FLOP that are carried out for a token: gpt2_flops_per_token, and with recompute once more the
-// forward pass of the blocks, a third of theirs. The classifier is not computed anew. That is
-// Narayanan et al. 2021, arXiv 2104.04473, equation 3: 96 B s l h^2 (1 + s/6h + V/16lh) a batch.
+// FLOP computed for a token. Without recompute: gpt2_flops_per_token. With it the blocks' forward
+// pass runs twice, a third more of their FLOP; the classifier's runs once. That is Narayanan et al.
+// 2021, arXiv 2104.04473, equation 3: 96 B s l h^2 (1 + s/6h + V/16lh) a batch.
 static inline double plan_flops_done(const Config *c, int T, bool recompute) {
     double all = gpt2_flops_per_token(c, T), head = 6.0*c->C*c->V;
     return recompute ? all + (all - head) / 3.0 : all;
 }
 
-// The rule of thumb, equation 4 of the same paper: seconds of D tokens through N parameters (all of
-// them) on n devices that do X FLOP/s each, 6ND/(nX), or 8ND/(nX) with recompute. Attention's
-// products are left out, so it is a few percent less than plan_flops_done makes it.
+// The rule of thumb, equation 4 of the same paper: training N parameters on D tokens takes 6ND/(nX)
+// seconds on n devices of X FLOP/s each, or 8ND/(nX) with recompute. The rule leaves out
+// attention's matrix products, so it gives a few percent less than plan_flops_done.
 static inline double plan_rule_seconds(double params, double tokens, double workers, double flops,
                                        bool recompute) {
     return (recompute ? 8.0 : 6.0) * params * tokens / (workers * flops);
 }
 
-// Seconds that a ring takes for `messages` reduce-scatters or all-gathers, of which each rank sends
-// `bytes` together: n-1 steps each, and each step waits `latency` (Patarasuk and Yuan 2009). An
-// all-reduce is two of them.
+// Seconds of `messages` reduce-scatters or all-gathers over a ring (Patarasuk and Yuan 2009). Each
+// rank sends `bytes` in all; each message takes n-1 steps, and each step waits `latency`. An
+// all-reduce is a reduce-scatter and an all-gather.
 //   bytes_per_s: what a rank sends, in one direction
 static inline double plan_ring_seconds(double bytes, double bytes_per_s, double latency,
                                        double workers, double messages) {
     return bytes / bytes_per_s + messages * (workers - 1.0) * latency;
 }
 
-// The part of `seconds` of communication that nothing hides. `late` is the share of it that begins
-// when the computation is over; the rest goes on beside `behind` seconds of computation.
+// The part of `seconds` of communication that does not overlap with computation. The share `late`
+// starts after the computation; the rest overlaps with `behind` seconds of it.
 static inline double plan_exposed(double seconds, double behind, double late) {
     return seconds - fmin(seconds * (1.0 - late), behind);
 }
 
-// Numbers that a device sends for one batch of `tokens` with tensor parallelism over t devices: in
-// every layer two all-reduces of the activations forward and two backward, 8 b s h (t-1)/t
-// (Narayanan et al. 2021, section 3.2).
-static inline double plan_tensor_numbers(const Config *c, double tokens, double t) {
+// Elements that a device sends for a batch of `tokens` with tensor parallelism (Shoeybi et al.
+// 2019) over t devices: in every layer two all-reduces of the activations forward and two backward,
+// 8 b s h (t-1)/t (Narayanan et al. 2021, section 3.2).
+static inline double plan_tensor_elements(const Config *c, double tokens, double t) {
     return 8.0 * tokens * c->C * c->L * (t - 1.0) / t;
 }
 
-// The critical batch size in tokens at a loss in nats a token of text in GPT-2's tokens, estimated:
-// 2e8 / L^(1/0.21) (Kaplan et al. 2020, arXiv 2001.08361, equation 1.4).
+// Estimate of the critical batch size in tokens at a loss L in nats a token, for text in GPT-2's
+// tokens: 2e8 / L^(1/0.21) (Kaplan et al. 2020, arXiv 2001.08361, equation 1.4).
 static inline double plan_kaplan_batch(double loss) { return 2e8 / pow(loss, 1.0 / 0.21); }
 
-// The same for a run of `tokens` tokens: 22.91 D^0.47 sequences of 512, D in millions of tokens
-// (Zhang et al. 2024, arXiv 2410.21676; the batch that takes 20% more data than the smallest).
+// Estimate of the critical batch size of a run of `tokens` tokens: 22.91 D^0.47 sequences of 512, D
+// in millions of tokens (Zhang et al. 2024, arXiv 2410.21676, who call a batch critical when it
+// needs 20% more data than the smallest).
 static inline double plan_zhang_batch(double tokens) {
     return 512.0 * 22.91 * pow(1e-6 * tokens, 0.47);
 }
 
 // ---- machines ----
 
-// What the makers' data sheets say: memory, and dense products in fp16 or bf16 that are added up in
-// fp32, without sparsity. NVIDIA's data sheets of V100 SXM2 32 GB, T4, A10, A100 SXM 80 GB, L4,
+// From data sheets: memory, and dense matrix products (no sparsity) in fp16 or bf16 with fp32
+// accumulation. NVIDIA's data sheets of V100 SXM2 32 GB, T4, A10, A100 SXM 80 GB, L4,
 // L40S, H100 SXM, H200 SXM and HGX B200; white papers of GA102 and AD102 for the GeForce cards.
 typedef struct { const char *name; double gigabytes, tflops; bool bf16; } PlanGpu;
 
@@ -95,28 +96,28 @@ static const PlanGpu plan_gpus[PLAN_GPUS] = {
     { "3090", 24, 71, true },   { "4090", 24, 165, true },
 };
 
-// Where no speed is given, this part of the peak is assumed. Published runs of GPT-2 124M reach 40
-// to 50% (llm.c on H100s and A100s), of large models 30 to 55%.
+// The MFU assumed where no speed is given. Published runs of GPT-2 124M reach 40 to 50% (llm.c on
+// H100s and A100s), runs of large models 30 to 55%.
 static const double PLAN_UTILISATION = 0.4;
 static const double PLAN_GPU_RESERVE = 1e9;      // bytes of a GPU that its driver takes
 
 typedef enum { SPEED_UNKNOWN, SPEED_GIVEN, SPEED_ASSUMED, SPEED_MEASURED } PlanSpeedFrom;
 
-// What is not known is 0; a price that is not known is negative.
+// Unknown: 0; an unknown price is negative.
 typedef struct {
     char name[24];                 // "here": this machine
     int count;                     // workers
-    double memory;                 // bytes that a worker may take
+    double memory;                 // bytes that a worker may use
     double peak;                   // FLOP/s: by the data sheet, or measured
     double speed;                  // FLOP/s that training reaches
     PlanSpeedFrom speed_from;
-    double adam_seconds;           // of an update of one parameter, where it was measured
-    double link, latency;          // bytes/s that a worker sends, and seconds a message waits
-    double price;                  // of a worker's hour
+    double adam_seconds;           // for one parameter of an update; measured or 0
+    double link, latency;          // bytes/s that a worker sends; seconds per message
+    double price;                  // per worker and hour
     bool gpu, bf16;
 } PlanMachine;
 
-// This machine, nothing known of it yet.
+// This machine, with nothing measured yet.
 static inline PlanMachine plan_machine_here(int workers) {
     PlanMachine m;
     memset(&m, 0, sizeof m);
@@ -139,13 +140,13 @@ static inline bool plan_name_read(PlanMachine *m, char *field, Error *err) {
     if (at) *at++ = '\0';
     size_t n = strlen(field);
     if (n == 0 || n >= sizeof m->name || field[strcspn(field, " \t\n\"")] != '\0')
-        return fail(err, "--plan-gpu: NAME is of 1 to %zu characters, as in h100,8",
+        return fail(err, "--plan-gpu: NAME has 1 to %zu characters, as in h100,8",
                     sizeof m->name - 1);
     snprintf(m->name, sizeof m->name, "%.23s", field);
     double tflops = 0.0;
     if (at && (!plan_positive(&tflops, at) || tflops < 1e-6 || tflops > 1e6))
-        return fail(err, "--plan-gpu: \"@%.20s\" is no speed; write %s@46.2 for 46.2 TFLOP/s", at,
-                    m->name);
+        return fail(err, "--plan-gpu: \"@%.20s\" is not a speed; write %s@46.2 for 46.2 TFLOP/s",
+                    at, m->name);
     m->speed = 1e12 * tflops;
     if (at) m->speed_from = SPEED_GIVEN;
     m->gpu = !plan_is_here(m);
@@ -156,17 +157,17 @@ static inline bool plan_name_read(PlanMachine *m, char *field, Error *err) {
         m->peak = 1e12 * plan_gpus[i].tflops;
         m->bf16 = plan_gpus[i].bf16;
         if (!at && !m->bf16)
-            return fail(err, "--plan-gpu: %s has no bf16, and its data sheet's speed is of fp16; "
-                             "say how fast it trains: %s@12 for 12 TFLOP/s", m->name, m->name);
+            return fail(err, "--plan-gpu: %s has no bf16, and its data sheet gives fp16 only; "
+                             "give the speed of training: %s@12 for 12 TFLOP/s", m->name, m->name);
         if (!at) m->speed = PLAN_UTILISATION * m->peak, m->speed_from = SPEED_ASSUMED;
         return true;
     }
     if (at || plan_is_here(m)) return true;
-    return fail(err, "--plan-gpu: no \"%s\" is known, but %sand here, this machine; of any other "
-                     "say how fast it trains: %s@100,8 for 100 TFLOP/s", m->name, known, m->name);
+    return fail(err, "--plan-gpu: unknown GPU \"%s\"; known are %sand here (this machine); give "
+                     "the speed of any other: %s@100,8 for 100 TFLOP/s", m->name, known, m->name);
 }
 
-// "450GB/s", "100Gb/s" in bits, "12.5GB/s+5us" with the latency of a message.
+// "450GB/s", "100Gb/s" (bits), "12.5GB/s+5us" (with the latency of a message).
 static inline bool plan_link_read(PlanMachine *m, char *field, Error *err) {
     static const struct { const char *unit; double bytes; } units[] = {
         { "GB/s", 1e9 }, { "MB/s", 1e6 }, { "Gb/s", 1e9 / 8 }, { "Mb/s", 1e6 / 8 },
@@ -186,12 +187,12 @@ static inline bool plan_link_read(PlanMachine *m, char *field, Error *err) {
         m->latency = 1e-6 * latency;
         return true;
     }
-    return fail(err, "--plan-gpu: LINK is what a device sends: 450GB/s, 100Gb/s (bits), or "
+    return fail(err, "--plan-gpu: LINK is the bandwidth of a device: 450GB/s, 100Gb/s (bits), or "
                      "12.5GB/s+5us with the latency");
 }
 
-// NAME[@TFLOPS],COUNT[,LINK[,PRICE]]; LINK may be left empty. NAME is one of plan_gpus, "here", or
-// any other with its @TFLOPS. On a mistake, a message that says which part is missing or wrong.
+// Parses NAME[@TFLOPS],COUNT[,LINK[,PRICE]]; LINK may be empty. NAME is one of plan_gpus, "here",
+// or any other name with its @TFLOPS. An error names the part that is missing or wrong.
 static inline bool plan_machine_parse(PlanMachine *m, const char *text, Error *err) {
     char fields[4][64];
     int n = 0;
@@ -207,18 +208,18 @@ static inline bool plan_machine_parse(PlanMachine *m, const char *text, Error *e
     if (!plan_name_read(m, fields[0], err)) return false;
     double count;
     if (n < 1)
-        return fail(err, "--plan-gpu: how many? Write %s,8 for eight of them", fields[0]);
+        return fail(err, "--plan-gpu: COUNT is missing; write %s,8 for eight devices", fields[0]);
     if (!whole_read(&count, fields[1]) || count < 1 || count > 1e6)
-        return fail(err, "--plan-gpu: \"%s\" is no number of devices; write %s,8", fields[1],
+        return fail(err, "--plan-gpu: \"%s\" is not a number of devices; write %s,8", fields[1],
                     fields[0]);
     m->count = (int)count;
     if (n >= 2 && fields[2][0] && !plan_link_read(m, fields[2], err)) return false;
     if (n >= 3 && (!number_read(&m->price, fields[3]) || m->price < 0.0))
-        return fail(err, "--plan-gpu: \"%s\" is no price of a device's hour", fields[3]);
+        return fail(err, "--plan-gpu: \"%s\" is not the price of a device-hour", fields[3]);
     return true;
 }
 
-// Bytes that programs may still take on this machine; 0 where the system does not say.
+// Bytes of free memory on this machine; 0 if unknown.
 static inline double plan_free_memory(void) {
     char line[200];
     double kb = 0.0;
@@ -232,10 +233,10 @@ static inline double plan_free_memory(void) {
 
 // ---- the question ----
 
-// What a worker's memory depends on, and what a plan may change to make it fit.
+// What a worker's memory depends on; plan_show_advice varies these.
 typedef struct { int micro_batch, workers, zero; bool recompute; } PlanShape;
 
-// Bytes of one worker. `passing`: buckets and messages on their way between workers.
+// Bytes of one worker. `passing`: buffers for communication between workers.
 typedef struct {
     double params, grads, moments, activations, logits, passing, rest;
 } PlanBytes;
@@ -243,7 +244,7 @@ typedef struct {
 typedef struct PlanFacts PlanFacts;
 typedef PlanBytes PlanCount(const PlanFacts *f, const PlanShape *s);
 
-// What is not known is 0.
+// Unknown: 0.
 struct PlanFacts {
     Config c;
     int T;
@@ -254,11 +255,11 @@ struct PlanFacts {
     bool batch_changes;            // --batch-schedule
     int grad_copies;               // gradients kept beside their sum, for plan_gpu_bytes
     double target_loss;            // nats a token
-    double noise_scale;            // tokens; the last one that --out's log holds
+    double noise_scale;            // tokens; the last one in --out's log
     const char *precision;         // "fp32" or "bf16"
-    double grad_bytes, param_bytes;    // of a number that travels
+    double grad_bytes, param_bytes;    // per element in a message
     bool in_turn;                  // --no-overlap
-    bool may_recompute;            // the trainer has --recompute
+    bool may_recompute;            // the trainer supports --recompute
     PlanMachine machine;
     PlanCount *count;
     const void *trainer;           // for count
@@ -275,8 +276,9 @@ static inline double plan_bytes_of(const PlanFacts *f, PlanShape s) {
     return plan_total(&b);
 }
 
-// The largest micro-batch that takes no more than `room` bytes; 0 when none does. A GPU's chunks of
-// logits grow by up to 1 GB and shrink again, so the search goes past that, and back step by step.
+// The largest micro-batch that fits in `room` bytes; 0 if none does. A GPU's chunks of logits grow
+// by up to 1 GB and shrink again, so the search first overshoots by 2 GB, then steps back one by
+// one.
 static inline int plan_largest_micro_batch(const PlanFacts *f, PlanShape s, double room) {
     const int most = 65536;
     s.micro_batch = 1;
@@ -285,7 +287,7 @@ static inline int plan_largest_micro_batch(const PlanFacts *f, PlanShape s, doub
     return s.micro_batch;
 }
 
-// The fewest workers with which a ZeRO stage takes no more than `room` bytes; 0 when none do.
+// The fewest workers with which a ZeRO stage fits in `room` bytes; 0 if no number does.
 static inline int plan_fewest_workers(const PlanFacts *f, PlanShape s, int zero, double room) {
     int none = 1, enough = 1 << 16;
     s.zero = zero;
@@ -299,24 +301,24 @@ static inline int plan_fewest_workers(const PlanFacts *f, PlanShape s, int zero,
     return enough;
 }
 
-// What train_gpt2.cu takes in bf16, from formulas: for the CPU's trainer, which cannot ask it. The
-// CUDA twin counts its own memory; the test has them agree.
+// Memory of train_gpt2.cu in bf16 by formulas, for the CPU's trainer. The CUDA twin counts its own
+// memory; a test compares the two.
 static inline PlanBytes plan_gpu_bytes(const PlanFacts *f, const PlanShape *s) {
     const double MESSAGES = 96 << 20;            // of comm.h over NCCL, in and out
-    const double WORKSPACE = 48 << 20;           // cuBLAS's, and of sums on their way
+    const double WORKSPACE = 48 << 20;           // cuBLAS's, and partial sums
     Config c = f->c;
     c.V = (c.V + 63) / 64 * 64;
     double n = s->workers, N = (double)s->micro_batch * f->T, C = c.C, L = c.L, NH = c.NH;
     double psi = (double)gpt2_n_params(&c), block = (double)gpt2_block_size(&c);
     int stage = n > 1 ? s->zero : 0;
-    double slots = psi - (L - 2.0)*block;        // a bucket each way: embeddings, norm, two blocks
+    double slots = psi - (L - 2.0)*block;        // one bucket of each kind, and a second block
     PlanBytes b;
     b.params = 2.0*psi / (stage == 3 ? n : 1.0) + 4.0*psi / (stage >= 1 ? n : 1.0);
     b.grads = 4.0*psi / (stage >= 2 ? n : 1.0) + 4.0*psi * f->grad_copies;
     b.moments = 8.0*psi / (stage >= 1 ? n : 1.0) + (f->outer_every ? 8.0*psi : 0.0);
     b.passing = (stage >= 2 ? 4.0*slots : 0.0) + (stage == 3 ? 2.0*slots : 0.0)
               + (n > 1 ? MESSAGES : 0.0);
-    double kept = N*(30.0*C + 16.0 + 4.0*NH);    // of a block, but for its output
+    double kept = N*(30.0*C + 16.0 + 4.0*NH);    // of a block, without its output
     b.activations = (s->recompute ? 1.0 : L)*kept + L*N*2.0*C + N*(8.0*C + 8.0*NH + 32.0);
     double chunks = ceil(2.0*N*c.V / (double)(1 << 30)), rows = ceil(N / chunks);
     double bucket = n > 1 ? 4.0*fmax((double)gpt2_bucket(&c, 0).count, block) : 0.0;
@@ -327,9 +329,9 @@ static inline PlanBytes plan_gpu_bytes(const PlanFacts *f, const PlanShape *s) {
 
 // ---- traffic ----
 
-// Bytes that a worker sends for an update of A micro-batches (dev/ranks/shards.h says what travels
-// when): of gradients, and of parameters. At stage 3 a block that is still at hand is not gathered
-// again: those of the last two layers in the backward pass, of the first two in the next forward.
+// Bytes of gradients and of parameters that a worker sends for an update of A micro-batches
+// (dev/ranks/shards.h says when). Stage 3 does not gather a block again while a slot still holds
+// it: the last two blocks in the backward pass, the first two in the next forward pass.
 static inline void plan_traffic(double *grads, double *params, const PlanFacts *f, double A) {
     double n = f->shape.workers, psi = (double)gpt2_n_params(&f->c), share = (n - 1.0) / n;
     double block = (double)gpt2_block_size(&f->c), L = f->c.L, again = L > 2.0 ? L - 2.0 : 0.0;
@@ -344,32 +346,32 @@ static inline void plan_traffic(double *grads, double *params, const PlanFacts *
 
 typedef struct {
     PlanBytes bytes;
-    double bytes_zero[4];          // in all, at each ZeRO stage
-    double textbook[4];            // of mixed precision, without activations
-    bool fits;                     // where machine.memory is known
+    double bytes_zero[4];          // the total at each ZeRO stage
+    double textbook[4];            // mixed precision, without activations
+    bool fits;                     // meaningful if machine.memory is known
     int largest;                   // the largest micro-batch that fits
-    double flops, flops_done;      // a token: of the model; carried out
+    double flops, flops_done;      // per token: of the model; computed
     double micro_batches;          // of a worker in an update
-    double compute, adam, comm, exposed, step;     // seconds an update; comm is all of the traffic
-    double exposed_alone;          // of an update of one micro-batch
-    double hidden;                 // the part of comm that is
+    double compute, adam, comm, exposed, step;     // seconds an update; comm: all traffic
+    double exposed_alone;          // exposed, with one micro-batch an update
+    double hidden;                 // comm - exposed
     double steps, seconds, device_hours, cost;     // of the whole run
     double rule_seconds;
     double traffic, tensor_traffic;                // bytes an update
     double kaplan, zhang, measured;                // B_crit in tokens
 } RunPlan;
 
-// What can be counted at all: a size_t holds the bytes of it.
+// Refuses a plan whose bytes would overflow a size_t.
 static inline bool plan_check(const PlanFacts *f, Error *err) {
-    double numbers = (double)f->shape.micro_batch * f->T * f->c.L * 16.0 * f->c.C;
-    if (numbers < 1e15) return true;
+    double elements = (double)f->shape.micro_batch * f->T * f->c.L * 16.0 * f->c.C;
+    if (elements < 1e15) return true;
     return fail(err, "memory: %.0f TB for activations; use a smaller model or micro-batch",
-                4e-12 * numbers);
+                4e-12 * elements);
 }
 
 static inline double plan_known(double x) { return x > 0.0 ? x : NAN; }
 
-static inline void plan_reckon_memory(RunPlan *p, const PlanFacts *f) {
+static inline void plan_estimate_memory(RunPlan *p, const PlanFacts *f) {
     PlanShape s = f->shape;
     double psi = (double)gpt2_n_params(&f->c);
     p->bytes = f->count(f, &s);
@@ -382,10 +384,11 @@ static inline void plan_reckon_memory(RunPlan *p, const PlanFacts *f) {
     }
 }
 
-// The seconds of an update's traffic, and those that the computation does not hide. Gradients hide
-// behind the way back of a micro-batch (of the last one, before stage 2), parameters behind the
-// next way forward, at stage 3 both behind both. The embeddings' bucket hides nowhere: its
-// gradient, the tied head's, is complete last, and its parameters are needed first.
+// Returns the seconds of an update's communication that do not overlap with computation, and writes
+// all of its seconds to *comm. Gradients overlap with a micro-batch's backward pass (before stage
+// 2: the last one's), parameters with the next forward pass; at stage 3 both overlap with both
+// passes. The embeddings' bucket never overlaps: with weight tying its gradient is complete last,
+// and its parameters are needed first.
 static inline double plan_exposed_comm(const PlanFacts *f, double *comm, double A, double compute) {
     const PlanMachine *m = &f->machine;
     double n = f->shape.workers, buckets = gpt2_n_buckets(&f->c), grads, params;
@@ -404,7 +407,7 @@ static inline double plan_exposed_comm(const PlanFacts *f, double *comm, double 
     return rounds*plan_exposed(g, one - forward, late) + plan_exposed(p, forward, late);
 }
 
-static inline void plan_reckon_step(RunPlan *p, const PlanFacts *f) {
+static inline void plan_estimate_step(RunPlan *p, const PlanFacts *f) {
     const PlanMachine *m = &f->machine;
     double n = f->shape.workers, psi = (double)gpt2_n_params(&f->c), ignored;
     double tokens = (double)f->batch_tokens / n, one = (double)f->shape.micro_batch * f->T;
@@ -414,7 +417,7 @@ static inline void plan_reckon_step(RunPlan *p, const PlanFacts *f) {
     double grads, params;
     plan_traffic(&grads, &params, f, p->micro_batches);
     p->traffic = grads + params;
-    p->tensor_traffic = f->param_bytes * plan_tensor_numbers(&f->c, (double)f->batch_tokens, n);
+    p->tensor_traffic = f->param_bytes * plan_tensor_elements(&f->c, (double)f->batch_tokens, n);
     p->comm = p->exposed = p->exposed_alone = n > 1 ? NAN : 0.0;
     if (n > 1 && m->link > 0.0) {
         p->exposed = plan_exposed_comm(f, &p->comm, p->micro_batches, p->compute);
@@ -424,15 +427,15 @@ static inline void plan_reckon_step(RunPlan *p, const PlanFacts *f) {
     p->step = p->compute + p->adam + (isnan(p->exposed) ? 0.0 : p->exposed);
 }
 
-static inline RunPlan plan_reckon(const PlanFacts *f) {
+static inline RunPlan plan_estimate(const PlanFacts *f) {
     const PlanMachine *m = &f->machine;
     double n = f->shape.workers, D = plan_known((double)f->tokens);
     RunPlan p;
     memset(&p, 0, sizeof p);
     p.flops = gpt2_flops_per_token(&f->c, f->T);
     p.flops_done = plan_flops_done(&f->c, f->T, f->shape.recompute);
-    plan_reckon_memory(&p, f);
-    plan_reckon_step(&p, f);
+    plan_estimate_memory(&p, f);
+    plan_estimate_step(&p, f);
     p.steps = ceil(D / (double)f->batch_tokens);
     p.seconds = D / (double)f->batch_tokens * p.step;
     p.device_hours = p.seconds * n / 3600.0;
@@ -447,14 +450,14 @@ static inline RunPlan plan_reckon(const PlanFacts *f) {
 
 // ---- for a person ----
 
-// Three digits, and no exponent: 0.0123, 12.3, 1230.
+// Three digits without an exponent: 0.0123, 12.3, 1230.
 static inline Shown plan_digits(double x) {
     Shown shown;
     snprintf(shown.text, sizeof shown.text, fabs(x) >= 999.5 ? "%.0f" : "%.3g", x);
     return shown;
 }
 
-// The same, but 1.23k and 1.23M from a thousand on.
+// Like plan_digits, but 1.23k and 1.23M from a thousand on.
 static inline Shown plan_large(double x) { return x < 999.5 ? plan_digits(x) : count_text(x); }
 
 // "1.23 ms", "34 days", "288 years" of 365.25 days.
@@ -512,10 +515,10 @@ static inline void plan_show_machine(FILE *out, const PlanFacts *f) {
         fprintf(out, ", as given: %.0f%% of the peak", 100.0 * m->speed / m->peak);
     fprintf(out, "\n");
     if (m->gpu && !m->bf16)
-        fprintf(out, "          no bf16 there: train_gpt2cu needs PRECISION=fp32, and is slower\n");
+        fprintf(out, "          no bf16: train_gpt2cu needs PRECISION=fp32 and is slower\n");
 }
 
-// What would fit where this does not, a way a line.
+// Flags that would make the run fit, one way per line.
 static inline void plan_show_advice(FILE *out, const PlanFacts *f, const RunPlan *p) {
     const char *way = "          would fit: ";
     double room = f->machine.memory;
@@ -541,13 +544,13 @@ static inline void plan_show_advice(FILE *out, const PlanFacts *f, const RunPlan
         fprintf(out, "%s--zero 3%s%s with %d workers\n", way,
                 may_recompute ? " --recompute block" : "", found ? "" : " --micro-batch 1", all);
     if (all == 0 && !found)
-        fprintf(out, "          nothing here makes it fit: a smaller model or --seq-len may\n");
+        fprintf(out, "          no flag makes it fit: try a smaller model or --seq-len\n");
 }
 
-// The total at each ZeRO stage, beside what the ZeRO paper counts: 16 bytes a parameter.
+// The total at each ZeRO stage, and the ZeRO paper's count: 16 bytes a parameter.
 static inline void plan_show_stages(FILE *out, const PlanFacts *f, const RunPlan *p, double unit) {
     const struct { const char *name; const double *bytes; } rows[] = {
-        { "in all", p->bytes_zero }, { "textbook", p->textbook },
+        { "total", p->bytes_zero }, { "textbook", p->textbook },
     };
     int stages = f->shape.workers > 1 && f->outer_every == 0 ? 4 : 1;
     if (stages > 1) fprintf(out, "          ZeRO stage    0        1        2        3\n");
@@ -564,24 +567,24 @@ static inline void plan_show_memory(FILE *out, const PlanFacts *f, const RunPlan
     const PlanBytes *b = &p->bytes;
     const struct { const char *name; double bytes; } rows[] = {
         { "parameters", b->params }, { "gradients", b->grads },
-        { f->outer_every ? "optimizer: AdamW's moments, DiLoCo's common step"
+        { f->outer_every ? "optimizer: AdamW's moments, DiLoCo's outer step"
                          : "optimizer: AdamW's moments", b->moments },
         { "activations", b->activations }, { "logits, a chunk at a time", b->logits },
-        { "buckets and messages between workers", b->passing }, { "the rest", b->rest },
+        { "communication buffers", b->passing }, { "other", b->rest },
     };
     double total = plan_total(b), room = f->machine.memory;
     double unit = total >= 0.9995e9 ? 1e9 : 1e6;
     const char *name = unit == 1e9 ? "GB" : "MB", *where = f->machine.gpu ? "" : ", free here";
-    fprintf(out, "memory    of a worker in %s: %s%s, ZeRO %d%s\n", name, f->precision,
+    fprintf(out, "memory    per worker, in %s: %s%s, ZeRO %d%s\n", name, f->precision,
             f->count == plan_gpu_bytes ? " by train_gpt2cu" : "",
             f->shape.workers > 1 ? f->shape.zero : 0,
             f->shape.recompute ? ", blocks recomputed" : "");
     for (int i = 0; i < 7; i++)
         if (rows[i].bytes >= 0.005 * unit)
             fprintf(out, "%14.2f  %s\n", rows[i].bytes / unit, rows[i].name);
-    fprintf(out, "%14.2f  in all", total / unit);
+    fprintf(out, "%14.2f  total", total / unit);
     if (room > 0.0 && p->fits)
-        fprintf(out, ": fits in %s%s, which has room for --micro-batch %d\n", plan_size(room).text,
+        fprintf(out, ": fits in %s%s, and so does --micro-batch %d\n", plan_size(room).text,
                 where, p->largest);
     else if (room > 0.0)
         fprintf(out, ": does NOT fit in %s%s\n", plan_size(room).text, where);
@@ -593,11 +596,11 @@ static inline void plan_show_memory(FILE *out, const PlanFacts *f, const RunPlan
 
 static inline void plan_show_time(FILE *out, const PlanFacts *f, const RunPlan *p) {
     const PlanMachine *m = &f->machine;
-    fprintf(out, "time      %s a token: 6 x %s weights in products + 12 L C T\n",
+    fprintf(out, "time      %s a token: 6 x %s weights of products + 12 L C T\n",
             plan_flop(p->flops).text,
             count_text(12.0*f->c.C*f->c.C*f->c.L + (double)f->c.C*f->c.V).text);
     if (f->shape.recompute)
-        fprintf(out, "          %s with the blocks' forward pass done twice\n",
+        fprintf(out, "          %s with recomputation of the blocks' forward pass\n",
                 plan_flop(p->flops_done).text);
     fprintf(out, "          %s%s an update: %s computing", isnan(p->exposed) ? "at least " : "",
             plan_time(p->step).text, plan_time(p->compute).text);
@@ -619,22 +622,22 @@ static inline void plan_show_time(FILE *out, const PlanFacts *f, const RunPlan *
 static inline void plan_show_traffic(FILE *out, const PlanFacts *f, const RunPlan *p) {
     const PlanMachine *m = &f->machine;
     if (f->shape.workers == 1) return;
-    fprintf(out, "traffic   %s sent by a worker an update", plan_size(p->traffic).text);
+    fprintf(out, "traffic   %s sent per worker and update", plan_size(p->traffic).text);
     if (m->link > 0.0) {
         fprintf(out, ": %s at %s/s", plan_time(p->comm).text, plan_size(m->link).text);
         if (m->latency > 0.0) fprintf(out, " + %s", plan_time(m->latency).text);
-        fprintf(out, "\n          %s hide behind computing, %s do not: %.1f%% of the update",
+        fprintf(out, "\n          %s overlap with computation, %s do not: %.1f%% of the update",
                 plan_time(p->hidden).text, plan_time(p->exposed).text,
                 100.0 * p->exposed / p->step);
     }
     fprintf(out, "\n");
     if (m->link > 0.0 && p->micro_batches > 1.0 && f->outer_every == 0)
-        fprintf(out, "          with 1 micro-batch an update, not %.0f, it would be %.1f%%\n",
+        fprintf(out, "          with 1 micro-batch an update instead of %.0f: %.1f%%\n",
                 p->micro_batches, 100.0 * p->exposed_alone
                                 / (p->compute / p->micro_batches + p->adam + p->exposed_alone));
     fprintf(out, "          tensor parallel instead: %s", plan_size(p->tensor_traffic).text);
     if (m->link > 0.0)
-        fprintf(out, ", %s, none of it hidden", plan_time(p->tensor_traffic / m->link).text);
+        fprintf(out, ", %s, none overlapped", plan_time(p->tensor_traffic / m->link).text);
     fprintf(out, "\n");
 }
 
@@ -646,7 +649,7 @@ static inline void plan_show_workers(FILE *out, const PlanFacts *f, const RunPla
     };
     double one = (double)f->shape.micro_batch * f->T;
     if (isnan(p->measured) && isnan(p->kaplan) && isnan(p->zhang)) return;
-    fprintf(out, "workers   of use: 1 to 3 times B_crit / the micro-batch's %s tokens\n",
+    fprintf(out, "workers   that help: 1 to 3 times B_crit / the micro-batch's %s tokens\n",
             count_text(one).text);
     for (int i = 0; i < 3; i++) {
         double n = laws[i].batch / one;
@@ -657,18 +660,18 @@ static inline void plan_show_workers(FILE *out, const PlanFacts *f, const RunPla
     }
 }
 
-// Which facts the question lacks, and what they would tell.
+// The missing facts, and what each would add to the plan.
 static inline void plan_show_missing(FILE *out, const PlanFacts *f) {
     const PlanMachine *m = &f->machine;
     const char *head = "missing  ";
     const struct { bool missing; const char *what; } facts[] = {
-        { m->memory <= 0.0, "the memory of this machine: whether it fits" },
+        { m->memory <= 0.0, "the memory of this machine: whether the run fits" },
         { m->link <= 0.0 && f->shape.workers > 1,
-          "LINK of --plan-gpu NAME,COUNT,LINK: how long the network takes" },
-        { f->tokens <= 0, "--tokens N: how many days, and what they cost" },
+          "LINK of --plan-gpu NAME,COUNT,LINK: seconds of communication" },
+        { f->tokens <= 0, "--tokens N: how many days, and their cost" },
         { m->price < 0.0 && f->tokens > 0 && m->gpu,
           "PRICE of --plan-gpu NAME,COUNT,LINK,PRICE: the cost" },
-        { f->target_loss <= 0.0, "--target-loss X: how many workers are of use (Kaplan)" },
+        { f->target_loss <= 0.0, "--target-loss X: how many workers help (Kaplan)" },
     };
     for (int i = 0; i < 5; i++) {
         if (!facts[i].missing) continue;
@@ -686,8 +689,8 @@ static inline void plan_show(FILE *out, const PlanFacts *f, const RunPlan *p) {
     if (f->shape.workers > 1) fprintf(out, "%d workers x ", f->shape.workers);
     fprintf(out, "%.0f x %d sequences of %d\n", p->micro_batches, f->shape.micro_batch, f->T);
     if (f->batch_changes)
-        fprintf(out, "          (--batch-schedule changes it: seconds and traffic are of this "
-                "one)\n");
+        fprintf(out, "          (--batch-schedule changes it; time and traffic are for this "
+                "batch)\n");
     plan_show_machine(out, f);
     plan_show_memory(out, f, p);
     plan_show_time(out, f, p);
@@ -752,7 +755,7 @@ static inline void plan_log_time(Log *log, const PlanFacts *f, const RunPlan *p)
     log_num(log, "workers_measured", p->measured / one);
 }
 
-// The event "plan": all the numbers, in the units of this file; what is not known is null.
+// The event "plan": every result, in the units of this file; an unknown one is null.
 static inline bool plan_log(Log *log, const PlanFacts *f, const RunPlan *p, Error *err) {
     const Config *c = &f->c;
     log_begin(log, "plan");
@@ -776,9 +779,9 @@ static inline bool plan_log(Log *log, const PlanFacts *f, const RunPlan *p, Erro
     return log_end(log, err);
 }
 
-// ---- the facts that flags hold ----
+// ---- printing a plan ----
 
-// The last noise_scale, in tokens, of the log in a run's directory; 0 where there is none.
+// The last noise_scale, in tokens, in the log of a run's directory; 0 if there is none.
 static inline double plan_noise_scale(const char *out) {
     char path[5000], *line = NULL;
     const char *key = "\"noise_scale\":";
@@ -795,11 +798,11 @@ static inline double plan_noise_scale(const char *out) {
     return last;
 }
 
-// Prints the plan, and with `log_path` not NULL appends it there.
+// Prints the plan; if `log_path` is not NULL, appends it to that log.
 static inline bool plan_print(FILE *out, const char *log_path, const PlanFacts *f, Error *err) {
     Log log;
     if (!plan_check(f, err)) return false;
-    RunPlan p = plan_reckon(f);
+    RunPlan p = plan_estimate(f);
     plan_show(out, f, &p);
     if (!log_path) return true;
     return log_open(&log, log_path, LOG_APPEND, err) && plan_log(&log, f, &p, err)

@@ -1,9 +1,9 @@
-// --plan: the questions that dev/train/plan.h answers, asked of this run.
+// --plan: collects this run's facts for dev/train/plan.h.
 #pragma once
 #include "open.h"                      // find_checkpoint, open_tokenizer
 #include "plan.h"                      // plan_print
 
-// What a worker of this trainer would allocate: counted by the code that lays it out.
+// Bytes that a worker of this trainer would allocate, counted by the code that lays them out.
 static inline PlanBytes count_bytes(const PlanFacts *f, const PlanShape *s) {
     const Run *r = (const Run *)f->trainer;
     Comm workers;
@@ -23,8 +23,8 @@ static inline PlanBytes count_bytes(const PlanFacts *f, const PlanShape *s) {
     return b;
 }
 
-// A model that trains at about the speed of one of these sizes, and is no larger than 768 channels
-// and 1024 rows: as many blocks as make 7 million parameters, at least one.
+// A small model that trains at about the same FLOP/s as `c`: at most 768 channels and 1024 rows,
+// and as many blocks as make 7 million parameters, at least one.
 static inline Config small_config(const Config *c, int T) {
     const int64_t WIDTH = 768;
     int HS = c->C / c->NH < WIDTH ? c->C / c->NH : (int)WIDTH;
@@ -36,7 +36,8 @@ static inline Config small_config(const Config *c, int T) {
     return small;
 }
 
-// How fast this machine trains: the best of a few whole steps of a small model. About a second.
+// Measures the FLOP/s of training on this machine: the best of a few steps of a small model, in
+// about a second.
 static inline void measure_speed(PlanMachine *machine, Run *r, const Config *c) {
     const AdamW adamw = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
     int T = r->T < 1024 ? r->T : 1024, most = 1024 / T;
@@ -68,40 +69,40 @@ static inline void measure_speed(PlanMachine *machine, Run *r, const Config *c) 
     free(tokens);
 }
 
-// What training reaches on this machine: measured on a CPU, a part of the peak on a GPU.
+// Memory and speed of this machine. On a GPU the speed is a fraction of the measured peak.
 static inline void plan_this_machine(PlanMachine *m, Run *r) {
     machine_open(r->machine, &r->o, &r->comm);
     m->memory = machine_free_memory(r->machine);
-    if (!ON_GPU) m->memory /= launched_as(LAUNCH_LOCAL_SIZE, 1);       // ranks share a processor's
+    if (!ON_GPU) m->memory /= launched_as(LAUNCH_LOCAL_SIZE, 1);       // ranks share the memory
     if (!ON_GPU || m->speed_from == SPEED_GIVEN) return;
     m->peak = machine_peak_flops(r->machine);
     m->speed = PLAN_UTILISATION * m->peak;
     m->speed_from = SPEED_ASSUMED;
 }
 
-// The machine that is planned for: --plan-gpu's, or this one with as many ranks as were started.
+// The machine of the plan: --plan-gpu's, or this one with as many ranks as were started.
 static inline PlanMachine plan_machine(Run *r) {
     PlanMachine m = plan_machine_here(launched_as(LAUNCH_SIZE, 1));
     Error err;
     if (r->o.plan_gpu && !plan_machine_parse(&m, r->o.plan_gpu, &err)) die("%s", err.text);
     if (!ON_GPU && !m.gpu && r->o.recompute)
-        die("--recompute: only the GPU's trainer, train_gpt2cu, has it; leave it out");
+        die("--recompute: needs a GPU (train_gpt2cu); leave it out");
     if (ON_GPU && m.gpu && m.speed_from == SPEED_ASSUMED
         && strcmp(machine_precision(), "fp32") == 0)
-        die("--plan-gpu: this program computes in fp32, and the data sheet's speed is of 16 bits; "
-            "say how fast it is: %s@TFLOPS", m.name);
+        die("--plan-gpu: this program computes in fp32, and the data sheet gives 16 bits only; "
+            "give the speed in fp32: %s@TFLOPS", m.name);
     if (!m.gpu) plan_this_machine(&m, r);
     return m;
 }
 
-// Gradients that are kept beside their sum.
+// Copies of the gradients beside their sum.
 static inline int grad_copies(const Run *r, int workers) {
     uint64_t micro_batches = r->o.batches.batch / r->o.batches.unit;
     if (r->o.exact_sum) return tree_level(micro_batches - 1);
     return measures_noise(&r->o) && workers == 1 ? 1 : 0;
 }
 
-// Of this run. The CPU's program plans for GPUs by formulas, since it has no model to count.
+// The facts of this run. The CPU's program counts a GPU's memory by formulas.
 static inline PlanFacts plan_facts(const Run *r, const Config *c, const PlanMachine *machine) {
     PlanFacts f;
     memset(&f, 0, sizeof f);
@@ -127,12 +128,12 @@ static inline PlanFacts plan_facts(const Run *r, const Config *c, const PlanMach
     return f;
 }
 
-// --plan: what the run would take. Rank 0 alone makes it, and looks for no others.
+// Prints the plan of this run. Rank 0 makes it alone, without connecting to other ranks.
 static inline void run_plan(Run *r) {
     Path from;
     Config c;
     Error err;
-    r->comm.size = 1;                            // nobody to part from in the end
+    r->comm.size = 1;                            // no other rank to disconnect from
     if (launched_as(LAUNCH_RANK, 0) > 0) return;
     PlanMachine machine = plan_machine(r);
     bool loaded = find_checkpoint(&from, &c, r);

@@ -1,4 +1,4 @@
-// What a run says: the log for programs, lines on the terminal for people.
+// Reports of a run: the log for programs, lines on the terminal for people.
 #pragma once
 #include <sys/ioctl.h>
 #include "../base/cpu.h"               // thread_count, processors
@@ -17,7 +17,7 @@ static inline void log_line_end(Run *r) {
     log_close(&r->log, &closing);
 }
 
-// The bytes of what a rank keeps from one update to the next, and of what passes through.
+// Bytes that a rank keeps from one update to the next, and of its communication buffers (passing).
 typedef struct { size_t params, grads, moments, passing; } RankMemory;
 
 static inline RankMemory rank_memory(const Run *r) {
@@ -59,7 +59,7 @@ static inline void log_start(Run *r) {
     log_line_end(r);
 }
 
-// NCCL's bus bandwidth: what a rank sends in the time that data is on its way.
+// Bus bandwidth as nccl-tests define it: bytes that a rank sends per second of communication.
 static inline double bus_gb_per_s(const Costs *k) { return 1e-9 * (double)k->bytes_sent / k->busy; }
 
 static inline void log_noise(Run *r, const GradientNorms *n) {
@@ -116,7 +116,7 @@ static inline int terminal_columns(void) {
     return known ? window.ws_col : 80;
 }
 
-// The line that a person reads. A terminal sees it renewed in place; a file gets one each 10 s.
+// The progress line. A terminal shows it updated in place; a file gets one line every 10 s.
 static inline void show_step(Run *r, const Step *s) {
     bool terminal = isatty(STDOUT_FILENO), last = run_done(&r->length, r->step, r->tokens, NAN);
     if (!last && r->step > 1 && r->seconds - r->shown_at < (terminal ? 0.1 : 10.0)) return;
@@ -132,12 +132,12 @@ static inline void show_step(Run *r, const Step *s) {
              (unsigned long long)r->step, of, s->loss, floor, s->grad_norm, batch,
              count_text((double)r->batch / s->costs.seconds).text,
              duration_text(r->seconds / part * (1.0 - part)).text);
-    if (terminal) printf("\r%.*s\033[K", terminal_columns() - 1, line);   // wrapped, it would stay
+    if (terminal) printf("\r%.*s\033[K", terminal_columns() - 1, line);   // must not wrap
     else printf("%s\n", line);
     fflush(stdout);
 }
 
-// What the gradient's noise says about the batch.
+// The noise scale, and its advice on the batch.
 static inline void show_noise(const Run *r) {
     char verdict[192];
     if (!r->o.noise_scale || r->step == 0) return;
@@ -147,7 +147,7 @@ static inline void show_noise(const Run *r) {
     fflush(stdout);
 }
 
-// Where the time of the run's updates went, with several ranks.
+// The mean cost of an update, with several ranks.
 static inline void show_costs(const Run *r) {
     const Costs *k = &r->costs;
     if (r->comm.size == 1 || k->updates == 0) return;
@@ -165,12 +165,12 @@ static inline void costs_add(Costs *sum, const Costs *k) {
     sum->updates += k->updates;
 }
 
-// How it ended, and what to do next.
+// How the run ended, and commands to try next.
 static inline void show_end(const Run *r) {
     show_costs(r);
     if (r->stopping) printf("\nstopped after step %llu\n", (unsigned long long)r->step);
     if (!r->o.out || r->saved_step < 0) return;
-    printf("kept in %s: log.jsonl and %s; next, for example\n", r->o.out,
+    printf("saved in %s: log.jsonl and %s; next, for example\n", r->o.out,
            latest_name(r->o.out).text);
     if (r->stopping) printf("  ./" PROGRAM " --resume --out %s\n", r->o.out);
     else if (r->tokenizer.vocab_size > 0)
@@ -178,13 +178,13 @@ static inline void show_end(const Run *r) {
     printf("  scripts/plot.py %s --out loss.png\n", r->o.out);
 }
 
-// One bad batch is skipped and forgotten; weights that have blown up never come back.
+// A bad batch makes one update skip; diverged weights make every update skip.
 static inline void warn_skipped(const Run *r) {
     if (r->skipped_in_a_row == MAX_SKIPPED_IN_A_ROW)
         die("step %llu: no finite gradient in %d updates: the run has diverged; lower --lr, or "
             "--resume from its last checkpoint", (unsigned long long)r->step, MAX_SKIPPED_IN_A_ROW);
     if ((r->skipped_in_a_row & (r->skipped_in_a_row - 1)) == 0)      // the 1st, 2nd, 4th ...
-        warn("step %llu: its gradient is not finite; skipped, the weights are as before",
+        warn("step %llu: the gradient is not finite; this update is skipped",
              (unsigned long long)r->step);
 }
 
@@ -198,7 +198,7 @@ static inline void report_step(Run *r, const Step *s) {
 
 // ---- before the first update ----
 
-// Who the ranks are, and what each of them keeps.
+// The ranks, and the memory of each.
 static inline void show_ranks(const Run *r) {
     static const char *const stages[] = { "data parallel", "ZeRO stage 1", "ZeRO stage 2",
                                           "ZeRO stage 3" };
@@ -208,20 +208,22 @@ static inline void show_ranks(const Run *r) {
     printf("ranks   %d on %d machine%s (%s)", c->size, c->hosts, c->hosts == 1 ? "" : "s",
            c->layout);
     if (r->o.outer_every)
-        printf(": workers that make %lld updates apart, then a common step\n",
+        printf(": DiLoCo, an outer step after every %lld updates of each worker\n",
                (long long)r->o.outer_every);
     else
-        printf(": %s; gradients travel in %s%s\n", stages[r->shards->stage],
+        printf(": %s; gradients are sent in %s%s\n", stages[r->shards->stage],
                r->o.comm_dtype == COMM_BF16 ? "bf16" : "fp32",
-               r->o.exact_sum ? ", added up along one tree" : "");
-    printf("memory  a rank keeps %.1f MB of parameters, %.1f of gradients, %.1f of moments; %.1f "
-           "more pass through\n", 1e-6 * (double)bytes.params, 1e-6 * (double)bytes.grads,
+               r->o.exact_sum ? ", summed in one binary tree" : "");
+    printf("memory  per rank %.1f MB of parameters, %.1f of gradients, %.1f of moments, %.1f of "
+           "communication buffers\n", 1e-6 * (double)bytes.params, 1e-6 * (double)bytes.grads,
            1e-6 * (double)bytes.moments, 1e-6 * (double)bytes.passing);
 }
 
-// How the batch will change, and what follows it.
+// How the batch will change, and the learning rate with it.
 static inline void show_schedule(const Run *r) {
-    static const char *const lr[] = { "stays as given", "follows its square root", "follows it" };
+    static const char *const lr[] = { "does not scale with the batch",
+                                      "scales with the batch's square root",
+                                      "scales linearly with the batch" };
     const BatchSchedule *b = &r->o.batches;
     if (b->rule == BATCH_CONSTANT) return;
     printf("        ");
@@ -229,7 +231,7 @@ static inline void show_schedule(const Run *r) {
         printf("growing to %s over %s tokens", grouped_text((double)b->batch).text,
                count_text((double)b->over).text);
     if (b->rule == BATCH_ADAPTIVE)
-        printf("growing up to %s, when the noise of the gradient exceeds %g of it",
+        printf("growing up to %s, when the noise exceeds %g times the gradient's norm",
                grouped_text((double)batch_most(b)).text, b->eta);
     for (int i = 0; i < b->n_stages; i++)
         printf("%s%s from %s tokens on", i ? ", " : "",
@@ -241,22 +243,22 @@ static inline void show_schedule(const Run *r) {
     printf("\n");
 }
 
-// A batch far below the one that the learning rate was chosen for, and the rate as it was: steps
-// of the same length in directions that are noisier.
+// Warns of a batch far below the one that the learning rate was chosen for: a smaller batch has a
+// noisier gradient, so --lr is likely too high.
 static inline void warn_shrunk_batch(const Run *r) {
     double batch = (double)r->o.batches.batch, recipe = (double)r->o.recipe_batch;
     const char *whose = "the recipe's";
     if (r->o.recipe_batch == 0 && !r->o.resume && r->o.layers == OPTION_UNSET) {
         recipe = gpt2_recipe_batch(r->o.init, r->o.lr);
-        whose = "the one that GPT-3 of this size was trained with";
+        whose = "GPT-3's at this size";
     }
     if (recipe < 8.0*batch) return;
-    warn("--batch-tokens: %s is %.0f times less than %s, %s, and --lr %g is the same: try "
-         "--lr %.2g (by the square root)", grouped_text(batch).text, recipe / batch, whose,
+    warn("--batch-tokens: %s is %.0f times less than %s, %s, for which --lr %g was chosen: try "
+         "--lr %.2g (square-root scaling)", grouped_text(batch).text, recipe / batch, whose,
          grouped_text(recipe).text, r->o.lr, r->o.lr * sqrt(batch / recipe));
 }
 
-// What is about to happen, in a few lines.
+// The run's setup, in a few lines.
 static inline void show_setup(const Run *r) {
     const Config *c = &r->spec.c;
     printf("model   %d layers, %d heads, %d channels, vocabulary %d, %d positions: %s parameters\n",
@@ -283,10 +285,10 @@ static inline void show_setup(const Run *r) {
                "all are used\n", asked, there);
     int threads = thread_count() * r->comm.local_size;
     if (!ON_GPU && threads > processors())
-        printf("note    %d threads are more than the %d processors here, which makes it slower\n",
+        printf("note    %d threads are more than the %d processors here, which is slower\n",
                threads, processors());
     if (r->comm.size == 1 && r->o.zero > 0)
-        printf("note    --zero %d shares nothing: there is one rank\n", r->o.zero);
+        printf("note    --zero %d has no effect: there is one rank\n", r->o.zero);
     size_t cut = hellaswag_count_cut(&r->hellaswag, r->T);
     if (cut > 0)
         printf("note    %zu of %zu HellaSwag examples are longer than %d tokens and lose their "

@@ -1,4 +1,4 @@
-// A run: all that a trainer holds beside the model.
+// A run: everything that a trainer holds beside the model.
 #pragma once
 #include "../../dataloader.h"          // Loader
 #include "../base/clock.h"             // seconds_now
@@ -12,10 +12,10 @@
 #include "noise.h"                     // NoiseScale
 #include "schedule.h"                  // LrSchedule, RunLength
 
-// Where an update's time goes, and what it sends to other ranks.
+// The seconds of an update, by what they are spent on, and the bytes it sends to other ranks.
 typedef struct {
-    double seconds, data, compute, comm, optimizer;      // comm: only what computing does not hide
-    double busy;                       // seconds that data was on its way, hidden or not
+    double seconds, data, compute, comm, optimizer;      // comm: not overlapped with computation
+    double busy;                       // seconds of communication, overlapped or not
     uint64_t bytes_sent, updates;
 } Costs;
 
@@ -33,20 +33,20 @@ typedef struct {
     Machine *machine;
     Model *model;
     Shards *shards;                    // the model's
-    ModelSpec spec;                    // what the model is
+    ModelSpec spec;                    // the model's sizes and sharing
     int T;
 
-    // Data, and what is read beside it
+    // Data, and files read beside it
     Loader train, val;
     Tokenizer tokenizer;               // vocab_size is 0 when there is none
-    char *tokenizer_json;              // the same, as it is saved
+    char *tokenizer_json;              // the tokenizer as checkpoints hold it
     size_t tokenizer_bytes;
     Floor floor;
     HellaSwag hellaswag;               // n is 0 when there is none
     int *inputs, *targets;             // (micro_batch,T)
     float *losses;                     // (micro_batch,T) of an evaluation
     Sampler sampler;
-    int *text;                         // (T+1) what generation writes
+    int *text;                         // (T+1) prompt and generated tokens
 
     // Rules
     LrSchedule lr;
@@ -57,25 +57,25 @@ typedef struct {
     uint64_t batch;                    // tokens of this update, or of the last one
     uint64_t next_batch;               // of an adaptive schedule
     NoiseScale noise;
-    int64_t adam_step, skipped;        // updates AdamW made, and those it was spared
+    int64_t adam_step, skipped;        // updates that AdamW made; updates skipped
     int64_t skipped_in_a_row;
     int64_t saved_step;                // of the newest checkpoint; -1 before the first
-    uint64_t looked_step, looked_tokens;   // when the model could last be evaluated or saved
+    uint64_t looked_step, looked_tokens;   // the last end of a round: the model could be saved
     double eval_loss;                  // the latest; NaN before the first
-    int stopping;                      // the signal that ends the run, once all ranks know of it
+    int stopping;                      // the signal that ends the run, known to all ranks
 
     // The log and the terminal
     Log log;
     char log_path[5000];               // the log keeps a pointer to it
-    int lock;                          // on --out, for as long as the run lasts; -1: none
-    Json saved;                        // state.json of the run that is resumed; texts point into it
+    int lock;                          // on --out, until the run ends; -1: none
+    Json saved;                        // state.json of a resumed run; its flags point into it
     double peak_flops;                 // of this machine, measured
     double seconds, shown_at;          // since the start; when the last line was shown
-    double clock;                      // when the update that is under way began
-    Costs costs;                       // of all updates of this sitting
+    double clock;                      // when the current update began
+    Costs costs;                       // of all updates since the program started
 } Run;
 
-// One update: what it is to do, and what came of it.
+// One update: its inputs and its results.
 typedef struct {
     int B, T;                          // of a micro-batch
     size_t micro_batches, samples;     // of this rank; of all ranks
@@ -84,14 +84,15 @@ typedef struct {
     AdamW adamw;
     Scope scope;                       // whose gradients it averages
     double lr;
-    double start;                      // seconds, and what communication had cost by then
+    double start;                      // the clock and the communication counters at its start
     CommCounters comm;
     double loss, grad_norm;
     GradientNorms norms;               // with --noise-scale or an adaptive batch
     Costs costs;
 } Step;
 
-// The ranks have the same parameters after this update: always, or at the end of DiLoCo's round.
+// True if all ranks have the same parameters after this update: always, or at the end of a DiLoCo
+// round.
 static inline bool round_is_over(const Run *r, uint64_t step, uint64_t tokens) {
     return r->o.outer_every == 0 || step % (uint64_t)r->o.outer_every == 0
         || run_done(&r->length, step, tokens, NAN);

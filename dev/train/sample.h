@@ -1,4 +1,4 @@
-// The model writes: sampling from its logits, and generation with a key/value cache.
+// Sampling from logits, and generation with a key/value cache.
 #pragma once
 #include <math.h>
 #include "../base/utf8.h"              // Utf8Printer
@@ -7,11 +7,11 @@
 static inline int likelier(const void *a, const void *b) {
     const Candidate *x = (const Candidate *)a, *y = (const Candidate *)b;
     if (x->p != y->p) return x->p < y->p ? 1 : -1;
-    return x->id - y->id;    // ties in a fixed order, so that a seed names one text
+    return x->id - y->id;    // ties in a fixed order, so that a seed gives one text
 }
 
-// Draws a token from softmax(logits / temperature), cut to the top_k likeliest and to the fewest
-// that hold top_p of the probability. Temperature 0 takes the likeliest.
+// Draws a token from softmax(logits / temperature), cut to the top_k likeliest tokens and to the
+// fewest with top_p of the probability (nucleus sampling). Temperature 0 takes the likeliest.
 static inline int sample_token(const Sampler *s, const float *logits, int V, Rng *rng) {
     Candidate *c = s->candidates;
     int best = 0, n = V;
@@ -38,11 +38,10 @@ static inline int sample_token(const Sampler *s, const float *logits, int V, Rng
     return c[n - 1].id;
 }
 
-// Continues r->text, n tokens of it, by up to max_new tokens, printed as they come; an end of text
-// ends it. Each step computes only the new token's row: the keys and values of the rows before it
-// are cached (the key/value cache), unless blocks share their memory (--recompute). Past T tokens
-// the last half is read anew: cached keys and values contain a learned position; a token that moves
-// must be recomputed.
+// Continues the n tokens of r->text by up to max_new tokens, printed as they come, until the model
+// ends the text. Each step computes only the new token's row; the key/value cache holds the rows
+// before it (but not with --recompute, where blocks share their memory). Past T tokens the last
+// half is recomputed: cached keys and values contain a learned position, and every token moves.
 static inline void generate(Run *r, Rng *rng, int n, int max_new, FILE *out) {
     Utf8Printer printer = { { 0 }, 0, isatty(fileno(out)) != 0 };
     const Tokenizer *tok = &r->tokenizer;
@@ -70,8 +69,8 @@ static inline void generate(Run *r, Rng *rng, int n, int max_new, FILE *out) {
     fputc('\n', out);
 }
 
-// Lets the model write from the beginning of a text. At ZeRO stage 3 every rank must join, since
-// each has a part of the model; rank 0 prints.
+// Prints a sample that begins a new text. At ZeRO stage 3 every rank must join, because each holds
+// a part of the model; rank 0 prints.
 static inline void report_sample(Run *r) {
     if (r->tokenizer.vocab_size == 0 || (r->comm.rank > 0 && r->shards->stage < 3)) return;
     Rng rng = rng_make((uint64_t)r->o.seed, 1000000 + r->step);
@@ -81,7 +80,7 @@ static inline void report_sample(Run *r) {
     printf("---\n");
 }
 
-// Scratch for text: what generation reads and writes, and what sampling sorts.
+// Allocates generation's text and sampling's candidates.
 static inline void open_sampler(Run *r, int text_tokens) {
     r->text = (int *)alloc_or_die((size_t)text_tokens * sizeof(int), "a text");
     r->sampler.temperature = (float)r->o.temperature;

@@ -1,8 +1,8 @@
-// Saving a run, and taking one up again.
+// Saving a run, and resuming one.
 #pragma once
 #include "report.h"                    // log_line_end
 
-// The flags of the run as a JSON object, and what the data was; the caller frees it.
+// The run's flags and the size of its data as a JSON object; the caller frees the text.
 static inline char *options_json(const Run *r) {
     char *text = NULL;
     size_t n;
@@ -20,8 +20,8 @@ static inline char *options_json(const Run *r) {
     return text;
 }
 
-// Rank 0 saves a checkpoint in --out, and the others hand it what they keep. Returns false when it
-// could not, and the run is to go on without.
+// Rank 0 writes a checkpoint to --out; the other ranks send their shards. Returns false if that
+// failed and --on-save-error is continue.
 static inline bool save(Run *r) {
     if (!r->o.out || r->saved_step == (int64_t)r->step) return true;
     shards_finish_params(r->shards);
@@ -40,7 +40,7 @@ static inline bool save(Run *r) {
     else failed = !checkpoint_save(r->o.out, &k, r->o.keep, &err);
     free((char *)k.options);
     if (failed && r->o.on_save_error == SAVE_ERROR_STOP)
-        die("%s; the last checkpoint is whole; make room and --resume", err.text);
+        die("%s; the last checkpoint is intact; free some space and --resume", err.text);
     if (failed) warn("%s; going on without this checkpoint", err.text);
     comm_add(&r->comm, &failed, 1);
     if (failed > 0.0) return false;
@@ -53,7 +53,7 @@ static inline bool save(Run *r) {
     return true;
 }
 
-// Reads one series of a file, this rank's part of it, bucket by bucket.
+// Loads this rank's part of the weights, or of a moment, bucket by bucket.
 static inline void load_series(Run *r, TensorFile *f, Kept what, int worker) {
     for (int b = 0; b < gpt2_n_buckets(&r->spec.c); b++) {
         tensor_file_bucket(shards_place(r->shards, what, b), f, what, worker, b);
@@ -70,7 +70,7 @@ static inline void load_params(Run *r, const char *from) {
     shards_loaded(r->shards);
 }
 
-// A fresh model's parameters.
+// Initialises a fresh model's parameters.
 static inline void draw_params(Run *r) {
     for (int b = 0; b < gpt2_n_buckets(&r->spec.c); b++) {
         float *bucket = shards_place(r->shards, KEPT_WEIGHTS, b);
@@ -80,16 +80,16 @@ static inline void draw_params(Run *r) {
     shards_loaded(r->shards);
 }
 
-// AdamW's moments. A worker of a DiLoCo run has its own, if there are as many as there were, and
-// else begins with the mean of what there was.
+// Loads AdamW's moments. In a DiLoCo run each worker gets its own moments back; if the number of
+// workers has changed, all start from the mean.
 static inline void load_moments(Run *r, const char *from, int64_t workers) {
     TensorFile f;
     Error err;
     bool diloco = r->o.outer_every > 0, own = diloco && workers == r->comm.size;
     int worker = own ? r->comm.rank : -1;
     if (workers > 0 && !own)
-        printf("note    the run had %lld workers, each with moments of its own; here go on %d, "
-               "from their mean\n", (long long)workers, r->comm.size);
+        printf("note    the run had %lld workers, each with moments of its own; the %d workers now "
+               "start from their mean\n", (long long)workers, r->comm.size);
     if (!tensor_file_open(&f, from, own ? FILE_WORKERS : FILE_OPTIMIZER, workers, &r->spec.c, &err))
         die("--resume: %s", err.text);
     load_series(r, &f, KEPT_EXP_AVG, worker);
@@ -102,18 +102,18 @@ static inline void load_moments(Run *r, const char *from, int64_t workers) {
     tensor_file_close(&f);
 }
 
-// One run at a time in --out: two would remove what the other is writing.
+// Locks --out: two runs would remove each other's files.
 static inline void lock_output(Run *r) {
     Error err;
     if (r->lock < 0 && !checkpoint_lock(&r->lock, r->o.out, &err)) die("--out: %s", err.text);
 }
 
-// Takes over the flags of the run in --out. Before anything else is opened, since they say what.
+// Restores the flags of the run in --out, before anything is opened: flags decide what is opened.
 static inline void restore_options(Run *r) {
     Path from;
     TrainState state;
     Error err;
-    if (!r->o.out) die("--resume: needs --out DIR, the directory of the run to go on with");
+    if (!r->o.out) die("--resume: needs --out DIR, the directory of the run to continue");
     if (r->comm.rank == 0 && access(r->o.out, F_OK) == 0) lock_output(r);
     if (!checkpoint_find(&from, r->o.out, &err)
         || !checkpoint_load_state(&state, &r->saved, from.text, &err))
@@ -124,16 +124,17 @@ static inline void restore_options(Run *r) {
     if (!train_options_restore(&r->o, saved, &err))
         die("--resume: %s", err.text);
     if (seed >= 0 && (uint64_t)seed != state.seed)
-        die("--seed: the run began with %llu, which its order of samples depends on; leave it out",
+        die("--seed: the run began with %llu, which sets the order of samples; leave --seed out",
             (unsigned long long)state.seed);
     int64_t saved_len;
     if (seq_len >= 0 && json_get_int(&saved_len, saved, "seq_len", 1, INT32_MAX, &err)
         && saved_len != seq_len)
-        die("--seq-len: the run counts samples of %lld tokens; leave it out", (long long)saved_len);
+        die("--seq-len: the run counts samples of %lld tokens; leave --seq-len out",
+            (long long)saved_len);
     if (!train_options_check(&r->o, &err)) die("%s", err.text);
 }
 
-// Sets the run to where the checkpoint stands: its next update has the bits that it would have had.
+// Restores the run's state: the next update gets the same bits as in a run that never stopped.
 static inline void restore_state(Run *r, const char *from) {
     TrainState state;
     Json again;
@@ -143,7 +144,7 @@ static inline void restore_state(Run *r, const char *from) {
     load_moments(r, from, state.workers);
     if (json_get_int(&tokens, json_get(again.root, "options"), "train_tokens", 0, INT64_MAX, &err)
         && (size_t)tokens != r->train.n_tokens)
-        die("--resume: the run began on %lld tokens, here are %zu; the data must be the same",
+        die("--resume: the run began on %lld tokens, this data has %zu; the data must be the same",
             (long long)tokens, r->train.n_tokens);
     json_free(&again);
     r->step = (uint64_t)state.step;
@@ -158,7 +159,7 @@ static inline void restore_state(Run *r, const char *from) {
     r->noise = noise;
     uint64_t steps = (uint64_t)r->o.steps;
     if (r->o.tokens <= 0 && r->o.steps > 0 && steps > r->step
-        && r->o.batches.rule != BATCH_ADAPTIVE)      // of the batches that are still to come
+        && r->o.batches.rule != BATCH_ADAPTIVE)      // of the batches still to come
         r->lr.horizon = batch_tokens_after(&r->o.batches, r->tokens, steps - r->step);
     r->seconds = r->shown_at = state.seconds;
     r->saved_step = state.step;

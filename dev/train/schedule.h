@@ -1,6 +1,6 @@
-// What the learning rate is, when something is due, and when a run is over: pure rules.
+// The learning rate's schedule and the length of a run: pure rules.
 //
-// Everything counts tokens, so that runs with different batch sizes lie on one axis.
+// Schedules count tokens, so that runs with different batch sizes can share one axis.
 #pragma once
 #include <math.h>
 #include <stdbool.h>
@@ -19,16 +19,16 @@ typedef struct {
     uint64_t horizon;              // tokens of the whole run; unused by LR_CONSTANT
 } LrSchedule;
 
-// The learning rate of the update after which `tokens` tokens have been seen, its own included.
-//   warm-up   lr * tokens / warmup, so that the first update already moves (Goyal et al. 2017, 2.2)
+// The learning rate of an update; `tokens` counts the tokens seen, including this update's.
+//   warm-up   lr * tokens / warmup, so the first update is not zero (Goyal et al. 2017, 2.2)
 // then, with p going from 0 at the end of the warm-up to 1 at the horizon,
 //   constant  lr
 //   linear    final + (lr - final) * (1 - p)
 //   cosine    final + (lr - final) * (1 + cos(pi p)) / 2   (Loshchilov and Hutter 2017, eq. 5)
 //   wsd       lr, then linear to final over the last fifth of the horizon, or what the warm-up
 //             leaves of it                                 (Hu et al. 2024, MiniCPM, section 4)
-// From the horizon on it is exactly final = lr * final_frac. A warm-up that is longer than the
-// horizon is still made in full.
+// From the horizon on the rate is exactly final = lr * final_frac. A warm-up longer than the
+// horizon still runs in full.
 static inline double lr_at(const LrSchedule *s, uint64_t tokens) {
     if (tokens < s->warmup) return s->lr * ((double)tokens / (double)s->warmup);
     if (s->rule == LR_CONSTANT) return s->lr;
@@ -51,14 +51,14 @@ typedef struct {
     double target_loss;            // 0: none
 } RunLength;
 
-// `loss` is the latest one measured against the target, NaN when there is none yet.
+// True if the run has reached its length or target; `loss` is the latest validation loss, or NaN.
 static inline bool run_done(const RunLength *run, uint64_t steps, uint64_t tokens, double loss) {
     if (run->steps >= 0 && steps >= (uint64_t)run->steps) return true;
     if (run->tokens >= 0 && tokens >= (uint64_t)run->tokens) return true;
     return run->target_loss > 0.0 && loss <= run->target_loss;
 }
 
-// The part of the run that is done, 0 to 1; NaN when only a target loss ends it.
+// The fraction of the run that is done, 0 to 1; NaN if only a target loss ends it.
 static inline double run_progress(const RunLength *run, uint64_t steps, uint64_t tokens) {
     double part = NAN;
     if (run->steps >= 0) part = run->steps ? (double)steps / (double)run->steps : 1.0;

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Experiment 1: five ways to spend eight times more. A baseline, the same with a batch 8 times as
-large (on 8 ranks, or accumulated on one), with 8 times the updates, and DiLoCo with 8 replicas.
+"""Experiment 1: five ways to spend eight times the compute. A baseline; a batch 8 times as large
+(on 8 ranks, or by gradient accumulation on one); 8 times the updates; and DiLoCo with 8 replicas.
 
     scripts/lab/01_five_ways.py --quick
 
-It is Table 2 of the DiLoCo paper (arXiv 2311.08105) at laptop size. All five go on from one
-checkpoint. Each method has its own best learning rate; a grid whose best rate lies on its edge
-grows by one.
+It is Table 2 of the DiLoCo paper (Douillard et al. 2023, arXiv 2311.08105) at laptop size. All five
+start from one checkpoint. Each method has its own best learning rate; a grid whose best rate lies
+on its edge grows by one.
 """
 import math
 import os
@@ -18,7 +18,7 @@ RANKS = 8
 T = 32
 LINK = fit.Link(size=None, bandwidth=1.25e9, latency=2e-5)   # 10 Gbit/s, 20 us a message: modelled
 
-# Rows of the table, in the order that the paper's losses have, the worst first.
+# Rows of the table, in the order of the paper's losses, the worst first.
 LABELS = {"baseline": "baseline", "data_parallel": "8x batch, 8 ranks",
           "accumulation": "8x batch, accumulated", "diloco": "DiLoCo, 8 replicas",
           "updates": "8x updates"}
@@ -28,13 +28,15 @@ TUNED = ["baseline", "accumulation", "diloco", "updates"]
 
 
 def arguments(parser):
-    parser.add_argument("--batch", type=int, metavar="N", help="tokens of a replica's update")
-    parser.add_argument("--updates", type=int, metavar="N", help="of all methods but 8x updates")
-    parser.add_argument("--every", type=int, metavar="H", help="DiLoCo's updates between talks")
-    parser.add_argument("--outer-lr", type=float, default=0.7, metavar="X", help="DiLoCo's, of the "
-                        "common step (default: the paper's 0.7)")
+    parser.add_argument("--batch", type=int, metavar="N", help="tokens per update of one replica")
+    parser.add_argument("--updates", type=int, metavar="N",
+                        help="updates of all methods but 8x updates")
+    parser.add_argument("--every", type=int, metavar="H",
+                        help="DiLoCo: inner updates per outer step")
+    parser.add_argument("--outer-lr", type=float, default=0.7, metavar="X", help="DiLoCo: outer "
+                        "learning rate (default: the paper's 0.7)")
     parser.add_argument("--outer-momentum", type=float, default=0.9, metavar="X",
-                        help="DiLoCo's (default: the paper's 0.9)")
+                        help="DiLoCo: outer momentum (default: the paper's 0.9)")
 
 
 def settings(e):
@@ -43,7 +45,7 @@ def settings(e):
     e.every = e.args.every or e.pick(tiny=5, quick=10, full=10)
     e.micro_batch = max(1, min(8, e.batch // T))             # sequences
     if e.batch % (e.micro_batch * T) or e.steps % e.every:
-        lab.fail("--batch is to be a multiple of 256, and --updates of --every")
+        lab.fail("--batch must be a multiple of 256, and --updates a multiple of --every")
     e.rates = e.pick(tiny=[4e-3, 8e-3], quick=[2e-3, 4e-3, 8e-3, 16e-3],
                      full=[4e-3 * 2.0 ** (power / 2.0) for power in range(-4, 6)])
     e.growth = e.pick(tiny=0, quick=1, full=2)
@@ -54,7 +56,7 @@ def settings(e):
 # ---------------------------------------------------------------- runs
 
 def warm_job(e):
-    """What all five go on from: the paper's, too, begin with a model that has been trained."""
+    """The checkpoint from which all five start; the paper, too, starts from a trained model."""
     steps, batch = e.pick((10, 64), (400, 1024), (400, 1024))
     return lab.Job("warm", ["--data", e.data, *e.model(), "--micro-batch", min(8, batch // T),
                             "--batch-tokens", batch, "--steps", steps, "--lr", "4e-3",
@@ -89,8 +91,8 @@ def job(e, method, rate, seed):
 
 
 def sweep(e):
-    """{method: {rate: [Run of each seed]}}: seed 1 at all rates, the others at the method's best
-    one and, to compare all at one rate, at DiLoCo's."""
+    """{method: {rate: [Run of each seed]}}. The first seed runs at all rates, the others at the
+    method's best rate and, to compare all methods at one rate, at DiLoCo's best rate."""
     grids, first, ratio = {m: list(e.rates) for m in TUNED}, e.seeds[0], e.rates[1] / e.rates[0]
     for growth in range(e.growth + 1):
         runs = e.run([job(e, m, rate, first) for m in TUNED for rate in grids[m]])
@@ -123,8 +125,8 @@ def edge(tried):
 
 
 def timing(e):
-    """Seconds of an update, by name: nothing of ours runs beside these. The better of two turns, in
-    case that something else did."""
+    """Seconds of an update, by name. No other run of the lab is active; the faster of two repeats
+    counts, in case another program was."""
     steps = max(6, round(e.pick(5e3, 2e5, 8e5) / e.batch / RANKS))
     large = RANKS * e.batch
     shapes = {"small": (e.batch, 1), "large": (large, 1), "two_ranks": (large, 2)}
@@ -138,7 +140,7 @@ def timing(e):
 # ---------------------------------------------------------------- numbers
 
 def modelled_seconds(e, seconds, gradient):
-    """Of one update of each method, on 8 devices of which each is one core of this machine."""
+    """Seconds of one update of each method, on 8 devices that are each one core of this machine."""
     ring = fit.ring_seconds(gradient, RANKS, LINK.bandwidth, LINK.latency)
     small = seconds["small"]
     return {"baseline": small, "updates": small, "accumulation": seconds["large"],
@@ -147,7 +149,7 @@ def modelled_seconds(e, seconds, gradient):
 
 
 def apart(one, other):
-    """The largest differences between two runs' losses: of updates, and of evaluations."""
+    """The largest differences between two runs: of training losses, and of validation losses."""
     def of(records, key):
         return {record["step"]: record[key] for record in records}
     def largest(a, b):
@@ -159,7 +161,7 @@ def apart(one, other):
 
 
 class Row:
-    """A line of the table. sent: bytes by a rank in the whole run, from its log."""
+    """A row of the table. sent: bytes that one rank sent in the whole run, from its log."""
 
     def __init__(self, method, runs, rate, side, step_seconds):
         self.method, self.runs, self.rate, self.side = method, runs, rate, side
@@ -182,12 +184,12 @@ def rows(e, done, best, parallel, modelled):
 
 
 def in_order(losses):
-    """Whether they fall from each to the next: the rows of PAPER."""
+    """Whether each loss is below the one before it, as in the rows of PAPER."""
     return all(a > b for a, b in zip(losses, losses[1:]))
 
 
 def common_rates(done):
-    """{rate: (with how many seeds the paper's order holds when all use that rate, of how many)}"""
+    """{rate: (seeds for which the paper's order holds if all methods use that rate, all seeds)}"""
     found = {}
     for rate in sorted(set.intersection(*(set(done[m]) for m in TUNED))):
         seeds = list(zip(*([run.val for run in done[m][rate]] for m in TUNED)))
@@ -228,8 +230,8 @@ def draw_ways(plt, table):
 
 
 def draw_sent(ax, table, method, look):
-    """Data parallel stands where accumulation does, over all seeds: its one run has the losses of
-    that one's first seed."""
+    """Data parallel is drawn at accumulation's losses over all seeds: its one run has the losses of
+    accumulation's first seed."""
     sent, parallel = max(table[method].sent / 1e6, 1e-2), method == "data_parallel"
     row = table["accumulation" if parallel else method]
     ax.plot([sent], [row.mean], **look)
@@ -275,12 +277,13 @@ def draw_rates(plt, e, done, best):
 
 def main():
     e = lab.Experiment(
-        1, "five_ways", arguments=arguments, title="Five ways to spend eight times more",
-        question="With eight times the computing to spend: a larger batch, more updates, or "
-                 "replicas that rarely talk?",
+        1, "five_ways", arguments=arguments, title="Five ways to spend eight times the compute",
+        question="Is eight times the compute best spent on a larger batch, on more updates, or on "
+                 "replicas that rarely synchronize?",
         prediction="The order of the DiLoCo paper's table: the baseline is worst, then the 8x "
                    "batch, then DiLoCo with 8 replicas, and 8x updates are best. Data parallel and "
-                   "accumulation coincide per token to rounding, and are 8 times apart in time.")
+                   "gradient accumulation have the same losses up to rounding; accumulation takes "
+                   "8 times as long.")
     e.need_mpi()
     e.eval_tokens = e.pick(2048, 32768, 131072)
     settings(e)
@@ -296,13 +299,12 @@ def main():
              alt="Validation loss of the five methods, against tokens, against modelled seconds on "
                  "8 devices, and the final losses against megabytes sent by a rank.",
              caption="Each method at its own best inner learning rate. Seconds are modelled: the "
-                     "measured update of one core, and a ring of 10 Gbit/s with 20 us a message. "
-                     "The last panel's bars are the lowest and highest of the seeds; data "
-                     "parallel, which ran with one seed and had accumulation's losses, is drawn "
-                     "at those of all its seeds.")
+                     "measured update of one core, and a ring all-reduce at 10 Gbit/s with 20 us a "
+                     "message. Bars in the last panel span the seeds. Data parallel ran with one "
+                     "seed and had the losses of accumulation; it is drawn at those of all seeds.")
     e.figure("rates", lambda plt: draw_rates(plt, e, done, best),
              alt="Final validation loss against learning rate, a curve for each method.",
-             caption="Which row of the table wins can depend on how the rate is chosen.")
+             caption="Which method wins can depend on how the learning rate is chosen.")
     conclude(e, warm, table, done, seconds, differences)
     e.close()
 
@@ -336,27 +338,28 @@ def conclude(e, warm, table, done, seconds, differences):
     e.setting(f"2 layers of 32 channels; a replica's update is {e.batch} tokens ({e.batch // T} "
               f"sequences), {e.steps} updates from a checkpoint at {warm.val:.3f} nats; DiLoCo: "
               f"H={e.every}, outer rate {e.args.outer_lr}, momentum "
-              f"{e.args.outer_momentum}, not tuned. Inner rates tuned with one seed, losses are "
-              f"means of {many}, on {lab.machine(e.args.trainer)}.")
+              f"{e.args.outer_momentum}, not tuned. Inner rates are tuned with one seed; losses "
+              f"are means of {many}; on {lab.machine(e.args.trainer)}.")
     means = [table[m].mean for m in TUNED]
     listed = ", ".join(f"{LABELS[m] if m != 'accumulation' else '8x batch'} {table[m].mean:.3f} "
                        f"(rate {table[m].rate:.2g}{', edge of the grid' if table[m].side else ''})"
                        for m in TUNED)
     e.say(f"Final losses, each at its own best inner learning rate: {listed}.")
-    e.say(f"8 ranks and one rank that accumulates have the same losses: the largest difference in "
-          f"{table['accumulation'].updates} updates is {differences[0]:.1e} nats, of an evaluation "
-          f"{differences[1]:.1e}; in modelled time on 8 devices they are "
-          f"{table['accumulation'].seconds / table['data_parallel'].seconds:.1f} times apart.")
-    e.say(f"For real, on this machine: an update of {RANKS * e.batch} tokens takes one rank of one "
-          f"thread {1e3 * seconds['large']:.1f} ms, two ranks of one thread "
-          f"{1e3 * seconds['two_ranks']:.1f} ms, {seconds['large'] / seconds['two_ranks']:.2f} "
-          f"times as fast.")
+    e.say(f"8 ranks and one rank that accumulates have the same losses: over "
+          f"{table['accumulation'].updates} updates training losses differ by at most "
+          f"{differences[0]:.1e} nats, validation losses by {differences[1]:.1e}. In modelled time "
+          f"on 8 devices accumulation takes "
+          f"{table['accumulation'].seconds / table['data_parallel'].seconds:.1f} times as long.")
+    e.say(f"Measured on this machine: an update of {RANKS * e.batch} tokens takes "
+          f"{1e3 * seconds['large']:.1f} ms on one rank of one thread and "
+          f"{1e3 * seconds['two_ranks']:.1f} ms on two, a speed-up of "
+          f"{seconds['large'] / seconds['two_ranks']:.2f}.")
     sent = table["data_parallel"].sent, table["diloco"].sent
-    e.say(f"A rank sent {sent[0] / 1e6:.1f} MB with data parallel, {sent[1] / 1e6:.2f} MB with "
-          f"DiLoCo, {sent[0] / sent[1] if sent[1] else math.inf:.1f} times less.")
+    e.say(f"Each rank sent {sent[0] / 1e6:.1f} MB with data parallel and {sent[1] / 1e6:.2f} MB "
+          f"with DiLoCo, {sent[0] / sent[1] if sent[1] else math.inf:.1f} times less.")
     common = ", ".join(f"{rate:.2g} ({held} of {of})"
                        for rate, (held, of) in common_rates(done).items())
-    e.say(f"With one learning rate for all methods the paper's order holds with so many seeds: "
+    e.say(f"Seeds for which the paper's order holds when all methods share a learning rate: "
           f"{common}.")
     judge(e, table, means, differences, common)
 
@@ -368,13 +371,13 @@ def judge(e, table, means, differences, common):
     same = max(differences) < 1e-3 * means[0]
     ratio = table["accumulation"].seconds / table["data_parallel"].seconds
     gap = 100 * (table["diloco"].mean / table["accumulation"].mean - 1)
-    words = (f"{', '.join(f'{x:.3f}' for x in means)} nats for the baseline, 8x batch, DiLoCo "
-             f"({gap:+.2f}% of the 8x batch's) and 8x updates; the paper's order with {ordered} of "
-             f"{len(seeds)} seeds")
+    words = (f"final losses {', '.join(f'{x:.3f}' for x in means)} nats for the baseline, 8x "
+             f"batch, DiLoCo ({gap:+.2f}% against 8x batch) and 8x updates; the paper's order "
+             f"holds for {ordered} of {len(seeds)} seeds at tuned rates")
     if ordered == len(seeds) and same and ratio > 4:
         e.verdict("as predicted", words)
     elif means[0] == max(means) and means[-1] == min(means) and same:
-        e.verdict("partly", f"{words}; with one rate for all: {common}")
+        e.verdict("partly", f"{words}; with one rate for all methods: {common}")
     else:
         e.verdict("failed", words)
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Experiment 2: how many updates, and how many tokens, a loss takes, against the batch size.
+"""Experiment 2: updates and tokens to a target loss, against the batch size.
 
     scripts/lab/02_knee.py --quick
 
 At each batch size every learning rate of a grid runs with every seed until the lower of two target
-losses is reached; the grid grows until the best rate lies inside of it. fit.json is for 03_time.py.
+losses is reached; the grid grows until the best rate lies inside it. 03_time.py reads fit.json.
 """
 import math
 import os
@@ -12,19 +12,19 @@ import os
 import fit
 import lab
 
-MICRO_BATCH = 64                     # sequences: a CPU is at its full speed, memory stays small
+MICRO_BATCH = 64                     # sequences: full speed on a CPU, little memory
 GROWTH = 4                           # how often a grid of learning rates may grow
 
 
 def arguments(parser):
     parser.add_argument("--targets", metavar="HIGH,LOW", help="losses in nats a token, two or more")
-    parser.add_argument("--tokens", type=float, metavar="N", help="about what the lowest target "
-                        "takes at a small batch; a run ends at 1.4 times as much, the largest "
-                        "batches' runs later")
+    parser.add_argument("--tokens", type=float, metavar="N", help="tokens that the lowest target "
+                        "takes at a small batch, roughly; a run stops at 1.4 times that, with a "
+                        "large batch later")
 
 
 def settings(e):
-    """Batches in tokens; learning rates in units of `rate`, a power of `ratio` apart."""
+    """Batches in tokens; learning rates are `rate` times powers of `ratio`."""
     e.batches = e.pick(tiny=[32, 64, 128, 256],
                        quick=[32 * 2 ** i for i in range(9)],
                        full=[32 * 2 ** i for i in range(10)])
@@ -45,7 +45,7 @@ def settings(e):
 # ---------------------------------------------------------------- runs
 
 def cap(e, batch):
-    """Tokens after which a run counts as not having arrived."""
+    """Tokens after which a run counts as not reaching its target."""
     return int(1.4 * e.low_tokens * (1.0 + batch / e.knee_guess))
 
 
@@ -54,8 +54,8 @@ def rate(e, power):
 
 
 def job(e, batch, power, seed):
-    """Evaluations every 80th of the longest run, but at least 9000 tokens apart: one costs as much
-    as 2700 tokens of training."""
+    """The longest run evaluates 80 times, but at least 9000 tokens apart: an evaluation costs as
+    much as training on 2700 tokens."""
     updates = cap(e, batch) / batch
     every = max(1, round(max(updates / 80.0, e.pick(1500.0, 9000.0, 9000.0) / batch)))
     return lab.Job(f"b{batch}_lr{rate(e, power):.6f}_s{seed}", [
@@ -69,8 +69,8 @@ def job(e, batch, power, seed):
 
 
 def sweep(e):
-    """{batch: {power: [Run of each seed]}}. A batch's grid grows by one rate at the side where the
-    best rate of any of the targets lies."""
+    """{batch: {power: [Run of each seed]}}. Where the best rate for any target is at an end of a
+    batch's grid, the grid grows by one rate at that end."""
     powers = {batch: e.pick([-1, 0, 1], [-1, 0, 1], [-2, -1, 0, 1, 2]) for batch in e.batches}
     for growth in range(GROWTH + 1):
         runs = e.run([job(e, b, p, s) for b in e.batches for p in powers[b] for s in e.seeds])
@@ -94,7 +94,7 @@ def tried(runs, target, e):
 # ---------------------------------------------------------------- numbers
 
 def measure(e, done):
-    """{target: (points, batches that never arrived, Knee)}"""
+    """{target: (points, batches that never reached it, Knee)}"""
     found = {}
     for target in e.targets:
         points = {b: fit.best_rate(b, tried(done[b], target, e)) for b in e.batches}
@@ -129,7 +129,7 @@ def write(e, done, found):
 
 
 def spread(point):
-    """Fewest and most updates among the seeds that arrived."""
+    """Fewest and most updates among the seeds that reached the target."""
     there = [n for n in point.updates if n is not None]
     return min(there), max(there)
 
@@ -160,7 +160,7 @@ def draw_knee(plt, e, found):
 
 
 def draw_target(ax, i, target, points, knee, scale):
-    """Medians, spread over seeds; hollow where the rate lies on the grid's edge; the fit."""
+    """Medians with the seeds' range, hollow where the rate lies on the grid's edge; the fit."""
     colour, marker = lab.COLOURS[i], lab.MARKERS[i]
     for p in points:
         low, high = spread(p)
@@ -218,12 +218,12 @@ def draw(e, done, found):
             "and flatten past the knee. Below: tokens stay flat and rise past it. One curve for "
             "each target loss; critical batch size at " + ("; ".join(known) or "none: no fit")),
             caption="Points: the best learning rate of each batch, median over seeds; bars: the "
-            "seeds' range. Lines: the fit; stars: B_crit, where a run takes twice the fewest "
-            "updates and twice the least tokens, with its 90% range.")
+            "seeds' range. Lines: the fit. Stars: B_crit with its 90% range; there a run takes "
+            "twice the fewest updates and twice the fewest tokens.")
     e.figure("rates", lambda plt: draw_rates(plt, e, done, found), alt=(
         "The best learning rate of each batch size, for both targets, among the rates that were "
         "tried, beside a line that grows as the square root of the batch."),
-        caption="The grid grows until the best rate lies inside of it.")
+        caption="The grid grows until the best rate lies inside it.")
 
 
 # ---------------------------------------------------------------- words
@@ -238,24 +238,24 @@ def tell(e, done, found):
             continue
         first, last = points[0], points[-1]
         e.say(f"Loss {target:g}: {first.median:,.0f} updates at batch {first.batch:,} and "
-              f"{last.median:,.0f} at {last.batch:,}; {last.batch // first.batch} times the batch "
-              f"saved a factor {first.median / last.median:.1f} of updates and cost a factor "
-              f"{last.median * last.batch / (first.median * first.batch):.1f} of tokens.")
+              f"{last.median:,.0f} at {last.batch:,}. {last.batch // first.batch} times the batch "
+              f"takes {first.median / last.median:.1f} times fewer updates and "
+              f"{last.median * last.batch / (first.median * first.batch):.1f} times the tokens.")
         e.say(f"Loss {target:g}: S_min {knee.s_min:,.0f} updates, B_crit {knee.b_crit:,.0f} tokens "
               f"({knee.b_crit / 32:,.0f} sequences; 90% range {knee.low:,.0f} to "
-              f"{knee.high:,.0f}); the fit's rms is {100 * knee.rms:.1f}%.")
+              f"{knee.high:,.0f}); rms error of the fit {100 * knee.rms:.1f}%.")
     points = found[e.targets[-1]][0]
     if len(points) > 1:
         first, last = points[0], points[-1]
-        e.say(f"For loss {e.targets[-1]:g} the best learning rate went from {first.lr:.2g} at "
-              f"batch {first.batch:,} to {last.lr:.2g} at {last.batch:,}: a factor "
-              f"{last.lr / first.lr:.1f}, where the square root of the batch grew by "
+        e.say(f"For loss {e.targets[-1]:g} the best learning rate rises from {first.lr:.2g} at "
+              f"batch {first.batch:,} to {last.lr:.2g} at {last.batch:,}, a factor of "
+              f"{last.lr / first.lr:.1f}; the square root of the batch rises by a factor of "
               f"{math.sqrt(last.batch / first.batch):.1f}.")
     lost = [run.name for of in done.values() for runs in of.values() for run in runs
             if run.diverged]
     if lost:
-        e.say(f"{len(lost)} runs diverged and count as never arriving: {', '.join(lost[:4])}"
-              f"{' and others' if len(lost) > 4 else ''}.")
+        e.say(f"{len(lost)} runs diverged and count as not reaching the target: "
+              f"{', '.join(lost[:4])}{' and others' if len(lost) > 4 else ''}.")
 
 
 def judge(e, found):
@@ -266,7 +266,7 @@ def judge(e, found):
     fits = max(k.rms for _, _, k in found.values())
     moved = low.b_crit > high.b_crit
     apart = "do not overlap" if low.low > high.high or high.low > low.high else "overlap"
-    why = (f"the model fits to {100 * fits:.1f}% rms (predicted: at most 10%), and B_crit is "
+    why = (f"the formula fits with {100 * fits:.1f}% rms error (predicted: at most 10%); B_crit is "
            f"{high.b_crit:,.0f} tokens at loss {e.targets[0]:g}, {low.b_crit:,.0f} at "
            f"{e.targets[-1]:g} (their 90% ranges {apart})")
     right = int(fits <= 0.10) + int(moved)
@@ -277,8 +277,9 @@ def main():
     e = lab.Experiment(
         2, "knee", title="The knee", arguments=arguments,
         question="How many updates, and how many tokens, does a loss take at each batch size?",
-        prediction="Updates fall in proportion to the batch as long as it is small, then flatten: "
-        "S = S_min (1 + B_crit/B) within 10%. The knee, B_crit, moves right as the loss falls.")
+        prediction="While the batch is small, updates fall in proportion to it; then they flatten: "
+        "S = S_min (1 + B_crit/B) within 10%. The knee, the critical batch size B_crit, moves to "
+        "larger batches as the loss falls.")
     settings(e)
     done = sweep(e)
     found = measure(e, done)

@@ -5,8 +5,8 @@
 
     T(B, n) = S(B) * t_step(B, n)
 
-S(B) is the fit of 02_knee.py, which has to run first; a worker's computing is measured here, on one
-core; the ring that joins the workers is modelled, and so are all seconds to a loss.
+S(B) is the fit of 02_knee.py, which must run first. A worker's compute time is measured here, on
+one core. The ring all-reduce between workers is modelled, and so are all seconds to a loss.
 """
 import json
 import math
@@ -17,13 +17,13 @@ import fit
 import lab
 
 SEQUENCE = 32                        # tokens; a worker has at least one sequence of an update
-DOUBLE = 2.0                         # device-hours, in those of one worker
+DOUBLE = 2.0                         # device-hours, relative to one worker
 
 # Bandwidth in bytes a second, latency in seconds a message.
 LINKS = [("free link", math.inf, 0.0), ("10 GB/s, 5 µs", 10e9, 5e-6),
          ("1.25 GB/s, 50 µs (10 Gbit Ethernet)", 1.25e9, 50e-6)]
 
-# What was measured and fitted: for the lowest target with a fit.
+# What was measured and fitted, for the lowest target that has a fit.
 World = namedtuple("World", "target knee device b_sat largest size")
 
 # The fastest batch for n workers.
@@ -31,8 +31,8 @@ Best = namedtuple("Best", "workers batch seconds hours")
 
 
 def arguments(parser):
-    parser.add_argument("--link", action="append", metavar="GB/S,US", help="another link: "
-                        "gigabytes a second and microseconds a message; may be given again")
+    parser.add_argument("--link", action="append", metavar="GB/S,US", help="adds a link: "
+                        "gigabytes a second and microseconds a message; repeatable")
 
 
 def links(e):
@@ -56,15 +56,15 @@ def read_fit(e):
         with open(path, encoding="utf-8") as f:
             known = json.load(f)
     except OSError:
-        lab.fail(f"{path}: is not there; run scripts/lab/02_knee.py first, with the same --out")
+        lab.fail(f"{path}: missing; run scripts/lab/02_knee.py first, with the same --out")
     except ValueError:
         lab.fail(f"{path}: is damaged; run scripts/lab/02_knee.py again")
     return known
 
 
 def time_steps(e):
-    """[(tokens, seconds of an update)] of one worker on one core, nothing of ours beside it. The
-    lower quartile of the updates: what else the machine does only ever adds to a time."""
+    """[(tokens, seconds of an update)] of one worker on one core, while no other run of the lab is
+    active. The lower quartile of the updates: other load on the machine can only add time."""
     shares = e.pick([32, 256, 1024], [32, 64, 128, 256, 512, 1024, 2048, 4096],
                     [32, 64, 128, 256, 512, 1024, 2048, 4096, 8192])
     total = e.pick(20e3, 150e3, 1e6)                         # tokens a run: a second, quick
@@ -79,7 +79,7 @@ def time_steps(e):
 
 
 def build(e, known, measured):
-    """None, after a verdict, if experiment 2 has no fit."""
+    """The World; None, with a verdict, if experiment 2 has no fit."""
     fits = [f for f in known["fits"] if f["b_crit"]]
     if not fits:
         e.verdict("skipped", "experiment 2 has no fit to build on: " + known["fits"][-1]["refused"])
@@ -119,8 +119,8 @@ def curve(w, link):
 
 
 def workers_at(bests, ratio=DOUBLE):
-    """How many workers make the device-hours so many times those of one, between the counts; None
-    if none does."""
+    """Workers at which device-hours reach `ratio` times those of one worker, interpolated; None if
+    they never do."""
     one = bests[0].hours
     for last, now in zip(bests, bests[1:]):
         if now.hours >= ratio * one:
@@ -170,7 +170,7 @@ def shown_batches(w):
 
 
 def draw_accumulation(plt, w, measured):
-    """One device: T(B, 1), with the micro-batches of an update one after the other."""
+    """One device with gradient accumulation: T(B, 1), the micro-batches of an update in turn."""
     figure, (above, below) = plt.subplots(2, 1, figsize=(6.4, 7.2), layout="constrained")
     batches = [SEQUENCE * n for n in worker_counts(w)]
     above.plot([b for b, _ in measured], [b / t for b, t in measured], color=lab.COLOURS[0],
@@ -218,10 +218,9 @@ def tell(e, w):
     """Returns what judge needs: the workers that double the device-hours, on a free link, and how
     much longer one device takes with the largest batch than with its best."""
     low, high = fit.useful_workers(w.knee.b_crit, w.b_sat)
-    e.say(f"One core: {1e3 * w.device.fixed:.2f} ms an update and {1 / w.device.per_token:,.0f} "
-          f"tokens/s beyond that, by a fit; 90% of the best measured speed from b_sat "
-          f"{w.b_sat:,} tokens on. "
-          f"B_crit/b_sat is {low:.0f} workers at loss {w.target:g}.")
+    e.say(f"One core, fitted: {1e3 * w.device.fixed:.2f} ms of fixed cost an update, then "
+          f"{1 / w.device.per_token:,.0f} tokens/s. It reaches 90% of its best measured speed at "
+          f"b_sat = {w.b_sat:,} tokens. B_crit/b_sat is {low:.0f} workers at loss {w.target:g}.")
     answers = []
     for link in links(e):
         bests = curve(w, link)
@@ -229,19 +228,19 @@ def tell(e, w):
         answers.append(doubled)
         fastest = min(bests, key=lambda b: b.seconds)
         cheap = [b for b in bests if b.hours <= 1.25 * bests[0].hours][-1]
-        e.say(f"Modelled, {link[0]}: for a quarter more device-hours "
-              f"{bests[0].seconds / cheap.seconds:.1f} times the speed of one worker, with "
-              f"{count(cheap.workers)}; "
-              + (f"device-hours have doubled at {doubled:.0f} workers" if doubled
+        e.say(f"Modelled, {link[0]}: with at most a quarter more device-hours the speed-up is "
+              f"{bests[0].seconds / cheap.seconds:.1f}, on {count(cheap.workers)}; "
+              + (f"device-hours double at {doubled:.0f} workers" if doubled
                  else f"device-hours do not double up to {bests[-1].workers} workers")
-              + f"; fastest of all: {count(fastest.workers)}, batch {fastest.batch:,}, "
-              f"{bests[0].seconds / fastest.seconds:.1f} times the speed for "
-              f"{fastest.hours / bests[0].hours:.1f} times the device-hours.")
+              + "; the largest speed-up is "
+              f"{bests[0].seconds / fastest.seconds:.1f}, on {count(fastest.workers)} with batch "
+              f"{fastest.batch:,}, for {fastest.hours / bests[0].hours:.1f} times the "
+              "device-hours.")
     batches = [SEQUENCE * n for n in worker_counts(w)]
     alone = {b: seconds(w, b, 1, LINKS[0]) for b in batches}
     least = min(alone, key=alone.get)
-    e.say(f"Modelled, accumulation on one device: the least time is at batch {least:,}, "
-          f"{alone[least]:.1f} s; at {batches[-1]:,} it is "
+    e.say(f"Modelled, gradient accumulation on one device: batch {least:,} is fastest, "
+          f"{alone[least]:.1f} s; batch {batches[-1]:,} takes "
           f"{alone[batches[-1]] / alone[least]:.1f} times as long.")
     return answers[0], alone[batches[-1]] / alone[least]
 
@@ -251,7 +250,7 @@ def count(workers):
 
 
 def beyond(w, most):
-    """How much faster the fastest of all is than so many workers, on a free link."""
+    """(n, how much faster than n workers the fastest setting is) on a free link, n near `most`."""
     bests = curve(w, LINKS[0])
     at = min(bests, key=lambda b: abs(math.log(b.workers / most)))
     return at.workers, at.seconds / min(b.seconds for b in bests)
@@ -263,8 +262,8 @@ def judge(e, w, doubled, accumulated):
     right = [doubled is not None and low <= doubled <= high, gain < 4.0 / 3.0, accumulated > 1.0]
     where = f"{doubled:.0f} workers" if doubled else "no number of workers tried"
     why = (f"modelled, on a free link: device-hours double at {where} (predicted: {low:.0f} "
-           f"to {high:.0f}); from {at} workers on, all that can be added bring a factor "
-           f"{gain:.2f} of speed (predicted: less than 1.33). One device that accumulates "
+           f"to {high:.0f}); beyond {at} workers, any number of further ones adds a factor of "
+           f"{gain:.2f} in speed (predicted: less than 1.33). One device that accumulates "
            f"{w.largest:,} tokens takes {accumulated:.1f} times its least time (predicted: more)")
     e.verdict({0: "failed", 3: "as predicted"}.get(sum(right), "partly"), why)
 
@@ -273,20 +272,20 @@ def main():
     e = lab.Experiment(
         3, "time", title="Time against device-hours", arguments=arguments,
         question="How much faster is a loss reached with more workers, and what does it cost?",
-        prediction="The useful number of workers is n_max = (1 to 3) B_crit/b_sat: on a free link "
-        "device-hours have doubled somewhere there, and beyond it more workers bring less than a "
-        "third more speed, since S cannot fall below S_min nor a share below one sequence. "
-        "Accumulation on one device saves no time once that device is saturated.")
+        prediction="The useful number of workers is n_max = (1 to 3) B_crit/b_sat. On a free link "
+        "device-hours double within that range. Beyond it more workers add less than a third in "
+        "speed, because S cannot fall below S_min and a worker needs at least one sequence. "
+        "Gradient accumulation on one device saves no time once that device is saturated.")
     known = read_fit(e)
     measured = time_steps(e)
     w = build(e, known, measured)
     if w:
         e.setting(f"A worker is one core, measured at {len(measured)} sizes of an update; S(B) is "
                   f"experiment 2's fit at loss {w.target:g} ({known['size']} settings). Each "
-                  f"worker sends {w.size:,.0f} bytes of gradients in a ring, of which up to two "
-                  "thirds of the backward pass can be hidden: modelled, as all seconds to a loss "
-                  "are. b_sat is the smallest measured update with 90% of the best measured speed, "
-                  "as in experiment 4.")
+                  f"worker's {w.size:,.0f} bytes of gradients go through a ring all-reduce, which "
+                  "overlaps with up to two thirds of the backward pass: modelled, as all seconds "
+                  "to a loss are. b_sat is the smallest measured update with 90% of the best "
+                  "measured speed, as in experiment 4.")
         caption = ("One worker's speed is measured; all seconds are modelled: the fit's updates x "
                    "a line through that speed.")
         write(e, w, measured)
@@ -298,7 +297,8 @@ def main():
         e.figure("accumulation", lambda plt: draw_accumulation(plt, w, measured), alt=(
             "Above: tokens a second of one core against the tokens of an update, soon flat. Below: "
             "modelled seconds to the loss against the batch: rising on one device, falling with a "
-            "worker for each sequence."), caption="Accumulation lengthens every update. " + caption)
+            "worker for each sequence."),
+            caption="Gradient accumulation makes every update longer. " + caption)
         judge(e, w, *tell(e, w))
     e.close()
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Experiment 4: one device saturates. Speed and memory against micro-batch, and against
-accumulation at a fixed batch; and why a GPU's speed is a sawtooth (modelled).
+"""Experiment 4: one device saturates. Speed and memory against the micro-batch, and with gradient
+accumulation at a fixed batch; and why a GPU's speed is a sawtooth (wave quantization, modelled).
 
     scripts/lab/04_saturation.py --quick
 """
@@ -14,17 +14,16 @@ import time
 import lab
 
 T = 32
-SHARE = 0.9                                      # of the best speed: b_sat reaches it
-SPIN = {"GOMP_SPINCOUNT": "10000"}               # a thread waits awake for a moment, as by default
+SHARE = 0.9                                      # b_sat reaches this share of the best speed
+SPIN = {"GOMP_SPINCOUNT": "10000"}               # threads spin briefly, as is the default
 
 
 # ---------------------------------------------------------------- the memory of a run
 
 def watch(command):
-    """Runs a trainer, or launch.sh with several, prints the most memory that one process held as a
-    last line `peak BYTES`, and ends as it does. Each process's own high-water mark is read while it
-    lives: what wait4() tells after its end would include this interpreter, which it was forked
-    from."""
+    """Runs a trainer, or launch.sh with several, prints the peak memory of any one process as a
+    last line `peak BYTES`, and returns the exit status. Each process's own high-water mark is read
+    while it runs: wait4() would include this interpreter, from which the process was forked."""
     used = device_memory()
     process = subprocess.Popen(command, preexec_fn=lab.end_with_parent)
     peak = 0
@@ -53,7 +52,7 @@ def largest(pid):
 
 
 def device_memory():
-    """Bytes in use on the GPU that a train_gpt2cu is about to run on; None for a CPU's trainer."""
+    """Bytes in use on the GPU that train_gpt2cu is about to use; None for the CPU trainer."""
     if not any(lab.is_cuda(word) for word in sys.argv[2:3]):
         return None
     shown = lab.output_of("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits",
@@ -70,14 +69,14 @@ def peak_of(run):
 # ---------------------------------------------------------------- what is measured
 
 class Series:
-    """A model on so many cores. Its settings are pairs: micro-batch, accumulation."""
+    """A model on `threads` cores. A setting is a pair: micro-batch, accumulation steps."""
 
     def __init__(self, name, model, threads, seq_len, micro, fixed, tokens):
         self.name, self.model, self.threads, self.T = name, model, threads, seq_len
         self.micro = micro                                   # without accumulation
         self.fixed = fixed                                   # the batch that is accumulated
-        self.tokens = tokens                                 # of one timing, about
-        self.speeds, self.peaks = {}, {}                     # setting -> a number a round
+        self.tokens = tokens                                 # of one timing, roughly
+        self.speeds, self.peaks = {}, {}                     # setting -> a value a round
         self.optimizer = {}                                  # setting -> share of an update
 
     def settings(self):
@@ -98,20 +97,20 @@ class Series:
         return max(self.speed((b, 1)) for b in self.micro)
 
     def b_sat(self, read=None):
-        """The smallest micro-batch with SHARE of the best speed; `read` picks a number a setting,
-        the median of the rounds unless told."""
+        """The smallest micro-batch with SHARE of the best speed; `read` gives the speed of a
+        setting, by default the median of the rounds."""
         read = read or self.speed
         best = max(read((b, 1)) for b in self.micro)
         return min(b for b in self.micro if read((b, 1)) >= SHARE * best)
 
     def b_sat_range(self):
-        """As each round by itself would have it."""
+        """The lowest and the highest b_sat of single rounds."""
         rounds = range(len(self.speeds[self.micro[0], 1]))
         found = [self.b_sat(lambda setting, i=i: self.speeds[setting][i]) for i in rounds]
         return min(found), max(found)
 
     def share_text(self, setting, whole):
-        """A setting's share of the speed of another, and that share in single rounds."""
+        """The speed of a setting relative to another, also in single rounds."""
         found = [a / b for a, b in zip(self.speeds[setting], self.speeds[whole])]
         return (f"{self.speed(setting) / self.speed(whole):.0%} ({min(found):.0%} to "
                 f"{max(found):.0%} in single rounds)")
@@ -155,7 +154,7 @@ def job(e, series, setting, turn, number):
 
 
 def measure(e, series, rounds):
-    """All settings once, then all again, so that a machine that slows down slows all of them."""
+    """All settings once, then all again, so that a slow phase of the machine hits all of them."""
     jobs = {(turn, number, setting): job(e, s, setting, turn, number) for turn in range(rounds)
             for number, s in enumerate(series) for setting in s.settings()}
     runs = e.run(list(jobs.values()))
@@ -195,8 +194,8 @@ def tiles(rows, columns):
 
 
 def tile_efficiency(micro, width, seq_len=1024):
-    """Share of the GPU at work in a product of micro x seq_len rows and `width` columns: each unit
-    computes one tile at a time, and the last wave of tiles leaves units idle."""
+    """Share of the GPU at work in a product of micro x seq_len rows and `width` columns. A
+    multiprocessor computes one tile at a time; the last wave of tiles leaves some idle."""
     count = tiles(micro * seq_len, width)
     return count / (math.ceil(count / GPU["units"]) * GPU["units"])
 
@@ -309,20 +308,21 @@ def draw(plt, series):
 # ---------------------------------------------------------------- what was seen
 
 def claims(s):
-    """The prediction's parts for one series: words for what fails, none when all hold."""
+    """What of the prediction fails for one series; empty if all of it holds."""
     sat, most, failed = s.b_sat(), max(s.micro), []
     if sat * 4 > most:
-        failed.append(f"{s.name} saturates late or not at all: b_sat is {sat} of {most}")
+        failed.append(f"{s.name} saturates late or not at all: b_sat {sat} of at most {most}")
     whole, part = s.peak((most, 1)), s.peak((sat, 1))
     if whole and part and whole < 1.5 * part:
-        failed.append(f"{s.name} holds hardly more at {most} than at b_sat {sat}")
+        failed.append(f"{s.name} takes hardly more memory at {most} than at b_sat {sat}")
     held = [x for x in s.settings() if x[0] * x[1] == s.fixed and sat <= x[0] < s.fixed]
     full = s.speed((s.fixed, 1))
     slow = [x for x in held if s.speed(x) < SHARE * full]
     if slow:
         x = min(slow, key=s.speed)
-        failed.append(f"{s.name}: {x[1]} micro-batches of {x[0]} have "
-                      f"{s.share_text(x, (s.fixed, 1))} of the speed of one of {s.fixed}")
+        failed.append(f"{s.name}: {x[1]} micro-batches of {x[0]} run at "
+                      f"{s.share_text(x, (s.fixed, 1))} of the speed of one of {s.fixed}; "
+                      f"predicted: at least {SHARE:.0%}")
     return failed
 
 
@@ -332,17 +332,17 @@ def report(e, series):
         most, sat = max(s.micro), s.b_sat()
         apart = f" ({low} to {high} in single rounds)" if low < high else ""
         e.say(f"{s.name}: b_sat is {sat} sequences, {sat * s.T:,} tokens{apart}; "
-              f"{s.speed((1, 1)):,.0f} tokens/s at 1, {s.best():,.0f} at best, "
+              f"{s.speed((1, 1)):,.0f} tokens/s at micro-batch 1, {s.best():,.0f} at best, "
               f"{s.speed((most, 1)):,.0f} at {most}.")
     alone = [s for s in series if s.threads == 1]
     for s in alone:
         say_memory(e, s)
-    e.say("At a micro-batch of 1 AdamW takes " + ", ".join(
+    e.say("At micro-batch 1 AdamW takes " + ", ".join(
         f"{lab.median(s.optimizer[1, 1]):.0%} of an update ({s.name})" for s in alone)
-        + "; accumulation makes that once a batch.")
+        + "; with gradient accumulation it runs once a batch.")
     say_spread(e, series)
-    e.say("Modelled for a GPU of 132 units, GPT-2 124M's 768 columns: "
-          + ", ".join(f"micro-batch {b} keeps {tile_efficiency(b, 768):.0%} of them at work"
+    e.say("Modelled for a GPU of 132 multiprocessors and the 768 columns of GPT-2 124M: "
+          + ", ".join(f"micro-batch {b} keeps {tile_efficiency(b, 768):.0%} of them busy"
                       for b in (1, 4, 11)) + ".")
     failed = [words for s in series for words in claims(s)]
     if failed:
@@ -356,10 +356,10 @@ def say_spread(e, series):
     spread = {s.name: [(max(v) - min(v)) / lab.median(v) for v in s.speeds.values()]
               for s in series}
     e.say("The rounds of a setting differ by " + ", ".join(
-        f"{lab.median(of):.0%} in the middle, {max(of):.0%} at most ({name})"
+        f"{lab.median(of):.0%} in the median, {max(of):.0%} at most ({name})"
         for name, of in spread.items())
-        + ("; where it is more than 30%, something else was running, and the speed is not the "
-           "machine's." if max(map(max, spread.values())) > 0.3 else "."))
+        + ("; above 30% another program was running, and the speed is unreliable."
+           if max(map(max, spread.values())) > 0.3 else "."))
 
 
 def say_memory(e, s):
@@ -368,10 +368,10 @@ def say_memory(e, s):
         return
     each = (s.peak((most, 1)) - s.peak((1, 1))) / (most - 1)
     small = min(x for x in s.settings() if x[0] * x[1] == s.fixed)
-    e.say(f"Memory, {s.name}: {s.peak((1, 1)) / 1e6:.1f} MB at a micro-batch of 1, "
-          f"{each / 1e6:.3f} MB more a sequence, {s.peak((most, 1)) / 1e6:.1f} MB at {most} for "
-          f"{s.speed((most, 1)) / s.speed((sat, 1)):.2f} times the speed at b_sat. The batch of "
-          f"{s.fixed} takes {s.peak((s.fixed, 1)) / 1e6:.1f} MB at once and "
+    e.say(f"Memory, {s.name}: {s.peak((1, 1)) / 1e6:.1f} MB at micro-batch 1, "
+          f"{each / 1e6:.3f} MB for each further sequence, {s.peak((most, 1)) / 1e6:.1f} MB at "
+          f"{most}, with {s.speed((most, 1)) / s.speed((sat, 1)):.2f} times the speed at b_sat. A "
+          f"batch of {s.fixed} takes {s.peak((s.fixed, 1)) / 1e6:.1f} MB in one pass and "
           f"{s.peak(small) / 1e6:.1f} MB as {small[1]} micro-batches.")
 
 
@@ -381,29 +381,28 @@ def main():
         question="How large must a micro-batch be to use a device well, and what does a larger one "
                  "bring?",
         prediction="Speed rises with the micro-batch and is within 10% of its best well before the "
-                   "largest (b_sat). From there on only memory grows. At a fixed batch, "
-                   "accumulation in micro-batches of b_sat or more is within 10% of the speed of "
-                   "the whole batch at once.",
+                   "largest; that point is b_sat. Beyond it only memory grows. At a fixed batch, "
+                   "gradient accumulation in micro-batches of b_sat or more is within 10% of the "
+                   "speed of the whole batch in one pass.",
         arguments=lambda parser: parser.add_argument(
             "--most", type=int, metavar="B", help="the largest micro-batch, in sequences"))
     if e.args.most is not None and e.args.most < 4:
-        lab.fail(f"--most {e.args.most}: is not 4 or more")
+        lab.fail(f"--most {e.args.most}: expected 4 or more")
     series = all_series(e)
     rounds = e.pick(tiny=2, quick=3, full=9)
     measure(e, series, rounds)
     write_tables(e, series)
     if not lab.is_cuda(e.args.trainer):
         e.setting(f"35k parameters: 2 layers of 32 channels; 0.8M: 4 layers of 128; T={T}.")
-    e.setting(f"One run at a time; {rounds} rounds over all settings in turn. A point is the "
-              "median of the rounds, each the median of its updates; bars go from the lowest to "
-              "the highest round.")
+    e.setting(f"One run at a time; {rounds} rounds over all settings. A point is the median of "
+              "the rounds, each the median of its updates; bars span the rounds.")
     e.setting("Memory is the process's largest resident set (on a GPU: memory in use), program and "
               "data included.")
     e.figure("saturation", lambda plt: draw(plt, series),
              alt="Speed against micro-batch; speed against accumulation at a fixed batch; memory "
                  "against micro-batch.",
-             caption="Measured. Hollow in the right panel: the same micro-batch, accumulated to "
-                     "the fixed batch.")
+             caption="Measured. Hollow in the right panel: the same micro-batch with gradient "
+                     "accumulation to the fixed batch.")
     e.figure("tiles", lambda plt: draw_tiles(plt, [768, 3072]),
              alt="A sawtooth: the share of a GPU's units at work against the micro-batch.",
              caption="Modelled, not measured: tiles / (⌈tiles / units⌉ · units).")

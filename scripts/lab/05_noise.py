@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Experiment 5: the gradient noise scale of a run while it trains, and beside it what it claims to
-measure: from checkpoints of the run, branches go on with larger batches until one falls behind.
+"""Experiment 5: the gradient noise scale of a run while it trains, and a check of it: branches from
+the run's checkpoints train on with larger batches until one falls behind.
 
     scripts/lab/05_noise.py --quick
 """
@@ -13,8 +13,8 @@ import lab
 
 TOLERANCE = 0.01                                 # nats; Merrill et al. 2025
 
-# The learning rate at k times the batch, in terms of the run's rate times the square root of k:
-# that is Merrill's rule for Adam. The half is there to see what the rule does to the answer.
+# Learning rates at k times the batch, relative to the run's rate times the square root of k, which
+# is Merrill's rule for Adam. The half shows how much the answer depends on that rule.
 RATES = [1.0, 0.5]
 
 
@@ -25,8 +25,8 @@ def main_name(seed, i):
 
 
 def main_jobs(e, plan):
-    """The run that is measured, in as many parts as there are moments, each kept: what branches off
-    is a copy of a part. Cut up or not, its numbers are the same."""
+    """The measured run, in one part for each moment. Every part is kept, and branches start from
+    copies of it. Resuming is exact, so the cuts change no number."""
     first = ["--data", e.corpus(plan["moments"][-1] + plan["length"]), *e.model(),
              "--micro-batch", plan["part"], "--batch-tokens", plan["batch"], "--noise-scale",
              "--lr", plan["lr"], "--lr-schedule", "constant", "--warmup-tokens", plan["warmup"],
@@ -75,15 +75,15 @@ def estimates(runs, plan):
 
 def ratio(values):
     """Mean S over mean G2: averages first, since each of the two is unbiased and their ratio is
-    not. None where the mean G2 is not positive: there is no gradient to be seen in the noise."""
+    not. None where the mean G2 is not positive: the gradient is lost in the noise."""
     g2, s = sum(v[1] for v in values), sum(v[2] for v in values)
     return s / g2 if g2 > 0.0 else None
 
 
 def noise_between(series, low, high, draws=200, block=8):
     """B_simple of the updates that ended after `low` and by `high` tokens, all seeds together, and
-    the range that holds 90% of the values when blocks of neighbouring updates are drawn anew
-    (bootstrap): (B, low, high), or None."""
+    its 90% range when blocks of neighbouring updates are resampled (bootstrap): (B, low, high), or
+    None."""
     blocks = []
     for seed in series:
         own = [v for v in seed if low < v[0] <= high]
@@ -115,8 +115,8 @@ def noise_curve(series, plan):
 # ---------------------------------------------------------------- branches
 
 class Moment:
-    """One checkpoint of every seed, and what the branches from it did under each choice of rates:
-    "rule", the square root of k; "tuned", at each k the better one of RATES."""
+    """One checkpoint of every seed, and its branches under two choices of learning rate: "rule",
+    the square root of k; "tuned", at each k the better one of RATES."""
 
     def __init__(self, plan, runs, branches, series, i):
         self.plan, self.tokens = plan, plan["moments"][i]
@@ -130,8 +130,8 @@ class Moment:
             "tuned": {k: min((tried[k, times] for times in RATES), key=mean) for k in plan["ks"]}}
 
     def gaps(self, k, choice="rule"):
-        """How far the branch is behind the one that keeps the batch, for each seed. They saw the
-        same samples in the same order from the same weights."""
+        """How far the branch is behind the one that keeps the batch, for each seed. Both train on
+        the same samples in the same order from the same weights."""
         return [a - b for a, b in zip(self.losses[choice][k], self.losses[choice][1])]
 
     def gap(self, k, choice="rule"):
@@ -174,8 +174,8 @@ def deviation(values):
 
 
 def tolerance_of(moments, plan):
-    """The paper's tolerance, unless the gaps are known less well than that: then two standard
-    errors of a gap, from the scatter between seeds of the branches with the next two batches."""
+    """The paper's tolerance or, if larger, two standard errors of a gap: from the scatter between
+    seeds of the branches with the next two batches."""
     if len(plan["seeds"]) < 2:
         return TOLERANCE, 0.0
     spread = [deviation(m.gaps(k)) for m in moments for k in plan["ks"][1:3]]
@@ -191,8 +191,8 @@ def gap_errors(moments, plan):
 
 
 def lower_won(moments):
-    """(in how many cells, moment and batch, the lowest rate was the best, of how many): there the
-    better of RATES is the edge of a grid."""
+    """(pairs of moment and batch in which the lowest rate won, all pairs). Where it won, the
+    optimum lies on the edge of the grid."""
     cells = [(m, k) for m in moments for k in m.losses["tuned"]]
     return sum(mean(m.tried[k, min(RATES)]) < mean(m.tried[k, max(RATES)])
                for m, k in cells), len(cells)
@@ -337,37 +337,36 @@ def critical_text(moment, tolerance, choice, plan):
 def report(e, plan, series, moments, tolerance, error):
     for m in moments:
         noise = "not measurable" if m.noise is None else (
-            f"{m.noise[0]:,.0f} tokens (90% of resamples: {m.noise[1]:,.0f} to {m.noise[2]:,.0f})")
+            f"{m.noise[0]:,.0f} tokens (90% range {m.noise[1]:,.0f} to {m.noise[2]:,.0f})")
         e.say(f"After {m.tokens:,} tokens, at loss {m.loss:.3f}: noise scale {noise}; critical "
-              f"batch by branches {critical_text(m, tolerance, 'rule', plan)} with √k, "
+              f"batch by branches {critical_text(m, tolerance, 'rule', plan)} with rates times √k, "
               f"{critical_text(m, tolerance, 'tuned', plan)} at the better of two rates.")
     updates = [v for seed in series for v in seed]
     negative = sum(v[1] < 0.0 for v in updates)
-    e.say(f"|G|² came out negative at {100 * negative / len(updates):.1f}% of single updates; it "
-          "is averaged with the rest.")
+    e.say(f"The estimate of |G|² is negative at {100 * negative / len(updates):.1f}% of single "
+          "updates; these stay in the average.")
     low, high = gap_errors(moments, plan)
-    why = ("the paper's" if tolerance == TOLERANCE else
-           f"twice the standard error of a gap, since {TOLERANCE} is less than the seeds can tell")
-    e.say(f"A branch counts as good when it is at most {tolerance:.3f} nats behind: {why}; a gap "
-          f"at k = {plan['ks'][1]} and {plan['ks'][2]} is known to ±{error:.4f} (standard error "
-          f"over {len(plan['seeds'])} seeds), single gaps at all k to between "
-          f"±{low:.4f} and ±{high:.4f}.")
+    why = ("the paper's tolerance" if tolerance == TOLERANCE else
+           f"two standard errors of a gap: the seeds do not resolve {TOLERANCE}")
+    e.say(f"A branch passes if it is at most {tolerance:.3f} nats behind ({why}). Standard error "
+          f"of that gap over {len(plan['seeds'])} seeds: ±{error:.4f} at k = {plan['ks'][1]} and "
+          f"{plan['ks'][2]}, ±{low:.4f} to ±{high:.4f} over all k.")
     e.say(lower_rates(moments, plan))
-    e.say("Of the two rates the lower was better in %d of %d cells, moment and batch: an optimum "
-          "on the grid's edge; a still lower rate was not tried." % lower_won(moments))
+    e.say("The lower of the two rates was better in %d of %d pairs of moment and batch: the "
+          "optimum lies on the edge of the grid, and no lower rate was tried." % lower_won(moments))
     knees = knee_fits(e)
     if knees:
-        e.say("The sweep of experiment 2 put B_crit at " + ", ".join(
-            f"{b_crit:,.0f} tokens for loss {target:g}" for target, b_crit in knees) + ".")
+        e.say("Experiment 2 measured a B_crit of " + ", ".join(
+            f"{b_crit:,.0f} tokens at loss {target:g}" for target, b_crit in knees) + ".")
     judge(e, plan, moments, tolerance)
 
 
 def lower_rates(moments, plan):
-    """What half of the rule's rate is worth to the branch that keeps the batch."""
+    """What half the learning rate gains in the branch that keeps the batch."""
     gains = [mean(m.tried[1, 1.0]) - mean(m.tried[1, 0.5]) for m in moments]
-    return ("Half of the learning rate alone, at the run's own batch, gains "
+    return ("Half the learning rate, at the run's own batch, gains "
             + ", ".join(f"{g:+.3f}" for g in gains) + " nats over the same tokens"
-            + "; against that a larger batch has to stand when the rates are tuned.")
+            + "; with tuned rates, a larger batch competes with that.")
 
 
 def ratios(moments, tolerance, choice, plan):
@@ -387,16 +386,16 @@ def judge(e, plan, moments, tolerance):
     if min(own) > 30:
         merrill = "by orders of magnitude, as Merrill et al. found"
     elif below:
-        merrill = "the direction that Merrill et al. found, not their orders of magnitude"
+        merrill = "the same direction as in Merrill et al., but not by orders of magnitude"
     else:
         merrill = "Merrill et al. found it larger by orders of magnitude"
     right = [grows, bears, below]
     e.verdict("as predicted" if all(right) else "partly" if any(right) else "failed",
               f"the noise scale {'grows' if grows else 'does not grow'} from {first.noise[0]:,.0f} "
               f"to {last.noise[0]:,.0f} tokens as the loss falls from {first.loss:.2f} to "
-              f"{last.loss:.2f}; the branched critical batch "
+              f"{last.loss:.2f}; the critical batch by branches "
               f"{'grows' if bears else 'does not grow'}, and is {min(own):.1f} to "
-              f"{max(own):.1f} times the noise scale with √k, "
+              f"{max(own):.1f} times the noise scale with rates times √k, "
               f"{min(tuned):.1f} to {max(tuned):.1f} times at the better of two rates: {merrill}")
 
 
@@ -405,20 +404,20 @@ def settings(e, plan):
               f"{plan['batch'] // plan['T'] // plan['part']} parts of {plan['part']} sequences, "
               f"fresh tales, never repeated; learning rate {plan['lr']}, constant after "
               f"{plan['warmup']:,} tokens; AdamW, β 0.9 and 0.95; {len(plan['seeds'])} seeds.")
-    e.setting(f"Branches go on for {plan['length']:,} tokens with k = "
+    e.setting(f"Branches train on for {plan['length']:,} tokens with k = "
               f"{', '.join(map(str, plan['ks']))} times the batch and the learning rate times √k, "
-              "and again with half of that; Adam's moments are as they were. They see the same "
-              "samples in the same order; compared is the validation loss, averaged over the "
-              "second half of a branch.")
+              "and again with half of that; Adam's moments are kept. All branches of a moment see "
+              "the same samples in the same order; their validation losses are compared, averaged "
+              "over the second half of a branch.")
 
 
 def main():
     e = lab.Experiment(
         5, "noise", title="The noise scale, live",
         question="Can a run tell, from its gradients alone, how large a batch it could use?",
-        prediction="The noise scale grows as the loss falls, and so does the critical batch that "
-                   "branches measure. The noise scale is the smaller of the two (Merrill et al. "
-                   "2025: by orders of magnitude).")
+        prediction="The gradient noise scale grows as the loss falls, and so does the critical "
+                   "batch size that branches measure. The noise scale is the smaller of the two "
+                   "(Merrill et al. 2025: by orders of magnitude).")
     plan = {"T": 32, "batch": 512, "part": 4, "lr": 4e-3, "warmup": 20480,
             "moments": e.pick(tiny=[32768, 65536], quick=[2 ** 18, 2 ** 19, 2 ** 20, 2 ** 21],
                               full=[2 ** 17, 2 ** 18, 2 ** 19, 2 ** 20, 2 ** 21, 2 ** 22, 2 ** 23]),
@@ -442,12 +441,12 @@ def main():
              alt="Noise scale and critical batch by branches, in tokens and sequences, against the "
                  "tokens trained on.",
              caption="A caret marks the largest batch that was tried. The noise scale comes from "
-                     "the gradients of one run; the critical batch from branches of it.")
+                     "the gradients of the run, the critical batch size from its branches.")
     e.figure("branches", lambda plt: draw_branches(plt, plan, moments, tolerance),
              alt="How far branches with larger batches fall behind, at each moment, with the "
                  "learning rate times the square root of k and with the better of two rates.",
              caption=f"Grey: at most {tolerance:.3f} nats behind, or ahead. Bars: standard error "
-                     "over seeds. A caret at the top lies above the picture.")
+                     "over seeds. A caret at the top marks a point above the figure.")
     report(e, plan, series, moments, tolerance, error)
     e.close()
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Experiment 6: batch schedules. A constant small batch, a constant large one, and batches that
-grow in a line, in stages, and by the norm test: loss against updates, tokens and modelled time.
+grow linearly, in stages, and by the norm test: loss against updates, tokens and modelled time.
 
     scripts/lab/06_schedules.py --quick
 """
@@ -13,8 +13,8 @@ import lab
 LOWEST, HIGHEST = -2, 5                          # grids are not extended further: 2.5e-4 ... 0.032
 LINK = {"bandwidth": 1.25e9, "latency": 20e-6}   # 10 Gbit/s, as between machines of a cluster
 
-# One way to choose the batch. flags: of a run whose learning rate is lr at the small batch; middle:
-# where its grid of learning rates begins; parts: whether the batch is measured, so in small parts.
+# A batch schedule. flags: of a run whose learning rate is lr at the small batch; middle: where its
+# grid of learning rates begins; parts: measures the noise, which needs small micro-batches.
 Schedule = namedtuple("Schedule", "name label flags middle parts eta", defaults=[3, False, None])
 
 
@@ -24,7 +24,7 @@ def rate(k):
 
 
 def schedules(plan):
-    """All of them grow the learning rate as the square root of the batch, but for one."""
+    """All but the last scale the learning rate with the square root of the batch."""
     small, large, grown, tokens = (plan[key] for key in ("small", "large", "grown", "tokens"))
 
     def constant(batch):
@@ -57,7 +57,7 @@ def schedules(plan):
 
 
 class Course:
-    """The runs of one schedule: learning rates for one seed first, then seeds at the best."""
+    """The runs of one schedule: all learning rates with one seed, then all seeds at the best."""
 
     def __init__(self, plan, schedule):
         self.plan, self.schedule = plan, schedule
@@ -72,7 +72,7 @@ class Course:
         return self.best() in (min(self.grid), max(self.grid))
 
     def missing(self):
-        """What the next round has to run: the grid, which grows until its best rate is inside, then
+        """Runs of the next round: first the grid, which grows until its best rate lies inside, then
         the other seeds."""
         first = self.plan["seeds"][0]
         want = {(k, first) for k in self.grid}
@@ -104,7 +104,7 @@ class Course:
         return math.sqrt(sum((x - mean) ** 2 for x in self.losses()) / (n - 1) / n)
 
     def updates(self):
-        """The mean over seeds; a run that diverged has no end, but a last update."""
+        """Mean over seeds. A diverged run has no end event: its last update counts."""
         made = [run.end.get("step", run.steps[-1]["step"] if run.steps else 0)
                 for run in self.chosen()]
         return sum(made) / len(made)
@@ -134,9 +134,8 @@ def run_all(e, plan):
 # ---------------------------------------------------------------- modelled time
 
 class Clock:
-    """Modelled seconds of a run in which every device takes `small` tokens of an update, so that
-    there are as many devices as the batch is times the small one: one measured micro-batch, and a
-    ring all-reduce of which part hides behind it."""
+    """Modelled seconds of a run on batch / small devices, each with `small` tokens of every update:
+    one measured micro-batch, and the part of a ring all-reduce that overlap does not hide."""
 
     def __init__(self, courses, plan):
         small = next(c for c in courses if c.schedule.name == "small")
@@ -153,8 +152,8 @@ class Clock:
         return self.compute + fit.exposed_seconds(ring, self.compute)
 
     def between(self, steps):
-        """Seconds from each logged update to the next; a thinned log leaves out updates, which are
-        taken to have been as those around them."""
+        """Seconds until each logged update. A thinned log omits updates; each counts like the
+        next logged one."""
         times, total, last = [], 0.0, 0
         for step in steps:
             total += (step["step"] - last) * self.update(step["batch_tokens"])
@@ -176,7 +175,7 @@ def at_evals(run, clock):
 
 
 def seconds_of(run, clock):
-    """Modelled seconds of a whole run; of one that diverged, until then."""
+    """Modelled seconds of a whole run, or until it diverged."""
     return clock.between(run.steps)[-1][1] if run.steps else 0.0
 
 
@@ -191,7 +190,7 @@ def device_seconds(run, clock):
 
 
 def growth_at(run, factor):
-    """Tokens seen when the batch first was `factor` times what it began with; None: never."""
+    """Tokens seen when the batch first reached `factor` times its initial size; None: never."""
     first = run.steps[0]["batch_tokens"] if run.steps else 0
     return next((step["tokens"] - step["batch_tokens"] for step in run.steps
                  if step["batch_tokens"] >= factor * first), None)
@@ -220,7 +219,7 @@ def write_tables(e, plan, courses, clock):
 
 
 def grown(course, factor):
-    """The mean over seeds of growth_at; None if a seed never came so far."""
+    """Mean of growth_at over seeds; None if a seed never got there."""
     at = [growth_at(run, factor) for run in course.chosen()]
     return None if None in at else sum(at) / len(at)
 
@@ -293,8 +292,8 @@ def draw_curves(plt, courses, plan, clock):
 
 
 def draw_bought(plt, courses):
-    """Where each schedule ends: updates to the left are what a faster run would want, a lower loss
-    is what all of them want; the band is 2% above the constant small batch."""
+    """Where each schedule ends. Left is faster (fewer updates), down is better (lower loss); the
+    band is 2% above the constant small batch."""
     figure, ax = plt.subplots(figsize=(7.6, 4.8), constrained_layout=True)
     small = courses[0]
     if math.isfinite(small.loss()):
@@ -302,7 +301,7 @@ def draw_bought(plt, courses):
         ax.text(0.99, 1.02 * small.loss(), "2% above the constant small batch", ha="right",
                 va="bottom", fontsize=8.5, transform=ax.get_yaxis_transform())
     for i, course in enumerate(courses):
-        if not math.isfinite(course.loss()):                 # the words say that it diverged
+        if not math.isfinite(course.loss()):                 # report() says that it diverged
             continue
         look = style(i)
         edge = " (edge of its grid)" if course.at_edge() else ""
@@ -325,8 +324,8 @@ def told(course, small):
 
 
 def rises_earlier(adaptive):
-    """Whether a smaller eta reaches twice and four times the small batch with fewer tokens, at each
-    pair of etas; what never gets there is last."""
+    """Whether, for each pair of etas, the smaller one reaches twice and four times the small batch
+    after fewer tokens; an eta that never gets there is last."""
     own = sorted(adaptive, key=lambda c: c.schedule.eta)
     for factor in (2, 4):
         at = [math.inf if grown(c, factor) is None else grown(c, factor) for c in own]
@@ -345,24 +344,25 @@ def grown_text(course):
 
 
 def at_most_text(plan, course, large, fixed):
-    """How early the smallest eta is at the largest batch, and at which rate: two things that may
-    cost it the loss, and that these runs do not tell apart."""
+    """How early the smallest eta reaches the largest batch, and at which rate: two possible causes
+    of a higher loss that these runs do not separate."""
     at = [growth_at(run, plan["large"] / plan["small"]) for run in course.chosen()]
     shares = [n / run.steps[-1]["tokens"] for n, run in zip(at, course.chosen()) if n is not None]
     if not shares:
-        return f"η = {course.schedule.eta:g} was never at {plan['large']:,} tokens."
+        return f"η = {course.schedule.eta:g} never reached {plan['large']:,} tokens."
     low, high = f"{100 * min(shares):.0f}", f"{100 * max(shares):.0f}%"
     never = len(at) - len(shares)
-    text = (f"η = {course.schedule.eta:g} was at the largest batch, {plan['large']:,} tokens, "
+    text = (f"η = {course.schedule.eta:g} reached the largest batch, {plan['large']:,} tokens, "
             f"after {high if low + '%' == high else low + ' to ' + high} of the run"
             + (f" ({never} of {len(at)} seeds never)" if never else ""))
     ratio = 2.0 ** (course.best() - large.best())
     text += f", at {ratio:g} times the rate that is best for a constant {plan['large']:,}"
     if ratio > 1.0 and course.loss() > 1.02 * fixed[0].loss():
-        text += "; which of the two costs it the loss, these runs do not tell"
+        text += "; these runs do not tell which of the two raises its loss"
     small, *slow = fixed
-    return (text + f". The line and the stages go to {plan['grown']:,} only, later, and end "
-            + " and ".join(above(c, small) for c in slow) + " off the constant small batch's loss.")
+    return (text + f". The linear ramp and the stages grow later, to {plan['grown']:,} only, and "
+            "end at " + " and ".join(above(c, small) for c in slow)
+            + " against the constant small batch's loss.")
 
 
 def report(e, plan, courses, clock):
@@ -370,20 +370,20 @@ def report(e, plan, courses, clock):
     own = [c for c in courses if c.schedule.eta is not None]
     e.say(f"After {plan['tokens']:,} tokens, each at its best learning rate, ± standard error: "
           + "; ".join(told(c, small) for c in courses) + ".")
-    e.say("The batch reached twice and four times its first size after "
+    e.say("The batch reached two and four times its initial size after "
           + "; ".join(grown_text(c) for c in own) + ".")
     e.say(at_most_text(plan, min(own, key=lambda c: c.schedule.eta), large,
                        [small, *courses[2:4]]))
     seconds = {c.schedule.name: seconds_of(c.chosen()[0], clock) for c in courses}
     spent = {c.schedule.name: device_seconds(c.chosen()[0], clock) for c in courses}
-    e.say(f"Modelled, with {plan['small']:,} tokens a device and a ring over 10 Gbit/s: "
-          + "; ".join(f"{c.schedule.label} {seconds[c.schedule.name]:.1f} s and "
+    e.say(f"Modelled, with {plan['small']:,} tokens a device and a ring all-reduce over 10 Gbit/s: "
+          + "; ".join(f"{c.schedule.label}: {seconds[c.schedule.name]:.1f} s, "
                       f"{spent[c.schedule.name]:.1f} device-seconds" for c in courses) + ".")
     kept = courses[-1]
     scaled = next(c for c in own if c.schedule.eta == max(plan["etas"]))
-    e.say(f"With a learning rate that stays while the batch grows, η = {scaled.schedule.eta:g} "
-          f"ends at {kept.loss():.3f} ± {kept.error():.3f}; with one that grows as its square "
-          f"root, at {scaled.loss():.3f} ± {scaled.error():.3f}.")
+    e.say(f"At η = {scaled.schedule.eta:g}, a learning rate that stays fixed while the batch grows "
+          f"ends at {kept.loss():.3f} ± {kept.error():.3f}; one that grows with the square root "
+          f"of the batch, at {scaled.loss():.3f} ± {scaled.error():.3f}.")
     edges = [c.schedule.label for c in courses if c.at_edge()]
     if edges:
         e.say("The best learning rate lies on the edge of its grid for " + ", ".join(edges) + ".")
@@ -398,7 +398,8 @@ def judge(e, plan, small, large, own):
     good = [c for c in own if c.loss() <= 1.02 * small.loss() and c.updates() < small.updates()]
     earlier = rises_earlier(own)
     far = large.loss() > 1.02 * small.loss()
-    parts = [f"a smaller η {'grows earlier' if earlier else 'does not always grow earlier'}"]
+    parts = ["a smaller η "
+             + ("enlarges the batch earlier" if earlier else "is not always earlier")]
     if good:
         found = [f"η = {c.schedule.eta:g} ({small.updates() / c.updates():.1f} times fewer, "
                  f"{above(c, small)})" for c in good]
@@ -407,7 +408,7 @@ def judge(e, plan, small, large, own):
     else:
         best = min(own, key=lambda c: c.loss())
         parts.append("no η is within 2% of the constant small batch's loss with fewer updates: the "
-                     f"nearest, η = {best.schedule.eta:g}, is {above(best, small)}")
+                     f"closest, η = {best.schedule.eta:g}, is {above(best, small)}")
     parts.append(f"the constant large batch is {above(large, small)}")
     right = [earlier, bool(good), far]
     word = "as predicted" if all(right) else "partly" if any(right) else "failed"
@@ -418,12 +419,12 @@ def settings(e, plan):
     e.setting(f"2 layers, 32 channels, T={plan['T']}, {plan['tokens']:,} tokens of fresh tales for "
               f"each run; AdamW, β 0.9 and 0.95.")
     e.setting("The learning rate is constant after a warm-up of a fortieth of the tokens, so that "
-              "curves can be compared, and falls over the last fifth, so that a larger batch gets "
-              "no credit for merely calming noise that a falling rate calms as well.")
-    e.setting("Learning rates a factor of 2 apart, at the small batch, growing as the square root "
-              "of the batch; the grid is extended until the best is inside. The rate is chosen "
-              f"with one seed and run with {len(plan['seeds'])}; ± is the standard error over "
-              "seeds.")
+              "curves can be compared, and decays over the last fifth, so that a larger batch "
+              "gets no credit for noise that a decaying rate removes as well.")
+    e.setting("Learning rates are given at the small batch, a factor of 2 apart, and grow with the "
+              "square root of the batch; the grid grows until the best rate lies inside. The rate "
+              f"is chosen with one seed and run with {len(plan['seeds'])}; ± is the standard error "
+              "over seeds.")
     e.setting(f"The norm test sees gradients of {plan['part']} sequences, "
               f"{plan['small'] // plan['T'] // plan['part']} of them at the smallest batch, and "
               "decides at each update, without smoothing.")
@@ -434,9 +435,10 @@ def main():
         6, "schedules", title="Batch schedules",
         question="Can a run begin with a small batch and end with a large one, and keep the loss "
                  "of the small and most of the speed of the large?",
-        prediction="The smaller η, the earlier the norm test lets the batch grow. With some η the "
-                   "run ends within 2% of the constant small batch's loss at the same tokens, with "
-                   "fewer updates; a constant large batch does not come so near.")
+        prediction="The norm test enlarges the batch when the gradient's noise exceeds η times the "
+                   "gradient; a smaller η enlarges it earlier. For some η the run ends within 2% "
+                   "of the constant small batch's loss at the same tokens, with fewer updates; a "
+                   "constant large batch does not come that close.")
     plan = {"T": 32, "small": 512, "large": 8192, "grown": 4096, "part": 4,
             "tokens": e.pick(tiny=65536, quick=1310720, full=2 ** 23),
             "etas": e.pick(tiny=[0.3, 1.0], quick=[0.5, 0.7, 1.0], full=[0.35, 0.5, 0.7, 1.0]),
@@ -459,7 +461,7 @@ def main():
                  "modelled seconds, and the batch against tokens, a curve for each batch schedule.",
              caption="One seed each, at its best learning rate. Time is modelled: each device "
                      f"takes {plan['small']:,} tokens of an update, measured on one core here, and "
-                     "gradients travel in a ring at 10 Gbit/s.")
+                     "gradients go through a ring all-reduce at 10 Gbit/s.")
     report(e, plan, courses, clock)
     e.close()
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Experiment 7: is a small batch bad? Loss after the same tokens, against the learning rate, for
-batches from one sequence up, with beta2 the same for all or with its half-life kept in tokens.
+batches from one sequence up, with a fixed beta2 or with its half-life kept in tokens.
 
     scripts/lab/07_small_batch.py --quick
 """
@@ -8,7 +8,7 @@ import math
 
 import lab
 
-BETA2 = 0.95                                     # of the largest batch, and of all when it is fixed
+BETA2 = 0.95                                     # of the largest batch; of all under rule fixed
 RULES = {"fixed": "β2 = 0.95 at every batch", "halflife": "β2 by half-life in tokens"}
 LOWEST, HIGHEST = -5, 6                          # grids are never extended further: 3e-5 ... 0.064
 
@@ -19,12 +19,12 @@ def rate(k):
 
 
 def beta2_of(rule, batch, largest):
-    """0.5 = beta2^(half-life in updates): for the same half-life in tokens, the exponent is B."""
+    """0.5 = beta2^(half-life in updates): the same half-life in tokens needs an exponent of B."""
     return BETA2 if rule == "fixed" else BETA2 ** (batch / largest)
 
 
 class Curve:
-    """Loss against learning rate for one batch and one rule, as far as it has been run."""
+    """Loss against learning rate for one batch and one rule, from the runs made so far."""
 
     def __init__(self, plan, rule, batch):
         self.plan, self.rule, self.batch = plan, rule, batch
@@ -38,7 +38,7 @@ class Curve:
         return beta2_of(self.rule, self.batch, max(self.plan["batches"]))
 
     def mean(self, k):
-        """Over all seeds; infinite as soon as one of them diverges."""
+        """Mean over all seeds; infinite if one of them diverged."""
         return sum(self.loss[k, seed] for seed in self.plan["seeds"]) / len(self.plan["seeds"])
 
     def spread(self, k):
@@ -50,12 +50,12 @@ class Curve:
         return math.sqrt(squares / (n - 1))
 
     def complete(self):
-        """The points that every seed has."""
+        """The learning rates that all seeds have run."""
         return [k for k in sorted(self.grid)
                 if all((k, seed) in self.loss for seed in self.plan["seeds"])]
 
     def best(self):
-        """By the mean over seeds where there is one; before that by the first seed."""
+        """By the mean over seeds once all have run, before that by the first seed."""
         if self.complete():
             return min(self.complete(), key=self.mean)
         first = self.plan["seeds"][0]
@@ -65,9 +65,9 @@ class Curve:
         return self.best() in (LOWEST, HIGHEST)
 
     def missing(self):
-        """What the next round has to run. First one seed over the grid, which grows until its best
-        point has neighbours; then the other seeds at the best point and its neighbours, and on to
-        where they move it."""
+        """Runs of the next round. First one seed over the grid, which grows until its best point
+        has neighbours; then the other seeds at the best point and its neighbours, again if
+        these move the best point."""
         first = self.plan["seeds"][:1]
         want = {(k, seed) for k in self.grid for seed in first}
         if want <= set(self.loss):
@@ -125,7 +125,7 @@ def write_tables(e, plan, curves):
 # ---------------------------------------------------------------- pictures
 
 def draw_curve(ax, curve, style, top):
-    """A line through the means; what lies above the picture is a caret at its top."""
+    """A line through the means; a caret at the top marks a point above the figure."""
     colour, marker, line = style
     first = curve.plan["seeds"][0]
     full, best = set(curve.complete()), curve.best()
@@ -216,7 +216,7 @@ def find(curves, rule, batch):
 
 
 def error(a, b):
-    """Of a difference of two bests: the standard errors of two means over seeds, in quadrature."""
+    """Standard error of the difference of two best losses: those of both means, in quadrature."""
     n = len(a.plan["seeds"])
     return math.hypot(a.spread(a.best()), b.spread(b.best())) / math.sqrt(n)
 
@@ -228,7 +228,7 @@ def told(curve):
 
 
 def growth(curves, rule, plan):
-    """p where the best learning rate grows as B^p, between the smallest and the largest batch."""
+    """p such that the best learning rate grows as B^p from the smallest to the largest batch."""
     small, large = min(plan["batches"]), max(plan["batches"])
     ratio = rate(find(curves, rule, large).best()) / rate(find(curves, rule, small).best())
     return math.log(ratio) / math.log(large / small)
@@ -242,16 +242,16 @@ def report(e, curves, plan):
     for rule, name in RULES.items():
         own = [c for c in curves if c.rule == rule]
         e.say(f"{name}: " + "; ".join(f"batch {c.batch}: {told(c)}" for c in own) + ".")
-    e.say(f"With the half-life kept, batch {best.batch} is the best of {len(plan['batches'])}. The "
-          f"best learning rate is {rate(kept.best()):g} at batch {small} and {rate(big.best()):g} "
-          f"at {large}: it goes as B^{growth(curves, 'halflife', plan):.2f}, where the square-root "
-          "rule says B^0.50.")
+    e.say(f"With the half-life kept, batch {best.batch} has the lowest loss of all "
+          f"{len(plan['batches'])}. The best learning rate is {rate(kept.best()):g} at batch "
+          f"{small} and {rate(big.best()):g} at {large}: it grows as "
+          f"B^{growth(curves, 'halflife', plan):.2f}; the square-root rule says B^0.50.")
     seconds = [lab.median([run.seconds() for run in c.runs.values()]) for c in (kept, big)]
     updates = [plan["tokens"] // (c.batch * plan["T"]) for c in (kept, big)]
-    e.say(f"All this is per token. Batch {small} made {updates[0]:,} updates, one after the other, "
-          f"in {seconds[0]:.1f} s on one core; batch {large} made only {updates[1]:,}, in "
-          f"{seconds[1]:.1f} s, and that lack of updates is why it is behind. But only inside an "
-          "update can work be spread over many workers.")
+    e.say(f"All this is per token. Batch {small} made {updates[0]:,} serial updates in "
+          f"{seconds[0]:.1f} s on one core; batch {large} made only {updates[1]:,}, in "
+          f"{seconds[1]:.1f} s, and too few updates are why its loss is higher. But only the work "
+          "inside an update can be spread over many workers.")
     judge(e, kept, fixed, big)
 
 
@@ -269,7 +269,7 @@ def judge(e, kept, fixed, big):
 def settings(e, plan):
     e.setting(f"2 layers, 32 channels, T={plan['T']}; batches of "
               f"{', '.join(map(str, plan['batches']))} sequences; {plan['tokens']:,} tokens a run, "
-              "of tales that never repeat.")
+              "of tales that are never repeated.")
     e.setting("AdamW, β1 0.9, no weight decay, clip 1; warm-up over 5% of the tokens, then cosine "
               "to a tenth. Every curve has its own grid of learning rates, a factor of 2 apart, "
               "extended until the best lies inside.")
@@ -302,7 +302,7 @@ def main():
              alt="Validation loss against learning rate, a curve a batch, with β2 fixed and with "
                  "its half-life kept; the best loss of each batch; and what the fixed β2 costs.",
              caption=f"Loss after {plan['tokens']:,} tokens. A ring marks the best learning rate "
-                     "of a batch; a caret at the top, a run that diverged or lies higher.")
+                     "of a batch; a caret at the top marks a loss above the figure, or divergence.")
     report(e, curves, plan)
     e.close()
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Experiment 8: the bandwidth wall. Two ranks that average every gradient, that accumulate first,
-and DiLoCo, over a link of 25 Mbit/s up to an unlimited one.
+"""Experiment 8: the bandwidth wall. Two ranks with data parallelism, with gradient accumulation,
+and with DiLoCo, over links from 25 Mbit/s to unlimited.
 
     scripts/lab/08_bandwidth.py --quick
 
-The link is a real one where the machine allows it: link.sh makes two network namespaces, joined by
-virtual Ethernet, and throttles it with tc. Where it does not, only the model is drawn.
+link.sh makes the link where the machine allows it: two network namespaces, joined by virtual
+Ethernet that tc throttles. Elsewhere only the model is drawn.
 """
 import math
 import os
@@ -17,13 +17,13 @@ import lab
 
 RANKS = 2
 LINK = os.path.join("scripts", "lab", "link.sh")
-PAYLOAD = 1448.0 / 1514.0                        # of an Ethernet frame that TCP/IP carries
-NEAR = 0.25                                      # how close to the model a point has to be
+PAYLOAD = 1448.0 / 1514.0                        # share of an Ethernet frame that is TCP payload
+NEAR = 0.25                                      # a point must be this close to the model
 
 
 class Method:
     """accumulate: micro-batches of an update on each rank. every: DiLoCo's H, 0 for data parallel.
-    A round is from one talk to the next."""
+    A round lasts from one synchronization to the next."""
 
     def __init__(self, name, label, accumulate=1, every=0):
         self.name, self.label, self.accumulate, self.every = name, label, accumulate, every
@@ -42,7 +42,7 @@ def settings(e):
     e.methods += [Method(f"diloco_{every}", f"DiLoCo, H={every}", every=every) for every in everies]
     e.rates = e.pick(tiny=[20, None], quick=[25, 100, 250, 1000, None],      # Mbit/s
                      full=[10, 25, 50, 100, 250, 500, 1000, 2500, None])
-    e.length = e.pick(tiny=0.2, quick=2.5, full=15.0)        # seconds of a run, about
+    e.length = e.pick(tiny=0.2, quick=2.5, full=15.0)        # seconds of a run, roughly
     e.layers, e.channels, e.T, e.B = e.pick((2, 64, 32, 2), (4, 128, 64, 4), (4, 128, 64, 4))
     e.tokens = e.B * e.T                                     # of a micro-batch
     e.parameters = count(e)
@@ -63,8 +63,8 @@ def flags(e, accumulate, steps):
 
 
 def rounds(e, method, rate):
-    """How many to measure, from what they should take: not from what was measured, so that a run
-    that is there is found again. One more comes before them: connections open up."""
+    """Rounds to measure, from their expected duration. A measured duration would change the
+    command, and a finished run would not be found again. One warm-up round opens connections."""
     seconds = method.computes * 40e-3 * e.tokens / 256.0
     if rate:
         seconds += 8.0 * 4 * e.parameters / (1e6 * rate)
@@ -80,7 +80,7 @@ def job(e, method, rate):
 
 
 def possible():
-    """Why there are no throttled links here; nothing if there are."""
+    """Why this machine cannot throttle a link; empty if it can."""
     if not lab.has_mpi():
         return "needs MPI: make MPI=1 build/train_gpt2-mpi, and mpirun"
     try:
@@ -94,7 +94,7 @@ def possible():
 # ---------------------------------------------------------------- numbers
 
 class Point:
-    """A method at a rate (Mbit/s; None: unlimited), measured over whole rounds but the first."""
+    """A method at a rate (Mbit/s; None: unlimited), measured over all rounds but the first."""
 
     def __init__(self, method, rate, run):
         self.method, self.rate = method, rate
@@ -107,19 +107,19 @@ class Point:
         self.speed = self.tokens / self.seconds
 
 
-# What a micro-batch takes, and a talk without any limit, in seconds.
+# Seconds to compute a micro-batch, and to synchronize over the unlimited link.
 Cost = namedtuple("Cost", "compute talk")
 
 
 def sets_constants(point):
-    """Whether calibrate reads it: such a point is no test of the model."""
+    """Whether calibrate uses the point; if so, the point does not test the model."""
     return point.method.every > 1 or point.method.every == 1 and point.rate is None
 
 
 def calibrate(points, alone):
-    """Computing from DiLoCo with H > 1 at all rates, the median: nothing travels beside it, but two
-    ranks that get in each other's way count. A talk from H=1 without a limit, which hides nothing:
-    copies, the kernel's TCP, waiting for the other rank. Without points: from one rank alone."""
+    """Compute time: the median over DiLoCo with H > 1, where nothing is sent meanwhile but both
+    ranks share the machine. Synchronization: H=1 on the unlimited link, which hides nothing:
+    copies, the kernel's TCP, waiting for the other rank. Without points: one rank's computing."""
     if not points:
         return Cost(alone, 0.0)
     always = next(p for p in points if p.method.every == 1 and p.rate is None)
@@ -129,8 +129,8 @@ def calibrate(points, alone):
 
 
 def model(e, method, rate, cost):
-    """(tokens/s, share waited) of two ranks at a rate in Mbit/s. Gradients travel beside the last
-    micro-batch's backward pass (fit.exposed_seconds); DiLoCo's parameters when all is computed."""
+    """(tokens/s, share waited) of two ranks at a rate in Mbit/s. The all-reduce of gradients
+    overlaps with the last micro-batch's backward pass (fit.exposed_seconds), DiLoCo's does not."""
     talk = cost.talk
     if rate:
         talk += fit.ring_seconds(4 * e.parameters, RANKS, PAYLOAD * 1e6 * rate / 8.0)
@@ -140,7 +140,7 @@ def model(e, method, rate, cost):
 
 
 def half_rate(method, e, cost):
-    """At which rate in Mbit/s half of the time is waited, by the model; infinite if at any."""
+    """The rate in Mbit/s at which the model waits half of the time; infinite if at any rate."""
     low, high = 1e-3, 1e6
     while high / low > 1.0001:
         middle = math.sqrt(low * high)
@@ -185,12 +185,12 @@ def draw(plt, e, points, cost):
 def main():
     e = lab.Experiment(
         8, "bandwidth", title="The bandwidth wall",
-        question="Two ranks over a slow link: what do accumulation and DiLoCo save?",
-        prediction="Averaging every gradient crawls once the bytes of a gradient take longer than "
-                   "computing it. Accumulation over A micro-batches, and DiLoCo with H updates "
-                   "between talks, move that wall to a link A or H times slower; DiLoCo with H=1 "
-                   "saves nothing. Each point lies within 25% of a formula: the computing and the "
-                   "talking without a limit, and a ring's bytes over the rate.")
+        question="Two ranks over a slow link: what do gradient accumulation and DiLoCo save?",
+        prediction="Data parallel ranks wait once sending a gradient takes longer than computing "
+                   "it. Gradient accumulation over A micro-batches, and DiLoCo with H updates "
+                   "between synchronizations, move that wall to a link A or H times slower; DiLoCo "
+                   "with H=1 saves nothing. Each point lies within 25% of a formula: compute and "
+                   "synchronization time without a limit, plus the ring's bytes over the rate.")
     settings(e)
     why = possible()
     # Whatever the trainer, the links join CPU ranks.
@@ -206,11 +206,11 @@ def main():
              alt="Tokens a second, and the share of time waited, against the bandwidth of the "
                  "link, for data parallel, accumulation and DiLoCo with several H.",
              caption=("Points are measured over real TCP through a pair of virtual Ethernet "
-                      "devices that tc throttles. Lines are modelled: what computing and "
-                      "talking take without a limit, and the ring's bytes over the rate."
-                      if points else f"Modelled from one rank's computing: {why}.")
-             + " Tokens a second are not learning: what larger batches and rare talks do to the "
-               "loss is in experiments 1 and 2.")
+                      "devices that tc throttles. Lines are modelled: compute and synchronization "
+                      "time without a limit, plus the ring's bytes over the rate."
+                      if points else f"Modelled from one rank's compute time: {why}.")
+             + " Tokens a second are not learning: experiments 1 and 2 show what larger batches "
+               "and rare synchronization do to the loss.")
     conclude(e, points, cost, why)
     e.close()
 
@@ -238,7 +238,7 @@ def conclude(e, points, cost, why):
               f"micro-batches of {e.tokens} tokens, {1e3 * cost.compute:.1f} ms each; "
               f"{lab.machine()}.")
     walls = [(m, half_rate(m, e, cost)) for m in e.methods]
-    e.say("Modelled, half of the time is waited at these rates in Mbit/s: " + ", ".join(
+    e.say("Modelled, ranks wait half of the time at these rates in Mbit/s: " + ", ".join(
         f"{m.label} {f'{wall:,.0f}' if wall < math.inf else 'any'}" for m, wall in walls) + ".")
     if not points:
         e.say(f"No throttled links here: {why}. All numbers are modelled.")
@@ -248,37 +248,38 @@ def conclude(e, points, cost, why):
     slow = min(rate for rate in e.rates if rate)
     e.say(f"Measured over {slow} Mbit/s, in tokens/s: "
           + ", ".join(f"{m.label} {at[m.name, slow].speed:,.0f} "
-                      f"({100 * at[m.name, slow].waited:.0f}% waited)" for m in e.methods)
+                      f"(waits {100 * at[m.name, slow].waited:.0f}%)" for m in e.methods)
           + f"; without a limit, data parallel reaches {at['ddp', None].speed:,.0f}.")
     errors = {(p.method.name, p.rate): p.speed / model(e, p.method, p.rate, cost)[0] - 1
               for p in points}
     far = {key: error for key, error in errors.items() if abs(error) > NEAR}
     worst = max(errors, key=lambda key: abs(errors[key]))
     mean = math.exp(sum(abs(math.log1p(x)) for x in errors.values()) / len(errors)) - 1
-    e.say(f"The model is off by {100 * mean:.0f}% on average; the most at {worst[0]}, "
+    e.say(f"The model's mean error is {100 * mean:.0f}%; its largest is at {worst[0]}, "
           f"{f'{worst[1]} Mbit/s' if worst[1] else 'no limit'}: measured "
-          f"{100 * errors[worst]:+.0f}%.")
+          f"{100 * errors[worst]:+.0f}% against modelled.")
     say_limits(e, points, at["ddp", None], cost)
     judge(e, at, slow, errors, far)
 
 
 def say_limits(e, points, parallel, cost):
-    """What the model's closeness is worth, and what it leaves out: data parallel's waits without a
-    limit, which it takes to be hidden."""
+    """How far the agreement tests the model, and what the model leaves out: data parallel's waiting
+    without a limit, which it assumes to be hidden."""
     both = sum(sets_constants(p) for p in points)
-    e.say(f"{both} of the {len(points)} points also set the model's two constants.")
-    e.say(f"Without a limit the model says that data parallel waits for "
-          f"{100 * model(e, parallel.method, None, cost)[1]:.0f}% of the time, and "
-          f"{100 * parallel.waited:.0f}% was measured.")
+    e.say(f"{both} of the {len(points)} points set the model's two constants: they do not "
+          "test it.")
+    e.say(f"Without a limit, the model predicts that data parallel waits for "
+          f"{100 * model(e, parallel.method, None, cost)[1]:.0f}% of the time; measured: "
+          f"{100 * parallel.waited:.0f}%.")
 
 
 def judge(e, at, slow, errors, far):
-    rare = [m for m in e.methods if m.computes > 1]          # in order: they talk ever more rarely
+    rare = [m for m in e.methods if m.computes > 1]          # in order of rarer exchanges
     speeds = [at["ddp", slow].speed] + [at[m.name, slow].speed for m in rare]
     rising = all(a < b for a, b in zip(speeds, speeds[1:]))
     no_gain = at["diloco_1", slow].speed / at["ddp", slow].speed
-    words = (f"over {slow} Mbit/s {rare[-1].label} is {speeds[-1] / speeds[0]:.1f} times as fast "
-             f"as data parallel, H=1 {no_gain:.2f} times; {len(errors) - len(far)} of "
+    words = (f"over {slow} Mbit/s, {rare[-1].label} is {speeds[-1] / speeds[0]:.1f} times as fast "
+             f"as data parallel, and H=1 {no_gain:.2f} times; {len(errors) - len(far)} of "
              f"{len(errors)} points are within {100 * NEAR:.0f}% of the model")
     if rising and abs(no_gain - 1) < NEAR and not far:
         e.verdict("as predicted", words)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Experiment 9: does it fit, is it fast? Memory for ZeRO 0 to 3 and days on 1 to 1024 GPUs, as the
-trainer's --plan models them; and the plan against memory that was really allocated here.
+"""Experiment 9: does it fit, is it fast? Memory with ZeRO 0 to 3 (Rajbhandari et al. 2020) and days
+on 1 to 1024 GPUs, as the trainer's --plan models them; and the plan against memory allocated here.
 
     scripts/lab/09_fits.py --quick
 """
@@ -11,8 +11,8 @@ from collections import namedtuple
 
 import lab
 
-# micro: sequences a forward pass at most; batch: tokens an update; tokens: of the whole run, or
-# None for 20 a parameter (Hoffmann et al. 2022). sharing: the ZeRO stage of a run on several GPUs.
+# micro: at most this many sequences a forward pass; batch: tokens an update; tokens: of the whole
+# run, None for 20 a parameter (Hoffmann et al. 2022). sharing: the ZeRO stage on several GPUs.
 Model = namedtuple("Model", "name flags seq_len micro batch tokens sharing")
 MODELS = [
     Model("124M", ["--init", "d12"], 1024, 8, 2 ** 19, None, 1),
@@ -22,9 +22,9 @@ MODELS = [
     Model("175B", ["--layers", "96", "--heads", "96", "--channels", "12288", "--recompute",
                    "block"], 2048, 1, 2 ** 21, 300e9, 3)]
 
-GPU, NODE = "h100", 8                            # so many GPUs share the fast link
+GPU, NODE = "h100", 8                            # GPUs of a machine, on the fast link
 FAST, SLOW = "450GB/s", "50GB/s+5us"             # NVLink; one 400 Gbit/s adapter a GPU
-WORKERS = 64                                     # of the memory picture
+WORKERS = 64                                     # in the memory figure
 STAGES = [0, 1, 2, 3]
 GPUS = [2 ** i for i in range(11)]
 YEAR = 365.25                                    # days
@@ -38,7 +38,7 @@ HATCHES = ["", "//", "xx", "..", "\\\\", "++"]
 # ---------------------------------------------------------------- asking the trainer
 
 def plan(e, flags):
-    """The fields of `--plan`, which computes and trains nothing."""
+    """The fields of `--plan`, which trains nothing."""
     log = os.path.join(e.dir, "plan.jsonl")
     if os.path.exists(log):
         os.remove(log)
@@ -68,7 +68,7 @@ def memory_plans(e):
 
 
 def time_plans(e):
-    """Each with the largest micro-batch, a power of two, that the batch and the memory allow."""
+    """Each with the largest power-of-two micro-batch that the batch and the memory allow."""
     plans = {}
     for m in MODELS:
         tokens = m.tokens or 20 * on_gpus(e, m, 1, 0, 1)["parameters"]
@@ -93,7 +93,7 @@ def published(e):
 
 # ---------------------------------------------------------------- plan against allocation
 
-# planned and held in bytes; held: the most of one process, less what a process holds anyway.
+# Bytes. held: the peak of one process, less `own`, what any process of the program holds.
 Check = namedtuple("Check", "name planned held own")
 SPECK = ["--layers", "1", "--heads", "1", "--channels", "8"]
 
@@ -105,7 +105,7 @@ def allocation_flags(e, model, ranks, stage):
 
 
 def allocation_job(e, name, model, ranks, stage):
-    """Two updates, watched by 04_saturation.py, which prints the most memory of a process."""
+    """Two updates under 04_saturation.py, which prints the peak memory of a process."""
     trainer = e.args.trainer if os.sep in e.args.trainer else os.path.join(".", e.args.trainer)
     if ranks > 1:
         trainer = os.path.join("build", "train_gpt2-mpi")
@@ -123,8 +123,8 @@ def held(run):
 
 
 def allocations(e):
-    """A model in one process and on two ranks. What program, libraries and data take is measured
-    with a model of next to nothing, and taken off."""
+    """A model in one process and on two ranks. Program, libraries and data are measured with a tiny
+    model and subtracted."""
     model = e.pick(tiny=["--layers", "4", "--heads", "4", "--channels", "256"],
                    quick=["--layers", "6", "--heads", "8", "--channels", "512"],
                    full=["--layers", "12", "--heads", "12", "--channels", "768"])
@@ -289,7 +289,7 @@ def shown(days):
 
 
 def efficiency(times, name, count):
-    """Of so many GPUs the share that is not spent waiting for the network."""
+    """Scaling efficiency: the speed-up on `count` GPUs, divided by `count`."""
     return times[name, 1]["days"] / (count * times[name, count]["days"])
 
 
@@ -305,18 +305,19 @@ def report(e, memory, times, checks, years):
         fitting = [n for n in counts if times[m.name, n]["fits"]]
         best = min(fitting, key=lambda n: times[m.name, n]["days"]) if fitting else None
         first = f"fits on {fitting[0]}" if fitting else f"fits on none of {counts[-1]}"
-        quick = (f"{shown(times[m.name, best]['days'])} on {best}, where "
-                 f"{efficiency(times, m.name, best):.0%} of them is put to use" if best else "")
+        quick = (f"{shown(times[m.name, best]['days'])} on {best}, at "
+                 f"{efficiency(times, m.name, best):.0%} scaling efficiency" if best else "")
         e.say(f"{m.name} (modelled): {first} H100{'s' if fitting[:1] != [1] else ''}; "
-              f"{gigabytes(memory[m.name, 0]['bytes_total'] / 1e9)} GB a GPU without sharing, "
-              f"{gigabytes(memory[m.name, 3]['bytes_total'] / 1e9)} with ZeRO 3 over {WORKERS}; "
-              f"{shown(alone['days'])} on one, {quick}.")
-    e.say(f"175B on 300B tokens by the rule 8ND/(nX): {years[0]:.0f} years on one V100 at 46.2 "
-          f"TFLOP/s, {years[1]:.0f} days on 1,024 A100 at 140 TFLOP/s (published: 288 and 34).")
+              f"{gigabytes(memory[m.name, 0]['bytes_total'] / 1e9)} GB a GPU unsharded, "
+              f"{gigabytes(memory[m.name, 3]['bytes_total'] / 1e9)} with ZeRO 3 over {WORKERS} "
+              f"GPUs; {shown(alone['days'])} on one, {quick}.")
+    e.say(f"175B on 300B tokens, by the rule 8ND/(nX) of Narayanan et al. 2021: {years[0]:.0f} "
+          f"years on one V100 at 46.2 TFLOP/s, {years[1]:.0f} days on 1,024 A100 at 140 TFLOP/s "
+          "(published: 288 and 34).")
     for c in checks:
-        e.say(f"Measured here, {c.name}: {c.held / 1e6:.1f} MB where {c.planned / 1e6:.1f} were "
-              f"planned: the plan is {off(c)}, besides {c.own / 1e6:.1f} MB of "
-              "program, libraries and data.")
+        e.say(f"Measured here, {c.name}: {c.held / 1e6:.1f} MB against {c.planned / 1e6:.1f} "
+              f"planned: the plan is {off(c)}. Not counted: {c.own / 1e6:.1f} MB of program, "
+              "libraries and data.")
     judge(e, times, checks)
 
 
@@ -326,13 +327,13 @@ def judge(e, times, checks):
     kept = {
         "every GPT-2 fits on one GPU": all(times[name, 1]["fits"] for name in small),
         "175B does not": not times[big, 1]["fits"],
-        "eight GPUs are put to use by at least 90%": all(
+        "eight GPUs reach at least 90% scaling efficiency": all(
             efficiency(times, name, NODE) >= 0.9 for name in small),
-        "at 512, one sequence each, no GPT-2 puts half of them to use": all(
+        "512 GPUs with one sequence each stay below 50% for every GPT-2": all(
             efficiency(times, name, 512) < 0.5 for name in small)}
     if checks:
         worst = max(abs(c.planned / c.held - 1) for c in checks)
-        kept[f"the plan is within 5% of what was allocated (worst: {worst:.1%})"] = worst <= 0.05
+        kept[f"the plan is within 5% of the memory allocated (worst: {worst:.1%})"] = worst <= 0.05
     held_true = [words for words, true in kept.items() if true]
     wrong = [words for words, true in kept.items() if not true]
     word = "as predicted" if not wrong else "partly" if held_true else "failed"
@@ -345,31 +346,31 @@ def main():
     e = lab.Experiment(
         9, "fits", title="Does it fit, is it fast?",
         question="If a model fits on one GPU, why train it on many?",
-        prediction="Every GPT-2 fits on one 80 GB GPU with all of Adam, and 175B does not: many "
-                   "GPUs are a question of memory for the one, of time for the others. Eight are "
-                   "nearly eight times as fast; 512 with one sequence each spend most of their "
-                   "time on the network. Planned memory is within 5% of what is allocated.")
+        prediction="Every GPT-2 fits on one 80 GB GPU with all of Adam's state; 175B does not. So "
+                   "175B needs many GPUs for memory, a GPT-2 for time. Eight are nearly eight "
+                   "times as fast; 512 with one sequence each spend most of their time on the "
+                   "network. Planned memory is within 5% of what is allocated.")
     memory, times, years = memory_plans(e), time_plans(e), published(e)
     checks = allocations(e)
     write_tables(e, memory, times, checks)
     e.setting(f"GPUs are modelled by --plan: {GPU.upper()}, bf16 with Adam (16 bytes a parameter, "
-              f"2 of gradients more as they accumulate in fp32), 40% of the peak, {FAST} up to "
-              f"{NODE} GPUs, {SLOW.replace('+', ' and ')} a message beyond. Gradients go around a "
-              "ring, 2(n-1) messages for each bucket; up to two thirds of the backward pass hide "
-              "it. NCCL's trees wait less beyond some 64 GPUs.")
+              f"2 more because gradients accumulate in fp32), 40% of the peak (MFU), {FAST} up to "
+              f"{NODE} GPUs, {SLOW.replace('+', ' and ')} a message beyond. A ring all-reduce "
+              "sends 2(n-1) messages for each bucket and overlaps with up to two thirds of the "
+              "backward pass. NCCL's trees wait less beyond some 64 GPUs.")
     e.setting("20 tokens a parameter, batch 524,288 tokens, ZeRO 1; 175B: 300B tokens, batch "
               "2,097,152, ZeRO 3, blocks recomputed.")
     e.setting("Measured: this trainer, all fp32 (16 bytes a parameter), the largest resident set "
               "of a process, less that of a model of 5k parameters.")
     e.figure("memory", lambda plt: draw_memory(plt, memory),
              alt="Bars of memory a GPU by class for five models under ZeRO 0 to 3.",
-             caption=f"Planned memory of each of {WORKERS} GPUs, bf16. Stage 0 shares nothing: it "
-                     "is what one GPU by itself would need.")
+             caption=f"Planned memory of each of {WORKERS} GPUs, bf16. Stage 0 shards nothing: one "
+                     "GPU alone would need as much.")
     e.figure("days", lambda plt: draw_time(plt, times, checks),
              alt="Days to train five models against the number of GPUs; and planned beside "
                  "measured memory.",
-             caption="Left, modelled: hollow does not fit in memory, dotted would be no network. "
-                     "Right, measured on this machine.")
+             caption="Left, modelled: hollow points do not fit in memory, dotted lines are without "
+                     "a network. Right, measured on this machine.")
     report(e, memory, times, checks, years)
     e.close()
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Experiment 10: one update, however it is shared out. The same batch as 8 micro-batches on one
-rank, over 2, 4 and 8 ranks, and in micro-batches of other sizes: how far apart are the weights?
+"""Experiment 10: one batch, split in several ways. The same batch as 8 micro-batches on one rank,
+over 2, 4 and 8 ranks, and in micro-batches of other sizes: how far do the weights differ?
 
     scripts/lab/10_proof.py --quick
 """
@@ -14,14 +14,14 @@ import sys
 import lab
 
 PARTS = 8                                        # micro-batches of an update, over all ranks
-UNIT = 2.0 ** -24                                # a float's rounding, relative to its size
+UNIT = 2.0 ** -24                                # relative rounding error of a float
 LIMIT = 1e-3                                     # of the distance between two seeds
 
 
 # ---------------------------------------------------------------- distances between weights
 
 def read_weights(path):
-    """{name: array of floats} of a model.safetensors: 8 bytes of length, JSON, then the numbers."""
+    """{name: array of floats} of a model.safetensors: 8 bytes of length, JSON, then elements."""
     tensors = {}
     with open(path, "rb") as f:
         length = struct.unpack("<Q", f.read(8))[0]
@@ -40,14 +40,14 @@ def read_weights(path):
 
 
 def without_keys(bias):
-    """The bias of keys adds the same to all scores of a query, which a softmax does not see: its
-    gradient is nothing but rounding, which Adam blows up to steps like any other."""
+    """The keys' bias adds one constant to all scores of a query, and softmax ignores a constant.
+    Its gradient is pure rounding error, which Adam scales up to steps of ordinary size."""
     third = len(bias) // 3
     return bias[:third] + bias[2 * third:]
 
 
 def distance(one, other):
-    """|one - other| / |one|, over all numbers of all tensors."""
+    """|one - other| / |one|, over all elements of all tensors."""
     apart = total = 0.0
     assert one.keys() == other.keys()
     for name, x in one.items():
@@ -62,8 +62,8 @@ def distance(one, other):
 # ---------------------------------------------------------------- runs
 
 class Split:
-    """A way of sharing out one update. kind: "ranks", "sizes" (of a micro-batch, on one rank),
-    "exact" (ranks again, with --exact-sum), or a run that is meant to be another one."""
+    """A way to split one batch. kind: "ranks", "sizes" (of a micro-batch, on one rank), "exact"
+    (ranks with --exact-sum), or a run that is meant to differ."""
 
     def __init__(self, name, words, kind, ranks=1, size=1, flags=()):
         self.name, self.words, self.kind = name, words, kind
@@ -160,11 +160,11 @@ def draw(plt, e, curves, ways):
 # ---------------------------------------------------------------- the experiment
 
 def with_weights(e, runs, ways):
-    """The splits that can be compared: a run that diverged left no weights. Ends the experiment
-    where what all are compared with is missing."""
+    """The splits that can be compared: a diverged run leaves no weights. Ends the experiment if a
+    run diverged with which all are compared."""
     gone = [s.name for s in ways if runs[s.name].diverged]
     if gone:
-        e.say(f"Diverged, and left out of all that follows: {', '.join(gone)}.")
+        e.say(f"Diverged, so excluded below: {', '.join(gone)}.")
     if {"ranks_1", "batch_half", "other_seed"} & set(gone):
         e.verdict("skipped", f"{', '.join(gone)} diverged: there is nothing to compare with")
         e.close()
@@ -177,10 +177,10 @@ def main():
         10, "proof", title="The proof: splits of a batch train the same model",
         question="Do 1 rank with 8 micro-batches, 2 with 4, 4 with 2 and 8 with 1 reach the same "
                  "weights?",
-        prediction="The gradient of a batch is a sum, so it does not matter who adds up which "
-                   "part: the weights agree up to rounding, a thousand times closer than two "
-                   "seeds, and with --exact-sum, which fixes the order of the additions, in "
-                   "every bit.")
+        prediction="The gradient of a batch is a sum over its sequences, so the split does not "
+                   "matter: the weights agree up to rounding, a thousand times closer than those "
+                   "of two seeds. With --exact-sum, which fixes the order of the additions, they "
+                   "are bitwise identical.")
     e.need_mpi()
     e.updates = e.pick(tiny=20, quick=240, full=2400)
     e.every = e.updates // e.pick(tiny=2, quick=8, full=8)
@@ -201,9 +201,9 @@ def main():
     e.figure("proof", lambda plt: draw(plt, e, curves, ways),
              alt="Distance of weights from those of one rank with 8 micro-batches, against "
                  "updates, on a logarithmic scale: another seed far above, other splits of the "
-                 "batch near the rounding of single numbers.",
-             caption="The largest distance among the splits named. Distances leave out the keys' "
-                     "bias, which the model does not depend on.")
+                 "batch near the rounding error of a float.",
+             caption="The largest distance within each group of splits. Distances exclude the "
+                     "keys' bias, on which the model's output does not depend.")
     conclude(e, runs, curves, plain, exact, table, len(asked) - len(ways))
     e.close()
 
@@ -218,27 +218,27 @@ def conclude(e, runs, curves, plain, exact, table, lost):
     e.setting(f"2 layers of 32 channels, {e.updates} updates of {PARTS} x {e.pick(1, 4, 4)} "
               f"sequences of 32 tokens, learning rate 2e-3; ranks of one thread on "
               f"{lab.machine(e.args.trainer)}, {runs['ranks_1'].start.get('precision', 'fp32')}.")
-    e.say(f"After {e.updates} updates the weights of {len(plain)} splits of the same batch are "
-          f"apart by at most {worst:.1e} of their length; two seeds are by {seed:.2g}, and half "
-          f"the batch from the same seed by {batch:.2g}.")
-    e.say(f"The difference is rounding that training then spreads: it went from "
+    e.say(f"After {e.updates} updates the weights of {len(plain)} splits of the same batch differ "
+          f"by at most {worst:.1e} of their norm; those of two seeds differ by {seed:.2g}, those "
+          f"of half the batch with the same seed by {batch:.2g}.")
+    e.say(f"The difference is rounding error that training amplifies: it grew from "
           f"{max(curves[n][0] for n in names):.1e} after {e.saved[0]} updates to "
           f"{max(curves[n][-1] for n in names):.1e} after {e.saved[-1]}.")
     e.say(f"Their validation losses differ by at most {max(losses) - min(losses):.1e} nats of "
           f"{runs['ranks_1'].val:.3f}.")
     ranks = ", ".join(str(s.ranks) for s in exact)
-    e.say(f"With --exact-sum, {ranks} ranks have "
-          + ("the same bits in all weights." if bits else "different bits, which is a defect."))
+    e.say(f"With --exact-sum, {ranks} ranks reach "
+          + ("bitwise identical weights." if bits else "different weights, which is a defect."))
     if bits and differ and worst <= LIMIT * seed and not lost:
-        e.verdict("as predicted", f"splits are apart by {worst:.1e}, seeds by {seed:.2g}; the "
-                                  "exact sum gives the same bits")
+        e.verdict("as predicted", f"splits differ by {worst:.1e}, seeds by {seed:.2g}; with "
+                                  "--exact-sum the weights are bitwise identical")
     elif bits or worst <= LIMIT * seed:
-        e.verdict("partly", f"splits are apart by {worst:.1e}, seeds by {seed:.2g}; same bits with "
-                            f"the exact sum: {'yes' if bits else 'no'}, different ones without: "
+        e.verdict("partly", f"splits differ by {worst:.1e}, seeds by {seed:.2g}; same bits with "
+                            f"--exact-sum: {'yes' if bits else 'no'}, different bits without: "
                             f"{'yes' if differ else 'no'}" + f"; {lost} diverged" * bool(lost))
     else:
-        e.verdict("failed", f"splits are apart by {worst:.1e}, seeds by {seed:.2g}, and the exact "
-                            "sum's bits differ")
+        e.verdict("failed", f"splits differ by {worst:.1e}, seeds by {seed:.2g}; with --exact-sum "
+                            "the weights differ, too")
 
 
 if __name__ == "__main__":

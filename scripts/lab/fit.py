@@ -1,20 +1,20 @@
-"""The models of the laboratory: what
+"""The formulas of the laboratory:
 
     T(B, n) = S(B) * t_step(B, n)
     S(B) = S_min (1 + B_crit/B)    E(B) = S*B = E_min (1 + B/B_crit)
 
-is made of. B tokens an update, S updates and E tokens to a target loss, n workers (McCandlish et
-al. 2018, arXiv 1812.06162, section 2.3). Plain Python, no library.
+B tokens an update, S updates and E tokens to a target loss, n workers, B_crit the critical batch
+size (McCandlish et al. 2018, arXiv 1812.06162, section 2.3). Plain Python, no library.
 """
 import math
 import random
 from collections import namedtuple
 
-# One batch of a sweep. updates: of every seed at the best learning rate, None: never there.
+# One batch of a sweep. updates: of every seed at the best learning rate; None: target not reached.
 # edge: that learning rate is the lowest or the highest that was tried.
 Point = namedtuple("Point", "batch lr updates median edge")
 
-# reason: why there is no fit, else None. low, high: where B_crit lies with about 90% confidence.
+# low, high: the 90% range of B_crit. reason: why there is no fit, or None.
 Knee = namedtuple("Knee", "s_min b_crit rms low high reason")
 
 NO_FIT = (math.nan,) * 5
@@ -30,8 +30,8 @@ def median(values):
 
 def best_rate(batch, tried):
     """The point of one batch. tried: {learning rate: [updates to the target of each seed, None if
-    it was not reached]}. The best rate has the smallest median; a run that never arrives counts
-    as endless. None when no rate arrives with most of its seeds."""
+    it was not reached]}. The best rate has the smallest median; a run that misses the target
+    counts as infinity. None if no rate reaches the target with most of its seeds."""
     middle = {lr: median([math.inf if n is None else n for n in updates])
               for lr, updates in tried.items()}
     lr = min(sorted(middle), key=lambda rate: middle[rate])
@@ -41,7 +41,7 @@ def best_rate(batch, tried):
 
 
 def edge_side(tried):
-    """Where a grid of learning rates has to grow: -1 downwards, +1 upwards, 0 nowhere."""
+    """Where a grid of learning rates must grow: -1 at its low end, +1 at its high end, or 0."""
     point = best_rate(0, tried)
     if point is None or not point.edge:
         return 0
@@ -60,8 +60,8 @@ def predicted_tokens(batch, s_min, b_crit):
 
 def least_squares(batches, updates):
     """(S_min, B_crit, rms) with the smallest squares of log S - log S_min - log(1 + B_crit/B).
-    For a given B_crit the best S_min is known, so one number is looked for: first on a grid, then
-    by golden section between the best one's neighbours."""
+    Given B_crit, the best S_min has a closed form, so only B_crit is searched: on a grid, then by
+    golden section between the neighbours of the grid's best point."""
     logs = [math.log(s) for s in updates]
 
     def residuals(log_crit):
@@ -82,7 +82,7 @@ def least_squares(batches, updates):
 
 
 def golden(function, low, high, rounds=40):
-    """The place of a minimum between low and high, to (high - low) * 0.618^rounds."""
+    """Golden-section search for a minimum in [low, high], to (high - low) * 0.618^rounds."""
     ratio = (math.sqrt(5.0) - 1.0) / 2.0
     left, right = high - ratio * (high - low), low + ratio * (high - low)
     at_left, at_right = function(left), function(right)
@@ -99,7 +99,7 @@ def golden(function, low, high, rounds=40):
 
 
 def knee(points, draws=200):
-    """Fits S_min and B_crit to the points of a sweep, or says why it will not."""
+    """Fits S_min and B_crit to the points of a sweep, or gives the reason not to."""
     reason = objection(points)
     if reason:
         return Knee(*NO_FIT, reason)
@@ -115,23 +115,23 @@ def knee(points, draws=200):
 
 
 def objection(points):
-    """What forbids a fit before one is tried."""
+    """A reason to fit nothing to these points, or None."""
     edges = [p for p in points if p.edge]
     if edges:
         return ("the best learning rate lies on the edge of its grid at " + ", ".join(
             f"batch {p.batch:,} ({p.lr:.3g})" for p in sorted(edges)))
     batches = {p.batch for p in points}
     if len(batches) < len(points):
-        return "a batch is there twice"
+        return "a batch size appears twice"
     if len(batches) < 4:
         return f"{len(batches)} batch sizes reached the target; a fit needs 4"
     return None
 
 
 def seed_error(points, draws):
-    """Standard deviation of log B_crit when the seeds of each batch are drawn anew from those that
-    were run (bootstrap). One that never arrived is endless, as in best_rate: a batch of which most
-    are drawn so drops out of that draw, as it would have of the sweep."""
+    """Standard deviation of log B_crit when the seeds of each batch are resampled (bootstrap). A
+    seed that missed the target counts as infinity, as in best_rate; a batch whose resampled median
+    is infinite drops out of that draw."""
     rng, found = random.Random(1), []
     updates = {p.batch: [math.inf if n is None else n for n in p.updates] for p in points}
     for _ in range(draws):
@@ -143,8 +143,8 @@ def seed_error(points, draws):
 
 
 def leave_one_out_error(points):
-    """Standard error of log B_crit from fits without one of the batches each (jackknife): it also
-    sees where the curve is not of the model's shape."""
+    """Standard error of log B_crit from fits that each leave out one batch (jackknife). It also
+    grows when the curve does not have the shape of the formula."""
     found = []
     for left_out in points:
         rest = [p for p in points if p is not left_out]
@@ -162,29 +162,29 @@ def deviation(values):
 # ---------------------------------------------------------------- seconds
 
 def ring_seconds(size, workers, bandwidth, latency=0.0):
-    """All-reduce of `size` bytes in a ring: each worker sends and receives 2(n-1)/n of them, in
-    2(n-1) messages, at `bandwidth` bytes a second and `latency` seconds a message."""
+    """Ring all-reduce of `size` bytes (Patarasuk and Yuan 2009): each worker sends 2(n-1)/n of
+    them in 2(n-1) messages, at `bandwidth` bytes a second and `latency` seconds a message."""
     if workers <= 1:
         return 0.0
     return 2.0 * (workers - 1) / workers * size / bandwidth + 2.0 * (workers - 1) * latency
 
 
 def exposed_seconds(ring, compute, hidden=2.0 / 3.0):
-    """What of the ring is not hidden behind the computing beside it: up to `hidden` of the backward
-    pass, which is two thirds of the computing, can be."""
+    """Seconds of the all-reduce that overlap does not hide. It can overlap with up to `hidden` of
+    the backward pass, which is two thirds of the compute time."""
     return max(0.0, ring - hidden * compute * 2.0 / 3.0)
 
 
-# A worker's computing: seconds for b tokens are fixed + b * per_token, whatever the batch is.
+# A worker's compute time for b tokens: fixed + b * per_token seconds.
 Device = namedtuple("Device", "fixed per_token")
 
-# What joins the workers: bytes of a gradient, bytes a second, seconds a message.
+# The network between workers. size: bytes of a gradient; bytes a second; seconds a message.
 Link = namedtuple("Link", "size bandwidth latency")
 
 
 def fit_device(tokens, seconds):
     """A straight line through measured (tokens, seconds) of an update, least squares of the
-    relative errors; neither number is negative."""
+    relative errors; neither coefficient is negative."""
     weight = [1.0 / s ** 2 for s in seconds]
     total = sum(weight)
     x = sum(w * t for w, t in zip(weight, tokens)) / total
@@ -200,7 +200,7 @@ def fit_device(tokens, seconds):
 
 
 def step_seconds(batch, workers, device, link):
-    """An update of `batch` tokens on so many workers, each with an equal share."""
+    """Seconds of an update of `batch` tokens, shared equally by `workers`."""
     compute = device.fixed + batch / workers * device.per_token
     ring = ring_seconds(link.size, workers, link.bandwidth, link.latency)
     return compute + exposed_seconds(ring, compute)
@@ -215,15 +215,15 @@ def device_hours(seconds, workers):
 
 
 def useful_workers(b_crit, b_sat):
-    """The range in which more workers stop to pay: one to three times B_crit / b_sat, where b_sat
-    is the smallest share of a worker at which it computes at good speed."""
+    """The range in which more workers stop paying off: one to three times B_crit / b_sat, where
+    b_sat is the fewest tokens of an update that keep a worker near its full speed."""
     return b_crit / b_sat, 3.0 * b_crit / b_sat
 
 
 def saturated(measured, share=0.9):
     """The smallest measured number of tokens at which a device reaches `share` of its best measured
-    speed. measured: [(tokens, seconds)]. A line through them would not do: large updates leave the
-    cache, and the best speed lies in between."""
+    speed. measured: [(tokens, seconds)]. A fitted line would miss the best speed, which lies in the
+    middle: large updates no longer fit the cache."""
     best = max(tokens / seconds for tokens, seconds in measured)
     return min(tokens for tokens, seconds in measured if tokens / seconds >= share * best)
 
@@ -233,8 +233,8 @@ def saturated(measured, share=0.9):
 def zero_bytes(parameters, workers, stage, mixed=True, accumulate=False):
     """Bytes a worker keeps for parameters, gradients and Adam's state (Rajbhandari et al. 2020,
     arXiv 1910.02054). mixed: 2 + 2 + 12 bytes a parameter, the gradient 2 more if it is
-    accumulated in fp32; otherwise all in fp32, 4 + 4 + 8. Stage 1 shares out Adam's state, 2 the
-    gradients too, 3 the parameters too."""
+    accumulated in fp32; otherwise all in fp32, 4 + 4 + 8. Stage 1 shards Adam's state, stage 2 also
+    the gradients, stage 3 also the parameters."""
     weights, gradients, state = 4.0, 4.0, 8.0
     if mixed:
         weights, gradients, state = 2.0, 4.0 if accumulate else 2.0, 12.0

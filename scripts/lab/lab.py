@@ -1,5 +1,5 @@
-"""What the experiments of the laboratory share: arguments, the corpus, runs of a trainer that are
-made once and kept, numbers as CSV, pictures, and a summary that report.py puts on one page.
+"""Shared by the experiments of the laboratory: arguments, the corpus, training runs (made once,
+then reused), tables as CSV, figures, and a summary that report.py puts on one page.
 
 An experiment reads like this:
 
@@ -10,7 +10,7 @@ An experiment reads like this:
     e.say("..."); e.verdict("as predicted", "..."); e.close()
 
 Runs lie in OUT/NN_name/runs: NAME.jsonl is the trainer's log, NAME.txt what it printed, NAME.json
-its command. A run whose command is the same and whose log is complete is not made again.
+its command. A run is reused if its command is unchanged and its log is complete.
 """
 import argparse
 import csv
@@ -30,8 +30,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 MPI_TRAINER = os.path.join("build", "train_gpt2-mpi")
 VERDICTS = ["as predicted", "partly", "failed", "skipped"]
 
-# Okabe and Ito's colours, which the colour-blind can tell apart, without the yellow that is lost
-# on white; markers and line styles tell curves apart in black and white.
+# Okabe and Ito's palette, safe for colour-blind readers, without its yellow, which is faint on
+# white. Markers and line styles distinguish curves in black and white.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
 LINES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 1))]
@@ -77,8 +77,8 @@ def plain(value, digits=4):
 
 
 def half_life_beta2(batch, beta2=0.95, at=4096):
-    """AdamW's beta2 for a batch of so many tokens such that the second moment forgets half of
-    itself after as many tokens as with `beta2` and a batch of `at` (Marek et al. 2025)."""
+    """AdamW's beta2 for a batch of `batch` tokens: the second moment keeps the half-life in tokens
+    that it has with `beta2` at a batch of `at` tokens (Marek et al. 2025)."""
     return min(beta2 ** (batch / at), 0.999999)
 
 
@@ -105,7 +105,7 @@ def gpus():
 
 
 def output_of(*command):
-    """What a program prints; nothing if there is no such program or it fails."""
+    """What a program prints; empty if the program is missing or fails."""
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                               check=False, timeout=60)
@@ -115,7 +115,7 @@ def output_of(*command):
 
 
 def machine(trainer="train_gpt2"):
-    """One line on what the runs ran on."""
+    """One line that names the hardware."""
     if is_cuda(trainer):
         names = output_of("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines()
         return f"{len(names)} x {names[0].strip()}" if names else "a GPU"
@@ -142,14 +142,14 @@ def has_mpi():
 class Job:
     """A run to be made. --log and --threads are added to the flags.
 
-    ranks     above 1: through scripts/launch.sh
-    cost      relative to the sweep's other jobs: for the progress line, and long ones start first
+    ranks     above 1: started by scripts/launch.sh
+    cost      relative to the sweep's other jobs: for the progress line; the longest start first
     keep      --out OUT/NN_name/runs/NAME, so that checkpoints stay
     before    names of jobs that must be done first
     branch    a name: this job resumes a copy of that kept run (implies keep and before)
-    program   in place of the trainer;  env: more environment variables
-    alone     nothing else runs beside it: for what is timed
-    thin      the kept log has at most so many of the steps (run.seconds() still counts all)
+    program   replaces the trainer;  env: more environment variables
+    alone     no other job runs beside it: for timings
+    thin      at most this many steps stay in the log (run.seconds() still counts all)
     """
 
     def __init__(self, name, flags, ranks=1, threads=1, cost=1.0, keep=False, before=(),
@@ -164,11 +164,11 @@ class Job:
 
 
 class Run:
-    """What a finished run left: its log, read when it is first asked for."""
+    """A finished run: its log, read on first use."""
 
     def __init__(self, job, base, record):
         self.name, self.flags, self.base, self.record = job.name, job.flags, base, record
-        self.dir = base                                      # of a kept run
+        self.dir = base                                      # if the run was kept
         self.wall = record.get("wall", 0.0)                  # seconds, start to end
         self._events = None
 
@@ -199,7 +199,7 @@ class Run:
 
     @property
     def diverged(self):
-        """The trainer gave up, or the model it ends with has no finite loss."""
+        """The trainer reported divergence, or its last validation loss is not finite."""
         return bool(self.record.get("diverged")) or (bool(self.evals) and not number(
             self.evals[-1].get("val_loss")))
 
@@ -208,14 +208,14 @@ class Run:
         return self.evals[-1]["val_loss"] if self.evals and not self.diverged else math.inf
 
     def tokens_at(self, loss):
-        """Tokens when the validation loss first is so low, between evaluations; None: never."""
+        """Tokens until the validation loss first reaches `loss`, interpolated; None if never."""
         return self.reached(loss, "tokens")
 
     def updates_at(self, loss):
         return self.reached(loss, "step")
 
     def reached(self, loss, field):
-        """Between two evaluations the loss is taken to be linear in the logarithm of `field`."""
+        """Between two evaluations the loss is interpolated linearly in the logarithm of `field`."""
         last = None
         for record in self.evals:
             value = record.get("val_loss")
@@ -232,19 +232,19 @@ class Run:
         return None
 
     def seconds(self):
-        """Of all updates, without evaluations."""
+        """Seconds of all updates, without evaluations."""
         if number(self.record.get("step_seconds")):
             return self.record["step_seconds"]
         return sum(step["seconds"] for step in self.steps if number(step.get("seconds")))
 
     def median(self, field, skip=3):
-        """Of a field of the steps, without the first few; None if none has it."""
+        """Median of a field over the steps after the first `skip`; None if no step has it."""
         values = [step[field] for step in self.steps if number(step.get(field))]
         return median(values[min(skip, len(values) - 1):]) if values else None
 
 
 def read_log(path):
-    """The events of a log. A torn last line, of a run that was killed, is left out."""
+    """The events of a log. A truncated last line (the run was killed) is skipped."""
     try:
         with open(path, encoding="utf-8", errors="replace") as f:
             lines = f.read().split("\n")
@@ -272,7 +272,7 @@ def ended(path):
 
 
 def write_json(path, record):
-    """Under another name first: a run that is stopped leaves no half of a file."""
+    """Writes to a temporary name, then renames: an interrupted run leaves no partial file."""
     with open(path + ".tmp", "w", encoding="utf-8") as f:
         json.dump(record, f, indent=1)
         f.write("\n")
@@ -280,7 +280,7 @@ def write_json(path, record):
 
 
 def thin_log(path, most):
-    """Drops steps from a log until at most so many are left, evenly; returns the seconds of all."""
+    """Keeps at most `most` steps of a log, evenly spaced; returns the seconds of all steps."""
     with open(path, encoding="utf-8") as f:
         lines = f.readlines()
     at = [i for i, line in enumerate(lines) if line.startswith('{"event":"step"')]
@@ -294,7 +294,7 @@ def thin_log(path, most):
     return seconds
 
 
-def end_with_parent():                                       # Linux: whatever kills this process
+def end_with_parent():                                       # Linux: a child dies with its parent
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))      # PR_SET_PDEATHSIG
 
@@ -302,8 +302,8 @@ def end_with_parent():                                       # Linux: whatever k
 # ---------------------------------------------------------------- a sweep
 
 def families(jobs):
-    """{name: a number}, the same number for jobs that wait for one another: another part of the
-    sweep, on another machine, would look in vain for the run that it branches off."""
+    """{name: a number}. Jobs that depend on one another share a number, so that --part keeps them
+    on one machine: a branch needs the checkpoint of its run."""
     above = {job.name: job.name for job in jobs}
 
     def first(name):
@@ -319,7 +319,7 @@ def families(jobs):
 
 
 class Sweep:
-    """Runs jobs, as many at a time as there are slots; used by Experiment.run alone."""
+    """Runs jobs, as many at a time as there are slots; only Experiment.run uses it."""
 
     def __init__(self, experiment, jobs, slots):
         self.e, self.slots = experiment, slots
@@ -348,14 +348,15 @@ class Sweep:
             threads = 1 if is_cuda(job.program or self.e.args.trainer) else job.threads
             need = self.slots if job.alone else min(self.slots, job.ranks * threads)
             if need > len(self.free):
-                return                                       # in order: a wide job is not starved
+                return                                       # in order, or a wide job would starve
             if any(name in self.undone for name in job.before):
                 continue
             taken = [self.free.pop(0) for _ in range(need)]
             self.waiting.remove(job)
             self.running.append((job, self.e.start(job, taken), taken, time.time()))
         if self.waiting and not self.running:
-            fail(f"{self.waiting[0].name} waits for {', '.join(self.waiting[0].before)}, in vain")
+            fail(f"{self.waiting[0].name}: circular dependency on "
+                 f"{', '.join(self.waiting[0].before)}")
 
     def collect(self):
         for entry in list(self.running):
@@ -419,16 +420,17 @@ class Experiment:
         parser = argparse.ArgumentParser(description=f"{self.title}: {self.question}")
         size = parser.add_mutually_exclusive_group()
         size.add_argument("--quick", action="store_const", const="quick", dest="size",
-                          help="minutes; what make lab runs")
+                          help="minutes instead of hours; make lab uses it")
         size.add_argument("--tiny", action="store_const", const="tiny", dest="size",
-                          help="seconds, and no science: for tests")
+                          help="seconds: for tests, the numbers mean nothing")
         parser.add_argument("--out", metavar="DIR", help="default: lab")
         parser.add_argument("--jobs", type=int, metavar="N",
-                            help="runs at the same time (default: processors, or GPUs)")
+                            help="parallel runs (default: number of processors, or GPUs)")
         parser.add_argument("--trainer", metavar="PATH", help="default: ./train_gpt2")
-        parser.add_argument("--part", metavar="I/N", help="make every N-th run of each sweep only, "
-                            "the I-th part of N machines that share --out, and draw nothing")
-        parser.add_argument("--redraw", action="store_true", help="make no run: draw what is there")
+        parser.add_argument("--part", metavar="I/N", help="make only part I of N of each sweep and "
+                            "draw nothing: for N machines that share --out")
+        parser.add_argument("--redraw", action="store_true",
+                            help="make no run; redraw from existing runs")
         if arguments:
             arguments(parser)
         args = parser.parse_args()
@@ -441,7 +443,7 @@ class Experiment:
         if args.jobs is None:
             args.jobs = max(1, len(gpus())) if is_cuda(args.trainer) else processors()
         if args.jobs < 1:
-            fail(f"--jobs {args.jobs}: is not 1 or more")
+            fail(f"--jobs {args.jobs}: expected 1 or more")
         if not os.access(args.trainer, os.X_OK):
             fail(f"{args.trainer}: there is no such program; build it with make, or give --trainer")
         return args
@@ -452,8 +454,8 @@ class Experiment:
     # -- data and model
 
     def corpus(self, tokens):
-        """The path of a corpus of tales with at least so many tokens, the same for everybody who
-        asks for as many."""
+        """The path of a corpus of tales with at least `tokens` tokens. Experiments that need the
+        same size share it."""
         size = 10 ** 6
         while size < tokens:
             size *= 2
@@ -482,7 +484,7 @@ class Experiment:
     # -- runs
 
     def run(self, jobs):
-        """Makes the runs that are not there yet; returns all of them by name."""
+        """Makes the missing runs; returns all of them by name."""
         names = [job.name for job in jobs]
         assert len(set(names)) == len(names), "two jobs have one name"
         missing = [job for job in jobs if not self.is_done(job)]
@@ -491,16 +493,16 @@ class Experiment:
                 if self.part is None or family[job.name] % self.part[1] == self.part[0]]
         todo = [job for job in missing if job in mine]
         if missing and self.args.redraw:
-            fail(f"--redraw: {len(missing)} of {len(jobs)} runs are not there, "
-                 f"{missing[0].name} for one; run without --redraw first")
+            fail(f"--redraw: {len(missing)} of {len(jobs)} runs are missing, the first is "
+                 f"{missing[0].name}; run without --redraw first")
         if todo:
             try:
                 Sweep(self, todo, self.args.jobs).run()
             except KeyboardInterrupt:
-                fail("stopped; the same command goes on from here")
+                fail("stopped; run the same command again to continue")
         if self.part is not None and any(not self.is_done(job) for job in jobs):
-            print(f"{self.label}: part {self.args.part} of this sweep is done; when the others "
-                  "are, run again, without --part to draw")
+            print(f"{self.label}: part {self.args.part} of this sweep is done; once all parts are, "
+                  "run again: with --part for the next sweep, without --part to draw")
             sys.exit(0)
         runs = {job.name: Run(job, self.base(job), self.recorded(job)) for job in jobs}
         self.run_seconds += sum(run.wall for run in runs.values())
@@ -527,7 +529,7 @@ class Experiment:
         return front + [program] + flags
 
     def identity(self, job):
-        """What makes a kept run the one that is asked for."""
+        """A kept run is reused only if all of this is equal."""
         return {"command": self.command(job), "env": job.env, "branch": job.branch}
 
     def recorded(self, job):
@@ -558,7 +560,7 @@ class Experiment:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(devices[i % len(devices)] for i in slots)
         env.update(job.env)
         with open(base + ".txt", "wb") as out:
-            try:                                             # Ctrl-C is ours to pass on
+            try:                                             # Ctrl-C reaches only this process
                 return subprocess.Popen(self.command(job), stdin=subprocess.DEVNULL, stdout=out,
                                         stderr=subprocess.STDOUT, env=env, start_new_session=True,
                                         preexec_fn=end_with_parent)
@@ -573,16 +575,16 @@ class Experiment:
         if status != 0:
             if "the run has diverged" not in printed:
                 fail(f"{job.name}: {last_line(printed) or f'exit status {status}'}; "
-                     f"all it printed is in {base}.txt")
+                     f"its output is in {base}.txt")
             record["diverged"] = True
         elif not ended(base + ".jsonl"):
-            fail(f"{job.name}: ended before it was done; all it printed is in {base}.txt")
+            fail(f"{job.name}: ended early; its output is in {base}.txt")
         if job.thin is not None:
             record["step_seconds"] = thin_log(base + ".jsonl", job.thin)
         write_json(base + ".json", record)
 
     def need_mpi(self):
-        """Ends the experiment, as skipped, where runs on several ranks are not possible."""
+        """Ends the experiment as skipped if this machine cannot run several ranks."""
         if is_cuda(self.args.trainer) or has_mpi():
             return
         self.verdict("skipped", "needs MPI: make MPI=1 build/train_gpt2-mpi, and mpirun")
@@ -604,7 +606,7 @@ class Experiment:
         return path
 
     def figure(self, name, draw, alt, caption=""):
-        """draw(plt) returns a Figure; it is kept as PNG and SVG. Without matplotlib: a note."""
+        """Saves the Figure that draw(plt) returns as PNG and SVG; without matplotlib, a note."""
         try:
             import matplotlib
         except ImportError:
@@ -672,7 +674,7 @@ def last_line(text):
 
 
 def inside_root(here, path):
-    """A path that was given in another directory, as seen from the project's root."""
+    """A path given relative to `here`, made relative to the project's root if it lies inside."""
     path = os.path.realpath(os.path.join(here, path))
     root = os.path.realpath(ROOT)
     return os.path.relpath(path, root) if path.startswith(root + os.sep) else path

@@ -1,26 +1,26 @@
 #!/usr/bin/env bash
-# Two machines in one, and a slow cable between them: runs an MPI program as two ranks, each in a
-# network namespace of its own with a host name of its own, joined by a pair of virtual Ethernet
-# devices on which `tc tbf` lets only so many bits a second through, in either direction.
+# Emulates two machines with a slow link between them: runs an MPI program as two ranks, each in its
+# own network namespace with its own host name. A pair of virtual Ethernet devices joins them, and
+# `tc tbf` limits the bits a second in each direction.
 #
-#     scripts/lab/link.sh RATE COMMAND...     RATE as tc writes it: 25mbit, 1gbit; none: unlimited
-#     scripts/lab/link.sh --check             whether that is possible here; why not
+#     scripts/lab/link.sh RATE COMMAND...     RATE in tc's units: 25mbit, 1gbit; none: unlimited
+#     scripts/lab/link.sh --check             whether this machine can do it, or why not
 #
-# Linux with util-linux, iproute2 and Open MPI; root only where others may not make namespaces. The
-# machine's own devices are out of reach: everything is made inside namespaces that no other process
-# is in, and vanishes with the last process in them, whatever ended it.
+# Needs Linux with util-linux, iproute2 and Open MPI; root only where users may not make namespaces.
+# The machine's own devices stay untouched: everything is made inside new namespaces, which vanish
+# with their last process, however it ends.
 set -u
 self=$(cd "$(dirname "$0")" && pwd)/$(basename "$0")
 here=10.0.0.1 there=10.0.0.2
 
 die() { echo "link.sh: $*" >&2; exit 1; }
 
-# ---- outside: make the namespaces, and see to it that nobody outlives this script ----
+# ---- outside: make the namespaces, and end every process in them when this script ends ----
 
 needs() {
     local tool
     for tool in unshare nsenter ip tc mpirun; do
-        command -v $tool > /dev/null || die "there is no $tool here"
+        command -v $tool > /dev/null || die "needs $tool"
     done
     case $(mpirun --version 2>&1) in
         *"Open MPI"* | *OpenRTE*) ;;
@@ -32,11 +32,11 @@ outside() {                                  # RATE COMMAND...
     local namespaces=(unshare --net --uts --mount --pid --fork --kill-child --mount-proc)
     local die_with_me=() child status
     needs
-    # As root of a user namespace there is nothing that this could harm.
+    # Root of a user namespace has no rights over the machine outside it.
     if unshare --map-root-user "${namespaces[@]:1}" true 2> /dev/null; then
         namespaces+=(--map-root-user)
     elif ! "${namespaces[@]}" true 2> /dev/null; then
-        die "this user may not make network namespaces here"
+        die "this user may not make network namespaces"
     fi
     ! setpriv --pdeathsig KILL true 2> /dev/null || die_with_me=(setpriv --pdeathsig KILL)
     scratch=$(mktemp -d "${TMPDIR:-/tmp}/link.XXXXXX") || exit 1
@@ -51,11 +51,11 @@ outside() {                                  # RATE COMMAND...
     exit $status
 }
 
-# ---- inside: a cable, and mpirun, which reaches the other end by this script in place of ssh ----
+# ---- inside: the link, and mpirun, which enters the other namespace with nsenter, not ssh ----
 
 attach() {                                   # DEVICE ADDRESS RATE, in the namespace of the caller
     ip link set lo up && ip addr add "$2/24" dev "$1" && ip link set "$1" up || exit 1
-    # The bucket holds 64 KiB, so a message may be ahead of the rate by that much.
+    # The token bucket holds 64 KiB: a burst of that size passes at once.
     [ "$3" = none ] || tc qdisc add dev "$1" root tbf rate "$3" burst 64kb latency 200ms
 }
 
@@ -71,7 +71,7 @@ inside() {                                   # SCRATCH RATE COMMAND...
         ip link add near type veth peer name far netns $other &&
         attach near $here "$rate" &&
         nsenter -t $other --net bash "$self" --attach far $there "$rate" ||
-        die "the link cannot be made, at a rate of '$rate'"
+        die "cannot make the link at rate '$rate'"
     printf '#!/bin/sh\nshift\nexec nsenter -t %d --net --uts sh -c "$*"\n' $other > "$scratch/enter"
     chmod +x "$scratch/enter"
     mpirun --allow-run-as-root --bind-to none --host $here:1,$there:1 -n 2 \
@@ -85,6 +85,6 @@ case ${1:-} in
     --attach) shift; attach "$@" ;;
     --check) outside 1gbit true ;;
     '' | -*) sed -n '2,/^set/s/^# \{0,1\}//p' "$self" ;;
-    *) [ $# -gt 1 ] || die "which command?"
+    *) [ $# -gt 1 ] || die "$1: expected a command after the rate"
        outside "$@" ;;
 esac

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Puts the experiments' summaries on one page: OUT/report.md and OUT/report.html, which holds its
-pictures itself and needs no network.
+"""Puts the experiments' summaries on one page: OUT/report.md and OUT/report.html, which embeds its
+figures and needs no network.
 
-    scripts/lab/report.py                    of what has been run
-    scripts/lab/report.py --run --quick      runs the ten experiments first; goes on when one fails
+    scripts/lab/report.py                    the experiments that have been run
+    scripts/lab/report.py --run --quick      runs all ten first; continues if one fails
 """
 import argparse
 import base64
@@ -19,7 +19,7 @@ import time
 import lab
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-MOST_ROWS = 30                       # a longer table is named, not shown
+MOST_ROWS = 30                       # of a longer table only the path is shown
 
 MARKS = {"as predicted": "&#10003;", "partly": "&#9680;", "failed": "&#10007;",
          "skipped": "&#8211;", "broken": "!", "not run": "&#8211;"}
@@ -55,7 +55,7 @@ def experiments():
 
 
 def find_python():
-    """The first Python with matplotlib; a distribution's own may lie behind another one."""
+    """The first Python with matplotlib: the distribution's own may come later in PATH."""
     for python in [sys.executable, "python3", "/usr/bin/python3"]:
         if lab.output_of(python, "-c", "import matplotlib; print(1)"):
             return python
@@ -81,7 +81,7 @@ def run(label, path, python, flags, out):
                 said = (said + chunk)[-4000:]
         except KeyboardInterrupt:
             process.wait()
-            lab.fail("stopped; the same command goes on from here")
+            lab.fail("stopped; run the same command again to continue")
     if process.returncode == 0:
         return None
     return lab.last_line(said.decode("utf-8", "replace")) or f"exit status {process.returncode}"
@@ -110,7 +110,7 @@ def run_all(args):
 # ---------------------------------------------------------------- reading
 
 def read_summaries(out, broken):
-    """One record an experiment, also of those that did not run."""
+    """One record for each experiment, including those that did not run."""
     found = []
     labels = [label for label, _ in experiments()]
     for label in labels:
@@ -118,14 +118,14 @@ def read_summaries(out, broken):
                   "title": label[3:].replace("_", " ").capitalize(), "question": "",
                   "prediction": "", "said": [], "settings": [], "figures": [], "csv": [],
                   "command": f"scripts/lab/{label}.py --quick", "verdict": "not run",
-                  "why": "its command has not been run with this output directory"}
+                  "why": "there is no result in this output directory"}
         try:
             with open(os.path.join(out, label, "summary.json"), encoding="utf-8") as f:
                 record.update(json.load(f))
         except OSError:
             pass
         except ValueError:
-            record.update(verdict="broken", why="its summary.json is damaged: run it again")
+            record.update(verdict="broken", why="its summary.json is damaged; run it again")
         if label in broken:
             record.update(verdict="broken", why=broken[label])
         record["label"] = label
@@ -146,7 +146,7 @@ def read_table(path):
 
 
 def short(text):
-    """Four digits of a number; words as they are."""
+    """A number with four digits; other text unchanged."""
     try:
         value = float(text)
     except ValueError:
@@ -174,13 +174,14 @@ def redraw(record):
 
 
 INTRO = ("If a model fits on one GPU, and a larger batch only lowers the variance of the gradient, "
-         "why train on many? Time to a loss is T(B, n) = S(B) \u00b7 t_step(B, n): updates are "
-         "serial, and only inside one update can work be spread. Each experiment states what it "
-         "expects before it looks; a prediction that fails is reported as failed.")
+         "why train on many? Time to a loss is T(B, n) = S(B) \u00b7 t_step(B, n): the number of "
+         "updates at a batch of B tokens, times the seconds of an update on n devices. Updates are "
+         "serial; only the work inside an update can be spread over devices. Each experiment "
+         "states its prediction first; a prediction that fails is reported as failed.")
 
 
 NO_PICTURES = ("No pictures: matplotlib was missing when this was run. Install it (apt-get install "
-               "python3-matplotlib, or pip install matplotlib) and run the command below.")
+               "python3-matplotlib, or pip install matplotlib), then run the command below.")
 
 
 # ---------------------------------------------------------------- report.md
@@ -295,11 +296,13 @@ def read_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
     parser.add_argument("--run", action="store_true", help="run the experiments first")
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_const", const="quick", dest="size")
-    size.add_argument("--tiny", action="store_const", const="tiny", dest="size")
+    size.add_argument("--quick", action="store_const", const="quick", dest="size",
+                      help="with --run: minutes instead of hours")
+    size.add_argument("--tiny", action="store_const", const="tiny", dest="size",
+                      help="with --run: seconds, for tests")
     parser.add_argument("--out", metavar="DIR", help="default: lab")
     parser.add_argument("--only", metavar="02,03", help="with --run: these experiments")
-    parser.add_argument("--jobs", type=int, metavar="N", help="runs at the same time")
+    parser.add_argument("--jobs", type=int, metavar="N", help="parallel runs")
     parser.add_argument("--trainer", metavar="PATH", help="default: ./train_gpt2")
     args = parser.parse_args()
     args.size = args.size or "full"

@@ -1,6 +1,6 @@
-// cuBLASLt, as far as the trainer uses it: D = epilogue(alpha * op(A) * op(B) + beta * C), matrices
-// column-major as in Fortran, float or bf16, sums in float. Where this cannot do what a descriptor
-// says it returns CUBLAS_STATUS_NOT_SUPPORTED; it never computes something else.
+// cuBLASLt, as far as the trainer uses it: D = epilogue(alpha * op(A) * op(B) + beta * C), with
+// column-major matrices in fp32 or bf16 and sums in fp32. A descriptor that asks for anything else
+// gets CUBLAS_STATUS_NOT_SUPPORTED.
 #pragma once
 #include "cuda_runtime.h"
 #include "cuda_bf16.h"
@@ -113,7 +113,7 @@ static inline cublasStatus_t destroy(void *p) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// Copies an attribute whose size the caller states, as cublasLt does.
+// Copies an attribute, if the size that the caller states is right, as cuBLASLt does.
 static inline cublasStatus_t set(void *field, size_t field_bytes, const void *value, size_t bytes) {
     if (!value || bytes != field_bytes) return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(field, value, bytes);
@@ -203,7 +203,7 @@ static inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
     return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-// ---- what can be computed ----
+// ---- which products are supported ----
 
 namespace emulator {
 
@@ -255,7 +255,7 @@ static inline cublasStatus_t check_matmul(const emulator_matmul *d, const emulat
 
 // ---- the product ----
 
-constexpr int TILE_ROWS = 16, TILE_COLS = 4;     // what is summed at once, in registers
+constexpr int TILE_ROWS = 16, TILE_COLS = 4;     // a tile of sums, in registers
 
 static inline float load(const void *p, int type, int64_t i) {
     return type == CUDA_R_32F ? ((const float *)p)[i] : (float)((const __nv_bfloat16 *)p)[i];
@@ -266,9 +266,9 @@ static inline void store(void *p, int type, int64_t i, float x) {
     else ((__nv_bfloat16 *)p)[i] = __nv_bfloat16(x);
 }
 
-// A matrix as panels of `width` lines, each K long and in float: panel p holds, for every k, the
-// elements of lines p*width to p*width + width-1 side by side; zeros where there are no lines left.
-// Element k of line i is data[i*line + k*step].
+// Packs a matrix of `lines` lines (rows of op(A), columns of op(B)) of K elements into panels, in
+// float. Panel p holds lines p*width ... p*width + width-1: for every k their elements side by
+// side, zeros past the last line. Element k of line i is data[i*line + k*step].
 static inline float *pack(const void *data, int type, int64_t line, int64_t step,
                           int64_t lines, int64_t K, int width) {
     int64_t panels = (lines + width - 1) / width;
@@ -283,7 +283,7 @@ static inline float *pack(const void *data, int type, int64_t line, int64_t step
     return packed;
 }
 
-// The hot loop: a tile of 16 x 4 sums, each column one vector.
+// The innermost loop: a tile of 16 x 4 sums, each column one vector.
 typedef float Column __attribute__((vector_size(4*TILE_ROWS)));
 
 static inline void tile(Column out[TILE_COLS], const float *a, const float *b, int64_t K) {
@@ -298,7 +298,7 @@ static inline void tile(Column out[TILE_COLS], const float *a, const float *b, i
     out[0] = c0; out[1] = c1; out[2] = c2; out[3] = c3;
 }
 
-// product (m,n), column-major without gaps, of packed panels.
+// product (m,n), column-major and contiguous, of packed panels.
 static inline void multiply(float *product, const float *a, const float *b,
                             int64_t m, int64_t n, int64_t K) {
     #pragma omp parallel for if (m*n*K > 1 << 15)
@@ -312,7 +312,7 @@ static inline void multiply(float *product, const float *a, const float *b,
         }
 }
 
-// ---- epilogues: what happens to an element before it is stored ----
+// ---- epilogues: bias, GELU and their gradients, before an element is stored ----
 
 static inline float gelu(float x) {
     return 0.5f * x * (1.0f + tanhf(0.797884561f * (x + 0.044715f * x*x*x)));   // sqrt(2/pi)
@@ -324,7 +324,7 @@ static inline float gelu_gradient(float x) {
            0.5f * x * (1.0f - t*t) * 0.797884561f * (1.0f + 3.0f * 0.044715f * x*x);
 }
 
-// Element (i,j), v = alpha * product + beta * C so far.
+// The epilogue of element (i,j); v = alpha * product + beta * C.
 static inline float epilogue(const emulator_matmul *d, int type, int64_t i, int64_t j, float v) {
     int e = (int)d->epilogue;
     if (e & 4) v += load(d->bias, type, i);                                     // BIAS
@@ -333,7 +333,7 @@ static inline float epilogue(const emulator_matmul *d, int type, int64_t i, int6
     return e & 32 ? gelu(v) : v;                                                // GELU
 }
 
-// Sums the lines of packed panels over k: the bias gradient that BGRADA and BGRADB ask for.
+// out[i] = the sum of line i over k: the bias gradient of BGRADA and BGRADB.
 static inline void sum_lines(void *out, int type, const float *packed, int64_t lines, int64_t K,
                              int width) {
     for (int64_t i = 0; i < lines; i++) {
@@ -343,7 +343,7 @@ static inline void sum_lines(void *out, int type, const float *packed, int64_t l
     }
 }
 
-// D from the product; DGELU_BGRAD also sums each row, before it is rounded.
+// Writes D from the product. DGELU_BGRAD also sums each row of D, before rounding.
 static inline void finish(const emulator_matmul *d, void *D, const emulator_layout *layout,
                           const void *C, int64_t ldc, float alpha, float beta, float *product) {
     int64_t m = (int64_t)layout->rows, n = (int64_t)layout->cols;
@@ -352,7 +352,7 @@ static inline void finish(const emulator_matmul *d, void *D, const emulator_layo
     for (int64_t j = 0; j < n; j++)
         for (int64_t i = 0; i < m; i++) {
             float v = alpha * product[i + j*m];
-            if (beta != 0.0f) v += beta * load(C, type, i + j*ldc);   // else C may hold anything
+            if (beta != 0.0f) v += beta * load(C, type, i + j*ldc);   // with beta 0, C is not read
             product[i + j*m] = epilogue(d, type, i, j, v);
             store(D, type, i + j*layout->ld, product[i + j*m]);
         }
@@ -368,7 +368,7 @@ static inline const char *batch(const void *p, const emulator_layout *l, int b) 
     return (const char *)p + b * l->batch_stride * (l->type == CUDA_R_32F ? 4 : 2);
 }
 
-// All that a call names, by value: it may run later.
+// A call's arguments, by value: the product may run after the caller has returned.
 struct Product {
     emulator_matmul d;
     emulator_layout layoutA, layoutB, layoutC, layoutD;

@@ -1,5 +1,6 @@
-// bf16: a float's upper half. The same exponent, so nothing overflows that fits a float; 8 bits of
-// precision in place of 24. Arithmetic is done in float and rounded to the nearest, ties to even.
+// bf16: the upper half of a float. Its exponent has as many bits, so the range is a float's; its
+// precision is 8 bits instead of 24. Arithmetic is done in float and rounded to nearest, ties to
+// even.
 #pragma once
 #include <stdint.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-// The part of CUDA that this project uses, on a CPU. See ../README.md.
+// The part of CUDA that this project uses, on a CPU: see ../README.md.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -8,7 +8,7 @@
 #endif
 #define CUDART_VERSION 13000
 
-// ---- words that mark what runs where: here everything runs in one place ----
+// ---- qualifiers that say where code runs: here all of it runs on the CPU ----
 
 #define __global__
 #define __device__
@@ -21,7 +21,7 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 
-// ---- short vectors, aligned as the GPU wants them for a single load ----
+// ---- short vectors, aligned as a GPU requires for one load ----
 
 #define EMULATOR_VECTOR(type, name, bytes) \
     struct alignas(2*sizeof(type)) name##2 { type x, y; }; \
@@ -50,4 +50,6 @@ struct dim3 {
 #include "../warp.h"
 #include "../tensor_core.h"
 #include "../device.h"
-#include "../host.h"
+#include "../host/memory.h"
+#include "../host/events.h"
+#include "../host/launch.h"

@@ -1,0 +1,152 @@
+// The runtime API, part 1: errors, the device, its properties. Environment variables describe it:
+//
+//   EMULATOR_MEMORY      bytes of device memory (8 GiB), to test what happens when it runs out
+//   EMULATOR_DEVICES     number of devices (1; 0 is a machine without a GPU)
+//   EMULATOR_CAPABILITY  compute capability times 10: 90 (the default, an H100), 75 ...
+//
+// Every function returns CUDA's error for a call that CUDA refuses. The last error other than
+// cudaSuccess stays until cudaGetLastError returns it.
+#pragma once
+#include "../stream.h"
+
+// ---- errors, with CUDA's numbers ----
+
+#define EMULATOR_ERRORS(ERROR) \
+    ERROR(cudaSuccess, 0, "no error") \
+    ERROR(cudaErrorInvalidValue, 1, "invalid argument") \
+    ERROR(cudaErrorMemoryAllocation, 2, "out of memory") \
+    ERROR(cudaErrorInvalidConfiguration, 9, "invalid configuration argument") \
+    ERROR(cudaErrorInvalidDevicePointer, 17, "invalid device pointer") \
+    ERROR(cudaErrorInvalidMemcpyDirection, 21, "invalid copy direction for memcpy") \
+    ERROR(cudaErrorInsufficientDriver, 35, "CUDA driver version is insufficient") \
+    ERROR(cudaErrorInvalidDeviceFunction, 98, "invalid device function") \
+    ERROR(cudaErrorNoDevice, 100, "no CUDA-capable device is detected") \
+    ERROR(cudaErrorInvalidDevice, 101, "invalid device ordinal") \
+    ERROR(cudaErrorNoKernelImageForDevice, 209, "no kernel image is available for the device") \
+    ERROR(cudaErrorUnsupportedPtxVersion, 222, "the PTX was compiled by a newer toolchain") \
+    ERROR(cudaErrorInvalidResourceHandle, 400, "invalid resource handle") \
+    ERROR(cudaErrorNotReady, 600, "device not ready") \
+    ERROR(cudaErrorLaunchOutOfResources, 701, "too many resources requested for launch") \
+    ERROR(cudaErrorNotSupported, 801, "operation not supported")
+
+#define EMULATOR_ERROR_VALUE(name, value, text) name = value,
+enum cudaError_t { EMULATOR_ERRORS(EMULATOR_ERROR_VALUE) };
+
+static inline const char *cudaGetErrorString(cudaError_t e) {
+#define EMULATOR_ERROR_TEXT(name, value, text) case name: return text;
+    switch (e) { EMULATOR_ERRORS(EMULATOR_ERROR_TEXT) }
+    return "unrecognized error code";
+}
+
+static inline const char *cudaGetErrorName(cudaError_t e) {
+#define EMULATOR_ERROR_NAME(name, value, text) case name: return #name;
+    switch (e) { EMULATOR_ERRORS(EMULATOR_ERROR_NAME) }
+    return "unrecognized error code";
+}
+
+// ---- the device ----
+
+namespace emulator {
+
+struct Allocation { char *data; size_t bytes; Allocation *next; };
+
+struct Attribute { const void *kernel; int dynamic_bytes; Attribute *next; };
+
+struct Device {
+    cudaError_t last_error;
+    Allocation *allocations, *pinned;  // device memory; pinned host memory
+    size_t used;
+    Attribute *attributes;             // kernels with more dynamic shared memory
+    int current;                       // set by cudaSetDevice
+};
+static Device device;
+
+static inline long long setting(const char *name, long long otherwise) {
+    const char *text = getenv(name);
+    return text ? strtoll(text, nullptr, 10) : otherwise;
+}
+
+static inline int device_count(void) { return (int)setting("EMULATOR_DEVICES", 1); }
+
+static inline size_t memory_total(void) {
+    return (size_t)setting("EMULATOR_MEMORY", 8ll << 30);
+}
+
+// Returns e, and keeps an error for cudaGetLastError.
+static inline cudaError_t result(cudaError_t e) {
+    if (device_count() < 1) e = cudaErrorNoDevice;
+    if (e != cudaSuccess) device.last_error = e;
+    return e;
+}
+
+}  // namespace emulator
+
+static inline cudaError_t cudaGetLastError(void) {
+    cudaError_t e = emulator::device.last_error;
+    emulator::device.last_error = cudaSuccess;
+    return e;
+}
+static inline cudaError_t cudaPeekAtLastError(void) { return emulator::device.last_error; }
+
+static inline cudaError_t cudaGetDeviceCount(int *count) {
+    *count = emulator::device_count();
+    return emulator::result(cudaSuccess);
+}
+static inline cudaError_t cudaSetDevice(int i) {
+    if (i < 0 || i >= emulator::device_count()) return emulator::result(cudaErrorInvalidDevice);
+    emulator::device.current = i;
+    return emulator::result(cudaSuccess);
+}
+static inline cudaError_t cudaGetDevice(int *i) {
+    *i = emulator::device.current;
+    return emulator::result(cudaSuccess);
+}
+static inline cudaError_t cudaDeviceSynchronize(void) {
+    emulator::wait_for_all();
+    return emulator::result(cudaSuccess);
+}
+static inline cudaError_t cudaDeviceReset(void) { return cudaDeviceSynchronize(); }
+static inline cudaError_t cudaDriverGetVersion(int *version) {
+    *version = emulator::device_count() > 0 ? CUDART_VERSION : 0;
+    return cudaSuccess;
+}
+static inline cudaError_t cudaRuntimeGetVersion(int *version) {
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+struct cudaDeviceProp {
+    char name[256];
+    int major, minor;
+    size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
+    size_t reservedSharedMemPerBlock;
+    int regsPerBlock, warpSize, maxThreadsPerBlock, maxThreadsPerMultiProcessor;
+    int maxBlocksPerMultiProcessor, multiProcessorCount, maxThreadsDim[3], maxGridSize[3];
+    int l2CacheSize, memoryBusWidth, ECCEnabled, integrated, concurrentKernels;
+};
+
+static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int i) {
+    if (i < 0 || i >= emulator::device_count()) return emulator::result(cudaErrorInvalidDevice);
+    int capability = (int)emulator::setting("EMULATOR_CAPABILITY", 90);
+    *p = {};
+    snprintf(p->name, sizeof p->name, "emulator on a CPU");
+    p->major = capability / 10;
+    p->minor = capability % 10;
+    p->totalGlobalMem = emulator::memory_total();
+    p->sharedMemPerBlock = emulator::STATIC_SHARED_LIMIT;
+    p->sharedMemPerBlockOptin = emulator::OPTIN_SHARED_LIMIT;
+    p->sharedMemPerMultiprocessor = 228 << 10;
+    p->reservedSharedMemPerBlock = 1 << 10;
+    p->regsPerBlock = 65536;
+    p->warpSize = 32;
+    p->maxThreadsPerBlock = p->maxThreadsDim[0] = p->maxThreadsDim[1] = emulator::MAX_THREADS;
+    p->maxThreadsDim[2] = 64;
+    p->maxGridSize[0] = 0x7FFFFFFF;
+    p->maxGridSize[1] = p->maxGridSize[2] = 65535;
+    p->maxThreadsPerMultiProcessor = 2048;
+    p->maxBlocksPerMultiProcessor = 32;
+    p->multiProcessorCount = 8;
+    p->l2CacheSize = 1 << 20;
+    p->memoryBusWidth = 512;
+    return emulator::result(cudaSuccess);
+}

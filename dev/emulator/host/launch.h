@@ -1,0 +1,150 @@
+// The runtime API, part 4: kernels. rewrite.c turns kernel<<<grid, block>>>(arguments) into
+//
+//     emulator::launch(EMULATOR_KERNEL(kernel), grid, block)(arguments)
+//
+// launch() returns an object with the configuration; calling it checks the launch as CUDA does and
+// queues it in its stream.
+#pragma once
+#include <type_traits>
+#include "../block.h"
+#include "devices.h"
+
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+                         cudaFuncAttributePreferredSharedMemoryCarveout = 9 };
+
+namespace emulator {
+
+static inline size_t dynamic_limit(const void *kernel) {
+    for (Attribute *a = device.attributes; a; a = a->next)
+        if (a->kernel == kernel) return (size_t)a->dynamic_bytes;
+    return STATIC_SHARED_LIMIT;
+}
+
+// As if every program had been built for sm_80 and later.
+static inline cudaError_t can_run(void) {
+    return setting("EMULATOR_CAPABILITY", 90) < 80 ? cudaErrorNoKernelImageForDevice : cudaSuccess;
+}
+
+static inline cudaError_t check_launch(dim3 grid, dim3 block, size_t shared, const void *kernel) {
+    uint64_t threads = (uint64_t)block.x * block.y * block.z;
+    if (can_run() != cudaSuccess) return can_run();
+    if (grid.x < 1 || grid.y < 1 || grid.z < 1 || threads < 1) return cudaErrorInvalidConfiguration;
+    if (grid.x > 0x7FFFFFFFu || grid.y > 65535 || grid.z > 65535)
+        return cudaErrorInvalidConfiguration;
+    if (block.x > 1024 || block.y > 1024 || block.z > 64 || threads > MAX_THREADS)
+        return cudaErrorInvalidConfiguration;
+    return shared > dynamic_limit(kernel) ? cudaErrorInvalidValue : cudaSuccess;
+}
+
+struct Config { const char *name; dim3 grid, block; size_t shared; cudaStream_t stream; };
+
+// The arguments are evaluated once, at the launch; every thread gets copies.
+template <class Kernel, class... Arguments>
+static inline void run(const Config &c, const void *address, Kernel kernel,
+                       Arguments... arguments) {
+    cudaStream_t s = stream_of(c.stream);
+    cudaError_t e = check_launch(c.grid, c.block, c.shared, address);
+    if (result(s ? e : cudaErrorInvalidResourceHandle) != cudaSuccess) return;
+    enqueue(s, [=] {
+        auto thread = [&] { kernel(arguments...); };
+        Grid g = { c.name, c.grid, c.block, c.shared,
+                   [](void *p) { (*(decltype(thread) *)p)(); }, &thread };
+        grid_run(&g);
+    });
+}
+
+// A kernel with its configuration, waiting for the arguments.
+template <class... Parameters> struct Launch {
+    Config config;
+    void (*kernel)(Parameters...);
+    void operator()(Parameters... arguments) const {
+        run(config, (const void *)kernel, kernel, arguments...);
+    }
+};
+
+template <class Call> struct DeducedLaunch {
+    Config config;
+    Call call;
+    template <class... Arguments> void operator()(Arguments... arguments) const {
+        run(config, nullptr, call, arguments...);
+    }
+};
+
+template <class... Parameters>
+static inline Launch<Parameters...> launch(const char *name, void (*kernel)(Parameters...),
+                                           dim3 grid, dim3 block, size_t shared = 0,
+                                           cudaStream_t stream = nullptr) {
+    return { { name, grid, block, shared, stream }, kernel };
+}
+
+template <class Call>
+static inline DeducedLaunch<Call> launch(const char *name, Call call, dim3 grid, dim3 block,
+                                         size_t shared = 0, cudaStream_t stream = nullptr) {
+    return { { name, grid, block, shared, stream }, call };
+}
+
+// A kernel's name in a launch is a function, which has an address, or a template whose arguments
+// are deduced from the call, which can only be called. The compiler takes the address if that is
+// valid (SFINAE), and the call otherwise.
+#define EMULATOR_KERNEL(...) #__VA_ARGS__, emulator::address_or_call( \
+    [&](auto tag) -> decltype(emulator::address(tag, __VA_ARGS__)) { \
+        return emulator::address(tag, __VA_ARGS__); \
+    }, \
+    [=](auto... arguments) { __VA_ARGS__(arguments...); })
+
+template <class Tag, class... Parameters>
+static inline auto address(Tag, void (*kernel)(Parameters...)) { return kernel; }
+
+template <class Address, class Call>
+static inline auto address_or_call(Address address, Call call) {
+    if constexpr (std::is_invocable<Address, int>::value) return address(0);
+    else return call;
+}
+
+}  // namespace emulator
+
+template <class Kernel>
+static inline cudaError_t cudaFuncSetAttribute(Kernel *kernel, cudaFuncAttribute what, int value) {
+    if (what != cudaFuncAttributeMaxDynamicSharedMemorySize) return emulator::result(cudaSuccess);
+    if (value < 0 || (size_t)value > emulator::OPTIN_SHARED_LIMIT)
+        return emulator::result(cudaErrorInvalidValue);
+    emulator::Attribute *a = emulator::device.attributes;
+    while (a && a->kernel != (const void *)kernel) a = a->next;
+    if (!a) {
+        a = (emulator::Attribute *)calloc(1, sizeof *a);
+        if (!a) return emulator::result(cudaErrorMemoryAllocation);
+        a->kernel = (const void *)kernel;
+        a->next = emulator::device.attributes;
+        emulator::device.attributes = a;
+    }
+    a->dynamic_bytes = value;
+    return emulator::result(cudaSuccess);
+}
+
+struct cudaFuncAttributes {
+    size_t sharedSizeBytes, constSizeBytes, localSizeBytes;
+    int maxThreadsPerBlock, numRegs, ptxVersion, binaryVersion, maxDynamicSharedSizeBytes;
+};
+
+// Register counts and memory use are not known here: they stay 0.
+template <class Kernel>
+static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, Kernel *kernel) {
+    *a = {};
+    a->maxThreadsPerBlock = emulator::MAX_THREADS;
+    a->maxDynamicSharedSizeBytes = (int)emulator::dynamic_limit((const void *)kernel);
+    a->ptxVersion = a->binaryVersion = (int)emulator::setting("EMULATOR_CAPABILITY", 90);
+    return emulator::result(emulator::can_run());
+}
+
+// Blocks that a multiprocessor holds at once, by threads and shared memory alone.
+template <class Kernel>
+static inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+        int *blocks, Kernel *, int threads, size_t shared) {
+    if (threads < 1 || threads > emulator::MAX_THREADS)
+        return emulator::result(cudaErrorInvalidValue);
+    size_t by_threads = 2048 / (size_t)((threads + 31) / 32 * 32);
+    size_t by_memory = (228 << 10) / (shared + (1 << 10));
+    size_t fit = by_threads < by_memory ? by_threads : by_memory;
+    *blocks = (int)(fit < 32 ? fit : 32);
+    return emulator::result(cudaSuccess);
+}

@@ -1,0 +1,202 @@
+// The runtime API, part 2: device memory, pinned memory, copies.
+//
+// Device memory is malloc's, so that AddressSanitizer guards its ends, and begins as NaNs. A copy
+// is queued in its stream when device or pinned memory is read; pageable memory is read before the
+// call returns, and a copy into it is done when the call returns.
+#pragma once
+#include "devices.h"
+
+namespace emulator {
+
+// The allocation in a list that contains these bytes, or null.
+static inline Allocation *find(Allocation *list, const void *p, size_t bytes) {
+    const char *begin = (const char *)p;
+    for (Allocation *a = list; a; a = a->next)
+        if (begin >= a->data && begin <= a->data + a->bytes &&
+            bytes <= (size_t)(a->data + a->bytes - begin)) return a;
+    return nullptr;
+}
+
+static inline Allocation *allocation_of(const void *p, size_t bytes) {
+    return find(device.allocations, p, bytes);
+}
+
+static inline cudaError_t allocate(Allocation **list, void **p, size_t bytes) {
+    Allocation *a = (Allocation *)malloc(sizeof *a);
+    if (!a || posix_memalign(p, 256, bytes)) { free(a); return cudaErrorMemoryAllocation; }
+    *a = { (char *)*p, bytes, *list };
+    *list = a;
+    memset(*p, 0xFF, bytes);
+    return cudaSuccess;
+}
+
+static inline bool is_allocated(const Allocation *list, const void *p) {
+    while (list && list->data != p) list = list->next;
+    return list;
+}
+
+static inline size_t release(Allocation **list, void *p) {
+    while ((*list)->data != p) list = &(*list)->next;
+    Allocation *found = *list;
+    size_t bytes = found->bytes;
+    *list = found->next;
+    free(found->data);
+    free(found);
+    return bytes;
+}
+
+}  // namespace emulator
+
+enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
+                      cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
+enum { cudaHostAllocDefault = 0 };
+
+template <class T> static inline cudaError_t cudaMalloc(T **p, size_t bytes) {
+    *p = nullptr;
+    if (bytes == 0) return emulator::result(cudaSuccess);
+    if (bytes > emulator::memory_total() - emulator::device.used)
+        return emulator::result(cudaErrorMemoryAllocation);
+    cudaError_t e = emulator::allocate(&emulator::device.allocations, (void **)p, bytes);
+    if (e == cudaSuccess) emulator::device.used += bytes;
+    return emulator::result(e);
+}
+
+// Waits for the device: queued operations may still use the memory.
+static inline cudaError_t cudaFree(void *p) {
+    if (!p) return emulator::result(cudaSuccess);
+    if (!emulator::is_allocated(emulator::device.allocations, p))
+        return emulator::result(cudaErrorInvalidValue);
+    emulator::wait_for_all();
+    emulator::device.used -= emulator::release(&emulator::device.allocations, p);
+    return emulator::result(cudaSuccess);
+}
+
+template <class T> static inline cudaError_t cudaMallocAsync(T **p, size_t bytes, cudaStream_t) {
+    return cudaMalloc(p, bytes);
+}
+static inline cudaError_t cudaFreeAsync(void *p, cudaStream_t stream) {
+    cudaStream_t s = emulator::stream_of(stream);
+    if (!p) return emulator::result(cudaSuccess);
+    if (!s || !emulator::is_allocated(emulator::device.allocations, p))
+        return emulator::result(cudaErrorInvalidValue);
+    emulator::enqueue(s, [=] {
+        emulator::device.used -= emulator::release(&emulator::device.allocations, p);
+    });
+    return emulator::result(cudaSuccess);
+}
+
+template <class T> static inline cudaError_t cudaMallocHost(T **p, size_t bytes, unsigned = 0) {
+    *p = nullptr;
+    if (bytes == 0) return emulator::result(cudaSuccess);
+    return emulator::result(emulator::allocate(&emulator::device.pinned, (void **)p, bytes));
+}
+template <class T> static inline cudaError_t cudaHostAlloc(T **p, size_t bytes, unsigned) {
+    return cudaMallocHost(p, bytes);
+}
+static inline cudaError_t cudaFreeHost(void *p) {
+    if (!p) return emulator::result(cudaSuccess);
+    if (!emulator::is_allocated(emulator::device.pinned, p))
+        return emulator::result(cudaErrorInvalidValue);
+    emulator::wait_for_all();
+    emulator::release(&emulator::device.pinned, p);
+    return emulator::result(cudaSuccess);
+}
+
+static inline cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
+    *total = emulator::memory_total();
+    *available = *total - emulator::device.used;
+    return emulator::result(cudaSuccess);
+}
+
+namespace emulator {
+
+// Source and destination must be where the direction says, each inside one allocation.
+static inline cudaError_t check_copy(const void *to, const void *from, size_t bytes,
+                                     cudaMemcpyKind kind) {
+    bool to_device = allocation_of(to, 0), from_device = allocation_of(from, 0);
+    bool wants_to = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+    bool wants_from = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+    if (kind != cudaMemcpyDefault && (to_device != wants_to || from_device != wants_from))
+        return cudaErrorInvalidValue;
+    if ((to_device && !allocation_of(to, bytes)) || (from_device && !allocation_of(from, bytes)))
+        return cudaErrorInvalidValue;
+    return cudaSuccess;
+}
+
+// Pageable: neither device memory nor pinned host memory. A GPU cannot read it directly.
+static inline bool is_pageable(const void *p) {
+    return !allocation_of(p, 0) && !find(device.pinned, p, 0);
+}
+
+// Copies as a GPU does. What the device can address is copied when the stream gets there. A
+// pageable source is staged before the call returns; a pageable destination is complete when it
+// returns.
+static inline void copy(void *to, const void *from, size_t bytes, cudaStream_t s) {
+    bool stage = order() != AT_ONCE && is_pageable(from);
+    if (stage && is_pageable(to)) {
+        wait_for(end_of(s));
+        memmove(to, from, bytes);
+    } else if (stage) {
+        std::vector<char> staged((const char *)from, (const char *)from + bytes);
+        enqueue(s, [to, staged] { memcpy(to, staged.data(), staged.size()); });
+    } else {
+        Moment end = enqueue(s, [=] { memmove(to, from, bytes); });
+        if (is_pageable(to)) wait_for(end);
+    }
+}
+
+}  // namespace emulator
+
+static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
+                                          cudaMemcpyKind kind, cudaStream_t stream = nullptr) {
+    cudaStream_t s = emulator::stream_of(stream);
+    if (!s) return emulator::result(cudaErrorInvalidResourceHandle);
+    if (bytes == 0) return emulator::result(cudaSuccess);
+    cudaError_t e = emulator::check_copy(to, from, bytes, kind);
+    if (e == cudaSuccess) emulator::copy(to, from, bytes, s);
+    return emulator::result(e);
+}
+
+// Waits for the default stream before it reads pageable memory, and after a copy to the host or
+// from pinned memory. A copy within the device returns at once.
+static inline cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes,
+                                     cudaMemcpyKind kind) {
+    bool on_device = emulator::allocation_of(to, 0) && emulator::allocation_of(from, 0);
+    bool pageable = emulator::is_pageable(from);
+    if (pageable) emulator::wait_for_stream(&emulator::default_stream);
+    cudaError_t e = cudaMemcpyAsync(to, from, bytes, kind);
+    if (!pageable && !on_device) emulator::wait_for_stream(&emulator::default_stream);
+    return e;
+}
+
+static inline cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes,
+                                          cudaStream_t stream = nullptr) {
+    cudaStream_t s = emulator::stream_of(stream);
+    if (!s) return emulator::result(cudaErrorInvalidResourceHandle);
+    if (bytes && !emulator::allocation_of(p, bytes)) return emulator::result(cudaErrorInvalidValue);
+    if (bytes) emulator::enqueue(s, [=] { memset(p, value, bytes); });
+    return emulator::result(cudaSuccess);
+}
+static inline cudaError_t cudaMemset(void *p, int value, size_t bytes) {
+    return cudaMemsetAsync(p, value, bytes);
+}
+
+// Variables marked __device__ or __constant__.
+template <class T>
+static inline cudaError_t cudaMemcpyToSymbol(T &symbol, const void *from, size_t bytes,
+                                             size_t offset = 0) {
+    if (offset > sizeof symbol || bytes > sizeof symbol - offset)
+        return emulator::result(cudaErrorInvalidValue);
+    emulator::wait_for_stream(&emulator::default_stream);
+    memcpy((char *)&symbol + offset, from, bytes);
+    return emulator::result(cudaSuccess);
+}
+template <class T>
+static inline cudaError_t cudaMemcpyFromSymbol(void *to, const T &symbol, size_t bytes,
+                                               size_t offset = 0) {
+    if (offset > sizeof symbol || bytes > sizeof symbol - offset)
+        return emulator::result(cudaErrorInvalidValue);
+    emulator::wait_for_stream(&emulator::default_stream);
+    memcpy(to, (const char *)&symbol + offset, bytes);
+    return emulator::result(cudaSuccess);
+}
