@@ -702,10 +702,10 @@ static double gradients_squares(Model *m) {
     return sum;
 }
 
-// One AdamW update of n parameters (Loshchilov and Hutter 2019, arXiv 1711.05101, algorithm 2): m
-// and v are running means of the gradient and of its square, the moments. They begin at 0, and bias
-// correction makes up for it; `step` counts from 1. Decoupled weight decay pulls p towards 0 beside
-// the gradient, not through it. g is scaled first, for clipping.
+// One AdamW update of n parameters (Loshchilov and Hutter 2019, arXiv 1711.05101, algorithm 2). The
+// moments m and v are running means of the gradient and of its square. They begin at 0, for which
+// Adam's bias correction makes up; `step` counts from 1. Decoupled weight decay pulls p towards 0
+// beside the gradient, not through it. g is scaled first, for clipping.
 static void adamw_update(float *p, float *m, float *v, const float *g, float g_scale, AdamW o,
                          int64_t step, size_t n) {
     float correct_m = (float)(1.0 / (1.0 - pow(o.beta1, (double)step)));

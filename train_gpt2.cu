@@ -301,7 +301,7 @@ template <class T> struct Block {
 };
 
 // What one block's forward pass keeps for its backward pass. With --recompute block all blocks
-// share these, save x_out, and each fills them anew in the backward pass.
+// share these, except x_out, and each fills them anew in the backward pass.
 typedef struct {
     real *ln1;                         // (N,C)
     float *ln1_mean, *ln1_rstd;        // (N) (N)

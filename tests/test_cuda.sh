@@ -128,7 +128,7 @@ else
         grep -q "activations" "$dir/err" || note "what takes the memory is not told"
         awk '/ in all$/ { d = sum - $1; whole = 1 } !whole { sum += $1 }
              END { exit !(whole && d < 1 && d > -1) }' <(grep '^  ' "$dir/err") ||
-            note "what takes the memory does not add up: $(grep '^  ' "$dir/err" | xargs)"
+            note "what takes the memory is not 'in all': $(grep '^  ' "$dir/err" | tr -s '\n ' ' ')"
         fits=$(sed -n 's/.*; --micro-batch \([0-9]*\) fits.*/\1/p' "$dir/err")
         run env EMULATOR_MEMORY=330000000 "$EMULATED" --data "$dir/tales" --layers 1 --seq-len 64 \
             --micro-batch "${fits:-0}" --heads 4 --channels 64 --steps 0 --eval-tokens 64

@@ -249,7 +249,7 @@ TEST(accumulation_divides_the_exposed_share) {
     NEAR(four.exposed_alone, one.exposed, 1e-12);
     NEAR(four.comm, 2.0*7/8 * 4*124439808 / 1e9, 1e-12);
     NEAR(four.comm, four.hidden + four.exposed, 1e-12);
-    // The backward pass of one micro-batch, two thirds of its time, is all that hides a slow network.
+    // Only the backward pass of one micro-batch, two thirds of its time, hides a slow network.
     NEAR(one.hidden, one.compute * 2 / 3, 1e-12);
 }
 

@@ -113,7 +113,7 @@ static inline void add_to_tile(float *c, size_t ldc, const float *a, size_t lda,
             sum[i][1] += a[i*lda + k] * b1;
         }
     }
-    #pragma GCC unroll 16                // lest the sums take a detour through memory
+    #pragma GCC unroll 16                // or the sums would take a detour through memory
     for (int i = 0; i < MR; i++) {
         *(vec *)(c + i*ldc) += sum[i][0];
         *(vec *)(c + i*ldc + LANES) += sum[i][1];
