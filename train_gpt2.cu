@@ -137,6 +137,7 @@ static unsigned blocks_for(size_t n, size_t per_block) {
 enum { MAX_PRODUCTS = 128 };
 static const size_t WORKSPACE_BYTES = 32 << 20;   // what NVIDIA advises for Hopper
 static const size_t SCRATCH_FLOATS = 4 << 20;     // for partial sums
+static const size_t MACHINE_BYTES = WORKSPACE_BYTES + SCRATCH_FLOATS * sizeof(float);
 
 // How cuBLASLt computes one matrix product; section Matmul chooses it. The key is all that the
 // choice depends on. Keys are compared byte by byte.
@@ -1706,7 +1707,7 @@ static void model_count(Memory *mem, const ModelSpec *spec) {
     model_begin(&m, spec);
     *mem = memory_begin(NULL);
     model_carve(&m, mem);
-    mem->bytes[MEM_REST] += WORKSPACE_BYTES + SCRATCH_FLOATS * sizeof(float);
+    mem->bytes[MEM_REST] += MACHINE_BYTES;
     shards_free(&m.shards);
     free(m.acts);
 }
@@ -1744,7 +1745,7 @@ static void memory_show(FILE *out, const Memory *mem, const ModelSpec *spec) {
 }
 
 // Prints what the memory would be used for, and what would fit, and ends the program.
-static void memory_die(const Memory *mem, const ModelSpec *spec, double room) {
+static void memory_die(Memory *mem, const ModelSpec *spec, double room) {
     bool trains = spec->use == TRAIN;
     int fits = largest_micro_batch(spec, room, spec->recompute);
     int fits_recomputing = trains ? largest_micro_batch(spec, room, RECOMPUTE_BLOCK) : 0;
@@ -1754,6 +1755,7 @@ static void memory_die(const Memory *mem, const ModelSpec *spec, double room) {
         snprintf(second, sizeof second, "; with --recompute block --micro-batch %d fits",
                  fits_recomputing);
     fflush(stdout);
+    mem->bytes[MEM_REST] -= MACHINE_BYTES;               // machine_open has taken those already
     memory_show(stderr, mem, spec);
     die("memory: %.1f MB are needed, %.1f are free on the GPU; %s%s", megabytes((double)mem->used),
         megabytes(room), first, second);

@@ -81,7 +81,7 @@ void c_classifier_backward(float *dx, float *dwte, float *loss, float *lse, cons
     free(logits);
 }
 
-double c_zero_measure(float *sum, float *x, size_t n) {
+double c_floats_measure(float *sum, float *x, size_t n) {
     Shards z;
     memset(&z, 0, sizeof z);
     z.partials = alloc_or_die((n / SHARDS_MEASURED + 1) * sizeof(double), "sums");
@@ -115,7 +115,7 @@ float *c_model_params(CModel *m) { return m->m.shards.masters; }
 float *c_model_grads(CModel *m) { return m->m.shards.grads; }
 float *c_model_m(CModel *m) { return m->m.shards.adam_m; }
 float *c_model_v(CModel *m) { return m->m.shards.adam_v; }
-void c_gradients_zero(CModel *m) { clear_grads(&m->m); }
+void c_clear_grads(CModel *m) { clear_grads(&m->m); }
 double c_gradients_norm(CModel *m) { return sqrt(gradients_squares(&m->m)); }
 
 double c_model_backward(CModel *m, const int *tokens, const int *targets, float scale,

@@ -37,7 +37,7 @@ void c_classifier_backward(float *dx, float *dwte, float *loss, float *lse, cons
 
 // floats_measure: returns the sum of x's squares. With `sum` not NULL, x is also added to it, and
 // cleared.
-double c_zero_measure(float *sum, float *x, size_t n);
+double c_floats_measure(float *sum, float *x, size_t n);
 
 // A whole model, by its address.
 typedef struct CModel CModel;
@@ -47,7 +47,7 @@ float *c_model_params(CModel *m);
 float *c_model_grads(CModel *m);
 float *c_model_m(CModel *m);
 float *c_model_v(CModel *m);
-void c_gradients_zero(CModel *m);          // clear_grads
+void c_clear_grads(CModel *m);          // clear_grads
 double c_gradients_norm(CModel *m);
 
 // Forward and backward; returns the sum of the B*T losses.

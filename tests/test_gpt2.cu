@@ -467,7 +467,7 @@ static void forward_backward(Model *m, const Ints &inputs, const Ints &targets, 
 }
 
 static double c_forward_backward(CModel *m, const Ints &inputs, const Ints &targets, int B, int T) {
-    c_gradients_zero(m);
+    c_clear_grads(m);
     return c_model_backward(m, inputs.data(), targets.data(), 1.0f / (float)(B*T), B, T) / (B*T);
 }
 
@@ -756,7 +756,7 @@ static void check_measure(size_t n, bool sums) {
         floats_measure(&z, sums ? d_sum.data : NULL, d_x, n);
         for (size_t k = 0; k < pieces; k++) {
             size_t at = k*SHARDS_MEASURED, count = min_size(n - at, SHARDS_MEASURED);
-            squares[k] += c_zero_measure(sums ? &sum[at] : NULL, &x[at], count);
+            squares[k] += c_floats_measure(sums ? &sum[at] : NULL, &x[at], count);
         }
     }
     CHECK_MSG(d_x.get() == x && d_sum.get() == sum, "%zu elements: other bits", n);

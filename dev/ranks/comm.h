@@ -116,6 +116,7 @@ static inline void comm_cuda_check(cudaError_t status, const char *call) {
 // The GPU's twins of tree_sum, bf16_narrow_all and bf16_widen_all, in kernels.cu. `out` and `x` lie
 // on the GPU; for gpu_sum, x is an array on the CPU of `terms` pointers to the GPU. The last two
 // are unused with one rank.
+[[maybe_unused]]
 static void gpu_sum(float *out, const void *const *x, int terms, float scale, CommType type,
                     CommMode mode, size_t n, cudaStream_t stream);
 [[maybe_unused]]

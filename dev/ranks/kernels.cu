@@ -17,7 +17,8 @@ __global__ void axpby_kernel(float *y, float a, const float *x, float b, size_t 
     load(from, x + i);
     if (b != 0.0f) load(to, y + i);
     for (int k = 0; k < PACK; k++)
-        to[k] = b == 1.0f ? fmaf(a, from[k], to[k]) : fmaf(b, to[k], a * from[k]);
+        to[k] = b == 0.0f ? a * from[k] : b == 1.0f ? fmaf(a, from[k], to[k])
+                                                    : fmaf(b, to[k], a * from[k]);
     store(y + i, to);
 }
 
