@@ -114,7 +114,7 @@ clean:                           ## remove what make built; data and runs stay
 help:                            ## this list
 	@sed -n 's/^\([a-z_0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | \
 	    while IFS='|' read -r target text; do printf '  make %-12s %s\n' "$$target" "$$text"; done
-	@echo '  PRECISION=bf16 PLAIN=1 MPI=1 CC=clang CFLAGS="-O0 -g" SANITIZE=1 OPENMP=0  after any: another build'
+	@echo '  PRECISION=bf16 PLAIN=1 MPI=1 CC=clang CFLAGS=-O0 SANITIZE=1 OPENMP=0   after any: another build'
 
 train_gpt2: train_gpt2.c $(BUILD)/flags
 	$(LINK) $(FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< -o $@ -lm
