@@ -531,7 +531,7 @@ static void model_count(Memory *mem, const ModelSpec *spec) {
     model_begin(&m, spec);
     *mem = memory_begin(NULL);
     model_carve(&m, mem);
-    mem->bytes[MEM_REST] += batch + MATMUL_STATIC_BYTES;
+    mem->bytes[MEM_REST] += batch + MATMUL_STATIC_BYTES + alloc_bytes(mem->used) - mem->used;
     shards_free(&m.shards);
     free(m.acts);
 }

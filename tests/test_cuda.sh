@@ -174,7 +174,7 @@ adamw_updates|/double block_sum/,/^}/ s/__syncthreads();//
 small_gradients dev/ranks/kernels.cu|/void measure_kernel/,/^}/ s/store(x + i, zeros);//
 clipping|/^static Totals model_update/,/^}/ s/if (!isfinite(norm)) return totals;//
 clipping|s/clip > 0.0 \&\& norm > clip/norm > clip/
-axpby dev/ranks/kernels.cu|/void axpby_kernel/,/^}/ s/if (b != 0.0f) load/load/
+axpby dev/ranks/kernels.cu|/void axpby_kernel/,/^}/ s/fmaf(a, from\[k\], to\[k\])/fmaf(a, from[k], 0.0f)/
 buckets dev/ranks/kernels.cu|/void params_round_kernel/,/^}/ s/if (i >= n)/if (i + PACK >= n)/
 outer_updates dev/ranks/diloco.h|s/mu, momentum, 1.0f,/1.0f, momentum, 0.0f,/
 recomputing_changes_no_bit|/RECOMPUTE_BLOCK \&\& l < L - 1/,/^        }/ s/layernorm_forward(.*//

@@ -71,18 +71,29 @@ PRINTF_LIKE(1, 2) static inline void warn(const char *fmt, ...) {
     va_end(args);
 }
 
+enum { ALLOC_LINE = 64, ALLOC_PAGE = 2 << 20 };
+
+static inline size_t alloc_unit(size_t bytes) {
+    return bytes < 8*ALLOC_PAGE ? ALLOC_LINE : ALLOC_PAGE;
+}
+
+// The bytes that alloc_or_die takes for so many.
+static inline size_t alloc_bytes(size_t bytes) {
+    size_t unit = alloc_unit(bytes);
+    return (bytes + unit - 1) / unit * unit;
+}
+
 // Allocates zeroed memory aligned to 64 bytes (a cache line, an AVX-512 register), or dies. Free it
 // with free(). Large buffers ask for huge pages of 2 MB (Linux): fewer TLB misses, and matrix
 // products run 1 to 3% faster.
 static inline void *alloc_or_die(size_t bytes, const char *what) {
-    enum { LINE = 64, PAGE = 2 << 20 };
-    size_t unit = bytes < 8*PAGE ? LINE : PAGE, rounded = (bytes + unit - 1) / unit * unit;
+    size_t unit = alloc_unit(bytes), rounded = alloc_bytes(bytes);
     void *p = NULL;
     if (rounded < bytes || posix_memalign(&p, unit, rounded ? rounded : unit) != 0)
         die("memory: cannot allocate %.1f GB for %s; use a smaller model or micro-batch",
             (double)bytes / 1e9, what);
 #ifdef MADV_HUGEPAGE
-    if (unit == PAGE) madvise(p, rounded, MADV_HUGEPAGE);
+    if (unit == ALLOC_PAGE) madvise(p, rounded, MADV_HUGEPAGE);
 #endif
     memset(p, 0, rounded);
     return p;

@@ -115,6 +115,7 @@ static inline bool evaluated_at_save(const Run *r) {
 
 static inline void run_begin(Run *r) {
     r->eval_loss = NAN;
+    show_setup(r);
     catch_stop_signals();
     comm_barrier(&r->comm);            // no rank trains before all ranks catch signals
     log_start(r);

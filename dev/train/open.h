@@ -2,7 +2,7 @@
 #pragma once
 #include "../base/cpu.h"               // threads_set
 #include "../ranks/diloco.h"           // diloco_begin
-#include "report.h"                    // show_setup
+#include "report.h"                    // log_line_end
 #include "sample.h"                    // open_sampler, generate
 #include "save.h"                      // load_params, restore_state
 
@@ -205,7 +205,6 @@ static inline void run_open(Run *r) {
     r->losses = (float *)alloc_or_die(N * sizeof(float), "an evaluation");
     open_sampler(r, r->T + 1);
     r->length = train_options_length(&r->o);
-    show_setup(r);
 }
 
 // --generate: no data and no training, only a checkpoint, its tokenizer and a prompt.
