@@ -1,10 +1,8 @@
 // How many floating-point operations a second this machine can do: the 100% of "model FLOP
 // utilisation". Independent multiply-adds on registers, on every thread, for a few milliseconds.
 #pragma once
-#include "../base/clock.h"
-#ifdef _OPENMP
-#include <omp.h>
-#endif
+#include "../base/clock.h"             // seconds_now
+#include "../base/cpu.h"               // thread_count
 #ifdef __AVX512BF16__
 #include <immintrin.h>       // the intrinsic has one name; the builtin's types differ by compiler
 #endif
@@ -68,14 +66,6 @@ static inline double peak_of(float (*chain)(int), double flops_per_round, int th
     return best;
 }
 
-static inline int peak_threads(void) {
-#ifdef _OPENMP
-    return omp_get_max_threads();
-#else
-    return 1;
-#endif
-}
-
 // FLOP/s in fp32.
 static inline double cpu_peak_fp32(int threads) {
     return peak_of(peak_chain, 2.0 * PEAK_LANES * PEAK_CHAINS, threads);
@@ -94,8 +84,8 @@ static inline double cpu_peak_bf16(int threads) {
 // On all threads, in the precision that this build multiplies matrices in.
 static inline double cpu_peak_flops(void) {
 #if defined(PRECISION_BF16) && defined(__AVX512BF16__)
-    return cpu_peak_bf16(peak_threads());
+    return cpu_peak_bf16(thread_count());
 #else
-    return cpu_peak_fp32(peak_threads());
+    return cpu_peak_fp32(thread_count());
 #endif
 }

@@ -19,6 +19,7 @@
 // The model reads at most T tokens: a longer row loses its beginning.
 #pragma once
 #include <math.h>
+#include "../base/cpu.h"               // min_size
 #include "../files/file.h"
 #include "../files/json.h"
 #include "../data/tokenizer.h"
@@ -170,8 +171,6 @@ static inline bool hellaswag_open(HellaSwag *h, const char *path, const Tokenize
 
 // ---- rows for the model ----
 
-static inline size_t hellaswag_min(size_t a, size_t b) { return a < b ? a : b; }
-
 static inline size_t hellaswag_ending_tokens(const HellaSwag *h, size_t row) {
     const size_t *at = h->examples[row / ENDINGS].at + 1 + row % ENDINGS;
     return at[1] - at[0];
@@ -219,7 +218,7 @@ static inline int hellaswag_batch(int *inputs, int *targets, const HellaSwag *h,
         if (n > T) T = n;
     }
     T = (T + HELLASWAG_T_STEP - 1) / HELLASWAG_T_STEP * HELLASWAG_T_STEP;
-    T = hellaswag_min(T, (size_t)max_T);
+    T = min_size(T, (size_t)max_T);
     for (size_t b = 0; b < B; b++)
         hellaswag_write_row(inputs + b*T, targets + b*T, h, row + b, T);
     return (int)T;
@@ -232,10 +231,10 @@ static inline int hellaswag_batch(int *inputs, int *targets, const HellaSwag *h,
 static inline void hellaswag_keep(const HellaSwag *h, const float *loss, size_t row, size_t B,
                                   int T) {
     for (size_t b = 0; b < B; b++, loss += T) {
-        size_t end = hellaswag_min(hellaswag_row_tokens(h, row + b), (size_t)T);
+        size_t end = min_size(hellaswag_row_tokens(h, row + b), (size_t)T);
         EndingLoss *kept = &h->losses[row + b];
         kept->sum = 0.0;
-        kept->tokens = hellaswag_min(hellaswag_ending_tokens(h, row + b), (size_t)T);
+        kept->tokens = min_size(hellaswag_ending_tokens(h, row + b), (size_t)T);
         for (size_t t = end - kept->tokens; t < end; t++) kept->sum += loss[t];
     }
 }

@@ -48,7 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         assert(h.n > 0);
         for (size_t i = 0; i < h.n; i++) check_example(&h, i);
         for (size_t row = 0; row < ENDINGS*h.n; row += B)
-            check_rows(&h, row, hellaswag_min(B, ENDINGS*h.n - row), (int)(1 + row % MAX_T));
+            check_rows(&h, row, min_size(B, ENDINGS*h.n - row), (int)(1 + row % MAX_T));
         hellaswag_score(&s, &h, 0, h.n);
         assert(s.examples == h.n && s.correct <= h.n && s.correct_norm <= h.n);
         hellaswag_close(&h);
