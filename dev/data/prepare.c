@@ -175,7 +175,7 @@ typedef struct {
     uint64_t tokens, bytes, documents;
 } Split;
 
-typedef enum { PLAIN, WITH_FLOOR } ShardKind;
+typedef enum { WITHOUT_FLOOR, WITH_FLOOR } ShardKind;
 
 static void split_init(Split *s, const Output *out, const char *split, const Tokenizer *t) {
     memset(s, 0, sizeof *s);
@@ -201,7 +201,7 @@ static bool shard_begin(Split *s, ShardKind kind, Error *err) {
     s->bin = output_open(s->out, file, err);
     if (!s->bin) return false;
     write_header(s);                                       // shard_end fills in the count
-    if (kind == PLAIN) return true;
+    if (kind == WITHOUT_FLOOR) return true;
     snprintf(file + n, sizeof file - (size_t)n, ".floor.tmp");
     s->floor = output_open(s->out, file, err);
     if (s->floor) fprintf(s->floor, "batchwise floor 1\n");
@@ -241,7 +241,7 @@ static void shard_add(Split *s, const int *ids, size_t n) {
 static bool split_add(Split *s, const int *ids, size_t n, Error *err) {
     while (n > 0) {
         if (s->bin && s->in_shard == SHARD_TOKENS && !shard_end(s, err)) return false;
-        if (!s->bin && !shard_begin(s, PLAIN, err)) return false;
+        if (!s->bin && !shard_begin(s, WITHOUT_FLOOR, err)) return false;
         size_t room = SHARD_TOKENS - s->in_shard, part = n < room ? n : room;
         shard_add(s, ids, part);
         ids += part;
@@ -330,7 +330,7 @@ static bool tales_write(const Output *out, const TalesOptions *o, Error *err) {
     Tales *tales = (Tales *)alloc_or_die(sizeof *tales, "tales");
     uint64_t seed = (uint64_t)o->seed;
     bool good = output_tokenizer(out, &t, err)
-        && tales_split(&train, &train_nats, tales, (uint64_t)o->tokens, seed, PLAIN, err)
+        && tales_split(&train, &train_nats, tales, (uint64_t)o->tokens, seed, WITHOUT_FLOOR, err)
         && tales_split(&val, &val_nats, tales, TALES_VAL_TOKENS, seed, WITH_FLOOR, err);
     if (good) {
         printf("train  %12" PRIu64 " tokens, %" PRIu64 " tales, shards: %d\n", train.tokens,
