@@ -776,7 +776,7 @@ static int train(Run *r, Model *m) {
         report_step(r, &s);
         if (eval_is_due(r)) report_eval(r);
         if (is_due(r, &r->o.sample_every)) report_sample(r);
-        if (is_due(r, &r->o.save_every)) save(r);
+        if (save_is_due(r)) save(r);
     }
     return run_end(r);
 }

@@ -123,6 +123,7 @@ static Checkpoint checkpoint_of(Model *m, int64_t step) {
     memset(&k, 0, sizeof k);
     k.config = m->config;
     k.state.step = step;
+    k.state.val_loss = NAN;
     k.source = bucket_of;
     k.from = m;
     k.eot = -1;
@@ -276,7 +277,8 @@ TEST(round_trip) {
     CHECK(!checkpoint_exists(out.text));
     model_fill(&m, 7);
     Checkpoint k = checkpoint_of(&m, 7);
-    TrainState full = { 7, INT64_MAX, INT64_MAX - 1, 6, 1, UINT64_MAX, 1.0 / 3, 0, 0, 0, 0, 0, 0 };
+    TrainState full = { 7, INT64_MAX, INT64_MAX - 1, 6, 1, UINT64_MAX, 1.0 / 3, 0, 0, 0, 0, 0, 0,
+                        2.5 };
     k.state = full;
     k.options = "{\"lr\": 0.001, \"text\": \"\\u00e9\"}";
     k.eot = 16;
@@ -320,7 +322,7 @@ TEST(bytes_stay_the_same) {
         { "state.json", 179, 0x841CE0FF2514E343 },
         { "tokenizer_config.json", 181, 0x7A3BF639A53F44ED },
     };
-    const TrainState state = { 7, 600, 50, 6, 1, UINT64_MAX, 1.0 / 3, 0, 0, 0, 0, 0, 0 };
+    const TrainState state = { 7, 600, 50, 6, 1, UINT64_MAX, 1.0 / 3, 0, 0, 0, 0, 0, 0, NAN };
     TempDir d = temp_make();
     Model m = model_make(2, 2, 4, 5, 3);
     Error err = { "" };
@@ -593,8 +595,8 @@ TEST(states) {
     };
     TempDir d = temp_make();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        TrainState state = { -1, -1, -1, -1, -1, 0, -1, -1, -1, -1, -1, -1, -1 };
-        const TrainState expected = { 1, 2, 3, 4, 5, 6, 7, cases[i].workers, 0, 0, 0, 0, 0 };
+        TrainState state = { -1, -1, -1, -1, -1, 0, -1, -1, -1, -1, -1, -1, -1, -1 };
+        const TrainState expected = { 1, 2, 3, 4, 5, 6, 7, cases[i].workers, 0, 0, 0, 0, 0, NAN };
         Json json;
         char text[300];
         Error err = { "" };
@@ -984,6 +986,48 @@ TEST(keeps_as_many_as_asked) {
     temp_remove(&d);
 }
 
+TEST(keeps_the_best_beside_the_newest) {
+    TempDir d = temp_make();
+    Model m = model_make(1, 1, 2, 3, 2);
+    Error err = { "" };
+    const double losses[] = { NAN, 3.0, 2.0, 2.0, 1e9, 2.5, NAN };
+    for (int step = 1; step <= 7; step++) {
+        Checkpoint k = checkpoint_of(&m, step);
+        k.state.val_loss = losses[step - 1];
+        model_fill(&m, step);
+        CHECK_MSG(checkpoint_save(d.text, &k, 2, &err), "%s", err.text);
+    }
+    const char *kept = "latest step_00000003 step_00000006 step_00000007";
+    CHECK_MSG(strcmp(names_in(d.text), kept) == 0, "%s", names_in(d.text));
+    Checkpoint k = checkpoint_of(&m, 8);
+    k.state.val_loss = 1.0;
+    CHECK(checkpoint_save(d.text, &k, 2, &err));         // now the best is among the newest
+    kept = "latest step_00000007 step_00000008";
+    CHECK_MSG(strcmp(names_in(d.text), kept) == 0, "%s", names_in(d.text));
+    put_text(d.text, "step_00000008/state.json", "{");   // a damaged one is not the best
+    CHECK(save(d.text, &m, 9, 1, &err));
+    CHECK_MSG(strcmp(names_in(d.text), "latest step_00000009") == 0, "%s", names_in(d.text));
+    free(m.params);
+    temp_remove(&d);
+}
+
+TEST(finds_the_checkpoint_of_a_step) {
+    TempDir d = temp_make();
+    Model m = model_make(1, 1, 2, 3, 2);
+    Error err = { "" };
+    Path found;
+    CHECK(!checkpoint_of_step(&found, d.text, 5, &err));
+    CHECK_MSG(strstr(err.text, "no checkpoint of step 5; there are: none"), "%s", err.text);
+    for (int i = 0; i < 2; i++) CHECK(save(d.text, &m, 20, 0, &err));    // the second: step_20.1
+    CHECK(save(d.text, &m, 100, 0, &err));
+    CHECK_MSG(checkpoint_of_step(&found, d.text, 20, &err), "%s", err.text);
+    CHECK_MSG(strstr(found.text, "/step_00000020.1"), "%s", found.text);
+    CHECK(!checkpoint_of_step(&found, d.text, 50, &err));
+    CHECK_MSG(strstr(err.text, "no checkpoint of step 50; there are: 20, 100"), "%s", err.text);
+    free(m.params);
+    temp_remove(&d);
+}
+
 TEST(the_same_step_again) {
     TempDir d = temp_make();
     Model m = model_make(1, 1, 2, 3, 2);
@@ -1208,6 +1252,7 @@ TEST(kill_at_every_system_call) {
         int64_t now = latest_step(d.text, &m, &err);
         CHECK_MSG(now == step || now == next, "killed at call %d: %s", n, err.text);
         if (now < 0) break;
+        CHECK(checkpoint_prune(d.text, now, 2, &err));       // else the calls grow with n
         finished += now > step;
         step = now;
     }
@@ -1409,6 +1454,8 @@ int main(int argc, char **argv) {
     RUN(places_without_a_checkpoint);
     RUN(weights_that_are_not_finite_are_named);
     RUN(keeps_as_many_as_asked);
+    RUN(keeps_the_best_beside_the_newest);
+    RUN(finds_the_checkpoint_of_a_step);
     RUN(the_same_step_again);
     RUN(what_a_crash_left_is_removed);
     RUN(errors_of_saving);

@@ -43,6 +43,34 @@ wait
 same_run "$dir/whole" "$dir/cut"
 verdict interrupted_runs_go_on_to_the_bit
 
+# ---- Ctrl-C is answered at once, again ends at once, and ends an evaluation or a sample
+slow="--data $dir/tales --layers 4 --heads 4 --channels 256 --seq-len 64 --micro-batch 8"
+appears() {    # a text in a file, within ten seconds
+    for try in $(seq 100); do grep -q -- "$1" "$2" && return; sleep 0.1; done
+    fails "'$1' does not appear in: $(cat "$2")"
+}
+interrupt() {  # interrupt PID STATUS: one Ctrl-C, which must be answered before the run ends
+    kill -INT "$1"
+    appears "stopping after this update; again ends at once" "$dir/out"
+    [ -z "$3" ] || kill -INT "$1"
+    wait "$1"
+    [ $? -eq "$2" ] || fails "exit status is not $2"
+}
+$TRAIN $slow --batch-tokens 1999872 --steps 9 --eval-every 0 --out "$dir/long" >"$dir/out" 2>&1 &
+appears "^batch" "$dir/out"; sleep 0.5
+interrupt $! 130 again
+[ ! -e "$dir/long/latest" ] || fails "the second Ctrl-C waited for the update"
+$TRAIN $slow --steps 9 --eval-every 1 --eval-tokens 0 --sample-every 1 --out "$dir/eval" >"$dir/out" 2>&1 &
+appears "^step" "$dir/out"
+interrupt $! 130 ""
+[ "$(grep -o '"event":"[a-z]*"' "$dir/eval/log.jsonl" | xargs)" = "event:start event:step event:save event:end" ] \
+    || fails "in an evaluation: $(cut -c 1-40 "$dir/eval/log.jsonl" | xargs)"
+$TRAIN $slow --steps 9 --eval-every 0 --sample-every 1 --max-new 1000000 --out "$dir/sample" >"$dir/out" 2>&1 &
+appears "the model writes" "$dir/out"
+interrupt $! 130 ""
+[ "$(readlink "$dir/sample/latest")" = step_00000001 ] || fails "in a sample: latest is $(readlink "$dir/sample/latest")"
+verdict an_interrupted_run_answers_at_once
+
 # ---- kill -9 while it saves all the time
 mkdir "$dir/killed"
 survived=0 long=$((KILLS * 25))          # updates; enough that the last kill finds a run
@@ -112,6 +140,11 @@ $TRAIN --resume --steps 6 --out "$dir/flags" >/dev/null 2>"$dir/err" || fails "$
 grep '"resume"' "$dir/flags/log.jsonl" | grep -q '"threads_used":1' || fails "--threads is not taken over"
 $TRAIN --resume --steps 7 --train "$dir/tales/*train*.bin" --val "$dir/tales/*val*.bin" \
     --out "$dir/flags" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
+$TRAIN $small --steps 7 --seed 1337 --out "$dir/flags" --resume >"$dir/out" 2>"$dir/err" || fails "the same command with --resume: $(cat "$dir/err")"
+grep -q "already done; raise --steps" "$dir/out" || fails "a finished run resumed does not say so: $(cat "$dir/out")"
+$TRAIN $small --steps 8 --out "$dir/flags" --resume >/dev/null 2>"$dir/err" || fails "and again: $(cat "$dir/err")"
+one_line "leave it out" $TRAIN $small --channels 32 --steps 9 --out "$dir/flags" --resume
+one_line "leave it out" $TRAIN --init d4 --steps 9 --out "$dir/flags" --resume
 target="$small --lr-schedule constant --eval-every 5 --target-loss 4 --steps 300"
 $TRAIN $target --out "$dir/target" >/dev/null
 ended=$(readlink "$dir/target/latest")
@@ -141,6 +174,34 @@ one_line "before its first save" $TRAIN $small --steps 2 --out "$dir/early"
 ( ulimit -s 512; $TRAIN $small --steps 2 --threads 1 >/dev/null 2>"$dir/err" ) || fails "a small stack: $(cat "$dir/err")"
 verdict a_run_keeps_to_itself
 
+# ---- a run that diverges: after ten updates its rate is so high that soon no gradient is finite
+$TRAIN $small --steps 10 --eval-every 5 --save-every 5 --keep 1 --lr-schedule constant --out "$dir/wild" >/dev/null
+$TRAIN --resume --steps 100 --lr 30 --clip 1e6 --out "$dir/wild" >/dev/null 2>"$dir/err"
+[ $? -eq 1 ] || fails "a run that has diverged ends with status 0"
+grep -q '"event":"skip"' "$dir/wild/log.jsonl" || fails "no update was skipped: this test shows nothing"
+"${PYTHON:-python3}" - "$dir/wild" <<'PY' 2>"$dir/trace" || fails "$(tail -n 1 "$dir/trace")"
+import json, os, sys
+events = [json.loads(line) for line in open(sys.argv[1] + "/log.jsonl")]
+skipping, evals = False, {}
+for e in events:
+    if e["event"] in ("step", "skip"): skipping = e["event"] == "skip"
+    if e["event"] == "eval": evals[e["step"]] = e["val_loss"]
+    assert e["event"] != "save" or not skipping, e
+assert events[-1]["reason"] == "diverged" and 100 in evals, events[-1]
+saved = [e["step"] for e in events if e["event"] == "save"]
+best = min(saved, key=lambda step: evals[step])
+kept = sorted(int(name[5:]) for name in os.listdir(sys.argv[1]) if name.startswith("step_"))
+assert kept == sorted({best, saved[-1]}) and best < saved[-1], (kept, best, saved)
+PY
+advice=$(sed -n 's/.*a lower rate: //p' "$dir/err")
+(train=$(realpath "$TRAIN"); cd "$dir" && eval "${advice/.\/train_gpt2/\"$train\"}" --clip 1 --steps 60) \
+    >"$dir/out" 2>"$dir/err" || fails "the advice does not work: $advice: $(cat "$dir/err")"
+grep -q "resumed after step 10," "$dir/out" || fails "not from the best checkpoint: $(grep resumed "$dir/out")"
+[ "$(readlink "$dir/wild/latest")" = step_00000060 ] || fails "latest is $(readlink "$dir/wild/latest")"
+$TRAIN $small --steps 8 --lr 100 --clip 0 --lr-schedule constant --out "$dir/never" --save-every 0 >/dev/null 2>"$dir/err" \
+    && fails "a run without one finite gradient ends with status 0"
+verdict a_diverged_run_leaves_its_good_checkpoints
+
 # ---- a fresh run from a checkpoint, and a run that replaces another
 $TRAIN --data "$dir/tales" --init "$dir/whole" --seq-len 8 --steps 3 --eval-tokens 64 \
     --out "$dir/tuned" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
@@ -150,6 +211,7 @@ $TRAIN $small --steps 5 --save-every 1 --keep 0 --out "$dir/over" >/dev/null
 $TRAIN $small --steps 2 --overwrite --out "$dir/over" >/dev/null
 [ "$(readlink "$dir/over/latest")" = step_00000002 ] || fails "latest is $(readlink "$dir/over/latest")"
 [ "$(ls -d "$dir"/over/step_* | wc -l)" -eq 1 ] || fails "--overwrite left $(ls "$dir/over")"
+one_line "there are: 2" $TRAIN --out "$dir/over" --resume-from 1
 verdict checkpoints_begin_and_replace_runs
 
 # ---- what cannot be resumed

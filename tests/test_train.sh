@@ -485,7 +485,7 @@ value_of() {                                # value_of FLAG ARGUMENT: something 
     case $1:$2 in
         beta[12]:* | outer-momentum:* | final-lr-frac:* | top-p:*) echo 0.5 ;;
         *:RULE | *:WHAT | *:TYPE) "$train" --$1 ? 2>&1 | sed 's/.*expected \([a-z0-9]*\).*/\1/' ;;   # the first
-        *:[A-Z] | *:STAGE | *:SECONDS) echo 1 ;;
+        *:[A-Z] | *:STAGE | *:SECONDS | *:STEP) echo 1 ;;
         *) echo text ;;
     esac
 }

@@ -1,8 +1,9 @@
 // How a run is stopped from outside: Ctrl-C, SIGTERM, SIGUSR1 or a closed terminal end it after the
-// current update. A second Ctrl-C kills.
+// current update, evaluation turn or token. A second Ctrl-C kills.
 #pragma once
 #include <signal.h>
 #include <string.h>
+#include <unistd.h>
 
 // The signal that came; 0: none.
 static inline volatile sig_atomic_t *stop_signal(void) {
@@ -10,7 +11,12 @@ static inline volatile sig_atomic_t *stop_signal(void) {
     return &came;
 }
 
-static inline void on_stop_signal(int signal_number) { *stop_signal() = signal_number; }
+// Of the ranks, only rank 0 has a standard output. write() may be called in a signal handler.
+static inline void on_stop_signal(int signal_number) {
+    static const char message[] = "\nstopping after this update; again ends at once\n";
+    *stop_signal() = signal_number;
+    if (write(STDOUT_FILENO, message, sizeof message - 1) < 0) return;
+}
 
 static inline void catch_stop_signals(void) {
     struct sigaction action;

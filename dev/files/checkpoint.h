@@ -53,6 +53,7 @@ typedef struct {
     int64_t workers;                     // of DiLoCo; 0: no DiLoCo
     int64_t batch_tokens, next_batch_tokens;   // of the last update, and an adaptive one's next
     double noise_g2, noise_s, noise_weight;    // of dev/train/noise.h; weight 0: not measured
+    double val_loss;                     // of the latest evaluation; NaN: none yet
 } TrainState;
 
 // The prefixes of tensor names in a checkpoint's files, in the order of a save.
@@ -483,6 +484,9 @@ static inline bool state_from_json(TrainState *s, const JsonNode *root, Error *e
     if (root->type != JSON_OBJECT) return fail(err, "not a JSON object");
     s->workers = s->batch_tokens = s->next_batch_tokens = 0;
     s->noise_g2 = s->noise_s = s->noise_weight = 0.0;
+    s->val_loss = NAN;
+    if (json_get(root, "val_loss") && !json_get_double(&s->val_loss, root, "val_loss", err))
+        return false;
     if (json_get(root, "workers")
         && !json_get_int(&s->workers, root, "workers", 0, MAX_WORKERS, err)) return false;
     if (json_get(root, "batch_tokens")
@@ -568,6 +572,7 @@ static inline bool state_write(const Checkpoint *k, const char *dir, Error *err)
     if (s->noise_weight > 0.0)
         fprintf(b.f, "  \"noise_g2\": %.17g,\n  \"noise_s\": %.17g,\n  \"noise_weight\": "
                 "%.17g,\n", s->noise_g2, s->noise_s, s->noise_weight);
+    if (isfinite(s->val_loss)) fprintf(b.f, "  \"val_loss\": %.17g,\n", s->val_loss);
     fprintf(b.f, "  \"seconds\": %.17g,\n  \"options\": %s\n}\n", s->seconds,
             k->options ? k->options : "{}");
     return text_save(&b, dir, "state.json", err);
@@ -699,32 +704,88 @@ static inline bool checkpoint_remove(const char *out, const char *name, Error *e
     return path_remove(away.text, err);
 }
 
-// The oldest checkpoint of a step below `limit`, and the number of such checkpoints.
-static inline bool checkpoint_oldest(StepName *oldest, size_t *count, const char *out,
-                                     int64_t limit, Error *err) {
-    *count = 0;
+// One checkpoint in OUT, and the validation loss in its state.json; infinite if it has none.
+typedef struct { StepName name; int64_t step; double val_loss; } Saved;
+
+static inline double saved_val_loss(const char *out, const char *name) {
+    Path dir;
+    Json json;
+    Error err;
+    double loss = INFINITY;
+    if (!path_join(&dir, out, name, &err) || !json_open(&json, dir.text, "state.json", &err))
+        return INFINITY;
+    if (!json_get_double(&loss, json.root, "val_loss", &err)) loss = INFINITY;
+    json_free(&json);
+    return loss;
+}
+
+static inline int saved_earlier(const void *a, const void *b) {
+    const Saved *x = (const Saved *)a, *y = (const Saved *)b;
+    return x->step != y->step ? (x->step > y->step) - (x->step < y->step)
+                              : strcmp(x->name.text, y->name.text);
+}
+
+// The checkpoints in OUT, in the order of their steps; free(*all) in any case.
+static inline bool checkpoint_list(Saved **all, size_t *n, const char *out, Error *err) {
+    size_t room = 0;
+    *all = NULL;
+    *n = 0;
     DIR *dir = opendir(out);
     if (!dir) return fail(err, "%s: cannot read the directory: %s", out, strerror(errno));
     for (struct dirent *e; (e = readdir(dir)) != NULL; ) {
-        int64_t step = step_of(e->d_name);
-        if (step < 0 || step >= limit) continue;
-        if (*count == 0 || step < step_of(oldest->text))
-            snprintf(oldest->text, sizeof oldest->text, "%.60s", e->d_name);
-        *count += 1;
+        if (step_of(e->d_name) < 0) continue;
+        if (*n == room) {
+            room = 2*room + 8;
+            Saved *grown = (Saved *)alloc_or_die(room * sizeof *grown, "a list of checkpoints");
+            if (*n > 0) memcpy(grown, *all, *n * sizeof *grown);
+            free(*all);
+            *all = grown;
+        }
+        Saved *s = *all + (*n)++;
+        snprintf(s->name.text, sizeof s->name.text, "%.60s", e->d_name);
+        s->step = step_of(e->d_name);
+        s->val_loss = saved_val_loss(out, s->name.text);
     }
     closedir(dir);
+    if (*n > 1) qsort(*all, *n, sizeof **all, saved_earlier);
     return true;
 }
 
-// Removes all checkpoints of steps below `limit` except the newest `keep`.
-static inline bool checkpoint_prune(const char *out, int64_t limit, size_t keep, Error *err) {
-    for (;;) {
-        StepName oldest;
-        size_t count;
-        if (!checkpoint_oldest(&oldest, &count, out, limit, err)) return false;
-        if (count <= keep) return true;
-        if (!checkpoint_remove(out, oldest.text, err)) return false;
-    }
+// The index of the checkpoint with the lowest validation loss, the oldest of equals. If no
+// checkpoint has one: n.
+static inline size_t checkpoint_best(const Saved *all, size_t n) {
+    size_t best = n;
+    for (size_t i = 0; i < n; i++)
+        if (all[i].val_loss < (best < n ? all[best].val_loss : INFINITY)) best = i;
+    return best;
+}
+
+// Removes the checkpoints up to this step except the newest `keep` and the best.
+static inline bool checkpoint_prune(const char *out, int64_t step, size_t keep, Error *err) {
+    Saved *all;
+    size_t n;
+    bool good = checkpoint_list(&all, &n, out, err);
+    while (n > 0 && all[n - 1].step > step) n--;
+    size_t best = checkpoint_best(all, n);
+    for (size_t i = 0; good && i + keep < n; i++)
+        if (i != best) good = checkpoint_remove(out, all[i].name.text, err);
+    free(all);
+    return good;
+}
+
+// Finds OUT's checkpoint of this step. The error names those that there are.
+static inline bool checkpoint_of_step(Path *found, const char *out, int64_t step, Error *err) {
+    Saved *all;
+    size_t n, i = 0, at = 0;
+    char names[400] = "none";
+    if (!checkpoint_list(&all, &n, out, err)) return false;
+    while (i < n && all[i].step != step) i++;
+    bool there = i < n, good = there && path_join(found, out, all[i].name.text, err);
+    for (i = 0; i < n && at + 24 < sizeof names; i++)
+        at += (size_t)snprintf(names + at, 24, "%s%lld", i ? ", " : "", (long long)all[i].step);
+    free(all);
+    return good || (!there && fail(err, "%s: no checkpoint of step %lld; there are: %s", out,
+                                   (long long)step, names));
 }
 
 // Points OUT/latest at a checkpoint, atomically: the new link is renamed over the old one.
@@ -767,11 +828,12 @@ static inline bool checkpoint_begin(const char *out, Error *err) {
 
 // Whether OUT holds a run's checkpoints.
 static inline bool checkpoint_exists(const char *out) {
-    StepName oldest;
-    size_t count;
+    Saved *all;
+    size_t n;
     Error err;
-    return latest_name(out).text[0] != '\0'
-        || (checkpoint_oldest(&oldest, &count, out, INT64_MAX, &err) && count > 0);
+    bool listed = checkpoint_list(&all, &n, out, &err);
+    free(all);
+    return latest_name(out).text[0] != '\0' || (listed && n > 0);
 }
 
 // For --overwrite: removes the run's checkpoints, `latest` first.
@@ -781,7 +843,13 @@ static inline bool checkpoint_clear(const char *out, Error *err) {
     struct stat info;
     if (lstat(latest.text, &info) == 0 && !S_ISLNK(info.st_mode))
         return fail(err, "%s: not a link of a run; move it away or change --out", latest.text);
-    return path_remove(latest.text, err) && checkpoint_prune(out, INT64_MAX, 0, err);
+    Saved *all;
+    size_t n;
+    bool good = path_remove(latest.text, err) && checkpoint_list(&all, &n, out, err);
+    if (!good) return false;
+    for (size_t i = 0; good && i < n; i++) good = checkpoint_remove(out, all[i].name.text, err);
+    free(all);
+    return good;
 }
 
 static inline bool checkpoint_write(const char *out, Pull *p, int keep, Error *err) {
@@ -806,12 +874,12 @@ static inline bool checkpoint_write(const char *out, Pull *p, int keep, Error *e
     if (!dir_sync(out, err) || !latest_move(out, name.text, err)) return false;
     if (step_of(before.text) == k->state.step && !checkpoint_remove(out, before.text, err))
         return false;
-    return keep == 0 || checkpoint_prune(out, k->state.step, (size_t)keep - 1, err);
+    return keep == 0 || checkpoint_prune(out, k->state.step, (size_t)keep, err);
 }
 
 // Saves OUT/step_N and points OUT/latest at it. Then, unless keep is 0, removes all checkpoints up
-// to this step except the newest `keep`. After an error OUT/latest is unchanged, unless only the
-// removal of old checkpoints failed. All calls of k->source are made even after an error.
+// to this step except the newest `keep` and the best. After an error OUT/latest is unchanged, unless
+// only the removal of old checkpoints failed. All calls of k->source are made even after an error.
 static inline bool checkpoint_save(const char *out, const Checkpoint *k, int keep, Error *err) {
     Pull p = pull_begin(k);
     bool saved = checkpoint_write(out, &p, keep, err);

@@ -11,14 +11,16 @@ typedef struct {
 // The loss over the first `tokens` tokens of the validation split, in whole windows, at least one.
 // Every setting evaluates the same tokens; parameters and gradients stay as they are. The ranks
 // take turns, a micro-batch of windows each. A rank with no window left reruns window 0 and
-// discards it: at ZeRO stage 3 every rank must join every forward pass.
+// discards it: at ZeRO stage 3 every rank must join every forward pass. A signal ends an evaluation
+// after a turn; r->stopping is then set, and *e is incomplete.
 static inline bool evaluate(Eval *e, Run *r, size_t tokens, Error *err) {
     const Loader *val = &r->val;
     size_t T = val->T, windows = tokens == 0 ? val->n_windows : (tokens + T - 1) / T;
     windows = min_size(windows, val->n_windows);
     size_t most = r->spec.B, turn = r->comm.size * most, own = r->comm.rank * most;
+    bool ending = r->stopping;
     memset(e, 0, sizeof *e);
-    for (size_t w = own; w < windows + own; w += turn) {
+    for (size_t w = own; w < windows + own && (ending || !stop_is_asked(r)); w += turn) {
         bool counts = w < windows;
         size_t first = counts ? w : 0, B = min_size(most, windows - first);
         for (size_t b = 0; b < B; b++)
@@ -45,7 +47,9 @@ static inline bool evaluate(Eval *e, Run *r, size_t tokens, Error *err) {
 static inline void report_eval(Run *r) {
     Eval e;
     Error err;
+    bool ending = r->stopping;
     if (!evaluate(&e, r, (size_t)r->o.eval_tokens, &err)) die("%s", err.text);
+    if (r->stopping && !ending) return;
     double whole = e.whole.loss / (double)e.whole.tokens;
     double whole_floor = e.whole.floor / (double)e.whole.tokens;
     log_begin(&r->log, "eval");
@@ -68,6 +72,8 @@ static inline void report_eval(Run *r) {
     printf("  (%s)\n", duration_text(r->seconds).text);
     fflush(stdout);
     r->eval_loss = e.loss;
+    r->eval_step = r->step;
+    if (r->skipped_in_a_row == 0) r->good_loss = e.loss;
     if (r->step > r->looked_step) show_noise(r);
 }
 
@@ -103,7 +109,7 @@ static inline void hellaswag_evaluate(HellaSwagScore *score, Run *r, size_t firs
 
 // Runs the next examples from `done` on, `part` of them on each rank. A rank with none left reruns
 // the first examples and discards the answers: at ZeRO stage 3 every rank must join every forward
-// pass. A signal to any rank ends the run.
+// pass.
 static inline void hellaswag_turn(Run *r, HellaSwagScore *score, size_t done, size_t part) {
     const HellaSwag *h = &r->hellaswag;
     HellaSwagScore own = { 0, 0, 0 };
@@ -111,14 +117,12 @@ static inline void hellaswag_turn(Run *r, HellaSwagScore *score, size_t done, si
     bool counts = first < h->n;
     if (!counts) first = 0;
     hellaswag_evaluate(&own, r, first, min_size(part, h->n - first));
-    double sums[] = { (double)own.examples, (double)own.correct, (double)own.correct_norm, 0.0 };
+    double sums[] = { (double)own.examples, (double)own.correct, (double)own.correct_norm };
     for (int i = 0; i < 3; i++) if (!counts) sums[i] = 0.0;
-    sums[3] = *stop_signal() ? 1.0 : 0.0;
-    comm_add(&r->comm, sums, 4);
+    comm_add(&r->comm, sums, 3);
     score->examples += (size_t)sums[0];
     score->correct += (size_t)sums[1];
     score->correct_norm += (size_t)sums[2];
-    if (sums[3] > 0.0) r->stopping = *stop_signal() ? *stop_signal() : SIGTERM;
 }
 
 // Runs HellaSwag, logs and prints the accuracy. Ctrl-C stops it without a result.
@@ -127,7 +131,7 @@ static inline void report_hellaswag(Run *r) {
     HellaSwagScore s = { 0, 0, 0 };
     size_t B = (size_t)r->o.micro_batch, part = B < ENDINGS ? 1 : B / ENDINGS;   // fills a batch
     double start = seconds_now(), shown_at = 0.0, seconds = 0.0;
-    while (s.examples < h->n && !r->stopping) {
+    while (s.examples < h->n && !stop_is_asked(r)) {
         hellaswag_turn(r, &s, s.examples, part);
         seconds = seconds_now() - start;
         show_hellaswag_progress(r, s.examples, seconds, &shown_at);

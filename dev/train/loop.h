@@ -114,7 +114,6 @@ static inline bool evaluated_at_save(const Run *r) {
 }
 
 static inline void run_begin(Run *r) {
-    r->eval_loss = NAN;
     show_setup(r);
     catch_stop_signals();
     comm_barrier(&r->comm);            // no rank trains before all ranks catch signals
@@ -140,20 +139,35 @@ static inline bool is_due(const Run *r, const Period *every) {
         && period_due(every, r->looked_step, r->step, r->looked_tokens, r->tokens);
 }
 
-// The last update is always evaluated. After a signal no evaluation runs, unless --target-loss
-// needs one.
+// The last update is always evaluated. After a signal no evaluation runs.
 static inline bool eval_is_due(const Run *r) {
     bool last = run_done(&r->length, r->step, r->tokens, NAN);
-    if (r->stopping && r->o.target_loss == 0) return false;
-    return last || is_due(r, &r->o.eval_every);
+    return !r->stopping && (last || is_due(r, &r->o.eval_every));
 }
 
-// Saves the run, however it ends. Returns the process's exit status.
+// Skipped updates may mean that the parameters have diverged: no checkpoint then replaces others.
+static inline bool save_is_due(const Run *r) {
+    return r->skipped_in_a_row == 0 && is_due(r, &r->o.save_every);
+}
+
+// Whether the parameters at the end are worse than earlier ones. After a skipped last update the
+// validation loss decides: it must be no higher than at the last evaluation before the skipped
+// updates, and than a uniform guess's.
+static inline bool has_diverged(Run *r) {
+    double made = (double)r->adam_step, guess = log((double)r->spec.c.V);
+    if (r->skipped_in_a_row == 0) return false;          // on all ranks: a round is over
+    if (r->eval_step != r->step) report_eval(r);
+    comm_add(&r->comm, &made, 1);
+    return made == 0.0 || !(r->eval_loss <= fmin(r->good_loss, guess));      // fmin ignores NaN
+}
+
+// Saves the run, however it ends, unless it has diverged. Returns the process's exit status.
 static inline int run_end(Run *r) {
-    bool saved = r->step == 0 || save(r);
-    if (r->hellaswag.n > 0 && !r->stopping) report_hellaswag(r);
+    r->diverged = has_diverged(r);
+    bool saved = r->step == 0 || r->diverged || save(r);
+    if (r->hellaswag.n > 0 && !r->stopping && !r->diverged) report_hellaswag(r);
     log_finish(r);
     show_end(r);
     if (r->stopping) return 128 + r->stopping;
-    return saved ? 0 : 1;
+    return saved && !r->diverged ? 0 : 1;
 }

@@ -65,7 +65,8 @@ static inline bool find_checkpoint(Path *from, Config *c, const Run *r) {
     const char *where = r->o.resume ? r->o.out : r->o.init;
     if (!r->o.resume && access(where, F_OK) != 0)
         die("--init: %s; there is no checkpoint of that name either", err.text);
-    if (!checkpoint_find(from, where, &err) || !checkpoint_config(c, from->text, &err))
+    bool found = r->o.resume ? find_resumed(from, r, &err) : checkpoint_find(from, where, &err);
+    if (!found || !checkpoint_config(c, from->text, &err))
         die("%s", err.text);
     return true;
 }
@@ -257,6 +258,7 @@ static inline void run_close(Run *r) {
 // is gone, the run ends.
 static inline void open_ranks(Run *r) {
     Error err;
+    if (r->o.resume) restore_timeout(r);
     if (!comm_open(&r->comm, r->o.timeout, &err)) {
         if (r->comm.heartbeat.told) exit(1);         // rank 0 prints why
         die("%s", err.text);
@@ -274,6 +276,7 @@ static inline void open_ranks(Run *r) {
 static inline bool run_start(Run *r, Model *model, Machine *machine, int argc, char **argv) {
     Error err;
     r->lock = r->saved_step = -1;
+    r->eval_loss = r->good_loss = NAN;
     r->model = model;
     r->machine = machine;
     if (!train_options_parse(&r->o, argc, argv, &err)) die("%s", err.text);

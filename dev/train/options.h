@@ -52,6 +52,7 @@ typedef struct {
     Period save_every;
     int keep;                      // 0: all
     bool resume, overwrite;
+    int64_t resume_from;           // OPTION_UNSET: the latest checkpoint
     int on_save_error;             // an OnSaveError
     // generate
     const char *generate;
@@ -169,9 +170,13 @@ static const Option train_table[] = {
       "keep", "updates between checkpoints in --out, or tokens: 50000tok; 0: only at the end",
       NULL },
     { "keep", "N", OPT_INT, FIELD(keep), "2", 0, 1e6, NULL,
-      "keep", "how many of the newest checkpoints to keep; 0: all", NULL },
+      "keep", "how many of the newest checkpoints to keep, beside the one with the lowest "
+      "validation loss; 0: all", NULL },
     { "resume", NULL, OPT_FLAG, FIELD(resume), NULL, 0, 0, NULL,
       "keep", "continue the run in --out with its own flags; flags given now override them", NULL },
+    { "resume-from", "STEP", OPT_COUNT, FIELD(resume_from), NULL, 1, 1e15, NULL,
+      "keep", "continue from the checkpoint of this update; later checkpoints stay until the run "
+      "passes them", "the latest" },
     { "overwrite", NULL, OPT_FLAG, FIELD(overwrite), NULL, 0, 0, NULL,
       "keep", "replace the run that --out already holds", NULL },
     { "on-save-error", "RULE", OPT_CHOICE, FIELD(on_save_error), "stop", 0, 0,
@@ -383,18 +388,33 @@ static inline bool train_options_check(TrainOptions *o, Error *err) {
         && train_options_check_machine(o, ON_GPU || o->plan_gpu, err);
 }
 
+// Row i is a flag that sets a fresh model's sizes; v is its value when the run began. On resuming
+// the checkpoint sets them. Such a flag may be repeated, as part of a whole command, but not
+// changed. A run that began with --layers did not use --init.
+static inline bool train_options_keep_size(TrainOptions *o, int i, const JsonNode *v,
+                                           const JsonNode *layers, Error *err) {
+    const Option *row = &train_table[i];
+    TrainOptions then = *o;
+    bool given = o->given.bits >> i & 1, saved = v && v->type != JSON_NULL;
+    if (row->type == OPT_TEXT && layers && layers->type != JSON_NULL) saved = false;
+    if (saved && !option_read(&then, row, v->text ? v->text : ""))
+        return fail(err, "state.json: --%s is not %s", row->name, option_expects(row).text);
+    bool same = row->type == OPT_TEXT ? strcmp(o->init, then.init) == 0
+              : memcmp((char *)o + row->field, (char *)&then + row->field, sizeof(int)) == 0;
+    if (given && !(saved && same))
+        return fail(err, "--%s: the checkpoint already sets the model's sizes; leave it out",
+                    row->name);
+    o->given.bits &= ~((uint64_t)1 << i);
+    return !saved || given || option_read(o, row, v->text);
+}
+
 // Restores the flags of the run that is resumed: every flag that was set then and is not given now.
-// Exceptions: the checkpoint sets the model's sizes; --overwrite, --resume, --generate and --help
-// belong to one start of the program; a CPU that continues a GPU's run drops the flags of a GPU.
+// Exceptions: the model's sizes, above; --overwrite, --resume, --generate and --help belong to one
+// start of the program; a CPU that continues a GPU's run drops the flags of a GPU.
 static inline bool train_options_restore(TrainOptions *o, const JsonNode *saved, Error *err) {
     static const char *const not_taken[] = {
-        "init", "layers", "heads", "channels", "out", "resume", "overwrite", "generate", "help",
+        "out", "resume", "resume-from", "overwrite", "generate", "help",
     };
-    static const char *const fixed[] = { "init", "layers", "heads", "channels" };
-    for (size_t k = 0; k < sizeof fixed / sizeof *fixed; k++)
-        if (train_options_given(o, fixed[k]))
-            return fail(err, "--%s: the checkpoint already sets the model's sizes; leave it out",
-                        fixed[k]);
     bool length = train_options_given(o, "steps") || train_options_given(o, "tokens");
     bool data = train_options_given(o, "data") || train_options_given(o, "train")
              || train_options_given(o, "val");
@@ -406,6 +426,10 @@ static inline bool train_options_restore(TrainOptions *o, const JsonNode *saved,
         char key[OPTION_NAME_MAX + 1];
         option_key(key, row->name);
         const JsonNode *v = json_get(saved, key);
+        if (strcmp(row->group, "model") == 0 && strcmp(row->name, "seq-len") != 0) {
+            if (!train_options_keep_size(o, i, v, json_get(saved, "layers"), err)) return false;
+            continue;
+        }
         bool taken = v && v->type != JSON_NULL && !(o->given.bits >> i & 1);
         for (size_t k = 0; k < sizeof not_taken / sizeof *not_taken; k++)
             taken = taken && strcmp(row->name, not_taken[k]) != 0;
@@ -446,6 +470,7 @@ static inline bool train_options_parse(TrainOptions *o, int argc, char **argv, E
     if (!options_parse(o, train_table, TRAIN_OPTIONS, argc, argv, NULL, NULL, err)) return false;
     o->help = train_options_given(o, "help");
     o->recipe_batch = recipe_batch(argc, argv);
+    if (train_options_given(o, "resume-from")) o->resume = true;
     if (!o->help && !train_options_check_plan(o, err)) return false;
     return o->help || o->resume || train_options_check(o, err);
 }

@@ -100,7 +100,7 @@ static inline void log_step(Run *r, const Step *s) {
 
 static inline void log_finish(Run *r) {
     log_begin(&r->log, "end");
-    log_text(&r->log, "reason", r->stopping ? "interrupted" : "done");
+    log_text(&r->log, "reason", r->stopping ? "interrupted" : r->diverged ? "diverged" : "done");
     log_int(&r->log, "step", (int64_t)r->step);
     log_int(&r->log, "tokens", (int64_t)r->tokens);
     log_int(&r->log, "skipped", r->skipped);
@@ -165,9 +165,33 @@ static inline void costs_add(Costs *sum, const Costs *k) {
     sum->updates += k->updates;
 }
 
+// What to do about a run that has diverged: a lower rate, from the best checkpoint if there is one.
+// A validation loss above a uniform guess's means that the checkpoint has diverged too.
+typedef struct { char text[400]; } Advice;
+
+static inline Advice diverged_advice(const Run *r) {
+    Advice advice = { "the run has diverged; lower --lr" };
+    Saved *all = NULL;
+    size_t n = 0, best;
+    Error err;
+    if (!r->o.out || !checkpoint_list(&all, &n, r->o.out, &err) || n == 0) return advice;
+    best = checkpoint_best(all, n);
+    bool known = best < n;
+    if (!known || all[best].val_loss < log((double)r->spec.c.V))
+        snprintf(advice.text, sizeof advice.text, "the run has diverged; continue from an earlier "
+                 "checkpoint with a lower rate: ./" PROGRAM " --out %.200s --resume-from %lld "
+                 "--lr %.2g", r->o.out, (long long)all[known ? best : 0].step, r->o.lr / 10.0);
+    free(all);
+    return advice;
+}
+
 // How the run ended, and commands to try next.
 static inline void show_end(const Run *r) {
     show_costs(r);
+    if (r->diverged)
+        warn("step %llu: the last %lld updates were skipped, and nothing was saved after them: %s",
+             (unsigned long long)r->step, (long long)r->skipped_in_a_row, diverged_advice(r).text);
+    if (r->diverged) return;
     if (r->stopping) printf("\nstopped after step %llu\n", (unsigned long long)r->step);
     if (!r->o.out || r->saved_step < 0) return;
     printf("saved in %s: log.jsonl and %s; next, for example\n", r->o.out,
@@ -181,8 +205,8 @@ static inline void show_end(const Run *r) {
 // A bad batch makes one update skip; diverged weights make every update skip.
 static inline void warn_skipped(const Run *r) {
     if (r->skipped_in_a_row == MAX_SKIPPED_IN_A_ROW)
-        die("step %llu: no finite gradient in %d updates: the run has diverged; lower --lr, or "
-            "--resume from its last checkpoint", (unsigned long long)r->step, MAX_SKIPPED_IN_A_ROW);
+        die("step %llu: no finite gradient in %d updates: %s", (unsigned long long)r->step,
+            MAX_SKIPPED_IN_A_ROW, diverged_advice(r).text);
     if ((r->skipped_in_a_row & (r->skipped_in_a_row - 1)) == 0)      // the 1st, 2nd, 4th ...
         warn("step %llu: the gradient is not finite; this update is skipped",
              (unsigned long long)r->step);
@@ -296,6 +320,9 @@ static inline void show_setup(const Run *r) {
     if (r->step > 0)
         printf("resumed after step %llu, %s tokens\n", (unsigned long long)r->step,
                count_text((double)r->tokens).text);
+    if (r->step > 0 && run_done(&r->length, r->step, r->tokens, NAN))
+        printf("note    the run is already done; raise --%s to continue it\n",
+               r->o.tokens > 0 ? "tokens" : "steps");
 #ifdef TRAINS_ON_GPU
     machine_show(r->machine, r->model);
 #endif

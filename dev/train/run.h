@@ -3,6 +3,7 @@
 #include "../../dataloader.h"          // Loader
 #include "../base/clock.h"             // seconds_now
 #include "../base/log.h"               // Log
+#include "../base/signal.h"            // stop_signal
 #include "../data/entropy.h"           // Floor
 #include "../data/tokenizer.h"         // Tokenizer
 #include "../files/checkpoint.h"       // Path
@@ -62,7 +63,10 @@ typedef struct {
     int64_t saved_step;                // of the newest checkpoint; -1 before the first
     uint64_t looked_step, looked_tokens;   // the last end of a round: the model could be saved
     double eval_loss;                  // the latest; NaN before the first
+    double good_loss;                  // the latest after an update that was not skipped
+    uint64_t eval_step;                // the update of the latest evaluation
     int stopping;                      // the signal that ends the run, known to all ranks
+    bool diverged;                     // at the end; see run_end
 
     // The log and the terminal
     Log log;
@@ -96,6 +100,14 @@ typedef struct {
 static inline bool round_is_over(const Run *r, uint64_t step, uint64_t tokens) {
     return r->o.outer_every == 0 || step % (uint64_t)r->o.outer_every == 0
         || run_done(&r->length, step, tokens, NAN);
+}
+
+// Stops the run if a signal has come to any rank; all ranks call this.
+static inline bool stop_is_asked(Run *r) {
+    double asked = *stop_signal() ? 1.0 : 0.0;
+    comm_add(&r->comm, &asked, 1);
+    if (asked > 0.0) r->stopping = *stop_signal() ? *stop_signal() : SIGTERM;
+    return asked > 0.0;
 }
 
 // How the run shares its model among the ranks of `comm`.

@@ -54,6 +54,7 @@ static inline void generate(Run *r, Rng *rng, int n, int max_new, FILE *out) {
             n = keep;
             done = 0;
         }
+        if (r->shards->stage == 3 ? stop_is_asked(r) : *stop_signal() != 0) break;
         model_forward(r->model, text, 1, n, done);
         done = r->spec.recompute == RECOMPUTE_NONE ? n : 0;
         int id = sample_token(&r->sampler, model_logits(r->model, n - 1), r->spec.c.V, rng);
@@ -69,15 +70,21 @@ static inline void generate(Run *r, Rng *rng, int n, int max_new, FILE *out) {
     fputc('\n', out);
 }
 
-// Prints a sample that begins a new text. At ZeRO stage 3 every rank must join, because each holds
-// a part of the model; rank 0 prints.
-static inline void report_sample(Run *r) {
-    if (r->tokenizer.vocab_size == 0 || (r->comm.rank > 0 && r->shards->stage < 3)) return;
+// Prints a sample that begins a new text.
+static inline void print_sample(Run *r) {
     Rng rng = rng_make((uint64_t)r->o.seed, 1000000 + r->step);
     r->text[0] = r->tokenizer.eot;
     printf("%s--- the model writes ---\n", isatty(STDOUT_FILENO) ? "\r\033[K" : "");
     generate(r, &rng, 1, r->o.max_new, stdout);
     printf("---\n");
+}
+
+// Prints a sample. At ZeRO stage 3 every rank must join, because each holds a part of the model;
+// rank 0 prints. A signal ends the sample, and then the run.
+static inline void report_sample(Run *r) {
+    if (r->tokenizer.vocab_size == 0 || r->stopping) return;
+    if (r->comm.rank == 0 || r->shards->stage == 3) print_sample(r);
+    stop_is_asked(r);
 }
 
 // Allocates generation's text and sampling's candidates.

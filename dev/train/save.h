@@ -29,7 +29,8 @@ static inline bool save(Run *r) {
         r->spec.c,
         { (int64_t)r->step, (int64_t)r->tokens, (int64_t)r->train.samples, r->adam_step,
           r->skipped, (uint64_t)r->o.seed, r->seconds, r->o.outer_every ? r->comm.size : 0,
-          (int64_t)r->batch, (int64_t)r->next_batch, r->noise.g2, r->noise.s, r->noise.weight },
+          (int64_t)r->batch, (int64_t)r->next_batch, r->noise.g2, r->noise.s, r->noise.weight,
+          r->good_loss },
         options_json(r), shards_get, r->shards, false,
         { (const unsigned char *)r->tokenizer_json, r->tokenizer_bytes },
         r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1,
@@ -108,6 +109,27 @@ static inline void lock_output(Run *r) {
     if (r->lock < 0 && !checkpoint_lock(&r->lock, r->o.out, &err)) die("--out: %s", err.text);
 }
 
+// Finds the checkpoint that the run continues from: --resume-from, or the latest.
+static inline bool find_resumed(Path *from, const Run *r, Error *err) {
+    if (r->o.resume_from == OPTION_UNSET) return checkpoint_find(from, r->o.out, err);
+    return checkpoint_of_step(from, r->o.out, r->o.resume_from, err);
+}
+
+// Restores the run's --timeout, before the ranks connect. Errors are restore_options' to report.
+static inline void restore_timeout(Run *r) {
+    Path from;
+    TrainState state;
+    Json json;
+    Error err;
+    double timeout;
+    if (!r->o.out || train_options_given(&r->o, "timeout") || !find_resumed(&from, r, &err)
+        || !checkpoint_load_state(&state, &json, from.text, &err)) return;
+    const JsonNode *options = json_get(json.root, "options");
+    if (json_get_double(&timeout, options, "timeout", &err) && timeout >= 1.0)
+        r->o.timeout = timeout;
+    json_free(&json);
+}
+
 // Restores the flags of the run in --out, before anything is opened: flags decide what is opened.
 static inline void restore_options(Run *r) {
     Path from;
@@ -115,7 +137,7 @@ static inline void restore_options(Run *r) {
     Error err;
     if (!r->o.out) die("--resume: needs --out DIR, the directory of the run to continue");
     if (r->comm.rank == 0 && access(r->o.out, F_OK) == 0) lock_output(r);
-    if (!checkpoint_find(&from, r->o.out, &err)
+    if (!find_resumed(&from, r, &err)
         || !checkpoint_load_state(&state, &r->saved, from.text, &err))
         die("--resume: %s", err.text);
     const JsonNode *saved = json_get(r->saved.root, "options");
@@ -163,4 +185,5 @@ static inline void restore_state(Run *r, const char *from) {
         r->lr.horizon = batch_tokens_after(&r->o.batches, r->tokens, steps - r->step);
     r->seconds = r->shown_at = state.seconds;
     r->saved_step = state.step;
+    r->good_loss = state.val_loss;
 }
