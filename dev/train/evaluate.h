@@ -1,6 +1,6 @@
 // Evaluation: the loss on held-out text, and HellaSwag.
 #pragma once
-#include "report.h"                    // log_line_end, terminal_columns
+#include "report.h"                    // log_line_end, Progress
 
 typedef struct {
     double loss;             // nats a token
@@ -19,6 +19,7 @@ static inline bool evaluate(Eval *e, Run *r, size_t tokens, Error *err) {
     windows = min_size(windows, val->n_windows);
     size_t most = r->spec.B, turn = r->comm.size * most, own = r->comm.rank * most;
     bool ending = r->stopping;
+    Progress progress = progress_begin("evaluating", (double)windows);
     memset(e, 0, sizeof *e);
     for (size_t w = own; w < windows + own && (ending || !stop_is_asked(r)); w += turn) {
         bool counts = w < windows;
@@ -31,7 +32,9 @@ static inline bool evaluate(Eval *e, Run *r, size_t tokens, Error *err) {
         if (counts) e->loss += loss;
         for (size_t b = 0; counts && r->floor.known && b < B; b++)
             floor_score_window(&e->whole, &r->floor, val, first + b, r->losses + b*T);
+        progress_show(&progress, (double)min_size(w - own + turn, windows));
     }
+    progress_end(&progress);
     double sums[] = { e->loss, e->whole.loss, e->whole.floor, (double)e->whole.tokens };
     comm_add(&r->comm, sums, 4);
     e->loss = sums[0];
@@ -77,21 +80,6 @@ static inline void report_eval(Run *r) {
     if (r->step > r->looked_step) show_noise(r);
 }
 
-// HellaSwag's progress and time left, printed as show_step prints its line.
-static inline void show_hellaswag_progress(Run *r, size_t done, double seconds,
-                                           double *shown_at) {
-    bool terminal = isatty(STDOUT_FILENO);
-    size_t n = r->hellaswag.n;
-    if (done == n || seconds - *shown_at < (terminal ? 0.1 : 10.0)) return;
-    *shown_at = seconds;
-    char line[128];
-    snprintf(line, sizeof line, "hellaswag  %zu of %zu examples  %s left", done, n,
-             duration_text(seconds / (double)done * (double)(n - done)).text);
-    if (terminal) printf("\r%.*s\033[K", terminal_columns() - 1, line);
-    else printf("%s\n", line);
-    fflush(stdout);
-}
-
 // Runs HellaSwag's examples first ... first+count-1, a micro-batch of rows at a time, and adds the
 // answers to the score; see dev/train/hellaswag.h.
 static inline void hellaswag_evaluate(HellaSwagScore *score, Run *r, size_t first, size_t count) {
@@ -130,13 +118,14 @@ static inline void report_hellaswag(Run *r) {
     const HellaSwag *h = &r->hellaswag;
     HellaSwagScore s = { 0, 0, 0 };
     size_t B = (size_t)r->o.micro_batch, part = B < ENDINGS ? 1 : B / ENDINGS;   // fills a batch
-    double start = seconds_now(), shown_at = 0.0, seconds = 0.0;
+    Progress progress = progress_begin("hellaswag", (double)h->n);
     while (s.examples < h->n && !stop_is_asked(r)) {
         hellaswag_turn(r, &s, s.examples, part);
-        seconds = seconds_now() - start;
-        show_hellaswag_progress(r, s.examples, seconds, &shown_at);
+        progress_show(&progress, (double)s.examples);
     }
-    printf("%shellaswag  ", isatty(STDOUT_FILENO) ? "\r\033[K" : "");
+    progress_end(&progress);
+    double seconds = seconds_now() - progress.start;
+    printf("hellaswag  ");
     if (s.examples < h->n) {
         printf("stopped after %zu of %zu examples\n", s.examples, h->n);
         return;

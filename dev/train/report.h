@@ -1,7 +1,7 @@
 // Reports of a run: the log for programs, lines on the terminal for people.
 #pragma once
-#include <sys/ioctl.h>
 #include "../base/cpu.h"               // thread_count, processors
+#include "../base/progress.h"          // terminal_columns
 #include "run.h"                       // Run, Step, Costs
 
 enum { MAX_SKIPPED_IN_A_ROW = 100 };
@@ -109,12 +109,6 @@ static inline void log_finish(Run *r) {
 }
 
 // ---- the terminal ----
-
-static inline int terminal_columns(void) {
-    struct winsize window;
-    bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 1;
-    return known ? window.ws_col : 80;
-}
 
 // The progress line. A terminal shows it updated in place; a file gets one line every 10 s.
 static inline void show_step(Run *r, const Step *s) {

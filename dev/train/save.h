@@ -20,25 +20,39 @@ static inline char *options_json(const Run *r) {
     return text;
 }
 
+// The source of a save's buckets (Checkpoint.source), with progress.
+typedef struct { Shards *shards; Progress progress; } Saving;
+
+static inline const float *saving_bucket(void *from, Kept what, int worker, int bucket) {
+    Saving *s = (Saving *)from;
+    double before = (double)series_index(what, worker) * gpt2_n_buckets(&s->shards->c);
+    progress_show(&s->progress, before + bucket);
+    return shards_get(s->shards, what, worker, bucket);
+}
+
 // Rank 0 writes a checkpoint to --out; the other ranks send their shards. Returns false if that
 // failed and --on-save-error is continue.
 static inline bool save(Run *r) {
     if (!r->o.out || r->saved_step == (int64_t)r->step) return true;
     shards_finish_params(r->shards);
+    Saving saving = { r->shards, progress_begin("saving", 1.0) };
     Checkpoint k = {
         r->spec.c,
         { (int64_t)r->step, (int64_t)r->tokens, (int64_t)r->train.samples, r->adam_step,
           r->skipped, (uint64_t)r->o.seed, r->seconds, r->o.outer_every ? r->comm.size : 0,
           (int64_t)r->batch, (int64_t)r->next_batch, r->noise.g2, r->noise.s, r->noise.weight,
           r->good_loss },
-        options_json(r), shards_get, r->shards, false,
+        options_json(r), saving_bucket, &saving, false,
         { (const unsigned char *)r->tokenizer_json, r->tokenizer_bytes },
         r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1,
     };
     Error err;
     double start = seconds_now(), failed = 0.0;
+    saving.progress.total = (double)kept_file_first(kept_files(&k), k.state.workers)
+                          * gpt2_n_buckets(&k.config);
     if (r->comm.rank > 0) checkpoint_follow(&k);
     else failed = !checkpoint_save(r->o.out, &k, r->o.keep, &err);
+    progress_end(&saving.progress);
     free((char *)k.options);
     if (failed && r->o.on_save_error == SAVE_ERROR_STOP)
         die("%s; the last checkpoint is intact; free some space and --resume", err.text);
@@ -56,10 +70,14 @@ static inline bool save(Run *r) {
 
 // Loads this rank's part of the weights, or of a moment, bucket by bucket.
 static inline void load_series(Run *r, TensorFile *f, Kept what, int worker) {
-    for (int b = 0; b < gpt2_n_buckets(&r->spec.c); b++) {
+    int n = gpt2_n_buckets(&r->spec.c);
+    Progress progress = progress_begin("loading", n);
+    for (int b = 0; b < n; b++) {
         tensor_file_bucket(shards_place(r->shards, what, b), f, what, worker, b);
         shards_keep(r->shards, what, b);
+        progress_show(&progress, b + 1);
     }
+    progress_end(&progress);
 }
 
 static inline void load_params(Run *r, const char *from) {
