@@ -35,7 +35,7 @@ run() {
     [ "$ranks" = 1 ] || launch="mpirun -n $ranks"
     $launch "$program" --data "$data" --init d12 --seq-len "$T" --batch-tokens $((4 * T)) \
         --micro-batch $((4 / ranks)) --threads $((2 / ranks)) --steps "$steps" --eval-every 0 \
-        --eval-tokens 64 --log "$data/log" "$@" > /dev/null 2> "$data/errors" ||
+        --eval-tokens 64 --log "$data/log" --overwrite "$@" > /dev/null 2> "$data/errors" ||
         { echo "  $name: $(tail -n 1 "$data/errors")"; exit 1; }
     grep '"event":"step"' "$data/log" | tail -n +2 > "$data/steps"     # the first is a warm-up
     for key in seconds seconds_comm; do

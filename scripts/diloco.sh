@@ -38,8 +38,8 @@ train() {
     shift
     if ! grep -qs '"reason":"done"' "$out/$name.jsonl"; then
         echo "$name"
-        scripts/launch.sh -n 4 "$build/train_gpt2-mpi" $flags --log "$out/$name.jsonl" "$@" \
-            > "$out/$name.txt" || { echo "diloco.sh: $name failed" >&2; exit 1; }
+        scripts/launch.sh -n 4 "$build/train_gpt2-mpi" $flags --log "$out/$name.jsonl" --overwrite \
+            "$@" > "$out/$name.txt" || { echo "diloco.sh: $name failed" >&2; exit 1; }
     fi
 }
 

@@ -99,8 +99,10 @@ def read_run(path):
         path = os.path.join(path, "log.jsonl")
     elapsed = [(0, 0.0)]                                     # (step, seconds up to its end)
     for record in read_records(path):
-        if record["event"] == "start" and number(record.get("floor")):
-            run.val_floor = record["floor"]
+        if record["event"] == "start":                       # of several runs in a log, the last
+            run, elapsed = Run(run.name), [(0, 0.0)]
+            if number(record.get("floor")):
+                run.val_floor = record["floor"]
         elif record["event"] == "step":
             while elapsed[-1][0] >= max(record["step"], 1):
                 elapsed.pop()

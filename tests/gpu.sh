@@ -125,7 +125,7 @@ export -f losses
 # Losses that were finite in every step and have fallen by a third, from a uniform guess.
 learned() {
     cd "$bf16" && ./train_gpt2cu --data "$tales" $MODEL --steps "$STEPS" \
-        --eval-every $((STEPS / 2)) --eval-tokens 500000 --log "$work/train.jsonl" || return 1
+        --eval-every $((STEPS / 2)) --eval-tokens 500000 --log "$work/train.jsonl" --overwrite || return 1
     losses "$work/train.jsonl" | awk -v steps="$STEPS" '
         NR == 1 { first = $2 } { last = $2 }
         END { printf "%d of %d steps; loss from %g to %g\n", NR, steps, first, last
@@ -136,8 +136,8 @@ learned() {
 same_losses() {
     local flags="--data $tales --layers 4 --heads 4 --channels 128 --seq-len 128 --micro-batch 8
                  --steps 50 --eval-every 0 --eval-tokens 1024"
-    cd "$fp32" && ./train_gpt2cu $flags --log "$work/gpu.jsonl" &&
-        ./train_gpt2 $flags --log "$work/cpu.jsonl" || return 1
+    cd "$fp32" && ./train_gpt2cu $flags --log "$work/gpu.jsonl" --overwrite &&
+        ./train_gpt2 $flags --log "$work/cpu.jsonl" --overwrite || return 1
     losses "$work/gpu.jsonl" > "$work/gpu.losses"
     losses "$work/cpu.jsonl" > "$work/cpu.losses"
     paste "$work/gpu.losses" "$work/cpu.losses" | awk '
@@ -150,7 +150,7 @@ same_losses() {
 # Tokens a second with and without --noise-scale, in turn; and what --plan makes of the run.
 tok_per_s() {
     ./train_gpt2cu --data "$tales" $MODEL $NOISE --steps 16 --eval-every 0 --eval-tokens 1024 \
-        --log "$work/noise.jsonl" "$@" > "$work/noise.txt" || return 1
+        --log "$work/noise.jsonl" --overwrite "$@" > "$work/noise.txt" || return 1
     sed -n 's/^{"event":"step".*"tok_per_s":\([^,]*\),.*/\1/p' "$work/noise.jsonl" | tail -n 12
 }
 noise_costs() {
@@ -212,7 +212,7 @@ ranks_scale() {
     for ((n = 1; n <= gpus; n *= 2)); do
         scripts/launch.sh -n $n ./train_gpt2cu --data "$tales" --init d12 --seq-len 1024 \
             --micro-batch 16 --batch-tokens $((n * 65536)) --steps 30 --eval-every 0 \
-            --eval-tokens 1024 --log "$work/scale.jsonl" > "$work/scale.txt" || return 1
+            --eval-tokens 1024 --log "$work/scale.jsonl" --overwrite > "$work/scale.txt" || return 1
         sed -n 's/^{"event":"step".*"tok_per_s":\([^,]*\),.*/\1/p' "$work/scale.jsonl" |
             tail -n 20 | sort -g | awk -v n=$n '{ x[NR] = $1 }
                 END { printf "scaling: %d GPUs %.0f tokens/s\n", n, x[int((NR + 1) / 2)] }'

@@ -78,7 +78,7 @@ def logged(data, out, T, micro_batch, folder):
     """The numbers of the trainer's own event."""
     log = os.path.join(folder, "log.jsonl")
     run(TRAIN, "--data", data, "--init", out, "--steps", 0, "--seq-len", T, "--micro-batch",
-        micro_batch, "--hellaswag", FIXTURE, "--log", log, "--eval-tokens", 1)
+        micro_batch, "--hellaswag", FIXTURE, "--log", log, "--overwrite", "--eval-tokens", 1)
     with open(log) as f:
         events = [json.loads(line) for line in f]
     return next(e for e in events if e["event"] == "hellaswag")

@@ -61,7 +61,7 @@ end hellaswag_at_the_end_of_a_run
 
 for how in "--micro-batch 1" "--micro-batch 7" "--micro-batch 64" "--threads 2"; do
     arguments=${small/--layers 2 --heads 2 --channels 32/}
-    good "$train" $arguments --init "$dir/run" --steps 0 --hellaswag $examples --log "$dir/log" $how
+    good "$train" $arguments --init "$dir/run" --steps 0 --hellaswag $examples --log "$dir/log" --overwrite $how
     same "events with --steps 0" "$(events "$dir/log")" "start eval hellaswag end"
     same "acc, $how" "$(value acc "$dir/log")" "$acc"
     same "acc_norm, $how" "$(value acc_norm "$dir/log")" "$acc_norm"
@@ -70,7 +70,7 @@ end hellaswag_with_steps_0_and_in_any_batch
 
 good "$train" --resume --steps 210 --out "$dir/run"          # the flag is the run's
 same events "$(value step "$log" | xargs)" "200 210"
-good "$train" $small --steps 1 --log "$dir/log"
+good "$train" $small --steps 1 --log "$dir/log" --overwrite
 same "events without the flag" "$(events "$dir/log")" "start step eval end"
 end hellaswag_is_a_flag_of_the_run
 
@@ -78,7 +78,7 @@ end hellaswag_is_a_flag_of_the_run
 
 good "$train" $small --steps 0 --seq-len 1000 --hellaswag $examples
 grep -q '^note.*HellaSwag' "$dir/stdout" && note "says that a text is cut"
-good "$train" $small --steps 0 --seq-len 80 --hellaswag $examples --log "$dir/log"
+good "$train" $small --steps 0 --seq-len 80 --hellaswag $examples --log "$dir/log" --overwrite
 cut=$(value cut "$dir/log")
 [ "$cut" -ge 1 ] && [ "$cut" -le 12 ] || note "$cut examples cut at 80 bytes"
 grep -q "^note *$cut of 12 HellaSwag examples are longer than 80 tokens" "$dir/stdout" ||
@@ -154,7 +154,7 @@ if [ -x "$emulated" ]; then
     for T in 64 24; do                      # where bf16 rounds no answer to another
         for program in "$train" "$emulated"; do
             good "$program" $arguments --seq-len $T --init "$dir/run" --steps 0 --eval-tokens 1 \
-                --hellaswag $examples --log "$dir/${program##*/}.log"
+                --hellaswag $examples --log "$dir/${program##*/}.log" --overwrite
             shown | sed 's/ (.*//' > "$dir/${program##*/}.shown"
         done
         for key in step examples cut acc acc_norm; do

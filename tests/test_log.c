@@ -39,7 +39,7 @@ static void check_contents(const char *path, const char *want) {
 static void log_one_text(const char *path, const char *text, size_t n) {
     Log log;
     Error err;
-    CHECK(log_open(&log, path, LOG_TRUNCATE, &err));
+    CHECK(log_open(&log, path, LOG_ANY, &err) && log_clear(&log, &err));
     log_begin(&log, "t");
     log_text_n(&log, "x", text, n);
     CHECK(log_end(&log, &err));
@@ -50,7 +50,7 @@ TEST(a_line_as_written) {
     Scratch s = scratch_make();
     Log log;
     Error err;
-    CHECK(log_open(&log, s.path, LOG_TRUNCATE, &err));
+    CHECK(log_open(&log, s.path, LOG_ANY, &err));
     log_begin(&log, "step");
     log_int(&log, "step", -9223372036854775807ll - 1);
     log_num(&log, "loss", 3.14159265358979);
@@ -73,7 +73,7 @@ TEST(what_is_no_number_is_null) {
     Scratch s = scratch_make();
     Log log;
     Error err;
-    CHECK(log_open(&log, s.path, LOG_TRUNCATE, &err));
+    CHECK(log_open(&log, s.path, LOG_ANY, &err));
     log_begin(&log, "t");
     log_num(&log, "a", NAN);
     log_num(&log, "b", INFINITY);
@@ -126,7 +126,7 @@ static size_t all_pairs(char *out) {
 static void write_for_python(const char *path, const char *text, size_t n) {
     Log log;
     Error err;
-    CHECK(log_open(&log, path, LOG_TRUNCATE, &err));
+    CHECK(log_open(&log, path, LOG_ANY, &err));
     log_begin(&log, "numbers");
     log_num(&log, "tiny", 1.17549435e-38f);
     log_num(&log, "huge", -3.40282347e38f);
@@ -162,7 +162,7 @@ TEST(nine_digits_bring_a_float_back) {
     Scratch s = scratch_make();
     Log log;
     Error err;
-    CHECK(log_open(&log, s.path, LOG_TRUNCATE, &err));
+    CHECK(log_open(&log, s.path, LOG_ANY, &err));
     uint32_t bits = 1;
     for (int i = 0; i < 20000; i++) {
         bits = bits * 1664525u + 1013904223u;
@@ -183,7 +183,7 @@ TEST(a_full_disk_is_told) {
     Log log;
     Error err;
     if (access("/dev/full", W_OK) != 0) SKIP("needs /dev/full");
-    CHECK(log_open(&log, "/dev/full", LOG_TRUNCATE, &err));
+    CHECK(log_open(&log, "/dev/full", LOG_ANY, &err));
     log_begin(&log, "step");
     err.text[0] = '\0';
     CHECK(!log_end(&log, &err));
@@ -194,11 +194,11 @@ TEST(a_full_disk_is_told) {
 TEST(what_cannot_be_opened_is_told) {
     Log log;
     Error err;
-    CHECK(!log_open(&log, "/no/such/directory/log.jsonl", LOG_TRUNCATE, &err));
+    CHECK(!log_open(&log, "/no/such/directory/log.jsonl", LOG_ANY, &err));
     CHECK_MSG(strstr(err.text, "/no/such/directory/log.jsonl") && !strchr(err.text, '\n'),
               "%s", err.text);
-    CHECK(!log_open(&log, "/no/such/directory/log.jsonl", LOG_APPEND, &err));
-    CHECK(!log_open(&log, "/", LOG_APPEND, &err));
+    CHECK(!log_open(&log, "/no/such/directory/log.jsonl", LOG_OURS, &err));
+    CHECK(!log_open(&log, "/", LOG_OURS, &err));
 }
 
 static void append_end(const char *path, LogMode mode) {
@@ -218,18 +218,80 @@ static void overwrite_with(const char *path, const char *text) {
 
 TEST(appending_cuts_a_torn_line) {
     Scratch s = scratch_make();
-    append_end(s.path, LOG_APPEND);                  // no file yet
+    append_end(s.path, LOG_OURS);                  // no file yet
     check_contents(s.path, "{\"event\":\"end\"}\n");
-    append_end(s.path, LOG_APPEND);
+    append_end(s.path, LOG_OURS);
     check_contents(s.path, "{\"event\":\"end\"}\n{\"event\":\"end\"}\n");
     overwrite_with(s.path, "{\"event\":\"step\"}\n{\"event\":\"st");
-    append_end(s.path, LOG_APPEND);
+    append_end(s.path, LOG_OURS);
     check_contents(s.path, "{\"event\":\"step\"}\n{\"event\":\"end\"}\n");
     overwrite_with(s.path, "{\"ev");
-    append_end(s.path, LOG_APPEND);
+    append_end(s.path, LOG_OURS);
     check_contents(s.path, "{\"event\":\"end\"}\n");
-    append_end(s.path, LOG_TRUNCATE);
+    scratch_free(&s);
+}
+
+// A file that is no log is refused, and has the same bytes afterwards.
+TEST(a_file_that_is_no_log) {
+    static const char *const files[] = {
+        "my notes\n", "{\"name\":\"a package\"}\n", "\n", "{\"events\":1}\n", "x",
+    };
+    Scratch s = scratch_make();
+    Log log;
+    Error err;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        overwrite_with(s.path, files[i]);
+        CHECK(!log_open(&log, s.path, LOG_OURS, &err));
+        CHECK_MSG(strstr(err.text, s.path) && strstr(err.text, "--overwrite"), "%s", err.text);
+        check_contents(s.path, files[i]);
+        CHECK(log_open(&log, s.path, LOG_ANY, &err));
+        check_contents(s.path, files[i]);                // until log_clear
+        CHECK(log_clear(&log, &err) && log_close(&log, &err));
+        check_contents(s.path, "");
+    }
+    scratch_free(&s);
+}
+
+TEST(a_log_belongs_to_one_run) {
+    Scratch s = scratch_make();
+    Log log, second;
+    Error err;
+    CHECK(log_open(&log, s.path, LOG_OURS, &err));
+    CHECK(!log_open(&second, s.path, LOG_OURS, &err) && strstr(err.text, "another run"));
+    CHECK(!log_open(&second, s.path, LOG_ANY, &err) && strstr(err.text, "another run"));
+    CHECK(log_close(&log, &err));
+    append_end(s.path, LOG_OURS);
+    CHECK(log_open(&log, "/dev/null", LOG_OURS, &err));  // any number of runs may log to a device
+    CHECK(log_open(&second, "/dev/null", LOG_ANY, &err) && log_clear(&second, &err));
+    CHECK(log_close(&log, &err) && log_close(&second, &err));
+    scratch_free(&s);
+}
+
+// Whoever empties the log while it is written finds no hole of zero bytes in it.
+TEST(a_log_that_is_emptied_has_no_hole) {
+    Scratch s = scratch_make();
+    Log log;
+    Error err;
+    CHECK(log_open(&log, s.path, LOG_OURS, &err));
+    for (int i = 0; i < 2; i++) {
+        log_begin(&log, "step");
+        CHECK(log_end(&log, &err) && truncate(s.path, 0) == 0);
+    }
+    log_begin(&log, "end");
+    CHECK(log_end(&log, &err) && log_close(&log, &err));
     check_contents(s.path, "{\"event\":\"end\"}\n");
+    scratch_free(&s);
+}
+
+TEST(a_pipe_is_refused_without_waiting) {
+    Scratch s = scratch_make();
+    Log log;
+    Error err;
+    if (mkfifo(s.path, 0600) != 0) SKIP("needs named pipes");
+    alarm(10);
+    CHECK(!log_open(&log, s.path, LOG_OURS, &err) && strstr(err.text, "must be a file"));
+    CHECK(!log_open(&log, s.path, LOG_ANY, &err) && strstr(err.text, "must be a file"));
+    alarm(0);
     scratch_free(&s);
 }
 
@@ -238,7 +300,7 @@ TEST(a_line_is_there_at_once) {
     Scratch s = scratch_make();
     Log log;
     Error err;
-    CHECK(log_open(&log, s.path, LOG_TRUNCATE, &err));
+    CHECK(log_open(&log, s.path, LOG_ANY, &err));
     log_begin(&log, "step");
     log_int(&log, "step", 1);
     check_contents(s.path, "");
@@ -294,6 +356,10 @@ int main(void) {
     RUN(a_full_disk_is_told);
     RUN(what_cannot_be_opened_is_told);
     RUN(appending_cuts_a_torn_line);
+    RUN(a_file_that_is_no_log);
+    RUN(a_log_belongs_to_one_run);
+    RUN(a_log_that_is_emptied_has_no_hole);
+    RUN(a_pipe_is_refused_without_waiting);
     RUN(a_line_is_there_at_once);
     RUN(a_log_that_is_off_takes_everything);
     RUN(durations);

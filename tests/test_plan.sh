@@ -146,7 +146,7 @@ counted() {
 for flags in "" "--noise-scale --batch-tokens 256" "--exact-sum --batch-tokens 512" \
              "--outer-every 5" "--micro-batch 4 --zero 3"; do
     plan "${tiny[@]}" $flags --plan-gpu here@1,1
-    "$train" "${tiny[@]}" $flags --steps 1 --log "$dir/log" > "$dir/stdout" || note "a run fails"
+    "$train" "${tiny[@]}" $flags --steps 1 --log "$dir/log" --overwrite > "$dir/stdout" || note "a run fails"
     counted $flags
 done
 end plan_counts_what_one_rank_keeps
@@ -157,7 +157,7 @@ model=(--data "$data" --layers 4 --heads 4 --channels 128 --seq-len 64 --micro-b
        --eval-tokens 64)
 plan "${model[@]}"
 same "where the speed is from" "$(of speed_from)" measured
-"$train" "${model[@]}" --steps 20 --log "$dir/log" > "$dir/stdout" || note "a run fails"
+"$train" "${model[@]}" --steps 20 --log "$dir/log" --overwrite > "$dir/stdout" || note "a run fails"
 real=$(logged step seconds "$dir/log" | sort -g | sed -n 5p)
 near "log of seconds a step" "$(awk -v a="$(of seconds_per_step)" -v b="$real" \
     'BEGIN { print 1 + log(a / b) }')" 1 0.9
@@ -206,7 +206,7 @@ else
     for flags in "" "--zero 1" "--zero 2" "--zero 3" "--comm-dtype bf16" "--exact-sum" \
                  "--outer-every 1"; do
         planner=$train plan "${tiny[@]}" $flags --batch-tokens 256 --plan-gpu here@1,2
-        mpirun -n 2 "$mpi_train" "${tiny[@]}" $flags --batch-tokens 256 --steps 3 --log "$dir/log" \
+        mpirun -n 2 "$mpi_train" "${tiny[@]}" $flags --batch-tokens 256 --steps 3 --log "$dir/log" --overwrite \
             > "$dir/stdout" 2> "$dir/stderr" < /dev/null || note "'$flags': $(cat "$dir/stderr")"
         case $flags in
             *exact*) ;;                     # its numbers of ranks and levels are checked below
@@ -256,7 +256,7 @@ END
     # And what it counts is what it allocates.
     run=("${tiny[@]}" --steps 1)
     planner=$gpu_train plan "${tiny[@]}" --plan-gpu here@1,1
-    "$gpu_train" "${run[@]}" --log "$dir/log" > "$dir/stdout" || note "the GPU's trainer fails"
+    "$gpu_train" "${run[@]}" --log "$dir/log" --overwrite > "$dir/stdout" || note "the GPU's trainer fails"
     counted "the GPU's trainer"
     whole=$(sed -n 's/^memory *\([0-9.]*\) MB on the GPU.*/\1e6/p' "$dir/stdout")
     near "the GPU's memory" "$(($(of bytes_total) - (48 << 20)))" "$whole" 0.011   # 0.1 MB of 4.6

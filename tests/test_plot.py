@@ -87,7 +87,7 @@ def test_plot_resumed_run():
     """A second attempt at steps 2 and 3 replaces the first, in losses and in seconds."""
     run = module.read_run(write_log([
         START, step(1, 5.0), step(2, 9.0), evaluation(2, 9.0), step(3, 9.0),
-        START, step(2, 4.0), evaluation(2, 4.5), step(3, 3.0)]))
+        {"event": "resume"}, step(2, 4.0), evaluation(2, 4.5), step(3, 3.0)]))
     assert run.train.y == [5.0, 4.0, 3.0] and run.val.y == [4.5]
     assert run.train.x["seconds"] == [0.5, 1.0, 1.5]
 
@@ -100,6 +100,14 @@ def test_plot_losses_not_finite():
 def test_plot_torn_last_line():
     run = module.read_run(write_log(LONG, tail='{"event":"step","st'))
     assert len(run.train.y) == 40
+
+
+def test_plot_last_of_several_runs():
+    """A log that several runs were added to: the last one is drawn."""
+    run = module.read_run(write_log(LONG + TALES))
+    alone = module.read_run(write_log(TALES))
+    assert (run.train.x, run.train.y, run.val.y) == (alone.train.x, alone.train.y, alone.val.y)
+    assert run.val_floor == alone.val_floor
 
 
 # ---- what is drawn ----

@@ -167,8 +167,15 @@ mkdir -p "$dir/mine/latest"; echo x >"$dir/mine/latest/thesis.txt"
 one_line "not a link of a run" $TRAIN $small --steps 2 --overwrite --out "$dir/mine"
 [ -e "$dir/mine/latest/thesis.txt" ] || fails "--overwrite removed a file that is not its own"
 echo keep >"$dir/precious"
-one_line "--out" $TRAIN $small --steps 2 --log "$dir/precious" --out /proc/nowhere/x
+one_line "something other than a log" $TRAIN $small --steps 2 --log "$dir/precious"
+one_line "--out" $TRAIN $small --steps 2 --log "$dir/precious" --overwrite --out /proc/nowhere/x
 [ "$(cat "$dir/precious")" = keep ] || fails "a run that was refused emptied the file of --log"
+$TRAIN $small --steps 2 --log "$dir/precious" --overwrite >/dev/null || fails "--overwrite with --log"
+$TRAIN $small --steps 3 --log "$dir/precious" >/dev/null || fails "a second run in one log"
+[ "$(grep -o '"event":"[a-z]*"' "$dir/precious" | cut -d'"' -f4 | xargs)" = \
+    "start step step eval end start step step step eval end" ] || fails "two runs in one log"
+mkfifo "$dir/pipe"
+one_line "must be a file" timeout 10 $TRAIN $small --steps 2 --log "$dir/pipe"
 mkdir "$dir/early"; echo >"$dir/early/log.jsonl"
 one_line "before its first save" $TRAIN $small --steps 2 --out "$dir/early"
 ( ulimit -s 512; $TRAIN $small --steps 2 --threads 1 >/dev/null 2>"$dir/err" ) || fails "a small stack: $(cat "$dir/err")"

@@ -228,7 +228,7 @@ end train_out_that_holds_a_run
 
 trained() {                                 # trained NAME ARGS...: leaves its losses in $dir/NAME
     name=$1; shift
-    good --steps 10 --lr 3e-3 --log "$dir/log" "$@"
+    good --steps 10 --lr 3e-3 --log "$dir/log" --overwrite "$@"
     paste -d ' ' <(values step loss "$dir/log") <(values step grad_norm "$dir/log") > "$dir/$name"
     same "steps of $name" "$(lines "$dir/$name")" 10
 }
@@ -272,7 +272,7 @@ rates() {                                   # rates RULE STEP=VALUE... [-- ARGS.
     expected=()
     while [ $# -gt 0 ] && [ "$1" != -- ]; do expected+=("$1"); shift; done
     shift
-    good --steps 10 --lr 1e-3 --final-lr-frac 0.1 --lr-schedule "$rule" --log "$dir/log" "$@"
+    good --steps 10 --lr 1e-3 --final-lr-frac 0.1 --lr-schedule "$rule" --log "$dir/log" --overwrite "$@"
     for pair in "${expected[@]}"; do
         near "$rule $*, update ${pair%=*}" \
             "$(values step lr "$dir/log" | sed -n "${pair%=*}p")" "${pair#*=}" 1e-8
@@ -401,7 +401,7 @@ end train_damaged_shards
 # A shard by somebody else says nothing of its vocabulary: then it is GPT-2's.
 { header 1000 0 0; le16 $(seq 50 50 50000); } > "$dir/x_train.bin"
 { header 100 0 0; le16 $(seq 500 500 50000); } > "$dir/x_val.bin"
-good --train "$dir/x_train.bin" --val "$dir/x_val.bin" --steps 2 --log "$dir/log"
+good --train "$dir/x_train.bin" --val "$dir/x_val.bin" --steps 2 --log "$dir/log" --overwrite
 same "its vocabulary" "$(values start vocab "$dir/log")" 50257
 patch "$dir/x_train.bin" 400 50257
 refused "outside the vocabulary" --train "$dir/x_train.bin" --val "$dir/x_val.bin"
@@ -418,12 +418,12 @@ end train_text_shorter_than_T
 
 corpus; { header 101 257 256; le16 $(seq 101); } > "$bad_val"
 rm "$dir/bad/tales_val_000000.floor"
-good --data "$dir/bad" --eval-tokens 1000 --steps 1 --log "$dir/log"
+good --data "$dir/bad" --eval-tokens 1000 --steps 1 --log "$dir/log" --overwrite
 has "$dir/stdout" "asks for 1000"
 same "what is there is used" "$(values eval eval_tokens "$dir/log")" 96
 good --data "$dir/bad" --eval-tokens 96 --steps 1
 grep -q "asks for" "$dir/stdout" && note "a note without need"
-good --data "$dir/bad" --eval-tokens 0 --steps 1 --log "$dir/log"
+good --data "$dir/bad" --eval-tokens 0 --steps 1 --log "$dir/log" --overwrite
 same "--eval-tokens 0 is all" "$(values eval eval_tokens "$dir/log")" 96
 end train_short_validation
 
@@ -459,7 +459,7 @@ refused "--lr-schedule" --target-loss 1
 refused "warmup" --steps 2 --warmup-tokens 1e6
 refused "--data" --data "$data" --train "$data/*train*.bin"
 refused "missing" --lr
-good --steps 3 --steps 2 --log "$dir/log"
+good --steps 3 --steps 2 --log "$dir/log" --overwrite
 same "of two --steps" "$(values end step "$dir/log")" 2
 refused "expected a flag" extra
 refused "overwrite" --overwrite=yes

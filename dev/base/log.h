@@ -9,17 +9,20 @@
 //     {"event":"step","step":12,"loss":3.14159274}
 //
 // A line is built in memory and written in one call. A killed program therefore leaves at most one
-// incomplete line, the last, which the next log_open(LOG_APPEND) removes. Nine digits are enough to
+// incomplete line, the last, which the next log_open(LOG_OURS) removes. Nine digits are enough to
 // restore a float exactly. A Log after log_off() accepts the same calls and writes nothing.
 #pragma once
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "error.h"
 #include "utf8.h"
 
-typedef enum { LOG_TRUNCATE, LOG_APPEND } LogMode;
+// What a file may hold when log_open adds to it: a log, whose first line is an event, or anything.
+typedef enum { LOG_OURS, LOG_ANY } LogMode;
 
 typedef struct {
     FILE *file;                    // NULL: writes nothing
@@ -32,29 +35,38 @@ static inline void log_off(Log *log) { memset(log, 0, sizeof *log); }
 
 // ---- opening and closing ----
 
-// The offset behind the file's last complete line.
-static inline long log_whole_lines(FILE *f) {
-    long whole = 0, at = 0;
-    for (int c; (c = getc(f)) != EOF; ) {
-        at++;
-        if (c == '\n') whole = at;
-    }
-    return whole;
+// Whether a file of `size` bytes is a log: empty, or as log_begin begins a line, perhaps cut short.
+static inline bool log_is_ours(int fd, off_t size) {
+    const char *begin = "{\"event\":";
+    char bytes[16];
+    size_t n = size < (off_t)strlen(begin) ? (size_t)size : strlen(begin);
+    return pread(fd, bytes, n, 0) == (ssize_t)n && memcmp(bytes, begin, n) == 0;
 }
 
-// Removes an incomplete last line from an existing log. A missing file, a pipe and a terminal pass.
-static inline bool log_cut_partial_line(const char *path, Error *err) {
+// Removes an incomplete last line.
+static inline bool log_cut_partial_line(int fd, off_t size, const char *path, Error *err) {
+    off_t whole = size;
+    for (char c; whole > 0 && pread(fd, &c, 1, whole - 1) == 1 && c != '\n'; ) whole--;
+    if (whole == size || ftruncate(fd, whole) == 0) return true;
+    return fail(err, "%s: cannot remove its incomplete last line: %s", path, strerror(errno));
+}
+
+// Locks the file against other runs until it is closed. A device, such as a terminal, is not
+// locked. A pipe is refused: a run would wait for its reader.
+static inline bool log_claim(int fd, const char *path, LogMode mode, Error *err) {
     struct stat info;
-    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode)) return true;
-    FILE *f = fopen(path, "rb");
-    if (!f) return fail(err, "%s: the log cannot be read: %s", path, strerror(errno));
-    long whole = log_whole_lines(f), size = ftell(f);
-    bool read = !ferror(f);
-    fclose(f);
-    if (!read) return fail(err, "%s: the log cannot be read: %s", path, strerror(errno));
-    if (whole < size && truncate(path, whole) != 0)
-        return fail(err, "%s: cannot remove its incomplete last line: %s", path, strerror(errno));
-    return true;
+    if (fstat(fd, &info) != 0)
+        return fail(err, "%s: the log cannot be read: %s", path, strerror(errno));
+    if (S_ISCHR(info.st_mode)) return true;
+    if (!S_ISREG(info.st_mode))
+        return fail(err, "%s: a log must be a file; `tail -f` reads it while it grows", path);
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        return fail(err, "%s: another run is writing this log; name another file", path);
+    if (mode == LOG_ANY) return true;
+    if (!log_is_ours(fd, info.st_size))
+        return fail(err, "%s: holds something other than a log; --overwrite replaces it, or name "
+                         "another file", path);
+    return log_cut_partial_line(fd, info.st_size, path, err);
 }
 
 // A log to a file that the caller has opened.
@@ -66,14 +78,26 @@ static inline void log_to(Log *log, FILE *file, const char *path) {
     log->line = (char *)alloc_or_die(log->capacity, "the log's line");
 }
 
+// Opens a log to add lines to it, and creates the file if it is missing. O_APPEND: if another
+// program empties the file, the next line begins at 0 and leaves no hole before it.
 static inline bool log_open(Log *log, const char *path, LogMode mode, Error *err) {
     log_off(log);
-    if (mode == LOG_APPEND && !log_cut_partial_line(path, err)) return false;
-    FILE *f = fopen(path, mode == LOG_APPEND ? "ab" : "wb");
-    if (!f) return fail(err, "%s: the log cannot be written: %s", path, strerror(errno));
-    setvbuf(f, NULL, _IONBF, 0);   // so that the one fwrite of a line is one write()
-    log_to(log, f, path);
-    return true;
+    int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0666);
+    if (fd < 0) return fail(err, "%s: the log cannot be written: %s", path, strerror(errno));
+    bool claimed = log_claim(fd, path, mode, err);
+    fcntl(fd, F_SETFL, O_APPEND);                // O_NONBLOCK was for opening a pipe
+    FILE *f = claimed ? fdopen(fd, "a") : NULL;
+    if (claimed && !f) fail(err, "%s: the log cannot be written: %s", path, strerror(errno));
+    if (!f) close(fd);
+    else setvbuf(f, NULL, _IONBF, 0);            // so that the one fwrite of a line is one write()
+    if (f) log_to(log, f, path);
+    return f != NULL;
+}
+
+// Removes all lines. A device has none.
+static inline bool log_clear(Log *log, Error *err) {
+    if (!log->file || ftruncate(fileno(log->file), 0) == 0 || errno == EINVAL) return true;
+    return fail(err, "%s: the log cannot be written: %s", log->path, strerror(errno));
 }
 
 // Each write was checked by log_end; close can still fail on a network file system.

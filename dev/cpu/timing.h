@@ -88,7 +88,7 @@ static inline void results_open(Log *log) {
     const char *path = getenv("BENCH_RESULTS");
     Error err;
     log_off(log);
-    if (path && *path && !log_open(log, path, LOG_APPEND, &err)) die("%s", err.text);
+    if (path && *path && !log_open(log, path, LOG_ANY, &err)) die("%s", err.text);
 }
 
 static inline void result_begin(Log *log, const char *name, int threads) {

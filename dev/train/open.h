@@ -87,8 +87,23 @@ static inline void open_hellaswag(Run *r) {
     if (!hellaswag_open(&r->hellaswag, r->o.hellaswag, &r->tokenizer, &err)) die("%s", err.text);
 }
 
-// Makes --out and opens the log. Refuses a directory that holds a run, unless --resume or
-// --overwrite.
+// Refuses a directory that holds a run, unless --resume or --overwrite.
+static inline void check_output(Run *r, const char *log_path) {
+    bool saved = checkpoint_exists(r->o.out), holds_run = saved || access(log_path, F_OK) == 0;
+    if (!holds_run || r->o.overwrite || r->o.resume) return;
+    die("--out: %s holds a run already%s; --overwrite replaces it; or choose another directory",
+        r->o.out, saved ? "; --resume continues it" : ", which ended before its first save");
+}
+
+// Opens --log or OUT/log.jsonl. A run adds to a log, and --overwrite replaces the file.
+static inline void open_log(Run *r) {
+    Error err;
+    if (!log_open(&r->log, r->log_path, r->o.overwrite ? LOG_ANY : LOG_OURS, &err))
+        die("%s%s", r->o.log ? "--log: " : "", err.text);
+}
+
+// Makes --out and opens the log. Whatever can refuse the run comes first; only then are files
+// removed.
 static inline void open_output(Run *r) {
     char *path = r->log_path;
     Error err;
@@ -97,25 +112,20 @@ static inline void open_output(Run *r) {
     if (r->comm.rank > 0) return;
     if (r->o.out) {
         snprintf(path, sizeof r->log_path, "%s/log.jsonl", r->o.out);
-        bool saved = checkpoint_exists(r->o.out), holds_run = saved || access(path, F_OK) == 0;
-        if (holds_run && !r->o.overwrite && !r->o.resume)
-            die("--out: %s holds a run already%s; --overwrite replaces it; or choose another "
-                "directory", r->o.out,
-                saved ? "; --resume continues it" : ", which ended before its first save");
+        check_output(r, path);
     }
-    if (r->o.log) snprintf(path, sizeof r->log_path, "%s", r->o.log);
-    LogMode mode = r->o.resume ? LOG_APPEND : LOG_TRUNCATE;
-    // Check first that the log can be written; only then make or remove files.
-    FILE *probe = r->o.log ? fopen(path, "ab") : NULL;
-    if (r->o.log && !probe) die("%s: the log cannot be written: %s", path, strerror(errno));
-    if (probe) fclose(probe);
+    if (r->o.log) {
+        snprintf(path, sizeof r->log_path, "%s", r->o.log);
+        open_log(r);
+    }
     if (r->o.out) {
         if (!make_directories(r->o.out, &err)) die("--out: %s", err.text);
         lock_output(r);
         if (!checkpoint_begin(r->o.out, &err)) die("--out: %s", err.text);
+        if (!r->o.log) open_log(r);
         if (r->o.overwrite && !checkpoint_clear(r->o.out, &err)) die("--out: %s", err.text);
     }
-    if (path[0] && !log_open(&r->log, path, mode, &err)) die("%s", err.text);
+    if (r->o.overwrite && !log_clear(&r->log, &err)) die("%s", err.text);
 }
 
 // All ranks must have the same program, flags, data and parameters.

@@ -162,7 +162,8 @@ static const Option train_table[] = {
       "watch", "at the end of the run, the accuracy on HellaSwag (a file of JSON lines)",
       "not measured" },
     { "log", "FILE", OPT_TEXT, FIELD(log), NULL, 1, 0, NULL,
-      "watch", "the log, one JSON object per line", "log.jsonl in --out; without --out, no log" },
+      "watch", "the log, one JSON object per line; a run adds to a log that exists",
+      "log.jsonl in --out; without --out, no log" },
 
     { "out", "DIR", OPT_TEXT, FIELD(out), NULL, 1, 0, NULL,
       "keep", "directory for checkpoints and the log", "nothing is saved" },
@@ -178,7 +179,7 @@ static const Option train_table[] = {
       "keep", "continue from the checkpoint of this update; later checkpoints stay until the run "
       "passes them", "the latest" },
     { "overwrite", NULL, OPT_FLAG, FIELD(overwrite), NULL, 0, 0, NULL,
-      "keep", "replace the run that --out already holds", NULL },
+      "keep", "replace the run that --out already holds, and the file that --log names", NULL },
     { "on-save-error", "RULE", OPT_CHOICE, FIELD(on_save_error), "stop", 0, 0,
       "stop|continue",                       // in the order of OnSaveError
       "keep", "what to do when a checkpoint or the log cannot be written", NULL },

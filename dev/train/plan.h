@@ -805,6 +805,6 @@ static inline bool plan_print(FILE *out, const char *log_path, const PlanFacts *
     RunPlan p = plan_estimate(f);
     plan_show(out, f, &p);
     if (!log_path) return true;
-    return log_open(&log, log_path, LOG_APPEND, err) && plan_log(&log, f, &p, err)
+    return log_open(&log, log_path, LOG_OURS, err) && plan_log(&log, f, &p, err)
         && log_close(&log, err);
 }
