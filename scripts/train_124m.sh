@@ -94,7 +94,10 @@ if [ -f $hellaswag ]; then flags=(--hellaswag $hellaswag "${flags[@]}")
 else say "note    HellaSwag is not evaluated without dev/data/fetch_hellaswag.sh"; fi
 
 # Without a checkpoint, --overwrite can lose nothing.
-if [ -e "$out/latest" ]; then run=(./train_gpt2cu --resume --out "$out" "${flags[@]}")
-else run=(./train_gpt2cu --out "$out" --overwrite "${data[@]}" "${recipe[@]}" "${flags[@]}"); fi
+if [ -e "$out/latest" ] || compgen -G "$out/step_*" > /dev/null; then
+    run=(./train_gpt2cu --resume --out "$out" "${flags[@]}")
+else
+    run=(./train_gpt2cu --out "$out" --overwrite "${data[@]}" "${recipe[@]}" "${flags[@]}")
+fi
 perform "${launcher[@]}" "${run[@]}"
 perform scripts/plot.py "$out" --out "$out/loss.png" || say "note    no curve was drawn"

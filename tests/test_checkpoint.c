@@ -6,14 +6,25 @@
 //     test_checkpoint --write OUT FIXTURE [TOKENIZER]    saves a fixture's weights
 //     test_checkpoint --read DIR                         prints sizes, and a checksum a tensor
 #define PROGRAM "test_checkpoint"
+#include <errno.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
+// On a disk without symbolic links (FAT), symlink() fails like this.
+static int links_refused;
+static int symlink_or_refuse(const char *target, const char *link) {
+    if (!links_refused) return symlink(target, link);
+    errno = EPERM;
+    return -1;
+}
+#define symlink symlink_or_refuse
 #include "../dev/files/checkpoint.h"
+#undef symlink
 #include "../dev/base/rng.h"
 #include "test.h"
 
@@ -1064,6 +1075,95 @@ TEST(what_a_crash_left_is_removed) {
     temp_remove(&d);
 }
 
+TEST(only_our_temporaries_are_removed) {
+    static const char *const theirs[] = {
+        ".tmp-notes", ".tmp-step_", ".tmp-step_3", ".tmp-step_0000000x", ".tmp-old2", ".tmp-",
+    };
+    TempDir d = temp_make();
+    Error err = { "" };
+    for (size_t i = 0; i < sizeof theirs / sizeof *theirs; i++)
+        mkdir(in(d.text, theirs[i]).text, 0777);
+    mkdir(in(d.text, ".tmp-old").text, 0777);
+    mkdir(in(d.text, ".tmp-step_00000004.1").text, 0777);
+    put_text(d.text, ".tmp-step_1234567890", "x");
+    CHECK_MSG(checkpoint_begin(d.text, &err), "%s", err.text);
+    for (size_t i = 0; i < sizeof theirs / sizeof *theirs; i++)
+        CHECK_MSG(there(d.text, theirs[i]), "%s is gone", theirs[i]);
+    CHECK(!there(d.text, ".tmp-old") && !there(d.text, ".tmp-step_00000004.1")
+          && !there(d.text, ".tmp-step_1234567890"));
+    temp_remove(&d);
+}
+
+// A copy of a run has lost OUT/latest (rsync without -l): the newest checkpoint is the latest.
+TEST(a_copy_without_the_link) {
+    TempDir d = temp_make();
+    Model m = model_make(1, 1, 2, 3, 2);
+    Path path, latest = in(d.text, "latest");
+    Error err = { "" };
+    for (int64_t step = 8; step <= 10; step++) CHECK(save(d.text, &m, step, 0, &err));
+    unlink(latest.text);
+    CHECK(checkpoint_find(&path, d.text, &err));
+    CHECK_MSG(strstr(path.text, "/step_00000010"), "%s", path.text);
+    CHECK(checkpoint_begin(d.text, &err) && latest_step(d.text, &m, &err) == 10);
+    CHECK(strcmp(latest_name(d.text).text, "step_00000010") == 0);
+    unlink(latest.text);
+    CHECK(symlink("step_00000007", latest.text) == 0);   // to a checkpoint that was not copied
+    CHECK(checkpoint_find(&path, d.text, &err) && strstr(path.text, "/step_00000010"));
+    CHECK(checkpoint_begin(d.text, &err) && latest_step(d.text, &m, &err) == 10);
+    CHECK(save(d.text, &m, 11, 1, &err));
+    CHECK_MSG(strcmp(names_in(d.text), "latest step_00000011") == 0, "%s", names_in(d.text));
+    free(m.params);
+    temp_remove(&d);
+}
+
+// A copy has made a directory of OUT/latest (cp -L). It stays, under another name.
+TEST(a_copy_that_followed_the_link) {
+    static const char *const names[] = {
+        "latest step_00000003", "latest step_00000003 step_00000003.1",
+    };
+    TempDir d = temp_make();
+    Model m = model_make(1, 1, 2, 3, 2);
+    Path latest = in(d.text, "latest"), step = in(d.text, "step_00000003");
+    Error err = { "" };
+    int before = dup(2), fd = open("/dev/null", O_WRONLY);       // it warns
+    dup2(fd, 2);
+    for (int twin = 0; twin < 2; twin++) {
+        CHECK(checkpoint_clear(d.text, &err) && save(d.text, &m, 3, 0, &err));
+        CHECK(unlink(latest.text) == 0 && rename(step.text, latest.text) == 0);
+        if (twin) mkdir(step.text, 0777);
+        CHECK_MSG(checkpoint_begin(d.text, &err), "%s", err.text);
+        CHECK_MSG(strcmp(names_in(d.text), names[twin]) == 0, "%s", names_in(d.text));
+        CHECK_MSG(latest_step(d.text, &m, &err) == 3, "%s", err.text);
+    }
+    dup2(before, 2);
+    close(fd);
+    close(before);
+    CHECK(unlink(latest.text) == 0);
+    CHECK(rename(in(d.text, "step_00000003.1").text, latest.text) == 0);
+    mkdir(in(d.text, "step_00000003.1").text, 0777);             // no third name
+    CHECK(!checkpoint_begin(d.text, &err) && strstr(err.text, "move one of them away"));
+    CHECK(there(d.text, "latest/state.json"));
+    free(m.params);
+    temp_remove(&d);
+}
+
+// What cannot become a link is told before a run begins, and is left alone.
+TEST(a_latest_that_is_no_link) {
+    TempDir d = temp_make();
+    Error err = { "" };
+    put_text(d.text, "latest", "step_00000003");         // as unzip may write a link
+    CHECK(!checkpoint_begin(d.text, &err) && strstr(err.text, "latest: not a link of a run"));
+    CHECK(unlink(in(d.text, "latest").text) == 0);
+    mkdir(in(d.text, "latest").text, 0777);
+    CHECK(!checkpoint_begin(d.text, &err) && strstr(err.text, "latest: not a link of a run"));
+    CHECK(there(d.text, "latest") && rmdir(in(d.text, "latest").text) == 0);
+    links_refused = 1;
+    CHECK(!checkpoint_begin(d.text, &err) && strstr(err.text, "a disk that has symbolic links"));
+    links_refused = 0;
+    CHECK(checkpoint_begin(d.text, &err) && names_in(d.text)[0] == '\0');
+    temp_remove(&d);
+}
+
 TEST(errors_of_saving) {
     TempDir d = temp_make();
     Model m = model_make(1, 1, 2, 3, 2);
@@ -1458,6 +1558,10 @@ int main(int argc, char **argv) {
     RUN(finds_the_checkpoint_of_a_step);
     RUN(the_same_step_again);
     RUN(what_a_crash_left_is_removed);
+    RUN(only_our_temporaries_are_removed);
+    RUN(a_copy_without_the_link);
+    RUN(a_copy_that_followed_the_link);
+    RUN(a_latest_that_is_no_link);
     RUN(errors_of_saving);
     RUN(kill_at_random_moments);
     RUN(synced_before_it_is_named);

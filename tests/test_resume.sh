@@ -209,6 +209,19 @@ $TRAIN $small --steps 8 --lr 100 --clip 0 --lr-schedule constant --out "$dir/nev
     && fails "a run without one finite gradient ends with status 0"
 verdict a_diverged_run_leaves_its_good_checkpoints
 
+# ---- a run that was copied without its link
+$TRAIN $small --steps 10 --out "$dir/first" >/dev/null
+cp -rL "$dir/first" "$dir/followed"
+cp -r "$dir/first" "$dir/unlinked"; rm "$dir/unlinked/latest"
+for copy in first followed unlinked; do
+    $TRAIN --init "$dir/$copy" --generate Once --max-new 2 >/dev/null || fails "--init $copy"
+    $TRAIN --resume --steps 20 --out "$dir/$copy" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
+    [ -L "$dir/$copy/latest" ] || fails "$copy has no link"
+    same_run "$dir/first" "$dir/$copy"
+done
+one_line "nothing is saved yet" bash -c "ulimit -f 40; $TRAIN ${small//$'\n'/ } --channels 64 --steps 2 --out $dir/unsaved"
+verdict a_copy_without_links_goes_on
+
 # ---- a fresh run from a checkpoint, and a run that replaces another
 $TRAIN --data "$dir/tales" --init "$dir/whole" --seq-len 8 --steps 3 --eval-tokens 64 \
     --out "$dir/tuned" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"

@@ -19,7 +19,7 @@
 //     2. rename the directory to OUT/step_00001000; fsync OUT
 //     3. rename a new link over OUT/latest; fsync OUT
 //     4. only now remove old checkpoints: rename each to OUT/.tmp-old, then delete it
-// A run begins by removing .tmp- names that a crash has left.
+// A run begins by removing the .tmp- names above that a crash has left.
 //
 // With ZeRO (Rajbhandari et al. 2020) no rank holds the moments, or at stage 3 the weights, of the
 // whole model. It is saved and loaded bucket by bucket (gpt2_bucket), in this order: for model,
@@ -306,8 +306,36 @@ static inline bool tensor_file_index(TensorFile *f, Error *err) {
 
 // ---- loading ----
 
-// Resolves a user's path: a checkpoint's directory, a run's directory (its latest checkpoint), or a
-// .bin of llm.c. The functions below take the path in `found`.
+typedef struct { char text[64]; } StepName;
+
+// "step_00001000" or "step_00001000.1" (see checkpoint_name) -> 1000; -1 for any other name.
+static inline int64_t step_of(const char *name) {
+    char *end;
+    if (strncmp(name, "step_", 5) != 0 || strspn(name + 5, "0123456789") < 8) return -1;
+    errno = 0;
+    long long step = strtoll(name + 5, &end, 10);
+    return errno == 0 && (*end == '\0' || strcmp(end, ".1") == 0) ? step : -1;
+}
+
+// The newest checkpoint in a run's directory; "" if there is none.
+static inline StepName checkpoint_newest(const char *out) {
+    StepName newest = { "" };
+    DIR *dir = opendir(out);
+    for (struct dirent *e; dir && (e = readdir(dir)) != NULL; )
+        if (step_of(e->d_name) > step_of(newest.text))
+            snprintf(newest.text, sizeof newest.text, "%.60s", e->d_name);
+    if (dir) closedir(dir);
+    return newest;
+}
+
+static inline bool path_is_dir(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+// Resolves a user's path: a checkpoint's directory, a run's directory, or a .bin of llm.c. A run's
+// checkpoint is its latest one; without that link (copies lose it), its newest one. The functions
+// below take the path in `found`.
 static inline bool checkpoint_find(Path *found, const char *where, Error *err) {
     Path config, latest;
     struct stat info;
@@ -317,9 +345,12 @@ static inline bool checkpoint_find(Path *found, const char *where, Error *err) {
         return fail(err, "%s: cannot open it: %s", where, strerror(errno));
     const char *choice = where;
     if (S_ISDIR(info.st_mode) && access(config.text, F_OK) != 0) {
-        if (access(latest.text, F_OK) != 0)
+        StepName newest = checkpoint_newest(where);
+        bool linked = path_is_dir(latest.text);
+        if (!linked && !newest.text[0])
             return fail(err, "%s: no checkpoint: the directory has neither config.json nor latest",
                         where);
+        if (!linked && !path_join(&latest, where, newest.text, err)) return false;
         choice = latest.text;
     }
     char *real = realpath(choice, NULL);     // resolved now: a save may move `latest`
@@ -327,11 +358,6 @@ static inline bool checkpoint_find(Path *found, const char *where, Error *err) {
     free(real);
     return (n > 0 && (size_t)n < sizeof found->text)
         || fail(err, "%s: cannot open it: %s", choice, strerror(errno));
-}
-
-static inline bool path_is_dir(const char *path) {
-    struct stat info;
-    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
 // Maps DIR/model.safetensors. The error names other formats of weights that the directory holds.
@@ -662,17 +688,7 @@ static inline bool checkpoint_write_files(const char *dir, Pull *p, Error *err) 
 
 // ---- the run's directory: names, the link, removing old checkpoints ----
 
-// "step_00001000" or "step_00001000.1" (see checkpoint_name) -> 1000; -1 for any other name.
-static inline int64_t step_of(const char *name) {
-    char *end;
-    if (strncmp(name, "step_", 5) != 0 || name[5] < '0' || name[5] > '9') return -1;
-    errno = 0;
-    long long step = strtoll(name + 5, &end, 10);
-    return errno == 0 && (*end == '\0' || strcmp(end, ".1") == 0) ? step : -1;
-}
-
 // The target of OUT/latest; "" if there is no link.
-typedef struct { char text[64]; } StepName;
 static inline StepName latest_name(const char *out) {
     StepName name;
     Path link;
@@ -788,13 +804,20 @@ static inline bool checkpoint_of_step(Path *found, const char *out, int64_t step
                                    (long long)step, names));
 }
 
+// Creates the link OUT/.tmp-latest. A FAT disk, for instance, has no links.
+static inline bool latest_draft(Path *link, const char *out, const char *name, Error *err) {
+    if (!path_join(link, out, ".tmp-latest", err) || !path_remove(link->text, err)) return false;
+    if (symlink(name, link->text) == 0) return true;
+    bool lacking = errno == EPERM || errno == EOPNOTSUPP;
+    return fail(err, "%s: cannot create the link: %s%s", link->text, strerror(errno),
+                lacking ? "; a run needs a disk that has symbolic links" : "");
+}
+
 // Points OUT/latest at a checkpoint, atomically: the new link is renamed over the old one.
 static inline bool latest_move(const char *out, const char *name, Error *err) {
     Path link, latest;
-    if (!path_join(&link, out, ".tmp-latest", err) || !path_join(&latest, out, "latest", err)
-        || !path_remove(link.text, err)) return false;
-    if (symlink(name, link.text) != 0)
-        return fail(err, "%s: cannot create the link: %s", link.text, strerror(errno));
+    if (!path_join(&latest, out, "latest", err) || !latest_draft(&link, out, name, err))
+        return false;
     if (rename(link.text, latest.text) == 0) return dir_sync(out, err);
     fail(err, "%s: cannot be replaced by a link: %s", latest.text, strerror(errno));
     unlink(link.text);
@@ -811,7 +834,53 @@ static inline bool checkpoint_lock(int *fd, const char *out, Error *err) {
     return fail(err, "another run is writing to %s; wait until it ends, or stop it", out);
 }
 
-// Creates OUT if necessary, and removes what a crash has left in it. Call once, before any save.
+// OUT/latest is a directory: a copy that followed the link (cp -L) made it one. Gives it the name
+// of its step, or a second name if that one is taken, so that nothing is lost.
+static inline bool latest_adopt(const char *out, const char *latest, Error *err) {
+    TrainState state;
+    StepName name;
+    Path to;
+    Json json;
+    Error why;
+    if (!checkpoint_load_state(&state, &json, latest, &why))
+        return fail(err, "%s: not a link of a run; move it away or change --out", latest);
+    json_free(&json);
+    for (int copy = 0; copy < 2; copy++) {
+        snprintf(name.text, sizeof name.text, "step_%08lld%s", (long long)state.step,
+                 copy ? ".1" : "");
+        if (!path_join(&to, out, name.text, err)) return false;
+        if (access(to.text, F_OK) != 0) break;
+    }
+    if (access(to.text, F_OK) == 0 || rename(latest, to.text) != 0)
+        return fail(err, "%s: a directory where a run has a link, and it cannot become %s: %s; "
+                         "move one of them away", latest, name.text, strerror(errno));
+    warn("%s: a copy made a directory of this link; it is called %s now", latest, name.text);
+    return latest_move(out, name.text, err);
+}
+
+// Makes OUT/latest the link that a save can move, before any training. A copy may have lost it.
+static inline bool latest_repair(const char *out, Error *err) {
+    StepName newest = checkpoint_newest(out);
+    struct stat info;
+    Path latest, link;
+    if (!path_join(&latest, out, "latest", err)) return false;
+    bool there = lstat(latest.text, &info) == 0;
+    if (there && S_ISDIR(info.st_mode)) return latest_adopt(out, latest.text, err);
+    if (there && !S_ISLNK(info.st_mode))
+        return fail(err, "%s: not a link of a run; move it away or change --out", latest.text);
+    if (path_is_dir(latest.text)) return true;
+    if (newest.text[0]) return latest_move(out, newest.text, err);
+    return latest_draft(&link, out, "none", err) && path_remove(link.text, err);
+}
+
+// Whether this program gives a temporary this name: .tmp-old, .tmp-latest, .tmp-step_00001000.
+static inline bool is_temporary(const char *name) {
+    return strcmp(name, ".tmp-old") == 0 || strcmp(name, ".tmp-latest") == 0
+        || (strncmp(name, ".tmp-", 5) == 0 && step_of(name + 5) >= 0);
+}
+
+// Creates OUT if necessary, removes what a crash has left in it, and repairs OUT/latest. Call once,
+// before any save.
 static inline bool checkpoint_begin(const char *out, Error *err) {
     if (!make_directories(out, err)) return false;
     DIR *dir = opendir(out);
@@ -819,11 +888,11 @@ static inline bool checkpoint_begin(const char *out, Error *err) {
     bool good = true;
     for (struct dirent *e; good && (e = readdir(dir)) != NULL; ) {
         Path path;
-        if (strncmp(e->d_name, ".tmp-", 5) != 0) continue;
+        if (!is_temporary(e->d_name)) continue;
         good = path_join(&path, out, e->d_name, err) && path_remove(path.text, err);
     }
     closedir(dir);
-    return good;
+    return good && latest_repair(out, err);
 }
 
 // Whether OUT holds a run's checkpoints.

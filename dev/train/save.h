@@ -55,7 +55,9 @@ static inline bool save(Run *r) {
     progress_end(&saving.progress);
     free((char *)k.options);
     if (failed && r->o.on_save_error == SAVE_ERROR_STOP)
-        die("%s; the last checkpoint is intact; free some space and --resume", err.text);
+        die("%s; %s", err.text, r->saved_step >= 0
+            ? "the last checkpoint is intact: mend this and --resume"
+            : "nothing is saved yet: mend this and start again");
     if (failed) warn("%s; going on without this checkpoint", err.text);
     comm_add(&r->comm, &failed, 1);
     if (failed > 0.0) return false;
