@@ -288,7 +288,7 @@ TEST(round_trip) {
     CHECK(!checkpoint_exists(out.text));
     model_fill(&m, 7);
     Checkpoint k = checkpoint_of(&m, 7);
-    TrainState full = { 7, INT64_MAX, INT64_MAX - 1, 6, 1, UINT64_MAX, 1.0 / 3, 0, 0, 0, 0, 0, 0,
+    TrainState full = { 7, COUNT_MOST, COUNT_MOST - 1, 6, 1, UINT64_MAX, 1.0 / 3, 0, 0, 0, 0, 0, 0,
                         2.5 };
     k.state = full;
     k.options = "{\"lr\": 0.001, \"text\": \"\\u00e9\"}";
@@ -619,6 +619,32 @@ TEST(states) {
         if (loaded) CHECK_MSG(memcmp(&state, &expected, sizeof state) == 0, "%s", text);
         if (loaded) json_free(&json);
         else CHECK(clear_line(&err, d.text));
+    }
+    temp_remove(&d);
+}
+
+// A count that could overflow when a run adds to it is refused by name.
+TEST(counts_that_would_overflow) {
+    static const char *const keys[] = {
+        "step", "tokens", "samples", "adam_steps", "skipped", "batch_tokens", "next_batch_tokens",
+    };
+    TempDir d = temp_make();
+    for (size_t i = 0; i < 2 * sizeof keys / sizeof *keys; i++) {
+        const char *key = keys[i / 2];
+        const char *value = i % 2 ? "9223372036854775807" : "1000000000000000000";
+        char text[600] = "{", quoted[40];
+        TrainState state;
+        Json json;
+        Error err = { "" };
+        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+            snprintf(text + strlen(text), 60, "\"%s\":%s,", keys[k], k == i / 2 ? value : "1");
+        strcat(text, "\"seed\":6,\"seconds\":7,\"options\":{}}");
+        put_text(d.text, "state.json", text);
+        bool loaded = checkpoint_load_state(&state, &json, d.text, &err);
+        snprintf(quoted, sizeof quoted, "\"%s\" is %s", key, value);
+        CHECK_MSG(loaded == (i % 2 == 0), "%s: %s", text, err.text);
+        if (loaded) json_free(&json);
+        else CHECK_MSG(strstr(err.text, quoted) && clear_line(&err, d.text), "%s", err.text);
     }
     temp_remove(&d);
 }
@@ -1547,6 +1573,7 @@ int main(int argc, char **argv) {
     RUN(model_files_of_llmc);
     RUN(nobody_holds_a_model_whole);
     RUN(states);
+    RUN(counts_that_would_overflow);
     RUN(strange_moments);
     RUN(every_cut_of_every_file_is_refused);
     RUN(layouts_of_others);

@@ -193,6 +193,17 @@ good --steps 2 --log "$dir/elsewhere.jsonl" --out "$dir/out2"
 [ ! -e "$dir/out2/log.jsonl" ] || note "--log leaves a second log in --out"
 end train_log_elsewhere
 
+# With 0, 1 and 2 closed, the first files that are opened must not receive the terminal's text.
+for closed in 0 1 2 "0 1 2"; do
+    with_defaults --steps 2 --sample-every 1 --out "$dir/closed $closed"
+    ( for fd in $closed; do eval "exec $fd>&-"; done; exec "$train" "${arguments[@]}" ) \
+        > "$dir/stdout" 2> "$dir/stderr" < /dev/null
+    same "status without descriptors $closed" $? 0
+    same "lines that are no events" "$(grep -vc '^{"event":.*}$' "$dir/closed $closed/log.jsonl")" 0
+    same "its updates" "$(values step step "$dir/closed $closed/log.jsonl" | xargs)" "1 2"
+done
+end train_closed_descriptors
+
 for name in "a b" "[x]" "star*" "what?" 'back\slash' "-dash"; do
     cp -r "$data" "$dir/$name"
     good --data "$dir/$name" --steps 1 --out "$dir/$name/out"

@@ -10,6 +10,7 @@
 // In a run of several ranks all of them meet the same mistake. Rank 0 prints the message at once.
 // The other ranks wait two seconds, since rank 0's exit usually ends them, and then print it too.
 #pragma once
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -27,6 +28,14 @@
 #define PRINTF_LIKE(fmt, args) __attribute__((format(printf, fmt, args)))
 
 typedef struct { char text[512]; } Error;
+
+// Call it first in main: opens /dev/null as descriptors 0, 1 and 2 where they are closed, or the
+// next file to be opened would receive what is printed. Read-only, so that writing still fails.
+static inline void open_standard_streams(void) {
+    int fd;
+    do fd = open("/dev/null", O_RDONLY); while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd > STDERR_FILENO) close(fd);
+}
 
 // Writes the message and returns false, so that a parser can `return fail(err, "...")`.
 PRINTF_LIKE(2, 3) static inline bool fail(Error *err, const char *fmt, ...) {

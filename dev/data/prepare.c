@@ -780,6 +780,7 @@ __attribute__((noreturn)) static void unknown_command(const char *name) {
 }
 
 int main(int argc, char **argv) {
+    open_standard_streams();
     signal(SIGXFSZ, SIG_IGN);        // a file size limit then gives EFBIG, an ordinary error
     if (argc < 2) die("no command; expected tales, text, encode or decode; see prepare --help");
     if (strcmp(argv[1], "--help") == 0) {

@@ -506,6 +506,10 @@ static inline void tensor_file_bucket(float *elements, TensorFile *f, Kept what,
     if (what == KEPT_WEIGHTS) weights_warn(f, elements, bucket);
 }
 
+// No count of a run is larger: so a run can add to it for ever without overflow. A larger number
+// means a damaged file.
+static const int64_t COUNT_MOST = 1000000000000000000;
+
 static inline bool state_from_json(TrainState *s, const JsonNode *root, Error *err) {
     if (root->type != JSON_OBJECT) return fail(err, "not a JSON object");
     s->workers = s->batch_tokens = s->next_batch_tokens = 0;
@@ -516,18 +520,18 @@ static inline bool state_from_json(TrainState *s, const JsonNode *root, Error *e
     if (json_get(root, "workers")
         && !json_get_int(&s->workers, root, "workers", 0, MAX_WORKERS, err)) return false;
     if (json_get(root, "batch_tokens")
-        && (!json_get_int(&s->batch_tokens, root, "batch_tokens", 0, INT64_MAX, err)
-            || !json_get_int(&s->next_batch_tokens, root, "next_batch_tokens", 0, INT64_MAX, err)))
+        && (!json_get_int(&s->batch_tokens, root, "batch_tokens", 0, COUNT_MOST, err)
+            || !json_get_int(&s->next_batch_tokens, root, "next_batch_tokens", 0, COUNT_MOST, err)))
         return false;
     if (json_get(root, "noise_weight")
         && (!json_get_double(&s->noise_g2, root, "noise_g2", err)
             || !json_get_double(&s->noise_s, root, "noise_s", err)
             || !json_get_double(&s->noise_weight, root, "noise_weight", err))) return false;
-    return json_get_int(&s->step, root, "step", 0, INT64_MAX, err)
-        && json_get_int(&s->tokens, root, "tokens", 0, INT64_MAX, err)
-        && json_get_int(&s->samples, root, "samples", 0, INT64_MAX, err)
-        && json_get_int(&s->adam_steps, root, "adam_steps", 0, INT64_MAX, err)
-        && json_get_int(&s->skipped, root, "skipped", 0, INT64_MAX, err)
+    return json_get_int(&s->step, root, "step", 0, COUNT_MOST, err)
+        && json_get_int(&s->tokens, root, "tokens", 0, COUNT_MOST, err)
+        && json_get_int(&s->samples, root, "samples", 0, COUNT_MOST, err)
+        && json_get_int(&s->adam_steps, root, "adam_steps", 0, COUNT_MOST, err)
+        && json_get_int(&s->skipped, root, "skipped", 0, COUNT_MOST, err)
         && json_get_u64(&s->seed, root, "seed", err)
         && json_get_double(&s->seconds, root, "seconds", err)
         && json_need(root, "options", JSON_OBJECT, err) != NULL;

@@ -285,6 +285,7 @@ static inline void open_ranks(Run *r) {
 // after --help.
 static inline bool run_start(Run *r, Model *model, Machine *machine, int argc, char **argv) {
     Error err;
+    open_standard_streams();
     r->lock = r->saved_step = -1;
     r->eval_loss = r->good_loss = NAN;
     r->model = model;
