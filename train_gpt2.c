@@ -26,6 +26,7 @@
 #include <math.h>
 #include "dev/base/cpu.h"              // thread_count, strip_begin, min_size
 #include "dev/base/memory.h"           // memory_floats: one allocation, laid out
+#include "dev/base/ram.h"              // ram_check, ram_free
 #include "dev/cpu/attention.h"         // attention_forward_fast, attention_backward_fast
 #include "dev/cpu/exp.h"               // exp_fast: e^x that a compiler can vectorize
 #include "dev/cpu/matmul.h"            // matmul_fast; Mat, rows_of, transpose_of, WRITE or ADD
@@ -544,6 +545,7 @@ static void model_init(Model *m, const ModelSpec *spec, Machine *machine) {
     if (floats > 1e15) die("memory: %.0f TB for activations; use a smaller model or micro-batch",
                            4e-12 * floats);
     model_count(&counted, spec);
+    ram_check(counted.used);
     model_begin(m, spec);
     m->memory = memory_begin(alloc_or_die(counted.used, "a model and its activations"));
     model_carve(m, &m->memory);
@@ -801,7 +803,7 @@ static double machine_peak_flops(Machine *machine) {
 
 static double machine_free_memory(const Machine *machine) {
     (void)machine;
-    return plan_free_memory();
+    return ram_free();
 }
 
 int main(int argc, char **argv) {

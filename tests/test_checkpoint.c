@@ -1065,6 +1065,27 @@ TEST(finds_the_checkpoint_of_a_step) {
     temp_remove(&d);
 }
 
+// A file in a checkpoint's directory stands for the directory.
+TEST(a_checkpoint_named_by_its_file) {
+    TempDir d = temp_make();
+    Model m = model_make(1, 1, 2, 3, 2);
+    Path directory, file;
+    Config c;
+    Error err = { "" };
+    CHECK(save(d.text, &m, 1, 0, &err));
+    CHECK(checkpoint_find(&directory, d.text, &err));
+    CHECK(checkpoint_find(&file, in(d.text, "latest/model.safetensors").text, &err));
+    CHECK_MSG(strcmp(file.text, directory.text) == 0, "%s", file.text);
+    CHECK(checkpoint_find(&file, in(d.text, "step_00000001/config.json").text, &err));
+    CHECK_MSG(strcmp(file.text, directory.text) == 0, "%s", file.text);
+    CHECK(checkpoint_config(&c, file.text, &err) && c.C == 2);
+    CHECK(checkpoint_find(&file, in(d.text, "latest/optimizer.safetensors").text, &err));
+    CHECK(!checkpoint_config(&c, file.text, &err) && strstr(err.text, "named by its directory"));
+    CHECK(!checkpoint_find(&file, in(d.text, "model.safetensors").text, &err));
+    free(m.params);
+    temp_remove(&d);
+}
+
 TEST(the_same_step_again) {
     TempDir d = temp_make();
     Model m = model_make(1, 1, 2, 3, 2);
@@ -1583,6 +1604,7 @@ int main(int argc, char **argv) {
     RUN(keeps_as_many_as_asked);
     RUN(keeps_the_best_beside_the_newest);
     RUN(finds_the_checkpoint_of_a_step);
+    RUN(a_checkpoint_named_by_its_file);
     RUN(the_same_step_again);
     RUN(what_a_crash_left_is_removed);
     RUN(only_our_temporaries_are_removed);

@@ -158,6 +158,7 @@ verdict a_resumed_run_takes_over_its_flags
 $TRAIN $small --steps 100000 --out "$dir/busy" --save-every 10 >/dev/null 2>&1 &
 for try in $(seq 100); do [ -e "$dir/busy/latest" ] && break; sleep 0.1; done
 one_line "another run" $TRAIN --resume --out "$dir/busy"
+one_line "another run" $TRAIN $small --out "$dir/busy"
 one_line "another run" $TRAIN $small --overwrite --out "$dir/busy"
 kill -9 $!
 wait $! 2>/dev/null

@@ -378,7 +378,7 @@ corpus; rm "$bad_train"
 refused "no such" --data "$dir/bad"
 corpus; rm "$bad_val"
 refused "val" --data "$dir/bad"
-refused "no such" --data "$dir/nowhere"
+refused "nowhere: cannot open the directory: No such file" --data "$dir/nowhere"
 refused "tales_train_000000.bin" --data "$data/tales_train_000000.bin"
 refused "no such" --train "$dir/nowhere/*.bin" --val "$data/*val*.bin"
 refused "no such" --train "$data/*train*.bin" --val "$dir/nowhere/*.bin"
@@ -528,6 +528,7 @@ end train_garbage_numbers
 
 refused "memory" --layers 1000 --channels 65536 --heads 1
 refused "memory" --layers 1000 --channels 65536 --heads 65536
+refused "GB, and this machine has" --layers 1000 --channels 8192 --heads 64
 good --data "$data" --seq-len 1000 --micro-batch 1 --steps 1
 refused "memory" --seq-len 10000 --micro-batch 65536
 refused "memory" --layers 1000 --seq-len 10000 --micro-batch 65536 --channels 1024
@@ -551,6 +552,19 @@ refused "$dir/file" --out "$dir/file"
 refused "$dir/file" --out "$dir/file/below"
 refused "log" --log "$dir/nowhere/log.jsonl"
 refused "log" --log "$dir"
+printf -v long '%05000d' 0
+for flag in data val tokenizer log hellaswag batch-schedule plan-gpu; do
+    refused "--$flag: its value has 5000 bytes; at most 4000" "--$flag" "$long"
+done
+refused "--init: its value has 5000 bytes" --init "$long"
+refused "--train: its value has 5000 bytes" --train "$long"
+run --out "$long"
+has "$dir/stderr" "--out: its value has 5000 bytes"
+refused "cannot open the directory: File name too long" --data "${long:1500}"   # its end is shown
+refused "cannot open the directory: Not a directory" --data "$dir/stderr"
+mkdir "$dir/locked" && chmod 000 "$dir/locked"
+[ -r "$dir/locked" ] ||                     # root reads every directory
+    refused "cannot open the directory: Permission denied" --data "$dir/locked"
 same "what was in the way" "$(cat "$dir/file")" "in the way"
 mkdir -p "$dir/taken/log.jsonl"
 run --out "$dir/taken" --overwrite

@@ -37,11 +37,22 @@ static inline void open_standard_streams(void) {
     if (fd > STDERR_FILENO) close(fd);
 }
 
+// Formats a message into out (size). One that is too long loses its middle, such as a long path's:
+// its end says what is wrong.
+PRINTF_LIKE(3, 0) static inline void format_short(char *out, size_t size, const char *fmt,
+                                                  va_list args) {
+    char whole[16384];
+    int printed = vsnprintf(whole, sizeof whole, fmt, args);
+    size_t n = printed < 0 ? 0 : strlen(whole), half = size / 2;
+    if (n < size) memcpy(out, whole, n + 1);
+    else snprintf(out, size, "%.*s...%s", (int)half - 4, whole, whole + n - half);
+}
+
 // Writes the message and returns false, so that a parser can `return fail(err, "...")`.
 PRINTF_LIKE(2, 3) static inline bool fail(Error *err, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
-    vsnprintf(err->text, sizeof err->text, fmt, args);
+    format_short(err->text, sizeof err->text, fmt, args);
     va_end(args);
     return false;
 }
@@ -58,7 +69,7 @@ __attribute__((noreturn)) PRINTF_LIKE(1, 2) static inline void die(const char *f
     int rank = launched_as(LAUNCH_RANK, 0);
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    format_short(text, sizeof text, fmt, args);
     va_end(args);
     fflush(stdout);
     if (rank == 0) fprintf(stderr, PROGRAM ": %s\n", text);
@@ -99,8 +110,8 @@ static inline void *alloc_or_die(size_t bytes, const char *what) {
     size_t unit = alloc_unit(bytes), rounded = alloc_bytes(bytes);
     void *p = NULL;
     if (rounded < bytes || posix_memalign(&p, unit, rounded ? rounded : unit) != 0)
-        die("memory: cannot allocate %.1f GB for %s; use a smaller model or micro-batch",
-            (double)bytes / 1e9, what);
+        die("memory: cannot allocate %.3g %s for %s; use a smaller model or micro-batch",
+            (double)bytes / (bytes < 100000000 ? 1e6 : 1e9), bytes < 100000000 ? "MB" : "GB", what);
 #ifdef MADV_HUGEPAGE
     if (unit == ALLOC_PAGE) madvise(p, rounded, MADV_HUGEPAGE);
 #endif

@@ -333,12 +333,25 @@ static inline bool path_is_dir(const char *path) {
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
+// Where a checkpoint's directory is meant: for DIR/model.safetensors and DIR/config.json, DIR.
+static inline bool checkpoint_dir(Path *dir, const char *where, Error *err) {
+    const char *slash = strrchr(where, '/'), *name = slash ? slash + 1 : where;
+    bool inside = strcmp(name, "model.safetensors") == 0 || strcmp(name, "config.json") == 0;
+    if (strlen(where) >= sizeof dir->text) return path_join(dir, where, "", err);
+    snprintf(dir->text, sizeof dir->text, "%s", where);
+    if (inside && access(where, F_OK) == 0 && !path_is_dir(where))
+        snprintf(dir->text, sizeof dir->text, "%.*s.", (int)(name - where), where);
+    return true;
+}
+
 // Resolves a user's path: a checkpoint's directory, a run's directory, or a .bin of llm.c. A run's
 // checkpoint is its latest one; without that link (copies lose it), its newest one. The functions
 // below take the path in `found`.
-static inline bool checkpoint_find(Path *found, const char *where, Error *err) {
-    Path config, latest;
+static inline bool checkpoint_find(Path *found, const char *path, Error *err) {
+    Path config, latest, dir;
     struct stat info;
+    if (!checkpoint_dir(&dir, path, err)) return false;
+    const char *where = dir.text;
     if (!path_join(&config, where, "config.json", err)
         || !path_join(&latest, where, "latest", err)) return false;
     if (stat(where, &info) != 0)

@@ -22,7 +22,8 @@ static inline bool llmc_header(int32_t header[8], const unsigned char *bytes, si
     if (n < 32 || header[0] != LLMC_MAGIC) {
         const char *kind = file_kind(bytes, n);
         return kind ? fail(err, "this is %s", kind)
-                    : fail(err, "not a model file of llm.c (its first word must be %d)",
+                    : fail(err, "not a model file of llm.c (its first word must be %d); a "
+                                "checkpoint is named by its directory",
                            LLMC_MAGIC);
     }
     if (header[1] != LLMC_FP32 && header[1] != LLMC_BF16)

@@ -87,8 +87,9 @@ static inline void open_hellaswag(Run *r) {
     if (!hellaswag_open(&r->hellaswag, r->o.hellaswag, &r->tokenizer, &err)) die("%s", err.text);
 }
 
-// Refuses a directory that holds a run, unless --resume or --overwrite.
+// Refuses a directory that holds a run, unless --resume or --overwrite; or that is being written.
 static inline void check_output(Run *r, const char *log_path) {
+    if (path_is_dir(r->o.out)) lock_output(r);
     bool saved = checkpoint_exists(r->o.out), holds_run = saved || access(log_path, F_OK) == 0;
     if (!holds_run || r->o.overwrite || r->o.resume) return;
     die("--out: %s holds a run already%s; --overwrite replaces it; or choose another directory",
@@ -166,9 +167,19 @@ static inline void open_rules(Run *r, bool loaded, const Path *from, const Confi
     if (!train_options_batch(&r->o, r->T, ranks, &err)) die("%s", err.text);
 }
 
+// A directory that cannot be read seems to hold no shards.
+static inline void check_data(const Run *r) {
+    DIR *dir = r->o.data ? opendir(r->o.data) : NULL;
+    if (r->o.data && !dir)
+        die("--data: %s: cannot open the directory: %s; `./prepare tales --out DIR` writes one",
+            r->o.data, strerror(errno));
+    if (dir) closedir(dir);
+}
+
 // Opens the data and HellaSwag; sets a fresh model's sizes.
 static inline void open_data(Run *r, bool loaded, Config *c) {
     Error err;
+    check_data(r);
     open_split(&r->train, r, r->o.train, "train");
     open_split(&r->val, r, r->o.val, "val");
     if (!loaded) *c = fresh_config(r);

@@ -465,6 +465,20 @@ static inline int64_t recipe_batch(int argc, char **argv) {
     return again ? (int64_t)batch : 0;
 }
 
+// A path needs room for the names of a checkpoint's files: the system's limit is 4,096 bytes.
+static inline bool train_options_check_paths(const TrainOptions *o, Error *err) {
+    const size_t MOST = 4000;
+    for (int i = 0; i < TRAIN_OPTIONS; i++) {
+        const Option *row = &train_table[i];
+        if (row->type != OPT_TEXT || strcmp(row->name, "generate") == 0) continue;
+        const char *text = *(const char *const *)((const char *)o + row->field);
+        if (text && strlen(text) > MOST)
+            return fail(err, "--%s: its value has %zu bytes; at most %zu are possible", row->name,
+                        strlen(text), MOST);
+    }
+    return true;
+}
+
 // Parses and checks the flags. With --help, only o->help is set for certain. With --resume, call
 // train_options_restore and then train_options_check.
 static inline bool train_options_parse(TrainOptions *o, int argc, char **argv, Error *err) {
@@ -472,6 +486,7 @@ static inline bool train_options_parse(TrainOptions *o, int argc, char **argv, E
     o->help = train_options_given(o, "help");
     o->recipe_batch = recipe_batch(argc, argv);
     if (train_options_given(o, "resume-from")) o->resume = true;
+    if (!train_options_check_paths(o, err)) return false;
     if (!o->help && !train_options_check_plan(o, err)) return false;
     return o->help || o->resume || train_options_check(o, err);
 }

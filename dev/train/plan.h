@@ -219,18 +219,6 @@ static inline bool plan_machine_parse(PlanMachine *m, const char *text, Error *e
     return true;
 }
 
-// Bytes of free memory on this machine; 0 if unknown.
-static inline double plan_free_memory(void) {
-    char line[200];
-    double kb = 0.0;
-    FILE *f = fopen("/proc/meminfo", "r");
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %lf kB", &kb) == 1) break;
-    if (f) fclose(f);
-    if (kb > 0.0) return 1024.0 * kb;
-    return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-}
-
 // ---- the question ----
 
 // What a worker's memory depends on; plan_show_advice varies these.

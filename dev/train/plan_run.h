@@ -140,6 +140,7 @@ static inline void run_plan(Run *r) {
     open_rules(r, loaded, &from, &c, machine.count);
     open_tokenizer(r, loaded ? from.text : NULL);
     check_exact_sum(r);
+    check_data(r);
     if (r->o.data || r->o.train) open_split(&r->train, r, r->o.train, "train");
     if (!loaded) c = fresh_config(r);
     if (!ON_GPU && !machine.gpu && machine.speed_from == SPEED_UNKNOWN)

@@ -1,0 +1,85 @@
+// The memory of this machine that a process may use.
+//
+// Linux gives memory out before it has it: a model that is too large starts, and the kernel kills
+// it (OOM) while it writes its parameters. ram_check refuses such a model before.
+#pragma once
+#include <math.h>
+#include <unistd.h>
+#include "error.h"
+
+// One number of /proc/meminfo in bytes; 0 if unknown.
+static inline double ram_field(const char *name) {
+    char line[200];
+    size_t n = strlen(name);
+    double kb = 0.0;
+    FILE *f = fopen("/proc/meminfo", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (strncmp(line, name, n) == 0 && sscanf(line + n, ": %lf kB", &kb) == 1) break;
+    if (f) fclose(f);
+    return 1024.0 * kb;
+}
+
+// The number in ROOT/GROUP/NAME; INFINITY if there is none ("max").
+static inline double cgroup_number(const char *root, const char *group, const char *name) {
+    char path[8300];
+    double limit = INFINITY;
+    snprintf(path, sizeof path, "%s%s/%s", root, group, name);
+    FILE *f = fopen(path, "r");
+    if (f && fscanf(f, "%lf", &limit) != 1) limit = INFINITY;
+    if (f) fclose(f);
+    return limit;
+}
+
+// The smallest limit on memory of a process's control groups (containers, Slurm, systemd) and of
+// the groups around them, in bytes; INFINITY: none.
+//   groups   /proc/self/cgroup. Its lines are 0::/GROUP (version 2), N:memory:/GROUP (version 1)
+//   root     /sys/fs/cgroup
+static inline double cgroup_limit(const char *groups, const char *root) {
+    char line[4096], v1_root[4096];
+    double least = INFINITY;
+    FILE *f = fopen(groups, "r");
+    snprintf(v1_root, sizeof v1_root, "%s/memory", root);
+    while (f && fgets(line, sizeof line, f)) {
+        bool v2 = strncmp(line, "0::/", 4) == 0;
+        char *group = v2 ? line + 3 : strstr(line, ":memory:/"), *slash;
+        if (!group) continue;
+        if (!v2) group += 8;
+        group[strcspn(group, "\n")] = '\0';
+        do {                                     // this group, then the one around it
+            double limit = v2 ? cgroup_number(root, group, "memory.max")
+                              : cgroup_number(v1_root, group, "memory.limit_in_bytes");
+            least = fmin(least, limit);
+            slash = strrchr(group, '/');
+            if (slash) *slash = '\0';
+        } while (slash);
+    }
+    if (f) fclose(f);
+    return least;
+}
+
+static inline double ram_limit(void) { return cgroup_limit("/proc/self/cgroup", "/sys/fs/cgroup"); }
+
+// Bytes of memory, used or not, that this process could have at most.
+static inline double ram_total(void) {
+    double all = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    return fmin(all, ram_limit());
+}
+
+// Bytes that are free now.
+static inline double ram_free(void) {
+    double available = ram_field("MemAvailable");
+    return available > 0.0 ? fmin(available, ram_limit()) : ram_total();
+}
+
+// Refuses a model whose processes on this machine together need more memory than there is, swap
+// included. Warns if it is there but in use. `bytes`: of one process.
+static inline void ram_check(size_t bytes) {
+    double need = (double)bytes * launched_as(LAUNCH_LOCAL_SIZE, 1);
+    double all = ram_total() + ram_field("SwapTotal"), now = ram_free();
+    if (need > all)
+        die("memory: the model needs %.1f GB, and this machine has %.1f GB; use a smaller model or "
+            "micro-batch; --plan shows what takes how much", 1e-9 * need, 1e-9 * all);
+    if (need > now)
+        warn("warning: the model needs %.1f GB of memory, and %.1f GB are free", 1e-9 * need,
+             1e-9 * now);
+}
