@@ -103,6 +103,14 @@ static inline void open_log(Run *r) {
         die("%s%s", r->o.log ? "--log: " : "", err.text);
 }
 
+// --resume-from: its checkpoint becomes the latest, for a later --resume.
+static inline void make_latest(const Run *r) {
+    Path from;
+    Error err;
+    if (!checkpoint_of_step(&from, r->o.out, r->o.resume_from, &err)
+        || !latest_move(r->o.out, strrchr(from.text, '/') + 1, &err)) die("--out: %s", err.text);
+}
+
 // Makes --out and opens the log. Whatever can refuse the run comes first; only then are files
 // removed.
 static inline void open_output(Run *r) {
@@ -123,6 +131,7 @@ static inline void open_output(Run *r) {
         if (!make_directories(r->o.out, &err)) die("--out: %s", err.text);
         lock_output(r);
         if (!checkpoint_begin(r->o.out, &err)) die("--out: %s", err.text);
+        if (r->o.resume_from != OPTION_UNSET) make_latest(r);
         if (!r->o.log) open_log(r);
         if (r->o.overwrite && !checkpoint_clear(r->o.out, &err)) die("--out: %s", err.text);
     }
