@@ -30,17 +30,17 @@
 //
 //     Loader l;
 //     Error err;
-//     if (!loader_open(&l, "data/*train*.bin", T, seed, &err)) die("%s", err.text);
+//     if (!loader_open(&l, "data/*.bin", "train", T, seed, &err)) die("%s", err.text);
 //     if (!loader_check_vocab(&l, V, &err)) die("%s", err.text);
 //     while (training)
 //         if (!loader_next(&l, B, inputs, targets, &err)) die("%s", err.text);
 //     loader_close(&l);
 #pragma once
 #include <assert.h>
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -67,6 +67,8 @@ enum {
 
 typedef struct {
     char *path;
+    dev_t device;                            // device and inode identify the file, whatever its path
+    ino_t inode;
     const unsigned char *map;                // the whole file, read-only
     size_t map_bytes;
     const uint16_t *tokens;                  // (n_tokens), within the map
@@ -102,10 +104,10 @@ static inline bool shard_map(Shard *s, Error *err) {
     } else if (st.st_size == 0) {
         fail(err, "%s: the file is empty", s->path);
     } else {
+        s->device = st.st_dev;
+        s->inode = st.st_ino;
         s->map_bytes = (size_t)st.st_size;
-        void *map = mmap(NULL, s->map_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (map == MAP_FAILED) fail(err, "%s: cannot map it: %s", s->path, strerror(errno));
-        else s->map = (const unsigned char *)map;
+        s->map = map_bytes(fd, s->map_bytes, s->path, err);
     }
     if (fd >= 0) close(fd);                                      // the map stays
     return s->map != NULL;
@@ -172,8 +174,19 @@ static inline int compare_paths(const void *a, const void *b) {
     return strcmp(((const Shard *)a)->path, ((const Shard *)b)->path);
 }
 
+// Whether the file's name holds the word, not as a part of a longer one: carnival_train_0.bin holds
+// "train" but not "val".
+static inline bool path_has_word(const char *path, const char *word) {
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    size_t n = strlen(word);
+    for (const char *at = name; (at = strstr(at, word)) != NULL; at++)
+        if ((at == name || !isalpha((unsigned char)at[-1])) && !isalpha((unsigned char)at[n]))
+            return true;
+    return false;
+}
+
 // Fills in the paths, sorted by strcmp: glob() would sort by locale, and machines would differ.
-static inline bool loader_find(Loader *l, const char *pattern, Error *err) {
+static inline bool loader_find(Loader *l, const char *pattern, const char *word, Error *err) {
     glob_t found;
     int status = glob(pattern, GLOB_NOSORT, NULL, &found);
     if (status == GLOB_NOMATCH) {
@@ -183,15 +196,19 @@ static inline bool loader_find(Loader *l, const char *pattern, Error *err) {
     } else {
         l->shards = (Shard *)alloc_or_die(found.gl_pathc * sizeof(Shard), "the list of shards");
         for (size_t i = 0; i < found.gl_pathc; i++) {
+            if (word && !path_has_word(found.gl_pathv[i], word)) continue;
             size_t bytes = strlen(found.gl_pathv[i]) + 1;
-            l->shards[i].path = (char *)alloc_or_die(bytes, "a path");
-            memcpy(l->shards[i].path, found.gl_pathv[i], bytes);
+            Shard *s = &l->shards[l->n_shards++];
+            s->path = (char *)alloc_or_die(bytes, "a path");
+            memcpy(s->path, found.gl_pathv[i], bytes);
         }
-        l->n_shards = (int)found.gl_pathc;
-        qsort(l->shards, found.gl_pathc, sizeof(Shard), compare_paths);
+        qsort(l->shards, (size_t)l->n_shards, sizeof(Shard), compare_paths);
+        if (word && l->n_shards == 0)
+            fail(err, "%s: none of these has the word %s in its name, as %s_000000.bin has; "
+                 "rename the shards, or use --train and --val", pattern, word, word);
     }
     globfree(&found);
-    return status == 0;
+    return l->n_shards > 0;
 }
 
 // All shards must have the same vocabulary; shards that do not name one (0) are accepted.
@@ -233,7 +250,7 @@ static inline bool loader_count(Loader *l, const char *pattern, Error *err) {
 // Unmaps the shards. A loader that is closed, or failed to open, may be closed again.
 static inline void loader_close(Loader *l) {
     for (int i = 0; i < l->n_shards; i++) {
-        if (l->shards[i].map) munmap((void *)l->shards[i].map, l->shards[i].map_bytes);
+        if (l->shards[i].map) unmap_bytes(l->shards[i].map, l->shards[i].map_bytes);
         free(l->shards[i].path);
     }
     free(l->shards);
@@ -241,20 +258,34 @@ static inline void loader_close(Loader *l) {
     memset(l, 0, sizeof *l);
 }
 
-// Maps every shard that matches the glob pattern, for windows of T tokens. After an error the
-// loader is closed. A shard must not shrink while it is mapped (the kernel would kill the program
-// with SIGBUS), so write shards under another name and rename them, as `prepare` does.
-static inline bool loader_open(Loader *l, const char *pattern, int T, uint64_t seed, Error *err) {
+// Maps every shard that matches the glob pattern, and has `word` in its name (NULL: any name), for
+// windows of T tokens. After an error the loader is closed. A shard that shrinks while it is mapped
+// ends the program (file.h), so write shards under another name and rename them, as `prepare` does.
+static inline bool loader_open(Loader *l, const char *pattern, const char *word, int T,
+                               uint64_t seed, Error *err) {
     assert(T > 0);
     memset(l, 0, sizeof *l);
     l->T = T;
     l->seed = seed;
-    bool ok = loader_find(l, pattern, err);
+    bool ok = loader_find(l, pattern, word, err);
     for (int i = 0; ok && i < l->n_shards; i++)
         ok = shard_map(&l->shards[i], err) && shard_parse(&l->shards[i], err);
     ok = ok && loader_agree(l, err) && loader_count(l, pattern, err);
     if (!ok) loader_close(l);
     return ok;
+}
+
+// Refuses a file in both splits: the validation loss would be that of tokens trained on.
+static inline bool loader_check_disjoint(const Loader *train, const Loader *val, Error *err) {
+    for (int i = 0; i < train->n_shards; i++)
+        for (int j = 0; j < val->n_shards; j++) {
+            const Shard *s = &train->shards[i], *v = &val->shards[j];
+            if (s->device != v->device || s->inode != v->inode) continue;
+            return fail(err, "%s: is in both splits; rename it so that only one of train and val "
+                        "is a word of its name, or name other files with --train and --val",
+                        s->path);
+        }
+    return true;
 }
 
 // Sets the limit to the model's vocabulary: a larger token would read past the embedding table.
@@ -386,15 +417,22 @@ static inline void loader_rank_block(uint64_t *first, size_t *count, uint64_t st
     *count = end - begin;
 }
 
-// A hash of the data, for comparing ranks: each shard's length, first and last tokens.
-static inline uint64_t loader_hash(const Loader *l, uint64_t hash) {
-    enum { ENDS = 4096 };
+// A hash of the data, for comparing ranks and the sittings of a run: the length and the tokens of
+// each shard. Of a large shard only 64 blocks are read, from its beginning to its end.
+static inline uint64_t loader_hash(const Loader *l) {
+    enum { BLOCKS = 64, BLOCK = 2048 };
+    uint64_t hash = 1;
     for (int i = 0; i < l->n_shards; i++) {
         const Shard *s = &l->shards[i];
-        size_t n = s->n_tokens < (size_t)ENDS ? s->n_tokens : (size_t)ENDS;
-        hash = hash_add(hash, &s->n_tokens, sizeof s->n_tokens);
-        hash = hash_add(hash, s->tokens, n * sizeof *s->tokens);
-        hash = hash_add(hash, s->tokens + s->n_tokens - n, n * sizeof *s->tokens);
+        size_t n = s->n_tokens;
+        hash = hash_add(hash, &n, sizeof n);
+        if (s->map_bytes <= SHARD_CHECK_BYTES) {
+            hash = hash_add(hash, s->tokens, n * sizeof *s->tokens);
+            continue;
+        }
+        for (size_t b = 0; b < BLOCKS; b++)
+            hash = hash_add(hash, s->tokens + (n - BLOCK) * b / (BLOCKS - 1),
+                            BLOCK * sizeof *s->tokens);
     }
     return hash;
 }

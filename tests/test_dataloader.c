@@ -4,6 +4,7 @@
 // Most shards here count: the token at place p of all shards together is p, so that a window tells
 // by its tokens where it came from.
 #include <dirent.h>
+#include <sys/wait.h>
 
 #include "../dataloader.h"
 #include "test.h"
@@ -85,7 +86,7 @@ static void token_write(const Dir *d, const char *name, size_t place, uint16_t t
 
 static bool open_in(Loader *l, const Dir *d, const char *name, int T, uint64_t seed, Error *err) {
     err->text[0] = '\0';
-    return loader_open(l, path_in(d, name).text, T, seed, err);
+    return loader_open(l, path_in(d, name).text, NULL, T, seed, err);
 }
 
 // As a user sees it: refused, one line, which names the place and says `why`; nothing stays open.
@@ -696,6 +697,96 @@ TEST(mapping_is_read_only) {
     dir_remove(&d);
 }
 
+TEST(names_hold_whole_words) {
+    const char *const both[][3] = {           // a name, and whether it is for train, for val
+        { "train.bin", "yes", "no" }, { "tales_train_000000.bin", "yes", "no" },
+        { "fineweb_val_000000.bin", "no", "yes" }, { "VAL-val2.bin", "no", "yes" },
+        { "carnival_train_0.bin", "yes", "no" }, { "interval.bin", "no", "no" },
+        { "trains_train.bin", "yes", "no" }, { "val/constrain.bin", "no", "no" },
+        { "train/x.val.bin", "no", "yes" }, { "train_val.bin", "yes", "yes" },
+    };
+    for (size_t i = 0; i < sizeof both / sizeof *both; i++) {
+        CHECK_MSG(path_has_word(both[i][0], "train") == (both[i][1][0] == 'y'), "%s", both[i][0]);
+        CHECK_MSG(path_has_word(both[i][0], "val") == (both[i][2][0] == 'y'), "%s", both[i][0]);
+    }
+}
+
+static uint64_t hash_in(const Dir *d, const char *name) {
+    Loader l;
+    Error err;
+    if (!open_in(&l, d, name, 4, 1, &err)) die("%s", err.text);
+    uint64_t hash = loader_hash(&l);
+    loader_close(&l);
+    return hash;
+}
+
+// Every token of a small shard counts; of a large one, those of blocks all over it.
+TEST(hashes_tell_data_apart) {
+    const size_t small = 997, large = SHARD_CHECK_BYTES;       // tokens of 2 bytes: twice the limit
+    Dir d = dir_make();
+    for (size_t t = 0; t < small; t += 83) {
+        shard_write(&d, "a.bin", small, 0, 0, 0);
+        uint64_t before = hash_in(&d, "a.bin");
+        CHECK(before == hash_in(&d, "a.bin"));
+        token_write(&d, "a.bin", t, 5000);
+        CHECK_MSG(before != hash_in(&d, "a.bin"), "token %zu", t);
+    }
+    if (!shard_write_sparse(&d, "b.bin", large)) {
+        dir_remove(&d);
+        SKIP("needs a disk that takes a sparse file");
+    }
+    uint64_t before = hash_in(&d, "b.bin");
+    for (size_t i = 0; i <= 9; i++) {                          // 1.1 million tokens, 9 times
+        for (size_t t = 0; i < 9 && t < large/60; t += 1024)
+            token_write(&d, "b.bin", i * (large/10) + t, (uint16_t)(i + 1));
+        if (i == 9) token_write(&d, "b.bin", large - 1, 9);    // the last token
+        uint64_t after = hash_in(&d, "b.bin");
+        CHECK_MSG(before != after, "part %zu", i);
+        before = after;
+    }
+    dir_remove(&d);
+}
+
+// A child maps a shard that shrinks, and reads on. Returns what it printed; *status: how it ended.
+static TestPath shrink_in_child(const Dir *d, int *status) {
+    TestPath told = { "" };
+    int ends[2];
+    if (pipe(ends) != 0) die("pipe: %s", strerror(errno));
+    pid_t child = fork();
+    if (child == 0) {
+        Loader l, other;
+        Error err;
+        int input[2], target[2];
+        dup2(ends[1], STDERR_FILENO);
+        if (!open_in(&other, d, "b.bin", 2, 1, &err)) die("%s", err.text);
+        if (!open_in(&l, d, "a.bin", 2, 1, &err)) die("%s", err.text);
+        if (truncate(path_in(d, "a.bin").text, 0) != 0) die("truncate: %s", strerror(errno));
+        loader_close(&other);
+        exit(loader_window(&l, 1, input, target, &err) ? 3 : 2);
+    }
+    close(ends[1]);
+    ssize_t n = read(ends[0], told.text, sizeof told.text - 1);
+    if (n < 0) die("read: %s", strerror(errno));
+    close(ends[0]);
+    waitpid(child, status, 0);
+    return told;
+}
+
+TEST(a_shard_that_shrinks_is_named) {
+    Dir d = dir_make();
+    char expected[800];
+    int status;
+    shard_write(&d, "a.bin", 100, 0, 0, 0);
+    shard_write(&d, "b.bin", 100, 0, 0, 0);
+    fflush(stdout);
+    TestPath told = shrink_in_child(&d, &status);
+    snprintf(expected, sizeof expected, PROGRAM ": %s: the file shrank while it was in use, or its "
+             "disk failed\n", path_in(&d, "a.bin").text);
+    CHECK_MSG(strcmp(told.text, expected) == 0, "it says: %s", told.text);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+    dir_remove(&d);
+}
+
 int main(void) {
     RUN(permutation_is_one);
     RUN(feistel_domain_is_the_smallest);
@@ -722,5 +813,8 @@ int main(void) {
     RUN(token_outside_in_large_shards);
     RUN(offsets_are_64_bit);
     RUN(mapping_is_read_only);
+    RUN(names_hold_whole_words);
+    RUN(hashes_tell_data_apart);
+    RUN(a_shard_that_shrinks_is_named);
     return test_end();
 }

@@ -59,7 +59,7 @@ static void corpus_open(Loader *l, const Corpus *c, int T) {
     char pattern[96];
     Error err;
     snprintf(pattern, sizeof pattern, "%s/*val*.bin", c->dir);
-    if (!loader_open(l, pattern, T, 1, &err)) die("%s", err.text);
+    if (!loader_open(l, pattern, NULL, T, 1, &err)) die("%s", err.text);
 }
 
 // ---- whole documents, counted by hand ----

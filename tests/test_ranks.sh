@@ -14,6 +14,7 @@ done
 tests="micro_batches_over_ranks exact_sum_has_the_bits_of_one_rank zero_trains_what_one_rank_trains
     each_rank_keeps_what_the_formula_says each_rank_sends_what_the_formula_says
     bf16_halves_what_is_sent resumed_on_other_ranks workers_go_on_with_their_own_moments
+    a_shrinking_shard_ends_all_ranks
     workers_stop_at_the_end_of_a_round told_to_stop_all_ranks_stop ranks_refuse_in_one_line
     killed_ranks_end_the_run_and_it_goes_on a_stopped_rank_ends_the_run
     evaluations_and_samples_do_not_depend_on_ranks rank_0_alone_writes
@@ -383,6 +384,16 @@ same_files "$dir/unstopped" "$dir/stopped" model.safetensors optimizer.safetenso
 end told_to_stop_all_ranks_stop
 
 # ---- bad input ----
+
+cp -r "$dir/tales" "$dir/shrinking"
+begin 3 shrunk $tiny --data "$dir/shrinking" --steps 100000 --save-every 50 --threads 1
+wait_for test -e "$dir/shrunk/latest"
+: > "$dir/shrinking/tales_train_000000.bin"
+ended_within 20
+same "lines that say that a shard shrank" "$(grep -c 'bin: the file shrank' "$dir/stderr")" 1
+nobody_is_left
+[ -s "$dir/shrunk/latest/model.safetensors" ] || note "the checkpoint is gone"
+end a_shrinking_shard_ends_all_ranks
 
 mkdir "$dir/here" "$dir/there" "$dir/nowhere"
 ln -s "$dir/tales" "$dir/here/tales"

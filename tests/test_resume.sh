@@ -266,6 +266,40 @@ one_line "fresh" $TRAIN --generate "Once"
 one_line "cannot open" $TRAIN --init "$dir/whole" --generate "Once" --tokenizer "$dir/nowhere.json"
 verdict what_cannot_be_resumed_says_so
 
+# ---- other data of the same length; a checkpoint of a version that kept no hash
+cp -r "$dir/tales" "$dir/changed"
+$TRAIN $small --steps 3 --out "$dir/hashed" >/dev/null || fails "the run to resume"
+for split in train:training val:validation; do
+    shard=$dir/changed/tales_${split%:*}_000000.bin
+    printf '\001' | dd of="$shard" bs=1 seek=20000 conv=notrunc 2>/dev/null
+    one_line "the ${split#*:} data is not" $TRAIN --resume --out "$dir/hashed" --steps 5 --data "$dir/changed"
+    cp -r "$dir/hashed" "$dir/unhashed"
+    sed -i.bak 's/,"[a-z]*_hash":"[0-9a-f]*"//g' "$dir/unhashed/latest/state.json"
+    grep -q _hash "$dir/unhashed/latest/state.json" && fails "a hash is left"
+    $TRAIN --resume --out "$dir/unhashed" --steps 5 --data "$dir/changed" >/dev/null 2>"$dir/err" \
+        || fails "without a hash: $(cat "$dir/err")"
+    rm -r "$dir/unhashed"
+    cp "$dir/tales/"*.bin "$dir/changed"
+done
+$TRAIN --resume --out "$dir/hashed" --steps 5 --data "$dir/changed" >/dev/null 2>"$dir/err" \
+    || fails "the same data elsewhere: $(cat "$dir/err")"
+verdict other_data_of_the_same_length_is_refused
+
+# ---- a shard that shrinks under a run
+$TRAIN $small --data "$dir/changed" --steps 1000000 --save-every 50 --out "$dir/shrunk" \
+    >/dev/null 2>"$dir/err" &
+for try in $(seq 100); do [ -e "$dir/shrunk/latest" ] && break; sleep 0.1; done
+: > "$dir/changed/tales_train_000000.bin"
+wait $!
+status=$?
+[ $status -eq 1 ] || fails "exit status $status"
+[ "$(wc -l <"$dir/err")" -eq 1 ] || fails "$(wc -l <"$dir/err") lines on stderr"
+grep -q "tales_train_000000.bin: the file shrank" "$dir/err" || fails "it says: $(cat "$dir/err")"
+cp "$dir/tales/"*.bin "$dir/changed"
+step=$(readlink "$dir/shrunk/latest"); step=$((10#${step#step_} + 1))
+$TRAIN --resume --steps $step --out "$dir/shrunk" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
+verdict a_shrinking_shard_leaves_the_last_checkpoint
+
 # ---- generation
 $TRAIN --init "$dir/whole" --generate "Once upon" --max-new 100 --seed 3 >"$dir/a" || fails "generate"
 $TRAIN --init "$dir/whole" --generate "Once upon" --max-new 100 --seed 3 --threads 1 >"$dir/b"

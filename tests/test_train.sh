@@ -409,6 +409,22 @@ for which in train val; do
 done
 end train_damaged_shards
 
+# Whole words of a name choose its split; no file serves both.
+mkdir "$dir/words"
+cp "$data/tales_train_000000.bin" "$dir/words/carnival_train_0.bin"
+refused "has the word val" --data "$dir/words"
+cp "$data/tales_val_000000.bin" "$dir/words/val.bin"
+cp "$data/tales_val_000000.bin" "$dir/words/interval.bin"
+good --data "$dir/words" --steps 1 --log "$dir/log"
+good --data "$data" --steps 1 --log "$dir/log2"
+same "loss" "$(values step loss "$dir/log")" "$(values step loss "$dir/log2")"
+ln "$dir/words/val.bin" "$dir/words/val_and_train.bin"
+refused "val_and_train.bin: is in both splits" --data "$dir/words"
+refused "is in both splits" --train "$data/*train*.bin" --val "$data/*.bin"
+refused "val_and_train.bin: is in both splits" --train "$dir/words/val_and_train.bin" \
+    --val "$dir/words/val.bin"
+end train_splits_share_no_file
+
 # A shard by somebody else says nothing of its vocabulary: then it is GPT-2's.
 { header 1000 0 0; le16 $(seq 50 50 50000); } > "$dir/x_train.bin"
 { header 100 0 0; le16 $(seq 500 500 50000); } > "$dir/x_val.bin"

@@ -10,6 +10,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -47,7 +48,81 @@ static inline const char *file_kind(const unsigned char *bytes, size_t n) {
     return NULL;
 }
 
-// Maps a whole file, read-only. The file must not shrink while it is mapped.
+// The files that are mapped, each with the line that on_lost_page prints.
+typedef struct Mapping {
+    const unsigned char *bytes;
+    size_t n;
+    char *line;
+    struct Mapping *next;
+} Mapping;
+
+static inline Mapping **mappings(void) {
+    static Mapping *first;
+    return &first;
+}
+
+// SIGBUS: a page of a mapped file cannot be read, since the file shrank or its disk failed. Ends
+// the program as die() does, but with what a signal handler may call.
+static inline void on_lost_page(int signal_number, siginfo_t *info, void *context) {
+    const unsigned char *page = (const unsigned char *)info->si_addr;
+    const Mapping *m = *mappings();
+    (void)context;
+    while (m && !(page >= m->bytes && page < m->bytes + m->n)) m = m->next;
+    if (!m) {                          // not ours: the instruction runs again, and SIGBUS kills
+        signal(signal_number, SIG_DFL);
+        return;
+    }
+    if (launched_as(LAUNCH_RANK, 0) > 0) sleep(2);
+    ssize_t written = write(STDERR_FILENO, m->line, strlen(m->line));
+    (void)written;
+    if (*die_last()) (*die_last())();
+    _exit(1);
+}
+
+static inline void mapping_add(const unsigned char *bytes, size_t n, const char *path) {
+    size_t room = strlen(path) + 128;
+    int rank = launched_as(LAUNCH_RANK, 0);
+    char who[32] = "";
+    Mapping *m = (Mapping *)alloc_or_die(sizeof *m, "a mapped file");
+    if (rank > 0) snprintf(who, sizeof who, "rank %d: ", rank);
+    m->bytes = bytes;
+    m->n = n;
+    m->line = (char *)alloc_or_die(room, "a mapped file");
+    snprintf(m->line, room, PROGRAM ": %s%s: the file shrank while it was in use, or its disk "
+             "failed\n", who, path);
+    m->next = *mappings();
+    *mappings() = m;
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = on_lost_page;
+    action.sa_flags = SA_SIGINFO;
+    sigaction(SIGBUS, &action, NULL);
+}
+
+// Maps the n bytes of an open file, read-only. Returns NULL after an error.
+static inline const unsigned char *map_bytes(int fd, size_t n, const char *path, Error *err) {
+    void *map = mmap(NULL, n, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (map == MAP_FAILED) {
+        fail(err, "%s: cannot map it: %s", path, strerror(errno));
+        return NULL;
+    }
+    mapping_add((const unsigned char *)map, n, path);
+    return (const unsigned char *)map;
+}
+
+static inline void unmap_bytes(const unsigned char *bytes, size_t n) {
+    Mapping **place = mappings();
+    while (*place && (*place)->bytes != bytes) place = &(*place)->next;
+    if (*place) {
+        Mapping *m = *place;
+        *place = m->next;
+        free(m->line);
+        free(m);
+    }
+    munmap((void *)(uintptr_t)bytes, n);
+}
+
+// Maps a whole file, read-only.
 static inline bool file_map(FileMap *m, const char *path, Error *err) {
     m->bytes = NULL;
     m->n = 0;
@@ -61,17 +136,15 @@ static inline bool file_map(FileMap *m, const char *path, Error *err) {
     } else if (info.st_size == 0) {
         fail(err, "%s: the file is empty", path);
     } else {
-        void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (map == MAP_FAILED) fail(err, "%s: cannot map it: %s", path, strerror(errno));
-        else m->bytes = (const unsigned char *)map;
         m->n = (size_t)info.st_size;
+        m->bytes = map_bytes(fd, m->n, path, err);
     }
     close(fd);                                                   // the mapping stays valid
     return m->bytes != NULL;
 }
 
 static inline void file_unmap(FileMap *m) {
-    if (m->bytes) munmap((void *)(uintptr_t)m->bytes, m->n);
+    if (m->bytes) unmap_bytes(m->bytes, m->n);
     m->bytes = NULL;
     m->n = 0;
 }

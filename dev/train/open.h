@@ -23,7 +23,8 @@ static inline void open_split(Loader *l, const Run *r, const char *glob_flag, co
     if (!glob_flag) quote_pattern(dir, sizeof dir, r->o.data);
     if (glob_flag) snprintf(pattern, sizeof pattern, "%s", glob_flag);
     else snprintf(pattern, sizeof pattern, "%s/*%s*.bin", dir, split);
-    if (!loader_open(l, pattern, r->T, (uint64_t)r->o.seed, &err)) die("%s", err.text);
+    const char *word = glob_flag ? NULL : split;
+    if (!loader_open(l, pattern, word, r->T, (uint64_t)r->o.seed, &err)) die("%s", err.text);
 }
 
 // Opens the tokenizer for samples: --tokenizer, or the one in the checkpoint's directory (NULL for
@@ -150,10 +151,11 @@ static inline void check_ranks(Run *r) {
         file_unmap(&program);
     }
     comm_agree(c, "another build of this program", hash);
+    uint64_t data[] = { r->train_hash, r->val_hash };
+    comm_agree(c, "other data", hash_add(1, data, sizeof data));
     char *options = options_json(r);
     comm_agree_json(c, options);
     free(options);
-    comm_agree(c, "other data", loader_hash(&r->val, loader_hash(&r->train, 1)));
     uint64_t run[] = { r->step, r->tokens, r->train.samples, (uint64_t)r->adam_step };
     comm_agree(c, "other parameters", hash_add(r->shards->hash, run, sizeof run));
 }
@@ -191,10 +193,13 @@ static inline void open_data(Run *r, bool loaded, Config *c) {
     check_data(r);
     open_split(&r->train, r, r->o.train, "train");
     open_split(&r->val, r, r->o.val, "val");
+    if (!loader_check_disjoint(&r->train, &r->val, &err)) die("%s", err.text);
     if (!loaded) *c = fresh_config(r);
     check_tokenizer(r, c);
     if (!loader_check_vocab(&r->train, c->V, &err)) die("%s", err.text);
     if (!loader_check_vocab(&r->val, c->V, &err)) die("%s", err.text);
+    r->train_hash = loader_hash(&r->train);
+    r->val_hash = loader_hash(&r->val);
     if (!floor_open(&r->floor, &r->val, &err)) die("%s", err.text);
     open_hellaswag(r);
 }

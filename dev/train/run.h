@@ -39,6 +39,7 @@ typedef struct {
 
     // Data, and files read beside it
     Loader train, val;
+    uint64_t train_hash, val_hash;     // loader_hash of each
     Tokenizer tokenizer;               // vocab_size is 0 when there is none
     char *tokenizer_json;              // the tokenizer as checkpoints hold it
     size_t tokenizer_bytes;

@@ -2,7 +2,14 @@
 #pragma once
 #include "report.h"                    // log_line_end
 
-// The run's flags and the size of its data as a JSON object; the caller frees the text.
+// A hash as options_json writes it: a JSON number may lose digits in other programs.
+static inline Shown hash_text(uint64_t hash) {
+    Shown shown;
+    snprintf(shown.text, sizeof shown.text, "%016llx", (unsigned long long)hash);
+    return shown;
+}
+
+// The run's flags, and the size and hashes of its data, as a JSON object; the caller frees the text.
 static inline char *options_json(const Run *r) {
     char *text = NULL;
     size_t n;
@@ -14,6 +21,8 @@ static inline char *options_json(const Run *r) {
     log_begin(&json, "options");
     train_options_echo(&json, &r->o);
     log_int(&json, "train_tokens", (int64_t)r->train.n_tokens);
+    log_text(&json, "train_hash", hash_text(r->train_hash).text);
+    log_text(&json, "val_hash", hash_text(r->val_hash).text);
     if (!log_end(&json, &err)) die("%s", err.text);
     free(json.line);
     fclose(file);
@@ -176,6 +185,15 @@ static inline void restore_options(Run *r) {
     if (!train_options_check(&r->o, &err)) die("%s", err.text);
 }
 
+// Refuses data that is not what the run began on. Checkpoints of older versions hold no hash.
+static inline void check_hash(const JsonNode *options, const char *key, uint64_t hash,
+                              const char *split) {
+    const JsonNode *saved = json_get(options, key);
+    if (saved && !json_is(saved, hash_text(hash).text))
+        die("--resume: the %s data is not what the run began on, its tokens differ; name the "
+            "run's own with --data, or --train and --val", split);
+}
+
 // Restores the run's state: the next update gets the same bits as in a run that never stopped.
 static inline void restore_state(Run *r, const char *from) {
     TrainState state;
@@ -188,6 +206,8 @@ static inline void restore_state(Run *r, const char *from) {
         && (size_t)tokens != r->train.n_tokens)
         die("--resume: the run began on %lld tokens, this data has %zu; the data must be the same",
             (long long)tokens, r->train.n_tokens);
+    check_hash(json_get(again.root, "options"), "train_hash", r->train_hash, "training");
+    check_hash(json_get(again.root, "options"), "val_hash", r->val_hash, "validation");
     json_free(&again);
     r->step = (uint64_t)state.step;
     r->tokens = (uint64_t)state.tokens;
