@@ -38,7 +38,7 @@ writes() {                                             # MODEL: prints a sample
 }
 
 make -s
-./prepare text "$text" --out data/shakespeare_gpt2 --tokenizer "$model/tokenizer.json" \
+./prepare text "$text" --out data/shakespeare_gpt2 --overwrite --tokenizer "$model/tokenizer.json" \
     --val-fraction 0.1
 writes "$model"
 ./train_gpt2 --init "$model" --data data/shakespeare_gpt2 --seq-len "$length" --micro-batch 1 \

@@ -15,7 +15,7 @@ case "${1:-}" in
     *) text=$1 && shift ;;
 esac
 make -s
-./prepare text "$text" --out data/shakespeare --tokenizer byte --val-fraction 0.1
+./prepare text "$text" --out data/shakespeare --overwrite --tokenizer byte --val-fraction 0.1
 ./train_gpt2 --data data/shakespeare --out out/shakespeare --overwrite \
     --layers 4 --heads 4 --channels 128 --seq-len 64 --micro-batch 12 --steps 2000 \
     --lr 1e-3 --lr-schedule cosine --final-lr-frac 0.1 --warmup-tokens 76800 --beta2 0.99 \

@@ -32,7 +32,7 @@ ints() { od -An -v -t d4 -N $((4 * $2)) "$1" | tr -s ' \n' '  ' | sed 's/^ //; s
 tokens() { tail -c +1025 "$1" | od -An -v -t u2 | tr -s ' ' '\n' | grep .; }
 text_of() { tokens "$1" | "$prepare" decode --tokenizer "${2:-byte}"; }
 eots() { tokens "$1" | grep -cx "$2"; }
-leftovers() { find "$1" -name '*.tmp' | wc -l | tr -d ' '; }
+leftovers() { find "$1" -name '*.prepare-tmp' | wc -l | tr -d ' '; }
 
 # ---- tales ----
 
@@ -58,11 +58,12 @@ end tales_writes_shards
 check again "$prepare" tales --out "$dir/again" --tokens 30000 --seed 7
 check "the same seed" cmp "$train" "$dir/again/tales_train_000000.bin"
 check "the same seed" cmp "$floor" "$dir/again/tales_val_000000.floor"
-OMP_NUM_THREADS=1 check "one thread" "$prepare" tales --out "$dir/again" --tokens 30000 --seed 7
+OMP_NUM_THREADS=1 check "one thread" "$prepare" tales --out "$dir/again" --tokens 30000 --seed 7 \
+    --overwrite
 check "one thread" cmp "$train" "$dir/again/tales_train_000000.bin"
-check more "$prepare" tales --out "$dir/again" --tokens 40000 --seed 7
+check more "$prepare" tales --out "$dir/again" --tokens 40000 --seed 7 --overwrite
 check "validation does not depend on --tokens" cmp "$val" "$dir/again/tales_val_000000.bin"
-check "another seed" "$prepare" tales --out "$dir/again" --tokens 30000 --seed 8
+check "another seed" "$prepare" tales --out "$dir/again" --tokens 30000 --seed 8 --overwrite
 cmp -s "$train" "$dir/again/tales_train_000000.bin" && why=${why:-"another seed, the same bytes"}
 text_of "$train" | head -c 2000 > "$dir/a"
 text_of "$val" | head -c 2000 > "$dir/b"
@@ -99,7 +100,7 @@ end text_ends_each_file
 # 1 + 3k bytes: a cut at 90% falls inside a character of three bytes and has to move before it
 for k in 3 4 5 6 7 8 9 10; do
     { printf x; for i in $(seq $k); do printf '\343\201\202'; done; } > "$dir/utf8.txt"
-    check utf8 "$prepare" text "$dir/utf8.txt" --out "$dir/utf8"
+    check utf8 "$prepare" text "$dir/utf8.txt" --out "$dir/utf8" --overwrite
     n=$(tokens "$dir/utf8/text_train_000000.bin" | wc -l)
     same "characters before the cut, $k" "$(((n - 2) % 3))" 0
     cut=$(((3 * k + 1) * 9 / 10))
@@ -135,7 +136,8 @@ check "its file" "$prepare" text "$dir/words.txt" --out "$dir/bpe2" --val-fracti
 check "with its file, the same shard" cmp "$dir/bpe/text_train_000000.bin" \
     "$dir/bpe2/text_train_000000.bin"
 check "with its file, the same file" cmp "$dir/bpe/tokenizer.json" "$dir/bpe2/tokenizer.json"
-check "too little text" "$prepare" text "$dir/1.txt" --out "$dir/bpe2" --tokenizer bpe:5000
+check "too little text" "$prepare" text "$dir/1.txt" --out "$dir/bpe2" --tokenizer bpe:5000 \
+    --overwrite
 grep -q "no other pair occurs twice" "$dir/stdout" || why=${why:-"$(cat "$dir/stdout")"}
 for bad in bpe: bpe:256 bpe:65537 bpe:-5 bpe:many bpe:1e99; do
     refused "got '$bad', expected bpe:N" text "$dir/1.txt" --out "$dir/no" --tokenizer "$bad"
@@ -194,17 +196,26 @@ end encode_decode
 # ---- an output directory that is not empty ----
 
 cp -R "$dir/two" "$dir/replaced"
-touch "$dir/replaced/text_train_000001.bin" "$dir/replaced/text_train_000007.bin.tmp"
-check replace "$prepare" text "$dir/1.txt" --out "$dir/replaced"
+touch "$dir/replaced/text_train_000001.bin" "$dir/replaced/text_train_000007.bin.prepare-tmp"
+refused "--overwrite replaces them" text "$dir/1.txt" --out "$dir/replaced"
+check "refused, the shards are left" cmp "$dir/two/text_train_000000.bin" \
+    "$dir/replaced/text_train_000000.bin"
+check replace "$prepare" text "$dir/1.txt" --out "$dir/replaced" --overwrite
 same "shards of the same name are replaced" "$(ls "$dir/replaced" | tr '\n' ' ')" \
     "text_train_000000.bin text_val_000000.bin tokenizer.json "
 refused "holds text_" tales --out "$dir/two"
+refused "holds text_" tales --out "$dir/two" --overwrite
+refused "--overwrite replaces them" tales --out "$dir/made/tales"
+mkdir "$dir/vocabulary"
+echo mine > "$dir/vocabulary/tokenizer.json"
+refused "holds shards or a tokenizer already" text "$dir/1.txt" --out "$dir/vocabulary"
+same "a tokenizer of the user's" "$(cat "$dir/vocabulary/tokenizer.json")" mine
 mkdir "$dir/foreign"
 touch "$dir/foreign/fineweb_train_000001.bin"
 refused "fineweb_train_000001.bin, which is not a shard" text "$dir/1.txt" --out "$dir/foreign"
 same "the foreign file alone" "$(ls "$dir/foreign")" fineweb_train_000001.bin
 cp "$dir/two/text_train_000000.bin" "$dir/before"
-refused "cannot be opened" text "$dir/1.txt" "$dir/missing.txt" --out "$dir/two"
+refused "cannot be opened" text "$dir/1.txt" "$dir/missing.txt" --out "$dir/two" --overwrite
 check "shards survive a mistake" cmp "$dir/before" "$dir/two/text_train_000000.bin"
 end output_that_is_not_empty
 
@@ -213,14 +224,12 @@ end output_that_is_not_empty
 mkdir "$dir/folder"
 : > "$dir/empty"
 printf x > "$dir/short"
-mkfifo "$dir/pipe"
-( sleep 5 > "$dir/pipe" & echo $! > "$dir/pid" ) 2> /dev/null
 refused "cannot be opened: No such file" text "$dir/nowhere" --out "$dir/no"
 refused "is a directory" text "$dir/folder" --out "$dir/no"
 refused "is empty" text "$dir/empty" --out "$dir/no"
 refused "is empty" text "$dir/1.txt" "$dir/empty" --out "$dir/no"
-refused "is not a regular file" text "$dir/pipe" --out "$dir/no"
-kill "$(cat "$dir/pid")" 2> /dev/null
+refused "standard input: is empty" text - --out "$dir/no"
+[ ! -c /dev/zero ] || refused "is not a file or a pipe" text /dev/zero --out "$dir/no"
 refused "1 bytes are too few" text "$dir/short" --out "$dir/no"
 refused "no file" text --out "$dir/no"
 refused "--out: missing" text "$dir/1.txt"
@@ -262,8 +271,14 @@ end mistakes
 same "status of a run out of file size" $? 1
 grep -q "writing to .* failed" "$dir/stderr" || why=${why:-"$(cat "$dir/stderr")"}
 [ ! -e "$dir/no" ] || why=${why:-"left $(ls "$dir/no")"}
-( ulimit -f 100; "$prepare" tales --out "$dir/two" --tokens 1e6 > /dev/null 2>&1 )
-( ulimit -f 100; "$prepare" text "$dir/any" --out "$dir/two" > /dev/null 2>&1 )
+( ulimit -f 50; "$prepare" text "$dir/any" --out "$dir/two" --overwrite > /dev/null \
+    2> "$dir/stderr" )
+same "status of a text out of file size" $? 1
+grep -q "writing to .* failed" "$dir/stderr" || why=${why:-"$(cat "$dir/stderr")"}
+( ulimit -f 10; "$prepare" text - --out "$dir/no" < "$dir/any" > /dev/null 2> "$dir/stderr" )
+same "status of a pipe out of file size" $? 1
+grep -q "writing to .* failed" "$dir/stderr" || why=${why:-"$(cat "$dir/stderr")"}
+[ ! -e "$dir/no" ] || why=${why:-"left $(ls "$dir/no")"}
 check "the old shards are left" cmp "$dir/before" "$dir/two/text_train_000000.bin"
 same "temporary files" "$(leftovers "$dir/two")" 0
 end a_file_too_large
@@ -291,7 +306,7 @@ esac
 "$prepare" tales --out "$dir/killed" --tokens 1e9 > /dev/null 2>&1 &
 pid=$!
 for i in $(seq 100); do                      # until it has begun: ten seconds at most
-    [ -s "$dir/killed/tales_train_000000.bin.tmp" ] && break
+    [ -s "$dir/killed/tales_train_000000.bin.prepare-tmp" ] && break
     sleep 0.1
 done
 refused "another prepare is writing" tales --out "$dir/killed" --tokens 1000
@@ -302,6 +317,75 @@ same "it was killed while writing" "$(($(leftovers "$dir/killed") > 0))" 1
 check "the next run" "$prepare" tales --out "$dir/killed" --tokens 1000
 same "temporary files" "$(leftovers "$dir/killed")" 0
 end kill_9
+
+# interrupted SIGNAL ARGS...: it dies of the signal, and leaves the directory as it was
+set -m                                       # without it, a job in the background ignores SIGINT
+interrupted() {
+    signal=$1; shift
+    rm -rf "$dir/cut"
+    [ -z "$before" ] || cp -R "$before" "$dir/cut"
+    "$prepare" "$@" --out "$dir/cut" --overwrite < "$dir/endless" > "$dir/stdout" 2>&1 &
+    pid=$!
+    for i in $(seq 100); do
+        [ -n "$(find "$dir/cut" -name '*.prepare-tmp' 2> /dev/null)" ] && break
+        [ "$1" = text ] && [ -d "$dir/cut" ] && break      # a copy of a pipe has no name
+        sleep 0.1
+    done
+    kill -s "$signal" $pid
+    { wait $pid; } 2> /dev/null
+    same "status after SIG$signal" $? $((128 + $(kill -l "$signal")))
+    if [ -n "$before" ]; then check "after SIG$signal" diff -r "$before" "$dir/cut"
+    else [ ! -e "$dir/cut" ] || why=${why:-"SIG$signal left $(ls "$dir/cut")"}
+    fi
+}
+mkfifo "$dir/endless"
+sleep 60 > "$dir/endless" &
+sleeper=$!
+for before in "" "$dir/again"; do
+    for signal in INT TERM HUP; do interrupted $signal tales --tokens 1e9; done
+done
+before= interrupted INT text -
+kill $sleeper
+wait $sleeper 2> /dev/null
+set +m
+end interrupted_runs_leave_nothing
+
+# ---- many texts, pipes, and other encodings ----
+
+mkdir "$dir/many"
+for i in $(seq 300); do echo "text number $i" > "$dir/many/$i.txt"; done
+( ulimit -n 64; check "300 texts" "$prepare" text "$dir"/many/*.txt --out "$dir/many.d"; echo "$why" \
+    > "$dir/why" )
+why=${why:-$(cat "$dir/why")}
+same "ends of text" "$(eots "$dir/many.d/text_train_000000.bin" 256)" 300
+end more_texts_than_open_files
+
+mkfifo "$dir/pipe"
+check file "$prepare" text "$dir/words.txt" --out "$dir/from_file" --tokenizer bpe:270
+cat "$dir/words.txt" > "$dir/pipe" &
+check "a named pipe" "$prepare" text "$dir/pipe" --out "$dir/from_pipe" --tokenizer bpe:270
+wait
+"$prepare" text - --out "$dir/from_stdin" --tokenizer bpe:270 < "$dir/words.txt" > /dev/null
+for from in pipe stdin; do check "from $from" diff -r "$dir/from_file" "$dir/from_$from"; done
+end text_from_pipes
+
+if command -v iconv > /dev/null; then
+    for encoding in UTF-16LE:377.376 UTF-16BE:376.377; do
+        mark=${encoding#*:}
+        { printf "\\${mark%.*}\\${mark#*.}"; iconv -f UTF-8 -t ${encoding%:*} "$dir/words.txt"; } \
+            > "$dir/it's 16.txt"
+        check "${encoding%:*}" "$prepare" text "$dir/it's 16.txt" --out "$dir/16" --overwrite
+        same "lines of the hint" "$(wc -l < "$dir/stderr" | tr -d ' ')" 1
+        sh -c "$(sed 's/.*convert it: //' "$dir/stderr")" 2> /dev/null
+        check "the command of the hint" cmp "$dir/words.txt" "$dir/it's 16.txt.utf8"
+        rm -f "$dir/it's 16.txt.utf8"
+    done
+    check "UTF-8 needs no hint" "$prepare" text "$dir/words.txt" --out "$dir/16" --overwrite
+    same hint "$(cat "$dir/stderr")" ""
+    end text_in_utf_16_gets_a_hint
+else
+    echo "skip text_in_utf_16_gets_a_hint: needs iconv"
+fi
 
 if [ -n "${CC:=$(command -v cc)}" ] && [ -f dev/data/tales.c ] &&
         $CC -O1 -std=gnu11 -w -DSHARD_TOKENS=5000 -o "$dir/small" dev/data/prepare.c \
@@ -327,8 +411,10 @@ if [ -n "${CC:=$(command -v cc)}" ] && [ -f dev/data/tales.c ] &&
     { head -c 30000 "$dir/any"; cat "$dir/words.txt"; printf '%05000d' 0; } > "$dir/mixed"
     $CC -O1 -std=gnu11 -w -DTEXT_BLOCK=64 -o "$dir/blocks" dev/data/prepare.c dev/data/tales.c -lm
     for tokenizer in "$dir/bpe" byte bpe:400; do
-        check "small blocks" "$dir/blocks" text "$dir/mixed" --out "$dir/a.d" --tokenizer $tokenizer
-        check "one block" "$dir/small" text "$dir/mixed" --out "$dir/b.d" --tokenizer $tokenizer
+        check "small blocks" "$dir/blocks" text "$dir/mixed" --out "$dir/a.d" --tokenizer $tokenizer \
+            --overwrite
+        check "one block" "$dir/small" text "$dir/mixed" --out "$dir/b.d" --tokenizer $tokenizer \
+            --overwrite
         for part in train val; do
             for d in a b; do
                 for s in "$dir/$d.d/"*$part*.bin; do tokens "$s"; done > "$dir/$d"
@@ -336,7 +422,7 @@ if [ -n "${CC:=$(command -v cc)}" ] && [ -f dev/data/tales.c ] &&
             check "blocks change nothing" cmp "$dir/a" "$dir/b"
         done
     done
-    check "fewer shards" "$dir/small" tales --out "$dir/shards" --tokens 6000 --seed 7
+    check "fewer shards" "$dir/small" tales --out "$dir/shards" --tokens 6000 --seed 7 --overwrite
     same "stale shards are gone" "$(ls "$dir/shards" | grep -c train)" 2
     end many_shards_and_blocks
 else

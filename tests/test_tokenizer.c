@@ -15,7 +15,7 @@ static WordCounts counts_of(const char *text, size_t n) {
 static Tokenizer trained(const char *text, size_t n, int vocab_size) {
     Tokenizer t;
     WordCounts counts = counts_of(text, n);
-    tokenizer_train(&t, &counts, vocab_size);
+    tokenizer_train(&t, &counts, vocab_size, NULL, NULL);
     word_counts_free(&counts);
     return t;
 }

@@ -38,7 +38,7 @@ static void bench_train(const FileMap *text, int vocab_size) {
     Tokenizer t;
     double start = seconds_now();
     word_counts_add(&counts, (const char *)text->bytes, text->n);
-    tokenizer_train(&t, &counts, vocab_size);
+    tokenizer_train(&t, &counts, vocab_size, NULL, NULL);
     printf("learn bpe:%d        %8.2f s\n", vocab_size, seconds_now() - start);
     word_counts_free(&counts);
     tokenizer_free(&t);

@@ -2,7 +2,7 @@
 //
 //     WordCounts counts = {0};
 //     word_counts_add(&counts, text, n);              any number of times
-//     tokenizer_train(&t, &counts, 4096);             257 or more
+//     tokenizer_train(&t, &counts, 4096, NULL, NULL); 257 or more
 //     word_counts_free(&counts);
 //
 // Each step makes a token of the adjacent pair that occurs most often in the words of the text. A
@@ -264,8 +264,9 @@ static inline void tokenizer_join(Tokenizer *t, int left, int right) {
 }
 
 // Trains a vocabulary of vocab_size >= 257 tokens: 256 bytes, merges, end of text. It stops early
-// when no pair occurs twice.
-static inline void tokenizer_train(Tokenizer *t, const WordCounts *counts, int vocab_size) {
+// when no pair occurs twice. show(arg, tokens), unless NULL, is called after each merge.
+static inline void tokenizer_train(Tokenizer *t, const WordCounts *counts, int vocab_size,
+                                   void (*show)(void *arg, double tokens), void *arg) {
     Trainer tr;
     Merge m;
     size_t room = (size_t)vocab_size - 257, n = 0, bytes = 256 + strlen(END_OF_TEXT);
@@ -278,6 +279,7 @@ static inline void tokenizer_train(Tokenizer *t, const WordCounts *counts, int v
         trainer_merge(&tr, m.left, m.right, m.result);
         bytes += length[m.result] = length[m.left] + length[m.right];
         merges[n] = m;
+        if (show) show(arg, (double)(n + 257));
     }
     trainer_free(&tr);
     tokenizer_init(t, n + 257, bytes, n);

@@ -5,8 +5,9 @@
 //     prepare encode, prepare decode text to token ids and back
 //
 // A shard is 256 little-endian int32 (magic, version, tokens, vocabulary, end of text), then its
-// tokens as uint16. All files of a run are written under temporary names (*.tmp), and are renamed
-// only when all of them are complete and on the disk.
+// tokens as uint16. All files of a run are written under temporary names (*.prepare-tmp), and are
+// renamed only when all of them are complete and on the disk. An error or an interrupt removes the
+// temporary files; the next run removes those that kill -9 left.
 #define PROGRAM "prepare"
 #include <dirent.h>
 #include <fcntl.h>
@@ -19,6 +20,7 @@
 #include "../base/clock.h"
 #include "../files/file.h"
 #include "../base/flags.h"
+#include "../base/log.h"               // duration_text
 #include "../base/rng.h"
 #include "../data/tokenizer.h"
 #include "tales.h"
@@ -31,7 +33,45 @@
                        "vocab.json (with merges.txt beside it), gpt2.tiktoken, or a directory " \
                        "with one of them"
 
+// ============================== progress ==============================
+
+// What takes over two seconds shows how far it is: on a terminal in one line, updated in place; in
+// a file a line every ten seconds.
+typedef struct {
+    const char *what;
+    double total, start, shown;      // shown: when a line was last printed
+} Progress;
+
+static Progress progress_begin(const char *what, double total) {
+    Progress p = { what, total, seconds_now(), 0.0 };
+    p.shown = p.start;
+    return p;
+}
+
+static void progress_show(Progress *p, double done) {
+    bool terminal = isatty(STDOUT_FILENO);
+    double now = seconds_now(), elapsed = now - p->start;
+    if (elapsed < 2.0 || now - p->shown < (terminal ? 0.1 : 10.0)) return;
+    p->shown = now;
+    printf(terminal ? "\r%s %.0f%%  %s left\033[K" : "%s %.0f%%  %s left\n", p->what,
+           100.0 * done / p->total, duration_text(elapsed / done * (p->total - done)).text);
+    fflush(stdout);
+}
+
+// Clears the line, on a terminal.
+static void progress_end(const Progress *p) {
+    if (p->shown > p->start && isatty(STDOUT_FILENO)) printf("\r\033[K");
+}
+
 // ============================== the output directory ==============================
+
+#define UNFINISHED ".prepare-tmp"
+
+// A file that is being written, under its final name + UNFINISHED.
+typedef struct Temporary {
+    char name[64], final[48];
+    struct Temporary *next;
+} Temporary;
 
 // A directory in which one run of prepare writes one set of shards: NAME_train_000000.bin, ...
 typedef struct {
@@ -39,20 +79,21 @@ typedef struct {
     const char *name;                // "tales" or "text"
     int fd;                          // the directory, locked during the run
     bool made;                       // it did not exist before
+    Temporary *temporaries;          // newest first
 } Output;
 
-typedef enum { FOREIGN, OURS, OURS_TEMPORARY } Owner;
+typedef enum { FOREIGN, OURS, OURS_UNFINISHED } Owner;
 
 static bool ends_with(const char *text, const char *end) {
     size_t n = strlen(text), m = strlen(end);
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-// Whether prepare wrote this file. Its files are NAME_train_000000.bin and the like,
-// NAME_val_000000.floor, and, until they are complete, these names + .tmp, tokenizer.json.tmp.
+// Whether prepare wrote this file: a shard NAME_train_000000.bin and the like, its floor
+// NAME_val_000000.floor, or any unfinished file.
 static Owner output_owner(const Output *out, const char *file) {
     size_t n = strlen(out->name);
-    if (strcmp(file, "tokenizer.json.tmp") == 0) return OURS_TEMPORARY;
+    if (ends_with(file, UNFINISHED)) return OURS_UNFINISHED;
     if (strncmp(file, out->name, n) != 0) return FOREIGN;
     file += n;
     if (strncmp(file, "_train_", 7) == 0) file += 7;
@@ -61,9 +102,7 @@ static Owner output_owner(const Output *out, const char *file) {
     size_t digits = strspn(file, "0123456789");
     if (digits < 6) return FOREIGN;
     file += digits;
-    if (strcmp(file, ".bin") == 0 || strcmp(file, ".floor") == 0) return OURS;
-    if (strcmp(file, ".bin.tmp") == 0 || strcmp(file, ".floor.tmp") == 0) return OURS_TEMPORARY;
-    return FOREIGN;
+    return strcmp(file, ".bin") == 0 || strcmp(file, ".floor") == 0 ? OURS : FOREIGN;
 }
 
 static DIR *output_list(const Output *out) {
@@ -79,47 +118,86 @@ static void output_remove(const Output *out, Owner owner) {
     closedir(list);
 }
 
-// After an error: restores the directory to its state before the run.
-static void output_abandon(Output *out) {
-    output_remove(out, OURS_TEMPORARY);
-    close(out->fd);
+// The output that is being written; NULL: none.
+static Output **output_current(void) {
+    static Output *current;
+    return &current;
+}
+
+// Restores the directory to its state before the run. die() and a signal's handler call this, so it
+// calls only what a handler may.
+static void output_discard(void) {
+    const Output *out = *output_current();
+    if (!out) return;
+    for (const Temporary *t = out->temporaries; t; t = t->next) unlinkat(out->fd, t->name, 0);
     if (out->made) rmdir(out->dir);
 }
 
-// The trainer reads all *train*.bin of a directory, so it would silently train on foreign shards
-// too: the directory must not hold any.
-static bool output_check_foreign(const Output *out, Error *err) {
-    DIR *list = output_list(out);
-    bool good = true;
-    for (struct dirent *entry; good && (entry = readdir(list)); )
-        if (ends_with(entry->d_name, ".bin") && output_owner(out, entry->d_name) == FOREIGN)
-            good = fail(err, "--out: %s holds %s, which is not a shard of %s; choose "
-                        "another directory, or remove it", out->dir, entry->d_name, out->name);
-    closedir(list);
-    return good;
+static void on_interrupt(int signal_number) {
+    output_discard();
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);                                  // the status tells the shell
 }
 
-static bool output_begin(Output *out, const char *dir, const char *name, Error *err) {
+// Sets the handler of the signals that interrupt a run. A signal that is ignored (nohup) stays so.
+static void output_on_signals(void (*handler)(int)) {
+    const int signals[] = { SIGINT, SIGTERM, SIGHUP };
+    for (int i = 0; i < 3; i++)
+        if (signal(signals[i], handler) == SIG_IGN) signal(signals[i], SIG_IGN);
+}
+
+// The trainer reads all *train*.bin of a directory, so it would silently train on foreign shards
+// too: the directory must not hold any. Earlier shards are replaced only with --overwrite.
+static bool output_check(const Output *out, bool overwrite, Error *err) {
+    DIR *list = output_list(out);
+    bool good = true, holds_data = false;
+    for (struct dirent *entry; good && (entry = readdir(list)); ) {
+        const char *file = entry->d_name;
+        Owner owner = output_owner(out, file);
+        if (ends_with(file, ".bin") && owner == FOREIGN)
+            good = fail(err, "--out: %s holds %s, which is not a shard of %s; choose "
+                        "another directory, or remove it", out->dir, file, out->name);
+        if (owner == OURS || strcmp(file, "tokenizer.json") == 0) holds_data = true;
+    }
+    closedir(list);
+    if (!good || !holds_data || overwrite) return good;
+    return fail(err, "--out: %s holds shards or a tokenizer already; --overwrite replaces them; or "
+                "choose another directory", out->dir);
+}
+
+static bool output_begin(Output *out, const char *dir, const char *name, bool overwrite,
+                         Error *err) {
+    memset(out, 0, sizeof *out);
     out->dir = dir;
     out->name = name;
     out->made = access(dir, F_OK) != 0;
     if (!make_directories(dir, err)) return false;
-    out->fd = open(dir, O_RDONLY | O_DIRECTORY);
+    out->fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (out->fd < 0)
         return fail(err, "--out: %s cannot be opened as a directory: %s", dir, strerror(errno));
+    *output_current() = out;
+    *die_last() = output_discard;
     // Any other error: a file system without locks. Then the run goes on without one.
     if (flock(out->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         return fail(err, "--out: another prepare is writing to %s; wait until it ends", dir);
-    if (!output_check_foreign(out, err)) return false;
-    output_remove(out, OURS_TEMPORARY);                    // left by a killed run
+    if (!output_check(out, overwrite, err)) return false;
+    output_remove(out, OURS_UNFINISHED);                   // left by a killed run
+    output_on_signals(on_interrupt);
+    signal(SIGPIPE, SIG_IGN);                              // the reader of our output may leave
     return true;
 }
 
-static FILE *output_open(const Output *out, const char *file, Error *err) {
-    int fd = openat(out->fd, file, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+// Opens a new file, which output_commit will rename to this name.
+static FILE *output_open(Output *out, const char *name, Error *err) {
+    Temporary *t = (Temporary *)alloc_or_die(sizeof *t, "a file's name");
+    snprintf(t->final, sizeof t->final, "%s", name);
+    snprintf(t->name, sizeof t->name, "%s" UNFINISHED, t->final);
+    t->next = out->temporaries;
+    out->temporaries = t;
+    int fd = openat(out->fd, t->name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     FILE *f = fd < 0 ? NULL : fdopen(fd, "wb");
     if (f) return f;
-    fail(err, "--out: %s/%s cannot be written: %s", out->dir, file, strerror(errno));
+    fail(err, "--out: %s/%s cannot be written: %s", out->dir, t->name, strerror(errno));
     if (fd >= 0) close(fd);
     return NULL;
 }
@@ -135,28 +213,27 @@ static bool output_close(const Output *out, FILE *f, Error *err) {
 }
 
 // Called when every file is complete: removes the shards of an earlier run, then renames this run's
-// files. A crash in between leaves too few shards, but never a mixture of two runs.
+// files. A crash in between leaves too few shards, but never a mixture of two runs. The first shard
+// of the training split comes last: without it there is nothing to train on.
 static bool output_commit(Output *out, Error *err) {
+    output_on_signals(SIG_IGN);                            // too late to interrupt
     output_remove(out, OURS);
-    DIR *list = output_list(out);
-    bool good = true;
-    for (struct dirent *entry; good && (entry = readdir(list)); ) {
-        if (output_owner(out, entry->d_name) != OURS_TEMPORARY) continue;
-        char name[sizeof entry->d_name];
-        size_t n = strlen(entry->d_name) - strlen(".tmp");
-        memcpy(name, entry->d_name, n);
-        name[n] = '\0';
-        if (renameat(out->fd, entry->d_name, out->fd, name) != 0)
-            good = fail(err, "--out: %s/%s cannot be renamed: %s", out->dir, entry->d_name,
+    while (out->temporaries) {
+        Temporary *t = out->temporaries;
+        if (renameat(out->fd, t->name, out->fd, t->final) != 0)
+            return fail(err, "--out: %s/%s cannot be renamed: %s", out->dir, t->name,
                         strerror(errno));
+        out->temporaries = t->next;
+        free(t);
     }
-    closedir(list);
     fsync(out->fd);
-    return good;
+    close(out->fd);
+    *output_current() = NULL;
+    return true;
 }
 
-static bool output_tokenizer(const Output *out, const Tokenizer *t, Error *err) {
-    FILE *f = output_open(out, "tokenizer.json.tmp", err);
+static bool output_tokenizer(Output *out, const Tokenizer *t, Error *err) {
+    FILE *f = output_open(out, "tokenizer.json", err);
     if (!f) return false;
     tokenizer_print(f, t);
     return output_close(out, f, err);
@@ -166,7 +243,7 @@ static bool output_tokenizer(const Output *out, const Tokenizer *t, Error *err) 
 
 // Writes one split, train or val, as shards.
 typedef struct {
-    const Output *out;
+    Output *out;
     const char *split;
     int vocab_size, eot;
     FILE *bin, *floor;               // the current shard, and its .floor file or NULL
@@ -177,7 +254,7 @@ typedef struct {
 
 typedef enum { WITHOUT_FLOOR, WITH_FLOOR } ShardKind;
 
-static void split_init(Split *s, const Output *out, const char *split, const Tokenizer *t) {
+static void split_init(Split *s, Output *out, const char *split, const Tokenizer *t) {
     memset(s, 0, sizeof *s);
     s->out = out;
     s->split = split;
@@ -193,16 +270,16 @@ static void write_header(const Split *s) {
 }
 
 static bool shard_begin(Split *s, ShardKind kind, Error *err) {
-    char file[64];
+    char file[48];
     int n = snprintf(file, sizeof file, "%s_%s_%06d", s->out->name, s->split, s->shards);
     s->shards++;
     s->in_shard = 0;
-    snprintf(file + n, sizeof file - (size_t)n, ".bin.tmp");
+    snprintf(file + n, sizeof file - (size_t)n, ".bin");
     s->bin = output_open(s->out, file, err);
     if (!s->bin) return false;
     write_header(s);                                       // shard_end fills in the count
     if (kind == WITHOUT_FLOOR) return true;
-    snprintf(file + n, sizeof file - (size_t)n, ".floor.tmp");
+    snprintf(file + n, sizeof file - (size_t)n, ".floor");
     s->floor = output_open(s->out, file, err);
     if (s->floor) fprintf(s->floor, "batchwise floor 1\n");
     return s->floor != NULL;
@@ -264,12 +341,15 @@ static bool split_end_document(Split *s, Error *err) {
 typedef struct {
     Given given;
     const char *out;
+    bool overwrite;
     int64_t tokens, seed;
 } TalesOptions;
 
 static const Option tales_table[] = {
     { "out", "DIR", OPT_TEXT, offsetof(TalesOptions, out), NULL, 1, 0, NULL,
       "output", "directory for the shards; created if missing", NULL },
+    { "overwrite", NULL, OPT_FLAG, offsetof(TalesOptions, overwrite), NULL, 0, 0, NULL,
+      "output", "replace the shards that --out holds", NULL },
     { "tokens", "N", OPT_COUNT, offsetof(TalesOptions, tokens), "20000000", 1, 1e12, NULL,
       "output", "training tokens, rounded up to a whole tale; 500000 more for validation", NULL },
     { "seed", "N", OPT_COUNT, offsetof(TalesOptions, seed), "1", 0, 9e15, NULL,
@@ -308,19 +388,22 @@ static bool tales_add(Split *s, const char *text, size_t n, double nats, ShardKi
 // Writes whole tales until there are `tokens` tokens or more; *nats receives the sum of -ln p.
 static bool tales_split(Split *s, double *nats, Tales *tales, uint64_t tokens, uint64_t seed,
                         ShardKind kind, Error *err) {
+    bool good = true;
+    Progress progress = progress_begin("writing tales", (double)tokens);
     *nats = 0.0;
-    for (uint64_t first = 0; s->tokens < tokens; first += TALES_AT_ONCE) {
+    for (uint64_t first = 0; good && s->tokens < tokens; first += TALES_AT_ONCE) {
         tales_fill(tales, seed, first, kind == WITH_FLOOR);
-        for (int i = 0; i < TALES_AT_ONCE && s->tokens < tokens; i++) {
+        for (int i = 0; good && i < TALES_AT_ONCE && s->tokens < tokens; i++) {
             *nats += tales->nats[i];
-            if (!tales_add(s, tales->text[i], tales->length[i], tales->nats[i], kind, err))
-                return false;
+            good = tales_add(s, tales->text[i], tales->length[i], tales->nats[i], kind, err);
         }
+        progress_show(&progress, (double)s->tokens);
     }
-    return shard_end(s, err);
+    progress_end(&progress);
+    return good && shard_end(s, err);
 }
 
-static bool tales_write(const Output *out, const TalesOptions *o, Error *err) {
+static bool tales_write(Output *out, const TalesOptions *o, Error *err) {
     Tokenizer t;
     Split train, val;
     double train_nats, val_nats;
@@ -329,9 +412,10 @@ static bool tales_write(const Output *out, const TalesOptions *o, Error *err) {
     split_init(&val, out, "val", &t);
     Tales *tales = (Tales *)alloc_or_die(sizeof *tales, "tales");
     uint64_t seed = (uint64_t)o->seed;
-    bool good = output_tokenizer(out, &t, err)
-        && tales_split(&train, &train_nats, tales, (uint64_t)o->tokens, seed, WITHOUT_FLOOR, err)
-        && tales_split(&val, &val_nats, tales, TALES_VAL_TOKENS, seed, WITH_FLOOR, err);
+    bool good =
+        tales_split(&train, &train_nats, tales, (uint64_t)o->tokens, seed, WITHOUT_FLOOR, err)
+        && tales_split(&val, &val_nats, tales, TALES_VAL_TOKENS, seed, WITH_FLOOR, err)
+        && output_tokenizer(out, &t, err);
     if (good) {
         printf("train  %12" PRIu64 " tokens, %" PRIu64 " tales, shards: %d\n", train.tokens,
                train.documents, train.shards);
@@ -359,12 +443,8 @@ static void command_tales(int argc, char **argv) {
         return;
     }
     if (!o.out) die("--out: missing; expected the directory to write to");
-    if (!output_begin(&out, o.out, "tales", &err)) die("%s", err.text);
-    if (!tales_write(&out, &o, &err) || !output_commit(&out, &err)) {
-        output_abandon(&out);
-        die("%s", err.text);
-    }
-    close(out.fd);
+    if (!output_begin(&out, o.out, "tales", o.overwrite, &err) || !tales_write(&out, &o, &err)
+        || !output_commit(&out, &err)) die("%s", err.text);
     printf("%s written in %.1f s\n", o.out, seconds_now() - start);
 }
 
@@ -377,12 +457,15 @@ static void command_tales(int argc, char **argv) {
 typedef struct {
     Given given;
     const char *out, *tokenizer;
+    bool overwrite;
     double val_fraction;
 } TextOptions;
 
 static const Option text_table[] = {
     { "out", "DIR", OPT_TEXT, offsetof(TextOptions, out), NULL, 1, 0, NULL,
       "output", "directory for the shards; created if missing", NULL },
+    { "overwrite", NULL, OPT_FLAG, offsetof(TextOptions, overwrite), NULL, 0, 0, NULL,
+      "output", "replace the shards that --out holds", NULL },
     { "tokenizer", "byte|bpe:N|FILE", OPT_TEXT, offsetof(TextOptions, tokenizer), "byte", 1, 0,
       NULL, "output", TOKENIZER_HELP "; bpe:N trains a vocabulary of N tokens on the "
       "training part", NULL },
@@ -392,10 +475,12 @@ static const Option text_table[] = {
 };
 #define TEXT_OPTIONS ((int)(sizeof text_table / sizeof text_table[0]))
 
-// An open text: bytes 0 ... cut-1 are for training, the rest for validation.
+// A text: bytes 0 ... cut-1 are for training, the rest for validation. Its file is open only while
+// it is read: there may be thousands of texts.
 typedef struct {
-    const char *path;
+    const char *path;                // "standard input" for -
     FILE *file;
+    bool spooled;                    // a copy of a pipe, which stays open
     uint64_t size, cut;
 } Text;
 
@@ -414,9 +499,16 @@ static int utf8_straddle(const unsigned char *window, int n, int middle) {
     return 0;
 }
 
-static bool text_seek(const Text *text, uint64_t at, Error *err) {
+// Opens the text to read from byte `at` on.
+static bool text_open(Text *text, uint64_t at, Error *err) {
+    if (!text->spooled) text->file = fopen(text->path, "rb");
+    if (!text->file) return fail(err, "%s: cannot be opened: %s", text->path, strerror(errno));
     if (fseeko(text->file, (off_t)at, SEEK_SET) == 0) return true;
     return fail(err, "%s: cannot be read: %s", text->path, strerror(errno));
+}
+
+static void text_close(Text *text) {
+    if (!text->spooled) fclose(text->file);
 }
 
 // The last `fraction` of the bytes are for validation. The cut is moved out of a character.
@@ -425,26 +517,104 @@ static bool text_set_cut(Text *text, double fraction, Error *err) {
     text->cut = (uint64_t)((double)text->size * (1.0 - fraction));
     if (text->cut > text->size) text->cut = text->size;
     uint64_t from = text->cut < 4 ? 0 : text->cut - 4;
-    if (!text_seek(text, from, err)) return false;
+    if (!text_open(text, from, err)) return false;
     size_t n = fread(window, 1, sizeof window, text->file);
+    text_close(text);
     if (from + n < text->cut) return fail(err, "%s: shrank while it was read", text->path);
     text->cut -= (uint64_t)utf8_straddle(window, (int)n, (int)(text->cut - from));
     return true;
 }
 
-static bool text_open(Text *text, const char *path, double fraction, Error *err) {
+// Copies a pipe to a file without a name in --out: the text's size is known only at its end, and
+// bpe:N reads it twice.
+static bool text_spool(Text *text, FILE *pipe, const Output *out, Error *err) {
+    const char *name = "input" UNFINISHED;
+    char bytes[65536];
+    int fd = openat(out->fd, name, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    text->file = fd < 0 ? NULL : fdopen(fd, "w+b");
+    text->spooled = true;
+    unlinkat(out->fd, name, 0);
+    if (!text->file)
+        return fail(err, "--out: %s/%s cannot be written: %s", out->dir, name, strerror(errno));
+    for (size_t n; (n = fread(bytes, 1, sizeof bytes, pipe)) > 0; text->size += n)
+        if (fwrite(bytes, 1, n, text->file) != n) break;
+    if (ferror(pipe)) return fail(err, "%s: cannot be read: %s", text->path, strerror(errno));
+    if (fflush(text->file) == 0 && !ferror(text->file)) return true;
+    return fail(err, "--out: writing to %s failed: %s; no file was kept", out->dir,
+                strerror(errno));
+}
+
+// Finds the size of a text, and its cut. A pipe is read to its end.
+static bool text_measure(Text *text, const char *path, double fraction, const Output *out,
+                         Error *err) {
     struct stat info;
-    text->path = path;
-    text->file = fopen(path, "rb");
-    if (!text->file || fstat(fileno(text->file), &info) != 0)
+    bool dash = strcmp(path, "-") == 0;
+    text->path = dash ? "standard input" : path;
+    if (!dash && stat(path, &info) != 0)
         return fail(err, "%s: cannot be opened: %s", path, strerror(errno));
-    if (S_ISDIR(info.st_mode)) return fail(err, "%s: is a directory; name its files", path);
-    if (!S_ISREG(info.st_mode))
-        return fail(err, "%s: is not a regular file; save it to one, so that its size is known",
-                    path);
-    if (info.st_size == 0) return fail(err, "%s: is empty; expected a text", path);
-    text->size = (uint64_t)info.st_size;
+    if (!dash && S_ISDIR(info.st_mode))
+        return fail(err, "%s: is a directory; name its files", path);
+    if (!dash && S_ISREG(info.st_mode)) {
+        text->size = (uint64_t)info.st_size;
+    } else if (dash || S_ISFIFO(info.st_mode)) {
+        if (isatty(STDOUT_FILENO)) printf("reading %s\n", text->path), fflush(stdout);
+        FILE *pipe = dash ? stdin : fopen(path, "rb");
+        if (!pipe) return fail(err, "%s: cannot be opened: %s", path, strerror(errno));
+        bool read = text_spool(text, pipe, out, err);
+        if (!dash) fclose(pipe);
+        if (!read) return false;
+    } else {
+        return fail(err, "%s: is not a file or a pipe", path);
+    }
+    if (text->size == 0) return fail(err, "%s: is empty; expected a text", text->path);
     return text_set_cut(text, fraction, err);
+}
+
+// The encoding that a byte-order mark at the text's beginning names; NULL: none, or UTF-8.
+static const char *text_encoding(Text *text) {
+    unsigned char mark[4] = { 0 };
+    Error ignored;
+    if (!text_open(text, 0, &ignored)) return NULL;
+    size_t n = fread(mark, 1, sizeof mark, text->file);
+    text_close(text);
+    if (n == 4 && memcmp(mark, "\xFF\xFE\0\0", 4) == 0) return "UTF-32";
+    bool utf16 = n >= 2 && (memcmp(mark, "\xFF\xFE", 2) == 0 || memcmp(mark, "\xFE\xFF", 2) == 0);
+    return utf16 ? "UTF-16" : NULL;
+}
+
+// A path as one word of a shell's command.
+static Path shell_word(const char *path) {
+    Path word = { "'" };
+    size_t n = 1;
+    for (; *path && n + 6 < sizeof word.text; path++) {
+        if (*path == '\'') memcpy(word.text + n, "'\\'", 3), n += 3;
+        word.text[n++] = *path;
+    }
+    memcpy(word.text + n, "'", 2);
+    return word;
+}
+
+// Names the first text that is not in UTF-8, and how to convert it.
+static void texts_hint(Text *texts, int n) {
+    const Text *first = NULL;
+    const char *encoding = NULL;
+    int others = 0;
+    for (int i = 0; i < n; i++) {
+        const char *found = text_encoding(&texts[i]);
+        if (!found) continue;
+        if (first) others++;
+        else first = &texts[i], encoding = found;
+    }
+    if (!first) return;
+    char more[32] = "";
+    if (others) snprintf(more, sizeof more, " (and %d more)", others);
+    Path word = shell_word(first->path);
+    if (first->spooled)
+        warn("%s%s: is %s, not UTF-8; convert it: iconv -f %s -t UTF-8 | " PROGRAM " text -",
+             first->path, more, encoding, encoding);
+    else
+        warn("%s%s: is %s, not UTF-8; convert it: iconv -f %s -t UTF-8 %s > %s.utf8",
+             first->path, more, encoding, encoding, word.text, word.text);
 }
 
 // A buffer to encode a text block by block. Blocks end where tokenizer_cut allows.
@@ -452,13 +622,15 @@ typedef struct {
     char *text;
     int *ids;
     size_t capacity, held;           // in bytes; held: read, not yet encoded
+    Progress progress;
+    double read;                     // bytes, of progress.total
 } Blocks;
 
 static void blocks_init(Blocks *b, size_t capacity) {
+    memset(b, 0, sizeof *b);
     b->text = (char *)alloc_or_die(capacity, "a block of text");
     b->ids = (int *)alloc_or_die(capacity * sizeof *b->ids, "the tokens of a block of text");
     b->capacity = capacity;
-    b->held = 0;
 }
 
 static void blocks_free(Blocks *b) {
@@ -472,6 +644,8 @@ static void blocks_double(Blocks *b) {
     blocks_init(&larger, 2 * b->capacity);
     memcpy(larger.text, b->text, b->held);
     larger.held = b->held;
+    larger.progress = b->progress;
+    larger.read = b->read;
     blocks_free(b);
     *b = larger;
 }
@@ -499,6 +673,8 @@ static bool text_read(Blocks *b, size_t *ready, const Text *text, uint64_t *from
     size_t taken;
     *ready = blocks_read(b, &taken, text->file, to - *from);
     *from += taken;
+    b->read += (double)taken;
+    progress_show(&b->progress, b->read);
     if (taken > 0) return true;
     if (ferror(text->file))
         return fail(err, "%s: cannot be read: %s", text->path, strerror(errno));
@@ -506,11 +682,11 @@ static bool text_read(Blocks *b, size_t *ready, const Text *text, uint64_t *from
 }
 
 // Encodes bytes from ... to-1 of a text as one document. An empty range adds no document.
-static bool text_add(Split *s, Blocks *b, const Tokenizer *t, const Text *text, uint64_t from,
+static bool text_add(Split *s, Blocks *b, const Tokenizer *t, Text *text, uint64_t from,
                      uint64_t to, Error *err) {
     if (from == to) return true;
     s->bytes += to - from;
-    if (!text_seek(text, from, err)) return false;
+    if (!text_open(text, from, err)) return false;
     while (from < to) {
         size_t ready;
         if (!text_read(b, &ready, text, &from, to, err)) return false;
@@ -518,18 +694,20 @@ static bool text_add(Split *s, Blocks *b, const Tokenizer *t, const Text *text, 
         if (!split_add(s, b->ids, count, err)) return false;
         blocks_drop(b, ready);
     }
+    text_close(text);
     return split_end_document(s, err);
 }
 
 // Counts the words of a text's training part, for training a vocabulary.
-static bool text_count(WordCounts *counts, Blocks *b, const Text *text, Error *err) {
-    if (!text_seek(text, 0, err)) return false;
+static bool text_count(WordCounts *counts, Blocks *b, Text *text, Error *err) {
+    if (!text_open(text, 0, err)) return false;
     for (uint64_t from = 0; from < text->cut; ) {
         size_t ready;
         if (!text_read(b, &ready, text, &from, text->cut, err)) return false;
         word_counts_add(counts, b->text, ready);
         blocks_drop(b, ready);
     }
+    text_close(text);
     return true;
 }
 
@@ -539,35 +717,39 @@ static void text_report(const Split *s) {
                 s->tokens, (double)s->bytes / (double)(s->tokens - s->documents), s->shards);
 }
 
-static bool text_write(const Output *out, const Tokenizer *t, const Text *texts, int n,
-                       Error *err) {
+static bool text_write(Output *out, const Tokenizer *t, Text *texts, int n, Error *err) {
     Split train, val;
     Blocks blocks;
+    double bytes = 0.0;
+    for (int i = 0; i < n; i++) bytes += (double)texts[i].size;
     split_init(&train, out, "train", t);
     split_init(&val, out, "val", t);
     blocks_init(&blocks, TEXT_BLOCK);
-    bool good = output_tokenizer(out, t, err);
+    blocks.progress = progress_begin("encoding", bytes);
+    bool good = true;
     for (int i = 0; good && i < n; i++)
         good = text_add(&train, &blocks, t, &texts[i], 0, texts[i].cut, err)
             && text_add(&val, &blocks, t, &texts[i], texts[i].cut, texts[i].size, err);
-    good = good && shard_end(&train, err) && shard_end(&val, err);
+    progress_end(&blocks.progress);
+    good = good && shard_end(&train, err) && shard_end(&val, err) && output_tokenizer(out, t, err);
     if (good) text_report(&train), text_report(&val);
     blocks_free(&blocks);
     return good;
 }
 
-// Opens every text before anything is written. Refuses texts too short to be split.
-static Text *texts_open(char **paths, int n, double fraction, Error *err) {
+// Measures every text before anything is encoded. Refuses texts too short to be split.
+static Text *texts_measure(char **paths, int n, double fraction, const Output *out, Error *err) {
     Text *texts = (Text *)alloc_or_die((size_t)n * sizeof *texts, "the list of texts");
     uint64_t train = 0, val = 0;
     for (int i = 0; i < n; i++) {
-        if (!text_open(&texts[i], paths[i], fraction, err)) return NULL;
+        if (!text_measure(&texts[i], paths[i], fraction, out, err)) return NULL;
         train += texts[i].cut;
         val += texts[i].size - texts[i].cut;
     }
+    texts_hint(texts, n);
     if (train > 0 && (val > 0 || fraction == 0.0)) return texts;
     fail(err, "%s: %" PRIu64 " bytes are too few for a training and a validation part; use a "
-         "longer text or another --val-fraction", paths[0], train + val);
+         "longer text or another --val-fraction", texts[0].path, train + val);
     return NULL;
 }
 
@@ -595,17 +777,24 @@ static bool learn_size(int *size, const char *choice, Error *err) {
     return true;
 }
 
+static void learn_show(void *progress, double done) { progress_show((Progress *)progress, done); }
+
 // Trains a vocabulary on the training parts of all texts.
-static bool tokenizer_learn(Tokenizer *t, const Text *texts, int n, int size, Error *err) {
+static bool tokenizer_learn(Tokenizer *t, Text *texts, int n, int size, Error *err) {
     WordCounts counts = { NULL, 0, 0, NULL, 0, 0, NULL, 0 };
     Blocks blocks;
-    double start = seconds_now();
+    double start = seconds_now(), bytes = 0.0;
     bool good = true;
+    for (int i = 0; i < n; i++) bytes += (double)texts[i].cut;
     blocks_init(&blocks, TEXT_BLOCK);
+    blocks.progress = progress_begin("counting words", bytes);
     for (int i = 0; good && i < n; i++) good = text_count(&counts, &blocks, &texts[i], err);
+    progress_end(&blocks.progress);
     blocks_free(&blocks);
     if (good) {
-        tokenizer_train(t, &counts, size);
+        Progress progress = progress_begin("training bpe", (double)size);
+        tokenizer_train(t, &counts, size, learn_show, &progress);
+        progress_end(&progress);
         printf("bpe    %12d tokens trained in %.1f s%s\n", t->vocab_size, seconds_now() - start,
                t->vocab_size < size ? "; no other pair occurs twice" : "");
     }
@@ -620,20 +809,18 @@ static void text_run(const TextOptions *o, char **paths, int n) {
     int size = 0;
     double start = seconds_now();
     bool learn = strncmp(o->tokenizer, "bpe:", 4) == 0;
-    Text *texts = texts_open(paths, n, o->val_fraction, &err);
-    if (!texts || !(learn ? learn_size(&size, o->tokenizer, &err)
-                          : tokenizer_choose(&t, o->tokenizer, &err))) die("%s", err.text);
+    if (!(learn ? learn_size(&size, o->tokenizer, &err)
+                : tokenizer_choose(&t, o->tokenizer, &err))) die("%s", err.text);
     if (!learn && t.vocab_size > SHARD_MAX_VOCAB)
         die("--tokenizer: %s has %d tokens, more than the %d of a shard's 16-bit ids",
             o->tokenizer, t.vocab_size, SHARD_MAX_VOCAB);
-    if (!output_begin(&out, o->out, "text", &err)) die("%s", err.text);
-    if ((learn && !tokenizer_learn(&t, texts, n, size, &err))
-        || !text_write(&out, &t, texts, n, &err) || !output_commit(&out, &err)) {
-        output_abandon(&out);
+    if (!output_begin(&out, o->out, "text", o->overwrite, &err)) die("%s", err.text);
+    Text *texts = texts_measure(paths, n, o->val_fraction, &out, &err);
+    if (!texts || (learn && !tokenizer_learn(&t, texts, n, size, &err))
+        || !text_write(&out, &t, texts, n, &err) || !output_commit(&out, &err))
         die("%s", err.text);
-    }
-    close(out.fd);
-    for (int i = 0; i < n; i++) fclose(texts[i].file);
+    for (int i = 0; i < n; i++)
+        if (texts[i].spooled) fclose(texts[i].file);
     free(texts);
     tokenizer_free(&t);
     printf("%s written in %.1f s, files: %d\n", o->out, seconds_now() - start, n);
@@ -648,7 +835,8 @@ static void command_text(int argc, char **argv) {
         die("%s", err.text);
     if (options_given(&o, text_table, TEXT_OPTIONS, "help")) {
         options_help(stdout, "usage: prepare text FILE... --out DIR [flags]\n"
-                     "Writes texts as tokens, with end of text after each file.",
+                     "Writes texts as tokens, with end of text after each file.\n"
+                     "FILE may be a pipe, or - for standard input.",
                      text_table, TEXT_OPTIONS);
     } else {
         if (n == 0) die("text: no file; expected prepare text FILE... --out DIR");
@@ -759,7 +947,7 @@ static const Command commands[] = {
 static void print_usage(void) {
     printf("usage: prepare COMMAND [flags]\n\n"
            "  tales --out DIR           writes the embedded corpus: tales from a grammar\n"
-           "  text FILE... --out DIR    writes texts as tokens\n"
+           "  text FILE... --out DIR    writes texts as tokens; - is standard input\n"
            "  encode < text > ids       prints the token ids of a text\n"
            "  decode < ids > text       prints the text of token ids\n\n"
            "prepare COMMAND --help lists the flags of a command.\n");

@@ -3,7 +3,7 @@
 //     Tokenizer t;
 //     tokenizer_bytes(&t);                                    byte level: no merges
 //     tokenizer_load(&t, "gpt2.tiktoken", &err);              or a vocabulary from a file
-//     tokenizer_train(&t, &counts, 4096);                     or train one: bpe_train.h
+//     tokenizer_train(&t, &counts, 4096, NULL, NULL);         or train one: bpe_train.h
 //     size_t count = tokenizer_encode(&t, ids, text, n);      ids has room for n
 //     const char *bytes = tokenizer_piece(&t, ids[0], &length);
 //     tokenizer_save(&t, "tokenizer.json", &err);
