@@ -3,8 +3,29 @@
 # two cores. Further flags override those below: scripts/tales.sh --tokens 20000000
 set -e
 cd "$(dirname "$0")/.."
-[ -f data/tales/tales_train_000000.bin ] || ./prepare tales --out data/tales
-./train_gpt2 --data data/tales --out out/tales --overwrite \
-    --layers 2 --heads 2 --channels 64 --seq-len 256 --micro-batch 4 --tokens 6000000 \
-    --lr 3e-3 --lr-schedule wsd --warmup-tokens 20000 --beta2 0.99 \
-    --eval-every 1000000tok --eval-tokens 65536 --sample-every 2000000tok --max-new 300 "$@"
+tokens=6000000 steps='' batch='' micro_batch=4 seq_len=256
+length=(--tokens $tokens) shape=(--layers 2 --heads 2 --channels 64) replace=(--overwrite) name=''
+for arg in "$@"; do
+    case $arg in --*=*) name=${arg%%=*} arg=${arg#*=} ;; --*) name=$arg && continue ;; esac
+    case $name in
+        --tokens) tokens=$arg ;;
+        --steps) steps=$arg length=() ;;
+        --batch-tokens) batch=$arg ;;
+        --micro-batch) micro_batch=$arg ;;
+        --seq-len) seq_len=$arg ;;
+        --init) shape=() ;;
+    esac
+done
+case " $* " in *" --resume "*) replace=() shape=() ;; esac
+
+# 20,000 tokens of warm-up, or a tenth of a short run.
+warmup=$(awk -v tokens="$tokens" -v steps="$steps" -v batch="$batch" -v micro="$micro_batch" \
+    -v seq="$seq_len" 'BEGIN {
+        if (steps != "") tokens = steps * (batch != "" ? batch : micro * seq)
+        printf "%d", tokens < 200000 ? tokens / 10 : 20000
+    }')
+[ -f data/tales/tales_train_000000.bin ] || ./prepare tales --out data/tales --overwrite
+./train_gpt2 --data data/tales --out out/tales "${replace[@]}" "${shape[@]}" "${length[@]}" \
+    --seq-len 256 --micro-batch 4 --lr 3e-3 --lr-schedule wsd \
+    --warmup-tokens "$warmup" --beta2 0.99 --eval-every 1000000tok --eval-tokens 65536 \
+    --sample-every 2000000tok --max-new 300 "$@"

@@ -96,6 +96,20 @@ same "layers" "$(logged start layers out/tales)" 2
 [ -f "$dir/tree/data/tales/tales_val_000000.floor" ] || note "no tales in data/tales"
 end scripts_tales
 
+# The script's own flags give way to those that the user gives.
+for length in "--steps 3" "--steps=3 --batch-tokens 1024" "--tokens 2000" "--init out/tales --steps 3"; do
+    good scripts/tales.sh $length --eval-tokens 1024 --max-new 8
+    warmup=$(logged start warmup_tokens out/tales)
+    [ "$warmup" -ge 200 ] && [ "$warmup" -le 307 ] || note "$length warms up for $warmup tokens"
+done
+good scripts/tales.sh --resume --steps 5 --eval-tokens 1024 --max-new 8
+same "step after --resume" "$(logged end step out/tales | awk '{ print $NF }')" 5
+good scripts/tales.sh --tokens 200000 --lr-schedule constant --target-loss 10 --eval-every 1 \
+    --eval-tokens 1024
+same "warm-up of a longer run" "$(logged start warmup_tokens out/tales)" 20000
+refused "give one or the other" scripts/tales.sh --tokens 200000 --steps 3
+end scripts_tales_gives_way
+
 sed 's/^/    /' scripts/plot.py tests/*.sh > "$dir/text"
 good scripts/shakespeare.sh "$dir/text" --steps 3 --warmup-tokens 0 --sample-every 3 --max-new 8
 says '^--- the model writes ---'
