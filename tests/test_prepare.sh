@@ -425,7 +425,26 @@ if [ -n "${CC:=$(command -v cc)}" ] && [ -f dev/data/tales.c ] &&
     check "fewer shards" "$dir/small" tales --out "$dir/shards" --tokens 6000 --seed 7 --overwrite
     same "stale shards are gone" "$(ls "$dir/shards" | grep -c train)" 2
     end many_shards_and_blocks
+
+    $CC -O1 -std=gnu11 -w -DPROGRESS_AFTER=0.0 -DTEXT_BLOCK=65536 -o "$dir/shows" \
+        dev/data/prepare.c dev/data/tales.c -lm
+    for i in $(seq 10000); do echo "line $i of $((i * i)) or $((i * i * i))"; done > "$dir/part"
+    for i in $(seq 50); do cat "$dir/part"; done > "$dir/longer"             # 15 MB
+    shows="$dir/shows text $dir/longer --out $dir/progress --overwrite --tokenizer bpe:300"
+    if TERM=xterm script -qec "$shows" /dev/null > "$dir/tty" 2> /dev/null < /dev/null; then
+        for what in "counting words" encoding; do
+            tr '\r' '\n' < "$dir/tty" | grep -q "^$what [0-9]*%  [0-9:]* left" ||
+                why=${why:-"no line of '$what': $(head -c 300 "$dir/tty")"}
+        done
+        $shows > "$dir/stdout"
+        same "lines in a file" "$(grep -c left "$dir/stdout")" 0
+        end progress_on_a_terminal
+    else
+        echo "skip progress_on_a_terminal: needs script, of util-linux"
+    fi
 else
-    echo "skip many_shards_and_blocks: needs a C compiler"
+    for name in many_shards_and_blocks progress_on_a_terminal; do
+        echo "skip $name: needs a C compiler"
+    done
 fi
 exit $failed

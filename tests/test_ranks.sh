@@ -390,7 +390,9 @@ begin 3 shrunk $tiny --data "$dir/shrinking" --steps 100000 --save-every 50 --th
 wait_for test -e "$dir/shrunk/latest"
 : > "$dir/shrinking/tales_train_000000.bin"
 ended_within 20
-same "lines that say that a shard shrank" "$(grep -c 'bin: the file shrank' "$dir/stderr")" 1
+same "status" $status 1
+same "lines of ours" "$(grep -c '^train_gpt2: ' "$dir/stderr")" 1
+has "$dir/stderr" "tales_train_000000.bin: the file shrank"
 nobody_is_left
 [ -s "$dir/shrunk/latest/model.safetensors" ] || note "the checkpoint is gone"
 end a_shrinking_shard_ends_all_ranks

@@ -97,7 +97,8 @@ same "layers" "$(logged start layers out/tales)" 2
 end scripts_tales
 
 # The script's own flags give way to those that the user gives.
-for length in "--steps 3" "--steps=3 --batch-tokens 1024" "--tokens 2000" "--init out/tales --steps 3"; do
+for length in "--steps 3" "--steps=3 --batch-tokens 1024" "--tokens 2000" \
+        "--init out/tales --steps 3"; do
     good scripts/tales.sh $length --eval-tokens 1024 --max-new 8
     warmup=$(logged start warmup_tokens out/tales)
     [ "$warmup" -ge 200 ] && [ "$warmup" -le 307 ] || note "$length warms up for $warmup tokens"

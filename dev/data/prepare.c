@@ -35,6 +35,10 @@
 
 // ============================== progress ==============================
 
+#ifndef PROGRESS_AFTER               // seconds; the tests do not wait
+#define PROGRESS_AFTER 2.0
+#endif
+
 // What takes over two seconds shows how far it is: on a terminal in one line, updated in place; in
 // a file a line every ten seconds.
 typedef struct {
@@ -51,7 +55,7 @@ static Progress progress_begin(const char *what, double total) {
 static void progress_show(Progress *p, double done) {
     bool terminal = isatty(STDOUT_FILENO);
     double now = seconds_now(), elapsed = now - p->start;
-    if (elapsed < 2.0 || now - p->shown < (terminal ? 0.1 : 10.0)) return;
+    if (elapsed < PROGRESS_AFTER || now - p->shown < (terminal ? 0.1 : 10.0)) return;
     p->shown = now;
     printf(terminal ? "\r%s %.0f%%  %s left\033[K" : "%s %.0f%%  %s left\n", p->what,
            100.0 * done / p->total, duration_text(elapsed / done * (p->total - done)).text);
