@@ -49,7 +49,8 @@ make_seeds() {
     # 22 tokens of a vocabulary of 3; a model of 88 parameters that has learnt from them
     { words 20240520 1 22 3 2; zeros 1004
       for _ in 1 2 3 4 5 6 7 8 9 10 11; do printf '\1\0\2\0'; done; } | seed shard/three
-    $TRAIN --train "$DIR/seeds/shard/three" --val "$DIR/seeds/shard/three" --out "$work/run" \
+    cp "$DIR/seeds/shard/three" "$work/val"              # no file may serve both splits
+    $TRAIN --train "$DIR/seeds/shard/three" --val "$work/val" --out "$work/run" \
         --layers 1 --heads 1 --channels 2 --seq-len 2 --micro-batch 1 --steps 2 \
         > /dev/null || return
     local run=$work/run/latest
