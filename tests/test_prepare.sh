@@ -433,7 +433,7 @@ if [ -n "${CC:=$(command -v cc)}" ] && [ -f dev/data/tales.c ] &&
     shows="$dir/shows text $dir/longer --out $dir/progress --overwrite --tokenizer bpe:300"
     if TERM=xterm script -qec "$shows" /dev/null > "$dir/tty" 2> /dev/null < /dev/null; then
         for what in "counting words" encoding; do
-            tr '\r' '\n' < "$dir/tty" | grep -q "^$what [0-9]*%  [0-9:]* left" ||
+            tr '\r' '\n' < "$dir/tty" | grep -q "^$what  [0-9]*%  [0-9:]* left" ||
                 why=${why:-"no line of '$what': $(head -c 300 "$dir/tty")"}
         done
         $shows > "$dir/stdout"

@@ -16,6 +16,10 @@ static inline int terminal_columns(void) {
     return known ? window.ws_col : 80;
 }
 
+#ifndef PROGRESS_AFTER                 // seconds; a test does not wait
+#define PROGRESS_AFTER 2.0
+#endif
+
 typedef struct {
     const char *what;
     double total, start, shown;        // shown: when the latest line was printed
@@ -31,7 +35,7 @@ static inline Progress progress_begin(const char *what, double total) {
 static inline void progress_show(Progress *p, double done) {
     bool terminal = isatty(STDOUT_FILENO);
     double now = seconds_now(), elapsed = now - p->start;
-    if (elapsed < 2.0 || now - p->shown < (terminal ? 0.1 : 10.0)) return;
+    if (elapsed < PROGRESS_AFTER || now - p->shown < (terminal ? 0.1 : 10.0)) return;
     char line[128];
     p->shown = now;
     snprintf(line, sizeof line, "%s  %.0f%%  %s left", p->what, 100.0 * done / p->total,

@@ -17,10 +17,9 @@
 #include <sys/stat.h>
 #include "../../dataloader.h"
 #include "../data/bpe_train.h"
-#include "../base/clock.h"
 #include "../files/file.h"
 #include "../base/flags.h"
-#include "../base/log.h"               // duration_text
+#include "../base/progress.h"
 #include "../base/rng.h"
 #include "../data/tokenizer.h"
 #include "tales.h"
@@ -32,40 +31,6 @@
 #define TOKENIZER_HELP "vocabulary: byte (each byte is a token), or FILE: tokenizer.json, " \
                        "vocab.json (with merges.txt beside it), gpt2.tiktoken, or a directory " \
                        "with one of them"
-
-// ============================== progress ==============================
-
-#ifndef PROGRESS_AFTER               // seconds; the tests do not wait
-#define PROGRESS_AFTER 2.0
-#endif
-
-// What takes over two seconds shows how far it is: on a terminal in one line, updated in place; in
-// a file a line every ten seconds.
-typedef struct {
-    const char *what;
-    double total, start, shown;      // shown: when a line was last printed
-} Progress;
-
-static Progress progress_begin(const char *what, double total) {
-    Progress p = { what, total, seconds_now(), 0.0 };
-    p.shown = p.start;
-    return p;
-}
-
-static void progress_show(Progress *p, double done) {
-    bool terminal = isatty(STDOUT_FILENO);
-    double now = seconds_now(), elapsed = now - p->start;
-    if (elapsed < PROGRESS_AFTER || now - p->shown < (terminal ? 0.1 : 10.0)) return;
-    p->shown = now;
-    printf(terminal ? "\r%s %.0f%%  %s left\033[K" : "%s %.0f%%  %s left\n", p->what,
-           100.0 * done / p->total, duration_text(elapsed / done * (p->total - done)).text);
-    fflush(stdout);
-}
-
-// Clears the line, on a terminal.
-static void progress_end(const Progress *p) {
-    if (p->shown > p->start && isatty(STDOUT_FILENO)) printf("\r\033[K");
-}
 
 // ============================== the output directory ==============================
 
