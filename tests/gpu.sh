@@ -167,7 +167,8 @@ noise_costs() {
 }
 
 part_train() {
-    step "train: prepare tales" 60 "$bf16/prepare" tales --out "$tales" --tokens 15000000
+    step "train: prepare tales" 60 "$bf16/prepare" tales --out "$tales" --overwrite \
+        --tokens 15000000
     step "train: $STEPS steps in bf16" 120 learned
     step "train: 50 steps in fp32, the CPU's losses" 60 same_losses
     step "train: what --noise-scale costs" 60 noise_costs

@@ -195,6 +195,7 @@ compiled() {
     rm -f "$dir/log"
     make -s -C "$tree" "$@" > "$dir/said" 2>&1 || note "make $*: does not build"
     grep -v '^note: ' "$dir/said" | grep -q . && note "make $*: $(head -n 1 "$dir/said")"
+    rm -rf "$dir/tales"
     (cd "$tree" && ./prepare tales --out "$dir/tales" --tokens 5000 > "$dir/told" 2>&1 &&
         ./train_gpt2 --data "$dir/tales" --layers 1 --heads 2 --channels 16 --seq-len 32 --steps 2 \
             --eval-tokens 64 --micro-batch 2 --log "$dir/log" > "$dir/told" 2>&1) ||
