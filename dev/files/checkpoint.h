@@ -964,8 +964,9 @@ static inline bool checkpoint_write(const char *out, Pull *p, int keep, Error *e
 }
 
 // Saves OUT/step_N and points OUT/latest at it. Then, unless keep is 0, removes all checkpoints up
-// to this step except the newest `keep` and the best. After an error OUT/latest is unchanged, unless
-// only the removal of old checkpoints failed. All calls of k->source are made even after an error.
+// to this step except the newest `keep` and the best. After an error OUT/latest is unchanged,
+// unless only the removal of old checkpoints failed. All calls of k->source are made even after an
+// error.
 static inline bool checkpoint_save(const char *out, const Checkpoint *k, int keep, Error *err) {
     Pull p = pull_begin(k);
     bool saved = checkpoint_write(out, &p, keep, err);

@@ -9,7 +9,7 @@ static inline Shown hash_text(uint64_t hash) {
     return shown;
 }
 
-// The run's flags, and the size and hashes of its data, as a JSON object; the caller frees the text.
+// The run's flags, and the size and hashes of its data, as a JSON object; the caller frees it.
 static inline char *options_json(const Run *r) {
     char *text = NULL;
     size_t n;
