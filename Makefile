@@ -89,9 +89,20 @@ run: all                         ## train a small GPT-2 on the embedded corpus, 
 	@scripts/tales.sh
 
 WITH_MPI := $(if $(HAVE_MPI),$(BUILD)/train_gpt2-mpi)
-TESTED   := $(EMULATED) $(BUILD)/ladder $(BUILD)/compare $(WITH_MPI)
 
-test: all $(TESTS) $(TESTED)     ## run every test; ends with `N passed, N failed, N skipped`
+# `make test` takes what a C compiler and bash run in under 20 seconds. A trainer for MPI or emulated
+# may be left from an older `make test-all`: it is not looked at.
+SHORT := $(TESTS) $(patsubst %,tests/test_%.sh,batch fetch hellaswag ladder launch plan prepare \
+         resume run scripts train)
+WITHOUT = TRAIN_MPI=none TRAIN_GPU=none EMULATED=none KILLS=$${KILLS:-5}
+BESIDE  = --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j2)
+
+test:                            ## what a compiler alone can test: 3 minutes on two cores
+	@$(MAKE) $(BESIDE) all $(TESTS) $(BUILD)/ladder
+	@$(WITHOUT) tests/run.sh $(SHORT)
+
+test-all:                        ## every test: with CUDA emulated, MPI, Python, and what takes long
+	@$(MAKE) $(BESIDE) all $(TESTS) $(EMULATED) $(BUILD)/ladder $(BUILD)/compare $(WITH_MPI)
 	@tests/run.sh $(TESTS) $(filter $(BUILD)/%,$(EMULATED)) $(wildcard tests/test_*.sh tests/test_*.py)
 
 test-c: all $(TESTS)             ## the tests written in C alone
@@ -202,5 +213,5 @@ $(BUILD)/emulate-flags: FORCE
 FORCE:
 .SECONDARY:
 .DELETE_ON_ERROR:
-.PHONY: all run lab test test-c test-cuda bench bench-cuda ladder emulate fuzz clean help FORCE
+.PHONY: all run lab test test-all test-c test-cuda bench bench-cuda ladder emulate fuzz clean help FORCE
 -include $(wildcard $(BUILD)/*.d)

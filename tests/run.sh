@@ -1,28 +1,49 @@
 #!/usr/bin/env bash
-# Runs test programs and adds up their lines: `ok NAME`, `FAIL NAME: why`, `skip NAME: what it lacks`.
+# Runs test programs, two side by side, and adds up their lines: `ok NAME`, `FAIL NAME: why`,
+# `skip NAME: what it lacks`. A program's lines appear together, when it ends.
 #
 #     tests/run.sh PROGRAM...
 #
-# NO_SKIP names tests, separated by spaces, that must not be skipped ("all": none may be, but those
-# that MAY_SKIP names); CI sets it.
-set -u
+# JOBS       programs that run side by side; default 2
+# NO_SKIP    tests, separated by spaces, that must not be skipped ("all": none may be, but those that
+#            MAY_SKIP names); CI sets it
+set -um                             # a process group for each program, so that Ctrl-C ends all of it
 export OMP_WAIT_POLICY=passive      # tests share a machine with other work
+
+# These measure time or wait for deadlines, so nothing runs beside them.
+alone=" test_heartbeat test_launch.sh test_ranks.sh test_cuda_ranks.sh test_bench.sh \
+test_lab_ranks.py "
+
+dir=$(mktemp -d) && mkfifo "$dir/ended" && exec 3<> "$dir/ended" || exit 1
+leave() {
+    for group in $(jobs -p); do kill -- "-$group"; done 2> /dev/null
+    wait 2> /dev/null
+    rm -rf "$dir"
+}
+trap leave EXIT
+trap 'exit 130' INT TERM
 passed=0 failed=0 skipped=0
-output=$(mktemp) && trap 'rm -f "$output"' EXIT
+
+output_of() { echo "$dir/${1//\//_}.output"; }
+
+run_program() {                     # run_program PROGRAM: then its name, status and seconds to fd 3
+    local start=$SECONDS
+    case $1 in
+        *.py) "${PYTHON:-python3}" "$1" ;;
+        *.sh) bash "$1" ;;
+        *) "$1" ;;
+    esac > "$(output_of "$1")" 2>&1 < /dev/null 3>&-
+    echo "$1 $? $((SECONDS - start))" >&3
+}
 
 must_run() {
     case " ${MAY_SKIP:-} " in *" $1 "*) return 1 ;; esac
     case " ${NO_SKIP:-} " in *" all "* | *" $1 "*) return 0 ;; *) return 1 ;; esac
 }
 
-for program in "$@"; do
-    start=$SECONDS
-    case $program in
-        *.py) "${PYTHON:-python3}" "$program" ;;
-        *.sh) bash "$program" ;;
-        *) "$program" ;;
-    esac >"$output" 2>&1
-    status=$?
+count() {                           # count PROGRAM STATUS: shows its lines and adds them up
+    local output color=never fails oks
+    output=$(output_of "$1")
     fails=$(grep -c '^FAIL ' "$output") oks=$(grep -c '^ok ' "$output")
     while read -r _ name why; do
         if must_run "${name%:}"; then
@@ -32,18 +53,43 @@ for program in "$@"; do
             skipped=$((skipped + 1))
         fi
     done < <(grep '^skip ' "$output")
-    [ -t 1 ] && color='--color=auto' || color='--color=never'
-    grep $color -v '^$' "$output"
+    [ -t 1 ] && color=auto
+    grep --color=$color -v '^$' "$output"
     # A program that ends badly has failed, whatever it printed; so has one that printed nothing.
-    if [ "$status" -ne 0 ] && [ "$fails" -eq 0 ]; then
-        echo "FAIL $program: exit status $status"
+    if [ "$2" -ne 0 ] && [ "$fails" -eq 0 ]; then
+        echo "FAIL $1: exit status $2"
         fails=1
     elif ! grep -qE '^(ok|FAIL|skip) ' "$output"; then
-        echo "FAIL $program: no test ran"
+        echo "FAIL $1: no test ran"
         fails=1
     fi
     passed=$((passed + oks)) failed=$((failed + fails))
-    [ $((SECONDS - start)) -ge 10 ] && echo "    ($program took $((SECONDS - start)) s)"
+}
+
+finish_one() {                      # waits until a program ends
+    local program status seconds
+    read -r program status seconds <&3
+    count "$program" "$status"
+    echo "$seconds $program" >> "$dir/seconds"
+    running=$((running - 1))
+}
+
+run_all() {                         # run_all JOBS PROGRAM...
+    local jobs=$1 running=0; shift
+    for program in "$@"; do
+        [ $running -lt "$jobs" ] || finish_one
+        run_program "$program" &
+        running=$((running + 1))
+    done
+    while [ $running -gt 0 ]; do finish_one; done
+}
+
+for program in "$@"; do
+    case $alone in *" ${program##*/} "*) timed+=("$program") ;; *) others+=("$program") ;; esac
 done
+run_all "${JOBS:-2}" ${others[@]+"${others[@]}"}
+run_all 1 ${timed[@]+"${timed[@]}"}
+[ $# -lt 5 ] || echo "slowest: $(sort -rn "$dir/seconds" | head -n 5 | sed 's/\([0-9]*\) \(.*\)/\2 \1 s/' |
+    paste -s -d , - | sed 's/,/, /g')"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

@@ -17,7 +17,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FIXTURE = os.path.join(ROOT, "tests", "fixtures", "hellaswag.jsonl")
 TRAIN = os.path.abspath(os.environ.get("TRAIN", os.path.join(ROOT, "train_gpt2")))
 PREPARE = os.path.abspath(os.environ.get("PREPARE", os.path.join(ROOT, "prepare")))
-LOSSES = os.path.join(ROOT, "build", "test_hellaswag")     # built by make test, before this
+LOSSES = os.path.join(ROOT, "build", "test_hellaswag")     # built by make test-all, before this
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TRANSFORMERS_VERBOSITY="error",
                   OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")

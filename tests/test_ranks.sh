@@ -23,6 +23,7 @@ skip_all() { for name in $tests; do echo "skip $name: $1"; done; exit; }
 for tool in mpicc mpirun; do
     command -v $tool > /dev/null || skip_all "there is no $tool here"
 done
+[ -x "$mpi_train" ] || skip_all "there is no $mpi_train: make test-all builds it where mpicc is"
 dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
 trap 'leave_nobody; rm -rf "$dir"' EXIT
 failed=0

@@ -120,7 +120,7 @@ same "make" "$(cat "$dir/made")" "make -s"
 refused "put it at data/tinyshakespeare.txt" scripts/shakespeare.sh --steps 3
 end scripts_shakespeare
 
-mpi_train=${BUILD:-build}/train_gpt2-mpi
+mpi_train=${TRAIN_MPI:-${BUILD:-build}/train_gpt2-mpi}
 if command -v mpirun > /dev/null && [ -x "$mpi_train" ]; then
     mkdir -p "$dir/tree/build" && cp "$mpi_train" "$dir/tree/build/"
     good STEPS=40 scripts/diloco.sh --quick
