@@ -17,7 +17,7 @@ NATIVE := $(or $(call can,-march=native),$(call can,-mcpu=native))
 
 ifeq ($(OPENMP),1)
   BREW_OMP := $(shell brew --prefix libomp 2>/dev/null)
-  OMP := $(call can,-fopenmp)
+  OMP := $(if $(call can,-fopenmp -include omp.h),-fopenmp)
   ifneq ($(BREW_OMP),)
     OMP := $(or $(OMP),$(call can,-Xpreprocessor -fopenmp -I$(BREW_OMP)/include \
                                   -L$(BREW_OMP)/lib -lomp))
@@ -90,7 +90,7 @@ run: all                         ## train a small GPT-2 on the embedded corpus, 
 
 WITH_MPI := $(if $(HAVE_MPI),$(BUILD)/train_gpt2-mpi)
 
-# `make test` takes what a C compiler and bash run in under 20 seconds. A trainer for MPI or emulated
+# `make test` takes what a C compiler and bash run in under 20 seconds. An MPI or emulated trainer
 # may be left from an older `make test-all`: it is not looked at.
 SHORT := $(TESTS) $(patsubst %,tests/test_%.sh,batch fetch hellaswag ladder launch plan prepare \
          resume run scripts train)
@@ -133,9 +133,11 @@ train_gpt2: train_gpt2.c $(BUILD)/flags
 $(BUILD)/train_gpt2-mpi: train_gpt2.c $(BUILD)/flags   # for tests and benchmarks
 	$(LINK_MPI) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
 
-prepare: dev/data/prepare.c dev/data/tales.c $(BUILD)/flags
-	$(CC) $(FLAGS) dev/data/prepare.c dev/data/tales.c -o $@ -lm
-	@$(CC) $(FLAGS) -MM -MP -MT $@ dev/data/prepare.c dev/data/tales.c > $(BUILD)/$@.d
+prepare: $(BUILD)/prepare.o $(BUILD)/tales.o
+	$(CC) $(FLAGS) $(BUILD)/prepare.o $(BUILD)/tales.o -o $@ -lm
+
+$(BUILD)/%.o: dev/data/%.c $(BUILD)/flags
+	$(CC) $(FLAGS) -MMD -MP -MF $@.d -c $< -o $@
 
 train_gpt2cu: train_gpt2.cu $(BUILD)/nvflags   ## build ./train_gpt2cu for NVIDIA GPUs (needs nvcc)
 	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< -o $@ -lcublasLt

@@ -5,9 +5,9 @@
 #     tests/run.sh PROGRAM...
 #
 # JOBS       programs that run side by side; default 2
-# NO_SKIP    tests, separated by spaces, that must not be skipped ("all": none may be, but those that
-#            MAY_SKIP names); CI sets it
-set -um                             # a process group for each program, so that Ctrl-C ends all of it
+# NO_SKIP    tests, separated by spaces, that must not be skipped ("all": none may be, but those
+#            that MAY_SKIP names); CI sets it
+set -um                             # a process group for each program: Ctrl-C ends all of it
 export OMP_WAIT_POLICY=passive      # tests share a machine with other work
 
 # These measure time or wait for deadlines, so nothing runs beside them.
@@ -89,7 +89,7 @@ for program in "$@"; do
 done
 run_all "${JOBS:-2}" ${others[@]+"${others[@]}"}
 run_all 1 ${timed[@]+"${timed[@]}"}
-[ $# -lt 5 ] || echo "slowest: $(sort -rn "$dir/seconds" | head -n 5 | sed 's/\([0-9]*\) \(.*\)/\2 \1 s/' |
-    paste -s -d , - | sed 's/,/, /g')"
+slowest=$(sort -rn "$dir/seconds" | head -n 5 | sed 's/\([0-9]*\) \(.*\)/\2 \1 s,/' | xargs)
+[ $# -lt 5 ] || echo "slowest: ${slowest%,}"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

@@ -218,6 +218,9 @@ chmod +x "$dir/bin/no-openmp"
 compiled CC="$dir/bin/no-openmp" CFLAGS=-O0
 same "notes" "$(grep -c '^note: ' "$dir/said")" 1
 grep -q '"threads_used":1[,}]' "$dir/log" || note "more than one thread without OpenMP"
+[ "$(getconf _NPROCESSORS_ONLN)" = 1 ] ||
+    head -n 1 "$dir/told" | grep -q '^note    built without OpenMP' ||
+    note "the first line says nothing of idle cores: $(head -n 1 "$dir/told")"
 end build_of_a_compiler_without_openmp
 
 for compiler in gcc clang; do

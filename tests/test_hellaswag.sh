@@ -165,6 +165,6 @@ if [ -x "$emulated" ]; then
     done
     end hellaswag_of_the_twins
 else
-    echo "skip hellaswag_of_the_twins: needs $emulated (make emulate)"
+    echo "skip hellaswag_of_the_twins: needs train_gpt2cu-emulated (make emulate)"
 fi
 exit $failed

@@ -36,7 +36,7 @@ for _ in \$(seq 100); do [ -e here$((3 - i)) ] && met=yes && break; sleep 0.1; d
 sleep 0.$((4 - i)); [ "\$met" ] && echo "ok pair$i"; rm here$i
 END
 done
-program test_launch <<< '[ ! -e here1 ] && [ ! -e here2 ] && sleep 0.5 && [ ! -e here1 ] && echo "ok it"'
+program test_launch <<< 'sleep 0.5; [ ! -e here1 ] && [ ! -e here2 ] && echo "ok it"'
 runs test_launch.sh pair1.sh pair2.sh good.sh good.sh
 same "two jobs" "$status $last" "0 7 passed, 0 failed, 2 skipped"
 for i in 1 2; do

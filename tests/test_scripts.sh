@@ -131,7 +131,7 @@ if command -v mpirun > /dev/null && [ -x "$mpi_train" ]; then
     refused "expected --quick or nothing" scripts/diloco.sh --fast
     end scripts_diloco
 else
-    echo "skip scripts_diloco: needs mpirun and $mpi_train"
+    echo "skip scripts_diloco: needs mpirun and build/train_gpt2-mpi"
 fi
 
 refused "put it at data/gpt2/config.json" scripts/finetune_shakespeare.sh --steps 3

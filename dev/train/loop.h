@@ -20,7 +20,8 @@
 // update's.
 static inline void step_begin(Run *r, Step *s) {
     const BatchSchedule *b = &r->o.batches;
-    uint64_t share, tokens;
+    uint64_t tokens;
+    size_t share;
     memset(s, 0, sizeof *s);
     s->start = seconds_now();
     s->comm = comm_counters(&r->comm);

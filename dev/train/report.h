@@ -276,9 +276,26 @@ static inline void warn_shrunk_batch(const Run *r) {
          grouped_text(recipe).text, r->o.lr, r->o.lr * sqrt(batch / recipe));
 }
 
+// Apple's compiler has no OpenMP of its own, so a first build on a Mac leaves cores idle.
+static inline void show_idle_cores(const Run *r) {
+#ifndef _OPENMP
+    if (ON_GPU || processors() <= r->comm.local_size) return;
+    printf("note    built without OpenMP, so this run uses 1 of %d cores; for all of them: %s\n",
+           processors(),
+#ifdef __APPLE__
+           "brew install libomp, then make clean and make");
+#else
+           "make clean, then make with a compiler that has OpenMP (gcc, or clang with libomp)");
+#endif
+#else
+    (void)r;
+#endif
+}
+
 // The run's setup, in a few lines.
 static inline void show_setup(const Run *r) {
     const Config *c = &r->spec.c;
+    show_idle_cores(r);
     printf("model   %d layers, %d heads, %d channels, vocabulary %d, %d positions: %s parameters\n",
            c->L, c->NH, c->C, c->V, c->P, count_text((double)gpt2_n_params(c)).text);
     printf("data    %s tokens to train on, %s for validation\n",

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Other machines, from this one: the C tests compiled for AArch64 and run under qemu, both programs
+# linked for macOS and for Linux with musl, and the Python scripts in the grammar of an old Python.
+# The cross-compiler is PyPI's ziglang (clang with headers and libraries of many systems).
+dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
+trap 'rm -rf "$dir"' EXIT
+unset MAKEFLAGS MFLAGS MAKELEVEL CFLAGS SANITIZE OPENMP PRECISION PLAIN MPI
+failed=0
+end() { if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi; why=; }
+skip() { echo "skip $1: $2"; why=; }
+note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
+
+zig=
+for python in "${PYTHON:-python3}" python3 /usr/bin/python3; do
+    "$python" -m ziglang version > /dev/null 2>&1 && zig="$python -m ziglang cc" && break
+done
+qemu=$(command -v qemu-aarch64 || command -v qemu-aarch64-static)
+
+# build TARGET ARGS...: make with the compiler for that system; it may say only that OpenMP lacks.
+build() {
+    local target=$1; shift
+    make -s CC="$zig -target $target" NATIVE= BUILD="$dir/build" "$@" > "$dir/said" 2>&1 ||
+        note "$target: $(grep -m 1 -E 'error|Error' "$dir/said")"
+    grep -v '^note: .*no OpenMP' "$dir/said" | grep -q . && note "$target: $(head -n 3 "$dir/said")"
+}
+
+# linked NAME TARGET WORDS: both programs, and what file says of them.
+linked() {
+    [ -n "$zig" ] || { skip "$1" "needs ziglang (pip install ziglang)"; return; }
+    rm -rf "$dir/tree" "$dir/build" && mkdir "$dir/tree"
+    cp -r Makefile train_gpt2.c dataloader.h dev "$dir/tree"
+    build "$2" -C "$dir/tree" train_gpt2 prepare
+    for program in train_gpt2 prepare; do
+        od -An -N 4 -tx1 "$dir/tree/$program" 2> /dev/null | grep -q "$3" ||
+            note "$program is no program for $2"
+    done
+    end "$1"
+}
+linked links_for_macos_on_arm aarch64-macos 'cf fa ed fe'          # Mach-O, 64 bits
+linked links_for_macos_on_intel x86_64-macos 'cf fa ed fe'
+linked links_for_linux_with_musl x86_64-linux-musl '7f 45 4c 46'   # ELF
+
+# aarch64 PRECISION TEST...: each test in that precision, as its own line.
+aarch64() {
+    local precision=$1 name; shift
+    for test in "$@"; do
+        name=aarch64_${precision}_$test
+        if [ -z "$zig" ]; then skip $name "needs ziglang (pip install ziglang)"; continue; fi
+        if [ -z "$qemu" ]; then skip $name "needs qemu-aarch64 (apt install qemu-user)"; continue; fi
+        build aarch64-linux-musl PRECISION=$precision "$dir/build/test_$test"
+        "$qemu" "$dir/build/test_$test" > "$dir/said" 2>&1 ||
+            note "status $?: $(grep -m 1 FAIL "$dir/said")"
+        grep -q '^ok ' "$dir/said" || note "no test ran"
+        end $name
+    done
+}
+rm -rf "$dir/build"
+aarch64 fp32 layers model dataloader json safetensors llmc tokenizer options schedule utf8
+aarch64 bf16 layers model
+
+# README names the oldest Python. vermin finds the version that each script's grammar and modules need.
+oldest=$(sed -n 's/.*Python \(3\.[0-9]*\) or newer.*/\1/p' README.md | head -n 1)
+[ -n "$oldest" ] || note "README names no oldest Python"
+vermin=
+for python in "${PYTHON:-python3}" python3; do
+    "$python" -c "import vermin" > /dev/null 2>&1 && vermin=$python && break
+done
+if [ -z "$vermin" ]; then
+    skip scripts_need_no_newer_python "needs vermin (pip install vermin)"
+else
+    "$vermin" -c 'import vermin; vermin.main()' --no-tips --violations -t="$oldest-" scripts dev tests \
+        > "$dir/said" 2>&1 || note "$(grep -m 1 "py:" "$dir/said")"
+    grep -q '^Minimum required versions: 3' "$dir/said" || note "$(tail -n 1 "$dir/said")"
+    end scripts_need_no_newer_python
+fi
+exit $failed
