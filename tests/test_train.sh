@@ -354,19 +354,29 @@ end train_killed_log_has_whole_lines
 # ---- on a terminal ----
 
 if script --version 2> /dev/null | grep -q util-linux; then
-    for columns in 80 40; do
-        with_defaults --steps 400 --lr 1e-2 --eval-every 200
-        command=$(printf '%q ' "$train" "${arguments[@]}")
-        TERM=xterm script -qec "stty cols $columns rows 24; $command" /dev/null \
+    # on_terminal COLUMNS COMMAND...: stdout in $dir/tty; its lines, and the renewed ones, in shown
+    on_terminal() {
+        TERM=xterm script -qec "stty cols $1 rows 24; $(printf '%q ' "${@:2}")" /dev/null \
             > "$dir/tty" 2> /dev/null < /dev/null
         tr '\r' '\n' < "$dir/tty" | sed "s/$(printf '\033')\[[0-9?]*[a-zA-Z]//g" > "$dir/shown"
+        widest=$(awk '/^step/ && length($0) > n { n = length($0) } END { print n }' "$dir/shown")
+        [ "$widest" -lt "$1" ] || note "a line of $widest on a terminal of $1 wraps"
+    }
+    with_defaults --steps 400 --lr 1e-2 --eval-every 200
+    for columns in 120 80 60 40; do
+        on_terminal $columns "$train" "${arguments[@]}"
         grep -q $'\rstep' "$dir/tty" || note "not renewed in place"
         [ "$(grep -c '^step' "$dir/shown")" -ge 2 ] || note "no progress on a terminal"
         [ "$(lines "$dir/tty")" -le 8 ] || note "$(lines "$dir/tty") lines: not renewed in place"
         grep -q '^eval *400/400 ' "$dir/shown" || note "no evaluation on a terminal"
-        widest=$(awk '/^step/ && length($0) > n { n = length($0) } END { print n }' "$dir/shown")
-        [ "$widest" -lt "$columns" ] || note "a line of $widest on a terminal of $columns wraps"
+        if grep '^step' "$dir/shown" | grep -qvE 'loss [0-9.]+ .*/s +[0-9:]+ left$'; then
+            note "$columns columns lack the loss, speed or time: $(grep -m 1 ^step "$dir/shown")"
+        fi
     done
+    with_defaults --steps 1e8 --eval-every 0            # hours are left, which takes more room
+    on_terminal 40 timeout -s INT 1 "$train" "${arguments[@]}"
+    grep -qE '^step [0-9]+ loss [0-9.]+ [0-9.]+k?/s [0-9]+:[0-9]+:[0-9]+' "$dir/shown" ||
+        note "a long run on 40 columns shows '$(grep -m 1 ^step "$dir/shown")'"
     end train_on_a_terminal
 else
     skip train_on_a_terminal "needs script, of util-linux"

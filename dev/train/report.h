@@ -110,23 +110,37 @@ static inline void log_finish(Run *r) {
 
 // ---- the terminal ----
 
-// The progress line. A terminal shows it updated in place; a file gets one line every 10 s.
+// The progress line. A narrow terminal loses, one after the other: the floor, the norm, the batch;
+// then the number of steps and half of the names.
+enum { STEP_LINE_FORMS = 5 };
+
+static inline void step_line(char *line, size_t size, const Run *r, const Step *s, int form) {
+    double part = run_progress(&r->length, r->step, r->tokens);
+    char of[32] = "", floor[32] = "", norm[32] = "", batch[64] = "";
+    if (form < 4 && r->length.steps >= 0)
+        snprintf(of, sizeof of, "/%lld", (long long)r->length.steps);
+    if (form < 3 && r->o.batches.rule != BATCH_CONSTANT)
+        snprintf(batch, sizeof batch, "  batch %s", count_text((double)r->batch).text);
+    if (form < 2) snprintf(norm, sizeof norm, "  norm %5.2f", s->grad_norm);
+    if (form < 1 && r->floor.known)
+        snprintf(floor, sizeof floor, "  floor %.3f", r->floor.nats / (double)r->floor.tokens);
+    snprintf(line, size, form < 4 ? "step %5llu%s  loss %.3f%s%s%s  %s tok/s  %s left"
+                                  : "step %llu%s loss %.3f%s%s%s %s/s %s left",
+             (unsigned long long)r->step, of, s->loss, floor, norm, batch,
+             count_text((double)r->batch / s->costs.seconds).text,
+             duration_text(r->seconds / part * (1.0 - part)).text);
+}
+
+// A terminal shows the progress line updated in place; a file gets one line every 10 s.
 static inline void show_step(Run *r, const Step *s) {
     bool terminal = isatty(STDOUT_FILENO), last = run_done(&r->length, r->step, r->tokens, NAN);
     if (!last && r->step > 1 && r->seconds - r->shown_at < (terminal ? 0.1 : 10.0)) return;
     r->shown_at = r->seconds;
-    double part = run_progress(&r->length, r->step, r->tokens);
-    char line[256], of[32] = "", floor[32] = "", batch[64] = "";
-    if (r->length.steps >= 0) snprintf(of, sizeof of, "/%lld", (long long)r->length.steps);
-    if (r->o.batches.rule != BATCH_CONSTANT)
-        snprintf(batch, sizeof batch, "  batch %s", count_text((double)r->batch).text);
-    if (r->floor.known)
-        snprintf(floor, sizeof floor, "  floor %.3f", r->floor.nats / (double)r->floor.tokens);
-    snprintf(line, sizeof line, "step %5llu%s  loss %.3f%s  norm %5.2f%s  %s tok/s  %s left",
-             (unsigned long long)r->step, of, s->loss, floor, s->grad_norm, batch,
-             count_text((double)r->batch / s->costs.seconds).text,
-             duration_text(r->seconds / part * (1.0 - part)).text);
-    if (terminal) printf("\r%.*s\033[K", terminal_columns() - 1, line);   // must not wrap
+    char line[256];
+    int form = 0, room = terminal ? terminal_columns() - 1 : (int)sizeof line;  // must not wrap
+    do step_line(line, sizeof line, r, s, form);
+    while ((int)strlen(line) > room && ++form < STEP_LINE_FORMS);
+    if (terminal) printf("\r%.*s\033[K", room, line);
     else printf("%s\n", line);
     fflush(stdout);
 }
