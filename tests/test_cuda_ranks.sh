@@ -343,7 +343,7 @@ emulated_ranks_refuse_in_one_line() {
     refused "nearest is 48" 3 $tiny --batch-tokens 56
     refused "give one of them" 2 $tiny --zero 1 --outer-every 5
     refused "power of two" 3 $tiny --batch-tokens 48 --exact-sum
-    refused "start it alone" 2 --generate Once --init "$dir/tales"
+    refused "start it alone" 2 --generate Once --resume
     env -u MASTER_ADDR WORLD_SIZE=2 RANK=0 "$program" $tiny > "$dir/stdout" 2> "$dir/stderr"
     same "without MASTER_ADDR" "$(grep -c '^train_gpt2cu-emulated: MASTER_ADDR: not set' \
         "$dir/stderr")" 1

@@ -143,7 +143,7 @@ sed '2 s/, "plays the[^"]*"//' $examples > "$dir/bad"
 cmp -s $examples "$dir/bad" && note "the fixture has changed"
 refused "3 endings, not 4" --hellaswag "$dir/bad"
 mkdir "$dir/tokens" && mv "$dir/tales/"*.bin "$dir/tokens"
-refused "--hellaswag: its texts need a tokenizer" --data "$dir/tokens" --hellaswag $examples
+refused "--hellaswag: needs a tokenizer" --data "$dir/tokens" --hellaswag $examples
 mv "$dir/tokens/"*.bin "$dir/tales"
 end hellaswag_refuses
 

@@ -506,6 +506,31 @@ TEST(data_is_named_once) {
     CHECK(o.help);
 }
 
+TEST(generate_takes_no_flag_of_training) {
+    TrainOptions o;
+    Line line;
+    accepted(&o, &line, "--generate=Once --init m --tokenizer t --data d --seq-len 8 --max-new 3 "
+             "--temperature 1 --top-k 2 --top-p 0.5 --threads 2 --seed 3");
+    accepted(&o, &line, "--generate=Once --resume --out m");
+    refused("--generate=Once --out m", "--out: is for training", "--init DIR");
+    static const char *const words[] = {
+        "--train g", "--val g", "--micro-batch 2", "--batch-tokens 8", "--batch-schedule constant",
+        "--batch-lr sqrt", "--batch-beta2 halflife", "--noise-scale", "--lr 1",
+        "--lr-schedule wsd", "--warmup-tokens 2", "--final-lr-frac 0", "--weight-decay 0",
+        "--beta1 0", "--beta2 0", "--clip 0", "--steps 3", "--tokens 3", "--target-loss 1",
+        "--eval-every 1", "--eval-tokens 1", "--sample-every 1", "--hellaswag f", "--log f",
+        "--save-every 1", "--keep 1", "--overwrite", "--on-save-error stop", "--zero 1",
+        "--outer-every 1", "--outer-lr 1", "--outer-momentum 0", "--comm-dtype bf16",
+        "--exact-sum", "--no-overlap", "--timeout 9", "--recompute block",
+    };
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        char given[80], start[80];
+        snprintf(given, sizeof given, "%s --generate=Once --init m", words[i]);
+        snprintf(start, sizeof start, "%.*s: ", (int)strcspn(words[i], " "), words[i]);
+        refused(given, start, "is for training, and --generate only reads");
+    }
+}
+
 TEST(model_is_named_once) {
     TrainOptions o;
     Line line;
@@ -648,6 +673,7 @@ int main(void) {
     RUN(garbage_numbers);
     RUN(ranges);
     RUN(data_is_named_once);
+    RUN(generate_takes_no_flag_of_training);
     RUN(model_is_named_once);
     RUN(heads_divide_channels);
     RUN(length_is_settled);

@@ -414,7 +414,7 @@ refused "give one of them" $two --exact-sum --zero 2
 refused "give one of them" $two --exact-sum --comm-dtype bf16
 refused "--timeout: " $two --timeout 0
 refused "--zero: " $two --zero 4
-refused "start it alone" $two --generate Once
+refused "start it alone" mpirun -n 2 "$program" --generate Once --resume
 refused 'rank 1 has "lr":0.002, rank 0 has "lr":0.001' mpirun \
     -n 1 "$program" $tiny --threads 1 --out "$dir/no" : \
     -n 1 "$program" $tiny --threads 1 --lr 2e-3

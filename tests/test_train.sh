@@ -477,6 +477,13 @@ refused "tokenizer.json" --data "$dir/bad"
 refused "nowhere.json" --tokenizer "$dir/nowhere.json"
 end train_damaged_tokenizer
 
+corpus; rm "$dir/bad/tokenizer.json"
+good --data "$dir/bad" --steps 1
+refused "name one with --tokenizer FILE" --data "$dir/bad" --steps 2 --sample-every 1
+good --data "$dir/bad" --steps 1 --sample-every 1 --tokenizer "$data/tokenizer.json"
+same "samples" "$(grep -c '^--- the model writes' "$dir/stdout")" 1
+end train_samples_need_a_tokenizer
+
 # ---- bad flags ----
 
 refused "multiple" --batch-tokens 100
@@ -678,12 +685,21 @@ else
     skip train_generates_to_a_full_disk "needs /dev/full"
 fi
 
-refused "nowhere" --init "$dir/nowhere" --generate x
-"$train" --init "$dir" --generate x > "$dir/stdout" 2> "$dir/stderr"
-same "status for a directory without a model" $? 1
-has "$dir/stderr" "no checkpoint"
-"$train" --init "$dir/model" --generate x --tokenizer "$dir/nowhere" > "$dir/stdout" 2>&1
-same "status without a tokenizer" $? 1
+unwritten() {                               # unwritten WORDS ARGS...: one line, which holds the words
+    "$train" --generate x "${@:2}" > "$dir/stdout" 2> "$dir/stderr" < /dev/null
+    same "status of '${*:2}'" $? 1
+    same "lines of '${*:2}'" "$(lines "$dir/stderr")" 1
+    has "$dir/stderr" "$1"
+    [ ! -s "$dir/stdout" ] || note "'${*:2}' writes before it refuses"
+}
+unwritten nowhere --init "$dir/nowhere"
+unwritten "no checkpoint" --init "$dir"
+unwritten nowhere --init "$dir/model" --tokenizer "$dir/nowhere"
+unwritten "--seq-len: 33 is more than the 32 positions of" --init "$dir/model" --seq-len 33
+unwritten "--lr: is for training" --init "$dir/model" --lr 1
+unwritten "--out: is for training" --out "$dir/model"
+written --generate x --seq-len 16 --max-new 40
+"$train" --resume --out "$dir/model" --generate x > "$dir/stdout" 2>&1 || note "not from --out"
 long=$(head -c 3000 /dev/zero | tr '\0' a)
 for prompt in "" "Once upon a time" "not"$'\x01'"text"$'\xff' "$long"; do
     "$train" --generate "$prompt" > "$dir/stdout" 2> "$dir/stderr" < /dev/null

@@ -79,12 +79,17 @@ static inline void check_tokenizer(const Run *r, const Config *c) {
             r->tokenizer.vocab_size, c->V);
 }
 
+// A flag that needs a tokenizer.
+static inline void need_tokenizer(const Run *r, const char *flag) {
+    if (r->tokenizer.vocab_size == 0)
+        die("--%s: needs a tokenizer, and there is no tokenizer.json beside the data or the model; "
+            "name one with --tokenizer FILE", flag);
+}
+
 static inline void open_hellaswag(Run *r) {
     Error err;
     if (!r->o.hellaswag) return;
-    if (r->tokenizer.vocab_size == 0)
-        die("--hellaswag: its texts need a tokenizer, and there is no tokenizer.json beside the "
-            "data or the model; name one with --tokenizer FILE");
+    need_tokenizer(r, "hellaswag");
     if (!hellaswag_open(&r->hellaswag, r->o.hellaswag, &r->tokenizer, &err)) die("%s", err.text);
 }
 
@@ -168,13 +173,18 @@ static inline void check_exact_sum(const Run *r) {
             "micro-batches; these are %d ranks with %lld each", r->comm.size, (long long)each);
 }
 
-// Sets T, and the batch schedule for so many ranks.
+// Sets T.
 //   from, c: the checkpoint's place and sizes, if `loaded`
-static inline void open_rules(Run *r, bool loaded, const Path *from, const Config *c, int ranks) {
-    Error err;
+static inline void set_seq_len(Run *r, bool loaded, const Path *from, const Config *c) {
     r->T = r->o.seq_len > 0 ? r->o.seq_len : loaded ? c->P : 256;
     if (loaded && r->T > c->P)
         die("--seq-len: %d is more than the %d positions of %s", r->T, c->P, from->text);
+}
+
+// Sets T, and the batch schedule for so many ranks.
+static inline void open_rules(Run *r, bool loaded, const Path *from, const Config *c, int ranks) {
+    Error err;
+    set_seq_len(r, loaded, from, c);
     if (!train_options_batch(&r->o, r->T, ranks, &err)) die("%s", err.text);
 }
 
@@ -202,6 +212,7 @@ static inline void open_data(Run *r, bool loaded, Config *c) {
     r->val_hash = loader_hash(&r->val);
     if (!floor_open(&r->floor, &r->val, &err)) die("%s", err.text);
     open_hellaswag(r);
+    if (r->o.sample_every.n > 0) need_tokenizer(r, "sample-every");
 }
 
 static inline void open_model(Run *r, const Config *c, Use use, int B, const Sharing *sharing) {
@@ -250,7 +261,7 @@ static inline void run_generate(Run *r) {
     if (!find_checkpoint(&from, &c, r))
         die("--generate: a fresh model has learned nothing; name a checkpoint with --init DIR");
     Sharing alone = { NULL, 0, COMM_FP32, 0, false, false, false };
-    int T = r->T = r->o.seq_len > 0 && r->o.seq_len < c.P ? r->o.seq_len : c.P;
+    set_seq_len(r, true, &from, &c);
     open_tokenizer(r, from.text);
     if (r->tokenizer.vocab_size == 0)
         die("--generate: %s has no tokenizer.json; name one with --tokenizer FILE", from.text);
@@ -258,7 +269,7 @@ static inline void run_generate(Run *r) {
     open_model(r, &c, INFER, 1, &alone);
     load_params(r, from.text);
     size_t prompt = strlen(r->o.generate);
-    open_sampler(r, (int)min_size(prompt, INT32_MAX - T - 2) + T + 1);
+    open_sampler(r, (int)min_size(prompt, INT32_MAX - r->T - 2) + r->T + 1);
     int n = (int)tokenizer_encode(&r->tokenizer, r->text, r->o.generate, prompt);
     if (n == 0) r->text[n++] = r->tokenizer.eot;
     Rng rng = rng_make((uint64_t)r->o.seed, 0);

@@ -377,6 +377,24 @@ static inline bool train_options_check_plan(const TrainOptions *o, Error *err) {
     return true;
 }
 
+// Whether --generate takes this flag into account.
+static inline bool option_generates(const Option *row, const TrainOptions *o) {
+    static const char *const used[] = { "data", "tokenizer", "resume", "resume-from", "threads",
+                                        "seed", "tf32" };
+    for (size_t k = 0; k < sizeof used / sizeof *used; k++)
+        if (strcmp(row->name, used[k]) == 0) return true;
+    return strcmp(row->group, "generate") == 0 || strcmp(row->group, "model") == 0
+        || (o->resume && strcmp(row->name, "out") == 0);
+}
+
+static inline bool train_options_check_generate(const TrainOptions *o, Error *err) {
+    for (int i = 0; o->generate && i < TRAIN_OPTIONS; i++)
+        if ((o->given.bits >> i & 1) && !option_generates(&train_table[i], o))
+            return fail(err, "--%s: is for training, and --generate only reads a checkpoint "
+                             "(--init DIR); leave it out", train_table[i].name);
+    return true;
+}
+
 // Everything that can be checked before the data and the model are open.
 static inline bool train_options_check(TrainOptions *o, Error *err) {
     if (o->resume && o->overwrite)
@@ -485,10 +503,12 @@ static inline bool train_options_parse(TrainOptions *o, int argc, char **argv, E
     if (!options_parse(o, train_table, TRAIN_OPTIONS, argc, argv, NULL, NULL, err)) return false;
     o->help = train_options_given(o, "help");
     o->recipe_batch = recipe_batch(argc, argv);
+    if (o->help) return true;
     if (train_options_given(o, "resume-from")) o->resume = true;
-    if (!train_options_check_paths(o, err)) return false;
-    if (!o->help && !train_options_check_plan(o, err)) return false;
-    return o->help || o->resume || train_options_check(o, err);
+    if (!train_options_check_paths(o, err) || !train_options_check_plan(o, err)
+        || !train_options_check_generate(o, err))
+        return false;
+    return o->resume || train_options_check(o, err);
 }
 
 // True if this run measures the norms of micro-batches' or ranks' gradients.
