@@ -204,13 +204,16 @@ for closed in 0 1 2 "0 1 2"; do
 done
 end train_closed_descriptors
 
-for name in "a b" "[x]" "star*" "what?" 'back\slash' "-dash"; do
+for name in "a b" "[x]" "star*" "what?" 'back\slash' "-dash" "it's" '$(touch x)'; do
     cp -r "$data" "$dir/$name"
     good --data "$dir/$name" --steps 1 --out "$dir/$name/out"
+    hint=$(sed -n 's/^  .* --init \(.*\) --generate .*/\1/p' "$dir/stdout")
+    same "the directory of the hint" "$(eval "printf %s $hint")" "$dir/$name/out"
 done
 good --data "$dir/a b/" --steps 1
-(cd "$dir" && "$train" --data=-dash --layers 1 --heads 2 --channels 16 --steps 0) \
+(cd "$dir" && "$train" --data=-dash --layers 1 --heads 2 --channels 16 --steps 1 --out=-out) \
     > "$dir/stdout" 2>&1 || note "a relative path: $(tail -n 1 "$dir/stdout")"
+has "$dir/stdout" "--init ./-out --generate"
 end train_odd_paths
 
 # A rate that blows the weights up: updates without a finite gradient are skipped, and counted.
@@ -359,7 +362,7 @@ if script --version 2> /dev/null | grep -q util-linux; then
         TERM=xterm script -qec "stty cols $1 rows 24; $(printf '%q ' "${@:2}")" /dev/null \
             > "$dir/tty" 2> /dev/null < /dev/null
         tr '\r' '\n' < "$dir/tty" | sed "s/$(printf '\033')\[[0-9?]*[a-zA-Z]//g" > "$dir/shown"
-        widest=$(awk '/^step/ && length($0) > n { n = length($0) } END { print n }' "$dir/shown")
+        widest=$(awk '/^step/ && length($0) > n { n = length($0) } END { print n+0 }' "$dir/shown")
         [ "$widest" -lt "$1" ] || note "a line of $widest on a terminal of $1 wraps"
     }
     with_defaults --steps 400 --lr 1e-2 --eval-every 200
@@ -378,6 +381,21 @@ if script --version 2> /dev/null | grep -q util-linux; then
     grep -qE '^step [0-9]+ loss [0-9.]+ [0-9.]+k?/s [0-9]+:[0-9]+:[0-9]+' "$dir/shown" ||
         note "a long run on 40 columns shows '$(grep -m 1 ^step "$dir/shown")'"
     end train_on_a_terminal
+
+    begins() {                              # begins FILE TEXT
+        printf %s "$2" | cmp -s - <(head -c "$(printf %s "$2" | wc -c)" "$1") ||
+            note "$(basename "$1") begins with $(head -c 60 "$1" | od -A n -c | xargs -0)"
+    }
+    good --steps 1 --out "$dir/random"
+    prompt=$'a\033[31mb\rc\xc2\x9b31md\xe2\x80\xae\xc3\xa9'
+    on_terminal 80 "$train" --init "$dir/random" --generate "$prompt" --max-new 500
+    begins "$dir/tty" 'a\x1b[31mb\x0dc\u009b31md\u202e'$'\xc3\xa9'
+    tr -d '\t\n -~\200-\377' < "$dir/tty" > "$dir/left"      # a terminal adds \r to each \n
+    same "control characters" "$(wc -c < "$dir/left" | tr -d ' ')" "$(lines "$dir/tty")"
+    grep -q '\\x..' <(tail -c +50 "$dir/tty") || note "the model wrote no control character"
+    "$train" --init "$dir/random" --generate "$prompt" --max-new 1 > "$dir/text"
+    begins "$dir/text" "$prompt"
+    end train_text_on_a_terminal
 else
     skip train_on_a_terminal "needs script, of util-linux"
 fi

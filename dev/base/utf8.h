@@ -30,14 +30,30 @@ static inline bool utf8_begins(const unsigned char *s, size_t n) {
     return utf8_length(whole, 4) > n;
 }
 
+// The code point of the well-formed sequence of `length` bytes at s.
+static inline unsigned utf8_code_point(const unsigned char *s, size_t length) {
+    unsigned c = length == 1 ? s[0] : s[0] & (0x7Fu >> length);
+    for (size_t i = 1; i < length; i++) c = c << 6 | (s[i] & 0x3F);
+    return c;
+}
+
+// True for what acts on a terminal instead of being shown: control characters but tab and newline,
+// and Unicode's bidi controls, which reorder the text around them.
+static inline bool utf8_is_control(unsigned c) {
+    return (c < 0x20 && c != '\n' && c != '\t') || (c >= 0x7F && c < 0xA0)
+        || (c >= 0x202A && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
+}
+
 // Prints each character once its last byte has arrived: a token may end in the middle of a
-// character. Bytes that cannot become a character are printed as U+FFFD. On a terminal, control
-// characters other than tab and newline are too: a byte-level model may emit escape sequences.
+// character. Bytes that cannot become a character are printed as U+FFFD. A byte-level model may
+// emit escape sequences: on a terminal, ESC is shown as \x1b, U+202E as \u202e.
 typedef struct { unsigned char held[4]; size_t n; bool terminal; } Utf8Printer;
 
-static inline bool utf8_is_control(const unsigned char *s) {
-    return (s[0] < 0x20 && s[0] != '\n' && s[0] != '\t') || s[0] == 0x7F
-        || (s[0] == 0xC2 && s[1] < 0xA0);
+// Prints the first `length` bytes held: one character.
+static inline void utf8_print_held(const Utf8Printer *u, FILE *out, size_t length) {
+    unsigned c = utf8_code_point(u->held, length);
+    if (!u->terminal || !utf8_is_control(c)) fwrite(u->held, 1, length, out);
+    else fprintf(out, c < 0x80 ? "\\x%02x" : "\\u%04x", c);
 }
 
 static inline void utf8_print(Utf8Printer *u, FILE *out, const char *bytes, size_t n) {
@@ -47,8 +63,7 @@ static inline void utf8_print(Utf8Printer *u, FILE *out, const char *bytes, size
             size_t length = utf8_length(u->held, u->n), done = length;
             // The bytes before an invalid one print as one U+FFFD; that byte may begin a character.
             if (length == 0) done = u->n > 1 ? u->n - 1 : 1;
-            bool shown = length > 0 && !(u->terminal && utf8_is_control(u->held));
-            if (shown) fwrite(u->held, 1, length, out);
+            if (length > 0) utf8_print_held(u, out, length);
             else fputs("\xEF\xBF\xBD", out);
             memmove(u->held, u->held + done, u->n -= done);
         }

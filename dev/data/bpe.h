@@ -206,9 +206,7 @@ static inline int character_class(const char *text, size_t n, size_t *length) {
     size_t valid = utf8_length(s, n);
     if (valid < 2) return CLASS_OTHER;
     *length = valid;
-    uint32_t code = s[0] & (0x7Fu >> valid);
-    for (size_t i = 1; i < valid; i++) code = code << 6 | (s[i] & 0x3F);
-    return unicode_class(code);
+    return unicode_class(utf8_code_point(s, valid));
 }
 
 // The end of the run of one class that begins at text[i].

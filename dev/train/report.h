@@ -173,6 +173,22 @@ static inline void costs_add(Costs *sum, const Costs *k) {
     sum->updates += k->updates;
 }
 
+// A path as a shell's word, quoted where it must be: it's -> 'it'\''s'. To be freed.
+static inline char *shell_word(const char *path) {
+    char *word = (char *)alloc_or_die(4*strlen(path) + 5, "a path"), *to = word;
+    const char *plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:@%+=,-";
+    bool quoted = path[strspn(path, plain)] != '\0';
+    if (path[0] == '-') to += sprintf(to, "./");         // it is no flag
+    if (quoted) *to++ = '\'';
+    for (; *path; path++) {
+        if (*path == '\'') to += sprintf(to, "'\\''");
+        else *to++ = *path;
+    }
+    if (quoted) *to++ = '\'';
+    *to = '\0';
+    return word;
+}
+
 // What to do about a run that has diverged: a lower rate, from the best checkpoint if there is one.
 // A validation loss above a uniform guess's means that the checkpoint has diverged too.
 typedef struct { char text[400]; } Advice;
@@ -185,10 +201,12 @@ static inline Advice diverged_advice(const Run *r) {
     if (!r->o.out || !checkpoint_list(&all, &n, r->o.out, &err) || n == 0) return advice;
     best = checkpoint_best(all, n);
     bool known = best < n;
+    char *out = shell_word(r->o.out);
     if (!known || all[best].val_loss < log((double)r->spec.c.V))
         snprintf(advice.text, sizeof advice.text, "the run has diverged; continue from an earlier "
                  "checkpoint with a lower rate: ./" PROGRAM " --out %.200s --resume-from %lld "
-                 "--lr %.2g", r->o.out, (long long)all[known ? best : 0].step, r->o.lr / 10.0);
+                 "--lr %.2g", out, (long long)all[known ? best : 0].step, r->o.lr / 10.0);
+    free(out);
     free(all);
     return advice;
 }
@@ -204,10 +222,12 @@ static inline void show_end(const Run *r) {
     if (!r->o.out || r->saved_step < 0) return;
     printf("saved in %s: log.jsonl and %s; next, for example\n", r->o.out,
            latest_name(r->o.out).text);
-    if (r->stopping) printf("  ./" PROGRAM " --resume --out %s\n", r->o.out);
+    char *out = shell_word(r->o.out);
+    if (r->stopping) printf("  ./" PROGRAM " --resume --out %s\n", out);
     else if (r->tokenizer.vocab_size > 0)
-        printf("  ./" PROGRAM " --init %s --generate \"Once upon a time\"\n", r->o.out);
-    printf("  scripts/plot.py %s --out loss.png\n", r->o.out);
+        printf("  ./" PROGRAM " --init %s --generate \"Once upon a time\"\n", out);
+    printf("  scripts/plot.py %s --out loss.png\n", out);
+    free(out);
 }
 
 // A bad batch makes one update skip; diverged weights make every update skip.

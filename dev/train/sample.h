@@ -70,6 +70,14 @@ static inline void generate(Run *r, Rng *rng, int n, int max_new, FILE *out) {
     fputc('\n', out);
 }
 
+// Prints the prompt as it is; on a terminal as the model's text is.
+static inline void print_prompt(const char *prompt, FILE *out) {
+    Utf8Printer printer = { { 0 }, 0, isatty(fileno(out)) != 0 };
+    if (!printer.terminal) fputs(prompt, out);
+    else utf8_print(&printer, out, prompt, strlen(prompt));
+    utf8_print_end(&printer, out);
+}
+
 // Prints a sample that begins a new text.
 static inline void print_sample(Run *r) {
     Rng rng = rng_make((uint64_t)r->o.seed, 1000000 + r->step);
