@@ -32,7 +32,7 @@ die() { say "$*"; exit 1; }
 
 # ---- starting: for each process its id, name, and for a host the pipe that carries signals ----
 
-pids=() names=() lines=()
+pids=() names=() lines=() quiet=''
 own_session=(setsid) death=KILL              # Ctrl-C in a terminal reaches no other session
 command -v setsid > /dev/null ||
     own_session=(perl -MPOSIX -e 'POSIX::setsid(); exec @ARGV or die "$ARGV[0]: $!\n"')
@@ -91,7 +91,8 @@ start_hosts() {
 }
 
 start_mpi() {                                # mpirun starts this script for each rank
-    local name flags=(-n "$ranks") stdout=plain
+    local name stdout=plain
+    flags=(-n "$ranks") quiet=''
     unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
     [ ! -t 1 ] || stdout=terminal            # ranks always see a terminal under mpirun
     case $(mpirun --version) in *"Open MPI"* | *OpenRTE*)
@@ -100,9 +101,12 @@ start_mpi() {                                # mpirun starts this script for eac
         if [ -n "$hosts_file" ]; then
             flags+=(--host "$slots_list")
             for name in $(variables); do flags+=(-x "$name"); done
-        elif [ "$ranks" -gt "$(getconf _NPROCESSORS_ONLN)" ]; then flags+=(--oversubscribe); fi ;;
+        else
+            quiet=--quiet                    # a rank that fails says why; mpirun adds ten lines
+            [ "$ranks" -le "$(getconf _NPROCESSORS_ONLN)" ] || flags+=(--oversubscribe)
+        fi ;;
     esac
-    death=TERM start mpirun /dev/null mpirun "${flags[@]}" bash "$self" --as-rank $stdout \
+    death=TERM start mpirun /dev/null mpirun $quiet "${flags[@]}" bash "$self" --as-rank $stdout \
         "${command[@]}"
 }
 
@@ -146,7 +150,10 @@ ended() {                                    # NAME STATUS
     # A killed rank takes precedence: the others may have failed because of it.
     if [ "$worst" = 0 ] || [ "$worst" = $stopped ] || [ $((worst < 128 && $2 > 128)) = 1 ]; then
         worst=$2
-        case $1 in rank*) [ "$2" -le 128 ] || say "$1 was killed by SIG$(kill -l "$2")" ;; esac
+        case $1$quiet in
+            rank*) [ "$2" -le 128 ] || say "$1 was killed by SIG$(kill -l "$2")" ;;
+            mpirun--quiet) mpirun "${flags[@]}" true 2>&4 3>&- ;;    # says why, if it cannot start
+        esac
     fi
 }
 

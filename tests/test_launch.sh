@@ -514,7 +514,7 @@ END
     mpi() { fresh; run env PATH="$dir/mpi:$PATH" RANK=3 WORLD_SIZE=7 "$launch" "$@"; }
     mpi -n 3 "$rank" a "b c"
     same status $status 0
-    has "$SAY/mpirun" "-n 3 --bind-to none"
+    has "$SAY/mpirun" "--quiet -n 3 --bind-to none"
     has "$SAY/mpirun" "launch.sh --as-rank plain $rank a b c"
     lacks "$SAY/mpirun" "RANK="
     lacks "$SAY/mpirun" "WORLD_SIZE="
@@ -527,6 +527,16 @@ END
     has "$SAY/mpirun" "--host me@a:2,b:3,c:1"
     has "$SAY/mpirun" "-x MASTER_ADDR -x MASTER_PORT"
     lacks "$SAY/mpirun" "oversubscribe"
+    lacks "$SAY/mpirun" "quiet"              # here its reasons may be about other machines
+    cat > "$dir/mpi/mpirun" << 'END'
+#!/bin/sh
+[ "$1" != --version ] || { echo "mpirun (Open MPI) 4.1.4"; exit; }
+[ "$1" = --quiet ] || echo "there are not enough slots" >&2
+exit 1
+END
+    mpi -n 3 "$rank"
+    same "status of an mpirun that cannot start" $status 1
+    same "what it says" "$(cat "$dir/stderr")" "there are not enough slots"
 }
 
 test_launch_runs_mpi() {
@@ -577,7 +587,7 @@ END
     fresh
     run "$launch" -n 3 "$dir/program" 1
     same "status of a killed rank" $status 137
-    has "$dir/stderr" "rank 1 was killed by SIGKILL"
+    same "what it says" "$(cat "$dir/stderr")" "launch.sh: rank 1 was killed by SIGKILL"
     wait_for none_alive
     in_background 3 -n 3 "$dir/program"
     kill -9 $launcher

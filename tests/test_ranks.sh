@@ -16,7 +16,7 @@ tests="micro_batches_over_ranks exact_sum_has_the_bits_of_one_rank zero_trains_w
     bf16_halves_what_is_sent resumed_on_other_ranks workers_go_on_with_their_own_moments
     a_shrinking_shard_ends_all_ranks
     workers_stop_at_the_end_of_a_round told_to_stop_all_ranks_stop ranks_refuse_in_one_line
-    killed_ranks_end_the_run_and_it_goes_on a_stopped_rank_ends_the_run
+    help_and_plan_come_once killed_ranks_end_the_run_and_it_goes_on a_stopped_rank_ends_the_run
     evaluations_and_samples_do_not_depend_on_ranks rank_0_alone_writes
     collectives_between_1_2_3_and_4_ranks"
 skip_all() { for name in $tests; do echo "skip $name: $1"; done; exit; }
@@ -423,11 +423,19 @@ refused "rank 1 has other data" mpirun \
     -n 1 --wdir "$dir/there" "$program" $beside
 refused "rank 1 has another build" mpirun \
     -n 1 "$program" $tiny --threads 1 --out "$dir/no" : -n 1 "$dir/other" $tiny --threads 1
-refused "rank 1: tales" mpirun \
+refused "rank 1: --data: tales" mpirun \
     -n 1 --wdir "$dir/here" "$program" $beside --out "$dir/no" : \
     -n 1 --wdir "$dir/nowhere" "$program" $beside
 refused "make MPI=1" env WORLD_SIZE=2 RANK=0 "$train" $tiny
+refused "not all 2 have started MPI within 2 s" mpirun \
+    -n 1 "$program" $tiny --timeout 2 --out "$dir/no" : -n 1 "$program" $tiny --plan
 end ranks_refuse_in_one_line
+
+good 2 --help
+same "times that help is printed" "$(shown | grep -c '^usage: ')" 1
+good 2 $tiny --plan
+same "times that the plan is printed" "$(shown | grep -c '^model ')" 1
+end help_and_plan_come_once
 
 # ---- ranks that die ----
 

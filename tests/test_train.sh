@@ -204,7 +204,7 @@ for closed in 0 1 2 "0 1 2"; do
 done
 end train_closed_descriptors
 
-for name in "a b" "[x]" "star*" "what?" 'back\slash' "-dash" "it's" '$(touch x)'; do
+for name in "a b" "[x]" "star*" "what?" 'back\slash' "-dash" "it's" '$(echo x)'; do
     cp -r "$data" "$dir/$name"
     good --data "$dir/$name" --steps 1 --out "$dir/$name/out"
     hint=$(sed -n 's/^  .* --init \(.*\) --generate .*/\1/p' "$dir/stdout")

@@ -195,6 +195,19 @@ static inline bool comm_open_watch(Comm *c, double timeout, Error *err) {
     return heartbeat_join(&c->heartbeat, own.host, own.port, err);
 }
 
+// Waits until the thread has started MPI; false after `timeout` seconds. MPI_Init returns when all
+// ranks have called it, and has no limit of its own.
+static inline bool comm_await_mpi(CommBackend *b, double timeout) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += (time_t)ceil(timeout);
+    pthread_mutex_lock(&b->lock);
+    while (!b->started && pthread_cond_timedwait(&b->changed, &b->lock, &until) != ETIMEDOUT) {}
+    bool started = b->started;
+    pthread_mutex_unlock(&b->lock);
+    return started;
+}
+
 static inline bool comm_open(Comm *c, double timeout, Error *err) {
     memset(c, 0, sizeof *c);
     c->rank = launched_as(LAUNCH_RANK, 0);
@@ -213,9 +226,9 @@ static inline bool comm_open(Comm *c, double timeout, Error *err) {
     pthread_cond_init(&b->changed, NULL);
     if (pthread_create(&b->thread, NULL, comm_thread, c) != 0)
         return fail(err, "ranks: the thread that calls MPI cannot be started");
-    pthread_mutex_lock(&b->lock);
-    while (!b->started) pthread_cond_wait(&b->changed, &b->lock);
-    pthread_mutex_unlock(&b->lock);
+    if (!comm_await_mpi(b, timeout))
+        return fail(err, "ranks: not all %d have started MPI within %g s; give all of them the same "
+                    "flags (--plan ends a rank before that), or raise --timeout", c->size, timeout);
     if (b->problem.text[0]) return fail(err, "%s", b->problem.text);
     comm_find_neighbours(c);
     c->watched = comm_open_watch(c, timeout, err);

@@ -328,7 +328,7 @@ static inline bool run_start(Run *r, Model *model, Machine *machine, int argc, c
     r->machine = machine;
     if (!train_options_parse(&r->o, argc, argv, &err)) die("%s", err.text);
     if (r->o.help) {
-        train_options_help(stdout);
+        if (launched_as(LAUNCH_RANK, 0) == 0) train_options_help(stdout);
         return false;
     }
     if (!r->o.plan) open_ranks(r);
