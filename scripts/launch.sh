@@ -32,19 +32,22 @@ die() { say "$*"; exit 1; }
 
 # ---- starting: for each process its id, name, and for a host the pipe that carries signals ----
 
-pids=() names=() lines=() quiet=''
+pids=() names=() lines=() line='' quiet=''
 own_session=(setsid) death=KILL              # Ctrl-C in a terminal reaches no other session
 command -v setsid > /dev/null ||
     own_session=(perl -MPOSIX -e 'POSIX::setsid(); exec @ARGV or die "$ARGV[0]: $!\n"')
 
 # start NAME STDIN COMMAND...: where setpriv exists, COMMAND is killed when this script dies.
 start() {
-    local name=$1 stdin=$2
+    local name=$1 stdin=$2 fd
     shift 2
     [ -z "$asked" ] || return 1
     ! setpriv --pdeathsig "$death" true || set -- setpriv --pdeathsig "$death" "$@"
-    "${own_session[@]}" "$@" < "$stdin" 2>&4 3>&- 4>&- &
-    pids+=($!) names+=("$name") lines+=('')
+    (   # Only this script holds the pipes' ends for writing: if it is killed, every host reads EOF.
+        for fd in $line ${lines[@]+${lines[@]}}; do exec {fd}>&-; done
+        exec "${own_session[@]}" "$@"
+    ) < "$stdin" 2>&4 3>&- 4>&- &
+    pids+=($!) names+=("$name") lines+=("$line")
 }
 
 start_ranks() {                              # on this machine
@@ -75,10 +78,9 @@ start_host() {                               # HOST FIRST COUNT
     there+=(bash "$self" --as-host "$2:$world" -n "$3" "${command[@]}")
     rm -f "$fifo"                            # of an earlier attempt
     mkfifo "$fifo" || die "$fifo: cannot be made"
-    start "host $1" "$fifo" ssh -o BatchMode=yes -o ServerAliveInterval=10 "$1" \
-        "cd$(quote "$PWD") && exec env$(quote "${there[@]}")" || return
     exec {line}<> "$fifo"                    # read-write: open() does not block, no SIGPIPE
-    lines[${#pids[@]} - 1]=$line
+    start "host $1" "$fifo" ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=10 \
+        "$1" "cd$(quote "$PWD") && exec env$(quote "${there[@]}")"
 }
 
 start_hosts() {

@@ -63,7 +63,7 @@ while [ "${1#-}" != "$1" ]; do echo "$1 $2" >> "$SAY/ssh"; shift 2; done
 echo "host $1" >> "$SAY/ssh"
 case $1 in
     nowhere) echo "ssh: nowhere: no such host" >&2; exit 255 ;;
-    stuck) exec sleep 60 < /dev/null ;;
+    stuck) echo $$ > "$SAY/stuck"; exec sleep 60 < /dev/null ;;
 esac
 shift
 cd / && env -i "SAY=$SAY" "SAVING=$SAVING" "STOPPED=$STOPPED" setsid -w sh -c "$*" < <(exec cat)
@@ -413,6 +413,7 @@ test_launch_hosts() {
     done
     same "hosts" "$(grep ^host "$SAY/ssh" | sort | xargs)" "host b host me@a"
     has "$SAY/ssh" "-o BatchMode=yes"
+    has "$SAY/ssh" "-o ConnectTimeout="
     fresh
     run "$launch" --port 4000 --hosts "$hosts" "$rank" 0,1,2,3,4,5 'exit 0'
     same "ranks without -n" "$(cat "$SAY/ready" | wc -l | tr -d ' ')" 6
@@ -497,6 +498,17 @@ test_launch_hosts_leave_no_orphans() {
     wait $launcher
     same "status of two TERM" $? 143
     wait_for none_alive
+    # Where nothing kills ssh with the launcher, one that hangs must not keep the others' pipes open.
+    mkdir "$dir/bare"
+    printf '#!/bin/sh\nexit 1\n' > "$dir/bare/setpriv"
+    chmod +x "$dir/bare/setpriv"
+    printf 'a slots=2\nb\nstuck\n' > "$dir/hosts"
+    PATH=$dir/bare:$PATH in_background 3 --hosts "$dir/hosts" "$rank"
+    wait_for test -s "$SAY/stuck"
+    kill -9 $launcher
+    wait $launcher 2> /dev/null
+    wait_for none_alive
+    kill "$(cat "$SAY/stuck")"
 }
 
 # ---- MPI ----
