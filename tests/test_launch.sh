@@ -498,7 +498,7 @@ test_launch_hosts_leave_no_orphans() {
     wait $launcher
     same "status of two TERM" $? 143
     wait_for none_alive
-    # Where nothing kills ssh with the launcher, one that hangs must not keep the others' pipes open.
+    # Where nothing kills ssh with the launcher, one that hangs must not hold the others' pipes.
     mkdir "$dir/bare"
     printf '#!/bin/sh\nexit 1\n' > "$dir/bare/setpriv"
     chmod +x "$dir/bare/setpriv"

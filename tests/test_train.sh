@@ -703,7 +703,7 @@ else
     skip train_generates_to_a_full_disk "needs /dev/full"
 fi
 
-unwritten() {                               # unwritten WORDS ARGS...: one line, which holds the words
+unwritten() {                               # unwritten WORDS ARGS...: one line that holds the words
     "$train" --generate x "${@:2}" > "$dir/stdout" 2> "$dir/stderr" < /dev/null
     same "status of '${*:2}'" $? 1
     same "lines of '${*:2}'" "$(lines "$dir/stderr")" 1

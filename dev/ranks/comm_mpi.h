@@ -227,8 +227,9 @@ static inline bool comm_open(Comm *c, double timeout, Error *err) {
     if (pthread_create(&b->thread, NULL, comm_thread, c) != 0)
         return fail(err, "ranks: the thread that calls MPI cannot be started");
     if (!comm_await_mpi(b, timeout))
-        return fail(err, "ranks: not all %d have started MPI within %g s; give all of them the same "
-                    "flags (--plan ends a rank before that), or raise --timeout", c->size, timeout);
+        return fail(err, "ranks: not all %d have started MPI within %g s; give all of them the "
+                    "same flags (--plan ends a rank before that), or raise --timeout", c->size,
+                    timeout);
     if (b->problem.text[0]) return fail(err, "%s", b->problem.text);
     comm_find_neighbours(c);
     c->watched = comm_open_watch(c, timeout, err);

@@ -185,8 +185,8 @@ static const Option train_table[] = {
       "keep", "what to do when a checkpoint or the log cannot be written", NULL },
 
     { "generate", "PROMPT", OPT_TEXT, FIELD(generate), NULL, 0, 0, NULL,
-      "generate", "do not train; continue this text ('' begins a document); a terminal shows control "
-      "characters as \\x1b, a file gets them as they are", NULL },
+      "generate", "do not train; continue this text ('' begins a document); a terminal shows "
+      "control characters as \\x1b, a file gets them as they are", NULL },
     { "max-new", "N", OPT_INT, FIELD(max_new), "256", 1, 1e6, NULL,
       "generate", "the most tokens to generate", NULL },
     { "temperature", "X", OPT_REAL, FIELD(temperature), "0.8", 0, 100, NULL,
