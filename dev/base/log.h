@@ -1,5 +1,5 @@
-// OUT/log.jsonl: one JSON object (RFC 8259) a line, for programs to read. At the end, two helpers
-// that format durations and counts for the terminal.
+// OUT/log.jsonl: one JSON object (RFC 8259) a line, for programs to read. At the end, helpers
+// that format paths, durations and counts for the terminal.
 //
 //     log_begin(&log, "step");
 //     log_int(&log, "step", step);
@@ -207,6 +207,22 @@ static inline bool log_end(Log *log, Error *err) {
 }
 
 // ---- for people ----
+
+// A path as a shell's word, quoted where it must be: it's -> 'it'\''s'. To be freed.
+static inline char *shell_word(const char *path) {
+    char *word = (char *)alloc_or_die(4*strlen(path) + 5, "a path"), *to = word;
+    const char *plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:@%+=,-";
+    bool quoted = path[strspn(path, plain)] != '\0';
+    if (path[0] == '-') to += sprintf(to, "./");         // it is no flag
+    if (quoted) *to++ = '\'';
+    for (; *path; path++) {
+        if (*path == '\'') to += sprintf(to, "'\\''");
+        else *to++ = *path;
+    }
+    if (quoted) *to++ = '\'';
+    *to = '\0';
+    return word;
+}
 
 typedef struct { char text[40]; } Shown;   // returned by value, so that printf can take several
 

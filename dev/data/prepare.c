@@ -551,18 +551,6 @@ static const char *text_encoding(Text *text) {
     return utf16 ? "UTF-16" : NULL;
 }
 
-// A path as one word of a shell's command.
-static Path shell_word(const char *path) {
-    Path word = { "'" };
-    size_t n = 1;
-    for (; *path && n + 6 < sizeof word.text; path++) {
-        if (*path == '\'') memcpy(word.text + n, "'\\'", 3), n += 3;
-        word.text[n++] = *path;
-    }
-    memcpy(word.text + n, "'", 2);
-    return word;
-}
-
 // Names the first text that is not in UTF-8, and how to convert it.
 static void texts_hint(Text *texts, int n) {
     const Text *first = NULL;
@@ -577,13 +565,14 @@ static void texts_hint(Text *texts, int n) {
     if (!first) return;
     char more[32] = "";
     if (others) snprintf(more, sizeof more, " (and %d more)", others);
-    Path word = shell_word(first->path);
+    char *word = shell_word(first->path);
     if (first->spooled)
         warn("%s%s: is %s, not UTF-8; convert it: iconv -f %s -t UTF-8 | " PROGRAM " text -",
              first->path, more, encoding, encoding);
     else
         warn("%s%s: is %s, not UTF-8; convert it: iconv -f %s -t UTF-8 %s > %s.utf8",
-             first->path, more, encoding, encoding, word.text, word.text);
+             first->path, more, encoding, encoding, word, word);
+    free(word);
 }
 
 // A buffer to encode a text block by block. Blocks end where tokenizer_cut allows.

@@ -173,22 +173,6 @@ static inline void costs_add(Costs *sum, const Costs *k) {
     sum->updates += k->updates;
 }
 
-// A path as a shell's word, quoted where it must be: it's -> 'it'\''s'. To be freed.
-static inline char *shell_word(const char *path) {
-    char *word = (char *)alloc_or_die(4*strlen(path) + 5, "a path"), *to = word;
-    const char *plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:@%+=,-";
-    bool quoted = path[strspn(path, plain)] != '\0';
-    if (path[0] == '-') to += sprintf(to, "./");         // it is no flag
-    if (quoted) *to++ = '\'';
-    for (; *path; path++) {
-        if (*path == '\'') to += sprintf(to, "'\\''");
-        else *to++ = *path;
-    }
-    if (quoted) *to++ = '\'';
-    *to = '\0';
-    return word;
-}
-
 // What to do about a run that has diverged: a lower rate, from the best checkpoint if there is one.
 // A validation loss above a uniform guess's means that the checkpoint has diverged too.
 typedef struct { char text[400]; } Advice;
