@@ -443,7 +443,7 @@ cp "$data/tales_train_000000.bin" "$dir/words/carnival_train_0.bin"
 refused "has the word val" --data "$dir/words"
 cp "$data/tales_val_000000.bin" "$dir/words/val.bin"
 cp "$data/tales_val_000000.bin" "$dir/words/interval.bin"
-good --data "$dir/words" --steps 1 --log "$dir/log"
+good --data "$dir/words" --steps 1 --log "$dir/log" --overwrite
 good --data "$data" --steps 1 --log "$dir/log2"
 same "loss" "$(values step loss "$dir/log")" "$(values step loss "$dir/log2")"
 ln "$dir/words/val.bin" "$dir/words/val_and_train.bin"
