@@ -186,9 +186,9 @@ static inline Advice diverged_advice(const Run *r) {
     best = checkpoint_best(all, n);
     bool known = best < n;
     char *out = shell_word(r->o.out);
-    if (!known || all[best].val_loss < log((double)r->spec.c.V))
+    if (strlen(out) <= 200 && (!known || all[best].val_loss < log((double)r->spec.c.V)))
         snprintf(advice.text, sizeof advice.text, "the run has diverged; continue from an earlier "
-                 "checkpoint with a lower rate: ./" PROGRAM " --out %.200s --resume-from %lld "
+                 "checkpoint with a lower rate: ./" PROGRAM " --out %s --resume-from %lld "
                  "--lr %.2g", out, (long long)all[known ? best : 0].step, r->o.lr / 10.0);
     free(out);
     free(all);
