@@ -501,6 +501,7 @@ static char *generated(Model *m, uint64_t seed, int max_new, size_t *length) {
     char *out = NULL;
     memset(&r, 0, sizeof r);
     r.model = m;
+    r.shards = model_shards(m);
     r.spec = m->spec;
     r.text = text;
     r.sampler = (Sampler){ 1.0f, 1.0f, 0, candidates };
