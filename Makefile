@@ -105,6 +105,9 @@ test-all:                        ## every test: with CUDA emulated, MPI, Python,
 	@$(MAKE) $(BESIDE) all $(TESTS) $(EMULATED) $(BUILD)/ladder $(BUILD)/compare $(WITH_MPI)
 	@tests/run.sh $(TESTS) $(filter $(BUILD)/%,$(EMULATED)) $(wildcard tests/test_*.sh tests/test_*.py)
 
+soak: all $(WITH_MPI)            ## an hour of killed, lost and resumed runs; MINUTES=5: shorter
+	@tests/soak.sh
+
 test-c: all $(TESTS)             ## the tests written in C alone
 	@tests/run.sh $(TESTS)
 
@@ -215,5 +218,5 @@ $(BUILD)/emulate-flags: FORCE
 FORCE:
 .SECONDARY:
 .DELETE_ON_ERROR:
-.PHONY: all run lab test test-all test-c test-cuda bench bench-cuda ladder emulate fuzz clean help FORCE
+.PHONY: all run lab test test-all soak test-c test-cuda bench bench-cuda ladder emulate fuzz clean help FORCE
 -include $(wildcard $(BUILD)/*.d)

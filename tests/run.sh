@@ -11,8 +11,7 @@ set -um                             # a process group for each program: Ctrl-C e
 export OMP_WAIT_POLICY=passive      # tests share a machine with other work
 
 # These measure time or wait for deadlines, so nothing runs beside them.
-alone=" test_heartbeat test_launch.sh test_ranks.sh test_cuda_ranks.sh test_bench.sh \
-test_lab_ranks.py "
+alone=" test_heartbeat test_launch.sh test_ranks.sh test_bench.sh test_lab_ranks.py "
 
 dir=$(mktemp -d) && mkfifo "$dir/ended" && exec 3<> "$dir/ended" || exit 1
 leave() {

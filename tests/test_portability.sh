@@ -45,8 +45,8 @@ aarch64() {
     local precision=$1 name; shift
     for test in "$@"; do
         name=aarch64_${precision}_$test
-        if [ -z "$zig" ]; then skip $name "needs ziglang (pip install ziglang)"; continue; fi
-        if [ -z "$qemu" ]; then skip $name "needs qemu-aarch64 (apt install qemu-user)"; continue; fi
+        [ -n "$zig" ] || { skip $name "needs ziglang (pip install ziglang)"; continue; }
+        [ -n "$qemu" ] || { skip $name "needs qemu-aarch64 (apt install qemu-user)"; continue; }
         build aarch64-linux-musl PRECISION=$precision "$dir/build/test_$test"
         "$qemu" "$dir/build/test_$test" > "$dir/said" 2>&1 ||
             note "status $?: $(grep -m 1 FAIL "$dir/said")"
@@ -58,7 +58,7 @@ rm -rf "$dir/build"
 aarch64 fp32 layers model dataloader json safetensors llmc tokenizer options schedule utf8
 aarch64 bf16 layers model
 
-# README names the oldest Python. vermin finds the version that each script's grammar and modules need.
+# README names the oldest Python; vermin finds what each script's grammar and modules need.
 oldest=$(sed -n 's/.*Python \(3\.[0-9]*\) or newer.*/\1/p' README.md | head -n 1)
 [ -n "$oldest" ] || note "README names no oldest Python"
 vermin=
@@ -68,8 +68,8 @@ done
 if [ -z "$vermin" ]; then
     skip scripts_need_no_newer_python "needs vermin (pip install vermin)"
 else
-    "$vermin" -c 'import vermin; vermin.main()' --no-tips --violations -t="$oldest-" scripts dev tests \
-        > "$dir/said" 2>&1 || note "$(grep -m 1 "py:" "$dir/said")"
+    "$vermin" -c 'import vermin; vermin.main()' --no-tips --violations -t="$oldest-" \
+        scripts dev tests > "$dir/said" 2>&1 || note "$(grep -m 1 "py:" "$dir/said")"
     grep -q '^Minimum required versions: 3' "$dir/said" || note "$(tail -n 1 "$dir/said")"
     end scripts_need_no_newer_python
 fi

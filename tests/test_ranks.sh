@@ -2,12 +2,12 @@
 # Many ranks on CPUs, under mpirun: that they train what one rank trains, what each of them keeps
 # and sends, and how they stop, are killed, go on and refuse. One thread a rank, tiny models.
 #
-#     RANK_KILLS=20 tests/test_ranks.sh    more random moments than the default 5
+#     RANK_KILLS=100 tests/test_ranks.sh    more random moments than the default 20
 #
 # TRAIN_MPI names another binary built with MPI=1; TRAIN, PREPARE and COMPARE as elsewhere.
 build=${BUILD:-build}
 mpi_train=${TRAIN_MPI:-$build/train_gpt2-mpi} train=${TRAIN:-./train_gpt2}
-prepare=${PREPARE:-./prepare} compare=${COMPARE:-$build/compare} kills=${RANK_KILLS:-5}
+prepare=${PREPARE:-./prepare} compare=${COMPARE:-$build/compare} kills=${RANK_KILLS:-20}
 for name in train prepare compare; do
     case ${!name} in /*) ;; *) declare "$name=$PWD/${!name}" ;; esac
 done
