@@ -23,11 +23,12 @@ export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=no
 export OMPI_MCA_mpi_yield_when_idle=1 OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE PMI_RANK PMI_SIZE OMPI_COMM_WORLD_RANK
 
-runs=0 starts=0 resumes=0 kills=0 losses=0 full=0 late=0 equal=0
+runs=0 starts=0 resumes=0 kills=0 losses=0 full=0 late=0 equal=0 hung=0
 counts() {
     printf '%d runs, %d starts, %d resumes; %d kill -9, %d lost ranks, %d full disks, ' \
         $runs $starts $resumes $kills $losses $full
-    printf '%d too late; %d ends equal, %d unequal\n' $late $equal "${1:-0}"
+    printf '%d too late, %d times mpirun hung; ' $late $hung
+    printf '%d ends equal, %d unequal\n' $equal "${1:-0}"
 }
 fail() {                                    # fail UNEQUAL WHY: keeps everything
     keep=yes
@@ -67,12 +68,24 @@ launch() {                                  # launch RANKS: in the background, a
     job=$!
 }
 
+# Waits for the job. Open MPI's mpirun sometimes hangs when a rank is killed while the ranks
+# connect: after 30 seconds without a rank it is killed.
+finish() {
+    local idle=0
+    while kill -0 $job 2> /dev/null && [ $idle -lt 60 ]; do
+        sleep 0.5
+        [ -z "$(pids)" ] && idle=$((idle + 1)) || idle=0
+    done
+    [ $idle -lt 60 ] || { hung=$((hung + 1)); kill -9 $job 2> /dev/null; }
+    wait $job; status=$?
+}
+
 # Each leaves the exit status in $status, 0 if the run was done before the mishap.
 killed() {                                  # kill -9 of all ranks
     any 1 2 4; launch "$picked"
     nap
     pids | xargs -r kill -9 2> /dev/null
-    wait $job; status=$?
+    finish
     ours '^train_gpt2: rank [0-3] \('
     [ $status = 0 ] || kills=$((kills + 1))
 }
@@ -82,7 +95,7 @@ lost() {                                    # kill -9 of one rank; the others sa
     nap
     any $(pids); pid=$picked rank=$([ -n "$pid" ] && rank_of "$pid" 2> /dev/null)
     [ -n "$pid" ] && kill -9 "$pid" 2> /dev/null
-    wait $job; status=$?
+    finish
     ours "^train_gpt2: rank ${rank:-none} \\("
     [ $status = 0 ] || losses=$((losses + 1))
 }
@@ -100,7 +113,7 @@ disk() {                                    # no file grows past a few KB: witho
 }
 calm() {
     any 1 2 4; launch "$picked"
-    wait $job; status=$?
+    finish
     ours none
     [ $status = 0 ] || fail 0 "status $status of a run that nothing disturbed"
 }
