@@ -901,16 +901,22 @@ typedef enum { QUERIES, KEYS } Owned;
 #define LOG2_E 1.44269504f
 #define LN_2 0.693147181f
 
-// What the backward pass needs of each query: lse / ln 2, and d. Warp n owns row n of (B,T,NH).
+// What the backward pass needs of each query: lse / ln 2, and d. A block owns 32 queries of one
+// head, 8 lanes a query, a pack at a time. Heads whose HS is no multiple of a pack share packs: a
+// lane skips the elements of other heads.
 __global__ void attention_rows_kernel(float2 *rows, const real *dout, const real *out,
-                                      const float *lse, size_t N, int T, int NH, int HS) {
-    size_t n = thread_in_grid() / 32;
-    if (n >= N) return;                                      // the whole warp leaves together
-    float d = 0.0f;
-    for (int i = lane(); i < HS; i += 32) d += (float)dout[n*HS + i] * (float)out[n*HS + i];
-    d = warp_sum(d);
-    size_t b = n / NH / T, t = n / NH % T, at = (b*NH + n % NH)*T + t;
-    if (lane() == 0) rows[at] = make_float2(lse[at] * LOG2_E, d);
+                                      const float *lse, int T, int C, int NH) {
+    int HS = C / NH, b = blockIdx.x / NH, begin = blockIdx.x % NH * HS, end = begin + HS;
+    int t = blockIdx.y*32 + threadIdx.x/8;
+    size_t row = ((size_t)b*T + t)*C, at = (size_t)blockIdx.x*T + t;
+    float d = 0.0f, x[PACK], y[PACK];
+    for (int c = begin/PACK*PACK + lane()%8*PACK; t < T && c < end; c += 8*PACK) {
+        load(x, dout + row + c);
+        load(y, out + row + c);
+        for (int k = 0; k < PACK; k++) if (c + k >= begin && c + k < end) d += x[k] * y[k];
+    }
+    for (int i = 4; i > 0; i /= 2) d += __shfl_xor_sync(~0u, d, i);          // of the 8 lanes
+    if (t < T && lane() % 8 == 0) rows[at] = make_float2(lse[at] * LOG2_E, d);
 }
 
 // ---- attention without tensor cores: any head size; for PRECISION=fp32, and one new token ----
@@ -1395,9 +1401,8 @@ static void attention_forward(real *out, float *lse, const real *qkv,
 static void attention_backward(real *dqkv, float2 *rows, const real *dout, const real *qkv,
                                const real *out, const float *lse, int B, int T, int C, int NH,
                                cudaStream_t stream) {
-    size_t N = (size_t)B*T*NH;
-    attention_rows_kernel<<<blocks_for(N, 8), 32*8, 0, stream>>>(rows, dout, out, lse, N, T, NH,
-                                                                C / NH);
+    attention_rows_kernel<<<dim3(B*NH, blocks_for(T, 32)), 32*8, 0, stream>>>(rows, dout, out, lse,
+                                                                             T, C, NH);
     LAUNCH_CHECK();
 #ifndef PRECISION_FP32
     auto tiles = C/NH <= 32 ? attention_backward_tiles<32>

@@ -160,6 +160,8 @@ attention|/attention_backward_plain_kernel/,/^}/ s/__syncwarp();//
 attention|/attention_forward_plain_kernel/,/^}/ s/__syncthreads(); .*read, before.*//
 attention|/attention_backward_plain_kernel/,/^}/ s/__syncthreads(); .*read, before.*//
 attention|/attention_forward_plain_kernel/,/^}/ s/if (t >= T) return/if (t >= T - 1) return/
+attention|/__global__ void attention_rows/,/^}/ s/c + k >= begin \&\& //
+attention|/__global__ void attention_rows/,/^}/ s/int i = 4; i > 0/int i = 4; i > 1/
 attention_from_a_cache|/void own_store/,/^}/ s/row + r >= first \&\& //
 gelu|s/0.044715f \* v\[k\]\*v\[k\]\*v\[k\]/0.0447f * v[k]*v[k]/
 xent|/Softmax row_softmax/,/^}/ s/__syncthreads();//

@@ -285,7 +285,7 @@ cp tests/test_cuda.sh "$tree/tests/"
 
 # compiles ARCHS ARGS...: no word from nvcc, ptxas and the compiler behind them.
 compiles() {
-    make -s -C "$tree" NVCC="$nvcc -Werror all-warnings -Xcompiler -Werror" GPU_ARCHS="$1" \
+    make -s -C "$tree" NVCC="$nvcc -Werror all-warnings -Xptxas -warn-spills -Xcompiler -Werror" GPU_ARCHS="$1" \
         CFLAGS=-O1 "${@:2}" > "$dir/said" 2>&1 ||
         note "make ${*:2}: $(grep -m 1 -E 'error|warning' "$dir/said")"
     grep -v '^note: ' "$dir/said" | grep -q . && note "make ${*:2}: $(head -n 1 "$dir/said")"
@@ -295,6 +295,21 @@ for precision in fp32 bf16; do
     compiles "80 90 100" PRECISION=$precision train_gpt2cu
 done
 end cuda_compiles_without_warnings
+
+# Rows are read 16 bytes at a time. What these kernels load otherwise is one number for a row: lse.
+# ptxas keeps the widths that PTX asks for.
+narrow_loads() {                            # narrow_loads KERNEL: how many instructions in $dir/ptx
+    awk -v kernel="$1" '
+        /\.entry / { inside = index($0, kernel); found += inside }
+        inside && /ld\.global/ && !/\.v4\.[a-z]*32|\.v2\.[a-z]*64/ { n++ }
+        END { print found ? n + 0 : "no kernel" }' "$dir/ptx"
+}
+for precision in fp32 bf16; do
+    "$nvcc" -std=c++17 -O3 -arch=compute_90 -DPRECISION_${precision^^} -ptx "$tree/train_gpt2.cu" \
+        -o "$dir/ptx" > "$dir/said" 2>&1 || note "no PTX: $(head -n 1 "$dir/said")"
+    same "narrow loads of attention_rows, $precision" "$(narrow_loads attention_rows_kernel)" 1
+done
+end cuda_rows_are_read_by_packs
 
 # The dependencies that nvcc has written: a changed header is noticed.
 cp "$tree/train_gpt2cu" "$dir/train_gpt2cu"
