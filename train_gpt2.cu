@@ -97,6 +97,37 @@ template <class T> __device__ inline void store(T *to, const float x[PACK]) {
     *(Packed<T> *)to = pack;
 }
 
+// A thread's packs of a row: those that begin at elements first, first + step, ... before end.
+typedef struct { int first, step, end; } Packs;
+
+// A row that a kernel passes over several times. A thread loads its first KEPT packs once and keeps
+// them in registers: all its packs, if the row is of usual length. It loads the others each time.
+template <int KEPT> struct Row {
+    const real *row;
+    Packed<real> packs[KEPT];
+
+    __device__ Row(const real *row, Packs p) : row(row) {        // all loads are under way at once
+        #pragma unroll
+        for (int i = 0; i < KEPT; i++)
+            if (p.first + i*p.step < p.end)
+                packs[i] = *(const Packed<real> *)(row + p.first + i*p.step);
+    }
+    // Pack i, which begins at element c.
+    __device__ void get(float x[PACK], int i, int c) const {
+        if (i < KEPT) load(x, (const real *)&packs[i]);
+        else load(x, row + c);
+    }
+};
+
+// Calls body(i, c) for each of a thread's packs: i counts them, up to KEPT, and c is the element at
+// which the pack begins. The loop over i is unrolled: registers cannot be indexed.
+template <int KEPT, class Body> __device__ inline void each_pack(Packs p, Body body) {
+    #pragma unroll
+    for (int i = 0; i < KEPT; i++)
+        if (p.first + i*p.step < p.end) body(i, p.first + i*p.step);
+    for (int c = p.first + KEPT*p.step; c < p.end; c += p.step) body(KEPT, c);
+}
+
 // ---- warps ----
 
 __device__ inline size_t thread_in_grid() { return (size_t)blockIdx.x*blockDim.x + threadIdx.x; }
@@ -694,37 +725,41 @@ static void column_sums_add(float *first, float *second, const float *partials, 
 // Mean and variance are those of a row: each token's C channels (Ba et al. 2016, arXiv 1607.06450).
 // The residual stream is where most of them stand: x = a + b, which is written as well.
 
-// Warp n owns row n. It reads the row three times, but only the first time from memory.
+enum { NORM_KEPT = 4 };                // a lane's packs of a row of 1024 channels, in fp32 of 512
+
+// Warp n owns row n.
 __global__ void layernorm_forward_kernel(real *x, real *out, float *mean, float *rstd,
                                          const real *a, const real *b, const real *gain,
                                          const real *bias, size_t N, int C) {
     size_t n = thread_in_grid() / 32;
     if (n >= N) return;                          // the whole warp leaves together
-    float row[PACK], other[PACK], sum = 0.0f, squares = 0.0f;
-    const real *seen = b ? x : a;                // where the normalised row lies
-    for (int c = lane()*PACK; c < C; c += 32*PACK) {
-        load(row, a + n*C + c);
-        if (b) {
-            load(other, b + n*C + c);
-            for (int k = 0; k < PACK; k++) row[k] = (float)(real)(row[k] + other[k]);
-            store(x + n*C + c, row);
-        }
-        for (int k = 0; k < PACK; k++) sum += row[k];
+    Packs packs = { lane()*PACK, 32*PACK, C };
+    float v[PACK], other[PACK], sum = 0.0f, squares = 0.0f;
+    for (int c = packs.first; b && c < C; c += packs.step) {
+        load(v, a + n*C + c);
+        load(other, b + n*C + c);
+        for (int k = 0; k < PACK; k++) v[k] += other[k];
+        store(x + n*C + c, v);                   // each lane rereads what it wrote
     }
+    Row<NORM_KEPT> row((b ? x : a) + n*C, packs);
+    each_pack<NORM_KEPT>(packs, [&](int i, int c) {
+        row.get(v, i, c);
+        for (int k = 0; k < PACK; k++) sum += v[k];
+    });
     float m = warp_sum(sum) / C;
-    for (int c = lane()*PACK; c < C; c += 32*PACK) {       // each lane rereads what it wrote
-        load(row, seen + n*C + c);
-        for (int k = 0; k < PACK; k++) squares += (row[k] - m) * (row[k] - m);
-    }
+    each_pack<NORM_KEPT>(packs, [&](int i, int c) {
+        row.get(v, i, c);
+        for (int k = 0; k < PACK; k++) squares += (v[k] - m) * (v[k] - m);
+    });
     float r = 1.0f / sqrtf(warp_sum(squares) / C + 1e-5f);
-    for (int c = lane()*PACK; c < C; c += 32*PACK) {
+    each_pack<NORM_KEPT>(packs, [&](int i, int c) {
         float g[PACK], shift[PACK];
-        load(row, seen + n*C + c);
+        row.get(v, i, c);
         load(g, gain + c);
         load(shift, bias + c);
-        for (int k = 0; k < PACK; k++) row[k] = (row[k] - m) * r * g[k] + shift[k];
-        store(out + n*C + c, row);
-    }
+        for (int k = 0; k < PACK; k++) v[k] = (v[k] - m) * r * g[k] + shift[k];
+        store(out + n*C + c, v);
+    });
     if (lane() == 0) mean[n] = m;
     if (lane() == 0) rstd[n] = r;
 }
@@ -751,27 +786,31 @@ static void residual_layernorm_forward(real *x, real *out, float *mean, float *r
 
 // A warp owns a row, then the one that is as many rows further as there are warps; dx may be skip.
 // It adds up its columns in shared memory that no other warp touches; at the end the warps' sums
-// become the block's.
+// become the block's. A multiprocessor's registers suffice for three
+// blocks, in fp32 for two.
 //   partials (blocks,2,C)
-__global__ void layernorm_backward_kernel(real *dx, float *partials, const real *skip,
-                                          const real *dout, const real *x, const float *mean,
-                                          const float *rstd, const real *gain, size_t N, int C) {
+__global__ void __launch_bounds__(256, sizeof(real) < sizeof(float) ? 3 : 2)
+layernorm_backward_kernel(real *dx, float *partials, const real *skip, const real *dout,
+                          const real *x, const float *mean, const float *rstd, const real *gain,
+                          size_t N, int C) {
     extern __shared__ __align__(16) float column_sums[];          // (warps,2,C)
     int warps = blockDim.x / 32;
+    Packs packs = { lane()*PACK, 32*PACK, C };
     float *dgain = column_sums + (size_t)warp_in_block()*2*C, *dbias = dgain + C;
     for (int c = lane(); c < 2*C; c += 32) dgain[c] = 0.0f;
     __syncwarp();                                // zeros are there before other lanes add to them
     for (size_t n = (size_t)blockIdx.x*warps + warp_in_block(); n < N; n += gridDim.x*warps) {
         float m = mean[n], r = rstd[n], sum_g = 0.0f, sum_gx = 0.0f;
-        float d[PACK], row[PACK], g[PACK], came[PACK] = {0}, gains[PACK], biases[PACK];
-        for (int c = lane()*PACK; c < C; c += 32*PACK) {
-            load(d, dout + n*C + c);
-            load(row, x + n*C + c);
+        float d[PACK], v[PACK], g[PACK], came[PACK] = {0}, gains[PACK], biases[PACK];
+        Row<NORM_KEPT> dout_row(dout + n*C, packs), x_row(x + n*C, packs);
+        each_pack<NORM_KEPT>(packs, [&](int i, int c) {
+            dout_row.get(d, i, c);
+            x_row.get(v, i, c);
             load(g, gain + c);
             load(gains, dgain + c);
             load(biases, dbias + c);
             for (int k = 0; k < PACK; k++) {
-                float xhat = (row[k] - m) * r;
+                float xhat = (v[k] - m) * r;
                 sum_g += d[k] * g[k];
                 sum_gx += d[k] * g[k] * xhat;
                 gains[k] += d[k] * xhat;
@@ -779,17 +818,17 @@ __global__ void layernorm_backward_kernel(real *dx, float *partials, const real 
             }
             store(dgain + c, gains);
             store(dbias + c, biases);
-        }
+        });
         float mean_g = warp_sum(sum_g) / C, mean_gx = warp_sum(sum_gx) / C;
-        for (int c = lane()*PACK; c < C; c += 32*PACK) {
-            load(d, dout + n*C + c);
-            load(row, x + n*C + c);
+        each_pack<NORM_KEPT>(packs, [&](int i, int c) {
+            dout_row.get(d, i, c);
+            x_row.get(v, i, c);
             load(g, gain + c);
             if (skip) load(came, skip + n*C + c);
             for (int k = 0; k < PACK; k++)
-                d[k] = (d[k]*g[k] - mean_g - (row[k] - m) * r * mean_gx) * r + came[k];
+                d[k] = (d[k]*g[k] - mean_g - (v[k] - m) * r * mean_gx) * r + came[k];
             store(dx + n*C + c, d);
-        }
+        });
     }
     __syncthreads();                             // all warps have added up their rows
     for (int c = threadIdx.x; c < 2*C; c += blockDim.x) {

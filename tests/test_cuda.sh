@@ -143,8 +143,10 @@ embedding|s/wpe + (size_t)t\*C + c/wpe + (size_t)(t + 1)*C + c/
 embedding|/__global__ void embedding_backward_words/,/^}/ s/__syncthreads();//
 embedding|s/i < begin\[blockIdx.x + 1\]; i += 8/i < begin[blockIdx.x + 1] - 1; i += 8/
 layernorm|/__global__ void layernorm_forward/,/^}/ s/if (n >= N) return;/if (n + 1 >= N) return;/
-layernorm|/__global__ void layernorm_backward/,/^}/ s/__syncthreads();//
-layernorm|/__global__ void layernorm_backward/,/^}/ s/mean_gx) \* r + came/mean_g) * r + came/
+layernorm|/^layernorm_backward_kernel/,/^}/ s/__syncthreads();//
+layernorm|/^layernorm_backward_kernel/,/^}/ s/mean_gx) \* r + came/mean_g) * r + came/
+layernorm|s/body(KEPT, c)/body(KEPT - 1, c)/
+layernorm|s/int c = p.first + KEPT\*p.step/int c = p.first + (KEPT + 1)*p.step/
 linear|/__global__ void bias_backward/,/^}/ s/__syncthreads();//
 linear|/__global__ void column_sums/,/^}/ s/p < parts; p/p < parts - 1; p/
 attention|/^attention_forward_kernel/,/^}/ s/__syncthreads();     //

@@ -285,8 +285,9 @@ cp tests/test_cuda.sh "$tree/tests/"
 
 # compiles ARCHS ARGS...: no word from nvcc, ptxas and the compiler behind them.
 compiles() {
-    make -s -C "$tree" NVCC="$nvcc -Werror all-warnings -Xptxas -warn-spills -Xcompiler -Werror" GPU_ARCHS="$1" \
-        CFLAGS=-O1 "${@:2}" > "$dir/said" 2>&1 ||
+    local strict="-Werror all-warnings -Xptxas -warn-spills -Xcompiler -Werror"
+    make -s -C "$tree" NVCC="$nvcc $strict" GPU_ARCHS="$1" CFLAGS=-O1 "${@:2}" \
+        > "$dir/said" 2>&1 ||
         note "make ${*:2}: $(grep -m 1 -E 'error|warning' "$dir/said")"
     grep -v '^note: ' "$dir/said" | grep -q . && note "make ${*:2}: $(head -n 1 "$dir/said")"
 }
@@ -296,8 +297,8 @@ for precision in fp32 bf16; do
 done
 end cuda_compiles_without_warnings
 
-# Rows are read 16 bytes at a time. What these kernels load otherwise is one number for a row: lse.
-# ptxas keeps the widths that PTX asks for.
+# Rows are read 16 bytes at a time. What these kernels load otherwise are single numbers of a row:
+# lse; mean and rstd.
 narrow_loads() {                            # narrow_loads KERNEL: how many instructions in $dir/ptx
     awk -v kernel="$1" '
         /\.entry / { inside = index($0, kernel); found += inside }
@@ -308,6 +309,8 @@ for precision in fp32 bf16; do
     "$nvcc" -std=c++17 -O3 -arch=compute_90 -DPRECISION_${precision^^} -ptx "$tree/train_gpt2.cu" \
         -o "$dir/ptx" > "$dir/said" 2>&1 || note "no PTX: $(head -n 1 "$dir/said")"
     same "narrow loads of attention_rows, $precision" "$(narrow_loads attention_rows_kernel)" 1
+    same "narrow loads of LayerNorm, $precision" "$(narrow_loads layernorm_forward_kernel)" 0
+    same "narrow loads of LayerNorm back, $precision" "$(narrow_loads layernorm_backward_kernel)" 2
 done
 end cuda_rows_are_read_by_packs
 

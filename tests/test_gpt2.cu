@@ -183,6 +183,7 @@ TEST(layernorm) {
     check_layernorm(7, 24);
     check_layernorm(33, 264);                        // more than one turn of a warp
     check_layernorm(129, 40);
+    check_layernorm(5, 1032);                        // lane 0 has a pack more than registers hold
     check_layernorm(3, 2600);                        // few warps a block have room
 }
 
