@@ -103,19 +103,19 @@ typedef struct { int first, step, end; } Packs;
 // A row that a kernel passes over several times. A thread loads its first KEPT packs once and keeps
 // them in registers: all its packs, if the row is of usual length. It loads the others each time.
 template <int KEPT> struct Row {
-    const real *row;
+    const real *from;
     Packed<real> packs[KEPT];
 
-    __device__ Row(const real *row, Packs p) : row(row) {        // all loads are under way at once
+    __device__ Row(const real *from, Packs p) : from(from) {     // all loads are under way at once
         #pragma unroll
         for (int i = 0; i < KEPT; i++)
             if (p.first + i*p.step < p.end)
-                packs[i] = *(const Packed<real> *)(row + p.first + i*p.step);
+                packs[i] = *(const Packed<real> *)(from + p.first + i*p.step);
     }
     // Pack i, which begins at element c.
     __device__ void get(float x[PACK], int i, int c) const {
         if (i < KEPT) load(x, (const real *)&packs[i]);
-        else load(x, row + c);
+        else load(x, from + c);
     }
 };
 
@@ -1543,18 +1543,20 @@ __device__ inline Softmax warp_softmax(Softmax s) {
     return { hi, warp_sum(s.sum * __expf(s.hi - hi)) };
 }
 
+enum { XENT_KEPT = 6 };                // a thread's packs: in bf16 49152 of GPT-2's 50304 logits
+
 // The softmax of the whole row, to all threads of the block that owns it.
-__device__ inline Softmax row_softmax(const real *row, int V) {
+__device__ inline Softmax row_softmax(const Row<XENT_KEPT> &row, Packs packs, int V) {
     __shared__ Softmax of_warp[32];
     Softmax s = { -FLT_MAX, 0.0f };
-    for (int v = threadIdx.x*PACK; v < V; v += blockDim.x*PACK) {
+    each_pack<XENT_KEPT>(packs, [&](int i, int v) {
         float x[PACK], hi = s.hi;
-        load(x, row + v);
+        row.get(x, i, v);
         for (int k = 0; k < PACK; k++) if (v + k < V) hi = fmaxf(hi, x[k]);
         s.sum *= __expf(s.hi - hi);
         for (int k = 0; k < PACK; k++) if (v + k < V) s.sum += __expf(x[k] - hi);
         s.hi = hi;
-    }
+    });
     s = warp_softmax(s);
     if (lane() == 0) of_warp[warp_in_block()] = s;
     __syncthreads();                             // all warps' parts are there
@@ -1562,29 +1564,32 @@ __device__ inline Softmax row_softmax(const real *row, int V) {
     return warp_softmax(lane() < (int)blockDim.x / 32 ? of_warp[lane()] : none);
 }
 
-// Block n owns row n. With `dlogits`, which may be the logits' own memory, it reads the row a
-// second time, from the cache, and writes the gradient of loss * scale: (p - 1[v is the target]) *
-// scale, zero in the padding.
-__global__ void xent_kernel(float *loss, float *lse, real *dlogits, const real *logits,
-                            const int *target, float scale, int V, int Vp) {
+// Block n owns row n. With `dlogits`, which may be the logits' own memory, it writes the gradient
+// of loss * scale: (p - 1[v is the target]) * scale, zero in the padding.
+__global__ void __launch_bounds__(1024)
+xent_kernel(float *loss, float *lse, real *dlogits, const real *logits, const int *target,
+            float scale, int V, int Vp) {
     size_t n = blockIdx.x;
-    const real *row = logits + n*Vp;
-    float at_target = (float)row[target[n]];     // read before the barrier, overwritten after it
-    Softmax s = row_softmax(row, V);
+    int right = target[n];
+    Packs packs = { (int)threadIdx.x*PACK, (int)blockDim.x*PACK, Vp };
+    Row<XENT_KEPT> row(logits + n*Vp, packs);
+    float at_target = (float)row.from[right];    // read before the barrier, overwritten after it
+    Softmax s = row_softmax(row, packs, V);
     float log_sum = s.hi + logf(s.sum);
     if (threadIdx.x == 0) {
         lse[n] = log_sum;
         loss[n] = log_sum - at_target;           // -log p(target)
     }
-    for (int v = threadIdx.x*PACK; dlogits && v < Vp; v += blockDim.x*PACK) {
+    if (!dlogits) return;
+    each_pack<XENT_KEPT>(packs, [&](int i, int v) {
         float d[PACK];
-        load(d, row + v);
+        row.get(d, i, v);
         for (int k = 0; k < PACK; k++) {
             float p = v + k < V ? __expf(d[k] - log_sum) : 0.0f;
-            d[k] = (p - (v + k == target[n] ? 1.0f : 0.0f)) * scale;
+            d[k] = (p - (v + k == right ? 1.0f : 0.0f)) * scale;
         }
         store(dlogits + n*Vp + v, d);
-    }
+    });
 }
 
 static void xent_launch(float *loss, float *lse, real *dlogits, const real *logits,

@@ -168,6 +168,7 @@ attention_from_a_cache|/void own_store/,/^}/ s/row + r >= first \&\& //
 gelu|s/0.044715f \* v\[k\]\*v\[k\]\*v\[k\]/0.0447f * v[k]*v[k]/
 xent|/Softmax row_softmax/,/^}/ s/__syncthreads();//
 xent|s/float p = v + k < V ? \(.*\) : 0.0f;/float p = \1;/
+xent|s/(int)blockDim.x\*PACK, Vp }/(int)blockDim.x*PACK, V }/
 classifier|/static void classifier_backward/,/^}/ s/target + n, scale/target, scale/
 buckets dev/ranks/kernels.cu|/^static void bucket_copy/,/^}/ s/here -= padding/here -= 1/
 sums_along_the_tree dev/ranks/kernels.cu|/void tree_sum_kernel/,/^}/ s/= levels\[l\]\[w\] + sum/= 0 + sum/

@@ -347,6 +347,7 @@ TEST(xent) {
     check_xent(1, 3);
     check_xent(7, 61);
     check_xent(5, 1031);
+    check_xent(2, 8100);                             // more packs a thread than registers hold
     check_xent(3, 9001);                             // blocks of 1024 threads
 }
 
