@@ -2117,8 +2117,12 @@ static void gradients_squares(Model *m) {
     LAUNCH_CHECK();
 }
 
-// The totals of `scope`. Here the CPU waits for the GPU.
-static Totals totals_fetch(Model *m, Scope scope) {
+static void mark_record(Model *m, UpdateMark mark) {
+    CUDA_CHECK(cudaEventRecord(m->marks[mark], m->gpu->stream));
+}
+
+// Collects the totals of `scope` on the GPU, sends them to the CPU, and returns where they lie.
+static const Totals *totals_send(Model *m, Scope scope) {
     Shards *z = &m->shards;
     int ranks = scope == ALL_RANKS ? z->size : 1;
     Totals *totals = ranks > 1 ? m->all_totals : m->totals;
@@ -2128,17 +2132,40 @@ static Totals totals_fetch(Model *m, Scope scope) {
         comm_wait(z->comm, comm_collect_there(z->comm, totals, m->totals, sizeof *totals));
     CUDA_CHECK(cudaMemcpyAsync(m->host_totals, totals, ranks * sizeof *totals,
                                cudaMemcpyDeviceToHost, z->stream));
-    gpu_wait(m->gpu);
-    return shards_totals(z, m->host_totals, scope);
+    mark_record(m, ALL_KNOWN);
+    return totals;
+}
+
+// Waits for the totals on the CPU, but not for what was launched after totals_send.
+static Totals totals_receive(Model *m, Scope scope) {
+    CUDA_CHECK(cudaEventSynchronize(m->marks[ALL_KNOWN]));
+    return shards_totals(&m->shards, m->host_totals, scope);
+}
+
+// Global-norm clipping. The squared norm is the sum of those of n totals, on the GPU. If the norm
+// exceeds `limit` (0: no limit), gradients are scaled down to that norm.
+typedef struct { const Totals *totals; int n; double limit; } Clip;
+
+// What gradients are multiplied by; NAN if the norm is not finite.
+__device__ inline float clip_factor(Clip clip) {
+    double squares = 0.0;
+    for (int i = 0; i < clip.n; i++) squares += clip.totals[i].squares;
+    double norm = sqrt(squares);
+    if (!isfinite(norm)) return NAN;
+    return clip.limit > 0.0 && norm > clip.limit ? (float)(clip.limit / norm) : 1.0f;
 }
 
 // One AdamW update of all parameters (Loshchilov and Hutter 2019, arXiv 1711.05101, algorithm 2).
-// Block i owns chunk i. g is scaled first, for clipping; correct_m and correct_v are Adam's bias
-// correction: the moments begin at 0. `rounded` is what layers read: the master itself in fp32;
-// else it is rounded from the master, and masters lie as moments do.
+// Block i owns chunk i. g is clipped first; if its norm is not finite, nothing changes. correct_m
+// and correct_v are Adam's bias correction: the moments begin at 0. `rounded` is what layers read:
+// the master itself in fp32; else it is rounded from the master, and masters lie as moments do.
 __global__ void adamw_kernel(float *p, real *rounded, float *m, float *v, const float *g,
-                             const Chunk *chunks, float g_scale, AdamW o, float correct_m,
+                             const Chunk *chunks, Clip clip, AdamW o, float correct_m,
                              float correct_v) {
+    __shared__ float g_scale;
+    if (threadIdx.x == 0) g_scale = clip_factor(clip);
+    __syncthreads();                             // the factor is there
+    if (isnan(g_scale)) return;
     Chunk chunk = chunks[blockIdx.x];
     float decay = chunk.decays ? o.weight_decay : 0.0f;
     for (int i = threadIdx.x*PACK; i < chunk.count; i += blockDim.x*PACK) {
@@ -2161,38 +2188,32 @@ __global__ void adamw_kernel(float *p, real *rounded, float *m, float *v, const 
     }
 }
 
-static void adamw_launch(Shards *z, AdamW o, float g_scale, int64_t step) {
+static void adamw_launch(Shards *z, AdamW o, Clip clip, int64_t step) {
     float correct_m = (float)(1.0 / (1.0 - pow(o.beta1, (double)step)));
     float correct_v = (float)(1.0 / (1.0 - pow(o.beta2, o.v_age > 0.0 ? o.v_age : (double)step)));
     if (z->n_chunks > 0)
         adamw_kernel<<<z->n_chunks, 256, 0, z->stream>>>(
-            z->masters, (real *)z->params, z->adam_m, z->adam_v, z->grads, z->chunks, g_scale, o,
+            z->masters, (real *)z->params, z->adam_m, z->adam_v, z->grads, z->chunks, clip, o,
             correct_m, correct_v);
     LAUNCH_CHECK();
 }
 
-static void mark_record(Model *m, UpdateMark mark) {
-    CUDA_CHECK(cudaEventRecord(m->marks[mark], m->gpu->stream));
-}
-
-// The end of an update. Global-norm clipping: if the whole gradient is longer than `clip` (0: no
-// limit), all of it is scaled down to that length. Then AdamW on every tensor, as far as it is this
-// rank's, in one launch; matrices decay, gains and biases do not. If the norm is not finite,
-// parameters and moments stay as they are. Returns the sums over the ranks of `scope`.
+// The end of an update: global-norm clipping with `clip` (0: no limit), and AdamW on every tensor,
+// as far as it is this rank's, in one launch; matrices decay, gains and biases do not. If the norm
+// is not finite, parameters and moments stay as they are. AdamW computes the clip factor itself, so
+// that the GPU need not wait for the CPU. Returns the sums over the ranks of `scope`.
 static Totals model_update(Model *m, AdamW o, double clip, int64_t step, Scope scope) {
     Shards *z = &m->shards;
     shards_finish_grads(z);
     mark_record(m, COMPUTED);
     gradients_squares(m);
     mark_record(m, NORM_KNOWN);
-    Totals totals = totals_fetch(m, scope);
-    mark_record(m, ALL_KNOWN);
+    const Totals *on_gpu = totals_send(m, scope);
+    Slice ranks = shards_squares(z, scope);
+    adamw_launch(z, o, { on_gpu + ranks.begin, (int)ranks.count, clip }, step);
+    Totals totals = totals_receive(m, scope);
     m->waited = comm_counters(z->comm).waited;
-    double norm = sqrt(totals.squares);
-    if (!isfinite(norm)) return totals;
-    float g_scale = clip > 0.0 && norm > clip ? (float)(clip / norm) : 1.0f;
-    adamw_launch(z, o, g_scale, step);
-    shards_updated(z);
+    if (isfinite(totals.squares)) shards_updated(z);
     return totals;
 }
 

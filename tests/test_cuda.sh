@@ -177,8 +177,10 @@ buckets dev/ranks/shards.h|/Buffer shards_buffer_of/,/^}/ s/z->adam_m/z->adam_v/
 adamw_updates|s/if ((void \*)rounded != (void \*)p) store/if (i > 0) store/
 adamw_updates|/double block_sum/,/^}/ s/__syncthreads();//
 small_gradients dev/ranks/kernels.cu|/void measure_kernel/,/^}/ s/store(x + i, zeros);//
-clipping|/^static Totals model_update/,/^}/ s/if (!isfinite(norm)) return totals;//
-clipping|s/clip > 0.0 \&\& norm > clip/norm > clip/
+clipping|/float clip_factor/,/^}/ s/if (!isfinite(norm)) return NAN;//
+clipping|s/clip.limit > 0.0 \&\& norm > clip.limit/norm > clip.limit/
+clipping|/void adamw_kernel/,/^}/ s/if (isnan(g_scale)) return;//
+adamw_updates|/float clip_factor/,/^}/ s/i < clip.n/i < 1/
 axpby dev/ranks/kernels.cu|/void axpby_kernel/,/^}/ s/fmaf(a, from\[k\], to\[k\])/fmaf(a, from[k], 0.0f)/
 buckets dev/ranks/kernels.cu|/void params_round_kernel/,/^}/ s/if (i >= n)/if (i + PACK >= n)/
 outer_updates dev/ranks/diloco.h|s/mu, momentum, 1.0f,/1.0f, momentum, 0.0f,/

@@ -436,7 +436,8 @@ static Floats fetch(const Model *m, float *flat) {
 // The loss and the gradient's squared norm, as model_update finds them.
 static Totals totals_of(Model *m) {
     gradients_squares(m);
-    return totals_fetch(m, THIS_RANK);
+    totals_send(m, THIS_RANK);
+    return totals_receive(m, THIS_RANK);
 }
 
 // Over a whole model, errors of different roundings are as often of one sign as of the other and
@@ -564,9 +565,11 @@ TEST(buckets) {
     c_model_close(c);
 }
 
-// AdamW alone: both get the same gradients, ten times. Masters and moments are fp32 in every build.
+// AdamW alone: both get the same gradients, ten times, clipped to 0.7 of a norm that two ranks have
+// parts of. Masters and moments are fp32 in every build.
 TEST(adamw_updates) {
     Twins t;
+    Array<double> ranks(2 * sizeof(Totals) / sizeof(double));
     twins_open(&t, &small, 1, 1, RECOMPUTE_NONE);
     shape_is("ten steps");
     Shards *z = &t.m.shards;
@@ -578,7 +581,9 @@ TEST(adamw_updates) {
         send(z->grads, g.data(), &t.m);
         double norm = sqrt(totals_of(&t.m).squares), c_norm = c_gradients_norm(t.c);
         CHECK_MSG(fabs(norm - c_norm) <= 1e-12*c_norm, "norm %g, not %g", norm, c_norm);
-        adamw_launch(z, adamw_options, 0.7f, step);
+        Totals parts[2] = { { 0, 0.25*norm*norm, 0, 0 }, { 0, 0.75*norm*norm, 0, 0 } };
+        CUDA_CHECK(cudaMemcpy(ranks.data, parts, sizeof parts, cudaMemcpyHostToDevice));
+        adamw_launch(z, adamw_options, { (Totals *)ranks.data, 2, 0.7*norm }, step);
         c_model_update(t.c, adamw, 0.7f, step);
     }
     const float *c[3] = { c_model_params(t.c), c_model_m(t.c), c_model_v(t.c) };
@@ -596,8 +601,8 @@ TEST(adamw_updates) {
     twins_close(&t);
 }
 
-// One update of the same gradients: by its own norm and clip model_update comes to what AdamW makes
-// of the clip factor. A gradient that is not finite changes nothing.
+// One update of the same gradients: model_update, which clips them, has the bits of AdamW without a
+// limit on gradients that the CPU has scaled. A gradient that is not finite changes nothing.
 static void check_clip(double clip, float g_scale, float spoiled) {
     Twins t[2];
     Floats g(gpt2_n_params(&small)), after[2][3];
@@ -612,7 +617,9 @@ static void check_clip(double clip, float g_scale, float spoiled) {
             Totals totals = model_update(&t[i].m, adamw_options, clip * norm, 1, THIS_RANK);
             CHECK(isfinite(spoiled) ? totals.squares == squares : !isfinite(totals.squares));
         } else if (isfinite(spoiled)) {
-            adamw_launch(z, adamw_options, g_scale, 1);
+            for (float &x : g) x *= g_scale;
+            send(z->grads, g.data(), &t[i].m);
+            adamw_launch(z, adamw_options, { t[i].m.totals, 1, 0.0 }, 1);
         }
         float *flat[3] = { z->masters, z->adam_m, z->adam_v };
         for (int k = 0; k < 3; k++) after[i][k] = fetch(&t[i].m, flat[k]);
@@ -628,6 +635,7 @@ TEST(clipping) {
     check_clip(0.0, 1.0f, 0.0f);                     // no limit
     check_clip(2.0, 1.0f, 0.0f);                     // of twice the norm
     check_clip(0.25, 0.25f, 0.0f);
+    check_clip(0.7, 0.7f, 0.0f);
     check_clip(0.0, 1.0f, NAN);
     check_clip(0.0, 1.0f, INFINITY);
 }

@@ -371,7 +371,7 @@ static Work norm_part(const Site *s) {
 // Four arrays of fp32 are read and three written, and the parameters again as layers read them.
 static Work adamw_part(const Site *s) {
     AdamW o = { 1e-9f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
-    adamw_launch(&s->m->shards, o, 1.0f, 1);
+    adamw_launch(&s->m->shards, o, { s->m->totals, 1, 0.0 }, 1);
     double n = (double)gpt2_n_params(&s->m->padded);
     return { 0.0, sizeof(real) < sizeof(float) ? n : 0.0, 28.0*n };
 }

@@ -432,18 +432,25 @@ typedef struct {
 
 typedef enum { THIS_RANK, ALL_RANKS } Scope;           // THIS_RANK: within a DiLoCo round
 
-// The totals of `scope` from its ranks' totals, all (ranks), summed in rank order. Stage 0: every
-// rank has the whole mean gradient, so `squares` counts once. DiLoCo: `squares` is this rank's own.
+// The ranks whose `squares` add up to the gradient's squared norm. Stage 0: every rank has the
+// whole mean gradient, so one counts. DiLoCo: the norm is this rank's own.
+static inline Slice shards_squares(const Shards *z, Scope scope) {
+    Slice all = { 0, scope == ALL_RANKS ? (size_t)z->size : 1 };
+    Slice one = { z->apart && all.count > 1 ? (size_t)z->rank : 0, 1 };
+    return z->stage == 0 ? one : all;
+}
+
+// The totals of `scope` from its ranks' totals, all (ranks), summed in rank order.
 static inline Totals shards_totals(const Shards *z, const Totals *all, Scope scope) {
     int ranks = scope == ALL_RANKS ? z->size : 1;
+    Slice counted = shards_squares(z, scope);
     Totals sum = { 0.0, 0.0, 0.0, 0 };
     for (int r = 0; r < ranks; r++) {
         sum.loss += all[r].loss;
-        sum.squares += all[r].squares;
         sum.smalls += all[r].smalls;
         if (scope == ALL_RANKS) sum.stop |= all[r].stop;
     }
-    if (z->stage == 0) sum.squares = all[z->apart && ranks > 1 ? z->rank : 0].squares;
+    for (size_t i = 0; i < counted.count; i++) sum.squares += all[counted.begin + i].squares;
     return sum;
 }
 
