@@ -424,6 +424,7 @@ typedef enum { WRITE, ADD } Mode;      // C = A*B, or C += A*B
 typedef enum {
     NO_EPILOGUE,
     ADD_BIAS,                          // + vector (N)
+    ADD_BIAS_RESIDUAL,                 // + vector + other (M,N)
     ADD_BIAS_GELU,                     // other (M,N) = A*B + vector; C = gelu(other)
     GELU_GRADIENT,                     // C = A*B * gelu'(other)
     BIAS_GRADIENT,                     // besides C: vector (N) = the sum of B's rows, overwritten
@@ -449,11 +450,12 @@ static void product_set_pointers(Product *p, const void *vector, const void *oth
 
 static void product_set_epilogue(Product *p) {
     static const cublasLtEpilogue_t names[] = {
-        CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
-        CUBLASLT_EPILOGUE_DGELU, CUBLASLT_EPILOGUE_BGRADA,         // A: what stands first there
+        CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_BIAS,
+        CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU,
+        CUBLASLT_EPILOGUE_BGRADA,      // A: what stands first there
     };
     int kind = p->key.epilogue;
-    bool vector = kind == ADD_BIAS || kind == ADD_BIAS_GELU || kind == BIAS_GRADIENT;
+    bool vector = kind != NO_EPILOGUE && kind != GELU_GRADIENT;
     bool other = kind == ADD_BIAS_GELU || kind == GELU_GRADIENT;
     int64_t ld_other = (int64_t)p->key.N;
     product_set(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &names[kind], sizeof names[kind]);
@@ -523,9 +525,11 @@ static bool matmul(T *c, size_t ldc, Mat a, Mat b, Epilogue e, size_t M, size_t 
     Product *p = product_find(&key, g);
     if (!p->found && e.kind != NO_EPILOGUE) return false;
     if (!p->found) die("cuBLASLt has no product for M=%zu, N=%zu, K=%zu on this GPU", M, N, K);
-    product_set_pointers(p, e.vector, e.other);
-    float one = 1.0f, beta = mode == ADD ? 1.0f : 0.0f;
-    CUBLAS_CHECK(cublasLtMatmul(g->blas, p->desc, &one, b.data, p->b, a.data, p->a, &beta, c,
+    bool residual = e.kind == ADD_BIAS_RESIDUAL;
+    const void *added = residual ? (const void *)e.other : c;
+    product_set_pointers(p, e.vector, residual ? NULL : e.other);
+    float one = 1.0f, beta = mode == ADD || residual ? 1.0f : 0.0f;
+    CUBLAS_CHECK(cublasLtMatmul(g->blas, p->desc, &one, b.data, p->b, a.data, p->a, &beta, added,
                                 p->c, c, p->c, &p->algorithm, g->workspace, WORKSPACE_BYTES,
                                 g->stream));
     return true;
@@ -723,25 +727,17 @@ static void column_sums_add(float *first, float *second, const float *partials, 
 // ---- LayerNorm: out = (x - mean) * rstd * gain + bias, with rstd = 1/sqrt(var + 1e-5) ----
 //   out, x (N,C)   mean, rstd (N) kept for backward   gain, bias (C)
 // Mean and variance are those of a row: each token's C channels (Ba et al. 2016, arXiv 1607.06450).
-// The residual stream is where most of them stand: x = a + b, which is written as well.
 
 enum { NORM_KEPT = 4 };                // a lane's packs of a row of 1024 channels, in fp32 of 512
 
 // Warp n owns row n.
-__global__ void layernorm_forward_kernel(real *x, real *out, float *mean, float *rstd,
-                                         const real *a, const real *b, const real *gain,
-                                         const real *bias, size_t N, int C) {
+__global__ void layernorm_forward_kernel(real *out, float *mean, float *rstd, const real *x,
+                                         const real *gain, const real *bias, size_t N, int C) {
     size_t n = thread_in_grid() / 32;
     if (n >= N) return;                          // the whole warp leaves together
     Packs packs = { lane()*PACK, 32*PACK, C };
-    float v[PACK], other[PACK], sum = 0.0f, squares = 0.0f;
-    for (int c = packs.first; b && c < C; c += packs.step) {
-        load(v, a + n*C + c);
-        load(other, b + n*C + c);
-        for (int k = 0; k < PACK; k++) v[k] += other[k];
-        store(x + n*C + c, v);                   // each lane rereads what it wrote
-    }
-    Row<NORM_KEPT> row((b ? x : a) + n*C, packs);
+    float v[PACK], sum = 0.0f, squares = 0.0f;
+    Row<NORM_KEPT> row(x + n*C, packs);
     each_pack<NORM_KEPT>(packs, [&](int i, int c) {
         row.get(v, i, c);
         for (int k = 0; k < PACK; k++) sum += v[k];
@@ -766,17 +762,8 @@ __global__ void layernorm_forward_kernel(real *x, real *out, float *mean, float 
 
 static void layernorm_forward(real *out, float *mean, float *rstd, const real *x, const real *gain,
                               const real *bias, size_t N, int C, cudaStream_t stream) {
-    layernorm_forward_kernel<<<blocks_for(N, 8), 256, 0, stream>>>(NULL, out, mean, rstd, x, NULL,
-                                                                   gain, bias, N, C);
-    LAUNCH_CHECK();
-}
-
-// x = a + b, and out its LayerNorm: residual_forward and layernorm_forward in one.
-static void residual_layernorm_forward(real *x, real *out, float *mean, float *rstd,
-                                       const real *a, const real *b, const real *gain,
-                                       const real *bias, size_t N, int C, cudaStream_t stream) {
-    layernorm_forward_kernel<<<blocks_for(N, 8), 256, 0, stream>>>(x, out, mean, rstd, a, b, gain,
-                                                                   bias, N, C);
+    layernorm_forward_kernel<<<blocks_for(N, 8), 256, 0, stream>>>(out, mean, rstd, x, gain, bias,
+                                                                   N, C);
     LAUNCH_CHECK();
 }
 
@@ -867,6 +854,14 @@ static void linear_forward(real *out, const real *x, const real *w, const real *
     Epilogue bias = { ADD_BIAS, b, NULL };
     if (!matmul(out, OC, rows_of(x, C), rows_of(w, OC), bias, N, OC, C, WRITE, g))
         die("cuBLASLt adds no bias to a product on this GPU");
+}
+
+// out = x w + b + skip: linear_forward and residual_forward in one, rounded once.
+static void linear_residual_forward(real *out, const real *skip, const real *x, const real *w,
+                                    const real *b, size_t N, int C, int OC, Gpu *g) {
+    Epilogue both = { ADD_BIAS_RESIDUAL, b, skip };
+    if (!matmul(out, OC, rows_of(x, C), rows_of(w, OC), both, N, OC, C, WRITE, g))
+        die("cuBLASLt adds no bias and matrix to a product on this GPU");
 }
 
 // A block owns 32 packs of columns and a part of the rows, which its 8 warps share out.
@@ -1461,7 +1456,7 @@ static void attention_backward(real *dqkv, float2 *rows, const real *dout, const
     }
 }
 
-// ---- residual: out = a + b; residual_layernorm_forward above fuses it with a LayerNorm ----
+// ---- residual: out = a + b; linear_residual_forward above fuses it with a product ----
 
 // ---- GELU: x/2 (1 + tanh u) with u = sqrt(2/pi) (x + 0.044715 x^3) ----
 // Hendrycks and Gimpel 2016, arXiv 1606.08415, in the tanh form that GPT-2 uses. It equals x s with
@@ -1710,8 +1705,8 @@ static void model_carve_backward(Model *m, Memory *mem) {
     m->dfc = m->dqkv = m->logits;
     m->shards.bucket = (float *)m->logits;
     carve(&m->next_logits, mem, MEM_LOGITS, Vp);
-    carve(&m->dx_branch, mem, MEM_BACKWARD, N*C);            // also the forward pass's scratch
     if (!trains) return;
+    carve(&m->dx_branch, mem, MEM_BACKWARD, N*C);
     carve(&m->dx, mem, MEM_BACKWARD, N*C);
     carve(&m->att_rows, mem, MEM_BACKWARD, N*m->c.NH);
     carve(&m->totals, mem, MEM_REST, 1);
@@ -1932,19 +1927,18 @@ static Norm norm_before(Model *m, int l) {
     return { a->ln1, a->ln1_mean, a->ln1_rstd, w.ln1_gain, w.ln1_bias };
 }
 
-// Block l, from the output of its first norm to its GELU, for rows first ... T-1. x enters the
-// block. (model_forward fuses the residual at its end with the next block's first norm.)
+// Block l, which x enters, from the output of its first norm to its GELU, for rows first ... T-1.
 static void block_forward(Model *m, int l, Block<real> w, const real *x, int B, int T, int first) {
     int C = m->c.C, NH = m->c.NH;
     Gpu *g = m->gpu;
     size_t from = first, N = (size_t)B*T - from;       // rows from ... from+N-1
     BlockActs a = m->acts[l];
-    real *branch = m->dx_branch;
     linear_forward(a.qkv + from*3*C, a.ln1 + from*C, w.qkv_w, w.qkv_b, N, C, 3*C, g);
     attention_forward(a.att, a.att_lse, a.qkv, B, T, first, C, NH, g->stream);
-    linear_forward(branch, a.att + from*C, w.att_proj_w, w.att_proj_b, N, C, C, g);
-    residual_layernorm_forward(a.x_mid + from*C, a.ln2 + from*C, a.ln2_mean, a.ln2_rstd, x, branch,
-                               w.ln2_gain, w.ln2_bias, N, C, g->stream);
+    linear_residual_forward(a.x_mid + from*C, x, a.att + from*C, w.att_proj_w, w.att_proj_b,
+                            N, C, C, g);
+    layernorm_forward(a.ln2 + from*C, a.ln2_mean, a.ln2_rstd, a.x_mid + from*C, w.ln2_gain,
+                      w.ln2_bias, N, C, g->stream);
     linear_gelu_forward(a.gelu + from*4*C, a.fc + from*4*C, a.ln2 + from*C, w.fc_w, w.fc_b,
                         N, C, 4*C, g);
 }
@@ -1962,18 +1956,18 @@ static void model_forward(Model *m, const int *tokens, int B, int T, int first) 
     send_inputs(m, tokens, (size_t)B*T);
     embedding_forward(m->x_in, m->batch.inputs, tensor_in(embeddings, &m->padded, WTE),
                       tensor_in(embeddings, &m->padded, WPE), B, T, first, C, stream);
-    real *x = m->x_in + from*C, *branch = m->dx_branch;
+    real *x = m->x_in + from*C;
     Norm n = norm_before(m, 0);
     layernorm_forward(n.out + from*C, n.mean, n.rstd, x, n.gain, n.bias, N, C, stream);
     for (int l = 0; l < m->c.L; l++) {
         Block<real> w = block_in(params_of(m, 1 + l, 2 + l), &m->padded);
         BlockActs a = m->acts[l];
         block_forward(m, l, w, x, B, T, first);
-        linear_forward(branch, a.gelu + from*4*C, w.mlp_proj_w, w.mlp_proj_b, N, 4*C, C, m->gpu);
-        n = norm_before(m, l + 1);
         x = a.x_out + from*C;
-        residual_layernorm_forward(x, n.out + from*C, n.mean, n.rstd, a.x_mid + from*C, branch,
-                                   n.gain, n.bias, N, C, stream);
+        linear_residual_forward(x, a.x_mid + from*C, a.gelu + from*4*C, w.mlp_proj_w, w.mlp_proj_b,
+                                N, 4*C, C, m->gpu);
+        n = norm_before(m, l + 1);
+        layernorm_forward(n.out + from*C, n.mean, n.rstd, x, n.gain, n.bias, N, C, stream);
     }
 }
 

@@ -148,6 +148,7 @@ layernorm|/^layernorm_backward_kernel/,/^}/ s/mean_gx) \* r + came/mean_g) * r +
 layernorm|s/body(KEPT, c)/body(KEPT - 1, c)/
 layernorm|s/int c = p.first + KEPT\*p.step/int c = p.first + (KEPT + 1)*p.step/
 linear|/__global__ void bias_backward/,/^}/ s/__syncthreads();//
+linear|s/residual ? (const void \*)e.other : c;/c;/
 linear|/__global__ void column_sums/,/^}/ s/p < parts; p/p < parts - 1; p/
 attention|/^attention_forward_kernel/,/^}/ s/__syncthreads();     //
 attention|/^attention_backward_kernel/,/^}/ s/__syncthreads();     //

@@ -262,16 +262,17 @@ static Work attention_forward_part(const Site *s) {
 }
 
 static Work att_proj_forward_part(const Site *s) {
-    linear_forward(s->m->dx_branch, s->a.att, s->w.att_proj_w, s->w.att_proj_b, s->N, s->C, s->C,
-                   s->g);
-    return linear_work(s, s->C, s->C);
+    linear_residual_forward(s->a.x_mid, s->x, s->a.att, s->w.att_proj_w, s->w.att_proj_b, s->N,
+                            s->C, s->C, s->g);
+    Work work = linear_work(s, s->C, s->C);
+    work.reals += (double)s->N*s->C;             // the residual
+    return work;
 }
 
 static Work layernorm_forward_part(const Site *s) {
-    residual_layernorm_forward(s->a.x_mid, s->a.ln2, s->a.ln2_mean, s->a.ln2_rstd, s->x,
-                               s->m->dx_branch, s->w.ln2_gain, s->w.ln2_bias, s->N, s->C,
-                               s->g->stream);
-    return { 0.0, 4.0 * (double)s->N*s->C, 8.0 * (double)s->N };
+    layernorm_forward(s->a.ln2, s->a.ln2_mean, s->a.ln2_rstd, s->a.x_mid, s->w.ln2_gain,
+                      s->w.ln2_bias, s->N, s->C, s->g->stream);
+    return { 0.0, 2.0 * (double)s->N*s->C, 8.0 * (double)s->N };
 }
 
 static Work fc_gelu_forward_part(const Site *s) {
@@ -283,9 +284,11 @@ static Work fc_gelu_forward_part(const Site *s) {
 }
 
 static Work mlp_proj_forward_part(const Site *s) {
-    linear_forward(s->m->dx_branch, s->a.gelu, s->w.mlp_proj_w, s->w.mlp_proj_b, s->N, 4*s->C, s->C,
-                   s->g);
-    return linear_work(s, 4.0*s->C, s->C);
+    linear_residual_forward(s->a.x_out, s->a.x_mid, s->a.gelu, s->w.mlp_proj_w, s->w.mlp_proj_b,
+                            s->N, 4*s->C, s->C, s->g);
+    Work work = linear_work(s, 4.0*s->C, s->C);
+    work.reals += (double)s->N*s->C;             // the residual
+    return work;
 }
 
 // Logits that never leave the chip would be no bytes at all.
@@ -383,7 +386,7 @@ typedef struct { const char *name; int a_layer, once; Work (*run)(const Site *);
 
 static const Part parts[] = {
     { "embedding", 0, 1, embedding_forward_part },
-    { "residual and layernorm", 2, 1, layernorm_forward_part },
+    { "layernorm", 2, 1, layernorm_forward_part },
     { "qkv", 1, 0, qkv_forward_part },
     { "attention", 1, 0, attention_forward_part },
     { "att_proj", 1, 0, att_proj_forward_part },
