@@ -185,7 +185,8 @@ typedef struct {
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algorithm;
-    bool found;                        // false: cuBLASLt has no kernel for this
+    bool found;                        // false: cuBLASLt has no kernel for this, or a slow one
+    bool tuned;                        // the tuner chose it; else cuBLASLt's heuristic
 } Product;
 
 // What a launcher needs besides its arguments.
@@ -198,6 +199,7 @@ struct Machine {
     float *scratch;                    // (SCRATCH_FLOATS)
     Product *products;                 // (MAX_PRODUCTS), the last ones chosen
     int n_products;                       // chosen so far
+    struct Tuner *tuner;               // dev/cuda/tune.h; NULL: the heuristic chooses
     bool tf32;
     double peak_flops;                 // measured; 0: not yet
 };
@@ -293,10 +295,13 @@ static void product_free(Product *p) {
     CUBLAS_CHECK(cublasLtMatmulDescDestroy(p->desc));
 }
 
+static void tuner_close(Gpu *g);
+
 static void machine_close(Machine *g) {
     if (!g->blas) return;                        // a plan for other GPUs has opened none
     for (int i = 0; i < g->n_products && i < MAX_PRODUCTS; i++) product_free(&g->products[i]);
     free(g->products);
+    tuner_close(g);
     CUDA_CHECK(cudaFree(g->workspace));
     CUDA_CHECK(cudaFree(g->scratch));
     CUBLAS_CHECK(cublasLtDestroy(g->blas));
@@ -417,7 +422,8 @@ static real *params_of(Model *m, int bucket, int next) {
 // gradient. cuBLASLt does not have every epilogue for every type and shape. If it lacks one, matmul
 // does nothing and returns false; the layer then runs a plain product and a kernel.
 //
-// cuBLASLt has many kernels for a product. Its heuristic chooses one, once for each shape.
+// cuBLASLt has many kernels (algorithms) for a product, and a heuristic that ranks them. Before the
+// first update the tuner measures the first 16 of each product of a step, and takes the fastest.
 
 typedef enum { WRITE, ADD } Mode;      // C = A*B, or C += A*B
 
@@ -464,30 +470,48 @@ static void product_set_epilogue(Product *p) {
     product_set_pointers(p, vector ? (void *)16 : NULL, other ? (void *)16 : NULL);
 }
 
-// Asks cuBLASLt for its best kernel, for addresses that are multiples of 16.
-static void product_choose(Product *p, Gpu *g) {
+// The heuristic's first algorithms, at most n, for addresses that are multiples of 16. Returns how
+// many there are. Split-K algorithms add partial sums: here in fp32, never rounded to bf16.
+static int product_candidates(cublasLtMatmulHeuristicResult_t *candidates, int n,
+                              const Product *p, Gpu *g) {
     static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
     };
     cublasLtMatmulPreference_t preference;
-    cublasLtMatmulHeuristicResult_t best;
     uint32_t alignment = 16;
+    uint32_t sums = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     int found = 0;
     CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
     CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(
         preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &WORKSPACE_BYTES,
         sizeof WORKSPACE_BYTES));
+    CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(
+        preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &sums, sizeof sums));
     for (cublasLtMatmulPreferenceAttributes_t a : alignments)
         CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, a, &alignment,
                                                           sizeof alignment));
     cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-        g->blas, p->desc, p->b, p->a, p->c, p->c, preference, 1, &best, &found);
-    p->found = status == CUBLAS_STATUS_SUCCESS && found == 1 && best.state == status;
-    if (!p->found && status != CUBLAS_STATUS_NOT_SUPPORTED) CUBLAS_CHECK(status);
-    if (p->found) p->algorithm = best.algo;
+        g->blas, p->desc, p->b, p->a, p->c, p->c, preference, n, candidates, &found);
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED) CUBLAS_CHECK(status);
     CUBLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
+    return status == CUBLAS_STATUS_SUCCESS ? found : 0;
 }
+
+// What a product reads and writes.
+typedef struct { void *c; const void *a, *b, *added; float beta; } Operands;
+
+static cublasStatus_t product_launch(const Product *p, const cublasLtMatmulAlgo_t *algorithm,
+                                     const Operands *x, Gpu *g) {
+    float one = 1.0f;
+    cublasStatus_t status = cublasLtMatmul(
+        g->blas, p->desc, &one, x->b, p->b, x->a, p->a, &x->beta, x->added, p->c, x->c,
+        p->c, algorithm, g->workspace, WORKSPACE_BYTES, g->stream);
+    if (status != CUBLAS_STATUS_SUCCESS) cudaGetLastError();     // LAUNCH_CHECK would report it
+    return status;
+}
+
+#include "dev/cuda/tune.h"             // product_choose, product_tune, fused_or_apart
 
 static void product_make(Product *p, const ProductKey *k, Gpu *g) {
     bool a_rows = k->op_a == CUBLAS_OP_N, b_rows = k->op_b == CUBLAS_OP_N;
@@ -517,21 +541,24 @@ static Product *product_find(const ProductKey *k, Gpu *g) {
 }
 
 // c (M,N) = a (M,K) * b (K,N), or c += a*b; c is real or float, and sums are fp32. Rows must begin
-// at multiples of 16 bytes. False, and nothing done, when cuBLASLt lacks the epilogue here.
+// at multiples of 16 bytes. False, and nothing done, when cuBLASLt lacks the epilogue here, or is
+// slower with it.
 template <class T>
 static bool matmul(T *c, size_t ldc, Mat a, Mat b, Epilogue e, size_t M, size_t N, size_t K,
                    Mode mode, Gpu *g) {
     ProductKey key = { M, N, K, a.ld, b.ld, ldc, a.op, b.op, type_of(c), e.kind };
     Product *p = product_find(&key, g);
-    if (!p->found && e.kind != NO_EPILOGUE) return false;
-    if (!p->found) die("cuBLASLt has no product for M=%zu, N=%zu, K=%zu on this GPU", M, N, K);
     bool residual = e.kind == ADD_BIAS_RESIDUAL;
     const void *added = residual ? (const void *)e.other : c;
+    Operands x = { c, a.data, b.data, added, mode == ADD || residual ? 1.0f : 0.0f };
     product_set_pointers(p, e.vector, residual ? NULL : e.other);
-    float one = 1.0f, beta = mode == ADD || residual ? 1.0f : 0.0f;
-    CUBLAS_CHECK(cublasLtMatmul(g->blas, p->desc, &one, b.data, p->b, a.data, p->a, &beta, added,
-                                p->c, c, p->c, &p->algorithm, g->workspace, WORKSPACE_BYTES,
-                                g->stream));
+    if (tuner_measures(g) && !p->tuned) product_tune(p, &x, g);
+    if (!p->found && e.kind != NO_EPILOGUE) return false;
+    if (!p->found) die("cuBLASLt has no product for M=%zu, N=%zu, K=%zu on this GPU", M, N, K);
+    cublasStatus_t status = product_launch(p, &p->algorithm, &x, g);
+    p->found = status == CUBLAS_STATUS_SUCCESS;          // if it does not start: do without it
+    if (!p->found && e.kind != NO_EPILOGUE) return false;
+    CUBLAS_CHECK(status);
     return true;
 }
 
@@ -898,12 +925,14 @@ static void linear_backward_weight(float *dw, float *db, const real *dout, const
                                    size_t N, int C, int OC, Gpu *g) {
     Epilogue bias = { BIAS_GRADIENT, g->scratch, NULL };
     Mat xt = transpose_of(x, C), d = rows_of(dout, OC);
-    if (matmul(dw, OC, xt, d, bias, C, OC, N, ADD, g)) {
+    fused_or_apart(g, [&] {
+        if (!matmul(dw, OC, xt, d, bias, C, OC, N, ADD, g)) return false;
         column_sums_add(db, NULL, g->scratch, 1, OC, g->stream);   // the epilogue overwrites
-    } else {
+        return true;
+    }, [&] {
         matmul(dw, OC, xt, d, plain, C, OC, N, ADD, g);
         bias_backward(db, dout, N, OC, g);
-    }
+    });
 }
 
 // dx = dout w^T; dw += x^T dout; db += the sum of dout's rows
@@ -1508,9 +1537,12 @@ static void gelu_backward(real *dx, const real *dout, const real *x, size_t n,
 static void linear_gelu_forward(real *out, real *pre, const real *x, const real *w, const real *b,
                                 size_t N, int C, int OC, Gpu *g) {
     Epilogue gelu = { ADD_BIAS_GELU, b, pre };
-    if (matmul(out, OC, rows_of(x, C), rows_of(w, OC), gelu, N, OC, C, WRITE, g)) return;
-    linear_forward(pre, x, w, b, N, C, OC, g);
-    gelu_forward(out, pre, N*OC, g->stream);
+    fused_or_apart(g, [&] {
+        return matmul(out, OC, rows_of(x, C), rows_of(w, OC), gelu, N, OC, C, WRITE, g);
+    }, [&] {
+        linear_forward(pre, x, w, b, N, C, OC, g);
+        gelu_forward(out, pre, N*OC, g->stream);
+    });
 }
 
 // Backward of out = gelu(pre) w + b: linear_backward, whose dx is dpre.
@@ -1519,10 +1551,12 @@ static void gelu_linear_backward(real *dpre, float *dw, float *db, const real *d
                                  const real *pre, const real *w, size_t N, int C, int OC, Gpu *g) {
     Epilogue gelu = { GELU_GRADIENT, NULL, pre };
     Mat d = rows_of(dout, OC), wt = transpose_of(w, OC);
-    if (!matmul(dpre, C, d, wt, gelu, N, C, OC, WRITE, g)) {
+    fused_or_apart(g, [&] {
+        return matmul(dpre, C, d, wt, gelu, N, C, OC, WRITE, g);
+    }, [&] {
         matmul(dpre, C, d, wt, plain, N, C, OC, WRITE, g);
         gelu_backward(dpre, dpre, pre, N*C, g->stream);
-    }
+    });
     linear_backward_weight(dw, db, dout, x, N, C, OC, g);
 }
 
@@ -2218,6 +2252,8 @@ static double model_optimizer_seconds(Model *m) {
     return gpu_seconds(m->marks[COMPUTED], m->marks[NORM_KNOWN])
          + gpu_seconds(m->marks[ALL_KNOWN], m->marks[UPDATED]) - waited;
 }
+
+#include "dev/cuda/tune_run.h"         // run_tune
 
 // =================================================================================================
 // Training loop

@@ -5,6 +5,7 @@
 //                       tokenizer.json, tokenizer_config.json
 //                       optimizer.safetensors   AdamW's two moments: exp_avg.NAME, exp_avg_sq.NAME
 //                       state.json              counters: where the run stands
+//                       tune.json               a GPU's choices of algorithms (dev/cuda/tune.h)
 //     OUT/latest -> step_00001000               a relative link
 //
 // In a DiLoCo run (Douillard et al. 2023) each worker has moments of its own. optimizer.safetensors
@@ -72,6 +73,7 @@ typedef struct {
     bool weights_only;                   // no optimizer.safetensors: cannot be resumed
     FileMap tokenizer;                   // tokenizer.json; bytes NULL: none
     int eot;                             // id of the end of text; -1: none
+    FileMap tune;                        // tune.json; bytes NULL: none
 } Checkpoint;
 
 // ---- series and files ----
@@ -635,6 +637,12 @@ static inline bool tokenizer_write(const Checkpoint *k, const char *dir, Error *
     return text_save(&b, dir, "tokenizer_config.json", err);
 }
 
+static inline bool tune_write(const Checkpoint *k, const char *dir, Error *err) {
+    Path path;
+    return !k->tune.bytes || (path_join(&path, dir, "tune.json", err)
+                              && file_write(path.text, k->tune.bytes, k->tune.n, err));
+}
+
 // A save's position in its sequence of calls to Checkpoint.source.
 typedef struct { const Checkpoint *k; int series, bucket; } Pull;
 
@@ -699,6 +707,7 @@ static inline bool checkpoint_write_files(const char *dir, Pull *p, Error *err) 
         if (!tensors_write(dir, (KeptFile)file, p, err)) return false;
     return config_write(p->k, dir, err)
         && tokenizer_write(p->k, dir, err)
+        && tune_write(p->k, dir, err)
         && state_write(p->k, dir, err)
         && dir_sync(dir, err);
 }

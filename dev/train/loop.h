@@ -108,6 +108,10 @@ static inline void step_end(Run *r, Step *s, const Totals *t) {
 
 // ---- the run ----
 
+#ifdef TRAINS_ON_GPU
+static void run_tune(Run *r);          // of dev/cuda/tune_run.h
+#endif
+
 // True if the update that a run resumes from was evaluated: the target loss may be reached already.
 static inline bool evaluated_at_save(const Run *r) {
     return r->o.target_loss > 0 && r->step > 0
@@ -119,6 +123,9 @@ static inline void run_begin(Run *r) {
     catch_stop_signals();
     comm_barrier(&r->comm);            // no rank trains before all ranks catch signals
     log_start(r);
+#ifdef TRAINS_ON_GPU
+    run_tune(r);
+#endif
     r->looked_step = r->step;
     r->looked_tokens = r->tokens;
     if (run_done(&r->length, r->step, r->tokens, NAN) || evaluated_at_save(r)) report_eval(r);

@@ -290,6 +290,7 @@ static inline void run_close(Run *r) {
     free(r->text);
     free(r->sampler.candidates);
     free(r->tokenizer_json);
+    free(r->tune_json);
     json_free(&r->saved);
     if (r->lock >= 0) close(r->lock);
     tokenizer_free(&r->tokenizer);

@@ -70,11 +70,19 @@ typedef struct {
     int64_t seed;
     int recompute;                 // a Recompute of train_gpt2.cu
     bool tf32;
+    const char *tune;              // on, off, again, or a file
     bool plan;
     const char *plan_gpu;          // for plan_machine_parse of dev/train/plan.h
     // help
     bool help;
 } TrainOptions;
+
+// The emulator measures no time, so it tunes only when asked to.
+#ifdef EMULATOR
+#define TUNE_DEFAULT "off"
+#else
+#define TUNE_DEFAULT "on"
+#endif
 
 #define FIELD(member) offsetof(TrainOptions, member)
 
@@ -230,6 +238,12 @@ static const Option train_table[] = {
     { "tf32", NULL, OPT_FLAG, FIELD(tf32), NULL, 0, 0, NULL,
       "machine", "GPU only, built with PRECISION=fp32: multiply in TF32, with 10 bits of mantissa; "
       "faster", NULL },
+    { "tune", "HOW", OPT_TEXT, FIELD(tune), TUNE_DEFAULT, 1, 0, NULL,
+      "machine", "GPU only: on: before the first update, measure cuBLASLt's algorithms and take "
+      "the fastest for each product; a checkpoint keeps the choices, so that a resumed run has the "
+      "same bits; again: measure anew on resuming; off: take what cuBLASLt suggests; FILE: take "
+      "the choices in FILE, or measure and write it; two runs with one FILE have the same bits",
+      NULL },
     { "plan", NULL, OPT_FLAG, FIELD(plan), NULL, 0, 0, NULL,
       "machine", "estimate this run's memory, time and traffic, and stop", NULL },
     { "plan-gpu", "NAME[@TFLOPS],COUNT[,LINK[,PRICE]]", OPT_TEXT, FIELD(plan_gpu), NULL, 1, 0, NULL,
@@ -344,7 +358,8 @@ enum { ON_GPU = 0 };
 #endif
 
 static inline bool option_needs_gpu(const char *name) {
-    return strcmp(name, "recompute") == 0 || strcmp(name, "tf32") == 0;
+    return strcmp(name, "recompute") == 0 || strcmp(name, "tf32") == 0
+        || strcmp(name, "tune") == 0;
 }
 
 static inline bool train_options_check_machine(const TrainOptions *o, bool on_gpu, Error *err) {
@@ -352,7 +367,11 @@ static inline bool train_options_check_machine(const TrainOptions *o, bool on_gp
         if (!on_gpu && (o->given.bits >> i & 1) && option_needs_gpu(train_table[i].name))
             return fail(err, "--%s: needs a GPU (train_gpt2cu); leave it out",
                         train_table[i].name);
-    return true;
+    bool word = strcmp(o->tune, "on") == 0 || strcmp(o->tune, "off") == 0
+             || strcmp(o->tune, "again") == 0;
+    if (word || strpbrk(o->tune, "./")) return true;         // a misspelt word names no file
+    return fail(err, "--tune: '%.40s' is not on, off or again; a file's name needs a dot or a "
+                     "slash, as in %.40s.json", o->tune, o->tune);
 }
 
 static inline bool train_options_check_ranks(const TrainOptions *o, Error *err) {
@@ -429,8 +448,8 @@ static inline bool train_options_keep_size(TrainOptions *o, int i, const JsonNod
 }
 
 // Restores the flags of the run that is resumed: every flag that was set then and is not given now.
-// Exceptions: the model's sizes, above; --overwrite, --resume, --generate and --help belong to one
-// start of the program; a CPU that continues a GPU's run drops the flags of a GPU.
+// Exceptions: the model's sizes, above; --overwrite, --resume, --generate, --help and --tune again
+// belong to one start of the program; a CPU that continues a GPU's run drops the flags of a GPU.
 static inline bool train_options_restore(TrainOptions *o, const JsonNode *saved, Error *err) {
     static const char *const not_taken[] = {
         "out", "resume", "resume-from", "overwrite", "generate", "help",
@@ -454,6 +473,7 @@ static inline bool train_options_restore(TrainOptions *o, const JsonNode *saved,
         for (size_t k = 0; k < sizeof not_taken / sizeof *not_taken; k++)
             taken = taken && strcmp(row->name, not_taken[k]) != 0;
         taken = taken && (ON_GPU || !option_needs_gpu(row->name));
+        if (strcmp(row->name, "tune") == 0 && v && json_is(v, "again")) taken = false;
         bool of_length = strcmp(row->name, "steps") == 0 || strcmp(row->name, "tokens") == 0;
         bool of_data = strcmp(row->group, "data") == 0 && strcmp(row->name, "tokenizer") != 0;
         if ((length && of_length) || (data && of_data)) taken = false;   // one replaces the other

@@ -54,6 +54,7 @@ static inline bool save(Run *r) {
         options_json(r), saving_bucket, &saving, false,
         { (const unsigned char *)r->tokenizer_json, r->tokenizer_bytes },
         r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1,
+        { (const unsigned char *)r->tune_json, r->tune_bytes },
     };
     Error err;
     double start = seconds_now(), failed = 0.0;

@@ -50,6 +50,7 @@ static inline void run(const Config &c, const void *address, Kernel kernel,
         Grid g = { c.name, c.grid, c.block, c.shared,
                    [](void *p) { (*(decltype(thread) *)p)(); }, &thread };
         grid_run(&g);
+        declared_seconds += 1e-6;                // a small kernel
     });
 }
 

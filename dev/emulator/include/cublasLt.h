@@ -1,6 +1,13 @@
 // cuBLASLt, as far as the trainer uses it: D = epilogue(alpha * op(A) * op(B) + beta * C), with
 // column-major matrices in fp32 or bf16 and sums in fp32. A descriptor that asks for anything else
 // gets CUBLAS_STATUS_NOT_SUPPORTED.
+//
+// A product has one algorithm. For tests of a program that chooses among several:
+//
+//   EMULATOR_ALGORITHMS=6     the heuristic offers up to 6, which differ in time and in rounding;
+//                             time is declared then, not measured: the same in each run (stream.h)
+//   EMULATOR_EPILOGUES=slow   epilogues other than a bias take long
+//   EMULATOR_EPILOGUES=fail   and products with one do not start
 #pragma once
 #include "cuda_runtime.h"
 #include "cuda_bf16.h"
@@ -52,7 +59,14 @@ typedef enum {
 typedef enum { CUBLASLT_ORDER_COL = 0, CUBLASLT_ORDER_ROW = 1 } cublasLtOrder_t;
 
 typedef enum {
+    CUBLASLT_REDUCTION_SCHEME_NONE = 0, CUBLASLT_REDUCTION_SCHEME_INPLACE = 1,
+    CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE = 4,
+    CUBLASLT_REDUCTION_SCHEME_MASK = 7,
+} cublasLtReductionScheme_t;
+
+typedef enum {
     CUBLASLT_MATMUL_PREF_SEARCH_MODE = 0, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,
+    CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3,
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES = 6,
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8,
 } cublasLtMatmulPreferenceAttributes_t;
@@ -71,7 +85,7 @@ typedef struct emulator_layout {
     int64_t ld, batch_stride;
 } *cublasLtMatrixLayout_t;
 typedef struct emulator_preference {
-    uint32_t search_mode, alignA, alignB, alignC, alignD;
+    uint32_t search_mode, schemes, alignA, alignB, alignC, alignD;
     uint64_t workspace;
 } *cublasLtMatmulPreference_t;
 typedef struct { uint64_t data[8]; } cublasLtMatmulAlgo_t;
@@ -184,7 +198,8 @@ static inline cublasStatus_t cublasLtMatrixLayoutSetAttribute(
 }
 
 static inline cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *p) {
-    return emulator::create(p, emulator_preference{ 0, 256, 256, 256, 256, 0 });
+    return emulator::create(p, emulator_preference{
+        0, CUBLASLT_REDUCTION_SCHEME_MASK, 256, 256, 256, 256, 0 });
 }
 static inline cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) {
     return emulator::destroy(p);
@@ -195,6 +210,7 @@ static inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
     switch (attribute) {
     EMULATOR_FIELD(CUBLASLT_MATMUL_PREF_SEARCH_MODE, search_mode)
     EMULATOR_FIELD(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace)
+    EMULATOR_FIELD(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes)
     EMULATOR_FIELD(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignA)
     EMULATOR_FIELD(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignB)
     EMULATOR_FIELD(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignC)
@@ -253,6 +269,36 @@ static inline cublasStatus_t check_matmul(const emulator_matmul *d, const emulat
     return check_epilogue(d, D);
 }
 
+// ---- algorithms ----
+
+// cost: in the time of the first. It sums the first K/split terms apart from the others (0: all
+// together), as a split-K kernel does, and adds the two sums in fp32 or, with the scheme
+// OUTPUT_TYPE, rounded to D's type.
+struct Algorithm { double cost; uint32_t scheme; int split; bool starts; };
+static const Algorithm algorithms[] = {
+    { 1.0, CUBLASLT_REDUCTION_SCHEME_NONE, 0, true },
+    { 0.7, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 2, true },
+    { 0.1, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, 2, true },
+    { 0.2, CUBLASLT_REDUCTION_SCHEME_NONE, 0, false },
+    { 3.0, CUBLASLT_REDUCTION_SCHEME_NONE, 3, true },
+    { 0.8, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 4, true },
+};
+constexpr uint64_t N_ALGORITHMS = sizeof algorithms / sizeof *algorithms;
+constexpr uint64_t ALGORITHM_MARK = 0x656D756C61746564;      // of algorithms that were made here
+
+static inline const Algorithm *algorithm_of(const cublasLtMatmulAlgo_t *a) {
+    if (!a) return &algorithms[0];               // cuBLASLt then asks its heuristic
+    bool known = a->data[0] < N_ALGORITHMS && a->data[1] == ALGORITHM_MARK;
+    return known ? &algorithms[a->data[0]] : nullptr;
+}
+
+// An epilogue that EMULATOR_EPILOGUES makes slow, or fail.
+static inline bool epilogue_is(const emulator_matmul *d, const char *how) {
+    const char *asked = getenv("EMULATOR_EPILOGUES");
+    return asked && strcmp(asked, how) == 0 && d->epilogue != CUBLASLT_EPILOGUE_DEFAULT
+        && d->epilogue != CUBLASLT_EPILOGUE_BIAS;
+}
+
 // ---- the product ----
 
 constexpr int TILE_ROWS = 16, TILE_COLS = 4;     // a tile of sums, in registers
@@ -298,14 +344,32 @@ static inline void tile(Column out[TILE_COLS], const float *a, const float *b, i
     out[0] = c0; out[1] = c1; out[2] = c2; out[3] = c3;
 }
 
+// A tile of which the first `part` terms are summed apart from the others.
+static inline void split_tile(Column out[TILE_COLS], const float *a, const float *b, int64_t K,
+                              int64_t part, bool rounds) {
+    Column sums[2][TILE_COLS];
+    tile(sums[0], a, b, part);
+    tile(sums[1], a + part*TILE_ROWS, b + part*TILE_COLS, K - part);
+    for (int j = 0; j < TILE_COLS; j++) {
+        for (int i = 0; i < TILE_ROWS && rounds; i++)
+            for (int s = 0; s < 2; s++) sums[s][j][i] = (float)__nv_bfloat16(sums[s][j][i]);
+        out[j] = sums[0][j] + sums[1][j];
+    }
+}
+
 // product (m,n), column-major and contiguous, of packed panels.
 static inline void multiply(float *product, const float *a, const float *b,
-                            int64_t m, int64_t n, int64_t K) {
+                            int64_t m, int64_t n, int64_t K, const Algorithm *algorithm,
+                            int type) {
+    int64_t part = algorithm->split ? K / algorithm->split : 0;
+    bool rounds = type == CUDA_R_16BF
+               && algorithm->scheme == CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
     #pragma omp parallel for if (m*n*K > 1 << 15)
     for (int64_t j = 0; j < n; j += TILE_COLS)
         for (int64_t i = 0; i < m; i += TILE_ROWS) {
             Column sums[TILE_COLS];
-            tile(sums, a + i*K, b + j*K, K);
+            if (part == 0) tile(sums, a + i*K, b + j*K, K);
+            else split_tile(sums, a + i*K, b + j*K, K, part, rounds);
             for (int64_t jj = 0; jj < TILE_COLS && j + jj < n; jj++)
                 for (int64_t ii = 0; ii < TILE_ROWS && i + ii < m; ii++)
                     product[i + ii + (j + jj)*m] = sums[jj][ii];
@@ -375,7 +439,15 @@ struct Product {
     const void *A, *B, *C;
     void *D;
     float alpha, beta;
+    const Algorithm *algorithm;
 };
+
+// What the product takes, in seconds: at 1 GFLOP/s with the first algorithm.
+static inline double product_seconds(const Product &p) {
+    double K = (double)(p.d.transA != CUBLAS_OP_N ? p.layoutA.rows : p.layoutA.cols);
+    double flops = 2.0 * (double)p.layoutD.rows * (double)p.layoutD.cols * K * p.layoutD.batches;
+    return 1e-9 * flops * p.algorithm->cost * (epilogue_is(&p.d, "slow") ? 10.0 : 1.0);
+}
 
 // Product i of a batch.
 static inline void product_run(const Product &p, int i) {
@@ -390,7 +462,7 @@ static inline void product_run(const Product &p, int i) {
     float *product = (float *)malloc((size_t)(m*n) * sizeof *product);
     if (!a || !b || !product) fail("no memory for a product of %lld x %lld", (long long)m,
                                    (long long)n);
-    multiply(product, a, b, m, n, K);
+    multiply(product, a, b, m, n, K, p.algorithm, (int)p.layoutD.type);
     finish(&p.d, (void *)batch(p.D, &p.layoutD, i), &p.layoutD, batch(p.C, &p.layoutC, i),
            p.layoutC.ld, p.alpha, p.beta, product);
     if (p.d.epilogue == CUBLASLT_EPILOGUE_BGRADA)
@@ -413,9 +485,24 @@ static inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     if (!handle || !preference || wanted < 1) return CUBLAS_STATUS_INVALID_VALUE;
     cublasStatus_t status = emulator::check_matmul(d, A, B, C, D);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
-    results[0] = {};
-    *found = 1;
+    uint64_t offered = (uint64_t)emulator::setting("EMULATOR_ALGORITHMS", 1);
+    for (uint64_t i = 0; i < offered && i < emulator::N_ALGORITHMS && *found < wanted; i++) {
+        if (emulator::algorithms[i].scheme & ~preference->schemes) continue;
+        results[*found] = {};
+        results[*found].algo.data[0] = i;
+        results[(*found)++].algo.data[1] = emulator::ALGORITHM_MARK;
+    }
     return CUBLAS_STATUS_SUCCESS;
+}
+
+static inline cublasStatus_t cublasLtMatmulAlgoCheck(
+        cublasLtHandle_t handle, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t A,
+        cublasLtMatrixLayout_t B, cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
+        const cublasLtMatmulAlgo_t *algorithm, cublasLtMatmulHeuristicResult_t *result) {
+    if (!handle || !algorithm || !result || !emulator::algorithm_of(algorithm))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    *result = {};
+    return emulator::check_matmul(d, A, B, C, D);
 }
 
 static inline cublasStatus_t cublasLtMatmul(
@@ -423,16 +510,20 @@ static inline cublasStatus_t cublasLtMatmul(
         const void *A, cublasLtMatrixLayout_t layoutA,
         const void *B, cublasLtMatrixLayout_t layoutB,
         const void *beta, const void *C, cublasLtMatrixLayout_t layoutC,
-        void *D, cublasLtMatrixLayout_t layoutD, const cublasLtMatmulAlgo_t *, void *, size_t,
-        cudaStream_t stream) {
+        void *D, cublasLtMatrixLayout_t layoutD, const cublasLtMatmulAlgo_t *algorithm, void *,
+        size_t, cudaStream_t stream) {
     cudaStream_t s = emulator::stream_of(stream);
-    if (!handle || !alpha || !beta || !A || !B || !D || !s) return CUBLAS_STATUS_INVALID_VALUE;
+    const emulator::Algorithm *how = emulator::algorithm_of(algorithm);
+    if (!handle || !alpha || !beta || !A || !B || !D || !s || !how)
+        return CUBLAS_STATUS_INVALID_VALUE;
     cublasStatus_t status = emulator::check_matmul(d, layoutA, layoutB, layoutC, layoutD);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
+    if (!how->starts || emulator::epilogue_is(d, "fail")) return CUBLAS_STATUS_EXECUTION_FAILED;
     emulator::Product p = { *d, *layoutA, *layoutB, *layoutC, *layoutD, A, B, C, D,
-                            *(const float *)alpha, *(const float *)beta };
+                            *(const float *)alpha, *(const float *)beta, how };
     emulator::enqueue(s, [p] {
         for (int i = 0; i < p.layoutD.batches; i++) emulator::product_run(p, i);
+        emulator::declared_seconds += emulator::product_seconds(p);
     });
     return CUBLAS_STATUS_SUCCESS;
 }

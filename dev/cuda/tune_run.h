@@ -1,0 +1,254 @@
+// When the tuner measures, and where its choices are kept. Included by train_gpt2.cu after Model.
+//
+// Before the first update a micro-batch of random tokens runs forward and backward, and matmul
+// measures each product it meets (tune.h). That changes activations and gradients only, and an
+// update begins by setting the gradients to zero. With several ranks rank 0 measures, and all take
+// its choices. A resumed run takes those of its checkpoint:
+//
+//     {"machine":"NVIDIA H100 80GB HBM3, CUDA driver 13000, cuBLASLt 130002, ...","products":[
+//     {"product":"768x3072x65536 a T768 b 3072 c 3072 fp32 bias-gradient","algo":"(64 bytes)",
+//      "ms":0.412,"first_ms":0.873,"tflops":750,"tried":16,"failed":0}, ...
+//     ]}
+//
+// An algorithm is bytes that only the same version of cuBLASLt understands: choices of another
+// machine are not taken. "algo":null stands for a product without its epilogue.
+
+// ---- choices as text ----
+
+// What all choices depend on.
+typedef struct { char text[400]; } MachineName;
+static MachineName tuner_machine(const Gpu *g) {
+    MachineName name;
+    int driver = 0;
+    CUDA_CHECK(cudaDriverGetVersion(&driver));
+    snprintf(name.text, sizeof name.text, "%s, CUDA driver %d, cuBLASLt %zu, %s, workspace %zu",
+             g->properties.name, driver, cublasLtGetVersion(), g->tf32 ? "tf32" : PRECISION,
+             WORKSPACE_BYTES);
+    return name;
+}
+
+static void choice_print(FILE *f, const Choice *c) {
+    fprintf(f, "{\"product\":\"%s\",\"algo\":", c->product.text);
+    const unsigned char *bytes = (const unsigned char *)&c->algorithm;
+    if (c->usable) {
+        putc('"', f);
+        for (size_t i = 0; i < sizeof c->algorithm; i++) fprintf(f, "%02x", bytes[i]);
+        putc('"', f);
+    } else {
+        fputs("null", f);
+    }
+    if (isfinite(c->seconds))
+        fprintf(f, ",\"ms\":%.6g,\"tflops\":%.4g", 1e3 * c->seconds, 1e-12 * c->flops / c->seconds);
+    if (isfinite(c->first_seconds)) fprintf(f, ",\"first_ms\":%.6g", 1e3 * c->first_seconds);
+    fprintf(f, ",\"tried\":%d,\"failed\":%d}", c->tried, c->failed);
+}
+
+// A JSON list of the choices; `line` separates them. The caller frees the text.
+static char *choices_print(const Tuner *t, const char *line) {
+    char *text = NULL;
+    size_t n;
+    FILE *f = open_memstream(&text, &n);
+    if (!f) die("memory: none left for the tuner's choices");
+    putc('[', f);
+    for (int i = 0; i < t->n; i++) {
+        fprintf(f, "%s%s", i ? "," : "", line);
+        choice_print(f, &t->choices[i]);
+    }
+    fprintf(f, "%s]", line);
+    fclose(f);
+    return text;
+}
+
+// "00ff..." -> bytes (n)
+static bool hex_read(unsigned char *bytes, size_t n, const char *hex) {
+    if (strlen(hex) != 2*n || strspn(hex, "0123456789abcdef") != 2*n) return false;
+    for (size_t i = 0; i < n; i++) {
+        const char digits[] = { hex[2*i], hex[2*i + 1], '\0' };
+        bytes[i] = (unsigned char)strtoul(digits, NULL, 16);
+    }
+    return true;
+}
+
+static bool choice_read(Choice *c, const JsonNode *v, Error *err) {
+    const JsonNode *product = json_need(v, "product", JSON_STRING, err);
+    const JsonNode *algo = product ? json_get(v, "algo") : NULL;
+    double first = INFINITY, seconds = INFINITY;
+    Error missing;
+    if (!product) return false;
+    memset(c, 0, sizeof *c);
+    c->usable = algo && algo->type != JSON_NULL;
+    snprintf(c->product.text, sizeof c->product.text, "%s", product->text);
+    if (!algo || (c->usable && !hex_read((unsigned char *)&c->algorithm, sizeof c->algorithm,
+                                         algo->type == JSON_STRING ? algo->text : "")))
+        return fail(err, "byte %zu: \"algo\" must be null or %zu bytes in hexadecimal", v->at,
+                    sizeof c->algorithm);
+    if (json_get_double(&seconds, v, "ms", &missing)) seconds *= 1e-3;
+    if (json_get_double(&first, v, "first_ms", &missing)) first *= 1e-3;
+    if (json_get_double(&c->flops, v, "tflops", &missing)) c->flops *= 1e12 * seconds;
+    c->seconds = seconds;
+    c->first_seconds = first;
+    int64_t tried, failed;
+    if (json_get_int(&tried, v, "tried", 0, MAX_ALGORITHMS, &missing)) c->tried = (int)tried;
+    if (json_get_int(&failed, v, "failed", 0, MAX_ALGORITHMS, &missing)) c->failed = (int)failed;
+    return true;
+}
+
+// Adds the choices in a file, unless they are of another machine; then it says so.
+static bool choices_load(Gpu *g, const char *path, Error *err) {
+    Tuner *t = g->tuner;
+    FileMap file;
+    Json json;
+    Error why;
+    if (!file_map(&file, path, err)) return false;
+    bool good = json_parse(&json, (const char *)file.bytes, file.n, &why);
+    file_unmap(&file);
+    if (!good) return fail(err, "%s: %s", path, why.text);
+    const JsonNode *machine = json_need(json.root, "machine", JSON_STRING, &why);
+    const JsonNode *list = machine ? json_need(json.root, "products", JSON_ARRAY, &why) : NULL;
+    bool same = machine && json_is(machine, tuner_machine(g).text);
+    if (list && !same)
+        printf("note    %s was tuned on another machine (%s); products are measured again\n", path,
+               json_show(machine).text);
+    good = list != NULL;
+    for (const JsonNode *v = list ? json_first(list) : NULL;
+         good && same && v < json_end(list) && t->n < MAX_CHOICES; v = json_next(v))
+        good = choice_read(&t->choices[t->n++], v, &why);
+    json_free(&json);
+    if (!good) t->n = 0;
+    return good || fail(err, "%s: %s", path, why.text);
+}
+
+// Writes a file anew, in one step.
+static void choices_save(const Run *r, const char *path) {
+    Path temporary;
+    Error err;
+    int n = snprintf(temporary.text, sizeof temporary.text, "%s.tmp-%d", path, (int)getpid());
+    bool fits = n > 0 && (size_t)n < sizeof temporary.text;
+    if (!fits || !file_write(temporary.text, r->tune_json, r->tune_bytes, &err))
+        die("--tune: %s", fits ? err.text : "the path is too long");
+    if (rename(temporary.text, path) != 0) die("--tune: %s: %s", path, strerror(errno));
+}
+
+// ---- the pass ----
+
+// Runs a micro-batch of random tokens. Returns its seconds, forward and backward.
+static double random_micro_batch(Run *r) {
+    Gpu *g = r->machine;
+    int B = r->o.micro_batch, T = r->T, V = r->spec.c.V;
+    Rng rng = rng_make(1, 0);
+    for (int i = 0; i < B*T; i++) {
+        r->inputs[i] = (int)rng_below(&rng, (uint64_t)V);
+        r->targets[i] = (int)rng_below(&rng, (uint64_t)V);
+    }
+    clear_grads(r->model);
+    shards_micro_batch(r->shards, 0, 1);
+    mark_record(r->model, COMPUTED);
+    model_forward(r->model, r->inputs, B, T, 0);
+    model_backward(r->model, r->inputs, r->targets, 1.0f / (float)(B*T), B, T);
+    mark_record(r->model, UPDATED);
+    shards_finish_grads(r->shards);
+    gpu_wait(g);
+    return gpu_seconds(r->model->marks[COMPUTED], r->model->marks[UPDATED]);
+}
+
+// All ranks take rank 0's choices, for products that they know already too. Returns how many.
+static int choices_take(Run *r) {
+    Gpu *g = r->machine;
+    Tuner *t = g->tuner;
+    comm_broadcast_small(&r->comm, &t->n, sizeof t->n);
+    int n = t->n;
+    for (int i = 0; i < n; i++)
+        comm_broadcast_small(&r->comm, &t->choices[i], sizeof t->choices[i]);
+    for (int i = 0; i < g->n_products && i < MAX_PRODUCTS; i++) product_choose(&g->products[i], g);
+    return n;
+}
+
+// A file may hold choices for other shapes. They are left out.
+static void choices_drop_unused(Tuner *t) {
+    int n = 0;
+    for (int i = 0; i < t->n; i++)
+        if (t->choices[i].used) t->choices[n++] = t->choices[i];
+    t->n = n;
+}
+
+// The file whose choices this run takes: --tune FILE, or the one in its checkpoint. "": none.
+static void choices_find(Path *path, const Run *r) {
+    bool file = strpbrk(r->o.tune, "./") != NULL;
+    Path from;
+    Error err;
+    path->text[0] = '\0';
+    if (strcmp(r->o.tune, "again") == 0) return;
+    if (file) snprintf(path->text, sizeof path->text, "%s", r->o.tune);
+    if (file && access(path->text, F_OK) == 0) return;
+    if (!r->o.resume || !find_resumed(&from, r, &err)
+        || !path_join(path, from.text, "tune.json", &err) || access(path->text, F_OK) != 0)
+        path->text[0] = '\0';
+}
+
+// One line for people, one for the log.
+static void report_tune(Run *r, const char *from, double seconds, double ms, double first_ms) {
+    const Tuner *t = r->machine->tuner;
+    char taken[4200] = "", first[60] = "";
+    if (from[0]) snprintf(taken, sizeof taken, ", %d of them as in %s", t->n - t->measured, from);
+    else snprintf(first, sizeof first, ", and %.4g with cuBLASLt's first choices", first_ms);
+    printf("tune    %d products in %.1f s%s: a micro-batch takes %.4g ms%s\n", t->n, seconds, taken,
+           ms, first);
+    if (t->refused > 0)
+        printf("note    %d algorithms in %s do not run here, and were measured again\n", t->refused,
+               from);
+    fflush(stdout);
+    char *list = choices_print(t, "");
+    log_begin(&r->log, "tune");
+    log_num(&r->log, "seconds", seconds);
+    log_num(&r->log, "micro_batch_ms", ms);
+    log_num(&r->log, "first_micro_batch_ms", first_ms);
+    log_int(&r->log, "measured", t->measured);
+    log_raw(&r->log, "products", list);
+    log_line_end(r);
+    free(list);
+}
+
+// Keeps the choices for checkpoints, and in FILE.
+static void choices_keep(Run *r, const char *from) {
+    Gpu *g = r->machine;
+    char *list = choices_print(g->tuner, "\n");
+    FILE *f = open_memstream(&r->tune_json, &r->tune_bytes);
+    if (!f) die("memory: none left for the tuner's choices");
+    MachineName machine = tuner_machine(g);
+    fputs("{\"machine\":", f);
+    json_write_string(f, machine.text, strlen(machine.text));
+    fprintf(f, ",\"products\":%s}\n", list);
+    fclose(f);
+    free(list);
+    bool unchanged = strcmp(from, r->o.tune) == 0 && g->tuner->measured == 0;
+    if (r->comm.rank == 0 && strpbrk(r->o.tune, "./") && !unchanged) choices_save(r, r->o.tune);
+}
+
+// Chooses the algorithms of all products of an update, before the first.
+static void run_tune(Run *r) {
+    Gpu *g = r->machine;
+    Path from = { "" };
+    Error err;
+    double start = seconds_now(), first = NAN;
+    bool nothing = !r->o.resume && run_done(&r->length, r->step, r->tokens, NAN);
+    if (strcmp(r->o.tune, "off") == 0 || nothing) return;
+    tuner_open(g);
+    Tuner *t = g->tuner;
+    if (r->comm.rank == 0) choices_find(&from, r);
+    if (from.text[0] && !choices_load(g, from.text, &err)) {
+        if (strcmp(from.text, r->o.tune) == 0) die("--tune: %s", err.text);
+        warn("%s; products are measured again", err.text);
+    }
+    if (t->n == 0) from.text[0] = '\0';
+    int known = choices_take(r);
+    random_micro_batch(r);                       // warms up
+    if (known == 0) first = random_micro_batch(r);
+    t->measures = r->comm.rank == 0;
+    random_micro_batch(r);
+    t->measures = false;
+    choices_drop_unused(t);
+    choices_take(r);
+    double seconds = random_micro_batch(r);
+    report_tune(r, from.text, seconds_now() - start, 1e3 * seconds, 1e3 * first);
+    choices_keep(r, from.text);
+}
