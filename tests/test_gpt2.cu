@@ -316,6 +316,127 @@ TEST(linear_gelu) {
     check_linear_gelu(130, 40, 160);
 }
 
+// ---- the tuner ----
+
+// Other tests' products go, and with them their algorithms.
+static void products_forget() {
+    for (int i = 0; i < gpu.n_products && i < MAX_PRODUCTS; i++) product_free(&gpu.products[i]);
+    gpu.n_products = 0;
+}
+
+// The tuner measures all products of linear_gelu, as it does in run_tune. In the emulator
+// algorithm 1 is the fastest that does not add in bf16 (2 is faster), nor fails to start (3).
+static void tune_linear_gelu(const char *epilogues, int N, int C, int OC) {
+    setenv("EMULATOR_ALGORITHMS", "6", 1);
+    setenv("EMULATOR_EPILOGUES", epilogues, 1);
+    products_forget();
+    tuner_open(&gpu);
+    Floats ones(N*OC, 1.0f);
+    Array<real> x(ones), w(ones), b(ones), pre(ones), out(ones), dpre(ones);
+    Array<float> dw(ones), db(ones);
+    gpu.tuner->measures = true;
+    linear_gelu_forward(out, pre, x, w, b, N, C, OC, &gpu);
+    gelu_linear_backward(dpre, dw, db, x, out, pre, w, N, OC, C, &gpu);
+    gpu.tuner->measures = false;
+    for (int i = 0; i < gpu.n_products; i++) product_choose(&gpu.products[i], &gpu);
+}
+
+static void tuning_ends() {
+    tuner_close(&gpu);
+    products_forget();
+    unsetenv("EMULATOR_ALGORITHMS");
+    unsetenv("EMULATOR_EPILOGUES");
+}
+
+static void check_choices(bool fused) {
+    const Tuner *t = gpu.tuner;
+    CHECK_MSG(t->measured == 6 && t->n == 6, "%d products measured, %d choices", t->measured, t->n);
+    for (int i = 0; i < t->n; i++) {
+        const Choice *c = &t->choices[i];
+        bool epilogue = strstr(c->product.text, "gelu") || strstr(c->product.text, "gradient");
+        CHECK_MSG(!c->usable || c->seconds <= c->first_seconds, "%s is slower than the heuristic's",
+                  c->product.text);
+#ifdef EMULATOR
+        CHECK_MSG(c->tried == 5, "%s: %d algorithms tried", c->product.text, c->tried);
+        CHECK_MSG(c->usable == (fused || !epilogue), "%s: usable %d", c->product.text, c->usable);
+        CHECK_MSG(!c->usable || (c->algorithm.data[0] == 1 && c->failed == 1),
+                  "%s: algorithm %d, %d failed", c->product.text, (int)c->algorithm.data[0],
+                  c->failed);
+#endif
+        (void)epilogue, (void)fused;
+    }
+}
+
+TEST(tuner_takes_the_fastest) {
+    tune_linear_gelu("", 37, 24, 96);
+    check_choices(true);
+    check_linear_gelu(37, 24, 96);
+    CHECK(gpu.tuner->measured == 6);
+    tuning_ends();
+}
+
+// A slow epilogue gives way to a kernel; so does one whose products do not start.
+TEST(tuner_does_without_epilogues) {
+    for (const char *how : { "slow", "fail" }) {
+        tune_linear_gelu(how, 37, 24, 96);
+        check_choices(false);
+        check_linear_gelu(37, 24, 96);
+        tuning_ends();
+    }
+}
+
+#ifdef EMULATOR
+// Without the tuner as well: a product that does not start is done by kernels apart.
+TEST(epilogues_that_do_not_start) {
+    setenv("EMULATOR_EPILOGUES", "fail", 1);
+    products_forget();
+    check_linear_gelu(37, 24, 96);
+    tuning_ends();
+}
+#endif
+
+// Choices go through a file and come back; those of another machine, or another cuBLASLt, do not.
+TEST(choices_are_kept) {
+    char path[] = "/tmp/batchwise-tune.XXXXXX";
+    int fd = mkstemp(path);
+    Error err = { "" };
+    Run r;
+    memset(&r, 0, sizeof r);
+    r.machine = &gpu;
+    r.o.tune = path;
+    CHECK(fd >= 0);
+    close(fd);
+    tune_linear_gelu("", 37, 24, 96);
+    Tuner first = *gpu.tuner;
+    choices_keep(&r, "");
+    gpu.tuner->n = 0;
+    CHECK_MSG(choices_load(&gpu, path, &err) && gpu.tuner->n == 6, "%s", err.text);
+    for (int i = 0; i < gpu.n_products; i++) {
+        product_choose(&gpu.products[i], &gpu);
+        CHECK(gpu.products[i].tuned);
+    }
+    for (int i = 0; i < 6; i++) {
+        const Choice *c = &gpu.tuner->choices[i];
+        CHECK(strcmp(c->product.text, first.choices[i].product.text) == 0 && c->used);
+        CHECK(memcmp(&c->algorithm, &first.choices[i].algorithm, sizeof c->algorithm) == 0);
+    }
+    gpu.tuner->choices[0].algorithm.data[1] = 1;             // not an algorithm
+    for (int i = 0; i < gpu.n_products; i++) product_choose(&gpu.products[i], &gpu);
+#ifdef EMULATOR
+    CHECK_MSG(gpu.tuner->refused == 1 && gpu.tuner->n == 5, "%d refused", gpu.tuner->refused);
+#endif
+    gpu.tf32 = !gpu.tf32;
+    gpu.tuner->n = 0;
+    CHECK_MSG(choices_load(&gpu, path, &err) && gpu.tuner->n == 0, "of another machine");
+    gpu.tf32 = !gpu.tf32;
+    const char damaged[] = "{\"machine\":\"\",\"products\":3}";
+    CHECK(file_write(path, damaged, strlen(damaged), &err));
+    CHECK(!choices_load(&gpu, path, &err) && strstr(err.text, "products"));
+    unlink(path);
+    free(r.tune_json);
+    tuning_ends();
+}
+
 static void check_xent(int N, int V) {
     int Vp = padded_vocab(V);
     shape_is("N=%d V=%d", N, V);
@@ -1009,6 +1130,12 @@ int main(int argc, char **argv) {
     RUN_NAMED(attention_from_a_cache);
     RUN_NAMED(gelu);
     RUN_NAMED(linear_gelu);
+    RUN_NAMED(tuner_takes_the_fastest);
+    RUN_NAMED(tuner_does_without_epilogues);
+#ifdef EMULATOR
+    RUN_NAMED(epilogues_that_do_not_start);
+#endif
+    RUN_NAMED(choices_are_kept);
     RUN_NAMED(xent);
     RUN_NAMED(classifier);
     RUN_NAMED(buckets);

@@ -93,7 +93,8 @@ static bool choice_read(Choice *c, const JsonNode *v, Error *err) {
     return true;
 }
 
-// Adds the choices in a file, unless they are of another machine; then it says so.
+// Loads the choices in a file, at most half of what there is room for. Those of another machine are
+// left out, in words.
 static bool choices_load(Gpu *g, const char *path, Error *err) {
     Tuner *t = g->tuner;
     FileMap file;
@@ -111,7 +112,7 @@ static bool choices_load(Gpu *g, const char *path, Error *err) {
                json_show(machine).text);
     good = list != NULL;
     for (const JsonNode *v = list ? json_first(list) : NULL;
-         good && same && v < json_end(list) && t->n < MAX_CHOICES; v = json_next(v))
+         good && same && v < json_end(list) && t->n < MAX_CHOICES / 2; v = json_next(v))
         good = choice_read(&t->choices[t->n++], v, &why);
     json_free(&json);
     if (!good) t->n = 0;
@@ -163,12 +164,11 @@ static int choices_take(Run *r) {
     return n;
 }
 
-// A file may hold choices for other shapes. They are left out.
-static void choices_drop_unused(Tuner *t) {
+// A file may hold choices for other shapes too.
+static int choices_used(const Tuner *t) {
     int n = 0;
-    for (int i = 0; i < t->n; i++)
-        if (t->choices[i].used) t->choices[n++] = t->choices[i];
-    t->n = n;
+    for (int i = 0; i < t->n; i++) n += t->choices[i].used;
+    return n;
 }
 
 // The file whose choices this run takes: --tune FILE, or the one in its checkpoint. "": none.
@@ -188,10 +188,11 @@ static void choices_find(Path *path, const Run *r) {
 // One line for people, one for the log.
 static void report_tune(Run *r, const char *from, double seconds, double ms, double first_ms) {
     const Tuner *t = r->machine->tuner;
+    int used = choices_used(t);
     char taken[4200] = "", first[60] = "";
-    if (from[0]) snprintf(taken, sizeof taken, ", %d of them as in %s", t->n - t->measured, from);
+    if (from[0]) snprintf(taken, sizeof taken, ", %d of them as in %s", used - t->measured, from);
     else snprintf(first, sizeof first, ", and %.4g with cuBLASLt's first choices", first_ms);
-    printf("tune    %d products in %.1f s%s: a micro-batch takes %.4g ms%s\n", t->n, seconds, taken,
+    printf("tune    %d products in %.1f s%s: a micro-batch takes %.4g ms%s\n", used, seconds, taken,
            ms, first);
     if (t->refused > 0)
         printf("note    %d algorithms in %s do not run here, and were measured again\n", t->refused,
@@ -246,7 +247,6 @@ static void run_tune(Run *r) {
     t->measures = r->comm.rank == 0;
     random_micro_batch(r);
     t->measures = false;
-    choices_drop_unused(t);
     choices_take(r);
     double seconds = random_micro_batch(r);
     report_tune(r, from.text, seconds_now() - start, 1e3 * seconds, 1e3 * first);

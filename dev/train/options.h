@@ -448,8 +448,9 @@ static inline bool train_options_keep_size(TrainOptions *o, int i, const JsonNod
 }
 
 // Restores the flags of the run that is resumed: every flag that was set then and is not given now.
-// Exceptions: the model's sizes, above; --overwrite, --resume, --generate, --help and --tune again
-// belong to one start of the program; a CPU that continues a GPU's run drops the flags of a GPU.
+// Exceptions: the model's sizes, above; --overwrite, --resume, --generate and --help belong to one
+// start of the program, and --tune again becomes --tune on; a CPU that continues a GPU's run drops
+// the flags of a GPU.
 static inline bool train_options_restore(TrainOptions *o, const JsonNode *saved, Error *err) {
     static const char *const not_taken[] = {
         "out", "resume", "resume-from", "overwrite", "generate", "help",
@@ -473,13 +474,14 @@ static inline bool train_options_restore(TrainOptions *o, const JsonNode *saved,
         for (size_t k = 0; k < sizeof not_taken / sizeof *not_taken; k++)
             taken = taken && strcmp(row->name, not_taken[k]) != 0;
         taken = taken && (ON_GPU || !option_needs_gpu(row->name));
-        if (strcmp(row->name, "tune") == 0 && v && json_is(v, "again")) taken = false;
         bool of_length = strcmp(row->name, "steps") == 0 || strcmp(row->name, "tokens") == 0;
         bool of_data = strcmp(row->group, "data") == 0 && strcmp(row->name, "tokenizer") != 0;
         if ((length && of_length) || (data && of_data)) taken = false;   // one replaces the other
         if (!taken) continue;
+        bool again = strcmp(row->name, "tune") == 0 && json_is(v, "again");
+        const char *text = again ? "on" : v->text ? v->text : "";
         if (row->type == OPT_FLAG) *(bool *)((char *)o + row->field) = v->type == JSON_TRUE;
-        else if (!option_read(o, row, v->text ? v->text : ""))
+        else if (!option_read(o, row, text))
             return fail(err, "state.json: --%s is not %s", row->name, option_expects(row).text);
         o->given.bits |= (uint64_t)1 << i;
     }

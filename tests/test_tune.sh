@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# The tuner from outside, on the emulator, whose algorithms differ in time and in rounding
+# (dev/emulator/include/cublasLt.h): choices are made, kept, taken by a resumed run, shared through a
+# file; and what cannot be taken is measured again, in words.
+set -u
+cd "$(dirname "$0")/.."
+PREPARE=${PREPARE:-./prepare} EMULATED=${EMULATED:-./train_gpt2cu-emulated}
+export OMP_WAIT_POLICY=passive EMULATOR_ALGORITHMS=6
+unset EMULATOR_EPILOGUES
+dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
+trap 'rm -rf "$dir"' EXIT
+failed=0 why=
+
+end() { if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi; why=; }
+note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
+run() { "$EMULATED" "$@" > "$dir/out" 2> "$dir/err" || note "$*: $(head -n 2 "$dir/err")"; }
+says() { grep -qE -- "$1" "$dir/out" "$dir/err" || note "'$1' is not in: $(grep tune "$dir/out")"; }
+weights() { cmp -s "$dir/$1/latest/model.safetensors" "$dir/$2/latest/model.safetensors"; }
+same() { weights "$1" "$2" || note "$1 and $2 have other bits"; }
+other() { ! weights "$1" "$2" || note "$1 and $2 have the same bits"; }
+
+if [ ! -x "$EMULATED" ]; then
+    echo "skip the_fastest_algorithms_are_taken: needs $EMULATED (make emulate)"
+    exit
+fi
+"$PREPARE" tales --out "$dir/tales" --tokens 30000 > "$dir/out" || note "prepare failed"
+small="--data $dir/tales --layers 2 --heads 2 --channels 16 --seq-len 16 --micro-batch 4
+       --batch-tokens 128 --eval-every 0 --eval-tokens 64 --lr 1e-2 --lr-schedule constant"
+
+run $small --steps 8 --tune on --out "$dir/straight"
+says '^tune    21 products in .* s: a micro-batch takes 3.064 ms, and 4.361 with cuBLASLt'
+grep -q '"event":"tune".*"micro_batch_ms":.*"products":\[{"product":.*"tflops":' \
+    "$dir/straight/log.jsonl" || note "no tune event in the log"
+run $small --steps 8 --tune off --out "$dir/off"
+grep -q '^tune ' "$dir/out" && note "--tune off tunes"
+[ -e "$dir/off/latest/tune.json" ] && note "--tune off keeps choices"
+EMULATOR_ALGORITHMS=1 run $small --steps 8 --out "$dir/plain"
+same off plain
+other off straight
+end the_fastest_algorithms_are_taken
+
+# Resumed where the heuristic offers the first algorithm alone: the choices come from the checkpoint.
+run $small --steps 4 --tune on --out "$dir/cut"
+EMULATOR_ALGORITHMS=1 run --resume --steps 8 --out "$dir/cut"
+says '^tune    15 products in .* s, 15 of them as in .*/step_00000004/tune.json: a micro-batch'
+same straight cut
+cp -r "$dir/cut" "$dir/again"
+run --resume --resume-from 4 --steps 8 --tune again --out "$dir/again"
+says '^tune    21 products in .* first choices$'
+run --resume --steps 9 --out "$dir/again"
+says '^tune    15 products in .*, 15 of them as in'
+end a_resumed_run_takes_the_choices_of_its_checkpoint
+
+run $small --steps 4 --tune "$dir/choices.json" --out "$dir/one"
+says '^tune    21 products in .* first choices$'
+cp "$dir/choices.json" "$dir/before"
+EMULATOR_ALGORITHMS=1 run $small --steps 8 --tune "$dir/choices.json" --out "$dir/two"
+says '^tune    15 products in .* 15 of them as in .*/choices.json: '
+same straight two
+cmp -s "$dir/choices.json" "$dir/before" || note "--tune FILE changed a file that it only read"
+run $small --micro-batch 8 --steps 4 --tune "$dir/choices.json" --out "$dir/wide"
+says '^tune    21 products in .*, 0 of them as in .*/choices.json: '
+run $small --steps 4 --tune "$dir/choices.json" --out "$dir/three"
+says '^tune    15 products in .*, 15 of them as in .*/choices.json: '
+end a_file_shares_choices
+
+sed -i 's/cuBLASLt 130000/cuBLASLt 120000/' "$dir/before"
+run $small --steps 4 --tune "$dir/before" --out "$dir/moved"
+says '^note    .*/before was tuned on another machine .*; products are measured again'
+says '^tune    21 products in .* first choices$'
+grep -q 'cuBLASLt 130000' "$dir/before" || note "the file was not written anew"
+sed -i 's/"algo":"01/"algo":"99/' "$dir/cut/latest/tune.json"
+run --resume --steps 9 --out "$dir/cut"
+says '^note    [0-9]* algorithms in .* do not run here, and were measured again'
+echo '{' > "$dir/cut/latest/tune.json"
+run --resume --steps 10 --out "$dir/cut"
+says 'tune.json: .*; products are measured again'
+end choices_that_cannot_be_taken_are_measured_again
+
+echo "a letter" > "$dir/letter.txt"
+"$EMULATED" $small --steps 4 --tune "$dir/letter.txt" > "$dir/out" 2> "$dir/err" &&
+    note "a letter was taken for choices"
+says ': --tune: .*letter.txt: '
+[ "$(cat "$dir/letter.txt")" = "a letter" ] || note "the letter is gone"
+"$EMULATED" $small --steps 4 --tune of > "$dir/out" 2> "$dir/err" && note "--tune of was taken"
+says ": --tune: 'of' is not on, off or again"
+end files_that_hold_no_choices_are_refused
+exit $failed
