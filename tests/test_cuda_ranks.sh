@@ -10,7 +10,8 @@
 tests="emulated_micro_batches_over_ranks emulated_exact_sum_has_the_bits_of_one_rank
     emulated_zero_trains_what_one_rank_trains emulated_ranks_keep_and_send_what_they_should
     emulated_resumed_on_other_ranks emulated_workers_are_the_cpus emulated_noise_is_the_cpus
-    no_order_of_streams_changes_a_bit emulated_ranks_refuse_in_one_line"
+    no_order_of_streams_changes_a_bit emulated_ranks_share_choices
+    emulated_ranks_refuse_in_one_line"
 [ $# -gt 0 ] && tests=$*
 for tool in mpicxx mpicc mpirun; do
     command -v $tool > /dev/null && continue
@@ -334,6 +335,26 @@ refused() {                                 # refused WORDS RANKS ARGS...: one l
         note "it says '$(grep -m 1 . "$dir/stderr")', without '$1'"
     [ ! -e "$dir/no" ] || note "'$1' leaves something behind"
     rm -rf "$dir/no"
+}
+# Rank 0 tunes. Resumed where the heuristic offers one algorithm alone, every rank has the others
+# from rank 0. Open MPI's mpirun takes a program's "--tune FILE" for its own flag, "--tune=" not.
+emulated_ranks_share_choices() {
+    program=$bf16
+    export EMULATOR_ALGORITHMS=6
+    good 2 tuned $tiny --steps 8 --zero 3 --tune=on
+    good 2 retuned $tiny --steps 4 --zero 3 --tune=on
+    EMULATOR_ALGORITHMS=1 good 2 retuned --resume --steps 8
+    same_bits tuned retuned
+    good 1 exact1 $tiny --steps 4 --exact-sum --tune=on
+    good 2 exact2 $tiny --steps 4 --exact-sum --tune="$dir/choices.json"
+    same_bits exact1 exact2
+    good 2 untuned $tiny --steps 4 --exact-sum
+    ! cmp -s "$dir/exact1/latest/model.safetensors" "$dir/untuned/latest/model.safetensors" ||
+        note "the algorithms that were chosen change no bit: nothing is shown"
+    for flags in "--noise-scale" "--outer-every 2" "--zero 2"; do
+        good 2 smoke $tiny --steps 4 --tune=on $flags --overwrite
+    done
+    unset EMULATOR_ALGORITHMS
 }
 emulated_ranks_refuse_in_one_line() {
     program=$fp32

@@ -826,6 +826,43 @@ TEST(cublaslt_batches) {
     }
 }
 
+#ifdef EMULATOR
+// Several algorithms, which a mask of reduction schemes limits; time is what they declare.
+TEST(cublaslt_algorithms) {
+    cublasLtHandle_t handle;
+    cublasLtMatmulDesc_t d;
+    cublasLtMatrixLayout_t l;
+    cublasLtMatmulPreference_t preference;
+    cublasLtMatmulHeuristicResult_t found[8], checked;
+    uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE;
+    int n = 0;
+    BLAS_OK(cublasLtCreate(&handle));
+    BLAS_OK(cublasLtMatmulDescCreate(&d, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    BLAS_OK(cublasLtMatrixLayoutCreate(&l, CUDA_R_16BF, 8, 8, 8));
+    BLAS_OK(cublasLtMatmulPreferenceCreate(&preference));
+#define HEURISTIC() BLAS_OK(cublasLtMatmulAlgoGetHeuristic(handle, d, l, l, l, l, preference, 8, \
+                                                           found, &n))
+    HEURISTIC();
+    CHECK(n == 1);
+    setenv("EMULATOR_ALGORITHMS", "6", 1);
+    HEURISTIC();
+    CHECK(n == 6);
+    BLAS_OK(cublasLtMatmulAlgoCheck(handle, d, l, l, l, l, &found[5].algo, &checked));
+    found[5].algo.data[0] = 99;
+    CHECK(cublasLtMatmulAlgoCheck(handle, d, l, l, l, l, &found[5].algo, &checked)
+          == CUBLAS_STATUS_INVALID_VALUE);
+    BLAS_OK(cublasLtMatmulPreferenceSetAttribute(
+        preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes));
+    HEURISTIC();
+    CHECK(n == 3);
+    unsetenv("EMULATOR_ALGORITHMS");
+    cublasLtMatmulPreferenceDestroy(preference);
+    cublasLtMatrixLayoutDestroy(l);
+    cublasLtMatmulDescDestroy(d);
+    cublasLtDestroy(handle);
+}
+#endif
+
 TEST(cublaslt_refuses_what_it_cannot) {
     static Operands x;
     const Product good = { CUDA_R_16BF, CUDA_R_16BF, CUBLAS_OP_N, CUBLAS_OP_N, 8, 8, 8, 1, 1.0f,
@@ -1579,6 +1616,9 @@ int main(int argc, char **argv) {
     RUN(cublaslt_products);
     RUN(cublaslt_epilogues);
     RUN(cublaslt_batches);
+#ifdef EMULATOR
+    RUN(cublaslt_algorithms);
+#endif
     RUN(cublaslt_refuses_what_it_cannot);
     RUN(variables_on_the_device);
     RUN(memory_goes_where_it_should);

@@ -242,7 +242,8 @@ static const Option train_table[] = {
       "machine", "GPU only: on: before the first update, measure cuBLASLt's algorithms and take "
       "the fastest for each product; a checkpoint keeps the choices, so that a resumed run has the "
       "same bits; again: measure anew on resuming; off: take what cuBLASLt suggests; FILE: take "
-      "the choices in FILE, or measure and write it; two runs with one FILE have the same bits",
+      "the choices in FILE, or measure and write it; two runs with one FILE have the same bits "
+      "(under mpirun, which has a --tune of its own: --tune=FILE)",
       NULL },
     { "plan", NULL, OPT_FLAG, FIELD(plan), NULL, 0, 0, NULL,
       "machine", "estimate this run's memory, time and traffic, and stop", NULL },
