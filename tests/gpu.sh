@@ -185,7 +185,7 @@ ranks() {
         scripts/launch.sh -n "$n" bash -c 'NCCL_HOSTID=rank$RANK exec "$@"' rank ./train_gpt2cu \
         --data "$tales" --layers 4 --heads 4 --channels 128 --seq-len 128 --micro-batch 2 \
         --batch-tokens 2048 --steps 20 --lr 1e-3 --warmup-tokens 20480 --eval-every 0 \
-        --eval-tokens 4096 --out "$work/ranks_$name" --overwrite "$@" || return 1
+        --eval-tokens 4096 --tune=off --out "$work/ranks_$name" --overwrite "$@" || return 1
     [ -f "$work/ranks_$name/latest/model.safetensors" ]
 }
 same_weights() {                            # same_weights NAME NAME: to 1e-6 of their length
@@ -291,7 +291,7 @@ sanitize_tests() { sanitizer "$1" "$bf16/build/cuda/test_gpt2-$2" $tests; }
 sanitize_training() {
     sanitizer "$1" "$bf16/train_gpt2cu" --data "$tales" --layers 2 --heads 2 --channels 128 \
         --seq-len 256 --micro-batch 2 --batch-tokens 1024 --steps 3 --eval-tokens 512 \
-        --recompute block
+        --recompute block --tune off
 }
 
 part_sanitize() {
