@@ -498,7 +498,7 @@ static int product_candidates(cublasLtMatmulHeuristicResult_t *candidates, int n
     return status == CUBLAS_STATUS_SUCCESS ? found : 0;
 }
 
-// What a product reads and writes.
+// What a product reads and writes: c = a b + beta added.
 typedef struct { void *c; const void *a, *b, *added; float beta; } Operands;
 
 static cublasStatus_t product_launch(const Product *p, const cublasLtMatmulAlgo_t *algorithm,
