@@ -1,136 +1,250 @@
 #!/usr/bin/env bash
-# One command for a machine with an NVIDIA GPU: it builds, tests, trains, measures and checks memory
-# accesses, and writes a report.
+# One command for a machine with an NVIDIA GPU: it builds, tests, measures, trains and checks memory
+# accesses, in four calls of less than 9 minutes each. What is safe comes first.
 #
-#     tests/gpu.sh                  all of it, in less than 10 minutes
-#     tests/gpu.sh test bench       some of build, test, train, ranks, bench, sanitize; it always
-#                                   builds
-#     MINUTES=20 tests/gpu.sh       in 20 minutes instead of 9; what is not done by then has failed
+#     tests/gpu.sh                  calls A, B, C and D, one after the other
+#     tests/gpu.sh A                A: tools and paths, the build, the tests, the real shapes,
+#                                      a first benchmark. The first step that fails ends it.
+#     tests/gpu.sh B                B: every launcher, every product, whole steps, counters; 200
+#                                      steps twice, compared bit for bit
+#     tests/gpu.sh C                C: fp32 beside the CPU, memcheck and racecheck, PyTorch
+#     tests/gpu.sh D                D: three minutes of training; initcheck; several ranks
+#     GPU_ARCHS=90 tests/gpu.sh build    builds beforehand, GPU or not: a call that finds build/gpu
+#                                        made from these very sources builds nothing
+#     MINUTES=20 tests/gpu.sh B     in 20 minutes instead of 9; what is not done by then has failed
+#     KEEP_GOING=1 tests/gpu.sh     A goes on after a step that failed
 #
-# A step that fails does not stop the others; the exit status is 1 if any did. It needs nvcc;
-# compute-sanitizer and a python3 with PyTorch 2 are used where they are.
+# Reports and logs go to dev/results/GPU-DATE, or to OUT=DIR: A.md, A.tar.gz with the log of each
+# step, and so on. Both are written anew after each step, so that a call that is killed leaves what
+# it knows. The exit status is 1 if any step failed. It needs nvcc, or build/gpu made beforehand;
+# ncu, compute-sanitizer and a python3 with PyTorch 2 are used where they are.
 #
-# The report of all of it goes to dev/results/NAME-OF-THE-GPU.md, of a part of it to build/gpu,
-# where the logs are. With OUT=DIR report and logs go to DIR. What trains and what is measured can
-# be made smaller, to try this script out: MODEL (flags), STEPS, BENCH (arguments of
-# build/bench_cuda), TORCH (micro-batches for PyTorch) and NOISE (the batch that --noise-scale is
-# timed with).
+# To try this script out, what is trained and measured can be made smaller: MODEL and BIG (flags),
+# STEPS, EVAL (tokens), MINUTE (seconds), BENCH (arguments of build/bench_cuda), TORCH (micro-batches for PyTorch)
+# and NOISE (the batch that --noise-scale is timed with).
 set -u
 cd "$(dirname "$0")/.." || exit 1
 unset MAKEFLAGS MFLAGS MAKELEVEL PRECISION BUILD
 PATH=$PATH:/usr/local/cuda/bin
 MODEL=${MODEL:-"--init d12 --seq-len 1024 --micro-batch 16 --batch-tokens 65536
                 --warmup-tokens 1000000"}
-STEPS=${STEPS:-200} BENCH=${BENCH:-} TORCH=${TORCH:-16 64}
+BIG=${BIG:-"--init d12 --seq-len 1024 --micro-batch 64 --batch-tokens 524288
+            --warmup-tokens 10000000"}
+STEPS=${STEPS:-200} EVAL=${EVAL:-500000} MINUTE=${MINUTE:-60} BENCH=${BENCH:-} TORCH=${TORCH:-16 64}
 NOISE=${NOISE:-"--micro-batch 8 --batch-tokens 16384"}
-all="build test train ranks bench sanitize"
-deadline=$((SECONDS + 60 * ${MINUTES:-9}))
 
 die() { echo "tests/gpu.sh: $*" >&2; exit 1; }
-for part in "$@"; do
-    case " $all " in *" $part "*) ;; *) die "'$part': expected some of $all" ;; esac
+for call in "$@"; do
+    case $call in A | B | C | D | build) ;; *) die "'$call': expected A, B, C, D or build" ;; esac
 done
-chosen=" ${*:-$all} "
 query() { nvidia-smi --query-gpu="$1" --format=csv,noheader 2> /dev/null; }
 gpu=$(query name) && gpu=$(head -n 1 <<< "$gpu") && [ -n "$gpu" ] && [[ $gpu != No\ devices* ]] ||
+    gpu=
+[ -n "$gpu" ] || [ "$*" = build ] ||
     die "nvidia-smi finds no GPU here; make test and make emulate need none"
 
-name=$(sed 's/^NVIDIA //' <<< "$gpu" | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-')
 root=$PWD/build/gpu
-logs=${OUT:-$root}
-mkdir -p "$logs" "$root" || exit 1
-logs=$(cd "$logs" && pwd)
-results=$logs
-[ -z "${OUT:-}" ] && [ "$(tr ' ' '\n' <<< "$chosen" | sort -u | grep -c .)" -eq 6 ] &&
-    results=dev/results
-report=$results/$name.md
+name=$(sed 's/^NVIDIA //' <<< "${gpu:-none}" | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-')
+results=${OUT:-dev/results/$name-$(date +%F)}
+[ "$*" != build ] || results=$root
+mkdir -p "$root" "$results" && results=$(cd "$results" && pwd) || exit 1
 bf16=$root/bf16 fp32=$root/fp32 tales=$root/tales
 work=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
 trap 'rm -rf "$work"' EXIT
-export MODEL STEPS BENCH TORCH NOISE logs bf16 fp32 tales work
+export MODEL BIG STEPS EVAL MINUTE BENCH TORCH NOISE results bf16 fp32 tales work
 
-# ---- steps: each has a number, a log, and a row in the report ----
+# ---- steps: each has a log and a row in the report of its call ----
 
 steps=0
 
-# run_step NUMBER NAME SECONDS COMMAND...: COMMAND is a program or a function of this script. Its
-# log may say in a last line "skip: why".
+# run_step FILE NAME SECONDS COMMAND...: COMMAND is a program or a function of this script. Its log
+# may say in a last line "skip: why".
 run_step() {
-    local number=$1 name=$2 limit=$3 left=$((deadline - SECONDS)) begin=$SECONDS status verdict
+    local file=$1 name=$2 limit=$3 left=$((deadline - SECONDS)) begin=$SECONDS status verdict
     shift 3
     [ "$limit" -le "$left" ] || limit=$left
     if [ "$limit" -gt 0 ]; then
-        timeout -k 5 "$limit" bash -c '"$@"' step "$@" > "$work/$number.log" 2>&1
+        timeout -k 5 "$limit" bash -c '"$@"' step "$@" > "$file.log" 2>&1
         status=$?
     else
         limit=0 status=124
-        : > "$work/$number.log"
+        : > "$file.log"
     fi
     case $status in
-        0) verdict=$(tail -n 1 "$work/$number.log" | sed -n 's/^skip: /skipped: /p') ;;
+        0) verdict=$(tail -n 1 "$file.log" | sed -n 's/^skip: /skipped: /p') ;;
         124 | 137) verdict="FAILED: not done in $limit s" ;;
         *) verdict="FAILED" ;;
     esac
-    printf '| %s | %s | %d |\n' "$name" "${verdict:-ok}" $((SECONDS - begin)) |
-        tee "$work/$number.row"
+    printf '| %s | %s | %d |\n' "$name" "${verdict:-ok}" $((SECONDS - begin)) | tee "$file.row"
+    record
 }
-step() { steps=$((steps + 1)); run_step "$(printf %03d $steps)" "$@"; }
-beside() { steps=$((steps + 1)); run_step "$(printf %03d $steps)" "$@" & }    # until the next wait
+step() { steps=$((steps + 1)); run_step "$work/$call-$(printf %03d $steps)" "$@"; }
+beside() { step "$@" & steps=$((steps + 1)); }      # others run meanwhile, until the next wait
+failed() { grep -q FAILED "$work/$call"-*.row; }
+stops() { failed && [ -z "${KEEP_GOING:-}" ]; }
 
-# gather PART FIRST: the logs of its steps become one.
-gather() {
-    local i file
-    wait
-    for ((i = $2; i <= steps; i++)); do
-        file=$work/$(printf %03d "$i")
-        printf '=== %s\n' "$(cut -d'|' -f2,3 "$file.row")"
-        cat "$file.log"
-    done > "$logs/$1.log"
+# record: the report and the logs of this call so far. Steps beside each other may do it at once.
+record() {
+    local new=$results/.$call.$BASHPID
+    write_report > "$new.md" && mv "$new.md" "$results/$call.md"
+    (cd "$work" && tar -czf "$new.tar.gz" "$call"-*.log) && mv "$new.tar.gz" "$results/$call.tar.gz"
 }
 
-# ---- build: a tree for each precision, so that both can be made at once ----
+# ---- A: what is there, the build ----
 
+tool() { printf '%-18s %s\n' "$1" "$(command -v "$1" || echo none)"; }
+probe() {
+    nvidia-smi
+    local name
+    for name in nvcc cuobjdump ncu nsys compute-sanitizer mpicc python3; do tool $name; done
+    "${PYTHON:-python3}" -c 'import torch; print("PyTorch", torch.__version__, torch.version.cuda)'
+    echo "libraries that the loader knows:"
+    ldconfig -p | grep -E 'libcuda\.so|libcublasLt|libnccl' || echo none
+    echo "libraries that Python brought:"
+    "${PYTHON:-python3}" -c 'import glob, sys
+for path in sys.path:
+    for name in "libcublasLt.so*", "libnccl.so*", "cublasLt.h", "nccl.h":
+        for found in glob.glob(path + "/nvidia/**/" + name, recursive=True): print(found)'
+    free -g | sed -n 2p
+    df -h . | tail -n 1
+    return 0
+}
+
+# A tree for each precision, so that both can be built at once.
 copy_tree() {
     mkdir -p "$1" && cp -rp Makefile train_gpt2.c train_gpt2.cu dataloader.h dev scripts tests "$1"
 }
+sources() {
+    cat Makefile train_gpt2.c train_gpt2.cu dataloader.h \
+        $(find dev scripts tests -type f ! -path 'dev/results/*' | LC_ALL=C sort) |
+        sha256sum | cut -c1-16
+}
+make_tree() {                               # make_tree TREE ARGS...
+    local tree=$1; shift
+    rm -f "$tree/built"
+    make -C "$tree" -j "$(nproc)" $portable "$@" && echo "$hash" > "$tree/built"
+}
 make_bf16() {
-    make -C "$bf16" -j "$(nproc)" train_gpt2 prepare train_gpt2cu build/bench_cuda \
+    make_tree "$bf16" train_gpt2 prepare train_gpt2cu build/bench_cuda \
         build/cuda/test_gpt2-bf16 build/cuda/test_gpt2-fp32
 }
-make_fp32() { make -C "$fp32" -j "$(nproc)" PRECISION=fp32 train_gpt2 train_gpt2cu build/compare; }
+make_fp32() { make_tree "$fp32" PRECISION=fp32 train_gpt2 train_gpt2cu build/compare; }
+starts() { (cd "$1" && ./train_gpt2cu --help > /dev/null); }
+built() { [ "$(cat "$1/built" 2> /dev/null)" = "$hash" ] && starts "$1"; }
 
-part_build() {
+build() {
+    if built "$bf16" && built "$fp32"; then
+        step "build: made beforehand" 10 echo "$bf16 and $fp32: sources $hash"
+        return
+    fi
     copy_tree "$bf16" && copy_tree "$fp32" || die "build/gpu: no copy of the tree"
     beside "build: bf16, tests, benchmark" 240 make_bf16
     beside "build: fp32" 240 make_fp32
+    wait
 }
 
-# ---- test ----
-
-twins() { cd "$1" && PREPARE="$bf16/prepare" EMULATED=./train_gpt2cu tests/test_cuda.sh; }
-
-part_test() {
-    step "test: make test-cuda, both precisions" 180 make -C "$bf16" test-cuda
-    beside "test: the twins take over each other's runs, bf16" 120 twins "$bf16"
-    beside "test: the twins take over each other's runs, fp32" 120 twins "$fp32"
+loads() {
+    ldd "$bf16/train_gpt2cu"
+    ! ldd "$bf16/train_gpt2cu" | grep 'not found' && starts "$bf16"
 }
 
-# ---- train ----
+# What the other calls need: programs that are built, and a corpus.
+ready() {
+    built "$bf16" && built "$fp32" || build
+    [ -f "$tales/tokenizer.json" ] ||
+        step "prepare tales" 60 "$bf16/prepare" tales --out "$tales" --overwrite --tokens 15000000
+}
+
+# A line a test, also of tests that are cut off.
+tests() { stdbuf -oL "$bf16/build/cuda/test_gpt2-$1"; }
+real_shapes() {
+    grep -q 'RUN_NAMED(real_shapes)' tests/test_gpt2.cu ||
+        { echo "skip: tests/test_gpt2.cu has no test real_shapes"; return; }
+    "$bf16/build/cuda/test_gpt2-bf16" real_shapes
+}
+
+# measure NAME B...: a benchmark; its numbers go beside the report.
+measure() {
+    local name=$1; shift
+    mkdir -p "$work/$name" && cd "$work/$name" && "$bf16/build/bench_cuda" $BENCH "$@" || return 1
+    [ ! -f bench_cuda.json ] || cp bench_cuda.json "$results/$name.json"
+}
+
+call_A() {
+    step "A: tools and paths" 30 probe
+    stops && return
+    build
+    stops && return
+    step "A: the program loads" 10 loads
+    stops && return
+    step "A: tests, bf16" 120 tests bf16
+    stops && return
+    step "A: the real shapes" 120 real_shapes
+    stops && return
+    step "A: benchmark, micro-batch 16" 120 measure bench_A 16
+}
+
+# ---- B: speed, and the same bits ----
 
 losses() {                                  # losses LOG: the number and the loss of each step
     sed -n 's/^{"event":"step","step":\([0-9]*\),.*"loss":\([^,]*\),.*/\1 \2/p' "$1"
 }
-export -f losses
 
-# Losses that were finite in every step and have fallen by a third, from a uniform guess.
-learned() {
-    cd "$bf16" && ./train_gpt2cu --data "$tales" $MODEL --steps "$STEPS" \
-        --eval-every $((STEPS / 2)) --eval-tokens 500000 --log "$work/train.jsonl" --overwrite || return 1
-    losses "$work/train.jsonl" | awk -v steps="$STEPS" '
+# Every product of the model: its algorithms, timed. The choices are kept for the runs after it.
+has_tuner() { (cd "$bf16" && ./train_gpt2cu --help) | grep -q -e '--tune '; }
+sweep() {
+    has_tuner || { echo "skip: this program has no --tune"; return; }
+    cd "$bf16" && ./train_gpt2cu --data "$tales" $MODEL --steps 1 --eval-every 0 \
+        --eval-tokens 1024 --tune "$work/choices.json" || return 1
+    cp "$work/choices.json" "$results"
+}
+
+# Counters of our kernels that take long, at the shapes of a step, in a model of two layers.
+counters() {
+    command -v ncu > /dev/null || { echo "skip: needs ncu"; return; }
+    cd "$bf16" && ncu --clock-control none --section SpeedOfLight --section Occupancy \
+        --section MemoryWorkloadAnalysis --section LaunchStats \
+        --kernel-name 'regex:^(attention|residual|layernorm|xent)' ./train_gpt2cu --data "$tales" \
+        --layers 2 --heads 12 --channels 768 --seq-len 1024 --micro-batch 16 \
+        --batch-tokens 16384 --steps 1 --eval-every 0 --eval-tokens 1024 | tee "$work/ncu"
+    [ "${PIPESTATUS[0]}" -ne 0 ] || return 0
+    grep -m 1 '^==ERROR==' "$work/ncu" && echo "skip: ncu does not work here"
+}
+
+# A run whose losses were finite in every step and have fallen by a third, from a uniform guess.
+learned() {                                 # learned NAME
+    local tune=
+    [ ! -f "$work/choices.json" ] || tune="--tune $work/choices.json"
+    cd "$bf16" && ./train_gpt2cu --data "$tales" $MODEL --steps "$STEPS" $tune \
+        --eval-every $((STEPS / 2)) --eval-tokens "$EVAL" --log "$work/$1.jsonl" \
+        --out "$work/$1" --overwrite || return 1
+    losses "$work/$1.jsonl" | awk -v steps="$STEPS" '
         NR == 1 { first = $2 } { last = $2 }
         END { printf "%d of %d steps; loss from %g to %g\n", NR, steps, first, last
               exit !(NR == steps && last < first * 2/3) }'
 }
+same_bits() {
+    losses "$work/first.jsonl" > "$work/first.losses"
+    losses "$work/second.jsonl" > "$work/second.losses"
+    cmp "$work/first.losses" "$work/second.losses" &&
+        cmp "$work"/{first,second}/latest/model.safetensors &&
+        echo "same bits: $(grep -c . "$work/first.losses") losses and all weights"
+}
+
+call_B() {
+    ready
+    step "B: every launcher, micro-batch 16; whole steps" 100 measure bench_B16 16 32
+    step "B: every launcher, micro-batch 64" 100 measure bench_B64 64
+    step "B: every product" 60 sweep
+    step "B: counters" 100 counters
+    step "B: $STEPS steps in bf16" 90 learned first
+    step "B: the same steps again" 90 learned second
+    step "B: two runs have the same bits" 20 same_bits
+}
+
+# ---- C: beside the CPU and PyTorch, memory accesses ----
+
+twins() { cd "$1" && PREPARE="$bf16/prepare" EMULATED=./train_gpt2cu tests/test_cuda.sh; }
 
 # 50 steps in fp32 by the GPU and by the CPU: no loss 1e-4 nats apart.
 same_losses() {
@@ -147,107 +261,45 @@ same_losses() {
               exit !(n == 50 && NR == 50 && most <= 1e-4) }'
 }
 
-# Tokens a second with and without --noise-scale, in turn; and what --plan makes of the run.
-tok_per_s() {
-    ./train_gpt2cu --data "$tales" $MODEL $NOISE --steps 16 --eval-every 0 --eval-tokens 1024 \
-        --log "$work/noise.jsonl" --overwrite "$@" > "$work/noise.txt" || return 1
-    sed -n 's/^{"event":"step".*"tok_per_s":\([^,]*\),.*/\1/p' "$work/noise.jsonl" | tail -n 12
-}
-noise_costs() {
-    cd "$bf16" && ./train_gpt2cu $MODEL $NOISE --plan || return 1
-    local turn
-    for turn in 1 2 3; do
-        tok_per_s >> "$work/noise.without" && tok_per_s --noise-scale >> "$work/noise.with" ||
-            return 1
-    done
-    for turn in without with; do
-        sort -g "$work/noise.$turn" | awk '{ x[NR] = $1 } END { print x[int((NR + 1) / 2)] }'
-    done | xargs | awk '{ printf "--noise-scale takes %.1f%% of a step: %.0f tokens/s without, " \
-                                 "%.0f with it\n", 100 * ($1 / $2 - 1), $1, $2 }'
-}
-
-part_train() {
-    step "train: prepare tales" 60 "$bf16/prepare" tales --out "$tales" --overwrite \
-        --tokens 15000000
-    step "train: $STEPS steps in bf16" 120 learned
-    step "train: 50 steps in fp32, the CPU's losses" 60 same_losses
-    step "train: what --noise-scale costs" 60 noise_costs
-}
-
-# ---- ranks: several on one GPU, which shows whether they agree; one on each, how they scale ----
-
-# ranks N NAME FLAGS...: a run of N ranks. NCCL takes two ranks on one GPU only if it believes them
-# on two machines (NCCL_HOSTID), which then talk over the loopback; from 2.30 on it can be told.
-ranks() {
-    local n=$1 name=$2
-    shift 2
-    NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 \
-        scripts/launch.sh -n "$n" bash -c 'NCCL_HOSTID=rank$RANK exec "$@"' rank ./train_gpt2cu \
-        --data "$tales" --layers 4 --heads 4 --channels 128 --seq-len 128 --micro-batch 2 \
-        --batch-tokens 2048 --steps 20 --lr 1e-3 --warmup-tokens 20480 --eval-every 0 \
-        --eval-tokens 4096 --tune=off --out "$work/ranks_$name" --overwrite "$@" || return 1
-    [ -f "$work/ranks_$name/latest/model.safetensors" ]
-}
-same_weights() {                            # same_weights NAME NAME: to 1e-6 of their length
-    printf '%s beside %s: ' "$1" "$2"
-    build/compare "$work/ranks_$1" "$work/ranks_$2" 1e-6
-}
-ranks_agree() {
-    cd "$fp32" || return 1
-    local n stage
-    for n in 1 2 4; do
-        ranks $n plain$n && ranks $n exact$n --exact-sum || return 1
-        same_weights plain1 plain$n || return 1
-        cmp "$work/ranks_exact1/latest/model.safetensors" \
-            "$work/ranks_exact$n/latest/model.safetensors" || return 1
-    done
-    for stage in 1 2 3; do
-        ranks 2 zero$stage --zero $stage && same_weights plain1 zero$stage || return 1
-    done
-}
-
-# Tokens a second with 1, 2, 4 ... of the GPUs, the same batch for each of them, and what they wait.
-ranks_scale() {
-    cd "$bf16" || return 1
-    local n
-    for ((n = 1; n <= gpus; n *= 2)); do
-        scripts/launch.sh -n $n ./train_gpt2cu --data "$tales" --init d12 --seq-len 1024 \
-            --micro-batch 16 --batch-tokens $((n * 65536)) --steps 30 --eval-every 0 \
-            --eval-tokens 1024 --log "$work/scale.jsonl" --overwrite > "$work/scale.txt" || return 1
-        sed -n 's/^{"event":"step".*"tok_per_s":\([^,]*\),.*/\1/p' "$work/scale.jsonl" |
-            tail -n 20 | sort -g | awk -v n=$n '{ x[NR] = $1 }
-                END { printf "scaling: %d GPUs %.0f tokens/s\n", n, x[int((NR + 1) / 2)] }'
-        grep '^of ' "$work/scale.txt"
-    done
-    return 0
-}
-
-part_ranks() {
-    gpus=$(nvidia-smi -L | grep -c '^GPU')
-    export gpus
-    step "ranks: 1, 2 and 4 on one GPU agree" 150 ranks_agree
-    if [ "$gpus" -gt 1 ]; then step "ranks: scaling to $gpus GPUs" 240 ranks_scale
-    else step "ranks: scaling" 10 echo "skip: needs several GPUs"; fi
-}
-
-# ---- bench ----
-
-measure() { cd "$logs" && "$bf16/build/bench_cuda" $BENCH; }
+# PyTorch on the same model, beside a benchmark made in this very call.
 compare() {
-    cd "$logs" && "$bf16/scripts/bench_cuda.sh" $TORCH | tee "$work/torch"
+    measure bench_C $TORCH && cd "$work/bench_C" && "$bf16/scripts/bench_cuda.sh" $TORCH |
+        tee "$work/torch"
     [ "${PIPESTATUS[0]}" -eq 0 ] || return 1
     if grep -q ': not compared' "$work/torch"; then echo "skip: needs PyTorch 2"; fi
 }
 
-part_bench() {
-    step "bench: micro-batches and launchers" 120 measure
-    step "bench: PyTorch beside it" 200 compare
+# PyTorch's attention alone, forward and backward, at the shape of one layer.
+torch_attention() {
+    "${PYTHON:-python3}" -c 'import torch' 2> /dev/null ||
+        { echo "skip: needs PyTorch 2"; return; }
+    "${PYTHON:-python3}" - << 'PY'
+import torch
+import torch.nn.functional as F
+
+def milliseconds(work):
+    spans = []
+    for _ in range(12):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        work()
+        end.record()
+        torch.cuda.synchronize()
+        spans.append(begin.elapsed_time(end))
+    return sorted(spans[3:])[4]
+
+q, k, v = (torch.randn(64, 12, 1024, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+           for _ in range(3))
+out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+dout = torch.randn_like(out)
+forward = milliseconds(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True))
+backward = milliseconds(lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True))
+print(f"PyTorch's attention, B=64, T=1024, 12 heads of 64: forward {forward:.3f} ms, "
+      f"backward {backward:.3f} ms a layer")
+PY
 }
 
-# ---- sanitize ----
-
-# Each tool must first find what is planted for it. Racecheck looks at our kernels alone, whose
-# names all end so: NVIDIA's synchronise in ways it does not know.
+# Each tool must first find what is planted for it.
 planted_source() { cat <<'CU'
 #include <cuda_runtime.h>
 __global__ void past_the_end_kernel(int *x) { x[64 + threadIdx.x] = 1; }
@@ -272,77 +324,204 @@ make_planted() {
     planted_source > "$work/planted.cu" && nvcc -arch=native "$work/planted.cu" -o "$work/planted"
 }
 
-# sanitizer TOOL COMMAND...: 3 when the tool finds anything.
+# Racecheck looks at our kernels alone: NVIDIA's synchronise in ways it does not know. cuBLASLt has
+# kernels whose names end in _kernel too, so the filter has the mangled names of our binary as far
+# as the template's arguments, _Z11xent_kernel: no name of a library contains one of them.
+kernels_of() { grep -aoE '_ZL?[0-9]+[a-z][a-z0-9_]*_kernel' "$1" | sort -u; }
+
+# sanitizer TOOL PROGRAM ARGS...: 3 when the tool finds anything.
 sanitizer() {
-    local tool=$1 filter=--kernel-name known; shift
+    local tool=$1 option=--kernel-name known kernel options=(); shift
     known=$(compute-sanitizer --help)
-    [[ $known == *$filter* ]] || filter=--kernel-regex                   # before 2024
-    [ "$tool" != racecheck ] || set -- "$filter" kns=_kernel "$@"
-    [[ $known != *--launch-timeout* ]] || set -- --launch-timeout 100 "$@"   # many start at once
-    compute-sanitizer --tool "$tool" --error-exitcode 3 "$@"
+    [[ $known == *$option* ]] || option=--kernel-regex                   # before 2024
+    if [ "$tool" = racecheck ]; then
+        for kernel in $(kernels_of "$1"); do options+=("$option" "kns=$kernel"); done
+        [ ${#options[@]} -gt 0 ] || { echo "$1: has no kernels"; return 1; }
+    fi
+    [[ $known != *--launch-timeout* ]] || options+=(--launch-timeout 100)  # many start at once
+    compute-sanitizer --tool "$tool" --error-exitcode 3 "${options[@]}" "$@"
 }
 finds_planted() {
     sanitizer "$1" "$work/planted" "$1"
     local status=$?
     echo "exit status $status, 3 is expected"
-    [ $status -eq 3 ]
+    [ $status -eq 3 ] && touch "$work/finds.$1"
 }
-sanitize_tests() { sanitizer "$1" "$bf16/build/cuda/test_gpt2-$2" $tests; }
+sanitize() {                                # sanitize TOOL PROGRAM ARGS...
+    if [ -e "$work/finds.$1" ]; then sanitizer "$@"
+    else echo "skip: $1 finds nothing here"; fi
+}
+sanitize_tests() { sanitize "$1" "$bf16/build/cuda/test_gpt2-$2" $short; }
 sanitize_training() {
-    sanitizer "$1" "$bf16/train_gpt2cu" --data "$tales" --layers 2 --heads 2 --channels 128 \
+    sanitize "$1" "$bf16/train_gpt2cu" --data "$tales" --layers 2 --heads 2 --channels 128 \
         --seq-len 256 --micro-batch 2 --batch-tokens 1024 --steps 3 --eval-tokens 512 \
         --recompute block --tune off
 }
 
-part_sanitize() {
-    local tool precision
+sanitize_with() {                           # sanitize_with SECONDS TOOL...
+    local limit=$1 tool precision; shift
     if ! command -v compute-sanitizer > /dev/null; then
-        step "sanitize" 10 echo "skip: needs compute-sanitizer"
+        step "$call: compute-sanitizer" 10 echo "skip: needs compute-sanitizer"
         return
     fi
     # Tests that train for long would only launch the same kernels again.
-    tests=$(sed -n 's/^ *RUN_NAMED(\(.*\));/\1/p' tests/test_gpt2.cu |
-            grep -vE 'ten_updates|same_bits|recomputing|fifty' | xargs)
-    export tests
-    [ -f "$tales/tokenizer.json" ] || "$bf16/prepare" tales --out "$tales" > /dev/null
-    step "sanitize: compile what is planted" 60 make_planted
-    for tool in memcheck racecheck initcheck; do
-        beside "sanitize: $tool finds what is planted" 60 finds_planted $tool
+    short=$(sed -n 's/^ *RUN_NAMED(\(.*\));/\1/p' tests/test_gpt2.cu |
+            grep -vE 'ten_updates|same_bits|recomputing|fifty|real_shapes' | xargs)
+    export short
+    step "$call: compile what is planted" 60 make_planted
+    for tool in "$@"; do
+        beside "$call: $tool finds what is planted" 60 finds_planted $tool
     done
     wait
-    for tool in memcheck racecheck initcheck; do
+    for tool in "$@"; do
         for precision in bf16 fp32; do
-            beside "sanitize: $tool, tests, $precision" 240 sanitize_tests $tool $precision
+            beside "$call: $tool, tests, $precision" $limit sanitize_tests $tool $precision
         done
-        beside "sanitize: $tool, training" 240 sanitize_training $tool
+        beside "$call: $tool, training" $limit sanitize_training $tool
+    done
+    wait
+}
+
+call_C() {
+    ready
+    step "C: tests, fp32" 60 tests fp32
+    step "C: 50 steps in fp32, the CPU's losses" 60 same_losses
+    beside "C: the twins take over each other's runs, bf16" 90 twins "$bf16"
+    beside "C: the twins take over each other's runs, fp32" 90 twins "$fp32"
+    wait
+    sanitize_with 150 memcheck racecheck
+    step "C: PyTorch beside it" 150 compare
+    step "C: PyTorch's attention" 30 torch_attention
+}
+
+# ---- D: training for minutes; several ranks, on one GPU or on several ----
+
+# Tokens a second by the minute: a GPU that gets hot gets slower.
+trains() {
+    cd "$bf16" || return 1
+    timeout --foreground -s INT $((3 * MINUTE)) ./train_gpt2cu --data "$tales" $BIG \
+        --steps 1000000 --eval-every 0 --eval-tokens 1024 --log "$work/minutes.jsonl" --overwrite
+    [ $? -eq 124 ] || return 1                                # 124: training until the time was up
+    sed -n 's/^{"event":"step".*"batch_tokens":\([0-9]*\),.*"seconds":\([^,]*\),.*/\1 \2/p' \
+        "$work/minutes.jsonl" | awk -v minute="$MINUTE" '
+        { t += $2; m = int(t / minute); tokens[m] += $1; seconds[m] += $2 }
+        END { for (i = 0; i <= m; i++) if (seconds[i] > minute / 2) { n++
+                  printf "minute %d: %.0f tokens/s\n", i + 1, tokens[i] / seconds[i] }
+              exit !n }'
+}
+
+# Tokens a second with and without --noise-scale, in turn; and what --plan makes of the run.
+tok_per_s() {
+    ./train_gpt2cu --data "$tales" $MODEL $NOISE --steps 16 --eval-every 0 --eval-tokens 1024 \
+        --log "$work/noise.jsonl" --overwrite "$@" > "$work/noise.txt" || return 1
+    sed -n 's/^{"event":"step".*"tok_per_s":\([^,]*\),.*/\1/p' "$work/noise.jsonl" | tail -n 12
+}
+noise_costs() {
+    cd "$bf16" && ./train_gpt2cu $MODEL $NOISE --plan || return 1
+    local turn
+    for turn in 1 2 3; do
+        tok_per_s >> "$work/noise.without" && tok_per_s --noise-scale >> "$work/noise.with" ||
+            return 1
+    done
+    for turn in without with; do
+        sort -g "$work/noise.$turn" | awk '{ x[NR] = $1 } END { print x[int((NR + 1) / 2)] }'
+    done | xargs | awk '{ printf "--noise-scale takes %.1f%% of a step: %.0f tokens/s without, " \
+                                 "%.0f with it\n", 100 * ($1 / $2 - 1), $1, $2 }'
+}
+
+# ranks N NAME FLAGS...: a run of N ranks. NCCL takes two ranks on one GPU only if it believes them
+# on two machines (NCCL_HOSTID), which then talk over the loopback; from 2.30 on it can be told.
+# NVIDIA supports neither.
+ranks() {
+    local n=$1 name=$2
+    shift 2
+    NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 \
+        scripts/launch.sh -n "$n" bash -c 'NCCL_HOSTID=rank$RANK exec "$@"' rank ./train_gpt2cu \
+        --data "$tales" --layers 4 --heads 4 --channels 128 --seq-len 128 --micro-batch 2 \
+        --batch-tokens 2048 --steps 5 --lr 1e-3 --warmup-tokens 4096 --eval-every 0 \
+        --eval-tokens 4096 --tune=off --out "$work/ranks_$name" --overwrite "$@" || return 1
+    [ -f "$work/ranks_$name/latest/model.safetensors" ]
+}
+same_weights() {                            # same_weights NAME NAME: to 1e-6 of their length
+    printf '%s beside %s: ' "$1" "$2"
+    build/compare "$work/ranks_$1" "$work/ranks_$2" 1e-6
+}
+ranks_agree() {                             # 1: they do not; 2: a run did not end well
+    cd "$fp32" || return 1
+    local n stage
+    for n in 1 2; do
+        ranks $n plain$n && ranks $n exact$n --exact-sum || return 2
+        same_weights plain1 plain$n || return 1
+        cmp "$work/ranks_exact1/latest/model.safetensors" \
+            "$work/ranks_exact$n/latest/model.safetensors" || return 1
+    done
+    for stage in 1 2 3; do
+        ranks 2 zero$stage --zero $stage || return 2
+        same_weights plain1 zero$stage || return 1
     done
 }
 
-export -f ranks same_weights ranks_agree ranks_scale
-export -f make_bf16 make_fp32 twins losses learned same_losses tok_per_s noise_costs measure \
-    compare planted_source make_planted sanitizer finds_planted sanitize_tests sanitize_training
+# Tokens a second with 1, 2, 4 ... of the GPUs, the same batch for each of them, and what they wait.
+ranks_scale() {
+    cd "$bf16" || return 1
+    local n
+    for ((n = 1; n <= gpus; n *= 2)); do
+        scripts/launch.sh -n $n ./train_gpt2cu --data "$tales" --init d12 --seq-len 1024 \
+            --micro-batch 16 --batch-tokens $((n * 65536)) --steps 30 --eval-every 0 \
+            --eval-tokens 1024 --log "$work/scale.jsonl" --overwrite > "$work/scale.txt" || return 1
+        sed -n 's/^{"event":"step".*"tok_per_s":\([^,]*\),.*/\1/p' "$work/scale.jsonl" |
+            tail -n 20 | sort -g | awk -v n=$n '{ x[NR] = $1 }
+                END { printf "scaling: %d GPUs %.0f tokens/s\n", n, x[int((NR + 1) / 2)] }'
+        grep '^of ' "$work/scale.txt"
+    done
+    return 0
+}
 
-# ---- the report ----
+# Two ranks on one GPU may not start, for no fault of this program; those that do must agree.
+two_ranks() {
+    ranks_agree
+    local status=$?
+    [ $status -eq 2 ] && [ "$gpus" -le 1 ] || return $status
+    echo "skip: two ranks do not run on one GPU, which NVIDIA does not support"
+}
+
+call_D() {
+    ready
+    gpus=$(nvidia-smi -L | grep -c '^GPU')
+    export gpus
+    step "D: three minutes of training" $((4 * MINUTE)) trains
+    step "D: what --noise-scale costs" 60 noise_costs
+    if [ "$gpus" -gt 1 ]; then step "D: scaling to $gpus GPUs" 240 ranks_scale; fi
+    sanitize_with 90 initcheck
+    step "D: two ranks agree" 100 two_ranks
+}
+
+export -f tool probe make_tree make_bf16 make_fp32 starts loads tests real_shapes measure losses \
+    has_tuner sweep counters learned same_bits twins same_losses compare torch_attention \
+    planted_source make_planted kernels_of sanitizer finds_planted sanitize sanitize_tests \
+    sanitize_training trains tok_per_s noise_costs ranks same_weights ranks_agree ranks_scale \
+    two_ranks
+
+# ---- the report of a call ----
 
 report_machine() {
-    echo "# $gpu"
+    echo "# ${gpu:-no GPU}, call $call"
     echo
-    echo "Written by \`tests/gpu.sh\` on one $gpu of $(query memory.total | head -n 1): driver" \
-        "$(query driver_version | head -n 1), CUDA" \
+    echo "Written by \`tests/gpu.sh $call\` on one $gpu of $(query memory.total | head -n 1):" \
+        "driver $(query driver_version | head -n 1), CUDA" \
         "$(nvidia-smi | sed -n 's/.*CUDA Version: *\([0-9.]*\).*/\1/p' | head -n 1)," \
         "nvcc $(nvcc --version | sed -n 's/.*release .*V\([0-9.]*\).*/\1/p'); $(nproc) CPU cores." \
         "\`train_gpt2.cu\` was $(sha256sum train_gpt2.cu | cut -c1-12) (sha256)," \
         "\`dev/ranks/kernels.cu\` $(sha256sum dev/ranks/kernels.cu | cut -c1-12)."
-    echo
-    echo "| step | result | seconds |"
-    echo "|---|---|---|"
-    cat "$work"/*.row
 }
 
 logged() {                                  # logged EVENT FIELD...: their values, a line an event
-    local event=$1 pattern='' field; shift
-    for field in "$@"; do pattern="$pattern.*\"$field\":\\([^,}]*\\)"; done
-    sed -n "s/^{\"event\":\"$event\"$pattern.*/\\1 \\2/p" "$work/train.jsonl"
+    local event=$1 pattern='' values='' n=0; shift
+    while [ $# -gt 0 ]; do
+        n=$((n + 1)) pattern="$pattern.*\"$1\":\\([^,}]*\\)" values="$values \\$n"
+        shift
+    done
+    sed -n "s/^{\"event\":\"$event\"$pattern.*/${values# }/p" "$work/first.jsonl"
 }
 
 report_training() {
@@ -350,16 +529,20 @@ report_training() {
     echo "\`train_gpt2cu $(xargs <<< "$MODEL") --steps $STEPS\` on \`prepare tales\`;" \
         "losses in nats a byte."
     echo
-    losses "$work/train.jsonl" | awk '
+    losses "$work/first.jsonl" | awk '
         NR == 1 || NR == 10 || NR % 50 == 0 { step = step " " $1 " |"; loss = loss " " $2 " |" }
         END { rule = step; gsub(/[^|]+/, "---", rule)
               print "| step |" step; print "|---|" rule; print "| loss |" loss "\n" }'
     logged eval step val_loss | while read -r step loss; do
         echo "Validation loss after step $step: $loss."
     done
-    logged step tok_per_s mfu | sort -n | awk '{ speed[NR] = $1; mfu[NR] = $2 }
+    logged step tok_per_s mfu mfu_datasheet | sort -n | awk '
+        { speed[NR] = $1; mfu[NR] = $2; datasheet[NR] = $3 }
         END { i = int((NR + 1) / 2)
-              printf "Steps, by the median: %.0f tokens/s, MFU %.1f%%.\n", speed[i], 100 * mfu[i] }'
+              printf "Steps, by the median: %.0f tokens/s, MFU %.1f%% of the measured peak, ",
+                     speed[i], 100 * mfu[i]
+              if (datasheet[i] + 0) printf "%.1f%% of the data sheet\x27s.\n", 100 * datasheet[i]
+              else print "the data sheet\x27s is not known." }'
 }
 
 report_text() {                             # report_text TITLE FILE
@@ -368,34 +551,52 @@ report_text() {                             # report_text TITLE FILE
     echo '```'
 }
 
-write_report() {
-    local row
-    report_machine
-    echo
-    grep -h -E '^[0-9]+ passed, ' "$work"/*.log | sed 's/^/Tests: /; s/$/./'
-    grep -h -E ' apart$' "$work"/*.log | sed 's/^/The GPU beside the CPU, in fp32: /; s/$/./'
-    grep -h -E '^(scaling: |--noise-scale takes|of .* ms an update|[a-z]+[0-9] beside )' "$work"/*.log |
-        sed 's/^/- /'
-    [ -s "$work/train.jsonl" ] && report_training
-    [[ $chosen == *" bench "* ]] && report_text Benchmark "$logs/bench.log"
-    for row in "$work"/*.row; do
-        grep -q FAILED "$row" || continue
-        tail -n 15 "${row%.row}.log" > "$work/tail"
-        report_text "Failed: $(sed 's/^| \([^|]*\) |.*/\1/' "$row")" "$work/tail"
+# The end of the log of each step that failed, and the whole log of those that measure.
+report_logs() {
+    local row log step
+    for row in "$work/$call"-*.row; do
+        log=${row%.row}.log step=$(sed 's/^| \([^|]*\) |.*/\1/' "$row")
+        case $(cat "$row") in
+            *FAILED*) tail -n 15 "$log" > "$log.tail"; report_text "Failed: $step" "$log.tail" ;;
+            *tools\ and* | *benchmark,* | *launcher* | *product* | *PyTorch*)
+                report_text "$step" "$log" ;;
+        esac
     done
 }
 
-for part in $all; do
-    [ $part = build ] || [[ $chosen == *" $part "* ]] || continue
-    first=$((steps + 1))
-    part_$part
-    gather $part $first
+write_report() {
+    report_machine
+    printf '\n| step | result | seconds |\n|---|---|---|\n'
+    cat "$work/$call"-*.row
+    echo
+    cat "$work/$call"-*.log | awk '/^ok / { ok++ } /^FAIL / { failed++ }
+        END { if (ok + failed) printf "Tests: %d passed, %d failed.\n", ok, failed }'
+    grep -h -E '^FAIL ' "$work/$call"-*.log | sed 's/^/- /'
+    grep -h -E ' apart$' "$work/$call"-*.log | sed 's/^/The GPU beside the CPU, in fp32: /; s/$/./'
+    grep -h -E -e '^(scaling: |minute |same bits: |--noise-scale takes|of .* ms an update)' \
+        -e '^[a-z]+[0-9] beside ' "$work/$call"-*.log | sed 's/^/- /'
+    [ "$call" = B ] && [ -s "$work/first.jsonl" ] && report_training
+    report_logs
+}
+
+# ---- the calls ----
+
+call_build() { build; }
+
+hash=$(sources) portable= wrong=0
+[ -n "$gpu" ] || portable=NATIVE=           # the GPU may be in another machine than this one
+export hash portable
+for call in ${*:-A B C D}; do
+    begun=$SECONDS deadline=$((SECONDS + 60 * ${MINUTES:-9} - 10))
+    call_$call
+    record
+    echo "call $call took $((SECONDS - begun)) s: $results/$call.md and $call.tar.gz"
+    failed || continue
+    wrong=$((wrong + 1))
+    sed -n '/^## Failed/,$p' "$results/$call.md"
+    if [ $call = A ] && stops; then
+        echo "STOPPED: call A failed; mend that first, or say KEEP_GOING=1"
+        break
+    fi
 done
-mkdir -p "$results"
-write_report > "$report"
-failed=$(cat "$work"/*.row | grep -c FAILED)
-echo
-cat "$report"
-echo
-echo "$report; logs in $logs; $steps steps, $failed failed"
-[ "$failed" -eq 0 ]
+[ $wrong -eq 0 ]

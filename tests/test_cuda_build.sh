@@ -53,10 +53,13 @@ case " $* " in
 esac
 while [ $# -gt 0 ]; do [ "$1" = -o ] && out=$2; shift; done
 case $out in
-    *train_gpt2cu) body='[ "${RANK:-0}" = 0 ] || exit 0
+    *train_gpt2cu) body='# _Z11xent_kernelPf
+        [ "${RANK:-0}" = 0 ] || exit 0
         exec env -u RANK -u WORLD_SIZE ./train_gpt2 "$@" ${MADE_UP_FLAGS:-}' ;;
-    *test_gpt2-*) body='echo ok made_up' ;;
+    *test_gpt2-*) body='echo "${MADE_UP_TESTS:-ok made_up}"   # _Z11xent_kernelPf _Z12adamw_kernelPf
+        [[ ${MADE_UP_TESTS:-ok} != FAIL* ]]' ;;
     *bench_cuda) body='echo "made up $*"; exit ${MADE_UP_BENCH:-0}' ;;
+    */planted) body='echo _Z17no_barrier_kernelPi' ;;
     *) body='exit 0' ;;
 esac
 printf '#!/usr/bin/env bash\n%s\n' "$body" > "$out" && chmod +x "$out"
@@ -82,8 +85,11 @@ cat > "$dir/bin/compute-sanitizer" << 'STUB'
 case " $* " in
     *" --help "*) echo "--kernel-name --launch-timeout"; exit ;;
     *"/planted ${MADE_UP_BLIND:-none} "*) exit 0 ;;
+    *" racecheck "*"/planted "*)
+        [[ " $* " == *" --kernel-name kns=_Z17no_barrier_kernel "* ]] && exit 3 ;;
     *"/planted "*) exit 3 ;;
-    *" racecheck "*) [[ " $* " == *" --kernel-name kns=_kernel "* ]] || exit 1 ;;
+    *" racecheck "*) [[ " $* " == *" --kernel-name kns=_Z11xent_kernel "* ]] &&
+        [[ " $* " != *" kns=_kernel "* ]] || exit 1 ;;
 esac
 STUB
 chmod +x "$dir/bin"/*
@@ -194,23 +200,23 @@ STUB
 chmod +x "$tree/tests/test_cuda.sh"
 small="--layers 1 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --lr 2e-2"
 
-# gpu_sh STATUS ENVIRONMENT... -- PARTS...: runs it and expects that exit status. The rows of its
-# report that are not ok go to $rows, how many rows there are to $count.
+# gpu_sh STATUS ENVIRONMENT... -- CALLS...: runs it and expects that exit status. The rows of its
+# reports that are not ok go to $rows, how many rows there are to $count.
 gpu_sh() {
     local wanted=$1 environment=(); shift
     while [ "$1" != -- ]; do environment+=("$1"); shift; done
     shift
-    find "$dir" -name made-up-1.md -delete
-    (cd "$tree" && env MODEL="$small" NOISE="--micro-batch 2 --batch-tokens 128" STEPS=40 \
-        BENCH=some CC="$dir/bin/cc" PYTHON=false OMP_NUM_THREADS=2 "${environment[@]}" \
-        tests/gpu.sh "$@") \
-        > "$dir/out" 2> "$dir/said"
+    rm -rf "$tree"/dev/results/made-up-1-* "$dir/kept"
+    (cd "$tree" && env MODEL="$small" BIG="$small" MINUTE=1 STEPS=40 EVAL=4000 BENCH=some \
+        PYTHON=false NOISE="--micro-batch 2 --batch-tokens 128" CC="$dir/bin/cc" OMP_NUM_THREADS=2 \
+        "${environment[@]}" tests/gpu.sh "$@") > "$dir/out" 2> "$dir/said"
     same "exit status of ${environment[*]} gpu.sh $*" $? "$wanted"
-    report=$(find "$dir" -name made-up-1.md)
-    [ -n "$report" ] || return
-    rows=$(sed -n 's/^| \(.*\) | \(FAILED.*\|skipped.*\) | [0-9]* |$/\1: \2/p' "$report")
-    count=$(grep -cE '^\| [a-z]*: ' "$report")
+    reports=$(find "$tree"/dev/results/made-up-1-* "$dir/kept" -name '[A-D].md' 2> /dev/null | sort)
+    [ -n "$reports" ] || return
+    rows=$(sed -n 's/^| \(.*\) | \(FAILED.*\|skipped.*\) | [0-9]* |$/\1: \2/p' $reports)
+    count=$(cat $reports | grep -cE '^\| ([A-D]|build|prepare)[: ]')
 }
+has() { grep -q -e "$2" "$1" || note "${1##*/} lacks '$2'"; }
 
 gpus
 gpu_sh 1 --
@@ -219,40 +225,70 @@ same "without a GPU" "$(cat "$dir/said" "$dir/out")" \
 [ -e "$tree/build/gpu" ] && note "something is written without a GPU"
 gpus 9.0
 gpu_sh 1 -- everything
-grep -q "'everything': expected some of build" "$dir/said" || note "$(cat "$dir/said")"
+grep -q "'everything': expected A, B, C, D or build" "$dir/said" || note "$(cat "$dir/said")"
 end gpu_command_says_what_is_missing
 
 [ -x train_gpt2 ] && [ -x prepare ] || note "make all comes first"
+gpus
+gpu_sh 0 -- build
+has "$dir/calls" '-o train_gpt2cu'
+[ -s "$tree/build/gpu/build.md" ] || note "no report of what is built beforehand"
+gpus 9.0
+: > "$dir/calls"
 gpu_sh 0 --
-same "where the report is" "${report#$tree/}" dev/results/made-up-1.md
-same "steps of all of it" "$count" 26
-same "steps that are not ok" "$(xargs <<< "$rows")" "ranks: scaling: skipped: needs several GPUs \
-bench: PyTorch beside it: skipped: needs PyTorch 2"
-for words in "# NVIDIA Made Up 1" "driver 999.1, CUDA 13.9, nvcc 13.9.1" \
-             "Tests: 2 passed, 0 failed" "50 steps, to a loss of .*; at most 0 apart" \
-             "| step | 1 | 10 |" "^| loss | [0-9.]* | [0-9.]* |" "Validation loss after step 40: " \
-             "made up some" "takes [0-9.-]*% of a step: [0-9]* tokens/s without"; do
-    grep -q -e "$words" "$report" || note "the report lacks '$words'"
+for call in A B C D; do
+    report=dev/results/made-up-1-$(date +%F)/$call
+    [ -s "$tree/$report.md" ] || note "no $report.md"
+    tar -tzf "$tree/$report.tar.gz" | grep -q "^$call-001.log" || note "no logs of $call"
 done
-for log in build test train bench sanitize; do
-    [ -s "$tree/build/gpu/$log.log" ] || note "no $log.log"
+same "programs built a second time" "$(grep -c -e '-o train_gpt2cu' "$dir/calls")" 0
+same "steps of all of it" "$count" 37
+same "steps that are not ok" "$(echo $rows)" "A: the real shapes: skipped: \
+tests/test_gpt2.cu has no test real_shapes B: every product: skipped: this program has no --tune \
+B: counters: skipped: needs ncu C: PyTorch beside it: skipped: needs PyTorch 2 \
+C: PyTorch's attention: skipped: needs PyTorch 2"
+same "the order of A" "$(grep -E '^\| (A|build):' ${reports%%$'\n'*} | cut -d'|' -f2 | xargs)" \
+    "A: tools and paths build: made beforehand A: the program loads A: tests, bf16 \
+A: the real shapes A: benchmark, micro-batch 16"
+report=$tree/dev/results/made-up-1-$(date +%F)
+for words in "# NVIDIA Made Up 1" "driver 999.1, CUDA 13.9, nvcc 13.9.1" "made up some 16" \
+             "Tests: 1 passed, 0 failed"; do
+    has "$report/A.md" "$words"
 done
+for words in "made up some 64" "| step | 1 | 10 |" "^| loss | [0-9.]* | [0-9.]* |" \
+             "Validation loss after step 40: " "same bits: 40 losses and all weights" \
+             "tokens/s, MFU [0-9.]*% of the measured peak, "; do
+    has "$report/B.md" "$words"
+done
+has "$report/C.md" "50 steps, to a loss of .*; at most 0 apart"
+has "$report/D.md" "minute 1: [0-9]* tokens/s"
+has "$report/D.md" "takes [0-9.-]*% of a step: [0-9]* tokens/s without"
 end gpu_command_reports
 
 mkdir "$dir/kept"
-gpu_sh 1 OUT="$dir/kept" MADE_UP_BENCH=1 MADE_UP_BLIND=racecheck -- sanitize bench
-same "where the report is with OUT" "$report" "$dir/kept/made-up-1.md"
-same "steps of build, bench and sanitize" "$count" 17
+gpu_sh 1 MADE_UP_TESTS="FAIL made_up: 1 > 0.5" --
+same "calls after A failed" "$(grep -c . <<< "$reports")" 1
+same "steps after the one that failed" "$(tail -n 1 <<< "$rows")" "A: tests, bf16: FAILED"
+grep -q '^STOPPED: call A failed' "$dir/out" || note "A stops without a word"
+has "$reports" '^- FAIL made_up: 1 > 0.5'
+gpu_sh 1 KEEP_GOING=1 OUT="$dir/kept" MADE_UP_TESTS="FAIL made_up: 1 > 0.5" -- A
+same "where the report is with OUT" "$reports" "$dir/kept/A.md"
+same "steps of A with KEEP_GOING" "$count" 6
+gpu_sh 1 MADE_UP_BENCH=1 MADE_UP_BLIND=racecheck -- C
 same "steps that failed" "$(grep FAILED <<< "$rows" | cut -d: -f1,2 | xargs)" \
-    "bench: micro-batches and launchers sanitize: racecheck finds what is planted"
-grep -q '^## Failed: sanitize: racecheck finds' "$report" || note "what failed is not shown"
-gpu_sh 1 STEPS=2 MADE_UP_FLAGS="--beta2 0.951" -- train
-same "a run that learns nothing" "$(head -n 1 <<< "$rows")" "train: 2 steps in bf16: FAILED"
-same "other losses than the CPU's" "$(sed 1d <<< "$rows")" \
-    "train: 50 steps in fp32, the CPU's losses: FAILED"
-grep -qE '^50 steps, to a loss of [0-9.]*; at most [0-9.e-]* apart' "$report" ||
+    "C: racecheck finds what is planted C: PyTorch beside it"
+grep -q '^## Failed: C: racecheck finds' $reports || note "what failed is not shown"
+same "steps without a tool" "$(grep -c 'skipped: racecheck finds nothing here' <<< "$rows")" 3
+gpu_sh 1 STEPS=2 -- B
+same "a run that learns nothing" "$(grep FAILED <<< "$rows" | head -n 1)" \
+    "B: 2 steps in bf16: FAILED"
+gpu_sh 1 MADE_UP_FLAGS="--beta2 0.951" -- C
+same "other losses than the CPU's" "$(grep FAILED <<< "$rows")" \
+    "C: 50 steps in fp32, the CPU's losses: FAILED"
+grep -qE '^50 steps, to a loss of [0-9.]*; at most [0-9.e-]* apart' $reports ||
+    grep -qE 'at most [0-9.e-]* apart' $reports ||
     note "the report does not say by how much losses differ"
-gpu_sh 1 MINUTES=0 -- test
+gpu_sh 1 MINUTES=0 -- A
 same "with no time" "$(grep -c 'not done in 0 s' <<< "$rows")" "$count"
 end gpu_command_fails_when_a_step_does
 
