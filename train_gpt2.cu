@@ -1902,6 +1902,10 @@ static void model_free(Model *m) {
 
 static Shards *model_shards(Model *m) { return &m->shards; }
 
+static double machine_datasheet_flops(const Machine *g) {
+    return sizeof(real) < sizeof(float) ? plan_datasheet_flops(g->properties.name) : NAN;
+}
+
 // The GPU, its memory, and what the other way to recompute would take.
 static void machine_show(const Machine *g, const Model *m) {
     const cudaDeviceProp *p = &g->properties;

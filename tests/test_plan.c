@@ -168,6 +168,25 @@ TEST(wrong_machines_say_what_is_missing) {
 
 // ---- memory ----
 
+// Names as nvidia-smi prints them. Other boards with the same chip have other speeds.
+TEST(data_sheets_are_found_by_the_drivers_name) {
+    static const struct { const char *gpu; double tflops; } known[] = {
+        { "NVIDIA H100 80GB HBM3", 989 }, { "NVIDIA H200", 989 }, { "NVIDIA H100 PCIe", 756 },
+        { "NVIDIA H100 NVL", 835 }, { "NVIDIA A100-SXM4-80GB", 312 },
+        { "NVIDIA A100 80GB PCIe", 312 }, { "NVIDIA A10", 125 }, { "NVIDIA L40S", 362 },
+        { "NVIDIA L4", 121 }, { "NVIDIA GeForce RTX 3090", 71 }, { "NVIDIA B200", 2250 },
+    };
+    static const char *const unknown[] = {
+        "", "NVIDIA A10G", "NVIDIA GH200 480GB", "NVIDIA GeForce RTX 3090 Ti", "Tesla T4",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA GeForce RTX 4090 D",
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        CHECK(plan_datasheet_flops(known[i].gpu) == 1e12 * known[i].tflops);
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
+        CHECK(isnan(plan_datasheet_flops(unknown[i])));
+}
+
 // A worker keeps 2+4 bytes of parameters, 4 of gradients and 8 of moments: the textbook's 16, and
 // two more because gradients are fp32.
 TEST(gpu_bytes_are_18_a_parameter) {
@@ -359,6 +378,7 @@ int main(void) {
     RUN(tensor_parallel_numbers);
     RUN(machines_are_read);
     RUN(wrong_machines_say_what_is_missing);
+    RUN(data_sheets_are_found_by_the_drivers_name);
     RUN(gpu_bytes_are_18_a_parameter);
     RUN(what_fits_is_the_most_that_does);
     RUN(time_of_one_worker);

@@ -115,6 +115,7 @@ for key in step tokens samples loss lr grad_norm batch_tokens seconds seconds_da
            seconds_comm seconds_optimizer tok_per_s mfu; do
     same "lines with $key" "$(values step $key | grep -c '^[0-9]')" 300
 done
+same "steps with a data sheet" "$(grep -c '"mfu_datasheet":null' "$log")" 300
 for key in step tokens val_loss; do
     same "evaluations with $key" "$(values eval $key | grep -c '^[0-9]')" 3
 done

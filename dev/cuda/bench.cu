@@ -55,20 +55,6 @@ static double median(double *x, int n) {
 
 // ---- ceilings ----
 
-// Dense bf16 with fp32 sums, as NVIDIA's datasheets have it, in TFLOP/s. The first line counts
-// whose name is part of the GPU's own.
-static const struct { const char *name; double tflops; } datasheets[] = {
-    { "GB200", 2500 }, { "B200", 2250 }, { "H200", 989.4 }, { "H100 PCIe", 756 },
-    { "H100 NVL", 835 }, { "H100", 989.4 }, { "A100", 312 }, { "L40S", 362 },
-    { "RTX 4090", 165.2 }, { "RTX 3090", 71 },
-};
-
-static double datasheet_flops(const char *gpu_name) {
-    for (const auto &d : datasheets)
-        if (sizeof(real) < sizeof(float) && strstr(gpu_name, d.name)) return 1e12 * d.tflops;
-    return 0.0;
-}
-
 static double product_speed(Gpu *g) {
     double flops[5];
     for (double &x : flops) x = matmul_peak_flops(g);
@@ -102,7 +88,7 @@ static void show_ceilings(Bench *b) {
     const cudaDeviceProp *p = &b->gpu.properties;
     b->product_flops = product_speed(&b->gpu);
     b->copy_bytes = copy_speed(b);
-    b->datasheet_flops = datasheet_flops(p->name);
+    b->datasheet_flops = fmax(0.0, machine_datasheet_flops(&b->gpu));
     printf("%s, sm_%d%d, " PRECISION ": products of matrices %.1f TFLOP/s", p->name, p->major,
            p->minor, 1e-12 * b->product_flops);
     if (b->datasheet_flops > 0.0) printf(" (datasheet %.1f)", 1e-12 * b->datasheet_flops);

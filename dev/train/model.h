@@ -47,6 +47,10 @@ static double machine_free_memory(const Machine *machine);
 
 #ifdef TRAINS_ON_GPU
 static void machine_show(const Machine *machine, const Model *m);      // lines of show_setup
+
+// FLOP/s at that precision by the data sheet, which promises more than the measured peak; NAN: not
+// known.
+static double machine_datasheet_flops(const Machine *machine);
 #endif
 
 // ---- the model ----

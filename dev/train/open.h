@@ -221,6 +221,10 @@ static inline void open_model(Run *r, const Config *c, Use use, int B, const Sha
     r->spec = spec;
     machine_open(r->machine, &r->o, &r->comm);
     if (use == TRAIN) r->peak_flops = machine_peak_flops(r->machine);
+    r->datasheet_flops = NAN;
+#ifdef TRAINS_ON_GPU
+    r->datasheet_flops = machine_datasheet_flops(r->machine);
+#endif
     model_init(r->model, &r->spec, r->machine);
     r->shards = model_shards(r->model);
 }

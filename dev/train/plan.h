@@ -15,6 +15,7 @@
 //
 // Units: bytes, seconds, FLOP, tokens. GB is 1e9 bytes. A worker is a rank: a GPU, or a process.
 #pragma once
+#include <ctype.h>
 #include <math.h>
 #include "../base/error.h"
 #include "../base/gpt2.h"
@@ -95,6 +96,26 @@ static const PlanGpu plan_gpus[PLAN_GPUS] = {
     { "h100", 80, 989, true },  { "h200", 141, 989, true }, { "b200", 180, 2250, true },
     { "3090", 24, 71, true },   { "4090", 24, 165, true },
 };
+
+// FLOP/s of the GPU that its driver calls `gpu`, as "NVIDIA H100 80GB HBM3": dense, in bf16, by the
+// data sheet. NAN: in no table, or no bf16.
+static inline double plan_datasheet_flops(const char *gpu) {
+    static const struct { const char *words; double tflops; } variants[] = {
+        { " h100 pcie ", 756 }, { " h100 nvl ", 835 }, { " h200 nvl ", 835 }, { " gb200 ", 2500 },
+        { " mig ", NAN }, { " laptop ", NAN }, { " ti ", NAN }, { " d ", NAN },
+    };
+    char words[256], word[24];
+    int n = snprintf(words, sizeof words, " %.250s ", gpu);
+    for (int i = 0; i < n; i++)
+        words[i] = (char)(words[i] == '-' ? ' ' : tolower((unsigned char)words[i]));
+    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
+        if (strstr(words, variants[i].words)) return 1e12 * variants[i].tflops;
+    for (int i = 0; i < PLAN_GPUS; i++) {
+        snprintf(word, sizeof word, " %s ", plan_gpus[i].name);
+        if (plan_gpus[i].bf16 && strstr(words, word)) return 1e12 * plan_gpus[i].tflops;
+    }
+    return NAN;
+}
 
 // The MFU assumed where no speed is given. Published runs of GPT-2 124M reach 40 to 50% (llm.c on
 // H100s and A100s), runs of large models 30 to 55%.

@@ -54,6 +54,7 @@ static inline void log_start(Run *r) {
     log_memory(r);
     log_text(&r->log, "precision", machine_precision());
     log_num(&r->log, "peak_flops", r->peak_flops);
+    log_num(&r->log, "datasheet_flops", r->datasheet_flops);
     log_num(&r->log, "flops_per_token", gpt2_flops_per_token(c, r->T));
     log_num(&r->log, "floor", r->floor.known ? r->floor.nats / (double)r->floor.tokens : NAN);
     log_line_end(r);
@@ -74,6 +75,7 @@ static inline void log_noise(Run *r, const GradientNorms *n) {
 static inline void log_step(Run *r, const Step *s) {
     const Costs *k = &s->costs;
     double tok_per_s = (double)r->batch / k->seconds;
+    double flops = tok_per_s * gpt2_flops_per_token(&r->spec.c, r->T) / r->comm.size;
     bool skipped = !isfinite(s->grad_norm);
     log_begin(&r->log, skipped ? "skip" : "step");
     log_int(&r->log, "step", (int64_t)r->step);
@@ -92,8 +94,8 @@ static inline void log_step(Run *r, const Step *s) {
     if (r->comm.size > 1) log_int(&r->log, "bytes_sent", (int64_t)k->bytes_sent);
     if (r->comm.size > 1) log_num(&r->log, "bus_gb_per_s", bus_gb_per_s(k));
     log_num(&r->log, "tok_per_s", tok_per_s);
-    log_num(&r->log, "mfu", tok_per_s * gpt2_flops_per_token(&r->spec.c, r->T)
-                            / (r->peak_flops * r->comm.size));
+    log_num(&r->log, "mfu", flops / r->peak_flops);
+    log_num(&r->log, "mfu_datasheet", flops / r->datasheet_flops);
     if (skipped) log_int(&r->log, "skipped", r->skipped);
     log_line_end(r);
 }

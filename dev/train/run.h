@@ -77,6 +77,7 @@ typedef struct {
     int lock;                          // on --out, until the run ends; -1: none
     Json saved;                        // state.json of a resumed run; its flags point into it
     double peak_flops;                 // of this machine, measured
+    double datasheet_flops;            // of this GPU, by its data sheet; NaN: not known
     double seconds, shown_at;          // since the start; when the last line was shown
     double clock;                      // when the current update began
     Costs costs;                       // of all updates since the program started
