@@ -67,12 +67,27 @@ GPU_ARCHS ?= $(or $(filter $(NVCC_KNOWS),$(shell \
 GPU_CODE   = $(foreach a,$(1),-gencode arch=compute_$a$(comma)code=sm_$a) \
              $(foreach a,$(lastword $(1)),-gencode arch=compute_$a$(comma)code=compute_$a)
 CU_FLAGS   = $(if $(filter fp32,$(PRECISION)),-DPRECISION_FP32)     # the default is bf16 on a GPU
+# cuBLASLt and NCCL come with the toolkit, or with pip: nvidia/*/include and nvidia/*/lib. A header
+# of pip's is taken where the toolkit has none; programs look for libraries in all of these places.
+TOOLKIT    = $(abspath $(dir $(shell command -v $(firstword $(NVCC))))..)
+PIP_NVIDIA = $(shell $(PYTHON) -c 'import nvidia; print(*nvidia.__path__)' 2>/dev/null)
+compiles   = $(shell echo '\#include <$(1)>' | $(NVCC) -E -x cu - > /dev/null 2>&1 && echo yes)
+pip_has    = $(firstword $(wildcard $(addsuffix /*/$(1),$(PIP_NVIDIA))))
+after      = $(if $(1),-Xcompiler -idirafter$(comma)$(dir $(1)))
+folders_of = $(patsubst %/,%,$(sort $(dir $(wildcard $(foreach d,$(1),\
+             $d/libcublasLt.so* $d/libnccl.so*)))))
+RPATHS     = $(foreach d,$(call folders_of,$(TOOLKIT)/lib64 $(TOOLKIT)/lib) \
+             $(call folders_of,$(addsuffix /*/lib,$(PIP_NVIDIA))),-Xlinker -rpath$(comma)$d)
+PIP_LT     = $(call pip_has,include/cublasLt.h)
+CUBLAS     = $(eval CUBLAS := $(if $(call compiles,cublasLt.h),-lcublasLt,$(if $(PIP_LT),\
+             $(call after,$(PIP_LT)) $(foreach l,$(call pip_has,lib/libcublasLt.so.*),\
+             -L$(dir $l) -l:$(notdir $l)))))$(CUBLAS)
 # NCCL's header is enough: the library is looked for when a run has several ranks.
-NCCL_THERE = $(shell echo '\#include <nccl.h>' | $(NVCC) -E -x cu - > /dev/null 2>&1 && \
-             echo -DWITH_NCCL -ldl)
+NCCL_THERE = $(if $(call compiles,nccl.h),-DWITH_NCCL -ldl,$(foreach h,$(call \
+             pip_has,include/nccl.h),$(call after,$h) -DWITH_NCCL -ldl))
 NVFLAGS    = $(eval NVFLAGS := -std=c++17 -O3 $(call GPU_CODE,$(GPU_ARCHS)) -Xcompiler \
              -Wall,-Wextra,$(if $(filter 1,$(OPENMP)),-fopenmp,-Wno-unknown-pragmas) \
-             $(NCCL_THERE))$(NVFLAGS)
+             $(NCCL_THERE) $(RPATHS))$(NVFLAGS)
 
 # The emulator compiles the same sources with a C++ compiler; dev/emulator/README.md says how.
 CXX_MPI    = OMPI_CXX='$(CXX)' MPICH_CXX='$(CXX)' mpicxx -DEMULATOR_MPI
@@ -143,7 +158,7 @@ $(BUILD)/%.o: dev/data/%.c $(BUILD)/flags
 	$(CC) $(FLAGS) -MMD -MP -MF $@.d -c $< -o $@
 
 train_gpt2cu: train_gpt2.cu $(BUILD)/nvflags   ## build ./train_gpt2cu for NVIDIA GPUs (needs nvcc)
-	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< -o $@ -lcublasLt
+	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< -o $@ $(CUBLAS)
 
 emulate: train_gpt2cu-emulated   ## build ./train_gpt2cu-emulated: the CUDA program, without a GPU
 
@@ -174,7 +189,7 @@ bench-cuda: $(BUILD)/bench_cuda  ## speed and memory on a GPU, kernel by kernel,
 	@scripts/bench_cuda.sh
 
 $(BUILD)/bench_cuda: dev/cuda/bench.cu train_gpt2.cu $(BUILD)/nvflags
-	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $@.d $< -o $@ -lcublasLt
+	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $@.d $< -o $@ $(CUBLAS)
 
 test-cuda: $(BUILD)/cuda/test_gpt2-bf16 $(BUILD)/cuda/test_gpt2-fp32    ## the same on a GPU
 	@tests/run.sh $^
@@ -183,7 +198,7 @@ $(BUILD)/cuda/test_gpt2-%: tests/test_gpt2.cu train_gpt2.cu $(BUILD)/gpt2_refere
 	@mkdir -p $(@D)
 	$(NVCC) $(NVFLAGS) -MMD -MP -MF $(BUILD)/$(@F)-cuda.d -I. -Itests \
 	    $(if $(filter fp32,$*),-DPRECISION_FP32) $< \
-	    $(BUILD)/gpt2_reference.o -o $@ -lcublasLt
+	    $(BUILD)/gpt2_reference.o -o $@ $(CUBLAS)
 
 $(BUILD)/test_%: tests/test_%.c $(BUILD)/flags
 	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
@@ -210,7 +225,9 @@ $(BUILD)/flags: FORCE
 $(BUILD)/nvflags: FORCE
 	@command -v $(firstword $(NVCC)) > /dev/null || { echo 'there is no $(NVCC) here: install the CUDA toolkit,' \
 	    'or say NVCC=PATH; make emulate needs neither' >&2; exit 1; }
-	$(call stamp,$(NVCC) $(NVFLAGS) $(CU_FLAGS))
+	@[ -n '$(CUBLAS)' ] || { echo 'cublasLt.h is neither in $(TOOLKIT)/include nor among the packages of' \
+	    '$(PYTHON): install libcublas-dev, or pip install nvidia-cublas' >&2; exit 1; }
+	$(call stamp,$(NVCC) $(NVFLAGS) $(CU_FLAGS) $(CUBLAS))
 
 $(BUILD)/emulate-flags: FORCE
 	$(call stamp,$(EMULATE) $(CU_FLAGS))

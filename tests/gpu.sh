@@ -20,8 +20,8 @@
 # ncu, compute-sanitizer and a python3 with PyTorch 2 are used where they are.
 #
 # To try this script out, what is trained and measured can be made smaller: MODEL and BIG (flags),
-# STEPS, EVAL (tokens), MINUTE (seconds), BENCH (arguments of build/bench_cuda), TORCH (micro-batches for PyTorch)
-# and NOISE (the batch that --noise-scale is timed with).
+# STEPS, EVAL (tokens), MINUTE (seconds), BENCH (arguments of build/bench_cuda), TORCH
+# (micro-batches for PyTorch) and NOISE (the batch that --noise-scale is timed with).
 set -u
 cd "$(dirname "$0")/.." || exit 1
 unset MAKEFLAGS MFLAGS MAKELEVEL PRECISION BUILD
@@ -42,6 +42,16 @@ gpu=$(query name) && gpu=$(head -n 1 <<< "$gpu") && [ -n "$gpu" ] && [[ $gpu != 
     gpu=
 [ -n "$gpu" ] || [ "$*" = build ] ||
     die "nvidia-smi finds no GPU here; make test and make emulate need none"
+
+# Programs that were built in another machine look for libraries where that one has them.
+known=$(ldconfig -p 2> /dev/null)
+if [[ $known != *libcublasLt.so* || $known != *libnccl.so* ]]; then
+    for folder in /usr/local/cuda/lib64 $("${PYTHON:-python3}" -c 'import glob, nvidia
+for path in nvidia.__path__: print(*glob.glob(path + "/*/lib"))' 2> /dev/null); do
+        LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
+    done
+    export LD_LIBRARY_PATH
+fi
 
 root=$PWD/build/gpu
 name=$(sed 's/^NVIDIA //' <<< "${gpu:-none}" | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-')

@@ -49,7 +49,7 @@ echo "nvcc $*" >> "$dir/calls"
 case " $* " in
     *" --list-gpu-code "*) cat "$dir/archs"; exit ;;
     *" --version "*) echo "Cuda compilation tools, release 13.9, V13.9.1"; exit ;;
-    *" -E "*) [ -f "$dir/nccl.h" ]; exit ;;
+    *" -E "*) read -r _ header; header=${header//[<>]/}; [ -f "$dir/$header" ]; exit ;;
 esac
 while [ $# -gt 0 ]; do [ "$1" = -o ] && out=$2; shift; done
 case $out in
@@ -95,6 +95,7 @@ STUB
 chmod +x "$dir/bin"/*
 PATH=$dir/bin:$PATH
 
+touch "$dir/cublasLt.h"
 nvcc_knows() { printf 'sm_%s\n' "$@" > "$dir/archs"; }
 nvcc_knows 75 80 86 90 100 120
 gpus() { if [ $# -gt 0 ]; then printf '%s\n' "$@" > "$dir/gpus"; else rm -f "$dir/gpus"; fi; }
@@ -170,6 +171,28 @@ touch "$dir/nccl.h"
 rm "$dir/nccl.h"
 end cuda_takes_nccl_where_it_is
 
+# pip's packages, which lack the library's name without a number; $dir/python is the Python that
+# has them.
+site=$dir/site/nvidia
+printf '#!/bin/sh\necho %s\n' "$site" > "$dir/python" && chmod +x "$dir/python"
+mkdir -p "$site/cu13/include" "$site/cu13/lib" "$site/nccl/include" "$site/nccl/lib"
+touch "$site/cu13/include/cublasLt.h" "$site/cu13/lib/libcublasLt.so.13"
+touch "$site/nccl/include/nccl.h" "$site/nccl/lib/libnccl.so.2"
+found=$(flags PYTHON="$dir/python")
+[[ $found == *" -lcublasLt"* && $found != *"idirafter,$site/cu13"* ]] ||
+    note "not the toolkit's: $found"
+rm "$dir/cublasLt.h"
+found=$(flags PYTHON="$dir/python")
+for flag in "-idirafter,$site/cu13/include" "-L$site/cu13/lib/ -l:libcublasLt.so.13" -DWITH_NCCL \
+            "-idirafter,$site/nccl/include" "-rpath,$site/cu13/lib" "-rpath,$site/nccl/lib"; do
+    [[ $found == *"$flag"* ]] || note "no $flag: $found"
+done
+make -C "$tree" PYTHON=false train_gpt2cu > "$dir/out" 2> "$dir/said" &&
+    note "no cuBLASLt, and no error"
+same "lines about a missing cuBLASLt" "$(grep -c 'cublasLt.h is neither in' "$dir/said")" 1
+touch "$dir/cublasLt.h"
+end cuda_takes_what_pip_brought
+
 # builds WHAT ARGS...: make compiles WHAT, 0 or 1 programs.
 builds() {
     local wanted=$1; shift
@@ -228,7 +251,7 @@ gpu_sh 1 -- everything
 grep -q "'everything': expected A, B, C, D or build" "$dir/said" || note "$(cat "$dir/said")"
 end gpu_command_says_what_is_missing
 
-[ -x train_gpt2 ] && [ -x prepare ] || note "make all comes first"
+[ -x train_gpt2 ] && [ -x prepare ] && [ -x build/compare ] || note "make all build/compare first"
 gpus
 gpu_sh 0 -- build
 has "$dir/calls" '-o train_gpt2cu'

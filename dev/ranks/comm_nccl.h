@@ -195,8 +195,8 @@ static inline bool nccl_load(Nccl *n, Error *err) {
 #else
     void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (!library)
-        return fail(err, "NCCL: several ranks need it, but it cannot be loaded: %.200s",
-                    dlerror());
+        return fail(err, "NCCL: several ranks need it, but it cannot be loaded: %.200s; install it "
+                    "and build again, or name its folder in LD_LIBRARY_PATH", dlerror());
 #define X(name) \
     n->name = (decltype(n->name))dlsym(library, "nccl" #name); \
     if (!n->name) return fail(err, "NCCL: libnccl.so.2 is too old: it has no nccl" #name);
