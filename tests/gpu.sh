@@ -597,7 +597,7 @@ hash=$(sources) portable= wrong=0
 [ -n "$gpu" ] || portable=NATIVE=           # the GPU may be in another machine than this one
 export hash portable
 for call in ${*:-A B C D}; do
-    begun=$SECONDS deadline=$((SECONDS + 60 * ${MINUTES:-9} - 10))
+    steps=0 begun=$SECONDS deadline=$((SECONDS + 60 * ${MINUTES:-9} - 10))
     call_$call
     record
     echo "call $call took $((SECONDS - begun)) s: $results/$call.md and $call.tar.gz"
