@@ -276,8 +276,8 @@ done
 same "programs built a second time" "$(grep -c -e '-o train_gpt2cu' "$dir/calls")" 0
 same "steps of all of it" "$count" 37
 same "steps that are not ok" "$(echo $rows)" "A: the real shapes: skipped: \
-tests/test_gpt2.cu has no test real_shapes B: counters: skipped: needs ncu C: PyTorch beside it: skipped: needs PyTorch 2 \
-C: PyTorch's attention: skipped: needs PyTorch 2"
+tests/test_gpt2.cu has no test real_shapes B: counters: skipped: needs ncu \
+C: PyTorch beside it: skipped: needs PyTorch 2 C: PyTorch's attention: skipped: needs PyTorch 2"
 same "the order of A" "$(grep -E '^\| (A|build):' ${reports%%$'\n'*} | cut -d'|' -f2 | xargs)" \
     "A: tools and paths build: made beforehand A: the program loads A: tests, bf16 \
 A: the real shapes A: benchmark, micro-batch 16"
