@@ -138,7 +138,7 @@ static inline void show_step(Run *r, const Step *s) {
     bool terminal = isatty(STDOUT_FILENO), last = run_done(&r->length, r->step, r->tokens, NAN);
     if (!last && r->step > 1 && r->seconds - r->shown_at < (terminal ? 0.1 : 10.0)) return;
     r->shown_at = r->seconds;
-    char line[256];
+    char line[640];                    // a diverged loss may have 300 digits
     int form = 0, room = terminal ? terminal_columns() - 1 : (int)sizeof line;  // must not wrap
     do step_line(line, sizeof line, r, s, form);
     while ((int)strlen(line) > room && ++form < STEP_LINE_FORMS);
