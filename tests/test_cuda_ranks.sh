@@ -345,11 +345,11 @@ emulated_ranks_share_choices() {
     good 2 retuned $tiny --steps 4 --zero 3 --tune=on
     EMULATOR_ALGORITHMS=1 good 2 retuned --resume --steps 8
     same_bits tuned retuned
-    good 1 exact1 $tiny --steps 4 --exact-sum --tune=on
-    good 2 exact2 $tiny --steps 4 --exact-sum --tune="$dir/choices.json"
-    same_bits exact1 exact2
+    good 1 chosen1 $tiny --steps 4 --exact-sum --tune=on
+    good 2 chosen2 $tiny --steps 4 --exact-sum --tune="$dir/choices.json"
+    same_bits chosen1 chosen2
     good 2 untuned $tiny --steps 4 --exact-sum
-    ! cmp -s "$dir/exact1/latest/model.safetensors" "$dir/untuned/latest/model.safetensors" ||
+    ! cmp -s "$dir/chosen1/latest/model.safetensors" "$dir/untuned/latest/model.safetensors" ||
         note "the algorithms that were chosen change no bit: nothing is shown"
     for flags in "--noise-scale" "--outer-every 2" "--zero 2"; do
         good 2 smoke $tiny --steps 4 --tune=on $flags --overwrite
