@@ -338,12 +338,16 @@ interrupted() {
     else [ ! -e "$dir/cut" ] || why=${why:-"SIG$signal left $(ls "$dir/cut")"}
     fi
 }
+# A program cannot get back a signal that the tests themselves were started to ignore (nohup).
+is_ignored() { ! bash -c "trap 'exit 0' $1; kill -s $1 \$\$; exit 1"; }
 mkfifo "$dir/endless"
 exec 9<> "$dir/endless"                      # a pipe that has a writer, who writes nothing
 for before in "" "$dir/again"; do
-    for signal in INT TERM HUP; do interrupted $signal tales --tokens 1e9; done
+    for signal in INT TERM HUP; do
+        is_ignored $signal || interrupted $signal tales --tokens 1e9
+    done
 done
-before= interrupted INT text -
+before= interrupted TERM text -
 exec 9>&-
 set +m
 end interrupted_runs_leave_nothing

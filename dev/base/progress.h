@@ -35,7 +35,8 @@ static inline Progress progress_begin(const char *what, double total) {
 static inline void progress_show(Progress *p, double done) {
     bool terminal = isatty(STDOUT_FILENO);
     double now = seconds_now(), elapsed = now - p->start;
-    if (elapsed < PROGRESS_AFTER || now - p->shown < (terminal ? 0.1 : 10.0)) return;
+    double pause = (terminal ? 0.05 : 5.0) * PROGRESS_AFTER;         // 0.1 and 10 seconds
+    if (elapsed < PROGRESS_AFTER || now - p->shown < pause) return;
     char line[128];
     p->shown = now;
     snprintf(line, sizeof line, "%s  %.0f%%  %s left", p->what, 100.0 * done / p->total,
