@@ -35,7 +35,7 @@ static inline Progress progress_begin(const char *what, double total) {
 static inline void progress_show(Progress *p, double done) {
     bool terminal = isatty(STDOUT_FILENO);
     double now = seconds_now(), elapsed = now - p->start;
-    double pause = (terminal ? 0.05 : 5.0) * PROGRESS_AFTER;         // 0.1 and 10 seconds
+    double pause = terminal ? PROGRESS_AFTER / 20.0 : 10.0;
     if (elapsed < PROGRESS_AFTER || now - p->shown < pause) return;
     char line[128];
     p->shown = now;
