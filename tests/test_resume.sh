@@ -188,7 +188,8 @@ $TRAIN $small --steps 10 --eval-every 5 --save-every 5 --keep 1 --lr-schedule co
 $TRAIN --resume --steps 100 --lr 30 --clip 1e6 --out "$dir/wild" >/dev/null 2>"$dir/err"
 [ $? -eq 1 ] || fails "a run that has diverged ends with status 0"
 grep -q '"event":"skip"' "$dir/wild/log.jsonl" || fails "no update was skipped: this test shows nothing"
-"${PYTHON:-python3}" - "$dir/wild" <<'PY' 2>"$dir/trace" || fails "$(tail -n 1 "$dir/trace")"
+! command -v "${PYTHON:-python3}" >/dev/null ||
+    "${PYTHON:-python3}" - "$dir/wild" <<'PY' 2>"$dir/trace" || fails "$(tail -n 1 "$dir/trace")"
 import json, os, sys
 events = [json.loads(line) for line in open(sys.argv[1] + "/log.jsonl")]
 skipping, evals = False, {}
