@@ -358,9 +358,10 @@ end train_killed_log_has_whole_lines
 # ---- on a terminal ----
 
 if script --version 2> /dev/null | grep -q util-linux; then
-    # on_terminal COLUMNS COMMAND...: stdout in $dir/tty; its lines, and the renewed ones, in shown
+    # on_terminal COLUMNS COMMAND...: stdout in $dir/tty; its lines, and the renewed ones, in shown.
+    # script runs its command in $SHELL, which must understand what bash's printf %q quotes.
     on_terminal() {
-        TERM=xterm script -qec "stty cols $1 rows 24; $(printf '%q ' "${@:2}")" /dev/null \
+        TERM=xterm SHELL=$BASH script -qec "stty cols $1 rows 24; $(printf '%q ' "${@:2}")" /dev/null \
             > "$dir/tty" 2> /dev/null < /dev/null
         tr '\r' '\n' < "$dir/tty" | sed "s/$(printf '\033')\[[0-9?]*[a-zA-Z]//g" > "$dir/shown"
         widest=$(awk '/^step/ && length($0) > n { n = length($0) } END { print n+0 }' "$dir/shown")
