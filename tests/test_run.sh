@@ -51,6 +51,7 @@ for _ in $(seq 100); do [ -s pid ] && break; sleep 0.1; done
 kill -TERM $!
 wait $!
 same "status" $? 130
+for _ in $(seq 100); do kill -0 "$(cat pid)" 2> /dev/null || break; sleep 0.1; done
 kill -0 "$(cat pid)" 2> /dev/null && note "a program goes on"
 end run_stops
 exit $failed
