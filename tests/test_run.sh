@@ -48,9 +48,10 @@ end run_side_by_side
 program waits <<< 'echo $$ > pid; sleep 60 & wait'
 bash "$run" waits.sh > said 2>&1 &
 for _ in $(seq 100); do [ -s pid ] && break; sleep 0.1; done
-kill -TERM $!
+kill -TERM $! && begin=$SECONDS
 wait $!
 same "status" $? 130
+[ $((SECONDS - begin)) -lt 50 ] || note "it waits for its program"
 for _ in $(seq 100); do kill -0 "$(cat pid)" 2> /dev/null || break; sleep 0.1; done
 kill -0 "$(cat pid)" 2> /dev/null && note "a program goes on"
 end run_stops
