@@ -37,6 +37,7 @@
 #include "dev/base/cpu.h"              // min_size
 #include "dev/base/memory.h"           // memory_take: one allocation, laid out
 #include "dev/ranks/shards.h"          // the flat buffers: parameters, gradients, moments
+#include "dev/train/logits.h"          // logits_chunk_rows
 #include "dev/train/loop.h"            // step_begin, step_data, step_end, run_goes_on
 #include "dev/train/open.h"            // run_start, run_open, run_generate, run_close
 #include "dev/train/plan_run.h"        // run_plan
@@ -1680,12 +1681,6 @@ template <class T> static void carve(T **p, Memory *mem, MemoryKind kind, size_t
     *p = (T *)memory_take(mem, kind, count * sizeof(T));
 }
 
-// Rows of logits at a time: at most 1 GB, in chunks of equal size.
-static size_t classifier_rows(size_t N, size_t Vp) {
-    size_t chunks = (N*Vp * sizeof(real) + (1u << 30) - 1) / (1u << 30);
-    return (N + chunks - 1) / chunks;
-}
-
 // Rows of a multiple of 64 elements fill the tiles of a product, and begin at multiples of 16
 // bytes.
 static int padded_vocab(int V) { return (V + 63) / 64 * 64; }
@@ -1730,7 +1725,7 @@ static void model_carve_acts(Model *m, Memory *mem) {
 static void model_carve_backward(Model *m, Memory *mem) {
     size_t N = (size_t)m->spec.B*m->spec.T, C = m->c.C, Vp = m->padded.V;
     bool trains = m->spec.use == TRAIN;
-    m->logit_rows = classifier_rows(N, Vp);
+    m->logit_rows = logits_chunk_rows(N, Vp, C, sizeof(real), m->spec.multiprocessors);
     size_t reals = m->logit_rows*Vp, branches = trains ? N*4*C : 0;
     size_t bucket = gpt2_largest_bucket(&m->padded) * sizeof(float) / sizeof(real);
     if (reals < branches) reals = branches;
@@ -1901,6 +1896,8 @@ static void model_free(Model *m) {
 }
 
 static Shards *model_shards(Model *m) { return &m->shards; }
+
+static int machine_multiprocessors(const Machine *g) { return g->properties.multiProcessorCount; }
 
 static double machine_datasheet_flops(const Machine *g) {
     return sizeof(real) < sizeof(float) ? plan_datasheet_flops(g->properties.name) : NAN;

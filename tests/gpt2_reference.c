@@ -94,7 +94,7 @@ struct CModel { Model m; };
 
 CModel *c_model_open(const Config *c, int B, int T, uint64_t seed) {
     static Machine machine;
-    ModelSpec spec = { *c, B, T, TRAIN, RECOMPUTE_NONE, { .comm = NULL } };
+    ModelSpec spec = { *c, B, T, TRAIN, RECOMPUTE_NONE, { .comm = NULL }, 0 };
     CModel *m = alloc_or_die(sizeof *m, "a model");
     Shards *z = &m->m.shards;
     model_init(&m->m, &spec, &machine);

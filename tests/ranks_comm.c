@@ -193,7 +193,7 @@ static const AdamW adamw = { 1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
 
 static void make_model(Model *m, const Sharing *sharing) {
     static Machine machine;
-    ModelSpec spec = { tiny, B, T, TRAIN, RECOMPUTE_NONE, *sharing };
+    ModelSpec spec = { tiny, B, T, TRAIN, RECOMPUTE_NONE, *sharing, 0 };
     model_init(m, &spec, &machine);
 }
 

@@ -172,6 +172,8 @@ xent|/Softmax row_softmax/,/^}/ s/__syncthreads();//
 xent|s/float p = v + k < V ? \(.*\) : 0.0f;/float p = \1;/
 xent|s/(int)blockDim.x\*PACK, Vp }/(int)blockDim.x*PACK, V }/
 classifier|/static void classifier_backward/,/^}/ s/target + n, scale/target, scale/
+logits_fill_whole_waves dev/train/logits.h|s/waves \* at_once \/ across/(waves - 1) * at_once \/ across/
+logits_fill_whole_waves|s/sizeof(real), m->spec.multiprocessors/sizeof(real), 0/
 buckets dev/ranks/kernels.cu|/^static void bucket_copy/,/^}/ s/here -= padding/here -= 1/
 sums_along_the_tree dev/ranks/kernels.cu|/void tree_sum_kernel/,/^}/ s/= levels\[l\]\[w\] + sum/= 0 + sum/
 slices_of_a_checkpoint dev/ranks/kernels.cu|/^static void shards_take/,/^}/ s/shards_own(z, bucket),/{ 0, 64 },/

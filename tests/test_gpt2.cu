@@ -494,6 +494,18 @@ TEST(classifier) {
     check_classifier(65, 32, 16, 200);
 }
 
+// GPT-2 124M with 64 sequences on an H100: two waves of tiles, counted and not allocated.
+TEST(logits_fill_whole_waves) {
+    static const Config gpt2 = { 12, 12, 768, 50257, 1024 };
+    ModelSpec spec = { gpt2, 64, 1024, TRAIN, RECOMPUTE_NONE, Sharing(), 132 };
+    Memory mem;
+    size_t rows = sizeof(real) < sizeof(float) ? 11264 : 5632, row = 50304 * sizeof(real);
+    size_t dfc = 65536 * 4*768 * sizeof(real), next = 50304 * sizeof(float);
+    model_count(&mem, &spec);
+    CHECK_MSG(mem.bytes[MEM_LOGITS] == rows*row + next && rows*row > dfc, "%zu bytes of logits",
+              mem.bytes[MEM_LOGITS]);
+}
+
 // ---- the whole model ----
 
 // Two models of one size, with the same parameters.
@@ -515,7 +527,8 @@ static void send(float *flat, const float *from, const Model *m) {
 
 // A model of one rank alone.
 static void model_open(Model *m, const Config *c, int B, int T, Recompute recompute) {
-    ModelSpec spec = { *c, B, T, TRAIN, recompute, Sharing() };
+    ModelSpec spec = { *c, B, T, TRAIN, recompute, Sharing(),
+                       gpu.properties.multiProcessorCount };
     model_init(m, &spec, &gpu);
 }
 
@@ -1023,7 +1036,7 @@ TEST(slices_of_a_checkpoint) {
             comm.rank = rank;
             comm.size = ranks;
             Sharing sharing = { &comm, stage, COMM_FP32, 0, false, false, false };
-            ModelSpec spec = { odd, 1, 5, TRAIN, RECOMPUTE_NONE, sharing };
+            ModelSpec spec = { odd, 1, 5, TRAIN, RECOMPUTE_NONE, sharing, 0 };
             Model m;
             model_init(&m, &spec, &gpu);
             Shards *z = &m.shards;
@@ -1065,7 +1078,7 @@ TEST(slices_of_a_checkpoint) {
 // DiLoCo's common step of one worker, by its formula, in fp32 as the CPU computes it.
 TEST(outer_updates) {
     Sharing sharing = { &alone, 0, COMM_FP32, 0, true, false, false };
-    ModelSpec spec = { small, 1, 1, TRAIN, RECOMPUTE_NONE, sharing };
+    ModelSpec spec = { small, 1, 1, TRAIN, RECOMPUTE_NONE, sharing, 0 };
     Model m;
     model_init(&m, &spec, &gpu);
     Shards *z = &m.shards;
@@ -1138,6 +1151,7 @@ int main(int argc, char **argv) {
     RUN_NAMED(choices_are_kept);
     RUN_NAMED(xent);
     RUN_NAMED(classifier);
+    RUN_NAMED(logits_fill_whole_waves);
     RUN_NAMED(buckets);
     RUN_NAMED(loss_and_every_gradient);
     RUN_NAMED(adamw_updates);

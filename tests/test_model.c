@@ -44,7 +44,7 @@ static bool allocations_are_counted(void) {
 // A model of one rank alone; its parameters are zero.
 static void make_model(Model *m, const Config *c, int B, int T, Use use) {
     static Machine machine;
-    ModelSpec spec = { *c, B, T, use, RECOMPUTE_NONE, { .comm = NULL } };
+    ModelSpec spec = { *c, B, T, use, RECOMPUTE_NONE, { .comm = NULL }, 0 };
     model_init(m, &spec, &machine);
 }
 
@@ -333,7 +333,7 @@ TEST(a_step_allocates_nothing) {
 static void check_count(const Config *c, int B, int T, Use use, const Sharing *sharing) {
     enum { TABLES = 1 << 14 };           // more than a model's tables of activations and tickets
     static Machine machine;
-    ModelSpec spec = { *c, B, T, use, RECOMPUTE_NONE, *sharing };
+    ModelSpec spec = { *c, B, T, use, RECOMPUTE_NONE, *sharing, 0 };
     size_t beside = 3 * (size_t)B * T * 4 + MATMUL_STATIC_BYTES, sum = 0;
     Memory counted;
     Model m;

@@ -206,6 +206,57 @@ TEST(gpu_bytes_are_18_a_parameter) {
     }
 }
 
+// Waves of tiles of the gradient (N,C) of the classifier's input, in chunks of `rows` rows.
+static size_t waves_of(size_t N, size_t rows, size_t C, size_t multiprocessors) {
+    size_t waves = 0, across = (C + 255) / 256;
+    for (size_t n = 0; n < N; n += rows) {
+        size_t some = N - n < rows ? N - n : rows;
+        waves += ((some + 127) / 128 * across + multiprocessors - 1) / multiprocessors;
+    }
+    return waves;
+}
+
+// Counted by hand, as in logits.h: GPT-2's four widths on an H100, other GPUs, fp32 (4 bytes).
+TEST(chunks_of_logits_fill_whole_waves) {
+    static const struct { size_t N, V, C, bytes, rows; int multiprocessors; } known[] = {
+        { 65536, 50304, 768, 2, 11264, 132 }, { 16384, 50304, 768, 2, 11264, 132 },
+        { 65536, 50304, 1024, 2, 12544, 132 }, { 65536, 50304, 1280, 2, 9984, 132 },
+        { 65536, 50304, 1600, 2, 12032, 132 }, { 65536, 50304, 768, 2, 9216, 108 },
+        { 65536, 50304, 768, 4, 5632, 132 }, { 65536, 8192, 768, 2, 65536, 132 },
+        { 13340, 50304, 768, 2, 13340, 132 }, { 13341, 50304, 768, 2, 11264, 132 },
+        { 65536, 50304, 256, 2, 13108, 132 },    // a wave has no room: 5 equal chunks
+        { 65536, 50304, 768, 2, 13108, 0 },      // an unknown GPU
+        { 3, 1u << 30, 768, 2, 1, 132 },
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        size_t rows = logits_chunk_rows(known[i].N, known[i].V, known[i].C, known[i].bytes,
+                                        known[i].multiprocessors);
+        CHECK_MSG(rows == known[i].rows, "%zu: %zu rows, not %zu", i, rows, known[i].rows);
+    }
+    CHECK(waves_of(65536, 11264, 768, 132) == 12 && waves_of(65536, 9363, 768, 132) == 14);
+}
+
+// Whatever the sizes: chunks fit in the memory, no rows of equal number in that memory take many
+// waves less, and no wave of a chunk is a tenth empty.
+TEST(chunks_of_logits_take_few_waves) {
+    static const size_t Ns[] = { 16384, 65536, 65537, 100000 }, Cs[] = { 768, 1024, 1280, 1600 };
+    static const size_t Vs[] = { 50304, 128256 }, GPUs[] = { 40, 58, 82, 108, 128, 132, 148 };
+    for (int i = 0; i < 4 * 4 * 2 * 7; i++) {
+        size_t N = Ns[i % 4], C = Cs[i / 4 % 4], V = Vs[i / 16 % 2], n = GPUs[i / 32];
+        size_t most = LOGITS_BYTES / (2*V), rows = logits_chunk_rows(N, V, C, 2, (int)n);
+        size_t fewest = waves_of(N, most, C, n), waves = waves_of(N, rows, C, n);
+        for (size_t other = 256; other <= most; other += 256)
+            if (waves_of(N, other, C, n) < fewest) fewest = waves_of(N, other, C, n);
+        CHECK_MSG(rows <= most && waves <= fewest + 1 + fewest/20,
+                  "%zu rows of %zu, C=%zu, V=%zu, %zu multiprocessors: %zu waves, not %zu", rows, N,
+                  C, V, n, waves, fewest);
+        size_t tiles = (rows + 127) / 128 * ((C + 255) / 256);
+        if (most / 128 * ((C + 255) / 256) >= n && rows < N)
+            CHECK_MSG((double)tiles / (double)(waves_of(rows, rows, C, n) * n) > 0.9,
+                      "%zu rows, C=%zu, %zu multiprocessors: %zu tiles", rows, C, n, tiles);
+    }
+}
+
 // What is said to fit does, and one more does not, whatever is asked for.
 TEST(what_fits_is_the_most_that_does) {
     static const char *const models[] = { "d12", "d36", "d48" };
@@ -380,6 +431,8 @@ int main(void) {
     RUN(wrong_machines_say_what_is_missing);
     RUN(data_sheets_are_found_by_the_drivers_name);
     RUN(gpu_bytes_are_18_a_parameter);
+    RUN(chunks_of_logits_fill_whole_waves);
+    RUN(chunks_of_logits_take_few_waves);
     RUN(what_fits_is_the_most_that_does);
     RUN(time_of_one_worker);
     RUN(accumulation_divides_the_exposed_share);

@@ -168,7 +168,7 @@ enum { PARTS = sizeof parts / sizeof *parts, OPTIMIZER = PARTS - 3 };   // the l
 
 static void make_model(Model *m, const Config *c, int B, int T, Use use) {
     static Machine machine;
-    ModelSpec spec = { *c, B, T, use, RECOMPUTE_NONE, { .comm = NULL } };
+    ModelSpec spec = { *c, B, T, use, RECOMPUTE_NONE, { .comm = NULL }, 0 };
     model_init(m, &spec, &machine);
     for (int bucket = 0; bucket < gpt2_n_buckets(c); bucket++) {
         gpt2_init_bucket(shards_place(&m->shards, KEPT_WEIGHTS, bucket), c, bucket, 1);

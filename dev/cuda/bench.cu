@@ -108,7 +108,8 @@ static const char *const recompute_names[] = { "none", "block" };
 // A model of the very size the trainer would make, with GPT-2's fresh parameters; false, and said,
 // when there is no room for it.
 static bool bench_open(Bench *b, int B, Recompute recompute) {
-    ModelSpec spec = { b->c, B, b->T, TRAIN, recompute, Sharing() };     // one rank alone
+    ModelSpec spec = { b->c, B, b->T, TRAIN, recompute, Sharing(),       // one rank alone
+                       b->gpu.properties.multiProcessorCount };
     size_t needed = model_bytes(spec, B, recompute), free_bytes, total;
     CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total));
     size_t for_driver = min_size(512 << 20, total / 8);    // kernels not loaded yet, and a margin

@@ -22,6 +22,7 @@ typedef struct {
     Use use;
     Recompute recompute;
     Sharing sharing;
+    int multiprocessors;               // of the GPU (dev/train/logits.h); 0 on a CPU
 } ModelSpec;
 
 typedef struct {
@@ -51,6 +52,8 @@ static void machine_show(const Machine *machine, const Model *m);      // lines 
 // FLOP/s at that precision by the data sheet, which promises more than the measured peak; NAN: not
 // known.
 static double machine_datasheet_flops(const Machine *machine);
+
+static int machine_multiprocessors(const Machine *machine);
 #endif
 
 // ---- the model ----

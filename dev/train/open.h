@@ -217,13 +217,14 @@ static inline void open_data(Run *r, bool loaded, Config *c) {
 
 static inline void open_model(Run *r, const Config *c, Use use, int B, const Sharing *sharing) {
     ModelSpec spec = { *c, B, r->T, use, use == TRAIN ? (Recompute)r->o.recompute : RECOMPUTE_NONE,
-                       *sharing };
+                       *sharing, 0 };
     r->spec = spec;
     machine_open(r->machine, &r->o, &r->comm);
     if (use == TRAIN) r->peak_flops = machine_peak_flops(r->machine);
     r->datasheet_flops = NAN;
 #ifdef TRAINS_ON_GPU
     r->datasheet_flops = machine_datasheet_flops(r->machine);
+    r->spec.multiprocessors = machine_multiprocessors(r->machine);
 #endif
     model_init(r->model, &r->spec, r->machine);
     r->shards = model_shards(r->model);

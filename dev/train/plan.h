@@ -21,6 +21,7 @@
 #include "../base/gpt2.h"
 #include "../base/log.h"
 #include "../base/flags.h"
+#include "logits.h"
 
 // ---- formulas ----
 
@@ -87,14 +88,19 @@ static inline double plan_zhang_batch(double tokens) {
 // From data sheets: memory, and dense matrix products (no sparsity) in fp16 or bf16 with fp32
 // accumulation. NVIDIA's data sheets of V100 SXM2 32 GB, T4, A10, A100 SXM 80 GB, L4,
 // L40S, H100 SXM, H200 SXM and HGX B200; white papers of GA102 and AD102 for the GeForce cards.
-typedef struct { const char *name; double gigabytes, tflops; bool bf16; } PlanGpu;
+typedef struct {
+    const char *name;
+    double gigabytes, tflops;
+    int multiprocessors;
+    bool bf16;
+} PlanGpu;
 
 enum { PLAN_GPUS = 11 };
 static const PlanGpu plan_gpus[PLAN_GPUS] = {
-    { "v100", 32, 125, false }, { "t4", 16, 65, false },   { "a10", 24, 125, true },
-    { "a100", 80, 312, true },  { "l4", 24, 121, true },   { "l40s", 48, 362, true },
-    { "h100", 80, 989, true },  { "h200", 141, 989, true }, { "b200", 180, 2250, true },
-    { "3090", 24, 71, true },   { "4090", 24, 165, true },
+    { "v100", 32, 125, 80, false }, { "t4", 16, 65, 40, false },   { "a10", 24, 125, 72, true },
+    { "a100", 80, 312, 108, true }, { "l4", 24, 121, 58, true },   { "l40s", 48, 362, 142, true },
+    { "h100", 80, 989, 132, true }, { "h200", 141, 989, 132, true },
+    { "b200", 180, 2250, 148, true }, { "3090", 24, 71, 82, true }, { "4090", 24, 165, 128, true },
 };
 
 // FLOP/s of the GPU that its driver calls `gpu`, as "NVIDIA H100 80GB HBM3": dense, in bf16, by the
@@ -135,6 +141,7 @@ typedef struct {
     double adam_seconds;           // for one parameter of an update; measured or 0
     double link, latency;          // bytes/s that a worker sends; seconds per message
     double price;                  // per worker and hour
+    int multiprocessors;           // of a GPU
     bool gpu, bf16;
 } PlanMachine;
 
@@ -176,6 +183,7 @@ static inline bool plan_name_read(PlanMachine *m, char *field, Error *err) {
         if (strcmp(m->name, plan_gpus[i].name) != 0) continue;
         m->memory = 1e9 * plan_gpus[i].gigabytes - PLAN_GPU_RESERVE;
         m->peak = 1e12 * plan_gpus[i].tflops;
+        m->multiprocessors = plan_gpus[i].multiprocessors;
         m->bf16 = plan_gpus[i].bf16;
         if (!at && !m->bf16)
             return fail(err, "--plan-gpu: %s has no bf16, and its data sheet gives fp16 only; "
@@ -286,7 +294,7 @@ static inline double plan_bytes_of(const PlanFacts *f, PlanShape s) {
 }
 
 // The largest micro-batch that fits in `room` bytes; 0 if none does. A GPU's chunks of logits grow
-// by up to 1 GB and shrink again, so the search first overshoots by 2 GB, then steps back one by
+// by up to 1.3 GB and shrink again, so the search first overshoots by 2 GB, then steps back one by
 // one.
 static inline int plan_largest_micro_batch(const PlanFacts *f, PlanShape s, double room) {
     const int most = 65536;
@@ -329,7 +337,8 @@ static inline PlanBytes plan_gpu_bytes(const PlanFacts *f, const PlanShape *s) {
               + (n > 1 ? MESSAGES : 0.0);
     double kept = N*(30.0*C + 16.0 + 4.0*NH);    // of a block, without its output
     b.activations = (s->recompute ? 1.0 : L)*kept + L*N*2.0*C + N*(8.0*C + 8.0*NH + 32.0);
-    double chunks = ceil(2.0*N*c.V / (double)(1 << 30)), rows = ceil(N / chunks);
+    double rows = (double)logits_chunk_rows((size_t)N, (size_t)c.V, (size_t)c.C, 2,
+                                            f->machine.multiprocessors);
     double bucket = n > 1 ? 4.0*fmax((double)gpt2_bucket(&c, 0).count, block) : 0.0;
     b.logits = fmax(fmax(2.0*rows*c.V, 8.0*N*C), bucket);
     b.rest = WORKSPACE + 4.0*c.V;

@@ -12,7 +12,7 @@ static inline PlanBytes count_bytes(const PlanFacts *f, const PlanShape *s) {
     workers.size = s->workers;
     ModelSpec spec = { f->c, s->micro_batch, f->T, TRAIN,
                        s->recompute ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
-                       run_sharing(&r->o, &workers) };
+                       run_sharing(&r->o, &workers), f->machine.multiprocessors };
     spec.sharing.stage = s->zero;
     model_count(&mem, &spec);
     const size_t *of = mem.bytes;
@@ -43,7 +43,7 @@ static inline void measure_speed(PlanMachine *machine, Run *r, const Config *c) 
     int T = r->T < 1024 ? r->T : 1024, most = 1024 / T;
     int B = r->o.micro_batch < most ? r->o.micro_batch : most;
     Sharing alone = { NULL, 0, COMM_FP32, 0, false, false, false };
-    ModelSpec spec = { small_config(c, T), B, T, TRAIN, RECOMPUTE_NONE, alone };
+    ModelSpec spec = { small_config(c, T), B, T, TRAIN, RECOMPUTE_NONE, alone, 0 };
     Model *m = r->model;
     size_t N = (size_t)B*T;
     int *tokens = (int *)alloc_or_die(N * sizeof(int), "a batch");
@@ -73,6 +73,9 @@ static inline void measure_speed(PlanMachine *machine, Run *r, const Config *c) 
 static inline void plan_this_machine(PlanMachine *m, Run *r) {
     machine_open(r->machine, &r->o, &r->comm);
     m->memory = machine_free_memory(r->machine);
+#ifdef TRAINS_ON_GPU
+    m->multiprocessors = machine_multiprocessors(r->machine);
+#endif
     if (!ON_GPU) m->memory /= launched_as(LAUNCH_LOCAL_SIZE, 1);       // ranks share the memory
     if (!ON_GPU || m->speed_from == SPEED_GIVEN) return;
     m->peak = machine_peak_flops(r->machine);
