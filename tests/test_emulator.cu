@@ -953,6 +953,8 @@ TEST(events_measure_time) {
 __global__ void write_kernel(int *x, int value) { *x = value; }
 __global__ void add_kernel(int *sum, const int *x) { *sum = 3 * *sum + *x; }
 
+__global__ void mod_kernel(int *x) { *x %= 1000; }
+
 enum { ROUNDS = 8, NO_FAULT = -1, NO_WAIT_TO_READ, NO_WAIT_TO_WRITE, NO_WAIT_AT_THE_END,
        WAIT_FOR_THE_OTHER, STREAM_FAULTS };
 
@@ -1234,11 +1236,169 @@ TEST(the_environment_makes_another_gpu) {
     CHECK(cudaGetLastError() == cudaErrorNoKernelImageForDevice);
     unsetenv("EMULATOR_CAPABILITY");
     cudaGetLastError();
-    cudaStream_t stream;
-    OK(cudaStreamCreate(&stream));
-    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaErrorNotSupported);
-    cudaGetLastError();
+}
+
+// ---- graphs ----
+
+// Captures x = the pinned number, sum = 3 sum + x, sum = 3 sum + 5 in a stream.
+static cudaGraphExec_t captured_sums(int *x, int *sum, const int *pinned, cudaStream_t stream) {
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    size_t nodes = 0;
+    int five = 5;
+    OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    OK(cudaMemcpyAsync(x, pinned, sizeof *x, cudaMemcpyHostToDevice, stream));
+    add_kernel<<<1, 1, 0, stream>>>(sum, x);
+    write_kernel<<<1, 1, 0, stream>>>(x, five);
+    five = 6;                                    // arguments are those of the capture
+    add_kernel<<<1, 1, 0, stream>>>(sum, x);
+    OK(cudaGetLastError());
+    OK(cudaStreamEndCapture(stream, &graph));
+    OK(cudaGraphGetNodes(graph, NULL, &nodes));
+    CHECK(nodes == 4);
+    OK(cudaGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cudaGraphDestroy(graph));
+    return exec;
+}
+
+// A capture runs nothing. Each launch of its graph runs all of it, after what the stream holds, and
+// reads pinned memory then. Returns whether the last sum is right, or would be without the wait.
+static bool replayed(int waits) {
+    int zero[2] = { 0, 0 }, *gpu = upload(zero, 2), *pinned, expected = 0, sum = -1;
+    cudaStream_t stream, other;
+    cudaEvent_t event;
+    OK(cudaMallocHost(&pinned, 2 * sizeof *pinned));
+    OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    OK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+    OK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    cudaGraphExec_t exec = captured_sums(gpu, gpu + 1, pinned, stream);
+    OK(cudaMemcpy(&sum, gpu + 1, sizeof sum, cudaMemcpyDeviceToHost));
+    CHECK_MSG(sum == 0, "the capture ran: %d", sum);
+    for (int i = 1; i <= 4; i++) {
+        *pinned = i;
+        OK(cudaGraphLaunch(exec, stream));
+        add_kernel<<<1, 1, 0, stream>>>(gpu + 1, gpu);
+        OK(cudaStreamSynchronize(stream));
+        expected = 3*(3*(3*expected + i) + 5) + 5;
+    }
+    mod_kernel<<<1, 1, 0, stream>>>(gpu + 1);
+    expected %= 1000;
+    *pinned = 7;
+    for (int i = 0; i < 2*ROUNDS; i++) {
+        OK(cudaGraphLaunch(exec, stream));
+        expected = (3*(3*expected + 7) + 5) % 1000;
+        mod_kernel<<<1, 1, 0, stream>>>(gpu + 1);
+    }
+    OK(cudaGraphExecDestroy(exec));              // a launch goes on
+    OK(cudaEventRecord(event, stream));
+    if (waits) OK(cudaStreamWaitEvent(other, event, 0));
+    pinned[1] = -1;
+    OK(cudaMemcpyAsync(pinned + 1, gpu + 1, sizeof sum, cudaMemcpyDeviceToHost, other));
+    OK(cudaStreamSynchronize(other));
+    bool right = pinned[1] == expected;
+    OK(cudaStreamSynchronize(stream));
     OK(cudaStreamDestroy(stream));
+    OK(cudaStreamDestroy(other));
+    OK(cudaEventDestroy(event));
+    OK(cudaFreeHost(pinned));
+    download(zero, gpu, 2);
+    return right;
+}
+
+TEST(a_graph_replays_what_was_captured) { CHECK(replayed(1)); }
+
+// What may not be done while a stream captures. Each ends the capture.
+enum { SYNCHRONIZE, QUERY, SYNCHRONIZE_DEVICE, MALLOC, FREE, MALLOC_HOST, COPY, COPY_PAGEABLE,
+       QUERY_EVENT, DEFAULT_STREAM, WAIT_FOR_OUTSIDE, FORBIDDEN };
+
+static cudaError_t forbidden(int what, cudaStream_t stream, cudaEvent_t outside, int *gpu) {
+    int *p = NULL, x = 0;
+    switch (what) {
+    case SYNCHRONIZE: return cudaStreamSynchronize(stream);
+    case QUERY: return cudaStreamQuery(stream);
+    case SYNCHRONIZE_DEVICE: return cudaDeviceSynchronize();
+    case MALLOC: return cudaMalloc(&p, 4);
+    case FREE: return cudaFree(gpu);
+    case MALLOC_HOST: return cudaMallocHost(&p, 4);
+    case COPY: return cudaMemcpy(gpu, &x, sizeof x, cudaMemcpyHostToDevice);
+    case COPY_PAGEABLE:
+        return cudaMemcpyAsync(&x, gpu, sizeof x, cudaMemcpyDeviceToHost, stream);
+    case QUERY_EVENT: return cudaEventQuery(outside);
+    case DEFAULT_STREAM: write_kernel<<<1, 1>>>(gpu, 1); return cudaGetLastError();
+    case WAIT_FOR_OUTSIDE: return cudaStreamWaitEvent(stream, outside, 0);
+    }
+    return cudaSuccess;
+}
+
+TEST(a_capture_refuses_to_wait) {
+    int zero[2] = { 0, 0 }, *gpu = upload(zero, 2), x = -1;
+    for (int what = 0; what < FORBIDDEN; what++) {
+        cudaStream_t stream;
+        cudaEvent_t outside;
+        cudaGraph_t graph = NULL;
+        OK(cudaStreamCreate(&stream));
+        OK(cudaEventCreate(&outside));
+        OK(cudaEventRecord(outside, stream));
+        OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+        write_kernel<<<1, 1, 0, stream>>>(gpu, 3);
+        OK(cudaGetLastError());
+        cudaError_t e = forbidden(what, stream, outside, gpu);
+        cudaError_t expected = what == DEFAULT_STREAM ? cudaErrorStreamCaptureImplicit
+                             : what == WAIT_FOR_OUTSIDE ? cudaErrorStreamCaptureIsolation
+                             : cudaErrorStreamCaptureUnsupported;
+        CHECK_MSG(e == expected, "%d: error %d, not %d", what, (int)e, (int)expected);
+        write_kernel<<<1, 1, 0, stream>>>(gpu, 4);
+        CHECK_MSG(cudaGetLastError() == cudaErrorStreamCaptureInvalidated, "%d goes on", what);
+        CHECK_MSG(cudaStreamEndCapture(stream, &graph) == cudaErrorStreamCaptureInvalidated
+                  && !graph, "%d: the capture holds", what);
+        cudaGetLastError();
+        write_kernel<<<1, 1, 0, stream>>>(gpu + 1, what);    // it is a stream as before
+        OK(cudaStreamSynchronize(stream));
+        OK(cudaMemcpy(&x, gpu + 1, sizeof x, cudaMemcpyDeviceToHost));
+        CHECK(x == what);
+        OK(cudaEventDestroy(outside));
+        OK(cudaStreamDestroy(stream));
+    }
+    download(zero, gpu, 1);
+    CHECK_MSG(zero[0] == 0, "a refused capture ran");
+}
+
+// What is allowed: other streams; with the relaxed mode memory; an event for the capture alone.
+TEST(a_capture_leaves_others_alone) {
+    int zero[2] = { 0, 0 }, *gpu = upload(zero, 2), *p = NULL;
+    cudaStream_t stream, other;
+    cudaEvent_t event;
+    cudaGraph_t graph;
+    cudaStreamCaptureStatus status;
+    OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    OK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+    OK(cudaEventCreate(&event));
+    CHECK(cudaStreamEndCapture(stream, &graph) == cudaErrorIllegalState);
+    CHECK(cudaStreamBeginCapture(NULL, cudaStreamCaptureModeGlobal)
+          == cudaErrorStreamCaptureUnsupported);
+    OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed) == cudaErrorIllegalState);
+    write_kernel<<<1, 1, 0, stream>>>(gpu, 3);
+    write_kernel<<<1, 1, 0, other>>>(gpu + 1, 4);
+    OK(cudaStreamSynchronize(other));
+    OK(cudaMalloc(&p, 4));
+    OK(cudaFree(p));
+    OK(cudaEventRecord(event, stream));
+    OK(cudaStreamIsCapturing(stream, &status));
+    CHECK(status == cudaStreamCaptureStatusActive);
+    OK(cudaStreamEndCapture(stream, &graph));
+    OK(cudaStreamIsCapturing(stream, &status));
+    CHECK(status == cudaStreamCaptureStatusNone);
+    CHECK(cudaEventSynchronize(event) == cudaErrorCapturedEvent);
+    OK(cudaEventRecord(event, stream));
+    OK(cudaEventSynchronize(event));
+    OK(cudaGraphDestroy(graph));
+    OK(cudaEventDestroy(event));
+    OK(cudaStreamDestroy(stream));
+    OK(cudaStreamDestroy(other));
+    cudaGetLastError();
+    download(zero, gpu, 2);
+    CHECK_MSG(zero[0] == 0 && zero[1] == 4, "%d and %d", zero[0], zero[1]);
 }
 
 // ---- orders of the streams ----
@@ -1275,6 +1435,13 @@ TEST(a_missing_wait_shows) {
                   fault, seen.random);
         CHECK_MSG(seen.late == (fault == NO_WAIT_TO_WRITE), "fault %d, late", fault);
     }
+}
+
+TEST(a_missing_wait_for_a_graph_shows) {
+    Seen right = in_every_order(replayed, 1), wrong = in_every_order(replayed, 0);
+    CHECK(right.at_once && right.late && right.random == SEEDS);
+    CHECK_MSG(wrong.at_once && !wrong.late && wrong.random < SEEDS, "right in %d orders",
+              wrong.random);
 }
 
 // Pinned memory is read when the copy's turn comes; other memory before the call returns.
@@ -1589,6 +1756,7 @@ int main(int argc, char **argv) {
     RUN(the_environment_makes_another_gpu);
     RUN(a_missing_wait_shows);
     RUN(pinned_memory_reused_too_early_shows);
+    RUN(a_missing_wait_for_a_graph_shows);
     RUN(streams_that_the_default_stream_does_not_wait_for);
     RUN(products_are_queued);
     RUN(what_is_not_ready);
@@ -1629,6 +1797,9 @@ int main(int argc, char **argv) {
     RUN(what_is_queued_is_done);
     RUN(events_that_cannot_be_compared);
     RUN(priorities_of_streams);
+    RUN(a_graph_replays_what_was_captured);
+    RUN(a_capture_refuses_to_wait);
+    RUN(a_capture_leaves_others_alone);
     RUN(properties_of_the_device);
     return test_end();
 }

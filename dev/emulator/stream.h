@@ -23,9 +23,18 @@ namespace emulator {
 // The moment at which a stream has done its first `count` operations.
 struct Moment { cudaStream_t stream; uint64_t count; };
 
+typedef std::function<void()> Work;
+
 struct Operation {
-    std::function<void()> work;
+    Work work;
     std::vector<Moment> after;         // moments of other streams to wait for
+};
+
+// A stream's operations between cudaStreamBeginCapture and cudaStreamEndCapture: recorded, not run.
+struct Capture {
+    std::vector<Work> works;
+    bool strict;                       // calls that may be unsafe are refused as well
+    bool invalid;                      // a call was refused: all that follow are
 };
 
 }  // namespace emulator
@@ -37,6 +46,7 @@ struct emulator_stream {
     unsigned flags;
     int priority;
     bool destroyed;
+    emulator::Capture *capture;        // null: operations are queued
     emulator_stream *next;
 };
 
@@ -169,8 +179,11 @@ static inline void add_implicit_waits(cudaStream_t s, std::vector<Moment> *after
 
 // Queues an operation behind those of the stream and behind `after`. `work` must own what it uses:
 // it may run after the caller has returned. Returns the moment at which the operation is done.
-template <class Work>
 static inline Moment enqueue(cudaStream_t s, Work work, std::vector<Moment> after = {}) {
+    if (s->capture) {
+        s->capture->works.push_back(std::move(work));
+        return { nullptr, 0 };                   // never: there is nothing to wait for
+    }
     if (order() == AT_ONCE) {
         wait_for_all();                          // queued before EMULATOR_STREAMS was unset
         work();

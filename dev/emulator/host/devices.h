@@ -25,9 +25,19 @@
     ERROR(cudaErrorNoKernelImageForDevice, 209, "no kernel image is available for the device") \
     ERROR(cudaErrorUnsupportedPtxVersion, 222, "the PTX was compiled by a newer toolchain") \
     ERROR(cudaErrorInvalidResourceHandle, 400, "invalid resource handle") \
+    ERROR(cudaErrorIllegalState, 401, "the operation cannot be performed in the present state") \
     ERROR(cudaErrorNotReady, 600, "device not ready") \
     ERROR(cudaErrorLaunchOutOfResources, 701, "too many resources requested for launch") \
-    ERROR(cudaErrorNotSupported, 801, "operation not supported")
+    ERROR(cudaErrorNotSupported, 801, "operation not supported") \
+    ERROR(cudaErrorStreamCaptureUnsupported, 900, \
+          "operation not permitted when stream is capturing") \
+    ERROR(cudaErrorStreamCaptureInvalidated, 901, \
+          "operation failed due to a previous error during capture") \
+    ERROR(cudaErrorStreamCaptureIsolation, 905, "dependency created on uncaptured work") \
+    ERROR(cudaErrorStreamCaptureImplicit, 906, \
+          "operation would make the legacy stream depend on a capturing blocking stream") \
+    ERROR(cudaErrorCapturedEvent, 907, "operation not permitted on an event last recorded in a " \
+          "capturing stream")
 
 #define EMULATOR_ERROR_VALUE(name, value, text) name = value,
 enum cudaError_t { EMULATOR_ERRORS(EMULATOR_ERROR_VALUE) };
@@ -79,6 +89,40 @@ static inline cudaError_t result(cudaError_t e) {
     return e;
 }
 
+// ---- what is refused while a stream captures ----
+
+// A refused call makes each capture invalid for whose stream `concerns` is true. Returns e, or
+// cudaSuccess if there is no such capture.
+template <class Concerns> static inline cudaError_t invalidate(cudaError_t e, Concerns concerns) {
+    cudaError_t found = cudaSuccess;
+    for (cudaStream_t s = &default_stream; s; s = s->next) {
+        if (!s->capture || !concerns(s)) continue;
+        s->capture->invalid = true;
+        found = e;
+    }
+    return found;
+}
+
+// The host waits for s, or asks whether it is done; null: for the device.
+static inline cudaError_t refuse_wait(cudaStream_t s) {
+    return invalidate(cudaErrorStreamCaptureUnsupported,
+                      [=](cudaStream_t other) { return !s || s == other; });
+}
+
+// Calls that may wait for the device or be out of the graph's order, such as cudaMalloc.
+static inline cudaError_t refuse_unsafe(void) {
+    return invalidate(cudaErrorStreamCaptureUnsupported,
+                      [](cudaStream_t s) { return s->capture->strict; });
+}
+
+// An operation in s. One in the default stream would have to wait for the captured ones.
+static inline cudaError_t refuse_operation(cudaStream_t s) {
+    if (s->capture) return s->capture->invalid ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
+    if (s != &default_stream) return cudaSuccess;
+    return invalidate(cudaErrorStreamCaptureImplicit,
+                      [](cudaStream_t other) { return blocks(other); });
+}
+
 }  // namespace emulator
 
 static inline cudaError_t cudaGetLastError(void) {
@@ -102,8 +146,9 @@ static inline cudaError_t cudaGetDevice(int *i) {
     return emulator::result(cudaSuccess);
 }
 static inline cudaError_t cudaDeviceSynchronize(void) {
-    emulator::wait_for_all();
-    return emulator::result(cudaSuccess);
+    cudaError_t e = emulator::refuse_wait(nullptr);
+    if (e == cudaSuccess) emulator::wait_for_all();
+    return emulator::result(e);
 }
 static inline cudaError_t cudaDeviceReset(void) { return cudaDeviceSynchronize(); }
 static inline cudaError_t cudaDriverGetVersion(int *version) {

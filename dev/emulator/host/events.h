@@ -1,5 +1,5 @@
 // The runtime API, part 3: streams and events, as the host creates, records and waits for them. The
-// queues behind them are in stream.h. Graphs are not supported: their functions say so.
+// queues behind them are in stream.h.
 #pragma once
 #include "devices.h"
 
@@ -35,20 +35,23 @@ static inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     cudaStream_t s = emulator::stream_of(stream);
     if (!s || s == &emulator::default_stream)
         return emulator::result(cudaErrorInvalidResourceHandle);
+    if (s->capture) return emulator::result(emulator::refuse_wait(s));
     s->destroyed = true;
     return emulator::result(cudaSuccess);
 }
 static inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     cudaStream_t s = emulator::stream_of(stream);
     if (!s) return emulator::result(cudaErrorInvalidResourceHandle);
-    emulator::wait_for_stream(s);
-    return emulator::result(cudaSuccess);
+    cudaError_t e = emulator::refuse_wait(s);
+    if (e == cudaSuccess) emulator::wait_for_stream(s);
+    return emulator::result(e);
 }
 static inline cudaError_t cudaStreamQuery(cudaStream_t stream) {
     cudaStream_t s = emulator::stream_of(stream);
     if (!s) return emulator::result(cudaErrorInvalidResourceHandle);
-    return emulator::result(emulator::ask_for(emulator::end_of(s)) ? cudaSuccess
-                                                                  : cudaErrorNotReady);
+    cudaError_t e = emulator::refuse_wait(s);
+    if (e == cudaSuccess && !emulator::ask_for(emulator::end_of(s))) e = cudaErrorNotReady;
+    return emulator::result(e);
 }
 
 // An event is the moment of a stream at which it was last recorded. It is freed once it is
@@ -58,6 +61,7 @@ typedef struct emulator_event {
     double seconds;
     unsigned flags;
     int records, queued;               // times it was recorded; those still queued
+    bool captured;                     // last recorded in a capture: it has no time
     bool destroyed;
 } *cudaEvent_t;
 enum { cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2 };
@@ -79,6 +83,9 @@ static inline cudaError_t cudaEventDestroy(cudaEvent_t e) {
 static inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream = nullptr) {
     cudaStream_t s = emulator::stream_of(stream);
     if (!e || !s) return emulator::result(cudaErrorInvalidResourceHandle);
+    cudaError_t refused = emulator::refuse_operation(s);
+    e->captured = s->capture;
+    if (refused != cudaSuccess || e->captured) return emulator::result(refused);
     int number = ++e->records;
     e->queued++;
     e->moment = emulator::enqueue(s, [=] {
@@ -87,54 +94,47 @@ static inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream = n
     });
     return emulator::result(cudaSuccess);
 }
-// Waits for the moment that the event has now; recording it again does not change the wait.
+// Waits for the moment that the event has now; recording it again does not change the wait. An
+// event of a capture would make s join it: captures of several streams are not emulated.
 static inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned = 0) {
     cudaStream_t s = emulator::stream_of(stream);
     if (!e || !s) return emulator::result(cudaErrorInvalidResourceHandle);
-    emulator::enqueue(s, [] { }, { e->moment });
-    return emulator::result(cudaSuccess);
+    cudaError_t refused = emulator::refuse_operation(s);
+    if (refused == cudaSuccess && !s->capture && e->captured) refused = cudaErrorNotSupported;
+    if (refused == cudaSuccess && s->capture && !e->captured && e->records > 0)
+        refused = emulator::invalidate(cudaErrorStreamCaptureIsolation,
+                                       [=](cudaStream_t other) { return other == s; });
+    if (refused == cudaSuccess && !s->capture) emulator::enqueue(s, [] { }, { e->moment });
+    return emulator::result(refused);
 }
+
+namespace emulator {
+// The host asks for e, or waits for it.
+static inline cudaError_t refuse_event(const emulator_event *e) {
+    cudaError_t refused = refuse_unsafe();
+    return e->captured ? cudaErrorCapturedEvent : refused;
+}
+}  // namespace emulator
+
 static inline cudaError_t cudaEventSynchronize(cudaEvent_t e) {
     if (!e) return emulator::result(cudaErrorInvalidResourceHandle);
-    emulator::wait_for(e->moment);
-    return emulator::result(cudaSuccess);
+    cudaError_t refused = emulator::refuse_event(e);
+    if (refused == cudaSuccess) emulator::wait_for(e->moment);
+    return emulator::result(refused);
 }
 static inline cudaError_t cudaEventQuery(cudaEvent_t e) {
     if (!e) return emulator::result(cudaErrorInvalidResourceHandle);
-    return emulator::result(emulator::ask_for(e->moment) ? cudaSuccess : cudaErrorNotReady);
+    cudaError_t refused = emulator::refuse_event(e);
+    if (refused == cudaSuccess && !emulator::ask_for(e->moment)) refused = cudaErrorNotReady;
+    return emulator::result(refused);
 }
 static inline cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
     if (!from || !to || !from->records || !to->records ||
         ((from->flags | to->flags) & cudaEventDisableTiming))
         return emulator::result(cudaErrorInvalidResourceHandle);
+    if (from->captured || to->captured) return emulator::result(cudaErrorCapturedEvent);
     if (!emulator::passed(from->moment) || !emulator::passed(to->moment))
         return emulator::result(cudaErrorNotReady);
     *ms = (float)(1e3 * (to->seconds - from->seconds));
     return emulator::result(cudaSuccess);
-}
-
-// Graphs save launch time on a GPU; here there is none to save.
-typedef struct emulator_graph *cudaGraph_t;
-typedef struct emulator_graph_exec *cudaGraphExec_t;
-enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
-                             cudaStreamCaptureModeRelaxed };
-
-static inline cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
-    return emulator::result(cudaErrorNotSupported);
-}
-static inline cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t *) {
-    return emulator::result(cudaErrorNotSupported);
-}
-static inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t *, cudaGraph_t,
-                                               unsigned long long = 0) {
-    return emulator::result(cudaErrorNotSupported);
-}
-static inline cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) {
-    return emulator::result(cudaErrorNotSupported);
-}
-static inline cudaError_t cudaGraphDestroy(cudaGraph_t) {
-    return emulator::result(cudaErrorNotSupported);
-}
-static inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) {
-    return emulator::result(cudaErrorNotSupported);
 }

@@ -44,6 +44,7 @@ static inline void run(const Config &c, const void *address, Kernel kernel,
                        Arguments... arguments) {
     cudaStream_t s = stream_of(c.stream);
     cudaError_t e = check_launch(c.grid, c.block, c.shared, address);
+    if (s && e == cudaSuccess) e = refuse_operation(s);
     if (result(s ? e : cudaErrorInvalidResourceHandle) != cudaSuccess) return;
     enqueue(s, [=] {
         auto thread = [&] { kernel(arguments...); };

@@ -53,7 +53,8 @@ enum { cudaHostAllocDefault = 0 };
 
 template <class T> static inline cudaError_t cudaMalloc(T **p, size_t bytes) {
     *p = nullptr;
-    if (bytes == 0) return emulator::result(cudaSuccess);
+    cudaError_t refused = emulator::refuse_unsafe();
+    if (bytes == 0 || refused != cudaSuccess) return emulator::result(refused);
     if (bytes > emulator::memory_total() - emulator::device.used)
         return emulator::result(cudaErrorMemoryAllocation);
     cudaError_t e = emulator::allocate(&emulator::device.allocations, (void **)p, bytes);
@@ -66,12 +67,18 @@ static inline cudaError_t cudaFree(void *p) {
     if (!p) return emulator::result(cudaSuccess);
     if (!emulator::is_allocated(emulator::device.allocations, p))
         return emulator::result(cudaErrorInvalidValue);
+    cudaError_t refused = emulator::refuse_unsafe();
+    if (refused != cudaSuccess) return emulator::result(refused);
     emulator::wait_for_all();
     emulator::device.used -= emulator::release(&emulator::device.allocations, p);
     return emulator::result(cudaSuccess);
 }
 
-template <class T> static inline cudaError_t cudaMallocAsync(T **p, size_t bytes, cudaStream_t) {
+// In a capture these would become nodes of the graph, which is not emulated.
+template <class T>
+static inline cudaError_t cudaMallocAsync(T **p, size_t bytes, cudaStream_t stream) {
+    cudaStream_t s = emulator::stream_of(stream);
+    if (s && s->capture) return emulator::result(cudaErrorNotSupported);
     return cudaMalloc(p, bytes);
 }
 static inline cudaError_t cudaFreeAsync(void *p, cudaStream_t stream) {
@@ -79,6 +86,8 @@ static inline cudaError_t cudaFreeAsync(void *p, cudaStream_t stream) {
     if (!p) return emulator::result(cudaSuccess);
     if (!s || !emulator::is_allocated(emulator::device.allocations, p))
         return emulator::result(cudaErrorInvalidValue);
+    cudaError_t refused = s->capture ? cudaErrorNotSupported : emulator::refuse_operation(s);
+    if (refused != cudaSuccess) return emulator::result(refused);
     emulator::enqueue(s, [=] {
         emulator::device.used -= emulator::release(&emulator::device.allocations, p);
     });
@@ -87,7 +96,8 @@ static inline cudaError_t cudaFreeAsync(void *p, cudaStream_t stream) {
 
 template <class T> static inline cudaError_t cudaMallocHost(T **p, size_t bytes, unsigned = 0) {
     *p = nullptr;
-    if (bytes == 0) return emulator::result(cudaSuccess);
+    cudaError_t refused = emulator::refuse_unsafe();
+    if (bytes == 0 || refused != cudaSuccess) return emulator::result(refused);
     return emulator::result(emulator::allocate(&emulator::device.pinned, (void **)p, bytes));
 }
 template <class T> static inline cudaError_t cudaHostAlloc(T **p, size_t bytes, unsigned) {
@@ -97,6 +107,8 @@ static inline cudaError_t cudaFreeHost(void *p) {
     if (!p) return emulator::result(cudaSuccess);
     if (!emulator::is_allocated(emulator::device.pinned, p))
         return emulator::result(cudaErrorInvalidValue);
+    cudaError_t refused = emulator::refuse_unsafe();
+    if (refused != cudaSuccess) return emulator::result(refused);
     emulator::wait_for_all();
     emulator::release(&emulator::device.pinned, p);
     return emulator::result(cudaSuccess);
@@ -152,7 +164,10 @@ static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t byt
     cudaStream_t s = emulator::stream_of(stream);
     if (!s) return emulator::result(cudaErrorInvalidResourceHandle);
     if (bytes == 0) return emulator::result(cudaSuccess);
-    cudaError_t e = emulator::check_copy(to, from, bytes, kind);
+    cudaError_t e = emulator::refuse_operation(s);
+    bool pageable = emulator::is_pageable(to) || emulator::is_pageable(from);
+    if (e == cudaSuccess && s->capture && pageable) e = emulator::refuse_wait(s);  // it may wait
+    if (e == cudaSuccess) e = emulator::check_copy(to, from, bytes, kind);
     if (e == cudaSuccess) emulator::copy(to, from, bytes, s);
     return emulator::result(e);
 }
@@ -161,6 +176,8 @@ static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t byt
 // from pinned memory. A copy within the device returns at once.
 static inline cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes,
                                      cudaMemcpyKind kind) {
+    cudaError_t refused = emulator::refuse_unsafe();
+    if (refused != cudaSuccess) return emulator::result(refused);
     bool on_device = emulator::allocation_of(to, 0) && emulator::allocation_of(from, 0);
     bool pageable = emulator::is_pageable(from);
     if (pageable) emulator::wait_for_stream(&emulator::default_stream);
@@ -174,8 +191,9 @@ static inline cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes,
     cudaStream_t s = emulator::stream_of(stream);
     if (!s) return emulator::result(cudaErrorInvalidResourceHandle);
     if (bytes && !emulator::allocation_of(p, bytes)) return emulator::result(cudaErrorInvalidValue);
-    if (bytes) emulator::enqueue(s, [=] { memset(p, value, bytes); });
-    return emulator::result(cudaSuccess);
+    cudaError_t refused = emulator::refuse_operation(s);
+    if (bytes && refused == cudaSuccess) emulator::enqueue(s, [=] { memset(p, value, bytes); });
+    return emulator::result(refused);
 }
 static inline cudaError_t cudaMemset(void *p, int value, size_t bytes) {
     return cudaMemsetAsync(p, value, bytes);
@@ -187,6 +205,8 @@ static inline cudaError_t cudaMemcpyToSymbol(T &symbol, const void *from, size_t
                                              size_t offset = 0) {
     if (offset > sizeof symbol || bytes > sizeof symbol - offset)
         return emulator::result(cudaErrorInvalidValue);
+    cudaError_t refused = emulator::refuse_unsafe();
+    if (refused != cudaSuccess) return emulator::result(refused);
     emulator::wait_for_stream(&emulator::default_stream);
     memcpy((char *)&symbol + offset, from, bytes);
     return emulator::result(cudaSuccess);
@@ -196,6 +216,8 @@ static inline cudaError_t cudaMemcpyFromSymbol(void *to, const T &symbol, size_t
                                                size_t offset = 0) {
     if (offset > sizeof symbol || bytes > sizeof symbol - offset)
         return emulator::result(cudaErrorInvalidValue);
+    cudaError_t refused = emulator::refuse_unsafe();
+    if (refused != cudaSuccess) return emulator::result(refused);
     emulator::wait_for_stream(&emulator::default_stream);
     memcpy(to, (const char *)&symbol + offset, bytes);
     return emulator::result(cudaSuccess);

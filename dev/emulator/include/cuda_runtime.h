@@ -52,4 +52,5 @@ struct dim3 {
 #include "../device.h"
 #include "../host/memory.h"
 #include "../host/events.h"
+#include "../host/graphs.h"
 #include "../host/launch.h"

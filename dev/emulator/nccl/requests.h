@@ -71,6 +71,8 @@ static inline ncclResult_t request(const char *name, Call call, const void *from
     if (e != ncclSuccess) return e;
     Request q = { call, (const char *)from, (char *)to, comm, stream_of(stream) };
     if (!q.stream) return refuse(ncclInvalidArgument, "%s: there is no such stream", name);
+    if (q.stream->capture)
+        return refuse(ncclInvalidUsage, "%s: the emulator captures no collectives", name);
     if (bytes_of(call.type) == 0)
         return refuse(ncclInvalidArgument, "%s: the emulator has no %s", name,
                       name_of_type(call.type));
