@@ -63,7 +63,9 @@ static cudaDataType_t type_of(const real *) { return CUDA_R_16BF; }
 // CUDA_LAUNCH_BLOCKING=1 in the environment each shows at its own call.
 static void cuda_check(cudaError_t status, const char *call, const char *file, int line) {
     if (status == cudaSuccess) return;
-    die("%s:%d: %.60s: %s", file, line, call, cudaGetErrorString(status));
+    bool graph = status >= cudaErrorStreamCaptureUnsupported && status <= cudaErrorCapturedEvent;
+    die("%s:%d: %.60s: %s%s", file, line, call, cudaGetErrorString(status),
+        graph ? "; --graph off does without" : "");
 }
 static void cublas_check(cublasStatus_t status, const char *call, const char *file, int line) {
     if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -201,7 +203,7 @@ struct Machine {
     Product *products;                 // (MAX_PRODUCTS), the last ones chosen
     int n_products;                       // chosen so far
     struct Tuner *tuner;               // dev/cuda/tune.h; NULL: the heuristic chooses
-    bool tf32;
+    bool tf32, graphs;                 // --tf32, --graph
     double peak_flops;                 // measured; 0: not yet
 };
 typedef Machine Gpu;
@@ -269,6 +271,7 @@ static void machine_open(Machine *g, const TrainOptions *o, Comm *comm) {
             "builds the one that can");
     gpu_find(g, comm);
     g->tf32 = o->tf32;
+    g->graphs = o->graph;
     CUDA_CHECK(cudaStreamCreate(&g->stream));
     CUBLAS_CHECK(cublasLtCreate(&g->blas));
     CUDA_CHECK(cudaMalloc(&g->workspace, WORKSPACE_BYTES));
@@ -318,6 +321,7 @@ static double machine_free_memory(const Machine *g) {
     return fmax(0.0, (double)free_bytes - FOR_DRIVER);
 }
 
+#include "dev/cuda/graph.h"            // graph_run
 #include "dev/ranks/kernels.cu"        // what ranks, the noise scale and DiLoCo ask of a GPU
 
 // =================================================================================================
@@ -355,7 +359,10 @@ typedef struct {
 
 // A micro-batch, on the CPU or on the GPU. For the embedding's gradient its tokens are sorted: the
 // positions of the w-th distinct token are order[begin[w]] ... order[begin[w+1] - 1].
-typedef struct { int *inputs, *targets, *order, *begin; } Batch;       // (N) (N) (N) (N+1)
+typedef struct {
+    int *inputs, *targets, *order, *begin;       // (N) (N) (N) (N+1)
+    float *scale;                                // (1) what each token's loss is multiplied by
+} Batch;
 
 // Points of an update between which time is measured.
 typedef enum { COMPUTED, NORM_KNOWN, ALL_KNOWN, UPDATED, N_MARKS } UpdateMark;
@@ -384,6 +391,7 @@ struct Model {
     float2 *att_rows;                  // (B,NH,T) attention's scratch
     Totals *totals;                    // of this rank since clear_grads, on the GPU
     Totals *all_totals, *host_totals;  // (ranks) of all, on the GPU and on the CPU
+    Graph graph;                       // the launches of a micro-batch
     cudaEvent_t marks[N_MARKS];
     double waited;                     // seconds of waiting for other ranks, before the update
 };
@@ -1595,12 +1603,14 @@ __device__ inline Softmax row_softmax(const Row<XENT_KEPT> &row, Packs packs, in
 }
 
 // Block n owns row n. With `dlogits`, which may be the logits' own memory, it writes the gradient
-// of loss * scale: (p - 1[v is the target]) * scale, zero in the padding.
+// of loss * *scale: (p - 1[v is the target]) * *scale, zero in the padding. The scale is read from
+// memory: in a graph an argument would stay what it was when the graph was captured.
 __global__ void __launch_bounds__(1024)
 xent_kernel(float *loss, float *lse, real *dlogits, const real *logits, const int *target,
-            float scale, int V, int Vp) {
+            const float *scale, int V, int Vp) {
     size_t n = blockIdx.x;
     int right = target[n];
+    float factor = dlogits ? *scale : 0.0f;
     Packs packs = { (int)threadIdx.x*PACK, (int)blockDim.x*PACK, Vp };
     Row<XENT_KEPT> row(logits + n*Vp, packs);
     float at_target = (float)row.from[right];    // read before the barrier, overwritten after it
@@ -1616,14 +1626,14 @@ xent_kernel(float *loss, float *lse, real *dlogits, const real *logits, const in
         row.get(d, i, v);
         for (int k = 0; k < PACK; k++) {
             float p = v + k < V ? __expf(d[k] - log_sum) : 0.0f;
-            d[k] = (p - (v + k == right ? 1.0f : 0.0f)) * scale;
+            d[k] = (p - (v + k == right ? 1.0f : 0.0f)) * factor;
         }
         store(dlogits + n*Vp + v, d);
     });
 }
 
 static void xent_launch(float *loss, float *lse, real *dlogits, const real *logits,
-                        const int *target, float scale, size_t N, int V, int Vp,
+                        const int *target, const float *scale, size_t N, int V, int Vp,
                         cudaStream_t stream) {
     int threads = Vp >= 8192 ? 1024 : 128;
     xent_kernel<<<(unsigned)N, threads, 0, stream>>>(loss, lse, dlogits, logits, target, scale,
@@ -1633,12 +1643,13 @@ static void xent_launch(float *loss, float *lse, real *dlogits, const real *logi
 
 static void xent_forward(float *loss, float *lse, const real *logits, const int *target,
                          size_t N, int V, int Vp, cudaStream_t stream) {
-    xent_launch(loss, lse, NULL, logits, target, 0.0f, N, V, Vp, stream);
+    xent_launch(loss, lse, NULL, logits, target, NULL, N, V, Vp, stream);
 }
 
 // Forward and backward in one kernel: the loss, and dlogits in place of the logits.
 static void xent_forward_backward(float *loss, float *lse, real *logits, const int *target,
-                                  float scale, size_t N, int V, int Vp, cudaStream_t stream) {
+                                  const float *scale, size_t N, int V, int Vp,
+                                  cudaStream_t stream) {
     xent_launch(loss, lse, logits, logits, target, scale, N, V, Vp, stream);
 }
 
@@ -1658,10 +1669,11 @@ static void classifier_forward(float *loss, float *lse, real *logits, const real
 }
 
 // Forward and backward together, one chunk of logits at a time. Each token's loss is multiplied by
-// `scale`: with 1/(tokens of the update) the objective is their mean.
+// *scale: with 1/(tokens of the update) the objective is their mean.
 static void classifier_backward(real *dx, float *dwte, float *loss, float *lse, real *logits,
-                                const real *x, const real *wte, const int *target, float scale,
-                                size_t N, size_t rows, int C, int V, int Vp, Gpu *g) {
+                                const real *x, const real *wte, const int *target,
+                                const float *scale, size_t N, size_t rows, int C, int V, int Vp,
+                                Gpu *g) {
     for (size_t n = 0; n < N; n += rows) {
         size_t some = min_size(rows, N - n);
         matmul(logits, Vp, rows_of(x + n*C, C), transpose_of(wte, C), plain, some, Vp, C, WRITE, g);
@@ -1716,6 +1728,7 @@ static void model_carve_acts(Model *m, Memory *mem) {
     carve(&m->batch.targets, mem, MEM_ACTIVATIONS, N);
     carve(&m->batch.order, mem, MEM_ACTIVATIONS, N);
     carve(&m->batch.begin, mem, MEM_ACTIVATIONS, N + 1);
+    carve(&m->batch.scale, mem, MEM_ACTIVATIONS, 1);
     carve(&m->loss, mem, MEM_ACTIVATIONS, N);
     carve(&m->lse, mem, MEM_ACTIVATIONS, N);
 }
@@ -1846,6 +1859,7 @@ static void model_init_host(Model *m) {
         alloc_pinned(&m->host_batches[i].targets, N);
         alloc_pinned(&m->host_batches[i].order, N);
         alloc_pinned(&m->host_batches[i].begin, N + 1);
+        alloc_pinned(&m->host_batches[i].scale, 1);
         CUDA_CHECK(cudaEventCreateWithFlags(&m->sent[i], cudaEventDisableTiming));
     }
     for (cudaEvent_t &mark : m->marks) CUDA_CHECK(cudaEventCreate(&mark));
@@ -1878,12 +1892,14 @@ static void model_init(Model *m, const ModelSpec *spec, Machine *machine) {
 static void model_free(Model *m) {
     if (!m->gpu) return;
     gpu_wait(m->gpu);
+    graph_free(&m->graph);
     CUDA_CHECK(cudaFree(m->memory.base));
     for (int i = 0; i < 2; i++) {
         CUDA_CHECK(cudaFreeHost(m->host_batches[i].inputs));
         CUDA_CHECK(cudaFreeHost(m->host_batches[i].targets));
         CUDA_CHECK(cudaFreeHost(m->host_batches[i].order));
         CUDA_CHECK(cudaFreeHost(m->host_batches[i].begin));
+        CUDA_CHECK(cudaFreeHost(m->host_batches[i].scale));
         CUDA_CHECK(cudaEventDestroy(m->sent[i]));
     }
     for (cudaEvent_t mark : m->marks) CUDA_CHECK(cudaEventDestroy(mark));
@@ -1919,7 +1935,7 @@ static void machine_show(const Machine *g, const Model *m) {
 
 // ---- batches on their way ----
 
-static void send_ints(int *to, const int *from, size_t n, Model *m) {
+template <class T> static void send_array(T *to, const T *from, size_t n, Model *m) {
     CUDA_CHECK(cudaMemcpyAsync(to, from, n * sizeof *to, cudaMemcpyHostToDevice, m->gpu->stream));
     CUDA_CHECK(cudaEventRecord(m->sent[m->now], m->gpu->stream));
 }
@@ -1929,21 +1945,26 @@ static void send_inputs(Model *m, const int *tokens, size_t N) {
     m->now = 1 - m->now;
     CUDA_CHECK(cudaEventSynchronize(m->sent[m->now]));       // of the batch before the last
     memcpy(m->host_batches[m->now].inputs, tokens, N * sizeof *tokens);
-    send_ints(m->batch.inputs, m->host_batches[m->now].inputs, N, m);
+    send_array(m->batch.inputs, m->host_batches[m->now].inputs, N, m);
 }
 
 // The same of what follows each token.
 static void send_targets(Model *m, const int *targets, size_t N) {
     memcpy(m->host_batches[m->now].targets, targets, N * sizeof *targets);
-    send_ints(m->batch.targets, m->host_batches[m->now].targets, N, m);
+    send_array(m->batch.targets, m->host_batches[m->now].targets, N, m);
+}
+
+static void send_scale(Model *m, float scale) {
+    *m->host_batches[m->now].scale = scale;
+    send_array(m->batch.scale, m->host_batches[m->now].scale, 1, m);
 }
 
 // Sorts the tokens and sends their order; returns how many of them are distinct.
 static int send_order(Model *m, const int *tokens, size_t N) {
     Batch *host = &m->host_batches[m->now];
     int words = tokens_sort(host->order, host->begin, m->token_count, tokens, N, m->c.V);
-    send_ints(m->batch.order, host->order, N, m);
-    send_ints(m->batch.begin, host->begin, words + 1, m);
+    send_array(m->batch.order, host->order, N, m);
+    send_array(m->batch.begin, host->begin, words + 1, m);
     return words;
 }
 
@@ -1978,17 +1999,12 @@ static void block_forward(Model *m, int l, Block<real> w, const real *x, int B, 
                         N, C, 4*C, g);
 }
 
-// Runs tokens (B,T) through the blocks, up to the final norm's output m->lnf (B*T,C).
-// With first > 0 and B = 1 only rows first ... T-1 are computed: the keys and values of the rows
-// before them are still in each block's qkv. That is all a key/value cache is.
-static void model_forward(Model *m, const int *tokens, int B, int T, int first) {
-    assert(T <= m->spec.T && B <= m->spec.B && (first == 0 || B == 1));
-    assert(first == 0 || m->spec.recompute == RECOMPUTE_NONE);    // blocks that share qkv
+// All that model_forward launches, once the tokens are there.
+static void forward_launch(Model *m, int B, int T, int first) {
     int C = m->c.C;
     cudaStream_t stream = m->gpu->stream;
     size_t from = first, N = (size_t)B*T - from;       // rows from ... from+N-1
     real *embeddings = params_of(m, 0, 1);
-    send_inputs(m, tokens, (size_t)B*T);
     embedding_forward(m->x_in, m->batch.inputs, tensor_in(embeddings, &m->padded, WTE),
                       tensor_in(embeddings, &m->padded, WPE), B, T, first, C, stream);
     real *x = m->x_in + from*C;
@@ -2004,6 +2020,16 @@ static void model_forward(Model *m, const int *tokens, int B, int T, int first) 
         n = norm_before(m, l + 1);
         layernorm_forward(n.out + from*C, n.mean, n.rstd, x, n.gain, n.bias, N, C, stream);
     }
+}
+
+// Runs tokens (B,T) through the blocks, up to the final norm's output m->lnf (B*T,C).
+// With first > 0 and B = 1 only rows first ... T-1 are computed: the keys and values of the rows
+// before them are still in each block's qkv. That is all a key/value cache is.
+static void model_forward(Model *m, const int *tokens, int B, int T, int first) {
+    assert(T <= m->spec.T && B <= m->spec.B && (first == 0 || B == 1));
+    assert(first == 0 || m->spec.recompute == RECOMPUTE_NONE);    // blocks that share qkv
+    send_inputs(m, tokens, (size_t)B*T);
+    forward_launch(m, B, T, first);
 }
 
 static double sum_of(const float *x, size_t n) {
@@ -2068,11 +2094,9 @@ static void block_backward(Model *m, int l, Block<real> w, const real *x, int B,
     shards_grads_ready(&m->shards, 1 + l);
 }
 
-// Backpropagation, after model_forward on the same tokens: adds the gradient of scale * (sum of the
-// N losses) to the gradients, bucket by bucket, and the sum of the losses to m->totals. A bucket's
-// gradients leave for the other ranks, if there are any, while the blocks before it compute.
-static void model_backward(Model *m, const int *tokens, const int *targets, float scale,
-                           int B, int T) {
+// All that model_backward launches once the targets are there, except lookup_backward.
+//   dembeddings: the gradients of the embeddings' bucket
+static void backward_launch(Model *m, float *dembeddings, int B, int T) {
     const Config *c = &m->padded;
     Shards *z = &m->shards;
     int C = c->C, L = c->L;
@@ -2080,10 +2104,9 @@ static void model_backward(Model *m, const int *tokens, const int *targets, floa
     Gpu *g = m->gpu;
     real *dx = m->dx, *dbranch = m->dx_branch;
     real *embeddings = params_of(m, 0, L), *norm = params_of(m, 1 + L, -1);
-    float *dembeddings = shards_grads(z, 0), *dnorm = shards_grads(z, 1 + L);
-    send_targets(m, targets, N);
+    float *dnorm = shards_grads(z, 1 + L);
     classifier_backward(dbranch, tensor_in(dembeddings, c, WTE), m->loss, m->lse, m->logits, m->lnf,
-                        tensor_in(embeddings, c, WTE), m->batch.targets, scale,
+                        tensor_in(embeddings, c, WTE), m->batch.targets, m->batch.scale,
                         N, m->logit_rows, C, m->c.V, c->V, g);
     sum_kernel<float><<<1, 1024, 0, g->stream>>>(&m->totals->loss, m->loss, N, ADD);
     LAUNCH_CHECK();
@@ -2101,10 +2124,52 @@ static void model_backward(Model *m, const int *tokens, const int *targets, floa
         }
         block_backward(m, l, w, x, B, T);
     }
-    int words = send_order(m, tokens, N);
-    embedding_backward(tensor_in(dembeddings, c, WTE), tensor_in(dembeddings, c, WPE), dx,
-                       m->batch.inputs, m->batch.order, m->batch.begin, words, B, T, C, g->stream);
-    shards_grads_ready(z, 0);
+}
+
+// The last gradient: of the rows that the tokens looked up. The CPU sorts the tokens while the GPU
+// runs what was launched before. How many tokens are distinct sets the grid: no graph has this one.
+static void lookup_backward(Model *m, float *dembeddings, const int *tokens, int B, int T) {
+    const Config *c = &m->padded;
+    int words = send_order(m, tokens, (size_t)B*T);
+    embedding_backward(tensor_in(dembeddings, c, WTE), tensor_in(dembeddings, c, WPE), m->dx,
+                       m->batch.inputs, m->batch.order, m->batch.begin, words, B, T, c->C,
+                       m->gpu->stream);
+    shards_grads_ready(&m->shards, 0);
+}
+
+// Backpropagation, after model_forward on the same tokens: adds the gradient of scale * (sum of the
+// N losses) to the gradients, bucket by bucket, and the sum of the losses to m->totals. A bucket's
+// gradients leave for the other ranks, if there are any, while the blocks before it compute.
+static void model_backward(Model *m, const int *tokens, const int *targets, float scale,
+                           int B, int T) {
+    float *dembeddings = shards_grads(&m->shards, 0);
+    send_targets(m, targets, (size_t)B*T);
+    send_scale(m, scale);
+    backward_launch(m, dembeddings, B, T);
+    lookup_backward(m, dembeddings, tokens, B, T);
+}
+
+// model_forward and model_backward of a micro-batch, as one graph where the launches are the same
+// each time. They are not for a smaller batch; nor for several ranks, which exchange gradients
+// after the last micro-batch; nor with --exact-sum, which adds each gradient to another buffer.
+static void model_micro_step(Model *m, const int *inputs, const int *targets, float scale,
+                             int B, int T) {
+    Shards *z = &m->shards;
+    bool whole = B == m->spec.B && T == m->spec.T;
+    if (!m->gpu->graphs || !whole || z->size > 1 || z->n_levels > 0) {
+        model_forward(m, inputs, B, T, 0);
+        model_backward(m, inputs, targets, scale, B, T);
+        return;
+    }
+    float *dembeddings = shards_grads(z, 0);
+    send_inputs(m, inputs, (size_t)B*T);
+    send_targets(m, targets, (size_t)B*T);
+    send_scale(m, scale);
+    graph_run(&m->graph, m->gpu->stream, [&] {
+        forward_launch(m, B, T, 0);
+        backward_launch(m, dembeddings, B, T);
+    });
+    lookup_backward(m, dembeddings, inputs, B, T);
 }
 
 // =================================================================================================
@@ -2266,8 +2331,7 @@ static void train_step(Run *r, Model *m, Step *s) {
     clear_grads(m);
     for (size_t i = 0; i < s->micro_batches; i++) {        // gradient accumulation
         step_data(r, s, i);
-        model_forward(m, r->inputs, s->B, s->T, 0);
-        model_backward(m, r->inputs, r->targets, s->scale, s->B, s->T);
+        model_micro_step(m, r->inputs, r->targets, s->scale, s->B, s->T);      // gradients added
     }
     Totals t = model_update(m, s->adamw, r->o.clip, r->adam_step + 1, s->scope);
     step_end(r, s, &t);                                    // loss and norm, counters, seconds

@@ -444,14 +444,14 @@ static void check_xent(int N, int V) {
     Floats logits = random_floats((size_t)N*Vp, 2, 0), loss(N), lse(N);    // padding holds numbers
     Array<int> d_target(target);
     Array<real> d_logits(logits);
-    Array<float> d_loss(N), d_lse(N), d_loss2(N), d_lse2(N);
+    Array<float> d_loss(N), d_lse(N), d_loss2(N), d_lse2(N), d_scale(Floats(1, 0.25f));
     c_xent_forward(loss.data(), lse.data(), logits.data(), target.data(), N, V, Vp);
     xent_forward(d_loss, d_lse, d_logits, d_target, N, V, Vp, gpu.stream);
     check_close("loss", d_loss.get(), loss, 1e-5);
     check_close("lse", d_lse.get(), lse, 1e-5);
     CHECK(d_logits.get() == logits);                 // left alone
     c_xent_backward(logits.data(), lse.data(), target.data(), 0.25f, N, V, Vp);
-    xent_forward_backward(d_loss2, d_lse2, d_logits, d_target, 0.25f, N, V, Vp, gpu.stream);
+    xent_forward_backward(d_loss2, d_lse2, d_logits, d_target, d_scale, N, V, Vp, gpu.stream);
     check_close("loss, both ways", d_loss2.get(), loss, 1e-5);
     check_close("lse, both ways", d_lse2.get(), lse, 1e-5);
     check_close("dlogits", d_logits.get(), logits, after_roundings(1));
@@ -474,13 +474,13 @@ static void check_classifier(int N, int rows, int C, int V) {
     for (int i = V*C; i < Vp*C; i++) wte[i] = 0.0f;
     Array<int> d_target(target);
     Array<real> d_x(x), d_wte(wte), d_logits((size_t)rows*Vp), d_dx(N*C);
-    Array<float> d_loss(N), d_lse(N), d_dwte(dwte), d_loss2(N);
+    Array<float> d_loss(N), d_lse(N), d_dwte(dwte), d_loss2(N), d_scale(Floats(1, 0.25f));
     c_classifier_backward(dx.data(), dwte.data(), loss.data(), lse.data(), x.data(), wte.data(),
                           target.data(), 0.25f, N, C, V);
     classifier_forward(d_loss, d_lse, d_logits, d_x, d_wte, d_target, N, rows, C, V, Vp, &gpu);
     // Logits are rounded; they are about 1, losses 3 to 5, and move by as much as the logits.
     check_close("loss", d_loss.get(), loss, after_roundings(1));
-    classifier_backward(d_dx, d_dwte, d_loss2, d_lse, d_logits, d_x, d_wte, d_target, 0.25f,
+    classifier_backward(d_dx, d_dwte, d_loss2, d_lse, d_logits, d_x, d_wte, d_target, d_scale,
                         N, rows, C, V, Vp, &gpu);
     check_close("loss, both ways", d_loss2.get(), loss, after_roundings(1));
     check_close("dx", d_dx.get(), dx, after_roundings(3));           // logits, dlogits, dx
@@ -648,6 +648,10 @@ static void check_params_are_rounded(const Model *m) {
 
 static bool same_numbers(const float *a, const float *b, size_t n) {
     return memcmp(a, b, n * sizeof *a) == 0;
+}
+
+static bool same_bits(const Floats &a, const Floats &b) {
+    return a.size() == b.size() && same_numbers(a.data(), b.data(), a.size());
 }
 
 // What files see of a model: the C trainer's fresh parameters, and each of the flat buffers, bucket
@@ -839,6 +843,65 @@ TEST(recomputing_changes_no_bit) {
           == three_updates(&deep, 3, 33, RECOMPUTE_NONE));
 }
 
+// Updates of two, three, one and two micro-batches, so that the scale changes; the distinct tokens
+// grow in number. The third update has a smaller micro-batch. After each update the model is
+// evaluated. Returns every loss, the parameters and the last gradients.
+static Floats four_updates(const Config *c, Recompute recompute, Sharing sharing, bool graphs) {
+    enum { B = 3, T = 7 };
+    Model m;
+    ModelSpec spec = { *c, B, T, TRAIN, recompute, sharing, gpu.properties.multiProcessorCount };
+    Floats all;
+    gpu.graphs = graphs;
+    rng = rng_make(7, 0);
+    model_init(&m, &spec, &gpu);
+    send(m.shards.masters, random_floats(gpt2_n_params(c), 0.05, 0.1).data(), &m);
+    shards_loaded(&m.shards);
+    for (int step = 1; step <= 4; step++) {
+        int micro_batches = 1 + step % 3, b = step == 3 ? B - 1 : B, t = step == 3 ? T - 2 : T;
+        clear_grads(&m);
+        for (int i = 0; i < micro_batches; i++) {
+            Ints inputs = random_tokens(b*t, 2 + 5*step), targets = random_tokens(b*t, c->V);
+            shards_micro_batch(&m.shards, i, micro_batches);
+            model_micro_step(&m, inputs.data(), targets.data(), 1.0f / (float)(micro_batches*b*t),
+                             b, t);
+        }
+        Totals totals = model_update(&m, adamw_options, 1.0, step, THIS_RANK);
+        for (double x : { totals.loss, totals.squares, totals.smalls }) all.push_back((float)x);
+        Ints seen = random_tokens(T, c->V);
+        Floats each(T);
+        model_forward(&m, seen.data(), 1, T, 0);
+        all.push_back((float)model_loss(&m, each.data(), seen.data(), T));
+    }
+    for (float *flat : { m.shards.masters, m.shards.grads }) {
+        Floats x = fetch(&m, flat);
+        all.insert(all.end(), x.begin(), x.end());
+    }
+    bool captured = m.graph.exec != NULL;
+    CHECK_MSG(captured == (graphs && sharing.levels == 0), "%s", captured ? "a graph" : "no graph");
+    if (captured) printf("    %zu launches of %d layers are one\n", m.graph.launches, c->L);
+    model_free(&m);
+    gpu.graphs = false;
+    return all;
+}
+
+static void check_graph(Recompute recompute, Sharing sharing) {
+    static const Config deep = { 3, 2, 16, 61, 8 };
+    Floats with = four_updates(&deep, recompute, sharing, true);
+    CHECK_MSG(same_bits(with, four_updates(&deep, recompute, sharing, false)),
+              "recompute %d, measure %d, levels %d: other bits", recompute, sharing.measure,
+              sharing.levels);
+}
+
+TEST(a_graph_changes_no_bit) {
+    Sharing measured = Sharing(), exact = Sharing();
+    measured.measure = true;                         // small gradients, for the noise scale
+    exact.levels = 2;                                // has no graph
+    check_graph(RECOMPUTE_NONE, Sharing());
+    check_graph(RECOMPUTE_BLOCK, Sharing());
+    check_graph(RECOMPUTE_NONE, measured);
+    check_graph(RECOMPUTE_NONE, exact);
+}
+
 // Fifty updates on fresh batches of a text that can be learned: the same losses as the CPU's.
 TEST(fifty_losses_are_the_cpus) {
     enum { B = 4, T = 16 };
@@ -911,10 +974,6 @@ TEST(small_gradients) {
 }
 
 // ---- what several ranks need of one GPU; tests/test_cuda_ranks.sh runs several ----
-
-static bool same_bits(const Floats &a, const Floats &b) {
-    return a.size() == b.size() && same_numbers(a.data(), b.data(), a.size());
-}
 
 // y = a x + b y against the C formula. When a and b are powers of two, or 0, the products are exact
 // and the sum is rounded once: the same bits. With b = 0 y holds NaNs before, to be forgotten.
@@ -1159,6 +1218,7 @@ int main(int argc, char **argv) {
     RUN_NAMED(ten_updates);
     RUN_NAMED(same_bits_each_time);
     RUN_NAMED(recomputing_changes_no_bit);
+    RUN_NAMED(a_graph_changes_no_bit);
     RUN_NAMED(fifty_losses_are_the_cpus);
     RUN_NAMED(cached_rows_equal_a_full_pass);
     RUN_NAMED(small_gradients);

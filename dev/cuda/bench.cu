@@ -139,8 +139,7 @@ static double step_seconds(Bench *b, int step) {
     AdamW o = { 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
     double start = seconds_now();
     clear_grads(m);
-    model_forward(m, b->inputs, b->B, b->T, 0);
-    model_backward(m, b->inputs, b->targets, 1.0f / (float)N, b->B, b->T);
+    model_micro_step(m, b->inputs, b->targets, 1.0f / (float)N, b->B, b->T);
     double norm = sqrt(model_update(m, o, 1.0, step, THIS_RANK).squares);
     if (!isfinite(norm)) die("step %d: the gradient's norm is %g", step, norm);
     gpu_wait(&b->gpu);
@@ -284,8 +283,7 @@ static Work classifier_part(const Site *s) {
     classifier_backward(m->dx_branch, tensor_in(shards_grads(&m->shards, 0), &m->padded, WTE),
                         m->loss, m->lse, m->logits, m->lnf,
                         tensor_in(params_of(m, 0, -1), &m->padded, WTE), m->batch.targets,
-                        1.0f / (float)s->N, s->N, m->logit_rows, s->C, s->m->c.V, m->padded.V,
-                        s->g);
+                        m->batch.scale, s->N, m->logit_rows, s->C, s->m->c.V, m->padded.V, s->g);
     double NC = (double)s->N*s->C, VC = (double)s->m->c.V*s->C;
     return { 6.0 * NC*s->m->c.V, 2.0*NC + VC, 8.0*VC };
 }
@@ -294,7 +292,7 @@ static Work xent_part(const Site *s) {
     Model *m = s->m;
     for (size_t n = 0; n < s->N; n += m->logit_rows)
         xent_forward_backward(m->loss + n, m->lse + n, m->logits, m->batch.targets + n,
-                              1.0f / (float)s->N, min_size(m->logit_rows, s->N - n), s->m->c.V,
+                              m->batch.scale, min_size(m->logit_rows, s->N - n), s->m->c.V,
                               m->padded.V, s->g->stream);
     return { 0.0, 2.0 * (double)s->N*s->m->c.V, 0.0 };
 }
@@ -519,6 +517,7 @@ int main(int argc, char **argv) {
     memset(&alone, 0, sizeof alone);
     memset(&options, 0, sizeof options);
     alone.size = alone.local_size = 1;
+    options.graph = 1;
     machine_open(&b.gpu, &options, &alone);
     CUDA_CHECK(cudaEventCreate(&b.begin));
     CUDA_CHECK(cudaEventCreate(&b.end));
