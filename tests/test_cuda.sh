@@ -104,6 +104,13 @@ else
         note "the batch hardly grew"
     end a_resumed_batch_goes_on_growing
 
+    # Launch by launch; and with a graph, where a copy or a kernel comes as late as it may.
+    run "$EMULATED" $adaptive --tokens 1536 --tune off --graph off --out "$dir/launched"
+    same_run "$dir/grown" "$dir/launched"
+    run env EMULATOR_STREAMS=late "$EMULATED" $adaptive --tokens 1536 --tune off --out "$dir/late"
+    same_run "$dir/grown" "$dir/late"
+    end a_graph_changes_no_bit_of_a_run
+
     for i in 1 2; do
         run "$EMULATED" --init "$dir/cpu" --generate "Once upon" --max-new 40 --seed 3
         mv "$dir/out" "$dir/text$i"
@@ -189,6 +196,12 @@ axpby dev/ranks/kernels.cu|/void axpby_kernel/,/^}/ s/fmaf(a, from\[k\], to\[k\]
 buckets dev/ranks/kernels.cu|/void params_round_kernel/,/^}/ s/if (i >= n)/if (i + PACK >= n)/
 outer_updates dev/ranks/diloco.h|s/mu, momentum, 1.0f,/1.0f, momentum, 0.0f,/
 recomputing_changes_no_bit|/RECOMPUTE_BLOCK \&\& l < L - 1/,/^        }/ s/layernorm_forward(.*//
+a_graph_changes_no_bit|/static void model_micro_step/,/^}/ s/    send_scale(m/    if (!m->graph.exec) send_scale(m/
+a_graph_changes_no_bit|s/    int words = send_order(m,/    static const int words = send_order(m,/
+a_graph_changes_no_bit|s/bool whole = .*/bool whole = true;/
+a_graph_changes_no_bit|/static void model_micro_step/,/^}/ s/ || z->n_levels > 0//
+a_graph_changes_no_bit|/static void forward_launch/,/^}/ s/    real \*embeddings = /    gpu_wait(m->gpu);\n&/
+a_graph_changes_no_bit dev/cuda/graph.h|s/if (!g->exec) graph_capture(g, stream, work);/if (!g->exec) { graph_capture(g, stream, work); return; }/
 tuner_takes_the_fastest dev/cuda/tune.h|s/|| seconds > TUNER_GAIN \* c->seconds/|| (i > 0 \&\& seconds < c->seconds)/
 tuner_takes_the_fastest dev/cuda/tune.h|s/return INFINITY;/return 0.0;/
 tuner_takes_the_fastest|s/uint32_t sums = .*/uint32_t sums = CUBLASLT_REDUCTION_SCHEME_MASK;/

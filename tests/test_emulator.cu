@@ -1098,146 +1098,6 @@ TEST(priorities_of_streams) {
     OK(cudaStreamDestroy(stream));
 }
 
-TEST(properties_of_the_device) {
-    cudaDeviceProp p;
-    int count = 0, blocks = 0;
-    OK(cudaGetDeviceCount(&count));
-    CHECK(count >= 1);
-    OK(cudaSetDevice(0));
-    OK(cudaGetDeviceProperties(&p, 0));
-    CHECK(p.warpSize == 32 && p.maxThreadsPerBlock == 1024 && p.multiProcessorCount > 0);
-    CHECK(p.sharedMemPerBlock == 48 << 10 && p.name[0]);
-    OK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, where_kernel, 1024, 0));
-    CHECK(blocks == 1 || blocks == 2);
-}
-
-// ---- what only the emulator does ----
-
-#ifdef EMULATOR
-
-__global__ void unwritten_kernel(float *out) {
-    __shared__ float x[4];
-    extern __shared__ double dynamic[];
-    __shared__ __nv_bfloat16 half;
-    out[0] = x[3];
-    out[1] = (float)dynamic[1];
-    out[2] = (float)half;
-    x[3] = 1.0f;                                 // the next block does not find it
-}
-
-TEST(unwritten_memory_is_nan) {
-    float host[4], *gpu;
-    OK(cudaMalloc(&gpu, sizeof host));
-    OK(cudaMemcpy(host, gpu, sizeof host, cudaMemcpyDeviceToHost));
-    for (int i = 0; i < 4; i++) CHECK(isnan(host[i]));
-    OK(cudaMemset(gpu, 0, sizeof host));
-    unwritten_kernel<<<3, 1, 2*sizeof(double)>>>(gpu);
-    download(host, gpu, 4);
-    CHECK(isnan(host[0]) && isnan(host[1]) && isnan(host[2]) && host[3] == 0);
-}
-
-__global__ void too_early_kernel(int *out) {
-    __shared__ alignas(16) int x[4], y[4];
-    emulated_cp_async(x, &out[4], 16, 16);
-    emulated_cp_async_commit();
-    emulated_cp_async(y, &out[4], 16, 16);
-    emulated_cp_async_commit();
-    out[0] = x[0];
-    emulated_cp_async_wait(1);
-    out[1] = x[0];
-    out[2] = y[0];
-    emulated_cp_async_wait_all();
-    out[3] = y[0];
-}
-
-TEST(a_copy_does_not_arrive_before_it_is_waited_for) {
-    int host[8] = { 0, 0, 0, 0, 5, 6, 7, 8 };
-    int *gpu = upload(host, 8);
-    too_early_kernel<<<1, 1>>>(gpu);
-    download(host, gpu, 8);
-    CHECK(host[0] == -1 && host[1] == 5 && host[2] == -1 && host[3] == 5);
-}
-
-// Lane 1 has exited, and lane 0 reads it: there is nothing to read.
-__global__ void exited_kernel(float *out) {
-    if (threadIdx.x % 2 == 1) return;
-    out[threadIdx.x] = __shfl_down_sync(0xFFFFFFFFu, 1.0f, 1);
-    out[threadIdx.x + 1] = __shfl_sync(0xFFFFFFFFu, 1.0f, 2);
-}
-
-TEST(an_exited_lane_has_no_value) {
-    float host[32] = {0};
-    float *gpu = upload(host, 32);
-    exited_kernel<<<1, 32>>>(gpu);
-    download(host, gpu, 32);
-    for (int i = 0; i < 32; i++) CHECK(i % 2 ? host[i] == 1.0f : isnan(host[i]));
-}
-
-// The second barrier is missing: a thread may overwrite what its neighbour has not read.
-__global__ void race_kernel(int *out, int repair) {
-    __shared__ int x[64];
-    int t = (int)threadIdx.x;
-    x[t] = t;
-    for (int i = 0; i < 10; i++) {
-        __syncthreads();
-        int right = x[(t + 1) % 64];
-        if (repair) __syncthreads();
-        x[t] += right;
-    }
-    out[t] = x[t];
-}
-
-static void race(int out[64], const char *seed, int repair) {
-    if (seed) setenv("EMULATOR_SHUFFLE", seed, 1);
-    else unsetenv("EMULATOR_SHUFFLE");
-    int *gpu = upload(out, 64);
-    race_kernel<<<1, 64>>>(gpu, repair);
-    download(out, gpu, 64);
-}
-
-TEST(a_missing_barrier_shows) {
-    const char *outer = getenv("EMULATOR_SHUFFLE");
-    char *saved = outer ? strdup(outer) : NULL;
-    int right[64] = {0}, wrong[64] = {0}, again[64] = {0}, shuffled[64] = {0}, other[64] = {0};
-    race(right, NULL, 1);
-    race(shuffled, "1", 1);
-    CHECK(memcmp(right, shuffled, sizeof right) == 0);       // what is right does not depend on it
-    race(wrong, NULL, 0);
-    race(again, NULL, 0);
-    CHECK(memcmp(wrong, right, sizeof right) != 0);
-    CHECK(memcmp(wrong, again, sizeof wrong) == 0);          // the same wrong answer every time
-    race(shuffled, "1", 0);
-    race(other, "2", 0);
-    CHECK(memcmp(shuffled, right, sizeof right) != 0);
-    CHECK(memcmp(shuffled, wrong, sizeof wrong) != 0);
-    CHECK(memcmp(shuffled, other, sizeof other) != 0);
-    if (saved) setenv("EMULATOR_SHUFFLE", saved, 1);
-    else unsetenv("EMULATOR_SHUFFLE");
-    free(saved);
-}
-
-TEST(the_environment_makes_another_gpu) {
-    size_t available, total;
-    void *p;
-    int count = -1;
-    cudaFuncAttributes attributes;
-    setenv("EMULATOR_MEMORY", "1000", 1);
-    OK(cudaMemGetInfo(&available, &total));
-    CHECK(available <= total && total == 1000);
-    CHECK(cudaMalloc(&p, 1001) == cudaErrorMemoryAllocation);
-    OK(cudaGetLastError() == cudaErrorMemoryAllocation ? cudaSuccess : cudaErrorInvalidValue);
-    unsetenv("EMULATOR_MEMORY");
-    setenv("EMULATOR_DEVICES", "0", 1);
-    CHECK(cudaGetDeviceCount(&count) == cudaErrorNoDevice && count == 0);
-    unsetenv("EMULATOR_DEVICES");
-    setenv("EMULATOR_CAPABILITY", "75", 1);
-    CHECK(cudaFuncGetAttributes(&attributes, race_kernel) == cudaErrorNoKernelImageForDevice);
-    race_kernel<<<1, 64>>>(NULL, 1);
-    CHECK(cudaGetLastError() == cudaErrorNoKernelImageForDevice);
-    unsetenv("EMULATOR_CAPABILITY");
-    cudaGetLastError();
-}
-
 // ---- graphs ----
 
 // Captures x = the pinned number, sum = 3 sum + x, sum = 3 sum + 5 in a stream.
@@ -1399,6 +1259,146 @@ TEST(a_capture_leaves_others_alone) {
     cudaGetLastError();
     download(zero, gpu, 2);
     CHECK_MSG(zero[0] == 0 && zero[1] == 4, "%d and %d", zero[0], zero[1]);
+}
+
+TEST(properties_of_the_device) {
+    cudaDeviceProp p;
+    int count = 0, blocks = 0;
+    OK(cudaGetDeviceCount(&count));
+    CHECK(count >= 1);
+    OK(cudaSetDevice(0));
+    OK(cudaGetDeviceProperties(&p, 0));
+    CHECK(p.warpSize == 32 && p.maxThreadsPerBlock == 1024 && p.multiProcessorCount > 0);
+    CHECK(p.sharedMemPerBlock == 48 << 10 && p.name[0]);
+    OK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, where_kernel, 1024, 0));
+    CHECK(blocks == 1 || blocks == 2);
+}
+
+// ---- what only the emulator does ----
+
+#ifdef EMULATOR
+
+__global__ void unwritten_kernel(float *out) {
+    __shared__ float x[4];
+    extern __shared__ double dynamic[];
+    __shared__ __nv_bfloat16 half;
+    out[0] = x[3];
+    out[1] = (float)dynamic[1];
+    out[2] = (float)half;
+    x[3] = 1.0f;                                 // the next block does not find it
+}
+
+TEST(unwritten_memory_is_nan) {
+    float host[4], *gpu;
+    OK(cudaMalloc(&gpu, sizeof host));
+    OK(cudaMemcpy(host, gpu, sizeof host, cudaMemcpyDeviceToHost));
+    for (int i = 0; i < 4; i++) CHECK(isnan(host[i]));
+    OK(cudaMemset(gpu, 0, sizeof host));
+    unwritten_kernel<<<3, 1, 2*sizeof(double)>>>(gpu);
+    download(host, gpu, 4);
+    CHECK(isnan(host[0]) && isnan(host[1]) && isnan(host[2]) && host[3] == 0);
+}
+
+__global__ void too_early_kernel(int *out) {
+    __shared__ alignas(16) int x[4], y[4];
+    emulated_cp_async(x, &out[4], 16, 16);
+    emulated_cp_async_commit();
+    emulated_cp_async(y, &out[4], 16, 16);
+    emulated_cp_async_commit();
+    out[0] = x[0];
+    emulated_cp_async_wait(1);
+    out[1] = x[0];
+    out[2] = y[0];
+    emulated_cp_async_wait_all();
+    out[3] = y[0];
+}
+
+TEST(a_copy_does_not_arrive_before_it_is_waited_for) {
+    int host[8] = { 0, 0, 0, 0, 5, 6, 7, 8 };
+    int *gpu = upload(host, 8);
+    too_early_kernel<<<1, 1>>>(gpu);
+    download(host, gpu, 8);
+    CHECK(host[0] == -1 && host[1] == 5 && host[2] == -1 && host[3] == 5);
+}
+
+// Lane 1 has exited, and lane 0 reads it: there is nothing to read.
+__global__ void exited_kernel(float *out) {
+    if (threadIdx.x % 2 == 1) return;
+    out[threadIdx.x] = __shfl_down_sync(0xFFFFFFFFu, 1.0f, 1);
+    out[threadIdx.x + 1] = __shfl_sync(0xFFFFFFFFu, 1.0f, 2);
+}
+
+TEST(an_exited_lane_has_no_value) {
+    float host[32] = {0};
+    float *gpu = upload(host, 32);
+    exited_kernel<<<1, 32>>>(gpu);
+    download(host, gpu, 32);
+    for (int i = 0; i < 32; i++) CHECK(i % 2 ? host[i] == 1.0f : isnan(host[i]));
+}
+
+// The second barrier is missing: a thread may overwrite what its neighbour has not read.
+__global__ void race_kernel(int *out, int repair) {
+    __shared__ int x[64];
+    int t = (int)threadIdx.x;
+    x[t] = t;
+    for (int i = 0; i < 10; i++) {
+        __syncthreads();
+        int right = x[(t + 1) % 64];
+        if (repair) __syncthreads();
+        x[t] += right;
+    }
+    out[t] = x[t];
+}
+
+static void race(int out[64], const char *seed, int repair) {
+    if (seed) setenv("EMULATOR_SHUFFLE", seed, 1);
+    else unsetenv("EMULATOR_SHUFFLE");
+    int *gpu = upload(out, 64);
+    race_kernel<<<1, 64>>>(gpu, repair);
+    download(out, gpu, 64);
+}
+
+TEST(a_missing_barrier_shows) {
+    const char *outer = getenv("EMULATOR_SHUFFLE");
+    char *saved = outer ? strdup(outer) : NULL;
+    int right[64] = {0}, wrong[64] = {0}, again[64] = {0}, shuffled[64] = {0}, other[64] = {0};
+    race(right, NULL, 1);
+    race(shuffled, "1", 1);
+    CHECK(memcmp(right, shuffled, sizeof right) == 0);       // what is right does not depend on it
+    race(wrong, NULL, 0);
+    race(again, NULL, 0);
+    CHECK(memcmp(wrong, right, sizeof right) != 0);
+    CHECK(memcmp(wrong, again, sizeof wrong) == 0);          // the same wrong answer every time
+    race(shuffled, "1", 0);
+    race(other, "2", 0);
+    CHECK(memcmp(shuffled, right, sizeof right) != 0);
+    CHECK(memcmp(shuffled, wrong, sizeof wrong) != 0);
+    CHECK(memcmp(shuffled, other, sizeof other) != 0);
+    if (saved) setenv("EMULATOR_SHUFFLE", saved, 1);
+    else unsetenv("EMULATOR_SHUFFLE");
+    free(saved);
+}
+
+TEST(the_environment_makes_another_gpu) {
+    size_t available, total;
+    void *p;
+    int count = -1;
+    cudaFuncAttributes attributes;
+    setenv("EMULATOR_MEMORY", "1000", 1);
+    OK(cudaMemGetInfo(&available, &total));
+    CHECK(available <= total && total == 1000);
+    CHECK(cudaMalloc(&p, 1001) == cudaErrorMemoryAllocation);
+    OK(cudaGetLastError() == cudaErrorMemoryAllocation ? cudaSuccess : cudaErrorInvalidValue);
+    unsetenv("EMULATOR_MEMORY");
+    setenv("EMULATOR_DEVICES", "0", 1);
+    CHECK(cudaGetDeviceCount(&count) == cudaErrorNoDevice && count == 0);
+    unsetenv("EMULATOR_DEVICES");
+    setenv("EMULATOR_CAPABILITY", "75", 1);
+    CHECK(cudaFuncGetAttributes(&attributes, race_kernel) == cudaErrorNoKernelImageForDevice);
+    race_kernel<<<1, 64>>>(NULL, 1);
+    CHECK(cudaGetLastError() == cudaErrorNoKernelImageForDevice);
+    unsetenv("EMULATOR_CAPABILITY");
+    cudaGetLastError();
 }
 
 // ---- orders of the streams ----

@@ -340,7 +340,7 @@ TEST(defaults_are_the_promised_ones) {
     CHECK(o.eval_every.n == 100 && !o.eval_every.in_tokens && o.sample_every.n == 0);
     CHECK(o.eval_tokens == 65536 && o.max_new == 256 && o.temperature == 0.8);
     CHECK(o.top_k == 0 && o.top_p == 1 && o.threads == 0 && o.seed == 1337 && !o.overwrite);
-    CHECK(o.recompute == 0 && !o.tf32 && strcmp(o.tune, "on") == 0);
+    CHECK(o.recompute == 0 && !o.tf32 && strcmp(o.tune, "on") == 0 && o.graph == 1);
     CHECK(!o.help && !o.train && !o.val && !o.tokenizer && !o.log && !o.out && !o.generate);
     CHECK(!o.hellaswag);
 }
@@ -522,6 +522,7 @@ TEST(generate_takes_no_flag_of_training) {
         "--save-every 1", "--keep 1", "--overwrite", "--on-save-error stop", "--zero 1",
         "--outer-every 1", "--outer-lr 1", "--outer-momentum 0", "--comm-dtype bf16",
         "--exact-sum", "--no-overlap", "--timeout 9", "--recompute block",
+        "--graph off",
     };
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         char given[80], start[80];
@@ -577,9 +578,10 @@ TEST(flags_of_a_gpu) {
     refused("--data d --recompute block", "--recompute: ", "train_gpt2cu");
     refused("--data d --recompute none", "--recompute: ", "train_gpt2cu");
     refused("--data d --tune off", "--tune: ", "train_gpt2cu");
-    line_split(&line, "--data d --recompute block --tf32");
+    refused("--data d --graph off", "--graph: ", "train_gpt2cu");
+    line_split(&line, "--data d --recompute block --tf32 --graph off");
     CHECK(options_parse(&o, train_table, TRAIN_OPTIONS, line.argc, line.argv, NULL, NULL, &err));
-    CHECK(o.tf32 && o.recompute == 1);
+    CHECK(o.tf32 && o.recompute == 1 && o.graph == 0);
     CHECK_MSG(train_options_check_machine(&o, true, &err), "%s", err.text);
     CHECK(!train_options_check_machine(&o, false, &err));
     static const char *const tunes[] = { "on", "off", "again", "runs/tune.json", "./tune" };
@@ -594,7 +596,8 @@ TEST(flags_of_a_gpu) {
 // Going on with a GPU's run, a CPU takes over all but those.
 TEST(a_cpu_goes_on_with_a_run_of_a_gpu) {
     static const char saved[] = "{\"data\":\"d\",\"seed\":7,\"recompute\":\"block\","
-                                "\"tf32\":true,\"tune\":\"again\",\"steps\":9}";
+                                "\"tf32\":true,\"tune\":\"again\",\"graph\":\"off\","
+                                "\"steps\":9}";
     TrainOptions o;
     Line line;
     Json json;
@@ -604,7 +607,7 @@ TEST(a_cpu_goes_on_with_a_run_of_a_gpu) {
     CHECK_MSG(train_options_restore(&o, json.root, &err), "%s", err.text);
     CHECK(strcmp(o.data, "d") == 0 && o.seed == 7 && o.steps == 9);
     CHECK(o.recompute == 0 && !o.tf32 && !train_options_given(&o, "tf32"));
-    CHECK(strcmp(o.tune, "on") == 0);
+    CHECK(strcmp(o.tune, "on") == 0 && o.graph == 1);
     CHECK_MSG(train_options_check(&o, &err), "%s", err.text);
     json_free(&json);
 }
