@@ -36,13 +36,87 @@ static bool same_bits(const float *a, const float *b, size_t n) {
     return n == 0 || memcmp(a, b, n * sizeof *a) == 0;
 }
 
+// ---- what a rank must send ----
+
+typedef struct { uint64_t all, across; } Sent;         // bytes
+
+static int n_near;                         // ranks of the first level, as the caller says
+
+static size_t slice_of(size_t n, int rank) { return comm_slice(n, rank, comm.size).count; }
+
+// Elements of the slices that have this rank's number, one a machine.
+static size_t of_this_number(size_t n) {
+    size_t sum = 0;
+    for (int r = comm.rank % n_near; r < comm.size; r += n_near) sum += slice_of(n, r);
+    return sum;
+}
+
+// One level: slices to all others, one by one. Two levels: the slices of all other numbers
+// within the machine, and partial sums between machines, in fp32.
+static Sent sent_by_scatter(size_t n, size_t bytes) {
+    Sent s = { bytes * (n - slice_of(n, comm.rank)), 0 };
+    for (int r = 0; r < comm.size && n_near == comm.size; r++)
+        if (comm.host[r] != comm.host[comm.rank]) s.across += bytes * slice_of(n, r);
+    if (n_near == comm.size) return s;
+    s.across = 4 * (of_this_number(n) - slice_of(n, comm.rank));
+    s.all = bytes * (n - of_this_number(n)) + s.across;
+    return s;
+}
+
+// Two levels: its slice to each other machine, and the slices of its number within its own.
+static Sent sent_by_gather(size_t n, size_t bytes) {
+    Sent s = { bytes * (size_t)(comm.size - 1) * slice_of(n, comm.rank), 0 };
+    for (int r = 0; r < comm.size && n_near == comm.size; r++)
+        if (comm.host[r] != comm.host[comm.rank]) s.across += bytes * slice_of(n, comm.rank);
+    if (n_near == comm.size) return s;
+    s.across = bytes * (size_t)(comm.size / n_near - 1) * slice_of(n, comm.rank);
+    s.all = bytes * (size_t)(n_near - 1) * of_this_number(n) + s.across;
+    return s;
+}
+
+static void check_sent(CommCounters before, Sent want, const char *what, size_t n) {
+    CommCounters now = comm_counters(&comm);
+    CHECK_MSG(now.bytes_sent - before.bytes_sent == want.all, "rank %d, %s of %zu: sent %llu bytes, "
+              "not %llu", comm.rank, what, n, (unsigned long long)(now.bytes_sent
+              - before.bytes_sent), (unsigned long long)want.all);
+    CHECK_MSG(now.bytes_across - before.bytes_across == want.across, "rank %d, %s of %zu: %llu bytes "
+              "to other machines, not %llu", comm.rank, what, n, (unsigned long long)
+              (now.bytes_across - before.bytes_across), (unsigned long long)want.across);
+}
+
+// With M machines of G ranks, two levels send a G-th of what one level sends to other machines.
+TEST(two_levels_send_less_across) {
+    size_t n = 64 * (size_t)comm.size * 3;             // slices alike
+    int machines = comm.size / n_near;
+    CHECK_MSG(comm.near.size == n_near && comm.far.size == machines, "rank %d: %d near, %d far",
+              comm.rank, comm.near.size, comm.far.size);
+    CHECK(comm_member(comm.near, comm.near.index) == comm.rank);
+    CHECK(comm_member(comm.far, comm.far.index) == comm.rank);
+    if (n_near == comm.size) return;
+    CHECK(comm.hosts == machines && comm.local_size == n_near);
+    CHECK(sent_by_scatter(n, 4).across == 4*n*(size_t)(machines - 1) / (size_t)comm.size);
+    CHECK(sent_by_gather(n, 4).across == 4*n*(size_t)(machines - 1) / (size_t)comm.size);
+}
+
+// The two buffers of pieces fill what --plan counts for them, to less than a slot's 64 elements.
+TEST(two_pieces_fill_the_memory_that_is_planned) {
+    if (comm.size == 1) return;
+    Piece odd = { 1, 0, comm.piece };
+    size_t in = (size_t)(slot_in(&comm, odd, comm.size) - comm.scratch_in);
+    size_t out = (size_t)((char *)slot_out(&comm, odd, comm.size) - comm.scratch_out);
+    size_t planned = comm_bytes(comm.size), rest = 64*4*2*(size_t)comm.size;
+    CHECK(in <= COMM_SCRATCH && out <= COMM_SCRATCH / 2 && planned == COMM_SCRATCH*3/2);
+    CHECK_MSG(in + out + rest*3/2 > planned, "%zu bytes of %zu are used", in + out, planned);
+    CHECK(group_near(odd) != group_far(odd) && group_far(odd) < COMM_GROUPS);
+}
+
 // ---- the collectives, one at a time ----
 
 static void check_reduce_scatter(size_t n, CommType type, CommMode mode, bool in_place) {
     Slice own = comm_slice(n, comm.rank, comm.size);
     float *in = floats(n), *sum = floats(n), *apart = floats(own.count + 1);
     float *out = in_place ? in + own.begin : apart;
-    uint64_t before = comm_counters(&comm).bytes_sent, each = type == COMM_BF16 ? 2 : 4;
+    CommCounters before = comm_counters(&comm);
     numbers_of(in, n, comm.rank, n);
     wanted_sum(sum, n, n, 0.5f, type);
     for (size_t i = 0; i < own.count && mode == COMM_ADD; i++) {
@@ -54,7 +128,7 @@ static void check_reduce_scatter(size_t n, CommType type, CommMode mode, bool in
     CHECK_MSG(same_bits(out, sum + own.begin, own.count), "rank %d, %zu numbers, type %d, mode %d, "
               "in place %d", comm.rank, n, type, mode, in_place);
     CHECK(apart[own.count] == 7.0f);
-    CHECK(comm_counters(&comm).bytes_sent - before == each * (n - own.count));
+    check_sent(before, sent_by_scatter(n, type == COMM_BF16 ? 2 : 4), "a reduce-scatter", n);
     free(in);
     free(sum);
     free(apart);
@@ -72,7 +146,7 @@ static void check_all_gather(size_t n, size_t bytes, bool in_place) {
     char *whole = alloc_or_die(n*bytes + 1, "a buffer");
     char *data = alloc_or_die(n*bytes + 1, "another");
     Rng rng = rng_make(n, bytes);
-    uint64_t before = comm_counters(&comm).bytes_sent;
+    CommCounters before = comm_counters(&comm);
     for (size_t i = 0; i < n*bytes; i++) whole[i] = (char)rng_below(&rng, 256);
     whole[n*bytes] = data[n*bytes] = 77;
     char *slice = in_place ? data + own.begin*bytes : whole + own.begin*bytes;
@@ -80,8 +154,7 @@ static void check_all_gather(size_t n, size_t bytes, bool in_place) {
     comm_wait(&comm, comm_all_gather(&comm, data, slice, n, bytes));
     CHECK_MSG(memcmp(data, whole, n*bytes + 1) == 0, "rank %d, %zu of %zu bytes, in place %d",
               comm.rank, n, bytes, in_place);
-    CHECK(comm_counters(&comm).bytes_sent - before
-          == (uint64_t)(comm.size - 1) * own.count * bytes);
+    check_sent(before, sent_by_gather(n, bytes), "an all-gather", n);
     free(whole);
     free(data);
 }
@@ -269,10 +342,14 @@ static void check_outer(float lr, float mu) {
 TEST(workers_that_meet_every_step_average_their_parameters) { check_outer(1.0f, 0.0f); }
 TEST(the_common_step_is_nesterovs) { check_outer(0.7f, 0.9f); }
 
-int main(void) {
+// ranks_comm [NEAR]: so many ranks make up the first level; otherwise all do.
+int main(int argc, char **argv) {
     Error err;
     if (!comm_open(&comm, 30.0, &err)) die("%s", err.text);
     if (comm.size > 1 && !heartbeat_start(&comm.heartbeat, "", &err)) die("%s", err.text);
+    n_near = argc > 1 ? atoi(argv[1]) : comm.size;
+    RUN(two_levels_send_less_across);
+    RUN(two_pieces_fill_the_memory_that_is_planned);
     size_t piece = comm.piece;
     for (int pieces = 0; pieces < 2; pieces++) {       // slices that travel whole, and in pieces
         comm.piece = pieces == 0 ? piece : 900;

@@ -9,6 +9,7 @@
 #     tests/test_cuda_ranks.sh [NAME...]       all tests, or those that are named
 tests="emulated_micro_batches_over_ranks emulated_exact_sum_has_the_bits_of_one_rank
     emulated_zero_trains_what_one_rank_trains emulated_ranks_keep_and_send_what_they_should
+    emulated_machines_have_the_bits_of_one
     emulated_resumed_on_other_ranks emulated_workers_are_the_cpus emulated_noise_is_the_cpus
     no_order_of_streams_changes_a_bit emulated_ranks_share_choices
     emulated_ranks_refuse_in_one_line"
@@ -209,6 +210,38 @@ emulated_ranks_keep_and_send_what_they_should() {
         cmp -s <(values step loss whole) <(values step loss gpu-half) &&
             note "bf16 changes nothing at stage $stage"
     done
+}
+
+# ---- several machines ----
+
+# Two machines of 2 and of 4 ranks: whichever of the two levels a message takes, and in whatever
+# order streams run, the bits are those of one machine. Of M machines of G ranks, each sends
+# (M-1)/(GM-1) of its bytes to other machines, where one level sends G(M-1)/(GM-1).
+emulated_machines_have_the_bits_of_one() {
+    local flags="$tiny --steps 4 --overwrite" hosts ranks across stage
+    for hosts in a,a,b,b a,a,a,a,b,b,b,b; do
+        ranks=$(tr , '\n' <<< "$hosts" | wc -l)
+        for stage in 0 "0 --comm-dtype bf16" 1 3; do
+            program=$fp32
+            [ "$stage" = 1 ] && program=$bf16
+            good "$ranks" near $flags --zero $stage
+            export BATCHWISE_HOSTS=$hosts EMULATOR_STREAMS=random
+            good "$ranks" far $flags --zero $stage
+            unset BATCHWISE_HOSTS EMULATOR_STREAMS
+            same_bits near far
+        done
+        program=$fp32
+        BATCHWISE_HOSTS=$hosts good "$ranks" far $middle --batch-tokens $((8 * ranks)) --steps 2 \
+            --overwrite
+        across=$(values step bytes_across far | tail -n 1)
+        near "bytes sent to other machines, $hosts" "$across" \
+            $(($(values step bytes_sent far | tail -n 1) / (ranks - 1))) 0.02
+        grep -q "on 2 machines (a: .*, in two levels" "$dir/stdout" || note "$hosts: no two levels"
+    done
+    BATCHWISE_HOSTS=a,b,a,b good 4 mixed $middle --batch-tokens 32 --steps 2
+    near "bytes sent to other machines in one level" "$(values step bytes_across mixed | tail -n 1)" \
+        $(($(values step bytes_sent mixed | tail -n 1) * 2 / 3)) 0.02
+    grep -q "on 2 machines (a: .*, in one level" "$dir/stdout" || note "a,b,a,b: not one level"
 }
 
 # ---- resuming ----

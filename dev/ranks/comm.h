@@ -25,6 +25,19 @@
 // An all-reduce is a reduce-scatter and then an all-gather. With n ranks and a buffer of B bytes, a
 // rank sends (n-1)/n B bytes in each. A ring all-reduce sends as much, and no algorithm sends less
 // (Patarasuk and Yuan 2009). COMM_BF16 halves B: floats are sent as bf16 and still summed in fp32.
+//
+// Links between machines are slower than links within one, so ranks on several machines communicate
+// in two levels. With M machines of G ranks each:
+//
+//     reduce-scatter   1. within a machine: its rank g receives slice g of every machine (M slices)
+//                         from the machine's G ranks, and sums each slice over them
+//                      2. between machines: rank g of machine m receives its own slice's M partial
+//                         sums from the ranks g of all machines, and sums them
+//     all-gather       the same in reverse: between ranks of equal number, then within the machine
+//
+// A rank sends (M-1)/(GM) B bytes to other machines instead of (M-1)/M B. If a machine's ranks
+// follow one another and G is a power of two, the two sums are the lower and the upper levels of
+// the same tree: the result has the same bits. Otherwise all ranks communicate in one level.
 #pragma once
 #include <assert.h>
 #include <unistd.h>
@@ -45,16 +58,34 @@ static inline Slice comm_slice(size_t count, int rank, int size) {
     return s;
 }
 
+// A group of `size` ranks: first, first + stride, first + 2*stride ... This rank is the one at
+// `index`.
+typedef struct { int first, stride, size, index; } CommGroup;
+
+// Splits all ranks into groups of `size` ranks that lie `stride` apart, and returns the group of
+// `rank`. Of 8 ranks: size 4, stride 1: 0-3 and 4-7. Size 2, stride 4: 0 4, 1 5, 2 6 and 3 7.
+static inline CommGroup comm_split(int rank, int size, int stride) {
+    int index = rank / stride % size;
+    CommGroup g = { rank - index*stride, stride, size, index };
+    return g;
+}
+
+static inline int comm_member(CommGroup g, int index) { return g.first + index*g.stride; }
+
 // ---- what a rank holds ----
 
 enum {
     COMM_MAX_RANKS = 256,
     COMM_QUEUE = 1024,                     // most collectives queued and not finished
     COMM_SMALL = 4096,                     // most bytes of a rank in comm_collect
+    COMM_BUFFERS = 2,                      // pieces under way: one travels, the last one is summed
+    COMM_PIECES = 4,                       // a slice is cut into at least as many pieces, unless
+    COMM_LEAST = 1 << 18,                  // these would have fewer elements
+    COMM_GROUPS = 2*COMM_BUFFERS,          // groups of messages under way: two levels of each piece
 };
 
-// Bytes that comm_open allocates for received slices. Slices to send take half as many: they need a
-// buffer only in bf16.
+// Bytes that comm_open allocates for received slices, in COMM_BUFFERS buffers. Slices to send take
+// half as many: they need a buffer only in bf16.
 #if defined(WITH_NCCL)
 static const size_t COMM_SCRATCH = 64 << 20;
 #else
@@ -68,7 +99,7 @@ static inline size_t comm_bytes(int ranks) {
 }
 
 typedef enum {
-    OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_ALL_GATHER_ROUNDED, OP_BROADCAST, OP_COLLECT
+    OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_BROADCAST, OP_COLLECT
 } CommOpKind;
 
 // A queued collective.
@@ -86,7 +117,7 @@ typedef struct {
 // What communication has cost this rank since comm_open.
 typedef struct {
     double waited, busy;                   // seconds: the caller waited; collectives ran
-    uint64_t bytes_sent;
+    uint64_t bytes_sent, bytes_across;     // to all ranks; to ranks on other machines
 } CommCounters;
 
 typedef struct CommBackend CommBackend;    // the state of comm_mpi.h or comm_nccl.h
@@ -96,9 +127,12 @@ typedef struct {
     int local_rank, local_size;            // among the ranks of this machine
     int hosts;                             // machines
     char layout[200];                      // which rank is where: "node1: 0-3, node2: 4-7"
+    uint8_t host[COMM_MAX_RANKS];          // each rank's machine, from 0
+    CommGroup near, far;                   // the levels; if there is one: all ranks, and this rank
     CommCounters counters;                 // read through comm_counters
     size_t piece;                          // most elements of a slice in one message
-    char *scratch_in, *scratch_out;        // (size,piece) floats, (size,piece) bf16; on the device
+    char *scratch_in;                      // (COMM_BUFFERS,size,piece) floats, on the device
+    char *scratch_out;                     // (COMM_BUFFERS,size,piece) bf16, on the device
     Heartbeat heartbeat;
     bool watched;                          // the heartbeat has connected all ranks
 #if defined(COMM_ON_GPU)
@@ -156,117 +190,223 @@ static inline void comm_collect_now(Comm *c, void *all, const void *own, size_t 
 
 #if defined(WITH_MPI) || defined(WITH_NCCL)
 
-// A group of messages: comm_begin, sends and receives to and from any peers, comm_end. MPI: all of
-// them have arrived when comm_end returns. NCCL: comm_end puts them on the stream.
-static inline void comm_begin(Comm *c);
+// A group of messages, one of COMM_GROUPS: comm_begin, sends and receives to and from any peers,
+// comm_end. Its messages start after the work before comm_begin; the work after comm_arrived starts
+// when they have arrived. Work between the two runs beside the messages. Groups start in order.
+static inline void comm_begin(Comm *c, int group);
 static inline void comm_send(Comm *c, int peer, const void *bytes, size_t n);
 static inline void comm_receive(Comm *c, int peer, void *bytes, size_t n);
-static inline void comm_end(Comm *c);
+static inline void comm_end(Comm *c, int group);
+static inline void comm_arrived(Comm *c, int group);
 
-// Work on device buffers, in order with the messages.
+// Work on device buffers.
 //   comm_copy        out (bytes) = in; nothing if they are the same buffer
-//   comm_sum_terms   tree_sum over all ranks' terms: x (size) buffers of n elements
+//   comm_sum_terms   tree_sum: x (terms) buffers of n elements
 //   comm_narrow      floats to bf16
 //   comm_widen       bf16 to floats
 static inline void comm_copy(Comm *c, void *out, const void *in, size_t bytes);
-static inline void comm_sum_terms(Comm *c, float *out, const void *const *x, float scale,
+static inline void comm_sum_terms(Comm *c, float *out, const void *const *x, int terms, float scale,
                                   CommType type, CommMode mode, size_t n);
 static inline void comm_narrow(Comm *c, uint16_t *out, const float *x, size_t n);
 static inline void comm_widen(Comm *c, float *out, const uint16_t *x, size_t n);
 
-// ---- the collectives, as messages from each rank to each other rank ----
+// ---- pieces: what is under way of a collective ----
 
-// Elements of a slice to send at offset `at`: one piece, or what is left.
-static inline size_t piece_of(const Comm *c, Slice s, size_t at) {
-    size_t left = at < s.count ? s.count - at : 0;
-    return left < c->piece ? left : c->piece;
+// Piece k of a collective: elements at ... at+most-1 of every slice.
+typedef struct { size_t k, at, most; } Piece;
+
+// The size of a collective's pieces.
+static inline size_t piece_size(const Comm *c, size_t count) {
+    size_t size = comm_slice(count, 0, c->size).count / COMM_PIECES / 64 * 64;
+    if (size < COMM_LEAST) size = COMM_LEAST;
+    return size < c->piece ? size : c->piece;
 }
 
-// Sends slice r of `in` to rank r, receives this rank's slice from all ranks, and sums along the
-// tree.
-static inline void run_reduce_scatter(Comm *c, const CommOp *op) {
-    const float *in = (const float *)op->in;
-    float *out = (float *)op->out;
+static inline Piece piece_at(const Comm *c, const CommOp *op, size_t k) {
+    size_t size = piece_size(c, op->count);
+    Piece p = { k, k*size, size };
+    return p;
+}
+
+static inline size_t piece_count(const Comm *c, const CommOp *op) {
+    size_t size = piece_size(c, op->count);
+    return (comm_slice(op->count, 0, c->size).count + size - 1) / size;
+}
+
+// Elements of piece p in rank r's slice.
+static inline size_t piece_of(const Comm *c, const CommOp *op, Piece p, int r) {
+    size_t count = comm_slice(op->count, r, c->size).count, left = p.at < count ? count - p.at : 0;
+    return left < p.most ? left : p.most;
+}
+
+// The place of rank r's slice among received pieces, and among pieces to send as bf16. A piece
+// shares its buffer with the piece two before it.
+static inline char *slot_in(const Comm *c, Piece p, int r) {
+    size_t slot = p.k % COMM_BUFFERS * (size_t)c->size + (size_t)r;
+    return c->scratch_in + slot*c->piece*sizeof(float);
+}
+static inline uint16_t *slot_out(const Comm *c, Piece p, int r) {
+    size_t slot = p.k % COMM_BUFFERS * (size_t)c->size + (size_t)r;
+    return (uint16_t *)c->scratch_out + slot*c->piece;
+}
+
+static inline int group_near(Piece p) { return (int)(p.k % COMM_BUFFERS); }
+static inline int group_far(Piece p) { return (int)(p.k % COMM_BUFFERS) + COMM_BUFFERS; }
+
+// The rank of number `index` on machine m. In one level, all ranks are on machine 0.
+static inline int rank_on(const Comm *c, int m, int index) { return m*c->near.size + index; }
+
+// ---- reduce-scatter ----
+
+// What this rank contributes to rank r's slice: floats in place, or bf16.
+static inline const void *scatter_own(const Comm *c, const CommOp *op, Piece p, int r) {
+    if (op->type == COMM_BF16) return slot_out(c, p, r);
+    return (const float *)op->in + comm_slice(op->count, r, c->size).begin + p.at;
+}
+
+// Level 1: for each machine m, sends each rank of this machine its number's slice of m.
+static inline void scatter_near(Comm *c, const CommOp *op, Piece p) {
     size_t bytes = op->type == COMM_BF16 ? sizeof(uint16_t) : sizeof(float);
-    Slice own = comm_slice(op->count, c->rank, c->size), first = comm_slice(op->count, 0, c->size);
-    for (size_t at = 0; at < first.count; at += c->piece) {
-        const void *terms[COMM_MAX_RANKS];
-        for (int r = 0; r < c->size; r++) {            // to send: floats in place, or bf16
-            Slice s = comm_slice(op->count, r, c->size);
-            uint16_t *narrow = (uint16_t *)c->scratch_out + (size_t)r*c->piece;
-            terms[r] = in + s.begin + at;
-            if (op->type == COMM_FP32) continue;
-            comm_narrow(c, narrow, in + s.begin + at, piece_of(c, s, at));
-            terms[r] = narrow;
+    for (int r = 0; r < c->size && op->type == COMM_BF16; r++)
+        comm_narrow(c, slot_out(c, p, r), (const float *)op->in + p.at
+                                          + comm_slice(op->count, r, c->size).begin,
+                    piece_of(c, op, p, r));
+    comm_begin(c, group_near(p));
+    for (int i = 0; i < c->near.size; i++) {
+        int peer = comm_member(c->near, i);
+        for (int m = 0; m < c->far.size && peer != c->rank; m++) {
+            int theirs = rank_on(c, m, i), own = rank_on(c, m, c->near.index);
+            size_t n_out = piece_of(c, op, p, theirs), n_in = piece_of(c, op, p, own);
+            if (n_out > 0) comm_send(c, peer, scatter_own(c, op, p, theirs), n_out*bytes);
+            if (n_in > 0) comm_receive(c, peer, slot_in(c, p, theirs), n_in*bytes);
         }
-        comm_begin(c);
-        for (int r = 0; r < c->size; r++) {
-            size_t n = piece_of(c, comm_slice(op->count, r, c->size), at);
-            char *received = c->scratch_in + (size_t)r*c->piece*bytes;
-            if (r == c->rank) continue;
-            if (n > 0) comm_send(c, r, terms[r], n*bytes);
-            if (piece_of(c, own, at) > 0) comm_receive(c, r, received, piece_of(c, own, at)*bytes);
-            terms[r] = received;
-        }
-        comm_end(c);
-        comm_sum_terms(c, out + at, terms, op->scale, op->type, op->mode, piece_of(c, own, at));
+    }
+    comm_end(c, group_near(p));
+}
+
+// Sums what level 1 has brought: into the result, or with two levels into this rank's own slots,
+// which level 1 leaves free.
+static inline void scatter_sum_near(Comm *c, const CommOp *op, Piece p) {
+    const void *terms[COMM_MAX_RANKS];
+    bool last = c->far.size == 1;
+    comm_arrived(c, group_near(p));
+    for (int m = 0; m < c->far.size; m++) {
+        int own = rank_on(c, m, c->near.index);
+        for (int i = 0; i < c->near.size; i++)
+            terms[i] = i == c->near.index ? scatter_own(c, op, p, own)
+                                          : slot_in(c, p, rank_on(c, m, i));
+        comm_sum_terms(c, last ? (float *)op->out + p.at : (float *)slot_in(c, p, own), terms,
+                       c->near.size, last ? op->scale : 1.0f, op->type,
+                       last ? op->mode : COMM_WRITE, piece_of(c, op, p, own));
     }
 }
 
-// Sends this rank's slice to all ranks and receives theirs, each into its place in `out`.
+// Level 2: sends partial sums to the ranks of this number. In fp32, since bf16 would round them;
+// they arrive in a neighbour's slots, which level 1 has read.
+static inline void scatter_far(Comm *c, const CommOp *op, Piece p) {
+    comm_begin(c, group_far(p));
+    for (int m = 0; m < c->far.size; m++) {
+        int peer = comm_member(c->far, m);
+        size_t n_out = piece_of(c, op, p, peer), n_in = piece_of(c, op, p, c->rank);
+        char *received = slot_in(c, p, rank_on(c, m, c->near.index ^ 1));
+        if (peer == c->rank) continue;
+        if (n_out > 0) comm_send(c, peer, slot_in(c, p, peer), n_out * sizeof(float));
+        if (n_in > 0) comm_receive(c, peer, received, n_in * sizeof(float));
+    }
+    comm_end(c, group_far(p));
+}
+
+static inline void scatter_sum_far(Comm *c, const CommOp *op, Piece p) {
+    const void *terms[COMM_MAX_RANKS];
+    comm_arrived(c, group_far(p));
+    for (int m = 0; m < c->far.size; m++)
+        terms[m] = slot_in(c, p, m == c->far.index ? c->rank : rank_on(c, m, c->near.index ^ 1));
+    comm_sum_terms(c, (float *)op->out + p.at, terms, c->far.size, op->scale, COMM_FP32, op->mode,
+                   piece_of(c, op, p, c->rank));
+}
+
+// Piece k travels within the machine while piece k-1 is summed. Its buffer is free again once piece
+// k-2 has been summed in both levels.
+static inline void run_reduce_scatter(Comm *c, const CommOp *op) {
+    size_t pieces = piece_count(c, op);
+    bool two_levels = c->far.size > 1;
+    for (size_t k = 0; k < pieces + 2; k++) {
+        if (two_levels && k >= 2) scatter_sum_far(c, op, piece_at(c, op, k - 2));
+        if (k < pieces) scatter_near(c, op, piece_at(c, op, k));
+        if (k < 1 || k > pieces) continue;
+        scatter_sum_near(c, op, piece_at(c, op, k - 1));
+        if (two_levels) scatter_far(c, op, piece_at(c, op, k - 1));
+    }
+}
+
+// ---- all-gather ----
+
+// Where rank r's slice arrives: in its place, or to be widened from bf16.
+static inline char *gathered(const Comm *c, const CommOp *op, Piece p, int r) {
+    if (op->type == COMM_BF16) return slot_in(c, p, r);
+    return (char *)op->out + (comm_slice(op->count, r, c->size).begin + p.at)*op->bytes;
+}
+
+// Sends rank `own`'s slice to `peer`, and receives rank `theirs`'s from it.
+static inline void gather_swap(Comm *c, const CommOp *op, Piece p, int peer, int own, int theirs) {
+    size_t n_out = piece_of(c, op, p, own), n_in = piece_of(c, op, p, theirs);
+    if (n_out > 0) comm_send(c, peer, gathered(c, op, p, own), n_out*op->bytes);
+    if (n_in > 0) comm_receive(c, peer, gathered(c, op, p, theirs), n_in*op->bytes);
+}
+
+// Between machines: this rank's slice to the ranks of this number.
+static inline void gather_far(Comm *c, const CommOp *op, Piece p) {
+    for (int m = 0; m < c->far.size; m++) {
+        int peer = comm_member(c->far, m);
+        if (peer != c->rank) gather_swap(c, op, p, peer, c->rank, peer);
+    }
+}
+
+// Within the machine: the slices of this number of all machines.
+static inline void gather_near(Comm *c, const CommOp *op, Piece p) {
+    for (int i = 0; i < c->near.size; i++)
+        for (int m = 0; m < c->far.size && i != c->near.index; m++)
+            gather_swap(c, op, p, comm_member(c->near, i), rank_on(c, m, c->near.index),
+                        rank_on(c, m, i));
+}
+
+// Piece k travels between machines while piece k-1 travels within them. With COMM_BF16, floats are
+// sent as bf16; a slice's owner also rounds its own copy, so that all ranks end with the same bits.
 static inline void run_all_gather(Comm *c, const CommOp *op) {
-    char *data = (char *)op->out;
-    Slice own = comm_slice(op->count, c->rank, c->size), first = comm_slice(op->count, 0, c->size);
-    comm_copy(c, data + own.begin*op->bytes, op->in, own.count*op->bytes);
-    for (size_t at = 0; at < first.count; at += c->piece) {
-        size_t n = piece_of(c, own, at);
-        comm_begin(c);
-        for (int r = 0; r < c->size; r++) {
-            Slice s = comm_slice(op->count, r, c->size);
-            if (r == c->rank) continue;
-            if (n > 0) comm_send(c, r, data + (own.begin + at)*op->bytes, n*op->bytes);
-            if (piece_of(c, s, at) > 0)
-                comm_receive(c, r, data + (s.begin + at)*op->bytes, piece_of(c, s, at)*op->bytes);
-        }
-        comm_end(c);
+    bool rounded = op->type == COMM_BF16;
+    Slice own = comm_slice(op->count, c->rank, c->size);
+    size_t pieces = piece_count(c, op);
+    if (!rounded)
+        comm_copy(c, (char *)op->out + own.begin*op->bytes, op->in, own.count*op->bytes);
+    for (size_t k = 0; k <= pieces; k++) {
+        Piece p = piece_at(c, op, k), last = piece_at(c, op, k > 0 ? k - 1 : 0);
+        if (rounded && k < pieces)
+            comm_narrow(c, (uint16_t *)slot_in(c, p, c->rank), (float *)op->out + own.begin + p.at,
+                        piece_of(c, op, p, c->rank));
+        comm_begin(c, group_near(p));
+        if (k < pieces) gather_far(c, op, p);
+        if (k > 0) gather_near(c, op, last);
+        comm_end(c, group_near(p));
+        comm_arrived(c, group_near(p));
+        for (int r = 0; r < c->size && rounded && k > 0; r++)
+            comm_widen(c, (float *)op->out + comm_slice(op->count, r, c->size).begin + last.at,
+                       (uint16_t *)slot_in(c, last, r), piece_of(c, op, last, r));
     }
 }
 
-// An all-gather of floats that are sent as bf16. A slice's owner also rounds its own copy, so that
-// all ranks end with the same bits.
-static inline void run_all_gather_rounded(Comm *c, const CommOp *op) {
-    float *data = (float *)op->out;
-    uint16_t *in = (uint16_t *)c->scratch_in, *out = (uint16_t *)c->scratch_out;
-    Slice own = comm_slice(op->count, c->rank, c->size), first = comm_slice(op->count, 0, c->size);
-    for (size_t at = 0; at < first.count; at += c->piece) {
-        size_t n = piece_of(c, own, at);
-        comm_narrow(c, out, data + own.begin + at, n);
-        comm_begin(c);
-        for (int r = 0; r < c->size; r++) {
-            size_t n_in = piece_of(c, comm_slice(op->count, r, c->size), at);
-            if (r == c->rank) continue;
-            if (n > 0) comm_send(c, r, out, n * sizeof *out);
-            if (n_in > 0) comm_receive(c, r, in + (size_t)r*c->piece, n_in * sizeof *in);
-        }
-        comm_end(c);
-        for (int r = 0; r < c->size; r++) {
-            Slice s = comm_slice(op->count, r, c->size);
-            comm_widen(c, data + s.begin + at, r == c->rank ? out : in + (size_t)r*c->piece,
-                       piece_of(c, s, at));
-        }
-    }
-}
+// ---- the other collectives, as messages from each rank to each other rank ----
 
 static inline void run_broadcast(Comm *c, const CommOp *op) {
     char *data = (char *)op->out;
     const size_t most = 64 << 20;                      // bytes: MPI counts in int
     for (size_t at = 0; at < op->bytes; at += most) {
         size_t n = op->bytes - at < most ? op->bytes - at : most;
-        comm_begin(c);
+        comm_begin(c, 0);
         for (int r = 0; r < c->size; r++)
             if (c->rank == op->root && r != c->rank) comm_send(c, r, data + at, n);
         if (c->rank != op->root) comm_receive(c, op->root, data + at, n);
-        comm_end(c);
+        comm_end(c, 0);
+        comm_arrived(c, 0);
     }
 }
 
@@ -274,23 +414,23 @@ static inline void run_broadcast(Comm *c, const CommOp *op) {
 static inline void run_collect(Comm *c, const CommOp *op) {
     char *all = (char *)op->out;
     comm_copy(c, all + (size_t)c->rank*op->bytes, op->in, op->bytes);
-    comm_begin(c);
+    comm_begin(c, 0);
     for (int r = 0; r < c->size; r++) {
         if (r == c->rank) continue;
         comm_send(c, r, all + (size_t)c->rank*op->bytes, op->bytes);
         comm_receive(c, r, all + (size_t)r*op->bytes, op->bytes);
     }
-    comm_end(c);
+    comm_end(c, 0);
+    comm_arrived(c, 0);
 }
 
 // Carries out one collective.
 static inline void comm_run(Comm *c, const CommOp *op) {
     switch (op->kind) {
-        case OP_REDUCE_SCATTER:     run_reduce_scatter(c, op); break;
-        case OP_ALL_GATHER:         run_all_gather(c, op); break;
-        case OP_ALL_GATHER_ROUNDED: run_all_gather_rounded(c, op); break;
-        case OP_BROADCAST:          run_broadcast(c, op); break;
-        case OP_COLLECT:            run_collect(c, op); break;
+        case OP_REDUCE_SCATTER: run_reduce_scatter(c, op); break;
+        case OP_ALL_GATHER:     run_all_gather(c, op); break;
+        case OP_BROADCAST:      run_broadcast(c, op); break;
+        case OP_COLLECT:        run_collect(c, op); break;
     }
 }
 
@@ -321,7 +461,7 @@ static inline Ticket comm_all_reduce(Comm *c, float *data, size_t count, float s
     float *own = data + comm_slice(count, c->rank, c->size).begin;
     comm_reduce_scatter(c, own, data, count, scale, type, COMM_WRITE);
     if (type == COMM_FP32) return comm_all_gather(c, data, own, count, sizeof *data);
-    CommOp op = { OP_ALL_GATHER_ROUNDED, data, own, count, 0, 1.0f, type, COMM_WRITE, 0 };
+    CommOp op = { OP_ALL_GATHER, data, own, count, sizeof(uint16_t), 1.0f, type, COMM_WRITE, 0 };
     return comm_queue(c, op);
 }
 
@@ -410,29 +550,53 @@ static inline void comm_agree_json(Comm *c, const char *json) {
     free(own);
 }
 
-// Sets hosts, local_rank, local_size and layout from the host names of all ranks.
+// Name of this rank's machine. BATCHWISE_HOSTS="a,a,b,b" names each rank's machine instead of the
+// system, for tests of several machines on one.
+static inline void comm_host_name(char *name, size_t size, int rank) {
+    const char *named = getenv("BATCHWISE_HOSTS");
+    for (int r = 0; named && r < rank; r++) {
+        named += strcspn(named, ",");
+        named += *named == ',';
+    }
+    if (named) snprintf(name, size, "%.*s", (int)strcspn(named, ","), named);
+    else gethostname(name, size - 1);
+}
+
+// Sets near and far: two levels if each machine has equally many ranks, a power of two, and they
+// follow one another. Otherwise one level: in two, the sum's order would depend on who is where.
+static inline void comm_find_levels(Comm *c) {
+    int G = c->local_size;
+    bool regular = G > 1 && (G & (G - 1)) == 0 && G*c->hosts == c->size;
+    for (int r = 0; r < c->size; r++) regular = regular && c->host[r] == r / G;
+    c->near = comm_split(c->rank, regular ? G : c->size, 1);
+    c->far = comm_split(c->rank, c->size / c->near.size, c->near.size);
+}
+
+// Sets hosts, host, local_rank, local_size, layout and the two levels, from the names of all ranks'
+// machines.
 static inline void comm_find_neighbours(Comm *c) {
     typedef struct { char name[64]; } Host;
     Host own, all[COMM_MAX_RANKS];
     size_t at = 0;
     memset(&own, 0, sizeof own);
-    gethostname(own.name, sizeof own.name - 1);
+    comm_host_name(own.name, sizeof own.name, c->rank);
     comm_collect(c, all, &own, sizeof own);
     c->local_rank = c->local_size = c->hosts = 0;
     for (int r = 0, last; r < c->size; r = last + 1) {         // ranks r ... last share a machine
         for (last = r; last + 1 < c->size && strcmp(all[last + 1].name, all[r].name) == 0; ) last++;
-        bool seen = false;
-        for (int q = 0; q < r; q++) seen = seen || strcmp(all[q].name, all[r].name) == 0;
-        c->hosts += !seen;
         if (at < sizeof c->layout)
             at += (size_t)snprintf(c->layout + at, sizeof c->layout - at, "%s%.30s: %d-%d",
                                    r ? ", " : "", all[r].name, r, last);
     }
     for (int r = 0; r < c->size; r++) {
+        int q = 0;                                             // the first rank of r's machine
+        while (strcmp(all[q].name, all[r].name) != 0) q++;
+        c->host[r] = (uint8_t)(q == r ? c->hosts++ : c->host[q]);
         bool here = strcmp(all[r].name, own.name) == 0;
         c->local_size += here;
         c->local_rank += here && r < c->rank;
     }
+    comm_find_levels(c);
 }
 
 // ---- the backend ----
@@ -454,7 +618,7 @@ static inline Ticket comm_queue(Comm *c, CommOp op) {
 static inline void comm_wait(Comm *c, Ticket ticket) { (void)c, (void)ticket; }
 
 static inline CommCounters comm_counters(Comm *c) {
-    CommCounters none = { 0.0, 0.0, 0 };
+    CommCounters none = { 0.0, 0.0, 0, 0 };
     (void)c;
     return none;
 }

@@ -15,9 +15,10 @@
 
 struct CommBackend {
     pthread_t thread;
-    MPI_Request *requests;                 // (2*size); only the thread uses this and the next two
-    int n_requests;
-    uint64_t bytes_now;                    // sent by the current collective
+    MPI_Request *requests[COMM_GROUPS];    // (2*size) each; only the thread uses this ...
+    int n_requests[COMM_GROUPS];
+    int group;                             // the one that messages are added to
+    CommCounters now;                      // ... to this: bytes sent by the current collective
     pthread_mutex_t lock;                  // guards what follows, and Comm's counters
     pthread_cond_t changed;
     CommOp queue[COMM_QUEUE];              // a ring: ticket t lies at (t - 1) % COMM_QUEUE
@@ -37,28 +38,37 @@ static inline void mpi_check(int status, const char *call) {
 
 // ---- messages, on the thread ----
 
-static inline void comm_begin(Comm *c) { c->backend->n_requests = 0; }
+static inline void comm_begin(Comm *c, int group) {
+    c->backend->group = group;
+    c->backend->n_requests[group] = 0;
+}
+
+static inline MPI_Request *comm_request(CommBackend *b) {
+    return &b->requests[b->group][b->n_requests[b->group]++];
+}
 
 static inline void comm_send(Comm *c, int peer, const void *bytes, size_t n) {
     CommBackend *b = c->backend;
-    MPI_CHECK(MPI_Isend(bytes, (int)n, MPI_BYTE, peer, 0, MPI_COMM_WORLD,
-                        &b->requests[b->n_requests++]));
-    b->bytes_now += n;
+    MPI_CHECK(MPI_Isend(bytes, (int)n, MPI_BYTE, peer, 0, MPI_COMM_WORLD, comm_request(b)));
+    b->now.bytes_sent += n;
+    if (c->host[peer] != c->host[c->rank]) b->now.bytes_across += n;
 }
 
 static inline void comm_receive(Comm *c, int peer, void *bytes, size_t n) {
-    CommBackend *b = c->backend;
     MPI_CHECK(MPI_Irecv(bytes, (int)n, MPI_BYTE, peer, 0, MPI_COMM_WORLD,
-                        &b->requests[b->n_requests++]));
+                        comm_request(c->backend)));
 }
+
+static inline void comm_end(Comm *c, int group) { (void)c, (void)group; }      // they have begun
 
 // MPI moves data only inside its own calls, so the thread must keep calling it. Polling without a
 // pause would take a core from the computation: after 20 polls the thread sleeps 20 us before each.
-static inline void comm_end(Comm *c) {
+static inline void comm_arrived(Comm *c, int group) {
     CommBackend *b = c->backend;
     const struct timespec moment = { 0, 20000 };
     for (int asked = 0, over = 0; ; asked++) {
-        MPI_CHECK(MPI_Testall(b->n_requests, b->requests, &over, MPI_STATUSES_IGNORE));
+        MPI_CHECK(MPI_Testall(b->n_requests[group], b->requests[group], &over,
+                              MPI_STATUSES_IGNORE));
         if (over) return;
         if (asked > 20) nanosleep(&moment, NULL);
         else sched_yield();
@@ -70,9 +80,10 @@ static inline void comm_copy(Comm *c, void *out, const void *in, size_t bytes) {
     if (out != in) memcpy(out, in, bytes);
 }
 
-static inline void comm_sum_terms(Comm *c, float *out, const void *const *x, float scale,
+static inline void comm_sum_terms(Comm *c, float *out, const void *const *x, int terms, float scale,
                                   CommType type, CommMode mode, size_t n) {
-    tree_sum(out, x, c->size, scale, type, mode, n);
+    (void)c;
+    tree_sum(out, x, terms, scale, type, mode, n);
 }
 
 static inline void comm_narrow(Comm *c, uint16_t *out, const float *x, size_t n) {
@@ -111,7 +122,7 @@ static inline void comm_wait(Comm *c, Ticket ticket) {
 }
 
 static inline CommCounters comm_counters(Comm *c) {
-    CommCounters counters = { 0.0, 0.0, 0 };
+    CommCounters counters = { 0.0, 0.0, 0, 0 };
     if (!c || !c->backend) return counters;
     pthread_mutex_lock(&c->backend->lock);
     counters = c->counters;
@@ -167,8 +178,9 @@ static inline void *comm_thread(void *argument) {
         comm_run(c, &op);
         pthread_mutex_lock(&b->lock);
         c->counters.busy += seconds_now() - start;
-        c->counters.bytes_sent += b->bytes_now;
-        b->bytes_now = 0;
+        c->counters.bytes_sent += b->now.bytes_sent;
+        c->counters.bytes_across += b->now.bytes_across;
+        memset(&b->now, 0, sizeof b->now);
         b->done++;
         pthread_cond_broadcast(&b->changed);
         pthread_mutex_unlock(&b->lock);
@@ -218,10 +230,12 @@ static inline bool comm_open(Comm *c, double timeout, Error *err) {
         return fail(err, "ranks: %d of them; this program supports at most %d", c->size,
                     COMM_MAX_RANKS);
     CommBackend *b = c->backend = (CommBackend *)alloc_or_die(sizeof *b, "a queue of collectives");
-    c->piece = COMM_SCRATCH / sizeof(float) / (size_t)c->size;
+    c->piece = COMM_SCRATCH / sizeof(float) / COMM_BUFFERS / (size_t)c->size;
     c->scratch_in = (char *)alloc_or_die(COMM_SCRATCH, "received slices");
     c->scratch_out = (char *)alloc_or_die(COMM_SCRATCH / 2, "slices to send");
-    b->requests = (MPI_Request *)alloc_or_die(2*(size_t)c->size * sizeof *b->requests, "requests");
+    for (int i = 0; i < COMM_GROUPS; i++)
+        b->requests[i] = (MPI_Request *)alloc_or_die(2*(size_t)c->size * sizeof **b->requests,
+                                                     "requests");
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->changed, NULL);
     if (pthread_create(&b->thread, NULL, comm_thread, c) != 0)
@@ -248,7 +262,7 @@ static inline void comm_close(Comm *c) {
     pthread_join(b->thread, NULL);
     free(c->scratch_in);
     free(c->scratch_out);
-    free(b->requests);
+    for (int i = 0; i < COMM_GROUPS; i++) free(b->requests[i]);
     free(b);
     c->backend = NULL;
 }

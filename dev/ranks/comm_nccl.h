@@ -1,11 +1,15 @@
 // The NCCL backend of comm.h, for GPUs. It needs no thread: launches return at once. Collectives
-// run on a second stream beside the stream that computes, and events order the two:
+// run on two streams beside the stream that computes, one for sums and one for messages, so that a
+// piece travels while the one before it is summed. Events order the three:
 //
-//     the caller's stream (compute)                  the second stream
+//     the caller's stream (compute)       the stream of sums           the stream of messages
 //     kernels that write the gradients
-//     comm_queue: records `ready`                    waits for `ready`; sends, receives, gpu_sum;
-//     ... kernels that compute something else ...    records done[ticket]
-//     comm_wait: waits for done[ticket]
+//     comm_queue: records `ready`         waits for `ready`
+//     ... kernels that compute            comm_begin: records          waits for `prepared`;
+//         something else ...                `prepared`                   ncclSend, ncclRecv
+//                                         ... gpu_sum, last piece ...  comm_end: records
+//                                         comm_arrived: waits for it     arrived[group]
+//     comm_wait: waits for done[ticket]   gpu_sum; records done
 //
 // The events also measure how long collectives ran, and how long the computation waited for them.
 #pragma once
@@ -32,8 +36,10 @@ struct CommBackend {
     Nccl nccl;
     ncclUniqueId id;                       // NCCL's id of this run
     ncclComm_t peers;
-    cudaStream_t stream;                   // the second stream
+    cudaStream_t sums, messages;
     cudaEvent_t ready;                     // recorded after the computation so far
+    cudaEvent_t prepared;                  // recorded after the sums so far
+    cudaEvent_t arrived[COMM_GROUPS];      // recorded after each group of messages
     cudaEvent_t begun[COMM_QUEUE], done[COMM_QUEUE];           // of each collective
     cudaEvent_t wait_begun[COMM_QUEUE], wait_done[COMM_QUEUE]; // of each wait
     Ticket queued;                         // tickets issued
@@ -50,39 +56,56 @@ static inline void nccl_check(const CommBackend *b, ncclResult_t status, const c
 }
 #define NCCL_CHECK(b, call) nccl_check((b), (b)->nccl.call, #call)
 
-// ---- messages, on the second stream ----
+// ---- messages, on their stream ----
 
-static inline void comm_begin(Comm *c) { NCCL_CHECK(c->backend, GroupStart()); }
+static inline void comm_begin(Comm *c, int group) {
+    CommBackend *b = c->backend;
+    (void)group;
+    COMM_CUDA(cudaEventRecord(b->prepared, b->sums));
+    COMM_CUDA(cudaStreamWaitEvent(b->messages, b->prepared, 0));
+    NCCL_CHECK(b, GroupStart());
+}
 
 static inline void comm_send(Comm *c, int peer, const void *bytes, size_t n) {
     CommBackend *b = c->backend;
-    NCCL_CHECK(b, Send(bytes, n, ncclUint8, peer, b->peers, b->stream));
+    NCCL_CHECK(b, Send(bytes, n, ncclUint8, peer, b->peers, b->messages));
     c->counters.bytes_sent += n;
+    if (c->host[peer] != c->host[c->rank]) c->counters.bytes_across += n;
 }
 
 static inline void comm_receive(Comm *c, int peer, void *bytes, size_t n) {
     CommBackend *b = c->backend;
-    NCCL_CHECK(b, Recv(bytes, n, ncclUint8, peer, b->peers, b->stream));
+    NCCL_CHECK(b, Recv(bytes, n, ncclUint8, peer, b->peers, b->messages));
 }
 
-static inline void comm_end(Comm *c) { NCCL_CHECK(c->backend, GroupEnd()); }
+static inline void comm_end(Comm *c, int group) {
+    CommBackend *b = c->backend;
+    NCCL_CHECK(b, GroupEnd());
+    COMM_CUDA(cudaEventRecord(b->arrived[group], b->messages));
+}
+
+static inline void comm_arrived(Comm *c, int group) {
+    COMM_CUDA(cudaStreamWaitEvent(c->backend->sums, c->backend->arrived[group], 0));
+}
+
+// ---- work, on the stream of sums ----
 
 static inline void comm_copy(Comm *c, void *out, const void *in, size_t bytes) {
     if (out == in) return;
-    COMM_CUDA(cudaMemcpyAsync(out, in, bytes, cudaMemcpyDefault, c->backend->stream));
+    COMM_CUDA(cudaMemcpyAsync(out, in, bytes, cudaMemcpyDefault, c->backend->sums));
 }
 
-static inline void comm_sum_terms(Comm *c, float *out, const void *const *x, float scale,
+static inline void comm_sum_terms(Comm *c, float *out, const void *const *x, int terms, float scale,
                                   CommType type, CommMode mode, size_t n) {
-    gpu_sum(out, x, c->size, scale, type, mode, n, c->backend->stream);
+    gpu_sum(out, x, terms, scale, type, mode, n, c->backend->sums);
 }
 
 static inline void comm_narrow(Comm *c, uint16_t *out, const float *x, size_t n) {
-    gpu_narrow(out, x, n, c->backend->stream);
+    gpu_narrow(out, x, n, c->backend->sums);
 }
 
 static inline void comm_widen(Comm *c, float *out, const uint16_t *x, size_t n) {
-    gpu_widen(out, x, n, c->backend->stream);
+    gpu_widen(out, x, n, c->backend->sums);
 }
 
 // ---- time ----
@@ -125,17 +148,17 @@ static inline void comm_make_room(Comm *c, const cudaEvent_t *ring, uint64_t beg
     comm_settle(c);
 }
 
-// ---- the queue: the second stream ----
+// ---- the queue: the stream of sums ----
 
 static inline Ticket comm_queue(Comm *c, CommOp op) {
     CommBackend *b = c->backend;
     comm_make_room(c, b->done, b->settled, b->queued);
     int i = (int)(b->queued % COMM_QUEUE);
     COMM_CUDA(cudaEventRecord(b->ready, c->compute));
-    COMM_CUDA(cudaStreamWaitEvent(b->stream, b->ready, 0));
-    COMM_CUDA(cudaEventRecord(b->begun[i], b->stream));
+    COMM_CUDA(cudaStreamWaitEvent(b->sums, b->ready, 0));
+    COMM_CUDA(cudaEventRecord(b->begun[i], b->sums));
     comm_run(c, &op);
-    COMM_CUDA(cudaEventRecord(b->done[i], b->stream));
+    COMM_CUDA(cudaEventRecord(b->done[i], b->sums));
     return ++b->queued;
 }
 
@@ -152,7 +175,7 @@ static inline void comm_wait(Comm *c, Ticket ticket) {
 }
 
 static inline CommCounters comm_counters(Comm *c) {
-    CommCounters none = { 0.0, 0.0, 0 };
+    CommCounters none = { 0.0, 0.0, 0, 0 };
     if (!c || !c->backend) return none;
     comm_settle(c);
     return c->counters;
@@ -163,7 +186,7 @@ static inline void comm_collect_now(Comm *c, void *all, const void *own, size_t 
     CommBackend *b = c->backend;
     size_t n = (size_t)c->size*bytes;
     char *device_own = b->small + (size_t)c->size*COMM_SMALL;
-    COMM_CUDA(cudaMemcpyAsync(device_own, own, bytes, cudaMemcpyHostToDevice, b->stream));
+    COMM_CUDA(cudaMemcpyAsync(device_own, own, bytes, cudaMemcpyHostToDevice, b->sums));
     comm_wait(c, comm_collect_there(c, b->small, device_own, bytes));
     COMM_CUDA(cudaMemcpyAsync(all, b->small, n, cudaMemcpyDeviceToHost, c->compute));
     COMM_CUDA(cudaStreamSynchronize(c->compute));
@@ -225,7 +248,7 @@ static inline bool comm_open(Comm *c, double timeout, Error *err) {
     return c->watched && heartbeat_share(&c->heartbeat, &b->id, sizeof b->id, err);
 }
 
-// Connects the GPUs. The second stream has the highest priority: a collective that waits for free
+// Connects the GPUs. The two streams have the highest priority: a collective that waits for free
 // multiprocessors on one GPU delays all ranks.
 static inline void comm_open_gpu(Comm *c, cudaStream_t compute) {
     CommBackend *b = c->backend;
@@ -233,13 +256,17 @@ static inline void comm_open_gpu(Comm *c, cudaStream_t compute) {
     c->compute = compute;
     if (c->size == 1) return;
     NCCL_CHECK(b, CommInitRank(&b->peers, c->size, b->id, c->rank));
-    c->piece = COMM_SCRATCH / sizeof(float) / (size_t)c->size / 64 * 64;
+    c->piece = COMM_SCRATCH / sizeof(float) / COMM_BUFFERS / (size_t)c->size / 64 * 64;
     COMM_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    COMM_CUDA(cudaStreamCreateWithPriority(&b->stream, cudaStreamNonBlocking, greatest));
+    COMM_CUDA(cudaStreamCreateWithPriority(&b->sums, cudaStreamNonBlocking, greatest));
+    COMM_CUDA(cudaStreamCreateWithPriority(&b->messages, cudaStreamNonBlocking, greatest));
     COMM_CUDA(cudaMalloc((void **)&c->scratch_in, COMM_SCRATCH));
     COMM_CUDA(cudaMalloc((void **)&c->scratch_out, COMM_SCRATCH / 2));
     COMM_CUDA(cudaMalloc((void **)&b->small, ((size_t)c->size + 1) * COMM_SMALL));
-    COMM_CUDA(cudaEventCreateWithFlags(&b->ready, cudaEventDisableTiming));
+    cudaEvent_t *orders[] = { &b->ready, &b->prepared, &b->arrived[0], &b->arrived[1],
+                              &b->arrived[2], &b->arrived[3] };
+    for (cudaEvent_t *event : orders)
+        COMM_CUDA(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
     cudaEvent_t *rings[] = { b->begun, b->done, b->wait_begun, b->wait_done };
     for (int k = 0; k < 4; k++)
         for (int i = 0; i < COMM_QUEUE; i++) COMM_CUDA(cudaEventCreate(&rings[k][i]));
@@ -254,12 +281,15 @@ static inline void comm_close(Comm *c) {
     cudaEvent_t *rings[] = { b->begun, b->done, b->wait_begun, b->wait_done };
     for (int k = 0; k < 4; k++)
         for (int i = 0; i < COMM_QUEUE; i++) COMM_CUDA(cudaEventDestroy(rings[k][i]));
-    COMM_CUDA(cudaEventDestroy(b->ready));
+    cudaEvent_t orders[] = { b->ready, b->prepared, b->arrived[0], b->arrived[1], b->arrived[2],
+                             b->arrived[3] };
+    for (cudaEvent_t event : orders) COMM_CUDA(cudaEventDestroy(event));
     COMM_CUDA(cudaFree(c->scratch_in));
     COMM_CUDA(cudaFree(c->scratch_out));
     COMM_CUDA(cudaFree(b->small));
     NCCL_CHECK(b, CommDestroy(b->peers));
-    COMM_CUDA(cudaStreamDestroy(b->stream));
+    COMM_CUDA(cudaStreamDestroy(b->sums));
+    COMM_CUDA(cudaStreamDestroy(b->messages));
     free(b);
     c->backend = NULL;
 }

@@ -80,6 +80,7 @@ static inline void step_costs(Run *r, Step *s) {
     k->compute = k->seconds - k->data - k->comm - k->optimizer;
     k->busy = after.busy - s->comm.busy;
     k->bytes_sent = after.bytes_sent - s->comm.bytes_sent;
+    k->bytes_across = after.bytes_across - s->comm.bytes_across;
     k->updates = 1;
 }
 

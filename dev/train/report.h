@@ -92,6 +92,7 @@ static inline void log_step(Run *r, const Step *s) {
     log_num(&r->log, "seconds_comm", k->comm);
     log_num(&r->log, "seconds_optimizer", k->optimizer);
     if (r->comm.size > 1) log_int(&r->log, "bytes_sent", (int64_t)k->bytes_sent);
+    if (r->comm.hosts > 1) log_int(&r->log, "bytes_across", (int64_t)k->bytes_across);
     if (r->comm.size > 1) log_num(&r->log, "bus_gb_per_s", bus_gb_per_s(k));
     log_num(&r->log, "tok_per_s", tok_per_s);
     log_num(&r->log, "mfu", flops / r->peak_flops);
@@ -245,6 +246,7 @@ static inline void show_ranks(const Run *r) {
     if (c->size == 1) return;
     printf("ranks   %d on %d machine%s (%s)", c->size, c->hosts, c->hosts == 1 ? "" : "s",
            c->layout);
+    if (c->hosts > 1) printf(", in %s", c->far.size > 1 ? "two levels" : "one level");
     if (r->o.outer_every)
         printf(": DiLoCo, an outer step after every %lld updates of each worker\n",
                (long long)r->o.outer_every);

@@ -17,7 +17,8 @@
 typedef struct {
     double seconds, data, compute, comm, optimizer;      // comm: not overlapped with computation
     double busy;                       // seconds of communication, overlapped or not
-    uint64_t bytes_sent, updates;
+    uint64_t bytes_sent, bytes_across; // to all ranks; to ranks on other machines
+    uint64_t updates;
 } Costs;
 
 typedef struct { float p; int id; } Candidate;
