@@ -76,12 +76,12 @@ static Sent sent_by_gather(size_t n, size_t bytes) {
 
 static void check_sent(CommCounters before, Sent want, const char *what, size_t n) {
     CommCounters now = comm_counters(&comm);
-    CHECK_MSG(now.bytes_sent - before.bytes_sent == want.all, "rank %d, %s of %zu: sent %llu bytes, "
-              "not %llu", comm.rank, what, n, (unsigned long long)(now.bytes_sent
-              - before.bytes_sent), (unsigned long long)want.all);
-    CHECK_MSG(now.bytes_across - before.bytes_across == want.across, "rank %d, %s of %zu: %llu bytes "
-              "to other machines, not %llu", comm.rank, what, n, (unsigned long long)
-              (now.bytes_across - before.bytes_across), (unsigned long long)want.across);
+    unsigned long long all = now.bytes_sent - before.bytes_sent;
+    unsigned long long across = now.bytes_across - before.bytes_across;
+    CHECK_MSG(all == want.all, "rank %d, %s of %zu: sent %llu bytes, not %llu", comm.rank, what, n,
+              all, (unsigned long long)want.all);
+    CHECK_MSG(across == want.across, "rank %d, %s of %zu: %llu bytes to other machines, not %llu",
+              comm.rank, what, n, across, (unsigned long long)want.across);
 }
 
 // With M machines of G ranks, two levels send a G-th of what one level sends to other machines.

@@ -252,8 +252,10 @@ static const Option train_table[] = {
       NULL },
     { "plan", NULL, OPT_FLAG, FIELD(plan), NULL, 0, 0, NULL,
       "machine", "estimate this run's memory, time and traffic, and stop", NULL },
-    { "plan-gpu", "NAME[@TFLOPS],COUNT[,LINK[,PRICE]]", OPT_TEXT, FIELD(plan_gpu), NULL, 1, 0, NULL,
-      "machine", "plan for other machines: h100,8,450GB/s or v100@46.2,1; PRICE is per device-hour",
+    { "plan-gpu", "NAME[@TFLOPS],COUNT[,LINK[:GPUS+LINK][,PRICE]]", OPT_TEXT, FIELD(plan_gpu), NULL,
+      1, 0, NULL, "machine", "plan for other machines: h100,8,450GB/s or v100@46.2,1; LINK is the "
+      "bandwidth of a device (300GB/s:8+25GB/s: within machines of 8, and between them), PRICE per "
+      "device-hour",
       "this machine, measured" },
 
     { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },

@@ -59,6 +59,49 @@ static inline double plan_ring_seconds(double bytes, double bytes_per_s, double 
     return bytes / bytes_per_s + messages * (workers - 1.0) * latency;
 }
 
+// The same over machines of G workers each, n in all, for an exchange of `bytes` (each rank's whole
+// buffer, for all messages). Links between machines have another bandwidth and latency; G = n: one
+// machine. Bandwidths are a worker's. The four ways that workers may go:
+//   ring         through all of them, a machine's workers side by side: what passes from a machine
+//                to the next is divided over the links of all its workers
+//   tree         up or down a binary tree (Sanders et al. 2009): a worker sends its whole buffer,
+//                but only log2(n) messages wait for each other
+//   two levels   a ring within a machine, then one between equal workers of all machines (comm.h)
+//   directly     each worker sends each other its slice, whichever machine that is on
+typedef enum { PLAN_RING, PLAN_TREE, PLAN_TWO_LEVELS, PLAN_DIRECT, PLAN_WAYS } PlanWay;
+typedef struct { double near, far, near_latency, far_latency, G; } PlanNetwork;
+
+static inline double plan_way_seconds(PlanWay way, double bytes, double n, double messages,
+                                      const PlanNetwork *w) {
+    double G = w->G, M = n / G, inner = 1.0 / w->near, outer = M > 1.0 ? 1.0 / w->far : 0.0;
+    double slowest = fmax(inner, outer / G), far_latency = M > 1.0 ? w->far_latency : 0.0;
+    switch (way) {
+        case PLAN_RING:
+            return bytes * (n - 1.0)/n * slowest
+                 + messages * (n - 1.0) * fmax(w->near_latency, far_latency);
+        case PLAN_TREE:
+            return bytes * slowest + messages * (ceil(log2(G)) * w->near_latency
+                                                 + ceil(log2(M)) * far_latency);
+        case PLAN_TWO_LEVELS:
+            return plan_ring_seconds(bytes * (G - 1.0)/G, w->near, w->near_latency, G, messages)
+                 + bytes * (M - 1.0)/n * outer + messages * (M - 1.0) * far_latency;
+        default:
+            return bytes * ((G - 1.0)/n * inner + (n - G)/n * outer)
+                 + messages * fmax(w->near_latency, far_latency);
+    }
+}
+
+// The fastest of the first three. Two levels need equally many workers on each machine.
+static inline PlanWay plan_best_way(double bytes, double n, double messages, const PlanNetwork *w) {
+    PlanWay best = PLAN_RING;
+    for (PlanWay way = PLAN_TREE; way <= PLAN_TWO_LEVELS; way = (PlanWay)(way + 1)) {
+        if (way == PLAN_TWO_LEVELS && (w->G >= n || fmod(n, w->G) != 0.0)) continue;
+        if (plan_way_seconds(way, bytes, n, messages, w)
+            < plan_way_seconds(best, bytes, n, messages, w)) best = way;
+    }
+    return best;
+}
+
 // The part of `seconds` of communication that does not overlap with computation. The share `late`
 // starts after the computation; the rest overlaps with `behind` seconds of it.
 static inline double plan_exposed(double seconds, double behind, double late) {
@@ -140,6 +183,8 @@ typedef struct {
     PlanSpeedFrom speed_from;
     double adam_seconds;           // for one parameter of an update; measured or 0
     double link, latency;          // bytes/s that a worker sends; seconds per message
+    int per_machine;               // workers that share a machine; 0: all
+    double far_link, far_latency;  // the same between machines
     double price;                  // per worker and hour
     int multiprocessors;           // of a GPU
     bool gpu, bf16;
@@ -197,31 +242,46 @@ static inline bool plan_name_read(PlanMachine *m, char *field, Error *err) {
 }
 
 // "450GB/s", "100Gb/s" (bits), "12.5GB/s+5us" (with the latency of a message).
-static inline bool plan_link_read(PlanMachine *m, char *field, Error *err) {
+static inline bool plan_link_read(double *link, double *latency, char *field) {
     static const struct { const char *unit; double bytes; } units[] = {
         { "GB/s", 1e9 }, { "MB/s", 1e6 }, { "Gb/s", 1e9 / 8 }, { "Mb/s", 1e6 / 8 },
     };
     char *plus = strchr(field, '+'), *us = plus ? strstr(plus, "us") : NULL;
-    double number = 0.0, latency = 0.0;
+    double number = 0.0, wait = 0.0;
     bool read = !plus || (us && us[2] == '\0');
     if (us) *us = '\0';
     if (plus) *plus = '\0';
-    read = read && (!plus || plan_positive(&latency, plus + 1));
+    read = read && (!plus || plan_positive(&wait, plus + 1));
     for (int i = 0; read && i < 4; i++) {
         char *unit = strstr(field, units[i].unit);
         if (!unit || unit[4] != '\0') continue;
         *unit = '\0';
         if (!plan_positive(&number, field)) break;
-        m->link = number * units[i].bytes;
-        m->latency = 1e-6 * latency;
+        *link = number * units[i].bytes;
+        *latency = 1e-6 * wait;
         return true;
     }
-    return fail(err, "--plan-gpu: LINK is the bandwidth of a device: 450GB/s, 100Gb/s (bits), or "
-                     "12.5GB/s+5us with the latency");
+    return false;
 }
 
-// Parses NAME[@TFLOPS],COUNT[,LINK[,PRICE]]; LINK may be empty. NAME is one of plan_gpus, "here",
-// or any other name with its @TFLOPS. An error names the part that is missing or wrong.
+// LINK[:GPUS+LINK], as "300GB/s:8+25GB/s": within machines of 8 devices, and between them.
+static inline bool plan_links_read(PlanMachine *m, char *field, Error *err) {
+    char *far = strchr(field, ':'), *link = far ? strchr(far, '+') : NULL;
+    double per_machine = 0.0;
+    if (far) *far++ = '\0';
+    if (link) *link++ = '\0';
+    bool read = plan_link_read(&m->link, &m->latency, field);
+    if (far) read = read && link && whole_read(&per_machine, far) && per_machine >= 1.0
+                    && per_machine <= 1e6 && plan_link_read(&m->far_link, &m->far_latency, link);
+    m->per_machine = (int)per_machine;
+    return read || fail(err, "--plan-gpu: LINK is the bandwidth of a device: 450GB/s, 100Gb/s "
+                             "(bits), 12.5GB/s+5us with the latency, or 300GB/s:8+25GB/s within "
+                             "machines of 8 devices and between them");
+}
+
+// Parses NAME[@TFLOPS],COUNT[,LINK[:GPUS+LINK][,PRICE]]; LINK may be empty. NAME is one of
+// plan_gpus, "here", or any other name with its @TFLOPS. An error names the part that is missing or
+// wrong.
 static inline bool plan_machine_parse(PlanMachine *m, const char *text, Error *err) {
     char fields[4][64];
     int n = 0;
@@ -242,7 +302,7 @@ static inline bool plan_machine_parse(PlanMachine *m, const char *text, Error *e
         return fail(err, "--plan-gpu: \"%s\" is not a number of devices; write %s,8", fields[1],
                     fields[0]);
     m->count = (int)count;
-    if (n >= 2 && fields[2][0] && !plan_link_read(m, fields[2], err)) return false;
+    if (n >= 2 && fields[2][0] && !plan_links_read(m, fields[2], err)) return false;
     if (n >= 3 && (!number_read(&m->price, fields[3]) || m->price < 0.0))
         return fail(err, "--plan-gpu: \"%s\" is not the price of a device-hour", fields[3]);
     return true;
@@ -360,6 +420,28 @@ static inline void plan_traffic(double *grads, double *params, const PlanFacts *
     if (f->outer_every) *grads = share * 4.0 * 2.0*psi / (double)f->outer_every;
 }
 
+// The reduce-scatters and all-gathers of an update, one a bucket.
+static inline double plan_messages(const PlanFacts *f, double A) {
+    int stage = f->shape.workers > 1 ? f->shape.zero : 0;
+    double buckets = gpt2_n_buckets(&f->c);
+    double once = stage < 2 ? 2.0 : stage == 2 ? A + 1.0 : 3.0*A;
+    return buckets * (f->outer_every ? 2.0 / (double)f->outer_every : once);
+}
+
+static inline PlanNetwork plan_network(const PlanFacts *f) {
+    const PlanMachine *m = &f->machine;
+    double n = f->shape.workers, G = m->per_machine > 0 && m->per_machine < n ? m->per_machine : n;
+    PlanNetwork w = { m->link, m->far_link, m->latency, m->far_latency, G };
+    return w;
+}
+
+// Seconds in which a rank sends `sent` bytes in `messages`, the best way.
+static inline double plan_exchange_seconds(const PlanFacts *f, double sent, double messages) {
+    PlanNetwork w = plan_network(f);
+    double n = f->shape.workers, bytes = n > 1 ? sent * n / (n - 1.0) : 0.0;
+    return plan_way_seconds(plan_best_way(bytes, n, messages, &w), bytes, n, messages, &w);
+}
+
 // ---- the answer ----
 
 typedef struct {
@@ -408,17 +490,15 @@ static inline void plan_estimate_memory(RunPlan *p, const PlanFacts *f) {
 // passes. The embeddings' bucket never overlaps: with weight tying its gradient is complete last,
 // and its parameters are needed first.
 static inline double plan_exposed_comm(const PlanFacts *f, double *comm, double A, double compute) {
-    const PlanMachine *m = &f->machine;
     double n = f->shape.workers, buckets = gpt2_n_buckets(&f->c), grads, params;
     double late = (double)gpt2_bucket(&f->c, 0).count / (double)gpt2_n_params(&f->c);
     double one = compute / A, forward = one * (f->shape.recompute ? 0.25 : 1.0 / 3.0);
     int stage = n > 1 ? f->shape.zero : 0;
     double rounds = stage >= 2 ? A : 1.0;        // of gradients
     plan_traffic(&grads, &params, f, A);
-    double g = plan_ring_seconds(grads / rounds, m->link, m->latency, n,
-                                 (stage == 0 ? 2.0 : 1.0) * buckets);
-    double p = plan_ring_seconds(params, m->link, m->latency, n,
-                                 stage == 0 ? 0.0 : stage < 3 ? buckets : 2.0*A*buckets);
+    double back = stage == 0 ? 0.0 : stage < 3 ? buckets : 2.0*A*buckets;
+    double g = plan_exchange_seconds(f, grads / rounds, (plan_messages(f, A) - back) / rounds);
+    double p = plan_exchange_seconds(f, params, back);
     *comm = n > 1 ? rounds*g + p : 0.0;
     if (n <= 1 || f->in_turn || f->outer_every) return *comm;
     if (stage == 3) return A*plan_exposed(g + p/A, one, late);
@@ -637,6 +717,24 @@ static inline void plan_show_time(FILE *out, const PlanFacts *f, const RunPlan *
     fprintf(out, "\n");
 }
 
+// Between machines: the seconds of each way to go. The plan takes the best of the first three.
+static inline void plan_show_ways(FILE *out, const PlanFacts *f, const RunPlan *p) {
+    static const char *const names[] = { ", ring", ", tree", ", two levels", ", directly" };
+    const PlanMachine *m = &f->machine;
+    PlanNetwork w = plan_network(f);
+    double n = f->shape.workers, bytes = p->traffic * n / (n - 1.0);
+    if (w.G == n) return;
+    fprintf(out, "\n          in machines of %d, with %s/s", m->per_machine,
+            plan_size(m->far_link).text);
+    if (m->far_latency > 0.0) fprintf(out, " + %s", plan_time(m->far_latency).text);
+    fprintf(out, " a device between them\n          ");
+    for (int way = 0; way < PLAN_WAYS; way++) {
+        double messages = plan_messages(f, p->micro_batches);
+        double seconds = plan_way_seconds((PlanWay)way, bytes, n, messages, &w);
+        fprintf(out, "%s %s", names[way] + (way == 0 ? 2 : 0), plan_time(seconds).text);
+    }
+}
+
 static inline void plan_show_traffic(FILE *out, const PlanFacts *f, const RunPlan *p) {
     const PlanMachine *m = &f->machine;
     if (f->shape.workers == 1) return;
@@ -644,6 +742,7 @@ static inline void plan_show_traffic(FILE *out, const PlanFacts *f, const RunPla
     if (m->link > 0.0) {
         fprintf(out, ": %s at %s/s", plan_time(p->comm).text, plan_size(m->link).text);
         if (m->latency > 0.0) fprintf(out, " + %s", plan_time(m->latency).text);
+        plan_show_ways(out, f, p);
         fprintf(out, "\n          %s overlap with computation, %s do not: %.1f%% of the update",
                 plan_time(p->hidden).text, plan_time(p->exposed).text,
                 100.0 * p->exposed / p->step);
@@ -750,6 +849,8 @@ static inline void plan_log_time(Log *log, const PlanFacts *f, const RunPlan *p)
     log_num(log, "speed_flops", plan_known(m->speed));
     log_text(log, "speed_from", from[m->speed_from]);
     log_num(log, "link_bytes_per_s", plan_known(m->link));
+    log_num(log, "far_link_bytes_per_s", plan_known(m->far_link));
+    log_num(log, "workers_per_machine", plan_known(m->per_machine));
     log_num(log, "flops_per_token", p->flops);
     log_num(log, "flops_per_token_done", p->flops_done);
     log_num(log, "seconds_per_step", p->step);
