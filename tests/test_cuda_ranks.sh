@@ -9,7 +9,7 @@
 #     tests/test_cuda_ranks.sh [NAME...]       all tests, or those that are named
 tests="emulated_micro_batches_over_ranks emulated_exact_sum_has_the_bits_of_one_rank
     emulated_zero_trains_what_one_rank_trains emulated_ranks_keep_and_send_what_they_should
-    emulated_machines_have_the_bits_of_one
+    emulated_machines_have_the_bits_of_one emulated_nccl_sums_as_well
     emulated_resumed_on_other_ranks emulated_workers_are_the_cpus emulated_noise_is_the_cpus
     no_order_of_streams_changes_a_bit emulated_ranks_share_choices
     emulated_ranks_refuse_in_one_line"
@@ -244,6 +244,36 @@ emulated_machines_have_the_bits_of_one() {
     grep -q "on 2 machines (a: .*, in one level" "$dir/stdout" || note "a,b,a,b: not one level"
 }
 
+# NCCL's own sums: of two terms the same bits; of four, in the order of the ranks, others. Three
+# ranks have slices that are not alike, four of `middle` have.
+emulated_nccl_sums_as_well() {
+    local flags="$tiny --batch-tokens 48 --steps 6 --overwrite" stage shape
+    program=$fp32
+    for stage in 0 2; do
+        good 2 ours $flags --zero $stage
+        good 2 theirs $flags --zero $stage --comm nccl
+        same_bits ours theirs
+    done
+    for shape in "3 0" "3 1" "3 3" "4 1 $middle" "4 2 $middle" "3 0 --comm-dtype bf16" \
+                 "3 2 --comm-dtype bf16"; do
+        read -r ranks stage more <<< "$shape"
+        good "$ranks" ours $flags --batch-tokens $((16 * ranks)) $more --zero $stage
+        export EMULATOR_STREAMS=random
+        good "$ranks" theirs $flags --batch-tokens $((16 * ranks)) $more --zero $stage --comm nccl
+        unset EMULATOR_STREAMS
+        case $shape in *bf16) close ours theirs 1e-3 ;; *) close ours theirs 1e-6 ;; esac
+        cmp -s "$dir/ours/latest/model.safetensors" "$dir/theirs/latest/model.safetensors" &&
+            note "NCCL has our bits on $shape: it is not NCCL that sums"
+        near "bytes sent, $shape" "$(values step bytes_sent theirs | tail -n 1)" \
+            "$(values step bytes_sent ours | tail -n 1)" 0.02
+    done
+    grep -q "summed by NCCL" "$dir/stdout" || note "who sums is not told"
+    program=$bf16
+    good 3 ours $flags --zero 1
+    good 3 theirs $flags --zero 1 --comm nccl
+    close ours theirs 1e-4
+}
+
 # ---- resuming ----
 
 # cut FROM STEP: the run FROM, as `cut`, as it was when it had saved STEP.
@@ -398,6 +428,7 @@ emulated_ranks_refuse_in_one_line() {
     refused "give one of them" 2 $tiny --zero 1 --outer-every 5
     refused "power of two" 3 $tiny --batch-tokens 48 --exact-sum
     refused "start it alone" 2 --generate Once --resume
+    refused "--comm nccl changes the sum" 2 $tiny --exact-sum --comm nccl
     env -u MASTER_ADDR WORLD_SIZE=2 RANK=0 "$program" $tiny > "$dir/stdout" 2> "$dir/stderr"
     same "without MASTER_ADDR" "$(grep -c '^train_gpt2cu-emulated: MASTER_ADDR: not set' \
         "$dir/stderr")" 1

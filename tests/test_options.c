@@ -521,7 +521,7 @@ TEST(generate_takes_no_flag_of_training) {
         "--eval-every 1", "--eval-tokens 1", "--sample-every 1", "--hellaswag f", "--log f",
         "--save-every 1", "--keep 1", "--overwrite", "--on-save-error stop", "--zero 1",
         "--outer-every 1", "--outer-lr 1", "--outer-momentum 0", "--comm-dtype bf16",
-        "--exact-sum", "--no-overlap", "--timeout 9", "--recompute block",
+        "--comm own", "--exact-sum", "--no-overlap", "--timeout 9", "--recompute block",
         "--graph off",
     };
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
@@ -575,6 +575,7 @@ TEST(flags_of_a_gpu) {
     Line line;
     Error err = { "" };
     refused("--data d --tf32", "--tf32: ", "train_gpt2cu");
+    refused("--data d --comm nccl", "--comm: needs a GPU", "train_gpt2cu");
     refused("--data d --recompute block", "--recompute: ", "train_gpt2cu");
     refused("--data d --recompute none", "--recompute: ", "train_gpt2cu");
     refused("--data d --tune off", "--tune: ", "train_gpt2cu");
@@ -597,6 +598,7 @@ TEST(flags_of_a_gpu) {
 TEST(a_cpu_goes_on_with_a_run_of_a_gpu) {
     static const char saved[] = "{\"data\":\"d\",\"seed\":7,\"recompute\":\"block\","
                                 "\"tf32\":true,\"tune\":\"again\",\"graph\":\"off\","
+                                "\"comm\":\"nccl\","
                                 "\"steps\":9}";
     TrainOptions o;
     Line line;
@@ -606,7 +608,7 @@ TEST(a_cpu_goes_on_with_a_run_of_a_gpu) {
     accepted(&o, &line, "--resume --out o");
     CHECK_MSG(train_options_restore(&o, json.root, &err), "%s", err.text);
     CHECK(strcmp(o.data, "d") == 0 && o.seed == 7 && o.steps == 9);
-    CHECK(o.recompute == 0 && !o.tf32 && !train_options_given(&o, "tf32"));
+    CHECK(o.recompute == 0 && !o.tf32 && !train_options_given(&o, "tf32") && o.comm == 0);
     CHECK(strcmp(o.tune, "on") == 0 && o.graph == 1);
     CHECK_MSG(train_options_check(&o, &err), "%s", err.text);
     json_free(&json);

@@ -135,6 +135,7 @@ typedef struct {
     char *scratch_out;                     // (COMM_BUFFERS,size,piece) bf16, on the device
     Heartbeat heartbeat;
     bool watched;                          // the heartbeat has connected all ranks
+    bool plain;                            // NCCL's own collectives, in whatever order they sum
 #if defined(COMM_ON_GPU)
     cudaStream_t compute;                  // the stream that the caller computes on
 #endif
@@ -424,8 +425,12 @@ static inline void run_collect(Comm *c, const CommOp *op) {
     comm_arrived(c, 0);
 }
 
+// --comm nccl: carries out a collective by NCCL's own; false if it is to be done as above.
+static inline bool comm_run_plain(Comm *c, const CommOp *op);
+
 // Carries out one collective.
 static inline void comm_run(Comm *c, const CommOp *op) {
+    if (c->plain && comm_run_plain(c, op)) return;
     switch (op->kind) {
         case OP_REDUCE_SCATTER: run_reduce_scatter(c, op); break;
         case OP_ALL_GATHER:     run_all_gather(c, op); break;
@@ -439,7 +444,8 @@ static inline void comm_run(Comm *c, const CommOp *op) {
 // ---- the collectives that a trainer calls: each is queued and returns a ticket ----
 
 // Reduce-scatter. With s = this rank's slice of count: out (s.count) = scale * the sum over all
-// ranks of in[s.begin ...]; COMM_ADD: out += that. in (count); `out` may be in + s.begin.
+// ranks of in[s.begin ...]; COMM_ADD: out += that. in (count); `out` may be in + s.begin. With
+// --comm nccl, the sum overwrites in[s.begin ...] too.
 static inline Ticket comm_reduce_scatter(Comm *c, float *out, const float *in, size_t count,
                                          float scale, CommType type, CommMode mode) {
     CommOp op = { OP_REDUCE_SCATTER, out, in, count, sizeof(float), scale, type, mode, 0 };

@@ -24,7 +24,7 @@
 // NCCL's functions, loaded when a run has several ranks: a run on one GPU needs no NCCL.
 #define NCCL_FUNCTIONS(X) \
     X(GetUniqueId) X(CommInitRank) X(CommDestroy) X(CommAbort) X(GetErrorString) X(GetLastError) \
-    X(GroupStart) X(GroupEnd) X(Send) X(Recv)
+    X(GroupStart) X(GroupEnd) X(Send) X(Recv) X(ReduceScatter) X(AllGather) X(Reduce) X(Broadcast)
 typedef struct {
 #define X(name) decltype(&nccl##name) name;
     NCCL_FUNCTIONS(X)
@@ -106,6 +106,124 @@ static inline void comm_narrow(Comm *c, uint16_t *out, const float *x, size_t n)
 
 static inline void comm_widen(Comm *c, float *out, const uint16_t *x, size_t n) {
     gpu_widen(out, x, n, c->backend->sums);
+}
+
+// ---- --comm nccl: NCCL's own collectives ----
+//
+// These take slices that are all alike. Where the last slices are shorter, a group of reductions to
+// one rank each does the same, or of broadcasts. In bf16 NCCL also rounds partial sums to bf16.
+
+static inline bool slices_alike(const Comm *c, size_t count) {
+    return comm_slice(count, 0, c->size).count * (size_t)c->size == count;
+}
+
+// Elements of a slice that fit in the buffers for bf16, if slices lie one after the other there.
+static inline size_t plain_piece(const Comm *c) { return COMM_BUFFERS * c->piece; }
+
+static inline void plain_count(Comm *c, const CommOp *op, size_t bytes) {
+    c->counters.bytes_sent += bytes * (op->count - comm_slice(op->count, c->rank, c->size).count);
+}
+
+static inline void plain_reduce_scatter_fp32(Comm *c, const CommOp *op) {
+    CommBackend *b = c->backend;
+    Slice own = comm_slice(op->count, c->rank, c->size);
+    const float *in = (const float *)op->in;
+    float *sum = (float *)op->in + own.begin;
+    const void *term = sum;
+    comm_begin(c, 0);
+    if (slices_alike(c, op->count))
+        NCCL_CHECK(b, ReduceScatter(in, sum, own.count, ncclFloat, ncclSum, b->peers, b->messages));
+    for (int r = 0; r < c->size && !slices_alike(c, op->count); r++) {
+        Slice s = comm_slice(op->count, r, c->size);
+        if (s.count > 0)
+            NCCL_CHECK(b, Reduce(in + s.begin, r == c->rank ? sum : NULL, s.count, ncclFloat,
+                                 ncclSum, r, b->peers, b->messages));
+    }
+    comm_end(c, 0);
+    comm_arrived(c, 0);
+    if (sum != op->out || op->scale != 1.0f || op->mode == COMM_ADD)
+        comm_sum_terms(c, (float *)op->out, &term, 1, op->scale, COMM_FP32, op->mode, own.count);
+}
+
+static inline void plain_reduce_scatter_bf16(Comm *c, const CommOp *op) {
+    CommBackend *b = c->backend;
+    uint16_t *narrow = (uint16_t *)c->scratch_out;
+    const void *term = c->scratch_in;
+    size_t first = comm_slice(op->count, 0, c->size).count, n;
+    for (size_t at = 0; at < first; at += n) {
+        Piece p = { 0, at, n = first - at < plain_piece(c) ? first - at : plain_piece(c) };
+        for (int r = 0; r < c->size; r++)
+            comm_narrow(c, narrow + (size_t)r*n, (const float *)op->in + at
+                                                 + comm_slice(op->count, r, c->size).begin,
+                        piece_of(c, op, p, r));
+        comm_begin(c, 0);
+        NCCL_CHECK(b, ReduceScatter(narrow, c->scratch_in, n, ncclBfloat16, ncclSum, b->peers,
+                                    b->messages));
+        comm_end(c, 0);
+        comm_arrived(c, 0);
+        comm_sum_terms(c, (float *)op->out + at, &term, 1, op->scale, COMM_BF16, op->mode,
+                       piece_of(c, op, p, c->rank));
+    }
+}
+
+static inline void plain_reduce_scatter(Comm *c, const CommOp *op) {
+    plain_count(c, op, op->type == COMM_BF16 ? sizeof(uint16_t) : sizeof(float));
+    if (op->type == COMM_BF16) plain_reduce_scatter_bf16(c, op);
+    else plain_reduce_scatter_fp32(c, op);
+}
+
+// Floats that are sent as bf16.
+static inline void plain_all_gather_bf16(Comm *c, const CommOp *op) {
+    CommBackend *b = c->backend;
+    float *data = (float *)op->out;
+    size_t first = comm_slice(op->count, 0, c->size).count, n;
+    for (size_t at = 0; at < first; at += n) {
+        Piece p = { 0, at, n = first - at < plain_piece(c) ? first - at : plain_piece(c) };
+        comm_narrow(c, (uint16_t *)c->scratch_out,
+                    data + comm_slice(op->count, c->rank, c->size).begin + at,
+                    piece_of(c, op, p, c->rank));
+        comm_begin(c, 0);
+        NCCL_CHECK(b, AllGather(c->scratch_out, c->scratch_in, n, ncclBfloat16, b->peers,
+                                b->messages));
+        comm_end(c, 0);
+        comm_arrived(c, 0);
+        for (int r = 0; r < c->size; r++)
+            comm_widen(c, data + comm_slice(op->count, r, c->size).begin + at,
+                       (uint16_t *)c->scratch_in + (size_t)r*n, piece_of(c, op, p, r));
+    }
+}
+
+static inline void plain_all_gather(Comm *c, const CommOp *op) {
+    CommBackend *b = c->backend;
+    char *data = (char *)op->out;
+    Slice own = comm_slice(op->count, c->rank, c->size);
+    char *place = data + own.begin*op->bytes;
+    plain_count(c, op, op->bytes);
+    if (op->type == COMM_BF16) {
+        plain_all_gather_bf16(c, op);
+        return;
+    }
+    comm_copy(c, place, op->in, own.count*op->bytes);
+    comm_begin(c, 0);
+    if (slices_alike(c, op->count))
+        NCCL_CHECK(b, AllGather(place, data, own.count*op->bytes, ncclUint8, b->peers,
+                                b->messages));
+    for (int r = 0; r < c->size && !slices_alike(c, op->count); r++) {
+        Slice s = comm_slice(op->count, r, c->size);
+        char *whose = data + s.begin*op->bytes;
+        if (s.count > 0)
+            NCCL_CHECK(b, Broadcast(whose, whose, s.count*op->bytes, ncclUint8, r, b->peers,
+                                    b->messages));
+    }
+    comm_end(c, 0);
+    comm_arrived(c, 0);
+}
+
+static inline bool comm_run_plain(Comm *c, const CommOp *op) {
+    if (op->kind == OP_REDUCE_SCATTER) plain_reduce_scatter(c, op);
+    else if (op->kind == OP_ALL_GATHER) plain_all_gather(c, op);
+    else return false;
+    return true;
 }
 
 // ---- time ----

@@ -63,6 +63,7 @@ typedef struct {
     int64_t outer_every;           // updates a round; 0: the ranks average every gradient
     double outer_lr, outer_momentum;
     int comm_dtype;                // a CommType of dev/ranks/comm.h
+    int comm;                      // 1: NCCL's own sums
     bool exact_sum, no_overlap;
     double timeout;                // seconds
     // machine
@@ -219,6 +220,9 @@ static const Option train_table[] = {
     { "comm-dtype", "TYPE", OPT_CHOICE, FIELD(comm_dtype), "fp32", 0, 0,
       "fp32|bf16",                           // in the order of CommType
       "ranks", "type in which ranks send gradients; sums are fp32 either way", NULL },
+    { "comm", "WHOSE", OPT_CHOICE, FIELD(comm), "own", 0, 0, "own|nccl",
+      "ranks", "own: sums over ranks in a fixed order, the same bits in every run; nccl: NCCL's "
+      "reduce-scatter and all-gather, to measure what the order costs", NULL },
     { "exact-sum", NULL, OPT_FLAG, FIELD(exact_sum), NULL, 0, 0, NULL,
       "ranks", "sum micro-batches in one binary tree, so that any power of two of ranks computes "
       "the same bits as one rank; needs memory for more gradients", NULL },
@@ -367,7 +371,7 @@ enum { ON_GPU = 0 };
 
 static inline bool option_needs_gpu(const char *name) {
     return strcmp(name, "recompute") == 0 || strcmp(name, "tf32") == 0
-        || strcmp(name, "tune") == 0 || strcmp(name, "graph") == 0;
+        || strcmp(name, "tune") == 0 || strcmp(name, "graph") == 0 || strcmp(name, "comm") == 0;
 }
 
 static inline bool train_options_check_machine(const TrainOptions *o, bool on_gpu, Error *err) {
@@ -388,7 +392,8 @@ static inline bool train_options_check_ranks(const TrainOptions *o, Error *err) 
                          "each rank makes updates of its own; give one of them");
     if (!o->exact_sum) return true;
     const char *other = o->zero > 0 ? "--zero" : o->outer_every > 0 ? "--outer-every"
-                      : o->comm_dtype != 0 ? "--comm-dtype bf16" : NULL;
+                      : o->comm_dtype != 0 ? "--comm-dtype bf16"
+                      : o->comm != 0 ? "--comm nccl" : NULL;
     if (other)
         return fail(err, "--exact-sum: %s changes the sum of gradients; give one of them", other);
     return true;

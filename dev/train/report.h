@@ -92,7 +92,8 @@ static inline void log_step(Run *r, const Step *s) {
     log_num(&r->log, "seconds_comm", k->comm);
     log_num(&r->log, "seconds_optimizer", k->optimizer);
     if (r->comm.size > 1) log_int(&r->log, "bytes_sent", (int64_t)k->bytes_sent);
-    if (r->comm.hosts > 1) log_int(&r->log, "bytes_across", (int64_t)k->bytes_across);
+    if (r->comm.hosts > 1 && !r->comm.plain)         // NCCL does not tell
+        log_int(&r->log, "bytes_across", (int64_t)k->bytes_across);
     if (r->comm.size > 1) log_num(&r->log, "bus_gb_per_s", bus_gb_per_s(k));
     log_num(&r->log, "tok_per_s", tok_per_s);
     log_num(&r->log, "mfu", flops / r->peak_flops);
@@ -246,14 +247,15 @@ static inline void show_ranks(const Run *r) {
     if (c->size == 1) return;
     printf("ranks   %d on %d machine%s (%s)", c->size, c->hosts, c->hosts == 1 ? "" : "s",
            c->layout);
-    if (c->hosts > 1) printf(", in %s", c->far.size > 1 ? "two levels" : "one level");
+    if (c->hosts > 1 && !c->plain)
+        printf(", in %s", c->far.size > 1 ? "two levels" : "one level");
     if (r->o.outer_every)
         printf(": DiLoCo, an outer step after every %lld updates of each worker\n",
                (long long)r->o.outer_every);
     else
         printf(": %s; gradients are sent in %s%s\n", stages[r->shards->stage],
                r->o.comm_dtype == COMM_BF16 ? "bf16" : "fp32",
-               r->o.exact_sum ? ", summed in one binary tree" : "");
+               r->o.exact_sum ? ", summed in one binary tree" : c->plain ? ", summed by NCCL" : "");
     printf("memory  per rank %.1f MB of parameters, %.1f of gradients, %.1f of moments, %.1f of "
            "communication buffers\n", 1e-6 * (double)bytes.params, 1e-6 * (double)bytes.grads,
            1e-6 * (double)bytes.moments, 1e-6 * (double)bytes.passing);
