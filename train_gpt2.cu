@@ -204,6 +204,7 @@ struct Machine {
     int n_products;                       // chosen so far
     struct Tuner *tuner;               // dev/cuda/tune.h; NULL: the heuristic chooses
     bool tf32, graphs;                 // --tf32, --graph
+    int beside;                        // multiprocessors for products beside messages; 0: all
     double peak_flops;                 // measured; 0: not yet
 };
 typedef Machine Gpu;
@@ -278,6 +279,10 @@ static void machine_open(Machine *g, const TrainOptions *o, Comm *comm) {
     CUDA_CHECK(cudaMalloc((void **)&g->scratch, SCRATCH_FLOATS * sizeof *g->scratch));
     g->products = (Product *)alloc_or_die(MAX_PRODUCTS * sizeof(Product), "a table of products");
     g->compute = o->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    // With --exact-sum the choice of a product's algorithm may not depend on the number of ranks.
+    int all = g->properties.multiProcessorCount;
+    if (comm->size > 1 && !o->no_overlap && !o->exact_sum) comm->blocks = comm_blocks(all);
+    if (comm->size > 1 && comm->blocks > 0) g->beside = all - comm->blocks;
     comm_open_gpu(comm, g->stream);
 }
 
@@ -530,6 +535,9 @@ static void product_make(Product *p, const ProductKey *k, Gpu *g) {
     CUBLAS_CHECK(cublasLtMatmulDescCreate(&p->desc, g->compute, CUDA_R_32F));
     product_set(p, CUBLASLT_MATMUL_DESC_TRANSA, &k->op_b, sizeof k->op_b);      // A there is our b
     product_set(p, CUBLASLT_MATMUL_DESC_TRANSB, &k->op_a, sizeof k->op_a);
+    // Messages run beside the backward pass: products with a transposed matrix.
+    if (g->beside > 0 && !(a_rows && b_rows))
+        product_set(p, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &g->beside, sizeof g->beside);
     CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&p->b, type, b_rows ? k->N : k->K,
                                             b_rows ? k->K : k->N, (int64_t)k->ldb));
     CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&p->a, type, a_rows ? k->K : k->M,

@@ -12,7 +12,7 @@ tests="emulated_micro_batches_over_ranks emulated_exact_sum_has_the_bits_of_one_
     emulated_machines_have_the_bits_of_one emulated_nccl_sums_as_well
     emulated_resumed_on_other_ranks emulated_workers_are_the_cpus emulated_noise_is_the_cpus
     no_order_of_streams_changes_a_bit emulated_ranks_share_choices
-    emulated_ranks_refuse_in_one_line"
+    emulated_ranks_refuse_in_one_line planted_faults_in_the_exchange_are_found"
 [ $# -gt 0 ] && tests=$*
 for tool in mpicxx mpicc mpirun; do
     command -v $tool > /dev/null && continue
@@ -82,17 +82,22 @@ good() {                                    # good N RUN ARGS...: $program ends 
 
 # ---- the programs ----
 
-emulated() {                                # emulated PROGRAM FLAGS...
+# Slices are cut into pieces of 64 elements, so that tiny models send several.
+sources() {                                 # sources DIR: a copy of what the program includes
+    mkdir -p "$1" && cp -r dev dataloader.h "$1" &&
+        sed -i 's/COMM_LEAST = 1 << 18/COMM_LEAST = 64/' "$1/dev/ranks/comm.h"
+}
+emulated() {                                # emulated PROGRAM SOURCES FLAGS...
     mpicxx -std=c++17 -O1 -w -fopenmp -DEMULATOR -DWITH_NCCL -DEMULATOR_MPI -Idev/emulator/include \
-        -iquote . "${@:2}" "$dir/train.cpp" -o "$1" 2> "$1.said" || rm -f "$1"
+        -iquote "$2" "${@:3}" "$dir/train.cpp" -o "$1" 2> "$1.said" || rm -f "$1"
 }
 fp32=${RANKS_FP32:-$dir/fp32} bf16=${RANKS_BF16:-$dir/bf16} cpu=${TRAIN_MPI:-build/train_gpt2-mpi}
 cc=${CC:-cc}
 $cc -O1 dev/emulator/rewrite.c -o "$dir/rewrite" &&
     "$dir/rewrite" train_gpt2.cu > "$dir/train.cpp" &&
-    $cc -std=gnu11 -O1 tests/compare.c -o "$dir/compare" -lm || exit 1
-[ -x "$fp32" ] || emulated "$fp32" -DPRECISION_FP32 &
-[ -x "$bf16" ] || emulated "$bf16" &
+    $cc -std=gnu11 -O1 tests/compare.c -o "$dir/compare" -lm && sources "$dir/sources" || exit 1
+[ -x "$fp32" ] || emulated "$fp32" "$dir/sources" -DPRECISION_FP32 &
+[ -x "$bf16" ] || emulated "$bf16" "$dir/sources" &
 wait
 if [ ! -x "$cpu" ]; then
     cpu=$dir/cpu
@@ -154,7 +159,7 @@ emulated_zero_trains_what_one_rank_trains() {
     for shape in "bf16 2" "fp32 3"; do
         read -r precision ranks <<< "$shape"
         program=${!precision}
-        good $ranks stage0 $flags
+        good $ranks stage0 $flags --zero 0
         for stage in 1 2 3; do
             good $ranks stage$stage $flags --zero $stage
             logged_close loss stage0 stage$stage 1e-5 12
@@ -244,8 +249,8 @@ emulated_machines_have_the_bits_of_one() {
     grep -q "on 2 machines (a: .*, in one level" "$dir/stdout" || note "a,b,a,b: not one level"
 }
 
-# NCCL's own sums: of two terms the same bits; of four, in the order of the ranks, others. Three
-# ranks have slices that are not alike, four of `middle` have.
+# NCCL's own sums: of two or three terms the same bits; of four, in the order of the ranks, others,
+# and others in bf16. Three ranks have slices that are not alike, four of `middle` have.
 emulated_nccl_sums_as_well() {
     local flags="$tiny --batch-tokens 48 --steps 6 --overwrite" stage shape
     program=$fp32
@@ -262,8 +267,12 @@ emulated_nccl_sums_as_well() {
         good "$ranks" theirs $flags --batch-tokens $((16 * ranks)) $more --zero $stage --comm nccl
         unset EMULATOR_STREAMS
         case $shape in *bf16) close ours theirs 1e-3 ;; *) close ours theirs 1e-6 ;; esac
-        cmp -s "$dir/ours/latest/model.safetensors" "$dir/theirs/latest/model.safetensors" &&
-            note "NCCL has our bits on $shape: it is not NCCL that sums"
+        case $shape in
+            "3 "?) same_bits ours theirs ;;
+            *) ! cmp -s "$dir/ours/latest/model.safetensors" \
+                   "$dir/theirs/latest/model.safetensors" ||
+                   note "NCCL has our bits on $shape: it is not NCCL that sums" ;;
+        esac
         near "bytes sent, $shape" "$(values step bytes_sent theirs | tail -n 1)" \
             "$(values step bytes_sent ours | tail -n 1)" 0.02
     done
@@ -388,6 +397,41 @@ no_order_of_streams_changes_a_bit() {
     streams 3 $short --zero 3
 }
 
+# Each line: a file of dev/ranks, and how to break it. Between two machines, with streams in one of
+# several orders, a run of the broken program has other bits, or does not end well.
+faults() { cat <<'FAULTS'
+comm_nccl.h|/^static inline void comm_arrived/,/^}/ s/    COMM_CUDA(.*//
+comm_nccl.h|/^static inline void comm_begin/,/^}/ s/    COMM_CUDA(cudaStreamWaitEvent(.*//
+comm.h|s/p.k % COMM_BUFFERS \* (size_t)c->size/(size_t)0/
+comm.h|/^static inline void scatter_sum_near/,/^}/ s/terms\[i\] = /terms[(i + 1) % c->near.size] = /
+comm.h|/^static inline void comm_find_levels/,/^}/ s/c->near.size, c->near.size);/c->near.size, 1);/
+FAULTS
+}
+planted_faults_in_the_exchange_are_found() {
+    local flags="$tiny --steps 2 --zero 2 --comm-dtype bf16" file how n=0 order found
+    export BATCHWISE_HOSTS=a,a,a,a,b,b,b,b
+    program=$fp32
+    good 8 whole8 $flags
+    while IFS='|' read -r file how; do
+        n=$((n + 1)) found=
+        sources "$dir/fault$n"
+        sed -i "$how" "$dir/fault$n/dev/ranks/$file"
+        ! cmp -s "dev/ranks/$file" <(sed 's/COMM_LEAST = 64/COMM_LEAST = 1 << 18/' \
+            "$dir/fault$n/dev/ranks/$file") || note "it changes nothing: $how"
+        emulated "$dir/broken$n" "$dir/fault$n" -DPRECISION_FP32
+        [ -x "$dir/broken$n" ] || note "it does not compile: $how"
+        for order in "" late random:1 random:2 random:3; do
+            EMULATOR_TIMEOUT=20 EMULATOR_STREAMS=$order start 8 "$dir/broken$n" $flags \
+                --out "$dir/broken" --overwrite
+            [ $status = 0 ] && cmp -s "$dir/whole8/latest/optimizer.safetensors" \
+                "$dir/broken/latest/optimizer.safetensors" || found=yes
+            [ -z "$found" ] || break
+        done
+        [ "$found" ] || note "unnoticed: $how"
+    done < <(faults)
+    unset BATCHWISE_HOSTS
+}
+
 # ---- bad input ----
 
 refused() {                                 # refused WORDS RANKS ARGS...: one line, status 1
@@ -417,6 +461,15 @@ emulated_ranks_share_choices() {
     for flags in "--noise-scale" "--outer-every 2" "--zero 2"; do
         good 2 smoke $tiny --steps 4 --tune=on $flags --overwrite
     done
+    # Products beside messages have fewer multiprocessors, and so another first algorithm; but not
+    # with --exact-sum, whose bits are those of one rank.
+    good 1 left1 $tiny --steps 4 --exact-sum --tune=off
+    good 2 left2 $tiny --steps 4 --exact-sum --tune=off
+    same_bits left1 left2
+    good 2 beside $tiny --steps 4 --tune=off
+    good 2 in_turn $tiny --steps 4 --tune=off --no-overlap
+    ! cmp -s "$dir/beside/latest/model.safetensors" "$dir/in_turn/latest/model.safetensors" ||
+        note "products beside messages are told of all multiprocessors"
     unset EMULATOR_ALGORITHMS
 }
 emulated_ranks_refuse_in_one_line() {

@@ -334,6 +334,15 @@ TEST(arguments_that_are_refused) {
     CHECK(ncclCommInitRank(&none, 2, id, 2) == ncclInvalidArgument && !none);
     CHECK(ncclCommInitRank(&none, 2, id, -1) == ncclInvalidArgument);
     CHECK(ncclCommInitRank(&none, 0, id, 0) == ncclInvalidArgument);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.maxCTAs = 0;
+    CHECK(ncclCommInitRankConfig(&none, 1, id, 0, &config) == ncclInvalidArgument && !none);
+    config.maxCTAs = 4;
+    config.magic = 0;
+    CHECK(ncclCommInitRankConfig(&none, 1, id, 0, &config) == ncclInvalidArgument);
+    config.magic = 0xcafebeef;
+    NCCL_OK(ncclCommInitRankConfig(&none, 1, id, 0, &config));
+    NCCL_OK(ncclCommDestroy(none));
     CHECK(ncclAllReduce(gpu, gpu, 1, ncclFloat, ncclSum, NULL, world.stream) ==
           ncclInvalidArgument);
     CHECK(ncclBroadcast(gpu, gpu, 1, ncclFloat, world.size, world.comm, world.stream) ==

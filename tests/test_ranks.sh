@@ -12,7 +12,8 @@ for name in train prepare compare; do
     case ${!name} in /*) ;; *) declare "$name=$PWD/${!name}" ;; esac
 done
 tests="micro_batches_over_ranks exact_sum_has_the_bits_of_one_rank zero_trains_what_one_rank_trains
-    each_rank_keeps_what_the_formula_says each_rank_sends_what_the_formula_says
+    several_ranks_share_the_moments each_rank_keeps_what_the_formula_says
+    each_rank_sends_what_the_formula_says
     bf16_halves_what_is_sent resumed_on_other_ranks workers_go_on_with_their_own_moments
     a_shrinking_shard_ends_all_ranks
     workers_stop_at_the_end_of_a_round told_to_stop_all_ranks_stop ranks_refuse_in_one_line
@@ -207,6 +208,25 @@ done
 same "losses of a run" "$(values step loss "$dir/one" | sort -u | wc -l | tr -d ' ')" 50
 end zero_trains_what_one_rank_trains
 
+# ---- the stage that is taken where none is given ----
+
+while read -r stage flags; do
+    good 2 $tiny --warmup-tokens 0 --steps 1 $flags --out "$dir/stage" --overwrite
+    grep -q "^ranks .*: $stage" <(sed 's/ZeRO stage /zero/; s/data parallel/zero0/' "$dir/stdout") ||
+        note "'$flags' is not $stage: $(grep "^ranks" "$dir/stdout")"
+    plan=$("$train" --plan --plan-gpu here@1,2 $tiny $flags |
+        sed -n 's/.*, ZeRO \([0-9]\).*/zero\1/p')
+    [ "$stage" = DiLoCo ] || same "the plan's stage with '$flags'" "$plan" "$stage"
+done << 'STAGES'
+zero1
+zero0 --zero 0
+zero3 --zero 3
+zero0 --comm-dtype bf16
+zero0 --exact-sum
+DiLoCo --outer-every 1
+STAGES
+end several_ranks_share_the_moments
+
 # ---- memory ----
 
 # kept DIR: bytes a parameter that a rank keeps.
@@ -312,9 +332,11 @@ for shape in "1 0" "3 0" "4 0" "4 1" "3 2" "3 3" "2 3"; do
         "$(seq -s ' ' 312 12 600)"
     worst=$(awk -v a="$losses" -v b=$worst 'BEGIN { print (a > b ? a : b) }')
 done
-for stage in 0 1 2 3; do
+for stage in 0 1 2 3; do                    # a resumed run keeps its stage
     cut_at 25 "$dir/zero$stage-2"
     good 2 --resume --out "$dir/cut"
+    told=$([ $stage = 0 ] && echo ": data parallel;" || echo ": ZeRO stage $stage;")
+    grep -q "^ranks .*$told" "$dir/stdout" || note "resumed at another stage than $stage"
     same_files "$dir/zero$stage-2" "$dir/cut" model.safetensors optimizer.safetensors
 done
 cut_at 25 "$dir/zero3-3"

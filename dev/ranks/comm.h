@@ -138,6 +138,7 @@ typedef struct {
     bool plain;                            // NCCL's own collectives, in whatever order they sum
 #if defined(COMM_ON_GPU)
     cudaStream_t compute;                  // the stream that the caller computes on
+    int blocks;                            // multiprocessors left to messages; 0: NCCL decides
 #endif
     CommBackend *backend;                  // NULL: one rank alone
 } Comm;
@@ -168,8 +169,13 @@ static void gpu_widen(float *out, const uint16_t *x, size_t n, cudaStream_t stre
 static inline bool comm_open(Comm *c, double timeout, Error *err);
 
 #if defined(COMM_ON_GPU)
-// After comm_open, once this rank has chosen its GPU: connects the GPUs of all ranks. `compute` is
-// the stream that the caller computes on.
+// Multiprocessors of a GPU that messages take while products run beside them: 16 of an H100's 132.
+static inline int comm_blocks(int multiprocessors) {
+    return multiprocessors / 8 < 16 ? multiprocessors / 8 : 16;
+}
+
+// After comm_open, once this rank has chosen its GPU and set `blocks`: connects the GPUs of all
+// ranks. `compute` is the stream that the caller computes on.
 static inline void comm_open_gpu(Comm *c, cudaStream_t compute);
 #endif
 

@@ -23,8 +23,9 @@
 
 // NCCL's functions, loaded when a run has several ranks: a run on one GPU needs no NCCL.
 #define NCCL_FUNCTIONS(X) \
-    X(GetUniqueId) X(CommInitRank) X(CommDestroy) X(CommAbort) X(GetErrorString) X(GetLastError) \
-    X(GroupStart) X(GroupEnd) X(Send) X(Recv) X(ReduceScatter) X(AllGather) X(Reduce) X(Broadcast)
+    X(GetUniqueId) X(CommInitRankConfig) X(CommDestroy) X(CommAbort) X(GetErrorString) \
+    X(GetLastError) X(GroupStart) X(GroupEnd) X(Send) X(Recv) X(ReduceScatter) X(AllGather) \
+    X(Reduce) X(Broadcast)
 typedef struct {
 #define X(name) decltype(&nccl##name) name;
     NCCL_FUNCTIONS(X)
@@ -373,7 +374,9 @@ static inline void comm_open_gpu(Comm *c, cudaStream_t compute) {
     int least, greatest;
     c->compute = compute;
     if (c->size == 1) return;
-    NCCL_CHECK(b, CommInitRank(&b->peers, c->size, b->id, c->rank));
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    if (c->blocks > 0) config.maxCTAs = c->blocks;
+    NCCL_CHECK(b, CommInitRankConfig(&b->peers, c->size, b->id, c->rank, &config));
     c->piece = COMM_SCRATCH / sizeof(float) / COMM_BUFFERS / (size_t)c->size / 64 * 64;
     COMM_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     COMM_CUDA(cudaStreamCreateWithPriority(&b->sums, cudaStreamNonBlocking, greatest));

@@ -209,7 +209,8 @@ static const Option train_table[] = {
     { "zero", "STAGE", OPT_INT, FIELD(zero), "0", 0, 3, NULL,
       "ranks", "ZeRO stage (Rajbhandari 2020): 1 shards AdamW's moments across ranks, 2 gradients "
       "too, 3 parameters too; with one micro-batch, 1 and 2 send as much as 0, and 3 sends 1.5 "
-      "times as much", NULL },
+      "times as much", "1 with several ranks; 0 with --comm-dtype bf16, --exact-sum or "
+      "--outer-every" },
     { "outer-every", "H", OPT_COUNT, FIELD(outer_every), "0", 0, 1e8, NULL,
       "ranks", "DiLoCo (Douillard 2023): each rank makes H updates on its own, then all take an "
       "outer step; 0: the ranks average the gradient of every update", NULL },
@@ -384,6 +385,12 @@ static inline bool train_options_check_machine(const TrainOptions *o, bool on_gp
     if (word || strpbrk(o->tune, "./")) return true;         // a misspelt word names no file
     return fail(err, "--tune: '%.40s' is not on, off or again; a file's name needs a dot or a "
                      "slash, as in %.40s.json", o->tune, o->tune);
+}
+
+// ZeRO's stage, as given, or 1 among several ranks where it sends no more than stage 0 does.
+static inline int train_options_stage(const TrainOptions *o, int ranks) {
+    if (train_options_given(o, "zero")) return o->zero;
+    return ranks > 1 && o->comm_dtype == 0 && !o->exact_sum && o->outer_every == 0 ? 1 : 0;
 }
 
 static inline bool train_options_check_ranks(const TrainOptions *o, Error *err) {

@@ -109,7 +109,8 @@ static inline int grad_copies(const Run *r, int workers) {
 static inline PlanFacts plan_facts(const Run *r, const Config *c, const PlanMachine *machine) {
     PlanFacts f;
     memset(&f, 0, sizeof f);
-    PlanShape shape = { r->o.micro_batch, machine->count, r->o.zero, r->o.recompute != 0 };
+    PlanShape shape = { r->o.micro_batch, machine->count,
+                        train_options_stage(&r->o, machine->count), r->o.recompute != 0 };
     f.c = *c;
     f.T = r->T;
     f.machine = *machine;

@@ -46,7 +46,8 @@ typedef enum {
     CUBLASLT_MATMUL_DESC_TRANSB = 4, CUBLASLT_MATMUL_DESC_TRANSC = 5,
     CUBLASLT_MATMUL_DESC_EPILOGUE = 7, CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,
     CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,
-    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE = 22, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26,
+    CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET = 15, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE = 22,
+    CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26,
 } cublasLtMatmulDescAttributes_t;
 
 typedef enum {
@@ -77,6 +78,7 @@ typedef struct emulator_matmul {
     uint32_t epilogue;
     void *bias, *aux;
     int64_t aux_ld;
+    int32_t multiprocessors;                     // 0: all
 } *cublasLtMatmulDesc_t;
 typedef struct emulator_layout {
     uint32_t type;
@@ -146,7 +148,7 @@ static inline cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *d,
                                                       cublasComputeType_t compute,
                                                       cudaDataType_t scale) {
     return emulator::create(d, emulator_matmul{ compute, scale, 0, CUBLAS_OP_N, CUBLAS_OP_N,
-        CUBLAS_OP_N, -1, -1, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0 });
+        CUBLAS_OP_N, -1, -1, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0, 0 });
 }
 static inline cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d) {
     return emulator::destroy(d);
@@ -169,6 +171,7 @@ static inline cublasStatus_t cublasLtMatmulDescSetAttribute(
     EMULATOR_FIELD(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux)
     EMULATOR_FIELD(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, aux_ld)
     EMULATOR_FIELD(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, aux_type)
+    EMULATOR_FIELD(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, multiprocessors)
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -486,7 +489,11 @@ static inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasStatus_t status = emulator::check_matmul(d, A, B, C, D);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     uint64_t offered = (uint64_t)emulator::setting("EMULATOR_ALGORITHMS", 1);
-    for (uint64_t i = 0; i < offered && i < emulator::N_ALGORITHMS && *found < wanted; i++) {
+    // With fewer multiprocessors, another algorithm comes first.
+    uint64_t first = d->multiprocessors > 0 && offered > 1 ? 1 : 0;
+    if (offered > emulator::N_ALGORITHMS) offered = emulator::N_ALGORITHMS;
+    for (uint64_t k = 0; k < offered && *found < wanted; k++) {
+        uint64_t i = (first + k) % offered;
         if (emulator::algorithms[i].scheme & ~preference->schemes) continue;
         results[*found] = {};
         results[*found].algo.data[0] = i;

@@ -53,6 +53,19 @@ static inline ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniq
     return ncclSuccess;
 }
 
+// The configuration is checked; how many thread blocks a call takes changes nothing here.
+static inline ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id,
+                                                  int rank, ncclConfig_t *config) {
+    *comm = nullptr;
+    if (config && (config->magic != 0xcafebeef || config->size != sizeof *config))
+        return emulator::refuse(ncclInvalidArgument, "ncclCommInitRankConfig: the configuration "
+                                "does not begin as NCCL_CONFIG_INITIALIZER");
+    if (config && config->maxCTAs != NCCL_CONFIG_UNDEF_INT && config->maxCTAs < 1)
+        return emulator::refuse(ncclInvalidArgument, "ncclCommInitRankConfig: maxCTAs is %d",
+                                config->maxCTAs);
+    return ncclCommInitRank(comm, size, id, rank);
+}
+
 static inline ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     ncclResult_t e = emulator::check_communicator(comm, "ncclCommFinalize");
     if (e == ncclSuccess) emulator::leave_communicator(comm);

@@ -1,5 +1,6 @@
 // NVIDIA's names and numbers; and a call of NCCL's, as ranks compare it and as reports describe it.
 #pragma once
+#include <limits.h>
 #include <string>
 #include "../include/cuda_runtime.h"
 #ifdef EMULATOR_MPI
@@ -20,6 +21,16 @@
 
 typedef struct ncclComm *ncclComm_t;
 typedef struct { char internal[NCCL_UNIQUE_ID_BYTES]; } ncclUniqueId;
+
+// The first members of NVIDIA's.
+#define NCCL_CONFIG_UNDEF_INT INT_MIN
+typedef struct {
+    size_t size;
+    unsigned magic, version;
+    int blocking, cgaClusterSize, minCTAs, maxCTAs;
+} ncclConfig_t;
+#define NCCL_CONFIG_INITIALIZER { sizeof(ncclConfig_t), 0xcafebeef, NCCL_VERSION_CODE, \
+    NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT }
 
 typedef enum {
     ncclSuccess = 0, ncclUnhandledCudaError = 1, ncclSystemError = 2, ncclInternalError = 3,
