@@ -465,7 +465,7 @@ ranks_agree() {                             # 1: they do not; 2: a run did not e
         cmp "$work/ranks_exact1/latest/model.safetensors" \
             "$work/ranks_exact$n/latest/model.safetensors" || return 1
     done
-    for stage in 1 2 3; do
+    for stage in 0 1 2 3; do
         ranks 2 zero$stage --zero $stage || return 2
         same_weights plain1 zero$stage || return 1
     done
@@ -474,16 +474,19 @@ ranks_agree() {                             # 1: they do not; 2: a run did not e
 # Tokens a second with 1, 2, 4 ... of the GPUs, the same batch for each of them, and what they wait.
 ranks_scale() {
     cd "$bf16" || return 1
-    local n
-    for ((n = 1; n <= gpus; n *= 2)); do
+    local n comm
+    for ((n = 1; n <= gpus; n *= 2)); do for comm in own nccl; do
+        [ $n = 1 ] && [ $comm = nccl ] && continue
         scripts/launch.sh -n $n ./train_gpt2cu --data "$tales" --init d12 --seq-len 1024 \
             --micro-batch 16 --batch-tokens $((n * 65536)) --steps 30 --eval-every 0 \
-            --eval-tokens 1024 --log "$work/scale.jsonl" --overwrite > "$work/scale.txt" || return 1
+            --eval-tokens 1024 --comm $comm --log "$work/scale.jsonl" --overwrite \
+            > "$work/scale.txt" || return 1
         sed -n 's/^{"event":"step".*"tok_per_s":\([^,]*\),.*/\1/p' "$work/scale.jsonl" |
-            tail -n 20 | sort -g | awk -v n=$n '{ x[NR] = $1 }
-                END { printf "scaling: %d GPUs %.0f tokens/s\n", n, x[int((NR + 1) / 2)] }'
+            tail -n 20 | sort -g | awk -v n=$n -v comm=$comm '{ x[NR] = $1 }
+                END { printf "scaling: %d GPUs, --comm %s: %.0f tokens/s\n", n, comm,
+                             x[int((NR + 1) / 2)] }'
         grep '^of ' "$work/scale.txt"
-    done
+    done; done
     return 0
 }
 
