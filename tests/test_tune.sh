@@ -28,7 +28,7 @@ small="--data $dir/tales --layers 2 --heads 2 --channels 16 --seq-len 16 --micro
        --batch-tokens 128 --eval-every 0 --eval-tokens 64 --lr 1e-2 --lr-schedule constant"
 
 run $small --steps 8 --tune on --out "$dir/straight"
-says '^tune    21 products in .* s: a micro-batch takes 3.064 ms, and 4.361 with cuBLASLt'
+says '^tune    25 products in .* s: a micro-batch takes 3.064 ms, and 4.361 with cuBLASLt'
 grep -q '"event":"tune".*"micro_batch_ms":.*"products":\[{"product":.*"tflops":' \
     "$dir/straight/log.jsonl" || note "no tune event in the log"
 run $small --steps 8 --tune off --out "$dir/off"
@@ -46,20 +46,20 @@ says '^tune    15 products in .* s, 15 of them as in .*/step_00000004/tune.json:
 same straight cut
 cp -r "$dir/cut" "$dir/again"
 run --resume --resume-from 4 --steps 8 --tune again --out "$dir/again"
-says '^tune    21 products in .* first choices$'
+says '^tune    25 products in .* first choices$'
 run --resume --steps 9 --out "$dir/again"
 says '^tune    15 products in .*, 15 of them as in'
 end a_resumed_run_takes_the_choices_of_its_checkpoint
 
 run $small --steps 4 --tune "$dir/choices.json" --out "$dir/one"
-says '^tune    21 products in .* first choices$'
+says '^tune    25 products in .* first choices$'
 cp "$dir/choices.json" "$dir/before"
 EMULATOR_ALGORITHMS=1 run $small --steps 8 --tune "$dir/choices.json" --out "$dir/two"
 says '^tune    15 products in .* 15 of them as in .*/choices.json: '
 same straight two
 cmp -s "$dir/choices.json" "$dir/before" || note "--tune FILE changed a file that it only read"
 run $small --micro-batch 8 --steps 4 --tune "$dir/choices.json" --out "$dir/wide"
-says '^tune    21 products in .*, 0 of them as in .*/choices.json: '
+says '^tune    25 products in .*, 0 of them as in .*/choices.json: '
 run $small --steps 4 --tune "$dir/choices.json" --out "$dir/three"
 says '^tune    15 products in .*, 15 of them as in .*/choices.json: '
 end a_file_shares_choices
@@ -67,7 +67,7 @@ end a_file_shares_choices
 sed -i 's/cuBLASLt 130000/cuBLASLt 120000/' "$dir/before"
 run $small --steps 4 --tune "$dir/before" --out "$dir/moved"
 says '^note    .*/before was tuned on another machine .*; products are measured again'
-says '^tune    21 products in .* first choices$'
+says '^tune    25 products in .* first choices$'
 grep -q 'cuBLASLt 130000' "$dir/before" || note "the file was not written anew"
 sed -i 's/"algo":"01/"algo":"99/' "$dir/cut/latest/tune.json"
 run --resume --steps 9 --out "$dir/cut"

@@ -154,7 +154,7 @@ static void product_tune(Product *p, const Operands *x, Gpu *g) {
 }
 
 // Runs `fused`, a product with an epilogue and what remains to do; if that is not possible (false),
-// or slower, it runs `apart`, the plain product and separate kernels.
+// or slower, it runs `apart`, the plain product and separate kernels. That may again be a choice.
 template <class Fused, class Apart> static void fused_or_apart(Gpu *g, Fused fused, Apart apart) {
     int before = g->tuner ? g->tuner->measured : 0;
     bool done = fused();
@@ -165,4 +165,5 @@ template <class Fused, class Apart> static void fused_or_apart(Gpu *g, Fused fus
     double seconds = median_seconds(g, [&] { fused(); });
     if (median_seconds(g, apart) > TUNER_GAIN * seconds) return;
     choice_find(g->tuner, product.text)->usable = false;
+    for (int i = 0; i < g->n_products && i < MAX_PRODUCTS; i++) product_choose(&g->products[i], g);
 }

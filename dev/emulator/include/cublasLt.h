@@ -6,8 +6,10 @@
 //
 //   EMULATOR_ALGORITHMS=6     the heuristic offers up to 6, which differ in time and in rounding;
 //                             time is declared then, not measured: the same in each run (stream.h)
-//   EMULATOR_EPILOGUES=slow   epilogues other than a bias take long
-//   EMULATOR_EPILOGUES=fail   and products with one do not start
+//   EMULATOR_EPILOGUES=slow        products with an epilogue take long
+//   EMULATOR_EPILOGUES=fail        they do not start
+//   EMULATOR_EPILOGUES=lacks       the heuristic has none for them
+//   EMULATOR_EPILOGUES=fail:bias   only those with this one: bias, gelu, dgelu or bgrad
 #pragma once
 #include "cuda_runtime.h"
 #include "cuda_bf16.h"
@@ -295,11 +297,18 @@ static inline const Algorithm *algorithm_of(const cublasLtMatmulAlgo_t *a) {
     return known ? &algorithms[a->data[0]] : nullptr;
 }
 
-// An epilogue that EMULATOR_EPILOGUES makes slow, or fail.
+static inline const char *epilogue_name(uint32_t epilogue) {
+    if (epilogue & (256 | 512)) return "bgrad";
+    return epilogue & 64 ? "dgelu" : epilogue & 32 ? "gelu" : "bias";
+}
+
+// An epilogue that EMULATOR_EPILOGUES makes slow, or fail, or says is not there.
 static inline bool epilogue_is(const emulator_matmul *d, const char *how) {
     const char *asked = getenv("EMULATOR_EPILOGUES");
-    return asked && strcmp(asked, how) == 0 && d->epilogue != CUBLASLT_EPILOGUE_DEFAULT
-        && d->epilogue != CUBLASLT_EPILOGUE_BIAS;
+    size_t n = strlen(how);
+    if (!asked || strncmp(asked, how, n) != 0 || d->epilogue == CUBLASLT_EPILOGUE_DEFAULT)
+        return false;
+    return asked[n] == '\0' || strcmp(asked + n + 1, epilogue_name(d->epilogue)) == 0;
 }
 
 // ---- the product ----
@@ -488,6 +497,7 @@ static inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     if (!handle || !preference || wanted < 1) return CUBLAS_STATUS_INVALID_VALUE;
     cublasStatus_t status = emulator::check_matmul(d, A, B, C, D);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
+    if (emulator::epilogue_is(d, "lacks")) return CUBLAS_STATUS_NOT_SUPPORTED;
     uint64_t offered = (uint64_t)emulator::setting("EMULATOR_ALGORITHMS", 1);
     // With fewer multiprocessors, another algorithm comes first.
     uint64_t first = d->multiprocessors > 0 && offered > 1 ? 1 : 0;
