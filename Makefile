@@ -169,6 +169,8 @@ $(BUILD)/%.cu.cpp: %.cu train_gpt2.cu dev/ranks/kernels.cu $(BUILD)/rewrite
 	@mkdir -p $(@D)
 	$(BUILD)/rewrite $< > $@
 
+$(BUILD)/tests/test_gpt2.cu.cpp: tests/real_shapes.cu
+
 $(BUILD)/rewrite: dev/emulator/rewrite.c $(BUILD)/flags
 	$(CC) $(FLAGS) $< -o $@
 

@@ -167,11 +167,7 @@ ready() {
 
 # A line a test, also of tests that are cut off.
 tests() { stdbuf -oL "$bf16/build/cuda/test_gpt2-$1"; }
-real_shapes() {
-    grep -q 'RUN_NAMED(real_shapes)' tests/test_gpt2.cu ||
-        { echo "skip: tests/test_gpt2.cu has no test real_shapes"; return; }
-    "$bf16/build/cuda/test_gpt2-bf16" real_shapes
-}
+real_shapes() { stdbuf -oL "$bf16/build/cuda/test_gpt2-$1" real_shapes; }
 
 # measure NAME B...: a benchmark; its numbers go beside the report.
 measure() {
@@ -189,7 +185,7 @@ call_A() {
     stops && return
     step "A: tests, bf16" 120 tests bf16
     stops && return
-    step "A: the real shapes" 120 real_shapes
+    step "A: the real shapes" 120 real_shapes bf16
     stops && return
     step "A: benchmark, micro-batch 16" 120 measure bench_A 16
 }
@@ -395,6 +391,7 @@ sanitize_with() {                           # sanitize_with SECONDS TOOL...
 call_C() {
     ready
     step "C: tests, fp32" 60 tests fp32
+    step "C: the real shapes, fp32" 60 real_shapes fp32
     step "C: 50 steps in fp32, the CPU's losses" 60 same_losses
     beside "C: the twins take over each other's runs, bf16" 90 twins "$bf16"
     beside "C: the twins take over each other's runs, fp32" 90 twins "$fp32"
@@ -570,8 +567,10 @@ report_logs() {
     for row in "$work/$call"-*.row; do
         log=${row%.row}.log step=$(sed 's/^| \([^|]*\) |.*/\1/' "$row")
         case $(cat "$row") in
-            *FAILED*) tail -n 15 "$log" > "$log.tail"; report_text "Failed: $step" "$log.tail" ;;
-            *tools\ and* | *benchmark,* | *launcher* | *product* | *PyTorch*)
+            *FAILED*)
+                { grep 'at most.* WRONG$' "$log"; tail -n 15 "$log"; } > "$log.tail"
+                report_text "Failed: $step" "$log.tail" ;;
+            *tools\ and* | *real\ shapes* | *benchmark,* | *launcher* | *product* | *PyTorch*)
                 report_text "$step" "$log" ;;
         esac
     done

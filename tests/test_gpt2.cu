@@ -4,6 +4,7 @@
 // gpt2_reference.c is the C side.
 //
 //     test_gpt2 [NAME...]      all tests, or those that are named
+//     test_gpt2 real_shapes    at the shapes of GPT-2 (real_shapes.cu); on a GPU by name only
 //
 // Errors are relative, by the norm of a tensor: |ours - C's| / |C's|. Both sides start from the
 // same numbers, which `real` holds exactly. What is left is
@@ -95,12 +96,22 @@ __attribute__((format(printf, 1, 2))) static void shape_is(const char *fmt, ...)
     va_end(args);
 }
 
-static void check_close(const char *what, const Floats &ours, const Floats &theirs, double bound) {
-    double error = ours.size() == theirs.size()
-                 ? relative_error(ours.data(), theirs.data(), ours.size()) : NAN;
-    CHECK_MSG(error <= bound, "%s, %s: relative error %.2g, at most %.2g", what, shape, error,
-              bound);
+// An error that is too large is printed, however many there are, and the test goes on: on another
+// GPU some bound may be wrong, and the rest still tells.
+static void check_error(const char *what, double error, double bound) {
     if (!(error / bound <= worst)) worst = error / bound;
+    if (error <= bound) return;
+    printf("    %s, %s: relative error %.2g, at most %.2g\n", what, shape, error, bound);
+    test_state.failed++;
+}
+
+static void check_close(const char *what, const Floats &ours, const Floats &theirs, double bound) {
+    check_error(what, ours.size() == theirs.size()
+                ? relative_error(ours.data(), theirs.data(), ours.size()) : NAN, bound);
+}
+
+static void check_near(const char *what, double ours, double theirs, double bound) {
+    check_error(what, fabs(ours - theirs) / fabs(theirs), bound);
 }
 
 // ---- layers ----
@@ -176,7 +187,8 @@ TEST(layernorm) {
     check_layernorm(3, 2600);                        // few warps a block have room
 }
 
-static void check_linear(int N, int C, int OC) {
+// roundings: two where the bias is added by a kernel, to a product that has been rounded.
+static void check_linear(int N, int C, int OC, int roundings) {
     shape_is("N=%d C=%d OC=%d", N, C, OC);
     Floats x = random_floats(N*C, 1, 0), w = random_floats(C*OC, 1, 0), b = random_floats(OC, 1, 0);
     Floats dout = random_floats(N*OC, 1, 0), out(N*OC), dx(N*C), dw = halves(C*OC), db = halves(OC);
@@ -184,10 +196,10 @@ static void check_linear(int N, int C, int OC) {
     Array<float> d_dw(dw), d_db(db), d_db_alone(db);
     c_linear_forward(out.data(), x.data(), w.data(), b.data(), N, C, OC);
     linear_forward(d_out, d_x, d_w, d_b, N, C, OC, &gpu);
-    check_close("out", d_out.get(), out, after_roundings(1));
+    check_close("out", d_out.get(), out, after_roundings(roundings));
     c_residual_forward(out.data(), out.data(), dout.data(), out.size());       // any matrix will do
     linear_residual_forward(d_out, d_dout, d_x, d_w, d_b, N, C, OC, &gpu);
-    check_close("out + skip", d_out.get(), out, after_roundings(1));
+    check_close("out + skip", d_out.get(), out, after_roundings(roundings));
     CHECK(d_dout.get() == dout);                     // left alone
     c_linear_backward(dx.data(), dw.data(), db.data(), dout.data(), x.data(), w.data(), N, C, OC);
     linear_backward(d_dx, d_dw, d_db, d_dout, d_x, d_w, N, C, OC, &gpu);
@@ -199,10 +211,10 @@ static void check_linear(int N, int C, int OC) {
 }
 
 TEST(linear) {
-    check_linear(1, 8, 8);
-    check_linear(7, 24, 72);
-    check_linear(131, 40, 264);
-    check_linear(1030, 16, 24);                      // db in several parts
+    check_linear(1, 8, 8, 1);
+    check_linear(7, 24, 72, 1);
+    check_linear(131, 40, 264, 1);
+    check_linear(1030, 16, 24, 1);                   // db in several parts
 }
 
 // Channels begin ... begin+n-1 of each row.
@@ -285,7 +297,7 @@ TEST(gelu) {
     }
 }
 
-static void check_linear_gelu(int N, int C, int OC) {
+static void check_linear_gelu(int N, int C, int OC, int roundings) {
     shape_is("N=%d C=%d OC=%d", N, C, OC);
     Floats x = random_floats(N*C, 1, 0), w = random_floats(C*OC, 0.3, 0);
     Floats b = random_floats(OC, 1, 0), pre(N*OC), out(N*OC);
@@ -293,8 +305,8 @@ static void check_linear_gelu(int N, int C, int OC) {
     c_linear_forward(pre.data(), x.data(), w.data(), b.data(), N, C, OC);
     c_gelu_forward(out.data(), pre.data(), pre.size());
     linear_gelu_forward(d_out, d_pre, d_x, d_w, d_b, N, C, OC, &gpu);
-    check_close("pre", d_pre.get(), pre, after_roundings(1));
-    check_close("gelu(pre)", d_out.get(), out, after_roundings(2));
+    check_close("pre", d_pre.get(), pre, after_roundings(roundings));
+    check_close("gelu(pre)", d_out.get(), out, after_roundings(roundings + 1));
 
     Floats dout = random_floats(N*C, 1, 0), dpre(N*OC), dw = halves(OC*C), db = halves(C);
     Array<real> d_w2(w), d_dout(dout), d_dpre(N*OC);
@@ -311,9 +323,9 @@ static void check_linear_gelu(int N, int C, int OC) {
 }
 
 TEST(linear_gelu) {
-    check_linear_gelu(1, 8, 32);
-    check_linear_gelu(37, 24, 96);
-    check_linear_gelu(130, 40, 160);
+    check_linear_gelu(1, 8, 32, 1);
+    check_linear_gelu(37, 24, 96, 1);
+    check_linear_gelu(130, 40, 160, 1);
 }
 
 // ---- the tuner ----
@@ -350,10 +362,10 @@ static void tuning_ends() {
 
 static void check_choices(bool fused) {
     const Tuner *t = gpu.tuner;
-    CHECK_MSG(t->measured == 6 && t->n == 6, "%d products measured, %d choices", t->measured, t->n);
+    CHECK_MSG(t->measured == 7 && t->n == 7, "%d products measured, %d choices", t->measured, t->n);
     for (int i = 0; i < t->n; i++) {
         const Choice *c = &t->choices[i];
-        bool epilogue = strstr(c->product.text, "gelu") || strstr(c->product.text, "gradient");
+        bool epilogue = !strstr(c->product.text, " plain");
         CHECK_MSG(!c->usable || c->seconds <= c->first_seconds, "%s is slower than the heuristic's",
                   c->product.text);
 #ifdef EMULATOR
@@ -370,8 +382,8 @@ static void check_choices(bool fused) {
 TEST(tuner_takes_the_fastest) {
     tune_linear_gelu("", 37, 24, 96);
     check_choices(true);
-    check_linear_gelu(37, 24, 96);
-    CHECK(gpu.tuner->measured == 6);
+    check_linear_gelu(37, 24, 96, 1);
+    CHECK(gpu.tuner->measured == 7);
     tuning_ends();
 }
 
@@ -380,17 +392,43 @@ TEST(tuner_does_without_epilogues) {
     for (const char *how : { "slow", "fail" }) {
         tune_linear_gelu(how, 37, 24, 96);
         check_choices(false);
-        check_linear_gelu(37, 24, 96);
+        check_linear_gelu(37, 24, 96, 2);
         tuning_ends();
     }
 }
 
 #ifdef EMULATOR
-// Without the tuner as well: a product that does not start is done by kernels apart.
-TEST(epilogues_that_do_not_start) {
-    setenv("EMULATOR_EPILOGUES", "fail", 1);
+// Without the tuner as well: what cuBLASLt lacks, or cannot start, is done by kernels apart. Each
+// epilogue alone, then all of them.
+TEST(epilogues_that_are_not_there) {
+    static const char *const missing[][2] = {        // and what the tuner's file calls it
+        { "fail:bias", " bias" }, { "fail:gelu", "bias-gelu" }, { "fail:dgelu", "gelu-gradient" },
+        { "fail:bgrad", "bias-gradient" }, { "lacks:bias", "bias-residual" },
+        { "lacks:gelu", "bias-gelu" }, { "lacks:dgelu", "gelu-gradient" },
+        { "lacks:bgrad", "bias-gradient" }, { "fail", " bias" }, { "lacks", "bias-residual" },
+    };
+    for (auto how : missing) {
+        int apart = 0;
+        setenv("EMULATOR_EPILOGUES", how[0], 1);
+        products_forget();
+        check_linear(37, 24, 96, 2);
+        check_linear_gelu(37, 24, 96, 2);
+        for (int i = 0; i < gpu.n_products; i++) {
+            const Product *p = &gpu.products[i];
+            apart += !p->found && strstr(product_name(&p->key).text, how[1]);
+        }
+        CHECK_MSG(apart > 0, "%s: the epilogue was there", how[0]);
+        tuning_ends();
+    }
+}
+
+// The emulator's first algorithm computes 1 GFLOP/s; the fastest takes 0.7 of its time.
+TEST(peak_of_the_fastest_algorithm) {
+    setenv("EMULATOR_ALGORITHMS", "6", 1);
     products_forget();
-    check_linear_gelu(37, 24, 96);
+    shape_is("6 algorithms");
+    check_near("peak", matmul_peak_flops(&gpu), 1e9 / 0.7, 1e-3);
+    CHECK(gpu.tuner == NULL);
     tuning_ends();
 }
 #endif
@@ -410,12 +448,12 @@ TEST(choices_are_kept) {
     Tuner first = *gpu.tuner;
     choices_keep(&r, "");
     gpu.tuner->n = 0;
-    CHECK_MSG(choices_load(&gpu, path, &err) && gpu.tuner->n == 6, "%s", err.text);
+    CHECK_MSG(choices_load(&gpu, path, &err) && gpu.tuner->n == 7, "%s", err.text);
     for (int i = 0; i < gpu.n_products; i++) {
         product_choose(&gpu.products[i], &gpu);
         CHECK(gpu.products[i].tuned);
     }
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 7; i++) {
         const Choice *c = &gpu.tuner->choices[i];
         CHECK(strcmp(c->product.text, first.choices[i].product.text) == 0 && c->used);
         CHECK(memcmp(&c->algorithm, &first.choices[i].algorithm, sizeof c->algorithm) == 0);
@@ -423,7 +461,7 @@ TEST(choices_are_kept) {
     gpu.tuner->choices[0].algorithm.data[1] = 1;             // not an algorithm
     for (int i = 0; i < gpu.n_products; i++) product_choose(&gpu.products[i], &gpu);
 #ifdef EMULATOR
-    CHECK_MSG(gpu.tuner->refused == 1 && gpu.tuner->n == 5, "%d refused", gpu.tuner->refused);
+    CHECK_MSG(gpu.tuner->refused == 1 && gpu.tuner->n == 6, "%d refused", gpu.tuner->refused);
 #endif
     gpu.tf32 = !gpu.tf32;
     gpu.tuner->n = 0;
@@ -615,14 +653,15 @@ static void check_model(const Config *c, int B, int T, Recompute recompute) {
     double error = worst_tensor(c, fetch(&t.m, t.m.shards.grads), c_grads, where);
     printf("    C=%d, T=%d: loss %.1g, norm %.1g, gradients %.1g at worst, in %s\n", c->C, T,
            fabs(loss/c_loss - 1), fabs(norm/c_norm - 1), error, where);
-    CHECK_MSG(fabs(loss - c_loss) <= after_roundings(1)*c_loss, "loss %g, not %g", loss, c_loss);
-    CHECK_MSG(fabs(norm - c_norm) <= bound*c_norm, "norm %g, not %g", norm, c_norm);
-    CHECK_MSG(error <= bound, "gradient of %s: %.2g, at most %.2g", where, error, bound);
+    shape_is("B=%d T=%d C=%d", B, T, c->C);
+    check_near("loss", loss, c_loss, after_roundings(1));
+    check_near("norm", norm, c_norm, bound);
+    check_error(where, error, bound);
     double again = model_loss(&t.m, each.data(), targets.data(), (size_t)B*T) / (B*T);
-    CHECK_MSG(fabs(again - loss) <= 1e-6*loss, "loss forward %g, and backward %g", again, loss);
+    check_near("loss forward, and both ways", again, loss, 1e-6);
     double sum = 0.0;
     for (float x : each) sum += x;
-    CHECK_MSG(fabs(sum / (B*T) - again) <= 1e-12*again, "each token's loss: %g in all", sum);
+    check_near("each token's loss", sum / (B*T), again, 1e-12);
     twins_close(&t);
 }
 
@@ -711,7 +750,7 @@ TEST(adamw_updates) {
         memcpy(c_model_grads(t.c), g.data(), n * sizeof(float));
         send(z->grads, g.data(), &t.m);
         double norm = sqrt(totals_of(&t.m).squares), c_norm = c_gradients_norm(t.c);
-        CHECK_MSG(fabs(norm - c_norm) <= 1e-12*c_norm, "norm %g, not %g", norm, c_norm);
+        check_near("norm", norm, c_norm, 1e-12);
         Totals parts[2] = { { 0, 0.25*norm*norm, 0, 0 }, { 0, 0.75*norm*norm, 0, 0 } };
         CUDA_CHECK(cudaMemcpy(ranks.data, parts, sizeof parts, cudaMemcpyHostToDevice));
         adamw_launch(z, adamw_options, { (Totals *)ranks.data, 2, 0.7*norm }, step);
@@ -797,8 +836,8 @@ TEST(ten_updates) {
     for (int step = 1; step <= 10; step++) {
         double loss = update(&t.m, tokens[step % 2], tokens[0], B, T, step);
         double c_loss = c_update(t.c, tokens[step % 2], tokens[0], B, T, step);
-        CHECK_MSG(fabs(loss - c_loss) <= after_roundings(1)*c_loss, "step %d: loss %g, not %g",
-                  step, loss, c_loss);
+        shape_is("step %d", step);
+        check_near("loss", loss, c_loss, after_roundings(1));
     }
     Floats moved = fetch(&t.m, t.m.shards.masters), c_moved(moved.size());
     for (size_t i = 0; i < moved.size(); i++) {
@@ -809,7 +848,7 @@ TEST(ten_updates) {
     double all = relative_error(moved.data(), c_moved.data(), moved.size());
     printf("    moved %.1g otherwise, at worst %.1g, in %s\n", all, error, where);
     double bound = sizeof(real) == sizeof(float) ? 1e-4 : 2.0 * sqrt(after_blocks(small.L));
-    CHECK_MSG(error <= bound, "%s moved otherwise: %.2g, at most %.2g", where, error, bound);
+    check_error(where, error, bound);
     twins_close(&t);
 }
 
@@ -908,6 +947,7 @@ TEST(fifty_losses_are_the_cpus) {
     Twins t;
     double most = 0.0, first = 0.0, loss = 0.0;
     twins_open(&t, &small, B, T, RECOMPUTE_NONE);
+    shape_is("fifty updates");
     for (int step = 1; step <= 50; step++) {
         Ints inputs = random_tokens(B*T, small.V), targets(B*T);
         for (int i = 0; i < B*T; i++) targets[i] = (inputs[i]*3 + 1) % 11;
@@ -918,7 +958,7 @@ TEST(fifty_losses_are_the_cpus) {
     }
     printf("    from %.4f to %.4f, apart by %.1g at most\n", first, loss, most);
     CHECK_MSG(loss < first - 1.0, "it learned nothing: %g", loss);
-    CHECK_MSG(most <= (sizeof(real) == sizeof(float) ? 1e-4 : 1.0/256), "%.2g", most);
+    check_error("losses", most, sizeof(real) == sizeof(float) ? 1e-4 : 1.0/256);
     twins_close(&t);
 }
 
@@ -1172,6 +1212,8 @@ TEST(outer_updates) {
     model_free(&m);
 }
 
+#include "real_shapes.cu"
+
 // ---- which tests run: all, or those that are named ----
 
 static int names;
@@ -1205,7 +1247,8 @@ int main(int argc, char **argv) {
     RUN_NAMED(tuner_takes_the_fastest);
     RUN_NAMED(tuner_does_without_epilogues);
 #ifdef EMULATOR
-    RUN_NAMED(epilogues_that_do_not_start);
+    RUN_NAMED(epilogues_that_are_not_there);
+    RUN_NAMED(peak_of_the_fastest_algorithm);
 #endif
     RUN_NAMED(choices_are_kept);
     RUN_NAMED(xent);
@@ -1227,6 +1270,10 @@ int main(int argc, char **argv) {
     RUN_NAMED(bf16_for_the_way);
     RUN_NAMED(slices_of_a_checkpoint);
     RUN_NAMED(outer_updates);
+#ifndef EMULATOR
+    if (names > 0)                               // minutes on a small GPU: by name only
+#endif
+    RUN_NAMED(real_shapes);
     machine_close(&gpu);
     return test_end();
 }
