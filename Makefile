@@ -96,7 +96,7 @@ EMULATE    = $(LINK_CXX) -DWITH_NCCL -std=c++17 -Wall -Wextra -Wno-unknown-pragm
              $(if $(filter 1,$(SANITIZE)),-g -fsanitize=address$(comma)undefined -fno-sanitize-recover=all) \
              -DEMULATOR -Idev/emulator/include -iquote . -iquote tests
 EMULATED  := $(if $(shell command -v $(CXX)),train_gpt2cu-emulated \
-             $(addprefix $(BUILD)/emulated/,test_emulator test_gpt2-bf16 test_gpt2-fp32))
+             $(addprefix $(BUILD)/emulated/,test_emulator test_gpt2-bf16 test_gpt2-fp32 bench_cuda))
 
 all: train_gpt2 prepare          ## build ./train_gpt2 and ./prepare (the default)
 
@@ -118,7 +118,7 @@ test:                            ## what a compiler alone can test: 3 minutes on
 
 test-all:                        ## every test: with CUDA emulated, MPI, Python, and what takes long
 	@$(MAKE) $(BESIDE) all $(TESTS) $(EMULATED) $(BUILD)/ladder $(BUILD)/compare $(WITH_MPI)
-	@tests/run.sh $(TESTS) $(filter $(BUILD)/%,$(EMULATED)) $(wildcard tests/test_*.sh tests/test_*.py)
+	@tests/run.sh $(TESTS) $(filter $(BUILD)/emulated/test_%,$(EMULATED)) $(wildcard tests/test_*.sh tests/test_*.py)
 
 soak: all $(WITH_MPI)            ## an hour of killed, lost and resumed runs; MINUTES=5: shorter
 	@tests/soak.sh
@@ -182,6 +182,10 @@ $(BUILD)/emulated/test_gpt2-%: $(BUILD)/tests/test_gpt2.cu.cpp $(BUILD)/gpt2_ref
 	@mkdir -p $(@D)
 	$(EMULATE) $(if $(filter fp32,$*),-DPRECISION_FP32) -MMD -MP -MF $(BUILD)/$(@F).d $< \
 	    $(BUILD)/gpt2_reference.o -o $@
+
+$(BUILD)/emulated/bench_cuda: $(BUILD)/dev/cuda/bench.cu.cpp $(BUILD)/emulate-flags
+	@mkdir -p $(@D)
+	$(EMULATE) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$(@F)-emulated.d $< -o $@
 
 $(BUILD)/gpt2_reference.o: tests/gpt2_reference.c $(BUILD)/flags
 	$(CC) $(filter-out -DPRECISION_BF16,$(FLAGS)) -MMD -MP -MF $(BUILD)/$(@F).d -c $< -o $@

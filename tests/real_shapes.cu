@@ -54,8 +54,8 @@ static void report_worst(const char *what, Worst w, int roundings, size_t terms)
 }
 
 // Two ways to compute one array, in full, off by `other` besides. An error may be a part of an
-// intermediate result instead of the result's: of 6 times the array's root mean square, which random
-// numbers rarely exceed.
+// intermediate result instead of the result's: of 6 times the array's root mean square, which
+// random numbers rarely exceed.
 static void report_ways(const char *what, const Floats &ours, const Floats &theirs, int roundings,
                         size_t terms, double other) {
     double squares = 0.0, part = roundings * rounding<real>() + 2 * sum_error(terms) + other;

@@ -3,6 +3,8 @@
 //     build/bench_cuda                            GPT-2 124M, T=1024, micro-batches 1, 2, 4 ... 64
 //     build/bench_cuda 8 16                       these micro-batches
 //     build/bench_cuda --model 2,2,64,300,32 1    another L,NH,C,V,T, and a micro-batch of 1
+//     build/bench_cuda --bytes 64                 only what the kernels read and write, counted;
+//                                                 needs no GPU; --model after it
 //
 // Two ceilings come first, measured on random numbers in this very run: large products of matrices,
 // and copies from one place of the GPU's memory to another, counting bytes read and bytes written.
@@ -41,6 +43,7 @@ typedef struct {
     char *json_text;
     size_t json_bytes;
     int rows;                          // of the list that is being written
+    bool only_bytes;                   // --bytes
 } Bench;
 
 static int ascending(const void *a, const void *b) {
@@ -146,6 +149,17 @@ static double step_seconds(Bench *b, int step) {
     return seconds_now() - start;
 }
 
+// The algorithms of all products, measured as the trainer measures them before its first update.
+static void bench_tune(Bench *b) {
+    Gpu *g = &b->gpu;
+    for (int i = 0; i < g->n_products && i < MAX_PRODUCTS; i++) product_free(&g->products[i]);
+    g->n_products = g->tuner->n = 0;
+    g->tuner->measures = true;
+    step_seconds(b, 1);
+    g->tuner->measures = false;
+    for (int i = 0; i < g->n_products; i++) product_choose(&g->products[i], g);
+}
+
 static double steps_median(Bench *b) {
     double seconds[WARMUPS + REPEATS];
     for (int i = 0; i < WARMUPS + REPEATS; i++) seconds[i] = step_seconds(b, i + 1);
@@ -187,6 +201,7 @@ static int bench_all_steps(Bench *b) {
     for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_BLOCK; recompute++)
         for (int i = 0; i < b->n_batches; i++) {
             if (!bench_open(b, b->batches[i], (Recompute)recompute)) break;
+            bench_tune(b);
             bench_steps(b);
             other = other_megabytes(b);
             model_free(&b->m);
@@ -201,6 +216,12 @@ static int bench_all_steps(Bench *b) {
 
 // ---- launchers, one at a time ----
 
+// The sizes of a micro-batch, of which floors and counted bytes are made.
+typedef struct {
+    int T, C, NH, V, Vp;
+    double N, words, chunks, params;   // words: distinct tokens; chunks: of the classifier's rows
+} Sizes;
+
 // What one layer's launchers are called with, after a step has filled its buffers.
 typedef struct {
     Model *m;
@@ -211,226 +232,344 @@ typedef struct {
     const real *x;                     // what enters the block
     int words, B, T, C;                // words: distinct tokens of the batch
     size_t N;
+    Sizes sizes;
 } Site;
 
-// What a launcher cannot do without. Bytes of `real` are counted in numbers.
-typedef struct { double flops, reals, bytes; } Work;
+// floor: the bytes that a launcher cannot do without, each input read once and each output written
+// once. coded: the bytes that its kernels read and write as they are, each array as often as a
+// kernel passes over it; tiles that a kernel rereads from the cache do not count.
+typedef struct { double flops, floor, coded; } Work;
 
-static Work linear_work(const Site *s, double C, double OC) {
-    double N = (double)s->N;
-    return { 2.0*N*C*OC, N*C + C*OC + N*OC, 0.0 };
+static const double R = sizeof(real);
+
+static Work same_bytes(double flops, double bytes) { return { flops, bytes, bytes }; }
+
+// What of a row of n numbers does not fit in registers: a second pass reads it again.
+static double spilled(double n, double kept) { return fmax(0.0, n - kept); }
+
+static Work linear_work(const Sizes *z, double C, double OC) {
+    return same_bytes(2.0*z->N*C*OC, R * (z->N*C + C*OC + z->N*OC));
 }
 
-// Two products; dw is read and written, in fp32.
-static Work linear_backward_work(const Site *s, double C, double OC) {
-    double N = (double)s->N;
-    return { 4.0*N*C*OC, N*OC + N*C + C*OC + N*C, 8.0*C*OC };
+// dw is read and written, in fp32.
+static Work weight_work(const Sizes *z, double C, double OC) {
+    return same_bytes(2.0*z->N*C*OC, R * (z->N*OC + z->N*C) + 8.0*(C*OC + OC));
 }
 
-static Work embedding_forward_part(const Site *s) {
+static Work plus_rows(Work work, const Sizes *z, double columns) {
+    work.floor += R * z->N*columns;
+    work.coded += R * z->N*columns;
+    return work;
+}
+
+static void embedding_forward_run(const Site *s) {
     real *bucket = params_of(s->m, 0, -1);
     embedding_forward(s->m->x_in, s->m->batch.inputs, tensor_in(bucket, &s->m->padded, WTE),
                       tensor_in(bucket, &s->m->padded, WPE), s->B, s->T, 0, s->C, s->g->stream);
-    return { 0.0, (double)s->C * ((double)s->N + s->words + s->T), 4.0 * (double)s->N };
+}
+static Work embedding_forward_work(const Sizes *z) {
+    return { 0.0, R * z->C * (z->N + z->words + z->T) + 4.0*z->N,
+             R * z->C * (2.0*z->N + z->T) + 4.0*z->N };
 }
 
-static Work qkv_forward_part(const Site *s) {
+static void qkv_forward_run(const Site *s) {
     linear_forward(s->a.qkv, s->a.ln1, s->w.qkv_w, s->w.qkv_b, s->N, s->C, 3*s->C, s->g);
-    return linear_work(s, s->C, 3.0*s->C);
 }
+static Work qkv_forward_work(const Sizes *z) { return linear_work(z, z->C, 3.0*z->C); }
 
+static void attention_forward_run(const Site *s) {
+    attention_forward(s->a.att, s->a.att_lse, s->a.qkv, s->B, s->T, 0, s->C, s->m->c.NH,
+                      s->g->stream);
+}
 // A query sees (T+1)/2 keys on the average; forward there are two products, backward five.
-static Work attention_forward_part(const Site *s) {
-    int NH = s->m->c.NH;
-    attention_forward(s->a.att, s->a.att_lse, s->a.qkv, s->B, s->T, 0, s->C, NH, s->g->stream);
-    double N = (double)s->N;
-    return { 2.0 * N*s->C * (s->T + 1), 4.0*N*s->C, 4.0*N*NH };
+static Work attention_forward_work(const Sizes *z) {
+    return same_bytes(2.0*z->N*z->C * (z->T + 1), R*4.0*z->N*z->C + 4.0*z->N*z->NH);
 }
 
-static Work att_proj_forward_part(const Site *s) {
+static void att_proj_forward_run(const Site *s) {
     linear_residual_forward(s->a.x_mid, s->x, s->a.att, s->w.att_proj_w, s->w.att_proj_b, s->N,
                             s->C, s->C, s->g);
-    Work work = linear_work(s, s->C, s->C);
-    work.reals += (double)s->N*s->C;             // the residual
-    return work;
+}
+static Work att_proj_forward_work(const Sizes *z) {
+    return plus_rows(linear_work(z, z->C, z->C), z, z->C);           // the residual
 }
 
-static Work layernorm_forward_part(const Site *s) {
+static void layernorm_forward_run(const Site *s) {
     layernorm_forward(s->a.ln2, s->a.ln2_mean, s->a.ln2_rstd, s->a.x_mid, s->w.ln2_gain,
                       s->w.ln2_bias, s->N, s->C, s->g->stream);
-    return { 0.0, 2.0 * (double)s->N*s->C, 8.0 * (double)s->N };
+}
+static Work layernorm_forward_work(const Sizes *z) {
+    double floor = R*2.0*z->N*z->C + 8.0*z->N;
+    return { 0.0, floor, floor + R*2.0*z->N * spilled(z->C, 32*PACK*NORM_KEPT) };
 }
 
-static Work fc_gelu_forward_part(const Site *s) {
+static void fc_gelu_forward_run(const Site *s) {
     linear_gelu_forward(s->a.gelu, s->a.fc, s->a.ln2, s->w.fc_w, s->w.fc_b, s->N, s->C, 4*s->C,
                         s->g);
-    Work work = linear_work(s, s->C, 4.0*s->C);
-    work.reals += (double)s->N * 4.0*s->C;       // before GELU and after it
-    return work;
+}
+static Work fc_gelu_forward_work(const Sizes *z) {
+    return plus_rows(linear_work(z, z->C, 4.0*z->C), z, 4.0*z->C);   // before GELU and after it
 }
 
-static Work mlp_proj_forward_part(const Site *s) {
+static void mlp_proj_forward_run(const Site *s) {
     linear_residual_forward(s->a.x_out, s->a.x_mid, s->a.gelu, s->w.mlp_proj_w, s->w.mlp_proj_b,
                             s->N, 4*s->C, s->C, s->g);
-    Work work = linear_work(s, 4.0*s->C, s->C);
-    work.reals += (double)s->N*s->C;             // the residual
-    return work;
+}
+static Work mlp_proj_forward_work(const Sizes *z) {
+    return plus_rows(linear_work(z, 4.0*z->C, z->C), z, z->C);       // the residual
 }
 
-// Logits that never leave the chip would be no bytes at all.
-static Work classifier_part(const Site *s) {
+static void classifier_run(const Site *s) {
     Model *m = s->m;
     classifier_backward(m->dx_branch, tensor_in(shards_grads(&m->shards, 0), &m->padded, WTE),
                         m->loss, m->lse, m->logits, m->lnf,
                         tensor_in(params_of(m, 0, -1), &m->padded, WTE), m->batch.targets,
                         m->batch.scale, s->N, m->logit_rows, s->C, s->m->c.V, m->padded.V, s->g);
-    double NC = (double)s->N*s->C, VC = (double)s->m->c.V*s->C;
-    return { 6.0 * NC*s->m->c.V, 2.0*NC + VC, 8.0*VC };
 }
 
-static Work xent_part(const Site *s) {
+static void xent_run(const Site *s) {
     Model *m = s->m;
     for (size_t n = 0; n < s->N; n += m->logit_rows)
         xent_forward_backward(m->loss + n, m->lse + n, m->logits, m->batch.targets + n,
                               m->batch.scale, min_size(m->logit_rows, s->N - n), s->m->c.V,
                               m->padded.V, s->g->stream);
-    return { 0.0, 2.0 * (double)s->N*s->m->c.V, 0.0 };
+}
+static Work xent_work(const Sizes *z) {
+    double kept = (z->Vp >= 8192 ? 1024 : 128) * (double)PACK*XENT_KEPT;     // as in xent_launch
+    return { 0.0, R*2.0*z->N*z->V, R*z->N * (2.0*z->Vp + spilled(z->Vp, kept)) + 12.0*z->N };
 }
 
-static Work mlp_proj_backward_part(const Site *s) {
-    gelu_linear_backward(s->m->dfc, s->d.mlp_proj_w, s->d.mlp_proj_b, s->m->dx, s->a.gelu, s->a.fc,
-                         s->w.mlp_proj_w, s->N, 4*s->C, s->C, s->g);
-    Work work = linear_backward_work(s, 4.0*s->C, s->C);
-    work.reals += (double)s->N * 4.0*s->C;       // what GELU's gradient is taken at
-    return work;
+// Logits that never leave the chip would be no bytes at all. As coded the first product writes
+// them, cross-entropy reads and writes them, and two products read them.
+static Work classifier_work(const Sizes *z) {
+    double NC = z->N*z->C, VC = (double)z->V*z->C, VpC = (double)z->Vp*z->C;
+    return { 6.0*NC*z->V, R * (2.0*NC + VC) + 8.0*VC,
+             R * (3.0*z->N*z->Vp + 3.0*NC + 2.0*z->chunks*VpC) + 8.0*z->chunks*VpC
+                 + xent_work(z).coded };
 }
 
-static Work fc_backward_part(const Site *s) {
-    linear_backward(s->m->dx_branch, s->d.fc_w, s->d.fc_b, s->m->dfc, s->a.ln2, s->w.fc_w, s->N,
-                    s->C, 4*s->C, s->g);
-    return linear_backward_work(s, s->C, 4.0*s->C);
+static void mlp_proj_data_run(const Site *s) {
+    Epilogue gelu = { GELU_GRADIENT, NULL, s->a.fc };
+    Mat dx = rows_of(s->m->dx, s->C), wt = transpose_of(s->w.mlp_proj_w, s->C);
+    if (matmul(s->m->dfc, 4*s->C, dx, wt, gelu, s->N, 4*s->C, s->C, WRITE, s->g)) return;
+    matmul(s->m->dfc, 4*s->C, dx, wt, plain, s->N, 4*s->C, s->C, WRITE, s->g);
+    gelu_backward(s->m->dfc, s->m->dfc, s->a.fc, s->N * 4*s->C, s->g->stream);
+}
+static Work mlp_proj_data_work(const Sizes *z) {
+    return plus_rows(linear_work(z, z->C, 4.0*z->C), z, 4.0*z->C);   // what GELU's gradient is at
 }
 
-static Work layernorm_backward_part(const Site *s) {
+// dx (N,C) = dout (N,OC) w^T
+static void data_gradient(const Site *s, real *dx, const real *dout, const real *w, int C, int OC) {
+    matmul(dx, C, rows_of(dout, OC), transpose_of(w, OC), plain, s->N, C, OC, WRITE, s->g);
+}
+
+static void mlp_proj_weight_run(const Site *s) {
+    linear_backward_weight(s->d.mlp_proj_w, s->d.mlp_proj_b, s->m->dx, s->a.gelu, s->N, 4*s->C,
+                           s->C, s->g);
+}
+static Work mlp_proj_weight_work(const Sizes *z) { return weight_work(z, 4.0*z->C, z->C); }
+
+static void fc_data_run(const Site *s) {
+    data_gradient(s, s->m->dx_branch, s->m->dfc, s->w.fc_w, s->C, 4*s->C);
+}
+static Work fc_data_work(const Sizes *z) { return linear_work(z, 4.0*z->C, z->C); }
+
+static void fc_weight_run(const Site *s) {
+    linear_backward_weight(s->d.fc_w, s->d.fc_b, s->m->dfc, s->a.ln2, s->N, s->C, 4*s->C, s->g);
+}
+static Work fc_weight_work(const Sizes *z) { return weight_work(z, z->C, 4.0*z->C); }
+
+static void fc_bias_run(const Site *s) {
+    bias_backward(s->d.fc_b, s->m->dfc, s->N, 4*s->C, s->g);
+}
+static Work fc_bias_work(const Sizes *z) {
+    return same_bytes(0.0, R*4.0*z->N*z->C + 8.0*4.0*z->C);
+}
+
+static void layernorm_backward_run(const Site *s) {
     layernorm_backward(s->m->dx, s->d.ln2_gain, s->d.ln2_bias, s->m->dx, s->m->dx_branch,
                        s->a.x_mid, s->a.ln2_mean, s->a.ln2_rstd, s->w.ln2_gain, s->N, s->C, s->g);
-    return { 0.0, 4.0 * (double)s->N*s->C, 8.0 * (double)s->N };
+}
+static Work layernorm_backward_work(const Sizes *z) {
+    double floor = R*4.0*z->N*z->C + 8.0*z->N;
+    double parts = column_parts(2*(size_t)z->C, (size_t)z->N, layernorm_warps(z->C));
+    return { 0.0, floor, floor + R*2.0*z->N * spilled(z->C, 32*PACK*NORM_KEPT)
+                         + 16.0*parts*z->C + 16.0*z->C };            // partial sums, twice
 }
 
-static Work att_proj_backward_part(const Site *s) {
-    linear_backward(s->m->dx_branch, s->d.att_proj_w, s->d.att_proj_b, s->m->dx, s->a.att,
-                    s->w.att_proj_w, s->N, s->C, s->C, s->g);
-    return linear_backward_work(s, s->C, s->C);
+static void att_proj_data_run(const Site *s) {
+    data_gradient(s, s->m->dx_branch, s->m->dx, s->w.att_proj_w, s->C, s->C);
 }
+static Work att_proj_data_work(const Sizes *z) { return linear_work(z, z->C, z->C); }
 
-static Work attention_backward_part(const Site *s) {
-    int NH = s->m->c.NH;
+static void att_proj_weight_run(const Site *s) {
+    linear_backward_weight(s->d.att_proj_w, s->d.att_proj_b, s->m->dx, s->a.att, s->N, s->C, s->C,
+                           s->g);
+}
+static Work att_proj_weight_work(const Sizes *z) { return weight_work(z, z->C, z->C); }
+
+static void attention_backward_run(const Site *s) {
     attention_backward(s->m->dqkv, s->m->att_rows, s->m->dx_branch, s->a.qkv, s->a.att,
-                       s->a.att_lse, s->B, s->T, s->C, NH, s->g->stream);
-    double N = (double)s->N;
-    return { 5.0 * N*s->C * (s->T + 1), 8.0*N*s->C, 4.0*N*NH };
+                       s->a.att_lse, s->B, s->T, s->C, s->m->c.NH, s->g->stream);
+}
+// As coded attention_rows reads dout, out and lse. Then the kernel that owns queries reads q, k, v
+// and dout, and so does the one that owns keys.
+static Work attention_backward_work(const Sizes *z) {
+    double NC = z->N*z->C, rows = z->N*z->NH;
+    return { 5.0*NC * (z->T + 1), R*8.0*NC + 4.0*rows,
+             R * (2.0*NC + 2*4.0*NC + 3.0*NC) + 4.0*rows + 3*8.0*rows };
 }
 
-static Work qkv_backward_part(const Site *s) {
-    linear_backward(s->m->dx_branch, s->d.qkv_w, s->d.qkv_b, s->m->dqkv, s->a.ln1, s->w.qkv_w, s->N,
-                    s->C, 3*s->C, s->g);
-    return linear_backward_work(s, s->C, 3.0*s->C);
+static void qkv_data_run(const Site *s) {
+    data_gradient(s, s->m->dx_branch, s->m->dqkv, s->w.qkv_w, s->C, 3*s->C);
 }
+static Work qkv_data_work(const Sizes *z) { return linear_work(z, 3.0*z->C, z->C); }
 
-static Work embedding_backward_part(const Site *s) {
+static void qkv_weight_run(const Site *s) {
+    linear_backward_weight(s->d.qkv_w, s->d.qkv_b, s->m->dqkv, s->a.ln1, s->N, s->C, 3*s->C, s->g);
+}
+static Work qkv_weight_work(const Sizes *z) { return weight_work(z, z->C, 3.0*z->C); }
+
+static void embedding_backward_run(const Site *s) {
     Model *m = s->m;
     float *bucket = shards_grads(&m->shards, 0);
     embedding_backward(tensor_in(bucket, &m->padded, WTE), tensor_in(bucket, &m->padded, WPE),
                        m->dx, m->batch.inputs, m->batch.order, m->batch.begin, s->words, s->B, s->T,
                        s->C, s->g->stream);
-    return { 0.0, (double)s->N*s->C, 8.0 * (double)s->C * (s->words + s->T) + 8.0*(double)s->N };
+}
+// Both kernels read dx.
+static Work embedding_backward_work(const Sizes *z) {
+    double others = 8.0*z->C * (z->words + z->T) + 8.0*z->N;
+    return { 0.0, R*z->N*z->C + others, R*2.0*z->N*z->C + others };
 }
 
-static Work zero_part(const Site *s) {
-    clear_grads(s->m);
-    return { 0.0, 0.0, 4.0 * (double)gpt2_n_params(&s->m->padded) };
-}
+static void zero_run(const Site *s) { clear_grads(s->m); }
+static void norm_run(const Site *s) { gradients_squares(s->m); }
+static Work once_work(const Sizes *z) { return same_bytes(0.0, 4.0*z->params); }
 
-static Work norm_part(const Site *s) {
-    gradients_squares(s->m);
-    return { 0.0, 0.0, 4.0 * (double)gpt2_n_params(&s->m->padded) };
-}
-
-// Four arrays of fp32 are read and three written, and the parameters again as layers read them.
-static Work adamw_part(const Site *s) {
+static void adamw_run(const Site *s) {
     AdamW o = { 1e-9f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
     adamw_launch(&s->m->shards, o, { s->m->totals, 1, 0.0 }, 1);
-    double n = (double)gpt2_n_params(&s->m->padded);
-    return { 0.0, sizeof(real) < sizeof(float) ? n : 0.0, 28.0*n };
+}
+// Four arrays of fp32 are read and three written, and the parameters again as layers read them.
+static Work adamw_work(const Sizes *z) {
+    return same_bytes(0.0, (sizeof(real) < sizeof(float) ? 28.0 + R : 28.0) * z->params);
 }
 
 // A step calls it a_layer times for each layer and `once` times besides; INSIDE marks what is part
 // of the line above, and not of the sum.
 enum { INSIDE = -1 };
-typedef struct { const char *name; int a_layer, once; Work (*run)(const Site *); } Part;
+typedef struct {
+    const char *name;
+    int a_layer, once;
+    void (*run)(const Site *);
+    Work (*work)(const Sizes *);
+} Part;
 
 static const Part parts[] = {
-    { "embedding", 0, 1, embedding_forward_part },
-    { "layernorm", 2, 1, layernorm_forward_part },
-    { "qkv", 1, 0, qkv_forward_part },
-    { "attention", 1, 0, attention_forward_part },
-    { "att_proj", 1, 0, att_proj_forward_part },
-    { "fc and gelu", 1, 0, fc_gelu_forward_part },
-    { "mlp_proj", 1, 0, mlp_proj_forward_part },
-    { "classifier, both ways", 0, 1, classifier_part },
-    { "  cross-entropy in it", INSIDE, 1, xent_part },
-    { "mlp_proj and gelu, back", 1, 0, mlp_proj_backward_part },
-    { "fc, back", 1, 0, fc_backward_part },
-    { "layernorm, back", 2, 1, layernorm_backward_part },
-    { "att_proj, back", 1, 0, att_proj_backward_part },
-    { "attention, back", 1, 0, attention_backward_part },
-    { "qkv, back", 1, 0, qkv_backward_part },
-    { "embedding, back", 0, 1, embedding_backward_part },
-    { "gradients to zero", 0, 1, zero_part },
-    { "global norm", 0, 1, norm_part },
-    { "AdamW", 0, 1, adamw_part },
+    { "embedding", 0, 1, embedding_forward_run, embedding_forward_work },
+    { "layernorm", 2, 1, layernorm_forward_run, layernorm_forward_work },
+    { "qkv", 1, 0, qkv_forward_run, qkv_forward_work },
+    { "attention", 1, 0, attention_forward_run, attention_forward_work },
+    { "att_proj", 1, 0, att_proj_forward_run, att_proj_forward_work },
+    { "fc and gelu", 1, 0, fc_gelu_forward_run, fc_gelu_forward_work },
+    { "mlp_proj", 1, 0, mlp_proj_forward_run, mlp_proj_forward_work },
+    { "classifier, both ways", 0, 1, classifier_run, classifier_work },
+    { "  cross-entropy in it", INSIDE, 1, xent_run, xent_work },
+    { "mlp_proj and gelu, data", 1, 0, mlp_proj_data_run, mlp_proj_data_work },
+    { "mlp_proj, weight", 1, 0, mlp_proj_weight_run, mlp_proj_weight_work },
+    { "fc, data", 1, 0, fc_data_run, fc_data_work },
+    { "fc, weight", 1, 0, fc_weight_run, fc_weight_work },
+    { "  its bias, by a kernel", INSIDE, 1, fc_bias_run, fc_bias_work },
+    { "layernorm, back", 2, 1, layernorm_backward_run, layernorm_backward_work },
+    { "att_proj, data", 1, 0, att_proj_data_run, att_proj_data_work },
+    { "att_proj, weight", 1, 0, att_proj_weight_run, att_proj_weight_work },
+    { "attention, back", 1, 0, attention_backward_run, attention_backward_work },
+    { "qkv, data", 1, 0, qkv_data_run, qkv_data_work },
+    { "qkv, weight", 1, 0, qkv_weight_run, qkv_weight_work },
+    { "embedding, back", 0, 1, embedding_backward_run, embedding_backward_work },
+    { "gradients to zero", 0, 1, zero_run, once_work },
+    { "global norm", 0, 1, norm_run, once_work },
+    { "AdamW", 0, 1, adamw_run, adamw_work },
 };
+
+static int part_calls(const Part *p, int L) {
+    return p->a_layer > 0 ? p->a_layer*L + p->once : p->once;
+}
+
+static Sizes sizes_make(const Config *c, int B, int T, double words) {
+    Config padded = *c;
+    padded.V = padded_vocab(c->V);
+    size_t N = (size_t)B*T, rows = classifier_rows(N, padded.V);
+    return { T, c->C, c->NH, c->V, padded.V, (double)N, words,
+             (double)((N + rows - 1) / rows), (double)gpt2_n_params(&padded) };
+}
+
+// Needs no GPU. Of V tokens at random N draws leave out each with probability (1 - 1/V)^N.
+static void show_bytes(const Config *c, int B, int T) {
+    double words = c->V * (1.0 - pow(1.0 - 1.0/c->V, (double)B*T)), coded = 0.0, floors = 0.0;
+    Sizes z = sizes_make(c, B, T, words);
+    printf("%d layers, %d heads, %d channels, vocabulary %d, T=%d, micro-batch %d, " PRECISION
+           ": MB that the kernels of an update read and write\n  %-24s %5s %12s %12s %7s\n", c->L,
+           c->NH, c->C, c->V, T, B, "", "calls", "bytes", "floor", "ratio");
+    for (const Part &p : parts) {
+        Work w = p.work(&z);
+        int calls = part_calls(&p, c->L);
+        if (p.a_layer != INSIDE) coded += w.coded * calls;
+        if (p.a_layer != INSIDE) floors += w.floor * calls;
+        printf("  %-24s %5d %12.1f %12.1f %7.2f\n", p.name, calls, 1e-6 * w.coded * calls,
+               1e-6 * w.floor * calls, w.coded / w.floor);
+    }
+    printf("  %-24s %5s %12.1f %12.1f %7.2f\n", "all of them", "", 1e-6 * coded, 1e-6 * floors,
+           coded / floors);
+}
 
 static Site site_make(Bench *b, int l, int words) {
     Model *m = &b->m;
     return { m, &b->gpu, m->acts[l], block_in(params_of(m, 1 + l, -1), &m->padded),
              block_in(shards_grads(&m->shards, 1 + l), &m->padded),
              l > 0 ? m->acts[l - 1].x_out : m->x_in,
-             words, b->B, b->T, b->c.C, (size_t)b->B*b->T };
+             words, b->B, b->T, b->c.C, (size_t)b->B*b->T, sizes_make(&b->c, b->B, b->T, words) };
 }
 
-// Seconds of one call, the mean over the layers and of that the median; and the floor. Before each
-// measurement all gradients are read, half a gigabyte for 124M: that empties the caches, and gives
-// the CPU the time to launch ahead.
-static double part_seconds(Bench *b, const Part *p, const Site *sites, double *floor) {
+// Seconds of `work`, the median. Before each measurement all gradients are read, half a gigabyte
+// for 124M: that empties the caches, and gives the CPU the time to launch ahead.
+template <class Run> static double cold_seconds(Bench *b, Run run) {
     double seconds[WARMUPS + REPEATS];
-    int calls = p->a_layer > 0 ? b->c.L : 1;
-    Work work = { 0.0, 0.0, 0.0 };
     for (double &s : seconds) {
-        norm_part(&sites[0]);
+        gradients_squares(&b->m);
         CUDA_CHECK(cudaEventRecord(b->begin, b->gpu.stream));
-        for (int l = 0; l < calls; l++) work = p->run(&sites[l]);
+        run();
         CUDA_CHECK(cudaEventRecord(b->end, b->gpu.stream));
         gpu_wait(&b->gpu);
-        s = gpu_seconds(b->begin, b->end) / calls;
+        s = gpu_seconds(b->begin, b->end);
     }
-    *floor = fmax(work.flops / b->product_flops,
-                  (work.reals * sizeof(real) + work.bytes) / b->copy_bytes);
     return median(seconds + WARMUPS, REPEATS);
+}
+
+// Seconds of one call, the mean over the layers; and the floor.
+static double part_seconds(Bench *b, const Part *p, const Site *sites, double *floor) {
+    int calls = p->a_layer > 0 ? b->c.L : 1;
+    Work work = p->work(&sites[0].sizes);
+    *floor = fmax(work.flops / b->product_flops, work.floor / b->copy_bytes);
+    return cold_seconds(b, [&] { for (int l = 0; l < calls; l++) p->run(&sites[l]); }) / calls;
 }
 
 static void bench_parts(Bench *b, const Site *sites, double step) {
     double sum = 0.0, floors = 0.0;
     for (const Part &p : parts) {
         double floor, one = part_seconds(b, &p, sites, &floor);
-        int calls = p.a_layer > 0 ? p.a_layer*b->c.L + p.once : p.once;
+        double bytes = p.work(&sites[0].sizes).coded;
+        int calls = part_calls(&p, b->c.L);
         if (p.a_layer != INSIDE) sum += one * calls;
         if (p.a_layer != INSIDE) floors += floor * calls;
-        printf("  %-24s %5d %10.3f %10.3f %7.2f\n", p.name, calls, 1e3 * one * calls,
-               1e3 * floor * calls, one / floor);
+        printf("  %-24s %5d %10.3f %10.3f %7.2f %10.1f %10.1f\n", p.name, calls, 1e3 * one * calls,
+               1e3 * floor * calls, one / floor, 1e-6 * bytes * calls, 1e-9 * bytes / one);
         fprintf(b->json, "%s\n  {\"name\": \"%s\", \"calls\": %d, \"ms\": %.6g, "
-                "\"floor_ms\": %.6g}", &p == parts ? "" : ",", p.name + strspn(p.name, " "), calls,
-                1e3 * one * calls, 1e3 * floor * calls);
+                "\"floor_ms\": %.6g, \"bytes\": %.9g}", &p == parts ? "" : ",",
+                p.name + strspn(p.name, " "), calls, 1e3 * one * calls, 1e3 * floor * calls,
+                bytes * calls);
         fflush(stdout);
     }
     printf("  %-24s %5s %10.3f %10.3f %7.2f\n", "all of them", "", 1e3 * sum, 1e3 * floors,
@@ -438,18 +577,154 @@ static void bench_parts(Bench *b, const Site *sites, double step) {
     printf("  %-24s %5s %10.3f %10.3f %7.2f\n", "the step as a whole", "", 1e3 * step,
            1e3 * floors, step / floors);
     fprintf(b->json, "],\n \"launchers_B\": %d, \"launchers_ms\": %.6g, \"floors_ms\": %.6g, "
-            "\"step_ms\": %.6g}\n", b->B, 1e3 * sum, 1e3 * floors, 1e3 * step);
+            "\"step_ms\": %.6g,\n \"products\": [", b->B, 1e3 * sum, 1e3 * floors, 1e3 * step);
+}
+
+// ---- products: each of the step's, with its algorithm ----
+
+typedef struct { uint32_t tile, scheme, split_k; float waves; } How;
+
+// What an algorithm says of itself; waves: its blocks, as a multiple of what runs at once.
+static How product_how(const Product *p, Gpu *g) {
+    How h = { 0, 0, 1, 0.0f };
+    const cublasLtMatmulAlgo_t *a = &p->algorithm;
+    cublasLtMatmulHeuristicResult_t result;
+    size_t n;
+    cublasLtMatmulAlgoConfigGetAttribute(a, CUBLASLT_ALGO_CONFIG_TILE_ID, &h.tile, 4, &n);
+    cublasLtMatmulAlgoConfigGetAttribute(a, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &h.split_k, 4, &n);
+    cublasLtMatmulAlgoConfigGetAttribute(a, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &h.scheme, 4,
+                                         &n);
+    if (cublasLtMatmulAlgoCheck(g->blas, p->desc, p->b, p->a, p->c, p->c, a, &result)
+        == CUBLAS_STATUS_SUCCESS) h.waves = result.wavesCount;
+    return h;
+}
+
+// Rows of a tile are columns of our c. cuBLASLt names some hundred tiles; others by their number.
+typedef struct { char text[16]; } TileName;
+static TileName tile_name(uint32_t tile) {
+    static const struct { int id; const char *name; } known[] = {
+        { CUBLASLT_MATMUL_TILE_64x64, "64x64" }, { CUBLASLT_MATMUL_TILE_64x128, "64x128" },
+        { CUBLASLT_MATMUL_TILE_128x64, "128x64" }, { CUBLASLT_MATMUL_TILE_64x256, "64x256" },
+        { CUBLASLT_MATMUL_TILE_256x64, "256x64" }, { CUBLASLT_MATMUL_TILE_128x128, "128x128" },
+        { CUBLASLT_MATMUL_TILE_128x192, "128x192" }, { CUBLASLT_MATMUL_TILE_192x128, "192x128" },
+        { CUBLASLT_MATMUL_TILE_128x256, "128x256" }, { CUBLASLT_MATMUL_TILE_256x128, "256x128" },
+    };
+    TileName name;
+    snprintf(name.text, sizeof name.text, "#%u", tile);
+    for (const auto &k : known)
+        if ((uint32_t)k.id == tile) snprintf(name.text, sizeof name.text, "%s", k.name);
+    return name;
+}
+
+static const char *scheme_name(uint32_t scheme) {
+    return scheme == CUBLASLT_REDUCTION_SCHEME_NONE ? "none"
+         : scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE ? "compute"
+         : scheme == CUBLASLT_REDUCTION_SCHEME_INPLACE ? "in place" : "output";
+}
+
+// Operands.
+typedef struct { real *a, *b, *other, *vector; void *c; } Scratch;
+
+// What the epilogue of a product does, by kernels.
+static void epilogue_apart(const ProductKey *k, const Scratch *x, Gpu *g) {
+    real *c = (real *)x->c;
+    size_t n = k->M*k->N;
+    if (k->epilogue == ADD_BIAS || k->epilogue == ADD_BIAS_GELU || k->epilogue == ADD_BIAS_RESIDUAL)
+        bias_forward_kernel<<<blocks_for(n, 256*PACK), 256, 0, g->stream>>>(
+            c, x->vector, k->epilogue == ADD_BIAS_RESIDUAL ? x->other : NULL, n, (int)k->N);
+    if (k->epilogue == ADD_BIAS_GELU) gelu_forward(x->other, c, n, g->stream);
+    if (k->epilogue == GELU_GRADIENT) gelu_backward(c, c, x->other, n, g->stream);
+    if (k->epilogue == BIAS_GRADIENT) bias_backward((float *)x->vector, x->b, k->K, (int)k->N, g);
+    LAUNCH_CHECK();
+}
+
+// A product with its epilogue, or plain with kernels for it. Weight gradients are added.
+static double product_seconds(Bench *b, const ProductKey *k, bool fused, const Scratch *x) {
+    Gpu *g = &b->gpu;
+    ProductKey key = *k;
+    if (!fused) key.epilogue = NO_EPILOGUE;
+    Product *p = product_find(&key, g);
+    bool residual = key.epilogue == ADD_BIAS_RESIDUAL, adds = k->op_a == CUBLAS_OP_T || residual;
+    Operands o = { x->c, x->a, x->b, residual ? x->other : x->c, adds ? 1.0f : 0.0f };
+    product_set_pointers(p, x->vector, x->other);
+    return cold_seconds(b, [&] {
+        product_launch(p, &p->algorithm, &o, g);
+        if (!fused) epilogue_apart(k, x, g);
+    });
+}
+
+static void bench_product(Bench *b, const ProductKey *k, const Scratch *x) {
+    ProductName name = product_name(k);
+    const Choice *choice = choice_find(b->gpu.tuner, name.text);
+    const Product *p = product_find(k, &b->gpu);
+    if (!p->found && !choice) return;            // cuBLASLt has none
+    How h = product_how(p, &b->gpu);
+    double s = product_seconds(b, k, true, x), flops = 2.0*(double)k->M*(double)k->N*(double)k->K/s;
+    double first_s = choice ? choice->first_seconds : NAN;
+    double apart = k->epilogue == NO_EPILOGUE ? NAN : product_seconds(b, k, false, x);
+    printf("  %8.3f %8.1f %5.1f%% %8s %5u %8s %6.2f %8.3f %8.3f  %s%s\n", 1e3 * s, 1e-12 * flops,
+           100.0 * flops / b->product_flops, tile_name(h.tile).text, h.split_k,
+           scheme_name(h.scheme), h.waves, 1e3 * first_s, 1e3 * apart, name.text,
+           p->found ? "" : " (not taken)");
+    fprintf(b->json, "%s\n  {\"product\": \"%s\", \"tile\": \"%s\", \"split_k\": %u, "
+            "\"scheme\": \"%s\", \"waves\": %.4g, \"taken\": %s", b->rows++ ? "," : "", name.text,
+            tile_name(h.tile).text, h.split_k, scheme_name(h.scheme), h.waves,
+            p->found ? "true" : "false");
+    if (isfinite(s)) fprintf(b->json, ", \"ms\": %.6g, \"tflops\": %.6g", 1e3 * s, 1e-12 * flops);
+    if (isfinite(first_s)) fprintf(b->json, ", \"first_ms\": %.6g", 1e3 * first_s);
+    if (isfinite(apart)) fprintf(b->json, ", \"apart_ms\": %.6g", 1e3 * apart);
+    fputs("}", b->json);
+    fflush(stdout);
+}
+
+// Room for each operand of any product, filled with random numbers.
+static void scratch_make(Scratch *x, const ProductKey *keys, int n, Gpu *g) {
+    size_t a = 0, b = 0, c = 0, columns = 0;
+    for (const ProductKey *k = keys; k < keys + n; k++) {
+        a = k->M*k->K > a ? k->M*k->K : a;
+        b = k->K*k->N > b ? k->K*k->N : b;
+        c = k->M*k->N > c ? k->M*k->N : c;
+        columns = k->N > columns ? k->N : columns;
+    }
+    size_t reals[] = { a, b, c, 2*columns, 2*c };            // vector and c may be of fp32
+    real **arrays[] = { &x->a, &x->b, &x->other, &x->vector, (real **)&x->c };
+    for (int i = 0; i < 5; i++) {
+        CUDA_CHECK(cudaMalloc((void **)arrays[i], reals[i] * sizeof(real)));
+        random_fill_kernel<<<blocks_for(reals[i], 256), 256, 0, g->stream>>>(*arrays[i], reals[i]);
+        LAUNCH_CHECK();
+    }
+}
+
+static void bench_products(Bench *b) {
+    Gpu *g = &b->gpu;
+    ProductKey keys[MAX_PRODUCTS];
+    Scratch x;
+    int n = g->n_products;
+    for (int i = 0; i < n; i++) keys[i] = g->products[i].key;
+    scratch_make(&x, keys, n, g);
+    b->rows = 0;
+    printf("\nproducts of a step, micro-batch %d: milliseconds of one; the algorithm taken; the "
+           "heuristic's\nfirst; the plain product with kernels in place of its epilogue\n"
+           "  %8s %8s %6s %8s %5s %8s %6s %8s %8s  M x N x K, rows\n", b->B, "ms", "TFLOP/s",
+           "peak", "tile", "split", "scheme", "waves", "first", "apart");
+    for (int i = 0; i < n; i++) bench_product(b, &keys[i], &x);
+    fputs("]}\n", b->json);
+    for (void *array : { (void *)x.a, (void *)x.b, (void *)x.other, (void *)x.vector, x.c })
+        CUDA_CHECK(cudaFree(array));
 }
 
 static void bench_launchers(Bench *b, int B) {
     if (!bench_open(b, B, RECOMPUTE_NONE)) die("memory: it was there before");
+    bench_tune(b);
     double step = steps_median(b);
     int words = send_order(&b->m, b->inputs, (size_t)B*b->T);
     Site *sites = (Site *)alloc_or_die(b->c.L * sizeof *sites, "a table of launchers' arguments");
     for (int l = 0; l < b->c.L; l++) sites[l] = site_make(b, l, words);
-    printf("\nlaunchers of a step, micro-batch %d: milliseconds a step, and their floor\n"
-           "  %-24s %5s %10s %10s %7s\n", B, "", "calls", "ms", "floor", "ratio");
+    printf("\nlaunchers of a step, micro-batch %d: milliseconds a step, and their floor; MB that "
+           "they move\n  %-24s %5s %10s %10s %7s %10s %10s\n", B, "", "calls", "ms", "floor",
+           "ratio", "MB", "GB/s");
     bench_parts(b, sites, step);
+    bench_products(b);
     free(sites);
     model_free(&b->m);
 }
@@ -466,6 +741,9 @@ static bool parse_model(Bench *b, const char *text) {
 }
 
 static void parse(Bench *b, int argc, char **argv) {
+    b->only_bytes = argc > 1 && strcmp(argv[1], "--bytes") == 0;
+    argc -= b->only_bytes;
+    argv += b->only_bytes;
     bool model = argc > 1 && strcmp(argv[1], "--model") == 0;
     b->c = { 12, 12, 768, 50257, 1024 };
     b->T = 1024;
@@ -512,6 +790,10 @@ static void write_json(Bench *b) {
 int main(int argc, char **argv) {
     static Bench b;
     parse(&b, argc, argv);
+    if (b.only_bytes) {
+        for (int i = 0; i < b.n_batches; i++) show_bytes(&b.c, b.batches[i], b.T);
+        return 0;
+    }
     Comm alone;
     TrainOptions options;
     memset(&alone, 0, sizeof alone);
@@ -519,6 +801,7 @@ int main(int argc, char **argv) {
     alone.size = alone.local_size = 1;
     options.graph = 1;
     machine_open(&b.gpu, &options, &alone);
+    tuner_open(&b.gpu);
     CUDA_CHECK(cudaEventCreate(&b.begin));
     CUDA_CHECK(cudaEventCreate(&b.end));
     if (!(b.json = open_memstream(&b.json_text, &b.json_bytes))) die("memory: none for results");

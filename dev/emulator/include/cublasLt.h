@@ -74,6 +74,19 @@ typedef enum {
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8,
 } cublasLtMatmulPreferenceAttributes_t;
 
+typedef enum {
+    CUBLASLT_MATMUL_TILE_64x64 = 15, CUBLASLT_MATMUL_TILE_64x128 = 17,
+    CUBLASLT_MATMUL_TILE_128x64 = 18, CUBLASLT_MATMUL_TILE_64x256 = 19,
+    CUBLASLT_MATMUL_TILE_128x128 = 20, CUBLASLT_MATMUL_TILE_256x64 = 21,
+    CUBLASLT_MATMUL_TILE_128x256 = 23, CUBLASLT_MATMUL_TILE_256x128 = 24,
+    CUBLASLT_MATMUL_TILE_192x128 = 31, CUBLASLT_MATMUL_TILE_128x192 = 32,
+} cublasLtMatmulTile_t;
+
+typedef enum {
+    CUBLASLT_ALGO_CONFIG_TILE_ID = 1, CUBLASLT_ALGO_CONFIG_SPLITK_NUM = 2,
+    CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME = 3,
+} cublasLtMatmulAlgoConfigAttributes_t;
+
 typedef struct emulator_cublas { int unused; } *cublasLtHandle_t;
 typedef struct emulator_matmul {
     int32_t compute, scale, pointer_mode, transA, transB, transC, aux_type, bias_type;
@@ -512,6 +525,21 @@ static inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     return CUBLAS_STATUS_SUCCESS;
 }
 
+// All algorithms are said to have tiles of 128x128.
+static inline cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(
+        const cublasLtMatmulAlgo_t *algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute,
+        void *value, size_t bytes, size_t *written) {
+    const emulator::Algorithm *a = algorithm ? emulator::algorithm_of(algorithm) : nullptr;
+    if (!a) return CUBLAS_STATUS_INVALID_VALUE;
+    uint32_t answer = a->scheme;
+    if (attribute == CUBLASLT_ALGO_CONFIG_TILE_ID) answer = CUBLASLT_MATMUL_TILE_128x128;
+    if (attribute == CUBLASLT_ALGO_CONFIG_SPLITK_NUM) answer = a->split ? 2 : 1;
+    if (!value || bytes != sizeof answer) return CUBLAS_STATUS_INVALID_VALUE;
+    *written = sizeof answer;
+    memcpy(value, &answer, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
 static inline cublasStatus_t cublasLtMatmulAlgoCheck(
         cublasLtHandle_t handle, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t A,
         cublasLtMatrixLayout_t B, cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
@@ -519,7 +547,11 @@ static inline cublasStatus_t cublasLtMatmulAlgoCheck(
     if (!handle || !algorithm || !result || !emulator::algorithm_of(algorithm))
         return CUBLAS_STATUS_INVALID_VALUE;
     *result = {};
-    return emulator::check_matmul(d, A, B, C, D);
+    cublasStatus_t status = emulator::check_matmul(d, A, B, C, D);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
+    uint64_t tiles = ((D->rows + 127) / 128) * ((D->cols + 127) / 128);
+    result->wavesCount = (float)tiles / 132;                 // an H100's multiprocessors
+    return CUBLAS_STATUS_SUCCESS;
 }
 
 static inline cublasStatus_t cublasLtMatmul(
