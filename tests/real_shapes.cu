@@ -466,14 +466,14 @@ static void check_xent_rows(real *logits, size_t rows, int V, int Vp) {
     const float scale = 0.25f;
     Ints target = random_tokens(rows, V);
     Array<int> d_target(target);
-    Array<float> loss(rows), lse(rows);
+    Array<float> loss(rows), lse(rows), d_scale(Floats(1, scale));
     size_t sampled[SAMPLED_ROWS];
     Floats before[SAMPLED_ROWS];
     for (int s = 0; s < SAMPLED_ROWS; s++) {
         sampled[s] = sample(s, rows);
         before[s] = line_of(logits, sampled[s]*Vp, 1, Vp);
     }
-    xent_forward_backward(loss, lse, logits, d_target, scale, rows, V, Vp, gpu.stream);
+    xent_forward_backward(loss, lse, logits, d_target, d_scale, rows, V, Vp, gpu.stream);
     Worst losses = { 0, 0, 0 }, gradients = { 0, 0, 0 };
     for (int s = 0; s < SAMPLED_ROWS; s++) {
         size_t n = sampled[s];
@@ -486,7 +486,8 @@ static void check_xent_rows(real *logits, size_t rows, int V, int Vp) {
 
 static void real_classifier(size_t N, int C, int V) {
     int Vp = padded_vocab(V);
-    size_t rows = classifier_rows(N, Vp);
+    size_t rows = logits_chunk_rows(N, Vp, C, sizeof(real),
+                                    gpu.properties.multiProcessorCount);
     Random<real> x(rows*C, 1, 0), wte((size_t)Vp*C, 6 / sqrt(C), 0);
     Random<float> dwte((size_t)Vp*C, 0, 0.5);
     Array<real> logits(rows*Vp), dx(rows*C);

@@ -498,18 +498,20 @@ static int part_calls(const Part *p, int L) {
     return p->a_layer > 0 ? p->a_layer*L + p->once : p->once;
 }
 
-static Sizes sizes_make(const Config *c, int B, int T, double words) {
+static Sizes sizes_make(const Config *c, int B, int T, double words, int multiprocessors) {
     Config padded = *c;
     padded.V = padded_vocab(c->V);
-    size_t N = (size_t)B*T, rows = classifier_rows(N, padded.V);
+    size_t N = (size_t)B*T;
+    size_t rows = logits_chunk_rows(N, padded.V, c->C, sizeof(real), multiprocessors);
     return { T, c->C, c->NH, c->V, padded.V, (double)N, words,
              (double)((N + rows - 1) / rows), (double)gpt2_n_params(&padded) };
 }
 
-// Needs no GPU. Of V tokens at random N draws leave out each with probability (1 - 1/V)^N.
+// Needs no GPU; the chunks of logits are those of an H100. Of V tokens at random N draws leave out
+// each with probability (1 - 1/V)^N.
 static void show_bytes(const Config *c, int B, int T) {
     double words = c->V * (1.0 - pow(1.0 - 1.0/c->V, (double)B*T)), coded = 0.0, floors = 0.0;
-    Sizes z = sizes_make(c, B, T, words);
+    Sizes z = sizes_make(c, B, T, words, 132);
     printf("%d layers, %d heads, %d channels, vocabulary %d, T=%d, micro-batch %d, " PRECISION
            ": MB that the kernels of an update read and write\n  %-24s %5s %12s %12s %7s\n", c->L,
            c->NH, c->C, c->V, T, B, "", "calls", "bytes", "floor", "ratio");
@@ -530,7 +532,8 @@ static Site site_make(Bench *b, int l, int words) {
     return { m, &b->gpu, m->acts[l], block_in(params_of(m, 1 + l, -1), &m->padded),
              block_in(shards_grads(&m->shards, 1 + l), &m->padded),
              l > 0 ? m->acts[l - 1].x_out : m->x_in,
-             words, b->B, b->T, b->c.C, (size_t)b->B*b->T, sizes_make(&b->c, b->B, b->T, words) };
+             words, b->B, b->T, b->c.C, (size_t)b->B*b->T,
+             sizes_make(&b->c, b->B, b->T, words, b->gpu.properties.multiProcessorCount) };
 }
 
 // Seconds of `work`, the median. Before each measurement all gradients are read, half a gigabyte
