@@ -14,7 +14,7 @@
 
 typedef struct {
     cudaGraphExec_t exec;              // NULL: not captured yet
-    size_t launches;                   // that it saves, but one
+    size_t launches;                   // that it holds
     bool warm;                         // `work` has run
 } Graph;
 
