@@ -408,7 +408,7 @@ comm.h|/^static inline void comm_find_levels/,/^}/ s/c->near.size, c->near.size)
 FAULTS
 }
 planted_faults_in_the_exchange_are_found() {
-    local flags="$tiny --steps 2 --zero 2 --comm-dtype bf16" file how n=0 order found
+    local flags="$tiny --steps 2 --zero 2" file how n=0 order found
     export BATCHWISE_HOSTS=a,a,a,a,b,b,b,b
     program=$fp32
     good 8 whole8 $flags
