@@ -218,23 +218,23 @@ counters() {
 }
 
 # A run whose losses were finite in every step and have fallen by a third, from a uniform guess.
-learned() {                                 # learned NAME
-    local tune=
+learned() {                                 # learned NAME FLAGS...
+    local name=$1 tune=; shift
     [ ! -f "$work/choices.json" ] || tune="--tune $work/choices.json"
     cd "$bf16" && ./train_gpt2cu --data "$tales" $MODEL --steps "$STEPS" $tune \
-        --eval-every $((STEPS / 2)) --eval-tokens "$EVAL" --log "$work/$1.jsonl" \
-        --out "$work/$1" --overwrite || return 1
-    losses "$work/$1.jsonl" | awk -v steps="$STEPS" '
+        --eval-every $((STEPS / 2)) --eval-tokens "$EVAL" --log "$work/$name.jsonl" \
+        --out "$work/$name" --overwrite "$@" || return 1
+    losses "$work/$name.jsonl" | awk -v steps="$STEPS" '
         NR == 1 { first = $2 } { last = $2 }
         END { printf "%d of %d steps; loss from %g to %g\n", NR, steps, first, last
               exit !(NR == steps && last < first * 2/3) }'
 }
-same_bits() {
-    losses "$work/first.jsonl" > "$work/first.losses"
-    losses "$work/second.jsonl" > "$work/second.losses"
-    cmp "$work/first.losses" "$work/second.losses" &&
-        cmp "$work"/{first,second}/latest/model.safetensors &&
-        echo "same bits: $(grep -c . "$work/first.losses") losses and all weights"
+same_bits() {                               # same_bits NAME NAME
+    losses "$work/$1.jsonl" > "$work/$1.losses"
+    losses "$work/$2.jsonl" > "$work/$2.losses"
+    cmp "$work/$1.losses" "$work/$2.losses" &&
+        cmp "$work/$1/latest/model.safetensors" "$work/$2/latest/model.safetensors" &&
+        echo "same bits: $(grep -c . "$work/$1.losses") losses and all weights"
 }
 
 call_B() {
@@ -245,7 +245,9 @@ call_B() {
     step "B: counters" 100 counters
     step "B: $STEPS steps in bf16" 90 learned first
     step "B: the same steps again" 90 learned second
-    step "B: two runs have the same bits" 20 same_bits
+    step "B: two runs have the same bits" 20 same_bits first second
+    step "B: the same steps, kernels launched one by one" 90 learned apart --graph off
+    step "B: a graph changes no bit" 20 same_bits first apart
 }
 
 # ---- C: beside the CPU and PyTorch, memory accesses ----
