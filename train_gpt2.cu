@@ -648,26 +648,24 @@ static double machine_peak_flops(Machine *g) {
 // A vector for the token and a vector for its position, both learned. Rows first ... T-1 of each
 // sequence are written; first is 0 except in generation, where earlier rows are cached.
 
-// Thread i owns pack i of the rows that are written.
+// A warp owns a row: position `first` + y of sequence x.
 __global__ void embedding_forward_kernel(real *x, const int *token, const real *wte,
-                                         const real *wpe, size_t packs, int T, int first, int C) {
-    size_t i = thread_in_grid();
-    if (i >= packs) return;
-    size_t row = i / (C/PACK), rows = T - first;
-    int c = (int)(i % (C/PACK)) * PACK, t = first + (int)(row % rows);
-    size_t n = row / rows * T + t;
-    float word[PACK], place[PACK];
-    load(word, wte + (size_t)token[n]*C + c);
-    load(place, wpe + (size_t)t*C + c);
-    for (int k = 0; k < PACK; k++) word[k] += place[k];
-    store(x + n*C + c, word);
+                                         const real *wpe, int T, int first, int C) {
+    int t = first + blockIdx.y*8 + warp_in_block();
+    size_t n = (size_t)blockIdx.x*T + t;
+    for (int c = lane()*PACK; t < T && c < C; c += 32*PACK) {
+        float word[PACK], place[PACK];
+        load(word, wte + (size_t)token[n]*C + c);
+        load(place, wpe + (size_t)t*C + c);
+        for (int k = 0; k < PACK; k++) word[k] += place[k];
+        store(x + n*C + c, word);
+    }
 }
 
 static void embedding_forward(real *x, const int *token, const real *wte, const real *wpe,
                               int B, int T, int first, int C, cudaStream_t stream) {
-    size_t packs = (size_t)B*(T - first)*C / PACK;
-    embedding_forward_kernel<<<blocks_for(packs, 256), 256, 0, stream>>>(
-        x, token, wte, wpe, packs, T, first, C);
+    dim3 blocks(B, blocks_for(T - first, 8));
+    embedding_forward_kernel<<<blocks, 256, 0, stream>>>(x, token, wte, wpe, T, first, C);
     LAUNCH_CHECK();
 }
 
@@ -1127,10 +1125,21 @@ __global__ void attention_backward_plain_kernel(real *dqkv, const float2 *rows, 
 
 #ifndef PRECISION_FP32
 // ---- attention on tensor cores, in bf16 (FlashAttention-2, Dao 2023, arXiv 2307.08691) ----
-// mma multiplies a 16x16 by a 16x8 matrix, both spread over a warp's registers. Lane l holds rows
-// l/4 and l/4 + 8 of a result, columns 2(l%4) and 2(l%4) + 1. Two results side by side, rounded to
-// bf16, have the layout of the next mma's left operand. So the weights, and in the backward pass p
-// and ds, go from the first product to the second without leaving the registers.
+// mma multiplies a 16x16 by a 16x8 matrix, spread over the registers of a warp. "5:1" stands for
+// register 1 of lane 5. A register holds one fp32 of C, or two bf16 of A or B.
+//
+//       A (16,16)                          B (16,8)                      C (16,8)
+//            k=0,1  2,3 ..  8,9 .. 14,15         n=0   1  ..   7             n=0   1    2  ..   7
+//       m=0   0:0   1:0     0:2     3:2    k=0,1  0:0  4:0    28:0      m=0   0:0  0:1  1:0    3:1
+//       m=1   4:0   5:0     4:2     7:2    k=2,3  1:0  5:0    29:0      m=1   4:0  4:1  5:0    7:1
+//        :                                   :                           :
+//       m=7  28:0  29:0    28:2    31:2    k=6,7  3:0  7:0    31:0      m=7  28:0 28:1 29:0   31:1
+//       m=8   0:1   1:1     0:3     3:3    k=8,9  0:1  4:1    28:1      m=8   0:2  0:3  1:2    3:3
+//        :                                   :                           :
+//       m=15 28:1  29:1    28:3    31:3    14,15  3:1  7:1    31:1      m=15 28:2 28:3 29:2   31:3
+//
+// Two C side by side, rounded to bf16, have the layout of an A. So the weights, and in the backward
+// pass p and ds, go from the first product to the second without leaving the registers.
 //
 // A warp owns M pieces of 16 rows, a block has four warps. The limits on Hopper: a multiprocessor
 // does an mma.sync in about 1.6 clocks (wgmma, which other architectures lack, takes two thirds of
@@ -1142,20 +1151,55 @@ __global__ void attention_backward_plain_kernel(real *dqkv, const float2 *rows, 
 // Loops here have constant bounds, and nvcc unrolls them: registers cannot be indexed.
 
 enum { WARPS = 4 };
-template <int D> struct Tile {         // for heads of up to D channels
+
+// How a kernel divides its work, for heads of up to D_ channels. The tables of variants below say
+// which there are.
+template <int D_, int M_, int STEP_, int STAGES_, int AT_ONCE_, int BLOCKS_ = 2> struct Tile {
     enum {
-        M = D <= 64 ? 2 : 1,           // more would not fit in registers
+        D = D_, M = M_,
         ROWS = 16*M*WARPS,             // that a block owns
-        STEP = D <= 64 ? 64 : 32,      // that stream past at a time
+        STEP = STEP_,                  // that stream past between two barriers
+        STAGES = STAGES_,              // steps in shared memory: one in use, the others under way
+        AT_ONCE = AT_ONCE_,            // of a step, whose scores are in registers at a time
+        BLOCKS = BLOCKS_,              // on a multiprocessor, which limits a thread's registers
         LENGTH = D + 8,                // of a row in shared memory
     };
 };
 
-// What a lane holds of a 16x16 matrix on the left of a product, or of two 16x8 on the right.
+// What a lane holds of an A, or of two B side by side.
 typedef struct { uint32_t x[4]; } Fragment;
 
-// Starts to copy BYTES, 8 or 16, to shared memory, or as many zeros; copy_async_wait waits for all
-// that this thread has started.
+// What a lane holds of two C side by side, 16x16: four elements in each of two rows. If the square
+// begins at (row, column), element i of row `half` stands at (lane_row, lane_column).
+struct Square {
+    float c[2][4];
+    __device__ float &at(int half, int i) { return c[i/2][2*half + i%2]; }
+    __device__ float at(int half, int i) const { return c[i/2][2*half + i%2]; }
+};
+__device__ inline int lane_row(int row, int half) { return row + 8*half + lane()/4; }
+__device__ inline int lane_column(int column, int i) {
+    return column + i/2*8 + lane()%4*2 + i%2;
+}
+
+// Calls body(n, m, half, i) for each element that a lane holds of N x M squares.
+template <int N, int M, class Body> __device__ inline void each_element(Body body) {
+    for (int n = 0; n < N; n++)
+        for (int m = 0; m < M; m++)
+            for (int half = 0; half < 2; half++)
+                for (int i = 0; i < 4; i++) body(n, m, half, i);
+}
+
+__device__ inline Fragment rounded(const Square &s) {        // as an A
+    Fragment f;
+    for (int i = 0; i < 4; i++) {
+        __nv_bfloat162 two = __floats2bfloat162_rn(s.at(i%2, i/2*2), s.at(i%2, i/2*2 + 1));
+        memcpy(&f.x[i], &two, sizeof two);
+    }
+    return f;
+}
+
+// Starts to copy BYTES, 8 or 16, to shared memory, or as many zeros. copy_async_commit makes a
+// group of the copies that this thread has started; copy_async_wait waits for all groups but LEFT.
 template <int BYTES> __device__ inline void copy_async(void *to, const void *from, bool there) {
 #ifdef EMULATOR
     emulated_cp_async(to, from, BYTES, there ? BYTES : 0);
@@ -1165,17 +1209,24 @@ template <int BYTES> __device__ inline void copy_async(void *to, const void *fro
                     "r"(there ? BYTES : 0));
 #endif
 }
-__device__ inline void copy_async_wait() {
+__device__ inline void copy_async_commit() {
 #ifdef EMULATOR
-    emulated_cp_async_wait_all();
+    emulated_cp_async_commit();
 #else
-    asm volatile("cp.async.wait_all;" ::: "memory");
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int LEFT> __device__ inline void copy_async_wait() {
+#ifdef EMULATOR
+    emulated_cp_async_wait(LEFT);
+#else
+    asm volatile("cp.async.wait_group %0;" :: "n"(LEFT) : "memory");
 #endif
 }
 
-// Four 8x8 matrices. Each lane passes the address of one row of 8; lane l receives elements 2(l%4)
-// and 2(l%4) + 1 of row l/4, or, transposed, of column l/4.
-__device__ inline Fragment load_fragment(const real *row) {
+// Loads four 8x8 matrices, matrix i to register i. Lane l passes the address of row l%8 of matrix
+// l/8, and receives elements 2(l%4) and 2(l%4) + 1 of row l/4, or, transposed, of column l/4.
+__device__ inline Fragment load_matrices(const real *row) {
     Fragment f;
 #ifdef EMULATOR
     emulated_ldmatrix_x4(f.x, row);
@@ -1186,7 +1237,7 @@ __device__ inline Fragment load_fragment(const real *row) {
 #endif
     return f;
 }
-__device__ inline Fragment load_transposed(const real *row) {
+__device__ inline Fragment load_matrices_transposed(const real *row) {
     Fragment f;
 #ifdef EMULATOR
     emulated_ldmatrix_x4_trans(f.x, row);
@@ -1196,6 +1247,18 @@ __device__ inline Fragment load_transposed(const real *row) {
                  : "r"((uint32_t)__cvta_generic_to_shared(row)));
 #endif
     return f;
+}
+
+// A fragment of 16x16 elements that lie in shared memory in rows of `length`: an A; two B whose
+// columns are these rows; two B whose rows they are.
+__device__ inline Fragment load_a(const real *x, int length) {
+    return load_matrices(x + lane()%16*length + lane()/16*8);
+}
+__device__ inline Fragment load_b_of_columns(const real *x, int length) {
+    return load_matrices(x + (lane()/16*8 + lane()%8)*length + lane()/8%2*8);
+}
+__device__ inline Fragment load_b_of_rows(const real *x, int length) {
+    return load_matrices_transposed(x + lane()%16*length + lane()/16*8);
 }
 
 // c (16,8) += a (16,16) b (16,8)
@@ -1231,168 +1294,181 @@ __device__ inline float quad_sum(float x) {
 
 // Starts to copy ROWS rows of one head from `row` on, each HS of D channels; zeros past the edges,
 // which change no product.
-template <int D, int ROWS>
+template <class V, int ROWS>
 __device__ inline void tile_load(real *tile, const real *x, unsigned ld, int row, int T, int HS) {
-    const int CHUNKS = D/8, AT_ONCE = 32*WARPS / CHUNKS;     // of 16 bytes in a row; rows
+    const int CHUNKS = V::D/8, AT_ONCE = 32*WARPS / CHUNKS;  // of 16 bytes in a row; rows
     int c = threadIdx.x % CHUNKS * 8;
     for (int i = 0; i < ROWS; i += AT_ONCE) {
         int r = i + threadIdx.x / CHUNKS, t = row + r;
-        copy_async<16>(tile + r*Tile<D>::LENGTH + c, x + (min(t, T - 1)*ld + min(c, HS - 8)),
+        copy_async<16>(tile + r*V::LENGTH + c, x + (min(t, T - 1)*ld + min(c, HS - 8)),
                        t < T && c < HS);
     }
 }
 
 // A warp's own rows, from shared memory to registers, where they stay.
-template <int D> __device__ inline void own_load(Fragment own[][D/16], const real *tile) {
-    const real *at = tile + lane()%16*Tile<D>::LENGTH + lane()/16*8;
-    for (int m = 0; m < Tile<D>::M; m++)
-        for (int i = 0; i < D/16; i++) own[m][i] = load_fragment(at + 16*m*Tile<D>::LENGTH + 16*i);
+template <class V> __device__ inline void own_load(Fragment own[][V::D/16], const real *tile) {
+    for (int m = 0; m < V::M; m++)
+        for (int i = 0; i < V::D/16; i++)
+            own[m][i] = load_a(tile + 16*m*V::LENGTH + 16*i, V::LENGTH);
 }
 
-// s (16M,16) = own rows (16M,D) times 16 rows of a tile, transposed
-template <int D>
-__device__ inline void scores(float s[][2][4], const Fragment own[][D/16], const real *tile) {
-    const real *at = tile + (lane()/16*8 + lane()%8)*Tile<D>::LENGTH + lane()/8%2*8;
-    for (int i = 0; i < 8*Tile<D>::M; i++) s[i/8][i/4%2][i%4] = 0.0f;
-    for (int i = 0; i < D/16; i++) {
-        Fragment f = load_fragment(at + 16*i);
-        for (int m = 0; m < Tile<D>::M; m++) {
-            mma(s[m][0], own[m][i], f.x);
-            mma(s[m][1], own[m][i], f.x + 2);
+// s (16M,16N) = own rows (16M,D) times 16N rows of a tile, transposed
+template <class V, int N>
+__device__ inline void scores(Square (&s)[N][V::M], const Fragment own[][V::D/16],
+                              const real *tile) {
+    for (int n = 0; n < N; n++) {
+        for (int m = 0; m < V::M; m++) s[n][m] = {};
+        for (int i = 0; i < V::D/16; i++) {
+            Fragment f = load_b_of_columns(tile + 16*n*V::LENGTH + 16*i, V::LENGTH);
+            for (int m = 0; m < V::M; m++) {
+                mma(s[n][m].c[0], own[m][i], f.x);
+                mma(s[n][m].c[1], own[m][i], f.x + 2);
+            }
         }
     }
 }
 
-// o (16M,D) += weights (16M,16), rounded to bf16, times 16 rows of a tile
-template <int D>
-__device__ inline void accumulate(float o[][D/8][4], const float weights[][2][4],
+// o (16M,D) += weights (16M,16N), rounded to bf16, times 16N rows of a tile
+template <class V, int N>
+__device__ inline void accumulate(Square o[][V::D/16], const Square (&weights)[N][V::M],
                                   const real *tile) {
-    const real *at = tile + lane()%16*Tile<D>::LENGTH + lane()/16*8;
-    Fragment w[Tile<D>::M];
-    for (int m = 0; m < Tile<D>::M; m++)
-        for (int i = 0; i < 4; i++) {
-            const float *pair = weights[m][i/2] + i%2*2;
-            __nv_bfloat162 rounded = __floats2bfloat162_rn(pair[0], pair[1]);
-            memcpy(&w[m].x[i], &rounded, sizeof rounded);
-        }
-    for (int i = 0; i < D/16; i++) {
-        Fragment f = load_transposed(at + 16*i);
-        for (int m = 0; m < Tile<D>::M; m++) {
-            mma(o[m][2*i], w[m], f.x);
-            mma(o[m][2*i + 1], w[m], f.x + 2);
+    for (int n = 0; n < N; n++) {
+        Fragment w[V::M];
+        for (int m = 0; m < V::M; m++) w[m] = rounded(weights[n][m]);
+        for (int i = 0; i < V::D/16; i++) {
+            Fragment f = load_b_of_rows(tile + 16*n*V::LENGTH + 16*i, V::LENGTH);
+            for (int m = 0; m < V::M; m++) {
+                mma(o[m][i].c[0], w[m], f.x);
+                mma(o[m][i].c[1], w[m], f.x + 2);
+            }
         }
     }
 }
 
 // Stores a warp's results to rows `row` ... of x, as far as these lie in first ... T-1. They pass
 // through the shared memory of the warp's own rows, so that each lane then writes 16 bytes.
-template <int D>
-__device__ inline void own_store(real *x, size_t ld, const float o[][D/8][4], float scale,
+template <class V>
+__device__ inline void own_store(real *x, size_t ld, const Square o[][V::D/16], float scale,
                                  real *own, int row, int first, int T, int HS) {
-    const int M = Tile<D>::M, LENGTH = Tile<D>::LENGTH;
-    for (int i = 0; i < M*D/4; i++) {
-        int m = i / (D/4), n = i / 2 % (D/8), half = i % 2;  // of 16 rows; 8 columns, 8 rows of it
-        real *to = own + (16*m + 8*half + lane()/4)*LENGTH + 8*n + lane()%4*2;
-        *(__nv_bfloat162 *)to = __floats2bfloat162_rn(o[m][n][2*half] * scale,
-                                                      o[m][n][2*half + 1] * scale);
-    }
+    const int CHUNKS = V::D/8, AT_ONCE = 32 / CHUNKS;
+    for (int m = 0; m < V::M; m++)
+        for (int half = 0; half < 2; half++)
+            for (int n = 0; n < V::D/16; n++)
+                for (int i = 0; i < 4; i += 2)
+                    *(__nv_bfloat162 *)(own + lane_row(16*m, half)*V::LENGTH
+                                        + lane_column(16*n, i)) =
+                        __floats2bfloat162_rn(o[m][n].at(half, i) * scale,
+                                              o[m][n].at(half, i + 1) * scale);
     __syncwarp();                                            // the rows are whole
-    for (int i = 0; i < M*D/16; i++) {
-        int chunk = 32*i + lane(), r = chunk / (D/8), c = chunk % (D/8) * 8;
+    int c = lane() % CHUNKS * 8;
+    for (int i = 0; i < 16*V::M; i += AT_ONCE) {
+        int r = i + lane() / CHUNKS;
         if (row + r >= first && row + r < T && c < HS)
-            *(Packed<real> *)(x + (row + r)*ld + c) = *(Packed<real> *)(own + r*LENGTH + c);
+            *(Packed<real> *)(x + (row + r)*ld + c) = *(Packed<real> *)(own + r*V::LENGTH + c);
     }
 }
 
-// The online softmax over 16*N more keys: scores s become weights 2^((s - hi) scale), and the sums
+// The online softmax over 16N more keys: scores s become weights 2^((s - hi) scale), and the sums
 // so far are scaled to the new hi. A lane sums only its own columns; quads are added at the end.
-template <int D, int N>
-__device__ inline void softmax_step(float s[N][Tile<D>::M][2][4], float hi[][2], float sum[][2],
-                                    float o[][D/8][4], float scale) {
-    for (int i = 0; i < 2*Tile<D>::M; i++) {
-        int m = i/2, half = i%2;                             // one of the lane's rows
-        float top = hi[m][half], added = 0.0f;
-        for (int j = 0; j < 4*N; j++) top = fmaxf(top, s[j/4][m][j/2%2][2*half + j%2]);
-        top = quad_max(top);
-        float shrink = exp2_fast((hi[m][half] - top) * scale), shift = top * scale;
-        for (int j = 0; j < 4*N; j++) {
-            float *x = &s[j/4][m][j/2%2][2*half + j%2];
-            *x = exp2_fast(*x * scale - shift);
-            added += *x;
+template <class V, int N>
+__device__ inline void softmax_step(Square (&s)[N][V::M], float hi[][2], float sum[][2],
+                                    Square o[][V::D/16], float scale) {
+    for (int m = 0; m < V::M; m++)
+        for (int half = 0; half < 2; half++) {               // one of the lane's rows
+            float top = hi[m][half], added = 0.0f;
+            for (int n = 0; n < N; n++)
+                for (int i = 0; i < 4; i++) top = fmaxf(top, s[n][m].at(half, i));
+            top = quad_max(top);
+            float shrink = exp2_fast((hi[m][half] - top) * scale), shift = top * scale;
+            for (int n = 0; n < N; n++)
+                for (int i = 0; i < 4; i++) {
+                    float &x = s[n][m].at(half, i);
+                    x = exp2_fast(x * scale - shift);
+                    added += x;
+                }
+            hi[m][half] = top;
+            sum[m][half] = sum[m][half] * shrink + added;
+            for (int n = 0; n < V::D/16; n++)
+                for (int i = 0; i < 4; i++) o[m][n].at(half, i) *= shrink;
         }
-        hi[m][half] = top;
-        sum[m][half] = sum[m][half] * shrink + added;
-        for (int j = 0; j < D/4; j++) o[m][j/2][2*half + j%2] *= shrink;
-    }
 }
 
-// Column minus row of element e of this lane in result j of piece m. The first element of the
-// result has row `row` and column `col`.
-__device__ inline int ahead(int row, int col, int m, int j, int e) {
-    return col + 8*j + lane()%4*2 + e%2 - (row + 16*m + lane()/4 + e/2*8);
-}
-
-template <int D>
-__global__ void __launch_bounds__(32*WARPS, 2)
+template <class V>
+__global__ void __launch_bounds__(32*WARPS, V::BLOCKS)
 attention_forward_kernel(real *out, float *lse, const real *qkv, int T, int first, int C, int NH) {
-    const int M = Tile<D>::M, ROWS = Tile<D>::ROWS, STEP = Tile<D>::STEP, LENGTH = Tile<D>::LENGTH;
-    extern __shared__ __align__(16) real shared[];           // (ROWS,LENGTH), 2 x 2 (STEP,LENGTH)
-    real *k_tiles = shared + ROWS*LENGTH, *v_tiles = k_tiles + 2*STEP*LENGTH;
+    const int M = V::M, ROWS = V::ROWS, STEP = V::STEP, STAGES = V::STAGES, LENGTH = V::LENGTH;
+    const int AT_ONCE = V::AT_ONCE, PIECES = STEP / AT_ONCE;
+    extern __shared__ __align__(16) real shared[];      // (ROWS,LENGTH), 2 x STAGES (STEP,LENGTH)
+    real *k_tiles = shared + ROWS*LENGTH, *v_tiles = k_tiles + STAGES*STEP*LENGTH;
     int HS = C / NH, b = blockIdx.x / NH, h = blockIdx.x % NH;
     int row0 = (first/ROWS + gridDim.y - 1 - blockIdx.y) * ROWS;     // those with most keys first
     int row = row0 + warp_in_block()*16*M, end = min(row0 + ROWS, T);
     size_t ld = 3*(size_t)C;
     const real *q = qkv + (size_t)b*T*ld + h*HS, *k = q + C, *v = k + C;
     real *own = shared + (row - row0)*LENGTH;
-    float scale = LOG2_E / sqrtf((float)HS), hi[M][2], sum[M][2] = {}, o[M][D/8][4] = {};
-    for (int i = 0; i < 2*M; i++) hi[i/2][i%2] = -INFINITY;
+    float scale = LOG2_E / sqrtf((float)HS), hi[M][2], sum[M][2] = {};
+    Square o[M][V::D/16] = {};
+    for (int m = 0; m < M; m++) hi[m][0] = hi[m][1] = -INFINITY;
 
-    auto load = [&](int now, int col) {
-        tile_load<D, STEP>(k_tiles + now*STEP*LENGTH, k, ld, col, T, HS);
-        tile_load<D, STEP>(v_tiles + now*STEP*LENGTH, v, ld, col, T, HS);
-    };
-    tile_load<D, ROWS>(shared, q, ld, row0, T, HS);
-    load(0, 0);
-    copy_async_wait();
-    __syncthreads();                                         // everybody's copies are there
-    Fragment q_own[M][D/16];
-    own_load<D>(q_own, own);
-    for (int col = 0, now = 0; col < end; col += STEP, now ^= 1) {
-        copy_async_wait();
-        __syncthreads();     // this tile is there, and the other has been read: it may be filled
-        if (col + STEP < end) load(now ^ 1, col + STEP);
-        if (col >= row + 16*M) continue;                     // nothing in sight of this warp
-        float s[STEP/16][M][2][4];
-        for (int n = 0; n < STEP/16; n++)
-            scores<D>(s[n], q_own, k_tiles + (now*STEP + 16*n)*LENGTH);
-        for (int i = 0; col + STEP - 1 > row && i < STEP/2*M; i++) {       // keys out of sight
-            int n = i / (8*M), m = i / 8 % M, j = i / 4 % 2, e = i % 4;
-            if (ahead(row, col + 16*n, m, j, e) > 0) s[n][m][j][e] = -INFINITY;
+    auto load = [&](int stage, int col) {
+        if (col < end) {
+            tile_load<V, STEP>(k_tiles + stage*STEP*LENGTH, k, ld, col, T, HS);
+            tile_load<V, STEP>(v_tiles + stage*STEP*LENGTH, v, ld, col, T, HS);
         }
-        softmax_step<D, STEP/16>(s, hi, sum, o, scale);
-        for (int n = 0; n < STEP/16; n++)
-            accumulate<D>(o, s[n], v_tiles + (now*STEP + 16*n)*LENGTH);
+        copy_async_commit();                                 // empty groups keep the count
+    };
+    tile_load<V, ROWS>(shared, q, ld, row0, T, HS);
+    for (int i = 0; i < STAGES - 1; i++) load(i, i*STEP);
+    copy_async_wait<STAGES - 2>();
+    __syncthreads();                                         // everybody's copies are there
+    Fragment q_own[M][V::D/16];
+    own_load<V>(q_own, own);
+    for (int col = 0, now = 0; col < end; col += STEP, now = now < STAGES - 1 ? now + 1 : 0) {
+        copy_async_wait<STAGES - 2>();
+        __syncthreads();     // this tile is there, and the last has been read: it may be filled
+        load(now > 0 ? now - 1 : STAGES - 1, col + (STAGES - 1)*STEP);
+        if (col >= row + 16*M) continue;                     // nothing in sight of this warp
+        const real *k_tile = k_tiles + now*STEP*LENGTH, *v_tile = v_tiles + now*STEP*LENGTH;
+        Square s[PIECES > 1 ? 2 : 1][AT_ONCE/16][M];
+        scores<V>(s[0], q_own, k_tile);
+        #pragma unroll
+        for (int p = 0; p < PIECES; p++) {
+            auto &weights = s[p % 2];
+            int c = p*AT_ONCE;
+            if (p + 1 < PIECES) scores<V>(s[(p + 1) % 2], q_own, k_tile + (c + AT_ONCE)*LENGTH);
+            if (col + c + AT_ONCE - 1 > row)                 // some keys are out of sight
+                each_element<AT_ONCE/16, M>([&](int n, int m, int half, int i) {
+                    bool late = lane_column(col + c + 16*n, i) > lane_row(row + 16*m, half);
+                    if (late) weights[n][m].at(half, i) = -INFINITY;
+                });
+            softmax_step<V>(weights, hi, sum, o, scale);     // beside the next piece's scores
+            accumulate<V>(o, weights, v_tile + c*LENGTH);
+        }
     }
-    for (int i = 0; i < 2*M; i++) {
-        int m = i/2, half = i%2, t = row + 8*i + lane()/4;
-        float total = quad_sum(sum[m][half]), share = 1.0f / total;
-        for (int j = 0; j < D/4; j++) o[m][j/2][2*half + j%2] *= share;
-        if (lane() % 4 == 0 && t >= first && t < T)
-            lse[(size_t)blockIdx.x*T + t] = (hi[m][half] * scale + log2f(total)) * LN_2;
-    }
-    own_store<D>(out + (size_t)b*T*C + h*HS, C, o, 1.0f, own, row, first, T, HS);
+    for (int m = 0; m < M; m++)
+        for (int half = 0; half < 2; half++) {
+            int t = lane_row(row + 16*m, half);
+            float total = quad_sum(sum[m][half]), share = 1.0f / total;
+            for (int n = 0; n < V::D/16; n++)
+                for (int i = 0; i < 4; i++) o[m][n].at(half, i) *= share;
+            if (lane() % 4 == 0 && t >= first && t < T)
+                lse[(size_t)blockIdx.x*T + t] = (hi[m][half] * scale + log2f(total)) * LN_2;
+        }
+    own_store<V>(out + (size_t)b*T*C + h*HS, C, o, 1.0f, own, row, first, T, HS);
 }
 
 // x and y are what is owned, x2 and y2 what streams past: q, dout and k, v; or k, v and q, dout.
-template <int D, Owned OWNED>
-__global__ void __launch_bounds__(32*WARPS, 2)
+template <class V, Owned OWNED>
+__global__ void __launch_bounds__(32*WARPS, V::BLOCKS)
 attention_backward_kernel(real *dqkv, const float2 *rows, const real *dout, const real *qkv,
                           int T, int C, int NH) {
-    const int M = Tile<D>::M, ROWS = Tile<D>::ROWS, STEP = Tile<D>::STEP, LENGTH = Tile<D>::LENGTH;
+    const int M = V::M, ROWS = V::ROWS, STEP = V::STEP, STAGES = V::STAGES, LENGTH = V::LENGTH;
+    const int N = V::AT_ONCE / 16;
     const bool keys = OWNED == KEYS;
-    extern __shared__ __align__(16) real shared[];   // 2 (ROWS,LENGTH), 2 x 2 (STEP,LENGTH), 2 STEP
-    real *x2_tiles = shared + 2*ROWS*LENGTH, *y2_tiles = x2_tiles + 2*STEP*LENGTH;
-    float2 *row_tiles = (float2 *)(y2_tiles + 2*STEP*LENGTH);
+    // 2 (ROWS,LENGTH), STAGES x (2 (STEP,LENGTH), STEP)
+    extern __shared__ __align__(16) real shared[];
+    real *x2_tiles = shared + 2*ROWS*LENGTH, *y2_tiles = x2_tiles + STAGES*STEP*LENGTH;
+    float2 *row_tiles = (float2 *)(y2_tiles + STAGES*STEP*LENGTH);
     int HS = C / NH, b = blockIdx.x / NH, h = blockIdx.x % NH;
     int row0 = (keys ? blockIdx.y : gridDim.y - 1 - blockIdx.y) * ROWS;   // most work first
     int warp = __shfl_sync(~0u, warp_in_block(), 0);         // so nvcc knows that lanes agree on it
@@ -1400,87 +1476,101 @@ attention_backward_kernel(real *dqkv, const float2 *rows, const real *dout, cons
     size_t ld = 3*(size_t)C, at = (size_t)b*T*ld + h*HS;
     const real *q = qkv + at, *k = q + C, *v = k + C, *d_o = dout + (size_t)b*T*C + h*HS;
     real *own = shared + (row - row0)*LENGTH;
-    float scale = LOG2_E / sqrtf((float)HS), dx[M][D/8][4] = {}, dy[M][D/8][4] = {};
-    float2 own_rows[2*M];
+    float scale = LOG2_E / sqrtf((float)HS);
+    Square dx[M][V::D/16] = {}, dy[M][V::D/16] = {};
+    float2 own_rows[M][2];
+    int begin = keys ? row0 : 0, end = keys ? T : min(row0 + ROWS, T);
     rows += (size_t)blockIdx.x*T;
-    auto load = [&](int now, int col) {
-        tile_load<D, STEP>(x2_tiles + now*STEP*LENGTH, keys ? q : k, ld, col, T, HS);
-        tile_load<D, STEP>(y2_tiles + now*STEP*LENGTH, keys ? d_o : v, keys ? C : ld, col, T, HS);
+    auto load = [&](int stage, int col) {
         int i = threadIdx.x, t = col + i;
-        if (keys && i < STEP)
-            copy_async<8>(row_tiles + now*STEP + i, rows + min(t, T - 1), t < T);
+        if (col < end) {
+            tile_load<V, STEP>(x2_tiles + stage*STEP*LENGTH, keys ? q : k, ld, col, T, HS);
+            tile_load<V, STEP>(y2_tiles + stage*STEP*LENGTH, keys ? d_o : v, keys ? C : ld, col, T,
+                               HS);
+            if (keys && i < STEP)
+                copy_async<8>(row_tiles + stage*STEP + i, rows + min(t, T - 1), t < T);
+        }
+        copy_async_commit();                                 // empty groups keep the count
     };
 
-    int begin = keys ? row0 : 0, end = keys ? T : min(row0 + ROWS, T);
-    tile_load<D, ROWS>(shared, keys ? k : q, ld, row0, T, HS);
-    tile_load<D, ROWS>(shared + ROWS*LENGTH, keys ? v : d_o, keys ? ld : C, row0, T, HS);
-    load(0, begin);
-    for (int i = 0; !keys && i < 2*M; i++) own_rows[i] = rows[min(row + 8*i + lane()/4, T - 1)];
-    copy_async_wait();
+    tile_load<V, ROWS>(shared, keys ? k : q, ld, row0, T, HS);
+    tile_load<V, ROWS>(shared + ROWS*LENGTH, keys ? v : d_o, keys ? ld : C, row0, T, HS);
+    for (int i = 0; i < STAGES - 1; i++) load(i, begin + i*STEP);
+    for (int i = 0; !keys && i < 2*M; i++)
+        own_rows[i/2][i%2] = rows[min(lane_row(row + 16*(i/2), i%2), T - 1)];
+    copy_async_wait<STAGES - 2>();
     __syncthreads();                                         // everybody's copies are there
-    Fragment x[M][D/16], y[M][D/16];
-    own_load<D>(x, own);
-    own_load<D>(y, own + ROWS*LENGTH);
-    for (int col = begin, now = 0; col < end; col += STEP, now ^= 1) {
-        copy_async_wait();
-        __syncthreads();     // this tile is there, and the other has been read: it may be filled
-        if (col + STEP < end) load(now ^ 1, col + STEP);
-        // sixteen columns at a time, those that are in sight of the warp's rows
-        int from = keys ? max(row - col, 0) : 0, to = keys ? STEP : min(row + 16*M - col, STEP);
-        for (int c = from; c < to; c += 16) {
+    Fragment x[M][V::D/16], y[M][V::D/16];
+    own_load<V>(x, own);
+    own_load<V>(y, own + ROWS*LENGTH);
+    for (int col = begin, now = 0; col < end; col += STEP, now = now < STAGES - 1 ? now + 1 : 0) {
+        copy_async_wait<STAGES - 2>();
+        __syncthreads();     // this tile is there, and the last has been read: it may be filled
+        load(now > 0 ? now - 1 : STAGES - 1, col + (STAGES - 1)*STEP);
+        // 16N columns at a time, those that are in sight of the warp's rows
+        int from = keys ? max(row - col, 0) / (16*N) * (16*N) : 0;
+        int to = keys ? STEP : min(row + 16*M - col, STEP);
+        for (int c = from; c < to; c += 16*N) {
             const real *x2 = x2_tiles + (now*STEP + c)*LENGTH;
             const real *y2 = y2_tiles + (now*STEP + c)*LENGTH;
-            const float2 *of = keys ? row_tiles + now*STEP + c + lane()%4*2 : own_rows;
-            float p[M][2][4], ds[M][2][4];
-            scores<D>(p, x, x2);
-            for (int i = 0; i < 8*M; i++) {
-                int j = i/M / 4, e = i/M % 4, m = i % M, late = ahead(row, col + c, m, j, e);
-                float weight = exp2_fast(p[m][j][e]*scale - of[keys ? 8*j + e%2 : 2*m + e/2].x);
-                p[m][j][e] = (keys ? late >= 0 : late <= 0) ? weight : 0.0f;
-            }
-            if (keys) accumulate<D>(dy, p, y2);
-            scores<D>(ds, y, y2);
-            for (int i = 0; i < 8*M; i++) {
-                int j = i/M / 4, e = i/M % 4, m = i % M;
-                ds[m][j][e] = p[m][j][e] * (ds[m][j][e] - of[keys ? 8*j + e%2 : 2*m + e/2].y);
-            }
-            accumulate<D>(dx, ds, x2);
+            const float2 *of = row_tiles + now*STEP + c;
+            Square p[N][M], ds[N][M];
+            auto row_of = [&](int n, int m, int half, int i) {
+                return keys ? of[lane_column(16*n, i)] : own_rows[m][half];
+            };
+            scores<V>(p, x, x2);
+            each_element<N, M>([&](int n, int m, int half, int i) {
+                int late = lane_column(col + c + 16*n, i) - lane_row(row + 16*m, half);
+                float &x = p[n][m].at(half, i);
+                float weight = exp2_fast(x*scale - row_of(n, m, half, i).x);
+                x = (keys ? late >= 0 : late <= 0) ? weight : 0.0f;
+            });
+            if (keys) accumulate<V>(dy, p, y2);
+            scores<V>(ds, y, y2);
+            each_element<N, M>([&](int n, int m, int half, int i) {
+                float &x = ds[n][m].at(half, i);
+                x = p[n][m].at(half, i) * (x - row_of(n, m, half, i).y);
+            });
+            accumulate<V>(dx, ds, x2);
         }
     }
     real *to = dqkv + (q - qkv);
-    own_store<D>(to + (keys ? C : 0), ld, dx, scale * LN_2, own, row, 0, T, HS);
-    if (keys) own_store<D>(to + 2*C, ld, dy, 1.0f, own + ROWS*LENGTH, row, 0, T, HS);
+    own_store<V>(to + (keys ? C : 0), ld, dx, scale * LN_2, own, row, 0, T, HS);
+    if (keys) own_store<V>(to + 2*C, ld, dy, 1.0f, own + ROWS*LENGTH, row, 0, T, HS);
 }
 
-template <int D>
-static void attention_forward_tiles(real *out, float *lse, const real *qkv,
+// False, and nothing done, if this GPU has too little shared memory for the kernel.
+template <class Kernel> static bool allow_shared_memory(Kernel *kernel, int bytes) {
+    cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                              bytes);
+    if (status != cudaSuccess) cudaGetLastError();           // LAUNCH_CHECK would report it
+    return status == cudaSuccess;
+}
+
+template <class V>
+static bool attention_forward_tiles(real *out, float *lse, const real *qkv,
                                     int B, int T, int first, int C, int NH, cudaStream_t stream) {
-    const int ROWS = Tile<D>::ROWS, tiles = (int)blocks_for(T, ROWS) - first/ROWS;
-    const int bytes = (ROWS + 4*Tile<D>::STEP) * Tile<D>::LENGTH * (int)sizeof(real);
-    CUDA_CHECK(cudaFuncSetAttribute(attention_forward_kernel<D>,
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    attention_forward_kernel<D><<<dim3(B*NH, tiles), 32*WARPS, bytes, stream>>>(
+    int tiles = (int)blocks_for(T, V::ROWS) - first/V::ROWS;
+    int bytes = (V::ROWS + 2*V::STAGES*V::STEP) * V::LENGTH * (int)sizeof(real);
+    if (!allow_shared_memory(attention_forward_kernel<V>, bytes)) return false;
+    attention_forward_kernel<V><<<dim3(B*NH, tiles), 32*WARPS, bytes, stream>>>(
         out, lse, qkv, T, first, C, NH);
     LAUNCH_CHECK();
+    return true;
 }
 
-template <int D>
-static void attention_backward_tiles(real *dqkv, const float2 *rows, const real *dout,
+template <class V, Owned OWNED>
+static bool attention_backward_tiles(real *dqkv, const float2 *rows, const real *dout,
                                      const real *qkv, int B, int T, int C, int NH,
                                      cudaStream_t stream) {
-    const int ROWS = Tile<D>::ROWS, STEP = Tile<D>::STEP;
-    const int bytes = (2*ROWS + 4*STEP) * Tile<D>::LENGTH * (int)sizeof(real)
-                    + 2*STEP * (int)sizeof(float2);
-    decltype(&attention_backward_kernel<D, KEYS>) kernels[] = {
-        attention_backward_kernel<D, QUERIES>, attention_backward_kernel<D, KEYS>
-    };
-    dim3 blocks(B*NH, blocks_for(T, ROWS));
-    for (auto kernel : kernels) {
-        CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        bytes));
-        kernel<<<blocks, 32*WARPS, bytes, stream>>>(dqkv, rows, dout, qkv, T, C, NH);
-        LAUNCH_CHECK();
-    }
+    int bytes = (2*V::ROWS + 2*V::STAGES*V::STEP) * V::LENGTH * (int)sizeof(real)
+              + V::STAGES*V::STEP * (int)sizeof(float2);
+    auto kernel = attention_backward_kernel<V, OWNED>;
+    if (!allow_shared_memory(kernel, bytes)) return false;
+    kernel<<<dim3(B*NH, blocks_for(T, V::ROWS)), 32*WARPS, bytes, stream>>>(
+        dqkv, rows, dout, qkv, T, C, NH);
+    LAUNCH_CHECK();
+    return true;
 }
 #endif
 
@@ -1488,8 +1578,8 @@ static void attention_backward_tiles(real *dqkv, const float2 *rows, const real 
 static void attention_forward(real *out, float *lse, const real *qkv,
                               int B, int T, int first, int C, int NH, cudaStream_t stream) {
 #ifndef PRECISION_FP32
-    auto tiles = C/NH <= 32 ? attention_forward_tiles<32>
-               : C/NH <= 64 ? attention_forward_tiles<64> : attention_forward_tiles<128>;
+    auto tiles = C/NH <= 32 ? attention_forward_tiles<Tile<32, 2, 64, 2, 64>>
+               : C/NH <= 64 ? attention_forward_tiles<Tile<64, 2, 64, 2, 64>> : attention_forward_tiles<Tile<128, 1, 32, 2, 32>>;
     if (C/NH % 8 == 0 && T - first > 1) {        // rows are copied by 8 channels
         tiles(out, lse, qkv, B, T, first, C, NH, stream);
         return;
@@ -1509,10 +1599,13 @@ static void attention_backward(real *dqkv, float2 *rows, const real *dout, const
                                                                              T, C, NH);
     LAUNCH_CHECK();
 #ifndef PRECISION_FP32
-    auto tiles = C/NH <= 32 ? attention_backward_tiles<32>
-               : C/NH <= 64 ? attention_backward_tiles<64> : attention_backward_tiles<128>;
     if (C/NH % 8 == 0) {
-        tiles(dqkv, rows, dout, qkv, B, T, C, NH, stream);
+        auto dq = C/NH <= 32 ? attention_backward_tiles<Tile<32, 2, 64, 2, 16>, QUERIES>
+                : C/NH <= 64 ? attention_backward_tiles<Tile<64, 2, 64, 2, 16>, QUERIES> : attention_backward_tiles<Tile<128, 1, 32, 2, 16>, QUERIES>;
+        auto dk = C/NH <= 32 ? attention_backward_tiles<Tile<32, 2, 64, 2, 16>, KEYS>
+                : C/NH <= 64 ? attention_backward_tiles<Tile<64, 2, 64, 2, 16>, KEYS> : attention_backward_tiles<Tile<128, 1, 32, 2, 16>, KEYS>;
+        dq(dqkv, rows, dout, qkv, B, T, C, NH, stream);
+        dk(dqkv, rows, dout, qkv, B, T, C, NH, stream);
         return;
     }
 #endif
