@@ -525,7 +525,7 @@ static cublasStatus_t product_launch(const Product *p, const cublasLtMatmulAlgo_
     return status;
 }
 
-#include "dev/cuda/tune.h"             // product_choose, product_tune, fused_or_apart
+#include "dev/cuda/tune.h"             // product_choose, fused_or_apart, variant_run
 
 static void product_make(Product *p, const ProductKey *k, Gpu *g) {
     bool a_rows = k->op_a == CUBLAS_OP_N, b_rows = k->op_b == CUBLAS_OP_N;
@@ -1152,8 +1152,7 @@ __global__ void attention_backward_plain_kernel(real *dqkv, const float2 *rows, 
 
 enum { WARPS = 4 };
 
-// How a kernel divides its work, for heads of up to D_ channels. The tables of variants below say
-// which there are.
+// How a kernel divides its work: a variant. dev/cuda/variants.h lists those that there are.
 template <int D_, int M_, int STEP_, int STAGES_, int AT_ONCE_, int BLOCKS_ = 2> struct Tile {
     enum {
         D = D_, M = M_,
@@ -1226,25 +1225,19 @@ template <int LEFT> __device__ inline void copy_async_wait() {
 
 // Loads four 8x8 matrices, matrix i to register i. Lane l passes the address of row l%8 of matrix
 // l/8, and receives elements 2(l%4) and 2(l%4) + 1 of row l/4, or, transposed, of column l/4.
-__device__ inline Fragment load_matrices(const real *row) {
+template <bool TRANSPOSED> __device__ inline Fragment load_matrices(const real *row) {
     Fragment f;
 #ifdef EMULATOR
-    emulated_ldmatrix_x4(f.x, row);
+    if (TRANSPOSED) emulated_ldmatrix_x4_trans(f.x, row);
+    else emulated_ldmatrix_x4(f.x, row);
 #else
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(f.x[0]), "=r"(f.x[1]), "=r"(f.x[2]), "=r"(f.x[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(row)));
-#endif
-    return f;
-}
-__device__ inline Fragment load_matrices_transposed(const real *row) {
-    Fragment f;
-#ifdef EMULATOR
-    emulated_ldmatrix_x4_trans(f.x, row);
-#else
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(f.x[0]), "=r"(f.x[1]), "=r"(f.x[2]), "=r"(f.x[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(row)));
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
+    if (TRANSPOSED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(f.x[0]), "=r"(f.x[1]), "=r"(f.x[2]), "=r"(f.x[3]) : "r"(at));
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(f.x[0]), "=r"(f.x[1]), "=r"(f.x[2]), "=r"(f.x[3]) : "r"(at));
 #endif
     return f;
 }
@@ -1252,13 +1245,13 @@ __device__ inline Fragment load_matrices_transposed(const real *row) {
 // A fragment of 16x16 elements that lie in shared memory in rows of `length`: an A; two B whose
 // columns are these rows; two B whose rows they are.
 __device__ inline Fragment load_a(const real *x, int length) {
-    return load_matrices(x + lane()%16*length + lane()/16*8);
+    return load_matrices<false>(x + lane()%16*length + lane()/16*8);
 }
 __device__ inline Fragment load_b_of_columns(const real *x, int length) {
-    return load_matrices(x + (lane()/16*8 + lane()%8)*length + lane()/8%2*8);
+    return load_matrices<false>(x + (lane()/16*8 + lane()%8)*length + lane()/8%2*8);
 }
 __device__ inline Fragment load_b_of_rows(const real *x, int length) {
-    return load_matrices_transposed(x + lane()%16*length + lane()/16*8);
+    return load_matrices<true>(x + lane()%16*length + lane()/16*8);
 }
 
 // c (16,8) += a (16,16) b (16,8)
@@ -1351,14 +1344,11 @@ template <class V>
 __device__ inline void own_store(real *x, size_t ld, const Square o[][V::D/16], float scale,
                                  real *own, int row, int first, int T, int HS) {
     const int CHUNKS = V::D/8, AT_ONCE = 32 / CHUNKS;
-    for (int m = 0; m < V::M; m++)
-        for (int half = 0; half < 2; half++)
-            for (int n = 0; n < V::D/16; n++)
-                for (int i = 0; i < 4; i += 2)
-                    *(__nv_bfloat162 *)(own + lane_row(16*m, half)*V::LENGTH
-                                        + lane_column(16*n, i)) =
-                        __floats2bfloat162_rn(o[m][n].at(half, i) * scale,
-                                              o[m][n].at(half, i + 1) * scale);
+    each_element<V::D/16, V::M>([&](int n, int m, int half, int i) {
+        real *to = own + lane_row(16*m, half)*V::LENGTH + lane_column(16*n, i);
+        float x = o[m][n].at(half, i) * scale, next = o[m][n].at(half, i | 1) * scale;
+        if (i % 2 == 0) *(__nv_bfloat162 *)to = __floats2bfloat162_rn(x, next);
+    });
     __syncwarp();                                            // the rows are whole
     int c = lane() % CHUNKS * 8;
     for (int i = 0; i < 16*V::M; i += AT_ONCE) {
@@ -1539,12 +1529,15 @@ attention_backward_kernel(real *dqkv, const float2 *rows, const real *dout, cons
     if (keys) own_store<V>(to + 2*C, ld, dy, 1.0f, own + ROWS*LENGTH, row, 0, T, HS);
 }
 
-// False, and nothing done, if this GPU has too little shared memory for the kernel.
-template <class Kernel> static bool allow_shared_memory(Kernel *kernel, int bytes) {
-    cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                              bytes);
-    if (status != cudaSuccess) cudaGetLastError();           // LAUNCH_CHECK would report it
-    return status == cudaSuccess;
+// False, and nothing done, if this GPU has too little shared memory.
+template <class Kernel, class... Arguments>
+static bool tiles_launch(Kernel *kernel, dim3 blocks, int bytes, cudaStream_t stream,
+                         Arguments... arguments) {
+    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)
+        != cudaSuccess) return cudaGetLastError(), false;    // LAUNCH_CHECK would report it
+    kernel<<<blocks, 32*WARPS, bytes, stream>>>(arguments...);
+    LAUNCH_CHECK();
+    return true;
 }
 
 template <class V>
@@ -1552,41 +1545,35 @@ static bool attention_forward_tiles(real *out, float *lse, const real *qkv,
                                     int B, int T, int first, int C, int NH, cudaStream_t stream) {
     int tiles = (int)blocks_for(T, V::ROWS) - first/V::ROWS;
     int bytes = (V::ROWS + 2*V::STAGES*V::STEP) * V::LENGTH * (int)sizeof(real);
-    if (!allow_shared_memory(attention_forward_kernel<V>, bytes)) return false;
-    attention_forward_kernel<V><<<dim3(B*NH, tiles), 32*WARPS, bytes, stream>>>(
-        out, lse, qkv, T, first, C, NH);
-    LAUNCH_CHECK();
-    return true;
+    return tiles_launch(attention_forward_kernel<V>, dim3(B*NH, tiles), bytes, stream,
+                        out, lse, qkv, T, first, C, NH);
 }
 
-template <class V, Owned OWNED>
+template <Owned OWNED, class V>
 static bool attention_backward_tiles(real *dqkv, const float2 *rows, const real *dout,
                                      const real *qkv, int B, int T, int C, int NH,
                                      cudaStream_t stream) {
-    int bytes = (2*V::ROWS + 2*V::STAGES*V::STEP) * V::LENGTH * (int)sizeof(real)
+    int bytes = 2*(V::ROWS + V::STAGES*V::STEP) * V::LENGTH * (int)sizeof(real)
               + V::STAGES*V::STEP * (int)sizeof(float2);
-    auto kernel = attention_backward_kernel<V, OWNED>;
-    if (!allow_shared_memory(kernel, bytes)) return false;
-    kernel<<<dim3(B*NH, blocks_for(T, V::ROWS)), 32*WARPS, bytes, stream>>>(
-        dqkv, rows, dout, qkv, T, C, NH);
-    LAUNCH_CHECK();
-    return true;
+    return tiles_launch(attention_backward_kernel<V, OWNED>, dim3(B*NH, blocks_for(T, V::ROWS)),
+                        bytes, stream, dqkv, rows, dout, qkv, T, C, NH);
 }
+
+#include "dev/cuda/variants.h"         // attention_tiles
 #endif
 
 // Queries first ... T-1 are computed; first is 0 except in generation.
 static void attention_forward(real *out, float *lse, const real *qkv,
-                              int B, int T, int first, int C, int NH, cudaStream_t stream) {
+                              int B, int T, int first, int C, int NH, Gpu *g) {
 #ifndef PRECISION_FP32
-    auto tiles = C/NH <= 32 ? attention_forward_tiles<Tile<32, 2, 64, 2, 64>>
-               : C/NH <= 64 ? attention_forward_tiles<Tile<64, 2, 64, 2, 64>> : attention_forward_tiles<Tile<128, 1, 32, 2, 32>>;
     if (C/NH % 8 == 0 && T - first > 1) {        // rows are copied by 8 channels
-        tiles(out, lse, qkv, B, T, first, C, NH, stream);
+        attention_tiles(forward_variants, FORWARD, { B, T, NH, C/NH }, g,
+                        out, lse, qkv, B, T, first, C, NH, g->stream);
         return;
     }
 #endif
     dim3 blocks(B*NH, blocks_for(T - first, PLAIN_ROWS));
-    attention_forward_plain_kernel<<<blocks, 32*PLAIN_ROWS, 0, stream>>>(
+    attention_forward_plain_kernel<<<blocks, 32*PLAIN_ROWS, 0, g->stream>>>(
         out, lse, qkv, T, first, C, NH);
     LAUNCH_CHECK();
 }
@@ -1594,18 +1581,15 @@ static void attention_forward(real *out, float *lse, const real *qkv,
 //   rows: scratch, (B,NH,T)
 static void attention_backward(real *dqkv, float2 *rows, const real *dout, const real *qkv,
                                const real *out, const float *lse, int B, int T, int C, int NH,
-                               cudaStream_t stream) {
-    attention_rows_kernel<<<dim3(B*NH, blocks_for(T, 32)), 32*8, 0, stream>>>(rows, dout, out, lse,
-                                                                             T, C, NH);
+                               Gpu *g) {
+    attention_rows_kernel<<<dim3(B*NH, blocks_for(T, 32)), 32*8, 0, g->stream>>>(
+        rows, dout, out, lse, T, C, NH);
     LAUNCH_CHECK();
 #ifndef PRECISION_FP32
     if (C/NH % 8 == 0) {
-        auto dq = C/NH <= 32 ? attention_backward_tiles<Tile<32, 2, 64, 2, 16>, QUERIES>
-                : C/NH <= 64 ? attention_backward_tiles<Tile<64, 2, 64, 2, 16>, QUERIES> : attention_backward_tiles<Tile<128, 1, 32, 2, 16>, QUERIES>;
-        auto dk = C/NH <= 32 ? attention_backward_tiles<Tile<32, 2, 64, 2, 16>, KEYS>
-                : C/NH <= 64 ? attention_backward_tiles<Tile<64, 2, 64, 2, 16>, KEYS> : attention_backward_tiles<Tile<128, 1, 32, 2, 16>, KEYS>;
-        dq(dqkv, rows, dout, qkv, B, T, C, NH, stream);
-        dk(dqkv, rows, dout, qkv, B, T, C, NH, stream);
+        AttentionShape s = { B, T, NH, C/NH };
+        attention_tiles(dq_variants, DQ, s, g, dqkv, rows, dout, qkv, B, T, C, NH, g->stream);
+        attention_tiles(dk_dv_variants, DK_DV, s, g, dqkv, rows, dout, qkv, B, T, C, NH, g->stream);
         return;
     }
 #endif
@@ -1614,7 +1598,7 @@ static void attention_backward(real *dqkv, float2 *rows, const real *dout, const
     };
     dim3 blocks(B*NH, blocks_for(T, PLAIN_ROWS));
     for (auto kernel : kernels) {
-        kernel<<<blocks, 32*PLAIN_ROWS, 0, stream>>>(dqkv, rows, dout, qkv, T, C, NH);
+        kernel<<<blocks, 32*PLAIN_ROWS, 0, g->stream>>>(dqkv, rows, dout, qkv, T, C, NH);
         LAUNCH_CHECK();
     }
 }
@@ -2115,7 +2099,7 @@ static void block_forward(Model *m, int l, Block<real> w, const real *x, int B, 
     size_t from = first, N = (size_t)B*T - from;       // rows from ... from+N-1
     BlockActs a = m->acts[l];
     linear_forward(a.qkv + from*3*C, a.ln1 + from*C, w.qkv_w, w.qkv_b, N, C, 3*C, g);
-    attention_forward(a.att, a.att_lse, a.qkv, B, T, first, C, NH, g->stream);
+    attention_forward(a.att, a.att_lse, a.qkv, B, T, first, C, NH, g);
     linear_residual_forward(a.x_mid + from*C, x, a.att + from*C, w.att_proj_w, w.att_proj_b,
                             N, C, C, g);
     layernorm_forward(a.ln2 + from*C, a.ln2_mean, a.ln2_rstd, a.x_mid + from*C, w.ln2_gain,
@@ -2212,7 +2196,7 @@ static void block_backward(Model *m, int l, Block<real> w, const real *x, int B,
                        w.ln2_gain, N, C, g);
     linear_backward(dbranch, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, C, C, g);
     attention_backward(m->dqkv, m->att_rows, dbranch, a.qkv, a.att, a.att_lse, B, T, C, m->c.NH,
-                       g->stream);
+                       g);
     linear_backward(dbranch, d.qkv_w, d.qkv_b, m->dqkv, a.ln1, w.qkv_w, N, C, 3*C, g);
     layernorm_backward(dx, d.ln1_gain, d.ln1_bias, dx, dbranch, x, a.ln1_mean, a.ln1_rstd,
                        w.ln1_gain, N, C, g);

@@ -429,8 +429,8 @@ static void real_attention(int B, int T, int NH, int C) {
     Array<real> out(N*C), dqkv(N*3*C), plain_out(N*C), plain_dqkv(N*3*C);
     Array<float> lse(N*NH), plain_lse(N*NH);
     Array<float2> rows(N*NH);
-    attention_forward(out, lse, qkv, B, T, 0, C, NH, gpu.stream);
-    attention_backward(dqkv, rows, dout, qkv, out, lse, B, T, C, NH, gpu.stream);
+    attention_forward(out, lse, qkv, B, T, 0, C, NH, &gpu);
+    attention_backward(dqkv, rows, dout, qkv, out, lse, B, T, C, NH, &gpu);
     for (int b : { 0, B - 1 }) {
         size_t row = (size_t)b*T, head = b == 0 ? 0 : NH - 1;
         check_head((int)head, line_of(qkv.data, row*3*C, 1, (size_t)T*3*C),

@@ -160,9 +160,18 @@ linear|s/residual ? (const void \*)e.other : c;/c;/
 linear|/__global__ void column_sums/,/^}/ s/p < parts; p/p < parts - 1; p/
 attention|/^attention_forward_kernel/,/^}/ s/__syncthreads();     //
 attention|/^attention_backward_kernel/,/^}/ s/__syncthreads();     //
-attention|/^attention_forward_kernel/,/^}/ { /for (int col/,/__syncthreads/ s/copy_async_wait();// }
-attention|/^attention_forward_kernel/,/^}/ s/load(now ^ 1/load(now/
-attention|/^attention_forward_kernel/,/^}/ s/m, j, e) > 0)/m, j, e) > 1)/
+attention|/^attention_forward_kernel/,/^}/ { /for (int col/,/__syncthreads/ s/copy_async_wait<.*//; }
+attention|/^attention_forward_kernel/,/^}/ s/load(now > 0 ? now - 1 : STAGES - 1,/load(now,/
+attention|s/i) > lane_row(row + 16\*m, half);/i) > lane_row(row + 16*m, half) + 1;/
+attention|s/if (col + c + AT_ONCE - 1 > row)/if (col + c > row)/
+attention|s/return row + 8\*half + lane/return row + 8*(1 - half) + lane/
+attention|s/(lane()\/16\*8 + lane()%8)\*length + lane()\/8%2\*8/lane()%16*length + lane()\/16*8/
+attention|s/s.at(i%2, i\/2\*2), s.at(i%2/s.at(i\/2, i%2*2), s.at(i\/2/
+attention_variants|/^attention_forward_kernel/,/^}/ s/wait<STAGES - 2>/wait<STAGES - 1>/
+attention_variants|/^attention_backward_kernel/,/^}/ s/: STAGES - 1, col + (STAGES - 1)/: STAGES - 2, col + (STAGES - 1)/
+attention_variants|s/        copy_async_commit();  /        if (col < end) copy_async_commit();  /
+attention_variants|s/scores<V>(s\[(p + 1) % 2\]/scores<V>(s[p % 2]/
+attention_variants|s/max(row - col, 0) \/ (16\*N) \* (16\*N)/max(row - col, 0)/
 attention|s/late >= 0 : late <= 0/late > 0 : late <= 0/
 attention|s/late >= 0 : late <= 0/late >= 0 : late <= 1/
 attention|/void own_store/,/^}/ s/row + r < T \&\&/row + r < T - 1 \&\&/
@@ -215,10 +224,14 @@ peak_of_the_fastest_algorithm|/^static double matmul_peak_flops/,/^}/ s/measures
 peak_of_the_fastest_algorithm|/^static double matmul_peak_flops/,/^}/ s/g->tuner = choices;/tuner_open(g);/
 tuner_does_without_epilogues dev/cuda/tune.h|/^template <class Fused/,/^}/ s/for (int i = 0; i < g->n_products/for (int i = 0; i < 0/
 real_shapes tests/real_shapes.cu|s/gpu.products\[i\].found = false;/gpu.products[i].found = true;/
-real_shapes tests/real_shapes.cu|/static void plain_attention/,/^}/ s/attention_forward_plain_kernel<<<.*/attention_forward(out, lse, qkv, B, T, 0, C, NH, gpu.stream); (void)(/
+real_shapes tests/real_shapes.cu|/static void plain_attention/,/^}/ s/attention_forward_plain_kernel<<<.*/attention_forward(out, lse, qkv, B, T, 0, C, NH, \&gpu); (void)(/
 real_shapes|s/CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_BIAS,/CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_DEFAULT,/
-real_shapes|/^attention_backward_kernel/,/^}/ s/from = keys ? max(row - col, 0) : 0/from = keys ? max(row - col + 16, 0) : 0/
+real_shapes|/^attention_backward_kernel/,/^}/ s/max(row - col, 0) \/ (16/max(row - col + 16, 0) \/ (16/
 real_shapes|s/out\[c\] += sum;/out[c] = sum;/
+tuner_takes_the_fastest_variants dev/cuda/tune.h|s/!starts || seconds > TUNER_GAIN/!starts || seconds < TUNER_GAIN/
+variants_that_do_not_start dev/cuda/tune.h|s/if (!starts) c->failed++;/if (!starts) seconds = 0.0, starts = true;/
+variants_are_kept dev/cuda/tune.h|s/if (c->variant >= n)/if (c->variant > 99)/
+variants_are_kept dev/cuda/tune.h|s/HS=%d variants %d/HS=%d/
 choices_are_kept dev/cuda/tune.h|s/Choice \*c = choice_find(g->tuner, .*/Choice *c = NULL;/
 choices_are_kept dev/cuda/tune.h|s/if (!c->usable) return true;/return true;/
 choices_are_kept dev/cuda/tune_run.h|s/json_is(machine, tuner_machine(g).text)/true/

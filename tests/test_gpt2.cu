@@ -225,7 +225,8 @@ static Floats columns(const Floats &x, int ld, int begin, int n) {
     return part;
 }
 
-static void check_attention(int B, int T, int NH, int HS) {
+// Returns out, followed by dqkv.
+static Floats check_attention(int B, int T, int NH, int HS) {
     int C = NH*HS, N = B*T;
     shape_is("B=%d T=%d NH=%d HS=%d", B, T, NH, HS);
     Floats qkv = random_floats(N*3*C, 1.5, 0), dout = random_floats(N*C, 1, 0);
@@ -234,18 +235,20 @@ static void check_attention(int B, int T, int NH, int HS) {
     Array<float> d_lse(N*NH);
     Array<float2> d_rows(N*NH);
     c_attention_forward(out.data(), lse.data(), qkv.data(), B, T, 0, C, NH);
-    attention_forward(d_out, d_lse, d_qkv, B, T, 0, C, NH, gpu.stream);
+    attention_forward(d_out, d_lse, d_qkv, B, T, 0, C, NH, &gpu);
     check_close("out", d_out.get(), out, after_roundings(2));   // the weights', the result's
     check_close("lse", d_lse.get(), lse, 1e-5);
 
     out = d_out.get();                               // both go back from the same numbers
     c_attention_backward(dqkv.data(), dout.data(), qkv.data(), out.data(), lse.data(), B, T, C, NH);
-    attention_backward(d_dqkv, d_rows, d_dout, d_qkv, d_out, d_lse, B, T, C, NH, gpu.stream);
+    attention_backward(d_dqkv, d_rows, d_dout, d_qkv, d_out, d_lse, B, T, C, NH, &gpu);
     Floats ours = d_dqkv.get();
     static const char *const names[] = { "dq", "dk", "dv" };
     for (int i = T > 1 ? 0 : 2; i < 3; i++)          // with one key, dq and dk are only rounding
         check_close(names[i], columns(ours, 3*C, i*C, C), columns(dqkv, 3*C, i*C, C),
                     after_roundings(2));             // that of p or ds, the result's
+    out.insert(out.end(), ours.begin(), ours.end());
+    return out;
 }
 
 // T around the edges of tiles, HS that fill a tile and that do not, and that take the plain way.
@@ -271,7 +274,7 @@ TEST(attention_from_a_cache) {
         Array<real> d_qkv(qkv), d_out(T*C);
         Array<float> d_lse(T*NH);
         c_attention_forward(out.data(), lse.data(), qkv.data(), 1, T, 0, C, NH);
-        attention_forward(d_out, d_lse, d_qkv, 1, T, first, C, NH, gpu.stream);
+        attention_forward(d_out, d_lse, d_qkv, 1, T, first, C, NH, &gpu);
         Floats ours = d_out.get(), ours_lse = d_lse.get();
         for (int i = 0; i < first*C; i++) CHECK(isnan(ours[i]));
         for (int i = 0; i < T*NH; i++)
@@ -474,6 +477,140 @@ TEST(choices_are_kept) {
     free(r.tune_json);
     tuning_ends();
 }
+
+#ifndef PRECISION_FP32
+// ---- the variants of attention ----
+
+// From here on a kernel runs in variant i at this shape, as if the tuner had chosen it.
+static void choose_variant(AttentionKernel kernel, AttentionShape s, int i) {
+    Choice *c = &gpu.tuner->choices[gpu.tuner->n++];
+    c->product = variant_name(kernel, s, VARIANTS_VERSION);
+    c->is_kernel = c->usable = true;
+    c->variant = i;
+}
+
+static int variants_of(AttentionKernel kernel, int HS) {
+    if (kernel == FORWARD) return variants_count(variants_for(forward_variants, HS));
+    return variants_count(variants_for(kernel == DQ ? dq_variants : dk_dv_variants, HS));
+}
+
+// Attention with one kernel in variant i and the others in their defaults, for the same input.
+static Floats check_variant(AttentionKernel kernel, AttentionShape s, int i) {
+    rng = rng_make(3, 0);
+    tuner_open(&gpu);
+    choose_variant(kernel, s, i);
+    Floats x = check_attention(s.B, s.T, s.NH, s.HS);
+    CHECK(gpu.tuner->variants[kernel].number == i && gpu.tuner->variants[kernel].tuned);
+    tuner_close(&gpu);
+    return x;
+}
+
+// T that end within a step of 32, 64 and 128 rows, at its edge and behind; HS that fill a tile and
+// that do not. All variants of the backward pass add in the same order, as three stages do in the
+// forward pass; scores of 32 keys at a time give other last bits than 64.
+TEST(attention_variants) {
+    static const AttentionShape shapes[] = {
+        {1, 75, 2, 64}, {1, 200, 1, 64}, {1, 128, 1, 64}, {1, 257, 1, 40}, {1, 2, 1, 64},
+        {1, 75, 1, 128}, {1, 100, 1, 80},
+    };
+    for (AttentionShape s : shapes)
+        for (AttentionKernel kernel : { FORWARD, DQ, DK_DV }) {
+            Floats first = check_variant(kernel, s, 0);
+            for (int i = 1; i < variants_of(kernel, s.HS); i++) {
+                Floats x = check_variant(kernel, s, i);
+                bool same = memcmp(x.data(), first.data(), x.size() * sizeof x[0]) == 0;
+                if (kernel != FORWARD || i == 1) CHECK_MSG(same, "kernel %d, variant %d", kernel, i);
+                if (kernel == FORWARD && i == 3 && s.HS == 64 && s.T == 200) CHECK(!same);
+            }
+        }
+}
+
+// The tuner measures the variants at this shape.
+static const AttentionShape TUNED = { 1, 75, 2, 64 };
+
+static void tune_attention() {
+    setenv("EMULATOR_ALGORITHMS", "1", 1);
+    tuner_open(&gpu);
+    gpu.tuner->measures = true;
+    check_attention(TUNED.B, TUNED.T, TUNED.NH, TUNED.HS);
+    gpu.tuner->measures = false;
+}
+
+static void check_variants(int forward, int dq, int dk_dv, int failed) {
+    const Tuner *t = gpu.tuner;
+    const int expected[] = { forward, dq, dk_dv };
+    CHECK_MSG(t->kernels_measured == 3 && t->n == 3 && t->measured == 0, "%d choices", t->n);
+    for (int i = 0; i < t->n; i++) {
+        const Choice *c = &t->choices[i];
+        CHECK(c->is_kernel && c->used && c->tried == variants_of((AttentionKernel)i, 64));
+        CHECK_MSG(c->seconds <= c->first_seconds, "%s is slower than the default", c->product.text);
+#ifdef EMULATOR
+        CHECK_MSG(c->variant == expected[i], "%s: variant %d", c->product.text, c->variant);
+        CHECK_MSG(c->failed == (i == DK_DV ? failed : 0), "%d failed", c->failed);
+#endif
+    }
+    (void)expected, (void)failed;
+}
+
+// In the emulator the most dynamic shared memory takes the least time.
+TEST(tuner_takes_the_fastest_variants) {
+    tune_attention();
+    check_variants(4, 1, 2, 0);
+    check_attention(TUNED.B, TUNED.T, TUNED.NH, TUNED.HS);
+    CHECK(gpu.tuner->kernels_measured == 3);
+    tuning_ends();
+}
+
+#ifdef EMULATOR
+// What needs more shared memory than this GPU has is not chosen; if it was, the default runs.
+TEST(variants_that_do_not_start) {
+    setenv("EMULATOR_SHARED", "101376", 1);                  // 99 KB, as sm_86 has
+    tune_attention();
+    check_variants(4, 1, 1, 1);
+    tuning_ends();
+    check_variant(DK_DV, TUNED, 2);
+    unsetenv("EMULATOR_SHARED");
+}
+#endif
+
+// Choices go through a file; a variant that is unknown there becomes the default, and variants of
+// another version are not taken.
+TEST(variants_are_kept) {
+    char path[] = "/tmp/batchwise-tune.XXXXXX";
+    int fd = mkstemp(path);
+    Error err = { "" };
+    Run r;
+    memset(&r, 0, sizeof r);
+    r.machine = &gpu;
+    r.o.tune = path;
+    CHECK(fd >= 0);
+    close(fd);
+    tune_attention();
+    Tuner first = *gpu.tuner;
+    first.choices[DQ].variant = 3;
+    first.choices[DK_DV].variant = 99;
+    *gpu.tuner = first;
+    choices_keep(&r, "");
+    for (bool known : { true, false }) {
+        tuner_close(&gpu);
+        tuner_open(&gpu);
+        CHECK_MSG(choices_load(&gpu, path, &err) && gpu.tuner->n == 3, "%s", err.text);
+        if (!known) gpu.tuner->choices[DQ].product = variant_name(DQ, TUNED, VARIANTS_VERSION + 1);
+        check_attention(TUNED.B, TUNED.T, TUNED.NH, TUNED.HS);
+        const Variant *v = gpu.tuner->variants;
+        CHECK(v[FORWARD].number == first.choices[FORWARD].variant && v[FORWARD].tuned);
+        CHECK(v[DQ].number == (known ? 3 : 0) && v[DQ].tuned == known);
+        CHECK(v[DK_DV].number == 0 && v[DK_DV].tuned && gpu.tuner->unknown == 1);
+    }
+    gpu.tuner->choices[DK_DV].variant = -1;
+    free(r.tune_json);
+    choices_keep(&r, "");
+    CHECK(!choices_load(&gpu, path, &err) && strstr(err.text, "variant"));
+    unlink(path);
+    free(r.tune_json);
+    tuning_ends();
+}
+#endif
 
 static void check_xent(int N, int V) {
     int Vp = padded_vocab(V);
@@ -1251,6 +1388,14 @@ int main(int argc, char **argv) {
     RUN_NAMED(peak_of_the_fastest_algorithm);
 #endif
     RUN_NAMED(choices_are_kept);
+#ifndef PRECISION_FP32
+    RUN_NAMED(attention_variants);
+    RUN_NAMED(tuner_takes_the_fastest_variants);
+#ifdef EMULATOR
+    RUN_NAMED(variants_that_do_not_start);
+#endif
+    RUN_NAMED(variants_are_kept);
+#endif
     RUN_NAMED(xent);
     RUN_NAMED(classifier);
     RUN_NAMED(logits_fill_whole_waves);

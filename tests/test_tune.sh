@@ -28,7 +28,7 @@ small="--data $dir/tales --layers 2 --heads 2 --channels 16 --seq-len 16 --micro
        --batch-tokens 128 --eval-every 0 --eval-tokens 64 --lr 1e-2 --lr-schedule constant"
 
 run $small --steps 8 --tune on --out "$dir/straight"
-says '^tune    25 products in .* s: a micro-batch takes 3.064 ms, and 4.361 with cuBLASLt'
+says '^tune    25 products(, attention 0 0 0)? in .* s: a micro-batch takes 3.064 ms, and 4.361 with cuBLASLt'
 grep -q '"event":"tune".*"micro_batch_ms":.*"products":\[{"product":.*"tflops":' \
     "$dir/straight/log.jsonl" || note "no tune event in the log"
 run $small --steps 8 --tune off --out "$dir/off"
@@ -42,32 +42,49 @@ end the_fastest_algorithms_are_taken
 # Resumed where the heuristic offers the first algorithm alone: the choices come from the checkpoint.
 run $small --steps 4 --tune on --out "$dir/cut"
 EMULATOR_ALGORITHMS=1 run --resume --steps 8 --out "$dir/cut"
-says '^tune    15 products in .* s, 15 of them as in .*/step_00000004/tune.json: a micro-batch'
+says '^tune    15 products(, attention 0 0 0)? in .* s, 15 of them as in .*/step_00000004/tune.json: a micro-batch'
 same straight cut
 cp -r "$dir/cut" "$dir/again"
 run --resume --resume-from 4 --steps 8 --tune again --out "$dir/again"
-says '^tune    25 products in .* first choices$'
+says '^tune    25 products(, attention 0 0 0)? in .* first choices$'
 run --resume --steps 9 --out "$dir/again"
-says '^tune    15 products in .*, 15 of them as in'
+says '^tune    15 products(, attention 0 0 0)? in .*, 15 of them as in'
 end a_resumed_run_takes_the_choices_of_its_checkpoint
 
 run $small --steps 4 --tune "$dir/choices.json" --out "$dir/one"
-says '^tune    25 products in .* first choices$'
+says '^tune    25 products(, attention 0 0 0)? in .* first choices$'
 cp "$dir/choices.json" "$dir/before"
 EMULATOR_ALGORITHMS=1 run $small --steps 8 --tune "$dir/choices.json" --out "$dir/two"
-says '^tune    15 products in .* 15 of them as in .*/choices.json: '
+says '^tune    15 products(, attention 0 0 0)? in .* 15 of them as in .*/choices.json: '
 same straight two
 cmp -s "$dir/choices.json" "$dir/before" || note "--tune FILE changed a file that it only read"
 run $small --micro-batch 8 --steps 4 --tune "$dir/choices.json" --out "$dir/wide"
-says '^tune    25 products in .*, 0 of them as in .*/choices.json: '
+says '^tune    25 products(, attention 0 0 0)? in .*, 0 of them as in .*/choices.json: '
 run $small --steps 4 --tune "$dir/choices.json" --out "$dir/three"
-says '^tune    15 products in .*, 15 of them as in .*/choices.json: '
+says '^tune    15 products(, attention 0 0 0)? in .*, 15 of them as in .*/choices.json: '
 end a_file_shares_choices
+
+# Variants of attention: heads of 64 channels have some. In the emulator those with most shared
+# memory are the fastest.
+wide="$small --layers 1 --heads 1 --channels 64 --seq-len 32 --micro-batch 1 --batch-tokens 32"
+if grep -q ': bf16;' "$dir/out"; then
+    run $wide --steps 2 --tune on --out "$dir/variants"
+    says '^tune    [0-9]* products, attention 4 1 2 in '
+    grep -q '"product":"attention dq B=1 T=32 NH=1 HS=64 variants [0-9]*","variant":1,"ms"' \
+        "$dir/variants/latest/tune.json" || note "no variant is kept"
+    sed -i 's/"variant":4/"variant":3/; s/"variant":1/"variant":99/' "$dir/variants/latest/tune.json"
+    run --resume --steps 4 --out "$dir/variants"
+    says '^tune    [0-9]* products, attention 3 0 2 in .* of them as in '
+    says '^note    1 variants of attention in .*tune.json are unknown here: the defaults run instead'
+    run --resume --steps 5 --out "$dir/variants"
+    says '^tune    [0-9]* products, attention 3 0 2 in '
+fi
+end variants_of_attention_are_kept
 
 sed -i 's/cuBLASLt 130000/cuBLASLt 120000/' "$dir/before"
 run $small --steps 4 --tune "$dir/before" --out "$dir/moved"
 says '^note    .*/before was tuned on another machine .*; products are measured again'
-says '^tune    25 products in .* first choices$'
+says '^tune    25 products(, attention 0 0 0)? in .* first choices$'
 grep -q 'cuBLASLt 130000' "$dir/before" || note "the file was not written anew"
 sed -i 's/"algo":"01/"algo":"99/' "$dir/cut/latest/tune.json"
 run --resume --steps 9 --out "$dir/cut"

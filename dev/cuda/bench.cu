@@ -279,7 +279,7 @@ static Work qkv_forward_work(const Sizes *z) { return linear_work(z, z->C, 3.0*z
 
 static void attention_forward_run(const Site *s) {
     attention_forward(s->a.att, s->a.att_lse, s->a.qkv, s->B, s->T, 0, s->C, s->m->c.NH,
-                      s->g->stream);
+                      s->g);
 }
 // A query sees (T+1)/2 keys on the average; forward there are two products, backward five.
 static Work attention_forward_work(const Sizes *z) {
@@ -411,7 +411,7 @@ static Work att_proj_weight_work(const Sizes *z) { return weight_work(z, z->C, z
 
 static void attention_backward_run(const Site *s) {
     attention_backward(s->m->dqkv, s->m->att_rows, s->m->dx_branch, s->a.qkv, s->a.att,
-                       s->a.att_lse, s->B, s->T, s->C, s->m->c.NH, s->g->stream);
+                       s->a.att_lse, s->B, s->T, s->C, s->m->c.NH, s->g);
 }
 // As coded attention_rows reads dout, out and lse. Then the kernel that owns queries reads q, k, v
 // and dout, and so does the one that owns keys.

@@ -1,14 +1,16 @@
-// The tuner: which algorithm of cuBLASLt computes a product, and whether with its epilogue, chosen
-// by measuring. Included by train_gpt2.cu in its section Matmul, whose Product and Gpu it uses;
+// The tuner: which algorithm of cuBLASLt computes a product, and whether with its epilogue, and
+// which variant of a kernel of attention runs (variants.h), chosen by measuring. Included by train_gpt2.cu in its section Matmul, whose Product and Gpu it uses;
 // tune_run.h says when it measures, and keeps the choices.
 //
 //     product_choose(p, g)                    the algorithm: a choice that is known, or the
 //                                             heuristic's first
 //     fused_or_apart(g, fused, apart)         work that an epilogue may save
+//     variant_run(kernel, shape, ...)         a kernel, in the variant that was chosen
 //
 // While g->tuner->measures, matmul measures each product that it meets for the first time, on the
-// operands it got: their contents change, those of c above all. The algorithm decides the order of
-// a sum and so its last bits: runs with the same choices have the same bits, others need not.
+// operands it got: their contents change, those of c above all. So does variant_run; attention
+// writes the same results each time. Algorithm and variant decide the order of a sum and so its
+// last bits: runs with the same choices have the same bits, others need not.
 #include <algorithm>
 
 enum { MAX_ALGORITHMS = 16, MAX_CHOICES = 128, TIMINGS = 5 };
@@ -19,9 +21,18 @@ static const double TUNER_GAIN = 0.99;
 // A product in words, the key of its choice: its shape, layouts, type and epilogue.
 typedef struct { char text[120]; } ProductName;
 
+// The kernels of attention that have variants, and all that the choice of one depends on.
+enum AttentionKernel { FORWARD, DQ, DK_DV, N_KERNELS };
+typedef struct { int B, T, NH, HS; } AttentionShape;
+
+// The variant of a kernel that runs, at the last shape it ran for. Number 0 is the default.
+typedef struct { AttentionShape shape; int number; bool tuned; } Variant;
+
 typedef struct {
-    ProductName product;
-    cublasLtMatmulAlgo_t algorithm;
+    ProductName product;               // or the name of a kernel at a shape
+    bool is_kernel;
+    int variant;                       // of a kernel
+    cublasLtMatmulAlgo_t algorithm;    // of a product
     bool usable;                       // false: plain product and kernel apart, in place of this
     bool used;                         // by this run
     int tried, failed;                 // candidates; those that did not start
@@ -31,9 +42,11 @@ typedef struct {
 
 struct Tuner {
     Choice choices[MAX_CHOICES];
+    Variant variants[N_KERNELS];
     int n;
-    int measured;                      // by this program
+    int measured, kernels_measured;    // products, kernels: by this program
     int refused;                       // by cublasLtMatmulAlgoCheck
+    int unknown;                       // variants that this program does not have
     bool measures;
     Choice *last;                      // of the last product measured
     cudaEvent_t begin, end;
@@ -166,4 +179,69 @@ template <class Fused, class Apart> static void fused_or_apart(Gpu *g, Fused fus
     if (median_seconds(g, apart) > TUNER_GAIN * seconds) return;
     choice_find(g->tuner, product.text)->usable = false;
     for (int i = 0; i < g->n_products && i < MAX_PRODUCTS; i++) product_choose(&g->products[i], g);
+}
+
+// ---- variants of a kernel ----
+
+static inline ProductName variant_name(AttentionKernel kernel, AttentionShape s, int version) {
+    static const char *const kernels[] = { "forward", "dq", "dk-dv" };
+    ProductName name;
+    snprintf(name.text, sizeof name.text, "attention %s B=%d T=%d NH=%d HS=%d variants %d",
+             kernels[kernel], s.B, s.T, s.NH, s.HS, version);
+    return name;
+}
+
+// A variant that a file names, but this program does not have, becomes the default.
+static inline void variant_choose(Variant *v, Choice *c, int n, Tuner *t) {
+    v->tuned = c != NULL;
+    v->number = 0;
+    if (!c) return;
+    if (c->variant >= n) {
+        c->variant = 0;
+        t->unknown++;
+    }
+    c->used = true;
+    v->number = c->variant;
+}
+
+// Measures n variants by run(i), which returns false if variant i does not start on this GPU.
+template <class Run> static Choice *variants_tune(int n, ProductName name, Gpu *g, Run run) {
+    Tuner *t = g->tuner;
+    if (t->n == MAX_CHOICES) return NULL;
+    Choice *c = &t->choices[t->n++];
+    memset(c, 0, sizeof *c);
+    c->product = name;
+    c->is_kernel = c->usable = true;
+    c->seconds = INFINITY;
+    c->tried = n;
+    for (int i = 0; i < n; i++) {
+        bool starts = run(i);                                // warms up
+        double seconds = starts ? median_seconds(g, [&] { run(i); }) : INFINITY;
+        if (i == 0) c->first_seconds = seconds;
+        if (!starts) c->failed++;
+        if (!starts || seconds > TUNER_GAIN * c->seconds) continue;
+        c->seconds = seconds;
+        c->variant = i;
+    }
+    t->kernels_measured++;
+    return c;
+}
+
+// Runs a kernel, of which there are n variants, by run(i): in the variant that is chosen for this
+// shape, or, if that one does not start here, in the default.
+template <class Run>
+static void variant_run(AttentionKernel kernel, AttentionShape s, int version, int n, Gpu *g,
+                        Run run) {
+    Variant v = { s, 0, false };
+    Tuner *t = g->tuner;
+    if (t && memcmp(&t->variants[kernel].shape, &s, sizeof s) == 0) v = t->variants[kernel];
+    if (t && !v.tuned) {
+        ProductName name = variant_name(kernel, s, version);
+        Choice *c = choice_find(t, name.text);
+        if (!c && t->measures) c = variants_tune(n, name, g, run);
+        variant_choose(&v, c, n, t);
+        t->variants[kernel] = v;
+    }
+    if (run(v.number)) return;
+    if (v.number == 0 || !run(0)) die("attention: this GPU has too little shared memory");
 }

@@ -1,17 +1,19 @@
 // When the tuner measures, and where its choices are kept. Included by train_gpt2.cu after Model.
 //
-// Before the first update a micro-batch of random tokens runs forward and backward, and matmul
-// measures each product it meets (tune.h). That changes activations and gradients only, and an
+// Before the first update a micro-batch of random tokens runs forward and backward, and matmul and
+// attention measure each product and kernel they meet (tune.h). That changes activations and gradients only, and an
 // update begins by setting the gradients to zero. With several ranks rank 0 measures, and all take
 // its choices. A resumed run takes those of its checkpoint:
 //
 //     {"machine":"NVIDIA H100 80GB HBM3, CUDA driver 13000, cuBLASLt 130002, ...","products":[
 //     {"product":"768x3072x65536 a T768 b 3072 c 3072 fp32 bias-gradient","algo":"(64 bytes)",
-//      "ms":0.412,"first_ms":0.873,"tflops":750,"tried":16,"failed":0}, ...
+//      "ms":0.412,"first_ms":0.873,"tflops":750,"tried":16,"failed":0},
+//     {"product":"attention forward B=64 T=1024 NH=12 HS=64 variants 1","variant":2,...}, ...
 //     ]}
 //
 // An algorithm is bytes that only the same version of cuBLASLt understands: choices of another
-// machine are not taken. "algo":null stands for a product without its epilogue.
+// machine are not taken. "algo":null stands for a product without its epilogue. A kernel has the
+// number of one of its variants (variants.h).
 
 // ---- choices as text ----
 
@@ -28,17 +30,20 @@ static MachineName tuner_machine(const Gpu *g) {
 }
 
 static void choice_print(FILE *f, const Choice *c) {
-    fprintf(f, "{\"product\":\"%s\",\"algo\":", c->product.text);
+    fprintf(f, "{\"product\":\"%s\",", c->product.text);
     const unsigned char *bytes = (const unsigned char *)&c->algorithm;
-    if (c->usable) {
-        putc('"', f);
+    if (c->is_kernel) {
+        fprintf(f, "\"variant\":%d", c->variant);
+    } else if (c->usable) {
+        fputs("\"algo\":\"", f);
         for (size_t i = 0; i < sizeof c->algorithm; i++) fprintf(f, "%02x", bytes[i]);
         putc('"', f);
     } else {
-        fputs("null", f);
+        fputs("\"algo\":null", f);
     }
-    if (isfinite(c->seconds))
-        fprintf(f, ",\"ms\":%.6g,\"tflops\":%.4g", 1e3 * c->seconds, 1e-12 * c->flops / c->seconds);
+    if (isfinite(c->seconds)) fprintf(f, ",\"ms\":%.6g", 1e3 * c->seconds);
+    if (isfinite(c->seconds) && !c->is_kernel)
+        fprintf(f, ",\"tflops\":%.4g", 1e-12 * c->flops / c->seconds);
     if (isfinite(c->first_seconds)) fprintf(f, ",\"first_ms\":%.6g", 1e3 * c->first_seconds);
     fprintf(f, ",\"tried\":%d,\"failed\":%d}", c->tried, c->failed);
 }
@@ -73,13 +78,18 @@ static bool choice_read(Choice *c, const JsonNode *v, Error *err) {
     const JsonNode *product = json_need(v, "product", JSON_STRING, err);
     const JsonNode *algo = product ? json_get(v, "algo") : NULL;
     double first = INFINITY, seconds = INFINITY;
+    int64_t variant = 0;
     Error missing;
     if (!product) return false;
     memset(c, 0, sizeof *c);
-    c->usable = algo && algo->type != JSON_NULL;
+    c->is_kernel = !algo && json_get(v, "variant");
+    c->usable = c->is_kernel || (algo && algo->type != JSON_NULL);
     snprintf(c->product.text, sizeof c->product.text, "%s", product->text);
-    if (!algo || (c->usable && !hex_read((unsigned char *)&c->algorithm, sizeof c->algorithm,
-                                         algo->type == JSON_STRING ? algo->text : "")))
+    if (c->is_kernel && !json_get_int(&variant, v, "variant", 0, INT32_MAX, err)) return false;
+    c->variant = (int)variant;
+    if (!c->is_kernel && (!algo || (c->usable && !hex_read(
+            (unsigned char *)&c->algorithm, sizeof c->algorithm,
+            algo->type == JSON_STRING ? algo->text : ""))))
         return fail(err, "byte %zu: \"algo\" must be null or %zu bytes in hexadecimal", v->at,
                     sizeof c->algorithm);
     if (json_get_double(&seconds, v, "ms", &missing)) seconds *= 1e-3;
@@ -161,14 +171,25 @@ static int choices_take(Run *r) {
     for (int i = 0; i < n; i++)
         comm_broadcast_small(&r->comm, &t->choices[i], sizeof t->choices[i]);
     for (int i = 0; i < g->n_products && i < MAX_PRODUCTS; i++) product_choose(&g->products[i], g);
+    memset(t->variants, 0, sizeof t->variants);              // variant_run asks for them anew
     return n;
 }
 
-// A file may hold choices for other shapes too.
+// Of products. A file may hold choices for other shapes too.
 static int choices_used(const Tuner *t) {
     int n = 0;
-    for (int i = 0; i < t->n; i++) n += t->choices[i].used;
+    for (int i = 0; i < t->n; i++) n += t->choices[i].used && !t->choices[i].is_kernel;
     return n;
+}
+
+// ", attention 2 1 1": the variants of its kernels, if it has some at this run's shape.
+typedef struct { char text[60]; } VariantNumbers;
+static VariantNumbers variant_numbers(const Tuner *t) {
+    VariantNumbers v = { "" };
+    if (t->variants[FORWARD].tuned)
+        snprintf(v.text, sizeof v.text, ", attention %d %d %d", t->variants[FORWARD].number,
+                 t->variants[DQ].number, t->variants[DK_DV].number);
+    return v;
 }
 
 // The file whose choices this run takes: --tune FILE, or the one in its checkpoint. "": none.
@@ -192,18 +213,21 @@ static void report_tune(Run *r, const char *from, double seconds, double ms, dou
     char taken[4200] = "", first[60] = "";
     if (from[0]) snprintf(taken, sizeof taken, ", %d of them as in %s", used - t->measured, from);
     else snprintf(first, sizeof first, ", and %.4g with cuBLASLt's first choices", first_ms);
-    printf("tune    %d products in %.1f s%s: a micro-batch takes %.4g ms%s\n", used, seconds, taken,
-           ms, first);
+    printf("tune    %d products%s in %.1f s%s: a micro-batch takes %.4g ms%s\n", used,
+           variant_numbers(t).text, seconds, taken, ms, first);
     if (t->refused > 0)
         printf("note    %d algorithms in %s do not run here, and were measured again\n", t->refused,
                from);
+    if (t->unknown > 0)
+        printf("note    %d variants of attention in %s are unknown here: the defaults run instead\n",
+               t->unknown, from);
     fflush(stdout);
     char *list = choices_print(t, "");
     log_begin(&r->log, "tune");
     log_num(&r->log, "seconds", seconds);
     log_num(&r->log, "micro_batch_ms", ms);
     log_num(&r->log, "first_micro_batch_ms", first_ms);
-    log_int(&r->log, "measured", t->measured);
+    log_int(&r->log, "measured", t->measured + t->kernels_measured);
     log_raw(&r->log, "products", list);
     log_line_end(r);
     free(list);
@@ -221,11 +245,12 @@ static void choices_keep(Run *r, const char *from) {
     fprintf(f, ",\"products\":%s}\n", list);
     fclose(f);
     free(list);
-    bool unchanged = strcmp(from, r->o.tune) == 0 && g->tuner->measured == 0;
+    int measured = g->tuner->measured + g->tuner->kernels_measured;
+    bool unchanged = strcmp(from, r->o.tune) == 0 && measured == 0;
     if (r->comm.rank == 0 && strpbrk(r->o.tune, "./") && !unchanged) choices_save(r, r->o.tune);
 }
 
-// Chooses the algorithms of all products of an update, before the first.
+// Chooses the algorithms of all products of an update, and variants of attention, before the first.
 static void run_tune(Run *r) {
     Gpu *g = r->machine;
     Path from = { "" };

@@ -14,6 +14,11 @@ enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
 
 namespace emulator {
 
+// EMULATOR_SHARED=101376: a GPU that lets a block have less shared memory, sm_86 for one.
+static inline size_t optin_limit(void) {
+    return (size_t)setting("EMULATOR_SHARED", (long)OPTIN_SHARED_LIMIT);
+}
+
 static inline size_t dynamic_limit(const void *kernel) {
     for (Attribute *a = device.attributes; a; a = a->next)
         if (a->kernel == kernel) return (size_t)a->dynamic_bytes;
@@ -38,6 +43,13 @@ static inline cudaError_t check_launch(dim3 grid, dim3 block, size_t shared, con
 
 struct Config { const char *name; dim3 grid, block; size_t shared; cudaStream_t stream; };
 
+// What a kernel declares that it takes: 1 us, and less where it uses much dynamic shared memory, so
+// that a program can choose between kernels (EMULATOR_ALGORITHMS, cublasLt.h).
+static inline double kernel_seconds(size_t shared) {
+    double usual = 64 << 10, used = (double)shared;
+    return used > usual ? 1e-6 * usual / used : 1e-6;
+}
+
 // The arguments are evaluated once, at the launch; every thread gets copies.
 template <class Kernel, class... Arguments>
 static inline void run(const Config &c, const void *address, Kernel kernel,
@@ -51,7 +63,7 @@ static inline void run(const Config &c, const void *address, Kernel kernel,
         Grid g = { c.name, c.grid, c.block, c.shared,
                    [](void *p) { (*(decltype(thread) *)p)(); }, &thread };
         grid_run(&g);
-        declared_seconds += 1e-6;                // a small kernel
+        declared_seconds += kernel_seconds(c.shared);
     });
 }
 
@@ -108,7 +120,7 @@ static inline auto address_or_call(Address address, Call call) {
 template <class Kernel>
 static inline cudaError_t cudaFuncSetAttribute(Kernel *kernel, cudaFuncAttribute what, int value) {
     if (what != cudaFuncAttributeMaxDynamicSharedMemorySize) return emulator::result(cudaSuccess);
-    if (value < 0 || (size_t)value > emulator::OPTIN_SHARED_LIMIT)
+    if (value < 0 || (size_t)value > emulator::optin_limit())
         return emulator::result(cudaErrorInvalidValue);
     emulator::Attribute *a = emulator::device.attributes;
     while (a && a->kernel != (const void *)kernel) a = a->next;

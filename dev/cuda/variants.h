@@ -1,0 +1,73 @@
+// The variants of attention's kernels, which compute the same in other steps. Included by
+// train_gpt2.cu behind them. The tuner times a kernel's variants at the shape of the run, and takes
+// the fastest (tune.h).
+//
+// The backward kernels add in the same order in all variants; forward, AT_ONCE decides the bits.
+//
+// A list for heads of up to 32, 64 and 128 channels each. The first variant is the default, and is
+// never changed; NULL ends the others. Whoever changes or moves one of the others raises
+// VARIANTS_VERSION, so that older choices are not taken.
+#define FORWARD_TILES(...) attention_forward_tiles<Tile<__VA_ARGS__>>
+#define DQ_TILES(...) attention_backward_tiles<QUERIES, Tile<__VA_ARGS__>>
+#define DK_DV_TILES(...) attention_backward_tiles<KEYS, Tile<__VA_ARGS__>>
+
+enum { MAX_VARIANTS = 6, VARIANTS_VERSION = 1 };
+
+// D, M, STEP, STAGES, AT_ONCE, BLOCKS (2)
+typedef decltype(&FORWARD_TILES(64, 2, 64, 2, 64)) ForwardTiles;
+static const ForwardTiles forward_variants[][MAX_VARIANTS] = {
+    { FORWARD_TILES(32, 2, 64, 2, 64) },
+    { FORWARD_TILES(64, 2, 64, 2, 64),
+      FORWARD_TILES(64, 2, 64, 3, 64),           // three stages
+      FORWARD_TILES(64, 1, 64, 2, 64, 3),        // fewer queries a warp, more warps
+      FORWARD_TILES(64, 1, 64, 2, 32, 3),        // the next scores beside this softmax
+      FORWARD_TILES(64, 1, 128, 2, 64) },        // longer steps, the next scores beside the softmax
+    { FORWARD_TILES(128, 1, 32, 2, 32),
+      FORWARD_TILES(128, 1, 32, 3, 32),          // three stages
+      FORWARD_TILES(128, 1, 64, 2, 64),          // longer steps
+      FORWARD_TILES(128, 1, 64, 2, 32) },        // and the next scores beside this softmax
+};
+
+typedef decltype(&DQ_TILES(64, 2, 64, 2, 16)) BackwardTiles;
+static const BackwardTiles dq_variants[][MAX_VARIANTS] = {
+    { DQ_TILES(32, 2, 64, 2, 16) },
+    { DQ_TILES(64, 2, 64, 2, 16),
+      DQ_TILES(64, 2, 64, 3, 16),                // three stages
+      DQ_TILES(64, 2, 64, 2, 32),                // two squares of scores at a time
+      DQ_TILES(64, 1, 64, 2, 32, 3) },           // fewer queries a warp, more warps
+    { DQ_TILES(128, 1, 32, 2, 16),
+      DQ_TILES(128, 1, 32, 3, 16),
+      DQ_TILES(128, 1, 32, 2, 32) },
+};
+static const BackwardTiles dk_dv_variants[][MAX_VARIANTS] = {
+    { DK_DV_TILES(32, 2, 64, 2, 16) },
+    { DK_DV_TILES(64, 2, 64, 2, 16),
+      DK_DV_TILES(64, 2, 64, 3, 16),             // three stages
+      DK_DV_TILES(64, 2, 128, 2, 16),            // longer steps
+      DK_DV_TILES(64, 1, 64, 2, 16, 3),          // fewer keys a warp, more warps
+      DK_DV_TILES(64, 1, 64, 2, 32) },           // and two squares of scores at a time
+    { DK_DV_TILES(128, 1, 32, 2, 16),
+      DK_DV_TILES(128, 1, 32, 3, 16),
+      DK_DV_TILES(128, 1, 32, 2, 32) },
+};
+
+// The variants for heads of HS channels.
+template <class Tiles>
+static const Tiles *variants_for(const Tiles variants[][MAX_VARIANTS], int HS) {
+    return variants[HS <= 32 ? 0 : HS <= 64 ? 1 : 2];
+}
+
+template <class Tiles> static int variants_count(const Tiles *of) {
+    int n = 0;
+    while (n < MAX_VARIANTS && of[n]) n++;
+    return n;
+}
+
+// Runs a kernel of attention, in the variant that was chosen for this shape.
+template <class Tiles, class... Arguments>
+static void attention_tiles(const Tiles variants[][MAX_VARIANTS], AttentionKernel kernel,
+                            AttentionShape s, Gpu *g, Arguments... arguments) {
+    const Tiles *of = variants_for(variants, s.HS);
+    variant_run(kernel, s, VARIANTS_VERSION, variants_count(of), g,
+                [&](int i) { return of[i](arguments...); });
+}
