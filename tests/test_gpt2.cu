@@ -519,7 +519,7 @@ TEST(attention_variants) {
             for (int i = 1; i < variants_of(kernel, s.HS); i++) {
                 Floats x = check_variant(kernel, s, i);
                 bool same = memcmp(x.data(), first.data(), x.size() * sizeof x[0]) == 0;
-                if (kernel != FORWARD || i == 1) CHECK_MSG(same, "kernel %d, variant %d", kernel, i);
+                CHECK_MSG(same || (kernel == FORWARD && i > 1), "kernel %d, variant %d", kernel, i);
                 if (kernel == FORWARD && i == 3 && s.HS == 64 && s.T == 200) CHECK(!same);
             }
         }

@@ -1,6 +1,7 @@
 // The tuner: which algorithm of cuBLASLt computes a product, and whether with its epilogue, and
-// which variant of a kernel of attention runs (variants.h), chosen by measuring. Included by train_gpt2.cu in its section Matmul, whose Product and Gpu it uses;
-// tune_run.h says when it measures, and keeps the choices.
+// which variant of a kernel of attention runs (variants.h), chosen by measuring. Included by
+// train_gpt2.cu in its section Matmul, whose Product and Gpu it uses; tune_run.h says when it
+// measures, and keeps the choices.
 //
 //     product_choose(p, g)                    the algorithm: a choice that is known, or the
 //                                             heuristic's first

@@ -1,9 +1,9 @@
 // When the tuner measures, and where its choices are kept. Included by train_gpt2.cu after Model.
 //
 // Before the first update a micro-batch of random tokens runs forward and backward, and matmul and
-// attention measure each product and kernel they meet (tune.h). That changes activations and gradients only, and an
-// update begins by setting the gradients to zero. With several ranks rank 0 measures, and all take
-// its choices. A resumed run takes those of its checkpoint:
+// attention measure each product and kernel they meet (tune.h). That changes activations and
+// gradients only, and an update begins by setting the gradients to zero. With several ranks rank 0
+// measures, and all take its choices. A resumed run takes those of its checkpoint:
 //
 //     {"machine":"NVIDIA H100 80GB HBM3, CUDA driver 13000, cuBLASLt 130002, ...","products":[
 //     {"product":"768x3072x65536 a T768 b 3072 c 3072 fp32 bias-gradient","algo":"(64 bytes)",
@@ -219,8 +219,8 @@ static void report_tune(Run *r, const char *from, double seconds, double ms, dou
         printf("note    %d algorithms in %s do not run here, and were measured again\n", t->refused,
                from);
     if (t->unknown > 0)
-        printf("note    %d variants of attention in %s are unknown here: the defaults run instead\n",
-               t->unknown, from);
+        printf("note    %d variants of attention in %s are unknown here: the defaults run "
+               "instead\n", t->unknown, from);
     fflush(stdout);
     char *list = choices_print(t, "");
     log_begin(&r->log, "tune");
