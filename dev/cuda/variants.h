@@ -5,8 +5,9 @@
 // The backward kernels add in the same order in all variants; forward, AT_ONCE decides the bits.
 //
 // A list for heads of up to 32, 64 and 128 channels each. The first variant is the default, and is
-// never changed; NULL ends the others. README.md here has their registers and shared memory. Whoever changes or moves one of the others raises
-// VARIANTS_VERSION, so that older choices are not taken.
+// never changed; NULL ends the others. Whoever changes or moves one of the others raises
+// VARIANTS_VERSION, so that older choices are not taken. README.md has their registers and shared
+// memory.
 #define FORWARD_TILES(...) attention_forward_tiles<Tile<__VA_ARGS__>>
 #define DQ_TILES(...) attention_backward_tiles<QUERIES, Tile<__VA_ARGS__>>
 #define DK_DV_TILES(...) attention_backward_tiles<KEYS, Tile<__VA_ARGS__>>
