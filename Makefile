@@ -190,6 +190,33 @@ $(BUILD)/emulated/bench_cuda: $(BUILD)/dev/cuda/bench.cu.cpp $(BUILD)/emulate-fl
 $(BUILD)/gpt2_reference.o: tests/gpt2_reference.c $(BUILD)/flags
 	$(CC) $(filter-out -DPRECISION_BF16,$(FLAGS)) -MMD -MP -MF $(BUILD)/$(@F).d -c $< -o $@
 
+# The counters need g++: its -fsanitize=thread reports every access as it stands. The flags keep two
+# instructions of a GPU from becoming one, or one from becoming two (dev/emulator/README.md).
+COUNT = g++ -std=c++17 -Wall -Wextra -Wno-unknown-pragmas -Wno-class-memaccess \
+        -Wno-maybe-uninitialized -O2 -g -no-pie -DEMULATOR_COUNT -DWITH_NCCL \
+        $(if $(filter 1,$(OPENMP)),-fopenmp) -Idev/emulator/include -iquote . -iquote tests
+WHOLE = -fno-tree-vectorize -fno-tree-slp-vectorize -fno-store-merging -fno-crossjumping \
+        -fno-tree-tail-merge -fno-code-hoisting -fno-if-conversion -fno-if-conversion2 -fno-ipa-icf \
+        -fno-thread-jumps
+
+profile: $(BUILD)/profile        ## count what each kernel asks of a GPU, without one; KERNEL=xent GPU=a100
+	@$(BUILD)/profile '$(MODEL)' '$(MICRO_BATCH)' '$(GPU)' '$(KERNEL)'
+
+$(BUILD)/profile: $(BUILD)/dev/cuda/profile.cu.cpp $(BUILD)/count.o $(BUILD)/count-flags
+	$(COUNT) $(WHOLE) $(CU_FLAGS) -fsanitize=thread -MMD -MP -MT $@ -MF $@.d -c $< -o $@.o
+	$(COUNT) $@.o $(BUILD)/count.o -o $@
+
+$(BUILD)/cuda/profile: dev/cuda/profile.cu train_gpt2.cu $(BUILD)/nvflags      # for ncu
+	@mkdir -p $(@D)
+	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/profile-cuda.d $< -o $@ $(CUBLAS)
+
+$(BUILD)/test_profile: $(BUILD)/tests/test_profile.cu.cpp $(BUILD)/count.o $(BUILD)/count-flags
+	$(COUNT) $(WHOLE) -fsanitize=thread -MMD -MP -MT $@ -MF $@.d -c $< -o $@.o
+	$(COUNT) $@.o $(BUILD)/count.o -o $@
+
+$(BUILD)/count.o: dev/emulator/count.cpp $(BUILD)/count-flags
+	$(COUNT) -MMD -MP -MF $@.d -c $< -o $@
+
 bench-cuda: $(BUILD)/bench_cuda  ## speed and memory on a GPU, kernel by kernel, beside PyTorch
 	@$(BUILD)/bench_cuda
 	@scripts/bench_cuda.sh
@@ -238,8 +265,13 @@ $(BUILD)/nvflags: FORCE
 $(BUILD)/emulate-flags: FORCE
 	$(call stamp,$(EMULATE) $(CU_FLAGS))
 
+$(BUILD)/count-flags: FORCE
+	@command -v g++ > /dev/null || { echo 'make profile: there is no g++ here; only g++ can build it' >&2; \
+	    exit 1; }
+	$(call stamp,$(COUNT) $(WHOLE) $(CU_FLAGS))
+
 FORCE:
 .SECONDARY:
 .DELETE_ON_ERROR:
-.PHONY: all run lab test test-all soak test-c test-cuda bench bench-cuda ladder emulate fuzz clean help FORCE
+.PHONY: all run lab test test-all soak test-c test-cuda bench bench-cuda ladder emulate profile fuzz clean help FORCE
 -include $(wildcard $(BUILD)/*.d)

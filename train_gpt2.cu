@@ -693,14 +693,14 @@ static int tokens_sort(int *order, int *begin, int *count, const int *token, siz
 __global__ void embedding_backward_words_kernel(float *dwte, const real *dx, const int *token,
                                                 const int *order, const int *begin, int C) {
     enum { COLUMNS = 32*PACK };
-    __shared__ float sums[8][COLUMNS];
+    __shared__ __align__(16) float sums[8][COLUMNS];
     int c = blockIdx.y*COLUMNS + lane()*PACK;
     float sum[PACK] = {0}, x[PACK];
     for (int i = begin[blockIdx.x] + warp_in_block(); c < C && i < begin[blockIdx.x + 1]; i += 8) {
         load(x, dx + (size_t)order[i]*C + c);
         for (int k = 0; k < PACK; k++) sum[k] += x[k];
     }
-    for (int k = 0; k < PACK; k++) sums[warp_in_block()][lane()*PACK + k] = sum[k];
+    store(sums[warp_in_block()] + lane()*PACK, sum);
     __syncthreads();                             // the sums of all warps are there
     int column = threadIdx.x, at = blockIdx.y*COLUMNS + column;
     if (column >= COLUMNS || at >= C) return;

@@ -8,7 +8,8 @@
 #     tests/gpu.sh B                B: every launcher, every product, whole steps, counters; 200
 #                                      steps twice, compared bit for bit
 #     tests/gpu.sh C                C: fp32 beside the CPU, memcheck and racecheck, PyTorch
-#     tests/gpu.sh D                D: three minutes of training; initcheck; several ranks
+#     tests/gpu.sh D                D: three minutes of training; the counters of make profile
+#                                      beside ncu's; initcheck; several ranks
 #     GPU_ARCHS=90 tests/gpu.sh build    builds beforehand, GPU or not: a call that finds build/gpu
 #                                        made from these very sources builds nothing
 #     MINUTES=20 tests/gpu.sh B     in 20 minutes instead of 9; what is not done by then has failed
@@ -497,6 +498,35 @@ two_ranks() {
     echo "skip: two ranks do not run on one GPU, which NVIDIA does not support"
 }
 
+# Five kernels at the shape of make profile: what it counts on a CPU, what ncu counts on the GPU.
+profile_beside_ncu() {
+    command -v ncu > /dev/null || { echo "skip: needs ncu"; return; }
+    local kernels="embedding_forward layernorm_forward layernorm_backward xent adamw" kernel
+    local t=l1tex__t pipe=pipe_lsu_mem_global_op
+    cd "$bf16" && make -j2 build/profile build/cuda/profile || return 1
+    for kernel in $kernels; do build/profile "" "" "" ${kernel}_kernel; done > "$work/counted"
+    ncu --kernel-name "regex:^(${kernels// /|})_kernel" --metrics "${t}_requests_${pipe}_ld.sum,\
+${t}_sectors_${pipe}_ld.sum,${t}_requests_${pipe}_st.sum,${t}_sectors_${pipe}_st.sum,\
+l1tex__data_pipe_lsu_wavefronts_mem_shared.sum" build/cuda/profile > "$work/ncu_counted"
+    if grep -m 1 '^==ERROR==' "$work/ncu_counted"; then
+        echo "skip: ncu does not work here"
+        return
+    fi
+    awk 'FNR == 1 { file++ }
+        match($1, /^[a-z_]*_kernel/) { kernel = substr($1, 1, RLENGTH) }
+        file == 1 && $1 == "loads:" { gsub(/[,;]/, ""); first[kernel] = $2; split($0, x)
+            ours[kernel, 1] = x[2]; ours[kernel, 2] = x[4]; ours[kernel, 3] = x[7]
+            ours[kernel, 4] = x[9]; ours[kernel, 5] = x[12] }
+        file == 2 && /l1tex__/ { gsub(/,/, "", $NF)
+            i = /wavefronts/ ? 5 : (/_st/ ? 3 : 1) + (/sectors/ ? 1 : 0); ncu[kernel, i] += $NF }
+        END { split("load requests,load sectors,store requests,store sectors,shared passes",
+                    name, ",")
+            printf "%-26s %-15s %12s %12s\n", "", "", "make profile", "ncu"
+            for (kernel in first) for (i = 1; i <= 5; i++)
+                printf "%-26s %-15s %12d %12d\n", kernel, name[i], ours[kernel, i], ncu[kernel, i]
+        }' "$work/counted" "$work/ncu_counted"
+}
+
 call_D() {
     ready
     gpus=$(nvidia-smi -L | grep -c '^GPU')
@@ -504,6 +534,7 @@ call_D() {
     step "D: three minutes of training" $((4 * MINUTE)) trains
     step "D: what --noise-scale costs" 60 noise_costs
     if [ "$gpus" -gt 1 ]; then step "D: scaling to $gpus GPUs" 240 ranks_scale; fi
+    step "D: the counters of make profile beside ncu's" 120 profile_beside_ncu
     sanitize_with 90 initcheck
     step "D: two ranks agree" 100 two_ranks
 }
@@ -512,7 +543,7 @@ export -f tool probe make_tree make_bf16 make_fp32 starts loads tests real_shape
     has_tuner sweep counters learned same_bits twins same_losses compare torch_attention \
     planted_source make_planted kernels_of sanitizer finds_planted sanitize sanitize_tests \
     sanitize_training trains tok_per_s noise_costs ranks same_weights ranks_agree ranks_scale \
-    two_ranks
+    two_ranks profile_beside_ncu
 
 # ---- the report of a call ----
 
@@ -572,7 +603,8 @@ report_logs() {
             *FAILED*)
                 { grep 'at most.* WRONG$' "$log"; tail -n 15 "$log"; } > "$log.tail"
                 report_text "Failed: $step" "$log.tail" ;;
-            *tools\ and* | *real\ shapes* | *benchmark,* | *launcher* | *product* | *PyTorch*)
+            *tools\ and* | *real\ shapes* | *counters\ of* | *benchmark,* | *launcher* | *product* | \
+                *PyTorch*)
                 report_text "$step" "$log" ;;
         esac
     done

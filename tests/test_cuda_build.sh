@@ -275,9 +275,10 @@ for call in A B C D; do
     tar -tzf "$tree/$report.tar.gz" | grep -q "^$call-001.log" || note "no logs of $call"
 done
 same "programs built a second time" "$(grep -c -e '-o train_gpt2cu' "$dir/calls")" 0
-same "steps of all of it" "$count" 40
+same "steps of all of it" "$count" 41
 same "steps that are not ok" "$(echo $rows)" "B: counters: skipped: needs ncu \
-C: PyTorch beside it: skipped: needs PyTorch 2 C: PyTorch's attention: skipped: needs PyTorch 2"
+C: PyTorch beside it: skipped: needs PyTorch 2 C: PyTorch's attention: skipped: needs PyTorch 2 \
+D: the counters of make profile beside ncu's: skipped: needs ncu"
 same "the order of A" "$(grep -E '^\| (A|build):' ${reports%%$'\n'*} | cut -d'|' -f2 | xargs)" \
     "A: tools and paths build: made beforehand A: the program loads A: tests, bf16 \
 A: the real shapes A: benchmark, micro-batch 16"

@@ -8,10 +8,11 @@
 
 namespace emulator {
 
-static inline void release_barrier(void) {
+EMULATOR_APART static inline void release_barrier(void) {
     for (int w = 0; w < worker.warps; w++) {
         worker.ready[w] |= worker.at_barrier[w];
         worker.at_barrier[w] = 0;
+        count_met(w);
     }
     worker.last_arrived = worker.arrived;
     worker.last_votes = worker.votes;
@@ -32,6 +33,7 @@ static inline void barrier(bool vote, Place here) {
     if (worker.arrived == 0) worker.barrier = here;
     else if (here.line != worker.barrier.line || here.file != worker.barrier.file)
         fail_divergence(&here);
+    count_call(BARRIER);
     worker.votes += vote;
     if (++worker.arrived == worker.alive) {
         release_barrier();

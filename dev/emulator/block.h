@@ -82,7 +82,9 @@ static inline void block_run(const Grid *grid, uint3 block, uint64_t shuffle) {
     block_begin(grid, block);
     worker.random = shuffle;
     worker.current = &worker.home;
+    count_block(&worker);
     switch_to(take_ready(), false);
+    count_block_end();
     for (int i = 0; i < worker.shared_count; i++) free(worker.shared[i].data);
     worker.grid = nullptr;
 }

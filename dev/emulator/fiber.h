@@ -106,7 +106,7 @@ static inline void context_start(Context *c, char *stack, size_t bytes, void (*e
 
 // ---- stacks ----
 
-#ifdef EMULATOR_ASAN                             // it makes every local variable larger
+#if defined(EMULATOR_ASAN) || defined(EMULATOR_COUNT)    // local variables take more room
 constexpr size_t STACK_BYTES = 256 << 10;
 #else
 constexpr size_t STACK_BYTES = 64 << 10;

@@ -102,14 +102,14 @@ static inline void switch_to(Fiber *next, bool done) {
 }
 
 // Runs other threads until this one is taken from the ready set.
-static inline void wait_for_turn(void) {
+EMULATOR_APART static inline void wait_for_turn(void) {
     Fiber *next = take_ready();
     if (!next) fail_stuck();
     if (next != worker.current) switch_to(next, false);
 }
 
 // When shuffling: lets a random ready thread run, this one or another.
-static inline void offer_turn(void) {
+EMULATOR_APART static inline void offer_turn(void) {
     int i = index_of(worker.current);
     if (!worker.random) return;
     worker.ready[i/32] |= 1u << i%32;

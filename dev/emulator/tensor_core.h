@@ -29,7 +29,7 @@ static inline void require_all_lanes(unsigned lanes, const char *call) {
 
 struct Mma { float d[4]; const uint32_t *a, *b; const float *c; };
 
-static inline void mma_combine(void **operands, unsigned lanes) {
+EMULATOR_UNCOUNTED static inline void mma_combine(void **operands, unsigned lanes) {
     require_all_lanes(lanes, "mma");
     float A[16][16], B[16][8], D[16][8];
     for (int lane = 0; lane < 32; lane++) {
@@ -56,7 +56,7 @@ struct LoadMatrix { uint32_t *r; const void *row; int matrices; bool transposed;
 // Lane l passes the address of row l%8 of matrix l/8; a row has 16 bytes. Lane l receives elements
 // (l/4, 2*(l%4)) and (l/4, 2*(l%4) + 1), a fragment as mma expects it; with .trans, those of the
 // transposed matrix.
-static inline void ldmatrix_combine(void **operands, unsigned lanes) {
+EMULATOR_UNCOUNTED static inline void ldmatrix_combine(void **operands, unsigned lanes) {
     require_all_lanes(lanes, "ldmatrix");
     int matrices = ((LoadMatrix *)operands[0])->matrices;
     for (int i = 0; i < matrices; i++) {
@@ -74,7 +74,7 @@ static inline void ldmatrix_combine(void **operands, unsigned lanes) {
 }
 
 // The bytes at p must lie in one __shared__ variable, aligned to their count.
-static inline void check_shared(const void *p, size_t bytes, Place here) {
+EMULATOR_APART static inline void check_shared(const void *p, size_t bytes, Place here) {
     const char *begin = (const char *)p;
     if ((uintptr_t)p % bytes)
         fail("%s: address %p is not a multiple of %zu, %s:%d", here.call, p, bytes, here.file,
@@ -89,7 +89,10 @@ static inline void check_shared(const void *p, size_t bytes, Place here) {
 
 static inline void ldmatrix(uint32_t *r, const void *row, int matrices, bool transposed,
                             Place here) {
-    if (lane_index() < 8*matrices) check_shared(row, 16, here);
+    if (lane_index() < 8*matrices) {
+        check_shared(row, 16, here);
+        count_ldmatrix(row);
+    }
     LoadMatrix l = { r, row, matrices, transposed };
     collective(ALL_LANES, &l, ldmatrix_combine, here);
 }
@@ -110,10 +113,11 @@ static inline void copy_begin(void *to, const void *from, int bytes, int read, P
     Fiber *me = worker.current;
     if (me->copy_count == MAX_COPIES) fail("cp.async: more than %d pending copies", MAX_COPIES);
     copies_of(me)[me->copy_count++] = { to, from, bytes, read, me->copy_group };
+    count_copy(to, from, bytes, read);
 }
 
 // Carries out all copies but those of the `groups` groups committed last.
-static inline void copy_wait(int groups) {
+EMULATOR_APART static inline void copy_wait(int groups) {
     Fiber *me = worker.current;
     int left = 0;
     for (int i = 0; i < me->copy_count; i++) {
@@ -134,6 +138,7 @@ static inline void copy_wait(int groups) {
 static inline void emulated_mma_m16n8k16(float d[4], const uint32_t a[4], const uint32_t b[2],
                                          const float c[4], EMULATOR_HERE) {
     emulator::Mma m = { {}, a, b, c };
+    emulator::count_call(emulator::MMA);
     emulator::collective(emulator::ALL_LANES, &m, emulator::mma_combine, { "mma", file, line });
     memcpy(d, m.d, sizeof m.d);
 }

@@ -27,6 +27,7 @@ static inline bool finish_collective(Fiber *f) {
         operands[lane] = other->operands;
     }
     f->combine(operands, lanes);
+    if (lanes == ~worker.exited[warp]) count_met(warp);
     worker.in_collective[warp] &= ~lanes;
     worker.ready[warp] |= lanes;
     return true;
@@ -34,7 +35,8 @@ static inline bool finish_collective(Fiber *f) {
 
 // Joins a collective. `operands` points to this lane's struct of operands and results. The last
 // lane calls `combine` with all lanes' structs, which writes each lane's result into its struct.
-static inline void collective(unsigned mask, void *operands, Combine combine, Place here) {
+EMULATOR_APART static inline void collective(unsigned mask, void *operands, Combine combine,
+                                             Place here) {
     Fiber *me = worker.current;
     if (!worker.grid) fail("%s outside of a kernel, %s:%d", here.call, here.file, here.line);
     int i = index_of(me), warp = i / 32, lane = i % 32;
@@ -70,6 +72,7 @@ template <class T> static inline void shuffle_combine(void **operands, unsigned 
 template <class T> static inline T shuffle(unsigned mask, T value, int source, Place here) {
     static_assert(sizeof(T) <= 8, "a shuffle moves at most 8 bytes");
     Shuffle<T> s = { value, value, source };
+    count_call(SHUFFLE, sizeof(T) > 4 ? 2 : 1);
     collective(mask, &s, shuffle_combine<T>, here);
     return s.result;
 }

@@ -3,6 +3,7 @@
 // one block at a time. schedule.h, barrier.h and warp.h change this state; report.h prints it.
 #pragma once
 #include <string.h>
+#include "count.h"
 #include "fiber.h"
 
 // File and line of a call: as default arguments they are evaluated where the function is called.

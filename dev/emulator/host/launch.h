@@ -62,7 +62,12 @@ static inline void run(const Config &c, const void *address, Kernel kernel,
         auto thread = [&] { kernel(arguments...); };
         Grid g = { c.name, c.grid, c.block, c.shared,
                    [](void *p) { (*(decltype(thread) *)p)(); }, &thread };
+#ifdef EMULATOR_COUNT
+        count_launch(c.name, address, (uint64_t)c.grid.x * c.grid.y * c.grid.z,
+                     (uint64_t)c.block.x * c.block.y * c.block.z);
+#endif
         grid_run(&g);
+        count_launch_end();
         declared_seconds += kernel_seconds(c.shared);
     });
 }

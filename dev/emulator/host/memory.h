@@ -59,6 +59,7 @@ template <class T> static inline cudaError_t cudaMalloc(T **p, size_t bytes) {
         return emulator::result(cudaErrorMemoryAllocation);
     cudaError_t e = emulator::allocate(&emulator::device.allocations, (void **)p, bytes);
     if (e == cudaSuccess) emulator::device.used += bytes;
+    if (e == cudaSuccess) emulator::count_memory(*p, bytes);
     return emulator::result(e);
 }
 
@@ -70,6 +71,7 @@ static inline cudaError_t cudaFree(void *p) {
     cudaError_t refused = emulator::refuse_unsafe();
     if (refused != cudaSuccess) return emulator::result(refused);
     emulator::wait_for_all();
+    emulator::count_forget(p);
     emulator::device.used -= emulator::release(&emulator::device.allocations, p);
     return emulator::result(cudaSuccess);
 }
@@ -89,6 +91,7 @@ static inline cudaError_t cudaFreeAsync(void *p, cudaStream_t stream) {
     cudaError_t refused = s->capture ? cudaErrorNotSupported : emulator::refuse_operation(s);
     if (refused != cudaSuccess) return emulator::result(refused);
     emulator::enqueue(s, [=] {
+        emulator::count_forget(p);
         emulator::device.used -= emulator::release(&emulator::device.allocations, p);
     });
     return emulator::result(cudaSuccess);
@@ -192,7 +195,11 @@ static inline cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes,
     if (!s) return emulator::result(cudaErrorInvalidResourceHandle);
     if (bytes && !emulator::allocation_of(p, bytes)) return emulator::result(cudaErrorInvalidValue);
     cudaError_t refused = emulator::refuse_operation(s);
-    if (bytes && refused == cudaSuccess) emulator::enqueue(s, [=] { memset(p, value, bytes); });
+    if (bytes && refused == cudaSuccess)
+        emulator::enqueue(s, [=] {
+            memset(p, value, bytes);
+            emulator::count_work("cudaMemset", 0, bytes, 0.0);
+        });
     return emulator::result(refused);
 }
 static inline cudaError_t cudaMemset(void *p, int value, size_t bytes) {

@@ -328,11 +328,11 @@ static inline bool epilogue_is(const emulator_matmul *d, const char *how) {
 
 constexpr int TILE_ROWS = 16, TILE_COLS = 4;     // a tile of sums, in registers
 
-static inline float load(const void *p, int type, int64_t i) {
+EMULATOR_UNCOUNTED static inline float load(const void *p, int type, int64_t i) {
     return type == CUDA_R_32F ? ((const float *)p)[i] : (float)((const __nv_bfloat16 *)p)[i];
 }
 
-static inline void store(void *p, int type, int64_t i, float x) {
+EMULATOR_UNCOUNTED static inline void store(void *p, int type, int64_t i, float x) {
     if (type == CUDA_R_32F) ((float *)p)[i] = x;
     else ((__nv_bfloat16 *)p)[i] = __nv_bfloat16(x);
 }
@@ -340,7 +340,7 @@ static inline void store(void *p, int type, int64_t i, float x) {
 // Packs a matrix of `lines` lines (rows of op(A), columns of op(B)) of K elements into panels, in
 // float. Panel p holds lines p*width ... p*width + width-1: for every k their elements side by
 // side, zeros past the last line. Element k of line i is data[i*line + k*step].
-static inline float *pack(const void *data, int type, int64_t line, int64_t step,
+EMULATOR_UNCOUNTED static inline float *pack(const void *data, int type, int64_t line, int64_t step,
                           int64_t lines, int64_t K, int width) {
     int64_t panels = (lines + width - 1) / width;
     float *packed = (float *)aligned_alloc(64, (size_t)((panels*width*K + 15) / 16 * 64));
@@ -357,7 +357,8 @@ static inline float *pack(const void *data, int type, int64_t line, int64_t step
 // The innermost loop: a tile of 16 x 4 sums, each column one vector.
 typedef float Column __attribute__((vector_size(4*TILE_ROWS)));
 
-static inline void tile(Column out[TILE_COLS], const float *a, const float *b, int64_t K) {
+EMULATOR_UNCOUNTED static inline void tile(Column out[TILE_COLS], const float *a, const float *b,
+                                           int64_t K) {
     Column c0 = {}, c1 = {}, c2 = {}, c3 = {};
     for (int64_t k = 0; k < K; k++, a += TILE_ROWS, b += TILE_COLS) {
         Column x = *(const Column *)a;
@@ -370,8 +371,9 @@ static inline void tile(Column out[TILE_COLS], const float *a, const float *b, i
 }
 
 // A tile of which the first `part` terms are summed apart from the others.
-static inline void split_tile(Column out[TILE_COLS], const float *a, const float *b, int64_t K,
-                              int64_t part, bool rounds) {
+EMULATOR_UNCOUNTED static inline void split_tile(Column out[TILE_COLS], const float *a,
+                                                 const float *b, int64_t K, int64_t part,
+                                                 bool rounds) {
     Column sums[2][TILE_COLS];
     tile(sums[0], a, b, part);
     tile(sums[1], a + part*TILE_ROWS, b + part*TILE_COLS, K - part);
@@ -383,7 +385,7 @@ static inline void split_tile(Column out[TILE_COLS], const float *a, const float
 }
 
 // product (m,n), column-major and contiguous, of packed panels.
-static inline void multiply(float *product, const float *a, const float *b,
+EMULATOR_UNCOUNTED static inline void multiply(float *product, const float *a, const float *b,
                             int64_t m, int64_t n, int64_t K, const Algorithm *algorithm,
                             int type) {
     int64_t part = algorithm->split ? K / algorithm->split : 0;
@@ -403,18 +405,19 @@ static inline void multiply(float *product, const float *a, const float *b,
 
 // ---- epilogues: bias, GELU and their gradients, before an element is stored ----
 
-static inline float gelu(float x) {
+EMULATOR_UNCOUNTED static inline float gelu(float x) {
     return 0.5f * x * (1.0f + tanhf(0.797884561f * (x + 0.044715f * x*x*x)));   // sqrt(2/pi)
 }
 
-static inline float gelu_gradient(float x) {
+EMULATOR_UNCOUNTED static inline float gelu_gradient(float x) {
     float t = tanhf(0.797884561f * (x + 0.044715f * x*x*x));
     return 0.5f * (1.0f + t) +
            0.5f * x * (1.0f - t*t) * 0.797884561f * (1.0f + 3.0f * 0.044715f * x*x);
 }
 
 // The epilogue of element (i,j); v = alpha * product + beta * C.
-static inline float epilogue(const emulator_matmul *d, int type, int64_t i, int64_t j, float v) {
+EMULATOR_UNCOUNTED static inline float epilogue(const emulator_matmul *d, int type, int64_t i,
+                                                int64_t j, float v) {
     int e = (int)d->epilogue;
     if (e & 4) v += load(d->bias, type, i);                                     // BIAS
     if (e & 64) return v * gelu_gradient(load(d->aux, type, i + j*d->aux_ld));  // DGELU
@@ -423,8 +426,8 @@ static inline float epilogue(const emulator_matmul *d, int type, int64_t i, int6
 }
 
 // out[i] = the sum of line i over k: the bias gradient of BGRADA and BGRADB.
-static inline void sum_lines(void *out, int type, const float *packed, int64_t lines, int64_t K,
-                             int width) {
+EMULATOR_UNCOUNTED static inline void sum_lines(void *out, int type, const float *packed,
+                                                int64_t lines, int64_t K, int width) {
     for (int64_t i = 0; i < lines; i++) {
         float sum = 0.0f;
         for (int64_t k = 0; k < K; k++) sum += packed[i/width*width*K + k*width + i%width];
@@ -433,8 +436,10 @@ static inline void sum_lines(void *out, int type, const float *packed, int64_t l
 }
 
 // Writes D from the product. DGELU_BGRAD also sums each row of D, before rounding.
-static inline void finish(const emulator_matmul *d, void *D, const emulator_layout *layout,
-                          const void *C, int64_t ldc, float alpha, float beta, float *product) {
+EMULATOR_UNCOUNTED static inline void finish(const emulator_matmul *d, void *D,
+                                             const emulator_layout *layout, const void *C,
+                                             int64_t ldc, float alpha, float beta,
+                                             float *product) {
     int64_t m = (int64_t)layout->rows, n = (int64_t)layout->cols;
     int type = (int)layout->type;
     #pragma omp parallel for if (m*n > 1 << 12)
@@ -473,6 +478,26 @@ static inline double product_seconds(const Product &p) {
     double flops = 2.0 * (double)p.layoutD.rows * (double)p.layoutD.cols * K * p.layoutD.batches;
     return 1e-9 * flops * p.algorithm->cost * (epilogue_is(&p.d, "slow") ? 10.0 : 1.0);
 }
+
+#ifdef EMULATOR_COUNT
+// Its FLOP, and the bytes that it cannot do without.
+static inline void product_count(const Product &p) {
+    uint64_t m = p.layoutD.rows, n = p.layoutD.cols, batches = (uint64_t)p.layoutD.batches;
+    uint64_t K = p.d.transA != CUBLAS_OP_N ? p.layoutA.rows : p.layoutA.cols;
+    uint64_t size = p.layoutA.type == CUDA_R_32F ? 4 : 2;
+    uint64_t out = batches*m*n * (p.layoutD.type == CUDA_R_32F ? 4 : 2);
+    uint64_t read = batches*(m + n)*K * size, written = out;
+    int e = (int)p.d.epilogue;
+    if (p.beta != 0.0f) read += out;                         // C
+    if (e & 64) read += out;                                 // DGELU reads aux,
+    else if (e & 128) written += out;                        // GELU_AUX writes it
+    std::string name = "cuBLASLt " + std::to_string(n) + "x" + std::to_string(m) + "x"
+                     + std::to_string(K);
+    count_work(name.c_str(), read, written, 2.0 * (double)(batches*m*n) * (double)K);
+}
+#else
+static inline void product_count(const Product &) { }
+#endif
 
 // Product i of a batch.
 static inline void product_run(const Product &p, int i) {
@@ -574,6 +599,7 @@ static inline cublasStatus_t cublasLtMatmul(
     emulator::enqueue(s, [p] {
         for (int i = 0; i < p.layoutD.batches; i++) emulator::product_run(p, i);
         emulator::declared_seconds += emulator::product_seconds(p);
+        emulator::product_count(p);
     });
     return CUBLAS_STATUS_SUCCESS;
 }

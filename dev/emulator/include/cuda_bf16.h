@@ -41,6 +41,7 @@ struct alignas(4) __nv_bfloat162 {
     __nv_bfloat16 x, y;
     __nv_bfloat162() = default;
     __nv_bfloat162(__nv_bfloat16 x, __nv_bfloat16 y) : x(x), y(y) { }
+    EMULATOR_COPIED_WHOLE(__nv_bfloat162)
 };
 
 typedef __nv_bfloat16 nv_bfloat16;

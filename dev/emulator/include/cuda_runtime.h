@@ -10,7 +10,11 @@
 
 // ---- qualifiers that say where code runs: here all of it runs on the CPU ----
 
+#ifdef EMULATOR_COUNT
+#define __global__ __attribute__((flatten))      // each call in a kernel has an address of its own
+#else
 #define __global__
+#endif
 #define __device__
 #define __host__
 #define __constant__
@@ -23,10 +27,18 @@
 
 // ---- short vectors, aligned as a GPU requires for one load ----
 
+#include "../whole.h"
+
 #define EMULATOR_VECTOR(type, name, bytes) \
-    struct alignas(2*sizeof(type)) name##2 { type x, y; }; \
+    struct alignas(2*sizeof(type)) name##2 { \
+        type x, y; \
+        EMULATOR_WHOLE(name##2, (type x, type y), x(x), y(y)) \
+    }; \
     struct name##3 { type x, y, z; }; \
-    struct alignas(bytes) name##4 { type x, y, z, w; }; \
+    struct alignas(bytes) name##4 { \
+        type x, y, z, w; \
+        EMULATOR_WHOLE(name##4, (type x, type y, type z, type w), x(x), y(y), z(z), w(w)) \
+    }; \
     static inline name##2 make_##name##2(type x, type y) { return { x, y }; } \
     static inline name##3 make_##name##3(type x, type y, type z) { return { x, y, z }; } \
     static inline name##4 make_##name##4(type x, type y, type z, type w) { return { x, y, z, w }; }

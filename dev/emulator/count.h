@@ -1,0 +1,105 @@
+// Counts what kernels ask of a GPU: `make profile`. Built with -DEMULATOR_COUNT, the emulator calls
+// the functions below; otherwise they are empty, and the program is the same without them.
+//
+//     count.h        what is counted, and where the emulator tells of it
+//     count.cpp      the counters: a file of its own, since it is compiled in another way
+//     profile.h      tables of the counts, and the time that a named GPU needs at least
+//
+// The compiler reports every load and store: g++ -fsanitize=thread calls a function before each of
+// them, and count.cpp defines these functions in place of ThreadSanitizer. An address in memory
+// from cudaMalloc is global, one in the block's __shared__ variables is shared, and all others are
+// registers and parameters on a GPU: they are not counted.
+//
+// An instruction is where in the program it stands, and how often the lane has been there since its
+// whole warp last met: in a barrier, a shuffle, a vote. The lanes that arrive there equally often
+// are one request of the warp.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+#ifdef EMULATOR_COUNT
+#include <map>
+#include <string>
+#include <vector>
+#endif
+
+namespace emulator {
+
+enum CountKind { GLOBAL_LOAD, GLOBAL_STORE, ATOMIC, SHARED_LOAD, SHARED_STORE, SHUFFLE, MMA,
+                 BARRIER, COUNT_KINDS };
+
+struct Worker;
+
+#ifdef EMULATOR_COUNT
+
+// ---- what the emulator tells ----
+
+void count_memory(const void *p, size_t bytes);              // from cudaMalloc
+void count_forget(const void *p);
+void count_launch(const char *name, const void *address, uint64_t blocks, uint64_t threads);
+void count_launch_end(void);
+void count_block(const Worker *w);                           // begins on this core
+void count_block_end(void);
+void count_met(int warp);                                    // all lanes of a warp
+void count_call(CountKind kind, int instructions = 1);       // by the lane that runs
+void count_ldmatrix(const void *row);
+void count_copy(const void *to, const void *from, int bytes, int read);
+void count_work(const char *name, uint64_t read, uint64_t written, double flops);    // no kernel
+
+// ---- what a program may ask for ----
+
+// Sums over the requests of an instruction, or of a kernel.
+struct Tally {
+    uint64_t requests, lanes;          // by a warp; lanes that took part, 32 a request at most
+    uint64_t bytes;                    // that the lanes asked for
+    uint64_t sectors, ideal;           // global: sectors of 32 bytes; if the bytes were packed
+    uint64_t passes, least;            // clocks of a multiprocessor; without bank conflicts
+};
+
+// An instruction: a return address in the kernel.
+struct Instruction {
+    uintptr_t address;
+    CountKind kind;
+    int part;                          // of a struct that takes several accesses
+    bool operator<(const Instruction &b) const {
+        return address != b.address ? address < b.address
+             : kind != b.kind ? kind < b.kind : part < b.part;
+    }
+};
+
+struct CountedKernel {
+    std::string name;
+    const void *address;               // null: a kernel whose template arguments were deduced
+    uint64_t launches, blocks, warps;
+    uint64_t read, written;            // bytes of global memory, each sector once a launch
+    double flops;                      // of matrix products
+    std::map<Instruction, Tally> instructions;
+
+    Tally total(CountKind kind) const;
+};
+
+void count_clear(void);
+const std::vector<CountedKernel> &counted(void);
+
+// The emulator's own work on global and shared memory, in place of hardware.
+#define EMULATOR_UNCOUNTED __attribute__((no_sanitize_thread))
+// What a kernel calls often: inlined into each call, it would take the compiler minutes.
+#define EMULATOR_APART __attribute__((noinline))
+
+#else
+
+static inline void count_memory(const void *, size_t) { }
+static inline void count_forget(const void *) { }
+static inline void count_launch_end(void) { }
+static inline void count_block(const Worker *) { }
+static inline void count_block_end(void) { }
+static inline void count_met(int) { }
+static inline void count_call(CountKind, int = 1) { }
+static inline void count_ldmatrix(const void *) { }
+static inline void count_copy(const void *, const void *, int, int) { }
+static inline void count_work(const char *, uint64_t, uint64_t, double) { }
+#define EMULATOR_UNCOUNTED
+#define EMULATOR_APART
+
+#endif
+
+}  // namespace emulator

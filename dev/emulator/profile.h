@@ -1,0 +1,307 @@
+// Tables of what kernels asked for (count.h), and the time that a named GPU needs for it at least.
+//
+//     profile_show(counted(), "h100")               all kernels, the longest first
+//     profile_show_lines(counted(), "xent", "h100")    one kernel, line by line
+//
+// The least time of a kernel is the longest of these, each by the data sheet. A kernel that takes
+// longer on a GPU waits: for data on its way, for a barrier, for other instructions.
+//
+//     memory    bytes of the sectors that a launch reads or writes, each counted once: as if the L2
+//               cache were empty before the launch and large enough for it
+//     L2        bytes of all sectors that its requests ask for: as if the L1 caches kept nothing.
+//               Known of V100 and A100 only
+//     L1        passes: a multiprocessor's L1 cache and shared memory, one unit, move 128 bytes a
+//               clock; a bank conflict takes a clock more
+//     shuffle   one instruction of a warp a clock and multiprocessor
+//     tensor    FLOP of mma, and of cuBLASLt's products
+//
+// Other instructions cannot be counted in this way, so there is no limit for issuing them.
+#pragma once
+#include <algorithm>
+#include "dev/train/plan.h"            // plan_gpus: FLOP/s
+
+namespace emulator {
+
+// From NVIDIA's data sheets, as plan_gpus; clocks are those at which its FLOP/s are reached. L2: in
+// bytes a clock, from the white paper of A100, which has that of V100 too; 0: not published.
+struct ProfileGpu { const char *name; double gb_per_s, multiprocessors, ghz, l2; };
+static const ProfileGpu profile_gpus[] = {
+    { "v100", 900, 80, 1.53, 2048 }, { "t4", 320, 40, 1.59, 0 },    { "a10", 600, 72, 1.695, 0 },
+    { "a100", 2039, 108, 1.41, 5120 }, { "l4", 300, 58, 2.04, 0 },  { "l40s", 864, 142, 2.52, 0 },
+    { "h100", 3350, 132, 1.83, 0 },  { "h200", 4800, 132, 1.83, 0 }, { "b200", 8000, 148, 1.86, 0 },
+    { "3090", 936, 82, 1.695, 0 },   { "4090", 1008, 128, 2.52, 0 },
+};
+
+enum Resource { MEMORY, L2_CACHE, L1_CACHE, SHUFFLES, TENSOR, RESOURCES };
+static const char *const resource_names[] = { "memory", "L2", "L1", "shuffle", "tensor" };
+
+// A row of the table: a kernel, or all products.
+struct ProfileRow {
+    std::string name;
+    uint64_t launches;
+    Tally global, shared;
+    double lanes, memory, flops, seconds[RESOURCES];
+    Resource longest;
+};
+
+static double ratio(double a, double b) { return b > 0.0 ? a / b : 0.0; }
+
+static const ProfileGpu *profile_gpu(const char *name) {
+    std::string known;
+    for (const ProfileGpu &g : profile_gpus) {
+        if (strcmp(g.name, name) == 0) return &g;
+        known += std::string(known.empty() ? "" : ", ") + g.name;
+    }
+    die("GPU=%s: its data sheet is not known here; known are %s", name, known.c_str());
+}
+
+static double profile_flops(const ProfileGpu *g) {
+    for (const PlanGpu &p : plan_gpus) if (strcmp(p.name, g->name) == 0) return 1e12 * p.tflops;
+    return NAN;
+}
+
+// ---- names and lines, which addr2line knows ----
+
+static std::string program_path(void) {
+    char path[4096];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path);
+    return n > 0 ? std::string(path, (size_t)n) : "";
+}
+
+// What addr2line prints on these addresses, a list of lines for each.
+typedef std::vector<std::vector<std::string>> Places;
+static Places places_of(const std::vector<uintptr_t> &addresses, const char *flags) {
+    Places places(addresses.size());
+    std::string command = "addr2line -a " + std::string(flags) + " -e '" + program_path() + "'";
+    char text[4096];
+    for (uintptr_t a : addresses) {
+        snprintf(text, sizeof text, " %zx", (size_t)a);
+        command += text;
+    }
+    FILE *f = popen((command + " 2> /dev/null").c_str(), "r");
+    size_t at = 0;
+    while (f && fgets(text, sizeof text, f)) {
+        text[strcspn(text, "\n")] = '\0';
+        if (strncmp(text, "0x", 2) == 0) at++;
+        else if (at > 0 && at <= places.size()) places[at - 1].push_back(text);
+    }
+    if (f) pclose(f);
+    return places;
+}
+
+// "void xent_kernel<8, (Mode)1>(float*, ...)" is xent_kernel<8, 1>. A launch may give no more than
+// a variable's name.
+static std::string kernel_name(const std::string &symbol) {
+    size_t i = symbol.compare(0, 5, "void ") == 0 ? 5 : 0;
+    std::string name;
+    for (int depth = 0; i < symbol.size() && (symbol[i] != '(' || depth > 0); i++) {
+        depth += (symbol[i] == '<') - (symbol[i] == '>');
+        if (symbol[i] == '(') i = symbol.find(')', i);       // the type of an enum
+        else name += symbol[i];
+    }
+    return name;
+}
+
+static std::vector<CountedKernel> named(std::vector<CountedKernel> kernels) {
+    std::vector<uintptr_t> addresses;
+    for (CountedKernel &k : kernels) addresses.push_back((uintptr_t)k.address);
+    Places symbols = places_of(addresses, "-f -C");
+    for (size_t i = 0; i < kernels.size(); i++)
+        if (kernels[i].address && !symbols[i].empty() && symbols[i][0] != "??")
+            kernels[i].name = kernel_name(symbols[i][0]);
+    return kernels;
+}
+
+// ---- floors ----
+
+static void tally_sum(Tally *sum, const Tally &t) {
+    sum->requests += t.requests;
+    sum->lanes += t.lanes;
+    sum->bytes += t.bytes;
+    sum->sectors += t.sectors;
+    sum->ideal += t.ideal;
+    sum->passes += t.passes;
+    sum->least += t.least;
+}
+
+static ProfileRow row_of(const CountedKernel &k, const ProfileGpu *g) {
+    ProfileRow r = { k.name, k.launches, {}, {}, 0, (double)(k.read + k.written), 0, {}, MEMORY };
+    Tally all = {};
+    for (auto &i : k.instructions) {
+        CountKind kind = i.first.kind;
+        if (kind <= ATOMIC) tally_sum(&r.global, i.second);
+        else if (kind <= SHARED_STORE) tally_sum(&r.shared, i.second);
+        tally_sum(&all, i.second);
+    }
+    r.lanes = ratio((double)all.lanes, (double)all.requests);
+    r.flops = k.flops + 4096.0 * (double)k.total(MMA).requests;      // 2*16*8*16
+    double clocks = g->multiprocessors * g->ghz * 1e9;
+    r.seconds[MEMORY] = r.memory / (1e9 * g->gb_per_s);
+    r.seconds[L2_CACHE] = ratio(32.0 * (double)r.global.sectors, 1e9 * g->ghz * g->l2);
+    r.seconds[L1_CACHE] = (double)(r.global.passes + r.shared.passes) / clocks;
+    r.seconds[SHUFFLES] = (double)k.total(SHUFFLE).requests / clocks;
+    r.seconds[TENSOR] = r.flops / profile_flops(g);
+    for (int i = 0; i < RESOURCES; i++)
+        if (r.seconds[i] > r.seconds[r.longest]) r.longest = (Resource)i;
+    return r;
+}
+
+// ---- all kernels ----
+
+static void show_gpu(const ProfileGpu *g) {
+    printf("Least times on one %s, by its data sheet: %.0f GB/s, %.0f multiprocessors at %.2f GHz, "
+           "%.0f TFLOP/s.\n", g->name, g->gb_per_s, g->multiprocessors, g->ghz,
+           1e-12 * profile_flops(g));
+}
+
+static void show_row(const ProfileRow &r) {
+    std::string name = r.name;
+    size_t at = name.find("_kernel");
+    if (at != std::string::npos) name.erase(at, 7);
+    printf("%-31.31s %5zu %8.3f %8.3f ", name.c_str(), (size_t)r.launches, 1e-6 * r.memory,
+           32e-6 * (double)r.global.sectors);
+    double requests = (double)r.global.requests;
+    if (requests > 0) printf("%4.1f/%-4.1f ", ratio((double)r.global.sectors, requests),
+                             ratio((double)r.global.ideal, requests));
+    else printf("%9s ", "");
+    double least = (double)r.shared.least;
+    if (least > 0) printf("%5.2f ", (double)r.shared.passes / least);
+    else printf("%5s ", "");
+    if (r.lanes > 0) printf("%5.1f ", r.lanes);
+    else printf("%5s ", "");
+    if (r.flops > 0) printf("%8.1f ", 1e-6 * r.flops);
+    else printf("%8s ", "");
+    printf("%8.3f %s\n", 1e6 * r.seconds[r.longest], resource_names[r.longest]);
+}
+
+// cuBLASLt's products, in one row.
+static bool is_product(const CountedKernel &k) { return k.name.compare(0, 8, "cuBLASLt") == 0; }
+
+static void profile_show(const std::vector<CountedKernel> &all, const char *gpu) {
+    const ProfileGpu *g = profile_gpu(gpu);
+    std::vector<ProfileRow> rows;
+    CountedKernel products = { "cuBLASLt", nullptr, 0, 0, 0, 0, 0, 0.0, {} };
+    for (const CountedKernel &k : named(all)) {
+        if (!is_product(k)) { rows.push_back(row_of(k, g)); continue; }
+        products.launches += k.launches;
+        products.read += k.read;
+        products.written += k.written;
+        products.flops += k.flops;
+    }
+    if (products.launches > 0) rows.push_back(row_of(products, g));
+    std::sort(rows.begin(), rows.end(), [](const ProfileRow &a, const ProfileRow &b) {
+        return a.seconds[a.longest] > b.seconds[b.longest];
+    });
+    show_gpu(g);
+    const char *format = "%-31s %5s %8s %8s %9s %5s %5s %8s %8s %s\n";
+    printf("\n");
+    printf(format, "", "", "memory", "L2", "sectors", "bank", "", "", "least", "");
+    printf(format, "kernel", "calls", "MB", "MB", "of ideal", "x", "lanes", "MFLOP", "us", "by");
+    ProfileRow sum = {};
+    for (const ProfileRow &r : rows) {
+        show_row(r);
+        sum.launches += r.launches;
+        sum.memory += r.memory;
+        sum.global.sectors += r.global.sectors;
+        sum.flops += r.flops;
+        sum.seconds[MEMORY] += r.seconds[r.longest];
+    }
+    printf("%-31s %5zu %8.3f %8.3f %21s %8.1f %8.3f\n", "sum", (size_t)sum.launches,
+           1e-6 * sum.memory, 32e-6 * (double)sum.global.sectors, "", 1e-6 * sum.flops,
+           1e6 * sum.seconds[MEMORY]);
+}
+
+// ---- one kernel ----
+
+static const char *const kind_names[] = { "load", "store", "atomic", "load shared", "store shared",
+                                          "shuffle", "mma", "barrier" };
+
+// A line of the kernel, and the lines in the functions that were called there, down to the access.
+struct ProfileLine { std::string file; std::vector<int> lines; CountKind kind; };
+static bool operator<(const ProfileLine &a, const ProfileLine &b) {
+    return a.lines != b.lines ? a.lines < b.lines : a.kind < b.kind;
+}
+
+// addr2line names the innermost place first. Those in the emulator are left out.
+static ProfileLine line_of(const std::vector<std::string> &places, CountKind kind) {
+    ProfileLine line = { "", {}, kind };
+    for (size_t i = places.size(); i-- > 0; ) {
+        size_t colon = places[i].rfind(':');
+        if (places[i].find("dev/emulator/") != std::string::npos || colon == std::string::npos)
+            continue;
+        if (line.file.empty()) line.file = places[i].substr(0, colon);
+        line.lines.push_back(atoi(places[i].c_str() + colon + 1));
+    }
+    return line;
+}
+
+static std::string source_line(const std::string &file, int number) {
+    char text[512] = "";
+    FILE *f = fopen(file.c_str(), "r");
+    for (int i = 0; f && i < number; i++) if (!fgets(text, sizeof text, f)) break;
+    if (f) fclose(f);
+    text[strcspn(text, "\n")] = '\0';
+    return text + strspn(text, " ");
+}
+
+static void show_line(const ProfileLine &line, const Tally &t) {
+    std::string chain;
+    for (int n : line.lines) chain += (chain.empty() ? "" : ">") + std::to_string(n);
+    double requests = (double)t.requests;
+    printf("%-18s %-12s %8zu %5.1f ", chain.c_str(), kind_names[line.kind], (size_t)t.requests,
+           (double)t.lanes / requests);
+    if (t.bytes > 0) printf("%5.1f ", (double)t.bytes / (double)t.lanes);
+    else printf("%5s ", "");
+    if (line.kind <= ATOMIC)
+        printf("%4.1f/%-4.1f ", (double)t.sectors / requests, (double)t.ideal / requests);
+    else if (line.kind <= SHARED_STORE)
+        printf("%4.1f/%-4.1f ", (double)t.passes / requests, (double)t.least / requests);
+    else printf("%9s ", "");
+    int shown = 0;                               // a helper stands above the kernel that calls it
+    for (int n : line.lines) if (n >= line.lines[0]) shown = n;
+    if (line.lines.empty()) puts("(addr2line does not know where)");
+    else printf("%.36s\n", source_line(line.file, shown).c_str());
+}
+
+static void show_lines(const CountedKernel &k, const ProfileGpu *g) {
+    ProfileRow r = row_of(k, g);
+    printf("\n%s: %zu launches, %zu blocks, %zu warps\n  least times:", k.name.c_str(),
+           (size_t)k.launches, (size_t)k.blocks, (size_t)k.warps);
+    for (int i = 0; i < RESOURCES; i++)
+        if (r.seconds[i] > 0.0) printf(" %s %.3f us", resource_names[i], 1e6 * r.seconds[i]);
+    printf("\n  memory: %.3f MB read, %.3f MB written; L2: %.3f MB; %.1f MFLOP\n",
+           1e-6 * (double)k.read, 1e-6 * (double)k.written, 32e-6 * (double)r.global.sectors,
+           1e-6 * r.flops);
+    if (k.instructions.empty()) return;
+    Tally loads = k.total(GLOBAL_LOAD), stores = k.total(GLOBAL_STORE);
+    printf("  loads: %zu requests, %zu sectors; stores: %zu requests, %zu sectors; "
+           "shared: %zu passes\n", (size_t)loads.requests, (size_t)loads.sectors,
+           (size_t)stores.requests, (size_t)stores.sectors, (size_t)r.shared.passes);
+    std::vector<uintptr_t> addresses;
+    std::map<ProfileLine, Tally> lines;
+    for (auto &i : k.instructions) addresses.push_back(i.first.address - 1);     // of the call
+    Places places = places_of(addresses, "-i");
+    size_t n = 0;
+    for (auto &i : k.instructions) tally_sum(&lines[line_of(places[n++], i.first.kind)], i.second);
+    printf("%-18s %-12s %8s %5s %5s %9s\n", "line", "", "requests", "lanes", "bytes", "of ideal");
+    for (auto &line : lines) show_line(line.first, line.second);
+}
+
+// Kernels whose names begin with `name`.
+static void profile_show_lines(const std::vector<CountedKernel> &all, const char *name,
+                               const char *gpu) {
+    const ProfileGpu *g = profile_gpu(gpu);
+    std::vector<CountedKernel> kernels = named(all);
+    std::string known;
+    bool found = false;
+    show_gpu(g);
+    for (const CountedKernel &k : kernels) {
+        bool wanted = k.name.compare(0, strlen(name), name) == 0;
+        if (wanted) show_lines(k, g);
+        found = found || wanted;
+        known += std::string(known.empty() ? "" : ", ") + k.name;
+    }
+    if (!found) die("KERNEL=%s: no such kernel ran; these did: %s", name, known.c_str());
+}
+
+}  // namespace emulator

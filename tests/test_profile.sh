@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# make profile: the counters against counts by hand, each counter broken once, and the tables of a
+# tiny model.
+dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
+trap 'rm -rf "$dir"' EXIT
+unset MAKEFLAGS MFLAGS MAKELEVEL MODEL MICRO_BATCH GPU KERNEL PRECISION
+export OMP_WAIT_POLICY=passive
+failed=0
+
+end() {                                     # end NAME: prints the verdict on the test
+    if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
+    why=
+}
+note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
+says() { grep -qE -e "$1" "$dir/said" || note "does not say '$1': $(head -n 3 "$dir/said")"; }
+
+PATH_WITHOUT=$dir/empty
+mkdir -p "$PATH_WITHOUT"
+for tool in bash make sed tr cmp mkdir echo cc cat awk; do
+    ln -s "$(command -v $tool)" "$PATH_WITHOUT" 2> /dev/null
+done
+PATH=$PATH_WITHOUT make BUILD="$dir/none" profile > "$dir/said" 2>&1 && note "builds without g++"
+says 'make profile: there is no g\+\+ here'
+end profile_needs_gxx
+
+if ! command -v g++ > /dev/null || ! command -v addr2line > /dev/null; then
+    echo "skip profile: needs g++ and addr2line"
+    exit $failed
+fi
+
+# ---- counts by hand ----
+
+make -s build/test_profile build/profile > "$dir/said" 2>&1 ||
+    { echo "FAIL profile_builds: $(tail -n 3 "$dir/said")"; exit 1; }
+build/test_profile || failed=1
+
+# breaks TEST FROM TO: with FROM changed to TO in the counters, TEST fails.
+count="g++ -std=c++17 -O1 -no-pie -DEMULATOR_COUNT -fopenmp -Idev/emulator/include -iquote ."
+breaks() {
+    sed "s|$2|$3|" dev/emulator/count.cpp > "$dir/count.cpp"
+    cmp -s "$dir/count.cpp" dev/emulator/count.cpp && note "no '$2' to break"
+    $count -c "$dir/count.cpp" -o "$dir/count.o" > "$dir/said" 2>&1 &&
+        $count build/test_profile.o "$dir/count.o" -o "$dir/test" >> "$dir/said" 2>&1 ||
+        note "$2: $(tail -n 1 "$dir/said")"
+    "$dir/test" > "$dir/said" 2>&1 && note "$3 goes unnoticed"
+    says "^FAIL $1:"
+}
+breaks copy 'SECTOR = 32' 'SECTOR = 64'
+breaks float4_copy '(128 / bytes)' '(256 / bytes)'
+breaks strided 'sectors++;' 'sectors += s % 4 == 0;'
+breaks misaligned '(to - 1) / SECTOR' 'at[i] / SECTOR + 0 * to'
+breaks misaligned 'end = std::max(end, to)' 'end = 0'
+breaks broadcast 's <= last' 's < last'
+breaks transpose 'BANKS = 32' 'BANKS = 33'
+breaks packs_in_shared_memory 'std::max(most, ++in_bank' 'std::min(most + 1, ++in_bank'
+breaks reduction 'if (s->used == 0) w->touched' 'w->touched'
+breaks reduction 'r->lanes .= 1u << lane' 'r->lanes = ~0u'
+breaks divergent_branch 's->seen\[lane\]++' '0'
+breaks tensor_core_operands 'if (read > 0) note' 'note'
+breaks transpose 'count_met(warp);' ';'
+end profile_counters_are_tested
+
+# ---- the tables ----
+
+make -s profile MODEL=1,1,64,300,64 MICRO_BATCH=1 > "$dir/said" 2>&1 ||
+    note "$(tail -n 1 "$dir/said")"
+says 'One update of L=1, NH=1, C=64, V=300, T=64, B=1 in bf16'
+says 'on one h100, by its data sheet: 3350 GB/s, 132 multiprocessors at 1.83 GHz, 989 TFLOP/s'
+for kernel in adamw cuBLASLt xent norm layernorm_forward layernorm_backward 'attention_forward<64>' \
+              'attention_backward<64, 0>' 'attention_backward<64, 1>' attention_rows column_sums \
+              embedding_forward embedding_backward_words sum; do
+    says "^$kernel +[0-9]"
+done
+says '^layernorm_forward +3 +0.051 '        # 3 x (2 x 64 x 64 x 2 + 2 x 64 x 4 + 2 x 128 bytes)
+awk 'length($0) > 100' "$dir/said" | grep -q . && note "wider than 100 columns"
+sort -c -g -r -k 2 <(awk 'NF > 8 && $1 != "sum" && $(NF - 1) + 0 > 0 { print $1, $(NF - 1) }' \
+    "$dir/said") 2> /dev/null || note "the longest is not first"
+end profile_table
+
+run() { build/profile 1,1,64,300,64 1 "$@" > "$dir/said" 2>&1; }
+run "" layernorm_forward || note "$(tail -n 1 "$dir/said")"
+says '^layernorm_forward_kernel: 3 launches, 24 blocks, 192 warps'
+line=$(grep -n 'if (lane() == 0) mean\[n\] = m;' train_gpt2.cu | cut -d: -f1)
+says "^$line +store +192 +1.0 +4.0 +1.0/1.0 +if \(lane\(\) == 0\) mean"
+end profile_lines
+
+run a100 && says '2039 GB/s' || note "GPU=a100: $(tail -n 1 "$dir/said")"
+run a1 && note "takes GPU=a1"
+says 'GPU=a1: its data sheet is not known here; known are v100, .*h100'
+run "" nothing && note "takes KERNEL=nothing"
+says 'KERNEL=nothing: no such kernel ran; these did: .*xent_kernel'
+for model in 1,2 1,3,64,300,64 0,1,64,300,64; do
+    build/profile $model > "$dir/said" 2>&1 && note "takes MODEL=$model"
+    says "MODEL=$model: L,NH,C,V,T are expected"
+done
+end profile_refuses
+
+exit $failed
