@@ -199,7 +199,7 @@ WHOLE = -fno-tree-vectorize -fno-tree-slp-vectorize -fno-store-merging -fno-cros
         -fno-tree-tail-merge -fno-code-hoisting -fno-if-conversion -fno-if-conversion2 -fno-ipa-icf \
         -fno-thread-jumps
 
-profile: $(BUILD)/profile        ## count what each kernel asks of a GPU, without one; KERNEL=xent GPU=a100
+profile: $(BUILD)/count-flags $(BUILD)/profile       ## count what each kernel asks of a GPU, without one; KERNEL=xent GPU=a100
 	@$(BUILD)/profile '$(MODEL)' '$(MICRO_BATCH)' '$(GPU)' '$(KERNEL)'
 
 $(BUILD)/profile: $(BUILD)/dev/cuda/profile.cu.cpp $(BUILD)/count.o $(BUILD)/count-flags
