@@ -56,12 +56,20 @@ static void update(Model *m, const Shape *s) {
 }
 
 #ifdef EMULATOR_COUNT
-static void show(const Shape *s, const char *kernel, const char *gpu) {
+static void count_begin(const char *gpu) {
+    emulator::profile_gpu(gpu);                  // dies if it is not known
+    emulator::count_clear();
+}
+
+static void count_end(const Shape *s, const char *gpu, const char *kernel) {
     printf("One update of L=%d, NH=%d, C=%d, V=%d, T=%d, B=%d in " PRECISION ", as counted.\n",
            s->c.L, s->c.NH, s->c.C, s->c.V, s->T, s->B);
     if (!*kernel) emulator::profile_show(emulator::counted(), gpu);
     else emulator::profile_show_lines(emulator::counted(), kernel, gpu);
 }
+#else                                            // on a GPU ncu counts
+static void count_begin(const char *) { }
+static void count_end(const Shape *, const char *, const char *) { }
 #endif
 
 // profile [MODEL [MICRO_BATCH [GPU [KERNEL]]]]; "" is what stands there by default.
@@ -77,15 +85,9 @@ int main(int argc, char **argv) {
     machine_open(&machine, &options, &alone);
     model_init(&m, &spec, &machine);
     params_draw(&m);
-#ifdef EMULATOR_COUNT
-    emulator::profile_gpu(gpu);                  // dies at once if it is not known
-    emulator::count_clear();
+    count_begin(gpu);
     update(&m, &s);
-    show(&s, kernel, gpu);
-#else
-    (void)gpu, (void)kernel;
-    update(&m, &s);
-#endif
+    count_end(&s, gpu, kernel);
     model_free(&m);
     machine_close(&machine);
     return 0;

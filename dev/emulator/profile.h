@@ -158,7 +158,7 @@ static void show_row(const ProfileRow &r) {
     std::string name = r.name;
     size_t at = name.find("_kernel");
     if (at != std::string::npos) name.erase(at, 7);
-    printf("%-31.31s %5zu %8.3f %8.3f ", name.c_str(), (size_t)r.launches, 1e-6 * r.memory,
+    printf("%-27.27s %5zu %8.3f %8.3f ", name.c_str(), (size_t)r.launches, 1e-6 * r.memory,
            32e-6 * (double)r.global.sectors);
     double requests = (double)r.global.requests;
     if (requests > 0) printf("%4.1f/%-4.1f ", ratio((double)r.global.sectors, requests),
@@ -193,7 +193,7 @@ static void profile_show(const std::vector<CountedKernel> &all, const char *gpu)
         return a.seconds[a.longest] > b.seconds[b.longest];
     });
     show_gpu(g);
-    const char *format = "%-31s %5s %8s %8s %9s %5s %5s %8s %8s %s\n";
+    const char *format = "%-27s %5s %8s %8s %9s %5s %5s %8s %8s %s\n";
     printf("\n");
     printf(format, "", "", "memory", "L2", "sectors", "bank", "", "", "least", "");
     printf(format, "kernel", "calls", "MB", "MB", "of ideal", "x", "lanes", "MFLOP", "us", "by");
@@ -206,7 +206,7 @@ static void profile_show(const std::vector<CountedKernel> &all, const char *gpu)
         sum.flops += r.flops;
         sum.seconds[MEMORY] += r.seconds[r.longest];
     }
-    printf("%-31s %5zu %8.3f %8.3f %21s %8.1f %8.3f\n", "sum", (size_t)sum.launches,
+    printf("%-27s %5zu %8.3f %8.3f %21s %8.1f %8.3f\n", "sum", (size_t)sum.launches,
            1e-6 * sum.memory, 32e-6 * (double)sum.global.sectors, "", 1e-6 * sum.flops,
            1e6 * sum.seconds[MEMORY]);
 }
