@@ -229,6 +229,34 @@ TEST(adaptive_rounds_its_ends) {
     CHECK(batch_adapt(&s, 256, 999.0) == 768 && batch_most(&s) == 768);
 }
 
+// A raise waits for a full window after the warm-up and after the last raise, and at most doubles.
+TEST(norm_test_waits_for_a_window) {
+    BatchSchedule s = schedule("adaptive:0.5,512,4096", 512, 256);
+    NormTest t = { 512, 0 };
+    int raised = 0;
+    for (int update = 1; update <= 400; update++) {
+        uint64_t before = t.batch;
+        batch_test(&t, &s, update <= 120 ? 100.0 : update == 121 ? 700.0 : INFINITY, update <= 30);
+        if (t.batch == before) continue;
+        static const struct { int update; uint64_t batch; } raises[] = {
+            { 121, 768 }, { 171, 1536 }, { 221, 3072 }, { 271, 4096 },
+        };
+        CHECK(raised < 4);
+        CHECK_MSG(update == raises[raised].update && t.batch == raises[raised].batch,
+                  "update %d: %d", update, (int)t.batch);
+        raised++;
+    }
+    CHECK(raised == 4);
+    NormTest first = { 512, 0 };
+    for (int update = 1; update < 30 + NORM_TEST_WINDOW; update++)
+        batch_test(&first, &s, 2000.0, update <= 30);
+    CHECK(first.batch == 512);
+    batch_test(&first, &s, NAN, false);
+    CHECK(first.batch == 512);
+    batch_test(&first, &s, 2000.0, false);
+    CHECK(first.batch == 1024);
+}
+
 // Other rules do not listen to the norm test.
 TEST(only_adaptive_adapts) {
     static const char *const texts[] = { "constant", "linear:64,1000", "stages:0=128" };
@@ -333,6 +361,7 @@ int main(void) {
     RUN(adaptive_only_grows);
     RUN(adaptive_is_clamped);
     RUN(adaptive_rounds_its_ends);
+    RUN(norm_test_waits_for_a_window);
     RUN(only_adaptive_adapts);
     RUN(tokens_of_steps_add_up);
     RUN(tokens_of_many_steps);

@@ -288,8 +288,10 @@ TEST(round_trip) {
     CHECK(!checkpoint_exists(out.text));
     model_fill(&m, 7);
     Checkpoint k = checkpoint_of(&m, 7);
-    TrainState full = { 7, COUNT_MOST, COUNT_MOST - 1, 6, 1, UINT64_MAX, 1.0 / 3, 0, 0, 0, 0, 0, 0,
-                        2.5 };
+    TrainState full = { .step = 7, .tokens = COUNT_MOST, .samples = COUNT_MOST - 1, .adam_steps = 6,
+                        .skipped = 1, .seed = UINT64_MAX, .seconds = 1.0 / 3, .batch_tokens = 96,
+                        .next_batch_tokens = 128, .norm_test_waited = 33, .noise_g2 = 0.1,
+                        .noise_s = 1.0 / 7, .noise_weight = 0.5, .val_loss = 2.5 };
     k.state = full;
     k.options = "{\"lr\": 0.001, \"text\": \"\\u00e9\"}";
     k.eot = 16;
@@ -333,7 +335,9 @@ TEST(bytes_stay_the_same) {
         { "state.json", 179, 0x841CE0FF2514E343 },
         { "tokenizer_config.json", 181, 0x7A3BF639A53F44ED },
     };
-    const TrainState state = { 7, 600, 50, 6, 1, UINT64_MAX, 1.0 / 3, 0, 0, 0, 0, 0, 0, NAN };
+    const TrainState state = { .step = 7, .tokens = 600, .samples = 50, .adam_steps = 6,
+                               .skipped = 1, .seed = UINT64_MAX, .seconds = 1.0 / 3,
+                               .val_loss = NAN };
     TempDir d = temp_make();
     Model m = model_make(2, 2, 4, 5, 3);
     Error err = { "" };
@@ -606,8 +610,11 @@ TEST(states) {
     };
     TempDir d = temp_make();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        TrainState state = { -1, -1, -1, -1, -1, 0, -1, -1, -1, -1, -1, -1, -1, -1 };
-        const TrainState expected = { 1, 2, 3, 4, 5, 6, 7, cases[i].workers, 0, 0, 0, 0, 0, NAN };
+        TrainState state;
+        const TrainState expected = { .step = 1, .tokens = 2, .samples = 3, .adam_steps = 4,
+                                      .skipped = 5, .seed = 6, .seconds = 7,
+                                      .workers = cases[i].workers, .val_loss = NAN };
+        memset(&state, 255, sizeof state);
         Json json;
         char text[300];
         Error err = { "" };
@@ -627,6 +634,7 @@ TEST(states) {
 TEST(counts_that_would_overflow) {
     static const char *const keys[] = {
         "step", "tokens", "samples", "adam_steps", "skipped", "batch_tokens", "next_batch_tokens",
+        "norm_test_waited",
     };
     TempDir d = temp_make();
     for (size_t i = 0; i < 2 * sizeof keys / sizeof *keys; i++) {

@@ -96,9 +96,9 @@ else
     end the_twins_measure_the_same_noise
 
     adaptive="$small --micro-batch 2 --batch-schedule adaptive:0.5,64,512 --lr-schedule constant"
-    run "$EMULATED" $adaptive --tokens 1536 --tune off --out "$dir/grown"
-    run "$EMULATED" $adaptive --tokens 768 --tune off --out "$dir/regrown"
-    run "$EMULATED" --resume --tokens 1536 --out "$dir/regrown"
+    run "$EMULATED" $adaptive --tokens 12800 --tune off --out "$dir/grown"
+    run "$EMULATED" $adaptive --tokens 6400 --tune off --out "$dir/regrown"
+    run "$EMULATED" --resume --tokens 12800 --out "$dir/regrown"
     same_run "$dir/grown" "$dir/regrown"
     [ "$(logged batch_tokens "$dir/grown" | cut -d' ' -f2 | sort -u | wc -l)" -ge 3 ] ||
         note "the batch hardly grew"

@@ -353,12 +353,12 @@ emulated_workers_are_the_cpus() {
 
 # ---- the gradient's noise ----
 
-# A batch that grows by it, the same on all ranks; and with --exact-sum, which takes none that does.
+# A batch that grows, the same on all ranks; and with --exact-sum, which takes none that does.
 emulated_noise_is_the_cpus() {
-    local adaptive="--batch-schedule adaptive:0.4,32,128" stage rule key
+    local growing="--batch-schedule linear:32,400 --batch-tokens 128" stage rule key
     program=$fp32
     for stage in 0 1 3 exact; do
-        rule="--zero $stage $adaptive"
+        rule="--zero $stage $growing"
         [ $stage = exact ] && rule=--exact-sum
         good 2 noise-$stage $tiny --steps 6 --noise-scale $rule
         if [ $stage != 1 ]; then            # it measures what stage 0 does

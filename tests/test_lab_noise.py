@@ -364,19 +364,25 @@ def test_lab_06_planned_schedules():
 
 
 def test_lab_06_norm_test():
-    """Each batch follows from what the log says of the update before: tr(Sigma)/(eta^2 |g|^2), in
-    whole micro-batches, never smaller than it was, at most 8192."""
+    """Each batch follows from what the log says of the update before: the noise scale over eta^2 in
+    whole micro-batches, 50 updates after the warm-up or the last raise, at most doubled, at most
+    8192."""
     unit, grew = PART * T, 0
     for eta in ("0.3", "1"):
         steps = steps_of(f"adaptive{eta}")
         assert steps[0]["batch_tokens"] == 512
+        waited = 0
         for now, after in zip(steps, steps[1:]):
-            wanted = now["noise_s"] / (float(eta) ** 2 * now["grad_norm"] ** 2)
-            batch = min(8192, max(now["batch_tokens"], math.ceil(wanted / unit) * unit))
+            before = now["batch_tokens"]
+            waited = 0 if now["tokens"] < 1638 else waited + 1     # a fortieth warms up
+            wanted = min(2 * before, (now["noise_scale"] or math.inf) / float(eta) ** 2)
+            batch = min(8192, max(before, math.ceil(wanted / unit) * unit))
+            batch = before if waited < 50 else batch
             assert after["batch_tokens"] == batch, (eta, now, after["batch_tokens"], batch)
-            grew += batch > now["batch_tokens"]
-    assert grew >= 4, grew
-    assert run_batches("adaptive0.3")[-1] > run_batches("adaptive1")[-1]
+            waited = 0 if batch > before else waited
+            grew += batch > before
+    assert grew >= 1, grew
+    assert run_batches("adaptive0.3")[-1] >= run_batches("adaptive1")[-1]
 
 
 def test_lab_06_learning_rates():

@@ -53,6 +53,7 @@ typedef struct {
     double seconds;                      // of training, resumed parts included
     int64_t workers;                     // of DiLoCo; 0: no DiLoCo
     int64_t batch_tokens, next_batch_tokens;   // of the last update, and an adaptive one's next
+    int64_t norm_test_waited;                  // updates, of dev/train/batch.h
     double noise_g2, noise_s, noise_weight;    // of dev/train/noise.h; weight 0: not measured
     double val_loss;                     // of the latest evaluation; NaN: none yet
 } TrainState;
@@ -527,7 +528,7 @@ static const int64_t COUNT_MOST = 1000000000000000000;
 
 static inline bool state_from_json(TrainState *s, const JsonNode *root, Error *err) {
     if (root->type != JSON_OBJECT) return fail(err, "not a JSON object");
-    s->workers = s->batch_tokens = s->next_batch_tokens = 0;
+    s->workers = s->batch_tokens = s->next_batch_tokens = s->norm_test_waited = 0;
     s->noise_g2 = s->noise_s = s->noise_weight = 0.0;
     s->val_loss = NAN;
     if (json_get(root, "val_loss") && !json_get_double(&s->val_loss, root, "val_loss", err))
@@ -537,6 +538,9 @@ static inline bool state_from_json(TrainState *s, const JsonNode *root, Error *e
     if (json_get(root, "batch_tokens")
         && (!json_get_int(&s->batch_tokens, root, "batch_tokens", 0, COUNT_MOST, err)
             || !json_get_int(&s->next_batch_tokens, root, "next_batch_tokens", 0, COUNT_MOST, err)))
+        return false;
+    if (json_get(root, "norm_test_waited")
+        && !json_get_int(&s->norm_test_waited, root, "norm_test_waited", 0, COUNT_MOST, err))
         return false;
     if (json_get(root, "noise_weight")
         && (!json_get_double(&s->noise_g2, root, "noise_g2", err)
@@ -614,6 +618,8 @@ static inline bool state_write(const Checkpoint *k, const char *dir, Error *err)
     if (s->batch_tokens > 0)
         fprintf(b.f, "  \"batch_tokens\": %lld,\n  \"next_batch_tokens\": %lld,\n",
                 (long long)s->batch_tokens, (long long)s->next_batch_tokens);
+    if (s->norm_test_waited > 0)
+        fprintf(b.f, "  \"norm_test_waited\": %lld,\n", (long long)s->norm_test_waited);
     if (s->noise_weight > 0.0)
         fprintf(b.f, "  \"noise_g2\": %.17g,\n  \"noise_s\": %.17g,\n  \"noise_weight\": "
                 "%.17g,\n", s->noise_g2, s->noise_s, s->noise_weight);

@@ -5,7 +5,9 @@
 //     linear:N0,TOKENS         from N0 to --batch-tokens over the first TOKENS (GPT-3's ramp: Brown
 //                              et al. 2020, arXiv 2005.14165, table 2.1 and appendix B)
 //     stages:TOKENS=BATCH,...  --batch-tokens, then BATCH from TOKENS on
-//     adaptive:ETA,MIN,MAX     from MIN to MAX, by the norm test (norm_test_batch of noise.h)
+//     adaptive:ETA,MIN,MAX     from MIN to MAX, by the norm test (norm_test_batch of noise.h): the
+//                              gradient noise scale over ETA^2. A decaying learning rate raises
+//                              the noise scale, and so the batch.
 //
 // Every batch is a multiple of `unit` tokens, one micro-batch on each rank, so a ramp and the norm
 // test grow in steps of `unit`.
@@ -19,6 +21,7 @@ typedef enum { BATCH_LR_NONE, BATCH_LR_SQRT, BATCH_LR_LINEAR } BatchLr;
 typedef enum { BATCH_BETA2_FIXED, BATCH_BETA2_HALFLIFE } BatchBeta2;
 
 enum { MAX_STAGES = 32, BATCH_MOST = 1000000000 };
+enum { NORM_TEST_WINDOW = 50 };    // updates that a decision of the norm test waits for
 
 typedef struct {
     BatchRule rule;
@@ -127,8 +130,8 @@ static inline uint64_t batch_most(const BatchSchedule *s) {
     return most > batch_start(s) ? most : batch_start(s);
 }
 
-// Tokens of the update that begins after `tokens` have been seen; `adapted` is the last result of
-// batch_adapt, or batch_start.
+// Tokens of the update that begins after `tokens` have been seen; `adapted` is the batch of the
+// last batch_test, or batch_start.
 static inline uint64_t batch_at(const BatchSchedule *s, uint64_t tokens, uint64_t adapted) {
     if (s->rule == BATCH_ADAPTIVE) return adapted;
     if (s->rule == BATCH_LINEAR && tokens < s->over) {
@@ -150,6 +153,22 @@ static inline uint64_t batch_adapt(const BatchSchedule *s, uint64_t now, double 
     if (wanted >= (double)max) return max > now ? max : now;
     uint64_t up = (uint64_t)ceil(wanted / (double)s->unit) * s->unit;
     return up < max ? up : max;
+}
+
+// The norm test of an adaptive schedule, after each update.
+typedef struct {
+    uint64_t batch;                // tokens of the next update
+    int64_t waited;                // updates since the warm-up or the last raise
+} NormTest;
+
+// A raise waits for a full window after the warm-up or the last raise, so that the averages of
+// noise.h hold the noise of this batch, and at most doubles the batch.
+static inline void batch_test(NormTest *t, const BatchSchedule *s, double wanted, bool warming_up) {
+    uint64_t before = t->batch;
+    t->waited = warming_up ? 0 : t->waited + 1;
+    if (t->waited < NORM_TEST_WINDOW) return;
+    t->batch = batch_adapt(s, before, wanted > 2.0*(double)before ? 2.0*(double)before : wanted);
+    if (t->batch > before) t->waited = 0;
 }
 
 // Tokens seen after `steps` more updates, starting at `tokens`. Not for adaptive batches: their

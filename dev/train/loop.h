@@ -25,7 +25,7 @@ static inline void step_begin(Run *r, Step *s) {
     memset(s, 0, sizeof *s);
     s->start = seconds_now();
     s->comm = comm_counters(&r->comm);
-    r->batch = r->next_batch = batch_at(b, r->tokens, r->next_batch);
+    r->batch = r->norm_test.batch = batch_at(b, r->tokens, r->norm_test.batch);
     tokens = r->tokens + r->batch;
     s->B = r->o.micro_batch;
     s->T = r->T;
@@ -67,7 +67,8 @@ static inline void measure_noise(Run *r, Step *s, double big, double smalls) {
     s->norms = n;                      // a small gradient is `parts` times its part of the mean
     if (!isfinite(n.small) || !isfinite(n.big)) return;
     noise_add(&r->noise, noise_estimate(&n));
-    r->next_batch = batch_adapt(&r->o.batches, r->batch, norm_test_batch(&n, r->o.batches.eta));
+    batch_test(&r->norm_test, &r->o.batches, norm_test_batch(&r->noise, r->o.batches.eta),
+               r->tokens < r->lr.warmup);
 }
 
 // The update's seconds, by what they were spent on.

@@ -41,15 +41,6 @@ static inline NoiseEstimate noise_estimate(const GradientNorms *n) {
     return e;
 }
 
-// The norm test's batch in tokens: at this batch the noise of the mean gradient has eta times the
-// norm of this update's mean gradient, tr(Sigma)/B = eta^2 |g|^2 (Lau et al. 2024, arXiv
-// 2412.21124). The paper uses V, the variance among J workers' gradients. One token's variance is
-// tr(Sigma) = B/(J-1) V, which is S above. As printed in the paper, the batch is V/(eta^2 |g|^2),
-// which stays below about (J-1)/eta^2 whatever the noise, because V is at most about (J-1) |g|^2.
-static inline double norm_test_batch(const GradientNorms *n, double eta) {
-    return noise_estimate(n).s / (eta*eta * n->big);
-}
-
 // Exponential moving averages over updates; `weight` is the sum of their coefficients so far.
 typedef struct { double g2, s, weight; } NoiseScale;
 
@@ -67,6 +58,19 @@ static inline double noise_tokens(const NoiseScale *n) {
     if (n->weight == 0.0) return NAN;
     if (n->g2 <= 0.0) return INFINITY;
     return n->s > 0.0 ? n->s / n->g2 : 0.0;
+}
+
+// The norm test's batch in tokens: at this batch the noise of the mean gradient has eta times the
+// norm of the true gradient, tr(Sigma)/B = eta^2 |G|^2 (Lau et al. 2024, arXiv 2412.21124). So the
+// batch is the noise scale over eta^2, from the averages above.
+//
+// The paper tests V, the variance among J workers' gradients of one update, against the norm of
+// their mean g. Its batch V/(eta^2 |g|^2) stays below about (J-1)/eta^2 whatever the noise, because
+// V is at most about (J-1) |g|^2. With tr(Sigma) = B/(J-1) V in place of V, two faults are left.
+// |g|^2 contains noise: |G|^2 + tr(Sigma)/B. And a batch that only grows follows the largest of
+// many noisy requests: the fewer examples, the further it drifts above its value.
+static inline double norm_test_batch(const NoiseScale *n, double eta) {
+    return noise_tokens(n) / (eta*eta);
 }
 
 // 31234 -> "31,234"

@@ -238,7 +238,7 @@ static inline void run_open(Run *r) {
     bool loaded = find_checkpoint(&from, &c, r);
     open_rules(r, loaded, &from, &c, r->comm.size);
     r->o.seq_len = r->T;
-    r->next_batch = batch_start(&r->o.batches);
+    r->norm_test.batch = batch_start(&r->o.batches);
     check_exact_sum(r);
     if (!train_options_lr(&r->lr, &r->o, &err)) die("%s", err.text);
     open_tokenizer(r, loaded ? from.text : NULL);

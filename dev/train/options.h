@@ -122,7 +122,7 @@ static const Option train_table[] = {
       "batch", "the batch in tokens over the run: constant; linear:N0,TOKENS grows from N0 to "
       "--batch-tokens over TOKENS; stages:TOKENS=BATCH,... takes BATCH from TOKENS on; "
       "adaptive:ETA,MIN,MAX grows by the norm test, when the noise exceeds ETA times the "
-      "gradient's norm", NULL },
+      "gradient's norm; a smaller ETA enlarges it earlier", NULL },
     { "batch-lr", "RULE", OPT_CHOICE, FIELD(batch_lr), "none", 0, 0,
       "none|sqrt|linear",                    // in the order of BatchLr
       "batch", "how the learning rate scales with a changing batch; --lr is for --batch-tokens",

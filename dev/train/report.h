@@ -327,7 +327,7 @@ static inline void show_setup(const Run *r) {
     printf("loss    %.3f nats a token for a uniform guess", log((double)c->V));
     if (r->floor.known)
         printf(", %.3f at best: the corpus's entropy", r->floor.nats / (double)r->floor.tokens);
-    uint64_t batch = batch_at(&r->o.batches, r->tokens, r->next_batch);
+    uint64_t batch = batch_at(&r->o.batches, r->tokens, r->norm_test.batch);
     printf("\nbatch   %llu tokens an update: ", (unsigned long long)batch);
     if (r->comm.size > 1) printf("%d ranks x ", r->comm.size);
     printf("%llu x %d sequences of %d", (unsigned long long)(batch / r->o.batches.unit),

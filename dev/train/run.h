@@ -60,7 +60,7 @@ typedef struct {
     // Where the run stands
     uint64_t step, tokens;             // updates made, tokens seen
     uint64_t batch;                    // tokens of this update, or of the last one
-    uint64_t next_batch;               // of an adaptive schedule
+    NormTest norm_test;                // of an adaptive schedule
     NoiseScale noise;
     int64_t adam_step, skipped;        // updates that AdamW made; updates skipped
     int64_t skipped_in_a_row;

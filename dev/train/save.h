@@ -49,8 +49,8 @@ static inline bool save(Run *r) {
         r->spec.c,
         { (int64_t)r->step, (int64_t)r->tokens, (int64_t)r->train.samples, r->adam_step,
           r->skipped, (uint64_t)r->o.seed, r->seconds, r->o.outer_every ? r->comm.size : 0,
-          (int64_t)r->batch, (int64_t)r->next_batch, r->noise.g2, r->noise.s, r->noise.weight,
-          r->good_loss },
+          (int64_t)r->batch, (int64_t)r->norm_test.batch, r->norm_test.waited,
+          r->noise.g2, r->noise.s, r->noise.weight, r->good_loss },
         options_json(r), saving_bucket, &saving, false,
         { (const unsigned char *)r->tokenizer_json, r->tokenizer_bytes },
         r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1,
@@ -216,8 +216,10 @@ static inline void restore_state(Run *r, const char *from) {
     r->adam_step = state.adam_steps;
     r->skipped = state.skipped;
     r->batch = state.batch_tokens > 0 ? (uint64_t)state.batch_tokens : r->o.batches.batch;
+    NormTest *t = &r->norm_test;
     if (state.next_batch_tokens > 0)
-        r->next_batch = batch_adapt(&r->o.batches, r->next_batch, (double)state.next_batch_tokens);
+        t->batch = batch_adapt(&r->o.batches, t->batch, (double)state.next_batch_tokens);
+    t->waited = state.norm_test_waited;
     NoiseScale noise = { state.noise_g2, state.noise_s, state.noise_weight };
     r->noise = noise;
     uint64_t steps = (uint64_t)r->o.steps;
