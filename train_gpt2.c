@@ -721,8 +721,14 @@ static void adamw_update(float *p, float *m, float *v, const float *g, float g_s
     }
 }
 
+// One update of plain SGD: the same clipping and decay, no moments.
+static void sgd_update(float *p, const float *g, float g_scale, AdamW o, size_t n) {
+    #pragma omp simd
+    for (size_t i = 0; i < n; i++) p[i] -= o.lr * (g[i] * g_scale + o.weight_decay * p[i]);
+}
+
 // The end of an update. Global-norm clipping: if the whole gradient is longer than `clip` (0: no
-// limit), all of it is scaled down to that length. Then AdamW on every tensor, as far as it is this
+// limit), all of it is scaled down to that length. Then AdamW, or SGD, on every tensor, as far as it is this
 // rank's; matrices decay, gains and biases do not. If the norm is not finite, parameters and
 // moments stay as they are. Returns the sums over the ranks of `scope`.
 static Totals model_update(Model *m, AdamW o, double clip, int64_t step, Scope scope) {
@@ -740,8 +746,11 @@ static Totals model_update(Model *m, AdamW o, double clip, int64_t step, Scope s
         Chunk k = z->chunks[i];
         AdamW chunk_o = o;
         if (!k.decays) chunk_o.weight_decay = 0.0f;
-        adamw_update(z->masters + k.param, z->adam_m + k.moment, z->adam_v + k.moment,
-                     z->grads + k.grad, g_scale, chunk_o, step, k.count);
+        if (z->sgd)
+            sgd_update(z->masters + k.param, z->grads + k.grad, g_scale, chunk_o, k.count);
+        else
+            adamw_update(z->masters + k.param, z->adam_m + k.moment, z->adam_v + k.moment,
+                         z->grads + k.grad, g_scale, chunk_o, step, k.count);
     }
     shards_updated(z);
     return totals;

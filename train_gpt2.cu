@@ -1928,7 +1928,7 @@ static double megabytes(double bytes) { return 1e-6 * bytes; }
 static void memory_show(FILE *out, const Memory *mem, const ModelSpec *spec) {
     static const char *const names[MEM_KINDS] = {
         "weights: fp32, and as layers read them", "their gradients, fp32", "AdamW's moments, fp32",
-        "DiLoCo's outer step, fp32", "buckets that come from other ranks, or go to them",
+        "DiLoCo's outer step, fp32", "averaged weights, fp32", "buckets that come from other ranks, or go to them",
         "activations", "logits, a chunk at a time", "gradients of activations",
         "tables and scratch",
     };
@@ -2391,6 +2391,33 @@ __global__ void adamw_kernel(float *p, real *rounded, float *m, float *v, const 
     }
 }
 
+// One update of plain SGD: the same clipping and decay, no moments.
+__global__ void sgd_kernel(float *p, real *rounded, const float *g, const Chunk *chunks, Clip clip,
+                           AdamW o) {
+    __shared__ float g_scale;
+    if (threadIdx.x == 0) g_scale = clip_factor(clip);
+    __syncthreads();                             // the factor is there
+    if (isnan(g_scale)) return;
+    Chunk chunk = chunks[blockIdx.x];
+    float decay = chunk.decays ? o.weight_decay : 0.0f;
+    for (int i = threadIdx.x*PACK; i < chunk.count; i += blockDim.x*PACK) {
+        size_t master = (sizeof(real) < sizeof(float) ? chunk.moment : chunk.param) + i;
+        float pi[PACK], gi[PACK];
+        load(pi, p + master);
+        load(gi, g + chunk.grad + i);
+        for (int k = 0; k < PACK; k++) pi[k] -= o.lr * (gi[k] * g_scale + decay * pi[k]);
+        store(p + master, pi);
+        if ((void *)rounded != (void *)p) store(rounded + chunk.param + i, pi);
+    }
+}
+
+static void sgd_launch(Shards *z, AdamW o, Clip clip) {
+    if (z->n_chunks > 0)
+        sgd_kernel<<<z->n_chunks, 256, 0, z->stream>>>(z->masters, (real *)z->params, z->grads,
+                                                       z->chunks, clip, o);
+    LAUNCH_CHECK();
+}
+
 static void adamw_launch(Shards *z, AdamW o, Clip clip, int64_t step) {
     float correct_m = (float)(1.0 / (1.0 - pow(o.beta1, (double)step)));
     float correct_v = (float)(1.0 / (1.0 - pow(o.beta2, o.v_age > 0.0 ? o.v_age : (double)step)));
@@ -2401,10 +2428,11 @@ static void adamw_launch(Shards *z, AdamW o, Clip clip, int64_t step) {
     LAUNCH_CHECK();
 }
 
-// The end of an update: global-norm clipping with `clip` (0: no limit), and AdamW on every tensor,
-// as far as it is this rank's, in one launch; matrices decay, gains and biases do not. If the norm
-// is not finite, parameters and moments stay as they are. AdamW computes the clip factor itself, so
-// that the GPU need not wait for the CPU. Returns the sums over the ranks of `scope`.
+// The end of an update: global-norm clipping with `clip` (0: no limit), and AdamW, or SGD, on every
+// tensor, as far as it is this rank's, in one launch; matrices decay, gains and biases do not. If
+// the norm is not finite, parameters and moments stay as they are. The optimizer computes the clip
+// factor itself, so that the GPU need not wait for the CPU. Returns the sums over the ranks of
+// `scope`.
 static Totals model_update(Model *m, AdamW o, double clip, int64_t step, Scope scope) {
     Shards *z = &m->shards;
     shards_finish_grads(z);
@@ -2413,7 +2441,9 @@ static Totals model_update(Model *m, AdamW o, double clip, int64_t step, Scope s
     mark_record(m, NORM_KNOWN);
     const Totals *on_gpu = totals_send(m, scope);
     Slice ranks = shards_squares(z, scope);
-    adamw_launch(z, o, { on_gpu + ranks.begin, (int)ranks.count, clip }, step);
+    Clip clipping = { on_gpu + ranks.begin, (int)ranks.count, clip };
+    if (z->sgd) sgd_launch(z, o, clipping);
+    else adamw_launch(z, o, clipping, step);
     Totals totals = totals_receive(m, scope);
     m->waited = comm_counters(z->comm).waited;
     if (isfinite(totals.squares)) shards_updated(z);

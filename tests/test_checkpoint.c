@@ -381,7 +381,7 @@ static const float *make_bucket(void *maker, Kept what, int worker, int bucket) 
     Range range = gpt2_bucket(&m->config, bucket);
     char worker_text[12] = "", call[40];
     if (worker >= 0) snprintf(worker_text, sizeof worker_text, "%d", worker);
-    snprintf(call, sizeof call, " %s%c%d", worker_text, "wmvo"[what], bucket);
+    snprintf(call, sizeof call, " %s%c%d", worker_text, "wmvoa"[what], bucket);
     strncat(m->calls, call, sizeof m->calls - strlen(m->calls) - 1);
     for (size_t i = 0; i < gpt2_largest_bucket(&m->config); i++) m->numbers[i] = NAN;
     for (size_t i = 0; i < range.count; i++)
@@ -419,14 +419,24 @@ static int64_t wrong_numbers(TensorFile *f, Kept what, int worker) {
 }
 
 TEST(calls_in_order) {
-    static const struct { bool weights_only; int workers; const char *calls; } cases[] = {
-        { true, 0, " w0 w1 w2 w3" },
-        { true, 2, " w0 w1 w2 w3" },
-        { false, 0, " w0 w1 w2 w3 m0 m1 m2 m3 v0 v1 v2 v3" },
+    static const struct {
+        bool weights_only;
+        int workers;
+        const char *calls;
+        bool sgd, averages;
+    } cases[] = {
+        { true, 0, " w0 w1 w2 w3", false, true },
+        { true, 2, " w0 w1 w2 w3", false, false },
+        { false, 0, " w0 w1 w2 w3 m0 m1 m2 m3 v0 v1 v2 v3", false, false },
+        { false, 0, " w0 w1 w2 w3 m0 m1 m2 m3 v0 v1 v2 v3 a0 a1 a2 a3", false, true },
+        { false, 0, " w0 w1 w2 w3", true, false },
+        { false, 0, " w0 w1 w2 w3 a0 a1 a2 a3", true, true },
+        { false, 2, " w0 w1 w2 w3 o0 o1 o2 o3", true, false },
         { false, 1, " w0 w1 w2 w3 m0 m1 m2 m3 v0 v1 v2 v3 o0 o1 o2 o3"
-                    " 0m0 0m1 0m2 0m3 0v0 0v1 0v2 0v3" },
+                    " 0m0 0m1 0m2 0m3 0v0 0v1 0v2 0v3", false, false },
         { false, 2, " w0 w1 w2 w3 m0 m1 m2 m3 v0 v1 v2 v3 o0 o1 o2 o3"
-                    " 0m0 0m1 0m2 0m3 0v0 0v1 0v2 0v3 1m0 1m1 1m2 1m3 1v0 1v1 1v2 1v3" },
+                    " 0m0 0m1 0m2 0m3 0v0 0v1 0v2 0v3 1m0 1m1 1m2 1m3 1v0 1v1 1v2 1v3",
+          false, false },
     };
     TempDir d = temp_make();
     const Config c = { 2, 1, 2, 5, 3 };
@@ -435,6 +445,8 @@ TEST(calls_in_order) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Checkpoint k = checkpoint_made(&m, 1 + (int64_t)i, cases[i].workers);
         k.weights_only = cases[i].weights_only;
+        k.sgd = cases[i].sgd;
+        k.averages = cases[i].averages;
         for (int way = 0; way < 3; way++) {              // a save, no save, and one that fails
             m.calls[0] = '\0';
             if (way == 0) CHECK_MSG(checkpoint_save(d.text, &k, 0, &err), "%s", err.text);
@@ -490,6 +502,7 @@ TEST(workers_round_trip) {
     TrainState state;
     Json json;
     Checkpoint k = checkpoint_made(&m, 1, 3);
+    k.averages = true;
     CHECK_MSG(checkpoint_save(d.text, &k, 0, &err), "%s", err.text);
     Path path = in(d.text, "step_00000001");
     CHECK(checkpoint_load_state(&state, &json, path.text, &err) && state.workers == 3);
@@ -564,6 +577,7 @@ static int saves_and_loads_in_little_memory(const char *out, const Config *c) {
     TensorFile f;
     Maker m = maker_make(c);
     Checkpoint k = checkpoint_made(&m, 1, 2);
+    k.averages = true;
     FILE *statm = fopen("/proc/self/statm", "r");
     if (!statm || fscanf(statm, "%*d %*d %*d %*d %*d %ld", &pages) != 1) return 99;
     fclose(statm);

@@ -652,6 +652,22 @@ TEST(adamw) {
     check_error("adamw", 0, relative_error(p, ep, 0.0, N), TOLERANCE);
 }
 
+// SGD in double precision, three steps: nothing is carried from one to the next but p.
+TEST(sgd) {
+    enum { N = 37 };
+    AdamW o = { 0.3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
+    float p[N], g[N];
+    double ep[N];
+    Rng rng = rng_make(10, 0);
+    for (int i = 0; i < N; i++) ep[i] = p[i] = (float)rng_normal(&rng);
+    for (int step = 1; step <= 3; step++) {
+        for (int i = 0; i < N; i++) g[i] = (float)rng_normal(&rng);
+        sgd_update(p, g, 0.5f, o, N);
+        for (int i = 0; i < N; i++) ep[i] -= o.lr * (0.5*g[i] + o.weight_decay*ep[i]);
+    }
+    check_error("sgd", 0, relative_error(p, ep, 0.0, N), TOLERANCE);
+}
+
 int main(void) {
     RUN(embedding);
     RUN(layernorm);
@@ -671,6 +687,7 @@ int main(void) {
 #endif
     RUN(exponential);
     RUN(adamw);
+    RUN(sgd);
     printf("    worst relative error of a tensor: %.2g (allowed: %.0g)\n", worst, TOLERANCE);
     return test_end();
 }

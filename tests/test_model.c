@@ -380,7 +380,8 @@ TEST(a_model_takes_what_is_counted) {
                 comm.size = ranks;
                 comm.rank = ranks - 1;
                 Sharing sharing = { ranks > 1 ? &comm : NULL, way % 4, COMM_FP32,
-                                    way == 4 ? 3 : 0, way == 5, false, way >= 6 };
+                                    way == 4 ? 3 : 0, way == 5, false, way >= 6,
+                                    way == 2, way == 3 };
                 if (way >= 4) sharing.stage = way == 7 ? 2 : 0;
                 check_count(&configs[i], 3, 7, TRAIN, &sharing);
                 check_count(&configs[i], 3, 7, INFER, &sharing);
@@ -568,11 +569,12 @@ static void write_shard(const char *dir, const char *name, int n) {
     fclose(f);
 }
 
-static void open_test_run(Run *r, Model *m, const char *dir, const char *lr) {
+static void open_test_run(Run *r, Model *m, const char *dir, const char *lr, const char *flag,
+                          const char *value) {
     static Machine machine;
     char *args[] = { "train_gpt2", "--data", (char *)dir, "--layers", "1", "--heads", "2",
                      "--channels", "16", "--seq-len", "8", "--micro-batch", "2", "--batch-tokens",
-                     "32", "--steps", "20", "--lr", (char *)lr };
+                     "32", "--steps", "20", "--lr", (char *)lr, (char *)flag, (char *)value };
     memset(r, 0, sizeof *r);
     CHECK(run_start(r, m, &machine, sizeof args / sizeof *args, args));
     run_open(r);
@@ -587,7 +589,7 @@ TEST(a_gradient_that_is_not_finite_is_skipped) {
     Model m;
     Step s;
     const Shards *z = &m.shards;
-    open_test_run(&r, &m, dir, "1e-3");
+    open_test_run(&r, &m, dir, "1e-3", "--seed", "1");
     train_step(&r, &m, &s);
     CHECK(isfinite(s.grad_norm) && r.adam_step == 1 && r.skipped == 0);
     size_t n = gpt2_n_params(&m.c), bytes = n * sizeof(float);
@@ -604,15 +606,15 @@ TEST(a_gradient_that_is_not_finite_is_skipped) {
     free(before);
     run_close(&r);
 
-    open_test_run(&r, &m, dir, "1e-2");              // and evaluation changes nothing either
+    open_test_run(&r, &m, dir, "1e-2", "--seed", "1");              // and evaluation changes nothing either
     for (int i = 0; i < 20; i++) train_step(&r, &m, &s);
     float *params = alloc_or_die(2*bytes, "a copy");
     memcpy(params, z->masters, bytes);
     memcpy(params + n, z->grads, bytes);
     Eval e, again;
     Error err;
-    CHECK(evaluate(&e, &r, 0, &err));
-    CHECK(evaluate(&again, &r, 0, &err));
+    CHECK(evaluate(&e, &r, &r.val, 0, &err));
+    CHECK(evaluate(&again, &r, &r.val, 0, &err));
     CHECK(e.loss == again.loss && e.tokens == 192 && e.loss < log(257.0) - 0.5);
     CHECK(memcmp(params, z->masters, bytes) == 0);
     CHECK(memcmp(params + n, z->grads, bytes) == 0);
@@ -635,7 +637,7 @@ TEST(a_half_life_in_tokens_is_kept_by_any_batches) {
     Run r;
     Model m;
     Step s;
-    open_test_run(&r, &m, dir, "1e-2");
+    open_test_run(&r, &m, dir, "1e-2", "--seed", "1");
     const Shards *z = &m.shards;
     size_t n = gpt2_n_params(&m.c);
     float *before = alloc_or_die(n * sizeof(float), "a copy");
@@ -674,6 +676,95 @@ TEST(a_half_life_in_tokens_is_kept_by_any_batches) {
     rmdir(dir);
 }
 
+// The first step of plain SGD, by hand: the clipped gradient and the decay of matrices, no moments.
+TEST(the_first_step_of_sgd) {
+    char dir[] = "/tmp/test_model.XXXXXX", path[600];
+    if (!mkdtemp(dir)) die("cannot make %s", dir);
+    write_shard(dir, "x_train.bin", 2000);
+    write_shard(dir, "x_val.bin", 200);
+    Run r;
+    Model m;
+    Step s;
+    open_test_run(&r, &m, dir, "0.5", "--optimizer", "sgd");
+    const Shards *z = &m.shards;
+    CHECK(!z->adam_m && !z->adam_v && m.memory.bytes[MEM_MOMENTS] == 0);
+    size_t n = gpt2_n_params(&m.c);
+    float *before = alloc_or_die(n * sizeof(float), "a copy");
+    double worst = 0.0, moved = 0.0, decayed = 0.0;
+    r.o.clip = 0.1;
+    memcpy(before, z->masters, n * sizeof(float));
+    train_step(&r, &m, &s);
+    CHECK(s.grad_norm > 0.1);
+    for (int i = 0; i < gpt2_n_tensors(&m.c); i++) {
+        Tensor t = gpt2_tensor(&m.c, i);
+        for (size_t j = t.offset; j < t.offset + t.count; j++) {
+            double decay = t.decays ? r.o.weight_decay * before[j] : 0.0;
+            double expected = -s.lr * (0.1 / s.grad_norm * z->grads[j] + decay);
+            worst = fmax(worst, fabs((double)z->masters[j] - before[j] - expected));
+            moved = fmax(moved, fabs(expected));
+            decayed = fmax(decayed, fabs(decay));
+        }
+    }
+    CHECK_MSG(moved > 1e-3 && decayed > 1e-3 && worst < 1e-7, "%g of %g", worst, moved);
+    free(before);
+    run_close(&r);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/x_%s.bin", dir, i ? "val" : "train");
+        unlink(path);
+    }
+    rmdir(dir);
+}
+
+// Whatever the batches: an update's weights count in proportion to its tokens, and half as much a
+// half-life of tokens later. Evaluating the average leaves the weights' bits as they were.
+TEST(averaged_weights_count_tokens) {
+    char dir[] = "/tmp/test_model.XXXXXX", path[600];
+    if (!mkdtemp(dir)) die("cannot make %s", dir);
+    write_shard(dir, "x_train.bin", 4000);
+    write_shard(dir, "x_val.bin", 200);
+    Run r;
+    Model m;
+    Step s;
+    open_test_run(&r, &m, dir, "1e-2", "--average-tokens", "100");
+    const Shards *z = &m.shards;
+    size_t n = gpt2_n_params(&m.c), bytes = n * sizeof(float);
+    CHECK(memcmp(z->average, z->masters, bytes) == 0 && m.memory.bytes[MEM_AVERAGE] == bytes);
+    double *sum = alloc_or_die(n * sizeof(double), "an average"), shares = 0.0, worst = 0.0;
+    float *copy = alloc_or_die(bytes, "a copy");
+    uint64_t unit = r.o.batches.unit;
+    r.o.batches.rule = BATCH_STAGES;
+    r.o.batches.batch = unit;
+    r.o.batches.n_stages = 1;
+    r.o.batches.stages[0].tokens = 6*unit;
+    r.o.batches.stages[0].batch = 5*unit;
+    memset(sum, 0, n * sizeof *sum);
+    for (int step = 0; step < 12; step++) {
+        train_step(&r, &m, &s);
+        double left = pow(0.5, (double)r.batch / 100.0);
+        shares = left*shares + 1.0 - left;
+        for (size_t i = 0; i < n; i++) sum[i] = left*sum[i] + (1.0 - left)*z->masters[i];
+        for (size_t i = 0; i < n; i++)
+            worst = fmax(worst, fabs(z->average[i] - sum[i] / shares));
+    }
+    CHECK_MSG(r.tokens == 36*unit && worst < 1e-6, "apart by %g", worst);
+    Eval e, average, of_copy;
+    Error err;
+    memcpy(copy, z->masters, bytes);
+    evaluate_all(&e, NULL, &average, &r);
+    CHECK(memcmp(copy, z->masters, bytes) == 0);
+    memcpy(z->masters, z->average, bytes);
+    CHECK(evaluate(&of_copy, &r, &r.val, (size_t)r.o.eval_tokens, &err));
+    CHECK(average.loss == of_copy.loss && average.loss != e.loss);
+    free(copy);
+    free(sum);
+    run_close(&r);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/x_%s.bin", dir, i ? "val" : "train");
+        unlink(path);
+    }
+    rmdir(dir);
+}
+
 int main(void) {
     RUN(pytorch_agrees);
     RUN(any_micro_batch_makes_the_same_update);
@@ -690,5 +781,7 @@ int main(void) {
     RUN(one_position_is_enough_to_generate);
     RUN(a_gradient_that_is_not_finite_is_skipped);
     RUN(a_half_life_in_tokens_is_kept_by_any_batches);
+    RUN(the_first_step_of_sgd);
+    RUN(averaged_weights_count_tokens);
     return test_end();
 }

@@ -421,7 +421,7 @@ TEST(norm_test_scales_with_eta) {
 // ---- words ----
 
 #define CHECK_VERDICT(noise, batch, wanted) do { \
-        char said[200]; \
+        char said[256]; \
         noise_verdict(said, sizeof said, noise, batch); \
         CHECK_MSG(strcmp(said, wanted) == 0, "%s", said); \
     } while (0)
@@ -443,8 +443,12 @@ TEST(verdict_at_borders) {
                   "workers would help little");
     CHECK_VERDICT(670.0, 1000.0, "batch 1,000 tokens, noise scale 670: about right; more workers "
                   "would help little");
-    CHECK_VERDICT(500.0, 1000.0, "batch 1,000 tokens, noise scale 500: more workers would hardly "
-                  "help; 2x fewer would waste less");
+    CHECK_VERDICT(500.0, 1000.0, "batch 1,000 tokens, noise scale 500: a batch 2x smaller would "
+                  "probably learn more per token at this learning rate; after it decays the noise "
+                  "scale is several times larger");
+    CHECK_VERDICT(204.0, 1000.0, "batch 1,000 tokens, noise scale 200: a batch 4.9x smaller would "
+                  "probably learn more per token at this learning rate; after it decays the noise "
+                  "scale is several times larger");
     CHECK_VERDICT(1e6, 1000.0, "batch 1,000 tokens, noise scale 1,000,000: up to about 1000x more "
                   "workers would still help");
     CHECK_VERDICT(1.001e6, 1000.0, "batch 1,000 tokens, noise scale above what this batch can "

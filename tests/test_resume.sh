@@ -43,6 +43,29 @@ wait
 same_run "$dir/whole" "$dir/cut"
 verdict interrupted_runs_go_on_to_the_bit
 
+# ---- averaged weights and SGD go on to the bit; SGD keeps no moments
+evals() { grep -o '"val_loss.*' "$1/log.jsonl" | tail -n 2; }
+for flags in "--average-tokens 2000 --eval-every 10" "--optimizer sgd --average-tokens 900"; do
+    $TRAIN $small $flags --steps 60 --out "$dir/straight" --overwrite >/dev/null || fails "$flags"
+    $TRAIN $small $flags --steps 23 --out "$dir/again" --overwrite >/dev/null || fails "$flags"
+    $TRAIN --resume --steps 60 --out "$dir/again" >/dev/null || fails "resuming with $flags"
+    for part in model average; do
+        cmp -s "$dir/straight/latest/$part.safetensors" "$dir/again/latest/$part.safetensors" ||
+            fails "$flags: other $part"
+    done
+    [ "$(evals "$dir/straight")" = "$(evals "$dir/again")" ] || fails "$flags: other losses"
+    evals "$dir/again" | grep -q '"val_loss_average":[0-9]' || fails "no loss of the average"
+done
+[ ! -e "$dir/again/latest/optimizer.safetensors" ] || fails "SGD saves moments"
+one_line "the run began with sgd" $TRAIN --resume --optimizer adamw --out "$dir/again"
+one_line "the run began with adamw" $TRAIN --resume --optimizer sgd --out "$dir/whole"
+rm "$dir/again/latest/average.safetensors"
+one_line "average.safetensors" $TRAIN --resume --steps 70 --out "$dir/again"
+$TRAIN --resume --average-tokens 0 --steps 70 --out "$dir/again" >/dev/null || fails "without the average"
+$TRAIN --resume --average-tokens 500 --steps 80 --out "$dir/again" >/dev/null || fails "a new average"
+[ -e "$dir/again/latest/average.safetensors" ] || fails "the new average is not saved"
+verdict averages_and_sgd_go_on_to_the_bit
+
 # ---- Ctrl-C is answered at once, again ends at once, and ends an evaluation or a sample
 slow="--data $dir/tales --layers 4 --heads 4 --channels 256 --seq-len 64 --micro-batch 8"
 appears() {    # a text in a file, within ten seconds

@@ -161,7 +161,9 @@ static inline size_t gpt2_largest_bucket(const Config *c) {
 
 // Arrays with one element for each parameter: the weights, AdamW's two moments, the momentum of
 // DiLoCo's outer optimizer. Checkpoints name their tensors kept_prefixes[kept] + tensor key.
-typedef enum { KEPT_WEIGHTS, KEPT_EXP_AVG, KEPT_EXP_AVG_SQ, KEPT_OUTER_MOMENTUM, N_KEPT } Kept;
+typedef enum {
+    KEPT_WEIGHTS, KEPT_EXP_AVG, KEPT_EXP_AVG_SQ, KEPT_OUTER_MOMENTUM, KEPT_AVERAGE, N_KEPT
+} Kept;
 
 // GPT-2's initialisation of t, which is tensor i (Radford et al. 2019, section 2.3, for the
 // residual projections). Each tensor draws from a random stream of its own.

@@ -12,6 +12,7 @@
 typedef enum {
     MEM_PARAMS, MEM_GRADS, MEM_MOMENTS,    // as layers and the optimizer use them
     MEM_OUTER,                             // DiLoCo: parameters of the last round, outer momentum
+    MEM_AVERAGE,                           // averaged weights
     MEM_PASSING,                           // buckets on their way from or to other ranks
     MEM_ACTIVATIONS, MEM_LOGITS,           // kept for the backward pass; a chunk of logits
     MEM_BACKWARD,                          // gradients of activations

@@ -4,6 +4,7 @@
 //                       config.json             the sizes, as transformers wants them
 //                       tokenizer.json, tokenizer_config.json
 //                       optimizer.safetensors   AdamW's two moments: exp_avg.NAME, exp_avg_sq.NAME
+//                       average.safetensors     averaged weights, if the run has them: average.NAME
 //                       state.json              counters: where the run stands
 //                       tune.json               a GPU's choices of algorithms (dev/cuda/tune.h)
 //     OUT/latest -> step_00001000               a relative link
@@ -24,8 +25,9 @@
 //
 // With ZeRO (Rajbhandari et al. 2020) no rank holds the moments, or at stage 3 the weights, of the
 // whole model. It is saved and loaded bucket by bucket (gpt2_bucket), in this order: for model,
-// optimizer, outer and workers.safetensors, for each prefix in the file, buckets 0 ... L+1. If a
-// bucket is gathered from other ranks, those ranks make the same calls through checkpoint_follow.
+// optimizer, outer, average and workers.safetensors, for each prefix in the file, buckets 0 ... L+1.
+// If a bucket is gathered from other ranks, those ranks make the same calls through
+// checkpoint_follow.
 // A save that fails still makes all remaining calls, so that no rank waits forever.
 //
 // Saving                                           Loading
@@ -60,7 +62,7 @@ typedef struct {
 
 // The prefixes of tensor names in a checkpoint's files, in the order of a save.
 static const char *const kept_prefixes[N_KEPT] = { "", "exp_avg.", "exp_avg_sq.",
-                                                   "outer_momentum." };
+                                                   "outer_momentum.", "average." };
 
 // What a save writes. All pointers belong to the caller.
 typedef struct {
@@ -72,6 +74,7 @@ typedef struct {
     const float *(*source)(void *from, Kept what, int worker, int bucket);
     void *from;
     bool weights_only;                   // no optimizer.safetensors: cannot be resumed
+    bool sgd, averages;                  // no moments; averaged weights
     FileMap tokenizer;                   // tokenizer.json; bytes NULL: none
     int eot;                             // id of the end of text; -1: none
     FileMap tune;                        // tune.json; bytes NULL: none
@@ -107,20 +110,33 @@ static inline Prefix series_prefix(int i) {
     return prefix;
 }
 
-typedef enum { FILE_WEIGHTS, FILE_OPTIMIZER, FILE_OUTER, FILE_WORKERS, N_FILES } KeptFile;
+typedef enum {
+    FILE_WEIGHTS, FILE_OPTIMIZER, FILE_OUTER, FILE_AVERAGE, FILE_WORKERS, N_FILES
+} KeptFile;
 static const char *const kept_file_names[N_FILES] = {
-    "model.safetensors", "optimizer.safetensors", "outer.safetensors", "workers.safetensors"
+    "model.safetensors", "optimizer.safetensors", "outer.safetensors", "average.safetensors",
+    "workers.safetensors"
 };
 
 // The index of a file's first series; for N_FILES, the number of all series.
 static inline int kept_file_first(int file, int64_t workers) {
-    static const int first[] = { KEPT_WEIGHTS, KEPT_EXP_AVG, KEPT_OUTER_MOMENTUM, N_KEPT };
+    static const int first[] = { KEPT_WEIGHTS, KEPT_EXP_AVG, KEPT_OUTER_MOMENTUM, KEPT_AVERAGE,
+                                 N_KEPT };
     return file < N_FILES ? first[file] : N_KEPT + 2*(int)workers;
 }
 
-// The number of tensor files in a checkpoint.
-static inline int kept_files(const Checkpoint *k) {
-    return k->weights_only ? FILE_OPTIMIZER : k->state.workers == 0 ? FILE_OUTER : N_FILES;
+// Whether a save writes this tensor file.
+static inline bool kept_file_has(const Checkpoint *k, int file) {
+    bool diloco = k->state.workers > 0;
+    const bool has[N_FILES] = { true, !k->sgd, diloco, k->averages, diloco && !k->sgd };
+    return file == FILE_WEIGHTS || (!k->weights_only && has[file]);
+}
+
+// The index after the last series that a save writes.
+static inline int kept_end(const Checkpoint *k) {
+    int file = N_FILES;
+    while (!kept_file_has(k, file - 1)) file--;
+    return kept_file_first(file, k->state.workers);
 }
 
 // ---- config.json ----
@@ -461,7 +477,7 @@ static inline bool tensor_file_open(TensorFile *f, const char *path, KeptFile fi
         good = llmc_open(f, err);
     } else {
         if (!path_join(&f->path, path, kept_file_names[file], err)) return false;
-        if (file > FILE_OPTIMIZER && access(f->path.text, F_OK) != 0)
+        if ((file == FILE_OUTER || file == FILE_WORKERS) && access(f->path.text, F_OK) != 0)
             return fail(err, "%s: %s is missing; the run had %lld workers", path,
                         kept_file_names[file], (long long)workers);
         good = file == FILE_WEIGHTS ? weights_open(&f->s, path, err)
@@ -668,8 +684,11 @@ static inline const float *pull_next(Pull *p) {
 }
 
 static inline void pull_rest(Pull *p) {
-    int end = kept_file_first(kept_files(p->k), p->k->state.workers);
-    while (p->series < end) pull_next(p);
+    for (int file = 0; file < N_FILES; file++) {
+        int end = kept_file_first(file + 1, p->k->state.workers);
+        while (p->series < end && kept_file_has(p->k, file)) pull_next(p);
+        if (p->series < end) p->series = end;
+    }
 }
 
 // The names and shapes of n series, from `first` on; NULL if out of memory. Free it with free().
@@ -694,6 +713,7 @@ static inline bool tensors_write(const char *dir, KeptFile file, Pull *p, Error 
     Error later;
     const Config *c = &p->k->config;
     int end = kept_file_first(file + 1, p->k->state.workers), n_buckets = gpt2_n_buckets(c);
+    p->series = kept_file_first(file, p->k->state.workers);
     size_t n = (size_t)(end - p->series);
     if (!path_join(&path, dir, kept_file_names[file], err)) return false;
     SafeOutput *out = tensors_list(c, p->series, n);
@@ -709,8 +729,8 @@ static inline bool tensors_write(const char *dir, KeptFile file, Pull *p, Error 
 }
 
 static inline bool checkpoint_write_files(const char *dir, Pull *p, Error *err) {
-    for (int file = 0; file < kept_files(p->k); file++)
-        if (!tensors_write(dir, (KeptFile)file, p, err)) return false;
+    for (int file = 0; file < N_FILES; file++)
+        if (kept_file_has(p->k, file) && !tensors_write(dir, (KeptFile)file, p, err)) return false;
     return config_write(p->k, dir, err)
         && tokenizer_write(p->k, dir, err)
         && tune_write(p->k, dir, err)
@@ -990,7 +1010,7 @@ static inline bool checkpoint_save(const char *out, const Checkpoint *k, int kee
 }
 
 // Makes a save's calls of k->source without writing: for the other ranks during a save. Reads only
-// config, source, from, weights_only and state.workers of k.
+// config, source, from, weights_only, sgd, averages and state.workers of k.
 static inline void checkpoint_follow(const Checkpoint *k) {
     Pull p = pull_begin(k);
     pull_rest(&p);

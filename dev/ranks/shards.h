@@ -41,6 +41,8 @@ typedef struct {
     bool apart;              // --outer-every: gradients stay with their rank (DiLoCo)
     bool in_turn;            // --no-overlap: compute, then communicate
     bool measure;            // measure the small gradients of dev/train/noise.h
+    bool sgd;                // --optimizer sgd: no moments
+    bool averages;           // --average-tokens: averaged weights
 } Sharing;
 
 // A piece of one tensor that this rank updates: its offsets in the buffers of parameters, gradients
@@ -64,7 +66,7 @@ typedef struct {
     int rank, size;
     int stage;
     CommType type;
-    bool apart, in_turn, measure;          // as in Sharing
+    bool apart, in_turn, measure, sgd, averages;       // as in Sharing
     Config c, file;                        // shapes of the buffers, where a GPU pads the
                                            // vocabulary, and of the files, without padding
     size_t param_bytes;                    // of one parameter as layers read it
@@ -73,7 +75,8 @@ typedef struct {
     // What this rank stores: whole buffers, or its slices
     char *params;                          // elements of param_bytes
     float *masters;                        // fp32 master weights; params itself, if that is fp32
-    float *grads, *adam_m, *adam_v;
+    float *grads, *adam_m, *adam_v;        // SGD has no moments: NULL
+    float *average;                        // averaged weights; NULL: none
     float *outer_params, *outer_momentum;  // DiLoCo: as the last round left them
     Chunk *chunks;                         // (n_chunks) what this rank updates
     double *norm_partials;                 // (n_chunks) sums of squares of gradients
@@ -110,6 +113,8 @@ static inline void shards_init(Shards *z, const Sharing *s, const Config *c, con
     z->apart = s->apart;
     z->in_turn = s->in_turn;
     z->measure = s->measure;
+    z->sgd = s->sgd;
+    z->averages = s->averages;
     z->n_levels = s->levels;
     z->c = *c;
     z->file = *file;
@@ -220,8 +225,9 @@ static inline void shards_carve_training(Shards *z, Memory *mem) {
     if (z->measure) z->partials = (double *)memory_take(mem, MEM_REST, partials);
     for (int i = 0; i < SHARDS_SLOTS && z->stage >= 2; i++)
         z->collected[i] = memory_floats(mem, MEM_PASSING, shards_slot_count(z, i));
-    z->adam_m = memory_floats(mem, MEM_MOMENTS, shards_moments_count(z));
-    z->adam_v = memory_floats(mem, MEM_MOMENTS, shards_moments_count(z));
+    if (!z->sgd) z->adam_m = memory_floats(mem, MEM_MOMENTS, shards_moments_count(z));
+    if (!z->sgd) z->adam_v = memory_floats(mem, MEM_MOMENTS, shards_moments_count(z));
+    if (z->averages) z->average = memory_floats(mem, MEM_AVERAGE, shards_moments_count(z));
     z->n_chunks = shards_chunks(NULL, z, SHARDS_CHUNK);
     z->chunks = (Chunk *)memory_take(mem, MEM_REST, z->n_chunks * sizeof *z->chunks);
     z->norm_partials = (double *)memory_take(mem, MEM_REST, z->n_chunks * sizeof(double));
@@ -473,7 +479,7 @@ static inline Buffer shards_buffer_of(const Shards *z, Kept what) {
     Buffer b = { z->masters, z->stage >= (rounded ? 1 : 3) };
     if (what == KEPT_WEIGHTS) return b;
     b.data = what == KEPT_EXP_AVG ? z->adam_m : what == KEPT_EXP_AVG_SQ ? z->adam_v
-                                                                        : z->outer_momentum;
+           : what == KEPT_AVERAGE ? z->average : z->outer_momentum;
     b.slices = z->stage >= 1;
     return b;
 }
@@ -512,10 +518,45 @@ static inline const float *shards_show(Shards *z, float *whole, int bucket) {
     return whole;
 }
 
-// After shards_keep() of all parameters. On a GPU: rounds the masters to bf16 and gathers the
-// ranks' slices.
-static inline void shards_loaded(Shards *z) { (void)z; }
+// After the masters have changed, this rank's part of them at least: gathers the ranks' slices. A
+// GPU rounds the masters to bf16 first.
+static inline void shards_loaded(Shards *z) { shards_updated(z); }
 #endif
+
+// ---- averaged weights ----
+
+// to = keep * to + (1 - keep) * from, of all that this rank updates. Both factors are floats with a
+// sum of exactly 1 from keep = 1/2 on, so that long averages do not shrink.
+static inline void shards_blend(Shards *z, Buffer to, Buffer from, float keep) {
+    for (int b = 0; b < gpt2_n_buckets(&z->c); b++) {
+        size_t n = shards_own(z, b).count;
+        if (n > 0)
+            floats_axpby(to.data + shards_own_begin(z, b, to.slices), 1.0f - keep,
+                         from.data + shards_own_begin(z, b, from.slices), keep, n, z->stream);
+    }
+}
+
+// average = keep * average + (1 - keep) * weights. Each rank averages the masters it updates.
+static inline void shards_average(Shards *z, float keep) {
+    shards_blend(z, shards_buffer_of(z, KEPT_AVERAGE), shards_buffer_of(z, KEPT_WEIGHTS), keep);
+}
+
+// Between two updates: the averaged weights take the place of the weights, to be evaluated, until
+// shards_average_end. The buffer of gradients, not needed now, holds the weights meanwhile.
+static inline void shards_average_begin(Shards *z) {
+    Buffer weights = shards_buffer_of(z, KEPT_WEIGHTS), aside = { z->grads, z->stage >= 2 };
+    shards_finish_params(z);
+    shards_blend(z, aside, weights, 0.0f);
+    shards_blend(z, weights, shards_buffer_of(z, KEPT_AVERAGE), 0.0f);
+    shards_loaded(z);
+}
+
+static inline void shards_average_end(Shards *z) {
+    Buffer aside = { z->grads, z->stage >= 2 };
+    shards_finish_params(z);
+    shards_blend(z, shards_buffer_of(z, KEPT_WEIGHTS), aside, 0.0f);
+    shards_loaded(z);
+}
 
 static inline void shards_keep(Shards *z, Kept what, int bucket) {
     size_t bytes = gpt2_bucket(&z->file, bucket).count * sizeof(float);

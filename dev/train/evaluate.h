@@ -8,15 +8,17 @@ typedef struct {
     WholeScore whole;        // of whole documents inside a window; see dev/data/entropy.h
 } Eval;
 
-// The loss over the first `tokens` tokens of the validation split, in whole windows, at least one.
-// Every setting evaluates the same tokens; parameters and gradients stay as they are. The ranks
-// take turns, a micro-batch of windows each. A rank with no window left reruns window 0 and
-// discards it: at ZeRO stage 3 every rank must join every forward pass. A signal ends an evaluation
-// after a turn; r->stopping is then set, and *e is incomplete.
-static inline bool evaluate(Eval *e, Run *r, size_t tokens, Error *err) {
-    const Loader *val = &r->val;
-    size_t T = val->T, windows = tokens == 0 ? val->n_windows : (tokens + T - 1) / T;
-    windows = min_size(windows, val->n_windows);
+// The loss over `tokens` tokens of a split (0: all), in whole windows, at least one. These are the
+// first windows of the validation split, but windows at equal distances in the training split, whose
+// beginning may be all of one kind. Every setting evaluates the same tokens; parameters and
+// gradients stay as they are. The ranks take turns, a micro-batch of windows each. A rank with no
+// window left reruns window 0 and discards it: at ZeRO stage 3 every rank must join every forward
+// pass. A signal ends an evaluation after a turn; r->stopping is then set, and *e is incomplete.
+static inline bool evaluate(Eval *e, Run *r, const Loader *l, size_t tokens, Error *err) {
+    size_t T = l->T, windows = tokens == 0 ? l->n_windows : (tokens + T - 1) / T;
+    windows = min_size(windows, l->n_windows);
+    size_t every = l == &r->val ? 1 : l->n_windows / windows;
+    bool scores = r->floor.known && l == &r->val;
     size_t most = r->spec.B, turn = r->comm.size * most, own = r->comm.rank * most;
     bool ending = r->stopping;
     Progress progress = progress_begin("evaluating", (double)windows);
@@ -25,13 +27,13 @@ static inline bool evaluate(Eval *e, Run *r, size_t tokens, Error *err) {
         bool counts = w < windows;
         size_t first = counts ? w : 0, B = min_size(most, windows - first);
         for (size_t b = 0; b < B; b++)
-            if (!loader_window(val, first + b, r->inputs + b*T, r->targets + b*T, err))
+            if (!loader_window(l, every*(first + b), r->inputs + b*T, r->targets + b*T, err))
                 return false;
         model_forward(r->model, r->inputs, (int)B, (int)T, 0);
         double loss = model_loss(r->model, r->losses, r->targets, B*T);
         if (counts) e->loss += loss;
-        for (size_t b = 0; counts && r->floor.known && b < B; b++)
-            floor_score_window(&e->whole, &r->floor, val, first + b, r->losses + b*T);
+        for (size_t b = 0; counts && scores && b < B; b++)
+            floor_score_window(&e->whole, &r->floor, l, first + b, r->losses + b*T);
         progress_show(&progress, (double)min_size(w - own + turn, windows));
     }
     progress_end(&progress);
@@ -46,12 +48,24 @@ static inline bool evaluate(Eval *e, Run *r, size_t tokens, Error *err) {
     return true;
 }
 
-// Evaluates the model, logs and prints the loss.
-static inline void report_eval(Run *r) {
-    Eval e;
+// Evaluates the weights; with --eval-train also on training tokens, as many; with --average-tokens
+// also the averaged weights.
+static inline void evaluate_all(Eval *e, Eval *train, Eval *average, Run *r) {
     Error err;
+    if (!evaluate(e, r, &r->val, (size_t)r->o.eval_tokens, &err)) die("%s", err.text);
+    if (r->o.eval_train && !evaluate(train, r, &r->train, e->tokens, &err)) die("%s", err.text);
+    if (r->o.average_tokens == 0) return;
+    shards_average_begin(r->shards);
+    bool read = evaluate(average, r, &r->val, (size_t)r->o.eval_tokens, &err);
+    shards_average_end(r->shards);
+    if (!read) die("%s", err.text);
+}
+
+// Evaluates the model, logs and prints the losses.
+static inline void report_eval(Run *r) {
+    Eval e, train, average;
     bool ending = r->stopping;
-    if (!evaluate(&e, r, (size_t)r->o.eval_tokens, &err)) die("%s", err.text);
+    evaluate_all(&e, &train, &average, r);
     if (r->stopping && !ending) return;
     double whole = e.whole.loss / (double)e.whole.tokens;
     double whole_floor = e.whole.floor / (double)e.whole.tokens;
@@ -61,6 +75,8 @@ static inline void report_eval(Run *r) {
     log_int(&r->log, "eval_tokens", (int64_t)e.tokens);
     log_num(&r->log, "elapsed", r->seconds);
     log_num(&r->log, "val_loss", e.loss);
+    if (r->o.average_tokens > 0) log_num(&r->log, "val_loss_average", average.loss);
+    if (r->o.eval_train) log_num(&r->log, "train_eval_loss", train.loss);
     if (e.whole.tokens > 0) log_num(&r->log, "whole_loss", whole);
     if (e.whole.tokens > 0) log_num(&r->log, "whole_floor", whole_floor);
     log_line_end(r);
@@ -68,6 +84,8 @@ static inline void report_eval(Run *r) {
     printf("%seval %5llu", isatty(STDOUT_FILENO) ? "\r\033[K" : "", (unsigned long long)r->step);
     if (r->length.steps >= 0) printf("/%lld", (long long)r->length.steps);
     printf("  validation loss %.4f", e.loss);
+    if (r->o.average_tokens > 0) printf(", of the averaged weights %.4f", average.loss);
+    if (r->o.eval_train) printf(", training loss %.4f", train.loss);
     double guess = log((double)r->spec.c.V);
     if (e.whole.tokens > 0)
         printf("; on whole tales %.4f, at best %.4f: %.0f%% of the way from a guess", whole,

@@ -71,6 +71,16 @@ static inline void measure_noise(Run *r, Step *s, double big, double smalls) {
                r->tokens < r->lr.warmup);
 }
 
+// Adds the new weights to the averaged ones. An update's weights count in proportion to its tokens,
+// and half as much --average-tokens later, whatever the batch. The sum of all shares so far is
+// 1 - 2^(-tokens/N); dividing by it makes up for the beginning, as Adam's bias correction does.
+static inline void average_weights(Run *r) {
+    double half_life = (double)r->o.average_tokens;
+    double share = (1.0 - exp2(-(double)r->batch / half_life))
+                 / (1.0 - exp2(-(double)r->tokens / half_life));
+    shards_average(r->shards, (float)(1.0 - share));
+}
+
 // The update's seconds, by what they were spent on.
 static inline void step_costs(Run *r, Step *s) {
     Costs *k = &s->costs;
@@ -104,6 +114,7 @@ static inline void step_end(Run *r, Step *s, const Totals *t) {
     r->skipped_in_a_row = finite ? 0 : r->skipped_in_a_row + 1;
     if (apart && s->scope == ALL_RANKS)
         diloco_end_round(r->shards, (float)r->o.outer_lr, (float)r->o.outer_momentum);
+    if (r->o.average_tokens > 0) average_weights(r);
     step_costs(r, s);
     r->seconds += seconds_now() - r->clock;
 }

@@ -86,7 +86,9 @@ static inline Shown grouped_text(double n) {
     return shown;
 }
 
-// Advice in words: a noise scale compared with a batch of so many tokens.
+// Advice in words: a noise scale compared with a batch of so many tokens. A decaying learning rate
+// anneals the noise scale to several times its value, so a batch that seems too large may still be
+// right at the end of the run.
 static inline void noise_verdict(char *out, size_t size, double noise, double batch) {
     char *of = out + snprintf(out, size, "batch %s tokens, noise scale ", grouped_text(batch).text);
     size_t left = size - (size_t)(of - out);
@@ -101,7 +103,8 @@ static inline void noise_verdict(char *out, size_t size, double noise, double ba
     else if (times >= 0.67)
         snprintf(of, left, "%s: about right; more workers would help little", scale.text);
     else
-        snprintf(of, left, "%s: more workers would hardly help; %.*gx fewer would waste less",
+        snprintf(of, left, "%s: a batch %.*gx smaller would probably learn more per token at this "
+                 "learning rate; after it decays the noise scale is several times larger",
                  scale.text, times > 0.1 ? 2 : 4, times > 0.1 ? 1.0/times
                                                  : round(1.0 / fmax(times, 1e-3)));
 }

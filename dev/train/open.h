@@ -247,6 +247,7 @@ static inline void run_open(Run *r) {
     open_model(r, &c, TRAIN, r->o.micro_batch, &sharing);
     if (loaded) load_params(r, from.text);
     else draw_params(r);
+    if (r->o.average_tokens > 0) shards_average(r->shards, 0.0f);      // begins at the weights
     if (r->o.resume) restore_state(r, from.text);
     if (r->o.outer_every) diloco_begin(r->shards);
     check_ranks(r);
@@ -265,7 +266,7 @@ static inline void run_generate(Run *r) {
     Config c;
     if (!find_checkpoint(&from, &c, r))
         die("--generate: a fresh model has learned nothing; name a checkpoint with --init DIR");
-    Sharing alone = { NULL, 0, COMM_FP32, 0, false, false, false };
+    Sharing alone = { NULL, 0, COMM_FP32, 0, false, false, false, false, false };
     set_seq_len(r, true, &from, &c);
     open_tokenizer(r, from.text);
     if (r->tokenizer.vocab_size == 0)

@@ -16,6 +16,7 @@
 #include "../base/flags.h"
 #include "schedule.h"
 
+typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_SGD } Optimizer;
 typedef enum { SAVE_ERROR_STOP, SAVE_ERROR_CONTINUE } OnSaveError;
 
 typedef struct {
@@ -36,6 +37,8 @@ typedef struct {
     int batch_beta2;               // a BatchBeta2
     bool noise_scale;
     // optimizer
+    int optimizer;                 // an Optimizer
+    int64_t average_tokens;        // half-life of the averaged weights; 0: none
     double lr;
     int lr_schedule;               // an LrRule
     int64_t warmup_tokens;
@@ -46,6 +49,7 @@ typedef struct {
     // watch
     Period eval_every, sample_every;
     int64_t eval_tokens;           // 0: the whole validation split
+    bool eval_train;
     const char *hellaswag, *log;
     // keep
     const char *out;
@@ -135,6 +139,13 @@ static const Option train_table[] = {
       "batch", "measure the gradient noise scale, an estimate of the critical batch size "
       "(McCandlish 2018); needs two micro-batches or two ranks", NULL },
 
+    { "optimizer", "NAME", OPT_CHOICE, FIELD(optimizer), "adamw", 0, 0,
+      "adamw|sgd",                           // in the order of Optimizer
+      "optimizer", "adamw, or sgd: plain stochastic gradient descent, without momentum or moments; "
+      "decay and clipping are the same", NULL },
+    { "average-tokens", "N", OPT_COUNT, FIELD(average_tokens), "0", 0, 1e15, NULL,
+      "optimizer", "keep an exponential moving average of the weights too, with a half-life of N "
+      "tokens, and evaluate it beside the weights", "no average" },
     { "lr", "X", OPT_REAL, FIELD(lr), "6e-4", 1e-12, 100, NULL,
       "optimizer", "the peak learning rate", NULL },
     { "lr-schedule", "RULE", OPT_CHOICE, FIELD(lr_schedule), "cosine", 0, 0,
@@ -146,7 +157,7 @@ static const Option train_table[] = {
     { "final-lr-frac", "X", OPT_REAL, FIELD(final_lr_frac), "0.1", 0, 1, NULL,
       "optimizer", "a decaying learning rate ends at this fraction of --lr", NULL },
     { "weight-decay", "X", OPT_REAL, FIELD(weight_decay), "0.1", 0, 100, NULL,
-      "optimizer", "AdamW's decoupled weight decay, of matrices only", NULL },
+      "optimizer", "decoupled weight decay, of matrices only", NULL },
     { "beta1", "X", OPT_REAL, FIELD(beta1), "0.9", 0, 0.999999, NULL,
       "optimizer", "AdamW's decay rate of the first moment", NULL },
     { "beta2", "X", OPT_REAL, FIELD(beta2), "0.95", 0, 0.999999, NULL,
@@ -166,6 +177,9 @@ static const Option train_table[] = {
       "watch", "updates between evaluations, or tokens: 50000tok; 0: only at the end", NULL },
     { "eval-tokens", "N", OPT_COUNT, FIELD(eval_tokens), "65536", 0, 1e15, NULL,
       "watch", "validation tokens an evaluation reads; 0: the whole split", NULL },
+    { "eval-train", NULL, OPT_FLAG, FIELD(eval_train), NULL, 0, 0, NULL,
+      "watch", "at each evaluation, also the loss on as many training tokens, the same every time",
+      NULL },
     { "sample-every", "N", OPT_PERIOD, FIELD(sample_every), "0", 0, 0, NULL,
       "watch", "updates between samples of the model's text, or tokens: 50000tok", "never" },
     { "hellaswag", "FILE", OPT_TEXT, FIELD(hellaswag), NULL, 1, 0, NULL,
@@ -341,6 +355,17 @@ static inline bool train_options_check_batch(TrainOptions *o, Error *err) {
     return true;
 }
 
+static inline bool train_options_check_optimizer(const TrainOptions *o, Error *err) {
+    static const char *const adamws[] = { "beta1", "beta2", "batch-beta2" };
+    for (int i = 0; i < 3; i++)
+        if (o->optimizer == OPTIMIZER_SGD && train_options_given(o, adamws[i]))
+            return fail(err, "--%s: is AdamW's, and --optimizer sgd has no moments; leave it out",
+                        adamws[i]);
+    if (o->average_tokens == 0 || o->outer_every == 0) return true;
+    return fail(err, "--average-tokens: averages the weights that all ranks share, and with "
+                     "--outer-every each rank has its own; leave it out");
+}
+
 // Sets the length of the run. A decaying learning rate needs to know where the run ends.
 static inline bool train_options_check_length(TrainOptions *o, Error *err) {
     if (o->batches.rule == BATCH_ADAPTIVE && o->lr_schedule != LR_CONSTANT && !o->plan
@@ -442,7 +467,7 @@ static inline bool train_options_check(TrainOptions *o, Error *err) {
     if (o->resume && !o->out)
         return fail(err, "--resume: needs --out DIR, the directory of the run to continue");
     return train_options_check_model(o, err) && train_options_check_batch(o, err)
-        && train_options_check_length(o, err)
+        && train_options_check_optimizer(o, err) && train_options_check_length(o, err)
         && train_options_check_data(o, err) && train_options_check_ranks(o, err)
         && train_options_check_machine(o, ON_GPU || o->plan_gpu, err);
 }

@@ -329,6 +329,7 @@ struct PlanFacts {
     int64_t batch_tokens;          // an update, all workers
     int64_t tokens;                // of the whole run
     int64_t outer_every;           // --outer-every
+    bool sgd, averages;            // --optimizer sgd; --average-tokens
     bool batch_changes;            // --batch-schedule
     int grad_copies;               // gradients kept beside their sum, for plan_gpu_bytes
     double target_loss;            // nats a token
@@ -392,7 +393,8 @@ static inline PlanBytes plan_gpu_bytes(const PlanFacts *f, const PlanShape *s) {
     PlanBytes b;
     b.params = 2.0*psi / (stage == 3 ? n : 1.0) + 4.0*psi / (stage >= 1 ? n : 1.0);
     b.grads = 4.0*psi / (stage >= 2 ? n : 1.0) + 4.0*psi * f->grad_copies;
-    b.moments = 8.0*psi / (stage >= 1 ? n : 1.0) + (f->outer_every ? 8.0*psi : 0.0);
+    double state = (f->sgd ? 0.0 : 8.0) + (f->averages ? 4.0 : 0.0);   // moments, average
+    b.moments = state*psi / (stage >= 1 ? n : 1.0) + (f->outer_every ? 8.0*psi : 0.0);
     b.passing = (stage >= 2 ? 4.0*slots : 0.0) + (stage == 3 ? 2.0*slots : 0.0)
               + (n > 1 ? MESSAGES : 0.0);
     double kept = N*(30.0*C + 16.0 + 4.0*NH);    // of a block, without its output
@@ -652,7 +654,7 @@ static inline void plan_show_stages(FILE *out, const PlanFacts *f, const RunPlan
     };
     int stages = f->shape.workers > 1 && f->outer_every == 0 ? 4 : 1;
     if (stages > 1) fprintf(out, "          ZeRO stage    0        1        2        3\n");
-    for (int row = stages > 1 ? 0 : 1; row < 2; row++) {
+    for (int row = stages > 1 ? 0 : 1; row < (f->sgd ? 1 : 2); row++) {
         fprintf(out, "          %-8s", rows[row].name);
         for (int i = 0; i < stages; i++)
             fprintf(out, "%7s%s", plan_digits(rows[row].bytes[i] / unit).text,
@@ -663,10 +665,11 @@ static inline void plan_show_stages(FILE *out, const PlanFacts *f, const RunPlan
 
 static inline void plan_show_memory(FILE *out, const PlanFacts *f, const RunPlan *p) {
     const PlanBytes *b = &p->bytes;
+    char optimizer[80];
+    snprintf(optimizer, sizeof optimizer, "optimizer: %s%s%s", f->sgd ? "SGD" : "AdamW's moments",
+             f->outer_every ? ", DiLoCo's outer step" : "", f->averages ? ", averaged weights" : "");
     const struct { const char *name; double bytes; } rows[] = {
-        { "parameters", b->params }, { "gradients", b->grads },
-        { f->outer_every ? "optimizer: AdamW's moments, DiLoCo's outer step"
-                         : "optimizer: AdamW's moments", b->moments },
+        { "parameters", b->params }, { "gradients", b->grads }, { optimizer, b->moments },
         { "activations", b->activations }, { "logits, a chunk at a time", b->logits },
         { "communication buffers", b->passing }, { "other", b->rest },
     };
@@ -702,7 +705,8 @@ static inline void plan_show_time(FILE *out, const PlanFacts *f, const RunPlan *
                 plan_flop(p->flops_done).text);
     fprintf(out, "          %s%s an update: %s computing", isnan(p->exposed) ? "at least " : "",
             plan_time(p->step).text, plan_time(p->compute).text);
-    if (p->adam > 0.0) fprintf(out, ", %s AdamW", plan_time(p->adam).text);
+    if (p->adam > 0.0)
+        fprintf(out, ", %s %s", plan_time(p->adam).text, f->sgd ? "SGD" : "AdamW");
     if (p->exposed > 0.0) fprintf(out, ", %s network", plan_time(p->exposed).text);
     fprintf(out, "\n          %s tokens/s\n", count_text((double)f->batch_tokens / p->step).text);
     if (f->tokens <= 0) return;

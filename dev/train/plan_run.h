@@ -17,7 +17,7 @@ static inline PlanBytes count_bytes(const PlanFacts *f, const PlanShape *s) {
     model_count(&mem, &spec);
     const size_t *of = mem.bytes;
     PlanBytes b = { (double)of[MEM_PARAMS], (double)of[MEM_GRADS],
-                    (double)(of[MEM_MOMENTS] + of[MEM_OUTER]),
+                    (double)(of[MEM_MOMENTS] + of[MEM_OUTER] + of[MEM_AVERAGE]),
                     (double)(of[MEM_ACTIVATIONS] + of[MEM_BACKWARD]), (double)of[MEM_LOGITS],
                     (double)(of[MEM_PASSING] + comm_bytes(s->workers)), (double)of[MEM_REST] };
     return b;
@@ -42,7 +42,8 @@ static inline void measure_speed(PlanMachine *machine, Run *r, const Config *c) 
     const AdamW adamw = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
     int T = r->T < 1024 ? r->T : 1024, most = 1024 / T;
     int B = r->o.micro_batch < most ? r->o.micro_batch : most;
-    Sharing alone = { NULL, 0, COMM_FP32, 0, false, false, false };
+    Sharing alone = { NULL, 0, COMM_FP32, 0, false, false, false, r->o.optimizer == OPTIMIZER_SGD,
+                      false };
     ModelSpec spec = { small_config(c, T), B, T, TRAIN, RECOMPUTE_NONE, alone, 0 };
     Model *m = r->model;
     size_t N = (size_t)B*T;
@@ -120,6 +121,8 @@ static inline PlanFacts plan_facts(const Run *r, const Config *c, const PlanMach
     f.grad_copies = grad_copies(r, machine->count);
     f.batch_changes = r->o.batches.rule != BATCH_CONSTANT;
     f.outer_every = r->o.outer_every;
+    f.sgd = r->o.optimizer == OPTIMIZER_SGD;
+    f.averages = r->o.average_tokens > 0;
     f.target_loss = r->o.target_loss;
     f.noise_scale = plan_noise_scale(r->o.out);
     f.precision = ON_GPU ? machine_precision() : machine->gpu ? "bf16" : "fp32";

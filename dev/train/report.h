@@ -24,7 +24,7 @@ static inline RankMemory rank_memory(const Run *r) {
     Memory mem;
     model_count(&mem, &r->spec);
     RankMemory bytes = { mem.bytes[MEM_PARAMS], mem.bytes[MEM_GRADS],
-                         mem.bytes[MEM_MOMENTS] + mem.bytes[MEM_OUTER],
+                         mem.bytes[MEM_MOMENTS] + mem.bytes[MEM_OUTER] + mem.bytes[MEM_AVERAGE],
                          mem.bytes[MEM_PASSING] + comm_bytes(r->comm.size) };
     return bytes;
 }
@@ -151,7 +151,7 @@ static inline void show_step(Run *r, const Step *s) {
 
 // The noise scale, and its advice on the batch.
 static inline void show_noise(const Run *r) {
-    char verdict[192];
+    char verdict[256];
     if (!r->o.noise_scale || r->step == 0) return;
     double noise = noise_tokens(&r->noise), batch = (double)r->batch;
     noise_verdict(verdict, sizeof verdict, noise, batch);

@@ -51,15 +51,14 @@ static inline bool save(Run *r) {
           r->skipped, (uint64_t)r->o.seed, r->seconds, r->o.outer_every ? r->comm.size : 0,
           (int64_t)r->batch, (int64_t)r->norm_test.batch, r->norm_test.waited,
           r->noise.g2, r->noise.s, r->noise.weight, r->good_loss },
-        options_json(r), saving_bucket, &saving, false,
+        options_json(r), saving_bucket, &saving, false, r->shards->sgd, r->shards->averages,
         { (const unsigned char *)r->tokenizer_json, r->tokenizer_bytes },
         r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1,
         { (const unsigned char *)r->tune_json, r->tune_bytes },
     };
     Error err;
     double start = seconds_now(), failed = 0.0;
-    saving.progress.total = (double)kept_file_first(kept_files(&k), k.state.workers)
-                          * gpt2_n_buckets(&k.config);
+    saving.progress.total = (double)kept_end(&k) * gpt2_n_buckets(&k.config);
     if (r->comm.rank > 0) checkpoint_follow(&k);
     else failed = !checkpoint_save(r->o.out, &k, r->o.keep, &err);
     progress_end(&saving.progress);
@@ -111,6 +110,15 @@ static inline void draw_params(Run *r) {
     shards_loaded(r->shards);
 }
 
+// Loads one series of the whole run from a file of its own.
+static inline void load_alone(Run *r, const char *from, KeptFile file, Kept what, int64_t workers) {
+    TensorFile f;
+    Error err;
+    if (!tensor_file_open(&f, from, file, workers, &r->spec.c, &err)) die("--resume: %s", err.text);
+    load_series(r, &f, what, -1);
+    tensor_file_close(&f);
+}
+
 // Loads AdamW's moments. In a DiLoCo run each worker gets its own moments back; if the number of
 // workers has changed, all start from the mean.
 static inline void load_moments(Run *r, const char *from, int64_t workers) {
@@ -118,6 +126,7 @@ static inline void load_moments(Run *r, const char *from, int64_t workers) {
     Error err;
     bool diloco = r->o.outer_every > 0, own = diloco && workers == r->comm.size;
     int worker = own ? r->comm.rank : -1;
+    if (r->shards->sgd) return;
     if (workers > 0 && !own)
         printf("note    the run had %lld workers, each with moments of its own; the %d workers now "
                "start from their mean\n", (long long)workers, r->comm.size);
@@ -125,11 +134,6 @@ static inline void load_moments(Run *r, const char *from, int64_t workers) {
         die("--resume: %s", err.text);
     load_series(r, &f, KEPT_EXP_AVG, worker);
     load_series(r, &f, KEPT_EXP_AVG_SQ, worker);
-    tensor_file_close(&f);
-    if (!diloco || workers == 0) return;
-    if (!tensor_file_open(&f, from, FILE_OUTER, workers, &r->spec.c, &err))
-        die("--resume: %s", err.text);
-    load_series(r, &f, KEPT_OUTER_MOMENTUM, -1);
     tensor_file_close(&f);
 }
 
@@ -175,6 +179,10 @@ static inline void restore_options(Run *r) {
     int64_t seed = train_options_given(&r->o, "seed") ? r->o.seed : -1;
     if (!train_options_restore(&r->o, saved, &err))
         die("--resume: %s", err.text);
+    const JsonNode *optimizer = json_get(saved, "optimizer");      // older runs: none, AdamW
+    bool sgd = optimizer && json_is(optimizer, "sgd");
+    if (sgd != (r->o.optimizer == OPTIMIZER_SGD))
+        die("--optimizer: the run began with %s; leave --optimizer out", sgd ? "sgd" : "adamw");
     if (seed >= 0 && (uint64_t)seed != state.seed)
         die("--seed: the run began with %llu, which sets the order of samples; leave --seed out",
             (unsigned long long)state.seed);
@@ -203,6 +211,12 @@ static inline void restore_state(Run *r, const char *from) {
     int64_t tokens;
     if (!checkpoint_load_state(&state, &again, from, &err)) die("--resume: %s", err.text);
     load_moments(r, from, state.workers);
+    if (r->o.outer_every > 0 && state.workers > 0)
+        load_alone(r, from, FILE_OUTER, KEPT_OUTER_MOMENTUM, state.workers);
+    if (r->o.average_tokens > 0
+        && json_get_int(&tokens, json_get(again.root, "options"), "average_tokens", 1, INT64_MAX,
+                        &err))
+        load_alone(r, from, FILE_AVERAGE, KEPT_AVERAGE, 0);
     if (json_get_int(&tokens, json_get(again.root, "options"), "train_tokens", 0, INT64_MAX, &err)
         && (size_t)tokens != r->train.n_tokens)
         die("--resume: the run began on %lld tokens, this data has %zu; the data must be the same",
