@@ -736,7 +736,7 @@ static Totals model_update(Model *m, AdamW o, double clip, int64_t step, Scope s
     shards_finish_grads(z);
     m->updating = seconds_now();
     m->waited = comm_counters(z->comm).waited;
-    Totals own = { m->loss_sum, gradients_squares(m), z->smalls, 0 };
+    Totals own = { m->loss_sum, gradients_squares(m), { 0.0 }, 0 };
     Totals totals = shards_exchange_totals(z, own, scope);
     double norm = sqrt(totals.squares);
     if (!isfinite(norm)) return totals;

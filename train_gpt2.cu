@@ -2315,9 +2315,12 @@ static void gradients_squares(Model *m) {
                                                WRITE);
     LAUNCH_CHECK();
     if (!z->measure) return;
-    sum_kernel<double><<<1, 1024, 0, stream>>>(&m->totals->smalls, z->partials,
-                                               shards_partials_count(z), WRITE);
-    LAUNCH_CHECK();
+    size_t pieces = shards_partials_count(z);
+    for (int k = 0; k < N_NORMS; k++) {
+        sum_kernel<double><<<1, 1024, 0, stream>>>(&m->totals->norms[k], z->partials + k*pieces,
+                                                   pieces, WRITE);
+        LAUNCH_CHECK();
+    }
 }
 
 static void mark_record(Model *m, UpdateMark mark) {

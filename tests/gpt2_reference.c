@@ -87,7 +87,17 @@ double c_floats_measure(float *sum, float *x, size_t n) {
     z.partials = alloc_or_die((n / SHARDS_MEASURED + 1) * sizeof(double), "sums");
     floats_measure(&z, sum, x, n);
     free(z.partials);
-    return z.smalls;
+    return z.norms[SMALLS];
+}
+
+double c_floats_weigh(const float *x, const float *v, float correct_v, size_t n) {
+    Shards z;
+    memset(&z, 0, sizeof z);
+    z.correct_v = correct_v;
+    z.partials = alloc_or_die((n / SHARDS_MEASURED + 1) * sizeof(double), "sums");
+    floats_weigh(&z, SMALLS_ADAM, x, v, n);
+    free(z.partials);
+    return z.norms[SMALLS_ADAM];
 }
 
 struct CModel { Model m; };
@@ -132,6 +142,15 @@ void c_model_update(CModel *m, const float adamw[5], float g_scale, int64_t step
         AdamW o = { adamw[0], adamw[1], adamw[2], adamw[3], k.decays ? adamw[4] : 0.0f, 0.0 };
         adamw_update(z->masters + k.param, z->adam_m + k.moment, z->adam_v + k.moment,
                      z->grads + k.grad, g_scale, o, step, k.count);
+    }
+}
+
+void c_model_sgd(CModel *m, float lr, float decay, float g_scale) {
+    const Shards *z = &m->m.shards;
+    for (int i = 0; i < z->n_chunks; i++) {
+        Chunk k = z->chunks[i];
+        AdamW o = { lr, 0.0f, 0.0f, 0.0f, k.decays ? decay : 0.0f, 0.0 };
+        sgd_update(z->masters + k.param, z->grads + k.grad, g_scale, o, k.count);
     }
 }
 

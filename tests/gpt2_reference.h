@@ -38,6 +38,7 @@ void c_classifier_backward(float *dx, float *dwte, float *loss, float *lse, cons
 // floats_measure: returns the sum of x's squares. With `sum` not NULL, x is also added to it, and
 // cleared.
 double c_floats_measure(float *sum, float *x, size_t n);
+double c_floats_weigh(const float *x, const float *v, float correct_v, size_t n);
 
 // A whole model, by its address.
 typedef struct CModel CModel;
@@ -56,6 +57,7 @@ double c_model_backward(CModel *m, const int *tokens, const int *targets, float 
 
 // AdamW with the gradient scaled by g_scale. adamw: lr, beta1, beta2, eps, weight decay
 void c_model_update(CModel *m, const float adamw[5], float g_scale, int64_t step);
+void c_model_sgd(CModel *m, float lr, float decay, float g_scale);
 
 // The logits of what follows T tokens.
 const float *c_model_logits(CModel *m, const int *tokens, int T);

@@ -291,7 +291,8 @@ TEST(round_trip) {
     TrainState full = { .step = 7, .tokens = COUNT_MOST, .samples = COUNT_MOST - 1, .adam_steps = 6,
                         .skipped = 1, .seed = UINT64_MAX, .seconds = 1.0 / 3, .batch_tokens = 96,
                         .next_batch_tokens = 128, .norm_test_waited = 33, .noise_g2 = 0.1,
-                        .noise_s = 1.0 / 7, .noise_weight = 0.5, .val_loss = 2.5 };
+                        .noise_s = 1.0 / 7, .noise_weight = 0.5, .noise_adam_g2 = 1.0 / 9,
+                        .noise_adam_s = 3.25, .noise_adam_weight = 0.75, .val_loss = 2.5 };
     k.state = full;
     k.options = "{\"lr\": 0.001, \"text\": \"\\u00e9\"}";
     k.eot = 16;

@@ -888,7 +888,7 @@ TEST(adamw_updates) {
         send(z->grads, g.data(), &t.m);
         double norm = sqrt(totals_of(&t.m).squares), c_norm = c_gradients_norm(t.c);
         check_near("norm", norm, c_norm, 1e-12);
-        Totals parts[2] = { { 0, 0.25*norm*norm, 0, 0 }, { 0, 0.75*norm*norm, 0, 0 } };
+        Totals parts[2] = { { 0, 0.25*norm*norm, { 0 }, 0 }, { 0, 0.75*norm*norm, { 0 }, 0 } };
         CUDA_CHECK(cudaMemcpy(ranks.data, parts, sizeof parts, cudaMemcpyHostToDevice));
         adamw_launch(z, adamw_options, { (Totals *)ranks.data, 2, 0.7*norm }, step);
         c_model_update(t.c, adamw, 0.7f, step);
@@ -904,6 +904,36 @@ TEST(adamw_updates) {
         c_moved[i] = c[0][i] - t.start[i];
     }
     check_close("what parameters moved by", moved, c_moved, 1e-4);   // 2^-24 of 1, beside 0.01
+    check_params_are_rounded(&t.m);
+    twins_close(&t);
+}
+
+// SGD likewise; a gradient that is not finite changes nothing.
+TEST(sgd_updates) {
+    Twins t;
+    Array<double> there(sizeof(Totals) / sizeof(double));
+    twins_open(&t, &small, 1, 1, RECOMPUTE_NONE);
+    shape_is("three steps");
+    Shards *z = &t.m.shards;
+    size_t n = gpt2_n_params(&small);
+    AdamW o = { 0.1f, 0.0f, 0.0f, 0.0f, 0.1f, 0.0 };
+    for (int step = 0; step < 4; step++) {
+        Floats g(n);
+        for (float &x : g) x = (float)rng_normal(&rng);
+        memcpy(c_model_grads(t.c), g.data(), n * sizeof(float));
+        send(z->grads, g.data(), &t.m);
+        double norm = step == 3 ? NAN : c_gradients_norm(t.c);
+        Totals totals = { 0, norm*norm, { 0 }, 0 };
+        CUDA_CHECK(cudaMemcpy(there.data, &totals, sizeof totals, cudaMemcpyHostToDevice));
+        sgd_launch(z, o, { (Totals *)there.data, 1, 0.7*norm });
+        if (step < 3) c_model_sgd(t.c, o.lr, o.weight_decay, 0.7f);
+    }
+    Floats moved = fetch(&t.m, z->masters), c_moved(n);
+    for (size_t i = 0; i < n; i++) {
+        moved[i] -= t.start[i];
+        c_moved[i] = c_model_params(t.c)[i] - t.start[i];
+    }
+    check_close("what parameters moved by", moved, c_moved, 1e-5);
     check_params_are_rounded(&t.m);
     twins_close(&t);
 }
@@ -1148,6 +1178,37 @@ static void check_measure(size_t n, bool sums) {
 TEST(small_gradients) {
     for (size_t packs : { 1, 255, 256*3 + 1, SHARDS_MEASURED/PACK, 3*SHARDS_MEASURED/PACK + 5 })
         for (int sums = 0; sums <= 1; sums++) check_measure(packs*PACK, sums);
+}
+
+// In Adam's metric, twice over one bucket.
+static void check_weigh(size_t n) {
+    size_t pieces = (n + SHARDS_MEASURED - 1) / SHARDS_MEASURED;
+    Floats x = random_floats(n, 1, 0), v = random_floats(n, 1, 0);
+    for (float &vi : v) vi = vi * vi;
+    std::vector<double> squares(pieces, 0.5), ours(pieces);
+    Array<float> d_x(x), d_v(v);
+    Array<double> d_squares(squares);
+    Shards z;
+    memset(&z, 0, sizeof z);
+    z.stream = gpu.stream;
+    z.partials = d_squares;
+    z.correct_v = 1.7f;
+    for (int time = 0; time < 2; time++) {
+        floats_weigh(&z, SMALLS, d_x, d_v, n);
+        for (size_t k = 0; k < pieces; k++) {
+            size_t at = k*SHARDS_MEASURED, count = min_size(n - at, SHARDS_MEASURED);
+            squares[k] += c_floats_weigh(&x[at], &v[at], 1.7f, count);
+        }
+    }
+    CUDA_CHECK(cudaMemcpy(ours.data(), d_squares.data, pieces * sizeof ours[0],
+                          cudaMemcpyDeviceToHost));
+    for (size_t k = 0; k < pieces; k++)              // each term is rounded to fp32
+        CHECK_MSG(fabs(ours[k] - squares[k]) <= 1e-6*squares[k], "%zu elements, piece %zu: %.15g, "
+                  "not %.15g", n, k, ours[k], squares[k]);
+}
+
+TEST(small_gradients_in_adams_metric) {
+    for (size_t packs : { 1, 255, 256*3 + 1, 3*SHARDS_MEASURED/PACK + 5 }) check_weigh(packs*PACK);
 }
 
 // ---- what several ranks need of one GPU; tests/test_cuda_ranks.sh runs several ----
@@ -1402,6 +1463,7 @@ int main(int argc, char **argv) {
     RUN_NAMED(buckets);
     RUN_NAMED(loss_and_every_gradient);
     RUN_NAMED(adamw_updates);
+    RUN_NAMED(sgd_updates);
     RUN_NAMED(clipping);
     RUN_NAMED(ten_updates);
     RUN_NAMED(same_bits_each_time);
@@ -1410,6 +1472,7 @@ int main(int argc, char **argv) {
     RUN_NAMED(fifty_losses_are_the_cpus);
     RUN_NAMED(cached_rows_equal_a_full_pass);
     RUN_NAMED(small_gradients);
+    RUN_NAMED(small_gradients_in_adams_metric);
     RUN_NAMED(axpby);
     RUN_NAMED(sums_along_the_tree);
     RUN_NAMED(bf16_for_the_way);

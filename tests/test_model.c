@@ -765,6 +765,62 @@ TEST(averaged_weights_count_tokens) {
     rmdir(dir);
 }
 
+// The squared norm of x (n) in the metric of the second moments v.
+static double adam_squares(const double *x, const float *v, double correct, size_t n) {
+    double sum = 0.0;
+    for (size_t i = 0; i < n; i++) sum += x[i]*x[i] / (sqrt(v[i] * correct) + 1e-8);
+    return sum;
+}
+
+// The noise in Adam's metric, beside gradients computed one micro-batch at a time with the moments
+// that the update begins with. The first update has no moments.
+TEST(noise_in_adams_metric_is_that_of_single_gradients) {
+    char dir[] = "/tmp/test_model.XXXXXX", path[600];
+    if (!mkdtemp(dir)) die("cannot make %s", dir);
+    write_shard(dir, "x_train.bin", 2000);
+    write_shard(dir, "x_val.bin", 200);
+    Run r;
+    Model m;
+    Step s;
+    Error err;
+    open_test_run(&r, &m, dir, "1e-2", "--noise-scale", "--seed=5");
+    Shards *z = &m.shards;
+    size_t n = gpt2_n_params(&m.c);
+    double *one = alloc_or_die(2 * n * sizeof(double), "gradients"), *mean = one + n;
+    train_step(&r, &m, &s);
+    CHECK(r.noise.weight > 0.0 && r.noise_adam.weight == 0.0 && s.norms_adam.big_tokens == 0.0);
+    for (int step = 1; step < 6; step++) {
+        double correct = 1.0 / (1.0 - pow(r.o.beta2, step)), small = 0.0;
+        memset(mean, 0, n * sizeof *mean);
+        for (int i = 0; i < 2; i++) {
+            CHECK(loader_batch(&r.train, r.train.samples + 2*(uint64_t)i, 2, r.inputs, r.targets,
+                               &err));
+            clear_grads(&m);
+            shards_micro_batch(z, 0, 1);
+            model_forward(&m, r.inputs, 2, 8, 0);
+            model_backward(&m, r.inputs, r.targets, 1.0f / 16, 2, 8);
+            for (size_t k = 0; k < n; k++) one[k] = z->grads[k];
+            for (size_t k = 0; k < n; k++) mean[k] += one[k] / 2;
+            small += adam_squares(one, z->adam_v, correct, n) / 2;
+        }
+        double big = adam_squares(mean, z->adam_v, correct, n);
+        train_step(&r, &m, &s);
+        GradientNorms *got = &s.norms_adam;
+        CHECK_MSG(fabs(got->small / small - 1.0) < 1e-5 && fabs(got->big / big - 1.0) < 1e-5,
+                  "step %d: %.9g and %.9g, not %.9g and %.9g", step, got->small, got->big, small,
+                  big);
+        CHECK(got->small_tokens == 16.0 && got->big_tokens == 32.0);
+    }
+    CHECK(fabs(r.noise_adam.weight - (1.0 - pow(noise_decay, 5))) < 1e-12);
+    free(one);
+    run_close(&r);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/x_%s.bin", dir, i ? "val" : "train");
+        unlink(path);
+    }
+    rmdir(dir);
+}
+
 int main(void) {
     RUN(pytorch_agrees);
     RUN(any_micro_batch_makes_the_same_update);
@@ -783,5 +839,6 @@ int main(void) {
     RUN(a_half_life_in_tokens_is_kept_by_any_batches);
     RUN(the_first_step_of_sgd);
     RUN(averaged_weights_count_tokens);
+    RUN(noise_in_adams_metric_is_that_of_single_gradients);
     return test_end();
 }

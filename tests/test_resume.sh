@@ -44,8 +44,9 @@ same_run "$dir/whole" "$dir/cut"
 verdict interrupted_runs_go_on_to_the_bit
 
 # ---- averaged weights and SGD go on to the bit; SGD keeps no moments
-evals() { grep -o '"val_loss.*' "$1/log.jsonl" | tail -n 2; }
+evals() { grep -o '"val_loss.*' "$1/log.jsonl" | tail -n 1; }
 for flags in "--average-tokens 2000 --eval-every 10" "--optimizer sgd --average-tokens 900"; do
+    flags="$flags --lr-schedule constant"
     $TRAIN $small $flags --steps 60 --out "$dir/straight" --overwrite >/dev/null || fails "$flags"
     $TRAIN $small $flags --steps 23 --out "$dir/again" --overwrite >/dev/null || fails "$flags"
     $TRAIN --resume --steps 60 --out "$dir/again" >/dev/null || fails "resuming with $flags"

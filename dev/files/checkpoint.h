@@ -57,6 +57,7 @@ typedef struct {
     int64_t batch_tokens, next_batch_tokens;   // of the last update, and an adaptive one's next
     int64_t norm_test_waited;                  // updates, of dev/train/batch.h
     double noise_g2, noise_s, noise_weight;    // of dev/train/noise.h; weight 0: not measured
+    double noise_adam_g2, noise_adam_s, noise_adam_weight;     // in Adam's metric
     double val_loss;                     // of the latest evaluation; NaN: none yet
 } TrainState;
 
@@ -546,6 +547,7 @@ static inline bool state_from_json(TrainState *s, const JsonNode *root, Error *e
     if (root->type != JSON_OBJECT) return fail(err, "not a JSON object");
     s->workers = s->batch_tokens = s->next_batch_tokens = s->norm_test_waited = 0;
     s->noise_g2 = s->noise_s = s->noise_weight = 0.0;
+    s->noise_adam_g2 = s->noise_adam_s = s->noise_adam_weight = 0.0;
     s->val_loss = NAN;
     if (json_get(root, "val_loss") && !json_get_double(&s->val_loss, root, "val_loss", err))
         return false;
@@ -562,6 +564,11 @@ static inline bool state_from_json(TrainState *s, const JsonNode *root, Error *e
         && (!json_get_double(&s->noise_g2, root, "noise_g2", err)
             || !json_get_double(&s->noise_s, root, "noise_s", err)
             || !json_get_double(&s->noise_weight, root, "noise_weight", err))) return false;
+    if (json_get(root, "noise_adam_weight")
+        && (!json_get_double(&s->noise_adam_g2, root, "noise_adam_g2", err)
+            || !json_get_double(&s->noise_adam_s, root, "noise_adam_s", err)
+            || !json_get_double(&s->noise_adam_weight, root, "noise_adam_weight", err)))
+        return false;
     return json_get_int(&s->step, root, "step", 0, COUNT_MOST, err)
         && json_get_int(&s->tokens, root, "tokens", 0, COUNT_MOST, err)
         && json_get_int(&s->samples, root, "samples", 0, COUNT_MOST, err)
@@ -639,6 +646,10 @@ static inline bool state_write(const Checkpoint *k, const char *dir, Error *err)
     if (s->noise_weight > 0.0)
         fprintf(b.f, "  \"noise_g2\": %.17g,\n  \"noise_s\": %.17g,\n  \"noise_weight\": "
                 "%.17g,\n", s->noise_g2, s->noise_s, s->noise_weight);
+    if (s->noise_adam_weight > 0.0)
+        fprintf(b.f, "  \"noise_adam_g2\": %.17g,\n  \"noise_adam_s\": %.17g,\n"
+                "  \"noise_adam_weight\": %.17g,\n", s->noise_adam_g2, s->noise_adam_s,
+                s->noise_adam_weight);
     if (isfinite(s->val_loss)) fprintf(b.f, "  \"val_loss\": %.17g,\n", s->val_loss);
     fprintf(b.f, "  \"seconds\": %.17g,\n  \"options\": %s\n}\n", s->seconds,
             k->options ? k->options : "{}");

@@ -58,6 +58,30 @@ static void floats_measure(Shards *z, float *sum, float *x, size_t n) {
     LAUNCH_CHECK();
 }
 
+// Block k adds the squared norm of piece k of x, in Adam's metric, to squares[k].
+__global__ void weigh_kernel(double *squares, const float *x, const float *v, float correct_v,
+                             float eps, size_t n) {
+    size_t begin = (size_t)blockIdx.x*SHARDS_MEASURED, end = begin + SHARDS_MEASURED;
+    double square = 0.0;
+    if (end > n) end = n;
+    for (size_t i = begin + threadIdx.x*PACK; i < end; i += blockDim.x*PACK) {
+        float g[PACK], vi[PACK];
+        load(g, x + i);
+        load(vi, v + i);
+        for (int k = 0; k < PACK; k++)
+            square += (double)(g[k] / (sqrtf(vi[k] * correct_v) + eps) * g[k]);
+    }
+    square = block_sum(square);
+    if (threadIdx.x == 0) squares[blockIdx.x] += square;
+}
+
+static void floats_weigh(Shards *z, Norms norm, const float *x, const float *v, size_t n) {
+    assert(n % PACK == 0);
+    weigh_kernel<<<blocks_for(n, SHARDS_MEASURED), 256, 0, z->stream>>>(
+        z->partials + norm*shards_partials_count(z), x, v, z->correct_v, ADAM_EPS, n);
+    LAUNCH_CHECK();
+}
+
 // ---- floats that other ranks have sent: what dev/ranks/comm.h asks of a GPU ----
 
 // W elements side by side, T a float or the 16 bits of a bf16: a thread's share. It is moved 16

@@ -61,6 +61,12 @@ enum { SHARDS_MEASURED = 1 << 16 };
 typedef int Stream;                        // unused: a CPU runs an operation at once
 #endif
 
+// Squared norms for dev/train/noise.h, before clipping: of the small gradients, added up; and in
+// Adam's metric, of the small ones and of the mean gradient.
+typedef enum { SMALLS, SMALLS_ADAM, BIG_ADAM, N_NORMS } Norms;
+
+static const float ADAM_EPS = 1e-8f;
+
 typedef struct {
     Comm *comm;
     int rank, size;
@@ -97,8 +103,9 @@ typedef struct {
     int n_levels;                          // 0 without --exact-sum
     int level;                             // the level that this micro-batch's gradient reaches
     float *small;                          // one rank alone: one micro-batch's gradient, to measure
-    double *partials;                      // (shards_partials_count) partial sums of squares
-    double smalls;                         // the sum of the small gradients' squared norms
+    double *partials;                      // (N_NORMS, shards_partials_count) of squares
+    double norms[N_NORMS];
+    float correct_v;                       // bias correction of adam_v; 0: no Adam's metric
     uint64_t hash;                         // of all parameters, as they were loaded or drawn
 } Shards;
 
@@ -222,7 +229,7 @@ static inline void shards_carve_training(Shards *z, Memory *mem) {
     z->grads = z->levels[0] = memory_floats(mem, MEM_GRADS, shards_grads_count(z));
     for (int l = 1; l < z->n_levels; l++) z->levels[l] = memory_floats(mem, MEM_GRADS, n);
     if (shards_keeps_small(z)) z->small = memory_floats(mem, MEM_GRADS, n);
-    if (z->measure) z->partials = (double *)memory_take(mem, MEM_REST, partials);
+    if (z->measure) z->partials = (double *)memory_take(mem, MEM_REST, N_NORMS * partials);
     for (int i = 0; i < SHARDS_SLOTS && z->stage >= 2; i++)
         z->collected[i] = memory_floats(mem, MEM_PASSING, shards_slot_count(z, i));
     if (!z->sgd) z->adam_m = memory_floats(mem, MEM_MOMENTS, shards_moments_count(z));
@@ -244,6 +251,7 @@ static inline void shards_carve_training(Shards *z, Memory *mem) {
 static void floats_clear(float *x, size_t n, Stream stream);
 static void floats_axpby(float *y, float a, const float *x, float b, size_t n, Stream stream);
 static void floats_measure(Shards *z, float *sum, float *x, size_t n);
+static void floats_weigh(Shards *z, Norms norm, const float *x, const float *v, size_t n);
 #else
 static inline void floats_clear(float *x, size_t n, Stream stream) {
     (void)stream;
@@ -268,7 +276,7 @@ static inline void floats_axpby(float *y, float a, const float *x, float b, size
     }
 }
 
-// z->smalls += the sum of the squares of x (n). If `sum` is not NULL: sum += x, then x = 0.
+// z->norms[SMALLS] += the sum of the squares of x (n). If `sum` is not NULL: sum += x, then x = 0.
 static inline void floats_measure(Shards *z, float *sum, float *x, size_t n) {
     size_t pieces = (n + SHARDS_MEASURED - 1) / SHARDS_MEASURED;
     #pragma omp parallel for
@@ -289,7 +297,24 @@ static inline void floats_measure(Shards *z, float *sum, float *x, size_t n) {
         }
         z->partials[k] = squares;
     }
-    for (size_t k = 0; k < pieces; k++) z->smalls += z->partials[k];   // in order: the same bits
+    for (size_t k = 0; k < pieces; k++) z->norms[SMALLS] += z->partials[k];  // the same bits
+}
+
+// z->norms[norm] += the squared norm of x (n) in Adam's metric: the sum of x^2 / (sqrt(v) + eps),
+// with v corrected for its start at zero.
+static inline void floats_weigh(Shards *z, Norms norm, const float *x, const float *v, size_t n) {
+    size_t pieces = (n + SHARDS_MEASURED - 1) / SHARDS_MEASURED;
+    #pragma omp parallel for
+    for (size_t k = 0; k < pieces; k++) {
+        size_t begin = k*SHARDS_MEASURED, end = begin + SHARDS_MEASURED;
+        double sum = 0.0;
+        if (end > n) end = n;
+        #pragma omp simd reduction(+:sum)
+        for (size_t i = begin; i < end; i++)
+            sum += x[i] / (sqrtf(v[i] * z->correct_v) + ADAM_EPS) * x[i];
+        z->partials[k] = sum;
+    }
+    for (size_t k = 0; k < pieces; k++) z->norms[norm] += z->partials[k];
 }
 #endif
 
@@ -340,10 +365,10 @@ static inline void shards_finish_params(Shards *z) {
 // ---- gradients ----
 
 static inline void shards_clear_grads(Shards *z) {
-    z->smalls = 0.0;
+    memset(z->norms, 0, sizeof z->norms);
     floats_clear(z->grads, shards_grads_count(z), z->stream);
-#if defined(COMM_ON_GPU)                   // a GPU sums here during an update, not in z->smalls
-    size_t bytes = shards_partials_count(z) * sizeof(double);
+#if defined(COMM_ON_GPU)                   // a GPU sums here during an update, not in z->norms
+    size_t bytes = N_NORMS * shards_partials_count(z) * sizeof(double);
     if (z->measure) COMM_CUDA(cudaMemsetAsync(z->partials, 0, bytes, z->stream));
 #endif
 }
@@ -368,6 +393,11 @@ static inline float *shards_grads(Shards *z, int bucket) {
     return z->collected[slot];
 }
 
+// Adam's metric needs the second moment of every parameter that a small gradient has: no ZeRO.
+static inline bool shards_has_metric(const Shards *z) {
+    return z->measure && !z->sgd && z->stage == 0 && z->correct_v > 0.0f;
+}
+
 // Measures the small gradients of dev/train/noise.h (gradient noise scale, McCandlish et al. 2018)
 // before the ranks sum them. A small gradient is each micro-batch's where that lies in a buffer of
 // its own (stages 2 and 3, --exact-sum, one rank alone), otherwise each
@@ -376,6 +406,9 @@ static inline void shards_measure(Shards *z, int bucket) {
     Range r = gpt2_bucket(&z->c, bucket);
     float *grads = z->grads + r.begin;
     if (!z->measure) return;
+    if (shards_has_metric(z) && (z->small || z->last || z->n_levels > 0))
+        floats_weigh(z, SMALLS_ADAM, z->small ? z->small + r.begin : grads, z->adam_v + r.begin,
+                     r.count);
     if (z->small) floats_measure(z, grads, z->small + r.begin, r.count);
     else if (z->stage >= 2) floats_measure(z, NULL, z->collected[shards_slot(z, bucket)], r.count);
     else if (z->last || z->n_levels > 0) floats_measure(z, NULL, grads, r.count);
@@ -419,6 +452,10 @@ static inline void shards_grads_ready(Shards *z, int bucket) {
 // Waits until this rank has its part of the gradients, summed over all ranks.
 static inline void shards_finish_grads(Shards *z) {
     for (int i = 0; i < SHARDS_SLOTS; i++) comm_wait(z->comm, z->leaves[i]);
+    for (int b = 0; shards_has_metric(z) && b < gpt2_n_buckets(&z->c); b++) {
+        Range r = gpt2_bucket(&z->c, b);
+        floats_weigh(z, BIG_ADAM, z->grads + r.begin, z->adam_v + r.begin, r.count);
+    }
 }
 
 // The number of small gradients that this rank measures in an update.
@@ -432,7 +469,7 @@ static inline size_t shards_smalls_count(const Shards *z, size_t micro_batches) 
 typedef struct {
     double loss;                           // of all tokens
     double squares;                        // the gradient's squared norm
-    double smalls;                         // the small gradients' squared norms
+    double norms[N_NORMS];                 // of the noise scale
     int64_t stop;                          // not 0: a rank was told to stop
 } Totals;
 
@@ -450,20 +487,24 @@ static inline Slice shards_squares(const Shards *z, Scope scope) {
 static inline Totals shards_totals(const Shards *z, const Totals *all, Scope scope) {
     int ranks = scope == ALL_RANKS ? z->size : 1;
     Slice counted = shards_squares(z, scope);
-    Totals sum = { 0.0, 0.0, 0.0, 0 };
+    Totals sum = { 0.0, 0.0, { 0.0 }, 0 };
     for (int r = 0; r < ranks; r++) {
         sum.loss += all[r].loss;
-        sum.smalls += all[r].smalls;
+        for (int k = SMALLS; k <= SMALLS_ADAM; k++) sum.norms[k] += all[r].norms[k];
         if (scope == ALL_RANKS) sum.stop |= all[r].stop;
     }
-    for (size_t i = 0; i < counted.count; i++) sum.squares += all[counted.begin + i].squares;
+    for (size_t i = 0; i < counted.count; i++) {
+        sum.squares += all[counted.begin + i].squares;
+        sum.norms[BIG_ADAM] += all[counted.begin + i].norms[BIG_ADAM];
+    }
     return sum;
 }
 
-// The same on a CPU, which collects the other ranks' totals.
+// The same on a CPU, which collects the other ranks' totals. Adds the norms to this rank's.
 static inline Totals shards_exchange_totals(const Shards *z, Totals own, Scope scope) {
     Totals all[COMM_MAX_RANKS];
     own.stop = *stop_signal();
+    memcpy(own.norms, z->norms, sizeof own.norms);
     if (scope == ALL_RANKS && z->size > 1) comm_collect(z->comm, all, &own, sizeof own);
     else all[0] = own;
     return shards_totals(z, all, scope);

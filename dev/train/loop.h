@@ -39,12 +39,16 @@ static inline void step_begin(Run *r, Step *s) {
     s->scope = round_is_over(r, r->step + 1, tokens) ? ALL_RANKS : THIS_RANK;
     s->lr = batch_lr((BatchLr)r->o.batch_lr, lr_at(&r->lr, tokens), b, r->batch);
     double beta2 = batch_beta2((BatchBeta2)r->o.batch_beta2, r->o.beta2, b, r->batch);
-    AdamW adamw = { (float)s->lr, (float)r->o.beta1, (float)beta2, 1e-8f,
+    AdamW adamw = { (float)s->lr, (float)r->o.beta1, (float)beta2, ADAM_EPS,
                     (float)r->o.weight_decay, 0.0 };
-    if (r->o.batch_beta2 == BATCH_BETA2_HALFLIFE)        // skipped updates left out
-        adamw.v_age = (double)tokens / (double)r->batch
-                    * ((double)(r->adam_step + 1) / (double)(r->step + 1));
+    double made = (double)r->adam_step, age = made;      // of v, before this update
+    if (r->o.batch_beta2 == BATCH_BETA2_HALFLIFE) {      // skipped updates left out
+        adamw.v_age = (double)tokens / (double)r->batch * ((made + 1) / (double)(r->step + 1));
+        age = (double)r->tokens / (double)r->batch * (made / fmax((double)r->step, 1.0));
+    }
     s->adamw = adamw;
+    bool metric = r->o.noise_scale && made > 0.0;
+    r->shards->correct_v = metric ? (float)(1.0 / (1.0 - pow(beta2, age))) : 0.0f;
 }
 
 // Reads micro-batch i into r->inputs and r->targets.
@@ -58,15 +62,22 @@ static inline void step_data(Run *r, Step *s, size_t i) {
 }
 
 // Adds this update to the estimate of the noise scale, and sets the next adaptive batch. `big` is
-// the squared norm of the mean gradient; `smalls` is the sum of the squared norms of its parts
-// (micro-batches or ranks), each scaled so that the parts add up to the mean.
-static inline void measure_noise(Run *r, Step *s, double big, double smalls) {
+// the squared norm of the mean gradient; norms[SMALLS] is the sum of the squared norms of its parts
+// (micro-batches or ranks), each scaled so that the parts add up to the mean. The others are the
+// same in Adam's metric, once there is a second moment.
+static inline void measure_noise(Run *r, Step *s, double big, const double *norms) {
     size_t micro_batches = (size_t)(r->batch / r->o.batches.unit);
     double parts = (double)(shards_smalls_count(r->shards, micro_batches) * (size_t)r->comm.size);
-    GradientNorms n = { parts * smalls, big, (double)r->batch / parts, (double)r->batch };
+    GradientNorms n = { parts * norms[SMALLS], big, (double)r->batch / parts, (double)r->batch };
     s->norms = n;                      // a small gradient is `parts` times its part of the mean
     if (!isfinite(n.small) || !isfinite(n.big)) return;
     noise_add(&r->noise, noise_estimate(&n));
+    if (shards_has_metric(r->shards)) {
+        n.small = parts * norms[SMALLS_ADAM];
+        n.big = norms[BIG_ADAM];
+        s->norms_adam = n;
+        noise_add(&r->noise_adam, noise_estimate(&n));
+    }
     batch_test(&r->norm_test, &r->o.batches, norm_test_batch(&r->noise, r->o.batches.eta),
                r->tokens < r->lr.warmup);
 }
@@ -107,7 +118,7 @@ static inline void step_end(Run *r, Step *s, const Totals *t) {
     if (t->stop) r->stopping = *stop_signal() ? *stop_signal() : SIGTERM;
     s->loss = fabs(t->loss / tokens);                    // on x86 0.0/0.0 is -nan
     s->grad_norm = fabs(sqrt(t->squares));
-    if (r->shards->measure) measure_noise(r, s, t->squares, t->smalls);
+    if (r->shards->measure) measure_noise(r, s, t->squares, t->norms);
     bool finite = isfinite(s->grad_norm);
     r->adam_step += finite;
     r->skipped += !finite;

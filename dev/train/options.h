@@ -355,12 +355,17 @@ static inline bool train_options_check_batch(TrainOptions *o, Error *err) {
     return true;
 }
 
+// Flags of the command line alone: a run that is resumed has restored every flag.
 static inline bool train_options_check_optimizer(const TrainOptions *o, Error *err) {
     static const char *const adamws[] = { "beta1", "beta2", "batch-beta2" };
     for (int i = 0; i < 3; i++)
         if (o->optimizer == OPTIMIZER_SGD && train_options_given(o, adamws[i]))
             return fail(err, "--%s: is AdamW's, and --optimizer sgd has no moments; leave it out",
                         adamws[i]);
+    return true;
+}
+
+static inline bool train_options_check_average(const TrainOptions *o, Error *err) {
     if (o->average_tokens == 0 || o->outer_every == 0) return true;
     return fail(err, "--average-tokens: averages the weights that all ranks share, and with "
                      "--outer-every each rank has its own; leave it out");
@@ -467,7 +472,7 @@ static inline bool train_options_check(TrainOptions *o, Error *err) {
     if (o->resume && !o->out)
         return fail(err, "--resume: needs --out DIR, the directory of the run to continue");
     return train_options_check_model(o, err) && train_options_check_batch(o, err)
-        && train_options_check_optimizer(o, err) && train_options_check_length(o, err)
+        && train_options_check_average(o, err) && train_options_check_length(o, err)
         && train_options_check_data(o, err) && train_options_check_ranks(o, err)
         && train_options_check_machine(o, ON_GPU || o->plan_gpu, err);
 }
@@ -574,7 +579,7 @@ static inline bool train_options_parse(TrainOptions *o, int argc, char **argv, E
     if (o->help) return true;
     if (train_options_given(o, "resume-from")) o->resume = true;
     if (!train_options_check_paths(o, err) || !train_options_check_plan(o, err)
-        || !train_options_check_generate(o, err))
+        || !train_options_check_generate(o, err) || !train_options_check_optimizer(o, err))
         return false;
     return o->resume || train_options_check(o, err);
 }

@@ -63,11 +63,17 @@ static inline void log_start(Run *r) {
 // Bus bandwidth as nccl-tests define it: bytes that a rank sends per second of communication.
 static inline double bus_gb_per_s(const Costs *k) { return 1e-9 * (double)k->bytes_sent / k->busy; }
 
-static inline void log_noise(Run *r, const GradientNorms *n) {
-    NoiseEstimate e = noise_estimate(n);
+static inline void log_noise(Run *r, const Step *s) {
+    const GradientNorms *n = &s->norms;
+    NoiseEstimate e = noise_estimate(n), adam = noise_estimate(&s->norms_adam);
     log_num(&r->log, "noise_scale", noise_tokens(&r->noise));
     log_num(&r->log, "noise_g2", e.g2);
     log_num(&r->log, "noise_s", e.s);
+    if (s->norms_adam.big_tokens > 0.0) {
+        log_num(&r->log, "noise_scale_adam", noise_tokens(&r->noise_adam));
+        log_num(&r->log, "noise_g2_adam", adam.g2);
+        log_num(&r->log, "noise_s_adam", adam.s);
+    }
     log_num(&r->log, "noise_small_batch", n->small_tokens);
     log_num(&r->log, "noise_smalls", n->big_tokens / n->small_tokens);
 }
@@ -85,7 +91,7 @@ static inline void log_step(Run *r, const Step *s) {
     log_num(&r->log, "lr", s->lr);
     log_num(&r->log, "grad_norm", s->grad_norm);
     log_int(&r->log, "batch_tokens", (int64_t)r->batch);
-    if (measures_noise(&r->o)) log_noise(r, &s->norms);
+    if (measures_noise(&r->o)) log_noise(r, s);
     log_num(&r->log, "seconds", k->seconds);
     log_num(&r->log, "seconds_data", k->data);
     log_num(&r->log, "seconds_compute", k->compute);

@@ -61,7 +61,7 @@ typedef struct {
     uint64_t step, tokens;             // updates made, tokens seen
     uint64_t batch;                    // tokens of this update, or of the last one
     NormTest norm_test;                // of an adaptive schedule
-    NoiseScale noise;
+    NoiseScale noise, noise_adam;      // plain; in Adam's metric
     int64_t adam_step, skipped;        // updates that AdamW made; updates skipped
     int64_t skipped_in_a_row;
     int64_t saved_step;                // of the newest checkpoint; -1 before the first
@@ -97,6 +97,7 @@ typedef struct {
     CommCounters comm;
     double loss, grad_norm;
     GradientNorms norms;               // with --noise-scale or an adaptive batch
+    GradientNorms norms_adam;          // in Adam's metric; zeros where it is not measured
     Costs costs;
 } Step;
 

@@ -50,7 +50,8 @@ static inline bool save(Run *r) {
         { (int64_t)r->step, (int64_t)r->tokens, (int64_t)r->train.samples, r->adam_step,
           r->skipped, (uint64_t)r->o.seed, r->seconds, r->o.outer_every ? r->comm.size : 0,
           (int64_t)r->batch, (int64_t)r->norm_test.batch, r->norm_test.waited,
-          r->noise.g2, r->noise.s, r->noise.weight, r->good_loss },
+          r->noise.g2, r->noise.s, r->noise.weight, r->noise_adam.g2, r->noise_adam.s,
+          r->noise_adam.weight, r->good_loss },
         options_json(r), saving_bucket, &saving, false, r->shards->sgd, r->shards->averages,
         { (const unsigned char *)r->tokenizer_json, r->tokenizer_bytes },
         r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1,
@@ -236,6 +237,8 @@ static inline void restore_state(Run *r, const char *from) {
     t->waited = state.norm_test_waited;
     NoiseScale noise = { state.noise_g2, state.noise_s, state.noise_weight };
     r->noise = noise;
+    NoiseScale adam = { state.noise_adam_g2, state.noise_adam_s, state.noise_adam_weight };
+    r->noise_adam = adam;
     uint64_t steps = (uint64_t)r->o.steps;
     if (r->o.tokens <= 0 && r->o.steps > 0 && steps > r->step
         && r->o.batches.rule != BATCH_ADAPTIVE)      // of the batches still to come
