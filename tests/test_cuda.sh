@@ -77,6 +77,28 @@ else
     same_run "$dir/straight" "$dir/again"
     end a_resumed_run_has_the_bits_of_a_straight_one
 
+    # Plain SGD, averaged weights and the loss on training tokens.
+    for flags in "--average-tokens 500 --eval-train" "--optimizer sgd --average-tokens 500"; do
+        run "$TRAIN" $small $flags --steps 20 --out "$dir/cpu-average" --overwrite
+        run "$EMULATED" $small $flags --steps 20 --out "$dir/gpu-average" --overwrite
+        close "$dir/cpu-average" "$dir/gpu-average" $part 20
+        for key in val_loss val_loss_average train_eval_loss; do
+            for twin in cpu gpu; do
+                sed -n 's/.*"event":"eval".*"'$key'":\([^,}]*\).*/\1/p' "$dir/$twin-average/log.jsonl"
+            done | awk -v t=$part '{ x[NR] = $1 } END { d = x[1] - x[2]; if (d < 0) d = -d
+                exit !((NR == 0 && "'$key'" == "train_eval_loss") || (NR == 2 && d <= t*x[2])) }' ||
+                note "other $key with $flags"
+        done
+    done
+    run "$EMULATED" $small $flags --steps 20 --lr-schedule constant --out "$dir/sgd"
+    run "$EMULATED" $small $flags --steps 9 --lr-schedule constant --out "$dir/sgd-again"
+    run "$EMULATED" --resume --steps 20 --out "$dir/sgd-again"
+    for file in model average; do
+        cmp -s "$dir/sgd/latest/$file.safetensors" "$dir/sgd-again/latest/$file.safetensors" ||
+            note "a resumed run has another $file"
+    done
+    end the_twins_average_and_know_sgd
+
     # A small gradient's squared length is off by about as much as the gradient: by some 2^-8 in
     # bf16. What is made of two sizes takes the difference of such numbers, here of 1.5 to 1.
     growing="$small --batch-tokens 256 --steps 12 --batch-schedule linear:128,1000 --batch-lr sqrt
@@ -86,6 +108,9 @@ else
     grep -q '^noise  *batch 256 tokens, noise scale [0-9]' "$dir/out" || note "no word on the noise"
     for key in loss noise_g2 noise_s noise_scale; do
         close "$dir/cpu-noise" "$dir/gpu-noise" $part 12 $key
+    done
+    for key in noise_g2_adam noise_s_adam; do    # from the second update on: before there is no v
+        close "$dir/cpu-noise" "$dir/gpu-noise" $part 11 $key
     done
     for key in batch_tokens lr noise_small_batch noise_smalls; do
         close "$dir/cpu-noise" "$dir/gpu-noise" 0 12 $key

@@ -249,6 +249,11 @@ TEST(gpu_bytes_are_18_a_parameter) {
         NEAR(b.grads, psi * (kept[stage][1] + shared[stage][1] / n), 1e-12);
         NEAR(b.moments, psi * (kept[stage][2] + shared[stage][2] / n), 1e-12);
         CHECK(stage < 2 ? b.passing == 96 << 20 : b.passing > 96 << 20);
+        PlanFacts sgd = f;
+        sgd.sgd = sgd.averages = true;
+        NEAR(plan_gpu_bytes(&sgd, &f.shape).moments, b.moments / 2, 1e-12);
+        sgd.averages = false;
+        CHECK(plan_gpu_bytes(&sgd, &f.shape).moments == 0.0);
     }
 }
 

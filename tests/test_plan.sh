@@ -144,11 +144,17 @@ counted() {
     done
 }
 for flags in "" "--noise-scale --batch-tokens 256" "--exact-sum --batch-tokens 512" \
-             "--outer-every 5" "--micro-batch 4 --zero 3"; do
+             "--outer-every 5" "--micro-batch 4 --zero 3" "--optimizer sgd" \
+             "--average-tokens 1000 --optimizer sgd"; do
     plan "${tiny[@]}" $flags --plan-gpu here@1,1
     "$train" "${tiny[@]}" $flags --steps 1 --log "$dir/log" --overwrite > "$dir/stdout" || note "a run fails"
     counted $flags
 done
+plan "${tiny[@]}" --optimizer sgd --plan-gpu here@1,1
+same "moments of SGD" "$(of bytes_moments)" 0
+plan "${tiny[@]}" --optimizer sgd --average-tokens 9 --plan-gpu here@1,1
+same "averaged weights" "$(of bytes_moments)" "$((4 * $(of parameters)))"
+has "$dir/plan" "optimizer: SGD, averaged weights"
 end plan_counts_what_one_rank_keeps
 
 # The time of whole steps, from about a second's measurement. Machines that run tests are busy with

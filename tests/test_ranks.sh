@@ -18,8 +18,8 @@ tests="micro_batches_over_ranks exact_sum_has_the_bits_of_one_rank zero_trains_w
     a_shrinking_shard_ends_all_ranks
     workers_stop_at_the_end_of_a_round told_to_stop_all_ranks_stop ranks_refuse_in_one_line
     help_and_plan_come_once killed_ranks_end_the_run_and_it_goes_on a_stopped_rank_ends_the_run
-    evaluations_and_samples_do_not_depend_on_ranks rank_0_alone_writes
-    collectives_between_1_2_3_and_4_ranks collectives_between_machines"
+    evaluations_and_samples_do_not_depend_on_ranks averages_and_sgd_on_any_ranks
+    rank_0_alone_writes collectives_between_1_2_3_and_4_ranks collectives_between_machines"
 skip_all() { for name in $tests; do echo "skip $name: $1"; done; exit; }
 for tool in mpicc mpirun; do
     command -v $tool > /dev/null || skip_all "there is no $tool here"
@@ -531,6 +531,32 @@ for shape in "1 0" "3 0" "3 3"; do
     cmp -s "$dir/text10" "$dir/text$ranks$stage" || note "$ranks ranks, stage $stage: another text"
 done
 end evaluations_and_samples_do_not_depend_on_ranks
+
+# Each rank averages the masters it updates. Stage 0's gradient is whole on each rank, so the noise
+# in Adam's metric is there, too; SGD has no moments to shard.
+averaged="$dozen --average-tokens 300 --eval-train"
+good 1 $averaged --steps 12 --out "$dir/average-1"
+for stage in 0 1 2 3; do
+    good 2 $averaged --zero $stage --steps 12 --out "$dir/average-$stage" --overwrite
+    for key in val_loss val_loss_average train_eval_loss; do
+        near "$key at stage $stage" "$(values eval $key "$dir/average-$stage" | tail -n 1)" \
+            "$(values eval $key "$dir/average-1" | tail -n 1)" 1e-5
+    done
+done
+good 2 $averaged --zero 1 --steps 5 --lr-schedule constant --out "$dir/average-cut"
+good 3 --resume --zero 3 --steps 12 --out "$dir/average-cut"
+good 1 $averaged --steps 12 --lr-schedule constant --out "$dir/average-whole"
+near "an average that goes on" "$(values eval val_loss_average "$dir/average-cut" | tail -n 1)" \
+    "$(values eval val_loss_average "$dir/average-whole" | tail -n 1)" 1e-5
+good 1 $dozen --optimizer sgd --steps 12 --out "$dir/sgd-1"
+for stage in 1 3; do
+    good 2 $dozen --optimizer sgd --zero $stage --steps 12 --out "$dir/sgd-2" --overwrite
+    compared "$dir/sgd-1" "$dir/sgd-2" 1e-5
+done
+good 2 $dozen --warmup-tokens 0 --optimizer sgd --outer-every 3 --steps 6 --out "$dir/sgd-apart"
+good 2 --resume --steps 9 --out "$dir/sgd-apart"
+[ ! -e "$dir/sgd-apart/latest/workers.safetensors" ] || note "SGD's workers save moments"
+end averages_and_sgd_on_any_ranks
 
 mkdir "$dir/empty" "$dir/places"
 here=$PWD

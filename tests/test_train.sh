@@ -484,6 +484,23 @@ good --data "$dir/bad" --eval-tokens 0 --steps 1 --log "$dir/log" --overwrite
 same "--eval-tokens 0 is all" "$(values eval eval_tokens "$dir/log")" 96
 end train_short_validation
 
+# The training loss at the evaluations: of a copy of the validation split it is the same; of as many
+# tokens of a longer split it is that of the same windows each time, from its whole length.
+cp "$data"/*val*.bin "$dir/copy_train.bin"
+good --train "$dir/copy_train.bin" --val "$data/*val*.bin" --eval-tokens 0 --eval-train --steps 4 \
+    --eval-every 2 --log "$dir/log" --overwrite
+same "losses of the same tokens" "$(values eval train_eval_loss "$dir/log" | xargs)" \
+    "$(values eval val_loss "$dir/log" | xargs)"
+good --eval-train --lr 1e-12 --steps 4 --eval-every 2 --seed 3 --log "$dir/log" --overwrite
+same "training losses at rest" "$(values eval train_eval_loss "$dir/log" | cut -c 1-7 | sort -u | wc -l)" 1
+has "$dir/stdout" ", training loss "
+end train_loss_beside_validation
+
+refused "--beta2: is AdamW's" --optimizer sgd --beta2 0.9
+refused "--average-tokens: averages the weights that all ranks share" --average-tokens 9 \
+    --outer-every 2
+end train_flags_of_another_optimizer
+
 corpus; sed -i.keep '$d' "$dir/bad/tales_val_000000.floor"; rm "$dir"/bad/*.keep
 refused ".floor" --data "$dir/bad"
 echo nonsense > "$dir/bad/tales_val_000000.floor"

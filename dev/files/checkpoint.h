@@ -25,8 +25,8 @@
 //
 // With ZeRO (Rajbhandari et al. 2020) no rank holds the moments, or at stage 3 the weights, of the
 // whole model. It is saved and loaded bucket by bucket (gpt2_bucket), in this order: for model,
-// optimizer, outer, average and workers.safetensors, for each prefix in the file, buckets 0 ... L+1.
-// If a bucket is gathered from other ranks, those ranks make the same calls through
+// optimizer, outer, average and workers.safetensors, for each prefix in the file, buckets
+// 0 ... L+1. If a bucket is gathered from other ranks, those ranks make the same calls through
 // checkpoint_follow.
 // A save that fails still makes all remaining calls, so that no rank waits forever.
 //

@@ -8,10 +8,10 @@ typedef struct {
     WholeScore whole;        // of whole documents inside a window; see dev/data/entropy.h
 } Eval;
 
-// The loss over `tokens` tokens of a split (0: all), in whole windows, at least one. These are the
-// first windows of the validation split, but windows at equal distances in the training split, whose
-// beginning may be all of one kind. Every setting evaluates the same tokens; parameters and
-// gradients stay as they are. The ranks take turns, a micro-batch of windows each. A rank with no
+// The loss over `tokens` tokens of a split (0: all), in whole windows, at least one. Of the
+// validation split these are the first windows; of the training split they lie at equal distances,
+// since its beginning may be all of one kind. Every setting evaluates the same tokens; parameters
+// and gradients stay as they are. The ranks take turns, a micro-batch of windows each. A rank with no
 // window left reruns window 0 and discards it: at ZeRO stage 3 every rank must join every forward
 // pass. A signal ends an evaluation after a turn; r->stopping is then set, and *e is incomplete.
 static inline bool evaluate(Eval *e, Run *r, const Loader *l, size_t tokens, Error *err) {

@@ -15,6 +15,10 @@
 // biased, so G2 and S are averaged over many updates first. Either can be negative at one update;
 // leaving such updates out would bias the average.
 //
+// Adam does not step along the gradient but along P times the gradient, with P = 1/(sqrt(v) + eps)
+// from its second moment v. The noise scale in that metric, tr(P Sigma)/(G' P G), takes the same two
+// norms with each square multiplied by P (noise_scale_adam in the log).
+//
 // The loader draws sequences, not tokens, at random, and the tokens of a sequence share their
 // noise. S is in tokens nevertheless, as if each token brought 1/T of its sequence's noise. The
 // noise scale does not show how a run would go with another batch: critical batch sizes found by

@@ -139,7 +139,7 @@ static const Option train_table[] = {
       "batch", "measure the gradient noise scale, an estimate of the critical batch size "
       "(McCandlish 2018); needs two micro-batches or two ranks", NULL },
 
-    { "optimizer", "NAME", OPT_CHOICE, FIELD(optimizer), "adamw", 0, 0,
+    { "optimizer", "RULE", OPT_CHOICE, FIELD(optimizer), "adamw", 0, 0,
       "adamw|sgd",                           // in the order of Optimizer
       "optimizer", "adamw, or sgd: plain stochastic gradient descent, without momentum or moments; "
       "decay and clipping are the same", NULL },
