@@ -109,9 +109,10 @@ else
     for key in loss noise_g2 noise_s noise_scale; do
         close "$dir/cpu-noise" "$dir/gpu-noise" $part 12 $key
     done
-    for key in noise_g2_adam noise_s_adam; do    # from the second update on: before there is no v
-        close "$dir/cpu-noise" "$dir/gpu-noise" $part 11 $key
+    for twin in TRAIN EMULATED; do               # from update 21 on
+        run "${!twin}" $small --noise-scale --steps 24 --out "$dir/$twin-adam"
     done
+    close "$dir/TRAIN-adam" "$dir/EMULATED-adam" $part 4 noise_s_adam
     for key in batch_tokens lr noise_small_batch noise_smalls; do
         close "$dir/cpu-noise" "$dir/gpu-noise" 0 12 $key
     done

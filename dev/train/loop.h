@@ -47,7 +47,7 @@ static inline void step_begin(Run *r, Step *s) {
         age = (double)r->tokens / (double)r->batch * (made / fmax((double)r->step, 1.0));
     }
     s->adamw = adamw;
-    bool metric = r->o.noise_scale && made > 0.0;
+    bool metric = r->o.noise_scale && made >= NOISE_METRIC_FROM;
     r->shards->correct_v = metric ? (float)(1.0 / (1.0 - pow(beta2, age))) : 0.0f;
 }
 
@@ -64,7 +64,7 @@ static inline void step_data(Run *r, Step *s, size_t i) {
 // Adds this update to the estimate of the noise scale, and sets the next adaptive batch. `big` is
 // the squared norm of the mean gradient; norms[SMALLS] is the sum of the squared norms of its parts
 // (micro-batches or ranks), each scaled so that the parts add up to the mean. The others are the
-// same in Adam's metric, once there is a second moment.
+// same in Adam's metric, once the second moment is an average.
 static inline void measure_noise(Run *r, Step *s, double big, const double *norms) {
     size_t micro_batches = (size_t)(r->batch / r->o.batches.unit);
     double parts = (double)(shards_smalls_count(r->shards, micro_batches) * (size_t)r->comm.size);

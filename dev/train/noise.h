@@ -17,7 +17,9 @@
 //
 // Adam does not step along the gradient but along P times the gradient, with P = 1/(sqrt(v) + eps)
 // from its second moment v. The noise scale in that metric, tr(P Sigma)/(G' P G), takes the same two
-// norms with each square multiplied by P (noise_scale_adam in the log).
+// norms with each square multiplied by P (noise_scale_adam in the log). After the first update v is
+// the square of a single gradient, and P is huge wherever that was near zero: such updates would
+// outweigh hundreds of later ones in the averages below, so they are left out.
 //
 // The loader draws sequences, not tokens, at random, and the tokens of a sequence share their
 // noise. S is in tokens nevertheless, as if each token brought 1/T of its sequence's noise. The
@@ -49,6 +51,7 @@ static inline NoiseEstimate noise_estimate(const GradientNorms *n) {
 typedef struct { double g2, s, weight; } NoiseScale;
 
 static const double noise_decay = 0.98;                // about the last fifty updates
+enum { NOISE_METRIC_FROM = 20 };                       // updates that v averages over at least
 
 static inline void noise_add(NoiseScale *n, NoiseEstimate e) {
     n->g2 = noise_decay*n->g2 + (1.0 - noise_decay)*e.g2;
