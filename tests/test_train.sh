@@ -493,6 +493,8 @@ same "losses of the same tokens" "$(values eval train_eval_loss "$dir/log" | xar
     "$(values eval val_loss "$dir/log" | xargs)"
 good --eval-train --lr 1e-12 --steps 4 --eval-every 2 --seed 3 --log "$dir/log" --overwrite
 same "training losses at rest" "$(values eval train_eval_loss "$dir/log" | cut -c 1-7 | sort -u | wc -l)" 1
+[ "$(values eval train_eval_loss "$dir/log" | head -n 1)" != \
+  "$(values eval val_loss "$dir/log" | head -n 1)" ] || note "the training loss is of other tokens"
 has "$dir/stdout" ", training loss "
 end train_loss_beside_validation
 
