@@ -245,6 +245,9 @@ fuzz: all                        ## feed the parsers random bytes (needs clang);
 $(BENCHES): $(BUILD)/%: dev/cpu/%.c $(BUILD)/flags
 	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm $(call can,-ldl)
 
+$(BUILD)/one_step: scripts/lab/one_step.c $(BUILD)/flags      # for scripts/lab/01_one_step.py
+	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
+
 $(BUILD)/ladder: dev/cpu/matmul.c dev/cpu/matmul_bf16.c $(BUILD)/flags
 	$(CC) $(FLAGS) dev/cpu/matmul.c dev/cpu/matmul_bf16.c -o $@ -lm
 	@$(CC) $(FLAGS) -MM -MP -MT $@ dev/cpu/matmul.c > $@.d

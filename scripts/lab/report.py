@@ -22,7 +22,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 MOST_ROWS = 30                       # of a longer table only the path is shown
 
 MARKS = {"as predicted": "&#10003;", "partly": "&#9680;", "failed": "&#10007;",
-         "skipped": "&#8211;", "broken": "!", "not run": "&#8211;"}
+         "undecided": "?", "skipped": "&#8211;", "broken": "!", "not run": "&#8211;"}
 
 STYLE = """
 body { font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; color: #1a1a1a;
