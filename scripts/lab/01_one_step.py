@@ -15,6 +15,7 @@ import lab
 
 PROGRAM = os.path.join("build", "one_step")
 WITHIN, NEAR = 1.5, 0.2                          # what passes: a fit's factor, a point's distance
+FLOOR = 0.05                                     # a point's least relative error, for fits
 DIRECTIONS = {"adam": "Adam's direction", "sgd": "SGD's direction"}
 
 
@@ -138,13 +139,15 @@ def split(by_rate):
     return list(range(0, draws, 2)), list(range(1, draws, 2))
 
 
-def curve_fit(points):
-    """(value at a large batch, B_noise) of value/(1 + B_noise/B) through [(batch, value)], by least
-    squares in logarithms; None with fewer than 4 positive values. fit.py's knee is 1/value."""
-    good = [(batch, value) for batch, value in points if value > 0.0]
+def curve_fit(points, errors):
+    """(value at a large batch, B_noise) of value/(1 + B_noise/B) through {batch: value}, by least
+    squares in logarithms; None with fewer than 4 positive values. A point counts less the larger
+    its relative error. 1/value has the form of fit.py's knee."""
+    good = [b for b in points if points[b] > 0.0]
     if len(good) < 4:
         return None
-    least, b_noise, _ = fit.least_squares([b for b, _ in good], [1.0 / v for _, v in good])
+    weights = [1.0 / (FLOOR ** 2 + errors[b] ** 2) for b in good]
+    least, b_noise, _ = fit.least_squares(good, [1.0 / points[b] for b in good], weights)
     return 1.0 / least, b_noise
 
 
@@ -154,21 +157,24 @@ class Measured:
 
     def __init__(self, steps, draws=200):
         self.steps, rng = steps, random.Random(1)
-        self.fall, self.rate, self.fits = self.once({b: split(f) for b, f in steps.falls.items()})
-        self.drawn = []
-        for _ in range(draws):
-            halves = {b: [[rng.choice(half) for _ in half] for half in split(f)]
-                      for b, f in steps.falls.items()}
-            self.drawn.append(self.once(halves))
+        self.fall, self.rate = self.tune({b: split(f) for b, f in steps.falls.items()})
+        self.drawn = [self.tune({b: [[rng.choice(half) for _ in half] for half in split(f)]
+                                 for b, f in steps.falls.items()}) for _ in range(draws)]
+        relative = {b: self.error(b) / max(abs(self.fall[b]), 1e-12) for b in self.fall}
+        self.fits = self.fit(self.fall, self.rate, relative)
+        self.drawn_fits = [self.fit(fall, rate, relative) for fall, rate in self.drawn]
         # The prediction has an error of its own: that of so many single sequences.
         noise = steps.lists["noise_curvature"]
         self.noises = [mean([rng.choice(noise) for _ in noise]) / steps.curvature
                        for _ in range(draws)]
 
-    def once(self, halves):
+    def tune(self, halves):
         found = {b: tuned(self.steps.falls[b], halves[b]) for b in sorted(self.steps.falls)}
-        fall, rate = ({b: f[i] for b, f in found.items()} for i in (0, 1))
-        return fall, rate, {"fall": curve_fit(fall.items()), "rate": curve_fit(rate.items())}
+        return [{b: f[i] for b, f in found.items()} for i in (0, 1)]
+
+    @staticmethod
+    def fit(fall, rate, errors):
+        return {"fall": curve_fit(fall, errors), "rate": curve_fit(rate, errors)}
 
     def fall_range(self, batch):
         return middle_90([drawn[0][batch] for drawn in self.drawn])
@@ -179,13 +185,14 @@ class Measured:
 
     def fit_range(self, which, i):
         """Of a fitted number: i = 0 the value at a large batch, 1 B_noise."""
-        return middle_90([d[2][which][i] for d in self.drawn if d[2][which]])
+        return middle_90([fits[which][i] for fits in self.drawn_fits if fits[which]])
 
     def ratios(self):
         """{name: (fitted / predicted, low, high)}"""
         s, (top, b_noise) = self.steps, self.fits["fall"]
         low, high = self.fit_range("fall", 0)
-        noises = [d[2]["fall"][1] / n for d, n in zip(self.drawn, self.noises) if d[2]["fall"]]
+        noises = [fits["fall"][1] / n for fits, n in zip(self.drawn_fits, self.noises)
+                  if fits["fall"]]
         return {"ΔL_max": (top / s.dl_max, low / s.dl_max, high / s.dl_max),
                 "B_noise": (b_noise / s.b_noise, *middle_90(noises))}
 

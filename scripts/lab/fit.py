@@ -58,20 +58,22 @@ def predicted_tokens(batch, s_min, b_crit):
     return s_min * (batch + b_crit)
 
 
-def least_squares(batches, updates):
-    """(S_min, B_crit, rms) with the smallest squares of log S - log S_min - log(1 + B_crit/B).
-    Given B_crit, the best S_min has a closed form, so only B_crit is searched: on a grid, then by
-    golden section between the neighbours of the grid's best point."""
+def least_squares(batches, updates, weights=None):
+    """(S_min, B_crit, rms) with the smallest squares of log S - log S_min - log(1 + B_crit/B),
+    weighted alike unless weights are given. Given B_crit, the best S_min has a closed form, so only
+    B_crit is searched: on a grid, then by golden section between the neighbours of the grid's best
+    point."""
     logs = [math.log(s) for s in updates]
+    weights = weights or [1.0] * len(logs)
 
     def residuals(log_crit):
         crit = math.exp(log_crit)
         rest = [y - math.log1p(crit / b) for b, y in zip(batches, logs)]
-        offset = sum(rest) / len(rest)
+        offset = sum(w * r for w, r in zip(weights, rest)) / sum(weights)
         return offset, [r - offset for r in rest]
 
     def squares(log_crit):
-        return sum(r * r for r in residuals(log_crit)[1])
+        return sum(w * r * r for w, r in zip(weights, residuals(log_crit)[1]))
 
     low, high = math.log(min(batches) / 1e3), math.log(max(batches) * 1e3)
     grid = [low + (high - low) * i / 100 for i in range(101)]
