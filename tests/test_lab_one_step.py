@@ -106,6 +106,17 @@ def test_one_step_parabola():
     assert one_step.at_rate(rates, rising, 8.0, None) == 8.0
 
 
+def test_one_step_weights():
+    """A point that is known badly hardly moves the fit. One below zero is left out."""
+    points = {2.0 ** k: 3.0 / (1 + 100.0 / 2.0 ** k) for k in range(2, 12)}
+    errors = dict.fromkeys(points, 0.05)
+    points[4.0], errors[4.0], points[8.0] = 9.0, 20.0, -1.0
+    top, b_noise = one_step.curve_fit(points, errors)
+    near(top, 3.0, 0.01)
+    near(b_noise, 100.0, 0.01)
+    assert one_step.curve_fit({b: -1.0 for b in points}, errors) is None
+
+
 def test_one_step_judged():
     """Few draws leave it undecided; a wrong prediction is refuted; the right one passes."""
     assert one_step.Measured(planted(3000), 60).judge() == "as predicted"
@@ -205,6 +216,19 @@ def test_lab_01_goes_on():
     assert "no pictures without matplotlib" in done.stderr, done.stderr
     assert os.path.getmtime(os.path.join(TMP, NAME, "runs", "constant_adam.txt")) == before
     assert table("points") == points
+
+
+def test_lab_01_another_checkpoint():
+    """Steps from a checkpoint that is trained otherwise are other runs."""
+    path = os.path.join(TMP, NAME, "runs", "constant_adam.json")
+    with open(path) as f:
+        record = json.load(f)
+    record["env"]["CHECKPOINT"] = record["env"]["CHECKPOINT"].replace("--lr ", "--lr 2")
+    with open(path, "w") as f:
+        json.dump(record, f)
+    experiment()
+    with open(path) as f:
+        assert "--lr 0.004" in json.load(f)["env"]["CHECKPOINT"]
 
 
 def test_lab_01_refusals():

@@ -25,28 +25,33 @@ def train_job(e, plan, name, T, more):
     """The checkpoint that steps start from."""
     return lab.Job(name, [
         "--data", e.corpus(plan["corpus"]), "--layers", 2, "--heads", 2, "--channels", 32,
-        "--seq-len", T, "--batch-tokens", 16 * T, "--micro-batch", 4, "--noise-scale",
-        "--lr", plan["lr"], "--warmup-tokens", 40 * 16 * T, "--tokens", plan["tokens"], *more,
+        "--seq-len", T, "--batch-tokens", 512, "--micro-batch", max(1, 128 // T), "--noise-scale",
+        "--lr", plan["lr"], "--warmup-tokens", 20480, "--tokens", plan["tokens"], *more,
         "--seed", plan["seed"], "--eval-every", 0, "--eval-tokens", plan["eval"],
         "--save-every", 0, "--keep", 1], keep=True, cost=plan["tokens"] / 1e6)
 
 
 def step_job(e, plan, trained, T, direction, cut=0):
-    """One run of one_step; `cut` in tokens."""
+    """One run of one_step; `cut` in tokens. The environment holds the checkpoint's own flags: with
+    other flags this is another run."""
     sizes = dict(plan["steps"], **(plan["cut_steps"] if cut else {}))
     own = [x for name, value in sizes.items() for x in (f"--{name}", value)]
     return lab.Job(f"{trained.name}_{direction}" + (f"_cut{cut}" if cut else ""), [
         "--direction", direction, "--cut", cut, *own, "--", "--init", e.base(trained),
         "--data", e.corpus(plan["corpus"]), "--seed", plan["seed"], "--seq-len", T,
         "--micro-batch", max(1, 512 // T), "--eval-tokens", plan["eval"]],
-        program=PROGRAM, before=[trained.name], cost=4 if cut else 20)
+        program=PROGRAM, before=[trained.name], cost=4 if cut else 20,
+        env={"CHECKPOINT": " ".join(trained.flags)})
 
 
 def build(e):
     if e.args.redraw:
         return
-    done = subprocess.run(["make", "-s", PROGRAM], stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, check=False)
+    try:
+        done = subprocess.run(["make", "-s", PROGRAM], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, check=False)
+    except OSError as error:
+        lab.fail(f"make: {error.strerror}; {PROGRAM} must be built")
     if done.returncode:
         lab.fail(f"make {PROGRAM}: {lab.last_line(done.stdout.decode('utf-8', 'replace'))}")
 
@@ -293,13 +298,23 @@ def draw_curves(ax, shown, key, title, label):
             [values[b] - max(low, values[b] / 5.0) for b, (low, _) in zip(good, ranges)],
             [max(0.0, high - values[b]) for b, (_, high) in zip(good, ranges)]],
             marker=lab.MARKERS[i % 7], linestyle="none", markersize=5, capsize=2, **look)
+        if len(shown) > 2:
+            ax.plot([], [], marker=lab.MARKERS[i % 7], label=words, **look)
+            continue
         ax.annotate(words, (line[-1], formula(line[-1])), xytext=(6, 0), va="center", fontsize=8.5,
+                    textcoords="offset points", **look)
+        ax.axvline(m.steps.b_noise, linestyle=":", linewidth=1.0, **look)
+        ax.annotate("B_noise,\npredicted", (m.steps.b_noise, 0.99), ha="right", va="top",
+                    xycoords=("data", "axes fraction"), xytext=(-3, 0), fontsize=8,
                     textcoords="offset points", **look)
     lab.log_axis(ax.xaxis, base=2)
     lab.log_axis(ax.yaxis)
     ax.tick_params(axis="x", labelsize=8)
     left, right = ax.get_xlim()
-    ax.set_xlim(left, right * (right / left) ** 0.28)        # room for the words
+    if len(shown) > 2:
+        ax.legend(loc="lower right", fontsize=8.5)
+    else:
+        ax.set_xlim(left, right * (right / left) ** 0.2)     # room for the words
     lab.axes(ax, "batch of the step, tokens", label, title)
 
 
@@ -322,10 +337,12 @@ def draw(plt, main, cuts, word):
     draw_curves(panels[1][0], [(names[name], m) for (name, of), m in main.items() if of == "adam"],
                 "rate", "The best rate of that step, Adam's direction",
                 "learning rate that lowers the loss most")
-    draw_curves(panels[1][1], [(f"cut to {cut}" if i else f"whole: {cut}", m)
-                               for i, (cut, m) in enumerate(cuts.items())], "fall",
-                "Context is not batch: the same sequences, cut to pieces",
-                "nats that the loss at full length falls")
+    ratio, low, high = context_ratio(cuts)
+    shown = [(f"pieces of {cut} tokens" if cut < max(cuts) else f"whole sequences of {cut}", m)
+             for cut, m in cuts.items()]
+    draw_curves(panels[1][1], shown, "fall", f"Sequences of {max(cuts)} cut to pieces of "
+                f"{min(cuts)}: {ratio:.2f} times the fall ({low:.2f} to {high:.2f})",
+                f"nats that the loss at T={max(cuts)} falls")
     return figure
 
 
@@ -354,30 +371,45 @@ def report_one(e, name, direction, m):
           f"curve is {off[0]:+.0%} off (standard error {off[1]:.0%}). {m.judge().capitalize()}.")
 
 
+def context_batch(cuts):
+    """A batch that was measured, or nearly so, at every cut: the largest."""
+    return min(max(m.fall) for m in cuts.values())
+
+
+def context_ratio(cuts):
+    """(ratio, low, high): the fitted fall with the shortest pieces over that with whole sequences,
+    at one batch in tokens."""
+    short, whole, batch = cuts[min(cuts)], cuts[max(cuts)], context_batch(cuts)
+
+    def ratio(pair):
+        falls = [top / (1.0 + b_noise / batch) for top, b_noise in pair]
+        return falls[0] / falls[1]
+    if short.fits["fall"] is None or whole.fits["fall"] is None:
+        return math.nan, math.nan, math.nan
+    pairs = [(a["fall"], b["fall"]) for a, b in zip(short.drawn_fits, whole.drawn_fits)]
+    return (ratio((short.fits["fall"], whole.fits["fall"])),
+            *middle_90([ratio(pair) for pair in pairs if all(pair)]))
+
+
 def report_context(e, cuts):
-    whole, short = max(cuts), min(cuts)
-    batch = min(max(m.fall) for m in cuts.values())
-    values = {cut: m.steps.predicted(batch) for cut, m in cuts.items()}
-    e.say(f"Context: trained at T={whole}, one step on {batch:,.0f} tokens lowers the loss at full "
-          "length by " + ", ".join(f"{v:.2g} (pieces of {cut})" for cut, v in values.items())
-          + " nats, predicted; B_noise is " + ", ".join(
-              f"{m.steps.b_noise:,.0f}" for m in cuts.values()) + " tokens.")
-    tops = [cuts[cut].fall[max(cuts[cut].fall)] for cut in (short, whole)]
-    ranges = [cuts[cut].fall_range(max(cuts[cut].fall)) for cut in (short, whole)]
-    e.say(f"Measured at the largest batch of each: {tops[0]:.3g} nats ({ranges[0][0]:.2g} to "
-          f"{ranges[0][1]:.2g}) from {max(cuts[short].fall):,.0f} tokens in pieces of {short}; "
-          f"{tops[1]:.3g} ({ranges[1][0]:.2g} to {ranges[1][1]:.2g}) from "
-          f"{max(cuts[whole].fall):,.0f} tokens in whole sequences.")
+    batch = context_batch(cuts)
+    e.say(f"Context: trained at T={max(cuts)} to loss {cuts[max(cuts)].steps.loss:.3f}, a step on "
+          f"{batch:,.0f} tokens is predicted to lower the loss at that length by " + ", ".join(
+              f"{m.steps.predicted(batch):.2g} nats (pieces of {cut}, B_noise "
+              f"{m.steps.b_noise:,.0f})" for cut, m in cuts.items()) + ".")
+    ratio, low, high = context_ratio(cuts)
+    e.say(f"Measured, pieces of {min(cuts)} lower it by {ratio:.2f} times ({low:.2f} to "
+          f"{high:.2f}) what whole sequences of {max(cuts)} do, from as many tokens.")
 
 
 def settings(e, plan):
     sizes = plan["steps"]
     e.setting(f"2 layers, 32 channels, T={plan['T']}, {plan['tokens']:,} tokens in batches of "
-              f"{16 * plan['T']} at rate {plan['lr']}, constant or with its last fifth annealed "
+              f"512 at rate {plan['lr']}, constant or with its last fifth annealed "
               f"to zero. G from {sizes['gradient-tokens']:,} tokens, S from {sizes['sequences']} "
               f"single sequences, H over {sizes['hessian-tokens']:,} tokens; {sizes['draws']} "
-              f"draws a batch below B_noise, {sizes['draws-above']} above; {plan['eval']:,} held-out "
-              "tokens. Each half of the draws chooses the rate at which the other is reported.")
+              f"draws a batch below B_noise, {sizes['draws-above']} above; {plan['eval']:,} held-"
+              "out tokens. Each half of the draws chooses the rate at which the other is reported.")
 
 
 def main():
@@ -394,9 +426,8 @@ def main():
                       "span": e.pick(4, 16, 16), "draws": e.pick(4, 16, 64),
                       "draws-above": e.pick(4, 8, 16)},
             "cut_T": e.pick(64, 256, 256),
-            "cuts": e.pick([64, 8], [256, 64, 16, 8], [256, 128, 64, 32, 16, 8]),
-            "cut_steps": {"span": e.pick(4, 4, 16), "draws": e.pick(4, 8, 32),
-                          "draws-above": e.pick(4, 8, 16)}}
+            "cuts": e.pick([64, 8], [256, 64, 8], [256, 128, 64, 32, 16, 8]),
+            "cut_steps": {"span": 4, "draws": e.pick(4, 8, 16), "draws-above": e.pick(4, 8, 8)}}
     settings(e, plan)
     build(e)
     trained = {name: train_job(e, plan, name, plan["T"], more) for name, more in [

@@ -231,7 +231,7 @@ def bracket(text):
 def page(records):
     esc = html.escape
     overview = "".join(
-        f"<tr><td>{r['number']}</td><td><a href='#e{r['number']}'>{esc(r['title'])}</a></td>"
+        f"<tr><td>{r['number']}</td><td><a href='#{r['label']}'>{esc(r['title'])}</a></td>"
         f"<td>{MARKS[r['verdict']]} {esc(r['verdict'])}</td></tr>" for r in records)
     return ("<!DOCTYPE html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
             "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
@@ -246,7 +246,7 @@ def page(records):
 
 def section(r):
     esc = html.escape
-    parts = [f"<section id='e{r['number']}'>\n<h2>{r['number']}. {esc(r['title'])}</h2>"]
+    parts = [f"<section id='{r['label']}'>\n<h2>{r['number']}. {esc(r['title'])}</h2>"]
     terms = [("Question", r["question"]), ("Predicted", r["prediction"])]
     if any(text for _, text in terms):
         parts.append("<dl>" + "".join(f"<dt>{name}</dt><dd>{esc(text)}</dd>"
