@@ -8,6 +8,7 @@ import math
 import os
 import random
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -229,6 +230,37 @@ def test_lab_01_another_checkpoint():
     experiment()
     with open(path) as f:
         assert "--lr 0.004" in json.load(f)["env"]["CHECKPOINT"]
+
+
+def test_lab_01_metric():
+    """Where AdamW's second moment is the same for all parameters, Adam's direction is SGD's times
+    1/sqrt(v_hat): the best rate is so many times smaller, and B_noise the same."""
+    run = os.path.join(TMP, "flat")
+    shutil.copytree(os.path.join(TMP, NAME, "runs", "constant"), run, symlinks=True)
+    path = os.path.join(run, "latest", "optimizer.safetensors")
+    with open(path, "rb") as f:
+        content = bytearray(f.read())
+    size = 8 + struct.unpack("<Q", content[:8])[0]
+    value = 4e-6 * (1 - 0.95 ** 64)                          # v after 64 updates; v_hat is 4e-6
+    for name, tensor in json.loads(content[8:size]).items():
+        if name.startswith("exp_avg_sq."):
+            low, high = tensor["data_offsets"]
+            content[size + low:size + high] = struct.pack("<f", value) * ((high - low) // 4)
+    with open(path, "wb") as f:
+        f.write(content)
+    found = {}
+    for direction in ("sgd", "adam"):
+        done = subprocess.run(
+            [PROGRAM, "--direction", direction, "--span", "0", "--gradient-tokens", "8192",
+             "--hessian-tokens", "1024", "--sequences", "8", "--", "--init", run, "--data",
+             os.path.join(TMP, "data", "tales_1000000"), "--seed", "1", "--seq-len", "32",
+             "--eval-tokens", "1024", "--threads", "1"],
+            capture_output=True, text=True, check=True)
+        found[direction] = {row["what"]: float(row["value"])
+                            for row in csv.DictReader(done.stdout.splitlines())}
+    near(found["adam"]["e_max"], found["sgd"]["e_max"] * 2e-3, 0.01)
+    near(found["adam"]["dl_max"], found["sgd"]["dl_max"], 0.01)
+    near(found["adam"]["b_noise"], found["sgd"]["b_noise"], 0.01)
 
 
 def test_lab_01_refusals():
