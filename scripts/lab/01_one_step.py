@@ -25,8 +25,8 @@ def train_job(e, plan, name, T, more):
     """The checkpoint that steps start from."""
     return lab.Job(name, [
         "--data", e.corpus(plan["corpus"]), "--layers", 2, "--heads", 2, "--channels", 32,
-        "--seq-len", T, "--batch-tokens", 512, "--micro-batch", max(1, 128 // T), "--noise-scale",
-        "--lr", plan["lr"], "--warmup-tokens", 20480, "--tokens", plan["tokens"], *more,
+        "--seq-len", T, "--batch-tokens", 16 * T, "--micro-batch", 4, "--noise-scale",
+        "--lr", plan["lr"], "--warmup-tokens", 640 * T, "--tokens", plan["tokens"], *more,
         "--seed", plan["seed"], "--eval-every", 0, "--eval-tokens", plan["eval"],
         "--save-every", 0, "--keep", 1], keep=True, cost=plan["tokens"] / 1e6)
 
@@ -304,9 +304,6 @@ def draw_curves(ax, shown, key, title, label):
         ax.annotate(words, (line[-1], formula(line[-1])), xytext=(6, 0), va="center", fontsize=8.5,
                     textcoords="offset points", **look)
         ax.axvline(m.steps.b_noise, linestyle=":", linewidth=1.0, **look)
-        ax.annotate("B_noise,\npredicted", (m.steps.b_noise, 0.99), ha="right", va="top",
-                    xycoords=("data", "axes fraction"), xytext=(-3, 0), fontsize=8,
-                    textcoords="offset points", **look)
     lab.log_axis(ax.xaxis, base=2)
     lab.log_axis(ax.yaxis)
     ax.tick_params(axis="x", labelsize=8)
@@ -333,16 +330,15 @@ def draw(plt, main, cuts, word):
         ax.plot([], [], color="#555555", linewidth=1.2, linestyle="--", label="fitted to points")
         ax.errorbar([], [], yerr=[], color="#555555", marker="o", linestyle="none", capsize=2,
                     label="measured (bars: 90% of resampled draws)")
+        ax.plot([], [], color="#555555", linewidth=1.0, linestyle=":", label="B_noise, predicted")
         ax.legend(loc="lower right", fontsize=8)
     draw_curves(panels[1][0], [(names[name], m) for (name, of), m in main.items() if of == "adam"],
                 "rate", "The best rate of that step, Adam's direction",
                 "learning rate that lowers the loss most")
-    ratio, low, high = context_ratio(cuts)
     shown = [(f"pieces of {cut} tokens" if cut < max(cuts) else f"whole sequences of {cut}", m)
              for cut, m in cuts.items()]
-    draw_curves(panels[1][1], shown, "fall", f"Sequences of {max(cuts)} cut to pieces of "
-                f"{min(cuts)}: {ratio:.2f} times the fall ({low:.2f} to {high:.2f})",
-                f"nats that the loss at T={max(cuts)} falls")
+    draw_curves(panels[1][1], shown, "fall", f"Sequences cut to pieces of {min(cuts)}: "
+                f"{context_text(cuts)}", f"nats that the loss at T={max(cuts)} falls")
     return figure
 
 
@@ -391,21 +387,27 @@ def context_ratio(cuts):
             *middle_90([ratio(pair) for pair in pairs if all(pair)]))
 
 
+def context_text(cuts):
+    ratio, low, high = context_ratio(cuts)
+    if math.isnan(ratio):
+        return "too few batches lowered the loss"
+    return f"{ratio:.2f} times the fall ({low:.2f} to {high:.2f})"
+
+
 def report_context(e, cuts):
     batch = context_batch(cuts)
     e.say(f"Context: trained at T={max(cuts)} to loss {cuts[max(cuts)].steps.loss:.3f}, a step on "
           f"{batch:,.0f} tokens is predicted to lower the loss at that length by " + ", ".join(
               f"{m.steps.predicted(batch):.2g} nats (pieces of {cut}, B_noise "
               f"{m.steps.b_noise:,.0f})" for cut, m in cuts.items()) + ".")
-    ratio, low, high = context_ratio(cuts)
-    e.say(f"Measured, pieces of {min(cuts)} lower it by {ratio:.2f} times ({low:.2f} to "
-          f"{high:.2f}) what whole sequences of {max(cuts)} do, from as many tokens.")
+    e.say(f"Measured, for pieces of {min(cuts)} instead of whole sequences of {max(cuts)}, from as "
+          f"many tokens: {context_text(cuts)}.")
 
 
 def settings(e, plan):
     sizes = plan["steps"]
     e.setting(f"2 layers, 32 channels, T={plan['T']}, {plan['tokens']:,} tokens in batches of "
-              f"512 at rate {plan['lr']}, constant or with its last fifth annealed "
+              f"{16 * plan['T']} at rate {plan['lr']}, constant or with its last fifth annealed "
               f"to zero. G from {sizes['gradient-tokens']:,} tokens, S from {sizes['sequences']} "
               f"single sequences, H over {sizes['hessian-tokens']:,} tokens; {sizes['draws']} "
               f"draws a batch below B_noise, {sizes['draws-above']} above; {plan['eval']:,} held-"
