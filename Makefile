@@ -137,6 +137,20 @@ bench: $(BENCHES) $(WITH_MPI)    ## speed and memory on this machine, to bench.j
 ladder: $(BUILD)/ladder          ## a matrix product from three loops to the trainer's, rung by rung
 	@$(BUILD)/ladder
 
+first-step: $(BUILD)/lessons/first_step   ## one update of a tiny model, with numbers to check by hand
+	@OMP_WAIT_POLICY=passive $<
+
+# A lesson's check is a C program or a Python script.
+LESSON_C  = $(wildcard dev/lessons/check_$(N)_*.c)
+LESSON_PY = $(wildcard dev/lessons/check_$(N)_*.py)
+lesson: all $(LESSON_C:dev/%.c=$(BUILD)/%)   ## the numeric check of a lesson in dev/lessons: N=07
+	@$(if $(LESSON_C)$(LESSON_PY),OMP_WAIT_POLICY=passive $(LESSON_C:dev/%.c=$(BUILD)/%) $(addprefix $(PYTHON) ,$(LESSON_PY)),\
+	    echo 'make lesson N=01 ... N=15: the lessons are listed in dev/lessons/README.md' >&2; exit 1)
+
+$(BUILD)/lessons/%: dev/lessons/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CC) $(FLAGS) -MMD -MP -MF $(BUILD)/lesson_$(@F).d $< -o $@ -lm
+
 clean:                           ## remove what make built; data and runs stay
 	rm -rf $(BUILD) train_gpt2 prepare train_gpt2cu train_gpt2cu-emulated
 
@@ -276,5 +290,5 @@ $(BUILD)/count-flags: FORCE
 FORCE:
 .SECONDARY:
 .DELETE_ON_ERROR:
-.PHONY: all run lab test test-all soak test-c test-cuda bench bench-cuda ladder emulate profile fuzz clean help FORCE
+.PHONY: all run lab test test-all soak test-c test-cuda bench bench-cuda ladder lesson first-step emulate profile fuzz clean help FORCE
 -include $(wildcard $(BUILD)/*.d)

@@ -1,0 +1,53 @@
+// What the lessons' C programs share: the trainer, a model of one process, and claims. A check
+// prints numbers and then claims; it stops with status 1 at the first claim that is false.
+#pragma once
+#define main train_gpt2_main
+#include "../../train_gpt2.c"
+#undef main
+
+__attribute__((format(printf, 2, 3), unused))
+static void claim(bool holds, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    printf("%s  ", holds ? "true " : "FALSE");
+    vprintf(fmt, args);
+    printf("\n");
+    va_end(args);
+    if (!holds) exit(1);
+}
+
+// A fresh model, initialised as a run with this seed initialises it.
+__attribute__((unused))
+static void lesson_model(Model *m, Config c, int B, int T, uint64_t seed) {
+    static Machine machine;
+    ModelSpec spec = { c, B, T, TRAIN, RECOMPUTE_NONE, { .comm = NULL } };
+    model_init(m, &spec, &machine);
+    Shards *z = model_shards(m);
+    for (int b = 0; b < gpt2_n_buckets(&c); b++) {
+        gpt2_init_bucket(shards_place(z, KEPT_WEIGHTS, b), &c, b, seed);
+        shards_keep(z, KEPT_WEIGHTS, b);
+    }
+    shards_loaded(z);
+}
+
+// The mean loss of a batch, in nats a token. The weights stay as they are.
+__attribute__((unused))
+static double lesson_loss(Model *m, const int *inputs, const int *targets, int B, int T) {
+    float each[B*T];
+    model_forward(m, inputs, B, T, 0);
+    return model_loss(m, each, targets, (size_t)B*T) / (B*T);
+}
+
+static const AdamW lesson_adamw = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f };
+
+// One update on one batch; returns the loss before it. `step` counts from 1.
+__attribute__((unused))
+static double lesson_update(Model *m, const int *inputs, const int *targets, int B, int T, AdamW o,
+                            int64_t step) {
+    clear_grads(m);
+    model_forward(m, inputs, B, T, 0);
+    model_backward(m, inputs, targets, 1.0f / (B*T), B, T);
+    double loss = m->loss_sum / (B*T);
+    model_update(m, o, 1.0, step, ALL_RANKS);
+    return loss;
+}
