@@ -53,6 +53,7 @@ ifeq ($(MPI)$(HAVE_MPI),1)
 endif
 
 TESTS := $(patsubst tests/%.c,$(BUILD)/%,$(wildcard tests/test_*.c))
+LESSONS := $(patsubst dev/%.c,$(BUILD)/%,$(wildcard dev/lessons/*.c))
 
 # CUDA: for the GPUs that are here, else for three generations and the code that later ones compile
 # for themselves. Nothing of this is looked up unless a CUDA target is built.
@@ -117,7 +118,7 @@ test:                            ## what a compiler alone can test: 3 minutes on
 	@$(WITHOUT) tests/run.sh $(SHORT)
 
 test-all:                        ## every test: with CUDA emulated, MPI, Python, and what takes long
-	@$(MAKE) $(BESIDE) all $(TESTS) $(EMULATED) $(BUILD)/ladder $(BUILD)/compare $(WITH_MPI)
+	@$(MAKE) $(BESIDE) all $(TESTS) $(EMULATED) $(BUILD)/ladder $(BUILD)/compare $(LESSONS) $(WITH_MPI)
 	@tests/run.sh $(TESTS) $(filter $(BUILD)/emulated/test_%,$(EMULATED)) $(wildcard tests/test_*.sh tests/test_*.py)
 
 soak: all $(WITH_MPI)            ## an hour of killed, lost and resumed runs; MINUTES=5: shorter

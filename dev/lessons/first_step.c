@@ -58,7 +58,7 @@ static double show_loss(Model *m, const int *targets, float p[T][V]) {
     }
     printf("\n   The mean of the last column is the loss: %.4f. A guess that knows nothing\n"
            "   gives each letter 1/3 and has -ln(1/3) = ln 3 = %.4f.\n"
-           "   By hand: e^score for the three scores of one row, then their shares of the sum.\n",
+           "   By hand: e^score for the three scores of a row, then their shares of the sum.\n",
            mean, log(3.0));
     return mean;
 }
@@ -66,7 +66,7 @@ static double show_loss(Model *m, const int *targets, float p[T][V]) {
 // The length of each tensor's gradient.
 static void show_gradients(Model *m, const int *targets, float p[T][V]) {
     printf("\n4. GRADIENT: how the loss changes with each number, from the last layer back to\n"
-           "   the first. At the scores it is p, less 1 at the letter that came (place 0, %c):\n\n"
+           "   the first. At the scores it is p, less 1 at the next letter. At place 0, %c:\n\n"
            "       p - 1[next]", TEXT[1]);
     for (int v = 0; v < V; v++) printf(" %7.4f", p[0][v] - (v == targets[0]));
     printf("     <- the three sum to 0\n\n"
@@ -112,7 +112,7 @@ static void show_more(Model *m, const int *inputs, const int *targets, double fi
     printf("\n   Given b, it now writes the likeliest letter, reads it, and goes on:  ");
     for (int t = 0; t <= T; t++) putchar(LETTERS[text[t]]);
     printf("\n\nThat is training: more text, more layers and more updates, and the same stages.\n"
-           "Next: dev/lessons/01_first_run.md, or train_step and model_forward in train_gpt2.c.\n");
+           "Next: dev/lessons/01_first_run.md; train_step and model_forward in train_gpt2.c.\n");
 }
 
 int main(void) {

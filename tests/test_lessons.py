@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+"""dev/lessons: every check holds and prints what its page shows; what a page names exists; pages are
+whole; and the arithmetic of make first-step is right.
+
+    tests/test_lessons.py [NAME...]      the tests of these names only
+"""
+import glob
+import math
+import os
+import re
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+import testing
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BUILD = os.environ.get("BUILD", "build")
+LESSONS = os.path.join(ROOT, "dev", "lessons")
+PARTS = ["The idea", "The formula", "The functions to read", "Predict first", "The check",
+         "Exercises"]
+EXERCISES = set("""embedding_forward embedding_backward xent_forward xent_backward layernorm_forward
+    layernorm_backward gelu_backward linear_backward attention_plain attention_backward attention_tiled
+    adamw_update global_norm sample_token kv_cache gradient_accumulation ring_allreduce zero1
+    warp_sum softmax_row layernorm_cuda matmul_tiled transpose_shared find_the_race
+    muon rotary post_norm""".split())
+# What a page may name that is neither in the source nor a file.
+WORDS = {"data", "loss", "N(0, 0.02)"}
+
+
+def read(*path):
+    with open(os.path.join(ROOT, *path), encoding="utf-8") as file:
+        return file.read()
+
+
+def pages():
+    """The lessons in order: name and text."""
+    names = sorted(name for name in os.listdir(LESSONS) if re.match(r"\d\d_.*\.md$", name))
+    return [(name, read("dev", "lessons", name)) for name in names]
+
+
+def part_of(text, part):
+    return text.split(f"\n## {part}\n")[1].split("\n## ")[0].split("\n---\n")[0]
+
+
+def prose(text):
+    """A page without its code blocks."""
+    return re.sub(r"```.*?```", "", text, flags=re.S)
+
+
+def spans(text):
+    return re.findall(r"`([^`\n]+)`", prose(text))
+
+
+def command_of(page):
+    """The check of a page: a script, or a C program that make built."""
+    scripts = glob.glob(os.path.join(LESSONS, f"check_{page[:2]}_*.py"))
+    programs = glob.glob(os.path.join(LESSONS, f"check_{page[:2]}_*.c"))
+    assert len(scripts) + len(programs) == 1, f"{page}: {len(scripts) + len(programs)} checks"
+    if scripts:
+        return [sys.executable, scripts[0]]
+    return [built(os.path.basename(programs[0])[:-2])]
+
+
+def built(name):
+    path = os.path.join(ROOT, BUILD, "lessons", name)
+    if not os.path.exists(path):
+        make = subprocess.run(["make", "-s", os.path.join(BUILD, "lessons", name)], cwd=ROOT,
+                              capture_output=True, text=True, check=False)
+        assert make.returncode == 0, f"make {name}: {make.stderr}"
+    return path
+
+
+def run(command):
+    """Output of a command that must succeed; few threads, which wait without spinning."""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False,
+                          env={**os.environ, "OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "2"})
+    assert done.returncode == 0, f"{command[-1]}: {(done.stdout + done.stderr).strip()[-200:]}"
+    return done.stdout
+
+
+def shape_of(output):
+    """Lines without their numbers: those may differ in the last digits, or are times."""
+    return [" ".join(re.sub(r"-?[\d.,]+(e[-+]?\d+)?%?", "#", line).split())
+            for line in output.strip().splitlines()]
+
+
+def test_checks_hold_and_print_what_the_pages_show():
+    for page, text in pages():
+        output = run(command_of(page))
+        shown = re.search(r"```\n(.*?)```", part_of(text, "The check"), re.S).group(1)
+        assert "true " in output, f"{page}: its check claims nothing"
+        for ours, theirs in zip(shape_of(output) + ["(end)"], shape_of(shown) + ["(end)"]):
+            assert ours == theirs, f"{page} shows `{theirs}`, its check prints `{ours}`"
+
+
+def test_a_false_claim_fails():
+    script = "import sys; sys.path.insert(0, 'dev/lessons'); import lesson; lesson.claim(1 > 2, 'x')"
+    done = subprocess.run([sys.executable, "-B", "-c", script], cwd=ROOT, capture_output=True,
+                          text=True, check=False)
+    assert done.returncode == 1 and done.stdout == "FALSE  x\n", done
+    assert re.search(r"if \(!holds\) exit\(1\);", read("dev", "lessons", "lesson.h"))
+
+
+def test_pages_have_their_parts():
+    assert len(pages()) == 15
+    for page, text in pages():
+        heads = re.findall(r"^## (.*)$", text, re.M)
+        assert heads == PARTS, f"{page}: parts {heads}"
+        assert text.startswith(f"# {int(page[:2])}. "), f"{page}: its title has another number"
+        assert "$$" in part_of(text, "The formula"), f"{page}: no formula"
+        answers = re.findall(r"<details><summary>[^<]+\?</summary>\n\n[^<]+\n</details>", text)
+        assert len(answers) == 2, f"{page}: {len(answers)} folded answers"
+        assert f"`make lesson N={page[:2]}`" in part_of(text, "The check"), f"{page}: no command"
+        assert "- `" in part_of(text, "Exercises") or "- Use" in part_of(text, "Exercises"), page
+
+
+def test_functions_that_pages_name_exist():
+    """A name stands in one of the files that its section names; in the source at least."""
+    source = {name: read(name) for name in subprocess.run(
+        ["git", "ls-files", "*.c", "*.h", "*.cu", "*.py"], cwd=ROOT, capture_output=True, text=True,
+        check=True).stdout.split() if "tests/" not in name}
+    for page, text in pages():
+        section = part_of(text, "The functions to read")
+        files = [s for s in spans(section) if s in source]
+        assert files, f"{page}: the functions to read are in no file"
+        defined = "\n".join(source[name] for name in files)
+        for name in spans(section):
+            if re.fullmatch(r"[a-z]+(_[a-z0-9]+)+|main|train|dot|lane|load|store|generate", name):
+                found = re.search(rf"^[a-z_].*?\b{name}(\(|\[)|^\w.*\b{name}\(", defined, re.M)
+                assert found or name in read("dev", "lessons", "lesson.h"), \
+                    f"{page}: {name} is not in {', '.join(files)}"
+        everything = "\n".join(source.values())
+        for name in spans(text):
+            if re.fullmatch(r"[a-z]+(_[a-z0-9]+)+", name) and name not in EXERCISES:
+                assert re.search(rf"\b{name}\b", everything), f"{page}: {name} is not in the source"
+
+
+def test_files_flags_and_targets_that_pages_name_exist():
+    help_text = read("dev", "train", "options.h")
+    targets = set(re.findall(r"^([a-z_0-9-]+):", read("Makefile"), re.M)) | {"train_gpt2"}
+    for page, text in pages() + [("README.md", read("dev", "lessons", "README.md"))]:
+        commands = spans(text) + re.findall(r"^(?:make|\./|scripts/).*$", text, re.M)
+        for span in commands:
+            for path in re.findall(r"(?<![\w/.])(?:\./)?((?:dev|scripts|tests)/[\w/.]+\w|\w+\.(?:cu?|md))", span):
+                there = [os.path.join(ROOT, path), os.path.join(LESSONS, path)]
+                assert any(map(os.path.exists, there)), f"{page}: there is no {path}"
+            for flag in re.findall(r"(?<!\S)--([a-z][a-z0-9-]+)", span):
+                lab = span.startswith("scripts/lab/") and f'--{flag}"' in read("scripts/lab/lab.py")
+                assert f'"{flag}"' in help_text or lab, f"{page}: there is no flag --{flag}"
+            for target in re.findall(r"\bmake ([a-z][a-z_-]+)", span):
+                if target not in ("exercise", "check"):          # dev/exercises may not be here yet
+                    assert target in targets, f"{page}: there is no make {target}"
+
+
+def test_exercises_that_pages_name_exist():
+    named = {name for _, text in pages() for name in re.findall(r"make exercise NAME=(\w+)", text)}
+    assert named == EXERCISES, f"no page, or no such exercise: {sorted(named ^ EXERCISES)}"
+
+
+def test_links_resolve():
+    listed = re.findall(r"\]\((\d\d_\w+\.md)\)", read("dev", "lessons", "README.md"))
+    assert listed == [name for name, _ in pages()], "README.md does not list the pages in order"
+    for page, text in pages() + [("README.md", read("dev", "lessons", "README.md"))]:
+        for link in re.findall(r"\]\(([^)#]+)\)", prose(text)):
+            path = os.path.join(LESSONS, link)
+            assert link.startswith("https:") or os.path.exists(path), f"{page}: no {link}"
+    names = [name for name, _ in pages()]
+    for (page, text), following in zip(pages(), names[1:] + ["README.md"]):
+        assert f"]({following})" in text.rsplit("\n---\n", 1)[1], f"{page}: no link to {following}"
+    assert "(dev/lessons/README.md)" in read("README.md").split("\n## ")[0], "the project's README"
+
+
+def test_pages_contain_no_trap_of_a_renderer():
+    """GitHub reads a backslash before punctuation in a formula as an escape of Markdown's."""
+    for page, text in pages():
+        assert prose(text).count("$") % 2 == 0, f"{page}: a $ is alone"
+        for formula in re.findall(r"\$\$.+?\$\$|\$[^$\n]+\$", prose(text), re.S):
+            assert not re.search(r"\\[,;:!{}\\]", formula), f"{page}: {formula}"
+            assert formula.count("{") == formula.count("}"), f"{page}: {formula}"
+            assert formula.count(r"\begin") == formula.count(r"\end"), f"{page}: {formula}"
+
+
+def test_first_step_is_right():
+    out = run([built("first_step")])
+    assert max(map(len, out.splitlines())) <= 80, "a line is longer than 80 columns"
+    rows = re.findall(r"^ +[abn] +(-?[\d.]+) +(-?[\d.]+) +(-?[\d.]+) +([\d.]+) ([\d.]+) ([\d.]+)"
+                      r" +([abn]) +([\d.]+)$", out, re.M)
+    assert len(rows) == 5, f"{len(rows)} rows of scores"
+    losses = []
+    for row in rows:
+        scores, p, following, loss = ([float(x) for x in row[:3]], [float(x) for x in row[3:6]],
+                                      "abn".index(row[6]), float(row[7]))
+        total = sum(math.exp(s) for s in scores)
+        assert all(abs(math.exp(s) / total - q) < 1e-4 for s, q in zip(scores, p)), row
+        assert abs(-math.log(p[following]) - loss) < 4e-4, row
+        losses.append(loss)
+    mean, again = (float(re.search(pattern, out).group(1)) for pattern in
+                   (r"is the loss: ([\d.]+)\.", r"It was ([\d.]+)\."))
+    assert abs(sum(losses) / 5 - mean) < 1e-4 and mean == again, "the loss is not the rows' mean"
+    lengths = [float(x) for x in re.findall(r" x \d+ +([\d.]+)$", out, re.M)]
+    norm = float(re.search(r"All together: ([\d.]+)\.", out).group(1))
+    assert len(lengths) == 16 and abs(math.sqrt(sum(x * x for x in lengths)) - norm) < 1e-3
+    after = float(re.search(r"new numbers: ([\d.]+)\.", out).group(1))
+    assert after < mean and out.count("banana") >= 3, "it has not learned"
+    for name in ("train_step", "model_forward", "dev/lessons/01_first_run.md"):
+        assert name in out.splitlines()[-1], f"the last line does not name {name}"
+
+
+if __name__ == "__main__":
+    sys.exit(testing.run_tests(globals(), sys.argv[1:]))
