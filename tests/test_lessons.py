@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""dev/lessons: every check holds and prints what its page shows; what a page names exists; pages are
-whole; and the arithmetic of make first-step is right.
+"""dev/lessons: every check holds and prints what its page shows; what a page names exists; pages
+are whole; and the arithmetic of make first-step is right.
 
     tests/test_lessons.py [NAME...]      the tests of these names only
 """
@@ -20,12 +20,11 @@ LESSONS = os.path.join(ROOT, "dev", "lessons")
 PARTS = ["The idea", "The formula", "The functions to read", "Predict first", "The check",
          "Exercises"]
 EXERCISES = set("""embedding_forward embedding_backward xent_forward xent_backward layernorm_forward
-    layernorm_backward gelu_backward linear_backward attention_plain attention_backward attention_tiled
-    adamw_update global_norm sample_token kv_cache gradient_accumulation ring_allreduce zero1
+    layernorm_backward gelu_backward linear_backward attention_plain attention_backward
+    attention_tiled adamw_update global_norm sample_token kv_cache gradient_accumulation ring_allreduce zero1
     warp_sum softmax_row layernorm_cuda matmul_tiled transpose_shared find_the_race
     muon rotary post_norm""".split())
-# What a page may name that is neither in the source nor a file.
-WORDS = {"data", "loss", "N(0, 0.02)"}
+PATH = r"(?<![\w/.])(?:\./)?((?:dev|scripts|tests)/[\w/.]+\w|\w+\.(?:cu?|md))"
 
 
 def read(*path):
@@ -95,7 +94,8 @@ def test_checks_hold_and_print_what_the_pages_show():
 
 
 def test_a_false_claim_fails():
-    script = "import sys; sys.path.insert(0, 'dev/lessons'); import lesson; lesson.claim(1 > 2, 'x')"
+    script = ("import sys; sys.path.insert(0, 'dev/lessons'); import lesson; "
+              "lesson.claim(1 > 2, 'x')")
     done = subprocess.run([sys.executable, "-B", "-c", script], cwd=ROOT, capture_output=True,
                           text=True, check=False)
     assert done.returncode == 1 and done.stdout == "FALSE  x\n", done
@@ -142,7 +142,7 @@ def test_files_flags_and_targets_that_pages_name_exist():
     for page, text in pages() + [("README.md", read("dev", "lessons", "README.md"))]:
         commands = spans(text) + re.findall(r"^(?:make|\./|scripts/).*$", text, re.M)
         for span in commands:
-            for path in re.findall(r"(?<![\w/.])(?:\./)?((?:dev|scripts|tests)/[\w/.]+\w|\w+\.(?:cu?|md))", span):
+            for path in re.findall(PATH, span):
                 there = [os.path.join(ROOT, path), os.path.join(LESSONS, path)]
                 assert any(map(os.path.exists, there)), f"{page}: there is no {path}"
             for flag in re.findall(r"(?<!\S)--([a-z][a-z0-9-]+)", span):

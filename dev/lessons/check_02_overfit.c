@@ -10,12 +10,13 @@ int main(void) {
     Rng rng = rng_make(2, 0);
     int batch[N], next[N], unseen[N], unseen_next[N];
     for (int i = 0; i < N; i++) {
-        batch[i] = (int)(rng_uniform(&rng) * V), next[i] = (int)(rng_uniform(&rng) * V);
-        unseen[i] = (int)(rng_uniform(&rng) * V), unseen_next[i] = (int)(rng_uniform(&rng) * V);
+        batch[i] = lesson_token(&rng, V), next[i] = lesson_token(&rng, V);
+        unseen[i] = lesson_token(&rng, V), unseen_next[i] = lesson_token(&rng, V);
     }
     o.lr = 3e-3f;
     lesson_model(&m, c, B, T, 1337);
-    printf("update   loss of the batch   loss of a batch it never saw   (ln %d = %.3f)\n", V, log(V));
+    printf("update   loss of the batch   loss of a batch it never saw   (ln %d = %.3f)\n", V,
+           log(V));
     double first = 0.0;
     for (int step = 1; step <= UPDATES; step++) {
         double unseen_loss = lesson_loss(&m, unseen, unseen_next, B, T);
@@ -27,8 +28,8 @@ int main(void) {
     double unseen_loss = lesson_loss(&m, unseen, unseen_next, B, T);
     claim(fabs(first - log(V)) < 0.1, "the loss begins within 0.1 of ln V");
     claim(seen < 0.05, "one batch can be learned by heart: %.4f nats are left", seen);
-    claim(unseen_loss > log(V), "nothing else was learned: %.2f nats on the unseen batch, more than ln V",
-          unseen_loss);
+    claim(unseen_loss > log(V),
+          "nothing else was learned: %.2f nats on the unseen batch, more than ln V", unseen_loss);
     model_free(&m);
     return 0;
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Lesson 3: a table of scores, trained by its gradient, finds the bigram frequencies of the text."""
+"""Lesson 3: a table of scores, trained by its gradient, finds the bigram frequencies of a text."""
 import array
 import math
 import os
@@ -51,7 +51,8 @@ best = -sum(n * math.log(n / sum(row)) for row in counts for n in row if n) / pa
 
 table = [[0.0] * len(words) for _ in words]      # scores of the next token, a row for each token
 first = loss_of(table, counts, pairs)
-print(f"{len(words)} different tokens; guessing evenly ln {len(words)} = {math.log(len(words)):.4f}")
+print(f"{len(words)} different tokens; "
+      f"guessing evenly ln {len(words)} = {math.log(len(words)):.4f}")
 print("update     loss")
 for step in range(501):
     if step in (0, 1, 10, 100, 500):

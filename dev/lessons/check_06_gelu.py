@@ -39,10 +39,13 @@ claim(apart < 5e-4, f"the tanh form is within {apart:.1e} of the exact one")
 claim(max(abs(derivative(x) - slope(x)) for x in points) < 1e-8, "the derivative is the slope")
 low = min(points, key=with_tanh)
 steep = max(points, key=derivative)
-print(f"lowest value {with_tanh(low):.4f} at x = {low:.2f}; steepest {derivative(steep):.4f} at {steep:.2f}")
-claim(derivative(0.0) == 0.5 and derivative(-1.0) < 0.0, "at 0 it has slope 1/2, at -1 a negative one")
+print(f"lowest value {with_tanh(low):.4f} at x = {low:.2f}; "
+      f"steepest {derivative(steep):.4f} at {steep:.2f}")
+claim(derivative(0.0) == 0.5 and derivative(-1.0) < 0.0,
+      "at 0 it has slope 1/2, at -1 a negative one")
 
 # An MLP of one channel and two hidden ones makes |x|, nearly; a linear layer cannot bend.
 mlp = lambda x: (with_tanh(4 * x) + with_tanh(-4 * x)) / 4
-print("|x| by two GELUs: " + "  ".join(f"{x:.1f}: {mlp(x):.3f}" for x in (-2.0, -1.0, 0.0, 1.0, 2.0)))
+print("|x| by two GELUs: " +
+      "  ".join(f"{x:.1f}: {mlp(x):.3f}" for x in (-2.0, -1.0, 0.0, 1.0, 2.0)))
 claim(max(abs(mlp(x) - abs(x)) for x in points) < 0.1, "two hidden channels make |x| within 0.1")

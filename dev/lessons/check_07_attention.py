@@ -69,7 +69,8 @@ measured = (slopes(lambda x: loss(rows(x), k, v), flat(q)),
             slopes(lambda x: loss(q, k, rows(x)), flat(v)))
 short, whole = backward(jacobian=False), backward(jacobian=True)
 for name, a, b, c in zip(("dq", "dk", "dv"), short, whole, measured):
-    print(f"{name}: short against the Jacobian {distance(a, b):.0e}, against slopes {distance(a, c):.0e}")
+    print(f"{name}: short against the Jacobian {distance(a, b):.0e}, "
+          f"against slopes {distance(a, c):.0e}")
     claim(distance(a, b) < 1e-13 and distance(a, c) < 1e-8, f"{name} by d = dout . out is right")
 
 scores = [random.gauss(0.0, 5.0) for _ in range(1000)]

@@ -17,7 +17,7 @@ static double added(int L, float boost) {
     int tokens[T];
     float difference[T*C];
     Rng rng = rng_make(8, 0);
-    for (int t = 0; t < T; t++) tokens[t] = (int)(rng_uniform(&rng) * V);
+    for (int t = 0; t < T; t++) tokens[t] = lesson_token(&rng, V);
     lesson_model(&m, c, 1, T, 1337);
     for (int l = 0; l < L; l++) {
         Block w = block_in(shards_params(&m.shards, 1 + l, -1), &c);
@@ -68,8 +68,8 @@ int main(void) {
     }
     claim(scaled[3] < 1.3*scaled[0] && scaled[0] < 1.3*scaled[3],
           "scaled: 2 blocks and 16 add the same, within 30%%");
-    claim(plain[3] > 2.0*plain[0], "not scaled: 16 blocks add %.1f times as much as 2 (sqrt(8) = 2.8)",
-          plain[3] / plain[0]);
+    claim(plain[3] > 2.0*plain[0], 
+          "not scaled: 16 blocks add %.1f times as much as 2 (sqrt(8) = 2.8)", plain[3] / plain[0]);
     check_tying();
     return 0;
 }

@@ -28,7 +28,7 @@ int main(void) {
     int inputs[N], targets[N];
     Rng rng = rng_make(10, 0);
     for (int i = 0; i < N; i++)
-        inputs[i] = (int)(rng_uniform(&rng) * V), targets[i] = (int)(rng_uniform(&rng) * V);
+        inputs[i] = lesson_token(&rng, V), targets[i] = lesson_token(&rng, V);
     lesson_model(&m, SMALL, B, T, 1337);
     size_t bytes = gpt2_n_params(&SMALL) * sizeof(float);
     float *whole = alloc_or_die(bytes, "a gradient");

@@ -48,9 +48,10 @@ int main(void) {
     static float whole[T*V], cached[T*V];
     int tokens[T];
     Rng rng = rng_make(11, 99);
-    for (int t = 0; t < T; t++) tokens[t] = (int)(rng_uniform(&rng) * V);
+    for (int t = 0; t < T; t++) tokens[t] = lesson_token(&rng, V);
     lesson_model(&m, SMALL, 1, T, 1337);
-    double slow = feed(&m, tokens, false, whole), fast = feed(&m, tokens, true, cached), worst = 0.0;
+    double slow = feed(&m, tokens, false, whole), fast = feed(&m, tokens, true, cached);
+    double worst = 0.0;
     for (int i = 0; i < T*V; i++) worst = fmax(worst, fabsf(whole[i] - cached[i]));
     printf("%d tokens   rows computed   seconds\n", T);
     printf("  anew      %10d   %10.3f\n  cached    %10d   %10.3f\n", T*(T + 1)/2, slow, T, fast);

@@ -65,11 +65,14 @@ print("order    lines fetched   multiply-adds a line")
 for name, fetched in counted.items():
     print(f"{name:7s} {fetched:14d} {n3 / fetched:14.1f}")
 ideal = 2 * n3 // (BLOCK * LINE) + N * N // LINE
-claim(counted["dots"] > n3, "dots: every element of b is fetched anew, a whole line for one number")
+claim(counted["dots"] > n3,
+      "dots: every element of b is fetched anew, a whole line for one number")
 claim(abs(counted["rows"] / (n3 / LINE) - 1) < 0.1, "rows: a line of b serves 16 multiply-adds")
-claim(counted["blocks"] < 1.1 * ideal, f"blocks: within 10% of 2 n^3 / (16 * 16) + n^2 / 16 = {ideal}")
+claim(counted["blocks"] < 1.1 * ideal,
+      f"blocks: within 10% of 2 n^3 / (16 * 16) + n^2 / 16 = {ideal}")
 
 print("tile in registers   loads a multiply-add")
 for mr, nr in ((1, 1), (2, 2), (4, 8), (8, 32)):
     print(f"  {mr:2d} x {nr:2d} {(mr + nr) / (mr * nr):20.3f}")
-claim((8 + 32) / (8 * 32) < 2 / 12, "an 8 x 32 tile loads less than a twelfth of what single sums load")
+claim((8 + 32) / (8 * 32) < 2 / 12,
+      "an 8 x 32 tile loads less than a twelfth of what single sums load")

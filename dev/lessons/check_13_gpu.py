@@ -28,7 +28,8 @@ for name, addresses in loads.items():
     n = sectors(addresses)
     print(f"  {name:46s} {n:7d} {128 / (SECTOR * n):19.0%}")
 counts = [sectors(addresses) for addresses in loads.values()]
-claim(counts == [4, 5, 8, 32], "neighbouring lanes should read neighbouring addresses: 4 sectors, not 32")
+claim(counts == [4, 5, 8, 32],
+      "neighbouring lanes should read neighbouring addresses: 4 sectors, not 32")
 
 print("a tile of floats in shared memory                passes along a row   down a column")
 for width in (32, 33):

@@ -44,4 +44,5 @@ print("batch in tokens   updates   tokens   updates measured")
 for batch, measured in ((32, 8890), (256, 1160), (8192, 269)):
     updates = S_MIN * (1 + B_CRIT / batch)
     print(f"{batch:15d} {updates:9.0f} {updates * batch:8.0f} {measured:18d}")
-    claim(abs(updates / measured - 1) < 0.1, f"at {batch} tokens the formula is within 10% of what was measured")
+    claim(abs(updates / measured - 1) < 0.1,
+          f"at {batch} tokens the formula is within 10% of what was measured")

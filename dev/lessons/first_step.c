@@ -101,7 +101,8 @@ static void show_more(Model *m, const int *inputs, const int *targets, double fi
            first);
     for (int step = 2; step <= STEPS; step++) {
         double loss = lesson_update(m, inputs, targets, 1, T, o, step);
-        if (step == 2 || step % 10 == 0) printf("       before update %2d   loss %.4f\n", step, loss);
+        if (step == 2 || step % 10 == 0)
+            printf("       before update %2d   loss %.4f\n", step, loss);
     }
     int text[T + 1] = { inputs[0] };
     for (int t = 0; t < T; t++) {

@@ -30,6 +30,9 @@ static void lesson_model(Model *m, Config c, int B, int T, uint64_t seed) {
     shards_loaded(z);
 }
 
+__attribute__((unused))
+static int lesson_token(Rng *rng, int V) { return (int)(rng_uniform(rng) * V); }
+
 // The mean loss of a batch, in nats a token. The weights stay as they are.
 __attribute__((unused))
 static double lesson_loss(Model *m, const int *inputs, const int *targets, int B, int T) {

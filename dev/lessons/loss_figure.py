@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Draws loss.svg of lesson 1 from the log of `make run`: dev/lessons/loss_figure.py out/tales/log.jsonl"""
+"""Draws loss.svg of lesson 1 from the log of `make run`:
+
+    dev/lessons/loss_figure.py out/tales/log.jsonl
+"""
 import json
 import math
 import os
@@ -42,11 +45,13 @@ def draw(losses):
         lines.append(f'<text x="{x0 - 8}" y="{y + 4}" text-anchor="end">{loss}</text>')
     for update in (1, 10, 100, 1000):
         x, _ = place(update, 0, last)
-        lines.append(f'<text x="{x}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{update}</text>')
+        lines.append(f'<text x="{x}" y="{HEIGHT - BOTTOM + 18}" '
+                     f'text-anchor="middle">{update}</text>')
     lines.append(f'<path d="M{x0} {TOP}V{HEIGHT - BOTTOM}H{x1}" fill="none" stroke="#000000"/>')
     points = " ".join("{},{}".format(*place(u, loss, last)) for u, loss in thinned(losses))
     lines.append(f'<polyline points="{points}" fill="none" stroke="#0072b2" stroke-width="2"/>')
-    lines.append(f'<text x="{x1}" y="{HEIGHT - 8}" text-anchor="end">updates of 1,024 tokens</text>')
+    lines.append(f'<text x="{x1}" y="{HEIGHT - 8}" '
+                 'text-anchor="end">updates of 1,024 tokens</text>')
     lines.append('<text x="4" y="12">nats</text></svg>')
     return "\n".join(lines) + "\n"
 
