@@ -19,11 +19,13 @@ BUILD = os.environ.get("BUILD", "build")
 LESSONS = os.path.join(ROOT, "dev", "lessons")
 PARTS = ["The idea", "The formula", "The functions to read", "Predict first", "The check",
          "Exercises"]
-EXERCISES = set("""embedding_forward embedding_backward xent_forward xent_backward layernorm_forward
+EXERCISES = set("""
+    embedding_forward embedding_backward xent_forward xent_backward layernorm_forward
     layernorm_backward gelu_backward linear_backward attention_plain attention_backward
-    attention_tiled adamw_update global_norm sample_token kv_cache gradient_accumulation ring_allreduce zero1
-    warp_sum softmax_row layernorm_cuda matmul_tiled transpose_shared find_the_race
-    muon rotary post_norm""".split())
+    attention_tiled adamw_update global_norm sample_token kv_cache gradient_accumulation
+    ring_allreduce zero1 warp_sum softmax_row layernorm_cuda matmul_tiled transpose_shared
+    find_the_race muon rotary post_norm
+""".split())
 PATH = r"(?<![\w/.])(?:\./)?((?:dev|scripts|tests)/[\w/.]+\w|\w+\.(?:cu?|md))"
 
 
