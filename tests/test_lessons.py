@@ -174,11 +174,13 @@ def test_links_resolve():
 
 
 def test_pages_contain_no_trap_of_a_renderer():
-    """GitHub reads a backslash before punctuation in a formula as an escape of Markdown's."""
+    """A Markdown renderer may read a backslash before punctuation as an escape, also in a formula,
+    and a line of it that begins with + as a list."""
     for page, text in pages():
         assert prose(text).count("$") % 2 == 0, f"{page}: a $ is alone"
         for formula in re.findall(r"\$\$.+?\$\$|\$[^$\n]+\$", prose(text), re.S):
             assert not re.search(r"\\[,;:!{}\\]", formula), f"{page}: {formula}"
+            assert not re.search(r"^\s*[-+*=>#] ", formula, re.M), f"{page}: {formula}"
             assert formula.count("{") == formula.count("}"), f"{page}: {formula}"
             assert formula.count(r"\begin") == formula.count(r"\end"), f"{page}: {formula}"
 
