@@ -138,14 +138,14 @@ bench: $(BENCHES) $(WITH_MPI)    ## speed and memory on this machine, to bench.j
 ladder: $(BUILD)/ladder          ## a matrix product from three loops to the trainer's, rung by rung
 	@$(BUILD)/ladder
 
-first-step: $(BUILD)/lessons/first_step   ## one update of a tiny model, with numbers to check by hand
+first-step: $(BUILD)/lessons/first_step   ## one update of a tiny model, numbers to check by hand
 	@OMP_WAIT_POLICY=passive $<
 
-# A lesson's check is a C program or a Python script.
-LESSON_C  = $(wildcard dev/lessons/check_$(N)_*.c)
-LESSON_PY = $(wildcard dev/lessons/check_$(N)_*.py)
-lesson: all $(LESSON_C:dev/%.c=$(BUILD)/%)   ## the numeric check of a lesson in dev/lessons: N=07
-	@$(if $(LESSON_C)$(LESSON_PY),OMP_WAIT_POLICY=passive $(LESSON_C:dev/%.c=$(BUILD)/%) $(addprefix $(PYTHON) ,$(LESSON_PY)),\
+# A lesson's check is a C program or a Python script; N=7 is N=07.
+LESSON   = $(wildcard dev/lessons/check_$(N)_* dev/lessons/check_0$(N)_*)
+LESSON_C = $(patsubst dev/%.c,$(BUILD)/%,$(filter %.c,$(LESSON)))
+lesson: all $(LESSON_C)          ## the numeric check of a lesson in dev/lessons: N=07
+	@$(if $(LESSON),OMP_WAIT_POLICY=passive $(LESSON_C) $(addprefix $(PYTHON) ,$(filter %.py,$(LESSON))),\
 	    echo 'make lesson N=01 ... N=15: the lessons are listed in dev/lessons/README.md' >&2; exit 1)
 
 $(BUILD)/lessons/%: dev/lessons/%.c $(BUILD)/flags
