@@ -2260,12 +2260,13 @@ static void model_backward(Model *m, const int *tokens, const int *targets, floa
 
 // model_forward and model_backward of a micro-batch, as one graph where the launches are the same
 // each time. They are not for a smaller batch; nor for several ranks, which exchange gradients
-// after the last micro-batch; nor with --exact-sum, which adds each gradient to another buffer.
+// after the last micro-batch; nor with --exact-sum, which adds each gradient to another buffer;
+// nor with --noise-scale, whose kernels take an argument that changes with each update.
 static void model_micro_step(Model *m, const int *inputs, const int *targets, float scale,
                              int B, int T) {
     Shards *z = &m->shards;
     bool whole = B == m->spec.B && T == m->spec.T;
-    if (!m->gpu->graphs || !whole || z->size > 1 || z->n_levels > 0) {
+    if (!m->gpu->graphs || !whole || z->size > 1 || z->n_levels > 0 || z->measure) {
         model_forward(m, inputs, B, T, 0);
         model_backward(m, inputs, targets, scale, B, T);
         return;
