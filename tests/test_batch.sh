@@ -95,7 +95,7 @@ if [ -x "$mpi_train" ] && command -v mpirun > /dev/null; then
         near "$name, S" "$(field noise_s four)" "$(field noise_s $name)" 1e-4
         near "$name, the scale" "$(field noise_scale four)" "$(field noise_scale $name)" 1e-3
     done
-    ranks 4 adam_ranks $adam
+    ranks 4 adam_ranks $adam --zero 0
     ranks 2 adam_zero $adam --zero 2
     near "ranks, S in Adam's metric" "$(field noise_s_adam adam)" "$(field noise_s_adam adam_ranks)" 1e-3
     same "Adam's metric with ZeRO" "$(field noise_s_adam adam_zero)" ""
