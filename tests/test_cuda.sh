@@ -238,6 +238,7 @@ a_graph_changes_no_bit|s/bool whole = .*/bool whole = true;/
 a_graph_changes_no_bit|/static void model_micro_step/,/^}/ s/ || z->n_levels > 0//
 a_graph_changes_no_bit|/static void forward_launch/,/^}/ s/    real \*embeddings = /    gpu_wait(m->gpu);\n&/
 a_graph_changes_no_bit dev/cuda/graph.h|s/if (!g->exec) graph_capture(g, stream, work);/if (!g->exec) { graph_capture(g, stream, work); return; }/
+a_graph_changes_no_bit|/static void model_micro_step/,/^}/ s/ || z->measure) {/) {/
 tuner_takes_the_fastest dev/cuda/tune.h|s/|| seconds > TUNER_GAIN \* c->seconds/|| (i > 0 \&\& seconds < c->seconds)/
 tuner_takes_the_fastest dev/cuda/tune.h|s/return INFINITY;/return 0.0;/
 tuner_takes_the_fastest|s/uint32_t sums = .*/uint32_t sums = CUBLASLT_REDUCTION_SCHEME_MASK;/
