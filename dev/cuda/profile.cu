@@ -80,7 +80,7 @@ int main(int argc, char **argv) {
     static TrainOptions options;
     Shape s = shape_of(argc, argv);
     const char *gpu = argc > 3 && *argv[3] ? argv[3] : "h100", *kernel = argc > 4 ? argv[4] : "";
-    ModelSpec spec = { s.c, s.B, s.T, TRAIN, RECOMPUTE_NONE, Sharing() };
+    ModelSpec spec = { s.c, s.B, s.T, TRAIN, RECOMPUTE_NONE, Sharing(), 132 };       // an h100's
     alone.size = alone.local_size = 1;
     machine_open(&machine, &options, &alone);
     model_init(&m, &spec, &machine);
