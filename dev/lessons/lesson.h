@@ -20,7 +20,7 @@ static void claim(bool holds, const char *fmt, ...) {
 __attribute__((unused))
 static void lesson_model(Model *m, Config c, int B, int T, uint64_t seed) {
     static Machine machine;
-    ModelSpec spec = { c, B, T, TRAIN, RECOMPUTE_NONE, { .comm = NULL } };
+    ModelSpec spec = { .c = c, .B = B, .T = T, .use = TRAIN };
     model_init(m, &spec, &machine);
     Shards *z = model_shards(m);
     for (int b = 0; b < gpt2_n_buckets(&c); b++) {
