@@ -728,9 +728,9 @@ static void sgd_update(float *p, const float *g, float g_scale, AdamW o, size_t 
 }
 
 // The end of an update. Global-norm clipping: if the whole gradient is longer than `clip` (0: no
-// limit), all of it is scaled down to that length. Then AdamW, or SGD, on every tensor, as far as it is this
-// rank's; matrices decay, gains and biases do not. If the norm is not finite, parameters and
-// moments stay as they are. Returns the sums over the ranks of `scope`.
+// limit), all of it is scaled down to that length. Then AdamW, or SGD, on every tensor, as far as
+// it is this rank's; matrices decay, gains and biases do not. If the norm is not finite, parameters
+// and moments stay as they are. Returns the sums over the ranks of `scope`.
 static Totals model_update(Model *m, AdamW o, double clip, int64_t step, Scope scope) {
     Shards *z = &m->shards;
     shards_finish_grads(z);
