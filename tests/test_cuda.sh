@@ -132,10 +132,11 @@ else
     end a_resumed_batch_goes_on_growing
 
     # Launch by launch; and with a graph, where a copy or a kernel comes as late as it may.
-    run "$EMULATED" $adaptive --tokens 1536 --tune off --graph off --out "$dir/launched"
-    same_run "$dir/grown" "$dir/launched"
-    run env EMULATOR_STREAMS=late "$EMULATED" $adaptive --tokens 1536 --tune off --out "$dir/late"
-    same_run "$dir/grown" "$dir/late"
+    run "$EMULATED" $growing --tune off --out "$dir/graph"
+    run "$EMULATED" $growing --tune off --graph off --out "$dir/launched"
+    same_run "$dir/graph" "$dir/launched"
+    run env EMULATOR_STREAMS=late "$EMULATED" $growing --tune off --out "$dir/late"
+    same_run "$dir/graph" "$dir/late"
     end a_graph_changes_no_bit_of_a_run
 
     for i in 1 2; do

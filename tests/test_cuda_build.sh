@@ -366,7 +366,7 @@ done
 end cuda_compiles_without_warnings
 
 # Rows are read 16 bytes at a time. What these kernels load otherwise are single numbers of a row:
-# lse; mean and rstd; the target and its logit.
+# lse; mean and rstd; the target, its logit and the loss's scale.
 narrow_loads() {                            # narrow_loads KERNEL: how many instructions in $dir/ptx
     awk -v kernel="$1" '
         /\.entry / { inside = index($0, kernel); found += inside }
@@ -379,7 +379,7 @@ for precision in fp32 bf16; do
     same "narrow loads of attention_rows, $precision" "$(narrow_loads attention_rows_kernel)" 1
     same "narrow loads of LayerNorm, $precision" "$(narrow_loads layernorm_forward_kernel)" 0
     same "narrow loads of LayerNorm back, $precision" "$(narrow_loads layernorm_backward_kernel)" 2
-    same "narrow loads of cross-entropy, $precision" "$(narrow_loads xent_kernel)" 2
+    same "narrow loads of cross-entropy, $precision" "$(narrow_loads xent_kernel)" 3
 done
 end cuda_rows_are_read_by_packs
 
