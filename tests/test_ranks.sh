@@ -225,6 +225,25 @@ zero0 --comm-dtype bf16
 zero0 --exact-sum
 DiLoCo --outer-every 1
 STAGES
+# A resumed run that was given no stage decides anew; one that was given a stage keeps it.
+while read -r stage flags; do
+    good 2 $tiny --warmup-tokens 0 --steps 1 --out "$dir/stage" --overwrite
+    good 2 --resume --steps 2 --out "$dir/stage" $flags
+    grep -q "^ranks .*: $stage" <(sed 's/ZeRO stage /zero/; s/data parallel/zero0/' "$dir/stdout") ||
+        note "resumed with '$flags', not $stage: $(grep "^ranks" "$dir/stdout")"
+done << 'STAGES'
+zero1
+zero2 --zero 2
+zero0 --comm-dtype bf16
+zero0 --exact-sum
+DiLoCo --outer-every 1
+STAGES
+good 2 $tiny --warmup-tokens 0 --steps 1 --out "$dir/stage" --overwrite
+good 1 --resume --steps 2 --out "$dir/stage"
+! grep -q -- "--zero" "$dir/stdout" || note "one rank alone: $(grep -e --zero "$dir/stdout")"
+good 1 $tiny --warmup-tokens 0 --batch-tokens 32 --steps 1 --out "$dir/stage" --overwrite
+good 2 --resume --steps 2 --out "$dir/stage"
+grep -q "^ranks .*ZeRO stage 1" "$dir/stdout" || note "two ranks go on with one rank's stage"
 end several_ranks_share_the_moments
 
 # ---- memory ----

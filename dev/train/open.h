@@ -340,7 +340,6 @@ static inline bool run_start(Run *r, Model *model, Machine *machine, int argc, c
     }
     if (!r->o.plan) open_ranks(r);
     if (r->o.resume) restore_options(r);
-    r->o.zero = train_options_stage(&r->o, r->comm.size);
     r->comm.plain = r->o.comm != 0;
     threads_set(r->o.threads);
     return true;

@@ -63,7 +63,7 @@ typedef struct {
     int max_new, top_k;
     double temperature, top_p;
     // ranks
-    int zero;                      // a stage, 0 to 3
+    int zero;                      // 0 to 3; OPTION_UNSET: train_options_stage
     int64_t outer_every;           // updates a round; 0: the ranks average every gradient
     double outer_lr, outer_momentum;
     int comm_dtype;                // a CommType of dev/ranks/comm.h
@@ -220,7 +220,7 @@ static const Option train_table[] = {
     { "top-p", "X", OPT_REAL, FIELD(top_p), "1", 1e-6, 1, NULL,
       "generate", "nucleus sampling: sample from the fewest tokens with probability X", "off" },
 
-    { "zero", "STAGE", OPT_INT, FIELD(zero), "0", 0, 3, NULL,
+    { "zero", "STAGE", OPT_INT, FIELD(zero), NULL, 0, 3, NULL,
       "ranks", "ZeRO stage (Rajbhandari 2020): 1 shards AdamW's moments across ranks, 2 gradients "
       "too, 3 parameters too; with one micro-batch, 1 and 2 send as much as 0, and 3 sends 1.5 "
       "times as much", "1 with several ranks; 0 with --comm-dtype bf16, --exact-sum or "
@@ -417,7 +417,8 @@ static inline bool train_options_check_machine(const TrainOptions *o, bool on_gp
                      "slash, as in %.40s.json", o->tune, o->tune);
 }
 
-// ZeRO's stage, as given, or 1 among several ranks where it sends no more than stage 0 does.
+// ZeRO's stage, as given, or 1 among several ranks where it sends no more than stage 0 does. A
+// resumed run that was given none decides anew, for its ranks and its flags.
 static inline int train_options_stage(const TrainOptions *o, int ranks) {
     if (train_options_given(o, "zero")) return o->zero;
     return ranks > 1 && o->comm_dtype == 0 && !o->exact_sum && o->outer_every == 0 ? 1 : 0;

@@ -119,7 +119,7 @@ static inline bool stop_is_asked(Run *r) {
 // How the run shares its model among the ranks of `comm`.
 static inline Sharing run_sharing(const TrainOptions *o, Comm *comm) {
     uint64_t micro_batches = o->batches.batch / o->batches.unit;
-    Sharing s = { comm, o->zero, (CommType)o->comm_dtype,
+    Sharing s = { comm, train_options_stage(o, comm->size), (CommType)o->comm_dtype,
                   o->exact_sum ? tree_level(micro_batches - 1) + 1 : 0,
                   o->outer_every > 0, o->no_overlap, measures_noise(o),
                   o->optimizer == OPTIMIZER_SGD, o->average_tokens > 0 };
