@@ -206,14 +206,18 @@ sweep() {
     cp "$work/choices.json" "$results"
 }
 
-# Counters of our kernels that take long, at the shapes of a step, in a model of two layers.
+# Counters of our kernels that take long, at the shapes of a step, in a model of two layers; with
+# the sweep's choices, since the tuner would launch each kernel dozens of times more.
 counters() {
+    local tune=off
     command -v ncu > /dev/null || { echo "skip: needs ncu"; return; }
+    [ ! -f "$work/choices.json" ] || tune=$work/choices.json
     cd "$bf16" && ncu --clock-control none --section SpeedOfLight --section Occupancy \
         --section MemoryWorkloadAnalysis --section LaunchStats \
-        --kernel-name 'regex:^(attention|residual|layernorm|xent)' ./train_gpt2cu --data "$tales" \
+        --kernel-name 'regex:^(attention|layernorm|xent)' ./train_gpt2cu --data "$tales" \
         --layers 2 --heads 12 --channels 768 --seq-len 1024 --micro-batch 16 \
-        --batch-tokens 16384 --steps 1 --eval-every 0 --eval-tokens 1024 | tee "$work/ncu"
+        --batch-tokens 16384 --steps 1 --eval-every 0 --eval-tokens 1024 --tune "$tune" |
+        tee "$work/ncu"
     [ "${PIPESTATUS[0]}" -ne 0 ] || return 0
     grep -m 1 '^==ERROR==' "$work/ncu" && echo "skip: ncu does not work here"
 }
@@ -420,10 +424,12 @@ trains() {
               exit !n }'
 }
 
-# Tokens a second with and without --noise-scale, in turn; and what --plan makes of the run.
+# Tokens a second with and without --noise-scale, in turn, with the choices of the first run; and
+# what --plan makes of the run.
 tok_per_s() {
     ./train_gpt2cu --data "$tales" $MODEL $NOISE --steps 16 --eval-every 0 --eval-tokens 1024 \
-        --log "$work/noise.jsonl" --overwrite "$@" > "$work/noise.txt" || return 1
+        --tune "$work/noise.json" --log "$work/noise.jsonl" --overwrite "$@" \
+        > "$work/noise.txt" || return 1
     sed -n 's/^{"event":"step".*"tok_per_s":\([^,]*\),.*/\1/p' "$work/noise.jsonl" | tail -n 12
 }
 noise_costs() {
@@ -603,8 +609,8 @@ report_logs() {
             *FAILED*)
                 { grep 'at most.* WRONG$' "$log"; tail -n 15 "$log"; } > "$log.tail"
                 report_text "Failed: $step" "$log.tail" ;;
-            *tools\ and* | *real\ shapes* | *counters\ of* | *benchmark,* | *launcher* | *product* | \
-                *PyTorch*)
+            *tools\ and* | *real\ shapes* | *counters\ of* | *benchmark,* | *launcher* | \
+                *product* | *PyTorch*)
                 report_text "$step" "$log" ;;
         esac
     done
