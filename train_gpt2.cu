@@ -201,7 +201,7 @@ struct Machine {
     void *workspace;                   // cuBLASLt's
     float *scratch;                    // (SCRATCH_FLOATS)
     Product *products;                 // (MAX_PRODUCTS), the last ones chosen
-    int n_products;                       // chosen so far
+    int n_products;                    // chosen so far
     struct Tuner *tuner;               // dev/cuda/tune.h; NULL: the heuristic chooses
     bool tf32, graphs;                 // --tf32, --graph
     int beside;                        // multiprocessors for products beside messages; 0: all
@@ -820,8 +820,7 @@ static void layernorm_forward(real *out, float *mean, float *rstd, const real *x
 
 // A warp owns a row, then the one that is as many rows further as there are warps; dx may be skip.
 // It adds up its columns in shared memory that no other warp touches; at the end the warps' sums
-// become the block's. A multiprocessor's registers suffice for three
-// blocks, in fp32 for two.
+// become the block's. A multiprocessor's registers suffice for three blocks, in fp32 for two.
 //   partials (blocks,2,C)
 __global__ void __launch_bounds__(256, sizeof(real) < sizeof(float) ? 3 : 2)
 layernorm_backward_kernel(real *dx, float *partials, const real *skip, const real *dout,
@@ -1928,7 +1927,8 @@ static double megabytes(double bytes) { return 1e-6 * bytes; }
 static void memory_show(FILE *out, const Memory *mem, const ModelSpec *spec) {
     static const char *const names[MEM_KINDS] = {
         "weights: fp32, and as layers read them", "their gradients, fp32", "AdamW's moments, fp32",
-        "DiLoCo's outer step, fp32", "averaged weights, fp32", "buckets that come from other ranks, or go to them",
+        "DiLoCo's outer step, fp32", "averaged weights, fp32",
+        "buckets that come from other ranks, or go to them",
         "activations", "logits, a chunk at a time", "gradients of activations",
         "tables and scratch",
     };

@@ -210,9 +210,10 @@ end zero_trains_what_one_rank_trains
 
 # ---- the stage that is taken where none is given ----
 
+stage_named() { sed 's/ZeRO stage /zero/; s/data parallel/zero0/' "$dir/stdout"; }
 while read -r stage flags; do
     good 2 $tiny --warmup-tokens 0 --steps 1 $flags --out "$dir/stage" --overwrite
-    grep -q "^ranks .*: $stage" <(sed 's/ZeRO stage /zero/; s/data parallel/zero0/' "$dir/stdout") ||
+    stage_named | grep -q "^ranks .*: $stage" ||
         note "'$flags' is not $stage: $(grep "^ranks" "$dir/stdout")"
     plan=$("$train" --plan --plan-gpu here@1,2 $tiny $flags |
         sed -n 's/.*, ZeRO \([0-9]\).*/zero\1/p')
@@ -229,7 +230,7 @@ STAGES
 while read -r stage flags; do
     good 2 $tiny --warmup-tokens 0 --steps 1 --out "$dir/stage" --overwrite
     good 2 --resume --steps 2 --out "$dir/stage" $flags
-    grep -q "^ranks .*: $stage" <(sed 's/ZeRO stage /zero/; s/data parallel/zero0/' "$dir/stdout") ||
+    stage_named | grep -q "^ranks .*: $stage" ||
         note "resumed with '$flags', not $stage: $(grep "^ranks" "$dir/stdout")"
 done << 'STAGES'
 zero1

@@ -400,8 +400,7 @@ static inline bool shards_has_metric(const Shards *z) {
 
 // Measures the small gradients of dev/train/noise.h (gradient noise scale, McCandlish et al. 2018)
 // before the ranks sum them. A small gradient is each micro-batch's where that lies in a buffer of
-// its own (stages 2 and 3, --exact-sum, one rank alone), otherwise each
-// rank's gradient.
+// its own (stages 2 and 3, --exact-sum, one rank alone), otherwise each rank's gradient.
 static inline void shards_measure(Shards *z, int bucket) {
     Range r = gpt2_bucket(&z->c, bucket);
     float *grads = z->grads + r.begin;

@@ -667,7 +667,8 @@ static inline void plan_show_memory(FILE *out, const PlanFacts *f, const RunPlan
     const PlanBytes *b = &p->bytes;
     char optimizer[80];
     snprintf(optimizer, sizeof optimizer, "optimizer: %s%s%s", f->sgd ? "SGD" : "AdamW's moments",
-             f->outer_every ? ", DiLoCo's outer step" : "", f->averages ? ", averaged weights" : "");
+             f->outer_every ? ", DiLoCo's outer step" : "",
+             f->averages ? ", averaged weights" : "");
     const struct { const char *name; double bytes; } rows[] = {
         { "parameters", b->params }, { "gradients", b->grads }, { optimizer, b->moments },
         { "activations", b->activations }, { "logits, a chunk at a time", b->logits },
