@@ -191,7 +191,7 @@ static void gradient(Lab *x, float *g, uint64_t first, size_t windows, int T) {
 static double eval_loss(Lab *x) {
     Eval e;
     Error err;
-    if (!evaluate(&e, &x->r, (size_t)x->r.o.eval_tokens, &err)) die("%s", err.text);
+    if (!evaluate(&e, &x->r, &x->r.val, (size_t)x->r.o.eval_tokens, &err)) die("%s", err.text);
     return e.loss;
 }
 
