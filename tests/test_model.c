@@ -752,6 +752,14 @@ TEST(averaged_weights_count_tokens) {
     memcpy(copy, z->masters, bytes);
     evaluate_all(&e, NULL, &average, &r);
     CHECK(memcmp(copy, z->masters, bytes) == 0);
+    Eval train = { 0 }, none = { 0 };                // Ctrl-C in the first skips the others
+    r.o.eval_train = true;
+    *stop_signal() = SIGINT;
+    evaluate_all(&e, &train, &none, &r);
+    CHECK(r.stopping == SIGINT && train.tokens == 0 && none.tokens == 0);
+    evaluate_all(&e, &train, &none, &r);             // a run that is ending evaluates whole
+    CHECK(e.tokens == 192 && train.tokens == 192 && none.loss == average.loss);
+    *stop_signal() = r.stopping = 0;
     memcpy(z->masters, z->average, bytes);
     CHECK(evaluate(&of_copy, &r, &r.val, (size_t)r.o.eval_tokens, &err));
     CHECK(average.loss == of_copy.loss && average.loss != e.loss);

@@ -49,12 +49,14 @@ static inline bool evaluate(Eval *e, Run *r, const Loader *l, size_t tokens, Err
 }
 
 // Evaluates the weights; with --eval-train also on training tokens, as many; with --average-tokens
-// also the averaged weights.
+// also the averaged weights. A signal in one evaluation ends it and skips the next ones.
 static inline void evaluate_all(Eval *e, Eval *train, Eval *average, Run *r) {
     Error err;
+    bool ending = r->stopping;
     if (!evaluate(e, r, &r->val, (size_t)r->o.eval_tokens, &err)) die("%s", err.text);
+    if (r->stopping && !ending) return;
     if (r->o.eval_train && !evaluate(train, r, &r->train, e->tokens, &err)) die("%s", err.text);
-    if (r->o.average_tokens == 0) return;
+    if (r->o.average_tokens == 0 || (r->stopping && !ending)) return;
     shards_average_begin(r->shards);
     bool read = evaluate(average, r, &r->val, (size_t)r->o.eval_tokens, &err);
     shards_average_end(r->shards);
