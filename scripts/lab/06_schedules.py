@@ -427,7 +427,7 @@ def settings(e, plan):
               "over seeds.")
     e.setting(f"The norm test sees gradients of {plan['part']} sequences, "
               f"{plan['small'] // plan['T'] // plan['part']} of them at the smallest batch, and "
-              "decides at each update, without smoothing.")
+              "decides from averages over about 50 updates, 50 updates apart at least.")
 
 
 def main():
