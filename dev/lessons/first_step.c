@@ -90,7 +90,7 @@ static void show_gradients(Model *m, const int *targets, float p[T][V]) {
 static void show_update(const float *p, const float *g, float before, AdamW o) {
     printf("\n5. UPDATE. AdamW moves every number a little against its gradient. In the first\n"
            "   update each moves by about the learning rate, %.2f, whatever its size.\n"
-           "   The first number of wte:\n\n"
+           "   The first number of wte, in the row of a:\n\n"
            "       before %.4f   gradient %.4f   after %.4f   moved %.4f\n",
            o.lr, before, *g, *p, *p - before);
 }
