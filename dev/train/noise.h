@@ -16,10 +16,10 @@
 // leaving such updates out would bias the average.
 //
 // Adam does not step along the gradient but along P times the gradient, with P = 1/(sqrt(v) + eps)
-// from its second moment v. The noise scale in that metric, tr(P Sigma)/(G' P G), takes the same two
-// norms with each square multiplied by P (noise_scale_adam in the log). After the first update v is
-// the square of a single gradient, and P is huge wherever that was near zero: such updates would
-// outweigh hundreds of later ones in the averages below, so they are left out.
+// from its second moment v. The noise scale in that metric, tr(P Sigma)/(G' P G), takes the same
+// two norms with each square multiplied by P (noise_scale_adam in the log). After the first update
+// v is the square of a single gradient, and P is huge wherever that was near zero: such updates
+// would outweigh hundreds of later ones in the averages below, so they are left out.
 //
 // The loader draws sequences, not tokens, at random, and the tokens of a sequence share their
 // noise. S is in tokens nevertheless, as if each token brought 1/T of its sequence's noise. The
