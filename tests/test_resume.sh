@@ -260,11 +260,11 @@ $TRAIN $small --steps 2 --overwrite --out "$dir/over" >/dev/null
 [ "$(ls -d "$dir"/over/step_* | wc -l)" -eq 1 ] || fails "--overwrite left $(ls "$dir/over")"
 one_line "there are: 2" $TRAIN --out "$dir/over" --resume-from 1
 $TRAIN $small --steps 4 --save-every 2 --lr-schedule constant --out "$dir/back" >/dev/null
-cp -a "$dir/back" "$dir/straight"
+cp -a "$dir/back" "$dir/forth"
 $TRAIN --out "$dir/back" --resume-from 2 --steps 2 >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
 [ "$(readlink "$dir/back/latest")" = step_00000002 ] || fails "--resume-from leaves latest at $(readlink "$dir/back/latest")"
 $TRAIN --resume --out "$dir/back" --steps 4 >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
-same_run "$dir/straight" "$dir/back"
+same_run "$dir/forth" "$dir/back"
 verdict checkpoints_begin_and_replace_runs
 
 # ---- what cannot be resumed

@@ -567,7 +567,8 @@ awk 'length($0) > 100' "$dir/help" | grep -q . && note "--help is wider than 100
 value_of() {                                # value_of FLAG ARGUMENT: something it can be
     case $1:$2 in
         beta[12]:* | outer-momentum:* | final-lr-frac:* | top-p:*) echo 0.5 ;;
-        *:RULE | *:WHAT | *:TYPE) "$train" --$1 ? 2>&1 | sed 's/.*expected \([a-z0-9]*\).*/\1/' ;;   # the first
+        *:RULE | *:WHAT | *:TYPE | *:WHOSE | graph:*)                    # the first of several
+            "$train" --$1 ? 2>&1 | sed 's/.*expected \([a-z0-9]*\).*/\1/' ;;
         *:[A-Z] | *:STAGE | *:SECONDS | *:STEP) echo 1 ;;
         *) echo text ;;
     esac

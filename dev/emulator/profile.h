@@ -89,8 +89,8 @@ static Places places_of(const std::vector<uintptr_t> &addresses, const char *fla
     return places;
 }
 
-// "void xent_kernel<8, (Mode)1>(float*, ...)" is xent_kernel<8, 1>. A launch may give no more than
-// a variable's name.
+// "void xent_kernel<8, (Mode)1>(float*, ...)" is xent_kernel<8, 1>. Of a variant of attention,
+// Tile<64, 2, ...>, the size of a head is kept. A launch may give no more than a variable's name.
 static std::string kernel_name(const std::string &symbol) {
     size_t i = symbol.compare(0, 5, "void ") == 0 ? 5 : 0;
     std::string name;
@@ -99,7 +99,10 @@ static std::string kernel_name(const std::string &symbol) {
         if (symbol[i] == '(') i = symbol.find(')', i);       // the type of an enum
         else name += symbol[i];
     }
-    return name;
+    size_t tile = name.find("Tile<"), comma = name.find(',', tile), close = name.find('>', tile);
+    if (tile == std::string::npos) return name;
+    std::string head = name.substr(tile + 5, comma - tile - 5);
+    return name.substr(0, tile) + head + name.substr(close + (name[close + 1] == ' ' ? 2 : 1));
 }
 
 static std::vector<CountedKernel> named(std::vector<CountedKernel> kernels) {
