@@ -148,6 +148,15 @@ lesson: all $(LESSON_C)          ## the numeric check of a lesson in dev/lessons
 	@$(if $(LESSON),OMP_WAIT_POLICY=passive $(LESSON_C) $(addprefix $(PYTHON) ,$(filter %.py,$(LESSON))),\
 	    echo 'make lesson N=01 ... N=15: the lessons are listed in dev/lessons/README.md' >&2; exit 1)
 
+exercise:                        ## a function to write anew: NAME=layernorm_backward; AGAIN=1 starts over
+	@$(PYTHON) dev/exercises/exercises.py start '$(NAME)' $(if $(AGAIN),--again)
+
+check:                           ## say what is wrong with it, in one line: NAME=layernorm_backward
+	@CC='$(CC)' $(PYTHON) dev/exercises/exercises.py check '$(NAME)'
+
+exercises:                       ## list the exercises, and what is solved
+	@$(PYTHON) dev/exercises/exercises.py list
+
 $(BUILD)/lessons/%: dev/lessons/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CC) $(FLAGS) -MMD -MP -MF $(BUILD)/lesson_$(@F).d $< -o $@ -lm
@@ -291,5 +300,5 @@ $(BUILD)/count-flags: FORCE
 FORCE:
 .SECONDARY:
 .DELETE_ON_ERROR:
-.PHONY: all run lab test test-all soak test-c test-cuda bench bench-cuda ladder lesson first-step emulate profile fuzz clean help FORCE
+.PHONY: all run lab test test-all soak test-c test-cuda bench bench-cuda ladder lesson exercise check exercises first-step emulate profile fuzz clean help FORCE
 -include $(wildcard $(BUILD)/*.d)

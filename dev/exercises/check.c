@@ -1,0 +1,694 @@
+// The checks of the exercises: `check NAME` runs one function on small inputs and compares each
+// tensor that it writes with the formula in double precision. It prints one line, what is wrong or
+// `right`, and exits with status 1 or 0. Each check calls no other function that is an exercise,
+// but for those of a whole model at the end. make check NAME= builds it with the reader's copy of
+// the trainer; tests/test_exercises.py with the original, with blanks and with typical mistakes.
+#define PROGRAM "train_gpt2"
+#include "dev/train/loop.h"
+
+// gradient_accumulation checks train_step alone: the check itself stands for data and log.
+#define step_begin check_step_begin
+#define step_data check_step_data
+#define step_end check_step_end
+static void check_step_begin(Run *r, Step *s);
+static void check_step_data(Run *r, Step *s, size_t i);
+static void check_step_end(Run *r, Step *s, const Totals *t);
+
+#define main train_gpt2_main
+#include "train_gpt2.c"
+#undef main
+
+// ---- tensors and verdicts ----
+
+enum { GUARD = 64 };                   // elements behind a tensor that nobody may write
+static const float OUTSIDE = -123.0f;
+static const double TOLERANCE = 1e-5;  // of floats; a mistake shows at 1e-3 or above
+
+// A tensor that the function under test writes or adds to. `before` is what it contained.
+typedef struct { const char *name; float *x, *before; size_t n; } Result;
+
+__attribute__((format(printf, 1, 2), noreturn))
+static void wrong(const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    vprintf(fmt, args);
+    va_end(args);
+    printf("\n");
+    exit(1);
+}
+
+static Result tensor(const char *name, size_t n, float before) {
+    Result t = { name, alloc_or_die((n + GUARD) * sizeof(float), "a tensor"),
+                 alloc_or_die((n + GUARD) * sizeof(float), "a tensor"), n };
+    for (size_t i = 0; i < n + GUARD; i++) t.x[i] = t.before[i] = i < n ? before : OUTSIDE;
+    return t;
+}
+
+static Result written(const char *name, size_t n) { return tensor(name, n, 7.0f); }
+static Result added(const char *name, size_t n) { return tensor(name, n, 0.5f); }
+
+static Result holding(const char *name, const float *x, size_t n) {
+    Result t = tensor(name, n, 0.0f);
+    memcpy(t.x, x, n * sizeof *x);
+    memcpy(t.before, x, n * sizeof *x);
+    return t;
+}
+
+static float *normals(size_t n, double scale, double shift, Rng *rng) {
+    float *x = alloc_or_die((n + GUARD) * sizeof *x, "an input");
+    for (size_t i = 0; i < n; i++) x[i] = (float)(shift + scale * rng_normal(rng));
+    for (size_t i = n; i < n + GUARD; i++) x[i] = OUTSIDE;       // for who reads past the end
+    return x;
+}
+
+static double *doubles(size_t n) {
+    double *x = alloc_or_die(n * sizeof *x, "what is expected");
+    for (size_t i = 0; i < n; i++) x[i] = 0.0;
+    return x;
+}
+
+// |x - a before - b exact| / |exact|
+static double error_of(const Result *t, double a, const double *exact, double b) {
+    double difference = 0.0, norm = 0.0;
+    for (size_t i = 0; i < t->n; i++) {
+        double d = t->x[i] - a*t->before[i] - b*exact[i];
+        difference += d * d;
+        norm += exact[i] * exact[i];
+    }
+    return sqrt(difference / (norm > 0.0 ? norm : 1.0));
+}
+
+static void expect_sane(const Result *t, const char *hint) {
+    for (size_t i = 0; i < t->n; i++)
+        if (!isfinite(t->x[i])) wrong("%s: element %zu is %f; %s", t->name, i, t->x[i], hint);
+    for (size_t i = t->n; i < t->n + GUARD; i++)
+        if (t->x[i] != OUTSIDE)
+            wrong("%s: element %zu is written, and it has %zu: an index runs past its end",
+                  t->name, i, t->n);
+}
+
+// Says what is wrong with t, if anything is. keep 1: `exact` was to be added to what t contained;
+// keep 0: it was to be written.
+static void expect(const Result *t, double keep, const double *exact, const char *hint) {
+    double dot = 0.0, norm = 0.0;
+    expect_sane(t, hint);
+    double error = error_of(t, keep, exact, 1.0);
+    if (error <= TOLERANCE) return;
+    if (memcmp(t->x, t->before, t->n * sizeof *t->x) == 0)
+        wrong(keep ? "%s: nothing is added to it" : "%s: it is not written", t->name);
+    if (keep && error_of(t, 0.0, exact, 1.0) <= TOLERANCE)
+        wrong("%s: what it contained is lost: add with +=, do not write with =; %s", t->name, hint);
+    if (!keep && error_of(t, 1.0, exact, 1.0) <= TOLERANCE)
+        wrong("%s: it still contains what it contained before: write with =, do not add with +=; "
+              "%s", t->name, hint);
+    for (size_t i = 0; i < t->n; i++) {
+        dot += (t->x[i] - keep*t->before[i]) * exact[i];
+        norm += exact[i] * exact[i];
+    }
+    double times = norm > 0.0 ? dot / norm : 0.0;
+    if (fabs(times) > 1e-3 && error_of(t, keep, exact, times) <= TOLERANCE * fabs(times))
+        wrong("%s: all of it is %.4g times what it should be; %s", t->name, times, hint);
+    wrong("%s: relative error %.2g, expected below %.0e; %s", t->name, error, TOLERANCE, hint);
+}
+
+static void expect_written(const Result *t, const double *exact, const char *hint) {
+    expect(t, 0.0, exact, hint);
+}
+
+static void expect_added(const Result *t, const double *exact, const char *hint) {
+    expect(t, 1.0, exact, hint);
+}
+
+// ---- embedding ----
+
+enum { EB = 2, ET = 5, EC = 3, EV = 7, EP = 9, EN = EB*ET };
+static const int TOKENS[EN] = { 3, 0, 3, 6, 1, 3, 5, 5, 2, 0 };
+
+static void check_embedding_forward(void) {
+    Rng rng = rng_make(1, 0);
+    float *wte = normals(EV*EC, 1, 0, &rng), *wpe = normals(EP*EC, 1, 0, &rng);
+    for (int first = 0; first < ET; first += 3) {
+        Result x = written(first ? "x (first = 3)" : "x", EN*EC);
+        double *exact = doubles(EN*EC);
+        for (int i = 0; i < EN*EC; i++) {
+            int n = i / EC, t = n % ET;
+            exact[i] = t < first ? 7.0 : (double)wte[TOKENS[n]*EC + i%EC] + wpe[t*EC + i%EC];
+        }
+        embedding_forward(x.x, TOKENS, wte, wpe, EB, ET, first, EC);
+        expect_written(&x, exact, first ? "only rows first ... T-1 of each sequence are written"
+                       : "row b*T + t is wte's row of token[b*T + t] plus wpe's row t");
+    }
+}
+
+static void check_embedding_backward(void) {
+    Rng rng = rng_make(1, 1);
+    float *dx = normals(EN*EC, 1, 0, &rng);
+    Result dwte = added("dwte", EV*EC), dwpe = added("dwpe", EP*EC);
+    double *tokens = doubles(EV*EC), *positions = doubles(EP*EC);
+    for (int i = 0; i < EN*EC; i++) {
+        tokens[TOKENS[i/EC]*EC + i%EC] += dx[i];
+        positions[i/EC % ET * EC + i%EC] += dx[i];
+    }
+    embedding_backward(dwte.x, dwpe.x, dx, TOKENS, EB, ET, EC);
+    expect_added(&dwte, tokens, "a token's row receives dx from every place where it stands");
+    expect_added(&dwpe, positions, "position t receives dx from row t of every sequence");
+}
+
+// ---- softmax cross-entropy ----
+
+enum { XN = 5, XV = 11, XVp = 16 };
+static const int TARGETS[XN] = { 4, 10, 0, 4, 7 };
+
+// Logits; row 2 is near 200, and the padding is large. Also each row's log sum exp.
+static float *xent_logits(double *lse) {
+    Rng rng = rng_make(2, 0);
+    float *logits = normals(XN*XVp, 2, 0, &rng);
+    for (int n = 0; n < XN; n++) {
+        double sum = 0.0;
+        for (int v = 0; v < XVp; v++)
+            logits[n*XVp + v] += v >= XV ? 20.0f : n == 2 ? 200.0f : 0.0f;
+        for (int v = 0; v < XV; v++) sum += exp((double)logits[n*XVp + v]);
+        lse[n] = log(sum);
+    }
+    return logits;
+}
+
+static void check_xent_forward(void) {
+    double lse_exact[XN], loss_exact[XN];
+    float *logits = xent_logits(lse_exact);
+    Result loss = written("loss", XN), lse = written("lse", XN);
+    for (int n = 0; n < XN; n++) loss_exact[n] = lse_exact[n] - logits[n*XVp + TARGETS[n]];
+    xent_forward(loss.x, lse.x, logits, TARGETS, XN, XV, XVp);
+    expect_sane(&lse, "e^200 overflows: subtract the row's largest logit before exp");
+    expect_written(&lse, lse_exact, "log of the sum of e^logit over columns 0 ... V-1 of its row, "
+                   "of Vp columns");
+    expect_written(&loss, loss_exact, "loss = lse - the target's logit");
+}
+
+static void check_xent_backward(void) {
+    double lse_exact[XN], *exact = doubles(XN*XVp);
+    float lse[XN], scale = 0.125f, *logits = xent_logits(lse_exact);
+    Result d = holding("dlogits", logits, XN*XVp);
+    for (int n = 0; n < XN; n++) {
+        lse[n] = (float)lse_exact[n];
+        for (int v = 0; v < XV; v++)
+            exact[n*XVp + v] = scale * (exp((double)logits[n*XVp + v] - lse[n])
+                                        - (v == TARGETS[n]));
+    }
+    xent_backward(d.x, lse, TARGETS, scale, XN, XV, XVp);
+    bool touched = memcmp(d.x, d.before, sizeof(float) * d.n) != 0;
+    for (int i = 0; i < XN*XVp; i++)
+        if (touched && i % XVp >= XV && d.x[i] != 0.0f)
+            wrong("dlogits: column %d is padding; columns V ... Vp-1 must be 0", i % XVp);
+    expect_written(&d, exact, "(p - 1[target]) * scale, with p = e^(logit - lse); 0 in padding");
+}
+
+// ---- LayerNorm ----
+
+enum { LN = 7, LC = 5 };
+
+static void layernorm_exact(double *mean, double *rstd, const float *x) {
+    for (int n = 0; n < LN; n++) {
+        double var = 0.0;
+        mean[n] = 0.0;
+        for (int c = 0; c < LC; c++) mean[n] += (double)x[n*LC + c] / LC;
+        for (int c = 0; c < LC; c++) var += pow(x[n*LC + c] - mean[n], 2) / LC;
+        rstd[n] = 1.0 / sqrt(var + 1e-5);
+    }
+}
+
+static void check_layernorm_forward(void) {
+    Rng rng = rng_make(3, 0);
+    float *x = normals(LN*LC, 2, 1, &rng);
+    float *gain = normals(LC, 0.3, 1, &rng), *bias = normals(LC, 0.3, 0, &rng);
+    for (int c = 0; c < LC; c++) x[c] = x[c]*1e-3f + 1.0f;     // a row where 1e-5 shows
+    double mean_exact[LN], rstd_exact[LN], exact[LN*LC];
+    Result out = written("out", LN*LC), mean = written("mean", LN), rstd = written("rstd", LN);
+    layernorm_exact(mean_exact, rstd_exact, x);
+    for (int i = 0; i < LN*LC; i++)
+        exact[i] = (x[i] - mean_exact[i/LC]) * rstd_exact[i/LC] * gain[i%LC] + bias[i%LC];
+    layernorm_forward(out.x, mean.x, rstd.x, x, gain, bias, LN, LC);
+    expect_written(&mean, mean_exact, "the mean of a row's C channels");
+    expect_written(&rstd, rstd_exact, "1/sqrt(var + 1e-5); var is the mean, over C, of the squared "
+                   "distances from the row's mean");
+    expect_written(&out, exact, "out = (x - mean) * rstd * gain + bias; gain and bias have "
+                   "a number for each channel");
+}
+
+static void check_layernorm_backward(void) {
+    Rng rng = rng_make(3, 1);
+    float *x = normals(LN*LC, 2, 1, &rng), *gain = normals(LC, 0.3, 1, &rng);
+    float *dout = normals(LN*LC, 1, 0.5, &rng), mean[LN], rstd[LN];
+    double mean_exact[LN], rstd_exact[LN];
+    double *dx_exact = doubles(LN*LC), *dgain_exact = doubles(LC), *dbias_exact = doubles(LC);
+    layernorm_exact(mean_exact, rstd_exact, x);
+    for (int n = 0; n < LN; n++) {
+        double r = rstd_exact[n], xhat[LC], g[LC];
+        mean[n] = (float)mean_exact[n], rstd[n] = (float)r;
+        for (int c = 0; c < LC; c++) {
+            xhat[c] = (x[n*LC + c] - mean_exact[n]) * r;
+            g[c] = (double)dout[n*LC + c] * gain[c];
+            dgain_exact[c] += dout[n*LC + c] * xhat[c];
+            dbias_exact[c] += dout[n*LC + c];
+        }
+        for (int c = 0; c < LC; c++)       // through the Jacobian d out_k / d x_c, written out
+            for (int k = 0; k < LC; k++)
+                dx_exact[n*LC + c] += g[k] * r * ((k == c) - 1.0/LC - xhat[k]*xhat[c]/LC);
+    }
+    for (int in_place = 0; in_place < 2; in_place++) {
+        Result dx = in_place ? holding("dx (the same memory as dout)", dout, LN*LC)
+                             : written("dx", LN*LC);
+        Result dgain = added(in_place ? "dgain (dx in dout's memory)" : "dgain", LC);
+        Result dbias = added(in_place ? "dbias (dx in dout's memory)" : "dbias", LC);
+        layernorm_backward(dx.x, dgain.x, dbias.x, in_place ? dx.x : dout, x, mean, rstd, gain,
+                           LN, LC);
+        expect_added(&dgain, dgain_exact, in_place ? "dx may overwrite dout: write dgain first"
+                     : "the sum over rows of dout * xhat, with xhat = (x - mean) * rstd");
+        expect_added(&dbias, dbias_exact, in_place ? "dx may overwrite dout: write dbias first"
+                     : "the sum over rows of dout");
+        expect_written(&dx, dx_exact, in_place ? "read a row of dout before dx overwrites it"
+                       : "mean and rstd depend on x too: (g - mean(g) - xhat * mean(g * xhat)) * "
+                         "rstd, with g = dout * gain");
+    }
+}
+
+// ---- MLP ----
+
+static double gelu_exact(double x) {
+    return 0.5 * x * (1.0 + tanh(sqrt(2.0 / acos(-1.0)) * (x + 0.044715 * x*x*x)));
+}
+
+static void check_gelu_backward(void) {
+    enum { N = 1001 };
+    Rng rng = rng_make(4, 0);
+    float *x = normals(N, 3, 0, &rng), *dout = normals(N, 1, 0, &rng);
+    double *exact = doubles(N), h = 1e-4;
+    for (int i = 0; i < N; i++)
+        exact[i] = dout[i] * (gelu_exact(x[i] + h) - gelu_exact(x[i] - h)) / (2.0 * h);
+    for (int in_place = 0; in_place < 2; in_place++) {
+        Result dx = in_place ? holding("dx (the same memory as dout)", dout, N) : written("dx", N);
+        gelu_backward(dx.x, in_place ? dx.x : dout, x, N);
+        expect_written(&dx, exact, "dout times the slope of GELU at x: s + x s (1 - s) 2 du/dx, "
+                       "with du/dx = sqrt(2/pi) (1 + 3*0.044715 x^2)");
+    }
+}
+
+static void check_linear_backward(void) {
+    enum { N = 6, C = 4, OC = 3 };
+    Rng rng = rng_make(5, 0);
+    float *x = normals(N*C, 1, 0, &rng), *w = normals(C*OC, 1, 0, &rng);
+    float *dout = normals(N*OC, 1, 0, &rng);
+    Result dx = written("dx", N*C), dw = added("dw", C*OC), db = added("db", OC);
+    double *dx_exact = doubles(N*C), *dw_exact = doubles(C*OC), *db_exact = doubles(OC);
+    for (int n = 0; n < N; n++)
+        for (int o = 0; o < OC; o++) {
+            double d = dout[n*OC + o];
+            db_exact[o] += d;
+            for (int c = 0; c < C; c++) {
+                dx_exact[n*C + c] += d * w[c*OC + o];
+                dw_exact[c*OC + o] += d * x[n*C + c];
+            }
+        }
+    linear_backward(dx.x, dw.x, db.x, dout, x, w, N, C, OC);
+    expect_written(&dx, dx_exact, "dx (N,C) = dout (N,OC) times w (C,OC) transposed");
+    expect_added(&dw, dw_exact, "dw (C,OC) += x (N,C) transposed times dout (N,OC)");
+    expect_added(&db, db_exact, "db (OC) += the sum of dout's rows: bias_backward does it");
+}
+
+// ---- attention ----
+
+typedef void AttentionForward(float *out, float *lse, float *scratch, const float *qkv,
+                              int B, int T, int first, int C, int NH);
+
+// One head in double precision: weights p (T,T), out (T,HS), lse (T). q, k, v: rows of 3C.
+static void attention_exact(double *p, double *out, double *lse, const float *q, int T, int C,
+                            int HS) {
+    const float *k = q + C, *v = k + C;
+    for (int t = 0; t < T; t++) {
+        double sum = 0.0;
+        for (int u = 0; u < T; u++) {
+            double dot = 0.0;
+            for (int i = 0; i < HS; i++) dot += (double)q[t*3*C + i] * k[u*3*C + i];
+            sum += p[t*T + u] = u <= t ? exp(dot / sqrt(HS)) : 0.0;
+        }
+        lse[t] = log(sum);
+        for (int u = 0; u < T; u++) p[t*T + u] /= sum;
+        for (int i = 0; i < HS; i++) {
+            out[t*HS + i] = 0.0;
+            for (int u = 0; u <= t; u++) out[t*HS + i] += p[t*T + u] * v[u*3*C + i];
+        }
+    }
+}
+
+static float *attention_scratch_of(int T, int HS) {
+    return alloc_or_die(thread_count()*attention_scratch(T, HS) * sizeof(float), "scratch");
+}
+
+static void check_attention_forward(AttentionForward *forward, int T, int first) {
+    enum { B = 2, NH = 2, HS = 3, C = NH*HS };
+    Rng rng = rng_make(6, 0);
+    size_t N = (size_t)B*T;
+    float *qkv = normals(N*3*C, 1, 0, &rng);
+    double *p = doubles((size_t)T*T), *head = doubles(T*HS), *out_exact = doubles(N*C);
+    double *lse_exact = doubles(N*NH);
+    Result out = written(first ? "out (first > 0)" : "out", N*C);
+    Result lse = written(first ? "lse (first > 0)" : "lse", N*NH);
+    for (int b = 0; b < B; b++) for (int h = 0; h < NH; h++) {
+        double *head_lse = lse_exact + (b*NH + h)*T;
+        attention_exact(p, head, head_lse, qkv + (size_t)b*T*3*C + h*HS, T, C, HS);
+        for (int t = 0; t < T; t++) {
+            if (t < first) head_lse[t] = 7.0;
+            for (int i = 0; i < HS; i++)
+                out_exact[((size_t)b*T + t)*C + h*HS + i] = t < first ? 7.0 : head[t*HS + i];
+        }
+    }
+    forward(out.x, lse.x, attention_scratch_of(T, HS), qkv, B, T, first, C, NH);
+    expect_written(&lse, lse_exact, first ? "only queries first ... T-1 are computed"
+                   : "lse (B,NH,T): log of the sum of e^(q . k / sqrt(HS)) over t2 <= t");
+    expect_written(&out, out_exact, first ? "only queries first ... T-1 are computed"
+                   : "the values of tokens t2 <= t, weighted by the softmax; head h owns columns "
+                     "h*HS ...");
+}
+
+static void check_attention_plain(void) {
+    check_attention_forward(attention_forward_plain, 7, 0);
+    check_attention_forward(attention_forward_plain, 7, 4);
+}
+
+static void check_attention_tiled(void) {        // blocks of 32 queries meet
+    check_attention_forward(attention_forward_fast, 71, 0);
+    check_attention_forward(attention_forward_fast, 71, 37);
+    check_attention_forward(attention_forward_fast, 71, 70);
+}
+
+// Splits dqkv (N,3C) into the gradients of queries, keys and values, for the messages.
+static void expect_part(const Result *dqkv, const double *exact, int part, int N, int C,
+                        const char *hint) {
+    static const char *names[] = { "dq", "dk", "dv" };
+    Result d = written(names[part], (size_t)N*C);
+    double *d_exact = doubles((size_t)N*C);
+    for (int i = 0; i < N*C; i++) {
+        size_t at = (size_t)(i/C)*3*C + part*C + i%C;
+        d.x[i] = dqkv->x[at], d.before[i] = dqkv->before[at], d_exact[i] = exact[at];
+    }
+    expect_written(&d, d_exact, hint);
+}
+
+static void check_attention_backward(void) {
+    enum { B = 2, T = 7, NH = 2, HS = 3, C = NH*HS, N = B*T };
+    Rng rng = rng_make(7, 0);
+    float *qkv = normals(N*3*C, 1, 0, &rng), *dout = normals(N*C, 1, 0, &rng);
+    float out[N*C], lse[N*NH];
+    double p[T*T], head[T*HS], head_lse[T], *exact = doubles(N*3*C);
+    for (int b = 0; b < B; b++) for (int h = 0; h < NH; h++) {
+        const float *q = qkv + b*T*3*C + h*HS, *k = q + C, *v = k + C;
+        double *dq = exact + b*T*3*C + h*HS, *dk = dq + C, *dv = dk + C;
+        attention_exact(p, head, head_lse, q, T, C, HS);
+        for (int t = 0; t < T; t++) {
+            const float *d_o = dout + (b*T + t)*C + h*HS;
+            double dp[T] = {0}, sum = 0.0;
+            lse[(b*NH + h)*T + t] = (float)head_lse[t];
+            for (int i = 0; i < HS; i++) out[(b*T + t)*C + h*HS + i] = (float)head[t*HS + i];
+            for (int u = 0; u <= t; u++) {
+                for (int i = 0; i < HS; i++) dp[u] += (double)d_o[i] * v[u*3*C + i];
+                sum += p[t*T + u] * dp[u];
+            }
+            for (int u = 0; u <= t; u++) for (int i = 0; i < HS; i++) {
+                double ds = p[t*T + u] * (dp[u] - sum) / sqrt(HS);
+                dq[t*3*C + i] += ds * k[u*3*C + i];
+                dk[u*3*C + i] += ds * q[t*3*C + i];
+                dv[u*3*C + i] += p[t*T + u] * d_o[i];
+            }
+        }
+    }
+    Result dqkv = written("dqkv", N*3*C);
+    attention_backward_plain(dqkv.x, attention_scratch_of(T, HS), dout, qkv, out, lse, B, T, C, NH);
+    expect_sane(&dqkv, "dqkv (B,T,3C) must be written, all of it");
+    expect_part(&dqkv, exact, 2, N, C, "dv_t2 += p_t,t2 dout_t, over t >= t2");
+    expect_part(&dqkv, exact, 0, N, C, "dq_t += ds_t,t2 k_t2 / sqrt(HS), with "
+                "ds = p (dout . v - d) and d = dout_t . out_t");
+    expect_part(&dqkv, exact, 1, N, C, "dk_t2 += ds_t,t2 q_t / sqrt(HS)");
+}
+
+// ---- optimizer ----
+
+static void check_adamw_update(void) {
+    enum { N = 37, STEPS = 4 };
+    AdamW o = { .lr = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-2f, .weight_decay = 0.1f };
+    Rng rng = rng_make(8, 0);
+    Result p = holding("p", normals(N, 1, 0, &rng), N), m = tensor("m", N, 0.0f);
+    Result v = tensor("v", N, 0.0f);
+    double ep[N], em[N] = {0}, ev[N] = {0};
+    for (int i = 0; i < N; i++) ep[i] = p.x[i];
+    for (int step = 1; step <= STEPS; step++) {
+        float *g = normals(N, 1, 0, &rng);
+        o.v_age = step == STEPS ? 2.5 : 0.0;
+        for (int i = 0; i < N; i++) {
+            double gi = 0.5 * g[i], b1 = o.beta1, b2 = o.beta2;
+            em[i] = b1*em[i] + (1.0 - b1)*gi;
+            ev[i] = b2*ev[i] + (1.0 - b2)*gi*gi;
+            double mean = em[i] / (1.0 - pow(b1, step));
+            double square = ev[i] / (1.0 - pow(b2, step == STEPS ? 2.5 : step));
+            ep[i] -= o.lr * (mean / (sqrt(square) + o.eps) + o.weight_decay * ep[i]);
+        }
+        adamw_update(p.x, m.x, v.x, g, 0.5f, o, step, N);
+        free(g);
+        expect_written(&m, em, "m = beta1 m + (1 - beta1) g, with g scaled by g_scale");
+        expect_written(&v, ev, "v = beta2 v + (1 - beta2) g^2, with g scaled by g_scale");
+        expect_written(&p, ep, step == STEPS
+            ? "where o.v_age > 0 it stands for the step in v's bias correction"
+            : "p -= lr (m^ / (sqrt(v^) + eps) + weight_decay p), with m^ and v^ after bias "
+              "correction");
+    }
+}
+
+static void check_global_norm(void) {
+    enum { N = 50000, GAP = 10 };
+    static Model m;
+    Rng rng = rng_make(9, 0);
+    float *grads = normals(N, 1, 0, &rng);
+    Chunk chunks[] = { { 5, 0, 3, 20000, true }, { 0, 20000, 1, 17, false },
+                       { 9, 20017 + GAP, 2, N - 20017 - GAP, true } };
+    double partials[3] = {0}, sum = 0.0, padding = 0.0;
+    for (int i = 0; i < GAP; i++) grads[20017 + i] = 100.0f;
+    for (int i = 0; i < N; i++)
+        *(i >= 20017 && i < 20017 + GAP ? &padding : &sum) += (double)grads[i] * grads[i];
+    m.shards.grads = grads, m.shards.chunks = chunks, m.shards.n_chunks = 3;
+    m.shards.norm_partials = partials;
+    double got = gradients_squares(&m), error = fabs(got - sum) / sum;
+    if (error <= 1e-10) return;
+    if (got == 0.0) wrong("the sum is 0: return the sum of the squares of all chunks' gradients");
+    if (fabs(got - sqrt(sum)) < 1e-3)
+        wrong("the sum is %.2f: this is the norm; return its square, the root comes later", got);
+    if (fabs(got - sum - padding) < 1.0)
+        wrong("the sum counts elements between the chunks, which are no gradients");
+    if (error < 1e-3)
+        wrong("the sum: relative error %.1e, expected below 1e-10; sum in double, and square in "
+              "double", error);
+    wrong("the sum is %.1f, expected %.1f; chunk i has `count` gradients from grads + its `grad`",
+          got, sum);
+}
+
+// ---- sampling ----
+
+// Draws often and compares how often each token came with p.
+static void expect_draws(const char *what, Sampler s, const double *p, const char *hint) {
+    enum { V = 5, DRAWS = 40000 };
+    static const double weight[V] = { 0.1, 0.4, 0.05, 0.25, 0.2 };
+    float logits[V];
+    int drawn[V] = {0};
+    Candidate candidates[V];
+    Rng rng = rng_make(10, 0);
+    s.candidates = candidates;
+    for (int v = 0; v < V; v++) logits[v] = (float)log(weight[v]) + 300.0f;  // e^300 overflows
+    for (int n = 0; n < DRAWS; n++) {
+        int id = sample_token(&s, logits, V, &rng);
+        if (id < 0 || id >= V) wrong("%s: %d is drawn; tokens are 0 ... V-1", what, id);
+        drawn[id]++;
+    }
+    for (int v = 0; v < V; v++) {
+        double share = (double)drawn[v] / DRAWS;
+        if (fabs(share - p[v]) > (p[v] == 0.0 ? 0.0 : 0.015))
+            wrong("%s: token %d is drawn in %.3f of the draws, expected %.3f; %s", what, v, share,
+                  p[v], hint);
+    }
+}
+
+static void check_sample_token(void) {
+    expect_draws("temperature 0", (Sampler){ .top_p = 1.0f }, (double[]){ 0, 1, 0, 0, 0 },
+                 "it takes the likeliest");
+    expect_draws("temperature 1", (Sampler){ .temperature = 1.0f, .top_p = 1.0f },
+                 (double[]){ 0.1, 0.4, 0.05, 0.25, 0.2 },
+                 "draw from the softmax, with the largest logit subtracted before exp");
+    expect_draws("temperature 0.5", (Sampler){ .temperature = 0.5f, .top_p = 1.0f },
+                 (double[]){ 0.01/0.275, 0.16/0.275, 0.0025/0.275, 0.0625/0.275, 0.04/0.275 },
+                 "divide the logits by the temperature");
+    expect_draws("top_k 2", (Sampler){ .temperature = 1.0f, .top_k = 2, .top_p = 1.0f },
+                 (double[]){ 0, 0.4/0.65, 0, 0.25/0.65, 0 },
+                 "keep the k likeliest, and divide by the sum of these");
+    expect_draws("top_p 0.7", (Sampler){ .temperature = 1.0f, .top_p = 0.7f },
+                 (double[]){ 0, 0.4/0.85, 0, 0.25/0.85, 0.2/0.85 },
+                 "keep the fewest likeliest tokens that have 0.7 of the probability");
+    expect_draws("top_k 4 and top_p 0.3",
+                 (Sampler){ .temperature = 1.0f, .top_k = 4, .top_p = 0.3f },
+                 (double[]){ 0, 1, 0, 0, 0 }, "the likeliest token is always kept");
+}
+
+// ---- a whole model: these call the other layers ----
+
+enum { MB = 4, MT = 8, MN = MB*MT, MV = 16 };
+static const Config SMALL = { .L = 2, .NH = 2, .C = 8, .V = MV, .P = MT };
+
+static void small_model(Model *m, int *inputs, int *targets) {
+    static Machine machine;
+    ModelSpec spec = { .c = SMALL, .B = MB, .T = MT, .use = TRAIN };
+    Rng rng = rng_make(11, 0);
+    model_init(m, &spec, &machine);
+    for (size_t i = 0; i < gpt2_n_params(&SMALL); i++)
+        m->shards.masters[i] = (float)(0.3 * rng_normal(&rng));
+    for (int i = 0; i < MN; i++) {
+        inputs[i] = (int)rng_below(&rng, MV);
+        targets[i] = (int)rng_below(&rng, MV);
+    }
+}
+
+// Block l on all rows of one sequence, for comparison: x (T,C) becomes the block's output.
+static void block_of_all_rows(Model *m, int l, float *x) {
+    enum { C = 8, T = MT };
+    Block w = block_in(shards_params(&m->shards, 1 + l, -1), &m->c);
+    float ln[T*C], mean[T], rstd[T], qkv[T*3*C], att[T*C], lse[2*T], fc[T*4*C], branch[T*C];
+    layernorm_forward(ln, mean, rstd, x, w.ln1_gain, w.ln1_bias, T, C);
+    linear_forward(qkv, ln, w.qkv_w, w.qkv_b, T, C, 3*C);
+    attention_forward_plain(att, lse, m->scratch, qkv, 1, T, 0, C, 2);
+    linear_forward(branch, att, w.att_proj_w, w.att_proj_b, T, C, C);
+    residual_forward(x, x, branch, T*C);
+    layernorm_forward(ln, mean, rstd, x, w.ln2_gain, w.ln2_bias, T, C);
+    linear_forward(fc, ln, w.fc_w, w.fc_b, T, C, 4*C);
+    gelu_forward(fc, fc, T*4*C);
+    linear_forward(branch, fc, w.mlp_proj_w, w.mlp_proj_b, T, 4*C, C);
+    residual_forward(x, x, branch, T*C);
+}
+
+static void check_kv_cache(void) {
+    enum { C = 8, T = MT, HALF = 3 };
+    static Model m;
+    int inputs[MN], targets[MN];
+    float x[T*C];
+    double exact[T*C];
+    small_model(&m, inputs, targets);
+    embedding_forward(m.x_in, inputs, shards_params(&m.shards, 0, -1),
+                      tensor_in(shards_params(&m.shards, 0, -1), &m.c, WPE), 1, T, 0, C);
+    memcpy(x, m.x_in, sizeof x);
+    block_of_all_rows(&m, 0, x);
+    for (int i = 0; i < T*C; i++) exact[i] = x[i];
+    BlockActs *a = &m.acts[0];
+    float *rows[] = { a->ln1, a->att, a->x_mid, a->ln2 };
+    static const char *names[] = { "ln1", "att", "x_mid", "ln2" };
+    for (int stage = 0; stage < 2; stage++) {      // all rows at once; then in three pieces
+        static const int ends[2][3] = { { T, 0, 0 }, { HALF, HALF + 1, T } };
+        Result out = written(stage ? "x_out (three calls: rows 0 ... 2, 3, and 4 ... 7)"
+                                   : "x_out (first = 0)", T*C);
+        for (int k = 0; k < T*C; k++) a->x_out[k] = 7.0f;
+        for (int i = 0, from = 0; i < 3 && from < T; from = ends[stage][i++]) {
+            for (int k = 0; k < 4*from*C; k++) rows[k % 4][k / 4] = OUTSIDE;   // these are done
+            block_forward(&m, 0, 1, ends[stage][i], from);
+            for (int k = 0; k < 4*from*C; k++)
+                if (rows[k % 4][k / 4] != OUTSIDE)
+                    wrong("%s: row %d is computed again; its key and value are in the cache, so "
+                          "compute rows first ... T-1 only", names[k % 4], k / 4 / C);
+        }
+        memcpy(out.x, a->x_out, T*C * sizeof *out.x);
+        expect_written(&out, exact, stage
+            ? "every tensor of rows begins at row `first`, but qkv and att as attention_forward "
+              "reads and writes them" : "x_mid = x + attention(LayerNorm(x)), x_out = x_mid + "
+              "MLP(LayerNorm(x_mid))");
+    }
+}
+
+enum { MICRO = 2 };                    // sequences of a micro-batch: two make the batch
+static int step_inputs[MN], step_targets[MN], data_calls, ended;
+static double step_loss;
+
+static void check_step_begin(Run *r, Step *s) {
+    (void)r;
+    memset(s, 0, sizeof *s);
+    s->B = MICRO, s->T = MT, s->micro_batches = MB / MICRO, s->scale = 1.0f / MN;
+    s->adamw = (AdamW){ .lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f };
+}
+
+static void check_step_data(Run *r, Step *s, size_t i) {
+    if (i >= s->micro_batches) wrong("micro-batch %zu is asked for, of %zu", i, s->micro_batches);
+    data_calls++;
+    memcpy(r->inputs, step_inputs + i*MICRO*MT, MICRO*MT * sizeof(int));
+    memcpy(r->targets, step_targets + i*MICRO*MT, MICRO*MT * sizeof(int));
+}
+
+static void check_step_end(Run *r, Step *s, const Totals *t) {
+    (void)r, (void)s;
+    ended++;
+    step_loss = t->loss;
+}
+
+static void check_gradient_accumulation(void) {
+    static Model m;
+    static Run r;
+    int inputs[MICRO*MT], targets[MICRO*MT];
+    size_t n = gpt2_n_params(&SMALL);
+    small_model(&m, step_inputs, step_targets);
+    model_forward(&m, step_inputs, MB, MT, 0);                 // the whole batch at once
+    model_backward(&m, step_inputs, step_targets, 1.0f / MN, MB, MT);
+    double *exact = doubles(n), loss = m.loss_sum;
+    for (size_t i = 0; i < n; i++) exact[i] = m.shards.grads[i], m.shards.grads[i] = 0.125f;
+    Result grads = tensor("gradients", n, 0.125f);
+    float *params = alloc_or_die(n * sizeof *params, "parameters");
+    memcpy(params, m.shards.masters, n * sizeof *params);
+    r.inputs = inputs, r.targets = targets;
+    Step s;
+    train_step(&r, &m, &s);
+    if (data_calls == 0) wrong("step_data is not called: no micro-batch is read");
+    memcpy(grads.x, m.shards.grads, n * sizeof *grads.x);
+    if (data_calls != MB / MICRO)
+        wrong("%d micro-batches are read, expected s->micro_batches = %d", data_calls, MB / MICRO);
+    expect_written(&grads, exact, "clear_grads once, before the first micro-batch; "
+                   "forward and backward for each, with s->scale; then one model_update");
+    if (memcmp(params, m.shards.masters, n * sizeof *params) == 0)
+        wrong("the parameters are unchanged: model_update ends the step");
+    for (size_t i = 0; i < n; i++)
+        if (fabs(m.shards.adam_m[i] - 0.1 * exact[i]) > 1e-5)
+            wrong("Adam's m is not that of one update: call model_update once, after the "
+                  "micro-batches");
+    if (ended != 1 || fabs(step_loss - loss) > 1e-3)
+        wrong("step_end must be called once, with what model_update returned");
+}
+
+// ---- main ----
+
+static const struct { const char *name; void (*body)(void); } CHECKS[] = {
+    { "embedding_forward", check_embedding_forward },
+    { "embedding_backward", check_embedding_backward },
+    { "xent_forward", check_xent_forward },
+    { "xent_backward", check_xent_backward },
+    { "layernorm_forward", check_layernorm_forward },
+    { "layernorm_backward", check_layernorm_backward },
+    { "gelu_backward", check_gelu_backward },
+    { "linear_backward", check_linear_backward },
+    { "attention_plain", check_attention_plain },
+    { "attention_backward", check_attention_backward },
+    { "attention_tiled", check_attention_tiled },
+    { "adamw_update", check_adamw_update },
+    { "global_norm", check_global_norm },
+    { "sample_token", check_sample_token },
+    { "kv_cache", check_kv_cache },
+    { "gradient_accumulation", check_gradient_accumulation },
+};
+
+int main(int argc, char **argv) {
+    for (size_t i = 0; argc == 2 && i < sizeof CHECKS / sizeof *CHECKS; i++)
+        if (strcmp(argv[1], CHECKS[i].name) == 0) {
+            CHECKS[i].body();
+            printf("right\n");
+            return 0;
+        }
+    fprintf(stderr, "check NAME: the name of an exercise\n");
+    return 2;
+}

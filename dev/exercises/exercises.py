@@ -1,0 +1,243 @@
+#!/usr/bin/env python3
+"""Exercises: functions of the trainer to write anew. make exercise, make check and make exercises
+call this script.
+
+    exercises.py start NAME [--again]    exercise/NAME: a copy with the function's body empty
+    exercises.py check NAME              compile the copy, run its check, say what is wrong
+    exercises.py list                    the exercises, and what is solved
+
+A copy is made from the source as it is, so an exercise is a row of the table below and a check in
+check.c. exercise/NAME overlays the repository: what it does not hold is read from there.
+"""
+import collections
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+FOLDER = os.environ.get("EXERCISES", os.path.join(ROOT, "exercise"))
+TRAINER = "train_gpt2.c"
+SECONDS = 60                           # a check takes less than one
+
+Exercise = collections.namedtuple("Exercise", "name lesson file function task")
+
+# In the order of the lessons. The task is what the empty body says; the comment above the function
+# stays, with the formula.
+EXERCISES = [Exercise(*row) for row in [
+    ("embedding_forward", 1, TRAINER, "embedding_forward", """
+        Gets the tokens (B,T) and the tables wte (V,C) and wpe (P,C).
+        Writes rows t = first ... T-1 of each sequence of x (B,T,C); others stay as they are."""),
+    ("embedding_backward", 2, TRAINER, "embedding_backward", """
+        Gets dx (B,T,C) and the tokens (B,T).
+        Adds to dwte (V,C) and to dwpe (P,C)."""),
+    ("xent_forward", 4, TRAINER, "xent_forward", """
+        Gets N rows of logits, Vp apart, of which V columns count, and the target of each row.
+        Writes loss (N) and lse (N). A logit may be large: exp must not overflow."""),
+    ("xent_backward", 4, TRAINER, "xent_backward", """
+        Gets the logits in dlogits (N,Vp), and lse (N) and target (N).
+        Writes the gradient in their place, and 0 in columns V ... Vp-1."""),
+    ("layernorm_forward", 5, TRAINER, "layernorm_forward", """
+        Gets x (N,C), gain (C) and bias (C).
+        Writes out (N,C), and for the backward pass mean (N) and rstd (N)."""),
+    ("layernorm_backward", 5, TRAINER, "layernorm_backward", """
+        Gets dout (N,C), x (N,C), mean (N), rstd (N) and gain (C).
+        Adds to dgain (C) and dbias (C), then writes dx (N,C), which may be dout's memory."""),
+    ("gelu_backward", 6, TRAINER, "gelu_backward", """
+        Gets dout (n) and x (n), what gelu_forward read.
+        Writes dx (n), which may be dout's memory. exp_fast(x) is e^x."""),
+    ("linear_backward", 6, TRAINER, "linear_backward", """
+        Gets dout (N,OC), x (N,C) and w (C,OC).
+        Writes dx (N,C), adds to dw (C,OC) and to db (OC). matmul and bias_backward may be called;
+        rows_of and transpose_of say how a matrix is read."""),
+    ("attention_plain", 7, TRAINER, "attention_forward_plain", """
+        Gets qkv (B,T,3C); head_row finds the query of a token and head, dot and add_scaled help.
+        scratch holds at least T floats for each thread, from
+        thread_index()*attention_scratch(T, HS) on.
+        Writes out (B,T,C) and lse (B,NH,T), for queries first ... T-1 only."""),
+    ("attention_backward", 7, TRAINER, "attention_backward_plain", """
+        Gets dout (B,T,C), and from the forward pass qkv (B,T,3C), out (B,T,C) and lse (B,NH,T).
+        Writes dqkv (B,T,3C). p_t,t2 is e^(q_t . k_t2/sqrt(HS) - lse_t); later queries add to the
+        gradients of earlier keys and values, so dqkv begins at 0."""),
+    ("attention_tiled", 12, "dev/cpu/attention.h", "attention_forward_fast", """
+        Gets and writes what attention_forward_plain in train_gpt2.c does, a block of QUERIES rows
+        of a head at a time. A block's scores are one product, q (rows,HS) times k^T (HS,width).
+        head_scratch gives memory, pack_whole and matmul_packed multiply (dev/cpu/matmul.h), and
+        attention_softmax, above, turns scores into weights that inv_sum still has to scale."""),
+    ("adamw_update", 9, TRAINER, "adamw_update", """
+        Gets g (n), to be scaled by g_scale, and o: lr, beta1, beta2, eps, weight_decay. Where
+        o.v_age is above 0 it stands for `step` in v's bias correction.
+        Updates the moments m (n) and v (n), then the parameters p (n)."""),
+    ("global_norm", 9, TRAINER, "gradients_squares", """
+        m->shards has n_chunks chunks: chunk i is chunks[i].count gradients from
+        grads + chunks[i].grad. norm_partials (n_chunks) may hold a sum for each.
+        Returns the sum of all squares, in double, the same for any number of threads."""),
+    ("gradient_accumulation", 10, TRAINER, "train_step", """
+        step_begin sets s->micro_batches, s->B, s->T, s->scale, s->adamw and s->scope; step_data
+        reads micro-batch i into r->inputs and r->targets. model_forward and model_backward take
+        one micro-batch. model_update ends the update, with r->o.clip and the number
+        r->adam_step + 1, and step_end takes the Totals that it returns."""),
+    ("sample_token", 11, "dev/train/sample.h", "sample_token", """
+        Gets logits (V), and in s the temperature, top_k (0: all), top_p (1: all) and memory for V
+        candidates. rng_uniform(rng) is a number in [0, 1); qsort with `likelier` sorts candidates.
+        Returns the token that is drawn."""),
+    ("kv_cache", 11, TRAINER, "block_forward", """
+        Block l for rows first ... T-1, so that a model that has seen `first` tokens computes the
+        new ones alone. The keys and values of the rows before them are in m->acts[l].qkv.
+        block_input(m, l) is the block's input; acts[l] has a place for every tensor in the picture
+        at the top of the file, m->dx_branch for a branch, m->scratch for attention. Only
+        attention_forward is told `first`; all others get pointers to that row, and fewer rows."""),
+]]
+NAMES = {e.name: e for e in EXERCISES}
+
+
+def path_of(*parts):
+    return os.path.join(ROOT, *parts)
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def write(path, text):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def body_of(source, function):
+    """Where a function's body begins and ends: after its brace, and before the one in column 0."""
+    found = re.search(rf"^static [^;{{}}]*?\b{function}\([^;{{}}]*\) \{{\n(.*?)^\}}", source,
+                      re.M | re.S)
+    if not found:
+        sys.exit(f"exercises.py: there is no function {function} to empty")
+    return found.span(1)
+
+
+def blank(source, exercise):
+    begin, end = body_of(source, exercise.function)
+    head = source[:begin].rsplit("static ", 1)[1]
+    lines = [line.strip() for line in exercise.task.strip().splitlines()]
+    text = "".join(f"    // {line}\n" for line in ["Your code here."] + lines)
+    return source[:begin] + text + ("" if head.startswith(("void ", "inline void ")) else
+                                    "    return 0;\n") + source[end:]
+
+
+def files_of(exercise):
+    """What a copy holds: the trainer, and all headers if one of them is to be edited."""
+    if exercise.file == TRAINER:
+        return [TRAINER]
+    headers = [os.path.join(folder, name) for folder, _, names in os.walk(path_of("dev"))
+               for name in names if name.endswith(".h")]
+    return [TRAINER, "dataloader.h"] + sorted(os.path.relpath(h, ROOT) for h in headers)
+
+
+def compile_check(tree, program):
+    """Builds check.c with the sources in `tree`; returns the compiler's first error, or None."""
+    command = shlex.split(os.environ.get("CC", "cc")) + [
+        "-std=gnu11", "-O1", "-Wall", "-Wno-unused-function", "-Wno-unused-variable",
+        "-Wno-unknown-pragmas", "-fno-math-errno", "-DPLAIN=1", "-iquote", tree, "-iquote", ROOT,
+        path_of("dev", "exercises", "check.c"), "-o", program, "-lm"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return None
+    errors = [line for line in done.stderr.splitlines() if "error" in line] + [done.stderr.strip()]
+    return "it does not compile: " + errors[0]
+
+
+def verdict(program, name):
+    """None if the check is passed, else one line that says what is wrong."""
+    try:
+        done = subprocess.run([program, name], capture_output=True, text=True, check=False,
+                              timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"it has not ended after {SECONDS} seconds: is there a loop without an end?"
+    if done.returncode < 0:
+        return (f"it crashes ({signal.Signals(-done.returncode).name}): does an index run past the "
+                "end of an array?")
+    said = (done.stdout + done.stderr).strip().splitlines() or ["it ends without a word"]
+    return None if done.returncode == 0 and said[-1] == "right" else said[-1]
+
+
+def find(name):
+    if name not in NAMES:
+        what = f"there is no exercise {name}" if name else "which exercise? NAME=layernorm_backward"
+        sys.exit(f"{what}; make exercises lists them")
+    return NAMES[name]
+
+
+def shown(path):
+    return os.path.relpath(path) if path.startswith(ROOT) else path
+
+
+def start(name, again):
+    exercise = find(name)
+    tree = os.path.join(FOLDER, name)
+    edited = os.path.join(tree, exercise.file)
+    if os.path.exists(tree):
+        if not again:
+            sys.exit(f"{shown(edited)} is there already, and stays as it is; "
+                     f"make exercise NAME={name} AGAIN=1 throws it away and begins anew")
+        shutil.rmtree(tree)
+    for file in files_of(exercise):
+        text = read(path_of(file))
+        write(os.path.join(tree, file), blank(text, exercise) if file == exercise.file else text)
+    line = read(edited)[:body_of(read(edited), exercise.function)[0]].count("\n") + 1
+    print(f"Write {exercise.function} in {shown(edited)}, line {line}; "
+          f"lesson {exercise.lesson} in dev/lessons explains it.")
+    print(f"Then: make check NAME={name}")
+
+
+def check(name):
+    exercise = find(name)
+    tree = os.path.join(FOLDER, name)
+    if not os.path.exists(os.path.join(tree, exercise.file)):
+        sys.exit(f"{name} is not begun: make exercise NAME={name}")
+    program = os.path.join(tree, "check")
+    fault = compile_check(tree, program) or verdict(program, name)
+    write(os.path.join(tree, "result"), (fault or "solved") + "\n")
+    print(f"{name}: {fault or 'solved'}")
+    if fault:
+        sys.exit(1)
+    print(f"To compare: {exercise.function} in {exercise.file}. The others: make exercises")
+
+
+def result_of(name):
+    tree = os.path.join(FOLDER, name)
+    if not os.path.exists(tree):
+        return ""
+    path = os.path.join(tree, "result")
+    return read(path).strip() if os.path.exists(path) else "begun"
+
+
+def list_all():
+    results = {e.name: result_of(e.name) for e in EXERCISES}
+    for e in EXERCISES:
+        print(f"  {e.name:22} lesson {e.lesson:2}  {results[e.name]}".rstrip())
+    solved = sum(result == "solved" for result in results.values())
+    print(f"{solved} of {len(EXERCISES)} solved")
+    left = [name for name, result in results.items() if result != "solved"]
+    if left:
+        print(f"make {'check' if results[left[0]] else 'exercise'} NAME={left[0]}")
+
+
+def main():
+    args = sys.argv[1:]
+    again = "--again" in args
+    args = [a for a in args if a != "--again"] + [""]
+    if args[0] == "list":
+        list_all()
+    elif args[0] == "start":
+        start(args[1], again)
+    elif args[0] == "check":
+        check(args[1])
+    else:
+        sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main()

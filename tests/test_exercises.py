@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+"""dev/exercises: the original of every function passes its check, the blank fails with a line that
+helps, and so do three typical mistakes each; the commands keep a reader's work.
+
+    tests/test_exercises.py [NAME...]    the tests of these names only
+
+A check runs one exercise's function and no other's, so one program can hold the mistakes of all.
+Those of a whole model call the other functions, and are built apart.
+"""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+import testing
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(ROOT, "dev", "exercises"))
+import exercises
+from exercises import EXERCISES, NAMES
+
+WHOLE_MODEL = {"kv_cache", "gradient_accumulation"}
+
+# Three mistakes for each: what the original says, what the mistake says, and the beginning of the
+# verdict or a part of it.
+MISTAKES = {
+    "embedding_forward": [
+        ("token_row[c] + position[c]", "token_row[c]", "plus wpe's row t"),
+        ("int t = first;", "int t = 0;", "only rows first ... T-1"),
+        ("wpe + (size_t)t*C", "wpe + n*C", "x: relative error")],
+    "embedding_backward": [
+        ("dtoken[c] += ", "dtoken[c] = ", "dwte: relative error"),
+        ("dwpe + n % T * C", "dwpe + n * C", "dwpe: element 27 is written"),
+        ("dposition[c] += dx[n*C + c]", "dposition[c] += dx[c]", "dwpe: relative error")],
+    "xent_forward": [
+        ("exp_fast(x[v] - hi)", "expf(x[v])", "overflows: subtract the row's largest"),
+        ("v < V; v++) sum", "v < Vp; v++) sum", "lse: relative error"),
+        ("n*Vp", "n*V", "of Vp columns")],
+    "xent_backward": [
+        ("-= scale", "-= 1.0f", "dlogits: relative error"),
+        ("- lse[n]) * scale", "- lse[n])", "dlogits: relative error"),
+        ("d[v] = 0.0f", "(void)v", "column 11 is padding")],
+    "layernorm_forward": [
+        ("squares / C", "squares / (C - 1)", "var is the mean, over C"),
+        (" + 1e-5f", "", "1/sqrt(var + 1e-5)"),
+        ("gain[c] + bias[c]", "gain[n] + bias[n]", "a number for each channel")],
+    "layernorm_backward": [
+        ("dgain[c] += ", "dgain[c] = ", "dgain: relative error"),
+        ("- mean_g - ", "- ", "mean and rstd depend on x too"),
+        ("dbias[c] += ", "dbias[n] += ", "dbias: element 5 is written")],
+    "gelu_backward": [
+        ("dout[i] * (", "(", "dout times the slope"),
+        (" + x[i] * s * (1.0f - s) * two_du", "", "dx: relative error"),
+        ("dx[i] = ", "dx[i] += ", "write with =")],
+    "linear_backward": [
+        ("C, OC, N, ADD", "C, OC, N, WRITE", "dw: what it contained is lost"),
+        ("bias_backward(db, dout, N, OC);", "", "db: nothing is added"),
+        ("N, C, OC, WRITE", "N, C, OC, ADD", "dx: it still contains what it contained")],
+    "attention_plain": [
+        ("scale * dot", "dot", "lse: relative error"),
+        ("t2 <= t;", "t2 < T;", "over t2 <= t"),
+        ("p[t2] / sum", "p[t2]", "out: relative error")],
+    "attention_backward": [
+        ("- d) * scale", ") * scale", "dq: relative error"),
+        ("(dv, p,", "(dv, ds,", "dv: relative error"),
+        ("- d) * scale", "- d)", "dq: all of it is 1.732 times")],
+    "attention_tiled": [
+        ("*= inv_sum[i]", "*= 1.0f", "out: relative error"),
+        ("rows, t + 1,", "rows, t + 2,", "lse: relative error"),
+        ("int t = first;", "int t = 0;", "only queries first ... T-1")],
+    "adamw_update": [
+        ("gi * gi", "gi", "v: relative error"),
+        ("m[i]*correct_m", "m[i]", "after bias correction"),
+        ("g[i] * g_scale", "g[i]", "m: all of it is 2 times")],
+    "global_norm": [
+        ("double sum = 0.0;\n        #p", "float sum = 0.0f;\n        #p", "sum in double"),
+        ("return sum;", "return sqrt(sum);", "this is the norm"),
+        ("chunks[i].grad", "chunks[i].param", "from grads + its `grad`")],
+    "sample_token": [
+        (") / s->temperature", ") * s->temperature", "divide the logits by the temperature"),
+        ("sum = kept;", "", "divide by the sum of these"),
+        ("k < n && (k == 0 || kept < s->top_p * all)", "k < n", "top_p 0.7: token")],
+    "kv_cache": [
+        ("from = first,", "from = 0,", "ln1: row 0 is computed again"),
+        ("B, T, first,", "B, T, 0,", "att: row 0 is computed again"),
+        ("a.qkv + from*3*C", "a.qkv", "x_out (three calls")],
+    "gradient_accumulation": [
+        ("step_data(r, s, i);", "step_data(r, s, i), clear_grads(m);", "clear_grads once"),
+        ("clear_grads(m);", "", "gradients: it still contains"),
+        ("i < s->micro_batches", "i < 1", "1 micro-batches are read")],
+}
+
+
+def sources():
+    files = {file for e in EXERCISES for file in exercises.files_of(e)}
+    return {file: exercises.read(os.path.join(ROOT, file)) for file in files}
+
+
+def build(folder, edit):
+    """The checks with all exercises edited: edit(source, exercise) returns the new source."""
+    texts = sources()
+    for e in EXERCISES:
+        texts[e.file] = edit(texts[e.file], e)
+    for file, text in texts.items():
+        exercises.write(os.path.join(folder, file), text)
+    program = os.path.join(folder, "check")
+    fault = exercises.compile_check(folder, program)
+    assert fault is None, fault
+    return program
+
+
+def mistake(source, e, number):
+    old, new, _ = MISTAKES[e.name][number]
+    begin, end = exercises.body_of(source, e.function)
+    assert old in source[begin:end], f"{e.name}: its original does not say {old}"
+    return source[:begin] + source[begin:end].replace(old, new) + source[end:]
+
+
+def verdicts(edit):
+    """Of every exercise, with each edited, as make check would say it."""
+    said = {}
+    for whole in (True, False):
+        names = [e.name for e in EXERCISES if (e.name in WHOLE_MODEL) == whole]
+        with tempfile.TemporaryDirectory() as folder:
+            program = build(folder, lambda text, e: edit(text, e) if e.name in names else text)
+            said.update({name: exercises.verdict(program, name) for name in names})
+    return said
+
+
+def test_originals_pass():
+    with tempfile.TemporaryDirectory() as folder:
+        program = os.path.join(folder, "check")
+        fault = exercises.compile_check(folder, program)           # the repository's own sources
+        assert fault is None, fault
+        for name in NAMES:
+            assert exercises.verdict(program, name) is None, exercises.verdict(program, name)
+
+
+def test_blanks_fail_with_a_line_that_helps():
+    for name, line in verdicts(exercises.blank).items():
+        assert line, f"{name}: the blank passes"
+        assert re.search(r"not written|nothing is added|the sum is 0|is drawn|not called", line), \
+            f"{name}: {line}"
+
+
+def test_mistakes_are_told_apart():
+    assert set(MISTAKES) == set(NAMES)
+    for number in range(3):
+        said = verdicts(lambda source, e, n=number: mistake(source, e, n))
+        for name, line in said.items():
+            old, new, expected = MISTAKES[name][number]
+            assert line and expected in line, f"{name}, {new or 'nothing'} for {old}: {line}"
+
+
+def make(folder, *args):
+    done = subprocess.run(["make", "-s", *args], cwd=ROOT, capture_output=True, text=True,
+                          env={**os.environ, "EXERCISES": folder, "MAKEFLAGS": ""}, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_make_exercise_keeps_the_work():
+    with tempfile.TemporaryDirectory() as folder:
+        status, said = make(folder, "exercise", "NAME=gelu_backward")
+        copy = os.path.join(folder, "gelu_backward", "train_gpt2.c")
+        assert status == 0 and "make check NAME=gelu_backward" in said, said
+        text = exercises.read(copy)
+        begin, end = exercises.body_of(text, "gelu_backward")
+        assert "Your code here" in text[begin:end] and "two_du" not in text, "the body is not empty"
+        line = int(re.search(r"line (\d+)", said).group(1))
+        assert "Your code here" in text.splitlines()[line - 1], f"line {line} is another"
+        exercises.write(copy, text.replace("// Your code here.", "// mine"))
+        status, said = make(folder, "exercise", "NAME=gelu_backward")
+        assert status != 0 and "AGAIN=1" in said and "// mine" in exercises.read(copy), said
+        status, said = make(folder, "exercise", "NAME=gelu_backward", "AGAIN=1")
+        assert status == 0 and exercises.read(copy) == text, said
+
+
+def test_make_check_and_the_list():
+    with tempfile.TemporaryDirectory() as folder:
+        status, said = make(folder, "check", "NAME=sample_token")
+        assert status != 0 and "not begun: make exercise NAME=sample_token" in said, said
+        make(folder, "exercise", "NAME=sample_token")
+        copy = os.path.join(folder, "sample_token", "dev", "train", "sample.h")
+        text = exercises.read(copy)
+        status, said = make(folder, "check", "NAME=sample_token")
+        assert status != 0 and "sample_token: temperature 0: token 0 is drawn" in said, said
+        exercises.write(copy, text.replace("// Your code here.", "no C at all"))
+        status, said = make(folder, "check", "NAME=sample_token")
+        assert status != 0 and re.search(r"sample.h:\d+:\d+: error", said), said
+        exercises.write(copy, exercises.read(os.path.join(ROOT, "dev", "train", "sample.h")))
+        status, said = make(folder, "check", "NAME=sample_token")
+        assert status == 0 and "sample_token: solved" in said, said
+        status, said = make(folder, "exercises")
+        assert status == 0 and re.search(r"sample_token +lesson 11  solved\n", said), said
+        assert f"1 of {len(EXERCISES)} solved" in said, said
+        assert all(f"  {name} " in said for name in NAMES), said
+
+
+def test_a_wrong_name_says_where_the_names_are():
+    with tempfile.TemporaryDirectory() as folder:
+        for target in ("exercise", "check"):
+            for name in ("", "NAME=warp", "NAME=../x"):
+                status, said = make(folder, target, *([name] if name else []))
+                assert status != 0 and "make exercises lists them" in said, said
+        assert os.listdir(folder) == []
+
+
+if __name__ == "__main__":
+    sys.exit(testing.run_tests(globals(), sys.argv[1:]))
