@@ -152,7 +152,7 @@ exercise:                        ## a function to write anew: NAME=layernorm_bac
 	@$(PYTHON) dev/exercises/exercises.py start '$(NAME)' $(if $(AGAIN),--again)
 
 check:                           ## say what is wrong with it, in one line: NAME=layernorm_backward
-	@CC='$(CC)' $(PYTHON) dev/exercises/exercises.py check '$(NAME)'
+	@CC='$(CC)' CXX='$(CXX)' $(PYTHON) dev/exercises/exercises.py check '$(NAME)'
 
 exercises:                       ## list the exercises, and what is solved
 	@$(PYTHON) dev/exercises/exercises.py list

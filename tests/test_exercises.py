@@ -5,7 +5,7 @@ helps, and so do three typical mistakes each; the commands keep a reader's work.
     tests/test_exercises.py [NAME...]    the tests of these names only
 
 A check runs one exercise's function and no other's, so one program can hold the mistakes of all.
-Those of a whole model call the other functions, and are built apart.
+Those of a whole model, and softmax_row, call the other functions, and are built apart.
 """
 import os
 import re
@@ -21,7 +21,7 @@ sys.path.insert(0, os.path.join(ROOT, "dev", "exercises"))
 import exercises
 from exercises import EXERCISES, NAMES
 
-WHOLE_MODEL = {"kv_cache", "gradient_accumulation"}
+APART = {"kv_cache", "gradient_accumulation", "softmax_row"}
 
 # Three mistakes for each: what the original says, what the mistake says, and the beginning of the
 # verdict or a part of it.
@@ -90,6 +90,14 @@ MISTAKES = {
         ("step_data(r, s, i);", "step_data(r, s, i), clear_grads(m);", "clear_grads once"),
         ("clear_grads(m);", "", "gradients: it still contains"),
         ("i < s->micro_batches", "i < 1", "1 micro-batches are read")],
+    "warp_sum": [
+        ("i = 16", "i = 8", "lane 0 of warp 0 has"),
+        ("x += ", "x = ", "each added to x"),
+        ("__shfl_xor_sync", "__shfl_down_sync", "every lane must have it")],
+    "softmax_row": [
+        ("row[c] - hi", "row[c]", "subtract the row's largest"),
+        ("sum = warp_sum(sum);", "", "those of the whole row"),
+        ("(size_t)n*C + c] =", "c] =", "p: row 0 column 0")],
 }
 
 
@@ -98,17 +106,22 @@ def sources():
     return {file: exercises.read(os.path.join(ROOT, file)) for file in files}
 
 
-def build(folder, edit):
-    """The checks with all exercises edited: edit(source, exercise) returns the new source."""
-    texts = sources()
-    for e in EXERCISES:
+def verdicts_of(chosen, edit):
+    """Of the chosen exercises, from two programs: edit(source, exercise) returns the new source."""
+    said, texts = {}, sources()
+    for e in chosen:
         texts[e.file] = edit(texts[e.file], e)
-    for file, text in texts.items():
-        exercises.write(os.path.join(folder, file), text)
-    program = os.path.join(folder, "check")
-    fault = exercises.compile_check(folder, program)
-    assert fault is None, fault
-    return program
+    with tempfile.TemporaryDirectory() as folder:
+        for file, text in texts.items():
+            exercises.write(os.path.join(folder, file), text)
+        program = os.path.join(folder, "program")
+        for warp in (True, False):
+            names = [e.name for e in chosen if (e.file == exercises.WARP) == warp]
+            file = exercises.WARP if warp else exercises.TRAINER
+            fault = exercises.compile_check(folder, program, file)
+            assert fault is None, fault
+            said.update({name: exercises.verdict(program, name) for name in names})
+    return said
 
 
 def mistake(source, e, number):
@@ -120,29 +133,20 @@ def mistake(source, e, number):
 
 def verdicts(edit):
     """Of every exercise, with each edited, as make check would say it."""
-    said = {}
-    for whole in (True, False):
-        names = [e.name for e in EXERCISES if (e.name in WHOLE_MODEL) == whole]
-        with tempfile.TemporaryDirectory() as folder:
-            program = build(folder, lambda text, e: edit(text, e) if e.name in names else text)
-            said.update({name: exercises.verdict(program, name) for name in names})
-    return said
+    return {**verdicts_of([e for e in EXERCISES if e.name in APART], edit),
+            **verdicts_of([e for e in EXERCISES if e.name not in APART], edit)}
 
 
 def test_originals_pass():
-    with tempfile.TemporaryDirectory() as folder:
-        program = os.path.join(folder, "check")
-        fault = exercises.compile_check(folder, program)           # the repository's own sources
-        assert fault is None, fault
-        for name in NAMES:
-            assert exercises.verdict(program, name) is None, exercises.verdict(program, name)
+    for name, line in verdicts_of(EXERCISES, lambda source, e: source).items():
+        assert line is None, f"{name}: {line}"
 
 
 def test_blanks_fail_with_a_line_that_helps():
     for name, line in verdicts(exercises.blank).items():
         assert line, f"{name}: the blank passes"
-        assert re.search(r"not written|nothing is added|the sum is 0|is drawn|not called", line), \
-            f"{name}: {line}"
+        assert re.search(r"not written|nothing is added|the sum is 0|is drawn|not called"
+                         r"|has 0, expected|column 0 is 0, expected", line), f"{name}: {line}"
 
 
 def test_mistakes_are_told_apart():

@@ -7,7 +7,8 @@ call this script.
     exercises.py list                    the exercises, and what is solved
 
 A copy is made from the source as it is, so an exercise is a row of the table below and a check in
-check.c. exercise/NAME overlays the repository: what it does not hold is read from there.
+check.c, or in check_warp.cu, which runs in the emulator. exercise/NAME overlays the repository:
+what it does not hold is read from there.
 """
 import collections
 import os
@@ -21,6 +22,8 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FOLDER = os.environ.get("EXERCISES", os.path.join(ROOT, "exercise"))
 TRAINER = "train_gpt2.c"
+WARP = "dev/exercises/warp.cu"
+WARP_CHECK = "dev/exercises/check_warp.cu"
 SECONDS = 60                           # a check takes less than one
 
 Exercise = collections.namedtuple("Exercise", "name lesson file function task")
@@ -90,6 +93,13 @@ EXERCISES = [Exercise(*row) for row in [
         block_input(m, l) is the block's input; acts[l] has a place for every tensor in the picture
         at the top of the file, m->dx_branch for a branch, m->scratch for attention. Only
         attention_forward is told `first`; all others get pointers to that row, and fewer rows."""),
+    ("warp_sum", 13, WARP, "warp_sum", """
+        Gets a number from each of a warp's 32 lanes.
+        Returns the sum of the 32, in every lane."""),
+    ("softmax_row", 13, WARP, "softmax_row", """
+        Gets x (N,C); there may be more warps than rows.
+        Writes p (N,C), the softmax of each row. warp_sum and warp_max, above, help. A number of x
+        may be large: exp must not overflow."""),
 ]]
 NAMES = {e.name: e for e in EXERCISES}
 
@@ -120,15 +130,16 @@ def body_of(source, function):
 
 def blank(source, exercise):
     begin, end = body_of(source, exercise.function)
-    head = source[:begin].rsplit("static ", 1)[1]
+    returns = source[:begin].rsplit("static ", 1)[1].split(exercise.function + "(")[0]
     lines = [line.strip() for line in exercise.task.strip().splitlines()]
     text = "".join(f"    // {line}\n" for line in ["Your code here."] + lines)
-    return source[:begin] + text + ("" if head.startswith(("void ", "inline void ")) else
-                                    "    return 0;\n") + source[end:]
+    return source[:begin] + text + ("" if "void" in returns else "    return 0;\n") + source[end:]
 
 
 def files_of(exercise):
-    """What a copy holds: the trainer, and all headers if one of them is to be edited."""
+    """What a copy holds: the trainer, all headers if one is to be edited; or warp.cu."""
+    if exercise.file == WARP:
+        return [WARP, WARP_CHECK]
     if exercise.file == TRAINER:
         return [TRAINER]
     headers = [os.path.join(folder, name) for folder, _, names in os.walk(path_of("dev"))
@@ -136,17 +147,41 @@ def files_of(exercise):
     return [TRAINER, "dataloader.h"] + sorted(os.path.relpath(h, ROOT) for h in headers)
 
 
-def compile_check(tree, program):
-    """Builds check.c with the sources in `tree`; returns the compiler's first error, or None."""
-    command = shlex.split(os.environ.get("CC", "cc")) + [
-        "-std=gnu11", "-O1", "-Wall", "-Wno-unused-function", "-Wno-unused-variable",
-        "-Wno-unknown-pragmas", "-fno-math-errno", "-DPLAIN=1", "-iquote", tree, "-iquote", ROOT,
-        path_of("dev", "exercises", "check.c"), "-o", program, "-lm"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def compiler_says(variable, default, *args):
+    """Runs the compiler that a variable names; returns its first error, or None."""
+    command = shlex.split(os.environ.get(variable, default)) + list(args)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        return f"it is not compiled: {command[0]}: {error.strerror}"
     if done.returncode == 0:
         return None
     errors = [line for line in done.stderr.splitlines() if "error" in line] + [done.stderr.strip()]
     return "it does not compile: " + errors[0]
+
+
+def compile_check(tree, program, file):
+    """Builds the check of exercises in `file` with the sources in `tree`; returns an error."""
+    if file == WARP:
+        return compile_warp(tree, program)
+    return compiler_says("CC", "cc", "-std=gnu11", "-O1", "-Wall", "-Wno-unused-function",
+                         "-Wno-unused-variable", "-Wno-unknown-pragmas", "-fno-math-errno",
+                         "-DPLAIN=1", "-iquote", tree, "-iquote", ROOT,
+                         path_of("dev", "exercises", "check.c"), "-o", program, "-lm")
+
+
+def compile_warp(tree, program):
+    """CUDA for a CPU: rewritten into C++, then compiled with the emulator's headers."""
+    fault = compiler_says("CC", "cc", "-O1", path_of("dev", "emulator", "rewrite.c"),
+                          "-o", program + "_rewrite")
+    if fault:
+        return fault
+    with open(program + ".cpp", "w", encoding="utf-8") as cpp:
+        subprocess.run([program + "_rewrite", os.path.join(tree, WARP_CHECK)], stdout=cpp,
+                       check=True)
+    return compiler_says("CXX", "c++", "-std=c++17", "-O1", "-Wno-unknown-pragmas", "-DEMULATOR",
+                         "-I" + path_of("dev", "emulator", "include"), "-iquote", ROOT,
+                         program + ".cpp", "-o", program)
 
 
 def verdict(program, name):
@@ -198,7 +233,7 @@ def check(name):
     if not os.path.exists(os.path.join(tree, exercise.file)):
         sys.exit(f"{name} is not begun: make exercise NAME={name}")
     program = os.path.join(tree, "check")
-    fault = compile_check(tree, program) or verdict(program, name)
+    fault = compile_check(tree, program, exercise.file) or verdict(program, name)
     write(os.path.join(tree, "result"), (fault or "solved") + "\n")
     print(f"{name}: {fault or 'solved'}")
     if fault:
