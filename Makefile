@@ -132,6 +132,9 @@ BENCHES := $(patsubst %,$(BUILD)/%,bench bench_matmul bench_tokenizer)
 lab: all $(WITH_MPI)             ## the batch-size laboratory, quick: lab/report.html in half an hour
 	@$(PYTHON) scripts/lab/report.py --run --quick
 
+page:                            ## the laboratory's page with a calculator, from committed results: lab/page.html
+	@$(PYTHON) scripts/lab/page.py
+
 bench: $(BENCHES) $(WITH_MPI)    ## speed and memory on this machine, to bench.json; FULL=1: all
 	@BUILD=$(BUILD) PRECISION=$(or $(PRECISION),fp32) scripts/bench.sh $(if $(FULL),--full)
 
@@ -300,5 +303,5 @@ $(BUILD)/count-flags: FORCE
 FORCE:
 .SECONDARY:
 .DELETE_ON_ERROR:
-.PHONY: all run lab test test-all soak test-c test-cuda bench bench-cuda ladder lesson exercise check exercises first-step emulate profile fuzz clean help FORCE
+.PHONY: all run lab page test test-all soak test-c test-cuda bench bench-cuda ladder lesson exercise check exercises first-step emulate profile fuzz clean help FORCE
 -include $(wildcard $(BUILD)/*.d)

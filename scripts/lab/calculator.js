@@ -1,0 +1,269 @@
+// The page's calculator: the functions of model.py, which explains them, and the controls.
+// tests/test_lab_page.py compares the numbers of both. No library, no network.
+"use strict";
+
+const HIDDEN = 4 / 9;                // of the computation, can overlap with the exchange
+
+// ---- updates ----
+
+// [S_min, B_crit] at a loss: straight between neighbouring targets, in logarithms.
+function lawAt(targets, loss, bound) {
+    if (targets.length === 1) return targets[0][bound];
+    const i = targets.findIndex((t, k) => k > 0 && loss >= t.loss);
+    const high = targets[i - 1], low = targets[i];
+    const share = Math.log(loss / high.loss) / Math.log(low.loss / high.loss);
+    return high[bound].map((a, k) => a * (low[bound][k] / a) ** share);
+}
+
+function updates([sMin, bCrit], batch) {
+    return sMin * (1 + bCrit / batch);
+}
+
+// ---- seconds of an update ----
+
+// {way: seconds} of an all-reduce of `size` bytes.
+function exchangeWays(size, n, net) {
+    if (n <= 1) return { none: 0 };
+    const near = Math.min(net.perMachine, n), machines = n / near;
+    const between = machines > 1 ? net.farLatency : 0;
+    const slowest = Math.max(1 / net.near, machines > 1 ? 1 / net.far / near : 0);
+    const ways = {
+        ring: 2 * size * (n - 1) / n * slowest
+            + 2 * (n - 1) * Math.max(net.nearLatency, between),
+        tree: 2 * size * slowest + 2 * (Math.ceil(Math.log2(near)) * net.nearLatency
+                                        + Math.ceil(Math.log2(machines)) * between),
+    };
+    if (machines > 1 && n % near === 0)
+        ways["two levels"] = 2 * size * (near - 1) / near / net.near
+            + 2 * (near - 1) * net.nearLatency + 2 * size * (machines - 1) / n / net.far
+            + 2 * (machines - 1) * net.farLatency;
+    return ways;
+}
+
+function exchangedBytes(model, stage) {
+    const gradients = model.grad_bytes, params = model.param_bytes;
+    const sent = [2 * gradients, gradients + params, gradients + params, gradients + 2 * params];
+    return model.parameters * sent[stage] / 2;
+}
+
+function costsOf(model, s) {
+    const shared = s.stage >= 1 ? s.n : 1;
+    const ways = exchangeWays(exchangedBytes(model, s.stage), s.n, s.network);
+    return { t0: model.t_0 + model.optimizer_seconds / shared, tau: model.tau,
+             c: Math.min(...Object.values(ways)) };
+}
+
+function exposedSeconds(costs, b, overlap) {
+    return Math.max(0, costs.c - (overlap ? HIDDEN * costs.tau * b : 0));
+}
+
+function stepSeconds(costs, b, overlap) {
+    return costs.t0 + costs.tau * b + exposedSeconds(costs, b, overlap);
+}
+
+function targetSeconds(law, costs, batch, n, overlap) {
+    return updates(law, batch) * stepSeconds(costs, batch / n, overlap);
+}
+
+// ---- the best batch ----
+
+function bestBatch(law, costs, n, seqLen, overlap) {
+    const least = (fixed, perToken) => Math.sqrt(law[1] * n * fixed / perToken);
+    let at = least(costs.t0 + costs.c, costs.tau);
+    if (overlap) {
+        const turn = costs.c * n / (HIDDEN * costs.tau);
+        const exposed = least(costs.t0 + costs.c, (1 - HIDDEN) * costs.tau);
+        at = exposed < turn ? exposed : Math.max(turn, least(costs.t0, costs.tau));
+    }
+    const unit = n * seqLen, below = Math.max(1, Math.floor(at / unit)) * unit;
+    const seconds = batch => targetSeconds(law, costs, batch, n, overlap);
+    return seconds(below) <= seconds(below + unit) ? below : below + unit;
+}
+
+// ---- memory, and which wall binds ----
+
+function memoryBytes(model, n, stage) {
+    const [weights, gradients, state] = model.state_bytes;
+    return model.activation_bytes * model.seq_len + model.parameters
+        * (weights / (stage >= 3 ? n : 1) + gradients / (stage >= 2 ? n : 1)
+           + state / (stage >= 1 ? n : 1));
+}
+
+function falls(model, law, costs, batch, s) {
+    const now = targetSeconds(law, costs, batch, s.n, s.overlap);
+    const fall = (otherLaw, other) => {
+        const chosen = s.batch || bestBatch(otherLaw, other, s.n, model.seq_len, s.overlap);
+        return 1 - targetSeconds(otherLaw, other, chosen, s.n, s.overlap) / now;
+    };
+    return { noise: fall([law[0], law[1] / 2], costs),
+             compute: fall(law, { ...costs, tau: costs.tau / 2 }),
+             overhead: fall(law, { ...costs, t0: costs.t0 / 2 }),
+             network: fall(law, { ...costs, c: costs.c / 2 }) };
+}
+
+function walls(model, law, costs, batch, s) {
+    if (model.memory && memoryBytes(model, s.n, s.stage) > model.memory) return ["memory"];
+    if (law[1] <= 0.1 * batch && batch <= s.n * model.seq_len) return ["serial"];
+    const found = falls(model, law, costs, batch, s);
+    const [first, second] = Object.keys(found).sort((a, b) => found[b] - found[a]);
+    return found[second] >= 0.9 * found[first] ? [first, second] : [first];
+}
+
+// ---- all of it ----
+
+function answer(model, s) {
+    const law = lawAt(model.targets, s.loss, "fit"), costs = costsOf(model, s), n = s.n;
+    const batch = s.batch || bestBatch(law, costs, n, model.seq_len, s.overlap);
+    const seconds = targetSeconds(law, costs, batch, n, s.overlap);
+    const bounds = ["fit", "low", "high"].map(bound =>
+        targetSeconds(lawAt(model.targets, s.loss, bound), costs, batch, n, s.overlap));
+    const size = exchangedBytes(model, s.stage);
+    return { seconds, low: Math.min(...bounds), high: Math.max(...bounds),
+             cost: n * seconds * s.price / 3600, device_hours: n * seconds / 3600, batch,
+             updates: updates(law, batch), tokens: updates(law, batch) * batch,
+             step: stepSeconds(costs, batch / n, s.overlap), exchange: costs.c,
+             exposed: exposedSeconds(costs, batch / n, s.overlap),
+             bytes: updates(law, batch) * 2 * size * (n - 1) / n,
+             memory: memoryBytes(model, n, s.stage), b_crit: law[1],
+             walls: walls(model, law, costs, batch, s) };
+}
+
+// ---- words ----
+
+const WALLS = {
+    memory: "memory: the model does not fit on a device; raise the ZeRO stage or add devices",
+    serial: "updates are serial: S is near its minimum, and each device has one sequence",
+    noise: "noise: the updates beyond the fewest possible",
+    compute: "computation: the time of a token",
+    overhead: "the fixed time of an update",
+    network: "the network: the gradients' exchange",
+};
+
+function digits(x) {
+    if (x >= 9999.5 && x < 1e15) return Math.round(x).toLocaleString("en-US");
+    return Number(x.toPrecision(4)).toLocaleString("en-US", { maximumSignificantDigits: 4 });
+}
+
+// units: [[from, unit, name]], the largest last.
+function inUnits(x, units) {
+    const [, unit, name] = units.filter(u => x >= u[0]).pop() || units[0];
+    return `${digits(x / unit)} ${name}`;
+}
+
+const TIMES = [[1e-6, 1e-6, "µs"], [1e-3, 1e-3, "ms"], [1, 1, "s"], [120, 60, "minutes"],
+               [7200, 3600, "hours"], [172800, 86400, "days"],
+               [730 * 86400, 365.25 * 86400, "years"]];
+const SIZES = ["bytes", "kB", "MB", "GB", "TB", "PB", "EB"].map((name, i) =>
+    [1000 ** i, 1000 ** i, name]);
+const clock = x => x === 0 ? "0 s" : inUnits(x, TIMES);
+const bytes = x => inUnits(x, SIZES);
+
+// ---- the controls ----
+
+const byId = id => document.getElementById(id);
+const position = id => Number(byId(id).value);
+
+// A logarithmic slider: two digits of least * 10^(k/20).
+const logarithmic = (id, least) => Number((least * 10 ** (position(id) / 20)).toPrecision(2));
+
+function readControls(models) {
+    const model = models[position("model")], n = 2 ** position("devices");
+    return { model, loss: model.targets.length > 1 ? position("loss") : null, n,
+             batch: position("batch") ? n * model.seq_len * 2 ** (position("batch") - 1) : 0,
+             network: { near: logarithmic("near", 1e6), far: logarithmic("far", 1e6),
+                        nearLatency: logarithmic("near-latency", 1e-7),
+                        farLatency: logarithmic("far-latency", 1e-7),
+                        perMachine: 2 ** position("per-machine") },
+             price: position("price"), stage: position("stage"), overlap: byId("overlap").checked };
+}
+
+function showControls(s) {
+    const each = s.batch / s.n / s.model.seq_len;
+    const shown = {
+        loss: s.loss === null ? "20 tokens a parameter" : `${s.loss.toFixed(2)} nats`,
+        devices: digits(s.n), "per-machine": digits(s.network.perMachine),
+        price: s.price.toFixed(2),
+        batch: each ? `${digits(s.batch)} tokens, ${digits(each)} × ${s.model.seq_len} a device`
+                    : "the best",
+        near: `${bytes(s.network.near)}/s`, far: `${bytes(s.network.far)}/s`,
+        "near-latency": clock(s.network.nearLatency), "far-latency": clock(s.network.farLatency),
+    };
+    for (const [id, text] of Object.entries(shown)) {
+        byId(`${id}-shown`).textContent = text;
+        byId(id).setAttribute("aria-valuetext", text);
+    }
+}
+
+// A model's targets and its usual network and price; chosen when the model changes.
+function setModel(model) {
+    const losses = model.targets.map(t => t.loss), slider = byId("loss");
+    slider.disabled = losses.length === 1;
+    if (!slider.disabled) {
+        slider.max = losses[0];
+        slider.value = slider.min = losses[losses.length - 1];
+    }
+    for (const [id, value] of Object.entries(model.controls)) byId(id).value = value;
+}
+
+// ---- the results ----
+
+// [[id, name, value, text, range, source]]
+function results(s, a) {
+    const from = s.model.from, fitted = s.loss !== null;
+    const share = a.updates ? a.seconds / a.updates : 0;
+    const range = (show, k) => fitted ? `${show(a.low * k)} to ${show(a.high * k)}` : "none";
+    const perDevice = s.n * s.price / 3600, way = "modelled: updates × seconds of an update";
+    return [
+        ["seconds", "time to the loss", a.seconds, clock(a.seconds), range(clock, 1), way],
+        ["cost", "cost", a.cost, digits(a.cost), range(digits, perDevice), way + " × price"],
+        ["device_hours", "device-hours", a.device_hours, digits(a.device_hours),
+         range(digits, s.n / 3600), way + " × devices"],
+        ["batch", s.batch ? "batch, as given" : "best batch", a.batch,
+         `${digits(a.batch)} tokens`, "", s.batch ? "given" : "modelled: the least time"],
+        ["updates", "updates", a.updates, digits(a.updates), range(digits, 1 / share), from.law],
+        ["tokens", "tokens", a.tokens, digits(a.tokens), range(digits, a.batch / share), from.law],
+        ["b_crit", "B_crit", a.b_crit, `${digits(a.b_crit)} tokens`, fitted
+            ? ["low", "high"].map(k => digits(lawAt(s.model.targets, s.loss, k)[1])).join(" to ")
+            : "none", from.law],
+        ["step", "an update", a.step, clock(a.step), "", from.step],
+        ["exchange", "exchange of gradients", a.exchange, clock(a.exchange), "", from.exchange],
+        ["exposed", "of it not overlapped", a.exposed, clock(a.exposed), "",
+         "modelled: up to 4/9 of the computation overlaps"],
+        ["bytes", "sent by a device, whole run", a.bytes, bytes(a.bytes), "", from.exchange],
+        ["memory", "memory of a device, at least", a.memory, bytes(a.memory), "", from.memory],
+    ];
+}
+
+function show(models) {
+    const s = readControls(models), a = answer(s.model, s);
+    showControls(s);
+    const limits = a.walls.map(name => WALLS[name]).join("; and ");
+    byId("limit").textContent = `What limits it: ${limits}.`;
+    byId("limit").dataset.walls = a.walls.join();
+    byId("headline").textContent = a.walls[0] === "memory"
+        ? `${digits(s.n)} device${s.n > 1 ? "s" : ""}: the model does not fit. `
+          + `If it did: ${clock(a.seconds)}.`
+        : `${digits(s.n)} device${s.n > 1 ? "s" : ""}: ${clock(a.seconds)}, with `
+          + `${digits(a.batch)} tokens an update.`;
+    byId("results").replaceChildren(...results(s, a).map(tableRow));
+}
+
+function tableRow([id, name, value, ...rest]) {
+    const row = document.createElement("tr");
+    row.dataset.id = id;
+    row.dataset.value = value;
+    for (const text of [name, ...rest])
+        row.appendChild(document.createElement("td")).textContent = text;
+    return row;
+}
+
+function start() {
+    const models = JSON.parse(byId("models").textContent);
+    byId("calculator").hidden = false;
+    byId("model").addEventListener("input", () => setModel(models[position("model")]));
+    byId("controls").addEventListener("input", () => show(models));
+    setModel(models[position("model")]);
+    show(models);
+}
+
+start();

@@ -1,0 +1,362 @@
+#!/usr/bin/env python3
+"""The laboratory's page: the model behind its calculator, against values computed by hand and the
+closed forms; calculator.js against the model, in a browser without a window; the page's layout."""
+import html
+import json
+import math
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+import testing
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LAB = os.path.join(ROOT, "scripts", "lab")
+sys.path.insert(0, LAB)
+import fit
+import model
+import page
+from model import Costs, Law, Network, Scenario
+
+FREE = Network(1e30, 1e30, 0.0, 0.0, 8)
+
+
+def close(a, b, share=1e-12):
+    return abs(a - b) <= share * abs(b)
+
+
+# ---- the model, by hand ----
+
+def test_page_updates():
+    assert model.updates(Law(100.0, 400.0), 400) == 200.0
+    targets = [{"loss": 4.0, "fit": [100.0, 1000.0]}, {"loss": 1.0, "fit": [400.0, 9000.0]}]
+    halfway = model.law_at(targets, 2.0)
+    assert close(halfway.s_min, 200.0) and close(halfway.b_crit, 3000.0), halfway
+    assert model.law_at(targets, 4.0) == Law(100.0, 1000.0)
+    assert close(model.law_at(targets, 1.0).b_crit, 9000.0)
+    for loss in (0.99, 4.01):
+        try:
+            model.law_at(targets, loss)
+            raise AssertionError("extrapolates")
+        except ValueError:
+            pass
+    assert close(model.profile(Law(100.0, 100.0), 300.0, [100]).s_min, 50.0)   # 100 (1+1)/(1+3)
+    other = model.profile(Law(100.0, 500.0), 700.0, [32, 500, 8192])
+    points = [(b, model.updates(Law(100.0, 500.0), b)) for b in (32, 500, 8192)]
+
+    def squares(s_min):
+        return sum(math.log(s / s_min / (1 + 700.0 / b)) ** 2 for b, s in points)
+    assert squares(other.s_min) < min(squares(0.999 * other.s_min), squares(1.001 * other.s_min))
+
+
+def test_page_exchange():
+    one = model.exchange_ways(1e9, 4, Network(1e9, 1.0, 0.01, 9.0, 4))         # one machine of 4
+    assert set(one) == {"ring", "tree"}
+    assert close(one["ring"], 2*0.75 + 6*0.01) and close(one["tree"], 2.0 + 2*2*0.01), one
+    two = model.exchange_ways(1e9, 4, Network(1e9, 1e8, 0.01, 0.1, 2))         # two machines of 2
+    assert close(two["ring"], 1.5*5 + 6*0.1), two            # two links of 1e8 side by side
+    assert close(two["tree"], 2*5 + 2*(0.01 + 0.1)), two
+    assert close(two["two levels"], (1.0 + 0.02) + 2e9/4/1e8 + 2*0.1), two
+    assert model.exchange_ways(1e9, 1, FREE) == {"none": 0.0}
+    assert "two levels" not in model.exchange_ways(1e9, 6, Network(1e9, 1e8, 0, 0, 4))
+    assert close(one["ring"], fit.ring_seconds(1e9, 4, 1e9, 0.01))
+
+
+def test_page_bytes():
+    gpu = {"parameters": 10.0, "grad_bytes": 4, "param_bytes": 2, "seq_len": 8,
+           "activation_bytes": 5, "state_bytes": [2, 4, 12]}
+    assert [model.exchanged_bytes(gpu, stage) for stage in range(4)] == [40.0, 30.0, 30.0, 40.0]
+    for stage in range(4):
+        want = 40 + fit.zero_bytes(10.0, 4, stage, accumulate=True)
+        assert model.memory_bytes(gpu, 4, stage) == want, stage
+    assert model.memory_bytes(gpu, 4, 1) == 40 + 10*(2 + 4 + 3)
+
+
+def test_page_step():
+    costs = Costs(1.0, 0.1, 5.0)
+    assert close(model.step_seconds(costs, 90, True), 1.0 + 9.0 + 1.0)         # 4 of 5 overlap
+    assert model.step_seconds(costs, 90, False) == 15.0
+    assert close(model.step_seconds(costs, 900, True), 91.0)
+
+
+def test_page_best_batch():
+    """Every multiple is tried."""
+    rng = random.Random(1)
+    for _ in range(300):
+        law = Law(10.0, 10 ** rng.uniform(1, 4))
+        costs = Costs(10 ** rng.uniform(-2, 3), 1.0, rng.choice([0.0, 10 ** rng.uniform(-1, 4)]))
+        n, seq_len, overlap = rng.choice([1, 2, 8, 64]), rng.choice([1, 32]), rng.random() < 0.5
+        found = model.best_batch(law, costs, n, seq_len, overlap)
+        least = min(model.target_seconds(law, costs, n * seq_len * k, n, overlap)
+                    for k in range(1, 4000))
+        assert found % (n * seq_len) == 0
+        assert model.target_seconds(law, costs, found, n, overlap) <= least * (1 + 1e-12), costs
+
+
+def test_page_closed_forms():
+    """Free link, a sequence of one token: B(n) = sqrt(B_crit b_half n), device-hours
+    E_min tau (1 + sqrt(n b_half/B_crit))^2, doubled at n_2; a link that is not hidden adds c to
+    t_0."""
+    law, tau, t_0 = Law(100.0, 1e8), 1e-6, 0.1
+    b_half = t_0 / tau
+    def hours(n, c=0.0):
+        costs = Costs(t_0, tau, c)
+        batch = model.best_batch(law, costs, n, 1, False)
+        assert close(batch, math.sqrt(law.b_crit * (t_0 + c) / tau * n), 1e-3), (n, batch)
+        return n * model.target_seconds(law, costs, batch, n, False)
+    for n in (1, 10, 100):
+        for c in (0.0, 0.3):
+            want = law.s_min * law.b_crit * tau * (1 + math.sqrt(n*(t_0 + c)/tau / law.b_crit)) ** 2
+            assert close(hours(n, c), want, 1e-6), n
+    x = b_half / law.b_crit
+    n_2 = (math.sqrt(2.0) * (1 + math.sqrt(x)) - 1) ** 2 / x
+    assert close(hours(round(n_2)) / hours(1), 2.0, 1e-3), n_2
+
+
+def test_page_planned():
+    """124M: 2.49 billion tokens; the paper's batch for 20% more data is 904 sequences of 512."""
+    _, models = model.read_results()
+    small = next(m for m in models if "124M" in m["name"])
+    s_min, b_crit = small["targets"][0]["fit"]
+    assert close(s_min * b_crit, 20 * 124439808) and close(b_crit, 5 * 512 * 904, 1e-3), b_crit
+    assert close(small["tau"], 854438400 / 395.6e12)
+    assert close(small["optimizer_seconds"], 1.1144e-3, 1e-4)
+
+
+# ---- the walls ----
+
+# A device with a high cost of an update; a page with all models and this one.
+SLOW_START = {"name": "a slow start (of the test)", "parameters": 1000, "seq_len": 32, "t_0": 1e-2,
+              "optimizer_seconds": 0.0, "tau": 1e-6, "grad_bytes": 4, "param_bytes": 4,
+              "state_bytes": [4, 4, 8], "activation_bytes": 10, "memory": None,
+              "targets": [{"loss": 1.0, "fit": [50.0, 3000.0], "low": [55.0, 2500.0],
+                           "high": [45.0, 3500.0]}], "controls": {},
+              "from": {"law": "a", "step": "b", "exchange": "c", "memory": "d"}}
+
+# {wall: (a word of the model's name, {control: position})}; what is not named stays as it begins.
+WALLS = {"memory": ("6.7B", {"devices": 0}),
+         "serial": ("35k", {"devices": 10, "near": 120, "far": 120, "near-latency": 0,
+                            "far-latency": 0}),
+         "noise": ("35k", {"devices": 0, "batch": 1}),
+         "compute": ("35k", {"devices": 0, "batch": 10}),
+         "overhead": ("slow start", {"devices": 0, "batch": 5}),
+         "network": ("35k", {"devices": 5, "far": 0}),
+         "compute,noise": ("1.6B", {"devices": 3, "stage": 1})}
+
+
+def all_models():
+    return model.read_results()[1] + [SLOW_START]
+
+
+def from_browser(read):
+    """The page's scenario as one of the model's."""
+    net = read["network"]
+    return Scenario(read["loss"], read["n"], read["batch"] or None, Network(
+        net["near"], net["far"], net["nearLatency"], net["farLatency"], net["perMachine"]),
+        read["price"], read["stage"], read["overlap"])
+
+
+def test_page_walls():
+    """The walls by the model alone, on costs chosen so that one part dominates."""
+    base = dict(SLOW_START, t_0=0.0, tau=1e-6)
+    law = Law(50.0, 3000.0)
+    run = Scenario(None, 4, 128, FREE, 0.0, 0, False)
+    def walls(costs, batch=128, of=law, what=base):
+        return model.walls(what, of, costs, batch, run._replace(batch=batch))
+    assert walls(Costs(1.0, 1.0 / 32, 1.0)) == ["noise"]     # S is 24 S_min; t has three equal parts
+    assert walls(Costs(0.0, 1e-6, 0.0), 96000) == ["compute"]
+    assert walls(Costs(1.0, 1e-9, 0.0), 96000) == ["overhead"]
+    assert walls(Costs(0.0, 1e-9, 1.0), 96000) == ["network"]
+    assert set(walls(Costs(1.0, 1e-9, 1.0), 96000)) == {"overhead", "network"}
+    assert walls(Costs(1.0, 1e-9, 1.0), 128, Law(50.0, 12.0)) == ["serial"]
+    assert walls(Costs(1.0, 1e-9, 1.0), 128, Law(50.0, 13.0)) != ["serial"]
+    assert walls(Costs(1.0, 1e-9, 1.0), what=dict(base, memory=16319)) == ["memory"]
+    assert walls(Costs(1.0, 1e-9, 1.0), what=dict(base, memory=16320)) != ["memory"]
+
+
+# ---- what is committed ----
+
+def test_page_numbers_are_quoted():
+    """Each number of a claim, and each that a measured model is made of, stands in the laboratory's
+    README: none appears from elsewhere."""
+    readme = page.read("scripts", "lab", "README.md")
+    results, _ = model.read_results()
+    numbers = {n for c in results["claims"] for n in re.findall(r"\d[\d,.]*(?:e-\d+)?", re.sub(
+        r"--[\w-]+|1/\(1", "", c["measured"]))}
+    for raw in results["measured"]:
+        numbers.add(f"{raw['tokens_per_second']:,}")
+        for t in raw["targets"]:
+            numbers |= {f"{x:,}" for x in [t["loss"], t["s_min"], t["b_crit"], *t["b_crit_range"]]}
+    missing = [n for n in sorted(numbers) if not re.search(
+        r"(?<![\d.,])" + re.escape(n.rstrip(".,")) + r"(?![\d]|[.,]\d)", readme)]
+    assert len(numbers) > 30 and not missing, missing
+
+
+def build(models=None):
+    results, committed = model.read_results()
+    return page.build(page.read("README.md"), page.read("scripts", "lab", "README.md"), results,
+                      models or committed)
+
+
+def test_page_static():
+    """`make page` alone; README's words, every figure with its words, a label for each control."""
+    out = os.path.join(TMP, "made", "page.html")
+    done = subprocess.run([sys.executable, os.path.join(LAB, "page.py"), "--out", out],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    with open(out, encoding="utf-8") as f:
+        text = f.read()
+    assert text == build(), "page.py writes another page"
+    words = re.sub(r"base64,[^']*", "", text)
+    assert "http" not in words and "url(" not in words and "import" not in words
+    for part in page.answer_paragraphs(page.read("README.md")):
+        assert page.block(part) in text, part
+    first = page.read("README.md").split(page.SECTION)[1].strip().split("\n")[0]
+    assert html.escape(first) in " ".join(text.split()), first
+    results, _ = model.read_results()
+    assert words.count("<img alt=\"") == len(results["claims"]) and 'alt=""' not in words
+    for claim in results["claims"]:
+        assert f"href='#{page.anchor(claim)}'" in words and f"id='{page.anchor(claim)}'" in words
+    for control in re.findall(r"<(?:input|select)[^>]* id='([^']*)'", words):
+        assert f"<label for='{control}'>" in words, control
+    assert "have not been made yet" in words
+
+
+# ---- in a browser ----
+
+# Runs in the page: sets controls as a reader would, and reports what the page then shows.
+DRIVE = """<script>addEventListener("load", () => {
+    const models = JSON.parse(byId("models").textContent), all = [...document.querySelectorAll(
+        "#controls input, #controls select")];
+    const set = (control, value) => {
+        if (control.type === "checkbox") control.checked = value; else control.value = value;
+        control.dispatchEvent(new Event("input", { bubbles: true }));
+    };
+    const state = () => {
+        const s = readControls(models);
+        return { model: models.indexOf(s.model), scenario: { ...s, model: null },
+                 walls: byId("limit").dataset.walls, values: Object.fromEntries(
+                     [...byId("results").rows].map(r => [r.dataset.id, Number(r.dataset.value)])),
+                 texts: Object.fromEntries([...byId("results").rows].map(
+                     r => [r.dataset.id, r.cells[1].textContent])) };
+    };
+    const begin = all.map(c => c.type === "checkbox" ? c.checked : c.value), bad = [], found = {};
+    const reset = () => all.forEach((c, i) => set(c, begin[i]));
+    const check = what => {
+        const text = byId("calculator").innerText;
+        if (/NaN|undefined|Infinity|null/.test(text)) bad.push(what + " shows no number");
+        if (document.documentElement.scrollWidth > innerWidth) bad.push(what + " is too wide");
+        if (Object.values(state().values).some(v => !isFinite(v))) bad.push(what + " is infinite");
+    };
+    for (const [name, [word, positions]] of Object.entries(WANTED)) {
+        reset();
+        set(byId("model"), models.findIndex(m => m.name.includes(word)));
+        for (const [id, value] of Object.entries(positions)) set(byId(id), value);
+        found[name] = state();
+        check(name);
+    }
+    const ends = c => c.type === "checkbox" ? [false, true] : c.tagName === "SELECT"
+        ? [0, c.options.length - 1] : [c.min, c.max];
+    const random = [];
+    for (let m = 0; m < models.length; m++) {
+        reset();
+        set(byId("model"), m);
+        check("model " + m);
+        for (const c of all.filter(c => c.id !== "model"))
+            for (const end of ends(c)) { set(c, end); check(`model ${m}, ${c.id} at ${end}`); }
+        for (let k = 0; k < 20; k++) {
+            all.filter(c => c.id !== "model").forEach((c, i) => {
+                const [low, high] = ends(c).map(Number), at = (k * 7 + i * 13) % 11 / 10;
+                const between = low + (high - low) * at;
+                set(c, c.type === "checkbox" ? at < 0.5 : c.tagName === "SELECT"
+                    ? Math.round(between) : between);
+            });
+            check(`model ${m}, setting ${k}`);
+            random.push(state());
+        }
+    }
+    for (const c of all) {
+        c.focus();
+        if (!c.disabled && (document.activeElement !== c || c.tabIndex < 0 || !c.labels.length))
+            bad.push(c.id + " cannot be reached by keyboard");
+    }
+    const strangers = performance.getEntriesByType("resource").filter(
+        r => !r.name.startsWith("data:")).map(r => r.name);
+    const missing = [...document.images].filter(i => !i.complete || !i.naturalWidth).length;
+    parent.postMessage(JSON.stringify(
+        { width: innerWidth, found, random, bad, strangers, missing }), "*");
+}); </script></body>"""
+
+FRAMES = """<!DOCTYPE html><title>frames</title><pre id=out></pre><script>
+addEventListener("message", e => { out.textContent += e.data + "\\n"; });</script>
+<iframe src="page.html" width=360 height=740 style="border:0"></iframe>
+<iframe src="page.html" width=1280 height=800 style="border:0"></iframe>"""
+
+
+def find_browser():
+    found = next(filter(None, map(shutil.which, ["chromium", "chromium-browser",
+                                                 "google-chrome"])), None)
+    if found is None:
+        raise testing.Skip("a browser (chromium)")
+    return found
+
+
+def drive():
+    """What the page reported at both widths; and stderr, with the console's messages."""
+    browser = find_browser()
+    wanted = json.dumps(WALLS)
+    with open(os.path.join(TMP, "page.html"), "w", encoding="utf-8") as f:
+        f.write(build(all_models()).replace("</body>", DRIVE.replace("WANTED", wanted)))
+    with open(os.path.join(TMP, "frames.html"), "w") as f:
+        f.write(FRAMES)
+    done = subprocess.run(
+        [browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
+         "--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=20000", "--dump-dom",
+         f"--user-data-dir={TMP}/browser", f"file://{TMP}/frames.html"],
+        capture_output=True, text=True, check=False, timeout=300)
+    if "</pre>" not in done.stdout:
+        raise testing.Skip(f"a browser that starts ({done.stderr.strip()[-80:]})")
+    shown = done.stdout.split("<pre")[1].split(">", 1)[1].split("</pre>")[0]
+    return [json.loads(line) for line in html.unescape(shown).splitlines()], done.stderr
+
+
+def check_state(state, models):
+    """One setting of the controls: every number as in the model, to far more than four digits."""
+    scenario = from_browser(state["scenario"])
+    want = model.answer(models[state["model"]], scenario)
+    for name, value in state["values"].items():
+        assert close(value, want[name], 1e-9) or value == want[name] == 0, (name, value, scenario)
+    assert len(state["values"]) == 12 and state["walls"].split(",") == want["walls"], (state, want)
+
+
+def test_page_calculator():
+    """In frames as wide as a phone and a desktop: numbers as in Python, a scenario for each wall,
+    every control at both ends; nothing wider than the window, nothing on the console or from the
+    network, every picture drawn, every control within reach of the keyboard."""
+    pages, stderr = drive()
+    models = all_models()
+    assert sorted(p["width"] for p in pages) == [360, 1280], pages
+    assert "CONSOLE" not in stderr, stderr
+    for shown in pages:
+        assert not shown["bad"] and not shown["strangers"] and not shown["missing"], (
+            shown["bad"][:5], shown["strangers"], shown["missing"])
+        for wall, state in shown["found"].items():
+            check_state(state, models)
+            assert sorted(state["walls"].split(",")) == wall.split(","), (wall, state["walls"])
+        assert len(shown["random"]) == 20 * len(models)
+        for state in shown["random"]:
+            check_state(state, models)
+        assert {s["scenario"]["stage"] for s in shown["random"]} == {0, 1, 2, 3}
+
+
+if __name__ == "__main__":
+    TMP = tempfile.mkdtemp(prefix="lab_page.")
+    try:
+        sys.exit(testing.run_tests(globals(), sys.argv[1:]))
+    finally:
+        shutil.rmtree(TMP)
