@@ -168,7 +168,7 @@ def test_page_walls():
     run = Scenario(None, 4, 128, FREE, 0.0, 0, False)
     def walls(costs, batch=128, of=law, what=base):
         return model.walls(what, of, costs, batch, run._replace(batch=batch))
-    assert walls(Costs(1.0, 1.0 / 32, 1.0)) == ["noise"]     # S is 24 S_min; t has three equal parts
+    assert walls(Costs(1.0, 1.0 / 32, 1.0)) == ["noise"]     # S is 24 S_min
     assert walls(Costs(0.0, 1e-6, 0.0), 96000) == ["compute"]
     assert walls(Costs(1.0, 1e-9, 0.0), 96000) == ["overhead"]
     assert walls(Costs(0.0, 1e-9, 1.0), 96000) == ["network"]
@@ -325,12 +325,18 @@ def drive():
     return [json.loads(line) for line in html.unescape(shown).splitlines()], done.stderr
 
 
+SECONDS = {"µs": 1e-6, "ms": 1e-3, "s": 1.0, "minutes": 60.0, "hours": 3600.0, "days": 86400.0,
+           "years": 365.25 * 86400.0}
+
+
 def check_state(state, models):
     """One setting of the controls: every number as in the model, to far more than four digits."""
     scenario = from_browser(state["scenario"])
     want = model.answer(models[state["model"]], scenario)
     for name, value in state["values"].items():
         assert close(value, want[name], 1e-9) or value == want[name] == 0, (name, value, scenario)
+    number, unit = state["texts"]["seconds"].replace(",", "").split(" ")
+    assert close(float(number) * SECONDS[unit], want["seconds"], 5.1e-4), state["texts"]
     assert len(state["values"]) == 12 and state["walls"].split(",") == want["walls"], (state, want)
 
 
@@ -348,6 +354,9 @@ def test_page_calculator():
         for wall, state in shown["found"].items():
             check_state(state, models)
             assert sorted(state["walls"].split(",")) == wall.split(","), (wall, state["walls"])
+        assert from_browser(shown["found"]["network"]["scenario"]) == Scenario(
+            2.25, 32, None, Network(1e10, 1e6, 5e-6, 5e-5, 8), 0.1, 0, True)
+        assert shown["found"]["noise"]["scenario"]["batch"] == 32
         assert len(shown["random"]) == 20 * len(models)
         for state in shown["random"]:
             check_state(state, models)

@@ -45,10 +45,13 @@ td, th { text-align: left; } #answer td { text-align: right; } table { width: 10
     #controls { grid-template-columns: 1fr; }
     .stack thead { display: none; } .stack tr { display: block; border: 1px solid #ccc;
         margin-bottom: .5rem; } .stack td { display: block; border: 0; }
-    .stack td:first-child { font-weight: 600; } .stack td:empty { display: none; } }
+    .stack td:first-child { font-weight: 600; }
+    .stack td:empty { display: none; }
+    #results td:nth-child(3)::before { content: "range: "; } }
 @media print {
     #controls { grid-template-columns: 1fr 1fr; } input[type=range] { display: none; }
-    figure, tr { break-inside: avoid; } h2 { break-after: avoid; } img { max-height: 20cm; } }
+    figure, tr, #controls { break-inside: avoid; }
+    h2 { break-after: avoid; } img { max-height: 20cm; } }
 """
 
 
