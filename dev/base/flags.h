@@ -54,8 +54,9 @@ typedef struct {
 // The value of an int or a count that has no default and was not given. A text is then NULL.
 #define OPTION_UNSET (-1)
 
-// The first member of every options struct: bit i is set if the user gave the flag of row i.
-typedef struct { uint64_t bits; } Given;
+// The first member of every options struct: set[i] if the user gave the flag of row i.
+enum { OPTIONS_MAX = 128 };
+typedef struct { bool set[OPTIONS_MAX]; } Given;
 
 // ---- finding a flag ----
 
@@ -69,7 +70,7 @@ static inline int option_find(const Option *table, int n, const char *name, size
 static inline bool options_given(const void *opts, const Option *table, int n, const char *name) {
     int i = option_find(table, n, name, strlen(name));
     assert(i >= 0);
-    return ((const Given *)opts)->bits >> i & 1;
+    return ((const Given *)opts)->set[i];
 }
 
 #define OPTION_NAME_MAX 48
@@ -293,8 +294,7 @@ static inline bool option_take(void *opts, const Option *table, int n, int *i, i
     if (row < 0) return option_unknown(table, n, arg, err);
 
     const Option *o = &table[row];
-    uint64_t *given = &((Given *)opts)->bits;
-    *given |= (uint64_t)1 << row;
+    ((Given *)opts)->set[row] = true;
     if (o->type == OPT_HELP || o->type == OPT_FLAG) {
         if (equals) return fail(err, "--%s: takes no value; write --%s alone", o->name, o->name);
         if (o->type == OPT_FLAG) *(bool *)((char *)opts + o->field) = true;
@@ -316,8 +316,8 @@ static inline bool option_take(void *opts, const Option *table, int n, int *i, i
 // lone "--", go to `positional` (room for argc) in order; if it is NULL, they are refused.
 static inline bool options_parse(void *opts, const Option *table, int n, int argc, char **argv,
                                  char **positional, int *n_positional, Error *err) {
-    assert(n <= 64);               // one bit each in Given
-    ((Given *)opts)->bits = 0;
+    assert(n <= OPTIONS_MAX);
+    memset(opts, 0, sizeof(Given));
     for (int i = 0; i < n; i++) option_set_default(opts, &table[i]);
     if (positional) *n_positional = 0;
     bool flags_end = false;
@@ -328,7 +328,7 @@ static inline bool options_parse(void *opts, const Option *table, int n, int arg
         } else if (!flags_end && dashed) {
             if (!option_take(opts, table, n, &i, argc, argv, err)) return false;
             for (int k = 0; k < n; k++)
-                if (table[k].type == OPT_HELP && ((Given *)opts)->bits >> k & 1) return true;
+                if (table[k].type == OPT_HELP && ((Given *)opts)->set[k]) return true;
         } else if (positional) {
             positional[(*n_positional)++] = argv[i];
         } else {

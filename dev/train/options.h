@@ -79,6 +79,8 @@ typedef struct {
     int graph;                     // 1: on
     bool plan;
     const char *plan_gpu;          // for plan_machine_parse of dev/train/plan.h
+    bool plan_search;
+    int64_t plan_b_crit;           // tokens; 0: 5 times Zhang 2024's
     // help
     bool help;
 } TrainOptions;
@@ -276,6 +278,14 @@ static const Option train_table[] = {
       "bandwidth of a device (300GB/s:8+25GB/s: within machines of 8, and between them), PRICE per "
       "device-hour",
       "this machine, measured" },
+    { "plan-search", NULL, OPT_FLAG, FIELD(plan_search), NULL, 0, 0, NULL,
+      "machine", "search for the fastest mixture of data, tensor and pipeline parallelism, ZeRO, "
+      "micro-batch and recomputation on the machines of --plan-gpu for --tokens, and stop; tensor "
+      "and pipeline parallelism are modelled only; without --batch-tokens it chooses the batch",
+      NULL },
+    { "plan-b-crit", "N", OPT_COUNT, FIELD(plan_b_crit), "0", 0, 1e15, NULL,
+      "machine", "the critical batch size in tokens for --plan-search: a batch of B needs "
+      "1 + B/N times the tokens", "5 times Zhang 2024's" },
 
     { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },
 };
@@ -407,7 +417,7 @@ static inline bool option_needs_gpu(const char *name) {
 
 static inline bool train_options_check_machine(const TrainOptions *o, bool on_gpu, Error *err) {
     for (int i = 0; i < TRAIN_OPTIONS; i++)
-        if (!on_gpu && (o->given.bits >> i & 1) && option_needs_gpu(train_table[i].name))
+        if (!on_gpu && o->given.set[i] && option_needs_gpu(train_table[i].name))
             return fail(err, "--%s: needs a GPU (train_gpt2cu); leave it out",
                         train_table[i].name);
     bool word = strcmp(o->tune, "on") == 0 || strcmp(o->tune, "off") == 0
@@ -439,6 +449,10 @@ static inline bool train_options_check_ranks(const TrainOptions *o, Error *err) 
 
 // A plan is made from flags alone; a CPU may plan --recompute for a GPU.
 static inline bool train_options_check_plan(const TrainOptions *o, Error *err) {
+    if (o->plan_search && !o->plan_gpu)
+        return fail(err, "--plan-search: needs machines; write --plan-gpu h100,16,450GB/s:8+50GB/s");
+    if (o->plan_b_crit && !o->plan_search)
+        return fail(err, "--plan-b-crit: is for --plan-search; add it");
     if (o->plan_gpu && !o->plan)
         return fail(err, "--plan-gpu: names the machines that --plan plans for; add --plan");
     if (o->plan && (o->resume || o->generate))
@@ -460,7 +474,7 @@ static inline bool option_generates(const Option *row, const TrainOptions *o) {
 
 static inline bool train_options_check_generate(const TrainOptions *o, Error *err) {
     for (int i = 0; o->generate && i < TRAIN_OPTIONS; i++)
-        if ((o->given.bits >> i & 1) && !option_generates(&train_table[i], o))
+        if (o->given.set[i] && !option_generates(&train_table[i], o))
             return fail(err, "--%s: is for training, and --generate only reads a checkpoint "
                              "(--init DIR); leave it out", train_table[i].name);
     return true;
@@ -485,7 +499,7 @@ static inline bool train_options_keep_size(TrainOptions *o, int i, const JsonNod
                                            const JsonNode *layers, Error *err) {
     const Option *row = &train_table[i];
     TrainOptions then = *o;
-    bool given = o->given.bits >> i & 1, saved = v && v->type != JSON_NULL;
+    bool given = o->given.set[i], saved = v && v->type != JSON_NULL;
     if (row->type == OPT_TEXT && layers && layers->type != JSON_NULL) saved = false;
     if (saved && !option_read(&then, row, v->text ? v->text : ""))
         return fail(err, "state.json: --%s is not %s", row->name, option_expects(row).text);
@@ -494,7 +508,7 @@ static inline bool train_options_keep_size(TrainOptions *o, int i, const JsonNod
     if (given && !(saved && same))
         return fail(err, "--%s: the checkpoint already sets the model's sizes; leave it out",
                     row->name);
-    o->given.bits &= ~((uint64_t)1 << i);
+    o->given.set[i] = false;
     return !saved || given || option_read(o, row, v->text);
 }
 
@@ -521,7 +535,7 @@ static inline bool train_options_restore(TrainOptions *o, const JsonNode *saved,
             if (!train_options_keep_size(o, i, v, json_get(saved, "layers"), err)) return false;
             continue;
         }
-        bool taken = v && v->type != JSON_NULL && !(o->given.bits >> i & 1);
+        bool taken = v && v->type != JSON_NULL && !o->given.set[i];
         for (size_t k = 0; k < sizeof not_taken / sizeof *not_taken; k++)
             taken = taken && strcmp(row->name, not_taken[k]) != 0;
         taken = taken && (ON_GPU || !option_needs_gpu(row->name));
@@ -534,7 +548,7 @@ static inline bool train_options_restore(TrainOptions *o, const JsonNode *saved,
         if (row->type == OPT_FLAG) *(bool *)((char *)o + row->field) = v->type == JSON_TRUE;
         else if (!option_read(o, row, text))
             return fail(err, "state.json: --%s is not %s", row->name, option_expects(row).text);
-        o->given.bits |= (uint64_t)1 << i;
+        o->given.set[i] = true;
     }
     return true;
 }
@@ -579,6 +593,7 @@ static inline bool train_options_parse(TrainOptions *o, int argc, char **argv, E
     o->recipe_batch = recipe_batch(argc, argv);
     if (o->help) return true;
     if (train_options_given(o, "resume-from")) o->resume = true;
+    if (o->plan_search) o->plan = true;
     if (!train_options_check_paths(o, err) || !train_options_check_plan(o, err)
         || !train_options_check_generate(o, err) || !train_options_check_optimizer(o, err))
         return false;

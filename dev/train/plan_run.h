@@ -1,7 +1,8 @@
-// --plan: collects this run's facts for dev/train/plan.h.
+// --plan and --plan-search: collect this run's facts for dev/train/plan.h and search.h.
 #pragma once
 #include "open.h"                      // find_checkpoint, open_tokenizer
 #include "plan.h"                      // plan_print
+#include "search_show.h"               // search_print
 
 // Bytes that a worker of this trainer would allocate, counted by the code that lays them out.
 static inline PlanBytes count_bytes(const PlanFacts *f, const PlanShape *s) {
@@ -135,6 +136,27 @@ static inline PlanFacts plan_facts(const Run *r, const Config *c, const PlanMach
     return f;
 }
 
+// Searches for the best mixture on the machines of --plan-gpu; the model alone is this run's.
+static inline void run_plan_search(Run *r) {
+    SearchFacts f;
+    Path from;
+    Error err;
+    memset(&f, 0, sizeof f);
+    if (!plan_machine_parse(&f.machine, r->o.plan_gpu, &err)) die("%s", err.text);
+    bool loaded = find_checkpoint(&from, &f.c, r);
+    set_seq_len(r, loaded, &from, &f.c);
+    open_tokenizer(r, loaded ? from.text : NULL);
+    check_data(r);
+    if (r->o.data || r->o.train) open_split(&r->train, r, r->o.train, "train");
+    if (!loaded) f.c = fresh_config(r);
+    f.T = r->T;
+    f.tokens = r->o.tokens > 0 ? (double)r->o.tokens : 0.0;
+    f.batch = (double)r->o.batch_tokens;
+    f.b_crit = (double)r->o.plan_b_crit;
+    f.trainer = search_ours;
+    if (!search_print(stdout, r->o.log, &f, &err)) die("%s", err.text);
+}
+
 // Prints the plan of this run. Rank 0 makes it alone, without connecting to other ranks.
 static inline void run_plan(Run *r) {
     Path from;
@@ -142,6 +164,10 @@ static inline void run_plan(Run *r) {
     Error err;
     r->comm.size = 1;                            // no other rank to disconnect from
     if (launched_as(LAUNCH_RANK, 0) > 0) return;
+    if (r->o.plan_search) {
+        run_plan_search(r);
+        return;
+    }
     PlanMachine machine = plan_machine(r);
     bool loaded = find_checkpoint(&from, &c, r);
     open_rules(r, loaded, &from, &c, machine.count);

@@ -1,0 +1,397 @@
+// --plan-search: the fastest way to share a training run among GPUs. The search tries every mixture
+// of data, tensor (Shoeybi et al. 2019) and pipeline parallelism (Narayanan et al. 2021, arXiv
+// 2104.04473), with ZeRO stage, micro-batch, gradient accumulation and recompute.
+//
+//     if (!search_check(&facts, &err)) die("%s", err.text);
+//     Search s = search_all(&facts, &search_everything);
+//     search_show(stdout, &facts, &s);          search_show.h
+//
+// The trainer has data parallelism and ZeRO. Mixtures with tensor or pipeline parallelism are
+// modelled only.
+//
+//         machine 0                machine 1
+//     gpu 0  1 | 2  3          gpu 4  5 | 6  7       tensor 2: 0 1, which cut each layer
+//         stage 0                  stage 1           data 2: 0 2, pipeline 2: 0 4
+//
+// Tensor groups are neighbours, then come data groups; stages of a pipeline are farthest apart.
+//
+// The time of an update is a sum of walls: products at full speed, tiles that are not full, traffic
+// of a GPU's memory, recomputation, the two links, and the idle time of a pipeline. Each is counted
+// from the shapes.
+// Below are all constants: nominal figures, none fitted to a published run.
+#pragma once
+#include "plan.h"                      // PlanMachine, plan_way_seconds, plan_exposed
+
+static const double SEARCH_TILE = 128;           // a thread block computes 128 x 128 of a product
+static const double SEARCH_SLICE = 512;          // split-k: the shortest slice of k for a tile
+static const double SEARCH_PRODUCTS = 0.75;      // of the data sheet, by large products with full
+                                                 // tiles; cuBLAS reaches 0.7 to 0.8
+static const double SEARCH_MEMORY = 0.8;         // of the memory's bandwidth, by a stream of data
+static const double SEARCH_LINK = 0.8;           // of a link's bandwidth, by a long message
+static const double SEARCH_WAIT = 10e-6;         // seconds a message waits; LINK+us overrides it
+static const double SEARCH_RARE = 5.0;           // B_crit / Zhang's batch, see search_tokens
+enum { SEARCH_MICRO = 64, SEARCH_CUTS = 2048, SEARCH_CHUNKS = 16 };
+
+// GB/s of the memory of plan_gpus, in their order, by the same data sheets.
+static const double search_bandwidth[PLAN_GPUS] = {
+    900, 320, 600, 2039, 300, 864, 3350, 4800, 8000, 936, 1008,
+};
+
+// What a trainer does. The tests describe Megatron's, which the published tables measured.
+typedef struct {
+    bool fused_attention;          // the T x T scores never reach the memory (Dao et al. 2022)
+    bool overlaps;                 // gradients travel during the backward pass
+    double grad_kept, grad_sent;   // bytes for the gradient of a parameter
+    double grad_copied;            // bytes read and written to put gradients into one message
+} SearchTrainer;
+
+static const SearchTrainer search_ours = { true, true, 4, 4, 0 };
+
+// Unknown: 0.
+typedef struct {
+    Config c;
+    int T;
+    PlanMachine machine;
+    double tokens;                 // E(0): what the run needs with a small batch
+    double batch;                  // tokens an update; 0: the search chooses
+    double b_crit;                 // tokens; 0: by Zhang 2024
+    SearchTrainer trainer;
+} SearchFacts;
+
+// What to try; 0: everything.
+typedef struct { int tensor, pipe, most_zero; bool only_recompute; } SearchSpace;
+
+static const SearchSpace search_everything = { 0, 0, 3, false };
+
+// A mixture: data x tensor x pipe GPUs. Each data rank computes `micros` micro-batches of `micro`
+// sequences an update. A GPU holds `chunks` pieces of consecutive layers (interleaving).
+typedef struct { int data, tensor, pipe, chunks, zero, micro; double micros; bool recompute; }
+    SearchCut;
+
+typedef enum {
+    WALL_PRODUCTS, WALL_TILES, WALL_MEMORY, WALL_RECOMPUTE, WALL_NEAR, WALL_FAR, WALL_UNEVEN,
+    WALL_BUBBLE, WALL_TOKENS, WALLS
+} Wall;
+
+typedef struct { double s[WALLS]; } Walls;       // seconds
+
+typedef struct {
+    SearchCut cut;
+    Walls walls;                   // of an update, then of the whole run
+    double step, seconds;          // an update; the run
+    double bytes, batch;           // of a GPU; tokens an update
+} SearchRow;
+
+// ---- groups of GPUs ----
+
+static inline bool search_spans(const SearchFacts *f, double ranks) {
+    return f->machine.per_machine > 0 && ranks > f->machine.per_machine;
+}
+
+// Adds the seconds in which n GPUs, `stride` apart, reduce-scatter or all-gather `bytes`.
+static inline double search_exchange(const SearchFacts *f, double bytes, double n, double stride,
+                                     double messages) {
+    const PlanMachine *m = &f->machine;
+    double wait = m->latency > 0.0 ? m->latency : SEARCH_WAIT;
+    double far_wait = m->far_latency > 0.0 ? m->far_latency : SEARCH_WAIT;
+    double G = search_spans(f, n*stride) ? fmax(1.0, floor(m->per_machine / stride)) : n;
+    PlanNetwork w = { SEARCH_LINK*m->link, SEARCH_LINK*m->far_link, wait, far_wait, fmin(G, n) };
+    if (n <= 1.0) return 0.0;
+    return plan_way_seconds(plan_best_way(bytes, n, messages, &w), bytes, n, messages, &w);
+}
+
+static inline Wall search_link(const SearchFacts *f, double ranks) {
+    return search_spans(f, ranks) ? WALL_FAR : WALL_NEAR;
+}
+
+// ---- a layer ----
+
+// FLOP/s of large products, and bytes/s of the memory.
+static inline double search_flops(const PlanMachine *m) {
+    return m->speed_from == SPEED_GIVEN ? m->speed : SEARCH_PRODUCTS * m->peak;
+}
+
+static inline double search_stream(const PlanMachine *m) {
+    for (int i = 0; i < PLAN_GPUS; i++)
+        if (strcmp(m->name, plan_gpus[i].name) == 0) return 1e9*SEARCH_MEMORY*search_bandwidth[i];
+    return NAN;
+}
+
+// Adds `count` products (m,k) x (k,n). Tiles at the edge compute as long as full ones do (tile
+// quantization), and the last wave of tiles as long as a full wave (wave quantization). Few tiles
+// are shared: each of several multiprocessors sums a slice of k. `moved` bytes may take longer.
+static inline void search_tiles(Walls *w, const SearchFacts *f, double count, double m, double n,
+                                double k, double moved) {
+    double P = f->machine.multiprocessors, speed = search_flops(&f->machine);
+    double tiles = count * ceil(m / SEARCH_TILE) * ceil(n / SEARCH_TILE);
+    double slices = fmax(1.0, fmin(floor(P / tiles), floor(k / SEARCH_SLICE)));
+    double waves = ceil(tiles * slices / P), ideal = 2.0*count*m*n*k / speed;
+    double done = waves*P/slices * 2.0*SEARCH_TILE*SEARCH_TILE*k / speed;
+    w->s[WALL_PRODUCTS] += ideal;
+    w->s[WALL_TILES] += done - ideal;
+    w->s[WALL_MEMORY] += fmax(0.0, moved / search_stream(&f->machine) - done);
+}
+
+// The product of a forward pass, and the two of its backward pass, in 16 bits.
+static inline void search_product(Walls *forward, Walls *backward, const SearchFacts *f,
+                                  double count, double m, double n, double k, bool to_memory) {
+    double moved = to_memory ? 2.0*count*(m*k + k*n + m*n) : 0.0;
+    search_tiles(forward, f, count, m, n, k, moved);
+    search_tiles(backward, f, count, m, k, n, moved);
+    search_tiles(backward, f, count, k, n, m, moved);
+}
+
+// A layer on a tensor group of t, for b sequences. Bytes of element-wise kernels, an element of
+// (B,T,C): two norms 8 and two residual sums 14 on every rank, biases and GELU 16 and the cut of
+// qkv into heads 16 divided by t; twice that backward. Scores that reach the memory: softmax 4 and
+// dropout 5 forward, 11 backward, beside their products. Sums of activations over the tensor
+// group: two forward, two backward.
+static inline void search_layer(Walls *forward, Walls *backward, const SearchFacts *f, double t,
+                                double b) {
+    double C = f->c.C, T = f->T, N = b*T, heads = b*f->c.NH / t, HS = C / f->c.NH;
+    double stream = search_stream(&f->machine), elements = N*C*(22.0 + 32.0/t);
+    bool unfused = !f->trainer.fused_attention;
+    memset(forward, 0, sizeof *forward);
+    memset(backward, 0, sizeof *backward);
+    search_product(forward, backward, f, 1, N, 3.0*C/t, C, true);
+    search_product(forward, backward, f, heads, T, T, HS, unfused);
+    search_product(forward, backward, f, heads, T, HS, T, unfused);
+    search_product(forward, backward, f, 1, N, C, C/t, true);
+    search_product(forward, backward, f, 1, N, 4.0*C/t, C, true);
+    search_product(forward, backward, f, 1, N, C, 4.0*C/t, true);
+    forward->s[WALL_MEMORY] += (elements + (unfused ? 9.0*heads*T*T : 0.0)) / stream;
+    backward->s[WALL_MEMORY] += (2.0*elements + (unfused ? 11.0*heads*T*T : 0.0)) / stream;
+    double sums = 2.0 * 2.0*search_exchange(f, 2.0*N*C, t, 1, 1);
+    forward->s[search_link(f, t)] += sums;
+    backward->s[search_link(f, t)] += sums;
+}
+
+// The classifier, cut by vocabulary: 30 bytes a logit for cross-entropy and its gradient.
+static inline void search_head(Walls *head, const SearchFacts *f, double t, double b) {
+    double N = b*f->T, V = ceil(f->c.V / t), C = f->c.C;
+    memset(head, 0, sizeof *head);
+    search_product(head, head, f, 1, N, V, C, true);
+    head->s[WALL_MEMORY] += 30.0*N*V / search_stream(&f->machine);
+    head->s[search_link(f, t)] += 2.0*search_exchange(f, 2.0*N*C, t, 1, 1)
+                                + 2.0*search_exchange(f, 4.0*3.0*N, t, 1, 3);
+}
+
+// ---- an update ----
+
+static inline double walls_sum(const Walls *w) {
+    double sum = 0.0;
+    for (int i = 0; i < WALLS; i++) sum += w->s[i];
+    return sum;
+}
+
+static inline void walls_add(Walls *w, const Walls *more, double times) {
+    for (int i = 0; i < WALLS; i++) w->s[i] += times * more->s[i];
+}
+
+// Parameters on a GPU of the fullest stage.
+static inline double search_params(const SearchFacts *f, const SearchCut *cut) {
+    double all = (double)gpt2_n_params(&f->c), block = (double)gpt2_block_size(&f->c);
+    return (all - f->c.L*block + ceil((double)f->c.L / cut->pipe)*block) / cut->tensor;
+}
+
+// Bytes of a GPU: the terms of plan_gpu_bytes, divided. A pipeline's first stage keeps the
+// activations of `pipe` micro-batches (1F1B), and of a few more where layers are interleaved.
+static inline double search_bytes(const SearchFacts *f, const SearchCut *cut) {
+    double t = cut->tensor, p = cut->pipe, d = cut->data, N = (double)cut->micro * f->T, C = f->c.C;
+    double layers = ceil(f->c.L / p), params = search_params(f, cut), V = ceil(f->c.V / t);
+    int stage = d > 1.0 ? cut->zero : 0;
+    double slots = params - fmax(0.0, layers - 2.0)*(double)gpt2_block_size(&f->c) / t;
+    double state = params * (2.0 / (stage == 3 ? d : 1.0) + 12.0 / (stage >= 1 ? d : 1.0)
+                             + f->trainer.grad_kept / (stage >= 2 ? d : 1.0));
+    double kept = N*(6.0*C + 24.0*C/t + 16.0 + 4.0*f->c.NH/t);
+    if (!f->trainer.fused_attention) kept += 5.0*N*f->T*f->c.NH/t;
+    double dealt = cut->chunks > 1 ? 1.0 + (p - 1.0)/(p*cut->chunks) : 1.0;
+    double waiting = fmin(cut->micros, p) * dealt;
+    double activations = cut->recompute ? kept + waiting*layers*2.0*N*C
+                                        : waiting*layers*(kept + 2.0*N*C);
+    double rows = (double)logits_chunk_rows((size_t)N, (size_t)V, (size_t)C, 2,
+                                            f->machine.multiprocessors);
+    double passing = (stage >= 2 ? 4.0*slots : 0.0) + (stage == 3 ? 2.0*slots : 0.0);
+    double buffers = (f->machine.count > 1 ? 96 << 20 : 0) + (48 << 20);
+    return state + activations + N*(8.0*C + 8.0*f->c.NH/t + 32.0) + fmax(2.0*rows*V, 8.0*N*C)
+         + passing + buffers;
+}
+
+// Seconds of the data groups' traffic that computation does not hide. Gradients are reduced once an
+// update, from stage 2 on in every micro-batch; parameters are gathered once, at stage 3 in both
+// passes of every micro-batch. `one`: seconds of a micro-batch's backward pass.
+static inline double search_data_seconds(const SearchFacts *f, const SearchCut *cut, double one) {
+    double params = search_params(f, cut), d = cut->data, stride = cut->tensor;
+    double late = f->trainer.overlaps ? (double)f->c.V*f->c.C / cut->tensor / params : 1.0;
+    double rounds = cut->zero >= 2 ? cut->micros : 1.0, buckets = ceil(f->c.L / cut->pipe) + 2.0;
+    double grads = search_exchange(f, f->trainer.grad_sent*params, d, stride, buckets);
+    double gather = search_exchange(f, cut->zero == 0 ? f->trainer.grad_sent*params : 2.0*params,
+                                    d, stride, buckets);
+    if (cut->zero == 0) return plan_exposed(2.0*grads, one, late);
+    if (cut->zero < 3)
+        return rounds*plan_exposed(grads, one, late) + plan_exposed(gather, one/2, late);
+    return rounds * plan_exposed(grads + 2.0*gather, 1.5*one, late);
+}
+
+// The walls of an update. All stages of a pipeline wait for the slowest: the last one, which also
+// has the classifier. What it takes longer than the mean is WALL_UNEVEN. The bubble is (pipe-1)/chunks micro-batches long. Each boundary passes activations
+// forward and gradients backward: every rank of a tensor group sends its part, and the receivers
+// gather (Narayanan's scatter/gather).
+static inline void search_update(SearchRow *row, const SearchFacts *f, const Walls *forward,
+                                 const Walls *backward, const Walls *head) {
+    const SearchCut *cut = &row->cut;
+    double t = cut->tensor, p = cut->pipe, d = cut->data, N = (double)cut->micro * f->T;
+    double layers = ceil(f->c.L / p), params = search_params(f, cut);
+    double adam = 30.0*params / (cut->zero >= 1 ? d : 1.0);
+    double copied = d > 1.0 ? f->trainer.grad_copied*params : 0.0;
+    Walls layer = *backward, mean, *w = &row->walls;
+    memset(w, 0, sizeof *w);
+    walls_add(&layer, forward, 1.0);
+    if (cut->recompute) layer.s[WALL_RECOMPUTE] += walls_sum(forward);
+    mean = *w;
+    walls_add(&mean, &layer, f->c.L / p);
+    walls_add(&mean, head, 1.0 / p);
+    if (p > 1.0) {
+        const PlanMachine *m = &f->machine;
+        double link = SEARCH_LINK * (search_spans(f, m->count) ? m->far_link : m->link);
+        mean.s[search_link(f, m->count)] += 2.0*cut->chunks * (2.0*N*f->c.C/t / link + SEARCH_WAIT);
+        mean.s[search_link(f, t)] += 2.0*cut->chunks * search_exchange(f, 2.0*N*f->c.C, t, 1, 1);
+    }
+    double uneven = walls_sum(&layer)*(layers - f->c.L/p) + walls_sum(head)*(1.0 - 1.0/p);
+    mean.s[WALL_UNEVEN] += uneven;
+    w->s[WALL_BUBBLE] = (p - 1.0) / cut->chunks * (walls_sum(&mean) - walls_sum(head));
+    walls_add(w, &mean, cut->micros);
+    w->s[WALL_MEMORY] += (adam + copied) / search_stream(&f->machine);
+    w->s[search_link(f, d*t)] += search_data_seconds(f, cut, layers * walls_sum(backward));
+    row->step = walls_sum(w);
+}
+
+// E(B) = E(0) (1 + B/B_crit) tokens (McCandlish et al. 2018, arXiv 1812.06162). Zhang et al. 2024
+// call a batch critical when it costs 20% more tokens: B/B_crit = 0.2, so B_crit is 5 times theirs.
+static inline double search_b_crit(const SearchFacts *f) {
+    return f->b_crit > 0.0 ? f->b_crit : SEARCH_RARE * plan_zhang_batch(f->tokens);
+}
+
+static inline void search_run(SearchRow *row, const SearchFacts *f) {
+    Walls update = row->walls;
+    double more = row->batch / search_b_crit(f), updates = f->tokens / row->batch;
+    row->seconds = updates * (1.0 + more) * row->step;
+    memset(&row->walls, 0, sizeof row->walls);
+    walls_add(&row->walls, &update, updates);
+    row->walls.s[WALL_TOKENS] = updates * more * row->step;
+}
+
+// ---- the search ----
+
+// One row for each data x tensor x pipe: its fastest that fits, else its smallest. Those that fit
+// come first, the fastest first.
+typedef struct {
+    SearchRow rows[SEARCH_CUTS];
+    int n, fit;                    // rows; rows that fit
+    double tried, fitting;         // mixtures
+} Search;
+
+// Refuses facts that a model of the cluster lacks.
+static inline bool search_check(const SearchFacts *f, Error *err) {
+    const PlanMachine *m = &f->machine;
+    int G = m->per_machine;
+    if (isnan(search_stream(m)))
+        return fail(err, "--plan-search: models the GPUs that --plan-gpu knows by name; \"%s\" is "
+                         "not one of them; write h100,16,450GB/s:8+50GB/s", m->name);
+    if (m->count > 1 && m->link <= 0.0)
+        return fail(err, "--plan-search: needs the links between GPUs; write --plan-gpu "
+                         "%s,%d,450GB/s:8+50GB/s (within machines of 8, and between them)",
+                    m->name, m->count);
+    if (G > 0 && m->count > G && m->count % G != 0)
+        return fail(err, "--plan-search: %d GPUs do not fill machines of %d; use %d or %d",
+                    m->count, G, m->count / G * G, (m->count / G + 1) * G);
+    if (f->tokens <= 0.0)
+        return fail(err, "--plan-search: needs --tokens N, the length of the run");
+    if (fmod(f->batch, f->T) != 0.0)
+        return fail(err, "--batch-tokens: %.0f tokens are no whole sequences of %d; use %.0f",
+                    f->batch, f->T, fmax(1.0, round(f->batch / f->T)) * f->T);
+    return true;
+}
+
+static inline bool search_better(const SearchRow *a, const SearchRow *b, double room) {
+    bool a_fits = a->bytes <= room, b_fits = b->bytes <= room;
+    if (a_fits != b_fits) return a_fits;
+    return a_fits ? a->seconds < b->seconds : a->bytes < b->bytes;
+}
+
+// Tries a mixture at all ZeRO stages and interleavings. Interleaving deals `chunks` pieces to each
+// stage and needs micro-batches in multiples of `pipe`. ZeRO 2 and 3 with a pipeline would reduce
+// gradients of every micro-batch; nobody does.
+static inline void search_try(Search *s, SearchRow *best, const SearchFacts *f,
+                              const SearchSpace *space, SearchCut cut, const Walls layer[3]) {
+    int most_zero = cut.data == 1 ? 0 : cut.pipe > 1 && space->most_zero > 1 ? 1 : space->most_zero;
+    bool deals = cut.pipe > 1 && fmod(cut.micros, cut.pipe) == 0.0;
+    for (cut.chunks = 1; cut.chunks <= (deals ? SEARCH_CHUNKS : 1); cut.chunks++) {
+        if (cut.chunks > 1 && f->c.L % (cut.pipe * cut.chunks) != 0) continue;
+        for (cut.zero = 0; cut.zero <= most_zero; cut.zero++) {
+            SearchRow row = { cut, { { 0 } }, 0, 0, search_bytes(f, &cut), 0 };
+            row.batch = cut.micros * cut.micro * cut.data * f->T;
+            search_update(&row, f, &layer[0], &layer[1], &layer[2]);
+            search_run(&row, f);
+            s->tried += 1.0;
+            s->fitting += row.bytes <= f->machine.memory ? 1.0 : 0.0;
+            if (best->seconds == 0.0 || search_better(&row, best, f->machine.memory)) *best = row;
+        }
+    }
+}
+
+// The best of one data x tensor x pipe. Accumulation makes up the batch, if it is given. Else it
+// doubles from one micro-batch, or one for each stage, to 4 times B_crit.
+static inline void search_cut(Search *s, const SearchFacts *f, const SearchSpace *space,
+                              SearchCut cut) {
+    SearchRow best;
+    memset(&best, 0, sizeof best);
+    for (cut.micro = 1; cut.micro <= SEARCH_MICRO; cut.micro *= 2) {
+        double one = (double)cut.micro * cut.data * f->T, most = 4.0*search_b_crit(f) / one;
+        Walls layer[3];
+        search_layer(&layer[0], &layer[1], f, cut.tensor, cut.micro);
+        search_head(&layer[2], f, cut.tensor, cut.micro);
+        for (int again = space->only_recompute ? 1 : 0; again < 2; again++) {
+            cut.recompute = again == 1;
+            cut.micros = f->batch / one;
+            if (f->batch > 0.0 && cut.micros == floor(cut.micros))
+                search_try(s, &best, f, space, cut, layer);
+            for (int from = 1; f->batch == 0.0 && from <= cut.pipe; from += cut.pipe - 1) {
+                cut.micros = from;
+                do search_try(s, &best, f, space, cut, layer);
+                while ((cut.micros *= 2.0) <= most);
+                if (cut.pipe == 1) break;
+            }
+        }
+    }
+    if (best.seconds > 0.0 && s->n < SEARCH_CUTS) s->rows[s->n++] = best;
+}
+
+// Whole heads to a rank. A tensor group lies within a machine, or fills machines.
+static inline bool search_tensor_fits(const SearchFacts *f, int t) {
+    int G = f->machine.per_machine;
+    return f->machine.count % t == 0 && f->c.NH % t == 0
+        && (G == 0 || t == 1 || (t <= G ? G % t == 0 : t % G == 0));
+}
+
+static inline Search search_all(const SearchFacts *f, const SearchSpace *space) {
+    Search s;
+    int n = f->machine.count;
+    memset(&s, 0, sizeof s);
+    for (int t = 1; t <= n && t <= f->c.NH; t++) {
+        if ((space->tensor && t != space->tensor) || !search_tensor_fits(f, t)) continue;
+        for (int p = 1; p <= n/t && p <= f->c.L; p++) {
+            if ((space->pipe && p != space->pipe) || n/t % p != 0) continue;
+            SearchCut cut = { n / t / p, t, p, 1, 0, 1, 1, false };
+            search_cut(&s, f, space, cut);
+        }
+    }
+    for (int i = 1; i < s.n; i++)                // insertion sort
+        for (int j = i; j > 0 && search_better(&s.rows[j], &s.rows[j-1], f->machine.memory); j--) {
+            SearchRow swap = s.rows[j];
+            s.rows[j] = s.rows[j-1];
+            s.rows[j-1] = swap;
+        }
+    while (s.fit < s.n && s.rows[s.fit].bytes <= f->machine.memory) s.fit++;
+    return s;
+}
