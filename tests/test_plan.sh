@@ -91,6 +91,34 @@ plan --tokenizer "$data/tokenizer.json" --plan-gpu h100,8
 same "vocabulary of the tokenizer" "$(of vocab)" 257
 end plan_needs_no_data
 
+# --plan-search: at most 80 columns, in under two seconds, even for 720,720 GPUs; a line of the log
+# for each data x tensor x pipeline.
+searched() {                                # searched ARGS...
+    rm -f "$dir/plan.jsonl"
+    start=$(date +%s%N)
+    "$train" --plan-search "$@" --log "$dir/plan.jsonl" > "$dir/plan" 2> "$dir/stderr" ||
+        note "'$*' fails: $(head -n 1 "$dir/stderr")"
+    [ $(($(date +%s%N) - start)) -lt 2000000000 ] || note "'$*' takes over two seconds"
+    odd=$(grep -m 1 -e nan -e inf "$dir/plan") && note "'$*' prints $odd"
+    odd=$(awk 'length > 80' "$dir/plan" | head -n 1); same "a line over 80 columns" "$odd" ""
+}
+searched --init d48 --seq-len 1024 --tokens 30e9 --plan-gpu h100,16,450GB/s:8+50GB/s,2.5
+has "$dir/plan" "16 x 1 x 1 "
+has "$dir/plan" "* modelled"
+has "$dir/plan" "16 ranks cannot share 25 heads evenly"
+same "rows of the log" "$(grep -c plan_search "$dir/plan.jsonl")" 5
+bytes=$(logged plan_search bytes_total "$dir/plan.jsonl" | head -n 1)
+plan --init d48 --seq-len 1024 --micro-batch 16 --zero 1 --plan-gpu h100,16
+near "bytes, and --plan's" "$bytes" "$(of bytes_total)" 0.01
+searched "${gpt3[@]}" --plan-gpu a100,8,300GB/s
+has "$dir/plan" "nothing fits; the smallest misses by"
+searched --layers 720 --heads 5040 --channels 40320 --seq-len 1024 --tokens 1e12 \
+    --plan-gpu h100,720720,450GB/s:16+50GB/s
+has "$dir/plan" "does not fit by"
+searched --init d12 --seq-len 1024 --tokens 10e9 --plan-b-crit 1e6 --plan-gpu v100@90,1
+has "$dir/plan" "B_crit 1.00M tokens: given"
+end plan_search_shows_the_fastest
+
 # A finished run stays as it is; its noise scale is read.
 mkdir "$dir/run"
 printf '%s\n' '{"event":"step","noise_scale":null}' '{"event":"step","noise_scale":31000.5}' \
@@ -117,6 +145,20 @@ refused "12.5GB/s+5us" --plan --plan-gpu h100,8,450
 refused "leave --resume out" --plan --resume --out "$dir/run"
 refused "leave --generate out" --plan --generate hello
 refused "the nearest is 8192" --plan --seq-len 256 --batch-tokens 9000 --plan-gpu h100,4
+search=(--plan-search --tokens 1e9)
+refused "COUNT is missing" "${search[@]}" --plan-gpu h100
+refused "unknown GPU \"x100\"" "${search[@]}" --plan-gpu x100,8
+refused "\"x100\" is not one of them" "${search[@]}" --plan-gpu x100@90,8,450GB/s
+refused "needs --plan-gpu" "${search[@]}"
+refused "needs --tokens" --plan-search --plan-gpu h100,8,450GB/s
+refused "needs the links" "${search[@]}" --plan-gpu h100,8
+refused "12 GPUs do not fill machines of 8; use 8 or 16" "${search[@]}" \
+    --plan-gpu h100,12,450GB/s:8+50GB/s
+refused "32 sequences divide into no micro-batches for 7 GPUs" "${search[@]}" \
+    --plan-gpu h100,7,450GB/s --batch-tokens 8192
+refused "no whole sequences of 256; use 7936" "${search[@]}" --plan-gpu h100,8,450GB/s \
+    --batch-tokens 8000
+refused "add --plan-search" --plan-b-crit 1e6 --plan --plan-gpu h100,8,450GB/s
 refused "needs a GPU" --plan --recompute block
 refused "TB for activations" --plan --layers 1000 --heads 1 --channels 65536 --micro-batch 8192 \
     --seq-len 1000000 --plan-gpu h100,1

@@ -450,9 +450,9 @@ static inline bool train_options_check_ranks(const TrainOptions *o, Error *err) 
 // A plan is made from flags alone; a CPU may plan --recompute for a GPU.
 static inline bool train_options_check_plan(const TrainOptions *o, Error *err) {
     if (o->plan_search && !o->plan_gpu)
-        return fail(err, "--plan-search: needs machines; write --plan-gpu h100,16,450GB/s:8+50GB/s");
+        return fail(err, "--plan-search: needs --plan-gpu h100,16,450GB/s:8+50GB/s, or others");
     if (o->plan_b_crit && !o->plan_search)
-        return fail(err, "--plan-b-crit: is for --plan-search; add it");
+        return fail(err, "--plan-b-crit: is for --plan-search; add --plan-search");
     if (o->plan_gpu && !o->plan)
         return fail(err, "--plan-gpu: names the machines that --plan plans for; add --plan");
     if (o->plan && (o->resume || o->generate))

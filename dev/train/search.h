@@ -28,7 +28,7 @@ static const double SEARCH_PRODUCTS = 0.75;      // of the data sheet, by large 
                                                  // tiles; cuBLAS reaches 0.7 to 0.8
 static const double SEARCH_MEMORY = 0.8;         // of the memory's bandwidth, by a stream of data
 static const double SEARCH_LINK = 0.8;           // of a link's bandwidth, by a long message
-static const double SEARCH_WAIT = 10e-6;         // seconds a message waits; LINK+us overrides it
+static const double SEARCH_WAIT = 10e-6;         // seconds of a message's latency without LINK+us
 static const double SEARCH_RARE = 5.0;           // B_crit / Zhang's batch, see search_tokens
 enum { SEARCH_MICRO = 64, SEARCH_CUTS = 2048, SEARCH_CHUNKS = 16 };
 
@@ -225,8 +225,7 @@ static inline double search_data_seconds(const SearchFacts *f, const SearchCut *
     double late = f->trainer.overlaps ? (double)f->c.V*f->c.C / cut->tensor / params : 1.0;
     double rounds = cut->zero >= 2 ? cut->micros : 1.0, buckets = ceil(f->c.L / cut->pipe) + 2.0;
     double grads = search_exchange(f, f->trainer.grad_sent*params, d, stride, buckets);
-    double gather = search_exchange(f, cut->zero == 0 ? f->trainer.grad_sent*params : 2.0*params,
-                                    d, stride, buckets);
+    double gather = search_exchange(f, 2.0*params, d, stride, buckets);
     if (cut->zero == 0) return plan_exposed(2.0*grads, one, late);
     if (cut->zero < 3)
         return rounds*plan_exposed(grads, one, late) + plan_exposed(gather, one/2, late);
@@ -234,9 +233,10 @@ static inline double search_data_seconds(const SearchFacts *f, const SearchCut *
 }
 
 // The walls of an update. All stages of a pipeline wait for the slowest: the last one, which also
-// has the classifier. What it takes longer than the mean is WALL_UNEVEN. The bubble is (pipe-1)/chunks micro-batches long. Each boundary passes activations
-// forward and gradients backward: every rank of a tensor group sends its part, and the receivers
-// gather (Narayanan's scatter/gather).
+// has the classifier. What it takes longer than the mean is WALL_UNEVEN. The bubble is
+// (pipe-1)/chunks micro-batches long. Each boundary passes activations forward and gradients
+// backward: every rank of a tensor group sends its part, and the receivers gather (Narayanan's
+// scatter/gather).
 static inline void search_update(SearchRow *row, const SearchFacts *f, const Walls *forward,
                                  const Walls *backward, const Walls *head) {
     const SearchCut *cut = &row->cut;
@@ -257,8 +257,7 @@ static inline void search_update(SearchRow *row, const SearchFacts *f, const Wal
         mean.s[search_link(f, m->count)] += 2.0*cut->chunks * (2.0*N*f->c.C/t / link + SEARCH_WAIT);
         mean.s[search_link(f, t)] += 2.0*cut->chunks * search_exchange(f, 2.0*N*f->c.C, t, 1, 1);
     }
-    double uneven = walls_sum(&layer)*(layers - f->c.L/p) + walls_sum(head)*(1.0 - 1.0/p);
-    mean.s[WALL_UNEVEN] += uneven;
+    mean.s[WALL_UNEVEN] = walls_sum(&layer)*(layers - f->c.L/p) + walls_sum(head)*(1.0 - 1.0/p);
     w->s[WALL_BUBBLE] = (p - 1.0) / cut->chunks * (walls_sum(&mean) - walls_sum(head));
     walls_add(w, &mean, cut->micros);
     w->s[WALL_MEMORY] += (adam + copied) / search_stream(&f->machine);

@@ -63,7 +63,8 @@ static inline void search_show_row(FILE *out, const SearchFacts *f, const Search
     Wall wall = search_wall(row, NULL);
     snprintf(micro, sizeof micro, "%d x %.0f", cut->micro, cut->micros);
     fprintf(out, "%13s%c%3d %4d %3s %8s %5s %10s %5s %6s %3.0f%% %s\n", search_name(cut).text,
-            search_modelled(cut) ? '*' : ' ', cut->chunks, cut->zero, cut->recompute ? "yes" : "no", micro,
+            search_modelled(cut) ? '*' : ' ', cut->chunks, cut->zero,
+            cut->recompute ? "yes" : "no", micro,
             count_text(row->batch).text, plan_time(row->seconds).text,
             plan_digits(1e-9 * row->bytes).text,
             price >= 0.0 ? plan_large(hours * price).text : "-",
@@ -104,10 +105,13 @@ static inline void search_show_pure(FILE *out, const SearchFacts *f, const Searc
 static inline void search_show(FILE *out, const SearchFacts *f, const Search *s) {
     const int FASTEST = 5, LOST = 6;
     const char *by = f->b_crit > 0.0 ? "given" : "5 x Zhang 2024";
-    fprintf(out, "search    %s mixtures on %d x %s, %s fit in %s; 16 bits\n",
+    fprintf(out, "search    %s mixtures on %d x %s, %s fit in %s\n",
             count_text(s->tried).text, f->machine.count, f->machine.name,
             count_text(s->fitting).text, plan_size(f->machine.memory).text);
-    fprintf(out, "          %s tokens (1 + B/B_crit) in batches of B; B_crit %s tokens (%s)\n",
+    fprintf(out, "          products reach %s/s", plan_flop(search_flops(&f->machine)).text);
+    if (f->machine.speed_from == SPEED_GIVEN) fprintf(out, ", as given\n");
+    else fprintf(out, ": assumed, %.0f%% of the data sheet\n", 100.0 * SEARCH_PRODUCTS);
+    fprintf(out, "          %s tokens x (1 + B/B_crit); B_crit %s tokens: %s\n",
             count_text(f->tokens).text, count_text(search_b_crit(f)).text, by);
     fprintf(out, "          * modelled: this trainer has no tensor and no pipeline parallelism\n\n"
                  "data x tensor              re-  micro x                                 largest\n"
