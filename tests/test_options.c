@@ -62,7 +62,7 @@ TEST(defaults) {
     CHECK(small_parse(&s, &line, "", &err));
     CHECK(!s.loud && s.heads == 4 && s.layers == OPTION_UNSET && s.tokens == OPTION_UNSET);
     CHECK(s.lr == 6e-4 && s.out == NULL && s.rule == 1);
-    CHECK(s.every.n == 10 && !s.every.in_tokens 
+    CHECK(s.every.n == 10 && !s.every.in_tokens
           && !memchr(s.given.set, true, sizeof s.given.set));
 }
 

@@ -256,6 +256,60 @@ TEST(bubble_by_hand) {
     }
 }
 
+// Between machines each of 2 ranks sends half of (B,T,C), forward and backward; the halves are
+// gathered within the machine. 10 layers on 4 stages: the fullest has 3, the mean is 2.5.
+TEST(boundaries_and_uneven_stages_by_hand) {
+    Config c = { 10, 8, 1024, 1024, 1024 };
+    SearchFacts f = facts_of(c, 1024, "a100,8,300GB/s+1us:2+25GB/s");
+    Walls forward = { { 0 } }, backward = { { 0 } }, head = { { 0 } };
+    forward.s[WALL_PRODUCTS] = 1.0;
+    backward.s[WALL_PRODUCTS] = 2.0;
+    SearchRow row;
+    memset(&row, 0, sizeof row);
+    SearchCut cut = { 1, 2, 4, 1, 0, 1, 8, false };
+    row.cut = cut;
+    search_update(&row, &f, &forward, &backward, &head);
+    double bytes = 2.0*1024*1024;
+    NEAR(row.walls.s[WALL_FAR], 8 * 2 * (bytes/2 / (SEARCH_LINK*25e9) + SEARCH_WAIT), 1e-9);
+    NEAR(row.walls.s[WALL_NEAR], 8 * 2 * (bytes/2 / (SEARCH_LINK*300e9) + 1e-6), 1e-9);
+    NEAR(row.walls.s[WALL_PRODUCTS], 8 * 2.5 * 3.0, 1e-12);
+    NEAR(row.walls.s[WALL_UNEVEN], 8 * 0.5 * 3.0, 1e-12);
+}
+
+// The first of 4 stages keeps what 4 micro-batches leave for the backward pass: with recompute the
+// inputs of its layers, 2 bytes an element.
+TEST(pipelines_keep_several_micro_batches) {
+    Config c = { 16, 8, 1024, 1024, 1024 };
+    SearchFacts f = facts_of(c, 1024, "a100,4,300GB/s");
+    SearchCut one = { 1, 1, 4, 1, 0, 1, 1, true }, many = one, dealt;
+    many.micros = 8;
+    dealt = many;
+    dealt.chunks = 2;
+    double layer = 2.0*1024*1024, bytes = search_bytes(&f, &one);
+    NEAR(search_bytes(&f, &many) - bytes, 3 * 4*layer, 1e-9);
+    NEAR(search_bytes(&f, &dealt) - bytes, (4 * (1 + 3.0/8) - 1) * 4*layer, 1e-9);
+}
+
+// What fits beats what does not; among those that fit the fastest wins, else the smallest.
+TEST(what_fits_comes_first) {
+    SearchRow fast, slow;
+    memset(&fast, 0, sizeof fast);
+    slow = fast;
+    fast.seconds = 1.0;
+    fast.bytes = 2e9;
+    slow.seconds = 2.0;
+    slow.bytes = 1e9;
+    CHECK(search_better(&fast, &slow, 3e9) && !search_better(&slow, &fast, 3e9));
+    CHECK(search_better(&slow, &fast, 1.5e9) && !search_better(&fast, &slow, 1.5e9));
+    CHECK(search_better(&slow, &fast, 0.5e9));
+    Config c = { 48, 25, 1600, 50257, 1024 };
+    SearchFacts f = facts_of(c, 1024, "a100,16,300GB/s:8+25GB/s");
+    Search s = search_all(&f, &search_everything);
+    CHECK(s.n == 5 && s.fit > 0);                // pipelines of 1, 2, 4, 8 and 16; 25 heads
+    for (int i = 1; i < s.n; i++)
+        CHECK(!search_better(&s.rows[i], &s.rows[i-1], f.machine.memory));
+}
+
 // With recompute a layer sums (B,T,C) six times, without it four times.
 TEST(tensor_sums_by_hand) {
     Config c = { 1, 8, 1024, 1024, 1024 };
@@ -294,6 +348,9 @@ int main(void) {
     RUN(tiles_by_hand);
     RUN(exchanges_by_hand);
     RUN(bubble_by_hand);
+    RUN(boundaries_and_uneven_stages_by_hand);
+    RUN(pipelines_keep_several_micro_batches);
+    RUN(what_fits_comes_first);
     RUN(tensor_sums_by_hand);
     RUN(tokens_past_b_crit);
     return test_end();
