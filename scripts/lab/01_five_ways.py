@@ -83,7 +83,8 @@ def job(e, method, rate, seed):
     if method == "accumulation":
         return lab.Job(name, flags(e, large, e.steps, rate, seed), cost=RANKS)
     if method == "data_parallel":
-        return lab.Job(name, flags(e, large, e.steps, rate, seed), ranks=RANKS, cost=2 * RANKS)
+        return lab.Job(name, flags(e, large, e.steps, rate, seed) + ["--zero", 0], ranks=RANKS,
+                       cost=2 * RANKS)
     return lab.Job(name, flags(e, large, e.steps, rate, seed) + [
         "--outer-every", e.every, "--outer-lr", e.args.outer_lr, "--outer-momentum",
         e.args.outer_momentum],
