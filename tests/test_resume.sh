@@ -70,7 +70,7 @@ verdict averages_and_sgd_go_on_to_the_bit
 # ---- Ctrl-C is answered at once, again ends at once, and ends an evaluation or a sample
 slow="--data $dir/tales --layers 4 --heads 4 --channels 256 --seq-len 64 --micro-batch 8"
 appears() {    # a text in a file, within ten seconds
-    for try in $(seq 100); do grep -q -- "$1" "$2" && return; sleep 0.1; done
+    for try in $(seq 100); do grep -qs -- "$1" "$2" && return; sleep 0.1; done
     fails "'$1' does not appear in: $(cat "$2")"
 }
 interrupt() {  # interrupt PID STATUS: one Ctrl-C, which must be answered before the run ends
@@ -80,15 +80,18 @@ interrupt() {  # interrupt PID STATUS: one Ctrl-C, which must be answered before
     wait "$1"
     [ $? -eq "$2" ] || fails "exit status is not $2"
 }
+rm -f "$dir/out"    # of the run before
 $TRAIN $slow --batch-tokens 1999872 --steps 9 --eval-every 0 --out "$dir/long" >"$dir/out" 2>&1 &
 appears "^batch" "$dir/out"; sleep 0.5
 interrupt $! 130 again
 [ ! -e "$dir/long/latest" ] || fails "the second Ctrl-C waited for the update"
+rm -f "$dir/out"
 $TRAIN $slow --steps 9 --eval-every 1 --eval-tokens 0 --sample-every 1 --out "$dir/eval" >"$dir/out" 2>&1 &
 appears "^step" "$dir/out"
 interrupt $! 130 ""
 [ "$(grep -o '"event":"[a-z]*"' "$dir/eval/log.jsonl" | xargs)" = "event:start event:step event:save event:end" ] \
     || fails "in an evaluation: $(cut -c 1-40 "$dir/eval/log.jsonl" | xargs)"
+rm -f "$dir/out"
 timeout -s KILL 60 $TRAIN $slow --steps 9 --eval-every 0 --sample-every 1 --max-new 1000000 --temperature 0 \
     --out "$dir/sample" >"$dir/out" 2>&1 &       # the likeliest byte, again and again, for ever
 appears "the model writes" "$dir/out"
