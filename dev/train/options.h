@@ -149,7 +149,7 @@ static const Option train_table[] = {
       "optimizer", "keep an exponential moving average of the weights too, with a half-life of N "
       "tokens, and evaluate it beside the weights", "no average" },
     { "lr", "X", OPT_REAL, FIELD(lr), "6e-4", 1e-12, 100, NULL,
-      "optimizer", "the peak learning rate", NULL },
+      "optimizer", "the peak learning rate; sgd wants a far larger one, as 0.03", NULL },
     { "lr-schedule", "RULE", OPT_CHOICE, FIELD(lr_schedule), "cosine", 0, 0,
       "constant|linear|cosine|wsd",          // in the order of LrRule
       "optimizer", "the learning rate after the warm-up; wsd (warmup-stable-decay) is constant, "
