@@ -569,6 +569,22 @@ static void write_shard(const char *dir, const char *name, int n) {
     fclose(f);
 }
 
+// Data of `tokens` tokens to train on, in the directory that mkdtemp makes of dir.
+static void make_data(char *dir, int tokens) {
+    if (!mkdtemp(dir)) die("cannot make %s", dir);
+    write_shard(dir, "x_train.bin", tokens);
+    write_shard(dir, "x_val.bin", 200);
+}
+
+static void remove_data(const char *dir) {
+    char path[512];
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/x_%s.bin", dir, i ? "val" : "train");
+        unlink(path);
+    }
+    rmdir(dir);
+}
+
 static void open_test_run(Run *r, Model *m, const char *dir, const char *lr, const char *flag,
                           const char *value) {
     static Machine machine;
@@ -581,10 +597,8 @@ static void open_test_run(Run *r, Model *m, const char *dir, const char *lr, con
 }
 
 TEST(a_gradient_that_is_not_finite_is_skipped) {
-    char dir[] = "/tmp/test_model.XXXXXX", path[600];
-    if (!mkdtemp(dir)) die("cannot make %s", dir);
-    write_shard(dir, "x_train.bin", 2000);
-    write_shard(dir, "x_val.bin", 200);
+    char dir[] = "/tmp/test_model.XXXXXX";
+    make_data(dir, 2000);
     Run r;
     Model m;
     Step s;
@@ -620,20 +634,14 @@ TEST(a_gradient_that_is_not_finite_is_skipped) {
     CHECK(memcmp(params + n, z->grads, bytes) == 0);
     free(params);
     run_close(&r);
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/x_%s.bin", dir, i ? "val" : "train");
-        unlink(path);
-    }
-    rmdir(dir);
+    remove_data(dir);
 }
 
 // With --batch-beta2 halflife every update has a beta2 of its own, and what corrects the second
 // moment for its start at zero is one minus the product of all of them.
 TEST(a_half_life_in_tokens_is_kept_by_any_batches) {
-    char dir[] = "/tmp/test_model.XXXXXX", path[600];
-    if (!mkdtemp(dir)) die("cannot make %s", dir);
-    write_shard(dir, "x_train.bin", 4000);
-    write_shard(dir, "x_val.bin", 200);
+    char dir[] = "/tmp/test_model.XXXXXX";
+    make_data(dir, 4000);
     Run r;
     Model m;
     Step s;
@@ -669,19 +677,13 @@ TEST(a_half_life_in_tokens_is_kept_by_any_batches) {
     free(v);
     free(before);
     run_close(&r);
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/x_%s.bin", dir, i ? "val" : "train");
-        unlink(path);
-    }
-    rmdir(dir);
+    remove_data(dir);
 }
 
 // The first step of plain SGD, by hand: the clipped gradient and the decay of matrices, no moments.
 TEST(the_first_step_of_sgd) {
-    char dir[] = "/tmp/test_model.XXXXXX", path[600];
-    if (!mkdtemp(dir)) die("cannot make %s", dir);
-    write_shard(dir, "x_train.bin", 2000);
-    write_shard(dir, "x_val.bin", 200);
+    char dir[] = "/tmp/test_model.XXXXXX";
+    make_data(dir, 2000);
     Run r;
     Model m;
     Step s;
@@ -708,20 +710,14 @@ TEST(the_first_step_of_sgd) {
     CHECK_MSG(moved > 1e-3 && decayed > 1e-3 && worst < 1e-7, "%g of %g", worst, moved);
     free(before);
     run_close(&r);
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/x_%s.bin", dir, i ? "val" : "train");
-        unlink(path);
-    }
-    rmdir(dir);
+    remove_data(dir);
 }
 
 // Whatever the batches: an update's weights count in proportion to its tokens, and half as much a
 // half-life of tokens later. Evaluating the average leaves the weights' bits as they were.
 TEST(averaged_weights_count_tokens) {
-    char dir[] = "/tmp/test_model.XXXXXX", path[600];
-    if (!mkdtemp(dir)) die("cannot make %s", dir);
-    write_shard(dir, "x_train.bin", 4000);
-    write_shard(dir, "x_val.bin", 200);
+    char dir[] = "/tmp/test_model.XXXXXX";
+    make_data(dir, 4000);
     Run r;
     Model m;
     Step s;
@@ -766,11 +762,7 @@ TEST(averaged_weights_count_tokens) {
     free(copy);
     free(sum);
     run_close(&r);
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/x_%s.bin", dir, i ? "val" : "train");
-        unlink(path);
-    }
-    rmdir(dir);
+    remove_data(dir);
 }
 
 // The squared norm of x (n) in the metric of the second moments v.
@@ -783,10 +775,8 @@ static double adam_squares(const double *x, const float *v, double correct, size
 // The noise in Adam's metric, beside gradients computed one micro-batch at a time with the moments
 // that the update begins with; not before the second moment has averaged twenty gradients.
 TEST(noise_in_adams_metric_is_that_of_single_gradients) {
-    char dir[] = "/tmp/test_model.XXXXXX", path[600];
-    if (!mkdtemp(dir)) die("cannot make %s", dir);
-    write_shard(dir, "x_train.bin", 2000);
-    write_shard(dir, "x_val.bin", 200);
+    char dir[] = "/tmp/test_model.XXXXXX";
+    make_data(dir, 2000);
     Run r;
     Model m;
     Step s;
@@ -822,11 +812,7 @@ TEST(noise_in_adams_metric_is_that_of_single_gradients) {
     CHECK(fabs(r.noise_adam.weight - (1.0 - pow(noise_decay, 5))) < 1e-12);
     free(one);
     run_close(&r);
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/x_%s.bin", dir, i ? "val" : "train");
-        unlink(path);
-    }
-    rmdir(dir);
+    remove_data(dir);
 }
 
 int main(void) {
