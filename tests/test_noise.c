@@ -420,9 +420,10 @@ TEST(norm_test_scales_with_eta) {
 
 // ---- words ----
 
-#define CHECK_VERDICT(noise, batch, wanted) do { \
+#define CHECK_VERDICT(noise, batch, wanted) CHECK_VERDICT_WHEN(false, noise, batch, wanted)
+#define CHECK_VERDICT_WHEN(decayed, noise, batch, wanted) do { \
         char said[256]; \
-        noise_verdict(said, sizeof said, noise, batch); \
+        noise_verdict(said, sizeof said, noise, batch, decayed); \
         CHECK_MSG(strcmp(said, wanted) == 0, "%s", said); \
     } while (0)
 
@@ -455,6 +456,11 @@ TEST(verdict_at_borders) {
                   "tell: more workers would still help");
 }
 
+TEST(verdict_after_the_rate_has_decayed) {
+    CHECK_VERDICT_WHEN(true, 500.0, 1000.0, "batch 1,000 tokens, noise scale 500: a batch 2x "
+                       "smaller would probably learn more per token at this learning rate");
+}
+
 TEST(groups_of_three_digits) {
     static const struct { double n; const char *text; } cases[] = {
         { 0, "0" }, { 7, "7" }, { 999, "999" }, { 1000, "1,000" }, { 31234, "31,234" },
@@ -483,6 +489,7 @@ int main(void) {
     RUN(norm_test_scales_with_eta);
     RUN(verdict);
     RUN(verdict_at_borders);
+    RUN(verdict_after_the_rate_has_decayed);
     RUN(groups_of_three_digits);
     return test_end();
 }

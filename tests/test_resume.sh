@@ -60,6 +60,7 @@ done
 [ ! -e "$dir/again/latest/optimizer.safetensors" ] || fails "SGD saves moments"
 one_line "the run began with sgd" $TRAIN --resume --optimizer adamw --out "$dir/again"
 one_line "the run began with adamw" $TRAIN --resume --optimizer sgd --out "$dir/whole"
+one_line "optimizer sgd has no moments" $TRAIN --resume --beta1 0.5 --out "$dir/again"
 rm "$dir/again/latest/average.safetensors"
 one_line "average.safetensors" $TRAIN --resume --steps 70 --out "$dir/again"
 $TRAIN --resume --average-tokens 0 --steps 70 --out "$dir/again" >/dev/null || fails "without the average"

@@ -28,6 +28,7 @@
 // scripts/lab compares both methods.
 #pragma once
 #include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include "../base/log.h"
 
@@ -95,8 +96,9 @@ static inline Shown grouped_text(double n) {
 
 // Advice in words: a noise scale compared with a batch of so many tokens. A decaying learning rate
 // anneals the noise scale to several times its value, so a batch that seems too large may still be
-// right at the end of the run.
-static inline void noise_verdict(char *out, size_t size, double noise, double batch) {
+// right at the end of the run; `decayed`: it has done so already.
+static inline void noise_verdict(char *out, size_t size, double noise, double batch,
+                                 bool decayed) {
     char *of = out + snprintf(out, size, "batch %s tokens, noise scale ", grouped_text(batch).text);
     size_t left = size - (size_t)(of - out);
     double times = noise / batch, rounding = pow(10.0, floor(log10(fmax(noise, 1.0))) - 1.0);
@@ -111,7 +113,7 @@ static inline void noise_verdict(char *out, size_t size, double noise, double ba
         snprintf(of, left, "%s: about right; more workers would help little", scale.text);
     else
         snprintf(of, left, "%s: a batch %.*gx smaller would probably learn more per token at this "
-                 "learning rate; after it decays the noise scale is several times larger",
-                 scale.text, times > 0.1 ? 2 : 4, times > 0.1 ? 1.0/times
-                                                 : round(1.0 / fmax(times, 1e-3)));
+                 "learning rate%s", scale.text, times > 0.1 ? 2 : 4,
+                 times > 0.1 ? 1.0/times : round(1.0 / fmax(times, 1e-3)),
+                 decayed ? "" : "; after it decays the noise scale is several times larger");
 }

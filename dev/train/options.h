@@ -365,7 +365,7 @@ static inline bool train_options_check_batch(TrainOptions *o, Error *err) {
     return true;
 }
 
-// Flags of the command line alone: a run that is resumed has restored every flag.
+// Flags of the command line alone, before a resumed run restores the others.
 static inline bool train_options_check_optimizer(const TrainOptions *o, Error *err) {
     static const char *const adamws[] = { "beta1", "beta2", "batch-beta2" };
     for (int i = 0; i < 3; i++)

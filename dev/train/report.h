@@ -160,7 +160,8 @@ static inline void show_noise(const Run *r) {
     char verdict[256];
     if (!r->o.noise_scale || r->step == 0) return;
     double noise = noise_tokens(&r->noise), batch = (double)r->batch;
-    noise_verdict(verdict, sizeof verdict, noise, batch);
+    bool decayed = r->tokens > r->lr.warmup && lr_at(&r->lr, r->tokens) < 0.5 * r->lr.lr;
+    noise_verdict(verdict, sizeof verdict, noise, batch, decayed);
     printf("noise       %s (in sequences: %.0f, and %.3g)\n", verdict, batch / r->T, noise / r->T);
     fflush(stdout);
 }

@@ -178,12 +178,15 @@ static inline void restore_options(Run *r) {
     const JsonNode *saved = json_get(r->saved.root, "options");
     int seq_len = train_options_given(&r->o, "seq-len") ? r->o.seq_len : -1;
     int64_t seed = train_options_given(&r->o, "seed") ? r->o.seed : -1;
-    if (!train_options_restore(&r->o, saved, &err))
-        die("--resume: %s", err.text);
     const JsonNode *optimizer = json_get(saved, "optimizer");      // older runs: none, AdamW
     bool sgd = optimizer && json_is(optimizer, "sgd");
+    if (!train_options_given(&r->o, "optimizer"))
+        r->o.optimizer = sgd ? OPTIMIZER_SGD : OPTIMIZER_ADAMW;
     if (sgd != (r->o.optimizer == OPTIMIZER_SGD))
         die("--optimizer: the run began with %s; leave --optimizer out", sgd ? "sgd" : "adamw");
+    if (!train_options_check_optimizer(&r->o, &err)) die("%s", err.text);
+    if (!train_options_restore(&r->o, saved, &err))
+        die("--resume: %s", err.text);
     if (seed >= 0 && (uint64_t)seed != state.seed)
         die("--seed: the run began with %llu, which sets the order of samples; leave --seed out",
             (unsigned long long)state.seed);
