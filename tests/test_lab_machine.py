@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The laboratory's experiments on one machine: 4 saturation, 7 small batch, 9 fits. Their rules on
+"""The laboratory's experiments on one machine: 4 saturation, 7 small batch, 8 fits. Their rules on
 numbers made up here, then each experiment at --tiny, read back from its tables."""
 import csv
 import functools
@@ -18,7 +18,7 @@ import testing
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAB = os.path.join(ROOT, "scripts", "lab")
-NAMES = {4: "saturation", 7: "small_batch", 9: "fits"}
+NAMES = {4: "saturation", 7: "small_batch", 8: "fits"}
 sys.path.insert(0, LAB)
 
 
@@ -104,21 +104,21 @@ def test_saturation_b_sat():
     assert len(module.claims(s)) == 1 and "micro-batches of 32" in module.claims(s)[0]
 
 
-def test_saturation_watch():
+def test_peak():
     """The most memory of the program and of what it starts, not of who watches; its own status."""
-    script = os.path.join(LAB, "04_saturation.py")
+    script = os.path.join(LAB, "peak.py")
     hold = f"{sys.executable} -c 'x = b\"1\" * (60 << 20); import time; time.sleep(0.3)'"
     found = {}
     for name, command in [("sleep", "sleep 0.2"), ("held", f"exec {hold}"),
                           ("child", f"{hold}; true")]:
-        done = subprocess.run([sys.executable, script, "--peak-of", "sh", "-c", command],
+        done = subprocess.run([sys.executable, script, "sh", "-c", command],
                               capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         found[name] = int(done.stdout.split()[-1]) / 2 ** 20
     if sys.platform == "linux":                              # python itself holds more than 5 MB
         assert found["sleep"] < 5.0, found
     assert 60.0 < found["held"] < 90.0 and 60.0 < found["child"] < 90.0, found
-    done = subprocess.run([sys.executable, script, "--peak-of", "sh", "-c", "exit 3"],
+    done = subprocess.run([sys.executable, script, "sh", "-c", "exit 3"],
                           capture_output=True, check=False)
     assert done.returncode == 3, done.returncode
 
@@ -297,19 +297,19 @@ def test_small_batch_redraw():
         assert json.load(f)["said"] == before["said"]
 
 
-# ---- 9: does it fit, is it fast? ----
+# ---- 8: does it fit, is it fast? ----
 
 def test_fits_memory():
     """Totals are the sums of their classes; ZeRO's formulas once more, from fit.py."""
-    fit, rows = load("fit"), table(9, "memory")
-    assert len(rows) == 20
+    fit, rows = load("fit"), table(8, "memory")
+    assert len(rows) == 28
     fields = ["params", "grads", "moments", "activations", "logits", "passing", "rest"]
     for row in rows:
         total = sum(float(row[f"{field}_bytes"]) for field in fields)
         assert close(total, float(row["total_bytes"])), row
-        paper = fit.zero_bytes(float(row["parameters"]), 64, int(row["zero"]))
+        paper = fit.zero_bytes(float(row["parameters"]), int(row["gpus"]), int(row["zero"]))
         assert close(paper, float(row["textbook_bytes"])), (paper, row)
-        assert (total <= 80e9) == (row["fits"] == "1"), row
+        assert (total <= 79e9) == (row["fits"] == "1"), row
     for name in {row["model"] for row in rows}:
         totals = [float(row["total_bytes"]) for row in rows if row["model"] == name]
         assert sorted(totals, reverse=True) == totals and len(totals) == 4, (name, totals)
@@ -318,42 +318,52 @@ def test_fits_memory():
 def test_fits_published():
     """175B and 300B tokens: 288 years on a V100, 34 days on 1,024 A100 (Narayanan 2021). Within 1%:
     the paper's N is rounded."""
-    line = next(x for x in tiny(9)["said"] if "8ND" in x)
+    line = next(x for x in tiny(8)["said"] if "8ND" in x)
     years, days = (int(line.split(word)[0].split()[-1]) for word in (" years", " days"))
     assert abs(years / 288 - 1) <= 0.01 and days == 34, line
-    sizes = {row["model"]: int(row["parameters"]) for row in table(9, "memory")}
+    sizes = {row["model"]: int(row["parameters"]) for row in table(8, "memory")}
     assert [round(sizes[x] / 1e6) for x in ("124M", "355M", "774M", "1.6B")] == [
         124, 355, 774, 1558], sizes
-    assert round(sizes["175B"] / 1e9) == 175, sizes
+    assert [round(sizes[x] / 1e9) for x in ("7B", "70B", "175B")] == [7, 65, 175], sizes
 
 
 def test_fits_days():
     """More GPUs are never more than as many times faster; days follow from the seconds a step."""
-    rows = table(9, "days")
+    rows = table(8, "days")
     alone = {row["model"]: float(row["modelled_days"]) for row in rows if row["gpus"] == "1"}
-    assert len(alone) == 5
+    assert len(alone) == 7
     for row in rows:
         days, count = float(row["modelled_days"]), int(row["gpus"])
         steps = math.ceil(float(row["tokens"]) / float(row["batch_tokens"]))
         assert close(days, steps * float(row["seconds_per_step"]) / 86400, 1e-3), row
         assert close(24 * days * count, float(row["modelled_gpu_hours"])), row
         assert alone[row["model"]] <= days * count * (1 + 1e-9), row
-        sequence = 2048 if row["model"] == "175B" else 1024
+        sequence = 2048 if row["model"].removesuffix("B") in ("7", "70", "175") else 1024
         assert count * int(row["micro_batch"]) * sequence <= int(row["batch_tokens"]), row
-    most = max(int(row["gpus"]) for row in rows if row["model"] == "124M")
-    assert most == 512, "524,288 tokens are 512 sequences"
+
+
+def test_fits_mixtures():
+    """The fastest mixture uses all GPUs and fits; where ZeRO 3 alone does, there is a mixture."""
+    mixed = {(row["model"], row["gpus"]): row for row in table(8, "mixtures")}
+    for (name, gpus), row in mixed.items():
+        ways = [int(row[way]) for way in ("data", "tensor", "pipeline")]
+        assert math.prod(ways) == int(gpus), row
+        assert float(row["bytes_total"]) <= 79e9, row
+    for row in table(8, "memory"):
+        if row["model"] in ("7B", "70B", "175B") and row["fits"] == "1":
+            assert (row["model"], row["gpus"]) in mixed, row
 
 
 def test_fits_allocated():
     """The plan against memory that was held: within 5%, and what each ZeRO stage saves within 5%
     of the whole, too."""
-    rows = table(9, "allocated")
+    rows = table(8, "allocated")
     assert len(rows) == (5 if load("lab").has_mpi() else 1), rows
     held = {row["case"]: float(row["measured_bytes"]) for row in rows}
     plan = {row["case"]: float(row["planned_bytes"]) for row in rows}
     for case in held:
         assert abs(plan[case] / held[case] - 1) <= 0.05, (case, plan[case], held[case])
-    stages = {events[0]["zero"] for _, events in logs(9)}
+    stages = {events[0]["zero"] for _, events in logs(8)}
     assert stages == ({0, 1, 2, 3} if len(rows) == 5 else {0}), stages
     if len(rows) == 5:
         whole = "2 ranks, ZeRO 0"
@@ -364,10 +374,23 @@ def test_fits_allocated():
             assert saved[1] > 0.05 * held[whole], (case, saved)
 
 
+def test_fits_seconds():
+    """The median and the quartiles of the updates in the log; a claim needs all three inside."""
+    module, row = experiment(8), table(8, "seconds")[0]
+    made = next(events for flags, events in logs(8) if flags.get("--channels") == "256"
+                and events[0]["ranks"] == 1)
+    seconds = sorted(x["seconds"] for x in made if x["event"] == "step")
+    assert float(row["measured_seconds"]) in [float(f"{x:.9g}") for x in seconds] or close(
+        float(row["measured_seconds"]), statistics.median(
+            [x["seconds"] for x in made if x["event"] == "step"][2:])), (row, seconds)
+    for times, wanted in [((1.0, 1.0, 0.9, 1.1), True), ((1.0, 2.0, 1.9, 2.1), False),
+                          ((1.0, 1.2, 1.1, 1.6), None), ((1.0, 1.5, 1.2, 1.6), None)]:
+        assert module.time_claim(module.Timing(*times)) is wanted, times
+
+
 def test_fits_verdict():
-    module, summary = experiment(9), tiny(9)
-    assert summary["verdict"] in ("as predicted", "partly", "failed")
-    times = {(row["model"], int(row["gpus"])): row for row in table(9, "days")}
+    module, summary = experiment(8), tiny(8)
+    times = {(row["model"], int(row["gpus"])): row for row in table(8, "days")}
     share = {name: float(times[name, 1]["modelled_days"]) / (8 * float(
         times[name, 8]["modelled_days"])) for name in ("124M", "355M", "774M", "1.6B")}
     plans = {key: {"days": float(row["modelled_days"])} for key, row in times.items()}
@@ -382,7 +405,7 @@ def test_fits_verdict():
 def test_machine_figures():
     """Each has its picture, its text and its labels; without matplotlib, its tables alone."""
     for number, names in [(4, ["saturation", "tiles"]), (7, ["small_batch"]),
-                          (9, ["memory", "days"])]:
+                          (8, ["memory", "days", "here"])]:
         summary = tiny(number)
         figures = {figure["name"]: figure for figure in summary["figures"]}
         assert set(figures) == (set(names) if MATPLOTLIB else set()), set(figures)
@@ -390,7 +413,7 @@ def test_machine_figures():
             assert len(figure["alt"]) > 40, figure
             with open(os.path.join(folder(number), figure["svg"])) as f:
                 drawn = f.read()
-            word = {"memory": "planned", "days": "modelled", "tiles": "modelled",
+            word = {"memory": "planned", "here": "measured here", "days": "modelled", "tiles": "modelled",
                     "small_batch": "nats a token", "saturation": "MB"}[figure["name"]]
             assert word in drawn, (figure["name"], word)
             with open(os.path.join(folder(number), figure["png"]), "rb") as f:

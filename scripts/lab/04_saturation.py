@@ -6,64 +6,13 @@ accumulation at a fixed batch; and why a GPU's speed is a sawtooth (wave quantiz
 """
 import math
 import os
-import resource
-import subprocess
-import sys
-import time
 
 import lab
+from peak import peak_of
 
 T = 32
 SHARE = 0.9                                      # b_sat reaches this share of the best speed
 SPIN = {"GOMP_SPINCOUNT": "10000"}               # threads spin briefly, as is the default
-
-
-# ---------------------------------------------------------------- the memory of a run
-
-def watch(command):
-    """Runs a trainer, or launch.sh with several, prints the peak memory of any one process as a
-    last line `peak BYTES`, and returns the exit status. Each process's own high-water mark is read
-    while it runs: wait4() would include this interpreter, from which the process was forked."""
-    used = device_memory()
-    process = subprocess.Popen(command, preexec_fn=lab.end_with_parent)
-    peak = 0
-    while process.poll() is None:
-        now = largest(process.pid) if used is None else device_memory() - used
-        peak = max(peak, now)
-        time.sleep(0.01 if used is None else 0.1)
-    if peak == 0:                                            # no /proc: macOS counts bytes
-        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    print(f"peak {peak}")
-    return process.returncode if process.returncode >= 0 else 128 - process.returncode
-
-
-def largest(pid):
-    """VmHWM, a process's largest resident set so far, in bytes: the maximum of this process and
-    those it has started; 0 where there is no /proc."""
-    most = 0
-    try:
-        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as f:
-            line = next((line for line in f if line.startswith("VmHWM:")), "x 0")
-        most = 1024 * int(line.split()[1])
-        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as f:
-            return max([most] + [largest(child) for child in f.read().split()])
-    except OSError:                                          # it has ended meanwhile
-        return most
-
-
-def device_memory():
-    """Bytes in use on the GPU that train_gpt2cu is about to use; None for the CPU trainer."""
-    if not any(lab.is_cuda(word) for word in sys.argv[2:3]):
-        return None
-    shown = lab.output_of("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits",
-                          "-i", (lab.gpus() or ["0"])[0])
-    return int(shown.split()[0]) << 20 if shown.split() else 0
-
-
-def peak_of(run):
-    with open(run.base + ".txt", encoding="utf-8", errors="replace") as f:
-        last = lab.last_line(f.read())
-    return int(last.split()[1]) if last.startswith("peak ") else None
 
 
 # ---------------------------------------------------------------- what is measured
@@ -143,13 +92,13 @@ def all_series(e):
 
 def job(e, series, setting, turn, number):
     micro, accumulation = setting
-    flags = ["--peak-of", e.args.trainer if os.sep in e.args.trainer else f"./{e.args.trainer}",
+    flags = [e.args.trainer if os.sep in e.args.trainer else f"./{e.args.trainer}",
              "--data", e.corpus(10 ** 6), *series.model, "--micro-batch", micro,
              "--batch-tokens", micro * accumulation * series.T, "--steps", series.steps(setting),
              "--lr", "1e-3", "--lr-schedule", "constant", "--eval-every", "0",
              "--eval-tokens", series.T]
     return lab.Job(f"r{turn}_s{number}_b{micro}_a{accumulation}", flags, threads=series.threads,
-                   program=os.path.join("scripts", "lab", "04_saturation.py"), alone=True,
+                   program=os.path.join("scripts", "lab", "peak.py"), alone=True,
                    env=SPIN if series.threads > 1 else {})
 
 
@@ -414,6 +363,4 @@ def main():
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--peak-of"]:
-        sys.exit(watch(sys.argv[2:]))
     main()

@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""Runs a command; prints the peak memory of any one of its processes as a last line `peak BYTES`.
+
+    scripts/lab/peak.py ./train_gpt2 --data DIR --steps 2
+"""
+import resource
+import subprocess
+import sys
+import time
+
+import lab
+
+
+def watch(command):
+    """Returns the command's exit status. Each process's own high-water mark is read while it runs:
+    wait4() would include this interpreter, from which the process was forked."""
+    used = device_memory(command)
+    process = subprocess.Popen(command, preexec_fn=lab.end_with_parent)
+    peak = 0
+    while process.poll() is None:
+        now = largest(process.pid) if used is None else device_memory(command) - used
+        peak = max(peak, now)
+        time.sleep(0.01 if used is None else 0.1)
+    if peak == 0:                                            # no /proc: macOS counts bytes
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    print(f"peak {peak}")
+    return process.returncode if process.returncode >= 0 else 128 - process.returncode
+
+
+def largest(pid):
+    """VmHWM, a process's largest resident set so far, in bytes: the maximum of this process and
+    those it has started; 0 where there is no /proc."""
+    most = 0
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as f:
+            line = next((line for line in f if line.startswith("VmHWM:")), "x 0")
+        most = 1024 * int(line.split()[1])
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as f:
+            return max([most] + [largest(child) for child in f.read().split()])
+    except OSError:                                          # it has ended meanwhile
+        return most
+
+
+def device_memory(command):
+    """Bytes in use on the GPU that train_gpt2cu is about to use; None for the CPU trainer."""
+    if not lab.is_cuda(command[0]):
+        return None
+    shown = lab.output_of("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits",
+                          "-i", (lab.gpus() or ["0"])[0])
+    return int(shown.split()[0]) << 20 if shown.split() else 0
+
+
+def peak_of(run):
+    """Bytes, of a lab.Run made with this program; None if it printed none."""
+    with open(run.base + ".txt", encoding="utf-8", errors="replace") as f:
+        last = lab.last_line(f.read()).split()
+    return int(last[1]) if last[:1] == ["peak"] else None
+
+
+if __name__ == "__main__":
+    sys.exit(watch(sys.argv[1:]))
