@@ -95,7 +95,7 @@ typedef struct {
 struct Machine { double peak_flops; };     // a processor needs no opening
 
 struct Model {
-    Config c;                          // L, NH, C, V, and P positions
+    Config c;                          // L, NH, C, V, and P positions; a rank's share of them
     ModelSpec spec;                    // max B and T, and how ranks share the model
     Shards shards;                     // parameters, gradients, AdamW's moments: flat buffers
     Memory memory;                     // the one allocation that they and all below lie in
@@ -105,6 +105,8 @@ struct Model {
     float *loss, *lse;                 // (N) nats a token
     float *logits;                     // (logit_rows,Vp): the classifier works in chunks of rows
     size_t logit_rows;
+    float *parts;                      // tensor parallel: the ranks' (ranks+1,3,logit_rows) parts
+    int *own_targets;                  // of the cross-entropy; and targets as columns of logits
     float *scratch;                    // attention's, a piece for each thread
     float *dx, *dx_branch;             // (N,C) gradient of the residual stream, and of a branch
     float *dqkv, *dfc;                 // (N,3C) (N,4C)
@@ -274,6 +276,18 @@ static void bias_backward(float *db, const float *dout, size_t N, int OC) {
     }
 }
 
+// A layer cut by rows (tensor parallel): x has this rank's C channels, and the ranks' terms are
+// summed. The bias is added once, after the sum.
+static void linear_forward_shared(float *out, const float *x, const float *w, const float *b,
+                                  const TensorGroup *g, size_t N, int C, int OC) {
+    linear_forward(out, x, w, g->size == 1 ? b : NULL, N, C, OC);
+    if (g->size == 1) return;
+    tensor_sum(g, out, N*OC);
+    #pragma omp parallel for
+    for (size_t n = 0; n < N; n++)
+        for (int c = 0; c < OC; c++) out[n*OC + c] += b[c];
+}
+
 // dx = dout w^T; dw += x^T dout; db += the sum of dout's rows
 static void linear_backward(float *dx, float *dw, float *db, const float *dout,
                             const float *x, const float *w, size_t N, int C, int OC) {
@@ -420,6 +434,24 @@ static void xent_forward(float *loss, float *lse, const float *logits, const int
     }
 }
 
+// Tensor parallel: the V words are this rank's, and target V stands for another rank's word. Each
+// row's maximum, sum and target are put together from all ranks'.
+static void xent_forward_shared(float *loss, float *lse, float *parts, const float *logits,
+                                const int *target, const TensorGroup *g, size_t N, int V, int Vp) {
+    float *his = parts + g->size*3*N, *sums = his + N, *rights = sums + N;
+    #pragma omp parallel for
+    for (size_t n = 0; n < N; n++) {
+        const float *x = logits + n*Vp;
+        float hi = -INFINITY, sum = 0.0f;
+        for (int v = 0; v < V; v++) hi = x[v] > hi ? x[v] : hi;
+        #pragma omp simd reduction(+:sum)
+        for (int v = 0; v < V; v++) sum += exp_fast(x[v] - hi);
+        his[n] = hi, sums[n] = sum, rights[n] = target[n] < V ? x[target[n]] : 0.0f;
+    }
+    tensor_collect(g, parts, his, 3*N);
+    tensor_xent(loss, lse, parts, g->size, N);
+}
+
 // The gradient of -log softmax is p - 1[v is the target]: dlogits = (p - 1[target]) * scale. It
 // replaces the logits; padding becomes zero.
 static void xent_backward(float *dlogits, const float *lse, const int *target, float scale,
@@ -438,30 +470,34 @@ static void xent_backward(float *dlogits, const float *lse, const int *target, f
 // Weight tying: the embedding matrix wte is the classifier's weight as well (Press and Wolf 2017).
 //   x, dx (N,C)   wte, dwte (V,C)   logits: scratch, (rows,Vp)
 // It works on `rows` rows at a time: all (N,V) logits would be the largest array of the model.
+// Tensor parallel: the V words are this rank's, and parts is scratch, (ranks+1,3,rows).
 
 static void classifier_forward(float *loss, float *lse, float *logits, const float *x,
-                               const float *wte, const int *target,
-                               size_t N, size_t rows, int C, int V, int Vp) {
+                               const float *wte, const int *target, const TensorGroup *g,
+                               float *parts, size_t N, size_t rows, int C, int V, int Vp) {
     for (size_t n = 0; n < N; n += rows) {
         size_t some = min_size(rows, N - n);
         matmul(logits, Vp, rows_of(x + n*C, C), transpose_of(wte, C), NULL, some, V, C, WRITE);
-        xent_forward(loss + n, lse + n, logits, target + n, some, V, Vp);
+        if (g->size == 1) xent_forward(loss + n, lse + n, logits, target + n, some, V, Vp);
+        else xent_forward_shared(loss + n, lse + n, parts, logits, target + n, g, some, V, Vp);
     }
 }
 
 // Forward and backward together, one chunk of logits at a time. Each token's loss is multiplied by
 // `scale`: with 1/(tokens of the update) the objective is their mean.
 static void classifier_backward(float *dx, float *dwte, float *loss, float *lse, float *logits,
-                                const float *x, const float *wte, const int *target, float scale,
+                                const float *x, const float *wte, const int *target,
+                                const TensorGroup *g, float *parts, float scale,
                                 size_t N, size_t rows, int C, int V, int Vp) {
     for (size_t n = 0; n < N; n += rows) {
         size_t some = min_size(rows, N - n);
-        classifier_forward(loss + n, lse + n, logits, x + n*C, wte, target + n, some, some,
-                           C, V, Vp);
+        classifier_forward(loss + n, lse + n, logits, x + n*C, wte, target + n, g, parts, some,
+                           some, C, V, Vp);
         xent_backward(logits, lse + n, target + n, scale, some, V, Vp);
         matmul(dx + n*C, C, rows_of(logits, Vp), rows_of(wte, C), NULL, some, C, V, WRITE);
         matmul(dwte, C, transpose_of(logits, Vp), rows_of(x + n*C, C), NULL, V, C, some, ADD);
     }
+    tensor_sum(g, dx, N*C);
 }
 
 // =================================================================================================
@@ -476,21 +512,25 @@ static size_t classifier_rows(size_t N, size_t Vp) {
     return min_size(N, rows < 1024 ? 1024 : rows);
 }
 
-static size_t padded_vocab(const Config *c) { return ((size_t)c->V + 15) / 16 * 16; }
+// Tensor parallel needs a column of padding for targets that are other ranks' words.
+static size_t padded_vocab(const Config *c) {
+    return ((size_t)c->V + (c->cut > 0) + 15) / 16 * 16;
+}
 
-static void block_carve(BlockActs *a, Memory *mem, size_t N, size_t C, size_t NH) {
+// With tensor parallelism, Cn channels and NH heads are this rank's.
+static void block_carve(BlockActs *a, Memory *mem, size_t N, size_t C, size_t Cn, size_t NH) {
     a->ln1 = memory_floats(mem, MEM_ACTIVATIONS, N*C);
     a->ln1_mean = memory_floats(mem, MEM_ACTIVATIONS, N);
     a->ln1_rstd = memory_floats(mem, MEM_ACTIVATIONS, N);
-    a->qkv = memory_floats(mem, MEM_ACTIVATIONS, N*3*C);
-    a->att = memory_floats(mem, MEM_ACTIVATIONS, N*C);
+    a->qkv = memory_floats(mem, MEM_ACTIVATIONS, N*3*Cn);
+    a->att = memory_floats(mem, MEM_ACTIVATIONS, N*Cn);
     a->att_lse = memory_floats(mem, MEM_ACTIVATIONS, N*NH);
     a->x_mid = memory_floats(mem, MEM_ACTIVATIONS, N*C);
     a->ln2 = memory_floats(mem, MEM_ACTIVATIONS, N*C);
     a->ln2_mean = memory_floats(mem, MEM_ACTIVATIONS, N);
     a->ln2_rstd = memory_floats(mem, MEM_ACTIVATIONS, N);
-    a->fc = memory_floats(mem, MEM_ACTIVATIONS, N*4*C);
-    a->gelu = memory_floats(mem, MEM_ACTIVATIONS, N*4*C);
+    a->fc = memory_floats(mem, MEM_ACTIVATIONS, N*4*Cn);
+    a->gelu = memory_floats(mem, MEM_ACTIVATIONS, N*4*Cn);
     a->x_out = memory_floats(mem, MEM_ACTIVATIONS, N*C);
 }
 
@@ -498,10 +538,12 @@ static void block_carve(BlockActs *a, Memory *mem, size_t N, size_t C, size_t NH
 static void model_carve(Model *m, Memory *mem) {
     size_t N = (size_t)m->spec.B * m->spec.T, C = m->c.C, Vp = padded_vocab(&m->c);
     size_t scratch = attention_scratch(m->spec.T, m->c.C / m->c.NH);
+    TensorGroup *g = &m->shards.tensor;
+    size_t Cn = tensor_channels(g), NH = tensor_heads(g), n = g->size;
     shards_carve_params(&m->shards, mem);
     if (m->spec.use == TRAIN) shards_carve_training(&m->shards, mem);
     m->x_in = memory_floats(mem, MEM_ACTIVATIONS, N*C);
-    for (int l = 0; l < m->c.L; l++) block_carve(&m->acts[l], mem, N, C, m->c.NH);
+    for (int l = 0; l < m->c.L; l++) block_carve(&m->acts[l], mem, N, C, Cn, NH);
     m->lnf = memory_floats(mem, MEM_ACTIVATIONS, N*C);
     m->lnf_mean = memory_floats(mem, MEM_ACTIVATIONS, N);
     m->lnf_rstd = memory_floats(mem, MEM_ACTIVATIONS, N);
@@ -509,20 +551,24 @@ static void model_carve(Model *m, Memory *mem) {
     m->lse = memory_floats(mem, MEM_ACTIVATIONS, N);
     m->logit_rows = classifier_rows(N, Vp);
     m->logits = memory_floats(mem, MEM_LOGITS, m->logit_rows*Vp);
+    if (n > 1) m->parts = memory_floats(mem, MEM_LOGITS, (n + 1)*(3*m->logit_rows + m->c.V));
+    if (n > 1) m->own_targets = (int *)memory_take(mem, MEM_LOGITS, N * sizeof(int));
     m->scratch = memory_floats(mem, MEM_BACKWARD, thread_count()*scratch);
     m->dx_branch = memory_floats(mem, MEM_BACKWARD, N*C);    // also the forward pass's scratch
     if (m->spec.use == INFER) return;
     m->dx = memory_floats(mem, MEM_BACKWARD, N*C);
-    m->dqkv = memory_floats(mem, MEM_BACKWARD, N*3*C);
-    m->dfc = memory_floats(mem, MEM_BACKWARD, N*4*C);
+    m->dqkv = memory_floats(mem, MEM_BACKWARD, N*3*Cn);
+    m->dfc = memory_floats(mem, MEM_BACKWARD, N*4*Cn);
 }
 
 // All but the memory.
 static void model_begin(Model *m, const ModelSpec *spec) {
     memset(m, 0, sizeof *m);
-    m->c = spec->c;
+    TensorGroup group = tensor_group(&spec->c, spec->sharing.tensor);
+    m->c = group.own;
     m->spec = *spec;
-    shards_init(&m->shards, &spec->sharing, &spec->c, &spec->c, sizeof(float));
+    shards_init(&m->shards, &spec->sharing, &m->c, &m->c, sizeof(float));
+    m->shards.tensor = group;
     m->acts = alloc_or_die(spec->c.L * sizeof *m->acts, "a table of activations");
 }
 
@@ -568,23 +614,24 @@ static float *block_input(const Model *m, int l) { return l > 0 ? m->acts[l - 1]
 
 // x_mid = x + attention(LayerNorm(x)); x_out = x_mid + MLP(LayerNorm(x_mid)). Rows first ... T-1.
 static void block_forward(Model *m, int l, int B, int T, int first) {
-    int C = m->c.C;
+    const TensorGroup *g = &m->shards.tensor;
+    int C = m->c.C, Cn = tensor_channels(g);
     size_t from = first, N = (size_t)B*T - from;       // rows from ... from+N-1
     Block w = block_in(shards_params(&m->shards, 1 + l, 2 + l), &m->c);
     BlockActs a = m->acts[l];
     const float *x = block_input(m, l) + from*C;
     float *branch = m->dx_branch, *x_mid = a.x_mid + from*C;
     float *ln1 = a.ln1 + from*C, *ln2 = a.ln2 + from*C;
-    float *fc = a.fc + from*4*C, *gelu = a.gelu + from*4*C;
+    float *fc = a.fc + from*4*Cn, *gelu = a.gelu + from*4*Cn;
     layernorm_forward(ln1, a.ln1_mean, a.ln1_rstd, x, w.ln1_gain, w.ln1_bias, N, C);
-    linear_forward(a.qkv + from*3*C, ln1, w.qkv_w, w.qkv_b, N, C, 3*C);
-    attention_forward(a.att, a.att_lse, m->scratch, a.qkv, B, T, first, C, m->c.NH);
-    linear_forward(branch, a.att + from*C, w.att_proj_w, w.att_proj_b, N, C, C);
+    linear_forward(a.qkv + from*3*Cn, ln1, w.qkv_w, w.qkv_b, N, C, 3*Cn);
+    attention_forward(a.att, a.att_lse, m->scratch, a.qkv, B, T, first, Cn, tensor_heads(g));
+    linear_forward_shared(branch, a.att + from*Cn, w.att_proj_w, w.att_proj_b, g, N, Cn, C);
     residual_forward(x_mid, x, branch, N*C);
     layernorm_forward(ln2, a.ln2_mean, a.ln2_rstd, x_mid, w.ln2_gain, w.ln2_bias, N, C);
-    linear_forward(fc, ln2, w.fc_w, w.fc_b, N, C, 4*C);
-    gelu_forward(gelu, fc, N*4*C);
-    linear_forward(branch, gelu, w.mlp_proj_w, w.mlp_proj_b, N, 4*C, C);
+    linear_forward(fc, ln2, w.fc_w, w.fc_b, N, C, 4*Cn);
+    gelu_forward(gelu, fc, N*4*Cn);
+    linear_forward_shared(branch, gelu, w.mlp_proj_w, w.mlp_proj_b, g, N, 4*Cn, C);
     residual_forward(a.x_out + from*C, x_mid, branch, N*C);
 }
 
@@ -595,9 +642,11 @@ static void model_forward(Model *m, const int *tokens, int B, int T, int first) 
     assert(T <= m->spec.T && B <= m->spec.B && (first == 0 || B == 1));
     const Config *c = &m->c;
     size_t from = first, N = (size_t)B*T - from;
+    const TensorGroup *g = &m->shards.tensor;
     float *embeddings = shards_params(&m->shards, 0, 1);
-    embedding_forward(m->x_in, tokens, tensor_in(embeddings, c, WTE),
-                      tensor_in(embeddings, c, WPE), B, T, first, c->C);
+    const float *wte = tensor_in(embeddings, c, WTE), *wpe = tensor_in(embeddings, c, WPE);
+    if (g->size == 1) embedding_forward(m->x_in, tokens, wte, wpe, B, T, first, c->C);
+    else tensor_embedding_forward(m->x_in, tokens, wte, wpe, g, B, T, first);
     for (int l = 0; l < c->L; l++) block_forward(m, l, B, T, first);
     float *norm = shards_params(&m->shards, 1 + c->L, -1);
     layernorm_forward(m->lnf + from*c->C, m->lnf_mean, m->lnf_rstd,
@@ -611,19 +660,31 @@ static double sum_of(const float *x, size_t n) {
     return sum;
 }
 
+// The targets as columns of this rank's logits.
+static const int *own_targets(Model *m, const int *targets, size_t N) {
+    if (m->shards.tensor.size == 1) return targets;
+    tensor_targets(m->own_targets, targets, &m->shards.tensor, N);
+    return m->own_targets;
+}
+
 static double model_loss(Model *m, float *each, const int *targets, size_t N) {
     float *wte = tensor_in(shards_params(&m->shards, 0, -1), &m->c, WTE);
-    classifier_forward(each, m->lse, m->logits, m->lnf, wte, targets, N, m->logit_rows, m->c.C,
-                       m->c.V, (int)padded_vocab(&m->c));
+    TensorGroup *g = &m->shards.tensor;
+    classifier_forward(each, m->lse, m->logits, m->lnf, wte, own_targets(m, targets, N), g,
+                       m->parts, N, m->logit_rows, m->c.C, (int)g->words.count,
+                       (int)padded_vocab(&m->c));
     return sum_of(each, N);
 }
 
 static const float *model_logits(Model *m, int t) {
     int C = m->c.C, V = m->c.V;
+    TensorGroup *g = &m->shards.tensor;
     float *wte = tensor_in(shards_params(&m->shards, 0, -1), &m->c, WTE);
     matmul(m->logits, V, rows_of(m->lnf + (size_t)t*C, C), transpose_of(wte, C), NULL, 1, V, C,
            WRITE);
-    return m->logits;
+    if (g->size == 1) return m->logits;
+    tensor_collect(g, m->parts, m->logits, V);             // in the order of the words
+    return m->parts;
 }
 
 // ---- backward ----
@@ -631,21 +692,25 @@ static const float *model_logits(Model *m, int t) {
 // From dx, the gradient of x_out, to dx, the gradient of x. A branch receives the whole of dx; what
 // comes back through it is added, as x was read by both ways.
 static void block_backward(Model *m, int l, int B, int T) {
-    int C = m->c.C;
+    const TensorGroup *g = &m->shards.tensor;
+    int C = m->c.C, Cn = tensor_channels(g);
     size_t N = (size_t)B*T;
     Block w = block_in(shards_params(&m->shards, 1 + l, l > 0 ? l : -1), &m->c);
     Block d = block_in(shards_grads(&m->shards, 1 + l), &m->c);
     BlockActs a = m->acts[l];
     float *dx = m->dx, *dbranch = m->dx_branch;
-    linear_backward(m->dfc, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, w.mlp_proj_w, N, 4*C, C);
-    gelu_backward(m->dfc, m->dfc, a.fc, N*4*C);
-    linear_backward(dbranch, d.fc_w, d.fc_b, m->dfc, a.ln2, w.fc_w, N, C, 4*C);
+    linear_backward(m->dfc, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, w.mlp_proj_w, N, 4*Cn, C);
+    gelu_backward(m->dfc, m->dfc, a.fc, N*4*Cn);
+    linear_backward(dbranch, d.fc_w, d.fc_b, m->dfc, a.ln2, w.fc_w, N, C, 4*Cn);
+    tensor_sum(g, dbranch, N*C);
     layernorm_backward(dbranch, d.ln2_gain, d.ln2_bias, dbranch, a.x_mid, a.ln2_mean, a.ln2_rstd,
                        w.ln2_gain, N, C);
     residual_forward(dx, dx, dbranch, N*C);
-    linear_backward(dbranch, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, C, C);
-    attention_backward(m->dqkv, m->scratch, dbranch, a.qkv, a.att, a.att_lse, B, T, C, m->c.NH);
-    linear_backward(dbranch, d.qkv_w, d.qkv_b, m->dqkv, a.ln1, w.qkv_w, N, C, 3*C);
+    linear_backward(dbranch, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, Cn, C);
+    attention_backward(m->dqkv, m->scratch, dbranch, a.qkv, a.att, a.att_lse, B, T, Cn,
+                       tensor_heads(g));
+    linear_backward(dbranch, d.qkv_w, d.qkv_b, m->dqkv, a.ln1, w.qkv_w, N, C, 3*Cn);
+    tensor_sum(g, dbranch, N*C);
     layernorm_backward(dbranch, d.ln1_gain, d.ln1_bias, dbranch, block_input(m, l), a.ln1_mean,
                        a.ln1_rstd, w.ln1_gain, N, C);
     residual_forward(dx, dx, dbranch, N*C);
@@ -660,21 +725,24 @@ static void model_backward(Model *m, const int *tokens, const int *targets, floa
                            int B, int T) {
     const Config *c = &m->c;
     Shards *z = &m->shards;
+    const TensorGroup *g = &z->tensor;
     int C = c->C, L = c->L;
     size_t N = (size_t)B*T;
     float *embeddings = shards_params(z, 0, L), *norm = shards_params(z, 1 + L, -1);
     float *dembeddings = shards_grads(z, 0), *dnorm = shards_grads(z, 1 + L);
     classifier_backward(m->dx_branch, tensor_in(dembeddings, c, WTE), m->loss, m->lse, m->logits,
-                        m->lnf, tensor_in(embeddings, c, WTE), targets, scale,
-                        N, m->logit_rows, C, c->V, (int)padded_vocab(c));
+                        m->lnf, tensor_in(embeddings, c, WTE), own_targets(m, targets, N), g,
+                        m->parts, scale, N, m->logit_rows, C, (int)g->words.count,
+                        (int)padded_vocab(c));
     m->loss_sum += sum_of(m->loss, N);
     layernorm_backward(m->dx, tensor_in(dnorm, c, LNF_GAIN), tensor_in(dnorm, c, LNF_BIAS),
                        m->dx_branch, block_input(m, L), m->lnf_mean, m->lnf_rstd,
                        tensor_in(norm, c, LNF_GAIN), N, C);
     shards_grads_ready(z, 1 + L);
     for (int l = L - 1; l >= 0; l--) block_backward(m, l, B, T);
-    embedding_backward(tensor_in(dembeddings, c, WTE), tensor_in(dembeddings, c, WPE), m->dx,
-                       tokens, B, T, C);
+    float *dwte = tensor_in(dembeddings, c, WTE), *dwpe = tensor_in(dembeddings, c, WPE);
+    if (g->size == 1) embedding_backward(dwte, dwpe, m->dx, tokens, B, T, C);
+    else tensor_embedding_backward(dwte, dwpe, m->dx, tokens, g, B, T);
     shards_grads_ready(z, 0);
 }
 
@@ -697,7 +765,7 @@ static double gradients_squares(Model *m) {
         double sum = 0.0;
         #pragma omp simd reduction(+:sum)
         for (int j = 0; j < z->chunks[i].count; j++) sum += (double)g[j] * g[j];
-        z->norm_partials[i] = sum;
+        z->norm_partials[i] = z->chunks[i].counts ? sum : 0.0;
     }
     double sum = 0.0;
     for (int i = 0; i < z->n_chunks; i++) sum += z->norm_partials[i];

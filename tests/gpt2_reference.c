@@ -77,7 +77,9 @@ void c_classifier_backward(float *dx, float *dwte, float *loss, float *lse, cons
                            const float *wte, const int *target, float scale,
                            size_t N, int C, int V) {
     float *logits = alloc_or_die(N*V * sizeof(float), "logits");
-    classifier_backward(dx, dwte, loss, lse, logits, x, wte, target, scale, N, N, C, V, V);
+    TensorGroup alone = { .size = 1 };
+    classifier_backward(dx, dwte, loss, lse, logits, x, wte, target, &alone, NULL, scale, N, N, C,
+                        V, V);
     free(logits);
 }
 

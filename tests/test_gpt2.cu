@@ -1335,7 +1335,7 @@ TEST(slices_of_a_checkpoint) {
             memset(&comm, 0, sizeof comm);
             comm.rank = rank;
             comm.size = ranks;
-            Sharing sharing = { &comm, stage, COMM_FP32, 0, false, false, false, false, false };
+            Sharing sharing = { &comm, NULL, stage, COMM_FP32, 0, false, false, false, false, false };
             ModelSpec spec = { odd, 1, 5, TRAIN, RECOMPUTE_NONE, sharing, 0 };
             Model m;
             model_init(&m, &spec, &gpu);
@@ -1377,7 +1377,7 @@ TEST(slices_of_a_checkpoint) {
 
 // DiLoCo's common step of one worker, by its formula, in fp32 as the CPU computes it.
 TEST(outer_updates) {
-    Sharing sharing = { &alone, 0, COMM_FP32, 0, true, false, false, false, false };
+    Sharing sharing = { &alone, NULL, 0, COMM_FP32, 0, true, false, false, false, false };
     ModelSpec spec = { small, 1, 1, TRAIN, RECOMPUTE_NONE, sharing, 0 };
     Model m;
     model_init(&m, &spec, &gpu);

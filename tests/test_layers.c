@@ -390,10 +390,11 @@ TEST(classifier) {
         float lse[32], again[32];
         float *logits = alloc_or_die((size_t)rows * Vp * sizeof(float), "test");
         for (int i = 0; i < rows*Vp; i++) logits[i] = NAN;   // padding must not leak into anything
-        classifier_forward(again, lse, logits, c.in[0].f, c.in[1].f, token, c.B, rows, c.C, c.V,
-                           Vp);
+        TensorGroup alone = { .size = 1 };
+        classifier_forward(again, lse, logits, c.in[0].f, c.in[1].f, token, &alone, NULL, c.B, rows,
+                           c.C, c.V, Vp);
         classifier_backward(c.in[0].df, c.in[1].df, c.fout, lse, logits, c.in[0].f, c.in[1].f,
-                            token, 0.25f, c.B, rows, c.C, c.V, Vp);
+                            token, &alone, NULL, 0.25f, c.B, rows, c.C, c.V, Vp);
         CHECK(memcmp(again, c.fout, c.B * sizeof(float)) == 0);
         case_compare(&c, "classifier", 1);
         free(logits);

@@ -379,7 +379,7 @@ TEST(a_model_takes_what_is_counted) {
                 memset(&comm, 0, sizeof comm);
                 comm.size = ranks;
                 comm.rank = ranks - 1;
-                Sharing sharing = { ranks > 1 ? &comm : NULL, way % 4, COMM_FP32,
+                Sharing sharing = { ranks > 1 ? &comm : NULL, NULL, way % 4, COMM_FP32,
                                     way == 4 ? 3 : 0, way == 5, false, way >= 6,
                                     way == 2, way == 3 };
                 if (way >= 4) sharing.stage = way == 7 ? 2 : 0;

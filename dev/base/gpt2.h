@@ -14,6 +14,7 @@ typedef struct {
     int L, NH, C;       // layers, heads, channels; NH divides C
     int V;              // vocabulary
     int P;              // positions: the longest T that the model accepts
+    int cut;            // 0: the whole model; N: a rank's share of its tensors (tensor parallel)
 } Config;
 
 enum {
@@ -33,26 +34,35 @@ typedef enum {
     INIT_RESIDUAL,      // N(0, 0.02 / sqrt(2L)): the residual stream is a sum of 2L branches
 } Init;
 
+// Tensor parallel (dev/ranks/tensor.h): what of a tensor a rank holds.
+typedef enum {
+    CUT_NONE,           // all of it
+    CUT_ROWS,           // 1/N of the rows
+    CUT_COLUMNS,        // 1/N of the columns
+    CUT_HEADS,          // of each of Q, K and V 1/N of the columns: whole heads
+    CUT_WORDS,          // gpt2_share_words() rows
+} Cut;
+
 // A one-dimensional tensor has rows = DIM_1. Only matrices decay.
-typedef struct { const char *key; Dim rows, cols; Init init; } TensorKind;
+typedef struct { const char *key; Dim rows, cols; Init init; Cut cut; } TensorKind;
 
 static const TensorKind tensor_kinds[N_KINDS] = {
-    { "wte.weight",                DIM_V,  DIM_C,  INIT_NORMAL },
-    { "wpe.weight",                DIM_P,  DIM_C,  INIT_NORMAL },
-    { "h.%d.ln_1.weight",          DIM_1,  DIM_C,  INIT_ONES },
-    { "h.%d.ln_1.bias",            DIM_1,  DIM_C,  INIT_ZEROS },
-    { "h.%d.attn.c_attn.weight",   DIM_C,  DIM_3C, INIT_NORMAL },
-    { "h.%d.attn.c_attn.bias",     DIM_1,  DIM_3C, INIT_ZEROS },
-    { "h.%d.attn.c_proj.weight",   DIM_C,  DIM_C,  INIT_RESIDUAL },
-    { "h.%d.attn.c_proj.bias",     DIM_1,  DIM_C,  INIT_ZEROS },
-    { "h.%d.ln_2.weight",          DIM_1,  DIM_C,  INIT_ONES },
-    { "h.%d.ln_2.bias",            DIM_1,  DIM_C,  INIT_ZEROS },
-    { "h.%d.mlp.c_fc.weight",      DIM_C,  DIM_4C, INIT_NORMAL },
-    { "h.%d.mlp.c_fc.bias",        DIM_1,  DIM_4C, INIT_ZEROS },
-    { "h.%d.mlp.c_proj.weight",    DIM_4C, DIM_C,  INIT_RESIDUAL },
-    { "h.%d.mlp.c_proj.bias",      DIM_1,  DIM_C,  INIT_ZEROS },
-    { "ln_f.weight",               DIM_1,  DIM_C,  INIT_ONES },
-    { "ln_f.bias",                 DIM_1,  DIM_C,  INIT_ZEROS },
+    { "wte.weight",                DIM_V,  DIM_C,  INIT_NORMAL,   CUT_WORDS },
+    { "wpe.weight",                DIM_P,  DIM_C,  INIT_NORMAL,   CUT_NONE },
+    { "h.%d.ln_1.weight",          DIM_1,  DIM_C,  INIT_ONES,     CUT_NONE },
+    { "h.%d.ln_1.bias",            DIM_1,  DIM_C,  INIT_ZEROS,    CUT_NONE },
+    { "h.%d.attn.c_attn.weight",   DIM_C,  DIM_3C, INIT_NORMAL,   CUT_HEADS },
+    { "h.%d.attn.c_attn.bias",     DIM_1,  DIM_3C, INIT_ZEROS,    CUT_HEADS },
+    { "h.%d.attn.c_proj.weight",   DIM_C,  DIM_C,  INIT_RESIDUAL, CUT_ROWS },
+    { "h.%d.attn.c_proj.bias",     DIM_1,  DIM_C,  INIT_ZEROS,    CUT_NONE },
+    { "h.%d.ln_2.weight",          DIM_1,  DIM_C,  INIT_ONES,     CUT_NONE },
+    { "h.%d.ln_2.bias",            DIM_1,  DIM_C,  INIT_ZEROS,    CUT_NONE },
+    { "h.%d.mlp.c_fc.weight",      DIM_C,  DIM_4C, INIT_NORMAL,   CUT_COLUMNS },
+    { "h.%d.mlp.c_fc.bias",        DIM_1,  DIM_4C, INIT_ZEROS,    CUT_COLUMNS },
+    { "h.%d.mlp.c_proj.weight",    DIM_4C, DIM_C,  INIT_RESIDUAL, CUT_ROWS },
+    { "h.%d.mlp.c_proj.bias",      DIM_1,  DIM_C,  INIT_ZEROS,    CUT_NONE },
+    { "ln_f.weight",               DIM_1,  DIM_C,  INIT_ONES,     CUT_NONE },
+    { "ln_f.bias",                 DIM_1,  DIM_C,  INIT_ZEROS,    CUT_NONE },
 };
 
 // One tensor of one model.
@@ -77,8 +87,20 @@ static inline size_t dim_size(const Config *c, Dim d) {
     }
 }
 
+// Rows and columns that a rank holds.
+static inline size_t kind_rows(const Config *c, int kind) {
+    const TensorKind *k = &tensor_kinds[kind];
+    return dim_size(c, k->rows) / (size_t)(k->cut == CUT_ROWS && c->cut ? c->cut : 1);
+}
+
+static inline size_t kind_cols(const Config *c, int kind) {
+    const TensorKind *k = &tensor_kinds[kind];
+    bool cut = k->cut == CUT_COLUMNS || k->cut == CUT_HEADS;
+    return dim_size(c, k->cols) / (size_t)(cut && c->cut ? c->cut : 1);
+}
+
 static inline size_t kind_count(const Config *c, int kind) {
-    return dim_size(c, tensor_kinds[kind].rows) * dim_size(c, tensor_kinds[kind].cols);
+    return kind_rows(c, kind) * kind_cols(c, kind);
 }
 
 // Elements of all tensors of kinds first ... last-1.
@@ -121,13 +143,32 @@ static inline Tensor gpt2_tensor(const Config *c, int i) {
     const TensorKind *k = &tensor_kinds[t.kind];
     if (inside) snprintf(t.key, sizeof t.key, k->key, t.layer);
     else snprintf(t.key, sizeof t.key, "%s", k->key);
-    t.rows = dim_size(c, k->rows);
-    t.cols = dim_size(c, k->cols);
+    t.rows = kind_rows(c, t.kind);
+    t.cols = kind_cols(c, t.kind);
     t.count = t.rows * t.cols;
     t.offset = tensor_offset(c, t.kind, t.layer);
     t.init = k->init;
     t.decays = k->rows != DIM_1;
     return t;
+}
+
+// ---- tensor parallel: a rank's share ----
+
+// Rows of wte that each of `ways` ranks holds. The last ranks may hold fewer words than rows: the
+// rows left over are zero and stay zero. From 1,024 rows on they are a multiple of 128, for a GPU's
+// tensor cores.
+static inline int gpt2_share_words(int V, int ways) {
+    int each = (V + ways - 1) / ways;
+    return each < 1024 ? each : (each + 127) / 128 * 128;
+}
+
+// The sizes of a rank's share, the same on each of `ways` ranks. L, NH, C and P stay the model's.
+static inline Config gpt2_share(const Config *c, int ways) {
+    Config own = *c;
+    if (ways == 1) return own;
+    own.V = gpt2_share_words(c->V, ways);
+    own.cut = ways;
+    return own;
 }
 
 // ---- buckets ----

@@ -116,7 +116,7 @@ static void classifier_part(Bench *b) {
     float *wte = tensor_in(m->shards.masters, &m->c, WTE);
     float *dwte = tensor_in(m->shards.grads, &m->c, WTE);
     classifier_backward(m->dx_branch, dwte, m->loss, m->lse, m->logits, m->lnf, wte, b->targets,
-                        1.0f / (float)b->N, b->N, m->logit_rows, m->c.C, m->c.V,
+                        &m->shards.tensor, NULL, 1.0f / (float)b->N, b->N, m->logit_rows, m->c.C, m->c.V,
                         (int)padded_vocab(&m->c));
 }
 

@@ -187,6 +187,7 @@ static inline bool config_from_json(Config *c, const JsonNode *root, Error *err)
     c->C = (int)C;
     c->V = (int)V;
     c->P = (int)P;
+    c->cut = 0;
     if (C % NH != 0)
         return fail(err, "%d heads (n_head) do not divide %d channels (n_embd)", c->NH, c->C);
     return config_check_variant(root, c, err);

@@ -44,6 +44,7 @@ static inline bool llmc_config(Config *c, const unsigned char *bytes, size_t n, 
     if (!llmc_header(header, bytes, n, err)) return false;
     c->P = header[2];
     c->V = header[3];
+    c->cut = 0;
     c->L = header[4];
     c->NH = header[5];
     c->C = header[6];

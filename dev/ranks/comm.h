@@ -38,6 +38,10 @@
 // A rank sends (M-1)/(GM) B bytes to other machines instead of (M-1)/M B. If a machine's ranks
 // follow one another and G is a power of two, the two sums are the lower and the upper levels of
 // the same tree: the result has the same bits. Otherwise all ranks communicate in one level.
+//
+// The same collectives run within a group of ranks (comm_group): its Comm numbers the group's ranks
+// from 0. All groups share one queue, so a rank's collectives run one after the other, whichever
+// group each belongs to.
 #pragma once
 #include <assert.h>
 #include <unistd.h>
@@ -99,8 +103,10 @@ static inline size_t comm_bytes(int ranks) {
 }
 
 typedef enum {
-    OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_BROADCAST, OP_COLLECT
+    OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_BROADCAST, OP_COLLECT, OP_FETCH
 } CommOpKind;
+
+typedef struct Comm Comm;
 
 // A queued collective.
 typedef struct {
@@ -112,6 +118,7 @@ typedef struct {
     CommType type;
     CommMode mode;
     int root;
+    Comm *comm;                            // of all ranks, or of a group
 } CommOp;
 
 // What communication has cost this rank since comm_open.
@@ -122,8 +129,10 @@ typedef struct {
 
 typedef struct CommBackend CommBackend;    // the state of comm_mpi.h or comm_nccl.h
 
-typedef struct {
+struct Comm {
     int rank, size;
+    Comm *whole;                           // of a group: the Comm of all ranks; else NULL
+    CommGroup members;                     // of a group: which ranks of `whole` they are
     int local_rank, local_size;            // among the ranks of this machine
     int hosts;                             // machines
     char layout[200];                      // which rank is where: "node1: 0-3, node2: 4-7"
@@ -141,7 +150,14 @@ typedef struct {
     int blocks;                            // multiprocessors left to messages; 0: NCCL decides
 #endif
     CommBackend *backend;                  // NULL: one rank alone
-} Comm;
+};
+
+static inline Comm *comm_whole(Comm *c) { return c->whole ? c->whole : c; }
+
+// The number among all ranks of this group's rank `peer`.
+static inline int comm_peer(const Comm *c, int peer) {
+    return c->whole ? comm_member(c->members, peer) : peer;
+}
 
 #if defined(COMM_ON_GPU)
 static inline void comm_cuda_check(cudaError_t status, const char *call) {
@@ -431,6 +447,19 @@ static inline void run_collect(Comm *c, const CommOp *op) {
     comm_arrived(c, 0);
 }
 
+// Rank 0's `out` = the `in` of rank `root`, another one.
+static inline void run_fetch(Comm *c, const CommOp *op) {
+    const size_t most = 64 << 20;                      // bytes: MPI counts in int
+    for (size_t at = 0; at < op->bytes; at += most) {
+        size_t n = op->bytes - at < most ? op->bytes - at : most;
+        comm_begin(c, 0);
+        if (c->rank == 0) comm_receive(c, op->root, (char *)op->out + at, n);
+        if (c->rank == op->root) comm_send(c, 0, (const char *)op->in + at, n);
+        comm_end(c, 0);
+        comm_arrived(c, 0);
+    }
+}
+
 // --comm nccl: carries out a collective by NCCL's own; false if it is to be done as above.
 static inline bool comm_run_plain(Comm *c, const CommOp *op);
 
@@ -442,6 +471,7 @@ static inline void comm_run(Comm *c, const CommOp *op) {
         case OP_ALL_GATHER:     run_all_gather(c, op); break;
         case OP_BROADCAST:      run_broadcast(c, op); break;
         case OP_COLLECT:        run_collect(c, op); break;
+        case OP_FETCH:          run_fetch(c, op); break;
     }
 }
 
@@ -454,7 +484,7 @@ static inline void comm_run(Comm *c, const CommOp *op) {
 // --comm nccl, the sum overwrites in[s.begin ...] too.
 static inline Ticket comm_reduce_scatter(Comm *c, float *out, const float *in, size_t count,
                                          float scale, CommType type, CommMode mode) {
-    CommOp op = { OP_REDUCE_SCATTER, out, in, count, sizeof(float), scale, type, mode, 0 };
+    CommOp op = { OP_REDUCE_SCATTER, out, in, count, sizeof(float), scale, type, mode, 0, c };
     return comm_queue(c, op);
 }
 
@@ -462,7 +492,7 @@ static inline Ticket comm_reduce_scatter(Comm *c, float *out, const float *in, s
 // slice, which may already lie in its place in `data`.
 static inline Ticket comm_all_gather(Comm *c, void *data, const void *own, size_t count,
                                      size_t bytes) {
-    CommOp op = { OP_ALL_GATHER, data, own, count, bytes, 1.0f, COMM_FP32, COMM_WRITE, 0 };
+    CommOp op = { OP_ALL_GATHER, data, own, count, bytes, 1.0f, COMM_FP32, COMM_WRITE, 0, c };
     return comm_queue(c, op);
 }
 
@@ -473,7 +503,7 @@ static inline Ticket comm_all_reduce(Comm *c, float *data, size_t count, float s
     float *own = data + comm_slice(count, c->rank, c->size).begin;
     comm_reduce_scatter(c, own, data, count, scale, type, COMM_WRITE);
     if (type == COMM_FP32) return comm_all_gather(c, data, own, count, sizeof *data);
-    CommOp op = { OP_ALL_GATHER, data, own, count, sizeof(uint16_t), 1.0f, type, COMM_WRITE, 0 };
+    CommOp op = { OP_ALL_GATHER, data, own, count, sizeof(uint16_t), 1.0f, type, COMM_WRITE, 0, c };
     return comm_queue(c, op);
 }
 
@@ -485,17 +515,21 @@ static inline Ticket comm_mean(Comm *c, float *data, size_t count, CommType type
 // Broadcast. data (bytes) of every rank = that of rank `root`.
 static inline Ticket comm_broadcast(Comm *c, void *data, size_t bytes, int root) {
     if (c->size == 1) return 0;
-    CommOp op = { OP_BROADCAST, data, NULL, 0, bytes, 1.0f, COMM_FP32, COMM_WRITE, root };
+    CommOp op = { OP_BROADCAST, data, NULL, 0, bytes, 1.0f, COMM_FP32, COMM_WRITE, root, c };
     return comm_queue(c, op);
 }
 
-#if defined(COMM_ON_GPU)
-// all (size,bytes) = every rank's `own`, in the order of the ranks; both on the GPU.
+// all (size,bytes) = every rank's `own`, in the order of the ranks; with NCCL, both on the GPU.
 static inline Ticket comm_collect_there(Comm *c, void *all, const void *own, size_t bytes) {
-    CommOp op = { OP_COLLECT, all, own, 0, bytes, 1.0f, COMM_FP32, COMM_WRITE, 0 };
+    CommOp op = { OP_COLLECT, all, own, 0, bytes, 1.0f, COMM_FP32, COMM_WRITE, 0, c };
     return comm_queue(c, op);
 }
-#endif
+
+// Rank 0's data (bytes) = `own` of rank `from`, another one. All ranks call it.
+static inline Ticket comm_fetch(Comm *c, void *data, const void *own, size_t bytes, int from) {
+    CommOp op = { OP_FETCH, data, own, 0, bytes, 1.0f, COMM_FP32, COMM_WRITE, from, c };
+    return comm_queue(c, op);
+}
 
 // ---- small messages between CPUs: each call returns when its data has arrived ----
 
@@ -605,6 +639,26 @@ static inline void comm_find_neighbours(Comm *c) {
         while (strcmp(all[q].name, all[r].name) != 0) q++;
         c->host[r] = (uint8_t)(q == r ? c->hosts++ : c->host[q]);
         bool here = strcmp(all[r].name, own.name) == 0;
+        c->local_size += here;
+        c->local_rank += here && r < c->rank;
+    }
+    comm_find_levels(c);
+}
+
+// `c` = the group of `size` ranks, `stride` apart, that this rank belongs to (comm_split). The
+// group uses the queue and the buffers of `whole`, so on a GPU comm_open_gpu comes first.
+static inline void comm_group(Comm *c, Comm *whole, int size, int stride) {
+    *c = *whole;
+    c->whole = whole;
+    c->members = comm_split(whole->rank, size, stride);
+    c->rank = c->members.index;
+    c->size = size;
+    c->hosts = c->local_rank = c->local_size = 0;
+    for (int r = 0; r < size; r++) {
+        int q = 0, machine = whole->host[comm_peer(c, r)];
+        while (whole->host[comm_peer(c, q)] != machine) q++;           // the first one of it
+        c->host[r] = (uint8_t)(q == r ? c->hosts++ : c->host[q]);
+        bool here = machine == whole->host[whole->rank];
         c->local_size += here;
         c->local_rank += here && r < c->rank;
     }

@@ -49,13 +49,14 @@ static inline MPI_Request *comm_request(CommBackend *b) {
 
 static inline void comm_send(Comm *c, int peer, const void *bytes, size_t n) {
     CommBackend *b = c->backend;
-    MPI_CHECK(MPI_Isend(bytes, (int)n, MPI_BYTE, peer, 0, MPI_COMM_WORLD, comm_request(b)));
+    MPI_CHECK(MPI_Isend(bytes, (int)n, MPI_BYTE, comm_peer(c, peer), 0, MPI_COMM_WORLD,
+                        comm_request(b)));
     b->now.bytes_sent += n;
     if (c->host[peer] != c->host[c->rank]) b->now.bytes_across += n;
 }
 
 static inline void comm_receive(Comm *c, int peer, void *bytes, size_t n) {
-    MPI_CHECK(MPI_Irecv(bytes, (int)n, MPI_BYTE, peer, 0, MPI_COMM_WORLD,
+    MPI_CHECK(MPI_Irecv(bytes, (int)n, MPI_BYTE, comm_peer(c, peer), 0, MPI_COMM_WORLD,
                         comm_request(c->backend)));
 }
 
@@ -121,7 +122,7 @@ static inline void comm_wait(Comm *c, Ticket ticket) {
     if (b->done < ticket) {
         double start = seconds_now();
         while (b->done < ticket) pthread_cond_wait(&b->changed, &b->lock);
-        c->counters.waited += seconds_now() - start;
+        comm_whole(c)->counters.waited += seconds_now() - start;
     }
     pthread_mutex_unlock(&b->lock);
 }
@@ -130,13 +131,13 @@ static inline CommCounters comm_counters(Comm *c) {
     CommCounters counters = { 0.0, 0.0, 0, 0 };
     if (!c || !c->backend) return counters;
     pthread_mutex_lock(&c->backend->lock);
-    counters = c->counters;
+    counters = comm_whole(c)->counters;
     pthread_mutex_unlock(&c->backend->lock);
     return counters;
 }
 
 static inline void comm_collect_now(Comm *c, void *all, const void *own, size_t bytes) {
-    CommOp op = { OP_COLLECT, all, own, 0, bytes, 1.0f, COMM_FP32, COMM_WRITE, 0 };
+    CommOp op = { OP_COLLECT, all, own, 0, bytes, 1.0f, COMM_FP32, COMM_WRITE, 0, c };
     comm_wait(c, comm_queue(c, op));
 }
 
@@ -180,7 +181,7 @@ static inline void *comm_thread(void *argument) {
     pthread_mutex_unlock(&b->lock);
     while (comm_next(c, &op)) {
         double start = seconds_now();
-        comm_run(c, &op);
+        comm_run(op.comm, &op);
         pthread_mutex_lock(&b->lock);
         c->counters.busy += seconds_now() - start;
         c->counters.bytes_sent += b->now.bytes_sent;

@@ -69,14 +69,15 @@ static inline void comm_begin(Comm *c, int group) {
 
 static inline void comm_send(Comm *c, int peer, const void *bytes, size_t n) {
     CommBackend *b = c->backend;
-    NCCL_CHECK(b, Send(bytes, n, ncclUint8, peer, b->peers, b->messages));
-    c->counters.bytes_sent += n;
-    if (c->host[peer] != c->host[c->rank]) c->counters.bytes_across += n;
+    NCCL_CHECK(b, Send(bytes, n, ncclUint8, comm_peer(c, peer), b->peers, b->messages));
+    CommCounters *counters = &comm_whole(c)->counters;
+    counters->bytes_sent += n;
+    if (c->host[peer] != c->host[c->rank]) counters->bytes_across += n;
 }
 
 static inline void comm_receive(Comm *c, int peer, void *bytes, size_t n) {
     CommBackend *b = c->backend;
-    NCCL_CHECK(b, Recv(bytes, n, ncclUint8, peer, b->peers, b->messages));
+    NCCL_CHECK(b, Recv(bytes, n, ncclUint8, comm_peer(c, peer), b->peers, b->messages));
 }
 
 static inline void comm_end(Comm *c, int group) {
@@ -122,7 +123,8 @@ static inline bool slices_alike(const Comm *c, size_t count) {
 static inline size_t plain_piece(const Comm *c) { return COMM_BUFFERS * c->piece; }
 
 static inline void plain_count(Comm *c, const CommOp *op, size_t bytes) {
-    c->counters.bytes_sent += bytes * (op->count - comm_slice(op->count, c->rank, c->size).count);
+    size_t own = comm_slice(op->count, c->rank, c->size).count;
+    comm_whole(c)->counters.bytes_sent += bytes * (op->count - own);
 }
 
 static inline void plain_reduce_scatter_fp32(Comm *c, const CommOp *op) {
@@ -247,15 +249,16 @@ static inline bool comm_is_past(cudaEvent_t event) {
 // Adds the times of finished collectives and waits to the counters. The CPU does not wait.
 static inline void comm_settle(Comm *c) {
     CommBackend *b = c->backend;
+    CommCounters *counters = &comm_whole(c)->counters;
     for (; b->settled_waits < b->waits; b->settled_waits++) {
         int i = (int)(b->settled_waits % COMM_QUEUE);
         if (!comm_is_past(b->wait_done[i])) break;
-        c->counters.waited += comm_seconds(b->wait_begun[i], b->wait_done[i]);
+        counters->waited += comm_seconds(b->wait_begun[i], b->wait_done[i]);
     }
     for (; b->settled < b->queued; b->settled++) {
         int i = (int)(b->settled % COMM_QUEUE);
         if (!comm_is_past(b->done[i])) break;
-        c->counters.busy += comm_seconds(b->begun[i], b->done[i]);
+        counters->busy += comm_seconds(b->begun[i], b->done[i]);
     }
 }
 
@@ -297,7 +300,7 @@ static inline CommCounters comm_counters(Comm *c) {
     CommCounters none = { 0.0, 0.0, 0, 0 };
     if (!c || !c->backend) return none;
     comm_settle(c);
-    return c->counters;
+    return comm_whole(c)->counters;
 }
 
 // Copies through GPU memory, since NCCL sends only from there.

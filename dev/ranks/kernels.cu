@@ -202,6 +202,8 @@ static void gpu_widen(float *out, const uint16_t *x, size_t n, cudaStream_t stre
 static void shards_open(Shards *z) {
     CUDA_CHECK(cudaMallocHost((void **)&z->host_bucket,
                               gpt2_largest_bucket(&z->file) * sizeof(float)));
+    size_t whole = gpt2_largest_bucket(&z->tensor.whole) * sizeof(float);
+    if (z->tensor.size > 1) z->whole = (float *)alloc_or_die(whole, "a bucket of the whole model");
     if (!z->chunks) return;
     size_t bytes = z->n_chunks * sizeof *z->chunks;
     Chunk *chunks = (Chunk *)alloc_or_die(bytes, "a table of chunks");
@@ -213,6 +215,7 @@ static void shards_open(Shards *z) {
 
 static void shards_close(Shards *z) {
     CUDA_CHECK(cudaFreeHost(z->host_bucket));
+    free(z->whole);
     shards_free(z);
 }
 
@@ -237,7 +240,7 @@ static void bucket_copy(float *on_gpu, float *on_cpu, int bucket, Slice s, const
     CUDA_CHECK(cudaStreamSynchronize(z->stream));
 }
 
-static float *shards_place(Shards *z, Kept what, int bucket) {
+static float *shards_place_own(Shards *z, Kept what, int bucket) {
     (void)what, (void)bucket;
     return z->host_bucket;
 }

@@ -31,10 +31,12 @@
 #include "../base/memory.h"            // Memory
 #include "../base/signal.h"            // stop_signal
 #include "comm.h"                      // reduce-scatter, all-gather
+#include "tensor.h"                    // TensorGroup, tensor_counts, tensor_copy_bucket
 
 // How ranks share the work, from the command line; all zeros: one rank alone.
 typedef struct {
-    Comm *comm;              // NULL: one rank alone
+    Comm *comm;              // the data group; NULL: one rank alone
+    Comm *tensor;            // the tensor group; NULL: each rank holds the whole model
     int stage;               // of ZeRO
     CommType type;           // the format in which gradients travel
     int levels;              // --exact-sum: levels of the tree that sums micro-batches; else 0
@@ -47,7 +49,12 @@ typedef struct {
 
 // A piece of one tensor that this rank updates: its offsets in the buffers of parameters, gradients
 // and moments.
-typedef struct { size_t param, grad, moment; int count; bool decays; } Chunk;
+typedef struct {
+    size_t param, grad, moment;
+    int count;
+    bool decays;
+    bool counts;                           // in the gradient's norm (tensor_counts)
+} Chunk;
 
 enum { SHARDS_SLOTS = 4 };                 // whole buckets in temporary buffers: embeddings, final
                                            // norm, and two blocks, the one in use and the next
@@ -75,6 +82,7 @@ typedef struct {
     bool apart, in_turn, measure, sgd, averages;       // as in Sharing
     Config c, file;                        // shapes of the buffers, where a GPU pads the
                                            // vocabulary, and of the files, without padding
+    TensorGroup tensor;                    // with it, both are this rank's share
     size_t param_bytes;                    // of one parameter as layers read it
     Stream stream;
 
@@ -93,6 +101,8 @@ typedef struct {
     float *collected[SHARDS_SLOTS];        // stages 2 and 3: gradients, before a reduce-scatter
     int held[SHARDS_SLOTS];                // the bucket in gathered; -1: none
     float *bucket;                         // for checkpoints; NULL where all buffers are whole
+    float *whole;                          // tensor parallel: a bucket of the whole model, in CPU
+                                           // memory, for checkpoints
     float *host_bucket;                    // on a GPU: the same, in CPU memory
     Ticket *arrives;                       // (buckets) the last collective that receives parameters
     Ticket leaves[SHARDS_SLOTS];           // the last one that reads gradients from this slot
@@ -125,6 +135,7 @@ static inline void shards_init(Shards *z, const Sharing *s, const Config *c, con
     z->n_levels = s->levels;
     z->c = *c;
     z->file = *file;
+    z->tensor = tensor_group(file, NULL);
     z->param_bytes = param_bytes;
     for (int i = 0; i < SHARDS_SLOTS; i++) z->held[i] = -1;
     z->arrives = (Ticket *)alloc_or_die(gpt2_n_buckets(c) * sizeof *z->arrives, "tickets");
@@ -205,7 +216,8 @@ static inline int shards_chunks(Chunk *chunks, const Shards *z, int largest) {
             Chunk chunk = { z->stage == 3 ? as_slice : as_whole,
                             z->stage >= 2 ? as_slice : as_whole,
                             z->stage >= 1 ? as_slice : as_whole,
-                            left < (size_t)largest ? (int)left : largest, t.decays };
+                            left < (size_t)largest ? (int)left : largest, t.decays,
+                            tensor_counts(&z->tensor, t.kind) };
             if (chunks) chunks[n] = chunk;
         }
     }
@@ -241,7 +253,10 @@ static inline void shards_carve_training(Shards *z, Memory *mem) {
     if (z->apart) z->outer_params = memory_floats(mem, MEM_OUTER, n);
     if (z->apart) z->outer_momentum = memory_floats(mem, MEM_OUTER, n);
 #if !defined(COMM_ON_GPU)                  // a GPU's model uses the memory of its logits
-    if (z->size > 1) z->bucket = memory_floats(mem, MEM_REST, gpt2_largest_bucket(&z->c));
+    if (z->size > 1 || z->tensor.size > 1)
+        z->bucket = memory_floats(mem, MEM_REST, gpt2_largest_bucket(&z->c));
+    if (z->tensor.size > 1)
+        z->whole = memory_floats(mem, MEM_REST, gpt2_largest_bucket(&z->tensor.whole));
 #endif
 }
 
@@ -398,19 +413,47 @@ static inline bool shards_has_metric(const Shards *z) {
     return z->measure && !z->sgd && z->stage == 0 && z->correct_v > 0.0f;
 }
 
+// The ranges of a bucket whose squares this rank counts in a norm: with tensor parallelism, tensors
+// that all ranks of a group have count on its rank 0 alone. Returns the number of ranges.
+static inline int shards_counted(Range *ranges, const Shards *z, int bucket) {
+    Range all = gpt2_bucket(&z->c, bucket);
+    int n = 0, end = gpt2_bucket_tensor(&z->c, bucket + 1);
+    ranges[0] = all;
+    if (z->tensor.index == 0) return 1;
+    for (int i = gpt2_bucket_tensor(&z->c, bucket); i < end; i++) {
+        Tensor t = gpt2_tensor(&z->c, i);
+        Range r = { t.offset, t.count };
+        if (tensor_counts(&z->tensor, t.kind)) ranges[n++] = r;
+    }
+    return n;
+}
+
+// Adds the squared norm, in Adam's metric, of a flat buffer's gradients of a bucket.
+static inline void shards_weigh(Shards *z, Norms norm, const float *flat, int bucket) {
+    Range ranges[KINDS_IN_BLOCK];
+    int n = shards_counted(ranges, z, bucket);
+    for (int i = 0; i < n; i++)
+        floats_weigh(z, norm, flat + ranges[i].begin, z->adam_v + ranges[i].begin,
+                     ranges[i].count);
+}
+
 // Measures the small gradients of dev/train/noise.h (gradient noise scale, McCandlish et al. 2018)
 // before the ranks sum them. A small gradient is each micro-batch's where that lies in a buffer of
 // its own (stages 2 and 3, --exact-sum, one rank alone), otherwise each rank's gradient.
 static inline void shards_measure(Shards *z, int bucket) {
-    Range r = gpt2_bucket(&z->c, bucket);
-    float *grads = z->grads + r.begin;
-    if (!z->measure) return;
-    if (shards_has_metric(z) && (z->small || z->last || z->n_levels > 0))
-        floats_weigh(z, SMALLS_ADAM, z->small ? z->small + r.begin : grads, z->adam_v + r.begin,
-                     r.count);
-    if (z->small) floats_measure(z, grads, z->small + r.begin, r.count);
-    else if (z->stage >= 2) floats_measure(z, NULL, z->collected[shards_slot(z, bucket)], r.count);
-    else if (z->last || z->n_levels > 0) floats_measure(z, NULL, grads, r.count);
+    Range r = gpt2_bucket(&z->c, bucket), ranges[KINDS_IN_BLOCK];
+    bool complete = z->small || z->last || z->n_levels > 0;
+    float *flat = z->small ? z->small : z->grads;
+    float *grads = z->stage >= 2 ? z->collected[shards_slot(z, bucket)] : flat + r.begin;
+    float *sum = z->small && z->tensor.index == 0 ? z->grads + r.begin : NULL;
+    if (!z->measure || !(complete || z->stage >= 2)) return;
+    if (shards_has_metric(z)) shards_weigh(z, SMALLS_ADAM, flat, bucket);
+    int n = shards_counted(ranges, z, bucket);
+    for (int i = 0; i < n; i++)
+        floats_measure(z, sum, grads + ranges[i].begin - r.begin, ranges[i].count);
+    if (!z->small || sum) return;
+    floats_axpby(z->grads + r.begin, 1.0f, grads, 1.0f, r.count, z->stream);
+    floats_clear(grads, r.count, z->stream);
 }
 
 // --exact-sum: merges a micro-batch's gradient with the levels below its own, as a binary counter
@@ -451,10 +494,8 @@ static inline void shards_grads_ready(Shards *z, int bucket) {
 // Waits until this rank has its part of the gradients, summed over all ranks.
 static inline void shards_finish_grads(Shards *z) {
     for (int i = 0; i < SHARDS_SLOTS; i++) comm_wait(z->comm, z->leaves[i]);
-    for (int b = 0; shards_has_metric(z) && b < gpt2_n_buckets(&z->c); b++) {
-        Range r = gpt2_bucket(&z->c, b);
-        floats_weigh(z, BIG_ADAM, z->grads + r.begin, z->adam_v + r.begin, r.count);
-    }
+    for (int b = 0; shards_has_metric(z) && b < gpt2_n_buckets(&z->c); b++)
+        shards_weigh(z, BIG_ADAM, z->grads, b);
 }
 
 // The number of small gradients that this rank measures in an update.
@@ -472,31 +513,40 @@ typedef struct {
     int64_t stop;                          // not 0: a rank was told to stop
 } Totals;
 
-typedef enum { THIS_RANK, ALL_RANKS } Scope;           // THIS_RANK: within a DiLoCo round
+typedef enum { THIS_RANK, ALL_RANKS } Scope;           // THIS_RANK, or its tensor group: within a
+                                                       // DiLoCo round
 
-// The ranks whose `squares` add up to the gradient's squared norm. Stage 0: every rank has the
-// whole mean gradient, so one counts. DiLoCo: the norm is this rank's own.
+// The ranks of a data group whose `squares` add up to the gradient's squared norm. Stage 0: every
+// rank has the whole mean gradient, so one counts. DiLoCo: the norm is this rank's own.
 static inline Slice shards_squares(const Shards *z, Scope scope) {
     Slice all = { 0, scope == ALL_RANKS ? (size_t)z->size : 1 };
     Slice one = { z->apart && all.count > 1 ? (size_t)z->rank : 0, 1 };
     return z->stage == 0 ? one : all;
 }
 
-// The totals of `scope` from its ranks' totals, all (ranks), summed in rank order.
+// The totals of `scope` from its ranks' totals, all (ranks), summed in rank order. The ranks of a
+// tensor group have the same losses, and each some of the squares.
 static inline Totals shards_totals(const Shards *z, const Totals *all, Scope scope) {
-    int ranks = scope == ALL_RANKS ? z->size : 1;
+    size_t group = (size_t)z->tensor.size;
+    size_t ranks = group * (size_t)(scope == ALL_RANKS ? z->size : 1);
     Slice counted = shards_squares(z, scope);
     Totals sum = { 0.0, 0.0, { 0.0 }, 0 };
-    for (int r = 0; r < ranks; r++) {
-        sum.loss += all[r].loss;
+    for (size_t r = 0; r < ranks; r++) {
+        if (r % group == 0) sum.loss += all[r].loss;
         for (int k = SMALLS; k <= SMALLS_ADAM; k++) sum.norms[k] += all[r].norms[k];
         if (scope == ALL_RANKS) sum.stop |= all[r].stop;
     }
-    for (size_t i = 0; i < counted.count; i++) {
-        sum.squares += all[counted.begin + i].squares;
-        sum.norms[BIG_ADAM] += all[counted.begin + i].norms[BIG_ADAM];
+    for (size_t i = 0; i < group*counted.count; i++) {
+        sum.squares += all[group*counted.begin + i].squares;
+        sum.norms[BIG_ADAM] += all[group*counted.begin + i].norms[BIG_ADAM];
     }
     return sum;
+}
+
+// The ranks of `scope`, if there are several: all ranks, or this rank's tensor group. Else NULL.
+static inline Comm *shards_comm(const Shards *z, Scope scope) {
+    if (scope == ALL_RANKS && z->size*z->tensor.size > 1) return comm_whole(z->comm);
+    return z->tensor.size > 1 ? z->tensor.comm : NULL;
 }
 
 // The same on a CPU, which collects the other ranks' totals. Adds the norms to this rank's.
@@ -504,7 +554,8 @@ static inline Totals shards_exchange_totals(const Shards *z, Totals own, Scope s
     Totals all[COMM_MAX_RANKS];
     own.stop = *stop_signal();
     memcpy(own.norms, z->norms, sizeof own.norms);
-    if (scope == ALL_RANKS && z->size > 1) comm_collect(z->comm, all, &own, sizeof own);
+    Comm *over = shards_comm(z, scope);
+    if (over) comm_collect(over, all, &own, sizeof own);
     else all[0] = own;
     return shards_totals(z, all, scope);
 }
@@ -527,7 +578,7 @@ static inline Buffer shards_buffer_of(const Shards *z, Kept what) {
 #if defined(COMM_ON_GPU)                               // dev/ranks/kernels.cu
 static void shards_open(Shards *z);
 static void shards_close(Shards *z);
-static float *shards_place(Shards *z, Kept what, int bucket);
+static float *shards_place_own(Shards *z, Kept what, int bucket);
 static void shards_take(Shards *z, Buffer b, int bucket);
 static const float *shards_show(Shards *z, float *whole, int bucket);
 static void shards_loaded(Shards *z);
@@ -539,9 +590,9 @@ static inline void shards_open(Shards *z) {
 
 static inline void shards_close(Shards *z) { shards_free(z); }
 
-// Buffer to load a whole bucket into, in the shapes of z->file. shards_keep() then keeps this
-// rank's part.
-static inline float *shards_place(Shards *z, Kept what, int bucket) {
+// Buffer for a whole bucket in the shapes of z->file, of which shards_take() keeps this rank's
+// slice.
+static inline float *shards_place_own(Shards *z, Kept what, int bucket) {
     Buffer b = shards_buffer_of(z, what);
     return b.slices ? z->bucket : b.data + gpt2_bucket(&z->c, bucket).begin;
 }
@@ -598,15 +649,39 @@ static inline void shards_average_end(Shards *z) {
     shards_loaded(z);
 }
 
+// Buffer to load a bucket of the whole model into. shards_keep() then keeps this rank's part.
+static inline float *shards_place(Shards *z, Kept what, int bucket) {
+    return z->tensor.size > 1 ? z->whole : shards_place_own(z, what, bucket);
+}
+
 static inline void shards_keep(Shards *z, Kept what, int bucket) {
-    size_t bytes = gpt2_bucket(&z->file, bucket).count * sizeof(float);
-    if (what == KEPT_WEIGHTS && z->size > 1)
+    size_t bytes = gpt2_bucket(&z->tensor.whole, bucket).count * sizeof(float);
+    if (what == KEPT_WEIGHTS && z->size*z->tensor.size > 1)
         z->hash = hash_add(z->hash, shards_place(z, what, bucket), bytes);
+    if (z->tensor.size > 1)
+        tensor_copy_bucket(shards_place_own(z, what, bucket), z->whole, &z->tensor, bucket,
+                           z->tensor.index, TENSOR_PART);
     shards_take(z, shards_buffer_of(z, what), bucket);
 }
 
-// A whole bucket in rank 0's CPU memory, valid until the next call; all ranks call it together. For
-// Adam's moments, which differ between DiLoCo's workers: those of `worker`, or with -1 their mean.
+// Puts a bucket of the whole model together on rank 0, from the parts of its tensor group. `own` is
+// this rank's part on its device, in the shapes of z->c.
+static inline const float *shards_join(Shards *z, float *own, int bucket) {
+    TensorGroup *g = &z->tensor;
+    size_t bytes = gpt2_bucket(&z->c, bucket).count * sizeof(float);
+    for (int i = 0; i < g->size && z->rank == 0; i++) {
+        float *part = i > 0 && g->index == 0 ? z->bucket : own;
+        if (i > 0) comm_wait(g->comm, comm_fetch(g->comm, z->bucket, own, bytes, i));
+        if (g->index == 0)
+            tensor_copy_bucket((float *)shards_show(z, part, bucket), z->whole, g, bucket, i,
+                               TENSOR_WHOLE);
+    }
+    return z->whole;
+}
+
+// A bucket of the whole model in rank 0's CPU memory, valid until the next call; all ranks call it
+// together. For Adam's moments, which differ between DiLoCo's workers: those of `worker`, or with
+// -1 their mean.
 // A Checkpoint's source (dev/files/checkpoint.h).
 static inline const float *shards_get(void *shards, Kept what, int worker, int bucket) {
     Shards *z = (Shards *)shards;
@@ -624,5 +699,5 @@ static inline const float *shards_get(void *shards, Kept what, int worker, int b
         comm_wait(z->comm, worker < 0 ? comm_mean(z->comm, whole, r.count, COMM_FP32)
                            : comm_broadcast(z->comm, whole, r.count * sizeof(float), worker));
     }
-    return shards_show(z, whole, bucket);
+    return z->tensor.size > 1 ? shards_join(z, whole, bucket) : shards_show(z, whole, bucket);
 }

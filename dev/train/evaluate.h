@@ -19,7 +19,7 @@ static inline bool evaluate(Eval *e, Run *r, const Loader *l, size_t tokens, Err
     windows = min_size(windows, l->n_windows);
     size_t every = l == &r->val ? 1 : l->n_windows / windows;
     bool scores = r->floor.known && l == &r->val;
-    size_t most = r->spec.B, turn = r->comm.size * most, own = r->comm.rank * most;
+    size_t most = r->spec.B, turn = r->data.size * most, own = r->data.rank * most;
     bool ending = r->stopping;
     Progress progress = progress_begin("evaluating", (double)windows);
     memset(e, 0, sizeof *e);
@@ -38,7 +38,7 @@ static inline bool evaluate(Eval *e, Run *r, const Loader *l, size_t tokens, Err
     }
     progress_end(&progress);
     double sums[] = { e->loss, e->whole.loss, e->whole.floor, (double)e->whole.tokens };
-    comm_add(&r->comm, sums, 4);
+    comm_add(&r->data, sums, 4);
     e->loss = sums[0];
     e->whole.loss = sums[1];
     e->whole.floor = sums[2];
@@ -121,13 +121,13 @@ static inline void hellaswag_evaluate(HellaSwagScore *score, Run *r, size_t firs
 static inline void hellaswag_turn(Run *r, HellaSwagScore *score, size_t done, size_t part) {
     const HellaSwag *h = &r->hellaswag;
     HellaSwagScore own = { 0, 0, 0 };
-    size_t first = done + (size_t)r->comm.rank*part;
+    size_t first = done + (size_t)r->data.rank*part;
     bool counts = first < h->n;
     if (!counts) first = 0;
     hellaswag_evaluate(&own, r, first, min_size(part, h->n - first));
     double sums[] = { (double)own.examples, (double)own.correct, (double)own.correct_norm };
     for (int i = 0; i < 3; i++) if (!counts) sums[i] = 0.0;
-    comm_add(&r->comm, sums, 3);
+    comm_add(&r->data, sums, 3);
     score->examples += (size_t)sums[0];
     score->correct += (size_t)sums[1];
     score->correct_norm += (size_t)sums[2];

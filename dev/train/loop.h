@@ -30,11 +30,11 @@ static inline void step_begin(Run *r, Step *s) {
     s->B = r->o.micro_batch;
     s->T = r->T;
     s->samples = (size_t)r->batch / (size_t)r->T;
-    loader_rank_block(&s->first_sample, &share, r->train.samples, s->samples, r->comm.rank,
-                      r->comm.size);
+    loader_rank_block(&s->first_sample, &share, r->train.samples, s->samples, r->data.rank,
+                      r->data.size);
     s->micro_batches = share / (size_t)s->B;
     // The loss is the mean over the batch of all ranks; with --outer-every, of this rank.
-    uint64_t ranks = r->o.outer_every ? (uint64_t)r->comm.size : 1;
+    uint64_t ranks = r->o.outer_every ? (uint64_t)r->data.size : 1;
     s->scale = (float)(1.0 / (double)(r->batch / ranks));
     s->scope = round_is_over(r, r->step + 1, tokens) ? ALL_RANKS : THIS_RANK;
     s->lr = batch_lr((BatchLr)r->o.batch_lr, lr_at(&r->lr, tokens), b, r->batch);
@@ -67,7 +67,7 @@ static inline void step_data(Run *r, Step *s, size_t i) {
 // same in Adam's metric, once the second moment is an average.
 static inline void measure_noise(Run *r, Step *s, double big, const double *norms) {
     size_t micro_batches = (size_t)(r->batch / r->o.batches.unit);
-    double parts = (double)(shards_smalls_count(r->shards, micro_batches) * (size_t)r->comm.size);
+    double parts = (double)(shards_smalls_count(r->shards, micro_batches) * (size_t)r->data.size);
     GradientNorms n = { parts * norms[SMALLS], big, (double)r->batch / parts, (double)r->batch };
     s->norms = n;                      // a small gradient is `parts` times its part of the mean
     if (!isfinite(n.small) || !isfinite(n.big)) return;
@@ -114,7 +114,7 @@ static inline void step_end(Run *r, Step *s, const Totals *t) {
     r->step++;
     r->tokens += r->batch;
     r->train.samples += s->samples;
-    if (apart && s->scope == THIS_RANK) tokens /= r->comm.size;
+    if (apart && s->scope == THIS_RANK) tokens /= r->data.size;
     if (t->stop) r->stopping = *stop_signal() ? *stop_signal() : SIGTERM;
     s->loss = fabs(t->loss / tokens);                    // on x86 0.0/0.0 is -nan
     s->grad_norm = fabs(sqrt(t->squares));

@@ -48,7 +48,7 @@ static inline void open_tokenizer(Run *r, const char *checkpoint) {
 
 // A fresh model's sizes, from the flags, with the vocabulary of the data.
 static inline Config fresh_config(const Run *r) {
-    Config c = { r->o.layers, r->o.heads, r->o.channels, 50257, r->T };
+    Config c = { r->o.layers, r->o.heads, r->o.channels, 50257, r->T, 0 };
     Error err;
     if (r->tokenizer.vocab_size > 0) c.V = r->tokenizer.vocab_size;
     if (r->train.vocab > 0) c.V = r->train.vocab;
@@ -181,11 +181,12 @@ static inline void set_seq_len(Run *r, bool loaded, const Path *from, const Conf
         die("--seq-len: %d is more than the %d positions of %s", r->T, c->P, from->text);
 }
 
-// Sets T, and the batch schedule for so many ranks.
-static inline void open_rules(Run *r, bool loaded, const Path *from, const Config *c, int ranks) {
+// Sets T, and the batch schedule for so many workers.
+static inline void open_rules(Run *r, bool loaded, const Path *from, const Config *c,
+                              int workers) {
     Error err;
     set_seq_len(r, loaded, from, c);
-    if (!train_options_batch(&r->o, r->T, ranks, &err)) die("%s", err.text);
+    if (!train_options_batch(&r->o, r->T, workers, &err)) die("%s", err.text);
 }
 
 // A directory that cannot be read seems to hold no shards.
@@ -215,11 +216,18 @@ static inline void open_data(Run *r, bool loaded, Config *c) {
     if (r->o.sample_every.n > 0) need_tokenizer(r, "sample-every");
 }
 
+// Makes this rank's groups, once the ranks' devices are connected.
+static inline void open_groups(Run *r) {
+    comm_group(&r->tensor, &r->comm, r->o.tensor_parallel, 1);
+    comm_group(&r->data, &r->comm, r->comm.size / r->o.tensor_parallel, r->o.tensor_parallel);
+}
+
 static inline void open_model(Run *r, const Config *c, Use use, int B, const Sharing *sharing) {
     ModelSpec spec = { *c, B, r->T, use, use == TRAIN ? (Recompute)r->o.recompute : RECOMPUTE_NONE,
                        *sharing, 0 };
     r->spec = spec;
     machine_open(r->machine, &r->o, &r->comm);
+    open_groups(r);
     if (use == TRAIN) r->peak_flops = machine_peak_flops(r->machine);
     r->datasheet_flops = NAN;
 #ifdef TRAINS_ON_GPU
@@ -236,14 +244,17 @@ static inline void run_open(Run *r) {
     Path from;
     Config c;
     bool loaded = find_checkpoint(&from, &c, r);
-    open_rules(r, loaded, &from, &c, r->comm.size);
+    if (!train_options_workers(&r->data.size, &r->o, r->comm.size, &err)) die("%s", err.text);
+    open_rules(r, loaded, &from, &c, r->data.size);
     r->o.seq_len = r->T;
     r->norm_test.batch = batch_start(&r->o.batches);
     check_exact_sum(r);
     if (!train_options_lr(&r->lr, &r->o, &err)) die("%s", err.text);
     open_tokenizer(r, loaded ? from.text : NULL);
     open_data(r, loaded, &c);
-    Sharing sharing = run_sharing(&r->o, &r->comm);
+    if (!tensor_group_check(&c, r->o.tensor_parallel, &err)) die("%s", err.text);
+    r->tensor.size = r->o.tensor_parallel;
+    Sharing sharing = run_sharing(&r->o, &r->data, &r->tensor);
     open_model(r, &c, TRAIN, r->o.micro_batch, &sharing);
     if (loaded) load_params(r, from.text);
     else draw_params(r);
@@ -264,9 +275,10 @@ static inline void run_open(Run *r) {
 static inline void run_generate(Run *r) {
     Path from;
     Config c;
+    r->o.tensor_parallel = 1;                    // whatever the run had that --resume names
     if (!find_checkpoint(&from, &c, r))
         die("--generate: a fresh model has learned nothing; name a checkpoint with --init DIR");
-    Sharing alone = { NULL, 0, COMM_FP32, 0, false, false, false, false, false };
+    Sharing alone = { NULL, NULL, 0, COMM_FP32, 0, false, false, false, false, false };
     set_seq_len(r, true, &from, &c);
     open_tokenizer(r, from.text);
     if (r->tokenizer.vocab_size == 0)

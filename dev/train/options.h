@@ -64,6 +64,7 @@ typedef struct {
     double temperature, top_p;
     // ranks
     int zero;                      // 0 to 3; OPTION_UNSET: train_options_stage
+    int tensor_parallel;           // ranks of a tensor group
     int64_t outer_every;           // updates a round; 0: the ranks average every gradient
     double outer_lr, outer_momentum;
     int comm_dtype;                // a CommType of dev/ranks/comm.h
@@ -227,6 +228,10 @@ static const Option train_table[] = {
       "too, 3 parameters too; with one micro-batch, 1 and 2 send as much as 0, and 3 sends 1.5 "
       "times as much", "1 with several ranks; 0 with --comm-dtype bf16, --exact-sum or "
       "--outer-every" },
+    { "tensor-parallel", "N", OPT_INT, FIELD(tensor_parallel), "1", 1, 256, NULL,
+      "ranks", "tensor parallelism (Shoeybi 2019): N neighbouring ranks share every layer and the "
+      "vocabulary; N must divide the ranks and the heads; the groups of N are data parallel",
+      NULL },
     { "outer-every", "H", OPT_COUNT, FIELD(outer_every), "0", 0, 1e8, NULL,
       "ranks", "DiLoCo (Douillard 2023): each rank makes H updates on its own, then all take an "
       "outer step; 0: the ranks average the gradient of every update", NULL },
@@ -439,7 +444,8 @@ static inline bool train_options_check_ranks(const TrainOptions *o, Error *err) 
         return fail(err, "--zero: shards one common update across ranks, and with --outer-every "
                          "each rank makes updates of its own; give one of them");
     if (!o->exact_sum) return true;
-    const char *other = o->zero > 0 ? "--zero" : o->outer_every > 0 ? "--outer-every"
+    const char *other = o->tensor_parallel > 1 ? "--tensor-parallel"
+                      : o->zero > 0 ? "--zero" : o->outer_every > 0 ? "--outer-every"
                       : o->comm_dtype != 0 ? "--comm-dtype bf16"
                       : o->comm != 0 ? "--comm nccl" : NULL;
     if (other)
@@ -478,6 +484,16 @@ static inline bool train_options_check_generate(const TrainOptions *o, Error *er
             return fail(err, "--%s: is for training, and --generate only reads a checkpoint "
                              "(--init DIR); leave it out", train_table[i].name);
     return true;
+}
+
+// Ranks that train on different samples: one of each tensor group.
+static inline bool train_options_workers(int *workers, const TrainOptions *o, int ranks,
+                                         Error *err) {
+    *workers = ranks / o->tensor_parallel;
+    if (ranks % o->tensor_parallel == 0) return true;
+    return fail(err, "--tensor-parallel: %d does not divide %d rank%s; start a multiple of %d, or "
+                     "give a divisor", o->tensor_parallel, ranks, ranks == 1 ? "" : "s",
+                o->tensor_parallel);
 }
 
 // Everything that can be checked before the data and the model are open.

@@ -7,20 +7,23 @@
 // Bytes that a worker of this trainer would allocate, counted by the code that lays them out.
 static inline PlanBytes count_bytes(const PlanFacts *f, const PlanShape *s) {
     const Run *r = (const Run *)f->trainer;
-    Comm workers;
+    Comm workers, tensor;
     Memory mem;
     memset(&workers, 0, sizeof workers);
+    memset(&tensor, 0, sizeof tensor);
     workers.size = s->workers;
+    tensor.size = r->o.tensor_parallel;
     ModelSpec spec = { f->c, s->micro_batch, f->T, TRAIN,
                        s->recompute ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
-                       run_sharing(&r->o, &workers), f->machine.multiprocessors };
+                       run_sharing(&r->o, &workers, &tensor), f->machine.multiprocessors };
     spec.sharing.stage = s->zero;
     model_count(&mem, &spec);
     const size_t *of = mem.bytes;
     PlanBytes b = { (double)of[MEM_PARAMS], (double)of[MEM_GRADS],
                     (double)(of[MEM_MOMENTS] + of[MEM_OUTER] + of[MEM_AVERAGE]),
                     (double)(of[MEM_ACTIVATIONS] + of[MEM_BACKWARD]), (double)of[MEM_LOGITS],
-                    (double)(of[MEM_PASSING] + comm_bytes(s->workers)), (double)of[MEM_REST] };
+                    (double)(of[MEM_PASSING] + comm_bytes(s->workers * tensor.size)),
+                    (double)of[MEM_REST] };
     return b;
 }
 
@@ -29,7 +32,7 @@ static inline PlanBytes count_bytes(const PlanFacts *f, const PlanShape *s) {
 static inline Config small_config(const Config *c, int T) {
     const int64_t WIDTH = 768;
     int HS = c->C / c->NH < WIDTH ? c->C / c->NH : (int)WIDTH;
-    Config small = { 1, c->C > WIDTH ? (int)WIDTH / HS : c->NH, c->C, c->V, T };
+    Config small = { 1, c->C > WIDTH ? (int)WIDTH / HS : c->NH, c->C, c->V, T, 0 };
     small.C = small.NH * HS;
     int64_t blocks = WIDTH*WIDTH / ((int64_t)small.C*small.C);
     small.L = blocks < c->L ? (int)blocks : c->L;
@@ -43,8 +46,8 @@ static inline void measure_speed(PlanMachine *machine, Run *r, const Config *c) 
     const AdamW adamw = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
     int T = r->T < 1024 ? r->T : 1024, most = 1024 / T;
     int B = r->o.micro_batch < most ? r->o.micro_batch : most;
-    Sharing alone = { NULL, 0, COMM_FP32, 0, false, false, false, r->o.optimizer == OPTIMIZER_SGD,
-                      false };
+    Sharing alone = { NULL, NULL, 0, COMM_FP32, 0, false, false, false,
+                      r->o.optimizer == OPTIMIZER_SGD, false };
     ModelSpec spec = { small_config(c, T), B, T, TRAIN, RECOMPUTE_NONE, alone, 0 };
     Model *m = r->model;
     size_t N = (size_t)B*T;

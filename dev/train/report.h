@@ -256,7 +256,10 @@ static inline void show_ranks(const Run *r) {
            c->layout);
     if (c->hosts > 1 && !c->plain)
         printf(", in %s", c->far.size > 1 ? "two levels" : "one level");
-    if (r->o.outer_every)
+    if (r->tensor.size > 1) printf(": tensor parallel, %d ranks a model", r->tensor.size);
+    if (r->data.size == 1)
+        printf("\n");
+    else if (r->o.outer_every)
         printf(": DiLoCo, an outer step after every %lld updates of each worker\n",
                (long long)r->o.outer_every);
     else
@@ -336,7 +339,7 @@ static inline void show_setup(const Run *r) {
         printf(", %.3f at best: the corpus's entropy", r->floor.nats / (double)r->floor.tokens);
     uint64_t batch = batch_at(&r->o.batches, r->tokens, r->norm_test.batch);
     printf("\nbatch   %llu tokens an update: ", (unsigned long long)batch);
-    if (r->comm.size > 1) printf("%d ranks x ", r->comm.size);
+    if (r->data.size > 1) printf("%d %s x ", r->data.size, r->tensor.size > 1 ? "groups" : "ranks");
     printf("%llu x %d sequences of %d", (unsigned long long)(batch / r->o.batches.unit),
            r->o.micro_batch, r->T);
     if (!ON_GPU)

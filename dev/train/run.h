@@ -31,7 +31,9 @@ typedef struct {
 
 typedef struct {
     TrainOptions o;
-    Comm comm;                         // the other ranks; rank 0 alone prints, logs and saves
+    Comm comm;                         // all ranks; rank 0 alone prints, logs and saves
+    Comm tensor, data;                 // this rank's groups (dev/ranks/tensor.h): the ranks that
+                                       // share its model, and those with other samples
     Machine *machine;
     Model *model;
     Shards *shards;                    // the model's
@@ -116,10 +118,10 @@ static inline bool stop_is_asked(Run *r) {
     return asked > 0.0;
 }
 
-// How the run shares its model among the ranks of `comm`.
-static inline Sharing run_sharing(const TrainOptions *o, Comm *comm) {
+// How the run shares its model among the ranks of the data group and the tensor group.
+static inline Sharing run_sharing(const TrainOptions *o, Comm *data, Comm *tensor) {
     uint64_t micro_batches = o->batches.batch / o->batches.unit;
-    Sharing s = { comm, train_options_stage(o, comm->size), (CommType)o->comm_dtype,
+    Sharing s = { data, tensor, train_options_stage(o, data->size), (CommType)o->comm_dtype,
                   o->exact_sum ? tree_level(micro_batches - 1) + 1 : 0,
                   o->outer_every > 0, o->no_overlap, measures_noise(o),
                   o->optimizer == OPTIMIZER_SGD, o->average_tokens > 0 };

@@ -38,6 +38,11 @@ static inline int sample_token(const Sampler *s, const float *logits, int V, Rng
     return c[n - 1].id;
 }
 
+// Whether a rank needs the other ranks for a forward pass: ZeRO stage 3, tensor parallel.
+static inline bool ranks_join_samples(const Run *r) {
+    return r->shards->stage == 3 || r->shards->tensor.size > 1;
+}
+
 // Continues the n tokens of r->text by up to max_new tokens, printed as they come, until the model
 // ends the text. Each step computes only the new token's row; the key/value cache holds the rows
 // before it (but not with --recompute, where blocks share their memory). Past T tokens the last
@@ -54,7 +59,7 @@ static inline void generate(Run *r, Rng *rng, int n, int max_new, FILE *out) {
             n = keep;
             done = 0;
         }
-        if (r->shards->stage == 3 ? stop_is_asked(r) : *stop_signal() != 0) break;
+        if (ranks_join_samples(r) ? stop_is_asked(r) : *stop_signal() != 0) break;
         model_forward(r->model, text, 1, n, done);
         done = r->spec.recompute == RECOMPUTE_NONE ? n : 0;
         int id = sample_token(&r->sampler, model_logits(r->model, n - 1), r->spec.c.V, rng);
@@ -87,11 +92,11 @@ static inline void print_sample(Run *r) {
     printf("---\n");
 }
 
-// Prints a sample. At ZeRO stage 3 every rank must join, because each holds a part of the model;
-// rank 0 prints. A signal ends the sample, and then the run.
+// Prints a sample. If each rank holds a part of the model, every rank must join; rank 0 prints. A
+// signal ends the sample, and then the run.
 static inline void report_sample(Run *r) {
     if (r->tokenizer.vocab_size == 0 || r->stopping) return;
-    if (r->comm.rank == 0 || r->shards->stage == 3) print_sample(r);
+    if (r->comm.rank == 0 || ranks_join_samples(r)) print_sample(r);
     stop_is_asked(r);
 }
 

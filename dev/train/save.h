@@ -48,7 +48,7 @@ static inline bool save(Run *r) {
     Checkpoint k = {
         r->spec.c,
         { (int64_t)r->step, (int64_t)r->tokens, (int64_t)r->train.samples, r->adam_step,
-          r->skipped, (uint64_t)r->o.seed, r->seconds, r->o.outer_every ? r->comm.size : 0,
+          r->skipped, (uint64_t)r->o.seed, r->seconds, r->o.outer_every ? r->data.size : 0,
           (int64_t)r->batch, (int64_t)r->norm_test.batch, r->norm_test.waited,
           r->noise.g2, r->noise.s, r->noise.weight, r->noise_adam.g2, r->noise_adam.s,
           r->noise_adam.weight, r->good_loss },
@@ -125,12 +125,12 @@ static inline void load_alone(Run *r, const char *from, KeptFile file, Kept what
 static inline void load_moments(Run *r, const char *from, int64_t workers) {
     TensorFile f;
     Error err;
-    bool diloco = r->o.outer_every > 0, own = diloco && workers == r->comm.size;
-    int worker = own ? r->comm.rank : -1;
+    bool diloco = r->o.outer_every > 0, own = diloco && workers == r->data.size;
+    int worker = own ? r->data.rank : -1;
     if (r->shards->sgd) return;
     if (workers > 0 && !own)
         printf("note    the run had %lld workers, each with moments of its own; the %d workers now "
-               "start from their mean\n", (long long)workers, r->comm.size);
+               "start from their mean\n", (long long)workers, r->data.size);
     if (!tensor_file_open(&f, from, own ? FILE_WORKERS : FILE_OPTIMIZER, workers, &r->spec.c, &err))
         die("--resume: %s", err.text);
     load_series(r, &f, KEPT_EXP_AVG, worker);
