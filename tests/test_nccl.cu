@@ -326,6 +326,26 @@ TEST(communicators_know_who_they_are) {
     CHECK(strstr(ncclGetErrorString(ncclInvalidArgument), "invalid argument"));
 }
 
+// Ranks of even and of odd numbers, in the reverse order; rank 0 of the odd ones speaks to all.
+TEST(a_communicator_is_split) {
+    ncclComm_t part, none;
+    int color = world.rank % 2, count = 0, rank = 0, sum = 0;
+    int x[2] = { 1 << world.rank, world.rank };
+    NCCL_OK(ncclCommSplit(world.comm, color, -world.rank, &part, NULL));
+    NCCL_OK(ncclCommSplit(world.comm, NCCL_SPLIT_NOCOLOR, 0, &none, NULL));
+    CHECK(!none);
+    NCCL_OK(ncclCommCount(part, &count));
+    NCCL_OK(ncclCommUserRank(part, &rank));
+    CHECK(count == (world.size + 1 - color) / 2 && rank == count - 1 - world.rank / 2);
+    int *gpu = upload(x, 2);
+    NCCL_OK(ncclAllReduce(gpu, gpu, 1, ncclInt, ncclSum, part, world.stream));
+    NCCL_OK(ncclBroadcast(gpu + 1, gpu + 1, 1, ncclInt, 0, part, world.stream));
+    download(x, gpu, 2);
+    for (int r = color; r < world.size; r += 2) sum += 1 << r;
+    CHECK(x[0] == sum && x[1] == color + 2*(count - 1));
+    NCCL_OK(ncclCommDestroy(part));
+}
+
 TEST(arguments_that_are_refused) {
     float x[2*RANKS] = {0}, *gpu = upload(x, 2*RANKS);
     ncclComm_t none;
@@ -578,6 +598,7 @@ int main(int argc, char **argv) {
     RUN(a_group_happens_at_its_end);
     RUN(a_group_of_two_streams);
     RUN(calls_keep_their_order_across_streams);
+    RUN(a_communicator_is_split);
     RUN(arguments_that_are_refused);
 #ifdef EMULATOR
     RUN(memory_that_a_gpu_does_not_reach);

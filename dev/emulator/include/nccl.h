@@ -46,7 +46,7 @@ static inline ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniq
     ncclResult_t e = size > 1 ? emulator::start_mpi(rank, size) : ncclSuccess;
     if (e != ncclSuccess) return e;
     ncclComm c = { rank, size, emulator::device.current, 0, 0, false, false,
-                   emulator::nccl.communicators };
+                   emulator::nccl.communicators, {} };
     if (size > 1) e = emulator::exchange_hellos(&c, id);
     if (e != ncclSuccess) return e;
     *comm = emulator::nccl.communicators = new ncclComm(c);
@@ -64,6 +64,17 @@ static inline ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, nc
         return emulator::refuse(ncclInvalidArgument, "ncclCommInitRankConfig: maxCTAs is %d",
                                 config->maxCTAs);
     return ncclCommInitRank(comm, size, id, rank);
+}
+
+// The configuration is the parent's.
+static inline ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *made,
+                                         ncclConfig_t *) {
+    *made = nullptr;
+    ncclResult_t e = emulator::check_communicator(comm, "ncclCommSplit");
+    if (e == ncclSuccess && color < NCCL_SPLIT_NOCOLOR)
+        return emulator::refuse(ncclInvalidArgument, "ncclCommSplit: color %d", color);
+    if (e == ncclSuccess) *made = emulator::split_communicator(comm, color, key);
+    return e;
 }
 
 static inline ncclResult_t ncclCommFinalize(ncclComm_t comm) {

@@ -18,6 +18,7 @@
 #define NCCL_VERSION(X, Y, Z) ((X)*10000 + (Y)*100 + (Z))
 #define NCCL_VERSION_CODE NCCL_VERSION(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH)
 #define NCCL_UNIQUE_ID_BYTES 128
+#define NCCL_SPLIT_NOCOLOR -1
 
 typedef struct ncclComm *ncclComm_t;
 typedef struct { char internal[NCCL_UNIQUE_ID_BYTES]; } ncclUniqueId;
@@ -63,6 +64,9 @@ struct ncclComm {
     uint64_t calls;                    // made so far
     bool ended, destroyed;             // all ranks have left; the handle is invalid
     ncclComm *next;
+    std::vector<int> members;          // MPI's number of each rank; empty: the same numbers
+
+    int mpi_rank(int r) const { return members.empty() ? r : members[(size_t)r]; }
 };
 
 namespace emulator {
@@ -74,7 +78,8 @@ struct Hello { ncclUniqueId id; char host[HOST_BYTES]; int device; };
 
 // A call, as the other ranks see it. peer: the root of a collective, or the other rank of a
 // message.
-enum Kind { INIT, SEND, RECV, BROADCAST, ALL_GATHER, REDUCE, REDUCE_SCATTER, ALL_REDUCE, GOODBYE };
+enum Kind { INIT, SEND, RECV, BROADCAST, ALL_GATHER, REDUCE, REDUCE_SCATTER, ALL_REDUCE, GOODBYE,
+            SPLIT };
 struct Call { int kind, type, op, peer; uint64_t count, number; };
 
 // A call with the buffers, communicator and stream of its own rank.
@@ -144,7 +149,7 @@ static inline bool reduces(int kind) {
 static inline std::string describe(const Call &c) {
     static const char *const names[] = { "ncclCommInitRank", "ncclSend", "ncclRecv",
         "ncclBroadcast", "ncclAllGather", "ncclReduce", "ncclReduceScatter", "ncclAllReduce",
-        "ncclCommDestroy" };
+        "ncclCommDestroy", "ncclCommSplit" };
     static const char *const ops[] = { "sum", "prod", "max", "min", "avg" };
     if (c.kind == INIT || c.kind == GOODBYE) return names[c.kind];
     std::string s = names[c.kind];

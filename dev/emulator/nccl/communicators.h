@@ -1,8 +1,10 @@
-// Forming and ending communicators. Forming: MPI starts, then all ranks exchange a Hello and check
-// that they have the same unique id and a GPU each. Ending: each rank waits for what it has queued,
-// then for all other ranks to end the communicator too.
+// Forming, splitting and ending communicators. Forming: MPI starts, then all ranks exchange a Hello
+// and check that they have the same unique id and a GPU each. Splitting: all ranks exchange their
+// colors and keys; the ranks of one color form a communicator, in the order of their keys. Ending:
+// each rank waits for what it has queued, then for all other ranks to end the communicator too.
 #pragma once
 #include <signal.h>
+#include <algorithm>
 #include "requests.h"
 
 namespace emulator {
@@ -78,6 +80,29 @@ static inline ncclResult_t exchange_hellos(ncclComm_t comm, const ncclUniqueId &
     else gethostname(hello.host, sizeof hello.host - 1);
     comm->tag = 100 + nccl.made++;
     return check_hellos(exchange(comm, { INIT, ncclInt8, 0, 0, 1, 0 }, (const char *)&hello));
+}
+
+// With a communicator's rank numbers go those of MPI, which messages need.
+static inline ncclComm_t split_communicator(ncclComm_t parent, int color, int key) {
+    int own[2] = { color, key };
+    std::vector<std::pair<int, int>> chosen;               // keys and ranks in the parent
+    wait_for(nccl.last);
+    std::vector<Bytes> parts = exchange(parent, { SPLIT, ncclInt32, 0, 0, 2, ++parent->calls },
+                                        (const char *)own);
+    for (int r = 0; r < parent->size; r++) {
+        int theirs[2];
+        memcpy(theirs, parts[(size_t)r].data() + sizeof(Call), sizeof theirs);
+        if (theirs[0] == color) chosen.push_back({ theirs[1], r });
+    }
+    std::sort(chosen.begin(), chosen.end());
+    ncclComm c = { 0, (int)chosen.size(), parent->device, 100 + nccl.made++, 0, false, false,
+                   nccl.communicators, {} };
+    for (size_t i = 0; i < chosen.size(); i++) {
+        if (chosen[i].second == parent->rank) c.rank = (int)i;
+        c.members.push_back(parent->mpi_rank(chosen[i].second));
+    }
+    if (color == NCCL_SPLIT_NOCOLOR) return nullptr;
+    return nccl.communicators = new ncclComm(c);
 }
 
 // Waits for what is queued, then for all other ranks to leave.

@@ -29,8 +29,8 @@ static inline void wait_for_rank(int other, const ncclComm *comm, const Call &ca
 // promise to buffer messages. MPI's own errors end the program, MPI's default.
 static inline void send_begin(Outgoing *o, const ncclComm *comm) {
     if (o->bytes.size() > 0x7FFFFFFF) fail("rank %d: a message of more than 2 GB", comm->rank);
-    MPI_Issend(o->bytes.data(), (int)o->bytes.size(), MPI_CHAR, o->to, comm->tag, MPI_COMM_WORLD,
-               &o->request);
+    MPI_Issend(o->bytes.data(), (int)o->bytes.size(), MPI_CHAR, comm->mpi_rank(o->to), comm->tag,
+               MPI_COMM_WORLD, &o->request);
 }
 
 static inline void send_end(Outgoing *o, const ncclComm *comm, const Call &call) {
@@ -43,15 +43,15 @@ static inline void send_end(Outgoing *o, const ncclComm *comm, const Call &call)
 
 static inline Bytes receive(int from, const ncclComm *comm, const Call &call) {
     MPI_Status status;
-    int size;
+    int size, other = comm->mpi_rank(from);
     wait_for_rank(from, comm, call, [&] {
         int there;
-        MPI_Iprobe(from, comm->tag, MPI_COMM_WORLD, &there, &status);
+        MPI_Iprobe(other, comm->tag, MPI_COMM_WORLD, &there, &status);
         return there != 0;
     });
     MPI_Get_count(&status, MPI_CHAR, &size);
     Bytes bytes((size_t)size);
-    MPI_Recv(bytes.data(), size, MPI_CHAR, from, comm->tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    MPI_Recv(bytes.data(), size, MPI_CHAR, other, comm->tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     return bytes;
 }
 
