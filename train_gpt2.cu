@@ -646,7 +646,9 @@ static double machine_peak_flops(Machine *g) {
 // ---- embedding: x[b,t] = wte[token[b,t]] + wpe[t] ----
 //   x (B,T,C)   token (B,T)   wte (V,C)   wpe (P,C)
 // A vector for the token and a vector for its position, both learned. Rows first ... T-1 of each
-// sequence are written; first is 0 except in generation, where earlier rows are cached.
+// sequence are written; first is 0 except in generation, where earlier rows are cached. With tensor
+// parallel a rank has a part of wte. A token of another rank's part is -1, and its row of x is 0:
+// the sum over the ranks is then exactly what one rank computes, rounded once.
 
 // A warp owns a row: position `first` + y of sequence x.
 __global__ void embedding_forward_kernel(real *x, const int *token, const real *wte,
@@ -654,9 +656,9 @@ __global__ void embedding_forward_kernel(real *x, const int *token, const real *
     int t = first + blockIdx.y*8 + warp_in_block();
     size_t n = (size_t)blockIdx.x*T + t;
     for (int c = lane()*PACK; t < T && c < C; c += 32*PACK) {
-        float word[PACK], place[PACK];
-        load(word, wte + (size_t)token[n]*C + c);
-        load(place, wpe + (size_t)t*C + c);
+        float word[PACK] = {0}, place[PACK] = {0};
+        if (token[n] >= 0) load(word, wte + (size_t)token[n]*C + c);
+        if (token[n] >= 0) load(place, wpe + (size_t)t*C + c);
         for (int k = 0; k < PACK; k++) word[k] += place[k];
         store(x + n*C + c, word);
     }
@@ -671,12 +673,12 @@ static void embedding_forward(real *x, const int *token, const real *wte, const 
 
 // A counting sort of positions 0 ... N-1 by their token, on the CPU while the GPU is still busy.
 // Positions of one token keep their order, so that sums over them always have the same order.
-// Returns how many distinct tokens there are.
+// Tokens of -1, which are another rank's, are left out. Returns how many distinct tokens there are.
 //   order (N)   begin (N+1), as in Batch   count: scratch (V)
 static int tokens_sort(int *order, int *begin, int *count, const int *token, size_t N, int V) {
     int words = 0, at = 0;
     memset(count, 0, V * sizeof *count);
-    for (size_t n = 0; n < N; n++) count[token[n]]++;
+    for (size_t n = 0; n < N; n++) if (token[n] >= 0) count[token[n]]++;
     for (int v = 0; v < V; v++) {
         if (count[v] == 0) continue;
         begin[words++] = at;
@@ -684,7 +686,7 @@ static int tokens_sort(int *order, int *begin, int *count, const int *token, siz
         count[v] = at - count[v];                // from here on, where the next position goes
     }
     begin[words] = at;
-    for (size_t n = 0; n < N; n++) order[count[token[n]]++] = (int)n;
+    for (size_t n = 0; n < N; n++) if (token[n] >= 0) order[count[token[n]]++] = (int)n;
     return words;
 }
 
@@ -727,7 +729,9 @@ static void embedding_backward(float *dwte, float *dwpe, const real *dx, const i
                                const int *order, const int *begin, int words,
                                int B, int T, int C, cudaStream_t stream) {
     dim3 blocks(words, blocks_for(C, 32*PACK));
-    embedding_backward_words_kernel<<<blocks, 256, 0, stream>>>(dwte, dx, token, order, begin, C);
+    if (words > 0)
+        embedding_backward_words_kernel<<<blocks, 256, 0, stream>>>(dwte, dx, token, order, begin,
+                                                                    C);
     LAUNCH_CHECK();
     embedding_backward_places_kernel<<<blocks_for((size_t)T*C, 256*PACK), 256, 0, stream>>>(
         dwpe, dx, B, T, C);
@@ -1679,10 +1683,16 @@ static void gelu_linear_backward(real *dpre, float *dw, float *db, const real *d
 
 // ---- softmax cross-entropy over N rows of logits; columns V ... Vp-1 are padding ----
 //   logits (N,Vp)   target (N)   loss, lse (N); lse[n] = log sum exp
+// With tensor parallel a rank has the logits of its part of the vocabulary, and a target of another
+// rank's part is -1. Three numbers a row from each rank (RowPart) are then all that the ranks
+// exchange: from the parts every rank computes the same loss, and the gradient of its own logits.
 
 // An online softmax: the highest element of a row so far, and the sum of e^(x - hi) so far. One
 // pass over the row is enough, since a new hi only scales the sum.
 typedef struct { float hi, sum; } Softmax;
+
+// What a rank knows of a row; at_target is the target's logit, or 0.
+typedef struct { float hi, sum, at_target; } RowPart;
 
 __device__ inline Softmax warp_softmax(Softmax s) {
     float hi = warp_max(s.hi);
@@ -1710,23 +1720,51 @@ __device__ inline Softmax row_softmax(const Row<XENT_KEPT> &row, Packs packs, in
     return warp_softmax(lane() < (int)blockDim.x / 32 ? of_warp[lane()] : none);
 }
 
+// This rank's part of the row, to all threads of the block.
+__device__ inline RowPart row_part(const Row<XENT_KEPT> &row, Packs packs, int right, int V) {
+    float at_target = right < 0 ? 0.0f : (float)row.from[right];
+    Softmax s = row_softmax(row, packs, V);      // overwritten after its barrier, not before
+    return { s.hi, s.sum, at_target };
+}
+
+// Block n owns row n of this rank's logits.
+__global__ void __launch_bounds__(1024)
+xent_part_kernel(RowPart *parts, const real *logits, const int *target, int V, int Vp) {
+    size_t n = blockIdx.x;
+    Packs packs = { (int)threadIdx.x*PACK, (int)blockDim.x*PACK, Vp };
+    RowPart part = row_part(Row<XENT_KEPT>(logits + n*Vp, packs), packs, target[n], V);
+    if (threadIdx.x == 0) parts[n] = part;
+}
+
+// The whole row from the parts of all ranks, (ranks,rows), in the order of the ranks.
+__device__ inline RowPart parts_merge(const RowPart *parts, int ranks, size_t n, size_t rows) {
+    RowPart whole = { -FLT_MAX, 0.0f, 0.0f };
+    for (int r = 0; r < ranks; r++) whole.hi = fmaxf(whole.hi, parts[r*rows + n].hi);
+    for (int r = 0; r < ranks; r++) {
+        RowPart part = parts[r*rows + n];
+        whole.sum += part.sum * __expf(part.hi - whole.hi);
+        whole.at_target += part.at_target;
+    }
+    return whole;
+}
+
 // Block n owns row n. With `dlogits`, which may be the logits' own memory, it writes the gradient
 // of loss * *scale: (p - 1[v is the target]) * *scale, zero in the padding. The scale is read from
 // memory: in a graph an argument would stay what it was when the graph was captured.
+//   parts (ranks,N): of all ranks, where the vocabulary is cut; else NULL
 __global__ void __launch_bounds__(1024)
 xent_kernel(float *loss, float *lse, real *dlogits, const real *logits, const int *target,
-            const float *scale, int V, int Vp) {
+            const float *scale, const RowPart *parts, int ranks, int V, int Vp) {
     size_t n = blockIdx.x;
     int right = target[n];
     float factor = dlogits ? *scale : 0.0f;
     Packs packs = { (int)threadIdx.x*PACK, (int)blockDim.x*PACK, Vp };
     Row<XENT_KEPT> row(logits + n*Vp, packs);
-    float at_target = (float)row.from[right];    // read before the barrier, overwritten after it
-    Softmax s = row_softmax(row, packs, V);
+    RowPart s = parts ? parts_merge(parts, ranks, n, gridDim.x) : row_part(row, packs, right, V);
     float log_sum = s.hi + logf(s.sum);
     if (threadIdx.x == 0) {
         lse[n] = log_sum;
-        loss[n] = log_sum - at_target;           // -log p(target)
+        loss[n] = log_sum - s.at_target;         // -log p(target)
     }
     if (!dlogits) return;
     each_pack<XENT_KEPT>(packs, [&](int i, int v) {
@@ -1740,25 +1778,32 @@ xent_kernel(float *loss, float *lse, real *dlogits, const real *logits, const in
     });
 }
 
+static int xent_threads(int Vp) { return Vp >= 8192 ? 1024 : 128; }
+
+static void xent_part(RowPart *parts, const real *logits, const int *target, size_t N, int V,
+                      int Vp, cudaStream_t stream) {
+    xent_part_kernel<<<(unsigned)N, xent_threads(Vp), 0, stream>>>(parts, logits, target, V, Vp);
+    LAUNCH_CHECK();
+}
+
 static void xent_launch(float *loss, float *lse, real *dlogits, const real *logits,
-                        const int *target, const float *scale, size_t N, int V, int Vp,
-                        cudaStream_t stream) {
-    int threads = Vp >= 8192 ? 1024 : 128;
-    xent_kernel<<<(unsigned)N, threads, 0, stream>>>(loss, lse, dlogits, logits, target, scale,
-                                                     V, Vp);
+                        const int *target, const float *scale, const RowPart *parts, int ranks,
+                        size_t N, int V, int Vp, cudaStream_t stream) {
+    xent_kernel<<<(unsigned)N, xent_threads(Vp), 0, stream>>>(
+        loss, lse, dlogits, logits, target, scale, parts, ranks, V, Vp);
     LAUNCH_CHECK();
 }
 
 static void xent_forward(float *loss, float *lse, const real *logits, const int *target,
                          size_t N, int V, int Vp, cudaStream_t stream) {
-    xent_launch(loss, lse, NULL, logits, target, NULL, N, V, Vp, stream);
+    xent_launch(loss, lse, NULL, logits, target, NULL, NULL, 1, N, V, Vp, stream);
 }
 
 // Forward and backward in one kernel: the loss, and dlogits in place of the logits.
 static void xent_forward_backward(float *loss, float *lse, real *logits, const int *target,
                                   const float *scale, size_t N, int V, int Vp,
                                   cudaStream_t stream) {
-    xent_launch(loss, lse, logits, logits, target, scale, N, V, Vp, stream);
+    xent_launch(loss, lse, logits, logits, target, scale, NULL, 1, N, V, Vp, stream);
 }
 
 // ---- classifier: logits = x wte^T, then cross-entropy ----

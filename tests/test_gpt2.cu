@@ -142,11 +142,59 @@ static void check_embedding(int B, int T, int first, int C, int V) {
     check_close("dwpe", d_dwpe.get(), dwpe, 1e-5);
 }
 
+// Each rank's part of a vocabulary: rows begin ... begin+count-1, perhaps none.
+typedef struct { int begin, count; } Part;
+static Part part_of(int V, int rank, int ranks) {
+    int each = (V + ranks - 1) / ranks, begin = std::min(V, rank*each);
+    return { begin, std::min(each, V - begin) };
+}
+static Ints tokens_in(const Ints &token, Part p) {           // -1: another rank's
+    Ints own(token);
+    for (int &t : own) t = t >= p.begin && t < p.begin + p.count ? t - p.begin : -1;
+    return own;
+}
+
+// The parts' outputs add up to the bits of the whole, and their gradients lie side by side in it.
+static void check_embedding_parts(int B, int T, int C, int V, int ranks) {
+    shape_is("B=%d T=%d C=%d V=%d, %d parts", B, T, C, V, ranks);
+    Ints token = random_tokens(B*T, V), order(B*T), begin(B*T + 1), count(V);
+    Floats wte = random_floats(V*C, 1, 0), wpe = random_floats(T*C, 1, 0), sum(B*T*C, 0.0f), dwte;
+    Floats dx = random_floats(B*T*C, 1, 0), dwpe = halves(T*C);
+    Array<real> d_wpe(wpe), d_dx(dx), d_x(B*T*C);
+    int none = 0, words = 0;
+    auto run = [&](Part p, Floats *x, Floats *d) {
+        Ints own = tokens_in(token, p);
+        Array<real> d_wte(Floats(wte.begin() + p.begin*C, wte.begin() + (p.begin + p.count)*C));
+        Array<int> d_token(own);
+        Array<float> d_dwte(halves(p.count*C)), d_dwpe(dwpe);
+        embedding_forward(d_x, d_token, d_wte, d_wpe, B, T, 0, C, gpu.stream);
+        *x = d_x.get();
+        int n = tokens_sort(order.data(), begin.data(), count.data(), own.data(), B*T, p.count);
+        Array<int> d_order(order), d_begin(begin);
+        embedding_backward(d_dwte, d_dwpe, d_dx, d_token, d_order, d_begin, n, B, T, C, gpu.stream);
+        *d = d_dwte.get();
+        none += n == 0;
+        words += n;
+    };
+    for (int r = 0; r < ranks; r++) {
+        Floats x, d;
+        run(part_of(V, r, ranks), &x, &d);
+        for (int i = 0; i < B*T*C; i++) sum[i] += x[i];
+        dwte.insert(dwte.end(), d.begin(), d.end());
+    }
+    int of_parts = words;
+    Floats x, d;
+    run({ 0, V }, &x, &d);
+    CHECK(x == sum && d == dwte && words == 2*of_parts && (none > 0 || ranks < V));
+}
+
 TEST(embedding) {
     check_embedding(1, 1, 0, 8, 3);
     check_embedding(3, 7, 0, 24, 11);
     check_embedding(1, 9, 5, 40, 300);
     check_embedding(5, 37, 0, 264, 5);               // words that stand in many places
+    check_embedding_parts(2, 7, 24, 11, 2);
+    check_embedding_parts(1, 9, 264, 3, 4);          // a part without rows
 }
 
 static void check_layernorm(int N, int C) {
@@ -632,12 +680,56 @@ static void check_xent(int N, int V) {
     check_close("dlogits", d_logits.get(), logits, after_roundings(1));
 }
 
+// Ranks that have the logits of a part of the vocabulary each, in turn on one GPU.
+static void check_xent_parts(int N, int V, int ranks) {
+    shape_is("N=%d V=%d, %d parts", N, V, ranks);
+    Ints target = random_tokens(N, V);
+    Floats logits = random_floats((size_t)N*V, 2, 0), loss(N), lse(N);
+    for (float &x : logits) x *= 16;                 // exact in bf16; other maxima in each part
+    Array<float> d_loss(N), d_lse(N), d_scale(Floats(1, 0.25f)), d_parts((size_t)3*ranks*N);
+    std::vector<Floats> cut(ranks);
+    for (int r = 0; r < ranks; r++) {
+        Part p = part_of(V, r, ranks);
+        int Vp = padded_vocab(p.count + 1);
+        for (int n = 0; n < N; n++)
+            for (int v = 0; v < Vp; v++)             // padding that would win, if it were read
+                cut[r].push_back(v < p.count ? logits[(size_t)n*V + p.begin + v] : 200);
+        Array<real> d_logits(cut[r]);
+        Array<int> d_target(tokens_in(target, p));
+        xent_part((RowPart *)d_parts.data + r*N, d_logits, d_target, N, p.count, Vp, gpu.stream);
+        gpu_wait(&gpu);
+    }
+    c_xent_forward(loss.data(), lse.data(), logits.data(), target.data(), N, V, V);
+    c_xent_backward(logits.data(), lse.data(), target.data(), 0.25f, N, V, V);
+    Floats first_loss;
+    for (int r = 0; r < ranks; r++) {
+        Part p = part_of(V, r, ranks);
+        int Vp = padded_vocab(p.count + 1);
+        Array<real> d_logits(cut[r]);
+        Array<int> d_target(tokens_in(target, p));
+        xent_launch(d_loss, d_lse, d_logits, d_logits, d_target, d_scale,
+                    (RowPart *)d_parts.data, ranks, N, p.count, Vp, gpu.stream);
+        Floats d = d_logits.get(), wanted;
+        for (int n = 0; n < N; n++)
+            for (int v = 0; v < Vp; v++)
+                wanted.push_back(v < p.count ? logits[(size_t)n*V + p.begin + v] : 0);
+        check_close("dlogits", d, wanted, after_roundings(1));
+        check_close("loss", d_loss.get(), loss, 1e-5);
+        check_close("lse", d_lse.get(), lse, 1e-5);
+        if (r == 0) first_loss = d_loss.get();
+        CHECK(d_loss.get() == first_loss);
+    }
+}
+
 TEST(xent) {
     check_xent(1, 3);
     check_xent(7, 61);
     check_xent(5, 1031);
     check_xent(2, 8100);                             // more packs a thread than registers hold
     check_xent(3, 9001);                             // blocks of 1024 threads
+    check_xent_parts(7, 61, 2);
+    check_xent_parts(5, 1031, 4);
+    check_xent_parts(2, 3, 4);                       // a part without words
 }
 
 static void check_classifier(int N, int rows, int C, int V) {
