@@ -177,11 +177,12 @@ static const size_t MACHINE_BYTES = WORKSPACE_BYTES + SCRATCH_FLOATS * sizeof(fl
 // choice depends on. Keys are compared byte by byte.
 typedef struct {
     size_t M, N, K, lda, ldb, ldc;
+    size_t multiprocessors;            // that messages leave for it; 0: all
     cublasOperation_t op_a, op_b;
     cudaDataType_t type_c;
     int epilogue;                      // an EpilogueKind
 } ProductKey;
-static_assert(sizeof(ProductKey) == 6*sizeof(size_t) + 4*sizeof(int), "no padding between members");
+static_assert(sizeof(ProductKey) == 7*sizeof(size_t) + 4*sizeof(int), "no padding between members");
 
 typedef struct {
     ProductKey key;
@@ -205,6 +206,7 @@ struct Machine {
     struct Tuner *tuner;               // dev/cuda/tune.h; NULL: the heuristic chooses
     bool tf32, graphs;                 // --tf32, --graph
     int beside;                        // multiprocessors for products beside messages; 0: all
+    bool messages;                     // travel beside what is launched now
     double peak_flops;                 // measured; 0: not yet
 };
 typedef Machine Gpu;
@@ -535,9 +537,8 @@ static void product_make(Product *p, const ProductKey *k, Gpu *g) {
     CUBLAS_CHECK(cublasLtMatmulDescCreate(&p->desc, g->compute, CUDA_R_32F));
     product_set(p, CUBLASLT_MATMUL_DESC_TRANSA, &k->op_b, sizeof k->op_b);      // A there is our b
     product_set(p, CUBLASLT_MATMUL_DESC_TRANSB, &k->op_a, sizeof k->op_a);
-    // Messages run beside the backward pass: products with a transposed matrix.
-    if (g->beside > 0 && !(a_rows && b_rows))
-        product_set(p, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &g->beside, sizeof g->beside);
+    int target = (int)k->multiprocessors;
+    if (target > 0) product_set(p, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &target, sizeof target);
     CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&p->b, type, b_rows ? k->N : k->K,
                                             b_rows ? k->K : k->N, (int64_t)k->ldb));
     CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&p->a, type, a_rows ? k->K : k->M,
@@ -563,7 +564,8 @@ static Product *product_find(const ProductKey *k, Gpu *g) {
 template <class T>
 static bool matmul(T *c, size_t ldc, Mat a, Mat b, Epilogue e, size_t M, size_t N, size_t K,
                    Mode mode, Gpu *g) {
-    ProductKey key = { M, N, K, a.ld, b.ld, ldc, a.op, b.op, type_of(c), e.kind };
+    size_t multiprocessors = g->messages ? g->beside : 0;
+    ProductKey key = { M, N, K, a.ld, b.ld, ldc, multiprocessors, a.op, b.op, type_of(c), e.kind };
     Product *p = product_find(&key, g);
     bool residual = e.kind == ADD_BIAS_RESIDUAL;
     const void *added = residual ? (const void *)e.other : c;
@@ -2268,6 +2270,7 @@ static void backward_launch(Model *m, float *dembeddings, int B, int T) {
                        dbranch, m->acts[L - 1].x_out, m->lnf_mean, m->lnf_rstd,
                        tensor_in(norm, c, LNF_GAIN), N, C, g);
     shards_grads_ready(z, 1 + L);
+    g->messages = shards_sends(z);               // from here on, gradients travel meanwhile
     for (int l = L - 1; l >= 0; l--) {
         Block<real> w = block_in(params_of(m, 1 + l, l > 0 ? l : -1), c);
         const real *x = l > 0 ? m->acts[l - 1].x_out : m->x_in;
@@ -2278,6 +2281,7 @@ static void backward_launch(Model *m, float *dembeddings, int B, int T) {
         }
         block_backward(m, l, w, x, B, T);
     }
+    g->messages = false;
 }
 
 // The last gradient: of the rows that the tokens looked up. The CPU sorts the tokens while the GPU

@@ -461,6 +461,20 @@ emulated_ranks_share_choices() {
     for flags in "--noise-scale" "--outer-every 2" "--zero 2"; do
         good 2 smoke $tiny --steps 4 --tune=on $flags --overwrite
     done
+    # Where no gradient travels, products have all multiprocessors: in the forward pass, in the
+    # classifier, and in all but the last micro-batch, unless every one sends.
+    good 2 accumulated $tiny --steps 1 --tune=on
+    good 2 sending $tiny --steps 1 --tune=on --zero 2
+    products() { grep -o '"product":"[^"]*' "$dir/$1/latest/tune.json" | grep -v attention; }
+    same "backward products that are measured beside messages and without" \
+        "$(products accumulated | grep ' beside ' | sed 's/ beside .*//' | sort)" \
+        "$(products accumulated | grep -v ' beside ' | grep -e ' T' -e gelu-gradient |
+            grep -v 320 | sort)"
+    same "products beside messages, if each micro-batch sends" \
+        "$(products sending | grep -c ' beside ')" "$(products accumulated | grep -c ' beside ')"
+    [ "$(products sending | grep -v ' beside ' | grep -c ' T')" = 2 ] ||
+        note "not the classifier alone has transposed products with all multiprocessors: $(
+            products sending | grep -v ' beside ' | grep ' T')"
     # Products beside messages have fewer multiprocessors, and so another first algorithm; but not
     # with --exact-sum, whose bits are those of one rank.
     good 1 left1 $tiny --steps 4 --exact-sum --tune=off

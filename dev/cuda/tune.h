@@ -19,7 +19,8 @@ enum { MAX_ALGORITHMS = 16, MAX_CHOICES = 128, TIMINGS = 5 };
 // Another algorithm must save 1% to be taken: less is noise.
 static const double TUNER_GAIN = 0.99;
 
-// A product in words, the key of its choice: its shape, layouts, type and epilogue.
+// A product in words, the key of its choice: its shape, layouts, type, epilogue, and the
+// multiprocessors it has where messages take some.
 typedef struct { char text[120]; } ProductName;
 
 // The kernels of attention that have variants, and all that the choice of one depends on.
@@ -76,9 +77,12 @@ static ProductName product_name(const ProductKey *k) {
     static const char *const epilogues[] = { "plain", "bias", "bias-residual", "bias-gelu",
                                              "gelu-gradient", "bias-gradient" };
     ProductName name;
-    snprintf(name.text, sizeof name.text, "%zux%zux%zu a %s%zu b %s%zu c %zu %s %s", k->M, k->N,
+    char beside[30] = "";
+    if (k->multiprocessors) snprintf(beside, sizeof beside, " beside %zu", k->multiprocessors);
+    snprintf(name.text, sizeof name.text, "%zux%zux%zu a %s%zu b %s%zu c %zu %s %s%s", k->M, k->N,
              k->K, k->op_a == CUBLAS_OP_T ? "T" : "", k->lda, k->op_b == CUBLAS_OP_T ? "T" : "",
-             k->ldb, k->ldc, k->type_c == CUDA_R_32F ? "fp32" : "bf16", epilogues[k->epilogue]);
+             k->ldb, k->ldc, k->type_c == CUDA_R_32F ? "fp32" : "bf16", epilogues[k->epilogue],
+             beside);
     return name;
 }
 

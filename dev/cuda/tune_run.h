@@ -142,8 +142,9 @@ static void choices_save(const Run *r, const char *path) {
 
 // ---- the pass ----
 
-// Runs a micro-batch of random tokens. Returns its seconds, forward and backward.
-static double random_micro_batch(Run *r) {
+// Runs a micro-batch of random tokens, the first of n: the gradients of the last one travel.
+// Returns its seconds, forward and backward.
+static double random_micro_batch(Run *r, size_t n) {
     Gpu *g = r->machine;
     int B = r->o.micro_batch, T = r->T, V = r->spec.c.V;
     Rng rng = rng_make(1, 0);
@@ -152,7 +153,7 @@ static double random_micro_batch(Run *r) {
         r->targets[i] = (int)rng_below(&rng, (uint64_t)V);
     }
     clear_grads(r->model);
-    shards_micro_batch(r->shards, 0, 1);
+    shards_micro_batch(r->shards, 0, n);
     mark_record(r->model, COMPUTED);
     model_forward(r->model, r->inputs, B, T, 0);
     model_backward(r->model, r->inputs, r->targets, 1.0f / (float)(B*T), B, T);
@@ -267,13 +268,14 @@ static void run_tune(Run *r) {
     }
     if (t->n == 0) from.text[0] = '\0';
     int known = choices_take(r);
-    random_micro_batch(r);                       // warms up
-    if (known == 0) first = random_micro_batch(r);
+    random_micro_batch(r, 1);                    // warms up
+    if (known == 0) first = random_micro_batch(r, 1);
     t->measures = r->comm.rank == 0;
-    random_micro_batch(r);
+    random_micro_batch(r, 1);
+    if (r->comm.size > 1) random_micro_batch(r, 2);          // products without messages beside
     t->measures = false;
     choices_take(r);
-    double seconds = random_micro_batch(r);
+    double seconds = random_micro_batch(r, 1);
     report_tune(r, from.text, seconds_now() - start, 1e3 * seconds, 1e3 * first);
     choices_keep(r, from.text);
 }

@@ -464,6 +464,11 @@ static inline void shards_carry(Shards *z, int bucket) {
         floats_axpby(z->grads + r.begin, 1.0f, z->levels[l] + r.begin, 1.0f, r.count, z->stream);
 }
 
+// Whether this micro-batch's gradients travel to other ranks.
+static inline bool shards_sends(const Shards *z) {
+    return z->size > 1 && !z->apart && (z->stage >= 2 || z->last);
+}
+
 // Begins to sum a bucket's gradients over the ranks: a reduce-scatter (stages 2 and 3: for every
 // micro-batch; stage 1: for the last) or an all-reduce (stage 0: for the last). The sum is the mean
 // over the batch, since each loss was divided by the number of tokens in the whole batch.
@@ -471,15 +476,15 @@ static inline void shards_send(Shards *z, int bucket) {
     Range r = gpt2_bucket(&z->c, bucket);
     int slot = shards_slot(z, bucket);
     float *grads = z->grads + r.begin;
-    if (z->size == 1 || z->apart) return;
+    if (!shards_sends(z)) return;
     if (z->stage >= 2)
         z->leaves[slot] = comm_reduce_scatter(z->comm, z->grads + shards_slices_begin(z, bucket),
                                               z->collected[slot], r.count, 1.0f, z->type,
                                               COMM_ADD);
-    else if (z->last && z->stage == 1)
+    else if (z->stage == 1)
         z->leaves[slot] = comm_reduce_scatter(z->comm, grads + shards_own(z, bucket).begin, grads,
                                               r.count, 1.0f, z->type, COMM_WRITE);
-    else if (z->last)
+    else
         z->leaves[slot] = comm_all_reduce(z->comm, grads, r.count, 1.0f, z->type);
     if (z->in_turn) comm_wait(z->comm, z->leaves[slot]);
 }
