@@ -38,14 +38,23 @@ static const double search_bandwidth[PLAN_GPUS] = {
 };
 
 // What a trainer does. The tests describe Megatron's, which the published tables measured.
+// `moved`: bytes read and written in the memory.
 typedef struct {
     bool fused_attention;          // the T x T scores never reach the memory (Dao et al. 2022)
     bool overlaps;                 // gradients travel during the backward pass
+    int fewest_dealt;              // the shortest pipeline that can interleave
     double grad_kept, grad_sent;   // bytes for the gradient of a parameter
-    double grad_copied;            // bytes read and written to put gradients into one message
+    double message_kept;           // of a gradient's copy in a message
+    double message_moved;          // to copy a gradient into a message and back
+    double sum_moved;              // to add a gradient to the sum of micro-batches; 0: the product
+                                   // adds it
+    double update_moved;           // by the update of a parameter
+    double logit_kept;             // of a logit; 0: logits are computed in chunks
+    double logit_moved;            // for a logit's part in cross-entropy and its gradient
 } SearchTrainer;
 
-static const SearchTrainer search_ours = { true, true, 4, 4, 0 };
+// train_gpt2.cu. An update moves 30 bytes for AdamW, 4 for the norm and 4 to clear the gradient.
+static const SearchTrainer search_ours = { true, true, 2, 4, 4, 0, 0, 0, 38, 0, 4 };
 
 // Unknown: 0.
 typedef struct {
@@ -166,13 +175,14 @@ static inline void search_layer(Walls *forward, Walls *backward, const SearchFac
     backward->s[search_link(f, t)] += sums;
 }
 
-// The classifier, cut by vocabulary: 30 bytes a logit for cross-entropy and its gradient.
+// The classifier and the embedding, cut by vocabulary: a sum of activations forward, one backward,
+// and cross-entropy's three numbers a token.
 static inline void search_head(Walls *head, const SearchFacts *f, double t, double b) {
     double N = b*f->T, V = ceil(f->c.V / t), C = f->c.C;
     memset(head, 0, sizeof *head);
     search_product(head, head, f, 1, N, V, C, true);
-    head->s[WALL_MEMORY] += 30.0*N*V / search_stream(&f->machine);
-    head->s[search_link(f, t)] += 2.0*search_exchange(f, 2.0*N*C, t, 1, 1)
+    head->s[WALL_MEMORY] += f->trainer.logit_moved*N*V / search_stream(&f->machine);
+    head->s[search_link(f, t)] += 2.0*2.0*search_exchange(f, 2.0*N*C, t, 1, 1)
                                 + 2.0*search_exchange(f, 4.0*3.0*N, t, 1, 3);
 }
 
@@ -196,6 +206,7 @@ static inline double search_params(const SearchFacts *f, const SearchCut *cut) {
 
 // Bytes of a GPU: the terms of plan_gpu_bytes, divided. A pipeline's first stage keeps the
 // activations of `pipe` micro-batches (1F1B), and of a few more where layers are interleaved.
+// Gradients become one message after the last backward pass, which leaves no activations.
 static inline double search_bytes(const SearchFacts *f, const SearchCut *cut) {
     double t = cut->tensor, p = cut->pipe, d = cut->data, N = (double)cut->micro * f->T, C = f->c.C;
     double layers = ceil(f->c.L / p), params = search_params(f, cut), V = ceil(f->c.V / t);
@@ -211,10 +222,12 @@ static inline double search_bytes(const SearchFacts *f, const SearchCut *cut) {
                                         : waiting*layers*(kept + 2.0*N*C);
     double rows = (double)logits_chunk_rows((size_t)N, (size_t)V, (size_t)C, 2,
                                             f->machine.multiprocessors);
+    double logits = f->trainer.logit_kept > 0.0 ? f->trainer.logit_kept*N*V : 2.0*rows*V;
+    double message = d > 1.0 ? f->trainer.message_kept*params : 0.0;
     double passing = (stage >= 2 ? 4.0*slots : 0.0) + (stage == 3 ? 2.0*slots : 0.0);
     double buffers = (f->machine.count > 1 ? 96 << 20 : 0) + (48 << 20);
-    return state + activations + N*(8.0*C + 8.0*f->c.NH/t + 32.0) + fmax(2.0*rows*V, 8.0*N*C)
-         + passing + buffers;
+    double computing = activations + N*(8.0*C + 8.0*f->c.NH/t + 32.0) + fmax(logits, 8.0*N*C);
+    return state + fmax(computing, message) + passing + buffers;
 }
 
 // Seconds of the data groups' traffic that computation does not hide. Gradients are reduced once an
@@ -236,14 +249,16 @@ static inline double search_data_seconds(const SearchFacts *f, const SearchCut *
 // has the classifier. What it takes longer than the mean is WALL_UNEVEN. The bubble is
 // (pipe-1)/chunks micro-batches long. Each boundary passes activations forward and gradients
 // backward: every rank of a tensor group sends its part, and the receivers gather (Narayanan's
-// scatter/gather).
+// scatter/gather). With weight tying the first and the last stage sum the embedding's gradient.
 static inline void search_update(SearchRow *row, const SearchFacts *f, const Walls *forward,
                                  const Walls *backward, const Walls *head) {
     const SearchCut *cut = &row->cut;
+    const PlanMachine *m = &f->machine;
     double t = cut->tensor, p = cut->pipe, d = cut->data, N = (double)cut->micro * f->T;
     double layers = ceil(f->c.L / p), params = search_params(f, cut);
-    double adam = 30.0*params / (cut->zero >= 1 ? d : 1.0);
-    double copied = d > 1.0 ? f->trainer.grad_copied*params : 0.0;
+    double moved = f->trainer.update_moved / (cut->zero >= 1 ? d : 1.0)
+                 + f->trainer.sum_moved * (cut->micros - 1.0)
+                 + (d > 1.0 ? f->trainer.message_moved : 0.0);
     Walls layer = *backward, mean, *w = &row->walls;
     memset(w, 0, sizeof *w);
     walls_add(&layer, forward, 1.0);
@@ -252,7 +267,6 @@ static inline void search_update(SearchRow *row, const SearchFacts *f, const Wal
     walls_add(&mean, &layer, f->c.L / p);
     walls_add(&mean, head, 1.0 / p);
     if (p > 1.0) {
-        const PlanMachine *m = &f->machine;
         double link = SEARCH_LINK * (search_spans(f, m->count) ? m->far_link : m->link);
         mean.s[search_link(f, m->count)] += 2.0*cut->chunks * (2.0*N*f->c.C/t / link + SEARCH_WAIT);
         mean.s[search_link(f, t)] += 2.0*cut->chunks * search_exchange(f, 2.0*N*f->c.C, t, 1, 1);
@@ -260,8 +274,11 @@ static inline void search_update(SearchRow *row, const SearchFacts *f, const Wal
     mean.s[WALL_UNEVEN] = walls_sum(&layer)*(layers - f->c.L/p) + walls_sum(head)*(1.0 - 1.0/p);
     w->s[WALL_BUBBLE] = (p - 1.0) / cut->chunks * (walls_sum(&mean) - walls_sum(head));
     walls_add(w, &mean, cut->micros);
-    w->s[WALL_MEMORY] += (adam + copied) / search_stream(&f->machine);
+    w->s[WALL_MEMORY] += moved*params / search_stream(&f->machine);
     w->s[search_link(f, d*t)] += search_data_seconds(f, cut, layers * walls_sum(backward));
+    if (p > 1.0)
+        w->s[search_link(f, m->count)] += 2.0*search_exchange(
+            f, f->trainer.grad_sent*f->c.V*f->c.C/t, 2, m->count - m->count/p, 1);
     row->step = walls_sum(w);
 }
 
@@ -324,7 +341,7 @@ static inline bool search_better(const SearchRow *a, const SearchRow *b, double 
 static inline void search_try(Search *s, SearchRow *best, const SearchFacts *f,
                               const SearchSpace *space, SearchCut cut, const Walls layer[3]) {
     int most_zero = cut.data == 1 ? 0 : cut.pipe > 1 && space->most_zero > 1 ? 1 : space->most_zero;
-    bool deals = cut.pipe > 1 && fmod(cut.micros, cut.pipe) == 0.0;
+    bool deals = cut.pipe >= f->trainer.fewest_dealt && fmod(cut.micros, cut.pipe) == 0.0;
     for (cut.chunks = 1; cut.chunks <= (deals ? SEARCH_CHUNKS : 1); cut.chunks++) {
         if (cut.chunks > 1 && f->c.L % (cut.pipe * cut.chunks) != 0) continue;
         for (cut.zero = 0; cut.zero <= most_zero; cut.zero++) {
