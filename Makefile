@@ -138,8 +138,14 @@ page:                            ## the laboratory's page with a calculator, fro
 bench: $(BENCHES) $(WITH_MPI)    ## speed and memory on this machine, to bench.json; FULL=1: all
 	@BUILD=$(BUILD) PRECISION=$(or $(PRECISION),fp32) scripts/bench.sh $(if $(FULL),--full)
 
-ladder: $(BUILD)/ladder          ## a matrix product from three loops to the trainer's, rung by rung
-	@$(BUILD)/ladder
+# The ladders of dev/cuda: those that are there. They are counted; where a GPU and nvcc are, timed too.
+LADDERS := $(filter matmul attention layernorm xent bias,$(basename $(notdir $(wildcard dev/cuda/*.cu))))
+HAVE_GPU = $(and $(shell nvidia-smi -L 2>/dev/null),$(shell command -v $(firstword $(NVCC))))
+LADDER   = $(if $(OP),$(BUILD)/counted/$(OP) $(if $(HAVE_GPU),$(BUILD)/cuda/$(OP)),$(BUILD)/ladder)
+KNOWN_OP = $(if $(filter-out $(LADDERS),$(OP)),$(error OP=$(OP): there is no such ladder; there are: $(LADDERS)))
+
+ladder: $(KNOWN_OP)$(LADDER)     ## a matrix product on a CPU, rung by rung; OP=layernorm: kernels for a GPU
+	@for program in $(LADDER); do $$program || exit; done
 
 first-step: $(BUILD)/lessons/first_step   ## one update of a tiny model, numbers to check by hand
 	@OMP_WAIT_POLICY=passive $<
@@ -232,6 +238,17 @@ profile: $(BUILD)/count-flags $(BUILD)/profile       ## count what each kernel a
 $(BUILD)/profile: $(BUILD)/dev/cuda/profile.cu.cpp $(BUILD)/count.o $(BUILD)/count-flags
 	$(COUNT) $(WHOLE) $(CU_FLAGS) -fsanitize=thread -MMD -MP -MT $@ -MF $@.d -c $< -o $@.o
 	$(COUNT) $@.o $(BUILD)/count.o -o $@
+
+$(BUILD)/counted/%: $(BUILD)/dev/cuda/%.cu.cpp $(BUILD)/count.o $(BUILD)/count-flags
+	@mkdir -p $(@D)
+	$(COUNT) $(WHOLE) $(CU_FLAGS) -fsanitize=thread -MMD -MP -MT $@ -MF $(BUILD)/$*-counted.d -c $< -o $@.o
+	$(COUNT) $@.o $(BUILD)/count.o -o $@
+
+$(LADDERS:%=$(BUILD)/dev/cuda/%.cu.cpp): dev/cuda/ladder.cu
+
+$(LADDERS:%=$(BUILD)/cuda/%): $(BUILD)/cuda/%: dev/cuda/%.cu dev/cuda/ladder.cu train_gpt2.cu $(BUILD)/nvflags
+	@mkdir -p $(@D)
+	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$*-cuda.d $< -o $@ $(CUBLAS)
 
 $(BUILD)/cuda/profile: dev/cuda/profile.cu train_gpt2.cu $(BUILD)/nvflags      # for ncu
 	@mkdir -p $(@D)

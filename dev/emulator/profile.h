@@ -180,7 +180,7 @@ static void show_row(const ProfileRow &r) {
 // cuBLASLt's products, in one row.
 static bool is_product(const CountedKernel &k) { return k.name.compare(0, 8, "cuBLASLt") == 0; }
 
-static void profile_show(const std::vector<CountedKernel> &all, const char *gpu) {
+static inline void profile_show(const std::vector<CountedKernel> &all, const char *gpu) {
     const ProfileGpu *g = profile_gpu(gpu);
     std::vector<ProfileRow> rows;
     CountedKernel products = { "cuBLASLt", nullptr, 0, 0, 0, 0, 0, 0.0, {} };
@@ -291,8 +291,8 @@ static void show_lines(const CountedKernel &k, const ProfileGpu *g) {
 }
 
 // Kernels whose names begin with `name`.
-static void profile_show_lines(const std::vector<CountedKernel> &all, const char *name,
-                               const char *gpu) {
+static inline void profile_show_lines(const std::vector<CountedKernel> &all, const char *name,
+                                      const char *gpu) {
     const ProfileGpu *g = profile_gpu(gpu);
     std::vector<CountedKernel> kernels = named(all);
     std::string known;
