@@ -1,10 +1,10 @@
-// The gradient of a bias: db (OC) += the sum of the rows of dout (N,OC).
+// The gradient of a bias: db (OC) += the sum of the rows of dout (N,OC), rung by rung.
 //
 //     make ladder OP=bias
 //
-// Each element of dout is read once and added once. So memory is the limit: 2*N*OC bytes in bf16.
-// A rung is as good as its loads are wide and as many threads are at work. Every rung adds in the
-// same order in every run: no atomics.
+// Each element of dout is needed once, for one addition. So memory is the limit, and every rung
+// reads the same bytes. What differs is how many threads read at once, and how much each of them
+// reads in one go. No rung uses atomics: sums are added in the same order in every run.
 #include "ladder.cu"                   // Rung, Result, ladder_climb, ladder_main
 
 struct Data { float *db; const real *dout; size_t N; int OC; };
@@ -12,9 +12,9 @@ struct Shape { size_t N; int OC; };
 
 // ---- the rungs ----
 
-// Thread c owns column c and walks down its rows. Neighbouring threads read neighbouring elements:
-// the loads are coalesced, two sectors a request in bf16. But there are only OC threads: 768 of the
-// 270,000 that an H100 has room for, each waiting for one load after the other.
+// The definition. A warp's 32 threads own neighbouring columns, so their loads are coalesced: no
+// byte is read in vain. But OC columns are OC threads, for GPT-2 some thousands. A GPU has room for
+// a hundred times as many, and needs them to have enough loads under way.
 __global__ void column_kernel(float *db, const real *dout, size_t N, int OC) {
     int c = (int)thread_in_grid();
     if (c >= OC) return;
@@ -28,8 +28,65 @@ static void column(const Data *d, Gpu *g) {
     LAUNCH_CHECK();
 }
 
+// A block of 32 warps owns 32 columns; warp w has rows w, w + 32, ... The warps' sums meet in
+// shared memory. The same requests come from 32 times as many warps, for one barrier a block.
+__global__ void block_kernel(float *db, const real *dout, size_t N, int OC) {
+    __shared__ float sums[32][32];
+    int c = blockIdx.x*32 + lane();
+    float sum = 0.0f;
+    for (size_t n = warp_in_block(); c < OC && n < N; n += 32) sum += (float)dout[n*OC + c];
+    sums[warp_in_block()][lane()] = sum;
+    __syncthreads();                             // the sums of all warps are there
+    if (warp_in_block() > 0 || c >= OC) return;
+    for (int w = 1; w < 32; w++) sum += sums[w][lane()];
+    db[c] += sum;
+}
+
+static void block(const Data *d, Gpu *g) {
+    block_kernel<<<blocks_for(d->OC, 32), 1024, 0, g->stream>>>(d->db, d->dout, d->N, d->OC);
+    LAUNCH_CHECK();
+}
+
+// Rows are split as well: a block sums 32 columns of `rows` rows. It cannot add to db, where other
+// blocks add too, so it writes a row of `partials`. The trainer's column_sums_add then adds those
+// rows in their order. Once more many times the warps, now enough for any GPU. The partial sums are
+// written and read again: a few per cent more bytes, and a second launch.
+//   partials (parts,OC)
+__global__ void part_kernel(float *partials, const real *dout, size_t rows, size_t N, int OC) {
+    __shared__ float sums[8][32];
+    int c = blockIdx.x*32 + lane();
+    size_t first = blockIdx.y*rows, end = first + rows < N ? first + rows : N;
+    float sum = 0.0f;
+    for (size_t n = first + warp_in_block(); c < OC && n < end; n += 8)
+        sum += (float)dout[n*OC + c];
+    sums[warp_in_block()][lane()] = sum;
+    __syncthreads();                             // the sums of all warps are there
+    if (warp_in_block() > 0 || c >= OC) return;
+    for (int w = 1; w < 8; w++) sum += sums[w][lane()];
+    partials[(size_t)blockIdx.y*OC + c] = sum;
+}
+
+static void two_passes(const Data *d, Gpu *g) {
+    int parts = column_parts(d->OC, d->N, 128);
+    dim3 blocks(blocks_for(d->OC, 32), parts);
+    part_kernel<<<blocks, 256, 0, g->stream>>>(g->scratch, d->dout, (d->N + parts - 1) / parts,
+                                               d->N, d->OC);
+    LAUNCH_CHECK();
+    column_sums_add(d->db, NULL, g->scratch, parts, d->OC, g->stream);
+}
+
+// The trainer's bias_backward: a lane reads a pack, 16 bytes, where it read one element of 2. An
+// eighth of the requests, and eight times the bytes under way in each. There are an eighth of the
+// warps again, still enough. Packs of sums in shared memory lie 32 bytes apart, which costs a bank
+// conflict; it is one store a thread.
+static void trainer(const Data *d, Gpu *g) { bias_backward(d->db, d->dout, d->N, d->OC, g); }
+
 static const Rung<Data> rungs[] = {
-    { "a thread a column", "each thread sums one column, row after row", column },
+    { "a thread a column", "each thread walks down one column", column },
+    { "a block 32 columns", "32 warps share the rows, and add up in shared memory", block },
+    { "two passes", "blocks share the rows, too; a second kernel adds their partial sums",
+      two_passes },
+    { "packs: the trainer's", "a lane reads 16 bytes at a time", trainer },
 };
 
 // ---- the CPU, and the shapes ----
@@ -37,7 +94,7 @@ static const Rung<Data> rungs[] = {
 static void climb(Ladder *l, Shape s) {
     Array<real> dout(s.N * s.OC);
     Array<float> db(s.OC);
-    std::vector<double> expected(s.OC, 1.0);
+    std::vector<double> expected(s.OC, 1.0);     // what is there, and the sums are added to it
     array_draw(&dout, 1);
     for (size_t i = 0; i < dout.cpu.size(); i++) expected[i % s.OC] += (double)(float)dout.cpu[i];
     char title[100];

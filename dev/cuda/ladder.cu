@@ -1,5 +1,5 @@
-// What the ladders of this folder share. A ladder is one operation of the trainer, from the plainest
-// kernel to the trainer's, one idea a rung. Every rung is held against the CPU.
+// What the ladders of this folder share. A ladder is one operation of the trainer, from the
+// plainest kernel to the trainer's, one idea a rung. Every rung is held against the CPU.
 //
 //     make ladder OP=layernorm           checks each rung; then counts it, or times it on a GPU
 //     build/counted/layernorm check      only checks, at small sizes
@@ -14,7 +14,6 @@
 #define main train_gpt2_main
 #include "../../train_gpt2.cu"         // real, load, store, warp_sum, ...; and the last rungs
 #undef main
-#include <algorithm>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -39,18 +38,19 @@ template <class T> static void array_to_gpu(Array<T> *a) {
                           cudaMemcpyHostToDevice));
 }
 
-// Even between -1 and 1, as T holds them. Another stream, other numbers.
-template <class T> static void array_draw(Array<T> *a, uint64_t stream) {
+// Even between -range and range, as T holds them. Another stream, other numbers.
+template <class T>
+static void array_draw(Array<T> *a, uint64_t stream, float range = 1.0f) {
     Rng rng = rng_make(1, stream);
-    for (T &x : a->cpu) x = (T)(2.0f * (float)rng_uniform(&rng) - 1.0f);
+    for (T &x : a->cpu) x = (T)(range * (2.0f * (float)rng_uniform(&rng) - 1.0f));
     array_to_gpu(a);
 }
 
 // ---- results ----
 
 // A result of the operation, and what the CPU makes of the same data: of its first elements, if
-// `expected` is shorter. A rung finds `before` in each element: NAN where it writes, so that what it
-// leaves out is found out; a number where it adds.
+// `expected` is shorter. A rung finds `before` in each element: NAN where it writes, so that it is
+// noticed if it leaves one out; a number where it adds.
 struct Result {
     const char *name;
     void *gpu;
@@ -121,49 +121,61 @@ struct Ladder {
 };
 
 #ifdef EMULATOR_COUNT
-static void show_header(void) {
-    printf("| %-24s | kernels | memory MB | L2 MB | requests | of ideal | shared | bank x | lanes "
-           "| shuffles | barriers | mma |\n|%s|---|---|---|---|---|---|---|---|---|---|---|\n",
-           "rung", "---");
-}
+// What a rung asked for, over all its kernels.
+struct Counts {
+    double kernels, warps, memory, shuffles, barriers, mma;
+    emulator::Tally global, shared, all;
+};
 
-static void show_count(double n, int width, const char *format) {
-    if (n > 0) printf(format, width, n);
-    else printf("%*s", width, "");
-    printf(" | ");
-}
-
-// What the launches of one rung asked for, over all its kernels.
-static void show_counts(const char *name, const std::vector<emulator::CountedKernel> &kernels) {
-    const emulator::ProfileGpu *gpu = emulator::profile_gpu("h100");
-    emulator::ProfileRow sum = {};
-    emulator::Tally all = {};
-    double shuffles = 0, barriers = 0, mma = 0;
+static Counts counts_of(const std::vector<emulator::CountedKernel> &kernels) {
+    const emulator::ProfileGpu *any = emulator::profile_gpu("h100");
+    Counts c = {};
     for (const emulator::CountedKernel &k : kernels) {
-        emulator::ProfileRow r = emulator::row_of(k, gpu);
-        sum.launches += r.launches;
-        sum.memory += r.memory;
-        emulator::tally_sum(&sum.global, r.global);
-        emulator::tally_sum(&sum.shared, r.shared);
-        for (auto &i : k.instructions) emulator::tally_sum(&all, i.second);
-        shuffles += (double)k.total(emulator::SHUFFLE).requests;
-        barriers += (double)k.total(emulator::BARRIER).requests;
-        mma += (double)k.total(emulator::MMA).requests;
+        emulator::ProfileRow r = emulator::row_of(k, any);
+        c.kernels += (double)r.launches;
+        c.warps += (double)k.warps;
+        c.memory += r.memory;
+        c.shuffles += (double)k.total(emulator::SHUFFLE).requests;
+        c.barriers += (double)k.total(emulator::BARRIER).requests;
+        c.mma += (double)k.total(emulator::MMA).requests;
+        emulator::tally_sum(&c.global, r.global);
+        emulator::tally_sum(&c.shared, r.shared);
+        for (auto &i : k.instructions) emulator::tally_sum(&c.all, i.second);
     }
-    double requests = (double)sum.global.requests, least = (double)sum.shared.least;
-    printf("| %-24s | %7d | %9.3f | ", name, (int)sum.launches, 1e-6 * sum.memory);
-    show_count(32e-6 * (double)sum.global.sectors, 5, "%*.3f");
-    show_count(requests, 8, "%*.0f");
-    if (requests > 0) printf("%4.1f/%-4.1f| ", (double)sum.global.sectors / requests,
-                             (double)sum.global.ideal / requests);
-    else printf("%9s| ", "");
-    show_count((double)sum.shared.passes, 6, "%*.0f");
-    show_count(least > 0 ? (double)sum.shared.passes / least : 0, 6, "%*.2f");
-    show_count(all.requests > 0 ? (double)all.lanes / (double)all.requests : 0, 5, "%*.1f");
-    show_count(shuffles, 8, "%*.0f");
-    show_count(barriers, 8, "%*.0f");
-    if (mma > 0) printf("%3.0f |\n", mma);
-    else printf("%3s |\n", "");
+    return c;
+}
+
+static void show_header(void) {
+    printf("| %-26s | kernels |  warps | memory MB |   L2 MB | requests |  of ideal | shared | "
+           "clocks | bank x | lanes | shuffles | barriers |   mma |\n"
+           "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n", "rung");
+}
+
+// A cell of the table, empty if there is nothing to count.
+static void show_cell(int width, int digits, double n) {
+    if (n > 0.0) printf(" %*.*f |", width, digits, n);
+    else printf(" %*s |", width, "");
+}
+
+static void show_counts(const char *name, const Counts &c) {
+    double requests = (double)c.global.requests, clocks = (double)c.shared.passes;
+    printf("| %-26s |", name);
+    show_cell(7, 0, c.kernels);
+    show_cell(6, 0, c.warps);
+    show_cell(9, 3, 1e-6 * c.memory);
+    show_cell(7, 3, 32e-6 * (double)c.global.sectors);
+    show_cell(8, 0, requests);
+    if (requests > 0.0) printf(" %4.1f/%-4.1f |", (double)c.global.sectors / requests,
+                               (double)c.global.ideal / requests);
+    else printf(" %9s |", "");
+    show_cell(6, 0, (double)c.shared.requests);
+    show_cell(6, 0, clocks);
+    show_cell(6, 2, emulator::ratio(clocks, (double)c.shared.least));
+    show_cell(5, 1, emulator::ratio((double)c.all.lanes, (double)c.all.requests));
+    show_cell(8, 0, c.shuffles);
+    show_cell(8, 0, c.barriers);
+    show_cell(5, 0, c.mma);
+    printf("\n");
 }
 
 template <class Data>
@@ -171,53 +183,22 @@ static void rung_show(Ladder *l, const Rung<Data> *r, const Data *d, const Least
     emulator::count_clear();
     r->launch(d, &l->gpu);
     gpu_wait(&l->gpu);
-    show_counts(r->name, emulator::counted());
+    show_counts(r->name, counts_of(emulator::counted()));
 }
 
 #else
 static void show_header(void) {
-    printf("| %-24s | %9s | of the limit |\n|---|---|---|\n", "rung", "us");
+    printf("| %-26s | %9s | of the limit |\n|---|---|---|\n", "rung", "us");
 }
 
-// Bytes a second, read and written, of a copy of half a gigabyte; the fastest of five.
+// Bytes a second, read and written, of a copy of half a gigabyte.
 static double copy_speed(Gpu *g) {
     const size_t bytes = (size_t)512 << 20;
     Array<char> from(bytes), to(bytes);
-    cudaEvent_t begin, end;
-    double best = INFINITY;
-    CUDA_CHECK(cudaEventCreate(&begin));
-    CUDA_CHECK(cudaEventCreate(&end));
     array_to_gpu(&from);
-    for (int i = 0; i < 5; i++) {
-        CUDA_CHECK(cudaEventRecord(begin, g->stream));
+    return 2.0 * (double)bytes / median_seconds(g, [&] {
         CUDA_CHECK(cudaMemcpyAsync(to.gpu, from.gpu, bytes, cudaMemcpyDeviceToDevice, g->stream));
-        CUDA_CHECK(cudaEventRecord(end, g->stream));
-        gpu_wait(g);
-        best = fmin(best, gpu_seconds(begin, end));
-    }
-    CUDA_CHECK(cudaEventDestroy(begin));
-    CUDA_CHECK(cudaEventDestroy(end));
-    return 2.0 * (double)bytes / best;
-}
-
-// Seconds of a rung: the median of as many runs as fit into a fifth of a second, at least five.
-template <class Data>
-static double rung_seconds(const Rung<Data> *r, const Data *d, Gpu *g) {
-    std::vector<double> seconds;
-    cudaEvent_t begin, end;
-    CUDA_CHECK(cudaEventCreate(&begin));
-    CUDA_CHECK(cudaEventCreate(&end));
-    for (double total = 0.0; total < 0.2 || seconds.size() < 5; total += seconds.back()) {
-        CUDA_CHECK(cudaEventRecord(begin, g->stream));
-        r->launch(d, g);
-        CUDA_CHECK(cudaEventRecord(end, g->stream));
-        gpu_wait(g);
-        seconds.push_back(gpu_seconds(begin, end));
-    }
-    CUDA_CHECK(cudaEventDestroy(begin));
-    CUDA_CHECK(cudaEventDestroy(end));
-    std::sort(seconds.begin(), seconds.end());
-    return seconds[seconds.size() / 2];
+    });
 }
 
 template <class Data>
@@ -225,8 +206,8 @@ static void rung_show(Ladder *l, const Rung<Data> *r, const Data *d, const Least
     if (l->copy_bytes == 0.0) l->copy_bytes = copy_speed(&l->gpu);
     if (l->product_flops == 0.0) l->product_flops = machine_peak_flops(&l->gpu);
     double limit = fmax(least->bytes / l->copy_bytes, least->flops / l->product_flops);
-    double seconds = rung_seconds(r, d, &l->gpu);
-    printf("| %-24s | %9.1f | %11.1f%% |\n", r->name, 1e6 * seconds, 100.0 * limit / seconds);
+    double seconds = median_seconds(&l->gpu, [&] { r->launch(d, &l->gpu); });
+    printf("| %-26s | %9.1f | %11.1f%% |\n", r->name, 1e6 * seconds, 100.0 * limit / seconds);
 }
 #endif
 
@@ -269,8 +250,11 @@ static int ladder_main(int argc, char **argv, const Shape (&small)[SMALL], Shape
     if (l.shows) climb(&l, counted);
 #else
     (void)counted;
-    if (l.shows) printf("%s, " PRECISION "\n", l.gpu.properties.name);
-    if (l.shows) climb(&l, timed);
+    if (!l.shows) return machine_close(&l.gpu), 0;
+    tuner_open(&l.gpu);                          // the trainer's rungs choose as in training
+    l.gpu.tuner->measures = true;
+    printf("%s\n", l.gpu.properties.name);
+    climb(&l, timed);
 #endif
     machine_close(&l.gpu);
     return 0;

@@ -1,0 +1,223 @@
+// Softmax and cross-entropy, forward and backward at once, rung by rung: the loss of each of N rows
+// of logits, and the logits' gradient. The trainer's section on them has the formulas.
+//
+//     make ladder OP=xent
+//
+// GPT-2 has 50257 logits a token: this is the largest array of a step. It must be read once and
+// written once, and memory is the limit. What separates the rungs is how often they pass over it.
+#include "ladder.cu"                   // Rung, Result, ladder_climb, ladder_main
+
+struct Shape { size_t N; int V, Vp; };
+
+struct Data {
+    float *loss;                       // (N)
+    real *dlogits;                     // (N,Vp)
+    const real *logits;                // (N,Vp); columns V ... Vp-1 are padding
+    const int *target;                 // (N)
+    const float *scale;                // (1) what the loss is multiplied by, before the gradient
+    float *p, *lse;                    // scratch: (N,Vp) (N)
+    size_t N;
+    int V, Vp;
+};
+
+enum { THREADS = 256 };                // of a block, in all rungs but the last
+
+// The sum or the largest of what the block's threads have, to all of them.
+__device__ inline float block_sum_to_all(float x) {
+    __shared__ float of_warp[THREADS / 32];
+    x = warp_sum(x);
+    if (lane() == 0) of_warp[warp_in_block()] = x;
+    __syncthreads();                             // all warps' sums are there
+    return warp_sum(lane() < THREADS / 32 ? of_warp[lane()] : 0.0f);
+}
+__device__ inline float block_max_to_all(float x) {
+    __shared__ float of_warp[THREADS / 32];
+    x = warp_max(x);
+    if (lane() == 0) of_warp[warp_in_block()] = x;
+    __syncthreads();                             // all warps' largest are there
+    return warp_max(lane() < THREADS / 32 ? of_warp[lane()] : -FLT_MAX);
+}
+
+// ---- the rungs ----
+
+// A kernel for each formula: p = softmax(logits); loss = -log p[target]; dlogits = p - 1[target].
+// The probabilities p pass through memory, as floats: written once, and read by two kernels. And a
+// loss may be lost: where p underflows to 0, its logarithm is infinite.
+__global__ void softmax_kernel(Data d) {
+    const real *x = d.logits + blockIdx.x*(size_t)d.Vp;
+    float *p = d.p + blockIdx.x*(size_t)d.Vp, hi = -FLT_MAX, sum = 0.0f;
+    for (int v = threadIdx.x; v < d.V; v += THREADS) hi = fmaxf(hi, (float)x[v]);
+    hi = block_max_to_all(hi);
+    for (int v = threadIdx.x; v < d.V; v += THREADS) sum += __expf((float)x[v] - hi);
+    sum = block_sum_to_all(sum);
+    for (int v = threadIdx.x; v < d.Vp; v += THREADS)
+        p[v] = v < d.V ? __expf((float)x[v] - hi) / sum : 0.0f;
+}
+
+__global__ void loss_kernel(Data d) {
+    size_t n = thread_in_grid();
+    if (n < d.N) d.loss[n] = -logf(d.p[n*d.Vp + d.target[n]]);
+}
+
+__global__ void gradient_kernel(Data d) {
+    size_t i = thread_in_grid(), n = i / d.Vp;
+    if (n >= d.N) return;
+    d.dlogits[i] = (real)((d.p[i] - ((int)(i % d.Vp) == d.target[n])) * *d.scale);
+}
+
+static void separate(const Data *d, Gpu *g) {
+    softmax_kernel<<<(unsigned)d->N, THREADS, 0, g->stream>>>(*d);
+    LAUNCH_CHECK();
+    loss_kernel<<<blocks_for(d->N, THREADS), THREADS, 0, g->stream>>>(*d);
+    LAUNCH_CHECK();
+    gradient_kernel<<<blocks_for(d->N*d->Vp, THREADS), THREADS, 0, g->stream>>>(*d);
+    LAUNCH_CHECK();
+}
+
+// What the last pass of the next rungs writes.
+__device__ inline real gradient(const Data &d, float x, int v, float log_sum, int right) {
+    float p = v < d.V ? __expf(x - log_sum) : 0.0f;
+    return (real)((p - (v == right)) * *d.scale);
+}
+
+// Fused: one kernel, in which a block has a row. p exists in registers alone, and memory moves a
+// third of the bytes. The loss is log sum exp - logit[target]: no logarithm of a p that underflows.
+// A row is read three times, for the largest, the sum, the gradient; the last two from a cache.
+__global__ void fused_kernel(Data d) {
+    const real *x = d.logits + blockIdx.x*(size_t)d.Vp;
+    int right = d.target[blockIdx.x];
+    float hi = -FLT_MAX, sum = 0.0f;
+    for (int v = threadIdx.x; v < d.V; v += THREADS) hi = fmaxf(hi, (float)x[v]);
+    hi = block_max_to_all(hi);
+    for (int v = threadIdx.x; v < d.V; v += THREADS) sum += __expf((float)x[v] - hi);
+    float log_sum = hi + logf(block_sum_to_all(sum));
+    if (threadIdx.x == 0) d.loss[blockIdx.x] = log_sum - (float)x[right];
+    for (int v = threadIdx.x; v < d.Vp; v += THREADS)
+        d.dlogits[blockIdx.x*(size_t)d.Vp + v] = gradient(d, (float)x[v], v, log_sum, right);
+}
+
+static void fused(const Data *d, Gpu *g) {
+    fused_kernel<<<(unsigned)d->N, THREADS, 0, g->stream>>>(*d);
+    LAUNCH_CHECK();
+}
+
+__device__ inline Softmax block_softmax(Softmax s) {
+    __shared__ Softmax of_warp[THREADS / 32];
+    Softmax none = { -FLT_MAX, 0.0f };
+    s = warp_softmax(s);
+    if (lane() == 0) of_warp[warp_in_block()] = s;
+    __syncthreads();                             // all warps' parts are there
+    return warp_softmax(lane() < THREADS / 32 ? of_warp[lane()] : none);
+}
+
+// Online softmax (Milakov and Gimelshein 2018, arXiv 1805.02867): the sum so far belongs to the
+// largest so far, and is scaled when that grows. So one pass finds both, and a row is read twice.
+// The price is a second exponential for each element.
+__global__ void online_kernel(Data d) {
+    const real *x = d.logits + blockIdx.x*(size_t)d.Vp;
+    int right = d.target[blockIdx.x];
+    Softmax s = { -FLT_MAX, 0.0f };
+    for (int v = threadIdx.x; v < d.V; v += THREADS) {
+        float hi = fmaxf(s.hi, (float)x[v]);
+        s.sum = s.sum * __expf(s.hi - hi) + __expf((float)x[v] - hi);
+        s.hi = hi;
+    }
+    s = block_softmax(s);
+    float log_sum = s.hi + logf(s.sum);
+    if (threadIdx.x == 0) d.loss[blockIdx.x] = log_sum - (float)x[right];
+    for (int v = threadIdx.x; v < d.Vp; v += THREADS)
+        d.dlogits[blockIdx.x*(size_t)d.Vp + v] = gradient(d, (float)x[v], v, log_sum, right);
+}
+
+static void online(const Data *d, Gpu *g) {
+    online_kernel<<<(unsigned)d->N, THREADS, 0, g->stream>>>(*d);
+    LAUNCH_CHECK();
+}
+
+// Packs: 16 bytes a lane, an eighth of the requests in bf16. And a pack's largest is found before
+// its exponentials: the sum is scaled once a pack, so the second exponential is almost gone.
+__global__ void packs_kernel(Data d) {
+    const real *x = d.logits + blockIdx.x*(size_t)d.Vp;
+    real *dx = d.dlogits + blockIdx.x*(size_t)d.Vp;
+    int right = d.target[blockIdx.x];
+    float value[PACK];
+    Softmax s = { -FLT_MAX, 0.0f };
+    for (int v = threadIdx.x*PACK; v < d.V; v += THREADS*PACK) {
+        float hi = s.hi;
+        load(value, x + v);
+        for (int k = 0; k < PACK; k++) if (v + k < d.V) hi = fmaxf(hi, value[k]);
+        s.sum *= __expf(s.hi - hi);
+        for (int k = 0; k < PACK; k++) if (v + k < d.V) s.sum += __expf(value[k] - hi);
+        s.hi = hi;
+    }
+    s = block_softmax(s);
+    float log_sum = s.hi + logf(s.sum);
+    if (threadIdx.x == 0) d.loss[blockIdx.x] = log_sum - (float)x[right];
+    for (int v = threadIdx.x*PACK; v < d.Vp; v += THREADS*PACK) {
+        load(value, x + v);
+        for (int k = 0; k < PACK; k++)
+            value[k] = (float)gradient(d, value[k], v + k, log_sum, right);
+        store(dx + v, value);
+    }
+}
+
+static void packs(const Data *d, Gpu *g) {
+    packs_kernel<<<(unsigned)d->N, THREADS, 0, g->stream>>>(*d);
+    LAUNCH_CHECK();
+}
+
+// The trainer's xent_kernel: a row is kept in registers, so each logit is read once and each
+// gradient written once: nothing more can be saved. 1024 threads share a long row, since the
+// registers of 256 would not hold it. It could write the gradient over the logits.
+static void trainer(const Data *d, Gpu *g) {
+    xent_launch(d->loss, d->lse, d->dlogits, d->logits, d->target, d->scale, d->N, d->V, d->Vp,
+                g->stream);
+}
+
+static const Rung<Data> rungs[] = {
+    { "separate kernels", "softmax, loss and gradient, with the probabilities in memory",
+      separate },
+    { "fused", "one kernel; the probabilities never leave the registers", fused },
+    { "online", "the largest and the sum in one pass", online },
+    { "packs", "a lane reads 16 bytes at a time", packs },
+    { "registers: the trainer's", "a row is kept in registers, so it is read once", trainer },
+};
+
+// ---- the CPU, and the shapes ----
+
+// loss and dlogits of one row, appended
+static void row_on_cpu(std::vector<double> *loss, std::vector<double> *dlogits, const real *x,
+                       int right, double scale, Shape s) {
+    double hi = (float)x[0], sum = 0.0;
+    for (int v = 1; v < s.V; v++) hi = fmax(hi, (float)x[v]);
+    for (int v = 0; v < s.V; v++) sum += exp((float)x[v] - hi);
+    loss->push_back(hi + log(sum) - (float)x[right]);
+    for (int v = 0; v < s.Vp; v++)
+        dlogits->push_back(((v < s.V ? exp((float)x[v] - hi) / sum : 0.0) - (v == right)) * scale);
+}
+
+static void climb(Ladder *l, Shape s) {
+    Array<real> logits(s.N * s.Vp), dlogits(s.N * s.Vp);
+    Array<float> loss(s.N), scale(1), p(s.N * s.Vp), lse(s.N);
+    Array<int> target(s.N);
+    std::vector<double> losses, gradients;
+    array_draw(&logits, 1, 8.0f);                // the largest p of a row is not small
+    for (size_t n = 0; n < s.N; n++) target.cpu[n] = (int)(n * 7919 % s.V);
+    scale.cpu[0] = 1.0f / (float)s.N;
+    array_to_gpu(&target);
+    array_to_gpu(&scale);
+    for (size_t n = 0; n < s.N; n++)
+        row_on_cpu(&losses, &gradients, &logits.cpu[n * s.Vp], target.cpu[n], scale.cpu[0], s);
+    char title[100];
+    snprintf(title, sizeof title, "softmax cross-entropy: N=%zu, V=%d, " PRECISION, s.N, s.V);
+    Data d = { loss.gpu, dlogits.gpu, logits.gpu, target.gpu, scale.gpu, p.gpu, lse.gpu, s.N, s.V,
+               s.Vp };
+    ladder_climb(l, title, rungs, d, { result("loss", loss, losses, NAN, 0),
+                                       result("dlogits", dlogits, gradients, NAN, 1) },
+                 { 2.0 * (double)(logits.cpu.size() * sizeof(real)), 0.0 });
+}
+
+int main(int argc, char **argv) {
+    static const Shape small[] = { { 3, 5, 8 }, { 37, 130, 136 }, { 2, 2051, 2056 } };
+    return ladder_main(argc, argv, small, { 64, 4050, 4096 }, { 8192, 50257, 50304 }, climb);
+}
