@@ -147,6 +147,9 @@ KNOWN_OP = $(if $(filter-out $(LADDERS),$(OP)),$(error OP=$(OP): there is no suc
 ladder: $(KNOWN_OP)$(LADDER)     ## a matrix product on a CPU, rung by rung; OP=layernorm: kernels for a GPU
 	@for program in $(LADDER); do $$program || exit; done
 
+ladder-table: $(LADDERS:%=$(BUILD)/counted/%)   ## count all of them anew, for the tables in dev/cuda/README.md
+	@$(PYTHON) scripts/ladder_table.py --write $^
+
 first-step: $(BUILD)/lessons/first_step   ## one update of a tiny model, numbers to check by hand
 	@OMP_WAIT_POLICY=passive $<
 
@@ -320,5 +323,5 @@ $(BUILD)/count-flags: FORCE
 FORCE:
 .SECONDARY:
 .DELETE_ON_ERROR:
-.PHONY: all run lab page test test-all soak test-c test-cuda bench bench-cuda ladder lesson exercise check exercises first-step emulate profile fuzz clean help FORCE
+.PHONY: all run lab page test test-all soak test-c test-cuda bench bench-cuda ladder ladder-table lesson exercise check exercises first-step emulate profile fuzz clean help FORCE
 -include $(wildcard $(BUILD)/*.d)

@@ -9,7 +9,7 @@
 #                                      steps twice, compared bit for bit
 #     tests/gpu.sh C                C: fp32 beside the CPU, memcheck and racecheck, PyTorch
 #     tests/gpu.sh D                D: three minutes of training; the counters of make profile
-#                                      beside ncu's; initcheck; several ranks
+#                                      beside ncu's; the ladders; initcheck; several ranks
 #     GPU_ARCHS=90 tests/gpu.sh build    builds beforehand, GPU or not: a call that finds build/gpu
 #                                        made from these very sources builds nothing
 #     MINUTES=20 tests/gpu.sh B     in 20 minutes instead of 9; what is not done by then has failed
@@ -533,6 +533,15 @@ l1tex__data_pipe_lsu_wavefronts_mem_shared.sum" build/cuda/profile > "$work/ncu_
         }' "$work/counted" "$work/ncu_counted"
 }
 
+# Every rung of every ladder, timed.
+ladders() {
+    cd "$bf16" || return 1
+    local op ops
+    ops=$(grep -l 'include "ladder.cu"' dev/cuda/*.cu | sed 's|.*/||; s|\.cu$||')
+    make -s -j8 $(printf 'build/cuda/%s ' $ops) || return 1
+    for op in $ops; do "build/cuda/$op" || return 1; done
+}
+
 call_D() {
     ready
     gpus=$(nvidia-smi -L | grep -c '^GPU')
@@ -541,6 +550,7 @@ call_D() {
     step "D: what --noise-scale costs" 60 noise_costs
     if [ "$gpus" -gt 1 ]; then step "D: scaling to $gpus GPUs" 240 ranks_scale; fi
     step "D: the counters of make profile beside ncu's" 120 profile_beside_ncu
+    step "D: the ladders" 150 ladders
     sanitize_with 90 initcheck
     step "D: two ranks agree" 100 two_ranks
 }
@@ -549,7 +559,7 @@ export -f tool probe make_tree make_bf16 make_fp32 starts loads tests real_shape
     has_tuner sweep counters learned same_bits twins same_losses compare torch_attention \
     planted_source make_planted kernels_of sanitizer finds_planted sanitize sanitize_tests \
     sanitize_training trains tok_per_s noise_costs ranks same_weights ranks_agree ranks_scale \
-    two_ranks profile_beside_ncu
+    two_ranks profile_beside_ncu ladders
 
 # ---- the report of a call ----
 
@@ -609,7 +619,7 @@ report_logs() {
             *FAILED*)
                 { grep 'at most.* WRONG$' "$log"; tail -n 15 "$log"; } > "$log.tail"
                 report_text "Failed: $step" "$log.tail" ;;
-            *tools\ and* | *real\ shapes* | *counters\ of* | *benchmark,* | *launcher* | \
+            *tools\ and* | *real\ shapes* | *counters\ of* | *ladders* | *benchmark,* | *launcher* | \
                 *product* | *PyTorch*)
                 report_text "$step" "$log" ;;
         esac

@@ -225,10 +225,10 @@ static void async_copies(const Data *d, Gpu *g) {
     LAUNCH_CHECK();
 }
 
-// Larger tiles: 128 x 128 for a block, 64 x 64 for a warp. Twice as many multiply-adds for each byte
-// from the L2 cache, and for each ldmatrix. 128 of a thread's 255 registers are sums now. It needs
-// large matrices: there are a quarter of the blocks, and a GPU that has more multiprocessors than
-// blocks leaves some idle.
+// Larger tiles: 128 x 128 for a block, 64 x 64 for a warp. That is twice as many multiply-adds for
+// each byte from the L2 cache, and for each ldmatrix. 128 of a thread's 255 registers are sums now.
+// It needs large matrices: there are a quarter of the blocks, and a GPU that has more
+// multiprocessors than blocks leaves some idle.
 static void larger_tiles(const Data *d, Gpu *g) {
     async_kernel<4><<<tiles_of(d, 128), 128, 0, g->stream>>>(*d);
     LAUNCH_CHECK();

@@ -74,10 +74,11 @@ static void separate(const Data *d, Gpu *g) {
     LAUNCH_CHECK();
 }
 
-// What the last pass of the next rungs writes.
-__device__ inline real gradient(const Data &d, float x, int v, float log_sum, int right) {
-    float p = v < d.V ? __expf(x - log_sum) : 0.0f;
-    return (real)((p - (v == right)) * *d.scale);
+// What the last pass of the next rungs writes: the gradient of logit v, which is x.
+struct Gradient { float log_sum, scale; int right, V; };
+__device__ inline float gradient_of(Gradient g, float x, int v) {
+    float p = v < g.V ? __expf(x - g.log_sum) : 0.0f;
+    return (p - (v == g.right)) * g.scale;
 }
 
 // Fused: one kernel, in which a block has a row. p exists in registers alone, and memory moves a
@@ -92,8 +93,9 @@ __global__ void fused_kernel(Data d) {
     for (int v = threadIdx.x; v < d.V; v += THREADS) sum += __expf((float)x[v] - hi);
     float log_sum = hi + logf(block_sum_to_all(sum));
     if (threadIdx.x == 0) d.loss[blockIdx.x] = log_sum - (float)x[right];
+    Gradient g = { log_sum, *d.scale, right, d.V };
     for (int v = threadIdx.x; v < d.Vp; v += THREADS)
-        d.dlogits[blockIdx.x*(size_t)d.Vp + v] = gradient(d, (float)x[v], v, log_sum, right);
+        d.dlogits[blockIdx.x*(size_t)d.Vp + v] = (real)gradient_of(g, (float)x[v], v);
 }
 
 static void fused(const Data *d, Gpu *g) {
@@ -125,8 +127,9 @@ __global__ void online_kernel(Data d) {
     s = block_softmax(s);
     float log_sum = s.hi + logf(s.sum);
     if (threadIdx.x == 0) d.loss[blockIdx.x] = log_sum - (float)x[right];
+    Gradient g = { log_sum, *d.scale, right, d.V };
     for (int v = threadIdx.x; v < d.Vp; v += THREADS)
-        d.dlogits[blockIdx.x*(size_t)d.Vp + v] = gradient(d, (float)x[v], v, log_sum, right);
+        d.dlogits[blockIdx.x*(size_t)d.Vp + v] = (real)gradient_of(g, (float)x[v], v);
 }
 
 static void online(const Data *d, Gpu *g) {
@@ -153,10 +156,10 @@ __global__ void packs_kernel(Data d) {
     s = block_softmax(s);
     float log_sum = s.hi + logf(s.sum);
     if (threadIdx.x == 0) d.loss[blockIdx.x] = log_sum - (float)x[right];
+    Gradient g = { log_sum, *d.scale, right, d.V };
     for (int v = threadIdx.x*PACK; v < d.Vp; v += THREADS*PACK) {
         load(value, x + v);
-        for (int k = 0; k < PACK; k++)
-            value[k] = (float)gradient(d, value[k], v + k, log_sum, right);
+        for (int k = 0; k < PACK; k++) value[k] = gradient_of(g, value[k], v + k);
         store(dx + v, value);
     }
 }

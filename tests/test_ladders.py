@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+"""The ladders of dev/cuda: every rung is right, and a wrong one is found; counts fall as the texts
+above the rungs say; and dev/cuda/README.md has the tables that the programs print."""
+import functools
+import glob
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True   # before the next line, so that it leaves no __pycache__
+import testing
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ENVIRONMENT = {k: v for k, v in os.environ.items()
+               if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "OP", "BUILD", "PRECISION")}
+ENVIRONMENT["OMP_WAIT_POLICY"] = "passive"
+OPERATIONS = sorted(os.path.basename(path)[:-3] for path in glob.glob(ROOT + "/dev/cuda/*.cu")
+                    if '#include "ladder.cu"' in open(path, encoding="utf-8").read())
+PROGRAMS = ["build/counted/" + name for name in OPERATIONS]
+
+
+def run(*command):
+    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True,
+                          check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def succeed(*command):
+    status, out, err = run(*command)
+    assert status == 0, f"{' '.join(command)}: {err.strip() or out.strip()}"[-500:]
+    return out
+
+
+@functools.lru_cache()
+def build():
+    if not shutil.which("g++"):
+        raise testing.Skip("needs g++")
+    succeed("make", "-s", *PROGRAMS)
+
+
+@functools.lru_cache()
+def printed(name):
+    build()
+    return succeed("build/counted/" + name)
+
+
+def load_script():
+    spec = importlib.util.spec_from_file_location("ladder_table", ROOT + "/scripts/ladder_table.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+SCRIPT = load_script()
+
+
+def number(cell):
+    return float(cell.split("/")[0]) if cell else 0.0
+
+
+def table(name, operation):
+    """[{column: number}] of an operation's rungs. "of ideal" is the sectors of a request."""
+    rows, inside, head = [], False, None
+    for line in printed(name).splitlines():
+        if line.startswith("**"):
+            inside, head = SCRIPT.operation(line) == operation, None
+        elif inside and line.startswith("|"):
+            cells = SCRIPT.cells(line)
+            head = head or cells
+            if cells[0] not in ("rung", "---"):
+                rows.append({"rung": cells[0], **dict(zip(head[1:], map(number, cells[1:])))})
+    return rows
+
+
+def about(value, expected, within=0.05):
+    assert abs(value / expected - 1) <= within, f"{value}, not {expected} within {within:.0%}"
+
+
+def same(rows, column, within=0.05):
+    for row in rows[1:]:
+        about(row[column], rows[0][column], within)
+
+
+# ---- each rung is right, and a wrong one is found ----
+
+def test_ladders_agree():
+    build()
+    for program in PROGRAMS:
+        assert succeed(program, "check").startswith("ok: every rung agrees with the CPU at 3 shapes")
+
+
+# A line of a rung, what it becomes, and what the ladder then says: it names the rung.
+FAULTS = {
+    "bias": ("w < 32; w++) sum += sums[w][lane()];\n    db[c] += sum;",
+             "w < 31; w++) sum += sums[w][lane()];\n    db[c] += sum;",
+             "bias, backward: N=37, OC=264, bf16, rung 'a block 32 columns': db is off by"),
+    "layernorm": ("squares += (v[k] - m) * (v[k] - m);\n    }\n    float r",
+                  "squares += v[k] * v[k];\n    }\n    float r",
+                  "LayerNorm, forward: N=3, C=8, bf16, rung 'packs': out is off by"),
+    "matmul": ("copy_async_wait<1>(); ", "copy_async_wait<2>(); ",
+               "matrix product: M=128, N=128, K=32, bf16, rung 'cp.async': C is off by"),
+    "xent": ("s.sum = s.sum * __expf(s.hi - hi)", "s.sum = s.sum",
+             "softmax cross-entropy: N=37, V=130, bf16, rung 'online': loss is off by"),
+}
+
+
+def test_ladders_find_a_wrong_rung():
+    build()
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (line, wrong, words) in FAULTS.items():
+            with open(f"{ROOT}/build/dev/cuda/{name}.cu.cpp", encoding="utf-8") as f:
+                source = f.read()
+            assert source.count(line) == 1, f"{name}: '{line}' stands there {source.count(line)} times"
+            with open(folder + "/wrong.cpp", "w", encoding="utf-8") as f:
+                f.write(source.replace(line, wrong))
+            succeed("g++", "-std=c++17", "-O0", "-w", "-DWITH_NCCL", "-Idev/emulator/include",
+                    "-iquote", ".", folder + "/wrong.cpp", "-o", folder + "/wrong")
+            status, _, err = run(folder + "/wrong", "check")
+            assert status == 1 and words in err, f"wanted '{words}', got: {err}"
+
+
+# ---- counts fall as the texts say ----
+
+def test_bias_counts():
+    column, block, passes, trainer = table("bias", "bias, backward")
+    same([column, block, passes, trainer], "memory MB")
+    assert block["warps"] == 32 * column["warps"]
+    about(block["requests"], column["requests"])
+    assert column["barriers"] == 0 < block["barriers"]
+    assert passes["warps"] > block["warps"] and passes["kernels"] == 2
+    assert 1.0 < passes["memory MB"] / block["memory MB"] < 1.05
+    about(trainer["requests"], passes["requests"] / 8, 0.2)
+    assert passes["bank x"] == 1 < trainer["bank x"]
+
+
+def test_layernorm_counts():
+    thread, block, warp, packs, trainer = table("layernorm", "LayerNorm, forward")
+    same([thread, block, warp, packs, trainer], "memory MB", 0.01)
+    assert thread["of ideal"] > 20 and block["of ideal"] < 2.1
+    assert block["L2 MB"] < thread["L2 MB"] / 10
+    assert block["barriers"] == 20 * block["warps"] and block["shared"] > 0
+    assert warp["barriers"] == warp["shared"] == 0 < warp["shuffles"]
+    assert warp["requests"] == block["requests"] and warp["L2 MB"] == block["L2 MB"]
+    about(packs["requests"], warp["requests"] / 8, 0.2)
+    about(packs["L2 MB"], warp["L2 MB"], 0.01)
+    about(trainer["L2 MB"], packs["L2 MB"] * 4 / 6, 0.01)
+
+
+def test_layernorm_backward_counts():
+    naive, warp, passes, one, trainer = table("layernorm", "LayerNorm, backward")
+    assert warp["L2 MB"] < naive["L2 MB"] / 5
+    assert passes["warps"] > 4 * warp["warps"]
+    about(passes["L2 MB"], warp["L2 MB"], 0.02)
+    assert one["memory MB"] < passes["memory MB"] and one["L2 MB"] < passes["L2 MB"]
+    assert one["shared"] > passes["shared"]
+    assert trainer["L2 MB"] < one["L2 MB"]
+    about(trainer["requests"], one["requests"] / 8, 0.3)
+    about(trainer["clocks"], 1.5 * one["clocks"])
+    assert one["bank x"] == 1 < trainer["bank x"]
+
+
+def test_xent_counts():
+    separate, fused, online, packs, trainer = table("xent", "softmax cross-entropy")
+    assert separate["kernels"] == 3 and fused["kernels"] == 1
+    about(fused["memory MB"], separate["memory MB"] / 3)
+    same([fused, online, packs, trainer], "memory MB", 0.01)
+    about(online["L2 MB"], fused["L2 MB"] * 3 / 4)
+    about(packs["L2 MB"], online["L2 MB"])
+    about(packs["requests"], online["requests"] / 8, 0.2)
+    about(trainer["L2 MB"], packs["L2 MB"] * 2 / 3)
+
+
+# ---- the page, and make ladder ----
+
+def test_ladders_page():
+    build()
+    with open(SCRIPT.PAGE, encoding="utf-8") as f:
+        page = f.read()
+    text = succeed(sys.executable, "scripts/ladder_table.py", *PROGRAMS)
+    there = page.split(SCRIPT.BEGIN)[1].split(SCRIPT.END)[0].strip("\n") + "\n"
+    assert text == there, "dev/cuda/README.md is not what make ladder-table writes"
+
+
+def test_ladder_times():
+    """What a GPU has measured stands beside the counts; --write changes the marked part alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        report, page = folder + "/D.md", folder + "/page.md"
+        with open(report, "w") as f:
+            f.write("**a, b: N=64, bf16**\n\n1. one: the first\n\n| rung | us | of the limit |\n"
+                    "|---|---|---|\n| one  |  12.5 |   50.0% |\n")
+        out = "\n**a, b: N=8, bf16**\n\n| rung  | mma |\n|---|---|\n| one  |  7 |\n| two  |    |\n"
+        assert SCRIPT.with_times(out, *SCRIPT.times([report])).splitlines()[2:] == [
+            "| rung | mma | us (N=64, bf16) | of the limit |", "| --- | --- | --- | --- |",
+            "| one | 7 | 12.5 | 50.0% |", "| two |  |  |  |"]
+        with open(page, "w") as f:
+            f.write("before\n" + SCRIPT.BEGIN + "old\n" + SCRIPT.END + "after\n")
+        SCRIPT.PAGE = page
+        SCRIPT.write("new\n")
+        with open(page) as f:
+            assert f.read() == "before\n" + SCRIPT.BEGIN + "\nnew\n\n" + SCRIPT.END + "after\n"
+
+
+def test_ladder_refuses():
+    status, _, err = run("make", "-s", "ladder", "OP=nothing")
+    assert status != 0 and err.count("\n") == 1, err
+    assert "OP=nothing: there is no such ladder; there are: " in err
+    for name in OPERATIONS:
+        assert name in err, f"{name} is not named: {err}"
+    build()
+    status, _, err = run(PROGRAMS[0], "chek")
+    assert status == 1 and err.count("\n") == 1 and err.startswith("ladder: usage: "), err
+
+
+if __name__ == "__main__":
+    sys.exit(testing.run_tests(globals(), sys.argv[1:]))
