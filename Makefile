@@ -108,17 +108,18 @@ WITH_MPI := $(if $(HAVE_MPI),$(BUILD)/train_gpt2-mpi)
 
 # `make test` takes what a C compiler and bash run in under 20 seconds. An MPI or emulated trainer
 # may be left from an older `make test-all`: it is not looked at.
+CPU_LADDERS := $(BUILD)/ladder $(BUILD)/attention-cpu
 SHORT := $(TESTS) $(patsubst %,tests/test_%.sh,batch fetch ladder launch plan prepare \
          resume run scripts train)
 WITHOUT = TRAIN_MPI=none TRAIN_GPU=none EMULATED=none KILLS=$${KILLS:-5}
 BESIDE  = --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j2)
 
 test:                            ## what a compiler alone can test: 3 minutes on two cores
-	@$(MAKE) $(BESIDE) all $(TESTS) $(BUILD)/ladder
+	@$(MAKE) $(BESIDE) all $(TESTS) $(CPU_LADDERS)
 	@$(WITHOUT) tests/run.sh $(SHORT)
 
 test-all:                        ## every test: with CUDA emulated, MPI, Python, and what takes long
-	@$(MAKE) $(BESIDE) all $(TESTS) $(EMULATED) $(BUILD)/ladder $(BUILD)/compare $(LESSONS) $(WITH_MPI)
+	@$(MAKE) $(BESIDE) all $(TESTS) $(EMULATED) $(CPU_LADDERS) $(BUILD)/compare $(LESSONS) $(WITH_MPI)
 	@tests/run.sh $(TESTS) $(filter $(BUILD)/emulated/test_%,$(EMULATED)) $(wildcard tests/test_*.sh tests/test_*.py)
 
 soak: all $(WITH_MPI)            ## an hour of killed, lost and resumed runs; MINUTES=5: shorter
@@ -141,8 +142,9 @@ bench: $(BENCHES) $(WITH_MPI)    ## speed and memory on this machine, to bench.j
 # The ladders of dev/cuda: those that are there. They are counted; where a GPU and nvcc are, timed too.
 LADDERS := $(filter matmul attention layernorm xent bias,$(basename $(notdir $(wildcard dev/cuda/*.cu))))
 HAVE_GPU = $(and $(shell nvidia-smi -L 2>/dev/null),$(shell command -v $(firstword $(NVCC))))
-LADDER   = $(if $(OP),$(BUILD)/counted/$(OP) $(if $(HAVE_GPU),$(BUILD)/cuda/$(OP)),$(BUILD)/ladder)
-KNOWN_OP = $(if $(filter-out $(LADDERS),$(OP)),$(error OP=$(OP): there is no such ladder; there are: $(LADDERS)))
+LADDER   = $(if $(filter $(LADDERS),$(OP)),$(BUILD)/counted/$(OP) $(if $(HAVE_GPU),$(BUILD)/cuda/$(OP)),\
+           $(if $(OP),$(BUILD)/$(OP),$(BUILD)/ladder))
+KNOWN_OP = $(if $(filter-out $(LADDERS) attention-cpu,$(OP)),$(error OP=$(OP): there is no such ladder; there are: $(LADDERS) attention-cpu))
 
 ladder: $(KNOWN_OP)$(LADDER)     ## a matrix product on a CPU, rung by rung; OP=layernorm: kernels for a GPU
 	@for program in $(LADDER); do $$program || exit; done
@@ -298,6 +300,9 @@ $(BUILD)/one_step: scripts/lab/one_step.c $(BUILD)/flags      # for scripts/lab/
 $(BUILD)/ladder: dev/cpu/matmul.c dev/cpu/matmul_bf16.c $(BUILD)/flags
 	$(CC) $(FLAGS) dev/cpu/matmul.c dev/cpu/matmul_bf16.c -o $@ -lm
 	@$(CC) $(FLAGS) -MM -MP -MT $@ dev/cpu/matmul.c > $@.d
+
+$(BUILD)/attention-cpu: dev/cpu/attention.c $(BUILD)/flags
+	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
 
 # A stamp changes only when the compiler or its flags do, and then everything is built anew.
 stamp = @mkdir -p $(BUILD); echo '$(1)' | cmp -s - $@ || echo '$(1)' > $@

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The ladder of dev/cpu/matmul.c: its rungs agree whatever the number of threads, it prints a figure
-# for each, and it refuses what is no size.
+# The ladders of dev/cpu, matmul.c and attention.c: rungs agree whatever the number of threads, a
+# table has a figure for each, and what is no size is refused.
 dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
 trap 'rm -rf "$dir"' EXIT
 export OMP_WAIT_POLICY=passive
@@ -12,36 +12,42 @@ end() {                                     # end NAME: prints the verdict on th
 }
 note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
 
-for threads in 1 2 3; do
-    OMP_NUM_THREADS=$threads build/ladder check > "$dir/out" 2>&1 ||
-        note "$threads threads: $(tail -n 1 "$dir/out")"
-    grep -q '^[0-9]* rungs agree' "$dir/out" || note "no verdict with $threads threads"
+for ladder in ladder attention-cpu; do
+    for threads in 1 2 3; do
+        OMP_NUM_THREADS=$threads build/$ladder check > "$dir/out" 2>&1 ||
+            note "$threads threads: $(tail -n 1 "$dir/out")"
+        grep -q '^[0-9]* rungs agree' "$dir/out" || note "no verdict with $threads threads"
+    done
+    end ${ladder}_rungs_agree
 done
-end ladder_rungs_agree
 
-# A product too small for a time that means anything: a line for each rung, its numbers all above 0.
-build/ladder 67 131 37 > "$dir/out" 2>&1 || note "$(tail -n 1 "$dir/out")"
-rungs=$(sed -n 's/^\([0-9]*\) rungs agree.*/\1/p' "$dir/out")
-lines=$(sed '1,/^rung /d' "$dir/out" | grep -cE '[a-z0-9]  .*[0-9]\.[0-9]')
-[ "$lines" = "$rungs" ] || note "$lines lines for ${rungs:-no} rungs"
-grep -qiE 'nan|inf' "$dir/out" && note "$(grep -iE -m 1 'nan|inf' "$dir/out")"
-end ladder_prints_a_table
+# A shape too small for a time that means anything: a line for each rung, its numbers all above 0.
+for ladder in ladder attention-cpu; do
+    build/$ladder 67 13 37 > "$dir/out" 2>&1 || note "$(tail -n 1 "$dir/out")"
+    rungs=$(sed -n 's/^\([0-9]*\) rungs agree.*/\1/p' "$dir/out")
+    lines=$(sed '1,/^rung /d' "$dir/out" | grep -cE '[a-z0-9]  .*[0-9]\.[0-9]')
+    [ "$lines" = "$rungs" ] || note "$lines lines for ${rungs:-no} rungs"
+    grep -qiE 'nan|inf' "$dir/out" && note "$(grep -iE -m 1 'nan|inf' "$dir/out")"
+    end ${ladder}_prints_a_table
+done
 
 # refused WORDS...: one line that names the program, and status 1.
 refused() {
-    build/ladder "$@" > "$dir/out" 2> "$dir/err"
+    build/$ladder "$@" > "$dir/out" 2> "$dir/err"
     status=$?
-    [ $status -eq 1 ] || note "ladder $*: status $status"
-    [ "$(wc -l < "$dir/err")" -eq 1 ] && grep -q '^ladder: ' "$dir/err" ||
-        note "ladder $*: $(head -n 1 "$dir/err")"
+    [ $status -eq 1 ] || note "$ladder $*: status $status"
+    [ "$(wc -l < "$dir/err")" -eq 1 ] && grep -q "^$ladder: " "$dir/err" ||
+        note "$ladder $*: $(head -n 1 "$dir/err")"
 }
-refused chek
-refused 8 8
-refused 8 8 0
-refused 8 8 8x
-refused '' 8 8
-refused 8 -8 8
-refused 8 8 99999999999999999999
-end ladder_refuses
+for ladder in ladder attention-cpu; do
+    refused chek
+    refused 8 8
+    refused 8 8 0
+    refused 8 8 8x
+    refused '' 8 8
+    refused 8 -8 8
+    refused 8 8 99999999999999999999
+    end ${ladder}_refuses
+done
 
 exit $failed
