@@ -17,6 +17,7 @@ static void check_step_end(Run *r, Step *s, const Totals *t);
 #define main train_gpt2_main
 #include "train_gpt2.c"
 #undef main
+#include "dev/exercises/ranks.h"       // ring_allreduce, zero1
 
 // ---- tensors and verdicts ----
 
@@ -661,6 +662,94 @@ static void check_gradient_accumulation(void) {
         wrong("step_end must be called once, with what model_update returned");
 }
 
+// ---- many ranks ----
+
+// Step `step` of n ranks. x[r][c] is chunk c of rank r.
+static void ring_step(long x[][8], int step, int n) {
+    int send[8], receive[8];
+    bool adds[8];
+    long arrives[8];
+    for (int r = 0; r < n; r++) {
+        send[r] = receive[r] = -99, adds[r] = false;
+        ring_allreduce(&send[r], &receive[r], &adds[r], step, r, n);
+        if (send[r] == -99) wrong("send: it is not written");
+        if (receive[r] == -99) wrong("receive: it is not written");
+        if (send[r] < 0 || send[r] >= n || receive[r] < 0 || receive[r] >= n)
+            wrong("%d ranks, step %d: rank %d sends chunk %d and receives chunk %d, but chunks are "
+                  "0 ... %d; in C the remainder %% of a negative number is negative",
+                  n, step, r, send[r], receive[r], n - 1);
+    }
+    for (int r = 0; r < n; r++) {
+        int left = (r + n - 1) % n;
+        if (receive[r] != send[left])
+            wrong("%d ranks, step %d: rank %d waits for chunk %d, but its left neighbour %d sends "
+                  "chunk %d", n, step, r, receive[r], left, send[left]);
+        arrives[r] = x[left][send[left]];
+    }
+    for (int r = 0; r < n; r++) x[r][receive[r]] = arrives[r] + (adds[r] ? x[r][receive[r]] : 0);
+}
+
+// Rank r brings 100^r, so that the sum shows how often it contains which rank's part.
+static void check_ring_allreduce(void) {
+    for (int n = 2; n <= 5; n++) {
+        long x[8][8], part = 1;
+        for (int r = 0; r < n; r++, part *= 100) for (int c = 0; c < n; c++) x[r][c] = part;
+        for (int step = 0; step < 2*(n - 1); step++) ring_step(x, step, n);
+        for (int i = 0; i < n*n*n; i++) {
+            int r = i / n / n, c = i / n % n, of = i % n;
+            int times = (int)(x[r][c] / lround(pow(100, of)) % 100);
+            if (times != 1)
+                wrong("%d ranks: at the end chunk %d of rank %d contains rank %d's part %d times, "
+                      "expected once; the first n-1 steps add, the others replace", n, c, r, of,
+                      times);
+        }
+    }
+}
+
+// Each parameter's mean gradient, then AdamW in double precision: *p, *m and *v are updated.
+static void adamw_exact(double *p, double *m, double *v, double g, AdamW o, int step) {
+    *m = o.beta1 * *m + (1.0 - o.beta1) * g;
+    *v = o.beta2 * *v + (1.0 - o.beta2) * g * g;
+    *p -= o.lr * (*m / (1.0 - pow(o.beta1, step)) /
+                  (sqrt(*v / (1.0 - pow(o.beta2, step))) + o.eps) + o.weight_decay * *p);
+}
+
+static void check_zero1(void) {
+    enum { TOTAL = 10, RANKS = 3 };
+    static const char *names[RANKS] = { "params of rank 0", "params of rank 1", "params of rank 2" };
+    AdamW o = { .lr = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-2f, .weight_decay = 0.1f };
+    Rng rng = rng_make(12, 0);
+    float *begin = normals(TOTAL, 1, 0, &rng);
+    double p[TOTAL], m[TOTAL] = {0}, v[TOTAL] = {0};
+    Result params[RANKS], moments[2*RANKS];
+    ZeroRank ranks[RANKS];
+    for (int i = 0; i < TOTAL; i++) p[i] = begin[i];
+    for (int r = 0; r < RANKS; r++) {
+        size_t count = r < RANKS - 1 ? 4 : 2;              // the last slice is shorter
+        params[r] = holding(names[r], begin, TOTAL);
+        moments[2*r] = tensor("m", count, 0.0f), moments[2*r + 1] = tensor("v", count, 0.0f);
+        ranks[r] = (ZeroRank){ params[r].x, NULL, moments[2*r].x, moments[2*r + 1].x,
+                               (size_t)r*4, count };
+    }
+    for (int step = 1; step <= 2; step++) {
+        for (int r = 0; r < RANKS; r++) ranks[r].grads = normals(TOTAL, 1, 0.5, &rng);
+        for (int i = 0; i < TOTAL; i++) {
+            double mean = 0.0;
+            for (int r = 0; r < RANKS; r++) mean += ranks[r].grads[i] / (double)RANKS;
+            adamw_exact(&p[i], &m[i], &v[i], mean, o, step);
+        }
+        zero1(ranks, RANKS, TOTAL, o, step);
+        for (int i = 0; i < 2*RANKS; i++)
+            expect_sane(&moments[i], "reduce_scatter completes a rank's own slice of grads only; "
+                        "the moments begin with the slice's first");
+        for (int r = 0; r < RANKS; r++)
+            expect_written(&params[r], p, step == 2
+                ? "in the second update: do the moments go on from the first?"
+                : "reduce_scatter, adamw_update of each rank's slice with the mean gradient, "
+                  "all_gather");
+    }
+}
+
 // ---- main ----
 
 static const struct { const char *name; void (*body)(void); } CHECKS[] = {
@@ -680,6 +769,8 @@ static const struct { const char *name; void (*body)(void); } CHECKS[] = {
     { "sample_token", check_sample_token },
     { "kv_cache", check_kv_cache },
     { "gradient_accumulation", check_gradient_accumulation },
+    { "ring_allreduce", check_ring_allreduce },
+    { "zero1", check_zero1 },
 };
 
 int main(int argc, char **argv) {

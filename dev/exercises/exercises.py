@@ -22,6 +22,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FOLDER = os.environ.get("EXERCISES", os.path.join(ROOT, "exercise"))
 TRAINER = "train_gpt2.c"
+RANKS = "dev/exercises/ranks.h"
 WARP = "dev/exercises/warp.cu"
 WARP_CHECK = "dev/exercises/check_warp.cu"
 SECONDS = 60                           # a check takes less than one
@@ -100,6 +101,13 @@ EXERCISES = [Exercise(*row) for row in [
         Gets x (N,C); there may be more warps than rows.
         Writes p (N,C), the softmax of each row. warp_sum and warp_max, above, help. A number of x
         may be large: exp must not overflow."""),
+    ("ring_allreduce", 14, RANKS, "ring_allreduce", """
+        Gets a step, 0 ... 2(n-1) - 1, and a rank, 0 ... n-1.
+        Writes *send and *receive, chunks 0 ... n-1, and *adds."""),
+    ("zero1", 14, RANKS, "zero1", """
+        Gets n ranks, with their gradients in ranks[r].grads (total), and o and step for
+        adamw_update in train_gpt2.c. reduce_scatter and all_gather, above, serve all ranks at once.
+        Updates the moments of each rank's slice, and all of params on every rank."""),
 ]]
 NAMES = {e.name: e for e in EXERCISES}
 
@@ -136,12 +144,32 @@ def blank(source, exercise):
     return source[:begin] + text + ("" if "void" in returns else "    return 0;\n") + source[end:]
 
 
+def functions_of(text):
+    """The functions of a C source by name, each with the comment above it."""
+    return {found[2]: found[1] for found in re.finditer(
+        r"((?:^//[^\n]*\n)*^static [^;{}]*?\b(\w+)\([^;{}]*\) \{\n.*?^\}\n)", text, re.M | re.S)}
+
+
+def solve(source, name):
+    """The trainer with the solution of an open exercise: its functions replace those of the same
+    name; a new one stands before the next that replaces one."""
+    new, old = "", functions_of(source)
+    solution = read(path_of("dev", "exercises", "solutions", name + ".c"))
+    for function, text in functions_of(solution).items():
+        new += text
+        if function in old:
+            source, new = source.replace(old[function], new), ""
+        else:
+            new += "\n"
+    return source
+
+
 def files_of(exercise):
-    """What a copy holds: the trainer, all headers if one is to be edited; or warp.cu."""
+    """What a copy holds: the file to edit, and what must find it there."""
     if exercise.file == WARP:
         return [WARP, WARP_CHECK]
-    if exercise.file == TRAINER:
-        return [TRAINER]
+    if exercise.file in (TRAINER, RANKS):
+        return [exercise.file]
     headers = [os.path.join(folder, name) for folder, _, names in os.walk(path_of("dev"))
                for name in names if name.endswith(".h")]
     return [TRAINER, "dataloader.h"] + sorted(os.path.relpath(h, ROOT) for h in headers)
