@@ -21,7 +21,8 @@ sys.path.insert(0, os.path.join(ROOT, "dev", "exercises"))
 import exercises
 from exercises import EXERCISES, NAMES
 
-APART = {"kv_cache", "gradient_accumulation", "softmax_row"}
+APART = {"kv_cache", "gradient_accumulation", "softmax_row", "layernorm_cuda", "find_the_race"}
+FILES = [exercises.TRAINER, *exercises.CUDA_CHECKS]      # a program for the exercises of each
 
 # Three mistakes for each: what the original says, what the mistake says, and the beginning of the
 # verdict or a part of it.
@@ -98,6 +99,29 @@ MISTAKES = {
         ("row[c] - hi", "row[c]", "subtract the row's largest"),
         ("sum = warp_sum(sum);", "", "those of the whole row"),
         ("(size_t)n*C + c] =", "c] =", "p: row 0 column 0")],
+    "layernorm_cuda": [
+        ("warp_sum(squares) / C", "squares / C", "rstd: row 0 column 0"),
+        ("if (n >= N) return;", "", "do threads without work leave"),
+        ("gain[c]", "gain[n]", "a number for each channel")],
+    "find_the_race": [
+        ("__syncthreads();                             // all have read the sums before they "
+         "change\n    if (lane() == 0) sums[warp] = sum;",
+         "if (lane() == 0) sums[warp] = sum;\n    __syncthreads();", "between which two lines"),
+        ("__syncthreads();                             // all", "__syncwarp();  // all",
+         "between which two lines"),
+        ("before they change\n    if (lane() == 0) sums", "\n    if (lane() == 0) __syncthreads(), "
+         "sums", "barrier")],
+    "transpose_shared": [
+        ("[TILE + 1]", "[TILE]", "bank conflicts, expected none"),
+        ("__syncthreads();", "__syncwarp();", "out: row 0"),
+        ("if (c0 + i < C && n0 + lane < N) out[(size_t)(c0 + i)*N + n0 + lane] = tile[lane][i];",
+         "if (c0 + lane < C && n0 + i < N) out[(size_t)(c0 + lane)*N + n0 + i] = tile[i][lane];",
+         "global stores: its requests want 32 sectors")],
+    "matmul_tiled": [
+        ("a_tile[y][k]", "(m < M && k0 + k < K ? a[(size_t)m*K + k0 + k] : 0.0f)",
+         "numbers are loaded from global memory, expected 32768"),
+        ("__syncthreads();                         // all have", "//", "read by all before it"),
+        ("if (m < M && n < N) c", "c", "do threads without work leave")],
     "ring_allreduce": [
         ("step < n - 1", "step < n", "2 ranks: at the end chunk 0"),
         ("- step - 1", "- step + 1", "but its left neighbour"),
@@ -114,8 +138,12 @@ def sources():
     return {file: exercises.read(os.path.join(ROOT, file)) for file in files}
 
 
+def program_of(e):
+    return e.file if e.file in exercises.CUDA_CHECKS else exercises.TRAINER
+
+
 def verdicts_of(chosen, edit):
-    """Of the chosen exercises, from two programs: edit(source, exercise) returns the new source."""
+    """Of the chosen exercises: edit(source, exercise) returns the new source."""
     said, texts = {}, sources()
     for e in chosen:
         texts[e.file] = edit(texts[e.file], e)
@@ -123,11 +151,10 @@ def verdicts_of(chosen, edit):
         for file, text in texts.items():
             exercises.write(os.path.join(folder, file), text)
         program = os.path.join(folder, "program")
-        for warp in (True, False):
-            names = [e.name for e in chosen if (e.file == exercises.WARP) == warp]
+        for file in FILES:
+            names = [e.name for e in chosen if program_of(e) == file]
             if not names:
                 continue
-            file = exercises.WARP if warp else exercises.TRAINER
             fault = exercises.compile_check(folder, program, file)
             assert fault is None, fault
             said.update({name: exercises.verdict(program, name) for name in names})

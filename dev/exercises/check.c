@@ -18,6 +18,7 @@ static void check_step_end(Run *r, Step *s, const Totals *t);
 #include "train_gpt2.c"
 #undef main
 #include "dev/exercises/ranks.h"       // ring_allreduce, zero1
+#include "dev/exercises/verdict.h"     // wrong
 
 // ---- tensors and verdicts ----
 
@@ -27,16 +28,6 @@ static const double TOLERANCE = 1e-5;  // of floats; a mistake shows at 1e-3 or 
 
 // A tensor that the function under test writes or adds to. `before` is what it contained.
 typedef struct { const char *name; float *x, *before; size_t n; } Result;
-
-__attribute__((format(printf, 1, 2), noreturn))
-static void wrong(const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    vprintf(fmt, args);
-    va_end(args);
-    printf("\n");
-    exit(1);
-}
 
 static Result tensor(const char *name, size_t n, float before) {
     Result t = { name, alloc_or_die((n + GUARD) * sizeof(float), "a tensor"),
@@ -716,7 +707,7 @@ static void adamw_exact(double *p, double *m, double *v, double g, AdamW o, int 
 
 static void check_zero1(void) {
     enum { TOTAL = 10, RANKS = 3 };
-    static const char *names[RANKS] = { "params of rank 0", "params of rank 1", "params of rank 2" };
+    static const char *names[] = { "params of rank 0", "params of rank 1", "params of rank 2" };
     AdamW o = { .lr = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-2f, .weight_decay = 0.1f };
     Rng rng = rng_make(12, 0);
     float *begin = normals(TOTAL, 1, 0, &rng);

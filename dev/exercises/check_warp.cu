@@ -1,33 +1,7 @@
 // The checks of the exercises in warp.cu, run in the emulator: one line, what is wrong or `right`.
-#include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include <string>
+#include "dev/exercises/check_cuda.h"
 #include "warp.cu"
-
-__attribute__((format(printf, 1, 2), noreturn))
-static void wrong(const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    vprintf(fmt, args);
-    va_end(args);
-    printf("\n");
-    exit(1);
-}
-
-static float *on_gpu(const float *x, size_t n) {
-    float *p = NULL;
-    cudaMalloc(&p, n * sizeof *p);
-    cudaMemcpy(p, x, n * sizeof *p, cudaMemcpyHostToDevice);
-    return p;
-}
-
-static void fetch(float *x, const float *p, size_t n) {
-    cudaError_t error = cudaDeviceSynchronize();
-    if (error != cudaSuccess) wrong("the kernel fails: %s", cudaGetErrorString(error));
-    cudaMemcpy(x, p, n * sizeof *x, cudaMemcpyDeviceToHost);
-}
 
 static __global__ void warp_sum_kernel(float *out, const float *x) {
     out[threadIdx.x] = warp_sum(x[threadIdx.x]);
@@ -35,11 +9,11 @@ static __global__ void warp_sum_kernel(float *out, const float *x) {
 
 static void check_warp_sum() {
     enum { N = 64 };
-    float x[N], out[N] = {0}, sum[2] = {0};
+    float x[N], sum[2] = {0};
     for (int i = 0; i < N; i++) x[i] = (float)(i*i % 37 + 1), sum[i / 32] += x[i];
-    float *out_gpu = on_gpu(out, N), *x_gpu = on_gpu(x, N);
+    float *out_gpu = on_gpu(N), *x_gpu = on_gpu(N, x);
     warp_sum_kernel<<<1, N>>>(out_gpu, x_gpu);
-    fetch(out, out_gpu, N);
+    std::vector<float> out = fetch("the sum", out_gpu, N);
     if (out[0] == sum[0] && out[1] != sum[0])
         wrong("lane 0 has the sum, lane 1 has %g: every lane must have it; exchange with "
               "__shfl_xor_sync", out[1]);
@@ -51,11 +25,11 @@ static void check_warp_sum() {
 
 static void check_softmax_row() {
     enum { N = 5, C = 77 };
-    static float x[N*C], p[N*C];
+    static float x[N*C];
     for (int i = 0; i < N*C; i++) x[i] = (float)(i*i % 41) * 0.2f + (i / C == 3 ? 200.0f : 0.0f);
-    float *p_gpu = on_gpu(p, N*C), *x_gpu = on_gpu(x, N*C);
+    float *p_gpu = on_gpu(N*C), *x_gpu = on_gpu(N*C, x);
     softmax_row<<<2, 128>>>(p_gpu, x_gpu, N, C);         // 8 warps for 5 rows
-    fetch(p, p_gpu, N*C);
+    std::vector<float> p = fetch("p", p_gpu, N*C);
     for (int n = 0; n < N; n++) {
         double sum = 0.0, got = 0.0;
         for (int c = 0; c < C; c++) sum += exp((double)x[n*C + c]), got += p[n*C + c];
@@ -71,9 +45,59 @@ static void check_softmax_row() {
     }
 }
 
+static void check_layernorm_cuda() {
+    enum { N = 5, C = 77 };
+    static float x[N*C], gain[C], bias[C];
+    std::vector<double> mean(N), rstd(N), out(N*C);
+    for (int i = 0; i < N*C; i++) x[i] = 100.0f + (float)(i*i % 41) * 0.01f;
+    for (int c = 0; c < C; c++) gain[c] = 0.5f + 0.01f * c, bias[c] = 1.0f - 0.02f * c;
+    for (int n = 0; n < N; n++) {
+        double var = 0.0;
+        for (int c = 0; c < C; c++) mean[n] += (double)x[n*C + c] / C;
+        for (int c = 0; c < C; c++) var += pow(x[n*C + c] - mean[n], 2) / C;
+        rstd[n] = 1.0 / sqrt(var + 1e-5);
+        for (int c = 0; c < C; c++)
+            out[n*C + c] = (x[n*C + c] - mean[n]) * rstd[n] * gain[c] + bias[c];
+    }
+    float *out_gpu = on_gpu(N*C), *mean_gpu = on_gpu(N), *rstd_gpu = on_gpu(N);
+    layernorm_cuda<<<2, 128>>>(out_gpu, mean_gpu, rstd_gpu, on_gpu(N*C, x), on_gpu(C, gain),
+                               on_gpu(C, bias), N, C);               // 8 warps for 5 rows
+    expect("mean", fetch("mean", mean_gpu, N), mean, 1, "the sum of a row is that of all 32 lanes");
+    expect("rstd", fetch("rstd", rstd_gpu, N), rstd, 1, "1/sqrt(var + 1e-5); var is the mean, over "
+           "all lanes, of the squared distances from the row's mean");
+    expect("out", fetch("out", out_gpu, N*C), out, C, "(x - mean) * rstd * gain + bias; gain and "
+           "bias have a number for each channel");
+}
+
+// In turn, then in orders of threads that the emulator draws.
+static void check_find_the_race() {
+    enum { N = 3, C = 256, ORDERS = 20 };
+    static float x[N*C];
+    std::vector<double> exact(N*C);
+    for (int i = 0; i < N*C; i++) x[i] = (float)(i*i % 41) + (float)(i % C);
+    for (int n = 0; n < N; n++) {
+        double mean = 0.0, var = 0.0;
+        for (int c = 0; c < C; c++) mean += (double)x[n*C + c] / C;
+        for (int c = 0; c < C; c++) var += pow(x[n*C + c] - mean, 2) / C;
+        for (int c = 0; c < C; c++) exact[n*C + c] = (x[n*C + c] - mean) / sqrt(var + 1e-5);
+    }
+    float *x_gpu = on_gpu(N*C, x);
+    for (int order = 0; order <= ORDERS; order++) {
+        if (order > 0) setenv("EMULATOR_SHUFFLE", std::to_string(order).c_str(), 1);
+        float *out_gpu = on_gpu(N*C);
+        standardise<<<N, C>>>(out_gpu, x_gpu);
+        expect("out", fetch("out", out_gpu, N*C), exact, C, order == 0 ?
+               "one warp writes what another has still to read, or reads what is not written: "
+               "between which two lines must all threads of the block have met?" :
+               "it is right in one order of the threads and wrong in another: a race");
+    }
+}
+
 int main(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "warp_sum") == 0) check_warp_sum();
     else if (argc == 2 && strcmp(argv[1], "softmax_row") == 0) check_softmax_row();
+    else if (argc == 2 && strcmp(argv[1], "layernorm_cuda") == 0) check_layernorm_cuda();
+    else if (argc == 2 && strcmp(argv[1], "find_the_race") == 0) check_find_the_race();
     else return fprintf(stderr, "check_warp NAME: the name of an exercise\n"), 2;
     printf("right\n");
     return 0;

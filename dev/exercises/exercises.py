@@ -7,8 +7,8 @@ call this script.
     exercises.py list                    the exercises, and what is solved
 
 A copy is made from the source as it is, so an exercise is a row of the table below and a check in
-check.c, or in check_warp.cu, which runs in the emulator. exercise/NAME overlays the repository:
-what it does not hold is read from there.
+check.c, or in check_warp.cu or check_tiles.cu, which run in the emulator. exercise/NAME overlays
+the repository: what it does not hold is read from there.
 """
 import collections
 import os
@@ -24,7 +24,8 @@ FOLDER = os.environ.get("EXERCISES", os.path.join(ROOT, "exercise"))
 TRAINER = "train_gpt2.c"
 RANKS = "dev/exercises/ranks.h"
 WARP = "dev/exercises/warp.cu"
-WARP_CHECK = "dev/exercises/check_warp.cu"
+TILES = "dev/exercises/tiles.cu"
+CUDA_CHECKS = {WARP: "dev/exercises/check_warp.cu", TILES: "dev/exercises/check_tiles.cu"}
 SECONDS = 60                           # a check takes less than one
 
 Exercise = collections.namedtuple("Exercise", "name lesson file function task")
@@ -101,6 +102,20 @@ EXERCISES = [Exercise(*row) for row in [
         Gets x (N,C); there may be more warps than rows.
         Writes p (N,C), the softmax of each row. warp_sum and warp_max, above, help. A number of x
         may be large: exp must not overflow."""),
+    ("layernorm_cuda", 13, WARP, "layernorm_cuda", """
+        Gets x (N,C), gain (C) and bias (C); there may be more warps than rows.
+        Writes out (N,C), mean (N) and rstd (N) = 1/sqrt(var + 1e-5). warp_sum, above, helps."""),
+    ("find_the_race", 13, WARP, "standardise", """
+        This kernel lacks one __syncthreads(). Between which two lines? Put it there; change nothing
+        else."""),
+    ("transpose_shared", 13, TILES, "transpose_shared", """
+        Gets x (N,C). N and C need not be multiples of 32.
+        Writes out (C,N): every request of a warp to global memory along a row, and no two lanes at
+        the same bank of shared memory."""),
+    ("matmul_tiled", 13, TILES, "matmul_tiled", """
+        Gets a (M,K) and b (K,N). M, N and K need not be multiples of 16.
+        Writes c (M,N). Each number of a and b is loaded by one thread of a block, and used by 16
+        from shared memory."""),
     ("ring_allreduce", 14, RANKS, "ring_allreduce", """
         Gets a step, 0 ... 2(n-1) - 1, and a rank, 0 ... n-1.
         Writes *send and *receive, chunks 0 ... n-1, and *adds."""),
@@ -136,11 +151,17 @@ def body_of(source, function):
     return found.span(1)
 
 
+# What find_the_race takes out; the rest of its kernel stays.
+BARRIER = re.compile(r" *__syncthreads\(\); *// all have read the sums before they change\n")
+
+
 def blank(source, exercise):
     begin, end = body_of(source, exercise.function)
     returns = source[:begin].rsplit("static ", 1)[1].split(exercise.function + "(")[0]
     lines = [line.strip() for line in exercise.task.strip().splitlines()]
     text = "".join(f"    // {line}\n" for line in ["Your code here."] + lines)
+    if exercise.name == "find_the_race":
+        text += BARRIER.sub("", source[begin:end])
     return source[:begin] + text + ("" if "void" in returns else "    return 0;\n") + source[end:]
 
 
@@ -166,8 +187,8 @@ def solve(source, name):
 
 def files_of(exercise):
     """What a copy holds: the file to edit, and what must find it there."""
-    if exercise.file == WARP:
-        return [WARP, WARP_CHECK]
+    if exercise.file in CUDA_CHECKS:
+        return [exercise.file, CUDA_CHECKS[exercise.file]]
     if exercise.file in (TRAINER, RANKS):
         return [exercise.file]
     headers = [os.path.join(folder, name) for folder, _, names in os.walk(path_of("dev"))
@@ -179,7 +200,7 @@ def compiler_says(variable, default, *args):
     """Runs the compiler that a variable names; returns its first error, or None."""
     command = shlex.split(os.environ.get(variable, default)) + list(args)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     except OSError as error:
         return f"it is not compiled: {command[0]}: {error.strerror}"
     if done.returncode == 0:
@@ -190,26 +211,40 @@ def compiler_says(variable, default, *args):
 
 def compile_check(tree, program, file):
     """Builds the check of exercises in `file` with the sources in `tree`; returns an error."""
-    if file == WARP:
-        return compile_warp(tree, program)
+    tree, program = os.path.abspath(tree), os.path.abspath(program)
+    if file in CUDA_CHECKS:
+        return compile_cuda(os.path.join(tree, CUDA_CHECKS[file]), program, file == TILES)
     return compiler_says("CC", "cc", "-std=gnu11", "-O1", "-Wall", "-Wno-unused-function",
                          "-Wno-unused-variable", "-Wno-unknown-pragmas", "-fno-math-errno",
                          "-DPLAIN=1", "-iquote", tree, "-iquote", ROOT,
                          path_of("dev", "exercises", "check.c"), "-o", program, "-lm")
 
 
-def compile_warp(tree, program):
-    """CUDA for a CPU: rewritten into C++, then compiled with the emulator's headers."""
+def compile_cuda(source, program, counts):
+    """CUDA for a CPU: rewritten into C++, then compiled with the emulator's headers; `counts`: with
+    its counters, by the Makefile's command for make profile."""
     fault = compiler_says("CC", "cc", "-O1", path_of("dev", "emulator", "rewrite.c"),
                           "-o", program + "_rewrite")
     if fault:
         return fault
     with open(program + ".cpp", "w", encoding="utf-8") as cpp:
-        subprocess.run([program + "_rewrite", os.path.join(tree, WARP_CHECK)], stdout=cpp,
-                       check=True)
+        subprocess.run([program + "_rewrite", source], stdout=cpp, check=True)
+    if counts:
+        return compile_counted(program)
     return compiler_says("CXX", "c++", "-std=c++17", "-O1", "-Wno-unknown-pragmas", "-DEMULATOR",
                          "-I" + path_of("dev", "emulator", "include"), "-iquote", ROOT,
                          program + ".cpp", "-o", program)
+
+
+def compile_counted(program):
+    if not shutil.which("g++"):
+        return "it is not compiled: there is no g++ here, and no other compiler can count"
+    count, whole = subprocess.run(["make", "-s", "count-command"], cwd=ROOT, capture_output=True,
+                                  text=True, check=True).stdout.splitlines()
+    return (compiler_says("", count + " " + whole, "-Wno-unused-function", "-c", program + ".cpp",
+                          "-o", program + ".o")
+            or compiler_says("", count, path_of("dev", "emulator", "count.cpp"), program + ".o",
+                             "-o", program))
 
 
 def verdict(program, name):

@@ -1,0 +1,46 @@
+// What the checks of exercises in CUDA share: memory of the emulated GPU, with a guard behind it.
+#pragma once
+#include <math.h>
+#include <string.h>
+#include <algorithm>
+#include <vector>
+#include "dev/exercises/verdict.h"     // wrong
+
+static const float UNTOUCHED = -123.0f;
+enum { GUARD = 1024 };                 // elements behind a tensor that nobody may write
+
+// A tensor on the GPU. Without x its elements are UNTOUCHED.
+static float *on_gpu(size_t n, const float *x = nullptr) {
+    std::vector<float> all(n + GUARD, UNTOUCHED);
+    if (x) std::copy(x, x + n, all.begin());
+    float *p = NULL;
+    cudaMalloc(&p, (n + GUARD) * sizeof *p);
+    cudaMemcpy(p, all.data(), (n + GUARD) * sizeof *p, cudaMemcpyHostToDevice);
+    return p;
+}
+
+static std::vector<float> fetch(const char *name, const float *p, size_t n) {
+    std::vector<float> x(n + GUARD);
+    cudaError_t error = cudaDeviceSynchronize();
+    if (error != cudaSuccess) wrong("the kernel fails: %s", cudaGetErrorString(error));
+    cudaMemcpy(x.data(), p, (n + GUARD) * sizeof *p, cudaMemcpyDeviceToHost);
+    for (size_t i = n; i < n + GUARD; i++)
+        if (x[i] != UNTOUCHED)
+            wrong("%s: element %zu is written, and it has %zu: do threads without work leave?",
+                  name, i, n);
+    if (n > 1 && x[0] == UNTOUCHED && x[1] == UNTOUCHED && x[n - 1] == UNTOUCHED)
+        wrong("%s: it is not written", name);
+    x.resize(n);
+    return x;
+}
+
+// Compares a matrix of `columns` columns with what is exact.
+static void expect(const char *name, const std::vector<float> &x, const std::vector<double> &exact,
+                   int columns, const char *hint) {
+    double size = 0.0;
+    for (double e : exact) size = fmax(size, fabs(e));
+    for (size_t i = 0; i < exact.size(); i++)
+        if (!(fabs(x[i] - exact[i]) <= 1e-4 * size))
+            wrong("%s: row %zu column %zu is %.4g, expected %.4g; %s", name, i / columns,
+                  i % columns, x[i], exact[i], hint);
+}

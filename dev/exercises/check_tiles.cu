@@ -1,0 +1,82 @@
+// The checks of the exercises in tiles.cu, run in the counting emulator: one line, what is wrong or
+// `right`.
+#include "dev/exercises/check_cuda.h"
+#include "tiles.cu"
+
+using emulator::Tally;
+
+static std::vector<float> numbers(size_t n, int step) {
+    std::vector<float> x(n);
+    for (size_t i = 0; i < n; i++) x[i] = (float)((i*i*step + i) % 41) * 0.1f - 2.0f;
+    return x;
+}
+
+// What the one kernel that was launched since count_clear asked for.
+static Tally asked(emulator::CountKind kind) { return emulator::counted().at(0).total(kind); }
+
+static void expect_coalesced(const char *what, Tally t) {
+    if (t.sectors != t.ideal)
+        wrong("%s: its requests want %.0f sectors of 32 bytes each, %.0f would do: neighbouring "
+              "lanes must use neighbouring addresses, in reading and in writing; only shared "
+              "memory is read down a column", what, (double)t.sectors / t.requests,
+              (double)t.ideal / t.requests);
+}
+
+static void transpose(int N, int C) {
+    std::vector<float> x = numbers((size_t)N*C, 7);
+    std::vector<double> exact((size_t)N*C);
+    for (int n = 0; n < N; n++) for (int c = 0; c < C; c++) exact[c*N + n] = x[n*C + c];
+    float *out_gpu = on_gpu((size_t)N*C), *x_gpu = on_gpu((size_t)N*C, x.data());
+    dim3 grid((C + TILE - 1) / TILE, (N + TILE - 1) / TILE), block(TILE, WARPS_OF_TILE);
+    emulator::count_clear();
+    transpose_shared<<<grid, block>>>(out_gpu, x_gpu, N, C);
+    expect("out", fetch("out", out_gpu, (size_t)N*C), exact, N, "out[c*N + n] is x[n*C + c]; a "
+           "tile must be whole before another thread reads it");
+}
+
+static void check_transpose_shared() {
+    transpose(64, 96);
+    expect_coalesced("global loads", asked(emulator::GLOBAL_LOAD));
+    expect_coalesced("global stores", asked(emulator::GLOBAL_STORE));
+    Tally loads = asked(emulator::SHARED_LOAD), stores = asked(emulator::SHARED_STORE);
+    unsigned long long conflicts = loads.passes - loads.least + stores.passes - stores.least;
+    if (conflicts > 0)
+        wrong("shared memory: %llu bank conflicts, expected none; which banks does a column of a "
+              "tile with rows of 32 words use, and with rows of 33?", conflicts);
+    transpose(45, 70);                           // tiles that hang over the edge
+}
+
+static void product(int M, int N, int K) {
+    std::vector<float> a = numbers((size_t)M*K, 3), b = numbers((size_t)K*N, 5);
+    std::vector<double> exact((size_t)M*N, 0.0);
+    for (int m = 0; m < M; m++) for (int n = 0; n < N; n++) for (int k = 0; k < K; k++)
+        exact[m*N + n] += (double)a[m*K + k] * b[k*N + n];
+    float *c_gpu = on_gpu((size_t)M*N);
+    float *a_gpu = on_gpu((size_t)M*K, a.data()), *b_gpu = on_gpu((size_t)K*N, b.data());
+    dim3 grid((N + SIDE - 1) / SIDE, (M + SIDE - 1) / SIDE), block(SIDE, SIDE);
+    emulator::count_clear();
+    matmul_tiled<<<grid, block>>>(c_gpu, a_gpu, b_gpu, M, N, K);
+    bool whole = M % SIDE == 0;
+    expect(whole ? "c" : "c (37 x 50, K = 41)", fetch("c", c_gpu, (size_t)M*N), exact, N, whole ?
+           "a tile must be whole before it is read, and read by all before it is overwritten" :
+           "what a tile holds outside of a and b must be 0");
+}
+
+static void check_matmul_tiled() {
+    enum { S = 64 };
+    product(S, S, S);
+    unsigned long long loaded = asked(emulator::GLOBAL_LOAD).bytes / 4, least = 2*S*S*S / SIDE;
+    if (loaded > least)
+        wrong("%llu numbers are loaded from global memory, expected %llu: each thread loads one of "
+              "a and one of b for each step along K, and 16 threads use it", loaded, least);
+    expect_coalesced("global loads", asked(emulator::GLOBAL_LOAD));
+    product(37, 50, 41);
+}
+
+int main(int argc, char **argv) {
+    if (argc == 2 && strcmp(argv[1], "transpose_shared") == 0) check_transpose_shared();
+    else if (argc == 2 && strcmp(argv[1], "matmul_tiled") == 0) check_matmul_tiled();
+    else return fprintf(stderr, "check_tiles NAME: the name of an exercise\n"), 2;
+    printf("right\n");
+    return 0;
+}
