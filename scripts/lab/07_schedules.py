@@ -15,7 +15,6 @@ SMALL, CAP, PART, T = 512, 4096, 4, 32           # tokens, tokens, sequences, to
 CONSTANT = [512, 1024, 2048, 4096]               # the frontier, in tokens
 CONTROL = 1536                                   # a constant batch between two of the frontier's
 CONFIDENCE = 0.9                                 # of all schedules' intervals together
-LOWEST, HIGHEST = -2, 5                          # grids do not grow further: 2.5e-4 ... 0.032
 
 # flags(rule, lr): of a run, with --batch-lr rule and learning rate lr at the first batch.
 # middle: {rule: where its grid of learning rates begins}. A constant batch needs no rule.
@@ -57,48 +56,6 @@ def schedules(plan):
 
 # ---------------------------------------------------------------- runs
 
-class Course:
-    """The runs of one schedule: a grid of learning rates with the first seed, which grows until
-    its best rate lies inside; then the best rate with other seeds. Only these are reported: the
-    best of several noisy losses is too low."""
-
-    def __init__(self, plan, schedule):
-        self.plan, self.schedule = plan, schedule
-        self.grid = {(rule, middle + i) for rule, middle in schedule.middle.items()
-                     for i in plan["grid"]}
-        self.runs = {}                                       # (rule, k, seed) -> lab.Run
-
-    def best(self):
-        """(rule, k)"""
-        return min(sorted(self.grid), key=lambda at: self.runs[(*at, self.plan["first"])].val)
-
-    def at_edge(self):
-        rule, k = self.best()
-        return not {(rule, k - 1), (rule, k + 1)} <= self.grid
-
-    def missing(self):
-        """The runs of the next round."""
-        want = {(*at, self.plan["first"]) for at in self.grid}
-        if want <= set(self.runs):
-            rule, k = self.best()
-            if self.plan["extend"]:
-                self.grid |= {(rule, near) for near in (k - 1, k + 1) if LOWEST <= near <= HIGHEST}
-                want = {(*at, self.plan["first"]) for at in self.grid}
-        if want <= set(self.runs):
-            want = {(*self.best(), seed) for seed in self.plan["seeds"]}
-        return sorted(want - set(self.runs))
-
-    def chosen(self):
-        """The runs at the best rate, one a seed."""
-        return [self.runs[(*self.best(), seed)] for seed in self.plan["seeds"]]
-
-    def losses(self):
-        return [run.val for run in self.chosen()]
-
-    def updates(self):
-        return [run.end.get("step", math.nan) for run in self.chosen()]
-
-
 def job(e, plan, schedule, rule, k, seed):
     tokens = plan["tokens"]
     micro = PART if schedule.eta else SMALL // T
@@ -109,13 +66,15 @@ def job(e, plan, schedule, rule, k, seed):
     return lab.Job(f"{schedule.name}_{rule}_lr{rate(k):g}_s{seed}", flags, thin=plan["thin"])
 
 
-def run_all(e, plan, courses):
-    while wanted := [(c, at) for c in courses for at in c.missing()]:
-        jobs = [job(e, plan, c.schedule, *at) for c, at in wanted]
-        runs = e.run(jobs)
-        for (c, at), made in zip(wanted, jobs):
-            c.runs[at] = runs[made.name]
-    return courses
+class Course(lab.Tuned):
+    """The runs of one schedule. A variant is --batch-lr."""
+
+    def __init__(self, e, plan, schedule):
+        self.schedule = schedule
+        super().__init__(lambda *at: job(e, plan, schedule, *at), schedule.middle, plan)
+
+    def updates(self):
+        return [run.end.get("step", math.nan) for run in self.chosen()]
 
 
 # ---------------------------------------------------------------- below or above the frontier
@@ -139,7 +98,7 @@ class Gap:
         self.seeds = [loss - frontier_at(updates, list(points)) for loss, updates, *points in zip(
             course.losses(), course.updates(), *[zip(c.updates(), c.losses()) for c in frontier])]
         self.mean = sum(self.seeds) / len(self.seeds)
-        self.half = math.nan                     # half of the interval; set by intervals()
+        self.half = math.nan                     # half of the interval, once all gaps are known
 
     @property
     def side(self):
@@ -149,20 +108,6 @@ class Gap:
     def text(self):
         return (f"{self.mean:+.4f} ({self.mean - self.half:+.4f} to "
                 f"{self.mean + self.half:+.4f})")
-
-
-def intervals(gaps):
-    """Student's t with the scatter over seeds pooled over all schedules: three seeds alone say
-    little about their own scatter. Divided by the number of schedules (Bonferroni), so that all
-    intervals hold together with the confidence."""
-    finite = [g for g in gaps if math.isfinite(g.mean)]
-    degrees = sum(len(g.seeds) - 1 for g in finite)
-    if not degrees:
-        return
-    scatter = math.sqrt(sum((x - g.mean) ** 2 for g in finite for x in g.seeds) / degrees)
-    times = fit.student_t(1.0 - (1.0 - CONFIDENCE) / (2 * len(finite)), degrees)
-    for g in finite:
-        g.half = times * scatter / math.sqrt(len(g.seeds))
 
 
 def batch_at(run, tokens):
@@ -308,13 +253,14 @@ def main():
                            full=[0.25, 0.35, 0.5, 0.7]),
             "grid": e.pick(tiny=[-1, 0], quick=[-1, 0, 1], full=[-1, 0, 1]),
             "seeds": e.pick(tiny=[2, 3], quick=[2, 3, 4], full=[2, 3, 4]),
-            "extend": e.size != "tiny", "thin": e.pick(200, 300, 300),
+            "extend": e.pick(None, (-2, 5), (-2, 5)), "thin": e.pick(200, 300, 300),
             "eval_tokens": e.pick(tiny=8192, quick=131072, full=262144)}
     settings(e, plan)
-    frontier = run_all(e, plan, [Course(plan, constant(batch)) for batch in CONSTANT])
-    others = run_all(e, plan, [Course(plan, s) for s in [constant(CONTROL), *schedules(plan)]])
+    frontier = lab.tune(e, [Course(e, plan, constant(batch)) for batch in CONSTANT])
+    others = lab.tune(e, [Course(e, plan, s) for s in [constant(CONTROL), *schedules(plan)]])
     gaps = [Gap(course, frontier) for course in others]
-    intervals(gaps)
+    for gap, half in zip(gaps, fit.joint_reaches([g.seeds for g in gaps], CONFIDENCE)):
+        gap.half = half
     write(e, plan, [*frontier, *others], gaps)
     report(e, plan, frontier, gaps[0], gaps)
     word, why, title = judge(gaps[1:])

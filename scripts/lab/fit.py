@@ -179,6 +179,20 @@ def student_t(probability, degrees):
     return (low + high) / 2.0
 
 
+def joint_reaches(groups, confidence=0.9):
+    """Half of the interval of each group's mean, so that all intervals hold together with this
+    confidence (Bonferroni). Few seeds say little about their own scatter, so the scatter is pooled
+    over all groups. NaN where a group has a loss that is not finite, or no group has two seeds."""
+    finite = [g for g in groups if all(map(math.isfinite, g))]
+    degrees = sum(len(g) - 1 for g in finite)
+    if not degrees:
+        return [math.nan] * len(groups)
+    squares = sum((x - sum(g) / len(g)) ** 2 for g in finite for x in g)
+    times = student_t(1.0 - (1.0 - confidence) / (2 * len(finite)), degrees)
+    return [times * math.sqrt(squares / degrees / len(g)) if g in finite else math.nan
+            for g in groups]
+
+
 # ---------------------------------------------------------------- seconds
 
 def ring_seconds(size, workers, bandwidth, latency=0.0):

@@ -399,6 +399,60 @@ def clock(seconds):
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
+# ---------------------------------------------------------------- a tuned method
+
+class Tuned:
+    """A method with its own best learning rate. It runs a grid of rates with one seed; the grid
+    grows until its best rate lies inside. Then the best rate runs with other seeds, and only these
+    are reported: the best of several noisy losses is too low.
+
+    job       job(variant, k, seed): the lab.Job at rate number k; rates are a factor of 2 apart
+    middle    {variant: where its grid begins}; a variant is another choice than the rate
+    plan      "first": the seed of the grid; "seeds": the others; "grid": its rates around middle;
+              "extend": the lowest and highest k that a grid may grow to, or None
+    """
+
+    def __init__(self, job, middle, plan):
+        self.job, self.plan = job, plan
+        self.grid = {(v, k + i) for v, k in middle.items() for i in plan["grid"]}
+        self.runs = {}                                       # (variant, k, seed) -> Run
+
+    def best(self):
+        """(variant, k)"""
+        return min(sorted(self.grid), key=lambda at: self.runs[(*at, self.plan["first"])].val)
+
+    def at_edge(self):
+        variant, k = self.best()
+        return not {(variant, k - 1), (variant, k + 1)} <= self.grid
+
+    def missing(self):
+        """The runs of the next round."""
+        want = {(*at, self.plan["first"]) for at in self.grid}
+        if want <= set(self.runs) and self.plan["extend"]:
+            (variant, k), (low, high) = self.best(), self.plan["extend"]
+            self.grid |= {(variant, near) for near in (k - 1, k + 1) if low <= near <= high}
+            want = {(*at, self.plan["first"]) for at in self.grid}
+        if want <= set(self.runs):
+            want = {(*self.best(), seed) for seed in self.plan["seeds"]}
+        return sorted(want - set(self.runs))
+
+    def chosen(self):
+        """The runs at the best rate, one a seed."""
+        return [self.runs[(*self.best(), seed)] for seed in self.plan["seeds"]]
+
+    def losses(self):
+        return [run.val for run in self.chosen()]
+
+
+def tune(e, methods):
+    """Makes all runs of the methods; returns the methods."""
+    while wanted := [(m, at, m.job(*at)) for m in methods for at in m.missing()]:
+        runs = e.run([job for _, _, job in wanted])
+        for m, at, job in wanted:
+            m.runs[at] = runs[job.name]
+    return methods
+
+
 # ---------------------------------------------------------------- an experiment
 
 class Experiment:
