@@ -253,7 +253,7 @@ def main():
                            full=[0.25, 0.35, 0.5, 0.7]),
             "grid": e.pick(tiny=[-1, 0], quick=[-1, 0, 1], full=[-1, 0, 1]),
             "seeds": e.pick(tiny=[2, 3], quick=[2, 3, 4], full=[2, 3, 4]),
-            "extend": e.pick(None, (-2, 5), (-2, 5)), "thin": e.pick(200, 300, 300),
+            "extend": e.pick(None, (-2, 5), (-2, 5)), "thin": 300,
             "eval_tokens": e.pick(tiny=8192, quick=131072, full=262144)}
     settings(e, plan)
     frontier = lab.tune(e, [Course(e, plan, constant(batch)) for batch in CONSTANT])
