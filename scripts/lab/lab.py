@@ -417,9 +417,14 @@ class Tuned:
         self.grid = {(v, k + i) for v, k in middle.items() for i in plan["grid"]}
         self.runs = {}                                       # (variant, k, seed) -> Run
 
+    def score(self, run):
+        """What the best rate makes smallest."""
+        return run.val
+
     def best(self):
         """(variant, k)"""
-        return min(sorted(self.grid), key=lambda at: self.runs[(*at, self.plan["first"])].val)
+        return min(sorted(self.grid),
+                   key=lambda at: self.score(self.runs[(*at, self.plan["first"])]))
 
     def at_edge(self):
         variant, k = self.best()
