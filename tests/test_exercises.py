@@ -5,10 +5,13 @@ helps, and so do three typical mistakes each; the commands keep a reader's work.
     tests/test_exercises.py [NAME...]    the tests of these names only
 
 A check runs one exercise's function and no other's, so one program can hold the mistakes of all.
-Those of a whole model, and softmax_row, call the other functions, and are built apart.
+Those of a whole model, and those that call warp_sum, are built apart. An open exercise has a
+solution in dev/exercises/solutions in place of an original; its check needs PyTorch. What has no
+compiler here is skipped.
 """
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -132,6 +135,35 @@ MISTAKES = {
         ("all_gather(ranks, n);", "", "all_gather")],
 }
 
+# The same for the solutions of open exercises.
+OPEN_MISTAKES = {
+    "post_norm": [
+        ("linear_forward(fc, x_mid", "linear_forward(fc, sum1", "forward: the losses differ"),
+        ("residual_forward(dx, dx, dbranch, N*C);\n    shards", "shards",
+         "backward: the gradient of"),
+        ("dx, a.ln1, a.ln1_mean", "dx, a.x_mid, a.ln1_mean", "backward: the gradient of")],
+    "rotary": [
+        ("(first + i) % T", "i % T", "generation: the last token's logits"),
+        ("rotate(dqkv, -1.0f", "rotate(dqkv, 1.0f", "backward: the gradient of"),
+        ("c < 2*C", "c < 3*C", "forward: the losses differ")],
+    "muon": [
+        ("g_scale * g[i] + o.beta1 * m[i];\n        squares", "m[i];\n        squares",
+         "update: after 5 updates"),
+        ("0.2f * sqrtf((float)l)", "0.2f", "update: after 5 updates"),
+        ("if (k.decays && k.param >= blocks) continue;", "", "update: after 5 updates")],
+}
+OPEN = [e for e in EXERCISES if not e.function]
+
+
+def lacks(e):
+    """The compiler that an exercise needs and that is not here, or None."""
+    needs = {exercises.WARP: os.environ.get("CXX", "c++"), exercises.TILES: "g++"}
+    program = needs.get(e.file, os.environ.get("CC", "cc")).split()[0]
+    return None if shutil.which(program) else program
+
+
+CLOSED = [e for e in EXERCISES if e.function and not lacks(e)]
+
 
 def sources():
     files = {file for e in EXERCISES for file in exercises.files_of(e)}
@@ -157,7 +189,7 @@ def verdicts_of(chosen, edit):
                 continue
             fault = exercises.compile_check(folder, program, file)
             assert fault is None, fault
-            said.update({name: exercises.verdict(program, name) for name in names})
+            said.update({name: exercises.verdict([program, name]) for name in names})
     return said
 
 
@@ -170,12 +202,18 @@ def mistake(source, e, number):
 
 def verdicts(edit):
     """Of every exercise, with each edited, as make check would say it."""
-    return {**verdicts_of([e for e in EXERCISES if e.name in APART], edit),
-            **verdicts_of([e for e in EXERCISES if e.name not in APART], edit)}
+    return {**verdicts_of([e for e in CLOSED if e.name in APART], edit),
+            **verdicts_of([e for e in CLOSED if e.name not in APART], edit)}
+
+
+def test_all_compilers_are_here():
+    """Not a test: says what is skipped."""
+    left = {f"{lacks(e)} for {e.name}" for e in EXERCISES if lacks(e)}
+    return ", ".join(sorted(left)) or None
 
 
 def test_originals_pass():
-    for name, line in verdicts_of(EXERCISES, lambda source, e: source).items():
+    for name, line in verdicts_of(CLOSED, lambda source, e: source).items():
         assert line is None, f"{name}: {line}"
 
 
@@ -187,12 +225,45 @@ def test_blanks_fail_with_a_line_that_helps():
 
 
 def test_mistakes_are_told_apart():
-    assert set(MISTAKES) == set(NAMES)
+    assert set(MISTAKES) | set(OPEN_MISTAKES) == set(NAMES)
     for number in range(3):
         said = verdicts(lambda source, e, n=number: mistake(source, e, n))
         for name, line in said.items():
             old, new, expected = MISTAKES[name][number]
             assert line and expected in line, f"{name}, {new or 'nothing'} for {old}: {line}"
+
+
+def open_verdict(e, source):
+    with tempfile.TemporaryDirectory() as folder:
+        exercises.write(os.path.join(folder, exercises.TRAINER), source)
+        return exercises.fault_of(e, folder, os.path.join(folder, "program"))
+
+
+def test_open_exercises():
+    """The trainer as it is fails with a line that helps, the solution passes, mistakes are told."""
+    if not exercises.torch_python():
+        return "PyTorch"
+    source = exercises.read(os.path.join(ROOT, exercises.TRAINER))
+    for e in OPEN:
+        solved = exercises.solve(source, e.name)
+        line = open_verdict(e, source)
+        assert line and re.search(r"are those of (AdamW|the unchanged GPT-2)", line), line
+        line = open_verdict(e, solved)
+        assert line is None, f"{e.name}: {line}"
+        for old, new, expected in OPEN_MISTAKES[e.name]:
+            assert old in solved, f"{e.name}: its solution does not say {old}"
+            line = open_verdict(e, solved.replace(old, new))
+            assert line and expected in line, f"{e.name}, {new or 'nothing'} for {old}: {line}"
+
+
+def test_an_open_exercise_without_pytorch():
+    """What is missing is named, with the command that installs it."""
+    keep, exercises.torch_python = exercises.torch_python, lambda: None
+    try:
+        line = exercises.open_verdict("program", "muon")
+    finally:
+        exercises.torch_python = keep
+    assert "needs PyTorch: pip install torch" in line, line
 
 
 def make(folder, *args):

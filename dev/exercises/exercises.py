@@ -8,7 +8,8 @@ call this script.
 
 A copy is made from the source as it is, so an exercise is a row of the table below and a check in
 check.c, or in check_warp.cu or check_tiles.cu, which run in the emulator. exercise/NAME overlays
-the repository: what it does not hold is read from there.
+the repository: what it does not hold is read from there. An open exercise has a page in place of
+an empty function, and oracle.py compares the whole trainer with PyTorch.
 """
 import collections
 import os
@@ -30,7 +31,8 @@ SECONDS = 60                           # a check takes less than one
 
 Exercise = collections.namedtuple("Exercise", "name lesson file function task")
 
-# In the order of the lessons. The task is what the empty body says; the comment above the function
+# In the order of the lessons. An open exercise names no function, and its task is its page. Else the
+# task is what the empty body says; the comment above the function
 # stays, with the formula.
 EXERCISES = [Exercise(*row) for row in [
     ("embedding_forward", 1, TRAINER, "embedding_forward", """
@@ -67,6 +69,8 @@ EXERCISES = [Exercise(*row) for row in [
         Gets dout (B,T,C), and from the forward pass qkv (B,T,3C), out (B,T,C) and lse (B,NH,T).
         Writes dqkv (B,T,3C). p_t,t2 is e^(q_t . k_t2/sqrt(HS) - lse_t); later queries add to the
         gradients of earlier keys and values, so dqkv begins at 0."""),
+    ("rotary", 7, TRAINER, None, "rotary positions in place of learned ones"),
+    ("post_norm", 8, TRAINER, None, "LayerNorm behind each addition"),
     ("attention_tiled", 12, "dev/cpu/attention.h", "attention_forward_fast", """
         Gets and writes what attention_forward_plain in train_gpt2.c does, a block of QUERIES rows
         of a head at a time. A block's scores are one product, q (rows,HS) times k^T (HS,width).
@@ -80,6 +84,7 @@ EXERCISES = [Exercise(*row) for row in [
         m->shards has n_chunks chunks: chunk i is chunks[i].count gradients from
         grads + chunks[i].grad. norm_partials (n_chunks) may hold a sum for each.
         Returns the sum of all squares, in double, the same for any number of threads."""),
+    ("muon", 9, TRAINER, None, "Muon for the matrices of the blocks"),
     ("gradient_accumulation", 10, TRAINER, "train_step", """
         step_begin sets s->micro_batches, s->B, s->T, s->scale, s->adamw and s->scope; step_data
         reads micro-batch i into r->inputs and r->targets. model_forward and model_backward take
@@ -156,6 +161,8 @@ BARRIER = re.compile(r" *__syncthreads\(\); *// all have read the sums before th
 
 
 def blank(source, exercise):
+    if not exercise.function:
+        return source
     begin, end = body_of(source, exercise.function)
     returns = source[:begin].rsplit("static ", 1)[1].split(exercise.function + "(")[0]
     lines = [line.strip() for line in exercise.task.strip().splitlines()]
@@ -214,10 +221,14 @@ def compile_check(tree, program, file):
     tree, program = os.path.abspath(tree), os.path.abspath(program)
     if file in CUDA_CHECKS:
         return compile_cuda(os.path.join(tree, CUDA_CHECKS[file]), program, file == TILES)
+    return compile_c(tree, program, "check.c")
+
+
+def compile_c(tree, program, file):
     return compiler_says("CC", "cc", "-std=gnu11", "-O1", "-Wall", "-Wno-unused-function",
                          "-Wno-unused-variable", "-Wno-unknown-pragmas", "-fno-math-errno",
                          "-DPLAIN=1", "-iquote", tree, "-iquote", ROOT,
-                         path_of("dev", "exercises", "check.c"), "-o", program, "-lm")
+                         path_of("dev", "exercises", file), "-o", program, "-lm")
 
 
 def compile_cuda(source, program, counts):
@@ -247,11 +258,30 @@ def compile_counted(program):
                              "-o", program))
 
 
-def verdict(program, name):
+def torch_python():
+    """A python3 that has PyTorch, or None; a distribution's own may lie behind another one."""
+    for python in (sys.executable, "python3", "/usr/bin/python3"):
+        try:
+            done = subprocess.run([python, "-c", "import torch"], capture_output=True, check=False)
+        except OSError:
+            continue
+        if done.returncode == 0:
+            return python
+    return None
+
+
+def open_verdict(program, name):
+    python = torch_python()
+    if not python:
+        return ("its check needs PyTorch: pip install torch, or apt-get install python3-torch "
+                "libopenblas0-pthread")
+    return verdict([python, path_of("dev", "exercises", "oracle.py"), name, program])
+
+
+def verdict(command):
     """None if the check is passed, else one line that says what is wrong."""
     try:
-        done = subprocess.run([program, name], capture_output=True, text=True, check=False,
-                              timeout=SECONDS)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
     except subprocess.TimeoutExpired:
         return f"it has not ended after {SECONDS} seconds: is there a loop without an end?"
     if done.returncode < 0:
@@ -284,10 +314,20 @@ def start(name, again):
     for file in files_of(exercise):
         text = read(path_of(file))
         write(os.path.join(tree, file), blank(text, exercise) if file == exercise.file else text)
+    if not exercise.function:
+        print(f"Build {exercise.task} in {shown(edited)}; dev/exercises/{name}.md says what.")
+        print(f"Then: make check NAME={name}")
+        return
     line = read(edited)[:body_of(read(edited), exercise.function)[0]].count("\n") + 1
     print(f"Write {exercise.function} in {shown(edited)}, line {line}; "
           f"lesson {exercise.lesson} in dev/lessons explains it.")
     print(f"Then: make check NAME={name}")
+
+
+def fault_of(exercise, tree, program):
+    if exercise.function:
+        return compile_check(tree, program, exercise.file) or verdict([program, exercise.name])
+    return compile_c(tree, program, "open_check.c") or open_verdict(program, exercise.name)
 
 
 def check(name):
@@ -296,12 +336,14 @@ def check(name):
     if not os.path.exists(os.path.join(tree, exercise.file)):
         sys.exit(f"{name} is not begun: make exercise NAME={name}")
     program = os.path.join(tree, "check")
-    fault = compile_check(tree, program, exercise.file) or verdict(program, name)
+    fault = fault_of(exercise, tree, program)
     write(os.path.join(tree, "result"), (fault or "solved") + "\n")
     print(f"{name}: {fault or 'solved'}")
     if fault:
         sys.exit(1)
-    print(f"To compare: {exercise.function} in {exercise.file}. The others: make exercises")
+    original = (f"{exercise.function} in {exercise.file}" if exercise.function else
+                f"dev/exercises/solutions/{name}.c")
+    print(f"To compare: {original}. The others: make exercises")
 
 
 def result_of(name):
