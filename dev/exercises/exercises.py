@@ -31,9 +31,8 @@ SECONDS = 60                           # a check takes less than one
 
 Exercise = collections.namedtuple("Exercise", "name lesson file function task")
 
-# In the order of the lessons. An open exercise names no function, and its task is its page. Else the
-# task is what the empty body says; the comment above the function
-# stays, with the formula.
+# In the order of the lessons. An open exercise names no function, and its page says the task. Else
+# the task is what the empty body says; the comment above the function stays, with the formula.
 EXERCISES = [Exercise(*row) for row in [
     ("embedding_forward", 1, TRAINER, "embedding_forward", """
         Gets the tokens (B,T) and the tables wte (V,C) and wpe (P,C).

@@ -103,7 +103,7 @@ def run(program, problem):
         done = subprocess.run([program, *paths], capture_output=True, text=True, check=False,
                               env={**os.environ, "OMP_NUM_THREADS": "1"})
         if done.returncode != 0:
-            why = done.stderr.strip() or f"signal {-done.returncode}: does an index run past an end?"
+            why = done.stderr.strip() or f"signal {-done.returncode}: an index past an end?"
             sys.exit(f"the trainer fails: {why}")
         result = array.array("f")
         with open(paths[1], "rb") as file:

@@ -4,9 +4,10 @@ and without a warm-up: the measurement of post_norm.md.
 
     dev/exercises/post_norm.py                               about 20 minutes of one core
     dev/exercises/post_norm.py --trainer exercise/post_norm/train_gpt2.c       with your post-norm
-    dev/exercises/post_norm.py --draw                        table and figure of the runs there are
+    dev/exercises/post_norm.py --draw dev/exercises/post_norm.csv              no run: table, figure
 
-Runs are kept in --out, so an interrupted measurement goes on where it stopped.
+Each run is a line of post_norm.csv in --out, so an interrupted measurement goes on where it
+stopped. The figure is drawn beside it, as post_norm.svg.
 
 A run learns at a rate if the mean loss of its last 40 of 800 updates lies at least 0.1 nats below
 the loss of guessing each byte by its frequency, and no update had a gradient that was not finite.
@@ -33,21 +34,24 @@ START, LOWEST, HIGHEST = -8.0, -16.0, 0.0              # powers of two
 Cell = collections.namedtuple("Cell", "norm layers warmup seed")
 
 
+def read_runs(path):
+    """{(cell, power of two): whether it learns}"""
+    with open(path, newline="") as file:
+        return {(Cell(r["norm"], int(r["layers"]), int(r["warmup"]), int(r["seed"])),
+                 float(r["log2_rate"])): r["learns"] == "yes" for r in csv.DictReader(file)}
+
+
 class Runs:
-    """Trains, and remembers each run's loss in a file."""
+    """Trains, and keeps in a file which runs learned."""
 
     def __init__(self, out, trainer):
-        self.out, self.trainer, self.path = out, trainer, os.path.join(out, "runs.csv")
-        self.losses = {}
+        self.out, self.trainer, self.path = out, trainer, os.path.join(out, "post_norm.csv")
         os.makedirs(out, exist_ok=True)
-        if os.path.exists(self.path):
-            with open(self.path, newline="") as file:
-                for norm, layers, warmup, seed, power, loss in list(csv.reader(file))[1:]:
-                    cell = Cell(norm, int(layers), int(warmup), int(seed))
-                    self.losses[cell, float(power)] = float(loss)
-        else:
-            with open(self.path, "w") as file:
-                file.write("norm,layers,warmup,seed,log2_rate,loss\n")
+        if not os.path.exists(self.path):
+            exercises.write(self.path, "norm,layers,warmup,seed,log2_rate,loss,learns\n")
+        self.known = read_runs(self.path)
+        self.prepare()
+        self.bound = frequency_loss(out) - MARGIN
 
     def prepare(self):
         tales = os.path.join(self.out, "tales")
@@ -68,27 +72,31 @@ class Runs:
             if fault:
                 sys.exit(f"post_norm.py: {path}: {fault}")
 
+    def learns(self, cell, power):
+        if (cell, power) not in self.known:
+            loss = self.loss(cell, power)
+            self.known[cell, power] = loss < self.bound
+            with open(self.path, "a") as file:
+                file.write(",".join(map(str, cell)) + f",{power:g},{loss:.4f},"
+                           f"{'yes' if loss < self.bound else 'no'}\n")
+        return self.known[cell, power]
+
     def loss(self, cell, power):
         """The mean loss of the last updates; infinite if an update was skipped."""
-        if (cell, power) not in self.losses:
-            log = os.path.join(self.out, f"{cell.norm}.jsonl")
-            subprocess.run([
-                os.path.join(self.out, cell.norm), "--data", os.path.join(self.out, "tales"),
-                "--layers", str(cell.layers), "--heads", "2", "--channels", str(WIDTH),
-                "--seq-len", str(SEQ), "--micro-batch", str(BATCH), "--steps", str(UPDATES),
-                "--lr", repr(2.0 ** power), "--lr-schedule", "constant",
-                "--warmup-tokens", str(cell.warmup * BATCH * SEQ), "--seed", str(cell.seed),
-                "--eval-every", "0", "--eval-tokens", "256", "--threads", "1",
-                "--log", log, "--overwrite"], check=True, stdout=subprocess.DEVNULL)
-            with open(log) as file:
-                events = [json.loads(line) for line in file]
-            losses = [e["loss"] for e in events if e["event"] == "step"][-LAST:]
-            whole = all(e["event"] != "skip" for e in events) and None not in losses
-            loss = sum(losses) / LAST if whole else math.inf
-            self.losses[cell, power] = loss
-            with open(self.path, "a") as file:
-                file.write(",".join(map(str, cell)) + f",{power:g},{loss:.4f}\n")
-        return self.losses[cell, power]
+        log = os.path.join(self.out, "log.jsonl")
+        subprocess.run([
+            os.path.join(self.out, cell.norm), "--data", os.path.join(self.out, "tales"),
+            "--layers", str(cell.layers), "--heads", "2", "--channels", str(WIDTH),
+            "--seq-len", str(SEQ), "--micro-batch", str(BATCH), "--steps", str(UPDATES),
+            "--lr", repr(2.0 ** power), "--lr-schedule", "constant",
+            "--warmup-tokens", str(cell.warmup * BATCH * SEQ), "--seed", str(cell.seed),
+            "--eval-every", "0", "--eval-tokens", "256", "--threads", "1", "--log", log,
+            "--overwrite"], check=True, stdout=subprocess.DEVNULL)
+        with open(log) as file:
+            events = [json.loads(line) for line in file]
+        losses = [e["loss"] for e in events if e["event"] == "step"][-LAST:]
+        whole = all(e["event"] != "skip" for e in events) and None not in losses
+        return sum(losses) / LAST if whole else math.inf
 
 
 def frequency_loss(out):
@@ -100,10 +108,8 @@ def frequency_loss(out):
                for n in collections.Counter(tokens).values())
 
 
-def largest_rate(runs, cell, bound):
-    """The exponent of two of the largest rate at which the model learns."""
-    def learns(power):
-        return runs.loss(cell, power) < bound
+def largest_rate(learns):
+    """The exponent of two of the largest rate at which the model learns; learns(exponent)."""
     power = START
     if learns(power):
         while power < HIGHEST and learns(power + 1):
@@ -114,23 +120,125 @@ def largest_rate(runs, cell, bound):
     return power + 0.5 if learns(power + 0.5) else power
 
 
+# ---------------------------------------------------------------- table and figure
+
+def largest_rates(known):
+    """{(norm, warmup): {layers: [an exponent for each seed]}}"""
+    rates = collections.defaultdict(lambda: collections.defaultdict(list))
+    for cell in sorted({cell for cell, _ in known}):
+        rates[cell.norm, cell.warmup][cell.layers].append(
+            largest_rate(lambda power, cell=cell: known[cell, power]))
+    return rates
+
+
+def mean(values):
+    return sum(values) / len(values)
+
+
+def doubling(by_layers):
+    """The factor of the rate when the depth doubles: its estimate and the 95% interval, by
+    Student's t, from a slope for each seed."""
+    x = [math.log2(layers) for layers in DEPTHS]
+    slopes = [sum((a - mean(x)) * by_layers[layers][seed] for a, layers in zip(x, DEPTHS))
+              / sum((a - mean(x)) ** 2 for a in x) for seed in range(len(by_layers[2]))]
+    n = len(slopes)
+    if n < 2:
+        return f"{2 ** slopes[0]:.2f}"
+    t = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}.get(n, 2.0)
+    half = t * math.sqrt(sum((s - mean(slopes)) ** 2 for s in slopes) / (n - 1) / n)
+    return (f"{2 ** mean(slopes):.2f} ({2 ** (mean(slopes) - half):.2f} to "
+            f"{2 ** (mean(slopes) + half):.2f})")
+
+
+def called(norm, warmup):
+    return f"{norm}-norm, {f'warm-up of {warmup} updates' if warmup else 'no warm-up'}"
+
+
+def table(known):
+    lines = ["| largest rate | " + " | ".join(f"{n} layers" for n in DEPTHS)
+             + " | times, when depth doubles |", "|---|" + "---|" * (len(DEPTHS) + 1)]
+    for key, by_layers in largest_rates(known).items():
+        cells = [f"{2 ** mean(p):.1e} ({2 ** min(p):.1e} to {2 ** max(p):.1e})"
+                 for p in (by_layers[layers] for layers in DEPTHS)]
+        lines.append("| " + " | ".join([called(*key), *cells, doubling(by_layers)]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+LEFT, RIGHT, TOP, BOTTOM, WIDE, HIGH = 70, 250, 14, 44, 720, 360
+STYLES = {("pre", 0): ("#0072b2", ""), ("pre", 200): ("#0072b2", "6 4"),
+          ("post", 0): ("#d55e00", ""), ("post", 200): ("#d55e00", "6 4")}
+
+
+def place(layers, power):
+    """Pixels: both axes logarithmic, rates from 2^-11 to 2^-3."""
+    return (round(LEFT + 20 + (WIDE - LEFT - RIGHT - 40) * (math.log2(layers) - 1) / 3, 1),
+            round(TOP + (HIGH - TOP - BOTTOM) * (-3 - power) / 8, 1))
+
+
+def figure(known):
+    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {HIGH}" '
+             'font-family="sans-serif" font-size="13">',
+             f'<rect width="{WIDE}" height="{HIGH}" fill="#ffffff"/>',
+             f'<path d="M{LEFT} {TOP}V{HIGH - BOTTOM}H{WIDE - RIGHT}" fill="none" '
+             'stroke="#000000"/>']
+    for power in range(-11, -2):
+        y = place(2, power)[1]
+        lines.append(f'<path d="M{LEFT} {y}H{WIDE - RIGHT}" stroke="#dddddd"/>')
+        lines.append(f'<text x="{LEFT - 6}" y="{y + 4}" text-anchor="end">'
+                     f'{2.0 ** power:.2g}</text>')
+    for layers in DEPTHS:
+        lines.append(f'<text x="{place(layers, 0)[0]}" y="{HIGH - BOTTOM + 18}" '
+                     f'text-anchor="middle">{layers}</text>')
+    lines.append(f'<text x="{WIDE - RIGHT}" y="{HIGH - 6}" text-anchor="end">layers</text>')
+    label = 0
+    rates = sorted(largest_rates(known).items(), key=lambda row: -mean(row[1][DEPTHS[-1]]))
+    for shift, (key, by_layers) in enumerate(rates):
+        colour, dashes = STYLES[key]
+        points = []
+        for layers in DEPTHS:
+            x, y = place(layers, mean(by_layers[layers]))
+            x = round(x + 4 * shift - 6, 1)
+            points.append(f"{x},{y}")
+            low, high = (place(2, f(by_layers[layers]))[1] for f in (min, max))
+            lines.append(f'<path d="M{x} {low}V{high}" stroke="{colour}" stroke-width="2"/>')
+            lines.append(f'<circle cx="{x}" cy="{y}" r="3.5" fill="{colour}"/>')
+        lines.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" '
+                     f'stroke-width="1.5" stroke-dasharray="{dashes}"/>')
+        label = max(y + 4, label + 18)                   # labels do not overlap
+        lines.append(f'<text x="{WIDE - RIGHT + 10}" y="{label}" fill="{colour}">{called(*key)}'
+                     '</text>')
+    return "\n".join(lines) + "\n</svg>\n"
+
+
+def draw(path):
+    known = read_runs(path)
+    print(table(known), end="")
+    exercises.write(os.path.splitext(path)[0] + ".svg", figure(known))
+
+
+def measure(args):
+    runs = Runs(args.out, args.trainer)
+    print(f"a model learns if its loss is below {runs.bound:.3f}", flush=True)
+    for seed in range(1, args.seeds + 1):
+        for layers in DEPTHS:
+            for norm in NORMS:
+                for warmup in WARMUPS:
+                    cell = Cell(norm, layers, warmup, seed)
+                    rate = largest_rate(lambda power, cell=cell: runs.learns(cell, power))
+                    print(f"seed {seed}, {layers} layers, {called(norm, warmup)}: 2^{rate:g}",
+                          flush=True)
+    return runs.path
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default=os.path.join("lab", "post_norm"))
     parser.add_argument("--trainer", help="a trainer with post-norm (default: the solution)")
     parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--draw", metavar="CSV", help="table and figure of a finished measurement")
     args = parser.parse_args()
-    runs = Runs(args.out, args.trainer)
-    runs.prepare()
-    bound = frequency_loss(args.out) - MARGIN
-    print(f"a model learns if its loss is below {bound:.3f}", flush=True)
-    for seed in range(1, args.seeds + 1):
-        for layers in DEPTHS:
-            for norm in NORMS:
-                for warmup in WARMUPS:
-                    cell = Cell(norm, layers, warmup, seed)
-                    print(*cell, f"2^{largest_rate(runs, cell, bound):g}", flush=True)
+    draw(args.draw or measure(args))
 
 
 if __name__ == "__main__":
