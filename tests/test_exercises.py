@@ -256,6 +256,21 @@ def test_open_exercises():
             assert line and expected in line, f"{e.name}, {new or 'nothing'} for {old}: {line}"
 
 
+def test_pages_of_open_exercises():
+    """They name their commands, and post_norm.md shows what its runs say."""
+    import post_norm
+    folder = os.path.join(ROOT, "dev", "exercises")
+    pages = {e.name: exercises.read(os.path.join(folder, e.name + ".md")) for e in OPEN}
+    for name, text in pages.items():
+        for command in (f"`make exercise NAME={name}`", f"`make check NAME={name}`"):
+            assert command in text, f"{name}.md does not name {command}"
+    known = post_norm.read_runs(os.path.join(folder, "post_norm.csv"))
+    for line in post_norm.table(known).splitlines():
+        assert line in pages["post_norm"], f"post_norm.md does not show {line}"
+    drawn = exercises.read(os.path.join(folder, "post_norm.svg"))
+    assert drawn == post_norm.figure(known), "post_norm.svg is of other runs: post_norm.py --draw"
+
+
 def test_an_open_exercise_without_pytorch():
     """What is missing is named, with the command that installs it."""
     keep, exercises.torch_python = exercises.torch_python, lambda: None

@@ -124,7 +124,7 @@ def largest_rate(learns):
 
 def largest_rates(known):
     """{(norm, warmup): {layers: [an exponent for each seed]}}"""
-    rates = collections.defaultdict(lambda: collections.defaultdict(list))
+    rates = {(norm, warmup): collections.defaultdict(list) for norm in NORMS for warmup in WARMUPS}
     for cell in sorted({cell for cell, _ in known}):
         rates[cell.norm, cell.warmup][cell.layers].append(
             largest_rate(lambda power, cell=cell: known[cell, power]))
@@ -158,15 +158,15 @@ def table(known):
     lines = ["| largest rate | " + " | ".join(f"{n} layers" for n in DEPTHS)
              + " | times, when depth doubles |", "|---|" + "---|" * (len(DEPTHS) + 1)]
     for key, by_layers in largest_rates(known).items():
-        cells = [f"{2 ** mean(p):.1e} ({2 ** min(p):.1e} to {2 ** max(p):.1e})"
+        cells = [f"{2 ** mean(p):.2g} ({2 ** min(p):.2g} to {2 ** max(p):.2g})"
                  for p in (by_layers[layers] for layers in DEPTHS)]
         lines.append("| " + " | ".join([called(*key), *cells, doubling(by_layers)]) + " |")
     return "\n".join(lines) + "\n"
 
 
 LEFT, RIGHT, TOP, BOTTOM, WIDE, HIGH = 70, 250, 14, 44, 720, 360
-STYLES = {("pre", 0): ("#0072b2", ""), ("pre", 200): ("#0072b2", "6 4"),
-          ("post", 0): ("#d55e00", ""), ("post", 200): ("#d55e00", "6 4")}
+STYLES = {("pre", 0): ("#0072b2", "none"), ("pre", 200): ("#0072b2", "6 4"),
+          ("post", 0): ("#d55e00", "none"), ("post", 200): ("#d55e00", "6 4")}
 
 
 def place(layers, power):
@@ -190,6 +190,7 @@ def figure(known):
         lines.append(f'<text x="{place(layers, 0)[0]}" y="{HIGH - BOTTOM + 18}" '
                      f'text-anchor="middle">{layers}</text>')
     lines.append(f'<text x="{WIDE - RIGHT}" y="{HIGH - 6}" text-anchor="end">layers</text>')
+    lines.append('<text x="4" y="12">rate</text>')
     label = 0
     rates = sorted(largest_rates(known).items(), key=lambda row: -mean(row[1][DEPTHS[-1]]))
     for shift, (key, by_layers) in enumerate(rates):
