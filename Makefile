@@ -155,20 +155,28 @@ ladder-table: $(LADDERS:%=$(BUILD)/counted/%)   ## count all of them anew, for t
 first-step: $(BUILD)/lessons/first_step   ## one update of a tiny model, numbers to check by hand
 	@OMP_WAIT_POLICY=passive $<
 
+# For targets that run a script: a line that helps where there is no Python.
+PYTHON_HERE = command -v $(PYTHON) > /dev/null || { echo 'make $@: there is no $(PYTHON) here; install Python 3,' \
+    'or name yours: make $@ PYTHON=PATH' >&2; exit 1; }
+
 # A lesson's check is a C program or a Python script; N=7 is N=07.
 LESSON   = $(wildcard dev/lessons/check_$(N)_* dev/lessons/check_0$(N)_*)
 LESSON_C = $(patsubst dev/%.c,$(BUILD)/%,$(filter %.c,$(LESSON)))
 lesson: all $(LESSON_C)          ## the numeric check of a lesson in dev/lessons: N=07
+	@$(if $(filter %.py,$(LESSON)),$(PYTHON_HERE))
 	@$(if $(LESSON),OMP_WAIT_POLICY=passive $(LESSON_C) $(addprefix $(PYTHON) ,$(filter %.py,$(LESSON))),\
 	    echo 'make lesson N=01 ... N=15: the lessons are listed in dev/lessons/README.md' >&2; exit 1)
 
 exercise:                        ## a function to write anew: NAME=layernorm_backward; AGAIN=1 starts over
+	@$(PYTHON_HERE)
 	@$(PYTHON) dev/exercises/exercises.py start '$(NAME)' $(if $(AGAIN),--again)
 
 check:                           ## say what is wrong with it, in one line: NAME=layernorm_backward
+	@$(PYTHON_HERE)
 	@CC='$(CC)' CXX='$(CXX)' $(PYTHON) dev/exercises/exercises.py check '$(NAME)'
 
 exercises:                       ## list the exercises, and what is solved
+	@$(PYTHON_HERE)
 	@$(PYTHON) dev/exercises/exercises.py list
 
 $(BUILD)/lessons/%: dev/lessons/%.c $(BUILD)/flags
