@@ -271,6 +271,14 @@ def test_pages_of_open_exercises():
     assert drawn == post_norm.figure(known), "post_norm.svg is of other runs: post_norm.py --draw"
 
 
+def test_the_search_of_post_norm():
+    """It finds the limit wherever it lies, to a factor of sqrt(2)."""
+    import post_norm
+    for limit in (-12.0, -8.5, -8.0, -7.5, -3.0, -2.5):
+        found = post_norm.largest_rate(lambda power, limit=limit: power <= limit)
+        assert found == limit, f"the limit is 2^{limit}, found 2^{found}"
+
+
 def test_an_open_exercise_without_pytorch():
     """What is missing is named, with the command that installs it."""
     keep, exercises.torch_python = exercises.torch_python, lambda: None

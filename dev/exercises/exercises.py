@@ -165,9 +165,10 @@ def blank(source, exercise):
     begin, end = body_of(source, exercise.function)
     returns = source[:begin].rsplit("static ", 1)[1].split(exercise.function + "(")[0]
     lines = [line.strip() for line in exercise.task.strip().splitlines()]
-    text = "".join(f"    // {line}\n" for line in ["Your code here."] + lines)
     if exercise.name == "find_the_race":
-        text += BARRIER.sub("", source[begin:end])
+        text = "".join(f"    // {line}\n" for line in lines) + BARRIER.sub("", source[begin:end])
+    else:
+        text = "".join(f"    // {line}\n" for line in ["Your code here."] + lines)
     return source[:begin] + text + ("" if "void" in returns else "    return 0;\n") + source[end:]
 
 
@@ -318,7 +319,8 @@ def start(name, again):
         print(f"Then: make check NAME={name}")
         return
     line = read(edited)[:body_of(read(edited), exercise.function)[0]].count("\n") + 1
-    print(f"Write {exercise.function} in {shown(edited)}, line {line}; "
+    verb = "Mend" if name == "find_the_race" else "Write"
+    print(f"{verb} {exercise.function} in {shown(edited)}, line {line}; "
           f"lesson {exercise.lesson} in dev/lessons explains it.")
     print(f"Then: make check NAME={name}")
 
@@ -365,6 +367,7 @@ def list_all():
 
 
 def main():
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)      # make exercises | head
     args = sys.argv[1:]
     again = "--again" in args
     args = [a for a in args if a != "--again"] + [""]
