@@ -459,13 +459,14 @@ static void check_global_norm(void) {
     static Model m;
     Rng rng = rng_make(9, 0);
     float *grads = normals(N, 1, 0, &rng);
-    Chunk chunks[] = { { 5, 0, 3, 20000, true }, { 0, 20000, 1, 17, false },
-                       { 9, 20017 + GAP, 2, N - 20017 - GAP, true } };
-    double partials[3] = {0}, sum = 0.0, padding = 0.0;
+    Chunk chunks[] = { { 5, 0, 3, 20000, true, true }, { 0, 20000, 1, 17, false, true },
+                       { 7, 20017, 4, GAP, true, false },              // another rank counts it
+                       { 9, 20017 + GAP, 2, N - 20017 - GAP, true, true } };
+    double partials[4] = {0}, sum = 0.0, padding = 0.0;
     for (int i = 0; i < GAP; i++) grads[20017 + i] = 100.0f;
     for (int i = 0; i < N; i++)
         *(i >= 20017 && i < 20017 + GAP ? &padding : &sum) += (double)grads[i] * grads[i];
-    m.shards.grads = grads, m.shards.chunks = chunks, m.shards.n_chunks = 3;
+    m.shards.grads = grads, m.shards.chunks = chunks, m.shards.n_chunks = 4;
     m.shards.norm_partials = partials;
     double got = gradients_squares(&m), error = fabs(got - sum) / sum;
     if (error <= 1e-10) return;
@@ -473,7 +474,7 @@ static void check_global_norm(void) {
     if (fabs(got - sqrt(sum)) < 1e-3)
         wrong("the sum is %.2f: this is the norm; return its square, the root comes later", got);
     if (fabs(got - sum - padding) < 1.0)
-        wrong("the sum counts elements between the chunks, which are no gradients");
+        wrong("the sum includes a chunk whose `counts` is false");
     if (error < 1e-3)
         wrong("the sum: relative error %.1e, expected below 1e-10; sum in double, and square in "
               "double", error);

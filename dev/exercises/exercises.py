@@ -81,7 +81,8 @@ EXERCISES = [Exercise(*row) for row in [
         Updates the moments m (n) and v (n), then the parameters p (n)."""),
     ("global_norm", 9, TRAINER, "gradients_squares", """
         m->shards has n_chunks chunks: chunk i is chunks[i].count gradients from
-        grads + chunks[i].grad. norm_partials (n_chunks) may hold a sum for each.
+        grads + chunks[i].grad, and adds to the sum if chunks[i].counts. norm_partials (n_chunks)
+        may hold a sum for each.
         Returns the sum of all squares, in double, the same for any number of threads."""),
     ("muon", 9, TRAINER, None, "Muon for the matrices of the blocks"),
     ("gradient_accumulation", 10, TRAINER, "train_step", """
@@ -98,7 +99,8 @@ EXERCISES = [Exercise(*row) for row in [
         new ones alone. The keys and values of the rows before them are in m->acts[l].qkv.
         block_input(m, l) is the block's input; acts[l] has a place for every tensor in the picture
         at the top of the file, m->dx_branch for a branch, m->scratch for attention. Only
-        attention_forward is told `first`; all others get pointers to that row, and fewer rows."""),
+        attention_forward is told `first`; all others get pointers to that row, and fewer rows.
+        The check has one rank, so all C channels and NH heads are its own."""),
     ("warp_sum", 13, WARP, "warp_sum", """
         Gets a number from each of a warp's 32 lanes.
         Returns the sum of the 32, in every lane."""),
