@@ -277,6 +277,12 @@ def test_the_search_of_post_norm():
     for limit in (-12.0, -8.5, -8.0, -7.5, -3.0, -2.5):
         found = post_norm.largest_rate(lambda power, limit=limit: power <= limit)
         assert found == limit, f"the limit is 2^{limit}, found 2^{found}"
+    try:
+        post_norm.largest_rate(lambda power: False)
+    except SystemExit as said:
+        assert "does not learn" in str(said), said
+    else:
+        raise AssertionError("a model that never learns has a largest rate")
 
 
 def test_an_open_exercise_without_pytorch():

@@ -64,6 +64,9 @@ class Runs:
                 exercises.solve(source, "post_norm"))
         for norm, text in zip(NORMS, (source, post)):
             path = os.path.join(self.out, norm + ".c")
+            if self.known and exercises.read(path) != text:
+                sys.exit(f"post_norm.py: {self.path} has runs of another trainer; give another "
+                         "--out, or remove it")
             exercises.write(path, text)
             fault = exercises.compiler_says(
                 "CC", "cc", "-std=gnu11", "-O3", "-march=native", "-fno-math-errno",
@@ -117,6 +120,8 @@ def largest_rate(learns):
     else:
         while power > LOWEST and not learns(power):
             power -= 1
+        if not learns(power):
+            sys.exit(f"post_norm.py: a model does not learn even at 2^{power:g}: is it right?")
     return power + 0.5 if learns(power + 0.5) else power
 
 
