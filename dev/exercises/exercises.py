@@ -227,7 +227,7 @@ def compile_check(tree, program, file):
 
 
 def compile_c(tree, program, file):
-    return compiler_says("CC", "cc", "-std=gnu11", "-O1", "-Wall", "-Wno-unused-function",
+    return compiler_says("CC", "cc", "-std=gnu11", "-O0", "-Wall", "-Wno-unused-function",
                          "-Wno-unused-variable", "-Wno-unknown-pragmas", "-fno-math-errno",
                          "-DPLAIN=1", "-iquote", tree, "-iquote", ROOT,
                          path_of("dev", "exercises", file), "-o", program, "-lm")

@@ -45,6 +45,7 @@ class Runs:
     """Trains, and keeps in a file which runs learned."""
 
     def __init__(self, out, trainer):
+        out = os.path.abspath(out)
         self.out, self.trainer, self.path = out, trainer, os.path.join(out, "post_norm.csv")
         os.makedirs(out, exist_ok=True)
         if not os.path.exists(self.path):
