@@ -245,10 +245,6 @@ WHOLE = -fno-tree-vectorize -fno-tree-slp-vectorize -fno-store-merging -fno-cros
         -fno-tree-tail-merge -fno-code-hoisting -fno-if-conversion -fno-if-conversion2 -fno-ipa-icf \
         -fno-thread-jumps
 
-count-command:                   # how exercises in CUDA are compiled: with the counters, and what they count
-	@echo '$(COUNT)'
-	@echo '$(WHOLE) -fsanitize=thread'
-
 profile: $(BUILD)/count-flags $(BUILD)/profile       ## count what each kernel asks of a GPU, without one; KERNEL=xent GPU=a100
 	@$(BUILD)/profile '$(MODEL)' '$(MICRO_BATCH)' '$(GPU)' '$(KERNEL)'
 
@@ -340,5 +336,5 @@ $(BUILD)/count-flags: FORCE
 FORCE:
 .SECONDARY:
 .DELETE_ON_ERROR:
-.PHONY: all run lab page test test-all soak test-c test-cuda bench bench-cuda ladder ladder-table lesson exercise check exercises first-step emulate count-command profile fuzz clean help FORCE
+.PHONY: all run lab page test test-all soak test-c test-cuda bench bench-cuda ladder ladder-table lesson exercise check exercises first-step emulate profile fuzz clean help FORCE
 -include $(wildcard $(BUILD)/*.d)

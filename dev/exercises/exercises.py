@@ -252,10 +252,11 @@ def compile_cuda(source, program, counts):
 def compile_counted(program):
     if not shutil.which("g++"):
         return "it is not compiled: there is no g++ here, and no other compiler can count"
-    count, whole = subprocess.run(["make", "-s", "count-command"], cwd=ROOT, capture_output=True,
-                                  text=True, check=True).stdout.splitlines()
-    return (compiler_says("", count + " " + whole, "-Wno-unused-function", "-c", program + ".cpp",
-                          "-o", program + ".o")
+    flags = os.path.join(os.environ.get("BUILD", "build"), "count-flags")     # make's command
+    subprocess.run(["make", "-s", flags], cwd=ROOT, check=True)
+    count = read(path_of(flags)).strip()
+    return (compiler_says("", count, "-Wno-unused-function", "-fsanitize=thread", "-c",
+                          program + ".cpp", "-o", program + ".o")
             or compiler_says("", count, path_of("dev", "emulator", "count.cpp"), program + ".o",
                              "-o", program))
 
