@@ -329,8 +329,8 @@ $(BUILD)/emulate-flags: FORCE
 	$(call stamp,$(EMULATE) $(CU_FLAGS))
 
 $(BUILD)/count-flags: FORCE
-	@command -v g++ > /dev/null || { echo 'make profile: there is no g++ here; only g++ can build it' >&2; \
-	    exit 1; }
+	@command -v g++ > /dev/null || { echo 'make $(if $(OP),ladder OP=$(OP),profile): there is no g++' \
+	    'here; only g++ can build it' >&2; exit 1; }
 	$(call stamp,$(COUNT) $(WHOLE) $(CU_FLAGS))
 
 FORCE:

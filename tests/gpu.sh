@@ -135,9 +135,12 @@ make_tree() {                               # make_tree TREE ARGS...
     rm -f "$tree/built"
     make -C "$tree" -j "$(nproc)" $portable "$@" && echo "$hash" > "$tree/built"
 }
+ladder_programs() {
+    grep -l 'include "ladder.cu"' dev/cuda/*.cu | sed 's|dev/\(.*\)\.cu|build/\1|'
+}
 make_bf16() {
     make_tree "$bf16" train_gpt2 prepare train_gpt2cu build/bench_cuda \
-        build/cuda/test_gpt2-bf16 build/cuda/test_gpt2-fp32
+        build/cuda/test_gpt2-bf16 build/cuda/test_gpt2-fp32 $(ladder_programs)
 }
 make_fp32() { make_tree "$fp32" PRECISION=fp32 train_gpt2 train_gpt2cu build/compare; }
 starts() { (cd "$1" && ./train_gpt2cu --help > /dev/null); }
@@ -536,10 +539,8 @@ l1tex__data_pipe_lsu_wavefronts_mem_shared.sum" build/cuda/profile > "$work/ncu_
 # Every rung of every ladder, timed.
 ladders() {
     cd "$bf16" || return 1
-    local op ops
-    ops=$(grep -l 'include "ladder.cu"' dev/cuda/*.cu | sed 's|.*/||; s|\.cu$||')
-    make -s -j8 $(printf 'build/cuda/%s ' $ops) || return 1
-    for op in $ops; do "build/cuda/$op" || return 1; done
+    local program
+    for program in $(ladder_programs); do "$program" || return 1; done
 }
 
 call_D() {
@@ -559,7 +560,7 @@ export -f tool probe make_tree make_bf16 make_fp32 starts loads tests real_shape
     has_tuner sweep counters learned same_bits twins same_losses compare torch_attention \
     planted_source make_planted kernels_of sanitizer finds_planted sanitize sanitize_tests \
     sanitize_training trains tok_per_s noise_costs ranks same_weights ranks_agree ranks_scale \
-    two_ranks profile_beside_ncu ladders
+    two_ranks profile_beside_ncu ladder_programs ladders
 
 # ---- the report of a call ----
 

@@ -89,7 +89,8 @@ def same(rows, column, within=0.05):
 def test_ladders_agree():
     build()
     for program in PROGRAMS:
-        assert succeed(program, "check").startswith("ok: every rung agrees with the CPU at 3 shapes")
+        out = succeed(program, "check")
+        assert out.startswith("ok: every rung agrees with the CPU at 3 shapes"), out
 
 
 # A line of a rung, what it becomes, and what the ladder then says: it names the rung.
@@ -113,7 +114,7 @@ def test_ladders_find_a_wrong_rung():
         for name, (line, wrong, words) in FAULTS.items():
             with open(f"{ROOT}/build/dev/cuda/{name}.cu.cpp", encoding="utf-8") as f:
                 source = f.read()
-            assert source.count(line) == 1, f"{name}: '{line}' stands there {source.count(line)} times"
+            assert source.count(line) == 1, f"{name}: '{line}' stands {source.count(line)} times"
             with open(folder + "/wrong.cpp", "w", encoding="utf-8") as f:
                 f.write(source.replace(line, wrong))
             succeed("g++", "-std=c++17", "-O0", "-w", "-DWITH_NCCL", "-Idev/emulator/include",
@@ -171,6 +172,28 @@ def test_xent_counts():
     about(packs["L2 MB"], online["L2 MB"])
     about(packs["requests"], online["requests"] / 8, 0.2)
     about(trainer["L2 MB"], packs["L2 MB"] * 2 / 3)
+
+
+def test_matmul_counts():
+    naive, shared, registers, vectors, mma, copies, larger, cublas = table("matmul",
+                                                                           "matrix product")
+    same([naive, shared, registers, vectors, mma, copies, larger, cublas], "memory MB", 0.01)
+    assert shared["L2 MB"] < naive["L2 MB"] / 10
+    about(shared["shared"], naive["requests"])
+    about(registers["shared"], shared["shared"] / 4)
+    about(registers["L2 MB"], shared["L2 MB"] / 2, 0.1)
+    about(vectors["shared"], registers["shared"] / 4, 0.15)
+    about(vectors["requests"], registers["requests"] / 4, 0.15)
+    about(vectors["clocks"], registers["clocks"], 0.1)
+    assert vectors["bank x"] > 1 and vectors["L2 MB"] > registers["L2 MB"]
+    assert mma["shared"] < vectors["shared"] / 10 and mma["clocks"] < vectors["clocks"] / 10
+    assert mma["mma"] == 256**3 / 2048
+    for column in copies:
+        assert column == "rung" or copies[column] == mma[column], column
+    about(larger["shared"], copies["shared"] / 2)
+    assert larger["warps"] == copies["warps"] / 4
+    operands = [row["L2 MB"] - 2e-6 * 256**2 * 2 for row in (copies, larger)]  # C: half of a sector
+    about(operands[1], operands[0] / 2)
 
 
 # ---- the page, and make ladder ----

@@ -93,10 +93,11 @@ static void registers(const Data *d, Gpu *g) {
 }
 
 // Vector loads: 16 bytes at a time, from global memory as packs, from shared memory as float4. The
-// tiles are floats there, A's transposed, so that a thread's four rows lie side by side. A quarter
-// of the requests to shared memory and an eighth of those to global memory, for the same bytes. The
-// transposed stores have bank conflicts. The clocks of shared memory do not fall, as counted: 16
-// bytes a lane take four. A GPU needs fewer where lanes read the same address.
+// tiles are floats there, A's transposed, so that a thread's four rows lie side by side. About a
+// quarter of the requests, to either memory. Shared memory's clocks, as counted, do not fall: 16
+// bytes a lane take four, though a GPU needs fewer where lanes read the same address; and the
+// transposed stores have bank conflicts. What got worse: a thread now stores C to columns that its
+// neighbours' are not next to, one at a time, which asks the L2 cache for four times the sectors.
 __global__ void vectors_kernel(Data d) {
     __shared__ __align__(16) float a[STEP][TILE + 4], b[STEP][TILE];
     int row = threadIdx.x / 16 * 4, col = threadIdx.x % 16 * 4;
@@ -175,9 +176,10 @@ __device__ inline void each_copy(Tiles<S> &t, const Data &d, size_t k0, Body bod
 }
 
 // Tensor cores: an mma of a warp is 2048 multiply-adds. It takes 6 registers of operands a lane,
-// which ldmatrix loads four at a time. Tiles stay in bf16. The requests to shared memory fall to a
-// small part of those before: this is the largest step on a GPU, since its tensor cores have some
-// sixteen times the FLOP/s of its other units.
+// which ldmatrix loads four at a time. Tiles stay in bf16. Shared memory has less than a tenth of
+// the requests, and a tenth of the clocks; the bank conflicts left are those of storing A's tile.
+// By the data sheets tensor cores have some fifteen times the FLOP/s of a GPU's other units, so
+// nothing else gains as much.
 __global__ void mma_kernel(Data d) {
     __shared__ __align__(16) Tiles<2> tiles;
     Square sum[2][2] = {};
