@@ -49,8 +49,8 @@ static void block(const Data *d, Gpu *g) {
 
 // Rows are split as well: a block sums 32 columns of `rows` rows. It cannot add to db, where other
 // blocks add too, so it writes a row of `partials`. The trainer's column_sums_add then adds those
-// rows in their order. Once more many times the warps, now enough for any GPU. The partial sums are
-// written and read again: a few per cent more bytes, and a second launch.
+// rows in their order. Now the number of warps grows with the rows, and fills any GPU. The partial
+// sums are written and read again: a few per cent more bytes, and a second launch.
 //   partials (parts,OC)
 __global__ void part_kernel(float *partials, const real *dout, size_t rows, size_t N, int OC) {
     __shared__ float sums[8][32];
@@ -75,10 +75,10 @@ static void two_passes(const Data *d, Gpu *g) {
     column_sums_add(d->db, NULL, g->scratch, parts, d->OC, g->stream);
 }
 
-// The trainer's bias_backward: a lane reads a pack, 16 bytes, where it read one element of 2. An
-// eighth of the requests, and eight times the bytes under way in each. There are an eighth of the
-// warps again, still enough. Packs of sums in shared memory lie 32 bytes apart, which costs a bank
-// conflict; it is one store a thread.
+// The trainer's bias_backward: a lane reads a pack, 16 bytes, where it read one element of 2. That
+// is an eighth of the requests, each with eight times the bytes under way. There are fewer warps,
+// still enough. Packs of sums lie 32 bytes apart in shared memory, which costs bank conflicts: two
+// stores a thread.
 static void trainer(const Data *d, Gpu *g) { bias_backward(d->db, d->dout, d->N, d->OC, g); }
 
 static const Rung<Data> rungs[] = {
