@@ -11,7 +11,7 @@
 #define PROGRAM "ladder"
 #include "../base/error.h"             // die
 #undef PROGRAM
-#define main train_gpt2_main
+#define main static train_gpt2_main    // not called: what it alone needs is not compiled
 #include "../../train_gpt2.cu"         // real, load, store, warp_sum, ...; and the last rungs
 #undef main
 #include <string>
@@ -235,6 +235,7 @@ static void ladder_climb(Ladder *l, const char *title, const Rung<Data> (&rungs)
 template <class Shape, size_t SMALL>
 static int ladder_main(int argc, char **argv, const Shape (&small)[SMALL], Shape counted,
                        Shape timed, void (*climb)(Ladder *l, Shape s)) {
+    (void)train_gpt2_main;
     static Ladder l;
     static Comm alone;
     static TrainOptions options;
