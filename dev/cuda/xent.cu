@@ -137,8 +137,8 @@ static void online(const Data *d, Gpu *g) {
     LAUNCH_CHECK();
 }
 
-// Packs: 16 bytes a lane, in bf16 an eighth of the requests for rows. And a pack's largest is found before
-// its exponentials: the sum is scaled once a pack, so the second exponential is almost gone.
+// Packs: 16 bytes a lane, in bf16 an eighth of the requests for rows. And a pack's largest is found
+// before its exponentials: the sum is scaled once a pack, so the second exponential is almost gone.
 __global__ void packs_kernel(Data d) {
     const real *x = d.logits + blockIdx.x*(size_t)d.Vp;
     real *dx = d.dlogits + blockIdx.x*(size_t)d.Vp;
