@@ -95,6 +95,9 @@ def test_ladders_agree():
 
 # A line of a rung, what it becomes, and what the ladder then says: it names the rung.
 FAULTS = {
+    "attention": ("sum = sum * shrink + p;", "sum = sum + p;",
+                  "attention, forward: B=2, T=7, 2 heads of 8 channels, bf16, rung "
+                  "'online softmax': out is off by"),
     "bias": ("w < 32; w++) sum += sums[w][lane()];\n    db[c] += sum;",
              "w < 31; w++) sum += sums[w][lane()];\n    db[c] += sum;",
              "bias, backward: N=37, OC=264, bf16, rung 'a block 32 columns': db is off by"),
@@ -195,6 +198,51 @@ def test_matmul_counts():
     assert larger["warps"] == copies["warps"] / 4
     operands = [row["L2 MB"] - 2e-6 * 256**2 * 2 for row in (copies, larger)]  # C: half of a sector
     about(operands[1], operands[0] / 2)
+
+
+def test_attention_counts():
+    three, online, shared, mma, padded, copies, two, trainer = table("attention",
+                                                                     "attention, forward")
+    pairs = 2 * 256 * 257 // 2
+    same([online, shared, mma, padded, copies, two, trainer], "memory MB", 0.01)
+    assert three["memory MB"] > 5 * online["memory MB"]
+    about(three["L2 MB"], 9 * online["L2 MB"])
+    about(three["shuffles"], 10 * 2 * 256)
+    about(online["shuffles"], 5 * pairs)
+    about(shared["L2 MB"], online["L2 MB"] / 7)
+    assert shared["shuffles"] < online["shuffles"] / 10
+    about(mma["L2 MB"], shared["L2 MB"] / 5)
+    about(mma["clocks"], shared["clocks"] / 7)
+    for column in padded:
+        assert column in ("rung", "clocks", "bank x") or padded[column] == mma[column], column
+    assert padded["bank x"] == 1 and mma["bank x"] > 6
+    about(padded["clocks"], shared["clocks"] / 45)
+    for column in copies:
+        assert column in ("rung", "barriers") or copies[column] == padded[column], column
+    assert copies["barriers"] < padded["barriers"] / 2
+    about(two["clocks"], copies["clocks"] * 0.56)
+    about(two["L2 MB"], copies["L2 MB"] * 3 / 4)
+    assert two["warps"] == copies["warps"] / 2 and two["mma"] == copies["mma"]
+    about(trainer["clocks"], two["clocks"] * 1.13)
+    about(trainer["L2 MB"], two["L2 MB"] * 5 / 6)
+
+
+def test_attention_backward_counts():
+    two, one, two_tiles, one_tiles, two_mma, one_mma, trainer = table("attention",
+                                                                      "attention, backward")
+    pairs = 2 * 256 * 257 // 2
+    same([two, two_tiles, two_mma, trainer], "memory MB", 0.01)
+    same([one, one_tiles, one_mma], "memory MB", 0.01)
+    about(two["shuffles"], 20 * pairs)
+    about(one["shuffles"], two["shuffles"] / 2)
+    about(one["L2 MB"], two["L2 MB"], 0.1)
+    about(one["memory MB"], two["memory MB"] * 1.3)
+    about(one_tiles["clocks"], two_tiles["clocks"] * 0.7)
+    about(two_mma["clocks"], two_tiles["clocks"] / 40, 0.1)
+    about(one_mma["mma"], two_mma["mma"] * 5 / 6)
+    about(one_mma["L2 MB"], two_mma["L2 MB"] * 1.25)
+    about(trainer["clocks"], two_mma["clocks"] * 0.7)
+    about(trainer["L2 MB"], two_mma["L2 MB"] * 0.8)
 
 
 # ---- the page, and make ladder ----

@@ -5,7 +5,8 @@
 // Forward has T*(T+1)/2 pairs of a query and a key a head, and two products of HS multiply-adds a
 // pair; backward has five. The weights of all pairs are far more numbers than q, k and v: the first
 // rung keeps them in memory, all others never do. From there on each rung uses a number more often
-// once it has been fetched: from memory, from the L2 cache, from shared memory.
+// once it has been fetched: from memory, from the L2 cache, from shared memory. The comments quote
+// counts at T=256.
 //
 // Heads have up to 64 channels here, a multiple of 8. T is arbitrary: edges are part of the idea.
 #include "ladder.cu"                   // Rung, Result, ladder_climb, ladder_main
@@ -47,7 +48,8 @@ static dim3 blocks_of(const Data *d, int rows) {
 
 // Three kernels: scores, softmax, values, each as its formula says. The scores of all pairs go to
 // memory and come back, twice: this is the only rung whose bytes grow with T^2. And the 32 lanes of
-// a warp read 32 different keys, 3C elements apart: each lane asks for a sector of its own.
+// a warp read 32 different keys, 3C elements apart: each lane asks for a sector of its own. Five
+// times the bytes of memory, nine times those of the L2 cache, of the next rung.
 __global__ void scores_kernel(Data d) {
     Head x = head_of(d);
     int t = blockIdx.y*8 + threadIdx.y, t2 = blockIdx.z*32 + threadIdx.x;
@@ -93,8 +95,8 @@ static void three_kernels(const Data *d, Gpu *g) {
 
 // Online softmax: warp t owns query t, and its lanes own channels. The keys stream past; lesson 7
 // derives why hi, sum and o are all that must be kept. The weights are never stored, and loads are
-// coalesced. The price: the dot product of each pair is summed across the lanes, in five shuffles.
-// Each query still reads all its keys and values from the L2 cache.
+// coalesced. The price: the dot product of each pair is summed across the lanes, in five shuffles,
+// where three kernels took ten for a whole row. And each query reads all its keys and values anew.
 __global__ void online_kernel(Data d) {
     Head x = head_of(d);
     int t = blockIdx.y*8 + warp_in_block();
@@ -123,7 +125,7 @@ static void online_softmax(const Data *d, Gpu *g) {
 }
 
 // Shared tiles: attention_forward_plain_kernel, which the trainer runs in fp32. A block of 8
-// queries copies 32 keys and values to shared memory, where all 8 use them: an eighth of the bytes
+// queries copies 32 keys and values to shared memory, where all 8 use them: a seventh of the bytes
 // from the L2 cache. A lane now computes a whole score, so that the shuffles are those of one
 // maximum and one sum for 32 keys. Shared memory is the next limit: two loads a multiply-add.
 static void shared_tiles(const Data *d, Gpu *g) {
@@ -198,10 +200,11 @@ template <class V> __device__ inline void online_end(Online<V> *w, const Data &d
 }
 
 // Tensor cores: a warp owns 16 queries, a block 64; 64 keys at a time. Scores, weights and outputs
-// stay in registers, in the layouts that mma wants. One ldmatrix in place of 16 loads a lane, and
-// eight times as many queries a block: shared memory and the L2 cache are asked for far less. But
-// rows of 64 channels are 128 bytes, all 32 banks: the 8 rows that ldmatrix reads at once begin in
-// the same bank, and take turns.
+// stay in registers, in the layouts that mma wants. A block has eight times as many queries, so the
+// L2 cache delivers a fifth of the bytes. An ldmatrix loads 256 elements, which serve 4096
+// multiply-adds: shared memory takes a seventh of the clocks. It could be a fortieth. Rows of 64
+// channels are 128 bytes, all 32 banks: the 8 rows that ldmatrix reads at once begin in the same
+// bank, and take turns.
 template <class V>
 __global__ void __launch_bounds__(32*WARPS, V::BLOCKS) tensor_kernel(Data d) {
     extern __shared__ __align__(16) real shared[];           // (ROWS,LENGTH), 2 (STEP,LENGTH)
@@ -276,7 +279,9 @@ static void async_copies(const Data *d, Gpu *g) {
 }
 
 // Two rows of tiles: a warp owns 32 queries, a block 128. What ldmatrix loads of a key now serves
-// two mma, and a tile of keys twice as many queries: XX
+// two mma, and a tile of keys serves twice as many queries: 0.56 of the clocks of shared memory,
+// 3/4 of the bytes from the L2 cache (1/2 at large T). But there are half as many blocks, and a
+// thread needs nearly all the registers that it can have.
 typedef Tile<64, 2, 64, 2, 64, 2> TwoRows;
 static void two_rows(const Data *d, Gpu *g) {
     tensor_launch<TwoRows>(staged_kernel<TwoRows>, d, g);
@@ -285,7 +290,9 @@ static void two_rows(const Data *d, Gpu *g) {
 
 // The trainer's: the same tiles. Blocks with the most keys start first, so that no long one is left
 // at the end; only tiles on the diagonal are masked; and results pass through shared memory, so
-// that a lane stores 16 bytes where it stored 4. In fp32 it is the rung with shared tiles.
+// that a lane stores 16 bytes where it stored 4 and wasted half of a sector. That takes 13% more
+// clocks of shared memory, and a sixth of the bytes from the L2 cache goes. In fp32 it is the rung
+// with shared tiles.
 static void trainers_forward(const Data *d, Gpu *g) {
     attention_forward(d->out, d->lse, d->qkv, d->B, d->T, 0, d->C, d->NH, g);
 }
@@ -389,8 +396,9 @@ static void two_passes(const Data *d, Gpu *g) {
     LAUNCH_CHECK();
 }
 
-// One pass: half the loads and half the shuffles. But each pair adds HS numbers to dq, and atomics
-// are carried out in the L2 cache: it moves more bytes than before. This did not help there.
+// One pass: half the shuffles. But each pair adds HS numbers to dq, and the L2 cache carries out
+// these atomics: it moves nearly as many bytes as before. And dq passes through memory in fp32
+// before it is rounded, 30% more bytes. In what is counted of memory, this rung did not help.
 static void one_pass(const Data *d, Gpu *g) {
     rows_launch(d, g);
     dq_clear(d, g);
@@ -412,7 +420,8 @@ static void two_passes_tiled(const Data *d, Gpu *g) {
 }
 
 // One pass, tiles: the same for keys; then the block sums what its 8 keys give to each dq. So there
-// is an atomicAdd for 8 pairs, an eighth of those before, and half the loads of two passes.
+// is an atomicAdd for 8 pairs, an eighth of those before. Shared memory, the limit here, takes 0.7
+// of the clocks of two passes: five products of seven.
 __global__ void tiled_one_pass_kernel(Data d) {
     __shared__ PlainRow k[PLAIN_ROWS], v[PLAIN_ROWS], q[PLAIN_STEP], d_o[PLAIN_STEP];
     __shared__ float p[PLAIN_ROWS][PLAIN_STEP], ds[PLAIN_ROWS][PLAIN_STEP];
@@ -459,7 +468,7 @@ static void one_pass_tiled(const Data *d, Gpu *g) {
 
 #ifndef PRECISION_FP32
 // Two passes, tensor cores: the trainer's kernels, with one row of tiles a warp. All that forward
-// climbed to at once: mma, padded rows, cp.async.
+// climbed to at once: mma, padded rows, cp.async. A fortieth of the clocks of shared memory.
 static void two_passes_tensor(const Data *d, Gpu *g) {
     rows_launch(d, g);
     attention_backward_tiles<QUERIES, Tile<64, 1, 64, 2, 16, 3>>(
@@ -501,7 +510,8 @@ __device__ inline void one_pass_dq(const OnePassTiles &s, int col, const Data &d
 
 // One pass, tensor cores: ds passes through shared memory, because dq wants it transposed and from
 // all warps. Then a warp sums dq of 16 queries over the 64 keys of its block: an atomicAdd for 64
-// pairs. Five products in place of seven; FlashAttention-2 does the same.
+// pairs. Five products in place of seven: a sixth fewer mma, at large T two sevenths. The L2 cache
+// moves a quarter more bytes, because of the atomics. FlashAttention-2 has one pass too.
 __global__ void __launch_bounds__(32*WARPS, OnePass::BLOCKS) tensor_one_pass_kernel(Data d) {
     typedef OnePass V;
     extern __shared__ __align__(16) OnePassTiles tiles[];
@@ -565,8 +575,9 @@ static void one_pass_tensor(const Data *d, Gpu *g) {
 }
 #endif
 
-// The trainer's: two passes, with two rows of tiles a warp. It computes more than one pass does,
-// and every run has the same bits: a run can be repeated, and a fault found.
+// The trainer's: two passes, with two rows of tiles a warp: 0.7 of the clocks of shared memory, 0.8
+// of the bytes from the L2 cache. It computes more than one pass does, and every run has the same
+// bits: a run can be repeated, and a fault found.
 static void trainers_backward(const Data *d, Gpu *g) {
     attention_backward(d->dqkv, d->rows, d->dout, d->qkv, d->out, d->lse, d->B, d->T, d->C, d->NH,
                        g);
