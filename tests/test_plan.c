@@ -10,7 +10,7 @@ static bool near(double a, double b, double tolerance) {
     CHECK_MSG(near((a), (b), (tolerance)), "%s is %.9g, not %.9g", #a, (double)(a), (double)(b))
 
 // What the published GPT-3 is, as Narayanan et al. count it: 175 billion, V = 51200.
-static const Config gpt3 = { 96, 96, 12288, 51200, 2048 };
+static const Config gpt3 = { 96, 96, 12288, 51200, 2048, 0 };
 static const double YEAR = 365.25 * 86400.0, DAY = 86400.0;
 
 static PlanFacts facts_of(const char *model, const char *machine) {
@@ -23,6 +23,7 @@ static PlanFacts facts_of(const char *model, const char *machine) {
         die("%s", err.text);
     f.shape.micro_batch = 16;
     f.shape.workers = f.machine.count;
+    f.tensor = 1;
     f.batch_tokens = 16LL * f.T * f.machine.count;
     f.precision = "bf16";
     f.grad_bytes = 4;
@@ -113,7 +114,8 @@ TEST(ring_seconds) {
 // in two levels. At 100 Gb/s for a whole machine: 320, 75 and 40.
 TEST(two_machines_by_hand) {
     double bytes = 2 * 4.0 * 124439808, free_link = 1e18;
-    PlanNetwork fast = { free_link, 45e9, 0, 0, 8 }, slow = { free_link, 12.5e9 / 8, 0, 0, 8 };
+    PlanNetwork fast = { free_link, 45e9, 0, 0, 8, false }, slow = fast;
+    slow.far = 12.5e9 / 8;
     NEAR(plan_way_seconds(PLAN_DIRECT, bytes, 16, 2, &fast), 11e-3, 1e-2);
     NEAR(plan_way_seconds(PLAN_RING, bytes, 16, 2, &fast), 2.6e-3, 1e-2);
     NEAR(plan_way_seconds(PLAN_TWO_LEVELS, bytes, 16, 2, &fast), 1.4e-3, 1.3e-2);
@@ -123,9 +125,24 @@ TEST(two_machines_by_hand) {
     CHECK(plan_best_way(bytes, 16, 2, &fast) == PLAN_TWO_LEVELS);
 }
 
+// What comm.h does: two levels of direct messages on machines of a power of two, else one level.
+TEST(own_ways_are_those_of_comm) {
+    PlanNetwork w = { 300e9, 25e9, 2e-6, 10e-6, 8, true };
+    CHECK(plan_best_way(1e3, 32, 1, &w) == PLAN_TWO_LEVELS);
+    NEAR(plan_way_seconds(PLAN_TWO_LEVELS, 1e9, 32, 3, &w),
+         1e9 * (7.0/8 / 300e9 + 3.0/32 / 25e9) + 3*2e-6 + 3*10e-6, 1e-12);
+    w.G = 6;
+    CHECK(plan_best_way(1e9, 24, 1, &w) == PLAN_DIRECT);
+    w.G = 1;
+    CHECK(plan_best_way(1e9, 4, 1, &w) == PLAN_DIRECT);
+    w.G = 8;
+    CHECK(plan_best_way(1e9, 8, 1, &w) == PLAN_DIRECT);      // one machine
+    NEAR(plan_way_seconds(PLAN_DIRECT, 1e9, 8, 1, &w), 1e9 * 7.0/8 / 300e9 + 2e-6, 1e-12);
+}
+
 // By hand: what each way sends within and between machines, and how many messages wait in turn.
 TEST(ways_between_machines) {
-    PlanNetwork w = { 300e9, 25e9, 2e-6, 10e-6, 8 };       // 4 machines of 8
+    PlanNetwork w = { 300e9, 25e9, 2e-6, 10e-6, 8, false };       // 4 machines of 8
     double in = 1e9 / 300e9, out = 1e9 / 25e9;
     NEAR(plan_way_seconds(PLAN_RING, 1e9, 32, 3, &w), 31.0/32 * out/8 + 3*31*10e-6, 1e-12);
     NEAR(plan_way_seconds(PLAN_TREE, 1e9, 32, 3, &w), out/8 + 3*(3*2e-6 + 2*10e-6), 1e-12);
@@ -155,7 +172,7 @@ TEST(critical_batch_sizes) {
 
 // Megatron's: for one layer of one micro-batch, 8 b s h (t-1)/t numbers.
 TEST(tensor_parallel_numbers) {
-    Config one = { 1, 96, 12288, 51200, 2048 };
+    Config one = { 1, 96, 12288, 51200, 2048, 0 };
     NEAR(plan_tensor_elements(&one, 4 * 2048.0, 8), 8.0*4*2048*12288 * 7/8, 1e-12);
     CHECK(plan_tensor_elements(&one, 2048, 1) == 0.0);
 }
@@ -406,6 +423,41 @@ TEST(traffic_of_the_stages) {
     CHECK(params == 0);
 }
 
+// Two ranks a group, 4 GPUs in machines of 2: sums of (4L+2) B T C in bf16 within a machine, and
+// gradients of half of the model between machines. Products are halved; 50,257 words make 25,216
+// rows, 197 tiles of 128 for 393.
+TEST(tensor_parallel_by_hand) {
+    PlanFacts f = facts_of("d12", "h100@400,4,100GB/s+1us:2+10GB/s+5us");
+    f.tensor = f.shape.workers = 2;
+    f.batch_tokens = 2 * 2 * 16 * 1024;          // 2 micro-batches a group
+    f.own = f.in_turn = true;
+    RunPlan p = plan_estimate(&f);
+    double sum = 16.0*1024*768 * 2, xent = 12.0*16*1024;
+    NEAR(plan_tensor_bytes(&f), 50*sum + xent, 1e-12);
+    NEAR(p.tensor, 2 * (50 * (sum / 100e9 + 2e-6) + xent / 100e9 + 1e-6), 1e-12);
+    Config c = gpt2_share(&f.c, 2);
+    double grads = 4.0 * (double)gpt2_n_params(&c), buckets = gpt2_n_buckets(&c);
+    NEAR(p.comm, p.tensor + grads / 10e9 + 2*buckets * 5e-6, 1e-9);
+    NEAR(p.traffic, 2 * (50*sum + xent) + grads, 1e-12);
+    CHECK(p.exposed == p.comm);
+    double whole = gpt2_flops_per_token(&f.c, 1024), head = 6.0*768*50257;
+    double part = (whole - head)/2 + 6.0*768*197*128;
+    NEAR(p.compute, p.flops * part / (whole - head + 6.0*768*393*128) * 32*1024 / 400e12, 1e-9);
+    f.shape.recompute = true;
+    NEAR(plan_tensor_bytes(&f), 74*sum + xent, 1e-12);
+    f.tensor = 1;
+    CHECK(plan_tensor_seconds(&f) == 0.0 && plan_tensor_bytes(&f) == 0.0);
+}
+
+// 8 ranks of 24 columns each: fc has 96 of 128 columns of a tile, so 0.75 of a tile's time is used.
+TEST(tensor_parallel_fills_tiles) {
+    Config c = { 2, 8, 192, 1024, 128, 0 };
+    double one = 6.0*2*192 * (128 + 128 + 2*128) + 6.0*192*128 + 12.0*2*128*192/8;
+    NEAR(plan_cut_flops(&c, 128, 8, 128), one, 1e-12);
+    NEAR(plan_cut_flops(&c, 128, 1, 1), gpt2_flops_per_token(&c, 128), 1e-12);
+    NEAR(plan_cut_flops(&c, 128, 4, 16), gpt2_flops_per_token(&c, 128) / 4, 1e-12);
+}
+
 // ---- what is not known ----
 
 TEST(unknown_facts_stay_unknown) {
@@ -444,6 +496,9 @@ TEST(plans_are_readable) {
             f.noise_scale = k == 0 ? 31000 : 0;
             f.batch_tokens *= 2;
             f.shape.recompute = k % 2;
+            f.own = k % 3 == 0;
+            f.tensor = f.machine.count % 2 == 0 && k / 3 % 2 ? 2 : 1;
+            f.shape.workers = f.machine.count / f.tensor;
             f.machine.adam_seconds = k % 4 == 1 ? 5e-10 : 0;
             char *text = shown(&f);
             CHECK_MSG(!strstr(text, "nan") && !strstr(text, "inf"), "%s", text);
@@ -477,6 +532,7 @@ int main(void) {
     RUN(zero_paper_table);
     RUN(ring_seconds);
     RUN(two_machines_by_hand);
+    RUN(own_ways_are_those_of_comm);
     RUN(ways_between_machines);
     RUN(critical_batch_sizes);
     RUN(tensor_parallel_numbers);
@@ -491,6 +547,8 @@ int main(void) {
     RUN(accumulation_divides_the_exposed_share);
     RUN(embeddings_do_not_hide);
     RUN(traffic_of_the_stages);
+    RUN(tensor_parallel_by_hand);
+    RUN(tensor_parallel_fills_tiles);
     RUN(unknown_facts_stay_unknown);
     RUN(plans_are_readable);
     RUN(units);

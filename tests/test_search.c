@@ -47,7 +47,7 @@ static double reached(const SearchFacts *f, const SearchRow *row) {
 
 static SearchFacts narayanan_facts(int i) {
     char machine[80];
-    Config c = { narayanan[i].layers, narayanan[i].heads, narayanan[i].h, 51200, 2048 };
+    Config c = { narayanan[i].layers, narayanan[i].heads, narayanan[i].h, 51200, 2048, 0 };
     snprintf(machine, sizeof machine, "a100,%d,300GB/s:8+25GB/s", narayanan[i].gpus);
     SearchFacts f = facts_of(c, 2048, machine);
     f.batch = 2048.0 * narayanan[i].batch;
@@ -55,9 +55,9 @@ static SearchFacts narayanan_facts(int i) {
 }
 
 // Their cut against our fastest, all recomputed and without ZeRO, as theirs. In eight rows their
-// choice is within 10%. For 18.4 and 39.1 billion the search finds tensor 2 in a pipeline of 4 and 8
-// interleaved stages 16 and 19% faster than tensor 8. The model agrees with what they measured in
-// these rows, 2 and 0% off, so it is the other mixture that is in doubt: nobody has measured it.
+// choice is within 10%. For 18.4 and 39.1 billion the search finds tensor 2 in a pipeline of 4 and
+// of 8 interleaved stages 16 and 19% faster than tensor 8. The model is 2 and 0% off what they
+// measured in these rows, so it is the other mixture that is in doubt: nobody has measured it.
 // Their rule takes tensor parallelism up to a machine first and does not try the others.
 TEST(narayanan_table_1) {
     int within = 0, near_best = 0;
@@ -84,10 +84,10 @@ TEST(narayanan_table_1) {
               "the slowest takes %.2f times as long", near_best, slowest);
 }
 
-// Figure 13: 162.2 billion on 64 GPUs, batches of 32 and 128 sequences, no interleaving. Of tensor 2
-// to 32 with pipelines of 32 to 2, 8 x 8 was the fastest.
+// Figure 13: 162.2 billion on 64 GPUs, batches of 32 and 128 sequences, not interleaved. From tensor
+// 2 x pipeline 32 to 32 x 2, 8 x 8 was the fastest.
 TEST(narayanan_figure_13) {
-    Config c = { 32, 128, 20480, 51200, 2048 };
+    Config c = { 32, 128, 20480, 51200, 2048, 0 };
     SearchFacts f = facts_of(c, 2048, "a100,64,300GB/s:8+25GB/s");
     f.trainer.fewest_dealt = 65;
     for (int batch = 32; batch <= 128; batch *= 4) {
@@ -114,7 +114,7 @@ TEST(narayanan_table_2) {
     double before = INFINITY;
     for (int i = 0; i < 3; i++) {
         char machine[80];
-        Config c = { 96, 96, 12288, 51200, 2048 };
+        Config c = { 96, 96, 12288, 51200, 2048, 0 };
         SearchSpace theirs = { 8, 12, 0, true };
         snprintf(machine, sizeof machine, "a100,%d,300GB/s:8+25GB/s", rows[i].gpus);
         SearchFacts f = facts_of(c, 2048, machine);
@@ -136,7 +136,7 @@ typedef struct { int h, layers, heads, t; } Shoeybi;
 
 static double shoeybi(Shoeybi s, int data, bool overlaps) {
     char machine[80];
-    Config c = { s.layers, s.heads, s.h, 51200, 1024 };
+    Config c = { s.layers, s.heads, s.h, 51200, 1024, 0 };
     SearchSpace space = { s.t, 1, 0, true };
     snprintf(machine, sizeof machine, "v100@%g,%d,150GB/s:16+6.25GB/s", SEARCH_PRODUCTS*125,
              s.t*data);
@@ -173,7 +173,7 @@ TEST(shoeybi_weak_scaling) {
 // 300 billion tokens through GPT-3: 34 days on 1,024 A100s. On one V100, 288 years at its 46.2
 // TFLOP/s: the FLOP alone, because that speed contains every loss.
 TEST(days_and_years) {
-    Config c = { 96, 96, 12288, 51200, 2048 };
+    Config c = { 96, 96, 12288, 51200, 2048, 0 };
     SearchSpace theirs = { 8, 8, 0, true }, alone = { 1, 1, 0, true };
     SearchFacts f = facts_of(c, 2048, "a100,1024,300GB/s:8+25GB/s");
     f.batch = 2048.0 * 1536;
@@ -194,7 +194,7 @@ TEST(days_and_years) {
 // Bytes a parameter, table 1 and figure 1 of Rajbhandari et al. 2020: 2 for weights, 2 for
 // gradients, 12 for Adam. What is not a parameter's is the same at each stage.
 TEST(zero_stages) {
-    Config c = { 40, 32, 4096, 51200, 1024 };
+    Config c = { 40, 32, 4096, 51200, 1024, 0 };
     SearchFacts f = facts_of(c, 1024, "a100,64,300GB/s:8+25GB/s");
     f.trainer.grad_kept = 2;
     f.trainer.message_kept = 0;
@@ -216,7 +216,7 @@ TEST(zero_stages) {
 // Megatron's gradients are flattened into a message when no activations are left: 2 bytes a
 // parameter, if that is more than the activations and the logits in fp32 and fp16, 6 bytes each.
 TEST(messages_and_logits_by_hand) {
-    Config c = { 24, 16, 4096, 51200, 1024 };
+    Config c = { 24, 16, 4096, 51200, 1024, 0 };
     SearchFacts f = facts_of(c, 1024, "a100,64,300GB/s:8+25GB/s");
     SearchCut cut = { 64, 1, 1, 1, 0, 1, 1, true };
     double all = search_bytes(&f, &cut), psi = (double)gpt2_n_params(&c);
@@ -229,7 +229,7 @@ TEST(messages_and_logits_by_hand) {
 
 // Megatron refuses to interleave two stages.
 TEST(two_stages_do_not_interleave) {
-    Config c = { 24, 16, 2048, 51200, 1024 };
+    Config c = { 24, 16, 2048, 51200, 1024, 0 };
     for (int pipe = 2; pipe <= 4; pipe += 2) {
         SearchFacts f = facts_of(c, 1024, "a100,4,300GB/s");
         SearchSpace space = { 1, pipe, 0, false };
@@ -242,7 +242,7 @@ TEST(two_stages_do_not_interleave) {
 
 // Alone on a data rank, the terms are those of --plan.
 TEST(bytes_are_those_of_plan) {
-    Config c = { 12, 12, 768, 50304, 1024 };
+    Config c = { 12, 12, 768, 50304, 1024, 0 };
     SearchFacts f = facts_of(c, 1024, "h100,8,450GB/s");
     f.trainer = search_ours;
     PlanFacts p;
@@ -263,7 +263,7 @@ TEST(bytes_are_those_of_plan) {
 
 // 24 columns of a product fill 19% of a tile of 128.
 TEST(tiles_by_hand) {
-    Config c = { 2, 8, 192, 1024, 128 };
+    Config c = { 2, 8, 192, 1024, 128, 0 };
     SearchFacts f = facts_of(c, 128, "a100,8,300GB/s");
     double speed = SEARCH_PRODUCTS * 312e12, wave = 2.0*128*128*1024 / speed * 108;
     Walls w = { { 0 } };
@@ -284,7 +284,7 @@ TEST(tiles_by_hand) {
 // A ring of 4 in a machine; 2 and 2 in two machines, two levels: half of the bytes within, then a
 // quarter between them.
 TEST(exchanges_by_hand) {
-    Config c = { 2, 8, 512, 1024, 128 };
+    Config c = { 2, 8, 512, 1024, 128, 0 };
     SearchFacts f = facts_of(c, 128, "a100,16,100GB/s+1us:8+10GB/s+2us");
     NEAR(search_exchange(&f, 8e9, 4, 1, 1), 8.0*3/4/80 + 3e-6, 1e-12);
     NEAR(search_exchange(&f, 8e9, 4, 4, 1), 8.0/2/80 + 1e-6 + 8.0/4/8 + 2e-6, 1e-12);
@@ -297,7 +297,7 @@ TEST(exchanges_by_hand) {
 // Once an update, the gradients of 8 micro-batches are added, 7 times 6 bytes a parameter, and the
 // first and the last stage sum the gradient of the embedding, V = C = 1024.
 TEST(bubble_by_hand) {
-    Config c = { 16, 8, 1024, 1024, 1024 };
+    Config c = { 16, 8, 1024, 1024, 1024, 0 };
     SearchFacts f = facts_of(c, 1024, "a100,4,300GB/s");
     f.batch = 8 * 1024;
     Walls forward, backward, head = { { 0 } };
@@ -321,7 +321,7 @@ TEST(bubble_by_hand) {
 // Between machines each of 2 ranks sends half of (B,T,C), forward and backward; the halves are
 // gathered within the machine. 10 layers on 4 stages: the fullest has 3, the mean is 2.5.
 TEST(boundaries_and_uneven_stages_by_hand) {
-    Config c = { 10, 8, 1024, 1024, 1024 };
+    Config c = { 10, 8, 1024, 1024, 1024, 0 };
     SearchFacts f = facts_of(c, 1024, "a100,8,300GB/s+1us:2+25GB/s");
     Walls forward = { { 0 } }, backward = { { 0 } }, head = { { 0 } };
     forward.s[WALL_PRODUCTS] = 1.0;
@@ -342,7 +342,7 @@ TEST(boundaries_and_uneven_stages_by_hand) {
 // The first of 4 stages keeps what 4 micro-batches leave for the backward pass: with recompute the
 // inputs of its layers, 2 bytes an element.
 TEST(pipelines_keep_several_micro_batches) {
-    Config c = { 16, 8, 1024, 1024, 1024 };
+    Config c = { 16, 8, 1024, 1024, 1024, 0 };
     SearchFacts f = facts_of(c, 1024, "a100,4,300GB/s");
     SearchCut one = { 1, 1, 4, 1, 0, 1, 1, true }, many = one, dealt;
     many.micros = 8;
@@ -365,7 +365,7 @@ TEST(what_fits_comes_first) {
     CHECK(search_better(&fast, &slow, 3e9) && !search_better(&slow, &fast, 3e9));
     CHECK(search_better(&slow, &fast, 1.5e9) && !search_better(&fast, &slow, 1.5e9));
     CHECK(search_better(&slow, &fast, 0.5e9));
-    Config c = { 48, 25, 1600, 50257, 1024 };
+    Config c = { 48, 25, 1600, 50257, 1024, 0 };
     SearchFacts f = facts_of(c, 1024, "a100,16,300GB/s:8+25GB/s");
     Search s = search_all(&f, &search_everything);
     CHECK(s.n == 5 && s.fit > 0);                // pipelines of 1, 2, 4, 8 and 16; 25 heads
@@ -376,7 +376,7 @@ TEST(what_fits_comes_first) {
 // With recompute a layer sums (B,T,C) six times, without it four times. The embedding and the
 // classifier sum it once each, and cross-entropy three numbers a token.
 TEST(tensor_sums_by_hand) {
-    Config c = { 1, 8, 1024, 1024, 1024 };
+    Config c = { 1, 8, 1024, 1024, 1024, 0 };
     SearchFacts f = facts_of(c, 1024, "a100,2,300GB/s+1us");
     Walls forward, backward;
     search_layer(&forward, &backward, &f, 2, 4);
@@ -395,7 +395,7 @@ TEST(tensor_sums_by_hand) {
 
 // E(B): at B = B_crit twice the tokens, and a fifth more at Zhang's batch.
 TEST(tokens_past_b_crit) {
-    Config c = { 2, 8, 512, 1024, 128 };
+    Config c = { 2, 8, 512, 1024, 128, 0 };
     SearchFacts f = facts_of(c, 128, "a100,1");
     SearchRow row;
     memset(&row, 0, sizeof row);

@@ -14,6 +14,7 @@
 // communication without a LINK, AdamW on another machine.
 //
 // Units: bytes, seconds, FLOP, tokens. GB is 1e9 bytes. A worker is a rank: a GPU, or a process.
+// With tensor parallelism a worker is a group of ranks; bytes are a rank's.
 #pragma once
 #include <ctype.h>
 #include <math.h>
@@ -66,15 +67,17 @@ static inline double plan_ring_seconds(double bytes, double bytes_per_s, double 
 //                to the next is divided over the links of all its workers
 //   tree         up or down a binary tree (Sanders et al. 2009): a worker sends its whole buffer,
 //                but only log2(n) messages wait for each other
-//   two levels   a ring within a machine, then one between equal workers of all machines (comm.h)
+//   two levels   within a machine, then between equal workers of all machines
 //   directly     each worker sends each other its slice, whichever machine that is on
+// `own`: as comm.h does, where workers send to each other directly in each level; else over rings.
 typedef enum { PLAN_RING, PLAN_TREE, PLAN_TWO_LEVELS, PLAN_DIRECT, PLAN_WAYS } PlanWay;
-typedef struct { double near, far, near_latency, far_latency, G; } PlanNetwork;
+typedef struct { double near, far, near_latency, far_latency, G; bool own; } PlanNetwork;
 
 static inline double plan_way_seconds(PlanWay way, double bytes, double n, double messages,
                                       const PlanNetwork *w) {
     double G = w->G, M = n / G, inner = 1.0 / w->near, outer = M > 1.0 ? 1.0 / w->far : 0.0;
     double slowest = fmax(inner, outer / G), far_latency = M > 1.0 ? w->far_latency : 0.0;
+    double near_steps = w->own ? 1.0 : G - 1.0, far_steps = w->own ? 1.0 : M - 1.0;
     switch (way) {
         case PLAN_RING:
             return bytes * (n - 1.0)/n * slowest
@@ -83,16 +86,25 @@ static inline double plan_way_seconds(PlanWay way, double bytes, double n, doubl
             return bytes * slowest + messages * (ceil(log2(G)) * w->near_latency
                                                  + ceil(log2(M)) * far_latency);
         case PLAN_TWO_LEVELS:
-            return plan_ring_seconds(bytes * (G - 1.0)/G, w->near, w->near_latency, G, messages)
-                 + bytes * (M - 1.0)/n * outer + messages * (M - 1.0) * far_latency;
+            return bytes * (G - 1.0)/G * inner + messages * near_steps * w->near_latency
+                 + bytes * (M - 1.0)/n * outer + messages * far_steps * far_latency;
         default:
             return bytes * ((G - 1.0)/n * inner + (n - G)/n * outer)
                  + messages * fmax(w->near_latency, far_latency);
     }
 }
 
-// The fastest of the first three. Two levels need equally many workers on each machine.
+// The way of comm_find_levels: two levels if a machine's workers are a power of two, else directly.
+static inline PlanWay plan_own_way(double n, const PlanNetwork *w) {
+    int G = (int)w->G;
+    bool levels = G > 1 && G < n && (G & (G - 1)) == 0 && fmod(n, G) == 0.0;
+    return levels ? PLAN_TWO_LEVELS : PLAN_DIRECT;
+}
+
+// This program's own way; else the fastest of the first three. Two levels need equally many workers
+// on each machine.
 static inline PlanWay plan_best_way(double bytes, double n, double messages, const PlanNetwork *w) {
+    if (w->own) return plan_own_way(n, w);
     PlanWay best = PLAN_RING;
     for (PlanWay way = PLAN_TREE; way <= PLAN_TWO_LEVELS; way = (PlanWay)(way + 1)) {
         if (way == PLAN_TWO_LEVELS && (w->G >= n || fmod(n, w->G) != 0.0)) continue;
@@ -113,6 +125,14 @@ static inline double plan_exposed(double seconds, double behind, double late) {
 // 8 b s h (t-1)/t (Narayanan et al. 2021, section 3.2).
 static inline double plan_tensor_elements(const Config *c, double tokens, double t) {
     return 8.0 * tokens * c->C * c->L * (t - 1.0) / t;
+}
+
+// FLOP that a rank of t computes for a token if products are computed in tiles of `tile` columns:
+// the last tile of a cut layer may be part empty. With t = tile = 1 that is gpt2_flops_per_token.
+static inline double plan_cut_flops(const Config *c, int T, int t, int tile) {
+    double C = c->C, Cn = ceil(C / t / tile) * tile, wide = ceil(4.0*C / t / tile) * tile;
+    double qkv = ceil(3.0*C / t / tile) * tile, V = ceil((double)gpt2_share_words(c->V, t) / tile);
+    return 6.0*c->L * C * (qkv + Cn + 2.0*wide) + 6.0*C * V*tile + 12.0*c->L*T * C / t;
 }
 
 // Estimate of the critical batch size in tokens at a loss L in nats a token, for text in GPT-2's
@@ -170,6 +190,7 @@ static inline double plan_datasheet_flops(const char *gpu) {
 // H100s and A100s), runs of large models 30 to 55%.
 static const double PLAN_UTILISATION = 0.4;
 static const double PLAN_GPU_RESERVE = 1e9;      // bytes of a GPU that its driver takes
+enum { PLAN_GPU_TILE = 128, PLAN_CPU_TILE = 16 };        // columns of a product computed together
 
 typedef enum { SPEED_UNKNOWN, SPEED_GIVEN, SPEED_ASSUMED, SPEED_MEASURED } PlanSpeedFrom;
 
@@ -326,6 +347,7 @@ struct PlanFacts {
     Config c;
     int T;
     PlanShape shape;
+    int tensor;                    // --tensor-parallel: ranks that make up a worker
     int64_t batch_tokens;          // an update, all workers
     int64_t tokens;                // of the whole run
     int64_t outer_every;           // --outer-every
@@ -337,6 +359,7 @@ struct PlanFacts {
     const char *precision;         // "fp32" or "bf16"
     double grad_bytes, param_bytes;    // per element in a message
     bool in_turn;                  // --no-overlap
+    bool own;                      // --comm own
     bool may_recompute;            // the trainer supports --recompute
     PlanMachine machine;
     PlanCount *count;
@@ -386,7 +409,9 @@ static inline PlanBytes plan_gpu_bytes(const PlanFacts *f, const PlanShape *s) {
     const double WORKSPACE = 48 << 20;           // cuBLAS's, and partial sums
     Config c = f->c;
     c.V = (c.V + 63) / 64 * 64;
-    double n = s->workers, N = (double)s->micro_batch * f->T, C = c.C, L = c.L, NH = c.NH;
+    c = gpt2_share(&c, f->tensor);
+    double n = s->workers, N = (double)s->micro_batch * f->T, C = c.C, L = c.L, t = f->tensor;
+    double NH = c.NH / t;
     double psi = (double)gpt2_n_params(&c), block = (double)gpt2_block_size(&c);
     int stage = n > 1 ? s->zero : 0;
     double slots = psi - (L - 2.0)*block;        // one bucket of each kind, and a second block
@@ -396,8 +421,8 @@ static inline PlanBytes plan_gpu_bytes(const PlanFacts *f, const PlanShape *s) {
     double state = (f->sgd ? 0.0 : 8.0) + (f->averages ? 4.0 : 0.0);   // moments, average
     b.moments = state*psi / (stage >= 1 ? n : 1.0) + (f->outer_every ? 8.0*psi : 0.0);
     b.passing = (stage >= 2 ? 4.0*slots : 0.0) + (stage == 3 ? 2.0*slots : 0.0)
-              + (n > 1 ? MESSAGES : 0.0);
-    double kept = N*(30.0*C + 16.0 + 4.0*NH);    // of a block, without its output
+              + (n*t > 1 ? MESSAGES : 0.0);
+    double kept = N*(6.0*C + 24.0*C/t + 16.0 + 4.0*NH);     // of a block, without its output
     b.activations = (s->recompute ? 1.0 : L)*kept + L*N*2.0*C + N*(8.0*C + 8.0*NH + 32.0);
     double rows = (double)logits_chunk_rows((size_t)N, (size_t)c.V, (size_t)c.C, 2,
                                             f->machine.multiprocessors);
@@ -413,8 +438,9 @@ static inline PlanBytes plan_gpu_bytes(const PlanFacts *f, const PlanShape *s) {
 // (dev/ranks/shards.h says when). Stage 3 does not gather a block again while a slot still holds
 // it: the last two blocks in the backward pass, the first two in the next forward pass.
 static inline void plan_traffic(double *grads, double *params, const PlanFacts *f, double A) {
-    double n = f->shape.workers, psi = (double)gpt2_n_params(&f->c), share = (n - 1.0) / n;
-    double block = (double)gpt2_block_size(&f->c), L = f->c.L, again = L > 2.0 ? L - 2.0 : 0.0;
+    Config c = gpt2_share(&f->c, f->tensor);
+    double n = f->shape.workers, psi = (double)gpt2_n_params(&c), share = (n - 1.0) / n;
+    double block = (double)gpt2_block_size(&c), L = f->c.L, again = L > 2.0 ? L - 2.0 : 0.0;
     int stage = n > 1 ? f->shape.zero : 0;
     double gathered = stage == 3 ? psi + (2.0*A - 1.0)*again*block : stage > 0 ? psi : 0.0;
     *grads = share * f->grad_bytes * psi * (stage == 0 ? 2.0 : stage == 1 ? 1.0 : A);
@@ -430,18 +456,42 @@ static inline double plan_messages(const PlanFacts *f, double A) {
     return buckets * (f->outer_every ? 2.0 / (double)f->outer_every : once);
 }
 
-static inline PlanNetwork plan_network(const PlanFacts *f) {
+// The network of n ranks, each the `stride`-th: neighbours (1) form tensor groups, ranks of equal
+// place in these (the group's size) share gradients.
+static inline PlanNetwork plan_network(const PlanFacts *f, double n, double stride) {
     const PlanMachine *m = &f->machine;
-    double n = f->shape.workers, G = m->per_machine > 0 && m->per_machine < n ? m->per_machine : n;
-    PlanNetwork w = { m->link, m->far_link, m->latency, m->far_latency, G };
+    bool spans = m->per_machine > 0 && m->per_machine < n*stride;
+    double G = spans ? fmax(1.0, floor(m->per_machine / stride)) : n;
+    PlanNetwork w = { m->link, m->far_link, m->latency, m->far_latency, fmin(G, n), f->own };
     return w;
 }
 
-// Seconds in which a rank sends `sent` bytes in `messages`, the best way.
-static inline double plan_exchange_seconds(const PlanFacts *f, double sent, double messages) {
-    PlanNetwork w = plan_network(f);
-    double n = f->shape.workers, bytes = n > 1 ? sent * n / (n - 1.0) : 0.0;
+// Seconds in which each of n ranks exchanges `bytes` in `messages`.
+static inline double plan_exchange_seconds(const PlanFacts *f, double n, double stride,
+                                           double bytes, double messages) {
+    PlanNetwork w = plan_network(f, n, stride);
     return plan_way_seconds(plan_best_way(bytes, n, messages, &w), bytes, n, messages, &w);
+}
+
+// Tensor parallelism: numbers that a group sums for a micro-batch, (B,T,C) twice in the embedding
+// and the classifier, and four times in a layer (dev/ranks/tensor.h); six times with recompute.
+static inline double plan_tensor_sums(const PlanFacts *f) {
+    return 2.0 + (f->shape.recompute ? 6.0 : 4.0) * f->c.L;
+}
+
+// Bytes that a rank sends to its tensor group for a micro-batch: its part of all sums, and to every
+// other rank three fp32 numbers a token for the cross-entropy.
+static inline double plan_tensor_bytes(const PlanFacts *f) {
+    double t = f->tensor, N = (double)f->shape.micro_batch * f->T;
+    return 2.0*(t - 1.0)/t * plan_tensor_sums(f) * f->param_bytes*N*f->c.C + (t - 1.0) * 12.0*N;
+}
+
+// The seconds of both. Nothing hides them: what follows a sum needs it.
+static inline double plan_tensor_seconds(const PlanFacts *f) {
+    double t = f->tensor, N = (double)f->shape.micro_batch * f->T;
+    if (t <= 1.0) return 0.0;
+    double sum = 2.0 * plan_exchange_seconds(f, t, 1, f->param_bytes*N*f->c.C, 1);
+    return plan_tensor_sums(f)*sum + plan_exchange_seconds(f, t, 1, t * 12.0*N, 1);
 }
 
 // ---- the answer ----
@@ -455,6 +505,7 @@ typedef struct {
     double flops, flops_done;      // per token: of the model; computed
     double micro_batches;          // of a worker in an update
     double compute, adam, comm, exposed, step;     // seconds an update; comm: all traffic
+    double tensor;                 // seconds of comm that are tensor parallelism's, all exposed
     double exposed_alone;          // exposed, with one micro-batch an update
     double hidden;                 // comm - exposed
     double steps, seconds, device_hours, cost;     // of the whole run
@@ -475,7 +526,8 @@ static inline double plan_known(double x) { return x > 0.0 ? x : NAN; }
 
 static inline void plan_estimate_memory(RunPlan *p, const PlanFacts *f) {
     PlanShape s = f->shape;
-    double psi = (double)gpt2_n_params(&f->c);
+    Config c = gpt2_share(&f->c, f->tensor);
+    double psi = (double)gpt2_n_params(&c);
     p->bytes = f->count(f, &s);
     p->fits = plan_total(&p->bytes) <= f->machine.memory;
     p->largest = f->machine.memory > 0.0 ? plan_largest_micro_batch(f, s, f->machine.memory) : 0;
@@ -499,37 +551,52 @@ static inline double plan_exposed_comm(const PlanFacts *f, double *comm, double 
     double rounds = stage >= 2 ? A : 1.0;        // of gradients
     plan_traffic(&grads, &params, f, A);
     double back = stage == 0 ? 0.0 : stage < 3 ? buckets : 2.0*A*buckets;
-    double g = plan_exchange_seconds(f, grads / rounds, (plan_messages(f, A) - back) / rounds);
-    double p = plan_exchange_seconds(f, params, back);
+    double all = n > 1.0 ? n / (n - 1.0) : 0.0, stride = f->tensor;        // exchanged / sent
+    double g = plan_exchange_seconds(f, n, stride, all*grads / rounds,
+                                     (plan_messages(f, A) - back) / rounds);
+    double p = plan_exchange_seconds(f, n, stride, all*params, back);
     *comm = n > 1 ? rounds*g + p : 0.0;
     if (n <= 1 || f->in_turn || f->outer_every) return *comm;
     if (stage == 3) return A*plan_exposed(g + p/A, one, late);
     return rounds*plan_exposed(g, one - forward, late) + plan_exposed(p, forward, late);
 }
 
+static inline void plan_estimate_comm(RunPlan *p, const PlanFacts *f) {
+    double grads, params, ignored, A = p->micro_batches, sums = plan_tensor_seconds(f);
+    double ranks = (double)f->shape.workers * f->tensor;
+    plan_traffic(&grads, &params, f, A);
+    p->traffic = grads + params + A*plan_tensor_bytes(f);
+    p->tensor_traffic = f->param_bytes * plan_tensor_elements(&f->c, (double)f->batch_tokens,
+                                                              ranks);
+    p->comm = p->exposed = p->exposed_alone = ranks > 1 ? NAN : 0.0;
+    if (ranks <= 1 || f->machine.link <= 0.0) return;
+    p->tensor = A*sums;
+    p->exposed = plan_exposed_comm(f, &p->comm, A, p->compute) + p->tensor;
+    p->comm += p->tensor;
+    p->exposed_alone = plan_exposed_comm(f, &ignored, 1.0, p->compute / A) + sums;
+}
+
+// A rank of a tensor group computes its part of each product, at the speed of whole ones but for
+// tiles that are not full.
 static inline void plan_estimate_step(RunPlan *p, const PlanFacts *f) {
     const PlanMachine *m = &f->machine;
-    double n = f->shape.workers, psi = (double)gpt2_n_params(&f->c), ignored;
+    Config c = gpt2_share(&f->c, f->tensor);
+    int tile = m->gpu ? PLAN_GPU_TILE : PLAN_CPU_TILE;
+    double n = f->shape.workers, psi = (double)gpt2_n_params(&c);
     double tokens = (double)f->batch_tokens / n, one = (double)f->shape.micro_batch * f->T;
+    double part = plan_cut_flops(&f->c, f->T, f->tensor, tile)
+                / plan_cut_flops(&f->c, f->T, 1, tile);
     p->micro_batches = tokens / one;
-    p->compute = p->flops_done * tokens / plan_known(m->speed);
+    p->compute = p->flops_done * part * tokens / plan_known(m->speed);
     p->adam = m->adam_seconds * psi / (n > 1 && f->shape.zero > 0 ? n : 1.0);
-    double grads, params;
-    plan_traffic(&grads, &params, f, p->micro_batches);
-    p->traffic = grads + params;
-    p->tensor_traffic = f->param_bytes * plan_tensor_elements(&f->c, (double)f->batch_tokens, n);
-    p->comm = p->exposed = p->exposed_alone = n > 1 ? NAN : 0.0;
-    if (n > 1 && m->link > 0.0) {
-        p->exposed = plan_exposed_comm(f, &p->comm, p->micro_batches, p->compute);
-        p->exposed_alone = plan_exposed_comm(f, &ignored, 1.0, p->compute / p->micro_batches);
-    }
+    plan_estimate_comm(p, f);
     p->hidden = p->comm - p->exposed;
     p->step = p->compute + p->adam + (isnan(p->exposed) ? 0.0 : p->exposed);
 }
 
 static inline RunPlan plan_estimate(const PlanFacts *f) {
     const PlanMachine *m = &f->machine;
-    double n = f->shape.workers, D = plan_known((double)f->tokens);
+    double n = (double)f->shape.workers * f->tensor, D = plan_known((double)f->tokens);
     RunPlan p;
     memset(&p, 0, sizeof p);
     p.flops = gpt2_flops_per_token(&f->c, f->T);
@@ -631,7 +698,7 @@ static inline void plan_show_advice(FILE *out, const PlanFacts *f, const RunPlan
     else if (B > p->largest) fprintf(out, "%s--recompute block --micro-batch %d\n", way, B);
     found = found || B > 0;
     for (int stage = 1; stage < 4 && f->outer_every == 0; stage++) {
-        fewest = plan_fewest_workers(f, f->shape, stage, room);
+        fewest = f->tensor * plan_fewest_workers(f, f->shape, stage, room);
         if (fewest == 0) continue;
         fprintf(out, "%s--zero %d with %d workers\n", way, stage, fewest);
         found = true;
@@ -639,7 +706,7 @@ static inline void plan_show_advice(FILE *out, const PlanFacts *f, const RunPlan
     if (!found) s.micro_batch = 1;
     s.recompute = f->shape.recompute || may_recompute;
     int all = f->outer_every == 0 && (may_recompute || !found)
-            ? plan_fewest_workers(f, s, 3, room) : 0;
+            ? f->tensor * plan_fewest_workers(f, s, 3, room) : 0;
     if (all > 0 && (fewest == 0 || all < fewest))
         fprintf(out, "%s--zero 3%s%s with %d workers\n", way,
                 may_recompute ? " --recompute block" : "", found ? "" : " --micro-batch 1", all);
@@ -677,7 +744,8 @@ static inline void plan_show_memory(FILE *out, const PlanFacts *f, const RunPlan
     double total = plan_total(b), room = f->machine.memory;
     double unit = total >= 0.9995e9 ? 1e9 : 1e6;
     const char *name = unit == 1e9 ? "GB" : "MB", *where = f->machine.gpu ? "" : ", free here";
-    fprintf(out, "memory    per worker, in %s: %s%s, ZeRO %d%s\n", name, f->precision,
+    fprintf(out, "memory    per %s, in %s: %s%s, ZeRO %d%s\n", f->tensor > 1 ? "rank" : "worker",
+            name, f->precision,
             f->count == plan_gpu_bytes ? " by train_gpt2cu" : "",
             f->shape.workers > 1 ? f->shape.zero : 0,
             f->shape.recompute ? ", blocks recomputed" : "");
@@ -722,28 +790,33 @@ static inline void plan_show_time(FILE *out, const PlanFacts *f, const RunPlan *
     fprintf(out, "\n");
 }
 
-// Between machines: the seconds of each way to go. The plan takes the best of the first three.
+// Between machines: the seconds of each way to go, with a star at the plan's.
 static inline void plan_show_ways(FILE *out, const PlanFacts *f, const RunPlan *p) {
     static const char *const names[] = { ", ring", ", tree", ", two levels", ", directly" };
     const PlanMachine *m = &f->machine;
-    PlanNetwork w = plan_network(f);
-    double n = f->shape.workers, bytes = p->traffic * n / (n - 1.0);
+    double n = f->shape.workers, messages = plan_messages(f, p->micro_batches), grads, params;
+    PlanNetwork w = plan_network(f, n, f->tensor);
     if (w.G == n) return;
+    plan_traffic(&grads, &params, f, p->micro_batches);
+    double bytes = (grads + params) * n / (n - 1.0);
+    PlanWay taken = plan_best_way(bytes, n, messages, &w);
     fprintf(out, "\n          in machines of %d, with %s/s", m->per_machine,
             plan_size(m->far_link).text);
     if (m->far_latency > 0.0) fprintf(out, " + %s", plan_time(m->far_latency).text);
     fprintf(out, " a device between them\n          ");
     for (int way = 0; way < PLAN_WAYS; way++) {
-        double messages = plan_messages(f, p->micro_batches);
         double seconds = plan_way_seconds((PlanWay)way, bytes, n, messages, &w);
-        fprintf(out, "%s %s", names[way] + (way == 0 ? 2 : 0), plan_time(seconds).text);
+        fprintf(out, "%s %s%s", names[way] + (way == 0 ? 2 : 0), plan_time(seconds).text,
+                way == (int)taken ? "*" : "");
     }
+    fprintf(out, "\n          * %s", f->own ? "as --comm own sends" : "the best for --comm nccl");
 }
 
 static inline void plan_show_traffic(FILE *out, const PlanFacts *f, const RunPlan *p) {
     const PlanMachine *m = &f->machine;
-    if (f->shape.workers == 1) return;
-    fprintf(out, "traffic   %s sent per worker and update", plan_size(p->traffic).text);
+    if (f->shape.workers * f->tensor == 1) return;
+    fprintf(out, "traffic   %s sent per %s and update", plan_size(p->traffic).text,
+            f->tensor > 1 ? "rank" : "worker");
     if (m->link > 0.0) {
         fprintf(out, ": %s at %s/s", plan_time(p->comm).text, plan_size(m->link).text);
         if (m->latency > 0.0) fprintf(out, " + %s", plan_time(m->latency).text);
@@ -757,6 +830,13 @@ static inline void plan_show_traffic(FILE *out, const PlanFacts *f, const RunPla
         fprintf(out, "          with 1 micro-batch an update instead of %.0f: %.1f%%\n",
                 p->micro_batches, 100.0 * p->exposed_alone
                                 / (p->compute / p->micro_batches + p->adam + p->exposed_alone));
+    if (f->tensor > 1)
+        fprintf(out, "          tensor parallel: %.0f sums a micro-batch, %s%s%s%s\n",
+                plan_tensor_sums(f), plan_size(plan_tensor_bytes(f)).text,
+                m->link > 0.0 ? ", " : "",
+                m->link > 0.0 ? plan_time(p->tensor / p->micro_batches).text : "",
+                m->link > 0.0 ? " exposed" : "");
+    if (f->tensor > 1) return;
     fprintf(out, "          tensor parallel instead: %s", plan_size(p->tensor_traffic).text);
     if (m->link > 0.0)
         fprintf(out, ", %s, none overlapped", plan_time(p->tensor_traffic / m->link).text);
@@ -788,7 +868,7 @@ static inline void plan_show_missing(FILE *out, const PlanFacts *f) {
     const char *head = "missing  ";
     const struct { bool missing; const char *what; } facts[] = {
         { m->memory <= 0.0, "the memory of this machine: whether the run fits" },
-        { m->link <= 0.0 && f->shape.workers > 1,
+        { m->link <= 0.0 && f->shape.workers * f->tensor > 1,
           "LINK of --plan-gpu NAME,COUNT,LINK: seconds of communication" },
         { f->tokens <= 0, "--tokens N: how many days, and their cost" },
         { m->price < 0.0 && f->tokens > 0 && m->gpu,
@@ -808,7 +888,8 @@ static inline void plan_show(FILE *out, const PlanFacts *f, const RunPlan *p) {
     fprintf(out, "model     %d layers, %d heads, %d channels, vocabulary %d: %s parameters\n",
             c->L, c->NH, c->C, c->V, count_text((double)gpt2_n_params(c)).text);
     fprintf(out, "batch     %lld tokens an update: ", (long long)f->batch_tokens);
-    if (f->shape.workers > 1) fprintf(out, "%d workers x ", f->shape.workers);
+    if (f->shape.workers > 1)
+        fprintf(out, "%d %s x ", f->shape.workers, f->tensor > 1 ? "groups" : "workers");
     fprintf(out, "%.0f x %d sequences of %d\n", p->micro_batches, f->shape.micro_batch, f->T);
     if (f->batch_changes)
         fprintf(out, "          (--batch-schedule changes it; time and traffic are for this "
@@ -863,6 +944,7 @@ static inline void plan_log_time(Log *log, const PlanFacts *f, const RunPlan *p)
     log_num(log, "seconds_optimizer", p->adam);
     log_num(log, "seconds_comm", p->comm);
     log_num(log, "seconds_exposed", p->exposed);
+    log_num(log, "seconds_tensor", p->tensor);
     log_num(log, "tokens", plan_known((double)f->tokens));
     log_num(log, "steps", p->steps);
     log_num(log, "days", p->seconds / 86400.0);
@@ -894,6 +976,7 @@ static inline bool plan_log(Log *log, const PlanFacts *f, const RunPlan *p, Erro
     log_int(log, "batch_tokens", f->batch_tokens);
     log_num(log, "micro_batches", p->micro_batches);
     log_int(log, "workers", f->shape.workers);
+    log_int(log, "tensor_parallel", f->tensor);
     log_int(log, "zero", f->shape.zero);
     log_bool(log, "recompute", f->shape.recompute);
     log_text(log, "precision", f->precision);

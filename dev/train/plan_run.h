@@ -114,15 +114,18 @@ static inline int grad_copies(const Run *r, int workers) {
 static inline PlanFacts plan_facts(const Run *r, const Config *c, const PlanMachine *machine) {
     PlanFacts f;
     memset(&f, 0, sizeof f);
-    PlanShape shape = { r->o.micro_batch, machine->count,
-                        train_options_stage(&r->o, machine->count), r->o.recompute != 0 };
+    int workers = machine->count / r->o.tensor_parallel;
+    PlanShape shape = { r->o.micro_batch, workers, train_options_stage(&r->o, workers),
+                        r->o.recompute != 0 };
     f.c = *c;
     f.T = r->T;
     f.machine = *machine;
     f.batch_tokens = r->o.batch_tokens;
     f.shape = shape;
+    f.tensor = r->o.tensor_parallel;
+    f.own = r->o.comm == 0;
     f.tokens = train_options_tokens(&r->o);
-    f.grad_copies = grad_copies(r, machine->count);
+    f.grad_copies = grad_copies(r, workers);
     f.batch_changes = r->o.batches.rule != BATCH_CONSTANT;
     f.outer_every = r->o.outer_every;
     f.sgd = r->o.optimizer == OPTIMIZER_SGD;
@@ -172,13 +175,16 @@ static inline void run_plan(Run *r) {
         return;
     }
     PlanMachine machine = plan_machine(r);
+    int workers;
+    if (!train_options_workers(&workers, &r->o, machine.count, &err)) die("%s", err.text);
     bool loaded = find_checkpoint(&from, &c, r);
-    open_rules(r, loaded, &from, &c, machine.count);
+    open_rules(r, loaded, &from, &c, workers);
     open_tokenizer(r, loaded ? from.text : NULL);
     check_exact_sum(r);
     check_data(r);
     if (r->o.data || r->o.train) open_split(&r->train, r, r->o.train, "train");
     if (!loaded) c = fresh_config(r);
+    if (!tensor_group_check(&c, r->o.tensor_parallel, &err)) die("%s", err.text);
     if (!ON_GPU && !machine.gpu && machine.speed_from == SPEED_UNKNOWN)
         measure_speed(&machine, r, &c);
     PlanFacts f = plan_facts(r, &c, &machine);

@@ -104,7 +104,8 @@ static inline double search_exchange(const SearchFacts *f, double bytes, double 
     double wait = m->latency > 0.0 ? m->latency : SEARCH_WAIT;
     double far_wait = m->far_latency > 0.0 ? m->far_latency : SEARCH_WAIT;
     double G = search_spans(f, n*stride) ? fmax(1.0, floor(m->per_machine / stride)) : n;
-    PlanNetwork w = { SEARCH_LINK*m->link, SEARCH_LINK*m->far_link, wait, far_wait, fmin(G, n) };
+    PlanNetwork w = { SEARCH_LINK*m->link, SEARCH_LINK*m->far_link, wait, far_wait, fmin(G, n),
+                      false };
     if (n <= 1.0) return 0.0;
     return plan_way_seconds(plan_best_way(bytes, n, messages, &w), bytes, n, messages, &w);
 }
