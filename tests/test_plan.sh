@@ -144,6 +144,8 @@ refused "x100@100,8 for 100 TFLOP/s" --plan --plan-gpu x100,8
 refused "12.5GB/s+5us" --plan --plan-gpu h100,8,450
 refused "leave --resume out" --plan --resume --out "$dir/run"
 refused "leave --generate out" --plan --generate hello
+refused "2 does not divide 3 ranks" --plan --tensor-parallel 2 --plan-gpu h100,3
+refused "8 ranks cannot share 4 heads" --plan --tensor-parallel 8 --plan-gpu h100,8
 refused "the nearest is 8192" --plan --seq-len 256 --batch-tokens 9000 --plan-gpu h100,4
 search=(--plan-search --tokens 1e9)
 refused "COUNT is missing" "${search[@]}" --plan-gpu h100
@@ -252,7 +254,7 @@ if ! command -v mpirun > /dev/null || [ ! -x "$mpi_train" ]; then
     for name in $mpi_tests; do skip $name "needs MPI"; done
 else
     for flags in "" "--zero 1" "--zero 2" "--zero 3" "--comm-dtype bf16" "--exact-sum" \
-                 "--outer-every 1"; do
+                 "--outer-every 1" "--tensor-parallel 2"; do
         planner=$train plan "${tiny[@]}" $flags --batch-tokens 256 --plan-gpu here@1,2
         mpirun -n 2 "$mpi_train" "${tiny[@]}" $flags --batch-tokens 256 --steps 3 --log "$dir/log" --overwrite \
             > "$dir/stdout" 2> "$dir/stderr" < /dev/null || note "'$flags': $(cat "$dir/stderr")"
@@ -268,6 +270,7 @@ else
     if [ -r /proc/self/status ] && command -v python3 > /dev/null; then
         peak_is_planned 2
         peak_is_planned 2 --zero 3
+        peak_is_planned 2 --tensor-parallel 2
         end plan_is_the_peak_of_two_ranks
     else
         skip plan_is_the_peak_of_two_ranks "needs python3, and Linux"
@@ -300,6 +303,7 @@ else
 --init d24 --seq-len 1024 --micro-batch 4 --batch-tokens 131072 --zero 2 --plan-gpu a100,16,100Gb/s
 --init d48 --seq-len 1024 --micro-batch 8 --zero 3 --recompute block --plan-gpu a100,3
 --init d4 --outer-every 20 --plan-gpu l4,2
+--init d12 --seq-len 1024 --tensor-parallel 2 --micro-batch 16 --plan-gpu h100,8,450GB/s
 END
     # And what it counts is what it allocates.
     run=("${tiny[@]}" --steps 1)
