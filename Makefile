@@ -305,7 +305,7 @@ fuzz: all                        ## feed the parsers random bytes (needs clang);
 $(BENCHES): $(BUILD)/%: dev/cpu/%.c $(BUILD)/flags
 	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm $(call can,-ldl)
 
-$(BUILD)/one_step: scripts/lab/one_step.c $(BUILD)/flags      # for scripts/lab/01_one_step.py
+$(BUILD)/one_step $(BUILD)/shards: $(BUILD)/%: scripts/lab/%.c $(BUILD)/flags   # for scripts/lab
 	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
 
 $(BUILD)/ladder: dev/cpu/matmul.c dev/cpu/matmul_bf16.c $(BUILD)/flags
