@@ -285,8 +285,8 @@ static const Option train_table[] = {
       "this machine, measured" },
     { "plan-search", NULL, OPT_FLAG, FIELD(plan_search), NULL, 0, 0, NULL,
       "machine", "search for the fastest mixture of data, tensor and pipeline parallelism, ZeRO, "
-      "micro-batch and recomputation on the machines of --plan-gpu for --tokens, and stop; tensor "
-      "and pipeline parallelism are modelled only; without --batch-tokens it chooses the batch",
+      "micro-batch and recomputation on the machines of --plan-gpu for --tokens, and stop; "
+      "pipelines are modelled only; without --batch-tokens it chooses the batch",
       NULL },
     { "plan-b-crit", "N", OPT_COUNT, FIELD(plan_b_crit), "0", 0, 1e15, NULL,
       "machine", "the critical batch size in tokens for --plan-search: a batch of B needs "

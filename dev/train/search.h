@@ -6,8 +6,7 @@
 //     Search s = search_all(&facts, &search_everything);
 //     search_show(stdout, &facts, &s);          search_show.h
 //
-// The trainer has data parallelism and ZeRO. Mixtures with tensor or pipeline parallelism are
-// modelled only.
+// The trainer has data and tensor parallelism and ZeRO. Mixtures with a pipeline are modelled only.
 //
 //         machine 0                machine 1
 //     gpu 0  1 | 2  3          gpu 4  5 | 6  7       tensor 2: 0 1, which cut each layer

@@ -48,10 +48,6 @@ static inline Shown search_name(const SearchCut *cut) {
     return name;
 }
 
-static inline bool search_modelled(const SearchCut *cut) {
-    return cut->tensor > 1 || cut->pipe > 1;
-}
-
 static inline void search_show_row(FILE *out, const SearchFacts *f, const SearchRow *row) {
     static const char *const names[WALLS] = {
         "products", "tiles", "memory", "recompute", "near link", "far link", "uneven",
@@ -63,7 +59,7 @@ static inline void search_show_row(FILE *out, const SearchFacts *f, const Search
     Wall wall = search_wall(row, NULL);
     snprintf(micro, sizeof micro, "%d x %.0f", cut->micro, cut->micros);
     fprintf(out, "%13s%c%3d %4d %3s %8s %5s %10s %5s %6s %3.0f%% %s\n", search_name(cut).text,
-            search_modelled(cut) ? '*' : ' ', cut->chunks, cut->zero,
+            cut->pipe > 1 ? '*' : ' ', cut->chunks, cut->zero,
             cut->recompute ? "yes" : "no", micro,
             count_text(row->batch).text, plan_time(row->seconds).text,
             plan_digits(1e-9 * row->bytes).text,
@@ -113,7 +109,7 @@ static inline void search_show(FILE *out, const SearchFacts *f, const Search *s)
     else fprintf(out, ": assumed, %.0f%% of the data sheet\n", 100.0 * SEARCH_PRODUCTS);
     fprintf(out, "          %s tokens x (1 + B/B_crit); B_crit %s tokens: %s\n",
             count_text(f->tokens).text, count_text(search_b_crit(f)).text, by);
-    fprintf(out, "          * modelled: this trainer has no tensor and no pipeline parallelism\n\n"
+    fprintf(out, "          * modelled: this trainer has no pipeline parallelism\n\n"
                  "data x tensor              re-  micro x                                 largest\n"
                  "   x pipeline   v ZeRO compute  accum batch       time    GB   cost part\n");
     for (int i = 0; i < s->fit && i < FASTEST; i++) search_show_row(out, f, &s->rows[i]);
