@@ -104,7 +104,7 @@ all: train_gpt2 prepare          ## build ./train_gpt2 and ./prepare (the defaul
 run: all                         ## train a small GPT-2 on the embedded corpus, about a minute
 	@scripts/tales.sh
 
-WITH_MPI := $(if $(HAVE_MPI),$(BUILD)/train_gpt2-mpi)
+WITH_MPI := $(if $(HAVE_MPI),$(BUILD)/train_gpt2-mpi $(BUILD)/bench_comm)
 
 # `make test` takes what a C compiler and bash run in under 20 seconds. An MPI or emulated trainer
 # may be left from an older `make test-all`: it is not looked at.

@@ -117,6 +117,28 @@ for fault in 's/p->M, p->N, p->K, p->mode)/p->M, p->N, p->K - 1, p->mode)/' \
 done
 end bench_matmul_checks_products
 
+# ---- plans ----
+
+# All mixtures are planned and measured, and their ratio is that of the two numbers.
+if command -v mpirun > /dev/null && [ -x "$here/build/train_gpt2-mpi" ] &&
+    [ -x "$here/build/bench_comm" ] && [ -x "$here/prepare" ]; then
+    cp "$here/build/train_gpt2-mpi" "$here/build/bench_comm" build && cp "$here/prepare" .
+    results env CHANNELS=128 LAYERS=1 SEQ_LEN=16 STEPS=4 scripts/bench_plan.sh 1
+    same "mixtures" "$(grep -c planned_s "$dir/results")" 7
+    says "planned order:"
+    valid bench.json
+    awk '$1 ~ /^(one|data|tensor)_/ && NF == 4 && $2 > 0 && $3 > 0 {
+             d = $2 / $3 - $4; n += d*d < 0.01 }
+         END { exit n != 7 }' "$dir/said" || note "ratios are not planned / measured"
+    tail -n 1 "$dir/results" > "$dir/last" && mv "$dir/last" "$dir/results"
+    alpha=$(value alpha) beta=$(value beta)
+    awk -v a="$alpha" -v b="$beta" 'BEGIN { exit !(a > 0 && a < 1 && b > 0 && b < 1e-6) }' ||
+        note "an all-reduce of $alpha s and $beta s a byte"
+    end bench_plan_measures_all_mixtures
+else
+    echo "skip bench_plan_measures_all_mixtures: needs make build/train_gpt2-mpi build/bench_comm"
+fi
+
 # ---- contestants ----
 
 # A stub that answers its arguments, one a line, and then no more.
