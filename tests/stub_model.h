@@ -52,7 +52,7 @@ static inline void floats_measure(Shards *, float *, float *, size_t) {}
 static inline void floats_weigh(Shards *, Norms, const float *, const float *, size_t) {}
 static inline void shards_open(Shards *) {}
 static inline void shards_close(Shards *) {}
-static inline float *shards_place(Shards *z, Kept, int) { return z->host_bucket; }
+static inline float *shards_place_own(Shards *z, Kept, int) { return z->host_bucket; }
 static inline void shards_take(Shards *, Buffer, int) {}
 static inline const float *shards_show(Shards *, float *whole, int) { return whole; }
 static inline void shards_loaded(Shards *) {}

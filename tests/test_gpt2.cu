@@ -1427,7 +1427,8 @@ TEST(slices_of_a_checkpoint) {
             memset(&comm, 0, sizeof comm);
             comm.rank = rank;
             comm.size = ranks;
-            Sharing sharing = { &comm, NULL, stage, COMM_FP32, 0, false, false, false, false, false };
+            Sharing sharing = { &comm, NULL, stage, COMM_FP32, 0, false, false, false, false,
+                                false };
             ModelSpec spec = { odd, 1, 5, TRAIN, RECOMPUTE_NONE, sharing, 0 };
             Model m;
             model_init(&m, &spec, &gpu);

@@ -339,7 +339,8 @@ static inline void show_setup(const Run *r) {
         printf(", %.3f at best: the corpus's entropy", r->floor.nats / (double)r->floor.tokens);
     uint64_t batch = batch_at(&r->o.batches, r->tokens, r->norm_test.batch);
     printf("\nbatch   %llu tokens an update: ", (unsigned long long)batch);
-    if (r->data.size > 1) printf("%d %s x ", r->data.size, r->tensor.size > 1 ? "groups" : "ranks");
+    const char *each = r->tensor.size > 1 ? "groups of ranks" : "ranks";
+    if (r->data.size > 1) printf("%d %s x ", r->data.size, each);
     printf("%llu x %d sequences of %d", (unsigned long long)(batch / r->o.batches.unit),
            r->o.micro_batch, r->T);
     if (!ON_GPU)
