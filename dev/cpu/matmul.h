@@ -260,7 +260,7 @@ static inline void matmul_fast(float *c, size_t ldc, Mat a, Mat b, const float *
     static alignas(64) Word a_packed[MATMUL_STATIC_BYTES / sizeof(Word)];
     #pragma omp parallel if (M*N*K > 1 << 17)
     for (size_t i0 = 0; i0 < M; i0 += MC)
-    for (size_t k0 = 0; k0 < K; k0 += KC) {
+    for (size_t k0 = 0; k0 == 0 || k0 < K; k0 += KC) {       // with K = 0: c = bias, or 0
         alignas(64) Word b_packed[NR*KC/STEP];
         size_t mc = min_size(MC, M - i0), panels = (mc + MR - 1) / MR;
         int kc = (int)min_size(KC, K - k0);

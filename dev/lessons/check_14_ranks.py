@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Lesson 14: a ring all-reduce, ZeRO's slices, and a matrix product split between two ranks."""
+"""Lesson 14: a ring all-reduce, ZeRO's slices, an MLP and a vocabulary split among ranks."""
+import math
 import random
 from lesson import claim, distance, dot
 
@@ -66,3 +67,24 @@ def mlp(hidden):
 halves = mlp(range(H // 2)), mlp(range(H // 2, H))
 claim(distance([a + b for a, b in zip(*halves)], mlp(range(H))) < 1e-12,
       "two halves of an MLP need one sum at its end, and nothing in between")
+
+# The vocabulary in four parts: rank r has the logits of three words.
+logits = [random.gauss(0.0, 3.0) for _ in range(COUNT)]
+target, size = 7, COUNT // RANKS
+parts = []
+for rank in range(RANKS):
+    words = range(rank * size, (rank + 1) * size)
+    largest = max(logits[w] for w in words)
+    parts.append((largest, sum(math.exp(logits[w] - largest) for w in words),
+                  logits[target] if target in words else 0.0))
+most = max(m for m, _, _ in parts)
+loss = most + math.log(sum(s * math.exp(m - most) for m, s, _ in parts)) - sum(z for *_, z in parts)
+claim(abs(loss - (math.log(sum(map(math.exp, logits))) - logits[target])) < 1e-12,
+      f"three numbers from each of {RANKS} ranks give the loss over all words")
+
+# What a rank of two sends: 2 (n-1)/n = 1 of a gradient, or of the sums of one micro-batch.
+L, C, V, P, tokens = 12, 768, 50257, 1024, 8 * 1024
+gradient = (V + P) * C + L * (12 * C * C + 13 * C) + 2 * C
+sums = (4 * L + 2) * tokens * C + 3 * tokens
+print(f"GPT-2 124M, 8 sequences of 1,024 on 2 ranks, million numbers sent: {gradient / 1e6:.0f} data "
+      f"parallel, {sums / 1e6:.0f} tensor parallel")
