@@ -350,17 +350,18 @@ template <class T> struct Block {
 };
 
 // What one block's forward pass keeps for its backward pass. With --recompute block all blocks
-// share these, except x_out, and each fills them anew in the backward pass.
+// share these, except x_out, and each fills them anew in the backward pass. With tensor parallelism
+// Cn = C/n channels and NH/n heads are this rank's; else Cn is C.
 typedef struct {
     real *ln1;                         // (N,C)
     float *ln1_mean, *ln1_rstd;        // (N) (N)
-    real *qkv;                         // (N,3C); in generation it is the key/value cache
-    real *att;                         // (N,C)
+    real *qkv;                         // (N,3Cn); in generation it is the key/value cache
+    real *att;                         // (N,Cn)
     float *att_lse;                    // (B,NH,T) log of each softmax's denominator
     real *x_mid;                       // (N,C) the residual stream between attention and MLP
     real *ln2;                         // (N,C)
     float *ln2_mean, *ln2_rstd;        // (N) (N)
-    real *fc, *gelu;                   // (N,4C)
+    real *fc, *gelu;                   // (N,4Cn)
     real *x_out;                       // (N,C) the residual stream after the block
 } BlockActs;
 
@@ -376,7 +377,7 @@ typedef enum { COMPUTED, NORM_KNOWN, ALL_KNOWN, UPDATED, N_MARKS } UpdateMark;
 
 struct Model {
     Gpu *gpu;
-    Config c;                          // L, NH, C, V, and P positions
+    Config c;                          // L, NH, C, V, and P positions; a rank's share of the words
     Config padded;                     // the same with V rounded up; rows V ... are 0 and stay 0
     ModelSpec spec;                    // max B and T, recompute, and how ranks share the model
     Shards shards;                     // parameters, gradients, AdamW's moments: flat buffers
@@ -392,9 +393,10 @@ struct Model {
     float *loss, *lse;                 // (N) nats a token
     real *logits;                      // (logit_rows,Vp): the classifier works in chunks of rows
     size_t logit_rows;
-    float *next_logits, *host_logits;  // (Vp) of the one token that generation asks for
+    float *next_logits, *host_logits;  // (Vp) of the one token that generation asks for; all ranks'
+                                       // (size,V) behind them
     real *dx, *dx_branch;              // (N,C) gradient of the residual stream, and of a branch
-    real *dqkv, *dfc;                  // (N,3C) (N,4C), in the memory of the logits
+    real *dqkv, *dfc;                  // (N,3Cn) (N,4Cn), in the memory of the logits
     float2 *att_rows;                  // (B,NH,T) attention's scratch
     Totals *totals;                    // of this rank since clear_grads, on the GPU
     Totals *all_totals, *host_totals;  // (ranks) of all, on the GPU and on the CPU
@@ -902,7 +904,7 @@ static void layernorm_backward(real *dx, float *dgain, float *dbias, const real 
 //   out (N,OC)   x (N,C)   w (C,OC)   b (OC)
 
 // Thread i owns pack i: out += bias, and += skip unless it is NULL. Where cuBLASLt lacks the
-// epilogue, this adds to a product that has been rounded once already.
+// epilogue, or the product is a sum over ranks, out has been rounded already.
 __global__ void bias_forward_kernel(real *out, const real *bias, const real *skip, size_t n,
                                     int OC) {
     size_t i = thread_in_grid() * PACK;
@@ -1685,16 +1687,10 @@ static void gelu_linear_backward(real *dpre, float *dw, float *db, const real *d
 
 // ---- softmax cross-entropy over N rows of logits; columns V ... Vp-1 are padding ----
 //   logits (N,Vp)   target (N)   loss, lse (N); lse[n] = log sum exp
-// With tensor parallel a rank has the logits of its part of the vocabulary, and a target of another
-// rank's part is -1. Three numbers a row from each rank (RowPart) are then all that the ranks
-// exchange: from the parts every rank computes the same loss, and the gradient of its own logits.
 
 // An online softmax: the highest element of a row so far, and the sum of e^(x - hi) so far. One
 // pass over the row is enough, since a new hi only scales the sum.
 typedef struct { float hi, sum; } Softmax;
-
-// What a rank knows of a row; at_target is the target's logit, or 0.
-typedef struct { float hi, sum, at_target; } RowPart;
 
 __device__ inline Softmax warp_softmax(Softmax s) {
     float hi = warp_max(s.hi);
@@ -1722,53 +1718,9 @@ __device__ inline Softmax row_softmax(const Row<XENT_KEPT> &row, Packs packs, in
     return warp_softmax(lane() < (int)blockDim.x / 32 ? of_warp[lane()] : none);
 }
 
-// This rank's part of the row, to all threads of the block.
-__device__ inline RowPart row_part(const Row<XENT_KEPT> &row, Packs packs, int right, int V) {
-    float at_target = right < 0 ? 0.0f : (float)row.from[right];
-    Softmax s = row_softmax(row, packs, V);      // overwritten after its barrier, not before
-    return { s.hi, s.sum, at_target };
-}
-
-// Block n owns row n of this rank's logits.
-__global__ void __launch_bounds__(1024)
-xent_part_kernel(RowPart *parts, const real *logits, const int *target, int V, int Vp) {
-    size_t n = blockIdx.x;
-    Packs packs = { (int)threadIdx.x*PACK, (int)blockDim.x*PACK, Vp };
-    RowPart part = row_part(Row<XENT_KEPT>(logits + n*Vp, packs), packs, target[n], V);
-    if (threadIdx.x == 0) parts[n] = part;
-}
-
-// The whole row from the parts of all ranks, (ranks,rows), in the order of the ranks.
-__device__ inline RowPart parts_merge(const RowPart *parts, int ranks, size_t n, size_t rows) {
-    RowPart whole = { -FLT_MAX, 0.0f, 0.0f };
-    for (int r = 0; r < ranks; r++) whole.hi = fmaxf(whole.hi, parts[r*rows + n].hi);
-    for (int r = 0; r < ranks; r++) {
-        RowPart part = parts[r*rows + n];
-        whole.sum += part.sum * __expf(part.hi - whole.hi);
-        whole.at_target += part.at_target;
-    }
-    return whole;
-}
-
-// Block n owns row n. With `dlogits`, which may be the logits' own memory, it writes the gradient
-// of loss * *scale: (p - 1[v is the target]) * *scale, zero in the padding. The scale is read from
-// memory: in a graph an argument would stay what it was when the graph was captured.
-//   parts (ranks,N): of all ranks, where the vocabulary is cut; else NULL
-__global__ void __launch_bounds__(1024)
-xent_kernel(float *loss, float *lse, real *dlogits, const real *logits, const int *target,
-            const float *scale, const RowPart *parts, int ranks, int V, int Vp) {
-    size_t n = blockIdx.x;
-    int right = target[n];
-    float factor = dlogits ? *scale : 0.0f;
-    Packs packs = { (int)threadIdx.x*PACK, (int)blockDim.x*PACK, Vp };
-    Row<XENT_KEPT> row(logits + n*Vp, packs);
-    RowPart s = parts ? parts_merge(parts, ranks, n, gridDim.x) : row_part(row, packs, right, V);
-    float log_sum = s.hi + logf(s.sum);
-    if (threadIdx.x == 0) {
-        lse[n] = log_sum;
-        loss[n] = log_sum - s.at_target;         // -log p(target)
-    }
-    if (!dlogits) return;
+// The gradient of loss * factor: (p - 1[v is the target]) * factor, zero in the padding.
+__device__ inline void row_gradient(real *dlogits, const Row<XENT_KEPT> &row, Packs packs,
+                                    float log_sum, int right, float factor, int V) {
     each_pack<XENT_KEPT>(packs, [&](int i, int v) {
         float d[PACK];
         row.get(d, i, v);
@@ -1776,36 +1728,53 @@ xent_kernel(float *loss, float *lse, real *dlogits, const real *logits, const in
             float p = v + k < V ? __expf(d[k] - log_sum) : 0.0f;
             d[k] = (p - (v + k == right ? 1.0f : 0.0f)) * factor;
         }
-        store(dlogits + n*Vp + v, d);
+        store(dlogits + v, d);
     });
+}
+
+// Block n owns row n. With `dlogits`, which may be the logits' own memory, it writes the gradient
+// of loss * *scale. The scale is read from memory: in a graph an argument would stay what it was
+// when the graph was captured.
+__global__ void __launch_bounds__(1024)
+xent_kernel(float *loss, float *lse, real *dlogits, const real *logits, const int *target,
+            const float *scale, int V, int Vp) {
+    size_t n = blockIdx.x;
+    int right = target[n];
+    float factor = dlogits ? *scale : 0.0f;
+    Packs packs = { (int)threadIdx.x*PACK, (int)blockDim.x*PACK, Vp };
+    Row<XENT_KEPT> row(logits + n*Vp, packs);
+    float at_target = (float)row.from[right];    // read before the barrier, overwritten after it
+    Softmax s = row_softmax(row, packs, V);
+    float log_sum = s.hi + logf(s.sum);
+    if (threadIdx.x == 0) {
+        lse[n] = log_sum;
+        loss[n] = log_sum - at_target;           // -log p(target)
+    }
+    if (dlogits) row_gradient(dlogits + n*Vp, row, packs, log_sum, right, factor, V);
 }
 
 static int xent_threads(int Vp) { return Vp >= 8192 ? 1024 : 128; }
 
-static void xent_part(RowPart *parts, const real *logits, const int *target, size_t N, int V,
-                      int Vp, cudaStream_t stream) {
-    xent_part_kernel<<<(unsigned)N, xent_threads(Vp), 0, stream>>>(parts, logits, target, V, Vp);
+static void xent_launch(float *loss, float *lse, real *dlogits, const real *logits,
+                        const int *target, const float *scale, size_t N, int V, int Vp,
+                        cudaStream_t stream) {
+    xent_kernel<<<(unsigned)N, xent_threads(Vp), 0, stream>>>(loss, lse, dlogits, logits, target,
+                                                              scale, V, Vp);
     LAUNCH_CHECK();
 }
 
-static void xent_launch(float *loss, float *lse, real *dlogits, const real *logits,
-                        const int *target, const float *scale, const RowPart *parts, int ranks,
-                        size_t N, int V, int Vp, cudaStream_t stream) {
-    xent_kernel<<<(unsigned)N, xent_threads(Vp), 0, stream>>>(
-        loss, lse, dlogits, logits, target, scale, parts, ranks, V, Vp);
-    LAUNCH_CHECK();
-}
+#include "dev/cuda/shared.cu"          // xent_shared, linear_residual_shared: tensor parallelism
 
 static void xent_forward(float *loss, float *lse, const real *logits, const int *target,
-                         size_t N, int V, int Vp, cudaStream_t stream) {
-    xent_launch(loss, lse, NULL, logits, target, NULL, NULL, 1, N, V, Vp, stream);
+                         size_t N, int V, int Vp, const TensorGroup *group, Gpu *g) {
+    xent_shared(loss, lse, NULL, logits, target, NULL, N, V, Vp, group, g);
 }
 
 // Forward and backward in one kernel: the loss, and dlogits in place of the logits.
 static void xent_forward_backward(float *loss, float *lse, real *logits, const int *target,
                                   const float *scale, size_t N, int V, int Vp,
-                                  cudaStream_t stream) {
-    xent_launch(loss, lse, logits, logits, target, scale, NULL, 1, N, V, Vp, stream);
+                                  const TensorGroup *group, Gpu *g) {
+    xent_shared(loss, lse, logits, logits, target, scale, N, V, Vp, group, g);
 }
 
 // ---- classifier: logits = x wte^T, then cross-entropy ----
@@ -1815,11 +1784,12 @@ static void xent_forward_backward(float *loss, float *lse, real *logits, const i
 
 static void classifier_forward(float *loss, float *lse, real *logits, const real *x,
                                const real *wte, const int *target,
-                               size_t N, size_t rows, int C, int V, int Vp, Gpu *g) {
+                               size_t N, size_t rows, int C, int V, int Vp,
+                               const TensorGroup *group, Gpu *g) {
     for (size_t n = 0; n < N; n += rows) {
         size_t some = min_size(rows, N - n);
         matmul(logits, Vp, rows_of(x + n*C, C), transpose_of(wte, C), plain, some, Vp, C, WRITE, g);
-        xent_forward(loss + n, lse + n, logits, target + n, some, V, Vp, g->stream);
+        xent_forward(loss + n, lse + n, logits, target + n, some, V, Vp, group, g);
     }
 }
 
@@ -1828,14 +1798,15 @@ static void classifier_forward(float *loss, float *lse, real *logits, const real
 static void classifier_backward(real *dx, float *dwte, float *loss, float *lse, real *logits,
                                 const real *x, const real *wte, const int *target,
                                 const float *scale, size_t N, size_t rows, int C, int V, int Vp,
-                                Gpu *g) {
+                                const TensorGroup *group, Gpu *g) {
     for (size_t n = 0; n < N; n += rows) {
         size_t some = min_size(rows, N - n);
         matmul(logits, Vp, rows_of(x + n*C, C), transpose_of(wte, C), plain, some, Vp, C, WRITE, g);
-        xent_forward_backward(loss + n, lse + n, logits, target + n, scale, some, V, Vp, g->stream);
+        xent_forward_backward(loss + n, lse + n, logits, target + n, scale, some, V, Vp, group, g);
         matmul(dx + n*C, C, rows_of(logits, Vp), rows_of(wte, C), plain, some, C, Vp, WRITE, g);
         matmul(dwte, C, transpose_of(logits, Vp), rows_of(x + n*C, C), plain, Vp, C, some, ADD, g);
     }
+    tensor_sum(group, dx, N*C);
 }
 
 // =================================================================================================
@@ -1852,27 +1823,29 @@ template <class T> static void carve(T **p, Memory *mem, MemoryKind kind, size_t
 // bytes.
 static int padded_vocab(int V) { return (V + 63) / 64 * 64; }
 
-static void block_carve(BlockActs *a, Memory *mem, size_t N, size_t C, size_t NH) {
+static void block_carve(BlockActs *a, Memory *mem, size_t N, size_t C, size_t Cn, size_t NH) {
     carve(&a->ln1, mem, MEM_ACTIVATIONS, N*C);
     carve(&a->ln1_mean, mem, MEM_ACTIVATIONS, N);
     carve(&a->ln1_rstd, mem, MEM_ACTIVATIONS, N);
-    carve(&a->qkv, mem, MEM_ACTIVATIONS, N*3*C);
-    carve(&a->att, mem, MEM_ACTIVATIONS, N*C);
+    carve(&a->qkv, mem, MEM_ACTIVATIONS, N*3*Cn);
+    carve(&a->att, mem, MEM_ACTIVATIONS, N*Cn);
     carve(&a->att_lse, mem, MEM_ACTIVATIONS, N*NH);
     carve(&a->x_mid, mem, MEM_ACTIVATIONS, N*C);
     carve(&a->ln2, mem, MEM_ACTIVATIONS, N*C);
     carve(&a->ln2_mean, mem, MEM_ACTIVATIONS, N);
     carve(&a->ln2_rstd, mem, MEM_ACTIVATIONS, N);
-    carve(&a->fc, mem, MEM_ACTIVATIONS, N*4*C);
-    carve(&a->gelu, mem, MEM_ACTIVATIONS, N*4*C);
+    carve(&a->fc, mem, MEM_ACTIVATIONS, N*4*Cn);
+    carve(&a->gelu, mem, MEM_ACTIVATIONS, N*4*Cn);
 }
 
 static void model_carve_acts(Model *m, Memory *mem) {
     size_t N = (size_t)m->spec.B*m->spec.T, C = m->c.C;
+    const TensorGroup *group = &m->shards.tensor;
     bool keeps_all = m->spec.recompute == RECOMPUTE_NONE;
     carve(&m->x_in, mem, MEM_ACTIVATIONS, N*C);
     for (int l = 0; l < m->c.L; l++) {
-        if (l == 0 || keeps_all) block_carve(&m->acts[l], mem, N, C, m->c.NH);
+        if (l == 0 || keeps_all)
+            block_carve(&m->acts[l], mem, N, C, tensor_channels(group), tensor_heads(group));
         else m->acts[l] = m->acts[0];
         carve(&m->acts[l].x_out, mem, MEM_ACTIVATIONS, N*C);
     }
@@ -1892,23 +1865,26 @@ static void model_carve_acts(Model *m, Memory *mem) {
 // memory. So do the buckets of a checkpoint, which are gathered between two updates.
 static void model_carve_backward(Model *m, Memory *mem) {
     size_t N = (size_t)m->spec.B*m->spec.T, C = m->c.C, Vp = m->padded.V;
+    const TensorGroup *group = &m->shards.tensor;
     bool trains = m->spec.use == TRAIN;
     m->logit_rows = logits_chunk_rows(N, Vp, C, sizeof(real), m->spec.multiprocessors);
-    size_t reals = m->logit_rows*Vp, branches = trains ? N*4*C : 0;
+    if (group->size > 1) m->logit_rows = min_size(m->logit_rows, xent_shared_rows(group));
+    size_t reals = m->logit_rows*Vp, branches = trains ? N*4*tensor_channels(group) : 0;
     size_t bucket = gpt2_largest_bucket(&m->padded) * sizeof(float) / sizeof(real);
     if (reals < branches) reals = branches;
-    if (reals < bucket && m->shards.size > 1) reals = bucket;
+    if (reals < bucket && m->shards.size * group->size > 1) reals = bucket;
     carve(&m->logits, mem, MEM_LOGITS, reals);
     m->dfc = m->dqkv = m->logits;
     m->shards.bucket = (float *)m->logits;
-    carve(&m->next_logits, mem, MEM_LOGITS, Vp);
+    carve(&m->next_logits, mem, MEM_LOGITS, (group->size + 1)*Vp);
     if (!trains) return;
     carve(&m->dx_branch, mem, MEM_BACKWARD, N*C);
     carve(&m->dx, mem, MEM_BACKWARD, N*C);
-    carve(&m->att_rows, mem, MEM_BACKWARD, N*m->c.NH);
+    carve(&m->att_rows, mem, MEM_BACKWARD, N*tensor_heads(group));
     carve(&m->totals, mem, MEM_REST, 1);
     m->all_totals = m->totals;
-    if (m->shards.size > 1) carve(&m->all_totals, mem, MEM_REST, m->shards.size);
+    size_t ranks = m->shards.size * group->size;
+    if (ranks > 1) carve(&m->all_totals, mem, MEM_REST, ranks);
 }
 
 // Lays everything out; with mem->base NULL it only counts (dev/base/memory.h).
@@ -1920,10 +1896,15 @@ static void model_carve(Model *m, Memory *mem) {
 }
 
 // What the kernels cannot do. Their limits are wider than any GPT-2.
-static void model_check(const Config *c) {
+static void model_check(const ModelSpec *spec) {
+    const Config *c = &spec->c;
+    int ranks = spec->sharing.tensor ? spec->sharing.tensor->size : 1;
     if (c->C % PACK != 0)
         die("--channels: %d is no multiple of %d, the numbers that a GPU moves at once in "
             PRECISION "; %d is", c->C, PACK, (c->C + PACK - 1) / PACK * PACK);
+    if (c->C / ranks % PACK != 0)
+        die("--tensor-parallel: %d channels a rank, no multiple of %d, the numbers that a GPU "
+            "moves at once in " PRECISION, c->C / ranks, PACK);
     if (c->C / c->NH > MAX_HS)
         die("--heads: heads of %d channels; the GPU's attention takes up to %d", c->C / c->NH,
             MAX_HS);
@@ -1935,16 +1916,18 @@ static void model_check(const Config *c) {
 // All but the memory.
 static void model_begin(Model *m, const ModelSpec *spec) {
     memset(m, 0, sizeof *m);
-    m->c = m->padded = spec->c;
-    m->padded.V = padded_vocab(spec->c.V);
+    TensorGroup group = tensor_group(&spec->c, spec->sharing.tensor);
+    m->c = m->padded = group.own;
+    m->padded.V = padded_vocab(m->c.V);
     m->spec = *spec;
     shards_init(&m->shards, &spec->sharing, &m->padded, &m->c, sizeof(real));
+    m->shards.tensor = group;
     m->acts = (BlockActs *)alloc_or_die(m->c.L * sizeof *m->acts, "a table of activations");
 }
 
 static void model_count(Memory *mem, const ModelSpec *spec) {
     Model m;
-    model_check(&spec->c);
+    model_check(spec);
     model_begin(&m, spec);
     *mem = memory_begin(NULL);
     model_carve(&m, mem);
@@ -2019,8 +2002,8 @@ static void model_init_host(Model *m) {
         CUDA_CHECK(cudaEventCreateWithFlags(&m->sent[i], cudaEventDisableTiming));
     }
     for (cudaEvent_t &mark : m->marks) CUDA_CHECK(cudaEventCreate(&mark));
-    alloc_pinned(&m->host_totals, m->shards.size);
-    alloc_pinned(&m->host_logits, m->padded.V);
+    alloc_pinned(&m->host_totals, m->shards.size * m->shards.tensor.size);
+    alloc_pinned(&m->host_logits, m->padded.V * m->shards.tensor.size);
     m->token_count = (int *)alloc_or_die(m->c.V * sizeof(int), "counting tokens");
 }
 
@@ -2100,13 +2083,13 @@ template <class T> static void send_array(T *to, const T *from, size_t n, Model 
 static void send_inputs(Model *m, const int *tokens, size_t N) {
     m->now = 1 - m->now;
     CUDA_CHECK(cudaEventSynchronize(m->sent[m->now]));       // of the batch before the last
-    memcpy(m->host_batches[m->now].inputs, tokens, N * sizeof *tokens);
+    tokens_shared(m->host_batches[m->now].inputs, tokens, N, &m->shards.tensor);
     send_array(m->batch.inputs, m->host_batches[m->now].inputs, N, m);
 }
 
 // The same of what follows each token.
 static void send_targets(Model *m, const int *targets, size_t N) {
-    memcpy(m->host_batches[m->now].targets, targets, N * sizeof *targets);
+    tokens_shared(m->host_batches[m->now].targets, targets, N, &m->shards.tensor);
     send_array(m->batch.targets, m->host_batches[m->now].targets, N, m);
 }
 
@@ -2116,9 +2099,10 @@ static void send_scale(Model *m, float scale) {
 }
 
 // Sorts the tokens and sends their order; returns how many of them are distinct.
-static int send_order(Model *m, const int *tokens, size_t N) {
+static int send_order(Model *m, size_t N) {
     Batch *host = &m->host_batches[m->now];
-    int words = tokens_sort(host->order, host->begin, m->token_count, tokens, N, m->c.V);
+    int words = tokens_sort(host->order, host->begin, m->token_count, host->inputs, N,
+                            (int)m->shards.tensor.words.count);
     send_array(m->batch.order, host->order, N, m);
     send_array(m->batch.begin, host->begin, words + 1, m);
     return words;
@@ -2141,29 +2125,32 @@ static Norm norm_before(Model *m, int l) {
 
 // Block l, which x enters, from the output of its first norm to its GELU, for rows first ... T-1.
 static void block_forward(Model *m, int l, Block<real> w, const real *x, int B, int T, int first) {
-    int C = m->c.C, NH = m->c.NH;
+    const TensorGroup *group = &m->shards.tensor;
+    int C = m->c.C, Cn = tensor_channels(group);
     Gpu *g = m->gpu;
     size_t from = first, N = (size_t)B*T - from;       // rows from ... from+N-1
     BlockActs a = m->acts[l];
-    linear_forward(a.qkv + from*3*C, a.ln1 + from*C, w.qkv_w, w.qkv_b, N, C, 3*C, g);
-    attention_forward(a.att, a.att_lse, a.qkv, B, T, first, C, NH, g);
-    linear_residual_forward(a.x_mid + from*C, x, a.att + from*C, w.att_proj_w, w.att_proj_b,
-                            N, C, C, g);
+    linear_forward(a.qkv + from*3*Cn, a.ln1 + from*C, w.qkv_w, w.qkv_b, N, C, 3*Cn, g);
+    attention_forward(a.att, a.att_lse, a.qkv, B, T, first, Cn, tensor_heads(group), g);
+    linear_residual_shared(a.x_mid + from*C, x, a.att + from*Cn, w.att_proj_w, w.att_proj_b,
+                           N, Cn, C, group, g);
     layernorm_forward(a.ln2 + from*C, a.ln2_mean, a.ln2_rstd, a.x_mid + from*C, w.ln2_gain,
                       w.ln2_bias, N, C, g->stream);
-    linear_gelu_forward(a.gelu + from*4*C, a.fc + from*4*C, a.ln2 + from*C, w.fc_w, w.fc_b,
-                        N, C, 4*C, g);
+    linear_gelu_forward(a.gelu + from*4*Cn, a.fc + from*4*Cn, a.ln2 + from*C, w.fc_w, w.fc_b,
+                        N, C, 4*Cn, g);
 }
 
 // All that model_forward launches, once the tokens are there.
 static void forward_launch(Model *m, int B, int T, int first) {
-    int C = m->c.C;
+    const TensorGroup *group = &m->shards.tensor;
+    int C = m->c.C, Cn = tensor_channels(group);
     cudaStream_t stream = m->gpu->stream;
     size_t from = first, N = (size_t)B*T - from;       // rows from ... from+N-1
     real *embeddings = params_of(m, 0, 1);
     embedding_forward(m->x_in, m->batch.inputs, tensor_in(embeddings, &m->padded, WTE),
                       tensor_in(embeddings, &m->padded, WPE), B, T, first, C, stream);
     real *x = m->x_in + from*C;
+    tensor_sum(group, x, N*C);
     Norm n = norm_before(m, 0);
     layernorm_forward(n.out + from*C, n.mean, n.rstd, x, n.gain, n.bias, N, C, stream);
     for (int l = 0; l < m->c.L; l++) {
@@ -2171,8 +2158,8 @@ static void forward_launch(Model *m, int B, int T, int first) {
         BlockActs a = m->acts[l];
         block_forward(m, l, w, x, B, T, first);
         x = a.x_out + from*C;
-        linear_residual_forward(x, a.x_mid + from*C, a.gelu + from*4*C, w.mlp_proj_w, w.mlp_proj_b,
-                                N, 4*C, C, m->gpu);
+        linear_residual_shared(x, a.x_mid + from*C, a.gelu + from*4*Cn, w.mlp_proj_w, w.mlp_proj_b,
+                               N, 4*Cn, C, group, m->gpu);
         n = norm_before(m, l + 1);
         layernorm_forward(n.out + from*C, n.mean, n.rstd, x, n.gain, n.bias, N, C, stream);
     }
@@ -2195,11 +2182,12 @@ static double sum_of(const float *x, size_t n) {
 }
 
 static double model_loss(Model *m, float *each, const int *targets, size_t N) {
+    const TensorGroup *group = &m->shards.tensor;
     Gpu *g = m->gpu;
     real *wte = tensor_in(params_of(m, 0, -1), &m->padded, WTE);
     send_targets(m, targets, N);
     classifier_forward(m->loss, m->lse, m->logits, m->lnf, wte, m->batch.targets, N, m->logit_rows,
-                       m->c.C, m->c.V, m->padded.V, g);
+                       m->c.C, (int)group->words.count, m->padded.V, group, g);
     CUDA_CHECK(cudaMemcpyAsync(each, m->loss, N * sizeof *each, cudaMemcpyDeviceToHost, g->stream));
     gpu_wait(g);
     return sum_of(each, N);
@@ -2208,12 +2196,19 @@ static double model_loss(Model *m, float *each, const int *targets, size_t N) {
 // In fp32, on the CPU, which draws from them.
 static const float *model_logits(Model *m, int t) {
     Gpu *g = m->gpu;
+    const TensorGroup *group = &m->shards.tensor;
     size_t C = m->c.C, V = m->padded.V;
+    const float *logits = m->next_logits;
     real *wte = tensor_in(params_of(m, 0, -1), &m->padded, WTE);
     matmul(m->next_logits, V, rows_of(m->lnf + t*C, C), transpose_of(wte, C), plain, 1, V, C, WRITE,
            g);
-    CUDA_CHECK(cudaMemcpyAsync(m->host_logits, m->next_logits, V * sizeof *m->next_logits,
-                               cudaMemcpyDeviceToHost, g->stream));
+    if (group->size > 1) {
+        tensor_collect(group, m->next_logits + V, logits, m->c.V);     // in the order of the words
+        logits += V;
+        V = group->size*m->c.V;
+    }
+    CUDA_CHECK(cudaMemcpyAsync(m->host_logits, logits, V * sizeof *logits, cudaMemcpyDeviceToHost,
+                               g->stream));
     gpu_wait(g);
     return m->host_logits;
 }
@@ -2230,21 +2225,24 @@ template <class T> __global__ void sum_kernel(double *out, const T *x, size_t n,
 
 // From dx, the gradient of x_out, to dx, the gradient of x, which entered block l.
 static void block_backward(Model *m, int l, Block<real> w, const real *x, int B, int T) {
-    int C = m->c.C;
+    const TensorGroup *group = &m->shards.tensor;
+    int C = m->c.C, Cn = tensor_channels(group);
     size_t N = (size_t)B*T;
     Gpu *g = m->gpu;
     Block<float> d = block_in(shards_grads(&m->shards, 1 + l), &m->padded);
     BlockActs a = m->acts[l];
     real *dx = m->dx, *dbranch = m->dx_branch;
     gelu_linear_backward(m->dfc, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, a.fc, w.mlp_proj_w,
-                         N, 4*C, C, g);
-    linear_backward(dbranch, d.fc_w, d.fc_b, m->dfc, a.ln2, w.fc_w, N, C, 4*C, g);
+                         N, 4*Cn, C, g);
+    linear_backward(dbranch, d.fc_w, d.fc_b, m->dfc, a.ln2, w.fc_w, N, C, 4*Cn, g);
+    tensor_sum(group, dbranch, N*C);
     layernorm_backward(dx, d.ln2_gain, d.ln2_bias, dx, dbranch, a.x_mid, a.ln2_mean, a.ln2_rstd,
                        w.ln2_gain, N, C, g);
-    linear_backward(dbranch, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, C, C, g);
-    attention_backward(m->dqkv, m->att_rows, dbranch, a.qkv, a.att, a.att_lse, B, T, C, m->c.NH,
-                       g);
-    linear_backward(dbranch, d.qkv_w, d.qkv_b, m->dqkv, a.ln1, w.qkv_w, N, C, 3*C, g);
+    linear_backward(dbranch, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, Cn, C, g);
+    attention_backward(m->dqkv, m->att_rows, dbranch, a.qkv, a.att, a.att_lse, B, T, Cn,
+                       tensor_heads(group), g);
+    linear_backward(dbranch, d.qkv_w, d.qkv_b, m->dqkv, a.ln1, w.qkv_w, N, C, 3*Cn, g);
+    tensor_sum(group, dbranch, N*C);
     layernorm_backward(dx, d.ln1_gain, d.ln1_bias, dx, dbranch, x, a.ln1_mean, a.ln1_rstd,
                        w.ln1_gain, N, C, g);
     shards_grads_ready(&m->shards, 1 + l);
@@ -2263,7 +2261,7 @@ static void backward_launch(Model *m, float *dembeddings, int B, int T) {
     float *dnorm = shards_grads(z, 1 + L);
     classifier_backward(dbranch, tensor_in(dembeddings, c, WTE), m->loss, m->lse, m->logits, m->lnf,
                         tensor_in(embeddings, c, WTE), m->batch.targets, m->batch.scale,
-                        N, m->logit_rows, C, m->c.V, c->V, g);
+                        N, m->logit_rows, C, (int)z->tensor.words.count, c->V, &z->tensor, g);
     sum_kernel<float><<<1, 1024, 0, g->stream>>>(&m->totals->loss, m->loss, N, ADD);
     LAUNCH_CHECK();
     layernorm_backward(dx, tensor_in(dnorm, c, LNF_GAIN), tensor_in(dnorm, c, LNF_BIAS), NULL,
@@ -2286,9 +2284,9 @@ static void backward_launch(Model *m, float *dembeddings, int B, int T) {
 
 // The last gradient: of the rows that the tokens looked up. The CPU sorts the tokens while the GPU
 // runs what was launched before. How many tokens are distinct sets the grid: no graph has this one.
-static void lookup_backward(Model *m, float *dembeddings, const int *tokens, int B, int T) {
+static void lookup_backward(Model *m, float *dembeddings, int B, int T) {
     const Config *c = &m->padded;
-    int words = send_order(m, tokens, (size_t)B*T);
+    int words = send_order(m, (size_t)B*T);
     embedding_backward(tensor_in(dembeddings, c, WTE), tensor_in(dembeddings, c, WPE), m->dx,
                        m->batch.inputs, m->batch.order, m->batch.begin, words, B, T, c->C,
                        m->gpu->stream);
@@ -2301,21 +2299,24 @@ static void lookup_backward(Model *m, float *dembeddings, const int *tokens, int
 static void model_backward(Model *m, const int *tokens, const int *targets, float scale,
                            int B, int T) {
     float *dembeddings = shards_grads(&m->shards, 0);
+    (void)tokens;                                            // model_forward has sent them
     send_targets(m, targets, (size_t)B*T);
     send_scale(m, scale);
     backward_launch(m, dembeddings, B, T);
-    lookup_backward(m, dembeddings, tokens, B, T);
+    lookup_backward(m, dembeddings, B, T);
 }
 
 // model_forward and model_backward of a micro-batch, as one graph where the launches are the same
 // each time. They are not for a smaller batch; nor for several ranks, which exchange gradients
-// after the last micro-batch; nor with --exact-sum, which adds each gradient to another buffer;
-// nor with --noise-scale, whose kernels take an argument that changes with each update.
+// after the last micro-batch, and with tensor parallelism terms of sums within each; nor with
+// --exact-sum, which adds each gradient to another buffer; nor with --noise-scale, whose kernels
+// take an argument that changes with each update.
 static void model_micro_step(Model *m, const int *inputs, const int *targets, float scale,
                              int B, int T) {
     Shards *z = &m->shards;
     bool whole = B == m->spec.B && T == m->spec.T;
-    if (!m->gpu->graphs || !whole || z->size > 1 || z->n_levels > 0 || z->measure) {
+    bool alone = z->size*z->tensor.size == 1;
+    if (!m->gpu->graphs || !whole || !alone || z->n_levels > 0 || z->measure) {
         model_forward(m, inputs, B, T, 0);
         model_backward(m, inputs, targets, scale, B, T);
         return;
@@ -2328,7 +2329,7 @@ static void model_micro_step(Model *m, const int *inputs, const int *targets, fl
         forward_launch(m, B, T, 0);
         backward_launch(m, dembeddings, B, T);
     });
-    lookup_backward(m, dembeddings, inputs, B, T);
+    lookup_backward(m, dembeddings, B, T);
 }
 
 // =================================================================================================
@@ -2340,11 +2341,11 @@ static void clear_grads(Model *m) {
     CUDA_CHECK(cudaMemsetAsync(m->totals, 0, sizeof *m->totals, m->gpu->stream));
 }
 
-// Block i adds up the squares of chunk i, in double precision.
+// Block i adds up the squares of chunk i, in double precision, if the chunk counts on this rank.
 __global__ void norm_kernel(double *partials, const float *grads, const Chunk *chunks) {
     Chunk chunk = chunks[blockIdx.x];
     double sum = 0.0;
-    for (int i = threadIdx.x*PACK; i < chunk.count; i += blockDim.x*PACK) {
+    for (int i = threadIdx.x*PACK; chunk.counts && i < chunk.count; i += blockDim.x*PACK) {
         float g[PACK];
         load(g, grads + chunk.grad + i);
         for (int k = 0; k < PACK; k++) sum += (double)g[k] * g[k];
@@ -2380,12 +2381,12 @@ static void mark_record(Model *m, UpdateMark mark) {
 // Collects the totals of `scope` on the GPU, sends them to the CPU, and returns where they lie.
 static const Totals *totals_send(Model *m, Scope scope) {
     Shards *z = &m->shards;
-    int ranks = scope == ALL_RANKS ? z->size : 1;
-    Totals *totals = ranks > 1 ? m->all_totals : m->totals;
+    Comm *comm = shards_comm(z, scope);
+    int ranks = comm ? comm->size : 1;
+    Totals *totals = comm ? m->all_totals : m->totals;
     if (*stop_signal())
         CUDA_CHECK(cudaMemsetAsync(&m->totals->stop, 1, sizeof totals->stop, z->stream));
-    if (ranks > 1)
-        comm_wait(z->comm, comm_collect_there(z->comm, totals, m->totals, sizeof *totals));
+    if (comm) comm_wait(comm, comm_collect_there(comm, totals, m->totals, sizeof *totals));
     CUDA_CHECK(cudaMemcpyAsync(m->host_totals, totals, ranks * sizeof *totals,
                                cudaMemcpyDeviceToHost, z->stream));
     mark_record(m, ALL_KNOWN);
@@ -2494,7 +2495,8 @@ static Totals model_update(Model *m, AdamW o, double clip, int64_t step, Scope s
     mark_record(m, NORM_KNOWN);
     const Totals *on_gpu = totals_send(m, scope);
     Slice ranks = shards_squares(z, scope);
-    Clip clipping = { on_gpu + ranks.begin, (int)ranks.count, clip };
+    size_t group = z->tensor.size;               // of a squared norm each rank has a part
+    Clip clipping = { on_gpu + group*ranks.begin, (int)(group*ranks.count), clip };
     if (z->sgd) sgd_launch(z, o, clipping);
     else adamw_launch(z, o, clipping, step);
     Totals totals = totals_receive(m, scope);

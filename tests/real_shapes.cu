@@ -482,7 +482,7 @@ static void check_xent_rows(real *logits, size_t rows, int V, int Vp) {
         sampled[s] = sample(s, rows);
         before[s] = line_of(logits, sampled[s]*Vp, 1, Vp);
     }
-    xent_forward_backward(loss, lse, logits, d_target, d_scale, rows, V, Vp, gpu.stream);
+    xent_forward_backward(loss, lse, logits, d_target, d_scale, rows, V, Vp, &alone_in_group, &gpu);
     Worst losses = { 0, 0, 0 }, gradients = { 0, 0, 0 };
     for (int s = 0; s < SAMPLED_ROWS; s++) {
         size_t n = sampled[s];

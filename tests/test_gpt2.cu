@@ -32,6 +32,8 @@ typedef std::vector<int> Ints;
 
 static Machine gpu;                      // opened by main, used by all tests
 static Comm alone;                       // one rank
+static const Config no_model = { 1, 1, 8, 1, 1, 0 };
+static const TensorGroup alone_in_group = tensor_group(&no_model, NULL);
 static Rng rng;                          // each test begins it anew
 
 // Numbers that `real` holds exactly.
@@ -669,12 +671,13 @@ static void check_xent(int N, int V) {
     Array<real> d_logits(logits);
     Array<float> d_loss(N), d_lse(N), d_loss2(N), d_lse2(N), d_scale(Floats(1, 0.25f));
     c_xent_forward(loss.data(), lse.data(), logits.data(), target.data(), N, V, Vp);
-    xent_forward(d_loss, d_lse, d_logits, d_target, N, V, Vp, gpu.stream);
+    xent_forward(d_loss, d_lse, d_logits, d_target, N, V, Vp, &alone_in_group, &gpu);
     check_close("loss", d_loss.get(), loss, 1e-5);
     check_close("lse", d_lse.get(), lse, 1e-5);
     CHECK(d_logits.get() == logits);                 // left alone
     c_xent_backward(logits.data(), lse.data(), target.data(), 0.25f, N, V, Vp);
-    xent_forward_backward(d_loss2, d_lse2, d_logits, d_target, d_scale, N, V, Vp, gpu.stream);
+    xent_forward_backward(d_loss2, d_lse2, d_logits, d_target, d_scale, N, V, Vp, &alone_in_group,
+                          &gpu);
     check_close("loss, both ways", d_loss2.get(), loss, 1e-5);
     check_close("lse, both ways", d_lse2.get(), lse, 1e-5);
     check_close("dlogits", d_logits.get(), logits, after_roundings(1));
@@ -707,8 +710,8 @@ static void check_xent_parts(int N, int V, int ranks) {
         int Vp = padded_vocab(p.count + 1);
         Array<real> d_logits(cut[r]);
         Array<int> d_target(tokens_in(target, p));
-        xent_launch(d_loss, d_lse, d_logits, d_logits, d_target, d_scale,
-                    (RowPart *)d_parts.data, ranks, N, p.count, Vp, gpu.stream);
+        xent_from_parts(d_loss, d_lse, d_logits, d_logits, d_target, d_scale,
+                        (RowPart *)d_parts.data, ranks, N, p.count, Vp, gpu.stream);
         Floats d = d_logits.get(), wanted;
         for (int n = 0; n < N; n++)
             for (int v = 0; v < Vp; v++)
@@ -744,11 +747,12 @@ static void check_classifier(int N, int rows, int C, int V) {
     Array<float> d_loss(N), d_lse(N), d_dwte(dwte), d_loss2(N), d_scale(Floats(1, 0.25f));
     c_classifier_backward(dx.data(), dwte.data(), loss.data(), lse.data(), x.data(), wte.data(),
                           target.data(), 0.25f, N, C, V);
-    classifier_forward(d_loss, d_lse, d_logits, d_x, d_wte, d_target, N, rows, C, V, Vp, &gpu);
+    classifier_forward(d_loss, d_lse, d_logits, d_x, d_wte, d_target, N, rows, C, V, Vp,
+                       &alone_in_group, &gpu);
     // Logits are rounded; they are about 1, losses 3 to 5, and move by as much as the logits.
     check_close("loss", d_loss.get(), loss, after_roundings(1));
     classifier_backward(d_dx, d_dwte, d_loss2, d_lse, d_logits, d_x, d_wte, d_target, d_scale,
-                        N, rows, C, V, Vp, &gpu);
+                        N, rows, C, V, Vp, &alone_in_group, &gpu);
     check_close("loss, both ways", d_loss2.get(), loss, after_roundings(1));
     check_close("dx", d_dx.get(), dx, after_roundings(3));           // logits, dlogits, dx
     check_close("dwte", d_dwte.get(), dwte, after_roundings(2));

@@ -148,6 +148,7 @@ struct Comm {
 #if defined(COMM_ON_GPU)
     cudaStream_t compute;                  // the stream that the caller computes on
     int blocks;                            // multiprocessors left to messages; 0: NCCL decides
+    struct ncclComm *peers;                // NCCL's communicator of these ranks
 #endif
     CommBackend *backend;                  // NULL: one rank alone
 };
@@ -193,6 +194,11 @@ static inline int comm_blocks(int multiprocessors) {
 // After comm_open, once this rank has chosen its GPU and set `blocks`: connects the GPUs of all
 // ranks. `compute` is the stream that the caller computes on.
 static inline void comm_open_gpu(Comm *c, cudaStream_t compute);
+#endif
+
+#if defined(WITH_NCCL)
+// With --comm nccl, the rest of comm_group.
+static inline void comm_group_open(Comm *c);
 #endif
 
 // Waits until all ranks call it, then disconnects them and frees what comm_open took.
@@ -281,16 +287,32 @@ static inline int rank_on(const Comm *c, int m, int index) { return m*c->near.si
 
 // ---- reduce-scatter ----
 
-// What this rank contributes to rank r's slice: floats in place, or bf16.
+// Whether floats must be narrowed to bf16 before they are sent. Buffers of bf16 travel as they are.
+static inline bool scatter_narrows(const CommOp *op) {
+    return op->type == COMM_BF16 && op->bytes == sizeof(float);
+}
+
+// What this rank contributes to rank r's slice: its elements in place, or narrowed to bf16.
 static inline const void *scatter_own(const Comm *c, const CommOp *op, Piece p, int r) {
-    if (op->type == COMM_BF16) return slot_out(c, p, r);
-    return (const float *)op->in + comm_slice(op->count, r, c->size).begin + p.at;
+    if (scatter_narrows(op)) return slot_out(c, p, r);
+    return (const char *)op->in + (comm_slice(op->count, r, c->size).begin + p.at)*op->bytes;
+}
+
+// The sum of a piece to the result. Buffers of bf16 receive it rounded, once: it is computed in
+// fp32, in this rank's own slot.
+static inline void scatter_write(Comm *c, const CommOp *op, Piece p, const void *const *terms,
+                                 int n_terms, CommType type) {
+    size_t n = piece_of(c, op, p, c->rank);
+    bool rounds = op->bytes == sizeof(uint16_t);
+    float *sum = rounds ? (float *)slot_in(c, p, c->rank) : (float *)op->out + p.at;
+    comm_sum_terms(c, sum, terms, n_terms, op->scale, type, op->mode, n);
+    if (rounds) comm_narrow(c, (uint16_t *)op->out + p.at, sum, n);
 }
 
 // Level 1: for each machine m, sends each rank of this machine its number's slice of m.
 static inline void scatter_near(Comm *c, const CommOp *op, Piece p) {
     size_t bytes = op->type == COMM_BF16 ? sizeof(uint16_t) : sizeof(float);
-    for (int r = 0; r < c->size && op->type == COMM_BF16; r++)
+    for (int r = 0; r < c->size && scatter_narrows(op); r++)
         comm_narrow(c, slot_out(c, p, r), (const float *)op->in + p.at
                                           + comm_slice(op->count, r, c->size).begin,
                     piece_of(c, op, p, r));
@@ -318,9 +340,9 @@ static inline void scatter_sum_near(Comm *c, const CommOp *op, Piece p) {
         for (int i = 0; i < c->near.size; i++)
             terms[i] = i == c->near.index ? scatter_own(c, op, p, own)
                                           : slot_in(c, p, rank_on(c, m, i));
-        comm_sum_terms(c, last ? (float *)op->out + p.at : (float *)slot_in(c, p, own), terms,
-                       c->near.size, last ? op->scale : 1.0f, op->type,
-                       last ? op->mode : COMM_WRITE, piece_of(c, op, p, own));
+        if (last) scatter_write(c, op, p, terms, c->near.size, op->type);
+        else comm_sum_terms(c, (float *)slot_in(c, p, own), terms, c->near.size, 1.0f, op->type,
+                            COMM_WRITE, piece_of(c, op, p, own));
     }
 }
 
@@ -344,8 +366,7 @@ static inline void scatter_sum_far(Comm *c, const CommOp *op, Piece p) {
     comm_arrived(c, group_far(p));
     for (int m = 0; m < c->far.size; m++)
         terms[m] = slot_in(c, p, m == c->far.index ? c->rank : rank_on(c, m, c->near.index ^ 1));
-    comm_sum_terms(c, (float *)op->out + p.at, terms, c->far.size, op->scale, COMM_FP32, op->mode,
-                   piece_of(c, op, p, c->rank));
+    scatter_write(c, op, p, terms, c->far.size, COMM_FP32);
 }
 
 // Piece k travels within the machine while piece k-1 is summed. Its buffer is free again once piece
@@ -507,6 +528,16 @@ static inline Ticket comm_all_reduce(Comm *c, float *data, size_t count, float s
     return comm_queue(c, op);
 }
 
+// The same for bf16. The sum is computed in fp32 and rounded once; NCCL also rounds partial sums.
+static inline Ticket comm_all_reduce_bf16(Comm *c, uint16_t *data, size_t count) {
+    uint16_t *own = data + comm_slice(count, c->rank, c->size).begin;
+    CommOp op = { OP_REDUCE_SCATTER, own, data, count, sizeof *data, 1.0f, COMM_BF16, COMM_WRITE,
+                  0, c };
+    if (c->size == 1) return 0;
+    comm_queue(c, op);
+    return comm_all_gather(c, data, own, count, sizeof *data);
+}
+
 // data (count) = its mean over all ranks: an all-reduce.
 static inline Ticket comm_mean(Comm *c, float *data, size_t count, CommType type) {
     return comm_all_reduce(c, data, count, 1.0f / (float)c->size, type);
@@ -663,6 +694,9 @@ static inline void comm_group(Comm *c, Comm *whole, int size, int stride) {
         c->local_rank += here && r < c->rank;
     }
     comm_find_levels(c);
+#if defined(WITH_NCCL)
+    comm_group_open(c);
+#endif
 }
 
 // ---- the backend ----

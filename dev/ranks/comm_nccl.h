@@ -25,18 +25,22 @@
 #define NCCL_FUNCTIONS(X) \
     X(GetUniqueId) X(CommInitRankConfig) X(CommDestroy) X(CommAbort) X(GetErrorString) \
     X(GetLastError) X(GroupStart) X(GroupEnd) X(Send) X(Recv) X(ReduceScatter) X(AllGather) \
-    X(Reduce) X(Broadcast)
+    X(Reduce) X(Broadcast) X(CommSplit)
 typedef struct {
 #define X(name) decltype(&nccl##name) name;
     NCCL_FUNCTIONS(X)
 #undef X
 } Nccl;
 
+enum { COMM_PARTS = 2 };                   // a tensor group and a data group
+
 // The rings of events are indexed by ticket - 1, or by the number of the wait, modulo COMM_QUEUE.
 struct CommBackend {
     Nccl nccl;
     ncclUniqueId id;                       // NCCL's id of this run
-    ncclComm_t peers;
+    ncclComm_t peers;                      // all ranks
+    ncclComm_t parts[COMM_PARTS];          // groups, for --comm nccl
+    int n_parts;
     cudaStream_t sums, messages;
     cudaEvent_t ready;                     // recorded after the computation so far
     cudaEvent_t prepared;                  // recorded after the sums so far
@@ -127,20 +131,22 @@ static inline void plain_count(Comm *c, const CommOp *op, size_t bytes) {
     comm_whole(c)->counters.bytes_sent += bytes * (op->count - own);
 }
 
-static inline void plain_reduce_scatter_fp32(Comm *c, const CommOp *op) {
+// Of floats, or of bf16 in their place (comm_all_reduce_bf16).
+static inline void plain_reduce_scatter_as_is(Comm *c, const CommOp *op) {
     CommBackend *b = c->backend;
+    ncclDataType_t type = op->bytes == sizeof(float) ? ncclFloat : ncclBfloat16;
     Slice own = comm_slice(op->count, c->rank, c->size);
-    const float *in = (const float *)op->in;
-    float *sum = (float *)op->in + own.begin;
+    const char *in = (const char *)op->in;
+    char *sum = (char *)op->in + own.begin*op->bytes;
     const void *term = sum;
     comm_begin(c, 0);
     if (slices_alike(c, op->count))
-        NCCL_CHECK(b, ReduceScatter(in, sum, own.count, ncclFloat, ncclSum, b->peers, b->messages));
+        NCCL_CHECK(b, ReduceScatter(in, sum, own.count, type, ncclSum, c->peers, b->messages));
     for (int r = 0; r < c->size && !slices_alike(c, op->count); r++) {
         Slice s = comm_slice(op->count, r, c->size);
         if (s.count > 0)
-            NCCL_CHECK(b, Reduce(in + s.begin, r == c->rank ? sum : NULL, s.count, ncclFloat,
-                                 ncclSum, r, b->peers, b->messages));
+            NCCL_CHECK(b, Reduce(in + s.begin*op->bytes, r == c->rank ? sum : NULL, s.count, type,
+                                 ncclSum, r, c->peers, b->messages));
     }
     comm_end(c, 0);
     comm_arrived(c, 0);
@@ -160,7 +166,7 @@ static inline void plain_reduce_scatter_bf16(Comm *c, const CommOp *op) {
                                                  + comm_slice(op->count, r, c->size).begin,
                         piece_of(c, op, p, r));
         comm_begin(c, 0);
-        NCCL_CHECK(b, ReduceScatter(narrow, c->scratch_in, n, ncclBfloat16, ncclSum, b->peers,
+        NCCL_CHECK(b, ReduceScatter(narrow, c->scratch_in, n, ncclBfloat16, ncclSum, c->peers,
                                     b->messages));
         comm_end(c, 0);
         comm_arrived(c, 0);
@@ -171,8 +177,8 @@ static inline void plain_reduce_scatter_bf16(Comm *c, const CommOp *op) {
 
 static inline void plain_reduce_scatter(Comm *c, const CommOp *op) {
     plain_count(c, op, op->type == COMM_BF16 ? sizeof(uint16_t) : sizeof(float));
-    if (op->type == COMM_BF16) plain_reduce_scatter_bf16(c, op);
-    else plain_reduce_scatter_fp32(c, op);
+    if (scatter_narrows(op)) plain_reduce_scatter_bf16(c, op);
+    else plain_reduce_scatter_as_is(c, op);
 }
 
 // Floats that are sent as bf16.
@@ -186,7 +192,7 @@ static inline void plain_all_gather_bf16(Comm *c, const CommOp *op) {
                     data + comm_slice(op->count, c->rank, c->size).begin + at,
                     piece_of(c, op, p, c->rank));
         comm_begin(c, 0);
-        NCCL_CHECK(b, AllGather(c->scratch_out, c->scratch_in, n, ncclBfloat16, b->peers,
+        NCCL_CHECK(b, AllGather(c->scratch_out, c->scratch_in, n, ncclBfloat16, c->peers,
                                 b->messages));
         comm_end(c, 0);
         comm_arrived(c, 0);
@@ -209,13 +215,13 @@ static inline void plain_all_gather(Comm *c, const CommOp *op) {
     comm_copy(c, place, op->in, own.count*op->bytes);
     comm_begin(c, 0);
     if (slices_alike(c, op->count))
-        NCCL_CHECK(b, AllGather(place, data, own.count*op->bytes, ncclUint8, b->peers,
+        NCCL_CHECK(b, AllGather(place, data, own.count*op->bytes, ncclUint8, c->peers,
                                 b->messages));
     for (int r = 0; r < c->size && !slices_alike(c, op->count); r++) {
         Slice s = comm_slice(op->count, r, c->size);
         char *whose = data + s.begin*op->bytes;
         if (s.count > 0)
-            NCCL_CHECK(b, Broadcast(whose, whose, s.count*op->bytes, ncclUint8, r, b->peers,
+            NCCL_CHECK(b, Broadcast(whose, whose, s.count*op->bytes, ncclUint8, r, c->peers,
                                     b->messages));
     }
     comm_end(c, 0);
@@ -380,6 +386,7 @@ static inline void comm_open_gpu(Comm *c, cudaStream_t compute) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     if (c->blocks > 0) config.maxCTAs = c->blocks;
     NCCL_CHECK(b, CommInitRankConfig(&b->peers, c->size, b->id, c->rank, &config));
+    c->peers = b->peers;
     c->piece = COMM_SCRATCH / sizeof(float) / COMM_BUFFERS / (size_t)c->size / 64 * 64;
     COMM_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     COMM_CUDA(cudaStreamCreateWithPriority(&b->sums, cudaStreamNonBlocking, greatest));
@@ -397,6 +404,15 @@ static inline void comm_open_gpu(Comm *c, cudaStream_t compute) {
     comm_find_neighbours(c);
 }
 
+// NCCL's own collectives need a communicator for each group; messages use that of all ranks.
+static inline void comm_group_open(Comm *c) {
+    CommBackend *b = c->backend;
+    if (!c->plain || c->size == 1 || c->size == c->whole->size) return;
+    assert(b->n_parts < COMM_PARTS);
+    NCCL_CHECK(b, CommSplit(b->peers, c->members.first, c->rank, &c->peers, NULL));
+    b->parts[b->n_parts++] = c->peers;
+}
+
 static inline void comm_close(Comm *c) {
     CommBackend *b = c->backend;
     if (c->size == 1) return;
@@ -411,6 +427,7 @@ static inline void comm_close(Comm *c) {
     COMM_CUDA(cudaFree(c->scratch_in));
     COMM_CUDA(cudaFree(c->scratch_out));
     COMM_CUDA(cudaFree(b->small));
+    for (int i = 0; i < b->n_parts; i++) NCCL_CHECK(b, CommDestroy(b->parts[i]));
     NCCL_CHECK(b, CommDestroy(b->peers));
     COMM_CUDA(cudaStreamDestroy(b->sums));
     COMM_CUDA(cudaStreamDestroy(b->messages));

@@ -197,6 +197,14 @@ static void gpu_widen(float *out, const uint16_t *x, size_t n, cudaStream_t stre
     convert_all(out, x, n, stream);
 }
 
+#ifndef PRECISION_FP32
+// tensor_sum of activations in bf16: terms are rounded to bf16, and so is their fp32 sum.
+static void tensor_sum(const TensorGroup *group, real *x, size_t n) {
+    if (group->size > 1)
+        comm_wait(group->comm, comm_all_reduce_bf16(group->comm, (uint16_t *)x, n));
+}
+#endif
+
 // ---- buckets between the CPU's memory and the GPU's: for loading, drawing, saving ----
 
 static void shards_open(Shards *z) {
