@@ -350,8 +350,8 @@ template <class T> struct Block {
 };
 
 // What one block's forward pass keeps for its backward pass. With --recompute block all blocks
-// share these, except x_out, and each fills them anew in the backward pass. With tensor parallelism
-// Cn = C/n channels and NH/n heads are this rank's; else Cn is C.
+// share these, except x_out, and each fills them anew in the backward pass. Cn is C, or with tensor
+// parallelism C/n: this rank's channels, in NH/n heads.
 typedef struct {
     real *ln1;                         // (N,C)
     float *ln1_mean, *ln1_rstd;        // (N) (N)
@@ -393,8 +393,7 @@ struct Model {
     float *loss, *lse;                 // (N) nats a token
     real *logits;                      // (logit_rows,Vp): the classifier works in chunks of rows
     size_t logit_rows;
-    float *next_logits, *host_logits;  // (Vp) of the one token that generation asks for; all ranks'
-                                       // (size,V) behind them
+    float *next_logits, *host_logits;  // of the one token that generation asks for: (Vp), all ranks'
     real *dx, *dx_branch;              // (N,C) gradient of the residual stream, and of a branch
     real *dqkv, *dfc;                  // (N,3Cn) (N,4Cn), in the memory of the logits
     float2 *att_rows;                  // (B,NH,T) attention's scratch
@@ -650,9 +649,8 @@ static double machine_peak_flops(Machine *g) {
 // ---- embedding: x[b,t] = wte[token[b,t]] + wpe[t] ----
 //   x (B,T,C)   token (B,T)   wte (V,C)   wpe (P,C)
 // A vector for the token and a vector for its position, both learned. Rows first ... T-1 of each
-// sequence are written; first is 0 except in generation, where earlier rows are cached. With tensor
-// parallel a rank has a part of wte. A token of another rank's part is -1, and its row of x is 0:
-// the sum over the ranks is then exactly what one rank computes, rounded once.
+// sequence are written; first is 0 except in generation, where earlier rows are cached. A token of
+// -1 is another rank's, and its row of x is 0: the sum over the ranks has the bits of one rank.
 
 // A warp owns a row: position `first` + y of sequence x.
 __global__ void embedding_forward_kernel(real *x, const int *token, const real *wte,
@@ -733,7 +731,7 @@ static void embedding_backward(float *dwte, float *dwpe, const real *dx, const i
                                const int *order, const int *begin, int words,
                                int B, int T, int C, cudaStream_t stream) {
     dim3 blocks(words, blocks_for(C, 32*PACK));
-    if (words > 0)
+    if (words > 0)                               // else none is this rank's
         embedding_backward_words_kernel<<<blocks, 256, 0, stream>>>(dwte, dx, token, order, begin,
                                                                     C);
     LAUNCH_CHECK();
@@ -1823,7 +1821,8 @@ template <class T> static void carve(T **p, Memory *mem, MemoryKind kind, size_t
 // bytes.
 static int padded_vocab(int V) { return (V + 63) / 64 * 64; }
 
-static void block_carve(BlockActs *a, Memory *mem, size_t N, size_t C, size_t Cn, size_t NH) {
+static void block_carve(BlockActs *a, Memory *mem, size_t N, const TensorGroup *group) {
+    size_t C = group->own.C, Cn = tensor_channels(group), NH = tensor_heads(group);
     carve(&a->ln1, mem, MEM_ACTIVATIONS, N*C);
     carve(&a->ln1_mean, mem, MEM_ACTIVATIONS, N);
     carve(&a->ln1_rstd, mem, MEM_ACTIVATIONS, N);
@@ -1840,12 +1839,10 @@ static void block_carve(BlockActs *a, Memory *mem, size_t N, size_t C, size_t Cn
 
 static void model_carve_acts(Model *m, Memory *mem) {
     size_t N = (size_t)m->spec.B*m->spec.T, C = m->c.C;
-    const TensorGroup *group = &m->shards.tensor;
     bool keeps_all = m->spec.recompute == RECOMPUTE_NONE;
     carve(&m->x_in, mem, MEM_ACTIVATIONS, N*C);
     for (int l = 0; l < m->c.L; l++) {
-        if (l == 0 || keeps_all)
-            block_carve(&m->acts[l], mem, N, C, tensor_channels(group), tensor_heads(group));
+        if (l == 0 || keeps_all) block_carve(&m->acts[l], mem, N, &m->shards.tensor);
         else m->acts[l] = m->acts[0];
         carve(&m->acts[l].x_out, mem, MEM_ACTIVATIONS, N*C);
     }
@@ -1871,8 +1868,9 @@ static void model_carve_backward(Model *m, Memory *mem) {
     if (group->size > 1) m->logit_rows = min_size(m->logit_rows, xent_shared_rows(group));
     size_t reals = m->logit_rows*Vp, branches = trains ? N*4*tensor_channels(group) : 0;
     size_t bucket = gpt2_largest_bucket(&m->padded) * sizeof(float) / sizeof(real);
+    size_t ranks = m->shards.size * group->size;
     if (reals < branches) reals = branches;
-    if (reals < bucket && m->shards.size * group->size > 1) reals = bucket;
+    if (reals < bucket && ranks > 1) reals = bucket;
     carve(&m->logits, mem, MEM_LOGITS, reals);
     m->dfc = m->dqkv = m->logits;
     m->shards.bucket = (float *)m->logits;
@@ -1883,7 +1881,6 @@ static void model_carve_backward(Model *m, Memory *mem) {
     carve(&m->att_rows, mem, MEM_BACKWARD, N*tensor_heads(group));
     carve(&m->totals, mem, MEM_REST, 1);
     m->all_totals = m->totals;
-    size_t ranks = m->shards.size * group->size;
     if (ranks > 1) carve(&m->all_totals, mem, MEM_REST, ranks);
 }
 
@@ -1896,15 +1893,10 @@ static void model_carve(Model *m, Memory *mem) {
 }
 
 // What the kernels cannot do. Their limits are wider than any GPT-2.
-static void model_check(const ModelSpec *spec) {
-    const Config *c = &spec->c;
-    int ranks = spec->sharing.tensor ? spec->sharing.tensor->size : 1;
+static void model_check(const Config *c) {
     if (c->C % PACK != 0)
         die("--channels: %d is no multiple of %d, the numbers that a GPU moves at once in "
             PRECISION "; %d is", c->C, PACK, (c->C + PACK - 1) / PACK * PACK);
-    if (c->C / ranks % PACK != 0)
-        die("--tensor-parallel: %d channels a rank, no multiple of %d, the numbers that a GPU "
-            "moves at once in " PRECISION, c->C / ranks, PACK);
     if (c->C / c->NH > MAX_HS)
         die("--heads: heads of %d channels; the GPU's attention takes up to %d", c->C / c->NH,
             MAX_HS);
@@ -1927,8 +1919,9 @@ static void model_begin(Model *m, const ModelSpec *spec) {
 
 static void model_count(Memory *mem, const ModelSpec *spec) {
     Model m;
-    model_check(spec);
+    model_check(&spec->c);
     model_begin(&m, spec);
+    shared_check(&m.shards.tensor);
     *mem = memory_begin(NULL);
     model_carve(&m, mem);
     mem->bytes[MEM_REST] += MACHINE_BYTES;
@@ -2315,8 +2308,8 @@ static void model_micro_step(Model *m, const int *inputs, const int *targets, fl
                              int B, int T) {
     Shards *z = &m->shards;
     bool whole = B == m->spec.B && T == m->spec.T;
-    bool alone = z->size*z->tensor.size == 1;
-    if (!m->gpu->graphs || !whole || !alone || z->n_levels > 0 || z->measure) {
+    int ranks = z->size * z->tensor.size;
+    if (!m->gpu->graphs || !whole || ranks > 1 || z->n_levels > 0 || z->measure) {
         model_forward(m, inputs, B, T, 0);
         model_backward(m, inputs, targets, scale, B, T);
         return;

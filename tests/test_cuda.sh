@@ -177,6 +177,8 @@ fi
 faults() { cat <<'FAULTS'
 embedding|s/wpe + (size_t)t\*C + c/wpe + (size_t)(t + 1)*C + c/
 embedding|/__global__ void embedding_backward_words/,/^}/ s/__syncthreads();//
+embedding|s/if (token\[n\] >= 0) load(place/load(place/
+embedding|s/if (token\[n\] >= 0) order/order/
 embedding|s/i < begin\[blockIdx.x + 1\]; i += 8/i < begin[blockIdx.x + 1] - 1; i += 8/
 layernorm|/__global__ void layernorm_forward/,/^}/ s/if (n >= N) return;/if (n + 1 >= N) return;/
 layernorm|/^layernorm_backward_kernel/,/^}/ s/__syncthreads();//
@@ -215,6 +217,8 @@ gelu|s/0.044715f \* v\[k\]\*v\[k\]\*v\[k\]/0.0447f * v[k]*v[k]/
 xent|/Softmax row_softmax/,/^}/ s/__syncthreads();//
 xent|s/float p = v + k < V ? \(.*\) : 0.0f;/float p = \1;/
 xent|s/(int)blockDim.x\*PACK, Vp }/(int)blockDim.x*PACK, V }/
+xent dev/cuda/shared.cu|s/part.sum \* __expf(part.hi - whole.hi)/part.sum/
+xent dev/cuda/shared.cu|s/target\[n\] < 0 ? 0.0f : //
 classifier|/static void classifier_backward/,/^}/ s/target + n, scale/target, scale/
 logits_fill_whole_waves dev/train/logits.h|s/waves \* at_once \/ across/(waves - 1) * at_once \/ across/
 logits_fill_whole_waves|s/sizeof(real), m->spec.multiprocessors/sizeof(real), 0/

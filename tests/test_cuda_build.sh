@@ -332,12 +332,14 @@ rewritten() {
 }
 for program in train_gpt2.cu tests/test_gpt2.cu; do
     rewritten $program
-    sleep 0.1                               # files written at once have the same time
-    echo "// a kernel more" >> "$tree/dev/ranks/kernels.cu"
-    rewritten $program
-    same "rewritten kernels.cu in $program" \
-        "$(grep -c '^// a kernel more' "$tree/build/$program.cpp")" \
-        "$(grep -c '^// a kernel more' "$tree/dev/ranks/kernels.cu")"
+    for kernels in dev/ranks/kernels.cu dev/cuda/shared.cu; do
+        sleep 0.1                           # files written at once have the same time
+        echo "// a kernel more in $kernels" >> "$tree/$kernels"
+        rewritten $program
+        same "rewritten $kernels in $program" \
+            "$(grep -c "^// a kernel more in $kernels" "$tree/build/$program.cpp")" \
+            "$(grep -c "^// a kernel more in $kernels" "$tree/$kernels")"
+    done
 done
 end emulated_build_follows_kernels
 
@@ -389,7 +391,7 @@ end cuda_rows_are_read_by_packs
 cp "$tree/train_gpt2cu" "$dir/train_gpt2cu"
 PATH=$dir/bin:$PATH builds 1
 for header in dataloader.h dev/base/gpt2.h dev/train/options.h dev/ranks/shards.h \
-              dev/ranks/kernels.cu; do
+              dev/ranks/kernels.cu dev/cuda/shared.cu; do
     touch "$tree/$header"
     PATH=$dir/bin:$PATH builds 1
     PATH=$dir/bin:$PATH builds 0

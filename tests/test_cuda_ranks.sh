@@ -11,6 +11,8 @@ tests="emulated_micro_batches_over_ranks emulated_exact_sum_has_the_bits_of_one_
     emulated_zero_trains_what_one_rank_trains emulated_ranks_keep_and_send_what_they_should
     emulated_machines_have_the_bits_of_one emulated_nccl_sums_as_well
     emulated_resumed_on_other_ranks emulated_workers_are_the_cpus emulated_noise_is_the_cpus
+    emulated_ranks_share_layers emulated_groups_share_layers emulated_few_words_are_shared
+    emulated_shared_layers_send_what_they_should faults_in_shared_layers_are_found
     no_order_of_streams_changes_a_bit emulated_ranks_share_choices
     emulated_ranks_refuse_in_one_line planted_faults_in_the_exchange_are_found"
 [ $# -gt 0 ] && tests=$*
@@ -83,18 +85,19 @@ good() {                                    # good N RUN ARGS...: $program ends 
 # ---- the programs ----
 
 # Slices are cut into pieces of 64 elements, so that tiny models send several.
-sources() {                                 # sources DIR: a copy of what the program includes
-    mkdir -p "$1" && cp -r dev dataloader.h "$1" &&
+sources() {                                 # sources DIR: a copy of the program's sources
+    mkdir -p "$1" && cp -r dev dataloader.h train_gpt2.cu "$1" &&
         sed -i 's/COMM_LEAST = 1 << 18/COMM_LEAST = 64/' "$1/dev/ranks/comm.h"
 }
 emulated() {                                # emulated PROGRAM SOURCES FLAGS...
-    mpicxx -std=c++17 -O1 -w -fopenmp -DEMULATOR -DWITH_NCCL -DEMULATOR_MPI -Idev/emulator/include \
-        -iquote "$2" "${@:3}" "$dir/train.cpp" -o "$1" 2> "$1.said" || rm -f "$1"
+    "$dir/rewrite" "$2/train_gpt2.cu" > "$1.cpp" &&
+        mpicxx -std=c++17 -O1 -w -fopenmp -DEMULATOR -DWITH_NCCL -DEMULATOR_MPI \
+            -Idev/emulator/include -iquote "$2" "${@:3}" "$1.cpp" -o "$1" 2> "$1.said" ||
+        rm -f "$1"
 }
 fp32=${RANKS_FP32:-$dir/fp32} bf16=${RANKS_BF16:-$dir/bf16} cpu=${TRAIN_MPI:-build/train_gpt2-mpi}
 cc=${CC:-cc}
 $cc -O1 dev/emulator/rewrite.c -o "$dir/rewrite" &&
-    "$dir/rewrite" train_gpt2.cu > "$dir/train.cpp" &&
     $cc -std=gnu11 -O1 tests/compare.c -o "$dir/compare" -lm && sources "$dir/sources" || exit 1
 [ -x "$fp32" ] || emulated "$fp32" "$dir/sources" -DPRECISION_FP32 &
 [ -x "$bf16" ] || emulated "$bf16" "$dir/sources" &
@@ -370,6 +373,150 @@ emulated_noise_is_the_cpus() {
         for key in noise_g2 noise_s; do logged_close $key cpu-noise noise-$stage 1e-5 6; done
     done
     [ "$(values step batch_tokens noise-3 | sort -u | wc -l)" -ge 3 ] || note "no batch grew"
+}
+
+# ---- tensor parallel: ranks that share each layer ----
+
+# An odd vocabulary of 257, T = 7. The gradient is what one update of SGD at a rate of 100 changes.
+shared="--data $dir/tales --layers 2 --heads 4 --channels 32 --seq-len 7 --micro-batch 2
+        --batch-tokens 28 --lr 6e-4 --lr-schedule constant --warmup-tokens 400 --eval-every 0
+        --eval-tokens 100"
+gradient="--optimizer sgd --lr 100 --warmup-tokens 0 --clip 0 --steps 1"
+emulated_ranks_share_layers() {
+    program=$fp32
+    for ranks in 1 2 4; do
+        good $ranks shared$ranks $shared --steps 50 --tensor-parallel $ranks
+        good $ranks gradient$ranks $shared $gradient --tensor-parallel $ranks
+    done
+    start 2 "$cpu" $shared --steps 50 --tensor-parallel 2 --out "$dir/cpu-shared2"
+    for pair in "shared1 shared2" "shared1 shared4" "cpu-shared2 shared2"; do
+        logged_close loss $pair 2e-6 50
+        logged_close grad_norm $pair 1e-5 50
+        close $pair 1e-5
+        echo "    $pair: $(cat "$dir/apart")"
+    done
+    close gradient1 gradient2 2e-6
+    close gradient1 gradient4 2e-6
+    echo "    the gradient on 4 ranks: $(cat "$dir/apart")"
+    export EMULATOR_STREAMS=random
+    good 4 again $shared --steps 6 --recompute block --tensor-parallel 4 --sample-every 3
+    unset EMULATOR_STREAMS
+    good 4 straight $shared --steps 6 --tensor-parallel 4
+    same_bits straight again
+    # A layer's terms, their sum and its gradient's are rounded to bf16 each: 2^-9 of them, at most.
+    program=$bf16
+    for ranks in 1 2 4; do
+        good $ranks bf16-$ranks $shared $gradient --channels 64 --tensor-parallel $ranks
+        [ $ranks = 1 ] || close bf16-1 bf16-$ranks 2e-2
+    done
+    echo "    the gradient on 4 ranks in bf16: $(cat "$dir/apart")"
+    refused "--tensor-parallel: 4 channels a rank, no multiple of 8" 4 $shared --channels 16 \
+        --tensor-parallel 4
+}
+
+# Two tensor groups of two ranks, which are data parallel.
+emulated_groups_share_layers() {
+    local flags="$shared --steps 8 --clip 0.5 --overwrite" stage more
+    program=$fp32
+    good 1 one $flags --save-every 4 --keep 0
+    for stage in 0 1 2 3 "1 --comm nccl"; do
+        good 4 groups $flags --tensor-parallel 2 --zero $stage
+        close one groups 1e-6
+        logged_close grad_norm one groups 1e-5 8
+    done
+    for more in --noise-scale "--outer-every 4"; do
+        good 2 workers $flags $more
+        good 4 groups $flags $more --tensor-parallel 2
+        close workers groups 1e-6
+        logged_close loss workers groups 2e-6 8
+        [ "$more" != --noise-scale ] || logged_close noise_s workers groups 1e-5 8
+    done
+    cut one 4                               # from 1 rank to 2 x 2, and on to 4
+    good 4 cut --resume --tensor-parallel 2 --zero 1 --steps 6
+    good 4 cut --resume --tensor-parallel 4 --steps 8
+    close one cut 1e-6
+    start 2 "$cpu" $flags --steps 4 --tensor-parallel 2 --out "$dir/passed"
+    good 4 passed --resume --tensor-parallel 4 --steps 8
+    close one passed 1e-5
+    program=$bf16
+    good 4 ours $flags --channels 64 --tensor-parallel 4
+    good 4 theirs $flags --channels 64 --tensor-parallel 4 --comm nccl
+    logged_close loss ours theirs 1e-3 8
+    ! cmp -s "$dir/ours/latest/model.safetensors" "$dir/theirs/latest/model.safetensors" ||
+        note "NCCL has our bits: it is not NCCL that sums"
+}
+
+# few_words V: a shard of 600 tokens from a vocabulary of V.
+few_words() {
+    local x i
+    bytes() { for ((i = 0; i < $2; i++)); do printf "\\$(printf %03o $(($1 >> 8*i & 255)))"; done; }
+    for x in 20240520 1 600 "$1" 0; do bytes "$x" 4; done
+    head -c 1004 /dev/zero
+    for ((x = 0; x < 600; x++)); do bytes $(((x*x + x/7) % $1)) 2; done
+}
+# A vocabulary smaller than 16 words a rank; of 5 words on 4 ranks the last rank has none.
+emulated_few_words_are_shared() {
+    program=$fp32
+    for V in 45 5; do
+        few_words $V > "$dir/train_$V.bin"
+        cp "$dir/train_$V.bin" "$dir/val_$V.bin"
+        local few="--train $dir/train_$V.bin --val $dir/val_$V.bin ${shared#*tales}"
+        local flags="$few --steps 8 --overwrite"
+        good 1 few1 $flags
+        good 4 few4 $flags --tensor-parallel 4
+        close few1 few4 1e-6
+        logged_close loss few1 few4 2e-6 8
+    done
+}
+
+# Bytes a rank and micro-batch, as dev/ranks/tensor.h counts them. A recomputed block sums again
+# what attention gives, and not what the MLP gives, which nobody reads.
+emulated_shared_layers_send_what_they_should() {
+    local flags="$shared --channels 64 --seq-len 8 --batch-tokens 32 --steps 2 --overwrite"
+    for shape in "fp32 2 none" "fp32 4 none" "bf16 2 none" "bf16 4 none" "fp32 2 block"; do
+        read -r precision ranks recompute <<< "$shape"
+        program=${!precision}
+        good $ranks sent $flags --tensor-parallel $ranks --recompute $recompute
+        near "bytes sent, $shape" "$(values step bytes_sent sent | tail -n 1)" "$(awk -v n=$ranks \
+            -v again=$([ $recompute = block ] && echo 1 || echo 0) -v type=$precision 'BEGIN {
+            L = 2; BT = 16; C = 64; real = type == "fp32" ? 4 : 2
+            sums = 4*L + 2 + again*(L - 1)
+            print 2 * (sums*BT*C*real * 2*(n - 1)/n + 3*BT*4 * (n - 1)) }')" 0.01
+    done
+}
+
+# Each line: a file, and how to break it. Two ranks then have other losses or weights than one.
+shared_faults() { cat <<'FAULTS'
+dev/cuda/shared.cu|s/    tensor_sum(group, out, N\*OC);//
+dev/cuda/shared.cu|/^static void linear_residual_shared/,/^}/ s/plain, N/{ ADD_BIAS, b, NULL }, N/
+dev/cuda/shared.cu|s/part.sum \* __expf(part.hi - whole.hi)/part.sum/
+train_gpt2.cu|s/; chunk.counts \&\& i/; i/
+train_gpt2.cu|/^static void block_backward/,/^}/ s/tensor_sum(group, dbranch, N\*C);//
+train_gpt2.cu|/^static void classifier_backward/,/^}/ s/tensor_sum(group, dx, N\*C);//
+FAULTS
+}
+# apart RUN RUN: whether their losses or weights are further apart than they may be.
+apart() {
+    ! "$dir/compare" "$dir/$1" "$dir/$2" 1e-5 > "$dir/apart" 2>&1 ||
+        [ "$(paste <(values step loss "$1") <(values step loss "$2") | awk '
+            { d = $1/$2 - 1; if (d*d > 4e-12) n++ } END { print n + (NR == 0) }')" != 0 ]
+}
+faults_in_shared_layers_are_found() {
+    local flags="$shared --steps 6 --clip 0.5" file how n=0
+    program=$fp32
+    good 1 sound1 $flags
+    good 2 sound2 $flags --tensor-parallel 2
+    ! apart sound1 sound2 || note "sound programs are apart: $(cat "$dir/apart")"
+    while IFS='|' read -r file how; do
+        n=$((n + 1))
+        sources "$dir/unsound$n"
+        sed -i "$how" "$dir/unsound$n/$file"
+        ! cmp -s "$file" "$dir/unsound$n/$file" || note "it changes nothing: $how"
+        emulated "$dir/faulty$n" "$dir/unsound$n" -DPRECISION_FP32
+        [ -x "$dir/faulty$n" ] || note "it does not compile: $how"
+        start 2 "$dir/faulty$n" $flags --tensor-parallel 2 --out "$dir/faulty" --overwrite
+        [ $status != 0 ] || apart sound1 faulty || note "unnoticed: $how"
+    done < <(shared_faults)
 }
 
 # ---- a GPU's streams ----

@@ -324,7 +324,8 @@ static void classifier_run(const Site *s) {
     classifier_backward(m->dx_branch, tensor_in(shards_grads(&m->shards, 0), &m->padded, WTE),
                         m->loss, m->lse, m->logits, m->lnf,
                         tensor_in(params_of(m, 0, -1), &m->padded, WTE), m->batch.targets,
-                        m->batch.scale, s->N, m->logit_rows, s->C, s->m->c.V, m->padded.V, s->g);
+                        m->batch.scale, s->N, m->logit_rows, s->C, s->m->c.V, m->padded.V,
+                        &m->shards.tensor, s->g);
 }
 
 static void xent_run(const Site *s) {
@@ -332,7 +333,7 @@ static void xent_run(const Site *s) {
     for (size_t n = 0; n < s->N; n += m->logit_rows)
         xent_forward_backward(m->loss + n, m->lse + n, m->logits, m->batch.targets + n,
                               m->batch.scale, min_size(m->logit_rows, s->N - n), s->m->c.V,
-                              m->padded.V, s->g->stream);
+                              m->padded.V, &m->shards.tensor, s->g);
 }
 static Work xent_work(const Sizes *z) {
     double kept = (z->Vp >= 8192 ? 1024 : 128) * (double)PACK*XENT_KEPT;     // as in xent_launch

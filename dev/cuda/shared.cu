@@ -2,9 +2,18 @@
 // something (dev/ranks/tensor.h). Part of train_gpt2.cu, which includes this file behind the
 // cross-entropy of whole rows. A group of one rank runs the layers of train_gpt2.cu.
 //
+//     shared_check                  whether the GPU can do a rank's share
 //     tokens_shared                 tokens, as rows of this rank's part of wte
 //     linear_residual_shared        a linear layer, cut by rows, and the residual
 //     xent_shared                   cross-entropy, cut by vocabulary
+
+// What the kernels cannot do.
+static void shared_check(const TensorGroup *group) {
+    int channels = tensor_channels(group);
+    if (channels % PACK != 0)
+        die("--tensor-parallel: %d channels a rank, no multiple of %d, the numbers that a GPU "
+            "moves at once in " PRECISION, channels, PACK);
+}
 
 // Each token as a row of this rank's part of wte, a column of its logits; -1: another rank has it.
 static void tokens_shared(int *rows, const int *tokens, size_t N, const TensorGroup *group) {
