@@ -393,7 +393,7 @@ struct Model {
     float *loss, *lse;                 // (N) nats a token
     real *logits;                      // (logit_rows,Vp): the classifier works in chunks of rows
     size_t logit_rows;
-    float *next_logits, *host_logits;  // of the one token that generation asks for: (Vp), all ranks'
+    float *next_logits, *host_logits;  // (Vp) of the one token that generation asks for; all ranks'
     real *dx, *dx_branch;              // (N,C) gradient of the residual stream, and of a branch
     real *dqkv, *dfc;                  // (N,3Cn) (N,4Cn), in the memory of the logits
     float2 *att_rows;                  // (B,NH,T) attention's scratch
