@@ -449,6 +449,23 @@ TEST(tensor_parallel_by_hand) {
     CHECK(plan_tensor_seconds(&f) == 0.0 && plan_tensor_bytes(&f) == 0.0);
 }
 
+// A rank of 4 keeps a quarter of a block's activations, except for norms and residual sums. In bf16
+// ln1, ln2, x_mid and x_out are 8 C bytes a token; x_in, lnf, dx and its branch are another 8 C.
+TEST(tensor_parallel_divides_memory) {
+    PlanFacts f = facts_of("d12", "h100,4");
+    f.c.V = 51200;
+    f.shape.workers = 1;
+    PlanBytes one = plan_gpu_bytes(&f, &f.shape);
+    f.tensor = 4;
+    PlanBytes four = plan_gpu_bytes(&f, &f.shape);
+    double N = 16.0*1024, C = 768, replicated = 12*(6.0*C + 2.0*C + 16) + 8.0*C + 32;
+    NEAR(four.activations - N*replicated, (one.activations - N*replicated) / 4, 1e-12);
+    Config c = gpt2_share(&f.c, 4);
+    NEAR(four.grads, 4.0 * (double)gpt2_n_params(&c), 1e-12);
+    NEAR(four.moments, 8.0 * (double)gpt2_n_params(&c), 1e-12);
+    CHECK(four.grads < 0.26 * one.grads && four.passing == 96 << 20 && one.passing == 0);
+}
+
 // 8 ranks of 24 columns each: fc has 96 of 128 columns of a tile, so 0.75 of a tile's time is used.
 TEST(tensor_parallel_fills_tiles) {
     Config c = { 2, 8, 192, 1024, 128, 0 };
@@ -548,6 +565,7 @@ int main(void) {
     RUN(embeddings_do_not_hide);
     RUN(traffic_of_the_stages);
     RUN(tensor_parallel_by_hand);
+    RUN(tensor_parallel_divides_memory);
     RUN(tensor_parallel_fills_tiles);
     RUN(unknown_facts_stay_unknown);
     RUN(plans_are_readable);

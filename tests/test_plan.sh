@@ -303,7 +303,6 @@ else
 --init d24 --seq-len 1024 --micro-batch 4 --batch-tokens 131072 --zero 2 --plan-gpu a100,16,100Gb/s
 --init d48 --seq-len 1024 --micro-batch 8 --zero 3 --recompute block --plan-gpu a100,3
 --init d4 --outer-every 20 --plan-gpu l4,2
---init d12 --seq-len 1024 --tensor-parallel 2 --micro-batch 16 --plan-gpu h100,8,450GB/s
 END
     # And what it counts is what it allocates.
     run=("${tiny[@]}" --steps 1)

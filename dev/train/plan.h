@@ -426,8 +426,8 @@ static inline PlanBytes plan_gpu_bytes(const PlanFacts *f, const PlanShape *s) {
     b.activations = (s->recompute ? 1.0 : L)*kept + L*N*2.0*C + N*(8.0*C + 8.0*NH + 32.0);
     double rows = (double)logits_chunk_rows((size_t)N, (size_t)c.V, (size_t)c.C, 2,
                                             f->machine.multiprocessors);
-    double bucket = n > 1 ? 4.0*fmax((double)gpt2_bucket(&c, 0).count, block) : 0.0;
-    b.logits = fmax(fmax(2.0*rows*c.V, 8.0*N*C), bucket);
+    double bucket = n*t > 1 ? 4.0*fmax((double)gpt2_bucket(&c, 0).count, block) : 0.0;
+    b.logits = fmax(fmax(2.0*rows*c.V, 8.0*N*C/t), bucket);
     b.rest = WORKSPACE + 4.0*c.V;
     return b;
 }
