@@ -249,6 +249,7 @@ TEST(bytes_are_those_of_plan) {
     memset(&p, 0, sizeof p);
     p.c = c;
     p.T = 1024;
+    p.tensor = 1;
     p.machine = f.machine;
     for (int stage = 0; stage < 4; stage++)
         for (int again = 0; again < 2; again++) {
