@@ -85,8 +85,7 @@ def draw(ax, tables):
     lab.log_axis(ax.xaxis, base=2)
     lab.axes(ax, "width of a rank's share, C / ranks", "speed of its products (% of the whole's)",
              title(tables))
-    ax.set_ylim(bottom=0)
-    ax.margins(y=0.12)
+    ax.set_ylim(0, 1.15 * max(max(row[-1] for row in rows) for rows in tables) * 100)
 
 
 def title(tables):
