@@ -93,6 +93,26 @@ def test_ladders_agree():
         assert out.startswith("ok: every rung agrees with the CPU at 3 shapes"), out
 
 
+def check_of(name, change, *flags):
+    """What a ladder's check says, its source changed, without counters: (status, stderr)."""
+    with open(f"{ROOT}/build/dev/cuda/{name}.cu.cpp", encoding="utf-8") as f:
+        source = change(f.read())
+    with tempfile.TemporaryDirectory() as folder:
+        with open(folder + "/ladder.cpp", "w", encoding="utf-8") as f:
+            f.write(source)
+        succeed("g++", "-std=c++17", "-O0", "-w", "-DWITH_NCCL", "-Idev/emulator/include",
+                "-iquote", ".", *flags, folder + "/ladder.cpp", "-o", folder + "/ladder")
+        status, _, err = run(folder + "/ladder", "check")
+    return status, err
+
+
+def test_ladders_agree_in_fp32():
+    build()
+    for name in OPERATIONS:
+        status, err = check_of(name, lambda source: source, "-DPRECISION_FP32")
+        assert status == 0, err
+
+
 # A line of a rung, what it becomes, and what the ladder then says: it names the rung.
 FAULTS = {
     "attention": ("sum = sum * shrink + p;", "sum = sum + p;",
@@ -113,17 +133,12 @@ FAULTS = {
 
 def test_ladders_find_a_wrong_rung():
     build()
-    with tempfile.TemporaryDirectory() as folder:
-        for name, (line, wrong, words) in FAULTS.items():
-            with open(f"{ROOT}/build/dev/cuda/{name}.cu.cpp", encoding="utf-8") as f:
-                source = f.read()
+    for name, (line, wrong, words) in FAULTS.items():
+        def planted(source):
             assert source.count(line) == 1, f"{name}: '{line}' stands {source.count(line)} times"
-            with open(folder + "/wrong.cpp", "w", encoding="utf-8") as f:
-                f.write(source.replace(line, wrong))
-            succeed("g++", "-std=c++17", "-O0", "-w", "-DWITH_NCCL", "-Idev/emulator/include",
-                    "-iquote", ".", folder + "/wrong.cpp", "-o", folder + "/wrong")
-            status, _, err = run(folder + "/wrong", "check")
-            assert status == 1 and words in err, f"wanted '{words}', got: {err}"
+            return source.replace(line, wrong)
+        status, err = check_of(name, planted)
+        assert status == 1 and words in err, f"wanted '{words}', got: {err}"
 
 
 # ---- counts fall as the texts say ----
