@@ -2,12 +2,13 @@
 // train_gpt2.c to the trainer's attention.h. One idea a rung. Each rung is checked against the
 // first and timed, beside what this machine can multiply and add on registers alone.
 //
-//     build/attention-cpu              checks, then times T = 64 and 1024: 12 heads, 64 channels each
+//     build/attention-cpu              checks, then times 12 heads of 64 channels: T=64, T=1024
 //     build/attention-cpu T NH HS      checks, then times a shape of your own
 //     build/attention-cpu check        only checks
 //
-// Forward has two products, q k^T and p v. Backward has five: q k^T again, dout v^T,
-// and the sums dq, dk, dv. Masked pairs are not counted, although a rung may compute some of them.
+// Forward has two products, q k^T and p v. Backward has five: q k^T again, dout v^T, and the sums
+// dq, dk, dv. Masked pairs are not counted, although a rung may compute some of them. Factors in
+// the comments were measured on one core of a Zen 5, at T = 64.
 #define PROGRAM "attention-cpu"
 #undef PRECISION_BF16                  // all rungs in fp32
 #include "../base/clock.h"             // seconds_now
@@ -146,7 +147,9 @@ static void backward_in_blocks(float *dqkv, const float *dout, const float *qkv,
 }
 
 // Blocked: a tile of 32 keys, 8 KB, stays in level 1 while 32 queries meet it. The work on each
-// pair of a query and a key is that of the plain rung.
+// pair of a query and a key is that of the plain rung. At T = 64 the keys of a head fit in level 1
+// anyway, and backward gains nothing. Forward is 2.3 times as fast, but not because of the tiles:
+// it is as fast with all keys in one tile.
 static void blocked_forward(float *out, float *lse, float *scratch, const float *qkv,
                             int B, int T, int first, int C, int NH) {
     (void)first;
@@ -160,7 +163,8 @@ static void blocked_backward(float *dqkv, float *scratch, const float *dout, con
 }
 
 // Vector exponentials: exp_fast in place of expf. It is plain arithmetic, so the compiler computes
-// a vector of exponentials at a time; expf is a call for each.
+// a vector of exponentials at a time; expf is a call for each. Forward gains 1.25, backward, which
+// has five products for each exponential and not two, 1.07.
 static void exponentials_forward(float *out, float *lse, float *scratch, const float *qkv,
                                  int B, int T, int first, int C, int NH) {
     (void)first;
@@ -177,7 +181,7 @@ static void exponentials_backward(float *dqkv, float *scratch, const float *dout
 // Packed: the trainer's attention_forward_fast and attention_backward_fast, on one thread. A block
 // of scores is a matrix product, and so are out, dq, dk and dv: each keeps a tile of sums in
 // registers (the rungs "register-blocked" and "packed" of matmul.c). A vector now holds the scores
-// of 16 keys, not 16 channels of one, so no sum goes across lanes.
+// of 16 keys, not 16 channels of one, so no sum goes across lanes. Forward gains 2.5, backward 2.9.
 //
 // Parallel: the same on all threads, each with heads of its own.
 

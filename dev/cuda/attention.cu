@@ -202,7 +202,7 @@ template <class V> __device__ inline void online_end(Online<V> *w, const Data &d
 // Tensor cores: a warp owns 16 queries, a block 64; 64 keys at a time. Scores, weights and outputs
 // stay in registers, in the layouts that mma wants. A block has eight times as many queries, so the
 // L2 cache delivers a fifth of the bytes. An ldmatrix loads 256 elements, which serve 4096
-// multiply-adds: shared memory takes a seventh of the clocks. It could be a fortieth. Rows of 64
+// multiply-adds: shared memory takes a seventh of the clocks. It could be a 45th. Rows of 64
 // channels are 128 bytes, all 32 banks: the 8 rows that ldmatrix reads at once begin in the same
 // bank, and take turns.
 template <class V>
