@@ -31,7 +31,9 @@
 #include "dev/cpu/exp.h"               // exp_fast: e^x that a compiler can vectorize
 #include "dev/cpu/matmul.h"            // matmul_fast; Mat, rows_of, transpose_of, WRITE or ADD
 #include "dev/cpu/peak.h"              // cpu_peak_flops
+#include "dev/cpu/words.h"             // xent_parts
 #include "dev/ranks/shards.h"          // the flat buffers: parameters, gradients, moments
+#include "dev/ranks/tensor.h"          // TensorGroup, tensor_sum: ranks that share each layer
 #include "dev/train/loop.h"            // step_begin, step_data, step_end, run_goes_on
 #include "dev/train/open.h"            // run_start, run_open, run_generate, run_close
 #include "dev/train/plan_run.h"        // run_plan
@@ -67,6 +69,8 @@
 //      + <------'
 //      |
 //      x_out (N,C) *
+//
+// Tensor parallel (dev/ranks/tensor.h): a rank has Cn = C/n channels of qkv, att, fc and gelu.
 
 // The parameters of one block; the same struct holds their gradients.
 typedef struct {
@@ -105,8 +109,8 @@ struct Model {
     float *loss, *lse;                 // (N) nats a token
     float *logits;                     // (logit_rows,Vp): the classifier works in chunks of rows
     size_t logit_rows;
-    float *parts;                      // tensor parallel: the ranks' (ranks+1,3,logit_rows) parts
-    int *own_targets;                  // of the cross-entropy; and targets as columns of logits
+    float *parts;                      // tensor parallel: for tensor_xent; and (N) the targets as
+    int *own_targets;                  // columns of this rank's logits
     float *scratch;                    // attention's, a piece for each thread
     float *dx, *dx_branch;             // (N,C) gradient of the residual stream, and of a branch
     float *dqkv, *dfc;                 // (N,3C) (N,4C)
@@ -276,18 +280,6 @@ static void bias_backward(float *db, const float *dout, size_t N, int OC) {
     }
 }
 
-// A layer cut by rows (tensor parallel): x has this rank's C channels, and the ranks' terms are
-// summed. The bias is added once, after the sum.
-static void linear_forward_shared(float *out, const float *x, const float *w, const float *b,
-                                  const TensorGroup *g, size_t N, int C, int OC) {
-    linear_forward(out, x, w, g->size == 1 ? b : NULL, N, C, OC);
-    if (g->size == 1) return;
-    tensor_sum(g, out, N*OC);
-    #pragma omp parallel for
-    for (size_t n = 0; n < N; n++)
-        for (int c = 0; c < OC; c++) out[n*OC + c] += b[c];
-}
-
 // dx = dout w^T; dw += x^T dout; db += the sum of dout's rows
 static void linear_backward(float *dx, float *dw, float *db, const float *dout,
                             const float *x, const float *w, size_t N, int C, int OC) {
@@ -434,24 +426,6 @@ static void xent_forward(float *loss, float *lse, const float *logits, const int
     }
 }
 
-// Tensor parallel: the V words are this rank's, and target V stands for another rank's word. Each
-// row's maximum, sum and target are put together from all ranks'.
-static void xent_forward_shared(float *loss, float *lse, float *parts, const float *logits,
-                                const int *target, const TensorGroup *g, size_t N, int V, int Vp) {
-    float *his = parts + g->size*3*N, *sums = his + N, *rights = sums + N;
-    #pragma omp parallel for
-    for (size_t n = 0; n < N; n++) {
-        const float *x = logits + n*Vp;
-        float hi = -INFINITY, sum = 0.0f;
-        for (int v = 0; v < V; v++) hi = x[v] > hi ? x[v] : hi;
-        #pragma omp simd reduction(+:sum)
-        for (int v = 0; v < V; v++) sum += exp_fast(x[v] - hi);
-        his[n] = hi, sums[n] = sum, rights[n] = target[n] < V ? x[target[n]] : 0.0f;
-    }
-    tensor_collect(g, parts, his, 3*N);
-    tensor_xent(loss, lse, parts, g->size, N);
-}
-
 // The gradient of -log softmax is p - 1[v is the target]: dlogits = (p - 1[target]) * scale. It
 // replaces the logits; padding becomes zero.
 static void xent_backward(float *dlogits, const float *lse, const int *target, float scale,
@@ -478,8 +452,12 @@ static void classifier_forward(float *loss, float *lse, float *logits, const flo
     for (size_t n = 0; n < N; n += rows) {
         size_t some = min_size(rows, N - n);
         matmul(logits, Vp, rows_of(x + n*C, C), transpose_of(wte, C), NULL, some, V, C, WRITE);
-        if (g->size == 1) xent_forward(loss + n, lse + n, logits, target + n, some, V, Vp);
-        else xent_forward_shared(loss + n, lse + n, parts, logits, target + n, g, some, V, Vp);
+        if (g->size == 1) {
+            xent_forward(loss + n, lse + n, logits, target + n, some, V, Vp);
+        } else {
+            xent_parts(parts + 3*some*g->size, logits, target + n, some, V, Vp);
+            tensor_xent(loss + n, lse + n, parts, g, some);
+        }
     }
 }
 
@@ -517,7 +495,6 @@ static size_t padded_vocab(const Config *c) {
     return ((size_t)c->V + (c->cut > 0) + 15) / 16 * 16;
 }
 
-// With tensor parallelism, Cn channels and NH heads are this rank's.
 static void block_carve(BlockActs *a, Memory *mem, size_t N, size_t C, size_t Cn, size_t NH) {
     a->ln1 = memory_floats(mem, MEM_ACTIVATIONS, N*C);
     a->ln1_mean = memory_floats(mem, MEM_ACTIVATIONS, N);
@@ -626,12 +603,14 @@ static void block_forward(Model *m, int l, int B, int T, int first) {
     layernorm_forward(ln1, a.ln1_mean, a.ln1_rstd, x, w.ln1_gain, w.ln1_bias, N, C);
     linear_forward(a.qkv + from*3*Cn, ln1, w.qkv_w, w.qkv_b, N, C, 3*Cn);
     attention_forward(a.att, a.att_lse, m->scratch, a.qkv, B, T, first, Cn, tensor_heads(g));
-    linear_forward_shared(branch, a.att + from*Cn, w.att_proj_w, w.att_proj_b, g, N, Cn, C);
+    linear_forward(branch, a.att + from*Cn, w.att_proj_w, tensor_bias(g, w.att_proj_b), N, Cn, C);
+    tensor_sum_rows(g, branch, w.att_proj_b, N, C);
     residual_forward(x_mid, x, branch, N*C);
     layernorm_forward(ln2, a.ln2_mean, a.ln2_rstd, x_mid, w.ln2_gain, w.ln2_bias, N, C);
     linear_forward(fc, ln2, w.fc_w, w.fc_b, N, C, 4*Cn);
     gelu_forward(gelu, fc, N*4*Cn);
-    linear_forward_shared(branch, gelu, w.mlp_proj_w, w.mlp_proj_b, g, N, 4*Cn, C);
+    linear_forward(branch, gelu, w.mlp_proj_w, tensor_bias(g, w.mlp_proj_b), N, 4*Cn, C);
+    tensor_sum_rows(g, branch, w.mlp_proj_b, N, C);
     residual_forward(a.x_out + from*C, x_mid, branch, N*C);
 }
 
@@ -660,19 +639,12 @@ static double sum_of(const float *x, size_t n) {
     return sum;
 }
 
-// The targets as columns of this rank's logits.
-static const int *own_targets(Model *m, const int *targets, size_t N) {
-    if (m->shards.tensor.size == 1) return targets;
-    tensor_targets(m->own_targets, targets, &m->shards.tensor, N);
-    return m->own_targets;
-}
-
 static double model_loss(Model *m, float *each, const int *targets, size_t N) {
     float *wte = tensor_in(shards_params(&m->shards, 0, -1), &m->c, WTE);
     TensorGroup *g = &m->shards.tensor;
-    classifier_forward(each, m->lse, m->logits, m->lnf, wte, own_targets(m, targets, N), g,
-                       m->parts, N, m->logit_rows, m->c.C, (int)g->words.count,
-                       (int)padded_vocab(&m->c));
+    classifier_forward(each, m->lse, m->logits, m->lnf, wte,
+                       tensor_targets(m->own_targets, targets, g, N), g, m->parts, N,
+                       m->logit_rows, m->c.C, (int)g->words.count, (int)padded_vocab(&m->c));
     return sum_of(each, N);
 }
 
@@ -731,9 +703,9 @@ static void model_backward(Model *m, const int *tokens, const int *targets, floa
     float *embeddings = shards_params(z, 0, L), *norm = shards_params(z, 1 + L, -1);
     float *dembeddings = shards_grads(z, 0), *dnorm = shards_grads(z, 1 + L);
     classifier_backward(m->dx_branch, tensor_in(dembeddings, c, WTE), m->loss, m->lse, m->logits,
-                        m->lnf, tensor_in(embeddings, c, WTE), own_targets(m, targets, N), g,
-                        m->parts, scale, N, m->logit_rows, C, (int)g->words.count,
-                        (int)padded_vocab(c));
+                        m->lnf, tensor_in(embeddings, c, WTE),
+                        tensor_targets(m->own_targets, targets, g, N), g, m->parts, scale,
+                        N, m->logit_rows, C, (int)g->words.count, (int)padded_vocab(c));
     m->loss_sum += sum_of(m->loss, N);
     layernorm_backward(m->dx, tensor_in(dnorm, c, LNF_GAIN), tensor_in(dnorm, c, LNF_BIAS),
                        m->dx_branch, block_input(m, L), m->lnf_mean, m->lnf_rstd,

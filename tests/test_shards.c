@@ -258,11 +258,73 @@ TEST(exact_sums_follow_the_tree) {
     for (int n = 1; n <= 16; n *= 2) check_exact_sum(n);
 }
 
+// ---- tensor parallel: shares of a model ----
+
+static TensorGroup group_of(const Config *c, int rank, int size) {
+    Comm comm;
+    memset(&comm, 0, sizeof comm);
+    comm.rank = rank;
+    comm.size = size;
+    TensorGroup g = tensor_group(c, &comm);
+    g.comm = NULL;
+    return g;
+}
+
+// Every bucket of a model, cut into the shares of `size` ranks and put together again.
+static void check_shares(const Config *c, int size) {
+    float *whole = floats(gpt2_largest_bucket(c)), *again = floats(gpt2_largest_bucket(c));
+    size_t words = 0;
+    for (int b = 0; b < gpt2_n_buckets(c); b++) {
+        size_t n = gpt2_bucket(c, b).count, counted = 0;
+        for (size_t i = 0; i < n; i++) whole[i] = (float)(i + 1), again[i] = 0.0f;
+        for (int rank = 0; rank < size; rank++) {
+            TensorGroup g = group_of(c, rank, size);
+            size_t share = gpt2_bucket(&g.own, b).count;
+            float *part = floats(share);
+            for (size_t i = 0; i < share; i++) part[i] = NAN;
+            tensor_copy_bucket(part, whole, &g, b, rank, TENSOR_PART);
+            tensor_copy_bucket(part, again, &g, b, rank, TENSOR_WHOLE);
+            for (int i = gpt2_bucket_tensor(c, b); i < gpt2_bucket_tensor(c, b + 1); i++) {
+                Tensor t = gpt2_tensor(&g.own, i);
+                size_t at = t.offset - gpt2_bucket(&g.own, b).begin;
+                for (size_t k = at; k < at + t.count; k++)
+                    counted += tensor_counts(&g, t.kind) && part[k] > 0.0f;
+            }
+            words += b == 0 ? g.words.count : 0;
+            free(part);
+        }
+        CHECK(memcmp(whole, again, n * sizeof *whole) == 0);
+        CHECK_MSG(counted == n, "%d ranks, bucket %d: %zu of %zu elements count", size, b, counted,
+                  n);
+    }
+    CHECK(words == (size_t)c->V);
+    free(whole);
+    free(again);
+}
+
+TEST(shares_make_up_the_model) {
+    static const Config configs[] = { { 2, 4, 16, 257, 7 }, { 1, 4, 8, 5, 3 },
+                                      { 1, 2, 4, 3000, 2 } };
+    for (int i = 0; i < 3; i++)
+        for (int size = 1; size <= configs[i].NH; size *= 2) check_shares(&configs[i], size);
+    // By hand: 4 heads of 2 channels on 2 ranks. The second has heads 2 and 3: of the rows of
+    // qkv_w, 24 wide, columns 4-7 of Q (0-7), 12-15 of K and 20-23 of V.
+    TensorGroup g = group_of(&configs[1], 1, 2);
+    float whole[8*24], part[8*12];
+    Tensor p = gpt2_tensor(&g.own, QKV_W), w = gpt2_tensor(&g.whole, QKV_W);
+    for (int i = 0; i < 8*24; i++) whole[i] = (float)i;
+    CHECK(p.rows == 8 && p.cols == 12);
+    tensor_copy(part, whole, &p, &w, 1, TENSOR_PART);
+    for (int i = 0; i < 8*12; i++)
+        CHECK(part[i] == (float)(i / 12 * 24 + i % 12 / 4 * 8 + 4 + i % 4));
+}
+
 int main(void) {
     RUN(chunks_cover_every_parameter_once);
     RUN(buckets_in_use_have_slots_of_their_own);
     RUN(memory_follows_the_formula);
     RUN(what_is_placed_is_kept);
     RUN(exact_sums_follow_the_tree);
+    RUN(shares_make_up_the_model);
     return test_end();
 }

@@ -113,21 +113,39 @@ static inline void tensor_sum(const TensorGroup *g, float *x, size_t n) {
     if (g->size > 1) comm_wait(g->comm, comm_all_reduce(g->comm, x, n, 1.0f, COMM_FP32));
 }
 
+// The bias of a layer by rows: with several ranks its product adds none, tensor_sum_rows does.
+static inline const float *tensor_bias(const TensorGroup *g, const float *b) {
+    return g->size == 1 ? b : NULL;
+}
+
+// out (N,C) = the sum of the ranks' terms plus the bias, once: the end of a layer by rows.
+static inline void tensor_sum_rows(const TensorGroup *g, float *out, const float *b,
+                                   size_t N, int C) {
+    if (g->size == 1) return;
+    tensor_sum(g, out, N*(size_t)C);
+    #pragma omp parallel for
+    for (size_t n = 0; n < N; n++)
+        for (int c = 0; c < C; c++) out[n*(size_t)C + (size_t)c] += b[c];
+}
+
 // all (size,n) = each rank's own (n), in the order of the ranks; on a GPU, in its memory.
 static inline void tensor_collect(const TensorGroup *g, float *all, const float *own, size_t n) {
     comm_wait(g->comm, comm_collect_there(g->comm, all, own, n * sizeof *own));
 }
 
-// The cross-entropy of N rows from three numbers a row and rank: parts (size,3,N) are each rank's
-// largest logit (-INFINITY if it has no words), its sum of e^(logit - largest), and the target's
-// logit, or 0 on the ranks that do not have that word.
+// The cross-entropy of N rows from three numbers a row and rank: its largest logit (-INFINITY if it
+// has no words), its sum of e^(logit - largest), and the target's logit, or 0 on the ranks that do
+// not have that word. parts (size+1,3,N): this rank's stand at the end; those of all come first.
 //   loss, lse (N)   lse[n] = log sum exp over all words; loss[n] = lse[n] - the target's logit
-static inline void tensor_xent(float *loss, float *lse, const float *parts, int size, size_t N) {
+static inline void tensor_xent(float *loss, float *lse, float *parts, const TensorGroup *g,
+                               size_t N) {
+    size_t size = (size_t)g->size;
+    tensor_collect(g, parts, parts + size*3*N, 3*N);
     for (size_t n = 0; n < N; n++) {
         float hi = -INFINITY, sum = 0.0f, right = 0.0f;
-        for (int r = 0; r < size; r++) hi = fmaxf(hi, parts[(size_t)r*3*N + n]);
-        for (int r = 0; r < size; r++) {
-            const float *part = parts + (size_t)r*3*N + n;
+        for (size_t r = 0; r < size; r++) hi = fmaxf(hi, parts[r*3*N + n]);
+        for (size_t r = 0; r < size; r++) {
+            const float *part = parts + r*3*N + n;
             sum += part[N] * expf(part[0] - hi);
             right += part[2*N];
         }
@@ -144,13 +162,16 @@ static inline int tensor_row(const TensorGroup *g, int token) {
     return row < g->words.count ? (int)row : -1;
 }
 
-// own (N) = the columns of the targets in this rank's logits; words.count, a column of padding, for
-// those of other ranks.
-static inline void tensor_targets(int *own, const int *target, const TensorGroup *g, size_t N) {
+// Returns the columns of the targets in this rank's logits: with several ranks own (N), which has
+// words.count, a column of padding, for the words of other ranks.
+static inline const int *tensor_targets(int *own, const int *target, const TensorGroup *g,
+                                        size_t N) {
+    if (g->size == 1) return target;
     for (size_t n = 0; n < N; n++) {
         int row = tensor_row(g, target[n]);
         own[n] = row >= 0 ? row : (int)g->words.count;
     }
+    return own;
 }
 
 // As embedding_forward of train_gpt2.c: x[b,t] = wte[token[b,t]] + wpe[t] on the rank that has the
