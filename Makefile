@@ -197,7 +197,7 @@ train_gpt2: train_gpt2.c $(BUILD)/flags
 $(BUILD)/train_gpt2-mpi: train_gpt2.c $(BUILD)/flags   # for tests and benchmarks
 	$(LINK_MPI) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
 
-$(BUILD)/bench_comm: dev/ranks/bench_comm.c $(BUILD)/flags
+$(BUILD)/bench_comm: dev/cpu/bench_comm.c $(BUILD)/flags
 	$(LINK_MPI) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
 
 prepare: $(BUILD)/prepare.o $(BUILD)/tales.o

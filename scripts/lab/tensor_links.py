@@ -86,7 +86,7 @@ def alone_job(e, plan, batch):
 # ---------------------------------------------------------------- what a plan needs
 
 def measure_link(e, why):
-    """{"alpha", "beta"} of an all-reduce over the unlimited link (dev/ranks/bench_comm.c); kept
+    """{"alpha", "beta"} of an all-reduce over the unlimited link (dev/cpu/bench_comm.c); kept
     beside the runs. Where `why` there is no link, a nominal one."""
     path = os.path.join(e.dir, "runs", "link.json")
     if why:

@@ -12,7 +12,7 @@
 #define main train_gpt2_main
 #include "../../train_gpt2.c"
 #undef main
-#include "../cpu/timing.h"             // Samples, samples_median
+#include "timing.h"                    // Samples, samples_median
 
 static void barrier(Comm *comm) {
     int one = comm->rank, all[COMM_MAX_RANKS];
