@@ -385,6 +385,11 @@ TEST(a_model_takes_what_is_counted) {
                 if (way >= 4) sharing.stage = way == 7 ? 2 : 0;
                 check_count(&configs[i], 3, 7, TRAIN, &sharing);
                 check_count(&configs[i], 3, 7, INFER, &sharing);
+                Comm group = comm;                     // of one rank a head
+                group.size = configs[i].NH;
+                group.rank = configs[i].NH - 1;
+                sharing.tensor = &group;
+                check_count(&configs[i], 3, 7, TRAIN, &sharing);
             }
 }
 

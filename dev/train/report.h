@@ -255,7 +255,7 @@ static inline void show_ranks(const Run *r) {
     printf("ranks   %d on %d machine%s (%s)", c->size, c->hosts, c->hosts == 1 ? "" : "s",
            c->layout);
     if (c->hosts > 1 && !c->plain)
-        printf(", in %s", c->far.size > 1 ? "two levels" : "one level");
+        printf(", in %s", r->data.far.size > 1 ? "two levels" : "one level");
     if (r->tensor.size > 1) printf(": tensor parallel, %d ranks a model", r->tensor.size);
     if (r->data.size == 1)
         printf("\n");
