@@ -721,7 +721,7 @@ static void bench_launchers(Bench *b, int B) {
     if (!bench_open(b, B, RECOMPUTE_NONE)) die("memory: it was there before");
     bench_tune(b);
     double step = steps_median(b);
-    int words = send_order(&b->m, b->inputs, (size_t)B*b->T);
+    int words = send_order(&b->m, (size_t)B*b->T);
     Site *sites = (Site *)alloc_or_die(b->c.L * sizeof *sites, "a table of launchers' arguments");
     for (int l = 0; l < b->c.L; l++) sites[l] = site_make(b, l, words);
     printf("\nlaunchers of a step, micro-batch %d: milliseconds a step, and their floor; MB that "

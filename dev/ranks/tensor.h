@@ -48,10 +48,12 @@
 //                   all logits.
 //     its backward  dx is a sum over all words, so a term from each rank: a tensor_sum.
 //
-// A micro-batch of B sequences sums (4L+2) B T C numbers and collects 3 B T; recomputing blocks
-// makes it (6L+2) B T C. As data parallelism's all-reduce, each sum sends 2(n-1)/n of its numbers;
-// the 3 B T go to each of n-1 ranks. Unlike a gradient's, these sums cannot overlap with
-// computation: what follows needs them. So the ranks of a group should share a fast link.
+// A micro-batch of B sequences sums (4L+2) B T C numbers and collects 3 B T. --recompute block sums
+// again what attention gives, in all blocks but the last: (5L+1) B T C. What the MLP gives is kept,
+// as the next block's input; a trainer that sums it again too has (6L+2). As data parallelism's
+// all-reduce, each sum sends 2(n-1)/n of its numbers; the 3 B T go to each of n-1 ranks. Unlike a
+// gradient's, these sums cannot overlap with computation: what follows needs them. So the ranks of
+// a group should share a fast link.
 //
 // LayerNorms, wpe and the biases of the layers by rows are on every rank. All ranks of a group have
 // the same gradients for these, bit for bit, and so make the same updates. In the gradient's norm

@@ -474,9 +474,10 @@ static inline double plan_exchange_seconds(const PlanFacts *f, double n, double 
 }
 
 // Tensor parallelism: numbers that a group sums for a micro-batch, (B,T,C) twice in the embedding
-// and the classifier, and four times in a layer (dev/ranks/tensor.h); six times with recompute.
+// and the classifier, and four times in a layer. With recompute all layers but the last have a fifth
+// (dev/ranks/tensor.h).
 static inline double plan_tensor_sums(const PlanFacts *f) {
-    return 2.0 + (f->shape.recompute ? 6.0 : 4.0) * f->c.L;
+    return 2.0 + 4.0*f->c.L + (f->shape.recompute ? f->c.L - 1.0 : 0.0);
 }
 
 // Bytes that a rank sends to its tensor group for a micro-batch: its part of all sums, and to every
