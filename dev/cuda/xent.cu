@@ -173,8 +173,8 @@ static void packs(const Data *d, Gpu *g) {
 // gradient written once: nothing more can be saved. 1024 threads share a long row, since the
 // registers of 256 would not hold it. It could write the gradient over the logits.
 static void trainer(const Data *d, Gpu *g) {
-    xent_launch(d->loss, d->lse, d->dlogits, d->logits, d->target, d->scale, NULL, 1, d->N, d->V,
-                d->Vp, g->stream);
+    xent_launch(d->loss, d->lse, d->dlogits, d->logits, d->target, d->scale, d->N, d->V, d->Vp,
+                g->stream);
 }
 
 static const Rung<Data> rungs[] = {
