@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""scripts/lab/05_noise.py and 06_schedules.py: what they measure, on planted numbers and on runs of
-a trainer that take seconds. Numbers in their tables are computed anew here, from the runs' logs."""
+"""scripts/lab/05_noise.py: what it measures, on planted numbers and on runs of a trainer that take
+seconds. Numbers in their tables are computed anew here, from the runs' logs."""
 import csv
 import importlib.util
 import json
@@ -18,7 +18,7 @@ import testing
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAB = os.path.join(ROOT, "scripts", "lab")
 TRAINER = os.path.join(ROOT, "train_gpt2")
-BATCH, PART, T = 512, 4, 32                      # both experiments': tokens, sequences, tokens
+BATCH, PART, T = 512, 4, 32                      # tokens, sequences, tokens
 
 
 def load(name):
@@ -127,73 +127,6 @@ def test_lab_tolerance():
     for found, wanted in zip(noise.gap_errors([loud], loud.plan), (min(errors), max(errors))):
         expect_near(found, wanted, "range of standard errors")
     expect_near(tolerance, 2 * error, "tolerance")
-
-
-def test_lab_growth_planted():
-    steps = [{"step": i + 1, "tokens": t, "batch_tokens": b}
-             for i, (t, b) in enumerate([(512, 512), (1024, 512), (1664, 640), (2688, 1024),
-                                         (4736, 2048)])]
-    run = type("Run", (), {"steps": steps})
-    assert schedules.growth_at(run, 2) == 1664 and schedules.growth_at(run, 4) == 2688
-    assert schedules.growth_at(run, 8) is None
-
-
-class Ended:
-    """A run that is not run: its losses, and the batch of each update."""
-
-    def __init__(self, val, batches):
-        self.val, self.diverged, self.evals = val, not math.isfinite(val), []
-        self.steps = [{"step": i + 1, "tokens": sum(batches[:i + 1]), "batch_tokens": b}
-                      for i, b in enumerate(batches)]
-        self.end = {"step": len(batches)} if math.isfinite(val) else {}
-
-
-def course(val, batches, k=0, eta=None, name="one"):
-    plan = {"seeds": [1, 2], "grid": [0], "extend": False}
-    made = schedules.Course(plan, schedules.Schedule(name, name, None, k, eta=eta))
-    made.runs = {(k, seed): Ended(val, of) for seed, of in zip([1, 2], batches)}
-    return made
-
-
-def test_lab_06_diverged():
-    """A run that diverged has no end; it is said, and stops nothing."""
-    gone, small = course(math.inf, [[512] * 3, []]), course(2.0, [[512] * 4] * 2)
-    assert gone.updates() == 1.5 and small.updates() == 4.0
-    assert schedules.grown(gone, 2) is None and schedules.told(gone, small) == "one: diverged"
-    clock = schedules.Clock.__new__(schedules.Clock)
-    clock.share, clock.compute, clock.link = 512, 1.0, schedules.fit.Link(0, 1.0, 0.0)
-    assert [schedules.seconds_of(run, clock) for run in gone.chosen()] == [3.0, 0.0]
-    assert schedules.at_evals(gone.chosen()[1], clock) == []
-
-
-def test_lab_06_at_most():
-    """One seed is at 8192 after a tenth of its tokens, the other never."""
-    plan = {"small": 512, "large": 8192, "grown": 4096}
-    small, large = course(2.0, [[512] * 4] * 2), course(2.5, [[8192]] * 2, 0)
-    early = course(2.4, [[512, 1024, 2048] + [8192] * 4, [512, 4096]], 2, 0.5)
-    text = schedules.at_most_text(plan, early, large, [small, course(2.1, [[512]] * 2), small])
-    assert "after 10% of the run (1 of 2 seeds never), at 4 times the rate" in text, text
-    assert "which of the two" in text and "+5.0% and +0.0%" in text, text
-    early = course(2.0, [[512, 4096]] * 2, 2, 0.5)
-    assert "never reached 8,192" in schedules.at_most_text(plan, early, large, [small] * 3)
-
-
-def test_lab_modelled_time():
-    """Two ring all-reduces of which nothing hides, by hand: 2 (n-1)/n bytes/bandwidth + 2 (n-1)
-    latency, beside 1 ms of computing."""
-    clock = schedules.Clock.__new__(schedules.Clock)
-    clock.share, clock.compute = 512, 1e-3
-    clock.link = schedules.fit.Link(1e7, 1.25e9, 20e-6)
-    hidden = 2 / 3 * 2 / 3 * 1e-3
-    expect_near(clock.update(512), 1e-3, "one device")
-    expect_near(clock.update(1024), 1e-3 + 1e7 / 1.25e9 + 4e-5 - hidden, "two devices")
-    assert clock.devices(513) == 2 and clock.update(513) == clock.update(1024)
-    steps = [{"step": 1, "batch_tokens": 512}, {"step": 3, "batch_tokens": 1024}]   # thinned
-    times = clock.between(steps)
-    expect_near(times[-1][1], clock.update(512) + 2 * clock.update(1024), "a thinned log")
-    run = type("Run", (), {"steps": steps})
-    expect_near(schedules.device_seconds(run, clock), clock.update(512) + 4 * clock.update(1024),
-                "device-seconds")
 
 
 # ---- experiment 5 ----
@@ -324,122 +257,9 @@ def summary(name, number, figures):
                 assert "validation loss, nats a token" in f.read() or name == "05_noise"
 
 
-# ---- experiment 6 ----
-
-def test_lab_06_runs():
-    out, _ = experiment("06_schedules")
-    assert "06_schedules: " in out
-    rows = table("06_schedules", "losses")
-    assert len(rows) == 14 and len({r["schedule"] for r in rows}) == 7
-    for r in rows:
-        assert int(r["tokens"]) >= 65536 and 2.0 < float(r["val_loss"]) < 5.0, r
-
-
-def planned_batches(rule, unit):
-    """The batches of a run of 65536 tokens, by the rule and rounded to whole units."""
-    tokens, batches = 0, []
-    while tokens < 65536:
-        batches.append(max(unit, int(rule(tokens) / unit + 0.5) * unit))
-        tokens += batches[-1]
-    return batches
-
-
-def steps_of(schedule):
-    """Of a run at a learning rate that its grid has."""
-    rate = "0.001" if schedule == "large" else "0.004"
-    return log("06_schedules", f"{schedule}_lr{rate}_s1")
-
-
-def run_batches(schedule):
-    return [s["batch_tokens"] for s in steps_of(schedule)]
-
-
-def test_lab_06_planned_schedules():
-    rules = {"small": lambda t: 512, "large": lambda t: 8192,
-             "linear": lambda t: 512 + (4096 - 512) * t / 65536,
-             "stages": lambda t: 512 * 2 ** (t // 16384)}
-    for name, rule in rules.items():
-        wanted = planned_batches(rule, 512)
-        assert run_batches(name) == wanted, (name, run_batches(name), wanted)
-
-
-def test_lab_06_norm_test():
-    """Each batch follows from what the log says of the update before: the noise scale over eta^2 in
-    whole micro-batches, 50 updates after the warm-up or the last raise, at most doubled, at most
-    8192."""
-    unit, grew = PART * T, 0
-    for eta in ("0.3", "1"):
-        steps = steps_of(f"adaptive{eta}")
-        assert steps[0]["batch_tokens"] == 512
-        waited = 0
-        for now, after in zip(steps, steps[1:]):
-            before = now["batch_tokens"]
-            waited = 0 if now["tokens"] < 1638 else waited + 1     # a fortieth warms up
-            wanted = min(2 * before, (now["noise_scale"] or math.inf) / float(eta) ** 2)
-            batch = min(8192, max(before, math.ceil(wanted / unit) * unit))
-            batch = before if waited < 50 else batch
-            assert after["batch_tokens"] == batch, (eta, now, after["batch_tokens"], batch)
-            waited = 0 if batch > before else waited
-            grew += batch > before
-    assert grew >= 1, grew
-    assert run_batches("adaptive0.3")[-1] >= run_batches("adaptive1")[-1]
-
-
-def test_lab_06_learning_rates():
-    """The square root of the batch, but for the run that keeps its rate; --lr is at the small batch
-    throughout the table."""
-    # Between the tokens of the warm-up, a fortieth of all, and those of the fall, the last fifth.
-    for name, power in [("small", 0.5), ("large", 0.5), ("linear", 0.5), ("stages", 0.5),
-                        ("adaptive0.3", 0.5), ("unscaled", 0.0)]:
-        middle = [s for s in steps_of(name) if 1639 < s["tokens"] < 52000]
-        assert len(middle) >= 4, name
-        for s in middle:
-            wanted = (0.001 if name == "large" else 0.004) * (s["batch_tokens"] / 512) ** power
-            expect_near(s["lr"], wanted, f"{name} at {s['tokens']} tokens")
-
-
-def test_lab_06_best_rates():
-    rows = table("06_schedules", "losses")
-    for row in table("06_schedules", "summary"):
-        own = {float(r["lr_at_small"]): float(r["val_loss"]) for r in rows
-               if r["schedule"] == row["schedule"]}
-        assert len(own) == 2 and float(row["lr_at_small"]) == min(own, key=own.get), row
-        expect_near(row["val_loss"], min(own.values()), row["schedule"])
-        assert row["at_edge"] == "1"                         # of a grid of two
-        chosen = f"{row['schedule']}_lr{float(row['lr_at_small']):g}_s1"
-        assert float(row["updates"]) == len(log("06_schedules", chosen))
-
-
-def test_lab_06_times():
-    rows = {r["schedule"]: r for r in table("06_schedules", "summary")}
-    run = f"small_lr{float(rows['small']['lr_at_small']):g}_s1"
-    seconds = sorted(s["seconds"] for s in log("06_schedules", run)[3:])
-    median = (seconds[(len(seconds) - 1) // 2] + seconds[len(seconds) // 2]) / 2
-    expect_near(rows["small"]["modelled_seconds"], 128 * median, "one device")
-    expect_near(rows["small"]["modelled_device_seconds"], 128 * median, "one device")
-    size = 4 * log("06_schedules", run, "start")[0]["parameters"]
-    ring = 2 * 15 / 16 * size / 1.25e9 + 2 * 15 * 20e-6
-    update = median + max(0.0, ring - 4 / 9 * median)
-    expect_near(rows["large"]["modelled_seconds"], 8 * update, "sixteen devices")
-    expect_near(rows["large"]["modelled_device_seconds"], 16 * 8 * update, "sixteen devices")
-
-
-def test_lab_06_summary():
-    summary("06_schedules", 6, ["bought", "curves"])
-    rows = {r["schedule"]: r for r in table("06_schedules", "summary")}
-    at = [float(rows[f"adaptive{eta}"]["tokens_at_2x"] or "inf") for eta in ("0.3", "1")]
-    with open(os.path.join(TMP, "06_schedules", "summary.json")) as f:
-        why = json.load(f)["why"]
-    assert ("a smaller η enlarges the batch earlier" in why) == (at[0] < at[1]), (why, at)
-    gap = 100 * (float(rows["large"]["val_loss"]) / float(rows["small"]["val_loss"]) - 1)
-    assert f"the constant large batch is {gap:+.1f}%" in why, (why, gap)
-
-
-# ---- both ----
-
 def test_lab_noise_redraw():
     """No run is made again, nothing changes, and without matplotlib the numbers are still there."""
-    for name in ("05_noise", "06_schedules"):
+    for name in ("05_noise",):
         tables = [f for f in os.listdir(os.path.join(TMP, name)) if f.endswith("csv")]
         before = {f: read(name, f) for f in tables}
         runs = {f: os.path.getmtime(os.path.join(TMP, name, "runs", f))
@@ -465,7 +285,7 @@ if __name__ == "__main__":
     PYTHON = testing.find_python() or sys.executable
     HAS_MATPLOTLIB = testing.find_python() is not None
     sys.path.insert(0, LAB)
-    noise, schedules = load("05_noise"), load("06_schedules")
+    noise = load("05_noise")
     TMP = tempfile.mkdtemp(prefix="lab_noise.")
     os.environ["MPLCONFIGDIR"] = TMP                         # nothing in the user's home
     os.mkdir(os.path.join(TMP, "02_knee"))

@@ -21,7 +21,7 @@ LINK = os.path.join("scripts", "lab", "link.sh")
 PAYLOAD = 1448.0 / 1514.0                        # share of an Ethernet frame that is TCP payload
 NEAR = 0.25                                      # a modelled update must be this close
 CONFIDENCE = 0.9                                 # of all ratios' intervals together
-OUTER = [(0.8, 0.5), (0.7, 0.9)]                 # DiLoCo: (learning rate, momentum)
+OUTER = [(1.0, 0.0), (0.8, 0.5)]                 # DiLoCo: (learning rate, momentum)
 WARMUP = 20                                      # updates
 T = 32
 

@@ -33,7 +33,8 @@ def beta2(batch):
 def constant(batch):
     def flags(_, lr):
         return ["--batch-tokens", batch, "--lr", f"{lr:.9g}", "--beta2", beta2(batch)]
-    return Schedule(f"constant{batch}", f"{batch:,}", flags, {"none": 2 if batch < 2048 else 3})
+    label = f"constant {batch:,}" if batch in CONSTANT else f"control: constant {batch:,}"
+    return Schedule(f"constant{batch}", label, flags, {"none": 2 if batch < 2048 else 3})
 
 
 def growing(name, label, schedule, batch=SMALL, eta=None):
@@ -158,13 +159,13 @@ def draw(plt, frontier, gaps, title):
     near.axhline(0.0, color="black", linewidth=1.2)
     for c, (updates, loss) in zip(frontier, points):
         whole.plot([updates], [loss], "ko", markersize=5)
-        whole.annotate(f"constant {c.schedule.label}", (updates, loss), (6, 6),
+        whole.annotate(c.schedule.label, (updates, loss), (6, 6),
                        textcoords="offset points", fontsize=9)
         near.plot([updates], [0.0], "ko", markersize=5)
     order = sorted((g for g in gaps if math.isfinite(g.mean)),
                    key=lambda g: mean(g.course.updates()))
     for i, g in enumerate(order):
-        kind = 0 if g.course.schedule.eta else 1
+        kind = 0 if g.course.schedule.eta else 1 if g.course.schedule.middle.get("sqrt") else 6
         look = {"color": lab.COLOURS[kind], "marker": lab.MARKERS[kind], "linestyle": "none"}
         at = mean(g.course.updates())
         whole.plot([at], [mean(g.course.losses())], markersize=6, **look)
@@ -186,7 +187,7 @@ def draw(plt, frontier, gaps, title):
 
 def report(e, plan, frontier, control, gaps):
     e.say(f"Constant batches after {plan['tokens']:,} tokens, each at its own best rate: "
-          + ", ".join(f"{c.schedule.label} tokens {mean(c.losses()):.4f} nats in "
+          + ", ".join(f"{c.schedule.label[9:]} tokens {mean(c.losses()):.4f} nats in "
                       f"{mean(c.updates()):,.0f} updates (rate {rate(c.best()[1]):g})"
                       for c in frontier) + ".")
     e.say(f"Loss above (+) or below (-) a constant batch with as many updates, {len(gaps)} "
@@ -231,7 +232,7 @@ def settings(e, plan):
     e.setting(f"2 layers, 32 channels, T={T}, {plan['tokens']:,} tokens of fresh tales for each "
               "run. AdamW, β1 0.9; β2 keeps the second moment's half-life in tokens.")
     e.setting("The learning rate is constant after a warm-up of a fortieth of the tokens and "
-              "decays over the last fifth.")
+              "decays to a tenth over the last fifth.")
     e.setting("Rates are a factor of 2 apart; a grid grows until its best rate lies inside. A "
               "schedule's rate stays or grows with the square root of the batch, whichever ends "
               f"lower. Rates are chosen with one seed and reported with {len(plan['seeds'])} "
@@ -267,8 +268,8 @@ def main():
     e.figure("schedules", lambda plt: draw(plt, frontier, gaps, title),
              alt="Above: validation loss against updates, the frontier of constant batches and "
                  "where each schedule ends. Below: each schedule's distance from the frontier.",
-             caption="Blue: the norm test, by its η. Orange: other schedules, and a constant batch "
-                     "as control. With as many devices as its batch keeps busy, a run's time is "
+             caption="Blue: the norm test, by its η. Orange: fixed schedules. Black cross: a "
+                     "constant batch as control. With as many devices as its batch keeps busy, a run's time is "
                      "its number of updates.")
     e.verdict(word, why)
     e.close()

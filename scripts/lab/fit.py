@@ -6,6 +6,7 @@
 B tokens an update, S updates and E tokens to a target loss, n workers, B_crit the critical batch
 size (McCandlish et al. 2018, arXiv 1812.06162, section 2.3). Plain Python, no library.
 """
+import functools
 import math
 import random
 from collections import namedtuple
@@ -161,6 +162,7 @@ def deviation(values):
     return math.sqrt(sum((x - mean) ** 2 for x in values) / max(1, len(values) - 1))
 
 
+@functools.lru_cache(maxsize=None)
 def student_t(probability, degrees):
     """Quantile of Student's t distribution, for a probability from 0.5 to 1, to six digits: its
     density, integrated by Simpson's rule, is inverted by bisection."""
