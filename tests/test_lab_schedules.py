@@ -60,7 +60,7 @@ def test_lab_student():
 
 
 def test_lab_joint_reaches():
-    """Seven means of three draws: all intervals hold their true mean at least nine times of ten, and
+    """Seven means of three draws: all intervals hold their true mean nine times of ten at least, and
     not much more often. 1,000 rounds: the standard error is 1%."""
     rng, held = random.Random(4), 0
     for _ in range(1000):
@@ -103,7 +103,7 @@ def tuned(losses, plan, middle=None):
 
 
 def test_lab_tuned():
-    """A grid grows until its best rate lies inside, only around the best variant, and only as far as
+    """A grid grows until its best rate lies inside, around the best variant only, only as far as
     it may. Seed 1 is lucky at k = 3, which does not show in what is reported."""
     def losses(variant, k, seed):
         return (2.0 if variant == "one" else 2.3) + 0.1 * abs(k - 3) - (0.5 if seed == 1 else 0.0)
