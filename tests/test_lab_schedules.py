@@ -60,7 +60,7 @@ def test_lab_student():
 
 
 def test_lab_joint_reaches():
-    """Seven means of three draws: all intervals hold their true mean nine times of ten at least, and
+    """Seven means of three draws: all intervals hold their true mean in nine rounds of ten, and
     not much more often. 1,000 rounds: the standard error is 1%."""
     rng, held = random.Random(4), 0
     for _ in range(1000):

@@ -200,7 +200,7 @@ def settings(e):
     e.rare = e.pick(None, None, (100, 5000))
     e.eval_tokens = e.pick(4096, 65536, 262144)
     e.plan = {"first": 1, "seeds": e.pick([2, 3], [2, 3, 4], [2, 3, 4]),
-              "grid": e.pick([0], [0, 1], [-1, 0, 1]), "extend": e.pick(None, None, (-2, 6))}
+              "grid": e.pick([0], [-1, 0], [-1, 0, 1]), "extend": e.pick(None, (-4, 6), (-4, 6))}
     if e.args.batches:
         try:
             e.batches = sorted(int(b) for b in e.args.batches.split(","))
