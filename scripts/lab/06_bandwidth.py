@@ -325,7 +325,7 @@ def draw_race(plt, e, lanes, title):
                                   layout="constrained", squeeze=False)
     figure.suptitle(title, x=0.01, ha="left", fontsize=10.5)
     for ax, (link, of) in zip(panels[:, 0], lanes.items()):
-        start = min((p[0][1] for p in (lane.curve(lane.runs[0]) for lane in of) if p),
+        start = max((p[0][1] for p in (lane.curve(lane.runs[0]) for lane in of) if p),
                     default=e.target)
         for i, lane in enumerate(of):
             look = {"color": lab.COLOURS[i], "linestyle": lab.LINES[i]}
@@ -336,22 +336,22 @@ def draw_race(plt, e, lanes, title):
             if there:
                 ax.plot(there, [e.target] * len(there), lab.MARKERS[i], color=look["color"],
                         clip_on=False)
-                ax.annotate(lane.what(), (max(there), e.target), (4, 6 + 12 * (i % 2)),
+                ax.annotate(lane.what(), (max(there), e.target), (4, 6 + 11 * i),
                             textcoords="offset points", color=look["color"], fontsize=8.5)
         lab.log_axis(ax.xaxis)
         ax.set_ylim(e.target - 0.02, min(start, e.target + 1.2))
         ax.margins(x=0.14)
         kind = "measured" if of[0].measured else "modelled"
         lab.axes(ax, f"seconds, {kind}" if ax is panels[-1, 0] else None,
-                 "validation loss (nats)", f"{link:,} Mbit/s each way: {order_text(of)}")
+                 "validation loss (nats)", f"{link:,} Mbit/s: {order_text(of)}")
     return figure
 
 
 def order_text(lanes):
     """Methods by their mean seconds to the target."""
-    found = sorted((sum(s) / len(s), lane.method.label) for lane in lanes
+    found = sorted((sum(s) / len(s), lane.method.label.split(", ")[-1]) for lane in lanes
                    for s in [lane.seconds()] if None not in s)
-    return " < ".join(f"{name} {seconds:.3g} s" for seconds, name in found) or "none arrives"
+    return ", ".join(f"{name} {seconds:.3g} s" for seconds, name in found) or "none arrives"
 
 
 def draw_updates(plt, e, cost, lanes, calibrations, title):
@@ -396,8 +396,8 @@ def draw_sums(plt, measured):
         ax.plot(list(measured), list(measured.values()), "o", color="black", markersize=7,
                 zorder=5)
         n = max(measured)
-        ax.annotate("counted in this trainer", (n, measured[n]), (-10, -16),
-                    textcoords="offset points", ha="right", fontsize=9)
+        ax.annotate("counted in this trainer", (n, measured[n]), (8 if n == 2 else -10, -18),
+                    textcoords="offset points", ha="left" if n == 2 else "right", fontsize=9)
     ax.set_ylim(0.0, None)
     ax.set_xlim(RANKS[0], RANKS[-1] + 1.6)
     ax.set_xticks(RANKS)
@@ -407,6 +407,17 @@ def draw_sums(plt, measured):
 
 
 # ---------------------------------------------------------------- the experiment
+
+def model_errors(lanes):
+    """{lane: measured seconds of an update over modelled, minus 1}"""
+    return {lane: lane.update() / lane.modelled - 1.0 for of in lanes.values() for lane in of
+            if lane.measured}
+
+
+def near_text(errors):
+    near = sum(abs(x) <= NEAR for x in errors.values())
+    return f"{near} of {len(errors)} measured updates are within {100 * NEAR:.0f}% of the model"
+
 
 def report(e, cost, choices, lanes, calibrations, sums):
     e.say(f"Updates to loss {e.target:g} without a link, at the best rate: " + "; ".join(
@@ -424,13 +435,11 @@ def report(e, cost, choices, lanes, calibrations, sums):
                                            for s in lane.seconds()) for lane in of)
               + (f", of seeds {', '.join(map(str, e.seeds))}." if of[0].measured
                  else ", modelled."))
-    points = [lane for of in lanes.values() for lane in of if lane.measured]
-    if points:
-        errors = {lane: lane.update() / lane.modelled - 1.0 for lane in points}
+    errors = model_errors(lanes)
+    if errors:
         worst = max(errors, key=lambda lane: abs(errors[lane]))
-        e.say(f"{sum(abs(x) <= NEAR for x in errors.values())} of {len(errors)} measured updates "
-              f"are within {100 * NEAR:.0f}% of the model; the farthest is {worst.method.label} "
-              f"over {worst.link:,} Mbit/s, {100 * errors[worst]:+.0f}%.")
+        e.say(f"{near_text(errors)}; the farthest is {worst.method.label} over {worst.link:,} "
+              f"Mbit/s, {100 * errors[worst]:+.0f}%.")
     e.say("Gradients that the busiest link carries each way for one sum over 8 ranks (calculated): "
           + ", ".join(f"{name} {gradients(8):.3g}" for name, gradients in WAYS.items())
           + ("; counted in this trainer, of a rank: " + ", ".join(
@@ -496,10 +505,12 @@ def main():
     e.figure("race", lambda plt: draw_race(plt, e, lanes, title),
              alt="Validation loss against seconds for four methods, a panel for each link.",
              caption="Numbers are tokens of an update, the best for that link. One curve a seed.")
-    e.figure("updates", lambda plt: draw_updates(plt, e, cost, lanes, calibrations,
-             "Seconds of an update: measured (filled), calibration (hollow), lines modelled"),
+    errors = model_errors(lanes)
+    fits = near_text(errors) if errors else "Modelled: nothing was measured"
+    e.figure("updates", lambda plt: draw_updates(plt, e, cost, lanes, calibrations, fits),
              alt="Milliseconds of an update against the link's bandwidth, modelled and measured.",
-             caption="Hollow points set the model's constants, so they do not test it.")
+             caption="Filled points are measured, lines modelled. Hollow points set the model's "
+                     "constants, so they do not test it.")
     e.figure("sums", lambda plt: draw_sums(plt, sums),
              alt="Gradients over the busiest link for one sum, against the number of ranks.",
              caption="Lines are calculated. Points: bytes that a rank sent, in the trainer's log.")
