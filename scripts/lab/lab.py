@@ -402,14 +402,15 @@ def clock(seconds):
 # ---------------------------------------------------------------- a tuned method
 
 class Tuned:
-    """A method with its own best learning rate. It runs a grid of rates with one seed; the grid
-    grows until its best rate lies inside. Then the best rate runs with other seeds, and only these
-    are reported: the best of several noisy losses is too low.
+    """A method with its own best learning rate. It runs a grid of rates with one seed or more; the
+    grid grows until its best rate lies inside. Then the best rate runs with other seeds, and only
+    these are reported: the best of several noisy losses is too low.
 
     job       job(variant, k, seed): the lab.Job at rate number k; rates are a factor of 2 apart
     middle    {variant: where its grid begins}; a variant is another choice than the rate
-    plan      "first": the seed of the grid; "seeds": the others; "grid": its rates around middle;
-              "extend": the lowest and highest k that a grid may grow to, or None
+    plan      "first": the seed of the grid; "also": more seeds of the grid, or left out; "seeds":
+              the others; "grid": its rates around middle; "extend": the lowest and highest k that
+              a grid may grow to, or None
     """
 
     def __init__(self, job, middle, plan):
@@ -423,8 +424,11 @@ class Tuned:
 
     def best(self):
         """(variant, k)"""
-        return min(sorted(self.grid),
-                   key=lambda at: self.score(self.runs[(*at, self.plan["first"])]))
+        return min(sorted(self.grid), key=lambda at: sum(self.score(self.runs[(*at, seed)])
+                                                         for seed in self.choosing()))
+
+    def choosing(self):
+        return [self.plan["first"], *self.plan.get("also", [])]
 
     def at_edge(self):
         variant, k = self.best()
@@ -432,11 +436,11 @@ class Tuned:
 
     def missing(self):
         """The runs of the next round."""
-        want = {(*at, self.plan["first"]) for at in self.grid}
+        want = {(*at, seed) for at in self.grid for seed in self.choosing()}
         if want <= set(self.runs) and self.plan["extend"]:
             (variant, k), (low, high) = self.best(), self.plan["extend"]
             self.grid |= {(variant, near) for near in (k - 1, k + 1) if low <= near <= high}
-            want = {(*at, self.plan["first"]) for at in self.grid}
+            want = {(*at, seed) for at in self.grid for seed in self.choosing()}
         if want <= set(self.runs):
             want = {(*self.best(), seed) for seed in self.plan["seeds"]}
         return sorted(want - set(self.runs))
