@@ -44,7 +44,7 @@ def settings(e):
     e.diloco = e.pick([(128, 5)], [(512, 20), (2048, 20)],                     # (batch, H)
                       [(512, 20), (1024, 20), (1024, 100), (4096, 20)])
     e.outer = e.pick(OUTER[:1], OUTER[:1], OUTER)
-    e.cap = e.pick(6e4, 3e5, 6e6)                # tokens of a run at a small batch
+    e.cap = e.pick(6e4, 3e5, 4e6)                # tokens of a run at a small batch
     e.every = e.pick(2048, 8192, 65536)          # tokens between evaluations, at least
     e.plan = {"first": 1, "seeds": [], "grid": e.pick([0], [-1, 0], [-1, 0, 1]),
               "extend": e.pick(None, (-2, 6), (-2, 6))}
@@ -52,13 +52,18 @@ def settings(e):
     e.size_flags = ["--layers", 2, "--heads", 2, "--channels", e.pick(32, 64, 64), "--seq-len", T]
 
 
+def cap(e, batch):
+    """Tokens of a run that does not reach the target."""
+    return e.cap * (1.0 + batch / 4096)
+
+
 def flags(e, batch, k, seed, ranks=1, every=0):
     """every: DiLoCo's H. Data parallel ranks take their share as one micro-batch, so that the
     exchange can overlap with all of its backward pass."""
     own = batch // ranks
-    tokens = e.cap * (1.0 + batch / 4096)
+    tokens = cap(e, batch)
     beta2 = lab.half_life_beta2(own if every else batch)
-    return ["--data", e.corpus(2 * tokens), *e.size_flags, "--micro-batch",
+    return ["--data", e.corpus(1.1 * cap(e, e.batches[-1])), *e.size_flags, "--micro-batch",
             own // T if ranks > 1 else min(own // T, 16), "--batch-tokens", batch, "--steps",
             math.ceil(tokens / batch), "--target-loss", e.target, "--lr", f"{rate(k):.6g}",
             "--lr-schedule", "constant", "--warmup-tokens", WARMUP * batch, "--beta2",
