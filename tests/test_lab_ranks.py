@@ -140,6 +140,18 @@ def test_bandwidth_choices():
              found[row["batch_tokens"]][1], 1e-6)
 
 
+def test_bandwidth_one_corpus():
+    """All batches read one corpus, so all losses are on one validation set, and it is large enough
+    for the run that needs most."""
+    bandwidth = module("06_bandwidth")
+    e = type("E", (), {"corpus": lambda self, tokens: tokens, "pick": lambda self, a, b, c: c})()
+    e.cap, e.batches, e.every, e.target, e.size_flags = 4e6, [256, 16384], 65536, 1.7, []
+    flags = [bandwidth.flags(e, batch, 0, 1) for batch in e.batches]
+    corpora = {f[f.index("--data") + 1] for f in flags}
+    steps = [f[f.index("--steps") + 1] * f[f.index("--batch-tokens") + 1] for f in flags]
+    assert len(corpora) == 1 and corpora.pop() >= 1.05 * max(steps), (corpora, steps)
+
+
 def test_bandwidth_sums():
     """Gradients over the busiest link for one sum over 4 ranks, by hand; the trainer's count."""
     directory, _ = experiment("06_bandwidth")
