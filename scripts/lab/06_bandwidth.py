@@ -336,7 +336,7 @@ def draw_race(plt, e, lanes, title):
             look = {"color": lab.COLOURS[i], "linestyle": lab.LINES[i]}
             for run in lane.runs:
                 points = [p for p in lane.curve(run) if lab.number(p[1]) and p[0] > 0.0]
-                ax.plot(*zip(*points), linewidth=1.4, **look) if points else None
+                ax.plot([t for t, _ in points], [loss for _, loss in points], linewidth=1.4, **look)
             there = [s for s in lane.seconds() if s]
             if there:
                 ax.plot(there, [e.target] * len(there), lab.MARKERS[i], color=look["color"],
@@ -363,21 +363,18 @@ def draw_updates(plt, e, cost, lanes, calibrations, title):
     figure, ax = plt.subplots(figsize=(7.6, 5.2), layout="constrained")
     low, high = e.links[0] / 1.5, e.links[-1] * 1.5
     grid = [low * (high / low) ** (i / 80) for i in range(81)]
-    seen = {}
+    drawn = set()
     for link, of in lanes.items():
         for i, lane in enumerate(of):
-            if not lane.method.numbers:
-                continue
             colour = lab.COLOURS[i]
-            key = lane.method.name, lane.choice.batch, lane.choice.every
-            if key not in seen:
-                seen[key] = lane
+            if lane.method.numbers and lane.what() not in drawn:
+                at = 12 * len(drawn) % 72                    # where its label stands
+                drawn.add(lane.what())
                 curve = [1e3 * update_seconds(cost, lane.method, lane.choice, x) for x in grid]
                 ax.plot(grid, curve, color=colour, linestyle=lab.LINES[i], linewidth=1.2)
-                ax.annotate(lane.what(), (grid[3 + 9 * len(seen) % 50],
-                                          curve[3 + 9 * len(seen) % 50]), (4, 4),
+                ax.annotate(lane.what(), (grid[at], curve[at]), (4, 4),
                             textcoords="offset points", fontsize=8.5, color=colour)
-            if lane.measured:
+            if lane.method.numbers and lane.measured:
                 ax.plot([link], [1e3 * lane.update()], lab.MARKERS[i], color=colour, markersize=7)
     for c in calibrations:
         if c.link:
