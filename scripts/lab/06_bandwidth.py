@@ -8,7 +8,6 @@ link.sh makes the link where the machine allows it: two network namespaces, join
 Ethernet that tc throttles. Elsewhere seconds are modelled. A link does not change what is learned,
 so learning rates are tuned without one. Run it on a machine that does nothing else.
 """
-import importlib
 import math
 import os
 import subprocess
@@ -16,6 +15,7 @@ from collections import namedtuple
 
 import fit
 import lab
+import tensor_links                              # tensor against data parallel
 
 LINK = os.path.join("scripts", "lab", "link.sh")
 PAYLOAD = 1448.0 / 1514.0                        # share of an Ethernet frame that is TCP payload
@@ -472,14 +472,6 @@ def write(e, cost, choices, lanes, calibrations, sums):
            ["load", " ".join(f"{x:.2f}" for x in os.getloadavg())]])
 
 
-def tensor_parallel(e, why):
-    """Tensor against data parallel over the same links, from a module of its own."""
-    try:
-        importlib.import_module("tensor_links").measure(e, e.links, why)
-    except ImportError:
-        e.say("Tensor against data parallel over links: not measured, tensor_links.py is missing.")
-
-
 def main():
     e = lab.Experiment(
         6, "bandwidth", title="Loss against real seconds over slow links",
@@ -516,7 +508,7 @@ def main():
     e.figure("sums", lambda plt: draw_sums(plt, sums),
              alt="Gradients over the busiest link for one sum, against the number of ranks.",
              caption="Lines are calculated. Points: bytes that a rank sent, in the trainer's log.")
-    tensor_parallel(e, why)
+    tensor_links.measure(e, e.links, why)
     e.verdict(word, reason)
     e.close()
 
