@@ -148,11 +148,18 @@ def seed_error(points, draws):
 def leave_one_out_error(points):
     """Standard error of log B_crit from fits that each leave out one batch (jackknife). It also
     grows when the curve does not have the shape of the formula."""
-    found = []
-    for left_out in points:
-        rest = [p for p in points if p is not left_out]
-        found.append(math.log(least_squares([p.batch for p in rest], [p.median for p in rest])[1]))
+    return jackknife(points, lambda rest: math.log(
+        least_squares([p.batch for p in rest], [p.median for p in rest])[1]))
+
+
+def jackknife(items, estimate):
+    """Standard error of estimate(items) by leaving out one item at a time; None from `estimate` is
+    left out. Infinite with fewer than two estimates."""
+    found = [estimate([item for item in items if item is not left_out]) for left_out in items]
+    found = [value for value in found if value is not None]
     n = len(found)
+    if n < 2:
+        return math.inf
     mean = sum(found) / n
     return math.sqrt((n - 1) / n * sum((x - mean) ** 2 for x in found))
 
@@ -193,6 +200,48 @@ def joint_reaches(groups, confidence=0.9):
     times = student_t(1.0 - (1.0 - confidence) / (2 * len(finite)), degrees)
     return [times * math.sqrt(squares / degrees / len(g)) if g in finite else math.nan
             for g in groups]
+
+
+# ---------------------------------------------------------------- lines and crossings
+
+def line(x, y, weights=None):
+    """(slope, offset) of a straight line by least squares."""
+    weights = weights or [1.0] * len(x)
+    total = sum(weights)
+    at = sum(w * a for w, a in zip(weights, x)) / total
+    level = sum(w * b for w, b in zip(weights, y)) / total
+    slope = (sum(w * (a - at) * (b - level) for w, a, b in zip(weights, x, y))
+             / sum(w * (a - at) ** 2 for w, a in zip(weights, x)))
+    return slope, level - slope * at
+
+
+def power_law(x, y):
+    """(exponent, low, high) of y ~ x^exponent: a line through logarithms, its 90% interval from the
+    residuals by Student's t; needs 3 points."""
+    x, y = [math.log(a) for a in x], [math.log(b) for b in y]
+    slope, offset = line(x, y)
+    mean = sum(x) / len(x)
+    squares = sum((b - slope * a - offset) ** 2 for a, b in zip(x, y))
+    error = math.sqrt(squares / (len(x) - 2) / sum((a - mean) ** 2 for a in x))
+    reach = student_t(0.95, len(x) - 2) * error
+    return slope, slope - reach, slope + reach
+
+
+def crossing(updates, losses, target):
+    """The updates at which the loss falls to `target`, between two neighbouring runs of different
+    length: linear in log updates. None if no two neighbours lie on either side."""
+    pairs = sorted(zip(updates, losses))
+    for (n, above), (m, below) in zip(pairs, pairs[1:]):
+        if above > target >= below:
+            return n * (m / n) ** ((above - target) / (above - below))
+    return None
+
+
+def vertex(x, y):
+    """Where the parabola through three points has its extremum."""
+    (p, q, r), (a, b, c) = x, y
+    first, second = (b - a) / (q - p), (c - b) / (r - q)
+    return (p + q) / 2.0 - first * (r - p) / (2.0 * (second - first))
 
 
 # ---------------------------------------------------------------- seconds

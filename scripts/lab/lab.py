@@ -207,18 +207,18 @@ class Run:
     def val(self):
         return self.evals[-1]["val_loss"] if self.evals and not self.diverged else math.inf
 
-    def tokens_at(self, loss):
+    def tokens_at(self, loss, field="val_loss"):
         """Tokens until the validation loss first reaches `loss`, interpolated; None if never."""
-        return self.reached(loss, "tokens")
+        return self.reached(loss, "tokens", field)
 
-    def updates_at(self, loss):
-        return self.reached(loss, "step")
+    def updates_at(self, loss, field="val_loss"):
+        return self.reached(loss, "step", field)
 
-    def reached(self, loss, field):
+    def reached(self, loss, field, of="val_loss"):
         """Between two evaluations the loss is interpolated linearly in the logarithm of `field`."""
         last = None
         for record in self.evals:
-            value = record.get("val_loss")
+            value = record.get(of)
             if not number(value):
                 last = None
                 continue
@@ -516,10 +516,10 @@ class Experiment:
 
     # -- data and model
 
-    def corpus(self, tokens):
-        """The path of a corpus of tales with at least `tokens` tokens. Experiments that need the
-        same size share it."""
-        size = 10 ** 6
+    def corpus(self, tokens, least=10 ** 6):
+        """The path of a corpus of tales with at least `tokens` tokens: `least` times a power of
+        two. Experiments that need the same size share it."""
+        size = least
         while size < tokens:
             size *= 2
         path = os.path.join(self.args.out, "data", f"tales_{size}")
