@@ -206,7 +206,7 @@ class Batch:
                 best = self.best(target, reading)
                 if best:
                     want.setdefault(best.lr, target)
-        return [(power, target, self.most(target, 1.5)) for power, target in want.items()]
+        return [(power, target, self.most(target, 2.0)) for power, target in want.items()]
 
     def most(self, target, times):
         """`times` the tokens of the best rate so far, at most the cap."""

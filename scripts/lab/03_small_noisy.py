@@ -33,69 +33,44 @@ def plan_of(e):
             "eval": e.pick(8192, 131072, 262144),
             # Repeated data: batches in tokens, tokens of one epoch, epochs.
             "repeated": e.pick([64, 512], [128, 1024], [128, 512, 2048]),
-            "epoch": e.pick(50_000, 100_000, 200_000), "epochs": e.pick(1, 12, 24),
-            "repeat_seeds": e.pick([1, 2], [1, 2], [1, 2, 3])}
+            "epoch": e.pick(50_000, 100_000, 200_000), "epochs": e.pick(1, 12, 24)}
 
 
 # ---------------------------------------------------------------- runs
 
-class Curve:
-    """Loss against learning rate for one rule and batch. The first seed tries rates until the best
-    lies between two others; the other seeds run at the best and its two neighbours, and it is they
-    that are reported. loss: {(power, seed): validation loss}."""
+class Curve(lab.Tuned):
+    """Loss against learning rate for one rule and batch."""
 
-    def __init__(self, plan, rule, batch):
-        self.plan, self.rule, self.batch = plan, rule, batch
-        self.loss, self.seconds = {}, {}
+    def __init__(self, e, plan, rule, batch):
         first = round(math.log2(batch) / (4 if rule.optimizer == "adamw" else 2))
-        self.grid = [first, first + 1]
+        tuning, *fresh = plan["seeds"]
+        super().__init__(lambda _, power, seed: job(e, plan, self, power, seed), {"": first}, {
+            "first": tuning, "seeds": fresh, "grid": [0, 1], "extend": (LOWEST, HIGHEST)})
+        self.rule, self.batch = rule, batch
 
     def rate(self, power):
         return self.rule.first * 2.0 ** power
 
-    def best(self):
-        return min(self.grid, key=lambda power: self.loss[power, self.plan["seeds"][0]])
-
-    def around(self):
-        return [p for p in (self.best() - 1, self.best(), self.best() + 1) if p in self.grid]
-
-    def at_edge(self):
-        return len(self.around()) < 3
-
-    def missing(self):
-        """(power, seed) of the next round."""
-        tuning, *fresh = self.plan["seeds"]
-        want = [(power, tuning) for power in self.grid]
-        if all(key in self.loss for key in want):
-            best = self.best()
-            self.grid = sorted({*self.grid, *(p for p in (best - 1, best + 1)
-                                              if LOWEST <= p <= HIGHEST)})
-            want = [(power, tuning) for power in self.grid]
-            if all(key in self.loss for key in want):
-                want = [(power, seed) for power in self.around() for seed in fresh]
-        return [key for key in want if key not in self.loss]
-
-    def fresh(self, power):
-        return [self.loss[power, seed] for seed in self.plan["seeds"][1:]]
+    def tried(self):
+        """{power: loss} of the seed that tunes."""
+        return {power: self.runs["", power, self.plan["first"]].val
+                for _, power in sorted(self.grid)}
 
     def mean(self):
-        return mean(self.fresh(self.best()))
+        return mean(self.losses())
 
     def error(self):
         """Standard error of the mean over fresh seeds."""
-        values = self.fresh(self.best())
-        return deviation(values) / math.sqrt(len(values))
+        return deviation(self.losses()) / math.sqrt(len(self.losses()))
 
     def best_rate(self):
-        """The vertex of the parabola through the best rate and its neighbours, fresh seeds' means;
-        the best rate itself on an edge, or where the three do not have a minimum between them."""
-        powers = self.around()
-        losses = [mean(self.fresh(p)) for p in powers]
-        if len(powers) < 3 or not all(map(math.isfinite, losses)):
-            return self.rate(self.best())
-        if not losses[1] < min(losses[0], losses[2]):
-            return self.rate(powers[losses.index(min(losses))])
-        return self.rate(fit.vertex(powers, losses))
+        """The vertex of the parabola through the best rate and its neighbours; the best rate itself
+        beside one that diverged."""
+        best, tried = self.best()[1], self.tried()
+        losses = [tried.get(p, math.inf) for p in (best - 1, best, best + 1)]
+        if not all(map(math.isfinite, losses)):
+            return self.rate(best)
+        return self.rate(fit.vertex([best - 1, best, best + 1], losses))
 
 
 def job(e, plan, curve, power, seed):
@@ -115,49 +90,44 @@ def job(e, plan, curve, power, seed):
 
 
 def run_curves(e, plan):
-    curves = [Curve(plan, rule, batch) for rule, batches in
-              [(KEPT, plan["batches"]), (FIXED, plan["fixed"]), (SGD, plan["sgd"])]
-              for batch in batches]
-    while wanted := [(curve, *key) for curve in curves for key in curve.missing()]:
-        jobs = [job(e, plan, *one) for one in wanted]
-        runs = e.run(list({j.name: j for j in jobs}.values()))
-        for (curve, power, seed), made in zip(wanted, jobs):
-            curve.loss[power, seed] = runs[made.name].val
-            curve.seconds[power, seed] = runs[made.name].seconds()
-    return curves
+    return lab.tune(e, [
+        Curve(e, plan, rule, batch) for rule, batches in
+        [(KEPT, plan["batches"]), (FIXED, plan["fixed"]), (SGD, plan["sgd"])]
+        for batch in batches])
+
+
+class Repeat(lab.Tuned):
+    """One batch on repeated data; the best rate has the lowest validation loss of any moment."""
+
+    def __init__(self, e, plan, batch):
+        tuning, *fresh = plan["seeds"]
+        super().__init__(lambda _, power, seed: repeat_job(e, plan, batch, power, seed),
+                         {"": round(0.35 * math.log2(batch / 512))},
+                         {"first": tuning, "seeds": fresh, "grid": [0, 1], "extend": (-4, 6)})
+        self.batch = batch
+
+    def score(self, run):
+        return min((x["val_loss"] for x in run.evals if lab.number(x["val_loss"])),
+                   default=math.inf)
 
 
 def repeat_job(e, plan, batch, power, seed):
     """Linear decay to zero, so that the noise of a constant rate is gone at the end."""
-    size = ["--layers", 2, "--heads", 2, "--channels", e.pick(32, 64, 64), "--seq-len", T]
     total = plan["epoch"] * plan["epochs"]
-    every = max(1, round(total / 48.0 / batch))
-    return lab.Job(f"repeat_b{batch}_{power}_s{seed}", [
-        "--data", e.corpus(plan["epoch"], least=plan["epoch"]), *size,
-        "--micro-batch", min(batch // T, 16), "--batch-tokens", batch, "--tokens", total,
-        "--lr", f"{2e-3 * 2.0 ** power:g}", "--lr-schedule", "linear", "--final-lr-frac", 0,
-        "--warmup-tokens", total // 50, "--beta2", f"{lab.half_life_beta2(batch):.7g}",
-        "--eval-every", every, "--eval-tokens", e.pick(8192, 32768, 65536), "--eval-train",
-        "--seed", seed], cost=total, thin=20)
+    return lab.Job(f"repeat_b{batch}_lr{2e-3 * 2.0 ** power:.6f}_s{seed}", [
+        "--data", e.corpus(plan["epoch"], least=plan["epoch"]), "--layers", 2, "--heads", 2,
+        "--channels", e.pick(32, 64, 64), "--seq-len", T, "--micro-batch", min(batch // T, 16),
+        "--batch-tokens", batch, "--tokens", total, "--lr", f"{2e-3 * 2.0 ** power:.6g}",
+        "--lr-schedule", "linear", "--final-lr-frac", 0, "--warmup-tokens", total // 50,
+        "--beta2", f"{lab.half_life_beta2(batch):.7g}", "--eval-every",
+        max(1, round(total / 48.0 / batch)), "--eval-tokens", e.pick(8192, 32768, 65536),
+        "--eval-train", "--seed", seed], cost=total, thin=20)
 
 
 def run_repeats(e, plan):
-    """{batch: [Run of each seed at its best rate]}: the rate with the lowest validation loss of any
-    moment, of three that one seed tries."""
-    tuning = plan["repeat_seeds"][0]
-    powers = {b: [round(0.35 * math.log2(b / 512)) + p for p in e.pick([0], [0, 1], [-1, 0, 1])]
-              for b in plan["repeated"]}
-    runs = e.run([repeat_job(e, plan, b, p, tuning) for b in powers for p in powers[b]])
-
-    def lowest(b, p):
-        run = runs[repeat_job(e, plan, b, p, tuning).name]
-        return min((x["val_loss"] for x in run.evals if lab.number(x["val_loss"])),
-                   default=math.inf)
-    best = {b: min(powers[b], key=lambda p, b=b: lowest(b, p)) for b in powers}
-    jobs = {(b, s): repeat_job(e, plan, b, best[b], s) for b in powers
-            for s in plan["repeat_seeds"]}
-    more = e.run(list(jobs.values()))
-    return {b: [more[jobs[b, s].name] for s in plan["repeat_seeds"]] for b in powers}
+    """{batch: [Run of each fresh seed at the best rate]}"""
+    tuned = lab.tune(e, [Repeat(e, plan, batch) for batch in plan["repeated"]])
+    return {method.batch: method.chosen() for method in tuned}
 
 
 # ---------------------------------------------------------------- numbers
@@ -187,7 +157,7 @@ def exponent(curves):
 def difference(a, b):
     """(difference of two curves' best losses, low, high): 90%, from the seeds of both, by Student's
     t."""
-    n = len(a.plan["seeds"]) - 1
+    n = len(a.plan["seeds"])
     return interval(a.mean() - b.mean(), math.hypot(a.error(), b.error()), 2 * n - 2)
 
 
@@ -246,15 +216,15 @@ def write(e, plan, curves, repeats, rows):
     e.csv("losses", ["rule", "batch_sequences", "batch_tokens", "lr", "seed", "updates", "val_loss",
                      "seconds"],
           [[c.rule.name, c.batch, c.batch * T, c.rate(p), seed, plan["tokens"] // (c.batch * T),
-            loss if math.isfinite(loss) else "diverged", c.seconds[p, seed]]
-           for c in curves for (p, seed), loss in sorted(c.loss.items())])
+            run.val if math.isfinite(run.val) else "diverged", run.seconds()]
+           for c in curves for (_, p, seed), run in sorted(c.runs.items())])
     e.csv("best", ["rule", "batch_sequences", "batch_tokens", "lr", "lr_interpolated", "val_loss",
                    "error", "at_edge"],
-          [[c.rule.name, c.batch, c.batch * T, c.rate(c.best()), c.best_rate(), c.mean(), c.error(),
+          [[c.rule.name, c.batch, c.batch * T, c.rate(c.best()[1]), c.best_rate(), c.mean(), c.error(),
             int(c.at_edge())] for c in curves])
     e.csv("repeated", ["batch_tokens", "lr", "seed", "tokens", "train_loss", "val_loss"],
           [[b, run.start.get("lr"), seed, x["tokens"], x.get("train_eval_loss"), x["val_loss"]]
-           for b, own in repeats.items() for seed, run in zip(plan["repeat_seeds"], own)
+           for b, own in repeats.items() for seed, run in zip(plan["seeds"][1:], own)
            for x in run.evals])
     e.csv("equal_training", ["train_loss", "batch_tokens", "val_loss", "error"],
           [[level, b, mean(v), deviation(v) / math.sqrt(len(v))] for level, by in rows
@@ -279,11 +249,10 @@ def headline(plan, curves):
 
 def draw_rates(ax, curves):
     own = [c for c in curves if c.rule is KEPT]
-    low = min(min(c.loss.values()) for c in own)
+    low = min(min(c.tried().values()) for c in own)
     top = max(c.mean() for c in own if math.isfinite(c.mean())) + 0.12
     for i, c in enumerate(own):
-        seed = c.plan["seeds"][0]
-        shown = [(c.rate(p), c.loss[p, seed]) for p in c.grid if c.loss[p, seed] <= top]
+        shown = [(c.rate(p), loss) for p, loss in c.tried().items() if loss <= top]
         ax.plot([x for x, _ in shown], [y for _, y in shown], color=lab.COLOURS[i],
                 marker=lab.MARKERS[i], markersize=5)
         ax.annotate(f"{c.batch}", shown[-1], xytext=(5, 0), textcoords="offset points",
