@@ -1,0 +1,435 @@
+#!/usr/bin/env python3
+"""The laboratory's chapter "Why": experiment 2's estimators on planted truths, its local knees, and
+experiment 3, on planted numbers and on runs of a trainer that take seconds."""
+import csv
+import importlib.util
+import json
+import math
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True   # before the next line, so that it leaves no __pycache__
+import testing
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LAB = os.path.join(ROOT, "scripts", "lab")
+sys.path.insert(0, LAB)
+import fit
+import local_knee
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location("lab_" + name, os.path.join(LAB, name + ".py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+knee, small = load("02_knee"), load("03_small_noisy")
+
+
+def near(a, b, relative):
+    assert abs(a - b) <= relative * abs(b), (a, b)
+
+
+# ---- fit.py ----
+
+def test_why_lines():
+    rng = random.Random(1)
+    exponent, low, high = fit.power_law([1, 4, 16, 64], [3 * b ** 0.25 for b in (1, 4, 16, 64)])
+    near(exponent, 0.25, 1e-9)
+    assert high - low < 1e-6
+    inside = 0
+    for _ in range(300):                                     # the interval holds in 90% of draws
+        x = [1, 4, 16, 64, 256]
+        found = fit.power_law(x, [b ** 0.3 * math.exp(rng.gauss(0, 0.2)) for b in x])
+        inside += found[1] < 0.3 < found[2]
+    assert 255 <= inside <= 285, inside
+    near(fit.vertex([1, 2, 4], [2 + (x - 2.5) ** 2 for x in (1, 2, 4)]), 2.5, 1e-9)
+    near(fit.jackknife([1, 2, 3, 6], lambda rest: sum(rest) / len(rest)),
+         fit.deviation([1, 2, 3, 6]) / 2, 1e-9)              # of a mean: the standard error
+    assert fit.jackknife([1, 2], lambda rest: None) == math.inf
+
+
+def test_why_crossing():
+    """Half way in the loss is the geometric mean of the updates; outside there is no crossing."""
+    near(fit.crossing([100, 400, 1600], [2.0, 1.8, 1.7], 1.9), 200, 1e-9)
+    near(fit.crossing([1600, 100, 400], [1.7, 2.0, 1.8], 1.7), 1600, 1e-9)
+    assert fit.crossing([100, 400], [2.0, 1.8], 1.7) is None
+    assert fit.crossing([100, 400], [2.0, 1.8], 2.1) is None
+    near(fit.crossing([1, 2, 4], [math.inf, 2.0, 1.0], 1.5), 2 * math.sqrt(2), 1e-9)
+
+
+# ---- 2: the sweep, on runs that are computed ----
+
+class Planted:
+    """An experiment that trains nothing: a run's updates are S_min (1 + B_crit/B) at the best rate
+    and a fifth more for each factor of 2 beside it."""
+
+    def __init__(self, noise=0.0):
+        self.T, self.seeds, self.targets = 32, [1, 2, 3], [2.5, 2.0]
+        self.args = type("Args", (), {"so_far": False})
+        self.size = "full"
+        self.jobs, self.noise, self.bottom = [], noise, {}
+
+    def pick(self, tiny, quick, full):
+        return full
+
+    def corpus(self, tokens, least=0):
+        return "data"
+
+    def is_done(self, job):
+        return True
+
+    def run(self, jobs):
+        self.jobs += [job.name for job in jobs]
+        return {job.name: PlantedRun(self, job) for job in jobs}
+
+
+B_CRIT = {2.5: 600.0, 2.0: 1800.0}
+
+
+class PlantedRun:
+    def __init__(self, e, job):
+        self.e, self.diverged = e, False
+        flags = dict(zip(job.flags, job.flags[1:]))
+        self.batch, self.rate = int(flags["--batch-tokens"]), float(flags["--lr"])
+        self.most, self.seed = int(flags["--tokens"]), int(flags["--seed"])
+
+    def updates_at(self, target, field="val_loss"):
+        best = self.e.bottom.get(self.batch, 2e-3)
+        off = abs(math.log2(self.rate / best))
+        draw = random.Random(f"{self.batch} {self.seed} {target}").gauss(0.0, self.e.noise)
+        updates = 100.0 / (target - 1.0) * (1.0 + B_CRIT[target] / self.batch)
+        updates *= (1.0 + 0.2 * off) * math.exp(draw)
+        updates *= 0.8 if field == "val_loss_average" else 1.0
+        return updates if updates * self.batch <= self.most else None
+
+
+SIZE = knee.Size("one", 2, 2, 32, 2e-3, 4e5, 2e3, knee.batches(128, 8192, 2.0))
+
+
+def planted_sweep(noise=0.0, bottom=()):
+    e = Planted(noise)
+    e.sizes, e.bottom = [SIZE], dict(bottom)
+    every = knee.sweep(e)
+    return e, every, knee.measure(e, every)
+
+
+def test_why_knee_planted():
+    """B_crit comes back from the sweep at both targets, and from averaged weights."""
+    _, _, found = planted_sweep()
+    assert len(found) == 4 and not any(g.knee.reason for g in found), found
+    for g in found:
+        near(g.knee.b_crit, B_CRIT[g.target], 1e-3)
+        near(g.knee.s_min, 100 / (g.target - 1) * (0.8 if g.reading == "averaged" else 1), 1e-3)
+    inside = 0
+    for g in planted_sweep(noise=0.05)[2]:
+        inside += g.knee.low < B_CRIT[g.target] < g.knee.high
+        near(g.knee.b_crit, B_CRIT[g.target], 0.25)
+    assert inside >= 3, inside
+
+
+def test_why_knee_rates():
+    """Wherever the best rate lies, the sweep finds it with neighbours on both sides; only fresh
+    seeds are reported; a rate that has lost is stopped early."""
+    e, every, found = planted_sweep(bottom={128: 0.5e-3, 256: 16e-3, 512: 2e-3})
+    for batch, best in [(128, 0.5e-3), (256, 16e-3), (512, 2e-3), (8192, 2e-3)]:
+        own = next(b for b in every if b.batch == batch)
+        point = own.point(2.0, "weights")
+        near(point.lr, best, 1e-9)
+        assert not point.edge and len(point.updates) == 2, point
+        tuned = [n for n in e.jobs if n.startswith(f"one_b{batch}_") and "_s1_" in n]
+        fresh = [n for n in e.jobs if n.startswith(f"one_b{batch}_") and "_s1_" not in n]
+        assert len(fresh) == 2 and len(tuned) <= knee.MOST_RATES, (tuned, fresh)
+    far = next(b for b in every if b.batch == 8192)
+    best = far.best(2.0, "weights").median * 8192
+    most = {run.most for (_, seed, _), run in far.done.items() if seed == 1}
+    assert min(most) <= 1.1 * best + 8192 < 2.0 * best, (most, best)
+
+
+def test_why_knee_edge():
+    """A best rate that stays on an edge is refused by the fit, not reported as a knee."""
+    _, every, found = planted_sweep(bottom={512: 2e3})
+    assert next(b for b in every if b.batch == 512).point(2.0, "weights").edge
+    assert all("edge" in g.knee.reason for g in found), found
+
+
+def test_why_knee_targets():
+    """A run that was to stop at a higher target says nothing about a lower one."""
+    e, every, _ = planted_sweep()
+    own = every[0]
+    power = max(p for p, *_ in own.done) + 1
+    own.done[power, 1, 2.5] = PlantedRun(e, knee.job(e, SIZE, own.batch, power, 1, 2.5, 1e6))
+    assert power in own.read(2.5, "weights", 1) and power not in own.read(2.0, "weights", 1)
+
+
+def test_why_knee_so_far():
+    """Without its fresh seeds a point is the tuned seed's own; it makes no run."""
+    e = Planted()
+    e.sizes, e.args.so_far = [SIZE], True
+    e.is_done = lambda job: "_s1_" in job.name
+    every = knee.sweep(e)
+    assert all("_s1_" in name for name in e.jobs)
+    assert all(len(b.point(2.0, "weights").updates) == 1 for b in every)
+    e.args.so_far = False
+
+
+def grown(exponent, factor=1.0, noise=0.0, rng=None):
+    """Fits of two sizes whose B_crit is 500 (E_min / 1e5)^exponent, the larger's `factor` times."""
+    found = []
+    for size, times in [("small", 1.0), ("large", factor)]:
+        for target in (2.5, 2.0, 1.7, 1.4):
+            length = 1e5 * math.exp(3.2 * (2.5 - target))
+            b_crit = 500 * (length / 1e5) ** exponent * times
+            points = []
+            for b in [128 * 2 ** i for i in range(8)]:
+                n = length / b_crit * (1 + b_crit / b) * math.exp(rng.gauss(0, noise) if rng else 0)
+                points.append(fit.Point(b, 1e-3, [n, n], n, False))
+            found.append(knee.Growth(size, "weights", target, points, [], fit.knee(points, 5)))
+    return found
+
+
+def test_why_exponent():
+    exponent, low, high = knee.exponent(grown(0.6))
+    near(exponent, 0.6, 1e-3)
+    assert high - low < 0.01
+    rng, inside = random.Random(2), 0
+    for _ in range(12):
+        _, low, high = knee.exponent(grown(0.6, noise=0.05, rng=rng))
+        inside += low < 0.6 < high
+    assert inside >= 9, inside
+    (small_, large, ratio, low, high), = knee.between_sizes(grown(0.6, 1.3))
+    assert (small_, large) == ("small", "large") and low < 1.3 < high
+    near(ratio, 1.3, 1e-3)
+
+
+class Said:
+    def verdict(self, word, why):
+        self.word, self.why = word, why
+
+
+def test_why_knee_verdict():
+    for found, word in [(grown(0.6), "as predicted"), (grown(0.2), "refuted"),
+                        (grown(0.6, 2.0), "refuted"), (grown(0.6)[:4], "undecided"),
+                        (grown(0.6, 1.48, 0.08, random.Random(4)), "undecided"), ([], "undecided")]:
+        e = Said()
+        knee.judge(e, found)
+        assert e.word == word, (word, e.word, e.why)
+    near(knee.zhang(1e6), 5 * 512 * 22.91, 1e-9)             # 20% more data is 0.2 B_crit
+
+
+# ---- 2: local knees, on branches that are computed ----
+
+class PlantedBranches(Planted):
+    """A branch of S updates at batch B does S / (1 + B_crit/B) updates' worth of an endless batch;
+    its end loss falls with their logarithm. A rate off the best one does less."""
+
+    def run(self, jobs):
+        self.jobs += [job.name for job in jobs]
+        return {job.name: self.end(job) for job in jobs}
+
+    def end(self, job):
+        if "_k" not in job.name:
+            return type("Run", (), {"steps": [{"noise_g2": 2.0, "noise_s": 900.0}] * 8, "val": 2.2})
+        flags = dict(zip(job.flags, job.flags[1:]))
+        batch, rate = int(flags["--batch-tokens"]), float(flags["--lr"])
+        updates = (int(flags["--tokens"]) - int(flags["--warmup-tokens"])) / batch
+        off = math.log2(rate / (4e-3 * (batch / 256) ** 0.3))
+        worth = updates / (1.0 + self.planted / batch) * math.exp(-0.3 * off ** 2)
+        draw = random.Random(job.name).gauss(0.0, self.noise)
+        return type("Run", (), {"val": 2.0 - 0.12 * math.log(worth / 10.0) + draw})
+
+
+def test_why_local_knee_planted():
+    """Planted B_crit come back within 10%."""
+    for planted in (700.0, 3000.0):
+        e = PlantedBranches(noise=0.001)
+        e.planted = planted
+        plan = {"model": [], "T": 32, "corpus": "data", "batch": 256, "rate": 2e-3, "knee": 1500.0,
+                "seeds": [1, 2], "moments": [2 ** 18], "ks": [1, 2, 4, 8, 16, 32], "eval": 1}
+        local, = local_knee.sweep(e, plan)
+        assert not local.knee.reason, local
+        near(local.knee.b_crit, planted, 0.10)
+        assert local.knee.low < planted < local.knee.high, local.knee
+        near(local.noise, 450.0, 1e-9)
+        assert len(local.points) == 6 and not any(p.edge for p in local.points)
+        lengths = {}
+        for name in e.jobs:
+            if "_k4_" in name:
+                lengths.setdefault(name.split("_lr")[1].split("_")[0], set()).add(name[-4:])
+        assert all(len(own) >= 3 for own in lengths.values()) and len(lengths) >= 3, lengths
+
+
+def test_why_local_branch():
+    """A branch decays linearly to zero from the moment on: its warm-up is the trunk."""
+    plan = {"T": 32, "batch": 256, "rate": 2e-3, "knee": 1500.0, "moments": [2 ** 18]}
+    job, updates = local_knee.branch_job(plan, 1, 0, 4, 1, 2)
+    flags = dict(zip(job.flags, job.flags[1:]))
+    assert job.branch == "local_s1_0" and flags["--lr-schedule"] == "linear"
+    assert (flags["--final-lr-frac"], flags["--warmup-tokens"]) == ("0", str(2 ** 18))
+    assert int(flags["--tokens"]) == 2 ** 18 + updates * 1024 == 2 ** 18 + updates * int(
+        flags["--batch-tokens"])
+    near(float(flags["--lr"]), 2e-3 * 2 ** (round(0.4 * 2) + 1), 1e-9)
+
+
+# ---- 3: small and noisy ----
+
+class Ended:
+    def __init__(self, val, evals=()):
+        self.val, self.evals = val, list(evals)
+
+    def seconds(self):
+        return 1.0
+
+
+def planted_curve(rule, batch, losses, bottom=0.0):
+    """A curve with the given losses of its fresh seeds, and a valley at 2^bottom."""
+    plan = {"seeds": [1, *range(2, 2 + len(losses))]}
+    curve = small.Curve(None, plan, rule, batch)
+    while True:
+        missing = curve.missing()
+        if not missing:
+            return curve
+        for variant, power, seed in missing:
+            own = losses[seed - 2] if seed > 1 else 2.0
+            curve.runs[variant, power, seed] = Ended(own + 0.1 * (power - bottom) ** 2)
+
+
+def test_small_curve():
+    """The best rate is interpolated; what is reported are fresh seeds."""
+    curve = planted_curve(small.KEPT, 1, [2.1, 2.3], bottom=3.2)
+    assert curve.best() == ("", 3) and not curve.at_edge()
+    near(curve.best_rate(), 1e-3 * 2 ** 3.2, 1e-9)
+    near(curve.mean(), 2.2 + 0.004, 1e-9)
+    near(curve.error(), 0.1, 1e-6)
+
+
+def test_small_exponent():
+    curves = [planted_curve(small.KEPT, b, [2.0, 2.0], bottom=1 + 0.3 * math.log2(b))
+              for b in (1, 4, 16, 64)]
+    found = small.exponent(curves)
+    near(found[0], 0.3, 1e-6)
+    assert small.exponent(curves[:2]) is None
+
+
+def test_small_beta2():
+    """beta2 ^ (updates of the half-life) = 1/2, and the half-life is the same number of tokens."""
+    lives = [b * math.log(0.5) / math.log(small.KEPT.beta2(b, 512)) for b in (1, 16, 512)]
+    for life in lives:
+        near(life, lives[0], 1e-9)
+    near(small.KEPT.beta2(1, 512), 0.9999, 1e-5)             # Marek 2025: 0.9999 at 1
+
+
+def evals(pairs):
+    return Ended(2.0, [{"train_eval_loss": t, "val_loss": v} for t, v in pairs])
+
+
+def test_small_equal_training():
+    """Validation loss at equal training loss, between evaluations of the same moment."""
+    run = evals([(3.0, 3.1), (2.0, 2.2), (1.5, 2.0)])
+    near(small.gap_at(run, 2.5), 2.65, 1e-9)
+    near(small.gap_at(run, 1.75), 2.1, 1e-9)
+    assert small.gap_at(run, 1.4) is None and small.gap_at(run, 3.5) is None
+    noisy = [evals([(3.0, 3.1), (1.6, 1.8 + d), (1.5, 1.75)]) for d in (0.01, -0.01)]
+    quiet = [evals([(3.0, 3.1), (1.6, 2.0 + d), (1.2, 1.9)]) for d in (0.01, -0.01)]
+    rows = small.equal_training({64: noisy, 1024: quiet})
+    near(rows[0][0], 1.5, 1e-6)                              # the highest of the lowest
+    middle, low, high = small.generalisation(rows)
+    near(middle, 1.75 - 1.975, 1e-3)
+    assert low < middle < high < 0.0
+    assert small.generalisation([]) is None
+
+
+def test_small_verdict():
+    def judged(one, fixed, sgd, gap, slope=(0.2, 0.1, 0.3)):
+        plan = {"batches": [1, 64]}
+        curves = [planted_curve(rule, b, [x - 1e-3, x + 1e-3]) for rule, b, x in [
+            (small.KEPT, 1, one), (small.KEPT, 64, 2.0), (small.FIXED, 1, fixed),
+            (small.SGD, 1, sgd)]]
+        e = Said()
+        small.judge(e, plan, curves, slope, gap)
+        return e.word
+    none = (0.0, -0.02, 0.02)
+    assert judged(1.9, 2.0, 1.9, none) == "as predicted"
+    assert judged(2.2, 2.3, 2.2, none) == "refuted"          # one sequence is worse
+    assert judged(1.9, 1.8, 1.9, none) == "refuted"          # 0.95 is better
+    assert judged(1.9, 2.0, 2.1, none) == "refuted"          # SGD is worse
+    assert judged(1.9, 2.0, 1.9, none, (0.7, 0.6, 0.8)) == "refuted"
+    assert judged(1.9, 2.0, 1.9, (-0.2, -0.3, -0.1)) == "refuted"
+    assert judged(1.9, 2.0, 1.9, (-0.2, -0.3, 0.1)) == "undecided"
+    assert judged(1.9, 2.0, 1.9, None) == "undecided"
+
+
+def experiment(*flags):
+    return subprocess.run([PYTHON, os.path.join(LAB, "03_small_noisy.py"), "--tiny", "--jobs", "2",
+                           "--out", TMP, *flags], capture_output=True, text=True, check=False,
+                          cwd=ROOT)
+
+
+def rows(name):
+    with open(os.path.join(TMP, "03_small_noisy", name + ".csv"), newline="") as f:
+        return list(csv.DictReader(f))
+
+
+def test_small_runs():
+    """best.csv again from the runs' own logs; equal tokens; SGD is SGD; nothing is run twice."""
+    done = experiment()
+    assert done.returncode == 0, done.stderr[-300:]
+    runs, found = os.path.join(TMP, "03_small_noisy", "runs"), {}
+    for name in sorted(os.listdir(runs)):
+        if name.endswith(".jsonl") and name.startswith("b"):
+            with open(os.path.join(runs, name)) as f:
+                events = [json.loads(line) for line in f]
+            last = [x for x in events if x["event"] == "eval"][-1]
+            assert last["tokens"] == 2 ** 14, (name, last)
+            assert ("sgd" in name) == (events[0]["optimizer"] == "sgd"), name
+            batch, kind, lr, seed = name[:-6].split("_")
+            found.setdefault((batch, kind), {}).setdefault(seed, {})[lr] = last["val_loss"]
+    best = {(f"b{r['batch_sequences']}", r["rule"]): r for r in rows("best")}
+    for (batch, kind), by_seed in found.items():
+        rate = min(by_seed["s1"], key=by_seed["s1"].get)
+        near(min(abs(float(r["val_loss"]) - by_seed["s2"][rate]) for (b, _), r in best.items()
+                 if b == batch) + 1.0, 1.0, 1e-6)
+        assert set(by_seed["s2"]) == {rate}, (batch, kind, by_seed)
+    assert len(best) == len(found) == 5
+    before = {name: os.path.getmtime(os.path.join(runs, name)) for name in os.listdir(runs)}
+    done = experiment("--redraw")
+    assert done.returncode == 0, done.stderr[-300:]
+    assert before == {name: os.path.getmtime(os.path.join(runs, name)) for name in before}
+
+
+def test_small_repeats():
+    """Training and validation loss come from the same moment; the data are repeated."""
+    table = rows("repeated")
+    assert {int(r["batch_tokens"]) for r in table} == {64, 512}
+    assert all(r["train_loss"] and r["val_loss"] for r in table)
+    runs = os.path.join(TMP, "03_small_noisy", "runs")
+    name = next(n for n in sorted(os.listdir(runs)) if n.startswith("repeat_b64_") and
+                n.endswith("_s2.jsonl"))
+    with open(os.path.join(runs, name)) as f:
+        logged = [json.loads(line) for line in f]
+    logged = [x for x in logged if x["event"] == "eval"]
+    own = [r for r in table if r["batch_tokens"] == "64"]
+    assert [(x["tokens"], x["train_eval_loss"]) for x in logged] == [
+        (int(r["tokens"]), float(r["train_loss"])) for r in own]
+
+
+# ---- running them ----
+
+
+if __name__ == "__main__":
+    PYTHON = testing.find_python() or sys.executable
+    if not os.access(os.path.join(ROOT, "train_gpt2"), os.X_OK):
+        print("skip lab_why: needs ./train_gpt2; make builds it")
+        sys.exit(0)
+    TMP = tempfile.mkdtemp(prefix="lab_why.")
+    os.environ["MPLCONFIGDIR"] = TMP                         # nothing in the user's home
+    try:
+        sys.exit(testing.run_tests(globals(), sys.argv[1:]))
+    finally:
+        shutil.rmtree(TMP)
