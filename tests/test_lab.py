@@ -415,36 +415,40 @@ def first_reached(log, loss):
 def test_lab_knee():
     status, out, err = experiment("02_knee.py")
     assert status == 0, err
-    points, runs = rows("02_knee", "points.csv"), os.path.join(OUT, "02_knee", "runs")
+    points = [p for p in rows("02_knee", "points.csv") if p["reading"] == "weights"]
+    runs = os.path.join(OUT, "02_knee", "runs")
     targets = sorted({p["target_nats"] for p in points}, key=float)
     assert len(targets) == 2 and len(points) == 8, points
     for p in points:                                         # from the logs, in other words
-        batch, target = p["batch_tokens"], float(p["target_nats"])
-        tried = {}
+        batch, target, tried = p["batch_tokens"], float(p["target_nats"]), {}
         for name in os.listdir(runs):
-            if name.startswith(f"b{batch}_lr") and name.endswith(".jsonl"):
-                tried.setdefault(name.split("_")[1][2:], []).append(
-                    first_reached(os.path.join(runs, name), target))
-        best = min(sum(sorted(found)[:2]) / 2 for found in tried.values())
-        assert abs(float(p["updates_median"]) / best - 1) < 1e-6, (p, best)
-        assert all(len(found) == 2 for found in tried.values()) and len(tried) >= 3, tried
-        assert p["edge"] == "0" and min(map(float, tried)) < float(p["best_lr"]) < max(
-            map(float, tried)), (p, sorted(tried))
+            if not (name.startswith(f"35k_b{batch}_") and name.endswith(".jsonl")):
+                continue
+            _, _, lr, seed, to = name[:-6].split("_")
+            if float(to[2:]) <= target:
+                tried.setdefault(seed, {})[lr[2:]] = first_reached(os.path.join(runs, name), target)
+        best = min(tried["s1"], key=tried["s1"].get)
+        assert abs(float(p["updates_median"]) / tried["s2"][best] - 1) < 1e-6, (p, tried)
+        assert float(best) == float(p["best_lr"]) and p["seeds"] == "1", (p, best)
+        assert p["edge"] == "0" and min(map(float, tried["s1"])) < float(best) < max(
+            map(float, tried["s1"])), (p, sorted(tried["s1"]))
         assert abs(float(p["tokens_median"]) - float(batch) * float(p["updates_median"])) < 1.0
     for target in targets:
         mine = [p for p in points if p["target_nats"] == target]
         updates = [float(p["updates_median"]) for p in mine]
         assert updates == sorted(updates, reverse=True), "more updates with a larger batch"
-        assert 3 > 256 * updates[-1] / (32 * updates[0]) > 1.3, "the largest is not past the knee"
         check_fit(target, mine)
-    lower = [float(p["updates_median"]) for p in points if p["target_nats"] == targets[0]]
-    higher = [float(p["updates_median"]) for p in points if p["target_nats"] == targets[1]]
-    assert all(a > b for a, b in zip(lower, higher)), "a lower loss came earlier"
+    for low in points[4:]:                                   # at one rate the lower loss comes later
+        high = next(p for p in points[:4] if p["batch_tokens"] == low["batch_tokens"])
+        if high["best_lr"] == low["best_lr"]:
+            assert float(low["updates_median"]) > float(high["updates_median"]), (high, low)
+    assert "Local knee after 8,192 tokens" in out and "no fit" in out, out
 
 
 def check_fit(target, points):
     """The fit's rms is that of its own residuals, and no neighbour of B_crit has less."""
-    found = next(f for f in rows("02_knee", "fit.csv") if f["target_nats"] == target)
+    found = next(f for f in rows("02_knee", "fit.csv")
+                 if (f["target_nats"], f["reading"]) == (target, "weights"))
     assert not found["refused"], found
 
     def rms(s_min, b_crit):
@@ -453,10 +457,10 @@ def check_fit(target, points):
         return math.sqrt(sum(r * r for r in rest) / len(rest))
     s_min, b_crit = float(found["s_min"]), float(found["b_crit"])
     least = rms(s_min, b_crit)
-    assert abs(least - float(found["rms"])) < 1e-6 and least < 0.10, (least, found)
+    assert abs(least - float(found["rms"])) < 1e-6 and least < 0.20, (least, found)
     assert all(rms(s_min * a, b_crit * b) > least for a, b in [(1.01, 1), (0.99, 1), (1, 1.02),
                                                                (1, 0.98)])
-    assert 32 < float(found["b_crit_low"]) < b_crit < float(found["b_crit_high"]) < 512
+    assert float(found["b_crit_low"]) < b_crit < float(found["b_crit_high"])
 
 
 def test_lab_knee_unreachable():
@@ -464,9 +468,11 @@ def test_lab_knee_unreachable():
     status, out, err = experiment("02_knee.py", "--targets", "3.0,0.1", "--out",
                                   os.path.join(TMP, "unreachable"), "--tokens", "2000")
     assert status == 0, err
-    assert "Loss 0.1 was not reached at batch 32 within" in out and "no fit" in out, out
-    status, _, err = experiment("02_knee.py", "--targets", "2,3")
-    assert status == 1 and "the highest first" in err and err.count("\n") == 1, err
+    assert "0.1, because 0 batch sizes reached the target" in out and "undecided" in out, out
+    for flags, words in [(["--targets", "2,3"], "the highest first"), (["--sizes", "9B"], "35k"),
+                         (["--model", "2,2,32"], "needs --tokens"), (["--targets", "2"], "two")]:
+        status, _, err = experiment("02_knee.py", *flags)
+        assert status == 1 and words in err and err.count("\n") == 1, err
 
 
 def test_lab_time():

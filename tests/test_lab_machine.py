@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The laboratory's experiments on one machine: 4 saturation, 7 small batch, 8 fits. Their rules on
-numbers made up here, then each experiment at --tiny, read back from its tables."""
+"""The laboratory's experiments on one machine: 4 saturation, 8 fits. Their rules on numbers made
+up here, then each experiment at --tiny, read back from its tables."""
 import csv
 import functools
 import importlib.util
@@ -18,7 +18,7 @@ import testing
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAB = os.path.join(ROOT, "scripts", "lab")
-NAMES = {4: "saturation", 7: "small_batch", 8: "fits"}
+NAMES = {4: "saturation", 8: "fits"}
 sys.path.insert(0, LAB)
 
 
@@ -171,132 +171,6 @@ def test_saturation_says():
         assert int(row["b_sat_sequences"]) == min(fast), (row, speeds)
 
 
-# ---- 7: is a small batch bad? ----
-
-class Surface:
-    """Losses that are not run but computed: a valley at log2(lr / 1e-3) = bottom."""
-
-    def __init__(self, module, bottom, seeds, grid=3, everywhere=False):
-        plan = {"T": 32, "batches": [1, 16], "seeds": seeds, "grid": grid,
-                "seeds_everywhere": everywhere}
-        self.curve = module.Curve(plan, "halflife", 16)
-        self.rounds = 0
-        while self.curve.missing():
-            self.rounds += 1
-            assert self.rounds < 50, "the grid has no end"
-            for k, seed in self.curve.missing():
-                self.curve.loss[k, seed] = self.loss(k, seed, bottom)
-
-    @staticmethod
-    def loss(k, seed, bottom):
-        return math.inf if k > bottom + 2 else 2.0 + 0.1 * (k - bottom) ** 2 + 0.01 * seed
-
-
-def test_small_batch_grid():
-    """Wherever the best rate lies, the grid reaches it and its neighbours, with every seed."""
-    module = experiment(7)
-    for bottom in (-3, 0, 2, 4):
-        curve = Surface(module, bottom, [1, 2, 3]).curve
-        assert curve.best() == bottom and not curve.at_edge(), (bottom, curve.best())
-        assert set(curve.complete()) == {bottom - 1, bottom, bottom + 1}, curve.complete()
-        assert close(curve.mean(bottom), 2.02) and close(curve.spread(bottom), 0.01)
-    curve = Surface(module, 4, [1, 2], everywhere=True).curve
-    assert set(curve.complete()) == curve.grid and len(curve.grid) > 3
-
-
-def test_small_batch_edge():
-    """A best rate beyond what is ever tried is marked; it does not extend the grid for ever."""
-    module = experiment(7)
-    for bottom, edge in [(-9, module.LOWEST), (11, module.HIGHEST)]:
-        curve = Surface(module, bottom, [1, 2]).curve
-        assert curve.best() == edge and curve.at_edge(), (bottom, curve.best())
-        assert min(curve.grid) >= module.LOWEST and max(curve.grid) <= module.HIGHEST
-        assert "edge" in module.told(curve)
-
-
-def test_small_batch_half_life():
-    """beta2 ^ (updates of the half-life) = 1/2, and the half-life is the same number of tokens."""
-    module = experiment(7)
-    lives = [b * math.log(0.5) / math.log(module.beta2_of("halflife", b, 512))
-             for b in (1, 16, 512)]
-    assert all(close(life, lives[0], 1e-9) for life in lives), lives
-    assert close(module.beta2_of("halflife", 1, 512), 0.9999, 1e-5), "Marek 2025: 0.9999 at 1"
-    assert module.beta2_of("fixed", 1, 512) == module.beta2_of("halflife", 512, 512) == 0.95
-
-
-def test_small_batch_runs():
-    """Every run has the same tokens, and differs from the others in nothing but what it should."""
-    allowed = {}
-    for flags, events in logs(7):
-        start, steps = events[0], [x for x in events if x["event"] == "step"]
-        B = start["batch_tokens"] // 32
-        assert steps[-1]["tokens"] == 2 ** 14, (B, steps[-1]["tokens"])
-        assert start["beta1"] == 0.9 and start["clip"] == 1 and start["weight_decay"] == 0
-        assert start["lr_schedule"] == "cosine" and start["warmup_tokens"] == 2 ** 14 // 20
-        allowed.setdefault(B, set()).add(round(start["beta2"], 6))
-        warm = max(x["lr"] for x in steps)
-        assert warm <= start["lr"] * (1 + 1e-6), "the peak is --lr"
-    expected = {B: {0.95, round(0.95 ** (B / 64), 6)} for B in (1, 8, 64)}
-    assert allowed == expected, allowed
-
-
-def test_small_batch_best():
-    """best.csv again from losses.csv: the lowest mean of those that have both seeds."""
-    losses = {}
-    for row in table(7, "losses"):
-        loss = math.inf if row["val_loss"] == "diverged" else float(row["val_loss"])
-        key = (row["rule"], row["batch_sequences"])
-        losses.setdefault(key, {}).setdefault(row["lr"], []).append(loss)
-    best = table(7, "best")
-    assert len(best) == 6
-    for row in best:
-        rates = losses[row["rule"], row["batch_sequences"]]
-        means = {lr: sum(v) / 2 for lr, v in rates.items() if len(v) == 2}
-        assert close(min(means.values()), float(row["val_loss"])), (row, means)
-        assert means[row["lr"]] == min(means.values()), row
-        lowest = min(rates, key=lambda lr: rates[lr][0])
-        assert len(rates) >= 3 and (row["at_edge"] == "1" or len(means) >= 3), (row, lowest)
-        spread = abs(rates[row["lr"]][0] - rates[row["lr"]][1]) / math.sqrt(2)
-        assert close(spread, float(row["spread"]), 1e-5), (row, spread)
-    log_losses = sorted(round(events_loss(events), 6) for _, events in logs(7))
-    table_losses = {round(v, 6) for rates in losses.values() for x in rates.values() for v in x}
-    assert sorted(set(log_losses)) == sorted(table_losses), "the table's losses are the logs'"
-
-
-def events_loss(events):
-    return [x["val_loss"] for x in events if x["event"] == "eval"][-1]
-
-
-def test_small_batch_verdict():
-    """The verdict once more, from the table."""
-    best = {(row["rule"], row["batch_sequences"]): row for row in table(7, "best")}
-
-    def gap(a, b):
-        """a - b, and its standard error over two seeds."""
-        spreads = [float(best[x]["spread"]) for x in (a, b)]
-        return (float(best[a]["val_loss"]) - float(best[b]["val_loss"]),
-                math.hypot(*spreads) / math.sqrt(2))
-
-    good, error = gap(("halflife", "64"), ("halflife", "1"))
-    worse, worse_error = gap(("fixed", "1"), ("halflife", "1"))
-    true = (good >= -2 * error) + (worse > 2 * worse_error)
-    summary = tiny(7)
-    assert summary["verdict"] == ["failed", "partly", "as predicted"][true], (good, worse)
-    assert f"{abs(good):.3f}" in summary["why"] and f"{worse:+.3f}" in summary["why"]
-
-
-def test_small_batch_redraw():
-    """--redraw makes no run and says the same."""
-    before, runs = tiny(7), os.path.join(folder(7), "runs")
-    made = {name: os.stat(os.path.join(runs, name)).st_mtime_ns for name in os.listdir(runs)}
-    done = make(7, "--redraw")
-    assert done.returncode == 0, done.stderr
-    assert made == {name: os.stat(os.path.join(runs, name)).st_mtime_ns
-                    for name in os.listdir(runs)}
-    with open(os.path.join(folder(7), "summary.json")) as f:
-        assert json.load(f)["said"] == before["said"]
-
-
 # ---- 8: does it fit, is it fast? ----
 
 def test_fits_memory():
@@ -404,7 +278,7 @@ def test_fits_verdict():
 
 def test_machine_figures():
     """Each has its picture, its text and its labels; without matplotlib, its tables alone."""
-    for number, names in [(4, ["saturation", "tiles"]), (7, ["small_batch"]),
+    for number, names in [(4, ["saturation", "tiles"]),
                           (8, ["memory", "days", "here"])]:
         summary = tiny(number)
         figures = {figure["name"]: figure for figure in summary["figures"]}
@@ -414,7 +288,7 @@ def test_machine_figures():
             with open(os.path.join(folder(number), figure["svg"])) as f:
                 drawn = f.read()
             word = {"memory": "planned", "here": "measured here", "days": "modelled", "tiles": "modelled",
-                    "small_batch": "nats a token", "saturation": "MB"}[figure["name"]]
+                    "saturation": "MB"}[figure["name"]]
             assert word in drawn, (figure["name"], word)
             with open(os.path.join(folder(number), figure["png"]), "rb") as f:
                 assert f.read(8) == b"\x89PNG\r\n\x1a\n"
