@@ -244,9 +244,10 @@ def sweep(e):
 def local_plan(e):
     """Local knees of the first size."""
     size = e.sizes[0]
-    return {"model": shape(e, size), "T": e.T, "corpus": corpus(e), "batch": e.pick(64, 256, 256),
-            "rate": size.rate, "knee": e.pick(200.0, 1500.0, 3000.0), "seeds": e.pick([1], [1], [1, 2]),
-            "moments": e.pick([8192], [2 ** 18], [2 ** 18, 2 ** 19, 2 ** 20]),
+    return {"model": shape(e, size), "T": e.T, "corpus": corpus(e), "batch": e.pick(2, 8, 8) * e.T,
+            "rate": size.rate, "knee": e.pick(200.0, 1500.0, 3000.0) * e.T / 32,
+            "seeds": e.pick([1], [1], [1, 2]),
+            "moments": [e.T * n for n in e.pick([256], [8192], [8192, 16384, 32768])],
             "ks": e.pick([1, 4], [1, 2, 4, 8, 16], [1, 2, 4, 8, 16, 32]),
             "eval": e.pick(2048, 65536, 65536)}
 
