@@ -438,7 +438,7 @@ def test_lab_knee():
         updates = [float(p["updates_median"]) for p in mine]
         assert updates == sorted(updates, reverse=True), "more updates with a larger batch"
         check_fit(target, mine)
-    for low in points[4:]:                                   # at one rate the lower loss comes later
+    for low in points[4:]:                                   # at one rate a lower loss is later
         high = next(p for p in points[:4] if p["batch_tokens"] == low["batch_tokens"])
         if high["best_lr"] == low["best_lr"]:
             assert float(low["updates_median"]) > float(high["updates_median"]), (high, low)

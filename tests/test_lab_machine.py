@@ -287,8 +287,8 @@ def test_machine_figures():
             assert len(figure["alt"]) > 40, figure
             with open(os.path.join(folder(number), figure["svg"])) as f:
                 drawn = f.read()
-            word = {"memory": "planned", "here": "measured here", "days": "modelled", "tiles": "modelled",
-                    "saturation": "MB"}[figure["name"]]
+            word = {"memory": "planned", "here": "measured here", "days": "modelled",
+                    "tiles": "modelled", "saturation": "MB"}[figure["name"]]
             assert word in drawn, (figure["name"], word)
             with open(os.path.join(folder(number), figure["png"]), "rb") as f:
                 assert f.read(8) == b"\x89PNG\r\n\x1a\n"

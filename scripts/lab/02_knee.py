@@ -400,11 +400,11 @@ def tell(e, every, found, locals_):
     for k in locals_:
         at = f"Local knee after {k.tokens:,} tokens ({e.sizes[0].name}, to loss {k.loss:.2f})"
         e.say(f"{at}: no fit, because {k.knee.reason}." if k.knee.reason else
-              f"{at}: B_crit {k.knee.b_crit:,.0f} tokens ({k.knee.low:,.0f} to {k.knee.high:,.0f}); "
-              f"B_simple of the run there is {k.noise or math.inf:,.0f}.")
+              f"{at}: B_crit {k.knee.b_crit:,.0f} tokens ({k.knee.low:,.0f} to "
+              f"{k.knee.high:,.0f}); B_simple of the run there is {k.noise or math.inf:,.0f}.")
     for small, large, ratio, low, high in between_sizes(fitted(found)):
-        e.say(f"At equal loss, B_crit of {large} is {ratio:.2f} times that of {small} ({low:.2f} to "
-              f"{high:.2f}).")
+        e.say(f"At equal loss, B_crit of {large} is {ratio:.2f} times that of {small} "
+              f"({low:.2f} to {high:.2f}).")
     slope = exponent(fitted(found, "averaged"))
     if slope:
         e.say("Averaged weights: B_crit grows as training length to the power of "

@@ -220,8 +220,8 @@ def write(e, plan, curves, repeats, rows):
            for c in curves for (_, p, seed), run in sorted(c.runs.items())])
     e.csv("best", ["rule", "batch_sequences", "batch_tokens", "lr", "lr_interpolated", "val_loss",
                    "error", "at_edge"],
-          [[c.rule.name, c.batch, c.batch * T, c.rate(c.best()[1]), c.best_rate(), c.mean(), c.error(),
-            int(c.at_edge())] for c in curves])
+          [[c.rule.name, c.batch, c.batch * T, c.rate(c.best()[1]), c.best_rate(), c.mean(),
+            c.error(), int(c.at_edge())] for c in curves])
     e.csv("repeated", ["batch_tokens", "lr", "seed", "tokens", "train_loss", "val_loss"],
           [[b, run.start.get("lr"), seed, x["tokens"], x.get("train_eval_loss"), x["val_loss"]]
            for b, own in repeats.items() for seed, run in zip(plan["seeds"][1:], own)
@@ -385,8 +385,8 @@ def main():
     tell(e, plan, curves, repeats, rows, growth, gap)
     judge(e, plan, curves, growth, gap)
     e.figure("small_noisy", lambda plt: draw(plt, plan, curves, repeats, growth, gap),
-             alt="Validation loss against learning rate for each batch; the best loss of each batch "
-                 "for AdamW and SGD; validation loss against training loss on repeated data.",
+             alt="Validation loss against learning rate for each batch; the best loss of each "
+                 "batch for AdamW and SGD; validation loss against training loss on repeated data.",
              caption="Bars: 90% over fresh seeds. Right: training goes from left to right; dotted: "
                      "both losses are equal.")
     e.close()

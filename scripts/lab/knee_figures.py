@@ -20,8 +20,8 @@ def draw(e, found, locals_, slope, zhang):
         e.figure("growth", lambda plt: draw_growth(plt, e, found, locals_, slope, zhang), alt=(
             "Critical batch size against the loss, for each size of model, from constant rates, "
             "averaged weights and branches that decay to zero; and against training length."),
-            caption="Bars: 90%. Averaged: an average of the weights may reach the loss first. Local "
-            "knee: branches whose rate decays to zero, placed at the loss that they reach.")
+            caption="Bars: 90%. Averaged: an average of the weights may reach the loss first. "
+            "Local knee: branches whose rate decays to zero, placed at the loss that they reach.")
 
 
 def sizes_of(found):

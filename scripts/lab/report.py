@@ -22,7 +22,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 MOST_ROWS = 30                       # of a longer table only the path is shown
 
 MARKS = {"as predicted": "&#10003;", "partly": "&#9680;", "failed": "&#10007;",
-         "refuted": "&#10007;", "undecided": "?", "skipped": "&#8211;", "broken": "!", "not run": "&#8211;"}
+         "refuted": "&#10007;", "undecided": "?", "skipped": "&#8211;", "broken": "!",
+         "not run": "&#8211;"}
 
 STYLE = """
 body { font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; color: #1a1a1a;
@@ -40,7 +41,8 @@ th, td { border: 1px solid #ccc; padding: .25rem .5rem; text-align: right; verti
 th { background: #f2f2f2; } .words td, .words th, td.word { text-align: left; }
 .verdict { border-left: .35rem solid #666; padding: .3rem .8rem; background: #f6f6f6; }
 .as-predicted { border-color: #009e73; } .partly { border-color: #e69f00; }
-.failed, .refuted, .broken { border-color: #d55e00; } summary { cursor: pointer; margin-top: .6rem; }
+.failed, .refuted, .broken { border-color: #d55e00; }
+summary { cursor: pointer; margin-top: .6rem; }
 dt { font-weight: 600; } dd { margin: 0 0 .5rem 0; }
 """
 
