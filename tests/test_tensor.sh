@@ -244,6 +244,16 @@ for cut in 2 4; do
         "$share" 0.001
     near "moments with $cut ranks a model" "$(values start bytes_moments "$dir/kept$cut")" \
         $((2 * share)) 0.001
+    # --plan counts the same bytes, kept and sent; what it allocates: tests/test_model.c.
+    mkdir "$dir/plan$cut"
+    "$program" --plan --plan-gpu here@1,$cut --tensor-parallel $cut $large \
+        --log "$dir/plan$cut/log.jsonl" > "$dir/stdout" || note "no plan for $cut ranks"
+    for key in bytes_params bytes_grads bytes_moments bytes_passing; do
+        same "the plan's $key" "$(values plan $key "$dir/plan$cut")" \
+            "$(values start $key "$dir/kept$cut")"
+    done
+    near "the plan's traffic" "$(values plan traffic_bytes "$dir/plan$cut")" \
+        "$(values step bytes_sent "$dir/kept$cut" | tail -n 1)" 0.01
 done
 end a_rank_keeps_its_share
 
