@@ -255,12 +255,12 @@ def draw_rates(ax, curves):
         shown = [(c.rate(p), loss) for p, loss in c.tried().items() if loss <= top]
         ax.plot([x for x, _ in shown], [y for _, y in shown], color=lab.COLOURS[i],
                 marker=lab.MARKERS[i], markersize=5)
-        ax.annotate(f"{c.batch}", shown[-1], xytext=(5, 0), textcoords="offset points",
-                    color=lab.COLOURS[i], va="center")
-    ax.set_ylim(low - 0.02, top)
-    lab.log_axis(ax.xaxis, base=2, digits=2)
+        ax.annotate(f"{c.batch}", min(shown, key=lambda at: at[1]), xytext=(0, -14), ha="center",
+                    textcoords="offset points", color=lab.COLOURS[i])
+    ax.set_ylim(low - 0.05, top)
+    lab.log_axis(ax.xaxis, base=4, digits=2)
     lab.axes(ax, "peak learning rate", "validation loss (nats a token)",
-             "AdamW, half-life kept; labels: sequences an update")
+             "AdamW, half-life kept\n(labels: sequences an update)")
 
 
 def draw_best(ax, curves, growth):
@@ -280,7 +280,7 @@ def draw_best(ax, curves, growth):
     ax.margins(x=0.12, y=0.15)
     title = "The best loss of each batch"
     if growth:
-        title += f"; best rate ∝ B^{growth[0]:.2f} ({growth[1]:.2f} to {growth[2]:.2f})"
+        title += f"\nbest rate ∝ B^{growth[0]:.2f} ({growth[1]:.2f} to {growth[2]:.2f})"
     lab.axes(ax, "batch (sequences)", "best validation loss (nats a token)", title)
 
 
@@ -303,7 +303,7 @@ def draw_repeats(ax, repeats, gap):
         ax.plot([low, low + 1.0], [low, low + 1.0], color="black", linewidth=0.7, linestyle=":")
     title = "Repeated data"
     if gap:
-        title += f": smallest less largest batch {gap[0]:+.3f} ({gap[1]:+.3f} to {gap[2]:+.3f})"
+        title += f"\nsmallest less largest batch {gap[0]:+.3f} ({gap[1]:+.3f} to {gap[2]:+.3f})"
     lab.axes(ax, "training loss at the same moment (nats a token)", "validation loss", title)
 
 
