@@ -242,14 +242,14 @@ class PlantedBranches(Planted):
         off = math.log2(rate / (4e-3 * (batch / 256) ** 0.3))
         worth = updates / (1.0 + self.planted / batch) * math.exp(-0.3 * off ** 2)
         draw = random.Random(job.name).gauss(0.0, self.noise)
-        return type("Run", (), {"val": 2.0 - 0.12 * math.log(worth / 10.0) + draw})
+        return type("Run", (), {"val": 2.0 - self.slope * math.log(worth / 10.0) + draw})
 
 
 def test_why_local_knee_planted():
-    """Planted B_crit come back within 10%."""
-    for planted in (700.0, 3000.0):
-        e = PlantedBranches(noise=0.001)
-        e.planted = planted
+    """Planted B_crit come back within 10%; a loss that falls slowly takes longer branches."""
+    for planted, slope in [(700.0, 0.12), (3000.0, 0.12), (1500.0, 0.035)]:
+        e = PlantedBranches(noise=0.008 * slope)
+        e.planted, e.slope = planted, slope
         plan = {"model": [], "T": 32, "corpus": "data", "batch": 256, "rate": 2e-3, "knee": 1500.0,
                 "seeds": [1, 2], "moments": [2 ** 18], "ks": [1, 2, 4, 8, 16, 32], "eval": 1}
         local, = local_knee.sweep(e, plan)
