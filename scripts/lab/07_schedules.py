@@ -223,13 +223,11 @@ def judge(control, gaps):
     best = min(norm, key=lambda g: g.mean + g.half)
     word = ("as predicted" if best.side < 0 else
             "refuted" if all(g.side > 0 for g in norm) else "undecided")
-    title = {"as predicted": "The norm test beats constant batches: ", "undecided": "Undecided: ",
-             "refuted": "The norm test loses to constant batches: "}[word]
     number = f"{best.course.schedule.label} ends {best.text()} nats from the frontier"
     where = "; ".join(f"{name} the frontier: " + ", ".join(g.course.schedule.label for g in gaps
                                                            if g.side == side)
                       for side, name in sides.items() if any(g.side == side for g in gaps))
-    return word, f"{number}; {where}", title + number
+    return word, f"{number}; {where}", f"{word.capitalize()}: {number}"
 
 
 def settings(e, plan):
