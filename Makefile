@@ -150,7 +150,7 @@ ladder: $(KNOWN_OP)$(LADDER)     ## a matrix product on a CPU, rung by rung; OP=
 	@for program in $(LADDER); do $$program || exit; done
 
 ladder-table: $(LADDERS:%=$(BUILD)/counted/%)   ## count all of them anew, for the tables in dev/cuda/README.md
-	@$(PYTHON) scripts/ladder_table.py --write $^
+	@OMP_NUM_THREADS=1 $(PYTHON) scripts/ladder_table.py --write $^
 
 first-step: $(BUILD)/lessons/first_step   ## one update of a tiny model, numbers to check by hand
 	@OMP_WAIT_POLICY=passive $<

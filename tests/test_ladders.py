@@ -17,6 +17,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ENVIRONMENT = {k: v for k, v in os.environ.items()
                if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "OP", "BUILD", "PRECISION")}
 ENVIRONMENT["OMP_WAIT_POLICY"] = "passive"
+ENVIRONMENT["OMP_NUM_THREADS"] = "1"      # an atomicAdd that must try again is counted twice
 OPERATIONS = sorted(os.path.basename(path)[:-3] for path in glob.glob(ROOT + "/dev/cuda/*.cu")
                     if '#include "ladder.cu"' in open(path, encoding="utf-8").read())
 PROGRAMS = ["build/counted/" + name for name in OPERATIONS]
