@@ -1874,7 +1874,7 @@ static void model_carve_backward(Model *m, Memory *mem) {
     carve(&m->logits, mem, MEM_LOGITS, reals);
     m->dfc = m->dqkv = m->logits;
     m->shards.bucket = (float *)m->logits;
-    carve(&m->next_logits, mem, MEM_LOGITS, (group->size + 1)*Vp);
+    carve(&m->next_logits, mem, MEM_LOGITS, (group->size > 1 ? group->size + 1 : 1) * Vp);
     if (!trains) return;
     carve(&m->dx_branch, mem, MEM_BACKWARD, N*C);
     carve(&m->dx, mem, MEM_BACKWARD, N*C);
