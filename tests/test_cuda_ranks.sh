@@ -406,8 +406,8 @@ emulated_ranks_share_layers() {
     # A layer's terms, their sum and its gradient's are rounded to bf16 each: 2^-9 of them, at most.
     program=$bf16
     for ranks in 1 2 4; do
-        good $ranks bf16-$ranks $shared $gradient --channels 64 --tensor-parallel $ranks
-        [ $ranks = 1 ] || close bf16-1 bf16-$ranks 2e-2
+        good $ranks gradient-bf16-$ranks $shared $gradient --channels 64 --tensor-parallel $ranks
+        [ $ranks = 1 ] || close gradient-bf16-1 gradient-bf16-$ranks 2e-2
     done
     echo "    the gradient on 4 ranks in bf16: $(cat "$dir/apart")"
     refused "--tensor-parallel: 4 channels a rank, no multiple of 8" 4 $shared --channels 16 \

@@ -278,7 +278,7 @@ def test_fits_verdict():
 
 def test_machine_figures():
     """Each has its picture, its text and its labels; without matplotlib, its tables alone."""
-    for number, names in [(4, ["saturation", "tiles"]),
+    for number, names in [(4, ["saturation", "tiles", "shards"]),
                           (8, ["memory", "days", "here"])]:
         summary = tiny(number)
         figures = {figure["name"]: figure for figure in summary["figures"]}
@@ -288,7 +288,7 @@ def test_machine_figures():
             with open(os.path.join(folder(number), figure["svg"])) as f:
                 drawn = f.read()
             word = {"memory": "planned", "here": "measured here", "days": "modelled",
-                    "tiles": "modelled", "saturation": "MB"}[figure["name"]]
+                    "tiles": "modelled", "saturation": "MB", "shards": "width"}[figure["name"]]
             assert word in drawn, (figure["name"], word)
             with open(os.path.join(folder(number), figure["png"]), "rb") as f:
                 assert f.read(8) == b"\x89PNG\r\n\x1a\n"

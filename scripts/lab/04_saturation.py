@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Experiment 4: one device saturates. Speed and memory against the micro-batch, and with gradient
-accumulation at a fixed batch; and why a GPU's speed is a sawtooth (wave quantization, modelled).
+accumulation at a fixed batch; why a GPU's speed is a sawtooth (wave quantization, modelled); and
+the speed of products that tensor parallelism has cut (shards.py).
 
     scripts/lab/04_saturation.py --quick
 """
@@ -8,6 +9,7 @@ import math
 import os
 
 import lab
+import shards
 from peak import peak_of
 
 T = 32
@@ -359,6 +361,8 @@ def main():
           [[b, width, tiles(b * 1024, width), tile_efficiency(b, width)]
            for width in (768, 3072) for b in range(1, 33)])
     report(e, series)
+    if not lab.is_cuda(e.args.trainer):
+        shards.measure(e)
     e.close()
 
 
