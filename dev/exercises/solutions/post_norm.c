@@ -14,12 +14,14 @@ static void block_forward(Model *m, int l, int B, int T, int first) {
     float *fc = a.fc + from*4*Cn, *gelu = a.gelu + from*4*Cn;
     linear_forward(a.qkv + from*3*Cn, x, w.qkv_w, w.qkv_b, N, C, 3*Cn);
     attention_forward(a.att, a.att_lse, m->scratch, a.qkv, B, T, first, Cn, tensor_heads(g));
-    linear_forward_shared(branch, a.att + from*Cn, w.att_proj_w, w.att_proj_b, g, N, Cn, C);
+    linear_forward(branch, a.att + from*Cn, w.att_proj_w, tensor_bias(g, w.att_proj_b), N, Cn, C);
+    tensor_sum_rows(g, branch, w.att_proj_b, N, C);
     residual_forward(sum1, x, branch, N*C);
     layernorm_forward(x_mid, a.ln1_mean, a.ln1_rstd, sum1, w.ln1_gain, w.ln1_bias, N, C);
     linear_forward(fc, x_mid, w.fc_w, w.fc_b, N, C, 4*Cn);
     gelu_forward(gelu, fc, N*4*Cn);
-    linear_forward_shared(branch, gelu, w.mlp_proj_w, w.mlp_proj_b, g, N, 4*Cn, C);
+    linear_forward(branch, gelu, w.mlp_proj_w, tensor_bias(g, w.mlp_proj_b), N, 4*Cn, C);
+    tensor_sum_rows(g, branch, w.mlp_proj_b, N, C);
     residual_forward(sum2, x_mid, branch, N*C);
     layernorm_forward(a.x_out + from*C, a.ln2_mean, a.ln2_rstd, sum2, w.ln2_gain, w.ln2_bias, N, C);
 }
