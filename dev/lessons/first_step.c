@@ -66,7 +66,8 @@ static double show_loss(Model *m, const int *targets, float p[T][V]) {
 // The length of each tensor's gradient.
 static void show_gradients(Model *m, const int *targets, float p[T][V]) {
     printf("\n4. GRADIENT: how the loss changes with each number, from the last layer back to\n"
-           "   the first. At the scores it is p, less 1 at the next letter. At place 0, %c:\n\n"
+           "   the first. At the scores it is p, less 1 at the next letter, divided by\n"
+           "   the 5 places. Before that division, at place 0, %c:\n\n"
            "       p - 1[next]", TEXT[1]);
     for (int v = 0; v < V; v++) printf(" %7.4f", p[0][v] - (v == targets[0]));
     printf("     <- the three sum to 0\n\n"
