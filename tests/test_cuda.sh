@@ -4,7 +4,7 @@
 # and in dev/ranks.
 #
 #     EMULATED=./train_gpt2cu tests/test_cuda.sh       the same on a GPU, without the planted faults
-#     FAULTS=1 tests/test_cuda.sh                      plants them all, not every sixth
+#     FAULTS=1 tests/test_cuda.sh                      plants them all, not every tenth
 set -u
 cd "$(dirname "$0")/.."
 TRAIN=${TRAIN:-./train_gpt2} PREPARE=${PREPARE:-./prepare}
@@ -311,7 +311,7 @@ run env EMULATOR_SHUFFLE=5 "$dir/sound/test"       # threads in another order ea
 grep -q '^ok same_bits_each_time' "$dir/out" || note "no test ran"
 end any_order_of_threads_gives_the_same
 
-number=0 every=${FAULTS:-6}
+number=0 every=${FAULTS:-10}
 while IFS='|' read -r place fault; do
     number=$((number + 1))
     read -r test file <<< "$place"

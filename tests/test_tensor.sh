@@ -2,7 +2,8 @@
 # Tensor parallel on CPUs, under mpirun: that ranks which share every layer train what one rank
 # trains, with what each sends, keeps, saves and refuses. One thread a rank, tiny models.
 #
-# TRAIN_MPI names another binary built with MPI=1; PREPARE and COMPARE as elsewhere.
+# TRAIN_MPI names another binary built with MPI=1; PREPARE and COMPARE as elsewhere. FAULTS=1 plants
+# all faults, not every third.
 build=${BUILD:-build}
 mpi_train=${TRAIN_MPI:-$build/train_gpt2-mpi}
 prepare=${PREPARE:-./prepare} compare=${COMPARE:-$build/compare}
@@ -351,7 +352,11 @@ plant() {                                   # plant NAME FILE SED
     program=$dir/train_gpt2
 }
 good 1 $tiny --steps 10 --out "$dir/ten"
-while IFS='|' read -r name file edit; do plant "$name" "$file" "$edit"; done << 'FAULTS'
+n=0
+while IFS='|' read -r name file edit; do
+    n=$((n + 1))
+    [ $((n % ${FAULTS:-3})) != 0 ] || plant "$name" "$file" "$edit"
+done << 'FAULTS'
 no sum behind the layers by rows|dev/ranks/tensor.h|/void tensor_sum_rows/,/^}/ s/tensor_sum(g, out, .*;//
 no sum behind the layers by columns|train_gpt2.c|s/    tensor_sum(g, dbranch, N\*C);//
 no sum behind the classifier|train_gpt2.c|s/    tensor_sum(g, dx, N\*C);//
