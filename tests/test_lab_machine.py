@@ -60,11 +60,11 @@ def table(number, name):
 
 
 def logs(number):
-    """(the command's flags as a dict, the log's events) of every run."""
+    """(the command's flags as a dict, the log's events) of every run of the trainer."""
     tiny(number)
     runs = os.path.join(folder(number), "runs")
     for name in sorted(os.listdir(runs)):
-        if name.endswith(".json"):
+        if name.endswith(".json") and not name.startswith("shards_"):
             with open(os.path.join(runs, name)) as f:
                 command = json.load(f)["command"]
             with open(os.path.join(runs, name) + "l") as f:
