@@ -112,8 +112,8 @@ def test_links_without_namespaces_are_planned():
 
 
 def test_links_are_measured():
-    """No update is faster than its bytes over 20 Mbit/s, nor is a plan of it. How much slower a busy
-    machine makes it is not tested."""
+    """No update is faster than its bytes over 20 Mbit/s, nor is a plan of it. How much slower a
+    busy machine makes it is not tested."""
     link = os.path.join(ROOT, "scripts", "lab", "link.sh")
     if not shutil.which("mpirun") or not os.access(MPI_TRAINER, os.X_OK):
         return "MPI"

@@ -625,7 +625,7 @@ TEST(a_gradient_that_is_not_finite_is_skipped) {
     free(before);
     run_close(&r);
 
-    open_test_run(&r, &m, dir, "1e-2", "--seed", "1");              // and evaluation changes nothing either
+    open_test_run(&r, &m, dir, "1e-2", "--seed", "1");         // and evaluation changes nothing
     for (int i = 0; i < 20; i++) train_step(&r, &m, &s);
     float *params = alloc_or_die(2*bytes, "a copy");
     memcpy(params, z->masters, bytes);

@@ -84,8 +84,8 @@ TEST(narayanan_table_1) {
               "the slowest takes %.2f times as long", near_best, slowest);
 }
 
-// Figure 13: 162.2 billion on 64 GPUs, batches of 32 and 128 sequences, not interleaved. From tensor
-// 2 x pipeline 32 to 32 x 2, 8 x 8 was the fastest.
+// Figure 13: 162.2 billion on 64 GPUs, batches of 32 and 128 sequences, not interleaved. From
+// tensor 2 x pipeline 32 to 32 x 2, 8 x 8 was the fastest.
 TEST(narayanan_figure_13) {
     Config c = { 32, 128, 20480, 51200, 2048, 0 };
     SearchFacts f = facts_of(c, 2048, "a100,64,300GB/s:8+25GB/s");
@@ -149,23 +149,26 @@ static double shoeybi(Shoeybi s, int data, bool overlaps) {
 
 // Megatron's README says that its own all-reduce, which does not overlap, was the faster one for
 // the two smaller models, and PyTorch's, which does, for the larger; and that the largest model
-// reaches 60% without overlap. In whole points, as printed. Row 2 beside data parallelism is off by
-// 5.1: from tensor 1 to 2 the printed cost of data parallelism triples, from 4 to 13%.
+// reaches 60% without overlap. Within 5 points but for tensor 2 beside data parallelism, which is
+// 5.1 off: from tensor 1 to 2 the printed cost of data parallelism triples, from 4 to 13%.
 TEST(shoeybi_weak_scaling) {
     static const struct { Shoeybi model; double alone, beside; bool overlaps; } rows[] = {
         { { 1536, 40, 16, 1 }, 100, 96, false }, { { 1920, 54, 20, 2 }, 95, 83, false },
         { { 2304, 64, 24, 4 }, 82, 79, true },   { { 3072, 72, 32, 8 }, 77, 74, true },
     };
     double one = shoeybi(rows[0].model, 1, false);
+    int within = 0;
     for (int i = 0; i < 4; i++) {
         double alone = 100.0 * shoeybi(rows[i].model, 1, false) / one;
         double beside = 100.0 * shoeybi(rows[i].model, 64, rows[i].overlaps) / one;
         if (getenv("VERBOSE"))
             printf("    tensor %d: %.1f%%, printed %.0f; with 64-way data %.1f%%, printed %.0f\n",
                    rows[i].model.t, alone, rows[i].alone, beside, rows[i].beside);
-        CHECK_MSG(fabs(round(alone) - rows[i].alone) <= 5.0, "row %d: %.1f", i, alone);
-        CHECK_MSG(fabs(round(beside) - rows[i].beside) <= 5.0, "row %d x 64: %.1f", i, beside);
+        CHECK_MSG(fabs(alone - rows[i].alone) <= 5.0, "row %d: %.1f", i, alone);
+        within += fabs(beside - rows[i].beside) <= 5.0;
+        CHECK_MSG(fabs(beside - rows[i].beside) <= 5.5, "row %d x 64: %.1f", i, beside);
     }
+    CHECK_MSG(within >= 3, "%d rows of 4 within 5 points", within);
     double apart = 100.0 * shoeybi(rows[3].model, 64, false) / one;
     CHECK_MSG(fabs(apart - 60.0) <= 5.0, "8.3 billion without overlap: %.1f", apart);
 }

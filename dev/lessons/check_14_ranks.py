@@ -86,5 +86,5 @@ claim(abs(loss - (math.log(sum(map(math.exp, logits))) - logits[target])) < 1e-1
 L, C, V, P, tokens = 12, 768, 50257, 1024, 8 * 1024
 gradient = (V + P) * C + L * (12 * C * C + 13 * C) + 2 * C
 sums = (4 * L + 2) * tokens * C + 3 * tokens
-print(f"GPT-2 124M, 8 sequences of 1,024 on 2 ranks, million numbers sent: {gradient / 1e6:.0f} data "
-      f"parallel, {sums / 1e6:.0f} tensor parallel")
+print("GPT-2 124M, 8 sequences of 1,024 on 2 ranks, million numbers sent: "
+      f"{gradient / 1e6:.0f} data parallel, {sums / 1e6:.0f} tensor parallel")

@@ -12,8 +12,9 @@ typedef struct {
 // validation split these are the first windows; of the training split they lie at equal distances,
 // since its beginning may be all of one kind. Every setting evaluates the same tokens; parameters
 // and gradients stay as they are. The ranks take turns, a micro-batch of windows each. A rank with
-// no window left reruns window 0 and discards it: at ZeRO stage 3 every rank must join every forward
-// pass. A signal ends an evaluation after a turn; r->stopping is then set, and *e is incomplete.
+// no window left reruns window 0 and discards it: at ZeRO stage 3 every rank must join every
+// forward pass. A signal ends an evaluation after a turn; r->stopping is then set, and *e is
+// incomplete.
 static inline bool evaluate(Eval *e, Run *r, const Loader *l, size_t tokens, Error *err) {
     size_t T = l->T, windows = tokens == 0 ? l->n_windows : (tokens + T - 1) / T;
     windows = min_size(windows, l->n_windows);

@@ -474,8 +474,8 @@ static inline double plan_exchange_seconds(const PlanFacts *f, double n, double 
 }
 
 // Tensor parallelism: numbers that a group sums for a micro-batch, (B,T,C) twice in the embedding
-// and the classifier, and four times in a layer. With recompute all layers but the last have a fifth
-// (dev/ranks/tensor.h).
+// and the classifier, and four times in a layer. With recompute all layers but the last have a
+// fifth (dev/ranks/tensor.h).
 static inline double plan_tensor_sums(const PlanFacts *f) {
     return 2.0 + 4.0*f->c.L + (f->shape.recompute ? f->c.L - 1.0 : 0.0);
 }

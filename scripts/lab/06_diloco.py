@@ -260,8 +260,8 @@ def main():
              alt="Final loss of DiLoCo minus that of tuned data parallel, against the replica's "
                  "batch over B_crit, a line for each H.",
              caption="Above zero data parallel is better. 90% intervals that hold together; points "
-                     "are moved aside a little. The hollow point has one replica with the whole batch: "
-                     "the outer step alone.")
+                     "are moved aside a little. The hollow point has one replica with the "
+                     "whole batch: the outer step alone.")
     e.verdict(word, why)
     e.close()
 

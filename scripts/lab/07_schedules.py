@@ -272,8 +272,8 @@ def main():
              alt="Above: validation loss against updates, the frontier of constant batches and "
                  "where each schedule ends. Below: each schedule's distance from the frontier.",
              caption="Blue: the norm test, by its η. Orange: fixed schedules. Black cross: a "
-                     "constant batch as control. With as many devices as its batch keeps busy, a run's time is "
-                     "its number of updates.")
+                     "constant batch as control. With as many devices as its batch keeps "
+                     "busy, a run's time is its number of updates.")
     e.verdict(word, why)
     e.close()
 
