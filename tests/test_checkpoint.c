@@ -104,7 +104,7 @@ typedef struct {
 } Model;
 
 static Model model_make(int L, int NH, int C, int V, int P) {
-    Model m = { { L, NH, C, V, P }, 0, NULL, NULL, NULL, 0, true };
+    Model m = { { L, NH, C, V, P, 0 }, 0, NULL, NULL, NULL, 0, true };
     m.n = gpt2_n_params(&m.config);
     m.params = malloc(3 * m.n * sizeof(float));
     m.exp_avg = m.params + m.n;
@@ -214,7 +214,7 @@ static bool clear_line(const Error *err, const char *path) {
 // Saving and loading
 
 TEST(names_find_their_tensors) {
-    Config c = { 3, 1, 2, 5, 4 };
+    Config c = { 3, 1, 2, 5, 4, 0 };
     for (int i = 0; i < gpt2_n_tensors(&c); i++) {
         Tensor t = gpt2_tensor(&c, i);
         CHECK_MSG(tensor_place(&c, t.key) == i, "%s", t.key);
@@ -254,8 +254,8 @@ TEST(names_find_their_series) {
 }
 
 TEST(buckets_cover_the_flat_buffer) {
-    const Config configs[] = { { 1, 1, 1, 1, 1 }, { 3, 2, 8, 50, 7 },
-                               { 12, 12, 768, 50257, 1024 } };
+    const Config configs[] = { { 1, 1, 1, 1, 1, 0 }, { 3, 2, 8, 50, 7, 0 },
+                               { 12, 12, 768, 50257, 1024, 0 } };
     for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
         const Config *c = &configs[i];
         size_t at = 0, largest = 0;
@@ -440,7 +440,7 @@ TEST(calls_in_order) {
           false, false },
     };
     TempDir d = temp_make();
-    const Config c = { 2, 1, 2, 5, 3 };
+    const Config c = { 2, 1, 2, 5, 3, 0 };
     Maker m = maker_make(&c);
     Error err = { "" };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -464,7 +464,7 @@ TEST(calls_in_order) {
 // the same.
 TEST(calls_go_on_when_writing_has_failed) {
     TempDir d = temp_make();
-    const Config c = { 2, 1, 2, 5, 3 };
+    const Config c = { 2, 1, 2, 5, 3, 0 };
     Maker m = maker_make(&c);
     Error err = { "" };
     Checkpoint k = checkpoint_made(&m, 1, 3);
@@ -496,7 +496,7 @@ TEST(calls_go_on_when_writing_has_failed) {
 
 TEST(workers_round_trip) {
     TempDir d = temp_make();
-    const Config c = { 2, 1, 2, 5, 3 };
+    const Config c = { 2, 1, 2, 5, 3, 0 };
     Maker m = maker_make(&c);
     Error err = { "" };
     TensorFile f;
@@ -544,7 +544,7 @@ TEST(workers_round_trip) {
 
 // llm.c's model of one layer and one channel has the order of ours, and nothing to transpose.
 TEST(model_files_of_llmc) {
-    const Config c = { 1, 1, 1, 2, 1 }, other = { 1, 1, 1, 1, 2 };
+    const Config c = { 1, 1, 1, 2, 1, 0 }, other = { 1, 1, 1, 1, 2, 0 };
     int32_t header[256] = { LLMC_MAGIC, LLMC_FP32, c.P, c.V, c.L, c.NH, c.C, c.V };
     float numbers[sizeof header / 4 + 40];
     TempDir d = temp_make();
@@ -598,7 +598,7 @@ static int saves_and_loads_in_little_memory(const char *out, const Config *c) {
 
 TEST(nobody_holds_a_model_whole) {
     TempDir d = temp_make_fast();
-    const Config c = { 24, 1, 80, 400, 20 };
+    const Config c = { 24, 1, 80, 400, 20, 0 };
     int status;
     fflush(stdout);
     pid_t pid = fork();
@@ -1557,7 +1557,7 @@ static int tool_write(const char *out, const char *fixture, const char *tokenize
     if (!file_map(&file, fixture, &err)) die("%s", err.text);
     if (file.n < sizeof header) die("%s: too short", fixture);
     memcpy(header, file.bytes, sizeof header);
-    Config c = { header[2], header[3], header[4], header[5], header[6] };
+    Config c = { header[2], header[3], header[4], header[5], header[6], 0 };
     size_t n = gpt2_n_params(&c), before = 64 + 16 * (size_t)header[7] * (size_t)header[8];
     if (n != (size_t)header[9] || file.n < before + n * sizeof(float))
         die("%s: no fixture", fixture);

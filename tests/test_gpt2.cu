@@ -767,7 +767,7 @@ TEST(classifier) {
 
 // GPT-2 124M with 64 sequences on an H100: two waves of tiles, counted and not allocated.
 TEST(logits_fill_whole_waves) {
-    static const Config gpt2 = { 12, 12, 768, 50257, 1024 };
+    static const Config gpt2 = { 12, 12, 768, 50257, 1024, 0 };
     ModelSpec spec = { gpt2, 64, 1024, TRAIN, RECOMPUTE_NONE, Sharing(), 132 };
     Memory mem;
     size_t rows = sizeof(real) < sizeof(float) ? 11264 : 5632, row = 50304 * sizeof(real);
@@ -781,8 +781,8 @@ TEST(logits_fill_whole_waves) {
 
 // Two models of one size, with the same parameters.
 typedef struct { Model m; CModel *c; Floats start; } Twins;
-static const Config small = { 2, 3, 24, 61, 16 };            // heads of 8
-static const Config wide = { 2, 2, 128, 300, 160 };          // heads of 64
+static const Config small = { 2, 3, 24, 61, 16, 0 };            // heads of 8
+static const Config wide = { 2, 2, 128, 300, 160, 0 };          // heads of 64
 static const float adamw[5] = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f };
 static const AdamW adamw_options = { adamw[0], adamw[1], adamw[2], adamw[3], adamw[4], 0.0 };
 
@@ -1140,7 +1140,7 @@ TEST(same_bits_each_time) {
 TEST(recomputing_changes_no_bit) {
     CHECK(three_updates(&small, 5, 11, RECOMPUTE_BLOCK)
           == three_updates(&small, 5, 11, RECOMPUTE_NONE));
-    static const Config deep = { 4, 2, 32, 61, 64 };
+    static const Config deep = { 4, 2, 32, 61, 64, 0 };
     CHECK(three_updates(&deep, 3, 33, RECOMPUTE_BLOCK)
           == three_updates(&deep, 3, 33, RECOMPUTE_NONE));
 }
@@ -1190,7 +1190,7 @@ static Floats four_updates(const Config *c, Recompute recompute, Sharing sharing
 }
 
 static void check_graph(Recompute recompute, Sharing sharing) {
-    static const Config deep = { 3, 2, 16, 61, 8 };
+    static const Config deep = { 3, 2, 16, 61, 8, 0 };
     Floats with = four_updates(&deep, recompute, sharing, true);
     CHECK_MSG(same_bits(with, four_updates(&deep, recompute, sharing, false)),
               "recompute %d, measure %d, levels %d: other bits", recompute, sharing.measure,
@@ -1420,7 +1420,7 @@ TEST(bf16_for_the_way) {
 // Each rank of three, at each stage: what it takes of a checkpoint's buckets lies where its chunks
 // say, and all chunks together are all parameters, once. Rows that pad the vocabulary are 0.
 TEST(slices_of_a_checkpoint) {
-    static const Config odd = { 2, 1, 8, 61, 5 };
+    static const Config odd = { 2, 1, 8, 61, 5, 0 };
     const int ranks = 3;
     for (int stage = 0; stage <= 3; stage++) {
         std::vector<int> owners(gpt2_n_params(&odd));

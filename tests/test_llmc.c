@@ -45,7 +45,7 @@ static Image image_make(const Config *c, int padded, int version) {
 }
 
 TEST(reads_both_versions) {
-    const Config configs[] = { { 3, 2, 4, 5, 7 }, { 1, 1, 1, 1, 1 }, { 2, 5, 35, 50, 6 } };
+    const Config configs[] = { { 3, 2, 4, 5, 7, 0 }, { 1, 1, 1, 1, 1, 0 }, { 2, 5, 35, 50, 6, 0 } };
     for (int i = 0; i < 6; i++) {
         Config c = configs[i % 3], read;
         Image m = image_make(&c, c.V + (i % 3) * 3, i < 3 ? LLMC_FP32 : LLMC_BF16);
@@ -71,7 +71,7 @@ TEST(reads_both_versions) {
 }
 
 TEST(refuses_every_cut) {
-    const Config c = { 1, 1, 2, 3, 2 };
+    const Config c = { 1, 1, 2, 3, 2, 0 };
     Image m = image_make(&c, 4, LLMC_BF16);
     for (size_t cut = 0; cut < m.n + 2; cut++) {
         if (cut == m.n) continue;
@@ -98,7 +98,7 @@ TEST(refuses_bad_headers) {
         { 6, 1 << 24, "truncated" },
         { 7, 2, "a vocabulary of 3, but a padded one of 2" },
     };
-    const Config c = { 1, 1, 2, 3, 2 };
+    const Config c = { 1, 1, 2, 3, 2, 0 };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Image m = image_make(&c, 4, LLMC_FP32);
         memcpy(m.bytes + 4*cases[i].word, &cases[i].value, 4);

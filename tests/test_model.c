@@ -85,7 +85,7 @@ static void fixture_open(Fixture *f, const char *path) {
     if (fread(f->file, 1, size, file) != size) die("%s: cannot be read", path);
     fclose(file);
     const int32_t *h = f->file;
-    Config c = { h[2], h[3], h[4], h[5], h[6] };
+    Config c = { h[2], h[3], h[4], h[5], h[6], 0 };
     f->c = c;
     f->T = h[7];
     f->B = h[8];
@@ -214,7 +214,7 @@ TEST(pytorch_agrees) {
 // ---- the model against itself ----
 
 enum { TEST_B = 8, TEST_T = 11 };
-static const Config test_config = { 2, 3, 24, 61, 16 };
+static const Config test_config = { 2, 3, 24, 61, 16, 0 };
 
 static void test_batch(int *inputs, int *targets) {
     Rng rng = rng_make(77, 0);
@@ -371,7 +371,7 @@ static void check_count(const Config *c, int B, int T, Use use, const Sharing *s
 
 // Any way of sharing, with ranks that exist on paper only: nothing is sent before the first step.
 TEST(a_model_takes_what_is_counted) {
-    static const Config configs[] = { { 2, 3, 24, 61, 16 }, { 1, 1, 5, 1300, 7 } };
+    static const Config configs[] = { { 2, 3, 24, 61, 16, 0 }, { 1, 1, 5, 1300, 7, 0 } };
     for (int i = 0; i < 2; i++)
         for (int ranks = 1; ranks <= 3; ranks++)
             for (int way = 0; way < 8; way++) {
@@ -408,7 +408,7 @@ TEST(parameters_take_four_bytes_each) {
 }
 
 TEST(initialisation_is_gpt2s) {
-    static const Config c = { 3, 2, 64, 500, 64 };
+    static const Config c = { 3, 2, 64, 500, 64, 0 };
     Model m, again;
     make_model(&m, &c, 1, 8, INFER);
     make_model(&again, &c, 1, 8, INFER);
@@ -525,7 +525,7 @@ static char *generated(Model *m, uint64_t seed, int max_new, size_t *length) {
 }
 
 TEST(a_seed_names_one_text) {
-    static const Config c = { 1, 2, 8, 257, 16 };
+    static const Config c = { 1, 2, 8, 257, 16, 0 };
     Model m;
     make_model(&m, &c, 1, 16, INFER);
     draw_model(&m, 2);
@@ -547,7 +547,7 @@ TEST(a_seed_names_one_text) {
 }
 
 TEST(one_position_is_enough_to_generate) {
-    static const Config c = { 1, 1, 4, 257, 1 };
+    static const Config c = { 1, 1, 4, 257, 1, 0 };
     Model m;
     make_model(&m, &c, 1, 1, INFER);
     draw_model(&m, 2);

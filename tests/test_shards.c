@@ -38,10 +38,10 @@ static void rank_end(Rank *r) {
 static float *floats(size_t n) { return (float *)alloc_or_die(n * sizeof(float), "numbers"); }
 
 static const Config odd_configs[] = {
-    { 1, 1, 2, 3, 1 },                     // buckets shorter than a unit of 64 numbers
-    { 3, 2, 10, 67, 7 },
-    { 2, 3, 24, 257, 33 },
-    { 4, 4, 16, 64, 16 },                  // buckets that 64 divides
+    { 1, 1, 2, 3, 1, 0 },                     // buckets shorter than a unit of 64 numbers
+    { 3, 2, 10, 67, 7, 0 },
+    { 2, 3, 24, 257, 33, 0 },
+    { 4, 4, 16, 64, 16, 0 },                  // buckets that 64 divides
 };
 enum { ODD_CONFIGS = sizeof odd_configs / sizeof *odd_configs };
 
@@ -154,7 +154,7 @@ TEST(buckets_in_use_have_slots_of_their_own) {
 // Bytes a parameter, in fp32: 16, 8 + 8/n, 4 + 12/n, 16/n (SCIENCE: ZeRO). Rounding slices up to 64
 // numbers is nothing on a model of this size.
 TEST(memory_follows_the_formula) {
-    const Config c = { 4, 4, 128, 1000, 128 };
+    const Config c = { 4, 4, 128, 1000, 128, 0 };
     for (int size = 2; size <= 8; size++)
         for (int stage = 0; stage <= 3; stage++) {
             Rank r;
@@ -303,8 +303,8 @@ static void check_shares(const Config *c, int size) {
 }
 
 TEST(shares_make_up_the_model) {
-    static const Config configs[] = { { 2, 4, 16, 257, 7 }, { 1, 4, 8, 5, 3 },
-                                      { 1, 2, 4, 3000, 2 } };
+    static const Config configs[] = { { 2, 4, 16, 257, 7, 0 }, { 1, 4, 8, 5, 3, 0 },
+                                      { 1, 2, 4, 3000, 2, 0 } };
     for (int i = 0; i < 3; i++)
         for (int size = 1; size <= configs[i].NH; size *= 2) check_shares(&configs[i], size);
     // By hand: 4 heads of 2 channels on 2 ranks. The second has heads 2 and 3: of the rows of

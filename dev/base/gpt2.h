@@ -10,8 +10,6 @@
 #include "error.h"
 #include "rng.h"
 
-// A whole model is written with five members, { L, NH, C, V, P }; compilers need not warn of that.
-#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 typedef struct {
     int L, NH, C;       // layers, heads, channels; NH divides C
     int V;              // vocabulary

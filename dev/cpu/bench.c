@@ -491,18 +491,18 @@ static void bench_generation(const Setting *s, Log *log) {
     model_free(&m);
 }
 
-#define GPT2_124M { 12, 12, 768, 50257, 1024 }
+#define GPT2_124M { 12, 12, 768, 50257, 1024, 0 }
 static const Setting settings[] = {
     { "machine", bench_machine, .rounds = 7 },
-    { "characters, B=12 T=64", bench_model, { 4, 4, 128, 257, 64 }, .B = 12, .T = 64,
+    { "characters, B=12 T=64", bench_model, { 4, 4, 128, 257, 64, 0 }, .B = 12, .T = 64,
       .rounds = 9, .burst = 8, .one_thread = 9, .blocks = 4 },
     { "124M, B=4 T=64", bench_model, GPT2_124M, .B = 4, .T = 64,
       .rounds = 5, .burst = 1, .one_thread = 3, .blocks = 12 },
     { "124M, B=4 T=1024", bench_model, GPT2_124M, .B = 4, .T = 1024,
       .rounds = 2, .burst = 1, .one_thread = 1, .blocks = 2 },
-    { "generate 124M", bench_generation, GPT2_124M, .B = 1, .T = 1024 },
+    { "generate 124M", bench_generation, GPT2_124M, .B = 1, .T = 1024, 0 },
     // For --rounds alone: scripts/count_instructions.sh, which runs it a hundred times slower.
-    { "counted, B=2 T=64", NULL, { 4, 4, 128, 257, 64 }, .B = 2, .T = 64 },
+    { "counted, B=2 T=64", NULL, { 4, 4, 128, 257, 64, 0 }, .B = 2, .T = 64 },
 };
 enum { SETTINGS = sizeof settings / sizeof *settings };
 

@@ -749,7 +749,7 @@ static void parse(Bench *b, int argc, char **argv) {
     argc -= b->only_bytes;
     argv += b->only_bytes;
     bool model = argc > 1 && strcmp(argv[1], "--model") == 0;
-    b->c = { 12, 12, 768, 50257, 1024 };
+    b->c = { 12, 12, 768, 50257, 1024, 0 };
     b->T = 1024;
     if (model && (argc < 3 || !parse_model(b, argv[2])))
         die("--model: L,NH,C,V,T are expected, five numbers, with heads that divide the channels");

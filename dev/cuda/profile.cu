@@ -20,7 +20,7 @@
 typedef struct { Config c; int T, B; } Shape;
 
 static Shape shape_of(int argc, char **argv) {
-    Shape s = { { 2, 4, 256, 8192, 256 }, 256, 2 };
+    Shape s = { { 2, 4, 256, 8192, 256, 0 }, 256, 2 };
     Config *c = &s.c;
     int *fields[] = { &c->L, &c->NH, &c->C, &c->V, &s.T };
     if (argc > 1 && *argv[1] &&

@@ -48,7 +48,7 @@ static inline void open_tokenizer(Run *r, const char *checkpoint) {
 
 // A fresh model's sizes, from the flags, with the vocabulary of the data.
 static inline Config fresh_config(const Run *r) {
-    Config c = { r->o.layers, r->o.heads, r->o.channels, 50257, r->T };
+    Config c = { r->o.layers, r->o.heads, r->o.channels, 50257, r->T, 0 };
     Error err;
     if (r->tokenizer.vocab_size > 0) c.V = r->tokenizer.vocab_size;
     if (r->train.vocab > 0) c.V = r->train.vocab;

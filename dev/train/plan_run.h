@@ -32,7 +32,7 @@ static inline PlanBytes count_bytes(const PlanFacts *f, const PlanShape *s) {
 static inline Config small_config(const Config *c, int T) {
     const int64_t WIDTH = 768;
     int HS = c->C / c->NH < WIDTH ? c->C / c->NH : (int)WIDTH;
-    Config small = { 1, c->C > WIDTH ? (int)WIDTH / HS : c->NH, c->C, c->V, T };
+    Config small = { 1, c->C > WIDTH ? (int)WIDTH / HS : c->NH, c->C, c->V, T, 0 };
     small.C = small.NH * HS;
     int64_t blocks = WIDTH*WIDTH / ((int64_t)small.C*small.C);
     small.L = blocks < c->L ? (int)blocks : c->L;
