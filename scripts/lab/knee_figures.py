@@ -42,11 +42,15 @@ def draw_knee(plt, e, found):
     own = [g for g in found if (g.size, g.reading) == (shown, "weights") and g.points]
     for i, g in enumerate(own):
         draw_updates(left, g, lab.COLOURS[i % 7])
+    name_targets(left, own)
     lab.log_axis(left.xaxis, base=2)
     lab.log_axis(left.yaxis)
     lab.axes(left, "batch (tokens an update)", "updates to the loss",
              f"{shown} parameters: updates to each loss")
-    left.margins(x=0.14)
+    left.set_xlim(left.get_xlim()[0], 1.8 * max(g.points[-1].batch for g in own))
+    left.tick_params(axis="x", labelsize=8.5)
+    left.text(0.02, 0.02, "star: B_crit, at twice the fewest updates", fontsize=9,
+              transform=left.transAxes)
     draw_collapse(right, found)
     fits = [g for g in found if not g.knee.reason]
     rms = max((g.knee.rms for g in fits), default=math.nan)
@@ -62,16 +66,23 @@ def draw_updates(ax, g, colour):
         ax.errorbar([p.batch], [p.median], [[p.median - min(there)], [max(there) - p.median]],
                     color=colour, marker="o", markersize=4.5, capsize=2,
                     markerfacecolor="white" if p.edge else colour)
-    first, last = g.points[0], g.points[-1]
     if not g.knee.reason:
-        k = g.knee
+        k, first, last = g.knee, g.points[0], g.points[-1]
         across = [first.batch * (last.batch / first.batch) ** (j / 60) for j in range(61)]
         ax.plot(across, [fit.predicted_updates(b, k.s_min, k.b_crit) for b in across],
                 color=colour, linewidth=1.3)
         ax.plot([k.b_crit], [2.0 * k.s_min], color=colour, marker="*", markersize=13,
                 markeredgecolor="black", markeredgewidth=0.6, zorder=4)
-    ax.annotate(f"{g.target:g}", (last.batch, last.median), xytext=(6, 0), color=colour,
-                textcoords="offset points", va="center", fontsize=9)
+
+
+def name_targets(ax, own):
+    """Each curve's loss at its right end, from below, moved up where two would overlap."""
+    above = 0.0
+    for i, g in sorted(enumerate(own), key=lambda pair: pair[1].points[-1].median):
+        last = g.points[-1]
+        above = max(last.median, 1.12 * above)
+        ax.annotate(f"{g.target:g}", (last.batch, above), xytext=(6, 0), va="center", fontsize=9,
+                    textcoords="offset points", color=lab.COLOURS[i % 7])
 
 
 def draw_collapse(ax, found):
