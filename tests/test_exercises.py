@@ -339,6 +339,8 @@ def test_make_check_and_the_list():
         assert status == 0 and re.search(r"sample_token +lesson 11  solved\n", said), said
         assert f"1 of {len(EXERCISES)} solved" in said, said
         assert all(f"  {name} " in said for name in NAMES), said
+        lessons = [int(lesson) for lesson in re.findall(r" lesson +(\d+)", said)]
+        assert lessons == sorted(lessons), f"not in the order of the lessons: {lessons}"
 
 
 def test_a_wrong_name_says_where_the_names_are():

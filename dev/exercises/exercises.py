@@ -70,11 +70,6 @@ EXERCISES = [Exercise(*row) for row in [
         gradients of earlier keys and values, so dqkv begins at 0."""),
     ("rotary", 7, TRAINER, None, "rotary positions in place of learned ones"),
     ("post_norm", 8, TRAINER, None, "LayerNorm behind each addition"),
-    ("attention_tiled", 12, "dev/cpu/attention.h", "attention_forward_fast", """
-        Gets and writes what attention_forward_plain in train_gpt2.c does, a block of QUERIES rows
-        of a head at a time. A block's scores are one product, q (rows,HS) times k^T (HS,width).
-        head_scratch gives memory, pack_whole and matmul_packed multiply (dev/cpu/matmul.h), and
-        attention_softmax, above, turns scores into weights that inv_sum still has to scale."""),
     ("adamw_update", 9, TRAINER, "adamw_update", """
         Gets g (n), to be scaled by g_scale, and o: lr, beta1, beta2, eps, weight_decay. Where
         o.v_age is above 0 it stands for `step` in v's bias correction.
@@ -101,6 +96,11 @@ EXERCISES = [Exercise(*row) for row in [
         at the top of the file, m->dx_branch for a branch, m->scratch for attention. Only
         attention_forward is told `first`; all others get pointers to that row, and fewer rows.
         The check has one rank, so all C channels and NH heads are its own."""),
+    ("attention_tiled", 12, "dev/cpu/attention.h", "attention_forward_fast", """
+        Gets and writes what attention_forward_plain in train_gpt2.c does, a block of QUERIES rows
+        of a head at a time. A block's scores are one product, q (rows,HS) times k^T (HS,width).
+        head_scratch gives memory, pack_whole and matmul_packed multiply (dev/cpu/matmul.h), and
+        attention_softmax, above, turns scores into weights that inv_sum still has to scale."""),
     ("warp_sum", 13, WARP, "warp_sum", """
         Gets a number from each of a warp's 32 lanes.
         Returns the sum of the 32, in every lane."""),
