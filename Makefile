@@ -284,7 +284,7 @@ bench-cuda: $(BUILD)/bench_cuda  ## speed and memory on a GPU, kernel by kernel,
 $(BUILD)/bench_cuda: dev/cuda/bench.cu train_gpt2.cu $(BUILD)/nvflags
 	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $@.d $< -o $@ $(CUBLAS)
 
-test-cuda: $(BUILD)/cuda/test_gpt2-bf16 $(BUILD)/cuda/test_gpt2-fp32    ## the same on a GPU
+test-cuda: $(BUILD)/cuda/test_gpt2-bf16 $(BUILD)/cuda/test_gpt2-fp32    ## test the CUDA kernels on a GPU, in bf16 and fp32
 	@tests/run.sh $^
 
 $(BUILD)/cuda/test_gpt2-%: tests/test_gpt2.cu train_gpt2.cu $(BUILD)/gpt2_reference.o $(BUILD)/nvflags
