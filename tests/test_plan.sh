@@ -144,7 +144,8 @@ refused "x100@100,8 for 100 TFLOP/s" --plan --plan-gpu x100,8
 refused "12.5GB/s+5us" --plan --plan-gpu h100,8,450
 refused "leave --resume out" --plan --resume --out "$dir/run"
 refused "leave --generate out" --plan --generate hello
-refused "2 does not divide 3 ranks" --plan --tensor-parallel 2 --plan-gpu h100,3
+refused "2 does not divide 3 ranks; start a multiple of 2 ranks, or give a divisor" \
+    --plan --tensor-parallel 2 --plan-gpu h100,3
 refused "8 ranks cannot share 4 heads" --plan --tensor-parallel 8 --plan-gpu h100,8
 refused "the nearest is 8192" --plan --seq-len 256 --batch-tokens 9000 --plan-gpu h100,4
 search=(--plan-search --tokens 1e9)

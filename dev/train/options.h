@@ -491,8 +491,8 @@ static inline bool train_options_workers(int *workers, const TrainOptions *o, in
                                          Error *err) {
     *workers = ranks / o->tensor_parallel;
     if (ranks % o->tensor_parallel == 0) return true;
-    return fail(err, "--tensor-parallel: %d does not divide %d rank%s; start a multiple of %d, or "
-                     "give a divisor", o->tensor_parallel, ranks, ranks == 1 ? "" : "s",
+    return fail(err, "--tensor-parallel: %d does not divide %d rank%s; start a multiple of %d "
+                     "ranks, or give a divisor", o->tensor_parallel, ranks, ranks == 1 ? "" : "s",
                 o->tensor_parallel);
 }
 
