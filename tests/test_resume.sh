@@ -293,6 +293,15 @@ rm "$dir/broken/latest/optimizer.safetensors"
 cp "$dir/whole/latest/state.json" "$dir/broken/latest/state.json"
 one_line "optimizer.safetensors" $TRAIN --resume --out "$dir/broken"
 one_line "fresh" $TRAIN --generate "Once"
+cp -r "$dir/whole" "$dir/torn" && $TRAIN --resume --steps 305 --out "$dir/torn" >/dev/null
+for file in config.json state.json model.safetensors optimizer.safetensors; do
+    mv "$dir/torn/latest/$file" "$dir/kept" && head -c 100 "$dir/kept" >"$dir/torn/latest/$file"
+    one_line "$file: .*; --resume-from 300 continues from the checkpoint before" \
+        $TRAIN --resume --out "$dir/torn"
+    mv "$dir/kept" "$dir/torn/latest/$file"
+done
+: >"$dir/torn/latest/model.safetensors"
+$TRAIN --resume-from 300 --out "$dir/torn" >/dev/null || fails "--resume-from does not go back"
 one_line "cannot open" $TRAIN --init "$dir/whole" --generate "Once" --tokenizer "$dir/nowhere.json"
 verdict what_cannot_be_resumed_says_so
 

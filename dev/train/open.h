@@ -67,8 +67,8 @@ static inline bool find_checkpoint(Path *from, Config *c, const Run *r) {
     if (!r->o.resume && access(where, F_OK) != 0)
         die("--init: %s; there is no checkpoint of that name either", err.text);
     bool found = r->o.resume ? find_resumed(from, r, &err) : checkpoint_find(from, where, &err);
-    if (!found || !checkpoint_config(c, from->text, &err))
-        die("%s", err.text);
+    if (!found) die("%s", err.text);
+    if (!checkpoint_config(c, from->text, &err)) die_checkpoint(r, from->text, &err);
     return true;
 }
 

@@ -80,6 +80,20 @@ static inline bool save(Run *r) {
     return true;
 }
 
+// A checkpoint `from` that does not load ends the program. --resume names the one before it.
+static inline void die_checkpoint(const Run *r, const char *from, const Error *why) {
+    Saved *all;
+    size_t n, i = 0;
+    Error err;
+    if (!r->o.resume) die("%s", why->text);
+    const char *name = strrchr(from, '/') + 1;
+    if (checkpoint_list(&all, &n, r->o.out, &err))
+        while (i < n && strcmp(all[i].name.text, name) != 0) i++;
+    if (i == 0 || i == n) die("--resume: %s", why->text);
+    die("--resume: %s; --resume-from %lld continues from the checkpoint before", why->text,
+        (long long)all[i - 1].step);
+}
+
 // Loads this rank's part of the weights, or of a moment, bucket by bucket.
 static inline void load_series(Run *r, TensorFile *f, Kept what, int worker) {
     int n = gpt2_n_buckets(&r->spec.c);
@@ -95,7 +109,8 @@ static inline void load_series(Run *r, TensorFile *f, Kept what, int worker) {
 static inline void load_params(Run *r, const char *from) {
     TensorFile f;
     Error err;
-    if (!tensor_file_open(&f, from, FILE_WEIGHTS, 0, &r->spec.c, &err)) die("%s", err.text);
+    if (!tensor_file_open(&f, from, FILE_WEIGHTS, 0, &r->spec.c, &err))
+        die_checkpoint(r, from, &err);
     load_series(r, &f, KEPT_WEIGHTS, -1);
     tensor_file_close(&f);
     shards_loaded(r->shards);
@@ -115,7 +130,7 @@ static inline void draw_params(Run *r) {
 static inline void load_alone(Run *r, const char *from, KeptFile file, Kept what, int64_t workers) {
     TensorFile f;
     Error err;
-    if (!tensor_file_open(&f, from, file, workers, &r->spec.c, &err)) die("--resume: %s", err.text);
+    if (!tensor_file_open(&f, from, file, workers, &r->spec.c, &err)) die_checkpoint(r, from, &err);
     load_series(r, &f, what, -1);
     tensor_file_close(&f);
 }
@@ -132,7 +147,7 @@ static inline void load_moments(Run *r, const char *from, int64_t workers) {
         printf("note    the run had %lld workers, each with moments of its own; the %d workers now "
                "start from their mean\n", (long long)workers, r->data.size);
     if (!tensor_file_open(&f, from, own ? FILE_WORKERS : FILE_OPTIMIZER, workers, &r->spec.c, &err))
-        die("--resume: %s", err.text);
+        die_checkpoint(r, from, &err);
     load_series(r, &f, KEPT_EXP_AVG, worker);
     load_series(r, &f, KEPT_EXP_AVG_SQ, worker);
     tensor_file_close(&f);
@@ -172,9 +187,9 @@ static inline void restore_options(Run *r) {
     Error err;
     if (!r->o.out) die("--resume: needs --out DIR, the directory of the run to continue");
     if (r->comm.rank == 0 && access(r->o.out, F_OK) == 0) lock_output(r);
-    if (!find_resumed(&from, r, &err)
-        || !checkpoint_load_state(&state, &r->saved, from.text, &err))
-        die("--resume: %s", err.text);
+    if (!find_resumed(&from, r, &err)) die("--resume: %s", err.text);
+    if (!checkpoint_load_state(&state, &r->saved, from.text, &err))
+        die_checkpoint(r, from.text, &err);
     const JsonNode *saved = json_get(r->saved.root, "options");
     int seq_len = train_options_given(&r->o, "seq-len") ? r->o.seq_len : -1;
     int64_t seed = train_options_given(&r->o, "seed") ? r->o.seed : -1;
@@ -213,7 +228,7 @@ static inline void restore_state(Run *r, const char *from) {
     Json again;
     Error err;
     int64_t tokens;
-    if (!checkpoint_load_state(&state, &again, from, &err)) die("--resume: %s", err.text);
+    if (!checkpoint_load_state(&state, &again, from, &err)) die_checkpoint(r, from, &err);
     load_moments(r, from, state.workers);
     if (r->o.outer_every > 0 && state.workers > 0)
         load_alone(r, from, FILE_OUTER, KEPT_OUTER_MOMENTUM, state.workers);
