@@ -131,9 +131,11 @@ test-c: all $(TESTS)             ## the tests written in C alone
 BENCHES := $(patsubst %,$(BUILD)/%,bench bench_matmul bench_tokenizer)
 
 lab: all $(WITH_MPI)             ## the batch-size laboratory, quick: lab/report.html in half an hour
+	@$(PYTHON_HERE)
 	@$(PYTHON) scripts/lab/report.py --run --quick
 
 page:                            ## the laboratory's page with a calculator, from committed results: lab/page.html
+	@$(PYTHON_HERE)
 	@$(PYTHON) scripts/lab/page.py
 
 bench: $(BENCHES) $(WITH_MPI)    ## speed and memory on this machine, to bench.json; FULL=1: all

@@ -354,7 +354,7 @@ def test_a_wrong_name_says_where_the_names_are():
 
 def test_without_python():
     with tempfile.TemporaryDirectory() as folder:
-        for target in (["lesson", "N=04"], ["exercise"], ["check"], ["exercises"]):
+        for target in (["lesson", "N=04"], ["exercise"], ["check"], ["exercises"], ["page"]):
             status, said = make(folder, *target, "PYTHON=no-python", "-o", "all")
             assert status != 0 and f"make {target[0]}: there is no no-python here" in said, said
 
