@@ -168,6 +168,7 @@ TEST(critical_batch_sizes) {
     CHECK(plan_kaplan_batch(3.0) > plan_kaplan_batch(3.28));       // it grows as the loss falls
     NEAR(plan_zhang_batch(1e6), 22.91 * 512, 1e-12);
     NEAR(plan_zhang_batch(10e9) / 512, 1738, 1e-3);
+    NEAR(1.0 + plan_zhang_batch(10e9) / plan_zhang_b_crit(10e9), 1.2, 1e-12);
 }
 
 // Megatron's: for one layer of one micro-batch, 8 b s h (t-1)/t numbers.

@@ -139,12 +139,15 @@ static inline double plan_cut_flops(const Config *c, int T, int t, int tile) {
 // tokens: 2e8 / L^(1/0.21) (Kaplan et al. 2020, arXiv 2001.08361, equation 1.4).
 static inline double plan_kaplan_batch(double loss) { return 2e8 / pow(loss, 1.0 / 0.21); }
 
-// Estimate of the critical batch size of a run of `tokens` tokens: 22.91 D^0.47 sequences of 512, D
-// in millions of tokens (Zhang et al. 2024, arXiv 2410.21676, who call a batch critical when it
-// needs 20% more data than the smallest).
+// The batch in tokens that needs 20% more data than a small one, in a run of `tokens` tokens: 22.91
+// D^0.47 sequences of 512, D in millions of tokens (Zhang et al. 2024, arXiv 2410.21676).
 static inline double plan_zhang_batch(double tokens) {
     return 512.0 * 22.91 * pow(1e-6 * tokens, 0.47);
 }
+
+// Estimate of the critical batch size. A batch B needs 1 + B/B_crit times the tokens (McCandlish et
+// al. 2018, arXiv 1812.06162), so Zhang's is 0.2 B_crit.
+static inline double plan_zhang_b_crit(double tokens) { return 5.0 * plan_zhang_batch(tokens); }
 
 // ---- machines ----
 
@@ -611,7 +614,7 @@ static inline RunPlan plan_estimate(const PlanFacts *f) {
     p.rule_seconds = plan_rule_seconds((double)gpt2_n_params(&f->c), D, n, plan_known(m->speed),
                                        f->shape.recompute);
     p.kaplan = f->target_loss > 0.0 ? plan_kaplan_batch(f->target_loss) : NAN;
-    p.zhang = plan_zhang_batch(D);
+    p.zhang = plan_zhang_b_crit(D);
     p.measured = plan_known(f->noise_scale);
     return p;
 }
@@ -848,7 +851,7 @@ static inline void plan_show_workers(FILE *out, const PlanFacts *f, const RunPla
     const struct { double batch; const char *source; } laws[] = {
         { p->measured, "measured, at the end of --out's log" },
         { p->kaplan, "estimate by Kaplan 2020, --target-loss" },
-        { p->zhang, "estimate by Zhang 2024, --tokens" },
+        { p->zhang, "estimate: 5 x Zhang 2024's, --tokens" },
     };
     double one = (double)f->shape.micro_batch * f->T;
     if (isnan(p->measured) && isnan(p->kaplan) && isnan(p->zhang)) return;

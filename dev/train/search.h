@@ -28,7 +28,6 @@ static const double SEARCH_PRODUCTS = 0.75;      // of the data sheet, by large 
 static const double SEARCH_MEMORY = 0.8;         // of the memory's bandwidth, by a stream of data
 static const double SEARCH_LINK = 0.8;           // of a link's bandwidth, by a long message
 static const double SEARCH_WAIT = 10e-6;         // seconds of a message's latency without LINK+us
-static const double SEARCH_RARE = 5.0;           // B_crit / Zhang's batch, see search_tokens
 enum { SEARCH_MICRO = 64, SEARCH_CUTS = 2048, SEARCH_CHUNKS = 16 };
 
 // GB/s of the memory of plan_gpus, in their order, by the same data sheets.
@@ -62,7 +61,7 @@ typedef struct {
     PlanMachine machine;
     double tokens;                 // E(0): what the run needs with a small batch
     double batch;                  // tokens an update; 0: the search chooses
-    double b_crit;                 // tokens; 0: by Zhang 2024
+    double b_crit;                 // tokens; 0: plan_zhang_b_crit
     SearchTrainer trainer;
 } SearchFacts;
 
@@ -282,12 +281,11 @@ static inline void search_update(SearchRow *row, const SearchFacts *f, const Wal
     row->step = walls_sum(w);
 }
 
-// E(B) = E(0) (1 + B/B_crit) tokens (McCandlish et al. 2018, arXiv 1812.06162). Zhang et al. 2024
-// call a batch critical when it costs 20% more tokens: B/B_crit = 0.2, so B_crit is 5 times theirs.
 static inline double search_b_crit(const SearchFacts *f) {
-    return f->b_crit > 0.0 ? f->b_crit : SEARCH_RARE * plan_zhang_batch(f->tokens);
+    return f->b_crit > 0.0 ? f->b_crit : plan_zhang_b_crit(f->tokens);
 }
 
+// A batch B needs 1 + B/B_crit times the tokens.
 static inline void search_run(SearchRow *row, const SearchFacts *f) {
     Walls update = row->walls;
     double more = row->batch / search_b_crit(f), updates = f->tokens / row->batch;
