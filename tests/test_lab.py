@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""scripts/lab: the fits against planted numbers, how sweeps are kept and gone on with, experiments
-2 and 3 on their numbers, and the report as a browser sees it."""
+"""scripts/lab: the fits against planted numbers, how sweeps are kept and gone on with, experiment 2
+on its numbers, and the report as a browser sees it."""
 import csv
 import importlib.util
 import json
@@ -475,42 +475,6 @@ def test_lab_knee_unreachable():
         assert status == 1 and words in err and err.count("\n") == 1, err
 
 
-def test_lab_time():
-    status, out, err = experiment("03_time.py")
-    assert status == 0, err
-    with open(os.path.join(OUT, "02_knee", "fit.json")) as f:
-        knee = min(json.load(f)["fits"], key=lambda k: k["target_nats"])
-    alone = {r["batch_tokens"]: float(r["seconds_modelled"])
-             for r in rows("03_time", "accumulation.csv")}
-    steps = {float(r["tokens"]): float(r["seconds_fit"]) for r in rows("03_time", "step.csv")}
-    for batch, seconds in alone.items():
-        updates = knee["s_min"] * (1 + knee["b_crit"] / float(batch))
-        if float(batch) in steps:
-            assert abs(seconds / (updates * steps[float(batch)]) - 1) < 1e-6, batch
-    links = {}
-    for r in rows("03_time", "workers.csv"):
-        links.setdefault(r["link_modelled"], []).append(r)
-        seconds, workers = float(r["seconds_modelled"]), int(r["workers"])
-        assert abs(float(r["device_hours"]) * 3600 / seconds / workers - 1) < 1e-6
-        assert int(r["best_batch_tokens"]) >= 32 * workers, "less than a sequence a worker"
-    free, fast, slow = links.values()
-    assert len(free) == 4 and float(free[0]["seconds_modelled"]) == min(alone.values())
-    for a, b, c in list(zip(free, fast, slow))[1:]:
-        assert float(a["seconds_modelled"]) <= float(b["seconds_modelled"]) < float(
-            c["seconds_modelled"]), "a slower link is faster"
-    hours = [float(r["device_hours"]) for r in free]
-    assert hours == sorted(hours) and hours[-1] > 1.5 * hours[0], hours
-    measured = {int(r["tokens"]): float(r["tokens_per_second"])
-                for r in rows("03_time", "step.csv")}
-    b_sat = min(b for b, v in measured.items() if v >= 0.9 * max(measured.values()))
-    assert f"at b_sat = {b_sat:,} tokens" in out and "Modelled, gradient acc" in out, out
-
-
-def test_lab_time_needs_knee():
-    status, _, err = experiment("03_time.py", "--out", os.path.join(TMP, "empty"))
-    assert status == 1 and "run scripts/lab/02_knee.py first" in err, err
-
-
 # ---- the report ----
 
 class Page(HTMLParser):
@@ -550,19 +514,18 @@ def test_lab_report():
     page = Page()
     page.feed(text)
     assert not page.open and not page.bad, (page.open, page.bad)
-    assert len(page.images) == (4 if PYTHON else 0), len(page.images)
+    assert len(page.images) == (2 if PYTHON else 0), len(page.images)
     assert all(image.get("alt") and image["src"].startswith("data:image/png;base64,")
                for image in page.images), "an image without words, or not inside"
     assert all(link.startswith(("data:", "#")) for link in page.links), "leads out of the page"
     assert "http" not in text and "url(" not in text
-    for name in ["02_knee", "03_time"]:
-        with open(os.path.join(OUT, name, "summary.json")) as f:
-            summary = json.load(f)
-        for words in [summary["question"], summary["prediction"], *summary["said"]]:
-            assert words in markdown and escaped(words) in text, words
-        assert f"scripts/lab/{name}.py --tiny" in markdown and "--redraw" in markdown
-        for figure in summary["figures"]:
-            assert f"]({name}/{figure['png']})" in markdown
+    with open(os.path.join(OUT, "02_knee", "summary.json")) as f:
+        summary = json.load(f)
+    for words in [summary["question"], summary["prediction"], *summary["said"]]:
+        assert words in markdown and escaped(words) in text, words
+    assert "scripts/lab/02_knee.py --tiny" in markdown and "--redraw" in markdown
+    for figure in summary["figures"]:
+        assert f"](02_knee/{figure['png']})" in markdown
     b_crit = float(rows("02_knee", "fit.csv")[0]["b_crit"])
     assert f"<td>{b_crit:.4g}</td>" in text and f"| {b_crit:.4g} |" in markdown
 
@@ -571,10 +534,10 @@ def test_lab_report_without_pictures():
     """Where matplotlib was missing, the page says so; elsewhere it does not."""
     assert "No pictures" not in make_report()[0] or not PYTHON
     out = os.path.join(TMP, "bare")
-    os.makedirs(os.path.join(out, "03_time"))
-    with open(os.path.join(OUT, "03_time", "summary.json")) as f:
+    os.makedirs(os.path.join(out, "02_knee"))
+    with open(os.path.join(OUT, "02_knee", "summary.json")) as f:
         summary = dict(json.load(f), figures=[], drawn=False)
-    with open(os.path.join(out, "03_time", "summary.json"), "w") as f:
+    with open(os.path.join(out, "02_knee", "summary.json"), "w") as f:
         json.dump(summary, f)
     subprocess.run([sys.executable, os.path.join(LAB, "report.py"), "--out", out], check=True,
                    capture_output=True)
@@ -597,8 +560,8 @@ def test_lab_report_goes_on():
     done = subprocess.run([sys.executable, os.path.join(LAB, "report.py"), "--run", "--tiny",
                            "--only", "02,03", "--out", out, "--trainer", "absent"],
                           capture_output=True, text=True, check=False)
-    names = "02_knee, 03_small_noisy, 03_time"
-    assert done.returncode == 1 and f"3 did not finish: {names}" in done.stderr, done.stderr
+    names = "02_knee, 03_small_noisy"
+    assert done.returncode == 1 and f"2 did not finish: {names}" in done.stderr, done.stderr
     with open(os.path.join(out, "report.md"), encoding="utf-8") as f:
         text = f.read()
     assert text.count("broken") >= 4 and text.count("there is no such program") >= 4, text

@@ -11,7 +11,8 @@ prepare=${PREPARE:-./prepare} compare=${COMPARE:-$build/compare} kills=${RANK_KI
 for name in train prepare compare; do
     case ${!name} in /*) ;; *) declare "$name=$PWD/${!name}" ;; esac
 done
-tests="micro_batches_over_ranks exact_sum_has_the_bits_of_one_rank zero_trains_what_one_rank_trains
+tests="micro_batches_over_ranks micro_batches_of_any_size exact_sum_has_the_bits_of_one_rank
+    zero_trains_what_one_rank_trains
     several_ranks_share_the_moments each_rank_keeps_what_the_formula_says
     each_rank_sends_what_the_formula_says
     bf16_halves_what_is_sent resumed_on_other_ranks workers_go_on_with_their_own_moments
@@ -172,6 +173,15 @@ for ranks in 1 2 4 8; do
     [ $ranks = 1 ] || echo "    $ranks x $((8 / ranks)) micro-batches: $(cat "$dir/apart")"
 done
 end micro_batches_over_ranks
+
+for size in 2 4 8; do                       # sequences of a micro-batch, on one rank
+    good 1 $tiny --micro-batch $size --batch-tokens 128 --steps 20 --out "$dir/size$size"
+    compared "$dir/plain1" "$dir/size$size" 1e-6
+done
+good 1 $tiny --batch-tokens 128 --steps 20 --seed 2 --out "$dir/other_seed"
+"$compare" "$dir/plain1" "$dir/other_seed" 1e-1 > "$dir/apart" &&
+    note "another seed is hardly farther: $(cat "$dir/apart")"
+end micro_batches_of_any_size
 
 for ranks in 1 2 4 8; do
     good $ranks $tiny --batch-tokens 128 --steps 20 --exact-sum --out "$dir/exact$ranks"

@@ -3,7 +3,7 @@
 figures and needs no network.
 
     scripts/lab/report.py                    the experiments that have been run
-    scripts/lab/report.py --run --quick      runs all ten first; continues if one fails
+    scripts/lab/report.py --run --quick      runs all of them first; continues if one fails
 """
 import argparse
 import base64
