@@ -93,7 +93,7 @@ def planted(t_0=8e-4, tau=4e-5, adamw=2e-4, slow=(1.0,) * 9, noise=0.0, extra=la
     """A series in which A micro-batches of b tokens take t_0 + tau A b + (A - 1) (t_0 - adamw),
     times the block's slowness, times 1 + extra(b, A); noise: of each block's logarithm."""
     module, rng = experiment(4), random.Random(5)
-    s = module.Series("planted", [], 1, 32, module.powers(64), 0)
+    s = module.Series("planted", [], "1 core", 1, 32, module.powers(64), 0)
     for b, a in s.settings():
         t = (t_0 + tau * a * b * s.T + (a - 1) * (t_0 - adamw)) * (1.0 + extra(b, a))
         s.seconds[b, a] = [t * x * math.exp(rng.gauss(0.0, noise)) for x in slow]

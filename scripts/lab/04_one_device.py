@@ -72,19 +72,19 @@ def judge(claim):
 # ---------------------------------------------------------------- what is measured
 
 class Series:
-    """A model on `threads` cores, or on a GPU. A setting is a pair: sequences of a micro-batch,
-    micro-batches of an update."""
+    """A model on `threads` cores, or on a GPU, as `where` says. A setting is a pair: sequences of a
+    micro-batch, micro-batches of an update."""
 
-    def __init__(self, model, flags, threads, seq_len, micro, tokens):
-        self.model, self.flags, self.threads, self.T = model, flags, threads, seq_len
+    def __init__(self, model, flags, where, threads, seq_len, micro, tokens):
+        self.model, self.flags, self.T = model, flags, seq_len
+        self.where, self.threads = where, threads
         self.micro, self.tokens = micro, tokens              # tokens of one timing, roughly
         self.fixed = min(16, max(micro))                     # sequences that are accumulated
         self.seconds, self.optimizer = {}, {}                # setting -> a value a block
         self.parameters = None
 
     def name(self):
-        on = "" if self.model == "124M" else f", {cores(self.threads)}"
-        return f"{self.model} parameters{on}"
+        return f"{self.model} parameters, {self.where}"
 
     def accumulated(self):
         """Only on one core: the cost of a micro-batch is the same question on all."""
@@ -125,10 +125,6 @@ class Series:
                 median_range([m - p for m, p in zip(measured, predicted)]))
 
 
-def cores(threads):
-    return "1 core" if threads == 1 else f"{threads} cores"
-
-
 def powers(most):
     return [2 ** i for i in range(most.bit_length())]
 
@@ -144,9 +140,11 @@ def arguments(parser):
 def all_series(e):
     """Three models, on one core and on all; on a GPU GPT-2 124M."""
     cuda, T = lab.is_cuda(e.args.trainer), e.args.seq_len
-    micro = powers(e.args.most or e.pick(tiny=8, quick=64, full=64) // (2 if cuda else 1))
+    most = 32 if cuda else 64
+    micro = powers(e.args.most or e.pick(tiny=8, quick=most, full=most))
     if cuda and not e.args.model:
-        return [Series("124M", ["--init", "d12", "--seq-len", "1024"], 1, 1024, micro, 10 ** 6)]
+        return [Series("124M", ["--init", "d12", "--seq-len", 1024], "one GPU", 1, 1024, micro,
+                       10 ** 6)]
     models = dict(list(MODELS.items())[:e.pick(tiny=1, quick=3, full=3)])
     if e.args.model:
         try:
@@ -159,7 +157,8 @@ def all_series(e):
         flags = ["--layers", layers, "--heads", heads, "--channels", channels, "--seq-len", T]
         tokens = e.pick(10 ** 7, 2 * 10 ** 8, 10 ** 9) // (layers * channels ** 2)
         for threads in sorted({1, 1 if cuda else lab.processors()}):
-            series.append(Series(name, flags, threads, T, micro, min(10 ** 6, tokens)))
+            where = "one GPU" if cuda else "1 core" if threads == 1 else f"{threads} cores"
+            series.append(Series(name, flags, where, threads, T, micro, min(10 ** 6, tokens)))
     return series
 
 
@@ -266,7 +265,7 @@ def draw_speed(ax, series, lines):
         if half > 0.0:
             ax.plot([half], [speed(half)], color=lab.COLOURS[i], marker="*", markersize=13,
                     markeredgecolor="black", markeredgewidth=0.6)
-        on = "" if len(series) == 1 else f"{cores(s.threads)}: "
+        on = "" if len(series) == 1 else f"{s.where}: "
         ax.annotate(f"{on}b_half {half:.0f} tokens", (x[-1], speed(x[-1])), xytext=(0, 9),
                     textcoords="offset points", ha="right", color=lab.COLOURS[i], fontsize=9)
     lab.log_axis(ax.xaxis, base=2)
