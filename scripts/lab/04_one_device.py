@@ -231,7 +231,8 @@ def draw_tiles(plt, widths, most=32):
         shares = [100 * tile_efficiency(b, width) for b in micro]
         ax.plot(micro, shares, color=lab.COLOURS[i], marker=lab.MARKERS[i],
                 linestyle=lab.LINES[i], markersize=5)
-        ax.annotate(f"{width:,} columns", (2, shares[1]), xytext=(8, -4 + 12 * i),
+        b, place = [(2, (8, -4)), (4, (-10, 7))][i]
+        ax.annotate(f"{width:,} columns", (b, shares[b - 1]), xytext=place,
                     textcoords="offset points", color=lab.COLOURS[i], fontsize=9)
     for b, place in [(1, (8, -4)), (4, (6, -10)), (11, (-11, 7)), (12, (8, -12))]:
         share = 100 * tile_efficiency(b, widths[0])
@@ -267,7 +268,8 @@ def draw_speed(ax, series, lines):
                     markeredgecolor="black", markeredgewidth=0.6)
         on = "" if len(series) == 1 else f"{s.where}: "
         ax.annotate(f"{on}b_half {half:.0f} tokens", (x[-1], speed(x[-1])), xytext=(0, 9),
-                    textcoords="offset points", ha="right", color=lab.COLOURS[i], fontsize=9)
+                    textcoords="offset points", ha="right", color=lab.COLOURS[i], fontsize=9,
+                    bbox={"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 0.5})
     lab.log_axis(ax.xaxis, base=2)
     ax.set_xticks([b * series[0].T for b in series[0].micro[::2]])
     ax.set_ylim(0, 1.15 * ax.get_ylim()[1])
