@@ -241,10 +241,14 @@ def draw(plt, plan, curves, repeats, growth, gap):
 
 
 def headline(plan, curves):
-    small, large = (find(curves, KEPT, b) for b in (min(plan["batches"]), max(plan["batches"])))
-    middle, low, high = difference(small, large)
-    return (f"One sequence an update: {middle:+.3f} nats against {large.batch} ({low:+.3f} to "
-            f"{high:+.3f}), after {plan['tokens']:,} tokens each")
+    small, *others = (find(curves, KEPT, b) for b in sorted(plan["batches"]))
+    equal = [c for c in others if abs(c.mean() - small.mean()) <= EQUAL]
+    apart = max((abs(c.mean() - small.mean()) for c in equal), default=0.0)
+    middle, low, high = difference(others[-1], small)
+    same = f"{', '.join(str(c.batch) for c in [small, *equal])} sequences an update end within " \
+           f"{apart:.3f} nats" if equal else "No batch ends near that of one sequence"
+    return (f"After {plan['tokens']:,} tokens: {same}; {others[-1].batch} less one: "
+            f"{middle:+.2f} ({low:+.2f} to {high:+.2f})")
 
 
 def draw_rates(ax, curves):
@@ -264,20 +268,20 @@ def draw_rates(ax, curves):
 
 
 def draw_best(ax, curves, growth):
-    placed = {KEPT: (0, 10, "bottom"), FIXED: (0, 12, "bottom"), SGD: (0, 12, "bottom")}
-    for i, rule in enumerate(placed):
+    placed = {KEPT: (-2, -16), FIXED: (0, -36), SGD: (-1, 12)}       # a point, and points below it
+    for i, (rule, (at, below)) in enumerate(placed.items()):
         own = [c for c in curves if c.rule is rule and math.isfinite(c.mean())]
         if not own:
             continue
         ax.errorbar([c.batch for c in own], [c.mean() for c in own],
                     yerr=[1.645 * c.error() for c in own], color=lab.COLOURS[i],
                     marker=lab.MARKERS[i], linestyle=lab.LINES[i], capsize=3)
-        x, y, side = placed[rule]
-        ax.annotate(rule.name, (own[-1].batch, own[-1].mean()), xytext=(x, y), va=side,
+        point = own[max(at, -len(own))]
+        ax.annotate(rule.name, (point.batch, point.mean()), xytext=(0, below),
                     textcoords="offset points", color=lab.COLOURS[i],
-                    ha="right" if len(own) > 1 else "left")
+                    ha="left" if at == 0 else "right")
     lab.log_axis(ax.xaxis, base=2)
-    ax.margins(x=0.12, y=0.15)
+    ax.margins(x=0.12, y=0.2)
     title = "The best loss of each batch"
     if growth:
         title += f"\nbest rate ∝ B^{growth[0]:.2f} ({growth[1]:.2f} to {growth[2]:.2f})"
@@ -285,26 +289,23 @@ def draw_best(ax, curves, growth):
 
 
 def draw_repeats(ax, repeats, gap):
+    """Against the training loss, how much higher the validation loss is at the same moment."""
     for i, (b, own) in enumerate(repeats.items()):
         for run in own:
-            known = [x for x in run.evals if lab.number(x.get("train_eval_loss"))]
-            ax.plot([x["train_eval_loss"] for x in known], [x["val_loss"] for x in known],
-                    color=lab.COLOURS[i], linestyle=lab.LINES[i], linewidth=1.3)
-        if known:
-            ax.annotate(f"{b:,} tokens", (known[-1]["train_eval_loss"], known[-1]["val_loss"]),
-                        xytext=(4, 8 - 16 * (i % 2)), textcoords="offset points", ha="left",
-                        color=lab.COLOURS[i])
-    ends = [run.evals[-1] for own in repeats.values() for run in own if run.evals]
-    ends = [x for x in ends if lab.number(x.get("train_eval_loss"))]
-    if ends:
-        low = min(x["train_eval_loss"] for x in ends)
-        ax.set_xlim(low + 1.0, low - 0.25)
-        ax.set_ylim(min(x["val_loss"] for x in ends) - 0.08, low + 1.1)
-        ax.plot([low, low + 1.0], [low, low + 1.0], color="black", linewidth=0.7, linestyle=":")
+            known = [(x["train_eval_loss"], x["val_loss"] - x["train_eval_loss"])
+                     for x in run.evals if lab.number(x.get("train_eval_loss"))]
+            ax.plot([x for x, _ in known], [y for _, y in known], color=lab.COLOURS[i],
+                    linestyle=lab.LINES[i], linewidth=1.3)
+        ax.plot([], [], color=lab.COLOURS[i], linestyle=lab.LINES[i], label=f"{b:,} tokens")
+    ax.invert_xaxis()
+    ax.legend(loc="upper left", title="an update of")
     title = "Repeated data"
     if gap:
-        title += f"\nsmallest less largest batch {gap[0]:+.3f} ({gap[1]:+.3f} to {gap[2]:+.3f})"
-    lab.axes(ax, "training loss at the same moment (nats a token)", "validation loss", title)
+        least, most = min(repeats), max(repeats)
+        title = (f"Repeated data: {least:,} less {most:,} tokens\n{gap[0]:+.3f} nats "
+                 f"({gap[1]:+.3f} to {gap[2]:+.3f})")
+    lab.axes(ax, "training loss at the same moment (nats a token)",
+             "validation less training loss (nats)", title)
 
 
 # ---------------------------------------------------------------- words
@@ -386,9 +387,9 @@ def main():
     judge(e, plan, curves, growth, gap)
     e.figure("small_noisy", lambda plt: draw(plt, plan, curves, repeats, growth, gap),
              alt="Validation loss against learning rate for each batch; the best loss of each "
-                 "batch for AdamW and SGD; validation loss against training loss on repeated data.",
-             caption="Bars: 90% over fresh seeds. Right: training goes from left to right; dotted: "
-                     "both losses are equal.")
+                 "batch for AdamW and SGD; on repeated data, how much the validation loss exceeds "
+                 "the training loss, against the training loss.",
+             caption="Bars: 90% over fresh seeds. Right: training goes from left to right.")
     e.close()
 
 
