@@ -2,9 +2,9 @@
 // model). alpha: seconds for the messages, however short; beta: seconds for a byte of the buffer.
 // The ranks wait for each other before each all-reduce, so no rank's delay is counted.
 //
-//     mpirun -n 2 build/bench_comm       a line of JSON: ranks, alpha, beta, and LINK of --plan-gpu
+//     mpirun -n 2 build/bench_comm [FLOATS]    a line of JSON: ranks, alpha, beta, LINK of --plan-gpu
 //
-// beta comes from the longest buffer, alpha from the shortest. With n ranks, an all-reduce is two
+// beta comes from the longest buffer, of FLOATS (default: 4 MB), alpha from the shortest. With n ranks, an all-reduce is two
 // exchanges of n-1 slices of n, each with a latency: LINK is 2 (n-1)/(n beta) + alpha/2.
 #define PROGRAM "bench_comm"           // what die() says, whatever train_gpt2.c calls itself
 #include "../base/error.h"
@@ -35,15 +35,17 @@ static double all_reduce_seconds(Comm *comm, float *x, size_t n, int times) {
     return samples_median(&samples);
 }
 
-int main(void) {
-    const size_t LONGEST = 1 << 20;                          // floats: 4 MB
+int main(int argc, char **argv) {
+    const size_t SHORTEST = 64, LONGEST = argc > 1 ? strtoul(argv[1], NULL, 10) : 1 << 20;
+    if (argc > 2 || LONGEST <= SHORTEST || LONGEST > 1 << 28)
+        die("expected a number of floats, from %zu to 2^28", SHORTEST + 1);
     Comm comm;
     Error err;
     if (!comm_open(&comm, 60.0, &err)) die("%s", err.text);
     if (comm.size == 1) die("start several ranks: mpirun -n 2 build/bench_comm");
     float *x = (float *)alloc_or_die(LONGEST * sizeof *x, "a buffer");
     memset(x, 0, LONGEST * sizeof *x);
-    double n = comm.size, alpha = all_reduce_seconds(&comm, x, 64, 101);
+    double n = comm.size, alpha = all_reduce_seconds(&comm, x, SHORTEST, 101);
     double whole = all_reduce_seconds(&comm, x, LONGEST, 41);
     double beta = fmax(whole - alpha, 0.1*whole) / (LONGEST * sizeof *x);
     if (comm.rank == 0)
