@@ -94,7 +94,7 @@ SCATTER = [1.0, 0.99, 1.02, 1.01, 0.98]
 
 
 def planted(model, batches=(1024, 1024), update=1.0, to_loss=1.0, updates=1.0, scatter=SCATTER,
-            pair=1.05):
+            pair=1.05, load=0.3):
     """A Case whose two ranks take `update` times the model's seconds of an update and `to_loss`
     times its seconds to the loss. pair: of the half batch, over solo; one number or one a block."""
     device = fit.Device(0.1e-3, 4.7e-6)
@@ -111,7 +111,7 @@ def planted(model, batches=(1024, 1024), update=1.0, to_loss=1.0, updates=1.0, s
         case.blocks.append(model.Block(
             turn, (one, modelled * update * times), solo, solo * slow, 0.5e-3,
             (one * count, count * s_ratio * modelled * to_loss * times),
-            (count, count * s_ratio * updates), 0.3))
+            (count, count * s_ratio * updates), load))
     return case
 
 
@@ -126,10 +126,11 @@ def test_verdicts():
     for more, word in [({}, "as predicted"), ({"update": 1.07, "to_loss": 1.12}, "as predicted"),
                        ({"update": 1.3, "to_loss": 1.3}, "refuted"),
                        ({"to_loss": 1.3}, "refuted"), ({"to_loss": 0.7}, "refuted"),
-                       ({"updates": 1.05}, "refuted"),
+                       ({"updates": 1.05}, "refuted"), ({"to_loss": 1.3, "load": 2.4}, "refuted"),
+                       ({"to_loss": 1.3, "load": 6.0}, "undecided"),
                        ({"scatter": [1.0, 0.8, 1.3, 1.1, 0.9]}, "undecided"),
                        ({"scatter": SCATTER[:4]}, "undecided")]:
-        cases = [planted(model), planted(model, **more)]
+        cases = [planted(model, load=more.get("load", 0.3)), planted(model, **more)]
         found, why = model.judge(cases, "")
         assert found == word, (more, found, why)
         assert ("blocks discarded" in why) == (word == "undecided"), why

@@ -68,7 +68,7 @@ def counts(most, points=200):
 def draw_workers(plt, worlds, cases, title):
     """A panel a model: the speed-up over one worker, on a link that takes no time and on this
     machine's."""
-    figure, panels = plt.subplots(1, len(worlds), figsize=(3.9 * len(worlds) + 0.4, 4.4),
+    figure, panels = plt.subplots(1, len(worlds), figsize=(max(6.4, 4.1 * len(worlds)), 4.4),
                                   layout="constrained", squeeze=False)
     figure.suptitle(title, x=0.01, ha="left", fontsize=10.5)
     for ax, w in zip(panels[0], worlds):
