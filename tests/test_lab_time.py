@@ -241,7 +241,8 @@ def test_law():
              "119k,weights,1.8,100,4000,3000,5000,4e5,0.03,", "119k,weights,2.5,1,7,6,8,7,0.1,")
     law = model.read_law(Here(out), wanted)
     assert (law.s_min, law.b_crit, law.low, law.high, law.own) == (100, 4000, 3000, 5000, True)
-    law_file(out, "119k,weights,1.8,,,,,,,the best rate", "35k,weights,1.8,90,3000,2500,3500,3e5,0,")
+    law_file(out, "119k,weights,1.8,,,,,,,the best rate",
+             "35k,weights,1.8,90,3000,2500,3500,3e5,0.03,")
     law = model.read_law(Here(out), wanted)
     assert law.b_crit == 3000 and not law.own and "35k" in law.source, law
     law_file(out, "119k,weights,1.8,,,,,,,the best rate")

@@ -2,9 +2,10 @@
 // model). alpha: seconds for the messages, however short; beta: seconds for a byte of the buffer.
 // The ranks wait for each other before each all-reduce, so no rank's delay is counted.
 //
-//     mpirun -n 2 build/bench_comm [FLOATS]    a line of JSON: ranks, alpha, beta, LINK of --plan-gpu
+//     mpirun -n 2 build/bench_comm       a line of JSON: ranks, alpha, beta, and LINK of --plan-gpu
+//     mpirun -n 2 build/bench_comm N     the same, with N floats as the longest buffer
 //
-// beta comes from the longest buffer, of FLOATS (default: 4 MB), alpha from the shortest. With n ranks, an all-reduce is two
+// beta comes from the longest buffer, alpha from the shortest. With n ranks, an all-reduce is two
 // exchanges of n-1 slices of n, each with a latency: LINK is 2 (n-1)/(n beta) + alpha/2.
 #define PROGRAM "bench_comm"           // what die() says, whatever train_gpt2.c calls itself
 #include "../base/error.h"
