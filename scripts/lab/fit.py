@@ -254,18 +254,8 @@ def ring_seconds(size, workers, bandwidth, latency=0.0):
     return 2.0 * (workers - 1) / workers * size / bandwidth + 2.0 * (workers - 1) * latency
 
 
-def exposed_seconds(ring, compute, hidden=2.0 / 3.0):
-    """Seconds of the all-reduce that overlap does not hide. It can overlap with up to `hidden` of
-    the backward pass, which is two thirds of the compute time."""
-    return max(0.0, ring - hidden * compute * 2.0 / 3.0)
-
-
 # A worker's compute time for b tokens: fixed + b * per_token seconds.
 Device = namedtuple("Device", "fixed per_token")
-
-# The network between workers. size: bytes of a gradient; bytes a second; seconds a message.
-Link = namedtuple("Link", "size bandwidth latency")
-
 
 def fit_device(tokens, seconds):
     """A straight line through measured (tokens, seconds) of an update, least squares of the
@@ -282,35 +272,6 @@ def fit_device(tokens, seconds):
         slope = sum(w * t * s for w, t, s in zip(weight, tokens, seconds)) / sum(
             w * t * t for w, t in zip(weight, tokens))
     return Device(fixed, slope)
-
-
-def step_seconds(batch, workers, device, link):
-    """Seconds of an update of `batch` tokens, shared equally by `workers`."""
-    compute = device.fixed + batch / workers * device.per_token
-    ring = ring_seconds(link.size, workers, link.bandwidth, link.latency)
-    return compute + exposed_seconds(ring, compute)
-
-
-def target_seconds(batch, workers, s_min, b_crit, device, link):
-    return predicted_updates(batch, s_min, b_crit) * step_seconds(batch, workers, device, link)
-
-
-def device_hours(seconds, workers):
-    return seconds * workers / 3600.0
-
-
-def useful_workers(b_crit, b_sat):
-    """The range in which more workers stop paying off: one to three times B_crit / b_sat, where
-    b_sat is the fewest tokens of an update that keep a worker near its full speed."""
-    return b_crit / b_sat, 3.0 * b_crit / b_sat
-
-
-def saturated(measured, share=0.9):
-    """The smallest measured number of tokens at which a device reaches `share` of its best measured
-    speed. measured: [(tokens, seconds)]. A fitted line would miss the best speed, which lies in the
-    middle: large updates no longer fit the cache."""
-    best = max(tokens / seconds for tokens, seconds in measured)
-    return min(tokens for tokens, seconds in measured if tokens / seconds >= share * best)
 
 
 # ---------------------------------------------------------------- the best batch for n workers
