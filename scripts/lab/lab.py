@@ -473,7 +473,7 @@ class Experiment:
         self.args = self.read_arguments(arguments)
         self.dir = os.path.join(self.args.out, self.label)
         self.said, self.settings, self.figures, self.tables = [], [], [], []
-        self.result, self.noted, self.run_seconds = None, False, 0.0
+        self.result, self.noted, self.run_seconds, self.loads = None, False, 0.0, []
         os.makedirs(os.path.join(self.dir, "runs"), exist_ok=True)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
@@ -569,6 +569,7 @@ class Experiment:
             sys.exit(0)
         runs = {job.name: Run(job, self.base(job), self.recorded(job)) for job in jobs}
         self.run_seconds += sum(run.wall for run in runs.values())
+        self.loads += [run.record["load"] for run in runs.values() if "load" in run.record]
         return runs
 
     def base(self, job):
@@ -634,7 +635,8 @@ class Experiment:
         base = self.base(job)
         with open(base + ".txt", encoding="utf-8", errors="replace") as f:
             printed = f.read()
-        record = dict(self.identity(job), wall=round(wall, 3), diverged=False)
+        record = dict(self.identity(job), wall=round(wall, 3), diverged=False,
+                      load=round(os.getloadavg()[0], 1))
         if status != 0:
             if "the run has diverged" not in printed:
                 fail(f"{job.name}: {last_line(printed) or f'exit status {status}'}; "
@@ -719,8 +721,10 @@ class Experiment:
             "verdict": self.result["verdict"], "why": self.result["why"], "said": self.said,
             "settings": self.settings, "figures": self.figures, "csv": self.tables,
             "command": f"{script}{size}{trainer}{out}", "size": self.size,
-            "machine": machine(self.args.trainer), "seconds": round(time.time() - self.began, 1),
-            "run_seconds": round(self.run_seconds, 1), "drawn": not self.noted})
+            "machine": machine(self.args.trainer),
+            "load": [min(self.loads), max(self.loads)] if self.loads else None,
+            "seconds": round(time.time() - self.began, 1), "run_seconds": round(self.run_seconds, 1),
+            "drawn": not self.noted})
 
 
 def cell(value):

@@ -1,0 +1,57 @@
+"""Reads the results that keep.py has copied to results/NN_name: summary.json, tables, fit.json."""
+import csv
+import json
+import os
+
+import lab
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+RESULTS = os.path.join(HERE, "results")
+FIGURES = os.path.join(HERE, "figures")
+
+
+def read(label, name):
+    """What a JSON file of an experiment holds; None without."""
+    path = os.path.join(RESULTS, label, name)
+    try:
+        with open(path, encoding="utf-8") as f:
+            return json.load(f)
+    except OSError:
+        return None
+    except ValueError:
+        return lab.fail(f"{path}: this is not JSON; run keep.py {label} again")
+
+
+def summary(label):
+    return read(label, "summary.json")
+
+
+def table(label, name):
+    """The rows of a CSV file, as {column: number, text, or None for an empty cell}; none without
+    the file."""
+    try:
+        with open(os.path.join(RESULTS, label, name + ".csv"), newline="", encoding="utf-8") as f:
+            return [{key: value(cell) for key, cell in row.items()} for row in csv.DictReader(f)]
+    except OSError:
+        return []
+
+
+def value(cell):
+    try:
+        return float(cell)
+    except ValueError:
+        return cell or None
+
+
+def verdict(found):
+    return found["verdict"] + ("" if found["size"] == "full" else " (quick run)")
+
+
+def figure_file(found, figure):
+    """01_one_step.png: the experiment's number and the figure's name."""
+    return f"{found['number']:02d}_{figure['name']}.png"
+
+
+def machine(found):
+    load = found.get("load")
+    return found["machine"] + (f", load {load[0]:g} to {load[1]:g} meanwhile" if load else "")

@@ -1,0 +1,128 @@
+"""Results of all eight experiments as they would lie in OUT, with numbers made up here; for the
+tests of what keeps and shows results."""
+import csv
+import json
+import os
+import struct
+import zlib
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def png(path, width=40, height=20):
+    """A picture of one colour."""
+    def part(kind, data):
+        return (struct.pack(">I", len(data)) + kind + data
+                + struct.pack(">I", zlib.crc32(kind + data)))
+    rows = (b"\0" + bytes([40, 90, 160]) * width) * height
+    with open(path, "wb") as f:
+        f.write(PNG + part(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+                + part(b"IDAT", zlib.compress(rows)) + part(b"IEND", b""))
+
+
+def law(size, points):
+    """Rows of 02_knee/fit.csv and points.csv. points: {target: (S_min, B_crit)}"""
+    fits = [{"size": size, "reading": "weights", "target_nats": t, "s_min": s, "b_crit": b,
+             "b_crit_low": 0.8 * b, "b_crit_high": 1.25 * b, "refused": ""}
+            for t, (s, b) in points.items()]
+    seen = [{"size": size, "reading": "weights", "target_nats": t, "batch_tokens": batch,
+             "updates_median": s * (1 + b / batch)}
+            for t, (s, b) in points.items() for batch in (64, 512, 4096, 8192)]
+    return fits, seen
+
+
+LAWS = [law("35k", {2.5: (135, 541), 2.25: (226, 1136)}),
+        law("119k", {2.5: (100, 700), 2.0: (300, 1600), 1.4: (900, 4000)})]
+REFUSED = {"size": "0.8M", "reading": "weights", "target_nats": 1.4, "refused": "an edge"}
+
+# {label: {table: rows}}
+TABLES = {
+    "01_one_step": {"fits": [
+        {"checkpoint": name, "direction": "adam", "quantity": "b_noise", "fitted": value}
+        for name, value in [("constant", 777.0), ("annealed", 8888.0)]]},
+    "02_knee": {
+        "fit": [fit for fits, _ in LAWS for fit in fits] + [REFUSED],
+        "points": [point for _, points in LAWS for point in points],
+        "local": [{"size": "119k", "trained_tokens": 8192, "b_crit": 3210, "b_crit_low": 3000,
+                   "b_crit_high": 3500, "noise_scale_tokens": 654, "refused": ""}]},
+    "03_small_noisy": {
+        "best": [{"rule": rule, "batch_sequences": n, "val_loss": loss, "error": 0.004}
+                 for rule, n, loss in [("AdamW, half-life kept", 1, 1.8765),
+                                       ("AdamW, half-life kept", 256, 1.9123), ("SGD", 1, 1.9)]],
+        "equal_training": [{"train_loss": 1.3, "batch_tokens": b, "val_loss": v, "error": 0.01}
+                           for b, v in [(32, 1.77), (8192, 1.78)]]},
+    "04_one_device": {
+        "line": [{"model": "35k", "seq_len": 32, "threads": 1, "b_half": 6.54, "b_half_low": 6.1,
+                  "b_half_high": 7.2}],
+        "accumulation": [{"model": "35k", "micro_batch_tokens": 32, "accumulation": 16,
+                          "cost": 0.123, "cost_low": 0.1, "cost_high": 0.15}]},
+    "05_time": {},
+    "06_bandwidth": {
+        "race": [{"mbit_s": link, "method": name, "seconds_to_target": s}
+                 for link, name, s in [(25, "one", 9.1), (25, "one", 9.3), (25, "one", 9.5),
+                                       (25, "parallel", ""), (1000, "one", 9.3),
+                                       (1000, "parallel", 5.5)]],
+        "machine": [{"what": "target_loss", "value": 1.8}]},
+    "06_diloco": {"cells": [
+        {"batch_of_a_replica": b, "replicas": n, "every": 20, "gap": gap, "low": gap - 0.01,
+         "high": gap + 0.01, "outcome": outcome}
+        for b, n, gap, outcome in [(512, 4, 0.0789, "loses"), (8192, 4, 0.002, "ties"),
+                                   (512, 1, -0.9, "wins")]]},
+    "07_schedules": {"summary": [
+        {"schedule": "a", "eta": eta, "gap": gap, "low": gap - 0.001, "high": gap + 0.001,
+         "updates": 2345} for eta, gap in [(0.35, -0.0042), (0.7, 0.003), ("", -0.5)]]},
+    "08_fits": {
+        "days": [{"model": "1.6B", "gpus": n, "modelled_days": 9.36 / n} for n in (1, 8, 64)],
+        "mixtures": [{"model": "70B", "gpus": 64, "data": 4, "tensor": 2, "pipeline": 8,
+                      "modelled_days": 163.2}]}}
+
+FIGURES = {"01_one_step": ["one_step"], "02_knee": ["knee", "growth"],
+           "03_small_noisy": ["small_noisy"], "04_one_device": ["one_device"],
+           "05_time": ["seconds"], "06_bandwidth": ["race"], "06_diloco": ["diloco"],
+           "07_schedules": ["schedules"], "08_fits": ["memory", "days"]}
+
+TITLES = {"02_knee": "The knee", "06_bandwidth": "Loss against real seconds over slow links",
+          "06_diloco": "DiLoCo against data parallel, both tuned"}
+
+FITS = {
+    "04_one_device": {"fits": [
+        {"model": name, "parameters": n, "seq_len": 32, "threads": threads, "t_0": 3e-5 * threads,
+         "tau": 4.584e-6, "intervals": {"t_0": [2e-5, 4e-5], "tau": [4.5e-6, 4.7e-6]}}
+        for name, n, threads in [("35k", 34720, 1), ("35k", 34720, 2), ("119k", 118592, 1),
+                                 ("0.8M", 830336, 1)]]},
+    "05_time": {"models": [{"model": "119k", "alpha": 2e-5, "beta": 1e-9},
+                           {"model": "0.8M", "alpha": None, "beta": None}],
+                "ratios": [{"model": "119k", "batches": [1024, 1024],
+                            "speedup": [1.654, 1.6, 1.7]}]}}
+
+
+def summary(label, size="full"):
+    number, name = int(label[:2]), label[3:]
+    return {"number": number, "name": name, "title": TITLES.get(label, name.capitalize()),
+            "question": "Why?", "prediction": "Because.", "verdict": "as predicted",
+            "why": f"number {number} decides", "said": [f"{label} said A.", f"{label} said B.",
+                                                        "Measured, for pieces of 8: 0.89 times."],
+            "settings": [], "figures": [{"name": f, "png": f"{f}.png", "alt": f"Picture [of] {f}.",
+                                         "caption": f"Caption of {f}."} for f in FIGURES[label]],
+            "csv": [{"name": t, "file": f"{t}.csv"} for t in TABLES[label]],
+            "command": f"scripts/lab/{label}.py --out /tmp/somewhere/else", "size": size,
+            "machine": "2 processors, a CPU", "load": [0.5, 1.5], "run_seconds": 600.0}
+
+
+def plant(out, sizes=()):
+    """Writes OUT/NN_name of all experiments. sizes: {label: size} of those that are not full."""
+    for label, tables in TABLES.items():
+        folder = os.path.join(out, label)
+        os.makedirs(folder)
+        for name, rows in tables.items():
+            with open(os.path.join(folder, name + ".csv"), "w", newline="", encoding="utf-8") as f:
+                writer = csv.DictWriter(f, rows[0].keys(), restval="")
+                writer.writeheader()
+                writer.writerows(rows)
+        for name in FIGURES[label]:
+            png(os.path.join(folder, name + ".png"))
+        found = summary(label, dict(sizes).get(label, "full"))
+        for name, record in [("summary.json", found), ("fit.json", FITS.get(label))]:
+            if record:
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
+                    json.dump(record, f)

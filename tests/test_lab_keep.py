@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+"""How results are kept: what keep.py copies and refuses, that the laboratory's README quotes what is
+kept, and that the page's claims read it."""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+import planted
+import testing
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LAB = os.path.join(ROOT, "scripts", "lab")
+sys.path.insert(0, LAB)
+import claims
+import keep
+import kept
+import page
+import report
+
+# As the laboratory's README has them: with markers, and one without.
+README = """# The laboratory
+
+| experiment | answer | prediction | time here |
+|---|---|---|---|
+| 2. The knee | not answered yet | no full run yet | 5 min |
+| 4. One device saturates | old words | partly | 67 s |
+| 6. Loss against real seconds over slow links | not yet | no | 3 min |
+| 6. DiLoCo against data parallel, both tuned | not yet | no | 2 min |
+
+## 2. The knee
+
+<!-- seen 02_knee -->
+**What was seen.** Nothing yet.
+<!-- end -->
+
+**How it works.** By fits.
+
+## 4. One device
+
+**Figures.** Old.
+
+**What was seen.** No quiet run is committed yet.
+
+**How it works.** By lines.
+
+**Try next.** More.
+
+## 6. Loss against real seconds over slow links
+
+<!-- seen 06_bandwidth -->
+**What was seen.** Nothing yet.
+<!-- end -->
+
+<!-- seen 06_diloco -->
+**What was seen.** Nothing yet.
+<!-- end -->
+"""
+
+
+def repository_text():
+    with open(os.path.join(LAB, "README.md"), encoding="utf-8") as f:
+        return f.read()
+
+
+def in_folder(name, sizes=()):
+    """Planted results in OUT; results, figures and README to keep them in; returns OUT."""
+    folder = os.path.join(TMP, name)
+    out = os.path.join(folder, "lab")
+    planted.plant(out, sizes)
+    kept.RESULTS, kept.FIGURES = os.path.join(folder, "results"), os.path.join(folder, "figures")
+    keep.README = os.path.join(folder, "README.md")
+    os.makedirs(kept.FIGURES)
+    with open(keep.README, "w", encoding="utf-8") as f:
+        f.write(README)
+    return out
+
+
+def keep_all(out, labels):
+    keep.shrink = shutil.copy
+    for label in labels:
+        keep.keep(out, label)
+    with open(keep.README, encoding="utf-8") as f:
+        return f.read()
+
+
+def refused(call, *words):
+    try:
+        call()
+    except SystemExit as why:
+        text = str(why)
+        assert all(word in text for word in words) and "\n" not in text, text
+        return
+    raise AssertionError(f"not refused: {words}")
+
+
+# ---- what is committed ----
+
+def test_keep_readme_and_results():
+    """Each kept experiment stands in the README as its summary has it, and its figures are small;
+    every experiment has its places there."""
+    text, own = repository_text(), kept.RESULTS
+    assert own == os.path.join(LAB, "results")
+    for label, _ in report.experiments():
+        found = kept.summary(label)
+        if found:
+            assert keep.block(label, found) in text, f"README differs from {label}: run keep.py"
+            assert keep.row(label, found) in text.split("\n"), f"{label}: the table differs"
+            for figure in found["figures"]:
+                path = os.path.join(kept.FIGURES, kept.figure_file(found, figure))
+                assert os.path.getsize(path) <= keep.MOST_BYTES, path
+            for name in os.listdir(os.path.join(own, label)):
+                keep.check_paths(os.path.join(own, label, name))
+        else:
+            assert keep.place(text, label, {"number": int(label[:2])}), label
+
+
+def test_keep_claims_name_experiments():
+    labels = [label for label, _ in report.experiments()]
+    for claim in claims.CLAIMS:
+        assert claim.label is None or claim.label in labels, claim.belief
+    assert os.path.exists(os.path.join(ROOT, "tests", "test_ranks.sh"))
+
+
+# ---- keeping planted results ----
+
+def test_keep_quotes():
+    out = in_folder("quotes", {"04_one_device": "quick"})
+    planted.png(os.path.join(kept.FIGURES, "99_old.png"))
+    text = keep_all(out, ["02_knee", "04_one_device", "06_bandwidth", "06_diloco"])
+    for label in ["02_knee", "04_one_device", "06_bandwidth", "06_diloco"]:
+        found = kept.summary(label)
+        assert keep.block(label, found) in text and keep.row(label, found) in text, label
+        assert f"- {label} said B.\n" in text and "said B" in keep.block(label, found)
+    assert "**What was seen.** Full run; 2 processors, a CPU, load 0.5 to 1.5 meanwhile." in text
+    assert "**What was seen.** Quick run;" in text and "as predicted (quick run)" in text
+    assert "**As predicted.** Number 2 decides." in text
+    assert "Nothing yet" not in text and "No quiet run" not in text and "old words" not in text
+    assert "**How it works.** By lines." in text and "**Try next.** More." in text
+    assert "![Picture (of) growth.](figures/02_growth.png)" in text
+    assert sorted(os.listdir(kept.FIGURES)) == [
+        "02_growth.png", "02_knee.png", "04_one_device.png", "06_diloco.png", "06_race.png"]
+    assert "/tmp" not in kept.summary("02_knee")["command"]
+    assert keep_all(out, ["02_knee", "04_one_device"]) == text, "a second time changes words"
+
+
+def test_keep_replaces():
+    """A later run leaves nothing of the earlier one but the texts at each loss."""
+    out = in_folder("replaces")
+    folder = os.path.join(kept.RESULTS, "02_knee")
+    os.makedirs(folder)
+    for name in ("samples.json", "old.csv", "README.md"):
+        with open(os.path.join(folder, name), "w") as f:
+            f.write("{}")
+    keep_all(out, ["02_knee"])
+    assert sorted(os.listdir(folder)) == ["fit.csv", "local.csv", "points.csv", "samples.json",
+                                          "summary.json"]
+    keep_all(out, ["04_one_device"])
+    assert kept.read("04_one_device", "fit.json") == planted.FITS["04_one_device"]
+
+
+def test_keep_refuses():
+    out = in_folder("refuses", {"02_knee": "tiny"})
+    refused(lambda: keep.keep(out, "02_knee"), "02_knee: a --tiny run is for tests")
+    refused(lambda: keep.keep(out, "09_none"), "No such file", "run scripts/lab/09_none.py first")
+    path = os.path.join(out, "06_diloco", "cells.csv")
+    with open(path, "a") as f:
+        f.write("1,2,/home/somebody/lab/x.csv\n")
+    refused(lambda: keep_all(out, ["06_diloco"]), "a path of this machine, /home/somebody/lab")
+    with open(os.path.join(out, "06_bandwidth", "summary.json"), "w") as f:
+        f.write("{")
+    refused(lambda: keep.keep(out, "06_bandwidth"), "damaged; run scripts/lab/06_bandwidth.py")
+    refused(lambda: keep_all(out, ["08_fits"]), "README.md: has no <!-- seen 08_fits -->")
+
+
+def test_keep_words_are_no_paths():
+    """A quotient, a rate and a name with a slash are words."""
+    path = os.path.join(TMP, "words")
+    with open(path, "w") as f:
+        f.write("1/(1 + B/B_crit), 2 tokens/s, scripts/lab/x.py, ./train_gpt2/a/b, n / (⌈n/u⌉ u)")
+    keep.check_paths(path)
+
+
+def test_keep_shrinks():
+    """In the Python that draws: fewer bytes, the same size."""
+    python = testing.find_python()
+    if python is None:
+        raise testing.Skip("matplotlib")
+    source, target = os.path.join(TMP, "large.png"), os.path.join(TMP, "small.png")
+    done = subprocess.run([python, "-c", f"""import random, sys
+sys.path.insert(0, {LAB!r}); sys.dont_write_bytecode = True
+import keep
+from PIL import Image
+rng = random.Random(1)
+picture = Image.new("RGB", (400, 300))
+picture.putdata([tuple(min(255, i // 500 + rng.randrange(9)) for _ in range(3))
+                 for i in range(120000)])
+picture.save({source!r})
+keep.shrink({source!r}, {target!r})
+assert Image.open({target!r}).size == (400, 300)
+keep.MOST_BYTES = 100
+try:
+    keep.shrink({source!r}, {target!r})
+except SystemExit as why:
+    assert "at most 100 are kept" in str(why), why
+else:
+    raise AssertionError("a large picture is kept")
+"""], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert os.path.getsize(target) < 0.5 * os.path.getsize(source)
+
+
+# ---- claims ----
+
+# {label: what its sentences must hold}
+WANTED = {
+    "01_one_step": ["777 tokens in a run", "8,888 after", "0.89 times"],
+    "02_knee": ["to a loss of 1.4, 119k", "57,150 updates of 64 tokens, and 1,339 of 8,192",
+                "4,000 tokens there (3,200 to 5,000)", "541 tokens at a loss of 2.5, 1,136 at 2.25",
+                "700 tokens at a loss of 2.5, 4,000 at 1.4", "the run showed 654", "3,210"],
+    "03_small_noisy": ["1.877 ± 0.004 with 1 sequence", "1.912 ± 0.004 with 256",
+                       "SGD ends at 1.900", "1.30: validation loss 1.770"],
+    "04_one_device": ["6.54 tokens for 35k parameters (6.1 to 7.2)", "+12.3% (+10.0 to +15.0)"],
+    "05_time": ["1.65 times as fast (1.60 to 1.70), 119k parameters with 1,024 tokens"],
+    "06_bandwidth": ["to a loss of 1.8", "25 Mbit/s one worker 9.3, two data parallel not reached",
+                     "1,000 Mbit/s one worker 9.3, two data parallel 5.5"],
+    "06_diloco": ["in 2 settings DiLoCo ties in 1, loses in 1", "+0.002 nats", "+0.079"],
+    "07_schedules": ["η = 0.35", "-0.0042 nats", "2,345 updates"],
+    "08_fits": ["9.36 days on one", "28.1 hours on 8", "3.51 hours on 64",
+                "70B: 4 x 2 x 8 on 64 (163 days)"]}
+
+
+def sentences(label):
+    return " ".join(claims.measured(c) for c in claims.CLAIMS if c.label == label)
+
+
+def test_claims():
+    out = in_folder("claims", {"07_schedules": "quick"})
+    assert sentences("02_knee") == " ".join(["Not measured yet."] * 3)
+    keep.shrink = shutil.copy
+    for label in WANTED:
+        keep.copy(out, label, keep.finished(out, label))
+    for label, words in WANTED.items():
+        for word in words:
+            assert word in sentences(label), (word, sentences(label))
+        assert ("rests on a quick run" in sentences(label)) == (label == "07_schedules"), label
+    for name in os.listdir(os.path.join(kept.RESULTS, "07_schedules")):
+        if name.endswith(".csv"):
+            os.remove(os.path.join(kept.RESULTS, "07_schedules", name))
+    assert sentences("07_schedules").startswith("As predicted: number 7 decides."), (
+        "without its table a claim quotes the verdict")
+
+
+def test_claims_on_the_page():
+    out = in_folder("on_page", {"07_schedules": "quick"})
+    keep.shrink = shutil.copy
+    for label in WANTED:
+        if label != "08_fits":
+            keep.copy(out, label, keep.finished(out, label))
+    table = page.claims_table()
+    assert "<a href='#figure-02_knee'>Experiment 2</a>: as predicted</td>" in table, table
+    assert "Experiment 7</a>: as predicted (quick run)" in table
+    assert "<td>Not measured yet.</td><td>Experiment 8</td>" in table
+    pictures = page.claim_pictures(["02_knee.png"])
+    assert pictures.count("<figure ") == 8 and "id='figure-02_knee'" not in pictures, pictures
+    assert 'alt="Picture [of] growth."' in pictures
+    assert "Experiment 2: Caption of growth." in pictures
+    listed = page.experiments_table()
+    assert "number 2 decides" in listed and "not measured yet" in listed
+
+
+if __name__ == "__main__":
+    TMP = tempfile.mkdtemp(prefix="lab_keep.")
+    try:
+        sys.exit(testing.run_tests(globals(), sys.argv[1:]))
+    finally:
+        shutil.rmtree(TMP)
