@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The laboratory's page: the model behind its calculator, against values computed by hand and the
-closed forms; calculator.js against the model, in a browser without a window; the page's layout."""
+closed forms; calculator.js against the model, in a browser without a window; the page's layout, with
+what is committed and with planted results of all experiments."""
 import html
 import json
 import math
@@ -18,9 +19,13 @@ import testing
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAB = os.path.join(ROOT, "scripts", "lab")
 sys.path.insert(0, LAB)
+COMMITTED = os.path.join(LAB, "results"), os.path.join(LAB, "figures")
 import fit
+import keep
+import kept
 import model
 import page
+import planted
 from model import Costs, Law, Network, Scenario
 
 FREE = Network(1e30, 1e30, 0.0, 0.0, 8)
@@ -120,19 +125,56 @@ def test_page_closed_forms():
 
 def test_page_planned():
     """124M: 2.49 billion tokens; the paper's batch for 20% more data is 904 sequences of 512."""
-    _, models = model.read_results()
-    small = next(m for m in models if "124M" in m["name"])
+    small = next(m for m in model.read_models() if "124M" in m["name"])
     s_min, b_crit = small["targets"][0]["fit"]
     assert close(s_min * b_crit, 20 * 124439808) and close(b_crit, 5 * 512 * 904, 1e-3), b_crit
-    assert close(small["tau"], 854438400 / 395.6e12)
+    assert close(small["line"]["fit"][1], 854438400 / 395.6e12)
     assert close(small["optimizer_seconds"], 1.1144e-3, 1e-4)
+
+
+def test_page_ranges():
+    """Low and high: over the ends of the ranges of the law and of the line, B given."""
+    made = model.answer(SLOW_START, Scenario(None, 1, 3000, FREE, 0.0, 0, False))
+    assert made["updates"] == 100.0
+    assert close(made["updates_low"], 45 * (1 + 3500/3000)), made
+    assert close(made["updates_high"], 55 * (1 + 2500/3000)), made
+    assert close(made["step"], 1.3e-2) and close(made["step_high"], 2e-2 + 2e-6*3000), made
+    assert close(made["step_low"], 5e-3 + 5e-7*3000), made
+    assert close(made["low"], made["updates_low"] * made["step_low"]), made
+    assert close(made["high"], made["updates_high"] * made["step_high"]), made
+
+
+def test_page_kept_models():
+    """A size has a model once its law and its line are kept; its link is the measured one."""
+    with_planted()
+    models = [m for m in model.read_models() if "measured" in m["name"]]
+    assert [m["name"].split(" ")[0] for m in models] == ["35k", "119k"], "no law, no model"
+    small, large = models
+    assert small["line"] == {"fit": (3e-5, 4.584e-6), "low": (2e-5, 4.5e-6),
+                             "high": (4e-5, 4.7e-6)}, small["line"]
+    assert [t["loss"] for t in large["targets"]] == [2.5, 2.0, 1.4]
+    assert large["targets"][2]["fit"] == [900.0, 4000.0]
+    assert close(large["targets"][2]["low"][1], 3200.0) and large["parameters"] == 118592
+    want = model.profile(Law(900.0, 4000.0), 5000.0, [64, 512, 4096, 8192])
+    assert large["targets"][2]["high"] == list(want)
+    assert (small["controls"]["near"], small["controls"]["near-latency"]) == (80, 34)
+    controls = large["controls"]             # 1e-9 seconds a byte: 1 GB/s; 2e-5 s: 10 us a message
+    assert (controls["near"], controls["far"], controls["near-latency"]) == (60, 60, 40), controls
+    assert (model.position(0.0, 1e-7, 100), model.position(1e20, 1e6, 120)) == (0, 120)
+    kept.RESULTS = os.path.join(TMP, "empty")
+    os.makedirs(kept.RESULTS)
+    shutil.copy(os.path.join(COMMITTED[0], "results.json"), kept.RESULTS)
+    models = model.read_models()
+    assert "first edition" in models[0]["name"] and "H100" in models[1]["name"]
+    kept.RESULTS, kept.FIGURES = COMMITTED
 
 
 # ---- the walls ----
 
 # A device with a high cost of an update; a page with all models and this one.
-SLOW_START = {"name": "a slow start (of the test)", "parameters": 1000, "seq_len": 32, "t_0": 1e-2,
-              "optimizer_seconds": 0.0, "tau": 1e-6, "grad_bytes": 4, "param_bytes": 4,
+SLOW_START = {"name": "a slow start (of the test)", "parameters": 1000, "seq_len": 32,
+              "line": {"fit": [1e-2, 1e-6], "low": [5e-3, 5e-7], "high": [2e-2, 2e-6]},
+              "optimizer_seconds": 0.0, "grad_bytes": 4, "param_bytes": 4,
               "state_bytes": [4, 4, 8], "activation_bytes": 10, "memory": None,
               "targets": [{"loss": 1.0, "fit": [50.0, 3000.0], "low": [55.0, 2500.0],
                            "high": [45.0, 3500.0]}], "controls": {},
@@ -149,8 +191,22 @@ WALLS = {"memory": ("6.7B", {"devices": 0}),
          "compute,noise": ("1.6B", {"devices": 3, "stage": 1})}
 
 
-def all_models():
-    return model.read_results()[1] + [SLOW_START]
+def with_planted():
+    """Planted results of all experiments, kept in a folder of the test."""
+    folder = os.path.join(TMP, "planted")
+    kept.RESULTS, kept.FIGURES = os.path.join(folder, "results"), os.path.join(folder, "figures")
+    if os.path.exists(folder):
+        return
+    planted.plant(os.path.join(folder, "lab"), {"07_schedules": "quick"})
+    os.makedirs(os.path.join(kept.RESULTS, "02_knee"))
+    shutil.copytree(COMMITTED[1], kept.FIGURES)
+    shutil.copy(os.path.join(COMMITTED[0], "results.json"), kept.RESULTS)
+    shutil.copy(os.path.join(COMMITTED[0], "02_knee", "samples.json"),
+                os.path.join(kept.RESULTS, "02_knee"))
+    keep.shrink = shutil.copy
+    for label in planted.TABLES:
+        keep.copy(os.path.join(folder, "lab"), label,
+                  keep.finished(os.path.join(folder, "lab"), label))
 
 
 def from_browser(read):
@@ -163,7 +219,7 @@ def from_browser(read):
 
 def test_page_walls():
     """The walls by the model alone, on costs chosen so that one part dominates."""
-    base = dict(SLOW_START, t_0=0.0, tau=1e-6)
+    base = SLOW_START
     law = Law(50.0, 3000.0)
     run = Scenario(None, 4, 128, FREE, 0.0, 0, False)
     def walls(costs, batch=128, of=law, what=base):
@@ -182,29 +238,49 @@ def test_page_walls():
 # ---- what is committed ----
 
 def test_page_numbers_are_quoted():
-    """Each number of a claim, and each that a measured model is made of, stands in the laboratory's
-    README: none appears from elsewhere."""
-    readme = page.read("scripts", "lab", "README.md")
-    results, _ = model.read_results()
-    numbers = {n for c in results["claims"] for n in re.findall(r"\d[\d,.]*(?:e-\d+)?", re.sub(
-        r"--[\w-]+|1/\(1", "", c["measured"]))}
-    for raw in results["measured"]:
-        numbers.add(f"{raw['tokens_per_second']:,}")
-        for t in raw["targets"]:
-            numbers |= {f"{x:,}" for x in [t["loss"], t["s_min"], t["b_crit"], *t["b_crit_range"]]}
-    missing = [n for n in sorted(numbers) if not re.search(
-        r"(?<![\d.,])" + re.escape(n.rstrip(".,")) + r"(?![\d]|[.,]\d)", readme)]
-    assert len(numbers) > 30 and not missing, missing
+    """While the first edition's model stands in, each number that it is made of stands in the
+    laboratory's README."""
+    if kept.summary("02_knee"):
+        return
+    readme, raw = page.read("scripts", "lab", "README.md"), kept.read("", "results.json")
+    numbers = {f"{1.0 / raw['first_edition']['line']['fit'][1]:,.0f}"[:4]}
+    for t in raw["first_edition"]["targets"]:
+        numbers |= {f"{x:,}" for x in [t["loss"], t["s_min"], t["b_crit"], *t["b_crit_range"]]}
+    missing = [n for n in sorted(numbers) if n not in readme]
+    assert len(numbers) == 11 and not missing, missing
 
 
 def build(models=None):
-    results, committed = model.read_results()
-    return page.build(page.read("README.md"), page.read("scripts", "lab", "README.md"), results,
-                      models or committed)
+    return page.build(page.read("README.md"), models or model.read_models())
+
+
+def without_pictures(text):
+    return re.sub(r"base64,[^']*", "", text)
+
+
+def check_static(text):
+    """README's words and figures, alternative words for each figure, a target for each link, a
+    label for each control, nothing from elsewhere."""
+    words, readme = without_pictures(text), page.read("README.md")
+    assert "http" not in words and "url(" not in words and "import" not in words
+    for part in page.answer_paragraphs(readme):
+        assert page.block(part) in text, part
+    first = readme.split(page.SECTION)[1].strip().split("\n")[0]
+    assert html.escape(first) in " ".join(text.split()), first
+    figures = page.answer_figures(readme)
+    below = text.split("What would it be for you?")[0]
+    assert len(figures) == 2 == below.count("<figure "), "README's two figures open the page"
+    assert 'alt=""' not in words and words.count("<img alt=\"") == words.count("<figure ")
+    targets = re.findall(r"id='(figure-[^']*)'", words)
+    assert len(targets) == len(set(targets)), targets
+    assert set(re.findall(r"href='#([^']*)'", words)) <= set(targets)
+    for control in re.findall(r"<(?:input|select)[^>]* id='([^']*)'", words):
+        assert f"<label for='{control}'>" in words, control
+    return words
 
 
 def test_page_static():
-    """`make page` alone; README's words, every figure with its words, a label for each control."""
+    """`make page` alone."""
     out = os.path.join(TMP, "made", "page.html")
     done = subprocess.run([sys.executable, os.path.join(LAB, "page.py"), "--out", out],
                           capture_output=True, text=True, check=False)
@@ -212,19 +288,23 @@ def test_page_static():
     with open(out, encoding="utf-8") as f:
         text = f.read()
     assert text == build(), "page.py writes another page"
-    words = re.sub(r"base64,[^']*", "", text)
-    assert "http" not in words and "url(" not in words and "import" not in words
-    for part in page.answer_paragraphs(page.read("README.md")):
-        assert page.block(part) in text, part
-    first = page.read("README.md").split(page.SECTION)[1].strip().split("\n")[0]
-    assert html.escape(first) in " ".join(text.split()), first
-    results, _ = model.read_results()
-    assert words.count("<img alt=\"") == len(results["claims"]) and 'alt=""' not in words
-    for claim in results["claims"]:
-        assert f"href='#{page.anchor(claim)}'" in words and f"id='{page.anchor(claim)}'" in words
-    for control in re.findall(r"<(?:input|select)[^>]* id='([^']*)'", words):
-        assert f"<label for='{control}'>" in words, control
-    assert "have not been made yet" in words
+    check_static(text)
+
+
+def test_page_planted():
+    """Once all experiments are kept: every claim has its sentence, and every figure is shown."""
+    with_planted()
+    words = check_static(build())
+    assert "ot measured yet" not in words and words.count("quick run") >= 2, "07 is quick"
+    assert words.count("<figure ") >= 10, words.count("<figure ")
+    assert "to a loss of 1.4, 119k parameters took" in words
+    samples = kept.read("02_knee", "samples.json")
+    losses = [s["target"] for s in samples["samples"]]
+    assert losses == [2.5, 2.25, 2.0, 1.8, 1.7, 1.6, 1.5, 1.4], losses
+    for s in samples["samples"]:
+        assert s["target"] - 0.2 < s["loss"] <= s["target"] and len(s["text"]) == 200, s
+        assert html.escape(s["text"]) in words and f"<td>{s['target']:g} nats</td>" in words
+    kept.RESULTS, kept.FIGURES = COMMITTED
 
 
 # ---- in a browser ----
@@ -243,7 +323,9 @@ DRIVE = """<script>addEventListener("load", () => {
                  walls: byId("limit").dataset.walls, values: Object.fromEntries(
                      [...byId("results").rows].map(r => [r.dataset.id, Number(r.dataset.value)])),
                  texts: Object.fromEntries([...byId("results").rows].map(
-                     r => [r.dataset.id, r.cells[1].textContent])) };
+                     r => [r.dataset.id, r.cells[1].textContent])),
+                 ranges: Object.fromEntries([...byId("results").rows].map(
+                     r => [r.dataset.id, r.cells[2].textContent])) };
     };
     const begin = all.map(c => c.type === "checkbox" ? c.checked : c.value), bad = [], found = {};
     const reset = () => all.forEach((c, i) => set(c, begin[i]));
@@ -306,12 +388,11 @@ def find_browser():
     return found
 
 
-def drive():
+def drive(text, wanted):
     """What the page reported at both widths; and stderr, with the console's messages."""
     browser = find_browser()
-    wanted = json.dumps(WALLS)
     with open(os.path.join(TMP, "page.html"), "w", encoding="utf-8") as f:
-        f.write(build(all_models()).replace("</body>", DRIVE.replace("WANTED", wanted)))
+        f.write(text.replace("</body>", DRIVE.replace("WANTED", json.dumps(wanted))))
     with open(os.path.join(TMP, "frames.html"), "w") as f:
         f.write(FRAMES)
     done = subprocess.run(
@@ -329,38 +410,67 @@ SECONDS = {"µs": 1e-6, "ms": 1e-3, "s": 1.0, "minutes": 60.0, "hours": 3600.0, 
            "years": 365.25 * 86400.0}
 
 
+def seconds_of(text):
+    number, unit = text.replace(",", "").split(" ")
+    return float(number) * SECONDS[unit]
+
+
+def check_range(text, low, high, read):
+    """"1.2 s to 3 s", to four digits; "none" where there is no range."""
+    if low == high:
+        assert text == "none", text
+        return
+    shown = [read(end) for end in text.split(" to ")]
+    assert close(shown[0], low, 5.1e-4) and close(shown[1], high, 5.1e-4), (text, low, high)
+
+
 def check_state(state, models):
     """One setting of the controls: every number as in the model, to far more than four digits."""
     scenario = from_browser(state["scenario"])
     want = model.answer(models[state["model"]], scenario)
     for name, value in state["values"].items():
         assert close(value, want[name], 1e-9) or value == want[name] == 0, (name, value, scenario)
-    number, unit = state["texts"]["seconds"].replace(",", "").split(" ")
-    assert close(float(number) * SECONDS[unit], want["seconds"], 5.1e-4), state["texts"]
+    assert close(seconds_of(state["texts"]["seconds"]), want["seconds"], 5.1e-4), state["texts"]
     assert len(state["values"]) == 12 and state["walls"].split(",") == want["walls"], (state, want)
+    check_range(state["ranges"]["seconds"], want["low"], want["high"], seconds_of)
+    check_range(state["ranges"]["step"], want["step_low"], want["step_high"], seconds_of)
+    check_range(state["ranges"]["updates"], want["updates_low"], want["updates_high"],
+                lambda text: float(text.replace(",", "")))
 
 
-def test_page_calculator():
-    """In frames as wide as a phone and a desktop: numbers as in Python, a scenario for each wall,
-    every control at both ends; nothing wider than the window, nothing on the console or from the
-    network, every picture drawn, every control within reach of the keyboard."""
-    pages, stderr = drive()
-    models = all_models()
+def check_pages(pages, stderr, models):
+    """In frames as wide as a phone and a desktop: numbers as in Python, every control at both ends;
+    nothing wider than the window, nothing on the console or from the network, every picture drawn,
+    every control within reach of the keyboard."""
     assert sorted(p["width"] for p in pages) == [360, 1280], pages
     assert "CONSOLE" not in stderr, stderr
     for shown in pages:
         assert not shown["bad"] and not shown["strangers"] and not shown["missing"], (
             shown["bad"][:5], shown["strangers"], shown["missing"])
+        assert len(shown["random"]) == 20 * len(models)
+        for state in shown["random"]:
+            check_state(state, models)
+        assert {s["scenario"]["stage"] for s in shown["random"]} == {0, 1, 2, 3}
+
+
+def test_page_calculator():
+    """With planted results, which fill the whole page; a scenario for each wall."""
+    with_planted()
+    models = model.read_models() + [SLOW_START]
+    pages, stderr = drive(build(models), WALLS)
+    kept.RESULTS, kept.FIGURES = COMMITTED
+    check_pages(pages, stderr, models)
+    for shown in pages:
         for wall, state in shown["found"].items():
             check_state(state, models)
             assert sorted(state["walls"].split(",")) == wall.split(","), (wall, state["walls"])
         assert from_browser(shown["found"]["network"]["scenario"]) == Scenario(
             2.25, 32, None, Network(1e10, 1e6, 5e-6, 5e-5, 8), 0.1, 0, True)
         assert shown["found"]["noise"]["scenario"]["batch"] == 32
-        assert len(shown["random"]) == 20 * len(models)
-        for state in shown["random"]:
-            check_state(state, models)
-        assert {s["scenario"]["stage"] for s in shown["random"]} == {0, 1, 2, 3}
+
+
+def test_page_committed():
+    check_pages(*drive(build(), {}), model.read_models())
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 "use strict";
 
 const HIDDEN = 4 / 9;                // of the computation, can overlap with the exchange
+const BOUNDS = ["fit", "low", "high"];
 
 // ---- updates ----
 
@@ -46,10 +47,10 @@ function exchangedBytes(model, stage) {
     return model.parameters * sent[stage] / 2;
 }
 
-function costsOf(model, s) {
-    const shared = s.stage >= 1 ? s.n : 1;
+function costsOf(model, s, bound) {
+    const shared = s.stage >= 1 ? s.n : 1, [t0, tau] = model.line[bound];
     const ways = exchangeWays(exchangedBytes(model, s.stage), s.n, s.network);
-    return { t0: model.t_0 + model.optimizer_seconds / shared, tau: model.tau,
+    return { t0: t0 + model.optimizer_seconds / shared, tau,
              c: Math.min(...Object.values(ways)) };
 }
 
@@ -112,20 +113,23 @@ function walls(model, law, costs, batch, s) {
 // ---- all of it ----
 
 function answer(model, s) {
-    const law = lawAt(model.targets, s.loss, "fit"), costs = costsOf(model, s), n = s.n;
-    const batch = s.batch || bestBatch(law, costs, n, model.seq_len, s.overlap);
-    const seconds = targetSeconds(law, costs, batch, n, s.overlap);
-    const bounds = ["fit", "low", "high"].map(bound =>
-        targetSeconds(lawAt(model.targets, s.loss, bound), costs, batch, n, s.overlap));
-    const size = exchangedBytes(model, s.stage);
-    return { seconds, low: Math.min(...bounds), high: Math.max(...bounds),
-             cost: n * seconds * s.price / 3600, device_hours: n * seconds / 3600, batch,
-             updates: updates(law, batch), tokens: updates(law, batch) * batch,
-             step: stepSeconds(costs, batch / n, s.overlap), exchange: costs.c,
-             exposed: exposedSeconds(costs, batch / n, s.overlap),
-             bytes: updates(law, batch) * 2 * size * (n - 1) / n,
-             memory: memoryBytes(model, n, s.stage), b_crit: law[1],
-             walls: walls(model, law, costs, batch, s) };
+    const { n, overlap } = s;
+    const laws = BOUNDS.map(bound => lawAt(model.targets, s.loss, bound));
+    const costs = BOUNDS.map(bound => costsOf(model, s, bound));
+    const batch = s.batch || bestBatch(laws[0], costs[0], n, model.seq_len, overlap);
+    const seconds = laws.flatMap(law =>
+        costs.map(cost => targetSeconds(law, cost, batch, n, overlap)));
+    const made = laws.map(law => updates(law, batch));
+    const steps = costs.map(cost => stepSeconds(cost, batch / n, overlap));
+    const sent = 2 * exchangedBytes(model, s.stage) * (n - 1) / n;
+    return { seconds: seconds[0], low: Math.min(...seconds), high: Math.max(...seconds),
+             cost: n * seconds[0] * s.price / 3600, device_hours: n * seconds[0] / 3600, batch,
+             updates: made[0], updates_low: Math.min(...made), updates_high: Math.max(...made),
+             tokens: made[0] * batch, b_crit: laws[0][1],
+             step: steps[0], step_low: Math.min(...steps), step_high: Math.max(...steps),
+             exchange: costs[0].c, exposed: exposedSeconds(costs[0], batch / n, overlap),
+             bytes: made[0] * sent, memory: memoryBytes(model, n, s.stage),
+             walls: walls(model, laws[0], costs[0], batch, s) };
 }
 
 // ---- words ----
@@ -209,23 +213,25 @@ function setModel(model) {
 
 // [[id, name, value, text, range, source]]
 function results(s, a) {
-    const from = s.model.from, fitted = s.loss !== null;
-    const share = a.updates ? a.seconds / a.updates : 0;
-    const range = (show, k) => fitted ? `${show(a.low * k)} to ${show(a.high * k)}` : "none";
-    const perDevice = s.n * s.price / 3600, way = "modelled: updates × seconds of an update";
+    const from = s.model.from, way = "modelled: updates × seconds of an update";
+    const range = (show, low, high) => low < high ? `${show(low)} to ${show(high)}` : "none";
+    const times = (show, k) => range(show, a.low * k, a.high * k);
+    const made = k => range(digits, a.updates_low * k, a.updates_high * k);
+    const bCrit = ["low", "high"].map(bound => lawAt(s.model.targets, s.loss, bound)[1]);
     return [
-        ["seconds", "time to the loss", a.seconds, clock(a.seconds), range(clock, 1), way],
-        ["cost", "cost", a.cost, digits(a.cost), range(digits, perDevice), way + " × price"],
+        ["seconds", "time to the loss", a.seconds, clock(a.seconds), times(clock, 1), way],
+        ["cost", "cost", a.cost, digits(a.cost), times(digits, s.n * s.price / 3600),
+         way + " × price"],
         ["device_hours", "device-hours", a.device_hours, digits(a.device_hours),
-         range(digits, s.n / 3600), way + " × devices"],
+         times(digits, s.n / 3600), way + " × devices"],
         ["batch", s.batch ? "batch, as given" : "best batch", a.batch,
          `${digits(a.batch)} tokens`, "", s.batch ? "given" : "modelled: the least time"],
-        ["updates", "updates", a.updates, digits(a.updates), range(digits, 1 / share), from.law],
-        ["tokens", "tokens", a.tokens, digits(a.tokens), range(digits, a.batch / share), from.law],
-        ["b_crit", "B_crit", a.b_crit, `${digits(a.b_crit)} tokens`, fitted
-            ? ["low", "high"].map(k => digits(lawAt(s.model.targets, s.loss, k)[1])).join(" to ")
-            : "none", from.law],
-        ["step", "an update", a.step, clock(a.step), "", from.step],
+        ["updates", "updates", a.updates, digits(a.updates), made(1), from.law],
+        ["tokens", "tokens", a.tokens, digits(a.tokens), made(a.batch), from.law],
+        ["b_crit", "B_crit", a.b_crit, `${digits(a.b_crit)} tokens`, range(digits, ...bCrit),
+         from.law],
+        ["step", "an update", a.step, clock(a.step), range(clock, a.step_low, a.step_high),
+         from.step],
         ["exchange", "exchange of gradients", a.exchange, clock(a.exchange), "", from.exchange],
         ["exposed", "of it not overlapped", a.exposed, clock(a.exposed), "",
          "modelled: up to 4/9 of the computation overlaps"],

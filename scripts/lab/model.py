@@ -7,16 +7,18 @@ t seconds: each of n devices computes b = B/n tokens, tau seconds a token and t_
 number; then the devices exchange gradients for c seconds. The exchange overlaps with up to two
 thirds of the backward pass, which is two thirds of the computation: 4/9.
 
+A model whose line t_0 + tau b was measured has 90% ranges of both.
 calculator.js has the same functions, and tests/test_lab_page.py holds one against the other.
 Bytes, seconds and tokens. Plain Python, no library.
 """
-import json
 import math
-import os
 from collections import namedtuple
+
+import kept
 
 HIDDEN = 4.0 / 9.0                   # of the computation, can overlap with the exchange
 OVERHEAD = 5.0                       # B_crit over the batch that needs 20% more data: 1/0.2
+BOUNDS = ["fit", "low", "high"]      # a fit, and the ends of its 90% range
 
 Law = namedtuple("Law", "s_min b_crit")
 
@@ -87,11 +89,12 @@ def exchanged_bytes(model, stage):
     return model["parameters"] * sent / 2.0
 
 
-def costs_of(model, scenario):
+def costs_of(model, scenario, bound="fit"):
     """The optimizer's pass over the parameters is part of t_0; ZeRO divides it over the devices."""
     shared = scenario.n if scenario.stage >= 1 else 1
     size = exchanged_bytes(model, scenario.stage)
-    return Costs(model["t_0"] + model["optimizer_seconds"] / shared, model["tau"],
+    t_0, tau = model["line"][bound]
+    return Costs(t_0 + model["optimizer_seconds"] / shared, tau,
                  min(exchange_ways(size, scenario.n, scenario.network).values()))
 
 
@@ -167,23 +170,25 @@ def walls(model, law, costs, batch, scenario):
 # ---------------------------------------------------------------- all of it
 
 def answer(model, scenario):
-    """Everything that the page shows. low and high: of T, over the range of B_crit at this
+    """Everything that the page shows. low and high: over the ranges of B_crit, t_0 and tau, at this
     batch."""
-    n = scenario.n
-    law, costs = law_at(model["targets"], scenario.loss), costs_of(model, scenario)
-    batch = scenario.batch or best_batch(law, costs, n, model["seq_len"], scenario.overlap)
-    seconds = target_seconds(law, costs, batch, n, scenario.overlap)
-    bounds = [target_seconds(law_at(model["targets"], scenario.loss, bound), costs, batch, n,
-                             scenario.overlap) for bound in ("fit", "low", "high")]
-    size = exchanged_bytes(model, scenario.stage)
-    return {"seconds": seconds, "low": min(bounds), "high": max(bounds),
-            "cost": n * seconds * scenario.price / 3600.0, "device_hours": n * seconds / 3600.0,
-            "batch": batch, "updates": updates(law, batch), "tokens": updates(law, batch) * batch,
-            "step": step_seconds(costs, batch / n, scenario.overlap), "exchange": costs.c,
-            "exposed": exposed_seconds(costs, batch / n, scenario.overlap),
-            "bytes": updates(law, batch) * 2.0 * size * (n - 1) / n,
-            "memory": memory_bytes(model, n, scenario.stage), "b_crit": law.b_crit,
-            "walls": walls(model, law, costs, batch, scenario)}
+    n, overlap = scenario.n, scenario.overlap
+    laws = [law_at(model["targets"], scenario.loss, bound) for bound in BOUNDS]
+    costs = [costs_of(model, scenario, bound) for bound in BOUNDS]
+    batch = scenario.batch or best_batch(laws[0], costs[0], n, model["seq_len"], overlap)
+    seconds = [target_seconds(law, cost, batch, n, overlap) for law in laws for cost in costs]
+    made = [updates(law, batch) for law in laws]
+    steps = [step_seconds(cost, batch / n, overlap) for cost in costs]
+    sent = 2.0 * exchanged_bytes(model, scenario.stage) * (n - 1) / n
+    return {"seconds": seconds[0], "low": min(seconds), "high": max(seconds),
+            "cost": n * seconds[0] * scenario.price / 3600.0,
+            "device_hours": n * seconds[0] / 3600.0, "batch": batch,
+            "updates": made[0], "updates_low": min(made), "updates_high": max(made),
+            "tokens": made[0] * batch, "b_crit": laws[0].b_crit,
+            "step": steps[0], "step_low": min(steps), "step_high": max(steps),
+            "exchange": costs[0].c, "exposed": exposed_seconds(costs[0], batch / n, overlap),
+            "bytes": made[0] * sent, "memory": memory_bytes(model, n, scenario.stage),
+            "walls": walls(model, laws[0], costs[0], batch, scenario)}
 
 
 # ---------------------------------------------------------------- the data
@@ -196,7 +201,52 @@ def measured_model(raw):
         targets.append({"loss": t["loss"], "fit": list(law)})
         for name, b_crit in zip(("low", "high"), t["b_crit_range"]):
             targets[-1][name] = list(profile(law, b_crit, t["batches"]))
-    return dict(raw, tau=1.0 / raw["tokens_per_second"], optimizer_seconds=0.0, targets=targets)
+    return dict(raw, optimizer_seconds=0.0, targets=targets)
+
+
+def kept_targets(size):
+    """The laws of updates that experiment 2 fitted for a size, and the batches behind each."""
+    points = [p for p in kept.table("02_knee", "points")
+              if (p["size"], p["reading"]) == (size, "weights")]
+    return [{"loss": fit["target_nats"], "s_min": fit["s_min"], "b_crit": fit["b_crit"],
+             "b_crit_range": [fit["b_crit_low"], fit["b_crit_high"]],
+             "batches": [p["batch_tokens"] for p in points
+                         if p["target_nats"] == fit["target_nats"]]}
+            for fit in kept.table("02_knee", "fit")
+            if (fit["size"], fit["reading"]) == (size, "weights") and not fit["refused"]]
+
+
+def kept_models(common):
+    """A model for each size of which experiment 2 fitted the law of updates and experiment 4 the
+    seconds of an update on one core. common: what holds for all of them."""
+    found = []
+    for line in (kept.read("04_one_device", "fit.json") or {"fits": []})["fits"]:
+        targets = kept_targets(line["model"])
+        if line["threads"] == 1 and targets:
+            ends = [[line[name], *line["intervals"][name]] for name in ("t_0", "tau")]
+            found.append(measured_model(dict(
+                common, name=f"{line['model']} parameters, one core a device (measured)",
+                parameters=line["parameters"], seq_len=line["seq_len"], targets=targets,
+                activation_bytes=common["activation_bytes"][line["model"]],
+                line=dict(zip(BOUNDS, zip(*ends))),
+                controls=dict(common["controls"], **link_controls(line["model"])))))
+    return found
+
+
+def position(value, least, last):
+    """Of a logarithmic slider, next to a value; calculator.js reads it as least * 10^(k/20)."""
+    return min(last, max(0, round(20 * math.log10(max(value, least) / least))))
+
+
+def link_controls(size):
+    """The sliders at the all-reduce between two ranks that experiment 5 measured, alpha seconds and
+    beta seconds a byte: by the ring's formula beta is 1/bandwidth and alpha two latencies."""
+    for link in (kept.read("05_time", "fit.json") or {"models": []})["models"]:
+        if link["model"] == size and link["beta"]:
+            speed = position(1.0 / link["beta"], 1e6, 120)
+            latency = position(link["alpha"] / 2.0, 1e-7, 100)
+            return {"near": speed, "far": speed, "near-latency": latency, "far-latency": latency}
+    return {}
 
 
 def planned_model(raw, gpu):
@@ -205,19 +255,21 @@ def planned_model(raw, gpu):
     batch needs 20% more data. By our law it needs B/B_crit more data, so that is B_crit / 5."""
     tokens = 20.0 * raw["parameters"]
     b_crit = OVERHEAD * 512 * 22.91 * (tokens / 1e6) ** 0.47
-    law = [tokens / b_crit, b_crit]
-    return dict(raw, tau=raw["flops_per_token"] / (gpu["peak_flops"] * gpu["mfu"]), t_0=0.0,
+    law, line = [tokens / b_crit, b_crit], [0.0, raw["flops_per_token"]
+                                            / (gpu["peak_flops"] * gpu["mfu"])]
+    return dict(raw, line=dict.fromkeys(BOUNDS, line),
                 optimizer_seconds=raw["parameters"] * gpu["optimizer_bytes"] / gpu["memory_speed"],
                 grad_bytes=gpu["grad_bytes"], param_bytes=gpu["param_bytes"],
                 state_bytes=gpu["state_bytes"], memory=gpu["memory"], controls=gpu["controls"],
-                targets=[{"loss": None, "fit": law, "low": law, "high": law}],
+                targets=[dict(dict.fromkeys(BOUNDS, law), loss=None)],
                 **{"from": gpu["from"]})
 
 
-def read_results(path=os.path.join(os.path.dirname(os.path.abspath(__file__)), "results",
-                                   "results.json")):
-    """(results as committed, models for the calculator)"""
-    with open(path, encoding="utf-8") as f:
-        results = json.load(f)
-    models = [measured_model(raw) for raw in results["measured"]]
-    return results, models + [planned_model(raw, results["gpu"]) for raw in results["planned"]]
+def read_models():
+    """Models for the calculator. Until experiments 2 and 4 are kept, the first edition's model
+    stands in."""
+    results = kept.read("", "results.json")
+    models = kept_models(results["measured"])
+    if not models:
+        models = [measured_model(results["first_edition"])]
+    return models + [planned_model(raw, results["gpu"]) for raw in results["planned"]]

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Builds the laboratory's page from committed results, without running anything: the question and
-README's answer, a calculator, and what was measured against what is often believed.
+README's answer, a calculator, what a loss reads like, and what was measured against what is often
+believed.
 
     scripts/lab/page.py                      writes lab/page.html: one file that needs no network
 """
@@ -11,6 +12,8 @@ import json
 import os
 import re
 
+import claims
+import kept
 import lab
 import model
 import report
@@ -41,6 +44,8 @@ body { max-width: 56rem; }
 #headline { font-size: 1.35rem; font-weight: 600; margin: 1rem 0 .2rem; }
 td, th { text-align: left; } #answer td { text-align: right; } table { width: 100%; }
 .stack td:nth-child(2), .claims td, th { overflow-wrap: normal; }
+.stack .sample { white-space: pre-wrap; overflow-wrap: anywhere;
+                 font: .85rem/1.4 ui-monospace, Menlo, Consolas, monospace; }
 @media (max-width: 40rem) {
     #controls { grid-template-columns: 1fr; }
     .stack thead { display: none; } .stack tr { display: block; border: 1px solid #ccc;
@@ -57,11 +62,20 @@ td, th { text-align: left; } #answer td { text-align: right; } table { width: 10
 
 # ---------------------------------------------------------------- words of README
 
-def answer_paragraphs(text):
-    """README's answer: what follows its heading, up to the first figure or command."""
+def answer_section(text):
     if SECTION not in text:
         lab.fail(f"README.md: there is no section \"{SECTION[3:-1]}\"")
-    return re.split(r"\n(?:!\[|```|## )", text.split(SECTION)[1])[0].strip().split("\n\n")
+    return text.split(SECTION)[1].split("\n## ")[0]
+
+
+def answer_paragraphs(text):
+    """README's answer: what follows its heading, up to the first figure or command."""
+    return re.split(r"\n(?:!\[|```)", answer_section(text))[0].strip().split("\n\n")
+
+
+def answer_figures(text):
+    """[(words, file)] of the figures in README's section."""
+    return re.findall(r"!\[([^]]*)\]\(scripts/lab/figures/([^)]*)\)", answer_section(text))
 
 
 def inline(text):
@@ -111,55 +125,106 @@ def calculator(models):
             f"<script>\n{code}</script>")
 
 
+# ---------------------------------------------------------------- what a loss reads like
+
+def samples():
+    """Texts of one model, from left out of training to well trained."""
+    made = kept.read("02_knee", "samples.json")
+    if not made:
+        return ""
+    rows = "".join(f"<tr><td>{s['target']:g} nats</td><td class='sample'>{html.escape(s['text'])}"
+                   "</td></tr>" for s in made["samples"])
+    return (f"<h2>What does a loss read like?</h2>\n<p>{html.escape(made['words'])}</p>\n"
+            "<table class='stack'><thead><tr><th>loss a byte</th><th>text</th></tr></thead>"
+            f"<tbody>{rows}</tbody></table>\n")
+
+
 # ---------------------------------------------------------------- claims and figures
 
-def figure_words(text):
-    """{file: alternative text} of the figures in the laboratory's README."""
-    return {name: alt for alt, name in re.findall(r"!\[([^]]*)\]\(figures/([^)]*)\)", text)}
-
-
-def claims_table(claims):
-    esc = html.escape
-    rows = "".join(
-        f"<tr><td>{esc(c['belief'])}</td><td>{esc(c['measured'])}</td>"
-        f"<td><a href='#{anchor(c)}'>{esc(experiment(c))}</a></td></tr>" for c in claims)
-    return ("<table class='stack claims'><thead><tr><th>what somebody believes</th>"
-            f"<th>what was measured</th><th>figure</th></tr></thead><tbody>{rows}</tbody></table>")
-
-
-def anchor(claim):
-    return "figure-" + claim["figure"].split(".")[0]
-
-
-def experiment(claim):
-    name = claim["experiment"]
-    return f"Experiment {name}" if name.isdigit() else name
-
-
-def picture(claim, words):
-    with open(os.path.join(HERE, "figures", claim["figure"]), "rb") as f:
+def picture(file, words, caption):
+    with open(os.path.join(kept.FIGURES, file), "rb") as f:
         data = base64.b64encode(f.read()).decode("ascii")
-    return (f"<figure id='{anchor(claim)}'><img alt=\"{html.escape(words[claim['figure']])}\" "
-            f"src='data:image/png;base64,{data}'><figcaption>{html.escape(experiment(claim))}: "
-            f"{html.escape(claim['measured'])}</figcaption></figure>")
+    return (f"<figure id='{anchor(file)}'><img alt=\"{html.escape(words)}\" "
+            f"src='data:image/png;base64,{data}'><figcaption>{html.escape(caption)}</figcaption>"
+            "</figure>\n")
+
+
+def anchor(file):
+    return "figure-" + file.split(".")[0]
+
+
+def figure_of(claim):
+    """(summary, figure) of a claim; None while the experiment or its figure is not kept."""
+    found = claim.label and kept.summary(claim.label)
+    for figure in found["figures"] if found else []:
+        if figure["name"] == claim.figure:
+            return found, figure
+    return None
+
+
+def source(claim):
+    """Where a claim's number comes from: a test, or an experiment and how its prediction did."""
+    if not claim.label:
+        return f"<code>{claim.figure}</code>"
+    found, shown = kept.summary(claim.label), figure_of(claim)
+    name = f"Experiment {int(claim.label[:2])}"
+    if shown:
+        name = f"<a href='#{anchor(kept.figure_file(*shown))}'>{name}</a>"
+    return name + (f": {kept.verdict(found)}" if found else "")
+
+
+def claims_table():
+    rows = "".join(f"<tr><td>{html.escape(c.belief)}</td><td>{html.escape(claims.measured(c))}"
+                   f"</td><td>{source(c)}</td></tr>" for c in claims.CLAIMS)
+    return ("<table class='stack claims'><thead><tr><th>what somebody believes</th>"
+            "<th>what was measured</th><th>figure, and the experiment's own prediction</th></tr>"
+            f"</thead><tbody>{rows}</tbody></table>\n")
+
+
+def claim_pictures(above):
+    """The figures that the table names, each once; those in `above` stand on the page already."""
+    shown = dict.fromkeys(kept.figure_file(*found) for found in map(figure_of, claims.CLAIMS)
+                          if found)
+    of = {kept.figure_file(*found): found for found in map(figure_of, claims.CLAIMS) if found}
+    return "".join(picture(file, of[file][1]["alt"],
+                           f"Experiment {of[file][0]['number']}: {of[file][1]['caption']}")
+                   for file in shown if file not in above)
+
+
+def experiments_table():
+    """Question and verdict of every experiment, with the machine it ran on."""
+    rows = []
+    for label, _ in report.experiments():
+        found = kept.summary(label)
+        cells = [f"{int(label[:2])}. {label[3:].replace('_', ' ').capitalize()}", "", "",
+                 "not measured yet"]
+        if found:
+            cells = [f"{found['number']}. {found['title']}", found["prediction"],
+                     f"{kept.verdict(found)}: {found['why']}", kept.machine(found)]
+        rows.append("".join(f"<td>{html.escape(cell)}</td>" for cell in cells))
+    return ("<table class='stack'><thead><tr><th>experiment</th><th>predicted</th><th>seen</th>"
+            "<th>machine</th></tr></thead><tbody>"
+            + "".join(f"<tr>{row}</tr>" for row in rows) + "</tbody></table>\n")
 
 
 # ---------------------------------------------------------------- the page
 
-def build(readme, lab_readme, results, models):
-    words, claims = figure_words(lab_readme), results["claims"]
+def build(readme, models):
+    figures = answer_figures(readme)
     return ("<!DOCTYPE html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
             "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
             "<title>Why train on many GPUs?</title>\n<link rel='icon' href='data:,'>\n"
             f"<style>{STYLE}</style>\n</head>\n<body>\n<h1>{QUESTION}</h1>\n<div id='answer'>\n"
-            + "\n".join(block(text) for text in answer_paragraphs(readme))
-            + "</div>\n<h2>What would it be for you?</h2>\n"
+            + "\n".join(block(text) for text in answer_paragraphs(readme)) + "</div>\n"
+            + "".join(picture(file, words, words) for words, file in figures)
+            + "<h2>What would it be for you?</h2>\n"
             "<p>Seconds to a loss = updates × seconds of an update. The law of updates is fitted "
             "to runs, or taken from papers where the name of a model says so; all times to a loss "
-            "are modelled.</p>\n" + calculator(models)
-            + f"\n<h2>Where the numbers come from</h2>\n<p>{html.escape(results['state'])}</p>\n"
-            "<h2>Believed and measured</h2>\n" + claims_table(claims) + "\n"
-            + "\n".join(picture(claim, words) for claim in claims) + "\n</body>\n</html>\n")
+            "are modelled.</p>\n" + calculator(models) + samples()
+            + "<h2>Believed and measured</h2>\n" + claims_table()
+            + claim_pictures([file for _, file in figures])
+            + "<h2>Every experiment, and what it predicted</h2>\n" + experiments_table()
+            + "</body>\n</html>\n")
 
 
 def read(*path):
@@ -172,8 +237,7 @@ def main():
     parser.add_argument("--out", metavar="FILE", help="default: lab/page.html")
     out = parser.parse_args().out or os.path.join(lab.ROOT, "lab", "page.html")
     try:
-        text = build(read("README.md"), read("scripts", "lab", "README.md"),
-                     *model.read_results())
+        text = build(read("README.md"), model.read_models())
         os.makedirs(os.path.dirname(os.path.abspath(out)), exist_ok=True)
         report.write(out, text)
     except OSError as error:
