@@ -260,8 +260,8 @@ def test_claims_on_the_page():
         if label != "08_fits":
             keep.copy(out, label, keep.finished(out, label))
     table = page.claims_table()
-    assert "<a href='#figure-02_knee'>Experiment 2</a>: as predicted</td>" in table, table
-    assert "Experiment 7</a>: as predicted (quick run)" in table
+    assert "<a href='#figure-02_knee'>Experiment 2</a>, verdict: as predicted</td>" in table, table
+    assert "Experiment 7</a>, verdict: as predicted (quick run)" in table
     assert "<td>Not measured yet.</td><td>Experiment 8</td>" in table
     pictures = page.claim_pictures(["02_knee.png"])
     assert pictures.count("<figure ") == 8 and "id='figure-02_knee'" not in pictures, pictures

@@ -160,6 +160,8 @@ def test_page_kept_models():
     assert (small["controls"]["near"], small["controls"]["near-latency"]) == (80, 34)
     controls = large["controls"]             # 1e-9 seconds a byte: 1 GB/s; 2e-5 s: 10 us a message
     assert (controls["near"], controls["far"], controls["near-latency"]) == (60, 60, 40), controls
+    assert "experiment 5 measured" in large["from"]["exchange"]
+    assert "experiment 5" not in small["from"]["exchange"], "its link was not measured"
     assert (model.position(0.0, 1e-7, 100), model.position(1e20, 1e6, 120)) == (0, 120)
     kept.RESULTS = os.path.join(TMP, "empty")
     os.makedirs(kept.RESULTS)

@@ -90,7 +90,8 @@ def no_such_number():
 
 
 def context():
-    return said("01_one_step", "Measured, for pieces of")
+    found = said("01_one_step", "Measured, for pieces of")
+    return found and "How far one step lowers the loss at full length. " + found
 
 
 # ---------------------------------------------------------------- small and noisy

@@ -221,15 +221,17 @@ def kept_models(common):
     seconds of an update on one core. common: what holds for all of them."""
     found = []
     for line in (kept.read("04_one_device", "fit.json") or {"fits": []})["fits"]:
-        targets = kept_targets(line["model"])
+        targets, link = kept_targets(line["model"]), link_controls(line["model"])
         if line["threads"] == 1 and targets:
             ends = [[line[name], *line["intervals"][name]] for name in ("t_0", "tau")]
+            exchange = common["from"]["exchange"] + (common["link"] if link else "")
             found.append(measured_model(dict(
                 common, name=f"{line['model']} parameters, one core a device (measured)",
                 parameters=line["parameters"], seq_len=line["seq_len"], targets=targets,
                 activation_bytes=common["activation_bytes"][line["model"]],
                 line=dict(zip(BOUNDS, zip(*ends))),
-                controls=dict(common["controls"], **link_controls(line["model"])))))
+                controls=dict(common["controls"], **link),
+                **{"from": dict(common["from"], exchange=exchange)})))
     return found
 
 

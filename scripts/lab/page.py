@@ -170,15 +170,15 @@ def source(claim):
     name = f"Experiment {int(claim.label[:2])}"
     if shown:
         name = f"<a href='#{anchor(kept.figure_file(*shown))}'>{name}</a>"
-    return name + (f": {kept.verdict(found)}" if found else "")
+    return name + (f", verdict: {kept.verdict(found)}" if found else "")
 
 
 def claims_table():
     rows = "".join(f"<tr><td>{html.escape(c.belief)}</td><td>{html.escape(claims.measured(c))}"
                    f"</td><td>{source(c)}</td></tr>" for c in claims.CLAIMS)
     return ("<table class='stack claims'><thead><tr><th>what somebody believes</th>"
-            "<th>what was measured</th><th>figure, and the experiment's own prediction</th></tr>"
-            f"</thead><tbody>{rows}</tbody></table>\n")
+            "<th>what was measured</th><th>figure, and how the experiment's own prediction did</th>"
+            f"</tr></thead><tbody>{rows}</tbody></table>\n")
 
 
 def claim_pictures(above):
