@@ -106,7 +106,8 @@ def summary(label, size="full"):
                                          "caption": f"Caption of {f}."} for f in FIGURES[label]],
             "csv": [{"name": t, "file": f"{t}.csv"} for t in TABLES[label]],
             "command": f"scripts/lab/{label}.py --out /tmp/somewhere/else", "size": size,
-            "machine": "2 processors, a CPU", "load": [0.5, 1.5], "run_seconds": 600.0}
+            "machine": "2 processors, a CPU", "load": [0.5, 1.5], "run_seconds": 600.0,
+            "drawn": size != "not drawn"}
 
 
 def plant(out, sizes=()):

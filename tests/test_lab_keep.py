@@ -162,8 +162,9 @@ def test_keep_replaces():
 
 
 def test_keep_refuses():
-    out = in_folder("refuses", {"02_knee": "tiny"})
+    out = in_folder("refuses", {"02_knee": "tiny", "01_one_step": "not drawn"})
     refused(lambda: keep.keep(out, "02_knee"), "02_knee: a --tiny run is for tests")
+    refused(lambda: keep.keep(out, "01_one_step"), "run scripts/lab/01_one_step.py --redraw")
     refused(lambda: keep.keep(out, "09_none"), "No such file", "run scripts/lab/09_none.py first")
     path = os.path.join(out, "06_diloco", "cells.csv")
     with open(path, "a") as f:

@@ -35,6 +35,9 @@ def finished(out, label):
         lab.fail(f"{path}: damaged; run scripts/lab/{label}.py again")
     if found["size"] == "tiny":
         lab.fail(f"{label}: a --tiny run is for tests, its numbers mean nothing")
+    if not found["drawn"]:
+        lab.fail(f"{label}: its pictures are missing; run scripts/lab/{label}.py --redraw with a "
+                 "python3 that has matplotlib, often /usr/bin/python3")
     found["command"] = re.sub(r" --out \S+", "", found["command"])
     return found
 
@@ -98,7 +101,7 @@ def block(label, found):
 def row(label, found):
     """A line of the README's table."""
     return (f"| {found['number']}. {found['title']} | {claims.answer(label)} "
-            f"| {kept.verdict(found)} | {found['run_seconds'] / 60:,.0f} min of one core |")
+            f"| {kept.verdict(found)} | {found['run_seconds'] / 60:,.0f} min of runs |")
 
 
 def place(text, label, found):
