@@ -225,6 +225,23 @@ def test_lab_run_values():
     assert sweep.result()["b"][5:] == [4.0, 2]               # thinned, its seconds are not
 
 
+def test_lab_load():
+    """A summary names the lowest and the highest load at which a run ended, also when redrawn."""
+    sweep = Fake()
+    assert sweep.run([("a", 1), ("b", 1)]).returncode == 0
+    folder = os.path.join(sweep.out, "42_fake")
+    for name, load in [("a", 0.5), ("b", 7.5)]:
+        with open(os.path.join(folder, "runs", name + ".json"), "r+", encoding="utf-8") as f:
+            record = json.load(f)
+            assert record["load"] >= 0.0
+            f.seek(0)
+            json.dump(dict(record, load=load), f)
+            f.truncate()
+    assert sweep.run([("a", 1), ("b", 1)], "--redraw").returncode == 0
+    with open(os.path.join(folder, "summary.json"), encoding="utf-8") as f:
+        assert json.load(f)["load"] == [0.5, 7.5]
+
+
 def test_lab_interrupted():
     """Killed in the middle, the same command makes the missing runs only, and no trainer stays."""
     for kill in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):

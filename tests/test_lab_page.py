@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The laboratory's page: the model behind its calculator, against values computed by hand and the
-closed forms; calculator.js against the model, in a browser without a window; the page's layout, with
-what is committed and with planted results of all experiments."""
+closed forms; calculator.js against the model, in a browser without a window; the page's layout,
+with what is committed and with planted results of all experiments."""
 import html
 import json
 import math

@@ -167,9 +167,10 @@ def two_ranks():
     if not ratios:
         return None
     return ("Two cores against one, seconds to the same loss, measured: " + "; ".join(
-        f"{r['speedup'][0]:.2f} times as fast ({r['speedup'][1]:.2f} to {r['speedup'][2]:.2f}), "
-        f"{r['model']} parameters with {' and '.join(f'{b:,}' for b in dict.fromkeys(r['batches']))}"
-        " tokens an update" for r in ratios) + ".")
+        "{:.2f} times as fast ({:.2f} to {:.2f}), ".format(*r["speedup"])
+        + f"{r['model']} parameters with "
+        + " and ".join(f"{batch:,}" for batch in dict.fromkeys(r["batches"]))
+        + " tokens an update" for r in ratios) + ".")
 
 
 

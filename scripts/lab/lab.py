@@ -723,8 +723,8 @@ class Experiment:
             "command": f"{script}{size}{trainer}{out}", "size": self.size,
             "machine": machine(self.args.trainer),
             "load": [min(self.loads), max(self.loads)] if self.loads else None,
-            "seconds": round(time.time() - self.began, 1), "run_seconds": round(self.run_seconds, 1),
-            "drawn": not self.noted})
+            "seconds": round(time.time() - self.began, 1),
+            "run_seconds": round(self.run_seconds, 1), "drawn": not self.noted})
 
 
 def cell(value):
