@@ -180,7 +180,7 @@ def test_keep_refuses():
 def test_keep_words_are_no_paths():
     """A quotient, a rate and a name with a slash are words."""
     path = os.path.join(TMP, "words")
-    with open(path, "w") as f:
+    with open(path, "w", encoding="utf-8") as f:
         f.write("1/(1 + B/B_crit), 2 tokens/s, scripts/lab/x.py, ./train_gpt2/a/b, n / (⌈n/u⌉ u)")
     keep.check_paths(path)
 

@@ -172,7 +172,7 @@ const logarithmic = (id, least) => Number((least * 10 ** (position(id) / 20)).to
 
 function readControls(models) {
     const model = models[position("model")], n = 2 ** position("devices");
-    return { model, loss: model.targets.length > 1 ? position("loss") : null, n,
+    return { model, loss: model.targets.length > 1 ? position("loss") : model.targets[0].loss, n,
              batch: position("batch") ? n * model.seq_len * 2 ** (position("batch") - 1) : 0,
              network: { near: logarithmic("near", 1e6), far: logarithmic("far", 1e6),
                         nearLatency: logarithmic("near-latency", 1e-7),
