@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """How results are kept: what keep.py copies and refuses; that the README quotes what is kept, and
 that the claims of the page read it."""
+import json
 import os
 import shutil
 import subprocess
@@ -212,6 +213,23 @@ else:
 """], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert os.path.getsize(target) < 0.5 * os.path.getsize(source)
+
+
+def test_samples():
+    """One target that is reached at once: 200 characters, and the loss they were written at."""
+    if not all(os.access(os.path.join(ROOT, p), os.X_OK) for p in ("train_gpt2", "prepare")):
+        raise testing.Skip("train_gpt2 and prepare")
+    path = os.path.join(TMP, "samples.json")
+    done = subprocess.run([sys.executable, os.path.join(LAB, "samples.py"), "--targets", "4,3",
+                           "--out", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with open(path, encoding="utf-8") as f:
+        made = json.load(f)["samples"]
+    assert [s["target"] for s in made] == [4.0, 3.0] and made[0]["tokens"] < made[1]["tokens"]
+    for s in made:
+        assert s["loss"] <= s["target"] and len(s["text"]) == 200, s
+        assert all(c.isprintable() or c == "\n" for c in s["text"]), s
+    assert not [name for name in os.listdir(os.path.join(ROOT, "lab")) if "samples." in name]
 
 
 # ---- claims ----
