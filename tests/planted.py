@@ -73,8 +73,10 @@ TABLES = {
          "updates": 2345} for eta, gap in [(0.35, -0.0042), (0.7, 0.003), ("", -0.5)]]},
     "08_fits": {
         "days": [{"model": "1.6B", "gpus": n, "modelled_days": 9.36 / n} for n in (1, 8, 64)],
-        "mixtures": [{"model": "70B", "gpus": 64, "data": 4, "tensor": 2, "pipeline": 8,
-                      "modelled_days": 163.2}]}}
+        "mixtures": [{"model": model, "gpus": n, "data": data, "tensor": tensor, "pipeline": stages,
+                      "modelled_days": value}
+                     for model, n, data, tensor, stages, value in [
+                         ("7B", 8, 8, 1, 1, 13.1), ("70B", 64, 4, 2, 8, 163.2)]]}}
 
 FIGURES = {"01_one_step": ["one_step"], "02_knee": ["knee", "growth"],
            "03_small_noisy": ["small_noisy"], "04_one_device": ["one_device"],

@@ -61,7 +61,7 @@ def grows_with_training():
              for size in dict.fromkeys(row["size"] for row in fits())]
     if not grown:
         return None
-    return "B_crit grows as the loss falls: " + "; ".join(
+    return "B_crit is not the same at every loss. " + "; ".join(
         f"{size} parameters: {first['b_crit']:,.0f} tokens at a loss of {first['target_nats']:g}, "
         f"{last['b_crit']:,.0f} at {last['target_nats']:g}" for size, (last, first) in grown) + "."
 
@@ -71,10 +71,10 @@ def noise_scale():
             if not row["refused"] and row["noise_scale_tokens"]]
     if not rows:
         return None
-    return "Not at this learning rate: " + "; ".join(
-        f"after {row['trained_tokens']:,.0f} tokens the run showed {row['noise_scale_tokens']:,.0f}"
+    return " ".join(
+        f"After {row['trained_tokens']:,.0f} tokens the run showed {row['noise_scale_tokens']:,.0f}"
         f", and branches with a decaying rate had a B_crit of {row['b_crit']:,.0f} "
-        f"({row['b_crit_low']:,.0f} to {row['b_crit_high']:,.0f})" for row in rows) + "."
+        f"({row['b_crit_low']:,.0f} to {row['b_crit_high']:,.0f})." for row in rows)
 
 
 def no_such_number():
@@ -154,7 +154,8 @@ def accumulation():
     if not rows:
         return None
     return ("It makes the same updates, one micro-batch after the other, so it saves memory and no "
-            "time. On one core it takes longer than the same batch in one pass: " + ", ".join(
+            "time. Its additional time on one core, against the same batch in one pass: "
+            + ", ".join(
                 f"{100 * row['cost']:+.1f}% ({100 * row['cost_low']:+.1f} to "
                 f"{100 * row['cost_high']:+.1f}) in {row['accumulation']:.0f} micro-batches of "
                 f"{row['micro_batch_tokens']:.0f} tokens for {row['model']} parameters"
@@ -235,7 +236,7 @@ def enough_memory():
     rows = {row["gpus"]: row for row in only(kept.table("08_fits", "days"), model="1.6B")}
     if not {1, 8, 64} <= set(rows):
         return None
-    return ("It fits, and takes its time. GPT-2 1.6B, modelled on H100s: "
+    return ("GPT-2 1.6B, modelled on H100s: "
             f"{days(rows[1]['modelled_days'])} on one, {days(rows[8]['modelled_days'])} on 8, "
             f"{days(rows[64]['modelled_days'])} on 64.")
 
@@ -248,8 +249,9 @@ def mixtures():
         f"{row['data']:.0f} x {row['tensor']:.0f} x {row['pipeline']:.0f} on {row['gpus']:.0f} "
         f"({days(row['modelled_days'])})" for row in only(rows, model=model))
         for model in dict.fromkeys(row["model"] for row in rows)]
-    return ("Not always. The fastest mixtures that fit, data x tensor x pipeline, modelled by "
-            "--plan-search on H100s: " + "; ".join(found) + ".")
+    always = all(row["tensor"] > 1 for row in rows)
+    return (("" if always else "Not always. ") + "The fastest mixtures that fit, data x tensor x "
+            "pipeline, modelled by --plan-search on H100s: " + "; ".join(found) + ".")
 
 
 # ---------------------------------------------------------------- all of them
