@@ -108,11 +108,11 @@ def small_batches():
     if not rows:
         return None
     small, large = ends(rows, "batch_sequences")
-    return (f"After as many tokens, validation loss {told(small)} with "
-            f"{small['batch_sequences']:.0f} sequence an update, {told(large)} with "
-            f"{large['batch_sequences']:.0f} (AdamW, half-life of its second moment kept in "
-            f"tokens). The small batch makes {large['batch_sequences']:.0f} times the serial "
-            "updates.")
+    return ("After as many tokens, validation loss " + ", ".join(
+        f"{told(row)} with {row['batch_sequences']:.0f}" for row in rows)
+        + " sequences an update (AdamW, half-life of its second moment kept in tokens). The "
+        f"smallest batch makes {large['batch_sequences'] / small['batch_sequences']:.0f} times the "
+        "serial updates of the largest.")
 
 
 def plain_sgd():
