@@ -240,7 +240,7 @@ WANTED = {
     "02_knee": ["to a loss of 1.4, 119k", "57,150 updates of 64 tokens, and 1,339 of 8,192",
                 "4,000 tokens there (3,200 to 5,000)", "541 tokens at a loss of 2.5, 1,136 at 2.25",
                 "700 tokens at a loss of 2.5, 4,000 at 1.4", "the run showed 654", "3,210"],
-    "03_small_noisy": ["1.877 ± 0.004 with 1 sequence", "1.912 ± 0.004 with 256",
+    "03_small_noisy": ["1.877 ± 0.004 with 1, ", "1.912 ± 0.004 with 256",
                        "SGD ends at 1.900", "1.30: validation loss 1.770"],
     "04_one_device": ["6.54 tokens for 35k parameters (6.1 to 7.2)", "+12.3% (+10.0 to +15.0)"],
     "05_time": ["1.65 times as fast (1.60 to 1.70), 119k parameters with 1,024 tokens"],
