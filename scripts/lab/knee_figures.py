@@ -106,7 +106,7 @@ def draw_collapse(ax, found):
     ax.set_ylim(0.7, 1.0 / low)
     for x, y, text, colour, side in [
             (0.018, 1.0, "free: at most 25%\nmore tokens than E_min", "#00694d", "left"),
-            (5.0, 30.0, "wasted: at most 25%\nfewer updates to gain", "#9c4400", "left"),
+            (5.0, 13.0, "wasted: at most 25%\nfewer updates to gain", "#9c4400", "left"),
             (0.2, 3.6, "E_min: the least tokens", "black", "right"),
             (1.2, 0.8, "S_min: the fewest updates", "black", "left")]:
         ax.annotate(text, (x, y), color=colour, ha=side, fontsize=9)
@@ -125,11 +125,12 @@ def draw_growth(plt, e, found, locals_, slope, zhang):
             own = [g for g in found if (g.size, g.reading) == (size, reading)
                    and not g.knee.reason]
             if own:
-                draw_line(left, found, own, [g.target for g in own])
-                draw_line(right, found, own, [g.knee.s_min * g.knee.b_crit for g in own])
+                draw_line(left, found, own, [g.target for g in own], -1)
+                draw_line(right, found, own, [g.knee.s_min * g.knee.b_crit for g in own], 0)
     draw_local(left, e, locals_)
     left.invert_xaxis()
     left.margins(x=0.16)
+    right.margins(x=0.1)
     lab.log_axis(left.yaxis)
     lab.log_axis(right.yaxis)
     lab.log_axis(right.xaxis)
@@ -144,7 +145,8 @@ def draw_growth(plt, e, found, locals_, slope, zhang):
     return figure
 
 
-def draw_line(ax, found, own, x):
+def draw_line(ax, found, own, x, named):
+    """named: the point beside which the size stands."""
     b = [g.knee.b_crit for g in own]
     hollow = own[0].reading == "averaged"
     ax.errorbar(x, b, yerr=[[y - g.knee.low for y, g in zip(b, own)],
@@ -152,8 +154,9 @@ def draw_line(ax, found, own, x):
                 linestyle="--" if hollow else "-", linewidth=1.3, capsize=2, markersize=6,
                 markerfacecolor="white" if hollow else None, **look(found, own[0].size))
     if not hollow:
-        ax.annotate(own[0].size, (x[-1], b[-1]), xytext=(7, 2), textcoords="offset points",
-                    color=look(found, own[0].size)["color"])
+        place, side = ((-8, -3), "right") if named == 0 else ((7, 2), "left")
+        ax.annotate(own[0].size, (x[named], b[named]), xytext=place, ha=side,
+                    textcoords="offset points", color=look(found, own[0].size)["color"])
 
 
 def draw_local(ax, e, locals_):
@@ -182,8 +185,7 @@ def draw_slope(ax, fits, slope, zhang):
     offset = sum(math.log(g.knee.b_crit) - slope[0] * math.log(n)
                  for g, n in zip(fits, length)) / len(fits)
     ax.plot(x, [math.exp(offset + slope[0] * math.log(n)) for n in x], color="black", linewidth=1)
-    ax.annotate(f"power {slope[0]:.2f}", (x[0], math.exp(offset + slope[0] * math.log(x[0]))),
-                xytext=(0, -16), textcoords="offset points")
+    ax.text(0.03, 0.45, f"black: power {slope[0]:.2f}", transform=ax.transAxes)
     ax.plot(x, [zhang(n) for n in x], color="#666666", linewidth=1, linestyle=":")
     ax.annotate("Zhang 2024, times 5", (x[1], zhang(x[1])), xytext=(0, -22), ha="right",
                 color="#666666", textcoords="offset points")
