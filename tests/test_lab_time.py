@@ -177,7 +177,7 @@ def test_many_workers():
         assert close(n / many.speedup(world, n, free), 2.0, 1e-6), (free, n)
     assert close(many.doubling(world, True), fit.doubling_workers(4000.0, b_half, 32))
     assert many.speedup(world, 16, False) < many.speedup(world, 16, True) < 16
-    c = 2 * 15 * 15e-6 + 2 * 15 / 16 * 4 * 119000 * 1e-9     # a ring of 16
+    c = 5 * 2 * 15 * 15e-6 + 2 * 15 / 16 * 4 * 119000 * 1e-9    # 5 rings of 16: 2 layers, and 3
     assert close(many.fixed_seconds(world, 16), 0.1e-3 + c)
     batch = many.best_batch(world, 2)
     exact = fit.best_batch(2, 4000.0, many.half(world, 2), 32)

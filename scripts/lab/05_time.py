@@ -5,10 +5,10 @@ measured in the same minutes; and what the model says of many workers.
     scripts/lab/05_time.py --quick
 
 Two ranks should take, for an update, what a half batch takes *while the other core does the same*,
-plus an all-reduce of the gradients. A block measures all of this in turn: one rank, two ranks, the
-half batch alone, a pair of half batches, the all-reduce. Blocks in which the pair is much slower
-than the half batch alone are discarded: something else used the machine. Run it on a machine that
-does nothing else.
+plus the exchange of gradients: alpha seconds for each message that an update sends, beta for a
+byte. A block measures all of this in turn: one rank, two ranks, the half batch alone, a pair of
+half batches, an all-reduce. Blocks in which the pair is much slower than the half batch alone are
+discarded: something else used the machine. Run it on a machine that does nothing else.
 """
 import csv
 import json
@@ -18,8 +18,8 @@ from collections import namedtuple
 
 import fit
 import lab
-from many_workers import (RANKS, World, best_batch, doubling, draw_workers, half,
-                          middle_and_reach, speedup)
+from many_workers import (RANKS, World, best_batch, doubling, draw_workers, exchange_seconds,
+                          half, messages, middle_and_reach, speedup)
 
 TRAINER = os.path.join(".", "train_gpt2")        # CPU ranks, whatever e.args.trainer is
 PAIR = os.path.join("scripts", "lab", "pair.sh")
@@ -44,10 +44,10 @@ MODELS = {
 # A law of updates: S = s_min (1 + b_crit/B). own: fitted to this model, not to one of another size.
 Law = namedtuple("Law", "s_min b_crit low high own source")
 
-# seconds: of an update; solo and pair: of a half batch; reduce: of an all-reduce. to_loss: seconds
-# of all updates to the target, which took `updates`; None where it was not reached. Of each rank
-# count: (one, two).
-Block = namedtuple("Block", "turn seconds solo pair reduce to_loss updates load")
+# seconds: of an update; solo and pair: of a half batch; exchange: modelled. to_loss: seconds of all
+# updates to the target, which took `updates`; None where it was not reached. Of each rank count:
+# (one, two).
+Block = namedtuple("Block", "turn seconds solo pair exchange to_loss updates load")
 
 
 def settings(e):
@@ -147,8 +147,8 @@ def seconds_to(run, target):
 # ---------------------------------------------------------------- what a device and a link cost
 
 def all_reduce(e, model, parameters, turn):
-    """{"alpha", "beta", "load"}: alpha + 4 beta seconds a parameter, measured at that size and kept
-    beside the runs."""
+    """{"alpha", "beta", "load"}: alpha seconds a message and beta a byte, measured up to that size
+    and kept beside the runs."""
     path = os.path.join(e.dir, "runs", f"link_{model.name}_{turn}.json")
     if not os.path.exists(path):
         if e.args.redraw:
@@ -161,10 +161,6 @@ def all_reduce(e, model, parameters, turn):
         lab.write_json(path, dict(record, load=os.getloadavg()[0]))
     with open(path, encoding="utf-8") as f:
         return json.load(f)
-
-
-def reduce_seconds(link, parameters):
-    return link["alpha"] + link["beta"] * 4.0 * parameters
 
 
 def calibrate(e, why):
@@ -232,7 +228,7 @@ class Case:
         one, two, solo, pair = (runs[job.name] for job in self.jobs(turn))
         self.blocks.append(Block(
             turn, (median_update(one), median_update(two)), median_update(solo),
-            slower_of_pair(pair), reduce_seconds(link, self.world.parameters),
+            slower_of_pair(pair), exchange_seconds(self.model, self.world.parameters, link),
             tuple(seconds_to(run, self.model.target) for run in (one, two)),
             tuple(run.updates_at(self.model.target) for run in (one, two)), link["load"]))
 
@@ -244,7 +240,7 @@ class Case:
 
     def modelled(self, block):
         """(seconds of an update of two ranks, seconds to the loss)"""
-        update = block.pair + block.reduce
+        update = block.pair + block.exchange
         return update, block.updates[0] * self.shrink * update
 
     def ratios(self):
@@ -392,8 +388,9 @@ def farthest(cases):
 
 def say(e, worlds, cases, why):
     for w in worlds:
-        link = "" if not w.link else (f"; an all-reduce of two ranks takes "
-                                      f"{1e3 * reduce_seconds(w.link, w.parameters):.3g} ms")
+        link = "" if not w.link else (
+            f"; two ranks exchange gradients in {messages(w.model)} messages, "
+            f"{1e3 * exchange_seconds(w.model, w.parameters, w.link):.3g} ms")
         e.say(f"{w.model.name}, one core: t_0 = {1e3 * w.device.fixed:.3g} ms and "
               f"{1 / w.device.per_token:,.0f} tokens/s, so b_half = {half(w, 1, True):.3g} tokens"
               f"{link}.")
@@ -433,10 +430,10 @@ def say_law(e, w):
 
 def write(e, worlds, cases):
     e.csv("blocks", ["model", "batch_one", "batch_two", "turn", "kept", "seconds_one",
-                     "seconds_two", "seconds_solo", "seconds_pair", "seconds_reduce", "to_loss_one",
+                     "seconds_two", "seconds_solo", "seconds_pair", "seconds_exchange", "to_loss_one",
                      "to_loss_two", "updates_one", "updates_two", "load"],
           [[c.model.name, *c.batches, b.turn, int(b in c.kept()), *b.seconds, b.solo, b.pair,
-            b.reduce, *b.to_loss, *b.updates, b.load] for c in cases for b in c.blocks])
+            b.exchange, *b.to_loss, *b.updates, b.load] for c in cases for b in c.blocks])
     e.csv("workers", ["model", "link", "workers", "best_batch_tokens", "speedup_modelled",
                       "device_hours_of_one"],
           [[w.model.name, "free" if free else "this machine's", n,
@@ -447,7 +444,8 @@ def write(e, worlds, cases):
     lab.write_json(os.path.join(e.dir, "fit.json"), {
         "models": [{"model": w.model.name, "parameters": w.parameters, "seq_len": T,
                     "t_0": w.device.fixed, "tau": w.device.per_token,
-                    "alpha": w.link and w.link["alpha"], "beta": w.link and w.link["beta"]}
+                    "alpha": w.link and w.link["alpha"], "beta": w.link and w.link["beta"],
+                    "messages": messages(w.model)}
                    for w in worlds],
         "ratios": [ratios_record(c) for c in cases if c.kept()]})
 
@@ -475,8 +473,8 @@ def draw(e, worlds, cases, word):
                  alt="Seconds to a loss on one rank and on two, measured, and on two by the model, "
                      "a row for each comparison.",
                  caption="Medians of interleaved blocks, bars their 90% intervals. The model's "
-                         "inputs: a half batch while the other core does the same, and an "
-                         "all-reduce.")
+                         "inputs: a half batch while the other core does the same, and what a "
+                         "message and a byte cost.")
     if known:
         first = known[0]
         title = (f"Modelled: device-hours double at {doubling(first, True):.0f} workers on a free "
@@ -494,8 +492,9 @@ def main():
         question="Is the time to a loss the number of updates times the seconds of one, on real "
                  "ranks, too?",
         prediction="Two ranks make the same updates as one at the same batch. An update takes what "
-                   "half of the batch takes while the other core does the same, plus an all-reduce "
-                   "of the gradients, within 10%; the seconds to a loss follow within 15%.")
+                   "half of the batch takes while the other core does the same, plus the exchange "
+                   "of gradients, in as many messages as the trainer sends, within 10%; the seconds "
+                   "to a loss follow within 15%.")
     settings(e)
     why = missing()
     worlds = calibrate(e, why)

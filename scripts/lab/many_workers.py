@@ -15,13 +15,23 @@ RANKS = 2                                        # as many were measured
 World = namedtuple("World", "model parameters sequence device link law")
 
 
+def messages(model):
+    """Collectives of an update: the gradients in L + 2 buckets (dev/base/gpt2.h), then loss and
+    norm."""
+    return model.layers + 3
+
+
+def exchange_seconds(model, parameters, link, workers=RANKS):
+    """c(n): each collective is a ring, with the latency and bandwidth of two ranks' all-reduce."""
+    return fit.ring_seconds(4.0 * parameters, workers, 1.0 / link["beta"],
+                            messages(model) * link["alpha"] / 2.0)
+
+
 def fixed_seconds(world, workers, free=False):
-    """t_0 + c(n): a ring's messages and bytes, from the all-reduce of two ranks."""
+    """t_0 + c(n)"""
     if free or not world.link:
         return world.device.fixed
-    return world.device.fixed + fit.ring_seconds(4.0 * world.parameters, workers,
-                                                 1.0 / world.link["beta"],
-                                                 world.link["alpha"] / 2.0)
+    return world.device.fixed + exchange_seconds(world.model, world.parameters, world.link, workers)
 
 
 def half(world, workers, free=False):
