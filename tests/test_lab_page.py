@@ -82,6 +82,15 @@ def test_page_bytes():
     assert model.memory_bytes(gpu, 4, 1) == 40 + 10*(2 + 4 + 3)
 
 
+def test_page_messages():
+    """Among 4 devices with 0.01 s a message, a tree has 4 latencies for each message of an
+    update."""
+    net = Network(1e9, 1e9, 0.01, 0.01, 4)
+    one, five = (model.costs_of(dict(SLOW_START, messages=m), Scenario(1.0, 4, None, net, 1.0, 0,
+                                                                       False)).c for m in (1, 5))
+    assert close(five - one, 4 * 4 * 0.01), (one, five)
+
+
 def test_page_step():
     costs = Costs(1.0, 0.1, 5.0)
     assert close(model.step_seconds(costs, 90, True), 1.0 + 9.0 + 1.0)         # 4 of 5 overlap
@@ -178,7 +187,7 @@ SLOW_START = {"name": "a slow start (of the test)", "parameters": 1000, "seq_len
               "line": {"fit": [1e-2, 1e-6], "low": [5e-3, 5e-7], "high": [2e-2, 2e-6]},
               "optimizer_seconds": 0.0, "grad_bytes": 4, "param_bytes": 4,
               "state_bytes": [4, 4, 8], "activation_bytes": 10, "memory": None,
-              "targets": [{"loss": 1.0, "fit": [50.0, 3000.0], "low": [55.0, 2500.0],
+              "messages": 1, "targets": [{"loss": 1.0, "fit": [50.0, 3000.0], "low": [55.0, 2500.0],
                            "high": [45.0, 3500.0]}], "controls": {},
               "from": {"law": "a", "step": "b", "exchange": "c", "memory": "d"}}
 

@@ -329,7 +329,8 @@ def draw_mark(ax, y, values, label, colour, right, fill=None):
     marker, colour = "D" if fill else lab.MARKERS[colour], lab.COLOURS[colour]
     ax.errorbar(at, y, xerr=reach, marker=marker, color=colour, capsize=3, markersize=7,
                 markerfacecolor=fill or colour)
-    ax.annotate(label, (at, y), (8 if right else -8, -3 if fill else 6), fontsize=8.5,
+    beside = at + (reach[1][0] if right else -reach[0][0]) if fill else at
+    ax.annotate(label, (beside, y), (8 if right else -8, -3 if fill else 6), fontsize=8.5,
                 textcoords="offset points", color=colour, ha="left" if right else "right")
 
 

@@ -49,7 +49,9 @@ function exchangedBytes(model, stage) {
 
 function costsOf(model, s, bound) {
     const shared = s.stage >= 1 ? s.n : 1, [t0, tau] = model.line[bound];
-    const ways = exchangeWays(exchangedBytes(model, s.stage), s.n, s.network);
+    const net = { ...s.network, nearLatency: model.messages * s.network.nearLatency,
+                  farLatency: model.messages * s.network.farLatency };
+    const ways = exchangeWays(exchangedBytes(model, s.stage), s.n, net);
     return { t0: t0 + model.optimizer_seconds / shared, tau,
              c: Math.min(...Object.values(ways)) };
 }

@@ -105,14 +105,14 @@ def draw_curves(ax, w):
         if not free and not w.link:
             continue
         curve = [speedup(w, n, free) for n in grid]
-        at = len(grid) // 2 if free else max(range(len(grid)), key=curve.__getitem__)
+        at = len(grid) * (4 if free else 6) // 10
         ax.plot(grid, curve, color=lab.COLOURS[i], linestyle=lab.LINES[i], linewidth=1.6)
-        ax.annotate(f"{name},\nmodelled", (grid[at], curve[at]), (-8, 4) if free else (0, 6),
-                    textcoords="offset points", ha="right" if free else "center", fontsize=8.5,
+        ax.annotate(f"{name},\nmodelled", (grid[at], curve[at]), (-8, 4) if free else (6, 2),
+                    textcoords="offset points", ha="right" if free else "left", fontsize=8.5,
                     color=lab.COLOURS[i])
     for name, n, place, side in [
-            (f"n₂ = {twice:.0f}:\ndevice-hours double", twice, (8, -22), "left"),
-            (f"from {end:.0f} on: one\nsequence a worker", end, (-9, 4), "right")]:
+            (f"n₂ = {twice:.0f}:\ndevice-hours double", twice, (-8, 6), "right"),
+            (f"from {end:.0f} on: one\nsequence a worker", end, (8, -22), "left")]:
         ax.plot(n, speedup(w, n, True), "|", color="black", markersize=16)
         ax.annotate(name, (n, speedup(w, n, True)), place, ha=side, textcoords="offset points",
                     fontsize=8.5)

@@ -90,12 +90,15 @@ def exchanged_bytes(model, stage):
 
 
 def costs_of(model, scenario, bound="fit"):
-    """The optimizer's pass over the parameters is part of t_0; ZeRO divides it over the devices."""
-    shared = scenario.n if scenario.stage >= 1 else 1
-    size = exchanged_bytes(model, scenario.stage)
+    """The optimizer's pass over the parameters is part of t_0; ZeRO divides it over the devices.
+    Each message of an update has its latency: a bucket of gradients for each layer and two more,
+    then loss and norm."""
+    shared, net = scenario.n if scenario.stage >= 1 else 1, scenario.network
+    net = net._replace(near_latency=model["messages"] * net.near_latency,
+                       far_latency=model["messages"] * net.far_latency)
     t_0, tau = model["line"][bound]
-    return Costs(t_0 + model["optimizer_seconds"] / shared, tau,
-                 min(exchange_ways(size, scenario.n, scenario.network).values()))
+    ways = exchange_ways(exchanged_bytes(model, scenario.stage), scenario.n, net)
+    return Costs(t_0 + model["optimizer_seconds"] / shared, tau, min(ways.values()))
 
 
 def exposed_seconds(costs, b, overlap):
@@ -229,6 +232,7 @@ def kept_models(common):
                 common, name=f"{line['model']} parameters, one core a device (measured)",
                 parameters=line["parameters"], seq_len=line["seq_len"], targets=targets,
                 activation_bytes=common["activation_bytes"][line["model"]],
+                messages=common["messages"][line["model"]],
                 line=dict(zip(BOUNDS, zip(*ends))),
                 controls=dict(common["controls"], **link),
                 **{"from": dict(common["from"], exchange=exchange)})))
