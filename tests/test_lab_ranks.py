@@ -258,10 +258,9 @@ def test_diloco_verdict():
     assert diloco.judge([row(512, 0.1)])[0] == "undecided"
     assert [diloco.outcome(row(512, gap)) for gap in (-0.1, 0.0, 0.1)] == ["wins", "ties", "loses"]
     c, slope = diloco.crit_law()
-    with open(os.path.join(LAB, "results", "results.json"), encoding="utf-8") as f:
-        targets = [m for m in json.load(f)["measured"] if m["parameters"] < 5e4][0]["targets"]
+    targets = next(m["targets"] for m in module("model").read_models() if m["parameters"] < 5e4)
     if len(targets) == 2:
-        near("B_crit", c * targets[0]["loss"] ** slope, targets[0]["b_crit"], 1e-6)
+        near("B_crit", c * targets[0]["loss"] ** slope, targets[0]["fit"][1], 1e-6)
     assert slope < 0.0
 
 

@@ -6,7 +6,7 @@ makes every update with the batch of all four.
     scripts/lab/06_diloco.py --quick
     scripts/lab/06_diloco.py --batches 512       only the cells with replicas of 512 tokens
 
-B_crit, which a replica's batch is compared with, is experiment 2's, from results/results.json.
+B_crit, which a replica's batch is compared with, is experiment 2's committed one.
 """
 import math
 
@@ -84,10 +84,9 @@ def grid(e):
 
 def crit_law():
     """(c, slope) of B_crit = c loss^slope, the line through the logarithms of what experiment 2
-    found for this model (results/results.json)."""
-    ours = next(m for m in model.read_results()[0]["measured"] if m["parameters"] < 5e4)
-    targets = ours["targets"]
-    x, y = [math.log(t["loss"]) for t in targets], [math.log(t["b_crit"]) for t in targets]
+    found for this model, as the page's calculator has it."""
+    targets = next(m["targets"] for m in model.read_models() if m["parameters"] < 5e4)
+    x, y = [math.log(t["loss"]) for t in targets], [math.log(t["fit"][1]) for t in targets]
     mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
     slope = (sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y))
              / sum((a - mean_x) ** 2 for a in x))
