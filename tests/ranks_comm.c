@@ -262,7 +262,7 @@ TEST(collect_and_add) {
 // ---- DiLoCo ----
 
 enum { B = 2, T = 8, STEPS = 5 };
-static const Config tiny = { 2, 2, 12, 31, T };
+static const Config tiny = { 2, 2, 12, 31, T, 0 };
 static const AdamW adamw = { 1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
 
 static void make_model(Model *m, const Sharing *sharing) {

@@ -286,7 +286,7 @@ TEST(any_thread_count_gives_the_same_bits) {
 // Larger than one block of the matmul and of attention, with 3 threads against 1.
 TEST(blocks_do_not_depend_on_threads) {
 #ifdef _OPENMP
-    static const Config c = { 1, 2, 72, 1300, 128 };
+    static const Config c = { 1, 2, 72, 1300, 128, 0 };
     enum { B = 2, T = 128 };
     int inputs[B*T], before = omp_get_max_threads();
     double loss[2], norm[2];

@@ -7,7 +7,7 @@
 
 // As one of a checkpoint's files, of the smallest model, with two workers.
 static void check_kept(const SafeTensors *s, KeptFile file) {
-    const Config c = { 1, 1, 2, 3, 2 };
+    const Config c = { 1, 1, 2, 3, 2, 0 };
     TensorFile f;
     Error err;
     float numbers[100];
