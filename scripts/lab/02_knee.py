@@ -5,8 +5,10 @@ sizes, and the critical batch B_crit of each fit against that loss.
     scripts/lab/02_knee.py --quick
 
 At each batch one seed tries learning rates a factor of 2 apart until the best lies between two
-others. Two fresh seeds at the best rate are what is reported: the tuned seed's own result contains
-the luck that chose it. All targets are read from the same logs. Beside it stand local knees, from
+others. The best then runs on a second seed, and so does each that is best after that, until one is
+best on both: a rate at the edge of stability is lucky once, seldom twice. Two fresh seeds at the
+chosen rate are what is reported: the tuned seeds' own results contain the luck that chose it. All
+targets are read from the same logs. Beside it stand local knees, from
 branches (local_knee.py). Experiments of time read fit.json.
 """
 import math
@@ -79,7 +81,8 @@ def numbers(flag, text, count):
 
 
 def settings(e):
-    e.T, e.sizes, e.seeds = e.args.seq_len, SIZES[e.size], e.pick([1, 2], [1, 2, 3], [1, 2, 3])
+    e.T, e.sizes = e.args.seq_len, SIZES[e.size]
+    e.tuned, e.fresh = e.pick(([1], [2]), ([1], [2, 3]), ([1, 2], [3, 4]))
     e.targets = e.pick([3.0, 2.9], TARGETS, TARGETS)
     if e.args.targets:
         e.targets = numbers("--targets", e.args.targets, None)
@@ -162,50 +165,64 @@ class Batch:
                 found[power] = min(there, default=None)
         return found
 
+    def tried(self, target, reading):
+        """{power: the updates of each tuned seed that has run there}"""
+        runs = [self.read(target, reading, seed) for seed in self.e.tuned]
+        return {power: [own[power] for own in runs if power in own] for power in runs[0]}
+
     def best(self, target, reading):
-        """The tuned seed's fit.Point, with the power of its rate in `lr`; or None."""
-        tried = self.read(target, reading, self.e.seeds[0])
-        return fit.best_rate(self.batch, {p: [n] for p, n in tried.items()}) if tried else None
+        """fit.Point of the tuned seeds at the best rate so far, with the power of the rate in `lr`;
+        or None."""
+        tried = self.tried(target, reading)
+        return fit.best_rate(self.batch, tried) if tried else None
 
     def point(self, target, reading):
-        """fit.Point of the fresh seeds at the best rate; of the tuned seed while there are none;
+        """fit.Point of the fresh seeds at the best rate; of the tuned seeds while there are none;
         None if most seeds did not reach the target."""
         best = self.best(target, reading)
         if best is None:
             return None
-        fresh = [self.read(target, reading, seed) for seed in self.e.seeds[1:]]
+        fresh = [self.read(target, reading, seed) for seed in self.e.fresh]
         updates = [own[best.lr] for own in fresh if best.lr in own] or best.updates
         middle = fit.median([math.inf if n is None else n for n in updates])
         return None if math.isinf(middle) else best._replace(
             lr=rate(self.size, best.lr), updates=updates, median=middle)
 
     def next_rates(self):
-        """[(power, target, most tokens)] that are still to be tried: beyond an edge that is best
-        for some target. The lower side comes first, since it is more often the better one. A rate
-        that needs 1.1 times the tokens of the best has lost."""
+        """[(power, target, most tokens)] that are still to be tried on the first seed: beyond an
+        edge that is best for some target. The lower side comes first, since it is more often the
+        better one. A rate that needs 1.1 times the tokens of the best has lost."""
         if not self.done:
             first = round(0.4 * math.log2(self.batch / (16 * self.e.T)))
             return [(first, self.lowest, cap(self.size, self.batch))]
         want = {}
-        for target in sorted(self.targets):                  # the lowest first
-            for reading in READINGS:
-                tried = self.read(target, reading, self.e.seeds[0])
-                best = self.best(target, reading)
-                if best and best.edge:
-                    end = min(tried) - 1 if best.lr == min(tried) else max(tried) + 1
-                    want.setdefault(end, target)
+        for target, reading, best in self.bests():
+            if best.edge:
+                tried = self.tried(target, reading)
+                end = min(tried) - 1 if best.lr == min(tried) else max(tried) + 1
+                want.setdefault(end, target)
         if len({power for power, *_ in self.done} | set(want)) > MOST_RATES:
             return []
         return [(power, target, self.most(target, 1.1)) for power, target in want.items()]
 
+    def next_seeds(self):
+        """The same for the other tuned seeds: each rate that is best so far on the first alone."""
+        want = {}
+        for target, _, best in self.bests():
+            if len(best.updates) < len(self.e.tuned):
+                want.setdefault(best.lr, target)
+        return [(power, target, self.most(target, 2.0)) for power, target in want.items()]
+
+    def bests(self):
+        """[(target, reading, fit.Point)] of the best rates so far, the lowest target first."""
+        every = [(t, r, self.best(t, r)) for t in sorted(self.targets) for r in READINGS]
+        return [found for found in every if found[2]]
+
     def fresh_runs(self):
         """The same for fresh seeds: each rate that is best for a target, to the lowest such one."""
         want = {}
-        for target in sorted(self.targets):
-            for reading in READINGS:
-                best = self.best(target, reading)
-                if best:
-                    want.setdefault(best.lr, target)
+        for target, _, best in self.bests():
+            want.setdefault(best.lr, target)
         return [(power, target, self.most(target, 2.0)) for power, target in want.items()]
 
     def most(self, target, times):
@@ -234,10 +251,11 @@ def sweep(e):
     curves."""
     every = [[Batch(e, size, b) for b in size.batches] for size in e.sizes]
     for own in every:
-        while make_all(e, [(b, b.make(b.next_rates(), e.seeds[:1])) for b in own]):
+        while (make_all(e, [(b, b.make(b.next_rates(), e.tuned[:1])) for b in own]) or
+               make_all(e, [(b, b.make(b.next_seeds(), e.tuned[1:])) for b in own])):
             pass
     for own in every:
-        make_all(e, [(b, b.make(b.fresh_runs(), e.seeds[1:])) for b in own])
+        make_all(e, [(b, b.make(b.fresh_runs(), e.fresh)) for b in own])
     return [b for own in every for b in own]
 
 
@@ -331,7 +349,7 @@ def zhang(tokens):
 def write(e, every, found, locals_):
     e.csv("runs", ["size", "batch_tokens", "lr", "seed", "target_nats", "reading", "updates"],
           [[b.size.name, b.batch, rate(b.size, power), seed, target, reading, n]
-           for b in every for target in b.targets for reading in READINGS for seed in e.seeds
+           for b in every for target in b.targets for reading in READINGS for seed in e.tuned + e.fresh
            for power, n in sorted(b.read(target, reading, seed).items())])
     e.csv("points", ["size", "reading", "target_nats", "batch_tokens", "best_lr", "edge", "seeds",
                      "updates_median", "updates_low", "updates_high", "tokens_median",
@@ -389,10 +407,10 @@ def tell(e, every, found, locals_):
              for g in found if g.never and g.points and g.reading == "weights"]
     if never:
         e.say(f"Not reached within a run's tokens: {'; '.join(never)}.")
-    fresh = sum(len(p.updates) < len(e.seeds) - 1 for g in found for p in g.points)
+    fresh = sum(len(p.updates) < len(e.fresh) for g in found for p in g.points)
     if fresh:
         e.say(f"The sweep is not complete: {fresh} of {sum(len(g.points) for g in found)} points "
-              "are the tuned seed's own.")
+              "are the tuned seeds' own.")
     lost = [run.name for b in every for run in b.done.values() if run.diverged]
     if lost:
         e.say(f"{len(lost)} runs diverged and count as not reaching the target: "
@@ -472,7 +490,8 @@ def main():
         f"{s.name} ({s.layers} layers of {s.channels} channels), batches {min(s.batches):,} to "
         f"{max(s.batches):,} tokens" for s in e.sizes) + f"; sequences of {e.T} tokens.")
     e.setting(f"AdamW at a constant rate after {WARMUP} updates of warm-up, which count; beta2 by "
-              f"the half-life rule; one seed tunes, {len(e.seeds) - 1} fresh ones are reported; "
+              f"the half-life rule; seeds that tune: {len(e.tuned)}, fresh ones that are reported: "
+              f"{len(e.fresh)}; "
               f"averaged weights with a half-life of {2048 * e.T:,} tokens.")
     write(e, every, found, locals_)
     tell(e, every, found, locals_)
