@@ -164,15 +164,18 @@ def draw(plt, frontier, gaps, title):
         near.plot([updates], [0.0], "ko", markersize=5)
     order = sorted((g for g in gaps if math.isfinite(g.mean)),
                    key=lambda g: mean(g.course.updates()))
-    for i, g in enumerate(order):
+    for i, (g, name) in enumerate(named(order)):
         kind = 0 if g.course.schedule.eta else 1 if g.course.schedule.middle.get("sqrt") else 6
         look = {"color": lab.COLOURS[kind], "marker": lab.MARKERS[kind], "linestyle": "none"}
         at = mean(g.course.updates())
         whole.plot([at], [mean(g.course.losses())], markersize=6, **look)
+        whole.annotate(name, (at, mean(g.course.losses())), (-6, -3), ha="right", fontsize=9,
+                       textcoords="offset points", color=look["color"])
         half = g.half if math.isfinite(g.half) else 0.0
         near.errorbar([at], [1e3 * g.mean], yerr=[1e3 * half], capsize=3, markersize=7, **look)
-        near.annotate(g.course.schedule.label, (at, 1e3 * (g.mean + half)),
-                      (0, 5 + 11 * (i % 2)), textcoords="offset points", ha="center", fontsize=9,
+        left = kind == 0 and i % 2 == 0
+        near.annotate(name, (at, 1e3 * g.mean), (-7 if left else 7, 0), fontsize=9, va="center",
+                      textcoords="offset points", ha="right" if left else "left",
                       color=look["color"])
     lab.axes(whole, None, "validation loss (nats a token)", title)
     lab.axes(near, "updates, for the same tokens", "loss above the frontier (millinats)",
@@ -181,6 +184,21 @@ def draw(plt, frontier, gaps, title):
     near.margins(x=0.08, y=0.15)
     whole.margins(x=0.08, y=0.12)
     return figure
+
+
+def named(order):
+    """[(gap, its schedule's name)], one for schedules that made the same updates to the same loss:
+    "η = 0.25, 0.35"."""
+    kept = []
+    for g in order:
+        same = next((i for i, (other, _) in enumerate(kept)
+                     if other.course.updates() == g.course.updates() and other.mean == g.mean), None)
+        label = g.course.schedule.label
+        if same is None:
+            kept.append((g, label))
+        else:
+            kept[same] = kept[same][0], f"{kept[same][1]}, {label.split(' = ')[-1]}"
+    return kept
 
 
 # ---------------------------------------------------------------- what was seen

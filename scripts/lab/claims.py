@@ -220,8 +220,9 @@ def growing_batch():
         return None
     best = min(rows, key=lambda row: row["high"])
     return (f"Against a constant batch with as many tokens and as many updates, the norm test "
-            f"(η = {best['eta']:g}) ends {best['gap']:+.4f} nats away ({best['low']:+.4f} to "
-            f"{best['high']:+.4f}), after {best['updates']:,.0f} updates.")
+            f"(η = {best['eta']:g}) ends {abs(best['gap']):.3f} nats "
+            f"{'lower' if best['gap'] < 0.0 else 'higher'} (90%: {best['low']:+.3f} to "
+            f"{best['high']:+.3f}), after {best['updates']:,.0f} updates.")
 
 
 def days(value):

@@ -83,8 +83,9 @@ def copy(out, label, found):
 # ---------------------------------------------------------------- words of the README
 
 def sentence(text):
-    """The first letter large, a full stop."""
-    return text[:1].upper() + text[1:].rstrip(".") + "."
+    """The first letter large unless it is a symbol (η), a full stop."""
+    first = text[:1].upper() if text[:1].isascii() else text[:1]
+    return first + text[1:].rstrip(".") + "."
 
 
 def block(label, found):
