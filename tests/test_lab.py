@@ -66,7 +66,7 @@ lab.write_json(os.path.join(e.dir, "runs.json"), {
            r.seconds(), len(r.steps)] for name, r in runs.items()})
 e.csv("numbers", ["a", "b"], [[1, 0.5], [2, None]])
 e.figure("picture", lambda plt: plt.figure(), alt="nothing", caption="")
-e.verdict("partly", "so"); e.close()
+e.verdict("refuted", "so"); e.close()
 """
 
 
@@ -391,7 +391,7 @@ def test_lab_without_matplotlib():
         assert f.read() == "a,b\n1,0.5\n2,\n"
     with open(os.path.join(sweep.out, "42_fake", "summary.json")) as f:
         summary = json.load(f)
-    assert summary["figures"] == [] and summary["verdict"] == "partly"
+    assert summary["figures"] == [] and summary["verdict"] == "refuted"
 
 
 # ---- experiments 2 and 3 ----

@@ -27,7 +27,7 @@ README = """# The laboratory
 | experiment | answer | prediction | time here |
 |---|---|---|---|
 | 2. The knee | not answered yet | no full run yet | 5 min |
-| 4. One device saturates | old words | partly | 67 s |
+| 4. One device saturates | old words | undecided | 67 s |
 | 6. Loss against real seconds over slow links | not yet | no | 3 min |
 | 6. DiLoCo against data parallel, both tuned | not yet | no | 2 min |
 

@@ -126,7 +126,7 @@ def test_one_step_judged():
     words = ["as predicted", "undecided", "refuted"]
     assert one_step.overall(words[:1] * 4) == "as predicted"
     assert one_step.overall(words[:2]) == "undecided"
-    assert one_step.overall(words) == "partly" and one_step.overall(words[1:]) == "failed"
+    assert one_step.overall(words) == one_step.overall(words[1:]) == "refuted"
 
 
 def test_one_step_interval():
@@ -168,7 +168,7 @@ def test_lab_01_one_step_runs():
     experiment()
     with open(os.path.join(TMP, NAME, "summary.json")) as f:
         summary = json.load(f)
-    assert summary["verdict"] in ("as predicted", "partly", "failed", "undecided"), summary
+    assert summary["verdict"] in ("as predicted", "refuted", "undecided"), summary
     assert all(said.endswith(".") for said in summary["said"]), summary["said"]
     assert len(table("points")) == 4 * 5 and len(table("noise_scales")) == 2
     assert {row["piece_tokens"] for row in table("context")} == {"64", "8"}

@@ -242,9 +242,7 @@ def overall(words):
     """One verdict for all runs."""
     if set(words) == {"as predicted"}:
         return "as predicted"
-    if "refuted" in words:
-        return "partly" if "as predicted" in words else "failed"
-    return "undecided"
+    return "refuted" if "refuted" in words else "undecided"
 
 
 # ---------------------------------------------------------------- tables and the picture

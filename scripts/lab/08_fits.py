@@ -5,6 +5,7 @@ memory and seconds measured here.
 
     scripts/lab/08_fits.py --quick
 """
+import json
 import os
 import shlex
 import subprocess
@@ -179,10 +180,15 @@ Timing = namedtuple("Timing", "planned measured low high")
 
 
 def timing(e, model, run):
-    """The plan measures this machine's speed on a block of the model, without training it."""
+    """The plan measures this machine's speed on a block of the model, without training it; a picture
+    that is drawn again, perhaps on a busy machine, keeps what was measured."""
     seconds = sorted(x["seconds"] for x in run.steps[2:])
     flags = check_flags(e, model, 1, 0) + ["--threads", 1]
-    guesses = [plan(e, flags)["seconds_per_step"] for _ in range(3)]
+    kept = os.path.join(e.dir, "planned.json")
+    if not (e.args.redraw and os.path.exists(kept)):
+        lab.write_json(kept, [plan(e, flags)["seconds_per_step"] for _ in range(3)])
+    with open(kept, encoding="utf-8") as file:
+        guesses = json.load(file)
     return Timing(lab.median(guesses), lab.median(seconds), seconds[len(seconds) // 4],
                   seconds[-1 - len(seconds) // 4])
 
@@ -378,6 +384,7 @@ def time_claim(t):
 
 def judge(e, memory, times, checks, clocked):
     small, last = [m.name for m in GPT2], GPT2[-1].name
+    wide = [efficiency(times, name, 512) for name in small]
     kept = {
         "every GPT-2 fits on one GPU": all(memory[name, 1]["fits"] for name in small),
         "7B, 70B and 175B do not": not any(memory[m.name, 1]["fits"] for m in LARGE),
@@ -386,8 +393,8 @@ def judge(e, memory, times, checks, clocked):
             times[last, 1]["days"] >= 2.0 and times[last, 64]["days"] < 1.0,
         "eight GPUs reach at least 90% scaling efficiency": all(
             efficiency(times, name, NODE) >= 0.9 for name in small),
-        "512 GPUs with one sequence each stay below 50% for every GPT-2": all(
-            efficiency(times, name, 512) < 0.5 for name in small)}
+        f"512 GPUs with one sequence each stay below 50% for every GPT-2 ({min(wide):.0%} to "
+        f"{max(wide):.0%})": all(x < 0.5 for x in wide)}
     if checks:
         worst = max(abs(c.planned / c.held - 1) for c in checks)
         kept[f"the plan is within 5% of the memory allocated (worst: {worst:.1%})"] = worst <= 0.05
@@ -395,10 +402,9 @@ def judge(e, memory, times, checks, clocked):
          f"{abs(clocked.planned / clocked.measured - 1):.0%})"] = time_claim(clocked)
     sorted_out = {state: [words for words, found in kept.items() if found is state]
                   for state in (True, False, None)}
-    word = ("partly" if sorted_out[False] and sorted_out[True] else "failed"
-            if sorted_out[False] else "undecided" if sorted_out[None] else "as predicted")
-    heads = [(True, "true: "), (False, "not true: "), (None, "undecided, updates scatter too "
-                                                             "much: ")]
+    word = ("refuted" if sorted_out[False] else "undecided" if sorted_out[None] else "as predicted")
+    heads = [(False, "not true: "), (None, "undecided, updates scatter too much: "),
+             (True, "true: ")]
     why = "; ".join(head + "; ".join(sorted_out[state]) for state, head in heads
                     if sorted_out[state])
     e.verdict(word, why + ("" if checks else "; memory was not measured"))

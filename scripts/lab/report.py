@@ -21,9 +21,8 @@ import lab
 HERE = os.path.dirname(os.path.abspath(__file__))
 MOST_ROWS = 30                       # of a longer table only the path is shown
 
-MARKS = {"as predicted": "&#10003;", "partly": "&#9680;", "failed": "&#10007;",
-         "refuted": "&#10007;", "undecided": "?", "skipped": "&#8211;", "broken": "!",
-         "not run": "&#8211;"}
+MARKS = {"as predicted": "&#10003;", "refuted": "&#10007;", "undecided": "?",
+         "skipped": "&#8211;", "broken": "!", "not run": "&#8211;"}
 
 STYLE = """
 body { font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; color: #1a1a1a;
@@ -40,8 +39,8 @@ table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabu
 th, td { border: 1px solid #ccc; padding: .25rem .5rem; text-align: right; vertical-align: top; }
 th { background: #f2f2f2; } .words td, .words th, td.word { text-align: left; }
 .verdict { border-left: .35rem solid #666; padding: .3rem .8rem; background: #f6f6f6; }
-.as-predicted { border-color: #009e73; } .partly { border-color: #e69f00; }
-.failed, .refuted, .broken { border-color: #d55e00; }
+.as-predicted { border-color: #009e73; } .undecided { border-color: #e69f00; }
+.refuted, .broken { border-color: #d55e00; }
 summary { cursor: pointer; margin-top: .6rem; }
 dt { font-weight: 600; } dd { margin: 0 0 .5rem 0; }
 """
@@ -179,7 +178,7 @@ INTRO = ("If a model fits on one GPU, and a larger batch only lowers the varianc
          "why train on many? Time to a loss is T(B, n) = S(B) \u00b7 t_step(B, n): the number of "
          "updates at a batch of B tokens, times the seconds of an update on n devices. Updates are "
          "serial; only the work inside an update can be spread over devices. Each experiment "
-         "states its prediction first; a prediction that fails is reported as failed.")
+         "states its prediction first; a prediction that fails is reported as refuted.")
 
 
 NO_PICTURES = ("No pictures: matplotlib was missing when this was run. Install it (apt-get install "
