@@ -68,13 +68,13 @@ def test_why_crossing():
 
 class Planted:
     """An experiment that trains nothing: a run's updates are S_min (1 + B_crit/B) at the best rate
-    and a fifth more for each factor of 2 beside it. lucky: {(batch, seed): a rate that takes half."""
+    and a fifth more for each factor of 2 beside it. luck: {(batch, seed): {rate: times the updates}}."""
 
     def __init__(self, noise=0.0, draw=0):
         self.T, self.tuned, self.fresh, self.targets = 32, [1, 2], [3, 4], [2.5, 2.0]
         self.args = type("Args", (), {"so_far": False})
         self.size = "full"
-        self.jobs, self.noise, self.draw, self.bottom, self.lucky = [], noise, draw, {}, {}
+        self.jobs, self.noise, self.draw, self.bottom, self.luck = [], noise, draw, {}, {}
 
     def pick(self, tiny, quick, full):
         return full
@@ -99,6 +99,7 @@ class PlantedRun:
         flags = dict(zip(job.flags, job.flags[1:]))
         self.batch, self.rate = int(flags["--batch-tokens"]), float(flags["--lr"])
         self.most, self.seed = int(flags["--tokens"]), int(flags["--seed"])
+        self.evals = [{"tokens": self.most}]
 
     def updates_at(self, target, field="val_loss"):
         best = self.e.bottom.get(self.batch, 2e-3)
@@ -107,16 +108,16 @@ class PlantedRun:
         updates = 100.0 / (target - 1.0) * (1.0 + B_CRIT[target] / self.batch)
         updates *= (1.0 + 0.2 * off) * math.exp(draw)
         updates *= 0.8 if field == "val_loss_average" else 1.0
-        updates *= 0.5 if self.e.lucky.get((self.batch, self.seed)) == self.rate else 1.0
+        updates *= self.e.luck.get((self.batch, self.seed), {}).get(self.rate, 1.0)
         return updates if updates * self.batch <= self.most else None
 
 
 SIZE = knee.Size("one", 2, 2, 32, 2e-3, 4e5, 2e3, knee.batches(128, 8192, 2.0))
 
 
-def planted_sweep(noise=0.0, bottom=(), lucky=(), draw=0):
+def planted_sweep(noise=0.0, bottom=(), luck=(), draw=0):
     e = Planted(noise, draw)
-    e.sizes, e.bottom, e.lucky = [SIZE], dict(bottom), dict(lucky)
+    e.sizes, e.bottom, e.luck = [SIZE], dict(bottom), dict(luck)
     every = knee.sweep(e)
     return e, every, knee.measure(e, every)
 
@@ -160,15 +161,23 @@ def test_why_knee_lucky():
     """A rate that is lucky on one tuned seed is not chosen; one that is lucky on both is, and
     the fresh seeds show it."""
     for rate in (8e-3, 0.5e-3):
-        _, every, _ = planted_sweep(lucky={(1024, 1): rate})
+        _, every, _ = planted_sweep(luck={(1024, 1): {rate: 0.5}})
         own = next(b for b in every if b.batch == 1024)
         near(own.point(2.0, "weights").lr, 2e-3, 1e-9)
         assert not own.point(2.0, "weights").edge
-    both = {(1024, 1): 4e-3, (1024, 2): 4e-3}
-    own = next(b for b in planted_sweep(lucky=both)[1] if b.batch == 1024)
+    both = {(1024, seed): {4e-3: 0.5} for seed in (1, 2)}
+    own = next(b for b in planted_sweep(luck=both)[1] if b.batch == 1024)
     point = own.point(2.0, "weights")
     near(point.lr, 4e-3, 1e-9)
     near(point.median, 100 * 1.2 * (1 + B_CRIT[2.0] / 1024), 1e-9)
+
+
+def test_why_knee_goes_on():
+    """A rate that was stopped because its neighbour was lucky goes on when that luck is gone."""
+    luck = {(8192, 1): {8e-3: 0.7}, (8192, 2): {8e-3: 1.2}}
+    e, every, _ = planted_sweep(bottom={8192: 4e-3}, luck=luck)
+    assert any(name.startswith("one_b8192_lr0.004000_s1_to2_in") for name in e.jobs)
+    near(every[-1].point(2.0, "weights").lr, 4e-3, 1e-9)
 
 
 def test_why_knee_edge():

@@ -132,11 +132,12 @@ def rate(size, power):
     return size.rate * 2.0 ** power
 
 
-def job(e, size, batch, power, seed, target, most):
+def job(e, size, batch, power, seed, target, most, again=False):
     """A run until the target, or `most` tokens. An evaluation of weights and average costs as much
     as training on 5,500 tokens."""
     every = e.T * e.pick(48, 512, 1024)
-    return lab.Job(f"{size.name}_b{batch}_lr{rate(size, power):.6f}_s{seed}_to{target:g}", [
+    name = f"{size.name}_b{batch}_lr{rate(size, power):.6f}_s{seed}_to{target:g}"
+    return lab.Job(name + (f"_in{math.ceil(most / batch)}" if again else ""), [
         "--data", corpus(e), *shape(e, size), "--micro-batch", min(batch // e.T, 64),
         "--batch-tokens", batch, "--lr", f"{rate(size, power):.6g}", "--lr-schedule", "constant",
         "--warmup-tokens", e.pick(2, WARMUP, WARMUP) * batch,
@@ -160,9 +161,8 @@ class Batch:
         found = {}
         for (power, own, to), run in self.done.items():
             if own == seed and to <= target:
-                there = [n for n in (run.updates_at(target, field) for field in READINGS[reading])
-                         if n]
-                found[power] = min(there, default=None)
+                there = [run.updates_at(target, field) for field in READINGS[reading]]
+                found[power] = min(filter(None, [*there, found.get(power)]), default=None)
         return found
 
     def tried(self, target, reading):
@@ -191,19 +191,29 @@ class Batch:
     def next_rates(self):
         """[(power, target, most tokens)] that are still to be tried on the first seed: beyond an
         edge that is best for some target. The lower side comes first, since it is more often the
-        better one. A rate that needs 1.1 times the tokens of the best has lost."""
+        better one. A rate that needs 1.1 times the tokens of the best has lost; where the best was
+        lucky, its neighbours go on to 1.1 times what it takes on all seeds."""
         if not self.done:
             first = round(0.4 * math.log2(self.batch / (16 * self.e.T)))
             return [(first, self.lowest, cap(self.size, self.batch))]
         want = {}
         for target, reading, best in self.bests():
+            tried = self.tried(target, reading)
             if best.edge:
-                tried = self.tried(target, reading)
                 end = min(tried) - 1 if best.lr == min(tried) else max(tried) + 1
                 want.setdefault(end, target)
+            for power in {best.lr - 1, best.lr + 1} & set(tried):
+                if tried[power] == [None] and self.went(power) < self.most(target, 1.05):
+                    want.setdefault(power, target)
         if len({power for power, *_ in self.done} | set(want)) > MOST_RATES:
             return []
         return [(power, target, self.most(target, 1.1)) for power, target in want.items()]
+
+    def went(self, power):
+        """The most tokens of the first seed at that rate; infinite if it diverged."""
+        return max(math.inf if run.diverged else run.evals[-1]["tokens"]
+                   for (own, seed, _), run in self.done.items()
+                   if (own, seed) == (power, self.e.tuned[0]))
 
     def next_seeds(self):
         """The same for the other tuned seeds: each rate that is best so far on the first alone."""
@@ -233,7 +243,8 @@ class Batch:
 
     def make(self, runs, seeds):
         """Jobs by what they are."""
-        return {(power, seed, target): job(self.e, self.size, self.batch, power, seed, target, most)
+        return {(power, seed, target): job(self.e, self.size, self.batch, power, seed, target, most,
+                                           again=(power, seed, target) in self.done)
                 for power, target, most in runs for seed in seeds}
 
 
