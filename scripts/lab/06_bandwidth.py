@@ -505,6 +505,8 @@ def main():
               "those of the updates, without evaluations.")
     write(e, cost, choices, lanes, calibrations, sums)
     report(e, cost, choices, lanes, calibrations, sums)
+    if word == "refuted":                                    # the claim that decides comes first
+        claims.sort(key=lambda c: c.mean + c.reach)
     title = f"{word.capitalize()}: {claims[0].text()}" if claims else word.capitalize()
     e.figure("race", lambda plt: draw_race(plt, e, lanes, title),
              alt="Validation loss against seconds for four methods, a panel for each link.",
