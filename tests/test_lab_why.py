@@ -204,6 +204,10 @@ def test_why_knee_so_far():
     every = knee.sweep(e)
     assert all("_s1_" in name for name in e.jobs)
     assert all(len(b.point(2.0, "weights").updates) == 1 for b in every)
+    said = []
+    e.say = said.append
+    knee.tell(e, every, knee.measure(e, every), [])
+    assert any("not complete: 28 of 28 points" in words for words in said), said
     e.args.so_far = False
 
 

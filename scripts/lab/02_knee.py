@@ -182,11 +182,15 @@ class Batch:
         best = self.best(target, reading)
         if best is None:
             return None
-        fresh = [self.read(target, reading, seed) for seed in self.e.fresh]
-        updates = [own[best.lr] for own in fresh if best.lr in own] or best.updates
+        updates = self.reported(target, reading, best.lr) or best.updates
         middle = fit.median([math.inf if n is None else n for n in updates])
         return None if math.isinf(middle) else best._replace(
             lr=rate(self.size, best.lr), updates=updates, median=middle)
+
+    def reported(self, target, reading, power):
+        """The updates of each fresh seed that has run at that rate."""
+        runs = [self.read(target, reading, seed) for seed in self.e.fresh]
+        return [own[power] for own in runs if power in own]
 
     def next_rates(self):
         """[(power, target, most tokens)] that are still to be tried on the first seed: beyond an
@@ -418,10 +422,11 @@ def tell(e, every, found, locals_):
              for g in found if g.never and g.points and g.reading == "weights"]
     if never:
         e.say(f"Not reached within a run's tokens: {'; '.join(never)}.")
-    fresh = sum(len(p.updates) < len(e.fresh) for g in found for p in g.points)
-    if fresh:
-        e.say(f"The sweep is not complete: {fresh} of {sum(len(g.points) for g in found)} points "
-              "are the tuned seeds' own.")
+    fresh = [len(b.reported(target, reading, best.lr)) for b in every
+             for target, reading, best in b.bests()]
+    if min(fresh, default=0) < len(e.fresh):
+        e.say(f"The sweep is not complete: {sum(n < len(e.fresh) for n in fresh)} of {len(fresh)} "
+              "points lack a fresh seed, or are the tuned seeds' own.")
     lost = [run.name for b in every for run in b.done.values() if run.diverged]
     if lost:
         e.say(f"{len(lost)} runs diverged and count as not reaching the target: "
