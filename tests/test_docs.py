@@ -5,7 +5,9 @@ in test_lessons.py.
 
     tests/test_docs.py [NAME...]         the tests of these names only
 """
+import csv
 import glob
+import json
 import os
 import re
 import subprocess
@@ -91,6 +93,34 @@ def test_lines_are_as_many_as_readme_says():
     for name, (claimed, counted) in said.items():
         assert abs(claimed - counted) <= WITHIN, \
             f"README.md: {name} has {counted} lines, not {claimed}"
+
+
+def kept(path):
+    """A JSON file of the laboratory's results, or the rows of a table."""
+    text = read(os.path.join("scripts", "lab", "results", path))
+    return list(csv.DictReader(text.splitlines())) if path.endswith(".csv") else json.loads(text)
+
+
+def test_answer_quotes_what_was_measured():
+    """README's five sentences against the results of experiments 2, 5 and 8."""
+    answer = PAGES["README.md"].split("## Why train on many GPUs")[1].split("![")[0]
+    answer = " ".join(answer.split())
+    b_crit = {row["target_nats"]: float(row["b_crit"]) for row in kept("02_knee/fit.csv")
+              if (row["size"], row["reading"]) == ("119k", "weights")}
+    power = re.search(r"to the power of [\d.]+", kept("02_knee/summary.json")["why"]).group()
+    times = {(r["model"], *r["batches"]): r["speedup"] for r in kept("05_time/fit.json")["ratios"]}
+    large = times["0.8M", 1024, 1024]
+    days = {row["gpus"]: float(row["modelled_days"]) for row in kept("08_fits/days.csv")
+            if row["model"] == "1.6B"}
+    for words in [
+            f"{b_crit['2.5']:,.0f} tokens at 2.5 nats to {b_crit['1.4']:,.0f} at 1.4", power,
+            f"{large[0]:.2f} times as fast as one with 0.8 million",
+            f"measured, {large[1]:.2f} to {large[2]:.2f}",
+            f"{times['119k', 4096, 4096][0]:.2f} times with 119 thousand and 4,096",
+            f"{times['119k', 64, 512][0]:.2f} times with 119 thousand and each at its own",
+            f"{days['1']:.1f} days there, {24 * days['8']:.0f} hours on 8 and "
+            f"{24 * days['64']:.1f} hours on 64"]:
+        assert words in answer, f"README.md: the answer does not say: {words}"
 
 
 def test_lessons_are_as_many_as_pages_say():

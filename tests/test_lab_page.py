@@ -175,8 +175,7 @@ def test_page_kept_models():
     kept.RESULTS = os.path.join(TMP, "empty")
     os.makedirs(kept.RESULTS)
     shutil.copy(os.path.join(COMMITTED[0], "results.json"), kept.RESULTS)
-    models = model.read_models()
-    assert "first edition" in models[0]["name"] and "H100" in models[1]["name"]
+    assert "H100" in model.read_models()[0]["name"], "nothing kept, no measured model"
     kept.RESULTS, kept.FIGURES = COMMITTED
 
 
@@ -247,20 +246,6 @@ def test_page_walls():
 
 
 # ---- what is committed ----
-
-def test_page_numbers_are_quoted():
-    """While the first edition's model stands in, each number that it is made of stands in the
-    laboratory's README."""
-    if kept.summary("02_knee"):
-        return
-    readme, raw = page.read("scripts", "lab", "README.md"), kept.read("", "results.json")
-    numbers = set() if kept.summary("04_one_device") else {
-        f"{1.0 / raw['first_edition']['line']['fit'][1]:,.0f}"[:4]}
-    for t in raw["first_edition"]["targets"]:
-        numbers |= {f"{x:,}" for x in [t["loss"], t["s_min"], t["b_crit"], *t["b_crit_range"]]}
-    missing = [n for n in sorted(numbers) if n not in readme]
-    assert len(numbers) >= 10 and not missing, missing
-
 
 def build(models=None):
     return page.build(page.read("README.md"), models or model.read_models())

@@ -272,10 +272,7 @@ def planned_model(raw, gpu):
 
 
 def read_models():
-    """Models for the calculator. Until experiments 2 and 4 are kept, the first edition's model
-    stands in."""
+    """Models for the calculator: measured ones, then planned ones."""
     results = kept.read("", "results.json")
-    models = kept_models(results["measured"])
-    if not models:
-        models = [measured_model(results["first_edition"])]
-    return models + [planned_model(raw, results["gpu"]) for raw in results["planned"]]
+    return kept_models(results["measured"]) + [planned_model(raw, results["gpu"])
+                                               for raw in results["planned"]]
