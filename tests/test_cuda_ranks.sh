@@ -62,10 +62,10 @@ close() {                                   # close RUN RUN LIMIT
         note "$1 and $2: $(cat "$dir/apart")"
 }
 
-free_port() {                               # and the one after it, which the ranks take
+free_port() {          # below what the kernel gives to others; the ranks take the one after it
     local port
     while :; do
-        port=$((RANDOM % 20000 + 20000))
+        port=$((RANDOM % 12000 + 20000))
         (exec 3<> "/dev/tcp/127.0.0.1/$((port + 1))") 2> /dev/null || break
     done
     echo $port

@@ -30,7 +30,7 @@ done < "$dir/out"
 
 why=
 mkdir -p "$dir/tree/tests"
-cp -r dataloader.h dev "$dir/tree" && cp -r tests/fuzz "$dir/tree/tests"
+cp -r dev "$dir/tree" && cp -r tests/fuzz tests/fixtures "$dir/tree/tests"
 sed -e 's/(size_t)header\[2\] > room/0/' -e 's/2 \* (size_t)header\[2\] != data_bytes/0/' \
     dataloader.h > "$dir/tree/dataloader.h"
 cmp -s dataloader.h "$dir/tree/dataloader.h" && why="the check to remove is no longer there"
