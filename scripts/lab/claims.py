@@ -83,10 +83,11 @@ def no_such_number():
     if not all(noise):
         return None
     constant, annealed = (rows[0] for rows in noise)
-    return ("There is no such number. A step of B tokens lowers the loss by 1/(1 + B_noise/B) of "
-            f"what a very large batch would. B_noise was {constant['fitted']:,.0f} tokens in a run "
-            f"at a constant rate, {annealed['fitted']:,.0f} after its rate was annealed to zero "
-            "(Adam's direction).")
+    return ("A step of B tokens lowers the loss by 1/(1 + B_noise/B) of what a very large batch "
+            f"would, and B_noise is not one number: {constant['fitted']:,.0f} tokens in a run at a "
+            f"constant rate, {annealed['fitted']:,.0f} after its rate was annealed to zero (Adam's "
+            f"direction; predicted without a fit: {constant['predicted']:,.0f} and "
+            f"{annealed['predicted']:,.0f}).")
 
 
 def context():
