@@ -341,8 +341,8 @@ def draw_race(plt, e, lanes, title):
             if there:
                 ax.plot(there, [e.target] * len(there), lab.MARKERS[i], color=look["color"],
                         clip_on=False)
-                ax.annotate(lane.what(), (max(there), e.target), (4, 6 + 11 * i),
-                            textcoords="offset points", color=look["color"], fontsize=8.5)
+            ax.plot([], [], marker=lab.MARKERS[i], linewidth=1.4, label=lane.what(), **look)
+        ax.legend(loc="lower left", fontsize=8.5, labelcolor="linecolor", frameon=False)
         lab.log_axis(ax.xaxis)
         ax.set_ylim(e.target - 0.02, min(start, e.target + 1.2))
         ax.margins(x=0.14)
@@ -363,26 +363,27 @@ def draw_updates(plt, e, cost, lanes, calibrations, title):
     figure, ax = plt.subplots(figsize=(7.6, 5.2), layout="constrained")
     low, high = e.links[0] / 1.5, e.links[-1] * 1.5
     grid = [low * (high / low) ** (i / 80) for i in range(81)]
-    drawn = set()
+    ends = {}                                    # words of a curve -> (its last point, colour)
     for link, of in lanes.items():
         for i, lane in enumerate(of):
             colour = lab.COLOURS[i]
-            if lane.method.numbers and lane.what() not in drawn:
-                at = 12 * len(drawn) % 72                    # where its label stands
-                drawn.add(lane.what())
+            if lane.method.numbers and lane.what() not in ends:
                 curve = [1e3 * update_seconds(cost, lane.method, lane.choice, x) for x in grid]
                 ax.plot(grid, curve, color=colour, linestyle=lab.LINES[i], linewidth=1.2)
-                ax.annotate(lane.what(), (grid[at], curve[at]), (4, 4),
-                            textcoords="offset points", fontsize=8.5, color=colour)
+                ends[lane.what()] = curve[-1], colour
             if lane.method.numbers and lane.measured:
                 ax.plot([link], [1e3 * lane.update()], lab.MARKERS[i], color=colour, markersize=7)
+    at = 0.0
+    for words, (end, colour) in sorted(ends.items(), key=lambda item: item[1]):
+        at = max(end, 1.18 * at)                 # a line of words above the one below
+        ax.annotate(words, (1.06 * high, at), va="center", fontsize=8.5, color=colour)
     for c in calibrations:
         if c.link:
             ax.plot([c.link], [1e3 * c.seconds], "o", color="black", markerfacecolor="white",
                     markersize=8)
     lab.log_axis(ax.xaxis)
     lab.log_axis(ax.yaxis)
-    ax.margins(x=0.12)
+    ax.set_xlim(low / 1.2, high * 1.2 * (high / low) ** 0.42)          # room for the words
     lab.axes(ax, "link (Mbit/s each way)", "milliseconds an update", title)
     return figure
 
@@ -505,7 +506,7 @@ def main():
               "those of the updates, without evaluations.")
     write(e, cost, choices, lanes, calibrations, sums)
     report(e, cost, choices, lanes, calibrations, sums)
-    if word == "refuted":                                    # the claim that decides comes first
+    if word != "as predicted":                               # the claim that decides comes first
         claims.sort(key=lambda c: c.mean + c.reach)
     title = f"{word.capitalize()}: {claims[0].text()}" if claims else word.capitalize()
     e.figure("race", lambda plt: draw_race(plt, e, lanes, title),
