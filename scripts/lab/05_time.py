@@ -149,7 +149,7 @@ def seconds_to(run, target):
 def all_reduce(e, model, parameters, turn):
     """{"alpha", "beta", "load"}: alpha seconds a message and beta a byte, measured up to that size
     and kept beside the runs."""
-    path = os.path.join(e.dir, "runs", f"link_{model.name}_{turn}.json")
+    path = os.path.join(e.dir, "runs", f"link_{e.size}_{model.name}_{turn}.json")
     if not os.path.exists(path):
         if e.args.redraw:
             lab.fail(f"--redraw: {path} is missing; run without --redraw first")
