@@ -32,13 +32,15 @@ SLOW = 1.25                                      # a pair may take so many times
 BANDS = {"update": 0.10, "seconds": 0.15, "updates": 0.01}     # measured over predicted - 1
 
 # rate: the learning rate at 512 tokens. target: a loss. tokens: roughly what a run to that loss
-# takes at a small batch. batches: for one rank and for two, compared at the same batch.
-Model = namedtuple("Model", "name layers heads channels rate target tokens batches")
+# takes at a small batch. batches: for one rank and for two, compared at the same batch. best: also
+# compared with each at its own best batch.
+Model = namedtuple("Model", "name layers heads channels rate target tokens batches best",
+                   defaults=[True])
 MODELS = {
     "full": [Model("119k", 2, 2, 64, 2e-3, 1.8, 1.2e6, (1024, 4096)),
              Model("0.8M", 4, 4, 128, 1e-3, 2.5, 2e5, (1024, 4096))],
-    "quick": [Model("119k", 2, 2, 64, 2e-3, 2.5, 2e5, (1024, 4096)),
-              Model("0.8M", 4, 4, 128, 1e-3, 2.5, 2e5, (1024,))],
+    "quick": [Model("119k", 2, 2, 64, 2e-3, 2.5, 2e5, (1024,)),
+              Model("0.8M", 4, 4, 128, 1e-3, 2.5, 2e5, (1024,), best=False)],
     "tiny": [Model("35k", 2, 2, 32, 4e-3, 4.0, 2e4, (256,))]}
 
 # A law of updates: S = s_min (1 + b_crit/B). own: fitted to this model, not to one of another size.
@@ -268,7 +270,8 @@ def verdict_of(ratios, band):
 
 def best_cases(e, worlds):
     """One rank and two, each at its predicted best batch, with its own best rate."""
-    pairs = [(w, [best_batch(w, n) for n in (1, RANKS)]) for w in worlds if w.law]
+    pairs = [(w, [best_batch(w, n) for n in (1, RANKS)]) for w in worlds
+             if w.law and w.model.best]
     tuned = {(w.model, b): Tuned(e, w.model, b) for w, batches in pairs for b in batches}
     lab.tune(e, list(tuned.values()))
     cases = []

@@ -41,7 +41,7 @@ def settings(e):
     e.links = e.pick(tiny=[20], quick=[25, 1000], full=[25, 100, 1000])        # Mbit/s
     e.target = e.pick(tiny=4.0, quick=2.5, full=1.7)
     e.batches = e.pick([128, 512], [512, 2048, 8192], [256, 512, 1024, 2048, 4096, 8192, 16384])
-    e.diloco = e.pick([(128, 5)], [(512, 20), (2048, 20)],                     # (batch, H)
+    e.diloco = e.pick([(128, 5)], [(512, 20)],                                 # (batch, H)
                       [(512, 20), (1024, 20), (1024, 100), (4096, 20)])
     e.outer = e.pick(OUTER[:1], OUTER[:1], OUTER)
     e.cap = e.pick(6e4, 3e5, 4e6)                # tokens of a run at a small batch

@@ -195,7 +195,7 @@ def draw(plt, rows, title):
 def settings(e):
     e.batches = e.pick(tiny=[128], quick=[512, 2048], full=[512, 2048, 8192])
     e.everies = e.pick(tiny=[5], quick=[20], full=[5, 20])
-    e.updates = e.pick(tiny=40, quick=300, full=1000)
+    e.updates = e.pick(tiny=40, quick=200, full=1000)
     e.rare = e.pick(None, None, (100, 5000))
     e.eval_tokens = e.pick(4096, 65536, 262144)
     e.plan = {"first": 1, "seeds": e.pick([2, 3], [2, 3, 4], [2, 3, 4]),
