@@ -423,8 +423,8 @@ def main():
             "tokens": e.pick(32768, 2 ** 20, 2 ** 20), "eval": e.pick(4096, 16384, 131072),
             "steps": {"gradient-tokens": e.pick(8192, 262144, 262144),
                       "sequences": e.pick(8, 64, 64), "hessian-tokens": e.pick(1024, 16384, 65536),
-                      "span": e.pick(4, 16, 16), "draws": e.pick(4, 16, 64),
-                      "draws-above": e.pick(4, 8, 16)},
+                      "span": e.pick(4, 16, 16), "draws": e.pick(4, 12, 64),
+                      "draws-above": e.pick(4, 6, 16)},
             "cut_T": e.pick(64, 256, 256),
             "cuts": e.pick([64, 8], [256, 8], [256, 128, 64, 32, 16, 8]),
             "cut_steps": {"span": 4, "draws": e.pick(4, 8, 16), "draws-above": e.pick(4, 8, 8)}}

@@ -144,7 +144,7 @@ def job(e, size, batch, power, seed, target, most, again=False):
         "--beta2", f"{lab.half_life_beta2(batch, at=128 * e.T):.7g}",
         "--average-tokens", 2048 * e.T, "--tokens", math.ceil(most / batch) * batch,
         "--target-loss", target, "--eval-every", max(1, every // batch),
-        "--eval-tokens", e.pick(2048, 8192, 8192), "--seed", seed], cost=most, thin=100)
+        "--eval-tokens", e.pick(2048, 4096, 8192), "--seed", seed], cost=most, thin=100)
 
 
 class Batch:
@@ -281,7 +281,7 @@ def local_plan(e):
             "rate": size.rate, "knee": e.pick(200.0, 1500.0, 3000.0) * e.T / 32,
             "seeds": e.pick([1], [1], [1, 2]),
             "moments": [e.T * n for n in e.pick([256], [8192], [8192, 16384, 32768])],
-            "ks": e.pick([1, 4], [1, 2, 4, 8, 16], [1, 2, 4, 8, 16, 32, 64]),
+            "ks": e.pick([1, 4], [1, 4, 8, 16], [1, 2, 4, 8, 16, 32, 64]),
             "eval": e.pick(2048, 65536, 65536)}
 
 

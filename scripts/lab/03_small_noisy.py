@@ -33,7 +33,7 @@ def plan_of(e):
             "eval": e.pick(8192, 131072, 262144),
             # Repeated data: batches in tokens, tokens of one epoch, epochs.
             "repeated": e.pick([64, 512], [128, 1024], [128, 512, 2048]),
-            "epoch": e.pick(50_000, 50_000, 200_000), "epochs": e.pick(1, 12, 24)}
+            "epoch": e.pick(50_000, 50_000, 200_000), "epochs": e.pick(1, 8, 24)}
 
 
 # ---------------------------------------------------------------- runs

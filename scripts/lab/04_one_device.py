@@ -145,7 +145,7 @@ def all_series(e):
     if cuda and not e.args.model:
         return [Series("124M", ["--init", "d12", "--seq-len", 1024], "one GPU", 1, 1024, micro,
                        10 ** 6)]
-    models = dict(list(MODELS.items())[:e.pick(tiny=1, quick=3, full=3)])
+    models = dict(list(MODELS.items())[:e.pick(tiny=1, quick=2, full=3)])
     if e.args.model:
         try:
             layers, heads, channels = map(int, e.args.model.split(","))

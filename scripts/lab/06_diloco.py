@@ -18,6 +18,7 @@ REPLICAS, T = 4, 32
 # Outer (learning rate, momentum): where its grid of inner rates begins, in factors of 2 below data
 # parallel's. Momentum lengthens outer steps rate/(1 - momentum) times.
 OUTER = {(1.0, 0.0): 0, (0.8, 0.5): 1, (0.7, 0.9): 3, (0.4, 0.9): 2}
+QUICK_OUTER = [(1.0, 0.0), (0.7, 0.9)]
 CONFIDENCE = 0.9                                 # of all cells' intervals together
 
 
@@ -38,7 +39,7 @@ class Cell(lab.Tuned):
         self.e, self.batch, self.every, self.updates, self.replicas = (e, batch, every, updates,
                                                                        replicas)
         middle = 2 if batch < 8192 else 3
-        super().__init__(self.make, {outer: middle - less for outer, less in OUTER.items()}
+        super().__init__(self.make, {outer: middle - less for outer, less in e.outer.items()}
                          if every else {None: middle}, e.plan)
 
     def name(self):
@@ -194,6 +195,7 @@ def draw(plt, rows, title):
 
 def settings(e):
     e.batches = e.pick(tiny=[128], quick=[512, 2048], full=[512, 2048, 8192])
+    e.outer = e.pick(OUTER, {outer: OUTER[outer] for outer in QUICK_OUTER}, OUTER)
     e.everies = e.pick(tiny=[5], quick=[20], full=[5, 20])
     e.updates = e.pick(tiny=40, quick=200, full=1000)
     e.rare = e.pick(None, None, (100, 5000))
@@ -210,7 +212,7 @@ def settings(e):
     e.setting(f"2 layers, 32 channels, T={T}; {e.updates:,} updates from fresh weights, the rate "
               "decays by a cosine to a tenth; AdamW, β2 by half-life in tokens.")
     e.setting(f"DiLoCo: {REPLICAS} replicas, outer (rate, momentum) of "
-              + ", ".join(f"({lr:g}, {m:g})" for lr, m in OUTER) + ". Inner rates are a factor of "
+              + ", ".join(f"({lr:g}, {m:g})" for lr, m in e.outer) + ". Inner rates are a factor of "
               f"2 apart. One seed chooses rates, {len(e.plan['seeds'])} others are reported.")
 
 

@@ -269,7 +269,7 @@ def main():
         prediction="B_crit grows as the loss falls. A batch that grows with it wastes fewer tokens "
                    "early and fewer updates late. So for some η the norm test ends below the "
                    "frontier of constant batches, by a few thousandths of a nat.")
-    plan = {"tokens": e.pick(tiny=65536, quick=2 ** 20, full=2 ** 22), "first": 1,
+    plan = {"tokens": e.pick(tiny=65536, quick=2 ** 19, full=2 ** 22), "first": 1,
             "also": e.pick([], [5], [5]),      # one seed chose a rate at which others fail
             "etas": e.pick(tiny=[0.35, 0.7], quick=[0.35, 0.5],
                            full=[0.25, 0.35, 0.5, 0.7]),
