@@ -38,8 +38,9 @@ REFUSED = {"size": "0.8M", "reading": "weights", "target_nats": 1.4, "refused": 
 # {label: {table: rows}}
 TABLES = {
     "01_one_step": {"fits": [
-        {"checkpoint": name, "direction": "adam", "quantity": "b_noise", "fitted": value}
-        for name, value in [("constant", 777.0), ("annealed", 8888.0)]]},
+        {"checkpoint": name, "direction": "adam", "quantity": "b_noise", "fitted": value,
+         "predicted": predicted}
+        for name, value, predicted in [("constant", 777.0, 765.0), ("annealed", 8888.0, 8765.0)]]},
     "02_knee": {
         "fit": [fit for fits, _ in LAWS for fit in fits] + [REFUSED],
         "points": [point for _, points in LAWS for point in points],
