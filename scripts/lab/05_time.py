@@ -150,7 +150,7 @@ def seconds_to(run, target):
 
 def all_reduce(e, model, parameters, turn):
     """{"alpha", "beta", "load"}: alpha seconds a message and beta a byte, measured up to that size
-    and kept beside the runs."""
+    and kept beside the runs; a full run takes none from a quick one."""
     path = os.path.join(e.dir, "runs", f"link_{e.size}_{model.name}_{turn}.json")
     if not os.path.exists(path):
         if e.args.redraw:
