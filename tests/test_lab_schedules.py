@@ -122,6 +122,15 @@ def test_lab_tuned():
     plan["also"] = [4]                           # a second seed outvotes the first one's luck
     lucky = tuned(lambda v, k, seed: 1.5 if (k, seed) == (1, 1) else 2.0 + abs(k), plan)
     assert lucky.best() == ("one", 0) and len(lucky.runs) == 8, lucky.runs.keys()
+    # Of two finalists alone: the second seed runs with these, and the grid grows around both.
+    plan.update(again=2, extend=(-2, 6))
+    first = {("one", 1): 1.5, ("other", 5): 1.9}
+    final = tuned(lambda v, k, seed: first.get((v, k), 2.5) if seed == 1 else 2.0 + (v == "one"),
+                  plan, {"one": 0, "other": 4})
+    assert final.best() == ("other", 5) and not final.at_edge()
+    assert final.grid == {*(("one", k) for k in (-1, 0, 1, 2)),
+                          *(("other", k) for k in (3, 4, 5, 6))}
+    assert {at[:2] for at in final.runs if at[2] == 4} == set(first)
 
 
 def planted_gaps(shifts, eta=0.5, scatter=0.001):

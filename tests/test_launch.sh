@@ -599,7 +599,9 @@ END
     fresh
     run "$launch" -n 3 "$dir/program" 1
     same "status of a killed rank" $status 137
-    same "what it says" "$(cat "$dir/stderr")" "launch.sh: rank 1 was killed by SIGKILL"
+    # The event library of mpirun may warn of a pipe that it closed in another order than usual.
+    same "what it says" "$(grep -v '^\[warn\] Epoll' "$dir/stderr")" \
+        "launch.sh: rank 1 was killed by SIGKILL"
     wait_for none_alive
     in_background 3 -n 3 "$dir/program"
     kill -9 $launcher

@@ -422,7 +422,7 @@ def main():
     plan = {"T": 32, "lr": 4e-3, "seed": 1, "corpus": e.pick(10 ** 6, 16 * 10 ** 6, 16 * 10 ** 6),
             "tokens": e.pick(32768, 2 ** 20, 2 ** 20), "eval": e.pick(4096, 16384, 131072),
             "steps": {"gradient-tokens": e.pick(8192, 262144, 262144),
-                      "sequences": e.pick(8, 64, 64), "hessian-tokens": e.pick(1024, 16384, 65536),
+                      "sequences": e.pick(8, 64, 64), "hessian-tokens": e.pick(1024, 8192, 65536),
                       "span": e.pick(4, 16, 16), "draws": e.pick(4, 12, 64),
                       "draws-above": e.pick(4, 6, 16)},
             "cut_T": e.pick(64, 256, 256),

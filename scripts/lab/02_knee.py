@@ -48,7 +48,7 @@ SIZES = {
     "full": [Size("119k", 2, 2, 64, 2e-3, 3.5e6, 8e3, batches(64, 16384, 1.4, [2.0, 1.8, 1.6])),
              Size("35k", 2, 2, 32, 4e-3, 3.5e6, 4e3, batches(64, 8192, 1.7, [2.0, 1.8])),
              Size("0.8M", 4, 4, 128, 1e-3, 1.5e6, 6e3, batches(128, 8192, 1.4, [1.8, 1.6]))],
-    "quick": [Size("119k", 2, 2, 64, 2e-3, 5e5, 2e3, batches(256, 4096, 2.0)),
+    "quick": [Size("119k", 2, 2, 64, 2e-3, 5e5, 2e3, batches(256, 4096, 2.0, [2.25])),
               Size("35k", 2, 2, 32, 4e-3, 3e5, 2e3, batches(256, 4096, 2.25))],
     "tiny": [Size("35k", 2, 2, 32, 4e-3, 8e3, 70.0, batches(32, 256, 2.9))],
 }
@@ -82,7 +82,7 @@ def numbers(flag, text, count):
 
 def settings(e):
     e.T, e.sizes = e.args.seq_len, SIZES[e.size]
-    e.tuned, e.fresh = e.pick(([1], [2]), ([1], [2, 3]), ([1, 2], [3, 4]))
+    e.tuned, e.fresh = e.pick(tiny=([1], [2]), quick=([1], [2]), full=([1, 2], [3, 4]))
     e.targets = e.pick([3.0, 2.9], TARGETS, TARGETS)
     if e.args.targets:
         e.targets = numbers("--targets", e.args.targets, None)

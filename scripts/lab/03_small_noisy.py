@@ -33,7 +33,7 @@ def plan_of(e):
             "eval": e.pick(8192, 131072, 262144),
             # Repeated data: batches in tokens, tokens of one epoch, epochs.
             "repeated": e.pick([64, 512], [128, 1024], [128, 512, 2048]),
-            "epoch": e.pick(50_000, 50_000, 200_000), "epochs": e.pick(1, 8, 24)}
+            "epoch": e.pick(50_000, 50_000, 200_000), "epochs": e.pick(1, 6, 24)}
 
 
 # ---------------------------------------------------------------- runs
@@ -120,8 +120,8 @@ def repeat_job(e, plan, batch, power, seed):
         "--batch-tokens", batch, "--tokens", total, "--lr", f"{2e-3 * 2.0 ** power:.6g}",
         "--lr-schedule", "linear", "--final-lr-frac", 0, "--warmup-tokens", total // 50,
         "--beta2", f"{lab.half_life_beta2(batch):.7g}", "--eval-every",
-        max(1, round(total / 48.0 / batch)), "--eval-tokens", e.pick(8192, 32768, 65536),
-        "--eval-train", "--seed", seed], cost=total, thin=20)
+        max(1, round(total / e.pick(48, 24, 48) / batch)), "--eval-tokens",
+        e.pick(8192, 16384, 65536), "--eval-train", "--seed", seed], cost=total, thin=20)
 
 
 def run_repeats(e, plan):

@@ -40,7 +40,7 @@ def rate(k):
 def settings(e):
     e.links = e.pick(tiny=[20], quick=[25, 1000], full=[25, 100, 1000])        # Mbit/s
     e.target = e.pick(tiny=4.0, quick=2.5, full=1.7)
-    e.batches = e.pick([128, 512], [512, 2048, 8192], [256, 512, 1024, 2048, 4096, 8192, 16384])
+    e.batches = e.pick([128, 512], [512, 2048, 4096], [256, 512, 1024, 2048, 4096, 8192, 16384])
     e.diloco = e.pick([(128, 5)], [(512, 20)],                                 # (batch, H)
                       [(512, 20), (1024, 20), (1024, 100), (4096, 20)])
     e.outer = e.pick(OUTER[:1], OUTER[:1], OUTER)
@@ -68,7 +68,7 @@ def flags(e, batch, k, seed, ranks=1, every=0):
             math.ceil(tokens / batch), "--target-loss", e.target, "--lr", f"{rate(k):.6g}",
             "--lr-schedule", "constant", "--warmup-tokens", WARMUP * batch, "--beta2",
             f"{beta2:.9g}", "--eval-every", max(1, round(e.every / batch)), "--eval-tokens",
-            e.pick(2048, 32768, 65536), "--seed", seed]
+            e.pick(2048, 8192, 65536), "--seed", seed]
 
 
 def diloco_flags(every, outer):

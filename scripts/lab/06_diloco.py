@@ -19,6 +19,7 @@ REPLICAS, T = 4, 32
 # parallel's. Momentum lengthens outer steps rate/(1 - momentum) times.
 OUTER = {(1.0, 0.0): 0, (0.8, 0.5): 1, (0.7, 0.9): 3, (0.4, 0.9): 2}
 QUICK_OUTER = [(1.0, 0.0), (0.7, 0.9)]
+LARGE_OUTER = [(1.0, 0.0)]                       # what wins with smaller batches; runs are long
 CONFIDENCE = 0.9                                 # of all cells' intervals together
 
 
@@ -38,9 +39,9 @@ class Cell(lab.Tuned):
     def __init__(self, e, batch, every, updates, replicas=REPLICAS):
         self.e, self.batch, self.every, self.updates, self.replicas = (e, batch, every, updates,
                                                                        replicas)
-        middle = 2 if batch < 8192 else 3
-        super().__init__(self.make, {outer: middle - less for outer, less in e.outer.items()}
-                         if every else {None: middle}, e.plan)
+        outer = {o: less for o, less in e.outer.items() if batch < e.large or o in LARGE_OUTER}
+        super().__init__(self.make, {o: e.middle - less for o, less in outer.items()}
+                         if every else {None: e.middle}, e.plan)
 
     def name(self):
         kind = f"h{self.every}" if self.every else "parallel"
@@ -172,8 +173,8 @@ def write(e, rows):
 def draw(plt, rows, title):
     figure, ax = plt.subplots(figsize=(7.6, 5.4), layout="constrained")
     ax.axhline(0.0, color="black", linewidth=1.2)
-    ax.annotate("data parallel, tuned", (1.0, 0.0), (-2, 4), textcoords="offset points",
-                xycoords=("axes fraction", "data"), ha="right", fontsize=9)
+    ax.annotate("data parallel, tuned", (0.0, 0.0), (6, -12), textcoords="offset points",
+                xycoords=("axes fraction", "data"), fontsize=9)
     kinds = sorted({(r.cell.every, -r.cell.replicas) for r in rows})
     for i, kind in enumerate(kinds):
         of = [r for r in rows if (r.cell.every, -r.cell.replicas) == kind]
@@ -182,10 +183,10 @@ def draw(plt, rows, title):
                     yerr=[0.0 if math.isnan(r.reach) else r.reach for r in of], capsize=3,
                     color=lab.COLOURS[i], marker=lab.MARKERS[i], markersize=7, linewidth=1.3,
                     **hollow)
-        ax.annotate(of[0].kind(), (of[0].share, of[0].mean), (9, 7), textcoords="offset points",
-                    color=lab.COLOURS[i], fontsize=9.5)
+        ax.annotate(of[0].kind(), (of[0].share, of[0].mean), (-9, 5), textcoords="offset points",
+                    color=lab.COLOURS[i], fontsize=9.5, ha="right")
     lab.log_axis(ax.xaxis, digits=2)
-    ax.margins(x=0.12, y=0.12)
+    ax.margins(x=0.18, y=0.12)
     lab.axes(ax, "batch of a replica / B_crit halfway",
              "final loss above data parallel's (nats a token)", title)
     return figure
@@ -194,14 +195,17 @@ def draw(plt, rows, title):
 # ---------------------------------------------------------------- the experiment
 
 def settings(e):
-    e.batches = e.pick(tiny=[128], quick=[512, 2048], full=[512, 2048, 8192])
+    e.batches = e.pick(tiny=[128], quick=[512, 2048], full=[512, 2048, 4096])
     e.outer = e.pick(OUTER, {outer: OUTER[outer] for outer in QUICK_OUTER}, OUTER)
     e.everies = e.pick(tiny=[5], quick=[20], full=[5, 20])
     e.updates = e.pick(tiny=40, quick=200, full=1000)
+    e.large = 4096                               # tokens: LARGE_OUTER from here on
+    e.middle = e.pick(tiny=2, quick=2, full=3)   # where grids of rates begin
     e.rare = e.pick(None, None, (100, 5000))
     e.eval_tokens = e.pick(4096, 65536, 262144)
-    e.plan = {"first": 1, "seeds": e.pick([2, 3], [2, 3, 4], [2, 3, 4]),
-              "grid": e.pick([0], [-1, 0], [-1, 0, 1]), "extend": e.pick(None, (-4, 6), (-4, 6))}
+    e.plan = {"first": 1, "seeds": e.pick([2, 3], [2, 3], [2, 3, 4]),
+              "grid": e.pick([0], [-1, 0], [-1, 0, 1]), "extend": e.pick(None, (-4, 6), (-4, 6)),
+              **e.pick({}, {}, {"also": [5], "again": 3})}     # one seed chose rates by luck
     if e.args.batches:
         try:
             e.batches = sorted(int(b) for b in e.args.batches.split(","))
@@ -211,9 +215,13 @@ def settings(e):
             lab.fail(f"--batches {e.args.batches}: expected multiples of {T}, as in 512,2048")
     e.setting(f"2 layers, 32 channels, T={T}; {e.updates:,} updates from fresh weights, the rate "
               "decays by a cosine to a tenth; AdamW, β2 by half-life in tokens.")
-    e.setting(f"DiLoCo: {REPLICAS} replicas, outer (rate, momentum) of "
-              + ", ".join(f"({lr:g}, {m:g})" for lr, m in e.outer) + ". Inner rates are a factor of "
-              f"2 apart. One seed chooses rates, {len(e.plan['seeds'])} others are reported.")
+    outer = ", ".join(f"({lr:g}, {m:g})" for lr, m in e.outer)
+    if e.batches[-1] >= e.large:
+        outer += f"; the first alone with {e.large:,} tokens or more"
+    second = ", with a second one for the three best" if "again" in e.plan else ""
+    e.setting(f"DiLoCo: {REPLICAS} replicas, outer (rate, momentum) of {outer}. Inner rates are a "
+              f"factor of 2 apart. One seed chooses rates{second}; {len(e.plan['seeds'])} others "
+              "are reported.")
 
 
 def report(e, rows):

@@ -39,7 +39,7 @@ class Plan:
 
     def __init__(self, e):
         self.layers, self.channels, self.T = e.pick((2, 64, 32), (4, 128, 64), (4, 128, 64))
-        self.batches = e.pick(tiny=[64, 128], quick=[128, 2048], full=[128, 512, 2048])
+        self.batches = e.pick(tiny=[64, 128], quick=[128, 512], full=[128, 512, 2048])
         self.seconds = e.pick(tiny=0.2, quick=1.2, full=10.0)
 
     def parameters(self):
