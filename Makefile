@@ -130,7 +130,7 @@ test-c: all $(TESTS)             ## the tests written in C alone
 
 BENCHES := $(patsubst %,$(BUILD)/%,bench bench_matmul bench_tokenizer)
 
-lab: all $(WITH_MPI)             ## the batch-size laboratory, quick: lab/report.html in about 25 minutes
+lab: all $(WITH_MPI)             ## the batch-size laboratory, quick: lab/report.html in about 15 minutes
 	@$(PYTHON_HERE)
 	@$(PYTHON) scripts/lab/report.py --run --quick
 
