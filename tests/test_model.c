@@ -164,7 +164,7 @@ enum { BF16 = 0 };
 static const double LOGITS = BF16 ? 1e-2 : 2e-6, LOSSES = BF16 ? 6e-3 : 2e-6,
                     GRADIENTS = BF16 ? 4e-2 : 5e-6, STEPS = BF16 ? 3e-2 : 2e-6,
                     CACHED = BF16 ? 4e-3 : 1e-6,   // a single row is multiplied in fp32
-                    SPLIT = BF16 ? 1e-4 : 1e-6;    // an operand may round to the other side
+                    SPLIT = BF16 ? 1e-3 : 1e-6;
 
 static void check_against_pytorch(const char *path) {
     Fixture f;
@@ -243,7 +243,9 @@ static void test_params(Model *m, int micro, int steps) {
 
 // The worst tensor is a bias: it began at zero, so after five steps it is nothing but AdamW's
 // normalised gradients, and their rounding (1e-6, and more where sums are not vectorized) passes
-// through undiminished. All parameters together agree much better.
+// through undiminished. All parameters together agree much better. In bf16 a sum that differs in
+// its last bit may make an operand round to the other side, 4e-3 of it: of 60 models drawn from
+// other seeds 53 had such a one, with at worst 5e-4 of all parameters and 4e-3 of a tensor.
 TEST(any_micro_batch_makes_the_same_update) {
     Model whole, cut;
     char where[48] = "";

@@ -178,15 +178,17 @@ def draw(plt, rows, title):
     kinds = sorted({(r.cell.every, -r.cell.replicas) for r in rows})
     for i, kind in enumerate(kinds):
         of = [r for r in rows if (r.cell.every, -r.cell.replicas) == kind]
-        hollow = {"markerfacecolor": "white"} if of[0].cell.replicas == 1 else {}
+        control = of[0].cell.replicas == 1
+        hollow = {"markerfacecolor": "white"} if control else {}
         ax.errorbar([r.share * 1.02 ** i for r in of], [r.mean for r in of],
                     yerr=[0.0 if math.isnan(r.reach) else r.reach for r in of], capsize=3,
                     color=lab.COLOURS[i], marker=lab.MARKERS[i], markersize=7, linewidth=1.3,
                     **hollow)
-        ax.annotate(of[0].kind(), (of[0].share, of[0].mean), (-9, 5), textcoords="offset points",
-                    color=lab.COLOURS[i], fontsize=9.5, ha="right")
+        ax.annotate(of[0].kind(), (of[0].share, of[0].mean), (9, -13) if control else (-9, 5),
+                    textcoords="offset points", color=lab.COLOURS[i], fontsize=9.5,
+                    ha="left" if control else "right")
     lab.log_axis(ax.xaxis, digits=2)
-    ax.margins(x=0.18, y=0.12)
+    ax.margins(x=0.34, y=0.12)
     lab.axes(ax, "batch of a replica / B_crit halfway",
              "final loss above data parallel's (nats a token)", title)
     return figure

@@ -164,19 +164,21 @@ def draw(plt, frontier, gaps, title):
         near.plot([updates], [0.0], "ko", markersize=5)
     order = sorted((g for g in gaps if math.isfinite(g.mean)),
                    key=lambda g: mean(g.course.updates()))
-    for i, (g, name) in enumerate(named(order)):
+    before = 0.0                                 # the updates of the point to the left
+    for g, name in named(order):
         kind = 0 if g.course.schedule.eta else 1 if g.course.schedule.middle.get("sqrt") else 6
         look = {"color": lab.COLOURS[kind], "marker": lab.MARKERS[kind], "linestyle": "none"}
         at = mean(g.course.updates())
         whole.plot([at], [mean(g.course.losses())], markersize=6, **look)
-        whole.annotate(name, (at, mean(g.course.losses())), (-6, -3), ha="right", fontsize=9,
-                       textcoords="offset points", color=look["color"])
+        left, before = at > 1.2 * before, at
+        words = {"xytext": (-8 if left else 8, 0), "ha": "right" if left else "left",
+                 "va": "center", "textcoords": "offset points", "fontsize": 9,
+                 "color": look["color"]}
+        whole.annotate(name, (at, mean(g.course.losses())), **words)
         half = g.half if math.isfinite(g.half) else 0.0
         near.errorbar([at], [1e3 * g.mean], yerr=[1e3 * half], capsize=3, markersize=7, **look)
-        left = kind == 0 and i % 2 == 0
-        near.annotate(name, (at, 1e3 * g.mean), (-7 if left else 7, 0), fontsize=9, va="center",
-                      textcoords="offset points", ha="right" if left else "left",
-                      color=look["color"])
+        near.annotate(name, (at, 1e3 * g.mean), **words,      # which other bars may cross
+                      bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})
     lab.axes(whole, None, "validation loss (nats a token)", title)
     lab.axes(near, "updates, for the same tokens", "loss above the frontier (millinats)",
              "the same schedules against a constant batch with as many updates; 90% intervals")
