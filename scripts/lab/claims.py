@@ -23,12 +23,6 @@ def ends(rows, key):
     return ordered[0], ordered[-1]
 
 
-def middle(values):
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
-
-
 def said(label, start):
     """The sentence of a summary that begins with these words."""
     return next((s for s in kept.summary(label)["said"] if s.startswith(start)), None)
@@ -184,7 +178,8 @@ def seconds_over(rows, link):
     lanes = {name: [row["seconds_to_target"] for row in only(rows, mbit_s=link, method=name)]
              for name in LANES}
     return f"over {link:,.0f} Mbit/s " + ", ".join(
-        f"{LANES[name]} {middle(times):.1f}" if all(times) else f"{LANES[name]} not reached"
+        f"{LANES[name]} {sum(times) / len(times):.1f}" if all(times)
+        else f"{LANES[name]} not reached"
         for name, times in lanes.items() if times)
 
 
