@@ -299,8 +299,10 @@ def test_link_vanishes():
     links()
     for i, kind in enumerate([signal.SIGINT, signal.SIGTERM, signal.SIGKILL]):
         word = f"{777000 + os.getpid()}.{i}"
+        # A shell's background jobs ignore SIGINT; no script can trap what it was born ignoring.
         process = subprocess.Popen([LINK, "100mbit", "sleep", word], stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.DEVNULL, env=dict(os.environ, TMPDIR=TMP))
+                                   stderr=subprocess.DEVNULL, env=dict(os.environ, TMPDIR=TMP),
+                                   preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
         try:
             end_link(process, kind, word)
         finally:
