@@ -210,6 +210,10 @@ def test_lab_fit_model():
     assert fit.zero_bytes(1, 1, 0, mixed=False) == 16
     device = fit.fit_device([32, 64, 512, 4096], [1e-3 + 1e-5 * n for n in [32, 64, 512, 4096]])
     assert abs(device.fixed / 1e-3 - 1) < 1e-6 and abs(device.per_token / 1e-5 - 1) < 1e-6
+    through_zero = fit.fit_device([32, 64], [1e-5 * n - 1e-4 for n in [32, 64]])
+    assert through_zero.fixed == 0.0 and 5e-6 < through_zero.per_token < 1e-5, through_zero
+    busy = fit.fit_device([32, 64, 512], [3e-3, 2e-3, 1e-3])         # less for more: noise
+    assert 1e-3 < busy.fixed < 2e-3 and 1e-6 < 512 * busy.per_token < 2e-6, busy
 
 
 # ---- sweeps ----

@@ -259,13 +259,15 @@ Device = namedtuple("Device", "fixed per_token")
 
 def fit_device(tokens, seconds):
     """A straight line through measured (tokens, seconds) of an update, least squares of the
-    relative errors; neither coefficient is negative."""
+    relative errors. The fixed part is not negative; where noise hides what a token costs, all
+    tokens together cost a thousandth of it."""
     weight = [1.0 / s ** 2 for s in seconds]
     total = sum(weight)
     x = sum(w * t for w, t in zip(weight, tokens)) / total
     y = sum(w * s for w, s in zip(weight, seconds)) / total
     spread = sum(w * (t - x) ** 2 for w, t in zip(weight, tokens))
     slope = sum(w * (t - x) * (s - y) for w, t, s in zip(weight, tokens, seconds)) / spread
+    slope = max(slope, 1e-3 * y / max(tokens))
     fixed = y - slope * x
     if fixed < 0.0:
         fixed = 0.0
