@@ -118,8 +118,10 @@ test:                            ## what a compiler alone can test: 3 minutes on
 	@$(MAKE) $(BESIDE) all $(TESTS) $(CPU_LADDERS)
 	@$(WITHOUT) tests/run.sh $(SHORT)
 
-test-all:                        ## every test: with CUDA emulated, MPI, Python, and what takes long
+build-all:
 	@$(MAKE) $(BESIDE) all $(TESTS) $(EMULATED) $(CPU_LADDERS) $(BUILD)/compare $(LESSONS) $(WITH_MPI)
+
+test-all: build-all              ## every test: with CUDA emulated, MPI, Python, and what takes long
 	@tests/run.sh $(TESTS) $(filter $(BUILD)/emulated/test_%,$(EMULATED)) $(wildcard tests/test_*.sh tests/test_*.py)
 
 soak: all $(WITH_MPI)            ## an hour of killed, lost and resumed runs; MINUTES=5: shorter
@@ -341,5 +343,5 @@ $(BUILD)/count-flags: FORCE
 FORCE:
 .SECONDARY:
 .DELETE_ON_ERROR:
-.PHONY: all run lab page test test-all soak test-c test-cuda bench bench-cuda ladder ladder-table lesson exercise check exercises first-step emulate profile fuzz clean help FORCE
+.PHONY: all run lab page test build-all test-all soak test-c test-cuda bench bench-cuda ladder ladder-table lesson exercise check exercises first-step emulate profile fuzz clean help FORCE
 -include $(wildcard $(BUILD)/*.d)
