@@ -24,7 +24,7 @@ AXES = {"tokens": "tokens trained on", "steps": "updates", "seconds": "seconds o
 
 
 def fail(message):
-    sys.exit(f"plot.py: {message}")
+    sys.exit(f"{os.path.basename(sys.argv[0])}: {message}")
 
 
 # ---------------------------------------------------------------- reading a log
@@ -216,6 +216,18 @@ def draw(plt, runs, args):
     return figure
 
 
+def find_matplotlib():
+    try:
+        import matplotlib
+    except ImportError:
+        fail("needs matplotlib; apt-get install python3-matplotlib and run /usr/bin/python3, "
+             "or pip install matplotlib")
+    matplotlib.use("Agg")                                    # no window, no display
+    matplotlib.rcParams["svg.hashsalt"] = "batchwise"
+    import matplotlib.pyplot as plt
+    return plt
+
+
 def save(figure, path):
     """Writes to a temporary name, then renames: never a half-written file."""
     kind = path.rsplit(".", 1)[-1].lower()
@@ -231,6 +243,11 @@ def save(figure, path):
 
 # ---------------------------------------------------------------- command line
 
+def check_picture(path):
+    if not path.lower().endswith((".png", ".svg")):
+        fail(f"--out {path}: expected a name that ends in .png or .svg")
+
+
 def read_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+", metavar="RUN", help="output directory, or log.jsonl")
@@ -240,8 +257,7 @@ def read_arguments():
     parser.add_argument("--ema", type=float, default=0.95, metavar="D",
                         help="smoothing of the training loss: 0 (none) to below 1; default: 0.95")
     args = parser.parse_args()
-    if not args.out.lower().endswith((".png", ".svg")):
-        fail(f"--out {args.out}: expected a name that ends in .png or .svg")
+    check_picture(args.out)
     if not 0.0 <= args.ema < 1.0:
         fail(f"--ema {args.ema:g}: expected at least 0 and below 1")
     return args
@@ -249,16 +265,8 @@ def read_arguments():
 
 def main():
     args = read_arguments()
-    try:
-        import matplotlib
-    except ImportError:
-        fail("needs matplotlib; apt-get install python3-matplotlib and run /usr/bin/python3, "
-             "or pip install matplotlib")
-    runs = read_runs(args.runs)
-    matplotlib.use("Agg")                                    # no window, no display
-    matplotlib.rcParams["svg.hashsalt"] = "batchwise"
-    import matplotlib.pyplot as plt
-    save(draw(plt, runs, args), args.out)
+    plt = find_matplotlib()
+    save(draw(plt, read_runs(args.runs), args), args.out)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 # What it says about speed is not looked at.
 set -u
 cd "$(dirname "$0")/.."
+root=$PWD
 bench=$PWD/${BENCH_CUDA:-build/emulated/bench_cuda}
 dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
 trap 'rm -rf "$dir"' EXIT
@@ -42,5 +43,8 @@ same "products in bench_cuda.json" "$(grep -c '"product": .*"waves": .*"ms": ' b
 grep -qE 'bias-gradient", .*"apart_ms": [0-9]' bench_cuda.json || note "no epilogue beside kernels"
 grep -qE '[^a-z](inf|nan)' bench_cuda.json && note "bench_cuda.json is no JSON: inf or nan"
 "${PYTHON:-python3}" -m json.tool bench_cuda.json > out 2> err || note "bench_cuda.json: $(cat err)"
+same "launchers in others" "$(grep -c '"inside": true' bench_cuda.json)" 2
+PYTHONPATH=$root/scripts "${PYTHON:-python3}" -B -c 'import plot_gpu
+plot_gpu.title(plot_gpu.read_bench("bench_cuda.json"))' > out 2>&1 || note "plot_gpu.py: $(cat out)"
 end every_launcher_and_every_product_is_measured
 exit $failed

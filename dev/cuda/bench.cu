@@ -19,7 +19,8 @@
 // so that the cache holds nothing that it would not hold in earnest. It may hold more in earnest,
 // what the launcher before has just written: so the sum can be longer than the step.
 //
-// All of it is written to bench_cuda.json as well. Times are medians.
+// All of it is written to bench_cuda.json as well; scripts/plot_gpu.py draws the launchers. Times
+// are medians.
 #define PROGRAM "bench_cuda"           // what die() says, whatever train_gpt2.cu calls itself
 #include "../base/error.h"
 #undef PROGRAM
@@ -570,10 +571,11 @@ static void bench_parts(Bench *b, const Site *sites, double step) {
         if (p.a_layer != INSIDE) floors += floor * calls;
         printf("  %-24s %5d %10.3f %10.3f %7.2f %10.1f %10.1f\n", p.name, calls, 1e3 * one * calls,
                1e3 * floor * calls, one / floor, 1e-6 * bytes * calls, 1e-9 * bytes / one);
-        fprintf(b->json, "%s\n  {\"name\": \"%s\", \"calls\": %d, \"ms\": %.6g, "
-                "\"floor_ms\": %.6g, \"bytes\": %.9g}", &p == parts ? "" : ",",
-                p.name + strspn(p.name, " "), calls, 1e3 * one * calls, 1e3 * floor * calls,
-                bytes * calls);
+        fprintf(b->json, "%s\n  {\"name\": \"%s\", \"inside\": %s, \"calls\": %d, "
+                "\"ms\": %.6g, \"floor_ms\": %.6g, \"bytes\": %.9g}",
+                &p == parts ? "" : ",", p.name + strspn(p.name, " "),
+                p.a_layer == INSIDE ? "true" : "false", calls, 1e3 * one * calls,
+                1e3 * floor * calls, bytes * calls);
         fflush(stdout);
     }
     printf("  %-24s %5s %10.3f %10.3f %7.2f\n", "all of them", "", 1e3 * sum, 1e3 * floors,
