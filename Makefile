@@ -118,7 +118,7 @@ test:                            ## what a compiler alone can test: 3 minutes on
 	@$(MAKE) $(BESIDE) all $(TESTS) $(CPU_LADDERS)
 	@$(WITHOUT) tests/run.sh $(SHORT)
 
-build-all:
+build-all:                       ## all programs that test-all runs
 	@$(MAKE) $(BESIDE) all $(TESTS) $(EMULATED) $(CPU_LADDERS) $(BUILD)/compare $(LESSONS) $(WITH_MPI)
 
 test-all: build-all              ## every test: with CUDA emulated, MPI, Python, and what takes long
