@@ -106,7 +106,7 @@ def draw_collapse(ax, found):
     ax.set_ylim(0.7, 1.0 / low)
     for x, y, text, colour, side in [
             (0.018, 1.0, "free: at most 25%\nmore tokens than E_min", "#00694d", "left"),
-            (5.0, 13.0, "wasted: at most 25%\nfewer updates to gain", "#9c4400", "left"),
+            (5.0, 13.0, "wasted: at most 20%\nfewer updates to gain", "#9c4400", "left"),
             (0.2, 3.6, "E_min: the least tokens", "black", "right"),
             (1.2, 0.8, "S_min: the fewest updates", "black", "left")]:
         ax.annotate(text, (x, y), color=colour, ha=side, fontsize=9)
