@@ -37,6 +37,10 @@ def read_bench(path):
     check(bench, WHOLE, path, "it")
     for launcher in bench["launchers"]:
         check(launcher, FIELDS, path, "a launcher")
+        if launcher["floor_ms"] <= 0.0:
+            plot.fail(f"{path}: {launcher['name']} has no floor; run make bench-cuda again")
+    if not bench["launchers"]:
+        plot.fail(f"{path}: has no launchers; run make bench-cuda again")
     return bench
 
 

@@ -66,7 +66,7 @@ TABLES = {
         "machine": [{"what": "target_loss", "value": 1.8}]},
     "06_diloco": {"cells": [
         {"batch_of_a_replica": b, "replicas": n, "every": 20, "gap": gap, "low": gap - 0.01,
-         "high": gap + 0.01, "outcome": outcome}
+         "high": gap + 0.01, "outcome": outcome, "at_edge": int(b == 8192)}
         for b, n, gap, outcome in [(512, 4, 0.0789, "loses"), (8192, 4, 0.002, "ties"),
                                    (512, 1, -0.9, "wins")]]},
     "07_schedules": {"summary": [

@@ -107,6 +107,11 @@ def test_answer_quotes_what_was_measured():
     answer = " ".join(answer.split())
     b_crit = {row["target_nats"]: float(row["b_crit"]) for row in kept("02_knee/fit.csv")
               if (row["size"], row["reading"]) == ("119k", "weights")}
+    at_first = [f"{float(row['b_crit']):,.0f}" for size in ("35k", "119k", "0.8M")
+                for row in kept("02_knee/fit.csv")
+                if (row["size"], row["reading"], row["target_nats"]) == (size, "weights", "2.5")]
+    unlucky = [float(row["updates_two"]) for row in kept("05_time/blocks.csv")
+               if (row["model"], row["batch_one"]) == ("119k", "256")]
     power = re.search(r"to the power of [\d.]+", kept("02_knee/summary.json")["why"]).group()
     times = {(r["model"], *r["batches"]): r["speedup"] for r in kept("05_time/fit.json")["ratios"]}
     large, best = times["0.8M", 1024, 1024], times["119k", 256, 1024]
@@ -114,6 +119,8 @@ def test_answer_quotes_what_was_measured():
             if row["model"] == "1.6B"}
     for words in [
             f"{b_crit['2.5']:,.0f} tokens at 2.5 nats to {b_crit['1.4']:,.0f} at 1.4", power,
+            "({}, {} and {} tokens)".format(*at_first),
+            f"took {min(unlucky):,.0f} to {max(unlucky):,.0f} updates",
             f"{large[0]:.2f} times as fast as one with 0.8 million",
             f"measured, {large[1]:.2f} to {large[2]:.2f}",
             f"{times['119k', 4096, 4096][0]:.2f} times with 119 thousand and 4,096",

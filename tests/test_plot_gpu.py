@@ -70,6 +70,8 @@ def test_plot_gpu_errors():
     without = json.loads(json.dumps(BENCH))
     del without["launchers"][1]["floor_ms"]
     expect_error("a launcher lacks its floor_ms", write(without))
+    expect_error("has no launchers", write({**BENCH, "launchers": []}))
+    expect_error("qkv has no floor", write({**BENCH, "launchers": [launcher("qkv", 1.0, 0.0)]}))
     status, err = plot(write(BENCH), "--out", os.path.join(TMP, "x.pdf"))
     assert status == 1 and "ends in .png or .svg" in err, err
 

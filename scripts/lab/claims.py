@@ -207,7 +207,7 @@ def diloco():
             f"{worst['batch_of_a_replica']:,.0f} and H = {worst['every']:.0f} "
             f"({worst['low']:+.3f} to {worst['high']:+.3f})."
             + (" Where it ends lowest its rate is the largest that was tried."
-               if best.get("at_edge") else ""))
+               if best["at_edge"] else ""))
 
 
 # ---------------------------------------------------------------- scale
