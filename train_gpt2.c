@@ -32,8 +32,8 @@
 #include "dev/cpu/matmul.h"            // matmul_fast; Mat, rows_of, transpose_of, WRITE or ADD
 #include "dev/cpu/peak.h"              // cpu_peak_flops
 #include "dev/cpu/words.h"             // xent_parts
-#include "dev/ranks/shards.h"          // the flat buffers: parameters, gradients, moments
-#include "dev/ranks/tensor.h"          // TensorGroup, tensor_sum: ranks that share each layer
+#include "dev/ranks/zero.h"          // the flat buffers: parameters, gradients, moments
+#include "dev/ranks/tensor.h"          // TpGroup, tp_sum: ranks that share each layer
 #include "dev/train/loop.h"            // step_begin, step_data, step_end, run_goes_on
 #include "dev/train/open.h"            // run_start, run_open, run_generate, run_close
 #include "dev/train/plan_run.h"        // run_plan
@@ -101,7 +101,7 @@ struct Machine { double peak_flops; };     // a processor needs no opening
 struct Model {
     Config c;                          // L, NH, C, V, and P positions; a rank's share of them
     ModelSpec spec;                    // max B and T, and how ranks share the model
-    Shards shards;                     // parameters, gradients, AdamW's moments: flat buffers
+    Zero zero;                         // parameters, gradients, AdamW's moments: flat buffers
     Memory memory;                     // the one allocation that they and all below lie in
     float *x_in;                       // (N,C) embeddings
     BlockActs *acts;                   // (L)
@@ -109,7 +109,7 @@ struct Model {
     float *loss, *lse;                 // (N) nats a token
     float *logits;                     // (logit_rows,Vp): the classifier works in chunks of rows
     size_t logit_rows;
-    float *parts;                      // tensor parallel: for tensor_xent; and (N) the targets as
+    float *parts;                      // tensor parallel: for tp_xent; and (N) the targets as
     int *own_targets;                  // columns of this rank's logits
     float *scratch;                    // attention's, a piece for each thread
     float *dx, *dx_branch;             // (N,C) gradient of the residual stream, and of a branch
@@ -120,7 +120,7 @@ struct Model {
 
 // A tensor's place in its bucket: of the embeddings, of a block, or of the final norm. One table in
 // dev/base/gpt2.h gives every tensor its place, shape and initialisation.
-static float *tensor_in(float *bucket, const Config *c, int kind) {
+static float *tensor_at(float *bucket, const Config *c, int kind) {
     int first = kind < FIRST_IN_BLOCK ? 0 : kind <= LAST_IN_BLOCK ? FIRST_IN_BLOCK : LNF_GAIN;
     return bucket + kinds_count(c, first, kind);
 }
@@ -132,7 +132,7 @@ static Block block_in(float *bucket, const Config *c) {
         &b.ln2_gain, &b.ln2_bias, &b.fc_w, &b.fc_b, &b.mlp_proj_w, &b.mlp_proj_b,
     };
     for (int k = 0; k < KINDS_IN_BLOCK; k++)
-        *fields[k] = tensor_in(bucket, c, FIRST_IN_BLOCK + k);
+        *fields[k] = tensor_at(bucket, c, FIRST_IN_BLOCK + k);
     return b;
 }
 
@@ -447,7 +447,7 @@ static void xent_backward(float *dlogits, const float *lse, const int *target, f
 // Tensor parallel: the V words are this rank's, and parts is scratch, (ranks+1,3,rows).
 
 static void classifier_forward(float *loss, float *lse, float *logits, const float *x,
-                               const float *wte, const int *target, const TensorGroup *g,
+                               const float *wte, const int *target, const TpGroup *g,
                                float *parts, size_t N, size_t rows, int C, int V, int Vp) {
     for (size_t n = 0; n < N; n += rows) {
         size_t some = min_size(rows, N - n);
@@ -456,7 +456,7 @@ static void classifier_forward(float *loss, float *lse, float *logits, const flo
             xent_forward(loss + n, lse + n, logits, target + n, some, V, Vp);
         } else {
             xent_parts(parts + 3*some*g->size, logits, target + n, some, V, Vp);
-            tensor_xent(loss + n, lse + n, parts, g, some);
+            tp_xent(loss + n, lse + n, parts, g, some);
         }
     }
 }
@@ -465,7 +465,7 @@ static void classifier_forward(float *loss, float *lse, float *logits, const flo
 // `scale`: with 1/(tokens of the update) the objective is their mean.
 static void classifier_backward(float *dx, float *dwte, float *loss, float *lse, float *logits,
                                 const float *x, const float *wte, const int *target,
-                                const TensorGroup *g, float *parts, float scale,
+                                const TpGroup *g, float *parts, float scale,
                                 size_t N, size_t rows, int C, int V, int Vp) {
     for (size_t n = 0; n < N; n += rows) {
         size_t some = min_size(rows, N - n);
@@ -475,7 +475,7 @@ static void classifier_backward(float *dx, float *dwte, float *loss, float *lse,
         matmul(dx + n*C, C, rows_of(logits, Vp), rows_of(wte, C), NULL, some, C, V, WRITE);
         matmul(dwte, C, transpose_of(logits, Vp), rows_of(x + n*C, C), NULL, V, C, some, ADD);
     }
-    tensor_sum(g, dx, N*C);
+    tp_sum(g, dx, N*C);
 }
 
 // =================================================================================================
@@ -515,10 +515,10 @@ static void block_carve(BlockActs *a, Memory *mem, size_t N, size_t C, size_t Cn
 static void model_carve(Model *m, Memory *mem) {
     size_t N = (size_t)m->spec.B * m->spec.T, C = m->c.C, Vp = padded_vocab(&m->c);
     size_t scratch = attention_scratch(m->spec.T, m->c.C / m->c.NH);
-    TensorGroup *g = &m->shards.tensor;
-    size_t Cn = tensor_channels(g), NH = tensor_heads(g), n = g->size;
-    shards_carve_params(&m->shards, mem);
-    if (m->spec.use == TRAIN) shards_carve_training(&m->shards, mem);
+    TpGroup *g = &m->zero.tensor;
+    size_t Cn = tp_channels(g), NH = tp_heads(g), n = g->size;
+    zero_carve_params(&m->zero, mem);
+    if (m->spec.use == TRAIN) zero_carve_training(&m->zero, mem);
     m->x_in = memory_floats(mem, MEM_ACTIVATIONS, N*C);
     for (int l = 0; l < m->c.L; l++) block_carve(&m->acts[l], mem, N, C, Cn, NH);
     m->lnf = memory_floats(mem, MEM_ACTIVATIONS, N*C);
@@ -541,11 +541,11 @@ static void model_carve(Model *m, Memory *mem) {
 // All but the memory.
 static void model_begin(Model *m, const ModelSpec *spec) {
     memset(m, 0, sizeof *m);
-    TensorGroup group = tensor_group(&spec->c, spec->sharing.tensor);
+    TpGroup group = tp_group(&spec->c, spec->sharing.tensor);
     m->c = group.own;
     m->spec = *spec;
-    shards_init(&m->shards, &spec->sharing, &m->c, &m->c, sizeof(float));
-    m->shards.tensor = group;
+    zero_init(&m->zero, &spec->sharing, &m->c, &m->c, sizeof(float));
+    m->zero.tensor = group;
     m->acts = alloc_or_die(spec->c.L * sizeof *m->acts, "a table of activations");
 }
 
@@ -556,7 +556,7 @@ static void model_count(Memory *mem, const ModelSpec *spec) {
     *mem = memory_begin(NULL);
     model_carve(&m, mem);
     mem->bytes[MEM_REST] += batch + MATMUL_STATIC_BYTES + alloc_bytes(mem->used) - mem->used;
-    shards_free(&m.shards);
+    zero_free(&m.zero);
     free(m.acts);
 }
 
@@ -572,17 +572,17 @@ static void model_init(Model *m, const ModelSpec *spec, Machine *machine) {
     model_begin(m, spec);
     m->memory = memory_begin(alloc_or_die(counted.used, "a model and its activations"));
     model_carve(m, &m->memory);
-    shards_open(&m->shards);
+    zero_open(&m->zero);
 }
 
 static void model_free(Model *m) {
-    shards_close(&m->shards);
+    zero_close(&m->zero);
     free(m->acts);
     free(m->memory.base);
     memset(m, 0, sizeof *m);
 }
 
-static Shards *model_shards(Model *m) { return &m->shards; }
+static Zero *model_zero(Model *m) { return &m->zero; }
 
 // ---- forward ----
 
@@ -591,10 +591,10 @@ static float *block_input(const Model *m, int l) { return l > 0 ? m->acts[l - 1]
 
 // x_mid = x + attention(LayerNorm(x)); x_out = x_mid + MLP(LayerNorm(x_mid)). Rows first ... T-1.
 static void block_forward(Model *m, int l, int B, int T, int first) {
-    const TensorGroup *g = &m->shards.tensor;
-    int C = m->c.C, Cn = tensor_channels(g);
+    const TpGroup *g = &m->zero.tensor;
+    int C = m->c.C, Cn = tp_channels(g);
     size_t from = first, N = (size_t)B*T - from;       // rows from ... from+N-1
-    Block w = block_in(shards_params(&m->shards, 1 + l, 2 + l), &m->c);
+    Block w = block_in(bucket_params(&m->zero, 1 + l, 2 + l), &m->c);
     BlockActs a = m->acts[l];
     const float *x = block_input(m, l) + from*C;
     float *branch = m->dx_branch, *x_mid = a.x_mid + from*C;
@@ -602,15 +602,15 @@ static void block_forward(Model *m, int l, int B, int T, int first) {
     float *fc = a.fc + from*4*Cn, *gelu = a.gelu + from*4*Cn;
     layernorm_forward(ln1, a.ln1_mean, a.ln1_rstd, x, w.ln1_gain, w.ln1_bias, N, C);
     linear_forward(a.qkv + from*3*Cn, ln1, w.qkv_w, w.qkv_b, N, C, 3*Cn);
-    attention_forward(a.att, a.att_lse, m->scratch, a.qkv, B, T, first, Cn, tensor_heads(g));
-    linear_forward(branch, a.att + from*Cn, w.att_proj_w, tensor_bias(g, w.att_proj_b), N, Cn, C);
-    tensor_sum_rows(g, branch, w.att_proj_b, N, C);
+    attention_forward(a.att, a.att_lse, m->scratch, a.qkv, B, T, first, Cn, tp_heads(g));
+    linear_forward(branch, a.att + from*Cn, w.att_proj_w, tp_bias(g, w.att_proj_b), N, Cn, C);
+    tp_sum_rows(g, branch, w.att_proj_b, N, C);
     residual_forward(x_mid, x, branch, N*C);
     layernorm_forward(ln2, a.ln2_mean, a.ln2_rstd, x_mid, w.ln2_gain, w.ln2_bias, N, C);
     linear_forward(fc, ln2, w.fc_w, w.fc_b, N, C, 4*Cn);
     gelu_forward(gelu, fc, N*4*Cn);
-    linear_forward(branch, gelu, w.mlp_proj_w, tensor_bias(g, w.mlp_proj_b), N, 4*Cn, C);
-    tensor_sum_rows(g, branch, w.mlp_proj_b, N, C);
+    linear_forward(branch, gelu, w.mlp_proj_w, tp_bias(g, w.mlp_proj_b), N, 4*Cn, C);
+    tp_sum_rows(g, branch, w.mlp_proj_b, N, C);
     residual_forward(a.x_out + from*C, x_mid, branch, N*C);
 }
 
@@ -621,16 +621,16 @@ static void model_forward(Model *m, const int *tokens, int B, int T, int first) 
     assert(T <= m->spec.T && B <= m->spec.B && (first == 0 || B == 1));
     const Config *c = &m->c;
     size_t from = first, N = (size_t)B*T - from;
-    const TensorGroup *g = &m->shards.tensor;
-    float *embeddings = shards_params(&m->shards, 0, 1);
-    const float *wte = tensor_in(embeddings, c, WTE), *wpe = tensor_in(embeddings, c, WPE);
+    const TpGroup *g = &m->zero.tensor;
+    float *embeddings = bucket_params(&m->zero, 0, 1);
+    const float *wte = tensor_at(embeddings, c, WTE), *wpe = tensor_at(embeddings, c, WPE);
     if (g->size == 1) embedding_forward(m->x_in, tokens, wte, wpe, B, T, first, c->C);
-    else tensor_embedding_forward(m->x_in, tokens, wte, wpe, g, B, T, first);
+    else tp_embedding_forward(m->x_in, tokens, wte, wpe, g, B, T, first);
     for (int l = 0; l < c->L; l++) block_forward(m, l, B, T, first);
-    float *norm = shards_params(&m->shards, 1 + c->L, -1);
+    float *norm = bucket_params(&m->zero, 1 + c->L, -1);
     layernorm_forward(m->lnf + from*c->C, m->lnf_mean, m->lnf_rstd,
-                      block_input(m, c->L) + from*c->C, tensor_in(norm, c, LNF_GAIN),
-                      tensor_in(norm, c, LNF_BIAS), N, c->C);
+                      block_input(m, c->L) + from*c->C, tensor_at(norm, c, LNF_GAIN),
+                      tensor_at(norm, c, LNF_BIAS), N, c->C);
 }
 
 static double sum_of(const float *x, size_t n) {
@@ -640,22 +640,22 @@ static double sum_of(const float *x, size_t n) {
 }
 
 static double model_loss(Model *m, float *each, const int *targets, size_t N) {
-    float *wte = tensor_in(shards_params(&m->shards, 0, -1), &m->c, WTE);
-    TensorGroup *g = &m->shards.tensor;
+    float *wte = tensor_at(bucket_params(&m->zero, 0, -1), &m->c, WTE);
+    TpGroup *g = &m->zero.tensor;
     classifier_forward(each, m->lse, m->logits, m->lnf, wte,
-                       tensor_targets(m->own_targets, targets, g, N), g, m->parts, N,
+                       tp_targets(m->own_targets, targets, g, N), g, m->parts, N,
                        m->logit_rows, m->c.C, (int)g->words.count, (int)padded_vocab(&m->c));
     return sum_of(each, N);
 }
 
 static const float *model_logits(Model *m, int t) {
     int C = m->c.C, V = m->c.V;
-    TensorGroup *g = &m->shards.tensor;
-    float *wte = tensor_in(shards_params(&m->shards, 0, -1), &m->c, WTE);
+    TpGroup *g = &m->zero.tensor;
+    float *wte = tensor_at(bucket_params(&m->zero, 0, -1), &m->c, WTE);
     matmul(m->logits, V, rows_of(m->lnf + (size_t)t*C, C), transpose_of(wte, C), NULL, 1, V, C,
            WRITE);
     if (g->size == 1) return m->logits;
-    tensor_collect(g, m->parts, m->logits, V);             // in the order of the words
+    tp_collect(g, m->parts, m->logits, V);             // in the order of the words
     return m->parts;
 }
 
@@ -664,29 +664,29 @@ static const float *model_logits(Model *m, int t) {
 // From dx, the gradient of x_out, to dx, the gradient of x. A branch receives the whole of dx; what
 // comes back through it is added, as x was read by both ways.
 static void block_backward(Model *m, int l, int B, int T) {
-    const TensorGroup *g = &m->shards.tensor;
-    int C = m->c.C, Cn = tensor_channels(g);
+    const TpGroup *g = &m->zero.tensor;
+    int C = m->c.C, Cn = tp_channels(g);
     size_t N = (size_t)B*T;
-    Block w = block_in(shards_params(&m->shards, 1 + l, l > 0 ? l : -1), &m->c);
-    Block d = block_in(shards_grads(&m->shards, 1 + l), &m->c);
+    Block w = block_in(bucket_params(&m->zero, 1 + l, l > 0 ? l : -1), &m->c);
+    Block d = block_in(bucket_grads(&m->zero, 1 + l), &m->c);
     BlockActs a = m->acts[l];
     float *dx = m->dx, *dbranch = m->dx_branch;
     linear_backward(m->dfc, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, w.mlp_proj_w, N, 4*Cn, C);
     gelu_backward(m->dfc, m->dfc, a.fc, N*4*Cn);
     linear_backward(dbranch, d.fc_w, d.fc_b, m->dfc, a.ln2, w.fc_w, N, C, 4*Cn);
-    tensor_sum(g, dbranch, N*C);
+    tp_sum(g, dbranch, N*C);
     layernorm_backward(dbranch, d.ln2_gain, d.ln2_bias, dbranch, a.x_mid, a.ln2_mean, a.ln2_rstd,
                        w.ln2_gain, N, C);
     residual_forward(dx, dx, dbranch, N*C);
     linear_backward(dbranch, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, Cn, C);
     attention_backward(m->dqkv, m->scratch, dbranch, a.qkv, a.att, a.att_lse, B, T, Cn,
-                       tensor_heads(g));
+                       tp_heads(g));
     linear_backward(dbranch, d.qkv_w, d.qkv_b, m->dqkv, a.ln1, w.qkv_w, N, C, 3*Cn);
-    tensor_sum(g, dbranch, N*C);
+    tp_sum(g, dbranch, N*C);
     layernorm_backward(dbranch, d.ln1_gain, d.ln1_bias, dbranch, block_input(m, l), a.ln1_mean,
                        a.ln1_rstd, w.ln1_gain, N, C);
     residual_forward(dx, dx, dbranch, N*C);
-    shards_grads_ready(&m->shards, 1 + l);
+    gradients_ready(&m->zero, 1 + l);
 }
 
 // Backpropagation, after model_forward on the same tokens: adds the gradient of scale * (sum of the
@@ -696,26 +696,26 @@ static void block_backward(Model *m, int l, int B, int T) {
 static void model_backward(Model *m, const int *tokens, const int *targets, float scale,
                            int B, int T) {
     const Config *c = &m->c;
-    Shards *z = &m->shards;
-    const TensorGroup *g = &z->tensor;
+    Zero *z = &m->zero;
+    const TpGroup *g = &z->tensor;
     int C = c->C, L = c->L;
     size_t N = (size_t)B*T;
-    float *embeddings = shards_params(z, 0, L), *norm = shards_params(z, 1 + L, -1);
-    float *dembeddings = shards_grads(z, 0), *dnorm = shards_grads(z, 1 + L);
-    classifier_backward(m->dx_branch, tensor_in(dembeddings, c, WTE), m->loss, m->lse, m->logits,
-                        m->lnf, tensor_in(embeddings, c, WTE),
-                        tensor_targets(m->own_targets, targets, g, N), g, m->parts, scale,
+    float *embeddings = bucket_params(z, 0, L), *norm = bucket_params(z, 1 + L, -1);
+    float *dembeddings = bucket_grads(z, 0), *dnorm = bucket_grads(z, 1 + L);
+    classifier_backward(m->dx_branch, tensor_at(dembeddings, c, WTE), m->loss, m->lse, m->logits,
+                        m->lnf, tensor_at(embeddings, c, WTE),
+                        tp_targets(m->own_targets, targets, g, N), g, m->parts, scale,
                         N, m->logit_rows, C, (int)g->words.count, (int)padded_vocab(c));
     m->loss_sum += sum_of(m->loss, N);
-    layernorm_backward(m->dx, tensor_in(dnorm, c, LNF_GAIN), tensor_in(dnorm, c, LNF_BIAS),
+    layernorm_backward(m->dx, tensor_at(dnorm, c, LNF_GAIN), tensor_at(dnorm, c, LNF_BIAS),
                        m->dx_branch, block_input(m, L), m->lnf_mean, m->lnf_rstd,
-                       tensor_in(norm, c, LNF_GAIN), N, C);
-    shards_grads_ready(z, 1 + L);
+                       tensor_at(norm, c, LNF_GAIN), N, C);
+    gradients_ready(z, 1 + L);
     for (int l = L - 1; l >= 0; l--) block_backward(m, l, B, T);
-    float *dwte = tensor_in(dembeddings, c, WTE), *dwpe = tensor_in(dembeddings, c, WPE);
+    float *dwte = tensor_at(dembeddings, c, WTE), *dwpe = tensor_at(dembeddings, c, WPE);
     if (g->size == 1) embedding_backward(dwte, dwpe, m->dx, tokens, B, T, C);
-    else tensor_embedding_backward(dwte, dwpe, m->dx, tokens, g, B, T);
-    shards_grads_ready(z, 0);
+    else tp_embedding_backward(dwte, dwpe, m->dx, tokens, g, B, T);
+    gradients_ready(z, 0);
 }
 
 // =================================================================================================
@@ -723,14 +723,14 @@ static void model_backward(Model *m, const int *tokens, const int *targets, floa
 // =================================================================================================
 
 static void clear_grads(Model *m) {
-    shards_clear_grads(&m->shards);
+    gradients_clear(&m->zero);
     m->loss_sum = 0.0;
 }
 
 // The sum of the squares of this rank's gradients. Each chunk has a sum of its own, and these are
 // added in order, so the bits do not depend on the number of threads.
 static double gradients_squares(Model *m) {
-    Shards *z = &m->shards;
+    Zero *z = &m->zero;
     #pragma omp parallel for
     for (int i = 0; i < z->n_chunks; i++) {
         const float *g = z->grads + z->chunks[i].grad;
@@ -772,12 +772,12 @@ static void sgd_update(float *p, const float *g, float g_scale, AdamW o, size_t 
 // it is this rank's; matrices decay, gains and biases do not. If the norm is not finite, parameters
 // and moments stay as they are. Returns the sums over the ranks of `scope`.
 static Totals model_update(Model *m, AdamW o, double clip, int64_t step, Scope scope) {
-    Shards *z = &m->shards;
-    shards_finish_grads(z);
+    Zero *z = &m->zero;
+    gradients_finish(z);
     m->updating = seconds_now();
     m->waited = comm_counters(z->comm).waited;
     Totals own = { m->loss_sum, gradients_squares(m), { 0.0 }, 0 };
-    Totals totals = shards_exchange_totals(z, own, scope);
+    Totals totals = totals_exchange(z, own, scope);
     double norm = sqrt(totals.squares);
     if (!isfinite(norm)) return totals;
     float g_scale = clip > 0.0 && norm > clip ? (float)(clip / norm) : 1.0f;
@@ -792,12 +792,12 @@ static Totals model_update(Model *m, AdamW o, double clip, int64_t step, Scope s
             adamw_update(z->masters + k.param, z->adam_m + k.moment, z->adam_v + k.moment,
                          z->grads + k.grad, g_scale, chunk_o, step, k.count);
     }
-    shards_updated(z);
+    zero_updated(z);
     return totals;
 }
 
 static double model_optimizer_seconds(Model *m) {
-    double waited = comm_counters(m->shards.comm).waited - m->waited;
+    double waited = comm_counters(m->zero.comm).waited - m->waited;
     return seconds_now() - m->updating - waited;
 }
 

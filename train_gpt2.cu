@@ -36,7 +36,7 @@
 #define TRAINS_ON_GPU                  // lets dev/train/options.h take the flags of a GPU
 #include "dev/base/cpu.h"              // min_size
 #include "dev/base/memory.h"           // memory_take: one allocation, laid out
-#include "dev/ranks/shards.h"          // the flat buffers: parameters, gradients, moments
+#include "dev/ranks/zero.h"          // the flat buffers: parameters, gradients, moments
 #include "dev/train/logits.h"          // logits_chunk_rows
 #include "dev/train/loop.h"            // step_begin, step_data, step_end, run_goes_on
 #include "dev/train/open.h"            // run_start, run_open, run_generate, run_close
@@ -380,7 +380,7 @@ struct Model {
     Config c;                          // L, NH, C, V, and P positions; a rank's share of the words
     Config padded;                     // the same with V rounded up; rows V ... are 0 and stay 0
     ModelSpec spec;                    // max B and T, recompute, and how ranks share the model
-    Shards shards;                     // parameters, gradients, AdamW's moments: flat buffers
+    Zero zero;                         // parameters, gradients, AdamW's moments: flat buffers
     Memory memory;                     // the one allocation that everything on the GPU lies in
     Batch batch, host_batches[2];      // the CPU fills one while the GPU copies the other
     cudaEvent_t sent[2];               // host batch i has been copied
@@ -405,7 +405,7 @@ struct Model {
 };
 
 // A tensor's place in its bucket: of the embeddings, of a block, or of the final norm.
-template <class T> static T *tensor_in(T *bucket, const Config *c, int kind) {
+template <class T> static T *tensor_at(T *bucket, const Config *c, int kind) {
     int first = kind < FIRST_IN_BLOCK ? 0 : kind <= LAST_IN_BLOCK ? FIRST_IN_BLOCK : LNF_GAIN;
     return bucket + kinds_count(c, first, kind);
 }
@@ -417,13 +417,13 @@ template <class T> static Block<T> block_in(T *bucket, const Config *c) {
         &b.ln2_gain, &b.ln2_bias, &b.fc_w, &b.fc_b, &b.mlp_proj_w, &b.mlp_proj_b,
     };
     for (int k = 0; k < KINDS_IN_BLOCK; k++)
-        *fields[k] = tensor_in(bucket, c, FIRST_IN_BLOCK + k);
+        *fields[k] = tensor_at(bucket, c, FIRST_IN_BLOCK + k);
     return b;
 }
 
 // A bucket of parameters, whole; `next` is the one that will be needed after it (-1: none).
 static real *params_of(Model *m, int bucket, int next) {
-    return (real *)shards_params(&m->shards, bucket, next);
+    return (real *)bucket_params(&m->zero, bucket, next);
 }
 
 // =================================================================================================
@@ -1761,17 +1761,17 @@ static void xent_launch(float *loss, float *lse, real *dlogits, const real *logi
     LAUNCH_CHECK();
 }
 
-#include "dev/cuda/shared.cu"          // xent_shared, linear_residual_shared: tensor parallelism
+#include "dev/ranks/tensor_model.cu"          // xent_shared, linear_residual_shared: tensor parallelism
 
 static void xent_forward(float *loss, float *lse, const real *logits, const int *target,
-                         size_t N, int V, int Vp, const TensorGroup *group, Gpu *g) {
+                         size_t N, int V, int Vp, const TpGroup *group, Gpu *g) {
     xent_shared(loss, lse, NULL, logits, target, NULL, N, V, Vp, group, g);
 }
 
 // Forward and backward in one kernel: the loss, and dlogits in place of the logits.
 static void xent_forward_backward(float *loss, float *lse, real *logits, const int *target,
                                   const float *scale, size_t N, int V, int Vp,
-                                  const TensorGroup *group, Gpu *g) {
+                                  const TpGroup *group, Gpu *g) {
     xent_shared(loss, lse, logits, logits, target, scale, N, V, Vp, group, g);
 }
 
@@ -1783,7 +1783,7 @@ static void xent_forward_backward(float *loss, float *lse, real *logits, const i
 static void classifier_forward(float *loss, float *lse, real *logits, const real *x,
                                const real *wte, const int *target,
                                size_t N, size_t rows, int C, int V, int Vp,
-                               const TensorGroup *group, Gpu *g) {
+                               const TpGroup *group, Gpu *g) {
     for (size_t n = 0; n < N; n += rows) {
         size_t some = min_size(rows, N - n);
         matmul(logits, Vp, rows_of(x + n*C, C), transpose_of(wte, C), plain, some, Vp, C, WRITE, g);
@@ -1796,7 +1796,7 @@ static void classifier_forward(float *loss, float *lse, real *logits, const real
 static void classifier_backward(real *dx, float *dwte, float *loss, float *lse, real *logits,
                                 const real *x, const real *wte, const int *target,
                                 const float *scale, size_t N, size_t rows, int C, int V, int Vp,
-                                const TensorGroup *group, Gpu *g) {
+                                const TpGroup *group, Gpu *g) {
     for (size_t n = 0; n < N; n += rows) {
         size_t some = min_size(rows, N - n);
         matmul(logits, Vp, rows_of(x + n*C, C), transpose_of(wte, C), plain, some, Vp, C, WRITE, g);
@@ -1804,7 +1804,7 @@ static void classifier_backward(real *dx, float *dwte, float *loss, float *lse, 
         matmul(dx + n*C, C, rows_of(logits, Vp), rows_of(wte, C), plain, some, C, Vp, WRITE, g);
         matmul(dwte, C, transpose_of(logits, Vp), rows_of(x + n*C, C), plain, Vp, C, some, ADD, g);
     }
-    tensor_sum(group, dx, N*C);
+    tp_sum(group, dx, N*C);
 }
 
 // =================================================================================================
@@ -1821,8 +1821,8 @@ template <class T> static void carve(T **p, Memory *mem, MemoryKind kind, size_t
 // bytes.
 static int padded_vocab(int V) { return (V + 63) / 64 * 64; }
 
-static void block_carve(BlockActs *a, Memory *mem, size_t N, const TensorGroup *group) {
-    size_t C = group->own.C, Cn = tensor_channels(group), NH = tensor_heads(group);
+static void block_carve(BlockActs *a, Memory *mem, size_t N, const TpGroup *group) {
+    size_t C = group->own.C, Cn = tp_channels(group), NH = tp_heads(group);
     carve(&a->ln1, mem, MEM_ACTIVATIONS, N*C);
     carve(&a->ln1_mean, mem, MEM_ACTIVATIONS, N);
     carve(&a->ln1_rstd, mem, MEM_ACTIVATIONS, N);
@@ -1842,7 +1842,7 @@ static void model_carve_acts(Model *m, Memory *mem) {
     bool keeps_all = m->spec.recompute == RECOMPUTE_NONE;
     carve(&m->x_in, mem, MEM_ACTIVATIONS, N*C);
     for (int l = 0; l < m->c.L; l++) {
-        if (l == 0 || keeps_all) block_carve(&m->acts[l], mem, N, &m->shards.tensor);
+        if (l == 0 || keeps_all) block_carve(&m->acts[l], mem, N, &m->zero.tensor);
         else m->acts[l] = m->acts[0];
         carve(&m->acts[l].x_out, mem, MEM_ACTIVATIONS, N*C);
     }
@@ -1862,23 +1862,23 @@ static void model_carve_acts(Model *m, Memory *mem) {
 // memory. So do the buckets of a checkpoint, which are gathered between two updates.
 static void model_carve_backward(Model *m, Memory *mem) {
     size_t N = (size_t)m->spec.B*m->spec.T, C = m->c.C, Vp = m->padded.V;
-    const TensorGroup *group = &m->shards.tensor;
+    const TpGroup *group = &m->zero.tensor;
     bool trains = m->spec.use == TRAIN;
     m->logit_rows = logits_chunk_rows(N, Vp, C, sizeof(real), m->spec.multiprocessors);
     if (group->size > 1) m->logit_rows = min_size(m->logit_rows, xent_shared_rows(group));
-    size_t reals = m->logit_rows*Vp, branches = trains ? N*4*tensor_channels(group) : 0;
+    size_t reals = m->logit_rows*Vp, branches = trains ? N*4*tp_channels(group) : 0;
     size_t bucket = gpt2_largest_bucket(&m->padded) * sizeof(float) / sizeof(real);
-    size_t ranks = m->shards.size * group->size;
+    size_t ranks = m->zero.size * group->size;
     if (reals < branches) reals = branches;
     if (reals < bucket && ranks > 1) reals = bucket;
     carve(&m->logits, mem, MEM_LOGITS, reals);
     m->dfc = m->dqkv = m->logits;
-    m->shards.bucket = (float *)m->logits;
+    m->zero.bucket = (float *)m->logits;
     carve(&m->next_logits, mem, MEM_LOGITS, (group->size > 1 ? group->size + 1 : 1) * Vp);
     if (!trains) return;
     carve(&m->dx_branch, mem, MEM_BACKWARD, N*C);
     carve(&m->dx, mem, MEM_BACKWARD, N*C);
-    carve(&m->att_rows, mem, MEM_BACKWARD, N*tensor_heads(group));
+    carve(&m->att_rows, mem, MEM_BACKWARD, N*tp_heads(group));
     carve(&m->totals, mem, MEM_REST, 1);
     m->all_totals = m->totals;
     if (ranks > 1) carve(&m->all_totals, mem, MEM_REST, ranks);
@@ -1886,8 +1886,8 @@ static void model_carve_backward(Model *m, Memory *mem) {
 
 // Lays everything out; with mem->base NULL it only counts (dev/base/memory.h).
 static void model_carve(Model *m, Memory *mem) {
-    shards_carve_params(&m->shards, mem);
-    if (m->spec.use == TRAIN) shards_carve_training(&m->shards, mem);
+    zero_carve_params(&m->zero, mem);
+    if (m->spec.use == TRAIN) zero_carve_training(&m->zero, mem);
     model_carve_acts(m, mem);
     model_carve_backward(m, mem);
 }
@@ -1908,12 +1908,12 @@ static void model_check(const Config *c) {
 // All but the memory.
 static void model_begin(Model *m, const ModelSpec *spec) {
     memset(m, 0, sizeof *m);
-    TensorGroup group = tensor_group(&spec->c, spec->sharing.tensor);
+    TpGroup group = tp_group(&spec->c, spec->sharing.tensor);
     m->c = m->padded = group.own;
     m->padded.V = padded_vocab(m->c.V);
     m->spec = *spec;
-    shards_init(&m->shards, &spec->sharing, &m->padded, &m->c, sizeof(real));
-    m->shards.tensor = group;
+    zero_init(&m->zero, &spec->sharing, &m->padded, &m->c, sizeof(real));
+    m->zero.tensor = group;
     m->acts = (BlockActs *)alloc_or_die(m->c.L * sizeof *m->acts, "a table of activations");
 }
 
@@ -1921,11 +1921,11 @@ static void model_count(Memory *mem, const ModelSpec *spec) {
     Model m;
     model_check(&spec->c);
     model_begin(&m, spec);
-    shared_check(&m.shards.tensor);
+    shared_check(&m.zero.tensor);
     *mem = memory_begin(NULL);
     model_carve(&m, mem);
     mem->bytes[MEM_REST] += MACHINE_BYTES;
-    shards_free(&m.shards);
+    zero_free(&m.zero);
     free(m.acts);
 }
 
@@ -1995,8 +1995,8 @@ static void model_init_host(Model *m) {
         CUDA_CHECK(cudaEventCreateWithFlags(&m->sent[i], cudaEventDisableTiming));
     }
     for (cudaEvent_t &mark : m->marks) CUDA_CHECK(cudaEventCreate(&mark));
-    alloc_pinned(&m->host_totals, m->shards.size * m->shards.tensor.size);
-    alloc_pinned(&m->host_logits, m->padded.V * m->shards.tensor.size);
+    alloc_pinned(&m->host_totals, m->zero.size * m->zero.tensor.size);
+    alloc_pinned(&m->host_logits, m->padded.V * m->zero.tensor.size);
     m->token_count = (int *)alloc_or_die(m->c.V * sizeof(int), "counting tokens");
 }
 
@@ -2012,12 +2012,12 @@ static void model_init(Model *m, const ModelSpec *spec, Machine *machine) {
     if ((double)counted.used > room) memory_die(&counted, spec, room);
     model_begin(m, spec);
     m->gpu = machine;
-    m->shards.stream = machine->stream;
+    m->zero.stream = machine->stream;
     CUDA_CHECK(cudaMalloc((void **)&base, counted.used));
     CUDA_CHECK(cudaMemsetAsync(base, 0, counted.used, machine->stream));
     m->memory = memory_begin(base);
     model_carve(m, &m->memory);
-    shards_open(&m->shards);
+    zero_open(&m->zero);
     model_init_host(m);
 }
 
@@ -2038,12 +2038,12 @@ static void model_free(Model *m) {
     CUDA_CHECK(cudaFreeHost(m->host_totals));
     CUDA_CHECK(cudaFreeHost(m->host_logits));
     free(m->token_count);
-    shards_close(&m->shards);
+    zero_close(&m->zero);
     free(m->acts);
     memset(m, 0, sizeof *m);
 }
 
-static Shards *model_shards(Model *m) { return &m->shards; }
+static Zero *model_zero(Model *m) { return &m->zero; }
 
 static int machine_multiprocessors(const Machine *g) { return g->properties.multiProcessorCount; }
 
@@ -2076,13 +2076,13 @@ template <class T> static void send_array(T *to, const T *from, size_t n, Model 
 static void send_inputs(Model *m, const int *tokens, size_t N) {
     m->now = 1 - m->now;
     CUDA_CHECK(cudaEventSynchronize(m->sent[m->now]));       // of the batch before the last
-    tokens_shared(m->host_batches[m->now].inputs, tokens, N, &m->shards.tensor);
+    tokens_shared(m->host_batches[m->now].inputs, tokens, N, &m->zero.tensor);
     send_array(m->batch.inputs, m->host_batches[m->now].inputs, N, m);
 }
 
 // The same of what follows each token.
 static void send_targets(Model *m, const int *targets, size_t N) {
-    tokens_shared(m->host_batches[m->now].targets, targets, N, &m->shards.tensor);
+    tokens_shared(m->host_batches[m->now].targets, targets, N, &m->zero.tensor);
     send_array(m->batch.targets, m->host_batches[m->now].targets, N, m);
 }
 
@@ -2095,7 +2095,7 @@ static void send_scale(Model *m, float scale) {
 static int send_order(Model *m, size_t N) {
     Batch *host = &m->host_batches[m->now];
     int words = tokens_sort(host->order, host->begin, m->token_count, host->inputs, N,
-                            (int)m->shards.tensor.words.count);
+                            (int)m->zero.tensor.words.count);
     send_array(m->batch.order, host->order, N, m);
     send_array(m->batch.begin, host->begin, words + 1, m);
     return words;
@@ -2109,8 +2109,8 @@ typedef struct { real *out; float *mean, *rstd; const real *gain, *bias; } Norm;
 static Norm norm_before(Model *m, int l) {
     real *bucket = params_of(m, 1 + l, -1);
     if (l == m->c.L)
-        return { m->lnf, m->lnf_mean, m->lnf_rstd, tensor_in(bucket, &m->padded, LNF_GAIN),
-                 tensor_in(bucket, &m->padded, LNF_BIAS) };
+        return { m->lnf, m->lnf_mean, m->lnf_rstd, tensor_at(bucket, &m->padded, LNF_GAIN),
+                 tensor_at(bucket, &m->padded, LNF_BIAS) };
     const BlockActs *a = &m->acts[l];
     Block<real> w = block_in(bucket, &m->padded);
     return { a->ln1, a->ln1_mean, a->ln1_rstd, w.ln1_gain, w.ln1_bias };
@@ -2118,13 +2118,13 @@ static Norm norm_before(Model *m, int l) {
 
 // Block l, which x enters, from the output of its first norm to its GELU, for rows first ... T-1.
 static void block_forward(Model *m, int l, Block<real> w, const real *x, int B, int T, int first) {
-    const TensorGroup *group = &m->shards.tensor;
-    int C = m->c.C, Cn = tensor_channels(group);
+    const TpGroup *group = &m->zero.tensor;
+    int C = m->c.C, Cn = tp_channels(group);
     Gpu *g = m->gpu;
     size_t from = first, N = (size_t)B*T - from;       // rows from ... from+N-1
     BlockActs a = m->acts[l];
     linear_forward(a.qkv + from*3*Cn, a.ln1 + from*C, w.qkv_w, w.qkv_b, N, C, 3*Cn, g);
-    attention_forward(a.att, a.att_lse, a.qkv, B, T, first, Cn, tensor_heads(group), g);
+    attention_forward(a.att, a.att_lse, a.qkv, B, T, first, Cn, tp_heads(group), g);
     linear_residual_shared(a.x_mid + from*C, x, a.att + from*Cn, w.att_proj_w, w.att_proj_b,
                            N, Cn, C, group, g);
     layernorm_forward(a.ln2 + from*C, a.ln2_mean, a.ln2_rstd, a.x_mid + from*C, w.ln2_gain,
@@ -2135,15 +2135,15 @@ static void block_forward(Model *m, int l, Block<real> w, const real *x, int B, 
 
 // All that model_forward launches, once the tokens are there.
 static void forward_launch(Model *m, int B, int T, int first) {
-    const TensorGroup *group = &m->shards.tensor;
-    int C = m->c.C, Cn = tensor_channels(group);
+    const TpGroup *group = &m->zero.tensor;
+    int C = m->c.C, Cn = tp_channels(group);
     cudaStream_t stream = m->gpu->stream;
     size_t from = first, N = (size_t)B*T - from;       // rows from ... from+N-1
     real *embeddings = params_of(m, 0, 1);
-    embedding_forward(m->x_in, m->batch.inputs, tensor_in(embeddings, &m->padded, WTE),
-                      tensor_in(embeddings, &m->padded, WPE), B, T, first, C, stream);
+    embedding_forward(m->x_in, m->batch.inputs, tensor_at(embeddings, &m->padded, WTE),
+                      tensor_at(embeddings, &m->padded, WPE), B, T, first, C, stream);
     real *x = m->x_in + from*C;
-    tensor_sum(group, x, N*C);
+    tp_sum(group, x, N*C);
     Norm n = norm_before(m, 0);
     layernorm_forward(n.out + from*C, n.mean, n.rstd, x, n.gain, n.bias, N, C, stream);
     for (int l = 0; l < m->c.L; l++) {
@@ -2175,9 +2175,9 @@ static double sum_of(const float *x, size_t n) {
 }
 
 static double model_loss(Model *m, float *each, const int *targets, size_t N) {
-    const TensorGroup *group = &m->shards.tensor;
+    const TpGroup *group = &m->zero.tensor;
     Gpu *g = m->gpu;
-    real *wte = tensor_in(params_of(m, 0, -1), &m->padded, WTE);
+    real *wte = tensor_at(params_of(m, 0, -1), &m->padded, WTE);
     send_targets(m, targets, N);
     classifier_forward(m->loss, m->lse, m->logits, m->lnf, wte, m->batch.targets, N, m->logit_rows,
                        m->c.C, (int)group->words.count, m->padded.V, group, g);
@@ -2189,14 +2189,14 @@ static double model_loss(Model *m, float *each, const int *targets, size_t N) {
 // In fp32, on the CPU, which draws from them.
 static const float *model_logits(Model *m, int t) {
     Gpu *g = m->gpu;
-    const TensorGroup *group = &m->shards.tensor;
+    const TpGroup *group = &m->zero.tensor;
     size_t C = m->c.C, V = m->padded.V;
     const float *logits = m->next_logits;
-    real *wte = tensor_in(params_of(m, 0, -1), &m->padded, WTE);
+    real *wte = tensor_at(params_of(m, 0, -1), &m->padded, WTE);
     matmul(m->next_logits, V, rows_of(m->lnf + t*C, C), transpose_of(wte, C), plain, 1, V, C, WRITE,
            g);
     if (group->size > 1) {
-        tensor_collect(group, m->next_logits + V, logits, m->c.V);     // in the order of the words
+        tp_collect(group, m->next_logits + V, logits, m->c.V);     // in the order of the words
         logits += V;
         V = group->size*m->c.V;
     }
@@ -2218,50 +2218,50 @@ template <class T> __global__ void sum_kernel(double *out, const T *x, size_t n,
 
 // From dx, the gradient of x_out, to dx, the gradient of x, which entered block l.
 static void block_backward(Model *m, int l, Block<real> w, const real *x, int B, int T) {
-    const TensorGroup *group = &m->shards.tensor;
-    int C = m->c.C, Cn = tensor_channels(group);
+    const TpGroup *group = &m->zero.tensor;
+    int C = m->c.C, Cn = tp_channels(group);
     size_t N = (size_t)B*T;
     Gpu *g = m->gpu;
-    Block<float> d = block_in(shards_grads(&m->shards, 1 + l), &m->padded);
+    Block<float> d = block_in(bucket_grads(&m->zero, 1 + l), &m->padded);
     BlockActs a = m->acts[l];
     real *dx = m->dx, *dbranch = m->dx_branch;
     gelu_linear_backward(m->dfc, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, a.fc, w.mlp_proj_w,
                          N, 4*Cn, C, g);
     linear_backward(dbranch, d.fc_w, d.fc_b, m->dfc, a.ln2, w.fc_w, N, C, 4*Cn, g);
-    tensor_sum(group, dbranch, N*C);
+    tp_sum(group, dbranch, N*C);
     layernorm_backward(dx, d.ln2_gain, d.ln2_bias, dx, dbranch, a.x_mid, a.ln2_mean, a.ln2_rstd,
                        w.ln2_gain, N, C, g);
     linear_backward(dbranch, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, Cn, C, g);
     attention_backward(m->dqkv, m->att_rows, dbranch, a.qkv, a.att, a.att_lse, B, T, Cn,
-                       tensor_heads(group), g);
+                       tp_heads(group), g);
     linear_backward(dbranch, d.qkv_w, d.qkv_b, m->dqkv, a.ln1, w.qkv_w, N, C, 3*Cn, g);
-    tensor_sum(group, dbranch, N*C);
+    tp_sum(group, dbranch, N*C);
     layernorm_backward(dx, d.ln1_gain, d.ln1_bias, dx, dbranch, x, a.ln1_mean, a.ln1_rstd,
                        w.ln1_gain, N, C, g);
-    shards_grads_ready(&m->shards, 1 + l);
+    gradients_ready(&m->zero, 1 + l);
 }
 
 // All that model_backward launches once the targets are there, except lookup_backward.
 //   dembeddings: the gradients of the embeddings' bucket
 static void backward_launch(Model *m, float *dembeddings, int B, int T) {
     const Config *c = &m->padded;
-    Shards *z = &m->shards;
+    Zero *z = &m->zero;
     int C = c->C, L = c->L;
     size_t N = (size_t)B*T;
     Gpu *g = m->gpu;
     real *dx = m->dx, *dbranch = m->dx_branch;
     real *embeddings = params_of(m, 0, L), *norm = params_of(m, 1 + L, -1);
-    float *dnorm = shards_grads(z, 1 + L);
-    classifier_backward(dbranch, tensor_in(dembeddings, c, WTE), m->loss, m->lse, m->logits, m->lnf,
-                        tensor_in(embeddings, c, WTE), m->batch.targets, m->batch.scale,
+    float *dnorm = bucket_grads(z, 1 + L);
+    classifier_backward(dbranch, tensor_at(dembeddings, c, WTE), m->loss, m->lse, m->logits, m->lnf,
+                        tensor_at(embeddings, c, WTE), m->batch.targets, m->batch.scale,
                         N, m->logit_rows, C, (int)z->tensor.words.count, c->V, &z->tensor, g);
     sum_kernel<float><<<1, 1024, 0, g->stream>>>(&m->totals->loss, m->loss, N, ADD);
     LAUNCH_CHECK();
-    layernorm_backward(dx, tensor_in(dnorm, c, LNF_GAIN), tensor_in(dnorm, c, LNF_BIAS), NULL,
+    layernorm_backward(dx, tensor_at(dnorm, c, LNF_GAIN), tensor_at(dnorm, c, LNF_BIAS), NULL,
                        dbranch, m->acts[L - 1].x_out, m->lnf_mean, m->lnf_rstd,
-                       tensor_in(norm, c, LNF_GAIN), N, C, g);
-    shards_grads_ready(z, 1 + L);
-    g->messages = shards_sends(z);               // from here on, gradients travel meanwhile
+                       tensor_at(norm, c, LNF_GAIN), N, C, g);
+    gradients_ready(z, 1 + L);
+    g->messages = zero_sends(z);               // from here on, gradients travel meanwhile
     for (int l = L - 1; l >= 0; l--) {
         Block<real> w = block_in(params_of(m, 1 + l, l > 0 ? l : -1), c);
         const real *x = l > 0 ? m->acts[l - 1].x_out : m->x_in;
@@ -2280,10 +2280,10 @@ static void backward_launch(Model *m, float *dembeddings, int B, int T) {
 static void lookup_backward(Model *m, float *dembeddings, int B, int T) {
     const Config *c = &m->padded;
     int words = send_order(m, (size_t)B*T);
-    embedding_backward(tensor_in(dembeddings, c, WTE), tensor_in(dembeddings, c, WPE), m->dx,
+    embedding_backward(tensor_at(dembeddings, c, WTE), tensor_at(dembeddings, c, WPE), m->dx,
                        m->batch.inputs, m->batch.order, m->batch.begin, words, B, T, c->C,
                        m->gpu->stream);
-    shards_grads_ready(&m->shards, 0);
+    gradients_ready(&m->zero, 0);
 }
 
 // Backpropagation, after model_forward on the same tokens: adds the gradient of scale * (sum of the
@@ -2291,7 +2291,7 @@ static void lookup_backward(Model *m, float *dembeddings, int B, int T) {
 // gradients leave for the other ranks, if there are any, while the blocks before it compute.
 static void model_backward(Model *m, const int *tokens, const int *targets, float scale,
                            int B, int T) {
-    float *dembeddings = shards_grads(&m->shards, 0);
+    float *dembeddings = bucket_grads(&m->zero, 0);
     (void)tokens;                                            // model_forward has sent them
     send_targets(m, targets, (size_t)B*T);
     send_scale(m, scale);
@@ -2306,7 +2306,7 @@ static void model_backward(Model *m, const int *tokens, const int *targets, floa
 // take an argument that changes with each update.
 static void model_micro_step(Model *m, const int *inputs, const int *targets, float scale,
                              int B, int T) {
-    Shards *z = &m->shards;
+    Zero *z = &m->zero;
     bool whole = B == m->spec.B && T == m->spec.T;
     int ranks = z->size * z->tensor.size;
     if (!m->gpu->graphs || !whole || ranks > 1 || z->n_levels > 0 || z->measure) {
@@ -2314,7 +2314,7 @@ static void model_micro_step(Model *m, const int *inputs, const int *targets, fl
         model_backward(m, inputs, targets, scale, B, T);
         return;
     }
-    float *dembeddings = shards_grads(z, 0);
+    float *dembeddings = bucket_grads(z, 0);
     send_inputs(m, inputs, (size_t)B*T);
     send_targets(m, targets, (size_t)B*T);
     send_scale(m, scale);
@@ -2330,7 +2330,7 @@ static void model_micro_step(Model *m, const int *inputs, const int *targets, fl
 // =================================================================================================
 
 static void clear_grads(Model *m) {
-    shards_clear_grads(&m->shards);
+    gradients_clear(&m->zero);
     CUDA_CHECK(cudaMemsetAsync(m->totals, 0, sizeof *m->totals, m->gpu->stream));
 }
 
@@ -2350,7 +2350,7 @@ __global__ void norm_kernel(double *partials, const float *grads, const Chunk *c
 // The sum of the squares of this rank's gradients, to m->totals; and that of its small gradients,
 // where the noise scale has had them measured. Each chunk has a sum of its own.
 static void gradients_squares(Model *m) {
-    Shards *z = &m->shards;
+    Zero *z = &m->zero;
     cudaStream_t stream = m->gpu->stream;
     if (z->n_chunks > 0)
         norm_kernel<<<z->n_chunks, 256, 0, stream>>>(z->norm_partials, z->grads, z->chunks);
@@ -2359,7 +2359,7 @@ static void gradients_squares(Model *m) {
                                                WRITE);
     LAUNCH_CHECK();
     if (!z->measure) return;
-    size_t pieces = shards_partials_count(z);
+    size_t pieces = zero_partials_count(z);
     for (int k = 0; k < N_NORMS; k++) {
         sum_kernel<double><<<1, 1024, 0, stream>>>(&m->totals->norms[k], z->partials + k*pieces,
                                                    pieces, WRITE);
@@ -2373,8 +2373,8 @@ static void mark_record(Model *m, UpdateMark mark) {
 
 // Collects the totals of `scope` on the GPU, sends them to the CPU, and returns where they lie.
 static const Totals *totals_send(Model *m, Scope scope) {
-    Shards *z = &m->shards;
-    Comm *comm = shards_comm(z, scope);
+    Zero *z = &m->zero;
+    Comm *comm = totals_comm(z, scope);
     int ranks = comm ? comm->size : 1;
     Totals *totals = comm ? m->all_totals : m->totals;
     if (*stop_signal())
@@ -2389,7 +2389,7 @@ static const Totals *totals_send(Model *m, Scope scope) {
 // Waits for the totals on the CPU, but not for what was launched after totals_send.
 static Totals totals_receive(Model *m, Scope scope) {
     CUDA_CHECK(cudaEventSynchronize(m->marks[ALL_KNOWN]));
-    return shards_totals(&m->shards, m->host_totals, scope);
+    return totals_sum(&m->zero, m->host_totals, scope);
 }
 
 // Global-norm clipping. The squared norm is the sum of those of n totals, on the GPU. If the norm
@@ -2458,14 +2458,14 @@ __global__ void sgd_kernel(float *p, real *rounded, const float *g, const Chunk 
     }
 }
 
-static void sgd_launch(Shards *z, AdamW o, Clip clip) {
+static void sgd_launch(Zero *z, AdamW o, Clip clip) {
     if (z->n_chunks > 0)
         sgd_kernel<<<z->n_chunks, 256, 0, z->stream>>>(z->masters, (real *)z->params, z->grads,
                                                        z->chunks, clip, o);
     LAUNCH_CHECK();
 }
 
-static void adamw_launch(Shards *z, AdamW o, Clip clip, int64_t step) {
+static void adamw_launch(Zero *z, AdamW o, Clip clip, int64_t step) {
     float correct_m = (float)(1.0 / (1.0 - pow(o.beta1, (double)step)));
     float correct_v = (float)(1.0 / (1.0 - pow(o.beta2, o.v_age > 0.0 ? o.v_age : (double)step)));
     if (z->n_chunks > 0)
@@ -2481,27 +2481,27 @@ static void adamw_launch(Shards *z, AdamW o, Clip clip, int64_t step) {
 // factor itself, so that the GPU need not wait for the CPU. Returns the sums over the ranks of
 // `scope`.
 static Totals model_update(Model *m, AdamW o, double clip, int64_t step, Scope scope) {
-    Shards *z = &m->shards;
-    shards_finish_grads(z);
+    Zero *z = &m->zero;
+    gradients_finish(z);
     mark_record(m, COMPUTED);
     gradients_squares(m);
     mark_record(m, NORM_KNOWN);
     const Totals *on_gpu = totals_send(m, scope);
-    Slice ranks = shards_squares(z, scope);
+    Slice ranks = totals_squares(z, scope);
     size_t group = z->tensor.size;               // of a squared norm each rank has a part
     Clip clipping = { on_gpu + group*ranks.begin, (int)(group*ranks.count), clip };
     if (z->sgd) sgd_launch(z, o, clipping);
     else adamw_launch(z, o, clipping, step);
     Totals totals = totals_receive(m, scope);
     m->waited = comm_counters(z->comm).waited;
-    if (isfinite(totals.squares)) shards_updated(z);
+    if (isfinite(totals.squares)) zero_updated(z);
     return totals;
 }
 
 static double model_optimizer_seconds(Model *m) {
     mark_record(m, UPDATED);
     gpu_wait(m->gpu);
-    double waited = comm_counters(m->shards.comm).waited - m->waited;
+    double waited = comm_counters(m->zero.comm).waited - m->waited;
     return gpu_seconds(m->marks[COMPUTED], m->marks[NORM_KNOWN])
          + gpu_seconds(m->marks[ALL_KNOWN], m->marks[UPDATED]) - waited;
 }

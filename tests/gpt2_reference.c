@@ -77,26 +77,26 @@ void c_classifier_backward(float *dx, float *dwte, float *loss, float *lse, cons
                            const float *wte, const int *target, float scale,
                            size_t N, int C, int V) {
     float *logits = alloc_or_die(N*V * sizeof(float), "logits");
-    TensorGroup alone = { .size = 1 };
+    TpGroup alone = { .size = 1 };
     classifier_backward(dx, dwte, loss, lse, logits, x, wte, target, &alone, NULL, scale, N, N, C,
                         V, V);
     free(logits);
 }
 
 double c_floats_measure(float *sum, float *x, size_t n) {
-    Shards z;
+    Zero z;
     memset(&z, 0, sizeof z);
-    z.partials = alloc_or_die((n / SHARDS_MEASURED + 1) * sizeof(double), "sums");
+    z.partials = alloc_or_die((n / ZERO_MEASURED + 1) * sizeof(double), "sums");
     floats_measure(&z, sum, x, n);
     free(z.partials);
     return z.norms[SMALLS];
 }
 
 double c_floats_weigh(const float *x, const float *v, float correct_v, size_t n) {
-    Shards z;
+    Zero z;
     memset(&z, 0, sizeof z);
     z.correct_v = correct_v;
-    z.partials = alloc_or_die((n / SHARDS_MEASURED + 1) * sizeof(double), "sums");
+    z.partials = alloc_or_die((n / ZERO_MEASURED + 1) * sizeof(double), "sums");
     floats_weigh(&z, SMALLS_ADAM, x, v, n);
     free(z.partials);
     return z.norms[SMALLS_ADAM];
@@ -108,13 +108,13 @@ CModel *c_model_open(const Config *c, int B, int T, uint64_t seed) {
     static Machine machine;
     ModelSpec spec = { *c, B, T, TRAIN, RECOMPUTE_NONE, { .comm = NULL }, 0 };
     CModel *m = alloc_or_die(sizeof *m, "a model");
-    Shards *z = &m->m.shards;
+    Zero *z = &m->m.zero;
     model_init(&m->m, &spec, &machine);
     for (int b = 0; b < gpt2_n_buckets(c); b++) {
-        gpt2_init_bucket(shards_place(z, KEPT_WEIGHTS, b), c, b, seed);
-        shards_keep(z, KEPT_WEIGHTS, b);
+        gpt2_init_bucket(bucket_place(z, KEPT_WEIGHTS, b), c, b, seed);
+        bucket_keep(z, KEPT_WEIGHTS, b);
     }
-    shards_loaded(z);
+    zero_loaded(z);
     return m;
 }
 
@@ -123,10 +123,10 @@ void c_model_close(CModel *m) {
     free(m);
 }
 
-float *c_model_params(CModel *m) { return m->m.shards.masters; }
-float *c_model_grads(CModel *m) { return m->m.shards.grads; }
-float *c_model_m(CModel *m) { return m->m.shards.adam_m; }
-float *c_model_v(CModel *m) { return m->m.shards.adam_v; }
+float *c_model_params(CModel *m) { return m->m.zero.masters; }
+float *c_model_grads(CModel *m) { return m->m.zero.grads; }
+float *c_model_m(CModel *m) { return m->m.zero.adam_m; }
+float *c_model_v(CModel *m) { return m->m.zero.adam_v; }
 void c_clear_grads(CModel *m) { clear_grads(&m->m); }
 double c_gradients_norm(CModel *m) { return sqrt(gradients_squares(&m->m)); }
 
@@ -138,7 +138,7 @@ double c_model_backward(CModel *m, const int *tokens, const int *targets, float 
 }
 
 void c_model_update(CModel *m, const float adamw[5], float g_scale, int64_t step) {
-    const Shards *z = &m->m.shards;
+    const Zero *z = &m->m.zero;
     for (int i = 0; i < z->n_chunks; i++) {
         Chunk k = z->chunks[i];
         AdamW o = { adamw[0], adamw[1], adamw[2], adamw[3], k.decays ? adamw[4] : 0.0f, 0.0 };
@@ -148,7 +148,7 @@ void c_model_update(CModel *m, const float adamw[5], float g_scale, int64_t step
 }
 
 void c_model_sgd(CModel *m, float lr, float decay, float g_scale) {
-    const Shards *z = &m->m.shards;
+    const Zero *z = &m->m.zero;
     for (int i = 0; i < z->n_chunks; i++) {
         Chunk k = z->chunks[i];
         AdamW o = { lr, 0.0f, 0.0f, 0.0f, k.decays ? decay : 0.0f, 0.0 };

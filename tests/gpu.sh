@@ -573,7 +573,7 @@ report_machine() {
         "nvcc $(nvcc --version | sed -n 's/.*release .*V\([0-9.]*\).*/\1/p'); $(nproc) CPU cores." \
         "\`train_gpt2.cu\` was $(sha256sum train_gpt2.cu | cut -c1-12) (sha256)," \
         "\`dev/ranks/kernels.cu\` $(sha256sum dev/ranks/kernels.cu | cut -c1-12)," \
-        "\`dev/cuda/shared.cu\` $(sha256sum dev/cuda/shared.cu | cut -c1-12)."
+        "\`dev/ranks/tensor_model.cu\` $(sha256sum dev/ranks/tensor_model.cu | cut -c1-12)."
 }
 
 logged() {                                  # logged EVENT FIELD...: their values, a line an event

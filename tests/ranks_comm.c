@@ -273,10 +273,10 @@ static void make_model(Model *m, const Sharing *sharing) {
 
 static void draw_model(Model *m, uint64_t seed) {
     for (int b = 0; b < gpt2_n_buckets(&tiny); b++) {
-        gpt2_init_bucket(shards_place(&m->shards, KEPT_WEIGHTS, b), &tiny, b, seed);
-        shards_keep(&m->shards, KEPT_WEIGHTS, b);
+        gpt2_init_bucket(bucket_place(&m->zero, KEPT_WEIGHTS, b), &tiny, b, seed);
+        bucket_keep(&m->zero, KEPT_WEIGHTS, b);
     }
-    shards_loaded(&m->shards);
+    zero_loaded(&m->zero);
 }
 
 // One update of AdamW on the batch that a worker has in this step. A gradient is clipped by its own
@@ -289,7 +289,7 @@ static void worker_update(Model *m, int worker, int step) {
         targets[i] = (int)rng_below(&rng, (uint64_t)tiny.V);
     }
     clear_grads(m);
-    shards_micro_batch(&m->shards, 0, 1);
+    zero_micro_batch(&m->zero, 0, 1);
     model_forward(m, tokens, B, T, 0);
     model_backward(m, tokens, targets, 1.0f / (B*T), B, T);
     model_update(m, adamw, 0.1, step, ALL_RANKS);
@@ -304,32 +304,32 @@ static void check_outer(float lr, float mu) {
     Sharing apart = { .comm = &comm, .apart = true }, alone = { .comm = NULL };
     make_model(&m, &apart);
     draw_model(&m, 1);
-    diloco_begin(&m.shards);
+    diloco_begin(&m.zero);
     size_t n = gpt2_n_params(&tiny);
-    const float *params = m.shards.masters;
+    const float *params = m.zero.masters;
     double *momentum = alloc_or_die(n * sizeof *momentum, "the outer momentum");
     float *start = floats(n), worst = 0.0f, moved = 0.0f;
     for (int r = 0; r < comm.size; r++) make_model(&w[r], &alone);
     for (int step = 1; step <= STEPS; step++) {
         memcpy(start, params, n * sizeof *start);
         worker_update(&m, comm.rank, step);
-        diloco_end_round(&m.shards, lr, mu);
+        diloco_end_round(&m.zero, lr, mu);
         for (int r = 0; r < comm.size; r++) {
-            memcpy(w[r].shards.masters, start, n * sizeof *start);
+            memcpy(w[r].zero.masters, start, n * sizeof *start);
             worker_update(&w[r], r, step);
         }
-        const Shards *own = &w[comm.rank].shards;
+        const Zero *own = &w[comm.rank].zero;
         for (size_t i = 0; i < n; i++) {
             double delta = 0.0;
             for (int r = 0; r < comm.size; r++)
-                delta += (start[i] - w[r].shards.masters[i]) / comm.size;
+                delta += (start[i] - w[r].zero.masters[i]) / comm.size;
             momentum[i] = mu * momentum[i] + delta;
             double p = start[i] - lr * (delta + mu * momentum[i]);
             worst = fmaxf(worst, fabsf((float)(params[i] - p)) / (fabsf((float)p) + 1e-2f));
             moved = fmaxf(moved, fabsf(params[i] - own->masters[i]));
         }
-        CHECK(same_bits(m.shards.adam_m, own->adam_m, n));
-        CHECK(same_bits(m.shards.adam_v, own->adam_v, n));
+        CHECK(same_bits(m.zero.adam_m, own->adam_m, n));
+        CHECK(same_bits(m.zero.adam_v, own->adam_v, n));
     }
     CHECK_MSG(worst < 1e-6f, "rank %d, lr %g, momentum %g: apart by %g", comm.rank, lr, mu, worst);
     CHECK_MSG(moved > 1e-4f || (comm.size == 1 && lr == 1.0f), "the outer step did nothing");

@@ -625,7 +625,7 @@ static void real_embedding(int B, int T, int C, int V) {
 // ---- AdamW and the global norm, on all parameters of the model ----
 
 static void check_norm_of_all(Model *m) {
-    Shards *z = &m->shards;
+    Zero *z = &m->zero;
     double squares = 0.0, ours = totals_of(m).squares;
     size_t n = gpt2_n_params(&m->padded), piece = SCRATCH_FLOATS;
     for (size_t i = 0; i < n; i += piece)
@@ -638,7 +638,7 @@ static void check_norm_of_all(Model *m) {
 static void real_adamw(const Config *c) {
     Model m;
     model_open(&m, c, 1, 1, RECOMPUTE_NONE);
-    Shards *z = &m.shards;
+    Zero *z = &m.zero;
     size_t n = gpt2_n_params(&m.padded);
     float *arrays[] = { z->masters, z->adam_m, z->adam_v, z->grads };
     uniform(arrays[0], n, 1, 0);

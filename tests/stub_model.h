@@ -4,7 +4,7 @@
 #include "../dev/train/model.h"
 
 struct Machine { int nothing; };
-struct Model { Shards shards; float logits[1]; };
+struct Model { Zero zero; float logits[1]; };
 
 static inline void machine_open(Machine *m, const TrainOptions *o, Comm *c) {
     (void)m, (void)o, (void)c;
@@ -19,10 +19,10 @@ static inline void model_count(Memory *mem, const ModelSpec *s) {
 }
 static inline void model_init(Model *m, const ModelSpec *s, Machine *machine) {
     (void)machine;
-    shards_init(&m->shards, &s->sharing, &s->c, &s->c, sizeof(float));
+    zero_init(&m->zero, &s->sharing, &s->c, &s->c, sizeof(float));
 }
-static inline void model_free(Model *m) { shards_free(&m->shards); }
-static inline Shards *model_shards(Model *m) { return &m->shards; }
+static inline void model_free(Model *m) { zero_free(&m->zero); }
+static inline Zero *model_zero(Model *m) { return &m->zero; }
 static inline void model_forward(Model *m, const int *tokens, int B, int T, int first) {
     (void)m, (void)tokens, (void)B, (void)T, (void)first;
 }
@@ -48,12 +48,12 @@ static inline void gpu_narrow(uint16_t *, const float *, size_t, cudaStream_t) {
 static inline void gpu_widen(float *, const uint16_t *, size_t, cudaStream_t) {}
 static inline void floats_clear(float *, size_t, Stream) {}
 static inline void floats_axpby(float *, float, const float *, float, size_t, Stream) {}
-static inline void floats_measure(Shards *, float *, float *, size_t) {}
-static inline void floats_weigh(Shards *, Norms, const float *, const float *, size_t) {}
-static inline void shards_open(Shards *) {}
-static inline void shards_close(Shards *) {}
-static inline float *shards_place_own(Shards *z, Kept, int) { return z->host_bucket; }
-static inline void shards_take(Shards *, Buffer, int) {}
-static inline const float *shards_show(Shards *, float *whole, int) { return whole; }
-static inline void shards_loaded(Shards *) {}
+static inline void floats_measure(Zero *, float *, float *, size_t) {}
+static inline void floats_weigh(Zero *, Norms, const float *, const float *, size_t) {}
+static inline void zero_open(Zero *) {}
+static inline void zero_close(Zero *) {}
+static inline float *bucket_place_own(Zero *z, Kept, int) { return z->host_bucket; }
+static inline void bucket_take(Zero *, Buffer, int) {}
+static inline const float *bucket_show(Zero *, float *whole, int) { return whole; }
+static inline void zero_loaded(Zero *) {}
 #endif

@@ -217,15 +217,15 @@ gelu|s/0.044715f \* v\[k\]\*v\[k\]\*v\[k\]/0.0447f * v[k]*v[k]/
 xent|/Softmax row_softmax/,/^}/ s/__syncthreads();//
 xent|s/float p = v + k < V ? \(.*\) : 0.0f;/float p = \1;/
 xent|s/(int)blockDim.x\*PACK, Vp }/(int)blockDim.x*PACK, V }/
-xent dev/cuda/shared.cu|s/part.sum \* __expf(part.hi - whole.hi)/part.sum/
-xent dev/cuda/shared.cu|s/target\[n\] < 0 ? 0.0f : //
+xent dev/ranks/tensor_model.cu|s/part.sum \* __expf(part.hi - whole.hi)/part.sum/
+xent dev/ranks/tensor_model.cu|s/target\[n\] < 0 ? 0.0f : //
 classifier|/static void classifier_backward/,/^}/ s/target + n, scale/target, scale/
 logits_fill_whole_waves dev/train/logits.h|s/waves \* at_once \/ across/(waves - 1) * at_once \/ across/
 logits_fill_whole_waves|s/sizeof(real), m->spec.multiprocessors/sizeof(real), 0/
 buckets dev/ranks/kernels.cu|/^static void bucket_copy/,/^}/ s/here -= padding/here -= 1/
 sums_along_the_tree dev/ranks/kernels.cu|/void tree_sum_kernel/,/^}/ s/= levels\[l\]\[w\] + sum/= 0 + sum/
-slices_of_a_checkpoint dev/ranks/kernels.cu|/^static void shards_take/,/^}/ s/shards_own(z, bucket),/{ 0, 64 },/
-buckets dev/ranks/shards.h|/Buffer shards_buffer_of/,/^}/ s/z->adam_m/z->adam_v/
+slices_of_a_checkpoint dev/ranks/kernels.cu|/^static void bucket_take/,/^}/ s/zero_own(z, bucket),/{ 0, 64 },/
+buckets dev/ranks/zero.h|/Buffer kept_buffer/,/^}/ s/z->adam_m/z->adam_v/
 adamw_updates|s/if ((void \*)rounded != (void \*)p) store/if (i > 0) store/
 adamw_updates|/double block_sum/,/^}/ s/__syncthreads();//
 small_gradients dev/ranks/kernels.cu|/void measure_kernel/,/^}/ s/store(x + i, zeros);//

@@ -33,7 +33,7 @@ typedef std::vector<int> Ints;
 static Machine gpu;                      // opened by main, used by all tests
 static Comm alone;                       // one rank
 static const Config no_model = { 1, 1, 8, 1, 1, 0 };
-static const TensorGroup alone_in_group = tensor_group(&no_model, NULL);
+static const TpGroup alone_in_group = tp_group(&no_model, NULL);
 static Rng rng;                          // each test begins it anew
 
 // Numbers that `real` holds exactly.
@@ -792,7 +792,7 @@ static Slice whole_bucket(const Model *m, int b) { return { 0, gpt2_bucket(&m->p
 static void send(float *flat, const float *from, const Model *m) {
     for (int b = 0; b < gpt2_n_buckets(&m->c); b++)
         bucket_copy(flat + gpt2_bucket(&m->padded, b).begin,
-                    (float *)from + gpt2_bucket(&m->c, b).begin, b, whole_bucket(m, b), &m->shards,
+                    (float *)from + gpt2_bucket(&m->c, b).begin, b, whole_bucket(m, b), &m->zero,
                     cudaMemcpyHostToDevice);
 }
 
@@ -813,8 +813,8 @@ static void twins_open(Twins *t, const Config *c, int B, int T, Recompute recomp
     for (size_t i = 0; i < n; i++)
         p[i] = (float)(real)(float)(p[i] + 0.05*rng_normal(&moved));
     t->start.assign(p, p + n);
-    send(t->m.shards.masters, p, &t->m);
-    shards_loaded(&t->m.shards);
+    send(t->m.zero.masters, p, &t->m);
+    zero_loaded(&t->m.zero);
 }
 
 static void twins_close(Twins *t) {
@@ -827,7 +827,7 @@ static Floats fetch(const Model *m, float *flat) {
     Floats x(gpt2_n_params(&m->c));
     for (int b = 0; b < gpt2_n_buckets(&m->c); b++)
         bucket_copy(flat + gpt2_bucket(&m->padded, b).begin, x.data() + gpt2_bucket(&m->c, b).begin,
-                    b, whole_bucket(m, b), &m->shards, cudaMemcpyDeviceToHost);
+                    b, whole_bucket(m, b), &m->zero, cudaMemcpyDeviceToHost);
     return x;
 }
 
@@ -883,7 +883,7 @@ static void check_model(const Config *c, int B, int T, Recompute recompute) {
     double norm = sqrt(totals.squares), c_norm = c_gradients_norm(t.c);
     double bound = after_blocks(c->L);
     Floats c_grads(c_model_grads(t.c), c_model_grads(t.c) + gpt2_n_params(c)), each(B*T, NAN);
-    double error = worst_tensor(c, fetch(&t.m, t.m.shards.grads), c_grads, where);
+    double error = worst_tensor(c, fetch(&t.m, t.m.zero.grads), c_grads, where);
     printf("    C=%d, T=%d: loss %.1g, norm %.1g, gradients %.1g at worst, in %s\n", c->C, T,
            fabs(loss/c_loss - 1), fabs(norm/c_norm - 1), error, where);
     shape_is("B=%d T=%d C=%d", B, T, c->C);
@@ -911,9 +911,9 @@ static void check_params_are_rounded(const Model *m) {
     std::vector<real> read(n);
     Floats masters(n);
     gpu_wait(&gpu);
-    CUDA_CHECK(cudaMemcpy(read.data(), m->shards.params, n * sizeof(real),
+    CUDA_CHECK(cudaMemcpy(read.data(), m->zero.params, n * sizeof(real),
                           cudaMemcpyDeviceToHost));
-    CUDA_CHECK(cudaMemcpy(masters.data(), m->shards.masters, n * 4, cudaMemcpyDeviceToHost));
+    CUDA_CHECK(cudaMemcpy(masters.data(), m->zero.masters, n * 4, cudaMemcpyDeviceToHost));
     for (size_t i = 0; i < n; i++)
         CHECK_MSG((float)read[i] == (float)(real)masters[i], "parameter %zu is stale", i);
 }
@@ -933,13 +933,13 @@ TEST(buckets) {
     shape_is("V=%d, padded to %d", small.V, padded_vocab(small.V));
     CModel *c = c_model_open(&small, 1, 1, 5);
     model_open(&m, &small, 1, 1, RECOMPUTE_NONE);
-    Shards *z = &m.shards;
+    Zero *z = &m.zero;
     size_t n = gpt2_n_params(&small);
     for (int b = 0; b < gpt2_n_buckets(&small); b++) {
-        gpt2_init_bucket(shards_place(z, KEPT_WEIGHTS, b), &small, b, 5);
-        shards_keep(z, KEPT_WEIGHTS, b);
+        gpt2_init_bucket(bucket_place(z, KEPT_WEIGHTS, b), &small, b, 5);
+        bucket_keep(z, KEPT_WEIGHTS, b);
     }
-    shards_loaded(z);
+    zero_loaded(z);
     Floats fresh = fetch(&m, z->masters);
     CHECK_MSG(same_numbers(fresh.data(), c_model_params(c), n), "parameters differ");
     check_params_are_rounded(&m);
@@ -954,7 +954,7 @@ TEST(buckets) {
     for (int what = KEPT_WEIGHTS; what <= KEPT_EXP_AVG_SQ; what++) {
         for (int b = 0; b < gpt2_n_buckets(&small); b++) {
             Range range = gpt2_bucket(&small, b);
-            const float *kept = shards_get(z, (Kept)what, -1, b);
+            const float *kept = bucket_get(z, (Kept)what, -1, b);
             CHECK_MSG(same_numbers(kept, &numbers[what][range.begin], range.count),
                       "bucket %d of kept %d", b, what);
         }
@@ -975,7 +975,7 @@ TEST(adamw_updates) {
     Array<double> ranks(2 * sizeof(Totals) / sizeof(double));
     twins_open(&t, &small, 1, 1, RECOMPUTE_NONE);
     shape_is("ten steps");
-    Shards *z = &t.m.shards;
+    Zero *z = &t.m.zero;
     size_t n = gpt2_n_params(&small);
     for (int step = 1; step <= 10; step++) {
         Floats g(n);
@@ -1010,7 +1010,7 @@ TEST(sgd_updates) {
     Array<double> there(sizeof(Totals) / sizeof(double));
     twins_open(&t, &small, 1, 1, RECOMPUTE_NONE);
     shape_is("three steps");
-    Shards *z = &t.m.shards;
+    Zero *z = &t.m.zero;
     size_t n = gpt2_n_params(&small);
     AdamW o = { 0.1f, 0.0f, 0.0f, 0.0f, 0.1f, 0.0 };
     for (int step = 0; step < 4; step++) {
@@ -1043,7 +1043,7 @@ static void check_clip(double clip, float g_scale, float spoiled) {
     if (!isfinite(spoiled)) g[g.size() / 2] = spoiled;
     for (int i = 0; i < 2; i++) {
         twins_open(&t[i], &small, 1, 1, RECOMPUTE_NONE);
-        Shards *z = &t[i].m.shards;
+        Zero *z = &t[i].m.zero;
         send(z->grads, g.data(), &t[i].m);
         double squares = totals_of(&t[i].m).squares, norm = sqrt(squares);
         if (i == 0) {
@@ -1102,7 +1102,7 @@ TEST(ten_updates) {
         shape_is("step %d", step);
         check_near("loss", loss, c_loss, after_roundings(1));
     }
-    Floats moved = fetch(&t.m, t.m.shards.masters), c_moved(moved.size());
+    Floats moved = fetch(&t.m, t.m.zero.masters), c_moved(moved.size());
     for (size_t i = 0; i < moved.size(); i++) {
         moved[i] -= t.start[i];
         c_moved[i] = c_model_params(t.c)[i] - t.start[i];
@@ -1122,7 +1122,7 @@ static Floats three_updates(const Config *c, int B, int T, Recompute recompute) 
     twins_open(&t, c, B, T, recompute);
     Ints inputs = random_tokens(B*T, c->V), targets = random_tokens(B*T, c->V);
     for (int step = 1; step <= 3; step++) update(&t.m, inputs, targets, B, T, step);
-    Floats all = fetch(&t.m, t.m.shards.masters), grads = fetch(&t.m, t.m.shards.grads);
+    Floats all = fetch(&t.m, t.m.zero.masters), grads = fetch(&t.m, t.m.zero.grads);
     all.insert(all.end(), grads.begin(), grads.end());
     twins_close(&t);
     rng = rng_before;
@@ -1156,15 +1156,15 @@ static Floats four_updates(const Config *c, Recompute recompute, Sharing sharing
     gpu.graphs = graphs;
     rng = rng_make(7, 0);
     model_init(&m, &spec, &gpu);
-    send(m.shards.masters, random_floats(gpt2_n_params(c), 0.05, 0.1).data(), &m);
-    shards_loaded(&m.shards);
+    send(m.zero.masters, random_floats(gpt2_n_params(c), 0.05, 0.1).data(), &m);
+    zero_loaded(&m.zero);
     for (int step = 1; step <= 4; step++) {
         int micro_batches = 1 + step % 3, b = step == 3 ? B - 1 : B, t = step == 3 ? T - 2 : T;
-        m.shards.correct_v = (float)(1 / (1 - pow(adamw_options.beta2, step)));
+        m.zero.correct_v = (float)(1 / (1 - pow(adamw_options.beta2, step)));
         clear_grads(&m);
         for (int i = 0; i < micro_batches; i++) {
             Ints inputs = random_tokens(b*t, 2 + 5*step), targets = random_tokens(b*t, c->V);
-            shards_micro_batch(&m.shards, i, micro_batches);
+            zero_micro_batch(&m.zero, i, micro_batches);
             model_micro_step(&m, inputs.data(), targets.data(), 1.0f / (float)(micro_batches*b*t),
                              b, t);
         }
@@ -1176,7 +1176,7 @@ static Floats four_updates(const Config *c, Recompute recompute, Sharing sharing
         model_forward(&m, seen.data(), 1, T, 0);
         all.push_back((float)model_loss(&m, each.data(), seen.data(), T));
     }
-    for (float *flat : { m.shards.masters, m.shards.grads }) {
+    for (float *flat : { m.zero.masters, m.zero.grads }) {
         Floats x = fetch(&m, flat);
         all.insert(all.end(), x.begin(), x.end());
     }
@@ -1249,19 +1249,19 @@ TEST(cached_rows_equal_a_full_pass) {
 // Twice over one bucket, whose pieces' sums go on growing; with `sum` it is added there, and gone
 // then.
 static void check_measure(size_t n, bool sums) {
-    size_t pieces = (n + SHARDS_MEASURED - 1) / SHARDS_MEASURED;
+    size_t pieces = (n + ZERO_MEASURED - 1) / ZERO_MEASURED;
     Floats x = random_floats(n, 1, 0), sum = random_floats(n, 1, 0);
     std::vector<double> squares(pieces, 0.5), ours(pieces);
     Array<float> d_x(x), d_sum(sum);
     Array<double> d_squares(squares);
-    Shards z;
+    Zero z;
     memset(&z, 0, sizeof z);
     z.stream = gpu.stream;
     z.partials = d_squares;
     for (int time = 0; time < 2; time++) {
         floats_measure(&z, sums ? d_sum.data : NULL, d_x, n);
         for (size_t k = 0; k < pieces; k++) {
-            size_t at = k*SHARDS_MEASURED, count = min_size(n - at, SHARDS_MEASURED);
+            size_t at = k*ZERO_MEASURED, count = min_size(n - at, ZERO_MEASURED);
             squares[k] += c_floats_measure(sums ? &sum[at] : NULL, &x[at], count);
         }
     }
@@ -1275,19 +1275,19 @@ static void check_measure(size_t n, bool sums) {
 }
 
 TEST(small_gradients) {
-    for (size_t packs : { 1, 255, 256*3 + 1, SHARDS_MEASURED/PACK, 3*SHARDS_MEASURED/PACK + 5 })
+    for (size_t packs : { 1, 255, 256*3 + 1, ZERO_MEASURED/PACK, 3*ZERO_MEASURED/PACK + 5 })
         for (int sums = 0; sums <= 1; sums++) check_measure(packs*PACK, sums);
 }
 
 // In Adam's metric, twice over one bucket.
 static void check_weigh(size_t n) {
-    size_t pieces = (n + SHARDS_MEASURED - 1) / SHARDS_MEASURED;
+    size_t pieces = (n + ZERO_MEASURED - 1) / ZERO_MEASURED;
     Floats x = random_floats(n, 1, 0), v = random_floats(n, 1, 0);
     for (float &vi : v) vi = vi * vi;
     std::vector<double> squares(pieces, 0.5), ours(pieces);
     Array<float> d_x(x), d_v(v);
     Array<double> d_squares(squares);
-    Shards z;
+    Zero z;
     memset(&z, 0, sizeof z);
     z.stream = gpu.stream;
     z.partials = d_squares;
@@ -1295,7 +1295,7 @@ static void check_weigh(size_t n) {
     for (int time = 0; time < 2; time++) {
         floats_weigh(&z, SMALLS, d_x, d_v, n);
         for (size_t k = 0; k < pieces; k++) {
-            size_t at = k*SHARDS_MEASURED, count = min_size(n - at, SHARDS_MEASURED);
+            size_t at = k*ZERO_MEASURED, count = min_size(n - at, ZERO_MEASURED);
             squares[k] += c_floats_weigh(&x[at], &v[at], 1.7f, count);
         }
     }
@@ -1307,7 +1307,7 @@ static void check_weigh(size_t n) {
 }
 
 TEST(small_gradients_in_adams_metric) {
-    for (size_t packs : { 1, 255, 256*3 + 1, 3*SHARDS_MEASURED/PACK + 5 }) check_weigh(packs*PACK);
+    for (size_t packs : { 1, 255, 256*3 + 1, 3*ZERO_MEASURED/PACK + 5 }) check_weigh(packs*PACK);
 }
 
 // ---- what several ranks need of one GPU; tests/test_cuda_ranks.sh runs several ----
@@ -1436,17 +1436,17 @@ TEST(slices_of_a_checkpoint) {
             ModelSpec spec = { odd, 1, 5, TRAIN, RECOMPUTE_NONE, sharing, 0 };
             Model m;
             model_init(&m, &spec, &gpu);
-            Shards *z = &m.shards;
+            Zero *z = &m.zero;
             for (int b = 0; b < gpt2_n_buckets(&odd); b++) {
                 Range r = gpt2_bucket(&odd, b);
                 for (Kept what : { KEPT_EXP_AVG, KEPT_WEIGHTS }) {
-                    memcpy(shards_place(z, what, b), &file[r.begin], r.count * sizeof(float));
-                    shards_keep(z, what, b);
+                    memcpy(bucket_place(z, what, b), &file[r.begin], r.count * sizeof(float));
+                    bucket_keep(z, what, b);
                 }
             }
             std::vector<Chunk> chunks(z->n_chunks);
-            size_t moments = shards_moments_count(z);
-            size_t masters = sizeof(real) < sizeof(float) ? moments : shards_params_count(z);
+            size_t moments = zero_moments_count(z);
+            size_t masters = sizeof(real) < sizeof(float) ? moments : zero_params_count(z);
             Floats moment(moments), master(masters);
             CUDA_CHECK(cudaMemcpy(chunks.data(), z->chunks, chunks.size() * sizeof chunks[0],
                                   cudaMemcpyDeviceToHost));
@@ -1478,7 +1478,7 @@ TEST(outer_updates) {
     ModelSpec spec = { small, 1, 1, TRAIN, RECOMPUTE_NONE, sharing, 0 };
     Model m;
     model_init(&m, &spec, &gpu);
-    Shards *z = &m.shards;
+    Zero *z = &m.zero;
     size_t n = gpt2_n_params(&small);
     shape_is("n=%zu", n);
     Floats outer = random_floats(n, 1, 0), p = random_floats(n, 1, 0), v = random_floats(n, 1, 0);

@@ -390,7 +390,7 @@ TEST(classifier) {
         float lse[32], again[32];
         float *logits = alloc_or_die((size_t)rows * Vp * sizeof(float), "test");
         for (int i = 0; i < rows*Vp; i++) logits[i] = NAN;   // padding must not leak into anything
-        TensorGroup alone = { .size = 1 };
+        TpGroup alone = { .size = 1 };
         classifier_forward(again, lse, logits, c.in[0].f, c.in[1].f, token, &alone, NULL, c.B, rows,
                            c.C, c.V, Vp);
         classifier_backward(c.in[0].df, c.in[1].df, c.fout, lse, logits, c.in[0].f, c.in[1].f,

@@ -50,18 +50,18 @@ static void make_model(Model *m, const Config *c, int B, int T, Use use) {
 
 // A fresh model's parameters, as draw_params of dev/train/save.h draws them.
 static void draw_model(Model *m, uint64_t seed) {
-    Shards *z = model_shards(m);
+    Zero *z = model_zero(m);
     for (int b = 0; b < gpt2_n_buckets(&m->c); b++) {
-        gpt2_init_bucket(shards_place(z, KEPT_WEIGHTS, b), &m->c, b, seed);
-        shards_keep(z, KEPT_WEIGHTS, b);
+        gpt2_init_bucket(bucket_place(z, KEPT_WEIGHTS, b), &m->c, b, seed);
+        bucket_keep(z, KEPT_WEIGHTS, b);
     }
-    shards_loaded(z);
+    zero_loaded(z);
 }
 
 static size_t params_bytes(const Model *m) { return gpt2_n_params(&m->c) * sizeof(float); }
 
 static bool same_params(const Model *a, const Model *b) {
-    return memcmp(a->shards.masters, b->shards.masters, params_bytes(a)) == 0;
+    return memcmp(a->zero.masters, b->zero.masters, params_bytes(a)) == 0;
 }
 
 // ---- PyTorch's numbers ----
@@ -172,7 +172,7 @@ static void check_against_pytorch(const char *path) {
     char where[48] = "";
     fixture_open(&f, path);
     make_model(&m, &f.c, f.B, f.T, TRAIN);
-    memcpy(m.shards.masters, f.params, f.n_params * sizeof(float));
+    memcpy(m.zero.masters, f.params, f.n_params * sizeof(float));
 
     model_forward(&m, f.inputs, f.B, f.T, 0);
     float *logits = alloc_or_die(f.N * f.c.V * sizeof(float), "logits");
@@ -185,7 +185,7 @@ static void check_against_pytorch(const char *path) {
     double loss_error = relative_error(losses, f.losses, f.N);
     CHECK_MSG(loss_error <= LOSSES, "%s: losses %.2g", path, loss_error);
     model_backward(&m, f.inputs, f.targets, 1.0f / (float)f.N, f.B, f.T);
-    double grad_error = worst_tensor(&f.c, m.shards.grads, f.grads, where);
+    double grad_error = worst_tensor(&f.c, m.zero.grads, f.grads, where);
     CHECK_MSG(grad_error <= GRADIENTS, "%s: gradient of %s %.2g", path, where, grad_error);
 
     for (int i = 0; i < 5; i++) {
@@ -195,7 +195,7 @@ static void check_against_pytorch(const char *path) {
         CHECK_MSG(fabs(loss - f.step_losses[i]) <= LOSSES*loss, "%s: loss %d", path, i);
         CHECK_MSG(fabs(norm - f.grad_norms[i]) <= GRADIENTS*norm, "%s: norm %d", path, i);
     }
-    double after = worst_tensor(&f.c, m.shards.masters, f.params_after, where);
+    double after = worst_tensor(&f.c, m.zero.masters, f.params_after, where);
     CHECK_MSG(after <= STEPS, "%s: %s after five steps %.2g", path, where, after);
     printf("    %s: logits %.1g, losses %.1g, gradients %.1g, five AdamW steps %.1g\n",
            path, logit_error, loss_error, grad_error, after);
@@ -252,7 +252,7 @@ TEST(any_micro_batch_makes_the_same_update) {
     test_params(&whole, 8, 5);
     for (int micro = 1; micro <= 4; micro *= 2) {
         test_params(&cut, micro, 5);
-        const float *ours = cut.shards.masters, *theirs = whole.shards.masters;
+        const float *ours = cut.zero.masters, *theirs = whole.zero.masters;
         double error = worst_tensor(&test_config, ours, theirs, where);
         double all = relative_error(ours, theirs, gpt2_n_params(&test_config));
         printf("    %dx%d against 8x1: %.1g of all parameters, at worst %.1g, in %s\n",
@@ -275,7 +275,7 @@ TEST(any_thread_count_gives_the_same_bits) {
         omp_set_num_threads(threads);
         test_params(&many, 4, 3);
         CHECK_MSG(same_params(&one, &many), "%d threads", threads);
-        CHECK(memcmp(one.shards.grads, many.shards.grads, params_bytes(&one)) == 0);
+        CHECK(memcmp(one.zero.grads, many.zero.grads, params_bytes(&one)) == 0);
         model_free(&many);
     }
     omp_set_num_threads(before);
@@ -423,7 +423,7 @@ TEST(initialisation_is_gpt2s) {
         Tensor t = gpt2_tensor(&c, i);
         double sum = 0.0, squares = 0.0, want = 0.0;
         for (size_t j = 0; j < t.count; j++) {
-            double p = m.shards.masters[t.offset + j];
+            double p = m.zero.masters[t.offset + j];
             sum += p;
             squares += p*p;
         }
@@ -512,7 +512,7 @@ static char *generated(Model *m, uint64_t seed, int max_new, size_t *length) {
     char *out = NULL;
     memset(&r, 0, sizeof r);
     r.model = m;
-    r.shards = model_shards(m);
+    r.zero = model_zero(m);
     r.spec = m->spec;
     r.text = text;
     r.sampler = (Sampler){ 1.0f, 1.0f, 0, candidates };
@@ -609,7 +609,7 @@ TEST(a_gradient_that_is_not_finite_is_skipped) {
     Run r;
     Model m;
     Step s;
-    const Shards *z = &m.shards;
+    const Zero *z = &m.zero;
     open_test_run(&r, &m, dir, "1e-3", "--seed", "1");
     train_step(&r, &m, &s);
     CHECK(isfinite(s.grad_norm) && r.adam_step == 1 && r.skipped == 0);
@@ -653,7 +653,7 @@ TEST(a_half_life_in_tokens_is_kept_by_any_batches) {
     Model m;
     Step s;
     open_test_run(&r, &m, dir, "1e-2", "--seed", "1");
-    const Shards *z = &m.shards;
+    const Zero *z = &m.zero;
     size_t n = gpt2_n_params(&m.c);
     float *before = alloc_or_die(n * sizeof(float), "a copy");
     double *v = alloc_or_die(n * sizeof(double), "moments"), kept = 1.0, worst = 0.0, moved = 0.0;
@@ -695,7 +695,7 @@ TEST(the_first_step_of_sgd) {
     Model m;
     Step s;
     open_test_run(&r, &m, dir, "0.5", "--optimizer", "sgd");
-    const Shards *z = &m.shards;
+    const Zero *z = &m.zero;
     CHECK(!z->adam_m && !z->adam_v && m.memory.bytes[MEM_MOMENTS] == 0);
     size_t n = gpt2_n_params(&m.c);
     float *before = alloc_or_die(n * sizeof(float), "a copy");
@@ -729,7 +729,7 @@ TEST(averaged_weights_count_tokens) {
     Model m;
     Step s;
     open_test_run(&r, &m, dir, "1e-2", "--average-tokens", "100");
-    const Shards *z = &m.shards;
+    const Zero *z = &m.zero;
     size_t n = gpt2_n_params(&m.c), bytes = n * sizeof(float);
     CHECK(memcmp(z->average, z->masters, bytes) == 0 && m.memory.bytes[MEM_AVERAGE] == bytes);
     double *sum = alloc_or_die(n * sizeof(double), "an average"), shares = 0.0, worst = 0.0;
@@ -789,7 +789,7 @@ TEST(noise_in_adams_metric_is_that_of_single_gradients) {
     Step s;
     Error err;
     open_test_run(&r, &m, dir, "1e-2", "--noise-scale", "--seed=5");
-    Shards *z = &m.shards;
+    Zero *z = &m.zero;
     size_t n = gpt2_n_params(&m.c);
     double *one = alloc_or_die(2 * n * sizeof(double), "gradients"), *mean = one + n;
     for (int step = 0; step < 20; step++) train_step(&r, &m, &s);
@@ -801,7 +801,7 @@ TEST(noise_in_adams_metric_is_that_of_single_gradients) {
             CHECK(loader_batch(&r.train, r.train.samples + 2*(uint64_t)i, 2, r.inputs, r.targets,
                                &err));
             clear_grads(&m);
-            shards_micro_batch(z, 0, 1);
+            zero_micro_batch(z, 0, 1);
             model_forward(&m, r.inputs, 2, 8, 0);
             model_backward(&m, r.inputs, r.targets, 1.0f / 16, 2, 8);
             for (size_t k = 0; k < n; k++) one[k] = z->grads[k];

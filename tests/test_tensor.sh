@@ -357,9 +357,9 @@ while IFS='|' read -r name file edit; do
     n=$((n + 1))
     [ $((n % ${FAULTS:-3})) != 0 ] || plant "$name" "$file" "$edit"
 done << 'FAULTS'
-no sum behind the layers by rows|dev/ranks/tensor.h|/void tensor_sum_rows/,/^}/ s/tensor_sum(g, out, .*;//
-no sum behind the layers by columns|train_gpt2.c|s/    tensor_sum(g, dbranch, N\*C);//
-no sum behind the classifier|train_gpt2.c|s/    tensor_sum(g, dx, N\*C);//
+no sum behind the layers by rows|dev/ranks/tensor.h|/void tp_sum_rows/,/^}/ s/tp_sum(g, out, .*;//
+no sum behind the layers by columns|train_gpt2.c|s/    tp_sum(g, dbranch, N\*C);//
+no sum behind the classifier|train_gpt2.c|s/    tp_sum(g, dx, N\*C);//
 a bias added twice|dev/ranks/tensor.h|s/return g->size == 1 ? b : NULL;/return b;/
 a maximum not shared|dev/ranks/tensor.h|s/part\[N\] \* expf(part\[0\] - hi)/part[N]/
 a norm counted twice|dev/ranks/tensor.h|s/return g->index == 0 ||/return true ||/

@@ -70,7 +70,7 @@ wait_for() {                                # wait_for COMMAND...: up to ten sec
     note "waited in vain for: $*"
 }
 
-# Shards by hand: little-endian words, then tokens.
+# Zero by hand: little-endian words, then tokens.
 le() {                                      # le BYTES NUMBER...
     bytes=$1; shift
     printf "$(echo "$@" | awk -v bytes="$bytes" '{

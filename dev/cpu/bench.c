@@ -46,10 +46,10 @@ typedef struct {
 
 static void embedding_part(Bench *b) {
     Model *m = &b->m;
-    float *params = m->shards.masters, *grads = m->shards.grads;
-    embedding_forward(m->x_in, b->tokens, tensor_in(params, &m->c, WTE),
-                      tensor_in(params, &m->c, WPE), b->B, b->T, 0, m->c.C);
-    embedding_backward(tensor_in(grads, &m->c, WTE), tensor_in(grads, &m->c, WPE), m->dx,
+    float *params = m->zero.masters, *grads = m->zero.grads;
+    embedding_forward(m->x_in, b->tokens, tensor_at(params, &m->c, WTE),
+                      tensor_at(params, &m->c, WPE), b->B, b->T, 0, m->c.C);
+    embedding_backward(tensor_at(grads, &m->c, WTE), tensor_at(grads, &m->c, WPE), m->dx,
                        b->tokens, b->B, b->T, m->c.C);
 }
 
@@ -113,10 +113,10 @@ static void residual_part(Bench *b) {
 
 static void classifier_part(Bench *b) {
     Model *m = &b->m;
-    float *wte = tensor_in(m->shards.masters, &m->c, WTE);
-    float *dwte = tensor_in(m->shards.grads, &m->c, WTE);
+    float *wte = tensor_at(m->zero.masters, &m->c, WTE);
+    float *dwte = tensor_at(m->zero.grads, &m->c, WTE);
     classifier_backward(m->dx_branch, dwte, m->loss, m->lse, m->logits, m->lnf, wte, b->targets,
-                        &m->shards.tensor, NULL, 1.0f / (float)b->N, b->N, m->logit_rows, m->c.C, m->c.V,
+                        &m->zero.tensor, NULL, 1.0f / (float)b->N, b->N, m->logit_rows, m->c.C, m->c.V,
                         (int)padded_vocab(&m->c));
 }
 
@@ -124,7 +124,7 @@ static void norm_part(Bench *b) { gradients_squares(&b->m); }
 
 // model_update without the norm, which is a part of its own.
 static void adamw_part(Bench *b) {
-    const Shards *z = &b->m.shards;
+    const Zero *z = &b->m.zero;
     #pragma omp parallel for
     for (int i = 0; i < z->n_chunks; i++) {
         Chunk k = z->chunks[i];
@@ -171,10 +171,10 @@ static void make_model(Model *m, const Config *c, int B, int T, Use use) {
     ModelSpec spec = { *c, B, T, use, RECOMPUTE_NONE, { .comm = NULL }, 0 };
     model_init(m, &spec, &machine);
     for (int bucket = 0; bucket < gpt2_n_buckets(c); bucket++) {
-        gpt2_init_bucket(shards_place(&m->shards, KEPT_WEIGHTS, bucket), c, bucket, 1);
-        shards_keep(&m->shards, KEPT_WEIGHTS, bucket);
+        gpt2_init_bucket(bucket_place(&m->zero, KEPT_WEIGHTS, bucket), c, bucket, 1);
+        bucket_keep(&m->zero, KEPT_WEIGHTS, bucket);
     }
-    shards_loaded(&m->shards);
+    zero_loaded(&m->zero);
 }
 
 static void bench_open(Bench *b, const Setting *s) {
@@ -197,8 +197,8 @@ static void bench_close(Bench *b) {
 
 static void bench_block(Bench *b, int l) {
     size_t begin = gpt2_bucket(&b->m.c, 1 + l).begin;
-    b->w = block_in(b->m.shards.masters + begin, &b->m.c);
-    b->d = block_in(b->m.shards.grads + begin, &b->m.c);
+    b->w = block_in(b->m.zero.masters + begin, &b->m.c);
+    b->d = block_in(b->m.zero.grads + begin, &b->m.c);
     b->a = &b->m.acts[l];
     b->x = block_input(&b->m, l);
 }
@@ -267,7 +267,7 @@ static void time_layers(Times *t, Bench *b, const Setting *s) {
 // Last: the plain stream runs over the model's own parameters and spoils them.
 static void time_optimizer(Times *t, Bench *b) {
     enum { ROUNDS = 7 };
-    const Shards *z = &b->m.shards;
+    const Zero *z = &b->m.zero;
     size_t n = gpt2_n_params(&b->m.c);
     double bytes = STREAM_BYTES * (double)n;
     for (int i = 0; i < ROUNDS; i++) {
@@ -475,7 +475,7 @@ static void bench_generation(const Setting *s, Log *log) {
         model_forward(&m, text, 1, cached + i + 1, cached + i);
         model_logits(&m, cached + i);
         samples_add(&token, seconds_now() - start);
-        samples_add(&read, 4.0 * (double)n / read_seconds(m.shards.masters, n));
+        samples_add(&read, 4.0 * (double)n / read_seconds(m.zero.masters, n));
     }
     double speed = 1.0 / samples_median(&token), bandwidth = samples_median(&read);
     double limit = bandwidth / (4.0 * (double)(n - (size_t)s->c.P * s->c.C));

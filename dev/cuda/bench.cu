@@ -125,14 +125,14 @@ static bool bench_open(Bench *b, int B, Recompute recompute) {
     }
     model_init(&b->m, &spec, &b->gpu);
     b->B = B;
-    Shards *z = &b->m.shards;
+    Zero *z = &b->m.zero;
     for (int i = 0; i < gpt2_n_buckets(&b->c); i++) {
         Range bucket = gpt2_bucket(&b->c, i);
-        memcpy(shards_place(z, KEPT_WEIGHTS, i), b->params + bucket.begin,
+        memcpy(bucket_place(z, KEPT_WEIGHTS, i), b->params + bucket.begin,
                bucket.count * sizeof(float));
-        shards_keep(z, KEPT_WEIGHTS, i);
+        bucket_keep(z, KEPT_WEIGHTS, i);
     }
-    shards_loaded(z);
+    zero_loaded(z);
     return true;
 }
 
@@ -265,8 +265,8 @@ static Work plus_rows(Work work, const Sizes *z, double columns) {
 
 static void embedding_forward_run(const Site *s) {
     real *bucket = params_of(s->m, 0, -1);
-    embedding_forward(s->m->x_in, s->m->batch.inputs, tensor_in(bucket, &s->m->padded, WTE),
-                      tensor_in(bucket, &s->m->padded, WPE), s->B, s->T, 0, s->C, s->g->stream);
+    embedding_forward(s->m->x_in, s->m->batch.inputs, tensor_at(bucket, &s->m->padded, WTE),
+                      tensor_at(bucket, &s->m->padded, WPE), s->B, s->T, 0, s->C, s->g->stream);
 }
 static Work embedding_forward_work(const Sizes *z) {
     return { 0.0, R * z->C * (z->N + z->words + z->T) + 4.0*z->N,
@@ -322,11 +322,11 @@ static Work mlp_proj_forward_work(const Sizes *z) {
 
 static void classifier_run(const Site *s) {
     Model *m = s->m;
-    classifier_backward(m->dx_branch, tensor_in(shards_grads(&m->shards, 0), &m->padded, WTE),
+    classifier_backward(m->dx_branch, tensor_at(bucket_grads(&m->zero, 0), &m->padded, WTE),
                         m->loss, m->lse, m->logits, m->lnf,
-                        tensor_in(params_of(m, 0, -1), &m->padded, WTE), m->batch.targets,
+                        tensor_at(params_of(m, 0, -1), &m->padded, WTE), m->batch.targets,
                         m->batch.scale, s->N, m->logit_rows, s->C, s->m->c.V, m->padded.V,
-                        &m->shards.tensor, s->g);
+                        &m->zero.tensor, s->g);
 }
 
 static void xent_run(const Site *s) {
@@ -334,7 +334,7 @@ static void xent_run(const Site *s) {
     for (size_t n = 0; n < s->N; n += m->logit_rows)
         xent_forward_backward(m->loss + n, m->lse + n, m->logits, m->batch.targets + n,
                               m->batch.scale, min_size(m->logit_rows, s->N - n), s->m->c.V,
-                              m->padded.V, &m->shards.tensor, s->g);
+                              m->padded.V, &m->zero.tensor, s->g);
 }
 static Work xent_work(const Sizes *z) {
     double kept = (z->Vp >= 8192 ? 1024 : 128) * (double)PACK*XENT_KEPT;     // as in xent_launch
@@ -435,8 +435,8 @@ static Work qkv_weight_work(const Sizes *z) { return weight_work(z, z->C, 3.0*z-
 
 static void embedding_backward_run(const Site *s) {
     Model *m = s->m;
-    float *bucket = shards_grads(&m->shards, 0);
-    embedding_backward(tensor_in(bucket, &m->padded, WTE), tensor_in(bucket, &m->padded, WPE),
+    float *bucket = bucket_grads(&m->zero, 0);
+    embedding_backward(tensor_at(bucket, &m->padded, WTE), tensor_at(bucket, &m->padded, WPE),
                        m->dx, m->batch.inputs, m->batch.order, m->batch.begin, s->words, s->B, s->T,
                        s->C, s->g->stream);
 }
@@ -452,7 +452,7 @@ static Work once_work(const Sizes *z) { return same_bytes(0.0, 4.0*z->params); }
 
 static void adamw_run(const Site *s) {
     AdamW o = { 1e-9f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
-    adamw_launch(&s->m->shards, o, { s->m->totals, 1, 0.0 }, 1);
+    adamw_launch(&s->m->zero, o, { s->m->totals, 1, 0.0 }, 1);
 }
 // Four arrays of fp32 are read and three written, and the parameters again as layers read them.
 static Work adamw_work(const Sizes *z) {
@@ -532,7 +532,7 @@ static void show_bytes(const Config *c, int B, int T) {
 static Site site_make(Bench *b, int l, int words) {
     Model *m = &b->m;
     return { m, &b->gpu, m->acts[l], block_in(params_of(m, 1 + l, -1), &m->padded),
-             block_in(shards_grads(&m->shards, 1 + l), &m->padded),
+             block_in(bucket_grads(&m->zero, 1 + l), &m->padded),
              l > 0 ? m->acts[l - 1].x_out : m->x_in,
              words, b->B, b->T, b->c.C, (size_t)b->B*b->T,
              sizes_make(&b->c, b->B, b->T, words, b->gpu.properties.multiProcessorCount) };

@@ -35,10 +35,10 @@ static Shape shape_of(int argc, char **argv) {
 
 static void params_draw(Model *m) {
     for (int i = 0; i < gpt2_n_buckets(&m->c); i++) {
-        gpt2_init_bucket(shards_place(&m->shards, KEPT_WEIGHTS, i), &m->c, i, 1);
-        shards_keep(&m->shards, KEPT_WEIGHTS, i);
+        gpt2_init_bucket(bucket_place(&m->zero, KEPT_WEIGHTS, i), &m->c, i, 1);
+        bucket_keep(&m->zero, KEPT_WEIGHTS, i);
     }
-    shards_loaded(&m->shards);
+    zero_loaded(&m->zero);
 }
 
 static void update(Model *m, const Shape *s) {

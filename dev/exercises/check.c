@@ -466,8 +466,8 @@ static void check_global_norm(void) {
     for (int i = 0; i < GAP; i++) grads[20017 + i] = 100.0f;
     for (int i = 0; i < N; i++)
         *(i >= 20017 && i < 20017 + GAP ? &padding : &sum) += (double)grads[i] * grads[i];
-    m.shards.grads = grads, m.shards.chunks = chunks, m.shards.n_chunks = 4;
-    m.shards.norm_partials = partials;
+    m.zero.grads = grads, m.zero.chunks = chunks, m.zero.n_chunks = 4;
+    m.zero.norm_partials = partials;
     double got = gradients_squares(&m), error = fabs(got - sum) / sum;
     if (error <= 1e-10) return;
     if (got == 0.0) wrong("the sum is 0: return the sum of the squares of all chunks' gradients");
@@ -538,7 +538,7 @@ static void small_model(Model *m, int *inputs, int *targets) {
     Rng rng = rng_make(11, 0);
     model_init(m, &spec, &machine);
     for (size_t i = 0; i < gpt2_n_params(&SMALL); i++)
-        m->shards.masters[i] = (float)(0.3 * rng_normal(&rng));
+        m->zero.masters[i] = (float)(0.3 * rng_normal(&rng));
     for (int i = 0; i < MN; i++) {
         inputs[i] = (int)rng_below(&rng, MV);
         targets[i] = (int)rng_below(&rng, MV);
@@ -548,7 +548,7 @@ static void small_model(Model *m, int *inputs, int *targets) {
 // Block l on all rows of one sequence, for comparison: x (T,C) becomes the block's output.
 static void block_of_all_rows(Model *m, int l, float *x) {
     enum { C = 8, T = MT };
-    Block w = block_in(shards_params(&m->shards, 1 + l, -1), &m->c);
+    Block w = block_in(bucket_params(&m->zero, 1 + l, -1), &m->c);
     float ln[T*C], mean[T], rstd[T], qkv[T*3*C], att[T*C], lse[2*T], fc[T*4*C], branch[T*C];
     layernorm_forward(ln, mean, rstd, x, w.ln1_gain, w.ln1_bias, T, C);
     linear_forward(qkv, ln, w.qkv_w, w.qkv_b, T, C, 3*C);
@@ -569,8 +569,8 @@ static void check_kv_cache(void) {
     float x[T*C];
     double exact[T*C];
     small_model(&m, inputs, targets);
-    embedding_forward(m.x_in, inputs, shards_params(&m.shards, 0, -1),
-                      tensor_in(shards_params(&m.shards, 0, -1), &m.c, WPE), 1, T, 0, C);
+    embedding_forward(m.x_in, inputs, bucket_params(&m.zero, 0, -1),
+                      tensor_at(bucket_params(&m.zero, 0, -1), &m.c, WPE), 1, T, 0, C);
     memcpy(x, m.x_in, sizeof x);
     block_of_all_rows(&m, 0, x);
     for (int i = 0; i < T*C; i++) exact[i] = x[i];
@@ -631,23 +631,23 @@ static void check_gradient_accumulation(void) {
     model_forward(&m, step_inputs, MB, MT, 0);                 // the whole batch at once
     model_backward(&m, step_inputs, step_targets, 1.0f / MN, MB, MT);
     double *exact = doubles(n), loss = m.loss_sum;
-    for (size_t i = 0; i < n; i++) exact[i] = m.shards.grads[i], m.shards.grads[i] = 0.125f;
+    for (size_t i = 0; i < n; i++) exact[i] = m.zero.grads[i], m.zero.grads[i] = 0.125f;
     Result grads = tensor("gradients", n, 0.125f);
     float *params = alloc_or_die(n * sizeof *params, "parameters");
-    memcpy(params, m.shards.masters, n * sizeof *params);
+    memcpy(params, m.zero.masters, n * sizeof *params);
     r.inputs = inputs, r.targets = targets;
     Step s;
     train_step(&r, &m, &s);
     if (data_calls == 0) wrong("step_data is not called: no micro-batch is read");
-    memcpy(grads.x, m.shards.grads, n * sizeof *grads.x);
+    memcpy(grads.x, m.zero.grads, n * sizeof *grads.x);
     if (data_calls != MB / MICRO)
         wrong("%d micro-batches are read, expected s->micro_batches = %d", data_calls, MB / MICRO);
     expect_written(&grads, exact, "clear_grads once, before the first micro-batch; "
                    "forward and backward for each, with s->scale; then one model_update");
-    if (memcmp(params, m.shards.masters, n * sizeof *params) == 0)
+    if (memcmp(params, m.zero.masters, n * sizeof *params) == 0)
         wrong("the parameters are unchanged: model_update ends the step");
     for (size_t i = 0; i < n; i++)
-        if (fabs(m.shards.adam_m[i] - 0.1 * exact[i]) > 1e-5)
+        if (fabs(m.zero.adam_m[i] - 0.1 * exact[i]) > 1e-5)
             wrong("Adam's m is not that of one update: call model_update once, after the "
                   "micro-batches");
     if (ended != 1 || fabs(step_loss - loss) > 1e-3)

@@ -75,7 +75,7 @@ EXERCISES = [Exercise(*row) for row in [
         o.v_age is above 0 it stands for `step` in v's bias correction.
         Updates the moments m (n) and v (n), then the parameters p (n)."""),
     ("global_norm", 9, TRAINER, "gradients_squares", """
-        m->shards has n_chunks chunks: chunk i is chunks[i].count gradients from
+        m->zero has n_chunks chunks: chunk i is chunks[i].count gradients from
         grads + chunks[i].grad, and adds to the sum if chunks[i].counts. norm_partials (n_chunks)
         may hold a sum for each.
         Returns the sum of all squares, in double, the same for any number of threads."""),

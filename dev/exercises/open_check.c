@@ -43,15 +43,15 @@ int main(int argc, char **argv) {
     const int *targets = read_or_die(in, 2*N, sizeof *targets);
     const float *params = read_or_die(in, n, sizeof *params);
     model_init(&m, &spec, &machine);
-    memcpy(m.shards.masters, params, n * sizeof *params);
+    memcpy(m.zero.masters, params, n * sizeof *params);
     for (int step = 1; step <= STEPS; step++) {
         int batch = (step - 1) % 2 * N;
         micro_batch(&m, inputs + batch, targets + batch);
-        if (step == 1) put(out, m.loss, N), put(out, m.shards.grads, n);
+        if (step == 1) put(out, m.loss, N), put(out, m.zero.grads, n);
         model_update(&m, o, 1.0, step, THIS_RANK);
     }
-    put(out, m.shards.masters, n);
-    memcpy(m.shards.masters, params, n * sizeof *params);
+    put(out, m.zero.masters, n);
+    memcpy(m.zero.masters, params, n * sizeof *params);
     model_forward(&m, inputs, 1, T - 1, 0);
     model_forward(&m, inputs, 1, T, T - 1);
     put(out, model_logits(&m, T - 1), spec.c.V);

@@ -20,7 +20,7 @@ static double added(int L, float boost) {
     for (int t = 0; t < T; t++) tokens[t] = lesson_token(&rng, V);
     lesson_model(&m, c, 1, T, 1337);
     for (int l = 0; l < L; l++) {
-        Block w = block_in(shards_params(&m.shards, 1 + l, -1), &c);
+        Block w = block_in(bucket_params(&m.zero, 1 + l, -1), &c);
         for (int i = 0; i < C*C; i++) w.att_proj_w[i] *= boost;
         for (int i = 0; i < 4*C*C; i++) w.mlp_proj_w[i] *= boost;
     }
@@ -48,7 +48,7 @@ static void check_tying(void) {
             logit_part[i] += (float)(exp(score[2]) / sum) * m.lnf[t*8 + i] / 2;
     }
     model_backward(&m, inputs, targets, 0.5f, 1, 2);
-    const float *absent = m.shards.grads + 2*8;            // wte comes first; row 2
+    const float *absent = m.zero.grads + 2*8;            // wte comes first; row 2
     double worst = 0.0;
     for (int i = 0; i < 8; i++) worst = fmax(worst, fabs(absent[i] - logit_part[i]));
     claim(worst < 1e-6 && rms(absent, 8) > 1e-3,

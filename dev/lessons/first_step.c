@@ -21,13 +21,13 @@ static void show_tokens(const int *inputs, const int *targets) {
 }
 
 static void show_embedding(Model *m, const int *inputs) {
-    float *bucket = shards_params(&m->shards, 0, -1);
+    float *bucket = bucket_params(&m->zero, 0, -1);
     printf("\n2. EMBEDDINGS, %d rows of %d numbers. Each letter has a vector in wte, each place\n"
            "   one in wpe. Their sum enters the model. At place 0, which reads b:\n\n", T, TINY.C);
     printf("       wte[b]");
-    print_row(tensor_in(bucket, &TINY, WTE) + inputs[0]*TINY.C, TINY.C);
+    print_row(tensor_at(bucket, &TINY, WTE) + inputs[0]*TINY.C, TINY.C);
     printf("\n       wpe[0]");
-    print_row(tensor_in(bucket, &TINY, WPE), TINY.C);
+    print_row(tensor_at(bucket, &TINY, WPE), TINY.C);
     printf("\n       sum   ");
     print_row(m->x_in, TINY.C);
     printf("     <- add a column\n\n"
@@ -78,7 +78,7 @@ static void show_gradients(Model *m, const int *targets, float p[T][V]) {
         Tensor t = gpt2_tensor(&TINY, i);
         double own = 0.0;
         for (size_t j = 0; j < t.count; j++) {
-            double g = m->shards.grads[t.offset + j];
+            double g = m->zero.grads[t.offset + j];
             own += g * g;
         }
         squares += own;
@@ -124,7 +124,7 @@ int main(void) {
     float p[T][V];
     for (int t = 0; t < T; t++) inputs[t] = token_of(TEXT[t]), targets[t] = token_of(TEXT[t + 1]);
     lesson_model(&m, TINY, 1, T, 1337);
-    float *wte = m.shards.masters, before = *wte;
+    float *wte = m.zero.masters, before = *wte;
 
     printf("One update of a GPT-2 with %zu numbers, on the text \"%s\".\n\n",
            gpt2_n_params(&TINY), TEXT);
@@ -135,7 +135,7 @@ int main(void) {
     double loss = lesson_update(&m, inputs, targets, 1, T, o, 1);
     if (fabs(loss - by_hand) > 1e-5) die("the trainer's loss is %.6f", loss);
     show_gradients(&m, targets, p);
-    show_update(wte, m.shards.grads, before, o);
+    show_update(wte, m.zero.grads, before, o);
     show_more(&m, inputs, targets, loss, o);
     model_free(&m);
     return 0;

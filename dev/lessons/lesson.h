@@ -22,12 +22,12 @@ static void lesson_model(Model *m, Config c, int B, int T, uint64_t seed) {
     static Machine machine;
     ModelSpec spec = { .c = c, .B = B, .T = T, .use = TRAIN };
     model_init(m, &spec, &machine);
-    Shards *z = model_shards(m);
+    Zero *z = model_zero(m);
     for (int b = 0; b < gpt2_n_buckets(&c); b++) {
-        gpt2_init_bucket(shards_place(z, KEPT_WEIGHTS, b), &c, b, seed);
-        shards_keep(z, KEPT_WEIGHTS, b);
+        gpt2_init_bucket(bucket_place(z, KEPT_WEIGHTS, b), &c, b, seed);
+        bucket_keep(z, KEPT_WEIGHTS, b);
     }
-    shards_loaded(z);
+    zero_loaded(z);
 }
 
 __attribute__((unused))

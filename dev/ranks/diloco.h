@@ -7,15 +7,15 @@
 //     delta = mean(outer - p)    momentum = mu momentum + delta
 //     p = outer = outer - lr (delta + mu momentum)          as PyTorch's SGD(nesterov=True)
 #pragma once
-#include "shards.h"                    // Shards, floats_axpby
+#include "zero.h"                    // Zero, floats_axpby
 
 // The first round begins at the current parameters.
-static inline void diloco_begin(Shards *z) {
+static inline void diloco_begin(Zero *z) {
     floats_axpby(z->outer_params, 1.0f, z->masters, 0.0f, gpt2_n_params(&z->c), z->stream);
 }
 
 // Ends a round. The buffer of gradients, no longer needed, holds delta.
-static inline void diloco_end_round(Shards *z, float lr, float mu) {
+static inline void diloco_end_round(Zero *z, float lr, float mu) {
     size_t n = gpt2_n_params(&z->c);
     float *delta = z->grads;
     floats_axpby(delta, 1.0f, z->outer_params, 0.0f, n, z->stream);
@@ -33,5 +33,5 @@ static inline void diloco_end_round(Shards *z, float lr, float mu) {
         floats_axpby(outer, -lr, delta + r.begin, 1.0f, r.count, z->stream);
         floats_axpby(z->masters + r.begin, 1.0f, outer, 0.0f, r.count, z->stream);
     }
-    shards_loaded(z);
+    zero_loaded(z);
 }

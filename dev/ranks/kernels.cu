@@ -1,8 +1,8 @@
-// The kernels that serve ranks, the noise scale and DiLoCo: what dev/ranks/comm.h and shards.h ask
+// The kernels that serve ranks, the noise scale and DiLoCo: what dev/ranks/comm.h and zero.h ask
 // of a GPU. Part of train_gpt2.cu, which includes this file in its section "The GPU": packs, load,
 // store, block_sum and LAUNCH_CHECK are defined there.
 
-// ---- work on flat buffers: a CPU's loops in dev/ranks/shards.h ----
+// ---- work on flat buffers: a CPU's loops in dev/ranks/zero.h ----
 
 static void floats_clear(float *x, size_t n, Stream stream) {
     CUDA_CHECK(cudaMemsetAsync(x, 0, n * sizeof *x, stream));
@@ -32,7 +32,7 @@ static void floats_axpby(float *y, float a, const float *x, float b, size_t n, S
 // Block k adds the squares of piece k of x to squares[k], in double precision. With `sum` not NULL
 // the piece is also added to that, and cleared: one pass, of 16 bytes an element.
 __global__ void measure_kernel(double *squares, float *sum, float *x, size_t n) {
-    size_t begin = (size_t)blockIdx.x*SHARDS_MEASURED, end = begin + SHARDS_MEASURED;
+    size_t begin = (size_t)blockIdx.x*ZERO_MEASURED, end = begin + ZERO_MEASURED;
     const float zeros[PACK] = {0};
     double square = 0.0;
     if (end > n) end = n;
@@ -52,16 +52,16 @@ __global__ void measure_kernel(double *squares, float *sum, float *x, size_t n) 
 
 // z->partials += the sums of the squares of x's (n) pieces, those of all buckets one after the
 // other, in the order of the launches. With `sum` not NULL, x is also added to it, and cleared.
-static void floats_measure(Shards *z, float *sum, float *x, size_t n) {
+static void floats_measure(Zero *z, float *sum, float *x, size_t n) {
     assert(n % PACK == 0);
-    measure_kernel<<<blocks_for(n, SHARDS_MEASURED), 256, 0, z->stream>>>(z->partials, sum, x, n);
+    measure_kernel<<<blocks_for(n, ZERO_MEASURED), 256, 0, z->stream>>>(z->partials, sum, x, n);
     LAUNCH_CHECK();
 }
 
 // Block k adds the squared norm of piece k of x, in Adam's metric, to squares[k].
 __global__ void weigh_kernel(double *squares, const float *x, const float *v, float correct_v,
                              float eps, size_t n) {
-    size_t begin = (size_t)blockIdx.x*SHARDS_MEASURED, end = begin + SHARDS_MEASURED;
+    size_t begin = (size_t)blockIdx.x*ZERO_MEASURED, end = begin + ZERO_MEASURED;
     double square = 0.0;
     if (end > n) end = n;
     for (size_t i = begin + threadIdx.x*PACK; i < end; i += blockDim.x*PACK) {
@@ -75,10 +75,10 @@ __global__ void weigh_kernel(double *squares, const float *x, const float *v, fl
     if (threadIdx.x == 0) squares[blockIdx.x] += square;
 }
 
-static void floats_weigh(Shards *z, Norms norm, const float *x, const float *v, size_t n) {
+static void floats_weigh(Zero *z, Norms norm, const float *x, const float *v, size_t n) {
     assert(n % PACK == 0);
-    weigh_kernel<<<blocks_for(n, SHARDS_MEASURED), 256, 0, z->stream>>>(
-        z->partials + norm*shards_partials_count(z), x, v, z->correct_v, ADAM_EPS, n);
+    weigh_kernel<<<blocks_for(n, ZERO_MEASURED), 256, 0, z->stream>>>(
+        z->partials + norm*zero_partials_count(z), x, v, z->correct_v, ADAM_EPS, n);
     LAUNCH_CHECK();
 }
 
@@ -198,8 +198,8 @@ static void gpu_widen(float *out, const uint16_t *x, size_t n, cudaStream_t stre
 }
 
 #ifndef PRECISION_FP32
-// tensor_sum of activations in bf16: terms are rounded to bf16, and so is their fp32 sum.
-static void tensor_sum(const TensorGroup *group, real *x, size_t n) {
+// tp_sum of activations in bf16: terms are rounded to bf16, and so is their fp32 sum.
+static void tp_sum(const TpGroup *group, real *x, size_t n) {
     if (group->size > 1)
         comm_wait(group->comm, comm_all_reduce_bf16(group->comm, (uint16_t *)x, n));
 }
@@ -207,7 +207,7 @@ static void tensor_sum(const TensorGroup *group, real *x, size_t n) {
 
 // ---- buckets between the CPU's memory and the GPU's: for loading, drawing, saving ----
 
-static void shards_open(Shards *z) {
+static void zero_open(Zero *z) {
     CUDA_CHECK(cudaMallocHost((void **)&z->host_bucket,
                               gpt2_largest_bucket(&z->file) * sizeof(float)));
     size_t whole = gpt2_largest_bucket(&z->tensor.whole) * sizeof(float);
@@ -215,21 +215,21 @@ static void shards_open(Shards *z) {
     if (!z->chunks) return;
     size_t bytes = z->n_chunks * sizeof *z->chunks;
     Chunk *chunks = (Chunk *)alloc_or_die(bytes, "a table of chunks");
-    shards_chunks(chunks, z, SHARDS_CHUNK);
+    zero_chunks(chunks, z, ZERO_CHUNK);
     CUDA_CHECK(cudaMemcpyAsync(z->chunks, chunks, bytes, cudaMemcpyHostToDevice, z->stream));
     CUDA_CHECK(cudaStreamSynchronize(z->stream));
     free(chunks);
 }
 
-static void shards_close(Shards *z) {
+static void zero_close(Zero *z) {
     CUDA_CHECK(cudaFreeHost(z->host_bucket));
     free(z->whole);
-    shards_free(z);
+    zero_free(z);
 }
 
 // Slice s of a bucket on the GPU, from or to the whole bucket on the CPU, which has no rows that
 // pad the vocabulary: behind those, its elements lie further on. Waits until it is done.
-static void bucket_copy(float *on_gpu, float *on_cpu, int bucket, Slice s, const Shards *z,
+static void bucket_copy(float *on_gpu, float *on_cpu, int bucket, Slice s, const Zero *z,
                         cudaMemcpyKind direction) {
     size_t whole = gpt2_bucket(&z->c, bucket).count, C = z->c.C;
     size_t padding = whole - gpt2_bucket(&z->file, bucket).count;
@@ -248,17 +248,17 @@ static void bucket_copy(float *on_gpu, float *on_cpu, int bucket, Slice s, const
     CUDA_CHECK(cudaStreamSynchronize(z->stream));
 }
 
-static float *shards_place_own(Shards *z, Kept what, int bucket) {
+static float *bucket_place_own(Zero *z, Kept what, int bucket) {
     (void)what, (void)bucket;
     return z->host_bucket;
 }
 
-static void shards_take(Shards *z, Buffer b, int bucket) {
-    bucket_copy(b.data + shards_own_begin(z, bucket, b.slices), z->host_bucket, bucket,
-                shards_own(z, bucket), z, cudaMemcpyHostToDevice);
+static void bucket_take(Zero *z, Buffer b, int bucket) {
+    bucket_copy(b.data + zero_own_begin(z, bucket, b.slices), z->host_bucket, bucket,
+                zero_own(z, bucket), z, cudaMemcpyHostToDevice);
 }
 
-static const float *shards_show(Shards *z, float *whole, int bucket) {
+static const float *bucket_show(Zero *z, float *whole, int bucket) {
     Slice all = { 0, gpt2_bucket(&z->c, bucket).count };
     if (z->rank == 0) bucket_copy(whole, z->host_bucket, bucket, all, z, cudaMemcpyDeviceToHost);
     return z->host_bucket;
@@ -275,15 +275,15 @@ __global__ void params_round_kernel(real *params, const float *masters, size_t n
 
 // What layers read, after the masters have been filled: this rank rounds what it owns, and gathers
 // the rest from the other ranks.
-static void shards_loaded(Shards *z) {
-    Buffer masters = shards_buffer_of(z, KEPT_WEIGHTS);
+static void zero_loaded(Zero *z) {
+    Buffer masters = kept_buffer(z, KEPT_WEIGHTS);
     for (int b = 0; b < gpt2_n_buckets(&z->c) && sizeof(real) < sizeof(float); b++) {
-        size_t n = shards_own(z, b).count;
+        size_t n = zero_own(z, b).count;
         if (n == 0) continue;
         params_round_kernel<<<blocks_for(n, 256*PACK), 256, 0, z->stream>>>(
-            (real *)z->params + shards_own_begin(z, b, z->stage == 3),
-            masters.data + shards_own_begin(z, b, masters.slices), n);
+            (real *)z->params + zero_own_begin(z, b, z->stage == 3),
+            masters.data + zero_own_begin(z, b, masters.slices), n);
         LAUNCH_CHECK();
     }
-    shards_updated(z);
+    zero_updated(z);
 }

@@ -18,7 +18,7 @@
 //      |    linear C -> 3C/n ...... by columns: queries, keys, values of this rank's NH/n heads
 //      |    attention ............. att (N,C/n)
 //      |    linear C/n -> C ....... by rows: a term (N,C)
-//      |    tensor_sum ............ all-reduce; then the bias, once
+//      |    tp_sum ............ all-reduce; then the bias, once
 //      + <------'
 //      |
 //      x_mid (N,C)                  every rank has all of it
@@ -28,25 +28,25 @@
 //      |    linear C -> 4C/n ...... by columns
 //      |    GELU .................. gelu (N,4C/n)
 //      |    linear 4C/n -> C ...... by rows
-//      |    tensor_sum ............ all-reduce; then the bias, once
+//      |    tp_sum ............ all-reduce; then the bias, once
 //      + <------'
 //      |
 //      x_out (N,C)
 //
 // In the backward pass the two kinds change places. The gradient that enters a layer by rows is the
 // same on all ranks and needs no sum. The gradient that leaves a layer by columns is a term of a
-// sum: every rank's columns have read the same x. So a tensor_sum follows the backward pass of each
+// sum: every rank's columns have read the same x. So a tp_sum follows the backward pass of each
 // layer by columns, and a block has two sums forward and two backward.
 //
-// The vocabulary is cut as well: a rank holds the rows of wte of its own words (TensorGroup.words).
+// The vocabulary is cut as well: a rank holds the rows of wte of its own words (TpGroup.words).
 //
 //     embedding     the rank that has the word gives its row plus the position, the others zeros.
-//                   Then a tensor_sum.
+//                   Then a tp_sum.
 //     classifier    each rank has the logits of its own words. The cross-entropy needs three
 //                   numbers a token from each rank: the largest of its logits, the sum of
-//                   e^(logit - largest), and the target's logit or 0 (tensor_xent). No rank holds
+//                   e^(logit - largest), and the target's logit or 0 (tp_xent). No rank holds
 //                   all logits.
-//     its backward  dx is a sum over all words, so a term from each rank: a tensor_sum.
+//     its backward  dx is a sum over all words, so a term from each rank: a tp_sum.
 //
 // A micro-batch of B sequences sums (4L+2) B T C numbers and collects 3 B T. --recompute block sums
 // again what attention gives, in all blocks but the last: (5L+1) B T C. What the MLP gives is kept,
@@ -57,17 +57,17 @@
 //
 // LayerNorms, wpe and the biases of the layers by rows are on every rank. All ranks of a group have
 // the same gradients for these, bit for bit, and so make the same updates. In the gradient's norm
-// they count once, on the group's rank 0 (tensor_counts).
+// they count once, on the group's rank 0 (tp_counts).
 //
 // Ranks that follow one another form a tensor group. Ranks with equal places in their groups hold
-// the same share of the model; they form a data group, across which all of dev/ranks/shards.h works
+// the same share of the model; they form a data group, across which all of dev/ranks/zero.h works
 // as it does without tensor parallelism. Of 8 ranks with --tensor-parallel 2:
 //
 //     tensor groups   0 1   2 3   4 5   6 7         comm_group(&tensor, &comm, 2, 1)
 //     data groups     0 2 4 6   1 3 5 7             comm_group(&data, &comm, 4, 2)
 //
-// All ranks of a tensor group read the same samples. Files hold the whole model: tensor_part cuts
-// what is loaded, and tensor_whole puts together what is saved.
+// All ranks of a tensor group read the same samples. Files hold the whole model: tp_part cuts
+// what is loaded, and tp_whole puts together what is saved.
 #pragma once
 #include <math.h>
 #include "../base/cpu.h"               // thread_count, strip_begin
@@ -80,11 +80,11 @@ typedef struct {
     Config whole;                          // the model's sizes, as in files
     Config own;                            // a rank's share: the same sizes on all ranks
     Slice words;                           // this rank's words; rows of wte beyond them are 0
-} TensorGroup;
+} TpGroup;
 
-static inline TensorGroup tensor_group(const Config *whole, Comm *comm) {
+static inline TpGroup tp_group(const Config *whole, Comm *comm) {
     int index = comm ? comm->rank : 0, size = comm ? comm->size : 1;
-    TensorGroup g = { comm, index, size, *whole, gpt2_share(whole, size), { 0, 0 } };
+    TpGroup g = { comm, index, size, *whole, gpt2_share(whole, size), { 0, 0 } };
     size_t V = (size_t)whole->V, begin = (size_t)g.own.V * (size_t)g.index;
     g.words.begin = begin < V ? begin : V;
     g.words.count = V - g.words.begin < (size_t)g.own.V ? V - g.words.begin : (size_t)g.own.V;
@@ -92,16 +92,16 @@ static inline TensorGroup tensor_group(const Config *whole, Comm *comm) {
 }
 
 // This rank's heads, and its channels of attention. Its channels of the MLP are 4 times as many.
-static inline int tensor_heads(const TensorGroup *g) { return g->own.NH / g->size; }
-static inline int tensor_channels(const TensorGroup *g) { return g->own.C / g->size; }
+static inline int tp_heads(const TpGroup *g) { return g->own.NH / g->size; }
+static inline int tp_channels(const TpGroup *g) { return g->own.C / g->size; }
 
 // Whether this rank's elements of a tensor of this kind count in a norm over all parameters.
-static inline bool tensor_counts(const TensorGroup *g, int kind) {
+static inline bool tp_counts(const TpGroup *g, int kind) {
     return g->index == 0 || tensor_kinds[kind].cut != CUT_NONE;
 }
 
 // Errors: `size` ranks cannot share the model.
-static inline bool tensor_group_check(const Config *whole, int size, Error *err) {
+static inline bool tp_group_check(const Config *whole, int size, Error *err) {
     if (whole->NH % size == 0) return true;
     return fail(err, "--tensor-parallel: %d ranks cannot share %d heads equally; give a divisor of "
                      "%d", size, whole->NH, whole->NH);
@@ -111,27 +111,27 @@ static inline bool tensor_group_check(const Config *whole, int size, Error *err)
 
 // x (n) = its sum over the group: the same bits on all ranks and in every run. On a GPU, kernels
 // launched after this call wait for the sum.
-static inline void tensor_sum(const TensorGroup *g, float *x, size_t n) {
+static inline void tp_sum(const TpGroup *g, float *x, size_t n) {
     if (g->size > 1) comm_wait(g->comm, comm_all_reduce(g->comm, x, n, 1.0f, COMM_FP32));
 }
 
-// The bias of a layer by rows: with several ranks its product adds none, tensor_sum_rows does.
-static inline const float *tensor_bias(const TensorGroup *g, const float *b) {
+// The bias of a layer by rows: with several ranks its product adds none, tp_sum_rows does.
+static inline const float *tp_bias(const TpGroup *g, const float *b) {
     return g->size == 1 ? b : NULL;
 }
 
 // out (N,C) = the sum of the ranks' terms plus the bias, once: the end of a layer by rows.
-static inline void tensor_sum_rows(const TensorGroup *g, float *out, const float *b,
+static inline void tp_sum_rows(const TpGroup *g, float *out, const float *b,
                                    size_t N, int C) {
     if (g->size == 1) return;
-    tensor_sum(g, out, N*(size_t)C);
+    tp_sum(g, out, N*(size_t)C);
     #pragma omp parallel for
     for (size_t n = 0; n < N; n++)
         for (int c = 0; c < C; c++) out[n*(size_t)C + (size_t)c] += b[c];
 }
 
 // all (size,n) = each rank's own (n), in the order of the ranks; on a GPU, in its memory.
-static inline void tensor_collect(const TensorGroup *g, float *all, const float *own, size_t n) {
+static inline void tp_collect(const TpGroup *g, float *all, const float *own, size_t n) {
     comm_wait(g->comm, comm_collect_there(g->comm, all, own, n * sizeof *own));
 }
 
@@ -139,10 +139,10 @@ static inline void tensor_collect(const TensorGroup *g, float *all, const float 
 // has no words), its sum of e^(logit - largest), and the target's logit, or 0 on the ranks that do
 // not have that word. parts (size+1,3,N): this rank's stand at the end; those of all come first.
 //   loss, lse (N)   lse[n] = log sum exp over all words; loss[n] = lse[n] - the target's logit
-static inline void tensor_xent(float *loss, float *lse, float *parts, const TensorGroup *g,
+static inline void tp_xent(float *loss, float *lse, float *parts, const TpGroup *g,
                                size_t N) {
     size_t size = (size_t)g->size;
-    tensor_collect(g, parts, parts + size*3*N, 3*N);
+    tp_collect(g, parts, parts + size*3*N, 3*N);
     for (size_t n = 0; n < N; n++) {
         float hi = -INFINITY, sum = 0.0f, right = 0.0f;
         for (size_t r = 0; r < size; r++) hi = fmaxf(hi, parts[r*3*N + n]);
@@ -159,18 +159,18 @@ static inline void tensor_xent(float *loss, float *lse, float *parts, const Tens
 // ---- the vocabulary on a CPU; a GPU's kernels stand in train_gpt2.cu ----
 
 // The row of wte that holds this word, or -1: another rank has it.
-static inline int tensor_row(const TensorGroup *g, int token) {
+static inline int tp_row(const TpGroup *g, int token) {
     size_t row = (size_t)token - g->words.begin;             // wraps around below the first word
     return row < g->words.count ? (int)row : -1;
 }
 
 // Returns the columns of the targets in this rank's logits: with several ranks own (N), which has
 // words.count, a column of padding, for the words of other ranks.
-static inline const int *tensor_targets(int *own, const int *target, const TensorGroup *g,
+static inline const int *tp_targets(int *own, const int *target, const TpGroup *g,
                                         size_t N) {
     if (g->size == 1) return target;
     for (size_t n = 0; n < N; n++) {
-        int row = tensor_row(g, target[n]);
+        int row = tp_row(g, target[n]);
         own[n] = row >= 0 ? row : (int)g->words.count;
     }
     return own;
@@ -178,23 +178,23 @@ static inline const int *tensor_targets(int *own, const int *target, const Tenso
 
 // As embedding_forward of train_gpt2.c: x[b,t] = wte[token[b,t]] + wpe[t] on the rank that has the
 // word, 0 on the others; then the sum. Rows first ... T-1 are written; with first > 0, B is 1.
-static inline void tensor_embedding_forward(float *x, const int *token, const float *wte,
-                                            const float *wpe, const TensorGroup *g,
+static inline void tp_embedding_forward(float *x, const int *token, const float *wte,
+                                            const float *wpe, const TpGroup *g,
                                             int B, int T, int first) {
     size_t C = (size_t)g->own.C, begin = (size_t)first, end = (size_t)B * (size_t)T;
     #pragma omp parallel for
     for (size_t n = begin; n < end; n++) {
-        int row = tensor_row(g, token[n]);
+        int row = tp_row(g, token[n]);
         const float *word = wte + (size_t)row*C, *position = wpe + n % (size_t)T * C;
         for (size_t c = 0; c < C; c++) x[n*C + c] = row < 0 ? 0.0f : word[c] + position[c];
     }
-    tensor_sum(g, x + begin*C, (end - begin)*C);
+    tp_sum(g, x + begin*C, (end - begin)*C);
 }
 
 // As embedding_backward: each row of dx is added to dwpe on all ranks, and to dwte on the rank that
 // has the word. A thread owns a strip of columns.
-static inline void tensor_embedding_backward(float *dwte, float *dwpe, const float *dx,
-                                             const int *token, const TensorGroup *g,
+static inline void tp_embedding_backward(float *dwte, float *dwpe, const float *dx,
+                                             const int *token, const TpGroup *g,
                                              int B, int T) {
     size_t C = (size_t)g->own.C, N = (size_t)B * (size_t)T;
     int strips = thread_count();
@@ -203,7 +203,7 @@ static inline void tensor_embedding_backward(float *dwte, float *dwpe, const flo
         size_t begin = strip_begin(C, (size_t)s, (size_t)strips);
         size_t end = strip_begin(C, (size_t)s + 1, (size_t)strips);
         for (size_t n = 0; n < N; n++) {
-            int row = tensor_row(g, token[n]);
+            int row = tp_row(g, token[n]);
             float *dword = dwte + (size_t)row*C, *dposition = dwpe + n % (size_t)T * C;
             for (size_t c = begin; c < end; c++) {
                 if (row >= 0) dword[c] += dx[n*C + c];
@@ -215,12 +215,12 @@ static inline void tensor_embedding_backward(float *dwte, float *dwpe, const flo
 
 // ---- checkpoints: buckets of the whole model, and a rank's part of them ----
 
-typedef enum { TENSOR_PART, TENSOR_WHOLE } TensorCopy;
+typedef enum { TP_PART, TP_WHOLE } TpCopy;
 
 // Copies rank `index`'s part of one tensor: from the whole to the part, or back. A row of a part
 // is a range of a row of the whole; with CUT_HEADS three ranges, in queries, keys and values.
-static inline void tensor_copy(float *part, float *whole, const Tensor *p, const Tensor *w,
-                               int index, TensorCopy copy) {
+static inline void tp_copy(float *part, float *whole, const Tensor *p, const Tensor *w,
+                               int index, TpCopy copy) {
     Cut cut = tensor_kinds[p->kind].cut;
     bool by_rows = cut == CUT_ROWS || cut == CUT_WORDS;
     bool by_columns = cut == CUT_COLUMNS || cut == CUT_HEADS;
@@ -232,21 +232,21 @@ static inline void tensor_copy(float *part, float *whole, const Tensor *p, const
             float *here = part + row*p->cols + k*width;
             float *there = whole + (first_row + row)*w->cols + k*step + first_col;
             bool beyond = first_row + row >= w->rows;        // a row of wte without a word
-            if (copy == TENSOR_WHOLE && !beyond) memcpy(there, here, width * sizeof *here);
-            if (copy == TENSOR_PART && !beyond) memcpy(here, there, width * sizeof *here);
-            if (copy == TENSOR_PART && beyond) memset(here, 0, width * sizeof *here);
+            if (copy == TP_WHOLE && !beyond) memcpy(there, here, width * sizeof *here);
+            if (copy == TP_PART && !beyond) memcpy(here, there, width * sizeof *here);
+            if (copy == TP_PART && beyond) memset(here, 0, width * sizeof *here);
         }
 }
 
 // The same for a bucket. part (gpt2_bucket(&g->own, bucket).count)
 //                        whole (gpt2_bucket(&g->whole, bucket).count)
-static inline void tensor_copy_bucket(float *part, float *whole, const TensorGroup *g, int bucket,
-                                      int index, TensorCopy copy) {
+static inline void tp_copy_bucket(float *part, float *whole, const TpGroup *g, int bucket,
+                                      int index, TpCopy copy) {
     size_t begin = gpt2_bucket(&g->own, bucket).begin;
     size_t whole_begin = gpt2_bucket(&g->whole, bucket).begin;
     int end = gpt2_bucket_tensor(&g->whole, bucket + 1);
     for (int i = gpt2_bucket_tensor(&g->whole, bucket); i < end; i++) {
         Tensor p = gpt2_tensor(&g->own, i), w = gpt2_tensor(&g->whole, i);
-        tensor_copy(part + p.offset - begin, whole + w.offset - whole_begin, &p, &w, index, copy);
+        tp_copy(part + p.offset - begin, whole + w.offset - whole_begin, &p, &w, index, copy);
     }
 }

@@ -58,9 +58,9 @@ static inline void evaluate_all(Eval *e, Eval *train, Eval *average, Run *r) {
     if (r->stopping && !ending) return;
     if (r->o.eval_train && !evaluate(train, r, &r->train, e->tokens, &err)) die("%s", err.text);
     if (r->o.average_tokens == 0 || (r->stopping && !ending)) return;
-    shards_average_begin(r->shards);
+    zero_average_begin(r->zero);
     bool read = evaluate(average, r, &r->val, (size_t)r->o.eval_tokens, &err);
-    shards_average_end(r->shards);
+    zero_average_end(r->zero);
     if (!read) die("%s", err.text);
 }
 

@@ -48,7 +48,7 @@ static inline void step_begin(Run *r, Step *s) {
     }
     s->adamw = adamw;
     bool metric = r->o.noise_scale && made >= NOISE_METRIC_FROM;
-    r->shards->correct_v = metric ? (float)(1.0 / (1.0 - pow(beta2, age))) : 0.0f;
+    r->zero->correct_v = metric ? (float)(1.0 / (1.0 - pow(beta2, age))) : 0.0f;
 }
 
 // Reads micro-batch i into r->inputs and r->targets.
@@ -58,7 +58,7 @@ static inline void step_data(Run *r, Step *s, size_t i) {
     uint64_t first = s->first_sample + i*(uint64_t)s->B;
     if (!loader_batch(&r->train, first, s->B, r->inputs, r->targets, &err)) die("%s", err.text);
     s->costs.data += seconds_now() - before;
-    shards_micro_batch(r->shards, i, s->micro_batches);
+    zero_micro_batch(r->zero, i, s->micro_batches);
 }
 
 // Adds this update to the estimate of the noise scale, and sets the next adaptive batch. `big` is
@@ -67,12 +67,12 @@ static inline void step_data(Run *r, Step *s, size_t i) {
 // same in Adam's metric, once the second moment is an average.
 static inline void measure_noise(Run *r, Step *s, double big, const double *norms) {
     size_t micro_batches = (size_t)(r->batch / r->o.batches.unit);
-    double parts = (double)(shards_smalls_count(r->shards, micro_batches) * (size_t)r->data.size);
+    double parts = (double)(zero_smalls_count(r->zero, micro_batches) * (size_t)r->data.size);
     GradientNorms n = { parts * norms[SMALLS], big, (double)r->batch / parts, (double)r->batch };
     s->norms = n;                      // a small gradient is `parts` times its part of the mean
     if (!isfinite(n.small) || !isfinite(n.big)) return;
     noise_add(&r->noise, noise_estimate(&n));
-    if (shards_has_metric(r->shards)) {
+    if (zero_has_metric(r->zero)) {
         n.small = parts * norms[SMALLS_ADAM];
         n.big = norms[BIG_ADAM];
         s->norms_adam = n;
@@ -89,7 +89,7 @@ static inline void average_weights(Run *r) {
     double half_life = (double)r->o.average_tokens;
     double share = (1.0 - exp2(-(double)r->batch / half_life))
                  / (1.0 - exp2(-(double)r->tokens / half_life));
-    shards_average(r->shards, (float)(1.0 - share));
+    zero_average(r->zero, (float)(1.0 - share));
 }
 
 // The update's seconds, by what they were spent on.
@@ -118,13 +118,13 @@ static inline void step_end(Run *r, Step *s, const Totals *t) {
     if (t->stop) r->stopping = *stop_signal() ? *stop_signal() : SIGTERM;
     s->loss = fabs(t->loss / tokens);                    // on x86 0.0/0.0 is -nan
     s->grad_norm = fabs(sqrt(t->squares));
-    if (r->shards->measure) measure_noise(r, s, t->squares, t->norms);
+    if (r->zero->measure) measure_noise(r, s, t->squares, t->norms);
     bool finite = isfinite(s->grad_norm);
     r->adam_step += finite;
     r->skipped += !finite;
     r->skipped_in_a_row = finite ? 0 : r->skipped_in_a_row + 1;
     if (apart && s->scope == ALL_RANKS)
-        diloco_end_round(r->shards, (float)r->o.outer_lr, (float)r->o.outer_momentum);
+        diloco_end_round(r->zero, (float)r->o.outer_lr, (float)r->o.outer_momentum);
     if (r->o.average_tokens > 0) average_weights(r);
     step_costs(r, s);
     r->seconds += seconds_now() - r->clock;

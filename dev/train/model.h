@@ -6,7 +6,7 @@
 // model include this file.
 #pragma once
 #include "../base/memory.h"            // Memory
-#include "../ranks/shards.h"           // Shards, Sharing, Totals, Scope
+#include "../ranks/zero.h"           // Zero, Sharing, Totals, Scope
 #include "options.h"                   // TrainOptions
 
 typedef struct Model Model;            // each twin defines its own
@@ -62,10 +62,10 @@ static int machine_multiprocessors(const Machine *machine);
 static void model_count(Memory *mem, const ModelSpec *spec);
 
 // Allocates all memory that a step needs. Parameters are zero until they are initialised or loaded
-// (shards_place, shards_keep, shards_loaded).
+// (bucket_place, bucket_keep, zero_loaded).
 static void model_init(Model *m, const ModelSpec *spec, Machine *machine);
 static void model_free(Model *m);
-static Shards *model_shards(Model *m);
+static Zero *model_zero(Model *m);
 
 // Runs tokens (B,T) through the blocks. With first > 0 and B = 1 only rows first ... T-1 are
 // computed; the key/value cache holds the rows before them.

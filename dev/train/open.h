@@ -162,7 +162,7 @@ static inline void check_ranks(Run *r) {
     comm_agree_json(c, options);
     free(options);
     uint64_t run[] = { r->step, r->tokens, r->train.samples, (uint64_t)r->adam_step };
-    comm_agree(c, "other parameters", hash_add(r->shards->hash, run, sizeof run));
+    comm_agree(c, "other parameters", hash_add(r->zero->hash, run, sizeof run));
 }
 
 // --exact-sum: the binary tree over all micro-batches needs a subtree of the same shape per rank.
@@ -235,7 +235,7 @@ static inline void open_model(Run *r, const Config *c, Use use, int B, const Sha
     r->spec.multiprocessors = machine_multiprocessors(r->machine);
 #endif
     model_init(r->model, &r->spec, r->machine);
-    r->shards = model_shards(r->model);
+    r->zero = model_zero(r->model);
 }
 
 // Opens everything that training needs; an error ends the program with a message.
@@ -252,15 +252,15 @@ static inline void run_open(Run *r) {
     if (!train_options_lr(&r->lr, &r->o, &err)) die("%s", err.text);
     open_tokenizer(r, loaded ? from.text : NULL);
     open_data(r, loaded, &c);
-    if (!tensor_group_check(&c, r->o.tensor_parallel, &err)) die("%s", err.text);
+    if (!tp_group_check(&c, r->o.tensor_parallel, &err)) die("%s", err.text);
     r->tensor.size = r->o.tensor_parallel;
     Sharing sharing = run_sharing(&r->o, &r->data, &r->tensor);
     open_model(r, &c, TRAIN, r->o.micro_batch, &sharing);
     if (loaded) load_params(r, from.text);
     else draw_params(r);
-    if (r->o.average_tokens > 0) shards_average(r->shards, 0.0f);      // begins at the weights
+    if (r->o.average_tokens > 0) zero_average(r->zero, 0.0f);      // begins at the weights
     if (r->o.resume) restore_state(r, from.text);
-    if (r->o.outer_every) diloco_begin(r->shards);
+    if (r->o.outer_every) diloco_begin(r->zero);
     check_ranks(r);
     open_output(r);
     size_t N = (size_t)r->o.micro_batch * r->T;
@@ -299,7 +299,7 @@ static inline void run_generate(Run *r) {
 
 static inline void run_close(Run *r) {
     Error err;
-    if (r->shards) model_free(r->model);
+    if (r->zero) model_free(r->model);
     comm_close(&r->comm);
     machine_close(r->machine);
     free(r->inputs);

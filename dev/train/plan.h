@@ -438,7 +438,7 @@ static inline PlanBytes plan_gpu_bytes(const PlanFacts *f, const PlanShape *s) {
 // ---- traffic ----
 
 // Bytes of gradients and of parameters that a worker sends for an update of A micro-batches
-// (dev/ranks/shards.h says when). Stage 3 does not gather a block again while a slot still holds
+// (dev/ranks/zero.h says when). Stage 3 does not gather a block again while a slot still holds
 // it: the last two blocks in the backward pass, the first two in the next forward pass.
 static inline void plan_traffic(double *grads, double *params, const PlanFacts *f, double A) {
     Config c = gpt2_share(&f->c, f->tensor);

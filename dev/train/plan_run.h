@@ -56,7 +56,7 @@ static inline void measure_speed(PlanMachine *machine, Run *r, const Config *c) 
     for (size_t i = 0; i < N; i++) tokens[i] = (int)(i % (size_t)spec.c.V);
     model_init(m, &spec, r->machine);
     for (int b = 0; b < gpt2_n_buckets(&spec.c); b++)
-        gpt2_init_bucket(shards_place(model_shards(m), KEPT_WEIGHTS, b), &spec.c, b, 1);
+        gpt2_init_bucket(bucket_place(model_zero(m), KEPT_WEIGHTS, b), &spec.c, b, 1);
     for (int i = 0; i < 3 || seconds_now() - start < 0.5; i++) {
         double begin = seconds_now();
         clear_grads(m);
@@ -184,7 +184,7 @@ static inline void run_plan(Run *r) {
     check_data(r);
     if (r->o.data || r->o.train) open_split(&r->train, r, r->o.train, "train");
     if (!loaded) c = fresh_config(r);
-    if (!tensor_group_check(&c, r->o.tensor_parallel, &err)) die("%s", err.text);
+    if (!tp_group_check(&c, r->o.tensor_parallel, &err)) die("%s", err.text);
     if (!ON_GPU && !machine.gpu && machine.speed_from == SPEED_UNKNOWN)
         measure_speed(&machine, r, &c);
     PlanFacts f = plan_facts(r, &c, &machine);

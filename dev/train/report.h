@@ -263,7 +263,7 @@ static inline void show_ranks(const Run *r) {
         printf(": DiLoCo, an outer step after every %lld updates of each worker\n",
                (long long)r->o.outer_every);
     else
-        printf(": %s; gradients are sent in %s%s\n", stages[r->shards->stage],
+        printf(": %s; gradients are sent in %s%s\n", stages[r->zero->stage],
                r->o.comm_dtype == COMM_BF16 ? "bf16" : "fp32",
                r->o.exact_sum ? ", summed in one binary tree" : c->plain ? ", summed by NCCL" : "");
     printf("memory  per rank %.1f MB of parameters, %.1f of gradients, %.1f of moments, %.1f of "

@@ -36,7 +36,7 @@ typedef struct {
                                        // share its model, and those with other samples
     Machine *machine;
     Model *model;
-    Shards *shards;                    // the model's
+    Zero *zero;                        // the model's
     ModelSpec spec;                    // the model's sizes and sharing
     int T;
 

@@ -40,7 +40,7 @@ static inline int sample_token(const Sampler *s, const float *logits, int V, Rng
 
 // Whether a rank needs the other ranks for a forward pass: ZeRO stage 3, tensor parallel.
 static inline bool ranks_join_samples(const Run *r) {
-    return r->shards->stage == 3 || r->shards->tensor.size > 1;
+    return r->zero->stage == 3 || r->zero->tensor.size > 1;
 }
 
 // Continues the n tokens of r->text by up to max_new tokens, printed as they come, until the model

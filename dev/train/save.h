@@ -30,21 +30,21 @@ static inline char *options_json(const Run *r) {
 }
 
 // The source of a save's buckets (Checkpoint.source), with progress.
-typedef struct { Shards *shards; Progress progress; } Saving;
+typedef struct { Zero *zero; Progress progress; } Saving;
 
 static inline const float *saving_bucket(void *from, Kept what, int worker, int bucket) {
     Saving *s = (Saving *)from;
-    double before = (double)series_index(what, worker) * gpt2_n_buckets(&s->shards->c);
+    double before = (double)series_index(what, worker) * gpt2_n_buckets(&s->zero->c);
     progress_show(&s->progress, before + bucket);
-    return shards_get(s->shards, what, worker, bucket);
+    return bucket_get(s->zero, what, worker, bucket);
 }
 
 // Rank 0 writes a checkpoint to --out; the other ranks send their shards. Returns false if that
 // failed and --on-save-error is continue.
 static inline bool save(Run *r) {
     if (!r->o.out || r->saved_step == (int64_t)r->step) return true;
-    shards_finish_params(r->shards);
-    Saving saving = { r->shards, progress_begin("saving", 1.0) };
+    zero_finish_params(r->zero);
+    Saving saving = { r->zero, progress_begin("saving", 1.0) };
     Checkpoint k = {
         r->spec.c,
         { (int64_t)r->step, (int64_t)r->tokens, (int64_t)r->train.samples, r->adam_step,
@@ -52,7 +52,7 @@ static inline bool save(Run *r) {
           (int64_t)r->batch, (int64_t)r->norm_test.batch, r->norm_test.waited,
           r->noise.g2, r->noise.s, r->noise.weight, r->noise_adam.g2, r->noise_adam.s,
           r->noise_adam.weight, r->good_loss },
-        options_json(r), saving_bucket, &saving, false, r->shards->sgd, r->shards->averages,
+        options_json(r), saving_bucket, &saving, false, r->zero->sgd, r->zero->averages,
         { (const unsigned char *)r->tokenizer_json, r->tokenizer_bytes },
         r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1,
         { (const unsigned char *)r->tune_json, r->tune_bytes },
@@ -99,8 +99,8 @@ static inline void load_series(Run *r, TensorFile *f, Kept what, int worker) {
     int n = gpt2_n_buckets(&r->spec.c);
     Progress progress = progress_begin("loading", n);
     for (int b = 0; b < n; b++) {
-        tensor_file_bucket(shards_place(r->shards, what, b), f, what, worker, b);
-        shards_keep(r->shards, what, b);
+        tensor_file_bucket(bucket_place(r->zero, what, b), f, what, worker, b);
+        bucket_keep(r->zero, what, b);
         progress_show(&progress, b + 1);
     }
     progress_end(&progress);
@@ -113,17 +113,17 @@ static inline void load_params(Run *r, const char *from) {
         die_checkpoint(r, from, &err);
     load_series(r, &f, KEPT_WEIGHTS, -1);
     tensor_file_close(&f);
-    shards_loaded(r->shards);
+    zero_loaded(r->zero);
 }
 
 // Initialises a fresh model's parameters.
 static inline void draw_params(Run *r) {
     for (int b = 0; b < gpt2_n_buckets(&r->spec.c); b++) {
-        float *bucket = shards_place(r->shards, KEPT_WEIGHTS, b);
+        float *bucket = bucket_place(r->zero, KEPT_WEIGHTS, b);
         gpt2_init_bucket(bucket, &r->spec.c, b, (uint64_t)r->o.seed);
-        shards_keep(r->shards, KEPT_WEIGHTS, b);
+        bucket_keep(r->zero, KEPT_WEIGHTS, b);
     }
-    shards_loaded(r->shards);
+    zero_loaded(r->zero);
 }
 
 // Loads one series of the whole run from a file of its own.
@@ -142,7 +142,7 @@ static inline void load_moments(Run *r, const char *from, int64_t workers) {
     Error err;
     bool diloco = r->o.outer_every > 0, own = diloco && workers == r->data.size;
     int worker = own ? r->data.rank : -1;
-    if (r->shards->sgd) return;
+    if (r->zero->sgd) return;
     if (workers > 0 && !own)
         printf("note    the run had %lld workers, each with moments of its own; the %d workers now "
                "start from their mean\n", (long long)workers, r->data.size);

@@ -29,13 +29,13 @@ static void muon_update(float *p, float *m, const float *g, float g_scale, AdamW
 }
 
 static Totals model_update(Model *m, AdamW o, double clip, int64_t step, Scope scope) {
-    Shards *z = &m->shards;
+    Zero *z = &m->zero;
     size_t blocks = gpt2_bucket(&m->c, 1).begin;
-    shards_finish_grads(z);
+    gradients_finish(z);
     m->updating = seconds_now();
     m->waited = comm_counters(z->comm).waited;
     Totals own = { m->loss_sum, gradients_squares(m), { 0.0 }, 0 };
-    Totals totals = shards_exchange_totals(z, own, scope);
+    Totals totals = totals_exchange(z, own, scope);
     double norm = sqrt(totals.squares);
     if (!isfinite(norm)) return totals;
     float g_scale = clip > 0.0 && norm > clip ? (float)(clip / norm) : 1.0f;
@@ -53,6 +53,6 @@ static Totals model_update(Model *m, AdamW o, double clip, int64_t step, Scope s
             muon_update(z->masters + t.offset, z->adam_m + t.offset, z->grads + t.offset, g_scale,
                         o, t.rows, t.cols);
     }
-    shards_updated(z);
+    zero_updated(z);
     return totals;
 }

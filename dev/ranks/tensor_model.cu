@@ -8,26 +8,26 @@
 //     xent_shared                   cross-entropy, cut by vocabulary
 
 // What the kernels cannot do.
-static void shared_check(const TensorGroup *group) {
-    int channels = tensor_channels(group);
+static void shared_check(const TpGroup *group) {
+    int channels = tp_channels(group);
     if (channels % PACK != 0)
         die("--tensor-parallel: %d channels a rank, no multiple of %d, the numbers that a GPU "
             "moves at once in " PRECISION, channels, PACK);
 }
 
 // Each token as a row of this rank's part of wte, a column of its logits; -1: another rank has it.
-static void tokens_shared(int *rows, const int *tokens, size_t N, const TensorGroup *group) {
-    for (size_t n = 0; n < N; n++) rows[n] = tensor_row(group, tokens[n]);
+static void tokens_shared(int *rows, const int *tokens, size_t N, const TpGroup *group) {
+    for (size_t n = 0; n < N; n++) rows[n] = tp_row(group, tokens[n]);
 }
 
 // out = x w + b + skip. A rank has some rows of w and those columns of x, so x w is a term of a
 // sum. The kernel that adds the residual adds b, after the sum.
 static void linear_residual_shared(real *out, const real *skip, const real *x, const real *w,
                                    const real *b, size_t N, int C, int OC,
-                                   const TensorGroup *group, Gpu *g) {
+                                   const TpGroup *group, Gpu *g) {
     if (group->size == 1) return linear_residual_forward(out, skip, x, w, b, N, C, OC, g);
     matmul(out, OC, rows_of(x, C), rows_of(w, OC), plain, N, OC, C, WRITE, g);
-    tensor_sum(group, out, N*OC);
+    tp_sum(group, out, N*OC);
     bias_forward_kernel<<<blocks_for(N*OC, 256*PACK), 256, 0, g->stream>>>(out, b, skip, N*OC, OC);
     LAUNCH_CHECK();
 }
@@ -94,7 +94,7 @@ static void xent_from_parts(float *loss, float *lse, real *dlogits, const real *
 }
 
 // Rows whose parts, of all ranks, fit in the scratch memory.
-static size_t xent_shared_rows(const TensorGroup *group) {
+static size_t xent_shared_rows(const TpGroup *group) {
     return SCRATCH_FLOATS * sizeof(float) / (group->size * sizeof(RowPart));
 }
 
@@ -102,12 +102,12 @@ static size_t xent_shared_rows(const TensorGroup *group) {
 // loss * *scale.
 static void xent_shared(float *loss, float *lse, real *dlogits, const real *logits,
                         const int *target, const float *scale, size_t N, int V, int Vp,
-                        const TensorGroup *group, Gpu *g) {
+                        const TpGroup *group, Gpu *g) {
     if (group->size == 1)
         return xent_launch(loss, lse, dlogits, logits, target, scale, N, V, Vp, g->stream);
     RowPart *all = (RowPart *)g->scratch, *own = all + group->index*N;
     xent_part(own, logits, target, N, V, Vp, g->stream);
-    tensor_collect(group, &all->hi, &own->hi, 3*N);
+    tp_collect(group, &all->hi, &own->hi, 3*N);
     xent_from_parts(loss, lse, dlogits, logits, target, scale, all, group->size, N, V, Vp,
                     g->stream);
 }

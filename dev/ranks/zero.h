@@ -17,13 +17,13 @@
 // other. Communication overlaps the backward pass: a bucket's gradients are sent as soon as they
 // are complete, while the blocks before it compute.
 //
-//     shards_micro_batch(&z, i, n);                     before each micro-batch
-//     p = shards_params(&z, bucket, next);              a bucket's parameters, to read
-//     g = shards_grads(&z, bucket);                     a buffer to add the bucket's gradients to
-//     shards_grads_ready(&z, bucket);                   starts to sum them over the ranks
-//     shards_finish_grads(&z);                          waits until the sums have arrived
+//     zero_micro_batch(&z, i, n);                     before each micro-batch
+//     p = bucket_params(&z, bucket, next);              a bucket's parameters, to read
+//     g = bucket_grads(&z, bucket);                     a buffer to add the bucket's gradients to
+//     gradients_ready(&z, bucket);                   starts to sum them over the ranks
+//     gradients_finish(&z);                          waits until the sums have arrived
 //     ... update the chunks this rank owns ...
-//     shards_updated(&z);                               sends updated parameters to the other ranks
+//     zero_updated(&z);                               sends updated parameters to the other ranks
 //
 // With one rank these functions only return pointers into whole buffers.
 #pragma once
@@ -31,7 +31,7 @@
 #include "../base/memory.h"            // Memory
 #include "../base/signal.h"            // stop_signal
 #include "comm.h"                      // reduce-scatter, all-gather
-#include "tensor.h"                    // TensorGroup, tensor_counts, tensor_copy_bucket
+#include "tensor.h"                    // TpGroup, tp_counts, tp_copy_bucket
 
 // How ranks share the work, from the command line; all zeros: one rank alone.
 typedef struct {
@@ -53,18 +53,18 @@ typedef struct {
     size_t param, grad, moment;
     int count;
     bool decays;
-    bool counts;                           // in the gradient's norm (tensor_counts)
+    bool counts;                           // in the gradient's norm (tp_counts)
 } Chunk;
 
-enum { SHARDS_SLOTS = 4 };                 // whole buckets in temporary buffers: embeddings, final
+enum { ZERO_SLOTS = 4 };                 // whole buckets in temporary buffers: embeddings, final
                                            // norm, and two blocks, the one in use and the next
 #if defined(COMM_ON_GPU)
-enum { SHARDS_CHUNK = 1 << 14 };           // most elements of a chunk: a thread block's work
-enum { SHARDS_MEASURED = 1 << 13 };        // elements for each partial sum of squares
+enum { ZERO_CHUNK = 1 << 14 };           // most elements of a chunk: a thread block's work
+enum { ZERO_MEASURED = 1 << 13 };        // elements for each partial sum of squares
 typedef cudaStream_t Stream;               // the device runs operations in its order
 #else
-enum { SHARDS_CHUNK = 1 << 16 };
-enum { SHARDS_MEASURED = 1 << 16 };
+enum { ZERO_CHUNK = 1 << 16 };
+enum { ZERO_MEASURED = 1 << 16 };
 typedef int Stream;                        // unused: a CPU runs an operation at once
 #endif
 
@@ -82,7 +82,7 @@ typedef struct {
     bool apart, in_turn, measure, sgd, averages;       // as in Sharing
     Config c, file;                        // shapes of the buffers, where a GPU pads the
                                            // vocabulary, and of the files, without padding
-    TensorGroup tensor;                    // with it, both are this rank's share
+    TpGroup tensor;                    // with it, both are this rank's share
     size_t param_bytes;                    // of one parameter as layers read it
     Stream stream;
 
@@ -97,15 +97,15 @@ typedef struct {
     int n_chunks;
 
     // Whole buckets, temporarily
-    char *gathered[SHARDS_SLOTS];          // stage 3: parameters, after an all-gather
-    float *collected[SHARDS_SLOTS];        // stages 2 and 3: gradients, before a reduce-scatter
-    int held[SHARDS_SLOTS];                // the bucket in gathered; -1: none
+    char *gathered[ZERO_SLOTS];          // stage 3: parameters, after an all-gather
+    float *collected[ZERO_SLOTS];        // stages 2 and 3: gradients, before a reduce-scatter
+    int held[ZERO_SLOTS];                // the bucket in gathered; -1: none
     float *bucket;                         // for checkpoints; NULL where all buffers are whole
     float *whole;                          // tensor parallel: a bucket of the whole model, in CPU
                                            // memory, for checkpoints
     float *host_bucket;                    // on a GPU: the same, in CPU memory
     Ticket *arrives;                       // (buckets) the last collective that receives parameters
-    Ticket leaves[SHARDS_SLOTS];           // the last one that reads gradients from this slot
+    Ticket leaves[ZERO_SLOTS];           // the last one that reads gradients from this slot
 
     // This update
     bool last;                             // this is its last micro-batch
@@ -113,13 +113,13 @@ typedef struct {
     int n_levels;                          // 0 without --exact-sum
     int level;                             // the level that this micro-batch's gradient reaches
     float *small;                          // one rank alone: one micro-batch's gradient, to measure
-    double *partials;                      // (N_NORMS, shards_partials_count) of squares
+    double *partials;                      // (N_NORMS, zero_partials_count) of squares
     double norms[N_NORMS];
     float correct_v;                       // bias correction of adam_v; 0: no Adam's metric
     uint64_t hash;                         // of all parameters, as they were loaded or drawn
-} Shards;
+} Zero;
 
-static inline void shards_init(Shards *z, const Sharing *s, const Config *c, const Config *file,
+static inline void zero_init(Zero *z, const Sharing *s, const Config *c, const Config *file,
                                size_t param_bytes) {
     memset(z, 0, sizeof *z);
     z->comm = s->comm;
@@ -135,27 +135,27 @@ static inline void shards_init(Shards *z, const Sharing *s, const Config *c, con
     z->n_levels = s->levels;
     z->c = *c;
     z->file = *file;
-    z->tensor = tensor_group(file, NULL);
+    z->tensor = tp_group(file, NULL);
     z->param_bytes = param_bytes;
-    for (int i = 0; i < SHARDS_SLOTS; i++) z->held[i] = -1;
+    for (int i = 0; i < ZERO_SLOTS; i++) z->held[i] = -1;
     z->arrives = (Ticket *)alloc_or_die(gpt2_n_buckets(c) * sizeof *z->arrives, "tickets");
 }
 
-static inline void shards_free(Shards *z) { free(z->arrives); }
+static inline void zero_free(Zero *z) { free(z->arrives); }
 
-static inline int shards_slot(const Shards *z, int bucket) {
+static inline int zero_slot(const Zero *z, int bucket) {
     return bucket == 0 ? 0 : bucket > z->c.L ? 1 : 2 + bucket % 2;
 }
 
 // The part of a bucket that this rank updates: all of it, or its slice.
-static inline Slice shards_own(const Shards *z, int bucket) {
+static inline Slice zero_own(const Zero *z, int bucket) {
     size_t count = gpt2_bucket(&z->c, bucket).count;
     if (z->stage == 0) return comm_slice(count, 0, 1);
     return comm_slice(count, z->rank, z->size);
 }
 
 // The offset of a bucket's slice in a buffer of slices: the same on each rank.
-static inline size_t shards_slices_begin(const Shards *z, int bucket) {
+static inline size_t zero_slices_begin(const Zero *z, int bucket) {
     size_t at = 0;
     for (int b = 0; b < bucket; b++)
         at += comm_slice(gpt2_bucket(&z->c, b).count, 0, z->size).count;
@@ -163,51 +163,51 @@ static inline size_t shards_slices_begin(const Shards *z, int bucket) {
 }
 
 // The offset of this rank's part of a bucket, in a buffer of slices or in a whole buffer.
-static inline size_t shards_own_begin(const Shards *z, int bucket, bool slices) {
-    if (slices) return shards_slices_begin(z, bucket);
-    return gpt2_bucket(&z->c, bucket).begin + shards_own(z, bucket).begin;
+static inline size_t zero_own_begin(const Zero *z, int bucket, bool slices) {
+    if (slices) return zero_slices_begin(z, bucket);
+    return gpt2_bucket(&z->c, bucket).begin + zero_own(z, bucket).begin;
 }
 
 // ---- memory ----
 
-static inline size_t shards_buffer(const Shards *z, bool slices) {
-    return slices ? shards_slices_begin(z, gpt2_n_buckets(&z->c)) : gpt2_n_params(&z->c);
+static inline size_t zero_buffer(const Zero *z, bool slices) {
+    return slices ? zero_slices_begin(z, gpt2_n_buckets(&z->c)) : gpt2_n_params(&z->c);
 }
-static inline size_t shards_params_count(const Shards *z) {
-    return shards_buffer(z, z->stage == 3);
+static inline size_t zero_params_count(const Zero *z) {
+    return zero_buffer(z, z->stage == 3);
 }
-static inline size_t shards_grads_count(const Shards *z) {
-    return shards_buffer(z, z->stage >= 2);
+static inline size_t zero_grads_count(const Zero *z) {
+    return zero_buffer(z, z->stage >= 2);
 }
-static inline size_t shards_moments_count(const Shards *z) {
-    return shards_buffer(z, z->stage >= 1);
+static inline size_t zero_moments_count(const Zero *z) {
+    return zero_buffer(z, z->stage >= 1);
 }
 
 // Capacity of a slot, in elements.
-static inline size_t shards_slot_count(const Shards *z, int slot) {
+static inline size_t zero_slot_count(const Zero *z, int slot) {
     int bucket = slot == 0 ? 0 : slot == 1 ? z->c.L + 1 : 1;
     return gpt2_bucket(&z->c, bucket).count;
 }
 
-static inline size_t shards_partials_count(const Shards *z) {
-    return (gpt2_largest_bucket(&z->c) + SHARDS_MEASURED - 1) / SHARDS_MEASURED;
+static inline size_t zero_partials_count(const Zero *z) {
+    return (gpt2_largest_bucket(&z->c) + ZERO_MEASURED - 1) / ZERO_MEASURED;
 }
 
 // Gradient accumulation on one rank would add each micro-batch's gradient to the others. To measure
 // it, the rank computes it in a buffer of its own.
-static inline bool shards_keeps_small(const Shards *z) {
+static inline bool zero_keeps_small(const Zero *z) {
     return z->measure && z->size == 1 && z->n_levels == 0;
 }
 
 // Divides what this rank updates into chunks of at most `largest` elements. Returns their number
 // and writes them to `chunks`, unless that is NULL.
-static inline int shards_chunks(Chunk *chunks, const Shards *z, int largest) {
+static inline int zero_chunks(Chunk *chunks, const Zero *z, int largest) {
     int n = 0, bucket = 0;
     for (int i = 0; i < gpt2_n_tensors(&z->c); i++) {
         if (i == gpt2_bucket_tensor(&z->c, bucket + 1)) bucket++;
         Tensor t = gpt2_tensor(&z->c, i);
-        Slice own = shards_own(z, bucket);
-        size_t whole = gpt2_bucket(&z->c, bucket).begin, slices = shards_slices_begin(z, bucket);
+        Slice own = zero_own(z, bucket);
+        size_t whole = gpt2_bucket(&z->c, bucket).begin, slices = zero_slices_begin(z, bucket);
         size_t at = t.offset - whole, end = at + t.count;              // within the bucket
         if (at < own.begin) at = own.begin;
         if (end > own.begin + own.count) end = own.begin + own.count;
@@ -217,7 +217,7 @@ static inline int shards_chunks(Chunk *chunks, const Shards *z, int largest) {
                             z->stage >= 2 ? as_slice : as_whole,
                             z->stage >= 1 ? as_slice : as_whole,
                             left < (size_t)largest ? (int)left : largest, t.decays,
-                            tensor_counts(&z->tensor, t.kind) };
+                            tp_counts(&z->tensor, t.kind) };
             if (chunks) chunks[n] = chunk;
         }
     }
@@ -225,29 +225,29 @@ static inline int shards_chunks(Chunk *chunks, const Shards *z, int largest) {
 }
 
 // Lays out the parameters; see dev/base/memory.h.
-static inline void shards_carve_params(Shards *z, Memory *mem) {
+static inline void zero_carve_params(Zero *z, Memory *mem) {
     bool rounded = z->param_bytes < sizeof(float);
-    z->params = (char *)memory_take(mem, MEM_PARAMS, shards_params_count(z) * z->param_bytes);
+    z->params = (char *)memory_take(mem, MEM_PARAMS, zero_params_count(z) * z->param_bytes);
     z->masters = (float *)z->params;
-    if (rounded) z->masters = memory_floats(mem, MEM_PARAMS, shards_moments_count(z));
-    for (int i = 0; i < SHARDS_SLOTS && z->stage == 3; i++)
+    if (rounded) z->masters = memory_floats(mem, MEM_PARAMS, zero_moments_count(z));
+    for (int i = 0; i < ZERO_SLOTS && z->stage == 3; i++)
         z->gathered[i] = (char *)memory_take(mem, MEM_PASSING,
-                                             shards_slot_count(z, i) * z->param_bytes);
+                                             zero_slot_count(z, i) * z->param_bytes);
 }
 
 // Lays out the buffers that only training needs.
-static inline void shards_carve_training(Shards *z, Memory *mem) {
-    size_t n = gpt2_n_params(&z->c), partials = shards_partials_count(z) * sizeof(double);
-    z->grads = z->levels[0] = memory_floats(mem, MEM_GRADS, shards_grads_count(z));
+static inline void zero_carve_training(Zero *z, Memory *mem) {
+    size_t n = gpt2_n_params(&z->c), partials = zero_partials_count(z) * sizeof(double);
+    z->grads = z->levels[0] = memory_floats(mem, MEM_GRADS, zero_grads_count(z));
     for (int l = 1; l < z->n_levels; l++) z->levels[l] = memory_floats(mem, MEM_GRADS, n);
-    if (shards_keeps_small(z)) z->small = memory_floats(mem, MEM_GRADS, n);
+    if (zero_keeps_small(z)) z->small = memory_floats(mem, MEM_GRADS, n);
     if (z->measure) z->partials = (double *)memory_take(mem, MEM_REST, N_NORMS * partials);
-    for (int i = 0; i < SHARDS_SLOTS && z->stage >= 2; i++)
-        z->collected[i] = memory_floats(mem, MEM_PASSING, shards_slot_count(z, i));
-    if (!z->sgd) z->adam_m = memory_floats(mem, MEM_MOMENTS, shards_moments_count(z));
-    if (!z->sgd) z->adam_v = memory_floats(mem, MEM_MOMENTS, shards_moments_count(z));
-    if (z->averages) z->average = memory_floats(mem, MEM_AVERAGE, shards_moments_count(z));
-    z->n_chunks = shards_chunks(NULL, z, SHARDS_CHUNK);
+    for (int i = 0; i < ZERO_SLOTS && z->stage >= 2; i++)
+        z->collected[i] = memory_floats(mem, MEM_PASSING, zero_slot_count(z, i));
+    if (!z->sgd) z->adam_m = memory_floats(mem, MEM_MOMENTS, zero_moments_count(z));
+    if (!z->sgd) z->adam_v = memory_floats(mem, MEM_MOMENTS, zero_moments_count(z));
+    if (z->averages) z->average = memory_floats(mem, MEM_AVERAGE, zero_moments_count(z));
+    z->n_chunks = zero_chunks(NULL, z, ZERO_CHUNK);
     z->chunks = (Chunk *)memory_take(mem, MEM_REST, z->n_chunks * sizeof *z->chunks);
     z->norm_partials = (double *)memory_take(mem, MEM_REST, z->n_chunks * sizeof(double));
     if (z->apart) z->outer_params = memory_floats(mem, MEM_OUTER, n);
@@ -265,8 +265,8 @@ static inline void shards_carve_training(Shards *z, Memory *mem) {
 #if defined(COMM_ON_GPU)                               // dev/ranks/kernels.cu
 static void floats_clear(float *x, size_t n, Stream stream);
 static void floats_axpby(float *y, float a, const float *x, float b, size_t n, Stream stream);
-static void floats_measure(Shards *z, float *sum, float *x, size_t n);
-static void floats_weigh(Shards *z, Norms norm, const float *x, const float *v, size_t n);
+static void floats_measure(Zero *z, float *sum, float *x, size_t n);
+static void floats_weigh(Zero *z, Norms norm, const float *x, const float *v, size_t n);
 #else
 static inline void floats_clear(float *x, size_t n, Stream stream) {
     (void)stream;
@@ -292,11 +292,11 @@ static inline void floats_axpby(float *y, float a, const float *x, float b, size
 }
 
 // z->norms[SMALLS] += the sum of the squares of x (n). If `sum` is not NULL: sum += x, then x = 0.
-static inline void floats_measure(Shards *z, float *sum, float *x, size_t n) {
-    size_t pieces = (n + SHARDS_MEASURED - 1) / SHARDS_MEASURED;
+static inline void floats_measure(Zero *z, float *sum, float *x, size_t n) {
+    size_t pieces = (n + ZERO_MEASURED - 1) / ZERO_MEASURED;
     #pragma omp parallel for
     for (size_t k = 0; k < pieces; k++) {
-        size_t begin = k*SHARDS_MEASURED, end = begin + SHARDS_MEASURED;
+        size_t begin = k*ZERO_MEASURED, end = begin + ZERO_MEASURED;
         double squares = 0.0;
         if (end > n) end = n;
         if (sum) {
@@ -317,11 +317,11 @@ static inline void floats_measure(Shards *z, float *sum, float *x, size_t n) {
 
 // z->norms[norm] += the squared norm of x (n) in Adam's metric: the sum of x^2 / (sqrt(v) + eps),
 // with v corrected for its start at zero.
-static inline void floats_weigh(Shards *z, Norms norm, const float *x, const float *v, size_t n) {
-    size_t pieces = (n + SHARDS_MEASURED - 1) / SHARDS_MEASURED;
+static inline void floats_weigh(Zero *z, Norms norm, const float *x, const float *v, size_t n) {
+    size_t pieces = (n + ZERO_MEASURED - 1) / ZERO_MEASURED;
     #pragma omp parallel for
     for (size_t k = 0; k < pieces; k++) {
-        size_t begin = k*SHARDS_MEASURED, end = begin + SHARDS_MEASURED;
+        size_t begin = k*ZERO_MEASURED, end = begin + ZERO_MEASURED;
         double sum = 0.0;
         if (end > n) end = n;
         #pragma omp simd reduction(+:sum)
@@ -335,71 +335,71 @@ static inline void floats_weigh(Shards *z, Norms norm, const float *x, const flo
 
 // ---- parameters ----
 
-static inline void shards_gather(Shards *z, int bucket) {
-    int slot = shards_slot(z, bucket);
+static inline void zero_gather(Zero *z, int bucket) {
+    int slot = zero_slot(z, bucket);
     size_t count = gpt2_bucket(&z->c, bucket).count;
     if (z->held[slot] == bucket) return;
     z->held[slot] = bucket;
     z->arrives[bucket] = comm_all_gather(z->comm, z->gathered[slot],
-                                         z->params + shards_slices_begin(z, bucket)*z->param_bytes,
+                                         z->params + zero_slices_begin(z, bucket)*z->param_bytes,
                                          count, z->param_bytes);
 }
 
 // A bucket's whole parameters, valid until the bucket two further on is passed as `bucket` or
 // `next`. `next` is the bucket needed after this one (-1: none); its all-gather may begin now.
-static inline void *shards_params(Shards *z, int bucket, int next) {
+static inline void *bucket_params(Zero *z, int bucket, int next) {
     if (z->stage < 3) {
         comm_wait(z->comm, z->arrives[bucket]);
         return z->params + gpt2_bucket(&z->c, bucket).begin*z->param_bytes;
     }
-    shards_gather(z, bucket);
-    if (next >= 0 && !z->in_turn) shards_gather(z, next);
+    zero_gather(z, bucket);
+    if (next >= 0 && !z->in_turn) zero_gather(z, next);
     comm_wait(z->comm, z->arrives[bucket]);
-    return z->gathered[shards_slot(z, bucket)];
+    return z->gathered[zero_slot(z, bucket)];
 }
 
 // After an update: begins to all-gather the parameters that other ranks have updated.
-static inline void shards_updated(Shards *z) {
+static inline void zero_updated(Zero *z) {
     if (z->stage == 0) return;
-    for (int i = 0; i < SHARDS_SLOTS; i++) z->held[i] = -1;
+    for (int i = 0; i < ZERO_SLOTS; i++) z->held[i] = -1;
     for (int b = 0; z->stage < 3 && b < gpt2_n_buckets(&z->c); b++) {
         Range r = gpt2_bucket(&z->c, b);
         char *data = z->params + r.begin*z->param_bytes;
         z->arrives[b] = comm_all_gather(z->comm, data,
-                                        data + shards_own(z, b).begin*z->param_bytes, r.count,
+                                        data + zero_own(z, b).begin*z->param_bytes, r.count,
                                         z->param_bytes);
         if (z->in_turn) comm_wait(z->comm, z->arrives[b]);
     }
 }
 
 // Waits for all parameters to arrive.
-static inline void shards_finish_params(Shards *z) {
+static inline void zero_finish_params(Zero *z) {
     for (int b = 0; b < gpt2_n_buckets(&z->c); b++) comm_wait(z->comm, z->arrives[b]);
 }
 
 // ---- gradients ----
 
-static inline void shards_clear_grads(Shards *z) {
+static inline void gradients_clear(Zero *z) {
     memset(z->norms, 0, sizeof z->norms);
-    floats_clear(z->grads, shards_grads_count(z), z->stream);
+    floats_clear(z->grads, zero_grads_count(z), z->stream);
 #if defined(COMM_ON_GPU)                   // a GPU sums here during an update, not in z->norms
-    size_t bytes = N_NORMS * shards_partials_count(z) * sizeof(double);
+    size_t bytes = N_NORMS * zero_partials_count(z) * sizeof(double);
     if (z->measure) COMM_CUDA(cudaMemsetAsync(z->partials, 0, bytes, z->stream));
 #endif
 }
 
 // Before micro-batch i of n.
-static inline void shards_micro_batch(Shards *z, size_t i, size_t n) {
+static inline void zero_micro_batch(Zero *z, size_t i, size_t n) {
     z->last = i + 1 == n;
     if (z->n_levels == 0) return;
     z->level = tree_level(i);
     z->grads = z->levels[z->level];                    // free: term i is the first at this level
-    floats_clear(z->grads, shards_grads_count(z), z->stream);
+    floats_clear(z->grads, zero_grads_count(z), z->stream);
 }
 
 // The buffer to add this micro-batch's gradients of a bucket to. Called once a micro-batch.
-static inline float *shards_grads(Shards *z, int bucket) {
-    int slot = shards_slot(z, bucket);
+static inline float *bucket_grads(Zero *z, int bucket) {
+    int slot = zero_slot(z, bucket);
     Range r = gpt2_bucket(&z->c, bucket);
     if (z->small) return z->small + r.begin;
     if (z->stage < 2) return z->grads + r.begin;
@@ -409,13 +409,13 @@ static inline float *shards_grads(Shards *z, int bucket) {
 }
 
 // Adam's metric needs the second moment of every parameter that a small gradient has: no ZeRO.
-static inline bool shards_has_metric(const Shards *z) {
+static inline bool zero_has_metric(const Zero *z) {
     return z->measure && !z->sgd && z->stage == 0 && z->correct_v > 0.0f;
 }
 
 // The ranges of a bucket whose squares this rank counts in a norm: with tensor parallelism, tensors
 // that all ranks of a group have count on its rank 0 alone. Returns the number of ranges.
-static inline int shards_counted(Range *ranges, const Shards *z, int bucket) {
+static inline int zero_counted(Range *ranges, const Zero *z, int bucket) {
     Range all = gpt2_bucket(&z->c, bucket);
     int n = 0, end = gpt2_bucket_tensor(&z->c, bucket + 1);
     ranges[0] = all;
@@ -423,15 +423,15 @@ static inline int shards_counted(Range *ranges, const Shards *z, int bucket) {
     for (int i = gpt2_bucket_tensor(&z->c, bucket); i < end; i++) {
         Tensor t = gpt2_tensor(&z->c, i);
         Range r = { t.offset, t.count };
-        if (tensor_counts(&z->tensor, t.kind)) ranges[n++] = r;
+        if (tp_counts(&z->tensor, t.kind)) ranges[n++] = r;
     }
     return n;
 }
 
 // Adds the squared norm, in Adam's metric, of a flat buffer's gradients of a bucket.
-static inline void shards_weigh(Shards *z, Norms norm, const float *flat, int bucket) {
+static inline void zero_weigh(Zero *z, Norms norm, const float *flat, int bucket) {
     Range ranges[KINDS_IN_BLOCK];
-    int n = shards_counted(ranges, z, bucket);
+    int n = zero_counted(ranges, z, bucket);
     for (int i = 0; i < n; i++)
         floats_weigh(z, norm, flat + ranges[i].begin, z->adam_v + ranges[i].begin,
                      ranges[i].count);
@@ -440,15 +440,15 @@ static inline void shards_weigh(Shards *z, Norms norm, const float *flat, int bu
 // Measures the small gradients of dev/train/noise.h (gradient noise scale, McCandlish et al. 2018)
 // before the ranks sum them. A small gradient is each micro-batch's where that lies in a buffer of
 // its own (stages 2 and 3, --exact-sum, one rank alone), otherwise each rank's gradient.
-static inline void shards_measure(Shards *z, int bucket) {
+static inline void zero_measure(Zero *z, int bucket) {
     Range r = gpt2_bucket(&z->c, bucket), ranges[KINDS_IN_BLOCK];
     bool complete = z->small || z->last || z->n_levels > 0;
     float *flat = z->small ? z->small : z->grads;
-    float *grads = z->stage >= 2 ? z->collected[shards_slot(z, bucket)] : flat + r.begin;
+    float *grads = z->stage >= 2 ? z->collected[zero_slot(z, bucket)] : flat + r.begin;
     float *sum = z->small && z->tensor.index == 0 ? z->grads + r.begin : NULL;
     if (!z->measure || !(complete || z->stage >= 2)) return;
-    if (shards_has_metric(z)) shards_weigh(z, SMALLS_ADAM, flat, bucket);
-    int n = shards_counted(ranges, z, bucket);
+    if (zero_has_metric(z)) zero_weigh(z, SMALLS_ADAM, flat, bucket);
+    int n = zero_counted(ranges, z, bucket);
     for (int i = 0; i < n; i++)
         floats_measure(z, sum, grads + ranges[i].begin - r.begin, ranges[i].count);
     if (!z->small || sum) return;
@@ -458,31 +458,31 @@ static inline void shards_measure(Shards *z, int bucket) {
 
 // --exact-sum: merges a micro-batch's gradient with the levels below its own, as a binary counter
 // carries (dev/ranks/tree.h).
-static inline void shards_carry(Shards *z, int bucket) {
+static inline void zero_carry(Zero *z, int bucket) {
     Range r = gpt2_bucket(&z->c, bucket);
     for (int l = 0; l < z->level; l++)
         floats_axpby(z->grads + r.begin, 1.0f, z->levels[l] + r.begin, 1.0f, r.count, z->stream);
 }
 
 // Whether this micro-batch's gradients travel to other ranks.
-static inline bool shards_sends(const Shards *z) {
+static inline bool zero_sends(const Zero *z) {
     return z->size > 1 && !z->apart && (z->stage >= 2 || z->last);
 }
 
 // Begins to sum a bucket's gradients over the ranks: a reduce-scatter (stages 2 and 3: for every
 // micro-batch; stage 1: for the last) or an all-reduce (stage 0: for the last). The sum is the mean
 // over the batch, since each loss was divided by the number of tokens in the whole batch.
-static inline void shards_send(Shards *z, int bucket) {
+static inline void zero_send(Zero *z, int bucket) {
     Range r = gpt2_bucket(&z->c, bucket);
-    int slot = shards_slot(z, bucket);
+    int slot = zero_slot(z, bucket);
     float *grads = z->grads + r.begin;
-    if (!shards_sends(z)) return;
+    if (!zero_sends(z)) return;
     if (z->stage >= 2)
-        z->leaves[slot] = comm_reduce_scatter(z->comm, z->grads + shards_slices_begin(z, bucket),
+        z->leaves[slot] = comm_reduce_scatter(z->comm, z->grads + zero_slices_begin(z, bucket),
                                               z->collected[slot], r.count, 1.0f, z->type,
                                               COMM_ADD);
     else if (z->stage == 1)
-        z->leaves[slot] = comm_reduce_scatter(z->comm, grads + shards_own(z, bucket).begin, grads,
+        z->leaves[slot] = comm_reduce_scatter(z->comm, grads + zero_own(z, bucket).begin, grads,
                                               r.count, 1.0f, z->type, COMM_WRITE);
     else
         z->leaves[slot] = comm_all_reduce(z->comm, grads, r.count, 1.0f, z->type);
@@ -490,21 +490,21 @@ static inline void shards_send(Shards *z, int bucket) {
 }
 
 // This micro-batch's gradients of a bucket are complete.
-static inline void shards_grads_ready(Shards *z, int bucket) {
-    shards_measure(z, bucket);
-    shards_carry(z, bucket);
-    shards_send(z, bucket);
+static inline void gradients_ready(Zero *z, int bucket) {
+    zero_measure(z, bucket);
+    zero_carry(z, bucket);
+    zero_send(z, bucket);
 }
 
 // Waits until this rank has its part of the gradients, summed over all ranks.
-static inline void shards_finish_grads(Shards *z) {
-    for (int i = 0; i < SHARDS_SLOTS; i++) comm_wait(z->comm, z->leaves[i]);
-    for (int b = 0; shards_has_metric(z) && b < gpt2_n_buckets(&z->c); b++)
-        shards_weigh(z, BIG_ADAM, z->grads, b);
+static inline void gradients_finish(Zero *z) {
+    for (int i = 0; i < ZERO_SLOTS; i++) comm_wait(z->comm, z->leaves[i]);
+    for (int b = 0; zero_has_metric(z) && b < gpt2_n_buckets(&z->c); b++)
+        zero_weigh(z, BIG_ADAM, z->grads, b);
 }
 
 // The number of small gradients that this rank measures in an update.
-static inline size_t shards_smalls_count(const Shards *z, size_t micro_batches) {
+static inline size_t zero_smalls_count(const Zero *z, size_t micro_batches) {
     return z->size > 1 && z->stage < 2 && z->n_levels == 0 ? 1 : micro_batches;
 }
 
@@ -523,7 +523,7 @@ typedef enum { THIS_RANK, ALL_RANKS } Scope;           // THIS_RANK, or its tens
 
 // The ranks of a data group whose `squares` add up to the gradient's squared norm. Stage 0: every
 // rank has the whole mean gradient, so one counts. DiLoCo: the norm is this rank's own.
-static inline Slice shards_squares(const Shards *z, Scope scope) {
+static inline Slice totals_squares(const Zero *z, Scope scope) {
     Slice all = { 0, scope == ALL_RANKS ? (size_t)z->size : 1 };
     Slice one = { z->apart && all.count > 1 ? (size_t)z->rank : 0, 1 };
     return z->stage == 0 ? one : all;
@@ -531,10 +531,10 @@ static inline Slice shards_squares(const Shards *z, Scope scope) {
 
 // The totals of `scope` from its ranks' totals, all (ranks), summed in rank order. The ranks of a
 // tensor group have the same losses, and each some of the squares.
-static inline Totals shards_totals(const Shards *z, const Totals *all, Scope scope) {
+static inline Totals totals_sum(const Zero *z, const Totals *all, Scope scope) {
     size_t group = (size_t)z->tensor.size;
     size_t ranks = group * (size_t)(scope == ALL_RANKS ? z->size : 1);
-    Slice counted = shards_squares(z, scope);
+    Slice counted = totals_squares(z, scope);
     Totals sum = { 0.0, 0.0, { 0.0 }, 0 };
     for (size_t r = 0; r < ranks; r++) {
         if (r % group == 0) sum.loss += all[r].loss;
@@ -549,20 +549,20 @@ static inline Totals shards_totals(const Shards *z, const Totals *all, Scope sco
 }
 
 // The ranks of `scope`, if there are several: all ranks, or this rank's tensor group. Else NULL.
-static inline Comm *shards_comm(const Shards *z, Scope scope) {
+static inline Comm *totals_comm(const Zero *z, Scope scope) {
     if (scope == ALL_RANKS && z->size*z->tensor.size > 1) return comm_whole(z->comm);
     return z->tensor.size > 1 ? z->tensor.comm : NULL;
 }
 
 // The same on a CPU, which collects the other ranks' totals. Adds the norms to this rank's.
-static inline Totals shards_exchange_totals(const Shards *z, Totals own, Scope scope) {
+static inline Totals totals_exchange(const Zero *z, Totals own, Scope scope) {
     Totals all[COMM_MAX_RANKS];
     own.stop = *stop_signal();
     memcpy(own.norms, z->norms, sizeof own.norms);
-    Comm *over = shards_comm(z, scope);
+    Comm *over = totals_comm(z, scope);
     if (over) comm_collect(over, all, &own, sizeof own);
     else all[0] = own;
-    return shards_totals(z, all, scope);
+    return totals_sum(z, all, scope);
 }
 
 // ---- buckets for checkpoints: loading, drawing, saving ----
@@ -570,7 +570,7 @@ static inline Totals shards_exchange_totals(const Shards *z, Totals own, Scope s
 // A flat buffer of what a checkpoint keeps; `slices`: it holds only this rank's slices.
 typedef struct { float *data; bool slices; } Buffer;
 
-static inline Buffer shards_buffer_of(const Shards *z, Kept what) {
+static inline Buffer kept_buffer(const Zero *z, Kept what) {
     bool rounded = z->param_bytes < sizeof(float);
     Buffer b = { z->masters, z->stage >= (rounded ? 1 : 3) };
     if (what == KEPT_WEIGHTS) return b;
@@ -581,105 +581,105 @@ static inline Buffer shards_buffer_of(const Shards *z, Kept what) {
 }
 
 #if defined(COMM_ON_GPU)                               // dev/ranks/kernels.cu
-static void shards_open(Shards *z);
-static void shards_close(Shards *z);
-static float *shards_place_own(Shards *z, Kept what, int bucket);
-static void shards_take(Shards *z, Buffer b, int bucket);
-static const float *shards_show(Shards *z, float *whole, int bucket);
-static void shards_loaded(Shards *z);
+static void zero_open(Zero *z);
+static void zero_close(Zero *z);
+static float *bucket_place_own(Zero *z, Kept what, int bucket);
+static void bucket_take(Zero *z, Buffer b, int bucket);
+static const float *bucket_show(Zero *z, float *whole, int bucket);
+static void zero_loaded(Zero *z);
 #else
 // After the layout: fills the table of chunks.
-static inline void shards_open(Shards *z) {
-    if (z->chunks) shards_chunks(z->chunks, z, SHARDS_CHUNK);
+static inline void zero_open(Zero *z) {
+    if (z->chunks) zero_chunks(z->chunks, z, ZERO_CHUNK);
 }
 
-static inline void shards_close(Shards *z) { shards_free(z); }
+static inline void zero_close(Zero *z) { zero_free(z); }
 
-// Buffer for a whole bucket in the shapes of z->file, of which shards_take() keeps this rank's
+// Buffer for a whole bucket in the shapes of z->file, of which bucket_take() keeps this rank's
 // slice.
-static inline float *shards_place_own(Shards *z, Kept what, int bucket) {
-    Buffer b = shards_buffer_of(z, what);
+static inline float *bucket_place_own(Zero *z, Kept what, int bucket) {
+    Buffer b = kept_buffer(z, what);
     return b.slices ? z->bucket : b.data + gpt2_bucket(&z->c, bucket).begin;
 }
 
-static inline void shards_take(Shards *z, Buffer b, int bucket) {
-    Slice own = shards_own(z, bucket);
+static inline void bucket_take(Zero *z, Buffer b, int bucket) {
+    Slice own = zero_own(z, bucket);
     if (b.slices)
-        memcpy(b.data + shards_slices_begin(z, bucket), z->bucket + own.begin,
+        memcpy(b.data + zero_slices_begin(z, bucket), z->bucket + own.begin,
                own.count * sizeof(float));
 }
 
-static inline const float *shards_show(Shards *z, float *whole, int bucket) {
+static inline const float *bucket_show(Zero *z, float *whole, int bucket) {
     (void)z, (void)bucket;
     return whole;
 }
 
 // After the masters have changed, this rank's part of them at least: gathers the ranks' slices. A
 // GPU rounds the masters to bf16 first.
-static inline void shards_loaded(Shards *z) { shards_updated(z); }
+static inline void zero_loaded(Zero *z) { zero_updated(z); }
 #endif
 
 // ---- averaged weights ----
 
 // to = keep * to + (1 - keep) * from, of all that this rank updates. Both factors are floats with a
 // sum of exactly 1 from keep = 1/2 on, so that long averages do not shrink.
-static inline void shards_blend(Shards *z, Buffer to, Buffer from, float keep) {
+static inline void zero_blend(Zero *z, Buffer to, Buffer from, float keep) {
     for (int b = 0; b < gpt2_n_buckets(&z->c); b++) {
-        size_t n = shards_own(z, b).count;
+        size_t n = zero_own(z, b).count;
         if (n > 0)
-            floats_axpby(to.data + shards_own_begin(z, b, to.slices), 1.0f - keep,
-                         from.data + shards_own_begin(z, b, from.slices), keep, n, z->stream);
+            floats_axpby(to.data + zero_own_begin(z, b, to.slices), 1.0f - keep,
+                         from.data + zero_own_begin(z, b, from.slices), keep, n, z->stream);
     }
 }
 
 // average = keep * average + (1 - keep) * weights. Each rank averages the masters it updates.
-static inline void shards_average(Shards *z, float keep) {
-    shards_blend(z, shards_buffer_of(z, KEPT_AVERAGE), shards_buffer_of(z, KEPT_WEIGHTS), keep);
+static inline void zero_average(Zero *z, float keep) {
+    zero_blend(z, kept_buffer(z, KEPT_AVERAGE), kept_buffer(z, KEPT_WEIGHTS), keep);
 }
 
 // Between two updates: the averaged weights take the place of the weights, to be evaluated, until
-// shards_average_end. The buffer of gradients, not needed now, holds the weights meanwhile.
-static inline void shards_average_begin(Shards *z) {
-    Buffer weights = shards_buffer_of(z, KEPT_WEIGHTS), aside = { z->grads, z->stage >= 2 };
-    shards_finish_params(z);
-    shards_blend(z, aside, weights, 0.0f);
-    shards_blend(z, weights, shards_buffer_of(z, KEPT_AVERAGE), 0.0f);
-    shards_loaded(z);
+// zero_average_end. The buffer of gradients, not needed now, holds the weights meanwhile.
+static inline void zero_average_begin(Zero *z) {
+    Buffer weights = kept_buffer(z, KEPT_WEIGHTS), aside = { z->grads, z->stage >= 2 };
+    zero_finish_params(z);
+    zero_blend(z, aside, weights, 0.0f);
+    zero_blend(z, weights, kept_buffer(z, KEPT_AVERAGE), 0.0f);
+    zero_loaded(z);
 }
 
-static inline void shards_average_end(Shards *z) {
+static inline void zero_average_end(Zero *z) {
     Buffer aside = { z->grads, z->stage >= 2 };
-    shards_finish_params(z);
-    shards_blend(z, shards_buffer_of(z, KEPT_WEIGHTS), aside, 0.0f);
-    shards_loaded(z);
+    zero_finish_params(z);
+    zero_blend(z, kept_buffer(z, KEPT_WEIGHTS), aside, 0.0f);
+    zero_loaded(z);
 }
 
-// Buffer to load a bucket of the whole model into. shards_keep() then keeps this rank's part.
-static inline float *shards_place(Shards *z, Kept what, int bucket) {
-    return z->tensor.size > 1 ? z->whole : shards_place_own(z, what, bucket);
+// Buffer to load a bucket of the whole model into. bucket_keep() then keeps this rank's part.
+static inline float *bucket_place(Zero *z, Kept what, int bucket) {
+    return z->tensor.size > 1 ? z->whole : bucket_place_own(z, what, bucket);
 }
 
-static inline void shards_keep(Shards *z, Kept what, int bucket) {
+static inline void bucket_keep(Zero *z, Kept what, int bucket) {
     size_t bytes = gpt2_bucket(&z->tensor.whole, bucket).count * sizeof(float);
     if (what == KEPT_WEIGHTS && z->size*z->tensor.size > 1)
-        z->hash = hash_add(z->hash, shards_place(z, what, bucket), bytes);
+        z->hash = hash_add(z->hash, bucket_place(z, what, bucket), bytes);
     if (z->tensor.size > 1)
-        tensor_copy_bucket(shards_place_own(z, what, bucket), z->whole, &z->tensor, bucket,
-                           z->tensor.index, TENSOR_PART);
-    shards_take(z, shards_buffer_of(z, what), bucket);
+        tp_copy_bucket(bucket_place_own(z, what, bucket), z->whole, &z->tensor, bucket,
+                           z->tensor.index, TP_PART);
+    bucket_take(z, kept_buffer(z, what), bucket);
 }
 
 // Puts a bucket of the whole model together on rank 0, from the parts of its tensor group. `own` is
 // this rank's part on its device, in the shapes of z->c.
-static inline const float *shards_join(Shards *z, float *own, int bucket) {
-    TensorGroup *g = &z->tensor;
+static inline const float *bucket_join(Zero *z, float *own, int bucket) {
+    TpGroup *g = &z->tensor;
     size_t bytes = gpt2_bucket(&z->c, bucket).count * sizeof(float);
     for (int i = 0; i < g->size && z->rank == 0; i++) {
         float *part = i > 0 && g->index == 0 ? z->bucket : own;
         if (i > 0) comm_wait(g->comm, comm_fetch(g->comm, z->bucket, own, bytes, i));
         if (g->index == 0)
-            tensor_copy_bucket((float *)shards_show(z, part, bucket), z->whole, g, bucket, i,
-                               TENSOR_WHOLE);
+            tp_copy_bucket((float *)bucket_show(z, part, bucket), z->whole, g, bucket, i,
+                               TP_WHOLE);
     }
     return z->whole;
 }
@@ -688,15 +688,15 @@ static inline const float *shards_join(Shards *z, float *own, int bucket) {
 // together. For Adam's moments, which differ between DiLoCo's workers: those of `worker`, or with
 // -1 their mean.
 // A Checkpoint's source (dev/files/checkpoint.h).
-static inline const float *shards_get(void *shards, Kept what, int worker, int bucket) {
-    Shards *z = (Shards *)shards;
+static inline const float *bucket_get(void *zero, Kept what, int worker, int bucket) {
+    Zero *z = (Zero *)zero;
     Range r = gpt2_bucket(&z->c, bucket);
-    Buffer b = shards_buffer_of(z, what);
+    Buffer b = kept_buffer(z, what);
     float *whole = b.slices ? z->bucket : b.data + r.begin;
     bool of_workers = z->apart && z->size > 1 && (what == KEPT_EXP_AVG || what == KEPT_EXP_AVG_SQ);
     if (b.slices)
         comm_wait(z->comm, comm_all_gather(z->comm, z->bucket,
-                                           b.data + shards_slices_begin(z, bucket), r.count,
+                                           b.data + zero_slices_begin(z, bucket), r.count,
                                            sizeof(float)));
     if (of_workers) {
         whole = z->bucket;
@@ -704,5 +704,5 @@ static inline const float *shards_get(void *shards, Kept what, int worker, int b
         comm_wait(z->comm, worker < 0 ? comm_mean(z->comm, whole, r.count, COMM_FP32)
                            : comm_broadcast(z->comm, whole, r.count * sizeof(float), worker));
     }
-    return z->tensor.size > 1 ? shards_join(z, whole, bucket) : shards_show(z, whole, bucket);
+    return z->tensor.size > 1 ? bucket_join(z, whole, bucket) : bucket_show(z, whole, bucket);
 }

@@ -1,25 +1,25 @@
-// What dev/ranks/shards.h shares out, on paper: every rank's part of every buffer, one process, no
+// What dev/ranks/zero.h shares out, on paper: every rank's part of every buffer, one process, no
 // messages. That trained together the parts give what one rank gives: tests/test_ranks.sh.
 #define PROGRAM "test_shards"
 #include <math.h>
-#include "../dev/ranks/shards.h"
+#include "../dev/ranks/zero.h"
 #include "test.h"
 
 // One rank of several, as comm_open would say.
-typedef struct { Comm comm; Shards z; Memory memory; } Rank;
+typedef struct { Comm comm; Zero z; Memory memory; } Rank;
 
 static void rank_begin(Rank *r, int rank, int size, int stage, const Config *c) {
     memset(&r->comm, 0, sizeof r->comm);
     r->comm.rank = rank;
     r->comm.size = size;
     Sharing sharing = { .comm = &r->comm, .stage = stage };
-    shards_init(&r->z, &sharing, c, c, sizeof(float));
+    zero_init(&r->z, &sharing, c, c, sizeof(float));
     r->memory = memory_begin(NULL);
 }
 
 static void rank_carve(Rank *r) {
-    shards_carve_params(&r->z, &r->memory);
-    shards_carve_training(&r->z, &r->memory);
+    zero_carve_params(&r->z, &r->memory);
+    zero_carve_training(&r->z, &r->memory);
 }
 
 // Memory for all that the rank keeps; without it a rank answers questions of layout alone.
@@ -27,11 +27,11 @@ static void rank_alloc(Rank *r) {
     rank_carve(r);
     r->memory = memory_begin(alloc_or_die(r->memory.used, "a rank"));
     rank_carve(r);
-    shards_open(&r->z);
+    zero_open(&r->z);
 }
 
 static void rank_end(Rank *r) {
-    shards_close(&r->z);
+    zero_close(&r->z);
     free(r->memory.base);
 }
 
@@ -75,20 +75,20 @@ static void places_end(Places *p) {
 
 // One chunk: in one tensor, with its decay, and each of the three places where the stage says. Adds
 // one to `updated` of each parameter it updates.
-static int check_chunk(int *updated, const Shards *z, const Chunk *k, const Places *p) {
+static int check_chunk(int *updated, const Zero *z, const Chunk *k, const Places *p) {
     Tensor t = {0};
     int wrong = 0;
     for (int j = 0; j < k->count; j++) {
         size_t param = k->param + (size_t)j, grad = k->grad + (size_t)j;
         size_t moment = k->moment + (size_t)j;
-        if (param >= shards_params_count(z)) return 1;
+        if (param >= zero_params_count(z)) return 1;
         long flat = z->stage == 3 ? p->of_slice[param] : (long)param;
         if (flat < 0) return 1;
         for (int i = 0; j == 0 && i < gpt2_n_tensors(&z->c); i++)
             if (gpt2_tensor(&z->c, i).offset <= (size_t)flat) t = gpt2_tensor(&z->c, i);
         wrong += (long)grad != (z->stage >= 2 ? p->of_flat[flat] : flat);
         wrong += (long)moment != (z->stage >= 1 ? p->of_flat[flat] : flat);
-        wrong += grad >= shards_grads_count(z) || moment >= shards_moments_count(z);
+        wrong += grad >= zero_grads_count(z) || moment >= zero_moments_count(z);
         wrong += t.decays != k->decays || (size_t)flat >= t.offset + t.count;
         updated[flat]++;
     }
@@ -104,9 +104,9 @@ static void check_chunks(const Config *c, int size, int stage, int largest) {
         Places places;
         rank_begin(&r, rank, size, stage, c);
         places_begin(&places, c, rank, size);
-        int n = shards_chunks(NULL, &r.z, largest);
+        int n = zero_chunks(NULL, &r.z, largest);
         Chunk *chunks = (Chunk *)alloc_or_die((size_t)(n + 1) * sizeof *chunks, "chunks");
-        CHECK(shards_chunks(chunks, &r.z, largest) == n);
+        CHECK(zero_chunks(chunks, &r.z, largest) == n);
         for (int i = 0; i < n; i++) {
             wrong += chunks[i].count < 1 || chunks[i].count > largest;
             wrong += check_chunk(updated, &r.z, &chunks[i], &places);
@@ -138,12 +138,12 @@ TEST(buckets_in_use_have_slots_of_their_own) {
         const Config *c = &odd_configs[i];
         rank_begin(&r, 0, 2, 3, c);
         for (int b = 0; b < gpt2_n_buckets(c); b++) {
-            int slot = shards_slot(&r.z, b);
-            CHECK(slot >= 0 && slot < SHARDS_SLOTS);
-            CHECK(gpt2_bucket(c, b).count <= shards_slot_count(&r.z, slot));
-            CHECK(b == 0 || slot != shards_slot(&r.z, 0));
-            CHECK(b == c->L + 1 || slot != shards_slot(&r.z, c->L + 1));
-            CHECK(b == 0 || slot != shards_slot(&r.z, b - 1));
+            int slot = zero_slot(&r.z, b);
+            CHECK(slot >= 0 && slot < ZERO_SLOTS);
+            CHECK(gpt2_bucket(c, b).count <= zero_slot_count(&r.z, slot));
+            CHECK(b == 0 || slot != zero_slot(&r.z, 0));
+            CHECK(b == c->L + 1 || slot != zero_slot(&r.z, c->L + 1));
+            CHECK(b == 0 || slot != zero_slot(&r.z, b - 1));
         }
         rank_end(&r);
     }
@@ -160,8 +160,8 @@ TEST(memory_follows_the_formula) {
             Rank r;
             rank_begin(&r, size - 1, size, stage, &c);
             double n = size, formula[] = { 16.0, 8.0 + 8.0/n, 4.0 + 12.0/n, 16.0/n };
-            double bytes = 4.0*(double)(shards_params_count(&r.z) + shards_grads_count(&r.z)
-                                        + 2*shards_moments_count(&r.z));
+            double bytes = 4.0*(double)(zero_params_count(&r.z) + zero_grads_count(&r.z)
+                                        + 2*zero_moments_count(&r.z));
             rank_carve(&r);
             const size_t *of = r.memory.bytes;
             CHECK(bytes == (double)(of[MEM_PARAMS] + of[MEM_GRADS] + of[MEM_MOMENTS]));
@@ -182,10 +182,10 @@ static int check_series(Rank *r, Kept what, const float *kept, bool slices, cons
     int wrong = 0;
     for (int b = 0; b < gpt2_n_buckets(c); b++) {
         Range range = gpt2_bucket(c, b);
-        float *place = shards_place(&r->z, what, b);
+        float *place = bucket_place(&r->z, what, b);
         for (size_t i = 0; i < range.count; i++)
             place[i] = (float)(range.begin + i) + 0.25f*(float)what;
-        shards_keep(&r->z, what, b);
+        bucket_keep(&r->z, what, b);
     }
     for (size_t f = 0; f < gpt2_n_params(c); f++) {
         long at = slices ? places->of_flat[f] : (long)f;
@@ -218,32 +218,32 @@ TEST(what_is_placed_is_kept) {
 
 // ---- --exact-sum, within a rank ----
 
-// Micro-batches that come one after the other, each added to what shards_grads says, end as the sum
+// Micro-batches that come one after the other, each added to what bucket_grads says, end as the sum
 // along the tree, to the bit.
 static void check_exact_sum(int micro_batches) {
     const Config *c = &odd_configs[1];
     size_t n = gpt2_n_params(c);
     enum { MOST = 16 };
     float *terms[MOST], *wanted = floats(n);
-    Shards z;
+    Zero z;
     Rng rng = rng_make(5, 0);
     Sharing sharing = { .levels = tree_level((uint64_t)micro_batches - 1) + 1 };
-    shards_init(&z, &sharing, c, c, sizeof(float));
+    zero_init(&z, &sharing, c, c, sizeof(float));
     for (int l = 0; l < z.n_levels; l++) z.levels[l] = floats(n);
     z.grads = z.levels[0];
     for (int update = 0; update < 2; update++) {       // what the first one left does not matter
         for (int i = 0; i < micro_batches; i++) {
             terms[i] = floats(n);
             for (size_t j = 0; j < n; j++) terms[i][j] = (float)rng_normal(&rng);
-            shards_micro_batch(&z, (size_t)i, (size_t)micro_batches);
+            zero_micro_batch(&z, (size_t)i, (size_t)micro_batches);
             for (int b = c->L + 1; b >= 0; b--) {
                 Range r = gpt2_bucket(c, b);
-                float *g = shards_grads(&z, b);
+                float *g = bucket_grads(&z, b);
                 for (size_t j = 0; j < r.count; j++) g[j] += terms[i][r.begin + j];
-                shards_grads_ready(&z, b);
+                gradients_ready(&z, b);
             }
         }
-        shards_finish_grads(&z);
+        gradients_finish(&z);
         tree_sum(wanted, (const void *const *)terms, micro_batches, 1.0f, COMM_FP32, COMM_WRITE, n);
         CHECK_MSG(memcmp(z.grads, wanted, n * sizeof(float)) == 0, "%d micro-batches, update %d",
                   micro_batches, update);
@@ -251,7 +251,7 @@ static void check_exact_sum(int micro_batches) {
     }
     for (int l = 0; l < z.n_levels; l++) free(z.levels[l]);
     free(wanted);
-    shards_free(&z);
+    zero_free(&z);
 }
 
 TEST(exact_sums_follow_the_tree) {
@@ -260,12 +260,12 @@ TEST(exact_sums_follow_the_tree) {
 
 // ---- tensor parallel: shares of a model ----
 
-static TensorGroup group_of(const Config *c, int rank, int size) {
+static TpGroup group_of(const Config *c, int rank, int size) {
     Comm comm;
     memset(&comm, 0, sizeof comm);
     comm.rank = rank;
     comm.size = size;
-    TensorGroup g = tensor_group(c, &comm);
+    TpGroup g = tp_group(c, &comm);
     g.comm = NULL;
     return g;
 }
@@ -278,17 +278,17 @@ static void check_shares(const Config *c, int size) {
         size_t n = gpt2_bucket(c, b).count, counted = 0;
         for (size_t i = 0; i < n; i++) whole[i] = (float)(i + 1), again[i] = 0.0f;
         for (int rank = 0; rank < size; rank++) {
-            TensorGroup g = group_of(c, rank, size);
+            TpGroup g = group_of(c, rank, size);
             size_t share = gpt2_bucket(&g.own, b).count;
             float *part = floats(share);
             for (size_t i = 0; i < share; i++) part[i] = NAN;
-            tensor_copy_bucket(part, whole, &g, b, rank, TENSOR_PART);
-            tensor_copy_bucket(part, again, &g, b, rank, TENSOR_WHOLE);
+            tp_copy_bucket(part, whole, &g, b, rank, TP_PART);
+            tp_copy_bucket(part, again, &g, b, rank, TP_WHOLE);
             for (int i = gpt2_bucket_tensor(c, b); i < gpt2_bucket_tensor(c, b + 1); i++) {
                 Tensor t = gpt2_tensor(&g.own, i);
                 size_t at = t.offset - gpt2_bucket(&g.own, b).begin;
                 for (size_t k = at; k < at + t.count; k++)
-                    counted += tensor_counts(&g, t.kind) && part[k] > 0.0f;
+                    counted += tp_counts(&g, t.kind) && part[k] > 0.0f;
             }
             words += b == 0 ? g.words.count : 0;
             free(part);
@@ -309,12 +309,12 @@ TEST(shares_make_up_the_model) {
         for (int size = 1; size <= configs[i].NH; size *= 2) check_shares(&configs[i], size);
     // By hand: 4 heads of 2 channels on 2 ranks. The second has heads 2 and 3: of the rows of
     // qkv_w, 24 wide, columns 4-7 of Q (0-7), 12-15 of K and 20-23 of V.
-    TensorGroup g = group_of(&configs[1], 1, 2);
+    TpGroup g = group_of(&configs[1], 1, 2);
     float whole[8*24], part[8*12];
     Tensor p = gpt2_tensor(&g.own, QKV_W), w = gpt2_tensor(&g.whole, QKV_W);
     for (int i = 0; i < 8*24; i++) whole[i] = (float)i;
     CHECK(p.rows == 8 && p.cols == 12);
-    tensor_copy(part, whole, &p, &w, 1, TENSOR_PART);
+    tp_copy(part, whole, &p, &w, 1, TP_PART);
     for (int i = 0; i < 8*12; i++)
         CHECK(part[i] == (float)(i / 12 * 24 + i % 12 / 4 * 8 + 4 + i % 4));
 }
