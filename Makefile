@@ -218,7 +218,8 @@ emulate: train_gpt2cu-emulated   ## build ./train_gpt2cu-emulated: the CUDA prog
 train_gpt2cu-emulated: $(BUILD)/train_gpt2.cu.cpp $(BUILD)/emulate-flags
 	$(EMULATE) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< -o $@
 
-$(BUILD)/%.cu.cpp: %.cu train_gpt2.cu dev/ranks/kernels.cu dev/ranks/tensor_model.cu $(BUILD)/rewrite
+$(BUILD)/%.cu.cpp: %.cu train_gpt2.cu dev/ranks/kernels.cu dev/ranks/tensor_model.cu \
+                   dev/cuda/machine.cu $(BUILD)/rewrite
 	@mkdir -p $(@D)
 	$(BUILD)/rewrite $< > $@
 

@@ -1,40 +1,42 @@
 // Trains GPT-2 (Radford et al. 2019) on a CPU: the whole of training in one file, in the order in
 // which a reader wants it. A C compiler is all that it needs.
 //
-//     shapes         what is stored where, and a picture of one block
-//     layers         in the order a token meets them, each forward and then backward
-//     model          the layers in a row, forward and backward; the memory they share
-//     optimizer      AdamW, with the gradient clipped by its global norm
-//     training loop  data, forward, backward, update, again
-//     main           flags in, model built, loop run
+//     shapes          what is stored where, and a picture of one block
+//     layers          in the order a token meets them, each forward and then backward
+//     model           the layers in a row, forward and backward
+//     optimizer       the gradient's global norm, and AdamW
+//     training loop   data, forward, backward, clip, update, again
+//     behind the loop generation with a key/value cache, evaluation, memory
+//     main            flags in, model built, loop run
 //
 // Read it from top to bottom. What serves a user stands in dev/train: flags, the log, resuming,
-// sampling, --plan. What several processes say to each other stands in dev/ranks. The two functions
-// that take nine tenths of the time, the matrix product and attention, are defined here plainly;
-// the ordinary build runs their fast forms in dev/cpu, and `make PLAIN=1` runs the ones below.
-// train_gpt2.cu is the same program for a GPU, section by section.
+// sampling, --plan. Many processes that train one model are wrapped around this program: they
+// attach at the hooks forward_needs, backward_needs, gradients_ready, gradients_arrive,
+// totals_share (dev/ranks/zero.h) and step_end, which do nothing for one process alone. The two
+// functions that take nine tenths of the time, the matrix product and attention, are defined here
+// plainly; the ordinary build runs their fast forms in dev/cpu, and `make PLAIN=1` runs the ones
+// below. train_gpt2.cu is the same program for a GPU, section by section.
 //
 // Conventions. Arrays are row-major: (N,C) has N rows of C elements. B sequences of T tokens make
 // N = B*T rows; C channels, NH heads of HS = C/NH channels, L layers, V words in the vocabulary
 // (Vp when rows are padded). A gradient has the name of its tensor with a d in front: dx is
 // d(loss)/dx, and backpropagation is the chain rule, layer by layer from the loss to the
 // embeddings. Gradients of activations are written (=), gradients of parameters are added (+=), so
-// that several micro-batches can share one update: gradient accumulation. Parallel loops never
-// split a sum between threads: the same run has the same bits on one core and on sixty-four.
+// that several micro-batches can share one update: gradient accumulation. No sum depends on the
+// number of threads: the same run has the same bits on one core and on sixty-four. Either one
+// thread adds up all of a sum, or a sum is cut into chunks of fixed size (gradients_squares).
 #define PROGRAM "train_gpt2"
 #include <assert.h>
 #include <math.h>
 #include "dev/base/cpu.h"              // thread_count, strip_begin, min_size
 #include "dev/base/memory.h"           // memory_floats: one allocation, laid out
-#include "dev/base/ram.h"              // ram_check, ram_free
+#include "dev/base/ram.h"              // ram_check
 #include "dev/cpu/attention.h"         // attention_forward_fast, attention_backward_fast
 #include "dev/cpu/exp.h"               // exp_fast: e^x that a compiler can vectorize
+#include "dev/cpu/machine.h"           // Machine: this processor
 #include "dev/cpu/matmul.h"            // matmul_fast; Mat, rows_of, transpose_of, WRITE or ADD
-#include "dev/cpu/peak.h"              // cpu_peak_flops
-#include "dev/cpu/words.h"             // xent_parts
-#include "dev/ranks/zero.h"          // the flat buffers: parameters, gradients, moments
-#include "dev/ranks/tensor.h"          // TpGroup, tp_sum: ranks that share each layer
-#include "dev/train/loop.h"            // step_begin, step_data, step_end, run_goes_on
+#include "dev/ranks/zero.h"            // the flat buffers of parameters; the hooks
+#include "dev/train/loop.h"            // step_begin, next_batch, step_end, run_goes_on
 #include "dev/train/open.h"            // run_start, run_open, run_generate, run_close
 #include "dev/train/plan_run.h"        // run_plan
 
@@ -69,10 +71,8 @@
 //      + <------'
 //      |
 //      x_out (N,C) *
-//
-// Tensor parallel (dev/ranks/tensor.h): a rank has Cn = C/n channels of qkv, att, fc and gelu.
 
-// The parameters of one block; the same struct holds their gradients.
+// The parameters of one block.
 typedef struct {
     // LayerNorms: a gain and a bias for each channel
     float *ln1_gain, *ln1_bias;        // (C)
@@ -85,56 +85,52 @@ typedef struct {
     float *mlp_proj_w, *mlp_proj_b;    // (4C,C) (C)
 } Block;
 
+// All parameters, in the order of the flat buffer that they lie in. The same structs hold their
+// gradients.
+typedef struct {
+    float *wte, *wpe;                  // (V,C) a vector for each token; (P,C) for each position
+    Block *block;                      // (L)
+    float *lnf_gain, *lnf_bias;        // (C) the final LayerNorm
+} Weights;
+
 // What one block's forward pass keeps for its backward pass.
 typedef struct {
-    float *ln1, *ln1_mean, *ln1_rstd;  // (N,C) (N) (N)
+    float *x;                          // (N,C) what enters the block: x_out of the one before
+    float *ln1;                        // (N,C)
+    float *ln1_mean, *ln1_rstd;        // (N)
     float *qkv;                        // (N,3C); in generation it is the key/value cache
-    float *att, *att_lse;              // (N,C) (B,NH,T) log of each softmax's denominator
+    float *att;                        // (N,C)
+    float *att_lse;                    // (B,NH,T) log of each softmax's denominator
     float *x_mid;                      // (N,C) the residual stream between attention and MLP
-    float *ln2, *ln2_mean, *ln2_rstd;  // (N,C) (N) (N)
+    float *ln2;                        // (N,C)
+    float *ln2_mean, *ln2_rstd;        // (N)
     float *fc, *gelu;                  // (N,4C)
     float *x_out;                      // (N,C) the residual stream after the block
 } BlockActs;
 
-struct Machine { double peak_flops; };     // a processor needs no opening
-
 struct Model {
-    Config c;                          // L, NH, C, V, and P positions; a rank's share of them
-    ModelSpec spec;                    // max B and T, and how ranks share the model
-    Zero zero;                         // parameters, gradients, AdamW's moments: flat buffers
-    Memory memory;                     // the one allocation that they and all below lie in
+    Config c;                          // L, NH, C, V, and P positions
+    ModelSpec spec;                    // the largest B and T, and what else decides the memory
+    Zero zero;                         // the flat buffers, and how ranks share them
+    Memory memory;                     // the one allocation that everything below lies in
+    Weights w;                         // parameters
+    Weights dw;                        // their gradients
     float *x_in;                       // (N,C) embeddings
     BlockActs *acts;                   // (L)
-    float *lnf, *lnf_mean, *lnf_rstd;  // (N,C) (N) (N)
-    float *loss, *lse;                 // (N) nats a token
+    float *lnf;                        // (N,C)
+    float *lnf_mean, *lnf_rstd;        // (N)
+    float *loss;                       // (N) nats a token
+    float *lse;                        // (N) log of the denominator of each token's softmax
     float *logits;                     // (logit_rows,Vp): the classifier works in chunks of rows
     size_t logit_rows;
-    float *parts;                      // tensor parallel: for tp_xent; and (N) the targets as
-    int *own_targets;                  // columns of this rank's logits
+    int Vp;                            // V rounded up
     float *scratch;                    // attention's, a piece for each thread
-    float *dx, *dx_branch;             // (N,C) gradient of the residual stream, and of a branch
-    float *dqkv, *dfc;                 // (N,3C) (N,4C)
-    double loss_sum;                   // of all tokens since clear_grads
-    double updating, waited;           // when the update began; seconds of waiting by then
+    float *branch;                     // (N,C) forward: the output of a branch, before it is added
+    float *dbranch;                    // (N,C) backward: gradients inside a branch
+    float *dx;                         // (N,C) gradient of the residual stream
+    float *dqkv;                       // (N,3C)
+    float *dfc;                        // (N,4C)
 };
-
-// A tensor's place in its bucket: of the embeddings, of a block, or of the final norm. One table in
-// dev/base/gpt2.h gives every tensor its place, shape and initialisation.
-static float *tensor_at(float *bucket, const Config *c, int kind) {
-    int first = kind < FIRST_IN_BLOCK ? 0 : kind <= LAST_IN_BLOCK ? FIRST_IN_BLOCK : LNF_GAIN;
-    return bucket + kinds_count(c, first, kind);
-}
-
-static Block block_in(float *bucket, const Config *c) {
-    Block b;
-    float **fields[KINDS_IN_BLOCK] = {                 // in the order of the table
-        &b.ln1_gain, &b.ln1_bias, &b.qkv_w, &b.qkv_b, &b.att_proj_w, &b.att_proj_b,
-        &b.ln2_gain, &b.ln2_bias, &b.fc_w, &b.fc_b, &b.mlp_proj_w, &b.mlp_proj_b,
-    };
-    for (int k = 0; k < KINDS_IN_BLOCK; k++)
-        *fields[k] = tensor_at(bucket, c, FIRST_IN_BLOCK + k);
-    return b;
-}
 
 // =================================================================================================
 // Layers
@@ -142,17 +138,17 @@ static Block block_in(float *bucket, const Config *c) {
 
 // ---- embedding: x[b,t] = wte[token[b,t]] + wpe[t] ----
 //   x (B,T,C)   token (B,T)   wte (V,C)   wpe (P,C)
-// A vector for the token and a vector for its position, both learned. Rows first ... T-1 of each
-// sequence are written; first is 0 except in generation, where earlier rows are cached.
+// A vector for the token and a vector for its position, both learned.
 
 static void embedding_forward(float *x, const int *token, const float *wte, const float *wpe,
-                              int B, int T, int first, int C) {
+                              int B, int T, int C) {
     #pragma omp parallel for collapse(2)
     for (int b = 0; b < B; b++)
-        for (int t = first; t < T; t++) {
+        for (int t = 0; t < T; t++) {
             size_t n = (size_t)b*T + t;
-            const float *token_row = wte + (size_t)token[n]*C, *position = wpe + (size_t)t*C;
-            for (int c = 0; c < C; c++) x[n*C + c] = token_row[c] + position[c];
+            const float *word = wte + (size_t)token[n]*C;
+            const float *position = wpe + (size_t)t*C;
+            for (int c = 0; c < C; c++) x[n*C + c] = word[c] + position[c];
         }
 }
 
@@ -165,9 +161,10 @@ static void embedding_backward(float *dwte, float *dwpe, const float *dx, const 
     for (int s = 0; s < strips; s++) {
         int begin = strip_begin(C, s, strips), end = strip_begin(C, s + 1, strips);
         for (size_t n = 0; n < (size_t)B*T; n++) {
-            float *dtoken = dwte + (size_t)token[n]*C, *dposition = dwpe + n % T * C;
+            float *dword = dwte + (size_t)token[n]*C;
+            float *dposition = dwpe + n % T * C;
             for (int c = begin; c < end; c++) {
-                dtoken[c] += dx[n*C + c];
+                dword[c] += dx[n*C + c];
                 dposition[c] += dx[n*C + c];
             }
         }
@@ -219,7 +216,8 @@ static void layernorm_backward(float *dx, float *dgain, float *dbias, const floa
     #pragma omp parallel for
     for (size_t n = 0; n < N; n++) {
         const float *row = x + n*C, *d = dout + n*C;
-        float m = mean[n], r = rstd[n], sum_g = 0.0f, sum_gx = 0.0f;
+        float m = mean[n], r = rstd[n];
+        float sum_g = 0.0f, sum_gx = 0.0f;
         #pragma omp simd reduction(+:sum_g, sum_gx)
         for (int c = 0; c < C; c++) {
             sum_g += d[c] * gain[c];
@@ -232,16 +230,16 @@ static void layernorm_backward(float *dx, float *dgain, float *dbias, const floa
     }
 }
 
-// ---- matrix product: c (M,N) = a (M,K) b (K,N) + bias, or c += a b ----
-// A Mat holds the strides of its rows and columns, so transposing copies nothing: rows_of(x, ld)
-// reads x as it is stored, transpose_of(x, ld) with rows and columns swapped. ldc is the distance
-// from one row of c to the next. bias (N), or NULL.
+// ---- matrix product: c (I,J) = a (I,K) b (K,J) + bias, or c += a b ----
+// c_ij = sum over k of a_ik b_kj. A Mat holds the strides of its rows and columns, so transposing
+// copies nothing: rows_of(x, ld) reads x as it is stored, transpose_of(x, ld) with rows and columns
+// swapped. ldc is the distance from one row of c to the next. bias (J), or NULL.
 
 static void matmul_plain(float *c, size_t ldc, Mat a, Mat b, const float *bias,
-                         size_t M, size_t N, size_t K, Mode mode) {
+                         size_t I, size_t J, size_t K, Mode mode) {
     #pragma omp parallel for
-    for (size_t i = 0; i < M; i++)
-        for (size_t j = 0; j < N; j++) {
+    for (size_t i = 0; i < I; i++)
+        for (size_t j = 0; j < J; j++) {
             float sum = mode == ADD ? c[i*ldc + j] : bias ? bias[j] : 0.0f;
             for (size_t k = 0; k < K; k++)
                 sum += a.data[i*a.row + k*a.col] * b.data[k*b.row + j*b.col];
@@ -250,8 +248,8 @@ static void matmul_plain(float *c, size_t ldc, Mat a, Mat b, const float *bias,
 }
 
 static void matmul(float *c, size_t ldc, Mat a, Mat b, const float *bias,
-                   size_t M, size_t N, size_t K, Mode mode) {
-    (PLAIN ? matmul_plain : matmul_fast)(c, ldc, a, b, bias, M, N, K, mode);
+                   size_t I, size_t J, size_t K, Mode mode) {
+    (PLAIN ? matmul_plain : matmul_fast)(c, ldc, a, b, bias, I, J, K, mode);
 }
 
 // ---- linear: out = x w + b ----
@@ -291,13 +289,15 @@ static void linear_backward(float *dx, float *dw, float *db, const float *dout,
 // ---- causal self-attention (Vaswani et al. 2017), for each head: ----
 //     out_t = sum over t2 <= t of p_t,t2 v_t2     p_t = softmax over t2 <= t of q_t . k_t2/sqrt(HS)
 //   out (B,T,C)   qkv (B,T,3C)   lse (B,NH,T) log of each softmax's denominator, for backward
-//   scratch: attention_scratch(T, HS) floats for each thread
+//   scratch: attention_scratch(T, HS) floats for each thread; the plain form needs T of them
 // The causal mask t2 <= t hides later tokens, so that all T positions learn to predict their next
-// token in one pass. Queries first ... T-1 are computed; first is 0 except in generation.
+// token in one pass. In generation the key/value cache holds `past` earlier tokens (else 0): a
+// sequence of out, qkv and lse has past + T rows, and the pointers are those of row `past`.
 
-// The row of token t of one head: its query at [0], its key at [C], its value at [2C].
+// The row of token t of one head, with T rows a sequence: its query at [0], its key at [C], its
+// value at [2C].
 static const float *head_row(const float *qkv, int b, int t, int h, int T, int C, int HS) {
-    return qkv + ((size_t)b*T + t)*3*C + h*HS;
+    return qkv + ((ptrdiff_t)b*T + t)*3*C + h*HS;
 }
 
 static float dot(const float *a, const float *b, int n) {
@@ -313,33 +313,35 @@ static void add_scaled(float *y, float a, const float *x, int n) {
 }
 
 static void attention_forward_plain(float *out, float *lse, float *scratch, const float *qkv,
-                                    int B, int T, int first, int C, int NH) {
-    int HS = C / NH;
+                                    int B, int T, int past, int C, int NH) {
+    int HS = C / NH, rows = past + T;
     float scale = 1.0f / sqrtf((float)HS);
     #pragma omp parallel for collapse(2)
     for (int b = 0; b < B; b++)
     for (int h = 0; h < NH; h++) {
-        float *p = scratch + thread_index()*attention_scratch(T, HS);      // (T)
-        for (int t = first; t < T; t++) {
-            const float *q = head_row(qkv, b, t, h, T, C, HS);
-            float *o = out + ((size_t)b*T + t)*C + h*HS, hi = -INFINITY, sum = 0.0f;
-            for (int t2 = 0; t2 <= t; t2++) {
-                p[t2] = scale * dot(q, head_row(qkv, b, t2, h, T, C, HS) + C, HS);
+        float *p = scratch + (size_t)thread_index()*rows + past;      // (rows), from p[-past] on
+        for (int t = 0; t < T; t++) {
+            const float *q = head_row(qkv, b, t, h, rows, C, HS);
+            float *o = out + ((size_t)b*rows + t)*C + h*HS;
+            float hi = -INFINITY, sum = 0.0f;
+            for (int t2 = -past; t2 <= t; t2++) {
+                p[t2] = scale * dot(q, head_row(qkv, b, t2, h, rows, C, HS) + C, HS);
                 hi = fmaxf(hi, p[t2]);
             }
-            for (int t2 = 0; t2 <= t; t2++) sum += p[t2] = expf(p[t2] - hi);
+            for (int t2 = -past; t2 <= t; t2++) sum += p[t2] = expf(p[t2] - hi);
             for (int i = 0; i < HS; i++) o[i] = 0.0f;
-            for (int t2 = 0; t2 <= t; t2++)
-                add_scaled(o, p[t2] / sum, head_row(qkv, b, t2, h, T, C, HS) + 2*C, HS);
-            lse[((size_t)b*NH + h)*T + t] = hi + logf(sum);
+            for (int t2 = -past; t2 <= t; t2++)
+                add_scaled(o, p[t2] / sum, head_row(qkv, b, t2, h, rows, C, HS) + 2*C, HS);
+            lse[((size_t)b*NH + h)*rows + t] = hi + logf(sum);
         }
     }
 }
 
-// With ds the gradient of the scores and d_t = dout_t . out_t:
+// With s_t,t2 = q_t . k_t2/sqrt(HS) the scores, d_t = dout_t . out_t and ds the gradient of s:
 //     dv_t2 += p_t,t2 dout_t                    ds_t,t2 = p_t,t2 (dout_t . v_t2 - d_t)
 //     dq_t += ds_t,t2 k_t2 / sqrt(HS)           dk_t2 += ds_t,t2 q_t / sqrt(HS)
-// d_t is what the softmax's Jacobian subtracts: sum over t2 of p_t,t2 (dout_t . v_t2) = d_t.
+// d_t is what the softmax's Jacobian subtracts: sum over t2 of p_t,t2 (dout_t . v_t2) = d_t. The
+// code multiplies by 1/sqrt(HS) once: its dqk = ds / sqrt(HS) is the gradient of q_t . k_t2.
 static void attention_backward_plain(float *dqkv, float *scratch, const float *dout,
                                      const float *qkv, const float *out, const float *lse,
                                      int B, int T, int C, int NH) {
@@ -352,23 +354,26 @@ static void attention_backward_plain(float *dqkv, float *scratch, const float *d
     for (int h = 0; h < NH; h++)
     for (int t = 0; t < T; t++) {
         size_t n = (size_t)b*T + t;
-        const float *q = head_row(qkv, b, t, h, T, C, HS), *d_o = dout + n*C + h*HS;
-        float *dq = dqkv + n*3*C + h*HS, d = dot(d_o, out + n*C + h*HS, HS);
+        const float *q = head_row(qkv, b, t, h, T, C, HS);
+        const float *d_o = dout + n*C + h*HS;
+        float *dq = dqkv + n*3*C + h*HS;
+        float d = dot(d_o, out + n*C + h*HS, HS);
         for (int t2 = 0; t2 <= t; t2++) {
-            const float *k = head_row(qkv, b, t2, h, T, C, HS) + C, *v = k + C;
+            const float *k = head_row(qkv, b, t2, h, T, C, HS) + C;
+            const float *v = k + C;
             float *dk = dqkv + (k - qkv), *dv = dk + C;
             float p = expf(scale * dot(q, k, HS) - lse[((size_t)b*NH + h)*T + t]);
-            float ds = p * (dot(d_o, v, HS) - d) * scale;
+            float dqk = p * (dot(d_o, v, HS) - d) * scale;
             add_scaled(dv, p, d_o, HS);
-            add_scaled(dq, ds, k, HS);
-            add_scaled(dk, ds, q, HS);
+            add_scaled(dq, dqk, k, HS);
+            add_scaled(dk, dqk, q, HS);
         }
     }
 }
 
 static void attention_forward(float *out, float *lse, float *scratch, const float *qkv,
-                              int B, int T, int first, int C, int NH) {
-    (PLAIN ? attention_forward_plain : attention_forward_fast)(out, lse, scratch, qkv, B, T, first,
+                              int B, int T, int past, int C, int NH) {
+    (PLAIN ? attention_forward_plain : attention_forward_fast)(out, lse, scratch, qkv, B, T, past,
                                                                C, NH);
 }
 
@@ -378,11 +383,18 @@ static void attention_backward(float *dqkv, float *scratch, const float *dout, c
                                                                  B, T, C, NH);
 }
 
-// ---- residual: out = a + b; backward, both a and b receive dout ----
+// ---- residual: out = a + b ----
 
 static void residual_forward(float *out, const float *a, const float *b, size_t n) {
     #pragma omp parallel for simd
     for (size_t i = 0; i < n; i++) out[i] = a[i] + b[i];
+}
+
+// Both a and b receive dout. Where b was computed from a, the gradient that comes back through b is
+// added to the one that a has: dx += dbranch.
+static void residual_backward(float *dx, const float *dbranch, size_t n) {
+    #pragma omp parallel for simd
+    for (size_t i = 0; i < n; i++) dx[i] += dbranch[i];
 }
 
 // ---- GELU: x/2 (1 + tanh u) with u = sqrt(2/pi) (x + 0.044715 x^3) ----
@@ -444,55 +456,339 @@ static void xent_backward(float *dlogits, const float *lse, const int *target, f
 // Weight tying: the embedding matrix wte is the classifier's weight as well (Press and Wolf 2017).
 //   x, dx (N,C)   wte, dwte (V,C)   logits: scratch, (rows,Vp)
 // It works on `rows` rows at a time: all (N,V) logits would be the largest array of the model.
-// Tensor parallel: the V words are this rank's, and parts is scratch, (ranks+1,3,rows).
 
 static void classifier_forward(float *loss, float *lse, float *logits, const float *x,
-                               const float *wte, const int *target, const TpGroup *g,
-                               float *parts, size_t N, size_t rows, int C, int V, int Vp) {
+                               const float *wte, const int *target,
+                               size_t N, size_t rows, int C, int V, int Vp) {
     for (size_t n = 0; n < N; n += rows) {
         size_t some = min_size(rows, N - n);
         matmul(logits, Vp, rows_of(x + n*C, C), transpose_of(wte, C), NULL, some, V, C, WRITE);
-        if (g->size == 1) {
-            xent_forward(loss + n, lse + n, logits, target + n, some, V, Vp);
-        } else {
-            xent_parts(parts + 3*some*g->size, logits, target + n, some, V, Vp);
-            tp_xent(loss + n, lse + n, parts, g, some);
-        }
+        xent_forward(loss + n, lse + n, logits, target + n, some, V, Vp);
     }
 }
 
 // Forward and backward together, one chunk of logits at a time. Each token's loss is multiplied by
 // `scale`: with 1/(tokens of the update) the objective is their mean.
 static void classifier_backward(float *dx, float *dwte, float *loss, float *lse, float *logits,
-                                const float *x, const float *wte, const int *target,
-                                const TpGroup *g, float *parts, float scale,
+                                const float *x, const float *wte, const int *target, float scale,
                                 size_t N, size_t rows, int C, int V, int Vp) {
     for (size_t n = 0; n < N; n += rows) {
         size_t some = min_size(rows, N - n);
-        classifier_forward(loss + n, lse + n, logits, x + n*C, wte, target + n, g, parts, some,
-                           some, C, V, Vp);
+        classifier_forward(loss + n, lse + n, logits, x + n*C, wte, target + n, some, some, C, V,
+                           Vp);
         xent_backward(logits, lse + n, target + n, scale, some, V, Vp);
         matmul(dx + n*C, C, rows_of(logits, Vp), rows_of(wte, C), NULL, some, C, V, WRITE);
         matmul(dwte, C, transpose_of(logits, Vp), rows_of(x + n*C, C), NULL, V, C, some, ADD);
     }
-    tp_sum(g, dx, N*C);
 }
 
 // =================================================================================================
 // Model
 // =================================================================================================
 
+static double sum_of(const float *x, size_t n) {
+    double sum = 0.0;
+    for (size_t i = 0; i < n; i++) sum += x[i];
+    return sum;
+}
+
+// The model cut across ranks has its own page, dev/ranks/tensor_model.h.
+static void tp_model_forward(Model *m, const int *tokens, int B, int T, int past);
+static double tp_model_backward(Model *m, const int *tokens, const int *targets, float scale,
+                                int B, int T);
+
+// ---- forward ----
+
+// x_mid = x + attention(LayerNorm(x)); x_out = x_mid + MLP(LayerNorm(x_mid)).
+static void block_forward(Model *m, Block w, BlockActs a, int B, int T, int past) {
+    int C = m->c.C;
+    size_t N = (size_t)B*T;
+    layernorm_forward(a.ln1, a.ln1_mean, a.ln1_rstd, a.x, w.ln1_gain, w.ln1_bias, N, C);
+    linear_forward(a.qkv, a.ln1, w.qkv_w, w.qkv_b, N, C, 3*C);
+    attention_forward(a.att, a.att_lse, m->scratch, a.qkv, B, T, past, C, m->c.NH);
+    linear_forward(m->branch, a.att, w.att_proj_w, w.att_proj_b, N, C, C);
+    residual_forward(a.x_mid, a.x, m->branch, N*C);
+    layernorm_forward(a.ln2, a.ln2_mean, a.ln2_rstd, a.x_mid, w.ln2_gain, w.ln2_bias, N, C);
+    linear_forward(a.fc, a.ln2, w.fc_w, w.fc_b, N, C, 4*C);
+    gelu_forward(a.gelu, a.fc, N*4*C);
+    linear_forward(m->branch, a.gelu, w.mlp_proj_w, w.mlp_proj_b, N, 4*C, C);
+    residual_forward(a.x_out, a.x_mid, m->branch, N*C);
+}
+
+// Runs tokens (B,T) through the blocks, up to the final norm's output m->lnf (B*T,C).
+static void model_forward(Model *m, const int *tokens, int B, int T) {
+    Zero *z = &m->zero;
+    Weights *w = &m->w;
+    int C = m->c.C, L = m->c.L;
+    assert(T <= m->spec.T && B <= m->spec.B);
+    if (z->tp.shares) return tp_model_forward(m, tokens, B, T, 0);
+    forward_needs(z, 0);
+    embedding_forward(m->x_in, tokens, w->wte, w->wpe, B, T, C);
+    for (int l = 0; l < L; l++) {
+        forward_needs(z, 1 + l);
+        block_forward(m, w->block[l], m->acts[l], B, T, 0);
+    }
+    forward_needs(z, 1 + L);
+    layernorm_forward(m->lnf, m->lnf_mean, m->lnf_rstd, m->acts[L - 1].x_out, w->lnf_gain,
+                      w->lnf_bias, (size_t)B*T, C);
+}
+
+// ---- backward ----
+
+// From dx, the gradient of x_out, to dx, the gradient of x. A branch receives all of dx, and what
+// comes back through the branch is added to dx.
+//   w, d   the block's weights and their gradients
+static void block_backward(Model *m, Block w, Block d, BlockActs a, int B, int T) {
+    int C = m->c.C;
+    size_t N = (size_t)B*T;
+    float *dx = m->dx;                 // of the residual stream
+    float *dbranch = m->dbranch;       // inside a branch: of ln2 and att_proj's input, then of ln1
+    float *dfc = m->dfc;               // of gelu, then of fc
+    float *dqkv = m->dqkv;
+    // dx: of x_out. Through the MLP:
+    linear_backward(dfc, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, w.mlp_proj_w, N, 4*C, C);
+    gelu_backward(dfc, dfc, a.fc, N*4*C);
+    linear_backward(dbranch, d.fc_w, d.fc_b, dfc, a.ln2, w.fc_w, N, C, 4*C);
+    layernorm_backward(dbranch, d.ln2_gain, d.ln2_bias, dbranch, a.x_mid, a.ln2_mean, a.ln2_rstd,
+                       w.ln2_gain, N, C);
+    residual_backward(dx, dbranch, N*C);
+    // dx: of x_mid. Through attention:
+    linear_backward(dbranch, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, C, C);
+    attention_backward(dqkv, m->scratch, dbranch, a.qkv, a.att, a.att_lse, B, T, C, m->c.NH);
+    linear_backward(dbranch, d.qkv_w, d.qkv_b, dqkv, a.ln1, w.qkv_w, N, C, 3*C);
+    layernorm_backward(dbranch, d.ln1_gain, d.ln1_bias, dbranch, a.x, a.ln1_mean, a.ln1_rstd,
+                       w.ln1_gain, N, C);
+    residual_backward(dx, dbranch, N*C);
+    // dx: of x
+}
+
+// Backpropagation, after model_forward on the same tokens: adds the gradient of scale * (sum of the
+// N losses) to the gradients dw. Returns the sum of the losses, in nats. wte gets two gradients: as
+// the classifier's weight first, as the embedding last (weight tying).
+static double model_backward(Model *m, const int *tokens, const int *targets, float scale,
+                             int B, int T) {
+    Zero *z = &m->zero;
+    Weights *w = &m->w, *dw = &m->dw;
+    int C = m->c.C, L = m->c.L;
+    size_t N = (size_t)B*T;
+    float *dlnf = m->dbranch;          // (N,C)
+    if (z->tp.shares) return tp_model_backward(m, tokens, targets, scale, B, T);
+    backward_needs(z, 0);
+    backward_needs(z, 1 + L);
+    classifier_backward(dlnf, dw->wte, m->loss, m->lse, m->logits, m->lnf, w->wte, targets, scale,
+                        N, m->logit_rows, C, m->c.V, m->Vp);
+    layernorm_backward(m->dx, dw->lnf_gain, dw->lnf_bias, dlnf, m->acts[L - 1].x_out, m->lnf_mean,
+                       m->lnf_rstd, w->lnf_gain, N, C);
+    gradients_ready(z, 1 + L);
+    for (int l = L - 1; l >= 0; l--) {
+        backward_needs(z, 1 + l);
+        block_backward(m, w->block[l], dw->block[l], m->acts[l], B, T);
+        gradients_ready(z, 1 + l);
+    }
+    embedding_backward(dw->wte, dw->wpe, m->dx, tokens, B, T, C);
+    gradients_ready(z, 0);
+    return sum_of(m->loss, N);
+}
+
+// =================================================================================================
+// Optimizer
+// =================================================================================================
+
+static void clear_grads(Model *m) {
+    floats_clear(m->zero.grads, m->zero.n_grads, m->zero.stream);
+}
+
+// The sum of the squares of all gradients, of which the global norm is the root; of several ranks,
+// this rank's part. Each chunk has a sum of its own, and these are added in order, so the bits do
+// not depend on the number of threads.
+static double gradients_squares(Model *m) {
+    Zero *z = &m->zero;
+    #pragma omp parallel for
+    for (int i = 0; i < z->n_chunks; i++) {
+        const float *g = z->grads + z->chunks[i].grad;
+        double sum = 0.0;
+        #pragma omp simd reduction(+:sum)
+        for (int j = 0; j < z->chunks[i].count; j++) sum += (double)g[j] * g[j];
+        z->norm_partials[i] = z->chunks[i].counts ? sum : 0.0;
+    }
+    double sum = 0.0;
+    for (int i = 0; i < z->n_chunks; i++) sum += z->norm_partials[i];
+    return sum;
+}
+
+// One AdamW update of n parameters (Loshchilov and Hutter 2019, arXiv 1711.05101), in PyTorch's
+// form: the rate multiplies the decay too. The moments m and v are running means of the gradient
+// and of its square. They begin at 0, for which Adam's bias correction makes up. Decoupled weight
+// decay pulls p towards 0 beside the gradient, not through it. g is scaled first, for clipping.
+static void adamw_update(float *p, float *m, float *v, const float *g, float g_scale, AdamW o,
+                         size_t n) {
+    float correct_m = (float)(1.0 / (1.0 - pow(o.beta1, o.m_steps)));
+    float correct_v = (float)(1.0 / (1.0 - pow(o.beta2, o.v_steps)));
+    #pragma omp simd
+    for (size_t i = 0; i < n; i++) {
+        float gi = g[i] * g_scale;
+        m[i] = o.beta1 * m[i] + (1.0f - o.beta1) * gi;
+        v[i] = o.beta2 * v[i] + (1.0f - o.beta2) * gi * gi;
+        p[i] -= o.lr * (m[i]*correct_m / (sqrtf(v[i]*correct_v) + o.eps) + o.weight_decay * p[i]);
+    }
+}
+
+// One update of plain SGD: the same clipping and decay, no moments.
+static void sgd_update(float *p, const float *g, float g_scale, AdamW o, size_t n) {
+    #pragma omp simd
+    for (size_t i = 0; i < n; i++) p[i] -= o.lr * (g[i] * g_scale + o.weight_decay * p[i]);
+}
+
+// AdamW, or SGD, on every tensor; matrices decay, gains and biases do not. A chunk is a piece of a
+// tensor; of several ranks, each may have chunks of its own.
+static void model_update(Model *m, AdamW o, float g_scale) {
+    Zero *z = &m->zero;
+    #pragma omp parallel for
+    for (int i = 0; i < z->n_chunks; i++) {
+        Chunk k = z->chunks[i];
+        AdamW chunk_o = o;
+        if (!k.decays) chunk_o.weight_decay = 0.0f;
+        if (z->sgd)
+            sgd_update(z->masters + k.param, z->grads + k.grad, g_scale, chunk_o, k.count);
+        else
+            adamw_update(z->masters + k.param, z->adam_m + k.moment, z->adam_v + k.moment,
+                         z->grads + k.grad, g_scale, chunk_o, k.count);
+    }
+}
+
+// =================================================================================================
+// Training loop
+// =================================================================================================
+
+// One update: micro-batches until the batch is full, global-norm clipping, AdamW.
+static void train_step(Run *r, Model *m, Step *s) {
+    double loss = 0.0;
+    step_begin(r, s);                                  // batch size, samples, learning rate
+    clear_grads(m);
+    for (size_t i = 0; i < s->micro_batches; i++) {    // gradient accumulation
+        next_batch(r, s, i);                           // r->inputs, r->targets (B,T)
+        model_forward(m, r->inputs, s->B, s->T);
+        loss += model_backward(m, r->inputs, r->targets, s->scale, s->B, s->T);
+    }
+    gradients_arrive(r, s);                            // of several ranks: their sum
+    Totals all = { loss, gradients_squares(m), { 0.0 }, 0 };
+    totals_share(&m->zero, &all);                      // of several ranks: all of the gradient
+    double norm = sqrt(all.squares), clip = r->o.clip; // clip 0: no limit
+    float g_scale = clip > 0.0 && norm > clip ? (float)(clip / norm) : 1.0f;
+    if (isfinite(norm)) model_update(m, s->adamw, g_scale);          // else nothing changes
+    step_end(r, s, &all);                              // loss and norm, counters, seconds
+}
+
+// Returns the process's exit status.
+static int train(Run *r, Model *m) {
+    run_begin(r);
+    while (run_goes_on(r)) {
+        Step s;
+        train_step(r, m, &s);
+        report_step(r, &s);
+        if (eval_is_due(r)) report_eval(r);
+        if (is_due(r, &r->o.sample_every)) report_sample(r);
+        if (save_is_due(r)) save(r);
+    }
+    return run_end(r);
+}
+
+// =================================================================================================
+// Behind the loop: generation, evaluation, memory
+// =================================================================================================
+
+// ---- generation ----
+
+// In generation: what blocks keep of rows past ... T-1 alone.
+static BlockActs acts_from(BlockActs a, size_t past, size_t C, size_t Cn) {
+    a.x += past*C;
+    a.ln1 += past*C;
+    a.qkv += past*3*Cn;
+    a.att += past*Cn;
+    a.att_lse += past;
+    a.x_mid += past*C;
+    a.ln2 += past*C;
+    a.fc += past*4*Cn;
+    a.gelu += past*4*Cn;
+    a.x_out += past*C;
+    return a;
+}
+
+#include "dev/ranks/tensor_model.h"
+
+static const float *model_logits(Model *m, int t) {
+    int C = m->c.C, V = m->c.V;
+    matmul(m->logits, V, rows_of(m->lnf + (size_t)t*C, C), transpose_of(m->w.wte, C), NULL, 1, V, C,
+           WRITE);
+    return m->logits;
+}
+
+// The keys and values of rows 0 ... past-1 are still in each block's qkv. So only rows past ... T-1
+// are computed: model_forward with pointers that begin at row `past`. That is all a key/value cache
+// is.
+static const float *model_extend(Model *m, const int *tokens, int T, int past) {
+    Zero *z = &m->zero;
+    Weights *w = &m->w;
+    int C = m->c.C, L = m->c.L, rows = T - past;
+    size_t from = (size_t)past*C;
+    if (z->tp.shares) return tp_model_extend(m, tokens, T, past);
+    forward_needs(z, 0);
+    embedding_forward(m->x_in + from, tokens + past, w->wte, w->wpe + from, 1, rows, C);
+    for (int l = 0; l < L; l++) {
+        forward_needs(z, 1 + l);
+        block_forward(m, w->block[l], acts_from(m->acts[l], past, C, C), 1, rows, past);
+    }
+    forward_needs(z, 1 + L);
+    layernorm_forward(m->lnf + from, m->lnf_mean, m->lnf_rstd, m->acts[L - 1].x_out + from,
+                      w->lnf_gain, w->lnf_bias, rows, C);
+    return model_logits(m, T - 1);
+}
+
+// ---- evaluation ----
+
+static double model_loss(Model *m, float *each, const int *targets, size_t N) {
+    forward_needs(&m->zero, 0);
+    if (m->zero.tp.shares) return tp_classifier(m, each, targets, 0.0f, N, INFER);
+    classifier_forward(each, m->lse, m->logits, m->lnf, m->w.wte, targets, N, m->logit_rows, m->c.C,
+                       m->c.V, m->Vp);
+    return sum_of(each, N);
+}
+
 // ---- memory: counted, allocated once, handed out ----
+
+// A tensor's place in its bucket: of the embeddings, of a block, or of the final norm. One table in
+// dev/base/gpt2.h gives every tensor its place, shape and initialisation.
+static float *tensor_at(float *bucket, const Config *c, int kind) {
+    int first = kind < FIRST_IN_BLOCK ? 0 : kind <= LAST_IN_BLOCK ? FIRST_IN_BLOCK : LNF_GAIN;
+    return bucket + kinds_count(c, first, kind);
+}
+
+static Block block_at(float *bucket, const Config *c) {
+    Block b;
+    float **fields[KINDS_IN_BLOCK] = {                 // in the order of the table
+        &b.ln1_gain, &b.ln1_bias, &b.qkv_w, &b.qkv_b, &b.att_proj_w, &b.att_proj_b,
+        &b.ln2_gain, &b.ln2_bias, &b.fc_w, &b.fc_b, &b.mlp_proj_w, &b.mlp_proj_b,
+    };
+    for (int k = 0; k < KINDS_IN_BLOCK; k++)
+        *fields[k] = tensor_at(bucket, c, FIRST_IN_BLOCK + k);
+    return b;
+}
+
+// Points a model's weights (PARAMS), or their gradients (GRADS), at where each bucket lies.
+static void weights_point(Weights *w, const Zero *z, Flat flat) {
+    const Config *c = &z->c;
+    float *embeddings = bucket_at(z, 0, flat), *norm = bucket_at(z, 1 + c->L, flat);
+    w->wte = tensor_at(embeddings, c, WTE);
+    w->wpe = tensor_at(embeddings, c, WPE);
+    for (int l = 0; l < c->L; l++) w->block[l] = block_at(bucket_at(z, 1 + l, flat), c);
+    w->lnf_gain = tensor_at(norm, c, LNF_GAIN);
+    w->lnf_bias = tensor_at(norm, c, LNF_BIAS);
+}
 
 // Rows of logits at a time: 64 MB, but at least 1024 rows, so that the product stays efficient.
 static size_t classifier_rows(size_t N, size_t Vp) {
     size_t rows = (64u << 20) / sizeof(float) / Vp;
     return min_size(N, rows < 1024 ? 1024 : rows);
-}
-
-// Tensor parallel needs a column of padding for targets that are other ranks' words.
-static size_t padded_vocab(const Config *c) {
-    return ((size_t)c->V + (c->cut > 0) + 15) / 16 * 16;
 }
 
 static void block_carve(BlockActs *a, Memory *mem, size_t N, size_t C, size_t Cn, size_t NH) {
@@ -513,25 +809,26 @@ static void block_carve(BlockActs *a, Memory *mem, size_t N, size_t C, size_t Cn
 
 // Lays everything out; with mem->base NULL it only counts (dev/base/memory.h).
 static void model_carve(Model *m, Memory *mem) {
-    size_t N = (size_t)m->spec.B * m->spec.T, C = m->c.C, Vp = padded_vocab(&m->c);
+    size_t N = (size_t)m->spec.B * m->spec.T, C = m->c.C;
     size_t scratch = attention_scratch(m->spec.T, m->c.C / m->c.NH);
-    TpGroup *g = &m->zero.tensor;
-    size_t Cn = tp_channels(g), NH = tp_heads(g), n = g->size;
+    size_t Cn = tp_channels(&m->zero.tp), NH = tp_heads(&m->zero.tp);    // of this rank
     zero_carve_params(&m->zero, mem);
     if (m->spec.use == TRAIN) zero_carve_training(&m->zero, mem);
     m->x_in = memory_floats(mem, MEM_ACTIVATIONS, N*C);
-    for (int l = 0; l < m->c.L; l++) block_carve(&m->acts[l], mem, N, C, Cn, NH);
+    for (int l = 0; l < m->c.L; l++) {
+        block_carve(&m->acts[l], mem, N, C, Cn, NH);
+        m->acts[l].x = l > 0 ? m->acts[l - 1].x_out : m->x_in;
+    }
     m->lnf = memory_floats(mem, MEM_ACTIVATIONS, N*C);
     m->lnf_mean = memory_floats(mem, MEM_ACTIVATIONS, N);
     m->lnf_rstd = memory_floats(mem, MEM_ACTIVATIONS, N);
     m->loss = memory_floats(mem, MEM_ACTIVATIONS, N);
     m->lse = memory_floats(mem, MEM_ACTIVATIONS, N);
-    m->logit_rows = classifier_rows(N, Vp);
-    m->logits = memory_floats(mem, MEM_LOGITS, m->logit_rows*Vp);
-    if (n > 1) m->parts = memory_floats(mem, MEM_LOGITS, (n + 1)*(3*m->logit_rows + m->c.V));
-    if (n > 1) m->own_targets = (int *)memory_take(mem, MEM_LOGITS, N * sizeof(int));
+    m->logit_rows = classifier_rows(N, m->Vp);
+    m->logits = memory_floats(mem, MEM_LOGITS, m->logit_rows*m->Vp);
+    tp_carve(&m->zero.tp, mem, N, m->logit_rows);
     m->scratch = memory_floats(mem, MEM_BACKWARD, thread_count()*scratch);
-    m->dx_branch = memory_floats(mem, MEM_BACKWARD, N*C);    // also the forward pass's scratch
+    m->branch = m->dbranch = memory_floats(mem, MEM_BACKWARD, N*C);
     if (m->spec.use == INFER) return;
     m->dx = memory_floats(mem, MEM_BACKWARD, N*C);
     m->dqkv = memory_floats(mem, MEM_BACKWARD, N*3*Cn);
@@ -540,13 +837,22 @@ static void model_carve(Model *m, Memory *mem) {
 
 // All but the memory.
 static void model_begin(Model *m, const ModelSpec *spec) {
+    size_t L = spec->c.L;
     memset(m, 0, sizeof *m);
-    TpGroup group = tp_group(&spec->c, spec->sharing.tensor);
-    m->c = group.own;
     m->spec = *spec;
-    zero_init(&m->zero, &spec->sharing, &m->c, &m->c, sizeof(float));
-    m->zero.tensor = group;
-    m->acts = alloc_or_die(spec->c.L * sizeof *m->acts, "a table of activations");
+    zero_init(&m->zero, &spec->sharing, &spec->c, 1, sizeof(float));
+    m->c = m->zero.c;
+    m->Vp = (m->c.V + m->zero.tp.shares + 15) / 16 * 16;     // a column for other ranks' words
+    m->acts = alloc_or_die(L * sizeof *m->acts, "a table of activations");
+    m->w.block = alloc_or_die(L * sizeof(Block), "a table of blocks");
+    m->dw.block = alloc_or_die(L * sizeof(Block), "a table of blocks");
+}
+
+static void model_end(Model *m) {
+    zero_close(&m->zero);
+    free(m->acts);
+    free(m->w.block);
+    free(m->dw.block);
 }
 
 static void model_count(Memory *mem, const ModelSpec *spec) {
@@ -556,8 +862,7 @@ static void model_count(Memory *mem, const ModelSpec *spec) {
     *mem = memory_begin(NULL);
     model_carve(&m, mem);
     mem->bytes[MEM_REST] += batch + MATMUL_STATIC_BYTES + alloc_bytes(mem->used) - mem->used;
-    zero_free(&m.zero);
-    free(m.acts);
+    model_end(&m);
 }
 
 static void model_init(Model *m, const ModelSpec *spec, Machine *machine) {
@@ -573,294 +878,33 @@ static void model_init(Model *m, const ModelSpec *spec, Machine *machine) {
     m->memory = memory_begin(alloc_or_die(counted.used, "a model and its activations"));
     model_carve(m, &m->memory);
     zero_open(&m->zero);
+    weights_point(&m->w, &m->zero, PARAMS);
+    if (spec->use == TRAIN) weights_point(&m->dw, &m->zero, GRADS);
 }
 
 static void model_free(Model *m) {
-    zero_close(&m->zero);
-    free(m->acts);
+    model_end(m);
     free(m->memory.base);
     memset(m, 0, sizeof *m);
 }
 
 static Zero *model_zero(Model *m) { return &m->zero; }
 
-// ---- forward ----
-
-// The residual stream that enters block l.
-static float *block_input(const Model *m, int l) { return l > 0 ? m->acts[l - 1].x_out : m->x_in; }
-
-// x_mid = x + attention(LayerNorm(x)); x_out = x_mid + MLP(LayerNorm(x_mid)). Rows first ... T-1.
-static void block_forward(Model *m, int l, int B, int T, int first) {
-    const TpGroup *g = &m->zero.tensor;
-    int C = m->c.C, Cn = tp_channels(g);
-    size_t from = first, N = (size_t)B*T - from;       // rows from ... from+N-1
-    Block w = block_in(bucket_params(&m->zero, 1 + l, 2 + l), &m->c);
-    BlockActs a = m->acts[l];
-    const float *x = block_input(m, l) + from*C;
-    float *branch = m->dx_branch, *x_mid = a.x_mid + from*C;
-    float *ln1 = a.ln1 + from*C, *ln2 = a.ln2 + from*C;
-    float *fc = a.fc + from*4*Cn, *gelu = a.gelu + from*4*Cn;
-    layernorm_forward(ln1, a.ln1_mean, a.ln1_rstd, x, w.ln1_gain, w.ln1_bias, N, C);
-    linear_forward(a.qkv + from*3*Cn, ln1, w.qkv_w, w.qkv_b, N, C, 3*Cn);
-    attention_forward(a.att, a.att_lse, m->scratch, a.qkv, B, T, first, Cn, tp_heads(g));
-    linear_forward(branch, a.att + from*Cn, w.att_proj_w, tp_bias(g, w.att_proj_b), N, Cn, C);
-    tp_sum_rows(g, branch, w.att_proj_b, N, C);
-    residual_forward(x_mid, x, branch, N*C);
-    layernorm_forward(ln2, a.ln2_mean, a.ln2_rstd, x_mid, w.ln2_gain, w.ln2_bias, N, C);
-    linear_forward(fc, ln2, w.fc_w, w.fc_b, N, C, 4*Cn);
-    gelu_forward(gelu, fc, N*4*Cn);
-    linear_forward(branch, gelu, w.mlp_proj_w, tp_bias(g, w.mlp_proj_b), N, 4*Cn, C);
-    tp_sum_rows(g, branch, w.mlp_proj_b, N, C);
-    residual_forward(a.x_out + from*C, x_mid, branch, N*C);
-}
-
-// Runs tokens (B,T) through the blocks, up to the final norm's output m->lnf (B*T,C).
-// With first > 0 and B = 1 only rows first ... T-1 are computed: the keys and values of the rows
-// before them are still in each block's qkv. That is all a key/value cache is.
-static void model_forward(Model *m, const int *tokens, int B, int T, int first) {
-    assert(T <= m->spec.T && B <= m->spec.B && (first == 0 || B == 1));
-    const Config *c = &m->c;
-    size_t from = first, N = (size_t)B*T - from;
-    const TpGroup *g = &m->zero.tensor;
-    float *embeddings = bucket_params(&m->zero, 0, 1);
-    const float *wte = tensor_at(embeddings, c, WTE), *wpe = tensor_at(embeddings, c, WPE);
-    if (g->size == 1) embedding_forward(m->x_in, tokens, wte, wpe, B, T, first, c->C);
-    else tp_embedding_forward(m->x_in, tokens, wte, wpe, g, B, T, first);
-    for (int l = 0; l < c->L; l++) block_forward(m, l, B, T, first);
-    float *norm = bucket_params(&m->zero, 1 + c->L, -1);
-    layernorm_forward(m->lnf + from*c->C, m->lnf_mean, m->lnf_rstd,
-                      block_input(m, c->L) + from*c->C, tensor_at(norm, c, LNF_GAIN),
-                      tensor_at(norm, c, LNF_BIAS), N, c->C);
-}
-
-static double sum_of(const float *x, size_t n) {
-    double sum = 0.0;
-    for (size_t i = 0; i < n; i++) sum += x[i];
-    return sum;
-}
-
-static double model_loss(Model *m, float *each, const int *targets, size_t N) {
-    float *wte = tensor_at(bucket_params(&m->zero, 0, -1), &m->c, WTE);
-    TpGroup *g = &m->zero.tensor;
-    classifier_forward(each, m->lse, m->logits, m->lnf, wte,
-                       tp_targets(m->own_targets, targets, g, N), g, m->parts, N,
-                       m->logit_rows, m->c.C, (int)g->words.count, (int)padded_vocab(&m->c));
-    return sum_of(each, N);
-}
-
-static const float *model_logits(Model *m, int t) {
-    int C = m->c.C, V = m->c.V;
-    TpGroup *g = &m->zero.tensor;
-    float *wte = tensor_at(bucket_params(&m->zero, 0, -1), &m->c, WTE);
-    matmul(m->logits, V, rows_of(m->lnf + (size_t)t*C, C), transpose_of(wte, C), NULL, 1, V, C,
-           WRITE);
-    if (g->size == 1) return m->logits;
-    tp_collect(g, m->parts, m->logits, V);             // in the order of the words
-    return m->parts;
-}
-
-// ---- backward ----
-
-// From dx, the gradient of x_out, to dx, the gradient of x. A branch receives the whole of dx; what
-// comes back through it is added, as x was read by both ways.
-static void block_backward(Model *m, int l, int B, int T) {
-    const TpGroup *g = &m->zero.tensor;
-    int C = m->c.C, Cn = tp_channels(g);
-    size_t N = (size_t)B*T;
-    Block w = block_in(bucket_params(&m->zero, 1 + l, l > 0 ? l : -1), &m->c);
-    Block d = block_in(bucket_grads(&m->zero, 1 + l), &m->c);
-    BlockActs a = m->acts[l];
-    float *dx = m->dx, *dbranch = m->dx_branch;
-    linear_backward(m->dfc, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, w.mlp_proj_w, N, 4*Cn, C);
-    gelu_backward(m->dfc, m->dfc, a.fc, N*4*Cn);
-    linear_backward(dbranch, d.fc_w, d.fc_b, m->dfc, a.ln2, w.fc_w, N, C, 4*Cn);
-    tp_sum(g, dbranch, N*C);
-    layernorm_backward(dbranch, d.ln2_gain, d.ln2_bias, dbranch, a.x_mid, a.ln2_mean, a.ln2_rstd,
-                       w.ln2_gain, N, C);
-    residual_forward(dx, dx, dbranch, N*C);
-    linear_backward(dbranch, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, Cn, C);
-    attention_backward(m->dqkv, m->scratch, dbranch, a.qkv, a.att, a.att_lse, B, T, Cn,
-                       tp_heads(g));
-    linear_backward(dbranch, d.qkv_w, d.qkv_b, m->dqkv, a.ln1, w.qkv_w, N, C, 3*Cn);
-    tp_sum(g, dbranch, N*C);
-    layernorm_backward(dbranch, d.ln1_gain, d.ln1_bias, dbranch, block_input(m, l), a.ln1_mean,
-                       a.ln1_rstd, w.ln1_gain, N, C);
-    residual_forward(dx, dx, dbranch, N*C);
-    gradients_ready(&m->zero, 1 + l);
-}
-
-// Backpropagation, after model_forward on the same tokens: adds the gradient of scale * (sum of the
-// N losses) to the gradients, bucket by bucket. A bucket's gradients leave for the other ranks, if
-// there are any, while the blocks before it compute. The embedding's wte gets two gradients: as the
-// classifier's weights here first, as the embedding last (weight tying).
-static void model_backward(Model *m, const int *tokens, const int *targets, float scale,
-                           int B, int T) {
-    const Config *c = &m->c;
-    Zero *z = &m->zero;
-    const TpGroup *g = &z->tensor;
-    int C = c->C, L = c->L;
-    size_t N = (size_t)B*T;
-    float *embeddings = bucket_params(z, 0, L), *norm = bucket_params(z, 1 + L, -1);
-    float *dembeddings = bucket_grads(z, 0), *dnorm = bucket_grads(z, 1 + L);
-    classifier_backward(m->dx_branch, tensor_at(dembeddings, c, WTE), m->loss, m->lse, m->logits,
-                        m->lnf, tensor_at(embeddings, c, WTE),
-                        tp_targets(m->own_targets, targets, g, N), g, m->parts, scale,
-                        N, m->logit_rows, C, (int)g->words.count, (int)padded_vocab(c));
-    m->loss_sum += sum_of(m->loss, N);
-    layernorm_backward(m->dx, tensor_at(dnorm, c, LNF_GAIN), tensor_at(dnorm, c, LNF_BIAS),
-                       m->dx_branch, block_input(m, L), m->lnf_mean, m->lnf_rstd,
-                       tensor_at(norm, c, LNF_GAIN), N, C);
-    gradients_ready(z, 1 + L);
-    for (int l = L - 1; l >= 0; l--) block_backward(m, l, B, T);
-    float *dwte = tensor_at(dembeddings, c, WTE), *dwpe = tensor_at(dembeddings, c, WPE);
-    if (g->size == 1) embedding_backward(dwte, dwpe, m->dx, tokens, B, T, C);
-    else tp_embedding_backward(dwte, dwpe, m->dx, tokens, g, B, T);
-    gradients_ready(z, 0);
-}
-
-// =================================================================================================
-// Optimizer
-// =================================================================================================
-
-static void clear_grads(Model *m) {
-    gradients_clear(&m->zero);
-    m->loss_sum = 0.0;
-}
-
-// The sum of the squares of this rank's gradients. Each chunk has a sum of its own, and these are
-// added in order, so the bits do not depend on the number of threads.
-static double gradients_squares(Model *m) {
-    Zero *z = &m->zero;
-    #pragma omp parallel for
-    for (int i = 0; i < z->n_chunks; i++) {
-        const float *g = z->grads + z->chunks[i].grad;
-        double sum = 0.0;
-        #pragma omp simd reduction(+:sum)
-        for (int j = 0; j < z->chunks[i].count; j++) sum += (double)g[j] * g[j];
-        z->norm_partials[i] = z->chunks[i].counts ? sum : 0.0;
-    }
-    double sum = 0.0;
-    for (int i = 0; i < z->n_chunks; i++) sum += z->norm_partials[i];
-    return sum;
-}
-
-// One AdamW update of n parameters (Loshchilov and Hutter 2019, arXiv 1711.05101, algorithm 2). The
-// moments m and v are running means of the gradient and of its square. They begin at 0, for which
-// Adam's bias correction makes up; `step` counts from 1. Decoupled weight decay pulls p towards 0
-// beside the gradient, not through it. g is scaled first, for clipping.
-static void adamw_update(float *p, float *m, float *v, const float *g, float g_scale, AdamW o,
-                         int64_t step, size_t n) {
-    float correct_m = (float)(1.0 / (1.0 - pow(o.beta1, (double)step)));
-    float correct_v = (float)(1.0 / (1.0 - pow(o.beta2, o.v_age > 0.0 ? o.v_age : (double)step)));
-    #pragma omp simd
-    for (size_t i = 0; i < n; i++) {
-        float gi = g[i] * g_scale;
-        m[i] = o.beta1 * m[i] + (1.0f - o.beta1) * gi;
-        v[i] = o.beta2 * v[i] + (1.0f - o.beta2) * gi * gi;
-        p[i] -= o.lr * (m[i]*correct_m / (sqrtf(v[i]*correct_v) + o.eps) + o.weight_decay * p[i]);
-    }
-}
-
-// One update of plain SGD: the same clipping and decay, no moments.
-static void sgd_update(float *p, const float *g, float g_scale, AdamW o, size_t n) {
-    #pragma omp simd
-    for (size_t i = 0; i < n; i++) p[i] -= o.lr * (g[i] * g_scale + o.weight_decay * p[i]);
-}
-
-// The end of an update. Global-norm clipping: if the whole gradient is longer than `clip` (0: no
-// limit), all of it is scaled down to that length. Then AdamW, or SGD, on every tensor, as far as
-// it is this rank's; matrices decay, gains and biases do not. If the norm is not finite, parameters
-// and moments stay as they are. Returns the sums over the ranks of `scope`.
-static Totals model_update(Model *m, AdamW o, double clip, int64_t step, Scope scope) {
-    Zero *z = &m->zero;
-    gradients_finish(z);
-    m->updating = seconds_now();
-    m->waited = comm_counters(z->comm).waited;
-    Totals own = { m->loss_sum, gradients_squares(m), { 0.0 }, 0 };
-    Totals totals = totals_exchange(z, own, scope);
-    double norm = sqrt(totals.squares);
-    if (!isfinite(norm)) return totals;
-    float g_scale = clip > 0.0 && norm > clip ? (float)(clip / norm) : 1.0f;
-    #pragma omp parallel for
-    for (int i = 0; i < z->n_chunks; i++) {
-        Chunk k = z->chunks[i];
-        AdamW chunk_o = o;
-        if (!k.decays) chunk_o.weight_decay = 0.0f;
-        if (z->sgd)
-            sgd_update(z->masters + k.param, z->grads + k.grad, g_scale, chunk_o, k.count);
-        else
-            adamw_update(z->masters + k.param, z->adam_m + k.moment, z->adam_v + k.moment,
-                         z->grads + k.grad, g_scale, chunk_o, step, k.count);
-    }
-    zero_updated(z);
-    return totals;
-}
-
-static double model_optimizer_seconds(Model *m) {
-    double waited = comm_counters(m->zero.comm).waited - m->waited;
-    return seconds_now() - m->updating - waited;
-}
-
-// =================================================================================================
-// Training loop
-// =================================================================================================
-
-// One update: micro-batches until the batch is full, then AdamW.
-static void train_step(Run *r, Model *m, Step *s) {
-    step_begin(r, s);                                      // batch size, learning rate, samples
-    clear_grads(m);
-    for (size_t i = 0; i < s->micro_batches; i++) {        // gradient accumulation
-        step_data(r, s, i);
-        model_forward(m, r->inputs, s->B, s->T, 0);
-        model_backward(m, r->inputs, r->targets, s->scale, s->B, s->T);
-    }
-    Totals t = model_update(m, s->adamw, r->o.clip, r->adam_step + 1, s->scope);
-    step_end(r, s, &t);                                    // loss and norm, counters, seconds
-}
-
-// Returns the process's exit status.
-static int train(Run *r, Model *m) {
-    run_begin(r);
-    while (run_goes_on(r)) {
-        Step s;
-        train_step(r, m, &s);
-        report_step(r, &s);
-        if (eval_is_due(r)) report_eval(r);
-        if (is_due(r, &r->o.sample_every)) report_sample(r);
-        if (save_is_due(r)) save(r);
-    }
-    return run_end(r);
+// --exact-sum moves the gradients with each micro-batch.
+static void model_micro_batch(Model *m, size_t i, size_t n) {
+    zero_micro_batch(&m->zero, i, n);
+    if (m->zero.n_levels > 0) weights_point(&m->dw, &m->zero, GRADS);
 }
 
 // =================================================================================================
 // Main
 // =================================================================================================
 
-static void machine_open(Machine *machine, const TrainOptions *o, Comm *comm) {
-    (void)o, (void)comm;
-    machine->peak_flops = 0.0;
-}
-
-static void machine_close(Machine *machine) { (void)machine; }
-
-static const char *machine_precision(void) { return PRECISION; }
-
-static double machine_peak_flops(Machine *machine) {
-    if (machine->peak_flops == 0.0) machine->peak_flops = cpu_peak_flops();
-    return machine->peak_flops;
-}
-
-static double machine_free_memory(const Machine *machine) {
-    (void)machine;
-    return ram_free();
-}
-
 int main(int argc, char **argv) {
     static Run r;
     static Model m;
     static Machine machine;
     int status = 0;
-    threads_wait_politely(argv);
     if (!run_start(&r, &m, &machine, argc, argv)) return 0;           // --help
     if (r.o.plan) {
         run_plan(&r);

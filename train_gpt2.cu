@@ -1,14 +1,15 @@
 // Trains GPT-2 on a GPU: the twin of train_gpt2.c, with the same sections in the same order and
 // functions of the same names, so that the two can be laid side by side:
 //
-//     the GPU        what all kernels share, and the GPU opened
-//     shapes         what is stored where
-//     matmul         cuBLASLt, behind one function
-//     layers         in the order a token meets them: kernels, then the function that launches them
-//     model          the layers in a row, forward and backward; the memory they share
-//     optimizer      AdamW, with the gradient clipped by its global norm
-//     training loop  data, forward, backward, update, again
-//     main           flags in, model built, loop run
+//     the GPU         what all kernels share
+//     shapes          what is stored where
+//     matmul          cuBLASLt, behind one function
+//     layers          in the order a token meets them: kernels, then the function that launches them
+//     model           the layers in a row, forward and backward
+//     optimizer       the gradient's global norm, and AdamW
+//     training loop   data, forward, backward, clip, update, again
+//     behind the loop generation with a key/value cache, evaluation, memory, the machine
+//     main            flags in, model built, loop run
 //
 // Conventions are those of train_gpt2.c: arrays are row-major, N = B*T rows, gradients have a
 // leading d, those of activations are written (=), those of parameters are added (+=). Besides,
@@ -36,9 +37,9 @@
 #define TRAINS_ON_GPU                  // lets dev/train/options.h take the flags of a GPU
 #include "dev/base/cpu.h"              // min_size
 #include "dev/base/memory.h"           // memory_take: one allocation, laid out
-#include "dev/ranks/zero.h"          // the flat buffers: parameters, gradients, moments
+#include "dev/ranks/zero.h"            // the flat buffers of parameters; the hooks
 #include "dev/train/logits.h"          // logits_chunk_rows
-#include "dev/train/loop.h"            // step_begin, step_data, step_end, run_goes_on
+#include "dev/train/loop.h"            // step_begin, next_batch, step_end, run_goes_on
 #include "dev/train/open.h"            // run_start, run_open, run_generate, run_close
 #include "dev/train/plan_run.h"        // run_plan
 
@@ -168,30 +169,9 @@ static unsigned blocks_for(size_t n, size_t per_block) {
 
 // ---- the device ----
 
-enum { MAX_PRODUCTS = 128 };
 static const size_t WORKSPACE_BYTES = 32 << 20;   // what NVIDIA advises for Hopper
 static const size_t SCRATCH_FLOATS = 4 << 20;     // for partial sums
 static const size_t MACHINE_BYTES = WORKSPACE_BYTES + SCRATCH_FLOATS * sizeof(float);
-
-// How cuBLASLt computes one matrix product; section Matmul chooses it. The key is all that the
-// choice depends on. Keys are compared byte by byte.
-typedef struct {
-    size_t M, N, K, lda, ldb, ldc;
-    size_t multiprocessors;            // that messages leave for it; 0: all
-    cublasOperation_t op_a, op_b;
-    cudaDataType_t type_c;
-    int epilogue;                      // an EpilogueKind
-} ProductKey;
-static_assert(sizeof(ProductKey) == 7*sizeof(size_t) + 4*sizeof(int), "no padding between members");
-
-typedef struct {
-    ProductKey key;
-    cublasLtMatmulDesc_t desc;
-    cublasLtMatrixLayout_t a, b, c;
-    cublasLtMatmulAlgo_t algorithm;
-    bool found;                        // false: cuBLASLt has no kernel for this, or a slow one
-    bool tuned;                        // the tuner chose it; else cuBLASLt's heuristic
-} Product;
 
 // What a launcher needs besides its arguments.
 struct Machine {
@@ -201,7 +181,7 @@ struct Machine {
     cublasComputeType_t compute;       // how fp32 is multiplied: as it is, or rounded to TF32
     void *workspace;                   // cuBLASLt's
     float *scratch;                    // (SCRATCH_FLOATS)
-    Product *products;                 // (MAX_PRODUCTS), the last ones chosen
+    struct Product *products;          // dev/cuda/product.h: the last ones chosen
     int n_products;                    // chosen so far
     struct Tuner *tuner;               // dev/cuda/tune.h; NULL: the heuristic chooses
     bool tf32, graphs;                 // --tf32, --graph
@@ -211,85 +191,6 @@ struct Machine {
 };
 typedef Machine Gpu;
 
-// "sm_80, sm_90": what this file was compiled for, which the compiler lists as 800,900.
-typedef struct { char text[200]; } Architectures;
-static Architectures architectures_built(void) {
-#ifndef __CUDA_ARCH_LIST__
-#define __CUDA_ARCH_LIST__ 800
-#endif
-    const int built[] = { __CUDA_ARCH_LIST__ };
-    Architectures names = { "" };
-    size_t n = 0;
-    for (int a : built)
-        n += (size_t)snprintf(names.text + n, sizeof names.text - n, "%ssm_%d", n ? ", " : "",
-                              a / 10);
-    return names;
-}
-
-__global__ void random_fill_kernel(real *x, size_t n);
-
-// A rank takes the GPU of its number on this machine. NCCL lets several ranks share a GPU only if
-// the environment says so, which is for tests.
-static int gpu_of_rank(const Comm *c, int devices) {
-    bool shared = getenv("NCCL_HOSTID") || getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    if (c->local_size > devices && !shared)
-        die("GPU: %d ranks were started on this machine, which shows them %d GPU%s; start one for "
-            "each, and let each see all of them", c->local_size, devices, devices == 1 ? "" : "s");
-    return c->local_rank % devices;
-}
-
-// No GPU, no driver, one that is too old, or a GPU this program was not built for.
-static void gpu_find(Gpu *g, const Comm *c) {
-    int driver = 0, runtime = 0, devices = 0;
-    CUDA_CHECK(cudaDriverGetVersion(&driver));
-    CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
-    const char *instead = "train on the CPU with ./train_gpt2";
-    if (driver == 0) die("GPU: no NVIDIA driver is installed here; %s", instead);
-    cudaError_t status = cudaGetDeviceCount(&devices);
-    if (status == cudaErrorInsufficientDriver)
-        die("GPU: the driver knows CUDA %d.%d, and this program was built with %d.%d; update the "
-            "driver, or build with its CUDA", driver / 1000, driver % 1000 / 10, runtime / 1000,
-            runtime % 1000 / 10);
-    if (status == cudaErrorNoDevice || (status == cudaSuccess && devices == 0))
-        die("GPU: there is none here, or CUDA_VISIBLE_DEVICES hides it; %s", instead);
-    CUDA_CHECK(status);
-    int device = gpu_of_rank(c, devices);
-    CUDA_CHECK(cudaSetDevice(device));
-    CUDA_CHECK(cudaGetDeviceProperties(&g->properties, device));
-    cudaFuncAttributes attributes;
-    status = cudaFuncGetAttributes(&attributes, (const void *)random_fill_kernel);
-    if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction
-        || status == cudaErrorUnsupportedPtxVersion)
-        die("GPU: %s is sm_%d%d, and this program was built for %s; run make train_gpt2cu on this "
-            "machine (bf16 needs sm_80 or later)", g->properties.name, g->properties.major,
-            g->properties.minor, architectures_built().text);
-    CUDA_CHECK(status);
-}
-
-// The GPU of this rank of `comm`, which has found the other ranks already, and joins their GPUs.
-static void machine_open(Machine *g, const TrainOptions *o, Comm *comm) {
-    memset(g, 0, sizeof *g);
-    if (o->tf32 && sizeof(real) < sizeof(float))
-        die("--tf32: this program multiplies in " PRECISION "; make train_gpt2cu PRECISION=fp32 "
-            "builds the one that can");
-    gpu_find(g, comm);
-    g->tf32 = o->tf32;
-    g->graphs = o->graph;
-    CUDA_CHECK(cudaStreamCreate(&g->stream));
-    CUBLAS_CHECK(cublasLtCreate(&g->blas));
-    CUDA_CHECK(cudaMalloc(&g->workspace, WORKSPACE_BYTES));
-    CUDA_CHECK(cudaMalloc((void **)&g->scratch, SCRATCH_FLOATS * sizeof *g->scratch));
-    g->products = (Product *)alloc_or_die(MAX_PRODUCTS * sizeof(Product), "a table of products");
-    g->compute = o->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-    // With --exact-sum the choice of a product's algorithm may not depend on the number of ranks.
-    int all = g->properties.multiProcessorCount;
-    if (comm->size > 1 && !o->no_overlap && !o->exact_sum) comm->blocks = comm_blocks(all);
-    if (comm->size > 1 && comm->blocks > 0) g->beside = all - comm->blocks;
-    comm_open_gpu(comm, g->stream);
-}
-
-static const char *machine_precision(void) { return PRECISION; }
-
 static void gpu_wait(const Gpu *g) { CUDA_CHECK(cudaStreamSynchronize(g->stream)); }
 
 // The time between two events that the GPU has passed.
@@ -297,35 +198,6 @@ static double gpu_seconds(cudaEvent_t begin, cudaEvent_t end) {
     float milliseconds = 0.0f;
     CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin, end));
     return 1e-3 * milliseconds;
-}
-
-static void product_free(Product *p) {
-    CUBLAS_CHECK(cublasLtMatrixLayoutDestroy(p->a));
-    CUBLAS_CHECK(cublasLtMatrixLayoutDestroy(p->b));
-    CUBLAS_CHECK(cublasLtMatrixLayoutDestroy(p->c));
-    CUBLAS_CHECK(cublasLtMatmulDescDestroy(p->desc));
-}
-
-static void tuner_close(Gpu *g);
-
-static void machine_close(Machine *g) {
-    if (!g->blas) return;                        // a plan for other GPUs has opened none
-    for (int i = 0; i < g->n_products && i < MAX_PRODUCTS; i++) product_free(&g->products[i]);
-    free(g->products);
-    tuner_close(g);
-    CUDA_CHECK(cudaFree(g->workspace));
-    CUDA_CHECK(cudaFree(g->scratch));
-    CUBLAS_CHECK(cublasLtDestroy(g->blas));
-    CUDA_CHECK(cudaStreamDestroy(g->stream));
-}
-
-// What a model may take: all that is free, less what the driver loads when kernels are first used.
-static double machine_free_memory(const Machine *g) {
-    const double FOR_DRIVER = 256 << 20;
-    size_t free_bytes, total;
-    (void)g;
-    CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total));
-    return fmax(0.0, (double)free_bytes - FOR_DRIVER);
 }
 
 #include "dev/cuda/graph.h"            // graph_run
@@ -349,19 +221,26 @@ template <class T> struct Block {
     T *mlp_proj_w, *mlp_proj_b;        // (4C,C) (C)
 };
 
+// All parameters, in the order of the flat buffer that they lie in; or their gradients.
+template <class T> struct Weights {
+    T *wte, *wpe;                      // (Vp,C) a vector for each token; (P,C) for each position
+    Block<T> *block;                   // (L)
+    T *lnf_gain, *lnf_bias;            // (C) the final LayerNorm
+};
+
 // What one block's forward pass keeps for its backward pass. With --recompute block all blocks
-// share these, except x_out, and each fills them anew in the backward pass. Cn is C, or with tensor
-// parallelism C/n: this rank's channels, in NH/n heads.
+// share these, except x and x_out, and each fills them anew in the backward pass.
 typedef struct {
+    real *x;                           // (N,C) what enters the block: x_out of the one before
     real *ln1;                         // (N,C)
     float *ln1_mean, *ln1_rstd;        // (N) (N)
-    real *qkv;                         // (N,3Cn); in generation it is the key/value cache
-    real *att;                         // (N,Cn)
+    real *qkv;                         // (N,3C); in generation it is the key/value cache
+    real *att;                         // (N,C)
     float *att_lse;                    // (B,NH,T) log of each softmax's denominator
     real *x_mid;                       // (N,C) the residual stream between attention and MLP
     real *ln2;                         // (N,C)
     float *ln2_mean, *ln2_rstd;        // (N) (N)
-    real *fc, *gelu;                   // (N,4Cn)
+    real *fc, *gelu;                   // (N,4C)
     real *x_out;                       // (N,C) the residual stream after the block
 } BlockActs;
 
@@ -377,11 +256,13 @@ typedef enum { COMPUTED, NORM_KNOWN, ALL_KNOWN, UPDATED, N_MARKS } UpdateMark;
 
 struct Model {
     Gpu *gpu;
-    Config c;                          // L, NH, C, V, and P positions; a rank's share of the words
+    Config c;                          // L, NH, C, V, and P positions
     Config padded;                     // the same with V rounded up; rows V ... are 0 and stay 0
     ModelSpec spec;                    // max B and T, recompute, and how ranks share the model
-    Zero zero;                         // parameters, gradients, AdamW's moments: flat buffers
+    Zero zero;                         // the flat buffers, and how ranks share them
     Memory memory;                     // the one allocation that everything on the GPU lies in
+    Weights<real> w;                   // parameters as layers read them
+    Weights<float> dw;                 // their gradients
     Batch batch, host_batches[2];      // the CPU fills one while the GPU copies the other
     cudaEvent_t sent[2];               // host batch i has been copied
     int now;                           // the host batch in use, 0 or 1
@@ -393,38 +274,16 @@ struct Model {
     float *loss, *lse;                 // (N) nats a token
     real *logits;                      // (logit_rows,Vp): the classifier works in chunks of rows
     size_t logit_rows;
-    float *next_logits, *host_logits;  // (Vp) of the one token that generation asks for; all ranks'
+    float *next_logits, *host_logits;  // (Vp) of the one token that generation asks for
     real *dx, *dx_branch;              // (N,C) gradient of the residual stream, and of a branch
-    real *dqkv, *dfc;                  // (N,3Cn) (N,4Cn), in the memory of the logits
+    real *dqkv, *dfc;                  // (N,3C) (N,4C), in the memory of the logits
     float2 *att_rows;                  // (B,NH,T) attention's scratch
     Totals *totals;                    // of this rank since clear_grads, on the GPU
     Totals *all_totals, *host_totals;  // (ranks) of all, on the GPU and on the CPU
     Graph graph;                       // the launches of a micro-batch
     cudaEvent_t marks[N_MARKS];
-    double waited;                     // seconds of waiting for other ranks, before the update
+    double waited;                     // seconds of waiting for other ranks, until the totals came
 };
-
-// A tensor's place in its bucket: of the embeddings, of a block, or of the final norm.
-template <class T> static T *tensor_at(T *bucket, const Config *c, int kind) {
-    int first = kind < FIRST_IN_BLOCK ? 0 : kind <= LAST_IN_BLOCK ? FIRST_IN_BLOCK : LNF_GAIN;
-    return bucket + kinds_count(c, first, kind);
-}
-
-template <class T> static Block<T> block_in(T *bucket, const Config *c) {
-    Block<T> b;
-    T **fields[KINDS_IN_BLOCK] = {
-        &b.ln1_gain, &b.ln1_bias, &b.qkv_w, &b.qkv_b, &b.att_proj_w, &b.att_proj_b,
-        &b.ln2_gain, &b.ln2_bias, &b.fc_w, &b.fc_b, &b.mlp_proj_w, &b.mlp_proj_b,
-    };
-    for (int k = 0; k < KINDS_IN_BLOCK; k++)
-        *fields[k] = tensor_at(bucket, c, FIRST_IN_BLOCK + k);
-    return b;
-}
-
-// A bucket of parameters, whole; `next` is the one that will be needed after it (-1: none).
-static real *params_of(Model *m, int bucket, int next) {
-    return (real *)bucket_params(&m->zero, bucket, next);
-}
 
 // =================================================================================================
 // Matmul
@@ -461,103 +320,7 @@ typedef struct { const real *data; size_t ld; cublasOperation_t op; } Mat;
 static Mat rows_of(const real *x, size_t ld) { Mat m = { x, ld, CUBLAS_OP_N }; return m; }
 static Mat transpose_of(const real *x, size_t ld) { Mat m = { x, ld, CUBLAS_OP_T }; return m; }
 
-static void product_set(Product *p, cublasLtMatmulDescAttributes_t what, const void *value,
-                        size_t n) {
-    CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(p->desc, what, value, n));
-}
-
-static void product_set_pointers(Product *p, const void *vector, const void *other) {
-    if (vector) product_set(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector);
-    if (other) product_set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &other, sizeof other);
-}
-
-static void product_set_epilogue(Product *p) {
-    static const cublasLtEpilogue_t names[] = {
-        CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_BIAS,
-        CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU,
-        CUBLASLT_EPILOGUE_BGRADA,      // A: what stands first there
-    };
-    int kind = p->key.epilogue;
-    bool vector = kind != NO_EPILOGUE && kind != GELU_GRADIENT;
-    bool other = kind == ADD_BIAS_GELU || kind == GELU_GRADIENT;
-    int64_t ld_other = (int64_t)p->key.N;
-    product_set(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &names[kind], sizeof names[kind]);
-    if (other) product_set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld_other, sizeof ld_other);
-    // The choice depends on alignment. Any address that is a multiple of 16 stands for all of them.
-    product_set_pointers(p, vector ? (void *)16 : NULL, other ? (void *)16 : NULL);
-}
-
-// The heuristic's first algorithms, at most n, for addresses that are multiples of 16. Returns how
-// many there are. Split-K algorithms add partial sums: here in fp32, never rounded to bf16.
-static int product_candidates(cublasLtMatmulHeuristicResult_t *candidates, int n,
-                              const Product *p, Gpu *g) {
-    static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
-    };
-    cublasLtMatmulPreference_t preference;
-    uint32_t alignment = 16;
-    uint32_t sums = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    int found = 0;
-    CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
-    CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(
-        preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &WORKSPACE_BYTES,
-        sizeof WORKSPACE_BYTES));
-    CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(
-        preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &sums, sizeof sums));
-    for (cublasLtMatmulPreferenceAttributes_t a : alignments)
-        CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, a, &alignment,
-                                                          sizeof alignment));
-    cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-        g->blas, p->desc, p->b, p->a, p->c, p->c, preference, n, candidates, &found);
-    if (status != CUBLAS_STATUS_NOT_SUPPORTED) CUBLAS_CHECK(status);
-    CUBLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
-    return status == CUBLAS_STATUS_SUCCESS ? found : 0;
-}
-
-// What a product reads and writes: c = a b + beta added.
-typedef struct { void *c; const void *a, *b, *added; float beta; } Operands;
-
-static cublasStatus_t product_launch(const Product *p, const cublasLtMatmulAlgo_t *algorithm,
-                                     const Operands *x, Gpu *g) {
-    float one = 1.0f;
-    cublasStatus_t status = cublasLtMatmul(
-        g->blas, p->desc, &one, x->b, p->b, x->a, p->a, &x->beta, x->added, p->c, x->c,
-        p->c, algorithm, g->workspace, WORKSPACE_BYTES, g->stream);
-    if (status != CUBLAS_STATUS_SUCCESS) cudaGetLastError();     // LAUNCH_CHECK would report it
-    return status;
-}
-
-#include "dev/cuda/tune.h"             // product_choose, fused_or_apart, variant_run
-
-static void product_make(Product *p, const ProductKey *k, Gpu *g) {
-    bool a_rows = k->op_a == CUBLAS_OP_N, b_rows = k->op_b == CUBLAS_OP_N;
-    cudaDataType_t type = type_of((const real *)NULL);
-    memset(p, 0, sizeof *p);
-    p->key = *k;
-    CUBLAS_CHECK(cublasLtMatmulDescCreate(&p->desc, g->compute, CUDA_R_32F));
-    product_set(p, CUBLASLT_MATMUL_DESC_TRANSA, &k->op_b, sizeof k->op_b);      // A there is our b
-    product_set(p, CUBLASLT_MATMUL_DESC_TRANSB, &k->op_a, sizeof k->op_a);
-    int target = (int)k->multiprocessors;
-    if (target > 0) product_set(p, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &target, sizeof target);
-    CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&p->b, type, b_rows ? k->N : k->K,
-                                            b_rows ? k->K : k->N, (int64_t)k->ldb));
-    CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&p->a, type, a_rows ? k->K : k->M,
-                                            a_rows ? k->M : k->K, (int64_t)k->lda));
-    CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&p->c, k->type_c, k->N, k->M, (int64_t)k->ldc));
-    product_set_epilogue(p);
-    product_choose(p, g);
-}
-
-static Product *product_find(const ProductKey *k, Gpu *g) {
-    int known = g->n_products < MAX_PRODUCTS ? g->n_products : MAX_PRODUCTS;
-    for (int i = 0; i < known; i++)
-        if (memcmp(&g->products[i].key, k, sizeof *k) == 0) return &g->products[i];
-    Product *p = &g->products[g->n_products++ % MAX_PRODUCTS];       // the oldest makes room
-    if (known == MAX_PRODUCTS) product_free(p);
-    product_make(p, k, g);
-    return p;
-}
+#include "dev/cuda/product.h"          // product_find, product_launch; fused_or_apart, variant_run
 
 // c (M,N) = a (M,K) * b (K,N), or c += a*b; c is real or float, and sums are fp32. Rows must begin
 // at multiples of 16 bytes. False, and nothing done, when cuBLASLt lacks the epilogue here, or is
@@ -582,80 +345,19 @@ static bool matmul(T *c, size_t ldc, Mat a, Mat b, Epilogue e, size_t M, size_t 
     return true;
 }
 
-// ---- the 100% of "model FLOP utilisation": what the largest products of this GPU come to ----
-
-// Random, not zeros: a product of zeros takes less power, and so runs faster than a real one.
-__global__ void random_fill_kernel(real *x, size_t n) {
-    size_t i = thread_in_grid();
-    if (i >= n) return;
-    uint32_t bits = (uint32_t)i * 2654435761u;
-    bits = (bits ^ bits >> 15) * 2246822519u;
-    x[i] = (real)((float)(bits >> 8) / 8388608.0f - 1.0f);
-}
-
-// Seconds that a product of n x n matrices takes, the mean of `times`.
-static double matmul_seconds(real *c, const real *a, const real *b, size_t n, int times, Gpu *g) {
-    cudaEvent_t begin, end;
-    CUDA_CHECK(cudaEventCreate(&begin));
-    CUDA_CHECK(cudaEventCreate(&end));
-    matmul(c, n, rows_of(a, n), rows_of(b, n), plain, n, n, n, WRITE, g);        // warms up
-    CUDA_CHECK(cudaEventRecord(begin, g->stream));
-    for (int i = 0; i < times; i++)
-        matmul(c, n, rows_of(a, n), rows_of(b, n), plain, n, n, n, WRITE, g);
-    CUDA_CHECK(cudaEventRecord(end, g->stream));
-    gpu_wait(g);
-    double seconds = gpu_seconds(begin, end) / times;
-    CUDA_CHECK(cudaEventDestroy(begin));
-    CUDA_CHECK(cudaEventDestroy(end));
-    return seconds;
-}
-
-// FLOP/s in the precision that training uses, of products that grow until one takes 5 ms or is of
-// 8192 x 8192, by the fastest of cuBLASLt's algorithms; half a second.
-static double matmul_peak_flops(Gpu *g) {
-    size_t n = 64, free_bytes, total;
-    double seconds;
-    real *memory = NULL;
-    CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total));
-    do {
-        n *= 2;
-        CUDA_CHECK(cudaFree(memory));
-        CUDA_CHECK(cudaMalloc((void **)&memory, 3*n*n * sizeof(real)));
-        random_fill_kernel<<<blocks_for(3*n*n, 256), 256, 0, g->stream>>>(memory, 3*n*n);
-        LAUNCH_CHECK();
-        seconds = matmul_seconds(memory, memory + n*n, memory + 2*n*n, n, 1, g);
-    } while (seconds < 5e-3 && n < 8192 && 12*n*n * sizeof(real) <= free_bytes / 2);
-    int times = (int)(0.1 / seconds) + 1;
-    if (times > 50) times = 50;
-    struct Tuner *choices = g->tuner;
-    tuner_open(g);                               // for this one product: the fastest algorithm
-    g->tuner->measures = true;
-    seconds = matmul_seconds(memory, memory + n*n, memory + 2*n*n, n, times, g);
-    tuner_close(g);
-    g->tuner = choices;
-    CUDA_CHECK(cudaFree(memory));
-    return 2.0 * (double)n * (double)n * (double)n / seconds;
-}
-
-static double machine_peak_flops(Machine *g) {
-    if (g->peak_flops == 0.0) g->peak_flops = matmul_peak_flops(g);
-    return g->peak_flops;
-}
-
 // =================================================================================================
 // Layers
 // =================================================================================================
 
 // ---- embedding: x[b,t] = wte[token[b,t]] + wpe[t] ----
 //   x (B,T,C)   token (B,T)   wte (V,C)   wpe (P,C)
-// A vector for the token and a vector for its position, both learned. Rows first ... T-1 of each
-// sequence are written; first is 0 except in generation, where earlier rows are cached. A token of
-// -1 is another rank's, and its row of x is 0: the sum over the ranks has the bits of one rank.
+// A vector for the token and a vector for its position, both learned. A token of -1 is unknown here:
+// its row of x is 0.
 
-// A warp owns a row: position `first` + y of sequence x.
+// A warp owns a row: position y of sequence x.
 __global__ void embedding_forward_kernel(real *x, const int *token, const real *wte,
-                                         const real *wpe, int T, int first, int C) {
-    int t = first + blockIdx.y*8 + warp_in_block();
+                                         const real *wpe, int T, int C) {
+    int t = blockIdx.y*8 + warp_in_block();
     size_t n = (size_t)blockIdx.x*T + t;
     for (int c = lane()*PACK; t < T && c < C; c += 32*PACK) {
         float word[PACK] = {0}, place[PACK] = {0};
@@ -667,15 +369,15 @@ __global__ void embedding_forward_kernel(real *x, const int *token, const real *
 }
 
 static void embedding_forward(real *x, const int *token, const real *wte, const real *wpe,
-                              int B, int T, int first, int C, cudaStream_t stream) {
-    dim3 blocks(B, blocks_for(T - first, 8));
-    embedding_forward_kernel<<<blocks, 256, 0, stream>>>(x, token, wte, wpe, T, first, C);
+                              int B, int T, int C, cudaStream_t stream) {
+    dim3 blocks(B, blocks_for(T, 8));
+    embedding_forward_kernel<<<blocks, 256, 0, stream>>>(x, token, wte, wpe, T, C);
     LAUNCH_CHECK();
 }
 
 // A counting sort of positions 0 ... N-1 by their token, on the CPU while the GPU is still busy.
 // Positions of one token keep their order, so that sums over them always have the same order.
-// Tokens of -1, which are another rank's, are left out. Returns how many distinct tokens there are.
+// Tokens of -1 are left out. Returns how many distinct tokens there are.
 //   order (N)   begin (N+1), as in Batch   count: scratch (V)
 static int tokens_sort(int *order, int *begin, int *count, const int *token, size_t N, int V) {
     int words = 0, at = 0;
@@ -731,7 +433,7 @@ static void embedding_backward(float *dwte, float *dwpe, const real *dx, const i
                                const int *order, const int *begin, int words,
                                int B, int T, int C, cudaStream_t stream) {
     dim3 blocks(words, blocks_for(C, 32*PACK));
-    if (words > 0)                               // else none is this rank's
+    if (words > 0)                               // else all tokens are -1
         embedding_backward_words_kernel<<<blocks, 256, 0, stream>>>(dwte, dx, token, order, begin,
                                                                     C);
     LAUNCH_CHECK();
@@ -1567,9 +1269,12 @@ static bool attention_backward_tiles(real *dqkv, const float2 *rows, const real 
 #include "dev/cuda/variants.h"         // attention_tiles
 #endif
 
-// Queries first ... T-1 are computed; first is 0 except in generation.
+// In generation the key/value cache holds `past` earlier tokens (else 0): a sequence of out, qkv and
+// lse has past + T rows, and the pointers are those of row `past`.
 static void attention_forward(real *out, float *lse, const real *qkv,
-                              int B, int T, int first, int C, int NH, Gpu *g) {
+                              int B, int T, int past, int C, int NH, Gpu *g) {
+    int first = past;                            // kernels want all rows, and the first to compute
+    out -= (size_t)past*C, qkv -= (size_t)past*3*C, lse -= past, T += past;
 #ifndef PRECISION_FP32
     if (C/NH % 8 == 0 && T - first > 1) {        // rows are copied by 8 channels
         attention_tiles(forward_variants, FORWARD, { B, T, NH, C/NH }, g,
@@ -1761,18 +1466,16 @@ static void xent_launch(float *loss, float *lse, real *dlogits, const real *logi
     LAUNCH_CHECK();
 }
 
-#include "dev/ranks/tensor_model.cu"          // xent_shared, linear_residual_shared: tensor parallelism
-
 static void xent_forward(float *loss, float *lse, const real *logits, const int *target,
-                         size_t N, int V, int Vp, const TpGroup *group, Gpu *g) {
-    xent_shared(loss, lse, NULL, logits, target, NULL, N, V, Vp, group, g);
+                         size_t N, int V, int Vp, cudaStream_t stream) {
+    xent_launch(loss, lse, NULL, logits, target, NULL, N, V, Vp, stream);
 }
 
 // Forward and backward in one kernel: the loss, and dlogits in place of the logits.
 static void xent_forward_backward(float *loss, float *lse, real *logits, const int *target,
                                   const float *scale, size_t N, int V, int Vp,
-                                  const TpGroup *group, Gpu *g) {
-    xent_shared(loss, lse, logits, logits, target, scale, N, V, Vp, group, g);
+                                  cudaStream_t stream) {
+    xent_launch(loss, lse, logits, logits, target, scale, N, V, Vp, stream);
 }
 
 // ---- classifier: logits = x wte^T, then cross-entropy ----
@@ -1782,12 +1485,11 @@ static void xent_forward_backward(float *loss, float *lse, real *logits, const i
 
 static void classifier_forward(float *loss, float *lse, real *logits, const real *x,
                                const real *wte, const int *target,
-                               size_t N, size_t rows, int C, int V, int Vp,
-                               const TpGroup *group, Gpu *g) {
+                               size_t N, size_t rows, int C, int V, int Vp, Gpu *g) {
     for (size_t n = 0; n < N; n += rows) {
         size_t some = min_size(rows, N - n);
         matmul(logits, Vp, rows_of(x + n*C, C), transpose_of(wte, C), plain, some, Vp, C, WRITE, g);
-        xent_forward(loss + n, lse + n, logits, target + n, some, V, Vp, group, g);
+        xent_forward(loss + n, lse + n, logits, target + n, some, V, Vp, g->stream);
     }
 }
 
@@ -1796,274 +1498,24 @@ static void classifier_forward(float *loss, float *lse, real *logits, const real
 static void classifier_backward(real *dx, float *dwte, float *loss, float *lse, real *logits,
                                 const real *x, const real *wte, const int *target,
                                 const float *scale, size_t N, size_t rows, int C, int V, int Vp,
-                                const TpGroup *group, Gpu *g) {
+                                Gpu *g) {
     for (size_t n = 0; n < N; n += rows) {
         size_t some = min_size(rows, N - n);
         matmul(logits, Vp, rows_of(x + n*C, C), transpose_of(wte, C), plain, some, Vp, C, WRITE, g);
-        xent_forward_backward(loss + n, lse + n, logits, target + n, scale, some, V, Vp, group, g);
+        xent_forward_backward(loss + n, lse + n, logits, target + n, scale, some, V, Vp,
+                              g->stream);
         matmul(dx + n*C, C, rows_of(logits, Vp), rows_of(wte, C), plain, some, C, Vp, WRITE, g);
         matmul(dwte, C, transpose_of(logits, Vp), rows_of(x + n*C, C), plain, Vp, C, some, ADD, g);
     }
-    tp_sum(group, dx, N*C);
 }
 
 // =================================================================================================
 // Model
 // =================================================================================================
 
-// ---- memory: counted, allocated once, handed out ----
-
-template <class T> static void carve(T **p, Memory *mem, MemoryKind kind, size_t count) {
-    *p = (T *)memory_take(mem, kind, count * sizeof(T));
-}
-
-// Rows of a multiple of 64 elements fill the tiles of a product, and begin at multiples of 16
-// bytes.
-static int padded_vocab(int V) { return (V + 63) / 64 * 64; }
-
-static void block_carve(BlockActs *a, Memory *mem, size_t N, const TpGroup *group) {
-    size_t C = group->own.C, Cn = tp_channels(group), NH = tp_heads(group);
-    carve(&a->ln1, mem, MEM_ACTIVATIONS, N*C);
-    carve(&a->ln1_mean, mem, MEM_ACTIVATIONS, N);
-    carve(&a->ln1_rstd, mem, MEM_ACTIVATIONS, N);
-    carve(&a->qkv, mem, MEM_ACTIVATIONS, N*3*Cn);
-    carve(&a->att, mem, MEM_ACTIVATIONS, N*Cn);
-    carve(&a->att_lse, mem, MEM_ACTIVATIONS, N*NH);
-    carve(&a->x_mid, mem, MEM_ACTIVATIONS, N*C);
-    carve(&a->ln2, mem, MEM_ACTIVATIONS, N*C);
-    carve(&a->ln2_mean, mem, MEM_ACTIVATIONS, N);
-    carve(&a->ln2_rstd, mem, MEM_ACTIVATIONS, N);
-    carve(&a->fc, mem, MEM_ACTIVATIONS, N*4*Cn);
-    carve(&a->gelu, mem, MEM_ACTIVATIONS, N*4*Cn);
-}
-
-static void model_carve_acts(Model *m, Memory *mem) {
-    size_t N = (size_t)m->spec.B*m->spec.T, C = m->c.C;
-    bool keeps_all = m->spec.recompute == RECOMPUTE_NONE;
-    carve(&m->x_in, mem, MEM_ACTIVATIONS, N*C);
-    for (int l = 0; l < m->c.L; l++) {
-        if (l == 0 || keeps_all) block_carve(&m->acts[l], mem, N, &m->zero.tensor);
-        else m->acts[l] = m->acts[0];
-        carve(&m->acts[l].x_out, mem, MEM_ACTIVATIONS, N*C);
-    }
-    carve(&m->lnf, mem, MEM_ACTIVATIONS, N*C);
-    carve(&m->lnf_mean, mem, MEM_ACTIVATIONS, N);
-    carve(&m->lnf_rstd, mem, MEM_ACTIVATIONS, N);
-    carve(&m->batch.inputs, mem, MEM_ACTIVATIONS, N);
-    carve(&m->batch.targets, mem, MEM_ACTIVATIONS, N);
-    carve(&m->batch.order, mem, MEM_ACTIVATIONS, N);
-    carve(&m->batch.begin, mem, MEM_ACTIVATIONS, N + 1);
-    carve(&m->batch.scale, mem, MEM_ACTIVATIONS, 1);
-    carve(&m->loss, mem, MEM_ACTIVATIONS, N);
-    carve(&m->lse, mem, MEM_ACTIVATIONS, N);
-}
-
-// The blocks' backward pass begins when the classifier's has ended, and takes over its logits'
-// memory. So do the buckets of a checkpoint, which are gathered between two updates.
-static void model_carve_backward(Model *m, Memory *mem) {
-    size_t N = (size_t)m->spec.B*m->spec.T, C = m->c.C, Vp = m->padded.V;
-    const TpGroup *group = &m->zero.tensor;
-    bool trains = m->spec.use == TRAIN;
-    m->logit_rows = logits_chunk_rows(N, Vp, C, sizeof(real), m->spec.multiprocessors);
-    if (group->size > 1) m->logit_rows = min_size(m->logit_rows, xent_shared_rows(group));
-    size_t reals = m->logit_rows*Vp, branches = trains ? N*4*tp_channels(group) : 0;
-    size_t bucket = gpt2_largest_bucket(&m->padded) * sizeof(float) / sizeof(real);
-    size_t ranks = m->zero.size * group->size;
-    if (reals < branches) reals = branches;
-    if (reals < bucket && ranks > 1) reals = bucket;
-    carve(&m->logits, mem, MEM_LOGITS, reals);
-    m->dfc = m->dqkv = m->logits;
-    m->zero.bucket = (float *)m->logits;
-    carve(&m->next_logits, mem, MEM_LOGITS, (group->size > 1 ? group->size + 1 : 1) * Vp);
-    if (!trains) return;
-    carve(&m->dx_branch, mem, MEM_BACKWARD, N*C);
-    carve(&m->dx, mem, MEM_BACKWARD, N*C);
-    carve(&m->att_rows, mem, MEM_BACKWARD, N*tp_heads(group));
-    carve(&m->totals, mem, MEM_REST, 1);
-    m->all_totals = m->totals;
-    if (ranks > 1) carve(&m->all_totals, mem, MEM_REST, ranks);
-}
-
-// Lays everything out; with mem->base NULL it only counts (dev/base/memory.h).
-static void model_carve(Model *m, Memory *mem) {
-    zero_carve_params(&m->zero, mem);
-    if (m->spec.use == TRAIN) zero_carve_training(&m->zero, mem);
-    model_carve_acts(m, mem);
-    model_carve_backward(m, mem);
-}
-
-// What the kernels cannot do. Their limits are wider than any GPT-2.
-static void model_check(const Config *c) {
-    if (c->C % PACK != 0)
-        die("--channels: %d is no multiple of %d, the numbers that a GPU moves at once in "
-            PRECISION "; %d is", c->C, PACK, (c->C + PACK - 1) / PACK * PACK);
-    if (c->C / c->NH > MAX_HS)
-        die("--heads: heads of %d channels; the GPU's attention takes up to %d", c->C / c->NH,
-            MAX_HS);
-    if (2*c->C * sizeof(float) > SHARED_BYTES)
-        die("--channels: %d; the GPU's LayerNorm takes up to %zu", c->C,
-            SHARED_BYTES / 2 / sizeof(float));
-}
-
-// All but the memory.
-static void model_begin(Model *m, const ModelSpec *spec) {
-    memset(m, 0, sizeof *m);
-    TpGroup group = tp_group(&spec->c, spec->sharing.tensor);
-    m->c = m->padded = group.own;
-    m->padded.V = padded_vocab(m->c.V);
-    m->spec = *spec;
-    zero_init(&m->zero, &spec->sharing, &m->padded, &m->c, sizeof(real));
-    m->zero.tensor = group;
-    m->acts = (BlockActs *)alloc_or_die(m->c.L * sizeof *m->acts, "a table of activations");
-}
-
-static void model_count(Memory *mem, const ModelSpec *spec) {
-    Model m;
-    model_check(&spec->c);
-    model_begin(&m, spec);
-    shared_check(&m.zero.tensor);
-    *mem = memory_begin(NULL);
-    model_carve(&m, mem);
-    mem->bytes[MEM_REST] += MACHINE_BYTES;
-    zero_free(&m.zero);
-    free(m.acts);
-}
-
-// What the model would take with another micro-batch, or another way to recompute.
-static size_t model_bytes(ModelSpec spec, int B, Recompute recompute) {
-    Memory mem;
-    spec.B = B;
-    spec.recompute = recompute;
-    model_count(&mem, &spec);
-    return mem.used;
-}
-
-// The largest micro-batch that takes no more than `room` bytes; 0 when none does.
-static int largest_micro_batch(const ModelSpec *spec, double room, Recompute recompute) {
-    int B = spec->B;
-    while (B > 0 && (double)model_bytes(*spec, B, recompute) > room) B--;
-    return B;
-}
-
-static double megabytes(double bytes) { return 1e-6 * bytes; }
-
-static void memory_show(FILE *out, const Memory *mem, const ModelSpec *spec) {
-    static const char *const names[MEM_KINDS] = {
-        "weights: fp32, and as layers read them", "their gradients, fp32", "AdamW's moments, fp32",
-        "DiLoCo's outer step, fp32", "averaged weights, fp32",
-        "buckets that come from other ranks, or go to them",
-        "activations", "logits, a chunk at a time", "gradients of activations",
-        "tables and scratch",
-    };
-    fprintf(out, "memory for %d sequences of %d tokens at a time, in MB\n", spec->B, spec->T);
-    for (int k = 0; k < MEM_KINDS; k++)
-        if (mem->bytes[k] > 0)
-            fprintf(out, "  %10.1f  %s\n", megabytes((double)mem->bytes[k]), names[k]);
-    fprintf(out, "  %10.1f  in all\n", megabytes((double)mem->used));
-}
-
-// Prints what the memory would be used for, and what would fit, and ends the program.
-static void memory_die(Memory *mem, const ModelSpec *spec, double room) {
-    bool trains = spec->use == TRAIN;
-    int fits = largest_micro_batch(spec, room, spec->recompute);
-    int fits_recomputing = trains ? largest_micro_batch(spec, room, RECOMPUTE_BLOCK) : 0;
-    char first[60] = "use a smaller model or a shorter --seq-len", second[60] = "";
-    if (fits > 0) snprintf(first, sizeof first, "--micro-batch %d fits", fits);
-    if (fits_recomputing > fits)
-        snprintf(second, sizeof second, "; with --recompute block --micro-batch %d fits",
-                 fits_recomputing);
-    fflush(stdout);
-    mem->bytes[MEM_REST] -= MACHINE_BYTES;               // machine_open has taken those already
-    memory_show(stderr, mem, spec);
-    die("memory: %.1f MB are needed, %.1f are free on the GPU; %s%s", megabytes((double)mem->used),
-        megabytes(room), first, second);
-}
-
-template <class T> static void alloc_pinned(T **p, size_t count) {
-    CUDA_CHECK(cudaMallocHost((void **)p, count * sizeof(T)));
-}
-
-// Pinned memory, from and to which the GPU copies by itself, and events.
-static void model_init_host(Model *m) {
-    size_t N = (size_t)m->spec.B*m->spec.T;
-    for (int i = 0; i < 2; i++) {
-        alloc_pinned(&m->host_batches[i].inputs, N);
-        alloc_pinned(&m->host_batches[i].targets, N);
-        alloc_pinned(&m->host_batches[i].order, N);
-        alloc_pinned(&m->host_batches[i].begin, N + 1);
-        alloc_pinned(&m->host_batches[i].scale, 1);
-        CUDA_CHECK(cudaEventCreateWithFlags(&m->sent[i], cudaEventDisableTiming));
-    }
-    for (cudaEvent_t &mark : m->marks) CUDA_CHECK(cudaEventCreate(&mark));
-    alloc_pinned(&m->host_totals, m->zero.size * m->zero.tensor.size);
-    alloc_pinned(&m->host_logits, m->padded.V * m->zero.tensor.size);
-    m->token_count = (int *)alloc_or_die(m->c.V * sizeof(int), "counting tokens");
-}
-
-static void model_init(Model *m, const ModelSpec *spec, Machine *machine) {
-    const Config *c = &spec->c;
-    double reals = (double)spec->B * spec->T * c->L * 16.0 * c->C;    // about; size_t could wrap
-    double room = machine_free_memory(machine);
-    Memory counted;
-    char *base;
-    if (reals > 1e15) die("memory: %.0f TB for activations; use a smaller model or micro-batch",
-                          1e-12 * sizeof(real) * reals);
-    model_count(&counted, spec);
-    if ((double)counted.used > room) memory_die(&counted, spec, room);
-    model_begin(m, spec);
-    m->gpu = machine;
-    m->zero.stream = machine->stream;
-    CUDA_CHECK(cudaMalloc((void **)&base, counted.used));
-    CUDA_CHECK(cudaMemsetAsync(base, 0, counted.used, machine->stream));
-    m->memory = memory_begin(base);
-    model_carve(m, &m->memory);
-    zero_open(&m->zero);
-    model_init_host(m);
-}
-
-static void model_free(Model *m) {
-    if (!m->gpu) return;
-    gpu_wait(m->gpu);
-    graph_free(&m->graph);
-    CUDA_CHECK(cudaFree(m->memory.base));
-    for (int i = 0; i < 2; i++) {
-        CUDA_CHECK(cudaFreeHost(m->host_batches[i].inputs));
-        CUDA_CHECK(cudaFreeHost(m->host_batches[i].targets));
-        CUDA_CHECK(cudaFreeHost(m->host_batches[i].order));
-        CUDA_CHECK(cudaFreeHost(m->host_batches[i].begin));
-        CUDA_CHECK(cudaFreeHost(m->host_batches[i].scale));
-        CUDA_CHECK(cudaEventDestroy(m->sent[i]));
-    }
-    for (cudaEvent_t mark : m->marks) CUDA_CHECK(cudaEventDestroy(mark));
-    CUDA_CHECK(cudaFreeHost(m->host_totals));
-    CUDA_CHECK(cudaFreeHost(m->host_logits));
-    free(m->token_count);
-    zero_close(&m->zero);
-    free(m->acts);
-    memset(m, 0, sizeof *m);
-}
-
-static Zero *model_zero(Model *m) { return &m->zero; }
-
-static int machine_multiprocessors(const Machine *g) { return g->properties.multiProcessorCount; }
-
-static double machine_datasheet_flops(const Machine *g) {
-    return sizeof(real) < sizeof(float) ? plan_datasheet_flops(g->properties.name) : NAN;
-}
-
-// The GPU, its memory, and what the other way to recompute would take.
-static void machine_show(const Machine *g, const Model *m) {
-    const cudaDeviceProp *p = &g->properties;
-    double keeping = (double)model_bytes(m->spec, m->spec.B, RECOMPUTE_NONE);
-    double recomputing = (double)model_bytes(m->spec, m->spec.B, RECOMPUTE_BLOCK);
-    printf("gpu     %s, sm_%d%d: %s; its products of matrices, measured, do %.3g TFLOP/s\n",
-           p->name, p->major, p->minor, g->tf32 ? "fp32 multiplied as TF32" : PRECISION,
-           1e-12 * g->peak_flops);
-    printf("memory  %.1f MB on the GPU; --recompute block %s %.1f\n",
-           megabytes((double)m->memory.used),
-           m->spec.recompute == RECOMPUTE_BLOCK ? "saves" : "would save",
-           megabytes(keeping - recomputing));
-}
+// The model cut across ranks has its own page, dev/ranks/tensor_model.cu.
+static void tp_forward_launch(Model *m, int B, int T, int past);
+static void tp_backward_launch(Model *m, int B, int T);
 
 // ---- batches on their way ----
 
@@ -2076,13 +1528,13 @@ template <class T> static void send_array(T *to, const T *from, size_t n, Model 
 static void send_inputs(Model *m, const int *tokens, size_t N) {
     m->now = 1 - m->now;
     CUDA_CHECK(cudaEventSynchronize(m->sent[m->now]));       // of the batch before the last
-    tokens_shared(m->host_batches[m->now].inputs, tokens, N, &m->zero.tensor);
+    tp_rows(m->host_batches[m->now].inputs, tokens, N, &m->zero.tp);
     send_array(m->batch.inputs, m->host_batches[m->now].inputs, N, m);
 }
 
 // The same of what follows each token.
 static void send_targets(Model *m, const int *targets, size_t N) {
-    tokens_shared(m->host_batches[m->now].targets, targets, N, &m->zero.tensor);
+    tp_rows(m->host_batches[m->now].targets, targets, N, &m->zero.tp);
     send_array(m->batch.targets, m->host_batches[m->now].targets, N, m);
 }
 
@@ -2095,7 +1547,7 @@ static void send_scale(Model *m, float scale) {
 static int send_order(Model *m, size_t N) {
     Batch *host = &m->host_batches[m->now];
     int words = tokens_sort(host->order, host->begin, m->token_count, host->inputs, N,
-                            (int)m->zero.tensor.words.count);
+                            (int)m->zero.tp.words.count);
     send_array(m->batch.order, host->order, N, m);
     send_array(m->batch.begin, host->begin, words + 1, m);
     return words;
@@ -2103,107 +1555,50 @@ static int send_order(Model *m, size_t N) {
 
 // ---- forward ----
 
-// The first norm of block l; for l = L the final norm.
-typedef struct { real *out; float *mean, *rstd; const real *gain, *bias; } Norm;
-
-static Norm norm_before(Model *m, int l) {
-    real *bucket = params_of(m, 1 + l, -1);
-    if (l == m->c.L)
-        return { m->lnf, m->lnf_mean, m->lnf_rstd, tensor_at(bucket, &m->padded, LNF_GAIN),
-                 tensor_at(bucket, &m->padded, LNF_BIAS) };
-    const BlockActs *a = &m->acts[l];
-    Block<real> w = block_in(bucket, &m->padded);
-    return { a->ln1, a->ln1_mean, a->ln1_rstd, w.ln1_gain, w.ln1_bias };
+// All that backward needs of a block; --recompute block runs it once more.
+static void block_forward_to_gelu(Model *m, Block<real> w, BlockActs a, int B, int T, int past) {
+    int C = m->c.C;
+    size_t N = (size_t)B*T;
+    Gpu *g = m->gpu;
+    layernorm_forward(a.ln1, a.ln1_mean, a.ln1_rstd, a.x, w.ln1_gain, w.ln1_bias, N, C, g->stream);
+    linear_forward(a.qkv, a.ln1, w.qkv_w, w.qkv_b, N, C, 3*C, g);
+    attention_forward(a.att, a.att_lse, a.qkv, B, T, past, C, m->c.NH, g);
+    linear_residual_forward(a.x_mid, a.x, a.att, w.att_proj_w, w.att_proj_b, N, C, C, g);
+    layernorm_forward(a.ln2, a.ln2_mean, a.ln2_rstd, a.x_mid, w.ln2_gain, w.ln2_bias, N, C,
+                      g->stream);
+    linear_gelu_forward(a.gelu, a.fc, a.ln2, w.fc_w, w.fc_b, N, C, 4*C, g);
 }
 
-// Block l, which x enters, from the output of its first norm to its GELU, for rows first ... T-1.
-static void block_forward(Model *m, int l, Block<real> w, const real *x, int B, int T, int first) {
-    const TpGroup *group = &m->zero.tensor;
-    int C = m->c.C, Cn = tp_channels(group);
-    Gpu *g = m->gpu;
-    size_t from = first, N = (size_t)B*T - from;       // rows from ... from+N-1
-    BlockActs a = m->acts[l];
-    linear_forward(a.qkv + from*3*Cn, a.ln1 + from*C, w.qkv_w, w.qkv_b, N, C, 3*Cn, g);
-    attention_forward(a.att, a.att_lse, a.qkv, B, T, first, Cn, tp_heads(group), g);
-    linear_residual_shared(a.x_mid + from*C, x, a.att + from*Cn, w.att_proj_w, w.att_proj_b,
-                           N, Cn, C, group, g);
-    layernorm_forward(a.ln2 + from*C, a.ln2_mean, a.ln2_rstd, a.x_mid + from*C, w.ln2_gain,
-                      w.ln2_bias, N, C, g->stream);
-    linear_gelu_forward(a.gelu + from*4*Cn, a.fc + from*4*Cn, a.ln2 + from*C, w.fc_w, w.fc_b,
-                        N, C, 4*Cn, g);
+// x_mid = x + attention(LayerNorm(x)); x_out = x_mid + MLP(LayerNorm(x_mid)).
+static void block_forward(Model *m, Block<real> w, BlockActs a, int B, int T, int past) {
+    int C = m->c.C;
+    block_forward_to_gelu(m, w, a, B, T, past);
+    linear_residual_forward(a.x_out, a.x_mid, a.gelu, w.mlp_proj_w, w.mlp_proj_b, (size_t)B*T, 4*C,
+                            C, m->gpu);
 }
 
 // All that model_forward launches, once the tokens are there.
-static void forward_launch(Model *m, int B, int T, int first) {
-    const TpGroup *group = &m->zero.tensor;
-    int C = m->c.C, Cn = tp_channels(group);
-    cudaStream_t stream = m->gpu->stream;
-    size_t from = first, N = (size_t)B*T - from;       // rows from ... from+N-1
-    real *embeddings = params_of(m, 0, 1);
-    embedding_forward(m->x_in, m->batch.inputs, tensor_at(embeddings, &m->padded, WTE),
-                      tensor_at(embeddings, &m->padded, WPE), B, T, first, C, stream);
-    real *x = m->x_in + from*C;
-    tp_sum(group, x, N*C);
-    Norm n = norm_before(m, 0);
-    layernorm_forward(n.out + from*C, n.mean, n.rstd, x, n.gain, n.bias, N, C, stream);
-    for (int l = 0; l < m->c.L; l++) {
-        Block<real> w = block_in(params_of(m, 1 + l, 2 + l), &m->padded);
-        BlockActs a = m->acts[l];
-        block_forward(m, l, w, x, B, T, first);
-        x = a.x_out + from*C;
-        linear_residual_shared(x, a.x_mid + from*C, a.gelu + from*4*Cn, w.mlp_proj_w, w.mlp_proj_b,
-                               N, 4*Cn, C, group, m->gpu);
-        n = norm_before(m, l + 1);
-        layernorm_forward(n.out + from*C, n.mean, n.rstd, x, n.gain, n.bias, N, C, stream);
+static void forward_launch(Model *m, int B, int T) {
+    Zero *z = &m->zero;
+    const Weights<real> *w = &m->w;
+    int C = m->c.C, L = m->c.L;
+    if (z->tp.shares) return tp_forward_launch(m, B, T, 0);
+    forward_needs(z, 0);
+    embedding_forward(m->x_in, m->batch.inputs, w->wte, w->wpe, B, T, C, m->gpu->stream);
+    for (int l = 0; l < L; l++) {
+        forward_needs(z, 1 + l);
+        block_forward(m, w->block[l], m->acts[l], B, T, 0);
     }
+    forward_needs(z, 1 + L);
+    layernorm_forward(m->lnf, m->lnf_mean, m->lnf_rstd, m->acts[L - 1].x_out, w->lnf_gain,
+                      w->lnf_bias, (size_t)B*T, C, m->gpu->stream);
 }
 
 // Runs tokens (B,T) through the blocks, up to the final norm's output m->lnf (B*T,C).
-// With first > 0 and B = 1 only rows first ... T-1 are computed: the keys and values of the rows
-// before them are still in each block's qkv. That is all a key/value cache is.
-static void model_forward(Model *m, const int *tokens, int B, int T, int first) {
-    assert(T <= m->spec.T && B <= m->spec.B && (first == 0 || B == 1));
-    assert(first == 0 || m->spec.recompute == RECOMPUTE_NONE);    // blocks that share qkv
+static void model_forward(Model *m, const int *tokens, int B, int T) {
+    assert(T <= m->spec.T && B <= m->spec.B);
     send_inputs(m, tokens, (size_t)B*T);
-    forward_launch(m, B, T, first);
-}
-
-static double sum_of(const float *x, size_t n) {
-    double sum = 0.0;
-    for (size_t i = 0; i < n; i++) sum += x[i];
-    return sum;
-}
-
-static double model_loss(Model *m, float *each, const int *targets, size_t N) {
-    const TpGroup *group = &m->zero.tensor;
-    Gpu *g = m->gpu;
-    real *wte = tensor_at(params_of(m, 0, -1), &m->padded, WTE);
-    send_targets(m, targets, N);
-    classifier_forward(m->loss, m->lse, m->logits, m->lnf, wte, m->batch.targets, N, m->logit_rows,
-                       m->c.C, (int)group->words.count, m->padded.V, group, g);
-    CUDA_CHECK(cudaMemcpyAsync(each, m->loss, N * sizeof *each, cudaMemcpyDeviceToHost, g->stream));
-    gpu_wait(g);
-    return sum_of(each, N);
-}
-
-// In fp32, on the CPU, which draws from them.
-static const float *model_logits(Model *m, int t) {
-    Gpu *g = m->gpu;
-    const TpGroup *group = &m->zero.tensor;
-    size_t C = m->c.C, V = m->padded.V;
-    const float *logits = m->next_logits;
-    real *wte = tensor_at(params_of(m, 0, -1), &m->padded, WTE);
-    matmul(m->next_logits, V, rows_of(m->lnf + t*C, C), transpose_of(wte, C), plain, 1, V, C, WRITE,
-           g);
-    if (group->size > 1) {
-        tp_collect(group, m->next_logits + V, logits, m->c.V);     // in the order of the words
-        logits += V;
-        V = group->size*m->c.V;
-    }
-    CUDA_CHECK(cudaMemcpyAsync(m->host_logits, logits, V * sizeof *logits, cudaMemcpyDeviceToHost,
-                               g->stream));
-    gpu_wait(g);
-    return m->host_logits;
+    forward_launch(m, B, T);
 }
 
 // ---- backward ----
@@ -2216,113 +1611,104 @@ template <class T> __global__ void sum_kernel(double *out, const T *x, size_t n,
     if (threadIdx.x == 0) *out = mode == ADD ? *out + sum : sum;
 }
 
-// From dx, the gradient of x_out, to dx, the gradient of x, which entered block l.
-static void block_backward(Model *m, int l, Block<real> w, const real *x, int B, int T) {
-    const TpGroup *group = &m->zero.tensor;
-    int C = m->c.C, Cn = tp_channels(group);
+// Adds the losses of N tokens to those since clear_grads.
+static void loss_sum(Model *m, size_t N) {
+    sum_kernel<float><<<1, 1024, 0, m->gpu->stream>>>(&m->totals->loss, m->loss, N, ADD);
+    LAUNCH_CHECK();
+}
+
+// From dx, the gradient of x_out, to dx, the gradient of x. A branch receives all of dx, and what
+// comes back through the branch is added to dx, by the kernel that ends it.
+//   w, d   the block's weights and their gradients
+static void block_backward(Model *m, Block<real> w, Block<float> d, BlockActs a, int B, int T) {
+    int C = m->c.C;
     size_t N = (size_t)B*T;
     Gpu *g = m->gpu;
-    Block<float> d = block_in(bucket_grads(&m->zero, 1 + l), &m->padded);
-    BlockActs a = m->acts[l];
-    real *dx = m->dx, *dbranch = m->dx_branch;
-    gelu_linear_backward(m->dfc, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, a.fc, w.mlp_proj_w,
-                         N, 4*Cn, C, g);
-    linear_backward(dbranch, d.fc_w, d.fc_b, m->dfc, a.ln2, w.fc_w, N, C, 4*Cn, g);
-    tp_sum(group, dbranch, N*C);
+    real *dx = m->dx;                  // of the residual stream
+    real *dbranch = m->dx_branch;      // inside a branch: of ln2 and att_proj's input, then of ln1
+    real *dfc = m->dfc, *dqkv = m->dqkv;
+    // dx: of x_out. Through the MLP:
+    gelu_linear_backward(dfc, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, a.fc, w.mlp_proj_w, N, 4*C, C,
+                         g);
+    linear_backward(dbranch, d.fc_w, d.fc_b, dfc, a.ln2, w.fc_w, N, C, 4*C, g);
     layernorm_backward(dx, d.ln2_gain, d.ln2_bias, dx, dbranch, a.x_mid, a.ln2_mean, a.ln2_rstd,
                        w.ln2_gain, N, C, g);
-    linear_backward(dbranch, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, Cn, C, g);
-    attention_backward(m->dqkv, m->att_rows, dbranch, a.qkv, a.att, a.att_lse, B, T, Cn,
-                       tp_heads(group), g);
-    linear_backward(dbranch, d.qkv_w, d.qkv_b, m->dqkv, a.ln1, w.qkv_w, N, C, 3*Cn, g);
-    tp_sum(group, dbranch, N*C);
-    layernorm_backward(dx, d.ln1_gain, d.ln1_bias, dx, dbranch, x, a.ln1_mean, a.ln1_rstd,
+    // dx: of x_mid. Through attention:
+    linear_backward(dbranch, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, C, C, g);
+    attention_backward(dqkv, m->att_rows, dbranch, a.qkv, a.att, a.att_lse, B, T, C, m->c.NH, g);
+    linear_backward(dbranch, d.qkv_w, d.qkv_b, dqkv, a.ln1, w.qkv_w, N, C, 3*C, g);
+    layernorm_backward(dx, d.ln1_gain, d.ln1_bias, dx, dbranch, a.x, a.ln1_mean, a.ln1_rstd,
                        w.ln1_gain, N, C, g);
-    gradients_ready(&m->zero, 1 + l);
+    // dx: of x
 }
 
 // All that model_backward launches once the targets are there, except lookup_backward.
-//   dembeddings: the gradients of the embeddings' bucket
-static void backward_launch(Model *m, float *dembeddings, int B, int T) {
-    const Config *c = &m->padded;
+static void backward_launch(Model *m, int B, int T) {
     Zero *z = &m->zero;
-    int C = c->C, L = c->L;
+    const Weights<real> *w = &m->w;
+    const Weights<float> *dw = &m->dw;
+    int C = m->c.C, L = m->c.L;
     size_t N = (size_t)B*T;
     Gpu *g = m->gpu;
-    real *dx = m->dx, *dbranch = m->dx_branch;
-    real *embeddings = params_of(m, 0, L), *norm = params_of(m, 1 + L, -1);
-    float *dnorm = bucket_grads(z, 1 + L);
-    classifier_backward(dbranch, tensor_at(dembeddings, c, WTE), m->loss, m->lse, m->logits, m->lnf,
-                        tensor_at(embeddings, c, WTE), m->batch.targets, m->batch.scale,
-                        N, m->logit_rows, C, (int)z->tensor.words.count, c->V, &z->tensor, g);
-    sum_kernel<float><<<1, 1024, 0, g->stream>>>(&m->totals->loss, m->loss, N, ADD);
-    LAUNCH_CHECK();
-    layernorm_backward(dx, tensor_at(dnorm, c, LNF_GAIN), tensor_at(dnorm, c, LNF_BIAS), NULL,
-                       dbranch, m->acts[L - 1].x_out, m->lnf_mean, m->lnf_rstd,
-                       tensor_at(norm, c, LNF_GAIN), N, C, g);
+    real *dlnf = m->dx_branch;         // (N,C)
+    if (z->tp.shares) return tp_backward_launch(m, B, T);
+    backward_needs(z, 0);
+    backward_needs(z, 1 + L);
+    classifier_backward(dlnf, dw->wte, m->loss, m->lse, m->logits, m->lnf, w->wte, m->batch.targets,
+                        m->batch.scale, N, m->logit_rows, C, m->c.V, m->padded.V, g);
+    loss_sum(m, N);
+    layernorm_backward(m->dx, dw->lnf_gain, dw->lnf_bias, NULL, dlnf, m->acts[L - 1].x_out,
+                       m->lnf_mean, m->lnf_rstd, w->lnf_gain, N, C, g);
     gradients_ready(z, 1 + L);
-    g->messages = zero_sends(z);               // from here on, gradients travel meanwhile
+    g->messages = zero_sends(z);                 // from here on, gradients travel meanwhile
     for (int l = L - 1; l >= 0; l--) {
-        Block<real> w = block_in(params_of(m, 1 + l, l > 0 ? l : -1), c);
-        const real *x = l > 0 ? m->acts[l - 1].x_out : m->x_in;
-        if (m->spec.recompute == RECOMPUTE_BLOCK && l < L - 1) {     // the last block's are there
-            Norm n = norm_before(m, l);
-            layernorm_forward(n.out, n.mean, n.rstd, x, n.gain, n.bias, N, C, g->stream);
-            block_forward(m, l, w, x, B, T, 0);
-        }
-        block_backward(m, l, w, x, B, T);
+        backward_needs(z, 1 + l);
+        if (m->spec.recompute == RECOMPUTE_BLOCK && l < L - 1)       // the last block's are there
+            block_forward_to_gelu(m, w->block[l], m->acts[l], B, T, 0);
+        block_backward(m, w->block[l], dw->block[l], m->acts[l], B, T);
+        gradients_ready(z, 1 + l);
     }
     g->messages = false;
 }
 
 // The last gradient: of the rows that the tokens looked up. The CPU sorts the tokens while the GPU
 // runs what was launched before. How many tokens are distinct sets the grid: no graph has this one.
-static void lookup_backward(Model *m, float *dembeddings, int B, int T) {
-    const Config *c = &m->padded;
+static void lookup_backward(Model *m, int B, int T) {
     int words = send_order(m, (size_t)B*T);
-    embedding_backward(tensor_at(dembeddings, c, WTE), tensor_at(dembeddings, c, WPE), m->dx,
-                       m->batch.inputs, m->batch.order, m->batch.begin, words, B, T, c->C,
-                       m->gpu->stream);
+    embedding_backward(m->dw.wte, m->dw.wpe, m->dx, m->batch.inputs, m->batch.order,
+                       m->batch.begin, words, B, T, m->c.C, m->gpu->stream);
     gradients_ready(&m->zero, 0);
 }
 
 // Backpropagation, after model_forward on the same tokens: adds the gradient of scale * (sum of the
-// N losses) to the gradients, bucket by bucket, and the sum of the losses to m->totals. A bucket's
-// gradients leave for the other ranks, if there are any, while the blocks before it compute.
-static void model_backward(Model *m, const int *tokens, const int *targets, float scale,
-                           int B, int T) {
-    float *dembeddings = bucket_grads(&m->zero, 0);
-    (void)tokens;                                            // model_forward has sent them
+// N losses) to the gradients dw, and the sum of the losses to m->totals. (The C twin returns that
+// sum; here the CPU would have to wait for it.)
+static void model_backward(Model *m, const int *targets, float scale, int B, int T) {
     send_targets(m, targets, (size_t)B*T);
     send_scale(m, scale);
-    backward_launch(m, dembeddings, B, T);
-    lookup_backward(m, dembeddings, B, T);
+    backward_launch(m, B, T);
+    lookup_backward(m, B, T);
 }
 
 // model_forward and model_backward of a micro-batch, as one graph where the launches are the same
-// each time. They are not for a smaller batch; nor for several ranks, which exchange gradients
-// after the last micro-batch, and with tensor parallelism terms of sums within each; nor with
-// --exact-sum, which adds each gradient to another buffer; nor with --noise-scale, whose kernels
-// take an argument that changes with each update.
+// each time. They are not for a smaller batch, nor where a hook has something to do: messages to
+// other ranks, noise to be measured.
 static void model_micro_step(Model *m, const int *inputs, const int *targets, float scale,
                              int B, int T) {
-    Zero *z = &m->zero;
     bool whole = B == m->spec.B && T == m->spec.T;
-    int ranks = z->size * z->tensor.size;
-    if (!m->gpu->graphs || !whole || ranks > 1 || z->n_levels > 0 || z->measure) {
-        model_forward(m, inputs, B, T, 0);
-        model_backward(m, inputs, targets, scale, B, T);
+    if (!m->gpu->graphs || !whole || !m->zero.alone) {
+        model_forward(m, inputs, B, T);
+        model_backward(m, targets, scale, B, T);
         return;
     }
-    float *dembeddings = bucket_grads(z, 0);
     send_inputs(m, inputs, (size_t)B*T);
     send_targets(m, targets, (size_t)B*T);
     send_scale(m, scale);
     graph_run(&m->graph, m->gpu->stream, [&] {
-        forward_launch(m, B, T, 0);
-        backward_launch(m, dembeddings, B, T);
+        forward_launch(m, B, T);
+        backward_launch(m, B, T);
     });
-    lookup_backward(m, dembeddings, B, T);
+    lookup_backward(m, B, T);
 }
 
 // =================================================================================================
@@ -2330,7 +1716,7 @@ static void model_micro_step(Model *m, const int *inputs, const int *targets, fl
 // =================================================================================================
 
 static void clear_grads(Model *m) {
-    gradients_clear(&m->zero);
+    floats_clear(m->zero.grads, m->zero.n_grads, m->zero.stream);
     CUDA_CHECK(cudaMemsetAsync(m->totals, 0, sizeof *m->totals, m->gpu->stream));
 }
 
@@ -2347,49 +1733,29 @@ __global__ void norm_kernel(double *partials, const float *grads, const Chunk *c
     if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-// The sum of the squares of this rank's gradients, to m->totals; and that of its small gradients,
-// where the noise scale has had them measured. Each chunk has a sum of its own.
+static void mark_record(Model *m, UpdateMark mark) {
+    CUDA_CHECK(cudaEventRecord(m->marks[mark], m->gpu->stream));
+}
+
+// The sum of the squares of all gradients, to m->totals; of several ranks, this rank's part. Each
+// chunk has a sum of its own. The norms of the noise scale go there too.
 static void gradients_squares(Model *m) {
     Zero *z = &m->zero;
     cudaStream_t stream = m->gpu->stream;
+    mark_record(m, COMPUTED);
     if (z->n_chunks > 0)
         norm_kernel<<<z->n_chunks, 256, 0, stream>>>(z->norm_partials, z->grads, z->chunks);
     LAUNCH_CHECK();
     sum_kernel<double><<<1, 1024, 0, stream>>>(&m->totals->squares, z->norm_partials, z->n_chunks,
                                                WRITE);
     LAUNCH_CHECK();
-    if (!z->measure) return;
-    size_t pieces = zero_partials_count(z);
-    for (int k = 0; k < N_NORMS; k++) {
+    size_t pieces = z->measure ? zero_partials_count(z) : 0;
+    for (int k = 0; k < N_NORMS && pieces > 0; k++) {
         sum_kernel<double><<<1, 1024, 0, stream>>>(&m->totals->norms[k], z->partials + k*pieces,
                                                    pieces, WRITE);
         LAUNCH_CHECK();
     }
-}
-
-static void mark_record(Model *m, UpdateMark mark) {
-    CUDA_CHECK(cudaEventRecord(m->marks[mark], m->gpu->stream));
-}
-
-// Collects the totals of `scope` on the GPU, sends them to the CPU, and returns where they lie.
-static const Totals *totals_send(Model *m, Scope scope) {
-    Zero *z = &m->zero;
-    Comm *comm = totals_comm(z, scope);
-    int ranks = comm ? comm->size : 1;
-    Totals *totals = comm ? m->all_totals : m->totals;
-    if (*stop_signal())
-        CUDA_CHECK(cudaMemsetAsync(&m->totals->stop, 1, sizeof totals->stop, z->stream));
-    if (comm) comm_wait(comm, comm_collect_there(comm, totals, m->totals, sizeof *totals));
-    CUDA_CHECK(cudaMemcpyAsync(m->host_totals, totals, ranks * sizeof *totals,
-                               cudaMemcpyDeviceToHost, z->stream));
-    mark_record(m, ALL_KNOWN);
-    return totals;
-}
-
-// Waits for the totals on the CPU, but not for what was launched after totals_send.
-static Totals totals_receive(Model *m, Scope scope) {
-    CUDA_CHECK(cudaEventSynchronize(m->marks[ALL_KNOWN]));
-    return totals_sum(&m->zero, m->host_totals, scope);
+    mark_record(m, NORM_KNOWN);
 }
 
 // Global-norm clipping. The squared norm is the sum of those of n totals, on the GPU. If the norm
@@ -2405,8 +1771,31 @@ __device__ inline float clip_factor(Clip clip) {
     return clip.limit > 0.0 && norm > clip.limit ? (float)(clip.limit / norm) : 1.0f;
 }
 
-// One AdamW update of all parameters (Loshchilov and Hutter 2019, arXiv 1711.05101, algorithm 2).
-// Block i owns chunk i. g is clipped first; if its norm is not finite, nothing changes. correct_m
+// The totals of z->scope, collected on the GPU and sent to the CPU. The optimizer finds the clip
+// factor on the GPU: the CPU need not wait.
+static Clip totals_send(Model *m, double limit) {
+    Zero *z = &m->zero;
+    Comm *comm = totals_comm(z, z->scope);
+    int ranks = comm ? comm->size : 1;
+    Totals *totals = comm ? m->all_totals : m->totals;
+    if (*z->stop) CUDA_CHECK(cudaMemsetAsync(&m->totals->stop, 1, sizeof totals->stop, z->stream));
+    if (comm) comm_wait(comm, comm_collect_there(comm, totals, m->totals, sizeof *totals));
+    CUDA_CHECK(cudaMemcpyAsync(m->host_totals, totals, ranks * sizeof *totals,
+                               cudaMemcpyDeviceToHost, z->stream));
+    mark_record(m, ALL_KNOWN);
+    Slice counted = totals_squares(z, z->scope);
+    return { totals + counted.begin, (int)counted.count, limit };
+}
+
+// Waits for the totals on the CPU, but not for what was launched after totals_send.
+static Totals totals_receive(Model *m) {
+    CUDA_CHECK(cudaEventSynchronize(m->marks[ALL_KNOWN]));
+    m->waited = comm_counters(m->zero.comm).waited;
+    return totals_sum(&m->zero, m->host_totals, m->zero.scope);
+}
+
+// One AdamW update of all parameters (Loshchilov and Hutter 2019, arXiv 1711.05101), in PyTorch's
+// form: the rate multiplies the decay too. Block i owns chunk i. g is clipped first; if its norm is not finite, nothing changes. correct_m
 // and correct_v are Adam's bias correction: the moments begin at 0. `rounded` is what layers read:
 // the master itself in fp32; else it is rounded from the master, and masters lie as moments do.
 __global__ void adamw_kernel(float *p, real *rounded, float *m, float *v, const float *g,
@@ -2465,9 +1854,9 @@ static void sgd_launch(Zero *z, AdamW o, Clip clip) {
     LAUNCH_CHECK();
 }
 
-static void adamw_launch(Zero *z, AdamW o, Clip clip, int64_t step) {
-    float correct_m = (float)(1.0 / (1.0 - pow(o.beta1, (double)step)));
-    float correct_v = (float)(1.0 / (1.0 - pow(o.beta2, o.v_age > 0.0 ? o.v_age : (double)step)));
+static void adamw_launch(Zero *z, AdamW o, Clip clip) {
+    float correct_m = (float)(1.0 / (1.0 - pow(o.beta1, o.m_steps)));
+    float correct_v = (float)(1.0 / (1.0 - pow(o.beta2, o.v_steps)));
     if (z->n_chunks > 0)
         adamw_kernel<<<z->n_chunks, 256, 0, z->stream>>>(
             z->masters, (real *)z->params, z->adam_m, z->adam_v, z->grads, z->chunks, clip, o,
@@ -2475,53 +1864,31 @@ static void adamw_launch(Zero *z, AdamW o, Clip clip, int64_t step) {
     LAUNCH_CHECK();
 }
 
-// The end of an update: global-norm clipping with `clip` (0: no limit), and AdamW, or SGD, on every
-// tensor, as far as it is this rank's, in one launch; matrices decay, gains and biases do not. If
-// the norm is not finite, parameters and moments stay as they are. The optimizer computes the clip
-// factor itself, so that the GPU need not wait for the CPU. Returns the sums over the ranks of
-// `scope`.
-static Totals model_update(Model *m, AdamW o, double clip, int64_t step, Scope scope) {
-    Zero *z = &m->zero;
-    gradients_finish(z);
-    mark_record(m, COMPUTED);
-    gradients_squares(m);
-    mark_record(m, NORM_KNOWN);
-    const Totals *on_gpu = totals_send(m, scope);
-    Slice ranks = totals_squares(z, scope);
-    size_t group = z->tensor.size;               // of a squared norm each rank has a part
-    Clip clipping = { on_gpu + group*ranks.begin, (int)(group*ranks.count), clip };
-    if (z->sgd) sgd_launch(z, o, clipping);
-    else adamw_launch(z, o, clipping, step);
-    Totals totals = totals_receive(m, scope);
-    m->waited = comm_counters(z->comm).waited;
-    if (isfinite(totals.squares)) zero_updated(z);
-    return totals;
+// AdamW, or SGD, on every tensor in one launch; matrices decay, gains and biases do not. If the norm
+// is not finite, parameters and moments stay as they are.
+static void model_update(Model *m, AdamW o, Clip clip) {
+    if (m->zero.sgd) sgd_launch(&m->zero, o, clip);
+    else adamw_launch(&m->zero, o, clip);
 }
-
-static double model_optimizer_seconds(Model *m) {
-    mark_record(m, UPDATED);
-    gpu_wait(m->gpu);
-    double waited = comm_counters(m->zero.comm).waited - m->waited;
-    return gpu_seconds(m->marks[COMPUTED], m->marks[NORM_KNOWN])
-         + gpu_seconds(m->marks[ALL_KNOWN], m->marks[UPDATED]) - waited;
-}
-
-#include "dev/cuda/tune_run.h"         // run_tune
 
 // =================================================================================================
 // Training loop
 // =================================================================================================
 
-// One update: micro-batches until the batch is full, then AdamW.
+// One update: micro-batches until the batch is full, global-norm clipping, AdamW.
 static void train_step(Run *r, Model *m, Step *s) {
-    step_begin(r, s);                                      // batch size, learning rate, samples
+    step_begin(r, s);                                      // batch size, samples, learning rate
     clear_grads(m);
     for (size_t i = 0; i < s->micro_batches; i++) {        // gradient accumulation
-        step_data(r, s, i);
-        model_micro_step(m, r->inputs, r->targets, s->scale, s->B, s->T);      // gradients added
+        next_batch(r, s, i);                               // r->inputs, r->targets (B,T)
+        model_micro_step(m, r->inputs, r->targets, s->scale, s->B, s->T);      // forward, backward
     }
-    Totals t = model_update(m, s->adamw, r->o.clip, r->adam_step + 1, s->scope);
-    step_end(r, s, &t);                                    // loss and norm, counters, seconds
+    gradients_arrive(r, s);                                // of several ranks: their sum
+    gradients_squares(m);                                  // beside the loss, in m->totals
+    Clip clip = totals_send(m, r->o.clip);                 // of several ranks: all of the gradient
+    model_update(m, s->adamw, clip);
+    Totals all = totals_receive(m);
+    step_end(r, s, &all);                                  // loss and norm, counters, seconds
 }
 
 // Returns the process's exit status.
@@ -2537,6 +1904,333 @@ static int train(Run *r, Model *m) {
     }
     return run_end(r);
 }
+
+// =================================================================================================
+// Behind the loop: generation, evaluation, memory, the machine
+// =================================================================================================
+
+// ---- generation ----
+
+// In generation: what blocks keep of rows past ... T-1 alone.
+static BlockActs acts_from(BlockActs a, size_t past, size_t C, size_t Cn) {
+    a.x += past*C;
+    a.ln1 += past*C;
+    a.qkv += past*3*Cn;
+    a.att += past*Cn;
+    a.att_lse += past;
+    a.x_mid += past*C;
+    a.ln2 += past*C;
+    a.fc += past*4*Cn;
+    a.gelu += past*4*Cn;
+    a.x_out += past*C;
+    return a;
+}
+
+// n logits from the GPU, in the CPU's memory.
+static const float *logits_receive(Model *m, const float *logits, size_t n) {
+    CUDA_CHECK(cudaMemcpyAsync(m->host_logits, logits, n * sizeof *logits, cudaMemcpyDeviceToHost,
+                               m->gpu->stream));
+    gpu_wait(m->gpu);
+    return m->host_logits;
+}
+
+// In fp32, on the GPU.
+static void next_logits(Model *m, int t) {
+    size_t C = m->c.C, V = m->padded.V;
+    matmul(m->next_logits, V, rows_of(m->lnf + t*C, C), transpose_of(m->w.wte, C), plain, 1, V, C,
+           WRITE, m->gpu);
+}
+
+static const float *model_logits(Model *m, int t) {
+    next_logits(m, t);
+    return logits_receive(m, m->next_logits, m->padded.V);
+}
+
+#include "dev/ranks/tensor_model.cu"
+
+// The keys and values of rows 0 ... past-1 are still in each block's qkv. So only rows past ... T-1
+// are computed: model_forward with pointers that begin at row `past`. That is all a key/value cache
+// is.
+static const float *model_extend(Model *m, const int *tokens, int T, int past) {
+    Zero *z = &m->zero;
+    const Weights<real> *w = &m->w;
+    int C = m->c.C, L = m->c.L, rows = T - past;
+    size_t from = (size_t)past*C;
+    cudaStream_t stream = m->gpu->stream;
+    assert(past == 0 || m->spec.recompute == RECOMPUTE_NONE);        // else blocks share qkv
+    send_inputs(m, tokens + past, rows);
+    if (z->tp.shares) return tp_model_extend(m, T, past);
+    forward_needs(z, 0);
+    embedding_forward(m->x_in + from, m->batch.inputs, w->wte, w->wpe + from, 1, rows, C, stream);
+    for (int l = 0; l < L; l++) {
+        forward_needs(z, 1 + l);
+        block_forward(m, w->block[l], acts_from(m->acts[l], past, C, C), 1, rows, past);
+    }
+    forward_needs(z, 1 + L);
+    layernorm_forward(m->lnf + from, m->lnf_mean, m->lnf_rstd, m->acts[L - 1].x_out + from,
+                      w->lnf_gain, w->lnf_bias, rows, C, stream);
+    return model_logits(m, T - 1);
+}
+
+// ---- evaluation ----
+
+static double model_loss(Model *m, float *each, const int *targets, size_t N) {
+    Zero *z = &m->zero;
+    Gpu *g = m->gpu;
+    double sum = 0.0;
+    send_targets(m, targets, N);
+    forward_needs(z, 0);
+    if (z->tp.shares) tp_classifier(m, N, INFER);
+    else classifier_forward(m->loss, m->lse, m->logits, m->lnf, m->w.wte, m->batch.targets, N,
+                            m->logit_rows, m->c.C, m->c.V, m->padded.V, g);
+    CUDA_CHECK(cudaMemcpyAsync(each, m->loss, N * sizeof *each, cudaMemcpyDeviceToHost, g->stream));
+    gpu_wait(g);
+    for (size_t n = 0; n < N; n++) sum += each[n];
+    return sum;
+}
+
+// ---- memory: counted, allocated once, handed out ----
+
+// A tensor's place in its bucket: of the embeddings, of a block, or of the final norm.
+template <class T> static T *tensor_at(T *bucket, const Config *c, int kind) {
+    int first = kind < FIRST_IN_BLOCK ? 0 : kind <= LAST_IN_BLOCK ? FIRST_IN_BLOCK : LNF_GAIN;
+    return bucket + kinds_count(c, first, kind);
+}
+
+template <class T> static Block<T> block_at(T *bucket, const Config *c) {
+    Block<T> b;
+    T **fields[KINDS_IN_BLOCK] = {
+        &b.ln1_gain, &b.ln1_bias, &b.qkv_w, &b.qkv_b, &b.att_proj_w, &b.att_proj_b,
+        &b.ln2_gain, &b.ln2_bias, &b.fc_w, &b.fc_b, &b.mlp_proj_w, &b.mlp_proj_b,
+    };
+    for (int k = 0; k < KINDS_IN_BLOCK; k++)
+        *fields[k] = tensor_at(bucket, c, FIRST_IN_BLOCK + k);
+    return b;
+}
+
+// Points a model's weights (PARAMS), or their gradients (GRADS), at where each bucket lies.
+template <class T> static void weights_point(Weights<T> *w, const Zero *z, Flat flat) {
+    const Config *c = &z->c;
+    T *embeddings = (T *)bucket_at(z, 0, flat), *norm = (T *)bucket_at(z, 1 + c->L, flat);
+    w->wte = tensor_at(embeddings, c, WTE);
+    w->wpe = tensor_at(embeddings, c, WPE);
+    for (int l = 0; l < c->L; l++) w->block[l] = block_at((T *)bucket_at(z, 1 + l, flat), c);
+    w->lnf_gain = tensor_at(norm, c, LNF_GAIN);
+    w->lnf_bias = tensor_at(norm, c, LNF_BIAS);
+}
+
+template <class T> static void carve(T **p, Memory *mem, MemoryKind kind, size_t count) {
+    *p = (T *)memory_take(mem, kind, count * sizeof(T));
+}
+
+// Rows of a multiple of 64 elements fill the tiles of a product, and begin at multiples of 16
+// bytes.
+static const int VOCAB_UNIT = 64;
+
+static void block_carve(BlockActs *a, Memory *mem, size_t N, const TpGroup *group) {
+    size_t C = group->own.C, Cn = tp_channels(group), NH = tp_heads(group);
+    carve(&a->ln1, mem, MEM_ACTIVATIONS, N*C);
+    carve(&a->ln1_mean, mem, MEM_ACTIVATIONS, N);
+    carve(&a->ln1_rstd, mem, MEM_ACTIVATIONS, N);
+    carve(&a->qkv, mem, MEM_ACTIVATIONS, N*3*Cn);
+    carve(&a->att, mem, MEM_ACTIVATIONS, N*Cn);
+    carve(&a->att_lse, mem, MEM_ACTIVATIONS, N*NH);
+    carve(&a->x_mid, mem, MEM_ACTIVATIONS, N*C);
+    carve(&a->ln2, mem, MEM_ACTIVATIONS, N*C);
+    carve(&a->ln2_mean, mem, MEM_ACTIVATIONS, N);
+    carve(&a->ln2_rstd, mem, MEM_ACTIVATIONS, N);
+    carve(&a->fc, mem, MEM_ACTIVATIONS, N*4*Cn);
+    carve(&a->gelu, mem, MEM_ACTIVATIONS, N*4*Cn);
+}
+
+static void model_carve_acts(Model *m, Memory *mem) {
+    size_t N = (size_t)m->spec.B*m->spec.T, C = m->c.C;
+    bool keeps_all = m->spec.recompute == RECOMPUTE_NONE;
+    carve(&m->x_in, mem, MEM_ACTIVATIONS, N*C);
+    for (int l = 0; l < m->c.L; l++) {
+        if (l == 0 || keeps_all) block_carve(&m->acts[l], mem, N, &m->zero.tp);
+        else m->acts[l] = m->acts[0];
+        carve(&m->acts[l].x_out, mem, MEM_ACTIVATIONS, N*C);
+        m->acts[l].x = l > 0 ? m->acts[l - 1].x_out : m->x_in;
+    }
+    carve(&m->lnf, mem, MEM_ACTIVATIONS, N*C);
+    carve(&m->lnf_mean, mem, MEM_ACTIVATIONS, N);
+    carve(&m->lnf_rstd, mem, MEM_ACTIVATIONS, N);
+    carve(&m->batch.inputs, mem, MEM_ACTIVATIONS, N);
+    carve(&m->batch.targets, mem, MEM_ACTIVATIONS, N);
+    carve(&m->batch.order, mem, MEM_ACTIVATIONS, N);
+    carve(&m->batch.begin, mem, MEM_ACTIVATIONS, N + 1);
+    carve(&m->batch.scale, mem, MEM_ACTIVATIONS, 1);
+    carve(&m->loss, mem, MEM_ACTIVATIONS, N);
+    carve(&m->lse, mem, MEM_ACTIVATIONS, N);
+}
+
+// The blocks' backward pass begins when the classifier's has ended, and takes over its logits'
+// memory. So do the buckets of a checkpoint, which are gathered between two updates.
+static void model_carve_backward(Model *m, Memory *mem) {
+    size_t N = (size_t)m->spec.B*m->spec.T, C = m->c.C, Vp = m->padded.V;
+    const TpGroup *group = &m->zero.tp;
+    bool trains = m->spec.use == TRAIN;
+    m->logit_rows = logits_chunk_rows(N, Vp, C, sizeof(real), m->spec.multiprocessors);
+    if (group->size > 1) m->logit_rows = min_size(m->logit_rows, xent_shared_rows(group));
+    size_t reals = m->logit_rows*Vp, branches = trains ? N*4*tp_channels(group) : 0;
+    size_t bucket = gpt2_largest_bucket(&m->padded) * sizeof(float) / sizeof(real);
+    size_t ranks = m->zero.size * group->size;
+    if (reals < branches) reals = branches;
+    if (reals < bucket && ranks > 1) reals = bucket;
+    carve(&m->logits, mem, MEM_LOGITS, reals);
+    m->dfc = m->dqkv = m->logits;
+    m->zero.bucket = (float *)m->logits;
+    carve(&m->next_logits, mem, MEM_LOGITS, (group->size > 1 ? group->size + 1 : 1) * Vp);
+    if (!trains) return;
+    carve(&m->dx_branch, mem, MEM_BACKWARD, N*C);
+    carve(&m->dx, mem, MEM_BACKWARD, N*C);
+    carve(&m->att_rows, mem, MEM_BACKWARD, N*tp_heads(group));
+    carve(&m->totals, mem, MEM_REST, 1);
+    m->all_totals = m->totals;
+    if (ranks > 1) carve(&m->all_totals, mem, MEM_REST, ranks);
+}
+
+// Lays everything out; with mem->base NULL it only counts (dev/base/memory.h).
+static void model_carve(Model *m, Memory *mem) {
+    zero_carve_params(&m->zero, mem);
+    if (m->spec.use == TRAIN) zero_carve_training(&m->zero, mem);
+    model_carve_acts(m, mem);
+    model_carve_backward(m, mem);
+}
+
+// What the kernels cannot do. Their limits are wider than any GPT-2.
+static void model_check(const Config *c) {
+    if (c->C % PACK != 0)
+        die("--channels: %d is no multiple of %d, the numbers that a GPU moves at once in "
+            PRECISION "; %d is", c->C, PACK, (c->C + PACK - 1) / PACK * PACK);
+    if (c->C / c->NH > MAX_HS)
+        die("--heads: heads of %d channels; the GPU's attention takes up to %d", c->C / c->NH,
+            MAX_HS);
+    if (2*c->C * sizeof(float) > SHARED_BYTES)
+        die("--channels: %d; the GPU's LayerNorm takes up to %zu", c->C,
+            SHARED_BYTES / 2 / sizeof(float));
+}
+
+// All but the memory.
+static void model_begin(Model *m, const ModelSpec *spec) {
+    size_t L = spec->c.L;
+    memset(m, 0, sizeof *m);
+    m->spec = *spec;
+    zero_init(&m->zero, &spec->sharing, &spec->c, VOCAB_UNIT, sizeof(real));
+    m->c = m->zero.file;
+    m->padded = m->zero.c;
+    m->acts = (BlockActs *)alloc_or_die(L * sizeof *m->acts, "a table of activations");
+    m->w.block = (Block<real> *)alloc_or_die(L * sizeof *m->w.block, "a table of blocks");
+    m->dw.block = (Block<float> *)alloc_or_die(L * sizeof *m->dw.block, "a table of blocks");
+}
+
+static void tables_free(Model *m) {
+    free(m->acts);
+    free(m->w.block);
+    free(m->dw.block);
+}
+
+static void model_count(Memory *mem, const ModelSpec *spec) {
+    Model m;
+    model_check(&spec->c);
+    model_begin(&m, spec);
+    shared_check(&m.zero.tp);
+    *mem = memory_begin(NULL);
+    model_carve(&m, mem);
+    mem->bytes[MEM_REST] += MACHINE_BYTES;
+    zero_free(&m.zero);
+    tables_free(&m);
+}
+
+template <class T> static void alloc_pinned(T **p, size_t count) {
+    CUDA_CHECK(cudaMallocHost((void **)p, count * sizeof(T)));
+}
+
+// Pinned memory, from and to which the GPU copies by itself, and events.
+static void model_init_host(Model *m) {
+    size_t N = (size_t)m->spec.B*m->spec.T;
+    for (int i = 0; i < 2; i++) {
+        alloc_pinned(&m->host_batches[i].inputs, N);
+        alloc_pinned(&m->host_batches[i].targets, N);
+        alloc_pinned(&m->host_batches[i].order, N);
+        alloc_pinned(&m->host_batches[i].begin, N + 1);
+        alloc_pinned(&m->host_batches[i].scale, 1);
+        CUDA_CHECK(cudaEventCreateWithFlags(&m->sent[i], cudaEventDisableTiming));
+    }
+    for (cudaEvent_t &mark : m->marks) CUDA_CHECK(cudaEventCreate(&mark));
+    alloc_pinned(&m->host_totals, m->zero.size * m->zero.tp.size);
+    alloc_pinned(&m->host_logits, m->padded.V * m->zero.tp.size);
+    m->token_count = (int *)alloc_or_die(m->c.V * sizeof(int), "counting tokens");
+}
+
+static void memory_die(Memory *mem, const ModelSpec *spec, double room);
+
+static void model_init(Model *m, const ModelSpec *spec, Machine *machine) {
+    const Config *c = &spec->c;
+    double reals = (double)spec->B * spec->T * c->L * 16.0 * c->C;    // about; size_t could wrap
+    double room = machine_free_memory(machine);
+    Memory counted;
+    char *base;
+    if (reals > 1e15) die("memory: %.0f TB for activations; use a smaller model or micro-batch",
+                          1e-12 * sizeof(real) * reals);
+    model_count(&counted, spec);
+    if ((double)counted.used > room) memory_die(&counted, spec, room);
+    model_begin(m, spec);
+    m->gpu = machine;
+    m->zero.stream = machine->stream;
+    CUDA_CHECK(cudaMalloc((void **)&base, counted.used));
+    CUDA_CHECK(cudaMemsetAsync(base, 0, counted.used, machine->stream));
+    m->memory = memory_begin(base);
+    model_carve(m, &m->memory);
+    zero_open(&m->zero);
+    weights_point(&m->w, &m->zero, PARAMS);
+    if (spec->use == TRAIN) weights_point(&m->dw, &m->zero, GRADS);
+    model_init_host(m);
+}
+
+static void model_free(Model *m) {
+    if (!m->gpu) return;
+    gpu_wait(m->gpu);
+    graph_free(&m->graph);
+    CUDA_CHECK(cudaFree(m->memory.base));
+    for (int i = 0; i < 2; i++) {
+        CUDA_CHECK(cudaFreeHost(m->host_batches[i].inputs));
+        CUDA_CHECK(cudaFreeHost(m->host_batches[i].targets));
+        CUDA_CHECK(cudaFreeHost(m->host_batches[i].order));
+        CUDA_CHECK(cudaFreeHost(m->host_batches[i].begin));
+        CUDA_CHECK(cudaFreeHost(m->host_batches[i].scale));
+        CUDA_CHECK(cudaEventDestroy(m->sent[i]));
+    }
+    for (cudaEvent_t mark : m->marks) CUDA_CHECK(cudaEventDestroy(mark));
+    CUDA_CHECK(cudaFreeHost(m->host_totals));
+    CUDA_CHECK(cudaFreeHost(m->host_logits));
+    free(m->token_count);
+    zero_close(&m->zero);
+    tables_free(m);
+    memset(m, 0, sizeof *m);
+}
+
+static Zero *model_zero(Model *m) { return &m->zero; }
+
+// --exact-sum moves the gradients with each micro-batch.
+static void model_micro_batch(Model *m, size_t i, size_t n) {
+    zero_micro_batch(&m->zero, i, n);
+    if (m->zero.n_levels > 0) weights_point(&m->dw, &m->zero, GRADS);
+}
+
+// ---- the machine ----
+
+static double model_optimizer_seconds(Model *m) {
+    mark_record(m, UPDATED);
+    gpu_wait(m->gpu);
+    double waited = comm_counters(m->zero.comm).waited - m->waited;
+    return gpu_seconds(m->marks[COMPUTED], m->marks[NORM_KNOWN])
+         + gpu_seconds(m->marks[ALL_KNOWN], m->marks[UPDATED]) - waited;
+}
+
+#include "dev/cuda/machine.cu"         // machine_open, machine_show, machine_peak_flops, memory_die
+#include "dev/cuda/tune_run.h"         // run_tune
 
 // =================================================================================================
 // Main

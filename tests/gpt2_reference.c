@@ -5,8 +5,8 @@
 #include "gpt2_reference.h"
 
 void c_embedding_forward(float *x, const int *token, const float *wte, const float *wpe,
-                         int B, int T, int first, int C) {
-    embedding_forward(x, token, wte, wpe, B, T, first, C);
+                         int B, int T, int C) {
+    embedding_forward(x, token, wte, wpe, B, T, C);
 }
 
 void c_embedding_backward(float *dwte, float *dwpe, const float *dx, const int *token,
@@ -40,9 +40,9 @@ static float *scratch_or_die(int T, int HS) {
 }
 
 void c_attention_forward(float *out, float *lse, const float *qkv,
-                         int B, int T, int first, int C, int NH) {
-    float *scratch = scratch_or_die(T, C / NH);
-    attention_forward(out, lse, scratch, qkv, B, T, first, C, NH);
+                         int B, int T, int past, int C, int NH) {
+    float *scratch = scratch_or_die(past + T, C / NH);
+    attention_forward(out, lse, scratch, qkv, B, T, past, C, NH);
     free(scratch);
 }
 
@@ -77,9 +77,7 @@ void c_classifier_backward(float *dx, float *dwte, float *loss, float *lse, cons
                            const float *wte, const int *target, float scale,
                            size_t N, int C, int V) {
     float *logits = alloc_or_die(N*V * sizeof(float), "logits");
-    TpGroup alone = { .size = 1 };
-    classifier_backward(dx, dwte, loss, lse, logits, x, wte, target, &alone, NULL, scale, N, N, C,
-                        V, V);
+    classifier_backward(dx, dwte, loss, lse, logits, x, wte, target, scale, N, N, C, V, V);
     free(logits);
 }
 
@@ -132,31 +130,25 @@ double c_gradients_norm(CModel *m) { return sqrt(gradients_squares(&m->m)); }
 
 double c_model_backward(CModel *m, const int *tokens, const int *targets, float scale,
                         int B, int T) {
-    model_forward(&m->m, tokens, B, T, 0);
-    model_backward(&m->m, tokens, targets, scale, B, T);
-    return sum_of(m->m.loss, (size_t)B*T);
+    model_forward(&m->m, tokens, B, T);
+    return model_backward(&m->m, tokens, targets, scale, B, T);
 }
 
 void c_model_update(CModel *m, const float adamw[5], float g_scale, int64_t step) {
-    const Zero *z = &m->m.zero;
-    for (int i = 0; i < z->n_chunks; i++) {
-        Chunk k = z->chunks[i];
-        AdamW o = { adamw[0], adamw[1], adamw[2], adamw[3], k.decays ? adamw[4] : 0.0f, 0.0 };
-        adamw_update(z->masters + k.param, z->adam_m + k.moment, z->adam_v + k.moment,
-                     z->grads + k.grad, g_scale, o, step, k.count);
-    }
+    AdamW o = { adamw[0], adamw[1], adamw[2], adamw[3], adamw[4], (double)step, (double)step };
+    model_update(&m->m, o, g_scale);
 }
 
 void c_model_sgd(CModel *m, float lr, float decay, float g_scale) {
     const Zero *z = &m->m.zero;
     for (int i = 0; i < z->n_chunks; i++) {
         Chunk k = z->chunks[i];
-        AdamW o = { lr, 0.0f, 0.0f, 0.0f, k.decays ? decay : 0.0f, 0.0 };
+        AdamW o = { lr, 0.0f, 0.0f, 0.0f, k.decays ? decay : 0.0f, 1, 1 };
         sgd_update(z->masters + k.param, z->grads + k.grad, g_scale, o, k.count);
     }
 }
 
 const float *c_model_logits(CModel *m, const int *tokens, int T) {
-    model_forward(&m->m, tokens, 1, T, 0);
+    model_forward(&m->m, tokens, 1, T);
     return model_logits(&m->m, T - 1);
 }

@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 void c_embedding_forward(float *x, const int *token, const float *wte, const float *wpe,
-                         int B, int T, int first, int C);
+                         int B, int T, int C);
 void c_embedding_backward(float *dwte, float *dwpe, const float *dx, const int *token,
                           int B, int T, int C);
 void c_layernorm_forward(float *out, float *mean, float *rstd, const float *x, const float *gain,
@@ -21,7 +21,7 @@ void c_linear_forward(float *out, const float *x, const float *w, const float *b
 void c_linear_backward(float *dx, float *dw, float *db, const float *dout, const float *x,
                        const float *w, size_t N, int C, int OC);
 void c_attention_forward(float *out, float *lse, const float *qkv,
-                         int B, int T, int first, int C, int NH);
+                         int B, int T, int past, int C, int NH);
 void c_attention_backward(float *dqkv, const float *dout, const float *qkv, const float *out,
                           const float *lse, int B, int T, int C, int NH);
 void c_residual_forward(float *out, const float *a, const float *b, size_t n);

@@ -263,7 +263,6 @@ TEST(collect_and_add) {
 
 enum { B = 2, T = 8, STEPS = 5 };
 static const Config tiny = { 2, 2, 12, 31, T, 0 };
-static const AdamW adamw = { 1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
 
 static void make_model(Model *m, const Sharing *sharing) {
     static Machine machine;
@@ -290,9 +289,15 @@ static void worker_update(Model *m, int worker, int step) {
     }
     clear_grads(m);
     zero_micro_batch(&m->zero, 0, 1);
-    model_forward(m, tokens, B, T, 0);
+    model_forward(m, tokens, B, T);
     model_backward(m, tokens, targets, 1.0f / (B*T), B, T);
-    model_update(m, adamw, 0.1, step, ALL_RANKS);
+    zero_wait_grads(&m->zero);
+    Totals totals = { 0.0, gradients_squares(m), { 0.0 }, 0 };
+    m->zero.scope = ALL_RANKS;
+    totals_share(&m->zero, &totals);
+    AdamW o = { 1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, step, step };
+    double norm = sqrt(totals.squares);
+    model_update(m, o, norm > 0.1 ? (float)(0.1 / norm) : 1.0f);
 }
 
 // A run beside one process that has all workers: each makes its update, then the outer step is

@@ -482,7 +482,7 @@ static void check_xent_rows(real *logits, size_t rows, int V, int Vp) {
         sampled[s] = sample(s, rows);
         before[s] = line_of(logits, sampled[s]*Vp, 1, Vp);
     }
-    xent_forward_backward(loss, lse, logits, d_target, d_scale, rows, V, Vp, &alone_in_group, &gpu);
+    xent_forward_backward(loss, lse, logits, d_target, d_scale, rows, V, Vp, gpu.stream);
     Worst losses = { 0, 0, 0 }, gradients = { 0, 0, 0 };
     for (int s = 0; s < SAMPLED_ROWS; s++) {
         size_t n = sampled[s];
@@ -606,7 +606,7 @@ static void real_embedding(int B, int T, int C, int V) {
     Array<real> x(N*C);
     int words = tokens_sort(order.data(), begin.data(), count.data(), token.data(), N, V);
     Array<int> d_token(token), d_order(order), d_begin(begin);
-    embedding_forward(x, d_token, wte, wpe, B, T, 0, C, gpu.stream);
+    embedding_forward(x, d_token, wte, wpe, B, T, C, gpu.stream);
     embedding_backward(dwte, dwpe, dx, d_token, d_order, d_begin, words, B, T, C, gpu.stream);
     Worst forward = { 0, 0, 0 }, back = { 0, 0, 0 };
     for (int s = 0; s < SAMPLES; s++) {
@@ -657,9 +657,9 @@ static void real_adamw(const Config *c) {
         decays[s] = k.decays;
         for (int a = 0; a < 4; a++) before[s][a] = at(arrays[a], places[s]);
     }
-    AdamW o = adamw_options;
     const int step = 3;
-    adamw_launch(z, o, { m.totals, 1, 0.0 }, step);
+    AdamW o = adamw_at(step);
+    adamw_launch(z, o, { m.totals, 1, 0.0 });
     Worst w = { 0, 0, 0 };
     double u = 0x1p-24, correct_m = 1 - pow(o.beta1, step), correct_v = 1 - pow(o.beta2, step);
     for (int s = 0; s < SAMPLES; s++) {

@@ -19,27 +19,35 @@ static inline void model_count(Memory *mem, const ModelSpec *s) {
 }
 static inline void model_init(Model *m, const ModelSpec *s, Machine *machine) {
     (void)machine;
-    zero_init(&m->zero, &s->sharing, &s->c, &s->c, sizeof(float));
+    zero_init(&m->zero, &s->sharing, &s->c, 1, sizeof(float));
 }
 static inline void model_free(Model *m) { zero_free(&m->zero); }
 static inline Zero *model_zero(Model *m) { return &m->zero; }
-static inline void model_forward(Model *m, const int *tokens, int B, int T, int first) {
-    (void)m, (void)tokens, (void)B, (void)T, (void)first;
+static inline void model_forward(Model *m, const int *tokens, int B, int T) {
+    (void)m, (void)tokens, (void)B, (void)T;
 }
 static inline double model_loss(Model *m, float *each, const int *targets, size_t N) {
     return (void)m, (void)each, (void)targets, (double)N;
 }
 static inline const float *model_logits(Model *m, int t) { return (void)t, m->logits; }
 static inline void clear_grads(Model *m) { (void)m; }
-static inline void model_backward(Model *m, const int *tokens, const int *targets, float scale,
-                                  int B, int T) {
-    (void)m, (void)tokens, (void)targets, (void)scale, (void)B, (void)T;
+static inline const float *model_extend(Model *m, const int *tokens, int T, int past) {
+    return (void)tokens, (void)T, (void)past, m->logits;
 }
-static inline Totals model_update(Model *m, AdamW o, double clip, int64_t step, Scope scope) {
-    Totals t = { 0.0, 0.0, { 0.0 }, 0 };
-    return (void)m, (void)o, (void)clip, (void)step, (void)scope, t;
+static inline void model_micro_batch(Model *m, size_t i, size_t n) {
+    zero_micro_batch(&m->zero, i, n);
 }
+#ifdef TRAINS_ON_GPU
 static inline double model_optimizer_seconds(Model *m) { return (void)m, 0.0; }
+#else
+static inline double model_backward(Model *m, const int *tokens, const int *targets, float scale,
+                                    int B, int T) {
+    return (void)m, (void)tokens, (void)targets, (void)B, (void)T, scale;
+}
+static inline void model_update(Model *m, AdamW o, float g_scale) {
+    (void)m, (void)o, (void)g_scale;
+}
+#endif
 
 #if defined(COMM_ON_GPU)
 static inline void gpu_sum(float *, const void *const *, int, float, CommType, CommMode, size_t,

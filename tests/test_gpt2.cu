@@ -32,8 +32,6 @@ typedef std::vector<int> Ints;
 
 static Machine gpu;                      // opened by main, used by all tests
 static Comm alone;                       // one rank
-static const Config no_model = { 1, 1, 8, 1, 1, 0 };
-static const TpGroup alone_in_group = tp_group(&no_model, NULL);
 static Rng rng;                          // each test begins it anew
 
 // Numbers that `real` holds exactly.
@@ -118,24 +116,23 @@ static void check_near(const char *what, double ours, double theirs, double boun
 
 // ---- layers ----
 
+static int padded_vocab(int V) { return (V + VOCAB_UNIT - 1) / VOCAB_UNIT * VOCAB_UNIT; }
+
 // Half of what the sums are added to, so that `=` in place of `+=` shows.
 static Floats halves(size_t n) { return Floats(n, 0.5f); }
 
-static void check_embedding(int B, int T, int first, int C, int V) {
-    shape_is("B=%d T=%d first=%d C=%d V=%d", B, T, first, C, V);
+static void check_embedding(int B, int T, int C, int V) {
+    shape_is("B=%d T=%d C=%d V=%d", B, T, C, V);
     Ints token = random_tokens(B*T, V), order(B*T), begin(B*T + 1), count(V);
     Floats wte = random_floats(V*C, 1, 0), wpe = random_floats((T + 2)*C, 1, 0);
     Floats dx = random_floats(B*T*C, 1, 0), dwte = halves(V*C), dwpe = halves((T + 2)*C);
-    Floats x(B*T*C, NAN);
+    Floats x(B*T*C);
     Array<int> d_token(token);
     Array<real> d_x(B*T*C), d_wte(wte), d_wpe(wpe), d_dx(dx);
     Array<float> d_dwte(dwte), d_dwpe(dwpe);
-    c_embedding_forward(x.data(), token.data(), wte.data(), wpe.data(), B, T, first, C);
-    embedding_forward(d_x, d_token, d_wte, d_wpe, B, T, first, C, gpu.stream);
-    Floats ours = d_x.get();
-    for (int i = 0; i < B*T*C; i++)                  // rows before `first` are not written
-        if (i / C % T < first) { CHECK(isnan(ours[i])); ours[i] = x[i] = 0.0f; }
-    check_close("x", ours, x, after_roundings(1));
+    c_embedding_forward(x.data(), token.data(), wte.data(), wpe.data(), B, T, C);
+    embedding_forward(d_x, d_token, d_wte, d_wpe, B, T, C, gpu.stream);
+    check_close("x", d_x.get(), x, after_roundings(1));
     int words = tokens_sort(order.data(), begin.data(), count.data(), token.data(), B*T, V);
     Array<int> d_order(order), d_begin(begin);
     c_embedding_backward(dwte.data(), dwpe.data(), dx.data(), token.data(), B, T, C);
@@ -169,7 +166,7 @@ static void check_embedding_parts(int B, int T, int C, int V, int ranks) {
         Array<real> d_wte(Floats(wte.begin() + p.begin*C, wte.begin() + (p.begin + p.count)*C));
         Array<int> d_token(own);
         Array<float> d_dwte(halves(p.count*C)), d_dwpe(dwpe);
-        embedding_forward(d_x, d_token, d_wte, d_wpe, B, T, 0, C, gpu.stream);
+        embedding_forward(d_x, d_token, d_wte, d_wpe, B, T, C, gpu.stream);
         *x = d_x.get();
         int n = tokens_sort(order.data(), begin.data(), count.data(), own.data(), B*T, p.count);
         Array<int> d_order(order), d_begin(begin);
@@ -191,10 +188,10 @@ static void check_embedding_parts(int B, int T, int C, int V, int ranks) {
 }
 
 TEST(embedding) {
-    check_embedding(1, 1, 0, 8, 3);
-    check_embedding(3, 7, 0, 24, 11);
-    check_embedding(1, 9, 5, 40, 300);
-    check_embedding(5, 37, 0, 264, 5);               // words that stand in many places
+    check_embedding(1, 1, 8, 3);
+    check_embedding(3, 7, 24, 11);
+    check_embedding(1, 9, 40, 300);
+    check_embedding(5, 37, 264, 5);                  // words that stand in many places
     check_embedding_parts(2, 7, 24, 11, 2);
     check_embedding_parts(1, 9, 264, 3, 4);          // a part without rows
 }
@@ -324,7 +321,8 @@ TEST(attention_from_a_cache) {
         Array<real> d_qkv(qkv), d_out(T*C);
         Array<float> d_lse(T*NH);
         c_attention_forward(out.data(), lse.data(), qkv.data(), 1, T, 0, C, NH);
-        attention_forward(d_out, d_lse, d_qkv, 1, T, first, C, NH, &gpu);
+        attention_forward(d_out.data + first*C, d_lse.data + first, d_qkv.data + first*3*C, 1,
+                          T - first, first, C, NH, &gpu);
         Floats ours = d_out.get(), ours_lse = d_lse.get();
         for (int i = 0; i < first*C; i++) CHECK(isnan(ours[i]));
         for (int i = 0; i < T*NH; i++)
@@ -671,13 +669,13 @@ static void check_xent(int N, int V) {
     Array<real> d_logits(logits);
     Array<float> d_loss(N), d_lse(N), d_loss2(N), d_lse2(N), d_scale(Floats(1, 0.25f));
     c_xent_forward(loss.data(), lse.data(), logits.data(), target.data(), N, V, Vp);
-    xent_forward(d_loss, d_lse, d_logits, d_target, N, V, Vp, &alone_in_group, &gpu);
+    xent_forward(d_loss, d_lse, d_logits, d_target, N, V, Vp, gpu.stream);
     check_close("loss", d_loss.get(), loss, 1e-5);
     check_close("lse", d_lse.get(), lse, 1e-5);
     CHECK(d_logits.get() == logits);                 // left alone
     c_xent_backward(logits.data(), lse.data(), target.data(), 0.25f, N, V, Vp);
-    xent_forward_backward(d_loss2, d_lse2, d_logits, d_target, d_scale, N, V, Vp, &alone_in_group,
-                          &gpu);
+    xent_forward_backward(d_loss2, d_lse2, d_logits, d_target, d_scale, N, V, Vp,
+                          gpu.stream);
     check_close("loss, both ways", d_loss2.get(), loss, 1e-5);
     check_close("lse, both ways", d_lse2.get(), lse, 1e-5);
     check_close("dlogits", d_logits.get(), logits, after_roundings(1));
@@ -747,12 +745,11 @@ static void check_classifier(int N, int rows, int C, int V) {
     Array<float> d_loss(N), d_lse(N), d_dwte(dwte), d_loss2(N), d_scale(Floats(1, 0.25f));
     c_classifier_backward(dx.data(), dwte.data(), loss.data(), lse.data(), x.data(), wte.data(),
                           target.data(), 0.25f, N, C, V);
-    classifier_forward(d_loss, d_lse, d_logits, d_x, d_wte, d_target, N, rows, C, V, Vp,
-                       &alone_in_group, &gpu);
+    classifier_forward(d_loss, d_lse, d_logits, d_x, d_wte, d_target, N, rows, C, V, Vp, &gpu);
     // Logits are rounded; they are about 1, losses 3 to 5, and move by as much as the logits.
     check_close("loss", d_loss.get(), loss, after_roundings(1));
     classifier_backward(d_dx, d_dwte, d_loss2, d_lse, d_logits, d_x, d_wte, d_target, d_scale,
-                        N, rows, C, V, Vp, &alone_in_group, &gpu);
+                        N, rows, C, V, Vp, &gpu);
     check_close("loss, both ways", d_loss2.get(), loss, after_roundings(1));
     check_close("dx", d_dx.get(), dx, after_roundings(3));           // logits, dlogits, dx
     check_close("dwte", d_dwte.get(), dwte, after_roundings(2));
@@ -784,7 +781,7 @@ typedef struct { Model m; CModel *c; Floats start; } Twins;
 static const Config small = { 2, 3, 24, 61, 16, 0 };            // heads of 8
 static const Config wide = { 2, 2, 128, 300, 160, 0 };          // heads of 64
 static const float adamw[5] = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f };
-static const AdamW adamw_options = { adamw[0], adamw[1], adamw[2], adamw[3], adamw[4], 0.0 };
+static const AdamW adamw_options = { adamw[0], adamw[1], adamw[2], adamw[3], adamw[4], 1, 1 };
 
 static Slice whole_bucket(const Model *m, int b) { return { 0, gpt2_bucket(&m->padded, b).count }; }
 
@@ -831,11 +828,26 @@ static Floats fetch(const Model *m, float *flat) {
     return x;
 }
 
-// The loss and the gradient's squared norm, as model_update finds them.
+// AdamW's settings for update `step`, counted from 1.
+static AdamW adamw_at(int step) {
+    AdamW o = adamw_options;
+    o.m_steps = o.v_steps = step;
+    return o;
+}
+
+// The loss and the gradient's squared norm, as an update finds them.
 static Totals totals_of(Model *m) {
     gradients_squares(m);
-    totals_send(m, THIS_RANK);
-    return totals_receive(m, THIS_RANK);
+    totals_send(m, 0.0);
+    return totals_receive(m);
+}
+
+// The end of train_step: clips at `limit`, and updates.
+static Totals update_end(Model *m, int step, double limit) {
+    zero_wait_grads(&m->zero);
+    gradients_squares(m);
+    model_update(m, adamw_at(step), totals_send(m, limit));
+    return totals_receive(m);
 }
 
 // Over a whole model, errors of different roundings are as often of one sign as of the other and
@@ -863,8 +875,8 @@ static double worst_tensor(const Config *c, Floats ours, Floats theirs, char *na
 
 static void forward_backward(Model *m, const Ints &inputs, const Ints &targets, int B, int T) {
     clear_grads(m);
-    model_forward(m, inputs.data(), B, T, 0);
-    model_backward(m, inputs.data(), targets.data(), 1.0f / (float)(B*T), B, T);
+    model_forward(m, inputs.data(), B, T);
+    model_backward(m, targets.data(), 1.0f / (float)(B*T), B, T);
 }
 
 static double c_forward_backward(CModel *m, const Ints &inputs, const Ints &targets, int B, int T) {
@@ -986,7 +998,7 @@ TEST(adamw_updates) {
         check_near("norm", norm, c_norm, 1e-12);
         Totals parts[2] = { { 0, 0.25*norm*norm, { 0 }, 0 }, { 0, 0.75*norm*norm, { 0 }, 0 } };
         CUDA_CHECK(cudaMemcpy(ranks.data, parts, sizeof parts, cudaMemcpyHostToDevice));
-        adamw_launch(z, adamw_options, { (Totals *)ranks.data, 2, 0.7*norm }, step);
+        adamw_launch(z, adamw_at(step), { (Totals *)ranks.data, 2, 0.7*norm });
         c_model_update(t.c, adamw, 0.7f, step);
     }
     const float *c[3] = { c_model_params(t.c), c_model_m(t.c), c_model_v(t.c) };
@@ -1012,7 +1024,7 @@ TEST(sgd_updates) {
     shape_is("three steps");
     Zero *z = &t.m.zero;
     size_t n = gpt2_n_params(&small);
-    AdamW o = { 0.1f, 0.0f, 0.0f, 0.0f, 0.1f, 0.0 };
+    AdamW o = { 0.1f, 0.0f, 0.0f, 0.0f, 0.1f, 1, 1 };
     for (int step = 0; step < 4; step++) {
         Floats g(n);
         for (float &x : g) x = (float)rng_normal(&rng);
@@ -1034,7 +1046,7 @@ TEST(sgd_updates) {
     twins_close(&t);
 }
 
-// One update of the same gradients: model_update, which clips them, has the bits of AdamW without a
+// One update of the same gradients: the optimizer, which clips them, has the bits of AdamW without a
 // limit on gradients that the CPU has scaled. A gradient that is not finite changes nothing.
 static void check_clip(double clip, float g_scale, float spoiled) {
     Twins t[2];
@@ -1047,12 +1059,12 @@ static void check_clip(double clip, float g_scale, float spoiled) {
         send(z->grads, g.data(), &t[i].m);
         double squares = totals_of(&t[i].m).squares, norm = sqrt(squares);
         if (i == 0) {
-            Totals totals = model_update(&t[i].m, adamw_options, clip * norm, 1, THIS_RANK);
+            Totals totals = update_end(&t[i].m, 1, clip * norm);
             CHECK(isfinite(spoiled) ? totals.squares == squares : !isfinite(totals.squares));
         } else if (isfinite(spoiled)) {
             for (float &x : g) x *= g_scale;
             send(z->grads, g.data(), &t[i].m);
-            adamw_launch(z, adamw_options, { t[i].m.totals, 1, 0.0 }, 1);
+            adamw_launch(z, adamw_options, { t[i].m.totals, 1, 0.0 });
         }
         float *flat[3] = { z->masters, z->adam_m, z->adam_v };
         for (int k = 0; k < 3; k++) after[i][k] = fetch(&t[i].m, flat[k]);
@@ -1077,7 +1089,7 @@ static float clip_scale(double norm) { return norm > 1.0 ? (float)(1.0 / norm) :
 
 static double update(Model *m, const Ints &inputs, const Ints &targets, int B, int T, int step) {
     forward_backward(m, inputs, targets, B, T);
-    return model_update(m, adamw_options, 1.0, step, THIS_RANK).loss / (B*T);
+    return update_end(m, step, 1.0).loss / (B*T);
 }
 
 static double c_update(CModel *m, const Ints &inputs, const Ints &targets, int B, int T, int step) {
@@ -1164,16 +1176,16 @@ static Floats four_updates(const Config *c, Recompute recompute, Sharing sharing
         clear_grads(&m);
         for (int i = 0; i < micro_batches; i++) {
             Ints inputs = random_tokens(b*t, 2 + 5*step), targets = random_tokens(b*t, c->V);
-            zero_micro_batch(&m.zero, i, micro_batches);
+            model_micro_batch(&m, i, micro_batches);
             model_micro_step(&m, inputs.data(), targets.data(), 1.0f / (float)(micro_batches*b*t),
                              b, t);
         }
-        Totals totals = model_update(&m, adamw_options, 1.0, step, THIS_RANK);
+        Totals totals = update_end(&m, step, 1.0);
         for (double x : { totals.loss, totals.squares }) all.push_back((float)x);
         for (double x : totals.norms) all.push_back((float)x);
         Ints seen = random_tokens(T, c->V);
         Floats each(T);
-        model_forward(&m, seen.data(), 1, T, 0);
+        model_forward(&m, seen.data(), 1, T);
         all.push_back((float)model_loss(&m, each.data(), seen.data(), T));
     }
     for (float *flat : { m.zero.masters, m.zero.grads }) {
@@ -1236,8 +1248,7 @@ TEST(cached_rows_equal_a_full_pass) {
     twins_open(&t, &small, 1, 16, RECOMPUTE_NONE);
     Ints text = random_tokens(16, small.V);
     for (int i = 0, done = 0; i < 6; done = ends[i++]) {
-        model_forward(&t.m, text.data(), 1, ends[i], done);
-        const float *ours = model_logits(&t.m, ends[i] - 1);
+        const float *ours = model_extend(&t.m, text.data(), ends[i], done);
         const float *theirs = c_model_logits(t.c, text.data(), ends[i]);
         shape_is("%d tokens, %d of them new", ends[i], ends[i] - done);
         check_close("logits", Floats(ours, ours + small.V), Floats(theirs, theirs + small.V),

@@ -154,7 +154,7 @@ TEST(embedding) {
     case_input(&c, 11*5, 1, 0, &rng);
     case_input(&c, 9*5, 1, 0, &rng);         // more positions than T
     case_output(&c, 21*5, &rng);
-    embedding_forward(c.fout, token, c.in[0].f, c.in[1].f, c.B, c.T, 0, c.C);
+    embedding_forward(c.fout, token, c.in[0].f, c.in[1].f, c.B, c.T, c.C);
     embedding_backward(c.in[0].df, c.in[1].df, c.fdout, token, c.B, c.T, c.C);
     case_compare(&c, "embedding", 0);
     case_free(&c);
@@ -238,7 +238,7 @@ static void attention_formula(const Case *c, double *out) {
 }
 
 typedef void AttentionForward(float *out, float *lse, float *scratch, const float *qkv,
-                              int B, int T, int first, int C, int NH);
+                              int B, int T, int past, int C, int NH);
 typedef void AttentionBackward(float *dqkv, float *scratch, const float *dout, const float *qkv,
                                const float *out, const float *lse, int B, int T, int C, int NH);
 typedef struct {
@@ -310,7 +310,8 @@ TEST(attention_of_the_last_rows) {
             double tolerance = attentions[f].rounds ? TOLERANCE : FP32_TOLERANCE, exact[T*C];
             for (int i = 0; i < T*C; i++) out[f][i] = -7.0f, exact[i] = full[i];
             for (int i = 0; i < NH*T; i++) lse[i] = -7.0f;
-            attentions[f].forward(out[f], lse, scratch, qkv, 1, T, first, C, NH);
+            attentions[f].forward(out[f] + first*C, lse + first, scratch, qkv + first*3*C, 1,
+                                  T - first, first, C, NH);
             for (int i = 0; i < first*C; i++) touched += out[f][i] != -7.0f;
             for (int h = 0; h < NH; h++) {
                 for (int t = 0; t < first; t++) touched += lse[h*T + t] != -7.0f;
@@ -390,11 +391,10 @@ TEST(classifier) {
         float lse[32], again[32];
         float *logits = alloc_or_die((size_t)rows * Vp * sizeof(float), "test");
         for (int i = 0; i < rows*Vp; i++) logits[i] = NAN;   // padding must not leak into anything
-        TpGroup alone = { .size = 1 };
-        classifier_forward(again, lse, logits, c.in[0].f, c.in[1].f, token, &alone, NULL, c.B, rows,
-                           c.C, c.V, Vp);
+        classifier_forward(again, lse, logits, c.in[0].f, c.in[1].f, token, c.B, rows, c.C, c.V,
+                           Vp);
         classifier_backward(c.in[0].df, c.in[1].df, c.fout, lse, logits, c.in[0].f, c.in[1].f,
-                            token, &alone, NULL, 0.25f, c.B, rows, c.C, c.V, Vp);
+                            token, 0.25f, c.B, rows, c.C, c.V, Vp);
         CHECK(memcmp(again, c.fout, c.B * sizeof(float)) == 0);
         case_compare(&c, "classifier", 1);
         free(logits);
@@ -634,14 +634,15 @@ TEST(exponential) {
 // AdamW in double precision, three steps, with and without decay.
 TEST(adamw) {
     enum { N = 37 };
-    AdamW o = { 1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
+    AdamW o = { 1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0, 0 };
     float p[N], m[N] = {0}, v[N] = {0}, g[N];
     double ep[N], em[N] = {0}, ev[N] = {0};
     Rng rng = rng_make(9, 0);
     for (int i = 0; i < N; i++) ep[i] = p[i] = (float)rng_normal(&rng);
     for (int step = 1; step <= 3; step++) {
         for (int i = 0; i < N; i++) g[i] = (float)rng_normal(&rng);
-        adamw_update(p, m, v, g, 0.5f, o, step, N);
+        o.m_steps = o.v_steps = step;
+        adamw_update(p, m, v, g, 0.5f, o, N);
         for (int i = 0; i < N; i++) {
             double gi = 0.5 * g[i];
             em[i] = o.beta1*em[i] + (1.0 - o.beta1)*gi;
@@ -656,7 +657,7 @@ TEST(adamw) {
 // SGD in double precision, three steps: nothing is carried from one to the next but p.
 TEST(sgd) {
     enum { N = 37 };
-    AdamW o = { 0.3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
+    AdamW o = { 0.3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 1 };
     float p[N], g[N];
     double ep[N];
     Rng rng = rng_make(10, 0);

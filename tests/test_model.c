@@ -137,17 +137,21 @@ static double worst_tensor(const Config *c, const float *ours, const float *thei
     return worst;
 }
 
-static const AdamW test_adamw = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
+// The end of train_step: clips at 1, and updates. Returns the norm before clipping.
+static double update_end(Model *m, int64_t step) {
+    AdamW o = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, (double)step, (double)step };
+    double norm = sqrt(gradients_squares(m));
+    model_update(m, o, norm > 1.0 ? (float)(1.0 / norm) : 1.0f);
+    return norm;
+}
 
 // One update with global-norm clipping at 1. Returns the mean loss and the norm before clipping.
 static void one_update(Model *m, const int *inputs, const int *targets, int B, int T,
                        int64_t step, double *loss, double *norm) {
     clear_grads(m);
-    model_forward(m, inputs, B, T, 0);
-    model_backward(m, inputs, targets, 1.0f / (float)(B*T), B, T);
-    Totals totals = model_update(m, test_adamw, 1.0, step, THIS_RANK);
-    *loss = totals.loss / (B*T);
-    *norm = sqrt(totals.squares);
+    model_forward(m, inputs, B, T);
+    *loss = model_backward(m, inputs, targets, 1.0f / (float)(B*T), B, T) / (B*T);
+    *norm = update_end(m, step);
 }
 
 // How far from the exact numbers is well enough, relative to a tensor's norm. PyTorch's own fp32 is
@@ -174,7 +178,7 @@ static void check_against_pytorch(const char *path) {
     make_model(&m, &f.c, f.B, f.T, TRAIN);
     memcpy(m.zero.masters, f.params, f.n_params * sizeof(float));
 
-    model_forward(&m, f.inputs, f.B, f.T, 0);
+    model_forward(&m, f.inputs, f.B, f.T);
     float *logits = alloc_or_die(f.N * f.c.V * sizeof(float), "logits");
     float *losses = alloc_or_die(f.N * sizeof(float), "losses");
     for (size_t n = 0; n < f.N; n++)
@@ -233,11 +237,11 @@ static void test_params(Model *m, int micro, int steps) {
     for (int step = 1; step <= steps; step++) {
         clear_grads(m);
         for (int b = 0; b < TEST_B; b += micro) {
-            model_forward(m, inputs + b*TEST_T, micro, TEST_T, 0);
+            model_forward(m, inputs + b*TEST_T, micro, TEST_T);
             model_backward(m, inputs + b*TEST_T, targets + b*TEST_T, 1.0f / (TEST_B*TEST_T),
                            micro, TEST_T);
         }
-        model_update(m, test_adamw, 1.0, step, THIS_RANK);
+        update_end(m, step);
     }
 }
 
@@ -451,9 +455,9 @@ TEST(cached_rows_equal_a_full_pass) {
     draw_model(&cached, 4);
     static const int ends[] = { 1, 2, 5, 6, 7, 16 };    // rows at a time: 1, 1, 3, 1, 1, 9
     for (int i = 0, done = 0; i < 6; done = ends[i++]) {
-        model_forward(&full, text, 1, ends[i], 0);
-        model_forward(&cached, text, 1, ends[i], done);
-        const float *a = model_logits(&full, ends[i] - 1), *b = model_logits(&cached, ends[i] - 1);
+        model_forward(&full, text, 1, ends[i]);
+        const float *a = model_logits(&full, ends[i] - 1);
+        const float *b = model_extend(&cached, text, ends[i], done);
         double error = relative_error(b, a, (size_t)c.V);
         CHECK_MSG(error <= CACHED, "%d tokens, the last %d new: %.2g", ends[i], ends[i] - done,
                   error);
@@ -801,8 +805,8 @@ TEST(noise_in_adams_metric_is_that_of_single_gradients) {
             CHECK(loader_batch(&r.train, r.train.samples + 2*(uint64_t)i, 2, r.inputs, r.targets,
                                &err));
             clear_grads(&m);
-            zero_micro_batch(z, 0, 1);
-            model_forward(&m, r.inputs, 2, 8, 0);
+            model_micro_batch(&m, 0, 1);
+            model_forward(&m, r.inputs, 2, 8);
             model_backward(&m, r.inputs, r.targets, 1.0f / 16, 2, 8);
             for (size_t k = 0; k < n; k++) one[k] = z->grads[k];
             for (size_t k = 0; k < n; k++) mean[k] += one[k] / 2;

@@ -1,6 +1,6 @@
 // What dev/ranks/zero.h shares out, on paper: every rank's part of every buffer, one process, no
 // messages. That trained together the parts give what one rank gives: tests/test_ranks.sh.
-#define PROGRAM "test_shards"
+#define PROGRAM "test_zero"
 #include <math.h>
 #include "../dev/ranks/zero.h"
 #include "test.h"
@@ -13,7 +13,7 @@ static void rank_begin(Rank *r, int rank, int size, int stage, const Config *c) 
     r->comm.rank = rank;
     r->comm.size = size;
     Sharing sharing = { .comm = &r->comm, .stage = stage };
-    zero_init(&r->z, &sharing, c, c, sizeof(float));
+    zero_init(&r->z, &sharing, c, 1, sizeof(float));
     r->memory = memory_begin(NULL);
 }
 
@@ -218,7 +218,7 @@ TEST(what_is_placed_is_kept) {
 
 // ---- --exact-sum, within a rank ----
 
-// Micro-batches that come one after the other, each added to what bucket_grads says, end as the sum
+// Micro-batches that come one after the other, each added to what bucket_at says, end as the sum
 // along the tree, to the bit.
 static void check_exact_sum(int micro_batches) {
     const Config *c = &odd_configs[1];
@@ -228,9 +228,10 @@ static void check_exact_sum(int micro_batches) {
     Zero z;
     Rng rng = rng_make(5, 0);
     Sharing sharing = { .levels = tree_level((uint64_t)micro_batches - 1) + 1 };
-    zero_init(&z, &sharing, c, c, sizeof(float));
+    zero_init(&z, &sharing, c, 1, sizeof(float));
     for (int l = 0; l < z.n_levels; l++) z.levels[l] = floats(n);
     z.grads = z.levels[0];
+    z.n_grads = n;
     for (int update = 0; update < 2; update++) {       // what the first one left does not matter
         for (int i = 0; i < micro_batches; i++) {
             terms[i] = floats(n);
@@ -238,12 +239,12 @@ static void check_exact_sum(int micro_batches) {
             zero_micro_batch(&z, (size_t)i, (size_t)micro_batches);
             for (int b = c->L + 1; b >= 0; b--) {
                 Range r = gpt2_bucket(c, b);
-                float *g = bucket_grads(&z, b);
+                float *g = bucket_at(&z, b, GRADS);
                 for (size_t j = 0; j < r.count; j++) g[j] += terms[i][r.begin + j];
                 gradients_ready(&z, b);
             }
         }
-        gradients_finish(&z);
+        zero_wait_grads(&z);
         tree_sum(wanted, (const void *const *)terms, micro_batches, 1.0f, COMM_FP32, COMM_WRITE, n);
         CHECK_MSG(memcmp(z.grads, wanted, n * sizeof(float)) == 0, "%d micro-batches, update %d",
                   micro_batches, update);

@@ -79,32 +79,31 @@ static inline void attention_row(float *out, float *lse, float *p, const float *
     for (int c = 0; c < HS; c++) out[c] *= inv_sum;
 }
 
-// Queries first ... T-1 are computed; first is 0 except in generation.
-//   scratch: attention_scratch(T, HS) floats for each thread
+// In generation `past` rows of qkv precede the T of a sequence: the key/value cache.
+//   scratch: attention_scratch(past + T, HS) floats for each thread
 static inline void attention_forward_fast(float *out, float *lse, float *scratch, const float *qkv,
-                                          int B, int T, int first, int C, int NH) {
-    int HS = C / NH;
+                                          int B, int T, int past, int C, int NH) {
+    int HS = C / NH, all = past + T;
     size_t ld = 3*(size_t)C;
     float scale = 1.0f / sqrtf((float)HS);
     #pragma omp parallel for collapse(2) schedule(dynamic)
     for (int b = 0; b < B; b++)
     for (int h = 0; h < NH; h++) {
-        HeadScratch s = head_scratch(scratch, T, HS);
-        float *head_lse = lse + ((size_t)b*NH + h)*T, *head_out = out + (size_t)b*T*C + h*HS;
-        const float *q = qkv + (size_t)b*T*ld + h*HS, *k = q + C, *v = k + C;
-        if (first == T - 1) {
-            attention_row(head_out + (size_t)first*C, head_lse + first, s.p, q + first*ld, k, v,
-                          ld, T, HS, scale);
+        HeadScratch s = head_scratch(scratch, all, HS);
+        float *head_lse = lse + ((size_t)b*NH + h)*all, *head_out = out + (size_t)b*all*C + h*HS;
+        const float *q = qkv + (size_t)b*all*ld + h*HS, *k = q - past*ld + C, *v = k + C;
+        if (T == 1) {
+            attention_row(head_out, head_lse, s.p, q, k, v, ld, all, HS, scale);
             continue;
         }
-        pack_whole(s.kt, transpose_of(k, ld), HS, T);
-        pack_whole(s.v, rows_of(v, ld), T, HS);
-        for (int t = first; t < T; t += QUERIES) {
-            int rows = (int)min_size(QUERIES, T - t), width = t + rows;
+        pack_whole(s.kt, transpose_of(k, ld), HS, all);
+        pack_whole(s.v, rows_of(v, ld), all, HS);
+        for (int t = 0; t < T; t += QUERIES) {
+            int rows = (int)min_size(QUERIES, T - t), width = past + t + rows;
             float inv_sum[QUERIES], *block = head_out + (size_t)t*C;
             matmul_packed(s.p, width, rows_of(q + t*ld, ld), s.kt, HS, rows, width, HS, WRITE);
-            attention_softmax(s.p, head_lse + t, inv_sum, rows, t + 1, width, scale);
-            matmul_packed(block, C, rows_of(s.p, width), s.v, T, rows, HS, width, WRITE);
+            attention_softmax(s.p, head_lse + t, inv_sum, rows, past + t + 1, width, scale);
+            matmul_packed(block, C, rows_of(s.p, width), s.v, all, rows, HS, width, WRITE);
             for (int i = 0; i < rows; i++)
                 for (int c = 0; c < HS; c++) block[(size_t)i*C + c] *= inv_sum[i];
         }

@@ -39,25 +39,21 @@ typedef struct {
     size_t N;
     Block w, d;              // of the block whose layers are being timed
     BlockActs *a;
-    const float *x;          // what that block reads
 } Bench;
 
 // ---- a layer at a time; each function does one layer's work of one block, there and back ----
 
 static void embedding_part(Bench *b) {
     Model *m = &b->m;
-    float *params = m->zero.masters, *grads = m->zero.grads;
-    embedding_forward(m->x_in, b->tokens, tensor_at(params, &m->c, WTE),
-                      tensor_at(params, &m->c, WPE), b->B, b->T, 0, m->c.C);
-    embedding_backward(tensor_at(grads, &m->c, WTE), tensor_at(grads, &m->c, WPE), m->dx,
-                       b->tokens, b->B, b->T, m->c.C);
+    embedding_forward(m->x_in, b->tokens, m->w.wte, m->w.wpe, b->B, b->T, m->c.C);
+    embedding_backward(m->dw.wte, m->dw.wpe, m->dx, b->tokens, b->B, b->T, m->c.C);
 }
 
 static void layernorm_part(Bench *b) {
     BlockActs *a = b->a;
-    layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, b->x, b->w.ln1_gain, b->w.ln1_bias,
+    layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, b->a->x, b->w.ln1_gain, b->w.ln1_bias,
                       b->N, b->m.c.C);
-    layernorm_backward(b->m.dx_branch, b->d.ln1_gain, b->d.ln1_bias, b->m.dx, b->x,
+    layernorm_backward(b->m.dbranch, b->d.ln1_gain, b->d.ln1_bias, b->m.dx, b->a->x,
                        a->ln1_mean, a->ln1_rstd, b->w.ln1_gain, b->N, b->m.c.C);
 }
 
@@ -69,7 +65,7 @@ static void linear_part(Bench *b, float *out, float *dout, float *dx, const floa
 
 static void qkv_part(Bench *b) {
     int C = b->m.c.C;
-    linear_part(b, b->a->qkv, b->m.dqkv, b->m.dx_branch, b->a->ln1, b->w.qkv_w, b->w.qkv_b,
+    linear_part(b, b->a->qkv, b->m.dqkv, b->m.dbranch, b->a->ln1, b->w.qkv_w, b->w.qkv_b,
                 b->d.qkv_w, b->d.qkv_b, C, 3*C);
 }
 
@@ -83,13 +79,13 @@ static void attention_part(Bench *b) {
 
 static void att_proj_part(Bench *b) {
     int C = b->m.c.C;
-    linear_part(b, b->a->x_mid, b->m.dx, b->m.dx_branch, b->a->att, b->w.att_proj_w,
+    linear_part(b, b->a->x_mid, b->m.dx, b->m.dbranch, b->a->att, b->w.att_proj_w,
                 b->w.att_proj_b, b->d.att_proj_w, b->d.att_proj_b, C, C);
 }
 
 static void fc_part(Bench *b) {
     int C = b->m.c.C;
-    linear_part(b, b->a->fc, b->m.dfc, b->m.dx_branch, b->a->ln2, b->w.fc_w, b->w.fc_b,
+    linear_part(b, b->a->fc, b->m.dfc, b->m.dbranch, b->a->ln2, b->w.fc_w, b->w.fc_b,
                 b->d.fc_w, b->d.fc_b, C, 4*C);
 }
 
@@ -107,31 +103,21 @@ static void mlp_proj_part(Bench *b) {
 
 static void residual_part(Bench *b) {
     size_t n = b->N * b->m.c.C;
-    residual_forward(b->a->x_mid, b->x, b->m.dx_branch, n);
-    residual_forward(b->m.dx, b->m.dx, b->m.dx_branch, n);
+    residual_forward(b->a->x_mid, b->a->x, b->m.dbranch, n);
+    residual_backward(b->m.dx, b->m.dbranch, n);
 }
 
 static void classifier_part(Bench *b) {
     Model *m = &b->m;
-    float *wte = tensor_at(m->zero.masters, &m->c, WTE);
-    float *dwte = tensor_at(m->zero.grads, &m->c, WTE);
-    classifier_backward(m->dx_branch, dwte, m->loss, m->lse, m->logits, m->lnf, wte, b->targets,
-                        &m->zero.tensor, NULL, 1.0f / (float)b->N, b->N, m->logit_rows, m->c.C, m->c.V,
-                        (int)padded_vocab(&m->c));
+    classifier_backward(m->dbranch, m->dw.wte, m->loss, m->lse, m->logits, m->lnf, m->w.wte,
+                        b->targets, 1.0f / (float)b->N, b->N, m->logit_rows, m->c.C, m->c.V, m->Vp);
 }
 
 static void norm_part(Bench *b) { gradients_squares(&b->m); }
 
-// model_update without the norm, which is a part of its own.
 static void adamw_part(Bench *b) {
-    const Zero *z = &b->m.zero;
-    #pragma omp parallel for
-    for (int i = 0; i < z->n_chunks; i++) {
-        Chunk k = z->chunks[i];
-        AdamW o = { 1e-9f, 0.9f, 0.95f, 1e-8f, k.decays ? 0.1f : 0.0f, 0.0 };
-        adamw_update(z->masters + k.param, z->adam_m + k.moment, z->adam_v + k.moment,
-                     z->grads + k.grad, 1.0f, o, 1, k.count);
-    }
+    AdamW o = { 1e-9f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 1 };
+    model_update(&b->m, o, 1.0f);
 }
 
 static void clear_part(Bench *b) { clear_grads(&b->m); }
@@ -196,20 +182,18 @@ static void bench_close(Bench *b) {
 }
 
 static void bench_block(Bench *b, int l) {
-    size_t begin = gpt2_bucket(&b->m.c, 1 + l).begin;
-    b->w = block_in(b->m.zero.masters + begin, &b->m.c);
-    b->d = block_in(b->m.zero.grads + begin, &b->m.c);
+    b->w = b->m.w.block[l];
+    b->d = b->m.dw.block[l];
     b->a = &b->m.acts[l];
-    b->x = block_input(&b->m, l);
 }
 
 // One update as the trainer makes it. scripts/count_instructions.sh looks for it by its name.
 __attribute__((noinline)) static void bench_step(Bench *b, int64_t step) {
-    AdamW o = { 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
+    AdamW o = { 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, (double)step, (double)step };
     clear_grads(&b->m);
-    model_forward(&b->m, b->tokens, b->B, b->T, 0);
+    model_forward(&b->m, b->tokens, b->B, b->T);
     model_backward(&b->m, b->tokens, b->targets, 1.0f / (float)b->N, b->B, b->T);
-    model_update(&b->m, o, 0.0, step, THIS_RANK);
+    if (isfinite(gradients_squares(&b->m))) model_update(&b->m, o, 1.0f);
 }
 
 static double steps_seconds(Bench *b, int64_t *step, int count) {
@@ -469,11 +453,10 @@ static void bench_generation(const Setting *s, Log *log) {
     make_model(&m, &s->c, 1, s->T, INFER);
     size_t n = gpt2_n_params(&s->c);
     for (int i = 0; i < s->T; i++) text[i] = i * 37 % s->c.V;
-    model_forward(&m, text, 1, cached, 0);
+    model_extend(&m, text, cached, 0);
     for (int i = 0; i < NEW; i++) {
         double start = seconds_now();
-        model_forward(&m, text, 1, cached + i + 1, cached + i);
-        model_logits(&m, cached + i);
+        model_extend(&m, text, cached + i + 1, cached + i);
         samples_add(&token, seconds_now() - start);
         samples_add(&read, 4.0 * (double)n / read_seconds(m.zero.masters, n));
     }

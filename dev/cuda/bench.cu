@@ -140,11 +140,13 @@ static bool bench_open(Bench *b, int B, Recompute recompute) {
 static double step_seconds(Bench *b, int step) {
     Model *m = &b->m;
     size_t N = (size_t)b->B*b->T;
-    AdamW o = { 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
+    AdamW o = { 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, (double)step, (double)step };
     double start = seconds_now();
     clear_grads(m);
     model_micro_step(m, b->inputs, b->targets, 1.0f / (float)N, b->B, b->T);
-    double norm = sqrt(model_update(m, o, 1.0, step, THIS_RANK).squares);
+    gradients_squares(m);
+    model_update(m, o, totals_send(m, 1.0));
+    double norm = sqrt(totals_receive(m).squares);
     if (!isfinite(norm)) die("step %d: the gradient's norm is %g", step, norm);
     gpu_wait(&b->gpu);
     return seconds_now() - start;
@@ -264,9 +266,8 @@ static Work plus_rows(Work work, const Sizes *z, double columns) {
 }
 
 static void embedding_forward_run(const Site *s) {
-    real *bucket = params_of(s->m, 0, -1);
-    embedding_forward(s->m->x_in, s->m->batch.inputs, tensor_at(bucket, &s->m->padded, WTE),
-                      tensor_at(bucket, &s->m->padded, WPE), s->B, s->T, 0, s->C, s->g->stream);
+    embedding_forward(s->m->x_in, s->m->batch.inputs, s->m->w.wte, s->m->w.wpe, s->B, s->T, s->C,
+                      s->g->stream);
 }
 static Work embedding_forward_work(const Sizes *z) {
     return { 0.0, R * z->C * (z->N + z->words + z->T) + 4.0*z->N,
@@ -322,11 +323,9 @@ static Work mlp_proj_forward_work(const Sizes *z) {
 
 static void classifier_run(const Site *s) {
     Model *m = s->m;
-    classifier_backward(m->dx_branch, tensor_at(bucket_grads(&m->zero, 0), &m->padded, WTE),
-                        m->loss, m->lse, m->logits, m->lnf,
-                        tensor_at(params_of(m, 0, -1), &m->padded, WTE), m->batch.targets,
-                        m->batch.scale, s->N, m->logit_rows, s->C, s->m->c.V, m->padded.V,
-                        &m->zero.tensor, s->g);
+    classifier_backward(m->dx_branch, m->dw.wte, m->loss, m->lse, m->logits, m->lnf, m->w.wte,
+                        m->batch.targets, m->batch.scale, s->N, m->logit_rows, s->C, m->c.V,
+                        m->padded.V, s->g);
 }
 
 static void xent_run(const Site *s) {
@@ -334,7 +333,7 @@ static void xent_run(const Site *s) {
     for (size_t n = 0; n < s->N; n += m->logit_rows)
         xent_forward_backward(m->loss + n, m->lse + n, m->logits, m->batch.targets + n,
                               m->batch.scale, min_size(m->logit_rows, s->N - n), s->m->c.V,
-                              m->padded.V, &m->zero.tensor, s->g);
+                              m->padded.V, s->g->stream);
 }
 static Work xent_work(const Sizes *z) {
     double kept = (z->Vp >= 8192 ? 1024 : 128) * (double)PACK*XENT_KEPT;     // as in xent_launch
@@ -435,10 +434,8 @@ static Work qkv_weight_work(const Sizes *z) { return weight_work(z, z->C, 3.0*z-
 
 static void embedding_backward_run(const Site *s) {
     Model *m = s->m;
-    float *bucket = bucket_grads(&m->zero, 0);
-    embedding_backward(tensor_at(bucket, &m->padded, WTE), tensor_at(bucket, &m->padded, WPE),
-                       m->dx, m->batch.inputs, m->batch.order, m->batch.begin, s->words, s->B, s->T,
-                       s->C, s->g->stream);
+    embedding_backward(m->dw.wte, m->dw.wpe, m->dx, m->batch.inputs, m->batch.order,
+                       m->batch.begin, s->words, s->B, s->T, s->C, s->g->stream);
 }
 // Both kernels read dx.
 static Work embedding_backward_work(const Sizes *z) {
@@ -451,8 +448,8 @@ static void norm_run(const Site *s) { gradients_squares(s->m); }
 static Work once_work(const Sizes *z) { return same_bytes(0.0, 4.0*z->params); }
 
 static void adamw_run(const Site *s) {
-    AdamW o = { 1e-9f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
-    adamw_launch(&s->m->zero, o, { s->m->totals, 1, 0.0 }, 1);
+    AdamW o = { 1e-9f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 1 };
+    adamw_launch(&s->m->zero, o, { s->m->totals, 1, 0.0 });
 }
 // Four arrays of fp32 are read and three written, and the parameters again as layers read them.
 static Work adamw_work(const Sizes *z) {
@@ -502,7 +499,7 @@ static int part_calls(const Part *p, int L) {
 
 static Sizes sizes_make(const Config *c, int B, int T, double words, int multiprocessors) {
     Config padded = *c;
-    padded.V = padded_vocab(c->V);
+    padded.V = (int)blocks_for(c->V, VOCAB_UNIT) * VOCAB_UNIT;
     size_t N = (size_t)B*T;
     size_t rows = logits_chunk_rows(N, padded.V, c->C, sizeof(real), multiprocessors);
     return { T, c->C, c->NH, c->V, padded.V, (double)N, words,
@@ -531,10 +528,7 @@ static void show_bytes(const Config *c, int B, int T) {
 
 static Site site_make(Bench *b, int l, int words) {
     Model *m = &b->m;
-    return { m, &b->gpu, m->acts[l], block_in(params_of(m, 1 + l, -1), &m->padded),
-             block_in(bucket_grads(&m->zero, 1 + l), &m->padded),
-             l > 0 ? m->acts[l - 1].x_out : m->x_in,
-             words, b->B, b->T, b->c.C, (size_t)b->B*b->T,
+    return { m, &b->gpu, m->acts[l], m->w.block[l], m->dw.block[l], m->acts[l].x, words, b->B, b->T, b->c.C, (size_t)b->B*b->T,
              sizes_make(&b->c, b->B, b->T, words, b->gpu.properties.multiProcessorCount) };
 }
 

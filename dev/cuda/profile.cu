@@ -43,14 +43,16 @@ static void params_draw(Model *m) {
 
 static void update(Model *m, const Shape *s) {
     size_t N = (size_t)s->B*s->T;
-    AdamW o = { 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
+    AdamW o = { 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 1 };
     Rng rng = rng_make(1, 1);
     int *tokens = (int *)alloc_or_die((N + 1) * sizeof *tokens, "a batch");
     for (size_t i = 0; i <= N; i++) tokens[i] = (int)rng_below(&rng, (uint64_t)s->c.V);
     clear_grads(m);
-    model_forward(m, tokens, s->B, s->T, 0);
-    model_backward(m, tokens, tokens + 1, 1.0f / (float)N, s->B, s->T);
-    model_update(m, o, 1.0, 1, ALL_RANKS);
+    model_forward(m, tokens, s->B, s->T);
+    model_backward(m, tokens + 1, 1.0f / (float)N, s->B, s->T);
+    gradients_squares(m);
+    model_update(m, o, totals_send(m, 1.0));
+    totals_receive(m);
     gpu_wait(m->gpu);
     free(tokens);
 }

@@ -153,12 +153,12 @@ static double random_micro_batch(Run *r, size_t n) {
         r->targets[i] = (int)rng_below(&rng, (uint64_t)V);
     }
     clear_grads(r->model);
-    zero_micro_batch(r->zero, 0, n);
+    model_micro_batch(r->model, 0, n);
     mark_record(r->model, COMPUTED);
-    model_forward(r->model, r->inputs, B, T, 0);
-    model_backward(r->model, r->inputs, r->targets, 1.0f / (float)(B*T), B, T);
+    model_forward(r->model, r->inputs, B, T);
+    model_backward(r->model, r->targets, 1.0f / (float)(B*T), B, T);
     mark_record(r->model, UPDATED);
-    gradients_finish(r->zero);
+    zero_wait_grads(r->zero);
     gpu_wait(g);
     return gpu_seconds(r->model->marks[COMPUTED], r->model->marks[UPDATED]);
 }

@@ -8,10 +8,10 @@
 
 // gradient_accumulation checks train_step alone: the check itself stands for data and log.
 #define step_begin check_step_begin
-#define step_data check_step_data
+#define next_batch check_next_batch
 #define step_end check_step_end
 static void check_step_begin(Run *r, Step *s);
-static void check_step_data(Run *r, Step *s, size_t i);
+static void check_next_batch(Run *r, Step *s, size_t i);
 static void check_step_end(Run *r, Step *s, const Totals *t);
 
 #define main train_gpt2_main
@@ -119,17 +119,14 @@ static const int TOKENS[EN] = { 3, 0, 3, 6, 1, 3, 5, 5, 2, 0 };
 static void check_embedding_forward(void) {
     Rng rng = rng_make(1, 0);
     float *wte = normals(EV*EC, 1, 0, &rng), *wpe = normals(EP*EC, 1, 0, &rng);
-    for (int first = 0; first < ET; first += 3) {
-        Result x = written(first ? "x (first = 3)" : "x", EN*EC);
-        double *exact = doubles(EN*EC);
-        for (int i = 0; i < EN*EC; i++) {
-            int n = i / EC, t = n % ET;
-            exact[i] = t < first ? 7.0 : (double)wte[TOKENS[n]*EC + i%EC] + wpe[t*EC + i%EC];
-        }
-        embedding_forward(x.x, TOKENS, wte, wpe, EB, ET, first, EC);
-        expect_written(&x, exact, first ? "only rows first ... T-1 of each sequence are written"
-                       : "row b*T + t is wte's row of token[b*T + t] plus wpe's row t");
+    Result x = written("x", EN*EC);
+    double *exact = doubles(EN*EC);
+    for (int i = 0; i < EN*EC; i++) {
+        int n = i / EC, t = n % ET;
+        exact[i] = (double)wte[TOKENS[n]*EC + i%EC] + wpe[t*EC + i%EC];
     }
+    embedding_forward(x.x, TOKENS, wte, wpe, EB, ET, EC);
+    expect_written(&x, exact, "row b*T + t is wte's row of token[b*T + t] plus wpe's row t");
 }
 
 static void check_embedding_backward(void) {
@@ -336,28 +333,31 @@ static float *attention_scratch_of(int T, int HS) {
     return alloc_or_die(thread_count()*attention_scratch(T, HS) * sizeof(float), "scratch");
 }
 
-static void check_attention_forward(AttentionForward *forward, int T, int first) {
+// T rows of each sequence, of which the first `past` were computed before.
+static void check_attention_forward(AttentionForward *forward, int T, int past) {
     enum { B = 2, NH = 2, HS = 3, C = NH*HS };
+    const char *hint = "only the rows behind the past are computed; a sequence has past + T rows";
     Rng rng = rng_make(6, 0);
     size_t N = (size_t)B*T;
     float *qkv = normals(N*3*C, 1, 0, &rng);
     double *p = doubles((size_t)T*T), *head = doubles(T*HS), *out_exact = doubles(N*C);
     double *lse_exact = doubles(N*NH);
-    Result out = written(first ? "out (first > 0)" : "out", N*C);
-    Result lse = written(first ? "lse (first > 0)" : "lse", N*NH);
+    Result out = written(past ? "out (past > 0)" : "out", N*C);
+    Result lse = written(past ? "lse (past > 0)" : "lse", N*NH);
     for (int b = 0; b < B; b++) for (int h = 0; h < NH; h++) {
         double *head_lse = lse_exact + (b*NH + h)*T;
         attention_exact(p, head, head_lse, qkv + (size_t)b*T*3*C + h*HS, T, C, HS);
         for (int t = 0; t < T; t++) {
-            if (t < first) head_lse[t] = 7.0;
+            if (t < past) head_lse[t] = 7.0;
             for (int i = 0; i < HS; i++)
-                out_exact[((size_t)b*T + t)*C + h*HS + i] = t < first ? 7.0 : head[t*HS + i];
+                out_exact[((size_t)b*T + t)*C + h*HS + i] = t < past ? 7.0 : head[t*HS + i];
         }
     }
-    forward(out.x, lse.x, attention_scratch_of(T, HS), qkv, B, T, first, C, NH);
-    expect_written(&lse, lse_exact, first ? "only queries first ... T-1 are computed"
+    forward(out.x + past*C, lse.x + past, attention_scratch_of(T, HS), qkv + past*3*C, B, T - past,
+            past, C, NH);
+    expect_written(&lse, lse_exact, past ? hint
                    : "lse (B,NH,T): log of the sum of e^(q . k / sqrt(HS)) over t2 <= t");
-    expect_written(&out, out_exact, first ? "only queries first ... T-1 are computed"
+    expect_written(&out, out_exact, past ? hint
                    : "the values of tokens t2 <= t, weighted by the softmax; head h owns columns "
                      "h*HS ...");
 }
@@ -434,7 +434,8 @@ static void check_adamw_update(void) {
     for (int i = 0; i < N; i++) ep[i] = p.x[i];
     for (int step = 1; step <= STEPS; step++) {
         float *g = normals(N, 1, 0, &rng);
-        o.v_age = step == STEPS ? 2.5 : 0.0;
+        o.m_steps = step;
+        o.v_steps = step == STEPS ? 2.5 : step;
         for (int i = 0; i < N; i++) {
             double gi = 0.5 * g[i], b1 = o.beta1, b2 = o.beta2;
             em[i] = b1*em[i] + (1.0 - b1)*gi;
@@ -443,12 +444,12 @@ static void check_adamw_update(void) {
             double square = ev[i] / (1.0 - pow(b2, step == STEPS ? 2.5 : step));
             ep[i] -= o.lr * (mean / (sqrt(square) + o.eps) + o.weight_decay * ep[i]);
         }
-        adamw_update(p.x, m.x, v.x, g, 0.5f, o, step, N);
+        adamw_update(p.x, m.x, v.x, g, 0.5f, o, N);
         free(g);
         expect_written(&m, em, "m = beta1 m + (1 - beta1) g, with g scaled by g_scale");
         expect_written(&v, ev, "v = beta2 v + (1 - beta2) g^2, with g scaled by g_scale");
         expect_written(&p, ep, step == STEPS
-            ? "where o.v_age > 0 it stands for the step in v's bias correction"
+            ? "v's bias correction takes o.v_steps, m's takes o.m_steps"
             : "p -= lr (m^ / (sqrt(v^) + eps) + weight_decay p), with m^ and v^ after bias "
               "correction");
     }
@@ -548,7 +549,7 @@ static void small_model(Model *m, int *inputs, int *targets) {
 // Block l on all rows of one sequence, for comparison: x (T,C) becomes the block's output.
 static void block_of_all_rows(Model *m, int l, float *x) {
     enum { C = 8, T = MT };
-    Block w = block_in(bucket_params(&m->zero, 1 + l, -1), &m->c);
+    Block w = m->w.block[l];
     float ln[T*C], mean[T], rstd[T], qkv[T*3*C], att[T*C], lse[2*T], fc[T*4*C], branch[T*C];
     layernorm_forward(ln, mean, rstd, x, w.ln1_gain, w.ln1_bias, T, C);
     linear_forward(qkv, ln, w.qkv_w, w.qkv_b, T, C, 3*C);
@@ -566,50 +567,54 @@ static void check_kv_cache(void) {
     enum { C = 8, T = MT, HALF = 3 };
     static Model m;
     int inputs[MN], targets[MN];
-    float x[T*C];
-    double exact[T*C];
+    float x[T*C], mean[T], rstd[T];
+    double exact[2][T*C], *block = exact[0], *norm = exact[1];
     small_model(&m, inputs, targets);
-    embedding_forward(m.x_in, inputs, bucket_params(&m.zero, 0, -1),
-                      tensor_at(bucket_params(&m.zero, 0, -1), &m.c, WPE), 1, T, 0, C);
-    memcpy(x, m.x_in, sizeof x);
-    block_of_all_rows(&m, 0, x);
-    for (int i = 0; i < T*C; i++) exact[i] = x[i];
-    BlockActs *a = &m.acts[0];
+    embedding_forward(x, inputs, m.w.wte, m.w.wpe, 1, T, C);
+    for (int l = 0; l < SMALL.L; l++) block_of_all_rows(&m, l, x);
+    for (int i = 0; i < T*C; i++) block[i] = x[i];
+    layernorm_forward(x, mean, rstd, x, m.w.lnf_gain, m.w.lnf_bias, T, C);
+    for (int i = 0; i < T*C; i++) norm[i] = x[i];
+    BlockActs *a = &m.acts[SMALL.L - 1];
     float *rows[] = { a->ln1, a->att, a->x_mid, a->ln2 };
     static const char *names[] = { "ln1", "att", "x_mid", "ln2" };
     for (int stage = 0; stage < 2; stage++) {      // all rows at once; then in three pieces
         static const int ends[2][3] = { { T, 0, 0 }, { HALF, HALF + 1, T } };
-        Result out = written(stage ? "x_out (three calls: rows 0 ... 2, 3, and 4 ... 7)"
-                                   : "x_out (first = 0)", T*C);
-        for (int k = 0; k < T*C; k++) a->x_out[k] = 7.0f;
-        for (int i = 0, from = 0; i < 3 && from < T; from = ends[stage][i++]) {
-            for (int k = 0; k < 4*from*C; k++) rows[k % 4][k / 4] = OUTSIDE;   // these are done
-            block_forward(&m, 0, 1, ends[stage][i], from);
-            for (int k = 0; k < 4*from*C; k++)
+        const char *of = stage ? "x_out of the last block (three calls: rows 0 ... 2, 3, 4 ... 7)"
+                               : "x_out of the last block (past = 0)";
+        Result out = written(of, T*C), lnf = written(stage ? "lnf (three calls)" : "lnf", T*C);
+        for (int k = 0; k < T*C; k++) a->x_out[k] = m.lnf[k] = 7.0f;
+        for (int i = 0, past = 0; i < 3 && past < T; past = ends[stage][i++]) {
+            for (int k = 0; k < 4*past*C; k++) rows[k % 4][k / 4] = OUTSIDE;   // these are done
+            model_extend(&m, inputs, ends[stage][i], past);
+            for (int k = 0; k < 4*past*C; k++)
                 if (rows[k % 4][k / 4] != OUTSIDE)
                     wrong("%s: row %d is computed again; its key and value are in the cache, so "
-                          "compute rows first ... T-1 only", names[k % 4], k / 4 / C);
+                          "compute rows past ... T-1 only", names[k % 4], k / 4 / C);
         }
         memcpy(out.x, a->x_out, T*C * sizeof *out.x);
-        expect_written(&out, exact, stage
-            ? "every tensor of rows begins at row `first`, but qkv and att as attention_forward "
-              "reads and writes them" : "x_mid = x + attention(LayerNorm(x)), x_out = x_mid + "
-              "MLP(LayerNorm(x_mid))");
+        memcpy(lnf.x, m.lnf, T*C * sizeof *lnf.x);
+        expect_written(&out, block, stage
+            ? "the new rows' tokens, positions and tensors begin at row `past`; block_forward gets "
+              "T - past rows" : "embedding, every block, as in model_forward");
+        expect_written(&lnf, norm, "the final LayerNorm, of the new rows");
     }
 }
 
 enum { MICRO = 2 };                    // sequences of a micro-batch: two make the batch
 static int step_inputs[MN], step_targets[MN], data_calls, ended;
+static AdamW step_adamw = { .lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-2f };
 static double step_loss;
 
 static void check_step_begin(Run *r, Step *s) {
     (void)r;
     memset(s, 0, sizeof *s);
     s->B = MICRO, s->T = MT, s->micro_batches = MB / MICRO, s->scale = 1.0f / MN;
-    s->adamw = (AdamW){ .lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f };
+    step_adamw.m_steps++, step_adamw.v_steps++;
+    s->adamw = step_adamw;
 }
 
-static void check_step_data(Run *r, Step *s, size_t i) {
+static void check_next_batch(Run *r, Step *s, size_t i) {
     if (i >= s->micro_batches) wrong("micro-batch %zu is asked for, of %zu", i, s->micro_batches);
     data_calls++;
     memcpy(r->inputs, step_inputs + i*MICRO*MT, MICRO*MT * sizeof(int));
@@ -622,36 +627,47 @@ static void check_step_end(Run *r, Step *s, const Totals *t) {
     step_loss = t->loss;
 }
 
+// Two updates, both clipped, beside the same with the whole batch at once.
 static void check_gradient_accumulation(void) {
-    static Model m;
+    static Model m, whole;
     static Run r;
     int inputs[MICRO*MT], targets[MICRO*MT];
     size_t n = gpt2_n_params(&SMALL);
+    double *exact = doubles(n), *after = doubles(n);
     small_model(&m, step_inputs, step_targets);
-    model_forward(&m, step_inputs, MB, MT, 0);                 // the whole batch at once
-    model_backward(&m, step_inputs, step_targets, 1.0f / MN, MB, MT);
-    double *exact = doubles(n), loss = m.loss_sum;
-    for (size_t i = 0; i < n; i++) exact[i] = m.zero.grads[i], m.zero.grads[i] = 0.125f;
-    Result grads = tensor("gradients", n, 0.125f);
-    float *params = alloc_or_die(n * sizeof *params, "parameters");
-    memcpy(params, m.zero.masters, n * sizeof *params);
-    r.inputs = inputs, r.targets = targets;
-    Step s;
-    train_step(&r, &m, &s);
-    if (data_calls == 0) wrong("step_data is not called: no micro-batch is read");
-    memcpy(grads.x, m.zero.grads, n * sizeof *grads.x);
-    if (data_calls != MB / MICRO)
-        wrong("%d micro-batches are read, expected s->micro_batches = %d", data_calls, MB / MICRO);
-    expect_written(&grads, exact, "clear_grads once, before the first micro-batch; "
-                   "forward and backward for each, with s->scale; then one model_update");
-    if (memcmp(params, m.zero.masters, n * sizeof *params) == 0)
-        wrong("the parameters are unchanged: model_update ends the step");
-    for (size_t i = 0; i < n; i++)
-        if (fabs(m.zero.adam_m[i] - 0.1 * exact[i]) > 1e-5)
-            wrong("Adam's m is not that of one update: call model_update once, after the "
-                  "micro-batches");
-    if (ended != 1 || fabs(step_loss - loss) > 1e-3)
-        wrong("step_end must be called once, with what model_update returned");
+    small_model(&whole, step_inputs, step_targets);
+    r.inputs = inputs, r.targets = targets, r.zero = &m.zero;
+    for (int update = 1; update <= 2; update++) {
+        data_calls = ended = 0;
+        clear_grads(&whole);
+        model_forward(&whole, step_inputs, MB, MT);
+        double loss = model_backward(&whole, step_inputs, step_targets, 1.0f / MN, MB, MT);
+        double norm = sqrt(gradients_squares(&whole));
+        r.o.clip = 0.5 * norm;
+        for (size_t i = 0; i < n; i++) exact[i] = whole.zero.grads[i], m.zero.grads[i] = 0.125f;
+        Result grads = tensor("gradients", n, 0.125f), params = tensor("parameters", n, 0.0f);
+        memcpy(params.before, m.zero.masters, n * sizeof *params.before);
+        Step s;
+        train_step(&r, &m, &s);
+        if (data_calls == 0) wrong("next_batch is not called: no micro-batch is read");
+        memcpy(grads.x, m.zero.grads, n * sizeof *grads.x);
+        if (data_calls != MB / MICRO)
+            wrong("%d micro-batches are read, expected s->micro_batches = %d", data_calls,
+                  MB / MICRO);
+        expect_written(&grads, exact, "clear_grads once, before the first micro-batch; forward and "
+                       "backward for each, with s->scale; then one model_update");
+        AdamW o = step_adamw;
+        o.m_steps = o.v_steps = update;
+        model_update(&whole, o, 0.5f);
+        for (size_t i = 0; i < n; i++) after[i] = whole.zero.masters[i];
+        memcpy(params.x, m.zero.masters, n * sizeof *params.x);
+        if (memcmp(params.x, params.before, n * sizeof *params.x) == 0)
+            wrong("the parameters are unchanged: model_update ends the step");
+        expect_written(&params, after, "one model_update a step, with s->adamw and the clip factor "
+                       "r->o.clip / norm where the norm exceeds r->o.clip");
+        if (ended != 1 || fabs(step_loss - loss) > 1e-3)
+            wrong("step_end must be called once, with the sum of the losses");
+    }
 }
 
 // ---- many ranks ----
@@ -730,7 +746,8 @@ static void check_zero1(void) {
             for (int r = 0; r < RANKS; r++) mean += ranks[r].grads[i] / (double)RANKS;
             adamw_exact(&p[i], &m[i], &v[i], mean, o, step);
         }
-        zero1(ranks, RANKS, TOTAL, o, step);
+        o.m_steps = o.v_steps = step;
+        zero1(ranks, RANKS, TOTAL, o);
         for (int i = 0; i < 2*RANKS; i++)
             expect_sane(&moments[i], "reduce_scatter completes a rank's own slice of grads only; "
                         "the moments begin with the slice's first");

@@ -36,7 +36,7 @@ Exercise = collections.namedtuple("Exercise", "name lesson file function task")
 EXERCISES = [Exercise(*row) for row in [
     ("embedding_forward", 1, TRAINER, "embedding_forward", """
         Gets the tokens (B,T) and the tables wte (V,C) and wpe (P,C).
-        Writes rows t = first ... T-1 of each sequence of x (B,T,C); others stay as they are."""),
+        Writes x (B,T,C)."""),
     ("embedding_backward", 2, TRAINER, "embedding_backward", """
         Gets dx (B,T,C) and the tokens (B,T).
         Adds to dwte (V,C) and to dwpe (P,C)."""),
@@ -61,9 +61,9 @@ EXERCISES = [Exercise(*row) for row in [
         rows_of and transpose_of say how a matrix is read."""),
     ("attention_plain", 7, TRAINER, "attention_forward_plain", """
         Gets qkv (B,T,3C); head_row finds the query of a token and head, dot and add_scaled help.
-        scratch holds at least T floats for each thread, from
-        thread_index()*attention_scratch(T, HS) on.
-        Writes out (B,T,C) and lse (B,NH,T), for queries first ... T-1 only."""),
+        scratch holds past + T floats for each thread, from thread_index()*(past + T) on.
+        Writes out (B,T,C) and lse (B,NH,T). First solve it for past = 0; then a sequence of out,
+        qkv and lse has past + T rows, and query 0 sees the keys of rows -past ... 0."""),
     ("attention_backward", 7, TRAINER, "attention_backward_plain", """
         Gets dout (B,T,C), and from the forward pass qkv (B,T,3C), out (B,T,C) and lse (B,NH,T).
         Writes dqkv (B,T,3C). p_t,t2 is e^(q_t . k_t2/sqrt(HS) - lse_t); later queries add to the
@@ -71,8 +71,8 @@ EXERCISES = [Exercise(*row) for row in [
     ("rotary", 7, TRAINER, None, "rotary positions in place of learned ones"),
     ("post_norm", 8, TRAINER, None, "LayerNorm behind each addition"),
     ("adamw_update", 9, TRAINER, "adamw_update", """
-        Gets g (n), to be scaled by g_scale, and o: lr, beta1, beta2, eps, weight_decay. Where
-        o.v_age is above 0 it stands for `step` in v's bias correction.
+        Gets g (n), to be scaled by g_scale, and o: lr, beta1, beta2, eps, weight_decay. In the
+        bias corrections the number of steps is o.m_steps for m, and o.v_steps for v.
         Updates the moments m (n) and v (n), then the parameters p (n)."""),
     ("global_norm", 9, TRAINER, "gradients_squares", """
         m->zero has n_chunks chunks: chunk i is chunks[i].count gradients from
@@ -81,21 +81,22 @@ EXERCISES = [Exercise(*row) for row in [
         Returns the sum of all squares, in double, the same for any number of threads."""),
     ("muon", 9, TRAINER, None, "Muon for the matrices of the blocks"),
     ("gradient_accumulation", 10, TRAINER, "train_step", """
-        step_begin sets s->micro_batches, s->B, s->T, s->scale, s->adamw and s->scope; step_data
-        reads micro-batch i into r->inputs and r->targets. model_forward and model_backward take
-        one micro-batch. model_update ends the update, with r->o.clip and the number
-        r->adam_step + 1, and step_end takes the Totals that it returns."""),
+        step_begin(r, s) sets s->micro_batches, s->B, s->T, s->scale and s->adamw;
+        next_batch(r, s, i) reads micro-batch i into r->inputs and r->targets. model_forward and
+        model_backward take one micro-batch; the latter returns the sum of its losses.
+        gradients_squares(m) is the squared norm. model_update(m, s->adamw, factor) ends the
+        update: the factor shortens the gradient to r->o.clip if it is longer and the limit is not
+        0. step_end(r, s, &all) takes Totals, of which loss and squares are yours to fill."""),
     ("sample_token", 11, "dev/train/sample.h", "sample_token", """
         Gets logits (V), and in s the temperature, top_k (0: all), top_p (1: all) and memory for V
         candidates. rng_uniform(rng) is a number in [0, 1); qsort with `likelier` sorts candidates.
         Returns the token that is drawn."""),
-    ("kv_cache", 11, TRAINER, "block_forward", """
-        Block l for rows first ... T-1, so that a model that has seen `first` tokens computes the
-        new ones alone. The keys and values of the rows before them are in m->acts[l].qkv.
-        block_input(m, l) is the block's input; acts[l] has a place for every tensor in the picture
-        at the top of the file, m->dx_branch for a branch, m->scratch for attention. Only
-        attention_forward is told `first`; all others get pointers to that row, and fewer rows.
-        The check has one rank, so all C channels and NH heads are its own."""),
+    ("kv_cache", 11, TRAINER, "model_extend", """
+        Gets T tokens, of which `past` were run before: their keys and values are in each block's
+        qkv. Computes rows past ... T-1 alone, as model_forward computes all, and returns
+        model_logits(m, T - 1). acts_from gives a block's tensors from row `past` on, and
+        block_forward takes the number of new rows, and `past`. m->x_in and m->lnf have C channels
+        a row, the tokens and wpe begin at `past` too."""),
     ("attention_tiled", 12, "dev/cpu/attention.h", "attention_forward_fast", """
         Gets and writes what attention_forward_plain in train_gpt2.c does, a block of QUERIES rows
         of a head at a time. A block's scores are one product, q (rows,HS) times k^T (HS,width).
@@ -126,8 +127,8 @@ EXERCISES = [Exercise(*row) for row in [
         Gets a step, 0 ... 2(n-1) - 1, and a rank, 0 ... n-1.
         Writes *send and *receive, chunks 0 ... n-1, and *adds."""),
     ("zero1", 14, RANKS, "zero1", """
-        Gets n ranks, with their gradients in ranks[r].grads (total), and o and step for
-        adamw_update in train_gpt2.c. reduce_scatter and all_gather, above, serve all ranks at once.
+        Gets n ranks, with their gradients in ranks[r].grads (total), and o for adamw_update in
+        train_gpt2.c. reduce_scatter and all_gather, above, serve all ranks at once.
         Updates the moments of each rank's slice, and all of params on every rank."""),
 ]]
 NAMES = {e.name: e for e in EXERCISES}

@@ -25,7 +25,7 @@ static void put(FILE *f, const float *x, size_t n) {
 static void micro_batch(Model *m, const int *inputs, const int *targets) {
     int B = m->spec.B, T = m->spec.T;
     clear_grads(m);
-    model_forward(m, inputs, B, T, 0);
+    model_forward(m, inputs, B, T);
     model_backward(m, inputs, targets, 1.0f / (B*T), B, T);
 }
 
@@ -48,12 +48,13 @@ int main(int argc, char **argv) {
         int batch = (step - 1) % 2 * N;
         micro_batch(&m, inputs + batch, targets + batch);
         if (step == 1) put(out, m.loss, N), put(out, m.zero.grads, n);
-        model_update(&m, o, 1.0, step, THIS_RANK);
+        double norm = sqrt(gradients_squares(&m));
+        o.m_steps = o.v_steps = step;
+        model_update(&m, o, norm > 1.0 ? (float)(1.0 / norm) : 1.0f);
     }
     put(out, m.zero.masters, n);
     memcpy(m.zero.masters, params, n * sizeof *params);
-    model_forward(&m, inputs, 1, T - 1, 0);
-    model_forward(&m, inputs, 1, T, T - 1);
-    put(out, model_logits(&m, T - 1), spec.c.V);
+    model_extend(&m, inputs, T - 1, 0);
+    put(out, model_extend(&m, inputs, T, T - 1), spec.c.V);
     return fclose(out) != 0;
 }

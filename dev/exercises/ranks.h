@@ -45,11 +45,11 @@ static void all_gather(ZeroRank *ranks, int n) {
 
 // One update of n ranks, each with the gradient of its own part of the batch in grads. The
 // gradient of the batch is the mean of theirs.
-static void zero1(ZeroRank *ranks, int n, size_t total, AdamW o, int64_t step) {
+static void zero1(ZeroRank *ranks, int n, size_t total, AdamW o) {
     reduce_scatter(ranks, n, total);
     for (int r = 0; r < n; r++) {
         ZeroRank z = ranks[r];
-        adamw_update(z.params + z.begin, z.m, z.v, z.grads + z.begin, 1.0f / n, o, step, z.count);
+        adamw_update(z.params + z.begin, z.m, z.v, z.grads + z.begin, 1.0f / n, o, z.count);
     }
     all_gather(ranks, n);
 }

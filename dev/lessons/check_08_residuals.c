@@ -20,12 +20,12 @@ static double added(int L, float boost) {
     for (int t = 0; t < T; t++) tokens[t] = lesson_token(&rng, V);
     lesson_model(&m, c, 1, T, 1337);
     for (int l = 0; l < L; l++) {
-        Block w = block_in(bucket_params(&m.zero, 1 + l, -1), &c);
+        Block w = m.w.block[l];
         for (int i = 0; i < C*C; i++) w.att_proj_w[i] *= boost;
         for (int i = 0; i < 4*C*C; i++) w.mlp_proj_w[i] *= boost;
     }
-    model_forward(&m, tokens, 1, T, 0);
-    for (int i = 0; i < T*C; i++) difference[i] = block_input(&m, L)[i] - m.x_in[i];
+    model_forward(&m, tokens, 1, T);
+    for (int i = 0; i < T*C; i++) difference[i] = m.acts[L - 1].x_out[i] - m.x_in[i];
     double size = rms(difference, T*C);
     model_free(&m);
     return size;
@@ -40,7 +40,7 @@ static void check_tying(void) {
     float logit_part[8] = {0};
     lesson_model(&m, c, 1, 2, 1337);
     clear_grads(&m);
-    model_forward(&m, inputs, 1, 2, 0);
+    model_forward(&m, inputs, 1, 2);
     for (int t = 0; t < 2; t++) {                          // the row's gradient by hand: p lnf / N
         const float *score = model_logits(&m, t);
         double sum = exp(score[0]) + exp(score[1]) + exp(score[2]);

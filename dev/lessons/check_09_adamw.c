@@ -4,7 +4,8 @@
 // The first step of one weight that begins at 1.
 static float first_move(float g, float g_scale, AdamW o) {
     float p = 1.0f, m = 0.0f, v = 0.0f;
-    adamw_update(&p, &m, &v, &g, g_scale, o, 1, 1);
+    o.m_steps = o.v_steps = 1;
+    adamw_update(&p, &m, &v, &g, g_scale, o, 1);
     return p - 1.0f;
 }
 
@@ -22,7 +23,8 @@ static float moved_in_100(float s, AdamW o) {
     float p = 0.0f, m = 0.0f, v = 0.0f;
     for (int step = 1; step <= 100; step++) {
         float g = 1.0f + (step % 2 ? s : -s);
-        adamw_update(&p, &m, &v, &g, 1.0f, o, step, 1);
+        o.m_steps = o.v_steps = step;
+        adamw_update(&p, &m, &v, &g, 1.0f, o, 1);
     }
     return -p;
 }
@@ -42,7 +44,8 @@ static float moved_after_spike(float g_scale, AdamW o) {
     float p = 0.0f, m = 0.0f, v = 0.0f, before = 0.0f;
     for (int step = 1; step <= 71; step++) {
         float g = step == 21 ? 1000.0f : 1.0f;
-        adamw_update(&p, &m, &v, &g, step == 21 ? g_scale : 1.0f, o, step, 1);
+        o.m_steps = o.v_steps = step;
+        adamw_update(&p, &m, &v, &g, step == 21 ? g_scale : 1.0f, o, 1);
         if (step == 21) before = p;
     }
     return before - p;

@@ -8,7 +8,7 @@ static const Config SMALL = { .L = 2, .NH = 2, .C = 32, .V = V, .P = T };
 static float *gradient_of(Model *m, const int *inputs, const int *targets, int b, float scale) {
     clear_grads(m);
     for (int first = 0; first < B; first += b) {
-        model_forward(m, inputs + first*T, b, T, 0);
+        model_forward(m, inputs + first*T, b, T);
         model_backward(m, inputs + first*T, targets + first*T, scale, b, T);
     }
     return m->zero.grads;

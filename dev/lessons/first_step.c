@@ -21,13 +21,12 @@ static void show_tokens(const int *inputs, const int *targets) {
 }
 
 static void show_embedding(Model *m, const int *inputs) {
-    float *bucket = bucket_params(&m->zero, 0, -1);
     printf("\n2. EMBEDDINGS, %d rows of %d numbers. Each letter has a vector in wte, each place\n"
            "   one in wpe. Their sum enters the model. At place 0, which reads b:\n\n", T, TINY.C);
     printf("       wte[b]");
-    print_row(tensor_at(bucket, &TINY, WTE) + inputs[0]*TINY.C, TINY.C);
+    print_row(m->w.wte + inputs[0]*TINY.C, TINY.C);
     printf("\n       wpe[0]");
-    print_row(tensor_at(bucket, &TINY, WPE), TINY.C);
+    print_row(m->w.wpe, TINY.C);
     printf("\n       sum   ");
     print_row(m->x_in, TINY.C);
     printf("     <- add a column\n\n"
@@ -107,8 +106,7 @@ static void show_more(Model *m, const int *inputs, const int *targets, double fi
     }
     int text[T + 1] = { inputs[0] };
     for (int t = 0; t < T; t++) {
-        model_forward(m, text, 1, t + 1, 0);
-        const float *score = model_logits(m, t);
+        const float *score = model_extend(m, text, t + 1, 0);
         for (int v = 1; v < V; v++) if (score[v] > score[text[t + 1]]) text[t + 1] = v;
     }
     printf("\n   Given b, it now writes the likeliest letter, reads it, and goes on:  ");
@@ -129,7 +127,7 @@ int main(void) {
     printf("One update of a GPT-2 with %zu numbers, on the text \"%s\".\n\n",
            gpt2_n_params(&TINY), TEXT);
     show_tokens(inputs, targets);
-    model_forward(&m, inputs, 1, T, 0);
+    model_forward(&m, inputs, 1, T);
     show_embedding(&m, inputs);
     double by_hand = show_loss(&m, targets, p);
     double loss = lesson_update(&m, inputs, targets, 1, T, o, 1);

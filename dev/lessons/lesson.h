@@ -37,20 +37,21 @@ static int lesson_token(Rng *rng, int V) { return (int)(rng_uniform(rng) * V); }
 __attribute__((unused))
 static double lesson_loss(Model *m, const int *inputs, const int *targets, int B, int T) {
     float each[B*T];
-    model_forward(m, inputs, B, T, 0);
+    model_forward(m, inputs, B, T);
     return model_loss(m, each, targets, (size_t)B*T) / (B*T);
 }
 
 static const AdamW lesson_adamw = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f };
 
-// One update on one batch; returns the loss before it. `step` counts from 1.
+// One update on one batch, clipped at 1; returns the loss before it. `step` counts from 1.
 __attribute__((unused))
 static double lesson_update(Model *m, const int *inputs, const int *targets, int B, int T, AdamW o,
                             int64_t step) {
     clear_grads(m);
-    model_forward(m, inputs, B, T, 0);
-    model_backward(m, inputs, targets, 1.0f / (B*T), B, T);
-    double loss = m->loss_sum / (B*T);
-    model_update(m, o, 1.0, step, ALL_RANKS);
+    model_forward(m, inputs, B, T);
+    double loss = model_backward(m, inputs, targets, 1.0f / (B*T), B, T) / (B*T);
+    double norm = sqrt(gradients_squares(m));
+    o.m_steps = o.v_steps = (double)step;
+    model_update(m, o, norm > 1.0 ? (float)(1.0 / norm) : 1.0f);
     return loss;
 }

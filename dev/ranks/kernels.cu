@@ -210,8 +210,8 @@ static void tp_sum(const TpGroup *group, real *x, size_t n) {
 static void zero_open(Zero *z) {
     CUDA_CHECK(cudaMallocHost((void **)&z->host_bucket,
                               gpt2_largest_bucket(&z->file) * sizeof(float)));
-    size_t whole = gpt2_largest_bucket(&z->tensor.whole) * sizeof(float);
-    if (z->tensor.size > 1) z->whole = (float *)alloc_or_die(whole, "a bucket of the whole model");
+    size_t whole = gpt2_largest_bucket(&z->tp.whole) * sizeof(float);
+    if (z->tp.size > 1) z->whole = (float *)alloc_or_die(whole, "a bucket of the whole model");
     if (!z->chunks) return;
     size_t bytes = z->n_chunks * sizeof *z->chunks;
     Chunk *chunks = (Chunk *)alloc_or_die(bytes, "a table of chunks");
@@ -285,5 +285,5 @@ static void zero_loaded(Zero *z) {
             masters.data + zero_own_begin(z, b, masters.slices), n);
         LAUNCH_CHECK();
     }
-    zero_updated(z);
+    zero_send_params(z);
 }

@@ -66,25 +66,38 @@
 //     tensor groups   0 1   2 3   4 5   6 7         comm_group(&tensor, &comm, 2, 1)
 //     data groups     0 2 4 6   1 3 5 7             comm_group(&data, &comm, 4, 2)
 //
-// All ranks of a tensor group read the same samples. Files hold the whole model: tp_part cuts
-// what is loaded, and tp_whole puts together what is saved.
+// All ranks of a tensor group read the same samples. Files hold the whole model: tp_copy_bucket cuts
+// what is loaded, and puts together what is saved.
+//
+// Here stands what ranks hold and exchange. The model cut across them is in tensor_model.h.
 #pragma once
 #include <math.h>
-#include "../base/cpu.h"               // thread_count, strip_begin
+#include "../cpu/exp.h"                // exp_fast
 #include "../base/gpt2.h"              // Config, tensor_kinds[].cut, gpt2_share
+#include "../base/memory.h"            // Memory
 #include "comm.h"                      // comm_all_reduce, comm_collect_there
 
+// A test builds with -DTP_ALWAYS=1: a group of one rank then runs tensor_model.h too.
+#ifndef TP_ALWAYS
+#define TP_ALWAYS 0
+#endif
+
 typedef struct {
-    Comm *comm;                            // the group; NULL: one rank holds the whole model
+    bool shares;                           // the model is cut; false: one rank holds all of it
+    Comm *comm;                            // the group; NULL: this rank alone
     int index, size;                       // this rank's place in the group, and its ranks
     Config whole;                          // the model's sizes, as in files
     Config own;                            // a rank's share: the same sizes on all ranks
     Slice words;                           // this rank's words; rows of wte beyond them are 0
+    // Scratch, in CPU memory
+    float *parts;                          // tp_xent's (size+1,3,rows); or logits (size+1,V)
+    int *targets;                          // (N) targets as columns of this rank's logits
 } TpGroup;
 
 static inline TpGroup tp_group(const Config *whole, Comm *comm) {
     int index = comm ? comm->rank : 0, size = comm ? comm->size : 1;
-    TpGroup g = { comm, index, size, *whole, gpt2_share(whole, size), { 0, 0 } };
+    TpGroup g = { TP_ALWAYS || size > 1, comm, index, size, *whole, gpt2_share(whole, size),
+                  { 0, 0 }, NULL, NULL };
     size_t V = (size_t)whole->V, begin = (size_t)g.own.V * (size_t)g.index;
     g.words.begin = begin < V ? begin : V;
     g.words.count = V - g.words.begin < (size_t)g.own.V ? V - g.words.begin : (size_t)g.own.V;
@@ -121,8 +134,7 @@ static inline const float *tp_bias(const TpGroup *g, const float *b) {
 }
 
 // out (N,C) = the sum of the ranks' terms plus the bias, once: the end of a layer by rows.
-static inline void tp_sum_rows(const TpGroup *g, float *out, const float *b,
-                                   size_t N, int C) {
+static inline void tp_sum_rows(const TpGroup *g, float *out, const float *b, size_t N, int C) {
     if (g->size == 1) return;
     tp_sum(g, out, N*(size_t)C);
     #pragma omp parallel for
@@ -132,7 +144,26 @@ static inline void tp_sum_rows(const TpGroup *g, float *out, const float *b,
 
 // all (size,n) = each rank's own (n), in the order of the ranks; on a GPU, in its memory.
 static inline void tp_collect(const TpGroup *g, float *all, const float *own, size_t n) {
-    comm_wait(g->comm, comm_collect_there(g->comm, all, own, n * sizeof *own));
+    if (g->size == 1) memcpy(all, own, n * sizeof *own);
+    else comm_wait(g->comm, comm_collect_there(g->comm, all, own, n * sizeof *own));
+}
+
+// parts (3,N): of each row of logits (N,Vp) its largest of V (-INFINITY if V is 0), the sum of
+// e^(logit - largest), and the target's logit, or 0 if target[n] is V: another rank's word.
+static inline void tp_xent_parts(float *parts, const float *logits, const int *target,
+                                 size_t N, int V, int Vp) {
+    #pragma omp parallel for
+    for (size_t n = 0; n < N; n++) {
+        const float *x = logits + n*(size_t)Vp;
+        float hi = -INFINITY, sum = 0.0f;
+        #pragma omp simd reduction(max:hi)
+        for (int v = 0; v < V; v++) hi = x[v] > hi ? x[v] : hi;
+        #pragma omp simd reduction(+:sum)
+        for (int v = 0; v < V; v++) sum += exp_fast(x[v] - hi);
+        parts[n] = hi;
+        parts[N + n] = sum;
+        parts[2*N + n] = target[n] < V ? x[target[n]] : 0.0f;
+    }
 }
 
 // The cross-entropy of N rows from three numbers a row and rank: its largest logit (-INFINITY if it
@@ -140,7 +171,7 @@ static inline void tp_collect(const TpGroup *g, float *all, const float *own, si
 // not have that word. parts (size+1,3,N): this rank's stand at the end; those of all come first.
 //   loss, lse (N)   lse[n] = log sum exp over all words; loss[n] = lse[n] - the target's logit
 static inline void tp_xent(float *loss, float *lse, float *parts, const TpGroup *g,
-                               size_t N) {
+                           size_t N) {
     size_t size = (size_t)g->size;
     tp_collect(g, parts, parts + size*3*N, 3*N);
     for (size_t n = 0; n < N; n++) {
@@ -156,7 +187,7 @@ static inline void tp_xent(float *loss, float *lse, float *parts, const TpGroup 
     }
 }
 
-// ---- the vocabulary on a CPU; a GPU's kernels stand in train_gpt2.cu ----
+// ---- the vocabulary ----
 
 // The row of wte that holds this word, or -1: another rank has it.
 static inline int tp_row(const TpGroup *g, int token) {
@@ -164,53 +195,25 @@ static inline int tp_row(const TpGroup *g, int token) {
     return row < g->words.count ? (int)row : -1;
 }
 
-// Returns the columns of the targets in this rank's logits: with several ranks own (N), which has
-// words.count, a column of padding, for the words of other ranks.
-static inline const int *tp_targets(int *own, const int *target, const TpGroup *g,
-                                        size_t N) {
-    if (g->size == 1) return target;
-    for (size_t n = 0; n < N; n++) {
-        int row = tp_row(g, target[n]);
-        own[n] = row >= 0 ? row : (int)g->words.count;
-    }
-    return own;
+// Tokens as rows of this rank's wte, and columns of its logits; -1: another rank has the word.
+static inline void tp_rows(int *rows, const int *tokens, size_t N, const TpGroup *g) {
+    for (size_t n = 0; n < N; n++) rows[n] = tp_row(g, tokens[n]);
 }
 
-// As embedding_forward of train_gpt2.c: x[b,t] = wte[token[b,t]] + wpe[t] on the rank that has the
-// word, 0 on the others; then the sum. Rows first ... T-1 are written; with first > 0, B is 1.
-static inline void tp_embedding_forward(float *x, const int *token, const float *wte,
-                                            const float *wpe, const TpGroup *g,
-                                            int B, int T, int first) {
-    size_t C = (size_t)g->own.C, begin = (size_t)first, end = (size_t)B * (size_t)T;
-    #pragma omp parallel for
-    for (size_t n = begin; n < end; n++) {
-        int row = tp_row(g, token[n]);
-        const float *word = wte + (size_t)row*C, *position = wpe + n % (size_t)T * C;
-        for (size_t c = 0; c < C; c++) x[n*C + c] = row < 0 ? 0.0f : word[c] + position[c];
-    }
-    tp_sum(g, x + begin*C, (end - begin)*C);
+// The columns of N targets in this rank's logits: words.count, a column of padding, for the words
+// of other ranks. Valid until the next call.
+static inline const int *tp_targets(const TpGroup *g, const int *target, size_t N) {
+    tp_rows(g->targets, target, N, g);
+    for (size_t n = 0; n < N; n++)
+        if (g->targets[n] < 0) g->targets[n] = (int)g->words.count;
+    return g->targets;
 }
 
-// As embedding_backward: each row of dx is added to dwpe on all ranks, and to dwte on the rank that
-// has the word. A thread owns a strip of columns.
-static inline void tp_embedding_backward(float *dwte, float *dwpe, const float *dx,
-                                             const int *token, const TpGroup *g,
-                                             int B, int T) {
-    size_t C = (size_t)g->own.C, N = (size_t)B * (size_t)T;
-    int strips = thread_count();
-    #pragma omp parallel for
-    for (int s = 0; s < strips; s++) {
-        size_t begin = strip_begin(C, (size_t)s, (size_t)strips);
-        size_t end = strip_begin(C, (size_t)s + 1, (size_t)strips);
-        for (size_t n = 0; n < N; n++) {
-            int row = tp_row(g, token[n]);
-            float *dword = dwte + (size_t)row*C, *dposition = dwpe + n % (size_t)T * C;
-            for (size_t c = begin; c < end; c++) {
-                if (row >= 0) dword[c] += dx[n*C + c];
-                dposition[c] += dx[n*C + c];
-            }
-        }
-    }
+// Lays out the scratch for N tokens, whose logits are computed so many rows at a time.
+static inline void tp_carve(TpGroup *g, Memory *mem, size_t N, size_t rows) {
+    if (!g->shares) return;
+    g->parts = memory_floats(mem, MEM_LOGITS, (g->size + 1)*(3*rows + g->own.V));
+    g->targets = (int *)memory_take(mem, MEM_LOGITS, N * sizeof *g->targets);
 }
 
 // ---- checkpoints: buckets of the whole model, and a rank's part of them ----
@@ -220,7 +223,7 @@ typedef enum { TP_PART, TP_WHOLE } TpCopy;
 // Copies rank `index`'s part of one tensor: from the whole to the part, or back. A row of a part
 // is a range of a row of the whole; with CUT_HEADS three ranges, in queries, keys and values.
 static inline void tp_copy(float *part, float *whole, const Tensor *p, const Tensor *w,
-                               int index, TpCopy copy) {
+                           int index, TpCopy copy) {
     Cut cut = tensor_kinds[p->kind].cut;
     bool by_rows = cut == CUT_ROWS || cut == CUT_WORDS;
     bool by_columns = cut == CUT_COLUMNS || cut == CUT_HEADS;
@@ -241,7 +244,7 @@ static inline void tp_copy(float *part, float *whole, const Tensor *p, const Ten
 // The same for a bucket. part (gpt2_bucket(&g->own, bucket).count)
 //                        whole (gpt2_bucket(&g->whole, bucket).count)
 static inline void tp_copy_bucket(float *part, float *whole, const TpGroup *g, int bucket,
-                                      int index, TpCopy copy) {
+                                  int index, TpCopy copy) {
     size_t begin = gpt2_bucket(&g->own, bucket).begin;
     size_t whole_begin = gpt2_bucket(&g->whole, bucket).begin;
     int end = gpt2_bucket_tensor(&g->whole, bucket + 1);

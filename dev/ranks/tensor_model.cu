@@ -1,11 +1,7 @@
-// Tensor parallelism on a GPU: the layers that the ranks of a group share, each of which sends
-// something (dev/ranks/tensor.h). Part of train_gpt2.cu, which includes this file behind the
-// cross-entropy of whole rows. A group of one rank runs the layers of train_gpt2.cu.
-//
-//     shared_check                  whether the GPU can do a rank's share
-//     tokens_shared                 tokens, as rows of this rank's part of wte
-//     linear_residual_shared        a linear layer, cut by rows, and the residual
-//     xent_shared                   cross-entropy, cut by vocabulary
+// The model cut across the ranks of a tensor group, on a GPU: part of train_gpt2.cu, which includes it
+// behind its training loop. Each function replaces, line by line, the one of train_gpt2.cu without
+// tp_. dev/ranks/tensor.h has the picture. Cn = C/n are a rank's channels of attention, NHn its
+// heads, Vn its words. Tokens arrive as rows of this rank's wte, -1 where another rank has the word.
 
 // What the kernels cannot do.
 static void shared_check(const TpGroup *group) {
@@ -13,23 +9,6 @@ static void shared_check(const TpGroup *group) {
     if (channels % PACK != 0)
         die("--tensor-parallel: %d channels a rank, no multiple of %d, the numbers that a GPU "
             "moves at once in " PRECISION, channels, PACK);
-}
-
-// Each token as a row of this rank's part of wte, a column of its logits; -1: another rank has it.
-static void tokens_shared(int *rows, const int *tokens, size_t N, const TpGroup *group) {
-    for (size_t n = 0; n < N; n++) rows[n] = tp_row(group, tokens[n]);
-}
-
-// out = x w + b + skip. A rank has some rows of w and those columns of x, so x w is a term of a
-// sum. The kernel that adds the residual adds b, after the sum.
-static void linear_residual_shared(real *out, const real *skip, const real *x, const real *w,
-                                   const real *b, size_t N, int C, int OC,
-                                   const TpGroup *group, Gpu *g) {
-    if (group->size == 1) return linear_residual_forward(out, skip, x, w, b, N, C, OC, g);
-    matmul(out, OC, rows_of(x, C), rows_of(w, OC), plain, N, OC, C, WRITE, g);
-    tp_sum(group, out, N*OC);
-    bias_forward_kernel<<<blocks_for(N*OC, 256*PACK), 256, 0, g->stream>>>(out, b, skip, N*OC, OC);
-    LAUNCH_CHECK();
 }
 
 // ---- cross-entropy ----
@@ -98,16 +77,139 @@ static size_t xent_shared_rows(const TpGroup *group) {
     return SCRATCH_FLOATS * sizeof(float) / (group->size * sizeof(RowPart));
 }
 
-// The loss of N rows; and with dlogits, which may be the logits' own memory, the gradient of
-// loss * *scale.
-static void xent_shared(float *loss, float *lse, real *dlogits, const real *logits,
-                        const int *target, const float *scale, size_t N, int V, int Vp,
-                        const TpGroup *group, Gpu *g) {
-    if (group->size == 1)
-        return xent_launch(loss, lse, dlogits, logits, target, scale, N, V, Vp, g->stream);
-    RowPart *all = (RowPart *)g->scratch, *own = all + group->index*N;
-    xent_part(own, logits, target, N, V, Vp, g->stream);
-    tp_collect(group, &all->hi, &own->hi, 3*N);
-    xent_from_parts(loss, lse, dlogits, logits, target, scale, all, group->size, N, V, Vp,
-                    g->stream);
+// ---- classifier: a rank has the logits of its own words ----
+
+// classifier_forward, and with TRAIN classifier_backward.
+static void tp_classifier(Model *m, size_t N, Use use) {
+    const TpGroup *group = &m->zero.tp;
+    Gpu *g = m->gpu;
+    int C = m->c.C, Vn = (int)group->words.count, Vp = m->padded.V;
+    real *wte = m->w.wte, *dx = m->dx_branch, *logits = m->logits, *dlogits = NULL;
+    if (use == TRAIN) dlogits = logits;
+    for (size_t n = 0; n < N; n += m->logit_rows) {
+        size_t some = min_size(m->logit_rows, N - n);
+        const int *target = m->batch.targets + n;
+        Mat x = rows_of(m->lnf + n*C, C);
+        RowPart *all = (RowPart *)g->scratch, *own = all + group->index*some;
+        matmul(logits, Vp, x, transpose_of(wte, C), plain, some, Vp, C, WRITE, g);
+        xent_part(own, logits, target, some, Vn, Vp, g->stream);
+        if (group->size > 1) tp_collect(group, &all->hi, &own->hi, 3*some);
+        xent_from_parts(m->loss + n, m->lse + n, dlogits, logits, target, m->batch.scale, all,
+                        group->size, some, Vn, Vp, g->stream);
+        if (use == INFER) continue;
+        matmul(dx + n*C, C, rows_of(logits, Vp), rows_of(wte, C), plain, some, C, Vp, WRITE, g);
+        matmul(m->dw.wte, C, transpose_of(logits, Vp), x, plain, Vp, C, some, ADD, g);
+    }
+    if (use == TRAIN) tp_sum(group, dx, N*C);                // a term from each rank's words
+}
+
+// ---- block: qkv_w and fc_w are cut by columns, att_proj_w and mlp_proj_w by rows ----
+
+// out = x w + b + skip. A rank has some rows of w and those columns of x, so x w is a term of a
+// sum. The kernel that adds the residual adds b, after the sum.
+static void tp_linear_residual(real *out, const real *skip, const real *x, const real *w,
+                               const real *b, size_t N, int C, int OC, const TpGroup *group,
+                               Gpu *g) {
+    if (group->size == 1) return linear_residual_forward(out, skip, x, w, b, N, C, OC, g);
+    matmul(out, OC, rows_of(x, C), rows_of(w, OC), plain, N, OC, C, WRITE, g);
+    tp_sum(group, out, N*OC);
+    bias_forward_kernel<<<blocks_for(N*OC, 256*PACK), 256, 0, g->stream>>>(out, b, skip, N*OC, OC);
+    LAUNCH_CHECK();
+}
+
+static void tp_block_forward_to_gelu(Model *m, Block<real> w, BlockActs a, int B, int T,
+                                     int past) {
+    const TpGroup *group = &m->zero.tp;
+    int C = m->c.C, Cn = tp_channels(group), NHn = tp_heads(group);
+    size_t N = (size_t)B*T;
+    Gpu *g = m->gpu;
+    layernorm_forward(a.ln1, a.ln1_mean, a.ln1_rstd, a.x, w.ln1_gain, w.ln1_bias, N, C, g->stream);
+    linear_forward(a.qkv, a.ln1, w.qkv_w, w.qkv_b, N, C, 3*Cn, g);
+    attention_forward(a.att, a.att_lse, a.qkv, B, T, past, Cn, NHn, g);
+    tp_linear_residual(a.x_mid, a.x, a.att, w.att_proj_w, w.att_proj_b, N, Cn, C, group, g);
+    layernorm_forward(a.ln2, a.ln2_mean, a.ln2_rstd, a.x_mid, w.ln2_gain, w.ln2_bias, N, C,
+                      g->stream);
+    linear_gelu_forward(a.gelu, a.fc, a.ln2, w.fc_w, w.fc_b, N, C, 4*Cn, g);
+}
+
+static void tp_block_forward(Model *m, Block<real> w, BlockActs a, int B, int T, int past) {
+    int C = m->c.C, Cn = tp_channels(&m->zero.tp);
+    tp_block_forward_to_gelu(m, w, a, B, T, past);
+    tp_linear_residual(a.x_out, a.x_mid, a.gelu, w.mlp_proj_w, w.mlp_proj_b, (size_t)B*T, 4*Cn, C,
+                       &m->zero.tp, m->gpu);
+}
+
+static void tp_block_backward(Model *m, Block<real> w, Block<float> d, BlockActs a, int B, int T) {
+    const TpGroup *group = &m->zero.tp;
+    int C = m->c.C, Cn = tp_channels(group), NHn = tp_heads(group);
+    size_t N = (size_t)B*T;
+    Gpu *g = m->gpu;
+    real *dx = m->dx, *dbranch = m->dx_branch, *dfc = m->dfc, *dqkv = m->dqkv;
+    gelu_linear_backward(dfc, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, a.fc, w.mlp_proj_w, N, 4*Cn,
+                         C, g);
+    linear_backward(dbranch, d.fc_w, d.fc_b, dfc, a.ln2, w.fc_w, N, C, 4*Cn, g);
+    tp_sum(group, dbranch, N*C);                             // every rank's columns have read ln2
+    layernorm_backward(dx, d.ln2_gain, d.ln2_bias, dx, dbranch, a.x_mid, a.ln2_mean, a.ln2_rstd,
+                       w.ln2_gain, N, C, g);
+    linear_backward(dbranch, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, Cn, C, g);
+    attention_backward(dqkv, m->att_rows, dbranch, a.qkv, a.att, a.att_lse, B, T, Cn, NHn, g);
+    linear_backward(dbranch, d.qkv_w, d.qkv_b, dqkv, a.ln1, w.qkv_w, N, C, 3*Cn, g);
+    tp_sum(group, dbranch, N*C);
+    layernorm_backward(dx, d.ln1_gain, d.ln1_bias, dx, dbranch, a.x, a.ln1_mean, a.ln1_rstd,
+                       w.ln1_gain, N, C, g);
+}
+
+// ---- the model; with past > 0 and B = 1 only rows past ... T-1, as in model_extend ----
+
+static void tp_forward_launch(Model *m, int B, int T, int past) {
+    Zero *z = &m->zero;
+    const Weights<real> *w = &m->w;
+    size_t C = m->c.C, L = m->c.L, from = past*C, N = (size_t)B*T - past;
+    cudaStream_t stream = m->gpu->stream;
+    forward_needs(z, 0);
+    embedding_forward(m->x_in + from, m->batch.inputs, w->wte, w->wpe + from, B, T - past, C,
+                      stream);
+    tp_sum(&z->tp, m->x_in + from, N*C);
+    for (size_t l = 0; l < L; l++) {
+        forward_needs(z, 1 + l);
+        BlockActs a = acts_from(m->acts[l], past, C, tp_channels(&z->tp));
+        tp_block_forward(m, w->block[l], a, B, T - past, past);
+    }
+    forward_needs(z, 1 + L);
+    layernorm_forward(m->lnf + from, m->lnf_mean, m->lnf_rstd, m->acts[L - 1].x_out + from,
+                      w->lnf_gain, w->lnf_bias, N, C, stream);
+}
+
+static void tp_backward_launch(Model *m, int B, int T) {
+    Zero *z = &m->zero;
+    const Weights<real> *w = &m->w;
+    const Weights<float> *dw = &m->dw;
+    int C = m->c.C, L = m->c.L;
+    size_t N = (size_t)B*T;
+    Gpu *g = m->gpu;
+    backward_needs(z, 0);
+    backward_needs(z, 1 + L);
+    tp_classifier(m, N, TRAIN);
+    loss_sum(m, N);
+    layernorm_backward(m->dx, dw->lnf_gain, dw->lnf_bias, NULL, m->dx_branch, m->acts[L - 1].x_out,
+                       m->lnf_mean, m->lnf_rstd, w->lnf_gain, N, C, g);
+    gradients_ready(z, 1 + L);
+    g->messages = zero_sends(z);
+    for (int l = L - 1; l >= 0; l--) {
+        backward_needs(z, 1 + l);
+        if (m->spec.recompute == RECOMPUTE_BLOCK && l < L - 1)
+            tp_block_forward_to_gelu(m, w->block[l], m->acts[l], B, T, 0);
+        tp_block_backward(m, w->block[l], dw->block[l], m->acts[l], B, T);
+        gradients_ready(z, 1 + l);
+    }
+    g->messages = false;
+}
+
+static const float *tp_model_extend(Model *m, int T, int past) {
+    const TpGroup *group = &m->zero.tp;
+    float *all = m->next_logits + m->padded.V;               // in the order of the words
+    tp_forward_launch(m, 1, T, past);
+    next_logits(m, T - 1);
+    if (group->size > 1) tp_collect(group, all, m->next_logits, m->c.V);
+    return logits_receive(m, group->size > 1 ? all : m->next_logits, group->size*m->c.V);
 }

@@ -17,21 +17,27 @@
 // other. Communication overlaps the backward pass: a bucket's gradients are sent as soon as they
 // are complete, while the blocks before it compute.
 //
-//     zero_micro_batch(&z, i, n);                     before each micro-batch
-//     p = bucket_params(&z, bucket, next);              a bucket's parameters, to read
-//     g = bucket_grads(&z, bucket);                     a buffer to add the bucket's gradients to
-//     gradients_ready(&z, bucket);                   starts to sum them over the ranks
-//     gradients_finish(&z);                          waits until the sums have arrived
-//     ... update the chunks this rank owns ...
-//     zero_updated(&z);                               sends updated parameters to the other ranks
+// A bucket's parameters and gradients have a fixed place (bucket_at), so the model points at them
+// once. The model calls hooks before it reads or writes there:
 //
-// With one rank these functions only return pointers into whole buffers.
+//     zero_micro_batch(&z, i, n)         before micro-batch i of n
+//     forward_needs(&z, bucket)          before the bucket's parameters are read, in forward
+//     backward_needs(&z, bucket)         the same in backward, and before its gradients are added to
+//     gradients_ready(&z, bucket)        starts to sum the bucket's gradients over the ranks
+//     zero_wait_grads(&z)                waits until the sums have arrived
+//     totals_share(&z, &totals)          sums loss and squared norm over the ranks
+//     ... the rank updates its chunks ...
+//     zero_send_params(&z)               sends updated parameters to the other ranks
+//
+// A rank is alone if it shares neither batch nor model with others and measures no noise. Then
+// every hook returns at once.
 #pragma once
 #include "../base/gpt2.h"              // buckets
 #include "../base/memory.h"            // Memory
 #include "../base/signal.h"            // stop_signal
 #include "comm.h"                      // reduce-scatter, all-gather
 #include "tensor.h"                    // TpGroup, tp_counts, tp_copy_bucket
+#include "tree.h"                      // tree_level
 
 // How ranks share the work, from the command line; all zeros: one rank alone.
 typedef struct {
@@ -74,22 +80,39 @@ typedef enum { SMALLS, SMALLS_ADAM, BIG_ADAM, N_NORMS } Norms;
 
 static const float ADAM_EPS = 1e-8f;
 
+// Sums over this rank, or over all ranks.
 typedef struct {
+    double loss;                           // of all tokens
+    double squares;                        // the gradient's squared norm
+    double norms[N_NORMS];                 // of the noise scale
+    int64_t stop;                          // not 0: a rank was told to stop
+} Totals;
+
+typedef enum { THIS_RANK, ALL_RANKS } Scope;           // THIS_RANK, or its tensor group: within a
+                                                       // DiLoCo round
+typedef enum { PARAMS, GRADS } Flat;
+
+typedef struct {
+    bool alone;                            // no hook has anything to do
+    volatile sig_atomic_t *stop;           // the signal that came, 0: none
     Comm *comm;
     int rank, size;
     int stage;
     CommType type;
     bool apart, in_turn, measure, sgd, averages;       // as in Sharing
-    Config c, file;                        // shapes of the buffers, where a GPU pads the
-                                           // vocabulary, and of the files, without padding
-    TpGroup tensor;                    // with it, both are this rank's share
+    TpGroup tp;                            // the ranks that share this model
+    Config c;                              // this rank's share of the model, with the vocabulary
+                                           // rounded up where a GPU pads it
+    Config file;                           // the same without padding
     size_t param_bytes;                    // of one parameter as layers read it
     Stream stream;
 
     // What this rank stores: whole buffers, or its slices
     char *params;                          // elements of param_bytes
     float *masters;                        // fp32 master weights; params itself, if that is fp32
-    float *grads, *adam_m, *adam_v;        // SGD has no moments: NULL
+    float *grads;
+    size_t n_grads;                        // elements of grads
+    float *adam_m, *adam_v;                // SGD has no moments: NULL
     float *average;                        // averaged weights; NULL: none
     float *outer_params, *outer_momentum;  // DiLoCo: as the last round left them
     Chunk *chunks;                         // (n_chunks) what this rank updates
@@ -108,6 +131,7 @@ typedef struct {
     Ticket leaves[ZERO_SLOTS];           // the last one that reads gradients from this slot
 
     // This update
+    Scope scope;                           // whose gradients it averages
     bool last;                             // this is its last micro-batch
     float *levels[TREE_LEVELS];            // --exact-sum: a gradient for each level of the tree
     int n_levels;                          // 0 without --exact-sum
@@ -119,9 +143,11 @@ typedef struct {
     uint64_t hash;                         // of all parameters, as they were loaded or drawn
 } Zero;
 
-static inline void zero_init(Zero *z, const Sharing *s, const Config *c, const Config *file,
-                               size_t param_bytes) {
+// For a model of whole->V words, which its buffers round up to a multiple of `words`.
+static inline void zero_init(Zero *z, const Sharing *s, const Config *whole, int words,
+                             size_t param_bytes) {
     memset(z, 0, sizeof *z);
+    z->stop = stop_signal();
     z->comm = s->comm;
     z->rank = s->comm ? s->comm->rank : 0;
     z->size = s->comm ? s->comm->size : 1;
@@ -133,12 +159,13 @@ static inline void zero_init(Zero *z, const Sharing *s, const Config *c, const C
     z->sgd = s->sgd;
     z->averages = s->averages;
     z->n_levels = s->levels;
-    z->c = *c;
-    z->file = *file;
-    z->tensor = tp_group(file, NULL);
+    z->tp = tp_group(whole, s->tensor);
+    z->alone = z->size == 1 && !z->tp.shares && !z->measure && z->n_levels == 0;
+    z->c = z->file = z->tp.own;
+    z->c.V = (z->c.V + words - 1) / words * words;
     z->param_bytes = param_bytes;
     for (int i = 0; i < ZERO_SLOTS; i++) z->held[i] = -1;
-    z->arrives = (Ticket *)alloc_or_die(gpt2_n_buckets(c) * sizeof *z->arrives, "tickets");
+    z->arrives = (Ticket *)alloc_or_die(gpt2_n_buckets(&z->c) * sizeof *z->arrives, "tickets");
 }
 
 static inline void zero_free(Zero *z) { free(z->arrives); }
@@ -166,6 +193,16 @@ static inline size_t zero_slices_begin(const Zero *z, int bucket) {
 static inline size_t zero_own_begin(const Zero *z, int bucket, bool slices) {
     if (slices) return zero_slices_begin(z, bucket);
     return gpt2_bucket(&z->c, bucket).begin + zero_own(z, bucket).begin;
+}
+
+// Where a bucket's whole parameters lie while the model reads them, as layers read them; or where
+// the model adds its gradients.
+static inline void *bucket_at(const Zero *z, int bucket, Flat flat) {
+    size_t begin = gpt2_bucket(&z->c, bucket).begin;
+    if (flat == PARAMS)
+        return z->stage < 3 ? z->params + begin*z->param_bytes : z->gathered[zero_slot(z, bucket)];
+    if (z->small) return z->small + begin;
+    return z->stage < 2 ? z->grads + begin : z->collected[zero_slot(z, bucket)];
 }
 
 // ---- memory ----
@@ -217,7 +254,7 @@ static inline int zero_chunks(Chunk *chunks, const Zero *z, int largest) {
                             z->stage >= 2 ? as_slice : as_whole,
                             z->stage >= 1 ? as_slice : as_whole,
                             left < (size_t)largest ? (int)left : largest, t.decays,
-                            tp_counts(&z->tensor, t.kind) };
+                            tp_counts(&z->tp, t.kind) };
             if (chunks) chunks[n] = chunk;
         }
     }
@@ -238,7 +275,8 @@ static inline void zero_carve_params(Zero *z, Memory *mem) {
 // Lays out the buffers that only training needs.
 static inline void zero_carve_training(Zero *z, Memory *mem) {
     size_t n = gpt2_n_params(&z->c), partials = zero_partials_count(z) * sizeof(double);
-    z->grads = z->levels[0] = memory_floats(mem, MEM_GRADS, zero_grads_count(z));
+    z->n_grads = zero_grads_count(z);
+    z->grads = z->levels[0] = memory_floats(mem, MEM_GRADS, z->n_grads);
     for (int l = 1; l < z->n_levels; l++) z->levels[l] = memory_floats(mem, MEM_GRADS, n);
     if (zero_keeps_small(z)) z->small = memory_floats(mem, MEM_GRADS, n);
     if (z->measure) z->partials = (double *)memory_take(mem, MEM_REST, N_NORMS * partials);
@@ -253,10 +291,10 @@ static inline void zero_carve_training(Zero *z, Memory *mem) {
     if (z->apart) z->outer_params = memory_floats(mem, MEM_OUTER, n);
     if (z->apart) z->outer_momentum = memory_floats(mem, MEM_OUTER, n);
 #if !defined(COMM_ON_GPU)                  // a GPU's model uses the memory of its logits
-    if (z->size > 1 || z->tensor.size > 1)
+    if (z->size > 1 || z->tp.size > 1)
         z->bucket = memory_floats(mem, MEM_REST, gpt2_largest_bucket(&z->c));
-    if (z->tensor.size > 1)
-        z->whole = memory_floats(mem, MEM_REST, gpt2_largest_bucket(&z->tensor.whole));
+    if (z->tp.size > 1)
+        z->whole = memory_floats(mem, MEM_REST, gpt2_largest_bucket(&z->tp.whole));
 #endif
 }
 
@@ -345,21 +383,33 @@ static inline void zero_gather(Zero *z, int bucket) {
                                          count, z->param_bytes);
 }
 
-// A bucket's whole parameters, valid until the bucket two further on is passed as `bucket` or
-// `next`. `next` is the bucket needed after this one (-1: none); its all-gather may begin now.
-static inline void *bucket_params(Zero *z, int bucket, int next) {
-    if (z->stage < 3) {
-        comm_wait(z->comm, z->arrives[bucket]);
-        return z->params + gpt2_bucket(&z->c, bucket).begin*z->param_bytes;
-    }
-    zero_gather(z, bucket);
-    if (next >= 0 && !z->in_turn) zero_gather(z, next);
+// Waits for a bucket's parameters. At stage 3 also begins to gather those of the next bucket (-1:
+// none), which the slots allow until two buckets further on.
+static inline void zero_need(Zero *z, int bucket, int next) {
+    if (z->stage == 3) zero_gather(z, bucket);
+    if (z->stage == 3 && next >= 0 && !z->in_turn) zero_gather(z, next);
     comm_wait(z->comm, z->arrives[bucket]);
-    return z->gathered[zero_slot(z, bucket)];
+}
+
+// Before the model reads a bucket's parameters, from the first bucket to the last.
+static inline void forward_needs(Zero *z, int bucket) {
+    if (z->alone) return;
+    zero_need(z, bucket, bucket <= z->c.L ? bucket + 1 : -1);
+}
+
+// Before the model reads a bucket's parameters and adds to its gradients: embeddings and final norm
+// first, which the classifier needs, then blocks from the last to the first.
+static inline void backward_needs(Zero *z, int bucket) {
+    if (z->alone) return;
+    int slot = zero_slot(z, bucket), L = z->c.L;
+    zero_need(z, bucket, bucket == 0 ? L : bucket == 1 || bucket > L ? -1 : bucket - 1);
+    if (z->stage < 2) return;
+    comm_wait(z->comm, z->leaves[slot]);               // for the bucket that used the slot before
+    floats_clear(z->collected[slot], gpt2_bucket(&z->c, bucket).count, z->stream);
 }
 
 // After an update: begins to all-gather the parameters that other ranks have updated.
-static inline void zero_updated(Zero *z) {
+static inline void zero_send_params(Zero *z) {
     if (z->stage == 0) return;
     for (int i = 0; i < ZERO_SLOTS; i++) z->held[i] = -1;
     for (int b = 0; z->stage < 3 && b < gpt2_n_buckets(&z->c); b++) {
@@ -373,39 +423,24 @@ static inline void zero_updated(Zero *z) {
 }
 
 // Waits for all parameters to arrive.
-static inline void zero_finish_params(Zero *z) {
+static inline void zero_wait_params(Zero *z) {
     for (int b = 0; b < gpt2_n_buckets(&z->c); b++) comm_wait(z->comm, z->arrives[b]);
 }
 
 // ---- gradients ----
 
-static inline void gradients_clear(Zero *z) {
-    memset(z->norms, 0, sizeof z->norms);
-    floats_clear(z->grads, zero_grads_count(z), z->stream);
-#if defined(COMM_ON_GPU)                   // a GPU sums here during an update, not in z->norms
-    size_t bytes = N_NORMS * zero_partials_count(z) * sizeof(double);
-    if (z->measure) COMM_CUDA(cudaMemsetAsync(z->partials, 0, bytes, z->stream));
-#endif
-}
-
-// Before micro-batch i of n.
+// Before micro-batch i of n. --exact-sum moves z->grads to the level that this gradient reaches.
 static inline void zero_micro_batch(Zero *z, size_t i, size_t n) {
     z->last = i + 1 == n;
+    if (i == 0) memset(z->norms, 0, sizeof z->norms);
+#if defined(COMM_ON_GPU)                   // a GPU sums here during an update, not in z->norms
+    size_t bytes = N_NORMS * zero_partials_count(z) * sizeof(double);
+    if (i == 0 && z->measure) COMM_CUDA(cudaMemsetAsync(z->partials, 0, bytes, z->stream));
+#endif
     if (z->n_levels == 0) return;
     z->level = tree_level(i);
     z->grads = z->levels[z->level];                    // free: term i is the first at this level
-    floats_clear(z->grads, zero_grads_count(z), z->stream);
-}
-
-// The buffer to add this micro-batch's gradients of a bucket to. Called once a micro-batch.
-static inline float *bucket_grads(Zero *z, int bucket) {
-    int slot = zero_slot(z, bucket);
-    Range r = gpt2_bucket(&z->c, bucket);
-    if (z->small) return z->small + r.begin;
-    if (z->stage < 2) return z->grads + r.begin;
-    comm_wait(z->comm, z->leaves[slot]);               // for the bucket that used the slot before
-    floats_clear(z->collected[slot], r.count, z->stream);
-    return z->collected[slot];
+    floats_clear(z->grads, z->n_grads, z->stream);
 }
 
 // Adam's metric needs the second moment of every parameter that a small gradient has: no ZeRO.
@@ -419,11 +454,11 @@ static inline int zero_counted(Range *ranges, const Zero *z, int bucket) {
     Range all = gpt2_bucket(&z->c, bucket);
     int n = 0, end = gpt2_bucket_tensor(&z->c, bucket + 1);
     ranges[0] = all;
-    if (z->tensor.index == 0) return 1;
+    if (z->tp.index == 0) return 1;
     for (int i = gpt2_bucket_tensor(&z->c, bucket); i < end; i++) {
         Tensor t = gpt2_tensor(&z->c, i);
         Range r = { t.offset, t.count };
-        if (tp_counts(&z->tensor, t.kind)) ranges[n++] = r;
+        if (tp_counts(&z->tp, t.kind)) ranges[n++] = r;
     }
     return n;
 }
@@ -445,7 +480,7 @@ static inline void zero_measure(Zero *z, int bucket) {
     bool complete = z->small || z->last || z->n_levels > 0;
     float *flat = z->small ? z->small : z->grads;
     float *grads = z->stage >= 2 ? z->collected[zero_slot(z, bucket)] : flat + r.begin;
-    float *sum = z->small && z->tensor.index == 0 ? z->grads + r.begin : NULL;
+    float *sum = z->small && z->tp.index == 0 ? z->grads + r.begin : NULL;
     if (!z->measure || !(complete || z->stage >= 2)) return;
     if (zero_has_metric(z)) zero_weigh(z, SMALLS_ADAM, flat, bucket);
     int n = zero_counted(ranges, z, bucket);
@@ -491,13 +526,14 @@ static inline void zero_send(Zero *z, int bucket) {
 
 // This micro-batch's gradients of a bucket are complete.
 static inline void gradients_ready(Zero *z, int bucket) {
+    if (z->alone) return;
     zero_measure(z, bucket);
     zero_carry(z, bucket);
     zero_send(z, bucket);
 }
 
 // Waits until this rank has its part of the gradients, summed over all ranks.
-static inline void gradients_finish(Zero *z) {
+static inline void zero_wait_grads(Zero *z) {
     for (int i = 0; i < ZERO_SLOTS; i++) comm_wait(z->comm, z->leaves[i]);
     for (int b = 0; zero_has_metric(z) && b < gpt2_n_buckets(&z->c); b++)
         zero_weigh(z, BIG_ADAM, z->grads, b);
@@ -510,29 +546,20 @@ static inline size_t zero_smalls_count(const Zero *z, size_t micro_batches) {
 
 // ---- an update's totals ----
 
-// Sums over this rank, or over all ranks.
-typedef struct {
-    double loss;                           // of all tokens
-    double squares;                        // the gradient's squared norm
-    double norms[N_NORMS];                 // of the noise scale
-    int64_t stop;                          // not 0: a rank was told to stop
-} Totals;
-
-typedef enum { THIS_RANK, ALL_RANKS } Scope;           // THIS_RANK, or its tensor group: within a
-                                                       // DiLoCo round
-
-// The ranks of a data group whose `squares` add up to the gradient's squared norm. Stage 0: every
-// rank has the whole mean gradient, so one counts. DiLoCo: the norm is this rank's own.
+// The ranks of `scope` whose `squares` add up to the gradient's squared norm. Stage 0: every data
+// rank has the whole mean gradient, so one counts. DiLoCo: the norm is this rank's own. Each rank of
+// a tensor group has a part.
 static inline Slice totals_squares(const Zero *z, Scope scope) {
-    Slice all = { 0, scope == ALL_RANKS ? (size_t)z->size : 1 };
-    Slice one = { z->apart && all.count > 1 ? (size_t)z->rank : 0, 1 };
+    size_t group = (size_t)z->tp.size, data_ranks = scope == ALL_RANKS ? (size_t)z->size : 1;
+    Slice all = { 0, group*data_ranks };
+    Slice one = { z->apart && data_ranks > 1 ? group*(size_t)z->rank : 0, group };
     return z->stage == 0 ? one : all;
 }
 
 // The totals of `scope` from its ranks' totals, all (ranks), summed in rank order. The ranks of a
 // tensor group have the same losses, and each some of the squares.
 static inline Totals totals_sum(const Zero *z, const Totals *all, Scope scope) {
-    size_t group = (size_t)z->tensor.size;
+    size_t group = (size_t)z->tp.size;
     size_t ranks = group * (size_t)(scope == ALL_RANKS ? z->size : 1);
     Slice counted = totals_squares(z, scope);
     Totals sum = { 0.0, 0.0, { 0.0 }, 0 };
@@ -541,28 +568,31 @@ static inline Totals totals_sum(const Zero *z, const Totals *all, Scope scope) {
         for (int k = SMALLS; k <= SMALLS_ADAM; k++) sum.norms[k] += all[r].norms[k];
         if (scope == ALL_RANKS) sum.stop |= all[r].stop;
     }
-    for (size_t i = 0; i < group*counted.count; i++) {
-        sum.squares += all[group*counted.begin + i].squares;
-        sum.norms[BIG_ADAM] += all[group*counted.begin + i].norms[BIG_ADAM];
+    for (size_t r = counted.begin; r < counted.begin + counted.count; r++) {
+        sum.squares += all[r].squares;
+        sum.norms[BIG_ADAM] += all[r].norms[BIG_ADAM];
     }
     return sum;
 }
 
 // The ranks of `scope`, if there are several: all ranks, or this rank's tensor group. Else NULL.
 static inline Comm *totals_comm(const Zero *z, Scope scope) {
-    if (scope == ALL_RANKS && z->size*z->tensor.size > 1) return comm_whole(z->comm);
-    return z->tensor.size > 1 ? z->tensor.comm : NULL;
+    if (scope == ALL_RANKS && z->size*z->tp.size > 1) return comm_whole(z->comm);
+    return z->tp.size > 1 ? z->tp.comm : NULL;
 }
 
-// The same on a CPU, which collects the other ranks' totals. Adds the norms to this rank's.
-static inline Totals totals_exchange(const Zero *z, Totals own, Scope scope) {
+// On a CPU: replaces this rank's loss and squared norm by those of z->scope, and adds the norms of
+// the noise scale, and whether a rank was told to stop. The sums have the same bits on all ranks.
+static inline void totals_share(const Zero *z, Totals *totals) {
     Totals all[COMM_MAX_RANKS];
-    own.stop = *stop_signal();
-    memcpy(own.norms, z->norms, sizeof own.norms);
-    Comm *over = totals_comm(z, scope);
-    if (over) comm_collect(over, all, &own, sizeof own);
-    else all[0] = own;
-    return totals_sum(z, all, scope);
+    assert(z->alone == (z->size == 1 && !z->tp.shares && !z->measure && z->n_levels == 0));
+    totals->stop = *z->stop;
+    if (z->alone) return;
+    memcpy(totals->norms, z->norms, sizeof z->norms);
+    Comm *over = totals_comm(z, z->scope);
+    if (over) comm_collect(over, all, totals, sizeof *totals);
+    else all[0] = *totals;
+    *totals = totals_sum(z, all, z->scope);
 }
 
 // ---- buckets for checkpoints: loading, drawing, saving ----
@@ -616,7 +646,7 @@ static inline const float *bucket_show(Zero *z, float *whole, int bucket) {
 
 // After the masters have changed, this rank's part of them at least: gathers the ranks' slices. A
 // GPU rounds the masters to bf16 first.
-static inline void zero_loaded(Zero *z) { zero_updated(z); }
+static inline void zero_loaded(Zero *z) { zero_send_params(z); }
 #endif
 
 // ---- averaged weights ----
@@ -641,7 +671,7 @@ static inline void zero_average(Zero *z, float keep) {
 // zero_average_end. The buffer of gradients, not needed now, holds the weights meanwhile.
 static inline void zero_average_begin(Zero *z) {
     Buffer weights = kept_buffer(z, KEPT_WEIGHTS), aside = { z->grads, z->stage >= 2 };
-    zero_finish_params(z);
+    zero_wait_params(z);
     zero_blend(z, aside, weights, 0.0f);
     zero_blend(z, weights, kept_buffer(z, KEPT_AVERAGE), 0.0f);
     zero_loaded(z);
@@ -649,30 +679,30 @@ static inline void zero_average_begin(Zero *z) {
 
 static inline void zero_average_end(Zero *z) {
     Buffer aside = { z->grads, z->stage >= 2 };
-    zero_finish_params(z);
+    zero_wait_params(z);
     zero_blend(z, kept_buffer(z, KEPT_WEIGHTS), aside, 0.0f);
     zero_loaded(z);
 }
 
 // Buffer to load a bucket of the whole model into. bucket_keep() then keeps this rank's part.
 static inline float *bucket_place(Zero *z, Kept what, int bucket) {
-    return z->tensor.size > 1 ? z->whole : bucket_place_own(z, what, bucket);
+    return z->tp.size > 1 ? z->whole : bucket_place_own(z, what, bucket);
 }
 
 static inline void bucket_keep(Zero *z, Kept what, int bucket) {
-    size_t bytes = gpt2_bucket(&z->tensor.whole, bucket).count * sizeof(float);
-    if (what == KEPT_WEIGHTS && z->size*z->tensor.size > 1)
+    size_t bytes = gpt2_bucket(&z->tp.whole, bucket).count * sizeof(float);
+    if (what == KEPT_WEIGHTS && z->size*z->tp.size > 1)
         z->hash = hash_add(z->hash, bucket_place(z, what, bucket), bytes);
-    if (z->tensor.size > 1)
-        tp_copy_bucket(bucket_place_own(z, what, bucket), z->whole, &z->tensor, bucket,
-                           z->tensor.index, TP_PART);
+    if (z->tp.size > 1)
+        tp_copy_bucket(bucket_place_own(z, what, bucket), z->whole, &z->tp, bucket,
+                           z->tp.index, TP_PART);
     bucket_take(z, kept_buffer(z, what), bucket);
 }
 
 // Puts a bucket of the whole model together on rank 0, from the parts of its tensor group. `own` is
 // this rank's part on its device, in the shapes of z->c.
 static inline const float *bucket_join(Zero *z, float *own, int bucket) {
-    TpGroup *g = &z->tensor;
+    TpGroup *g = &z->tp;
     size_t bytes = gpt2_bucket(&z->c, bucket).count * sizeof(float);
     for (int i = 0; i < g->size && z->rank == 0; i++) {
         float *part = i > 0 && g->index == 0 ? z->bucket : own;
@@ -704,5 +734,5 @@ static inline const float *bucket_get(void *zero, Kept what, int worker, int buc
         comm_wait(z->comm, worker < 0 ? comm_mean(z->comm, whole, r.count, COMM_FP32)
                            : comm_broadcast(z->comm, whole, r.count * sizeof(float), worker));
     }
-    return z->tensor.size > 1 ? bucket_join(z, whole, bucket) : bucket_show(z, whole, bucket);
+    return z->tp.size > 1 ? bucket_join(z, whole, bucket) : bucket_show(z, whole, bucket);
 }

@@ -3,7 +3,7 @@
 //
 //     run_begin(r);
 //     while (run_goes_on(r)) {
-//         step_begin(r, &s); ... step_data(r, &s, i); ... step_end(r, &s, &totals);
+//         step_begin(r, &s); ... next_batch(r, &s, i); ... step_end(r, &s, &totals);
 //         if (eval_is_due(r)) report_eval(r);   ...
 //     }
 //     return run_end(r);
@@ -15,50 +15,74 @@
 
 // ---- an update ----
 
-// Sets batch size, learning rate and this rank's samples. Together the ranks take the samples that
-// one rank alone would take, each a contiguous block. Schedules count tokens, including this
-// update's.
+// Bias correction of v as this update finds it, for the noise scale in Adam's metric; 0: v averages
+// over too few updates yet.
+static inline float noise_correct_v(const Run *r, double beta2) {
+    double made = (double)r->adam_step, age = made;
+    if (made < NOISE_METRIC_FROM) return 0.0f;
+    if (r->o.batch_beta2 == BATCH_BETA2_HALFLIFE)
+        age = (double)r->tokens / (double)r->batch * (made / fmax((double)r->step, 1.0));
+    return (float)(1.0 / (1.0 - pow(beta2, age)));
+}
+
 static inline void step_begin(Run *r, Step *s) {
     const BatchSchedule *b = &r->o.batches;
-    uint64_t tokens;
     size_t share;
     memset(s, 0, sizeof *s);
     s->start = seconds_now();
-    s->comm = comm_counters(&r->comm);
+    if (r->comm.size > 1) s->comm = comm_counters(&r->comm);
+
+    // 1. How many tokens. Schedules count tokens, this update's included.
     r->batch = r->norm_test.batch = batch_at(b, r->tokens, r->norm_test.batch);
-    tokens = r->tokens + r->batch;
+    uint64_t tokens = r->tokens + r->batch;
+
+    // 2. Which samples: together the ranks take those that one rank alone would take, each a
+    //    contiguous block.
     s->B = r->o.micro_batch;
     s->T = r->T;
     s->samples = (size_t)r->batch / (size_t)r->T;
     loader_rank_block(&s->first_sample, &share, r->train.samples, s->samples, r->data.rank,
                       r->data.size);
     s->micro_batches = share / (size_t)s->B;
-    // The loss is the mean over the batch of all ranks; with --outer-every, of this rank.
+
+    // 3. Whose mean: the loss is averaged over the batch of all ranks; inside a DiLoCo round of
+    //    this rank.
     uint64_t ranks = r->o.outer_every ? (uint64_t)r->data.size : 1;
     s->scale = (float)(1.0 / (double)(r->batch / ranks));
-    s->scope = round_is_over(r, r->step + 1, tokens) ? ALL_RANKS : THIS_RANK;
-    s->lr = batch_lr((BatchLr)r->o.batch_lr, lr_at(&r->lr, tokens), b, r->batch);
-    double beta2 = batch_beta2((BatchBeta2)r->o.batch_beta2, r->o.beta2, b, r->batch);
-    AdamW adamw = { (float)s->lr, (float)r->o.beta1, (float)beta2, ADAM_EPS,
-                    (float)r->o.weight_decay, 0.0 };
-    double made = (double)r->adam_step, age = made;      // of v, before this update
-    if (r->o.batch_beta2 == BATCH_BETA2_HALFLIFE) {      // skipped updates left out
-        adamw.v_age = (double)tokens / (double)r->batch * ((made + 1) / (double)(r->step + 1));
-        age = (double)r->tokens / (double)r->batch * (made / fmax((double)r->step, 1.0));
+    r->zero->scope = r->o.outer_every && !round_is_over(r, r->step + 1, tokens) ? THIS_RANK
+                                                                                : ALL_RANKS;
+    // 4. The optimizer's settings.
+    double beta2 = r->o.beta2, steps = (double)(r->adam_step + 1);       // skipped ones left out
+    s->lr = lr_at(&r->lr, tokens);
+    if (r->batch != b->batch) {
+        s->lr = batch_lr((BatchLr)r->o.batch_lr, s->lr, b, r->batch);
+        beta2 = batch_beta2((BatchBeta2)r->o.batch_beta2, beta2, b, r->batch);
     }
+    AdamW adamw = { (float)s->lr, (float)r->o.beta1, (float)beta2, ADAM_EPS,
+                    (float)r->o.weight_decay, steps, steps };
+    if (r->o.batch_beta2 == BATCH_BETA2_HALFLIFE)
+        adamw.v_steps = (double)tokens / (double)r->batch * (steps / (double)(r->step + 1));
     s->adamw = adamw;
-    bool metric = r->o.noise_scale && made >= NOISE_METRIC_FROM;
-    r->zero->correct_v = metric ? (float)(1.0 / (1.0 - pow(beta2, age))) : 0.0f;
+    if (r->o.noise_scale) r->zero->correct_v = noise_correct_v(r, beta2);
 }
 
 // Reads micro-batch i into r->inputs and r->targets.
-static inline void step_data(Run *r, Step *s, size_t i) {
+static inline void next_batch(Run *r, Step *s, size_t i) {
     Error err;
     double before = seconds_now();
     uint64_t first = s->first_sample + i*(uint64_t)s->B;
     if (!loader_batch(&r->train, first, s->B, r->inputs, r->targets, &err)) die("%s", err.text);
     s->costs.data += seconds_now() - before;
-    zero_micro_batch(r->zero, i, s->micro_batches);
+    if (!r->zero->alone) model_micro_batch(r->model, i, s->micro_batches);
+}
+
+// After the last micro-batch: waits for the gradients of other ranks.
+static inline void gradients_arrive(Run *r, Step *s) {
+    if (!r->zero->alone) zero_wait_grads(r->zero);
+    s->computed = seconds_now();
+#ifndef TRAINS_ON_GPU                  // a GPU times its optimizer itself
+    if (r->comm.size > 1) s->waited = comm_counters(&r->comm).waited;
+#endif
 }
 
 // Adds this update to the estimate of the noise scale, and sets the next adaptive batch. `big` is
@@ -95,9 +119,15 @@ static inline void average_weights(Run *r) {
 // The update's seconds, by what they were spent on.
 static inline void step_costs(Run *r, Step *s) {
     Costs *k = &s->costs;
+    CommCounters after = s->comm;
+#ifdef TRAINS_ON_GPU
     k->optimizer = model_optimizer_seconds(r->model);
+#endif
     k->seconds = seconds_now() - s->start;
-    CommCounters after = comm_counters(&r->comm);
+    if (r->comm.size > 1) after = comm_counters(&r->comm);
+#ifndef TRAINS_ON_GPU
+    k->optimizer = k->seconds - (s->computed - s->start) - (after.waited - s->waited);
+#endif
     k->comm = after.waited - s->comm.waited;
     k->compute = k->seconds - k->data - k->comm - k->optimizer;
     k->busy = after.busy - s->comm.busy;
@@ -114,8 +144,8 @@ static inline void step_end(Run *r, Step *s, const Totals *t) {
     r->step++;
     r->tokens += r->batch;
     r->train.samples += s->samples;
-    if (apart && s->scope == THIS_RANK) tokens /= r->data.size;
-    if (t->stop) r->stopping = *stop_signal() ? *stop_signal() : SIGTERM;
+    if (apart && r->zero->scope == THIS_RANK) tokens /= r->data.size;
+    if (t->stop) r->stopping = *r->zero->stop ? *r->zero->stop : SIGTERM;
     s->loss = fabs(t->loss / tokens);                    // on x86 0.0/0.0 is -nan
     s->grad_norm = fabs(sqrt(t->squares));
     if (r->zero->measure) measure_noise(r, s, t->squares, t->norms);
@@ -123,7 +153,8 @@ static inline void step_end(Run *r, Step *s, const Totals *t) {
     r->adam_step += finite;
     r->skipped += !finite;
     r->skipped_in_a_row = finite ? 0 : r->skipped_in_a_row + 1;
-    if (apart && s->scope == ALL_RANKS)
+    if (finite && r->zero->stage > 0) zero_send_params(r->zero);
+    if (apart && r->zero->scope == ALL_RANKS)
         diloco_end_round(r->zero, (float)r->o.outer_lr, (float)r->o.outer_momentum);
     if (r->o.average_tokens > 0) average_weights(r);
     step_costs(r, s);

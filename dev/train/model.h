@@ -2,8 +2,7 @@
 //
 // Each twin (train_gpt2.c, train_gpt2.cu) defines the functions declared here, and dev/train calls
 // them. So evaluation, sampling, resuming, DiLoCo, HellaSwag, --plan, printing and logging exist
-// once. The compiler checks these plain prototypes against both twins. Only headers that call the
-// model include this file.
+// once. The compiler checks these plain prototypes against both twins.
 #pragma once
 #include "../base/memory.h"            // Memory
 #include "../ranks/zero.h"           // Zero, Sharing, Totals, Scope
@@ -27,8 +26,9 @@ typedef struct {
 
 typedef struct {
     float lr, beta1, beta2, eps, weight_decay;
-    double v_age;                      // for v's bias correction: updates with this beta2 that
-                                       // v averages over; 0: as many as were made
+    double m_steps, v_steps;           // for the bias correction of m and v: updates so far, this
+                                       // one counted. Where beta2 has changed, v_steps is how many
+                                       // updates with this beta2 would weigh the same.
 } AdamW;
 
 // ---- the machine ----
@@ -67,30 +67,35 @@ static void model_init(Model *m, const ModelSpec *spec, Machine *machine);
 static void model_free(Model *m);
 static Zero *model_zero(Model *m);
 
-// Runs tokens (B,T) through the blocks. With first > 0 and B = 1 only rows first ... T-1 are
-// computed; the key/value cache holds the rows before them.
-static void model_forward(Model *m, const int *tokens, int B, int T, int first);
+// Runs tokens (B,T) through the blocks.
+static void model_forward(Model *m, const int *tokens, int B, int T);
 
 // After model_forward: writes the loss in nats of each of N = B*T tokens to `each` (N), in the
 // CPU's memory. Returns the sum of the losses.
 static double model_loss(Model *m, float *each, const int *targets, size_t N);
 
-// After model_forward of one sequence: returns the logits (V) of the token after row t, in the
-// CPU's memory.
+// Generation: runs one sequence of T tokens, of which `past` were run before, through the blocks.
+// The key/value cache holds those. Returns the logits (V) of the token after row T-1, in the CPU's
+// memory, valid until the next call.
+static const float *model_extend(Model *m, const int *tokens, int T, int past);
+
+// After model_forward, or model_extend, of one sequence: the logits (V) of the token after row t,
+// likewise. With tensor parallelism only model_extend knows those of all ranks.
 static const float *model_logits(Model *m, int t);
 
 static void clear_grads(Model *m);
 
-// Backpropagation, after model_forward of the same tokens: adds the gradient of scale * (sum of the
-// N losses) to the gradients.
-static void model_backward(Model *m, const int *tokens, const int *targets, float scale,
-                           int B, int T);
+// Before micro-batch i of n.
+static void model_micro_batch(Model *m, size_t i, size_t n);
 
-// Ends an update: global-norm clipping (clip 0: none) and AdamW. If the norm is not finite,
-// parameters and moments stay as they are. `step` counts AdamW's updates from 1. Returns the totals
-// since clear_grads, over all ranks or this one (`scope`).
-static Totals model_update(Model *m, AdamW o, double clip, int64_t step, Scope scope);
-
+#ifdef TRAINS_ON_GPU
 // Seconds since the last gradient was computed, without those spent waiting for other ranks. Waits
 // for the device.
 static double model_optimizer_seconds(Model *m);
+#else
+// For --plan, which measures an update on a CPU. A GPU's twins differ: the sum of the losses and the
+// clip factor stay on the device, so that the CPU need not wait for them.
+static double model_backward(Model *m, const int *tokens, const int *targets, float scale,
+                             int B, int T);
+static void model_update(Model *m, AdamW o, float g_scale);
+#endif

@@ -1,6 +1,6 @@
 // Opening a run: flags, ranks, data, model, output; and closing it.
 #pragma once
-#include "../base/cpu.h"               // threads_set
+#include "../base/cpu.h"               // threads_set, threads_wait_politely
 #include "../ranks/diloco.h"           // diloco_begin
 #include "report.h"                    // log_line_end
 #include "sample.h"                    // open_sampler, generate
@@ -340,6 +340,9 @@ static inline void open_ranks(Run *r) {
 // after --help.
 static inline bool run_start(Run *r, Model *model, Machine *machine, int argc, char **argv) {
     Error err;
+#ifndef TRAINS_ON_GPU
+    threads_wait_politely(argv);
+#endif
     open_standard_streams();
     r->lock = r->saved_step = -1;
     r->eval_loss = r->good_loss = NAN;

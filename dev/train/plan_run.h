@@ -40,10 +40,11 @@ static inline Config small_config(const Config *c, int T) {
     return small;
 }
 
+#ifndef TRAINS_ON_GPU
 // Measures the FLOP/s of training on this machine: the best of a few steps of a small model, in
 // about a second.
 static inline void measure_speed(PlanMachine *machine, Run *r, const Config *c) {
-    const AdamW adamw = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0 };
+    const AdamW adamw = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0, 1.0 };
     int T = r->T < 1024 ? r->T : 1024, most = 1024 / T;
     int B = r->o.micro_batch < most ? r->o.micro_batch : most;
     Sharing alone = { NULL, NULL, 0, COMM_FP32, 0, false, false, false,
@@ -60,10 +61,10 @@ static inline void measure_speed(PlanMachine *machine, Run *r, const Config *c) 
     for (int i = 0; i < 3 || seconds_now() - start < 0.5; i++) {
         double begin = seconds_now();
         clear_grads(m);
-        model_forward(m, tokens, B, T, 0);
+        model_forward(m, tokens, B, T);
         model_backward(m, tokens, tokens, 1.0f / (float)N, B, T);
         double computed = seconds_now();
-        model_update(m, adamw, 0.0, i + 1, THIS_RANK);
+        model_update(m, adamw, 1.0f);
         step = fmin(step, computed - begin);
         adam = fmin(adam, seconds_now() - computed);
     }
@@ -73,6 +74,7 @@ static inline void measure_speed(PlanMachine *machine, Run *r, const Config *c) 
     model_free(m);
     free(tokens);
 }
+#endif
 
 // Memory and speed of this machine. On a GPU the speed is a fraction of the measured peak.
 static inline void plan_this_machine(PlanMachine *m, Run *r) {
@@ -185,8 +187,9 @@ static inline void run_plan(Run *r) {
     if (r->o.data || r->o.train) open_split(&r->train, r, r->o.train, "train");
     if (!loaded) c = fresh_config(r);
     if (!tp_group_check(&c, r->o.tensor_parallel, &err)) die("%s", err.text);
-    if (!ON_GPU && !machine.gpu && machine.speed_from == SPEED_UNKNOWN)
-        measure_speed(&machine, r, &c);
+#ifndef TRAINS_ON_GPU
+    if (!machine.gpu && machine.speed_from == SPEED_UNKNOWN) measure_speed(&machine, r, &c);
+#endif
     PlanFacts f = plan_facts(r, &c, &machine);
     if (!plan_print(stdout, r->o.log, &f, &err)) die("%s", err.text);
 }

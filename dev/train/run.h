@@ -93,10 +93,10 @@ typedef struct {
     uint64_t first_sample;             // this rank's
     float scale;                       // of each token's loss: one over the tokens of the update
     AdamW adamw;
-    Scope scope;                       // whose gradients it averages
     double lr;
-    double start;                      // the clock and the communication counters at its start
-    CommCounters comm;
+    double start, computed;            // the clock at its start, and when its gradients were there
+    CommCounters comm;                 // communication counters at its start
+    double waited;                     // seconds of waiting for other ranks, until `computed`
     double loss, grad_norm;
     GradientNorms norms;               // with --noise-scale or an adaptive batch
     GradientNorms norms_adam;          // in Adam's metric; zeros where it is not measured

@@ -40,7 +40,7 @@ static inline int sample_token(const Sampler *s, const float *logits, int V, Rng
 
 // Whether a rank needs the other ranks for a forward pass: ZeRO stage 3, tensor parallel.
 static inline bool ranks_join_samples(const Run *r) {
-    return r->zero->stage == 3 || r->zero->tensor.size > 1;
+    return r->zero->stage == 3 || r->zero->tp.size > 1;
 }
 
 // Continues the n tokens of r->text by up to max_new tokens, printed as they come, until the model
@@ -60,9 +60,9 @@ static inline void generate(Run *r, Rng *rng, int n, int max_new, FILE *out) {
             done = 0;
         }
         if (ranks_join_samples(r) ? stop_is_asked(r) : *stop_signal() != 0) break;
-        model_forward(r->model, text, 1, n, done);
+        const float *logits = model_extend(r->model, text, n, done);
         done = r->spec.recompute == RECOMPUTE_NONE ? n : 0;
-        int id = sample_token(&r->sampler, model_logits(r->model, n - 1), r->spec.c.V, rng);
+        int id = sample_token(&r->sampler, logits, r->spec.c.V, rng);
         if (id == tok->eot) break;
         text[n++] = id;
         if (id >= tok->vocab_size) continue;    // a padded vocabulary has ids with no text

@@ -43,7 +43,7 @@ static inline const float *saving_bucket(void *from, Kept what, int worker, int 
 // failed and --on-save-error is continue.
 static inline bool save(Run *r) {
     if (!r->o.out || r->saved_step == (int64_t)r->step) return true;
-    zero_finish_params(r->zero);
+    zero_wait_params(r->zero);
     Saving saving = { r->zero, progress_begin("saving", 1.0) };
     Checkpoint k = {
         r->spec.c,

@@ -179,7 +179,7 @@ static void gradient(Lab *x, float *g, uint64_t first, size_t windows, int T) {
             die("%s", err.text);
         for (size_t i = 0; i < B*pieces; i += most) {
             int count = (int)min_size(most, B*pieces - i);
-            model_forward(&x->m, r->inputs + i*T, count, T, 0);
+            model_forward(&x->m, r->inputs + i*T, count, T);
             model_backward(&x->m, r->inputs + i*T, r->targets + i*T, 1.0f / (windows * r->T),
                            count, T);
         }

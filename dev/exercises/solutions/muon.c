@@ -28,24 +28,16 @@ static void muon_update(float *p, float *m, const float *g, float g_scale, AdamW
     free(x);
 }
 
-static Totals model_update(Model *m, AdamW o, double clip, int64_t step, Scope scope) {
+static void model_update(Model *m, AdamW o, float g_scale) {
     Zero *z = &m->zero;
     size_t blocks = gpt2_bucket(&m->c, 1).begin;
-    gradients_finish(z);
-    m->updating = seconds_now();
-    m->waited = comm_counters(z->comm).waited;
-    Totals own = { m->loss_sum, gradients_squares(m), { 0.0 }, 0 };
-    Totals totals = totals_exchange(z, own, scope);
-    double norm = sqrt(totals.squares);
-    if (!isfinite(norm)) return totals;
-    float g_scale = clip > 0.0 && norm > clip ? (float)(clip / norm) : 1.0f;
     for (int i = 0; i < z->n_chunks; i++) {
         Chunk k = z->chunks[i];
         AdamW chunk_o = o;
         if (!k.decays) chunk_o.weight_decay = 0.0f;
         if (k.decays && k.param >= blocks) continue;   // a matrix of a block
         adamw_update(z->masters + k.param, z->adam_m + k.moment, z->adam_v + k.moment,
-                     z->grads + k.grad, g_scale, chunk_o, step, k.count);
+                     z->grads + k.grad, g_scale, chunk_o, k.count);
     }
     for (int i = 0; i < gpt2_n_tensors(&m->c); i++) {
         Tensor t = gpt2_tensor(&m->c, i);
@@ -53,6 +45,4 @@ static Totals model_update(Model *m, AdamW o, double clip, int64_t step, Scope s
             muon_update(z->masters + t.offset, z->adam_m + t.offset, z->grads + t.offset, g_scale,
                         o, t.rows, t.cols);
     }
-    zero_updated(z);
-    return totals;
 }

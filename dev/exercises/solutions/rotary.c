@@ -15,13 +15,10 @@ static void rotate(float *qkv, float sign, size_t rows, int T, int first, int C,
 }
 
 static void embedding_forward(float *x, const int *token, const float *wte, const float *wpe,
-                              int B, int T, int first, int C) {
+                              int B, int T, int C) {
     (void)wpe;
-    for (int b = 0; b < B; b++)
-        for (int t = first; t < T; t++) {
-            size_t n = (size_t)b*T + t;
-            memcpy(x + n*C, wte + (size_t)token[n]*C, C * sizeof *x);
-        }
+    for (size_t n = 0; n < (size_t)B*T; n++)
+        memcpy(x + n*C, wte + (size_t)token[n]*C, C * sizeof *x);
 }
 
 static void embedding_backward(float *dwte, float *dwpe, const float *dx, const int *token,
@@ -32,9 +29,9 @@ static void embedding_backward(float *dwte, float *dwpe, const float *dx, const 
 }
 
 static void attention_forward(float *out, float *lse, float *scratch, const float *qkv,
-                              int B, int T, int first, int C, int NH) {
-    rotate((float *)qkv + (size_t)first*3*C, 1.0f, (size_t)B*T - first, T, first, C, NH);
-    (PLAIN ? attention_forward_plain : attention_forward_fast)(out, lse, scratch, qkv, B, T, first,
+                              int B, int T, int past, int C, int NH) {
+    rotate((float *)qkv, 1.0f, (size_t)B*T, past + T, past, C, NH);
+    (PLAIN ? attention_forward_plain : attention_forward_fast)(out, lse, scratch, qkv, B, T, past,
                                                                C, NH);
 }
 

@@ -1,0 +1,233 @@
+// The machine of train_gpt2.cu, as dev/train/model.h asks for it: the GPU found, opened and shown, its
+// peak measured, its memory counted. Part of train_gpt2.cu, which includes this file at its end.
+
+// ---- which GPU ----
+
+// "sm_80, sm_90": what this file was compiled for, which the compiler lists as 800,900.
+typedef struct { char text[200]; } Architectures;
+static Architectures architectures_built(void) {
+#ifndef __CUDA_ARCH_LIST__
+#define __CUDA_ARCH_LIST__ 800
+#endif
+    const int built[] = { __CUDA_ARCH_LIST__ };
+    Architectures names = { "" };
+    size_t n = 0;
+    for (int a : built)
+        n += (size_t)snprintf(names.text + n, sizeof names.text - n, "%ssm_%d", n ? ", " : "",
+                              a / 10);
+    return names;
+}
+
+// Random, not zeros: a product of zeros takes less power, and so runs faster than a real one.
+__global__ void random_fill_kernel(real *x, size_t n) {
+    size_t i = thread_in_grid();
+    if (i >= n) return;
+    uint32_t bits = (uint32_t)i * 2654435761u;
+    bits = (bits ^ bits >> 15) * 2246822519u;
+    x[i] = (real)((float)(bits >> 8) / 8388608.0f - 1.0f);
+}
+
+// A rank takes the GPU of its number on this machine. NCCL lets several ranks share a GPU only if
+// the environment says so, which is for tests.
+static int gpu_of_rank(const Comm *c, int devices) {
+    bool shared = getenv("NCCL_HOSTID") || getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    if (c->local_size > devices && !shared)
+        die("GPU: %d ranks were started on this machine, which shows them %d GPU%s; start one for "
+            "each, and let each see all of them", c->local_size, devices, devices == 1 ? "" : "s");
+    return c->local_rank % devices;
+}
+
+// No GPU, no driver, one that is too old, or a GPU this program was not built for.
+static void gpu_find(Gpu *g, const Comm *c) {
+    int driver = 0, runtime = 0, devices = 0;
+    CUDA_CHECK(cudaDriverGetVersion(&driver));
+    CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
+    const char *instead = "train on the CPU with ./train_gpt2";
+    if (driver == 0) die("GPU: no NVIDIA driver is installed here; %s", instead);
+    cudaError_t status = cudaGetDeviceCount(&devices);
+    if (status == cudaErrorInsufficientDriver)
+        die("GPU: the driver knows CUDA %d.%d, and this program was built with %d.%d; update the "
+            "driver, or build with its CUDA", driver / 1000, driver % 1000 / 10, runtime / 1000,
+            runtime % 1000 / 10);
+    if (status == cudaErrorNoDevice || (status == cudaSuccess && devices == 0))
+        die("GPU: there is none here, or CUDA_VISIBLE_DEVICES hides it; %s", instead);
+    CUDA_CHECK(status);
+    int device = gpu_of_rank(c, devices);
+    CUDA_CHECK(cudaSetDevice(device));
+    CUDA_CHECK(cudaGetDeviceProperties(&g->properties, device));
+    cudaFuncAttributes attributes;
+    status = cudaFuncGetAttributes(&attributes, (const void *)random_fill_kernel);
+    if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction
+        || status == cudaErrorUnsupportedPtxVersion)
+        die("GPU: %s is sm_%d%d, and this program was built for %s; run make train_gpt2cu on this "
+            "machine (bf16 needs sm_80 or later)", g->properties.name, g->properties.major,
+            g->properties.minor, architectures_built().text);
+    CUDA_CHECK(status);
+}
+
+// The GPU of this rank of `comm`, which has found the other ranks already, and joins their GPUs.
+static void machine_open(Machine *g, const TrainOptions *o, Comm *comm) {
+    memset(g, 0, sizeof *g);
+    if (o->tf32 && sizeof(real) < sizeof(float))
+        die("--tf32: this program multiplies in " PRECISION "; make train_gpt2cu PRECISION=fp32 "
+            "builds the one that can");
+    gpu_find(g, comm);
+    g->tf32 = o->tf32;
+    g->graphs = o->graph;
+    CUDA_CHECK(cudaStreamCreate(&g->stream));
+    CUBLAS_CHECK(cublasLtCreate(&g->blas));
+    CUDA_CHECK(cudaMalloc(&g->workspace, WORKSPACE_BYTES));
+    CUDA_CHECK(cudaMalloc((void **)&g->scratch, SCRATCH_FLOATS * sizeof *g->scratch));
+    g->products = (Product *)alloc_or_die(MAX_PRODUCTS * sizeof(Product), "a table of products");
+    g->compute = o->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    // With --exact-sum the choice of a product's algorithm may not depend on the number of ranks.
+    int all = g->properties.multiProcessorCount;
+    if (comm->size > 1 && !o->no_overlap && !o->exact_sum) comm->blocks = comm_blocks(all);
+    if (comm->size > 1 && comm->blocks > 0) g->beside = all - comm->blocks;
+    comm_open_gpu(comm, g->stream);
+}
+
+static const char *machine_precision(void) { return PRECISION; }
+
+static void machine_close(Machine *g) {
+    if (!g->blas) return;                        // a plan for other GPUs has opened none
+    for (int i = 0; i < g->n_products && i < MAX_PRODUCTS; i++) product_free(&g->products[i]);
+    free(g->products);
+    tuner_close(g);
+    CUDA_CHECK(cudaFree(g->workspace));
+    CUDA_CHECK(cudaFree(g->scratch));
+    CUBLAS_CHECK(cublasLtDestroy(g->blas));
+    CUDA_CHECK(cudaStreamDestroy(g->stream));
+}
+
+// What a model may take: all that is free, less what the driver loads when kernels are first used.
+static double machine_free_memory(const Machine *g) {
+    const double FOR_DRIVER = 256 << 20;
+    size_t free_bytes, total;
+    (void)g;
+    CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total));
+    return fmax(0.0, (double)free_bytes - FOR_DRIVER);
+}
+
+// ---- the 100% of "model FLOP utilisation": what the largest products of this GPU come to ----
+
+// Seconds that a product of n x n matrices takes, the mean of `times`.
+static double matmul_seconds(real *c, const real *a, const real *b, size_t n, int times, Gpu *g) {
+    cudaEvent_t begin, end;
+    CUDA_CHECK(cudaEventCreate(&begin));
+    CUDA_CHECK(cudaEventCreate(&end));
+    matmul(c, n, rows_of(a, n), rows_of(b, n), plain, n, n, n, WRITE, g);        // warms up
+    CUDA_CHECK(cudaEventRecord(begin, g->stream));
+    for (int i = 0; i < times; i++)
+        matmul(c, n, rows_of(a, n), rows_of(b, n), plain, n, n, n, WRITE, g);
+    CUDA_CHECK(cudaEventRecord(end, g->stream));
+    gpu_wait(g);
+    double seconds = gpu_seconds(begin, end) / times;
+    CUDA_CHECK(cudaEventDestroy(begin));
+    CUDA_CHECK(cudaEventDestroy(end));
+    return seconds;
+}
+
+// FLOP/s in the precision that training uses, of products that grow until one takes 5 ms or is of
+// 8192 x 8192, by the fastest of cuBLASLt's algorithms; half a second.
+static double matmul_peak_flops(Gpu *g) {
+    size_t n = 64, free_bytes, total;
+    double seconds;
+    real *memory = NULL;
+    CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total));
+    do {
+        n *= 2;
+        CUDA_CHECK(cudaFree(memory));
+        CUDA_CHECK(cudaMalloc((void **)&memory, 3*n*n * sizeof(real)));
+        random_fill_kernel<<<blocks_for(3*n*n, 256), 256, 0, g->stream>>>(memory, 3*n*n);
+        LAUNCH_CHECK();
+        seconds = matmul_seconds(memory, memory + n*n, memory + 2*n*n, n, 1, g);
+    } while (seconds < 5e-3 && n < 8192 && 12*n*n * sizeof(real) <= free_bytes / 2);
+    int times = (int)(0.1 / seconds) + 1;
+    if (times > 50) times = 50;
+    struct Tuner *choices = g->tuner;
+    tuner_open(g);                               // for this one product: the fastest algorithm
+    g->tuner->measures = true;
+    seconds = matmul_seconds(memory, memory + n*n, memory + 2*n*n, n, times, g);
+    tuner_close(g);
+    g->tuner = choices;
+    CUDA_CHECK(cudaFree(memory));
+    return 2.0 * (double)n * (double)n * (double)n / seconds;
+}
+
+static double machine_peak_flops(Machine *g) {
+    if (g->peak_flops == 0.0) g->peak_flops = matmul_peak_flops(g);
+    return g->peak_flops;
+}
+
+// ---- memory: what fits ----
+
+// What the model would take with another micro-batch, or another way to recompute.
+static size_t model_bytes(ModelSpec spec, int B, Recompute recompute) {
+    Memory mem;
+    spec.B = B;
+    spec.recompute = recompute;
+    model_count(&mem, &spec);
+    return mem.used;
+}
+
+// The largest micro-batch that takes no more than `room` bytes; 0 when none does.
+static int largest_micro_batch(const ModelSpec *spec, double room, Recompute recompute) {
+    int B = spec->B;
+    while (B > 0 && (double)model_bytes(*spec, B, recompute) > room) B--;
+    return B;
+}
+
+static double megabytes(double bytes) { return 1e-6 * bytes; }
+
+static void memory_show(FILE *out, const Memory *mem, const ModelSpec *spec) {
+    static const char *const names[MEM_KINDS] = {
+        "weights: fp32, and as layers read them", "their gradients, fp32", "AdamW's moments, fp32",
+        "DiLoCo's outer step, fp32", "averaged weights, fp32",
+        "buckets that come from other ranks, or go to them",
+        "activations", "logits, a chunk at a time", "gradients of activations",
+        "tables and scratch",
+    };
+    fprintf(out, "memory for %d sequences of %d tokens at a time, in MB\n", spec->B, spec->T);
+    for (int k = 0; k < MEM_KINDS; k++)
+        if (mem->bytes[k] > 0)
+            fprintf(out, "  %10.1f  %s\n", megabytes((double)mem->bytes[k]), names[k]);
+    fprintf(out, "  %10.1f  in all\n", megabytes((double)mem->used));
+}
+
+// Prints what the memory would be used for, and what would fit, and ends the program.
+static void memory_die(Memory *mem, const ModelSpec *spec, double room) {
+    bool trains = spec->use == TRAIN;
+    int fits = largest_micro_batch(spec, room, spec->recompute);
+    int fits_recomputing = trains ? largest_micro_batch(spec, room, RECOMPUTE_BLOCK) : 0;
+    char first[60] = "use a smaller model or a shorter --seq-len", second[60] = "";
+    if (fits > 0) snprintf(first, sizeof first, "--micro-batch %d fits", fits);
+    if (fits_recomputing > fits)
+        snprintf(second, sizeof second, "; with --recompute block --micro-batch %d fits",
+                 fits_recomputing);
+    fflush(stdout);
+    mem->bytes[MEM_REST] -= MACHINE_BYTES;               // machine_open has taken those already
+    memory_show(stderr, mem, spec);
+    die("memory: %.1f MB are needed, %.1f are free on the GPU; %s%s", megabytes((double)mem->used),
+        megabytes(room), first, second);
+}
+
+static int machine_multiprocessors(const Machine *g) { return g->properties.multiProcessorCount; }
+
+static double machine_datasheet_flops(const Machine *g) {
+    return sizeof(real) < sizeof(float) ? plan_datasheet_flops(g->properties.name) : NAN;
+}
+
+// The GPU, its memory, and what the other way to recompute would take.
+static void machine_show(const Machine *g, const Model *m) {
+    const cudaDeviceProp *p = &g->properties;
+    double keeping = (double)model_bytes(m->spec, m->spec.B, RECOMPUTE_NONE);
+    double recomputing = (double)model_bytes(m->spec, m->spec.B, RECOMPUTE_BLOCK);
+    printf("gpu     %s, sm_%d%d: %s; its products of matrices, measured, do %.3g TFLOP/s\n",
+           p->name, p->major, p->minor, g->tf32 ? "fp32 multiplied as TF32" : PRECISION,
+           1e-12 * g->peak_flops);
+    printf("memory  %.1f MB on the GPU; --recompute block %s %.1f\n",
+           megabytes((double)m->memory.used),
+           m->spec.recompute == RECOMPUTE_BLOCK ? "saves" : "would save",
+           megabytes(keeping - recomputing));
+}

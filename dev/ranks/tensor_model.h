@@ -1,0 +1,142 @@
+// The model cut across the ranks of a tensor group: part of train_gpt2.c, which includes it behind
+// its layers. Each function replaces, line by line, the one of train_gpt2.c without tp_. tensor.h
+// has the picture. Cn = C/n are a rank's channels of attention, NHn its heads, Vn its words.
+
+// ---- embedding: a rank gives the rows of its own words, and zeros for the others ----
+
+static void tp_embedding_forward(float *x, const int *token, const float *wte, const float *wpe,
+                                 const TpGroup *g, size_t N, size_t T, size_t C) {
+    #pragma omp parallel for
+    for (size_t n = 0; n < N; n++) {
+        int row = tp_row(g, token[n]);
+        const float *word = wte + (row < 0 ? 0 : (size_t)row*C), *position = wpe + n % T * C;
+        for (size_t c = 0; c < C; c++) x[n*C + c] = row < 0 ? 0.0f : word[c] + position[c];
+    }
+    tp_sum(g, x, N*C);
+}
+
+static void tp_embedding_backward(float *dwte, float *dwpe, const float *dx, const int *token,
+                                  const TpGroup *g, size_t N, size_t T, int C) {
+    int strips = thread_count();
+    #pragma omp parallel for
+    for (int s = 0; s < strips; s++) {
+        int begin = strip_begin(C, s, strips), end = strip_begin(C, s + 1, strips);
+        for (size_t n = 0; n < N; n++) {
+            int row = tp_row(g, token[n]);
+            for (int c = begin; row >= 0 && c < end; c++) dwte[(size_t)row*C + c] += dx[n*C + c];
+            for (int c = begin; c < end; c++) dwpe[n % T * C + c] += dx[n*C + c];
+        }
+    }
+}
+
+// ---- block: qkv_w and fc_w are cut by columns, att_proj_w and mlp_proj_w by rows ----
+
+static void tp_block_forward(Model *m, Block w, BlockActs a, int B, int T, int past) {
+    const TpGroup *g = &m->zero.tp;
+    int C = m->c.C, Cn = tp_channels(g), NHn = tp_heads(g);
+    size_t N = (size_t)B*T;
+    layernorm_forward(a.ln1, a.ln1_mean, a.ln1_rstd, a.x, w.ln1_gain, w.ln1_bias, N, C);
+    linear_forward(a.qkv, a.ln1, w.qkv_w, w.qkv_b, N, C, 3*Cn);
+    attention_forward(a.att, a.att_lse, m->scratch, a.qkv, B, T, past, Cn, NHn);
+    linear_forward(m->branch, a.att, w.att_proj_w, tp_bias(g, w.att_proj_b), N, Cn, C);
+    tp_sum_rows(g, m->branch, w.att_proj_b, N, C);
+    residual_forward(a.x_mid, a.x, m->branch, N*C);
+    layernorm_forward(a.ln2, a.ln2_mean, a.ln2_rstd, a.x_mid, w.ln2_gain, w.ln2_bias, N, C);
+    linear_forward(a.fc, a.ln2, w.fc_w, w.fc_b, N, C, 4*Cn);
+    gelu_forward(a.gelu, a.fc, N*4*Cn);
+    linear_forward(m->branch, a.gelu, w.mlp_proj_w, tp_bias(g, w.mlp_proj_b), N, 4*Cn, C);
+    tp_sum_rows(g, m->branch, w.mlp_proj_b, N, C);
+    residual_forward(a.x_out, a.x_mid, m->branch, N*C);
+}
+
+static void tp_block_backward(Model *m, Block w, Block d, BlockActs a, int B, int T) {
+    const TpGroup *g = &m->zero.tp;
+    int C = m->c.C, Cn = tp_channels(g), NHn = tp_heads(g);
+    size_t N = (size_t)B*T;
+    float *dx = m->dx, *dbranch = m->dbranch, *dfc = m->dfc, *dqkv = m->dqkv;
+    linear_backward(dfc, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, w.mlp_proj_w, N, 4*Cn, C);
+    gelu_backward(dfc, dfc, a.fc, N*4*Cn);
+    linear_backward(dbranch, d.fc_w, d.fc_b, dfc, a.ln2, w.fc_w, N, C, 4*Cn);
+    tp_sum(g, dbranch, N*C);                       // every rank's columns have read ln2
+    layernorm_backward(dbranch, d.ln2_gain, d.ln2_bias, dbranch, a.x_mid, a.ln2_mean, a.ln2_rstd,
+                       w.ln2_gain, N, C);
+    residual_backward(dx, dbranch, N*C);
+    linear_backward(dbranch, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, Cn, C);
+    attention_backward(dqkv, m->scratch, dbranch, a.qkv, a.att, a.att_lse, B, T, Cn, NHn);
+    linear_backward(dbranch, d.qkv_w, d.qkv_b, dqkv, a.ln1, w.qkv_w, N, C, 3*Cn);
+    tp_sum(g, dbranch, N*C);
+    layernorm_backward(dbranch, d.ln1_gain, d.ln1_bias, dbranch, a.x, a.ln1_mean, a.ln1_rstd,
+                       w.ln1_gain, N, C);
+    residual_backward(dx, dbranch, N*C);
+}
+
+// ---- classifier: a rank has the logits of its own words ----
+
+// classifier_forward, and with TRAIN classifier_backward. Returns the sum of the losses.
+static double tp_classifier(Model *m, float *loss, const int *targets, float scale, size_t N,
+                            Use use) {
+    const TpGroup *g = &m->zero.tp;
+    const int *target = tp_targets(g, targets, N);
+    int C = m->c.C, Vn = (int)g->words.count, Vp = m->Vp;
+    float *wte = m->w.wte, *dx = m->dbranch, *logits = m->logits;
+    for (size_t n = 0; n < N; n += m->logit_rows) {
+        size_t some = min_size(m->logit_rows, N - n);
+        Mat x = rows_of(m->lnf + n*C, C);
+        matmul(logits, Vp, x, transpose_of(wte, C), NULL, some, Vn, C, WRITE);
+        tp_xent_parts(g->parts + 3*some*g->size, logits, target + n, some, Vn, Vp);
+        tp_xent(loss + n, m->lse + n, g->parts, g, some);
+        if (use == INFER) continue;
+        xent_backward(logits, m->lse + n, target + n, scale, some, Vn, Vp);
+        matmul(dx + n*C, C, rows_of(logits, Vp), rows_of(wte, C), NULL, some, C, Vn, WRITE);
+        matmul(m->dw.wte, C, transpose_of(logits, Vp), x, NULL, Vn, C, some, ADD);
+    }
+    if (use == TRAIN) tp_sum(g, dx, N*C);          // a term from each rank's words
+    return sum_of(loss, N);
+}
+
+// ---- the model; with past > 0 and B = 1 only rows past ... T-1, as in model_extend ----
+
+static void tp_model_forward(Model *m, const int *tokens, int B, int T, int past) {
+    Zero *z = &m->zero;
+    Weights *w = &m->w;
+    size_t C = m->c.C, L = m->c.L, from = past*C, N = (size_t)B*T - past;
+    forward_needs(z, 0);
+    tp_embedding_forward(m->x_in + from, tokens + past, w->wte, w->wpe + from, &z->tp, N, T, C);
+    for (size_t l = 0; l < L; l++) {
+        forward_needs(z, 1 + l);
+        BlockActs a = acts_from(m->acts[l], past, C, tp_channels(&z->tp));
+        tp_block_forward(m, w->block[l], a, B, T - past, past);
+    }
+    forward_needs(z, 1 + L);
+    layernorm_forward(m->lnf + from, m->lnf_mean, m->lnf_rstd, m->acts[L - 1].x_out + from,
+                      w->lnf_gain, w->lnf_bias, N, C);
+}
+
+static double tp_model_backward(Model *m, const int *tokens, const int *targets, float scale,
+                                int B, int T) {
+    Zero *z = &m->zero;
+    Weights *w = &m->w, *dw = &m->dw;
+    int C = m->c.C, L = m->c.L;
+    size_t N = (size_t)B*T;
+    backward_needs(z, 0);
+    backward_needs(z, 1 + L);
+    double loss = tp_classifier(m, m->loss, targets, scale, N, TRAIN);
+    layernorm_backward(m->dx, dw->lnf_gain, dw->lnf_bias, m->dbranch, m->acts[L - 1].x_out,
+                       m->lnf_mean, m->lnf_rstd, w->lnf_gain, N, C);
+    gradients_ready(z, 1 + L);
+    for (int l = L - 1; l >= 0; l--) {
+        backward_needs(z, 1 + l);
+        tp_block_backward(m, w->block[l], dw->block[l], m->acts[l], B, T);
+        gradients_ready(z, 1 + l);
+    }
+    tp_embedding_backward(dw->wte, dw->wpe, m->dx, tokens, &z->tp, N, T, C);
+    gradients_ready(z, 0);
+    return loss;
+}
+
+static const float *tp_model_extend(Model *m, const int *tokens, int T, int past) {
+    float *all = m->zero.tp.parts;                 // in the order of the words
+    tp_model_forward(m, tokens, 1, T, past);
+    tp_collect(&m->zero.tp, all, model_logits(m, T - 1), m->c.V);
+    return all;
+}
