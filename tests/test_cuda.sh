@@ -236,25 +236,24 @@ adamw_updates|/float clip_factor/,/^}/ s/i < clip.n/i < 1/
 axpby dev/ranks/kernels.cu|/void axpby_kernel/,/^}/ s/fmaf(a, from\[k\], to\[k\])/fmaf(a, from[k], 0.0f)/
 buckets dev/ranks/kernels.cu|/void params_round_kernel/,/^}/ s/if (i >= n)/if (i + PACK >= n)/
 outer_updates dev/ranks/diloco.h|s/mu, momentum, 1.0f,/1.0f, momentum, 0.0f,/
-recomputing_changes_no_bit|/RECOMPUTE_BLOCK \&\& l < L - 1/,/^        }/ s/layernorm_forward(.*//
+recomputing_changes_no_bit|/RECOMPUTE_BLOCK \&\& l < L - 1/,/block_backward/ s/to_gelu(m, w->block\[l\]/to_gelu(m, w->block[0]/
 a_graph_changes_no_bit|/static void model_micro_step/,/^}/ s/    send_scale(m/    if (!m->graph.exec) send_scale(m/
 a_graph_changes_no_bit|s/    int words = send_order(m,/    static const int words = send_order(m,/
 a_graph_changes_no_bit|s/bool whole = .*/bool whole = true;/
-a_graph_changes_no_bit|/static void model_micro_step/,/^}/ s/ || z->n_levels > 0//
-a_graph_changes_no_bit|/static void forward_launch/,/^}/ s/    real \*embeddings = /    gpu_wait(m->gpu);\n&/
+a_graph_changes_no_bit|/static void model_micro_step/,/^}/ s/ || !m->zero.alone//
+a_graph_changes_no_bit|/static void forward_launch/,/^}/ s/    forward_needs(z, 0);/    gpu_wait(m->gpu);\n&/
 a_graph_changes_no_bit dev/cuda/graph.h|s/if (!g->exec) graph_capture(g, stream, work);/if (!g->exec) { graph_capture(g, stream, work); return; }/
-a_graph_changes_no_bit|/static void model_micro_step/,/^}/ s/ || z->measure) {/) {/
 tuner_takes_the_fastest dev/cuda/tune.h|s/|| seconds > TUNER_GAIN \* c->seconds/|| (i > 0 \&\& seconds < c->seconds)/
 tuner_takes_the_fastest dev/cuda/tune.h|s/return INFINITY;/return 0.0;/
-tuner_takes_the_fastest|s/uint32_t sums = .*/uint32_t sums = CUBLASLT_REDUCTION_SCHEME_MASK;/
+tuner_takes_the_fastest dev/cuda/product.h|s/uint32_t sums = .*/uint32_t sums = CUBLASLT_REDUCTION_SCHEME_MASK;/
 tuner_does_without_epilogues dev/cuda/tune.h|s/->usable = false;/->usable = true;/
 epilogues_that_are_not_there|s/p->found = status == CUBLAS_STATUS_SUCCESS; .*/CUBLAS_CHECK(status);/
 epilogues_that_are_not_there|s/sum\[k\] += b\[k\] + came\[k\];/sum[k] += b[k];/
 epilogues_that_are_not_there|/void bias_forward_kernel/,/^}/ s/sum\[k\] += b\[k\]/sum[k] += 2*b[k]/
 epilogues_that_are_not_there|s/load(b, bias + i % OC)/load(b, bias + i % PACK)/
 epilogues_that_are_not_there|s/if (!p->found \&\& e.kind != NO_EPILOGUE) return false;/if (!p->found \&\& e.kind > ADD_BIAS_RESIDUAL) return false;/
-peak_of_the_fastest_algorithm|/^static double matmul_peak_flops/,/^}/ s/measures = true;/measures = false;/
-peak_of_the_fastest_algorithm|/^static double matmul_peak_flops/,/^}/ s/g->tuner = choices;/tuner_open(g);/
+peak_of_the_fastest_algorithm dev/cuda/machine.cu|/^static double matmul_peak_flops/,/^}/ s/measures = true;/measures = false;/
+peak_of_the_fastest_algorithm dev/cuda/machine.cu|/^static double matmul_peak_flops/,/^}/ s/g->tuner = choices;/tuner_open(g);/
 tuner_does_without_epilogues dev/cuda/tune.h|/^template <class Fused/,/^}/ s/for (int i = 0; i < g->n_products/for (int i = 0; i < 0/
 real_shapes tests/real_shapes.cu|s/gpu.products\[i\].found = false;/gpu.products[i].found = true;/
 real_shapes tests/real_shapes.cu|/static void plain_attention/,/^}/ s/attention_forward_plain_kernel<<<.*/attention_forward(out, lse, qkv, B, T, 0, C, NH, \&gpu); (void)(/

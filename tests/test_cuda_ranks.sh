@@ -489,11 +489,11 @@ emulated_shared_layers_send_what_they_should() {
 # Each line: a file, and how to break it. Two ranks then have other losses or weights than one.
 shared_faults() { cat <<'FAULTS'
 dev/ranks/tensor_model.cu|s/    tp_sum(group, out, N\*OC);//
-dev/ranks/tensor_model.cu|/^static void linear_residual_shared/,/^}/ s/plain, N/{ ADD_BIAS, b, NULL }, N/
+dev/ranks/tensor_model.cu|/^static void tp_linear_residual/,/^}/ s/plain, N/{ ADD_BIAS, b, NULL }, N/
 dev/ranks/tensor_model.cu|s/part.sum \* __expf(part.hi - whole.hi)/part.sum/
 train_gpt2.cu|s/; chunk.counts \&\& i/; i/
-train_gpt2.cu|/^static void block_backward/,/^}/ s/tp_sum(group, dbranch, N\*C);//
-train_gpt2.cu|/^static void classifier_backward/,/^}/ s/tp_sum(group, dx, N\*C);//
+dev/ranks/tensor_model.cu|s/    tp_sum(group, dbranch, N\*C);.*//
+dev/ranks/tensor_model.cu|s/    if (use == TRAIN) tp_sum(group, dx, N\*C);.*//
 FAULTS
 }
 # apart RUN RUN: whether their losses or weights are further apart than they may be.
