@@ -1,13 +1,13 @@
 // Trains GPT-2 (Radford et al. 2019) on a CPU: the whole of training in one file, in the order in
 // which a reader wants it. A C compiler is all that it needs.
 //
-//     shapes          what is stored where, and a picture of one block
-//     layers          in the order a token meets them, each forward and then backward
-//     model           the layers in a row, forward and backward
-//     optimizer       the gradient's global norm, and AdamW
-//     training loop   data, forward, backward, clip, update, again
-//     behind the loop generation with a key/value cache, evaluation, memory
-//     main            flags in, model built, loop run
+//     shapes            what is stored where, and a picture of one block
+//     layers            in the order a token meets them, each forward and then backward
+//     model             the layers in a row, forward and backward
+//     optimizer         the gradient's global norm, and AdamW
+//     training loop     data, forward, backward, clip, update, again
+//     behind the loop   generation with a key/value cache, evaluation, memory
+//     main              flags in, model built, loop run
 //
 // Read it from top to bottom. What serves a user stands in dev/train: flags, the log, resuming,
 // sampling, --plan. Many processes that train one model are wrapped around this program: they
@@ -22,9 +22,9 @@
 // (Vp when rows are padded). A gradient has the name of its tensor with a d in front: dx is
 // d(loss)/dx, and backpropagation is the chain rule, layer by layer from the loss to the
 // embeddings. Gradients of activations are written (=), gradients of parameters are added (+=), so
-// that several micro-batches can share one update: gradient accumulation. No sum depends on the
-// number of threads: the same run has the same bits on one core and on sixty-four. Either one
-// thread adds up all of a sum, or a sum is cut into chunks of fixed size (gradients_squares).
+// that several micro-batches can share one update: gradient accumulation. One thread adds up all of
+// a sum, or chunks of it that do not depend on the number of threads: the same run has the same
+// bits on one core and on sixty-four.
 #define PROGRAM "train_gpt2"
 #include <assert.h>
 #include <math.h>
@@ -492,12 +492,10 @@ static double sum_of(const float *x, size_t n) {
     return sum;
 }
 
-// The model cut across ranks has its own page, dev/ranks/tensor_model.h.
+// Of dev/ranks/tensor_model.h, the model cut across ranks.
 static void tp_model_forward(Model *m, const int *tokens, int B, int T, int past);
 static double tp_model_backward(Model *m, const int *tokens, const int *targets, float scale,
                                 int B, int T);
-
-// ---- forward ----
 
 // x_mid = x + attention(LayerNorm(x)); x_out = x_mid + MLP(LayerNorm(x_mid)).
 static void block_forward(Model *m, Block w, BlockActs a, int B, int T, int past) {
@@ -533,33 +531,28 @@ static void model_forward(Model *m, const int *tokens, int B, int T) {
                       w->lnf_bias, (size_t)B*T, C);
 }
 
-// ---- backward ----
-
 // From dx, the gradient of x_out, to dx, the gradient of x. A branch receives all of dx, and what
 // comes back through the branch is added to dx.
 //   w, d   the block's weights and their gradients
 static void block_backward(Model *m, Block w, Block d, BlockActs a, int B, int T) {
     int C = m->c.C;
     size_t N = (size_t)B*T;
-    float *dx = m->dx;                 // of the residual stream
-    float *dbranch = m->dbranch;       // inside a branch: of ln2 and att_proj's input, then of ln1
-    float *dfc = m->dfc;               // of gelu, then of fc
-    float *dqkv = m->dqkv;
-    // dx: of x_out. Through the MLP:
-    linear_backward(dfc, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, w.mlp_proj_w, N, 4*C, C);
-    gelu_backward(dfc, dfc, a.fc, N*4*C);
-    linear_backward(dbranch, d.fc_w, d.fc_b, dfc, a.ln2, w.fc_w, N, C, 4*C);
-    layernorm_backward(dbranch, d.ln2_gain, d.ln2_bias, dbranch, a.x_mid, a.ln2_mean, a.ln2_rstd,
+    float *dx = m->dx;                 // of x_out; then of x_mid; at the end of x
+    float *dgelu = m->dfc, *dfc = m->dfc, *dqkv = m->dqkv;           // dfc overwrites dgelu
+    float *dln2 = m->dbranch, *datt = m->dbranch, *dln1 = m->dbranch;
+    float *dbranch = m->dbranch;       // four names for one buffer, each overwrites the one before
+    linear_backward(dgelu, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, w.mlp_proj_w, N, 4*C, C);
+    gelu_backward(dfc, dgelu, a.fc, N*4*C);
+    linear_backward(dln2, d.fc_w, d.fc_b, dfc, a.ln2, w.fc_w, N, C, 4*C);
+    layernorm_backward(dbranch, d.ln2_gain, d.ln2_bias, dln2, a.x_mid, a.ln2_mean, a.ln2_rstd,
                        w.ln2_gain, N, C);
     residual_backward(dx, dbranch, N*C);
-    // dx: of x_mid. Through attention:
-    linear_backward(dbranch, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, C, C);
-    attention_backward(dqkv, m->scratch, dbranch, a.qkv, a.att, a.att_lse, B, T, C, m->c.NH);
-    linear_backward(dbranch, d.qkv_w, d.qkv_b, dqkv, a.ln1, w.qkv_w, N, C, 3*C);
-    layernorm_backward(dbranch, d.ln1_gain, d.ln1_bias, dbranch, a.x, a.ln1_mean, a.ln1_rstd,
+    linear_backward(datt, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, C, C);
+    attention_backward(dqkv, m->scratch, datt, a.qkv, a.att, a.att_lse, B, T, C, m->c.NH);
+    linear_backward(dln1, d.qkv_w, d.qkv_b, dqkv, a.ln1, w.qkv_w, N, C, 3*C);
+    layernorm_backward(dbranch, d.ln1_gain, d.ln1_bias, dln1, a.x, a.ln1_mean, a.ln1_rstd,
                        w.ln1_gain, N, C);
     residual_backward(dx, dbranch, N*C);
-    // dx: of x
 }
 
 // Backpropagation, after model_forward on the same tokens: adds the gradient of scale * (sum of the
@@ -599,8 +592,7 @@ static void clear_grads(Model *m) {
 }
 
 // The sum of the squares of all gradients, of which the global norm is the root; of several ranks,
-// this rank's part. Each chunk has a sum of its own, and these are added in order, so the bits do
-// not depend on the number of threads.
+// this rank's part. Each chunk has a sum of its own; these are added in order.
 static double gradients_squares(Model *m) {
     Zero *z = &m->zero;
     #pragma omp parallel for
