@@ -260,20 +260,15 @@ static void linear_forward(float *out, const float *x, const float *w, const flo
     matmul(out, OC, rows_of(x, C), rows_of(w, OC), b, N, OC, C, WRITE);
 }
 
-// db += the sum of dout's rows. Blocks of KC rows are summed first: one long float sum would lose
-// more digits.
+// db += the sum of dout's rows. A thread owns a strip of columns.
 static void bias_backward(float *db, const float *dout, size_t N, int OC) {
-    enum { COLUMNS = 64 };             // a thread's at a time; their sums stay in registers
+    int strips = thread_count();
     #pragma omp parallel for
-    for (int begin = 0; begin < OC; begin += COLUMNS) {
-        int columns = OC - begin < COLUMNS ? OC - begin : COLUMNS;
-        for (size_t n0 = 0; n0 < N; n0 += KC) {
-            float sum[COLUMNS] = {0};
-            for (size_t n = n0; n < min_size(n0 + KC, N); n++) {
-                #pragma omp simd
-                for (int c = 0; c < columns; c++) sum[c] += dout[n*OC + begin + c];
-            }
-            for (int c = 0; c < columns; c++) db[begin + c] += sum[c];
+    for (int s = 0; s < strips; s++) {
+        int begin = strip_begin(OC, s, strips), end = strip_begin(OC, s + 1, strips);
+        for (size_t n = 0; n < N; n++) {
+            #pragma omp simd
+            for (int c = begin; c < end; c++) db[c] += dout[n*OC + c];
         }
     }
 }

@@ -106,10 +106,10 @@ static void weights_expf(float *p, const float *lse, int rows, int seen, int wid
         }
 }
 
-typedef void Weights(float *p, const float *lse, int rows, int seen, int width, float scale);
+typedef void WeightsOf(float *p, const float *lse, int rows, int seen, int width, float scale);
 
 // What query t and the n <= KEYS keys from t0 on add to each other's gradients.
-static void backward_row(Head x, int t, int t0, int n, Weights *weights) {
+static void backward_row(Head x, int t, int t0, int n, WeightsOf *weights) {
     const float *q = x.q + t*x.ld, *d_o = x.dout + t*x.C, *k = x.k + t0*x.ld, *v = x.v + t0*x.ld;
     float p[KEYS], dp[KEYS], d = dot(d_o, x.out + t*x.C, x.HS);
     for (int j = 0; j < n; j++) {
@@ -126,7 +126,7 @@ static void backward_row(Head x, int t, int t0, int n, Weights *weights) {
 }
 
 static void backward_in_blocks(float *dqkv, const float *dout, const float *qkv, const float *out,
-                               const float *lse, int B, int T, int C, int NH, Weights *weights) {
+                               const float *lse, int B, int T, int C, int NH, WeightsOf *weights) {
     memset(dqkv, 0, (size_t)B*T*3*C * sizeof *dqkv);
     #pragma omp parallel for collapse(2) schedule(dynamic)
     for (int b = 0; b < B; b++)
@@ -151,8 +151,8 @@ static void backward_in_blocks(float *dqkv, const float *dout, const float *qkv,
 // anyway, and backward gains nothing. Forward is 2.3 times as fast, but not because of the tiles:
 // it is as fast with all keys in one tile.
 static void blocked_forward(float *out, float *lse, float *scratch, const float *qkv,
-                            int B, int T, int first, int C, int NH) {
-    (void)first;
+                            int B, int T, int past, int C, int NH) {
+    (void)past;
     forward_in_blocks(out, lse, scratch, qkv, B, T, C, NH, softmax_expf);
 }
 
@@ -166,8 +166,8 @@ static void blocked_backward(float *dqkv, float *scratch, const float *dout, con
 // a vector of exponentials at a time; expf is a call for each. Forward gains 1.25, backward, which
 // has five products for each exponential and not two, 1.07.
 static void exponentials_forward(float *out, float *lse, float *scratch, const float *qkv,
-                                 int B, int T, int first, int C, int NH) {
-    (void)first;
+                                 int B, int T, int past, int C, int NH) {
+    (void)past;
     forward_in_blocks(out, lse, scratch, qkv, B, T, C, NH, attention_softmax);
 }
 
@@ -186,7 +186,7 @@ static void exponentials_backward(float *dqkv, float *scratch, const float *dout
 // Parallel: the same on all threads, each with heads of its own.
 
 typedef void Forward(float *out, float *lse, float *scratch, const float *qkv,
-                     int B, int T, int first, int C, int NH);
+                     int B, int T, int past, int C, int NH);
 typedef void Backward(float *dqkv, float *scratch, const float *dout, const float *qkv,
                       const float *out, const float *lse, int B, int T, int C, int NH);
 typedef struct { const char *name; Forward *forward; Backward *backward; bool all_threads; } Rung;
