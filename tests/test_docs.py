@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the pages claim about the source: links resolve; files, flags and targets that they name
-exist; README's counts of lines and of lessons hold. The lessons have further tests of their own,
-in test_lessons.py.
+exist; README is short, and its sections, its counts and the numbers of its answer hold. The lessons
+have further tests of their own, in test_lessons.py.
 
     tests/test_docs.py [NAME...]         the tests of these names only
 """
@@ -10,6 +10,7 @@ import glob
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 
@@ -17,7 +18,8 @@ sys.dont_write_bytecode = True
 import testing
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-WITHIN = 20                            # lines that a count in README may be off by
+README_WORDS = 1800                    # as wc -w counts them
+SENTENCE_WORDS = 35                    # in README and the pages that took over its details
 ELSEWHERE = {"llm.c", "fuzz_NAME.c"}   # another project's, and a name that stands for any
 IN_WORDS = {14: "fourteen", 15: "fifteen", 16: "sixteen"}
 
@@ -43,11 +45,40 @@ def code_of(text):
     return spans + re.findall(r"^ *((?:make|\./|scripts/|dev/|tests/).*)$", blocks, re.M)
 
 
+def anchors_of(text):
+    """What links may name of a page: its headings as GitHub and GitLab write them in an address."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_links_resolve():
     for page, text in PAGES.items():
-        for link in re.findall(r"\]\(([^)\s#]+)\)", text):
-            there = os.path.exists(os.path.join(ROOT, os.path.dirname(page), link))
-            assert there or link.startswith("https:"), f"{page}: there is no {link}"
+        for link, anchor in re.findall(r"\]\(([^)\s#]*)(?:#([^)\s]*))?\)", text):
+            if link.startswith("https:"):
+                continue
+            path = os.path.normpath(os.path.join(os.path.dirname(page), link)) if link else page
+            assert os.path.exists(os.path.join(ROOT, path)), f"{page}: there is no {link}"
+            assert not anchor or anchor in anchors_of(PAGES[path]), \
+                f"{page}: {path} has no section #{anchor}"
+
+
+def sentences_of(text):
+    """The prose of a page, without code blocks, headings, tables and pictures. A sentence ends at
+    . ? or ! before a space, and at the end of its paragraph or item of a list."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    text = re.sub(r"^(?:#|\||!\[).*$", "", text, flags=re.M)
+    text = re.sub(r"\]\([^)]*\)", "]", text)
+    for paragraph in re.split(r"\n\s*\n|\n(?=- |\d+\. )", text):
+        yield from re.split(r"(?<=[.?!])\s+", re.sub(r"^\s*(?:- |\d+\. )", "", paragraph))
+
+
+def test_readme_is_short():
+    words = len(PAGES["README.md"].split())
+    assert words <= README_WORDS, f"README.md has {words} words, more than {README_WORDS}"
+    for page in ["README.md", "dev/ranks/README.md", "dev/train/README.md"]:
+        for sentence in sentences_of(PAGES[page]):
+            words = len(sentence.split())
+            assert words <= SENTENCE_WORDS, f"{page}: a sentence of {words} words: {sentence}"
 
 
 def test_files_that_pages_name_exist():
@@ -74,25 +105,19 @@ def test_flags_and_targets_that_pages_name_exist():
                 assert made, f"{page}: there is no make {target}"
 
 
-def sections_of(path):
-    """The lines of each section of a trainer: from a banner to the next one."""
-    parts = re.split(r"^// ={80,}\n// (.+)\n// ={80,}\n", read(path), flags=re.M)
-    return {name: text.count("\n") + 3 for name, text in zip(parts[1::2], parts[2::2])}
-
-
-def test_lines_are_as_many_as_readme_says():
-    readme, sizes = PAGES["README.md"], sections_of("train_gpt2.c")
-    rows = re.findall(r"^\| ([A-Z][\w, ]+) \| (\d+) \|", readme, re.M)
-    assert ", ".join(name for name, _ in rows) == ", ".join(sizes), "README: other sections"
-    said = {name: (int(lines), sum(sizes[part] for part in name.split(", ")))
-            for name, lines in rows}
-    for path, words in [("train_gpt2.c", r"in one file of about ([\d,]+) lines"),
-                        ("train_gpt2.cu", r"`train_gpt2.cu` \(([\d,]+) lines\)")]:
-        said[path] = (int(re.search(words, readme).group(1).replace(",", "")),
-                      read(path).count("\n"))
-    for name, (claimed, counted) in said.items():
-        assert abs(claimed - counted) <= WITHIN, \
-            f"README.md: {name} has {counted} lines, not {claimed}"
+def test_sections_and_lines_are_as_readme_says():
+    readme, words = PAGES["README.md"], " ".join(PAGES["README.md"].split())
+    banners = re.findall(r"^// ={80,}\n// (.+)\n// ={80,}$", read("train_gpt2.c"), re.M)
+    listed = re.findall(r"^\d\. \*\*(.+?)\*\*", readme, re.M)
+    assert listed[-1] == "Training loop" and listed == banners[:len(listed)], \
+        f"README.md lists {listed}, train_gpt2.c has {banners}"
+    at_most = int(re.search(r"\bone file of under (\d+) lines", words).group(1))
+    lines = read("train_gpt2.c").count("\n")
+    assert lines <= at_most, f"README.md: train_gpt2.c has {lines} lines, more than {at_most}"
+    about = int(re.search(r"about ([\d,]+) lines", words).group(1).replace(",", ""))
+    lines = read("train_gpt2.cu").count("\n")
+    assert abs(lines - about) <= about / 10, \
+        f"README.md: train_gpt2.cu has {lines} lines, not about {about}"
 
 
 def kept(path):
@@ -101,33 +126,53 @@ def kept(path):
     return list(csv.DictReader(text.splitlines())) if path.endswith(".csv") else json.loads(text)
 
 
+def chosen(path, value, **where):
+    """The one column of the rows that have these fields."""
+    return [float(row[value]) for row in kept(path)
+            if all(row[name] == field for name, field in where.items())]
+
+
 def test_answer_quotes_what_was_measured():
-    """README's five sentences against the results of experiments 2, 5 and 8."""
+    """README's answer against the results of experiments 2, 4, 5, 6 and 8."""
     answer = PAGES["README.md"].split("## Why train on many GPUs")[1].split("![")[0]
-    answer = " ".join(answer.split())
-    b_crit = {row["target_nats"]: float(row["b_crit"]) for row in kept("02_knee/fit.csv")
-              if (row["size"], row["reading"]) == ("119k", "weights")}
-    at_first = [f"{float(row['b_crit']):,.0f}" for size in ("35k", "119k", "0.8M")
-                for row in kept("02_knee/fit.csv")
-                if (row["size"], row["reading"], row["target_nats"]) == (size, "weights", "2.5")]
-    unlucky = [float(row["updates_two"]) for row in kept("05_time/blocks.csv")
-               if (row["model"], row["batch_one"]) == ("119k", "256")]
-    power = re.search(r"to the power of [\d.]+", kept("02_knee/summary.json")["why"]).group()
-    times = {(r["model"], *r["batches"]): r["speedup"] for r in kept("05_time/fit.json")["ratios"]}
-    large, best = times["0.8M", 1024, 1024], times["119k", 256, 1024]
-    days = {row["gpus"]: float(row["modelled_days"]) for row in kept("08_fits/days.csv")
-            if row["model"] == "1.6B"}
-    for words in [
-            f"{b_crit['2.5']:,.0f} tokens at 2.5 nats to {b_crit['1.4']:,.0f} at 1.4", power,
-            "({}, {} and {} tokens)".format(*at_first),
-            f"took {min(unlucky):,.0f} to {max(unlucky):,.0f} updates",
-            f"{large[0]:.2f} times as fast as one with 0.8 million",
-            f"measured, {large[1]:.2f} to {large[2]:.2f}",
-            f"{times['119k', 4096, 4096][0]:.2f} times with 119 thousand and 4,096",
-            "{:.2f} times ({:.2f} to {:.2f}) with 119 thousand and each at its own".format(*best),
-            f"{days['1']:.1f} days there, {24 * days['8']:.0f} hours on 8 and "
-            f"{24 * days['64']:.1f} hours on 64"]:
-        assert words in answer, f"README.md: the answer does not say: {words}"
+    answer = " ".join(answer.split("\n", 1)[1].split())
+    measured, modelled = answer.split(" Modelled")
+    words, numbers = len(measured.split()), len(re.findall(r"\d[\d.,]*", measured))
+    assert words <= 130, f"README.md: an answer of {words} words"
+    assert numbers <= 15, f"README.md: an answer of {numbers} numbers"
+
+    late = {size: chosen("02_knee/local_points.csv", "updates", trained_tokens="1048576",
+                         batch_tokens=str(size))[0] for size in (256, 4096)}
+    updates = {size: chosen("02_knee/points.csv", "updates_median", size="0.8M", reading="weights",
+                            target_nats="1.4", batch_tokens=str(size))[0]
+               for size in (512, 1024, 2048, 4096, 8192)}
+    seconds = {int(row["micro_batch_tokens"]): float(row["seconds"])
+               for row in kept("04_one_device/seconds.csv")
+               if (row["model"], row["threads"], row["accumulation"]) == ("0.8M", "1", "1")}
+    least = {cores: min(count * seconds[size // cores] for size, count in updates.items()
+                        if size // cores in seconds) for cores in (1, 64)}
+    fit = kept("05_time/fit.json")
+    sizes = [f"{model['parameters'] / 1e6:.1f}" for model in fit["models"]]
+    times = {(r["model"], *r["batches"]): r["speedup"][0] for r in fit["ratios"]}
+    race = {method: statistics.geometric_mean(
+        chosen("06_bandwidth/race.csv", "seconds_to_target", mbit_s="25", method=method))
+            for method in ("one", "parallel")}
+    days = {gpus: chosen("08_fits/days.csv", "modelled_days", model="1.6B", gpus=gpus, fits="1")[0]
+            for gpus in ("1", "8", "64")}
+    for part, words in [
+            (measured, f"GPT-2s of {' and '.join(sizes)} million parameters"),
+            (measured, f"{4096 // 256} times the text in each meant "
+                       f"{late[256] / late[4096]:.1f} times fewer updates"),
+            (measured, f"reached a loss {times['0.8M', 1024, 1024]:.2f} times as fast as one"),
+            (measured, f"takes one core {least[1]:.0f} seconds would take 64 cores "
+                       f"{least[64]:.1f},"),
+            (measured, "beyond 4,096 tokens an update, a doubling saved "
+                       f"{100 * (1 - updates[8192] / updates[4096]):.0f}%."),
+            (measured, "over 25 Mbit/s two workers took "
+                       f"{race['parallel'] / race['one']:.1f} times as long as one"),
+            (modelled, f"for {days['1']:.1f} days there, {24 * days['8']:.0f} hours on 8 and "
+                       f"{24 * days['64']:.1f} hours on 64")]:
+        assert words in part, f"README.md: the answer does not say: {words}"
 
 
 def test_lessons_are_as_many_as_pages_say():
