@@ -35,6 +35,7 @@
 #include "dev/cpu/exp.h"               // exp_fast: e^x that a compiler can vectorize
 #include "dev/cpu/machine.h"           // Machine: this processor
 #include "dev/cpu/matmul.h"            // matmul_fast; Mat, rows_of, transpose_of, WRITE or ADD
+#include "dev/cpu/words.h"             // xent_parts, for tensor_model.h
 #include "dev/ranks/zero.h"            // the flat buffers of parameters; the hooks
 #include "dev/train/loop.h"            // step_begin, next_batch, step_end, run_goes_on
 #include "dev/train/open.h"            // run_start, run_open, run_generate, run_close
@@ -734,7 +735,6 @@ static const float *model_extend(Model *m, const int *tokens, int T, int past) {
 // ---- evaluation ----
 
 static double model_loss(Model *m, float *each, const int *targets, size_t N) {
-    forward_needs(&m->zero, 0);
     if (m->zero.tp.shares) return tp_classifier(m, each, targets, 0.0f, N, INFER);
     classifier_forward(each, m->lse, m->logits, m->lnf, m->w.wte, targets, N, m->logit_rows, m->c.C,
                        m->c.V, m->Vp);

@@ -603,8 +603,8 @@ static void layernorm_backward(real *dx, float *dgain, float *dbias, const real 
 // ---- linear: out = x w + b ----
 //   out (N,OC)   x (N,C)   w (C,OC)   b (OC)
 
-// Thread i owns pack i: out += bias, and += skip unless it is NULL. Where cuBLASLt lacks the
-// epilogue, or the product is a sum over ranks, out has been rounded already.
+// Thread i owns pack i: out += bias, and += skip unless it is NULL. For products without the
+// epilogue, whose out has been rounded already.
 __global__ void bias_forward_kernel(real *out, const real *bias, const real *skip, size_t n,
                                     int OC) {
     size_t i = thread_in_grid() * PACK;
@@ -1979,7 +1979,6 @@ static double model_loss(Model *m, float *each, const int *targets, size_t N) {
     Gpu *g = m->gpu;
     double sum = 0.0;
     send_targets(m, targets, N);
-    forward_needs(z, 0);
     if (z->tp.shares) tp_classifier(m, N, INFER);
     else classifier_forward(m->loss, m->lse, m->logits, m->lnf, m->w.wte, m->batch.targets, N,
                             m->logit_rows, m->c.C, m->c.V, m->padded.V, g);

@@ -32,11 +32,11 @@ FILES = [exercises.TRAINER, *exercises.CUDA_CHECKS]      # a program for the exe
 # verdict or a part of it.
 MISTAKES = {
     "embedding_forward": [
-        ("token_row[c] + position[c]", "token_row[c]", "plus wpe's row t"),
-        ("int t = first;", "int t = 0;", "only rows first ... T-1"),
+        ("word[c] + position[c]", "word[c]", "plus wpe's row t"),
+        ("(size_t)token[n]*C", "(size_t)token[t]*C", "x: relative error"),
         ("wpe + (size_t)t*C", "wpe + n*C", "x: relative error")],
     "embedding_backward": [
-        ("dtoken[c] += ", "dtoken[c] = ", "dwte: relative error"),
+        ("dword[c] += ", "dword[c] = ", "dwte: relative error"),
         ("dwpe + n % T * C", "dwpe + n * C", "dwpe: element 27 is written"),
         ("dposition[c] += dx[n*C + c]", "dposition[c] += dx[c]", "dwpe: relative error")],
     "xent_forward": [
@@ -69,12 +69,12 @@ MISTAKES = {
         ("p[t2] / sum", "p[t2]", "out: relative error")],
     "attention_backward": [
         ("- d) * scale", ") * scale", "dq: relative error"),
-        ("(dv, p,", "(dv, ds,", "dv: relative error"),
+        ("(dv, p,", "(dv, dqk,", "dv: relative error"),
         ("- d) * scale", "- d)", "dq: all of it is 1.732 times")],
     "attention_tiled": [
         ("*= inv_sum[i]", "*= 1.0f", "out: relative error"),
-        ("rows, t + 1,", "rows, t + 2,", "lse: relative error"),
-        ("int t = first;", "int t = 0;", "only queries first ... T-1")],
+        ("rows, past + t + 1,", "rows, past + t + 2,", "lse: relative error"),
+        ("k = q - past*ld + C", "k = q + C", "(past > 0)")],
     "adamw_update": [
         ("gi * gi", "gi", "v: relative error"),
         ("m[i]*correct_m", "m[i]", "after bias correction"),
@@ -88,13 +88,15 @@ MISTAKES = {
         ("sum = kept;", "", "divide by the sum of these"),
         ("k < n && (k == 0 || kept < s->top_p * all)", "k < n", "top_p 0.7: token")],
     "kv_cache": [
-        ("from = first,", "from = 0,", "ln1: row 0 is computed again"),
-        ("B, T, first,", "B, T, 0,", "att: row 0 is computed again"),
-        ("a.qkv + from*3*Cn", "a.qkv", "x_out (three calls")],
+        ("acts_from(m->acts[l], past, C, C), 1, rows", "m->acts[l], 1, T",
+         "ln1: row 0 is computed again"),
+        ("1, rows, past);", "1, rows, 0);", "x_out of the last block (three calls"),
+        ("w->wpe + from", "w->wpe", "x_out of the last block (three calls")],
     "gradient_accumulation": [
-        ("step_data(r, s, i);", "step_data(r, s, i), clear_grads(m);", "clear_grads once"),
+        ("next_batch(r, s, i); ", "next_batch(r, s, i), clear_grads(m);", "clear_grads once"),
         ("clear_grads(m);", "", "gradients: it still contains"),
-        ("i < s->micro_batches", "i < 1", "1 micro-batches are read")],
+        ("i < s->micro_batches", "i < 1", "1 micro-batches are read"),
+        ("(float)(clip / norm)", "1.0f", "the clip factor")],
     "warp_sum": [
         ("i = 16", "i = 8", "lane 0 of warp 0 has"),
         ("x += ", "x = ", "each added to x"),
@@ -139,9 +141,8 @@ MISTAKES = {
 # The same for the solutions of open exercises.
 OPEN_MISTAKES = {
     "post_norm": [
-        ("linear_forward(fc, x_mid", "linear_forward(fc, sum1", "forward: the losses differ"),
-        ("residual_forward(dx, dx, dbranch, N*C);\n    shards", "shards",
-         "backward: the gradient of"),
+        ("linear_forward(a.fc, a.x_mid", "linear_forward(a.fc, sum1", "forward: the losses differ"),
+        ("residual_backward(dx, dbranch, N*C);\n}", "}", "backward: the gradient of"),
         ("dx, a.ln1, a.ln1_mean", "dx, a.x_mid, a.ln1_mean", "backward: the gradient of")],
     "rotary": [
         ("(first + i) % T", "i % T", "generation: the last token's logits"),

@@ -100,7 +100,7 @@ static cublasStatus_t product_launch(const Product *p, const cublasLtMatmulAlgo_
     return status;
 }
 
-#include "dev/cuda/tune.h"             // product_choose, fused_or_apart, variant_run
+#include "tune.h"                      // product_choose, fused_or_apart, variant_run
 
 static void product_make(Product *p, const ProductKey *k, Gpu *g) {
     bool a_rows = k->op_a == CUBLAS_OP_N, b_rows = k->op_b == CUBLAS_OP_N;

@@ -72,7 +72,6 @@
 // Here stands what ranks hold and exchange. The model cut across them is in tensor_model.h.
 #pragma once
 #include <math.h>
-#include "../cpu/exp.h"                // exp_fast
 #include "../base/gpt2.h"              // Config, tensor_kinds[].cut, gpt2_share
 #include "../base/memory.h"            // Memory
 #include "comm.h"                      // comm_all_reduce, comm_collect_there
@@ -146,24 +145,6 @@ static inline void tp_sum_rows(const TpGroup *g, float *out, const float *b, siz
 static inline void tp_collect(const TpGroup *g, float *all, const float *own, size_t n) {
     if (g->size == 1) memcpy(all, own, n * sizeof *own);
     else comm_wait(g->comm, comm_collect_there(g->comm, all, own, n * sizeof *own));
-}
-
-// parts (3,N): of each row of logits (N,Vp) its largest of V (-INFINITY if V is 0), the sum of
-// e^(logit - largest), and the target's logit, or 0 if target[n] is V: another rank's word.
-static inline void tp_xent_parts(float *parts, const float *logits, const int *target,
-                                 size_t N, int V, int Vp) {
-    #pragma omp parallel for
-    for (size_t n = 0; n < N; n++) {
-        const float *x = logits + n*(size_t)Vp;
-        float hi = -INFINITY, sum = 0.0f;
-        #pragma omp simd reduction(max:hi)
-        for (int v = 0; v < V; v++) hi = x[v] > hi ? x[v] : hi;
-        #pragma omp simd reduction(+:sum)
-        for (int v = 0; v < V; v++) sum += exp_fast(x[v] - hi);
-        parts[n] = hi;
-        parts[N + n] = sum;
-        parts[2*N + n] = target[n] < V ? x[target[n]] : 0.0f;
-    }
 }
 
 // The cross-entropy of N rows from three numbers a row and rank: its largest logit (-INFINITY if it

@@ -83,7 +83,7 @@ static double tp_classifier(Model *m, float *loss, const int *targets, float sca
         size_t some = min_size(m->logit_rows, N - n);
         Mat x = rows_of(m->lnf + n*C, C);
         matmul(logits, Vp, x, transpose_of(wte, C), NULL, some, Vn, C, WRITE);
-        tp_xent_parts(g->parts + 3*some*g->size, logits, target + n, some, Vn, Vp);
+        xent_parts(g->parts + 3*some*g->size, logits, target + n, some, Vn, Vp);
         tp_xent(loss + n, m->lse + n, g->parts, g, some);
         if (use == INFER) continue;
         xent_backward(logits, m->lse + n, target + n, scale, some, Vn, Vp);

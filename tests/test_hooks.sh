@@ -1,0 +1,175 @@
+#!/usr/bin/env bash
+# One program, and ranks around it: that an update of one rank stays in few functions and files,
+# that layers know of no ranks, that a hook that is left out is found, and that the model cut across
+# ranks has the bits of the plain one where a group of one rank runs it.
+#
+# HOOKS=1 leaves out each hook in turn, not every fourth; DAY names the one to begin with.
+cc=${CC:-cc} prepare=${PREPARE:-./prepare}
+dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
+trap 'rm -rf "$dir"' EXIT
+failed=0
+end() {                                     # end NAME: prints the verdict on the test
+    if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
+    why=
+}
+note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
+
+"$prepare" tales --out "$dir/tales" --tokens 60000 --seed 5 > "$dir/stdout" || exit 1
+tiny="--data $dir/tales --layers 3 --heads 2 --channels 32 --seq-len 16 --micro-batch 2
+      --batch-tokens 128 --steps 6 --lr 3e-3 --eval-every 0 --eval-tokens 64 --threads 1"
+
+# ---- one steady update, traced ----
+
+cat > "$dir/trace.c" << 'C'
+#include <stdio.h>
+#define QUIET __attribute__((no_instrument_function))
+int trace_on;
+static void *seen[1 << 16];
+QUIET void __cyg_profile_func_enter(void *f, void *site) {
+    size_t i = ((size_t)f >> 4) * 2654435761u & 65535;
+    (void)site;
+    if (!trace_on) return;
+    while (seen[i] && seen[i] != f) i = (i + 1) & 65535;
+    seen[i] = f;
+}
+QUIET void __cyg_profile_func_exit(void *f, void *site) { (void)f, (void)site; }
+QUIET void trace_show(void) {
+    for (int i = 0; i < 1 << 16; i++) if (seen[i]) fprintf(stderr, "traced %p\n", seen[i]);
+}
+C
+# traced PLAIN MOST FILES: an update's functions, at most so many in so many files.
+traced() {
+    sed 's/^\( *\)train_step(r, m, &s);/\1trace_on = r->step == 4;\n&\n\1if (trace_on) trace_show(), trace_on = 0;/
+         1s/^/extern int trace_on; void trace_show(void);\n/' train_gpt2.c > "$dir/traced.c"
+    gcc -std=gnu11 -g -O0 -no-pie -finstrument-functions -DPLAIN="$1" -march=native -w -iquote . \
+        "$dir/traced.c" "$dir/trace.c" -o "$dir/traced" -lm 2> "$dir/said" ||
+        { note "it does not compile: $(head -n 1 "$dir/said")"; return; }
+    "$dir/traced" $tiny > "$dir/stdout" 2> "$dir/stderr" || note "the traced run fails"
+    sed -n 's/^traced //p' "$dir/stderr" | addr2line -f -e "$dir/traced" | paste - - |
+        sed 's/:[0-9?]*\( (disc.*\)\{0,1\}$//; s#\t.*/#\t#' | sort -u > "$dir/functions"
+    local functions files
+    functions=$(wc -l < "$dir/functions") files=$(cut -f 2 "$dir/functions" | sort -u | wc -l)
+    echo "    PLAIN=$1: $functions functions in $files files"
+    [ "$functions" -gt 30 ] && [ "$functions" -le "$2" ] && [ "$files" -le "$3" ] ||
+        note "PLAIN=$1: $functions functions in $files files, at most $2 in $3 are wanted"
+}
+if command -v gcc > /dev/null && command -v addr2line > /dev/null; then
+    traced 1 65 10
+    traced 0 75 11
+    end an_update_is_followed_in_few_files
+else
+    echo "skip an_update_is_followed_in_few_files: needs gcc and addr2line"
+fi
+
+# ---- layers, blocks and AdamW name no rank ----
+
+# parts FILE: the section Layers, block_forward, block_backward and AdamW.
+parts() {
+    sed -n '/^\/\/ Layers$/,/^\/\/ Model$/p; /^static void block_forward/,/^}/p
+            /^static void block_backward/,/^}/p; /adamw_update(/,/^}/p; /adamw_kernel(/,/^}/p' "$1"
+}
+for file in train_gpt2.c train_gpt2.cu; do
+    [ "$(parts $file | wc -l)" -gt 300 ] || note "$file: its sections are not found"
+    named=$(parts $file | grep -inE '\branks?\b|\btp_|tpgroup|\bcomm_|diloco|zero_|outer' | head -n 1)
+    [ -z "$named" ] || note "$file: $named"
+done
+end layers_name_no_rank
+
+# ---- a group of one rank, forced to run the model that is cut across ranks ----
+
+flags="-std=gnu11 -O2 -fopenmp -Wall -Wextra"
+echo 'int main(void) { return 0; }' | $cc $flags -x c - -o "$dir/works" 2> "$dir/said" ||
+    flags="-std=gnu11 -O2 -Wno-unknown-pragmas"
+for name in plain cut; do
+    $cc $flags -DTP_ALWAYS=$([ $name = cut ] && echo 1 || echo 0) train_gpt2.c -o "$dir/$name" -lm \
+        2> "$dir/said" || note "$name: $(head -n 1 "$dir/said")"
+    "$dir/$name" $tiny --out "$dir/run-$name" --sample-every 3 --max-new 12 > "$dir/$name.out" ||
+        note "$name does not run"
+    sed -n '/the model writes/,/^---$/p' "$dir/$name.out" > "$dir/$name.text"
+done
+for file in model.safetensors optimizer.safetensors; do
+    cmp -s "$dir/run-plain/latest/$file" "$dir/run-cut/latest/$file" ||
+        note "a group of one has other bits in $file"
+done
+cmp -s "$dir/plain.text" "$dir/cut.text" || note "a group of one writes another text"
+end a_group_of_one_has_the_plain_bits
+
+# ---- a hook that is left out; and the same mistakes in both copies of the model ----
+
+if ! command -v mpicc > /dev/null || ! command -v mpirun > /dev/null; then
+    echo "skip a_hook_left_out_is_found: there is no mpicc or no mpirun here"
+    exit $failed
+fi
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_CC=$cc MPICH_CC=$cc
+export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
+export OMPI_MCA_mpi_yield_when_idle=1 OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE PMI_RANK PMI_SIZE OMPI_COMM_WORLD_RANK
+mkdir "$dir/tree"
+cp -r train_gpt2.c dataloader.h dev "$dir/tree"
+ranks() {                                   # ranks N PROGRAM LOG FLAGS...: what its updates log
+    timeout -k 5 60 mpirun -n "$1" "$2" $tiny "${@:4}" --out "$dir/ranks" --overwrite \
+        > "$dir/stdout" 2> "$dir/stderr" < /dev/null || { echo "status $?" > "$3"; return; }
+    sed -n 's/^{"event":"step".*\("loss":[^,]*\),.*\("grad_norm":[^,}]*\).*/\1 \2/p' \
+        "$dir/ranks/log.jsonl" > "$3"
+    grep -o '"noise_scale_adam":[^,}]*' "$dir/ranks/log.jsonl" >> "$3"
+}
+runs() {                                    # runs PROGRAM NAME: three ways to share the work
+    ranks 2 "$1" "$dir/$2.zero" --zero 3
+    ranks 2 "$1" "$dir/$2.noise" --zero 0 --noise-scale --steps 24
+    ranks 4 "$1" "$dir/$2.group" --tensor-parallel 2 --zero 2 --micro-batch 1
+}
+build() { (cd "$dir/tree" && mpicc -DWITH_MPI -pthread -std=gnu11 -O1 -w train_gpt2.c -o "$1" -lm); }
+build "$dir/sound" 2> "$dir/said" || note "it does not compile: $(head -n 1 "$dir/said")"
+runs "$dir/sound" sound
+grep -q loss "$dir/sound.zero" && grep -q loss "$dir/sound.group" &&
+    grep -q noise_scale_adam "$dir/sound.noise" || note "a sound run fails: $(cat "$dir/stderr")"
+hooks() { cat << 'HOOKS'
+zero|train_gpt2.c|/^static void model_forward/,/^}/ s/forward_needs(z, 0);//
+zero|train_gpt2.c|/^static void model_forward/,/^}/ s/forward_needs(z, 1 + l);//
+zero|train_gpt2.c|/^static void model_forward/,/^}/ s/forward_needs(z, 1 + L);//
+zero|train_gpt2.c|/^static double model_backward/,/^}/ s/backward_needs(z, 0);//
+zero|train_gpt2.c|/^static double model_backward/,/^}/ s/backward_needs(z, 1 + L);//
+zero|train_gpt2.c|/^static double model_backward/,/^}/ s/backward_needs(z, 1 + l);//
+zero|train_gpt2.c|s/gradients_ready(z, 1 + L);//
+zero|train_gpt2.c|s/gradients_ready(z, 1 + l);//
+zero|train_gpt2.c|s/gradients_ready(z, 0);//
+noise|train_gpt2.c|s/gradients_arrive(r, s);//
+zero|train_gpt2.c|s/totals_share(&m->zero, &all);//
+zero|dev/train/loop.h|s/if (finite && r->zero->stage > 0) zero_send_params(r->zero);//
+noise|dev/train/loop.h|s/if (!r->zero->alone) model_micro_batch(.*//
+noise|dev/ranks/zero.h|s/ && !z->measure && z->n_levels == 0;/ || z->measure;/
+zero|train_gpt2.c|/^static void block_backward/,/^}/ s/residual_backward(dx, dbranch, N\*C);//
+zero|train_gpt2.c|/^static void block_forward/,/^}/ s/gelu_forward(a.gelu, a.fc, N\*4\*C);//
+group|dev/ranks/tensor_model.h|s/forward_needs(z, 0);//
+group|dev/ranks/tensor_model.h|s/backward_needs(z, 0);//
+group|dev/ranks/tensor_model.h|s/backward_needs(z, 1 + L);//
+group|dev/ranks/tensor_model.h|s/backward_needs(z, 1 + l);//
+group|dev/ranks/tensor_model.h|s/gradients_ready(z, 1 + L);//
+group|dev/ranks/tensor_model.h|s/gradients_ready(z, 1 + l);//
+group|dev/ranks/tensor_model.h|s/gradients_ready(z, 0);//
+group|dev/ranks/tensor_model.h|s/residual_backward(dx, dbranch, N\*C);//
+group|dev/ranks/tensor_model.h|s/gelu_forward(a.gelu, a.fc, N\*4\*Cn);//
+HOOKS
+}
+n=${DAY:-$(date +%j)} n=$((10#$n))
+while IFS='|' read -r run file edit; do
+    n=$((n + 1))
+    cp "$dir/tree/$file" "$dir/before"
+    sed "$edit" "$dir/before" > "$dir/tree/$file"
+    cmp -s "$dir/before" "$dir/tree/$file" && note "nothing to leave out in $file: $edit"
+    if [ $((n % ${HOOKS:-4})) = 0 ]; then
+        build "$dir/faulty" 2> "$dir/said" || note "$edit: $(head -n 1 "$dir/said")"
+        case $run in
+            zero) ranks 2 "$dir/faulty" "$dir/faulty.zero" --zero 3 ;;
+            noise) ranks 2 "$dir/faulty" "$dir/faulty.noise" --zero 0 --noise-scale --steps 24 ;;
+            group) ranks 4 "$dir/faulty" "$dir/faulty.group" --tensor-parallel 2 --zero 2 \
+                       --micro-batch 1 ;;
+        esac
+        cmp -s "$dir/sound.$run" "$dir/faulty.$run" && note "unnoticed in $file: $edit"
+    fi
+    cp "$dir/before" "$dir/tree/$file"
+done < <(hooks)
+echo "    one in ${HOOKS:-4} of $(hooks | wc -l), DAY=${DAY:-$(date +%j)}"
+end a_hook_left_out_is_found
+
+exit $failed
