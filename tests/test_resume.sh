@@ -339,6 +339,27 @@ step=$(readlink "$dir/shrunk/latest"); step=$((10#${step#step_} + 1))
 $TRAIN --resume --steps $step --out "$dir/shrunk" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
 verdict a_shrinking_shard_leaves_the_last_checkpoint
 
+# ---- a shard that another program writes to, tokens that the model does not know: 300, and 65535
+for token in '\054\001' '\377\377'; do
+    $TRAIN $small --data "$dir/changed" --steps 1000000 --save-every 50 --out "$dir/written" --overwrite \
+        >/dev/null 2>"$dir/err" &
+    for try in $(seq 100); do [ -e "$dir/written/latest" ] && break; sleep 0.1; done
+    for i in $(seq 1000); do printf "$token"; done |
+        dd of="$dir/changed/tales_train_000000.bin" bs=1024 seek=20 conv=notrunc 2>/dev/null
+    for try in $(seq 200); do kill -0 $! 2>/dev/null || break; sleep 0.1; done
+    kill -9 $! 2>/dev/null && fails "it trains on $token"
+    wait $! 2>/dev/null
+    status=$?
+    [ $status -eq 1 ] || fails "exit status $status"
+    [ "$(wc -l <"$dir/err")" -eq 1 ] || fails "$(wc -l <"$dir/err") lines on stderr"
+    grep -q "tales_train_000000.bin: changed while .* outside the vocabulary of 257" "$dir/err" ||
+        fails "it says: $(cat "$dir/err")"
+    cp "$dir/tales/"*.bin "$dir/changed"
+    step=$(readlink "$dir/written/latest"); step=$((10#${step#step_} + 1))
+    $TRAIN --resume --steps $step --out "$dir/written" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
+done
+verdict a_changed_shard_leaves_the_last_checkpoint
+
 # ---- generation
 $TRAIN --init "$dir/whole" --generate "Once upon" --max-new 100 --seed 3 >"$dir/a" || fails "generate"
 $TRAIN --init "$dir/whole" --generate "Once upon" --max-new 100 --seed 3 --threads 1 >"$dir/b"
