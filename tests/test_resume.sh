@@ -305,6 +305,25 @@ $TRAIN --resume-from 300 --out "$dir/torn" >/dev/null || fails "--resume-from do
 one_line "cannot open" $TRAIN --init "$dir/whole" --generate "Once" --tokenizer "$dir/nowhere.json"
 verdict what_cannot_be_resumed_says_so
 
+# ---- a directory that cannot be written any more, though its log can
+if [ "$(id -u)" != 0 ] || command -v setpriv >/dev/null; then
+    somebody=""                                 # root may write everywhere
+    $TRAIN $small --steps 2 --out "$dir/shut" >/dev/null || fails "the run to resume"
+    cp "$dir/shut/log.jsonl" "$dir/before"
+    [ "$(id -u)" != 0 ] || somebody="setpriv --reuid 65534 --regid 65534 --clear-groups"
+    [ -z "$somebody" ] || chown -R 65534:65534 "$dir/shut"
+    cp "$TRAIN" "$dir/program"; chmod 755 "$dir"; chmod -R a+rX "$dir/tales"; chmod 555 "$dir/shut"
+    one_line "shut.*Permission denied" $somebody "$dir/program" --resume --steps 40 --out "$dir/shut"
+    cmp -s "$dir/before" "$dir/shut/log.jsonl" || fails "it trains, then refuses"
+    chmod 755 "$dir/shut"
+    $somebody "$dir/program" --resume --steps 4 --out "$dir/shut" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
+    [ "$(readlink "$dir/shut/latest")" = step_00000004 ] || fails "latest is $(readlink "$dir/shut/latest")"
+    ls -A "$dir/shut" | grep -q tmp && fails "a temporary stays"
+    verdict a_read_only_run_is_refused_at_once
+else
+    echo "skip a_read_only_run_is_refused_at_once: needs a user that is not root, or setpriv"
+fi
+
 # ---- other data of the same length; a checkpoint of a version that kept no hash
 cp -r "$dir/tales" "$dir/changed"
 $TRAIN $small --steps 3 --out "$dir/hashed" >/dev/null || fails "the run to resume"

@@ -922,7 +922,8 @@ static inline bool latest_adopt(const char *out, const char *latest, Error *err)
     return latest_move(out, name.text, err);
 }
 
-// Makes OUT/latest the link that a save can move, before any training. A copy may have lost it.
+// Makes OUT/latest the link that a save can move, before any training. A copy may have lost it. If
+// OUT cannot be written, this fails: a save must not be the first to find out.
 static inline bool latest_repair(const char *out, Error *err) {
     StepName newest = checkpoint_newest(out);
     struct stat info;
@@ -932,8 +933,7 @@ static inline bool latest_repair(const char *out, Error *err) {
     if (there && S_ISDIR(info.st_mode)) return latest_adopt(out, latest.text, err);
     if (there && !S_ISLNK(info.st_mode))
         return fail(err, "%s: not a link of a run; move it away or change --out", latest.text);
-    if (path_is_dir(latest.text)) return true;
-    if (newest.text[0]) return latest_move(out, newest.text, err);
+    if (!path_is_dir(latest.text) && newest.text[0]) return latest_move(out, newest.text, err);
     return latest_draft(&link, out, "none", err) && path_remove(link.text, err);
 }
 
