@@ -83,7 +83,7 @@ interrupt() {  # interrupt PID STATUS: one Ctrl-C, which must be answered before
 }
 rm -f "$dir/out"    # of the run before
 $TRAIN $slow --batch-tokens 1999872 --steps 9 --eval-every 0 --out "$dir/long" >"$dir/out" 2>&1 &
-appears "^batch" "$dir/out"; sleep 0.5
+appears '"event":"start"' "$dir/long/log.jsonl"         # written once signals are caught
 interrupt $! 130 again
 [ ! -e "$dir/long/latest" ] || fails "the second Ctrl-C waited for the update"
 rm -f "$dir/out"
@@ -92,8 +92,8 @@ appears "^step" "$dir/out"
 interrupt $! 130 ""
 [ "$(grep -o '"event":"[a-z]*"' "$dir/eval/log.jsonl" | xargs)" = "event:start event:step event:save event:end" ] \
     || fails "in an evaluation: $(cut -c 1-40 "$dir/eval/log.jsonl" | xargs)"
-rm -f "$dir/out"
-timeout -s KILL 60 $TRAIN $slow --steps 9 --eval-every 0 --sample-every 1 --max-new 1000000 --temperature 0 \
+rm -f "$dir/out"    # timeout sends a signal to its child, and without --foreground again to its group
+timeout --foreground -s KILL 60 $TRAIN $slow --steps 9 --eval-every 0 --sample-every 1 --max-new 1000000 --temperature 0 \
     --out "$dir/sample" >"$dir/out" 2>&1 &       # the likeliest byte, again and again, for ever
 appears "the model writes" "$dir/out"
 interrupt $! 130 ""

@@ -337,9 +337,8 @@ end train_stops_after_the_step
 started --steps 1e8 --eval-every 0 --batch-tokens 640000000         # an update of many minutes
 wait_for logged start
 has "$dir/stdout" "model "                  # what is about to happen is told before it happens
-sleep 0.2
 kill -INT $pid
-sleep 0.3
+wait_for grep -q "stopping after this update" "$dir/stdout"      # else both may come as one
 gone && note "did not finish its step"
 kill -INT $pid
 wait_for gone
@@ -379,7 +378,7 @@ if script --version 2> /dev/null | grep -q util-linux; then
         fi
     done
     with_defaults --steps 1e8 --eval-every 0            # hours are left, which takes more room
-    on_terminal 40 timeout -s INT 1 "$train" "${arguments[@]}"
+    on_terminal 40 timeout --foreground -s INT 1 "$train" "${arguments[@]}"
     grep -qE '^step [0-9]+ loss [0-9.]+ [0-9.]+k?/s [0-9]+:[0-9]+:[0-9]+' "$dir/shown" ||
         note "a long run on 40 columns shows '$(grep -m 1 ^step "$dir/shown")'"
     end train_on_a_terminal
