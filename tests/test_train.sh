@@ -617,6 +617,54 @@ if ! grep -qa __asan_init "$train"; then
 fi
 end train_too_large_for_memory
 
+# ---- threads and stacks ----
+
+good --threads 2 --steps 1 --log "$dir/log" --overwrite
+if [ "$(values start threads_used "$dir/log")" = 2 ]; then
+    most=$((4 * $(env -u OMP_NUM_THREADS getconf _NPROCESSORS_ONLN)))
+    good --threads 1000 --steps 2 --log "$dir/log" --overwrite
+    used=$(values start threads_used "$dir/log")
+    [ "$used" -gt 1 ] && [ "$used" -le $most ] || note "--threads 1000 starts $used"
+    [ "$most" -ge 1000 ] || has "$dir/stdout" "1000 threads were asked for, but only 4 a core"
+    OMP_NUM_THREADS=1000 good --threads 0 --steps 2 --log "$dir/log" --overwrite
+    same "threads of OMP_NUM_THREADS=1000" "$(values start threads_used "$dir/log")" "$used"
+    OMP_NUM_THREADS=2 good --threads 0 --steps 2 --log "$dir/log" --overwrite
+    same "threads of OMP_NUM_THREADS=2" "$(values start threads_used "$dir/log")" 2
+    refused "--threads: got '1025', expected a whole number from 0 to 1024" --threads 1025
+    for n in 1025 100000 99999999999; do
+        OMP_NUM_THREADS=$n run --threads 0
+        same "status of OMP_NUM_THREADS=$n" $status 1
+        has "$dir/stderr" "train_gpt2: OMP_NUM_THREADS: got "     # libgomp adds a line to the longest
+        OMP_NUM_THREADS=$n "$prepare" text "$0" --out "$dir/no" > "$dir/stdout" 2> "$dir/stderr"
+        same "status of prepare, OMP_NUM_THREADS=$n" $? 1
+    done
+    OMP_STACKSIZE=64k refused "OMP_STACKSIZE: a stack of 64 kB is too small" --threads 2
+    OMP_STACKSIZE="1 M" good --threads 2 --steps 2
+    (ulimit -s 64; refused "ulimit -s: a stack of 64 kB is too small"; echo "$why" > "$dir/why")
+    why=${why:-$(cat "$dir/why")}
+    if ! grep -qa __asan_init "$train"; then
+        (ulimit -v 600000; OMP_STACKSIZE=1G refused "--threads: the system allows only 1 of 2" \
+            --threads 2; echo "$why" > "$dir/why")
+        why=${why:-$(cat "$dir/why")}
+    fi
+    end train_threads_and_stacks
+
+    # The program starts itself anew, unless OMP_WAIT_POLICY is set: what OpenMP says of the
+    # environment is read once, and what the program says is read.
+    with_defaults --threads 0 --steps 1
+    env -u OMP_WAIT_POLICY OMP_NUM_THREADS=many "$train" "${arguments[@]}" > "$dir/stdout" \
+        2> "$dir/stderr" < /dev/null || note "a word for a number ends the run"
+    [ "$(grep -c OMP_NUM_THREADS "$dir/stderr")" -le 1 ] || note "OpenMP complains twice"
+    env -u OMP_WAIT_POLICY "$train" --steps many > "$dir/stdout" 2> "$dir/stderr"
+    same "lines of an error" "$(cut -c 1-19 "$dir/stderr")" "train_gpt2: --steps"
+    env -u OMP_WAIT_POLICY "$train" --steps many > "$dir/stdout" 2>&-
+    same "status with stderr closed" $? 1
+    end train_openmp_complains_once
+else
+    skip train_threads_and_stacks "needs a build with OpenMP"
+    skip train_openmp_complains_once "needs a build with OpenMP"
+fi
+
 # ---- where it cannot write ----
 
 echo "in the way" > "$dir/file"

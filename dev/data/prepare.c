@@ -16,6 +16,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include "../../dataloader.h"
+#include "../base/cpu.h"
 #include "../data/bpe_train.h"
 #include "../files/file.h"
 #include "../base/flags.h"
@@ -928,6 +929,7 @@ __attribute__((noreturn)) static void unknown_command(const char *name) {
 int main(int argc, char **argv) {
     open_standard_streams();
     signal(SIGXFSZ, SIG_IGN);        // a file size limit then gives EFBIG, an ordinary error
+    threads_begin(0);
     if (argc < 2) die("no command; expected tales, text, encode or decode; see prepare --help");
     if (strcmp(argv[1], "--help") == 0) {
         print_usage();

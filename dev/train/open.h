@@ -1,6 +1,6 @@
 // Opening a run: flags, ranks, data, model, output; and closing it.
 #pragma once
-#include "../base/cpu.h"               // threads_set
+#include "../base/cpu.h"               // threads_begin
 #include "../ranks/diloco.h"           // diloco_begin
 #include "report.h"                    // log_line_end
 #include "sample.h"                    // open_sampler, generate
@@ -353,6 +353,6 @@ static inline bool run_start(Run *r, Model *model, Machine *machine, int argc, c
     if (!r->o.plan) open_ranks(r);
     if (r->o.resume) restore_options(r);
     r->comm.plain = r->o.comm != 0;
-    threads_set(r->o.threads);
+    threads_begin(r->o.threads);
     return true;
 }
