@@ -302,6 +302,27 @@ for file in config.json state.json model.safetensors optimizer.safetensors; do
 done
 : >"$dir/torn/latest/model.safetensors"
 $TRAIN --resume-from 300 --out "$dir/torn" >/dev/null || fails "--resume-from does not go back"
+mv "$dir/torn/latest/tokenizer.json" "$dir/kept" && head -c 100 "$dir/kept" >"$dir/torn/latest/tokenizer.json"
+one_line "tokenizer.json: .*; name another one with --tokenizer FILE" $TRAIN --resume --steps 306 --out "$dir/torn"
+$TRAIN --resume --steps 306 --tokenizer "$dir/tales/tokenizer.json" --out "$dir/torn" >/dev/null ||
+    fails "--tokenizer does not help"
+$TRAIN $small --average-tokens 500 --steps 30 --save-every 10 --keep 0 --out "$dir/three" >/dev/null
+: >"$dir/three/step_00000030/model.safetensors"
+for file in config.json state.json tokenizer.json model.safetensors optimizer.safetensors average.safetensors; do
+    mv "$dir/three/step_00000020/$file" "$dir/kept"
+    head -c 100 "$dir/kept" >"$dir/three/step_00000020/$file"
+    for tear in 1 2; do                         # cut off, and then lost
+        one_line "; --resume-from 10 continues" $TRAIN --resume --steps 40 --out "$dir/three"
+        one_line "no checkpoint of step 15; there are: 10$" $TRAIN --resume-from 15 --out "$dir/three"
+        [ $file = tokenizer.json ] && break     # a model may have none
+        rm -f "$dir/three/step_00000020/$file"
+    done
+    mv "$dir/kept" "$dir/three/step_00000020/$file"
+done
+one_line "; --resume-from 20 continues" $TRAIN --resume --steps 40 --out "$dir/three"
+: >"$dir/three/step_00000020/state.json"; : >"$dir/three/step_00000010/config.json"
+one_line "model.safetensors" $TRAIN --resume --steps 40 --out "$dir/three"
+grep -q resume-from "$dir/err" && fails "it names a checkpoint that does not load: $(cat "$dir/err")"
 one_line "cannot open" $TRAIN --init "$dir/whole" --generate "Once" --tokenizer "$dir/nowhere.json"
 verdict what_cannot_be_resumed_says_so
 

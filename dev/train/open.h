@@ -39,7 +39,8 @@ static inline void open_tokenizer(Run *r, const char *checkpoint) {
         if (access(path, F_OK) != 0) path[0] = '\0';
     }
     if (!path[0]) return;
-    if (!tokenizer_load(&r->tokenizer, path, &err)) die("%s", err.text);
+    if (!tokenizer_load(&r->tokenizer, path, &err))
+        die("%s%s", err.text, r->o.tokenizer ? "" : "; name another one with --tokenizer FILE");
     FILE *f = open_memstream(&r->tokenizer_json, &r->tokenizer_bytes);
     if (!f) die("memory: none left for the tokenizer");
     tokenizer_print(f, &r->tokenizer);

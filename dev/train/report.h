@@ -193,7 +193,7 @@ static inline Advice diverged_advice(const Run *r) {
     Saved *all = NULL;
     size_t n = 0, best;
     Error err;
-    if (!r->o.out || !checkpoint_list(&all, &n, r->o.out, &err) || n == 0) return advice;
+    if (!r->o.out || !checkpoint_list_whole(&all, &n, r->o.out, &err) || n == 0) return advice;
     best = checkpoint_best(all, n);
     bool known = best < n;
     char *out = shell_word(r->o.out);
