@@ -511,7 +511,7 @@ end train_damaged_floor
 corpus; echo '{"not": "a tokenizer"}' > "$dir/bad/tokenizer.json"
 refused "tokenizer.json" --data "$dir/bad"
 head -c 100 "$data/tokenizer.json" > "$dir/bad/tokenizer.json"
-refused "tokenizer.json" --data "$dir/bad"
+refused "; name another one with --tokenizer FILE" --data "$dir/bad"
 refused "nowhere.json" --tokenizer "$dir/nowhere.json"
 end train_damaged_tokenizer
 
@@ -584,7 +584,7 @@ end train_flags_in_help_are_accepted
 numeric=$(awk '$2 ~ /^[NXBTHK]$/ { print $1 }' "$dir/flags")
 [ "$(echo "$numeric" | wc -l)" -ge 20 ] || note "only these are numbers: $numeric"
 for flag in $numeric; do
-    for value in -1 -1e99 1e99 1e400 99999999999999999999 abc 12abc '' ' ' nan inf 0x10 1,5 --; do
+    for value in -1 -1e99 1e99 1e400 1e-400 99999999999999999999 abc 12abc '' ' ' nan inf 0x10 1,5 --; do
         refused "--$flag" "--$flag=$value"
     done
 done
@@ -595,6 +595,26 @@ for flag in layers heads channels seq-len micro-batch batch-tokens steps tokens 
     refused "--$flag" --$flag 1.5
 done
 end train_garbage_numbers
+
+# Two processes of a launcher, and a program that is alone: both end, and one of them says why.
+if grep -qa "this program was built for one" "$train"; then
+    with_defaults --steps 1 --out "$dir/no"
+    for rank in 0 1; do
+        RANK=$rank WORLD_SIZE=2 "$train" "${arguments[@]}" > "$dir/stdout" 2> "$dir/rank$rank" &
+        pids[$rank]=$!
+    done
+    for rank in 0 1; do
+        wait ${pids[$rank]}
+        same "status of rank $rank" $? 1
+    done
+    same "what rank 1 says" "$(cat "$dir/rank1")" ""
+    same "lines of rank 0" "$(lines "$dir/rank0")" 1
+    has "$dir/rank0" "started as one of 2, but this program was built for one"
+    [ ! -e "$dir/no" ] || note "one of them makes --out"
+    end train_alone_of_two_says_so_once
+else
+    skip train_alone_of_two_says_so_once "needs a build without MPI and NCCL"
+fi
 
 # ---- what does not fit ----
 
@@ -685,6 +705,9 @@ refused "cannot open the directory: Not a directory" --data "$dir/stderr"
 mkdir "$dir/locked" && chmod 000 "$dir/locked"
 [ -r "$dir/locked" ] ||                     # root reads every directory
     refused "cannot open the directory: Permission denied" --data "$dir/locked"
+ln -s "$dir/nowhere" "$dir/dangling"
+refused "dangling: a symbolic link whose target does not exist" --out "$dir/dangling"
+refused "dangling: a symbolic link whose target does not exist" --out "$dir/dangling/below"
 same "what was in the way" "$(cat "$dir/file")" "in the way"
 mkdir -p "$dir/taken/log.jsonl"
 run --out "$dir/taken" --overwrite
