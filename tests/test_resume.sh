@@ -381,7 +381,8 @@ verdict a_shrinking_shard_leaves_the_last_checkpoint
 
 # ---- a shard that another program writes to, tokens that the model does not know: 300, and 65535
 for token in '\054\001' '\377\377'; do
-    $TRAIN $small --data "$dir/changed" --steps 1000000 --save-every 50 --out "$dir/written" --overwrite \
+    rm -rf "$dir/written"
+    $TRAIN $small --data "$dir/changed" --steps 1000000 --save-every 50 --out "$dir/written" \
         >/dev/null 2>"$dir/err" &
     for try in $(seq 100); do [ -e "$dir/written/latest" ] && break; sleep 0.1; done
     for i in $(seq 1000); do printf "$token"; done |
