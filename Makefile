@@ -13,7 +13,7 @@ BUILD     ?= build
 # program goes to $(BUILD), not to /dev/null: root's compiler may replace the device by a file.
 WRITABLE := $(shell mkdir -p $(BUILD) 2>/dev/null && [ -w $(BUILD) ] && [ -w . ] && echo yes)
 PROGRAM  := int main(void) { return 0; }
-VECTORS  := typedef float v __attribute__((vector_size(16))); int main(void) { return sizeof(v); }
+VECTORS  := float __attribute__((vector_size(16))) v; int main(void) { return v[0] > 0; }
 can = $(shell echo '$(or $(2),$(PROGRAM))' | $(CC) -Werror $(1) -x c - -o $(BUILD)/probe.$$$$ \
         2>/dev/null && rm -f $(BUILD)/probe.$$$$ && echo '$(1)')
 BUILDS   := $(if $(WRITABLE),$(if $(call can,-std=gnu11,$(VECTORS)),yes))
@@ -330,7 +330,7 @@ stamp = $(if $(WRITABLE),,$(error $(CURDIR): cannot write here, or to $(BUILD); 
 
 $(BUILD)/flags: FORCE
 	$(call stamp,$(LINK) $(FLAGS))
-	$(if $(BUILDS),,$(error CC=$(CC): it compiles no vector_size, the vectors of GNU C; use gcc or clang))
+	$(if $(BUILDS),,$(error CC=$(CC): is not there, or lacks vector_size, the vector types of GNU C; use gcc or clang))
 
 $(BUILD)/nvflags: FORCE
 	@command -v $(firstword $(NVCC)) > /dev/null || { echo 'there is no $(NVCC) here: install the CUDA toolkit,' \
