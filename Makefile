@@ -9,9 +9,14 @@ PRECISION ?=
 PLAIN     ?= 0
 BUILD     ?= build
 
-# What this compiler can do: $(call can,FLAGS) gives FLAGS back if a program builds with them.
-can = $(shell echo 'int main(void) { return 0; }' | $(CC) -Werror $(1) -x c - -o /dev/null \
-        2>/dev/null && echo '$(1)')
+# What this compiler can do: $(call can,FLAGS) gives FLAGS back if a program builds with them. The
+# program goes to $(BUILD), not to /dev/null: root's compiler may replace the device by a file.
+WRITABLE := $(shell mkdir -p $(BUILD) 2>/dev/null && [ -w $(BUILD) ] && [ -w . ] && echo yes)
+PROGRAM  := int main(void) { return 0; }
+VECTORS  := float __attribute__((vector_size(16))) v; int main(void) { return v[0] > 0; }
+can = $(shell echo '$(or $(2),$(PROGRAM))' | $(CC) -Werror $(1) -x c - -o $(BUILD)/probe.$$$$ \
+        2>/dev/null && rm -f $(BUILD)/probe.$$$$ && echo '$(1)')
+BUILDS   := $(if $(WRITABLE),$(if $(call can,-std=gnu11,$(VECTORS)),yes))
 
 NATIVE := $(or $(call can,-march=native),$(call can,-mcpu=native))
 
@@ -22,7 +27,7 @@ ifeq ($(OPENMP),1)
     OMP := $(or $(OMP),$(call can,-Xpreprocessor -fopenmp -I$(BREW_OMP)/include \
                                   -L$(BREW_OMP)/lib -lomp))
   endif
-  ifeq ($(OMP),)
+  ifeq ($(BUILDS)$(OMP),yes)
     $(info note: $(CC) has no OpenMP here, so training uses one core (macOS: brew install libomp))
   endif
 endif
@@ -321,10 +326,12 @@ $(BUILD)/attention-cpu: dev/cpu/attention.c $(BUILD)/flags
 	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
 
 # A stamp changes only when the compiler or its flags do, and then everything is built anew.
-stamp = @mkdir -p $(BUILD); echo '$(1)' | cmp -s - $@ || echo '$(1)' > $@
+stamp = $(if $(WRITABLE),,$(error $(CURDIR): cannot write here, or to $(BUILD); build a copy of \
+        your own))@echo '$(1)' | cmp -s - $@ || echo '$(1)' > $@
 
 $(BUILD)/flags: FORCE
 	$(call stamp,$(LINK) $(FLAGS))
+	$(if $(BUILDS),,$(error CC=$(CC): is not there, or lacks vector_size, the vector types of GNU C; use gcc or clang))
 
 $(BUILD)/nvflags: FORCE
 	@command -v $(firstword $(NVCC)) > /dev/null || { echo 'there is no $(NVCC) here: install the CUDA toolkit,' \

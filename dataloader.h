@@ -1,40 +1,38 @@
-// The dataloader: packed-token shards, and the order in which training visits them.
+// The dataloader: which tokens an update trains on. Everything here follows from one function,
 //
-// A corpus on disk is a list of shards. A shard is an array of token ids, document after document:
+//     permute(place, n, seed, epoch)
 //
-//     int32 header[256]     [0] 20240520   [1] version 1   [2] number of tokens
-//                           [3] vocabulary size   [4] end-of-text id   (0 unknown)   others unused
-//     uint16 tokens[]
+// which shuffles the numbers 0 ... n-1: for each seed and epoch it maps the n places of an epoch
+// one-to-one onto the n pieces ("windows") of the corpus. An epoch visits every window once, in an
+// order that looks random. With 6 windows and seed 1337:
 //
-// All little-endian; llm.c and modded-nanogpt publish FineWeb in this format. Shards are mapped,
-// not read: opening 20 GB takes no time, and the kernel reads a page when a window first uses it.
+//     place      0  1  2  3  4  5
+//     epoch 0    2  4  1  3  5  0
+//     epoch 1    0  3  5  1  4  2
 //
-// A sample is a window: T inputs, and their T targets one token further on. Window i of a shard
-// starts at token i*T. Neighbouring windows share one token: the last target of a window is the
-// first input of the next one. No token is a target twice. With T = 4:
+// The order is computed, not stored, so any process can ask for any place.
 //
-//     tokens     a  b  c  d  e  f  g  h  i  j  k
-//     window 0   a  b  c  d                          targets  b c d e
-//     window 1               e  f  g  h              targets  f g h i       tail j, k: dropped
+// A sample is a window in training order. Samples are counted from the start of the run, and sample
+// s is window permute(s % n, n, seed, s / n). It depends neither on the micro-batch, nor on the
+// number of ranks, nor on the batch sizes so far. Two properties of a run follow:
 //
-// No window crosses from one shard into the next. Windows are numbered over all shards, sorted by
-// path. An epoch is a random permutation of all windows.
+//     - however a batch is split into micro-batches and over ranks, it holds the same samples;
+//     - one counter, the samples consumed, is the loader's whole state. A resumed run reads the
+//       counter from its checkpoint and continues with the next sample.
 //
-// The permutation is a function, not a table. Sample s, counted from the start of the run, is
+// Training calls (dev/train/open.h, then dev/train/loop.h in each update):
 //
-//     loader_permute(epoch = s / n_windows, place = s % n_windows)
-//
-// whatever the micro-batch, the number of ranks and the batch sizes so far. Any split of a batch
-// therefore trains on the same samples, and the counter `samples` is the loader's whole state: a
-// resumed run sets it from the checkpoint and continues with the next sample.
-//
-//     Loader l;
-//     Error err;
-//     if (!loader_open(&l, "data/*.bin", "train", T, seed, &err)) die("%s", err.text);
+//     if (!loader_open(&l, "data/*train*.bin", "train", T, seed, &err)) die("%s", err.text);
 //     if (!loader_check_vocab(&l, V, &err)) die("%s", err.text);
-//     while (training)
-//         if (!loader_next(&l, B, inputs, targets, &err)) die("%s", err.text);
+//     while (training) {                       // an update of n samples over `size` ranks
+//         loader_rank_block(&first, &count, l.samples, n, rank, size);     // this rank's samples
+//         for (size_t i = 0; i < count / B; i++)                           // its micro-batches
+//             if (!loader_batch(&l, first + i*B, B, inputs, targets, &err)) die("%s", err.text);
+//         l.samples += n;
+//     }
 //     loader_close(&l);
+//
+// The parts of this file: the permutation, windows and samples, and then the files on the disk.
 #pragma once
 #include <assert.h>
 #include <ctype.h>
@@ -55,14 +53,86 @@
 #error "shards can be 4 GiB long and are mapped whole; this needs 64-bit addresses"
 #endif
 
+// ---------------------------------------------------------------------------------------------
+// The permutation of an epoch: computed at any place, without a table
+//
+// A shuffled table would take n entries of memory, and every resume would shuffle again. A block
+// cipher is a permutation without a table: for each key it is a one-to-one map of blocks to blocks.
+// Two ideas give a cipher on 0 ... n-1, as in Black and Rogaway, "Ciphers with Arbitrary Finite
+// Domains" (CT-RSA 2002):
+//
+// 1. A Feistel network. Cut a number of 2k bits into two halves, and repeat
+//        (left, right) -> (right, left ^ f(right)).
+//    Each round can be inverted, whatever f is: right is known, so f(right) can be computed and
+//    XORed away. A sequence of rounds is therefore one-to-one. If f mixes well, four rounds look
+//    random on large blocks (Luby and Rackoff 1988); a small corpus has few bits, so we use eight.
+//
+// 2. Cycle walking. n is rarely a power of 4, so take the smallest k with 4^k >= n. If the cipher
+//    maps a number to n or above, encrypt again until the result is below n. This map is one-to-one
+//    too: each number goes to the next number below n on its cycle of the cipher. Because 4^k < 4n,
+//    fewer than four encryptions are expected.
+
+enum { FEISTEL_ROUNDS = 8 };
+
+static inline uint64_t feistel(uint64_t x, const uint64_t key[FEISTEL_ROUNDS], int half_bits) {
+    uint64_t mask = ((uint64_t)1 << half_bits) - 1;
+    uint64_t left = x >> half_bits, right = x & mask;
+    for (int round = 0; round < FEISTEL_ROUNDS; round++) {
+        uint64_t scrambled = left ^ (mix64(right ^ key[round]) & mask);
+        left = right;
+        right = scrambled;
+    }
+    return left << half_bits | right;
+}
+
+// The smallest k with 4^k >= n.
+static inline int feistel_half_bits(uint64_t n) {
+    int k = 0;
+    while (k < 32 && (n - 1) >> (2*k) != 0) k++;
+    return k;
+}
+
+// The number at this place of an epoch, 0 <= place < n.
+static inline uint64_t permute(uint64_t place, uint64_t n, uint64_t seed, uint64_t epoch) {
+    assert(place < n);
+    int half_bits = feistel_half_bits(n);
+    Rng keys = rng_make(~seed, epoch);       // ~seed: no other stream uses it
+    uint64_t key[FEISTEL_ROUNDS], x = place;
+    for (int round = 0; round < FEISTEL_ROUNDS; round++) key[round] = rng_u64(&keys);
+    do x = feistel(x, key, half_bits); while (x >= n);
+    return x;
+}
+
+// ---------------------------------------------------------------------------------------------
+// Windows: the pieces of a corpus
+//
+// A corpus on disk is a list of shards. A shard is an array of token ids, document after document:
+//
+//     int32 header[256]     [0] 20240520   [1] version 1   [2] number of tokens
+//                           [3] vocabulary size   [4] end-of-text id   (0 unknown)   others unused
+//     uint16 tokens[]
+//
+// All little-endian; llm.c and modded-nanogpt publish FineWeb in this format. Shards are mapped,
+// not read: opening 20 GB takes no time, and the kernel reads a page when a window first uses it.
+//
+// A window is T inputs, and their T targets one token further on. Window i of a shard starts at
+// token i*T. Neighbouring windows share one token: the last target of a window is the first input
+// of the next one. No token is a target twice. With T = 4:
+//
+//     tokens     a  b  c  d  e  f  g  h  i  j  k
+//     window 0   a  b  c  d                          targets  b c d e
+//     window 1               e  f  g  h              targets  f g h i       tail j, k: dropped
+//
+// No window crosses from one shard into the next. Windows are numbered over all shards, sorted by
+// path. Evaluation reads them in that order: 0, 1, 2, ...
+
 enum {
     SHARD_MAGIC = 20240520,
     SHARD_VERSION = 1,
     SHARD_HEADER_WORDS = 256,
     SHARD_HEADER_BYTES = 4 * SHARD_HEADER_WORDS,
     SHARD_MAX_VOCAB = 65536,                 // ids 0 ... 65535 fit a uint16
-    SHARD_CHECK_BYTES = 64 << 20,            // smaller shards are checked before training
-    FEISTEL_ROUNDS = 8,
+    SHARD_CHECK_BYTES = 64 << 20,            // shards up to this size are searched when opened
 };
 
 typedef struct {
@@ -74,7 +144,7 @@ typedef struct {
     const uint16_t *tokens;                  // (n_tokens), within the map
     size_t n_tokens;
     int vocab, eot;                          // from the header; 0 unknown
-    bool checked;                            // every token is below the loader's limit
+    bool checked;                            // when opened: every token was below the limit
 } Shard;
 
 typedef struct {
@@ -84,10 +154,78 @@ typedef struct {
     size_t n_windows, n_tokens;              // of all shards
     int T;
     int vocab, eot;                          // what the headers say; 0 unknown
-    int limit;                               // every token must be below it
+    int limit;                               // every token must be below it: loader_check_vocab
     uint64_t seed;
     uint64_t samples;                        // the state: samples consumed since the run began
 } Loader;
+
+// The shard that holds a window: the last one with first_window <= window.
+static inline int loader_find_shard(const Loader *l, size_t window) {
+    int low = 0, high = l->n_shards;         // first_window[low] <= window < first_window[high]
+    while (high - low > 1) {
+        int middle = low + (high - low) / 2;
+        if (l->first_window[middle] <= window) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
+// The error for a token that is not below the limit: the embedding may have no row for it.
+static inline bool fail_token(const Shard *s, size_t place, int token, int limit, Error *err) {
+    return fail(err, "%s: %s: token number %zu is %d, outside the vocabulary of %d", s->path,
+                s->checked ? "changed while it was in use, so restore it"
+                           : "damaged, or from another tokenizer", place, token, limit);
+}
+
+//   inputs (T)   targets (T), the token after each input
+// A file can change while it is in use: each token is read from the map once, and the copy is
+// compared with the limit. After an error inputs and targets are undefined.
+static inline bool loader_window(const Loader *l, size_t window, int *inputs, int *targets,
+                                 Error *err) {
+    assert(window < l->n_windows);
+    int i = loader_find_shard(l, window);
+    const Shard *s = &l->shards[i];
+    size_t T = (size_t)l->T, first = (window - l->first_window[i]) * T, bad = 0;
+    const uint16_t *tokens = s->tokens + first;
+    uint16_t last = tokens[T], hi = last;
+    for (size_t t = 0; t < T; t++) {                           // no exit: vectorizes
+        uint16_t token = tokens[t];
+        hi = token > hi ? token : hi;
+        inputs[t] = token;
+    }
+    memcpy(targets, inputs + 1, (T - 1) * sizeof *targets);
+    targets[T - 1] = last;
+    if (hi < l->limit) return true;
+    while (bad < T && inputs[bad] < l->limit) bad++;
+    return fail_token(s, first + bad, bad < T ? inputs[bad] : last, l->limit, err);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Samples: windows in training order
+
+// Samples first ... first+n-1 of the run; the loader's counter is neither read nor changed.
+//   inputs (n,T)   targets (n,T)
+static inline bool loader_batch(const Loader *l, uint64_t first, size_t n,
+                                int *inputs, int *targets, Error *err) {
+    size_t T = (size_t)l->T;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t s = first + i;
+        uint64_t window = permute(s % l->n_windows, l->n_windows, l->seed, s / l->n_windows);
+        if (!loader_window(l, window, inputs + i*T, targets + i*T, err)) return false;
+    }
+    return true;
+}
+
+// A step takes samples step_first ... step_first+step_samples-1, and each of `size` ranks takes a
+// contiguous block of them. If `size` does not divide step_samples, blocks differ by one sample.
+static inline void loader_rank_block(uint64_t *first, size_t *count, uint64_t step_first,
+                                     size_t step_samples, int rank, int size) {
+    assert(size > 0 && rank >= 0 && rank < size);
+    size_t begin = step_samples * (size_t)rank / (size_t)size;
+    size_t end = step_samples * ((size_t)rank + 1) / (size_t)size;
+    *first = step_first + begin;
+    *count = end - begin;
+}
 
 // ---------------------------------------------------------------------------------------------
 // One shard. Every field of a header is checked against the file's size before it is used.
@@ -150,21 +288,14 @@ static inline bool shard_parse(Shard *s, Error *err) {
     return true;
 }
 
-// The index of the first token that is not below the limit; n if there is none.
-static inline size_t first_token_outside(const uint16_t *tokens, size_t n, int limit) {
+// Searches a whole shard for a token that is not below the limit.
+static inline bool shard_check(const Shard *s, int limit, Error *err) {
     uint16_t hi = 0;
-    for (size_t t = 0; t < n; t++) hi = tokens[t] > hi ? tokens[t] : hi;   // no exit: vectorizes
-    if (hi < limit) return n;
-    size_t t = 0;
-    while (tokens[t] < limit) t++;
-    return t;
-}
-
-static inline bool shard_check(const Shard *s, size_t first, size_t n, int limit, Error *err) {
-    size_t t = first_token_outside(s->tokens + first, n, limit);
-    if (t == n) return true;
-    return fail(err, "%s: damaged, or from another tokenizer: token number %zu is %d, "
-                "outside the vocabulary of %d", s->path, first + t, s->tokens[first + t], limit);
+    size_t n = s->n_tokens, bad = 0;
+    for (size_t t = 0; t < n; t++) hi = s->tokens[t] > hi ? s->tokens[t] : hi;   // vectorizes
+    if (hi < limit) return true;
+    while (bad + 1 < n && s->tokens[bad] < limit) bad++;
+    return fail_token(s, bad, s->tokens[bad], limit, err);
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -288,9 +419,11 @@ static inline bool loader_check_disjoint(const Loader *train, const Loader *val,
     return true;
 }
 
-// Sets the limit to the model's vocabulary: a larger token would read past the embedding table.
-// Shards of at most 64 MiB are checked here, before training; larger shards window by window.
-// (Before this call the limit is the shards' own vocabulary.)
+// Checks the data against the model's vocabulary. If the shards name a vocabulary, it may not be
+// larger than the model's, and it stays the limit for tokens; else the model's becomes the limit.
+// (Until this call the limit is the shards' vocabulary, or 65536.) Shards of at most 64 MiB are
+// searched here, so that a damaged one is refused before training. loader_window checks the tokens
+// of all shards, each time it copies them.
 static inline bool loader_check_vocab(Loader *l, int vocab, Error *err) {
     assert(vocab > 0);
     if (vocab < l->vocab)
@@ -301,120 +434,10 @@ static inline bool loader_check_vocab(Loader *l, int vocab, Error *err) {
         Shard *s = &l->shards[i];
         s->checked = false;
         if (s->map_bytes > SHARD_CHECK_BYTES) continue;
-        if (!shard_check(s, 0, s->n_tokens, l->limit, err)) return false;
+        if (!shard_check(s, l->limit, err)) return false;
         s->checked = true;
     }
     return true;
-}
-
-// ---------------------------------------------------------------------------------------------
-// Windows in file order, as evaluation reads them: 0, 1, 2, ...
-
-// The shard that holds a window: the last one with first_window <= window.
-static inline int loader_find_shard(const Loader *l, size_t window) {
-    int low = 0, high = l->n_shards;         // first_window[low] <= window < first_window[high]
-    while (high - low > 1) {
-        int middle = low + (high - low) / 2;
-        if (l->first_window[middle] <= window) low = middle;
-        else high = middle;
-    }
-    return low;
-}
-
-//   inputs (T)   targets (T), the token after each input
-// Fails on a token outside the vocabulary, and then leaves inputs and targets unchanged.
-static inline bool loader_window(const Loader *l, size_t window, int *inputs, int *targets,
-                                 Error *err) {
-    assert(window < l->n_windows);
-    int i = loader_find_shard(l, window);
-    const Shard *s = &l->shards[i];
-    size_t T = (size_t)l->T, first = (window - l->first_window[i]) * T;
-    if (!s->checked && !shard_check(s, first, T + 1, l->limit, err)) return false;
-    for (size_t t = 0; t < T; t++) inputs[t] = s->tokens[first + t];
-    for (size_t t = 0; t < T; t++) targets[t] = s->tokens[first + t + 1];
-    return true;
-}
-
-// ---------------------------------------------------------------------------------------------
-// The order of an epoch: a permutation of 0 ... n-1, computed at any index without a table.
-//
-// A shuffled table would take n entries of memory, and every resume would shuffle again. A block
-// cipher is a permutation without a table: for each key it is a one-to-one map of blocks to blocks.
-// Two ideas give a cipher on 0 ... n-1, as in Black and Rogaway, "Ciphers with Arbitrary Finite
-// Domains" (CT-RSA 2002):
-//
-// 1. A Feistel network. Cut a number of 2k bits into two halves, and repeat
-//        (left, right) -> (right, left ^ f(right)).
-//    Each round can be inverted, whatever f is: right is known, so f(right) can be computed and
-//    XORed away. A sequence of rounds is therefore one-to-one. If f mixes well, four rounds look
-//    random on large blocks (Luby and Rackoff 1988); a small corpus has few bits, so we use eight.
-//
-// 2. Cycle walking. n is rarely a power of 4, so take the smallest k with 4^k >= n. If the cipher
-//    maps a number to n or above, encrypt again until the result is below n. This map is one-to-one
-//    too: each number goes to the next number below n on its cycle of the cipher. Because 4^k < 4n,
-//    fewer than four encryptions are expected.
-
-static inline uint64_t feistel(uint64_t x, const uint64_t key[FEISTEL_ROUNDS], int half_bits) {
-    uint64_t mask = ((uint64_t)1 << half_bits) - 1;
-    uint64_t left = x >> half_bits, right = x & mask;
-    for (int round = 0; round < FEISTEL_ROUNDS; round++) {
-        uint64_t scrambled = left ^ (mix64(right ^ key[round]) & mask);
-        left = right;
-        right = scrambled;
-    }
-    return left << half_bits | right;
-}
-
-// The smallest k with 4^k >= n.
-static inline int feistel_half_bits(uint64_t n) {
-    int k = 0;
-    while (k < 32 && (n - 1) >> (2*k) != 0) k++;
-    return k;
-}
-
-// The window at place i of an epoch, 0 <= i < n_windows.
-static inline size_t loader_permute(const Loader *l, uint64_t epoch, size_t i) {
-    assert(i < l->n_windows);
-    int half_bits = feistel_half_bits(l->n_windows);
-    Rng keys = rng_make(~l->seed, epoch);    // ~seed: no other stream uses it
-    uint64_t key[FEISTEL_ROUNDS], x = i;
-    for (int round = 0; round < FEISTEL_ROUNDS; round++) key[round] = rng_u64(&keys);
-    do x = feistel(x, key, half_bits); while (x >= l->n_windows);
-    return (size_t)x;
-}
-
-// ---------------------------------------------------------------------------------------------
-// Samples, in training order
-
-// Samples first ... first+n-1 of the run; the loader's counter is neither read nor changed.
-//   inputs (n,T)   targets (n,T)
-static inline bool loader_batch(const Loader *l, uint64_t first, size_t n,
-                                int *inputs, int *targets, Error *err) {
-    size_t T = (size_t)l->T;
-    for (size_t i = 0; i < n; i++) {
-        uint64_t s = first + i;
-        size_t window = loader_permute(l, s / l->n_windows, (size_t)(s % l->n_windows));
-        if (!loader_window(l, window, inputs + i*T, targets + i*T, err)) return false;
-    }
-    return true;
-}
-
-// The next n samples. The counter advances by n, unless an error is returned.
-static inline bool loader_next(Loader *l, size_t n, int *inputs, int *targets, Error *err) {
-    if (!loader_batch(l, l->samples, n, inputs, targets, err)) return false;
-    l->samples += n;
-    return true;
-}
-
-// A step takes samples step_first ... step_first+step_samples-1, and each of `size` ranks takes a
-// contiguous block of them. If `size` does not divide step_samples, blocks differ by one sample.
-static inline void loader_rank_block(uint64_t *first, size_t *count, uint64_t step_first,
-                                     size_t step_samples, int rank, int size) {
-    assert(size > 0 && rank >= 0 && rank < size);
-    size_t begin = step_samples * (size_t)rank / (size_t)size;
-    size_t end = step_samples * ((size_t)rank + 1) / (size_t)size;
-    *first = step_first + begin;
-    *count = end - begin;
 }
 
 // A hash of the data, for comparing ranks and the sittings of a run: the length and the tokens of

@@ -34,7 +34,7 @@ while IFS= read -r cannot; do
     echo " $* " | grep -qE -e "$cannot" && exit 1
 done < "$dir/cannot"
 case " $* " in
-    *" -x c - "*) exit 0 ;;                              # the Makefile wants to know what works
+    *" -x c - "*) echo "$*" >> "$dir/probes"; exit 0 ;;  # the Makefile wants to know what works
     *" -MM "*) exec "$real" "$@" ;;
 esac
 echo "$*" >> "$dir/calls"
@@ -89,6 +89,16 @@ ln "$dir/bin/stub" "$dir/bin/stub2"
 stub CFLAGS="-O0 -g" CC="$dir/bin/stub2"
 same "another compiler builds" "$(built)" "prepare train_gpt2"
 end build_follows_flags
+
+# Root's compiler may replace a device by a file. (A compiler that may do it has no place
+# in this test: the stub only says where it was told to write.)
+[ "$(wc -l < "$dir/probes")" -gt 5 ] || note "the Makefile asks the compiler nothing"
+grep -v -e ' -o build/probe\.[0-9]*$' "$dir/probes" > "$dir/elsewhere" &&
+    note "a probe elsewhere: $(head -n 1 "$dir/elsewhere")"
+grep -rnE -e '-o *"?/dev/' Makefile scripts tests dev > "$dir/devices" &&
+    note "a compiler writes to a device: $(head -n 1 "$dir/devices")"
+[ -z "$(find "$tree/build" -name 'probe*')" ] || note "a probe stays: $(find "$tree/build" -name 'probe*')"
+end build_writes_to_no_device
 
 # Every header, touched, rebuilds the programs that include it and no other.
 stub
@@ -159,6 +169,42 @@ can_all
 PATH="$dir/bin:$PATH" stub
 refuse "-Xpreprocessor" "brew's OpenMP where the compiler has its own"
 end build_with_brew
+
+# ---- what it cannot build with, or where: one line, and nothing is left ----
+
+# refused WORDS COMMAND...: make's whole output is one line that holds the words.
+refused() {
+    "${@:2}" > "$dir/said" 2>&1
+    same "status of ${*:2}" $? 2
+    same "lines of ${*:2}: $(head -n 2 "$dir/said" | xargs -0)" "$(wc -l < "$dir/said" | tr -d ' ')" 1
+    grep -qF -e "$1" "$dir/said" || note "it does not say '$1': $(head -n 1 "$dir/said")"
+}
+cat > "$dir/bin/no-vectors" << WRAPPER
+#!/usr/bin/env bash
+[[ " \$* " = *" -x c - "* ]] || exec $cc "\$@"
+sed 's/__attribute__((vector_size([0-9]*)))//' | $cc "\$@"      # as tcc: it takes no notice
+WRAPPER
+chmod +x "$dir/bin/no-vectors"
+make -s -C "$tree" clean
+refused "CC=$dir/bin/no-vectors: is not there, or lacks vector_size" \
+    make -s -C "$tree" CC="$dir/bin/no-vectors"
+refused "CC=$dir/bin/nowhere: is not there" make -s -C "$tree" CC="$dir/bin/nowhere"
+[ ! -e "$tree/prepare" ] && [ ! -e "$tree/train_gpt2" ] || note "it builds something"
+end build_refuses_a_compiler_in_one_line
+
+cp -r "$tree" "$dir/locked" && rm -rf "$dir/locked/build"
+somebody=()                                 # root may write everywhere
+[ "$(id -u)" != 0 ] || somebody=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+chmod 755 "$dir" && chmod -R a+rX,a-w "$dir/locked"
+if [ "$(id -u)" != 0 ] || command -v setpriv > /dev/null; then
+    refused "$dir/locked: cannot write here" "${somebody[@]}" make -s -C "$dir/locked" CC="$cc"
+    "${somebody[@]}" make -s -C "$dir/locked" CC="$cc" help > "$dir/said" 2>&1 || note "no make help"
+    [ "$(head -n 1 "$dir/said" | cut -c 1-7)" = "  make " ] || note "help: $(head -n 1 "$dir/said")"
+    end build_in_a_read_only_checkout
+else
+    skip build_in_a_read_only_checkout "needs a user that is not root, or setpriv"
+fi
+chmod -R u+w "$dir/locked"
 
 # ---- make help ----
 

@@ -223,6 +223,13 @@ def test_peak():
     done = subprocess.run([sys.executable, script, "sh", "-c", "exit 3"],
                           capture_output=True, check=False)
     assert done.returncode == 3, done.returncode
+    for flags, status, words in [(["--help"], 0, ""), (["-h"], 0, ""), ([], 1, "no command"),
+                                 (["./nowhere"], 1, "./nowhere: cannot be started: No such file")]:
+        done = subprocess.run([sys.executable, script] + flags, capture_output=True, text=True,
+                              check=False)
+        assert done.returncode == status and words in done.stderr, done.stderr
+        assert done.stderr.count("\n") == status, done.stderr          # one line, or none
+        assert ("scripts/lab/peak.py ./train_gpt2" in done.stdout) == (flags != ["./nowhere"])
 
 
 def test_fits_memory():

@@ -190,6 +190,7 @@ TEST(edit_distances) {
 TEST(numbers_alone) {
     double x;
     CHECK(number_read(&x, "1e3") && x == 1000 && number_read(&x, "-.5E-1") && x == -0.05);
+    CHECK(!number_read(&x, "1e-400") && !number_read(&x, "-1e-999") && number_read(&x, "0e-999"));
     CHECK(!number_read(&x, "1e999") && !number_read(&x, "nan") && !number_read(&x, "0x1"));
     CHECK(whole_read(&x, "1.5e1") && x == 15 && !whole_read(&x, "1.55e1"));
     static const struct { double x; const char *want; } cases[] = {

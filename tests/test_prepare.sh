@@ -230,6 +230,15 @@ refused "is empty" text "$dir/empty" --out "$dir/no"
 refused "is empty" text "$dir/1.txt" "$dir/empty" --out "$dir/no"
 refused "standard input: is empty" text - --out "$dir/no"
 [ ! -c /dev/zero ] || refused "is not a file or a pipe" text /dev/zero --out "$dir/no"
+gzip -c "$dir/1.txt" > "$dir/1 of 2.gz"
+refused "is compressed, expected a text; decompress it: gunzip -c '$dir/1 of 2.gz' | prepare text -" \
+    text "$dir/1.txt" "$dir/1 of 2.gz" --out "$dir/no"
+input="$dir/1 of 2.gz" refused "gunzip -c FILE | prepare text -" text - --out "$dir/no"
+gunzip -c "$dir/1 of 2.gz" | check "that command" "$prepare" text - --out "$dir/gunzipped"
+refused "is a shard of tokens, expected a text; train_gpt2 --train FILE" text "$val" --out "$dir/no"
+ln -s "$dir/nowhere" "$dir/dangling"
+refused "dangling: a symbolic link whose target does not exist" tales --out "$dir/dangling"
+refused "dangling: a symbolic link whose target does not exist" tales --out "$dir/dangling/below"
 refused "1 bytes are too few" text "$dir/short" --out "$dir/no"
 refused "no file" text --out "$dir/no"
 refused "--out: missing" text "$dir/1.txt"
@@ -255,6 +264,9 @@ refused "no command"
 for command in "" tales text encode decode; do
     check "help of $command" "$prepare" $command --help
     grep -q "^usage: prepare" "$dir/stdout" || why=${why:-"no help for '$command'"}
+    mv "$dir/stdout" "$dir/help"
+    check "-h of $command" "$prepare" $command -h
+    cmp -s "$dir/stdout" "$dir/help" || why=${why:-"-h of '$command' is not its --help"}
 done
 if [ "$(id -u)" != 0 ]; then
     mkdir -m 555 "$dir/locked"

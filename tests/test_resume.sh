@@ -83,7 +83,7 @@ interrupt() {  # interrupt PID STATUS: one Ctrl-C, which must be answered before
 }
 rm -f "$dir/out"    # of the run before
 $TRAIN $slow --batch-tokens 1999872 --steps 9 --eval-every 0 --out "$dir/long" >"$dir/out" 2>&1 &
-appears "^batch" "$dir/out"; sleep 0.5
+appears '"event":"start"' "$dir/long/log.jsonl"         # written once signals are caught
 interrupt $! 130 again
 [ ! -e "$dir/long/latest" ] || fails "the second Ctrl-C waited for the update"
 rm -f "$dir/out"
@@ -92,8 +92,8 @@ appears "^step" "$dir/out"
 interrupt $! 130 ""
 [ "$(grep -o '"event":"[a-z]*"' "$dir/eval/log.jsonl" | xargs)" = "event:start event:step event:save event:end" ] \
     || fails "in an evaluation: $(cut -c 1-40 "$dir/eval/log.jsonl" | xargs)"
-rm -f "$dir/out"
-timeout -s KILL 60 $TRAIN $slow --steps 9 --eval-every 0 --sample-every 1 --max-new 1000000 --temperature 0 \
+rm -f "$dir/out"    # timeout sends a signal to its child, and without --foreground again to its group
+timeout --foreground -s KILL 60 $TRAIN $slow --steps 9 --eval-every 0 --sample-every 1 --max-new 1000000 --temperature 0 \
     --out "$dir/sample" >"$dir/out" 2>&1 &       # the likeliest byte, again and again, for ever
 appears "the model writes" "$dir/out"
 interrupt $! 130 ""
@@ -302,8 +302,48 @@ for file in config.json state.json model.safetensors optimizer.safetensors; do
 done
 : >"$dir/torn/latest/model.safetensors"
 $TRAIN --resume-from 300 --out "$dir/torn" >/dev/null || fails "--resume-from does not go back"
+mv "$dir/torn/latest/tokenizer.json" "$dir/kept" && head -c 100 "$dir/kept" >"$dir/torn/latest/tokenizer.json"
+one_line "tokenizer.json: .*; name another one with --tokenizer FILE" $TRAIN --resume --steps 306 --out "$dir/torn"
+$TRAIN --resume --steps 306 --tokenizer "$dir/tales/tokenizer.json" --out "$dir/torn" >/dev/null ||
+    fails "--tokenizer does not help"
+$TRAIN $small --average-tokens 500 --steps 30 --save-every 10 --keep 0 --out "$dir/three" >/dev/null
+: >"$dir/three/step_00000030/model.safetensors"
+for file in config.json state.json tokenizer.json model.safetensors optimizer.safetensors average.safetensors; do
+    mv "$dir/three/step_00000020/$file" "$dir/kept"
+    head -c 100 "$dir/kept" >"$dir/three/step_00000020/$file"
+    for tear in 1 2; do                         # cut off, and then lost
+        one_line "; --resume-from 10 continues" $TRAIN --resume --steps 40 --out "$dir/three"
+        one_line "no checkpoint of step 15; there are: 10$" $TRAIN --resume-from 15 --out "$dir/three"
+        [ $file = tokenizer.json ] && break     # a model may have none
+        rm -f "$dir/three/step_00000020/$file"
+    done
+    mv "$dir/kept" "$dir/three/step_00000020/$file"
+done
+one_line "; --resume-from 20 continues" $TRAIN --resume --steps 40 --out "$dir/three"
+: >"$dir/three/step_00000020/state.json"; : >"$dir/three/step_00000010/config.json"
+one_line "model.safetensors" $TRAIN --resume --steps 40 --out "$dir/three"
+grep -q resume-from "$dir/err" && fails "it names a checkpoint that does not load: $(cat "$dir/err")"
 one_line "cannot open" $TRAIN --init "$dir/whole" --generate "Once" --tokenizer "$dir/nowhere.json"
 verdict what_cannot_be_resumed_says_so
+
+# ---- a directory that cannot be written any more, though its log can
+if [ "$(id -u)" != 0 ] || command -v setpriv >/dev/null; then
+    somebody=""                                 # root may write everywhere
+    $TRAIN $small --steps 2 --out "$dir/shut" >/dev/null || fails "the run to resume"
+    cp "$dir/shut/log.jsonl" "$dir/before"
+    [ "$(id -u)" != 0 ] || somebody="setpriv --reuid 65534 --regid 65534 --clear-groups"
+    [ -z "$somebody" ] || chown -R 65534:65534 "$dir/shut"
+    cp "$TRAIN" "$dir/program"; chmod 755 "$dir"; chmod -R a+rX "$dir/tales"; chmod 555 "$dir/shut"
+    one_line "shut.*Permission denied" $somebody "$dir/program" --resume --steps 40 --out "$dir/shut"
+    cmp -s "$dir/before" "$dir/shut/log.jsonl" || fails "it trains, then refuses"
+    chmod 755 "$dir/shut"
+    $somebody "$dir/program" --resume --steps 4 --out "$dir/shut" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
+    [ "$(readlink "$dir/shut/latest")" = step_00000004 ] || fails "latest is $(readlink "$dir/shut/latest")"
+    ls -A "$dir/shut" | grep -q tmp && fails "a temporary stays"
+    verdict a_read_only_run_is_refused_at_once
+else
+    echo "skip a_read_only_run_is_refused_at_once: needs a user that is not root, or setpriv"
+fi
 
 # ---- other data of the same length; a checkpoint of a version that kept no hash
 cp -r "$dir/tales" "$dir/changed"
@@ -338,6 +378,28 @@ cp "$dir/tales/"*.bin "$dir/changed"
 step=$(readlink "$dir/shrunk/latest"); step=$((10#${step#step_} + 1))
 $TRAIN --resume --steps $step --out "$dir/shrunk" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
 verdict a_shrinking_shard_leaves_the_last_checkpoint
+
+# ---- a shard that another program writes to, tokens that the model does not know: 300, and 65535
+for token in '\054\001' '\377\377'; do
+    rm -rf "$dir/written"
+    $TRAIN $small --data "$dir/changed" --steps 1000000 --save-every 50 --out "$dir/written" \
+        >/dev/null 2>"$dir/err" &
+    for try in $(seq 100); do [ -e "$dir/written/latest" ] && break; sleep 0.1; done
+    for i in $(seq 1000); do printf "$token"; done |
+        dd of="$dir/changed/tales_train_000000.bin" bs=1024 seek=20 conv=notrunc 2>/dev/null
+    for try in $(seq 200); do kill -0 $! 2>/dev/null || break; sleep 0.1; done
+    kill -9 $! 2>/dev/null && fails "it trains on $token"
+    wait $! 2>/dev/null
+    status=$?
+    [ $status -eq 1 ] || fails "exit status $status"
+    [ "$(wc -l <"$dir/err")" -eq 1 ] || fails "$(wc -l <"$dir/err") lines on stderr"
+    grep -q "tales_train_000000.bin: changed while .* outside the vocabulary of 257" "$dir/err" ||
+        fails "it says: $(cat "$dir/err")"
+    cp "$dir/tales/"*.bin "$dir/changed"
+    step=$(readlink "$dir/written/latest"); step=$((10#${step#step_} + 1))
+    $TRAIN --resume --steps $step --out "$dir/written" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
+done
+verdict a_changed_shard_leaves_the_last_checkpoint
 
 # ---- generation
 $TRAIN --init "$dir/whole" --generate "Once upon" --max-new 100 --seed 3 >"$dir/a" || fails "generate"

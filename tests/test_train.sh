@@ -337,9 +337,8 @@ end train_stops_after_the_step
 started --steps 1e8 --eval-every 0 --batch-tokens 640000000         # an update of many minutes
 wait_for logged start
 has "$dir/stdout" "model "                  # what is about to happen is told before it happens
-sleep 0.2
 kill -INT $pid
-sleep 0.3
+wait_for grep -q "stopping after this update" "$dir/stdout"      # else both may come as one
 gone && note "did not finish its step"
 kill -INT $pid
 wait_for gone
@@ -379,7 +378,7 @@ if script --version 2> /dev/null | grep -q util-linux; then
         fi
     done
     with_defaults --steps 1e8 --eval-every 0            # hours are left, which takes more room
-    on_terminal 40 timeout -s INT 1 "$train" "${arguments[@]}"
+    on_terminal 40 timeout --foreground -s INT 1 "$train" "${arguments[@]}"
     grep -qE '^step [0-9]+ loss [0-9.]+ [0-9.]+k?/s [0-9]+:[0-9]+:[0-9]+' "$dir/shown" ||
         note "a long run on 40 columns shows '$(grep -m 1 ^step "$dir/shown")'"
     end train_on_a_terminal
@@ -512,7 +511,7 @@ end train_damaged_floor
 corpus; echo '{"not": "a tokenizer"}' > "$dir/bad/tokenizer.json"
 refused "tokenizer.json" --data "$dir/bad"
 head -c 100 "$data/tokenizer.json" > "$dir/bad/tokenizer.json"
-refused "tokenizer.json" --data "$dir/bad"
+refused "; name another one with --tokenizer FILE" --data "$dir/bad"
 refused "nowhere.json" --tokenizer "$dir/nowhere.json"
 end train_damaged_tokenizer
 
@@ -585,7 +584,7 @@ end train_flags_in_help_are_accepted
 numeric=$(awk '$2 ~ /^[NXBTHK]$/ { print $1 }' "$dir/flags")
 [ "$(echo "$numeric" | wc -l)" -ge 20 ] || note "only these are numbers: $numeric"
 for flag in $numeric; do
-    for value in -1 -1e99 1e99 1e400 99999999999999999999 abc 12abc '' ' ' nan inf 0x10 1,5 --; do
+    for value in -1 -1e99 1e99 1e400 1e-400 99999999999999999999 abc 12abc '' ' ' nan inf 0x10 1,5 --; do
         refused "--$flag" "--$flag=$value"
     done
 done
@@ -596,6 +595,26 @@ for flag in layers heads channels seq-len micro-batch batch-tokens steps tokens 
     refused "--$flag" --$flag 1.5
 done
 end train_garbage_numbers
+
+# Two processes of a launcher, and a program that is alone: both end, and one of them says why.
+if grep -qa "this program was built for one" "$train"; then
+    with_defaults --steps 1 --out "$dir/no"
+    for rank in 0 1; do
+        RANK=$rank WORLD_SIZE=2 "$train" "${arguments[@]}" > "$dir/stdout" 2> "$dir/rank$rank" &
+        pids[$rank]=$!
+    done
+    for rank in 0 1; do
+        wait ${pids[$rank]}
+        same "status of rank $rank" $? 1
+    done
+    same "what rank 1 says" "$(cat "$dir/rank1")" ""
+    same "lines of rank 0" "$(lines "$dir/rank0")" 1
+    has "$dir/rank0" "started as one of 2, but this program was built for one"
+    [ ! -e "$dir/no" ] || note "one of them makes --out"
+    end train_alone_of_two_says_so_once
+else
+    skip train_alone_of_two_says_so_once "needs a build without MPI and NCCL"
+fi
 
 # ---- what does not fit ----
 
@@ -618,6 +637,54 @@ if ! grep -qa __asan_init "$train"; then
 fi
 end train_too_large_for_memory
 
+# ---- threads and stacks ----
+
+good --threads 2 --steps 1 --log "$dir/log" --overwrite
+if [ "$(values start threads_used "$dir/log")" = 2 ]; then
+    most=$((4 * $(env -u OMP_NUM_THREADS getconf _NPROCESSORS_ONLN)))
+    good --threads 1000 --steps 2 --log "$dir/log" --overwrite
+    used=$(values start threads_used "$dir/log")
+    [ "$used" -gt 1 ] && [ "$used" -le $most ] || note "--threads 1000 starts $used"
+    [ "$most" -ge 1000 ] || has "$dir/stdout" "1000 threads were asked for, but only 4 a core"
+    OMP_NUM_THREADS=1000 good --threads 0 --steps 2 --log "$dir/log" --overwrite
+    same "threads of OMP_NUM_THREADS=1000" "$(values start threads_used "$dir/log")" "$used"
+    OMP_NUM_THREADS=2 good --threads 0 --steps 2 --log "$dir/log" --overwrite
+    same "threads of OMP_NUM_THREADS=2" "$(values start threads_used "$dir/log")" 2
+    refused "--threads: got '1025', expected a whole number from 0 to 1024" --threads 1025
+    for n in 1025 100000 99999999999; do
+        OMP_NUM_THREADS=$n run --threads 0
+        same "status of OMP_NUM_THREADS=$n" $status 1
+        has "$dir/stderr" "train_gpt2: OMP_NUM_THREADS: got "     # libgomp adds a line to the longest
+        OMP_NUM_THREADS=$n "$prepare" text "$0" --out "$dir/no" > "$dir/stdout" 2> "$dir/stderr"
+        same "status of prepare, OMP_NUM_THREADS=$n" $? 1
+    done
+    OMP_STACKSIZE=64k refused "OMP_STACKSIZE: a stack of 64 kB is too small" --threads 2
+    OMP_STACKSIZE="1 M" good --threads 2 --steps 2
+    (ulimit -s 64; refused "ulimit -s: a stack of 64 kB is too small"; echo "$why" > "$dir/why")
+    why=${why:-$(cat "$dir/why")}
+    if ! grep -qa __asan_init "$train"; then
+        (ulimit -v 600000; OMP_STACKSIZE=1G refused "--threads: the system allows only 1 of 2" \
+            --threads 2; echo "$why" > "$dir/why")
+        why=${why:-$(cat "$dir/why")}
+    fi
+    end train_threads_and_stacks
+
+    # The program starts itself anew, unless OMP_WAIT_POLICY is set: what OpenMP says of the
+    # environment is read once, and what the program says is read.
+    with_defaults --threads 0 --steps 1
+    env -u OMP_WAIT_POLICY OMP_NUM_THREADS=many "$train" "${arguments[@]}" > "$dir/stdout" \
+        2> "$dir/stderr" < /dev/null || note "a word for a number ends the run"
+    [ "$(grep -c OMP_NUM_THREADS "$dir/stderr")" -le 1 ] || note "OpenMP complains twice"
+    env -u OMP_WAIT_POLICY "$train" --steps many > "$dir/stdout" 2> "$dir/stderr"
+    same "lines of an error" "$(cut -c 1-19 "$dir/stderr")" "train_gpt2: --steps"
+    env -u OMP_WAIT_POLICY "$train" --steps many > "$dir/stdout" 2>&-
+    same "status with stderr closed" $? 1
+    end train_openmp_complains_once
+else
+    skip train_threads_and_stacks "needs a build with OpenMP"
+    skip train_openmp_complains_once "needs a build with OpenMP"
+fi
+
 # ---- where it cannot write ----
 
 echo "in the way" > "$dir/file"
@@ -638,6 +705,9 @@ refused "cannot open the directory: Not a directory" --data "$dir/stderr"
 mkdir "$dir/locked" && chmod 000 "$dir/locked"
 [ -r "$dir/locked" ] ||                     # root reads every directory
     refused "cannot open the directory: Permission denied" --data "$dir/locked"
+ln -s "$dir/nowhere" "$dir/dangling"
+refused "dangling: a symbolic link whose target does not exist" --out "$dir/dangling"
+refused "dangling: a symbolic link whose target does not exist" --out "$dir/dangling/below"
 same "what was in the way" "$(cat "$dir/file")" "in the way"
 mkdir -p "$dir/taken/log.jsonl"
 run --out "$dir/taken" --overwrite

@@ -136,8 +136,9 @@ static inline const char *option_shown(char out[48], const char *text, size_t le
 static inline bool number_read(double *out, const char *text) {
     if (!*text || text[strspn(text, "0123456789+-.eE")] != '\0') return false;
     char *end;
+    errno = 0;
     *out = strtod(text, &end);
-    return *end == '\0' && isfinite(*out);
+    return *end == '\0' && errno == 0;              // ERANGE: too large, or too small, for a double
 }
 
 static inline bool whole_read(double *out, const char *text) {

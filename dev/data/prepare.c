@@ -16,6 +16,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include "../../dataloader.h"
+#include "../base/cpu.h"
 #include "../data/bpe_train.h"
 #include "../files/file.h"
 #include "../base/flags.h"
@@ -513,6 +514,27 @@ static bool text_spool(Text *text, FILE *pipe, const Output *out, Error *err) {
                 strerror(errno));
 }
 
+// Refuses two kinds of files that are no text: compressed ones, and shards.
+static bool text_check(Text *text, Error *err) {
+    unsigned char head[4] = { 0 };
+    int32_t magic;
+    if (!text_open(text, 0, err)) return false;
+    size_t n = fread(head, 1, sizeof head, text->file);
+    text_close(text);
+    memcpy(&magic, head, sizeof magic);
+    if (n >= 2 && head[0] == 0x1F && head[1] == 0x8B) {
+        char *word = shell_word(text->spooled ? "FILE" : text->path);
+        fail(err, "%s: is compressed, expected a text; decompress it: gunzip -c %s | " PROGRAM
+             " text - ...", text->path, word);
+        free(word);
+        return false;
+    }
+    if (magic == SHARD_MAGIC)
+        return fail(err, "%s: is a shard of tokens, expected a text; train_gpt2 --train FILE "
+                    "--val FILE reads shards as they are", text->path);
+    return true;
+}
+
 // Finds the size of a text, and its cut. A pipe is read to its end.
 static bool text_measure(Text *text, const char *path, double fraction, const Output *out,
                          Error *err) {
@@ -536,7 +558,7 @@ static bool text_measure(Text *text, const char *path, double fraction, const Ou
         return fail(err, "%s: is not a file or a pipe", path);
     }
     if (text->size == 0) return fail(err, "%s: is empty; expected a text", text->path);
-    return text_set_cut(text, fraction, err);
+    return text_check(text, err) && text_set_cut(text, fraction, err);
 }
 
 // The encoding that a byte-order mark at the text's beginning names; NULL: none, or UTF-8.
@@ -928,8 +950,9 @@ __attribute__((noreturn)) static void unknown_command(const char *name) {
 int main(int argc, char **argv) {
     open_standard_streams();
     signal(SIGXFSZ, SIG_IGN);        // a file size limit then gives EFBIG, an ordinary error
+    threads_begin(0);
     if (argc < 2) die("no command; expected tales, text, encode or decode; see prepare --help");
-    if (strcmp(argv[1], "--help") == 0) {
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         print_usage();
         return 0;
     }

@@ -853,7 +853,45 @@ static inline bool checkpoint_prune(const char *out, int64_t step, size_t keep, 
     return good;
 }
 
-// Finds OUT's checkpoint of this step. The error names those that there are.
+// Whether a run can go on from this checkpoint of OUT: all its files are there and whole. (Headers
+// and sizes are read; damaged weights are not noticed.)
+static inline bool checkpoint_is_whole(const char *out, const char *name) {
+    Checkpoint k;
+    Path dir, tokenizer;
+    Json json;
+    TensorFile f;
+    Error err;
+    int64_t tokens;
+    memset(&k, 0, sizeof k);
+    if (!path_join(&dir, out, name, &err) || !checkpoint_config(&k.config, dir.text, &err)
+        || !path_join(&tokenizer, dir.text, "tokenizer.json", &err)) return false;
+    bool whole = access(tokenizer.text, F_OK) != 0;
+    if (!whole && (whole = json_open(&json, dir.text, "tokenizer.json", &err))) json_free(&json);
+    if (!whole || !checkpoint_load_state(&k.state, &json, dir.text, &err)) return false;
+    const JsonNode *options = json_get(json.root, "options");
+    const JsonNode *optimizer = json_get(options, "optimizer");
+    k.sgd = optimizer && json_is(optimizer, "sgd");
+    k.averages = json_get_int(&tokens, options, "average_tokens", 1, INT64_MAX, &err);
+    json_free(&json);
+    for (int file = FILE_OPTIMIZER; whole && file < N_FILES; file++) {
+        if (!kept_file_has(&k, file)) continue;
+        whole = tensor_file_open(&f, dir.text, (KeptFile)file, k.state.workers, &k.config, &err);
+        if (whole) tensor_file_close(&f);
+    }
+    return whole;
+}
+
+// The checkpoints in OUT that a run can go on from, for advice; else as checkpoint_list.
+static inline bool checkpoint_list_whole(Saved **all, size_t *n, const char *out, Error *err) {
+    size_t kept = 0;
+    if (!checkpoint_list(all, n, out, err)) return false;
+    for (size_t i = 0; i < *n; i++)
+        if (checkpoint_is_whole(out, (*all)[i].name.text)) (*all)[kept++] = (*all)[i];
+    *n = kept;
+    return true;
+}
+
+// Finds OUT's checkpoint of this step. The error names those that a run can go on from.
 static inline bool checkpoint_of_step(Path *found, const char *out, int64_t step, Error *err) {
     Saved *all;
     size_t n, i = 0, at = 0;
@@ -861,11 +899,13 @@ static inline bool checkpoint_of_step(Path *found, const char *out, int64_t step
     if (!checkpoint_list(&all, &n, out, err)) return false;
     while (i < n && all[i].step != step) i++;
     bool there = i < n, good = there && path_join(found, out, all[i].name.text, err);
+    free(all);
+    if (there) return good;
+    if (!checkpoint_list_whole(&all, &n, out, err)) return false;
     for (i = 0; i < n && at + 24 < sizeof names; i++)
         at += (size_t)snprintf(names + at, 24, "%s%lld", i ? ", " : "", (long long)all[i].step);
     free(all);
-    return good || (!there && fail(err, "%s: no checkpoint of step %lld; there are: %s", out,
-                                   (long long)step, names));
+    return fail(err, "%s: no checkpoint of step %lld; there are: %s", out, (long long)step, names);
 }
 
 // Creates the link OUT/.tmp-latest. A FAT disk, for instance, has no links.
@@ -922,7 +962,8 @@ static inline bool latest_adopt(const char *out, const char *latest, Error *err)
     return latest_move(out, name.text, err);
 }
 
-// Makes OUT/latest the link that a save can move, before any training. A copy may have lost it.
+// Makes OUT/latest the link that a save can move, before any training. A copy may have lost it. If
+// OUT cannot be written, this fails: a save must not be the first to find out.
 static inline bool latest_repair(const char *out, Error *err) {
     StepName newest = checkpoint_newest(out);
     struct stat info;
@@ -932,8 +973,7 @@ static inline bool latest_repair(const char *out, Error *err) {
     if (there && S_ISDIR(info.st_mode)) return latest_adopt(out, latest.text, err);
     if (there && !S_ISLNK(info.st_mode))
         return fail(err, "%s: not a link of a run; move it away or change --out", latest.text);
-    if (path_is_dir(latest.text)) return true;
-    if (newest.text[0]) return latest_move(out, newest.text, err);
+    if (!path_is_dir(latest.text) && newest.text[0]) return latest_move(out, newest.text, err);
     return latest_draft(&link, out, "none", err) && path_remove(link.text, err);
 }
 

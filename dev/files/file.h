@@ -227,6 +227,9 @@ static inline bool make_directories(const char *path, Error *err) {
         struct stat info;
         if (mkdir(part, 0777) == 0) continue;
         int why = errno;                         // stat changes errno
+        if (lstat(part, &info) == 0 && S_ISLNK(info.st_mode) && stat(part, &info) != 0)
+            return fail(err, "%s: a symbolic link whose target does not exist; create the target, "
+                        "or remove the link", part);
         if (stat(part, &info) != 0)
             return fail(err, "%s: cannot create the directory: %s", part, strerror(why));
         if (!S_ISDIR(info.st_mode)) return fail(err, "%s: a file with this name exists", part);

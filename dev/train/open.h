@@ -1,6 +1,6 @@
 // Opening a run: flags, ranks, data, model, output; and closing it.
 #pragma once
-#include "../base/cpu.h"               // threads_set, threads_wait_politely
+#include "../base/cpu.h"               // threads_wait_politely, threads_begin
 #include "../ranks/diloco.h"           // diloco_begin
 #include "report.h"                    // log_line_end
 #include "sample.h"                    // open_sampler, generate
@@ -39,7 +39,8 @@ static inline void open_tokenizer(Run *r, const char *checkpoint) {
         if (access(path, F_OK) != 0) path[0] = '\0';
     }
     if (!path[0]) return;
-    if (!tokenizer_load(&r->tokenizer, path, &err)) die("%s", err.text);
+    if (!tokenizer_load(&r->tokenizer, path, &err))
+        die("%s%s", err.text, r->o.tokenizer ? "" : "; name another one with --tokenizer FILE");
     FILE *f = open_memstream(&r->tokenizer_json, &r->tokenizer_bytes);
     if (!f) die("memory: none left for the tokenizer");
     tokenizer_print(f, &r->tokenizer);
@@ -356,6 +357,6 @@ static inline bool run_start(Run *r, Model *model, Machine *machine, int argc, c
     if (!r->o.plan) open_ranks(r);
     if (r->o.resume) restore_options(r);
     r->comm.plain = r->o.comm != 0;
-    threads_set(r->o.threads);
+    threads_begin(r->o.threads);
     return true;
 }

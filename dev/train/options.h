@@ -10,6 +10,7 @@
 // defines TRAINS_ON_GPU before it includes this file.
 #pragma once
 #include "batch.h"
+#include "../base/cpu.h"
 #include "../base/error.h"
 #include "../files/json.h"
 #include "../base/log.h"
@@ -254,8 +255,9 @@ static const Option train_table[] = {
     { "timeout", "SECONDS", OPT_REAL, FIELD(timeout), "30", 1, 86400, NULL,
       "ranks", "end the run when a rank has not answered for this long", NULL },
 
-    { "threads", "N", OPT_INT, FIELD(threads), "0", 0, 1024, NULL,
-      "machine", "number of threads; it changes no result", "all the machine has" },
+    { "threads", "N", OPT_INT, FIELD(threads), "0", 0, THREADS_MOST, NULL,
+      "machine", "number of threads, at most 4 a core; it changes no result",
+      "all the machine has" },
     { "seed", "N", OPT_COUNT, FIELD(seed), "1337", 0, 1e15, NULL,
       "machine", "seed of the initial weights, the order of the data, and sampling", NULL },
     { "recompute", "WHAT", OPT_CHOICE, FIELD(recompute), "none", 0, 0,

@@ -193,7 +193,7 @@ static inline Advice diverged_advice(const Run *r) {
     Saved *all = NULL;
     size_t n = 0, best;
     Error err;
-    if (!r->o.out || !checkpoint_list(&all, &n, r->o.out, &err) || n == 0) return advice;
+    if (!r->o.out || !checkpoint_list_whole(&all, &n, r->o.out, &err) || n == 0) return advice;
     best = checkpoint_best(all, n);
     bool known = best < n;
     char *out = shell_word(r->o.out);
@@ -357,6 +357,9 @@ static inline void show_setup(const Run *r) {
     if (!ON_GPU && threads > processors())
         printf("note    %d threads are more than the %d processors here, which is slower\n",
                threads, processors());
+    if (threads_asked(r->o.threads) > thread_count() && thread_count() > 1)
+        printf("note    %d threads were asked for, but only %d a core are started\n",
+               threads_asked(r->o.threads), THREADS_A_CORE);
     if (r->comm.size == 1 && r->o.zero > 0)
         printf("note    --zero %d has no effect: there is one rank\n", r->o.zero);
     size_t cut = hellaswag_count_cut(&r->hellaswag, r->T);

@@ -80,16 +80,17 @@ static inline bool save(Run *r) {
     return true;
 }
 
-// A checkpoint `from` that does not load ends the program. --resume names the one before it.
+// A checkpoint `from` that does not load ends the program. --resume names the last one before it
+// that does.
 static inline void die_checkpoint(const Run *r, const char *from, const Error *why) {
     Saved *all;
     size_t n, i = 0;
     Error err;
     if (!r->o.resume) die("%s", why->text);
-    const char *name = strrchr(from, '/') + 1;
-    if (checkpoint_list(&all, &n, r->o.out, &err))
-        while (i < n && strcmp(all[i].name.text, name) != 0) i++;
-    if (i == 0 || i == n) die("--resume: %s", why->text);
+    int64_t step = step_of(strrchr(from, '/') + 1);
+    if (checkpoint_list_whole(&all, &n, r->o.out, &err))
+        while (i < n && all[i].step < step) i++;
+    if (i == 0) die("--resume: %s", why->text);
     die("--resume: %s; --resume-from %lld continues from the checkpoint before", why->text,
         (long long)all[i - 1].step);
 }

@@ -58,4 +58,10 @@ def peak_of(run):
 
 
 if __name__ == "__main__":
-    sys.exit(watch(sys.argv[1:]))
+    if sys.argv[1:] in ([], ["-h"], ["--help"]):
+        print(__doc__)
+        sys.exit(0 if sys.argv[1:] else "peak.py: no command; expected the program to run")
+    try:
+        sys.exit(watch(sys.argv[1:]))
+    except OSError as error:
+        sys.exit(f"peak.py: {sys.argv[1]}: cannot be started: {error.strerror}")
