@@ -10,12 +10,11 @@
 //     main              flags in, model built, loop run
 //
 // Read it from top to bottom. What serves a user stands in dev/train: flags, the log, resuming,
-// sampling, --plan. Many processes that train one model are wrapped around this program: they
-// attach at the hooks forward_needs, backward_needs, gradients_ready, gradients_arrive,
-// totals_share (dev/ranks/zero.h) and step_end, which do nothing for one process alone. The two
-// functions that take nine tenths of the time, the matrix product and attention, are defined here
-// plainly; the ordinary build runs their fast forms in dev/cpu, and `make PLAIN=1` runs the ones
-// below. train_gpt2.cu is the same program for a GPU, section by section.
+// sampling, --plan. Processes that train one model together attach at hooks: forward_needs,
+// backward_needs, gradients_ready, gradients_arrive, totals_share, step_end (dev/ranks/zero.h). In
+// one process alone they return at once. The two functions that take nine tenths of the time, the
+// matrix product and attention, are defined here plainly; the ordinary build runs their fast forms
+// in dev/cpu, `make PLAIN=1` those below. train_gpt2.cu is the same program for a GPU.
 //
 // Conventions. Arrays are row-major: (N,C) has N rows of C elements. B sequences of T tokens make
 // N = B*T rows; C channels, NH heads of HS = C/NH channels, L layers, V words in the vocabulary
@@ -35,7 +34,6 @@
 #include "dev/cpu/exp.h"               // exp_fast: e^x that a compiler can vectorize
 #include "dev/cpu/machine.h"           // Machine: this processor
 #include "dev/cpu/matmul.h"            // matmul_fast; Mat, rows_of, transpose_of, WRITE or ADD
-#include "dev/cpu/words.h"             // xent_parts, for tensor_model.h
 #include "dev/ranks/zero.h"            // the flat buffers of parameters; the hooks
 #include "dev/train/loop.h"            // step_begin, next_batch, step_end, run_goes_on
 #include "dev/train/open.h"            // run_start, run_open, run_generate, run_close
@@ -197,8 +195,7 @@ static void layernorm_forward(float *out, float *mean, float *rstd, const float 
 
 // With xhat = (x - mean) * rstd and g = dout * gain:
 // dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd; dgain += sum dout * xhat; dbias += sum dout.
-// dgain and dbias are sums over rows, so a thread owns a strip of columns. They come first: dx may
-// overwrite dout.
+// dgain and dbias sum over rows: a thread owns a strip of columns. They come first: dx may be dout.
 static void layernorm_backward(float *dx, float *dgain, float *dbias, const float *dout,
                                const float *x, const float *mean, const float *rstd,
                                const float *gain, size_t N, int C) {
@@ -535,8 +532,7 @@ static void block_backward(Model *m, Block w, Block d, BlockActs a, int B, int T
     size_t N = (size_t)B*T;
     float *dx = m->dx;                 // of x_out; then of x_mid; at the end of x
     float *dgelu = m->dfc, *dfc = m->dfc, *dqkv = m->dqkv;           // dfc overwrites dgelu
-    float *dln2 = m->dbranch, *datt = m->dbranch, *dln1 = m->dbranch;
-    float *dbranch = m->dbranch;       // four names for one buffer, each overwrites the one before
+    float *dbranch = m->dbranch, *dln2 = dbranch, *datt = dbranch, *dln1 = dbranch;   // one buffer
     linear_backward(dgelu, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, w.mlp_proj_w, N, 4*C, C);
     gelu_backward(dfc, dgelu, a.fc, N*4*C);
     linear_backward(dln2, d.fc_w, d.fc_b, dfc, a.ln2, w.fc_w, N, C, 4*C);
@@ -584,7 +580,8 @@ static double model_backward(Model *m, const int *tokens, const int *targets, fl
 // =================================================================================================
 
 static void clear_grads(Model *m) {
-    floats_clear(m->zero.grads, m->zero.n_grads, m->zero.stream);
+    #pragma omp parallel for simd
+    for (size_t i = 0; i < m->zero.n_grads; i++) m->zero.grads[i] = 0.0f;
 }
 
 // The sum of the squares of all gradients, of which the global norm is the root; of several ranks,
@@ -664,7 +661,7 @@ static void train_step(Run *r, Model *m, Step *s) {
     double norm = sqrt(all.squares), clip = r->o.clip; // clip 0: no limit
     float g_scale = clip > 0.0 && norm > clip ? (float)(clip / norm) : 1.0f;
     if (isfinite(norm)) model_update(m, s->adamw, g_scale);          // else nothing changes
-    step_end(r, s, &all);                              // loss and norm, counters, seconds
+    step_end(r, s, &all);                              // loss and norm, counters
 }
 
 // Returns the process's exit status.
@@ -702,7 +699,8 @@ static BlockActs acts_from(BlockActs a, size_t past, size_t C, size_t Cn) {
     return a;
 }
 
-#include "dev/ranks/tensor_model.h"
+#include "dev/cpu/words.h"             // xent_parts
+#include "dev/ranks/tensor_model.h"    // tp_model_forward, ...: the model cut across ranks
 
 static const float *model_logits(Model *m, int t) {
     int C = m->c.C, V = m->c.V;

@@ -4,7 +4,7 @@
 //     the GPU         what all kernels share
 //     shapes          what is stored where
 //     matmul          cuBLASLt, behind one function
-//     layers          in the order a token meets them: kernels, then the function that launches them
+//     layers          in the order a token meets them: kernels, then the launcher
 //     model           the layers in a row, forward and backward
 //     optimizer       the gradient's global norm, and AdamW
 //     training loop   data, forward, backward, clip, update, again
@@ -351,8 +351,8 @@ static bool matmul(T *c, size_t ldc, Mat a, Mat b, Epilogue e, size_t M, size_t 
 
 // ---- embedding: x[b,t] = wte[token[b,t]] + wpe[t] ----
 //   x (B,T,C)   token (B,T)   wte (V,C)   wpe (P,C)
-// A vector for the token and a vector for its position, both learned. A token of -1 is unknown here:
-// its row of x is 0.
+// A vector for the token and a vector for its position, both learned. A token of -1 is unknown
+// here: its row of x is 0.
 
 // A warp owns a row: position y of sequence x.
 __global__ void embedding_forward_kernel(real *x, const int *token, const real *wte,
@@ -1269,8 +1269,8 @@ static bool attention_backward_tiles(real *dqkv, const float2 *rows, const real 
 #include "dev/cuda/variants.h"         // attention_tiles
 #endif
 
-// In generation the key/value cache holds `past` earlier tokens (else 0): a sequence of out, qkv and
-// lse has past + T rows, and the pointers are those of row `past`.
+// In generation the key/value cache holds `past` earlier tokens (else 0): a sequence of out, qkv
+// and lse has past + T rows, and the pointers are those of row `past`.
 static void attention_forward(real *out, float *lse, const real *qkv,
                               int B, int T, int past, int C, int NH, Gpu *g) {
     int first = past;                            // kernels want all rows, and the first to compute
@@ -1795,9 +1795,10 @@ static Totals totals_receive(Model *m) {
 }
 
 // One AdamW update of all parameters (Loshchilov and Hutter 2019, arXiv 1711.05101), in PyTorch's
-// form: the rate multiplies the decay too. Block i owns chunk i. g is clipped first; if its norm is not finite, nothing changes. correct_m
-// and correct_v are Adam's bias correction: the moments begin at 0. `rounded` is what layers read:
-// the master itself in fp32; else it is rounded from the master, and masters lie as moments do.
+// form: the rate multiplies the decay too. Block i owns chunk i. g is clipped first; if its norm is
+// not finite, nothing changes. correct_m and correct_v are Adam's bias correction: the moments
+// begin at 0. `rounded` is what layers read: the master itself in fp32; else it is rounded from the
+// master, and masters lie as moments do.
 __global__ void adamw_kernel(float *p, real *rounded, float *m, float *v, const float *g,
                              const Chunk *chunks, Clip clip, AdamW o, float correct_m,
                              float correct_v) {
@@ -1864,8 +1865,8 @@ static void adamw_launch(Zero *z, AdamW o, Clip clip) {
     LAUNCH_CHECK();
 }
 
-// AdamW, or SGD, on every tensor in one launch; matrices decay, gains and biases do not. If the norm
-// is not finite, parameters and moments stay as they are.
+// AdamW, or SGD, on every tensor in one launch; matrices decay, gains and biases do not. If the
+// norm is not finite, parameters and moments stay as they are.
 static void model_update(Model *m, AdamW o, Clip clip) {
     if (m->zero.sgd) sgd_launch(&m->zero, o, clip);
     else adamw_launch(&m->zero, o, clip);
@@ -1888,7 +1889,7 @@ static void train_step(Run *r, Model *m, Step *s) {
     Clip clip = totals_send(m, r->o.clip);                 // of several ranks: all of the gradient
     model_update(m, s->adamw, clip);
     Totals all = totals_receive(m);
-    step_end(r, s, &all);                                  // loss and norm, counters, seconds
+    step_end(r, s, &all);                                  // loss and norm, counters
 }
 
 // Returns the process's exit status.

@@ -121,7 +121,8 @@ static inline void attention_weights(float *p, const float *lse, int rows, int s
     }
 }
 
-// ds = p (dp - d) scale, in place of dp, with d_i = dout_i . out_i
+// In place of dp: p (dp - d) scale, with d_i = dout_i . out_i. That is ds / sqrt(HS), the gradient
+// of q . k, as in attention_backward_plain.
 static inline void attention_dscores(float *ds, const float *p, const float *dout,
                                      const float *out, int rows, int width, int C, int HS,
                                      float scale) {
@@ -136,8 +137,8 @@ static inline void attention_dscores(float *ds, const float *p, const float *dou
     }
 }
 
-// With p the weights and d_i = dout_i . out_i:  ds = p (dout v^T - d) / sqrt(HS);
-// dq = ds k;  dk = ds^T q;  dv = p^T dout.
+// With p the weights and d_i = dout_i . out_i:  ds = p (dout v^T - d);  dq = ds k / sqrt(HS);
+// dk = ds^T q / sqrt(HS);  dv = p^T dout. s.ds holds ds / sqrt(HS).
 static inline void attention_backward_fast(float *dqkv, float *scratch, const float *dout,
                                            const float *qkv, const float *out, const float *lse,
                                            int B, int T, int C, int NH) {

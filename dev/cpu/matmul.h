@@ -4,13 +4,16 @@
 //
 //     matmul_fast(c, ldc, rows_of(a, K), transpose_of(b, K), bias, M, N, K, WRITE);
 //
+// c is (M,N), a (M,K), b (K,N): the I, J and K of matmul_plain in train_gpt2.c, by BLAS's names.
+//
 // A processor multiplies and adds much faster than it fetches, so the whole art is to use each
 // number many times once it has been fetched:
 //
 // - Registers. The innermost loop keeps a tile of C, MR rows by NR columns, in vector registers.
 //   Each step of k loads NR numbers of B and MR numbers of A, and does MR*NR multiply-adds.
-// - Level 1 and 2 cache. A panel of B, NR columns and KC deep (48 KB), is multiplied by one panel
-//   of MR rows of A after the other. Meanwhile the next panel of B is fetched.
+// - Level 1 and 2 cache. A panel of B, NR columns and KC deep (48 KB with AVX-512, where NR is 32;
+//   24 KB with AVX2), is multiplied by one panel of MR rows of A after the other. Meanwhile the
+//   next panel of B is fetched.
 // - Level 3 cache. MC rows of A, KC deep (3 MB), are used for every panel of B.
 //
 // Both are first copied ("packed") into exactly the order in which the innermost loop reads them.
@@ -20,7 +23,8 @@
 //
 // The tile takes MR*2 + 3 vector registers of the machine's 32 (AVX-512, NEON) or 16 (AVX2, SSE).
 // Two vectors to a row of it and 16 sums in flight hide what a multiply-add takes; on AVX-512 a
-// tile of 14 rows is no faster, and 8 divide every row count of GPT-2.
+// tile of 14 rows is no faster, and 8 divides GPT-2's sizes: a batch's B*T rows and its channels
+// (but not its vocabulary of 50,257).
 #pragma once
 #include <assert.h>
 #include <stdalign.h>
@@ -199,7 +203,9 @@ void tile(float *c, size_t ldc, const float *start, size_t ld_start,
 
 // One row of C, columns begin ... end-1: c (N) = x (K) * b (K,N) + bias. Nothing is used twice, so
 // nothing is packed: the matrix streams past once, at the speed of memory. This is what generation
-// runs on. Either b's rows lie in memory, or its columns do.
+// runs on. Either b's rows lie in memory, or its columns do. The order of a sum is not that of a
+// product of several rows: four k at a time where rows lie in memory, else a vector of partial
+// sums.
 static inline void matvec(float *c, const float *x, Mat b, const float *bias,
                    size_t begin, size_t end, size_t K) {
     for (size_t j = begin; j < end; j++) c[j] = bias ? bias[j] : 0.0f;
@@ -244,7 +250,8 @@ static inline Mat part_of(Mat m, size_t i, size_t j) {
 enum { MATMUL_STATIC_BYTES = MC*KC/STEP * (int)sizeof(Word) };
 
 // matmul_plain of train_gpt2.c, fast: c (M,N) = a (M,K) * b (K,N) + bias, or c += a*b. Each element
-// of c is summed by one thread, over k in order, whatever the number of threads.
+// of c is summed by one thread, in an order that depends on K alone, not on the number of threads.
+// Every thread runs the two outer loops; the loops marked `omp for` are shared out among them.
 static inline void matmul_fast(float *c, size_t ldc, Mat a, Mat b, const float *bias,
                                size_t M, size_t N, size_t K, Mode mode) {
     if (M == 1 && a.col == 1 && mode == WRITE) {

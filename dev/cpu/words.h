@@ -1,4 +1,4 @@
-// The cross-entropy of a rank that has the logits of some words alone (dev/ranks/tensor.h).
+// The cross-entropy of a rank that has the logits of some words alone (dev/ranks/tensor_model.h).
 #pragma once
 #include <math.h>
 #include <stddef.h>

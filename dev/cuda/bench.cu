@@ -528,7 +528,8 @@ static void show_bytes(const Config *c, int B, int T) {
 
 static Site site_make(Bench *b, int l, int words) {
     Model *m = &b->m;
-    return { m, &b->gpu, m->acts[l], m->w.block[l], m->dw.block[l], m->acts[l].x, words, b->B, b->T, b->c.C, (size_t)b->B*b->T,
+    return { m, &b->gpu, m->acts[l], m->w.block[l], m->dw.block[l], m->acts[l].x,
+             words, b->B, b->T, b->c.C, (size_t)b->B*b->T,
              sizes_make(&b->c, b->B, b->T, words, b->gpu.properties.multiProcessorCount) };
 }
 

@@ -66,8 +66,8 @@
 //     tensor groups   0 1   2 3   4 5   6 7         comm_group(&tensor, &comm, 2, 1)
 //     data groups     0 2 4 6   1 3 5 7             comm_group(&data, &comm, 4, 2)
 //
-// All ranks of a tensor group read the same samples. Files hold the whole model: tp_copy_bucket cuts
-// what is loaded, and puts together what is saved.
+// All ranks of a tensor group read the same samples. Files hold the whole model: tp_copy_bucket
+// cuts what is loaded, and puts together what is saved.
 //
 // Here stands what ranks hold and exchange. The model cut across them is in tensor_model.h.
 #pragma once

@@ -1,7 +1,7 @@
-// The model cut across the ranks of a tensor group, on a GPU: part of train_gpt2.cu, which includes it
-// behind its training loop. Each function replaces, line by line, the one of train_gpt2.cu without
-// tp_. dev/ranks/tensor.h has the picture. Cn = C/n are a rank's channels of attention, NHn its
-// heads, Vn its words. Tokens arrive as rows of this rank's wte, -1 where another rank has the word.
+// The model cut across the ranks of a tensor group, on a GPU: part of train_gpt2.cu, which includes
+// it behind its training loop. Each function replaces, line by line, the one of train_gpt2.cu
+// without tp_. dev/ranks/tensor.h has the picture. Cn = C/n are a rank's channels of attention, NHn
+// its heads, Vn its words. Tokens arrive as rows of this rank's wte: -1 is another rank's word.
 
 // What the kernels cannot do.
 static void shared_check(const TpGroup *group) {
@@ -159,8 +159,7 @@ static void tp_block_backward(Model *m, Block<real> w, Block<float> d, BlockActs
                        w.ln1_gain, N, C, g);
 }
 
-// ---- the model; with past > 0 and B = 1 only rows past ... T-1, as in model_extend ----
-
+// With past > 0 and B = 1 it runs rows past ... T-1 only, as model_extend does.
 static void tp_forward_launch(Model *m, int B, int T, int past) {
     Zero *z = &m->zero;
     const Weights<real> *w = &m->w;

@@ -70,9 +70,8 @@ static void tp_block_backward(Model *m, Block w, Block d, BlockActs a, int B, in
     residual_backward(dx, dbranch, N*C);
 }
 
-// ---- classifier: a rank has the logits of its own words ----
-
-// classifier_forward, and with TRAIN classifier_backward. Returns the sum of the losses.
+// classifier_forward, and with TRAIN classifier_backward, for this rank's words. Returns the sum of
+// the losses. Targets of other ranks are column Vn, which xent_backward writes and no product reads.
 static double tp_classifier(Model *m, float *loss, const int *targets, float scale, size_t N,
                             Use use) {
     const TpGroup *g = &m->zero.tp;
@@ -94,8 +93,7 @@ static double tp_classifier(Model *m, float *loss, const int *targets, float sca
     return sum_of(loss, N);
 }
 
-// ---- the model; with past > 0 and B = 1 only rows past ... T-1, as in model_extend ----
-
+// With past > 0 and B = 1 it runs rows past ... T-1 only, as model_extend does.
 static void tp_model_forward(Model *m, const int *tokens, int B, int T, int past) {
     Zero *z = &m->zero;
     Weights *w = &m->w;

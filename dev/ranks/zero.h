@@ -22,7 +22,7 @@
 //
 //     zero_micro_batch(&z, i, n)         before micro-batch i of n
 //     forward_needs(&z, bucket)          before the bucket's parameters are read, in forward
-//     backward_needs(&z, bucket)         the same in backward, and before its gradients are added to
+//     backward_needs(&z, bucket)         the same in backward; its gradients can be added to then
 //     gradients_ready(&z, bucket)        starts to sum the bucket's gradients over the ranks
 //     zero_wait_grads(&z)                waits until the sums have arrived
 //     totals_share(&z, &totals)          sums loss and squared norm over the ranks
@@ -547,8 +547,8 @@ static inline size_t zero_smalls_count(const Zero *z, size_t micro_batches) {
 // ---- an update's totals ----
 
 // The ranks of `scope` whose `squares` add up to the gradient's squared norm. Stage 0: every data
-// rank has the whole mean gradient, so one counts. DiLoCo: the norm is this rank's own. Each rank of
-// a tensor group has a part.
+// rank has the whole mean gradient, so one counts. DiLoCo: the norm is this rank's own. Each rank
+// of a tensor group has a part.
 static inline Slice totals_squares(const Zero *z, Scope scope) {
     size_t group = (size_t)z->tp.size, data_ranks = scope == ALL_RANKS ? (size_t)z->size : 1;
     Slice all = { 0, group*data_ranks };

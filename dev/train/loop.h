@@ -33,7 +33,9 @@ static inline void step_begin(Run *r, Step *s) {
     if (r->comm.size > 1) s->comm = comm_counters(&r->comm);
 
     // 1. How many tokens. Schedules count tokens, this update's included.
-    r->batch = r->norm_test.batch = batch_at(b, r->tokens, r->norm_test.batch);
+    r->batch = b->batch;
+    if (b->rule != BATCH_CONSTANT) r->batch = batch_at(b, r->tokens, r->norm_test.batch);
+    r->norm_test.batch = r->batch;
     uint64_t tokens = r->tokens + r->batch;
 
     // 2. Which samples: together the ranks take those that one rank alone would take, each a
@@ -116,28 +118,8 @@ static inline void average_weights(Run *r) {
     zero_average(r->zero, (float)(1.0 - share));
 }
 
-// The update's seconds, by what they were spent on.
-static inline void step_costs(Run *r, Step *s) {
-    Costs *k = &s->costs;
-    CommCounters after = s->comm;
-#ifdef TRAINS_ON_GPU
-    k->optimizer = model_optimizer_seconds(r->model);
-#endif
-    k->seconds = seconds_now() - s->start;
-    if (r->comm.size > 1) after = comm_counters(&r->comm);
-#ifndef TRAINS_ON_GPU
-    k->optimizer = k->seconds - (s->computed - s->start) - (after.waited - s->waited);
-#endif
-    k->comm = after.waited - s->comm.waited;
-    k->compute = k->seconds - k->data - k->comm - k->optimizer;
-    k->busy = after.busy - s->comm.busy;
-    k->bytes_sent = after.bytes_sent - s->comm.bytes_sent;
-    k->bytes_across = after.bytes_across - s->comm.bytes_across;
-    k->updates = 1;
-}
-
 // Ends an update: loss and gradient norm of all ranks (inside a DiLoCo round: of this rank),
-// counters, noise scale, DiLoCo's outer step, seconds.
+// counters, noise scale, parameters on their way to other ranks, DiLoCo's outer step, averages.
 static inline void step_end(Run *r, Step *s, const Totals *t) {
     double tokens = (double)r->batch;
     bool apart = r->o.outer_every > 0;
@@ -146,7 +128,7 @@ static inline void step_end(Run *r, Step *s, const Totals *t) {
     r->train.samples += s->samples;
     if (apart && r->zero->scope == THIS_RANK) tokens /= r->data.size;
     if (t->stop) r->stopping = *r->zero->stop ? *r->zero->stop : SIGTERM;
-    s->loss = fabs(t->loss / tokens);                    // on x86 0.0/0.0 is -nan
+    s->loss = fabs(t->loss / tokens);                    // so that NaN prints without a sign
     s->grad_norm = fabs(sqrt(t->squares));
     if (r->zero->measure) measure_noise(r, s, t->squares, t->norms);
     bool finite = isfinite(s->grad_norm);
@@ -157,8 +139,6 @@ static inline void step_end(Run *r, Step *s, const Totals *t) {
     if (apart && r->zero->scope == ALL_RANKS)
         diloco_end_round(r->zero, (float)r->o.outer_lr, (float)r->o.outer_momentum);
     if (r->o.average_tokens > 0) average_weights(r);
-    step_costs(r, s);
-    r->seconds += seconds_now() - r->clock;
 }
 
 // ---- the run ----

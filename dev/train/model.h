@@ -93,8 +93,8 @@ static void model_micro_batch(Model *m, size_t i, size_t n);
 // for the device.
 static double model_optimizer_seconds(Model *m);
 #else
-// For --plan, which measures an update on a CPU. A GPU's twins differ: the sum of the losses and the
-// clip factor stay on the device, so that the CPU need not wait for them.
+// For --plan, which measures an update on a CPU. A GPU keeps the sum of the losses and the clip
+// factor on the device, so that the CPU need not wait for them: its functions have other types.
 static double model_backward(Model *m, const int *tokens, const int *targets, float scale,
                              int B, int T);
 static void model_update(Model *m, AdamW o, float g_scale);

@@ -176,6 +176,27 @@ static inline void show_costs(const Run *r) {
            1e-6 * (double)k->bytes_sent / (double)k->updates, bus_gb_per_s(k));
 }
 
+// The update's seconds, by what they were spent on.
+static inline void step_costs(Run *r, Step *s) {
+    Costs *k = &s->costs;
+    CommCounters after = s->comm;
+#ifdef TRAINS_ON_GPU
+    k->optimizer = model_optimizer_seconds(r->model);
+#endif
+    k->seconds = seconds_now() - s->start;
+    if (r->comm.size > 1) after = comm_counters(&r->comm);
+#ifndef TRAINS_ON_GPU
+    k->optimizer = k->seconds - (s->computed - s->start) - (after.waited - s->waited);
+#endif
+    k->comm = after.waited - s->comm.waited;
+    k->compute = k->seconds - k->data - k->comm - k->optimizer;
+    k->busy = after.busy - s->comm.busy;
+    k->bytes_sent = after.bytes_sent - s->comm.bytes_sent;
+    k->bytes_across = after.bytes_across - s->comm.bytes_across;
+    k->updates = 1;
+    r->seconds += seconds_now() - r->clock;
+}
+
 static inline void costs_add(Costs *sum, const Costs *k) {
     sum->seconds += k->seconds;
     sum->comm += k->comm;
@@ -236,7 +257,8 @@ static inline void warn_skipped(const Run *r) {
 }
 
 // After each update.
-static inline void report_step(Run *r, const Step *s) {
+static inline void report_step(Run *r, Step *s) {
+    step_costs(r, s);
     costs_add(&r->costs, &s->costs);
     log_step(r, s);
     show_step(r, s);
