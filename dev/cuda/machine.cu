@@ -1,5 +1,5 @@
 // The machine of train_gpt2.cu, as dev/train/model.h asks for it: the GPU found, opened and shown,
-// its peak measured, its memory counted. Part of train_gpt2.cu, which includes this file at its end.
+// its peak measured, its memory counted. Part of train_gpt2.cu, which includes it at its end.
 
 // ---- which GPU ----
 

@@ -71,7 +71,7 @@ static void tp_block_backward(Model *m, Block w, Block d, BlockActs a, int B, in
 }
 
 // classifier_forward, and with TRAIN classifier_backward, for this rank's words. Returns the sum of
-// the losses. Targets of other ranks are column Vn, which xent_backward writes and no product reads.
+// the losses. Targets of other ranks are column Vn: xent_backward writes it, no product reads it.
 static double tp_classifier(Model *m, float *loss, const int *targets, float scale, size_t N,
                             Use use) {
     const TpGroup *g = &m->zero.tp;
