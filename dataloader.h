@@ -193,7 +193,7 @@ static inline bool loader_window(const Loader *l, size_t window, int *inputs, in
         hi = token > hi ? token : hi;
         inputs[t] = token;
     }
-    memcpy(targets, inputs + 1, (T - 1) * sizeof *targets);
+    for (size_t t = 1; t < T; t++) targets[t - 1] = inputs[t];
     targets[T - 1] = last;
     if (hi < l->limit) return true;
     while (bad < T && inputs[bad] < l->limit) bad++;
