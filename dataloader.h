@@ -182,7 +182,7 @@ static inline bool fail_token(const Shard *s, size_t place, int token, int limit
 // compared with the limit. After an error inputs and targets are undefined.
 static inline bool loader_window(const Loader *l, size_t window, int *inputs, int *targets,
                                  Error *err) {
-    assert(window < l->n_windows);
+    assert(window < l->n_windows && l->T > 0);
     int i = loader_find_shard(l, window);
     const Shard *s = &l->shards[i];
     size_t T = (size_t)l->T, first = (window - l->first_window[i]) * T, bad = 0;
@@ -193,7 +193,7 @@ static inline bool loader_window(const Loader *l, size_t window, int *inputs, in
         hi = token > hi ? token : hi;
         inputs[t] = token;
     }
-    for (size_t t = 1; t < T; t++) targets[t - 1] = inputs[t];
+    memcpy(targets, inputs + 1, (T - 1) * sizeof *targets);
     targets[T - 1] = last;
     if (hi < l->limit) return true;
     while (bad < T && inputs[bad] < l->limit) bad++;
