@@ -1,5 +1,5 @@
-// Trains GPT-2 (Radford et al. 2019) on a CPU: the whole of training in one file, in the order in
-// which a reader wants it. A C compiler is all that it needs.
+// Trains GPT-2 (Radford et al. 2019) on a CPU: every layer forward and backward, the optimizer and
+// the training loop in one file, in reading order. A C compiler is all that it needs.
 //
 //     shapes            what is stored where, and a picture of one block
 //     layers            in the order a token meets them, each forward and then backward
@@ -9,21 +9,21 @@
 //     behind the loop   generation with a key/value cache, evaluation, memory
 //     main              flags in, model built, loop run
 //
-// Read it from top to bottom. What serves a user stands in dev/train: flags, the log, resuming,
-// sampling, --plan. Processes that train one model together attach at hooks: forward_needs,
-// backward_needs, gradients_ready, gradients_arrive, totals_share, step_end (dev/ranks/zero.h). In
-// one process alone they return at once. The two functions that take nine tenths of the time, the
-// matrix product and attention, are defined here plainly; the ordinary build runs their fast forms
-// in dev/cpu, `make PLAIN=1` those below. train_gpt2.cu is the same program for a GPU.
+// What serves a user stands in dev/train: flags, schedules, the log, resuming, sampling, --plan.
+// Processes that train one model together attach at hooks: forward_needs, backward_needs,
+// gradients_ready, totals_share (dev/ranks/zero.h), and within next_batch, gradients_arrive and
+// step_end (dev/train/loop.h). A process alone finds nothing to do there. The two functions that
+// take nine tenths of the time, the matrix product and attention, are defined here plainly; the
+// ordinary build runs their fast forms in dev/cpu, `make PLAIN=1` those below. train_gpt2.cu is the
+// same program for a GPU.
 //
 // Conventions. Arrays are row-major: (N,C) has N rows of C elements. B sequences of T tokens make
 // N = B*T rows; C channels, NH heads of HS = C/NH channels, L layers, V words in the vocabulary
 // (Vp when rows are padded). A gradient has the name of its tensor with a d in front: dx is
 // d(loss)/dx, and backpropagation is the chain rule, layer by layer from the loss to the
-// embeddings. Gradients of activations are written (=), gradients of parameters are added (+=), so
-// that several micro-batches can share one update: gradient accumulation. One thread adds up all of
-// a sum, or chunks of it that do not depend on the number of threads: the same run has the same
-// bits on one core and on sixty-four.
+// embeddings. Gradients of activations are written (=); gradients of parameters are added (+=), so
+// that several micro-batches can share one update: gradient accumulation. No sum depends on the
+// number of threads: the same run has the same bits on one core and on sixty-four.
 #define PROGRAM "train_gpt2"
 #include <assert.h>
 #include <math.h>
@@ -84,8 +84,7 @@ typedef struct {
     float *mlp_proj_w, *mlp_proj_b;    // (4C,C) (C)
 } Block;
 
-// All parameters, in the order of the flat buffer that they lie in. The same structs hold their
-// gradients.
+// All parameters. The same structs hold their gradients.
 typedef struct {
     float *wte, *wpe;                  // (V,C) a vector for each token; (P,C) for each position
     Block *block;                      // (L)
@@ -122,10 +121,10 @@ struct Model {
     float *lse;                        // (N) log of the denominator of each token's softmax
     float *logits;                     // (logit_rows,Vp): the classifier works in chunks of rows
     size_t logit_rows;
-    int Vp;                            // V rounded up
+    int Vp;                            // V rounded up: each row of logits begins a cache line
     float *scratch;                    // attention's, a piece for each thread
     float *branch;                     // (N,C) forward: the output of a branch, before it is added
-    float *dbranch;                    // (N,C) backward: gradients inside a branch
+    float *dbranch;                    // (N,C) the same memory; backward: gradients in a branch
     float *dx;                         // (N,C) gradient of the residual stream
     float *dqkv;                       // (N,3C)
     float *dfc;                        // (N,4C)
@@ -195,7 +194,7 @@ static void layernorm_forward(float *out, float *mean, float *rstd, const float 
 
 // With xhat = (x - mean) * rstd and g = dout * gain:
 // dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd; dgain += sum dout * xhat; dbias += sum dout.
-// dgain and dbias sum over rows: a thread owns a strip of columns. They come first: dx may be dout.
+// dgain and dbias sum over rows: a thread owns a strip of columns. dx comes last: it may be dout.
 static void layernorm_backward(float *dx, float *dgain, float *dbias, const float *dout,
                                const float *x, const float *mean, const float *rstd,
                                const float *gain, size_t N, int C) {
@@ -282,7 +281,7 @@ static void linear_backward(float *dx, float *dw, float *db, const float *dout,
 // ---- causal self-attention (Vaswani et al. 2017), for each head: ----
 //     out_t = sum over t2 <= t of p_t,t2 v_t2     p_t = softmax over t2 <= t of q_t . k_t2/sqrt(HS)
 //   out (B,T,C)   qkv (B,T,3C)   lse (B,NH,T) log of each softmax's denominator, for backward
-//   scratch: attention_scratch(T, HS) floats for each thread; the plain form needs T of them
+//   scratch: attention_scratch(past + T, HS) floats for each thread; plain it takes past + T
 // The causal mask t2 <= t hides later tokens, so that all T positions learn to predict their next
 // token in one pass. In generation the key/value cache holds `past` earlier tokens (else 0): a
 // sequence of out, qkv and lse has past + T rows, and the pointers are those of row `past`.
@@ -383,8 +382,7 @@ static void residual_forward(float *out, const float *a, const float *b, size_t 
     for (size_t i = 0; i < n; i++) out[i] = a[i] + b[i];
 }
 
-// Both a and b receive dout. Where b was computed from a, the gradient that comes back through b is
-// added to the one that a has: dx += dbranch.
+// out = x + branch(x): dx has dout already. What returns through the branch is added to it.
 static void residual_backward(float *dx, const float *dbranch, size_t n) {
     #pragma omp parallel for simd
     for (size_t i = 0; i < n; i++) dx[i] += dbranch[i];
@@ -548,8 +546,9 @@ static void block_backward(Model *m, Block w, Block d, BlockActs a, int B, int T
 }
 
 // Backpropagation, after model_forward on the same tokens: adds the gradient of scale * (sum of the
-// N losses) to the gradients dw. Returns the sum of the losses, in nats. wte gets two gradients: as
-// the classifier's weight first, as the embedding last (weight tying).
+// N losses) to the gradients dw. It begins with the classifier's forward pass, and returns the sum
+// of the losses in nats. wte gets two gradients: as the classifier's weight first, as the embedding
+// last (weight tying).
 static double model_backward(Model *m, const int *tokens, const int *targets, float scale,
                              int B, int T) {
     Zero *z = &m->zero;
@@ -625,7 +624,7 @@ static void sgd_update(float *p, const float *g, float g_scale, AdamW o, size_t 
 }
 
 // AdamW, or SGD, on every tensor; matrices decay, gains and biases do not. A chunk is a piece of a
-// tensor; of several ranks, each may have chunks of its own.
+// tensor, and masters the memory that w points into; of several ranks each may have its own chunks.
 static void model_update(Model *m, AdamW o, float g_scale) {
     Zero *z = &m->zero;
     #pragma omp parallel for
@@ -651,16 +650,16 @@ static void train_step(Run *r, Model *m, Step *s) {
     step_begin(r, s);                                  // batch size, samples, learning rate
     clear_grads(m);
     for (size_t i = 0; i < s->micro_batches; i++) {    // gradient accumulation
-        next_batch(r, s, i);                           // r->inputs, r->targets (B,T)
+        next_batch(r, s, i);                           // inputs (B,T); targets, one token on
         model_forward(m, r->inputs, s->B, s->T);
         loss += model_backward(m, r->inputs, r->targets, s->scale, s->B, s->T);
     }
     gradients_arrive(r, s);                            // of several ranks: their sum
-    Totals all = { loss, gradients_squares(m), { 0.0 }, 0 };
-    totals_share(&m->zero, &all);                      // of several ranks: all of the gradient
+    Totals all = { .loss = loss, .squares = gradients_squares(m) };
+    totals_share(&m->zero, &all);                      // of several ranks: over all of them
     double norm = sqrt(all.squares), clip = r->o.clip; // clip 0: no limit
     float g_scale = clip > 0.0 && norm > clip ? (float)(clip / norm) : 1.0f;
-    if (isfinite(norm)) model_update(m, s->adamw, g_scale);          // else nothing changes
+    if (isfinite(norm)) model_update(m, s->adamw, g_scale);          // else the weights stay
     step_end(r, s, &all);                              // loss and norm, counters
 }
 
@@ -684,7 +683,8 @@ static int train(Run *r, Model *m) {
 
 // ---- generation ----
 
-// In generation: what blocks keep of rows past ... T-1 alone.
+// In generation: what a block keeps of rows past ... T-1 alone. The statistics of its norms are not
+// kept there. Cn is C, or with tensor parallelism a rank's part of it.
 static BlockActs acts_from(BlockActs a, size_t past, size_t C, size_t Cn) {
     a.x += past*C;
     a.ln1 += past*C;
@@ -770,7 +770,8 @@ static void weights_point(Weights *w, const Zero *z, Flat flat) {
     w->lnf_bias = tensor_at(norm, c, LNF_BIAS);
 }
 
-// Rows of logits at a time: 64 MB, but at least 1024 rows, so that the product stays efficient.
+// Rows of logits at a time: 64 MB, but at least 1024 rows (206 MB with GPT-2's vocabulary), so that
+// the product stays efficient.
 static size_t classifier_rows(size_t N, size_t Vp) {
     size_t rows = (64u << 20) / sizeof(float) / Vp;
     return min_size(N, rows < 1024 ? 1024 : rows);
@@ -852,7 +853,7 @@ static void model_count(Memory *mem, const ModelSpec *spec) {
 
 static void model_init(Model *m, const ModelSpec *spec, Machine *machine) {
     const Config *c = &spec->c;
-    double floats = (double)spec->B * spec->T * c->L * 16.0 * c->C;   // about; size_t could wrap
+    double floats = (double)spec->B * spec->T * c->L * 16.0 * c->C;   // of blocks; size_t may wrap
     Memory counted;
     (void)machine;
     if (floats > 1e15) die("memory: %.0f TB for activations; use a smaller model or micro-batch",
@@ -875,7 +876,7 @@ static void model_free(Model *m) {
 
 static Zero *model_zero(Model *m) { return &m->zero; }
 
-// --exact-sum moves the gradients with each micro-batch.
+// --exact-sum adds each micro-batch's gradient to another buffer, which dw then points to.
 static void model_micro_batch(Model *m, size_t i, size_t n) {
     zero_micro_batch(&m->zero, i, n);
     if (m->zero.n_levels > 0) weights_point(&m->dw, &m->zero, GRADS);

@@ -221,7 +221,7 @@ template <class T> struct Block {
     T *mlp_proj_w, *mlp_proj_b;        // (4C,C) (C)
 };
 
-// All parameters, in the order of the flat buffer that they lie in; or their gradients.
+// All parameters, or their gradients.
 template <class T> struct Weights {
     T *wte, *wpe;                      // (Vp,C) a vector for each token; (P,C) for each position
     Block<T> *block;                   // (L)
@@ -1881,12 +1881,12 @@ static void train_step(Run *r, Model *m, Step *s) {
     step_begin(r, s);                                      // batch size, samples, learning rate
     clear_grads(m);
     for (size_t i = 0; i < s->micro_batches; i++) {        // gradient accumulation
-        next_batch(r, s, i);                               // r->inputs, r->targets (B,T)
+        next_batch(r, s, i);                               // inputs (B,T); targets, one token on
         model_micro_step(m, r->inputs, r->targets, s->scale, s->B, s->T);      // forward, backward
     }
     gradients_arrive(r, s);                                // of several ranks: their sum
     gradients_squares(m);                                  // beside the loss, in m->totals
-    Clip clip = totals_send(m, r->o.clip);                 // of several ranks: all of the gradient
+    Clip clip = totals_send(m, r->o.clip);                 // of several ranks: over all of them
     model_update(m, s->adamw, clip);
     Totals all = totals_receive(m);
     step_end(r, s, &all);                                  // loss and norm, counters
@@ -1912,7 +1912,8 @@ static int train(Run *r, Model *m) {
 
 // ---- generation ----
 
-// In generation: what blocks keep of rows past ... T-1 alone.
+// In generation: what a block keeps of rows past ... T-1 alone. The statistics of its norms are not
+// kept there. Cn is C, or with tensor parallelism a rank's part of it.
 static BlockActs acts_from(BlockActs a, size_t past, size_t C, size_t Cn) {
     a.x += past*C;
     a.ln1 += past*C;
@@ -2213,7 +2214,7 @@ static void model_free(Model *m) {
 
 static Zero *model_zero(Model *m) { return &m->zero; }
 
-// --exact-sum moves the gradients with each micro-batch.
+// --exact-sum adds each micro-batch's gradient to another buffer, which dw then points to.
 static void model_micro_batch(Model *m, size_t i, size_t n) {
     zero_micro_batch(&m->zero, i, n);
     if (m->zero.n_levels > 0) weights_point(&m->dw, &m->zero, GRADS);

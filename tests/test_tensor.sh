@@ -358,7 +358,7 @@ while IFS='|' read -r name file edit; do
     [ $((n % ${FAULTS:-3})) != 0 ] || plant "$name" "$file" "$edit"
 done << 'FAULTS'
 no sum behind the layers by rows|dev/ranks/tensor.h|/void tp_sum_rows/,/^}/ s/tp_sum(g, out, .*;//
-no sum behind the layers by columns|dev/ranks/tensor_model.h|s/    tp_sum(g, dbranch, N\*C);.*//
+no sum behind the layers by columns|dev/ranks/tensor_model.h|s/    tp_sum(g, dln[12], N\*C);.*//
 no sum behind the classifier|dev/ranks/tensor_model.h|s/    if (use == TRAIN) tp_sum(g, dx, N\*C);.*//
 a bias added twice|dev/ranks/tensor.h|s/return g->size == 1 ? b : NULL;/return b;/
 a maximum not shared|dev/ranks/tensor.h|s/part\[N\] \* expf(part\[0\] - hi)/part[N]/

@@ -1,6 +1,6 @@
-// The model cut across the ranks of a tensor group: part of train_gpt2.c, which includes it behind
-// its layers. Each function replaces, line by line, the one of train_gpt2.c without tp_. tensor.h
-// has the picture. Cn = C/n are a rank's channels of attention, NHn its heads, Vn its words.
+// The model cut across the ranks of a tensor group: part of train_gpt2.c. Read each function beside
+// the one of train_gpt2.c without tp_. tensor.h has the picture, and why sums stand where they do.
+// Cn = C/n are a rank's channels of attention, NHn its heads, Vn its words.
 
 // ---- embedding: a rank gives the rows of its own words, and zeros for the others ----
 
@@ -53,19 +53,20 @@ static void tp_block_backward(Model *m, Block w, Block d, BlockActs a, int B, in
     const TpGroup *g = &m->zero.tp;
     int C = m->c.C, Cn = tp_channels(g), NHn = tp_heads(g);
     size_t N = (size_t)B*T;
-    float *dx = m->dx, *dbranch = m->dbranch, *dfc = m->dfc, *dqkv = m->dqkv;
-    linear_backward(dfc, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, w.mlp_proj_w, N, 4*Cn, C);
-    gelu_backward(dfc, dfc, a.fc, N*4*Cn);
-    linear_backward(dbranch, d.fc_w, d.fc_b, dfc, a.ln2, w.fc_w, N, C, 4*Cn);
-    tp_sum(g, dbranch, N*C);                       // every rank's columns have read ln2
-    layernorm_backward(dbranch, d.ln2_gain, d.ln2_bias, dbranch, a.x_mid, a.ln2_mean, a.ln2_rstd,
+    float *dx = m->dx, *dgelu = m->dfc, *dfc = m->dfc, *dqkv = m->dqkv;
+    float *dbranch = m->dbranch, *dln2 = dbranch, *datt = dbranch, *dln1 = dbranch;
+    linear_backward(dgelu, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, w.mlp_proj_w, N, 4*Cn, C);
+    gelu_backward(dfc, dgelu, a.fc, N*4*Cn);
+    linear_backward(dln2, d.fc_w, d.fc_b, dfc, a.ln2, w.fc_w, N, C, 4*Cn);
+    tp_sum(g, dln2, N*C);                          // every rank's columns have read ln2
+    layernorm_backward(dbranch, d.ln2_gain, d.ln2_bias, dln2, a.x_mid, a.ln2_mean, a.ln2_rstd,
                        w.ln2_gain, N, C);
     residual_backward(dx, dbranch, N*C);
-    linear_backward(dbranch, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, Cn, C);
-    attention_backward(dqkv, m->scratch, dbranch, a.qkv, a.att, a.att_lse, B, T, Cn, NHn);
-    linear_backward(dbranch, d.qkv_w, d.qkv_b, dqkv, a.ln1, w.qkv_w, N, C, 3*Cn);
-    tp_sum(g, dbranch, N*C);
-    layernorm_backward(dbranch, d.ln1_gain, d.ln1_bias, dbranch, a.x, a.ln1_mean, a.ln1_rstd,
+    linear_backward(datt, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, Cn, C);
+    attention_backward(dqkv, m->scratch, datt, a.qkv, a.att, a.att_lse, B, T, Cn, NHn);
+    linear_backward(dln1, d.qkv_w, d.qkv_b, dqkv, a.ln1, w.qkv_w, N, C, 3*Cn);
+    tp_sum(g, dln1, N*C);
+    layernorm_backward(dbranch, d.ln1_gain, d.ln1_bias, dln1, a.x, a.ln1_mean, a.ln1_rstd,
                        w.ln1_gain, N, C);
     residual_backward(dx, dbranch, N*C);
 }
@@ -133,8 +134,7 @@ static double tp_model_backward(Model *m, const int *tokens, const int *targets,
 }
 
 static const float *tp_model_extend(Model *m, const int *tokens, int T, int past) {
-    float *all = m->zero.tp.parts;                 // in the order of the words
     tp_model_forward(m, tokens, 1, T, past);
-    tp_collect(&m->zero.tp, all, model_logits(m, T - 1), m->c.V);
-    return all;
+    tp_collect(&m->zero.tp, m->zero.tp.parts, model_logits(m, T - 1), m->c.V);
+    return m->zero.tp.parts;                       // ranks hold the words in their order
 }

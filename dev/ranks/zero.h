@@ -17,8 +17,8 @@
 // other. Communication overlaps the backward pass: a bucket's gradients are sent as soon as they
 // are complete, while the blocks before it compute.
 //
-// A bucket's parameters and gradients have a fixed place (bucket_at), so the model points at them
-// once. The model calls hooks before it reads or writes there:
+// A bucket's parameters and gradients have a fixed place (bucket_at), which the model points at
+// (with --exact-sum gradients move from one micro-batch to the next). These are the hooks:
 //
 //     zero_micro_batch(&z, i, n)         before micro-batch i of n
 //     forward_needs(&z, bucket)          before the bucket's parameters are read, in forward
@@ -29,8 +29,8 @@
 //     ... the rank updates its chunks ...
 //     zero_send_params(&z)               sends updated parameters to the other ranks
 //
-// A rank is alone if it shares neither batch nor model with others and measures no noise. Then
-// every hook returns at once.
+// A rank is alone if it shares neither batch nor model with others, measures no noise and makes no
+// exact sums. Then the hooks have nothing to do; totals_share alone passes on the signal to stop.
 #pragma once
 #include "../base/gpt2.h"              // buckets
 #include "../base/memory.h"            // Memory

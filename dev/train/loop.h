@@ -3,7 +3,8 @@
 //
 //     run_begin(r);
 //     while (run_goes_on(r)) {
-//         step_begin(r, &s); ... next_batch(r, &s, i); ... step_end(r, &s, &totals);
+//         step_begin(r, &s); ... next_batch(r, &s, i); ... gradients_arrive(r, &s); ...
+//         step_end(r, &s, &totals);
 //         if (eval_is_due(r)) report_eval(r);   ...
 //     }
 //     return run_end(r);
@@ -15,15 +16,7 @@
 
 // ---- an update ----
 
-// Bias correction of v as this update finds it, for the noise scale in Adam's metric; 0: v averages
-// over too few updates yet.
-static inline float noise_correct_v(const Run *r, double beta2) {
-    double made = (double)r->adam_step, age = made;
-    if (made < NOISE_METRIC_FROM) return 0.0f;
-    if (r->o.batch_beta2 == BATCH_BETA2_HALFLIFE)
-        age = (double)r->tokens / (double)r->batch * (made / fmax((double)r->step, 1.0));
-    return (float)(1.0 / (1.0 - pow(beta2, age)));
-}
+static inline float noise_correct_v(const Run *r, double beta2);
 
 static inline void step_begin(Run *r, Step *s) {
     const BatchSchedule *b = &r->o.batches;
@@ -32,7 +25,8 @@ static inline void step_begin(Run *r, Step *s) {
     s->start = seconds_now();
     if (r->comm.size > 1) s->comm = comm_counters(&r->comm);
 
-    // 1. How many tokens. Schedules count tokens, this update's included.
+    // 1. How many tokens. The batch depends on the tokens before this update, the learning rate on
+    //    those after it.
     r->batch = b->batch;
     if (b->rule != BATCH_CONSTANT) r->batch = batch_at(b, r->tokens, r->norm_test.batch);
     r->norm_test.batch = r->batch;
@@ -85,6 +79,16 @@ static inline void gradients_arrive(Run *r, Step *s) {
 #ifndef TRAINS_ON_GPU                  // a GPU times its optimizer itself
     if (r->comm.size > 1) s->waited = comm_counters(&r->comm).waited;
 #endif
+}
+
+// Bias correction of v as this update finds it, for the noise scale in Adam's metric; 0: v averages
+// over too few updates yet. `age` is the number of updates of this beta2 that v averages over.
+static inline float noise_correct_v(const Run *r, double beta2) {
+    double made = (double)r->adam_step, age = made;
+    if (made < NOISE_METRIC_FROM) return 0.0f;
+    if (r->o.batch_beta2 == BATCH_BETA2_HALFLIFE)
+        age = (double)r->tokens / (double)r->batch * (made / fmax((double)r->step, 1.0));
+    return (float)(1.0 / (1.0 - pow(beta2, age)));
 }
 
 // Adds this update to the estimate of the noise scale, and sets the next adaptive batch. `big` is
