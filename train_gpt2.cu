@@ -1624,22 +1624,19 @@ static void block_backward(Model *m, Block<real> w, Block<float> d, BlockActs a,
     int C = m->c.C;
     size_t N = (size_t)B*T;
     Gpu *g = m->gpu;
-    real *dx = m->dx;                  // of the residual stream
-    real *dbranch = m->dx_branch;      // inside a branch: of ln2 and att_proj's input, then of ln1
+    real *dx = m->dx;                  // of x_out; then of x_mid; at the end of x
     real *dfc = m->dfc, *dqkv = m->dqkv;
-    // dx: of x_out. Through the MLP:
+    real *dln2 = m->dx_branch, *datt = m->dx_branch, *dln1 = m->dx_branch;             // one buffer
     gelu_linear_backward(dfc, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, a.fc, w.mlp_proj_w, N, 4*C, C,
                          g);
-    linear_backward(dbranch, d.fc_w, d.fc_b, dfc, a.ln2, w.fc_w, N, C, 4*C, g);
-    layernorm_backward(dx, d.ln2_gain, d.ln2_bias, dx, dbranch, a.x_mid, a.ln2_mean, a.ln2_rstd,
+    linear_backward(dln2, d.fc_w, d.fc_b, dfc, a.ln2, w.fc_w, N, C, 4*C, g);
+    layernorm_backward(dx, d.ln2_gain, d.ln2_bias, dx, dln2, a.x_mid, a.ln2_mean, a.ln2_rstd,
                        w.ln2_gain, N, C, g);
-    // dx: of x_mid. Through attention:
-    linear_backward(dbranch, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, C, C, g);
-    attention_backward(dqkv, m->att_rows, dbranch, a.qkv, a.att, a.att_lse, B, T, C, m->c.NH, g);
-    linear_backward(dbranch, d.qkv_w, d.qkv_b, dqkv, a.ln1, w.qkv_w, N, C, 3*C, g);
-    layernorm_backward(dx, d.ln1_gain, d.ln1_bias, dx, dbranch, a.x, a.ln1_mean, a.ln1_rstd,
+    linear_backward(datt, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, C, C, g);
+    attention_backward(dqkv, m->att_rows, datt, a.qkv, a.att, a.att_lse, B, T, C, m->c.NH, g);
+    linear_backward(dln1, d.qkv_w, d.qkv_b, dqkv, a.ln1, w.qkv_w, N, C, 3*C, g);
+    layernorm_backward(dx, d.ln1_gain, d.ln1_bias, dx, dln1, a.x, a.ln1_mean, a.ln1_rstd,
                        w.ln1_gain, N, C, g);
-    // dx: of x
 }
 
 // All that model_backward launches once the targets are there, except lookup_backward.

@@ -492,7 +492,7 @@ dev/ranks/tensor_model.cu|s/    tp_sum(group, out, N\*OC);//
 dev/ranks/tensor_model.cu|/^static void tp_linear_residual/,/^}/ s/plain, N/{ ADD_BIAS, b, NULL }, N/
 dev/ranks/tensor_model.cu|s/part.sum \* __expf(part.hi - whole.hi)/part.sum/
 train_gpt2.cu|s/; chunk.counts \&\& i/; i/
-dev/ranks/tensor_model.cu|s/    tp_sum(group, dbranch, N\*C);.*//
+dev/ranks/tensor_model.cu|s/    tp_sum(group, dln[12], N\*C);.*//
 dev/ranks/tensor_model.cu|s/    if (use == TRAIN) tp_sum(group, dx, N\*C);.*//
 FAULTS
 }

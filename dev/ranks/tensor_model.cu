@@ -144,18 +144,19 @@ static void tp_block_backward(Model *m, Block<real> w, Block<float> d, BlockActs
     int C = m->c.C, Cn = tp_channels(group), NHn = tp_heads(group);
     size_t N = (size_t)B*T;
     Gpu *g = m->gpu;
-    real *dx = m->dx, *dbranch = m->dx_branch, *dfc = m->dfc, *dqkv = m->dqkv;
+    real *dx = m->dx, *dfc = m->dfc, *dqkv = m->dqkv;
+    real *dln2 = m->dx_branch, *datt = m->dx_branch, *dln1 = m->dx_branch;
     gelu_linear_backward(dfc, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, a.fc, w.mlp_proj_w, N, 4*Cn,
                          C, g);
-    linear_backward(dbranch, d.fc_w, d.fc_b, dfc, a.ln2, w.fc_w, N, C, 4*Cn, g);
-    tp_sum(group, dbranch, N*C);                             // every rank's columns have read ln2
-    layernorm_backward(dx, d.ln2_gain, d.ln2_bias, dx, dbranch, a.x_mid, a.ln2_mean, a.ln2_rstd,
+    linear_backward(dln2, d.fc_w, d.fc_b, dfc, a.ln2, w.fc_w, N, C, 4*Cn, g);
+    tp_sum(group, dln2, N*C);                                // every rank's columns have read ln2
+    layernorm_backward(dx, d.ln2_gain, d.ln2_bias, dx, dln2, a.x_mid, a.ln2_mean, a.ln2_rstd,
                        w.ln2_gain, N, C, g);
-    linear_backward(dbranch, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, Cn, C, g);
-    attention_backward(dqkv, m->att_rows, dbranch, a.qkv, a.att, a.att_lse, B, T, Cn, NHn, g);
-    linear_backward(dbranch, d.qkv_w, d.qkv_b, dqkv, a.ln1, w.qkv_w, N, C, 3*Cn, g);
-    tp_sum(group, dbranch, N*C);
-    layernorm_backward(dx, d.ln1_gain, d.ln1_bias, dx, dbranch, a.x, a.ln1_mean, a.ln1_rstd,
+    linear_backward(datt, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, Cn, C, g);
+    attention_backward(dqkv, m->att_rows, datt, a.qkv, a.att, a.att_lse, B, T, Cn, NHn, g);
+    linear_backward(dln1, d.qkv_w, d.qkv_b, dqkv, a.ln1, w.qkv_w, N, C, 3*Cn, g);
+    tp_sum(group, dln1, N*C);
+    layernorm_backward(dx, d.ln1_gain, d.ln1_bias, dx, dln1, a.x, a.ln1_mean, a.ln1_rstd,
                        w.ln1_gain, N, C, g);
 }
 
