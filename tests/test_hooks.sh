@@ -4,15 +4,7 @@
 # ranks has the bits of the plain one where a group of one rank runs it.
 #
 # HOOKS=1 leaves out each hook in turn, not every fourth; DAY names the one to begin with.
-cc=${CC:-cc} prepare=${PREPARE:-./prepare}
-dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
-trap 'rm -rf "$dir"' EXIT
-failed=0
-end() {                                     # end NAME: prints the verdict on the test
-    if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
-    why=
-}
-note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
+. "$(dirname "$0")/tools.sh"
 
 "$prepare" tales --out "$dir/tales" --tokens 60000 --seed 5 > "$dir/stdout" || exit 1
 tiny="--data $dir/tales --layers 3 --heads 2 --channels 32 --seq-len 16 --micro-batch 2
@@ -100,10 +92,7 @@ if ! command -v mpicc > /dev/null || ! command -v mpirun > /dev/null; then
     echo "skip a_hook_left_out_is_found: there is no mpicc or no mpirun here"
     exit $failed
 fi
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_CC=$cc MPICH_CC=$cc
-export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
-export OMPI_MCA_mpi_yield_when_idle=1 OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE PMI_RANK PMI_SIZE OMPI_COMM_WORLD_RANK
+. tests/ranks.sh
 mkdir "$dir/tree"
 cp -r train_gpt2.c dataloader.h dev "$dir/tree"
 ranks() {                                   # ranks N PROGRAM LOG FLAGS...: what its updates log

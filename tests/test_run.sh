@@ -1,14 +1,9 @@
 #!/usr/bin/env bash
 # tests/run.sh, on programs made up here: what it counts, what runs side by side, and its end.
+. "$(dirname "$0")/tools.sh"
 run=$PWD/tests/run.sh
-dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
-trap 'rm -rf "$dir"' EXIT
 unset NO_SKIP MAY_SKIP JOBS
 cd "$dir" || exit 1
-failed=0
-end() { if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi; why=; }
-note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
-same() { [ "$2" = "$3" ] || note "$1: '$2', not '$3'"; }
 program() { cat > "$1.sh"; }                # program NAME: its text from standard input
 runs() { bash "$run" "$@" > said 2>&1; status=$?; last=$(tail -n 1 said); }
 
