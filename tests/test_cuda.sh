@@ -4,7 +4,8 @@
 # and in dev/ranks.
 #
 #     EMULATED=./train_gpt2cu tests/test_cuda.sh       the same on a GPU, without the planted faults
-#     FAULTS=1 tests/test_cuda.sh                      plants them all, not every tenth
+#     FAULTS=1 tests/test_cuda.sh                      plants them all, not every tenth;
+#                                                      DAY=300 those of another day
 . "$(dirname "$0")/tools.sh"
 set -u
 
@@ -151,7 +152,8 @@ else
             note "what takes the memory is not 'in all': $(grep '^  ' "$dir/stderr" | xargs)"
         fits=$(sed -n 's/.*; --micro-batch \([0-9]*\) fits.*/\1/p' "$dir/stderr")
         works env EMULATOR_MEMORY=330000000 "$emulated" --data "$dir/tales" --layers 1 \
-            --micro-batch "${fits:-0}" --heads 4 --channels 64 --seq-len 64 --steps 0 --eval-tokens 64
+            --micro-batch "${fits:-0}" --heads 4 --channels 64 --seq-len 64 --steps 0 \
+            --eval-tokens 64
     fi
     end what_cannot_be_trained_says_so
 fi
@@ -282,7 +284,7 @@ plant() {
     local tree=$dir/fault$1
     tree "$tree" "$3" && sed "$4" "$3" > "$tree/$3"
     if cmp -s "$3" "$tree/$3"; then echo "it changes nothing: $4"; return; fi
-    [ $(($1 % every)) -eq 0 ] || return
+    has_its_turn "$1" "$every" || return
     if ! build "$tree" 2> "$tree/said"; then echo "it does not compile: $4"; return; fi
     timeout 100 "$tree/test" "$2" > "$tree/said" 2>&1 && echo "unnoticed: $4"
     rm -rf "$tree"
@@ -304,6 +306,6 @@ done < <(faults)
 wait
 unnoticed=$(wc -l < "$dir/unnoticed")
 [ "$unnoticed" -eq 0 ] || note "$unnoticed of $number: $(head -n 1 "$dir/unnoticed")"
-echo "    $((number / every)) of $number faults were planted"
+echo "    one in $every of $number faults, DAY=$day"
 end planted_faults_are_found
 exit $failed

@@ -52,11 +52,20 @@ within() {                                  # within WHAT DIFFERENCE LIMIT
         note "$1: apart by $2, not at most $3"
 }
 has() { grep -qF -e "$2" "$1" || note "$(basename "$1") lacks '$2': $(head -c 300 "$1")"; }
-silent() { [ ! -s "$1" ] || note "$(basename "$1") is not empty: $(head -n 3 "$1")"; }
+silent() {                                  # silent FILE: it is there, and empty
+    [ -f "$1" ] && [ ! -s "$1" ] || note "$(basename "$1") is not empty: $(head -n 3 "$1" 2>&1)"
+}
 wait_for() {                                # wait_for COMMAND...: up to twenty seconds
     for _ in $(seq 400); do "$@" && return; sleep 0.05; done
     note "waited in vain for: $*"
 }
+
+# ---- samples of long lists ----
+
+# Where a test tries one in N of many cases, the choice moves on by one from day to day, and N days
+# try them all. DAY=300 makes the choice of another day of the year.
+day=$((10#${DAY:-$(date +%j)}))
+has_its_turn() { [ $((($1 + day) % $2)) = 0 ]; }       # has_its_turn NUMBER N
 
 # ---- runs ----
 
