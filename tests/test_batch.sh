@@ -90,7 +90,7 @@ if [ -x "$mpi_train" ] && command -v mpirun > /dev/null; then
     same "losses of ranks that measure" "$(field loss of_ranks)" "$(field loss loud)"
     end noise_is_the_same_however_a_batch_is_cut
 else
-    echo "skip noise_is_the_same_however_a_batch_is_cut: MPI"
+    skip noise_is_the_same_however_a_batch_is_cut "MPI"
 fi
 
 # ---- schedules ----

@@ -124,7 +124,7 @@ if command -v mpirun > /dev/null && [ -x "$here/build/train_gpt2-mpi" ] &&
         note "an all-reduce of $alpha s and $beta s a byte"
     end bench_plan_measures_all_mixtures
 else
-    echo "skip bench_plan_measures_all_mixtures: needs make build/train_gpt2-mpi build/bench_comm"
+    skip bench_plan_measures_all_mixtures "needs make build/train_gpt2-mpi build/bench_comm"
 fi
 
 # ---- contestants ----
@@ -219,7 +219,7 @@ if [ -n "$found" ]; then
     same "fp32 and bf16" "$(true_duel "$theirs" "$theirs --dtype bf16")" answered
     end bench_reference_answers_line_by_line
 else
-    echo "skip bench_reference_answers_line_by_line: needs python3 with torch"
+    skip bench_reference_answers_line_by_line "needs python3 with torch"
 fi
 
 # ---- instructions ----
@@ -277,7 +277,7 @@ if [ "$(uname -m)" = x86_64 ]; then
     says "another one"
     end bench_instructions
 else
-    echo "skip bench_instructions: needs an x86-64 processor"
+    skip bench_instructions "needs an x86-64 processor"
 fi
 cd "$here" || exit 1
 mkdir "$dir/empty"

@@ -9,8 +9,8 @@ bench=$PWD/${BENCH_CUDA:-build/emulated/bench_cuda}
 row() { sed -n "s/^  *$1  *\([0-9]*  *[0-9.]*  *[0-9.]*\) .*/\1/p" "$dir/out" | tr -s ' '; }
 
 if [ ! -x "$bench" ]; then
-    echo "skip bytes_are_counted: needs $bench (make build/emulated/bench_cuda)"
-    exit
+    skip bytes_are_counted "needs $bench (make build/emulated/bench_cuda)"
+    exit $failed
 fi
 
 # 124M at B=64, T=1024 in bf16, by hand: N = 65536 rows of C = 768, and of 50304 logits.

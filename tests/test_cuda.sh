@@ -26,7 +26,7 @@ close() {                                   # close RUN RUN PART STEPS [KEY]: lo
 }
 
 if [ ! -x "$emulated" ]; then
-    echo "skip the_twins_go_on_with_each_others_runs: needs $emulated (make emulate)"
+    skip the_twins_go_on_with_each_others_runs "needs $emulated (make emulate)"
 else
     # ---- one run, by either twin and by both
     works "$prepare" tales --out "$dir/tales" --tokens 30000

@@ -178,7 +178,7 @@ if curl --version >/dev/null 2>&1; then                    # curl reads file:// 
     mv "$TMP/away" "$TMP/bin"
     end
 else
-    echo "skip fetch_real_curl: needs curl"
+    skip fetch_real_curl "needs curl"
 fi
 
 fresh

@@ -97,7 +97,7 @@ if script --version 2> /dev/null | grep -q util-linux; then
     done
     end hellaswag_on_a_terminal
 else
-    echo "skip hellaswag_on_a_terminal: needs script, of util-linux"
+    skip hellaswag_on_a_terminal "needs script, of util-linux"
 fi
 
 # ---- refused ----
@@ -143,6 +143,6 @@ if [ -x "$emulated" ]; then
     done
     end hellaswag_of_the_twins
 else
-    echo "skip hellaswag_of_the_twins: needs train_gpt2cu-emulated (make emulate)"
+    skip hellaswag_of_the_twins "needs train_gpt2cu-emulated (make emulate)"
 fi
 exit $failed

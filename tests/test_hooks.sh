@@ -50,7 +50,7 @@ if command -v gcc > /dev/null && command -v addr2line > /dev/null; then
     traced 0 75 11
     end an_update_is_followed_in_few_files
 else
-    echo "skip an_update_is_followed_in_few_files: needs gcc and addr2line"
+    skip an_update_is_followed_in_few_files "needs gcc and addr2line"
 fi
 
 # ---- layers, blocks and AdamW name no rank ----
@@ -89,7 +89,7 @@ end a_group_of_one_has_the_plain_bits
 # ---- a hook that is left out; and the same mistakes in both copies of the model ----
 
 if ! command -v mpicc > /dev/null || ! command -v mpirun > /dev/null; then
-    echo "skip a_hook_left_out_is_found: there is no mpicc or no mpirun here"
+    skip a_hook_left_out_is_found "there is no mpicc or no mpirun here"
     exit $failed
 fi
 . tests/ranks.sh

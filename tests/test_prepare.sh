@@ -106,7 +106,7 @@ if [ -f "$data/tinyshakespeare.txt" ]; then
     same val "$(ints "$dir/shakespeare/text_val_000000.bin" 3)" "20240520 1 111541"
     end text_splits_tiny_shakespeare
 else
-    echo "skip text_splits_tiny_shakespeare: needs tinyshakespeare.txt in BATCHWISE_DATA"
+    skip text_splits_tiny_shakespeare "needs tinyshakespeare.txt in BATCHWISE_DATA"
 fi
 
 # ---- text, byte pairs ----
@@ -167,7 +167,7 @@ if [ -f "$data/gpt2.tiktoken" ]; then
     fi
     end gpt2s_tokens
 else
-    echo "skip gpt2s_tokens: needs gpt2.tiktoken in BATCHWISE_DATA"
+    skip gpt2s_tokens "needs gpt2.tiktoken in BATCHWISE_DATA"
 fi
 
 # ---- encode and decode ----
@@ -304,7 +304,7 @@ case $status in
     0) grep -q "No space left" "$dir/stderr" || why="says: $(cat "$dir/stderr")"; end a_full_disk ;;
     1) why="no status 1"; end a_full_disk ;;
     2) why="files are left"; end a_full_disk ;;
-    *) echo "skip a_full_disk: needs the right to mount a small tmpfs" ;;
+    *) skip a_full_disk "needs the right to mount a small tmpfs" ;;
 esac
 
 "$prepare" tales --out "$dir/killed" --tokens 1e9 > /dev/null 2>&1 &
@@ -390,7 +390,7 @@ if command -v iconv > /dev/null; then
     same hint "$(cat "$dir/stderr")" ""
     end text_in_utf_16_gets_a_hint
 else
-    echo "skip text_in_utf_16_gets_a_hint: needs iconv"
+    skip text_in_utf_16_gets_a_hint "needs iconv"
 fi
 
 if [ -n "${CC:=$(command -v cc)}" ] && [ -f dev/data/tales.c ] &&
@@ -446,11 +446,11 @@ if [ -n "${CC:=$(command -v cc)}" ] && [ -f dev/data/tales.c ] &&
         same "lines in a file" "$(grep -c left "$dir/stdout")" 0
         end progress_on_a_terminal
     else
-        echo "skip progress_on_a_terminal: needs script, of util-linux"
+        skip progress_on_a_terminal "needs script, of util-linux"
     fi
 else
     for name in many_shards_and_blocks progress_on_a_terminal; do
-        echo "skip $name: needs a C compiler"
+        skip "$name" "needs a C compiler"
     done
 fi
 exit $failed

@@ -16,7 +16,7 @@ says 'make profile: there is no g\+\+ here'
 end profile_needs_gxx
 
 if ! command -v g++ > /dev/null || ! command -v addr2line > /dev/null; then
-    echo "skip profile: needs g++ and addr2line"
+    skip profile "needs g++ and addr2line"
     exit $failed
 fi
 

@@ -153,7 +153,7 @@ assert worst < 1e-4, worst
 PY
     end another_micro_batch_takes_the_same_samples
 else
-    echo "skip another_micro_batch_takes_the_same_samples: needs python3"
+    skip another_micro_batch_takes_the_same_samples "needs python3"
 fi
 
 # ---- what a resumed run takes over, and where a target loss ends it
@@ -335,7 +335,7 @@ if [ "$(id -u)" != 0 ] || command -v setpriv >/dev/null; then
     ls -A "$dir/shut" | grep -q tmp && note "a temporary stays"
     end a_read_only_run_is_refused_at_once
 else
-    echo "skip a_read_only_run_is_refused_at_once: needs a user that is not root, or setpriv"
+    skip a_read_only_run_is_refused_at_once "needs a user that is not root, or setpriv"
 fi
 
 # ---- other data of the same length; a checkpoint of a version that kept no hash
@@ -424,6 +424,6 @@ if [ "$(id -u)" -eq 0 ] && mkdir "$dir/small" && mount -t tmpfs -o size=600k tmp
     same_run "$dir/forty" "$dir/small/run"
     end a_full_disk_leaves_the_last_checkpoint
 else
-    echo "skip a_full_disk_leaves_the_last_checkpoint: needs root, to mount a small tmpfs"
+    skip a_full_disk_leaves_the_last_checkpoint "needs root, to mount a small tmpfs"
 fi
 exit $failed

@@ -123,7 +123,7 @@ if command -v mpirun > /dev/null && [ -x "$mpi_train" ]; then
     refused "expected --quick or nothing" scripts/diloco.sh --fast
     end scripts_diloco
 else
-    echo "skip scripts_diloco: needs mpirun and build/train_gpt2-mpi"
+    skip scripts_diloco "needs mpirun and build/train_gpt2-mpi"
 fi
 
 refused "put it at data/gpt2/config.json" scripts/finetune_shakespeare.sh --steps 3
@@ -133,7 +133,7 @@ refused "nowhere" MODEL_DIR=nowhere TEXT="$dir/text" scripts/finetune_shakespear
 end scripts_finetune_says_what_it_lacks
 
 if [ ! -f "$vocabulary" ]; then
-    echo "skip scripts_finetune: needs $vocabulary (dev/data/fetch_gpt2_vocab.sh)"
+    skip scripts_finetune "needs $vocabulary (dev/data/fetch_gpt2_vocab.sh)"
     exit $failed
 fi
 

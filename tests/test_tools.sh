@@ -70,6 +70,7 @@ cat > "$dir/script" << 'END'
 echo "$dir"
 note "first '$1'"; note second; end wrong
 skip lacking "a thing"
+note third; skip noted "a thing"
 end right
 exit $failed
 END
@@ -77,6 +78,7 @@ bash "$dir/script" x > "$dir/said"
 same "its status" $? 1
 same "its lines" "$(tail -n +2 "$dir/said")" "FAIL wrong: first 'x'
 skip lacking: a thing
+FAIL noted: third
 ok right"
 [ ! -e "$(head -n 1 "$dir/said")" ] || note "its folder stays"
 echo '. tests/tools.sh; tests="a b"; skip_all "all things"' > "$dir/script"

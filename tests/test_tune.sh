@@ -17,8 +17,8 @@ alike() { weights "$1" "$2" || note "$1 and $2 have other bits"; }
 other() { ! weights "$1" "$2" || note "$1 and $2 have the same bits"; }
 
 if [ ! -x "$emulated" ]; then
-    echo "skip the_fastest_algorithms_are_taken: needs $emulated (make emulate)"
-    exit
+    skip the_fastest_algorithms_are_taken "needs $emulated (make emulate)"
+    exit $failed
 fi
 "$prepare" tales --out "$dir/tales" --tokens 30000 > "$dir/stdout" || note "prepare failed"
 small="--data $dir/tales --layers 2 --heads 2 --channels 16 --seq-len 16 --micro-batch 4

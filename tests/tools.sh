@@ -30,7 +30,9 @@ end() {                                     # end NAME: prints the verdict on th
     if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
     why=
 }
-skip() { echo "skip $1: $2"; why=; }        # skip NAME WHAT: what is missing here
+skip() {                                    # skip NAME WHAT: what is missing here. It does not
+    if [ -z "$why" ]; then echo "skip $1: $2"; else end "$1"; fi     # excuse what is noted already.
+}
 skip_all() {                                # skip_all WHAT: every test in $tests
     local name
     for name in $tests; do skip "$name" "$1"; done
