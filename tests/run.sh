@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs test programs, two side by side, and adds up their lines: `ok NAME`, `FAIL NAME: why`,
-# `skip NAME: what it lacks`. A program's lines appear together, when it ends.
+# `skip NAME: what it lacks`. A program's lines appear together, when it ends. The last lines name
+# the tests that failed, if any did, and count.
 #
 #     tests/run.sh PROGRAM...
 #
@@ -21,7 +22,7 @@ leave() {
 }
 trap leave EXIT
 trap 'exit 130' INT TERM
-passed=0 failed=0 skipped=0
+passed=0 failed=0 skipped=0 failures=
 
 output_of() { echo "$dir/${1//\//_}.output"; }
 
@@ -40,29 +41,32 @@ must_run() {
     case " ${NO_SKIP:-} " in *" all "* | *" $1 "*) return 0 ;; *) return 1 ;; esac
 }
 
+fail() {                            # fail NAME WHY: beside what the programs print themselves
+    echo "FAIL $1: $2"
+    failed=$((failed + 1)) failures+=" $1"
+}
+
 count() {                           # count PROGRAM STATUS: shows its lines and adds them up
-    local output color=never fails oks
+    local output color=never fails oks name why
     output=$(output_of "$1")
     fails=$(grep -c '^FAIL ' "$output") oks=$(grep -c '^ok ' "$output")
     while read -r _ name why; do
         if must_run "${name%:}"; then
-            echo "FAIL ${name%:}: must not be skipped, and lacks: $why"
-            failed=$((failed + 1))
+            fail "${name%:}" "must not be skipped, and lacks: $why"
         else
             skipped=$((skipped + 1))
         fi
     done < <(grep '^skip ' "$output")
     [ -t 1 ] && color=auto
     grep --color=$color -v '^$' "$output"
+    passed=$((passed + oks)) failed=$((failed + fails))
+    for name in $(sed -n 's/^FAIL \([^ :]*\).*/\1/p' "$output"); do failures+=" $name"; done
     # A program that ends badly has failed, whatever it printed; so has one that printed nothing.
     if [ "$2" -ne 0 ] && [ "$fails" -eq 0 ]; then
-        echo "FAIL $1: exit status $2"
-        fails=1
+        fail "$1" "exit status $2"
     elif ! grep -qE '^(ok|FAIL|skip) ' "$output"; then
-        echo "FAIL $1: no test ran"
-        fails=1
+        fail "$1" "no test ran"
     fi
-    passed=$((passed + oks)) failed=$((failed + fails))
 }
 
 finish_one() {                      # waits until a program ends
@@ -90,5 +94,6 @@ run_all "${JOBS:-2}" ${others[@]+"${others[@]}"}
 run_all 1 ${timed[@]+"${timed[@]}"}
 slowest=$(sort -rn "$dir/seconds" | head -n 5 | sed 's/\([0-9]*\) \(.*\)/\2 \1 s,/' | xargs)
 [ $# -lt 5 ] || echo "slowest: ${slowest%,}"
+[ -z "$failures" ] || echo "failed:$failures"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

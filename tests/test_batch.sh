@@ -2,29 +2,15 @@
 # The trainer's batch: what --noise-scale measures, beside gradients measured one at a time; how a
 # schedule grows the batch, and that a run goes on in the middle of one; what is refused or warned of.
 # TRAIN, TRAIN_MPI and PREPARE name other binaries.
+. "$(dirname "$0")/tools.sh"
+. tests/ranks.sh
 set -u
-cd "$(dirname "$0")/.." || exit 1
-build=${BUILD:-build}
-train=${TRAIN:-./train_gpt2} mpi_train=${TRAIN_MPI:-$build/train_gpt2-mpi}
-prepare=${PREPARE:-./prepare}
-dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
-trap 'rm -rf "$dir"' EXIT
-export OMP_WAIT_POLICY=passive OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1
-failed=0 why=
-
-end() {                                     # end NAME: prints the verdict on the test
-    if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
-    why=
-}
-note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
-same() { [ "$2" = "$3" ] || note "$1: '$2', not '$3'"; }
 
 "$prepare" tales --out "$dir/tales" --tokens 60000 > "$dir/stdout" || exit 1
 model="--data $dir/tales --layers 2 --heads 2 --channels 16 --seq-len 16 --eval-every 0
        --eval-tokens 64 --threads 1"
 
-run() {                                     # run NAME ARGS...: a run that ends well, logged as NAME
+fit() {                                     # fit NAME ARGS...: a run that ends well, logged as NAME
     local name=$1
     shift
     "$train" $model --log "$dir/$name" "$@" > "$dir/stdout" 2> "$dir/stderr" \
@@ -55,8 +41,8 @@ near() {
 
 # With a rate of almost nothing the parameters stay, so eight updates of one sequence give the eight
 # gradients' norms that an update of all eight, a micro-batch each, is made of.
-run singles --lr 1e-12 --micro-batch 1 --batch-tokens 16 --steps 16
-run eights --lr 1e-12 --micro-batch 1 --batch-tokens 128 --steps 2 --noise-scale
+fit singles --lr 1e-12 --micro-batch 1 --batch-tokens 16 --steps 16
+fit eights --lr 1e-12 --micro-batch 1 --batch-tokens 128 --steps 2 --noise-scale
 estimates=$(paste -d' ' <(field grad_norm singles | xargs -n 8) <(field grad_norm eights) | awk '{
     small = 0; for (i = 1; i <= 8; i++) small += $i * $i / 8
     big = $9 * $9; m = 16; B = 128
@@ -74,17 +60,17 @@ end noise_is_that_of_single_gradients
 # ---- the same from micro-batches, from ranks, at each stage of ZeRO ----
 
 batch="--lr 1e-3 --batch-tokens 256 --steps 6 --noise-scale"
-run four --micro-batch 4 $batch
-run four_exact --micro-batch 4 $batch --exact-sum
+fit four --micro-batch 4 $batch
+fit four_exact --micro-batch 4 $batch --exact-sum
 near "exact sums" "$(field noise_s four)" "$(field noise_s four_exact)" 1e-5
-run quiet --micro-batch 4 --lr 1e-3 --batch-tokens 256 --steps 6
+fit quiet --micro-batch 4 --lr 1e-3 --batch-tokens 256 --steps 6
 adam="--micro-batch 4 $batch --steps 24"    # from update 21 on
-run adam $adam
-run adam_exact $adam --exact-sum
+fit adam $adam
+fit adam_exact $adam --exact-sum
 near "exact sums in Adam's metric" "$(field noise_s_adam adam)" "$(field noise_s_adam adam_exact)" 1e-3
 same "updates in Adam's metric" "$(field noise_scale_adam adam | wc -l | tr -d ' ')" 4
 near "losses beside those of a run without" "$(field loss four)" "$(field loss quiet)" 1e-6
-run sixteen --micro-batch 1 $batch
+fit sixteen --micro-batch 1 $batch
 if [ -x "$mpi_train" ] && command -v mpirun > /dev/null; then
     ranks 4 of_ranks --micro-batch 4 $batch
     ranks 4 of_ranks_sharded --micro-batch 2 $batch --zero 1
@@ -104,13 +90,13 @@ if [ -x "$mpi_train" ] && command -v mpirun > /dev/null; then
     same "losses of ranks that measure" "$(field loss of_ranks)" "$(field loss loud)"
     end noise_is_the_same_however_a_batch_is_cut
 else
-    echo "skip noise_is_the_same_however_a_batch_is_cut: MPI"
+    skip noise_is_the_same_however_a_batch_is_cut "MPI"
 fi
 
 # ---- schedules ----
 
 # The batches a linear ramp must have, with everything counted in tokens.
-run linear --micro-batch 2 --lr 1e-3 --batch-tokens 512 --batch-schedule linear:64,4000 \
+fit linear --micro-batch 2 --lr 1e-3 --batch-tokens 512 --batch-schedule linear:64,4000 \
     --tokens 6000 --lr-schedule constant --batch-lr sqrt
 expected=$(awk 'BEGIN { for (t = 0; t < 6000; t += b) {
     b = t < 4000 ? int((64 + 448*t/4000) / 32 + 0.5) * 32 : 512; print b } }')
@@ -119,13 +105,13 @@ near "their rates" "$(field lr linear)" \
     "$(echo "$expected" | awk '{ printf "%.9g\n", 1e-3 * sqrt($1 / 512) }')" 1e-6
 same "tokens seen" "$(field tokens linear | tail -n 1)" \
     "$(echo "$expected" | awk '{ n += $1 } END { print n }')"
-run stages --micro-batch 2 --lr 1e-3 --batch-tokens 64 --batch-schedule stages:200=128,1000=256 \
+fit stages --micro-batch 2 --lr 1e-3 --batch-tokens 64 --batch-schedule stages:200=128,1000=256 \
     --steps 12
 same "stages" "$(field batch_tokens stages | xargs)" "64 64 64 64 128 128 128 128 128 128 256 256"
 # --steps are that many updates of the ramp: the cosine ends with them.
 near "where the rate ends" "$(field lr stages | tail -n 1)" 1e-4 1e-6
 grep -q "128 from 200 tokens on, 256 from 1.00k" "$dir/stdout" || note "the schedule is not shown"
-run adaptive --micro-batch 2 --lr 3e-3 --batch-schedule adaptive:0.5,64,2048 --tokens 40000 \
+fit adaptive --micro-batch 2 --lr 3e-3 --batch-schedule adaptive:0.5,64,2048 --tokens 40000 \
     --warmup-tokens 1300
 field batch_tokens adaptive | awk 'NR > 1 && $1 < last { exit 1 } { last = $1 }' ||
     note "a batch shrank"
@@ -147,8 +133,8 @@ end schedules_take_the_batches_they_say
 goes_on() {                                 # goes_on NAME CUT STEPS FLAGS...: to CUT, then to STEPS
     local name=$1 cut=$2 steps=$3
     shift 3
-    run "$name.whole.jsonl" "$@" --steps $steps --out "$dir/$name.whole"
-    run "$name.cut.jsonl" "$@" --steps $cut --out "$dir/$name.cut"
+    fit "$name.whole.jsonl" "$@" --steps $steps --out "$dir/$name.whole"
+    fit "$name.cut.jsonl" "$@" --steps $cut --out "$dir/$name.cut"
     [ "$(field batch_tokens "$name.cut.jsonl" | tail -n 1)" -gt 64 ] ||
         note "$name: has not grown yet"
     "$train" --resume --steps $steps --out "$dir/$name.cut" > "$dir/stdout" 2> "$dir/stderr" \
@@ -178,23 +164,23 @@ goes_on_as() {                              # goes_on_as NAME FLAGS...: to 20 up
     "$train" --resume --steps 20 --out "$dir/$name" "$@" > "$dir/stdout" 2> "$dir/stderr" ||
         note "$name: $(cat "$dir/stderr")"
 }
-run large.jsonl --micro-batch 1 --batch-tokens 1024 --steps 10 --out "$dir/large"
+fit large.jsonl --micro-batch 1 --batch-tokens 1024 --steps 10 --out "$dir/large"
 goes_on_as large --batch-schedule stages:0=256
 near "the first rate after resuming" "$(field lr large.jsonl | sed -n 11p)" \
     "$(awk 'BEGIN { p = (10240 + 256) / (10240 + 2560)
                     printf "%.9g", 6e-5 + 5.4e-4 * (1 + cos(3.14159265358979 * p)) / 2 }')" 1e-6
 near "the last rate" "$(field lr large.jsonl | tail -n 1)" 6e-5 1e-6
-run ramp.jsonl $constant --batch-tokens 4096 --batch-schedule linear:64,1e6 --steps 10 \
+fit ramp.jsonl $constant --batch-tokens 4096 --batch-schedule linear:64,1e6 --steps 10 \
     --out "$dir/ramp"
 goes_on_as ramp --batch-schedule adaptive:1000,64,8192
 same "batches from a ramp to the norm test" "$(field batch_tokens ramp.jsonl | sort -u | xargs)" 64
-run odd.jsonl $constant --batch-schedule adaptive:1000,96,2048 --steps 10 --out "$dir/odd"
+fit odd.jsonl $constant --batch-schedule adaptive:1000,96,2048 --steps 10 --out "$dir/odd"
 goes_on_as odd --micro-batch 4
 same "a batch of 96 in micro-batches of 64" "$(field batch_tokens odd.jsonl | tail -n 1)" 128
 end a_run_goes_on_with_another_schedule
 
 # A beta2 that comes so near to 1 that a float would round it there.
-run slow --micro-batch 1 --steps 4 --beta2 0.999 --batch-tokens 1048576 --lr-schedule constant \
+fit slow --micro-batch 1 --steps 4 --beta2 0.999 --batch-tokens 1048576 --lr-schedule constant \
     --batch-schedule linear:16,1e9 --batch-beta2 halflife
 [ "$(field loss slow | grep -c '^[0-9]')" -eq 4 ] || note "losses: $(field loss slow | xargs)"
 end a_long_half_life_is_kept_finite
@@ -208,14 +194,7 @@ end a_plan_knows_the_schedule
 
 # ---- what is refused, and warned of ----
 
-refused() {                                 # refused WORDS ARGS...: one line, which holds the words
-    local words=$1
-    shift
-    "$train" $model "$@" > "$dir/stdout" 2> "$dir/stderr"
-    same "status of '$*'" $? 1
-    same "lines of '$*'" "$(wc -l < "$dir/stderr" | tr -d ' ')" 1
-    grep -qF -e "$words" "$dir/stderr" || note "'$*' says: $(cat "$dir/stderr")"
-}
+refused() { one_line "$1" "$train" $model "${@:2}"; }     # refused WORDS ARGS...
 refused "--micro-batch 4 splits it" --noise-scale --micro-batch 8 --steps 1
 refused "use 32 tokens" --noise-scale --micro-batch 1 --steps 1
 refused "--micro-batch 1 splits it" --micro-batch 2 --batch-schedule adaptive:1,32,64 \
@@ -251,7 +230,7 @@ warned "" --lr 4e-3 --batch-tokens 1024 --batch-tokens 64 --lr 1e-3
 warned "" --lr 4e-3 --batch-tokens 1024 --batch-tokens 256
 warned "16 times less than the recipe's" --batch-tokens 1024 --lr 4e-3 --batch-tokens 64
 warned "" --lr 4e-3 --batch-tokens 64
-run less.jsonl --micro-batch 1 --batch-tokens 1024 --steps 1 --out "$dir/less"
+fit less.jsonl --micro-batch 1 --batch-tokens 1024 --steps 1 --out "$dir/less"
 "$train" --resume --out "$dir/less" --steps 2 --batch-tokens 64 > "$dir/stdout" 2> "$dir/stderr"
 grep -q "16 times less than the recipe's" "$dir/stderr" || note "no warning on resuming with less"
 end a_shrunk_batch_is_warned_of

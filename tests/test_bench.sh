@@ -2,19 +2,11 @@
 # What `make bench` says is what it measured: the sums in its results add up, a wrong product is not
 # timed, two contestants take turns, and what is not installed is named. In a copy of the tree; how
 # fast anything is does not matter here.
-dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
-trap 'rm -rf "$dir"' EXIT
-export OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1
-unset MAKEFLAGS MFLAGS MAKELEVEL BATCHWISE_DATA BENCH_RESULTS BUILD PYTHONS PYTHONUNBUFFERED
-failed=0
+. "$(dirname "$0")/tools.sh"
+export OMP_NUM_THREADS=1
+unset BATCHWISE_DATA BENCH_RESULTS BUILD PYTHONS PYTHONUNBUFFERED
 here=$PWD python=${PYTHON:-python3}
 
-end() {                                     # end NAME: prints the verdict on the test
-    if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
-    why=
-}
-note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
-same() { [ "$2" = "$3" ] || note "$1: '$2', not '$3'"; }
 says() { grep -qF -e "$1" "$dir/said" || note "does not say '$1': $(tail -n 1 "$dir/said")"; }
 
 tree=$dir/tree
@@ -23,13 +15,9 @@ cp -r Makefile train_gpt2.c dataloader.h dev scripts "$tree" && cd "$tree" || ex
 make -s PRECISION=fp32 OPENMP=0 CFLAGS=-O2 build/bench build/bench_matmul > "$dir/said" 2>&1 ||
     { echo "FAIL bench_builds: $(tail -n 1 "$dir/said")"; exit 1; }
 
-# value KEY: of the one result in $dir/results. near WHAT A B SHARE: A is B, but for that share of
-# it; 1e-5 where only awk's six digits are between the two.
+# value KEY: of the one result in $dir/results. Where two are compared within 1e-5, awk's six digits
+# are all that lies between them.
 value() { sed -n "s/.*\"$1\":\([-+0-9.e]*\)[,}].*/\1/p" "$dir/results"; }
-near() {
-    awk -v a="$2" -v b="$3" -v e="$4" 'BEGIN { d = a - b; exit !(d*d <= e*e*b*b && b != 0) }' ||
-        note "$1: '$2', not '$3'"
-}
 valid() {                                   # valid FILE: it is JSON, where that can be checked
     command -v "$python" > /dev/null || return
     "$python" -m json.tool "$1" > /dev/null 2> "$dir/invalid" ||
@@ -136,7 +124,7 @@ if command -v mpirun > /dev/null && [ -x "$here/build/train_gpt2-mpi" ] &&
         note "an all-reduce of $alpha s and $beta s a byte"
     end bench_plan_measures_all_mixtures
 else
-    echo "skip bench_plan_measures_all_mixtures: needs make build/train_gpt2-mpi build/bench_comm"
+    skip bench_plan_measures_all_mixtures "needs make build/train_gpt2-mpi build/bench_comm"
 fi
 
 # ---- contestants ----
@@ -231,7 +219,7 @@ if [ -n "$found" ]; then
     same "fp32 and bf16" "$(true_duel "$theirs" "$theirs --dtype bf16")" answered
     end bench_reference_answers_line_by_line
 else
-    echo "skip bench_reference_answers_line_by_line: needs python3 with torch"
+    skip bench_reference_answers_line_by_line "needs python3 with torch"
 fi
 
 # ---- instructions ----
@@ -289,7 +277,7 @@ if [ "$(uname -m)" = x86_64 ]; then
     says "another one"
     end bench_instructions
 else
-    echo "skip bench_instructions: needs an x86-64 processor"
+    skip bench_instructions "needs an x86-64 processor"
 fi
 cd "$here" || exit 1
 mkdir "$dir/empty"

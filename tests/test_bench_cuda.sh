@@ -1,22 +1,16 @@
 #!/usr/bin/env bash
 # dev/cuda/bench.cu on the emulator: its tables are whole, and the bytes that it counts are right.
 # What it says about speed is not looked at.
+. "$(dirname "$0")/tools.sh"
 set -u
-cd "$(dirname "$0")/.."
 root=$PWD
 bench=$PWD/${BENCH_CUDA:-build/emulated/bench_cuda}
-dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
-trap 'rm -rf "$dir"' EXIT
-failed=0 why=
 
-end() { if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi; why=; }
-note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
-same() { [ "$2" = "$3" ] || note "$1: '$2', not '$3'"; }
 row() { sed -n "s/^  *$1  *\([0-9]*  *[0-9.]*  *[0-9.]*\) .*/\1/p" "$dir/out" | tr -s ' '; }
 
 if [ ! -x "$bench" ]; then
-    echo "skip bytes_are_counted: needs $bench (make build/emulated/bench_cuda)"
-    exit
+    skip bytes_are_counted "needs $bench (make build/emulated/bench_cuda)"
+    exit $failed
 fi
 
 # 124M at B=64, T=1024 in bf16, by hand: N = 65536 rows of C = 768, and of 50304 logits.

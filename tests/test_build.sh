@@ -1,20 +1,9 @@
 #!/usr/bin/env bash
 # The Makefile, in a copy of the tree: what it finds out about a compiler, what it builds anew when,
 # and that neither gcc nor clang has anything to warn of.
-dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
-trap 'rm -rf "$dir"' EXIT
-unset MAKEFLAGS MFLAGS MAKELEVEL CFLAGS SANITIZE OPENMP      # what a `make test` above has set
-failed=0
-cc=${CC:-cc}
+. "$(dirname "$0")/tools.sh"
+unset CFLAGS SANITIZE OPENMP      # what a `make test` above has set
 unset CC
-
-end() {                                     # end NAME: prints the verdict on the test
-    if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
-    why=
-}
-skip() { echo "skip $1: $2"; why=; }
-note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
-same() { [ "$2" = "$3" ] || note "$1: $2, not $3"; }
 
 tree=$dir/tree
 mkdir "$tree"

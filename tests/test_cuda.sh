@@ -4,27 +4,11 @@
 # and in dev/ranks.
 #
 #     EMULATED=./train_gpt2cu tests/test_cuda.sh       the same on a GPU, without the planted faults
-#     FAULTS=1 tests/test_cuda.sh                      plants them all, not every tenth
+#     FAULTS=1 tests/test_cuda.sh                      plants them all, not every tenth;
+#                                                      DAY=300 those of another day
+. "$(dirname "$0")/tools.sh"
 set -u
-cd "$(dirname "$0")/.."
-TRAIN=${TRAIN:-./train_gpt2} PREPARE=${PREPARE:-./prepare}
-EMULATED=${EMULATED:-./train_gpt2cu-emulated}
-cc=${CC:-cc} cxx=${CXX:-c++}
-export OMP_WAIT_POLICY=passive
-dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
-trap 'rm -rf "$dir"' EXIT
-failed=0 why=
 
-end() { if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi; why=; }
-note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
-run() { "$@" > "$dir/out" 2> "$dir/err" || note "$*: $(head -n 2 "$dir/err")"; }
-one_line() {                                # one_line WORDS COMMAND...: it ends with 1 and one line
-    local words=$1 status; shift
-    "$@" > "$dir/out" 2> "$dir/err"; status=$?
-    [ $status -eq 1 ] || note "exit status $status: $*"
-    [ "$(wc -l < "$dir/err")" -eq 1 ] || note "$(wc -l < "$dir/err") lines on stderr: $*"
-    grep -qF -- "$words" "$dir/err" || note "'$words' is not in: $(cat "$dir/err")"
-}
 same_run() {                                # the newest checkpoints of two runs, bit for bit
     for file in model.safetensors optimizer.safetensors; do
         cmp -s "$1/latest/$file" "$2/latest/$file" || note "$1 and $2 differ in $file"
@@ -41,46 +25,46 @@ close() {                                   # close RUN RUN PART STEPS [KEY]: lo
     ' > "$dir/said" || note "${5:-loss} of $1 and $2: $(cat "$dir/said")"
 }
 
-if [ ! -x "$EMULATED" ]; then
-    echo "skip the_twins_go_on_with_each_others_runs: needs $EMULATED (make emulate)"
+if [ ! -x "$emulated" ]; then
+    skip the_twins_go_on_with_each_others_runs "needs $emulated (make emulate)"
 else
     # ---- one run, by either twin and by both
-    run "$PREPARE" tales --out "$dir/tales" --tokens 30000
+    works "$prepare" tales --out "$dir/tales" --tokens 30000
     small="--data $dir/tales --layers 2 --heads 2 --channels 16 --seq-len 16 --micro-batch 4
            --batch-tokens 128 --eval-every 0 --eval-tokens 64 --lr 1e-2 --clip 0.5"
     whole="$small --steps 50"
-    run "$TRAIN" $whole --out "$dir/cpu"
-    run "$EMULATED" $whole --out "$dir/gpu"
+    works "$train" $whole --out "$dir/cpu"
+    works "$emulated" $whole --out "$dir/gpu"
     # In bf16 a loss moves by what its logits do, 2^-8 of them; over 50 updates by some times that.
     part=2e-2
-    grep -q ': fp32;' "$dir/out" && part=1e-4
+    grep -q ': fp32;' "$dir/stdout" && part=1e-4
     close "$dir/cpu" "$dir/gpu" $part 50
     end the_twins_have_the_same_losses
 
-    for first in TRAIN EMULATED; do
-        [ $first = TRAIN ] && second=EMULATED || second=TRAIN
-        run "${!first}" $whole --steps 20 --lr-schedule constant --out "$dir/$first"
-        run "${!second}" --resume --steps 40 --out "$dir/$first"
+    for first in train emulated; do
+        [ $first = train ] && second=emulated || second=train
+        works "${!first}" $whole --steps 20 --lr-schedule constant --out "$dir/$first"
+        works "${!second}" --resume --steps 40 --out "$dir/$first"
     done
-    run "$TRAIN" $whole --steps 40 --lr-schedule constant --out "$dir/constant"
-    close "$dir/constant" "$dir/TRAIN" $part 40
-    close "$dir/constant" "$dir/EMULATED" $part 40
+    works "$train" $whole --steps 40 --lr-schedule constant --out "$dir/constant"
+    close "$dir/constant" "$dir/train" $part 40
+    close "$dir/constant" "$dir/emulated" $part 40
     end the_twins_go_on_with_each_others_runs
 
     # Fresh runs on a GPU may choose other algorithms, which sum in another order.
-    run "$EMULATED" $whole --steps 40 --lr-schedule constant --tune off --out "$dir/straight"
-    run "$EMULATED" $whole --steps 20 --lr-schedule constant --tune off --out "$dir/cut"
-    run "$EMULATED" --resume --steps 40 --out "$dir/cut"
+    works "$emulated" $whole --steps 40 --lr-schedule constant --tune off --out "$dir/straight"
+    works "$emulated" $whole --steps 20 --lr-schedule constant --tune off --out "$dir/cut"
+    works "$emulated" --resume --steps 40 --out "$dir/cut"
     same_run "$dir/straight" "$dir/cut"
-    run "$EMULATED" $whole --steps 40 --lr-schedule constant --recompute block --threads 1 \
+    works "$emulated" $whole --steps 40 --lr-schedule constant --recompute block --threads 1 \
         --tune off --out "$dir/again"
     same_run "$dir/straight" "$dir/again"
     end a_resumed_run_has_the_bits_of_a_straight_one
 
     # Plain SGD, averaged weights and the loss on training tokens.
     for flags in "--average-tokens 500 --eval-train" "--optimizer sgd --average-tokens 500"; do
-        run "$TRAIN" $small $flags --steps 20 --out "$dir/cpu-average" --overwrite
-        run "$EMULATED" $small $flags --steps 20 --out "$dir/gpu-average" --overwrite
+        works "$train" $small $flags --steps 20 --out "$dir/cpu-average" --overwrite
+        works "$emulated" $small $flags --steps 20 --out "$dir/gpu-average" --overwrite
         close "$dir/cpu-average" "$dir/gpu-average" $part 20
         for key in val_loss val_loss_average train_eval_loss; do
             for twin in cpu gpu; do
@@ -90,9 +74,9 @@ else
                 note "other $key with $flags"
         done
     done
-    run "$EMULATED" $small $flags --steps 20 --lr-schedule constant --out "$dir/sgd"
-    run "$EMULATED" $small $flags --steps 9 --lr-schedule constant --out "$dir/sgd-again"
-    run "$EMULATED" --resume --steps 20 --out "$dir/sgd-again"
+    works "$emulated" $small $flags --steps 20 --lr-schedule constant --out "$dir/sgd"
+    works "$emulated" $small $flags --steps 9 --lr-schedule constant --out "$dir/sgd-again"
+    works "$emulated" --resume --steps 20 --out "$dir/sgd-again"
     for file in model average; do
         cmp -s "$dir/sgd/latest/$file.safetensors" "$dir/sgd-again/latest/$file.safetensors" ||
             note "a resumed run has another $file"
@@ -103,17 +87,18 @@ else
     # bf16. What is made of two sizes takes the difference of such numbers, here of 1.5 to 1.
     growing="$small --batch-tokens 256 --steps 12 --batch-schedule linear:128,1000 --batch-lr sqrt
              --batch-beta2 halflife"
-    run "$TRAIN" $growing --noise-scale --out "$dir/cpu-noise"
-    run "$EMULATED" $growing --noise-scale --out "$dir/gpu-noise"
-    grep -q '^noise  *batch 256 tokens, noise scale [0-9]' "$dir/out" || note "no word on the noise"
+    works "$train" $growing --noise-scale --out "$dir/cpu-noise"
+    works "$emulated" $growing --noise-scale --out "$dir/gpu-noise"
+    grep -q '^noise  *batch 256 tokens, noise scale [0-9]' "$dir/stdout" ||
+        note "no word on the noise"
     for key in loss noise_g2 noise_s noise_scale; do
         close "$dir/cpu-noise" "$dir/gpu-noise" $part 12 $key
     done
     # Adam's metric, from update 21 on, weighs most what is small, and rounded most: 2.7% measured.
-    for twin in TRAIN EMULATED; do
-        run "${!twin}" $small --noise-scale --steps 24 --out "$dir/$twin-adam"
+    for twin in train emulated; do
+        works "${!twin}" $small --noise-scale --steps 24 --out "$dir/$twin-adam"
     done
-    close "$dir/TRAIN-adam" "$dir/EMULATED-adam" "$(awk "BEGIN { print 3 * $part }")" 4 noise_s_adam
+    close "$dir/train-adam" "$dir/emulated-adam" "$(awk "BEGIN { print 3 * $part }")" 4 noise_s_adam
     for key in batch_tokens lr noise_small_batch noise_smalls; do
         close "$dir/cpu-noise" "$dir/gpu-noise" 0 12 $key
     done
@@ -123,51 +108,52 @@ else
     end the_twins_measure_the_same_noise
 
     adaptive="$small --micro-batch 2 --batch-schedule adaptive:0.5,64,512 --lr-schedule constant"
-    run "$EMULATED" $adaptive --tokens 12800 --tune off --out "$dir/grown"
-    run "$EMULATED" $adaptive --tokens 6400 --tune off --out "$dir/regrown"
-    run "$EMULATED" --resume --tokens 12800 --out "$dir/regrown"
+    works "$emulated" $adaptive --tokens 12800 --tune off --out "$dir/grown"
+    works "$emulated" $adaptive --tokens 6400 --tune off --out "$dir/regrown"
+    works "$emulated" --resume --tokens 12800 --out "$dir/regrown"
     same_run "$dir/grown" "$dir/regrown"
     [ "$(logged batch_tokens "$dir/grown" | cut -d' ' -f2 | sort -u | wc -l)" -ge 3 ] ||
         note "the batch hardly grew"
     end a_resumed_batch_goes_on_growing
 
     # Launch by launch; and with a graph, where a copy or a kernel comes as late as it may.
-    run "$EMULATED" $growing --tune off --out "$dir/graph"
-    run "$EMULATED" $growing --tune off --graph off --out "$dir/launched"
+    works "$emulated" $growing --tune off --out "$dir/graph"
+    works "$emulated" $growing --tune off --graph off --out "$dir/launched"
     same_run "$dir/graph" "$dir/launched"
-    run env EMULATOR_STREAMS=late "$EMULATED" $growing --tune off --out "$dir/late"
+    works env EMULATOR_STREAMS=late "$emulated" $growing --tune off --out "$dir/late"
     same_run "$dir/graph" "$dir/late"
     end a_graph_changes_no_bit_of_a_run
 
     for i in 1 2; do
-        run "$EMULATED" --init "$dir/cpu" --generate "Once upon" --max-new 40 --seed 3
-        mv "$dir/out" "$dir/text$i"
+        works "$emulated" --init "$dir/cpu" --generate "Once upon" --max-new 40 --seed 3
+        mv "$dir/stdout" "$dir/text$i"
     done
     cmp -s "$dir/text1" "$dir/text2" || note "one seed, two texts"
     [ "$(head -c 9 "$dir/text1")" = "Once upon" ] || note "the prompt is not printed"
     [ "$(wc -c < "$dir/text1")" -gt 20 ] || note "it wrote nothing: $(cat "$dir/text1")"
-    run "$TRAIN" --init "$dir/gpu" --generate "Once upon" --max-new 40
+    works "$train" --init "$dir/gpu" --generate "Once upon" --max-new 40
     end each_writes_with_the_others_model
 
     # ---- what cannot be trained
     base="--data $dir/tales --layers 1 --seq-len 16 --micro-batch 1 --steps 1"
-    one_line "heads of 136 channels" "$EMULATED" $base --heads 1 --channels 136
-    one_line "--channels" "$EMULATED" $base --heads 1 --channels 6
-    one_line "positions" "$EMULATED" --data "$dir/tales" --init "$dir/cpu" --seq-len 32
-    if [ "$EMULATED" != ./train_gpt2cu ]; then
-        one_line "GPU" env EMULATOR_DEVICES=0 "$EMULATED" $base --heads 1 --channels 8
-        one_line "sm_75" env EMULATOR_CAPABILITY=75 "$EMULATED" $base --heads 1 --channels 8
-        env EMULATOR_MEMORY=330000000 "$EMULATED" $base --micro-batch 4096 --seq-len 64 \
-            --heads 4 --channels 64 > "$dir/out" 2> "$dir/err"
+    one_line "heads of 136 channels" "$emulated" $base --heads 1 --channels 136
+    one_line "--channels" "$emulated" $base --heads 1 --channels 6
+    one_line "positions" "$emulated" --data "$dir/tales" --init "$dir/cpu" --seq-len 32
+    if [ "$emulated" != ./train_gpt2cu ]; then
+        one_line "GPU" env EMULATOR_DEVICES=0 "$emulated" $base --heads 1 --channels 8
+        one_line "sm_75" env EMULATOR_CAPABILITY=75 "$emulated" $base --heads 1 --channels 8
+        env EMULATOR_MEMORY=330000000 "$emulated" $base --micro-batch 4096 --seq-len 64 \
+            --heads 4 --channels 64 > "$dir/stdout" 2> "$dir/stderr"
         [ $? -eq 1 ] || note "out of memory does not end with 1"
-        grep -q -- "--micro-batch [0-9]* fits" "$dir/err" || note "what fits is not told"
-        grep -q "activations" "$dir/err" || note "what takes the memory is not told"
+        grep -q -- "--micro-batch [0-9]* fits" "$dir/stderr" || note "what fits is not told"
+        grep -q "activations" "$dir/stderr" || note "what takes the memory is not told"
         awk '/ in all$/ { d = sum - $1; whole = 1 } !whole { sum += $1 }
-             END { exit !(whole && d < 1 && d > -1) }' <(grep '^  ' "$dir/err") ||
-            note "what takes the memory is not 'in all': $(grep '^  ' "$dir/err" | tr -s '\n ' ' ')"
-        fits=$(sed -n 's/.*; --micro-batch \([0-9]*\) fits.*/\1/p' "$dir/err")
-        run env EMULATOR_MEMORY=330000000 "$EMULATED" --data "$dir/tales" --layers 1 --seq-len 64 \
-            --micro-batch "${fits:-0}" --heads 4 --channels 64 --steps 0 --eval-tokens 64
+             END { exit !(whole && d < 1 && d > -1) }' <(grep '^  ' "$dir/stderr") ||
+            note "what takes the memory is not 'in all': $(grep '^  ' "$dir/stderr" | xargs)"
+        fits=$(sed -n 's/.*; --micro-batch \([0-9]*\) fits.*/\1/p' "$dir/stderr")
+        works env EMULATOR_MEMORY=330000000 "$emulated" --data "$dir/tales" --layers 1 \
+            --micro-batch "${fits:-0}" --heads 4 --channels 64 --seq-len 64 --steps 0 \
+            --eval-tokens 64
     fi
     end what_cannot_be_trained_says_so
 fi
@@ -269,7 +255,7 @@ choices_are_kept dev/cuda/tune.h|s/if (!c->usable) return true;/return true;/
 choices_are_kept dev/cuda/tune_run.h|s/json_is(machine, tuner_machine(g).text)/true/
 FAULTS
 }
-[ "$EMULATED" = ./train_gpt2cu ] && exit $failed
+[ "$emulated" = ./train_gpt2cu ] && exit $failed
 
 "$cc" -O1 dev/emulator/rewrite.c -o "$dir/rewrite" &&
     "$cc" -std=gnu11 -O2 -w -c tests/gpt2_reference.c -o "$dir/reference.o" ||
@@ -298,16 +284,16 @@ plant() {
     local tree=$dir/fault$1
     tree "$tree" "$3" && sed "$4" "$3" > "$tree/$3"
     if cmp -s "$3" "$tree/$3"; then echo "it changes nothing: $4"; return; fi
-    [ $(($1 % every)) -eq 0 ] || return
+    has_its_turn "$1" "$every" || return
     if ! build "$tree" 2> "$tree/said"; then echo "it does not compile: $4"; return; fi
     timeout 100 "$tree/test" "$2" > "$tree/said" 2>&1 && echo "unnoticed: $4"
     rm -rf "$tree"
 }
 
-tree "$dir/sound" && build "$dir/sound" 2> "$dir/err" ||
-    note "it does not compile: $(head -n 3 "$dir/err")"
-run env EMULATOR_SHUFFLE=5 "$dir/sound/test"       # threads in another order each time
-grep -q '^ok same_bits_each_time' "$dir/out" || note "no test ran"
+tree "$dir/sound" && build "$dir/sound" 2> "$dir/stderr" ||
+    note "it does not compile: $(head -n 3 "$dir/stderr")"
+works env EMULATOR_SHUFFLE=5 "$dir/sound/test"       # threads in another order each time
+grep -q '^ok same_bits_each_time' "$dir/stdout" || note "no test ran"
 end any_order_of_threads_gives_the_same
 
 number=0 every=${FAULTS:-10}
@@ -320,6 +306,6 @@ done < <(faults)
 wait
 unnoticed=$(wc -l < "$dir/unnoticed")
 [ "$unnoticed" -eq 0 ] || note "$unnoticed of $number: $(head -n 1 "$dir/unnoticed")"
-echo "    $((number / every)) of $number faults were planted"
+echo "    one in $every of $number faults, DAY=$day"
 end planted_faults_are_found
 exit $failed

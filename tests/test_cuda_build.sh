@@ -2,19 +2,8 @@
 # The CUDA side of the Makefile, and tests/gpu.sh, where there need be no GPU: what make finds out
 # from a false nvidia-smi and a false nvcc; that the true nvcc, if it is here, compiles for every
 # architecture in silence; and what tests/gpu.sh makes of steps that pass, fail and take too long.
-dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
-trap 'rm -rf "$dir"' EXIT
-unset MAKEFLAGS MFLAGS MAKELEVEL CFLAGS SANITIZE OPENMP PRECISION BUILD NVCC GPU_ARCHS OUT MINUTES
-cd "$(dirname "$0")/.." || exit 1
-failed=0 why=
-
-end() {                                     # end NAME: prints the verdict on the test
-    if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
-    why=
-}
-skip() { echo "skip $1: $2"; why=; }
-note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
-same() { [ "$2" = "$3" ] || note "$1: '$2', not '$3'"; }
+. "$(dirname "$0")/tools.sh"
+unset CFLAGS SANITIZE OPENMP PRECISION BUILD NVCC GPU_ARCHS OUT MINUTES
 
 tree=$dir/tree
 mkdir "$tree" "$dir/bin"

@@ -7,7 +7,10 @@
 # RANKS_FP32 and RANKS_BF16 name others, TRAIN_MPI the CPU's trainer with MPI.
 #
 #     tests/test_cuda_ranks.sh [NAME...]       all tests, or those that are named
-#     FAULTS=1 tests/test_cuda_ranks.sh        plants all faults, not every third
+#     FAULTS=1 tests/test_cuda_ranks.sh        plants all faults, not every third; DAY=300 those
+#                                              of another day
+. "$(dirname "$0")/tools.sh"
+. tests/ranks.sh
 tests="emulated_micro_batches_over_ranks emulated_exact_sum_has_the_bits_of_one_rank
     emulated_zero_trains_what_one_rank_trains emulated_ranks_keep_and_send_what_they_should
     emulated_machines_have_the_bits_of_one emulated_nccl_sums_as_well
@@ -17,31 +20,11 @@ tests="emulated_micro_batches_over_ranks emulated_exact_sum_has_the_bits_of_one_
     no_order_of_streams_changes_a_bit emulated_ranks_share_choices
     emulated_ranks_refuse_in_one_line planted_faults_in_the_exchange_are_found"
 [ $# -gt 0 ] && tests=$*
-for tool in mpicxx mpicc mpirun; do
-    command -v $tool > /dev/null && continue
-    for name in $tests; do echo "skip $name: there is no $tool here"; done
-    exit
-done
-cd "$(dirname "$0")/.." || exit 1
-dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
-trap 'rm -rf "$dir"' EXIT
-failed=0 why=
+needs mpicxx mpicc mpirun
 
-# As root, more ranks than cores, and ranks that wait politely: for Open MPI.
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
-export OMPI_MCA_mpi_yield_when_idle=1 OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1
 export EMULATOR_DEVICES=8 EMULATOR_TIMEOUT=60    # a GPU for each rank
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE PMI_RANK PMI_SIZE OMPI_COMM_WORLD_RANK
 unset EMULATOR_STREAMS NCCL_HOSTID NCCL_MULTI_RANK_GPU_ENABLE
 
-end() { if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi; why=; }
-note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
-same() { [ "$2" = "$3" ] || note "$1: '$2', not '$3'"; }
-near() {                                    # near WHAT A B TOLERANCE: relative
-    awk -v a="$2" -v b="$3" -v t="$4" 'BEGIN { d = a - b; if (d < 0) d = -d
-        exit !(a != "" && b != "" && d <= t * (b < 0 ? -b : b)) }' || note "$1: $2, not $3"
-}
 values() {                                  # values EVENT KEY RUN: of each such line of the log
     sed -n "s/^{\"event\":\"$1\"[^}]*\"$2\":\([^,}]*\).*/\1/p" "$dir/$3/log.jsonl" 2>&1
 }
@@ -97,7 +80,6 @@ emulated() {                                # emulated PROGRAM SOURCES FLAGS...
         rm -f "$1"
 }
 fp32=${RANKS_FP32:-$dir/fp32} bf16=${RANKS_BF16:-$dir/bf16} cpu=${TRAIN_MPI:-build/train_gpt2-mpi}
-cc=${CC:-cc}
 $cc -O1 dev/emulator/rewrite.c -o "$dir/rewrite" &&
     $cc -std=gnu11 -O1 tests/compare.c -o "$dir/compare" -lm && sources "$dir/sources" || exit 1
 [ -x "$fp32" ] || emulated "$fp32" "$dir/sources" -DPRECISION_FP32 &
@@ -510,7 +492,7 @@ faults_in_shared_layers_are_found() {
     ! apart sound1 sound2 || note "sound programs are apart: $(cat "$dir/apart")"
     while IFS='|' read -r file how; do
         n=$((n + 1))
-        [ $((n % ${FAULTS:-3})) = 0 ] || continue
+        has_its_turn $n "${FAULTS:-3}" || continue
         sources "$dir/unsound$n"
         sed -i "$how" "$dir/unsound$n/$file"
         ! cmp -s "$file" "$dir/unsound$n/$file" || note "it changes nothing: $how"
@@ -519,6 +501,7 @@ faults_in_shared_layers_are_found() {
         start 2 "$dir/faulty$n" $flags --tensor-parallel 2 --out "$dir/faulty" --overwrite
         [ $status != 0 ] || apart sound1 faulty || note "unnoticed: $how"
     done < <(shared_faults)
+    echo "    one in ${FAULTS:-3} of $n, DAY=$day"
 }
 
 # ---- a GPU's streams ----
@@ -563,7 +546,7 @@ planted_faults_in_the_exchange_are_found() {
     good 8 whole8 $flags
     while IFS='|' read -r file how; do
         n=$((n + 1)) found=
-        [ $((n % ${FAULTS:-3})) = 0 ] || continue
+        has_its_turn $n "${FAULTS:-3}" || continue
         sources "$dir/fault$n"
         sed -i "$how" "$dir/fault$n/dev/ranks/$file"
         ! cmp -s "dev/ranks/$file" <(sed 's/COMM_LEAST = 64/COMM_LEAST = 1 << 18/' \
@@ -579,6 +562,7 @@ planted_faults_in_the_exchange_are_found() {
         done
         [ "$found" ] || note "unnoticed: $how"
     done < <(faults)
+    echo "    one in ${FAULTS:-3} of $n, DAY=$day"
     unset BATCHWISE_HOSTS
 }
 

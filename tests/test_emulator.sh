@@ -1,19 +1,8 @@
 #!/usr/bin/env bash
 # The emulator from outside: what the rewriter makes of a .cu file, that AddressSanitizer names the
 # line and the thread, and that every compiler and setting builds an emulator that passes its tests.
-dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
-trap 'rm -rf "$dir"' EXIT
-unset MAKEFLAGS MFLAGS MAKELEVEL
-cc=${CC:-cc} cxx=${CXX:-c++}
-export OMP_WAIT_POLICY=passive
-failed=0
+. "$(dirname "$0")/tools.sh"
 
-end() {                                     # end NAME: prints the verdict on the test
-    if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
-    why=
-}
-skip() { echo "skip $1: $2"; why=; }
-note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
 line_of() { grep -n -m 1 -F -- "$2" "$1" | cut -d: -f1; }     # line_of FILE TEXT
 said() {                                    # said TEXT WHO: it stands in $dir/said
     grep -qF -- "$1" "$dir/said" || note "$2 does not say '$1': $(head -n 3 "$dir/said")"

@@ -1,15 +1,13 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # dev/data/fetch.sh without a network: curl is replaced by one that plays a server from a file.
 #
 #     SERVED    the file that the server holds, or a folder of them; absent: no network
 #     BREAK_AT  the connection breaks after this many bytes of the file
 #     NO_RANGE  the server cannot continue a download
 #     BUSY      the server answers with an error for now
-cd "$(dirname "$0")/.." || exit 1
+. "$(dirname "$0")/tools.sh"
 ROOT=$PWD
-TMP=$(mktemp -d "${TMPDIR:-/tmp}/fetch.XXXXXX") || exit 1
-trap 'rm -rf "$TMP"' EXIT
-failed=0
+TMP=$dir
 URL=https://server.invalid/file.txt
 
 mkdir "$TMP/bin"
@@ -56,100 +54,93 @@ run() {
 }
 # want STATUS WORDS: the status, and words in what it said; an error is one line.
 want() {
-    [ "$status" -eq "$1" ] || fail "status $status, not $1"
-    cat "$TMP/out" "$TMP/err" | grep -q -e "$2" || fail "does not say '$2': $(cat "$TMP/err")"
-    [ "$(wc -l <"$TMP/err")" -eq "$1" ] || fail "$(wc -l <"$TMP/err") lines on stderr, not $1"
+    [ "$status" -eq "$1" ] || note "status $status, not $1"
+    cat "$TMP/out" "$TMP/err" | grep -q -e "$2" || note "does not say '$2': $(cat "$TMP/err")"
+    [ "$(wc -l <"$TMP/err")" -eq "$1" ] || note "$(wc -l <"$TMP/err") lines on stderr, not $1"
 }
-want_file() { cmp -s "$TMP/text" "$TMP/data/file.txt" || fail "the file is not what was served"; }
+want_file() { cmp -s "$TMP/text" "$TMP/data/file.txt" || note "the file is not what was served"; }
 want_part() { # BYTES, or none
     bytes=none
     [ ! -e "$TMP/data/file.txt.part" ] || bytes=$(($(wc -c <"$TMP/data/file.txt.part")))
-    [ "$bytes" = "$1" ] || fail "the .part has $bytes bytes, not $1"
+    [ "$bytes" = "$1" ] || note "the .part has $bytes bytes, not $1"
 }
-want_no_file() { [ ! -e "$TMP/data/file.txt" ] || fail "left a file behind"; }
-fail() { [ -n "$why" ] || why=$1; }
-# begin NAME ... end: one test, with a fresh server and an empty folder.
-begin() {
-    name=$1 why=
+want_no_file() { [ ! -e "$TMP/data/file.txt" ] || note "left a file behind"; }
+# fresh: a server that has the text, and an empty folder.
+fresh() {
     rm -rf "$TMP/data" "$TMP/served"
     cp "$TMP/text" "$TMP/served"
-}
-end() {
-    if [ -z "$why" ]; then echo "ok $name"; return; fi
-    echo "FAIL $name: $why"
-    failed=1
 }
 
 seq 1 5000 >"$TMP/text"
 . dev/data/fetch.sh
 SUM=$( (sha256=none; fetch_right "$TMP/text"; echo "${found%% *}") )
 
-begin fetch_good_file
+fresh
 run; want 0 "checksum right"; want_file; want_part none
-end
+end fetch_good_file
 
-begin fetch_already_here
+fresh
 run; rm "$TMP/served"
 run; want 0 "already here"; want_file
-[ -s "$TMP/calls" ] && fail "asked the network for a file that is here"
-end
+[ -s "$TMP/calls" ] && note "asked the network for a file that is here"
+end fetch_already_here
 
-begin fetch_other_file_is_kept
+fresh
 mkdir "$TMP/data"; echo mine >"$TMP/data/file.txt"
 run; want 1 "exists with other contents"
-[ "$(cat "$TMP/data/file.txt")" = mine ] || fail "overwrote it"
-end
+[ "$(cat "$TMP/data/file.txt")" = mine ] || note "overwrote it"
+end fetch_other_file_is_kept
 
-begin fetch_bad_checksum
+fresh
 echo more >>"$TMP/served"
 run; want 1 "checksum is not"; want_no_file; want_part none
-end
+end fetch_bad_checksum
 
-begin fetch_web_page
+fresh
 printf '<!DOCTYPE html>\n<html><body>Log in</body></html>\n' >"$TMP/served"
 run; want 1 "web page"; want_no_file; want_part none
-end
+end fetch_web_page
 
-begin fetch_no_network
+fresh
 rm "$TMP/served"
 run; want 1 "get $URL and put it at $TMP/data/file.txt"; want_no_file; want_part none
-end
+end fetch_no_network
 
-begin fetch_interrupted_then_continued
+fresh
 run BREAK_AT=1000; want 1 "by hand"; want_no_file; want_part 1000
 run BREAK_AT=3000; want 1 "run this again"; want_no_file; want_part 3000
 run; want 0 "continuing after 3000 bytes"; want_file; want_part none
-grep -q "from 3000" "$TMP/calls" || fail "fetched the whole file again"
-end
+grep -q "from 3000" "$TMP/calls" || note "fetched the whole file again"
+end fetch_interrupted_then_continued
 
-begin fetch_no_continuing
+fresh
 run BREAK_AT=1000
 run NO_RANGE=1; want 0 "checksum right"; want_file; want_part none
-end
+end fetch_no_continuing
 
-begin fetch_part_of_another_file
+fresh
 mkdir "$TMP/data"; echo other >"$TMP/data/file.txt.part"
 run; want 0 "checksum right"; want_file; want_part none
-end
+end fetch_part_of_another_file
 
-begin fetch_part_is_too_long
+fresh
 mkdir "$TMP/data"; cat "$TMP/text" "$TMP/text" >"$TMP/data/file.txt.part"
 run; want 0 "checksum right"; want_file; want_part none
-end
+end fetch_part_is_too_long
 
-begin fetch_busy_server_keeps_part
+fresh
 run BREAK_AT=1000
 run BUSY=1; want 1 "503.*run this again"; want_part 1000
-end
+end fetch_busy_server_keeps_part
 
-begin fetch_part_is_complete
+fresh
 mkdir "$TMP/data"; cp "$TMP/text" "$TMP/data/file.txt.part"
 run; want 0 "checksum right"; want_file
-[ -s "$TMP/calls" ] && fail "asked the network for what it had"
-end
+[ -s "$TMP/calls" ] && note "asked the network for what it had"
+end fetch_part_is_complete
 
 # Nothing on the PATH but what fetch.sh may use, and a wget that speaks as the fake curl does.
-begin fetch_with_wget
+fresh
 mkdir "$TMP/tools"
 for tool in sh cat dirname mkdir wc tr mv rm head tail grep sha256sum shasum perl; do
     at=$(command -v $tool) && ln -s "$at" "$TMP/tools/$tool"
@@ -161,22 +152,22 @@ chmod +x "$TMP/tools/wget"
 run PATH="$TMP/tools" BREAK_AT=1000; want 1 "by hand"; want_part 1000
 run PATH="$TMP/tools" BREAK_AT=3000; want 1 "run this again"; want_part 3000
 run PATH="$TMP/tools"; want 0 "continuing after 3000"; want_file; want_part none
-grep -q "from 3000" "$TMP/calls" || fail "fetched the whole file again"
+grep -q "from 3000" "$TMP/calls" || note "fetched the whole file again"
 rm "$TMP/data/file.txt"; cat "$TMP/text" "$TMP/text" >"$TMP/data/file.txt.part"
 run PATH="$TMP/tools"; want 0 "checksum right"; want_file; want_part none
-end
+end fetch_with_wget
 
-begin fetch_without_curl_and_wget
+fresh
 rm "$TMP/tools/wget"
 run PATH="$TMP/tools"; want 1 "neither curl nor wget is installed"; want_no_file; want_part none
-end
+end fetch_without_curl_and_wget
 
-begin fetch_unwritable
+fresh
 mkdir "$TMP/data"; mkdir "$TMP/data/file.txt.part"        # root writes anywhere but here
 run; want 1 "cannot be written"; want_no_file
-end
+end fetch_unwritable
 
-begin fetch_real_curl
+fresh
 if curl --version >/dev/null 2>&1; then                    # curl reads file:// addresses
     URL=file://$TMP/served
     mkdir "$TMP/data"; head -c 1000 "$TMP/text" >"$TMP/data/file.txt.part"
@@ -187,24 +178,24 @@ if curl --version >/dev/null 2>&1; then                    # curl reads file:// 
     mv "$TMP/away" "$TMP/bin"
     end
 else
-    echo "skip fetch_real_curl: needs curl"
+    skip fetch_real_curl "needs curl"
 fi
 
-begin fetch_shakespeare_names_the_source
+fresh
 rm "$TMP/served"
 mkdir -p "$TMP/tree/dev"; cp -r dev/data "$TMP/tree/dev/"
 serve "$TMP/tree/dev/data/fetch_shakespeare.sh"
 want 1 "tinyshakespeare/input.txt and put it at data/tinyshakespeare.txt"
-end
+end fetch_shakespeare_names_the_source
 
-begin fetch_hellaswag_names_the_source
+fresh
 rm "$TMP/served"
 serve "$TMP/tree/dev/data/fetch_hellaswag.sh"
 want 1 "hellaswag/master/data/hellaswag_val.jsonl and put it at data/hellaswag_val.jsonl"
 printf '<html>Log in</html>\n' >"$TMP/served"
 serve "$TMP/tree/dev/data/fetch_hellaswag.sh"; want 1 "web page"
-[ ! -e "$TMP/tree/data/hellaswag_val.jsonl" ] || fail "left a file behind"
-end
+[ ! -e "$TMP/tree/data/hellaswag_val.jsonl" ] || note "left a file behind"
+end fetch_hellaswag_names_the_source
 
 # FineWeb, with short shards in a copy of the tree that knows their checksums.
 VAL=fineweb_val_000000.bin TRAIN1=fineweb_train_000001.bin TRAIN2=fineweb_train_000002.bin
@@ -215,64 +206,64 @@ for shard in $VAL $TRAIN1 $TRAIN2; do
     sum=$( (sha256=none; fetch_right "$TMP/shards/$shard"; echo "${found%% *}") )
     echo "$sum  $shard" >>"$TMP/sums"
 done
-begin_fineweb() {
-    begin "$1"
+fresh_fineweb() {
+    fresh
     rm -rf "$TMP/tree/data" "$TMP/served"
     cp -R "$TMP/shards" "$TMP/served"
     cp "$TMP/sums" "$TMP/tree/dev/data/fineweb.sha256"
 }
 want_shards() { # NAME...: these and nothing else, each as it was published
     held=$(ls "$TMP/tree/data/fineweb" | tr '\n' ' ')
-    [ "${held% }" = "$*" ] || fail "data/fineweb holds '$held', not '$*'"
+    [ "${held% }" = "$*" ] || note "data/fineweb holds '$held', not '$*'"
     for shard in "$@"; do
-        cmp -s "$TMP/shards/$shard" "$TMP/tree/data/fineweb/$shard" || fail "$shard is damaged"
+        cmp -s "$TMP/shards/$shard" "$TMP/tree/data/fineweb/$shard" || note "$shard is damaged"
     done
 }
 
-begin_fineweb fetch_fineweb_good_shards
+fresh_fineweb
 serve "$FINEWEB"; want 0 "$TRAIN1: .* checksum right"; want_shards $TRAIN1 $VAL
 serve "$FINEWEB" 2; want 0 "$TRAIN1: already here"; want_shards $TRAIN1 $TRAIN2 $VAL
-[ "$(wc -l <"$TMP/calls")" -eq 1 ] || fail "asked the network for shards that are here"
-end
+[ "$(wc -l <"$TMP/calls")" -eq 1 ] || note "asked the network for shards that are here"
+end fetch_fineweb_good_shards
 
-begin_fineweb fetch_fineweb_truncated_shard
+fresh_fineweb
 head -c 1000 "$TMP/shards/$TRAIN1" >"$TMP/served/$TRAIN1"
 serve "$FINEWEB" 2; want 1 "$TRAIN1: .*checksum is not"; want_shards $VAL
 cp "$TMP/served/$TRAIN1" "$TMP/tree/data/fineweb/"              # put there by hand, truncated
 serve "$FINEWEB" 2; want 1 "$TRAIN1: exists with other contents"
-end
+end fetch_fineweb_truncated_shard
 
-begin_fineweb fetch_fineweb_web_page
+fresh_fineweb
 printf '<!DOCTYPE html>\n<html><body>Log in</body></html>\n' >"$TMP/served/$VAL"
 serve "$FINEWEB"; want 1 "$VAL: .*web page"; want_shards
-end
+end fetch_fineweb_web_page
 
-begin_fineweb fetch_fineweb_interrupted_then_continued
+fresh_fineweb
 serve BREAK_AT=1000 "$FINEWEB"; want 1 "$VAL: .*by hand"
 serve "$FINEWEB"; want 0 "$VAL: continuing after 1000 bytes"; want_shards $TRAIN1 $VAL
-end
+end fetch_fineweb_interrupted_then_continued
 
-begin_fineweb fetch_fineweb_without_a_network
+fresh_fineweb
 rm -r "$TMP/served"
 serve "$FINEWEB"; want 1 "/$VAL and put it at data/fineweb/$VAL"; want_shards
 cp "$TMP/shards/$VAL" "$TMP/shards/$TRAIN1" "$TMP/tree/data/fineweb/"       # by hand
 serve "$FINEWEB"; want 0 "$TRAIN1: already here, checksum right"
-end
+end fetch_fineweb_without_a_network
 
-begin_fineweb fetch_fineweb_counts
+fresh_fineweb
 for count in 0 104 1000 -1 1.5 two; do
     serve "$FINEWEB" $count; want 1 "$count: expected the number of training shards"
 done
-[ ! -e "$TMP/tree/data" ] || fail "fetched something"
-end
+[ ! -e "$TMP/tree/data" ] || note "fetched something"
+end fetch_fineweb_counts
 
 # A slip in the list costs its user 200 MB: each shard once, in order, each with a checksum.
-begin fetch_fineweb_list
+fresh
 { echo $VAL; seq 1 103 | while read -r i; do printf 'fineweb_train_%06d.bin\n' "$i"; done; } \
     >"$TMP/names"
 sed -n 's/^[0-9a-f]\{64\}  //p' dev/data/fineweb.sha256 | cmp -s - "$TMP/names" ||
-    fail "it does not name the 104 shards in order"
-[ "$(cut -c 1-64 dev/data/fineweb.sha256 | sort -u | wc -l)" -eq 104 ] || fail "a checksum twice"
-end
+    note "it does not name the 104 shards in order"
+[ "$(cut -c 1-64 dev/data/fineweb.sha256 | sort -u | wc -l)" -eq 104 ] || note "a checksum twice"
+end fetch_fineweb_list
 
 exit $failed

@@ -1,18 +1,15 @@
 #!/usr/bin/env bash
 # The fuzzers build, find nothing among the seeds and a few thousand inputs, and do find a bug that
 # was put there. `make fuzz` goes on for as long as one likes; see tests/fuzz/README.md.
-cd "$(dirname "$0")/.." || exit 1
-dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
-trap 'rm -rf "$dir"' EXIT
-failed=0
+. "$(dirname "$0")/tools.sh"
 export PREPARE=${PREPARE:-$PWD/prepare} TRAIN=${TRAIN:-$PWD/train_gpt2}
 
 RUNS=2000 FUZZ_DIR=$dir/fuzz tests/fuzz/run.sh > "$dir/out"
 status=$?
 if [ $status = 2 ]; then
     if grep -q 'needs clang with libFuzzer' "$dir/out"; then
-        echo "skip fuzz: needs clang with libFuzzer"
-        exit 0
+        skip fuzz "needs clang with libFuzzer"
+        exit $failed
     fi
     echo "FAIL fuzz: $(head -1 "$dir/out")"
     exit 1
@@ -28,17 +25,15 @@ done < "$dir/out"
 
 # ---- shards whose length nobody compares with the header's count of tokens ----
 
-why=
 mkdir -p "$dir/tree/tests"
 cp -r dev "$dir/tree" && cp -r tests/fuzz tests/fixtures "$dir/tree/tests"
 sed -e 's/(size_t)header\[2\] > room/0/' -e 's/2 \* (size_t)header\[2\] != data_bytes/0/' \
     dataloader.h > "$dir/tree/dataloader.h"
-cmp -s dataloader.h "$dir/tree/dataloader.h" && why="the check to remove is no longer there"
+cmp -s dataloader.h "$dir/tree/dataloader.h" && note "the check to remove is no longer there"
 RUNS=100000 FUZZ_DIR=$dir/planted "$dir/tree/tests/fuzz/run.sh" shard > "$dir/out"
 status=$?
-[ $status = 1 ] || why=${why:-"exit status $status: $(cat "$dir/out")"}
-grep -q '^shard: [1-9][0-9]* executions, 1 found' "$dir/out" || why=${why:-"$(cat "$dir/out")"}
-ls "$dir"/planted/findings/shard-* > /dev/null 2>&1 || why=${why:-"the input was not kept"}
-if [ -z "$why" ]; then echo "ok fuzz_finds_a_planted_bug"; else
-    echo "FAIL fuzz_finds_a_planted_bug: $why"; failed=1; fi
+[ $status = 1 ] || note "exit status $status: $(cat "$dir/out")"
+grep -q '^shard: [1-9][0-9]* executions, 1 found' "$dir/out" || note "$(cat "$dir/out")"
+ls "$dir"/planted/findings/shard-* > /dev/null 2>&1 || note "the input was not kept"
+end fuzz_finds_a_planted_bug
 exit $failed

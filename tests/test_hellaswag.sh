@@ -2,35 +2,13 @@
 # --hellaswag as a user runs it: when it is answered, what is printed and logged, how it stops, what
 # it refuses; and that the CUDA trainer, emulated, gives the same answers. TRAIN, PREPARE and
 # EMULATED name other binaries.
-cd "$(dirname "$0")/.." || exit 1
-train=${TRAIN:-./train_gpt2} prepare=${PREPARE:-./prepare}
-emulated=${EMULATED:-./train_gpt2cu-emulated}
+. "$(dirname "$0")/tools.sh"
 examples=tests/fixtures/hellaswag.jsonl
-dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
-trap 'rm -rf "$dir"' EXIT
-export OMP_WAIT_POLICY=passive
-failed=0
 
-end() { if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi; why=; }
-note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
-same() { [ "$2" = "$3" ] || note "$1: '$2', not '$3'"; }
-run() {                                     # run PROGRAM ARGS...: stdout, stderr, status
-    "$@" > "$dir/stdout" 2> "$dir/stderr" < /dev/null
-    status=$?
-}
-good() {
-    run "$@"
-    [ $status = 0 ] || note "status $status of '$*': $(head -n 1 "$dir/stderr")"
-    [ ! -s "$dir/stderr" ] || note "'$*' writes to stderr: $(head -n 1 "$dir/stderr")"
-}
-refused() {                                 # refused WORDS ARGS...: one line with them, status 1
-    local words=$1; shift
-    run "$train" $small --out "$dir/no" "$@"
-    same "status of '$*'" $status 1
-    same "lines of '$*'" "$(wc -l < "$dir/stderr" | tr -d ' ')" 1
-    grep -qF -e "$words" "$dir/stderr" || note "'$*' says: $(cat "$dir/stderr")"
-    [ ! -s "$dir/stdout" ] || note "'$*' prints before it refuses: $(head -n 1 "$dir/stdout")"
-    [ ! -e "$dir/no" ] || note "'$*' leaves something behind"
+refused() {                                 # refused WORDS ARGS...: prints and makes nothing
+    one_line "$1" "$train" $small --out "$dir/no" "${@:2}"
+    silent "$dir/stdout"
+    [ ! -e "$dir/no" ] || note "'${*:2}' leaves something behind"
     rm -rf "$dir/no"
 }
 events() { sed -n 's/^{"event":"\([a-z]*\)".*/\1/p' "$1" | xargs; }
@@ -119,7 +97,7 @@ if script --version 2> /dev/null | grep -q util-linux; then
     done
     end hellaswag_on_a_terminal
 else
-    echo "skip hellaswag_on_a_terminal: needs script, of util-linux"
+    skip hellaswag_on_a_terminal "needs script, of util-linux"
 fi
 
 # ---- refused ----
@@ -165,6 +143,6 @@ if [ -x "$emulated" ]; then
     done
     end hellaswag_of_the_twins
 else
-    echo "skip hellaswag_of_the_twins: needs train_gpt2cu-emulated (make emulate)"
+    skip hellaswag_of_the_twins "needs train_gpt2cu-emulated (make emulate)"
 fi
 exit $failed

@@ -3,16 +3,8 @@
 # that layers know of no ranks, that a hook that is left out is found, and that the model cut across
 # ranks has the bits of the plain one where a group of one rank runs it.
 #
-# HOOKS=1 leaves out each hook in turn, not every fourth; DAY names the one to begin with.
-cc=${CC:-cc} prepare=${PREPARE:-./prepare}
-dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
-trap 'rm -rf "$dir"' EXIT
-failed=0
-end() {                                     # end NAME: prints the verdict on the test
-    if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
-    why=
-}
-note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
+# HOOKS=1 leaves out each hook in turn, not every fourth; DAY=300 those of another day.
+. "$(dirname "$0")/tools.sh"
 
 "$prepare" tales --out "$dir/tales" --tokens 60000 --seed 5 > "$dir/stdout" || exit 1
 tiny="--data $dir/tales --layers 3 --heads 2 --channels 32 --seq-len 16 --micro-batch 2
@@ -58,7 +50,7 @@ if command -v gcc > /dev/null && command -v addr2line > /dev/null; then
     traced 0 75 11
     end an_update_is_followed_in_few_files
 else
-    echo "skip an_update_is_followed_in_few_files: needs gcc and addr2line"
+    skip an_update_is_followed_in_few_files "needs gcc and addr2line"
 fi
 
 # ---- layers, blocks and AdamW name no rank ----
@@ -97,13 +89,10 @@ end a_group_of_one_has_the_plain_bits
 # ---- a hook that is left out; and the same mistakes in both copies of the model ----
 
 if ! command -v mpicc > /dev/null || ! command -v mpirun > /dev/null; then
-    echo "skip a_hook_left_out_is_found: there is no mpicc or no mpirun here"
+    skip a_hook_left_out_is_found "there is no mpicc or no mpirun here"
     exit $failed
 fi
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_CC=$cc MPICH_CC=$cc
-export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
-export OMPI_MCA_mpi_yield_when_idle=1 OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE PMI_RANK PMI_SIZE OMPI_COMM_WORLD_RANK
+. tests/ranks.sh
 mkdir "$dir/tree"
 cp -r train_gpt2.c dataloader.h dev "$dir/tree"
 ranks() {                                   # ranks N PROGRAM LOG FLAGS...: what its updates log
@@ -151,13 +140,13 @@ group|dev/ranks/tensor_model.h|s/residual_backward(dx, dbranch, N\*C);//
 group|dev/ranks/tensor_model.h|s/gelu_forward(a.gelu, a.fc, N\*4\*Cn);//
 HOOKS
 }
-n=${DAY:-$(date +%j)} n=$((10#$n))
+n=0
 while IFS='|' read -r run file edit; do
     n=$((n + 1))
     cp "$dir/tree/$file" "$dir/before"
     sed "$edit" "$dir/before" > "$dir/tree/$file"
     cmp -s "$dir/before" "$dir/tree/$file" && note "nothing to leave out in $file: $edit"
-    if [ $((n % ${HOOKS:-4})) = 0 ]; then
+    if has_its_turn $n "${HOOKS:-4}"; then
         build "$dir/faulty" 2> "$dir/said" || note "$edit: $(head -n 1 "$dir/said")"
         case $run in
             zero) ranks 2 "$dir/faulty" "$dir/faulty.zero" --zero 3 ;;
@@ -169,7 +158,7 @@ while IFS='|' read -r run file edit; do
     fi
     cp "$dir/before" "$dir/tree/$file"
 done < <(hooks)
-echo "    one in ${HOOKS:-4} of $(hooks | wc -l), DAY=${DAY:-$(date +%j)}"
+echo "    one in ${HOOKS:-4} of $n, DAY=$day"
 end a_hook_left_out_is_found
 
 exit $failed

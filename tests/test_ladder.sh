@@ -1,16 +1,7 @@
 #!/usr/bin/env bash
 # The ladders of dev/cpu, matmul.c and attention.c: rungs agree whatever the number of threads, a
 # table has a figure for each, and what is no size is refused.
-dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
-trap 'rm -rf "$dir"' EXIT
-export OMP_WAIT_POLICY=passive
-failed=0
-
-end() {                                     # end NAME: prints the verdict on the test
-    if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
-    why=
-}
-note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
+. "$(dirname "$0")/tools.sh"
 
 for ladder in ladder attention-cpu; do
     for threads in 1 2 3; do
@@ -31,13 +22,9 @@ for ladder in ladder attention-cpu; do
     end ${ladder}_prints_a_table
 done
 
-# refused WORDS...: one line that names the program, and status 1.
-refused() {
-    build/$ladder "$@" > "$dir/out" 2> "$dir/err"
-    status=$?
-    [ $status -eq 1 ] || note "$ladder $*: status $status"
-    [ "$(wc -l < "$dir/err")" -eq 1 ] && grep -q "^$ladder: " "$dir/err" ||
-        note "$ladder $*: $(head -n 1 "$dir/err")"
+refused() {                                 # refused ARGS...: in one line of its own
+    one_line "$ladder: " build/$ladder "$@"
+    grep -q "^$ladder: " "$dir/stderr" || note "$ladder $*: the line does not begin with its name"
 }
 for ladder in ladder attention-cpu; do
     refused chek

@@ -2,31 +2,20 @@
 # What starts runs of many ranks: scripts/launch.sh, slurm.sbatch and train_124m.sh, with programs
 # that only write down what they were given, sleep and die, and with an ssh, mpirun, srun and
 # scontrol that play along. LAUNCH_SH, SBATCH, TRAIN_124M and TRAIN name others to test.
+. "$(dirname "$0")/tools.sh"
 launch=${LAUNCH_SH:-scripts/launch.sh} sbatch=${SBATCH:-scripts/slurm.sbatch}
 recipe=${TRAIN_124M:-scripts/train_124m.sh}
-train=${TRAIN:-./train_gpt2} prepare=${PREPARE:-./prepare}
-for name in launch sbatch recipe train prepare; do
-    case ${!name} in /*) ;; *) declare "$name=$PWD/${!name}" ;; esac
-done
-top=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
+absolute launch sbatch recipe train prepare
+top=$dir                                    # each test has a $dir of its own in it
 trap 'rm -rf "$top"' EXIT
-export LAUNCH_GRACE=1 OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1
+export LAUNCH_GRACE=1 OMP_NUM_THREADS=1
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LAUNCH SLURM_JOB_ID
 export STOPPED=$((128 + $(kill -l USR1)))
 
 # ---- tools ----
 
 skip() { echo "skip $name: $1"; exit; }      # in a test's subshell
-note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
-same() { [ "$2" = "$3" ] || note "$1: '$2', not '$3'"; }
-has() { grep -qF -e "$2" "$1" || note "$(basename "$1") lacks '$2': $(head -c 300 "$1")"; }
 lacks() { ! grep -qF -e "$2" "$1" || note "$(basename "$1") has '$2'"; }
-silent() { [ ! -s "$1" ] || note "$(basename "$1") is not empty: $(head -n 3 "$1")"; }
-wait_for() {                                # wait_for COMMAND...: up to ten seconds
-    for _ in $(seq 200); do "$@" && return; sleep 0.05; done
-    note "waited in vain for: $*"
-}
-run() { "$@" > "$dir/stdout" 2> "$dir/stderr" < /dev/null; status=$?; }
 
 # A program that notes down in $SAY/RANK what it was given and which signals it gets. Rank $1 does,
 # after a moment, what $2 says; the others do nothing for a minute, or until they are stopped.
@@ -609,7 +598,6 @@ END
     ! setpriv --pdeathsig KILL true || wait_for none_alive
 }
 
-
 # ---- Slurm and the recipe, in a copy of the tree where make, the network and Slurm play along ----
 
 plant_tree() {                              # a copy of the tree in $tree
@@ -786,7 +774,7 @@ for name in $tests; do
     (
         export TMPDIR=$dir/tmp
         test_$name
-        if [ -z "$why" ]; then echo "ok $name"; else echo "FAIL $name: $why"; fi
+        end $name
     ) > "$dir/verdict" 2>&1 &
 done
 wait

@@ -1,20 +1,11 @@
 #!/usr/bin/env bash
 # NCCL on the emulator: tests/test_nccl.cu by 1 to 4 ranks, in every order of the streams; and what
 # ranks do wrong together must be reported, with who and which call.
+. "$(dirname "$0")/tools.sh"
+. tests/ranks.sh
 set -u
-cd "$(dirname "$0")/.." || exit 1
-dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
-trap 'rm -rf "$dir"' EXIT
-cc=${CC:-cc} cxx=${CXX:-c++}
-export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive OMPI_CXX=$cxx MPICH_CXX=$cxx
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1       # in a container one is root
-export NCCL_COMM_ID=127.0.0.1:29400
-unset EMULATOR_STREAMS RANK WORLD_SIZE
-failed=0 why=
-
-end() { if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi; why=; }
-skip() { echo "skip $1: $2"; why=; }
-note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
+export OMPI_CXX=$cxx MPICH_CXX=$cxx NCCL_COMM_ID=127.0.0.1:29400
+unset EMULATOR_STREAMS
 
 # build PROGRAM COMPILER FLAGS...
 build() {

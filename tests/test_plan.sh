@@ -1,35 +1,13 @@
 #!/usr/bin/env bash
 # --plan against the facts, and against what real runs allocate and send. TRAIN, PREPARE, TRAIN_MPI
 # and TRAIN_GPU name other binaries.
-build=${BUILD:-build}
-train=${TRAIN:-./train_gpt2} prepare=${PREPARE:-./prepare}
-mpi_train=${TRAIN_MPI:-$build/train_gpt2-mpi} gpu_train=${TRAIN_GPU:-./train_gpt2cu-emulated}
-for name in train prepare mpi_train gpu_train; do
-    case ${!name} in /*) ;; *) declare "$name=$PWD/${!name}" ;; esac
-done
-dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
-trap 'rm -rf "$dir"' EXIT
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
-export OMPI_MCA_mpi_yield_when_idle=1 OMP_WAIT_POLICY=passive
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE PMI_RANK PMI_SIZE OMPI_COMM_WORLD_RANK
-failed=0
+. "$(dirname "$0")/tools.sh"
+. tests/ranks.sh
+gpu_train=${TRAIN_GPU:-./train_gpt2cu-emulated}
+absolute train prepare mpi_train gpu_train
 
 # ---- tools ----
 
-end() {                                     # end NAME: prints the verdict on the test
-    if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
-    why=
-}
-skip() { echo "skip $1: $2"; why=; }
-note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
-same() { [ "$2" = "$3" ] || note "$1: '$2', not '$3'"; }
-has() { grep -qF -e "$2" "$1" || note "$(basename "$1") lacks '$2': $(head -c 300 "$1")"; }
-near() {                                    # near WHAT A B TOLERANCE: relative
-    awk -v a="$2" -v b="$3" -v t="$4" 'BEGIN { d = a - b; if (d < 0) d = -d
-        exit !(a != "" && b != "" && a != "null" && d <= t * (b < 0 ? -b : b)) }' ||
-        note "$1: $2, not $3"
-}
 # plan ARGS...: a plan that is made without a word on stderr; its text and its line of the log.
 plan() {
     rm -f "$dir/plan.jsonl"
@@ -131,12 +109,9 @@ same "the run's log" "$(cksum "$dir/run/log.jsonl")" "$before"
 same "the run's files" "$(ls -A "$dir/run")" log.jsonl
 end plan_leaves_a_run_alone
 
-refused() {                                 # refused WORDS ARGS...
-    words=$1; shift
-    "$train" "$@" > "$dir/stdout" 2> "$dir/stderr" && note "'$*' is taken"
-    same "lines of '$*'" "$(wc -l < "$dir/stderr" | tr -d ' ')" 1
-    has "$dir/stderr" "$words"
-    [ ! -s "$dir/stdout" ] || note "'$*' prints before it refuses"
+refused() {                                 # refused WORDS ARGS...: and prints nothing else
+    one_line "$1" "$train" "${@:2}"
+    silent "$dir/stdout"
 }
 refused "add --plan" --plan-gpu h100,8 --data "$data"
 refused "COUNT is missing; write h100,8" --plan --plan-gpu h100

@@ -2,13 +2,8 @@
 # Other machines, from this one: the C tests compiled for AArch64 and run under qemu, both programs
 # linked for macOS and for Linux with musl, and the Python scripts in the grammar of an old Python.
 # The cross-compiler is PyPI's ziglang (clang with headers and libraries of many systems).
-dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
-trap 'rm -rf "$dir"' EXIT
-unset MAKEFLAGS MFLAGS MAKELEVEL CFLAGS SANITIZE OPENMP PRECISION PLAIN MPI
-failed=0
-end() { if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi; why=; }
-skip() { echo "skip $1: $2"; why=; }
-note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
+. "$(dirname "$0")/tools.sh"
+unset CFLAGS SANITIZE OPENMP PRECISION PLAIN MPI
 
 zig=
 for python in "${PYTHON:-python3}" python3 /usr/bin/python3; do

@@ -3,11 +3,7 @@
 # on the same batches, the loss averaged over every 50 of them within 0.003 nats. At a learning rate
 # that the model bears: one that makes it jump parts any two runs, also two of fp32. Measured: within
 # 0.0002 on this corpus, 0.001 on Tiny Shakespeare with 4 layers of 128 channels.
-dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
-trap 'rm -rf "$dir"' EXIT
-unset MAKEFLAGS MFLAGS MAKELEVEL
-why=
-note() { why=${why:-"$*"}; }
+. "$(dirname "$0")/tools.sh"
 
 cp -r Makefile train_gpt2.c dataloader.h dev "$dir"
 make -s -C "$dir" PRECISION=bf16 train_gpt2 2>"$dir/make" || note "make PRECISION=bf16: $(tail -1 "$dir/make")"
@@ -35,4 +31,5 @@ worst=$(paste "$dir/fp32.losses" "$dir/bf16.losses" | awk '
 [ "$worst" != none ] || note "the two did not make 500 updates, or made the very same"
 awk -v d="$worst" 'BEGIN { exit !(d <= 0.003) }' || note "the losses differ by $worst nats"
 echo "    bf16 against fp32: $worst nats at most, averaged over 50 updates"
-if [ -z "$why" ]; then echo "ok bf16_learns_as_fp32_does"; else echo "FAIL bf16_learns_as_fp32_does: $why"; exit 1; fi
+end bf16_learns_as_fp32_does
+exit $failed

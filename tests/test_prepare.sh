@@ -1,32 +1,24 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # prepare, as a user runs it: what it writes, and how it refuses. PREPARE names another binary.
-prepare=${PREPARE:-./prepare}
+. "$(dirname "$0")/tools.sh"
 data=${BATCHWISE_DATA:-}
 for place in ../shared/data data; do
     [ -n "$data" ] || { [ -f "$place/tinyshakespeare.txt" ] && data=$place; }
 done
-dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
-trap 'rm -rf "$dir"' EXIT
-failed=0
 
-end() {                                     # end NAME: prints the verdict on the test
-    if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
-    why=
-}
 check() {                                   # check WHAT COMMAND...: the command must succeed
     what=$1; shift
-    "$@" > "$dir/stdout" 2> "$dir/stderr" || why=${why:-"$what: $(head -n 1 "$dir/stderr")"}
+    "$@" > "$dir/stdout" 2> "$dir/stderr" || note "$what: $(head -n 1 "$dir/stderr")"
 }
-same() { [ "$2" = "$3" ] || why=${why:-"$1: $2, not $3"}; }
 # refused WORDS ARGS...: one line on stderr that holds the words, status 1, nothing in $dir/no.
 refused() {
     words=$1; shift
     "$prepare" "$@" > "$dir/stdout" 2> "$dir/stderr" < "${input:-/dev/null}"
     same "status of '$*'" $? 1
     same "lines of '$*'" "$(wc -l < "$dir/stderr" | tr -d ' ')" 1
-    grep -q "^prepare: " "$dir/stderr" || why=${why:-"'$*' does not name the program"}
-    grep -qF -e "$words" "$dir/stderr" || why=${why:-"'$*' says: $(cat "$dir/stderr")"}
-    [ ! -e "$dir/no" ] || why=${why:-"'$*' left a directory"}
+    grep -q "^prepare: " "$dir/stderr" || note "'$*' does not name the program"
+    grep -qF -e "$words" "$dir/stderr" || note "'$*' says: $(cat "$dir/stderr")"
+    [ ! -e "$dir/no" ] || note "'$*' left a directory"
 }
 ints() { od -An -v -t d4 -N $((4 * $2)) "$1" | tr -s ' \n' '  ' | sed 's/^ //; s/ $//'; }
 tokens() { tail -c +1025 "$1" | od -An -v -t u2 | tr -s ' ' '\n' | grep .; }
@@ -42,7 +34,7 @@ val=$dir/made/tales/tales_val_000000.bin
 count=$(tokens "$train" | wc -l | tr -d ' ')
 same "header of train" "$(ints "$train" 5)" "20240520 1 $count 257 256"
 same "rest of the header" "$(ints "$train" 256 | cut -d' ' -f6- | tr -d ' 0')" ""
-[ "$count" -ge 30000 ] && [ "$count" -lt 31100 ] || why=${why:-"$count tokens, not 30000"}
+[ "$count" -ge 30000 ] && [ "$count" -lt 31100 ] || note "$count tokens, not 30000"
 same "last token" "$(tokens "$train" | tail -n 1)" 256
 count=$(tokens "$val" | wc -l | tr -d ' ')
 same "header of val" "$(ints "$val" 5)" "20240520 1 $count 257 256"
@@ -51,7 +43,7 @@ same "first line of the floor" "$(head -n 1 "$floor")" "batchwise floor 1"
 same "a floor for each tale" "$(tail -n +2 "$floor" | wc -l | tr -d ' ')" "$(eots "$val" 256)"
 same "floors are positive numbers" \
     "$(tail -n +2 "$floor" | grep -Evc '^[0-9]+\.?[0-9]*$')" 0
-[ -s "$dir/made/tales/tokenizer.json" ] || why=${why:-"no tokenizer.json"}
+[ -s "$dir/made/tales/tokenizer.json" ] || note "no tokenizer.json"
 same "temporary files" "$(leftovers "$dir/made/tales")" 0
 end tales_writes_shards
 
@@ -64,10 +56,10 @@ check "one thread" cmp "$train" "$dir/again/tales_train_000000.bin"
 check more "$prepare" tales --out "$dir/again" --tokens 40000 --seed 7 --overwrite
 check "validation does not depend on --tokens" cmp "$val" "$dir/again/tales_val_000000.bin"
 check "another seed" "$prepare" tales --out "$dir/again" --tokens 30000 --seed 8 --overwrite
-cmp -s "$train" "$dir/again/tales_train_000000.bin" && why=${why:-"another seed, the same bytes"}
+cmp -s "$train" "$dir/again/tales_train_000000.bin" && note "another seed, the same bytes"
 text_of "$train" | head -c 2000 > "$dir/a"
 text_of "$val" | head -c 2000 > "$dir/b"
-cmp -s "$dir/a" "$dir/b" && why=${why:-"training and validation tales are the same"}
+cmp -s "$dir/a" "$dir/b" && note "training and validation tales are the same"
 end tales_are_their_seed
 
 # With 0, 1 and 2 closed, the first file that is opened must not receive what is printed.
@@ -114,7 +106,7 @@ if [ -f "$data/tinyshakespeare.txt" ]; then
     same val "$(ints "$dir/shakespeare/text_val_000000.bin" 3)" "20240520 1 111541"
     end text_splits_tiny_shakespeare
 else
-    echo "skip text_splits_tiny_shakespeare: needs tinyshakespeare.txt in BATCHWISE_DATA"
+    skip text_splits_tiny_shakespeare "needs tinyshakespeare.txt in BATCHWISE_DATA"
 fi
 
 # ---- text, byte pairs ----
@@ -123,7 +115,7 @@ for i in 1 2 3 4 5 6 7 8 9; do
     printf 'the cat and the hat, the bat and the rat. caf\303\251 %d\n' $i
 done > "$dir/words.txt"
 check learn "$prepare" text "$dir/words.txt" --out "$dir/bpe" --tokenizer bpe:270 --val-fraction 0
-grep -q "270 tokens trained" "$dir/stdout" || why=${why:-"$(cat "$dir/stdout")"}
+grep -q "270 tokens trained" "$dir/stdout" || note "$(cat "$dir/stdout")"
 same header "$(ints "$dir/bpe/text_train_000000.bin" 5 | cut -d' ' -f4-)" "270 269"
 text_of "$dir/bpe/text_train_000000.bin" "$dir/bpe/tokenizer.json" > "$dir/back"
 { cat "$dir/words.txt"; printf '<|endoftext|>'; } > "$dir/want"
@@ -138,7 +130,7 @@ check "with its file, the same shard" cmp "$dir/bpe/text_train_000000.bin" \
 check "with its file, the same file" cmp "$dir/bpe/tokenizer.json" "$dir/bpe2/tokenizer.json"
 check "too little text" "$prepare" text "$dir/1.txt" --out "$dir/bpe2" --tokenizer bpe:5000 \
     --overwrite
-grep -q "no other pair occurs twice" "$dir/stdout" || why=${why:-"$(cat "$dir/stdout")"}
+grep -q "no other pair occurs twice" "$dir/stdout" || note "$(cat "$dir/stdout")"
 for bad in bpe: bpe:256 bpe:65537 bpe:-5 bpe:many bpe:1e99; do
     refused "got '$bad', expected bpe:N" text "$dir/1.txt" --out "$dir/no" --tokenizer "$bad"
 done
@@ -175,7 +167,7 @@ if [ -f "$data/gpt2.tiktoken" ]; then
     fi
     end gpt2s_tokens
 else
-    echo "skip gpt2s_tokens: needs gpt2.tiktoken in BATCHWISE_DATA"
+    skip gpt2s_tokens "needs gpt2.tiktoken in BATCHWISE_DATA"
 fi
 
 # ---- encode and decode ----
@@ -263,10 +255,10 @@ refused "unknown command" something
 refused "no command"
 for command in "" tales text encode decode; do
     check "help of $command" "$prepare" $command --help
-    grep -q "^usage: prepare" "$dir/stdout" || why=${why:-"no help for '$command'"}
+    grep -q "^usage: prepare" "$dir/stdout" || note "no help for '$command'"
     mv "$dir/stdout" "$dir/help"
     check "-h of $command" "$prepare" $command -h
-    cmp -s "$dir/stdout" "$dir/help" || why=${why:-"-h of '$command' is not its --help"}
+    cmp -s "$dir/stdout" "$dir/help" || note "-h of '$command' is not its --help"
 done
 if [ "$(id -u)" != 0 ]; then
     mkdir -m 555 "$dir/locked"
@@ -281,16 +273,16 @@ end mistakes
 
 ( ulimit -f 100; "$prepare" tales --out "$dir/no" --tokens 1e6 > /dev/null 2> "$dir/stderr" )
 same "status of a run out of file size" $? 1
-grep -q "writing to .* failed" "$dir/stderr" || why=${why:-"$(cat "$dir/stderr")"}
-[ ! -e "$dir/no" ] || why=${why:-"left $(ls "$dir/no")"}
+grep -q "writing to .* failed" "$dir/stderr" || note "$(cat "$dir/stderr")"
+[ ! -e "$dir/no" ] || note "left $(ls "$dir/no")"
 ( ulimit -f 50; "$prepare" text "$dir/any" --out "$dir/two" --overwrite > /dev/null \
     2> "$dir/stderr" )
 same "status of a text out of file size" $? 1
-grep -q "writing to .* failed" "$dir/stderr" || why=${why:-"$(cat "$dir/stderr")"}
+grep -q "writing to .* failed" "$dir/stderr" || note "$(cat "$dir/stderr")"
 ( ulimit -f 10; "$prepare" text - --out "$dir/no" < "$dir/any" > /dev/null 2> "$dir/stderr" )
 same "status of a pipe out of file size" $? 1
-grep -q "writing to .* failed" "$dir/stderr" || why=${why:-"$(cat "$dir/stderr")"}
-[ ! -e "$dir/no" ] || why=${why:-"left $(ls "$dir/no")"}
+grep -q "writing to .* failed" "$dir/stderr" || note "$(cat "$dir/stderr")"
+[ ! -e "$dir/no" ] || note "left $(ls "$dir/no")"
 check "the old shards are left" cmp "$dir/before" "$dir/two/text_train_000000.bin"
 same "temporary files" "$(leftovers "$dir/two")" 0
 end a_file_too_large
@@ -312,7 +304,7 @@ case $status in
     0) grep -q "No space left" "$dir/stderr" || why="says: $(cat "$dir/stderr")"; end a_full_disk ;;
     1) why="no status 1"; end a_full_disk ;;
     2) why="files are left"; end a_full_disk ;;
-    *) echo "skip a_full_disk: needs the right to mount a small tmpfs" ;;
+    *) skip a_full_disk "needs the right to mount a small tmpfs" ;;
 esac
 
 "$prepare" tales --out "$dir/killed" --tokens 1e9 > /dev/null 2>&1 &
@@ -347,7 +339,7 @@ interrupted() {
     { wait $pid; } 2> /dev/null
     same "status after SIG$signal" $? $((128 + $(kill -l "$signal")))
     if [ -n "$before" ]; then check "after SIG$signal" diff -r "$before" "$dir/cut"
-    else [ ! -e "$dir/cut" ] || why=${why:-"SIG$signal left $(ls "$dir/cut")"}
+    else [ ! -e "$dir/cut" ] || note "SIG$signal left $(ls "$dir/cut")"
     fi
 }
 # A program cannot get back a signal that the tests themselves were started to ignore (nohup).
@@ -398,7 +390,7 @@ if command -v iconv > /dev/null; then
     same hint "$(cat "$dir/stderr")" ""
     end text_in_utf_16_gets_a_hint
 else
-    echo "skip text_in_utf_16_gets_a_hint: needs iconv"
+    skip text_in_utf_16_gets_a_hint "needs iconv"
 fi
 
 if [ -n "${CC:=$(command -v cc)}" ] && [ -f dev/data/tales.c ] &&
@@ -409,7 +401,7 @@ if [ -n "${CC:=$(command -v cc)}" ] && [ -f dev/data/tales.c ] &&
     for shard in "$dir"/shards/*_00000[01].bin; do
         same "the end of $shard" "$(tokens "$shard" | tail -n 1)" 256
         n=$(ints "$shard" 3 | cut -d' ' -f3)
-        [ "$n" -le 5000 ] && [ "$n" -gt 3976 ] || why=${why:-"$shard has $n tokens"}
+        [ "$n" -le 5000 ] && [ "$n" -gt 3976 ] || note "$shard has $n tokens"
     done
     for shard in "$dir"/shards/tales_train_*.bin; do tokens "$shard"; done > "$dir/a"
     tokens "$train" > "$dir/b"
@@ -448,17 +440,17 @@ if [ -n "${CC:=$(command -v cc)}" ] && [ -f dev/data/tales.c ] &&
     if TERM=xterm script -qec "$shows" /dev/null > "$dir/tty" 2> /dev/null < /dev/null; then
         for what in "counting words" encoding; do
             tr '\r' '\n' < "$dir/tty" | grep -q "^$what  [0-9]*%  [0-9:]* left" ||
-                why=${why:-"no line of '$what': $(head -c 300 "$dir/tty")"}
+                note "no line of '$what': $(head -c 300 "$dir/tty")"
         done
         $shows > "$dir/stdout"
         same "lines in a file" "$(grep -c left "$dir/stdout")" 0
         end progress_on_a_terminal
     else
-        echo "skip progress_on_a_terminal: needs script, of util-linux"
+        skip progress_on_a_terminal "needs script, of util-linux"
     fi
 else
     for name in many_shards_and_blocks progress_on_a_terminal; do
-        echo "skip $name: needs a C compiler"
+        skip "$name" "needs a C compiler"
     done
 fi
 exit $failed

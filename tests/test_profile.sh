@@ -1,17 +1,9 @@
 #!/usr/bin/env bash
 # make profile: the counters against counts by hand, each counter broken once, and the tables of a
 # tiny model.
-dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
-trap 'rm -rf "$dir"' EXIT
-unset MAKEFLAGS MFLAGS MAKELEVEL MODEL MICRO_BATCH GPU KERNEL PRECISION
-export OMP_WAIT_POLICY=passive
-failed=0
+. "$(dirname "$0")/tools.sh"
+unset MODEL MICRO_BATCH GPU KERNEL PRECISION
 
-end() {                                     # end NAME: prints the verdict on the test
-    if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
-    why=
-}
-note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
 says() { grep -qE -e "$1" "$dir/said" || note "does not say '$1': $(head -n 3 "$dir/said")"; }
 
 PATH_WITHOUT=$dir/empty
@@ -24,7 +16,7 @@ says 'make profile: there is no g\+\+ here'
 end profile_needs_gxx
 
 if ! command -v g++ > /dev/null || ! command -v addr2line > /dev/null; then
-    echo "skip profile: needs g++ and addr2line"
+    skip profile "needs g++ and addr2line"
     exit $failed
 fi
 

@@ -5,12 +5,10 @@
 #     RANK_KILLS=100 tests/test_ranks.sh    more random moments than the default 20
 #
 # TRAIN_MPI names another binary built with MPI=1; TRAIN, PREPARE and COMPARE as elsewhere.
-build=${BUILD:-build}
-mpi_train=${TRAIN_MPI:-$build/train_gpt2-mpi} train=${TRAIN:-./train_gpt2}
-prepare=${PREPARE:-./prepare} compare=${COMPARE:-$build/compare} kills=${RANK_KILLS:-20}
-for name in train prepare compare; do
-    case ${!name} in /*) ;; *) declare "$name=$PWD/${!name}" ;; esac
-done
+. "$(dirname "$0")/tools.sh"
+. tests/ranks.sh
+kills=${RANK_KILLS:-20}
+absolute train prepare compare
 tests="micro_batches_over_ranks micro_batches_of_any_size exact_sum_has_the_bits_of_one_rank
     zero_trains_what_one_rank_trains
     several_ranks_share_the_moments each_rank_keeps_what_the_formula_says
@@ -21,20 +19,9 @@ tests="micro_batches_over_ranks micro_batches_of_any_size exact_sum_has_the_bits
     help_and_plan_come_once killed_ranks_end_the_run_and_it_goes_on a_stopped_rank_ends_the_run
     evaluations_and_samples_do_not_depend_on_ranks averages_and_sgd_on_any_ranks
     rank_0_alone_writes collectives_between_1_2_3_and_4_ranks collectives_between_machines"
-skip_all() { for name in $tests; do echo "skip $name: $1"; done; exit; }
-for tool in mpicc mpirun; do
-    command -v $tool > /dev/null || skip_all "there is no $tool here"
-done
+needs mpicc mpirun
 [ -x "$mpi_train" ] || skip_all "there is no $mpi_train: make test-all builds it where mpicc is"
-dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
 trap 'leave_nobody; rm -rf "$dir"' EXIT
-failed=0
-
-# As root, with more ranks than cores, and ranks that wait politely: for Open MPI.
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
-export OMPI_MCA_mpi_yield_when_idle=1 OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE PMI_RANK PMI_SIZE OMPI_COMM_WORLD_RANK
 
 # ---- tools ----
 
@@ -43,63 +30,11 @@ end() {                                     # end NAME: prints the verdict on th
     if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
     why=
 }
-note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
-same() { [ "$2" = "$3" ] || note "$1: '$2', not '$3'"; }
-has() { grep -qF -e "$2" "$1" || note "$(basename "$1") lacks '$2': $(head -c 200 "$1")"; }
-near() {                                    # near WHAT A B TOLERANCE: relative
-    awk -v a="$2" -v b="$3" -v t="$4" 'BEGIN { d = a - b; if (d < 0) d = -d
-        exit !(a != "" && b != "" && d <= t * (b < 0 ? -b : b)) }' || note "$1: $2, not $3"
-}
-values() {                                  # values EVENT KEY DIR: of each such line of the log
-    sed -n "s/^{\"event\":\"$1\"[^}]*\"$2\":\([^,}]*\).*/\1/p" "$3/log.jsonl"
-}
 total() { values step "$1" "$2" | awk '{ sum += $1 } END { printf "%.0f\n", sum }'; }
-# apart KEY DIR DIR [FIRST]: the largest relative difference of what the steps log, from step FIRST.
-apart() {
-    paste <(values step "$1" "$2" | tail -n +"${4:-1}") <(values step "$1" "$3") | awk '
-        NF != 2 || !($2 > 0) { bad = 1 }
-        { d = $1 > $2 ? $1/$2 - 1 : 1 - $1/$2; if (d > worst) worst = d }
-        END { if (bad || !NR) print "nothing"; else printf "%.1e\n", worst }'
-}
-# within WHAT DIFFERENCE LIMIT
-within() {
-    awk -v d="$2" -v t="$3" 'BEGIN { exit !(d == "0.0e+00" || (d > 0 && d <= t)) }' ||
-        note "$1: apart by $2, not at most $3"
-}
-same_files() {                              # same_files DIR DIR [FILE...]: of the last checkpoint
-    for file in "${@:3}"; do
-        cmp -s "$1/latest/$file" "$2/latest/$file" || note "$file of ${2##*/} has other bits"
-    done
-}
 compared() {                                # compared DIR DIR LIMIT: weights; the words in apart
     "$compare" "$1" "$2" "$3" > "$dir/apart" || note "${1##*/} and ${2##*/}: $(cat "$dir/apart")"
 }
 
-# mpi N ARGS...: that many ranks of the program; stdout, stderr, status.
-mpi() {
-    timeout -k 5 120 mpirun -n "$1" "$program" --threads 1 "${@:2}" \
-        > "$dir/stdout" 2> "$dir/stderr" < /dev/null
-    status=$?
-}
-shown() {                                   # stdout, which some mpiruns make a terminal
-    tr '\r' '\n' < "$dir/stdout" | sed "s/$(printf '\033')\[K//g" | grep .
-}
-good() {                                    # good N ARGS...: ends well, with nothing on stderr
-    mpi "$@"
-    [ $status = 0 ] || note "status $status of '$*': $(grep -m 1 train_gpt2: "$dir/stderr")"
-    ! grep -q . "$dir/stderr" || note "'$*' writes to stderr: $(head -n 1 "$dir/stderr")"
-}
-# One line of ours, whatever mpirun says after it; status 1; nothing printed, nothing made.
-refused() {                                 # refused WORDS COMMAND...
-    timeout -k 5 60 "${@:2}" --out "$dir/no" > "$dir/stdout" 2> "$dir/stderr" < /dev/null
-    status=$?
-    same "status of '${*:2}'" $status 1
-    same "lines of '${*:2}'" "$(grep -c '^train_gpt2: ' "$dir/stderr")" 1
-    grep '^train_gpt2: ' "$dir/stderr" | grep -qF -e "$1" ||
-        note "'${*:2}' says '$(grep -m 1 '^train_gpt2: ' "$dir/stderr")', without '$1'"
-    [ ! -e "$dir/no" ] || note "'${*:2}' leaves $(find "$dir/no" | xargs) behind"
-    rm -rf "$dir/no"
-}
 ranks_here() {                              # the processes of $program: PID RANK
     ps -A -o pid= -o command= | awk -v at="$dir/" 'index($2, at) == 1 { print $1 }' |
         while read -r pid; do
@@ -114,10 +49,6 @@ nobody_is_left() {
     leave_nobody
 }
 leave_nobody() { ranks_here | while read -r pid _; do kill -9 "$pid" 2> /dev/null; done; }
-wait_for() {                                # wait_for COMMAND...: up to twenty seconds
-    for _ in $(seq 400); do "$@" && return; sleep 0.05; done
-    note "waited in vain for: $*"
-}
 # begun DIR: how often a run in DIR has begun, or gone on, and made an update since.
 begun() {
     awk '/^{"event":"(start|resume)"/ { waits = 1 } /^{"event":"step"/ { n += waits; waits = 0 }
@@ -141,13 +72,6 @@ ended_within() {                            # ended_within SECONDS: $job; status
     status=$?
 }
 
-# The run FROM, as $dir/cut, as it was when it had saved STEP.
-cut_at() {                                  # cut_at STEP FROM
-    rm -rf "$dir/cut"
-    mkdir "$dir/cut"
-    cp -r "$2/step_$(printf %08d "$1")" "$dir/cut"
-    ln -s "step_$(printf %08d "$1")" "$dir/cut/latest"
-}
 header() {                                  # of a file of safetensors
     head -c $((8 + $(od -A n -t u8 -N 8 "$1"))) "$1"
 }
@@ -606,7 +530,6 @@ end rank_0_alone_writes
 
 # ---- what all this is made of ----
 
-export OMPI_CC=${CC:-cc} MPICH_CC=${CC:-cc}
 mpicc -DWITH_MPI -pthread -std=gnu11 -O2 tests/ranks_comm.c -o "$dir/ranks_comm" -lm \
     2> "$dir/stderr" || note "mpicc: $(head -n 1 "$dir/stderr")"
 for ranks in 1 2 3 4; do

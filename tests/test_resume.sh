@@ -3,137 +3,130 @@
 # AdamW's moments at the end have the bits of the run that was never stopped.
 #
 #     KILLS=200 tests/test_resume.sh       more random moments than the default 20
+. "$(dirname "$0")/tools.sh"
 set -u
-cd "$(dirname "$0")/.."
-TRAIN=${TRAIN:-./train_gpt2} PREPARE=${PREPARE:-./prepare} KILLS=${KILLS:-20}
-dir=$(mktemp -d) && trap 'mountpoint -q "$dir/small" 2>/dev/null && umount "$dir/small"; rm -rf "$dir"' EXIT
-why=""
+KILLS=${KILLS:-20}
+trap 'mountpoint -q "$dir/small" 2>/dev/null && umount "$dir/small"; rm -rf "$dir"' EXIT
 
-fails() { why="${why:-$*}"; }
-verdict() { if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; fi; why=""; }
 same_run() {   # the newest checkpoints of two runs, bit for bit
-    cmp -s "$1/latest/model.safetensors" "$2/latest/model.safetensors" || fails "other weights: $2"
-    cmp -s "$1/latest/optimizer.safetensors" "$2/latest/optimizer.safetensors" || fails "other moments: $2"
+    cmp -s "$1/latest/model.safetensors" "$2/latest/model.safetensors" || note "other weights: $2"
+    cmp -s "$1/latest/optimizer.safetensors" "$2/latest/optimizer.safetensors" || note "other moments: $2"
 }
-one_line() {   # one line on stderr that holds a word, exit status 1
-    local word=$1; shift
-    "$@" >"$dir/out" 2>"$dir/err"
-    local status=$?
-    [ $status -eq 1 ] || fails "$word: exit status $status"
-    [ "$(wc -l <"$dir/err")" -eq 1 ] || fails "$word: $(wc -l <"$dir/err") lines on stderr"
-    grep -q -- "$word" "$dir/err" || fails "$word: not in: $(cat "$dir/err")"
+refused() {     # refused PATTERN COMMAND...: in one line that fits the pattern
+    one_line "" "${@:2}"
+    grep -q -e "$1" "$dir/stderr" || note "'${*:2}' says '$(cat "$dir/stderr")', not '$1'"
 }
 
-$PREPARE tales --out "$dir/tales" --tokens 30000 >/dev/null || exit 1
+$prepare tales --out "$dir/tales" --tokens 30000 >/dev/null || exit 1
 small="--data $dir/tales --layers 1 --heads 2 --channels 16 --seq-len 16 --micro-batch 4
        --batch-tokens 128 --eval-every 0 --eval-tokens 64 --lr 1e-2 --clip 0.5"
-$TRAIN $small --steps 300 --out "$dir/whole" >/dev/null || fails "the run to compare with"
+$train $small --steps 300 --out "$dir/whole" >/dev/null || note "the run to compare with"
 
 # ---- Ctrl-C and SIGTERM save before leaving; the next sitting may have other threads
-$TRAIN $small --steps 300 --out "$dir/cut" --threads 1 >/dev/null 2>&1 &
+$train $small --steps 300 --out "$dir/cut" --threads 1 >/dev/null 2>&1 &
 for sitting in 1 2 3; do
     sleep 0.0$((RANDOM % 9 + 1))
     [ $sitting = 2 ] && kill -TERM $! || kill -INT $!
     wait $!
     [ -e "$dir/cut/latest" ] || rm -rf "$dir/cut"      # stopped before the first update
     [ -e "$dir/cut" ] && resume=--resume || resume="$small --steps 300"
-    $TRAIN $resume --out "$dir/cut" --threads $sitting >/dev/null 2>&1 &
+    $train $resume --out "$dir/cut" --threads $sitting >/dev/null 2>&1 &
 done
 wait
 same_run "$dir/whole" "$dir/cut"
-verdict interrupted_runs_go_on_to_the_bit
+end interrupted_runs_go_on_to_the_bit
 
 # ---- averaged weights and SGD go on to the bit; SGD keeps no moments
 evals() { grep -o '"val_loss.*' "$1/log.jsonl" | tail -n 1; }
 for flags in "--average-tokens 2000 --eval-every 10" "--optimizer sgd --average-tokens 900"; do
     flags="$flags --lr-schedule constant"
-    $TRAIN $small $flags --steps 60 --out "$dir/straight" --overwrite >/dev/null || fails "$flags"
-    $TRAIN $small $flags --steps 23 --out "$dir/again" --overwrite >/dev/null || fails "$flags"
-    $TRAIN --resume --steps 60 --out "$dir/again" >/dev/null || fails "resuming with $flags"
+    $train $small $flags --steps 60 --out "$dir/straight" --overwrite >/dev/null || note "$flags"
+    $train $small $flags --steps 23 --out "$dir/again" --overwrite >/dev/null || note "$flags"
+    $train --resume --steps 60 --out "$dir/again" >/dev/null || note "resuming with $flags"
     for part in model average; do
         cmp -s "$dir/straight/latest/$part.safetensors" "$dir/again/latest/$part.safetensors" ||
-            fails "$flags: other $part"
+            note "$flags: other $part"
     done
-    [ "$(evals "$dir/straight")" = "$(evals "$dir/again")" ] || fails "$flags: other losses"
-    evals "$dir/again" | grep -q '"val_loss_average":[0-9]' || fails "no loss of the average"
+    [ "$(evals "$dir/straight")" = "$(evals "$dir/again")" ] || note "$flags: other losses"
+    evals "$dir/again" | grep -q '"val_loss_average":[0-9]' || note "no loss of the average"
 done
-[ ! -e "$dir/again/latest/optimizer.safetensors" ] || fails "SGD saves moments"
-one_line "the run began with sgd" $TRAIN --resume --optimizer adamw --out "$dir/again"
-one_line "the run began with adamw" $TRAIN --resume --optimizer sgd --out "$dir/whole"
-one_line "optimizer sgd has no moments" $TRAIN --resume --beta1 0.5 --out "$dir/again"
+[ ! -e "$dir/again/latest/optimizer.safetensors" ] || note "SGD saves moments"
+refused "the run began with sgd" $train --resume --optimizer adamw --out "$dir/again"
+refused "the run began with adamw" $train --resume --optimizer sgd --out "$dir/whole"
+refused "optimizer sgd has no moments" $train --resume --beta1 0.5 --out "$dir/again"
 rm "$dir/again/latest/average.safetensors"
-one_line "average.safetensors" $TRAIN --resume --steps 70 --out "$dir/again"
-$TRAIN --resume --average-tokens 0 --steps 70 --out "$dir/again" >/dev/null || fails "without the average"
-$TRAIN --resume --average-tokens 500 --steps 80 --out "$dir/again" >/dev/null || fails "a new average"
-[ -e "$dir/again/latest/average.safetensors" ] || fails "the new average is not saved"
-verdict averages_and_sgd_go_on_to_the_bit
+refused "average.safetensors" $train --resume --steps 70 --out "$dir/again"
+$train --resume --average-tokens 0 --steps 70 --out "$dir/again" >/dev/null || note "without the average"
+$train --resume --average-tokens 500 --steps 80 --out "$dir/again" >/dev/null || note "a new average"
+[ -e "$dir/again/latest/average.safetensors" ] || note "the new average is not saved"
+end averages_and_sgd_go_on_to_the_bit
 
 # ---- Ctrl-C is answered at once, again ends at once, and ends an evaluation or a sample
 slow="--data $dir/tales --layers 4 --heads 4 --channels 256 --seq-len 64 --micro-batch 8"
 appears() {    # a text in a file, within ten seconds
     for try in $(seq 100); do grep -qs -- "$1" "$2" && return; sleep 0.1; done
-    fails "'$1' does not appear in: $(cat "$2")"
+    note "'$1' does not appear in: $(cat "$2")"
 }
 interrupt() {  # interrupt PID STATUS: one Ctrl-C, which must be answered before the run ends
     kill -INT "$1"
     appears "stopping after this update; again ends at once" "$dir/out"
     [ -z "$3" ] || kill -INT "$1"
     wait "$1"
-    [ $? -eq "$2" ] || fails "exit status is not $2"
+    [ $? -eq "$2" ] || note "exit status is not $2"
 }
 rm -f "$dir/out"    # of the run before
-$TRAIN $slow --batch-tokens 1999872 --steps 9 --eval-every 0 --out "$dir/long" >"$dir/out" 2>&1 &
+$train $slow --batch-tokens 1999872 --steps 9 --eval-every 0 --out "$dir/long" >"$dir/out" 2>&1 &
 appears '"event":"start"' "$dir/long/log.jsonl"         # written once signals are caught
 interrupt $! 130 again
-[ ! -e "$dir/long/latest" ] || fails "the second Ctrl-C waited for the update"
+[ ! -e "$dir/long/latest" ] || note "the second Ctrl-C waited for the update"
 rm -f "$dir/out"
-$TRAIN $slow --steps 9 --eval-every 1 --eval-tokens 0 --sample-every 1 --out "$dir/eval" >"$dir/out" 2>&1 &
+$train $slow --steps 9 --eval-every 1 --eval-tokens 0 --sample-every 1 --out "$dir/eval" >"$dir/out" 2>&1 &
 appears "^step" "$dir/out"
 interrupt $! 130 ""
 [ "$(grep -o '"event":"[a-z]*"' "$dir/eval/log.jsonl" | xargs)" = "event:start event:step event:save event:end" ] \
-    || fails "in an evaluation: $(cut -c 1-40 "$dir/eval/log.jsonl" | xargs)"
+    || note "in an evaluation: $(cut -c 1-40 "$dir/eval/log.jsonl" | xargs)"
 rm -f "$dir/out"    # timeout sends a signal to its child, and without --foreground again to its group
-timeout --foreground -s KILL 60 $TRAIN $slow --steps 9 --eval-every 0 --sample-every 1 --max-new 1000000 --temperature 0 \
+timeout --foreground -s KILL 60 $train $slow --steps 9 --eval-every 0 --sample-every 1 --max-new 1000000 --temperature 0 \
     --out "$dir/sample" >"$dir/out" 2>&1 &       # the likeliest byte, again and again, for ever
 appears "the model writes" "$dir/out"
 interrupt $! 130 ""
-[ "$(readlink "$dir/sample/latest")" = step_00000001 ] || fails "in a sample: latest is $(readlink "$dir/sample/latest")"
-verdict an_interrupted_run_answers_at_once
+[ "$(readlink "$dir/sample/latest")" = step_00000001 ] || note "in a sample: latest is $(readlink "$dir/sample/latest")"
+end an_interrupted_run_answers_at_once
 
 # ---- kill -9 while it saves all the time
 mkdir "$dir/killed"
 survived=0 long=$((KILLS * 25))          # updates; enough that the last kill finds a run
-$TRAIN $small --steps $long --out "$dir/unkilled" >/dev/null || fails "the run to compare with"
+$train $small --steps $long --out "$dir/unkilled" >/dev/null || note "the run to compare with"
 for i in $(seq "$KILLS"); do
     if [ -e "$dir/killed/latest" ]; then flags="--resume"; else flags="$small --steps $long --overwrite"; fi
-    $TRAIN $flags --save-every 1 --keep 2 --out "$dir/killed" >/dev/null 2>"$dir/err" &
+    $train $flags --save-every 1 --keep 2 --out "$dir/killed" >/dev/null 2>"$dir/err" &
     pid=$!
     sleep "0.$(printf %03d $((RANDOM % 250)))"
     kill -9 $pid 2>/dev/null && survived=$((survived + 1))
     wait $pid 2>/dev/null
-    [ -s "$dir/err" ] && fails "kill $i: $(cat "$dir/err")"
+    [ -s "$dir/err" ] && note "kill $i: $(cat "$dir/err")"
     [ -e "$dir/killed/latest" ] || continue
-    $TRAIN --init "$dir/killed" --generate "Once" --max-new 2 >/dev/null 2>"$dir/err" \
-        || fails "after kill $i latest does not load: $(cat "$dir/err")"
+    $train --init "$dir/killed" --generate "Once" --max-new 2 >/dev/null 2>"$dir/err" \
+        || note "after kill $i latest does not load: $(cat "$dir/err")"
 done
-[ -e "$dir/killed/latest" ] || fails "no checkpoint was ever saved"
-$TRAIN --resume --out "$dir/killed" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
+[ -e "$dir/killed/latest" ] || note "no checkpoint was ever saved"
+$train --resume --out "$dir/killed" >/dev/null 2>"$dir/err" || note "$(cat "$dir/err")"
 same_run "$dir/unkilled" "$dir/killed"
-ls -A "$dir/killed" | grep -q tmp && fails "temporaries stay"
-[ "$(ls -d "$dir"/killed/step_* | wc -l)" -le 2 ] || fails "--keep 2 kept $(ls "$dir/killed")"
+ls -A "$dir/killed" | grep -q tmp && note "temporaries stay"
+[ "$(ls -d "$dir"/killed/step_* | wc -l)" -le 2 ] || note "--keep 2 kept $(ls "$dir/killed")"
 echo "    killed $survived times at random moments"
-verdict killed_runs_go_on_to_the_bit
+end killed_runs_go_on_to_the_bit
 
 # ---- another micro-batch: the same samples, losses equal to rounding
 python=${PYTHON:-python3}
 if command -v "$python" >/dev/null; then
-    $TRAIN $small --steps 20 --out "$dir/mb" >/dev/null || fails "first half"
-    $TRAIN --resume --steps 40 --micro-batch 8 --out "$dir/mb" >/dev/null || fails "second half"
-    $TRAIN $small --steps 20 --lr-schedule constant --out "$dir/one" >/dev/null
-    $TRAIN --resume --steps 40 --out "$dir/one" >/dev/null
-    $TRAIN $small --steps 40 --lr-schedule constant --out "$dir/two" >/dev/null
+    $train $small --steps 20 --out "$dir/mb" >/dev/null || note "first half"
+    $train --resume --steps 40 --micro-batch 8 --out "$dir/mb" >/dev/null || note "second half"
+    $train $small --steps 20 --lr-schedule constant --out "$dir/one" >/dev/null
+    $train --resume --steps 40 --out "$dir/one" >/dev/null
+    $train $small --steps 40 --lr-schedule constant --out "$dir/two" >/dev/null
     same_run "$dir/two" "$dir/one"       # a constant rate: raising --steps equals a longer run
-    "$python" - "$dir" >"$dir/report" 2>&1 <<'PY' || fails "$(tail -1 "$dir/report")"
+    "$python" - "$dir" >"$dir/report" 2>&1 <<'PY' || note "$(tail -1 "$dir/report")"
 import json, sys
 def steps(run):
     events = [json.loads(line) for line in open(f"{sys.argv[1]}/{run}/log.jsonl")]
@@ -146,9 +139,9 @@ resumed, straight = steps("one"), steps("two")
 for n in straight:
     assert resumed[n]["loss"] == straight[n]["loss"], n
 PY
-    $TRAIN $small --steps 40 --micro-batch 8 --out "$dir/mb8" >/dev/null
-    $TRAIN $small --steps 40 --micro-batch 2 --save-every 7 --out "$dir/mb2" >/dev/null
-    "$python" - "$dir" >"$dir/report" 2>&1 <<'PY' || fails "$(tail -1 "$dir/report")"
+    $train $small --steps 40 --micro-batch 8 --out "$dir/mb8" >/dev/null
+    $train $small --steps 40 --micro-batch 2 --save-every 7 --out "$dir/mb2" >/dev/null
+    "$python" - "$dir" >"$dir/report" 2>&1 <<'PY' || note "$(tail -1 "$dir/report")"
 import json, sys
 def losses(run):
     events = [json.loads(line) for line in open(f"{sys.argv[1]}/{run}/log.jsonl")]
@@ -158,66 +151,66 @@ assert len(a) == len(b) == 40
 worst = max(abs(x - y) / x for x, y in zip(a, b))
 assert worst < 1e-4, worst
 PY
-    verdict another_micro_batch_takes_the_same_samples
+    end another_micro_batch_takes_the_same_samples
 else
-    echo "skip another_micro_batch_takes_the_same_samples: needs python3"
+    skip another_micro_batch_takes_the_same_samples "needs python3"
 fi
 
 # ---- what a resumed run takes over, and where a target loss ends it
-$TRAIN $small --steps 5 --threads 1 --out "$dir/flags" >/dev/null
-$TRAIN --resume --steps 6 --out "$dir/flags" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
-grep '"resume"' "$dir/flags/log.jsonl" | grep -q '"threads_used":1' || fails "--threads is not taken over"
-$TRAIN --resume --steps 7 --train "$dir/tales/*train*.bin" --val "$dir/tales/*val*.bin" \
-    --out "$dir/flags" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
-$TRAIN $small --steps 7 --seed 1337 --out "$dir/flags" --resume >"$dir/out" 2>"$dir/err" || fails "the same command with --resume: $(cat "$dir/err")"
-grep -q "already done; raise --steps" "$dir/out" || fails "a finished run resumed does not say so: $(cat "$dir/out")"
-$TRAIN $small --steps 8 --out "$dir/flags" --resume >/dev/null 2>"$dir/err" || fails "and again: $(cat "$dir/err")"
-one_line "leave it out" $TRAIN $small --channels 32 --steps 9 --out "$dir/flags" --resume
-one_line "leave it out" $TRAIN --init d4 --steps 9 --out "$dir/flags" --resume
+$train $small --steps 5 --threads 1 --out "$dir/flags" >/dev/null
+$train --resume --steps 6 --out "$dir/flags" >/dev/null 2>"$dir/err" || note "$(cat "$dir/err")"
+grep '"resume"' "$dir/flags/log.jsonl" | grep -q '"threads_used":1' || note "--threads is not taken over"
+$train --resume --steps 7 --train "$dir/tales/*train*.bin" --val "$dir/tales/*val*.bin" \
+    --out "$dir/flags" >/dev/null 2>"$dir/err" || note "$(cat "$dir/err")"
+$train $small --steps 7 --seed 1337 --out "$dir/flags" --resume >"$dir/out" 2>"$dir/err" || note "the same command with --resume: $(cat "$dir/err")"
+grep -q "already done; raise --steps" "$dir/out" || note "a finished run resumed does not say so: $(cat "$dir/out")"
+$train $small --steps 8 --out "$dir/flags" --resume >/dev/null 2>"$dir/err" || note "and again: $(cat "$dir/err")"
+refused "leave it out" $train $small --channels 32 --steps 9 --out "$dir/flags" --resume
+refused "leave it out" $train --init d4 --steps 9 --out "$dir/flags" --resume
 target="$small --lr-schedule constant --eval-every 5 --target-loss 4 --steps 300"
-$TRAIN $target --out "$dir/target" >/dev/null
+$train $target --out "$dir/target" >/dev/null
 ended=$(readlink "$dir/target/latest")
-$TRAIN --resume --out "$dir/target" >/dev/null
-[ "$(readlink "$dir/target/latest")" = "$ended" ] || fails "trained on past its target, $ended"
-[ "$ended" != step_00000300 ] || fails "the target was not reached: this test shows nothing"
-one_line "--eval-every" $TRAIN --data "$dir/tales" --target-loss 1 --lr-schedule constant --eval-every 0
-verdict a_resumed_run_takes_over_its_flags
+$train --resume --out "$dir/target" >/dev/null
+[ "$(readlink "$dir/target/latest")" = "$ended" ] || note "trained on past its target, $ended"
+[ "$ended" != step_00000300 ] || note "the target was not reached: this test shows nothing"
+refused "--eval-every" $train --data "$dir/tales" --target-loss 1 --lr-schedule constant --eval-every 0
+end a_resumed_run_takes_over_its_flags
 
 # ---- one run at a time in a directory; a reader of stdout that goes; things that are not ours
-$TRAIN $small --steps 100000 --out "$dir/busy" --save-every 10 >/dev/null 2>&1 &
+$train $small --steps 100000 --out "$dir/busy" --save-every 10 >/dev/null 2>&1 &
 for try in $(seq 100); do [ -e "$dir/busy/latest" ] && break; sleep 0.1; done
-one_line "another run" $TRAIN --resume --out "$dir/busy"
-one_line "another run" $TRAIN $small --out "$dir/busy"
-one_line "another run" $TRAIN $small --overwrite --out "$dir/busy"
+refused "another run" $train --resume --out "$dir/busy"
+refused "another run" $train $small --out "$dir/busy"
+refused "another run" $train $small --overwrite --out "$dir/busy"
 kill -9 $!
 wait $! 2>/dev/null
-$TRAIN $small --steps 60 --sample-every 1 --max-new 20 --out "$dir/piped" 2>"$dir/err" | head -1 >/dev/null
-[ -e "$dir/piped/latest" ] || fails "a closed pipe ends the run with nothing saved"
+$train $small --steps 60 --sample-every 1 --max-new 20 --out "$dir/piped" 2>"$dir/err" | head -1 >/dev/null
+[ -e "$dir/piped/latest" ] || note "a closed pipe ends the run with nothing saved"
 mkdir -p "$dir/mine/latest"; echo x >"$dir/mine/latest/thesis.txt"
-one_line "not a link of a run" $TRAIN $small --steps 2 --overwrite --out "$dir/mine"
-[ -e "$dir/mine/latest/thesis.txt" ] || fails "--overwrite removed a file that is not its own"
+refused "not a link of a run" $train $small --steps 2 --overwrite --out "$dir/mine"
+[ -e "$dir/mine/latest/thesis.txt" ] || note "--overwrite removed a file that is not its own"
 echo keep >"$dir/precious"
-one_line "something other than a log" $TRAIN $small --steps 2 --log "$dir/precious"
-one_line "--out" $TRAIN $small --steps 2 --log "$dir/precious" --overwrite --out /proc/nowhere/x
-[ "$(cat "$dir/precious")" = keep ] || fails "a run that was refused emptied the file of --log"
-$TRAIN $small --steps 2 --log "$dir/precious" --overwrite >/dev/null || fails "--overwrite with --log"
-$TRAIN $small --steps 3 --log "$dir/precious" >/dev/null || fails "a second run in one log"
+refused "something other than a log" $train $small --steps 2 --log "$dir/precious"
+refused "--out" $train $small --steps 2 --log "$dir/precious" --overwrite --out /proc/nowhere/x
+[ "$(cat "$dir/precious")" = keep ] || note "a run that was refused emptied the file of --log"
+$train $small --steps 2 --log "$dir/precious" --overwrite >/dev/null || note "--overwrite with --log"
+$train $small --steps 3 --log "$dir/precious" >/dev/null || note "a second run in one log"
 [ "$(grep -o '"event":"[a-z]*"' "$dir/precious" | cut -d'"' -f4 | xargs)" = \
-    "start step step eval end start step step step eval end" ] || fails "two runs in one log"
+    "start step step eval end start step step step eval end" ] || note "two runs in one log"
 mkfifo "$dir/pipe"
-one_line "must be a file" timeout 10 $TRAIN $small --steps 2 --log "$dir/pipe"
+refused "must be a file" timeout 10 $train $small --steps 2 --log "$dir/pipe"
 mkdir "$dir/early"; echo >"$dir/early/log.jsonl"
-one_line "before its first save" $TRAIN $small --steps 2 --out "$dir/early"
-( ulimit -s 512; $TRAIN $small --steps 2 --threads 1 >/dev/null 2>"$dir/err" ) || fails "a small stack: $(cat "$dir/err")"
-verdict a_run_keeps_to_itself
+refused "before its first save" $train $small --steps 2 --out "$dir/early"
+( ulimit -s 512; $train $small --steps 2 --threads 1 >/dev/null 2>"$dir/err" ) || note "a small stack: $(cat "$dir/err")"
+end a_run_keeps_to_itself
 
 # ---- a run that diverges: after ten updates its rate is so high that soon no gradient is finite
-$TRAIN $small --steps 10 --eval-every 5 --save-every 5 --keep 1 --lr-schedule constant --out "$dir/wild" >/dev/null
-$TRAIN --resume --steps 100 --lr 30 --clip 1e6 --out "$dir/wild" >/dev/null 2>"$dir/err"
-[ $? -eq 1 ] || fails "a run that has diverged ends with status 0"
-grep -q '"event":"skip"' "$dir/wild/log.jsonl" || fails "no update was skipped: this test shows nothing"
+$train $small --steps 10 --eval-every 5 --save-every 5 --keep 1 --lr-schedule constant --out "$dir/wild" >/dev/null
+$train --resume --steps 100 --lr 30 --clip 1e6 --out "$dir/wild" >/dev/null 2>"$dir/err"
+[ $? -eq 1 ] || note "a run that has diverged ends with status 0"
+grep -q '"event":"skip"' "$dir/wild/log.jsonl" || note "no update was skipped: this test shows nothing"
 ! command -v "${PYTHON:-python3}" >/dev/null ||
-    "${PYTHON:-python3}" - "$dir/wild" <<'PY' 2>"$dir/trace" || fails "$(tail -n 1 "$dir/trace")"
+    "${PYTHON:-python3}" - "$dir/wild" <<'PY' 2>"$dir/trace" || note "$(tail -n 1 "$dir/trace")"
 import json, os, sys
 events = [json.loads(line) for line in open(sys.argv[1] + "/log.jsonl")]
 skipping, evals = False, {}
@@ -232,204 +225,205 @@ kept = sorted(int(name[5:]) for name in os.listdir(sys.argv[1]) if name.startswi
 assert kept == sorted({best, saved[-1]}) and best < saved[-1], (kept, best, saved)
 PY
 advice=$(sed -n 's/.*a lower rate: //p' "$dir/err")
-(train=$(realpath "$TRAIN"); cd "$dir" && eval "${advice/.\/train_gpt2/\"$train\"}" --clip 1 --steps 60) \
-    >"$dir/out" 2>"$dir/err" || fails "the advice does not work: $advice: $(cat "$dir/err")"
-grep -q "resumed after step 10," "$dir/out" || fails "not from the best checkpoint: $(grep resumed "$dir/out")"
-[ "$(readlink "$dir/wild/latest")" = step_00000060 ] || fails "latest is $(readlink "$dir/wild/latest")"
-$TRAIN $small --steps 8 --lr 100 --clip 0 --lr-schedule constant --out "$dir/never" --save-every 0 >/dev/null 2>"$dir/err" \
-    && fails "a run without one finite gradient ends with status 0"
-verdict a_diverged_run_leaves_its_good_checkpoints
+(train=$(realpath "$train"); cd "$dir" && eval "${advice/.\/train_gpt2/\"$train\"}" --clip 1 --steps 60) \
+    >"$dir/out" 2>"$dir/err" || note "the advice does not work: $advice: $(cat "$dir/err")"
+grep -q "resumed after step 10," "$dir/out" || note "not from the best checkpoint: $(grep resumed "$dir/out")"
+[ "$(readlink "$dir/wild/latest")" = step_00000060 ] || note "latest is $(readlink "$dir/wild/latest")"
+$train $small --steps 8 --lr 100 --clip 0 --lr-schedule constant --out "$dir/never" --save-every 0 >/dev/null 2>"$dir/err" \
+    && note "a run without one finite gradient ends with status 0"
+end a_diverged_run_leaves_its_good_checkpoints
 
 # ---- a run that was copied without its link
-$TRAIN $small --steps 10 --out "$dir/first" >/dev/null
+$train $small --steps 10 --out "$dir/first" >/dev/null
 cp -rL "$dir/first" "$dir/followed"
 cp -r "$dir/first" "$dir/unlinked"; rm "$dir/unlinked/latest"
 for copy in first followed unlinked; do
-    $TRAIN --init "$dir/$copy" --generate Once --max-new 2 >/dev/null || fails "--init $copy"
-    $TRAIN --resume --steps 20 --out "$dir/$copy" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
-    [ -L "$dir/$copy/latest" ] || fails "$copy has no link"
+    $train --init "$dir/$copy" --generate Once --max-new 2 >/dev/null || note "--init $copy"
+    $train --resume --steps 20 --out "$dir/$copy" >/dev/null 2>"$dir/err" || note "$(cat "$dir/err")"
+    [ -L "$dir/$copy/latest" ] || note "$copy has no link"
     same_run "$dir/first" "$dir/$copy"
 done
-one_line "nothing is saved yet" bash -c "ulimit -f 40; $TRAIN ${small//$'\n'/ } --channels 64 --steps 2 --out $dir/unsaved"
-verdict a_copy_without_links_goes_on
+refused "nothing is saved yet" bash -c "ulimit -f 40; $train ${small//$'\n'/ } --channels 64 --steps 2 --out $dir/unsaved"
+end a_copy_without_links_goes_on
 
 # ---- a fresh run from a checkpoint, and a run that replaces another
-$TRAIN --data "$dir/tales" --init "$dir/whole" --seq-len 8 --steps 3 --eval-tokens 64 \
-    --out "$dir/tuned" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
-cmp -s "$dir/whole/latest/config.json" "$dir/tuned/latest/config.json" || fails "the model changed its sizes"
-$TRAIN $small --steps 5 --save-every 1 --keep 0 --out "$dir/over" >/dev/null
-[ "$(ls -d "$dir"/over/step_* | wc -l)" -eq 5 ] || fails "--keep 0 kept $(ls "$dir/over")"
-$TRAIN $small --steps 2 --overwrite --out "$dir/over" >/dev/null
-[ "$(readlink "$dir/over/latest")" = step_00000002 ] || fails "latest is $(readlink "$dir/over/latest")"
-[ "$(ls -d "$dir"/over/step_* | wc -l)" -eq 1 ] || fails "--overwrite left $(ls "$dir/over")"
-one_line "there are: 2" $TRAIN --out "$dir/over" --resume-from 1
-$TRAIN $small --steps 4 --save-every 2 --lr-schedule constant --out "$dir/back" >/dev/null
+$train --data "$dir/tales" --init "$dir/whole" --seq-len 8 --steps 3 --eval-tokens 64 \
+    --out "$dir/tuned" >/dev/null 2>"$dir/err" || note "$(cat "$dir/err")"
+cmp -s "$dir/whole/latest/config.json" "$dir/tuned/latest/config.json" || note "the model changed its sizes"
+$train $small --steps 5 --save-every 1 --keep 0 --out "$dir/over" >/dev/null
+[ "$(ls -d "$dir"/over/step_* | wc -l)" -eq 5 ] || note "--keep 0 kept $(ls "$dir/over")"
+$train $small --steps 2 --overwrite --out "$dir/over" >/dev/null
+[ "$(readlink "$dir/over/latest")" = step_00000002 ] || note "latest is $(readlink "$dir/over/latest")"
+[ "$(ls -d "$dir"/over/step_* | wc -l)" -eq 1 ] || note "--overwrite left $(ls "$dir/over")"
+refused "there are: 2" $train --out "$dir/over" --resume-from 1
+$train $small --steps 4 --save-every 2 --lr-schedule constant --out "$dir/back" >/dev/null
 cp -a "$dir/back" "$dir/forth"
-$TRAIN --out "$dir/back" --resume-from 2 --steps 2 >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
-[ "$(readlink "$dir/back/latest")" = step_00000002 ] || fails "--resume-from leaves latest at $(readlink "$dir/back/latest")"
-$TRAIN --resume --out "$dir/back" --steps 4 >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
+$train --out "$dir/back" --resume-from 2 --steps 2 >/dev/null 2>"$dir/err" || note "$(cat "$dir/err")"
+[ "$(readlink "$dir/back/latest")" = step_00000002 ] || note "--resume-from leaves latest at $(readlink "$dir/back/latest")"
+$train --resume --out "$dir/back" --steps 4 >/dev/null 2>"$dir/err" || note "$(cat "$dir/err")"
 same_run "$dir/forth" "$dir/back"
-verdict checkpoints_begin_and_replace_runs
+end checkpoints_begin_and_replace_runs
 
 # ---- what cannot be resumed
 cp -r "$dir/whole" "$dir/broken"
-one_line "holds a run already" $TRAIN $small --steps 5 --out "$dir/whole"
-one_line "neither config.json nor latest" $TRAIN --resume --out "$dir/tales"
-one_line "leave it out" $TRAIN --resume --out "$dir/whole" --init d6
-one_line "--seq-len" $TRAIN --resume --out "$dir/whole" --seq-len 0
-one_line "--resume" $TRAIN --resume
-one_line "--resume" $TRAIN --resume --overwrite --out "$dir/whole"
-one_line "--seed" $TRAIN --resume --out "$dir/whole" --seed 5
-one_line "--seq-len" $TRAIN --resume --out "$dir/whole" --seq-len 8
-$PREPARE tales --out "$dir/other" --tokens 20000 >/dev/null
+refused "holds a run already" $train $small --steps 5 --out "$dir/whole"
+refused "neither config.json nor latest" $train --resume --out "$dir/tales"
+refused "leave it out" $train --resume --out "$dir/whole" --init d6
+refused "--seq-len" $train --resume --out "$dir/whole" --seq-len 0
+refused "--resume" $train --resume
+refused "--resume" $train --resume --overwrite --out "$dir/whole"
+refused "--seed" $train --resume --out "$dir/whole" --seed 5
+refused "--seq-len" $train --resume --out "$dir/whole" --seq-len 8
+$prepare tales --out "$dir/other" --tokens 20000 >/dev/null
 if [ -f "${BATCHWISE_DATA:-../shared/data}/gpt2.tiktoken" ]; then
-    one_line "larger than the model" $TRAIN $small --steps 2 --sample-every 1 \
+    refused "larger than the model" $train $small --steps 2 --sample-every 1 \
         --tokenizer "${BATCHWISE_DATA:-../shared/data}/gpt2.tiktoken"
 fi
-one_line "data must be the same" $TRAIN --resume --out "$dir/whole" --data "$dir/other" --steps 400
+refused "data must be the same" $train --resume --out "$dir/whole" --data "$dir/other" --steps 400
 echo '{"step": 3' >"$dir/broken/latest/state.json"
-one_line "state.json" $TRAIN --resume --out "$dir/broken"
+refused "state.json" $train --resume --out "$dir/broken"
 rm "$dir/broken/latest/optimizer.safetensors"
 cp "$dir/whole/latest/state.json" "$dir/broken/latest/state.json"
-one_line "optimizer.safetensors" $TRAIN --resume --out "$dir/broken"
-one_line "fresh" $TRAIN --generate "Once"
-cp -r "$dir/whole" "$dir/torn" && $TRAIN --resume --steps 305 --out "$dir/torn" >/dev/null
+refused "optimizer.safetensors" $train --resume --out "$dir/broken"
+refused "fresh" $train --generate "Once"
+cp -r "$dir/whole" "$dir/torn" && $train --resume --steps 305 --out "$dir/torn" >/dev/null
 for file in config.json state.json model.safetensors optimizer.safetensors; do
     mv "$dir/torn/latest/$file" "$dir/kept" && head -c 100 "$dir/kept" >"$dir/torn/latest/$file"
-    one_line "$file: .*; --resume-from 300 continues from the checkpoint before" \
-        $TRAIN --resume --out "$dir/torn"
+    refused "$file: .*; --resume-from 300 continues from the checkpoint before" \
+        $train --resume --out "$dir/torn"
     mv "$dir/kept" "$dir/torn/latest/$file"
 done
 : >"$dir/torn/latest/model.safetensors"
-$TRAIN --resume-from 300 --out "$dir/torn" >/dev/null || fails "--resume-from does not go back"
+$train --resume-from 300 --out "$dir/torn" >/dev/null || note "--resume-from does not go back"
 mv "$dir/torn/latest/tokenizer.json" "$dir/kept" && head -c 100 "$dir/kept" >"$dir/torn/latest/tokenizer.json"
-one_line "tokenizer.json: .*; name another one with --tokenizer FILE" $TRAIN --resume --steps 306 --out "$dir/torn"
-$TRAIN --resume --steps 306 --tokenizer "$dir/tales/tokenizer.json" --out "$dir/torn" >/dev/null ||
-    fails "--tokenizer does not help"
-$TRAIN $small --average-tokens 500 --steps 30 --save-every 10 --keep 0 --out "$dir/three" >/dev/null
+refused "tokenizer.json: .*; name another one with --tokenizer FILE" $train --resume --steps 306 --out "$dir/torn"
+$train --resume --steps 306 --tokenizer "$dir/tales/tokenizer.json" --out "$dir/torn" >/dev/null ||
+    note "--tokenizer does not help"
+$train $small --average-tokens 500 --steps 30 --save-every 10 --keep 0 --out "$dir/three" >/dev/null
 : >"$dir/three/step_00000030/model.safetensors"
 for file in config.json state.json tokenizer.json model.safetensors optimizer.safetensors average.safetensors; do
     mv "$dir/three/step_00000020/$file" "$dir/kept"
     head -c 100 "$dir/kept" >"$dir/three/step_00000020/$file"
     for tear in 1 2; do                         # cut off, and then lost
-        one_line "; --resume-from 10 continues" $TRAIN --resume --steps 40 --out "$dir/three"
-        one_line "no checkpoint of step 15; there are: 10$" $TRAIN --resume-from 15 --out "$dir/three"
+        refused "; --resume-from 10 continues" $train --resume --steps 40 --out "$dir/three"
+        refused "no checkpoint of step 15; there are: 10$" $train --resume-from 15 --out "$dir/three"
         [ $file = tokenizer.json ] && break     # a model may have none
         rm -f "$dir/three/step_00000020/$file"
     done
     mv "$dir/kept" "$dir/three/step_00000020/$file"
 done
-one_line "; --resume-from 20 continues" $TRAIN --resume --steps 40 --out "$dir/three"
+refused "; --resume-from 20 continues" $train --resume --steps 40 --out "$dir/three"
 : >"$dir/three/step_00000020/state.json"; : >"$dir/three/step_00000010/config.json"
-one_line "model.safetensors" $TRAIN --resume --steps 40 --out "$dir/three"
-grep -q resume-from "$dir/err" && fails "it names a checkpoint that does not load: $(cat "$dir/err")"
-one_line "cannot open" $TRAIN --init "$dir/whole" --generate "Once" --tokenizer "$dir/nowhere.json"
-verdict what_cannot_be_resumed_says_so
+refused "model.safetensors" $train --resume --steps 40 --out "$dir/three"
+grep -q resume-from "$dir/err" && note "it names a checkpoint that does not load: $(cat "$dir/err")"
+refused "cannot open" $train --init "$dir/whole" --generate "Once" --tokenizer "$dir/nowhere.json"
+end what_cannot_be_resumed_says_so
 
 # ---- a directory that cannot be written any more, though its log can
 if [ "$(id -u)" != 0 ] || command -v setpriv >/dev/null; then
     somebody=""                                 # root may write everywhere
-    $TRAIN $small --steps 2 --out "$dir/shut" >/dev/null || fails "the run to resume"
+    $train $small --steps 2 --out "$dir/shut" >/dev/null || note "the run to resume"
     cp "$dir/shut/log.jsonl" "$dir/before"
     [ "$(id -u)" != 0 ] || somebody="setpriv --reuid 65534 --regid 65534 --clear-groups"
     [ -z "$somebody" ] || chown -R 65534:65534 "$dir/shut"
-    cp "$TRAIN" "$dir/program"; chmod 755 "$dir"; chmod -R a+rX "$dir/tales"; chmod 555 "$dir/shut"
-    one_line "shut.*Permission denied" $somebody "$dir/program" --resume --steps 40 --out "$dir/shut"
-    cmp -s "$dir/before" "$dir/shut/log.jsonl" || fails "it trains, then refuses"
+    cp "$train" "$dir/program"; chmod 755 "$dir"; chmod -R a+rX "$dir/tales"; chmod 555 "$dir/shut"
+    refused "shut.*Permission denied" $somebody "$dir/program" --resume --steps 40 --out "$dir/shut"
+    cmp -s "$dir/before" "$dir/shut/log.jsonl" || note "it trains, then refuses"
     chmod 755 "$dir/shut"
-    $somebody "$dir/program" --resume --steps 4 --out "$dir/shut" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
-    [ "$(readlink "$dir/shut/latest")" = step_00000004 ] || fails "latest is $(readlink "$dir/shut/latest")"
-    ls -A "$dir/shut" | grep -q tmp && fails "a temporary stays"
-    verdict a_read_only_run_is_refused_at_once
+    $somebody "$dir/program" --resume --steps 4 --out "$dir/shut" >/dev/null 2>"$dir/err" || note "$(cat "$dir/err")"
+    [ "$(readlink "$dir/shut/latest")" = step_00000004 ] || note "latest is $(readlink "$dir/shut/latest")"
+    ls -A "$dir/shut" | grep -q tmp && note "a temporary stays"
+    end a_read_only_run_is_refused_at_once
 else
-    echo "skip a_read_only_run_is_refused_at_once: needs a user that is not root, or setpriv"
+    skip a_read_only_run_is_refused_at_once "needs a user that is not root, or setpriv"
 fi
 
 # ---- other data of the same length; a checkpoint of a version that kept no hash
 cp -r "$dir/tales" "$dir/changed"
-$TRAIN $small --steps 3 --out "$dir/hashed" >/dev/null || fails "the run to resume"
+$train $small --steps 3 --out "$dir/hashed" >/dev/null || note "the run to resume"
 for split in train:training val:validation; do
     shard=$dir/changed/tales_${split%:*}_000000.bin
     printf '\001' | dd of="$shard" bs=1 seek=20000 conv=notrunc 2>/dev/null
-    one_line "the ${split#*:} data is not" $TRAIN --resume --out "$dir/hashed" --steps 5 --data "$dir/changed"
+    refused "the ${split#*:} data is not" $train --resume --out "$dir/hashed" --steps 5 --data "$dir/changed"
     cp -r "$dir/hashed" "$dir/unhashed"
     sed -i.bak 's/,"[a-z]*_hash":"[0-9a-f]*"//g' "$dir/unhashed/latest/state.json"
-    grep -q _hash "$dir/unhashed/latest/state.json" && fails "a hash is left"
-    $TRAIN --resume --out "$dir/unhashed" --steps 5 --data "$dir/changed" >/dev/null 2>"$dir/err" \
-        || fails "without a hash: $(cat "$dir/err")"
+    grep -q _hash "$dir/unhashed/latest/state.json" && note "a hash is left"
+    $train --resume --out "$dir/unhashed" --steps 5 --data "$dir/changed" >/dev/null 2>"$dir/err" \
+        || note "without a hash: $(cat "$dir/err")"
     rm -r "$dir/unhashed"
     cp "$dir/tales/"*.bin "$dir/changed"
 done
-$TRAIN --resume --out "$dir/hashed" --steps 5 --data "$dir/changed" >/dev/null 2>"$dir/err" \
-    || fails "the same data elsewhere: $(cat "$dir/err")"
-verdict other_data_of_the_same_length_is_refused
+$train --resume --out "$dir/hashed" --steps 5 --data "$dir/changed" >/dev/null 2>"$dir/err" \
+    || note "the same data elsewhere: $(cat "$dir/err")"
+end other_data_of_the_same_length_is_refused
 
 # ---- a shard that shrinks under a run
-$TRAIN $small --data "$dir/changed" --steps 1000000 --save-every 50 --out "$dir/shrunk" \
+$train $small --data "$dir/changed" --steps 1000000 --save-every 50 --out "$dir/shrunk" \
     >/dev/null 2>"$dir/err" &
 for try in $(seq 100); do [ -e "$dir/shrunk/latest" ] && break; sleep 0.1; done
 : > "$dir/changed/tales_train_000000.bin"
 wait $!
 status=$?
-[ $status -eq 1 ] || fails "exit status $status"
-[ "$(wc -l <"$dir/err")" -eq 1 ] || fails "$(wc -l <"$dir/err") lines on stderr"
-grep -q "tales_train_000000.bin: the file shrank" "$dir/err" || fails "it says: $(cat "$dir/err")"
+[ $status -eq 1 ] || note "exit status $status"
+[ "$(wc -l <"$dir/err")" -eq 1 ] || note "$(wc -l <"$dir/err") lines on stderr"
+grep -q "tales_train_000000.bin: the file shrank" "$dir/err" || note "it says: $(cat "$dir/err")"
 cp "$dir/tales/"*.bin "$dir/changed"
 step=$(readlink "$dir/shrunk/latest"); step=$((10#${step#step_} + 1))
-$TRAIN --resume --steps $step --out "$dir/shrunk" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
-verdict a_shrinking_shard_leaves_the_last_checkpoint
+$train --resume --steps $step --out "$dir/shrunk" >/dev/null 2>"$dir/err" || note "$(cat "$dir/err")"
+end a_shrinking_shard_leaves_the_last_checkpoint
 
 # ---- a shard that another program writes to, tokens that the model does not know: 300, and 65535
 for token in '\054\001' '\377\377'; do
     rm -rf "$dir/written"
-    $TRAIN $small --data "$dir/changed" --steps 1000000 --save-every 50 --out "$dir/written" \
+    $train $small --data "$dir/changed" --steps 1000000 --save-every 50 --out "$dir/written" \
         >/dev/null 2>"$dir/err" &
     for try in $(seq 100); do [ -e "$dir/written/latest" ] && break; sleep 0.1; done
     for i in $(seq 1000); do printf "$token"; done |
         dd of="$dir/changed/tales_train_000000.bin" bs=1024 seek=20 conv=notrunc 2>/dev/null
     for try in $(seq 200); do kill -0 $! 2>/dev/null || break; sleep 0.1; done
-    kill -9 $! 2>/dev/null && fails "it trains on $token"
+    kill -9 $! 2>/dev/null && note "it trains on $token"
     wait $! 2>/dev/null
     status=$?
-    [ $status -eq 1 ] || fails "exit status $status"
-    [ "$(wc -l <"$dir/err")" -eq 1 ] || fails "$(wc -l <"$dir/err") lines on stderr"
+    [ $status -eq 1 ] || note "exit status $status"
+    [ "$(wc -l <"$dir/err")" -eq 1 ] || note "$(wc -l <"$dir/err") lines on stderr"
     grep -q "tales_train_000000.bin: changed while .* outside the vocabulary of 257" "$dir/err" ||
-        fails "it says: $(cat "$dir/err")"
+        note "it says: $(cat "$dir/err")"
     cp "$dir/tales/"*.bin "$dir/changed"
     step=$(readlink "$dir/written/latest"); step=$((10#${step#step_} + 1))
-    $TRAIN --resume --steps $step --out "$dir/written" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
+    $train --resume --steps $step --out "$dir/written" >/dev/null 2>"$dir/err" || note "$(cat "$dir/err")"
 done
-verdict a_changed_shard_leaves_the_last_checkpoint
+end a_changed_shard_leaves_the_last_checkpoint
 
 # ---- generation
-$TRAIN --init "$dir/whole" --generate "Once upon" --max-new 100 --seed 3 >"$dir/a" || fails "generate"
-$TRAIN --init "$dir/whole" --generate "Once upon" --max-new 100 --seed 3 --threads 1 >"$dir/b"
-$TRAIN --init "$dir/whole" --generate "Once upon" --max-new 100 --seed 4 >"$dir/c"
-cmp -s "$dir/a" "$dir/b" || fails "one seed, two texts"
-cmp -s "$dir/a" "$dir/c" && fails "two seeds, one text"
-[ "$(head -c 9 "$dir/a")" = "Once upon" ] || fails "the prompt is not printed"
+$train --init "$dir/whole" --generate "Once upon" --max-new 100 --seed 3 >"$dir/a" || note "generate"
+$train --init "$dir/whole" --generate "Once upon" --max-new 100 --seed 3 --threads 1 >"$dir/b"
+$train --init "$dir/whole" --generate "Once upon" --max-new 100 --seed 4 >"$dir/c"
+cmp -s "$dir/a" "$dir/b" || note "one seed, two texts"
+cmp -s "$dir/a" "$dir/c" && note "two seeds, one text"
+[ "$(head -c 9 "$dir/a")" = "Once upon" ] || note "the prompt is not printed"
 long=$(printf 'word %.0s' $(seq 50))
-$TRAIN --init "$dir/whole" --generate "$long" --max-new 20 --temperature 0 >"$dir/a" || fails "a prompt longer than the model's positions"
-$TRAIN --init "$dir/whole" --generate "" --max-new 20 >"$dir/a" || fails "an empty prompt"
-verdict generation_from_a_checkpoint
+$train --init "$dir/whole" --generate "$long" --max-new 20 --temperature 0 >"$dir/a" || note "a prompt longer than the model's positions"
+$train --init "$dir/whole" --generate "" --max-new 20 >"$dir/a" || note "an empty prompt"
+end generation_from_a_checkpoint
 
 # ---- a disk that fills up
 if [ "$(id -u)" -eq 0 ] && mkdir "$dir/small" && mount -t tmpfs -o size=600k tmpfs "$dir/small" 2>/dev/null; then
-    $TRAIN $small --steps 2 --keep 1 --out "$dir/small/run" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
+    $train $small --steps 2 --keep 1 --out "$dir/small/run" >/dev/null 2>"$dir/err" || note "$(cat "$dir/err")"
     dd if=/dev/zero of="$dir/small/filler" bs=1k 2>/dev/null
-    one_line "No space left" $TRAIN --resume --steps 40 --save-every 20 --out "$dir/small/run"
-    $TRAIN --init "$dir/small/run" --generate "Once" --max-new 2 >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
-    [ "$(readlink "$dir/small/run/latest")" = step_00000002 ] || fails "latest moved"
-    ls -A "$dir/small/run" | grep -q tmp && fails "a temporary stays"
-    $TRAIN --resume --steps 40 --save-every 20 --on-save-error continue --out "$dir/small/run" \
+    refused "No space left" $train --resume --steps 40 --save-every 20 --out "$dir/small/run"
+    $train --init "$dir/small/run" --generate "Once" --max-new 2 >/dev/null 2>"$dir/err" || note "$(cat "$dir/err")"
+    [ "$(readlink "$dir/small/run/latest")" = step_00000002 ] || note "latest moved"
+    ls -A "$dir/small/run" | grep -q tmp && note "a temporary stays"
+    $train --resume --steps 40 --save-every 20 --on-save-error continue --out "$dir/small/run" \
         >"$dir/out" 2>"$dir/err"
-    [ $? -eq 1 ] || fails "a run whose last save failed ends with 0"
-    grep -q "going on without" "$dir/err" || fails "it does not say that it goes on: $(cat "$dir/err")"
+    [ $? -eq 1 ] || note "a run whose last save failed ends with 0"
+    grep -q "going on without" "$dir/err" || note "it does not say that it goes on: $(cat "$dir/err")"
     rm "$dir/small/filler"
-    $TRAIN --resume --steps 40 --out "$dir/small/run" >/dev/null 2>"$dir/err" || fails "$(cat "$dir/err")"
-    $TRAIN $small --steps 2 --out "$dir/forty" >/dev/null; $TRAIN --resume --steps 40 --out "$dir/forty" >/dev/null
+    $train --resume --steps 40 --out "$dir/small/run" >/dev/null 2>"$dir/err" || note "$(cat "$dir/err")"
+    $train $small --steps 2 --out "$dir/forty" >/dev/null; $train --resume --steps 40 --out "$dir/forty" >/dev/null
     same_run "$dir/forty" "$dir/small/run"
-    verdict a_full_disk_leaves_the_last_checkpoint
+    end a_full_disk_leaves_the_last_checkpoint
 else
-    echo "skip a_full_disk_leaves_the_last_checkpoint: needs root, to mount a small tmpfs"
+    skip a_full_disk_leaves_the_last_checkpoint "needs root, to mount a small tmpfs"
 fi
+exit $failed

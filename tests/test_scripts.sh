@@ -2,23 +2,15 @@
 # The scripts that a user starts: each says how, parses, and the recipes run from end to end. That
 # happens in a copy of the tree with few updates, so what lies in data/ and out/ stays as it is.
 # TRAIN and PREPARE name other binaries.
-train=${TRAIN:-./train_gpt2} prepare=${PREPARE:-./prepare} data=${BATCHWISE_DATA:-}
+. "$(dirname "$0")/tools.sh"
+data=${BATCHWISE_DATA:-}
 for place in ../shared/data data; do
     [ -n "$data" ] || { [ -f "$place/gpt2.tiktoken" ] && data=$place; }
 done
 vocabulary=${data:-data}/gpt2.tiktoken
-dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
-trap 'rm -rf "$dir"' EXIT
-export OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1
+export OMP_NUM_THREADS=1
 unset MODEL_DIR TEXT
-failed=0
 
-end() {                                     # end NAME: prints the verdict on the test
-    if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
-    why=
-}
-note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
-same() { [ "$2" = "$3" ] || note "$1: '$2', not '$3'"; }
 says() { grep -qE -e "$1" "$dir/stdout" || note "does not say '$1': $(tail -n 1 "$dir/stdout")"; }
 
 # The copy: scripts, programs that are built already, and so a make that has nothing to do; and
@@ -131,7 +123,7 @@ if command -v mpirun > /dev/null && [ -x "$mpi_train" ]; then
     refused "expected --quick or nothing" scripts/diloco.sh --fast
     end scripts_diloco
 else
-    echo "skip scripts_diloco: needs mpirun and build/train_gpt2-mpi"
+    skip scripts_diloco "needs mpirun and build/train_gpt2-mpi"
 fi
 
 refused "put it at data/gpt2/config.json" scripts/finetune_shakespeare.sh --steps 3
@@ -141,7 +133,7 @@ refused "nowhere" MODEL_DIR=nowhere TEXT="$dir/text" scripts/finetune_shakespear
 end scripts_finetune_says_what_it_lacks
 
 if [ ! -f "$vocabulary" ]; then
-    echo "skip scripts_finetune: needs $vocabulary (dev/data/fetch_gpt2_vocab.sh)"
+    skip scripts_finetune "needs $vocabulary (dev/data/fetch_gpt2_vocab.sh)"
     exit $failed
 fi
 

@@ -3,86 +3,23 @@
 # trains, with what each sends, keeps, saves and refuses. One thread a rank, tiny models.
 #
 # TRAIN_MPI names another binary built with MPI=1; PREPARE and COMPARE as elsewhere. FAULTS=1 plants
-# all faults, not every third.
-build=${BUILD:-build}
-mpi_train=${TRAIN_MPI:-$build/train_gpt2-mpi}
-prepare=${PREPARE:-./prepare} compare=${COMPARE:-$build/compare}
+# all faults, not every third; DAY=300 those of another day.
+. "$(dirname "$0")/tools.sh"
+. tests/ranks.sh
 tests="tensor_parallel_trains_what_one_rank_trains tensor_parallel_has_the_same_bits_again
     groups_are_data_parallel tensor_parallel_counts_norms_once tensor_parallel_looks_and_writes
     tensor_parallel_sends_what_the_formula_says a_rank_keeps_its_share
     a_shared_run_goes_on_on_any_ranks tensor_parallel_refuses_in_one_line
     tensor_parallel_in_bf16 planted_faults_are_found"
-skip_all() { for name in $tests; do echo "skip $name: $1"; done; exit; }
-for tool in mpicc mpirun; do
-    command -v $tool > /dev/null || skip_all "there is no $tool here"
-done
+needs mpicc mpirun
 [ -x "$mpi_train" ] || skip_all "there is no $mpi_train: make test-all builds it where mpicc is"
-dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
-trap 'rm -rf "$dir"' EXIT
-failed=0
-
-# As root, with more ranks than cores, and ranks that wait politely: for Open MPI.
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
-export OMPI_MCA_mpi_yield_when_idle=1 OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE PMI_RANK PMI_SIZE OMPI_COMM_WORLD_RANK
 
 # ---- tools ----
 
-end() {                                     # end NAME: prints the verdict on the test
-    if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
-    why=
-}
-note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
-same() { [ "$2" = "$3" ] || note "$1: '$2', not '$3'"; }
-near() {                                    # near WHAT A B TOLERANCE: relative
-    awk -v a="$2" -v b="$3" -v t="$4" 'BEGIN { d = a - b; if (d < 0) d = -d
-        exit !(a != "" && b != "" && d <= t * (b < 0 ? -b : b)) }' || note "$1: $2, not $3"
-}
-within() {                                  # within WHAT DIFFERENCE LIMIT
-    awk -v d="$2" -v t="$3" 'BEGIN { exit !(d ~ /^[0-9]/ && d <= t) }' ||
-        note "$1: apart by $2, not at most $3"
-}
-values() {                                  # values EVENT KEY DIR: of each such line of the log
-    sed -n "s/^{\"event\":\"$1\"[^}]*\"$2\":\([^,}]*\).*/\1/p" "$3/log.jsonl"
-}
-# apart KEY DIR DIR [FIRST]: the largest relative difference of what the steps log, from step FIRST.
-apart() {
-    paste <(values step "$1" "$2" | tail -n +"${4:-1}") <(values step "$1" "$3") | awk '
-        NF != 2 || !($2 > 0) { bad = 1 }
-        { d = $1 > $2 ? $1/$2 - 1 : 1 - $1/$2; if (d > worst) worst = d }
-        END { if (bad || !NR) print "nothing"; else printf "%.1e\n", worst }'
-}
 # worst DIR DIR: the weights of one tensor that are furthest apart, by its norm; K's bias excluded.
 worst() { "$compare" "$1" "$2" | sed 's/.*the most, \([^,]*\),.*/\1/'; }
-same_files() {                              # same_files DIR DIR FILE...: of the last checkpoint
-    for file in "${@:3}"; do
-        cmp -s "$1/latest/$file" "$2/latest/$file" || note "$file of ${2##*/} has other bits"
-    done
-}
-cut_at() {                                  # cut_at STEP RUN: as $dir/cut, as it was at STEP
-    rm -rf "$dir/cut"
-    mkdir "$dir/cut"
-    cp -r "$2/step_$(printf %08d "$1")" "$dir/cut"
-}
-mpi() {                                     # mpi N ARGS...: stdout, stderr, status
-    timeout -k 5 300 mpirun -n "$1" "$program" --threads 1 "${@:2}" \
-        > "$dir/stdout" 2> "$dir/stderr" < /dev/null
-    status=$?
-}
-good() {                                    # good N ARGS...: ends well, with nothing on stderr
-    mpi "$@"
-    [ $status = 0 ] || note "status $status of '$*': $(grep -m 1 train_gpt2: "$dir/stderr")"
-    ! grep -q . "$dir/stderr" || note "'$*' writes to stderr: $(head -n 1 "$dir/stderr")"
-}
-refused() {                                 # refused WORDS N ARGS...: one line of ours, status 1
-    mpi "${@:2}" --out "$dir/no"
-    same "status of '${*:2}'" $status 1
-    same "lines of '${*:2}'" "$(grep -c '^train_gpt2: ' "$dir/stderr")" 1
-    grep '^train_gpt2: ' "$dir/stderr" | grep -qF -e "$1" ||
-        note "'${*:2}' says '$(grep -m 1 '^train_gpt2: ' "$dir/stderr")', without '$1'"
-    [ ! -e "$dir/no" ] || note "'${*:2}' leaves files behind"
-    rm -rf "$dir/no"
+refuses() {                                 # refuses WORDS N ARGS...: as N ranks
+    refused "$1" mpirun -n "$2" "$program" --threads 1 "${@:3}"
 }
 # tokens VOCABULARY COUNT: a shard of that many tokens, each the last one's square plus its place.
 tokens() {
@@ -194,7 +131,6 @@ end tensor_parallel_counts_norms_once
 
 # ---- evaluations, samples ----
 
-shown() { tr '\r' '\n' < "$dir/stdout" | sed "s/$(printf '\033')\[K//g" | grep .; }
 look="--data $dir/tales --seq-len 256 --micro-batch 2 --layers 2 --heads 4 --channels 32 --steps 3
       --sample-every 3 --max-new 300 --eval-tokens 3000 --lr 6e-4
       --hellaswag tests/fixtures/hellaswag.jsonl"
@@ -301,11 +237,11 @@ end a_shared_run_goes_on_on_any_ranks
 # ---- bad input ----
 
 three="--data $dir/tales --seq-len 16 --layers 2 --heads 3 --channels 24 --micro-batch 2"
-refused "2 ranks cannot share 3 heads" 2 $three --tensor-parallel 2
-refused "3 does not divide 4 ranks" 4 $tiny --tensor-parallel 3
-refused "2 does not divide 1 rank;" 1 $tiny --tensor-parallel 2
-refused "give one of them" 2 $tiny --tensor-parallel 2 --exact-sum
-refused "--tensor-parallel: " 2 $tiny --tensor-parallel 0
+refuses "2 ranks cannot share 3 heads" 2 $three --tensor-parallel 2
+refuses "3 does not divide 4 ranks" 4 $tiny --tensor-parallel 3
+refuses "2 does not divide 1 rank;" 1 $tiny --tensor-parallel 2
+refuses "give one of them" 2 $tiny --tensor-parallel 2 --exact-sum
+refuses "--tensor-parallel: " 2 $tiny --tensor-parallel 0
 mpi 1 --generate Once --init d4 --tensor-parallel 2
 grep -q "^train_gpt2: --tensor-parallel: is for training" "$dir/stderr" ||
     note "--generate takes it: $(head -n 1 "$dir/stderr")"
@@ -313,7 +249,6 @@ end tensor_parallel_refuses_in_one_line
 
 # ---- other builds ----
 
-export OMPI_CC=${CC:-cc} MPICH_CC=${CC:-cc}
 # build_at TREE FLAGS...: as $program
 build_at() {
     mpicc -DWITH_MPI -pthread -std=gnu11 -O1 -w "${@:2}" "$1/train_gpt2.c" -o "$dir/other" -lm \
@@ -355,7 +290,7 @@ good 1 $tiny --steps 10 --out "$dir/ten"
 n=0
 while IFS='|' read -r name file edit; do
     n=$((n + 1))
-    [ $((n % ${FAULTS:-3})) != 0 ] || plant "$name" "$file" "$edit"
+    ! has_its_turn $n "${FAULTS:-3}" || plant "$name" "$file" "$edit"
 done << 'FAULTS'
 no sum behind the layers by rows|dev/ranks/tensor.h|/void tp_sum_rows/,/^}/ s/tp_sum(g, out, .*;//
 no sum behind the layers by columns|dev/ranks/tensor_model.h|s/    tp_sum(g, dln[12], N\*C);.*//
@@ -364,6 +299,7 @@ a bias added twice|dev/ranks/tensor.h|s/return g->size == 1 ? b : NULL;/return b
 a maximum not shared|dev/ranks/tensor.h|s/part\[N\] \* expf(part\[0\] - hi)/part[N]/
 a norm counted twice|dev/ranks/tensor.h|s/return g->index == 0 ||/return true ||/
 FAULTS
+echo "    one in ${FAULTS:-3} of $n, DAY=$day"
 end planted_faults_are_found
 
 exit $failed

@@ -1,29 +1,12 @@
 #!/usr/bin/env bash
 # train_gpt2 as a user runs it: what it prints, logs and writes, how it stops, and how it refuses.
 # TRAIN and PREPARE name other binaries.
-train=${TRAIN:-./train_gpt2}
-prepare=${PREPARE:-./prepare}
-case $train in /*) ;; *) train=$PWD/$train ;; esac
-dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
+. "$(dirname "$0")/tools.sh"
+absolute train
 trap 'umount "$dir/disk" 2>/dev/null; rm -rf "$dir"' EXIT
-export ASAN_OPTIONS=allocator_may_return_null=1:$ASAN_OPTIONS OMP_WAIT_POLICY=passive
-failed=0
+export ASAN_OPTIONS=allocator_may_return_null=1:$ASAN_OPTIONS
 
 # ---- tools ----
-
-end() {                                     # end NAME: prints the verdict on the test
-    if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
-    why=
-}
-skip() { echo "skip $1: $2"; why=; }
-note() { why=${why:-"$*"}; }                # the first thing that is wrong is told
-same() { [ "$2" = "$3" ] || note "$1: $2, not $3"; }
-near() {                                    # near WHAT A B TOLERANCE: relative
-    awk -v a="$2" -v b="$3" -v t="$4" 'BEGIN { d = a - b; if (d < 0) d = -d
-        exit !(a != "" && b != "" && d <= t * (b < 0 ? -b : b)) }' || note "$1: $2, not $3"
-}
-lines() { wc -l < "$1" | tr -d ' '; }
-has() { grep -qF -e "$2" "$1" || note "$(basename "$1") lacks '$2': $(head -c 200 "$1")"; }
 
 # A tiny model on the small corpus, unless "$@" names others.
 with_defaults() {
@@ -36,11 +19,6 @@ run() {                                     # run ARGS...: stdout, stderr, statu
     with_defaults "$@"
     "$train" "${arguments[@]}" > "$dir/stdout" 2> "$dir/stderr" < /dev/null
     status=$?
-}
-good() {                                    # good ARGS...: ends well, with nothing on stderr
-    run "$@"
-    [ $status = 0 ] || note "status $status of '$*': $(head -n 1 "$dir/stderr")"
-    [ ! -s "$dir/stderr" ] || note "'$*' writes to stderr: $(head -n 1 "$dir/stderr")"
 }
 # refused WORDS ARGS...: one line on stderr that holds the words, status 1, nothing done. (Hundreds
 # of runs: so the shell looks by itself, and starts no other program.)
@@ -60,14 +38,6 @@ refused() {
     [ -e "$dir/no" ] || return
     note "'$*' leaves $(find "$dir/no" | xargs) behind"
     rm -rf "$dir/no"
-}
-# values EVENT KEY [LOG]: of each such line of the log.
-values() {
-    sed -n "s/^{\"event\":\"$1\"[^}]*\"$2\":\([^,}]*\).*/\1/p" "${3:-$dir/out/log.jsonl}"
-}
-wait_for() {                                # wait_for COMMAND...: up to ten seconds
-    for _ in $(seq 200); do "$@" && return; sleep 0.05; done
-    note "waited in vain for: $*"
 }
 
 # Zero by hand: little-endian words, then tokens.

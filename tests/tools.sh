@@ -1,0 +1,99 @@
+# What the shell tests share. A test begins with
+#
+#     . "$(dirname "$0")/tools.sh"
+#
+# which changes to the repository's root and makes $dir, a folder that is removed at the end. A test
+# then notes what is wrong, `end NAME` prints the verdict, and the last line is `exit $failed`. A
+# test that needs one of these functions otherwise defines it again.
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
+trap 'rm -rf "$dir"' EXIT
+export OMP_WAIT_POLICY=passive              # tests share a machine with other work
+unset MAKEFLAGS MFLAGS MAKELEVEL            # set by a `make test` that runs the test
+
+# The programs; the environment may name others.
+build=${BUILD:-build} cc=${CC:-cc} cxx=${CXX:-c++}
+train=${TRAIN:-./train_gpt2} prepare=${PREPARE:-./prepare} compare=${COMPARE:-$build/compare}
+mpi_train=${TRAIN_MPI:-$build/train_gpt2-mpi} emulated=${EMULATED:-./train_gpt2cu-emulated}
+absolute() {                                # absolute VARIABLE...: their paths, for a test that cds
+    local name
+    for name in "$@"; do
+        case ${!name} in /*) ;; *) printf -v "$name" %s "$PWD/${!name}" ;; esac
+    done
+}
+
+# ---- verdicts ----
+
+failed=0 why=
+note() { why=${why:-"$*"}; }                # keeps the first thing that is wrong
+end() {                                     # end NAME: prints the verdict on the test
+    if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
+    why=
+}
+skip() {                                    # skip NAME WHAT: what is missing here. It does not
+    if [ -z "$why" ]; then echo "skip $1: $2"; else end "$1"; fi     # excuse what is noted already.
+}
+skip_all() {                                # skip_all WHAT: every test in $tests
+    local name
+    for name in $tests; do skip "$name" "$1"; done
+    exit $failed
+}
+
+# ---- checks: each notes what is wrong ----
+
+same() { [ "$2" = "$3" ] || note "$1: '$2', not '$3'"; }
+near() {                                    # near WHAT A B TOLERANCE: relative to B
+    awk -v a="$2" -v b="$3" -v t="$4" '
+        function number(x) { return x ~ /^[-+]?[0-9]*[.]?[0-9]+([eE][-+]?[0-9]+)?$/ }
+        BEGIN { d = a - b; if (d < 0) d = -d
+                exit !(number(a) && number(b) && d <= t * (b < 0 ? -b : b)) }' ||
+        note "$1: '$2', not '$3'"
+}
+within() {                                  # within WHAT DIFFERENCE LIMIT
+    awk -v d="$2" -v t="$3" 'BEGIN { exit !(d ~ /^[0-9.]+(e[-+][0-9]+)?$/ && d <= t) }' ||
+        note "$1: apart by $2, not at most $3"
+}
+has() { grep -qF -e "$2" "$1" || note "$(basename "$1") lacks '$2': $(head -c 300 "$1")"; }
+silent() {                                  # silent FILE: it is there, and empty
+    [ -f "$1" ] && [ ! -s "$1" ] || note "$(basename "$1") is not empty: $(head -n 3 "$1" 2>&1)"
+}
+wait_for() {                                # wait_for COMMAND...: up to twenty seconds
+    for _ in $(seq 400); do "$@" && return; sleep 0.05; done
+    note "waited in vain for: $*"
+}
+
+# ---- samples of long lists ----
+
+# Where a test tries one in N of many cases, the choice moves on by one from day to day, and N days
+# try them all. DAY=300 makes the choice of another day of the year.
+day=$((10#${DAY:-$(date +%j)}))
+has_its_turn() { [ $((($1 + day) % $2)) = 0 ]; }       # has_its_turn NUMBER N
+
+# ---- runs ----
+
+lines() { wc -l < "$1" | tr -d ' '; }
+run() {                                     # run COMMAND...: stdout, stderr, status
+    "$@" > "$dir/stdout" 2> "$dir/stderr" < /dev/null
+    status=$?
+}
+works() {                                   # works COMMAND...: ends well
+    run "$@"
+    [ $status = 0 ] || note "status $status of '$*': $(head -n 2 "$dir/stderr")"
+}
+good() {                                    # good COMMAND...: ends well, with nothing on stderr
+    works "$@"
+    [ ! -s "$dir/stderr" ] || note "'$*' writes to stderr: $(head -n 1 "$dir/stderr")"
+}
+one_line() {                                # one_line WORDS COMMAND...: status 1, and one line on
+    local words=$1                          # stderr, which holds the words
+    shift
+    run "$@"
+    same "status of '$*'" $status 1
+    same "lines on stderr of '$*'" "$(lines "$dir/stderr")" 1
+    grep -qF -e "$words" "$dir/stderr" || note "'$*' says '$(cat "$dir/stderr")', without '$words'"
+}
+values() {                                  # values EVENT KEY [LOG]: of each such line of the log;
+    local log=${3:-$dir/out}                # a folder stands for the log of the run in it
+    [ ! -d "$log" ] || log=$log/log.jsonl
+    sed -n "s/^{\"event\":\"$1\"[^}]*\"$2\":\([^,}]*\).*/\1/p" "$log"
+}
