@@ -18,6 +18,7 @@
 
 static inline float noise_correct_v(const Run *r, double beta2);
 
+// What the update trains on, and how, in four steps.
 static inline void step_begin(Run *r, Step *s) {
     const BatchSchedule *b = &r->o.batches;
     size_t share;
