@@ -12,16 +12,16 @@
 // What serves a user stands in dev/train: flags, schedules, the log, resuming, sampling, --plan.
 // Processes that train one model together attach at hooks: forward_needs, backward_needs,
 // gradients_ready, totals_share (dev/ranks/zero.h), and within next_batch, gradients_arrive and
-// step_end (dev/train/loop.h). A process alone finds nothing to do there. The two functions that
-// take nine tenths of the time, the matrix product and attention, are defined here plainly; the
-// ordinary build runs their fast forms in dev/cpu, `make PLAIN=1` those below. train_gpt2.cu is the
-// same program for a GPU.
+// step_end (dev/train/loop.h). A process alone sends nothing there, and waits for nobody. The two
+// functions that take nine tenths of the time, the matrix product and attention, are defined here
+// plainly; the ordinary build runs their fast forms in dev/cpu, `make PLAIN=1` those below.
+// train_gpt2.cu is the same program for a GPU.
 //
 // Conventions. Arrays are row-major: (N,C) has N rows of C elements. B sequences of T tokens make
 // N = B*T rows; C channels, NH heads of HS = C/NH channels, L layers, V words in the vocabulary
 // (Vp when rows are padded). A gradient has the name of its tensor with a d in front: dx is
 // d(loss)/dx, and backpropagation is the chain rule, layer by layer from the loss to the
-// embeddings. Gradients of activations are written (=); gradients of parameters are added (+=), so
+// embeddings. Layers write gradients of activations (=) and add gradients of parameters (+=), so
 // that several micro-batches can share one update: gradient accumulation. No sum depends on the
 // number of threads: the same run has the same bits on one core and on sixty-four.
 #define PROGRAM "train_gpt2"
@@ -32,12 +32,12 @@
 #include "dev/base/ram.h"              // ram_check
 #include "dev/cpu/attention.h"         // attention_forward_fast, attention_backward_fast
 #include "dev/cpu/exp.h"               // exp_fast: e^x that a compiler can vectorize
-#include "dev/cpu/machine.h"           // Machine: this processor
 #include "dev/cpu/matmul.h"            // matmul_fast; Mat, rows_of, transpose_of, WRITE or ADD
 #include "dev/ranks/zero.h"            // the flat buffers of parameters; the hooks
 #include "dev/train/loop.h"            // step_begin, next_batch, step_end, run_goes_on
 #include "dev/train/open.h"            // run_start, run_open, run_generate, run_close
 #include "dev/train/plan_run.h"        // run_plan
+#include "dev/cpu/machine.h"           // Machine: this processor
 
 #ifndef PLAIN
 #define PLAIN 0                        // make PLAIN=1: the definitions below, slow and short
@@ -250,7 +250,7 @@ static void matmul(float *c, size_t ldc, Mat a, Mat b, const float *bias,
 }
 
 // ---- linear: out = x w + b ----
-//   out (N,OC)   x (N,C)   w (C,OC)   b (OC)
+//   out (N,OC)   x (N,C)   w (C,OC)   b (OC)   C: here the width of x
 
 static void linear_forward(float *out, const float *x, const float *w, const float *b,
                            size_t N, int C, int OC) {
@@ -511,7 +511,7 @@ static void model_forward(Model *m, const int *tokens, int B, int T) {
     int C = m->c.C, L = m->c.L;
     assert(T <= m->spec.T && B <= m->spec.B);
     if (z->tp.shares) return tp_model_forward(m, tokens, B, T, 0);
-    forward_needs(z, 0);
+    forward_needs(z, 0);               // bucket 0: embeddings; 1 + l: block l; 1 + L: final norm
     embedding_forward(m->x_in, tokens, w->wte, w->wpe, B, T, C);
     for (int l = 0; l < L; l++) {
         forward_needs(z, 1 + l);
@@ -583,8 +583,8 @@ static void clear_grads(Model *m) {
     for (size_t i = 0; i < m->zero.n_grads; i++) m->zero.grads[i] = 0.0f;
 }
 
-// The sum of the squares of all gradients, of which the global norm is the root; of several ranks,
-// this rank's part. Each chunk has a sum of its own; these are added in order.
+// The sum of the squares of all gradients that this process updates; its root is the global norm.
+// Each chunk has a sum of its own; these are added in order.
 static double gradients_squares(Model *m) {
     Zero *z = &m->zero;
     #pragma omp parallel for
@@ -623,8 +623,8 @@ static void sgd_update(float *p, const float *g, float g_scale, AdamW o, size_t 
     for (size_t i = 0; i < n; i++) p[i] -= o.lr * (g[i] * g_scale + o.weight_decay * p[i]);
 }
 
-// AdamW, or SGD, on every tensor; matrices decay, gains and biases do not. A chunk is a piece of a
-// tensor, and masters the memory that w points into; of several ranks each may have its own chunks.
+// AdamW, or SGD, on every tensor; matrices decay, gains and biases do not. Weights lie in masters,
+// gradients in grads: w and dw point into these buffers. A chunk is a piece of a tensor.
 static void model_update(Model *m, AdamW o, float g_scale) {
     Zero *z = &m->zero;
     #pragma omp parallel for
@@ -647,7 +647,7 @@ static void model_update(Model *m, AdamW o, float g_scale) {
 // One update: micro-batches until the batch is full, global-norm clipping, AdamW.
 static void train_step(Run *r, Model *m, Step *s) {
     double loss = 0.0;
-    step_begin(r, s);                                  // batch size, samples, learning rate
+    step_begin(r, s);                                  // fills s: samples, scale, adamw
     clear_grads(m);
     for (size_t i = 0; i < s->micro_batches; i++) {    // gradient accumulation
         next_batch(r, s, i);                           // inputs (B,T); targets, one token on

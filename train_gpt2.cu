@@ -1734,8 +1734,8 @@ static void mark_record(Model *m, UpdateMark mark) {
     CUDA_CHECK(cudaEventRecord(m->marks[mark], m->gpu->stream));
 }
 
-// The sum of the squares of all gradients, to m->totals; of several ranks, this rank's part. Each
-// chunk has a sum of its own. The norms of the noise scale go there too.
+// The sum of the squares of all gradients that this process updates, to m->totals. Each chunk has a
+// sum of its own. The norms of the noise scale go there too.
 static void gradients_squares(Model *m) {
     Zero *z = &m->zero;
     cudaStream_t stream = m->gpu->stream;
@@ -1875,7 +1875,7 @@ static void model_update(Model *m, AdamW o, Clip clip) {
 
 // One update: micro-batches until the batch is full, global-norm clipping, AdamW.
 static void train_step(Run *r, Model *m, Step *s) {
-    step_begin(r, s);                                      // batch size, samples, learning rate
+    step_begin(r, s);                                      // fills s: samples, scale, adamw
     clear_grads(m);
     for (size_t i = 0; i < s->micro_batches; i++) {        // gradient accumulation
         next_batch(r, s, i);                               // inputs (B,T); targets, one token on

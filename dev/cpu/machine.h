@@ -1,7 +1,7 @@
-// The machine of train_gpt2.c, as dev/train/model.h asks for it: a processor needs no opening.
+// The machine of train_gpt2.c, as dev/train/model.h asks for it: a processor needs no opening. Part
+// of train_gpt2.c, which includes this file behind the trainer's headers.
 #pragma once
 #include "../base/ram.h"               // ram_free
-#include "../train/model.h"            // Machine
 #include "matmul.h"                    // PRECISION
 #include "peak.h"                      // cpu_peak_flops
 
