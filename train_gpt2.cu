@@ -641,7 +641,7 @@ static void linear_forward(real *out, const real *x, const real *w, const real *
 //   partials (parts,OC)
 __global__ void bias_backward_kernel(float *partials, const real *dout, size_t N, int OC) {
     enum { COLUMNS = 32*PACK };
-    __shared__ float sums[8][COLUMNS];
+    __shared__ __align__(16) float sums[8][COLUMNS];         // written by packs
     int c = blockIdx.x*COLUMNS + lane()*PACK;
     float sum[PACK] = {0}, d[PACK];
     for (size_t n = blockIdx.y*8 + warp_in_block(); c < OC && n < N; n += gridDim.y*8) {

@@ -457,6 +457,7 @@ TEST(epilogues_that_are_not_there) {
         { "fail:bgrad", "bias-gradient" }, { "lacks:bias", "bias-residual" },
         { "lacks:gelu", "bias-gelu" }, { "lacks:dgelu", "gelu-gradient" },
         { "lacks:bgrad", "bias-gradient" }, { "fail", " bias" }, { "lacks", "bias-residual" },
+        { "refuses:bgrad", "bias-gradient" }, { "refuses", " bias" },
     };
     for (auto how : missing) {
         int apart = 0;

@@ -82,7 +82,8 @@ static int product_candidates(cublasLtMatmulHeuristicResult_t *candidates, int n
                                                           sizeof alignment));
     cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         g->blas, p->desc, p->b, p->a, p->c, p->c, preference, n, candidates, &found);
-    if (status != CUBLAS_STATUS_NOT_SUPPORTED) CUBLAS_CHECK(status);
+    bool may_lack = p->key.epilogue != NO_EPILOGUE || status == CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!may_lack) CUBLAS_CHECK(status);                     // an epilogue is done without
     CUBLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
     return status == CUBLAS_STATUS_SUCCESS ? found : 0;
 }

@@ -9,6 +9,7 @@
 //   EMULATOR_EPILOGUES=slow        products with an epilogue take long
 //   EMULATOR_EPILOGUES=fail        they do not start
 //   EMULATOR_EPILOGUES=lacks       the heuristic has none for them
+//   EMULATOR_EPILOGUES=refuses     the heuristic calls them invalid
 //   EMULATOR_EPILOGUES=fail:bias   only those with this one: bias, gelu, dgelu or bgrad
 #pragma once
 #include "cuda_runtime.h"
@@ -536,6 +537,7 @@ static inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasStatus_t status = emulator::check_matmul(d, A, B, C, D);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     if (emulator::epilogue_is(d, "lacks")) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (emulator::epilogue_is(d, "refuses")) return CUBLAS_STATUS_INVALID_VALUE;
     uint64_t offered = (uint64_t)emulator::setting("EMULATOR_ALGORITHMS", 1);
     // With fewer multiprocessors, another algorithm comes first.
     uint64_t first = d->multiprocessors > 0 && offered > 1 ? 1 : 0;
