@@ -243,7 +243,7 @@ peak_of_the_fastest_algorithm dev/cuda/machine.cu|/^static double matmul_peak_fl
 tuner_does_without_epilogues dev/cuda/tune.h|/^template <class Fused/,/^}/ s/for (int i = 0; i < g->n_products/for (int i = 0; i < 0/
 real_shapes tests/real_shapes.cu|s/gpu.products\[i\].found = false;/gpu.products[i].found = true;/
 real_shapes tests/real_shapes.cu|/static void plain_attention/,/^}/ s/attention_forward_plain_kernel<<<.*/attention_forward(out, lse, qkv, B, T, 0, C, NH, \&gpu); (void)(/
-real_shapes|s/CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_BIAS,/CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_DEFAULT,/
+real_shapes dev/cuda/product.h|s/CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_BIAS,/CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_DEFAULT,/
 real_shapes|/^attention_backward_kernel/,/^}/ s/max(row - col, 0) \/ (16/max(row - col + 16, 0) \/ (16/
 real_shapes|s/out\[c\] += sum;/out[c] = sum;/
 tuner_takes_the_fastest_variants dev/cuda/tune.h|s/!starts || seconds > TUNER_GAIN/!starts || seconds < TUNER_GAIN/
