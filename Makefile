@@ -119,7 +119,7 @@ SHORT := $(TESTS) $(patsubst %,tests/test_%.sh,batch fetch ladder launch plan pr
 WITHOUT = TRAIN_MPI=none TRAIN_GPU=none EMULATED=none KILLS=$${KILLS:-5}
 BESIDE  = --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j2)
 
-test:                            ## what a compiler alone can test: 3 minutes on two cores
+test:                            ## what a compiler alone can test: 2 minutes on two cores
 	@$(MAKE) $(BESIDE) all $(TESTS) $(CPU_LADDERS)
 	@$(WITHOUT) tests/run.sh $(SHORT)
 
