@@ -78,8 +78,9 @@ def plain(value, digits=4):
 
 def half_life_beta2(batch, beta2=0.95, at=4096):
     """AdamW's beta2 for a batch of `batch` tokens: the second moment keeps the half-life in tokens
-    that it has with `beta2` at a batch of `at` tokens (Marek et al. 2025)."""
-    return min(beta2 ** (batch / at), 0.999999)
+    that it has with `beta2` at a batch of `at` tokens (Marek et al. 2025), but remembers at least
+    as long as the first, whose beta1 is 0.9: a numerator must not outlive its denominator."""
+    return min(max(beta2 ** (batch / at), 0.9), 0.999999)
 
 
 def number(value):
