@@ -139,11 +139,11 @@ BENCHES := $(patsubst %,$(BUILD)/%,bench bench_matmul bench_tokenizer)
 
 lab: all $(WITH_MPI)             ## the batch-size laboratory, quick: lab/report.html in about 15 minutes
 	@$(PYTHON_HERE)
-	@$(PYTHON) scripts/lab/report.py --run --quick
+	@$(PYTHON) scripts/lab/shared/report.py --run --quick
 
 page:                            ## the laboratory's page with a calculator, from committed results: lab/page.html
 	@$(PYTHON_HERE)
-	@$(PYTHON) scripts/lab/page.py
+	@$(PYTHON) dev/web/page.py
 
 bench: $(BENCHES) $(WITH_MPI)    ## speed and memory on this machine, to bench.json; FULL=1: all
 	@BUILD=$(BUILD) PRECISION=$(or $(PRECISION),fp32) scripts/bench.sh $(if $(FULL),--full)
@@ -315,7 +315,7 @@ fuzz: all                        ## feed the parsers random bytes (needs clang);
 $(BENCHES): $(BUILD)/%: dev/cpu/%.c $(BUILD)/flags
 	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm $(call can,-ldl)
 
-$(BUILD)/one_step $(BUILD)/shards: $(BUILD)/%: scripts/lab/%.c $(BUILD)/flags   # for scripts/lab
+$(BUILD)/one_step $(BUILD)/shards: $(BUILD)/%: scripts/lab/experiments/%.c $(BUILD)/flags   # for scripts/lab
 	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
 
 $(BUILD)/ladder: dev/cpu/matmul.c dev/cpu/matmul_bf16.c $(BUILD)/flags

@@ -79,7 +79,7 @@ class Fake:
         self.out = os.path.join(self.dir, "out")
 
     def command(self, jobs, *flags, python=()):
-        env = dict(os.environ, LAB=LAB, JOBS=json.dumps([list(job) + [{}] * (3 - len(job))
+        env = dict(os.environ, LAB=testing.LAB_ROOMS[1], JOBS=json.dumps([list(job) + [{}] * (3 - len(job))
                                                          for job in jobs]), STARTED=self.started)
         return [*(python or [sys.executable]), os.path.join(TMP, "experiment.py"), "--out",
                 self.out, "--trainer", os.path.join(TMP, "fake"), "--jobs", "1", *flags], env
@@ -402,7 +402,7 @@ def test_lab_without_matplotlib():
 
 def experiment(name, *flags, python=None):
     """Runs a script of the laboratory, tiny: (status, stdout, stderr)."""
-    done = subprocess.run([python or PYTHON or sys.executable, os.path.join(LAB, name), "--tiny",
+    done = subprocess.run([python or PYTHON or sys.executable, testing.lab_path(name), "--tiny",
                            "--out", OUT, *flags], capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr
 
@@ -518,7 +518,7 @@ class Page(HTMLParser):
 
 
 def make_report():
-    done = subprocess.run([sys.executable, os.path.join(LAB, "report.py"), "--out", OUT],
+    done = subprocess.run([sys.executable, testing.lab_path("report.py"), "--out", OUT],
                           capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     with open(os.path.join(OUT, "report.html"), encoding="utf-8") as f, \
@@ -540,7 +540,7 @@ def test_lab_report():
         summary = json.load(f)
     for words in [summary["question"], summary["prediction"], *summary["said"]]:
         assert words in markdown and escaped(words) in text, words
-    assert "scripts/lab/02_knee.py --tiny" in markdown and "--redraw" in markdown
+    assert "scripts/lab/experiments/02_knee.py --tiny" in markdown and "--redraw" in markdown
     for figure in summary["figures"]:
         assert f"](02_knee/{figure['png']})" in markdown
     b_crit = float(rows("02_knee", "fit.csv")[0]["b_crit"])
@@ -556,7 +556,7 @@ def test_lab_report_without_pictures():
         summary = dict(json.load(f), figures=[], drawn=False)
     with open(os.path.join(out, "02_knee", "summary.json"), "w") as f:
         json.dump(summary, f)
-    subprocess.run([sys.executable, os.path.join(LAB, "report.py"), "--out", out], check=True,
+    subprocess.run([sys.executable, testing.lab_path("report.py"), "--out", out], check=True,
                    capture_output=True)
     for name in ("report.html", "report.md"):
         with open(os.path.join(out, name), encoding="utf-8") as f:
@@ -574,7 +574,7 @@ def test_lab_report_goes_on():
     earlier run stands in for them."""
     out = os.path.join(TMP, "goes_on")
     shutil.copytree(os.path.join(OUT, "02_knee"), os.path.join(out, "02_knee"))
-    done = subprocess.run([sys.executable, os.path.join(LAB, "report.py"), "--run", "--tiny",
+    done = subprocess.run([sys.executable, testing.lab_path("report.py"), "--run", "--tiny",
                            "--only", "02,03", "--out", out, "--trainer", "absent"],
                           capture_output=True, text=True, check=False)
     names = "02_knee, 03_small_noisy"
@@ -627,9 +627,7 @@ def test_lab_report_browser():
 
 if __name__ == "__main__":
     PYTHON = testing.find_python()
-    spec = importlib.util.spec_from_file_location("fit", os.path.join(LAB, "fit.py"))
-    fit = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(fit)
+    fit = testing.load("fit")
     TMP = tempfile.mkdtemp(prefix="lab.")
     OUT = os.path.join(TMP, "lab")
     os.environ["MPLCONFIGDIR"] = TMP                         # nothing in the user's home

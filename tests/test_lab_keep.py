@@ -14,7 +14,7 @@ import testing
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAB = os.path.join(ROOT, "scripts", "lab")
-sys.path.insert(0, LAB)
+sys.path[:0] = testing.LAB_ROOMS
 import claims
 import keep
 import kept
@@ -166,15 +166,15 @@ def test_keep_replaces():
 def test_keep_refuses():
     out = in_folder("refuses", {"02_knee": "tiny", "01_one_step": "not drawn"})
     refused(lambda: keep.keep(out, "02_knee"), "02_knee: a --tiny run is for tests")
-    refused(lambda: keep.keep(out, "01_one_step"), "run scripts/lab/01_one_step.py --redraw")
-    refused(lambda: keep.keep(out, "09_none"), "No such file", "run scripts/lab/09_none.py first")
+    refused(lambda: keep.keep(out, "01_one_step"), "run scripts/lab/experiments/01_one_step.py --redraw")
+    refused(lambda: keep.keep(out, "09_none"), "No such file", "run scripts/lab/experiments/09_none.py first")
     path = os.path.join(out, "06_diloco", "cells.csv")
     with open(path, "a") as f:
         f.write("1,2,/home/somebody/lab/x.csv\n")
     refused(lambda: keep_all(out, ["06_diloco"]), "a path of this machine, /home/somebody/lab")
     with open(os.path.join(out, "06_bandwidth", "summary.json"), "w") as f:
         f.write("{")
-    refused(lambda: keep.keep(out, "06_bandwidth"), "damaged; run scripts/lab/06_bandwidth.py")
+    refused(lambda: keep.keep(out, "06_bandwidth"), "damaged; run scripts/lab/experiments/06_bandwidth.py")
     refused(lambda: keep_all(out, ["08_fits"]), "README.md: has no <!-- seen 08_fits -->")
 
 
@@ -193,7 +193,7 @@ def test_keep_shrinks():
         raise testing.Skip("matplotlib")
     source, target = os.path.join(TMP, "large.png"), os.path.join(TMP, "small.png")
     done = subprocess.run([python, "-c", f"""import random, sys
-sys.path.insert(0, {LAB!r}); sys.dont_write_bytecode = True
+sys.path[:0] = {testing.LAB_ROOMS!r}; sys.dont_write_bytecode = True
 import keep
 from PIL import Image
 rng = random.Random(1)
@@ -220,7 +220,7 @@ def test_samples():
     if not all(os.access(os.path.join(ROOT, p), os.X_OK) for p in ("train_gpt2", "prepare")):
         raise testing.Skip("train_gpt2 and prepare")
     path = os.path.join(TMP, "samples.json")
-    done = subprocess.run([sys.executable, os.path.join(LAB, "samples.py"), "--targets", "4,3",
+    done = subprocess.run([sys.executable, testing.lab_path("samples.py"), "--targets", "4,3",
                            "--out", path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     with open(path, encoding="utf-8") as f:

@@ -21,15 +21,10 @@ import testing
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAB = os.path.join(ROOT, "scripts", "lab")
 NAMES = {4: "one_device", 8: "fits"}
-sys.path.insert(0, LAB)
+sys.path[:0] = testing.LAB_ROOMS
 
 
-def load(name):
-    """An experiment, or a module beside it, as a module."""
-    spec = importlib.util.spec_from_file_location("lab_" + name, os.path.join(LAB, name + ".py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+load = testing.load
 
 
 def experiment(number):
@@ -46,7 +41,7 @@ def tiny(number):
 
 
 def make(number, *flags):
-    script = os.path.join(LAB, f"{number:02d}_{NAMES[number]}.py")
+    script = testing.lab_path(f"{number:02d}_{NAMES[number]}.py")
     return subprocess.run([PYTHON, script, "--tiny", "--out", TMP, *flags], capture_output=True,
                           text=True, check=False, cwd=ROOT)
 
@@ -208,7 +203,7 @@ def test_device_says():
 
 def test_peak():
     """The most memory of the program and of what it starts, not of who watches; its own status."""
-    script = os.path.join(LAB, "peak.py")
+    script = testing.lab_path("peak.py")
     hold = f"{sys.executable} -c 'x = b\"1\" * (60 << 20); import time; time.sleep(0.3)'"
     found = {}
     for name, command in [("sleep", "sleep 0.2"), ("held", f"exec {hold}"),
@@ -229,7 +224,7 @@ def test_peak():
                               check=False)
         assert done.returncode == status and words in done.stderr, done.stderr
         assert done.stderr.count("\n") == status, done.stderr          # one line, or none
-        assert ("scripts/lab/peak.py ./train_gpt2" in done.stdout) == (flags != ["./nowhere"])
+        assert ("scripts/lab/shared/peak.py ./train_gpt2" in done.stdout) == (flags != ["./nowhere"])
 
 
 def test_fits_memory():

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/lab/01_one_step.py and one_step.c: the estimates on a planted quadratic, and runs at a
+"""scripts/lab/experiments/01_one_step.py and one_step.c: the estimates on a planted quadratic, and runs at a
 tiny size. tests/test_one_step.c holds the C estimators against a known Hessian."""
 import csv
 import importlib.util
@@ -141,7 +141,7 @@ def test_one_step_interval():
 # ---- the experiment at its tiny size ----
 
 def experiment(*more, python=None, flags=()):
-    done = subprocess.run([python or PYTHON, *flags, os.path.join(LAB, NAME + ".py"), "--tiny",
+    done = subprocess.run([python or PYTHON, *flags, testing.lab_path(NAME + ".py"), "--tiny",
                            "--jobs", "2", "--out", TMP, *more],
                           capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"status {done.returncode}: {done.stderr.strip()[-300:]}"
@@ -279,10 +279,8 @@ if __name__ == "__main__":
         print("skip lab_one_step: needs ./train_gpt2; make builds it")
         sys.exit(0)
     PYTHON = testing.find_python() or sys.executable
-    sys.path.insert(0, LAB)
-    spec = importlib.util.spec_from_file_location("lab_one_step", os.path.join(LAB, NAME + ".py"))
-    one_step = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(one_step)
+    sys.path[:0] = testing.LAB_ROOMS
+    one_step = testing.load(NAME)
     TMP = tempfile.mkdtemp(prefix="lab_one_step.")
     os.environ["MPLCONFIGDIR"] = TMP                         # nothing in the user's home
     try:

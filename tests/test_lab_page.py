@@ -18,8 +18,8 @@ import testing
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAB = os.path.join(ROOT, "scripts", "lab")
-sys.path.insert(0, LAB)
-COMMITTED = os.path.join(LAB, "results"), os.path.join(LAB, "figures")
+sys.path[:0] = testing.LAB_ROOMS
+COMMITTED = os.path.join(LAB, "results"), os.path.join(LAB, "results", "figures")
 import fit
 import keep
 import kept
@@ -279,7 +279,7 @@ def check_static(text):
 def test_page_static():
     """`make page` alone."""
     out = os.path.join(TMP, "made", "page.html")
-    done = subprocess.run([sys.executable, os.path.join(LAB, "page.py"), "--out", out],
+    done = subprocess.run([sys.executable, testing.lab_path("page.py"), "--out", out],
                           capture_output=True, text=True, check=False)
     assert done.returncode == 0 and not done.stderr, done.stderr
     with open(out, encoding="utf-8") as f:

@@ -19,14 +19,15 @@ import testing
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAB = os.path.join(ROOT, "scripts", "lab")
-LINK = os.path.join(LAB, "link.sh")
+sys.path[:0] = testing.LAB_ROOMS
+LINK = testing.lab_path("link.sh")
 MPI_TRAINER = os.path.join(ROOT, "build", "train_gpt2-mpi")
 
 
 def experiment(name):
     """Runs an experiment once, tiny; its directory and summary."""
     if name not in RUN:
-        done = subprocess.run([PYTHON, os.path.join(LAB, f"{name}.py"), "--tiny", "--out", TMP],
+        done = subprocess.run([PYTHON, testing.lab_path(f"{name}.py"), "--tiny", "--out", TMP],
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
         RUN[name] = done.returncode, done.stderr.decode("utf-8", "replace")
     status, err = RUN[name]
@@ -192,7 +193,7 @@ def test_bandwidth_without_links():
     for tool in ["bash", "dirname", "basename", "ldd", "grep"]:
         os.symlink(shutil.which(tool), os.path.join(path, tool))
     for name in ["06_bandwidth", "06_diloco"]:
-        done = subprocess.run([PYTHON, os.path.join(LAB, f"{name}.py"), "--tiny", "--out",
+        done = subprocess.run([PYTHON, testing.lab_path(f"{name}.py"), "--tiny", "--out",
                                os.path.join(TMP, "modelled")], stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, check=False, env=dict(os.environ, PATH=path))
         assert done.returncode == 0, done.stderr[-300:]
@@ -265,11 +266,7 @@ def test_diloco_verdict():
 
 
 def module(name):
-    sys.path.insert(0, LAB)
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(LAB)
+    return importlib.import_module(name)
 
 
 def links():

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/lab/07_schedules.py and what it shares with 06_diloco.py: on planted numbers, and on runs
+"""scripts/lab/experiments/07_schedules.py and what it shares with 06_diloco.py: on planted numbers, and on runs
 of a trainer that take seconds. Numbers in its tables are computed anew here, from the logs."""
 import csv
 import importlib
@@ -23,7 +23,7 @@ NAME, TOKENS = "07_schedules", 65536             # of the tiny size
 
 def experiment(*more, python=None, flags=()):
     """Runs the experiment at its tiny size: (stdout, stderr)."""
-    done = subprocess.run([python or PYTHON, *flags, os.path.join(LAB, NAME + ".py"), "--tiny",
+    done = subprocess.run([python or PYTHON, *flags, testing.lab_path(NAME + ".py"), "--tiny",
                            "--jobs", "2", "--out", TMP, *more],
                           capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"status {done.returncode}: {done.stderr.strip()[-300:]}"
@@ -304,7 +304,7 @@ if __name__ == "__main__":
         print("skip lab_schedules: needs ./train_gpt2; make builds it")
         sys.exit(0)
     PYTHON = testing.find_python() or sys.executable
-    sys.path.insert(0, LAB)
+    sys.path[:0] = testing.LAB_ROOMS
     fit, lab, schedules = map(importlib.import_module, ["fit", "lab", NAME])
     TMP = tempfile.mkdtemp(prefix="lab_schedules.")
     os.environ["MPLCONFIGDIR"] = TMP                         # nothing in the user's home

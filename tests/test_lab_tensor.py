@@ -14,7 +14,7 @@ sys.dont_write_bytecode = True   # before the next line, so that it leaves no __
 import testing
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, os.path.join(ROOT, "scripts", "lab"))
+sys.path[:0] = testing.LAB_ROOMS
 import lab
 import shards
 import tensor_links
@@ -23,7 +23,7 @@ MPI_TRAINER = os.path.join(ROOT, "build", "train_gpt2-mpi")
 
 RUN = """
 import sys
-sys.path.insert(0, "scripts/lab")
+sys.path[:0] = ["scripts/lab/experiments", "scripts/lab/shared"]
 import lab, {module}
 e = lab.Experiment(96, "try", title="t", question="q", prediction="p")
 {module}.measure({arguments})

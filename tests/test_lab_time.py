@@ -18,19 +18,14 @@ import testing
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAB = os.path.join(ROOT, "scripts", "lab")
-sys.path.insert(0, LAB)
+sys.path[:0] = testing.LAB_ROOMS
 import fit
 
 # B_crit, b_half, T: the end before n_2, and far behind it.
 WORLDS = [(1136.0, 6.5, 32), (8000.0, 60.0, 32), (2e6, 4000.0, 1024), (541.0, 300.0, 8)]
 
 
-def load(name):
-    """An experiment as a module."""
-    spec = importlib.util.spec_from_file_location("lab_" + name, os.path.join(LAB, name + ".py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+load = testing.load
 
 
 def close(a, b, tolerance=1e-6):
@@ -254,7 +249,7 @@ def test_pair():
     path = os.path.join(TMP, "pair.jsonl")
 
     def pair(script):
-        return subprocess.run([os.path.join(LAB, "pair.sh"), "sh", "-c", script, "sh", path],
+        return subprocess.run([testing.lab_path("pair.sh"), "sh", "-c", script, "sh", path],
                               stderr=subprocess.DEVNULL, check=False).returncode
     both = f'for log; do :; done; > "$log"; sleep 1; test -e {path} && test -e {path}.second'
     assert pair(both) == 0, "one had not started when the other ended"
@@ -280,7 +275,7 @@ def test_bench_comm():
 
 def experiment(out, **env):
     """Runs the experiment tiny; (its directory, its summary, what it printed)."""
-    done = subprocess.run([PYTHON, os.path.join(LAB, "05_time.py"), "--tiny", "--out", out],
+    done = subprocess.run([PYTHON, testing.lab_path("05_time.py"), "--tiny", "--out", out],
                           capture_output=True, text=True, check=False, env=dict(os.environ, **env))
     assert done.returncode == 0, done.stderr[-300:]
     folder = os.path.join(out, "05_time")

@@ -17,16 +17,12 @@ import testing
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAB = os.path.join(ROOT, "scripts", "lab")
-sys.path.insert(0, LAB)
+sys.path[:0] = testing.LAB_ROOMS
 import fit
 import local_knee
 
 
-def load(name):
-    spec = importlib.util.spec_from_file_location("lab_" + name, os.path.join(LAB, name + ".py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+load = testing.load
 
 
 knee, small = load("02_knee"), load("03_small_noisy")
@@ -398,7 +394,7 @@ def test_small_verdict():
 
 
 def experiment(*flags):
-    return subprocess.run([PYTHON, os.path.join(LAB, "03_small_noisy.py"), "--tiny", "--jobs", "2",
+    return subprocess.run([PYTHON, testing.lab_path("03_small_noisy.py"), "--tiny", "--jobs", "2",
                            "--out", TMP, *flags], capture_output=True, text=True, check=False,
                           cwd=ROOT)
 

@@ -1,6 +1,7 @@
-// scripts/lab/one_step.c on a planted loss: a quadratic, whose Hessian, gradient and noise are known.
+// one_step.c of experiment 1 on a planted loss: a quadratic, whose Hessian, gradient and noise are
+// known.
 #define PLANTED
-#include "../scripts/lab/one_step.c"
+#include "../scripts/lab/experiments/one_step.c"
 #include "test.h"
 
 enum { N = 24, LENGTH = 4 };                   // parameters; tokens of a sequence

@@ -1,6 +1,13 @@
-"""What the tests in Python share: a Python that can draw, and a line for each test's verdict."""
+"""What the tests in Python share: a Python that can draw, the laboratory's modules, and a line for
+each test's verdict."""
+import importlib.util
+import os
 import subprocess
 import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LAB_ROOMS = [os.path.join(ROOT, *room) for room in [("scripts", "lab", "experiments"),
+                                                    ("scripts", "lab", "shared"), ("dev", "web")]]
 
 
 class Skip(Exception):
@@ -19,6 +26,20 @@ def find_python():
         if done.returncode == 0:
             return python
     return None
+
+
+def lab_path(name):
+    """Where a file of the laboratory lies."""
+    return next(path for path in (os.path.join(room, name) for room in LAB_ROOMS)
+                if os.path.exists(path))
+
+
+def load(name):
+    """A script of the laboratory as a fresh module, whatever it begins with: 02_knee."""
+    spec = importlib.util.spec_from_file_location("lab_" + name, lab_path(name + ".py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def run_tests(tests, chosen=()):

@@ -3,11 +3,12 @@
 sequence to hundreds, at equal tokens, for AdamW and SGD; and, on repeated data, whether noise makes
 a model generalise better.
 
-    scripts/lab/03_small_noisy.py --quick
+    scripts/lab/experiments/03_small_noisy.py --quick
 """
 import math
 from collections import namedtuple
 
+import _path
 import fit
 import lab
 

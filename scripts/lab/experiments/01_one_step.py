@@ -2,7 +2,7 @@
 """Experiment 1: one step. From a checkpoint, how far does one step lower the loss, at each batch
 and learning rate? Predicted from gradients and curvature alone, then measured.
 
-    scripts/lab/01_one_step.py --quick
+    scripts/lab/experiments/01_one_step.py --quick
 """
 import csv
 import math
@@ -10,6 +10,7 @@ import os
 import random
 import subprocess
 
+import _path
 import fit
 import lab
 

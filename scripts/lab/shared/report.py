@@ -2,8 +2,8 @@
 """Puts the experiments' summaries on one page: OUT/report.md and OUT/report.html, which embeds its
 figures and needs no network.
 
-    scripts/lab/report.py                    the experiments that have been run
-    scripts/lab/report.py --run --quick      runs all of them first; continues if one fails
+    scripts/lab/shared/report.py                    the experiments that have been run
+    scripts/lab/shared/report.py --run --quick      runs all of them first; continues if one fails
 """
 import argparse
 import base64
@@ -18,11 +18,11 @@ import time
 
 import lab
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+EXPERIMENTS = os.path.join(lab.LAB, "experiments")
 MOST_ROWS = 30                       # of a longer table only the path is shown
 
 MARKS = {"as predicted": "&#10003;", "refuted": "&#10007;", "undecided": "?",
-         "skipped": "&#8211;", "broken": "!", "not run": "&#8211;"}
+         "observed": "&#8226;", "skipped": "&#8211;", "broken": "!", "not run": "&#8211;"}
 
 STYLE = """
 body { font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; color: #1a1a1a;
@@ -50,9 +50,9 @@ dt { font-weight: 600; } dd { margin: 0 0 .5rem 0; }
 
 def experiments():
     """[(label, path)] of the scripts NN_name.py, in order."""
-    names = sorted(name for name in os.listdir(HERE)
+    names = sorted(name for name in os.listdir(EXPERIMENTS)
                    if name.endswith(".py") and name[:2].isdigit() and name[2] == "_")
-    return [(name[:-3], os.path.join(HERE, name)) for name in names]
+    return [(name[:-3], os.path.join(EXPERIMENTS, name)) for name in names]
 
 
 def find_python():
@@ -118,7 +118,7 @@ def read_summaries(out, broken):
         record = {"label": label, "number": int(label[:2]),
                   "title": label[3:].replace("_", " ").capitalize(), "question": "",
                   "prediction": "", "said": [], "settings": [], "figures": [], "csv": [],
-                  "command": f"scripts/lab/{label}.py --quick", "verdict": "not run",
+                  "command": f"scripts/lab/experiments/{label}.py --quick", "verdict": "not run",
                   "why": "there is no result in this output directory"}
         try:
             with open(os.path.join(out, label, "summary.json"), encoding="utf-8") as f:

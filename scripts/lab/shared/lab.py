@@ -7,7 +7,9 @@ An experiment reads like this:
     runs = e.run([lab.Job("b64", ["--data", e.corpus(10**6), *e.model(), ...])])
     e.csv("points", ["batch_tokens", "updates"], [[64, runs["b64"].updates_at(2.5)]])
     e.figure("knee", draw, alt="...", caption="...")
-    e.say("..."); e.verdict("as predicted", "..."); e.close()
+    e.say("..."); e.decide([("", 1.7, 1.6, 1.8)]); e.close()
+
+decide() judges the endpoint that endpoints.py planned; an experiment without one calls observe().
 
 Runs lie in OUT/NN_name/runs: NAME.jsonl is the trainer's log, NAME.txt what it printed, NAME.json
 its command. A run is reused if its command is unchanged and its log is complete.
@@ -26,9 +28,12 @@ import subprocess
 import sys
 import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import endpoints
+
+LAB = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = os.path.dirname(os.path.dirname(LAB))
 MPI_TRAINER = os.path.join("build", "train_gpt2-mpi")
-VERDICTS = ["as predicted", "refuted", "undecided", "skipped"]
+VERDICTS = ["as predicted", "refuted", "undecided", "observed", "skipped"]
 
 # Okabe and Ito's palette, safe for colour-blind readers, without its yellow, which is faint on
 # white. Markers and line styles distinguish curves in black and white.
@@ -723,6 +728,15 @@ class Experiment:
 
     def setting(self, sentence):
         self.settings.append(sentence)
+
+    def decide(self, found):
+        """found: [(words, value, low, high)] of the planned endpoint, with 90% intervals."""
+        self.csv("endpoint", ["what", "value", "low", "high"], found)
+        self.verdict(*endpoints.verdict(endpoints.of(self.label), found))
+
+    def observe(self):
+        """Nothing was predicted that a run could refute."""
+        self.verdict("observed", "this experiment has no endpoint")
 
     def verdict(self, word, why):
         assert word in VERDICTS, word

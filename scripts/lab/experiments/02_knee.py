@@ -2,7 +2,7 @@
 """Experiment 2, the knee: updates and tokens to a loss against the batch, for models of several
 sizes, and the critical batch B_crit of each fit against that loss.
 
-    scripts/lab/02_knee.py --quick
+    scripts/lab/experiments/02_knee.py --quick
 
 At each batch one seed tries learning rates a factor of 2 apart until the best lies between two
 others. The best then runs on a second seed, and so does each that is best after that, until one is
@@ -15,6 +15,7 @@ import math
 import os
 from collections import namedtuple
 
+import _path
 import fit
 import knee_figures
 import lab

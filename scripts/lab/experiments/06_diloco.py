@@ -3,13 +3,14 @@
 each on their own, then one outer step (Douillard et al. 2023, arXiv 2311.08105); data parallel
 makes every update with the batch of all four.
 
-    scripts/lab/06_diloco.py --quick
-    scripts/lab/06_diloco.py --batches 512       only the cells with replicas of 512 tokens
+    scripts/lab/experiments/06_diloco.py --quick
+    scripts/lab/experiments/06_diloco.py --batches 512       only the cells with replicas of 512 tokens
 
 B_crit, which a replica's batch is compared with, is experiment 2's committed one.
 """
 import math
 
+import _path
 import fit
 import lab
 import model

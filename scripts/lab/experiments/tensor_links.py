@@ -15,10 +15,11 @@ import os
 import subprocess
 from collections import namedtuple
 
+import _path
 import lab
 
 RANKS = 2
-LINK = os.path.join("scripts", "lab", "link.sh")
+LINK = os.path.join("scripts", "lab", "shared", "link.sh")
 BENCH = os.path.join("build", "bench_comm")
 TRAINER = "train_gpt2"                           # links join CPU ranks, whatever e.args.trainer is
 PAYLOAD = 1448.0 / 1514.0                        # share of an Ethernet frame that is TCP payload

@@ -8,6 +8,7 @@ import csv
 import os
 import subprocess
 
+import _path
 import lab
 
 PROGRAM = os.path.join("build", "shards")

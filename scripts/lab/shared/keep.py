@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Copies finished experiments from OUT to where they are committed, and quotes them in the
 laboratory's README: tables, summary and fit to scripts/lab/results/NN_name, figures to
-scripts/lab/figures, what was seen between the README's markers.
+scripts/lab/results/figures, what was seen between the README's markers.
 
-    scripts/lab/keep.py 02_knee 08_fits
+    scripts/lab/shared/keep.py 02_knee 08_fits
 """
 import argparse
 import glob
@@ -16,7 +16,7 @@ import claims
 import kept
 import lab
 
-README = os.path.join(kept.HERE, "README.md")
+README = os.path.join(lab.LAB, "README.md")
 BY_HAND = ["samples.json"]           # made by samples.py, not by the experiment
 MOST_BYTES = 150_000                 # of a picture
 
@@ -30,13 +30,13 @@ def finished(out, label):
         with open(path, encoding="utf-8") as f:
             found = json.load(f)
     except OSError as error:
-        lab.fail(f"{path}: {error.strerror}; run scripts/lab/{label}.py first")
+        lab.fail(f"{path}: {error.strerror}; run scripts/lab/experiments/{label}.py first")
     except ValueError:
-        lab.fail(f"{path}: damaged; run scripts/lab/{label}.py again")
+        lab.fail(f"{path}: damaged; run scripts/lab/experiments/{label}.py again")
     if found["size"] == "tiny":
         lab.fail(f"{label}: a --tiny run is for tests, its numbers mean nothing")
     if not found["drawn"]:
-        lab.fail(f"{label}: its pictures are missing; run scripts/lab/{label}.py --redraw with a "
+        lab.fail(f"{label}: its pictures are missing; run scripts/lab/experiments/{label}.py --redraw with a "
                  "python3 that has matplotlib, often /usr/bin/python3")
     found["command"] = re.sub(r" --out \S+", "", found["command"])
     return found

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs a command; prints the peak memory of any one of its processes as a last line `peak BYTES`.
 
-    scripts/lab/peak.py ./train_gpt2 --data DIR --steps 2
+    scripts/lab/shared/peak.py ./train_gpt2 --data DIR --steps 2
 """
 import resource
 import subprocess

@@ -3,7 +3,7 @@
 README's answer, a calculator, what a loss reads like, and what was measured against what is often
 believed.
 
-    scripts/lab/page.py                      writes lab/page.html: one file that needs no network
+    dev/web/page.py                      writes lab/page.html: one file that needs no network
 """
 import argparse
 import base64
@@ -11,14 +11,16 @@ import html
 import json
 import os
 import re
+import sys
 
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(1, os.path.join(os.path.dirname(os.path.dirname(HERE)), "scripts", "lab", "shared"))
 import claims
 import kept
 import lab
 import model
 import report
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 QUESTION = ("If the model fits on one GPU, and a larger batch only lowers the variance of the "
             "gradient, why train on many?")
 SECTION = "## Why train on many GPUs, if the model fits on one?\n"
@@ -75,7 +77,7 @@ def answer_paragraphs(text):
 
 def answer_figures(text):
     """[(words, file)] of the figures in README's section."""
-    return re.findall(r"!\[([^]]*)\]\(scripts/lab/figures/([^)]*)\)", answer_section(text))
+    return re.findall(r"!\[([^]]*)\]\(scripts/lab/results/figures/([^)]*)\)", answer_section(text))
 
 
 def inline(text):

@@ -5,6 +5,7 @@ workers at its best batch, from one device's t_0 and tau, an all-reduce of two r
 import math
 from collections import namedtuple
 
+import _path
 import fit
 import lab
 

@@ -55,3 +55,27 @@ PLAN = [
              "seconds to 1.4 nats by the virtual clock over seconds measured on two ranks, 0.8M "
              "parameters, 1,024 tokens an update", 0.9, 1.1, "the 9 blocks of experiment 5",
              "0.90 to 0.97, when the clock was the median share and not the slowest")]
+
+
+def of(label):
+    """The endpoint of an experiment, or None: what it shows are observations."""
+    return next((end for end in PLAN if end.label == label), None)
+
+
+def bounds(end):
+    """Where it is predicted to lie, in words."""
+    if end.low == -inf:
+        return f"below {end.high:g}"
+    return f"above {end.low:g}" if end.high == inf else f"{end.low:.3g} to {end.high:.3g}"
+
+
+def verdict(end, found):
+    """(word, why). found: [(words, value, low, high)], 90% intervals of one quantity or of several
+    that must all be as predicted; words may be empty."""
+    if not found or any(value != value for _, *values in found for value in values):
+        return "undecided", "too few runs for an interval"
+    inside = [end.low <= low and high <= end.high for _, _, low, high in found]
+    outside = [high < end.low or low > end.high for _, _, low, high in found]
+    word = "as predicted" if all(inside) else "refuted" if any(outside) else "undecided"
+    return word, "; ".join(f"{words}{': ' if words else ''}{value:.3g} ({low:.3g} to {high:.3g})"
+                           for words, value, low, high in found) + f"; predicted {bounds(end)}"

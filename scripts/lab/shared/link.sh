@@ -3,8 +3,8 @@
 # own network namespace with its own host name. A pair of virtual Ethernet devices joins them, and
 # `tc tbf` limits the bits a second in each direction.
 #
-#     scripts/lab/link.sh RATE COMMAND...     RATE in tc's units: 25mbit, 1gbit; none: unlimited
-#     scripts/lab/link.sh --check             whether this machine can do it, or why not
+#     scripts/lab/shared/link.sh RATE COMMAND...     RATE in tc's units: 25mbit, 1gbit; none: unlimited
+#     scripts/lab/shared/link.sh --check             whether this machine can do it, or why not
 #
 # Needs Linux with util-linux, iproute2 and Open MPI; root only where users may not make namespaces.
 # The machine's own devices stay untouched: everything is made inside new namespaces, which vanish

@@ -3,11 +3,12 @@
 number of tokens; a larger batch makes fewer updates and ends at a higher loss. That trade-off is
 the frontier. A schedule wins only if it ends below: at a lower loss after as many updates.
 
-    scripts/lab/07_schedules.py --quick
+    scripts/lab/experiments/07_schedules.py --quick
 """
 import math
 from collections import namedtuple
 
+import _path
 import fit
 import lab
 

@@ -12,7 +12,7 @@
 // T tokens; H and the loss keep the full length. Prints a CSV. Flags after -- are the trainer's:
 //     build/one_step --direction adam -- --init DIR --data DIR --seed S
 #define main train_gpt2_main
-#include "../../train_gpt2.c"
+#include "../../../train_gpt2.c"
 #undef main
 
 typedef struct {

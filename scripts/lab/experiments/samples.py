@@ -2,13 +2,14 @@
 """Text at each target loss of experiment 2: one run of 119k parameters stops at every target, and
 writes 200 bytes from the same seeds. About a minute of one core.
 
-    scripts/lab/samples.py                   writes scripts/lab/results/02_knee/samples.json
+    scripts/lab/experiments/samples.py                   writes scripts/lab/results/02_knee/samples.json
 """
 import argparse
 import os
 import shutil
 import subprocess
 
+import _path
 import kept
 import lab
 

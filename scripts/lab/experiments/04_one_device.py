@@ -6,13 +6,14 @@
 What gradient accumulation costs follows from t_0. Beside it: why a GPU's speed is a sawtooth (wave
 quantization, modelled), and the speed of products that tensor parallelism has cut (shards.py).
 
-    scripts/lab/04_one_device.py --quick
+    scripts/lab/experiments/04_one_device.py --quick
 """
 import math
 import os
 import random
 from collections import namedtuple
 
+import _path
 import fit
 import lab
 import shards

@@ -3,7 +3,7 @@
 175B on 1 to 512 GPUs, as the trainer's --plan and --plan-search model them; and the plan against
 memory and seconds measured here.
 
-    scripts/lab/08_fits.py --quick
+    scripts/lab/experiments/08_fits.py --quick
 """
 import json
 import os
@@ -11,6 +11,7 @@ import shlex
 import subprocess
 from collections import namedtuple
 
+import _path
 import lab
 from peak import peak_of
 
@@ -140,7 +141,7 @@ def allocation_job(e, name, model, ranks, stage):
     steps = 2 if ranks > 1 or model == SPECK else UPDATES
     return lab.Job(name, [*front, trainer, *check_flags(e, model, 1, stage), "--steps", steps,
                           "--eval-every", 0, "--eval-tokens", 256], alone=True,
-                   program=os.path.join("scripts", "lab", "peak.py"))
+                   program=os.path.join("scripts", "lab", "shared", "peak.py"))
 
 
 def checks_here(e):

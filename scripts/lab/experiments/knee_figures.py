@@ -1,6 +1,7 @@
 """The pictures of 02_knee.py."""
 import math
 
+import _path
 import fit
 import lab
 

@@ -5,9 +5,8 @@ import os
 
 import lab
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-RESULTS = os.path.join(HERE, "results")
-FIGURES = os.path.join(HERE, "figures")
+RESULTS = os.path.join(lab.LAB, "results")
+FIGURES = os.path.join(RESULTS, "figures")
 
 
 def read(label, name):

@@ -9,6 +9,7 @@ goes the formula of the knee (Merrill et al. 2025 for the idea of branches).
 import math
 from collections import namedtuple
 
+import _path
 import fit
 import lab
 

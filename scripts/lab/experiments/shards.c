@@ -8,10 +8,10 @@
 // Prints ranks,width,round,gflops: width is C/ways. A round times all widths in turn, forward and
 // backward, without biases' share and without communication.
 #define PROGRAM "shards"               // what die() says, whatever train_gpt2.c calls itself
-#include "../../dev/base/error.h"
+#include "../../../dev/base/error.h"
 #undef PROGRAM
 #define main train_gpt2_main
-#include "../../train_gpt2.c"
+#include "../../../train_gpt2.c"
 #undef main
 
 typedef struct {

@@ -3,7 +3,7 @@
 against tokens, updates, seconds on one device and seconds on many. And once more with the large
 batches at the small one's learning rate, the usual mistake.
 
-    scripts/lab/09_curves.py --quick
+    scripts/lab/experiments/09_curves.py --quick
 
 A run's learning does not depend on how its batch is split over devices. So each run is made once,
 on one core; its seconds on n devices are its updates times what a share of the batch takes on a
@@ -12,6 +12,7 @@ core (experiment 4's line), over a link that costs nothing.
 import math
 from collections import namedtuple
 
+import _path
 import fit
 import kept
 import lab

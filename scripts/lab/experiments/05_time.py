@@ -2,7 +2,7 @@
 """Experiment 5: seconds to a loss on one and two real ranks, beside a model whose inputs are
 measured in the same minutes; and what the model says of many workers.
 
-    scripts/lab/05_time.py --quick
+    scripts/lab/experiments/05_time.py --quick
 
 Two ranks should take, for an update, what a half batch takes *while the other core does the same*,
 plus the exchange of gradients: alpha seconds for each message that an update sends, beta for a
@@ -16,13 +16,14 @@ import math
 import os
 from collections import namedtuple
 
+import _path
 import fit
 import lab
 from many_workers import (RANKS, World, best_batch, doubling, draw_workers, exchange_seconds,
                           half, messages, middle_and_reach, speedup)
 
 TRAINER = os.path.join(".", "train_gpt2")        # CPU ranks, whatever e.args.trainer is
-PAIR = os.path.join("scripts", "lab", "pair.sh")
+PAIR = os.path.join("scripts", "lab", "shared", "pair.sh")
 LAUNCH = os.path.join("scripts", "launch.sh")
 BENCH = os.path.join("build", "bench_comm")
 COMMITTED = os.path.join("scripts", "lab", "results", "02_knee", "fit.csv")
@@ -418,7 +419,7 @@ def say(e, worlds, cases, why):
 def say_law(e, w):
     if not w.law:
         e.say(f"Missing: best batches for {w.model.name}; experiment 2 has no fit at loss "
-              f"{w.model.target:g}. Run scripts/lab/02_knee.py with the same --out.")
+              f"{w.model.target:g}. Run scripts/lab/experiments/02_knee.py with the same --out.")
         return
     own = "" if w.law.own else ", of another size, since B_crit is predicted to be the same"
     bound = lambda free: f"{doubling(w, free):.3g} workers"

@@ -2,7 +2,7 @@
 """Experiment 6: loss against real seconds over slow links. One worker, and two that train data
 parallel, data parallel in bf16, and DiLoCo, each with its own best batch for the link.
 
-    scripts/lab/06_bandwidth.py --quick
+    scripts/lab/experiments/06_bandwidth.py --quick
 
 link.sh makes the link where the machine allows it: two network namespaces, joined by virtual
 Ethernet that tc throttles. Elsewhere seconds are modelled. A link does not change what is learned,
@@ -13,11 +13,12 @@ import os
 import subprocess
 from collections import namedtuple
 
+import _path
 import fit
 import lab
 import tensor_links                              # tensor against data parallel
 
-LINK = os.path.join("scripts", "lab", "link.sh")
+LINK = os.path.join("scripts", "lab", "shared", "link.sh")
 PAYLOAD = 1448.0 / 1514.0                        # share of an Ethernet frame that is TCP payload
 NEAR = 0.25                                      # a modelled update must be this close
 CONFIDENCE = 0.9                                 # of all ratios' intervals together
