@@ -2,6 +2,7 @@
 import csv
 import json
 import os
+import shutil
 
 import lab
 
@@ -26,13 +27,38 @@ def summary(label):
 
 
 def table(label, name):
+    return rows(os.path.join(RESULTS, label, name + ".csv"))
+
+
+def rows(path):
     """The rows of a CSV file, as {column: number, text, or None for an empty cell}; none without
     the file."""
     try:
-        with open(os.path.join(RESULTS, label, name + ".csv"), newline="", encoding="utf-8") as f:
+        with open(path, newline="", encoding="utf-8") as f:
             return [{key: value(cell) for key, cell in row.items()} for row in csv.DictReader(f)]
     except OSError:
         return []
+
+
+def own(e, name):
+    """The rows of a table that this experiment has written or restored."""
+    written = any(table["name"] == name for table in e.tables)
+    return rows(os.path.join(e.dir, name + ".csv")) if written else []
+
+
+def arguments(parser):
+    parser.add_argument("--kept", action="store_true", help="make no run: say, draw and decide "
+                        "again from the committed tables")
+
+
+def restore(e):
+    """--kept: takes the committed tables, and what the summary says of the runs behind them."""
+    found = summary(e.label) or lab.fail(f"{e.label}: nothing is committed")
+    e.tables = [table for table in found["csv"] if table["name"] != "endpoint"]
+    for table in e.tables:
+        shutil.copy(os.path.join(RESULTS, e.label, table["file"]), e.dir)
+    e.settings, e.machine = found["settings"], found["machine"]
+    e.loads, e.run_seconds = found["load"] or [], found["run_seconds"]
 
 
 def value(cell):
