@@ -188,6 +188,16 @@ def student_t(probability, degrees):
     return (low + high) / 2.0
 
 
+def mean_interval(values, confidence=0.9):
+    """(mean, low, high) by Student's t; NaN ends with fewer than two values."""
+    mean, degrees = sum(values) / len(values), len(values) - 1
+    if not degrees:
+        return mean, math.nan, math.nan
+    reach = (student_t((1.0 + confidence) / 2.0, degrees) * deviation(values)
+             / math.sqrt(len(values)))
+    return mean, mean - reach, mean + reach
+
+
 def joint_reaches(groups, confidence=0.9):
     """Half of the interval of each group's mean, so that all intervals hold together with this
     confidence (Bonferroni). Few seeds say little about their own scatter, so the scatter is pooled
@@ -323,6 +333,12 @@ def median_interval(values, confidence=0.9):
             break
         found = ordered[i], ordered[n - 1 - i]
     return found
+
+
+def slowest(seconds, n):
+    """The mean of the largest of n values drawn from these: what n workers wait for."""
+    ordered, m = sorted(seconds), len(seconds)
+    return sum(x * (((i + 1) / m) ** n - (i / m) ** n) for i, x in enumerate(ordered))
 
 
 # ---------------------------------------------------------------- memory
