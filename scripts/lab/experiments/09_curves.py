@@ -39,7 +39,7 @@ MODELS = {
                    {256: [5, 6], 1024: [5, 6], 4096: [5, 6]}, 0.5)],
     "quick": [Model("119k", "adamw", 2, 2, 64, 2.0, 1.2e6, 4e3,
                     {256: [5], 1024: [5], 4096: [5]}, {1024: [5], 4096: [5]}, 1e-3)],
-    "tiny": [Model("35k", "adamw", 2, 2, 32, 2.9, 2e4, 200.0, {32: [5, 6], 128: [5, 6]},
+    "tiny": [Model("35k", "adamw", 2, 2, 32, 3.15, 2e4, 200.0, {32: [5, 6], 128: [5, 6]},
                    {128: [5, 6]}, 4e-3)]}
 JUDGED = {"full": 2048, "quick": 4096, "tiny": 128}          # tokens of the endpoint's update
 
@@ -215,7 +215,7 @@ def draw(plt, e, model, curves):
             ax.plot([], [], label=name, **look)
         ax.axhline(model.target, color="#888888", linewidth=0.8)
         ax.set_xlim(0, 1.02 * max(ends))
-        ax.set_ylim(model.target - 0.05, 2.6)
+        ax.set_ylim(model.target - 0.05, model.target + 1.2)
         ax.legend(loc="upper right", title="an update of" if ax is panels[0][0] else None)
         lab.axes(ax, label, "validation loss" if ax in panels[:, 0] else None, title)
     return figure

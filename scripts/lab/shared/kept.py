@@ -9,16 +9,18 @@ RESULTS = os.path.join(lab.LAB, "results")
 FIGURES = os.path.join(RESULTS, "figures")
 
 
-def read(label, name):
-    """What a JSON file of an experiment holds; None without."""
-    path = os.path.join(RESULTS, label, name)
-    try:
-        with open(path, encoding="utf-8") as f:
-            return json.load(f)
-    except OSError:
-        return None
-    except ValueError:
-        return lab.fail(f"{path}: this is not JSON; run keep.py {label} again")
+def read(label, name, out=None):
+    """What a JSON file of an experiment holds; None without. out: as for table()."""
+    for folder in [out, RESULTS] if out else [RESULTS]:
+        path = os.path.join(folder, label, name)
+        try:
+            with open(path, encoding="utf-8") as f:
+                return json.load(f)
+        except OSError:
+            continue
+        except ValueError:
+            return lab.fail(f"{path}: this is not JSON; run experiment {label} again")
+    return None
 
 
 def summary(label):
