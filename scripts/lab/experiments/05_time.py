@@ -185,6 +185,8 @@ def told(values):
 
 def say(e, model, blocks):
     kept_blocks = [b for b in blocks if is_kept(b)]
+    e.say(f"{len(blocks) - len(kept_blocks)} of {len(blocks)} blocks discarded (a pair took more "
+          f"than {SLOW} times as long as one alone, or a target was not reached).")
     if not kept_blocks:
         return
     large = RANKS * model.small
@@ -199,8 +201,6 @@ def say(e, model, blocks):
           "batch: " + told([b.seconds[1] / b.seconds[2] for b in kept_blocks]) + ".")
     e.say(f"One core and two ended with the same bits in {sum(b.same for b in kept_blocks)} of "
           f"{len(kept_blocks)} blocks at {large:,} tokens.")
-    e.say(f"{len(blocks) - len(kept_blocks)} of {len(blocks)} blocks discarded (a pair took more "
-          f"than {SLOW} times as long as one alone, or a target was not reached).")
 
 
 def draw(plt, model, blocks):
