@@ -151,84 +151,37 @@ def points(e, plan, rates, why):
 
 # ---------------------------------------------------------------- what comes of it
 
-def seconds(point):
-    return point.measured if point.measured is not None else point.planned
-
-
-def draw(plt, plan, result, rates):
-    """A panel for each batch: seconds of an update against the rate."""
-    figure, panels = plt.subplots(1, len(plan.batches), figsize=(3.4 * len(plan.batches), 3.9),
-                                  sharey=True, layout="constrained", squeeze=False)
-    most = 4.0 * max(rates)                      # where "no limit" stands
-    for ax, batch in zip(panels[0], plan.batches):
-        for i, method in enumerate(METHODS):
-            of = [p for p in result if p.method is method and p.batch == batch]
-            x = [p.rate or most for p in of]
-            ax.plot(x, [p.planned for p in of], color=lab.COLOURS[i], linestyle=lab.LINES[i])
-            done = [(r, p.measured) for r, p in zip(x, of) if p.measured is not None]
-            ax.plot([r for r, _ in done], [y for _, y in done], color=lab.COLOURS[i],
-                    marker=lab.MARKERS[i], linestyle="none")
-            ax.annotate(method.name, (x[0], seconds(of[0])), textcoords="offset points",
-                        xytext=(5, 8), color=lab.COLOURS[i])
-        ax.set_xscale("log")
-        lab.log_axis(ax.yaxis)
-        ax.margins(y=0.12)
-        lab.axes(ax, "link (Mbit/s)", "seconds an update" if ax is panels[0][0] else "",
-                 f"{batch:,} tokens: {faster(result, batch, rates)}")
-        ax.set_xticks([*rates, most])
-        ax.set_xticklabels([f"{rate:g}" for rate in rates] + ["none"])
-        ax.minorticks_off()
-    return figure
-
-
-def pair(result, batch, rate):
-    return [next(p for p in result if p.method is method and (p.batch, p.rate) == (batch, rate))
-            for method in METHODS]
-
-
-def faster(result, batch, rates):
-    """Which method is faster over the slowest link, and how many times."""
-    data, tensor = map(seconds, pair(result, batch, min(rates)))
-    times = max(data, tensor) / min(data, tensor)
-    return f"{'tensor' if tensor < data else 'data'} {times:.1f}x at {min(rates)} Mbit/s"
-
-
-def say(e, plan, result, rates, why):
-    for batch in plan.batches:
-        e.say(f"Seconds of an update of {batch:,} tokens, data / tensor parallel, "
-              + ("planned" if why else "measured") + ": " + ", ".join(
-                  "{:.3g} / {:.3g} {}".format(*map(seconds, pair(result, batch, rate)),
-                                             f"at {rate} Mbit/s" if rate else "without a limit")
-                  for rate in [*rates, None]) + ".")
-    e.say(f"Both send the same at {plan.even():.0f} tokens, about 3 C: the slower the link, the "
-          "closer to that batch tensor parallelism stops paying.")
-    if why:
-        e.say(f"Tensor against data parallelism over links was only planned: {why}.")
-        return
-    off = {p: p.planned / p.measured - 1.0 for p in result}
-    close = sum(abs(x) <= NEAR for x in off.values())
-    right = sum((pair(result, batch, rate)[0].planned < pair(result, batch, rate)[1].planned)
-                == (pair(result, batch, rate)[0].measured < pair(result, batch, rate)[1].measured)
-                for batch in plan.batches for rate in [*rates, None])
-    worst = max(off, key=lambda p: abs(off[p]))
-    e.say(f"--plan is within {100 * NEAR:.0f}% at {close} of {len(off)} points, its worst is "
-          f"{100 * off[worst]:+.0f}% ({worst.method.label}, {worst.batch:,} tokens, "
-          f"{f'{worst.rate} Mbit/s' if worst.rate else 'no limit'}); it names the faster method in "
-          f"{right} of {len(off) // 2} cases.")
-
-
 def measure(e, rates, why):
-    """Runs, writes tensor_links.csv and the figure "tensor_links", says the result; returns the
-    points. rates: Mbit/s; `why` this machine cannot throttle a link, or empty."""
-    plan = Plan(e)
-    result = points(e, plan, rates, why)
+    """Runs and writes tensor_links.csv. rates: Mbit/s; `why` this machine cannot throttle a link,
+    or empty."""
     e.csv("tensor_links", ["method", "batch_tokens", "mbit_s", "planned_seconds",
                            "measured_seconds", "bytes_sent"],
-          [[p.method.name, p.batch, p.rate, p.planned, p.measured, p.sent] for p in result])
-    e.figure("tensor_links", lambda plt: draw(plt, plan, result, rates),
-             alt="Seconds of an update against the link's rate, for data and tensor parallelism, a "
-                 "panel for each batch.",
-             caption="Points measured between two network namespaces, lines by --plan from one "
-                     "rank's speed and the unlimited link.")
-    say(e, plan, result, rates, why)
-    return result
+          [[p.method.name, p.batch, p.rate, p.planned, p.measured, p.sent]
+           for p in points(e, Plan(e), rates, why)])
+
+
+def say(e, rows):
+    """What the rows of tensor_links.csv show."""
+    if not rows:
+        return
+    of = {(row["batch_tokens"], row["mbit_s"]): {} for row in rows}
+    for row in rows:
+        of[row["batch_tokens"], row["mbit_s"]][row["method"]] = row
+    kind = "measured_seconds" if rows[0]["measured_seconds"] else "planned_seconds"
+    rates = list(dict.fromkeys(row["mbit_s"] for row in rows))
+    for rate in rates:
+        e.say("An update of two ranks, tensor parallel over data parallel, "
+              f"{'over ' + format(rate, ',.0f') + ' Mbit/s' if rate else 'without a limit'}"
+              f"{'' if kind == 'measured_seconds' else ', planned'}: " + ", ".join(
+                  f"{pair['tensor'][kind] / pair['data'][kind]:.2f} times with {batch:,.0f} tokens"
+                  for (batch, at), pair in of.items() if at == rate) + ".")
+    e.say(f"Both send the same at {Plan(e).even():.0f} tokens, about 3 C.")
+    if kind == "planned_seconds":
+        return
+    off = [row["planned_seconds"] / row["measured_seconds"] - 1.0 for row in rows]
+    right = sum((pair["data"]["planned_seconds"] < pair["tensor"]["planned_seconds"])
+                == (pair["data"]["measured_seconds"] < pair["tensor"]["measured_seconds"])
+                for pair in of.values())
+    e.say(f"The planner, beside these: within {100 * NEAR:.0f}% at {sum(abs(x) <= NEAR for x in off)} "
+          f"of {len(off)} points, {100 * max(off, key=abs):+.0f}% at its worst; it names the faster "
+          f"method in {right} of {len(of)} cases.")
