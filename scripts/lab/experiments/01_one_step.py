@@ -292,11 +292,11 @@ def report_one(e, name, direction, points, fit_of):
         return
     off, error = farthest(points, fit_of)
     b_noise, dl_max = fit_of["b_noise"], fit_of["dl_max"]
-    e.say(f"{name.capitalize()} rate (loss {b_noise['loss']:.3f}), {DIRECTIONS[direction]}: B_noise "
-          f"predicted {b_noise['predicted']:,.0f} tokens, fitted {b_noise['fitted']:,.0f}, "
+    e.say(f"{name.capitalize()} rate (loss {b_noise['loss']:.3f}), {DIRECTIONS[direction]}: "
+          f"B_noise predicted {b_noise['predicted']:,.0f} tokens, fitted {b_noise['fitted']:,.0f}, "
           f"{ratio('b_noise')}; ΔL_max predicted {dl_max['predicted']:.3g} nats, fitted "
-          f"{ratio('dl_max')}. The point farthest from the fitted curve is {off:+.0%} off (standard "
-          f"error {error:.0%}).")
+          f"{ratio('dl_max')}. The point farthest from the fitted curve is {off:+.0%} off "
+          f"(standard error {error:.0%}).")
 
 
 def report(e, points, fits):

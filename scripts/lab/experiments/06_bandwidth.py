@@ -445,8 +445,8 @@ def report_large(e, rows):
     one = only(rows, ranks=1.0)
     for batch in dict.fromkeys(row["batch_tokens"] for row in rows if row["ranks"] > 1):
         two = only(rows, batch_tokens=batch, ranks=2.0)
-        e.say(f"{one[0]['parameters']:,.0f} parameters over {two[0]['mbit_s']:,.0f} Mbit/s, seconds "
-              f"to loss {two[0]['target_loss']:g}: one worker with {one[0]['batch_tokens']:,.0f} "
+        e.say(f"{one[0]['parameters']:,.0f} parameters over {two[0]['mbit_s']:,.0f} Mbit/s, "
+              f"seconds to loss {two[0]['target_loss']:g}: one worker with {one[0]['batch_tokens']:,.0f} "
               f"tokens {seconds_text(one)}; two in bf16 with {batch:,.0f} tokens "
               f"{seconds_text(two)}: {times(ratio(two, one))} as long.")
 

@@ -269,8 +269,8 @@ Timing = namedtuple("Timing", "planned measured low high")
 
 
 def timing(e, model, run):
-    """The plan measures this machine's speed on a block of the model, without training it; a picture
-    that is drawn again, perhaps on a busy machine, keeps what was measured."""
+    """The plan measures this machine's speed on a block of the model, without training it. What is
+    drawn again, perhaps on a busy machine, keeps what was measured."""
     seconds = sorted(x["seconds"] for x in run.steps[2:])
     flags = check_flags(e, model, 1, 0) + ["--threads", 1]
     kept = os.path.join(e.dir, "planned.json")
@@ -331,7 +331,7 @@ def write_measured(e):
 
 def draw_memory(plt, memory):
     """One axis for all: a GPU's share of each model, in units of an 80 GB GPU."""
-    figure, ax = plt.subplots(figsize=(10.5, 5.2), constrained_layout=True)
+    figure, ax = plt.subplots(figsize=(8.6, 4.8), constrained_layout=True)
     for row, m in enumerate(MODELS):
         shares = [memory[m.name, count]["total_bytes"] / UNIT for count in GPUS]
         ax.plot([min(shares), max(shares)], [row, row], color="#bbbbbb", linewidth=1.5, zorder=1)
@@ -343,15 +343,15 @@ def draw_memory(plt, memory):
                 ax.annotate(f"{count} GPU{'s' if count > 1 else ''}", (share, row),
                             xytext=(0, 12), textcoords="offset points", ha="center", fontsize=9,
                             color=lab.COLOURS[i])
-    ax.axvline(1.0, color="black", linewidth=1.4, linestyle="--")
+    ax.plot([1.0, 1.0], [-1.1, len(MODELS) - 0.85], color="black", linewidth=1.4, linestyle="--")
     ax.text(1.03, -0.75, "an 80 GB GPU is full", fontsize=9, va="center")
     ax.set_yticks(range(len(MODELS)))
     ax.set_yticklabels([m.name for m in MODELS])
     ax.set_ylim(-1.1, len(MODELS) - 0.3)
     lab.log_axis(ax.xaxis)
-    lab.axes(ax, "memory of a GPU, in units of 80 GB (planned: bf16 with AdamW, one sequence; "
-                 "several GPUs: ZeRO 3; hollow: does not fit)", "")
-    ax.set_title(memory_title(memory), loc="left", fontsize=11)
+    lab.axes(ax, "memory of a GPU, in units of 80 GB (planned for one sequence; several GPUs: "
+                 "ZeRO 3; hollow: does not fit)", "")
+    ax.set_title(memory_title(memory), loc="left", fontsize=10.5)
     return figure
 
 
@@ -371,7 +371,7 @@ def days_of(m, times, mixed):
 
 
 def draw_days(plt, times, mixed):
-    figure, ax = plt.subplots(figsize=(10.5, 6.2), constrained_layout=True)
+    figure, ax = plt.subplots(figsize=(8.6, 5.4), constrained_layout=True)
     for i, m in enumerate(MODELS):
         days = days_of(m, times, mixed)
         if not days:
@@ -382,9 +382,11 @@ def draw_days(plt, times, mixed):
         ax.plot(list(days), [days[first] * first / n for n in days], color=lab.COLOURS[i],
                 linewidth=0.8, linestyle=":", zorder=1)
         tokens = times[m.name, 1]["tokens"] / 1e9
-        ax.annotate(f"{m.name}, {tokens:,.{1 if tokens < 100 else 0}f}B tokens",
-                    (first, days[first]), xytext=(4, -24 if m is LARGE[-1] else 6),
-                    textcoords="offset points", color=lab.COLOURS[i], fontsize=9)
+        beside = m is LARGE[-1]
+        ax.annotate(f"{m.name}, {tokens:,.{1 if tokens < 100 else 0}f}B{' tokens' * (i == 0)}",
+                    (first, days[first]), xytext=(-8, -3) if beside else (4, 6),
+                    ha="right" if beside else "left", textcoords="offset points",
+                    color=lab.COLOURS[i], fontsize=9)
     for days, name in [(1.0 / 24, "an hour"), (1.0, "a day"), (30.0, "a month"), (YEAR, "a year")]:
         ax.axhline(days, color="#999999", linewidth=0.6)
         ax.text(1.01, days, name, fontsize=8.5, va="center", transform=ax.get_yaxis_transform())
@@ -398,7 +400,7 @@ def draw_days(plt, times, mixed):
     big = GPT2[-1].name
     days = days_of(GPT2[-1], times, mixed)
     ax.set_title(f"GPT-2 {big}: {shown(days[1])} on one GPU, {shown(days[8])} on 8, "
-                 f"{shown(days[64])} on 64", loc="left", fontsize=11)
+                 f"{shown(days[64])} on 64", loc="left", fontsize=10.5)
     return figure
 
 
@@ -453,8 +455,9 @@ def report_batches(e):
                              if (row["model"], row["recompute"]) == (name, x)) for x in (0, 1))
         e.say(f"{name} (modelled): {plain['total_bytes_of_one'] / 1e9:.3g} GB with one sequence, "
               f"and at most {plain['largest_micro_batch']:,.0f} sequences of "
-              f"{plain['seq_len']:.0f} tokens at once on an 80 GB GPU; "
-              f"{again['largest_micro_batch']:,.0f} if blocks are recomputed.")
+              f"{plain['seq_len']:,.0f} tokens at once on an 80 GB GPU; "
+              f"{again['largest_micro_batch']:,.0f} if blocks are recomputed"
+              + (" (CLIP's batch: 32,768 pairs)." if name == CLIP.name else "."))
     rows = kept.own(e, "attention")
     e.say("Activations of GPT-2 124M, kB a token (modelled), here and with every attention matrix "
           "in memory: " + "; ".join(

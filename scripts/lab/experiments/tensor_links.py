@@ -182,6 +182,7 @@ def say(e, rows):
     right = sum((pair["data"]["planned_seconds"] < pair["tensor"]["planned_seconds"])
                 == (pair["data"]["measured_seconds"] < pair["tensor"]["measured_seconds"])
                 for pair in of.values())
-    e.say(f"The planner, beside these: within {100 * NEAR:.0f}% at {sum(abs(x) <= NEAR for x in off)} "
-          f"of {len(off)} points, {100 * max(off, key=abs):+.0f}% at its worst; it names the faster "
-          f"method in {right} of {len(of)} cases.")
+    near = sum(abs(x) <= NEAR for x in off)
+    e.say(f"The planner, beside these: within {100 * NEAR:.0f}% at {near} of {len(off)} points, "
+          f"{100 * max(off, key=abs):+.0f}% at its worst; it names the faster method in {right} of "
+          f"{len(of)} cases.")
