@@ -292,18 +292,14 @@ def tile_efficiency(micro, width, seq_len=1024):
     return count / (math.ceil(count / GPU["units"]) * GPU["units"])
 
 
-def draw_tiles(plt):
-    figure, ax = plt.subplots(figsize=(7.6, 3.4), layout="constrained")
+def draw_tiles(plt, width=768):
+    figure, ax = plt.subplots(figsize=(7.6, 3.2), layout="constrained")
     micro = list(range(1, 33))
-    for i, width in enumerate([768, 3072]):
-        shares = [100 * tile_efficiency(b, width) for b in micro]
-        ax.plot(micro, shares, color=lab.COLOURS[i], marker=lab.MARKERS[i], markersize=4)
-        ax.annotate(f"{width:,} columns", (32, shares[-1]), xytext=(8, 0), va="center",
-                    textcoords="offset points", color=lab.COLOURS[i])
+    ax.plot(micro, [100 * tile_efficiency(b, width) for b in micro], color=lab.COLOURS[0],
+            marker=lab.MARKERS[0], markersize=4)
     ax.set_ylim(0, 108)
-    ax.set_xlim(0, 39)
     lab.axes(ax, "micro-batch, sequences of 1,024 tokens", "units at work, % (modelled)",
-             f"Modelled: tiles of {GPU['rows']}×{GPU['columns']} on {GPU['units']} units")
+             f"{width} columns in tiles of {GPU['rows']}×{GPU['columns']} on {GPU['units']} units")
     return figure
 
 
@@ -350,7 +346,7 @@ def draw_costs(ax, series):
     ax.set_yticks(range(len(rows)), [f"{s.model}: {a} × {b}" for s, (b, a) in rows])
     ax.invert_yaxis()
     ax.margins(y=0.12)
-    lab.axes(ax, "longer than one pass, %", "", f"{series[0].fixed} sequences as A × b")
+    lab.axes(ax, "longer than one pass, % (hollow: by t_0)", "", f"{series[0].fixed} sequences as A × b")
 
 
 def draw(plt, series, lines, model):

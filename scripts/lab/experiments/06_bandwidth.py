@@ -501,16 +501,6 @@ def write(e, cost, choices, lanes, calibrations, sums):
            ["load", " ".join(f"{x:.2f}" for x in os.getloadavg())]])
 
 
-def tensor_parallel(e, why):
-    """tests/test_lab_tensor.py has it at the tiny size."""
-    missing = why or ("" if os.access(tensor_links.BENCH, os.X_OK)
-                      else f"needs {tensor_links.BENCH}: make MPI=1 {tensor_links.BENCH}")
-    if missing:
-        e.say(f"Tensor against data parallel over links: not measured, {missing}.")
-    elif e.size != "tiny":
-        tensor_links.measure(e, e.links, why)
-
-
 def measure(e, why):
     """Makes the runs and writes the tables."""
     choices = lab.tune(e, [Choice(e, b) for b in e.batches])
@@ -524,7 +514,8 @@ def measure(e, why):
     write(e, cost, choices, lanes, calibrations, measured_sums(e))
     if not why:
         race_large(e)
-    tensor_parallel(e, why)
+    if not why and e.size != "tiny":                         # tests/test_lab_tensor.py has it tiny
+        tensor_links.measure(e, e.links)
 
 
 def arguments(parser):
