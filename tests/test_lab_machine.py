@@ -123,7 +123,7 @@ def test_device_blocks():
     controls = [{1: 1.0, 2: 1.0}, {1: 1.1, 2: 1.0}, {1: 1.0, 2: 1.2}, {1: 0.95, 2: 1.1},
                 {1: 1.0, 2: 1.0}]
     assert module.kept_blocks(controls) == [3], module.kept_blocks(controls)
-    assert module.kept_blocks([dict(of, **{1: 1.0}) for of in controls[:2]]) == [0]
+    assert module.kept_blocks([{**of, 1: 1.0} for of in controls[:2]]) == [0]
     s, pairs = planted(slow=(1.0, 9.0, 1.0)), {"even": [(1, 2), (3, 4), (5, 6)]}
     module.keep([s], pairs, [0, 2])
     assert {len(of) for of in s.seconds.values()} == {2} and pairs["even"] == [(1, 2), (5, 6)]
@@ -348,7 +348,7 @@ def test_fits_contrastive():
     """Accumulated gradients are the batch's for a sum over samples, and not for a contrastive loss;
     a micro-batch of one pair has no wrong answer and so no gradient."""
     module = experiment(8)
-    rows = {(row[0], row[2]): row[4] for row in module.contrastive_rows()}
+    rows = {(row[0], row[2]): row[3] for row in module.contrastive_rows()}
     for n in (4, 16):
         assert close(rows["language model", n], rows["language model", 1])
         assert abs(rows["contrastive", n] / rows["contrastive", 1] - 1) > 0.1, rows

@@ -153,16 +153,6 @@ def test_bandwidth_one_corpus():
     assert len(corpora) == 1 and corpora.pop() >= 1.05 * max(steps), (corpora, steps)
 
 
-def test_bandwidth_sums():
-    """Gradients over the busiest link for one sum over 4 ranks, by hand; the trainer's count."""
-    directory, _ = experiment("06_bandwidth")
-    four = next(r for r in table(directory, "sums") if r["ranks"] == 4)
-    assert (four["ring"], four["tree"], four["exchange"], four["parameter_server"]) == (
-        1.5, 2.0, 3.0, 4.0)
-    two = next(r for r in table(directory, "sums") if r["ranks"] == 2)
-    near("counted with two ranks", two["counted"], 1.0, 0.02)
-
-
 def test_bandwidth_endpoint():
     """Ratios of seconds over the slowest link, seed by seed, with the t-interval of these seeds
     alone; the committed verdict is that of the committed table."""

@@ -300,27 +300,6 @@ def race_large(e):
                         "seconds_update"], rows)
 
 
-# ---------------------------------------------------------------- one sum over one link
-
-# Gradients that the busiest link carries each way, for a sum over n ranks that all have it after.
-WAYS = {"parameter server": lambda n: n,         # the server's link: n come, n go
-        "exchange": lambda n: n - 1.0,           # each rank sends its own to every other
-        "tree": lambda n: 2.0 if n > 2 else 1.0,     # two binary trees, half each (Sanders 2009)
-        "ring": lambda n: 2.0 * (n - 1) / n}     # Patarasuk and Yuan 2009: no way sends less
-RANKS = [2, 3, 4, 5, 6, 7, 8]
-
-
-def measured_sums(e):
-    """{ranks: gradients that a rank sent, from the trainer's count of bytes}"""
-    if not lab.has_mpi():
-        return {}
-    jobs = {n: lab.Job(f"sum_{n}", timing(e, n * T, n)[:-2] + ["--zero", 0, "--seed", 1], ranks=n)
-            for n in e.pick([2], [2, 4, 8], [2, 4, 8])}
-    runs = e.run(list(jobs.values()))
-    return {n: lab.median([s["bytes_sent"] / (4.0 * runs[j.name].start["parameters"])
-                           for s in runs[j.name].steps]) for n, j in jobs.items()}
-
-
 # ---------------------------------------------------------------- from the tables on
 
 def only(rows, **wanted):
@@ -437,7 +416,6 @@ def report(e, race_rows, machine):
     if found:
         e.say(f"Measured means are {found[0]:.2f} to {found[-1]:.2f} times the model's in "
               f"{len(found)} distinct lanes; {sum(x < 1.0 for x in found)} lie below it.")
-    report_sums(e)
     tensor_links.say(e, kept.own(e, "tensor_links"))
 
 
@@ -449,17 +427,6 @@ def report_large(e, rows):
               f"seconds to loss {two[0]['target_loss']:g}: one worker with {one[0]['batch_tokens']:,.0f} "
               f"tokens {seconds_text(one)}; two in bf16 with {batch:,.0f} tokens "
               f"{seconds_text(two)}: {times(ratio(two, one))} as long.")
-
-
-def report_sums(e):
-    rows = kept.own(e, "sums")
-    counted = [row for row in rows if row["counted"]]
-    e.say(f"Gradients that the busiest link carries each way for one sum over "
-          f"{rows[-1]['ranks']:.0f} ranks (calculated): " + ", ".join(
-              f"{name} {rows[-1][name.replace(' ', '_')]:.3g}" for name in WAYS)
-          + ("; counted in this trainer, of a rank: " + ", ".join(
-              f"{row['counted']:.3f} with {row['ranks']:.0f} ranks" for row in counted)
-             if counted else "") + ".")
 
 
 def conclude(e, why=""):
@@ -480,7 +447,7 @@ def conclude(e, why=""):
 
 # ---------------------------------------------------------------- the experiment
 
-def write(e, cost, choices, lanes, calibrations, sums):
+def write(e, cost, choices, lanes, calibrations):
     e.csv("updates", ["batch_tokens", "every", "lr", "at_edge", "updates_to_target"],
           [[c.batch, c.every, rate(c.best()[1]), int(c.at_edge()),
             c.updates() if math.isfinite(c.updates()) else None] for c in choices])
@@ -492,8 +459,6 @@ def write(e, cost, choices, lanes, calibrations, sums):
            for name, points in lane.curves() for point in points if point[0] > 0.0])
     e.csv("calibration", ["batch_tokens", "mbit_s", "overlap", "seconds", "seconds_waited"],
           [[c.batch, c.link, int(c.overlap), c.seconds, c.waited] for c in calibrations])
-    e.csv("sums", ["ranks", *(name.replace(" ", "_") for name in WAYS), "counted"],
-          [[n, *(float(gradients(n)) for gradients in WAYS.values()), sums.get(n)] for n in RANKS])
     e.csv("machine", ["what", "value"],
           [["parameters", cost.parameters], ["target_loss", e.target],
            ["seconds_fixed", cost.compute.fixed], ["seconds_a_token", cost.compute.per_token],
@@ -511,7 +476,7 @@ def measure(e, why):
     e.setting(f"{cost.parameters:,} parameters, T={T}; constant rate after {WARMUP} updates, β2 by "
               f"half-life in tokens; {lab.machine()}, load {os.getloadavg()[0]:.2f}. Seconds are "
               "those of the updates, without evaluations.")
-    write(e, cost, choices, lanes, calibrations, measured_sums(e))
+    write(e, cost, choices, lanes, calibrations)
     if not why:
         race_large(e)
     if not why and e.size != "tiny":                         # tests/test_lab_tensor.py has it tiny

@@ -198,9 +198,8 @@ def contrastive_rows(pairs=64, width=8):
 
     def slope(loss, first, last, w=0.5, h=1e-4):
         return (loss(w + h, first, last) - loss(w - h, first, last)) / (2 * h)
-    return [[name, pairs, n, sum(loss(0.5, i, i + pairs // n)
-                                 for i in range(0, pairs, pairs // n)) / n,
-             sum(slope(loss, i, i + pairs // n) for i in range(0, pairs, pairs // n)) / n]
+    return [[name, pairs, n, sum(slope(loss, i, i + pairs // n)
+                                 for i in range(0, pairs, pairs // n)) / n]
             for name, loss in [("language model", language), ("contrastive", contrastive)]
             for n in (1, 4, 16)]
 
@@ -273,10 +272,10 @@ def timing(e, model, run):
     drawn again, perhaps on a busy machine, keeps what was measured."""
     seconds = sorted(x["seconds"] for x in run.steps[2:])
     flags = check_flags(e, model, 1, 0) + ["--threads", 1]
-    kept = os.path.join(e.dir, "planned.json")
-    if not (e.args.redraw and os.path.exists(kept)):
-        lab.write_json(kept, [plan(e, flags)["seconds_per_step"] for _ in range(3)])
-    with open(kept, encoding="utf-8") as file:
+    path = os.path.join(e.dir, "planned.json")
+    if not (e.args.redraw and os.path.exists(path)):
+        lab.write_json(path, [plan(e, flags)["seconds_per_step"] for _ in range(3)])
+    with open(path, encoding="utf-8") as file:
         guesses = json.load(file)
     return Timing(lab.median(guesses), lab.median(seconds), seconds[len(seconds) // 4],
                   seconds[-1 - len(seconds) // 4])
@@ -313,7 +312,7 @@ def write_plans(e):
                         "with_matrices_bytes_a_token", "flops_a_token"], attention_rows(e))
     e.csv("flops_per_byte", ["model", "parameters", "workers", "tokens_a_worker", "flops",
                              "bytes_sent", "flops_per_byte"], traffic_rows(e))
-    e.csv("contrastive", ["loss", "samples", "micro_batches", "value", "gradient"],
+    e.csv("contrastive", ["loss", "samples", "micro_batches", "gradient"],
           contrastive_rows())
     return published(e)
 
