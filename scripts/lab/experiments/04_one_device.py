@@ -351,7 +351,7 @@ def draw_costs(ax, series):
 
 def draw(plt, series, lines, model):
     figure, panels = plt.subplots(1, 2, figsize=(7.6, 3.7), layout="constrained",
-                                  width_ratios=[1.5, 1])
+                                  gridspec_kw={"width_ratios": [1.5, 1]})
     mine = [(s, line) for s, line in zip(series, lines) if s.model == model]
     draw_speed(panels[0], *zip(*mine))
     draw_costs(panels[1], series)

@@ -295,6 +295,8 @@ def race_large(e):
              reached(curve(runs[j.name]), of["target"]), runs[j.name].updates_at(of["target"]),
              mean_update([runs[j.name]])] for (ranks, batch, k, seed), j in jobs.items()]
     if rows:
+        e.setting(f"The larger model over {link:,} Mbit/s: {lab.machine()}, load "
+                  f"{os.getloadavg()[0]:.2f}.")
         e.csv("large", ["parameters", "mbit_s", "ranks", "batch_tokens", "lr", "seed",
                         "target_loss", "seconds_to_target", "updates_to_target",
                         "seconds_update"], rows)

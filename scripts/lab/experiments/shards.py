@@ -21,7 +21,7 @@ COLUMNS = ["channels", "rows", "ranks", "width", "gflops_low", "gflops", "gflops
 def settings(e):
     """(channels, rows of a micro-batch) of each model, and rounds."""
     return e.pick(tiny=([(64, 64)], 3), quick=([(128, 256), (256, 1024)], 15),
-                  full=([(64, 512), (128, 1024), (256, 1024), (768, 1024)], 41))
+                  full=([(64, 512), (128, 1024), (256, 1024), (768, 1024)], 21))
 
 
 def job(channels, rows, rounds):
