@@ -258,9 +258,12 @@ class Lane:
 
     def rows(self):
         """Of race.csv."""
-        update = mean_update(self.runs, every=self.choice.every or 1) if self.measured else None
+        mean = mean_update(self.runs, every=self.choice.every or 1) if self.measured else None
+        median = None
+        if self.measured and not self.choice.every:          # DiLoCo has two kinds of updates
+            median = lab.median([run.median("seconds") for run in self.runs])
         return [[self.link, self.method.name, self.choice.batch, self.choice.every, seed,
-                 reached(points, self.e.target), update, self.modelled]
+                 reached(points, self.e.target), mean, median, self.modelled]
                 for seed, (_, points) in zip(self.seeds, self.curves())]
 
 
@@ -418,6 +421,12 @@ def report(e, race_rows, machine):
     if found:
         e.say(f"Measured means are {found[0]:.2f} to {found[-1]:.2f} times the model's in "
               f"{len(found)} distinct lanes; {sum(x < 1.0 for x in found)} lie below it.")
+    if measured:
+        late = {kind: [row["seconds_update"] / row["median_seconds_update"] for row in race_rows
+                       if row["median_seconds_update"] and (row["method"] == "one") == kind]
+                for kind in (True, False)}
+        e.say(f"The mean update over the median one: {late[True][0]:.2f} times with one worker, "
+              f"{min(late[False]):.2f} to {max(late[False]):.2f} times with two.")
     tensor_links.say(e, kept.own(e, "tensor_links"))
 
 
@@ -454,7 +463,7 @@ def write(e, cost, choices, lanes, calibrations):
           [[c.batch, c.every, rate(c.best()[1]), int(c.at_edge()),
             c.updates() if math.isfinite(c.updates()) else None] for c in choices])
     e.csv("race", ["mbit_s", "method", "batch_tokens", "every", "seed", "seconds_to_target",
-                   "seconds_update", "modelled_seconds_update"],
+                   "seconds_update", "median_seconds_update", "modelled_seconds_update"],
           [row for lane in lanes for row in lane.rows()])
     e.csv("curves", ["mbit_s", "method", "run", "seconds", "val_loss"],
           [[lane.link, lane.method.name, name, *point] for lane in lanes
