@@ -1,10 +1,19 @@
 """What the tests in Python share: a Python that can draw, and a line for each test's verdict."""
+import os
 import subprocess
 import sys
+import time
+
+DAY = int(os.environ.get("DAY") or time.strftime("%j"))
 
 
 class Skip(Exception):
     """Raised by a test that lacks something; says what."""
+
+
+def has_its_turn(number, n):
+    """Where a test tries one in n of many cases: whether this one's day has come, as in tools.sh."""
+    return (number + DAY) % n == 0
 
 
 def find_python():
