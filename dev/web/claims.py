@@ -311,7 +311,7 @@ def flops_per_byte():
 
 def uneven():
     rows = kept.table("04_one_device", "uneven")
-    return rows and said("04_one_device", "Uneven shares")
+    return rows and said("04_one_device", "Two ranks at the same time")
 
 
 # ---------------------------------------------------------------- all of them
