@@ -404,6 +404,12 @@ refused "rank 1: --data: tales" mpirun \
 refused "make MPI=1" env WORLD_SIZE=2 RANK=0 "$train" $tiny
 refused "not all 2 have started MPI within 2 s" mpirun \
     -n 1 "$program" $tiny --timeout 2 --out "$dir/no" : -n 1 "$program" $tiny --plan
+cp -r "$dir/stage" "$dir/timed"                      # a saved wait that no clock can hold
+sed 's/"timeout":[^,]*/"timeout":1e300/' "$dir/stage/latest/state.json" \
+    > "$dir/timed/latest/state.json"
+run timeout -k 5 60 mpirun -n 2 "$program" --resume --out "$dir/timed"
+same "lines about a saved --timeout" "$(grep '^train_gpt2: ' "$dir/stderr")" \
+    "train_gpt2: --resume: state.json: --timeout is not a number from 1 to 86400"
 end ranks_refuse_in_one_line
 
 good 2 --help
