@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Experiment 2, the knee after equal training: from one checkpoint, how many updates of small and of
-large batches lower the loss by the same 0.1 nats?
+"""Experiment 2, the knee after equal training: from one checkpoint, how many updates of small and
+of large batches lower the loss by the same 0.1 nats?
 
     scripts/lab/experiments/02_local.py --quick
 
@@ -88,7 +88,7 @@ def measure(e, group):
     for moment in plan.moments:
         own = [local for local in made if local.tokens == moment]
         points = [joined([local.points[k * plan.batch] for local in own]) for k in plan.ks]
-        points = [p._replace(edge=bool(known[moment, p.batch][2])) for p in points if p]
+        points = [p._replace(edge=bool(known.get((moment, p.batch), (0, 0, 1))[2])) for p in points if p]
         found.append(Moment(group, moment, own, known, points, fit.knee(points)))
     return found
 
@@ -149,8 +149,8 @@ def write(e, found):
            for batch, p in local.points.items() if p])
     e.csv("tuned", ["size", "seq_len", "trained_tokens", "batch_tokens", "lr_times", "edge",
                     "updates"],
-          [[*key(m), batch, times, int(edge), updates] for m in found
-           for (moment, batch), (times, updates, edge) in sorted(m.tuned.items()) if moment == m.tokens])
+          [[*key(m), at[1], times, int(edge), updates] for m in found
+           for at, (times, updates, edge) in sorted(m.tuned.items()) if at[0] == m.tokens])
 
 
 def target(moment):
@@ -196,8 +196,9 @@ def main():
     local_knee.sweep(e, plan_of(e, first), first.fresh, rates(e, plan_of(e, groups[0]), groups[0]))
     found = [moment for group in [*groups[1:], groups[0]] for moment in measure(e, group)]
     found.sort(key=lambda m: groups.index(m.group))
-    e.setting("; ".join(f"{g.size}, sequences of {g.T}: after {', '.join(f'{m:,}' for m in g.moments)}"
-                        f" tokens, seeds {', '.join(map(str, g.fresh))}" for g in groups) + ".")
+    e.setting("; ".join(
+        f"{g.size}, sequences of {g.T}: after {', '.join(f'{m:,}' for m in g.moments)} tokens, "
+        f"seeds {', '.join(map(str, g.fresh))}" for g in groups) + ".")
     e.setting("Every branch decays its rate linearly to zero. It ends 0.1 nats below a branch of "
               "256-token updates that is annealed at once.")
     write(e, found)
