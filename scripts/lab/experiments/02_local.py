@@ -87,16 +87,18 @@ def measure(e, group):
     found = []
     for moment in plan.moments:
         own = [local for local in made if local.tokens == moment]
-        points = [joined([local.points[k * plan.batch] for local in own]) for k in plan.ks]
-        points = [p._replace(edge=bool(known.get((moment, p.batch), (0, 0, 1))[2])) for p in points if p]
+        points = [joined([local.points[k * plan.batch] for local in own],
+                         known.get((moment, k * plan.batch), (0, 0, True))[2]) for k in plan.ks]
+        points = [p for p in points if p]
         found.append(Moment(group, moment, own, known, points, fit.knee(points)))
     return found
 
 
-def joined(points):
-    """One point of all seeds: the geometric mean of their updates; None unless all crossed."""
+def joined(points, edge):
+    """One point of all seeds: the geometric mean of their updates; False unless all crossed."""
     return all(points) and points[0]._replace(
-        updates=[p.median for p in points], median=geometric([p.median for p in points]))
+        updates=[p.median for p in points], median=geometric([p.median for p in points]),
+        edge=bool(edge))
 
 
 def geometric(values):

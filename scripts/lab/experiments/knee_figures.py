@@ -13,19 +13,19 @@ def draw(e, found, knees):
     e.figure("knee", lambda plt: draw_knee(plt, own), alt=(
         f"{shown} parameters to three losses. Left: updates against the batch fall steeply, then "
         "hardly. Right: tokens against the batch stay nearly the same, then rise in proportion."),
-        caption="Points: the best rate of each batch, the median of fresh seeds. Bars: their range. "
-        "Hollow: the best rate is on the edge of those tried.")
+        caption="Points: the best rate of each batch, the median of fresh seeds. Bars: their "
+        "range. Hollow: the best rate is on the edge of those tried.")
     fits = [g for g in own if not g.knee.reason]
     if fits:
         e.figure("growth", lambda plt: draw_growth(plt, fits, knees), alt=(
-            "The critical batch against the tokens trained, both logarithmic: it rises, for runs at "
-            "a constant rate and for branches of one run whose rate decays to zero."),
+            "The critical batch against the tokens trained, both logarithmic: it rises, for runs "
+            "at a constant rate and for branches of one run whose rate decays to zero."),
             caption="Bars: 90%. Constant rate: placed at the fewest tokens that reached the loss.")
 
 
 def three(own):
-    """The lowest loss, the highest and one between."""
-    return [own[i] for i in sorted({0, len(own) // 2, len(own) - 1})]
+    """The lowest loss and two higher ones."""
+    return [own[i] for i in sorted({len(own) // 4, len(own) // 2, len(own) - 1})]
 
 
 # ---------------------------------------------------------------- the knee
@@ -36,8 +36,8 @@ def draw_knee(plt, own):
                              (panels[1], lambda p: p.batch / 1e6, "million tokens")]:
         for i, g in enumerate(three(own)):
             draw_curve(ax, g, times, lab.COLOURS[i], lab.MARKERS[i])
-        ax.set_xlim(0, 1.2 * max(p.batch for g in own for p in g.points))
         ax.set_ylim(0, None)
+        ax.locator_params(axis="x", nbins=5)
         ax.xaxis.set_major_formatter(lambda value, _: lab.plain(value))
         ax.yaxis.set_major_formatter(lambda value, _: lab.plain(value))
         lab.axes(ax, "batch (tokens an update)", f"{words} to the loss")

@@ -59,7 +59,7 @@ def draw_sequences(plt, pair):
     tokens = [m.knee.b_crit for m in pair]
     apart = [b / m.group.T for b, m in zip(tokens, pair)]
     figure.suptitle(
-        f"{pair[0].group.size} parameters after {pair[0].tokens:,} tokens: the knees of two lengths "
-        f"are {max(tokens) / min(tokens):.1f} times apart in tokens, "
+        f"{pair[0].group.size} parameters after {pair[0].tokens:,} tokens, sequences of two "
+        f"lengths: their knees are\n{max(tokens) / min(tokens):.1f} times apart in tokens, "
         f"{max(apart) / min(apart):.1f} times in sequences", fontsize=11)
     return figure
