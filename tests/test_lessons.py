@@ -186,7 +186,8 @@ def test_files_flags_and_targets_that_pages_name_exist():
                 there = [os.path.join(ROOT, path), os.path.join(LESSONS, path)]
                 assert any(map(os.path.exists, there)), f"{page}: there is no {path}"
             for flag in re.findall(r"(?<!\S)--([a-z][a-z0-9-]+)", span):
-                lab = span.startswith("scripts/lab/") and f'--{flag}"' in read("scripts/lab/shared/lab.py")
+                lab = (span.startswith("scripts/lab/")
+                       and f'--{flag}"' in read("scripts", "lab", "shared", "lab.py"))
                 assert f'"{flag}"' in help_text or lab, f"{page}: there is no flag --{flag}"
             for target in re.findall(r"\bmake ([a-z][a-z_-]+)", span):
                 assert target in targets, f"{page}: there is no make {target}"

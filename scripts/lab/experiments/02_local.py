@@ -6,11 +6,10 @@ of large batches lower the loss by the same 0.1 nats?
 
 Experiment 2's knee runs from the start: a large batch also pays for the early updates, where noise
 hardly matters. Here all batches leave the same checkpoint (local_knee.py). Seeds that choose the
-learning rates (table `tuned`) are not those that are reported. The last group asks where the knee
-is in *sequences*: the same tokens, 32 and 256 to a sequence.
+learning rates (table `tuned`) are not those that are reported. One group asks where the knee is in
+*sequences*: the same model and tokens, 32 and 256 to a sequence.
 """
 import math
-import os
 from collections import namedtuple
 
 import _path
@@ -34,9 +33,9 @@ FAR = {"full": 16, "quick": 16, "tiny": 4}
 
 GROUPS = {
     "full": [Group("119k", 32, (2 ** 18, 2 ** 19, 2 ** 20), (1, 2, 4, 8, 16, 32, 64), (3, 4, 5, 6)),
+             Group("119k", 256, (2 ** 18,), (1, 4, 16, 64), (3, 4)),
              Group("35k", 32, (2 ** 18, 2 ** 19), (1, 4, 16), (3, 4, 5)),
-             Group("0.8M", 32, (2 ** 18, 2 ** 19), (1, 4, 16), (3, 4)),
-             Group("119k", 256, (2 ** 18,), (1, 4, 16, 64), (3, 4))],
+             Group("0.8M", 32, (2 ** 18, 2 ** 19), (1, 4, 16), (3, 4))],
     "quick": [Group("119k", 32, (2 ** 20,), (1, 4, 16), (3, 4))],
     "tiny": [Group("35k", 32, (8192,), (1, 4), (3, 4)), Group("35k", 64, (8192,), (1, 4), (3,))]}
 
@@ -47,6 +46,8 @@ Moment = namedtuple("Moment", "group tokens locals tuned points knee")
 def arguments(parser):
     parser.add_argument("--tune", action="store_true",
                         help="choose all learning rates here, on seed 1, also the committed ones")
+    parser.add_argument("--so-far", action="store_true",
+                        help="make no run; draw what a longer run has made so far")
 
 
 # ---------------------------------------------------------------- runs
@@ -80,18 +81,23 @@ def rates(e, plan, group):
 
 
 def measure(e, group):
-    """[Moment]"""
+    """[Moment]; none with --so-far while runs are missing."""
+    try:
+        return list(moments(e, group))
+    except local_knee.Missing:
+        return []
+
+
+def moments(e, group):
     plan = plan_of(e, group)
     known = rates(e, plan, group)
     made = local_knee.sweep(e, plan, group.fresh, known)
-    found = []
     for moment in plan.moments:
         own = [local for local in made if local.tokens == moment]
         points = [joined([local.points[k * plan.batch] for local in own],
                          known.get((moment, k * plan.batch), (0, 0, True))[2]) for k in plan.ks]
         points = [p for p in points if p]
-        found.append(Moment(group, moment, own, known, points, fit.knee(points)))
-    return found
+        yield Moment(group, moment, own, known, points, fit.knee(points))
 
 
 def joined(points, edge):
@@ -194,20 +200,21 @@ def main():
         prediction="After 1,048,576 tokens, 119k parameters take 8 to 16 times as many updates of "
         "256 tokens as of 4,096. In tokens the knee does not depend on a sequence's length.")
     groups = GROUPS[e.size]
-    first = groups[0]._replace(ks=(1, FAR[e.size]))          # the endpoint's runs come first
-    local_knee.sweep(e, plan_of(e, first), first.fresh, rates(e, plan_of(e, groups[0]), groups[0]))
-    found = [moment for group in [*groups[1:], groups[0]] for moment in measure(e, group)]
-    found.sort(key=lambda m: groups.index(m.group))
+    first = measure(e, groups[0]._replace(ks=(1, FAR[e.size])))        # the endpoint's runs alone
+    every = [measure(e, group) for group in groups]
+    found = [moment for own in [every[0] or first, *every[1:]] for moment in own]
+    if not found:
+        lab.fail("there are no runs yet")
     e.setting("; ".join(
         f"{g.size}, sequences of {g.T}: after {', '.join(f'{m:,}' for m in g.moments)} tokens, "
-        f"seeds {', '.join(map(str, g.fresh))}" for g in groups) + ".")
+        f"seeds {', '.join(map(str, g.fresh))}"
+        for g in dict.fromkeys(m.group for m in found)) + ".")
     e.setting("Every branch decays its rate linearly to zero. It ends 0.1 nats below a branch of "
               "256-token updates that is annealed at once.")
     write(e, found)
     tell(e, found)
     local_figures.draw(e, found)
-    last = [m for m in found if m.group == groups[0]][-1]
-    own = quotients(e, last)
+    own = quotients(e, (every[0] or first)[-1])
     e.decide([("", *interval(own))] if len(own) > 1 else [])
     e.close()
 

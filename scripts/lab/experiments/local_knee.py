@@ -25,6 +25,16 @@ Plan = namedtuple("Plan", "name model T corpus batch rate knee moments ks eval")
 Local = namedtuple("Local", "tokens seed loss noise points")
 
 
+class Missing(Exception):
+    """A run is missing, and --so-far makes none."""
+
+
+def run(e, jobs):
+    if e.args.so_far and not all(map(e.is_done, jobs)):
+        raise Missing
+    return e.run(jobs)
+
+
 def trunk_name(plan, seed, i):
     return f"{plan.name}_s{seed}_{i}"
 
@@ -120,17 +130,17 @@ class Branches:
 def sweep(e, plan, seeds, known=None):
     """[Local], one for each moment and seed. known: {(moment, batch): (rate, updates)} of other
     seeds; what is not known is tuned."""
-    trunk = e.run(trunk_jobs(plan, seeds))
+    trunk = run(e, trunk_jobs(plan, seeds))
     anneal = {(i, seed): branch_job(plan, seed, i, 1, 0, max(2, moment // 16 // plan.batch))
               for i, moment in enumerate(plan.moments) for seed in seeds}
-    ends = e.run(list(anneal.values()))
+    ends = run(e, list(anneal.values()))
     every = [Branches(plan, seed, i, k, ends[job.name].val - FALL,
                       (known or {}).get((plan.moments[i], k * plan.batch)))
              for (i, seed), job in anneal.items() for k in plan.ks]
     made = -1
     while sum(len(b.want) for b in every) > made:
         made = sum(len(b.want) for b in every)
-        runs = e.run([job for b in every for job in b.jobs().values()])
+        runs = run(e, [job for b in every for job in b.jobs().values()])
         for b in every:
             b.read(runs)
             b.extend()
