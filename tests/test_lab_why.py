@@ -206,7 +206,7 @@ def test_why_knee_so_far():
     assert all(len(p.updates) == 1 for g in found for p in g.points)
     said = []
     e.say = said.append
-    knee.tell(e, found, [])
+    knee.tell(e, found)
     assert any("not complete: 28 of 28 points" in words for words in said), said
     e.args.so_far = False
 

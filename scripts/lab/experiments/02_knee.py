@@ -354,16 +354,16 @@ def misfit(found, low, high):
 
 def exponent(found):
     """(exponent, low, high) of B_crit ~ E^exponent over all sizes and targets, or None. E: the
-    fewest tokens measured; S_min B_crit would contain what it is to explain. The interval leaves
-    out one batch of one size at a time and fits everything again: the targets of a batch come from
-    the same logs, so they are not independent."""
+    fewest tokens measured, since S_min B_crit would contain what it is to explain. The interval
+    leaves out one batch of one size at a time and fits everything again: the targets of a batch
+    come from the same logs, so they are not independent."""
     def slope(curves):
         fits = [(math.log(fewest(points)), math.log(fit.least_squares(
             [p.batch for p in points], [p.median for p in points])[1])) for points in curves]
         return fit.line(*zip(*fits))[0] if len(fits) > 2 else None
 
-    def without(kept_points):
-        curves = [[p for p in g.points if (g.size, p.batch) in kept_points] for g in found]
+    def without(left):
+        curves = [[p for p in g.points if (g.size, p.batch) in left] for g in found]
         return slope([points for points in curves if len(points) > 3])
     middle = slope([g.points for g in found])
     if middle is None:
@@ -398,21 +398,6 @@ def zhang(tokens):
     """Zhang et al. 2024: a batch of 22.91 D^0.47 sequences of 512 costs 20% more data, D in
     millions of tokens. By E = E_min (1 + B/B_crit) that batch is 0.2 B_crit: B_crit in tokens."""
     return 5.0 * 512.0 * 22.91 * (tokens / 1e6) ** 0.47
-
-
-def local_knees(e):
-    """Rows of 02_local.py's table `local` for its first size, with sequences of this length: from
-    this --out, else the committed ones."""
-    rows = (kept.table(os.path.abspath(os.path.join(e.args.out, "02_local")), "local")
-            or kept.table("02_local", "local"))
-    return [row for row in rows if (row["size"], row["seq_len"]) == (rows[0]["size"], e.T)
-            and not row["refused"]]
-
-
-def local_exponent(knees):
-    """(exponent, low, high) of local knees in trained tokens; None with fewer than three."""
-    return fit.power_law([row["trained_tokens"] for row in knees],
-                         [row["b_crit"] for row in knees]) if len(knees) > 2 else None
 
 
 # ---------------------------------------------------------------- tables
@@ -456,7 +441,7 @@ def spread(p):
 
 # ---------------------------------------------------------------- words
 
-def tell(e, found, knees):
+def tell(e, found):
     for size, reading in dict.fromkeys((g.size, g.reading) for g in found):
         own = [g for g in found if (g.size, g.reading) == (size, reading)]
         known = [f"{g.knee.b_crit:,.0f} at loss {g.target:g} ({g.knee.low:,.0f} to "
@@ -474,7 +459,7 @@ def tell(e, found, knees):
               "lack a fresh seed, or are the tuned seeds' own.")
     if fitted(found):
         tell_fits(e, fitted(found))
-    tell_growth(e, found, knees)
+    tell_growth(e, found)
 
 
 def tell_fits(e, fits):
@@ -505,7 +490,7 @@ def span(values):
     return f"{min(values):.2f} to {max(values):.2f}"
 
 
-def tell_growth(e, found, knees):
+def tell_growth(e, found):
     for small, large, ratio, low, high in between_sizes(fitted(found)):
         e.say(f"At equal loss, B_crit of {large} is {ratio:.2f} times that of {small} "
               f"({low:.2f} to {high:.2f}).")
@@ -514,11 +499,6 @@ def tell_growth(e, found, knees):
         if slope:
             e.say(f"{name}: B_crit grows as the fewest tokens measured to the power of "
                   f"{slope[0]:.2f} ({slope[1]:.2f} to {slope[2]:.2f}).")
-    local = local_exponent(knees)
-    if local:
-        e.say(f"Local knees of {knees[0]['size']}: as trained tokens to the power of "
-              f"{local[0]:.2f} ({local[1]:.2f} to {local[2]:.2f}, {len(knees)} moments). These "
-              "decide: every batch leaves the same checkpoint, and trained tokens are not fitted.")
     last = max(fitted(found), key=lambda g: fewest(g.points), default=None)
     if last:
         e.say(f"Zhang et al. 2024, times 5, at {fewest(last.points):,.0f} tokens: "
@@ -551,16 +531,18 @@ def main():
         if lost:
             e.say(f"{len(lost)} runs diverged and count as not reaching the target: "
                   f"{', '.join(lost[:4])}{' and others' if len(lost) > 4 else ''}.")
-    found, knees = measure(e, rows), local_knees(e)
+    found = measure(e, rows)
+    made = {s.name: [row.batch for row in rows if row.size == s.name] for s in e.sizes}
     e.setting("Models: " + "; ".join(
-        f"{s.name} ({s.layers} layers of {s.channels} channels), batches {min(s.batches):,} to "
-        f"{max(s.batches):,} tokens" for s in e.sizes) + f"; sequences of {e.T} tokens.")
+        f"{s.name} ({s.layers} layers of {s.channels} channels), batches {min(made[s.name]):,} to "
+        f"{max(made[s.name]):,} tokens" for s in e.sizes if made[s.name])
+              + f"; sequences of {e.T} tokens.")
     e.setting(f"AdamW at a constant rate after {WARMUP} updates of warm-up, which count; beta2 by "
               f"the half-life rule; seeds that tune: {len(e.tuned)}, fresh ones that are reported: "
               f"{len(e.fresh)}; averaged weights with a half-life of {2048 * e.T:,} tokens.")
     write(e, rows, found)
-    tell(e, found, knees)
-    knee_figures.draw(e, found, knees)
+    tell(e, found)
+    knee_figures.draw(e, found)
     e.observe()
     e.close()
 

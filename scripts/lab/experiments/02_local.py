@@ -140,6 +140,25 @@ def quotients(e, moment):
     return [small / large for _, small, large in ratios(e, moment)]
 
 
+def grown(found):
+    """(exponent, low, high) of the first group's B_crit in trained tokens; None with fewer than
+    three knees."""
+    own = [m for m in found if m.group == found[0].group and not m.knee.reason]
+    return fit.power_law([m.tokens for m in own], [m.knee.b_crit for m in own]) if (
+        len(own) > 2) else None
+
+
+def constant_rate(e, group):
+    """[(fewest tokens measured, B_crit, low, high)] of 02_knee.py for that size."""
+    tokens = {}
+    for row in kept.table("02_knee", "points", e.args.out):
+        if (row["size"], row["reading"]) == (group.size, "weights"):
+            tokens.setdefault(row["target_nats"], []).append(row["tokens_median"])
+    return [(min(tokens[row["target_nats"]]), row["b_crit"], row["b_crit_low"], row["b_crit_high"])
+            for row in kept.table("02_knee", "fit", e.args.out)
+            if (row["size"], row["reading"]) == (group.size, "weights") and not row["refused"]]
+
+
 def write(e, found):
     small, large = ends(e, None)
     key = lambda m: [m.group.size, m.group.T, m.tokens]
@@ -193,6 +212,14 @@ def tell(e, found):
             e.say(f"{at}: no fit, because {k.reason}.")
 
 
+    slope = grown(found)
+    if slope:
+        e.say(f"B_crit of {found[0].group.size} grows as trained tokens to the power of "
+              f"{slope[0]:.2f} ({slope[1]:.2f} to {slope[2]:.2f}). This decides, not the exponent "
+              "of 02_knee: every batch leaves the same checkpoint, and trained tokens are not "
+              "fitted.")
+
+
 def main():
     e = lab.Experiment(
         2, "local", title="The knee, after equal training", arguments=arguments,
@@ -213,7 +240,7 @@ def main():
               "256-token updates that is annealed at once.")
     write(e, found)
     tell(e, found)
-    local_figures.draw(e, found)
+    local_figures.draw(e, found, constant_rate(e, found[0].group))
     own = quotients(e, (every[0] or first)[-1])
     e.decide([("", *interval(own))] if len(own) > 1 else [])
     e.close()

@@ -3,7 +3,7 @@ import _path
 import lab
 
 
-def draw(e, found, knees):
+def draw(e, found):
     weights = [g for g in found if g.reading == "weights" and len(g.points) > 2]
     if not weights:
         return
@@ -15,12 +15,6 @@ def draw(e, found, knees):
         "hardly. Right: tokens against the batch stay nearly the same, then rise in proportion."),
         caption="Points: the best rate of each batch, the median of fresh seeds. Bars: their "
         "range. Hollow: the best rate is on the edge of those tried.")
-    fits = [g for g in own if not g.knee.reason]
-    if fits:
-        e.figure("growth", lambda plt: draw_growth(plt, fits, knees), alt=(
-            "The critical batch against the tokens trained, both logarithmic: it rises, for runs "
-            "at a constant rate and for branches of one run whose rate decays to zero."),
-            caption="Bars: 90%. Constant rate: placed at the fewest tokens that reached the loss.")
 
 
 def three(own):
@@ -60,28 +54,3 @@ def draw_curve(ax, g, times, colour, marker):
         if p.edge:
             ax.plot([p.batch], [times(p) * p.median], color=colour, marker=marker, markersize=5,
                     markerfacecolor="white")
-
-
-# ---------------------------------------------------------------- how it grows
-
-def draw_growth(plt, fits, knees):
-    figure, ax = plt.subplots(figsize=(7.5, 4.8), layout="constrained")
-    curves = [("constant rate, from the start", [
-        (min(p.median * p.batch for p in g.points), g.knee.b_crit, g.knee.low, g.knee.high)
-        for g in fits])]
-    if knees and knees[0]["size"] == fits[0].size:
-        curves.append(("branches of one checkpoint", [
-            (row["trained_tokens"], row["b_crit"], row["b_crit_low"], row["b_crit_high"])
-            for row in knees]))
-    for i, (name, rows) in enumerate(curves):
-        x, b, low, high = zip(*rows)
-        ax.errorbar(x, b, yerr=[[m - n for m, n in zip(b, low)], [n - m for m, n in zip(b, high)]],
-                    color=lab.COLOURS[i], marker=lab.MARKERS[i], linestyle=lab.LINES[i], capsize=2,
-                    label=name)
-    lab.log_axis(ax.xaxis)
-    lab.log_axis(ax.yaxis)
-    ax.legend(loc="upper left")
-    lab.axes(ax, "tokens trained", "critical batch B_crit (tokens)")
-    figure.suptitle(f"{fits[0].size} parameters: the critical batch grows with training",
-                    fontsize=11)
-    return figure

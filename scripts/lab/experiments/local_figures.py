@@ -3,14 +3,22 @@ import _path
 import lab
 
 
-def draw(e, found):
-    """found: [02_local.Moment]; the first group is the endpoint's."""
+def draw(e, found, constant):
+    """found: [02_local.Moment]; the first group is the endpoint's. constant: its knees in 02_knee,
+    [(tokens trained, B_crit, low, high)]."""
     first = [m for m in found if m.group == found[0].group and len(m.points) > 1]
     if first:
         e.figure("local", lambda plt: draw_local(plt, first), alt=(
             "How many times fewer updates a larger batch takes, against how many times larger it "
             "is: near proportion at first, then flatter; the later in training, the later."),
             caption="From one checkpoint to the same loss, 0.1 nats lower. Small points: seeds.")
+    knees = [(m.tokens, m.knee.b_crit, m.knee.low, m.knee.high) for m in first
+             if not m.knee.reason]
+    if knees:
+        e.figure("growth", lambda plt: draw_growth(plt, first[0].group.size, knees, constant), alt=(
+            "The critical batch against the tokens trained, both logarithmic: it rises, for runs "
+            "at a constant rate and for branches of one run whose rate decays to zero."),
+            caption="Bars: 90%. Constant rate: at the fewest tokens that reached each loss.")
     pair = [m for m in found if m.tokens == found[0].tokens
             and m.group.size == found[0].group.size]
     if len(pair) > 1 and not any(m.knee.reason for m in pair):
@@ -35,7 +43,7 @@ def draw_local(plt, first):
                 textcoords="offset points")
     lab.log_axis(ax.xaxis, base=2)
     lab.log_axis(ax.yaxis, base=2)
-    ax.legend(loc="upper left", title="trained")
+    ax.legend(loc="upper left")
     lab.axes(ax, f"times the batch (of {small.batch:,} tokens)", "times fewer updates")
     figure.suptitle(f"{first[0].group.size} parameters: the longer they are trained, the more "
                     "updates a larger batch saves", fontsize=11)
@@ -62,4 +70,21 @@ def draw_sequences(plt, pair):
         f"{pair[0].group.size} parameters after {pair[0].tokens:,} tokens, sequences of two "
         f"lengths: their knees are\n{max(tokens) / min(tokens):.1f} times apart in tokens, "
         f"{max(apart) / min(apart):.1f} times in sequences", fontsize=11)
+    return figure
+
+
+def draw_growth(plt, size, knees, constant):
+    figure, ax = plt.subplots(figsize=(7.5, 4.8), layout="constrained")
+    for i, (name, rows) in enumerate([("from the start, at a constant rate", constant),
+                                      ("from a checkpoint, to the next 0.1 nats", knees)]):
+        if rows:
+            x, b, low, high = zip(*rows)
+            bars = [[m - n for m, n in zip(b, low)], [n - m for m, n in zip(b, high)]]
+            ax.errorbar(x, b, yerr=bars, color=lab.COLOURS[i], marker=lab.MARKERS[i],
+                        linestyle=lab.LINES[i], capsize=2, label=name)
+    lab.log_axis(ax.xaxis)
+    lab.log_axis(ax.yaxis)
+    ax.legend(loc="upper left")
+    lab.axes(ax, "tokens trained", "critical batch B_crit (tokens)")
+    figure.suptitle(f"{size} parameters: the critical batch grows with training", fontsize=11)
     return figure
