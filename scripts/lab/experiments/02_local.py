@@ -113,7 +113,7 @@ def geometric(values):
 
 # ---------------------------------------------------------------- numbers
 
-def ends(e, group):
+def ends(e):
     """The two batches that are compared."""
     first = e.pick(64, 256, 256)
     return first, first * FAR[e.size]
@@ -121,7 +121,7 @@ def ends(e, group):
 
 def ratios(e, moment):
     """[(seed, updates of the small batch, of the large one)] where both crossed."""
-    pairs = [(local.seed, *(local.points[b] for b in ends(e, moment.group)))
+    pairs = [(local.seed, *(local.points[b] for b in ends(e)))
              for local in moment.locals]
     return [(seed, a.median, b.median) for seed, a, b in pairs if a and b]
 
@@ -144,8 +144,9 @@ def grown(found):
     """(exponent, low, high) of the first group's B_crit in trained tokens; None with fewer than
     three knees."""
     own = [m for m in found if m.group == found[0].group and not m.knee.reason]
-    return fit.power_law([m.tokens for m in own], [m.knee.b_crit for m in own]) if (
-        len(own) > 2) else None
+    if len(own) < 3:
+        return None
+    return fit.power_law([m.tokens for m in own], [m.knee.b_crit for m in own])
 
 
 def constant_rate(e, group):
@@ -159,9 +160,12 @@ def constant_rate(e, group):
             if (row["size"], row["reading"]) == (group.size, "weights") and not row["refused"]]
 
 
+def key(moment):
+    return [moment.group.size, moment.group.T, moment.tokens]
+
+
 def write(e, found):
-    small, large = ends(e, None)
-    key = lambda m: [m.group.size, m.group.T, m.tokens]
+    small, large = ends(e)
     e.csv("ratios", ["size", "seq_len", "trained_tokens", "seed", f"updates_{small}",
                      f"updates_{large}", "ratio"],
           [[*key(m), seed, a, b, a / b] for m in found for seed, a, b in ratios(e, m)])
@@ -194,7 +198,7 @@ def noise(moment):
 
 def tell(e, found):
     for m in found:
-        group, (small, large) = m.group, ends(e, m.group)
+        group, (small, large) = m.group, ends(e)
         at = f"{group.size}, sequences of {group.T}, after {m.tokens:,} tokens"
         own = quotients(e, m)
         if own:
@@ -210,8 +214,6 @@ def tell(e, found):
                       f"; B_simple of the run there is {noise(m):,.0f}." if noise(m) else "."))
         elif len(group.ks) > 3:
             e.say(f"{at}: no fit, because {k.reason}.")
-
-
     slope = grown(found)
     if slope:
         e.say(f"B_crit of {found[0].group.size} grows as trained tokens to the power of "
@@ -228,6 +230,7 @@ def main():
         "256 tokens as of 4,096. In tokens the knee does not depend on a sequence's length.")
     groups = GROUPS[e.size]
     first = measure(e, groups[0]._replace(ks=(1, FAR[e.size])))        # the endpoint's runs alone
+    e.run_seconds = 0.0 if not e.args.so_far else e.run_seconds        # they count again below
     every = [measure(e, group) for group in groups]
     found = [moment for own in [every[0] or first, *every[1:]] for moment in own]
     if not found:

@@ -137,10 +137,9 @@ def sweep(e, plan, seeds, known=None):
     every = [Branches(plan, seed, i, k, ends[job.name].val - FALL,
                       (known or {}).get((plan.moments[i], k * plan.batch)))
              for (i, seed), job in anneal.items() for k in plan.ks]
-    made = -1
-    while sum(len(b.want) for b in every) > made:
-        made = sum(len(b.want) for b in every)
-        runs = run(e, [job for b in every for job in b.jobs().values()])
+    runs = {}
+    while jobs := [job for b in every for job in b.jobs().values() if job.name not in runs]:
+        runs.update(run(e, jobs))
         for b in every:
             b.read(runs)
             b.extend()
