@@ -21,10 +21,12 @@ function lawAt(targets, loss, bound) {
     return [...law, between(few, fewer), Math.max(first, other), Math.min(last, end)];
 }
 
+// Never fewer than were measured.
 function updates([sMin, bCrit, fewest = 0], batch) {
     return Math.max(fewest, sMin * (1 + bCrit / batch));
 }
 
+// The multiple of `unit` next to a batch among those measured; one unit where all are smaller.
 function clamp([, , , least = 0, most = Infinity], batch, unit) {
     const first = Math.ceil(least / unit) * unit, last = Math.floor(most / unit) * unit;
     return Math.max(unit, Math.min(Math.max(batch, first), last));
