@@ -188,6 +188,17 @@ def student_t(probability, degrees):
     return (low + high) / 2.0
 
 
+def mean_interval(values, confidence=0.9, together=1):
+    """(mean, low, high) by Student's t, from these values' own scatter. `together` such intervals
+    hold at once with this confidence (Bonferroni). NaN ends with one value, or one not finite."""
+    mean, n = sum(values) / len(values), len(values)
+    if n < 2 or not math.isfinite(mean):
+        return mean, math.nan, math.nan
+    times = student_t(1.0 - (1.0 - confidence) / (2 * together), n - 1)
+    reach = times * deviation(values) / math.sqrt(n)
+    return mean, mean - reach, mean + reach
+
+
 def joint_reaches(groups, confidence=0.9):
     """Half of the interval of each group's mean, so that all intervals hold together with this
     confidence (Bonferroni). Few seeds say little about their own scatter, so the scatter is pooled
