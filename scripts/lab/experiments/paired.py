@@ -47,8 +47,9 @@ def rows(method, chose):
 
 
 def edges(pairs, name):
-    """A sentence about best rates that have no neighbour; none if all have."""
-    found = [name(m) for pair in pairs for m in (pair.one, pair.other) if m.at_edge()]
+    """A sentence about rates that were chosen without a neighbour on either side; or none."""
+    found = [name(m) for pair in pairs for m in (pair.one, pair.other)
+             if len(m.grid) > 1 and m.at_edge()]
     return f"The best rate lies on the edge of its grid for {', '.join(found)}." if found else ""
 
 
