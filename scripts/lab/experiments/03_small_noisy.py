@@ -248,36 +248,43 @@ def write(e, losses, curves, repeated, equal):
 
 
 def draw(plt, curves, repeats, titles, level):
-    figure, axes = plt.subplots(1, 3, figsize=(12.6, 4.8), layout="constrained")
-    draw_rates(axes[0], curves, titles[0])
-    draw_best(axes[1], curves, titles[1])
-    draw_repeats(axes[2], repeats, titles[2], level)
+    figure, axes = plt.subplot_mosaic([["rates", "best"], ["repeats", "repeats"]],
+                                      figsize=(9.2, 8.4), layout="constrained")
+    draw_rates(axes["rates"], curves, titles[0])
+    draw_best(axes["best"], curves, titles[1])
+    draw_repeats(axes["repeats"], repeats, titles[2], level)
     return figure
 
 
 def draw_rates(ax, curves, title):
-    """Without batches whose best loss is far above all others."""
+    """Without what lies far above the best."""
     own = [c for c in curves if c.rule == KEPT.name]
-    top = min(c.mean for c in own) + 0.16
+    low = min(c.mean for c in own)
     for i, c in enumerate(own):
-        shown = [(lr, loss) for lr, loss in c.tried.items() if loss <= top]
+        shown = [(lr, loss) for lr, loss in c.tried.items() if loss <= low + 0.16]
         if not shown:
             continue
         ax.plot([x for x, _ in shown], [y for _, y in shown], color=lab.COLOURS[i],
                 marker=lab.MARKERS[i], markersize=5)
-        ax.annotate(f"{c.batch}", min(shown, key=lambda at: at[1]), xytext=(0, -15), ha="center",
+        ax.annotate(f"{c.batch}", min(shown, key=lambda at: at[1]), xytext=(0, -16), ha="center",
                     textcoords="offset points", color=lab.COLOURS[i])
-    ax.set_ylim(min(c.mean for c in own) - 0.05, top)
-    rates = sorted({lr for c in own for lr, loss in c.tried.items() if loss <= top})[::2]
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(rates, [f"{lr:g}" for lr in rates])
+    ax.set_ylim(low - 0.03, low + 0.16)
+    rate_axis(ax, sorted({lr for c in own for lr in c.tried}))
     lab.axes(ax, "peak learning rate", "validation loss (nats a token)", title)
 
 
+def rate_axis(ax, values):
+    """Every second one in plain numbers."""
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(values[::2], [f"{value:g}" for value in values[::2]])
+    ax.minorticks_off()
+
+
 def draw_best(ax, curves, title):
-    """The seeds as points, a line through their means."""
-    placed = {KEPT.name: (-2, -18), FIXED.name: (0, -34), SGD.name: (-1, 12)}
-    for i, (rule, (at, below)) in enumerate(placed.items()):
+    """The seeds as points, a line through their means. An arrow tells of a mean far above."""
+    low = min(c.mean for c in curves)
+    placed = {KEPT.name: (-28, "right"), FIXED.name: (-44, "left"), SGD.name: (26, "left")}
+    for i, (rule, (below, side)) in enumerate(placed.items()):
         own = [c for c in curves if c.rule == rule and math.isfinite(c.mean)]
         if not own:
             continue
@@ -286,14 +293,20 @@ def draw_best(ax, curves, title):
         points = [(c.batch, loss) for c in own for loss in c.seeds]
         ax.plot([x for x, _ in points], [y for _, y in points], color=lab.COLOURS[i],
                 marker=lab.MARKERS[i], linestyle="none", markersize=5)
-        point = own[max(at, -len(own))]
-        ax.annotate(rule, (point.batch, point.mean), xytext=(0, below),
-                    textcoords="offset points", color=lab.COLOURS[i],
-                    ha="left" if at == 0 else "right")
+        inside = [c for c in own if c.mean <= low + 0.3] or own[:1]
+        at = inside[-1] if side == "right" else inside[0]
+        ax.annotate(rule, (at.batch, at.mean), xytext=(0, below), ha=side,
+                    textcoords="offset points", color=lab.COLOURS[i])
+        for c in own:
+            if c.mean > low + 0.3:
+                ax.annotate(f"{c.mean:.2f} ↑", (c.batch, low + 0.3), xytext=(0, -12 - 14 * i),
+                            ha="center", textcoords="offset points", color=lab.COLOURS[i])
     batches = sorted({c.batch for c in curves})
     ax.set_xscale("log", base=2)
     ax.set_xticks(batches, [f"{b}" for b in batches])
-    ax.margins(x=0.12, y=0.2)
+    ax.minorticks_off()
+    ax.margins(x=0.12)
+    ax.set_ylim(low - 0.12, low + 0.3)
     lab.axes(ax, "sequences an update", "best validation loss (nats a token)", title)
 
 

@@ -50,7 +50,7 @@ class Course(lab.Tuned):
 
 def constant(e, batch, seeds):
     whole = next(n for n in range(16, 0, -1) if batch // T % n == 0)
-    return Course(e, f"constant{batch}", f"a constant {batch:,} tokens",
+    return Course(e, f"constant{batch}", f"constant {batch:,}",
                   ["--batch-tokens", batch, "--beta2", beta2(batch)], whole, 3,
                   e.pick([0, 1], [-1, 0], [-1, 0, 1]), seeds)
 
@@ -72,7 +72,7 @@ def compare(e, course, batch=None):
     batch = batch or round(e.tokens / course.updates() / UNIT) * UNIT
     other = constant(e, batch, course.plan["seeds"])
     lab.tune(e, [other])
-    return paired.Pair(course.label, course, other)
+    return paired.Pair(f"{course.label}\nless {other.label}", course, other)
 
 
 # ---------------------------------------------------------------- tables and words
@@ -80,7 +80,7 @@ def compare(e, course, batch=None):
 def write(e, pairs):
     for name, chose in [("rates", True), ("pairs", False)]:
         e.csv(name, ["compared", "batch", "lr", "seed", "updates", "val_loss"],
-              [[pair.label, arm.label, rate(k), seed, run.end.get("step"), run.val]
+              [[pair.one.label, arm.label, rate(k), seed, run.end.get("step"), run.val]
                for pair in pairs for arm in (pair.one, pair.other)
                if not chose or len(arm.grid) > 1 for k, seed, run in paired.rows(arm, chose)])
 
@@ -88,7 +88,7 @@ def write(e, pairs):
 def report(e, pairs):
     for pair in pairs:
         one, other = pair.one, pair.other
-        e.say(f"{one.label} less {other.label}: {pair.text()}; {mean(one.losses()):.4f} after "
+        e.say(f"{one.label} less {other.label} tokens: {pair.text()}; {mean(one.losses()):.4f} after "
               f"{one.updates():,.0f} updates against {mean(other.losses()):.4f} after "
               f"{other.updates():,.0f}; rate {rate(one.best()[1]):g} against "
               f"{rate(other.best()[1]):g}.")
@@ -135,9 +135,9 @@ def main():
     write(e, pairs)
     report(e, pairs)
     e.figure("schedules", lambda plt: paired.draw(
-        plt, pairs, f"The {pairs[0].label} tokens ends {paired.higher(pairs[0].mean)} than "
-        f"{pairs[0].other.label}", "final loss, growing less constant batch (nats)",
-        "a constant batch with as many updates"),
+        plt, pairs, "After as many tokens and updates, a batch that the norm test enlarges ends\n"
+        f"{paired.higher(pairs[0].mean)} than a {pairs[0].other.label} tokens",
+        "final loss, growing less constant batch (nats)", "constant\nbatch"),
         alt="Final loss with a growing batch less that with a constant one: a point for each "
             "seed, in a group for each schedule, with the mean and its interval.",
         caption=f"{e.tokens:,} tokens a run. Each point is one seed's difference; intervals of "

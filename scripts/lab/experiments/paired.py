@@ -58,8 +58,8 @@ def draw(plt, pairs, title, ylabel, zero):
     interval. zero: what a difference of zero means."""
     figure, ax = plt.subplots(figsize=(7.6, 4.6), layout="constrained")
     ax.axhline(0.0, color="black", linewidth=1.2)
-    ax.annotate(zero, (1.0, 0.0), (-4, 4), textcoords="offset points", ha="right",
-                xycoords=("axes fraction", "data"), fontsize=9.5)
+    ax.annotate(zero, (0.0, 0.0), (5, 4), textcoords="offset points", fontsize=9.5,
+                xycoords=("axes fraction", "data"))
     for i, pair in enumerate(pairs):
         n = len(pair.gaps)
         ax.plot([i - 0.12 + 0.1 * (j / max(n - 1, 1) - 0.5) for j in range(n)], pair.gaps, "o",
@@ -68,9 +68,10 @@ def draw(plt, pairs, title, ylabel, zero):
         ax.errorbar([i + 0.08], [pair.mean], yerr=[reach if lab.number(reach) else 0.0],
                     color=lab.COLOURS[i], marker="D", markersize=8, capsize=5, linewidth=2)
         ax.annotate(f"{pair.mean:+.3f}", (i + 0.08, pair.mean), (11, 0), va="center", fontsize=11,
-                    textcoords="offset points", color=lab.COLOURS[i])
+                    textcoords="offset points", color=lab.COLOURS[i],
+                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})
     ax.set_xticks(range(len(pairs)), [pair.label for pair in pairs])
-    ax.set_xlim(-0.6, len(pairs) - 0.4)
+    ax.set_xlim(-0.4 - 0.22 * len(pairs), len(pairs) - 0.4)
     ax.margins(y=0.12)
     lab.axes(ax, "", ylabel, title)
     ax.grid(False, axis="x")
