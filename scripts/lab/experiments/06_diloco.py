@@ -41,21 +41,22 @@ def settings(e):
     e.updates = e.pick(tiny=40, quick=200, full=1000)
     e.eval_tokens = e.pick(4096, 65536, 262144)
     # Where grids of rates begin: at data parallel's best of an earlier sweep.
-    e.middle = e.pick({128: 2}, {512: 3, 2048: 4}, {512: 3, 2048: 4})
+    e.middle = e.pick({128: 2}, {512: 2, 2048: 3}, {512: 3, 2048: 4})
     e.plan = {"first": 1, "also": e.pick([], [], [5]), "grid": e.pick([0, 1], [-1, 0], [-1, 0, 1]),
-              "extend": e.pick(None, None, (-2, 8)),
+              "extend": e.pick(None, (-2, 8), (-2, 8)),
               "seeds": list(paired.SEEDS)[:e.pick(2, 4, None)]}
     e.setting(f"2 layers, 32 channels, T={T}; {e.updates:,} updates from fresh weights, the rate "
               "decays by a cosine to a tenth. AdamW; both methods have the β2 of the batch of all "
               f"{REPLICAS} replicas, by half-life in tokens and at least 0.9.")
     e.setting(f"DiLoCo: {REPLICAS} replicas, outer rate 1 without momentum, H = {e.every}.")
-    e.setting(f"Rates are a factor of 2 apart, chosen with {len(e.plan['also']) + 1} of the seeds "
-              f"1 and 5. Other seeds are reported: {e.plan['seeds'][0]} to {e.plan['seeds'][-1]}.")
+    e.setting("Rates are a factor of 2 apart, chosen with "
+              f"{'seeds 1 and 5' if e.plan['also'] else 'seed 1'}. Others are reported: "
+              f"{e.plan['seeds'][0]} to {e.plan['seeds'][-1]}.")
 
 
 def report(e, pairs):
     for pair in pairs:
-        e.say(f"{pair.label}: DiLoCo ends {pair.text()} above data parallel, "
+        e.say(f"{pair.label}: DiLoCo less data parallel {pair.text()}, "
               f"{mean(pair.one.losses()):.3f} against {mean(pair.other.losses()):.3f}; rate "
               f"{rate(pair.one.best()[1]):g} against {rate(pair.other.best()[1]):g}.")
     e.say(f"The {len(pairs)} intervals hold together with 90%, each from its own scatter.")
