@@ -208,10 +208,10 @@ def with_planted():
     if os.path.exists(folder):
         return
     planted.plant(os.path.join(folder, "lab"), {"07_schedules": "quick"})
-    os.makedirs(os.path.join(kept.RESULTS, "02_knee"))
+    os.makedirs(os.path.join(kept.RESULTS, "10_replayed"))
     shutil.copytree(COMMITTED[1], kept.FIGURES)
     shutil.copy(os.path.join(COMMITTED[0], "results.json"), kept.RESULTS)
-    shutil.copy(os.path.join(COMMITTED[0], "02_knee", "samples.json"),
+    shutil.copy(os.path.join(COMMITTED[0], "10_replayed", "samples.json"),
                 os.path.join(kept.RESULTS, "02_knee"))
     keep.shrink = shutil.copy
     for label in planted.TABLES:
@@ -295,7 +295,7 @@ def test_page_planted():
     assert "ot measured yet" not in words and words.count("quick run") >= 2, "07 is quick"
     assert words.count("<figure ") >= 10, words.count("<figure ")
     assert "to a loss of 1.4, 119k parameters took" in words
-    samples = kept.read("02_knee", "samples.json")
+    samples = kept.read("10_replayed", "samples.json")
     losses = [s["target"] for s in samples["samples"]]
     assert losses == [2.5, 2.25, 2.0, 1.8, 1.7, 1.6, 1.5, 1.4], losses
     for s in samples["samples"]:

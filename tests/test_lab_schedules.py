@@ -76,8 +76,8 @@ def test_lab_joint_reaches():
 
 
 def test_lab_mean_interval():
-    """Twelve pairs, and two groups of which both must hold: in nine rounds of ten. Each from its own
-    scatter: a quiet group's interval does not grow beside a noisy one."""
+    """Twelve pairs, and two groups of which both must hold: in nine rounds of ten. Each from its
+    own scatter: a quiet group's interval does not grow beside a noisy one."""
     rng, held, both = random.Random(5), 0, 0
     for _ in range(1000):
         groups = [[rng.gauss(0.1, scatter) for _ in range(12)] for scatter in (0.02, 0.5)]

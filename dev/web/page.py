@@ -131,7 +131,7 @@ def calculator(models):
 
 def samples():
     """Texts of one model, from left out of training to well trained."""
-    made = kept.read("02_knee", "samples.json")
+    made = kept.read("10_replayed", "samples.json")
     if not made:
         return ""
     rows = "".join(f"<tr><td>{s['target']:g} nats</td><td class='sample'>{html.escape(s['text'])}"

@@ -358,8 +358,9 @@ def panel_titles(curves, gap, growth, level):
     own = sorted((c for c in curves if c.rule == KEPT.name), key=lambda c: c.batch)
     equally = [c for c in own if abs(c.mean - own[0].mean) <= EQUAL]
     apart = max(abs(c.mean - own[0].mean) for c in equally)
-    return ("A larger batch wants a larger rate\n(AdamW; labels: sequences an update)" if growth and
-            growth[1] > 0.0 else "Every batch has its own rate\n(AdamW; labels: sequences an update)",
+    larger = growth and growth[1] > 0.0
+    return (("A larger batch wants a larger rate" if larger else "Every batch has its own rate")
+            + "\n(AdamW; labels: sequences an update)",
             f"{', '.join(str(c.batch) for c in equally)} sequences\nend within {apart:.3f} nats",
             "Repeated data" + (f": {gap[0]:+.3f} nats\nfor the smaller batch, at "
                                f"{level:g} nats" if gap else ""))

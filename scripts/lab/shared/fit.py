@@ -287,41 +287,6 @@ def fit_device(tokens, seconds):
     return Device(fixed, slope)
 
 
-# ---------------------------------------------------------------- the best batch for n workers
-#
-# A worker takes t = t_0 + tau b for b = B/n tokens. With b_half = t_0/tau, the tokens at which it
-# has half of its full speed (Hockney), T(B, n) = S_min (1 + B_crit/B) tau (b_half + B/n). A link
-# that overlap does not hide takes c(n): t_0 + c(n) then stands for t_0.
-
-def best_batch(workers, b_crit, b_half, sequence=0):
-    """The batch with the least T: its derivative is zero at B = sqrt(B_crit b_half n). A worker has
-    at least `sequence` tokens."""
-    return max(math.sqrt(b_crit * b_half * workers), workers * sequence)
-
-
-def end_workers(b_crit, b_half, sequence):
-    """The number of workers that have one sequence each at the best batch: beyond it a larger n
-    only enlarges the batch."""
-    return b_crit * b_half / sequence ** 2
-
-
-def device_tokens(workers, b_crit, b_half, sequence=0):
-    """n T at the best batch, in units of E_min tau: device-hours beside those of one device that
-    wastes no token and no time. (1 + sqrt(n b_half/B_crit))^2 up to end_workers."""
-    batch = best_batch(workers, b_crit, b_half, sequence)
-    return (1.0 + batch / b_crit) * (1.0 + workers * b_half / batch)
-
-
-def doubling_workers(b_crit, b_half, sequence=0):
-    """n_2, where device-hours are twice those of one worker, on a link that takes no time."""
-    twice = 2.0 * device_tokens(1, b_crit, b_half, sequence)
-    if sequence:
-        workers = (twice * sequence / (sequence + b_half) - 1.0) * b_crit / sequence
-        if workers >= end_workers(b_crit, b_half, sequence):
-            return workers
-    return b_crit / b_half * (math.sqrt(twice) - 1.0) ** 2
-
-
 def median_interval(values, confidence=0.9):
     """The narrowest pair of order statistics, as far from the lowest as from the highest, that
     encloses the median of what the values were drawn from with at least this probability, whatever
@@ -334,6 +299,12 @@ def median_interval(values, confidence=0.9):
             break
         found = ordered[i], ordered[n - 1 - i]
     return found
+
+
+def slowest(seconds, n):
+    """The mean of the largest of n values drawn from these: what n workers wait for."""
+    ordered, m = sorted(seconds), len(seconds)
+    return sum(x * (((i + 1) / m) ** n - (i / m) ** n) for i, x in enumerate(ordered))
 
 
 # ---------------------------------------------------------------- memory

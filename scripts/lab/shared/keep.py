@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 
-import claims
+import endpoints
 import kept
 import lab
 
@@ -91,46 +91,42 @@ def sentence(text):
 def block(label, found):
     """What stands between the markers of an experiment."""
     pictures = [f"![{figure['alt'].replace('[', '(').replace(']', ')')}]"
-                f"(figures/{kept.figure_file(found, figure)})\n" for figure in found["figures"]]
+                f"(results/figures/{kept.figure_file(found, figure)})\n"
+                for figure in found["figures"]]
+    verdict = f"**{found['verdict'].capitalize()}.** {sentence(found['why'])}"
     return "\n".join([
         f"<!-- seen {label} -->",
         f"**What was seen.** {found['size'].capitalize()} run; {kept.machine(found)}.\n",
         *[f"- {said}" for said in found["said"]], "", *pictures,
-        f"**{found['verdict'].capitalize()}.** {sentence(found['why'])}", "<!-- end -->"])
+        *([] if found["verdict"] == "observed" else [verdict]), "<!-- end -->"])
 
 
-def row(label, found):
-    """A line of the README's table."""
-    return (f"| {found['number']}. {found['title']} | {claims.answer(label)} "
-            f"| {kept.verdict(found)} | {found['run_seconds'] / 60:,.0f} min of runs |")
+def endpoints_table():
+    """What each experiment had to decide, and how it did; in the order of the plan."""
+    rows = ["<!-- endpoints -->", "| experiment | endpoint | predicted | measured | verdict |",
+            "|---|---|---|---|---|"]
+    for end in endpoints.PLAN:
+        found = kept.summary(end.label)
+        seen = kept.table(end.label, "endpoint")
+        measured = "; ".join(f"{row['what'] or ''}{': ' if row['what'] else ''}{row['value']:.3g} "
+                             f"({row['low']:.3g} to {row['high']:.3g})" for row in seen)
+        rows.append(f"| {int(end.label[:2])} {end.label[3:].replace('_', ' ')} | {end.what} "
+                    f"| {endpoints.bounds(end)} | {measured or 'not measured yet'} "
+                    f"| {kept.verdict(found) if found and seen else ''} |")
+    return "\n".join([*rows, "<!-- end -->"])
 
 
-def place(text, label, found):
-    """Where the README quotes an experiment: between its markers, or without them what its section
-    says was seen, up to the next part."""
-    marked = re.search(rf"<!-- seen {label} -->\n.*?<!-- end -->", text, re.S)
-    if marked:
-        return marked
-    section = re.search(rf"(?m)^## {found['number']}\. .*\n(?:(?!## ).*\n)*", text)
-    seen = section and re.compile(r"\*\*What was seen\.\*\*.*?(?=\n\n\*\*(?:How|Look|Try) )", re.S
-                                  ).search(text, section.start(), section.end())
-    return seen or lab.fail(f"{README}: has no <!-- seen {label} --> ... <!-- end -->")
-
-
-def table_row(text, found):
-    rows = list(re.finditer(rf"(?m)^\| {found['number']}\. .*", text))
-    named = [row for row in rows if row.group().startswith(
-        f"| {found['number']}. {found['title']} |")]
-    if len(rows) != 1 and len(named) != 1:
-        lab.fail(f"{README}: its table has no row of {found['number']}. {found['title']}")
-    return (named or rows)[0]
+def place(text, start):
+    """What the README has between a marker and its end."""
+    return (re.search(rf"<!-- {start} -->\n.*?<!-- end -->", text, re.S)
+            or lab.fail(f"{README}: has no <!-- {start} --> ... <!-- end -->"))
 
 
 def quote(text, label, found):
-    """The README with the words of this summary."""
-    for spot, words in [(place, block), (lambda text, _, found: table_row(text, found), row)]:
-        at = spot(text, label, found)
-        text = text[:at.start()] + words(label, found) + text[at.end():]
+    """The README with the words of this summary, and the table of all endpoints."""
+    for start, words in [(f"seen {label}", block(label, found)), ("endpoints", endpoints_table())]:
+        at = place(text, start)
+        text = text[:at.start()] + words + text[at.end():]
     return text
 
 

@@ -9,30 +9,44 @@ RESULTS = os.path.join(lab.LAB, "results")
 FIGURES = os.path.join(RESULTS, "figures")
 
 
-def read(label, name):
-    """What a JSON file of an experiment holds; None without."""
-    path = os.path.join(RESULTS, label, name)
-    try:
-        with open(path, encoding="utf-8") as f:
-            return json.load(f)
-    except OSError:
-        return None
-    except ValueError:
-        return lab.fail(f"{path}: this is not JSON; run keep.py {label} again")
+def read(label, name, out=None):
+    """What a JSON file of an experiment holds; None without. out: as for table()."""
+    for folder in [out, RESULTS] if out else [RESULTS]:
+        path = os.path.join(folder, label, name)
+        try:
+            with open(path, encoding="utf-8") as f:
+                return json.load(f)
+        except OSError:
+            continue
+        except ValueError:
+            return lab.fail(f"{path}: this is not JSON; run experiment {label} again")
+    return None
 
 
 def summary(label):
     return read(label, "summary.json")
 
 
-def table(label, name):
+def table(label, name, out=None):
     """The rows of a CSV file, as {column: number, text, or None for an empty cell}; none without
-    the file."""
-    try:
-        with open(os.path.join(RESULTS, label, name + ".csv"), newline="", encoding="utf-8") as f:
-            return [{key: value(cell) for key, cell in row.items()} for row in csv.DictReader(f)]
-    except OSError:
-        return []
+    the file. out: where an experiment may have been run; its own table comes before the kept one."""
+    for folder in [out, RESULTS] if out else [RESULTS]:
+        try:
+            with open(os.path.join(folder, label, name + ".csv"), newline="",
+                      encoding="utf-8") as f:
+                return [{key: value(cell) for key, cell in row.items()}
+                        for row in csv.DictReader(f)]
+        except OSError:
+            continue
+    return []
+
+
+def best_rate(size, target, batch):
+    """The best learning rate that experiment 2's kept sweep found for a batch and a loss; None if
+    it did not go there."""
+    return next((row["best_lr"] for row in table("02_knee", "points") if
+                 (row["size"], row["reading"], row["target_nats"], row["batch_tokens"])
+                 == (size, "weights", target, batch)), None)
 
 
 def value(cell):
