@@ -141,7 +141,7 @@ def test_lab_tuned():
 
 
 def planted_pair(shift, scatter=0.02, seeds=range(11, 23)):
-    """Two arms whose losses lie `shift` apart; a seed moves both alike, by ten times the scatter."""
+    """Two arms whose losses lie `shift` apart; a seed moves both, by ten times the scatter."""
     rng = random.Random(6)
     level = {seed: rng.gauss(2.0, 10 * scatter) for seed in [1, *seeds]}
     plan = {"first": 1, "seeds": list(seeds), "grid": [-1, 0, 1], "extend": None}

@@ -362,8 +362,8 @@ def panel_titles(curves, gap, growth, level):
     return (("A larger batch wants a larger rate" if larger else "Every batch has its own rate")
             + "\n(AdamW; labels: sequences an update)",
             f"{', '.join(str(c.batch) for c in equally)} sequences\nend within {apart:.3f} nats",
-            "Repeated data" + (f": {gap[0]:+.3f} nats\nfor the smaller batch, at "
-                               f"{level:g} nats" if gap else ""))
+            "Repeated data" + (f": when the training loss is {level:g}, 1 sequence less 64 is "
+                               f"{gap[0]:+.3f} nats" if gap else ""))
 
 
 def main():
@@ -372,8 +372,8 @@ def main():
         question="After the same tokens, is a model trained with one sequence an update worse than "
                  "one trained with hundreds? And do noisy gradients generalise better?",
         prediction="On repeated data the batch does not change the validation loss at equal "
-                   "training loss: 1 sequence an update and 64 end within 0.02 nats. On fresh data, "
-                   "with the rate tuned and the half-life of the second moment kept in tokens, one "
+                   "training loss: 1 sequence an update and 64 end within 0.02 nats. On fresh "
+                   "data, with the rate tuned and the half-life of the second moment kept in tokens, one "
                    "sequence is as good per token as many, SGD too (Marek et al. 2025).")
     plan = plan_of(e)
     label, only = "03_small_noisy", e.args.only

@@ -86,13 +86,16 @@ def write(e, pairs):
                if not chose or len(arm.grid) > 1 for k, seed, run in paired.rows(arm, chose)])
 
 
+def told(course):
+    return (f"{mean(course.losses()):.4f} after {course.updates():,.0f} updates, rate "
+            f"{rate(course.best()[1]):g}")
+
+
 def report(e, pairs):
     for pair in pairs:
         one, other = pair.one, pair.other
-        e.say(f"{one.label} less {other.label} tokens: {pair.text()}; {mean(one.losses()):.4f} after "
-              f"{one.updates():,.0f} updates against {mean(other.losses()):.4f} after "
-              f"{other.updates():,.0f}; rate {rate(one.best()[1]):g} against "
-              f"{rate(other.best()[1]):g}.")
+        e.say(f"{one.label} less {other.label} tokens: {pair.text()}; {told(one)} against "
+              f"{told(other)}.")
     e.say("Mean batch before the rate decays, and at the end: " + "; ".join(
         f"{p.one.label} {p.one.batch_at(0.8):,.0f}, {p.one.batch_at(1.0):,.0f} tokens"
         for p in pairs) + ".")
