@@ -22,8 +22,10 @@ class Pair:
         self.mean, self.low, self.high = fit.mean_interval(self.gaps, together=together)
 
     def text(self):
-        return (f"{self.mean:+.4f} nats ({self.low:+.4f} to {self.high:+.4f}; {len(self.gaps)} "
-                f"pairs from {min(self.gaps):+.3f} to {max(self.gaps):+.3f})")
+        below = sum(gap < 0.0 for gap in self.gaps)
+        return (f"{self.mean:+.4f} nats ({self.low:+.4f} to {self.high:+.4f}; {below} of "
+                f"{len(self.gaps)} pairs below zero, from {min(self.gaps):+.3f} to "
+                f"{max(self.gaps):+.3f})")
 
     def found(self):
         """As Experiment.decide wants it."""
