@@ -139,8 +139,8 @@ def main():
     write(e, pairs)
     report(e, pairs)
     e.figure("schedules", lambda plt: paired.draw(
-        plt, pairs, "After as many tokens and updates, a batch that the norm test enlarges ends\n"
-        f"{paired.higher(pairs[0].mean)} than a {pairs[0].other.label} tokens",
+        plt, pairs, f"{pairs[0].below()} seeds end lower when the norm test enlarges the batch\n"
+        f"than with a {pairs[0].other.label} tokens, after as many tokens and updates",
         "final loss, growing less constant batch (nats)", "constant\nbatch"),
         alt="Final loss with a growing batch less that with a constant one: a point for each "
             "seed, in a group for each schedule, with the mean and its interval.",

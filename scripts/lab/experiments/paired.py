@@ -21,10 +21,12 @@ class Pair:
         self.gaps = [a - b for a, b in zip(one.losses(), other.losses())]
         self.mean, self.low, self.high = fit.mean_interval(self.gaps, together=together)
 
+    def below(self):
+        return f"{sum(gap < 0.0 for gap in self.gaps)} of {len(self.gaps)}"
+
     def text(self):
-        below = sum(gap < 0.0 for gap in self.gaps)
-        return (f"{self.mean:+.4f} nats ({self.low:+.4f} to {self.high:+.4f}; {below} of "
-                f"{len(self.gaps)} pairs below zero, from {min(self.gaps):+.3f} to "
+        return (f"{self.mean:+.4f} nats ({self.low:+.4f} to {self.high:+.4f}; {self.below()} pairs "
+                f"below zero, from {min(self.gaps):+.3f} to "
                 f"{max(self.gaps):+.3f})")
 
     def found(self):
