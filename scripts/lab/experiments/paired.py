@@ -17,7 +17,6 @@ class Pair:
 
     def __init__(self, label, one, other, together=1):
         self.label, self.one, self.other = label, one, other
-        self.seeds = one.plan["seeds"]
         self.gaps = [a - b for a, b in zip(one.losses(), other.losses())]
         self.mean, self.low, self.high = fit.mean_interval(self.gaps, together=together)
 
@@ -26,8 +25,7 @@ class Pair:
 
     def text(self):
         return (f"{self.mean:+.4f} nats ({self.low:+.4f} to {self.high:+.4f}; {self.below()} pairs "
-                f"below zero, from {min(self.gaps):+.3f} to "
-                f"{max(self.gaps):+.3f})")
+                f"below zero, from {min(self.gaps):+.3f} to {max(self.gaps):+.3f})")
 
     def found(self):
         """As Experiment.decide wants it."""
