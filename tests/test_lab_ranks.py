@@ -219,63 +219,54 @@ def test_bandwidth_without_links():
             assert [r["method"] for r in rows] == ["one", "parallel", "bf16"]
             assert all(r["seconds_update"] is None and r["modelled_seconds_update"] > 0
                        for r in rows)
-        else:
-            assert [r["replicas"] for r in table(directory, "cells")] == [1.0]
 
 
-# ---- 6: DiLoCo's grid ----
+# ---- 6: DiLoCo against data parallel ----
 
-def test_diloco_cells():
-    """The best rate and outer step by seed 1 alone; the gap from the other seeds, one by one; what
-    was sent."""
+def test_diloco_pairs():
+    """The best rate by seed 1 alone; the difference from the other seeds, pair by pair; what was
+    sent. Both arms have the beta2 of the batch of all replicas."""
     directory, summary = experiment("06_diloco")
-    cells, runs = table(directory, "cells"), table(directory, "runs")
-    assert [(c["replicas"], c["every"]) for c in cells] == [(4, 5), (1, 5)], cells
+    fit, lab = module("fit"), module("lab")
+    found, betas = {}, set()
+    for arm, name in [("H = 5", "h5"), ("data parallel", "parallel")]:
+        tried = {r["lr"]: r["val_loss"] for r in table(directory, "rates") if r["arm"] == arm}
+        mine = [r for r in table(directory, "pairs") if r["arm"] == arm]
+        assert [(r["batch_of_a_replica"], r["seed"]) for r in mine] == [(128, 11), (128, 12)]
+        assert len(tried) == 2 and {r["lr"] for r in mine} == {min(tried, key=tried.get)}
+        for row in mine:
+            run = f"b128_{name}_lr{row['lr']:g}_s{int(row['seed'])}"
+            near(f"loss of {run}", row["val_loss"], log(directory, run, "eval")[-1]["val_loss"],
+                 1e-7)
+            start = log(directory, run, "start")[0]
+            assert start["batch_tokens"] == 512, start
+            betas.add(start["beta2"])
+            sent = sum(s.get("bytes_sent", 0) for s in log(directory, run, "step"))
+            wanted = 8 * all_ranks(4, 4 * start["parameters"]) if name == "h5" else 0
+            assert abs(sent - wanted) <= 0.02 * wanted, (run, sent, wanted)
+        found[arm] = [r["val_loss"] for r in mine]
+    assert len(betas) == 1, f"the arms differ in beta2: {betas}"
+    near("beta2", betas.pop(), lab.half_life_beta2(512), 1e-6)
+    gaps = [a - b for a, b in zip(found["H = 5"], found["data parallel"])]
+    (end,) = table(directory, "endpoint")
+    for field, value in zip(("value", "low", "high"), fit.mean_interval(gaps)):
+        near(f"endpoint's {field}", end[field], value, 1e-5)
+    assert summary["number"] == 6 and "predicted above 0" in summary["why"], summary["why"]
 
-    def of(replicas, every, seed):
-        return {(r["outer_lr"], r["outer_momentum"], r["inner_lr"]): r["val_loss"] for r in runs
-                if (r["replicas"], r["every"], r["seed"]) == (replicas, every, seed)}
-    parallel = [min(of(4, 0, seed).values()) for seed in (2, 3)]
-    for cell in cells:
-        first = of(cell["replicas"], cell["every"], 1)
-        best = cell["outer_lr"], cell["outer_momentum"], cell["inner_lr"]
-        assert len(first) == 4 and min(first, key=first.get) == best, (first, best)
-        mine = [of(cell["replicas"], cell["every"], seed)[best] for seed in (2, 3)]
-        near("the gap", cell["gap"], sum(a - b for a, b in zip(mine, parallel)) / 2, 1e-5)
-        expected = "wins" if cell["high"] < 0 else "loses" if cell["low"] > 0 else "ties"
-        assert cell["outcome"] == expected
-        name = (f"b128_h5_u40{'_one' if cell['replicas'] == 1 else ''}_o{best[0]:g}m{best[1]:g}"
-                f"_lr{best[2]:g}_s2")
-        near(f"loss of {name}", mine[0], log(directory, name, "eval")[-1]["val_loss"], 1e-7)
-        start = log(directory, name, "start")[0]
-        assert (start["batch_tokens"], start["outer_every"]) == (512, 5), start
-        near("beta2", start["beta2"], 0.95 ** ((128 if cell["replicas"] == 4 else 512) / 4096),
-             1e-6)
-        sent = sum(s.get("bytes_sent", 0) for s in log(directory, name, "step"))
-        wanted = 8 * all_ranks(4, 4 * start["parameters"]) if cell["replicas"] == 4 else 0
-        assert abs(sent - wanted) <= 0.02 * wanted, (name, sent, wanted)
-    assert summary["number"] == 6 and summary["verdict"] == "undecided", summary["why"]
 
-
-def test_diloco_verdict():
-    """Planted gaps at the smallest and the largest replicas."""
+def test_diloco_one_beta2():
+    """At every batch of the full run, and never below beta1: the floor is reached at 2,048."""
     diloco = module("06_diloco")
-
-    def row(batch, gap, reach=0.01):
-        made = diloco.Row.__new__(diloco.Row)
-        made.cell = type("Cell", (), {"batch": batch, "every": 20, "replicas": 4})
-        made.mean, made.reach, made.share = gap, reach, 0.5
-        return made
-    for small, large, word in [(0.1, 0.01, "as predicted"), (-0.1, 0.0, "refuted"),
-                               (0.05, 0.1, "refuted"), (0.05, 0.045, "undecided")]:
-        assert diloco.judge([row(512, small), row(8192, large)])[0] == word, (small, large)
-    assert diloco.judge([row(512, 0.1)])[0] == "undecided"
-    assert [diloco.outcome(row(512, gap)) for gap in (-0.1, 0.0, 0.1)] == ["wins", "ties", "loses"]
-    c, slope = diloco.crit_law()
-    targets = next(m["targets"] for m in module("model").read_models() if m["parameters"] < 5e4)
-    if len(targets) == 2:
-        near("B_crit", c * targets[0]["loss"] ** slope, targets[0]["fit"][1], 1e-6)
-    assert slope < 0.0
+    e = type("E", (), {"corpus": lambda self, tokens: "data", "model": lambda self: [],
+                       "pick": lambda self, tiny, quick, full: full,
+                       "setting": lambda self, words: None})()
+    diloco.settings(e)
+    assert sorted(e.middle) == [512, 2048] and e.every == 20
+    for batch in e.middle:
+        flags = [diloco.Arm(e, batch, every).make(None, 3, 11).flags for every in (e.every, 0)]
+        own = {f[f.index("--beta2") + 1] for f in flags}
+        assert own == {f"{module('lab').half_life_beta2(4 * batch):.9g}"}, (batch, own)
+        assert float(own.pop()) >= 0.9
 
 
 def module(name):

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""scripts/lab/experiments/07_schedules.py and what it shares with 06_diloco.py: on planted numbers, and on runs
-of a trainer that take seconds. Numbers in its tables are computed anew here, from the logs."""
+"""scripts/lab/experiments/07_schedules.py and what it shares with 06_diloco.py: on planted numbers,
+and on runs of a trainer that take seconds. Numbers in its tables are computed anew here, from the
+logs."""
 import csv
 import importlib
 import json
@@ -74,16 +75,22 @@ def test_lab_joint_reaches():
     assert math.isnan(fit.joint_reaches([[1.0], [2.0]])[0])
 
 
-def test_lab_frontier():
-    """A planted cubic in log updates is found between its points; outside there is no frontier."""
-    def loss(updates):
-        x = math.log(updates / 1000)
-        return 2.0 - 0.3 * x + 0.1 * x * x + 0.02 * x ** 3
-    points = [(u, loss(u)) for u in (250, 500, 1000, 2000)]
-    for updates in (250, 300, 777, 2000):
-        near(schedules.frontier_at(updates, points), loss(updates), f"{updates} updates", 1e-9)
-    assert math.isnan(schedules.frontier_at(240, points))
-    assert math.isnan(schedules.frontier_at(2100, points))
+def test_lab_mean_interval():
+    """Twelve pairs, and two groups of which both must hold: in nine rounds of ten. Each from its
+    own scatter: a quiet group's interval does not grow beside a noisy one."""
+    rng, held, both = random.Random(5), 0, 0
+    for _ in range(1000):
+        groups = [[rng.gauss(0.1, scatter) for _ in range(12)] for scatter in (0.02, 0.5)]
+        _, low, high = fit.mean_interval(groups[0])
+        held += low <= 0.1 <= high
+        both += all(low <= 0.1 <= high for _, low, high in (fit.mean_interval(g, together=2)
+                                                            for g in groups))
+    assert 870 <= held <= 930 and 870 <= both <= 940, (held, both)
+    mean, low, high = fit.mean_interval([0.0, 0.007])
+    near(high - mean, 6.313752 * 0.007 / 2, "two values: one degree of freedom")
+    near(mean - low, high - mean, "an interval's middle")
+    for few in ([1.0], [1.0, math.inf], [math.nan, 1.0]):
+        assert all(map(math.isnan, fit.mean_interval(few)[1:])), few
 
 
 class Ran:
@@ -133,57 +140,69 @@ def test_lab_tuned():
     assert {at[:2] for at in final.runs if at[2] == 4} == set(first)
 
 
-def planted_gaps(shifts, eta=0.5, scatter=0.001):
-    """Schedules whose losses lie `shift` from a frontier; every seed moves all losses alike."""
-    rng = random.Random(1)
-    seeds = [rng.gauss(0.0, 0.1) for _ in range(3)]
-    plan = {"first": 1, "seeds": [2, 3, 4], "grid": [0], "extend": None}
-
-    def course(updates, shift, name, noise):
-        made = schedules.Course(None, plan, schedules.Schedule(name, name, None, {"none": 0}, eta))
-        loss = 2.0 - 0.2 * math.log(updates / 1000) + shift
-        made.runs = {("none", 0, s): Ran(loss + (seeds[s - 2] if s > 1 else 0.0)
-                                         + rng.gauss(0.0, noise), updates) for s in (1, 2, 3, 4)}
-        return made
-    frontier = [course(u, 0.0, str(u), 0.0) for u in (2000, 1000, 500, 250)]
-    gaps = [schedules.Gap(course(700 + i, shift, f"g{i}", scatter), frontier)
-            for i, shift in enumerate(shifts)]
-    for gap, half in zip(gaps, fit.joint_reaches([g.seeds for g in gaps])):
-        gap.half = half
-    return gaps
+def planted_pair(shift, scatter=0.02, seeds=range(11, 23)):
+    """Two arms whose losses lie `shift` apart; a seed moves both, by ten times the scatter."""
+    rng = random.Random(6)
+    level = {seed: rng.gauss(2.0, 10 * scatter) for seed in [1, *seeds]}
+    plan = {"first": 1, "seeds": list(seeds), "grid": [-1, 0, 1], "extend": None}
+    return paired.Pair("planted", *(tuned(
+        lambda v, k, seed, more=more: level[seed] + 0.3 * abs(k) + more + rng.gauss(0.0, scatter),
+        plan) for more in (shift, 0.0)))
 
 
-def test_lab_gaps():
-    """Differences are taken seed by seed: seeds that differ by 0.1 nats hide no shift of 0.02."""
-    gaps = planted_gaps([-0.02, 0.0, 0.02])
-    for gap, shift in zip(gaps, (-0.02, 0.0, 0.02)):
-        near(gap.mean, shift, "a planted shift", 2e-3)
-    assert [g.side for g in gaps] == [-1, 0, 1]
-    for shifts, word in [([-0.02, 0.02], "as predicted"), ([0.02, 0.03], "refuted"),
-                         ([0.02, 0.0], "undecided")]:
-        found, why, title = schedules.judge(*control_and(planted_gaps([0.0, *shifts])))
-        assert found == word, (shifts, found, why)
-        lowest = planted_gaps([0.0, *shifts])[1 if shifts[0] < 0 or shifts[1] else 2]
-        assert f"{lowest.mean:+.4f}" in title, title
-    assert schedules.judge(*control_and(planted_gaps([0.0, math.nan])))[0] == "undecided"
-    found, why, _ = schedules.judge(*control_and(planted_gaps([0.05, -0.02])))
-    assert found == "undecided" and "control" in why, (found, why)
+def test_lab_pair():
+    """The difference is taken seed by seed; the seed that chose the rate is not among them."""
+    for shift, word in [(0.1, "above"), (-0.1, "below")]:
+        pair = planted_pair(shift)
+        assert len(pair.gaps) == 12 and pair.low < shift < pair.high, pair.text()
+        near(pair.mean, sum(pair.gaps) / 12, "a mean")
+        near(pair.high - pair.mean, fit.student_t(0.95, 11) * fit.deviation(pair.gaps)
+             / math.sqrt(12), "half of an interval")
+        assert pair.high - pair.low < 0.05, pair.text()      # without pairs it would be 0.2
+        end = endpoints.Endpoint("", "", 0.0, math.inf, "", "")
+        assert endpoints.verdict(end, [pair.found()])[0] == (
+            "as predicted" if word == "above" else "refuted")
+    assert {seed for _, seed, _ in paired.rows(pair.one, chose=False)} == set(range(11, 23))
+    assert [k for k, _, _ in paired.rows(pair.one, chose=True)] == [-1, 0, 1]
+    assert paired.edges([pair], lambda method: "it") == ""
 
 
-def control_and(gaps):
-    return gaps[0], gaps[1:]
+def test_lab_planned_seeds():
+    """The seeds of the pairs are those that were planned."""
+    for name in ("06_diloco", NAME):
+        assert endpoints.of(name).runs.startswith(
+            f"seeds {paired.SEEDS[0]} to {paired.SEEDS[-1]}, paired"), name
 
 
 # ---- runs ----
 
 def test_lab_07_runs():
+    """The pairs again from the logs; the constant batch makes as many updates; the seed that chose
+    its rate is not reported."""
     out, _ = experiment()
     assert f"{NAME}: " in out
-    rows = table("runs")
-    assert len({r["schedule"] for r in rows}) == 9, {r["schedule"] for r in rows}
-    assert len(rows) == 5 * (2 + 2) + 4 * (4 + 2), len(rows)
-    for r in rows:
-        assert int(r["tokens"]) >= TOKENS and 2.0 < float(r["val_loss"]) < 5.0, r
+    groups = {}
+    for row in table("pairs"):
+        groups.setdefault(row["compared"], {}).setdefault(row["batch"], []).append(row)
+    assert len(groups) == 2, groups
+    ends = []
+    for compared, arms in groups.items():
+        (_, growing), (label, constant) = arms.items()
+        assert [r["seed"] for r in growing] == [r["seed"] for r in constant] == ["11", "12"]
+        batch = int(label.removeprefix("constant ").replace(",", ""))
+        wanted = TOKENS / sum(int(r["updates"]) for r in growing) * 2
+        assert batch % 128 == 0 and abs(batch - wanted) <= 64, (compared, batch, wanted)
+        for row in constant:
+            logged = log(f"constant{batch}_lr{float(row['lr']):g}_s{row['seed']}", "eval")[-1]
+            near(row["val_loss"], logged["val_loss"], f"{label}, seed {row['seed']}")
+        tried = {r["lr"]: float(r["val_loss"]) for r in table("rates")
+                 if (r["compared"], r["batch"], r["seed"]) == (compared, label, "1")}
+        assert len(tried) == 2 and min(tried, key=tried.get) == constant[0]["lr"], tried
+        ends.append([float(a["val_loss"]) - float(b["val_loss"])
+                     for a, b in zip(growing, constant)])
+    (end,) = table("endpoint")
+    for field, value in zip(("value", "low", "high"), fit.mean_interval(ends[0])):
+        near(end[field], value, f"endpoint's {field}")
 
 
 def planned(rule, unit):
@@ -195,96 +214,48 @@ def planned(rule, unit):
     return batches
 
 
-def steps_of(schedule, rule, rate="0.004"):
-    return log(f"{schedule}_{rule}_lr{rate}_s1")
+def steps_of(schedule):
+    return log(f"{schedule}_lr0.016_s11")
 
 
 def test_lab_07_planned_schedules():
-    rules = {"constant512": lambda t: 512, "constant1536": lambda t: 1536,
-             "linear": lambda t: 512 + (4096 - 512) * t / TOKENS,
-             "stages": lambda t: 512 * 2 ** (t // (TOKENS // 4))}
-    for name, rule in rules.items():
-        found = [s["batch_tokens"] for s in steps_of(name, "none")]
-        assert found == planned(rule, 512), (name, found)
+    found = [s["batch_tokens"] for s in steps_of("linear")]
+    assert found == planned(lambda t: 512 + (4096 - 512) * t / TOKENS, 128), found
 
 
 def test_lab_07_norm_test():
     """Each batch follows from what the log says of the update before: the noise scale over eta^2 in
     whole micro-batches, 50 updates after the warm-up or the last raise, at most doubled, at most
     4096."""
-    unit, grew = 4 * 32, 0
-    for eta in ("0.35", "0.7"):
-        steps = steps_of(f"adaptive{eta}", "none")
-        assert steps[0]["batch_tokens"] == 512
-        waited = 0
-        for now, after in zip(steps, steps[1:]):
-            before = now["batch_tokens"]
-            waited = 0 if now["tokens"] < TOKENS // 40 else waited + 1
-            wanted = min(2 * before, (now["noise_scale"] or math.inf) / float(eta) ** 2)
-            batch = min(4096, max(before, math.ceil(wanted / unit) * unit))
-            batch = before if waited < 50 else batch
-            assert after["batch_tokens"] == batch, (eta, now, after["batch_tokens"], batch)
-            waited = 0 if batch > before else waited
-            grew += batch > before
+    unit, grew, waited = 4 * 32, 0, 0
+    steps = steps_of("adaptive0.5_4096")
+    assert steps[0]["batch_tokens"] == 512
+    for now, after in zip(steps, steps[1:]):
+        before = now["batch_tokens"]
+        waited = 0 if now["tokens"] < TOKENS // 40 else waited + 1
+        wanted = min(2 * before, (now["noise_scale"] or math.inf) / 0.5 ** 2)
+        batch = min(4096, max(before, math.ceil(wanted / unit) * unit))
+        batch = before if waited < 50 else batch
+        assert after["batch_tokens"] == batch, (now, after["batch_tokens"], batch)
+        waited = 0 if batch > before else waited
+        grew += batch > before
     assert grew >= 1, grew
 
 
 def test_lab_07_rates_and_beta2():
-    """The rate stays or grows with the square root of the batch, and is always given at 512 tokens;
-    beta2 halves in as many tokens at every batch."""
-    for name in ("constant2048", "linear", "stages", "adaptive0.35"):
-        for rule, power in [("none", 0.0), ("sqrt", 0.5)]:
-            if name.startswith("constant") and rule == "sqrt":
-                continue
-            middle = [s for s in steps_of(name, rule) if TOKENS // 40 < s["tokens"] < 0.79 * TOKENS]
-            assert len(middle) >= 3, name
-            for s in middle:
-                near(s["lr"], 0.004 * (s["batch_tokens"] / 512) ** power, f"{name}, {rule}")
-    for name, batch in [("constant512", 512), ("constant4096", 4096), ("linear", 4096),
-                        ("stages", 512), ("adaptive0.7", 512)]:
-        start = log(f"{name}_none_lr0.004_s1", "start")[0]
+    """The rate stays when the batch grows; beta2 halves in as many tokens at every batch."""
+    for name, batch in [("linear", 4096), ("adaptive0.5_4096", 512)]:
+        middle = [s for s in steps_of(name) if TOKENS // 40 < s["tokens"] < 0.79 * TOKENS]
+        assert len(middle) >= 3 and all(abs(s["lr"] - 0.016) < 1e-8 for s in middle), name
+        start = log(f"{name}_lr0.016_s11", "start")[0]
         near(start["beta2"], 0.95 ** (batch / 4096), f"beta2 of {name}")
-        assert start["batch_beta2"] == ("fixed" if name.startswith("constant") else "halflife")
-
-
-def test_lab_07_summary():
-    """The best rate by seed 1 alone; losses and updates of the others; gaps from these."""
-    rows, runs = {r["schedule"]: r for r in table("summary")}, table("runs")
-    best = {}
-    for name, row in rows.items():
-        tried = {(r["batch_lr"], r["lr_at_first_batch"]): float(r["val_loss"]) for r in runs
-                 if r["schedule"] == name and r["seed"] == "1"}
-        at = min(tried, key=tried.get)
-        assert at == (row["batch_lr"], row["lr_at_first_batch"]), (at, row)
-        best[name] = [(int(r["updates"]), float(r["val_loss"])) for r in runs
-                      if r["schedule"] == name and r["seed"] != "1"]
-        assert len(best[name]) == 2
-        near(row["val_loss"], sum(loss for _, loss in best[name]) / 2, name)
-    for name in ("linear", "constant1536", "adaptive0.7"):
-        gaps = [loss - schedules.frontier_at(updates, [best[f"constant{b}"][i]
-                                                       for b in (512, 1024, 2048, 4096)])
-                for i, (updates, loss) in enumerate(best[name])]
-        near(rows[name]["gap"], sum(gaps) / 2, f"gap of {name}")
-    widths = {round(float(r["high"]) - float(r["low"]), 6) for r in rows.values() if r["gap"]}
-    assert len(widths) == 1, widths
-
-
-def test_lab_07_batches_at_the_end():
-    for row in table("summary"):
-        ends = []
-        for seed in (2, 3):
-            name = f"{row['schedule']}_{row['batch_lr']}_lr{float(row['lr_at_first_batch']):g}"
-            steps = log(f"{name}_s{seed}")
-            ends.append([next((s["batch_tokens"] for s in steps if s["tokens"] >= share * TOKENS),
-                              steps[-1]["batch_tokens"]) for share in (0.8, 1.0)])
-        for i, field in enumerate(["batch_before_decay", "batch_at_end"]):
-            near(row[field], (ends[0][i] + ends[1][i]) / 2, f"{field} of {row['schedule']}")
+        assert start["batch_beta2"] == "halflife", name
 
 
 def test_lab_07_redraw():
     """No run is made again, nothing changes, and without matplotlib the numbers are still there."""
     said = summary()
-    assert said["number"] == 7 and said["prediction"] and "frontier" in said["why"]
+    assert said["number"] == 7 and said["prediction"] and "predicted below 0" in said["why"]
     assert [f["name"] for f in said["figures"]] == ["schedules"] or not said["drawn"]
     files = [os.path.join(TMP, NAME, f) for f in os.listdir(os.path.join(TMP, NAME))
              if f.endswith("csv")]
@@ -305,7 +276,8 @@ if __name__ == "__main__":
         sys.exit(0)
     PYTHON = testing.find_python() or sys.executable
     sys.path[:0] = testing.LAB_ROOMS
-    fit, lab, schedules = map(importlib.import_module, ["fit", "lab", NAME])
+    fit, lab, endpoints, paired = map(importlib.import_module,
+                                      ["fit", "lab", "endpoints", "paired"])
     TMP = tempfile.mkdtemp(prefix="lab_schedules.")
     os.environ["MPLCONFIGDIR"] = TMP                         # nothing in the user's home
     try:

@@ -344,41 +344,39 @@ def test_why_local_branch():
 
 # ---- 3: small and noisy ----
 
-class Ended:
-    def __init__(self, val, evals=()):
-        self.val, self.evals = val, list(evals)
-
-    def seconds(self):
-        return 1.0
-
-
 def planted_curve(rule, batch, losses, bottom=0.0):
-    """A curve with the given losses of its fresh seeds, and a valley at 2^bottom."""
-    plan = {"seeds": [1, *range(2, 2 + len(losses))]}
-    curve = small.Curve(None, plan, rule, batch)
-    while True:
-        missing = curve.missing()
-        if not missing:
-            return curve
-        for variant, power, seed in missing:
-            own = losses[seed - 2] if seed > 1 else 2.0
-            curve.runs[variant, power, seed] = Ended(own + 0.1 * (power - bottom) ** 2)
+    """Rows of losses.csv: seed 1 tries rates around a valley at 2^bottom, seeds 2 and up the best;
+    `losses` are theirs at the valley."""
+    best = round(bottom)
+    return [{"rule": rule.name, "batch_sequences": batch, "lr": rule.first * 2.0 ** power,
+             "seed": seed, "updates": 1024 // batch,
+             "val_loss": (losses[seed - 2] if seed > 1 else 2.0) + 0.1 * (power - bottom) ** 2}
+            for seed in range(1, 2 + len(losses))
+            for power in (range(best - 2, best + 2) if seed == 1 else [best])]
 
 
 def test_small_curve():
-    """The best rate is interpolated; what is reported are fresh seeds."""
-    curve = planted_curve(small.KEPT, 1, [2.1, 2.3], bottom=3.2)
-    assert curve.best() == ("", 3) and not curve.at_edge()
+    """The best rate is interpolated; what is reported are fresh seeds, with the interval that two
+    of them allow: one degree of freedom, 6.3 standard errors and not 1."""
+    curve, = small.curves_of(planted_curve(small.KEPT, 1, [2.1, 2.3], bottom=3.2))
+    near(curve.lr, 8e-3, 1e-9)
+    assert not curve.at_edge() and len(curve.tried) == 4
     near(curve.best_rate(), 1e-3 * 2 ** 3.2, 1e-9)
-    near(curve.mean(), 2.2 + 0.004, 1e-9)
-    near(curve.error(), 0.1, 1e-6)
+    near(curve.mean, 2.2 + 0.004, 1e-9)
+    near(curve.high - curve.mean, 6.313752 * 0.1, 1e-6)
+    near(curve.mean - curve.low, 6.313752 * 0.1, 1e-6)
+    words = small.told(curve)
+    assert "2.104, 2.304" in words and "±" not in words, words
+    edge, = small.curves_of([r for r in planted_curve(small.KEPT, 1, [2.1], bottom=3.2)
+                             if r["lr"] <= 8e-3])
+    assert edge.at_edge() and edge.best_rate() == edge.lr and math.isnan(edge.low)
 
 
 def test_small_exponent():
-    curves = [planted_curve(small.KEPT, b, [2.0, 2.0], bottom=1 + 0.3 * math.log2(b))
-              for b in (1, 4, 16, 64)]
-    found = small.exponent(curves)
-    near(found[0], 0.3, 1e-6)
+    rows = [row for b in (1, 4, 16, 64)
+            for row in planted_curve(small.KEPT, b, [2.0, 2.0], bottom=1 + 0.3 * math.log2(b))]
+    curves = small.curves_of(rows)
+    near(small.exponent(curves)[0], 0.3, 1e-6)
     assert small.exponent(curves[:2]) is None
 
 
@@ -391,43 +389,36 @@ def test_small_beta2():
 
 
 def evals(pairs):
-    return Ended(2.0, [{"train_eval_loss": t, "val_loss": v} for t, v in pairs])
+    return [{"train_loss": t, "val_loss": v} for t, v in pairs]
 
 
 def test_small_equal_training():
-    """Validation loss at equal training loss, between evaluations of the same moment."""
+    """Validation loss at equal training loss, between evaluations of the same moment; differences
+    are taken seed by seed; a level that one run missed is left out."""
     run = evals([(3.0, 3.1), (2.0, 2.2), (1.5, 2.0)])
     near(small.gap_at(run, 2.5), 2.65, 1e-9)
     near(small.gap_at(run, 1.75), 2.1, 1e-9)
     assert small.gap_at(run, 1.4) is None and small.gap_at(run, 3.5) is None
-    noisy = [evals([(3.0, 3.1), (1.6, 1.8 + d), (1.55, 1.75)]) for d in (0.01, -0.01)]
-    quiet = [evals([(3.0, 3.1), (1.6, 2.0 + d), (1.2, 1.9)]) for d in (0.01, -0.01)]
-    rows = small.equal_training({64: noisy, 1024: quiet})
-    near(rows[0][0], 1.55, 1e-6)                              # the highest of the lowest
-    middle, low, high = small.generalisation(rows)
-    near(middle, 1.75 - 1.9875, 1e-3)
-    assert low < middle < high < 0.0
-    assert small.generalisation([]) is None
+    gaps, level = [0.01, 0.013, 0.011, 0.009, 0.012], [0.3, -0.2, 0.1, 0.0, 0.25]
+    repeats = {32: {}, 2048: {}}
+    for seed, (gap, by) in enumerate(zip(gaps, level), 2):
+        for batch, more in [(32, gap), (2048, 0.0)]:
+            repeats[batch][seed] = evals([(t, t + 0.2 + by + more) for t in (3.0, 2.0, 1.45)])
+    equal = small.equal_training(repeats, 1.5)
+    assert [at for at in dict.fromkeys(row[0] for row in equal)] == [2.0, 1.8, 1.6, 1.5]
+    mean, low, high = small.small_less_large(equal, 1.5)
+    near(mean, sum(gaps) / 5, 1e-9)
+    near(high - mean, fit.student_t(0.95, 4) * fit.deviation(gaps) / math.sqrt(5), 1e-6)
+    near(mean - low, high - mean, 1e-6)
+    assert small.small_less_large(equal, 1.4) is None
 
 
-def test_small_verdict():
-    def judged(one, fixed, sgd, gap, slope=(0.2, 0.1, 0.3)):
-        plan = {"batches": [1, 64]}
-        curves = [planted_curve(rule, b, [x - 1e-3, x + 1e-3]) for rule, b, x in [
-            (small.KEPT, 1, one), (small.KEPT, 64, 2.0), (small.FIXED, 1, fixed),
-            (small.SGD, 1, sgd)]]
-        e = Said()
-        small.judge(e, plan, curves, slope, gap)
-        return e.word
-    none = (0.0, -0.02, 0.02)
-    assert judged(1.9, 2.0, 1.9, none) == "as predicted"
-    assert judged(2.2, 2.3, 2.2, none) == "refuted"          # one sequence is worse
-    assert judged(1.9, 1.8, 1.9, none) == "refuted"          # 0.95 is better
-    assert judged(1.9, 2.0, 2.1, none) == "refuted"          # SGD is worse
-    assert judged(1.9, 2.0, 1.9, none, (0.7, 0.6, 0.8)) == "refuted"
-    assert judged(1.9, 2.0, 1.9, (-0.2, -0.3, -0.1)) == "refuted"
-    assert judged(1.9, 2.0, 1.9, (-0.2, -0.3, 0.1)) == "undecided"
-    assert judged(1.9, 2.0, 1.9, None) == "undecided"
+def test_small_best_repeats():
+    """The rate with the lowest validation loss of any moment, by the first seed alone."""
+    rows = [{"batch_tokens": 32.0, "lr": lr, "seed": seed, "train_loss": 1.0, "val_loss": loss}
+            for lr, seed, losses in [(1e-3, 1, [2.0, 1.6, 1.9]), (2e-3, 1, [1.8, 1.7, 1.7]),
+                                     (1e-3, 2, [2.1, 1.8, 2.0])] for loss in losses]
+    assert small.best_repeats(rows) == {32: {2: rows[6:]}}
 
 
 def experiment(*flags):
@@ -469,7 +460,8 @@ def test_small_runs():
 
 
 def test_small_repeats():
-    """Training and validation loss come from the same moment; the data are repeated."""
+    """Training and validation loss come from the same moment; the data are repeated; the endpoint
+    is the smaller batch less the larger, seed by seed."""
     table = rows("repeated")
     assert {int(r["batch_tokens"]) for r in table} == {64, 512}
     assert all(r["train_loss"] and r["val_loss"] for r in table)
@@ -479,9 +471,30 @@ def test_small_repeats():
     with open(os.path.join(runs, name)) as f:
         logged = [json.loads(line) for line in f]
     logged = [x for x in logged if x["event"] == "eval"]
-    own = [r for r in table if r["batch_tokens"] == "64"]
+    own = [r for r in table if (r["batch_tokens"], r["seed"]) == ("64", "2")]
     assert [(x["tokens"], x["train_eval_loss"]) for x in logged] == [
         (int(r["tokens"]), float(r["train_loss"])) for r in own]
+    at = {(r["batch_tokens"], r["seed"]): float(r["val_loss"]) for r in rows("equal_training")
+          if r["train_loss"] == "4"}
+    assert set(at) == {(b, s) for b in ("64", "512") for s in ("2", "3")}, at
+    gaps = [at["64", s] - at["512", s] for s in ("2", "3")]
+    end, = rows("endpoint")
+    for field, value in zip(("value", "low", "high"), fit.mean_interval(gaps)):
+        assert abs(float(end[field]) - value) < 1e-7, (field, end, value)
+
+
+def test_small_only():
+    """Without the runs on fresh data their committed table is written again, row by row."""
+    with open(os.path.join(testing.ROOT, "scripts", "lab", "results", "03_small_noisy",
+                           "losses.csv"), newline="") as f:
+        committed = list(csv.DictReader(f))
+    runs = os.path.join(TMP, "03_small_noisy", "runs")
+    before = sorted(os.listdir(runs))
+    done = experiment("--only", "repeated")
+    assert done.returncode == 0, done.stderr[-300:]
+    assert sorted(os.listdir(runs)) == before                # those on repeated data were there
+    again = rows("losses")
+    assert again == [{key: row[key] for key in again[0]} for row in committed]
 
 
 # ---- running them ----

@@ -197,13 +197,14 @@ def student_t(probability, degrees):
     return (low + high) / 2.0
 
 
-def mean_interval(values, confidence=0.9):
-    """(mean, low, high) by Student's t; NaN ends with fewer than two values."""
-    mean, degrees = sum(values) / len(values), len(values) - 1
-    if not degrees:
+def mean_interval(values, confidence=0.9, together=1):
+    """(mean, low, high) by Student's t, from these values' own scatter. `together` such intervals
+    hold at once with this confidence (Bonferroni). NaN ends with one value, or one not finite."""
+    mean, n = sum(values) / len(values), len(values)
+    if n < 2 or not math.isfinite(mean):
         return mean, math.nan, math.nan
-    reach = (student_t((1.0 + confidence) / 2.0, degrees) * deviation(values)
-             / math.sqrt(len(values)))
+    times = student_t(1.0 - (1.0 - confidence) / (2 * together), n - 1)
+    reach = times * deviation(values) / math.sqrt(n)
     return mean, mean - reach, mean + reach
 
 
