@@ -247,7 +247,7 @@ def with_planted():
     shutil.copytree(COMMITTED[1], kept.FIGURES)
     shutil.copy(os.path.join(COMMITTED[0], "results.json"), kept.RESULTS)
     shutil.copy(os.path.join(COMMITTED[0], "10_replayed", "samples.json"),
-                os.path.join(kept.RESULTS, "02_knee"))
+                os.path.join(kept.RESULTS, "10_replayed"))
     keep.shrink = shutil.copy
     for label in planted.TABLES:
         keep.copy(os.path.join(folder, "lab"), label,
