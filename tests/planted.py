@@ -69,6 +69,7 @@ TABLES = {
                                        ("AdamW, half-life kept", 256, 1.9123), ("SGD", 1, 1.9)]]},
     "04_one_device": {
         "endpoint": endpoint(13.06, 10.1, 16.0),
+        "uneven": [{"split": "uneven"}],
         "line": [{"model": "35k", "seq_len": 32, "threads": 1, "b_half": 6.54, "b_half_low": 6.1,
                   "b_half_high": 7.2}]},
     "05_time": {
@@ -86,6 +87,19 @@ TABLES = {
                   + endpoint(0.18, 0.1, 0.26, "2,048 tokens a replica")},
     "07_schedules": {"endpoint": endpoint(-0.0368, -0.05, -0.02)},
     "08_fits": {
+        "activations": [{"model": "CLIP's text encoder", "recompute": r, "largest_micro_batch": n}
+                        for r, n in [(0, 4917), (1, 28080)]],
+        "contrastive": [{"loss": loss, "micro_batches": parts, "gradient": gradient}
+                        for loss, parts, gradient in [
+                            ("language model", 1, 0.137), ("language model", 16, 0.137),
+                            ("contrastive", 1, 2.22), ("contrastive", 16, 1.28)]],
+        "attention": [{"seq_len": T, "activation_bytes_a_token": 302000,
+                       "with_matrices_bytes_a_token": matrices}
+                      for T, matrices in [(1024, 1051000), (8192, 6212000)]],
+        "flops_per_byte": [{"model": name, "parameters": n, "tokens_a_worker": tokens,
+                            "flops_per_byte": 1.6 * tokens}
+                           for name, n in [("35k", 34720), ("1.6B", 1557611200)]
+                           for tokens in (512, 4096)],
         "days": [{"model": "1.6B", "gpus": n, "modelled_days": 9.36 / n} for n in (1, 8, 64)],
         "mixtures": [{"model": model, "gpus": n, "data": data, "tensor": tensor, "pipeline": stages,
                       "modelled_days": value}
@@ -127,7 +141,8 @@ def summary(label, size="full"):
             "question": "Why?", "prediction": "Because.", "verdict": "as predicted",
             "why": f"number {number} decides", "said": [f"{label} said A.", f"{label} said B.",
                                                         "Measured, for pieces of 8: 0.89 times.",
-                                                        "64 workers lose to one below 7 Mbit/s."],
+                                                        "64 workers lose to one below 7 Mbit/s.",
+                                                        "Two ranks at the same time: waits."],
             "settings": [], "figures": [{"name": f, "png": f"{f}.png", "alt": f"Picture [of] {f}.",
                                          "caption": f"Caption of {f}."} for f in FIGURES[label]],
             "csv": [{"name": t, "file": f"{t}.csv"} for t in TABLES[label]],

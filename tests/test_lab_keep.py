@@ -235,7 +235,7 @@ WANTED = {
                  "12 sequences of 256", "7,800 tokens after 1,048,576", "753 against a B_crit"],
     "03_small_noisy": ["1.877 (1.867 to 1.887) with 1, ", "SGD ends at 1.900",
                        "+0.002 (-0.004 to +0.008) nats"],
-    "04_one_device": ["13.1 (10.1 to 16) tokens"],
+    "04_one_device": ["13.1 (10.1 to 16) tokens", "at the same time: waits."],
     "05_time": ["3 of 3 pairs equal", "0.94 times as fast as the small one on one core, 1.71",
                 "1.82 times as fast as one with the same updates", "1.72 (1.66 to 1.8) times"],
     "06_bandwidth": ["25 Mbit/s one worker 9.3;", "1,000 Mbit/s one worker 9.3, two data parallel "
@@ -243,6 +243,8 @@ WANTED = {
     "06_diloco": ["512 tokens a replica: +0.200 (+0.150 to +0.250)"],
     "07_schedules": ["-0.037 (-0.050 to -0.020) nats"],
     "08_fits": ["9.36 days on 1", "28.1 hours on 8", "3.51 hours on 64",
+                "4,917 texts at a time, 28,080 with", "in 1 and 16 parts its gradient is 2.22 and 1.28",
+                "302 here and 6,212 with them at 8,192", "35k 819 FLOPs a byte sent with 512",
                 "Not always. The fastest", "70B: 4 x 2 x 8 on 64 (163 days)"],
     "09_curves": ["1.54 and 1.75 million tokens, 3,012 and 855 updates", "90 and 26 seconds on one",
                   "12 and 3.4 on 8", "costs 31% at 2,048", "256 tokens took 900 updates (best rate "
