@@ -11,8 +11,8 @@
 set -um                             # a process group for each program: Ctrl-C ends all of it
 export OMP_WAIT_POLICY=passive      # tests share a machine with other work
 
-# These measure time or wait for deadlines, so nothing runs beside them.
-alone=" test_heartbeat test_launch.sh test_ranks.sh test_bench.sh test_lab_ranks.py "
+# These measure time, so nothing runs beside them.
+alone=" test_bench.sh test_lab_ranks.py "
 
 dir=$(mktemp -d) && mkfifo "$dir/ended" && exec 3<> "$dir/ended" || exit 1
 leave() {

@@ -4,7 +4,7 @@
 # and in dev/ranks.
 #
 #     EMULATED=./train_gpt2cu tests/test_cuda.sh       the same on a GPU, without the planted faults
-#     FAULTS=1 tests/test_cuda.sh                      plants them all, not every tenth;
+#     FAULTS=1 tests/test_cuda.sh                      plants them all, not one in twenty;
 #                                                      DAY=300 those of another day
 . "$(dirname "$0")/tools.sh"
 set -u
@@ -296,7 +296,7 @@ works env EMULATOR_SHUFFLE=5 "$dir/sound/test"       # threads in another order 
 grep -q '^ok same_bits_each_time' "$dir/stdout" || note "no test ran"
 end any_order_of_threads_gives_the_same
 
-number=0 every=${FAULTS:-10}
+number=0 every=${FAULTS:-20}
 while IFS='|' read -r place fault; do
     number=$((number + 1))
     read -r test file <<< "$place"

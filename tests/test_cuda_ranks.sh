@@ -7,7 +7,7 @@
 # RANKS_FP32 and RANKS_BF16 name others, TRAIN_MPI the CPU's trainer with MPI.
 #
 #     tests/test_cuda_ranks.sh [NAME...]       all tests, or those that are named
-#     FAULTS=1 tests/test_cuda_ranks.sh        plants all faults, not every third; DAY=300 those
+#     FAULTS=1 tests/test_cuda_ranks.sh        plants all faults, not one in six; DAY=300 those
 #                                              of another day
 . "$(dirname "$0")/tools.sh"
 . tests/ranks.sh
@@ -492,7 +492,7 @@ faults_in_shared_layers_are_found() {
     ! apart sound1 sound2 || note "sound programs are apart: $(cat "$dir/apart")"
     while IFS='|' read -r file how; do
         n=$((n + 1))
-        has_its_turn $n "${FAULTS:-3}" || continue
+        has_its_turn $n "${FAULTS:-6}" || continue
         sources "$dir/unsound$n"
         sed -i "$how" "$dir/unsound$n/$file"
         ! cmp -s "$file" "$dir/unsound$n/$file" || note "it changes nothing: $how"
@@ -501,7 +501,7 @@ faults_in_shared_layers_are_found() {
         start 2 "$dir/faulty$n" $flags --tensor-parallel 2 --out "$dir/faulty" --overwrite
         [ $status != 0 ] || apart sound1 faulty || note "unnoticed: $how"
     done < <(shared_faults)
-    echo "    one in ${FAULTS:-3} of $n, DAY=$day"
+    echo "    one in ${FAULTS:-6} of $n, DAY=$day"
 }
 
 # ---- a GPU's streams ----
@@ -546,7 +546,7 @@ planted_faults_in_the_exchange_are_found() {
     good 8 whole8 $flags
     while IFS='|' read -r file how; do
         n=$((n + 1)) found=
-        has_its_turn $n "${FAULTS:-3}" || continue
+        has_its_turn $n "${FAULTS:-6}" || continue
         sources "$dir/fault$n"
         sed -i "$how" "$dir/fault$n/dev/ranks/$file"
         ! cmp -s "dev/ranks/$file" <(sed 's/COMM_LEAST = 64/COMM_LEAST = 1 << 18/' \
@@ -562,7 +562,7 @@ planted_faults_in_the_exchange_are_found() {
         done
         [ "$found" ] || note "unnoticed: $how"
     done < <(faults)
-    echo "    one in ${FAULTS:-3} of $n, DAY=$day"
+    echo "    one in ${FAULTS:-6} of $n, DAY=$day"
     unset BATCHWISE_HOSTS
 }
 

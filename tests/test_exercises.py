@@ -3,6 +3,7 @@
 helps, and so do three typical mistakes each; the commands keep a reader's work.
 
     tests/test_exercises.py [NAME...]    the tests of these names only
+    FAULTS=1 tests/test_exercises.py     all mistakes, not one of the three; DAY=300 another day's
 
 A check runs one exercise's function and no other's, so one program can hold the mistakes of all.
 Those of a whole model, and those that call warp_sum or adamw_update, are built apart. An open
@@ -26,6 +27,7 @@ from exercises import EXERCISES, NAMES
 
 APART = {"kv_cache", "gradient_accumulation", "softmax_row", "layernorm_cuda", "find_the_race",
          "zero1"}
+EVERY = int(os.environ.get("FAULTS") or 3)
 FILES = [exercises.TRAINER, *exercises.CUDA_CHECKS]      # a program for the exercises of each
 
 # Three mistakes for each: what the original says, what the mistake says, and the beginning of the
@@ -229,7 +231,13 @@ def test_blanks_fail_with_a_line_that_helps():
 
 def test_mistakes_are_told_apart():
     assert set(MISTAKES) | set(OPEN_MISTAKES) == set(NAMES)
+    texts = sources()
+    print(f"    one in {EVERY} of the mistakes, DAY={testing.DAY}")
     for number in range(3):
+        for e in CLOSED:
+            mistake(texts[e.file], e, number)        # the original says it, whoever's turn it is
+        if not testing.has_its_turn(number, EVERY):
+            continue
         said = verdicts(lambda source, e, n=number: mistake(source, e, n))
         for name, line in said.items():
             old, new, expected = MISTAKES[name][number]
@@ -253,8 +261,10 @@ def test_open_exercises():
         assert line and re.search(r"are those of (AdamW|the unchanged GPT-2)", line), line
         line = open_verdict(e, solved)
         assert line is None, f"{e.name}: {line}"
-        for old, new, expected in OPEN_MISTAKES[e.name]:
+        for number, (old, new, expected) in enumerate(OPEN_MISTAKES[e.name]):
             assert old in solved, f"{e.name}: its solution does not say {old}"
+            if not testing.has_its_turn(number, EVERY):
+                continue
             line = open_verdict(e, solved.replace(old, new))
             assert line and expected in line, f"{e.name}, {new or 'nothing'} for {old}: {line}"
 

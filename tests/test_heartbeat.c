@@ -24,10 +24,11 @@ typedef struct {
 
 static void nap(double seconds) { usleep((useconds_t)(1e6*seconds)); }
 
-// A port that nobody has, another each time, below those that systems hand out by themselves.
+// A port that nobody has, another each time: below those that systems hand out by themselves, and
+// those of other tests, and far from those of a process that runs this test beside this one.
 static int free_port(void) {
     static int port;
-    if (!port) port = 20000 + (int)(getpid() % 9000);
+    if (!port) port = 11000 + (int)(getpid() * 97L % 9000);
     for (;;) {
         int fd = heartbeat_bind("127.0.0.1", ++port);
         if (fd < 0) continue;

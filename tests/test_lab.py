@@ -459,7 +459,35 @@ def test_lab_knee():
         high = next(p for p in points[:4] if p["batch_tokens"] == low["batch_tokens"])
         if high["best_lr"] == low["best_lr"]:
             assert float(low["updates_median"]) > float(high["updates_median"]), (high, low)
-    assert "Local knee after 8,192 tokens" in out and "no fit" in out, out
+    status, _, err = experiment("02_knee.py", "--from", os.path.join(OUT, "02_knee"), "--out",
+                                os.path.join(TMP, "again"))
+    assert status == 0, err
+    for name in ("runs", "points", "fit", "pairs"):          # 9 digits are kept in a table
+        for one, other in zip(rows("02_knee", name + ".csv"),
+                              rows(os.path.join(TMP, "again", "02_knee"), name + ".csv")):
+            assert all(a == b or abs(float(a) / float(b) - 1) < 1e-5
+                       for a, b in zip(one.values(), other.values())), (one, other)
+
+
+def test_lab_local():
+    """Branches of fresh seeds at the rates that seed 1 chose; the ratio is of their updates."""
+    status, out, err = experiment("02_local.py")
+    assert status == 0, err
+    points = {(p["seq_len"], p["seed"], p["batch_tokens"]): p
+              for p in rows("02_local", "local_points.csv")}
+    assert sorted(points) == [("32", s, b) for s in "34" for b in ("256", "64")] + [
+        ("64", "3", b) for b in ("256", "64")], points
+    tuned = {(p["seq_len"], p["batch_tokens"]): p for p in rows("02_local", "tuned.csv")}
+    for (length, _, batch), p in points.items():
+        assert p["lr_times"] == tuned[length, batch]["lr_times"], p
+    for row in rows("02_local", "ratios.csv"):
+        small, large = (points[row["seq_len"], row["seed"], b] for b in ("64", "256"))
+        assert row["updates_64"] == small["updates"] and row["updates_256"] == large["updates"]
+        assert abs(float(row["ratio"]) * float(large["updates"])
+                   / float(small["updates"]) - 1) < 1e-6
+    names = os.listdir(os.path.join(OUT, "02_local", "runs"))
+    assert not any("_s2_" in name for name in names) and "4 would be in proportion" in out
+    assert len(rows("02_local", "endpoint.csv")) == 1 and "predicted 8 to 16" in out, out
 
 
 def check_fit(target, points):
@@ -485,7 +513,7 @@ def test_lab_knee_unreachable():
     status, out, err = experiment("02_knee.py", "--targets", "3.0,0.1", "--out",
                                   os.path.join(TMP, "unreachable"), "--tokens", "2000")
     assert status == 0, err
-    assert "0.1, because 0 batch sizes reached the target" in out and "undecided" in out, out
+    assert "0.1, because 0 batch sizes reached the target" in out and "observed" in out, out
     for flags, words in [(["--targets", "2,3"], "the highest first"), (["--sizes", "9B"], "35k"),
                          (["--model", "2,2,32"], "needs --tokens"), (["--targets", "2"], "two")]:
         status, _, err = experiment("02_knee.py", *flags)
@@ -577,8 +605,8 @@ def test_lab_report_goes_on():
     done = subprocess.run([sys.executable, testing.lab_path("report.py"), "--run", "--tiny",
                            "--only", "02,03", "--out", out, "--trainer", "absent"],
                           capture_output=True, text=True, check=False)
-    names = "02_knee, 03_small_noisy"
-    assert done.returncode == 1 and f"2 did not finish: {names}" in done.stderr, done.stderr
+    names = "02_knee, 02_local, 03_small_noisy"
+    assert done.returncode == 1 and f"3 did not finish: {names}" in done.stderr, done.stderr
     with open(os.path.join(out, "report.md"), encoding="utf-8") as f:
         text = f.read()
     assert text.count("broken") >= 4 and text.count("there is no such program") >= 4, text

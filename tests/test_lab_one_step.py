@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""scripts/lab/experiments/01_one_step.py and one_step.c: the estimates on a planted quadratic, and runs at a
-tiny size. tests/test_one_step.c holds the C estimators against a known Hessian."""
+"""scripts/lab/experiments/01_one_step.py and one_step.c: the estimates on a planted quadratic, and
+runs at a tiny size. tests/test_one_step.c holds the C estimators against a known Hessian."""
 import csv
 import importlib.util
 import json
@@ -118,22 +118,33 @@ def test_one_step_weights():
     assert one_step.curve_fit({b: -1.0 for b in points}, errors) is None
 
 
-def test_one_step_judged():
-    """Few draws leave it undecided; a wrong prediction is refuted; the right one passes."""
-    assert one_step.Measured(planted(3000), 60).judge() == "as predicted"
-    assert one_step.Measured(planted(400, off=2.5), 60).judge() == "refuted"
-    assert one_step.Measured(planted(4)).judge() == "undecided"
-    words = ["as predicted", "undecided", "refuted"]
-    assert one_step.overall(words[:1] * 4) == "as predicted"
-    assert one_step.overall(words[:2]) == "undecided"
-    assert one_step.overall(words) == one_step.overall(words[1:]) == "refuted"
+def test_one_step_endpoint():
+    """One at the limit leaves it undecided; a wrong prediction is refuted; the right one passes. Only the
+    rows of B_noise and Adam's direction count, and only with both checkpoints."""
+    def rows(steps, draws=60):
+        m = one_step.Measured(steps, draws)
+        (_, b_noise), (low, high) = m.fits["fall"], m.ratios()["b_noise"]
+        return [{"checkpoint": name, "direction": direction, "quantity": quantity, "ratio_low": low,
+                 "fitted_over_predicted": b_noise / steps.b_noise, "ratio_high": high}
+                for name in ("constant", "annealed") for direction in ("adam", "sgd")
+                for quantity in ("b_noise", "dl_max")]
+    plan = endpoints.of(NAME)
+    for steps, word in [(planted(3000), "as predicted"), (planted(400, off=2.5), "refuted"),
+                        (planted(400, off=1.5), "undecided")]:
+        found = one_step.endpoint(rows(steps))
+        assert len(found) == 2 and endpoints.verdict(plan, found)[0] == word, (word, found)
+    one = [row for row in rows(planted(400)) if row["checkpoint"] == "annealed"]
+    assert one_step.endpoint(one) == []
+    kept = one_step.kept.table(NAME, "fits")
+    assert one_step.kept.summary(NAME)["verdict"] == endpoints.verdict(
+        plan, one_step.endpoint(kept))[0], "the committed verdict is not that of its table"
 
 
 def test_one_step_interval():
     """The 90% range of B_noise holds the planted one in most of 30 experiments."""
     held = 0
     for seed in range(30):
-        _, low, high = one_step.Measured(planted(32, seed), draws=60).ratios()["B_noise"]
+        low, high = one_step.Measured(planted(32, seed), draws=60).ratios()["b_noise"]
         held += low <= 1.0 <= high
     assert held >= 22, held
 
@@ -172,6 +183,7 @@ def test_lab_01_one_step_runs():
     assert all(said.endswith(".") for said in summary["said"]), summary["said"]
     assert len(table("points")) == 4 * 5 and len(table("noise_scales")) == 2
     assert {row["piece_tokens"] for row in table("context")} == {"64", "8"}
+    assert [row["whole_tokens"] for row in table("pieces")] == ["64"]
 
 
 def test_lab_01_prediction():
@@ -281,6 +293,7 @@ if __name__ == "__main__":
     PYTHON = testing.find_python() or sys.executable
     sys.path[:0] = testing.LAB_ROOMS
     one_step = testing.load(NAME)
+    import endpoints
     TMP = tempfile.mkdtemp(prefix="lab_one_step.")
     os.environ["MPLCONFIGDIR"] = TMP                         # nothing in the user's home
     try:

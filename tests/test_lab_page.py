@@ -51,6 +51,10 @@ def test_page_updates():
         except ValueError:
             pass
     assert close(model.profile(Law(100.0, 100.0), 300.0, [100]).s_min, 50.0)   # 100 (1+1)/(1+3)
+    limited = model.law_at([dict(t, low=t["fit"], high=t["fit"], seen=seen) for t, seen in zip(
+        targets, [[100.0, 64, 8192], [400.0, 512, 16384]])], 2.0)
+    assert close(limited.fewest, 200.0) and (limited.first, limited.last) == (512, 8192), limited
+    assert model.updates(limited._replace(fewest=250.0), 1e9) == 250.0
     other = model.profile(Law(100.0, 500.0), 700.0, [32, 500, 8192])
     points = [(b, model.updates(Law(100.0, 500.0), b)) for b in (32, 500, 8192)]
 
@@ -99,15 +103,19 @@ def test_page_step():
 
 
 def test_page_best_batch():
-    """Every multiple is tried."""
+    """Every multiple is tried; of a law that was measured, those among the measured batches."""
     rng = random.Random(1)
-    for _ in range(300):
+    for k in range(300):
         law = Law(10.0, 10 ** rng.uniform(1, 4))
+        if k % 2:
+            law = law._replace(fewest=rng.choice([9.0, 11.0, 20.0]), first=rng.choice([64, 512]),
+                               last=rng.choice([8192, 16384]))
         costs = Costs(10 ** rng.uniform(-2, 3), 1.0, rng.choice([0.0, 10 ** rng.uniform(-1, 4)]))
         n, seq_len, overlap = rng.choice([1, 2, 8, 64]), rng.choice([1, 32]), rng.random() < 0.5
         found = model.best_batch(law, costs, n, seq_len, overlap)
         least = min(model.target_seconds(law, costs, n * seq_len * k, n, overlap)
-                    for k in range(1, 4000))
+                    for k in range(1, 4000) if law.first <= n * seq_len * k <= law.last)
+        assert law.first <= found <= law.last
         assert found % (n * seq_len) == 0
         assert model.target_seconds(law, costs, found, n, overlap) <= least * (1 + 1e-12), costs
 
@@ -165,7 +173,8 @@ def test_page_kept_models():
     assert large["targets"][2]["fit"] == [900.0, 4000.0]
     assert close(large["targets"][2]["low"][1], 3200.0) and large["parameters"] == 118592
     want = model.profile(Law(900.0, 4000.0), 5000.0, [64, 512, 4096, 8192])
-    assert large["targets"][2]["high"] == list(want)
+    assert large["targets"][2]["high"] == list(want[:2])
+    assert large["targets"][2]["seen"] == [900 * (1 + 4000/8192), 64, 8192]
     assert (small["controls"]["near"], small["controls"]["near-latency"]) == (80, 34)
     controls = large["controls"]             # 1e-9 seconds a byte: 1 GB/s; 2e-5 s: 10 us a message
     assert (controls["near"], controls["far"], controls["near-latency"]) == (60, 60, 40), controls
@@ -177,6 +186,31 @@ def test_page_kept_models():
     shutil.copy(os.path.join(COMMITTED[0], "results.json"), kept.RESULTS)
     assert "H100" in model.read_models()[0]["name"], "nothing kept, no measured model"
     kept.RESULTS, kept.FIGURES = COMMITTED
+
+
+def test_page_edges():
+    """No answer leaves the batches and updates that were measured, and an answer on their edge says
+    so; but each device has a sequence."""
+    seen = {}
+    for p in kept.table("02_knee", "points"):
+        if p["reading"] == "weights":
+            seen.setdefault((p["size"], p["target_nats"]), []).append(p)
+    edges, free = set(), FREE._replace(near=1e9, far=1e9)
+    for made in [m for m in model.read_models() if "measured" in m["name"]]:
+        for target in made["targets"]:
+            own = seen[made["name"].split(" ")[0], target["loss"]]
+            batches = [p["batch_tokens"] for p in own]
+            for n in (1, 2, 64, 256, 4096):
+                for batch in (None, n * 32, n * 32 * 512):
+                    found = model.answer(made, Scenario(target["loss"], n, batch, free, 1, 0, True))
+                    least = min(p["updates_median"] for p in own)
+                    assert found["updates"] >= least * (1 - 1e-9), (found, least)
+                    assert found["batch"] >= min(batches), found
+                    assert found["batch"] <= max(max(batches), n * 32), found
+                    assert "batch" in found["edges"] or found["batch"] <= max(batches), found
+                    assert "updates" in found["edges"] or found["updates"] > least
+                    edges |= set(found["edges"])
+    assert edges == {"batch", "updates"}
 
 
 # ---- the walls ----
@@ -194,7 +228,8 @@ SLOW_START = {"name": "a slow start (of the test)", "parameters": 1000, "seq_len
 WALLS = {"memory": ("6.7B", {"devices": 0}),
          "serial": ("35k", {"devices": 10, "near": 120, "far": 120, "near-latency": 0,
                             "far-latency": 0}),
-         "noise": ("35k", {"devices": 0, "batch": 1}),
+         "noise": ("35k", {"devices": 1, "batch": 1, "near": 120, "far": 120, "near-latency": 0,
+                           "far-latency": 0}),
          "compute": ("35k", {"devices": 0, "batch": 10}),
          "overhead": ("slow start", {"devices": 0, "batch": 5}),
          "network": ("35k", {"devices": 5, "far": 0}),
@@ -322,7 +357,9 @@ DRIVE = """<script>addEventListener("load", () => {
                  texts: Object.fromEntries([...byId("results").rows].map(
                      r => [r.dataset.id, r.cells[1].textContent])),
                  ranges: Object.fromEntries([...byId("results").rows].map(
-                     r => [r.dataset.id, r.cells[2].textContent])) };
+                     r => [r.dataset.id, r.cells[2].textContent])),
+                 edges: [...byId("results").rows].filter(r => r.cells[3].textContent.endsWith(
+                     "edge of what was measured")).map(r => r.dataset.id) };
     };
     const begin = all.map(c => c.type === "checkbox" ? c.checked : c.value), bad = [], found = {};
     const reset = () => all.forEach((c, i) => set(c, begin[i]));
@@ -438,6 +475,7 @@ def check_state(state, models):
     loss = scenario.loss
     assert state["target"] == ("20 tokens a parameter" if loss is None else f"{loss:.2f} nats")
     assert loss is not None or "modelled" in models[state["model"]]["name"], state
+    assert state["edges"] == want["edges"], (state["edges"], want["edges"], scenario)
     assert len(state["values"]) == 12 and state["walls"].split(",") == want["walls"], (state, want)
     check_range(state["ranges"]["seconds"], want["low"], want["high"], seconds_of)
     check_range(state["ranges"]["step"], want["step_low"], want["step_high"], seconds_of)
@@ -473,7 +511,7 @@ def test_page_calculator():
             assert sorted(state["walls"].split(",")) == wall.split(","), (wall, state["walls"])
         assert from_browser(shown["found"]["network"]["scenario"]) == Scenario(
             2.25, 32, None, Network(1e10, 1e6, 5e-6, 5e-5, 8), 0.1, 0, True)
-        assert shown["found"]["noise"]["scenario"]["batch"] == 32
+        assert shown["found"]["noise"]["scenario"]["batch"] == 64
 
 
 def test_page_committed():

@@ -9,6 +9,7 @@ import math
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ LAB = os.path.join(ROOT, "scripts", "lab")
 sys.path[:0] = testing.LAB_ROOMS
 LINK = testing.lab_path("link.sh")
 MPI_TRAINER = os.path.join(ROOT, "build", "train_gpt2-mpi")
+import endpoints
 
 
 def experiment(name):
@@ -151,38 +153,49 @@ def test_bandwidth_one_corpus():
     assert len(corpora) == 1 and corpora.pop() >= 1.05 * max(steps), (corpora, steps)
 
 
-def test_bandwidth_sums():
-    """Gradients over the busiest link for one sum over 4 ranks, by hand; the trainer's count."""
-    directory, _ = experiment("06_bandwidth")
-    four = next(r for r in table(directory, "sums") if r["ranks"] == 4)
-    assert (four["ring"], four["tree"], four["exchange"], four["parameter_server"]) == (
-        1.5, 2.0, 3.0, 4.0)
-    two = next(r for r in table(directory, "sums") if r["ranks"] == 2)
-    near("counted with two ranks", two["counted"], 1.0, 0.02)
-
-
-def test_bandwidth_verdict():
-    """Ratios of seconds, seed by seed: refuted if one lies surely below 1, as predicted if all lie
-    surely above."""
+def test_bandwidth_endpoint():
+    """Ratios of seconds over the slowest link, seed by seed, with the t-interval of these seeds
+    alone; the committed verdict is that of the committed table."""
     bandwidth = module("06_bandwidth")
-    lane = type("Lane", (), {"seconds": lambda self: self.took})
-    for ratios, word in [((2.0, 3.0), "as predicted"), ((2.0, 0.5), "refuted"),
-                         ((2.0, 1.0), "undecided")]:
-        claims = []
-        for ratio in ratios:
-            slow, fast = lane(), lane()
-            slow.took = [ratio * x for x in (10.0, 10.1, 9.9)]
-            fast.took = [10.0, 10.0, 10.0]
-            slow.method = fast.method = bandwidth.METHODS[0]
-            claims.append(bandwidth.Ratio(25, slow, fast))
-        reaches = bandwidth.fit.joint_reaches([c.logs for c in claims])
-        for claim, claim.reach in zip(claims, reaches):
-            near("a ratio", math.exp(claim.mean), ratios[claims.index(claim)], 0.01)
-        assert bandwidth.judge(claims, "")[0] == word, (ratios, bandwidth.judge(claims, ""))
-    slow.took = [None, 1.0, 1.0]                             # a target out of reach
-    unreached = bandwidth.Ratio(25, slow, fast)
-    assert bandwidth.judge([unreached], "")[0] == "undecided"
-    assert bandwidth.judge(claims, "no links")[0] == "skipped"
+    one, two = (10.0, 10.1, 9.9), (20.0, 20.2, 19.8)
+
+    def rows(slow, link=25.0):
+        return [{"mbit_s": link, "method": method, "seed": seed, "seconds_to_target": took}
+                for method, of in [("one", one), ("parallel", slow)] for seed, took in enumerate(of)]
+    for slow, word in [(two, "as predicted"), ([5.0, 5.1, 4.9], "refuted"),
+                       ([5.0, 10.0, 40.0], "undecided"), ([None, 20.2, 19.8], "undecided")]:
+        found = bandwidth.endpoint(rows(slow) + rows([1.0, 1.0, 1.0], 1000.0))
+        assert endpoints.verdict(endpoints.of("06_bandwidth"), found)[0] == word, found
+    value, low, high = bandwidth.ratio(rows([22.0, 20.2, 18.0])[3:], rows(one)[:3])
+    logs = [math.log(2.2), math.log(2.0), math.log(18.0 / 9.9)]
+    error = statistics.stdev(logs) / math.sqrt(3)
+    near("a ratio", math.log(value), statistics.mean(logs), 1e-9)
+    near("its interval, t of 2 degrees", math.log(high / low) / 2, 2.9200 * error, 1e-4)
+    race = bandwidth.kept.table("06_bandwidth", "race")
+    assert bandwidth.kept.summary("06_bandwidth")["verdict"] == endpoints.verdict(
+        endpoints.of("06_bandwidth"), bandwidth.endpoint(race))[0]
+
+
+def test_bandwidth_distinct():
+    """One worker's run stands in the table once a link, and counts once."""
+    bandwidth = module("06_bandwidth")
+    rows = [{"method": method, "seconds_update": took, "modelled_seconds_update": 1.0}
+            for method, took in [("one", 0.9), ("one", 0.9), ("parallel", 0.8), ("parallel", 1.1)]]
+    assert bandwidth.distinct(rows) == [0.8, 0.9, 1.1]
+
+
+def test_bandwidth_large():
+    """The larger model's seconds and updates are those of its logs."""
+    directory, _ = linked()
+    rows = table(directory, "large")
+    assert [(row["ranks"], row["batch_tokens"]) for row in rows] == [(1, 128), (2, 256)], rows
+    for row in rows:
+        run = f"large_n{int(row['ranks'])}_b{int(row['batch_tokens'])}_s2"
+        start = log(directory, run, "start")[0]
+        assert (start["ranks"], start["target_loss"]) == (row["ranks"], row["target_loss"]), start
+        steps = log(directory, run, "step")
+        near("updates", row["updates_to_target"], len(steps), 0.5)
+        assert 0.0 < row["seconds_to_target"] <= 1.001 * sum(s["seconds"] for s in steps), row
 
 
 def test_bandwidth_without_links():

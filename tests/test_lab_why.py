@@ -25,7 +25,7 @@ import local_knee
 load = testing.load
 
 
-knee, small = load("02_knee"), load("03_small_noisy")
+knee, local, small = load("02_knee"), load("02_local"), load("03_small_noisy")
 
 
 def near(a, b, relative):
@@ -115,7 +115,13 @@ def planted_sweep(noise=0.0, bottom=(), luck=(), draw=0):
     e = Planted(noise, draw)
     e.sizes, e.bottom, e.luck = [SIZE], dict(bottom), dict(luck)
     every = knee.sweep(e)
-    return e, every, knee.measure(e, every)
+    return e, every, knee.measure(e, knee.rows_of(e, every))
+
+
+def point_of(found, batch, target=2.0):
+    """The point of the weights at one batch."""
+    return next(p for g in found if (g.target, g.reading) == (target, "weights")
+                for p in g.points if p.batch == batch)
 
 
 def test_why_knee_planted():
@@ -139,8 +145,7 @@ def test_why_knee_rates():
     seeds are reported; a rate that has lost is stopped early."""
     e, every, found = planted_sweep(bottom={128: 0.5e-3, 256: 16e-3, 512: 2e-3})
     for batch, best in [(128, 0.5e-3), (256, 16e-3), (512, 2e-3), (8192, 2e-3)]:
-        own = next(b for b in every if b.batch == batch)
-        point = own.point(2.0, "weights")
+        point = point_of(found, batch)
         near(point.lr, best, 1e-9)
         assert not point.edge and len(point.updates) == 2, point
         tuned = [n for n in e.jobs if n.startswith(f"one_b{batch}_") and "_s1_" in n]
@@ -157,13 +162,11 @@ def test_why_knee_lucky():
     """A rate that is lucky on one tuned seed is not chosen; one that is lucky on both is, and
     the fresh seeds show it."""
     for rate in (8e-3, 0.5e-3):
-        _, every, _ = planted_sweep(luck={(1024, 1): {rate: 0.5}})
-        own = next(b for b in every if b.batch == 1024)
-        near(own.point(2.0, "weights").lr, 2e-3, 1e-9)
-        assert not own.point(2.0, "weights").edge
+        point = point_of(planted_sweep(luck={(1024, 1): {rate: 0.5}})[2], 1024)
+        near(point.lr, 2e-3, 1e-9)
+        assert not point.edge
     both = {(1024, seed): {4e-3: 0.5} for seed in (1, 2)}
-    own = next(b for b in planted_sweep(luck=both)[1] if b.batch == 1024)
-    point = own.point(2.0, "weights")
+    point = point_of(planted_sweep(luck=both)[2], 1024)
     near(point.lr, 4e-3, 1e-9)
     near(point.median, 100 * 1.2 * (1 + B_CRIT[2.0] / 1024), 1e-9)
 
@@ -171,15 +174,15 @@ def test_why_knee_lucky():
 def test_why_knee_goes_on():
     """A rate that was stopped because its neighbour was lucky goes on when that luck is gone."""
     luck = {(8192, 1): {8e-3: 0.7}, (8192, 2): {8e-3: 1.2}}
-    e, every, _ = planted_sweep(bottom={8192: 4e-3}, luck=luck)
+    e, _, found = planted_sweep(bottom={8192: 4e-3}, luck=luck)
     assert any(name.startswith("one_b8192_lr0.004000_s1_to2_in") for name in e.jobs)
-    near(every[-1].point(2.0, "weights").lr, 4e-3, 1e-9)
+    near(point_of(found, 8192).lr, 4e-3, 1e-9)
 
 
 def test_why_knee_edge():
     """A best rate that stays on an edge is refused by the fit, not reported as a knee."""
-    _, every, found = planted_sweep(bottom={512: 2e3})
-    assert next(b for b in every if b.batch == 512).point(2.0, "weights").edge
+    _, _, found = planted_sweep(bottom={512: 2e3})
+    assert point_of(found, 512).edge
     assert all("edge" in g.knee.reason for g in found), found
 
 
@@ -199,10 +202,11 @@ def test_why_knee_so_far():
     e.is_done = lambda job: "_s1_" in job.name
     every = knee.sweep(e)
     assert all("_s1_" in name for name in e.jobs)
-    assert all(len(b.point(2.0, "weights").updates) == 1 for b in every)
+    found = knee.measure(e, knee.rows_of(e, every))
+    assert all(len(p.updates) == 1 for g in found for p in g.points)
     said = []
     e.say = said.append
-    knee.tell(e, every, knee.measure(e, every), [])
+    knee.tell(e, found)
     assert any("not complete: 28 of 28 points" in words for words in said), said
     e.args.so_far = False
 
@@ -215,22 +219,23 @@ def grown(exponent, factor=1.0, noise=0.0, rng=None):
             length = 1e5 * math.exp(3.2 * (2.5 - target))
             b_crit = 500 * (length / 1e5) ** exponent * times
             points = []
-            for b in [128 * 2 ** i for i in range(8)]:
+            for b in [8 * 2 ** i for i in range(12)]:
                 n = length / b_crit * (1 + b_crit / b) * math.exp(rng.gauss(0, noise) if rng else 0)
                 points.append(fit.Point(b, 1e-3, [n, n], n, False))
-            found.append(knee.Growth(size, "weights", target, points, [], fit.knee(points, 5)))
+            found.append(knee.Growth(size, "weights", target, points, [], 0,
+                                    fit.knee(points, 5)))
     return found
 
 
 def test_why_exponent():
     exponent, low, high = knee.exponent(grown(0.6))
-    near(exponent, 0.6, 1e-3)
-    assert high - low < 0.01
+    near(exponent, 0.6, 0.02)                    # the fewest tokens measured are not the fewest
+    assert high - low < 0.02
     rng, inside = random.Random(2), 0
     for _ in range(12):
         _, low, high = knee.exponent(grown(0.6, noise=0.05, rng=rng))
         inside += low < 0.6 < high
-    assert inside >= 9, inside
+    assert inside >= 7, inside                               # the fewest of noisy tokens are too few
     (small_, large, ratio, low, high), = knee.between_sizes(grown(0.6, 1.3))
     assert (small_, large) == ("small", "large") and low < 1.3 < high
     near(ratio, 1.3, 1e-3)
@@ -241,13 +246,21 @@ class Said:
         self.word, self.why = word, why
 
 
-def test_why_knee_verdict():
-    for found, word in [(grown(0.6), "as predicted"), (grown(0.2), "refuted"),
-                        (grown(0.6, 2.0), "refuted"), (grown(0.6)[:4], "undecided"),
-                        (grown(0.6, 1.48, 0.08, random.Random(4)), "undecided"), ([], "undecided")]:
-        e = Said()
-        knee.judge(e, found)
-        assert e.word == word, (word, e.word, e.why)
+def test_why_knee_words():
+    """Measured pairs, the misfit's shape and one more parameter, on curves that are known."""
+    for g in grown(0.6):
+        near(knee.power_of(g)[0], 1.0, 1e-3)
+        assert knee.nearest(g, 1.0).batch / g.knee.b_crit < 1.42
+        near(knee.excess(g, 1.0), knee.fewest(g.points) and (
+            g.knee.s_min * (knee.nearest(g, 1.0).batch + g.knee.b_crit) / knee.fewest(g.points)),
+            1e-3)
+    found = [g._replace(points=[p._replace(median=100 * (1 + (900 / p.batch) ** 1.4))
+                                for p in g.points]) for g in grown(0.6)[:1]]
+    found = [g._replace(knee=fit.knee(g.points, 5)) for g in found]
+    power, rms = knee.power_of(found[0])
+    near(power, 1.4, 1e-3)
+    assert rms < 1e-3 < found[0].knee.rms
+    assert min(knee.misfit(found, 0.0, 0.02)) > 1 > max(knee.misfit(found, 0.1, 1.0))
     near(knee.zhang(1e6), 5 * 512 * 22.91, 1e-9)             # 20% more data is 0.2 B_crit
 
 
@@ -273,35 +286,59 @@ class PlantedBranches(Planted):
         return type("Run", (), {"val": 2.0 - self.slope * math.log(worth / 10.0) + draw})
 
 
+PLAN = local_knee.Plan("one", [], 32, "data", 256, 2e-3, 1500.0, [2 ** 18], [1, 2, 4, 8, 16, 32], 1)
+
+
 def test_why_local_knee_planted():
-    """Planted B_crit come back within 10%; a loss that falls slowly takes longer branches."""
+    """Planted B_crit come back within 10%; a loss that falls slowly takes longer branches. With
+    rates that other seeds chose nothing is tuned, and two lengths are often enough."""
     for planted, slope in [(700.0, 0.12), (3000.0, 0.12), (1500.0, 0.035)]:
         e = PlantedBranches(noise=0.008 * slope)
         e.planted, e.slope = planted, slope
-        plan = {"model": [], "T": 32, "corpus": "data", "batch": 256, "rate": 2e-3, "knee": 1500.0,
-                "seeds": [1, 2], "moments": [2 ** 18], "ks": [1, 2, 4, 8, 16, 32], "eval": 1}
-        local, = local_knee.sweep(e, plan)
-        assert not local.knee.reason, local
-        near(local.knee.b_crit, planted, 0.10)
-        assert local.knee.low < planted < local.knee.high, local.knee
-        near(local.noise, 450.0, 1e-9)
-        assert len(local.points) == 6 and not any(p.edge for p in local.points)
+        found, = local_knee.sweep(e, PLAN, [1])
+        knee_of = fit.knee(list(found.points.values()))
+        assert not knee_of.reason, knee_of
+        near(knee_of.b_crit, planted, 0.10)
+        assert knee_of.low < planted < knee_of.high, knee_of
+        near(found.noise, 450.0, 1e-9)
+        assert len(found.points) == 6 and not any(p.edge for p in found.points.values())
         lengths = {}
         for name in e.jobs:
             if "_k4_" in name:
                 lengths.setdefault(name.split("_lr")[1].split("_")[0], set()).add(name[-4:])
         assert all(len(own) >= 3 for own in lengths.values()) and len(lengths) >= 3, lengths
+        known = {(2 ** 18, b): (p.lr, p.median, False) for b, p in found.points.items()}
+        e.jobs.clear()
+        again = local_knee.sweep(e, PLAN, [3, 4], known)
+        branches = {name for name in e.jobs if "_k" in name}
+        assert len(branches) < 2 * 6 * 2.5 + 2, len(branches)
+        for one in again:
+            for b, p in one.points.items():
+                near(p.median, found.points[b].median, 0.1)
+                assert p.lr == found.points[b].lr and not p.edge, p
+
+
+def test_why_local_ratio():
+    """The ratio that 02_local judges, from planted B_crit: 32.25 / 2.953; and its interval."""
+    e = PlantedBranches(noise=0.001)
+    e.planted, e.slope, e.label, e.args.tune = 8000.0, 0.12, "none", True
+    moment, = local.measure(e, local.Group("119k", 32, (2 ** 20,), (1, 4, 16, 64), (3, 4, 5)))
+    middle, low, high = local.interval(local.quotients(e, moment))
+    near(middle, (1 + 8000 / 256) / (1 + 8000 / 4096), 0.05)
+    assert low < middle < high < 1.2 * low and not any("_s2_" in name for name in e.jobs)
+    near(moment.knee.b_crit, 8000.0, 0.1)
+    values = [math.exp(x) for x in (1.0, 1.2, 1.4)]          # t(95%, 2) = 2.920, s = 0.2
+    near(local.interval(values)[1], math.exp(1.2 - 2.9200 * 0.2 / math.sqrt(3)), 1e-4)
+    assert math.isnan(local.interval([2.0])[1])
 
 
 def test_why_local_branch():
     """A branch decays linearly to zero from the moment on: its warm-up is the trunk."""
-    plan = {"T": 32, "batch": 256, "rate": 2e-3, "knee": 1500.0, "moments": [2 ** 18]}
-    job, updates = local_knee.branch_job(plan, 1, 0, 4, 1, 2)
+    job = local_knee.branch_job(PLAN, 1, 0, 4, 1, 77)
     flags = dict(zip(job.flags, job.flags[1:]))
-    assert job.branch == "local_s1_0" and flags["--lr-schedule"] == "linear"
+    assert job.branch == "one_s1_0" and flags["--lr-schedule"] == "linear"
     assert (flags["--final-lr-frac"], flags["--warmup-tokens"]) == ("0", str(2 ** 18))
-    assert int(flags["--tokens"]) == 2 ** 18 + updates * 1024 == 2 ** 18 + updates * int(
-        flags["--batch-tokens"])
+    assert int(flags["--tokens"]) == 2 ** 18 + 77 * 1024 and flags["--batch-tokens"] == "1024"
     near(float(flags["--lr"]), 2e-3 * 2 ** (round(0.4 * 2) + 1), 1e-9)
 
 

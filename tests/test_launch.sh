@@ -205,7 +205,7 @@ test_launch_ends_the_others() {
     begin=$SECONDS
     DEAF=yes run "$launch" -n 2 "$rank" 0 'exit 9'
     same "status" $status 9
-    [ $((SECONDS - begin)) -le 20 ] || note "$((SECONDS - begin)) s until a deaf rank was killed"
+    [ $((SECONDS - begin)) -lt 60 ] || note "$((SECONDS - begin)) s until a deaf rank was killed"
     wait_for none_alive
     lacks "$SAY/1" "ended late"
 }
@@ -236,7 +236,7 @@ test_launch_stops_at_once() {
     begin=$SECONDS
     wait $launcher
     same "status" $? 143
-    [ $((SECONDS - begin)) -le 2 ] || note "it took $((SECONDS - begin)) s"
+    [ $((SECONDS - begin)) -lt 20 ] || note "it took $((SECONDS - begin)) s"
     wait_for none_alive
     each_once 2
 }
@@ -466,7 +466,7 @@ test_launch_hosts_listen() {
     kill -TERM $launcher
     wait $launcher
     same "status" $? 143
-    [ $((SECONDS - begin)) -le 20 ] || note "it took $((SECONDS - begin)) s"
+    [ $((SECONDS - begin)) -lt 60 ] || note "it took $((SECONDS - begin)) s"
     wait_for none_alive
     fresh
     { wait_for ready 1; printf U; sleep 0.5; echo SR1; sleep 1; } |

@@ -4,6 +4,7 @@ are whole; and the arithmetic of make first-step is right.
 
     tests/test_lessons.py [NAME...]      the tests of these names only
 """
+import csv
 import glob
 import math
 import os
@@ -104,6 +105,34 @@ def test_checks_hold_and_print_what_the_pages_show():
                 f"{page} shows {theirs}, its check prints {ours}"
 
 
+def committed(name, **where):
+    """Rows of a table of the laboratory's experiment 2."""
+    return [row for row in csv.DictReader(
+        read("scripts", "lab", "results", "02_knee", name + ".csv").splitlines())
+            if all(row[key] == value for key, value in where.items())]
+
+
+def test_lesson_15_quotes_what_was_measured():
+    """Its table has every batch of the curve, its text the fits, and its check the same numbers."""
+    curve = {"size": "119k", "reading": "weights"}
+    text = dict(pages())["15_batch.md"]
+    points = committed("points", target_nats="2", **curve)
+    batches, updates, tokens = (
+        [cell.strip() for cell in line.split("|")[2:-1]]
+        for line in re.findall(r"^\| (?:tokens|updates).*", text, re.M))
+    assert numbers_of(" ".join(batches)) == [float(p["batch_tokens"]) for p in points], batches
+    assert numbers_of(" ".join(updates)) == [round(float(p["updates_median"])) for p in points]
+    for shown, p in zip(tokens, points):
+        measured = float(shown.split()[0].replace(",", "")) * (1e6 if "million" in shown else 1.0)
+        assert abs(measured / float(p["tokens_median"]) - 1) < 0.04, (shown, p)
+    for fit in committed("fit", **curve):
+        words = f"{float(fit['b_crit']):,.0f}"
+        assert fit["target_nats"] not in ("2.5", "2", "1.4") or words in text, words
+    fit, = committed("fit", target_nats="2", **curve)
+    line = re.search(r"S\(B\) = (\d+) \(1 \+ (\d+)/B\)", run(command_of("15_batch.md")))
+    assert line.groups() == tuple(f"{float(fit[key]):.0f}" for key in ("s_min", "b_crit")), line
+
+
 def test_a_false_claim_fails():
     script = ("import sys; sys.path.insert(0, 'dev/lessons'); import lesson; "
               "lesson.claim(1 > 2, 'x')")
@@ -157,7 +186,8 @@ def test_files_flags_and_targets_that_pages_name_exist():
                 there = [os.path.join(ROOT, path), os.path.join(LESSONS, path)]
                 assert any(map(os.path.exists, there)), f"{page}: there is no {path}"
             for flag in re.findall(r"(?<!\S)--([a-z][a-z0-9-]+)", span):
-                lab = span.startswith("scripts/lab/") and f'--{flag}"' in read("scripts/lab/lab.py")
+                lab = (span.startswith("scripts/lab/")
+                       and f'--{flag}"' in read("scripts", "lab", "shared", "lab.py"))
                 assert f'"{flag}"' in help_text or lab, f"{page}: there is no flag --{flag}"
             for target in re.findall(r"\bmake ([a-z][a-z_-]+)", span):
                 assert target in targets, f"{page}: there is no make {target}"

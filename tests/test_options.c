@@ -616,6 +616,44 @@ TEST(a_cpu_goes_on_with_a_run_of_a_gpu) {
     json_free(&json);
 }
 
+// A damaged state.json: a flag whose value is no number and no text is refused by name. That value
+// has no characters of its own, and nothing may read those that follow it.
+TEST(saved_flags_of_another_type_are_refused) {
+    static const char *const cases[][2] = {
+        { "{\"data\":true}", "--data " }, { "{\"data\":[true]}", "--data " },
+        { "{\"steps\":{}}", "--steps " }, { "{\"lr_schedule\":false}", "--lr-schedule " },
+        { "{\"eval_every\":[]}", "--eval-every " }, { "{\"init\":true}", "--init " },
+        { "{\"layers\":[2]}", "--layers " },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        TrainOptions o;
+        Line line;
+        Json json;
+        Error err = { "" };
+        CHECK(json_parse(&json, cases[i][0], strlen(cases[i][0]), &err));
+        accepted(&o, &line, "--resume --out o");
+        CHECK_MSG(!train_options_restore(&o, json.root, &err), "%s", cases[i][0]);
+        CHECK_MSG(strstr(err.text, "state.json: ") && strstr(err.text, cases[i][1]), "%s: %s",
+                  cases[i][0], err.text);
+        json_free(&json);
+    }
+}
+
+// No run that saved anything was a plan, and --plan refuses --resume.
+TEST(a_resumed_run_is_no_plan) {
+    static const char saved[] = "{\"data\":\"d\",\"plan\":true,\"plan_search\":true,"
+                                "\"plan_gpu\":\"h100,8\"}";
+    TrainOptions o;
+    Line line;
+    Json json;
+    Error err = { "" };
+    CHECK(json_parse(&json, saved, strlen(saved), &err));
+    accepted(&o, &line, "--resume --out o");
+    CHECK_MSG(train_options_restore(&o, json.root, &err), "%s", err.text);
+    CHECK(!o.plan && !o.plan_search && !o.plan_gpu);
+    json_free(&json);
+}
+
 static void batch_refused(const char *words, int T, const char *want) {
     TrainOptions o;
     Line line;
@@ -695,6 +733,8 @@ int main(void) {
     RUN(length_is_settled);
     RUN(flags_of_a_gpu);
     RUN(a_cpu_goes_on_with_a_run_of_a_gpu);
+    RUN(saved_flags_of_another_type_are_refused);
+    RUN(a_resumed_run_is_no_plan);
     RUN(batch_is_whole_micro_batches);
     RUN(rate_follows_the_flags);
     return test_end();

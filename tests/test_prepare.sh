@@ -309,10 +309,7 @@ esac
 
 "$prepare" tales --out "$dir/killed" --tokens 1e9 > /dev/null 2>&1 &
 pid=$!
-for i in $(seq 100); do                      # until it has begun: ten seconds at most
-    [ -s "$dir/killed/tales_train_000000.bin.prepare-tmp" ] && break
-    sleep 0.1
-done
+wait_for test -s "$dir/killed/tales_train_000000.bin.prepare-tmp"
 refused "another prepare is writing" tales --out "$dir/killed" --tokens 1000
 kill -9 $pid
 wait $pid 2> /dev/null
@@ -330,7 +327,7 @@ interrupted() {
     [ -z "$before" ] || cp -R "$before" "$dir/cut"
     "$prepare" "$@" --out "$dir/cut" --overwrite < "$dir/endless" > "$dir/stdout" 2>&1 &
     pid=$!
-    for i in $(seq 100); do
+    for i in $(seq 400); do
         [ -n "$(find "$dir/cut" -name '*.prepare-tmp' 2> /dev/null)" ] && break
         [ "$1" = text ] && [ -d "$dir/cut" ] && break      # a copy of a pipe has no name
         sleep 0.1

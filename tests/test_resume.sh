@@ -63,10 +63,7 @@ end averages_and_sgd_go_on_to_the_bit
 
 # ---- Ctrl-C is answered at once, again ends at once, and ends an evaluation or a sample
 slow="--data $dir/tales --layers 4 --heads 4 --channels 256 --seq-len 64 --micro-batch 8"
-appears() {    # a text in a file, within ten seconds
-    for try in $(seq 100); do grep -qs -- "$1" "$2" && return; sleep 0.1; done
-    note "'$1' does not appear in: $(cat "$2")"
-}
+appears() { wait_for grep -qs -- "$1" "$2"; }    # a text in a file
 interrupt() {  # interrupt PID STATUS: one Ctrl-C, which must be answered before the run ends
     kill -INT "$1"
     appears "stopping after this update; again ends at once" "$dir/out"
@@ -178,7 +175,7 @@ end a_resumed_run_takes_over_its_flags
 
 # ---- one run at a time in a directory; a reader of stdout that goes; things that are not ours
 $train $small --steps 100000 --out "$dir/busy" --save-every 10 >/dev/null 2>&1 &
-for try in $(seq 100); do [ -e "$dir/busy/latest" ] && break; sleep 0.1; done
+wait_for test -e "$dir/busy/latest"
 refused "another run" $train --resume --out "$dir/busy"
 refused "another run" $train $small --out "$dir/busy"
 refused "another run" $train $small --overwrite --out "$dir/busy"
@@ -360,7 +357,7 @@ end other_data_of_the_same_length_is_refused
 # ---- a shard that shrinks under a run
 $train $small --data "$dir/changed" --steps 1000000 --save-every 50 --out "$dir/shrunk" \
     >/dev/null 2>"$dir/err" &
-for try in $(seq 100); do [ -e "$dir/shrunk/latest" ] && break; sleep 0.1; done
+wait_for test -e "$dir/shrunk/latest"
 : > "$dir/changed/tales_train_000000.bin"
 wait $!
 status=$?
@@ -377,7 +374,7 @@ for token in '\054\001' '\377\377'; do
     rm -rf "$dir/written"
     $train $small --data "$dir/changed" --steps 1000000 --save-every 50 --out "$dir/written" \
         >/dev/null 2>"$dir/err" &
-    for try in $(seq 100); do [ -e "$dir/written/latest" ] && break; sleep 0.1; done
+    wait_for test -e "$dir/written/latest"
     for i in $(seq 1000); do printf "$token"; done |
         dd of="$dir/changed/tales_train_000000.bin" bs=1024 seek=20 conv=notrunc 2>/dev/null
     for try in $(seq 200); do kill -0 $! 2>/dev/null || break; sleep 0.1; done

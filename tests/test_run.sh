@@ -30,12 +30,12 @@ end run_counts
 for i in 1 2; do
     program "pair$i" << END
 echo "    pair$i begins"; touch here$i
-for _ in \$(seq 100); do [ -e here$((3 - i)) ] && met=yes && break; sleep 0.1; done
+for _ in \$(seq 600); do [ -e here$((3 - i)) ] && met=yes && break; sleep 0.1; done
 sleep 0.$((4 - i)); [ "\$met" ] && echo "ok pair$i"; rm here$i
 END
 done
-program test_launch <<< 'sleep 0.5; [ ! -e here1 ] && [ ! -e here2 ] && echo "ok it"'
-runs test_launch.sh pair1.sh pair2.sh good.sh good.sh
+program test_bench <<< 'sleep 0.5; [ ! -e here1 ] && [ ! -e here2 ] && echo "ok it"'
+runs test_bench.sh pair1.sh pair2.sh good.sh good.sh
 same "two jobs" "$status $last" "0 7 passed, 0 failed, 2 skipped"
 for i in 1 2; do
     same "after 'pair$i begins'" "$(grep -A 1 "pair$i begins" said | tail -n 1)" "ok pair$i"
@@ -45,12 +45,12 @@ end run_side_by_side
 
 program waits <<< 'echo $$ > pid; sleep 60 & wait'
 bash "$run" waits.sh > said 2>&1 &
-for _ in $(seq 100); do [ -s pid ] && break; sleep 0.1; done
+wait_for test -s pid
 kill -TERM $! && begin=$SECONDS
 wait $!
 same "status" $? 130
 [ $((SECONDS - begin)) -lt 50 ] || note "it waits for its program"
-for _ in $(seq 100); do kill -0 "$(cat pid)" 2> /dev/null || break; sleep 0.1; done
-kill -0 "$(cat pid)" 2> /dev/null && note "a program goes on"
+gone() { ! kill -0 "$(cat pid)" 2> /dev/null; }
+wait_for gone
 end run_stops
 exit $failed

@@ -57,9 +57,12 @@ has() { grep -qF -e "$2" "$1" || note "$(basename "$1") lacks '$2': $(head -c 30
 silent() {                                  # silent FILE: it is there, and empty
     [ -f "$1" ] && [ ! -s "$1" ] || note "$(basename "$1") is not empty: $(head -n 3 "$1" 2>&1)"
 }
-wait_for() {                                # wait_for COMMAND...: up to twenty seconds
-    for _ in $(seq 400); do "$@" && return; sleep 0.05; done
-    note "waited in vain for: $*"
+wait_for() {                                # wait_for COMMAND...: up to 40 s, for a busy machine
+    local end=$((SECONDS + 40))
+    until "$@"; do
+        [ $SECONDS -lt $end ] || { note "waited in vain for: $*"; return; }
+        sleep 0.05
+    done
 }
 
 # ---- samples of long lists ----

@@ -510,6 +510,12 @@ static inline bool train_options_check(TrainOptions *o, Error *err) {
         && train_options_check_machine(o, ON_GPU || o->plan_gpu, err);
 }
 
+// A saved value's characters, for option_read. A value that is no number and no text has none: "",
+// which no row accepts.
+static inline const char *option_saved_words(const JsonNode *v) {
+    return v->type == JSON_NUMBER || v->type == JSON_STRING ? v->text : "";
+}
+
 // Row i is a flag that sets a fresh model's sizes; v is its value when the run began. On resuming
 // the checkpoint sets them. Such a flag may be repeated, as part of a whole command, but not
 // changed. A run that began with --layers did not use --init.
@@ -519,7 +525,7 @@ static inline bool train_options_keep_size(TrainOptions *o, int i, const JsonNod
     TrainOptions then = *o;
     bool given = o->given.set[i], saved = v && v->type != JSON_NULL;
     if (row->type == OPT_TEXT && layers && layers->type != JSON_NULL) saved = false;
-    if (saved && !option_read(&then, row, v->text ? v->text : ""))
+    if (saved && !option_read(&then, row, option_saved_words(v)))
         return fail(err, "state.json: --%s is not %s", row->name, option_expects(row).text);
     bool same = row->type == OPT_TEXT ? strcmp(o->init, then.init) == 0
               : memcmp((char *)o + row->field, (char *)&then + row->field, sizeof(int)) == 0;
@@ -531,12 +537,13 @@ static inline bool train_options_keep_size(TrainOptions *o, int i, const JsonNod
 }
 
 // Restores the flags of the run that is resumed: every flag that was set then and is not given now.
-// Exceptions: the model's sizes, above; --overwrite, --resume, --generate and --help belong to one
-// start of the program, and --tune again becomes --tune on; a CPU that continues a GPU's run drops
-// the flags of a GPU.
+// Exceptions: the model's sizes, above; --overwrite, --resume, --generate, --help and those of
+// --plan belong to one start of the program, and --tune again becomes --tune on; a CPU that
+// continues a GPU's run drops the flags of a GPU.
 static inline bool train_options_restore(TrainOptions *o, const JsonNode *saved, Error *err) {
     static const char *const not_taken[] = {
-        "out", "resume", "resume-from", "overwrite", "generate", "help",
+        "out", "resume", "resume-from", "overwrite", "generate", "help", "plan", "plan-gpu",
+        "plan-search", "plan-b-crit",
     };
     bool length = train_options_given(o, "steps") || train_options_given(o, "tokens");
     bool data = train_options_given(o, "data") || train_options_given(o, "train")
@@ -562,7 +569,7 @@ static inline bool train_options_restore(TrainOptions *o, const JsonNode *saved,
         if ((length && of_length) || (data && of_data)) taken = false;   // one replaces the other
         if (!taken) continue;
         bool again = strcmp(row->name, "tune") == 0 && json_is(v, "again");
-        const char *text = again ? "on" : v->text ? v->text : "";
+        const char *text = again ? "on" : option_saved_words(v);
         if (row->type == OPT_FLAG) *(bool *)((char *)o + row->field) = v->type == JSON_TRUE;
         else if (!option_read(o, row, text))
             return fail(err, "state.json: --%s is not %s", row->name, option_expects(row).text);

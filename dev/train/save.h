@@ -172,12 +172,11 @@ static inline void restore_timeout(Run *r) {
     TrainState state;
     Json json;
     Error err;
-    double timeout;
+    const int row = option_find(train_table, TRAIN_OPTIONS, "timeout", strlen("timeout"));
     if (!r->o.out || train_options_given(&r->o, "timeout") || !find_resumed(&from, r, &err)
         || !checkpoint_load_state(&state, &json, from.text, &err)) return;
-    const JsonNode *options = json_get(json.root, "options");
-    if (json_get_double(&timeout, options, "timeout", &err) && timeout >= 1.0)
-        r->o.timeout = timeout;
+    const JsonNode *timeout = json_get(json_get(json.root, "options"), "timeout");
+    if (timeout) option_read(&r->o, &train_table[row], option_saved_words(timeout));
     json_free(&json);
 }
 

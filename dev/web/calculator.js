@@ -7,17 +7,29 @@ const BOUNDS = ["fit", "low", "high"];
 
 // ---- updates ----
 
-// [S_min, B_crit] at a loss: straight between neighbouring targets, in logarithms.
+// [S_min, B_crit, fewest updates, first batch, last batch] at a loss: straight between neighbouring
+// targets, in logarithms. A modelled law has no last three.
 function lawAt(targets, loss, bound) {
-    if (targets.length === 1) return targets[0][bound];
+    if (targets.length === 1) return [...targets[0][bound], ...targets[0].seen || []];
     const i = targets.findIndex((t, k) => k > 0 && loss >= t.loss);
     const high = targets[i - 1], low = targets[i];
     const share = Math.log(loss / high.loss) / Math.log(low.loss / high.loss);
-    return high[bound].map((a, k) => a * (low[bound][k] / a) ** share);
+    const between = (a, b) => a * (b / a) ** share;
+    const law = high[bound].map((a, k) => between(a, low[bound][k]));
+    if (!high.seen) return law;
+    const [few, first, last] = high.seen, [fewer, other, end] = low.seen;
+    return [...law, between(few, fewer), Math.max(first, other), Math.min(last, end)];
 }
 
-function updates([sMin, bCrit], batch) {
-    return sMin * (1 + bCrit / batch);
+// Never fewer than were measured.
+function updates([sMin, bCrit, fewest = 0], batch) {
+    return Math.max(fewest, sMin * (1 + bCrit / batch));
+}
+
+// The multiple of `unit` next to a batch among those measured; one unit where all are smaller.
+function clamp([, , , least = 0, most = Infinity], batch, unit) {
+    const first = Math.ceil(least / unit) * unit, last = Math.floor(most / unit) * unit;
+    return Math.max(unit, Math.min(Math.max(batch, first), last));
 }
 
 // ---- seconds of an update ----
@@ -78,9 +90,12 @@ function bestBatch(law, costs, n, seqLen, overlap) {
         const exposed = least(costs.t0 + costs.c, (1 - HIDDEN) * costs.tau);
         at = exposed < turn ? exposed : Math.max(turn, least(costs.t0, costs.tau));
     }
-    const unit = n * seqLen, below = Math.max(1, Math.floor(at / unit)) * unit;
+    const [sMin, bCrit, fewest = 0] = law, unit = n * seqLen;
+    if (fewest > sMin) at = Math.min(at, bCrit / (fewest / sMin - 1));
+    const below = Math.max(1, Math.floor(at / unit)) * unit;
     const seconds = batch => targetSeconds(law, costs, batch, n, overlap);
-    return seconds(below) <= seconds(below + unit) ? below : below + unit;
+    const [near, far] = [below, below + unit].map(batch => clamp(law, batch, unit));
+    return seconds(near) <= seconds(far) ? near : far;
 }
 
 // ---- memory, and which wall binds ----
@@ -98,7 +113,7 @@ function falls(model, law, costs, batch, s) {
         const chosen = s.batch || bestBatch(otherLaw, other, s.n, model.seq_len, s.overlap);
         return 1 - targetSeconds(otherLaw, other, chosen, s.n, s.overlap) / now;
     };
-    return { noise: fall([law[0], law[1] / 2], costs),
+    return { noise: fall([law[0], law[1] / 2, ...law.slice(2)], costs),
              compute: fall(law, { ...costs, tau: costs.tau / 2 }),
              overhead: fall(law, { ...costs, t0: costs.t0 / 2 }),
              network: fall(law, { ...costs, c: costs.c / 2 }) };
@@ -118,6 +133,9 @@ function answer(model, s) {
     const { n, overlap } = s;
     const laws = BOUNDS.map(bound => lawAt(model.targets, s.loss, bound));
     const costs = BOUNDS.map(bound => costsOf(model, s, bound));
+    const free = laws[0].slice(0, 2), [, , , , last = Infinity] = laws[0];
+    const wanted = s.batch || bestBatch(free, costs[0], n, model.seq_len, overlap);
+    if (s.batch) s = { ...s, batch: clamp(laws[0], wanted, n * model.seq_len) };
     const batch = s.batch || bestBatch(laws[0], costs[0], n, model.seq_len, overlap);
     const seconds = laws.flatMap(law =>
         costs.map(cost => targetSeconds(law, cost, batch, n, overlap)));
@@ -131,7 +149,10 @@ function answer(model, s) {
              step: steps[0], step_low: Math.min(...steps), step_high: Math.max(...steps),
              exchange: costs[0].c, exposed: exposedSeconds(costs[0], batch / n, overlap),
              bytes: made[0] * sent, memory: memoryBytes(model, n, s.stage),
-             walls: walls(model, laws[0], costs[0], batch, s) };
+             walls: walls(model, laws[0], costs[0], batch, s),
+             edges: [["batch", batch !== wanted || batch > last],
+                     ["updates", made[0] > updates(free, batch)]]
+                 .filter(([, atEdge]) => atEdge).map(([name]) => name) };
 }
 
 // ---- words ----
@@ -220,6 +241,7 @@ function results(s, a) {
     const times = (show, k) => range(show, a.low * k, a.high * k);
     const made = k => range(digits, a.updates_low * k, a.updates_high * k);
     const bCrit = ["low", "high"].map(bound => lawAt(s.model.targets, s.loss, bound)[1]);
+    const edge = name => a.edges.includes(name) ? "; edge of what was measured" : "";
     return [
         ["seconds", "time to the loss", a.seconds, clock(a.seconds), times(clock, 1), way],
         ["cost", "cost", a.cost, digits(a.cost), times(digits, s.n * s.price / 3600),
@@ -227,8 +249,9 @@ function results(s, a) {
         ["device_hours", "device-hours", a.device_hours, digits(a.device_hours),
          times(digits, s.n / 3600), way + " × devices"],
         ["batch", s.batch ? "batch, as given" : "best batch", a.batch,
-         `${digits(a.batch)} tokens`, "", s.batch ? "given" : "modelled: the least time"],
-        ["updates", "updates", a.updates, digits(a.updates), made(1), from.law],
+         `${digits(a.batch)} tokens`, "",
+         (s.batch ? "given" : "modelled: the least time") + edge("batch")],
+        ["updates", "updates", a.updates, digits(a.updates), made(1), from.law + edge("updates")],
         ["tokens", "tokens", a.tokens, digits(a.tokens), made(a.batch), from.law],
         ["b_crit", "B_crit", a.b_crit, `${digits(a.b_crit)} tokens`, range(digits, ...bCrit),
          from.law],

@@ -271,6 +271,49 @@ def mixtures():
             + "; ".join(found) + ".")
 
 
+def large_batch_memory():
+    clip = only(kept.table("08_fits", "activations"), model="CLIP's text encoder")
+    split = {loss: only(kept.table("08_fits", "contrastive"), loss=loss)
+             for loss in ("language model", "contrastive")}
+    if len(clip) < 2 or not all(split.values()):
+        return None
+    ends_of = {loss: [f"{row['gradient']:.3g}" for row in ends(rows, "micro_batches")]
+               for loss, rows in split.items()}
+    return (f"True there: an 80 GB GPU holds {clip[0]['largest_micro_batch']:,.0f} texts at a "
+            f"time, {clip[1]['largest_micro_batch']:,.0f} with recomputation (planned), and CLIP's "
+            "batch has 32,768. Accumulation does not help a contrastive loss, which compares the "
+            "samples of a batch: in 1 and 16 parts its gradient is "
+            f"{' and '.join(ends_of['contrastive'])}, a language model's "
+            f"{' and '.join(ends_of['language model'])}.")
+
+
+def attention_memory():
+    rows = kept.table("08_fits", "attention")
+    if not rows:
+        return None
+    return ("Where its matrices are stored. GPT-2 124M, kB a token, planned: " + "; ".join(
+        f"{row['activation_bytes_a_token'] / 1e3:,.0f} here and "
+        f"{row['with_matrices_bytes_a_token'] / 1e3:,.0f} with them at {row['seq_len']:,.0f} tokens"
+        for row in ends([row for row in rows if row["seq_len"] >= 1024], "seq_len")) + ".")
+
+
+def flops_per_byte():
+    rows = kept.table("08_fits", "flops_per_byte")
+    few, many = (only(rows, tokens_a_worker=float(n)) for n in (512, 4096))
+    if not few or not many:
+        return None
+    return ("By tokens a worker, hardly by the model: " + "; ".join(
+        f"{row['model']} {row['flops_per_byte']:,.0f} FLOPs a byte sent with "
+        f"{row['tokens_a_worker']:,.0f} tokens" for row in (*ends(few, "parameters"),
+                                                          *ends(many, "parameters")))
+        + " (counted).")
+
+
+def uneven():
+    rows = kept.table("04_one_device", "uneven")
+    return rows and said("04_one_device", "Two ranks at the same time")
+
+
 # ---------------------------------------------------------------- all of them
 
 SPLITS = ("Another split of a batch differs by rounding (3e-4 of the weights' norm after 240 "
@@ -304,6 +347,12 @@ CLAIMS = [
     Claim("DiLoCo learns as much as data parallel.", "06_diloco", "diloco", diloco),
     Claim("A growing batch saves updates for free.", "07_schedules", "schedules", growing_batch),
     Claim("A model that fits on one GPU needs only one.", "08_fits", "days", enough_memory),
+    Claim("The model fits, but its batch does not; accumulation does not help.",
+          "08_fits", "memory", large_batch_memory),
+    Claim("Attention's memory grows with the square of the length.",
+          "08_fits", "memory", attention_memory),
+    Claim("Efficiency is FLOPs per byte.", "08_fits", "days", flops_per_byte),
+    Claim("Uneven shares leave some devices waiting.", "04_one_device", "one_device", uneven),
     Claim("A model that does not fit on one GPU needs tensor parallelism.",
           "08_fits", "days", mixtures)]
 

@@ -20,7 +20,8 @@ HIDDEN = 4.0 / 9.0                   # of the computation, can overlap with the 
 OVERHEAD = 5.0                       # B_crit over the batch that needs 20% more data: 1/0.2
 BOUNDS = ["fit", "low", "high"]      # a fit, and the ends of its 90% range
 
-Law = namedtuple("Law", "s_min b_crit")
+# fewest: updates that were measured; first, last: batches. A modelled law has no such limits.
+Law = namedtuple("Law", "s_min b_crit fewest first last", defaults=(0.0, 0.0, 1e30))
 
 # Bandwidths are a device's, in bytes a second; latencies are seconds a message.
 Network = namedtuple("Network", "near far near_latency far_latency per_machine")
@@ -38,24 +39,40 @@ def profile(law, b_crit, batches):
     """The law with another B_crit that fits the same points best: S_min by least squares of the
     logarithms at these batches, as fit.least_squares has it."""
     shift = [math.log1p(law.b_crit / b) - math.log1p(b_crit / b) for b in batches]
-    return Law(law.s_min * math.exp(sum(shift) / len(shift)), b_crit)
+    return law._replace(s_min=law.s_min * math.exp(sum(shift) / len(shift)), b_crit=b_crit)
 
 
 def law_at(targets, loss, bound="fit"):
-    """The law at a loss: a straight line between neighbouring targets, in logarithms of all three.
-    targets: [{"loss", "fit", "low", "high"}], the highest loss first; no extrapolation."""
+    """The law at a loss: a straight line between neighbouring targets, in logarithms; its batches
+    are those of both. targets: [{"loss", "fit", "low", "high", "seen"}], the highest loss first;
+    seen: the fewest updates, the first and the last batch that were measured. No extrapolation."""
     if len(targets) == 1:
-        return Law(*targets[0][bound])
+        return Law(*targets[0][bound], *targets[0].get("seen", ()))
     if not targets[-1]["loss"] <= loss <= targets[0]["loss"]:
         raise ValueError(f"loss {loss} lies outside of the targets that were measured")
     i = next(i for i in range(1, len(targets)) if loss >= targets[i]["loss"])
     high, low = targets[i - 1], targets[i]
     share = math.log(loss / high["loss"]) / math.log(low["loss"] / high["loss"])
-    return Law(*(a * (b / a) ** share for a, b in zip(high[bound], low[bound])))
+    def between(a, b):
+        return a * (b / a) ** share
+    law = Law(*map(between, high[bound], low[bound]))
+    if "seen" not in high:
+        return law
+    (few, *batches), (fewer, *others) = high["seen"], low["seen"]
+    return law._replace(fewest=between(few, fewer), first=max(batches[0], others[0]),
+                        last=min(batches[1], others[1]))
 
 
 def updates(law, batch):
-    return law.s_min * (1.0 + law.b_crit / batch)
+    """Never fewer than were measured."""
+    return max(law.fewest, law.s_min * (1.0 + law.b_crit / batch))
+
+
+def clamp(law, batch, unit):
+    """The multiple of `unit` next to a batch among those measured. Where one unit is larger than
+    all of them, a batch is one unit."""
+    first, last = math.ceil(law.first / unit) * unit, law.last // unit * unit
+    return max(unit, min(max(batch, first), last))
 
 
 # ---------------------------------------------------------------- seconds of an update
@@ -128,8 +145,10 @@ def best_batch(law, costs, n, seq_len, overlap):
     else:
         at = least(costs.t_0 + costs.c, costs.tau)
     unit = n * seq_len
+    if law.fewest > law.s_min:                               # beyond it no fewer updates were seen
+        at = min(at, law.b_crit / (law.fewest / law.s_min - 1.0))
     below = max(1, math.floor(at / unit)) * unit
-    return min((below, below + unit),
+    return min((clamp(law, batch, unit) for batch in (below, below + unit)),
                key=lambda batch: target_seconds(law, costs, batch, n, overlap))
 
 
@@ -174,10 +193,14 @@ def walls(model, law, costs, batch, scenario):
 
 def answer(model, scenario):
     """Everything that the page shows. low and high: over the ranges of B_crit, t_0 and tau, at this
-    batch."""
+    batch. edges: what would lie beyond the measured batches or updates, and stays on their edge."""
     n, overlap = scenario.n, scenario.overlap
     laws = [law_at(model["targets"], scenario.loss, bound) for bound in BOUNDS]
     costs = [costs_of(model, scenario, bound) for bound in BOUNDS]
+    free = Law(*laws[0][:2])
+    wanted = scenario.batch or best_batch(free, costs[0], n, model["seq_len"], overlap)
+    if scenario.batch:
+        scenario = scenario._replace(batch=clamp(laws[0], wanted, n * model["seq_len"]))
     batch = scenario.batch or best_batch(laws[0], costs[0], n, model["seq_len"], overlap)
     seconds = [target_seconds(law, cost, batch, n, overlap) for law in laws for cost in costs]
     made = [updates(law, batch) for law in laws]
@@ -191,7 +214,10 @@ def answer(model, scenario):
             "step": steps[0], "step_low": min(steps), "step_high": max(steps),
             "exchange": costs[0].c, "exposed": exposed_seconds(costs[0], batch / n, overlap),
             "bytes": made[0] * sent, "memory": memory_bytes(model, n, scenario.stage),
-            "walls": walls(model, laws[0], costs[0], batch, scenario)}
+            "walls": walls(model, laws[0], costs[0], batch, scenario),
+            "edges": [name for name, at_edge in [
+                ("batch", batch != wanted or batch > laws[0].last),
+                ("updates", made[0] > updates(free, batch))] if at_edge]}
 
 
 # ---------------------------------------------------------------- the data
@@ -201,20 +227,23 @@ def measured_model(raw):
     targets = []
     for t in sorted(raw["targets"], key=lambda t: -t["loss"]):
         law = Law(t["s_min"], t["b_crit"])
-        targets.append({"loss": t["loss"], "fit": list(law)})
+        targets.append({"loss": t["loss"], "fit": list(law[:2]), "seen": [
+            t["fewest"], min(t["batches"]), max(t["batches"])]})
         for name, b_crit in zip(("low", "high"), t["b_crit_range"]):
-            targets[-1][name] = list(profile(law, b_crit, t["batches"]))
+            targets[-1][name] = list(profile(law, b_crit, t["batches"])[:2])
     return dict(raw, optimizer_seconds=0.0, targets=targets)
 
 
 def kept_targets(size):
-    """The laws of updates that experiment 2 fitted for a size, and the batches behind each."""
-    points = [p for p in kept.table("02_knee", "points")
-              if (p["size"], p["reading"]) == (size, "weights")]
+    """The laws of updates that experiment 2 fitted for a size, and what was measured for each."""
+    points = {}
+    for p in kept.table("02_knee", "points"):
+        if (p["size"], p["reading"]) == (size, "weights"):
+            points.setdefault(p["target_nats"], []).append(p)
     return [{"loss": fit["target_nats"], "s_min": fit["s_min"], "b_crit": fit["b_crit"],
              "b_crit_range": [fit["b_crit_low"], fit["b_crit_high"]],
-             "batches": [p["batch_tokens"] for p in points
-                         if p["target_nats"] == fit["target_nats"]]}
+             "batches": [p["batch_tokens"] for p in points[fit["target_nats"]]],
+             "fewest": min(p["updates_median"] for p in points[fit["target_nats"]])}
             for fit in kept.table("02_knee", "fit")
             if (fit["size"], fit["reading"]) == (size, "weights") and not fit["refused"]]
 

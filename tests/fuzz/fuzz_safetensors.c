@@ -5,7 +5,7 @@
 // ends at the first NUL, and the tensors' bytes follow.
 #include "../../dev/files/checkpoint.h"
 
-// As one of a checkpoint's files, of the smallest model, with two workers.
+// As one of a checkpoint's files, of the smallest model, with one worker.
 static void check_kept(const SafeTensors *s, KeptFile file) {
     const Config c = { 1, 1, 2, 3, 2, 0 };
     TensorFile f;
@@ -15,8 +15,8 @@ static void check_kept(const SafeTensors *s, KeptFile file) {
     memset(&f, 0, sizeof f);
     f.s = *s;
     f.config = c;
-    f.first = kept_file_first(file, 2);
-    f.end = kept_file_first(file + 1, 2);
+    f.first = kept_file_first(file, 1);
+    f.end = kept_file_first(file + 1, 1);
     if (tensor_file_index(&f, &err) && tensor_file_check_others(&f, &err))
         for (int i = f.first; i < f.end; i++)
             for (int b = 0; b < gpt2_n_buckets(&c); b++)

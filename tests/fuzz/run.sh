@@ -15,7 +15,7 @@ cd "$(dirname "$0")/../.." || exit 2
 RUNS=${RUNS:-100000} DIR=${FUZZ_DIR:-build/fuzz} CC=${FUZZ_CC:-clang}
 SANITIZERS=${SANITIZERS-address,undefined}
 PREPARE=${PREPARE:-./prepare} TRAIN=${TRAIN:-./train_gpt2}
-ALL="json config safetensors llmc tokenizer shard floor hellaswag"
+ALL="json config resume log safetensors llmc tokenizer shard floor hellaswag"
 
 cannot() { echo "fuzz: $*"; exit 2; }
 
@@ -46,16 +46,30 @@ make_seeds() {
     rm -rf "$DIR/seeds"
     for target in $ALL work; do mkdir -p "$DIR/seeds/$target"; done
 
-    # 22 tokens of a vocabulary of 3; a model of 88 parameters that has learnt from them
+    # 22 tokens of a vocabulary of 3; models of 88 parameters that have learnt from them
     { words 20240520 1 22 3 2; zeros 1004
       for _ in 1 2 3 4 5 6 7 8 9 10 11; do printf '\1\0\2\0'; done; } | seed shard/three
     cp "$DIR/seeds/shard/three" "$work/val"              # no file may serve both splits
-    $TRAIN --train "$DIR/seeds/shard/three" --val "$work/val" --out "$work/run" \
-        --layers 1 --heads 1 --channels 2 --seq-len 2 --micro-batch 1 --steps 2 \
-        > /dev/null || return
-    local run=$work/run/latest
-    cp "$run"/*.safetensors "$DIR/seeds/safetensors/"
-    cp "$run"/*.json "$DIR/seeds/config/"
+    local name run=$work/adamw/latest
+    learn() {                                # learn NAME FLAGS...
+        $TRAIN --train "$DIR/seeds/shard/three" --val "$work/val" --out "$work/$1" --layers 1 \
+            --heads 1 --channels 2 --seq-len 2 --micro-batch 1 --steps 2 "${@:2}" > /dev/null
+    }
+    learn adamw &&
+        learn sgd --optimizer sgd --average-tokens 4 --batch-tokens 4 --noise-scale &&
+        learn adaptive --batch-schedule adaptive:0.5,4,8 --lr-schedule constant &&
+        learn stages --batch-schedule stages:4=6,9=8 --batch-lr sqrt --save-every 4tok &&
+        learn workers --outer-every 1 || return
+    for name in adamw sgd adaptive stages workers; do
+        tee "$DIR/seeds/config/$name" < "$work/$name/latest/state.json" | seed "resume/$name"
+    done
+    printf '\0"d"\n\17"sgd"\n\21 0.5\n\36null\n!"l"\n' | seed resume/flags     # see fuzz_resume.c
+    head -c 300 "$work/adamw/log.jsonl" | seed log/torn
+    tail -n 2 "$work/adamw/log.jsonl" | seed log/whole
+    cp tests/fuzz/seeds/values.json "$DIR/seeds/log/"
+    cp "$run"/*.safetensors "$work/sgd/latest/average.safetensors" \
+        "$work"/workers/latest/{outer,workers}.safetensors "$DIR/seeds/safetensors/"
+    cp "$run/config.json" "$DIR/seeds/config/"
     cp "$run"/*.json tests/fuzz/seeds/*.json "$DIR/seeds/json/"
 
     # the header's length left out: see fuzz_safetensors.c
@@ -102,7 +116,8 @@ make_seeds || cannot "the seeds cannot be made"
 
 longest() {                                  # an input, in bytes: what the largest seed needs
     case $1 in
-        json | config) echo 1024 ;;
+        json | config | resume) echo 3000 ;;
+        log) echo 400 ;;
         safetensors) echo 4096 ;;
         tokenizer) echo 6000 ;;
         floor) echo 256 ;;

@@ -12,11 +12,12 @@ import subprocess
 
 import _path
 import fit
+import kept
 import lab
 
 PROGRAM = os.path.join("build", "one_step")
-WITHIN, NEAR = 1.5, 0.2                          # what passes: a fit's factor, a point's distance
 FLOOR = 0.05                                     # a point's least relative error, for fits
+T = 32                                           # tokens of a sequence
 DIRECTIONS = {"adam": "Adam's direction", "sgd": "SGD's direction"}
 
 
@@ -88,13 +89,6 @@ class Steps:
         """B_simple = tr(S)/|G|^2 in tokens, plain and in P's metric: tr(PS)/(G'PG)."""
         return (mean(self.lists["noise_norm2"]) / self.lists["gradient_norm2"][0],
                 mean(self.lists["noise_metric2"]) / self.lists["gradient_metric2"][0])
-
-    def difference_error(self):
-        """How much finite differences of half, the same and twice the length disagree: along the
-        gradient, and along noise."""
-        twice = self.lists["noise_double"]
-        return (self.lists["length"][0],
-                abs(sum(twice) / sum(self.lists["noise_curvature"][:len(twice)]) - 1.0))
 
 
 # ---------------------------------------------------------------- estimates
@@ -194,35 +188,12 @@ class Measured:
         return middle_90([fits[which][i] for fits in self.drawn_fits if fits[which]])
 
     def ratios(self):
-        """{name: (fitted / predicted, low, high)}"""
-        s, (top, b_noise) = self.steps, self.fits["fall"]
+        """{quantity: (low, high) of fitted over predicted}"""
         low, high = self.fit_range("fall", 0)
         noises = [fits["fall"][1] / n for fits, n in zip(self.drawn_fits, self.noises)
                   if fits["fall"]]
-        return {"ΔL_max": (top / s.dl_max, low / s.dl_max, high / s.dl_max),
-                "B_noise": (b_noise / s.b_noise, *middle_90(noises))}
-
-    def distances(self):
-        """[(fall / fitted curve - 1, its standard error)] of each batch."""
-        top, b_noise = self.fits["fall"]
-        curve = {b: top / (1.0 + b_noise / b) for b in self.fall}
-        return [(self.fall[b] / curve[b] - 1.0, self.error(b) / curve[b]) for b in self.fall]
-
-    def judge(self):
-        """"as predicted", "refuted" or "undecided": an interval wider than what passes decides
-        nothing, nor does a point that may lie on either side."""
-        if self.fits["fall"] is None:
-            return "undecided"
-        ratios, distances = self.ratios().values(), self.distances()
-        if any(high < 1.0 / WITHIN or low > WITHIN for _, low, high in ratios):
-            return "refuted"
-        if any(low <= 0.0 or high / low > WITHIN ** 2 for _, low, high in ratios):
-            return "undecided"
-        if any(abs(off) - 1.645 * error > NEAR for off, error in distances):
-            return "refuted"
-        right = (all(1.0 / WITHIN <= ratio <= WITHIN for ratio, _, _ in ratios)
-                 and all(abs(off) <= NEAR for off, _ in distances))
-        return "as predicted" if right else "undecided"
+        return {"dl_max": (low / self.steps.dl_max, high / self.steps.dl_max),
+                "b_noise": middle_90(noises)}
 
 
 def middle_90(values):
@@ -239,14 +210,7 @@ def live_noise(run):
     return s / g2 if g2 > 0.0 else None
 
 
-def overall(words):
-    """One verdict for all runs."""
-    if set(words) == {"as predicted"}:
-        return "as predicted"
-    return "refuted" if "refuted" in words else "undecided"
-
-
-# ---------------------------------------------------------------- tables and the picture
+# ---------------------------------------------------------------- tables
 
 def write_tables(e, main, cuts, scales):
     e.csv("points", ["checkpoint", "direction", "batch_tokens", "draws", "fall", "fall_low",
@@ -255,10 +219,11 @@ def write_tables(e, main, cuts, scales):
             *m.fall_range(b), m.steps.predicted(b), m.rate[b], m.steps.predicted_rate(b)]
            for (name, direction), m in main.items() for b in m.fall])
     e.csv("fits", ["checkpoint", "direction", "loss", "quantity", "predicted", "fitted", "low",
-                   "high", "fitted_over_predicted"],
+                   "high", "fitted_over_predicted", "ratio_low", "ratio_high"],
           [[name, direction, m.steps.loss, what, predicted, m.fits[which][i],
-            *m.fit_range(which, i), m.fits[which][i] / predicted]
-           for (name, direction), m in main.items()
+            *m.fit_range(which, i), m.fits[which][i] / predicted,
+            *m.ratios().get(what, (None, None))]
+           for (name, direction), m in main.items() if m.fits["fall"]
            for what, which, i, predicted in [
                ("dl_max", "fall", 0, m.steps.dl_max), ("b_noise", "fall", 1, m.steps.b_noise),
                ("e_max", "rate", 0, m.steps.e_max),
@@ -270,100 +235,10 @@ def write_tables(e, main, cuts, scales):
                       "fall_predicted"],
           [[cut, int(b), m.fall[b], *m.fall_range(b), m.steps.predicted(b)]
            for cut, m in cuts.items() for b in m.fall])
-
-
-def smooth(batches):
-    low, high = math.log(min(batches)), math.log(max(batches))
-    return [math.exp(low + (high - low) * i / 60) for i in range(61)]
-
-
-def draw_curves(ax, shown, key, title, label):
-    """Points with their 90% intervals; the prediction as a line, the fit dashed. shown: [(words,
-    Measured)]; key: "fall" or "rate"."""
-    for i, (words, m) in enumerate(shown):
-        look, values = {"color": lab.COLOURS[i % 7]}, getattr(m, key)
-        good = [b for b in values if values[b] > 0.0]
-        if not good:
-            continue
-        line = smooth(good)
-        formula = m.steps.predicted if key == "fall" else m.steps.predicted_rate
-        ax.plot(line, [formula(b) for b in line], linewidth=1.8, **look)
-        if m.fits[key] and len(shown) < 3:
-            top, b_noise = m.fits[key]
-            ax.plot(line, [top / (1.0 + b_noise / b) for b in line], linestyle="--", linewidth=1.2,
-                    **look)
-        ranges = [m.fall_range(b) if key == "fall" else (values[b], values[b]) for b in good]
-        ax.errorbar(good, [values[b] for b in good], yerr=[
-            [values[b] - max(low, values[b] / 5.0) for b, (low, _) in zip(good, ranges)],
-            [max(0.0, high - values[b]) for b, (_, high) in zip(good, ranges)]],
-            marker=lab.MARKERS[i % 7], linestyle="none", markersize=5, capsize=2, **look)
-        if len(shown) > 2:
-            ax.plot([], [], marker=lab.MARKERS[i % 7], label=words, **look)
-            continue
-        ax.annotate(words, (line[-1], formula(line[-1])), xytext=(6, 0), va="center", fontsize=8.5,
-                    textcoords="offset points", **look)
-        ax.axvline(m.steps.b_noise, linestyle=":", linewidth=1.0, **look)
-    lab.log_axis(ax.xaxis, base=2)
-    lab.log_axis(ax.yaxis)
-    ax.tick_params(axis="x", labelsize=8)
-    left, right = ax.get_xlim()
-    if len(shown) > 2:
-        ax.legend(loc="lower right", fontsize=8.5)
-    else:
-        ax.set_xlim(left, right * (right / left) ** 0.2)     # room for the words
-    lab.axes(ax, "batch of the step, tokens", label, title)
-
-
-def draw(plt, main, cuts, word):
-    figure, panels = plt.subplots(2, 2, figsize=(12, 9), constrained_layout=True)
-    figure.suptitle(f"One step lowers the loss by ΔL_max/(1 + B_noise/B), with constants from "
-                    f"gradients and curvature alone: {word}", fontsize=11.5, x=0.01, ha="left")
-    names = {"constant": "constant\nrate", "annealed": "annealed\nto zero"}
-    fall = "nats that the loss falls, best rate"
-    for ax, (direction, words) in zip(panels[0], DIRECTIONS.items()):
-        shown = [(names[name], m) for (name, of), m in main.items() if of == direction]
-        draw_curves(ax, shown, "fall", f"{words}: " + ", ".join(
-            f"{name} rate {m.judge()}" if name == "constant" else f"{name} {m.judge()}"
-            for (name, of), m in main.items() if of == direction), fall)
-        ax.plot([], [], color="#555555", linewidth=1.8, label="predicted, without a fit")
-        ax.plot([], [], color="#555555", linewidth=1.2, linestyle="--", label="fitted to points")
-        ax.errorbar([], [], yerr=[], color="#555555", marker="o", linestyle="none", capsize=2,
-                    label="measured (bars: 90% of resampled draws)")
-        ax.plot([], [], color="#555555", linewidth=1.0, linestyle=":", label="B_noise, predicted")
-        ax.legend(loc="lower right", fontsize=8)
-    draw_curves(panels[1][0], [(names[name], m) for (name, of), m in main.items() if of == "adam"],
-                "rate", "The best rate of that step, Adam's direction",
-                "learning rate that lowers the loss most")
-    shown = [(f"pieces of {cut} tokens" if cut < max(cuts) else f"whole sequences of {cut}", m)
-             for cut, m in cuts.items()]
-    draw_curves(panels[1][1], shown, "fall", f"Sequences cut to pieces of {min(cuts)}: "
-                f"{context_text(cuts)}", f"nats that the loss at T={max(cuts)} falls")
-    return figure
-
-
-# ---------------------------------------------------------------- words
-
-def ratio_text(m):
-    return ", ".join(f"{name} {r:.2f} times ({low:.2f} to {high:.2f})"
-                     for name, (r, low, high) in m.ratios().items())
-
-
-def report_one(e, name, direction, m):
-    s = m.steps
-    along, across = s.difference_error()
-    e.say(f"{name.capitalize()} checkpoint (loss {s.loss:.3f}), {DIRECTIONS[direction]}: "
-          f"predicted B_noise {s.b_noise:,.0f} tokens, ΔL_max {s.dl_max:.3g} nats, best rate "
-          f"{s.e_max:.3g} at a large batch; finite differences of half and twice the length "
-          f"differ by {along:.1e} along the gradient, of twice the length by {across:.1e} along "
-          "noise.")
-    if m.fits["fall"] is None:
-        e.say(f"{name.capitalize()}, {direction}: fewer than 4 batches lowered the loss: no fit.")
-        return
-    off = max(m.distances(), key=lambda d: abs(d[0]))
-    rates = ("no fit of the rates" if m.fits["rate"] is None else
-             f"best rate {m.fits['rate'][0] / s.e_max:.2f} times")
-    e.say(f"Fitted over predicted: {ratio_text(m)}, {rates}. The point farthest from the fitted "
-          f"curve is {off[0]:+.0%} off (standard error {off[1]:.0%}). {m.judge().capitalize()}.")
+    e.csv("pieces", ["piece_tokens", "whole_tokens", "loss", "batch_tokens", "fall_ratio", "low",
+                     "high"],
+          [[min(cuts), max(cuts), cuts[max(cuts)].steps.loss, int(context_batch(cuts)),
+            *context_ratio(cuts)]])
 
 
 def context_batch(cuts):
@@ -373,7 +248,7 @@ def context_batch(cuts):
 
 def context_ratio(cuts):
     """(ratio, low, high): the fitted fall with the shortest pieces over that with whole sequences,
-    at one batch in tokens."""
+    at one batch in tokens; NaN where too few batches lowered the loss."""
     short, whole, batch = cuts[min(cuts)], cuts[max(cuts)], context_batch(cuts)
 
     def ratio(pair):
@@ -386,41 +261,136 @@ def context_ratio(cuts):
             *middle_90([ratio(pair) for pair in pairs if all(pair)]))
 
 
-def context_text(cuts):
-    ratio, low, high = context_ratio(cuts)
-    if math.isnan(ratio):
-        return "too few batches lowered the loss"
-    return f"{ratio:.2f} times the fall ({low:.2f} to {high:.2f})"
+# ---------------------------------------------------------------- from the tables on
+
+def only(rows, **wanted):
+    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
 
 
-def report_context(e, cuts):
-    batch = context_batch(cuts)
-    e.say(f"Context: trained at T={max(cuts)} to loss {cuts[max(cuts)].steps.loss:.3f}, a step on "
-          f"{batch:,.0f} tokens is predicted to lower the loss at that length by " + ", ".join(
-              f"{m.steps.predicted(batch):.2g} nats (pieces of {cut}, B_noise "
-              f"{m.steps.b_noise:,.0f})" for cut, m in cuts.items()) + ".")
-    e.say(f"Measured, for pieces of {min(cuts)} instead of whole sequences of {max(cuts)}, from as "
-          f"many tokens: {context_text(cuts)}.")
+def endpoint(fits):
+    """What the plan judges, from the rows of fits.csv: empty unless both checkpoints have a fit."""
+    rows = only(fits, direction="adam", quantity="b_noise")
+    return [(f"{row['checkpoint']} rate", row["fitted_over_predicted"], row["ratio_low"],
+             row["ratio_high"]) for row in rows] if len(rows) == 2 else []
 
+
+def farthest(points, fit_of):
+    """(fall over fitted curve - 1, its standard error) of the point that is farthest from it."""
+    top, b_noise = fit_of["dl_max"]["fitted"], fit_of["b_noise"]["fitted"]
+    curve = [top / (1.0 + b_noise / p["batch_tokens"]) for p in points]
+    return max(((p["fall"] / c - 1.0, (p["fall_high"] - p["fall_low"]) / 3.29 / c)
+                for p, c in zip(points, curve)), key=lambda found: abs(found[0]))
+
+
+def report_one(e, name, direction, points, fit_of):
+    def ratio(what):
+        row = fit_of[what]
+        return (f"{row['fitted_over_predicted']:.2f} times ({row['ratio_low']:.2f} to "
+                f"{row['ratio_high']:.2f})")
+    if not fit_of:
+        e.say(f"{name.capitalize()}, {direction}: fewer than 4 batches lowered the loss: no fit.")
+        return
+    off, error = farthest(points, fit_of)
+    b_noise, dl_max = fit_of["b_noise"], fit_of["dl_max"]
+    e.say(f"{name.capitalize()} rate (loss {b_noise['loss']:.3f}), {DIRECTIONS[direction]}: "
+          f"B_noise predicted {b_noise['predicted']:,.0f} tokens, fitted {b_noise['fitted']:,.0f}, "
+          f"{ratio('b_noise')}; ΔL_max predicted {dl_max['predicted']:.3g} nats, fitted "
+          f"{ratio('dl_max')}. The point farthest from the fitted curve is {off:+.0%} off "
+          f"(standard error {error:.0%}).")
+
+
+def report(e, points, fits):
+    for (name, direction) in dict.fromkeys((p["checkpoint"], p["direction"]) for p in points):
+        of = {"checkpoint": name, "direction": direction}
+        report_one(e, name, direction, only(points, **of),
+                   {row["quantity"]: row for row in only(fits, **of)})
+    for row in kept.own(e, "noise_scales"):
+        live = row["b_simple_live"]
+        e.say(f"{row['checkpoint'].capitalize()}: B_simple {row['b_simple']:,.0f} tokens plain, "
+              f"{row['b_simple_adam']:,.0f} in Adam's metric, "
+              f"{'not measurable' if live is None else f'{live:,.0f}'} live over the run's last "
+              f"eighth; B_noise {row['b_noise_adam']:,.0f}.")
+    for row in kept.own(e, "pieces"):
+        found = ("too few batches lowered the loss" if math.isnan(row["fall_ratio"]) else
+                 f"{row['fall_ratio']:.2f} times the fall ({row['low']:.2f} to {row['high']:.2f})")
+        e.say(f"Measured, for pieces of {row['piece_tokens']:.0f} instead of whole sequences of "
+              f"{row['whole_tokens']:.0f}, {row['batch_tokens']:,.0f} tokens a step, at loss "
+              f"{row['loss']:.2f}: {found}.")
+
+
+def draw(plt, points, fits):
+    """The fall of the loss in one step of Adam's direction: predicted, fitted and measured. points,
+    fits: rows of the tables."""
+    figure, ax = plt.subplots(figsize=(7.6, 5.0), layout="constrained")
+    halves = []
+    for i, name in enumerate(["constant", "annealed"]):
+        of, colour = only(points, checkpoint=name, direction="adam"), lab.COLOURS[i]
+        of = [p for p in of if p["fall"] > 0.0]
+        known = {row["quantity"]: row for row in only(fits, checkpoint=name, direction="adam")}
+        if not of or not known:
+            continue
+        x, y = [p["batch_tokens"] for p in of], [p["fall"] for p in of]
+        across = [x[0] * (x[-1] / x[0]) ** (j / 60) for j in range(61)]
+        for kind, look in [("predicted", "-"), ("fitted", "--")]:
+            top, b_noise = known["dl_max"][kind], known["b_noise"][kind]
+            ax.plot(across, [top / (1.0 + b_noise / b) for b in across], look, color=colour,
+                    linewidth=1.8 if look == "-" else 1.2)
+        ax.errorbar(x, y, yerr=[[v - max(p["fall_low"], v / 5.0) for v, p in zip(y, of)],
+                                [p["fall_high"] - v for v, p in zip(y, of)]],
+                    marker=lab.MARKERS[i], linestyle="none", markersize=5, capsize=2, color=colour)
+        half = known["b_noise"]["fitted"]
+        halves.append(half)
+        ax.plot([half], [known["dl_max"]["fitted"] / 2], "*", color=colour, markersize=19,
+                markerfacecolor="white", zorder=1)
+        ax.annotate(["constant rate", "rate annealed\nto zero"][i], (x[-1], y[-1]), xytext=(9, 0),
+                    textcoords="offset points", va="center", color=colour)
+    for look, words in [("-", "predicted, without a fit"), ("--", "fitted"),
+                        ("o", "measured, 90% of resampled draws"),
+                        ("*", "B_noise: half of what a very large batch does")]:
+        ax.plot([], [], look, color="#555555", label=words, markerfacecolor="white" if look == "*"
+                else "#555555", markersize=12 if look == "*" else 6)
+    ax.legend(loc="lower right")
+    lab.log_axis(ax.xaxis, base=2)
+    lab.log_axis(ax.yaxis)
+    left, right = ax.get_xlim()
+    ax.set_xlim(left, right * (right / left) ** 0.2)         # room for the words
+    above = ax.secondary_xaxis("top", functions=(lambda b: b / T, lambda n: n * T))
+    lab.log_axis(above.xaxis, base=2)
+    above.set_xlabel(f"sequences of {T} tokens")
+    lab.axes(ax, "tokens of the step's batch", "nats that the loss falls in one step")
+    if len(halves) == 2:
+        figure.suptitle(f"A step of {halves[0]:,.0f} tokens does half of what a very large one "
+                        f"does; after annealing, {halves[1]:,.0f}", x=0.01, ha="left",
+                        fontsize=10.5)
+    return figure
+
+
+def conclude(e):
+    points, fits = kept.own(e, "points"), kept.own(e, "fits")
+    report(e, points, fits)
+    e.figure("one_step", lambda plt: draw(plt, points, fits), alt=(
+        "How far one step lowers the loss, against its batch in tokens and in sequences: in "
+        "proportion to the batch, then hardly further beyond the noise scale."),
+        caption="Solid lines are predicted from gradients and curvature alone. Beyond B_noise a "
+                "larger batch hardly lowers the loss further: hence a critical batch size.")
+    e.decide(endpoint(fits))
+
+
+# ---------------------------------------------------------------- the experiment
 
 def settings(e, plan):
     sizes = plan["steps"]
-    e.setting(f"2 layers, 32 channels, T={plan['T']}, {plan['tokens']:,} tokens in batches of "
-              f"{16 * plan['T']} at rate {plan['lr']}, constant or with its last fifth annealed "
+    e.setting(f"2 layers, 32 channels, T={T}, {plan['tokens']:,} tokens in batches of "
+              f"{16 * T} at rate {plan['lr']}, constant or with its last fifth annealed "
               f"to zero. G from {sizes['gradient-tokens']:,} tokens, S from {sizes['sequences']} "
               f"single sequences, H over {sizes['hessian-tokens']:,} tokens; {sizes['draws']} "
               f"draws a batch below B_noise, {sizes['draws-above']} above; {plan['eval']:,} held-"
               "out tokens. Each half of the draws chooses the rate at which the other is reported.")
 
 
-def main():
-    e = lab.Experiment(
-        1, "one_step", title="One step",
-        question="Why does a step of a larger batch lower the loss further, and up to which size?",
-        prediction="The fall is ΔL_max/(1 + B_noise/B), at the rate ε_max/(1 + B_noise/B). The "
-        "constants follow from gradients and curvature at the checkpoint, without a fit. Fits to "
-        "measured steps lie within a factor of 1.5 of them, points within 20% of the curve.")
-    plan = {"T": 32, "lr": 4e-3, "seed": 1, "corpus": e.pick(10 ** 6, 16 * 10 ** 6, 16 * 10 ** 6),
+def measure(e):
+    """Makes the runs and writes the tables."""
+    plan = {"lr": 4e-3, "seed": 1, "corpus": e.pick(10 ** 6, 16 * 10 ** 6, 16 * 10 ** 6),
             "tokens": e.pick(32768, 2 ** 20, 2 ** 20), "eval": e.pick(4096, 16384, 131072),
             "steps": {"gradient-tokens": e.pick(8192, 262144, 262144),
                       "sequences": e.pick(8, 64, 64), "hessian-tokens": e.pick(1024, 8192, 65536),
@@ -431,38 +401,34 @@ def main():
             "cut_steps": {"span": 4, "draws": e.pick(4, 8, 16), "draws-above": e.pick(4, 8, 8)}}
     settings(e, plan)
     build(e)
-    trained = {name: train_job(e, plan, name, plan["T"], more) for name, more in [
+    trained = {name: train_job(e, plan, name, T, more) for name, more in [
         ("constant", ["--lr-schedule", "constant"]),
         ("annealed", ["--lr-schedule", "wsd", "--final-lr-frac", 0])]}
     long = train_job(e, plan, "long", plan["cut_T"], ["--lr-schedule", "constant"])
-    jobs = {(name, d): step_job(e, plan, job, plan["T"], d)
+    jobs = {(name, d): step_job(e, plan, job, T, d)
             for d in DIRECTIONS for name, job in trained.items()}
     pieces = {cut: step_job(e, plan, long, plan["cut_T"], "adam", cut) for cut in plan["cuts"]}
     runs = e.run([*trained.values(), long, *jobs.values(), *pieces.values()])
     measured = {key: Measured(Steps(runs[job.name].base + ".txt")) for key, job in jobs.items()}
     cuts = {cut: Measured(Steps(runs[job.name].base + ".txt")) for cut, job in pieces.items()}
-    scales = [[name, live_noise(runs[name]), *measured[name, "adam"].steps.noise_scales(),
-               measured[name, "adam"].steps.b_noise, measured[name, "sgd"].steps.b_noise]
-              for name in trained]
-    write_tables(e, measured, cuts, scales)
-    for (name, direction), m in measured.items():
-        report_one(e, name, direction, m)
-    for name, live, plain, metric, ours, _ in scales:
-        e.say(f"{name.capitalize()}: B_simple {plain:,.0f} tokens plain, {metric:,.0f} in Adam's "
-              f"metric, {'not measurable' if live is None else f'{live:,.0f}'} live over the run's "
-              f"last eighth; B_noise {ours:,.0f}.")
-    report_context(e, cuts)
-    words = {f"{name}, {DIRECTIONS[d]}": m.judge() for (name, d), m in measured.items()}
-    word = overall(list(words.values()))
-    why = "; ".join(f"{key}: {w}" + (f", fitted over predicted {ratio_text(measured[k])}"
-                                     if measured[k].fits["fall"] else "")
-                    for (key, w), k in zip(words.items(), measured))
-    e.figure("one_step", lambda plt: draw(plt, measured, cuts, word), alt=(
-        "How far one step lowers the loss, against its batch: in proportion to the batch, then "
-        "hardly further beyond the noise scale. Predicted, fitted and measured."),
-        caption="Solid lines are predicted from gradients and curvature alone. Beyond B_noise a "
-                "larger batch hardly lowers the loss further: hence a critical batch size.")
-    e.verdict(word, why)
+    write_tables(e, measured, cuts, [
+        [name, live_noise(runs[name]), *measured[name, "adam"].steps.noise_scales(),
+         measured[name, "adam"].steps.b_noise, measured[name, "sgd"].steps.b_noise]
+        for name in trained])
+
+
+def main():
+    e = lab.Experiment(
+        1, "one_step", title="One step", arguments=kept.arguments,
+        question="Why does a step of a larger batch lower the loss further, and up to which size?",
+        prediction="The fall is ΔL_max/(1 + B_noise/B), at the rate ε_max/(1 + B_noise/B). The "
+        "constants follow from gradients and curvature at the checkpoint, without a fit. B_noise "
+        "fitted to measured steps lies within a factor of 1.5 of it.")
+    if e.args.kept:
+        kept.restore(e)
+    else:
+        measure(e)
+    conclude(e)
     e.close()
 
 

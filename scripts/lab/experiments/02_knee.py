@@ -3,13 +3,14 @@
 sizes, and the critical batch B_crit of each fit against that loss.
 
     scripts/lab/experiments/02_knee.py --quick
+    scripts/lab/experiments/02_knee.py --from scripts/lab/results/02_knee    # from its table `runs`
 
 At each batch one seed tries learning rates a factor of 2 apart until the best lies between two
 others. The best then runs on a second seed, and so does each that is best after that, until one is
 best on both: a rate at the edge of stability is lucky once, seldom twice. Two fresh seeds at the
 chosen rate are what is reported: the tuned seeds' own results contain the luck that chose it. All
-targets are read from the same logs. Beside it stand local knees, from
-branches (local_knee.py). Experiments of time read fit.json.
+targets are read from the same logs. What is said and drawn comes from the table of runs alone; the
+local knees beside it are 02_local.py's.
 """
 import math
 import os
@@ -17,26 +18,26 @@ from collections import namedtuple
 
 import _path
 import fit
+import kept
 import knee_figures
 import lab
-import local_knee
 
 WARMUP = 20                          # updates, counted like the others
 MOST_RATES = 6                       # at a batch
 READINGS = {"weights": ["val_loss"], "averaged": ["val_loss", "val_loss_average"]}
 TARGETS = [2.5, 2.25, 2.0, 1.8, 1.7, 1.6, 1.5, 1.4]
 
-# Predicted: the largest rms error of the formula; the exponent of B_crit in training length; how
-# far B_crit of two sizes differs at one loss.
-RMS, EXPONENT, APART = 0.10, (0.45, 0.75), 1.5
-
 # rate: the first to try, at 16 sequences. tokens: roughly what the lowest target takes at a small
 # batch, and knee: where tokens begin to rise; a run stops at twice what these two predict.
 # batches: {tokens: the lowest target it trains to}; batches far below B_crit need not go further.
 Size = namedtuple("Size", "name layers heads channels rate tokens knee batches")
 
-# One fit: knee is fit.Knee, never the batches that did not reach the target.
-Growth = namedtuple("Growth", "size reading target points never knee")
+# A line of the table `runs`: updates to the target, or None.
+Row = namedtuple("Row", "size batch lr seed target reading updates")
+
+# One fit: knee is fit.Knee, never the batches that did not reach the target, short the number of
+# points that lack a fresh seed.
+Growth = namedtuple("Growth", "size reading target points never short knee")
 
 
 def batches(first, last, lowest, early=()):
@@ -66,10 +67,13 @@ def arguments(parser):
                         "lowest target takes at a small batch; with a small batch a run stops at "
                         "twice that, with a large one later")
     parser.add_argument("--targets", metavar="HIGH,LOW", help="losses in nats a token, falling")
-    parser.add_argument("--batches", metavar="FIRST,LAST", help="of --model: in tokens, powers of "
-                        "two")
+    parser.add_argument("--batches", metavar="FIRST,LAST", help="only these, in tokens; of "
+                        "--model: powers of two")
     parser.add_argument("--so-far", action="store_true",
                         help="make no run; draw from those that a longer sweep has made so far")
+    parser.add_argument("--from", metavar="FOLDER", nargs="+", dest="tables", default=[],
+                        type=os.path.abspath, help="make no run; draw from the table `runs` of "
+                        "these folders: a size and batch count in the first that has them")
 
 
 def numbers(flag, text, count):
@@ -91,16 +95,18 @@ def settings(e):
             lab.fail(f"--targets {e.args.targets}: expected two or more, the highest first")
         e.sizes = [size._replace(batches={b: e.targets[-1] for b in size.batches})
                    for size in e.sizes]
+    first, last = numbers("--batches", e.args.batches or "0,inf", 2)
     if e.args.model:
         if not (e.args.tokens and e.args.targets and e.args.batches):
             lab.fail("--model: needs --tokens, --targets and --batches")
         layers, heads, channels = map(int, numbers("--model", e.args.model, 3))
-        first, last = numbers("--batches", e.args.batches, 2)
         own = batches(int(first), int(last), e.targets[-1])
         e.sizes = [Size(f"{layers}x{channels}", layers, heads, channels, e.args.rate,
                         e.args.tokens, last / 2.0, own)]
     elif e.args.tokens:
         e.sizes = [size._replace(tokens=e.args.tokens) for size in e.sizes]
+    e.sizes = [size._replace(batches={b: to for b, to in size.batches.items()
+                                      if first <= b <= last}) for size in e.sizes]
     if e.args.sizes:
         names = e.args.sizes.split(",")
         if not set(names) <= {size.name for size in e.sizes}:
@@ -176,22 +182,6 @@ class Batch:
         or None."""
         tried = self.tried(target, reading)
         return fit.best_rate(self.batch, tried) if tried else None
-
-    def point(self, target, reading):
-        """fit.Point of the fresh seeds at the best rate; of the tuned seeds while there are none;
-        None if most seeds did not reach the target."""
-        best = self.best(target, reading)
-        if best is None:
-            return None
-        updates = self.reported(target, reading, best.lr) or best.updates
-        middle = fit.median([math.inf if n is None else n for n in updates])
-        return None if math.isinf(middle) else best._replace(
-            lr=rate(self.size, best.lr), updates=updates, median=middle)
-
-    def reported(self, target, reading, power):
-        """The updates of each fresh seed that has run at that rate."""
-        runs = [self.read(target, reading, seed) for seed in self.e.fresh]
-        return [own[power] for own in runs if power in own]
 
     def next_rates(self):
         """[(power, target, most tokens)] that are still to be tried on the first seed: beyond an
@@ -275,33 +265,64 @@ def sweep(e):
     return [b for own in every for b in own]
 
 
-def local_plan(e):
-    """Local knees of the first size."""
-    size = e.sizes[0]
-    return {"model": shape(e, size), "T": e.T, "corpus": corpus(e), "batch": e.pick(2, 8, 8) * e.T,
-            "rate": size.rate, "knee": e.pick(200.0, 1500.0, 3000.0) * e.T / 32,
-            "seeds": e.pick([1], [1], [1, 2]),
-            "moments": [e.T * n for n in e.pick([256], [8192], [8192, 16384, 32768])],
-            "ks": e.pick([1, 4], [1, 4, 8, 16], [1, 2, 4, 8, 16, 32, 64]),
-            "eval": e.pick(2048, 65536, 65536)}
+def rows_of(e, every):
+    """[Row] of all runs."""
+    return [Row(b.size.name, b.batch, rate(b.size, power), seed, target, reading, n)
+            for b in every for target in b.targets for reading in READINGS
+            for seed in e.tuned + e.fresh
+            for power, n in sorted(b.read(target, reading, seed).items())]
+
+
+def read_rows(e, folders):
+    """The same from tables."""
+    found = {}
+    for folder in folders:
+        own = {}
+        for line in kept.table(folder, "runs"):
+            row = Row(*line.values())
+            own.setdefault((row.size, row.batch), []).append(row._replace(
+                batch=int(row.batch), seed=int(row.seed)))
+        if not own:
+            lab.fail(f"--from {folder}: there is no runs.csv")
+        found = {**own, **found}
+        e.run_seconds += (kept.summary(folder) or {"run_seconds": 0.0})["run_seconds"]
+    return [row for own in found.values() for row in own]
 
 
 # ---------------------------------------------------------------- numbers
 
-def measure(e, every):
+def point(rows, tuned, fresh):
+    """fit.Point of the fresh seeds at the best rate of the tuned ones; of the tuned seeds while
+    there are no others; None if most seeds did not reach the target."""
+    tried, reported = {}, {}
+    for row in rows:
+        (tried if row.seed in tuned else reported).setdefault(row.lr, []).append(row.updates)
+    best = fit.best_rate(rows[0].batch, tried) if tried else None
+    if best is None:
+        return None
+    updates = reported.get(best.lr) or best.updates
+    middle = fit.median([math.inf if n is None else n for n in updates])
+    return None if math.isinf(middle) else best._replace(updates=updates, median=middle)
+
+
+def measure(e, rows):
     """[Growth] of each size, reading and target."""
-    found = []
+    found, together = [], {}
+    for row in rows:
+        together.setdefault((row.size, row.reading, row.target, row.batch), []).append(row)
     for size in sorted(e.sizes, key=parameters):
         for reading in READINGS:
             for target in e.targets:
-                own = [b for b in every if b.size == size and target in b.targets]
-                if not own:
-                    continue
-                points = [b.point(target, reading) for b in own]
-                there = [p for p in points if p]
-                found.append(Growth(size.name, reading, target, there,
-                                    [b.batch for b, p in zip(own, points) if not p],
-                                    fit.knee(there)))
+                own = {key[3]: point(runs, e.tuned, e.fresh) for key, runs in sorted(
+                    together.items()) if key[:3] == (size.name, reading, target)}
+                there = [p for p in own.values() if p]
+                if own:
+                    short = sum(len({row.seed for row in together[size.name, reading, target, b]
+                                     if row.seed in e.fresh and row.lr == p.lr}) < len(e.fresh)
+                                for b, p in own.items() if p)
+                    found.append(Growth(size.name, reading, target, there,
+                                        [b for b, p in own.items() if not p], short,
+                                        fit.knee(there)))
     return found
 
 
@@ -309,23 +330,42 @@ def fitted(found, reading="weights"):
     return [g for g in found if g.reading == reading and not g.knee.reason]
 
 
-def exponent(found):
-    """(exponent, low, high) of B_crit ~ E_min^exponent over all sizes and targets, or None. The
-    interval leaves out one batch of one size at a time and fits everything again: the targets of a
-    batch come from the same logs, so they are not independent."""
-    def slope(fits):
-        length = [math.log(s * b) for s, b in fits]
-        return fit.line(length, [math.log(b) for _, b in fits])[0] if len(fits) > 2 else None
+def fewest(points):
+    """The fewest tokens of a curve that were measured."""
+    return min(p.median * p.batch for p in points)
 
-    def without(kept):
-        fits = []
-        for g in found:
-            points = [p for p in g.points if (g.size, p.batch) in kept]
-            if len(points) > 3:
-                fits.append(fit.least_squares([p.batch for p in points],
-                                              [p.median for p in points])[:2])
-        return slope(fits)
-    middle = slope([(g.knee.s_min, g.knee.b_crit) for g in found])
+
+def nearest(g, share):
+    """The point whose batch is nearest to that share of B_crit."""
+    return min(g.points, key=lambda p: abs(math.log(p.batch / (share * g.knee.b_crit))))
+
+
+def excess(g, share):
+    """Its tokens over the fewest measured."""
+    p = nearest(g, share)
+    return p.median * p.batch / fewest(g.points)
+
+
+def misfit(found, low, high):
+    """[measured updates over fitted] between these batches, in units of B_crit."""
+    return [p.median / fit.predicted_updates(p.batch, g.knee.s_min, g.knee.b_crit)
+            for g in found for p in g.points if low <= p.batch / g.knee.b_crit < high]
+
+
+def exponent(found):
+    """(exponent, low, high) of B_crit ~ E^exponent over all sizes and targets, or None. E: the
+    fewest tokens measured, since S_min B_crit would contain what it is to explain. The interval
+    leaves out one batch of one size at a time and fits everything again: the targets of a batch
+    come from the same logs, so they are not independent."""
+    def slope(curves):
+        fits = [(math.log(fewest(points)), math.log(fit.least_squares(
+            [p.batch for p in points], [p.median for p in points])[1])) for points in curves]
+        return fit.line(*zip(*fits))[0] if len(fits) > 2 else None
+
+    def without(left):
+        curves = [[p for p in g.points if (g.size, p.batch) in left] for g in found]
+        return slope([points for points in curves if len(points) > 3])
+    middle = slope([g.points for g in found])
     if middle is None:
         return None
     error = fit.jackknife(sorted({(g.size, p.batch) for g in found for p in g.points}), without)
@@ -362,11 +402,8 @@ def zhang(tokens):
 
 # ---------------------------------------------------------------- tables
 
-def write(e, every, found, locals_):
-    e.csv("runs", ["size", "batch_tokens", "lr", "seed", "target_nats", "reading", "updates"],
-          [[b.size.name, b.batch, rate(b.size, power), seed, target, reading, n]
-           for b in every for target in b.targets for reading in READINGS for seed in e.tuned + e.fresh
-           for power, n in sorted(b.read(target, reading, seed).items())])
+def write(e, rows, found):
+    e.csv("runs", ["size", "batch_tokens", "lr", "seed", "target_nats", "reading", "updates"], rows)
     e.csv("points", ["size", "reading", "target_nats", "batch_tokens", "best_lr", "edge", "seeds",
                      "updates_median", "updates_low", "updates_high", "tokens_median",
                      "updates_fit"],
@@ -374,44 +411,37 @@ def write(e, every, found, locals_):
             *spread(p), p.median * p.batch, None if g.knee.reason else
             fit.predicted_updates(p.batch, g.knee.s_min, g.knee.b_crit)]
            for g in found for p in g.points])
-    header = ["size", "reading", "target_nats", "s_min", "b_crit", "b_crit_low", "b_crit_high",
-              "e_min", "rms", "refused"]
-    rows = [[g.size, g.reading, g.target, *numbers_of(g.knee), g.knee.reason] for g in found]
-    e.csv("fit", header, rows)
-    e.csv("local", ["size", "trained_tokens", "target_nats", "b_crit", "b_crit_low", "b_crit_high",
-                    "rms", "noise_scale_tokens", "refused"],
-          [[e.sizes[0].name, k.tokens, k.loss, *(numbers_of(k.knee)[i] for i in (1, 2, 3, 5)),
-            k.noise, k.knee.reason] for k in locals_])
-    e.csv("local_points", ["trained_tokens", "batch_tokens", "lr_times", "edge", "updates"],
-          [[k.tokens, p.batch, p.lr, int(p.edge), p.median] for k in locals_ for p in k.points])
-    write_fit(e, every, found, header, rows)
+    e.csv("fit", ["size", "reading", "target_nats", "s_min", "b_crit", "b_crit_low", "b_crit_high",
+                  "e_min", "rms", "power", "rms_power", "refused"],
+          [[g.size, g.reading, g.target, *numbers_of(g), g.knee.reason] for g in found])
+    e.csv("pairs", ["size", "target_nats", "b_crit", "fewest_updates", "fewest_tokens",
+                    "batch_at_b_crit", "tokens_over_fewest", "batch_at_quarter",
+                    "tokens_over_fewest_at_quarter"],
+          [[g.size, g.target, g.knee.b_crit, min(p.median for p in g.points), fewest(g.points),
+            nearest(g, 1.0).batch, excess(g, 1.0), nearest(g, 0.25).batch, excess(g, 0.25)]
+           for g in fitted(found)])
 
 
-def numbers_of(k):
-    return [None] * 6 if k.reason else [k.s_min, k.b_crit, k.low, k.high, k.s_min * k.b_crit, k.rms]
+def numbers_of(g):
+    k = g.knee
+    return [None] * 8 if k.reason else [k.s_min, k.b_crit, k.low, k.high, k.s_min * k.b_crit, k.rms,
+                                        *power_of(g)]
 
 
-def write_fit(e, every, found, header, rows):
-    """For experiments of time: the fits of the smallest size, of the weights."""
-    size = min(e.sizes, key=parameters)
-    own = [(g, row) for g, row in zip(found, rows) if (g.size, g.reading) == (size.name, "weights")]
-    lab.write_json(os.path.join(e.dir, "fit.json"), {
-        "fits": [dict(zip(header, row)) for _, row in own],
-        "batches": {str(g.target): [p.batch for p in g.points] for g, _ in own},
-        "parameters": next((run.start.get("parameters") for b in every if b.size == size
-                            for run in b.done.values()), None),
-        "seq_len": e.T, "size": e.size})
+def power_of(g):
+    """(power, rms) of the formula with one more parameter, S = S_min (1 + (B_crit/B)^power)."""
+    return fit.knee_power([p.batch for p in g.points], [p.median for p in g.points])
 
 
-def spread(point):
+def spread(p):
     """Fewest and most updates among the seeds that reached the target."""
-    there = [n for n in point.updates if n is not None]
+    there = [n for n in p.updates if n is not None]
     return min(there), max(there)
 
 
 # ---------------------------------------------------------------- words
 
-def tell(e, every, found, locals_):
+def tell(e, found):
     for size, reading in dict.fromkeys((g.size, g.reading) for g in found):
         own = [g for g in found if (g.size, g.reading) == (size, reading)]
         known = [f"{g.knee.b_crit:,.0f} at loss {g.target:g} ({g.knee.low:,.0f} to "
@@ -423,32 +453,56 @@ def tell(e, every, found, locals_):
              for g in found if g.never and g.points and g.reading == "weights"]
     if never:
         e.say(f"Not reached within a run's tokens: {'; '.join(never)}.")
-    fresh = [len(b.reported(target, reading, best.lr)) for b in every
-             for target, reading, best in b.bests()]
-    if min(fresh, default=0) < len(e.fresh):
-        e.say(f"The sweep is not complete: {sum(n < len(e.fresh) for n in fresh)} of {len(fresh)} "
-              "points lack a fresh seed, or are the tuned seeds' own.")
-    lost = [run.name for b in every for run in b.done.values() if run.diverged]
-    if lost:
-        e.say(f"{len(lost)} runs diverged and count as not reaching the target: "
-              f"{', '.join(lost[:4])}{' and others' if len(lost) > 4 else ''}.")
-    for k in locals_:
-        at = f"Local knee after {k.tokens:,} tokens ({e.sizes[0].name}, to loss {k.loss:.2f})"
-        e.say(f"{at}: no fit, because {k.knee.reason}." if k.knee.reason else
-              f"{at}: B_crit {k.knee.b_crit:,.0f} tokens ({k.knee.low:,.0f} to "
-              f"{k.knee.high:,.0f}); B_simple of the run there is {k.noise or math.inf:,.0f}.")
+    short = sum(g.short for g in found)
+    if short:
+        e.say(f"The sweep is not complete: {short} of {sum(len(g.points) for g in found)} points "
+              "lack a fresh seed, or are the tuned seeds' own.")
+    if fitted(found):
+        tell_fits(e, fitted(found))
+    tell_growth(e, found)
+
+
+def tell_fits(e, fits):
+    """What was measured beside the formula, and where the formula misses."""
+    near, quarter = ([excess(g, share) for g in fits] for share in (1.0, 0.25))
+    e.say(f"Measured on {len(fits)} curves: at the batch nearest B_crit a run took {span(near)} "
+          "times the fewest tokens measured (the formula says twice the least), nearest B_crit/4 "
+          f"{span(quarter)} times (the formula says 1.25).")
+    last = fits[-1]
+    few = min(last.points, key=lambda p: p.median)
+    e.say(f"{last.size} to loss {last.target:g}: {few.median:,.0f} updates of {few.batch:,} tokens "
+          f"are the fewest measured; S_min, {last.knee.s_min:,.0f}, was never seen.")
+    parts = []
+    for words, low, high in [("below B_crit/8", 0.0, 0.125), ("from B_crit/4 to B_crit", 0.25, 1.0),
+                             ("above 3 B_crit", 3.0, math.inf)]:
+        own = misfit(fits, low, high)
+        parts += [f"{words} in {sum(x > 1 for x in own)} of {len(own)} cases"] if own else []
+    e.say(f"Points lie above the fit {', '.join(parts)}.")
+    powers = [power_of(g) for g in fits]
+    e.say("One more parameter, S = S_min (1 + (B_crit/B)^a): a from "
+          f"{span([a for a, _ in powers])}, median {fit.median([a for a, _ in powers]):.2f}; the "
+          f"median rms error falls from {100 * fit.median([g.knee.rms for g in fits]):.1f}% to "
+          f"{100 * fit.median([rms for _, rms in powers]):.1f}%, the largest from "
+          f"{100 * max(g.knee.rms for g in fits):.1f}% to {100 * max(r for _, r in powers):.1f}%.")
+
+
+def span(values):
+    return f"{min(values):.2f} to {max(values):.2f}"
+
+
+def tell_growth(e, found):
     for small, large, ratio, low, high in between_sizes(fitted(found)):
         e.say(f"At equal loss, B_crit of {large} is {ratio:.2f} times that of {small} "
               f"({low:.2f} to {high:.2f}).")
-    slope = exponent(fitted(found, "averaged"))
-    if slope:
-        e.say("Averaged weights: B_crit grows as training length to the power of "
-              f"{slope[0]:.2f} ({slope[1]:.2f} to {slope[2]:.2f}).")
-    last = max(fitted(found), key=lambda g: g.knee.s_min * g.knee.b_crit, default=None)
+    for name, slope in [("Constant rates", exponent(fitted(found))),
+                        ("Averaged weights", exponent(fitted(found, "averaged")))]:
+        if slope:
+            e.say(f"{name}: B_crit grows as the fewest tokens measured to the power of "
+                  f"{slope[0]:.2f} ({slope[1]:.2f} to {slope[2]:.2f}).")
+    last = max(fitted(found), key=lambda g: fewest(g.points), default=None)
     if last:
-        length = last.knee.s_min * last.knee.b_crit
-        e.say(f"Zhang et al. 2024, times 5, at {length:,.0f} tokens: {zhang(length):,.0f} tokens, "
-              f"against {last.knee.b_crit:,.0f} here.")
+        e.say(f"Zhang et al. 2024, times 5, at {fewest(last.points):,.0f} tokens: "
+              f"{zhang(fewest(last.points)):,.0f} tokens, against {last.knee.b_crit:,.0f} here.")
 
 
 def reasons(own):
@@ -460,60 +514,36 @@ def reasons(own):
     return found
 
 
-def within(low, high, least, most):
-    """Whether an interval says yes, no, or neither."""
-    if least <= low and high <= most:
-        return "yes"
-    return "no" if high < least or low > most else "undecided"
-
-
-def judge(e, found):
-    fits = fitted(found)
-    refused = [g for g in found if g.reading == "weights" and g.knee.reason]
-    if not fits:
-        return e.verdict("undecided", "no fit: " + "; ".join(
-            f"{g.size} at {g.target:g}, because {g.knee.reason}" for g in refused[:2]))
-    rms = max(g.knee.rms for g in fits)
-    answers = ["yes" if rms <= RMS else "no", "undecided" if refused else "yes"]
-    why = (f"{len(fits)} of {len(fits) + len(refused)} curves could be fitted, with rms errors of "
-           f"at most {100 * rms:.1f}% (predicted: {100 * RMS:.0f}%)")
-    slope, pairs = exponent(fits), between_sizes(fits)
-    if not slope or not pairs:
-        answers.append("undecided")
-    if slope:
-        answers.append(within(slope[1], slope[2], *EXPONENT))
-        why += (f"; B_crit grows as training length to the power of {slope[0]:.2f} ({slope[1]:.2f} "
-                f"to {slope[2]:.2f}; predicted: {EXPONENT[0]} to {EXPONENT[1]})")
-    for small, large, ratio, low, high in pairs:
-        answers.append(within(low, high, 1.0 / APART, APART))
-        why += (f"; at equal loss {large} has {ratio:.2f} times the B_crit of {small} ({low:.2f} "
-                f"to {high:.2f}; predicted: within a factor of {APART:g})")
-    word = "refuted" if "no" in answers else "undecided" if "undecided" in answers else None
-    return e.verdict(word or "as predicted", why)
-
-
 def main():
     e = lab.Experiment(
         2, "knee", title="The knee", arguments=arguments,
         question="How many updates, and how many tokens, does a loss take at each batch size?",
-        prediction="S = S_min (1 + B_crit/B) within 10%. B_crit grows as the loss falls, as "
-        "training length to the power of 0.45 to 0.75, and depends on the loss, not on the model's "
-        "size: at one loss the B_crit of neighbouring sizes are within a factor of 1.5.")
+        prediction="About S = S_min (1 + B_crit/B): twice the batch takes half the updates far "
+        "below B_crit, and hardly fewer far above it. B_crit grows as the loss falls; at one loss "
+        "it depends little on the model's size.")
     settings(e)
-    every = sweep(e)
-    locals_ = local_knee.sweep(e, local_plan(e))
-    found = measure(e, every)
+    if e.args.tables:
+        rows = read_rows(e, e.args.tables)
+    else:
+        every = sweep(e)
+        rows = rows_of(e, every)
+        lost = [run.name for b in every for run in b.done.values() if run.diverged]
+        if lost:
+            e.say(f"{len(lost)} runs diverged and count as not reaching the target: "
+                  f"{', '.join(lost[:4])}{' and others' if len(lost) > 4 else ''}.")
+    found = measure(e, rows)
+    made = {s.name: [row.batch for row in rows if row.size == s.name] for s in e.sizes}
     e.setting("Models: " + "; ".join(
-        f"{s.name} ({s.layers} layers of {s.channels} channels), batches {min(s.batches):,} to "
-        f"{max(s.batches):,} tokens" for s in e.sizes) + f"; sequences of {e.T} tokens.")
+        f"{s.name} ({s.layers} layers of {s.channels} channels), batches {min(made[s.name]):,} to "
+        f"{max(made[s.name]):,} tokens" for s in e.sizes if made[s.name])
+              + f"; sequences of {e.T} tokens.")
     e.setting(f"AdamW at a constant rate after {WARMUP} updates of warm-up, which count; beta2 by "
               f"the half-life rule; seeds that tune: {len(e.tuned)}, fresh ones that are reported: "
-              f"{len(e.fresh)}; "
-              f"averaged weights with a half-life of {2048 * e.T:,} tokens.")
-    write(e, every, found, locals_)
-    tell(e, every, found, locals_)
-    judge(e, found)
-    knee_figures.draw(e, found, locals_, exponent(fitted(found)), zhang)
+              f"{len(e.fresh)}; averaged weights with a half-life of {2048 * e.T:,} tokens.")
+    write(e, rows, found)
+    tell(e, found)
+    knee_figures.draw(e, found)
+    e.observe()
     e.close()
 
 

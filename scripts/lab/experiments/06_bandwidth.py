@@ -15,13 +15,12 @@ from collections import namedtuple
 
 import _path
 import fit
+import kept
 import lab
 import tensor_links                              # tensor against data parallel
 
 LINK = os.path.join("scripts", "lab", "shared", "link.sh")
 PAYLOAD = 1448.0 / 1514.0                        # share of an Ethernet frame that is TCP payload
-NEAR = 0.25                                      # a modelled update must be this close
-CONFIDENCE = 0.9                                 # of all ratios' intervals together
 OUTER = [(1.0, 0.0), (0.8, 0.5)]                 # DiLoCo: (learning rate, momentum)
 WARMUP = 20                                      # updates
 T = 32
@@ -50,6 +49,14 @@ def settings(e):
     e.plan = {"first": 1, "seeds": [], "grid": e.pick([0], [-1, 0], [-1, 0, 1]),
               "extend": e.pick(None, (-2, 6), (-2, 6))}
     e.seeds = e.pick([2], [2, 3], [2, 3, 4])
+    # A larger model over the fastest link, in bf16. rates: (ranks, batch, k of the learning rate),
+    # those of experiment 2; flags override the smaller model's.
+    e.large = e.pick(
+        tiny={"target": 4.0, "seeds": [2], "rates": [(1, 128, 2), (2, 256, 2)],
+              "flags": ["--eval-tokens", 2048]},
+        quick={"rates": []},
+        full={"target": 1.7, "seeds": [2, 3, 4], "rates": [(1, 512, 0), (2, 1024, 1), (2, 2048, 1)],
+              "flags": ["--layers", 4, "--heads", 4, "--channels", 128, "--eval-tokens", 16384]})
     e.size_flags = ["--layers", 2, "--heads", 2, "--channels", e.pick(32, 64, 64), "--seq-len", T]
 
 
@@ -151,7 +158,7 @@ def calibrate(e, why):
     if why:
         jobs = {b: lab.Job(f"alone_b{b}", timing(e, b, 1), alone=True) for b in (small, large)}
         runs = e.run(list(jobs.values()))
-        device = fit.fit_device([small, large], [runs[jobs[b].name].median("seconds")
+        device = fit.fit_device([small, large], [mean_update([runs[jobs[b].name]])
                                                  for b in (small, large)])
         return Cost(device, 0.0, 4.0 / 9.0, parameters(runs)), []
     slow = e.links[0]
@@ -160,13 +167,24 @@ def calibrate(e, why):
                    timing(e, b, 2, link) + ["--zero", 0] + ([] if overlap else ["--no-overlap"]))
             for b, link, overlap in wanted]
     runs = e.run(jobs)
-    found = [Calibration(*w, *(runs[j.name].median(field) for field in ("seconds", "seconds_comm")))
+    found = [Calibration(*w, *(mean_update([runs[j.name]], field)
+                               for field in ("seconds", "seconds_comm")))
              for w, j in zip(wanted, jobs)]
     device = fit.fit_device([c.batch / 2 for c in found[:2]],
                             [c.seconds - c.waited for c in found[:2]])
     compute = device.fixed + large / 2 * device.per_token
     hidden = (found[2].seconds - found[3].seconds) / compute
     return Cost(device, min(c.waited for c in found[:2]), max(0.0, hidden), parameters(runs)), found
+
+
+def mean_update(runs, field="seconds", every=1):
+    """Mean of a field over the updates of runs, but for the first 3; `every`: whole rounds of
+    DiLoCo alone. The slowest of two ranks is waited for, so a mean lies above its median, and
+    many updates take so many means."""
+    values = [[step[field] for step in run.steps] for run in runs]
+    values = [of[min(3 if every == 1 else every, len(of) - 1):] for of in values]
+    whole = [value for of in values for value in of[:len(of) // every * every]]
+    return sum(whole) / len(whole) if whole else math.nan
 
 
 def parameters(runs):
@@ -189,15 +207,35 @@ def linked(name, link, more):
 
 # ---------------------------------------------------------------- the race
 
+def curve(run, modelled=None):
+    """[(seconds of all updates so far, validation loss)] of a run's evaluations; `modelled` seconds
+    an update where none were measured."""
+    spent, at = 0.0, {0: 0.0}
+    for step in run.steps:
+        spent += step["seconds"] if modelled is None else modelled
+        at[step["step"]] = spent
+    return [(at[record["step"]], record["val_loss"]) for record in run.evals
+            if record["step"] in at and lab.number(record["val_loss"])]
+
+
+def reached(points, target):
+    """Seconds to the target, linear between two evaluations; None if it is not reached."""
+    i = next((i for i, point in enumerate(points) if point[1] <= target), None)
+    if not i:
+        return points[0][0] if i == 0 else None
+    (t, above), (u, below) = points[i - 1], points[i]
+    return t + (u - t) * (above - target) / (above - below)
+
+
 class Lane:
-    """A method over a link: its best batch, and each seed's [(seconds, loss)]."""
+    """A method over a link: its best batch, and a run of each seed."""
 
     def __init__(self, e, cost, method, link, choices):
         self.e, self.method, self.link = e, method, link
         self.choice = min((c for c in choices if bool(c.every) == (method.name == "diloco")),
                           key=lambda c: c.updates() * update_seconds(cost, method, c, link))
         self.modelled = update_seconds(cost, method, self.choice, link)
-        self.runs, self.measured = [self.choice.run()], False
+        self.runs, self.seeds, self.measured = [self.choice.run()], [1], False
 
     def job(self, seed):
         outer, k = self.choice.best()
@@ -211,262 +249,227 @@ class Lane:
         return linked(f"{name}_{self.link}mbit_s{seed}", self.link, more)
 
     def took(self, runs):
-        self.runs, self.measured = runs, True
+        self.runs, self.seeds, self.measured = runs, self.e.seeds, True
 
-    def curve(self, run):
-        """[(seconds of all updates so far, validation loss)] of a run's evaluations."""
-        spent, at = 0.0, {0: 0.0}
-        for step in run.steps:
-            spent += step["seconds"] if self.measured else self.modelled
-            at[step["step"]] = spent
-        return [(at[record["step"]], record["val_loss"]) for record in run.evals
-                if record["step"] in at]
+    def curves(self):
+        """[(run's name, its curve)]"""
+        return [(run.name, curve(run, None if self.measured else self.modelled))
+                for run in self.runs]
 
-    def seconds(self):
-        """Of each seed, to the target; None: not reached."""
-        found = []
-        for run in self.runs:
-            pairs = [p for p in self.curve(run) if lab.number(p[1])]
-            i = next((i for i, p in enumerate(pairs) if p[1] <= self.e.target), None)
-            if not i:
-                found.append(pairs[0][0] if i == 0 else None)
-                continue
-            (t, above), (u, below) = pairs[i - 1], pairs[i]
-            found.append(t + (u - t) * (above - self.e.target) / (above - below))
-        return found
-
-    def update(self):
-        """Median measured seconds of an update; of a whole round of DiLoCo, per update."""
-        if not self.choice.every:
-            return lab.median([run.median("seconds") for run in self.runs])
-        whole = [[s["seconds"] for s in run.steps][self.choice.every:] for run in self.runs]
-        whole = [w[:len(w) // self.choice.every * self.choice.every] for w in whole]
-        return lab.median([sum(w) / len(w) for w in whole if w] or [math.nan])
-
-    def what(self):
-        c = self.choice
-        return f"{self.method.label}, {c.batch:,}" + (f", H = {c.every}" if c.every else "")
+    def rows(self):
+        """Of race.csv."""
+        mean = mean_update(self.runs, every=self.choice.every or 1) if self.measured else None
+        median = None
+        if self.measured and not self.choice.every:          # DiLoCo has two kinds of updates
+            median = lab.median([run.median("seconds") for run in self.runs])
+        return [[self.link, self.method.name, self.choice.batch, self.choice.every, seed,
+                 reached(points, self.e.target), mean, median, self.modelled]
+                for seed, (_, points) in zip(self.seeds, self.curves())]
 
 
 def race(e, cost, choices, why):
-    """{link: [Lane]}"""
+    """[Lane], link by link."""
     able = [m for m in METHODS if m.name != "diloco" or any(c.every for c in choices)]
-    lanes = {link: [Lane(e, cost, m, link, choices) for m in able] for link in e.links}
+    lanes = [Lane(e, cost, m, link, choices) for link in e.links for m in able]
     if why:
         return lanes
     jobs = {}
     for seed in e.seeds:                                     # a stop leaves whole seeds
-        for lane in (lane for link in e.links for lane in lanes[link]):
-            jobs[id(lane), seed] = lane.job(seed)
+        jobs.update({(lane, seed): lane.job(seed) for lane in lanes})
         runs = e.run(list({job.name: job for job in jobs.values()}.values()))
-    for lane in (lane for link in e.links for lane in lanes[link]):
-        lane.took([runs[jobs[id(lane), seed].name] for seed in e.seeds])
+    for lane in lanes:
+        lane.took([runs[jobs[lane, seed].name] for seed in e.seeds])
     return lanes
 
 
-class Ratio:
-    """Logarithm of how many times longer one lane takes than another, seed by seed."""
+def race_large(e):
+    """Writes large.csv: one worker, and two in bf16 over the fastest link."""
+    link, of = e.links[-1], e.large
 
-    def __init__(self, link, slow, fast):
-        self.link, self.slow, self.fast = link, slow, fast
-        self.logs = [math.log(a / b) if a and b else math.nan
-                     for a, b in zip(slow.seconds(), fast.seconds())]
-        self.mean, self.reach = sum(self.logs) / len(self.logs), math.nan
-
-    def text(self):
-        low, high = (math.exp(self.mean + sign * self.reach) for sign in (-1, 1))
-        between = "one seed" if math.isnan(low) else f"{low:.2f} to {high:.2f}"
-        return (f"over {self.link:,} Mbit/s {self.slow.method.label} takes "
-                f"{math.exp(self.mean):.2f} times ({between}) as long as {self.fast.method.label}")
-
-
-def ratios(e, lanes):
-    """What the prediction claims, as ratios above 1."""
-    def of(link, slow, fast):
-        by = {lane.method.name: lane for lane in lanes[link]}
-        return Ratio(link, by[slow], by[fast]) if slow in by and fast in by else None
-    slow, fast = e.links[0], e.links[-1]
-    claims = [of(slow, "parallel", "one"), of(slow, "parallel", "diloco")]
-    claims += [of(fast, "one", "parallel")] if fast > slow else []
-    claims = [c for c in claims if c]
-    for claim, reach in zip(claims, fit.joint_reaches([c.logs for c in claims], CONFIDENCE)):
-        claim.reach = reach
-    return claims
-
-
-def judge(claims, why):
-    text = "; ".join(c.text() for c in claims)
-    if why:
-        return "skipped", f"modelled only: {why}"
-    if any(c.mean + c.reach < 0.0 for c in claims):
-        return "refuted", text
-    return ("as predicted" if all(c.mean - c.reach > 0.0 for c in claims) else "undecided"), text
-
-
-# ---------------------------------------------------------------- one sum over one link
-
-# Gradients that the busiest link carries each way, for a sum over n ranks that all have it after.
-WAYS = {"parameter server": lambda n: n,         # the server's link: n come, n go
-        "exchange": lambda n: n - 1.0,           # each rank sends its own to every other
-        "tree": lambda n: 2.0 if n > 2 else 1.0,     # two binary trees, half each (Sanders 2009)
-        "ring": lambda n: 2.0 * (n - 1) / n}     # Patarasuk and Yuan 2009: no way sends less
-RANKS = [2, 3, 4, 5, 6, 7, 8]
-
-
-def measured_sums(e):
-    """{ranks: gradients that a rank sent, from the trainer's count of bytes}"""
-    if not lab.has_mpi():
-        return {}
-    jobs = {n: lab.Job(f"sum_{n}", timing(e, n * T, n)[:-2] + ["--zero", 0, "--seed", 1], ranks=n)
-            for n in e.pick([2], [2, 4, 8], [2, 4, 8])}
+    def job(ranks, batch, k, seed):
+        more = flags(e, batch, k, seed, ranks) + ["--target-loss", of["target"], *of["flags"]]
+        name = f"large_n{ranks}_b{batch}_s{seed}"
+        if ranks == 1:
+            return lab.Job(name, more, alone=True)
+        return linked(name, link, more + list(METHODS[2].flags))
+    jobs = {(*lane, seed): job(*lane, seed) for seed in of.get("seeds", []) for lane in of["rates"]}
     runs = e.run(list(jobs.values()))
-    return {n: lab.median([s["bytes_sent"] / (4.0 * runs[j.name].start["parameters"])
-                           for s in runs[j.name].steps]) for n, j in jobs.items()}
+    rows = [[runs[j.name].start["parameters"], link, ranks, batch, rate(k), seed, of["target"],
+             reached(curve(runs[j.name]), of["target"]), runs[j.name].updates_at(of["target"]),
+             mean_update([runs[j.name]])] for (ranks, batch, k, seed), j in jobs.items()]
+    if rows:
+        e.setting(f"The larger model over {link:,} Mbit/s: {lab.machine()}, load "
+                  f"{os.getloadavg()[0]:.2f}.")
+        e.csv("large", ["parameters", "mbit_s", "ranks", "batch_tokens", "lr", "seed",
+                        "target_loss", "seconds_to_target", "updates_to_target",
+                        "seconds_update"], rows)
 
 
-# ---------------------------------------------------------------- pictures
+# ---------------------------------------------------------------- from the tables on
 
-def draw_race(plt, e, lanes, title):
-    figure, panels = plt.subplots(len(lanes), 1, figsize=(7.6, 3.1 * len(lanes) + 0.6),
-                                  layout="constrained", squeeze=False)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=10.5)
-    for ax, (link, of) in zip(panels[:, 0], lanes.items()):
-        start = max((p[0][1] for p in (lane.curve(lane.runs[0]) for lane in of) if p),
-                    default=e.target)
-        for i, lane in enumerate(of):
-            look = {"color": lab.COLOURS[i], "linestyle": lab.LINES[i]}
-            for run in lane.runs:
-                points = [p for p in lane.curve(run) if lab.number(p[1]) and p[0] > 0.0]
-                ax.plot([t for t, _ in points], [loss for _, loss in points], linewidth=1.4, **look)
-            there = [s for s in lane.seconds() if s]
-            if there:
-                ax.plot(there, [e.target] * len(there), lab.MARKERS[i], color=look["color"],
-                        clip_on=False)
-            ax.plot([], [], marker=lab.MARKERS[i], linewidth=1.4, label=lane.what(), **look)
-        ax.legend(loc="lower left", fontsize=8.5, labelcolor="linecolor", frameon=False)
-        lab.log_axis(ax.xaxis)
-        ax.set_ylim(e.target - 0.02, min(start, e.target + 1.2))
-        ax.margins(x=0.14)
-        kind = "measured" if of[0].measured else "modelled"
-        lab.axes(ax, f"seconds, {kind}" if ax is panels[-1, 0] else None,
-                 "validation loss (nats)", f"{link:,} Mbit/s: {order_text(of)}")
+def only(rows, **wanted):
+    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+
+
+def ratio(slow, fast):
+    """(how many times as long the slow rows take, low, high): the mean of logarithms seed by seed,
+    with the 90% t-interval of these seeds alone; NaN where a target was not reached."""
+    seconds = [{row["seed"]: row["seconds_to_target"] for row in rows} for rows in (slow, fast)]
+    logs = [math.log(seconds[0][seed] / seconds[1][seed])
+            if seconds[0][seed] and seconds[1][seed] else math.nan for seed in seconds[0]]
+    mean, reach = sum(logs) / len(logs), fit.joint_reaches([logs])[0]
+    return math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)
+
+
+def times(found):
+    """A ratio as text."""
+    value, low, high = found
+    return f"{value:.2f} times " + ("(too few seeds)" if math.isnan(low) else
+                                    f"({low:.2f} to {high:.2f})")
+
+
+def lane_of(race_rows, link, method):
+    return only(race_rows, mbit_s=link, method=method)
+
+
+def endpoint(race_rows):
+    """What the plan judges, from the rows of race.csv: over the slowest link."""
+    link = min(row["mbit_s"] for row in race_rows)
+    return [("two data parallel over one", *ratio(lane_of(race_rows, link, "parallel"),
+                                                  lane_of(race_rows, link, "one")))]
+
+
+def lane_text(rows):
+    label = next(m.label for m in METHODS if m.name == rows[0]["method"])
+    every = f", H = {rows[0]['every']:.0f}" if rows[0]["every"] else ""
+    return f"{label}, {rows[0]['batch_tokens']:,.0f} tokens{every}"
+
+
+def seconds_text(rows):
+    return ", ".join("not reached" if row["seconds_to_target"] is None
+                     else f"{row['seconds_to_target']:.1f}" for row in rows)
+
+
+def draw_race(plt, race_rows, curves, target):
+    """A panel a link, one axis of seconds; the seed in the middle of each method, and where every
+    seed reaches the target."""
+    links = sorted({row["mbit_s"] for row in race_rows})
+    figure, panels = plt.subplots(len(links), 1, figsize=(7.6, 2.1 * len(links) + 0.7),
+                                  layout="constrained", sharex=True, squeeze=False)
+    for ax, link in zip(panels[:, 0], links):
+        for i, m in enumerate(METHODS):
+            rows = lane_of(race_rows, link, m.name)
+            done = sorted(row["seconds_to_target"] for row in rows if row["seconds_to_target"])
+            if not done:
+                continue
+            middle = next(i for i, row in enumerate(rows)
+                          if row["seconds_to_target"] == done[len(done) // 2])
+            runs = list(dict.fromkeys(row["run"] for row in lane_of(curves, link, m.name)))
+            points = only(curves, mbit_s=link, method=m.name, run=runs[middle])
+            label = f"{m.label}: {sum(done) / len(done):.1f} s"
+            ax.plot([p["seconds"] for p in points], [p["val_loss"] for p in points],
+                    color=lab.COLOURS[i], linestyle=lab.LINES[i], linewidth=1.6)
+            ax.plot(done, [target] * len(done), lab.MARKERS[i], color=lab.COLOURS[i], markersize=6,
+                    clip_on=False, zorder=3)
+            ax.plot([], [], color=lab.COLOURS[i], linestyle=lab.LINES[i], marker=lab.MARKERS[i],
+                    label=label)
+        ax.legend(loc="upper right", fontsize=8.5, labelcolor="linecolor")
+        ax.axhline(target, color="#999999", linewidth=0.8)
+        ax.set_ylim(target - 0.12, target + 1.3)
+        lab.axes(ax, "seconds of updates" if ax is panels[-1, 0] else None, "validation loss",
+                 f"{link:,.0f} Mbit/s")
+    panels[-1, 0].set_xlim(0.0, None)
+    found = [ratio(lane_of(race_rows, x, "parallel"), lane_of(race_rows, x, "one"))[0]
+             for x in (links[0], links[-1])]
+    figure.suptitle(f"Two data parallel workers take {found[0]:.1f} times as long as one over "
+                    f"{links[0]:,.0f} Mbit/s, {found[1]:.1f} times over {links[-1]:,.0f}", x=0.01,
+                    ha="left", fontsize=10.5)
     return figure
 
 
-def order_text(lanes):
-    """Methods by their mean seconds to the target."""
-    found = sorted((sum(s) / len(s), lane.method.label.split(", ")[-1]) for lane in lanes
-                   for s in [lane.seconds()] if None not in s)
-    return ", ".join(f"{name} {seconds:.3g} s" for seconds, name in found) or "none arrives"
+def distinct(race_rows):
+    """[mean measured seconds of an update over modelled] of each lane that was measured, those
+    that are the same run once."""
+    return sorted({(row["method"], row["seconds_update"]): row["seconds_update"]
+                   / row["modelled_seconds_update"] for row in race_rows
+                   if row["seconds_update"]}.values())
 
 
-def draw_updates(plt, e, cost, lanes, calibrations, title):
-    figure, ax = plt.subplots(figsize=(7.6, 5.2), layout="constrained")
-    low, high = e.links[0] / 1.5, e.links[-1] * 1.5
-    grid = [low * (high / low) ** (i / 80) for i in range(81)]
-    ends = {}                                    # words of a curve -> (its last point, colour)
-    for link, of in lanes.items():
-        for i, lane in enumerate(of):
-            colour = lab.COLOURS[i]
-            if lane.method.numbers and lane.what() not in ends:
-                curve = [1e3 * update_seconds(cost, lane.method, lane.choice, x) for x in grid]
-                ax.plot(grid, curve, color=colour, linestyle=lab.LINES[i], linewidth=1.2)
-                ends[lane.what()] = curve[-1], colour
-            if lane.method.numbers and lane.measured:
-                ax.plot([link], [1e3 * lane.update()], lab.MARKERS[i], color=colour, markersize=7)
-    at = 0.0
-    for words, (end, colour) in sorted(ends.items(), key=lambda item: item[1]):
-        at = max(end, 1.18 * at)                 # a line of words above the one below
-        ax.annotate(words, (1.06 * high, at), va="center", fontsize=8.5, color=colour)
-    for c in calibrations:
-        if c.link:
-            ax.plot([c.link], [1e3 * c.seconds], "o", color="black", markerfacecolor="white",
-                    markersize=8)
-    lab.log_axis(ax.xaxis)
-    lab.log_axis(ax.yaxis)
-    ax.set_xlim(low / 1.2, high * 1.2 * (high / low) ** 0.42)          # room for the words
-    lab.axes(ax, "link (Mbit/s each way)", "milliseconds an update", title)
-    return figure
-
-
-def draw_sums(plt, measured):
-    figure, ax = plt.subplots(figsize=(7.6, 4.8), layout="constrained")
-    for i, (name, gradients) in enumerate(WAYS.items()):
-        ax.plot(RANKS, [gradients(n) for n in RANKS], color=lab.COLOURS[i],
-                linestyle=lab.LINES[i], linewidth=1.5)
-        ax.annotate(name, (RANKS[-1], gradients(RANKS[-1])), (6, -3), textcoords="offset points",
-                    color=lab.COLOURS[i])
+def report(e, race_rows, machine):
+    links = sorted({row["mbit_s"] for row in race_rows})
+    measured = race_rows[0]["seconds_update"] is not None
+    for link in links:
+        lanes = [lane_of(race_rows, link, m.name) for m in METHODS]
+        e.say(f"Over {link:,.0f} Mbit/s, seconds to loss {machine['target_loss']:g}"
+              f"{'' if measured else ', modelled'}: " + "; ".join(
+                  f"{lane_text(rows)}: {seconds_text(rows)}" for rows in lanes if rows) + ".")
+    claims = [(links[0], "parallel", "one"), (links[0], "bf16", "one"),
+              (links[0], "parallel", "diloco"), (links[-1], "parallel", "one"),
+              (links[-1], "bf16", "one")]
+    for link, slow, fast in claims if measured else []:
+        rows = lane_of(race_rows, link, slow), lane_of(race_rows, link, fast)
+        if all(rows):
+            names = [next(m.label for m in METHODS if m.name == name) for name in (slow, fast)]
+            e.say(f"Over {link:,.0f} Mbit/s {names[0]} takes {times(ratio(*rows))} as long as "
+                  f"{names[1]}.")
+    report_large(e, kept.own(e, "large"))
+    e.say(f"The model of an update: {1e3 * machine['seconds_fixed']:.2f} ms and "
+          f"{1e6 * machine['seconds_a_token']:.2f} µs a token of a rank; an exchange "
+          f"{1e3 * machine['seconds_exchange_unlimited']:.2f} ms without a limit; overlap hides "
+          f"{100 * machine['share_hidden']:.0f}% of the computation.")
+    found = distinct(race_rows)
+    if found:
+        e.say(f"Measured means are {found[0]:.2f} to {found[-1]:.2f} times the model's in "
+              f"{len(found)} distinct lanes; {sum(x < 1.0 for x in found)} lie below it.")
     if measured:
-        ax.plot(list(measured), list(measured.values()), "o", color="black", markersize=7,
-                zorder=5)
-        n = max(measured)
-        ax.annotate("counted in this trainer", (n, measured[n]), (8 if n == 2 else -10, -18),
-                    textcoords="offset points", ha="left" if n == 2 else "right", fontsize=9)
-    ax.set_ylim(0.0, None)
-    ax.set_xlim(RANKS[0], RANKS[-1] + 1.6)
-    ax.set_xticks(RANKS)
-    lab.axes(ax, "ranks", "gradients over the busiest link, each way",
-             "A server's link carries n gradients for one sum, a rank's in a ring less than two")
-    return figure
+        late = {kind: [row["seconds_update"] / row["median_seconds_update"] for row in race_rows
+                       if row["median_seconds_update"] and (row["method"] == "one") == kind]
+                for kind in (True, False)}
+        e.say(f"The mean update over the median one: {late[True][0]:.2f} times with one worker, "
+              f"{min(late[False]):.2f} to {max(late[False]):.2f} times with two.")
+    tensor_links.say(e, kept.own(e, "tensor_links"))
+
+
+def report_large(e, rows):
+    one = only(rows, ranks=1.0)
+    for batch in dict.fromkeys(row["batch_tokens"] for row in rows if row["ranks"] > 1):
+        two = only(rows, batch_tokens=batch, ranks=2.0)
+        e.say(f"{one[0]['parameters']:,.0f} parameters over {two[0]['mbit_s']:,.0f} Mbit/s, "
+              f"seconds to loss {two[0]['target_loss']:g}: one worker with {one[0]['batch_tokens']:,.0f} "
+              f"tokens {seconds_text(one)}; two in bf16 with {batch:,.0f} tokens "
+              f"{seconds_text(two)}: {times(ratio(two, one))} as long.")
+
+
+def conclude(e, why=""):
+    race_rows, curves = kept.own(e, "race"), kept.own(e, "curves")
+    machine = {row["what"]: row["value"] for row in kept.own(e, "machine")}
+    report(e, race_rows, machine)
+    e.figure("race", lambda plt: draw_race(plt, race_rows, curves, machine["target_loss"]),
+             alt="Validation loss against seconds for four methods, a panel for each link, on one "
+                 "axis of seconds.",
+             caption="Each method with its best batch for the link. Lines: the seed in the middle; "
+                     "points: every seed at the target; numbers: their mean.")
+    if why:
+        e.say(f"Not measured: {why}.")
+        e.verdict("skipped", f"modelled only: {why}")
+    else:
+        e.decide(endpoint(race_rows))
 
 
 # ---------------------------------------------------------------- the experiment
 
-def model_errors(lanes):
-    """{lane: measured seconds of an update over modelled, minus 1}"""
-    return {lane: lane.update() / lane.modelled - 1.0 for of in lanes.values() for lane in of
-            if lane.measured}
-
-
-def near_text(errors):
-    near = sum(abs(x) <= NEAR for x in errors.values())
-    return f"{near} of {len(errors)} measured updates are within {100 * NEAR:.0f}% of the model"
-
-
-def report(e, cost, choices, lanes, calibrations, sums):
-    e.say(f"Updates to loss {e.target:g} without a link, at the best rate: " + "; ".join(
-        f"{c.batch:,} tokens{f', DiLoCo H = {c.every}' if c.every else ''}: "
-        + (f"{c.updates():,.0f}" if math.isfinite(c.updates()) else "not reached")
-        + f" (rate {rate(c.best()[1]):g}{', edge' if c.at_edge() else ''})" for c in choices) + ".")
-    e.say(f"An update: {1e3 * cost.compute.fixed:.2f} ms and {1e6 * cost.compute.per_token:.2f} µs "
-          f"a token of a rank; an exchange {1e3 * cost.talk:.2f} ms without a limit; "
-          + (f"overlap hides up to {100 * cost.hidden:.0f}% of the computation (measured with "
-             "--no-overlap)." if calibrations else "overlap assumed to hide 4/9 of the "
-             "computation."))
-    for link, of in lanes.items():
-        e.say(f"Over {link:,} Mbit/s, seconds to loss {e.target:g}: " + "; ".join(
-            f"{lane.what()}: " + ", ".join("not reached" if s is None else f"{s:.2f}"
-                                           for s in lane.seconds()) for lane in of)
-              + (f", of seeds {', '.join(map(str, e.seeds))}." if of[0].measured
-                 else ", modelled."))
-    errors = model_errors(lanes)
-    if errors:
-        worst = max(errors, key=lambda lane: abs(errors[lane]))
-        e.say(f"{near_text(errors)}; the farthest is {worst.method.label} over {worst.link:,} "
-              f"Mbit/s, {100 * errors[worst]:+.0f}%.")
-    e.say("Gradients that the busiest link carries each way for one sum over 8 ranks (calculated): "
-          + ", ".join(f"{name} {gradients(8):.3g}" for name, gradients in WAYS.items())
-          + ("; counted in this trainer, of a rank: " + ", ".join(
-              f"{x:.3f} with {n} ranks" for n, x in sums.items()) if sums else "") + ".")
-
-
-def write(e, cost, choices, lanes, calibrations, sums):
+def write(e, cost, choices, lanes, calibrations):
     e.csv("updates", ["batch_tokens", "every", "lr", "at_edge", "updates_to_target"],
           [[c.batch, c.every, rate(c.best()[1]), int(c.at_edge()),
             c.updates() if math.isfinite(c.updates()) else None] for c in choices])
-    rows = [[link, lane.method.name, lane.choice.batch, lane.choice.every, seed, seconds,
-             lane.update() if lane.measured else None, lane.modelled]
-            for link, of in lanes.items() for lane in of
-            for seed, seconds in zip(e.seeds if lane.measured else [1], lane.seconds())]
     e.csv("race", ["mbit_s", "method", "batch_tokens", "every", "seed", "seconds_to_target",
-                   "seconds_update", "modelled_seconds_update"], rows)
+                   "seconds_update", "median_seconds_update", "modelled_seconds_update"],
+          [row for lane in lanes for row in lane.rows()])
     e.csv("curves", ["mbit_s", "method", "run", "seconds", "val_loss"],
-          [[link, lane.method.name, run.name, *point] for link, of in lanes.items() for lane in of
-           for run in lane.runs for point in lane.curve(run)])
+          [[lane.link, lane.method.name, name, *point] for lane in lanes
+           for name, points in lane.curves() for point in points if point[0] > 0.0])
     e.csv("calibration", ["batch_tokens", "mbit_s", "overlap", "seconds", "seconds_waited"],
           [[c.batch, c.link, int(c.overlap), c.seconds, c.waited] for c in calibrations])
-    e.csv("sums", ["ranks", *(name.replace(" ", "_") for name in WAYS), "counted"],
-          [[n, *(float(gradients(n)) for gradients in WAYS.values()), sums.get(n)] for n in RANKS])
     e.csv("machine", ["what", "value"],
           [["parameters", cost.parameters], ["target_loss", e.target],
            ["seconds_fixed", cost.compute.fixed], ["seconds_a_token", cost.compute.per_token],
@@ -474,56 +477,46 @@ def write(e, cost, choices, lanes, calibrations, sums):
            ["load", " ".join(f"{x:.2f}" for x in os.getloadavg())]])
 
 
-def tensor_parallel(e, why):
-    """tests/test_lab_tensor.py has it at the tiny size."""
-    missing = why or ("" if os.access(tensor_links.BENCH, os.X_OK)
-                      else f"needs {tensor_links.BENCH}: make MPI=1 {tensor_links.BENCH}")
-    if missing:
-        e.say(f"Tensor against data parallel over links: not measured, {missing}.")
-    elif e.size != "tiny":
-        tensor_links.measure(e, e.links, why)
-
-
-def main():
-    e = lab.Experiment(
-        6, "bandwidth", title="Loss against real seconds over slow links",
-        question="Two workers over a slow link: which method reaches a loss first, each with its "
-                 "own best batch?",
-        prediction="Over the slowest link one worker is faster than two that are data parallel, "
-                   "and DiLoCo is faster than data parallel. Over the fastest link data parallel "
-                   "is faster than one worker.")
-    settings(e)
-    why = possible()
+def measure(e, why):
+    """Makes the runs and writes the tables."""
     choices = lab.tune(e, [Choice(e, b) for b in e.batches])
     if lab.has_mpi():
         choices += lab.tune(e, [Choice(e, b, every) for b, every in e.diloco])
     cost, calibrations = calibrate(e, why)
     lanes = race(e, cost, choices, why)
-    sums = measured_sums(e)
-    claims = ratios(e, lanes)
-    word, reason = judge(claims, why)
     e.setting(f"{cost.parameters:,} parameters, T={T}; constant rate after {WARMUP} updates, β2 by "
               f"half-life in tokens; {lab.machine()}, load {os.getloadavg()[0]:.2f}. Seconds are "
               "those of the updates, without evaluations.")
-    write(e, cost, choices, lanes, calibrations, sums)
-    report(e, cost, choices, lanes, calibrations, sums)
-    if word != "as predicted":                               # the claim that decides comes first
-        claims.sort(key=lambda c: c.mean + c.reach)
-    title = f"{word.capitalize()}: {claims[0].text()}" if claims else word.capitalize()
-    e.figure("race", lambda plt: draw_race(plt, e, lanes, title),
-             alt="Validation loss against seconds for four methods, a panel for each link.",
-             caption="Numbers are tokens of an update, the best for that link. One curve a seed.")
-    errors = model_errors(lanes)
-    fits = near_text(errors) if errors else "Modelled: nothing was measured"
-    e.figure("updates", lambda plt: draw_updates(plt, e, cost, lanes, calibrations, fits),
-             alt="Milliseconds of an update against the link's bandwidth, modelled and measured.",
-             caption="Filled points are measured, lines modelled. Hollow points set the model's "
-                     "constants, so they do not test it.")
-    e.figure("sums", lambda plt: draw_sums(plt, sums),
-             alt="Gradients over the busiest link for one sum, against the number of ranks.",
-             caption="Lines are calculated. Points: bytes that a rank sent, in the trainer's log.")
-    tensor_parallel(e, why)
-    e.verdict(word, reason)
+    write(e, cost, choices, lanes, calibrations)
+    if not why:
+        race_large(e)
+    if not why and e.size != "tiny":                         # tests/test_lab_tensor.py has it tiny
+        tensor_links.measure(e, e.links)
+
+
+def arguments(parser):
+    kept.arguments(parser)
+    parser.add_argument("--only", choices=["large"], help="make only the runs of the larger model; "
+                        "all else from the committed tables")
+
+
+def main():
+    e = lab.Experiment(
+        6, "bandwidth", title="Loss against real seconds over slow links", arguments=arguments,
+        question="Two workers over a slow link: which method reaches a loss first, each with its "
+                 "own best batch?",
+        prediction="Over the slowest link two data parallel workers take longer than one.")
+    settings(e)
+    why = "" if e.args.kept else possible()
+    if e.args.kept or e.args.only:
+        kept.restore(e)
+    if e.args.only:
+        if why:
+            lab.fail(f"--only large: {why}")
+        race_large(e)
+    elif not e.args.kept:
+        measure(e, why)
+    conclude(e, why)
     e.close()
 
 

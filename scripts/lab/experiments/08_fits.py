@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
 """Experiment 8: does it fit, is it fast? Memory and days of GPT-2's four sizes and of 7B, 70B and
-175B on 1 to 512 GPUs, as the trainer's --plan and --plan-search model them; and the plan against
-memory and seconds measured here.
+175B on 1 to 512 GPUs, as the trainer's --plan and --plan-search model them; what a larger batch and
+longer sequences take of the memory, and a link of the time. Beside it, measured: the plan against
+memory and seconds here.
 
     scripts/lab/experiments/08_fits.py --quick
 """
 import json
+import math
 import os
+import random
 import shlex
 import subprocess
 from collections import namedtuple
 
 import _path
+import kept
 import lab
 from peak import peak_of
 
@@ -117,6 +121,89 @@ def published(e):
     return v100, a100
 
 
+# ---------------------------------------------------------------- what a batch takes
+
+CLIP = Model("CLIP's text encoder", ["--layers", 12, "--heads", 8, "--channels", 512], 77, 1, 77,
+             None)                               # Radford et al. 2021, with GPT-2's vocabulary
+SMALL = {"35k": (2, 2, 32), "119k": (2, 2, 64), "0.8M": (4, 4, 128)}     # layers, heads, channels
+
+
+SHARES = [32, 512, 4096, 32768]                  # tokens of a worker
+
+
+def batch_rows(e):
+    """Of activations.csv: memory of one GPU without and with recomputation of blocks."""
+    found = []
+    for m in [CLIP, *GPT2]:
+        for again in (0, 1):
+            p = plan(e, [*m.flags, "--seq-len", m.seq_len, "--micro-batch", 1, "--batch-tokens",
+                         m.seq_len, "--plan-gpu", f"{GPU},1"] + ["--recompute", "block"] * again)
+            found.append([m.name, p["T"], again, p["bytes_total"], p["bytes_activations"],
+                          p["fits_micro_batch"], p["fits_micro_batch"] * p["T"]])
+    return found
+
+
+def attention_rows(e):
+    """Of attention.csv: bytes of activations a token, planned and with every attention matrix in
+    memory: 34 C + 5 NH T a layer (Korthikanti et al. 2022), 16 bits; and FLOPs a token."""
+    found = []
+    for T in (32, 256, 1024, 4096, 8192):
+        p = plan(e, [*GPT2[0].flags, "--seq-len", T, "--micro-batch", 8192 // T, "--batch-tokens",
+                     8192, "--plan-gpu", f"{GPU},1"])
+        found.append([T, p["micro_batch"], p["bytes_activations"] / 8192,
+                      p["layers"] * (34 * p["channels"] + 5 * p["heads"] * T),
+                      p["flops_per_token"]])
+    return found
+
+
+def traffic_rows(e):
+    """Of flops_per_byte.csv: what a worker computes for every byte that it sends. The small models
+    in fp32 on two CPU ranks, GPT-2s in 16 bits on 8 GPUs."""
+    found = []
+    for name, (layers, heads, channels) in SMALL.items():
+        flags = ["--data", e.corpus(10 ** 6), "--layers", layers, "--heads", heads, "--channels",
+                 channels, "--zero", 0]
+        found += [traffic_row(e, name, flags, 32, tokens, "here@0.1", 2) for tokens in SHARES]
+    for m in (GPT2[0], GPT2[-1]):
+        found += [traffic_row(e, m.name, [*m.flags, "--zero", 1], m.seq_len, tokens, GPU, NODE)
+                  for tokens in SHARES if tokens >= m.seq_len]
+    return found
+
+
+def traffic_row(e, name, flags, T, tokens, gpu, workers):
+    link = f",{FAST}" if gpu == GPU else ""
+    p = plan(e, [*flags, "--seq-len", T, "--micro-batch", tokens // T, "--batch-tokens",
+                 workers * tokens, "--plan-gpu", f"{gpu},{workers}{link}"])
+    flops = p["flops_per_token"] * tokens
+    return [name, p["parameters"], workers, tokens, flops, p["traffic_bytes"],
+            flops / p["traffic_bytes"]]
+
+
+def contrastive_rows(pairs=64, width=8):
+    """Of contrastive.csv: the gradient of one batch against the mean of its micro-batches'. Each of
+    a language model's losses has its own sample alone; a contrastive loss has all pairs of its
+    micro-batch as wrong answers (Radford et al. 2021), so splitting makes another question."""
+    rng = random.Random(1)
+    x, y = ([[rng.gauss(0, 1) for _ in range(width)] for _ in range(pairs)] for _ in "xy")
+
+    def language(w, first, last):                # a softmax over `width` words, the first is right
+        return sum(math.log(sum(math.exp(w * v) for v in row)) - w * row[0]
+                   for row in x[first:last]) / (last - first)
+
+    def contrastive(w, first, last):             # which y belongs to this x?
+        scores = [[w * sum(a * b for a, b in zip(u, v)) for v in y[first:last]]
+                  for u in x[first:last]]
+        return sum(math.log(sum(map(math.exp, row))) - row[i]
+                   for i, row in enumerate(scores)) / (last - first)
+
+    def slope(loss, first, last, w=0.5, h=1e-4):
+        return (loss(w + h, first, last) - loss(w - h, first, last)) / (2 * h)
+    return [[name, pairs, n, sum(slope(loss, i, i + pairs // n)
+                                 for i in range(0, pairs, pairs // n)) / n]
+            for name, loss in [("language model", language), ("contrastive", contrastive)]
+            for n in (1, 4, 16)]
+
+
 # ---------------------------------------------------------------- the plan against this machine
 
 # Bytes. held: the peak of one process, less `own`, what any process of the program holds.
@@ -181,14 +268,14 @@ Timing = namedtuple("Timing", "planned measured low high")
 
 
 def timing(e, model, run):
-    """The plan measures this machine's speed on a block of the model, without training it; a picture
-    that is drawn again, perhaps on a busy machine, keeps what was measured."""
+    """The plan measures this machine's speed on a block of the model, without training it. What is
+    drawn again, perhaps on a busy machine, keeps what was measured."""
     seconds = sorted(x["seconds"] for x in run.steps[2:])
     flags = check_flags(e, model, 1, 0) + ["--threads", 1]
-    kept = os.path.join(e.dir, "planned.json")
-    if not (e.args.redraw and os.path.exists(kept)):
-        lab.write_json(kept, [plan(e, flags)["seconds_per_step"] for _ in range(3)])
-    with open(kept, encoding="utf-8") as file:
+    path = os.path.join(e.dir, "planned.json")
+    if not (e.args.redraw and os.path.exists(path)):
+        lab.write_json(path, [plan(e, flags)["seconds_per_step"] for _ in range(3)])
+    with open(path, encoding="utf-8") as file:
         guesses = json.load(file)
     return Timing(lab.median(guesses), lab.median(seconds), seconds[len(seconds) // 4],
                   seconds[-1 - len(seconds) // 4])
@@ -196,7 +283,9 @@ def timing(e, model, run):
 
 # ---------------------------------------------------------------- tables
 
-def write_tables(e, memory, times, mixed, checks, clocked):
+def write_plans(e):
+    memory, times = memory_plans(e), time_plans(e)
+    mixed = mixtures(e, times)
     fields = ["params", "grads", "moments", "activations", "logits", "passing", "rest", "total"]
     e.csv("memory", ["model", "parameters", "gpus", "zero", "micro_batch", "seq_len", "recompute",
                      "precision", *[f"{name}_bytes" for name in fields], "textbook_bytes", "fits"],
@@ -216,6 +305,20 @@ def write_tables(e, memory, times, mixed, checks, clocked):
           [[name, count, m["data"], m["tensor"], m["pipeline"], m["zero"], m["micro_batch"],
             int(m["recompute"]), m["bytes_total"], m["seconds"] / 86400]
            for (name, count), m in mixed.items() if m])
+    e.csv("activations", ["model", "seq_len", "recompute", "total_bytes_of_one",
+                          "activation_bytes_of_one", "largest_micro_batch", "largest_tokens"],
+          batch_rows(e))
+    e.csv("attention", ["seq_len", "sequences", "activation_bytes_a_token",
+                        "with_matrices_bytes_a_token", "flops_a_token"], attention_rows(e))
+    e.csv("flops_per_byte", ["model", "parameters", "workers", "tokens_a_worker", "flops",
+                             "bytes_sent", "flops_per_byte"], traffic_rows(e))
+    e.csv("contrastive", ["loss", "samples", "micro_batches", "gradient"],
+          contrastive_rows())
+    return published(e)
+
+
+def write_measured(e):
+    checks, clocked = checks_here(e)
     e.csv("allocated", ["case", "planned_bytes", "measured_bytes", "relative_error",
                         "process_bytes"],
           [[c.name, c.planned, c.held, c.planned / c.held - 1.0, c.own] for c in checks])
@@ -227,9 +330,9 @@ def write_tables(e, memory, times, mixed, checks, clocked):
 
 def draw_memory(plt, memory):
     """One axis for all: a GPU's share of each model, in units of an 80 GB GPU."""
-    figure, ax = plt.subplots(figsize=(10.5, 5.2), constrained_layout=True)
+    figure, ax = plt.subplots(figsize=(8.6, 4.8), constrained_layout=True)
     for row, m in enumerate(MODELS):
-        shares = [memory[m.name, count]["bytes_total"] / UNIT for count in GPUS]
+        shares = [memory[m.name, count]["total_bytes"] / UNIT for count in GPUS]
         ax.plot([min(shares), max(shares)], [row, row], color="#bbbbbb", linewidth=1.5, zorder=1)
         for i, (count, share) in enumerate(zip(GPUS, shares)):
             fits = memory[m.name, count]["fits"]
@@ -239,15 +342,15 @@ def draw_memory(plt, memory):
                 ax.annotate(f"{count} GPU{'s' if count > 1 else ''}", (share, row),
                             xytext=(0, 12), textcoords="offset points", ha="center", fontsize=9,
                             color=lab.COLOURS[i])
-    ax.axvline(1.0, color="black", linewidth=1.4, linestyle="--")
+    ax.plot([1.0, 1.0], [-1.1, len(MODELS) - 0.85], color="black", linewidth=1.4, linestyle="--")
     ax.text(1.03, -0.75, "an 80 GB GPU is full", fontsize=9, va="center")
     ax.set_yticks(range(len(MODELS)))
     ax.set_yticklabels([m.name for m in MODELS])
     ax.set_ylim(-1.1, len(MODELS) - 0.3)
     lab.log_axis(ax.xaxis)
-    lab.axes(ax, "memory of a GPU, in units of 80 GB (planned: bf16 with AdamW, one sequence; "
-                 "several GPUs: ZeRO 3; hollow: does not fit)", "")
-    ax.set_title(memory_title(memory), loc="left", fontsize=11)
+    lab.axes(ax, "memory of a GPU, in units of 80 GB (planned for one sequence; several GPUs: "
+                 "ZeRO 3; hollow: does not fit)", "")
+    ax.set_title(memory_title(memory), loc="left", fontsize=10.5)
     return figure
 
 
@@ -262,13 +365,12 @@ def memory_title(memory):
 
 def days_of(m, times, mixed):
     """{GPUs: days}: data parallel, or for large models the fastest mixture that fits."""
-    if m in GPT2:
-        return {n: times[m.name, n]["days"] for n in GPUS}
-    return {n: mixed[m.name, n]["seconds"] / 86400 for n in GPUS if mixed[m.name, n]}
+    rows = times if m in GPT2 else mixed
+    return {n: rows[m.name, n]["modelled_days"] for n in GPUS if (m.name, n) in rows}
 
 
 def draw_days(plt, times, mixed):
-    figure, ax = plt.subplots(figsize=(10.5, 6.2), constrained_layout=True)
+    figure, ax = plt.subplots(figsize=(8.6, 5.4), constrained_layout=True)
     for i, m in enumerate(MODELS):
         days = days_of(m, times, mixed)
         if not days:
@@ -279,9 +381,11 @@ def draw_days(plt, times, mixed):
         ax.plot(list(days), [days[first] * first / n for n in days], color=lab.COLOURS[i],
                 linewidth=0.8, linestyle=":", zorder=1)
         tokens = times[m.name, 1]["tokens"] / 1e9
-        ax.annotate(f"{m.name}, {tokens:,.{1 if tokens < 100 else 0}f}B tokens",
-                    (first, days[first]), xytext=(4, -24 if m is LARGE[-1] else 6),
-                    textcoords="offset points", color=lab.COLOURS[i], fontsize=9)
+        beside = m is LARGE[-1]
+        ax.annotate(f"{m.name}, {tokens:,.{1 if tokens < 100 else 0}f}B{' tokens' * (i == 0)}",
+                    (first, days[first]), xytext=(-8, -3) if beside else (4, 6),
+                    ha="right" if beside else "left", textcoords="offset points",
+                    color=lab.COLOURS[i], fontsize=9)
     for days, name in [(1.0 / 24, "an hour"), (1.0, "a day"), (30.0, "a month"), (YEAR, "a year")]:
         ax.axhline(days, color="#999999", linewidth=0.6)
         ax.text(1.01, days, name, fontsize=8.5, va="center", transform=ax.get_yaxis_transform())
@@ -293,33 +397,9 @@ def draw_days(plt, times, mixed):
     lab.axes(ax, "H100s (circles: data parallel; diamonds: the fastest mixture that fits; dotted: "
                  "in proportion)", "days to train (modelled)")
     big = GPT2[-1].name
-    ax.set_title(f"GPT-2 {big}: {shown(times[big, 1]['days'])} on one GPU, "
-                 f"{shown(times[big, 8]['days'])} on 8, {shown(times[big, 64]['days'])} on 64",
-                 loc="left", fontsize=11)
-    return figure
-
-
-def draw_here(plt, checks, clocked):
-    """Planned over measured: memory of each case, and the seconds of an update."""
-    figure, ax = plt.subplots(figsize=(10.5, 0.5 * len(checks) + 2.0), constrained_layout=True)
-    names = [f"memory, {c.name}" for c in checks] + ["seconds of an update"]
-    for row, c in enumerate(checks):
-        ax.plot([c.planned / c.held], [row], marker="o", markersize=9, color=lab.COLOURS[0])
-    row = len(checks)
-    ax.plot([clocked.planned / clocked.high, clocked.planned / clocked.low], [row, row],
-            color=lab.COLOURS[1], linewidth=2)
-    ax.plot([clocked.planned / clocked.measured], [row], marker="s", markersize=9,
-            color=lab.COLOURS[1])
-    ax.axvline(1.0, color="black", linewidth=1.0)
-    ax.axvspan(0.95, 1.05, color="#eeeeee", zorder=0)
-    ax.set_yticks(range(len(names)))
-    ax.set_yticklabels(names)
-    ax.set_ylim(len(names) - 0.5, -0.5)
-    lab.axes(ax, "planned / measured here (bar: quartiles of updates; grey: within 5%)", "")
-    worst = max((abs(c.planned / c.held - 1) for c in checks), default=0.0)
-    ax.set_title(f"Memory is planned within {100 * worst:.1f}%, an update's time within "
-                 f"{100 * abs(clocked.planned / clocked.measured - 1):.0f}%", loc="left",
-                 fontsize=11)
+    days = days_of(GPT2[-1], times, mixed)
+    ax.set_title(f"GPT-2 {big}: {shown(days[1])} on one GPU, {shown(days[8])} on 8, "
+                 f"{shown(days[64])} on 64", loc="left", fontsize=10.5)
     return figure
 
 
@@ -335,7 +415,7 @@ def shown(days):
 
 def efficiency(times, name, count):
     """Scaling efficiency: the speed-up on `count` GPUs, divided by `count`."""
-    return times[name, 1]["days"] / (count * times[name, count]["days"])
+    return times[name, 1]["modelled_days"] / (count * times[name, count]["modelled_days"])
 
 
 def off(part, whole):
@@ -344,20 +424,21 @@ def off(part, whole):
 
 
 def mixture_words(m):
-    return (f"{shown(m['seconds'] / 86400)} on {m['data'] * m['tensor'] * m['pipeline']} as "
-            f"{m['data']} x {m['tensor']} x {m['pipeline']}")
+    return (f"{shown(m['modelled_days'])} on {m['gpus']:.0f} as {m['data']:.0f} x "
+            f"{m['tensor']:.0f} x {m['pipeline']:.0f}")
 
 
-def report(e, memory, times, mixed, checks, clocked, years):
+def report_plans(e, memory, times, mixed, years):
     for m in GPT2:
-        e.say(f"{m.name} (modelled): {memory[m.name, 1]['bytes_total'] / 1e9:.3g} GB with one "
-              f"sequence; {', '.join(shown(times[m.name, n]['days']) + f' on {n}' for n in GPUS)}"
+        days = days_of(m, times, mixed)
+        e.say(f"{m.name} (modelled): {memory[m.name, 1]['total_bytes'] / 1e9:.3g} GB with one "
+              f"sequence; {', '.join(f'{shown(days[n])} on {n}' for n in GPUS)}"
               f"; scaling efficiency {efficiency(times, m.name, 8):.0%} on 8, "
               f"{efficiency(times, m.name, 512):.0%} on 512.")
     for m in LARGE:
         fitting = [n for n in GPUS if memory[m.name, n]["fits"]]
-        ways = [mixture_words(mixed[m.name, n]) for n in GPUS if mixed[m.name, n]]
-        e.say(f"{m.name} (modelled): {memory[m.name, 1]['bytes_total'] / UNIT:.3g} times the "
+        ways = [mixture_words(mixed[m.name, n]) for n in GPUS if (m.name, n) in mixed]
+        e.say(f"{m.name} (modelled): {memory[m.name, 1]['total_bytes'] / UNIT:.3g} times the "
               f"memory of an 80 GB GPU; with ZeRO 3 it fits on "
               f"{' and on '.join(map(str, fitting)) or 'none'} of {', '.join(map(str, GPUS))}. "
               "The fastest mixtures of data x tensor x pipeline: "
@@ -365,74 +446,68 @@ def report(e, memory, times, mixed, checks, clocked, years):
     e.say(f"175B on 300B tokens, by the rule 8ND/(nX) of Narayanan et al. 2021: {years[0]:.0f} "
           f"years on one V100 at 46.2 TFLOP/s, {years[1]:.0f} days on 1,024 A100 at 140 TFLOP/s "
           "(published: 288 and 34).")
-    for c in checks:
-        e.say(f"Measured here, {c.name}: {c.held / 1e6:.1f} MB against {c.planned / 1e6:.1f} "
-              f"planned: the plan is {off(c.planned, c.held)}. Not counted: {c.own / 1e6:.1f} MB "
-              "of program, libraries and data.")
-    e.say(f"Measured here, seconds of an update: {clocked.measured:.3g} (quartiles "
-          f"{clocked.low:.3g} to {clocked.high:.3g}) against {clocked.planned:.3g} planned.")
-    judge(e, memory, times, checks, clocked)
 
 
-WITHIN = 0.25                                    # of a planned time
+def report_batches(e):
+    for name in (CLIP.name, GPT2[-1].name):
+        plain, again = (next(row for row in kept.own(e, "activations")
+                             if (row["model"], row["recompute"]) == (name, x)) for x in (0, 1))
+        e.say(f"{name} (modelled): {plain['total_bytes_of_one'] / 1e9:.3g} GB with one sequence, "
+              f"and at most {plain['largest_micro_batch']:,.0f} sequences of "
+              f"{plain['seq_len']:,.0f} tokens at once on an 80 GB GPU; "
+              f"{again['largest_micro_batch']:,.0f} if blocks are recomputed"
+              + (" (CLIP's batch: 32,768 pairs)." if name == CLIP.name else "."))
+    rows = kept.own(e, "attention")
+    e.say("Activations of GPT-2 124M, kB a token (modelled), here and with every attention matrix "
+          "in memory: " + "; ".join(
+              f"{row['activation_bytes_a_token'] / 1e3:.0f} and "
+              f"{row['with_matrices_bytes_a_token'] / 1e3:,.0f} at T={row['seq_len']:,.0f}"
+              for row in rows if row["seq_len"] >= 1024)
+          + f". So {rows[0]['sequences']:.0f} short texts of {rows[0]['seq_len']:.0f} tokens take "
+          f"the activations of one of {rows[-1]['seq_len']:,.0f}, packed or not; a packed token "
+          f"takes {rows[-1]['flops_a_token'] / rows[0]['flops_a_token']:.1f} times the FLOPs.")
+    rows = kept.own(e, "flops_per_byte")
+    e.say("FLOPs that a worker computes for every byte that it sends, by the tokens of its share: "
+          + "; ".join(f"{tokens:,.0f}: " + ", ".join(
+              f"{row['flops_per_byte']:,.0f} ({row['model']})" for row in rows
+              if row["tokens_a_worker"] == tokens) for tokens in (512, 4096)) + ".")
+    rows = kept.own(e, "contrastive")
+    e.say(f"The gradient of {rows[0]['samples']:.0f} samples in 1, 4 and 16 micro-batches "
+          "(calculated): " + "; ".join(
+              f"{loss} " + ", ".join(f"{row['gradient']:.4f}" for row in rows
+                                     if row["loss"] == loss)
+              for loss in dict.fromkeys(row["loss"] for row in rows))
+          + ". Accumulation is the larger batch for a language model, not for a contrastive loss.")
 
 
-def time_claim(t):
-    """True, False, or None: the updates scatter too much to tell."""
-    inside = [abs(t.planned / x - 1) <= WITHIN for x in (t.low, t.measured, t.high)]
-    return inside[1] if len(set(inside)) == 1 else None
-
-
-def judge(e, memory, times, checks, clocked):
-    small, last = [m.name for m in GPT2], GPT2[-1].name
-    wide = [efficiency(times, name, 512) for name in small]
-    kept = {
-        "every GPT-2 fits on one GPU": all(memory[name, 1]["fits"] for name in small),
-        "7B, 70B and 175B do not": not any(memory[m.name, 1]["fits"] for m in LARGE),
-        "7B fits on 8 with ZeRO 3": memory["7B", 8]["fits"],
-        "GPT-2 1.6B takes days on one GPU and hours on 64":
-            times[last, 1]["days"] >= 2.0 and times[last, 64]["days"] < 1.0,
-        "eight GPUs reach at least 90% scaling efficiency": all(
-            efficiency(times, name, NODE) >= 0.9 for name in small),
-        f"512 GPUs with one sequence each stay below 50% for every GPT-2 ({min(wide):.0%} to "
-        f"{max(wide):.0%})": all(x < 0.5 for x in wide)}
-    if checks:
-        worst = max(abs(c.planned / c.held - 1) for c in checks)
-        kept[f"the plan is within 5% of the memory allocated (worst: {worst:.1%})"] = worst <= 0.05
-    kept[f"an update takes the planned time within {WITHIN:.0%} (off by "
-         f"{abs(clocked.planned / clocked.measured - 1):.0%})"] = time_claim(clocked)
-    sorted_out = {state: [words for words, found in kept.items() if found is state]
-                  for state in (True, False, None)}
-    word = ("refuted" if sorted_out[False] else "undecided" if sorted_out[None] else "as predicted")
-    heads = [(False, "not true: "), (None, "undecided, updates scatter too much: "),
-             (True, "true: ")]
-    why = "; ".join(head + "; ".join(sorted_out[state]) for state, head in heads
-                    if sorted_out[state])
-    e.verdict(word, why + ("" if checks else "; memory was not measured"))
+def report_measured(e):
+    rows = kept.own(e, "allocated")
+    if rows:
+        worst = max(rows, key=lambda row: abs(row["relative_error"]))
+        e.say(f"The planner, beside this machine: memory of {len(rows)} cases at most "
+              f"{off(worst['planned_bytes'], worst['measured_bytes'])} ({worst['case']}: "
+              f"{worst['measured_bytes'] / 1e6:,.0f} MB measured without the "
+              f"{worst['process_bytes'] / 1e6:.0f} of program, libraries and data).")
+    row = kept.own(e, "seconds")[0]
+    e.say(f"The planner, beside this machine: an update {row['planned_seconds']:.3g} seconds, "
+          f"measured {row['measured_seconds']:.3g} (quartiles {row['lower_quartile']:.3g} to "
+          f"{row['upper_quartile']:.3g}).")
 
 
 def main():
     e = lab.Experiment(
-        8, "fits", title="Does it fit, is it fast?",
+        8, "fits", title="Does it fit, is it fast?", arguments=kept.arguments,
         question="If a model fits on one GPU, why train it on many?",
-        prediction="Every GPT-2 fits on one 80 GB GPU with all of AdamW's state; 7B, 70B and 175B "
-                   "do not. So these need many GPUs for memory, a GPT-2 for time: 1.6B takes days "
-                   "on one GPU and hours on 64. Eight are nearly eight times as fast; 512 with one "
-                   "sequence each spend most of their time on the network. Planned memory is "
-                   "within 5% of what is allocated, planned time within 25%.")
-    memory, times, years = memory_plans(e), time_plans(e), published(e)
-    mixed = mixtures(e, times)
-    checks, clocked = checks_here(e)
-    write_tables(e, memory, times, mixed, checks, clocked)
-    e.setting(f"GPUs are modelled by --plan: {GPU.upper()}, bf16 with AdamW (16 bytes a parameter, "
-              f"2 more because gradients accumulate in fp32), 40% of the peak (MFU), {FAST} "
-              f"between {NODE} GPUs of a machine, {SLOW.replace('+', ' and ')} a message between "
-              "machines; up to two thirds of the backward pass hide an all-reduce. --plan-search "
-              "lets products reach 75% of the peak, less for tiles, memory and links.")
-    e.setting("20 tokens a parameter; 175B: 300B. GPT-2: batch 524,288 tokens, ZeRO 1; the others: "
-              "4,194,304, sequences of 2,048, data parallel with ZeRO 3 and blocks recomputed.")
-    e.setting("Measured: this trainer, all fp32 (16 bytes a parameter): the largest resident set "
-              "of a process, less that of a model of 5k parameters; the median update.")
+        prediction="None: modelled numbers have no verdict. What is measured beside the plan are "
+                   "observations.")
+    if e.args.kept:
+        kept.restore(e)                          # what was measured; plans are made anew
+    else:
+        write_measured(e)
+        settings(e)
+    years = write_plans(e)
+    memory, times, mixed = ({(row["model"], int(row["gpus"])): row for row in kept.own(e, name)}
+                            for name in ("memory", "days", "mixtures"))
     e.figure("memory", lambda plt: draw_memory(plt, memory),
              alt="The memory of a GPU for seven models, alone and shared among 8, 64 and 512 GPUs, "
                  "on one axis in units of 80 GB.",
@@ -443,12 +518,23 @@ def main():
              caption="Modelled: GPT-2 at 40% of the data sheet's peak by --plan, the others by "
                      "--plan-search, which counts tiles, memory and links. The batch is fixed, so "
                      "more GPUs have fewer sequences each.")
-    if checks:
-        e.figure("here", lambda plt: draw_here(plt, checks, clocked),
-                 alt="Planned over measured memory and time on this machine: all near 1.",
-                 caption="Measured on this machine with the CPU trainer.")
-    report(e, memory, times, mixed, checks, clocked, years)
+    report_plans(e, memory, times, mixed, years)
+    report_batches(e)
+    report_measured(e)
+    e.observe()
     e.close()
+
+
+def settings(e):
+    e.setting(f"GPUs are modelled by --plan: {GPU.upper()}, bf16 with AdamW (16 bytes a parameter, "
+              f"2 more because gradients accumulate in fp32), 40% of the peak (MFU), {FAST} "
+              f"between {NODE} GPUs of a machine, {SLOW.replace('+', ' and ')} a message between "
+              "machines; up to two thirds of the backward pass hide an all-reduce. --plan-search "
+              "lets products reach 75% of the peak, less for tiles, memory and links.")
+    e.setting("20 tokens a parameter; 175B: 300B. GPT-2: batch 524,288 tokens, ZeRO 1; the others: "
+              "4,194,304, sequences of 2,048, data parallel with ZeRO 3 and blocks recomputed.")
+    e.setting("Measured: this trainer, all fp32 (16 bytes a parameter): the largest resident set "
+              "of a process, less that of a model of 5k parameters; the median update.")
 
 
 if __name__ == "__main__":

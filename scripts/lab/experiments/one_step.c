@@ -232,6 +232,7 @@ int main(int argc, char **argv) {
     static Machine machine;
     Error err;
     int count;
+    threads_wait_politely(argv);       // run_start() would start anew without the flags before --
     char **rest = alloc_or_die((size_t)(argc + 1) * sizeof *rest, "flags");    // after --
     rest[0] = argv[0];
     if (!options_parse(&x.s, table, 8, argc, argv, rest + 1, &count, &err)) die("%s", err.text);

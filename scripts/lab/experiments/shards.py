@@ -21,7 +21,7 @@ COLUMNS = ["channels", "rows", "ranks", "width", "gflops_low", "gflops", "gflops
 def settings(e):
     """(channels, rows of a micro-batch) of each model, and rounds."""
     return e.pick(tiny=([(64, 64)], 3), quick=([(128, 256), (256, 1024)], 15),
-                  full=([(64, 512), (128, 1024), (256, 1024), (768, 1024)], 41))
+                  full=([(64, 512), (128, 1024), (256, 1024), (768, 1024)], 21))
 
 
 def job(channels, rows, rounds):
@@ -75,34 +75,12 @@ def narrowest(rows):
     return min((row for row in rows if row[-1] >= HALF), key=lambda row: row[3])[3]
 
 
-def draw(ax, tables):
-    """One curve a model, named at its end: the share of the whole width's speed."""
-    for i, rows in enumerate(tables):
-        widths, shares = [row[3] for row in rows], [100.0 * row[-1] for row in rows]
-        ax.plot(widths, shares, color=lab.COLOURS[i], marker=lab.MARKERS[i],
-                linestyle=lab.LINES[i])
-        ax.annotate(f"C={rows[0][0]}", (widths[0], shares[0]), textcoords="offset points",
-                    xytext=(0, 7), ha="center", color=lab.COLOURS[i])
-    lab.log_axis(ax.xaxis, base=2)
-    lab.axes(ax, "width of a rank's share, C / ranks", "speed of its products (% of the whole's)",
-             title(tables))
-    ax.set_ylim(0, 1.15 * max(max(row[-1] for row in rows) for rows in tables) * 100)
-
-
-def title(tables):
-    widest = max(tables, key=lambda rows: rows[0][0])
-    last = widest[-1]
-    return (f"Shares of {last[3]} of {last[0]} channels have {100 * last[-1]:.0f}% of the speed "
-            "of whole products")
-
-
 def measure(e):
-    """Times, writes shards.csv and the figure "shards", says the result; returns the tables, one a
-    model, or None if the program cannot be built."""
+    """Times, writes shards.csv and says the result, if the program can be built."""
     why = build(e)
     if why:
         e.say(f"Products of tensor-parallel shares were not timed: {why}.")
-        return None
+        return
     models, rounds = settings(e)
     runs = e.run([job(channels, rows, rounds) for channels, rows in models])
     tables = []
@@ -110,16 +88,6 @@ def measure(e):
         with open(runs[f"shards_{channels}"].base + ".txt", encoding="utf-8") as f:
             tables.append(table(channels, rows, read(f.read())))
     e.csv("shards", COLUMNS, [row for rows in tables for row in rows])
-
-    def picture(plt):
-        figure, ax = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
-        draw(ax, tables)
-        return figure
-    e.figure("shards", picture, alt="The speed of a block's products against the width of a "
-             "tensor-parallel rank's share, one curve a model.",
-             caption=f"Forward and backward products of a block on one thread; medians of {rounds} "
-                     "rounds, in each of which all widths take turns. Communication not included.")
     e.say("Products of a tensor-parallel share have half of the whole's speed or more down to a "
           "width of " + ", ".join(f"{narrowest(rows)} of {rows[0][0]} channels" for rows in tables)
           + ".")
-    return tables

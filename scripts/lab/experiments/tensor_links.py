@@ -1,5 +1,5 @@
 """Tensor against data parallelism over slow links: seconds of an update of two ranks, measured
-between two network namespaces (link.sh), beside --plan's. Experiment 6 calls measure().
+between two network namespaces (link.sh). Experiment 6 calls measure() and say().
 
 Data parallelism sends all gradients, however small the batch; tensor parallelism sends activations
 of every layer, in proportion to the batch. An update sends the same at
@@ -9,30 +9,15 @@ of every layer, in proportion to the batch. An update sends the same at
 so a slow link suits tensor parallelism only below that batch. Nothing hides its sums, so it loses
 from a somewhat smaller batch on.
 """
-import json
 import math
 import os
-import subprocess
-from collections import namedtuple
 
 import _path
 import lab
 
 RANKS = 2
 LINK = os.path.join("scripts", "lab", "shared", "link.sh")
-BENCH = os.path.join("build", "bench_comm")
-TRAINER = "train_gpt2"                           # links join CPU ranks, whatever e.args.trainer is
-PAYLOAD = 1448.0 / 1514.0                        # share of an Ethernet frame that is TCP payload
-NEAR = 0.2                                       # a plan is good if it is this close
-NOMINAL = {"alpha": 100e-6, "beta": 1e-9}        # of an all-reduce, where none can be measured
-
-Method = namedtuple("Method", "name label flags ranks_a_worker")
-METHODS = [Method("data", "data parallel", (), 1),
-           Method("tensor", "tensor parallel", ("--tensor-parallel", RANKS), RANKS)]
-
-# Of a method at a batch (tokens) and a rate (Mbit/s, None: unlimited): planned and measured seconds
-# of an update (None: not measured), and bytes that a rank sends in it.
-Point = namedtuple("Point", "method batch rate planned measured sent")
+METHODS = {"data": ["--zero", 0], "tensor": ["--tensor-parallel", RANKS]}
 
 
 class Plan:
@@ -61,174 +46,37 @@ class Plan:
         return 3 + max(3, min(60, math.ceil(self.seconds / seconds)))
 
 
-def flags(e, plan, method, batch):
-    """A group of all ranks takes the whole batch; each of two workers takes half."""
-    micro = batch // plan.T // (RANKS // method.ranks_a_worker)
-    return ["--data", e.corpus(10 ** 6), "--layers", plan.layers, "--heads", 2, "--channels",
-            plan.channels, "--seq-len", plan.T, "--micro-batch", micro, "--batch-tokens", batch,
-            "--seed", 1, *method.flags]
-
-
 def job(e, plan, method, batch, rate):
-    return lab.Job(f"link_{method.name}_{batch}_{rate or 'unlimited'}", [
-        f"{rate}mbit" if rate else "none", lab.MPI_TRAINER, *flags(e, plan, method, batch),
-        "--steps", plan.steps(batch, rate), "--eval-every", 0, "--eval-tokens", plan.T],
+    """A group of all ranks takes the whole batch; each of two workers takes half."""
+    micro = batch // plan.T // (1 if method == "tensor" else RANKS)
+    return lab.Job(f"link_{method}_{batch}_{rate or 'unlimited'}", [
+        f"{rate}mbit" if rate else "none", lab.MPI_TRAINER, "--data", e.corpus(10 ** 6),
+        "--layers", plan.layers, "--heads", 2, "--channels", plan.channels, "--seq-len", plan.T,
+        "--micro-batch", micro, "--batch-tokens", batch, "--seed", 1, *METHODS[method], "--steps",
+        plan.steps(batch, rate), "--eval-every", 0, "--eval-tokens", plan.T],
         program=LINK, alone=True, cost=plan.seconds)
 
 
-def alone_job(e, plan, batch):
-    """One rank with the micro-batch that each of two workers has."""
-    return lab.Job(f"link_alone_{batch}", [
-        *flags(e, plan, METHODS[0], batch)[:-4], "--batch-tokens", batch // RANKS, "--seed", 1,
-        "--steps", plan.steps(batch, None), "--eval-every", 0, "--eval-tokens", plan.T],
-        program=TRAINER, alone=True, cost=plan.seconds)
-
-
-# ---------------------------------------------------------------- what a plan needs
-
-def measure_link(e, why):
-    """{"alpha", "beta"} of an all-reduce over the unlimited link (dev/cpu/bench_comm.c); kept
-    beside the runs. Where `why` there is no link, a nominal one."""
-    path = os.path.join(e.dir, "runs", "link.json")
-    if why:
-        return NOMINAL
-    if not os.path.exists(path):
-        if e.args.redraw:
-            lab.fail(f"--redraw: {path} is missing; run without --redraw first")
-        made = lab.output_of("make", "-s", BENCH) + lab.output_of(LINK, "none", BENCH)
-        try:
-            record = json.loads(lab.last_line(made))
-        except ValueError:
-            lab.fail(f"{LINK} none {BENCH}: it measured no link; is MPI installed?")
-        lab.write_json(path, record)
-    with open(path, encoding="utf-8") as f:
-        return json.load(f)
-
-
-def link_text(link, rate):
-    """LINK of --plan-gpu: the rate's payload in turn with what the unlimited link and the copies
-    take. With two ranks an all-reduce sends half of the buffer twice: beta is 1/bandwidth."""
-    beta = link["beta"] + (8.0 / (PAYLOAD * 1e6 * rate) if rate else 0.0)
-    return f"{1e-6 / beta:.6g}MB/s+{0.5e6 * link['alpha']:.6g}us"
-
-
-def planned(e, plan, method, batch, link, alone):
-    """Seconds of an update by --plan, at the speed of the run alone. ZeRO 1 and tensor parallelism
-    both leave a rank half of the optimizer's work."""
-    path = os.path.join(e.dir, "runs", "plan.jsonl")
-    own = alone.median("seconds_compute")
-    if os.path.exists(path):
-        os.remove(path)
-    def run(gpu):
-        command = [os.path.join(".", TRAINER), *map(str, flags(e, plan, method, batch)), "--plan",
-                   "--plan-gpu", gpu, "--log", path]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              check=False)
-        if done.returncode:
-            lab.fail(lab.last_line(done.stdout.decode("utf-8", "replace")))
-        return list(lab.read_log(path))[-1]
-    flops = run(f"here@1,{RANKS}")["flops_per_token"]
-    speed = 1e-12 * flops * (batch // RANKS) / own
-    return run(f"here@{speed:.9g},{RANKS},{link}")["seconds_per_step"] \
-        + alone.median("seconds_optimizer") / RANKS
-
-
-def points(e, plan, rates, why):
-    """All points. One rank alone gives the speed, bench_comm the link: no point is used to plan."""
-    alone = e.run([alone_job(e, plan, batch) for batch in plan.batches])
-    every = [(method, batch, rate) for method in METHODS for batch in plan.batches
-             for rate in [*rates, None]]
-    link = measure_link(e, why)
-    runs = {} if why else e.run([job(e, plan, *one) for one in every])
-    result = []
-    for method, batch, rate in every:
-        run = runs.get(job(e, plan, method, batch, rate).name)
-        result.append(Point(method, batch, rate, planned(
-            e, plan, method, batch, link_text(link, rate), alone[f"link_alone_{batch}"]),
-            run and run.median("seconds"), run and run.median("bytes_sent")))
-    return result
-
-
-# ---------------------------------------------------------------- what comes of it
-
-def seconds(point):
-    return point.measured if point.measured is not None else point.planned
-
-
-def draw(plt, plan, result, rates):
-    """A panel for each batch: seconds of an update against the rate."""
-    figure, panels = plt.subplots(1, len(plan.batches), figsize=(3.4 * len(plan.batches), 3.9),
-                                  sharey=True, layout="constrained", squeeze=False)
-    most = 4.0 * max(rates)                      # where "no limit" stands
-    for ax, batch in zip(panels[0], plan.batches):
-        for i, method in enumerate(METHODS):
-            of = [p for p in result if p.method is method and p.batch == batch]
-            x = [p.rate or most for p in of]
-            ax.plot(x, [p.planned for p in of], color=lab.COLOURS[i], linestyle=lab.LINES[i])
-            done = [(r, p.measured) for r, p in zip(x, of) if p.measured is not None]
-            ax.plot([r for r, _ in done], [y for _, y in done], color=lab.COLOURS[i],
-                    marker=lab.MARKERS[i], linestyle="none")
-            ax.annotate(method.name, (x[0], seconds(of[0])), textcoords="offset points",
-                        xytext=(5, 8), color=lab.COLOURS[i])
-        ax.set_xscale("log")
-        lab.log_axis(ax.yaxis)
-        ax.margins(y=0.12)
-        lab.axes(ax, "link (Mbit/s)", "seconds an update" if ax is panels[0][0] else "",
-                 f"{batch:,} tokens: {faster(result, batch, rates)}")
-        ax.set_xticks([*rates, most])
-        ax.set_xticklabels([f"{rate:g}" for rate in rates] + ["none"])
-        ax.minorticks_off()
-    return figure
-
-
-def pair(result, batch, rate):
-    return [next(p for p in result if p.method is method and (p.batch, p.rate) == (batch, rate))
-            for method in METHODS]
-
-
-def faster(result, batch, rates):
-    """Which method is faster over the slowest link, and how many times."""
-    data, tensor = map(seconds, pair(result, batch, min(rates)))
-    times = max(data, tensor) / min(data, tensor)
-    return f"{'tensor' if tensor < data else 'data'} {times:.1f}x at {min(rates)} Mbit/s"
-
-
-def say(e, plan, result, rates, why):
-    for batch in plan.batches:
-        e.say(f"Seconds of an update of {batch:,} tokens, data / tensor parallel, "
-              + ("planned" if why else "measured") + ": " + ", ".join(
-                  "{:.3g} / {:.3g} {}".format(*map(seconds, pair(result, batch, rate)),
-                                             f"at {rate} Mbit/s" if rate else "without a limit")
-                  for rate in [*rates, None]) + ".")
-    e.say(f"Both send the same at {plan.even():.0f} tokens, about 3 C: the slower the link, the "
-          "closer to that batch tensor parallelism stops paying.")
-    if why:
-        e.say(f"Tensor against data parallelism over links was only planned: {why}.")
-        return
-    off = {p: p.planned / p.measured - 1.0 for p in result}
-    close = sum(abs(x) <= NEAR for x in off.values())
-    right = sum((pair(result, batch, rate)[0].planned < pair(result, batch, rate)[1].planned)
-                == (pair(result, batch, rate)[0].measured < pair(result, batch, rate)[1].measured)
-                for batch in plan.batches for rate in [*rates, None])
-    worst = max(off, key=lambda p: abs(off[p]))
-    e.say(f"--plan is within {100 * NEAR:.0f}% at {close} of {len(off)} points, its worst is "
-          f"{100 * off[worst]:+.0f}% ({worst.method.label}, {worst.batch:,} tokens, "
-          f"{f'{worst.rate} Mbit/s' if worst.rate else 'no limit'}); it names the faster method in "
-          f"{right} of {len(off) // 2} cases.")
-
-
-def measure(e, rates, why):
-    """Runs, writes tensor_links.csv and the figure "tensor_links", says the result; returns the
-    points. rates: Mbit/s; `why` this machine cannot throttle a link, or empty."""
+def measure(e, rates):
+    """Runs and writes tensor_links.csv. rates: Mbit/s."""
     plan = Plan(e)
-    result = points(e, plan, rates, why)
-    e.csv("tensor_links", ["method", "batch_tokens", "mbit_s", "planned_seconds",
-                           "measured_seconds", "bytes_sent"],
-          [[p.method.name, p.batch, p.rate, p.planned, p.measured, p.sent] for p in result])
-    e.figure("tensor_links", lambda plt: draw(plt, plan, result, rates),
-             alt="Seconds of an update against the link's rate, for data and tensor parallelism, a "
-                 "panel for each batch.",
-             caption="Points measured between two network namespaces, lines by --plan from one "
-                     "rank's speed and the unlimited link.")
-    say(e, plan, result, rates, why)
-    return result
+    jobs = {(method, batch, rate): job(e, plan, method, batch, rate) for method in METHODS
+            for batch in plan.batches for rate in [*rates, None]}
+    runs = e.run(list(jobs.values()))
+    e.csv("tensor_links", ["method", "batch_tokens", "mbit_s", "measured_seconds", "bytes_sent"],
+          [[*which, *(runs[j.name].median(field) for field in ("seconds", "bytes_sent"))]
+           for which, j in jobs.items()])
+
+
+def say(e, rows):
+    """What the rows of tensor_links.csv show."""
+    seconds = {(row["method"], row["batch_tokens"], row["mbit_s"]): row["measured_seconds"]
+               for row in rows}
+    for rate in dict.fromkeys(row["mbit_s"] for row in rows):
+        e.say("An update of two ranks, tensor parallel over data parallel, "
+              f"{f'over {rate:,.0f} Mbit/s' if rate else 'without a limit'}: " + ", ".join(
+                  f"{seconds['tensor', batch, rate] / seconds['data', batch, rate]:.2f} times with "
+                  f"{batch:,.0f} tokens" for batch in dict.fromkeys(
+                      row["batch_tokens"] for row in rows)) + ".")
+    if rows:
+        e.say(f"Both send the same at {Plan(e).even():.0f} tokens, about 3 C.")

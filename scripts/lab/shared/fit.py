@@ -59,9 +59,9 @@ def predicted_tokens(batch, s_min, b_crit):
     return s_min * (batch + b_crit)
 
 
-def least_squares(batches, updates, weights=None):
-    """(S_min, B_crit, rms) with the smallest squares of log S - log S_min - log(1 + B_crit/B),
-    weighted alike unless weights are given. Given B_crit, the best S_min has a closed form, so only
+def least_squares(batches, updates, weights=None, power=1.0):
+    """(S_min, B_crit, rms) with the smallest squares of log S - log S_min - log(1 +
+    (B_crit/B)^power), weighted alike unless weights are given. Given B_crit, the best S_min has a closed form, so only
     B_crit is searched: on a grid, then by golden section between the neighbours of the grid's best
     point."""
     logs = [math.log(s) for s in updates]
@@ -69,7 +69,7 @@ def least_squares(batches, updates, weights=None):
 
     def residuals(log_crit):
         crit = math.exp(log_crit)
-        rest = [y - math.log1p(crit / b) for b, y in zip(batches, logs)]
+        rest = [y - math.log1p((crit / b) ** power) for b, y in zip(batches, logs)]
         offset = sum(w * r for w, r in zip(weights, rest)) / sum(weights)
         return offset, [r - offset for r in rest]
 
@@ -82,6 +82,15 @@ def least_squares(batches, updates, weights=None):
     at = golden(squares, grid[max(best - 1, 0)], grid[min(best + 1, 100)])
     offset, rest = residuals(at)
     return math.exp(offset), math.exp(at), math.sqrt(sum(r * r for r in rest) / len(rest))
+
+
+def knee_power(batches, updates):
+    """(power, rms) of the fit with one more parameter: below 1 the bend is wider than McCandlish's,
+    above 1 it is sharper."""
+    def rms(log_power):
+        return least_squares(batches, updates, power=math.exp(log_power))[2]
+    best = golden(rms, math.log(0.3), math.log(3.0), rounds=25)
+    return math.exp(best), rms(best)
 
 
 def golden(function, low, high, rounds=40):

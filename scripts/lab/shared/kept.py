@@ -2,6 +2,7 @@
 import csv
 import json
 import os
+import shutil
 
 import lab
 
@@ -47,6 +48,27 @@ def best_rate(size, target, batch):
     return next((row["best_lr"] for row in table("02_knee", "points") if
                  (row["size"], row["reading"], row["target_nats"], row["batch_tokens"])
                  == (size, "weights", target, batch)), None)
+
+
+def own(e, name):
+    """The rows of a table that this experiment has written or restored."""
+    there = any(of["name"] == name for of in e.tables)
+    return table(e.label, name, e.args.out) if there else []
+
+
+def arguments(parser):
+    parser.add_argument("--kept", action="store_true", help="make no run: say, draw and decide "
+                        "again from the committed tables")
+
+
+def restore(e):
+    """--kept: takes the committed tables, and what the summary says of the runs behind them."""
+    found = summary(e.label) or lab.fail(f"{e.label}: nothing is committed")
+    e.tables = [table for table in found["csv"] if table["name"] != "endpoint"]
+    for table in e.tables:
+        shutil.copy(os.path.join(RESULTS, e.label, table["file"]), e.dir)
+    e.settings, e.machine = found["settings"], found["machine"]
+    e.loads, e.run_seconds = found["load"] or [], found["run_seconds"]
 
 
 def value(cell):

@@ -499,6 +499,7 @@ class Experiment:
         self.dir = os.path.join(self.args.out, self.label)
         self.said, self.settings, self.figures, self.tables = [], [], [], []
         self.result, self.noted, self.run_seconds, self.loads = None, False, 0.0, []
+        self.machine = machine(self.args.trainer)
         os.makedirs(os.path.join(self.dir, "runs"), exist_ok=True)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
@@ -692,6 +693,7 @@ class Experiment:
                 assert len(row) == len(header), (header, row)
                 writer.writerow([cell(value) for value in row])
         os.replace(path + ".tmp", path)
+        self.tables = [table for table in self.tables if table["name"] != name]
         self.tables.append({"name": name, "file": f"{name}.csv"})
         return path
 
@@ -755,7 +757,7 @@ class Experiment:
             "verdict": self.result["verdict"], "why": self.result["why"], "said": self.said,
             "settings": self.settings, "figures": self.figures, "csv": self.tables,
             "command": f"{script}{size}{trainer}{out}", "size": self.size,
-            "machine": machine(self.args.trainer),
+            "machine": self.machine,
             "load": [min(self.loads), max(self.loads)] if self.loads else None,
             "seconds": round(time.time() - self.began, 1),
             "run_seconds": round(self.run_seconds, 1), "drawn": not self.noted})

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs a command twice at the same time: what one core does while another does the same. The last
-# argument is the first run's log; the second run's is LOG.second.
+# argument is the first run's log; the second run's is LOG.second. Its command may end otherwise:
+# $SECOND holds more flags.
 #
 #     scripts/lab/shared/pair.sh ./train_gpt2 ... --log runs/pair.jsonl
 #
@@ -8,7 +9,8 @@
 for log; do :; done
 rm -f "$log.second"
 "$@" & first=$!
-"$@" --log "$log.second" & second=$!
+# shellcheck disable=SC2086
+"$@" ${SECOND:-} --log "$log.second" & second=$!
 trap 'kill $first $second; exit 143' TERM
 wait $first
 status=$?
