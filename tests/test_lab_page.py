@@ -329,7 +329,7 @@ def test_page_planted():
     words = check_static(build())
     assert "ot measured yet" not in words and words.count("quick run") >= 2, "07 is quick"
     assert words.count("<figure ") >= 10, words.count("<figure ")
-    assert "to a loss of 1.4, 119k parameters took" in words
+    assert "to a loss of 1.4, 0.8M parameters took" in words
     samples = kept.read("10_replayed", "samples.json")
     losses = [s["target"] for s in samples["samples"]]
     assert losses == [2.5, 2.25, 2.0, 1.8, 1.7, 1.6, 1.5, 1.4], losses
