@@ -39,10 +39,10 @@ def endpoint(value, low, high, what=""):
     return [{"what": what, "value": value, "low": low, "high": high}]
 
 
-def targets(model, optimizer, ends):
+def targets(model, ends):
     """Rows of 09_curves/targets.csv. ends: {(batch, arm): updates}"""
-    return [{"model": model, "optimizer": optimizer, "batch_tokens": batch, "arm": arm,
-             "updates": n, "tokens": n * batch, "seconds_one": 0.03 * n, "seconds_8": 0.004 * n}
+    return [{"model": model, "batch_tokens": batch, "arm": arm,
+             "updates": n, "tokens": n * batch, "seconds_one": 0.03 * n, "seconds_64": 0.004 * n}
             for (batch, arm), n in ends.items()]
 
 
@@ -107,10 +107,9 @@ TABLES = {
                          ("7B", 8, 8, 1, 1, 13.1), ("70B", 64, 4, 2, 8, 163.2)]]},
     "09_curves": {
         "endpoint": endpoint(1.31, 1.2, 1.4),
-        "targets": targets("0.8M", "adamw", {(512, "tuned"): 3012, (1024, "tuned"): 1582,
-                                             (2048, "tuned"): 855})
-        + targets("35k", "sgd", {(batch, arm): n for batch in (256, 1024, 4096)
-                                 for arm, n in [("tuned", 400), ("untouched", 900)]})},
+        "targets": targets("0.8M", {(512, "tuned"): 3012, (1024, "tuned"): 1582,
+                                    (1024, "untouched"): 1582, (2048, "tuned"): 855})
+        + targets("119k", {(1024, "tuned"): 2000, (1024, "untouched"): 3800})},
     "10_replayed": {
         "endpoint": endpoint(0.98, 0.95, 1.02),
         "lanes": [{"link": "a link that costs nothing", "workers": n, "seconds_to_target": s}

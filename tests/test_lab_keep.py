@@ -247,8 +247,8 @@ WANTED = {
                 "302 here and 6,212 with them at 8,192", "35k 819 FLOPs a byte sent with 512",
                 "Not always. The fastest", "70B: 4 x 2 x 8 on 64 (163 days)"],
     "09_curves": ["1.54 and 1.75 million tokens, 3,012 and 855 updates", "90 and 26 seconds on one",
-                  "12 and 3.4 on 8", "costs 31% at 2,048", "256 tokens took 900 updates (best rate "
-                  "400)", "1.54 million with 512 tokens an update, 1.62 with 1,024"],
+                  "12 and 3.4 on 64", "256: 1.00 times the updates", "1.90 times",
+                  "1.54 million with 512 tokens an update, 1.62 with 1,024"],
     "10_replayed": ["1 take 94 s, 8 take 13 s, 64 take 2.4 s", "lose to one below 7 Mbit/s"]}
 
 

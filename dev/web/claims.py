@@ -159,9 +159,9 @@ def two_ranks():
                          "times as fast as one with half of the batch.")
 
 
-def at_target(batch, arm="tuned", model="0.8M", optimizer="adamw"):
+def at_target(batch, arm="tuned", model="0.8M"):
     return [row for row in only(kept.table("09_curves", "targets"), model=model, arm=arm,
-                                optimizer=optimizer, batch_tokens=float(batch)) if row["updates"]]
+                                batch_tokens=float(batch)) if row["updates"]]
 
 
 def no_gain():
@@ -169,24 +169,23 @@ def no_gain():
     if not small or not large:
         return None
     each = [[mean([row[key] for row in rows]) for key in ("tokens", "updates", "seconds_one",
-                                                          "seconds_8")] for rows in (small, large)]
-    tokens, updates, one, eight = zip(*each)
+                                                          "seconds_64")] for rows in (small, large)]
+    tokens, updates, one, many = zip(*each)
     return (f"It depends on the axis. To a loss of 1.4, 512 and 2,048 tokens an update take "
             f"{tokens[0] / 1e6:.2f} and {tokens[1] / 1e6:.2f} million tokens, {updates[0]:,.0f} and "
             f"{updates[1]:,.0f} updates; modelled, {clock(one[0])} and {clock(one[1])} seconds on "
-            f"one core, {clock(eight[0])} and {clock(eight[1])} on 8.")
+            f"one core, {clock(many[0])} and {clock(many[1])} on 64.")
 
 
 def same_rate():
-    sgd = [(batch, [mean([row["updates"] for row in at_target(batch, arm, "35k", "sgd")] or [0])
-                    for arm in ("tuned", "untouched")]) for batch in (256, 1024, 4096)]
-    found = kept.table("09_curves", "endpoint")
-    if not found or not all(all(of) for _, of in sgd):
+    found = [(model, [mean([row["updates"] for row in at_target(1024, arm, model)] or [0])
+                      for arm in ("tuned", "untouched")]) for model in ("0.8M", "119k")]
+    if not all(all(of) for _, of in found):
         return None
-    return (f"With AdamW it costs {100 * (found[0]['value'] - 1):.0f}% at 2,048 tokens. With SGD "
-            "it costs the gain: at the rate of 64 tokens, " + ", ".join(
-                f"{batch:,} tokens took {untouched:,.0f} updates (best rate {tuned:,.0f})"
-                for batch, (tuned, untouched) in sgd) + ".")
+    return ("It depends on how it was chosen. 1,024 tokens an update, at the rate that was best for "
+            "256: " + ", ".join(f"{untouched / tuned:.2f} times the updates of its own best rate "
+                                f"for {model} parameters" for model, (tuned, untouched) in found)
+            + ".")
 
 
 def more_tokens():

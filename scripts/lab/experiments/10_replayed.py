@@ -64,7 +64,7 @@ def read_learning(e, model):
     """[Learned], the smallest batch first; those alone that reached the target on all seeds."""
     def own(table):
         return [row for row in kept.table("09_curves", table, e.args.out)
-                if (row["model"], row["optimizer"], row["arm"]) == (model.name, "adamw", "tuned")]
+                if (row["model"], row["arm"]) == (model.name, "tuned")]
     found = []
     for batch in sorted({row["batch_tokens"] for row in own("targets")}):
         ends = [row for row in own("targets") if row["batch_tokens"] == batch]
