@@ -67,7 +67,7 @@ def enough_samples():
             for row in knees(size="119k", seq_len=T, trained_tokens=262144.0)]
     if len(rows) < 2:
         return None
-    return ("It is tokens that count. B_crit after 262,144 tokens: " + "; ".join(
+    return ("No fixed number is. B_crit after 262,144 tokens: " + "; ".join(
         f"{row['b_crit']:,.0f} tokens ({row['b_crit_low']:,.0f} to {row['b_crit_high']:,.0f}), "
         f"{row['b_crit'] / row['seq_len']:.0f} sequences of {row['seq_len']:.0f}" for row in rows)
         + "; and it grows.")
