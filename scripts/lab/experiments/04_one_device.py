@@ -432,7 +432,7 @@ def main():
         lab.fail(f"--most {e.args.most}: expected 8 or more")
     series = all_series(e)
     blocks = e.pick(tiny=3, quick=5, full=9)
-    controls, chosen, pairs = measure(e, series, blocks, e.pick(3, 7, 14))
+    controls, chosen, pairs = measure(e, series, blocks, e.pick(3, 7, 20))
     write_blocks(e, series, controls, chosen)
     made = len(controls) - 1
     keep(series, pairs, chosen or range(made))

@@ -89,7 +89,7 @@ def main():
     report(e, pairs)
     e.figure("diloco", lambda plt: paired.draw(
         plt, pairs, "DiLoCo ends " + ", ".join(
-            f"{paired.higher(pair.mean)} with {pair.label.split()[0]} tokens a replica"
+            f"{paired.higher(pair.mean)} with {pair.label.split()[0]} tokens"
             for pair in pairs), "final loss, DiLoCo less data parallel (nats)", "data\nparallel"),
         alt="Final loss of DiLoCo less that of tuned data parallel: a point for each seed, in a "
             "group for each batch of a replica, with the mean and its interval.",
