@@ -60,21 +60,6 @@ def test_lab_student():
         near(fit.student_t(p, degrees), value, f"t({p}, {degrees})")
 
 
-def test_lab_joint_reaches():
-    """Seven means of three draws: all intervals hold their true mean in nine rounds of ten, and
-    not much more often. 1,000 rounds: the standard error is 1%."""
-    rng, held = random.Random(4), 0
-    for _ in range(1000):
-        groups = [[rng.gauss(i, 0.3) for _ in range(3)] for i in range(7)]
-        held += all(abs(sum(g) / 3 - i) <= reach
-                    for i, (g, reach) in enumerate(zip(groups, fit.joint_reaches(groups))))
-    assert 870 <= held <= 950, held
-    reaches = fit.joint_reaches([[1.0, 2.0], [math.inf, 1.0], [3.0, 4.0]])
-    near(reaches[0], fit.student_t(0.975, 2) * math.sqrt(0.5 / 2), "two groups of two")
-    assert math.isnan(reaches[1]) and reaches[0] == reaches[2], reaches
-    assert math.isnan(fit.joint_reaches([[1.0], [2.0]])[0])
-
-
 def test_lab_mean_interval():
     """Twelve pairs, and two groups of which both must hold: in nine rounds of ten. Each from its
     own scatter: a quiet group's interval does not grow beside a noisy one."""

@@ -596,6 +596,13 @@ TEST(flags_of_a_gpu) {
     CHECK(!train_options_check_machine(&o, true, &err) && strstr(err.text, "of.json"));
 }
 
+// Whether a run goes on from a state.json of these flags; line and json outlive the texts of o.
+static bool restored(TrainOptions *o, Line *line, Json *json, const char *saved, Error *err) {
+    CHECK_MSG(json_parse(json, saved, strlen(saved), err), "%s", err->text);
+    accepted(o, line, "--resume --out o");
+    return train_options_restore(o, json->root, err);
+}
+
 // Going on with a GPU's run, a CPU takes over all but those.
 TEST(a_cpu_goes_on_with_a_run_of_a_gpu) {
     static const char saved[] = "{\"data\":\"d\",\"seed\":7,\"recompute\":\"block\","
@@ -606,9 +613,7 @@ TEST(a_cpu_goes_on_with_a_run_of_a_gpu) {
     Line line;
     Json json;
     Error err = { "" };
-    CHECK(json_parse(&json, saved, strlen(saved), &err));
-    accepted(&o, &line, "--resume --out o");
-    CHECK_MSG(train_options_restore(&o, json.root, &err), "%s", err.text);
+    CHECK_MSG(restored(&o, &line, &json, saved, &err), "%s", err.text);
     CHECK(strcmp(o.data, "d") == 0 && o.seed == 7 && o.steps == 9);
     CHECK(o.recompute == 0 && !o.tf32 && !train_options_given(&o, "tf32") && o.comm == 0);
     CHECK(strcmp(o.tune, "on") == 0 && o.graph == 1);
@@ -630,9 +635,7 @@ TEST(saved_flags_of_another_type_are_refused) {
         Line line;
         Json json;
         Error err = { "" };
-        CHECK(json_parse(&json, cases[i][0], strlen(cases[i][0]), &err));
-        accepted(&o, &line, "--resume --out o");
-        CHECK_MSG(!train_options_restore(&o, json.root, &err), "%s", cases[i][0]);
+        CHECK_MSG(!restored(&o, &line, &json, cases[i][0], &err), "%s", cases[i][0]);
         CHECK_MSG(strstr(err.text, "state.json: ") && strstr(err.text, cases[i][1]), "%s: %s",
                   cases[i][0], err.text);
         json_free(&json);
@@ -647,9 +650,7 @@ TEST(a_resumed_run_is_no_plan) {
     Line line;
     Json json;
     Error err = { "" };
-    CHECK(json_parse(&json, saved, strlen(saved), &err));
-    accepted(&o, &line, "--resume --out o");
-    CHECK_MSG(train_options_restore(&o, json.root, &err), "%s", err.text);
+    CHECK_MSG(restored(&o, &line, &json, saved, &err), "%s", err.text);
     CHECK(!o.plan && !o.plan_search && !o.plan_gpu);
     json_free(&json);
 }

@@ -126,16 +126,6 @@ def ratios(e, moment):
     return [(seed, a.median, b.median) for seed, a, b in pairs if a and b]
 
 
-def interval(values):
-    """(geometric mean, low, high): Student's t on logarithms, 90%."""
-    if len(values) < 2:
-        return (values + [math.nan])[0], math.nan, math.nan
-    middle = geometric(values)
-    factor = math.exp(fit.student_t(0.95, len(values) - 1) * fit.deviation(
-        [math.log(v) for v in values]) / math.sqrt(len(values)))
-    return middle, middle / factor, middle * factor
-
-
 def quotients(e, moment):
     return [small / large for _, small, large in ratios(e, moment)]
 
@@ -202,7 +192,7 @@ def tell(e, found):
         at = f"{group.size}, sequences of {group.T}, after {m.tokens:,} tokens"
         own = quotients(e, m)
         if own:
-            middle, low, high = interval(own)
+            middle, low, high = fit.ratio_interval([math.log(v) for v in own])
             e.say(f"{at}: 0.1 nats took {middle:.1f} times as many updates of {small:,} tokens as "
                   f"of {large:,}" + (f" ({low:.1f} to {high:.1f})" if len(own) > 1 else "")
                   + f"; seeds: {', '.join(f'{x:.1f}' for x in own)}; {FAR[e.size]} would be in "
@@ -227,7 +217,7 @@ def main():
         2, "local", title="The knee, after equal training", arguments=arguments,
         question="From one checkpoint, how many updates of 256 tokens do what one of 4,096 does?",
         prediction="After 1,048,576 tokens, 119k parameters take 8 to 16 times as many updates of "
-        "256 tokens as of 4,096. In tokens the knee does not depend on a sequence's length.")
+        "256 tokens as of 4,096.")
     groups = GROUPS[e.size]
     first = measure(e, groups[0]._replace(ks=(1, FAR[e.size])))        # the endpoint's runs alone
     e.run_seconds = 0.0 if not e.args.so_far else e.run_seconds        # they count again below
@@ -245,7 +235,7 @@ def main():
     tell(e, found)
     local_figures.draw(e, found, constant_rate(e, found[0].group))
     own = quotients(e, (every[0] or first)[-1])
-    e.decide([("", *interval(own))] if len(own) > 1 else [])
+    e.decide([("", *fit.ratio_interval([math.log(v) for v in own]))] if len(own) > 1 else [])
     e.close()
 
 

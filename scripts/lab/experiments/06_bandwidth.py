@@ -317,8 +317,7 @@ def ratio(slow, fast):
     seconds = [{row["seed"]: row["seconds_to_target"] for row in rows} for rows in (slow, fast)]
     logs = [math.log(seconds[0][seed] / seconds[1][seed])
             if seconds[0][seed] and seconds[1][seed] else math.nan for seed in seconds[0]]
-    mean, reach = sum(logs) / len(logs), fit.joint_reaches([logs])[0]
-    return math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)
+    return fit.ratio_interval(logs)
 
 
 def times(found):

@@ -135,7 +135,7 @@ def endpoint(curves, model, batch):
     if tuned.lr == untouched.lr:
         return [(f"the rate that is best for {min(model.batches):,} tokens, {tuned.lr:g}, is also "
                  f"the best for {batch:,}, so both are the same runs", 1.0, 1.0, 1.0)]
-    return [("", *map(math.exp, fit.mean_interval(logs)))] if logs else []
+    return [("", *fit.ratio_interval(logs))] if logs else []
 
 
 # ---------------------------------------------------------------- tables, words

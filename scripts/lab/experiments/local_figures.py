@@ -24,7 +24,7 @@ def draw(e, found, constant):
     if len(pair) > 1 and not any(m.knee.reason for m in pair):
         e.figure("sequences", lambda plt: draw_sequences(plt, pair), alt=(
             "Updates over S_min against the batch, for sequences of two lengths. Left, in tokens, "
-            "the curves lie together; right, in sequences, they lie apart."),
+            "the longer ones bend later; right, in sequences, far earlier."),
             caption="The same model and as many tokens trained. Stars: B_crit.")
 
 

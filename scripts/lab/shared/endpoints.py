@@ -72,7 +72,9 @@ def bounds(end):
 def verdict(end, found):
     """(word, why). found: [(words, value, low, high)], 90% intervals of one quantity or of several
     that must all be as predicted; words may be empty."""
-    if not found or any(value != value for _, *values in found for value in values):
+    if not found:
+        return "undecided", "nothing was measured"
+    if any(value != value for _, *values in found for value in values):
         return "undecided", "too few runs for an interval"
     inside = [end.low <= low and high <= end.high for _, _, low, high in found]
     outside = [high < end.low or low > end.high for _, _, low, high in found]

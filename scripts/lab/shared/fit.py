@@ -41,29 +41,15 @@ def best_rate(batch, tried):
     return Point(batch, lr, tried[lr], middle[lr], lr in (min(tried), max(tried)))
 
 
-def edge_side(tried):
-    """Where a grid of learning rates must grow: -1 at its low end, +1 at its high end, or 0."""
-    point = best_rate(0, tried)
-    if point is None or not point.edge:
-        return 0
-    if len(tried) == 1:
-        return 1
-    return -1 if point.lr == min(tried) else 1
-
-
 def predicted_updates(batch, s_min, b_crit):
     return s_min * (1.0 + b_crit / batch)
 
 
-def predicted_tokens(batch, s_min, b_crit):
-    return s_min * (batch + b_crit)
-
-
 def least_squares(batches, updates, weights=None, power=1.0):
     """(S_min, B_crit, rms) with the smallest squares of log S - log S_min - log(1 +
-    (B_crit/B)^power), weighted alike unless weights are given. Given B_crit, the best S_min has a closed form, so only
-    B_crit is searched: on a grid, then by golden section between the neighbours of the grid's best
-    point."""
+    (B_crit/B)^power), weighted alike unless weights are given. Given B_crit, the best S_min has a
+    closed form, so only B_crit is searched: on a grid, then by golden section between the
+    neighbours of the grid's best point."""
     logs = [math.log(s) for s in updates]
     weights = weights or [1.0] * len(logs)
 
@@ -208,18 +194,9 @@ def mean_interval(values, confidence=0.9, together=1):
     return mean, mean - reach, mean + reach
 
 
-def joint_reaches(groups, confidence=0.9):
-    """Half of the interval of each group's mean, so that all intervals hold together with this
-    confidence (Bonferroni). Few seeds say little about their own scatter, so the scatter is pooled
-    over all groups. NaN where a group has a loss that is not finite, or no group has two seeds."""
-    finite = [g for g in groups if all(map(math.isfinite, g))]
-    degrees = sum(len(g) - 1 for g in finite)
-    if not degrees:
-        return [math.nan] * len(groups)
-    squares = sum((x - sum(g) / len(g)) ** 2 for g in finite for x in g)
-    times = student_t(1.0 - (1.0 - confidence) / (2 * len(finite)), degrees)
-    return [times * math.sqrt(squares / degrees / len(g)) if g in finite else math.nan
-            for g in groups]
+def ratio_interval(logs):
+    """mean_interval of logarithms, as ratios: (geometric mean, low, high)."""
+    return tuple(map(math.exp, mean_interval(logs)))
 
 
 # ---------------------------------------------------------------- lines and crossings
