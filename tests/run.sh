@@ -13,6 +13,8 @@ export OMP_WAIT_POLICY=passive      # tests share a machine with other work
 
 # These measure time, so nothing runs beside them.
 alone=" test_bench.sh test_lab_ranks.py "
+# These take longest, so they come first: nothing then waits for one that began last.
+longest=" test_cuda_ranks.sh test_cuda_build.sh test_portability.sh test_ranks.sh test_cuda.sh "
 
 dir=$(mktemp -d) && mkfifo "$dir/ended" && exec 3<> "$dir/ended" || exit 1
 leave() {
@@ -88,9 +90,13 @@ run_all() {                         # run_all JOBS PROGRAM...
 }
 
 for program in "$@"; do
-    case $alone in *" ${program##*/} "*) timed+=("$program") ;; *) others+=("$program") ;; esac
+    case $alone in *" ${program##*/} "*) timed+=("$program"); continue ;; esac
+    case $longest in
+        *" ${program##*/} "*) first+=("$program") ;;
+        *) others+=("$program") ;;
+    esac
 done
-run_all "${JOBS:-2}" ${others[@]+"${others[@]}"}
+run_all "${JOBS:-2}" ${first[@]+"${first[@]}"} ${others[@]+"${others[@]}"}
 run_all 1 ${timed[@]+"${timed[@]}"}
 slowest=$(sort -rn "$dir/seconds" | head -n 5 | sed 's/\([0-9]*\) \(.*\)/\2 \1 s,/' | xargs)
 [ $# -lt 5 ] || echo "slowest: ${slowest%,}"

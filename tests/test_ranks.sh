@@ -2,12 +2,12 @@
 # Many ranks on CPUs, under mpirun: that they train what one rank trains, what each of them keeps
 # and sends, and how they stop, are killed, go on and refuse. One thread a rank, tiny models.
 #
-#     RANK_KILLS=100 tests/test_ranks.sh    more random moments than the default 20
+#     RANK_KILLS=100 tests/test_ranks.sh    more random moments than the default 8
 #
 # TRAIN_MPI names another binary built with MPI=1; TRAIN, PREPARE and COMPARE as elsewhere.
 . "$(dirname "$0")/tools.sh"
 . tests/ranks.sh
-kills=${RANK_KILLS:-20}
+kills=${RANK_KILLS:-8}
 absolute train prepare compare
 tests="micro_batches_over_ranks micro_batches_of_any_size exact_sum_has_the_bits_of_one_rank
     zero_trains_what_one_rank_trains
