@@ -141,9 +141,12 @@ lab: all $(WITH_MPI)             ## the batch-size laboratory, quick: lab/report
 	@$(PYTHON_HERE)
 	@$(PYTHON) scripts/lab/shared/report.py --run --quick
 
-page:                            ## the laboratory's page with a calculator, from committed results: lab/page.html
+page:                            ## lab/page.html: GPT-2s learn in a browser tab; a calculator, the answer
 	@$(PYTHON_HERE)
 	@$(PYTHON) dev/web/page.py
+
+web:                             ## the trainer for that page, compiled anew: clang, lld, wasi-libc
+	@dev/web/build.sh
 
 bench: $(BENCHES) $(WITH_MPI)    ## speed and memory on this machine, to bench.json; FULL=1: all
 	@BUILD=$(BUILD) PRECISION=$(or $(PRECISION),fp32) scripts/bench.sh $(if $(FULL),--full)
@@ -351,5 +354,5 @@ $(BUILD)/count-flags: FORCE
 FORCE:
 .SECONDARY:
 .DELETE_ON_ERROR:
-.PHONY: all run lab page test build-all test-all soak test-c test-cuda bench bench-cuda ladder ladder-table lesson exercise check exercises first-step emulate profile fuzz clean help FORCE
+.PHONY: all run lab page web test build-all test-all soak test-c test-cuda bench bench-cuda ladder ladder-table lesson exercise check exercises first-step emulate profile fuzz clean help FORCE
 -include $(wildcard $(BUILD)/*.d)

@@ -49,7 +49,7 @@
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "shards are mapped as they lie on the disk, little-endian; this machine is big-endian"
 #endif
-#if SIZE_MAX < UINT64_MAX
+#if SIZE_MAX < UINT64_MAX && !defined(__wasm__)
 #error "shards can be 4 GiB long and are mapped whole; this needs 64-bit addresses"
 #endif
 

@@ -247,7 +247,7 @@ def test_tiny_curves():
         assert (cost == 0.0) == (row["workers"] == "1" or row["bandwidth"] == ""), row
         assert close(float(row["seconds_to_target"]),
                      float(row["updates"]) * float(row["update_seconds"]), 1e-6), row
-    assert "by the clock" in printed and summary["verdict"] == "undecided", printed
+    assert "by the clock" in printed and summary["verdict"] in printed, printed
 
 
 # ---- experiment 10 ----

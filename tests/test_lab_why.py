@@ -323,13 +323,13 @@ def test_why_local_ratio():
     e = PlantedBranches(noise=0.001)
     e.planted, e.slope, e.label, e.args.tune = 8000.0, 0.12, "none", True
     moment, = local.measure(e, local.Group("119k", 32, (2 ** 20,), (1, 4, 16, 64), (3, 4, 5)))
-    middle, low, high = local.interval(local.quotients(e, moment))
+    middle, low, high = fit.ratio_interval([math.log(v) for v in local.quotients(e, moment)])
     near(middle, (1 + 8000 / 256) / (1 + 8000 / 4096), 0.05)
     assert low < middle < high < 1.2 * low and not any("_s2_" in name for name in e.jobs)
     near(moment.knee.b_crit, 8000.0, 0.1)
-    values = [math.exp(x) for x in (1.0, 1.2, 1.4)]          # t(95%, 2) = 2.920, s = 0.2
-    near(local.interval(values)[1], math.exp(1.2 - 2.9200 * 0.2 / math.sqrt(3)), 1e-4)
-    assert math.isnan(local.interval([2.0])[1])
+    low = fit.ratio_interval([1.0, 1.2, 1.4])[1]             # t(95%, 2) = 2.920, s = 0.2
+    near(low, math.exp(1.2 - 2.9200 * 0.2 / math.sqrt(3)), 1e-4)
+    assert math.isnan(fit.ratio_interval([0.7])[1])
 
 
 def test_why_local_branch():

@@ -59,10 +59,10 @@ static inline double cgroup_limit(const char *groups, const char *root) {
 
 static inline double ram_limit(void) { return cgroup_limit("/proc/self/cgroup", "/sys/fs/cgroup"); }
 
-// Bytes of memory, used or not, that this process could have at most.
+// Bytes of memory, used or not, that this process could have at most; INFINITY: unknown.
 static inline double ram_total(void) {
-    double all = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    return fmin(all, ram_limit());
+    double pages = (double)sysconf(_SC_PHYS_PAGES), page = (double)sysconf(_SC_PAGESIZE);
+    return fmin(pages > 0.0 ? pages * page : INFINITY, ram_limit());
 }
 
 // Bytes that are free now.

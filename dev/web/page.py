@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Builds the laboratory's page from committed results, without running anything: the question and
-README's answer, a calculator, what a loss reads like, and what was measured against what is often
-believed.
+README's answer, the race, sixty-four workers replayed, a calculator, and what was measured against
+what is often believed.
 
     dev/web/page.py                      writes lab/page.html: one file that needs no network
 """
@@ -19,10 +19,13 @@ import claims
 import kept
 import lab
 import model
+import race
 import report
 
 QUESTION = ("If the model fits on one GPU, and a larger batch only lowers the variance of the "
             "gradient, why train on many?")
+RECORDED = ("09_curves.png", "Loss of recorded runs against text, corrections, seconds on one "
+                             "device and seconds on 64 devices.")
 SECTION = "## Why train on many GPUs, if the model fits on one?\n"
 
 # (id, label, largest position); the positions' meaning is in calculator.js.
@@ -36,7 +39,7 @@ SLIDERS = [("loss", "Target: validation loss", 2), ("devices", "Devices", 12),
 STEPS = {"loss": 0.01, "price": 0.1}
 BEGIN = {"devices": 3}
 
-STYLE = report.STYLE + """
+STYLE = report.STYLE + race.STYLE + """
 body { max-width: 56rem; }
 #controls { display: grid; grid-template-columns: repeat(auto-fill, minmax(19rem, 1fr));
             gap: .7rem 1.5rem; background: #f6f6f6; padding: .8rem; }
@@ -48,6 +51,10 @@ td, th { text-align: left; } #answer td { text-align: right; } table { width: 10
 .stack td:nth-child(2), .claims td, th { overflow-wrap: normal; }
 .stack .sample { white-space: pre-wrap; overflow-wrap: anywhere;
                  font: .85rem/1.4 ui-monospace, Menlo, Consolas, monospace; }
+@media (prefers-color-scheme: dark) {
+    body { background: #151515; color: #e8e8e8; } a { color: #8cc7ff; }
+    #controls, code, pre, th { background: var(--soft); } th, td { border-color: var(--line); }
+    h2 { border-color: var(--line); } figcaption { color: #bbb; } img { background: #fff; } }
 @media (max-width: 40rem) {
     #controls { grid-template-columns: 1fr; }
     .stack thead { display: none; } .stack tr { display: block; border: 1px solid #ccc;
@@ -127,20 +134,6 @@ def calculator(models):
             f"<script>\n{code}</script>")
 
 
-# ---------------------------------------------------------------- what a loss reads like
-
-def samples():
-    """Texts of one model, from left out of training to well trained."""
-    made = kept.read("10_replayed", "samples.json")
-    if not made:
-        return ""
-    rows = "".join(f"<tr><td>{s['target']:g} nats</td><td class='sample'>{html.escape(s['text'])}"
-                   "</td></tr>" for s in made["samples"])
-    return (f"<h2>What does a loss read like?</h2>\n<p>{html.escape(made['words'])}</p>\n"
-            "<table class='stack'><thead><tr><th>loss a byte</th><th>text</th></tr></thead>"
-            f"<tbody>{rows}</tbody></table>\n")
-
-
 # ---------------------------------------------------------------- claims and figures
 
 def picture(file, words, caption):
@@ -218,13 +211,15 @@ def build(readme, models):
             "<title>Why train on many GPUs?</title>\n<link rel='icon' href='data:,'>\n"
             f"<style>{STYLE}</style>\n</head>\n<body>\n<h1>{QUESTION}</h1>\n<div id='answer'>\n"
             + "\n".join(block(text) for text in answer_paragraphs(readme)) + "</div>\n"
+            + f"<script>\n{race.script('chart.js')}</script>\n"
+            + race.race(picture(*RECORDED, RECORDED[1])) + race.replay()
             + "".join(picture(file, words, words) for words, file in figures)
             + "<h2>What would it be for you?</h2>\n"
             "<p>Seconds to a loss = updates × seconds of an update. The law of updates is fitted "
             "to runs, or taken from papers where the name of a model says so; all times to a loss "
-            "are modelled.</p>\n" + calculator(models) + samples()
+            "are modelled.</p>\n" + calculator(models)
             + "<h2>Believed and measured</h2>\n" + claims_table()
-            + claim_pictures([file for _, file in figures])
+            + claim_pictures([RECORDED[0], *(file for _, file in figures)])
             + "<h2>Every experiment, and what it predicted</h2>\n" + experiments_table()
             + "</body>\n</html>\n")
 

@@ -1,0 +1,176 @@
+"""The page's race and its replay: markup, and what the scripts in race.js and replay.js read, from
+the laboratory's committed tables."""
+import base64
+import gzip
+import html
+import json
+import os
+
+import kept
+import lab
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+WASM = os.path.join(HERE, "train_gpt2.wasm")
+
+# The model of the race: the laboratory's smallest, with experiment 2's rates to a loss of 2.
+SIZE, TARGET, LAYERS, HEADS, CHANNELS, T = "35k", 2, 2, 2, 32, 32
+WARMUP = 20                                          # updates, as in experiment 2
+MOST = 3_000_000                                     # bytes that a lane reads
+HASH_AT = 100                                        # updates
+LANES = [("first", 512, 1), ("second", 2048, 8)]      # batch and devices, when the page opens
+DEVICES = [1, 2, 4, 8, 16, 32, 64]                   # as in race.js
+LINKS = 121                                          # positions; 10^(i/20) Mbit/s, then no cost
+
+STYLE = """
+:root { --first: #0072b2; --second: #c04f00; --third: #00795a; --line: #ddd; --soft: #f6f6f6; }
+@media (prefers-color-scheme: dark) {
+    :root { --first: #5bb4e8; --second: #ff9a52; --third: #4cc9a2; --line: #444; --soft: #222; } }
+.chart { width: 100%; height: 20rem; font: 12px system-ui, sans-serif; }
+.chart text { fill: currentColor; } .chart .grid { stroke: var(--line); fill: none; }
+.chart .level { stroke: currentColor; stroke-dasharray: 5 4; fill: none; }
+.lanes { display: grid; grid-template-columns: repeat(auto-fit, minmax(15rem, 1fr)); gap: 1rem; }
+.lane { border-top: .3rem solid var(--first); padding-top: .3rem; min-width: 0; }
+.lane.second { border-color: var(--second); } .lane.third { border-color: var(--third); }
+.lane h3, .lane p { margin: .3rem 0; }
+.lane label, .shared label { display: block; font-size: .9rem; }
+.lane input, .shared input[type=range] { width: 100%; margin: 0; }
+.lane pre { white-space: pre-wrap; overflow-wrap: anywhere; height: 7.5rem; overflow: hidden;
+            background: var(--soft); padding: .4rem; margin: .3rem 0; font-size: .85rem; }
+.axes { border: 0; padding: 0; margin: .5rem 0; display: flex; flex-wrap: wrap; gap: .3rem 1rem; }
+.shared { display: grid; grid-template-columns: repeat(auto-fit, minmax(15rem, 1fr)); gap: 1rem; }
+#race-headline { font-size: 1.2rem; font-weight: 600; margin: .4rem 0 0; min-height: 3.2rem; }
+#race-meaning { margin: 0 0 .4rem; } .native { overflow-wrap: anywhere; }
+"""
+
+
+def script(name):
+    with open(os.path.join(HERE, name), encoding="utf-8") as f:
+        return f.read()
+
+
+def embedded(name, data):
+    text = json.dumps(data).replace("<", "\\u003c")
+    return f"<script type='application/json' id='{name}'>{text}</script>\n"
+
+
+# ---------------------------------------------------------------- the race
+
+def batches():
+    """Each batch that experiment 2 tuned for this model, with its flags."""
+    found = sorted(int(row["batch_tokens"]) for row in kept.table("02_knee", "points") if
+                   (row["size"], row["reading"], row["target_nats"]) == (SIZE, "weights", TARGET))
+    return [{"batch": batch, "flags": [
+        "--micro-batch", str(min(batch // T, 16)), "--batch-tokens", str(batch),
+        "--lr", f"{kept.best_rate(SIZE, TARGET, batch):g}", "--warmup-tokens", str(WARMUP * batch),
+        "--beta2", f"{lab.half_life_beta2(batch):.7g}"]} for batch in found]
+
+
+def race_data():
+    line = next(row for row in kept.table("04_one_device", "line")
+                if row["model"] == SIZE and row["threads"] == 1)
+    return {"T": T, "most": MOST, "hashAt": HASH_AT, "batches": batches(),
+            "flags": ["--data", "tales", "--layers", str(LAYERS), "--heads", str(HEADS),
+                      "--channels", str(CHANNELS), "--seq-len", str(T), "--lr-schedule",
+                      "constant", "--tokens", str(MOST)],
+            "clock": {"t_0": line["t_0"], "tau": line["tau"], "messages": LAYERS + 3,
+                      "bytes": 4 * line["parameters"]}}
+
+
+def slider(name, label, most, value, more=""):
+    return (f"<label for='{name}'>{label}: <output id='{name.replace('-', '-shown-', 1)}' "
+            f"for='{name}'></output><input type='range' id='{name}' min='0' max='{most}' "
+            f"value='{value}'{more}></label>")
+
+
+def lane(i, data):
+    colour, batch, devices = LANES[i]
+    sizes = [of["batch"] for of in data["batches"]]
+    return (f"<div class='lane {colour}'><h3 id='title-{i}'></h3>"
+            + slider(f"batch-{i}", "A correction reads", len(sizes) - 1, sizes.index(batch))
+            + slider(f"devices-{i}", "Devices", len(DEVICES) - 1, DEVICES.index(devices))
+            + f"<p id='state-{i}'></p><pre id='text-{i}' aria-label='what this lane writes'></pre>"
+            "</div>")
+
+
+def axes():
+    choices = [("tokens", "text read"), ("updates", "corrections"),
+               ("one", "seconds on one device"), ("many", "seconds on its devices")]
+    return "<fieldset class='axes'><legend>Loss against</legend>" + "".join(
+        f"<label><input type='radio' name='axis' value='{value}'{' checked' * (i == 0)}> {words}"
+        "</label>" for i, (value, words) in enumerate(choices)) + "</fieldset>"
+
+
+def race(recorded):
+    """The section; `recorded`: what stands there where the trainer cannot run."""
+    data = race_data()
+    with open(WASM, "rb") as f:
+        wasm = base64.b64encode(gzip.compress(f.read(), 9, mtime=0)).decode("ascii")
+    shared = ("<div class='shared'><label for='link'>Link between devices: <output id='link-shown' "
+              f"for='link'></output><input type='range' id='link' min='0' max='{LINKS}' "
+              f"value='{LINKS}'></label><label for='latency'>Latency of a message: <output "
+              "id='latency-shown' for='latency'></output><input type='range' id='latency' min='0' "
+              "max='12' value='4'></label></div>")
+    return (f"<h2>See it happen</h2>\n<div id='race-live'>"
+            "<p>Two GPT-2s of 35 thousand parameters are learning here, from nothing, to write "
+            "tales byte by byte: <code>train_gpt2.c</code>, compiled for the browser. They "
+            "differ in how much text they read for each correction.</p>"
+            f"{axes()}<p id='race-headline' role='status'></p><p id='race-meaning'></p>"
+            "<svg class='chart' id='race-chart' role='img' aria-label='validation loss of both "
+            "lanes against the chosen axis'></svg>"
+            f"<div class='lanes'>{lane(0, data)}{lane(1, data)}</div>{shared}"
+            "<p><button id='pause' aria-pressed='false'>Pause</button> The learning is real. The "
+            "seconds of several devices are calculated: what this model's corrections take on one "
+            "core in the laboratory, and an exchange over the link.</p>"
+            "<details><summary>The same on your machine</summary><p class='native'><code "
+            "id='native'></code><br>prints <code id='hash'></code>, the hash of all weights: the "
+            "same bits as in lane B.</p><p>The module contains parts of wasi-libc (Apache 2.0 "
+            "with LLVM exception, MIT and BSD licences).</p></details></div>"
+            f"<div id='race-recorded' hidden><p id='race-why'></p>{recorded}</div>"
+            f"<script type='text/plain' id='wasm'>{wasm}</script>"
+            f"<script type='text/plain' id='worker'>\n{script('wasi.js')}{script('worker.js')}"
+            f"</script>{embedded('race-data', data)}<script>\n{script('race.js')}</script>\n")
+
+
+# ---------------------------------------------------------------- sixty-four workers
+
+def replay_data():
+    lanes = kept.table("10_replayed", "lanes")
+    target = lanes[0]["target_nats"]
+    used = {int(row["batch_tokens"]) for row in lanes}
+    curves = {}
+    for row in kept.table("09_curves", "curves"):
+        batch = int(row["batch_tokens"])
+        if (row["model"], row["arm"]) == ("0.8M", "tuned") and batch in used:
+            curves.setdefault(batch, {}).setdefault(row["seed"], []).append(
+                [int(row["step"]), round(row["val_loss"], 4)])
+    made = kept.read("10_replayed", "samples.json")
+    return {"target": target,
+            "lanes": [{"link": row["link"], "workers": int(row["workers"]),
+                       "batch": int(row["batch_tokens"]), "update": row["update_seconds"],
+                       "seconds": row["seconds_to_target"]} for row in lanes],
+            "curves": {batch: of[min(of)] for batch, of in sorted(curves.items())},
+            "samples": made["samples"] if made else []}
+
+
+def replay():
+    data = replay_data()
+    links = "".join(f"<option>{html.escape(name)}</option>"
+                    for name in dict.fromkeys(of["link"] for of in data["lanes"]))
+    workers = "".join(f"<option{' selected' * (n == 64)}>{n}</option>"
+                      for n in sorted({of["workers"] for of in data["lanes"]}))
+    shown = "".join(f"<div class='lane {colour}'><p id='replay-name-{i}'></p>"
+                    f"<pre id='replay-text-{i}'></pre></div>"
+                    for i, colour in enumerate(["first", "second", "third"]))
+    return ("<h2>Sixty-four workers, replayed</h2>\n<p>A larger model (0.8 million parameters) on "
+            "1, 8 and as many workers as you choose, each number at the batch that is fastest for "
+            "it. Losses and texts are of recorded runs; the clock is calculated from measured "
+            "shares of an update and from the link, and agreed with two real ranks within 10% "
+            "(experiment 10).</p>"
+            f"<p><label for='replay-link'>Link <select id='replay-link'>{links}</select></label> "
+            f"<label for='replay-workers'>Workers of the third lane "
+            f"<select id='replay-workers'>{workers}</select></label> "
+            "<button id='replay-play'>Play</button></p>"
+            "<svg class='chart' id='replay-chart' role='img' aria-label='validation loss against "
+            "seconds of a virtual clock, a line for each number of workers'></svg>"
+            f"<div class='lanes'>{shown}</div>{embedded('replay-data', data)}"
+            f"<script>\n{script('replay.js')}</script>\n")

@@ -1,0 +1,35 @@
+// What the C library of WebAssembly lacks and the trainer names, so that train_gpt2.c compiles there
+// unchanged (-include dev/web/wasi.h). A tab has no signals, no terminal, no second process and no
+// files: nothing here is called in it, or it fails as on a system without the thing.
+#pragma once
+#include <errno.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/mman.h>
+
+typedef struct { void *si_addr; } siginfo_t;
+struct sigaction {
+    void (*sa_handler)(int);
+    void (*sa_sigaction)(int, siginfo_t *, void *);
+    int sa_flags;
+};
+enum { SA_SIGINFO = 1, SA_RESTART = 2, SA_RESETHAND = 4 };
+static inline int sigaction(int number, const struct sigaction *new, struct sigaction *old) {
+    (void)number, (void)new, (void)old;
+    return 0;
+}
+
+struct winsize { unsigned short ws_row, ws_col, ws_xpixel, ws_ypixel; };
+enum { TIOCGWINSZ = 0 };
+
+struct rlimit { unsigned long rlim_cur, rlim_max; };
+enum { RLIMIT_STACK = 0 };
+static inline int getrlimit(int what, struct rlimit *limit) { (void)what, (void)limit; return -1; }
+
+enum { LOCK_EX = 1, LOCK_NB = 2 };
+static inline int flock(int fd, int how) { (void)fd, (void)how; return 0; }
+static inline int dup(int fd) { (void)fd; return -1; }
+static inline int dup2(int fd, int to) { (void)fd, (void)to; return -1; }
+static inline char *realpath(const char *path, char *out) { (void)path, (void)out; return NULL; }
+static inline int gethostname(char *name, size_t size) { (void)name, (void)size; return -1; }
+#define madvise(address, size, advice) ((void)0)

@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""The trainer in a browser tab: the same bits in WebAssembly (node, and Chromium from the page) as
+from gcc and clang; and the page's race and replay, driven as a reader drives them.
+
+    tests/test_web.py [NAME...]
+"""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import browser
+import testing
+from testing import ROOT
+
+sys.path[1:1] = testing.LAB_ROOMS
+import kept
+import race
+
+TMP = tempfile.mkdtemp()
+PAGE = os.path.join(TMP, "page.html")
+COMMON = "--data tales --lr-schedule constant --warmup-tokens 10240".split()
+SIZES = [(60, "--layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 16 --lr 4e-3"),
+         (8, "--layers 2 --heads 2 --channels 64 --seq-len 256 --micro-batch 4 --lr 1e-2")]
+NODE = """
+const { trainGpt2 } = require(%r);
+const [wasm, updates, ...flags] = process.argv.slice(1);
+trainGpt2(require("fs").readFileSync(wasm), flags).then(trainer => {
+  let loss = 0;
+  for (let i = 0; i < updates; i++) loss = trainer.step();
+  console.log(trainer.hash(), loss);
+}).catch(error => console.log("refused: " + error.message));
+""" % os.path.join(ROOT, "dev", "web", "wasi.js")
+
+
+def output(*command, **environment):
+    done = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True,
+                          check=False, env={**os.environ, **environment})
+    assert done.returncode == 0, f"{command[:3]}: {done.stderr[:300]}"
+    return done.stdout.strip()
+
+
+def need(program):
+    if not shutil.which(program):
+        raise testing.Skip(program)
+    return program
+
+
+def in_node(wasm, updates, flags):
+    """The hash of the weights and the last loss; or what it refuses with."""
+    return output(need("node"), "-e", NODE, wasm, updates, *flags)
+
+
+def hash_in_node(*run):
+    return in_node(*run).split()[0]
+
+
+def test_web_bits_are_those_of_gcc_and_clang():
+    """The committed module, and one that is built here, against native programs at two sizes."""
+    need("clang")
+    anew = os.path.join(TMP, "anew.wasm")
+    output("dev/web/build.sh", anew)
+    for updates, sizes in SIZES:
+        flags = [*sizes.split(), *COMMON]
+        hashes = {cc: output("scripts/web_hash.sh", updates, *flags, CC=cc)
+                  for cc in ["gcc", "clang"]}
+        hashes.update((wasm, hash_in_node(wasm, updates, flags)) for wasm in [race.WASM, anew])
+        assert len(set(hashes.values())) == 1, hashes
+        other = hash_in_node(anew, updates, [*flags, "--seed", "2"])
+        assert other not in hashes.values(), "another seed has the same hash"
+
+
+def test_web_trains_what_the_trainer_trains():
+    """The loss of an update, against the ordinary build's on the same tales in files."""
+    data, log = os.path.join(TMP, "tales"), os.path.join(TMP, "log.jsonl")
+    for program in ["./prepare", "./train_gpt2"]:
+        if not os.access(os.path.join(ROOT, program), os.X_OK):
+            raise testing.Skip(program + ", which make builds")
+    output("./prepare", "tales", "--out", data, "--tokens", 3 << 20)
+    for updates, sizes in SIZES:
+        flags = [*sizes.split(), *COMMON]
+        output("./train_gpt2", *flags, "--data", data, "--steps", updates, "--log", log,
+               "--eval-every", 0, "--eval-tokens", 256, "--overwrite")
+        with open(log, encoding="utf-8") as f:
+            steps = [line for line in map(json.loads, f) if line["event"] == "step"]
+        loss = float(in_node(race.WASM, updates, flags).split()[1])
+        assert steps[-1]["step"] == updates and abs(steps[-1]["loss"] - loss) < 2e-4, (
+            steps[-1], loss)
+
+
+def test_web_says_what_the_trainer_says():
+    said = in_node(race.WASM, 1, [*SIZES[0][1].split(), *COMMON, "--heads", "5"])
+    assert said.startswith("refused: train_gpt2: --heads: 5 does not divide the 32 channels"), said
+
+
+# ---------------------------------------------------------------- the page
+
+def opened(*scripts):
+    """The page in a browser; scripts run before its own."""
+    if not browser.PROGRAM:
+        raise testing.Skip("a browser (chromium)")
+    if not os.path.exists(PAGE):
+        output(sys.executable, "dev/web/page.py", "--out", PAGE)
+    tab = browser.Browser()
+    for script in scripts:
+        tab.call("Page.addScriptToEvaluateOnNewDocument", source=script)
+    tab.open(PAGE)
+    return tab
+
+
+def shown(tab, name):
+    return tab.value(f"document.getElementById('{name}').textContent")
+
+
+def against(tab, axis):
+    """The lane that needs less on this axis, by the page's headline: A or B."""
+    tab.value(f"document.querySelector('input[value={axis}]').click()")
+    words = shown(tab, "race-headline")
+    return words.split(" took ")[0][-1] if " took " in words else words
+
+
+def fewest(column, i):
+    """What lane i needs by experiment 2, in the table's column."""
+    return next(row[column] for row in kept.table("02_knee", "points") if
+                (row["size"], row["reading"], row["target_nats"], row["batch_tokens"])
+                == (race.SIZE, "weights", race.TARGET, race.LANES[i][1]))
+
+
+def test_web_race():
+    """The lanes' order on each axis is the laboratory's; sliders work; the hash is the native one;
+    nothing leaves the machine; nothing is wider than 360 pixels."""
+    tab = opened()
+    try:
+        tab.wait("document.getElementById('race-headline').textContent.includes('loss of 2.')", 200)
+        for axis, column in [("tokens", "tokens_median"), ("updates", "updates_median")]:
+            order = sorted("AB", key=lambda lane: fewest(column, "AB".index(lane)))
+            assert against(tab, axis) == order[0], (axis, shown(tab, "race-headline"))
+        assert against(tab, "one") == "A", shown(tab, "race-headline")
+        assert against(tab, "many") == "B", shown(tab, "race-headline")
+        if os.environ.get("PICTURE"):                # README's: PICTURE=dev/web/race.png
+            tab.wait("document.getElementById('race-headline').textContent < 'To a loss of 2.0'",
+                     200)
+            tab.size(1000, 720)
+            tab.value("document.querySelector('.axes').scrollIntoView()")
+            tab.screenshot(os.environ["PICTURE"])
+        tab.drag("link", 10)                         # 3 Mbit/s: slower than one device
+        assert against(tab, "many") == "A", shown(tab, "race-headline")
+        assert len(shown(tab, "text-1")) > 20, "lane B writes nothing"
+        tab.wait("document.getElementById('hash').textContent.length === 16", 200)
+        command, found = shown(tab, "native").split(), shown(tab, "hash")
+        tab.drag("batch-0", 0)
+        assert shown(tab, "batch-shown-0") == "64 bytes"
+        tab.wait("document.getElementById('state-0').textContent.includes('correction 1')", 60)
+        tab.size(360, 800)
+        assert tab.value("document.documentElement.scrollWidth") <= 360
+        assert not tab.errors and not tab.requests, (tab.errors, tab.requests)
+    finally:
+        tab.close()
+    native = output(*command)
+    assert native == found, f"the page shows {found}, {' '.join(command)} prints {native}"
+
+
+def test_web_replay():
+    """At the end of the replay every lane stands where the laboratory's table has it."""
+    tab = opened()
+    try:
+        lanes = kept.table("10_replayed", "lanes")
+        for link in dict.fromkeys(row["link"] for row in lanes):
+            tab.drag("replay-link", link)
+            for i, n in enumerate([1, 8, 64]):
+                row = next(row for row in lanes if (row["link"], row["workers"]) == (link, n))
+                said = shown(tab, f"replay-name-{i}")
+                assert said.endswith(" s, there"), said
+                seconds = float(said.split(": ")[1].split(" s")[0].replace("k", "e3"))
+                assert abs(seconds / row["seconds_to_target"] - 1) < 0.01, (said, row)
+        tab.value("document.getElementById('replay-play').click()")
+        tab.wait("!document.getElementById('replay-name-0').textContent.includes('there')", 10)
+        assert not tab.errors, tab.errors
+    finally:
+        tab.close()
+
+
+def test_web_without_simd():
+    """A browser that refuses the module shows recorded curves in place of the race."""
+    tab = opened("WebAssembly.compile = () => Promise.reject(new Error('no SIMD'));")
+    try:
+        tab.wait("!document.getElementById('race-recorded').hidden")
+        assert tab.value("document.querySelectorAll('#race-recorded img').length") > 0
+        assert tab.value("document.getElementById('race-live').hidden")
+        assert not tab.errors, tab.errors
+    finally:
+        tab.close()
+
+
+def test_web_page_is_small():
+    if not os.path.exists(PAGE):
+        output(sys.executable, "dev/web/page.py", "--out", PAGE)
+    assert os.path.getsize(PAGE) <= 1_000_000, os.path.getsize(PAGE)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(testing.run_tests(globals(), sys.argv[1:]))
+    finally:
+        shutil.rmtree(TMP)
