@@ -153,6 +153,9 @@ def test_web_race():
         tab.drag("batch-0", 0)
         assert shown(tab, "batch-shown-0") == "64 bytes"
         tab.wait("document.getElementById('state-0').textContent.includes('correction 1')", 60)
+        tab.value("""(() => { const at = document.getElementById('flags'); at.value = '--heads 5';
+                      at.dispatchEvent(new Event('change')); })()""")
+        tab.wait("document.getElementById('state-1').textContent.startsWith('train_gpt2: --heads')")
         tab.size(360, 800)
         assert tab.value("document.documentElement.scrollWidth") <= 360
         assert not tab.errors and not tab.requests, (tab.errors, tab.requests)

@@ -108,7 +108,8 @@
 
   // ---- lanes ----
 
-  const flagsOf = i => [...data.flags, ...batchOf(i).flags];
+  const typed = i => i === 1 ? byId("flags").value.trim().split(/\s+/).filter(Boolean) : [];
+  const flagsOf = i => [...data.flags, ...batchOf(i).flags, ...typed(i)];
 
   function start(i) {
     const lane = lanes[i];
@@ -159,6 +160,7 @@
       byId(`batch-${i}`).addEventListener("input", () => { label(); start(i); draw(); });
       byId(`devices-${i}`).addEventListener("input", () => { label(); draw(); });
     }
+    byId("flags").addEventListener("change", () => { start(1); draw(); });
     for (const id of ["link", "latency"])
       byId(id).addEventListener("input", () => { label(); draw(); });
     for (const choice of document.querySelectorAll("input[name=axis]"))

@@ -6,20 +6,16 @@ const EVAL_TOKENS = 4096, SAMPLE_TOKENS = 160;
 let paused = false, resume = null;
 
 async function race({ module, flags, batch, most, hashAt }) {
-  const started = performance.now();
   const trainer = await trainGpt2(module, flags);
   const points = [[0, trainer.evaluate(EVAL_TOKENS)]];
   let updates = 0, sampled = 0, due = batch, busy = 0, shown = 0, text = "", hash = "";
   const post = () => postMessage({ updates, points: points.splice(0), text, hash, busy,
-                                   bytes: trainer.bytes(), parameters: trainer.parameters,
-                                   floor: trainer.floor(), firstUpdate });
-  let firstUpdate = 0;
+                                   floor: trainer.floor() });
   while (updates * batch < most) {
     const began = performance.now();
     trainer.step();
     updates++;
     busy += performance.now() - began;
-    firstUpdate = firstUpdate || performance.now() - started;
     if (updates === hashAt) hash = trainer.hash();
     if (updates * batch >= due) {                     // closer together at first
       points.push([updates, trainer.evaluate(EVAL_TOKENS)]);
