@@ -20,7 +20,7 @@ class Browser:
         self.folder = tempfile.mkdtemp()
         down, up = os.pipe(), os.pipe()
         self.process = subprocess.Popen(
-            ["sh", "-c", f'exec "$@" 3<&{down[0]} 4>&{up[1]}', "sh", PROGRAM, "--headless=new",
+            ["bash", "-c", f'exec "$@" 3<&{down[0]} 4>&{up[1]}', "bash", PROGRAM, "--headless=new",
              "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run",
              "--remote-debugging-pipe", f"--user-data-dir={self.folder}",
              f"--window-size={width},{height}", *flags], pass_fds=[down[0], up[1]],
@@ -95,6 +95,7 @@ class Browser:
                    "at.dispatchEvent(new Event('input', {bubbles: true})); })()")
 
     def screenshot(self, path, whole=False):
+        self.call("Emulation.setScrollbarsHidden", hidden=True)
         shot = self.call("Page.captureScreenshot", captureBeyondViewport=whole)
         with open(path, "wb") as f:
             f.write(base64.b64decode(shot["data"]))

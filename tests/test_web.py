@@ -142,8 +142,8 @@ def test_web_race():
         if os.environ.get("PICTURE"):                # README's: PICTURE=dev/web/race.png
             tab.wait("document.getElementById('race-headline').textContent < 'To a loss of 2.0'",
                      200)
-            tab.size(1000, 720)
-            tab.value("document.querySelector('.axes').scrollIntoView()")
+            tab.size(1000, 768)
+            tab.value("scrollTo(0, 0)")
             tab.screenshot(os.environ["PICTURE"])
         tab.drag("link", 10)                         # 3 Mbit/s: slower than one device
         assert against(tab, "many") == "A", shown(tab, "race-headline")

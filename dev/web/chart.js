@@ -23,7 +23,7 @@ function crossing(points, y) {
   return x0 + (x1 - x0) * (y0 - y) / (y0 - y1);
 }
 
-// lines: [{points, color, dashed, end}]; y from low to high; xMost: the right end.
+// lines: [{points, color, name, dashed, end}]; y, a validation loss, from low to high; xMost: the right end.
 // level: {y, words}, a horizontal line; mark: a loss at which each line gets a dot, at its `end` if
 // it has one.
 function chart(svg, { lines, xMost, xLabel, low, high, level, mark }) {
@@ -32,7 +32,7 @@ function chart(svg, { lines, xMost, xLabel, low, high, level, mark }) {
   const X = x => left + (width - left - right) * x / xMost;
   const Y = y => top + (height - top - bottom) * (high - y) / (high - low);
   const parts = [], step = tickStep(xMost * Math.max(1, 480 / width)), rise = tickStep(high - low);
-  const text = (x, y, words, how) => parts.push(`<text x="${x}" y="${y}" ${how}>${words}</text>`);
+  const text = (x, y, words, how = "") => parts.push(`<text x="${x}" y="${y}" ${how}>${words}</text>`);
   for (let y = Math.ceil(low / rise) * rise; y <= high + 1e-9; y += rise) {
     parts.push(`<path class="grid" d="M${left} ${Y(y)}H${width - right}"/>`);
     text(left - 6, Y(y) + 4, brief(y), 'text-anchor="end"');
@@ -42,16 +42,20 @@ function chart(svg, { lines, xMost, xLabel, low, high, level, mark }) {
     text(X(x), height - bottom + 15, brief(x), 'text-anchor="middle"');
   }
   text((left + width - right) / 2, height - 4, xLabel, 'text-anchor="middle"');
+  text(left + 6, height - bottom - 8, "loss on text that was not read");
   if (level) {
     parts.push(`<path class="level" d="M${left} ${Y(level.y)}H${width - right}"/>`);
     text(width - right, Y(level.y) + 15, level.words, 'text-anchor="end"');
   }
-  for (const { points, color, dashed, end } of lines) {
+  for (const { points, color, name, dashed, end } of lines) {
     const seen = points.filter(([x, y]) => y <= high && x <= xMost * 1.0001);
     const path = seen.map(([x, y]) => `${X(x).toFixed(1)} ${Y(y).toFixed(1)}`).join("L");
     if (seen.length > 1)
       parts.push(`<path d="M${path}" fill="none" stroke="${color}" stroke-width="2.2"` +
                  (dashed ? ' stroke-dasharray="6 4"/>' : "/>"));
+    const [x, y] = seen[seen.length - 1] || [];
+    if (name && seen.length)
+      text(X(x) - 4, Y(y) - 8, name, `text-anchor="end" style="fill:${color};font-weight:600"`);
     const at = end || mark && crossing(points, mark);
     if (at) parts.push(`<circle cx="${X(at)}" cy="${Y(mark)}" r="4.5" fill="${color}"/>`);
   }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Builds the laboratory's page from committed results, without running anything: the question and
-README's answer, the race, sixty-four workers replayed, a calculator, and what was measured against
+"""Builds the laboratory's page from committed results, without running anything: the question,
+the race, README's answer, sixty-four workers replayed, a calculator, and what was measured against
 what is often believed.
 
     dev/web/page.py                      writes lab/page.html: one file that needs no network
@@ -56,6 +56,7 @@ td, th { text-align: left; } #answer td { text-align: right; } table { width: 10
     #controls, code, pre, th { background: var(--soft); } th, td { border-color: var(--line); }
     h2 { border-color: var(--line); } figcaption { color: #bbb; } img { background: #fff; } }
 @media (max-width: 40rem) {
+    h1 { font-size: 1.3rem; }
     #controls { grid-template-columns: 1fr; }
     .stack thead { display: none; } .stack tr { display: block; border: 1px solid #ccc;
         margin-bottom: .5rem; } .stack td { display: block; border: 0; }
@@ -209,10 +210,12 @@ def build(readme, models):
     return ("<!DOCTYPE html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
             "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
             "<title>Why train on many GPUs?</title>\n<link rel='icon' href='data:,'>\n"
-            f"<style>{STYLE}</style>\n</head>\n<body>\n<h1>{QUESTION}</h1>\n<div id='answer'>\n"
+            f"<style>{STYLE}</style>\n</head>\n<body>\n<h1>{QUESTION}</h1>\n"
+            f"<script>\n{race.script('chart.js')}</script>\n"
+            + race.race(picture(*RECORDED, RECORDED[1]))
+            + "<h2>The answer</h2>\n<div id='answer'>\n"
             + "\n".join(block(text) for text in answer_paragraphs(readme)) + "</div>\n"
-            + f"<script>\n{race.script('chart.js')}</script>\n"
-            + race.race(picture(*RECORDED, RECORDED[1])) + race.replay()
+            + race.replay()
             + "".join(picture(file, words, words) for words, file in figures)
             + "<h2>What would it be for you?</h2>\n"
             "<p>Seconds to a loss = updates × seconds of an update. The law of updates is fitted "

@@ -36,9 +36,9 @@
   const AXES = {
     tokens: { words: "bytes of text that were read", unit: "bytes of text", many: "much", scale: i => batchOf(i).batch },
     updates: { words: "corrections (updates)", unit: "corrections", many: "many", scale: () => 1 },
-    one: { words: "seconds, if one device does the work", unit: "seconds", many: "long",
+    one: { words: "seconds, if one device does the work", unit: "calculated seconds", many: "long",
            scale: i => secondsOf(batchOf(i).batch, 1) },
-    many: { words: "seconds, on the devices of each lane", unit: "seconds", many: "long",
+    many: { words: "seconds, on the devices of each lane", unit: "calculated seconds", many: "long",
             scale: i => secondsOf(batchOf(i).batch, devicesOf(i)) },
   };
   const MEANING = {
@@ -59,7 +59,7 @@
   function headline(lines) {
     const lowest = lines.map(points => Math.min(...points.map(point => point[1])));
     const loss = Math.ceil(20 * Math.max(...lowest)) / 20;
-    if (!(loss < 4)) return { words: "Both lanes begin to learn." };
+    if (!(loss < 3)) return { words: "Both lanes begin to learn." };
     const need = lines.map(points => crossing(points, loss));
     if (!need.every(x => x > 0)) return { words: "Both lanes begin to learn." };
     const [less, more] = need[0] <= need[1] ? [0, 1] : [1, 0], times = need[more] / need[less];
@@ -77,17 +77,16 @@
     byId("race-meaning").textContent = MEANING[axis];
     const ends = lines.map(points => points.length ? points[points.length - 1][0] : 0);
     chart(byId("race-chart"), {
-      lines: lines.map((points, i) => ({ points, color: COLOURS[i] })), mark: loss,
-      xMost: Math.max(...ends) || 1, xLabel: AXES[axis].words, low: 0, high: 3.6,
-      level: lanes[0].floor && { y: lanes[0].floor,
-                                 words: `no model can go below ${lanes[0].floor.toFixed(2)}` } });
+      lines: lines.map((points, i) => ({ points, color: COLOURS[i], name: "AB"[i] })), mark: loss,
+      xMost: Math.max(...ends) || 1, xLabel: AXES[axis].words, low: 1, high: 4 });
     for (const lane of lanes) {
       const speed = lane.busy ? 1e3 * lane.updates * batchOf(lane.i).batch / lane.busy : 0;
       byId(`state-${lane.i}`).textContent = lane.error ||
-        `correction ${lane.updates.toLocaleString("en")}, ${brief(speed)} bytes a second here`;
+        `correction ${lane.updates.toLocaleString("en")}, ${brief(speed)} bytes a second in this tab`;
       byId(`text-${lane.i}`).textContent = lane.text;
     }
     const lane = lanes[1];
+    byId("floor").textContent = lane.floor ? lane.floor.toFixed(2) : "";
     byId("native").textContent = `scripts/web_hash.sh ${data.hashAt} ${flagsOf(1).join(" ")}`;
     byId("hash").textContent = lane.hash || `(after correction ${data.hashAt})`;
   }

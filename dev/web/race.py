@@ -93,8 +93,8 @@ def lane(i, data):
 
 
 def axes():
-    choices = [("tokens", "text read"), ("updates", "corrections"),
-               ("one", "seconds on one device"), ("many", "seconds on its devices")]
+    choices = [("tokens", "1 text read"), ("updates", "2 corrections"),
+               ("one", "3 seconds on one device"), ("many", "4 seconds on its devices")]
     return "<fieldset class='axes'><legend>Loss against</legend>" + "".join(
         f"<label><input type='radio' name='axis' value='{value}'{' checked' * (i == 0)}> {words}"
         "</label>" for i, (value, words) in enumerate(choices)) + "</fieldset>"
@@ -105,28 +105,32 @@ def race(recorded):
     data = race_data()
     with open(WASM, "rb") as f:
         wasm = base64.b64encode(gzip.compress(f.read(), 9, mtime=0)).decode("ascii")
-    shared = ("<div class='shared'><label for='link'>Link between devices: <output id='link-shown' "
-              f"for='link'></output><input type='range' id='link' min='0' max='{LINKS}' "
-              f"value='{LINKS}'></label><label for='latency'>Latency of a message: <output "
+    shared = ("<div class='shared'><label for='link'>Link between devices, in both lanes: "
+              f"<output id='link-shown' for='link'></output><input type='range' "
+              f"id='link' min='0' max='{LINKS}' value='{LINKS}'></label>"
+              "<label for='latency'>Latency of a message: <output "
               "id='latency-shown' for='latency'></output><input type='range' id='latency' min='0' "
               "max='12' value='4'></label></div>")
-    return (f"<h2>See it happen</h2>\n<div id='race-live'>"
+    return ("<div id='race-live'>"
             "<p>Two GPT-2s of 35 thousand parameters are learning here, from nothing, to write "
             "tales byte by byte: <code>train_gpt2.c</code>, compiled for the browser. They "
-            "differ in how much text they read for each correction.</p>"
+            "differ in how much text they read for each correction of their weights (an update). "
+            "One race, seen in four ways, of which the last is the answer.</p>"
             f"{axes()}<p id='race-headline' role='status'></p><p id='race-meaning'></p>"
             "<svg class='chart' id='race-chart' role='img' aria-label='validation loss of both "
             "lanes against the chosen axis'></svg>"
             f"<div class='lanes'>{lane(0, data)}{lane(1, data)}</div>{shared}"
             "<p><button id='pause' aria-pressed='false'>Pause</button> The learning is real. The "
             "seconds of several devices are calculated: what this model's corrections take on one "
-            "core in the laboratory, and an exchange over the link.</p>"
+            "core in the laboratory, and an exchange over the link. Where a line jumps up, a "
+            "correction went too far. No model can come below a loss of <output id='floor'>"
+            "</output>: chance has that much say in the tales.</p>"
             "<details><summary>The same on your machine</summary><p class='native'><code "
             "id='native'></code><br>prints <code id='hash'></code>, the hash of all weights: the "
             "same bits as in lane B.</p><p><label for='flags'>Other flags for lane B, such as "
             "<code>--lr 0.016</code> or <code>--layers 1</code> (the clock stays that of the model "
-            "above): <input id='flags' size='30'></label></p><p>The module contains parts of wasi-libc (Apache 2.0 "
-            "with LLVM exception, MIT and BSD licences).</p></details></div>"
+            "above): <input id='flags' size='30'></label></p><p>The module contains parts of "
+            "wasi-libc (Apache 2.0 with LLVM exception, MIT and BSD licences).</p></details></div>"
             f"<div id='race-recorded' hidden><p id='race-why'></p>{recorded}</div>"
             f"<script type='text/plain' id='wasm'>{wasm}</script>"
             f"<script type='text/plain' id='worker'>\n{script('wasi.js')}{script('worker.js')}"
@@ -165,9 +169,9 @@ def replay():
                     for i, colour in enumerate(["first", "second", "third"]))
     return ("<h2>Sixty-four workers, replayed</h2>\n<p>A larger model (0.8 million parameters) on "
             "1, 8 and as many workers as you choose, each number at the batch that is fastest for "
-            "it. Losses and texts are of recorded runs; the clock is calculated from measured "
-            "shares of an update and from the link, and agreed with two real ranks within 10% "
-            "(experiment 10).</p>"
+            "it. Losses are of recorded runs; a text is what one of them wrote at that loss. "
+            "The clock is calculated from measured shares of an update and from the link, and "
+            "agreed with two real ranks within 10% (experiment 10).</p>"
             f"<p><label for='replay-link'>Link <select id='replay-link'>{links}</select></label> "
             f"<label for='replay-workers'>Workers of the third lane "
             f"<select id='replay-workers'>{workers}</select></label> "
