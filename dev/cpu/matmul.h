@@ -16,7 +16,8 @@
 //   next panel of B is fetched.
 // - Level 3 cache. MC rows of A, KC deep (3 MB), are used for every panel of B.
 //
-// Both are first copied ("packed") into exactly the order in which the innermost loop reads them.
+// Both are first copied ("packed") into exactly the order in which the innermost loop reads them;
+// but whole panels of A are read where they are if its rows are floats side by side.
 // Packing also takes care of transposes: a matrix comes with the strides of its rows and columns,
 // so one function serves the forward pass and both gradients. Rows and columns that fill no whole
 // panel are padded with zeros.
@@ -41,7 +42,7 @@ enum { LANES = 8, MR = 6 };
 #elif defined(__aarch64__)
 enum { LANES = 4, MR = 12 };
 #elif defined(__wasm__)
-enum { LANES = 4, MR = 4 };           // 25 to 32% faster than 6
+enum { LANES = 4, MR = 4 };           // 25 to 35% faster than 6
 #else
 enum { LANES = 4, MR = 6 };
 #endif
@@ -162,45 +163,55 @@ void pack_panel(Word *dst, int width, Mat m, bool by_columns, int lines, int K) 
 #endif
 }
 
-// The hot loop: a whole MR x NR tile, c = start + a*b, over packed panels a (K,MR) and b (K,NR).
-// On Zen 4 it reaches 89% of what the processor does on registers alone.
-static inline void tile_multiply(float *c, size_t ldc, const float *start, size_t ld_start,
-                                 const Word *a, const Word *b, int K) {
+// MR rows of A: where they are, ld apart; or packed (K,MR), and ld is 0.
+typedef struct { const void *data; size_t ld; } Panel;
+
+// The hot loop: a whole tile, c = start + a*b, MR rows by 1 or 2 vectors. Element k of a's row i is
+// a[i*row + k*step]; b is a packed panel (K,NR). On Zen 4 it reaches 89% of what the processor does
+// on registers alone.
+static inline __attribute__((always_inline))   // so that vectors, and row or step, are constants
+void tile_multiply(float *c, size_t ldc, const float *start, size_t ld_start, const Word *a,
+                   size_t row, size_t step, const Word *b, int K, int vectors) {
     vec sum[MR][2] = {0};
     for (int i = 0; i < MR; i++) {       // c is fetched while the products are formed
         __builtin_prefetch(c + i*ldc, 1);
-        __builtin_prefetch(c + i*ldc + NR - 1, 1);
+        __builtin_prefetch(c + i*ldc + vectors*LANES - 1, 1);
     }
-    for (int k = 0; k < K; k += STEP, a += MR, b += NR) {
+    for (int k = 0; k < K; k += STEP, a += step, b += NR) {
         wordvec b0 = *(const wordvec *)b, b1 = *(const wordvec *)(b + LANES);
         for (int i = 0; i < MR; i++) {
-            sum[i][0] = multiply_add(sum[i][0], a[i], b0);
-            sum[i][1] = multiply_add(sum[i][1], a[i], b1);
+            sum[i][0] = multiply_add(sum[i][0], a[i*row], b0);
+            if (vectors == 2) sum[i][1] = multiply_add(sum[i][1], a[i*row], b1);
         }
     }
     #pragma GCC unroll 16                // or the sums would take a detour through memory
     for (int i = 0; i < MR; i++)
-        for (int j = 0; j < 2; j++)
+        for (int j = 0; j < vectors; j++)
             *(vec *)(c + i*ldc + j*LANES)
                 = *(const vec *)(start + i*ld_start + j*LANES) + sum[i][j];
 }
 
 static const float zeros[NR];            // where a sum with no bias starts
 
-// A tile at the edge of C has fewer rows or columns: it goes through a whole one on the side. Not
+// A tile of C. One at the edge, of fewer rows or columns, goes through a whole one on the side. Not
 // inlined: its callers would then have too many values for the registers (3% more instructions).
 static __attribute__((noinline, unused))
-void tile(float *c, size_t ldc, const float *start, size_t ld_start,
-          const Word *a, const Word *b, int K, int rows, int cols) {
-    if (rows == MR && cols == NR) {
-        tile_multiply(c, ldc, start, ld_start, a, b, K);
+void tile(float *c, size_t ldc, const float *start, size_t ld_start, Panel a, const Word *b, int K,
+          int rows, int cols) {
+    if (rows < MR || cols % LANES != 0) {
+        float whole[MR*NR] = {0};
+        size_t bytes = cols * sizeof *whole;
+        for (int i = 0; i < rows; i++) memcpy(whole + i*NR, start + i*ld_start, bytes);
+        tile(whole, NR, whole, NR, a, b, K, MR, cols <= LANES ? LANES : NR);
+        for (int i = 0; i < rows; i++) memcpy(c + i*ldc, whole + i*NR, bytes);
         return;
     }
-    float whole[MR*NR] = {0};
-    size_t bytes = cols * sizeof *whole;
-    for (int i = 0; i < rows; i++) memcpy(whole + i*NR, start + i*ld_start, bytes);
-    tile_multiply(whole, NR, whole, NR, a, b, K);
-    for (int i = 0; i < rows; i++) memcpy(c + i*ldc, whole + i*NR, bytes);
+    const Word *from = a.data;
+    bool narrow = cols == LANES;         // a small model's head
+    if (a.ld && !narrow) tile_multiply(c, ldc, start, ld_start, from, a.ld, 1, b, K, 2);
+    else if (!narrow) tile_multiply(c, ldc, start, ld_start, from, 1, MR, b, K, 2);
+    else if (a.ld) tile_multiply(c, ldc, start, ld_start, from, a.ld, 1, b, K, 1);
+    else tile_multiply(c, ldc, start, ld_start, from, 1, MR, b, K, 1);
 }
 
 // One row of C, columns begin ... end-1: c (N) = x (K) * b (K,N) + bias. Nothing is used twice, so
@@ -267,29 +278,43 @@ static inline void matmul_fast(float *c, size_t ldc, Mat a, Mat b, const float *
     // Shared by all threads. Static: 3 MB may overflow a thread's stack. So only one thread may
     // call matmul_fast, outside of parallel loops, which is how a model runs.
     static alignas(64) Word a_packed[MATMUL_STATIC_BYTES / sizeof(Word)];
+    // A thread's share: a strip of rows if there are more rows than columns (it finds in its cache
+    // what it wrote itself); else panels of columns, fewer if it falls behind.
+    size_t strips = M > N ? (size_t)thread_count() : 1, per_strip = strips > 1 ? N : NR;
+#ifdef _OPENMP
+    omp_set_schedule(strips > 1 ? omp_sched_static : omp_sched_guided, 0);
+#endif
     #pragma omp parallel if (M*N*K > 1 << 17)
     for (size_t i0 = 0; i0 < M; i0 += MC)
     for (size_t k0 = 0; k0 == 0 || k0 < K; k0 += KC) {       // with K = 0: c = bias, or 0
         alignas(64) Word b_packed[NR*KC/STEP];
-        size_t mc = min_size(MC, M - i0), panels = (mc + MR - 1) / MR;
+        size_t mc = min_size(MC, M - i0), in_place = STEP == 1 && a.col == 1 ? mc/MR*MR : 0;
+        size_t panels = (mc + MR - 1) / MR;
         int kc = (int)min_size(KC, K - k0);
-        #pragma omp for      // its barrier: all of A has been packed before it is read
-        for (size_t i = 0; i < mc; i += MR)
+        #pragma omp for nowait
+        for (size_t i = in_place; i < mc; i += MR)
             pack_panel(a_packed + i*KC/STEP, MR, part_of(a, i0 + i, k0), false,
                        (int)min_size(MR, mc - i), kc);
-        // schedule(guided): a thread that falls behind gets fewer panels. The barrier at the loop's
-        // end: all of A has been read before the next block of it is packed.
-        #pragma omp for schedule(guided)
-        for (size_t j = 0; j < N; j += NR) {
+        if (in_place < mc) {
+            #pragma omp barrier          // all of A that is packed has been before it is read
+        }
+        // The barrier at this loop's end: A has been read before the next block of it is packed.
+        #pragma omp for schedule(runtime) collapse(2)
+        for (size_t s = 0; s < strips; s++)
+        for (size_t j0 = 0; j0 < N; j0 += per_strip)
+        for (size_t j = j0; j < min_size(N, j0 + per_strip); j += NR) {
             size_t cols = min_size(NR, N - j), next = min_size(NR, N - j - cols);
+            size_t end = min_size(mc, panels * (s + 1) / strips * MR);
             Mat panel = part_of(b, k0, j);
             pack_panel(b_packed, NR, panel, true, (int)cols, kc);
-            for (size_t i = 0; i < mc; i += MR) {
+            for (size_t i = panels * s / strips * MR; i < end; i += MR) {
                 float *to = c + (i0 + i)*ldc + j;
                 bool goes_on = k0 > 0 || mode == ADD;
                 prefetch_panel(part_of(panel, 0, NR), next, kc, i / MR, panels);
                 tile(to, ldc, goes_on ? to : bias ? bias + j : zeros, goes_on ? ldc : 0,
-                     a_packed + i*KC/STEP, b_packed, kc, (int)min_size(MR, mc - i), (int)cols);
+                     i < in_place ? (Panel){ part_of(a, i0 + i, k0).data, a.row }
+                                  : (Panel){ a_packed + i*KC/STEP, 0 },
+                     b_packed, kc, (int)min_size(MR, mc - i), (int)cols);
             }
         }
     }
@@ -319,9 +344,9 @@ static inline void matmul_packed(float *c, size_t ldc, Mat a, const Word *b, siz
     size_t panel = round_up(depth, STEP)/STEP;           // Words in a column of it
     for (size_t i0 = 0; i0 < M; i0 += ROWS)
     for (size_t k0 = 0; k0 < K; k0 += KC) {
-        size_t mc = min_size(ROWS, M - i0);
+        size_t mc = min_size(ROWS, M - i0), in_place = STEP == 1 && a.col == 1 ? mc/MR*MR : 0;
         int kc = (int)min_size(KC, K - k0);
-        for (size_t i = 0; i < mc; i += MR)
+        for (size_t i = in_place; i < mc; i += MR)
             pack_panel(a_packed + i*KC/STEP, MR, part_of(a, i0 + i, k0), false,
                        (int)min_size(MR, mc - i), kc);
         for (size_t j = 0; j < N; j += NR)
@@ -329,7 +354,9 @@ static inline void matmul_packed(float *c, size_t ldc, Mat a, const Word *b, siz
             float *to = c + (i0 + i)*ldc + j;
             bool goes_on = k0 > 0 || mode == ADD;
             tile(to, ldc, goes_on ? to : zeros, goes_on ? ldc : 0,
-                 a_packed + i*KC/STEP, b + j*panel + k0*NR/STEP, kc,
+                 i < in_place ? (Panel){ part_of(a, i0 + i, k0).data, a.row }
+                              : (Panel){ a_packed + i*KC/STEP, 0 },
+                 b + j*panel + k0*NR/STEP, kc,
                  (int)min_size(MR, mc - i), (int)min_size(NR, N - j));
         }
     }
