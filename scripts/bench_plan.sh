@@ -89,7 +89,7 @@ while read -r name rest; do
     echo "$name $(median $(cat "$work/$name.planned")) $(median $(cat "$work/$name.measured"))"
 done <<< "$mixtures" > "$work/table"
 awk 'BEGIN { print "mixture         planned ms  measured ms   ratio" }
-     { printf "%-15s %10.1f %12.1f %7.2f\n", $1, 1000 * $2, 1000 * $3, $2 / $3
+     { printf "%-15s %10.2f %12.2f %7.2f\n", $1, 1000 * $2, 1000 * $3, $2 / $3
        if ($2 / $3 < 0.8 || $2 / $3 > 1.2) far = far " " $1 }
      END { print far == "" ? "\nall within 20%" : "\nfurther off than 20%:" far }' "$work/table"
 for column in 2 3; do

@@ -162,7 +162,7 @@ def test_answer_quotes_what_was_measured():
             (measured, "Two cores that shared each correction reached a loss "
                        f"{two:.1f} times as fast as one."),
             (measured, f"What takes one core {seconds['1']:.0f} seconds would take 64 cores "
-                       f"{seconds['64']:.1f} over a free link"),
+                       f"{seconds['64']:.1f} if links cost nothing"),
             (measured, "twice as much beyond 4,096 tokens saved "
                        f"{100 * (1 - updates[8192] / updates[4096]):.0f}%."),
             (measured, "over 25 Mbit/s two workers took "
