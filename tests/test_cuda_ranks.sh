@@ -73,9 +73,10 @@ sources() {                                 # sources DIR: a copy of the program
     mkdir -p "$1" && cp -r dev dataloader.h train_gpt2.cu "$1" &&
         sed -i 's/COMM_LEAST = 1 << 18/COMM_LEAST = 64/' "$1/dev/ranks/comm.h"
 }
+native=$(mpicxx -march=native -xc++ -E /dev/null > /dev/null 2>&1 && echo -march=native)
 emulated() {                                # emulated PROGRAM SOURCES FLAGS...
     "$dir/rewrite" "$2/train_gpt2.cu" > "$1.cpp" &&
-        mpicxx -std=c++17 -O1 -w -fopenmp -DEMULATOR -DWITH_NCCL -DEMULATOR_MPI \
+        mpicxx -std=c++17 -O1 $native -w -fopenmp -DEMULATOR -DWITH_NCCL -DEMULATOR_MPI \
             -Idev/emulator/include -iquote "$2" "${@:3}" "$1.cpp" -o "$1" 2> "$1.said" ||
         rm -f "$1"
 }

@@ -10,6 +10,7 @@ dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
 trap 'rm -rf "$dir"' EXIT
 export OMP_WAIT_POLICY=passive              # tests share a machine with other work
 unset MAKEFLAGS MFLAGS MAKELEVEL            # set by a `make test` that runs the test
+grep() { command grep -a "$@"; }            # a sample of an untrained model may be no UTF-8
 
 # The programs; the environment may name others.
 build=${BUILD:-build} cc=${CC:-cc} cxx=${CXX:-c++}
