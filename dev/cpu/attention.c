@@ -189,14 +189,24 @@ typedef void Forward(float *out, float *lse, float *scratch, const float *qkv,
                      int B, int T, int past, int C, int NH);
 typedef void Backward(float *dqkv, float *scratch, const float *dout, const float *qkv,
                       const float *out, const float *lse, int B, int T, int C, int NH);
-typedef struct { const char *name; Forward *forward; Backward *backward; bool all_threads; } Rung;
+typedef struct {
+    const char *name, *idea;           // what it changes, in one line
+    Forward *forward;
+    Backward *backward;
+    bool all_threads;
+} Rung;
 
 static const Rung rungs[] = {
-    { "plain", attention_forward_plain, attention_backward_plain, false },
-    { "blocked", blocked_forward, blocked_backward, false },
-    { "exponentials", exponentials_forward, exponentials_backward, false },
-    { "packed", attention_forward_fast, attention_backward_fast, false },
-    { "parallel", attention_forward_fast, attention_backward_fast, true },
+    { "plain", "a query at a time, all its keys, as the formula has it",
+      attention_forward_plain, attention_backward_plain, false },
+    { "blocked", "a block of queries meets a block of keys while both are in a cache",
+      blocked_forward, blocked_backward, false },
+    { "exponentials", "a vector of exponentials at a time, in place of the library's one",
+      exponentials_forward, exponentials_backward, false },
+    { "packed", "a vector holds scores of several keys, and blocks of scores are matrix products",
+      attention_forward_fast, attention_backward_fast, false },
+    { "parallel", "the same on all threads: heads of its own each",
+      attention_forward_fast, attention_backward_fast, true },
 };
 enum { RUNGS = sizeof rungs / sizeof *rungs };
 
@@ -336,17 +346,29 @@ static void check(int threads) {
     printf("%d rungs agree, also in sizes that nothing divides\n", RUNGS);
 }
 
+static void ideas(void) {
+    printf("\n");
+    for (int i = 0; i < RUNGS; i++) printf("%d. %s: %s\n", i + 1, rungs[i].name, rungs[i].idea);
+    printf("\n"
+           "GFLOP/s    billion multiplications and additions a second, of pairs in sight alone;\n"
+           "           exponentials are not counted, so 100%% of the peak is out of reach\n"
+           "%% of peak  of what the rung's threads, one or all, can do on registers alone\n"
+           "x before   how many times as fast as the line above\n"
+           "error      how far the results are from the first rung's, as a part of their norm\n");
+}
+
 static void table(int T, int NH, int HS, int threads) {
     Data d = data_init(1, T, NH, HS, threads);
-    double core = cpu_peak_fp32(1), all = cpu_peak_fp32(threads), before[2] = {0};
+    Peaks peaks = peaks_measure(threads);
+    double before[2] = {0}, highest = 0.0;
     double product = (double)NH * HS * T * (T + 1.0);        // FLOP, pairs in sight
-    printf("\nT=%d, %d heads of %d channels\npeak: %.0f GFLOP/s a core, %.0f on %d threads\n",
-           T, NH, HS, core / 1e9, all / 1e9, threads);
+    printf("\nT=%d, %d heads of %d channels\n", T, NH, HS);
+    peaks_print(peaks);
     printf("%-14s %29s %31s\n%-14s %9s %8s %10s %11s %8s %10s %9s\n", "", "forward", "backward",
            "rung", "GFLOP/s", "% of peak", "x before", "GFLOP/s", "% of peak", "x before", "error");
     for (int i = 0; i < RUNGS; i++) {
         const Rung *r = &rungs[i];
-        double peak = r->all_threads ? all : core;
+        double peak = r->all_threads ? peaks.all : peaks.core;
         threads_set(r->all_threads ? threads : 1);
         double flops[2] = { 2*product / forward_seconds(r, &d, 0.3),
                             5*product / backward_seconds(r, &d, 0.3) };
@@ -356,11 +378,13 @@ static void table(int T, int NH, int HS, int threads) {
             if (i > 0) snprintf(gain, sizeof gain, "%.2f", flops[f] / before[f]);
             printf("%s %8.1f %9.1f %10s", f ? "  " : "", flops[f] / 1e9, 100.0 * flops[f] / peak,
                    gain);
+            highest = fmax(highest, flops[f] / peak);
             before[f] = flops[f];
         }
         printf(" %9.1g\n", rung_check(r, &d));
     }
     threads_set(threads);
+    say_if_busy(peaks, highest);
     data_free(&d);
 }
 
@@ -378,9 +402,12 @@ int main(int argc, char **argv) {
     else if (argc != 1 && !(argc == 2 && strcmp(argv[1], "check") == 0))
         die("usage: attention-cpu, attention-cpu T NH HS, or attention-cpu check");
     check(threads);
+    if (argc != 2) ideas();
     if (argc == 4) table(own[0], own[1], own[2], threads);
     if (argc > 1) return 0;
     table(64, 12, 64, threads);
     table(1024, 12, 64, threads);
+    printf("\nNext: lesson 7 has the formula, dev/cpu/attention.c the code; "
+           "`make ladder OP=attention` counts a GPU's.\n");
     return 0;
 }

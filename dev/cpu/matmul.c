@@ -15,7 +15,7 @@
 #include "../base/error.h"             // die, alloc_or_die
 #include "../base/rng.h"               // rng_make, rng_uniform
 #include "matmul.h"                    // matmul_fast; MR, NR, KC, LANES, vec
-#include "peak.h"                      // cpu_peak_fp32, cpu_peak_bf16
+#include "ladder.h"                    // peaks_measure, peaks_print, say_if_busy
 
 typedef void Multiply(float *c, const float *a, const float *b, size_t M, size_t N, size_t K);
 
@@ -153,17 +153,28 @@ static void packed(float *c, const float *a, const float *b, size_t M, size_t N,
     matmul_fast(c, N, rows_of(a, K), rows_of(b, N), NULL, M, N, K, WRITE);
 }
 
-typedef struct { const char *name; Multiply *multiply; bool slow, all_threads; } Rung;
+typedef struct {
+    const char *name, *idea;           // what it changes, in one line
+    Multiply *multiply;
+    bool slow, all_threads;
+} Rung;
 
 static const Rung rungs[] = {
-    { "naive", naive, true, false },
-    { "loop order", loop_order, true, false },
-    { "tiling", tiling, true, false },
-    { "vectorized", vectorized, false, false },
-    { "register-blocked", register_blocked, false, false },
-    { "packed", packed, false, false },
-    { "parallel", packed, false, true },
-    { "bf16", matmul_bf16, false, true },
+    { "naive", "three loops, as the formula has them: down a column of B, a row apart each time",
+      naive, true, false },
+    { "loop order", "the same loops, the last two changed about: along a row of B",
+      loop_order, true, false },
+    { "tiling", "a block of B small enough for a cache, used by all rows of A before the next",
+      tiling, true, false },
+    { "vectorized", "the same, with one instruction for as many columns as a vector holds",
+      vectorized, false, false },
+    { "register-blocked", "a tile of C stays in registers while k runs: a load serves a whole row",
+      register_blocked, false, false },
+    { "packed", "blocks of A and B copied into the order in which the tile reads them",
+      packed, false, false },
+    { "parallel", "the same on all threads: a strip of C each", packed, false, true },
+    { "bf16", "factors of 16 bits, sums of 32: two multiply-adds where there was one",
+      matmul_bf16, false, true },
 };
 enum { RUNGS = sizeof rungs / sizeof *rungs };
 
@@ -262,26 +273,39 @@ static void check(int threads) {
     printf("%d rungs agree, also in sizes that nothing divides\n", RUNGS);
 }
 
+static void ideas(void) {
+    printf("\n");
+    for (int i = 0; i < RUNGS; i++) printf("%d. %s: %s\n", i + 1, rungs[i].name, rungs[i].idea);
+    printf("\n"
+           "GFLOP/s        billion multiplications and additions a second\n"
+           "%% of a core    of what one core can do on registers alone; rungs of one thread\n"
+           "%% of peak      of what all threads can do on registers alone\n"
+           "x rung before  how many times as fast as the line above\n"
+           "error          how far C is from the first rung's, as a part of its norm: rounding\n");
+}
+
 static void table(size_t M, size_t N, size_t K, int threads) {
     Product p = product_init(M, N, K);
-    double core = cpu_peak_fp32(1), all = cpu_peak_fp32(threads), before = 0.0;
-    double all_bf16 = cpu_peak_bf16(threads);
+    Peaks peaks = peaks_measure(threads);
+    double before = 0.0, highest = 0.0;
     printf("\n(%zu,%zu) * (%zu,%zu); B takes %.0f MB\n", M, K, K, N, 4e-6 * (double)(K*N));
-    printf("peak: %.0f GFLOP/s a core, %.0f on %d threads", core / 1e9, all / 1e9, threads);
-    if (all_bf16 > 0.0) printf(", %.0f in bf16", all_bf16 / 1e9);
-    printf("\n%-16s %9s %12s %12s %14s %8s\n", "rung", "GFLOP/s", "% of a core", "% of peak",
+    peaks_print(peaks);
+    printf("%-16s %9s %12s %12s %14s %8s\n", "rung", "GFLOP/s", "% of a core", "% of peak",
            "x rung before", "error");
     for (int i = 0; i < RUNGS; i++) {
         const Rung *r = &rungs[i];
         double flops = rung_run(r, &p, threads, 0.3), error = rung_check(r, &p);
-        double peak = r->multiply == matmul_bf16 && all_bf16 > 0.0 ? all_bf16 : all;
+        double peak = r->multiply == matmul_bf16 && peaks.all_bf16 > 0.0 ? peaks.all_bf16
+                                                                         : peaks.all;
         char of_core[16] = "", gain[16] = "";
-        if (!r->all_threads) snprintf(of_core, sizeof of_core, "%.1f", 100.0 * flops / core);
+        if (!r->all_threads) snprintf(of_core, sizeof of_core, "%.1f", 100.0 * flops / peaks.core);
         if (i > 0) snprintf(gain, sizeof gain, "%.2f", flops / before);
         printf("%-16s %9.1f %12s %12.1f %14s %8.1g\n", r->name, flops / 1e9, of_core,
                100.0 * flops / peak, gain, error);
+        highest = fmax(highest, flops / (r->all_threads ? peak : peaks.core));
         before = flops;
     }
+    say_if_busy(peaks, highest);
     product_free(&p);
 }
 
@@ -300,6 +324,7 @@ int main(int argc, char **argv) {
     else if (argc != 1 && !(argc == 2 && strcmp(argv[1], "check") == 0))
         die("usage: ladder, ladder M N K, or ladder check");
     check(threads);
+    if (argc != 2) ideas();
     if (argc == 4) table(own[0], own[1], own[2], threads);
     if (argc > 1) return 0;
     table(1024, 1024, 1024, threads);
@@ -308,5 +333,7 @@ int main(int argc, char **argv) {
 #ifndef __AVX512BF16__
     printf("\nbf16 is slow: this processor, or this build, has no instruction for it.\n");
 #endif
+    printf("\nNext: lesson 12 has the reason of each rung, dev/cpu/matmul.c the code; "
+           "`make ladder OP=attention-cpu`.\n");
     return 0;
 }

@@ -3,6 +3,8 @@
 // `right`, and exits with status 1 or 0. Each check calls no other function that is an exercise,
 // but for those of a whole model at the end. make check NAME= builds it with the reader's copy of
 // the trainer; tests/test_exercises.py with the original, with blanks and with typical mistakes.
+// A check runs with one thread and then with several, which must give the same bits. Built with gcc
+// and threads.c, it also finds data races.
 #define PROGRAM "train_gpt2"
 #include "dev/train/loop.h"
 
@@ -26,23 +28,44 @@ enum { GUARD = 64 };                   // elements behind a tensor that nobody m
 static const float OUTSIDE = -123.0f;
 static const double TOLERANCE = 1e-5;  // of floats; a mistake shows at 1e-3 or above
 
-// A tensor that the function under test writes or adds to. `before` is what it contained.
-typedef struct { const char *name; float *x, *before; size_t n; } Result;
+// The indices of a tensor, a letter each, and how many values each takes: INDEX("nc", N, C).
+// "p" alone: all parameters of the model that SMALL describes.
+typedef struct { const char *names; size_t sizes[4]; } Index;
+#define INDEX(names, ...) (Index){ names, { __VA_ARGS__ } }
 
-static Result tensor(const char *name, size_t n, float before) {
-    Result t = { name, alloc_or_die((n + GUARD) * sizeof(float), "a tensor"),
+enum { MB = 4, MT = 8, MN = MB*MT, MV = 16 };
+static const Config SMALL = { .L = 2, .NH = 2, .C = 8, .V = MV, .P = MT };
+
+// A tensor that the function under test writes or adds to. `before` is what it contained.
+typedef struct { const char *name; Index index; float *x, *before; size_t n; } Result;
+
+// Where memory that threads may share lies, for the message about a race.
+static struct { const char *name; Index index; const float *x; size_t n; } known[256];
+static size_t n_known;
+
+static void remember(const char *name, Index index, const float *x, size_t n) {
+    if (n_known == sizeof known / sizeof *known) n_known = 0;
+    known[n_known].name = name, known[n_known].index = index;
+    known[n_known].x = x, known[n_known++].n = n;
+}
+
+static Result tensor(const char *name, Index index, float before) {
+    size_t n = 1;
+    for (size_t k = 0; k < strlen(index.names); k++) n *= index.sizes[k];
+    Result t = { name, index, alloc_or_die((n + GUARD) * sizeof(float), "a tensor"),
                  alloc_or_die((n + GUARD) * sizeof(float), "a tensor"), n };
     for (size_t i = 0; i < n + GUARD; i++) t.x[i] = t.before[i] = i < n ? before : OUTSIDE;
+    remember(name, index, t.x, n);
     return t;
 }
 
-static Result written(const char *name, size_t n) { return tensor(name, n, 7.0f); }
-static Result added(const char *name, size_t n) { return tensor(name, n, 0.5f); }
+static Result written(const char *name, Index index) { return tensor(name, index, 7.0f); }
+static Result added(const char *name, Index index) { return tensor(name, index, 0.5f); }
 
-static Result holding(const char *name, const float *x, size_t n) {
-    Result t = tensor(name, n, 0.0f);
-    memcpy(t.x, x, n * sizeof *x);
-    memcpy(t.before, x, n * sizeof *x);
+static Result holding(const char *name, const float *x, Index index) {
+    Result t = tensor(name, index, 0.0f);
+    memcpy(t.x, x, t.n * sizeof *x);
+    memcpy(t.before, x, t.n * sizeof *x);
     return t;
 }
 
@@ -59,6 +82,75 @@ static double *doubles(size_t n) {
     return x;
 }
 
+// "gradients of h.0.ln_1.bias[row=0][column=3]", element i of all parameters of SMALL
+static const char *parameter(const char *name, size_t i) {
+    static char text[200];
+    int k = 0;
+    Tensor t = gpt2_tensor(&SMALL, k);
+    while (i >= t.offset + t.count) t = gpt2_tensor(&SMALL, ++k);
+    snprintf(text, sizeof text, "%s of %s[row=%zu][column=%zu]", name, t.key,
+             (i - t.offset) / t.cols, (i - t.offset) % t.cols);
+    return text;
+}
+
+// "dx[n=2][c=1]"; the rest of a name of several words follows the indices.
+static const char *element(const char *name, Index index, size_t i) {
+    static char text[200];
+    if (index.names[0] == 'p') return parameter(name, i);
+    size_t stride = 1, n = strlen(index.names), word = strcspn(name, " "), at = word;
+    memcpy(text, name, word);
+    for (size_t k = 0; k < n; k++) stride *= index.sizes[k];
+    for (size_t k = 0; k < n; k++) {
+        stride /= index.sizes[k];
+        at += (size_t)snprintf(text + at, sizeof text - at, "[%c=%zu]", index.names[k],
+                               i / stride % index.sizes[k]);
+    }
+    snprintf(text + at, sizeof text - at, "%s", name + word);
+    return text;
+}
+
+// ---- threads ----
+
+static const int THREADS[] = { 1, 4, 3 };        // a check runs once with each
+static int run, threads;
+
+#ifdef __SANITIZE_THREAD__
+extern const void *_Atomic race_address;         // dev/exercises/threads.c
+
+static void expect_no_race(void) {
+    const float *at = race_address;
+    if (!at) return;
+    for (size_t k = 0; k < n_known; k++)
+        if (at >= known[k].x && at < known[k].x + known[k].n)
+            wrong("%s: one thread writes it while another reads or writes it; divide the loop so "
+                  "that each element belongs to one thread",
+                  element(known[k].name, known[k].index, (size_t)(at - known[k].x)));
+    wrong("threads share a variable that one of them writes: declare it inside the parallel loop, "
+          "so that each thread has its own");
+}
+#else
+static void expect_no_race(void) {}
+#endif
+
+// The first run logs each tensor's bits; the others compare.
+static void expect_same_bits(const Result *t) {
+    static float log[1 << 20];
+    static size_t end;
+    static int of_run;
+    if (of_run != run) of_run = run, end = 0;
+    if (end + t->n > sizeof log / sizeof *log) die("check: the log of bits is too short");
+    float *first = log + end;
+    end += t->n;
+    if (run == 0) memcpy(first, t->x, t->n * sizeof *first);
+    for (size_t i = 0; i < t->n; i++)
+        if (memcmp(&first[i], &t->x[i], sizeof *first) != 0)
+            wrong("%s is %.9g with 1 thread and %.9g with %d: the bits must be the same for any "
+                  "number of threads, so the order of additions may not depend on it",
+                  element(t->name, t->index, i), first[i], t->x[i], threads);
+}
+
+// ---- comparisons ----
+
 // |x - a before - b exact| / |exact|
 static double error_of(const Result *t, double a, const double *exact, double b) {
     double difference = 0.0, norm = 0.0;
@@ -71,12 +163,28 @@ static double error_of(const Result *t, double a, const double *exact, double b)
 }
 
 static void expect_sane(const Result *t, const char *hint) {
+    expect_no_race();
     for (size_t i = 0; i < t->n; i++)
-        if (!isfinite(t->x[i])) wrong("%s: element %zu is %f; %s", t->name, i, t->x[i], hint);
+        if (!isfinite(t->x[i]))
+            wrong("%s is %f; %s", element(t->name, t->index, i), t->x[i], hint);
     for (size_t i = t->n; i < t->n + GUARD; i++)
         if (t->x[i] != OUTSIDE)
             wrong("%s: element %zu is written, and it has %zu: an index runs past its end",
                   t->name, i, t->n);
+}
+
+// "dx[n=2][c=1] is 0.5, expected 0.25", of the first element that is wrong.
+static const char *first_wrong(const Result *t, double keep, const double *exact) {
+    static char text[300];
+    double norm = 0.0;
+    size_t i = 0;
+    for (size_t k = 0; k < t->n; k++) norm += exact[k] * exact[k] / (double)t->n;
+    double limit = TOLERANCE * (norm > 0.0 ? sqrt(norm) : 1.0);
+    while (i + 1 < t->n && fabs(t->x[i] - keep*t->before[i] - exact[i]) <= limit) i++;
+    snprintf(text, sizeof text, "%s is %.6g, expected %.6g%s", element(t->name, t->index, i),
+             t->x[i], keep*t->before[i] + exact[i],
+             t->x[i] != t->before[i] ? "" : keep ? " (nothing is added)" : " (it is not written)");
+    return text;
 }
 
 // Says what is wrong with t, if anything is. keep 1: `exact` was to be added to what t contained;
@@ -85,22 +193,33 @@ static void expect(const Result *t, double keep, const double *exact, const char
     double dot = 0.0, norm = 0.0;
     expect_sane(t, hint);
     double error = error_of(t, keep, exact, 1.0);
-    if (error <= TOLERANCE) return;
+    if (error <= TOLERANCE) {
+        expect_same_bits(t);
+        return;
+    }
     if (memcmp(t->x, t->before, t->n * sizeof *t->x) == 0)
         wrong(keep ? "%s: nothing is added to it" : "%s: it is not written", t->name);
+    const char *first = first_wrong(t, keep, exact);
     if (keep && error_of(t, 0.0, exact, 1.0) <= TOLERANCE)
-        wrong("%s: what it contained is lost: add with +=, do not write with =; %s", t->name, hint);
+        wrong("%s: what it contained is lost: add with +=, do not write with =", first);
     if (!keep && error_of(t, 1.0, exact, 1.0) <= TOLERANCE)
-        wrong("%s: it still contains what it contained before: write with =, do not add with +=; "
-              "%s", t->name, hint);
+        wrong("%s: it still contains what it contained before: write with =, do not add with +=",
+              first);
     for (size_t i = 0; i < t->n; i++) {
         dot += (t->x[i] - keep*t->before[i]) * exact[i];
         norm += exact[i] * exact[i];
     }
     double times = norm > 0.0 ? dot / norm : 0.0;
     if (fabs(times) > 1e-3 && error_of(t, keep, exact, times) <= TOLERANCE * fabs(times))
-        wrong("%s: all of it is %.4g times what it should be; %s", t->name, times, hint);
-    wrong("%s: relative error %.2g, expected below %.0e; %s", t->name, error, TOLERANCE, hint);
+        wrong("%s: all of %s is %.4g times what it should be; %s", first, t->name, times, hint);
+    wrong("%s; %s", first, hint);
+}
+
+// Says so where t is `other`, what a typical mistake leaves in place of `exact`.
+static void expect_not(const Result *t, const double *other, const double *exact,
+                       const char *hint) {
+    if (error_of(t, 0.0, other, 1.0) <= TOLERANCE && error_of(t, 0.0, exact, 1.0) > TOLERANCE)
+        wrong("%s; %s", first_wrong(t, 0.0, exact), hint);
 }
 
 static void expect_written(const Result *t, const double *exact, const char *hint) {
@@ -119,7 +238,7 @@ static const int TOKENS[EN] = { 3, 0, 3, 6, 1, 3, 5, 5, 2, 0 };
 static void check_embedding_forward(void) {
     Rng rng = rng_make(1, 0);
     float *wte = normals(EV*EC, 1, 0, &rng), *wpe = normals(EP*EC, 1, 0, &rng);
-    Result x = written("x", EN*EC);
+    Result x = written("x", INDEX("btc", EB, ET, EC));
     double *exact = doubles(EN*EC);
     for (int i = 0; i < EN*EC; i++) {
         int n = i / EC, t = n % ET;
@@ -132,7 +251,7 @@ static void check_embedding_forward(void) {
 static void check_embedding_backward(void) {
     Rng rng = rng_make(1, 1);
     float *dx = normals(EN*EC, 1, 0, &rng);
-    Result dwte = added("dwte", EV*EC), dwpe = added("dwpe", EP*EC);
+    Result dwte = added("dwte", INDEX("vc", EV, EC)), dwpe = added("dwpe", INDEX("tc", EP, EC));
     double *tokens = doubles(EV*EC), *positions = doubles(EP*EC);
     for (int i = 0; i < EN*EC; i++) {
         tokens[TOKENS[i/EC]*EC + i%EC] += dx[i];
@@ -146,38 +265,49 @@ static void check_embedding_backward(void) {
 // ---- softmax cross-entropy ----
 
 enum { XN = 5, XV = 11, XVp = 16 };
-static const int TARGETS[XN] = { 4, 10, 0, 4, 7 };
+static const int TARGETS[XN] = { 4, 10, 0, 0, 7 };
 
-// Logits; row 2 is near 200, and the padding is large. Also each row's log sum exp.
-static float *xent_logits(double *lse) {
+// Logits; row 1 is near -200, row 2 near 200, row 3 begins with -200.
+// Columns V ... Vp-1 are greater by `padding`. Also each row's log sum exp.
+static float *xent_logits(double *lse, float padding) {
     Rng rng = rng_make(2, 0);
     float *logits = normals(XN*XVp, 2, 0, &rng);
     for (int n = 0; n < XN; n++) {
         double sum = 0.0;
         for (int v = 0; v < XVp; v++)
-            logits[n*XVp + v] += v >= XV ? 20.0f : n == 2 ? 200.0f : 0.0f;
+            logits[n*XVp + v] += (n == 1 || (n == 3 && v == 0) ? -200.0f : n == 2 ? 200.0f : 0.0f)
+                               + (v >= XV ? padding : 0.0f);
         for (int v = 0; v < XV; v++) sum += exp((double)logits[n*XVp + v]);
         lse[n] = log(sum);
     }
     return logits;
 }
 
-static void check_xent_forward(void) {
+static void xent_forward_with(float padding) {
     double lse_exact[XN], loss_exact[XN];
-    float *logits = xent_logits(lse_exact);
-    Result loss = written("loss", XN), lse = written("lse", XN);
+    float *logits = xent_logits(lse_exact, padding);
+    Result loss = written("loss", INDEX("n", XN)), lse = written("lse", INDEX("n", XN));
     for (int n = 0; n < XN; n++) loss_exact[n] = lse_exact[n] - logits[n*XVp + TARGETS[n]];
     xent_forward(loss.x, lse.x, logits, TARGETS, XN, XV, XVp);
-    expect_sane(&lse, "e^200 overflows: subtract the row's largest logit before exp");
-    expect_written(&lse, lse_exact, "log of the sum of e^logit over columns 0 ... V-1 of its row, "
-                   "of Vp columns");
+    bool overflow = fabs(lse.x[0] - lse_exact[0]) + fabs(lse.x[4] - lse_exact[4]) < 1e-3;
+    for (int n = 0; n < XN; n++) overflow |= !isfinite(lse.x[n]);
+    expect_written(&lse, lse_exact, padding > 100.0f
+                   ? "columns V ... Vp-1 are padding: neither the largest nor the sum reads them"
+                   : overflow ? "e^200 overflows and e^-200 is 0: before exp, subtract the "
+                                  "largest of the row's own V logits"
+                   : "log of the sum of e^logit over columns 0 ... V-1 of its row, of Vp columns");
     expect_written(&loss, loss_exact, "loss = lse - the target's logit");
+}
+
+static void check_xent_forward(void) {
+    xent_forward_with(20.0f);
+    xent_forward_with(400.0f);
 }
 
 static void check_xent_backward(void) {
     double lse_exact[XN], *exact = doubles(XN*XVp);
-    float lse[XN], scale = 0.125f, *logits = xent_logits(lse_exact);
-    Result d = holding("dlogits", logits, XN*XVp);
+    float lse[XN], scale = 0.125f, *logits = xent_logits(lse_exact, 20.0f);
+    Result d = holding("dlogits", logits, INDEX("nv", XN, XVp));
     for (int n = 0; n < XN; n++) {
         lse[n] = (float)lse_exact[n];
         for (int v = 0; v < XV; v++)
@@ -194,7 +324,7 @@ static void check_xent_backward(void) {
 
 // ---- LayerNorm ----
 
-enum { LN = 7, LC = 5 };
+enum { LN = 23, LC = 5 };
 
 static void layernorm_exact(double *mean, double *rstd, const float *x) {
     for (int n = 0; n < LN; n++) {
@@ -212,12 +342,23 @@ static void check_layernorm_forward(void) {
     float *gain = normals(LC, 0.3, 1, &rng), *bias = normals(LC, 0.3, 0, &rng);
     for (int c = 0; c < LC; c++) x[c] = x[c]*1e-3f + 1.0f;     // a row where 1e-5 shows
     double mean_exact[LN], rstd_exact[LN], exact[LN*LC];
-    Result out = written("out", LN*LC), mean = written("mean", LN), rstd = written("rstd", LN);
+    Result mean = written("mean", INDEX("n", LN)), rstd = written("rstd", INDEX("n", LN));
+    Result out = written("out", INDEX("nc", LN, LC));
     layernorm_exact(mean_exact, rstd_exact, x);
     for (int i = 0; i < LN*LC; i++)
         exact[i] = (x[i] - mean_exact[i/LC]) * rstd_exact[i/LC] * gain[i%LC] + bias[i%LC];
     layernorm_forward(out.x, mean.x, rstd.x, x, gain, bias, LN, LC);
     expect_written(&mean, mean_exact, "the mean of a row's C channels");
+    double other[4][LN];
+    for (int n = 0; n < LN; n++) {
+        double var = 1.0 / (rstd_exact[n] * rstd_exact[n]) - 1e-5;
+        other[0][n] = 1.0 / sqrt(var), other[1][n] = 1.0 / (sqrt(var) + 1e-5);
+        other[2][n] = 1.0 / sqrt(var * LC / (LC - 1) + 1e-5), other[3][n] = 1.0 / rstd_exact[n];
+    }
+    expect_not(&rstd, other[0], rstd_exact, "1e-5 is missing under the root: 1/sqrt(var + 1e-5)");
+    expect_not(&rstd, other[1], rstd_exact, "1e-5 belongs under the root: 1/sqrt(var + 1e-5)");
+    expect_not(&rstd, other[2], rstd_exact, "var is the mean over C channels, not over C - 1");
+    expect_not(&rstd, other[3], rstd_exact, "this is its inverse, sqrt(var + 1e-5)");
     expect_written(&rstd, rstd_exact, "1/sqrt(var + 1e-5); var is the mean, over C, of the squared "
                    "distances from the row's mean");
     expect_written(&out, exact, "out = (x - mean) * rstd * gain + bias; gain and bias have "
@@ -230,6 +371,7 @@ static void check_layernorm_backward(void) {
     float *dout = normals(LN*LC, 1, 0.5, &rng), mean[LN], rstd[LN];
     double mean_exact[LN], rstd_exact[LN];
     double *dx_exact = doubles(LN*LC), *dgain_exact = doubles(LC), *dbias_exact = doubles(LC);
+    for (int c = 0; c < LC; c++) x[c] = (x[c] - 1.0f) * 1e-3f;     // a row where 1e-5 shows
     layernorm_exact(mean_exact, rstd_exact, x);
     for (int n = 0; n < LN; n++) {
         double r = rstd_exact[n], xhat[LC], g[LC];
@@ -245,10 +387,11 @@ static void check_layernorm_backward(void) {
                 dx_exact[n*LC + c] += g[k] * r * ((k == c) - 1.0/LC - xhat[k]*xhat[c]/LC);
     }
     for (int in_place = 0; in_place < 2; in_place++) {
-        Result dx = in_place ? holding("dx (the same memory as dout)", dout, LN*LC)
-                             : written("dx", LN*LC);
-        Result dgain = added(in_place ? "dgain (dx in dout's memory)" : "dgain", LC);
-        Result dbias = added(in_place ? "dbias (dx in dout's memory)" : "dbias", LC);
+        Index nc = INDEX("nc", LN, LC), c = INDEX("c", LC);
+        Result dx = in_place ? holding("dx (the same memory as dout)", dout, nc)
+                             : written("dx", nc);
+        Result dgain = added(in_place ? "dgain (dx in dout's memory)" : "dgain", c);
+        Result dbias = added(in_place ? "dbias (dx in dout's memory)" : "dbias", c);
         layernorm_backward(dx.x, dgain.x, dbias.x, in_place ? dx.x : dout, x, mean, rstd, gain,
                            LN, LC);
         expect_added(&dgain, dgain_exact, in_place ? "dx may overwrite dout: write dgain first"
@@ -257,7 +400,7 @@ static void check_layernorm_backward(void) {
                      : "the sum over rows of dout");
         expect_written(&dx, dx_exact, in_place ? "read a row of dout before dx overwrites it"
                        : "mean and rstd depend on x too: (g - mean(g) - xhat * mean(g * xhat)) * "
-                         "rstd, with g = dout * gain");
+                         "rstd, with g = dout * gain and the rstd that forward kept");
     }
 }
 
@@ -275,7 +418,8 @@ static void check_gelu_backward(void) {
     for (int i = 0; i < N; i++)
         exact[i] = dout[i] * (gelu_exact(x[i] + h) - gelu_exact(x[i] - h)) / (2.0 * h);
     for (int in_place = 0; in_place < 2; in_place++) {
-        Result dx = in_place ? holding("dx (the same memory as dout)", dout, N) : written("dx", N);
+        Index i = INDEX("i", N);
+        Result dx = in_place ? holding("dx (the same memory as dout)", dout, i) : written("dx", i);
         gelu_backward(dx.x, in_place ? dx.x : dout, x, N);
         expect_written(&dx, exact, "dout times the slope of GELU at x: s + x s (1 - s) 2 du/dx, "
                        "with du/dx = sqrt(2/pi) (1 + 3*0.044715 x^2)");
@@ -287,7 +431,8 @@ static void check_linear_backward(void) {
     Rng rng = rng_make(5, 0);
     float *x = normals(N*C, 1, 0, &rng), *w = normals(C*OC, 1, 0, &rng);
     float *dout = normals(N*OC, 1, 0, &rng);
-    Result dx = written("dx", N*C), dw = added("dw", C*OC), db = added("db", OC);
+    Result dx = written("dx", INDEX("nc", N, C)), dw = added("dw", INDEX("co", C, OC));
+    Result db = added("db", INDEX("o", OC));
     double *dx_exact = doubles(N*C), *dw_exact = doubles(C*OC), *db_exact = doubles(OC);
     for (int n = 0; n < N; n++)
         for (int o = 0; o < OC; o++) {
@@ -330,20 +475,36 @@ static void attention_exact(double *p, double *out, double *lse, const float *q,
 }
 
 static float *attention_scratch_of(int T, int HS) {
-    return alloc_or_die(thread_count()*attention_scratch(T, HS) * sizeof(float), "scratch");
+    size_t n = thread_count()*attention_scratch(T, HS);
+    float *scratch = alloc_or_die(n * sizeof *scratch, "scratch");
+    remember("scratch", INDEX("i", n), scratch, n);
+    return scratch;
 }
 
-// T rows of each sequence, of which the first `past` were computed before.
-static void check_attention_forward(AttentionForward *forward, int T, int past) {
-    enum { B = 2, NH = 2, HS = 3, C = NH*HS };
-    const char *hint = "only the rows behind the past are computed; a sequence has past + T rows";
+// T rows of each sequence, of which the first `past` were computed before. `large`: the scores of
+// query 2 are near 200, those of query 3 near -200, that of query 5 and its own key too, and all
+// are exact in float.
+static void check_attention_forward(AttentionForward *forward, int T, int past, bool large) {
+    enum { B = 2, NH = 2 };
+    const char *hint = past ? "only the rows behind the past are computed; a sequence has past + T "
+                              "rows" : large ? "e^200 overflows and e^-200 is 0: before exp, "
+                              "subtract the largest of the query's own scores" : NULL;
     Rng rng = rng_make(6, 0);
+    int HS = large ? 4 : 3, C = NH*HS;
     size_t N = (size_t)B*T;
     float *qkv = normals(N*3*C, 1, 0, &rng);
+    for (size_t i = 0; large && i < N*3*C; i++) {
+        size_t t = i / (3*C) % T, c = i % (3*C);
+        qkv[i] = rintf(qkv[i] * 8.0f) / 8.0f;
+        if (c % HS == 0 && c < (size_t)C) qkv[i] = t == 2 ? 400.0f : t == 3 ? -400.0f : 0.0f;
+        if (c % HS == 0 && c / C == 1) qkv[i] = 1.0f;
+        if (c % HS == 1 && c < (size_t)C) qkv[i] = t == 5 ? 400.0f : 0.0f;
+        if (c % HS == 1 && c / C == 1) qkv[i] = t == 5 ? -1.0f : 0.0f;
+    }
     double *p = doubles((size_t)T*T), *head = doubles(T*HS), *out_exact = doubles(N*C);
     double *lse_exact = doubles(N*NH);
-    Result out = written(past ? "out (past > 0)" : "out", N*C);
-    Result lse = written(past ? "lse (past > 0)" : "lse", N*NH);
+    Result out = written(past ? "out (past > 0)" : "out", INDEX("btc", B, T, C));
+    Result lse = written(past ? "lse (past > 0)" : "lse", INDEX("bht", B, NH, T));
     for (int b = 0; b < B; b++) for (int h = 0; h < NH; h++) {
         double *head_lse = lse_exact + (b*NH + h)*T;
         attention_exact(p, head, head_lse, qkv + (size_t)b*T*3*C + h*HS, T, C, HS);
@@ -355,29 +516,31 @@ static void check_attention_forward(AttentionForward *forward, int T, int past) 
     }
     forward(out.x + past*C, lse.x + past, attention_scratch_of(T, HS), qkv + past*3*C, B, T - past,
             past, C, NH);
-    expect_written(&lse, lse_exact, past ? hint
+    expect_written(&lse, lse_exact, hint ? hint
                    : "lse (B,NH,T): log of the sum of e^(q . k / sqrt(HS)) over t2 <= t");
-    expect_written(&out, out_exact, past ? hint
+    expect_written(&out, out_exact, hint ? hint
                    : "the values of tokens t2 <= t, weighted by the softmax; head h owns columns "
                      "h*HS ...");
 }
 
 static void check_attention_plain(void) {
-    check_attention_forward(attention_forward_plain, 7, 0);
-    check_attention_forward(attention_forward_plain, 7, 4);
+    check_attention_forward(attention_forward_plain, 7, 0, false);
+    check_attention_forward(attention_forward_plain, 7, 0, true);
+    check_attention_forward(attention_forward_plain, 7, 4, false);
 }
 
 static void check_attention_tiled(void) {        // blocks of 32 queries meet
-    check_attention_forward(attention_forward_fast, 71, 0);
-    check_attention_forward(attention_forward_fast, 71, 37);
-    check_attention_forward(attention_forward_fast, 71, 70);
+    check_attention_forward(attention_forward_fast, 71, 0, false);
+    check_attention_forward(attention_forward_fast, 71, 37, false);
+    check_attention_forward(attention_forward_fast, 71, 70, false);
 }
 
 // Splits dqkv (N,3C) into the gradients of queries, keys and values, for the messages.
-static void expect_part(const Result *dqkv, const double *exact, int part, int N, int C,
+static void expect_part(const Result *dqkv, const double *exact, int part, int B, int T, int C,
                         const char *hint) {
     static const char *names[] = { "dq", "dk", "dv" };
-    Result d = written(names[part], (size_t)N*C);
+    Result d = written(names[part], INDEX("btc", B, T, C));
+    int N = B*T;
     double *d_exact = doubles((size_t)N*C);
     for (int i = 0; i < N*C; i++) {
         size_t at = (size_t)(i/C)*3*C + part*C + i%C;
@@ -413,13 +576,13 @@ static void check_attention_backward(void) {
             }
         }
     }
-    Result dqkv = written("dqkv", N*3*C);
+    Result dqkv = written("dqkv", INDEX("btc", B, T, 3*C));
     attention_backward_plain(dqkv.x, attention_scratch_of(T, HS), dout, qkv, out, lse, B, T, C, NH);
     expect_sane(&dqkv, "dqkv (B,T,3C) must be written, all of it");
-    expect_part(&dqkv, exact, 2, N, C, "dv_t2 += p_t,t2 dout_t, over t >= t2");
-    expect_part(&dqkv, exact, 0, N, C, "dq_t += ds_t,t2 k_t2 / sqrt(HS), with "
+    expect_part(&dqkv, exact, 2, B, T, C, "dv_t2 += p_t,t2 dout_t, over t >= t2");
+    expect_part(&dqkv, exact, 0, B, T, C, "dq_t += ds_t,t2 k_t2 / sqrt(HS), with "
                 "ds = p (dout . v - d) and d = dout_t . out_t");
-    expect_part(&dqkv, exact, 1, N, C, "dk_t2 += ds_t,t2 q_t / sqrt(HS)");
+    expect_part(&dqkv, exact, 1, B, T, C, "dk_t2 += ds_t,t2 q_t / sqrt(HS)");
 }
 
 // ---- optimizer ----
@@ -428,8 +591,8 @@ static void check_adamw_update(void) {
     enum { N = 37, STEPS = 4 };
     AdamW o = { .lr = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-2f, .weight_decay = 0.1f };
     Rng rng = rng_make(8, 0);
-    Result p = holding("p", normals(N, 1, 0, &rng), N), m = tensor("m", N, 0.0f);
-    Result v = tensor("v", N, 0.0f);
+    Result p = holding("p", normals(N, 1, 0, &rng), INDEX("i", N));
+    Result m = tensor("m", INDEX("i", N), 0.0f), v = tensor("v", INDEX("i", N), 0.0f);
     double ep[N], em[N] = {0}, ev[N] = {0};
     for (int i = 0; i < N; i++) ep[i] = p.x[i];
     for (int step = 1; step <= STEPS; step++) {
@@ -456,27 +619,35 @@ static void check_adamw_update(void) {
 }
 
 static void check_global_norm(void) {
-    enum { N = 50000, GAP = 10 };
+    enum { CHUNKS = 40, EACH = 1250, N = CHUNKS*EACH, NOT_OURS = 16 };
     static Model m;
     Rng rng = rng_make(9, 0);
     float *grads = normals(N, 1, 0, &rng);
-    Chunk chunks[] = { { 5, 0, 3, 20000, true, true }, { 0, 20000, 1, 17, false, true },
-                       { 7, 20017, 4, GAP, true, false },              // another rank counts it
-                       { 9, 20017 + GAP, 2, N - 20017 - GAP, true, true } };
-    double partials[4] = {0}, sum = 0.0, padding = 0.0;
-    for (int i = 0; i < GAP; i++) grads[20017 + i] = 100.0f;
+    Chunk chunks[CHUNKS];
+    double partials[CHUNKS], sum = 0.0, not_ours = 0.0;
+    for (int i = 0; i < CHUNKS; i++) {       // another rank counts NOT_OURS
+        size_t at = (size_t)i*EACH;
+        chunks[i] = (Chunk){ at + 5, at, at + 3, EACH, i % 2 == 0, i != NOT_OURS };
+        partials[i] = 7.0;
+    }
     for (int i = 0; i < N; i++)
-        *(i >= 20017 && i < 20017 + GAP ? &padding : &sum) += (double)grads[i] * grads[i];
-    m.zero.grads = grads, m.zero.chunks = chunks, m.zero.n_chunks = 4;
+        *(i / EACH == NOT_OURS ? &not_ours : &sum) += (double)grads[i] * grads[i];
+    m.zero.grads = grads, m.zero.chunks = chunks, m.zero.n_chunks = CHUNKS;
     m.zero.norm_partials = partials;
     double got = gradients_squares(&m), error = fabs(got - sum) / sum;
+    static double first;
+    if (run == 0) first = got;
+    expect_no_race();
+    if (error <= 1e-10 && got != first)
+        wrong("the sum is %.17g with 1 thread and %.17g with %d: the bits must be the same for any "
+              "number of threads, so add the chunks' sums in order", first, got, threads);
     if (error <= 1e-10) return;
     if (got == 0.0) wrong("the sum is 0: return the sum of the squares of all chunks' gradients");
     if (fabs(got - sqrt(sum)) < 1e-3)
         wrong("the sum is %.2f: this is the norm; return its square, the root comes later", got);
-    if (fabs(got - sum - padding) < 1.0)
+    if (fabs(got - sum - not_ours) < 1.0)
         wrong("the sum includes a chunk whose `counts` is false");
-    if (error < 1e-3)
+    if (error < 1e-6)
         wrong("the sum: relative error %.1e, expected below 1e-10; sum in double, and square in "
               "double", error);
     wrong("the sum is %.1f, expected %.1f; chunk i has `count` gradients from grads + its `grad`",
@@ -491,9 +662,10 @@ static void expect_draws(const char *what, Sampler s, const double *p, const cha
     static const double weight[V] = { 0.1, 0.4, 0.05, 0.25, 0.2 };
     float logits[V];
     int drawn[V] = {0};
-    Candidate candidates[V];
+    Candidate candidates[2*V];             // there are V; the others would be drawn at once
     Rng rng = rng_make(10, 0);
     s.candidates = candidates;
+    for (int v = V; v < 2*V; v++) candidates[v] = (Candidate){ .p = 9.0f, .id = 0 };
     for (int v = 0; v < V; v++) logits[v] = (float)log(weight[v]) + 300.0f;  // e^300 overflows
     for (int n = 0; n < DRAWS; n++) {
         int id = sample_token(&s, logits, V, &rng);
@@ -520,18 +692,21 @@ static void check_sample_token(void) {
     expect_draws("top_k 2", (Sampler){ .temperature = 1.0f, .top_k = 2, .top_p = 1.0f },
                  (double[]){ 0, 0.4/0.65, 0, 0.25/0.65, 0 },
                  "keep the k likeliest, and divide by the sum of these");
+    expect_draws("top_k 9", (Sampler){ .temperature = 1.0f, .top_k = 9, .top_p = 1.0f },
+                 (double[]){ 0.1, 0.4, 0.05, 0.25, 0.2 }, "there are only V = 5 tokens to keep");
     expect_draws("top_p 0.7", (Sampler){ .temperature = 1.0f, .top_p = 0.7f },
                  (double[]){ 0, 0.4/0.85, 0, 0.25/0.85, 0.2/0.85 },
                  "keep the fewest likeliest tokens that have 0.7 of the probability");
+    expect_draws("top_k 3 and top_p 0.7",
+                 (Sampler){ .temperature = 1.0f, .top_k = 3, .top_p = 0.7f },
+                 (double[]){ 0, 0.4/0.85, 0, 0.25/0.85, 0.2/0.85 },
+                 "top_p is a part of the probability of all tokens, not of the top_k");
     expect_draws("top_k 4 and top_p 0.3",
                  (Sampler){ .temperature = 1.0f, .top_k = 4, .top_p = 0.3f },
                  (double[]){ 0, 1, 0, 0, 0 }, "the likeliest token is always kept");
 }
 
 // ---- a whole model: these call the other layers ----
-
-enum { MB = 4, MT = 8, MN = MB*MT, MV = 16 };
-static const Config SMALL = { .L = 2, .NH = 2, .C = 8, .V = MV, .P = MT };
 
 static void small_model(Model *m, int *inputs, int *targets) {
     static Machine machine;
@@ -563,6 +738,24 @@ static void block_of_all_rows(Model *m, int l, float *x) {
     residual_forward(x, x, branch, T*C);
 }
 
+// What an earlier call left in a block would hide that this one does not compute it.
+static void forget(BlockActs a, size_t T, size_t C) {
+    for (size_t i = 0; i < T*C; i++) a.ln1[i] = a.att[i] = a.x_mid[i] = a.ln2[i] = a.x_out[i] = 7.0f;
+    for (size_t i = 0; i < 3*T*C; i++) a.qkv[i] = 7.0f;
+    for (size_t i = 0; i < 4*T*C; i++) a.fc[i] = a.gelu[i] = 7.0f;
+}
+
+static void expect_logits(const Model *m, const float *x) {
+    const float *last = m->lnf + (MT - 1)*SMALL.C;
+    double exact[MV] = {0};
+    if (!x) wrong("the logits that model_extend returns are NULL: return model_logits(m, T - 1)");
+    Result logits = written("logits that model_extend returns", INDEX("v", MV));
+    memcpy(logits.x, x, sizeof exact / sizeof *exact * sizeof *x);
+    for (int i = 0; i < MV*SMALL.C; i++)
+        exact[i / SMALL.C] += (double)last[i % SMALL.C] * m->w.wte[i];
+    expect_written(&logits, exact, "they are those of the last row, T - 1");
+}
+
 static void check_kv_cache(void) {
     enum { C = 8, T = MT, HALF = 3 };
     static Model m;
@@ -579,14 +772,17 @@ static void check_kv_cache(void) {
     float *rows[] = { a->ln1, a->att, a->x_mid, a->ln2 };
     static const char *names[] = { "ln1", "att", "x_mid", "ln2" };
     for (int stage = 0; stage < 2; stage++) {      // all rows at once; then in three pieces
+        for (int l = 0; l < SMALL.L; l++) forget(m.acts[l], T, C);
         static const int ends[2][3] = { { T, 0, 0 }, { HALF, HALF + 1, T } };
         const char *of = stage ? "x_out of the last block (three calls: rows 0 ... 2, 3, 4 ... 7)"
                                : "x_out of the last block (past = 0)";
-        Result out = written(of, T*C), lnf = written(stage ? "lnf (three calls)" : "lnf", T*C);
-        for (int k = 0; k < T*C; k++) a->x_out[k] = m.lnf[k] = 7.0f;
+        Index tc = INDEX("tc", T, C);
+        Result out = written(of, tc), lnf = written(stage ? "lnf (three calls)" : "lnf", tc);
+        for (int k = 0; k < T*C; k++) m.lnf[k] = 7.0f;
+        const float *logits = NULL;
         for (int i = 0, past = 0; i < 3 && past < T; past = ends[stage][i++]) {
             for (int k = 0; k < 4*past*C; k++) rows[k % 4][k / 4] = OUTSIDE;   // these are done
-            model_extend(&m, inputs, ends[stage][i], past);
+            logits = model_extend(&m, inputs, ends[stage][i], past);
             for (int k = 0; k < 4*past*C; k++)
                 if (rows[k % 4][k / 4] != OUTSIDE)
                     wrong("%s: row %d is computed again; its key and value are in the cache, so "
@@ -598,13 +794,14 @@ static void check_kv_cache(void) {
             ? "the new rows' tokens, positions and tensors begin at row `past`; block_forward gets "
               "T - past rows" : "embedding, every block, as in model_forward");
         expect_written(&lnf, norm, "the final LayerNorm, of the new rows");
+        expect_logits(&m, logits);
     }
 }
 
 enum { MICRO = 2 };                    // sequences of a micro-batch: two make the batch
 static int step_inputs[MN], step_targets[MN], data_calls, ended;
-static AdamW step_adamw = { .lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-2f };
-static double step_loss;
+static AdamW step_adamw;
+static Totals step_totals;
 
 static void check_step_begin(Run *r, Step *s) {
     (void)r;
@@ -624,93 +821,125 @@ static void check_next_batch(Run *r, Step *s, size_t i) {
 static void check_step_end(Run *r, Step *s, const Totals *t) {
     (void)r, (void)s;
     ended++;
-    step_loss = t->loss;
+    step_totals = *t;
 }
 
-// Two updates, both clipped, beside the same with the whole batch at once.
+// Gradients (n) of a batch of two micro-batches, and what typical mistakes leave in their place.
+static void expect_gradients(const Model *m, Model *whole, size_t n) {
+    double *exact = doubles(n), *last = doubles(n);
+    Result grads = tensor("gradients", INDEX("p", n), 0.125f);
+    memcpy(grads.x, m->zero.grads, n * sizeof *grads.x);
+    for (size_t i = 0; i < n; i++) exact[i] = whole->zero.grads[i];
+    clear_grads(whole);
+    model_forward(whole, step_inputs + MN/2, MICRO, MT);
+    model_backward(whole, step_inputs + MN/2, step_targets + MN/2, 1.0f / MN, MICRO, MT);
+    for (size_t i = 0; i < n; i++) last[i] = whole->zero.grads[i], whole->zero.grads[i] = exact[i];
+    if (data_calls == 0) wrong("next_batch is not called: no micro-batch is read");
+    if (data_calls != MB / MICRO)
+        wrong("%d micro-batches are read, expected s->micro_batches = %d", data_calls, MB / MICRO);
+    if (error_of(&grads, 1.0, exact, 1.0) <= TOLERANCE)
+        wrong("%s: the last update's gradients are still in it; call clear_grads before the first "
+              "micro-batch", first_wrong(&grads, 0.0, exact));
+    expect_not(&grads, last, exact, "this is the last micro-batch's alone: call clear_grads once "
+               "in a step, before the first");
+    expect_written(&grads, exact, "model_forward, then model_backward with s->scale, for each "
+                   "micro-batch; s->scale divides by the tokens of the whole batch, and the "
+                   "parameters stay as they are until the last");
+}
+
+// Updates beside the same with the whole batch at once. The limit is this part of the norm.
+static void expect_update(Model *m, Model *whole, Run *r, double limit, double factor,
+                          const char *what) {
+    size_t n = gpt2_n_params(&SMALL);
+    double *after = doubles(n);
+    Result params = tensor("parameters", INDEX("p", n), 0.0f);
+    Step s;
+    data_calls = ended = 0;
+    clear_grads(whole);
+    model_forward(whole, step_inputs, MB, MT);
+    double loss = model_backward(whole, step_inputs, step_targets, 1.0f / MN, MB, MT);
+    double squares = gradients_squares(whole);
+    r->o.clip = limit * sqrt(squares);
+    for (size_t i = 0; i < n; i++) m->zero.grads[i] = 0.125f;
+    memcpy(params.before, m->zero.masters, n * sizeof *params.before);
+    train_step(r, m, &s);
+    expect_gradients(m, whole, n);
+    AdamW o = step_adamw;
+    model_update(whole, o, (float)factor);
+    for (size_t i = 0; i < n; i++) after[i] = whole->zero.masters[i];
+    memcpy(params.x, m->zero.masters, n * sizeof *params.x);
+    if (memcmp(params.x, params.before, n * sizeof *params.x) == 0)
+        wrong("the parameters are unchanged: model_update ends the step");
+    expect_written(&params, after, what);
+    if (ended != 1) wrong("step_end is called %d times, expected once", ended);
+    if (fabs(step_totals.loss - loss) > 1e-3)
+        wrong("step_end gets a loss of %g, expected %g: the sum over all micro-batches",
+              step_totals.loss, loss);
+    if (fabs(step_totals.squares - squares) > 1e-4 * squares)
+        wrong("step_end gets squares of %g, expected %g: gradients_squares(m), before the factor",
+              step_totals.squares, squares);
+}
+
 static void check_gradient_accumulation(void) {
     static Model m, whole;
     static Run r;
     int inputs[MICRO*MT], targets[MICRO*MT];
-    size_t n = gpt2_n_params(&SMALL);
-    double *exact = doubles(n), *after = doubles(n);
     small_model(&m, step_inputs, step_targets);
     small_model(&whole, step_inputs, step_targets);
     r.inputs = inputs, r.targets = targets, r.zero = &m.zero;
-    for (int update = 1; update <= 2; update++) {
-        data_calls = ended = 0;
-        clear_grads(&whole);
-        model_forward(&whole, step_inputs, MB, MT);
-        double loss = model_backward(&whole, step_inputs, step_targets, 1.0f / MN, MB, MT);
-        double norm = sqrt(gradients_squares(&whole));
-        r.o.clip = 0.5 * norm;
-        for (size_t i = 0; i < n; i++) exact[i] = whole.zero.grads[i], m.zero.grads[i] = 0.125f;
-        Result grads = tensor("gradients", n, 0.125f), params = tensor("parameters", n, 0.0f);
-        memcpy(params.before, m.zero.masters, n * sizeof *params.before);
-        Step s;
-        train_step(&r, &m, &s);
-        if (data_calls == 0) wrong("next_batch is not called: no micro-batch is read");
-        memcpy(grads.x, m.zero.grads, n * sizeof *grads.x);
-        if (data_calls != MB / MICRO)
-            wrong("%d micro-batches are read, expected s->micro_batches = %d", data_calls,
-                  MB / MICRO);
-        expect_written(&grads, exact, "clear_grads once, before the first micro-batch; forward and "
-                       "backward for each, with s->scale; then one model_update");
-        AdamW o = step_adamw;
-        o.m_steps = o.v_steps = update;
-        model_update(&whole, o, 0.5f);
-        for (size_t i = 0; i < n; i++) after[i] = whole.zero.masters[i];
-        memcpy(params.x, m.zero.masters, n * sizeof *params.x);
-        if (memcmp(params.x, params.before, n * sizeof *params.x) == 0)
-            wrong("the parameters are unchanged: model_update ends the step");
-        expect_written(&params, after, "one model_update a step, with s->adamw and the clip factor "
-                       "r->o.clip / norm where the norm exceeds r->o.clip");
-        if (ended != 1 || fabs(step_loss - loss) > 1e-3)
-            wrong("step_end must be called once, with the sum of the losses");
-    }
+    step_adamw = (AdamW){ .lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-2f };
+    expect_update(&m, &whole, &r, 0.5, 0.5, "the norm is twice the limit: one model_update a step, "
+                  "with s->adamw as it is and the factor r->o.clip / norm");
+    expect_update(&m, &whole, &r, 0.25, 0.25, "the second update: s->adamw as it is, and the "
+                  "factor r->o.clip / norm");
+    expect_update(&m, &whole, &r, 2.0, 1.0, "the norm is below r->o.clip: the factor is 1");
+    expect_update(&m, &whole, &r, 0.0, 1.0, "r->o.clip is 0, no limit: the factor is 1");
+    float wte = m.w.wte[0];
+    Step step;
+    m.w.wpe[0] = NAN;
+    train_step(&r, &m, &step);
+    if (m.w.wte[0] != wte) wrong("the norm is not finite: no model_update, the parameters stay");
 }
 
 // ---- many ranks ----
 
-// Step `step` of n ranks. x[r][c] is chunk c of rank r.
-static void ring_step(long x[][8], int step, int n) {
+// Step `step` of n ranks. held[r] is the chunk that rank r has to send.
+static void ring_step(int *held, int step, int n) {
     int send[8], receive[8];
     bool adds[8];
-    long arrives[8];
     for (int r = 0; r < n; r++) {
-        send[r] = receive[r] = -99, adds[r] = false;
+        send[r] = receive[r] = -99, adds[r] = step >= n - 1;
         ring_allreduce(&send[r], &receive[r], &adds[r], step, r, n);
         if (send[r] == -99) wrong("send: it is not written");
         if (receive[r] == -99) wrong("receive: it is not written");
-        if (send[r] < 0 || send[r] >= n || receive[r] < 0 || receive[r] >= n)
-            wrong("%d ranks, step %d: rank %d sends chunk %d and receives chunk %d, but chunks are "
-                  "0 ... %d; in C the remainder %% of a negative number is negative",
-                  n, step, r, send[r], receive[r], n - 1);
+        for (int k = 0; k < 2; k++) {
+            int c = k ? receive[r] : send[r];
+            if (c < 0 || c >= n)
+                wrong("%d ranks, step %d: rank %d %s chunk %d, but chunks are 0 ... %d%s", n, step,
+                      r, k ? "receives" : "sends", c, n - 1, c < 0
+                      ? "; in C the remainder % of a negative number is negative: add n first"
+                      : ": take the remainder by n");
+        }
+        if (send[r] != held[r])
+            wrong("%d ranks, step %d: rank %d sends chunk %d, expected %d, %s", n, step, r, send[r],
+                  held[r], step == 0 ? "its own number" : "which it received in the step before");
+        if (adds[r] != (step < n - 1))
+            wrong("%d ranks, step %d: *adds is %s, expected %s: steps 0 ... n-2 add, the other "
+                  "n-1 replace", n, step, adds[r] ? "true" : "false", adds[r] ? "false" : "true");
     }
     for (int r = 0; r < n; r++) {
         int left = (r + n - 1) % n;
         if (receive[r] != send[left])
-            wrong("%d ranks, step %d: rank %d waits for chunk %d, but its left neighbour %d sends "
-                  "chunk %d", n, step, r, receive[r], left, send[left]);
-        arrives[r] = x[left][send[left]];
+            wrong("%d ranks, step %d: rank %d receives chunk %d, expected %d, which its left "
+                  "neighbour, rank %d, sends", n, step, r, receive[r], send[left], left);
+        held[r] = receive[r];
     }
-    for (int r = 0; r < n; r++) x[r][receive[r]] = arrives[r] + (adds[r] ? x[r][receive[r]] : 0);
 }
 
-// Rank r brings 100^r, so that the sum shows how often it contains which rank's part.
 static void check_ring_allreduce(void) {
     for (int n = 2; n <= 5; n++) {
-        long x[8][8], part = 1;
-        for (int r = 0; r < n; r++, part *= 100) for (int c = 0; c < n; c++) x[r][c] = part;
-        for (int step = 0; step < 2*(n - 1); step++) ring_step(x, step, n);
-        for (int i = 0; i < n*n*n; i++) {
-            int r = i / n / n, c = i / n % n, of = i % n;
-            int times = (int)(x[r][c] / lround(pow(100, of)) % 100);
-            if (times != 1)
-                wrong("%d ranks: at the end chunk %d of rank %d contains rank %d's part %d times, "
-                      "expected once; the first n-1 steps add, the others replace", n, c, r, of,
-                      times);
-        }
+        int held[8] = { 0, 1, 2, 3, 4 };           // a rank begins with the chunk of its number
+        for (int step = 0; step < 2*(n - 1); step++) ring_step(held, step, n);
     }
 }
 
@@ -722,9 +951,9 @@ static void adamw_exact(double *p, double *m, double *v, double g, AdamW o, int 
                   (sqrt(*v / (1.0 - pow(o.beta2, step))) + o.eps) + o.weight_decay * *p);
 }
 
-static void check_zero1(void) {
+static void zero1_of(int n) {
     enum { TOTAL = 10, RANKS = 3 };
-    static const char *names[] = { "params of rank 0", "params of rank 1", "params of rank 2" };
+    static const char *names[] = { "ranks[0].params", "ranks[1].params", "ranks[2].params" };
     AdamW o = { .lr = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-2f, .weight_decay = 0.1f };
     Rng rng = rng_make(12, 0);
     float *begin = normals(TOTAL, 1, 0, &rng);
@@ -732,31 +961,37 @@ static void check_zero1(void) {
     Result params[RANKS], moments[2*RANKS];
     ZeroRank ranks[RANKS];
     for (int i = 0; i < TOTAL; i++) p[i] = begin[i];
-    for (int r = 0; r < RANKS; r++) {
-        size_t count = r < RANKS - 1 ? 4 : 2;              // the last slice is shorter
-        params[r] = holding(names[r], begin, TOTAL);
-        moments[2*r] = tensor("m", count, 0.0f), moments[2*r + 1] = tensor("v", count, 0.0f);
+    for (int r = 0; r < n; r++) {
+        size_t count = r < n - 1 ? 4 : TOTAL - (n - 1)*4;  // the last slice is another size
+        params[r] = holding(names[r], begin, INDEX("i", TOTAL));
+        moments[2*r] = tensor("m", INDEX("i", count), 0.0f);
+        moments[2*r + 1] = tensor("v", INDEX("i", count), 0.0f);
         ranks[r] = (ZeroRank){ params[r].x, NULL, moments[2*r].x, moments[2*r + 1].x,
                                (size_t)r*4, count };
     }
     for (int step = 1; step <= 2; step++) {
-        for (int r = 0; r < RANKS; r++) ranks[r].grads = normals(TOTAL, 1, 0.5, &rng);
+        for (int r = 0; r < n; r++) ranks[r].grads = normals(TOTAL, 1, 0.5, &rng);
         for (int i = 0; i < TOTAL; i++) {
             double mean = 0.0;
-            for (int r = 0; r < RANKS; r++) mean += ranks[r].grads[i] / (double)RANKS;
+            for (int r = 0; r < n; r++) mean += ranks[r].grads[i] / (double)n;
             adamw_exact(&p[i], &m[i], &v[i], mean, o, step);
         }
         o.m_steps = o.v_steps = step;
-        zero1(ranks, RANKS, TOTAL, o);
-        for (int i = 0; i < 2*RANKS; i++)
+        zero1(ranks, n, TOTAL, o);
+        for (int i = 0; i < 2*n; i++)
             expect_sane(&moments[i], "reduce_scatter completes a rank's own slice of grads only; "
                         "the moments begin with the slice's first");
-        for (int r = 0; r < RANKS; r++)
+        for (int r = 0; r < n; r++)
             expect_written(&params[r], p, step == 2
                 ? "in the second update: do the moments go on from the first?"
                 : "reduce_scatter, adamw_update of each rank's slice with the mean gradient, "
                   "all_gather");
     }
+}
+
+static void check_zero1(void) {
+    zero1_of(3);
+    zero1_of(2);
 }
 
 // ---- main ----
@@ -785,7 +1020,12 @@ static const struct { const char *name; void (*body)(void); } CHECKS[] = {
 int main(int argc, char **argv) {
     for (size_t i = 0; argc == 2 && i < sizeof CHECKS / sizeof *CHECKS; i++)
         if (strcmp(argv[1], CHECKS[i].name) == 0) {
-            CHECKS[i].body();
+            for (run = 0; run < (int)(sizeof THREADS / sizeof *THREADS); run++) {
+                threads = THREADS[run];
+                threads_set(threads);
+                CHECKS[i].body();
+                expect_no_race();
+            }
             printf("right\n");
             return 0;
         }

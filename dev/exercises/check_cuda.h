@@ -19,28 +19,32 @@ static float *on_gpu(size_t n, const float *x = nullptr) {
     return p;
 }
 
-static std::vector<float> fetch(const char *name, const float *p, size_t n) {
+static std::vector<float> fetch(const char *name, const float *p, size_t n,
+                                const char *hint = "do threads without work leave, and do the others "
+                                "stop at the end of a row?") {
     std::vector<float> x(n + GUARD);
     cudaError_t error = cudaDeviceSynchronize();
     if (error != cudaSuccess) wrong("the kernel fails: %s", cudaGetErrorString(error));
     cudaMemcpy(x.data(), p, (n + GUARD) * sizeof *p, cudaMemcpyDeviceToHost);
     for (size_t i = n; i < n + GUARD; i++)
         if (x[i] != UNTOUCHED)
-            wrong("%s: element %zu is written, and it has %zu: do threads without work leave?",
-                  name, i, n);
+            wrong("%s: element %zu is written, and it has %zu: %s", name, i, n, hint);
     if (n > 1 && x[0] == UNTOUCHED && x[1] == UNTOUCHED && x[n - 1] == UNTOUCHED)
         wrong("%s: it is not written", name);
     x.resize(n);
     return x;
 }
 
-// Compares a matrix of `columns` columns with what is exact.
+// Compares a matrix of `columns` columns with what is exact. `index`: the letters of its indices.
 static void expect(const char *name, const std::vector<float> &x, const std::vector<double> &exact,
-                   int columns, const char *hint) {
+                   const char *index, int columns, const char *hint) {
     double size = 0.0;
     for (double e : exact) size = fmax(size, fabs(e));
     for (size_t i = 0; i < exact.size(); i++)
-        if (!(fabs(x[i] - exact[i]) <= 1e-4 * size))
-            wrong("%s: row %zu column %zu is %.4g, expected %.4g; %s", name, i / columns,
-                  i % columns, x[i], exact[i], hint);
+        if (!(fabs(x[i] - exact[i]) <= 1e-4 * size)) {
+            char column[32] = "";
+            if (index[1]) snprintf(column, sizeof column, "[%c=%zu]", index[1], i % columns);
+            wrong("%s[%c=%zu]%s is %.4g%s, expected %.4g; %s", name, index[0], i / columns, column,
+                  x[i], x[i] == UNTOUCHED ? " (it is not written)" : "", exact[i], hint);
+        }
 }

@@ -16,11 +16,21 @@ static Tally asked(emulator::CountKind kind) { return emulator::counted().at(0).
 
 static void expect_coalesced(const char *what, Tally t) {
     if (t.sectors != t.ideal)
-        wrong("%s: its requests want %.0f sectors of 32 bytes each, %.0f would do: neighbouring "
+        wrong("%s: its requests want %.3g sectors of 32 bytes each, %.3g would do: neighbouring "
               "lanes must use neighbouring addresses, in reading and in writing; only shared "
               "memory is read down a column", what, (double)t.sectors / t.requests,
               (double)t.ideal / t.requests);
 }
+
+static void expect_no_conflicts(const char *hint) {
+    Tally loads = asked(emulator::SHARED_LOAD), stores = asked(emulator::SHARED_STORE);
+    unsigned long long conflicts = loads.passes - loads.least + stores.passes - stores.least;
+    if (conflicts > 0)
+        wrong("shared memory: %llu bank conflicts, expected none; %s", conflicts, hint);
+}
+
+static const char *GUARD_THE_STORE = "at the edge a thread has no element to store: an if around "
+                                     "the store alone; all threads must reach each barrier";
 
 static void transpose(int N, int C) {
     std::vector<float> x = numbers((size_t)N*C, 7);
@@ -30,19 +40,16 @@ static void transpose(int N, int C) {
     dim3 grid((C + TILE - 1) / TILE, (N + TILE - 1) / TILE), block(TILE, WARPS_OF_TILE);
     emulator::count_clear();
     transpose_shared<<<grid, block>>>(out_gpu, x_gpu, N, C);
-    expect("out", fetch("out", out_gpu, (size_t)N*C), exact, N, "out[c*N + n] is x[n*C + c]; a "
-           "tile must be whole before another thread reads it");
+    expect("out", fetch("out", out_gpu, (size_t)N*C, GUARD_THE_STORE), exact, "cn", N,
+           "out[c*N + n] is x[n*C + c]; a tile must be whole before another thread reads it");
 }
 
 static void check_transpose_shared() {
     transpose(64, 96);
     expect_coalesced("global loads", asked(emulator::GLOBAL_LOAD));
     expect_coalesced("global stores", asked(emulator::GLOBAL_STORE));
-    Tally loads = asked(emulator::SHARED_LOAD), stores = asked(emulator::SHARED_STORE);
-    unsigned long long conflicts = loads.passes - loads.least + stores.passes - stores.least;
-    if (conflicts > 0)
-        wrong("shared memory: %llu bank conflicts, expected none; which banks does a column of a "
-              "tile with rows of 32 words use, and with rows of 33?", conflicts);
+    expect_no_conflicts("which banks does a column of a tile with rows of 32 words use, and with "
+                        "rows of 33?");
     transpose(45, 70);                           // tiles that hang over the edge
 }
 
@@ -56,20 +63,25 @@ static void product(int M, int N, int K) {
     dim3 grid((N + SIDE - 1) / SIDE, (M + SIDE - 1) / SIDE), block(SIDE, SIDE);
     emulator::count_clear();
     matmul_tiled<<<grid, block>>>(c_gpu, a_gpu, b_gpu, M, N, K);
-    bool whole = M % SIDE == 0;
-    expect(whole ? "c" : "c (37 x 50, K = 41)", fetch("c", c_gpu, (size_t)M*N), exact, N, whole ?
-           "a tile must be whole before it is read, and read by all before it is overwritten" :
-           "what a tile holds outside of a and b must be 0");
+    expect("c", fetch("c", c_gpu, (size_t)M*N, GUARD_THE_STORE), exact, "mn", N,
+           M % SIDE != 0 ? "M, N and K are 37, 50 and 41: every thread of a block loads, also one "
+                           "without an element of c, and 0 where a or b ends" :
+           K == SIDE ? "the sum over k of a[m*K + k] b[k*N + n]; both tiles must be whole before "
+                       "they are read" : "with K = 16 it is right: a tile must be read by all "
+                                         "before the next step overwrites it");
 }
 
 static void check_matmul_tiled() {
     enum { S = 64 };
+    product(S, S, SIDE);
     product(S, S, S);
     unsigned long long loaded = asked(emulator::GLOBAL_LOAD).bytes / 4, least = 2*S*S*S / SIDE;
     if (loaded > least)
         wrong("%llu numbers are loaded from global memory, expected %llu: each thread loads one of "
               "a and one of b for each step along K, and 16 threads use it", loaded, least);
     expect_coalesced("global loads", asked(emulator::GLOBAL_LOAD));
+    expect_no_conflicts("with a tile stored as it is read, a warp stores 2 rows of 16 words, and "
+                        "reads one word of a for 16 lanes and a row of b");
     product(37, 50, 41);
 }
 

@@ -26,7 +26,9 @@ static void check_warp_sum() {
 static void check_softmax_row() {
     enum { N = 5, C = 77 };
     static float x[N*C];
-    for (int i = 0; i < N*C; i++) x[i] = (float)(i*i % 41) * 0.2f + (i / C == 3 ? 200.0f : 0.0f);
+    for (int i = 0; i < N*C; i++)
+        x[i] = (float)(i*i % 41) * 0.2f + (i / C == 3 ? 200.0f : i / C == 4 ? -200.0f : 0.0f)
+             + (i == 2*C + 37 ? 200.0f : 0.0f);
     float *p_gpu = on_gpu(N*C), *x_gpu = on_gpu(N*C, x);
     softmax_row<<<2, 128>>>(p_gpu, x_gpu, N, C);         // 8 warps for 5 rows
     std::vector<float> p = fetch("p", p_gpu, N*C);
@@ -36,11 +38,13 @@ static void check_softmax_row() {
         for (int c = 0; c < C; c++) {
             double exact = exp((double)x[n*C + c]) / sum, value = p[n*C + c];
             if (!isfinite(value))
-                wrong("p: row %d has %f; subtract the row's largest before exp", n, value);
-            if (fabs(value - exact) > 1e-5 * exact)
-                wrong("p: row %d column %d is %.4g, expected %.4g, and the row's sum is %.4g; the "
-                      "largest and the sum are those of the whole row, of all lanes", n, c, value,
-                      exact, got);
+                wrong("p[n=%d][c=%d] is %f; e^200 overflows and e^-200 is 0: before exp, subtract "
+                      "the largest of the row, not 0", n, c, value);
+            if (fabs(value - exact) > 1e-5 * exact + 1e-37)
+                wrong("p[n=%d][c=%d] is %.4g, expected %.4g, and the row's sum is %.4g; %s", n, c,
+                      value, exact, got, fabs(got - 1.0) > 1e-4
+                      ? "divide by the sum over the whole row, of all lanes"
+                      : "subtract the same number from the whole row: the largest of all lanes");
         }
     }
 }
@@ -62,11 +66,15 @@ static void check_layernorm_cuda() {
     float *out_gpu = on_gpu(N*C), *mean_gpu = on_gpu(N), *rstd_gpu = on_gpu(N);
     layernorm_cuda<<<2, 128>>>(out_gpu, mean_gpu, rstd_gpu, on_gpu(N*C, x), on_gpu(C, gain),
                                on_gpu(C, bias), N, C);               // 8 warps for 5 rows
-    expect("mean", fetch("mean", mean_gpu, N), mean, 1, "the sum of a row is that of all 32 lanes");
-    expect("rstd", fetch("rstd", rstd_gpu, N), rstd, 1, "1/sqrt(var + 1e-5); var is the mean, over "
-           "all lanes, of the squared distances from the row's mean");
-    expect("out", fetch("out", out_gpu, N*C), out, C, "(x - mean) * rstd * gain + bias; gain and "
-           "bias have a number for each channel");
+    expect("mean", fetch("mean", mean_gpu, N), mean, "n", 1,
+           "the sum of a row is that of all 32 lanes");
+    std::vector<float> got = fetch("rstd", rstd_gpu, N);
+    bool no_eps = fabs(got[0] * sqrt(1.0 / (rstd[0]*rstd[0]) - 1e-5) - 1.0) < 1e-4;
+    expect("rstd", got, rstd, "n", 1, no_eps ? "1e-5 is missing under the root: 1/sqrt(var + 1e-5)"
+           : "1/sqrt(var + 1e-5); var is the mean, over all lanes, of the squared distances from "
+             "the row's mean");
+    expect("out", fetch("out", out_gpu, N*C), out, "nc", C,
+           "(x - mean) * rstd * gain + bias; gain and bias have a number for each channel");
 }
 
 // In turn, then in orders of threads that the emulator draws.
@@ -86,7 +94,7 @@ static void check_find_the_race() {
         if (order > 0) setenv("EMULATOR_SHUFFLE", std::to_string(order).c_str(), 1);
         float *out_gpu = on_gpu(N*C);
         standardise<<<N, C>>>(out_gpu, x_gpu);
-        expect("out", fetch("out", out_gpu, N*C), exact, C, order == 0 ?
+        expect("out", fetch("out", out_gpu, N*C), exact, "nc", C, order == 0 ?
                "one warp writes what another has still to read, or reads what is not written: "
                "between which two lines must all threads of the block have met?" :
                "it is right in one order of the threads and wrong in another: a race");

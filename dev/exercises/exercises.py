@@ -86,7 +86,8 @@ EXERCISES = [Exercise(*row) for row in [
         model_backward take one micro-batch; the latter returns the sum of its losses.
         gradients_squares(m) is the squared norm. model_update(m, s->adamw, factor) ends the
         update: the factor shortens the gradient to r->o.clip if it is longer and the limit is not
-        0. step_end(r, s, &all) takes Totals, of which loss and squares are yours to fill."""),
+        0. If the norm is not finite, there is no model_update.
+        step_end(r, s, &all) takes Totals, of which loss and squares are yours to fill."""),
     ("sample_token", 11, "dev/train/sample.h", "sample_token", """
         Gets logits (V), and in s the temperature, top_k (0: all), top_p (1: all) and memory for V
         candidates. rng_uniform(rng) is a number in [0, 1); qsort with `likelier` sorts candidates.
@@ -162,17 +163,35 @@ def body_of(source, function):
 BARRIER = re.compile(r" *__syncthreads\(\); *// all have read the sums before they change\n")
 
 
+def empty(source, function, lines, code=""):
+    """The source with a body of comments, and this code, in place of a function's own."""
+    begin, end = body_of(source, function)
+    returns = source[:begin].rsplit("static ", 1)[1].split(function + "(")[0]
+    text = "".join(f"    // {line}\n" for line in lines) + code
+    return source[:begin] + text + ("" if "void" in returns else "    return 0;\n") + source[end:]
+
+
 def blank(source, exercise):
     if not exercise.function:
         return source
-    begin, end = body_of(source, exercise.function)
-    returns = source[:begin].rsplit("static ", 1)[1].split(exercise.function + "(")[0]
     lines = [line.strip() for line in exercise.task.strip().splitlines()]
     if exercise.name == "find_the_race":
-        text = "".join(f"    // {line}\n" for line in lines) + BARRIER.sub("", source[begin:end])
-    else:
-        text = "".join(f"    // {line}\n" for line in ["Your code here."] + lines)
-    return source[:begin] + text + ("" if "void" in returns else "    return 0;\n") + source[end:]
+        begin, end = body_of(source, exercise.function)
+        return empty(source, exercise.function, lines, BARRIER.sub("", source[begin:end]))
+    return empty(source, exercise.function, ["Your code here."] + lines)
+
+
+def alone(source, exercise):
+    """In a file of exercises: without the bodies of functions that this one does not call, since
+    they are, or show, the solutions of others."""
+    if exercise.file not in (RANKS, WARP, TILES):
+        return source
+    begin, end = body_of(source, exercise.function)
+    calls = source[begin:end]
+    for function in functions_of(source):
+        if function != exercise.function and not re.search(rf"\b{function}\(", calls):
+            source = empty(source, function, ["Not needed here."])
+    return source
 
 
 def functions_of(text):
@@ -224,13 +243,23 @@ def compile_check(tree, program, file):
     tree, program = os.path.abspath(tree), os.path.abspath(program)
     if file in CUDA_CHECKS:
         return compile_cuda(os.path.join(tree, CUDA_CHECKS[file]), program, file == TILES)
-    return compile_c(tree, program, "check.c")
+    if compiler_says("CC", "cc", *OPENMP, "-fsyntax-only", "-x", "c", os.devnull):
+        return compile_c(tree, program, "check.c")
+    watch = program + "_threads.o"                 # finds data races; made for gcc
+    if compiler_says("CC", "cc", "-std=gnu11", "-O1", "-fopenmp", "-c",
+                     path_of("dev", "exercises", "threads.c"), "-o", watch):
+        return compile_c(tree, program, "check.c", *OPENMP)
+    return (compile_c(tree, program + ".o", "check.c", *OPENMP, "-fsanitize=thread", "-c")
+            or compiler_says("CC", "cc", "-fopenmp", program + ".o", watch, "-o", program, "-lm"))
 
 
-def compile_c(tree, program, file):
+OPENMP = ["-fopenmp", "-include", "omp.h"]
+
+
+def compile_c(tree, program, file, *flags):
     return compiler_says("CC", "cc", "-std=gnu11", "-O0", "-Wall", "-Wno-unused-function",
                          "-Wno-unused-variable", "-Wno-unknown-pragmas", "-fno-math-errno",
-                         "-DPLAIN=1", "-iquote", tree, "-iquote", ROOT,
+                         "-DPLAIN=1", *flags, "-iquote", tree, "-iquote", ROOT,
                          path_of("dev", "exercises", file), "-o", program, "-lm")
 
 
@@ -295,6 +324,26 @@ def verdict(command):
     return None if done.returncode == 0 and said[-1] == "right" else said[-1]
 
 
+def verdict_of(exercise, tree, program):
+    fault = verdict([program, exercise.name])
+    if not fault and exercise.name == "find_the_race":
+        return beyond_a_barrier(read(os.path.join(tree, WARP)), read(path_of(WARP)))
+    return fault
+
+
+def beyond_a_barrier(source, original):
+    """What a right solution of find_the_race changes besides adding one barrier, or None."""
+    mine, whole = ("".join(re.sub(r"//.*|/\*[\s\S]*?\*/", "", text[slice(*body_of(
+        text, "standardise"))]).split()) for text in (source, original))
+    barrier = "__syncthreads();"
+    more = mine.count(barrier) - whole.count(barrier)
+    if mine.replace(barrier, "") != whole.replace(barrier, ""):
+        return ("the result is right, but more than a barrier has changed; make exercise "
+                "NAME=find_the_race AGAIN=1 begins anew")
+    return more > 0 and (f"the result is right, but {more + 1} barriers are added, expected 1: "
+                         "between which two lines is it missing?") or None
+
+
 def find(name):
     if name not in NAMES:
         what = f"there is no exercise {name}" if name else "which exercise? NAME=layernorm_backward"
@@ -317,7 +366,9 @@ def start(name, again):
         shutil.rmtree(tree)
     for file in files_of(exercise):
         text = read(path_of(file))
-        write(os.path.join(tree, file), blank(text, exercise) if file == exercise.file else text)
+        if file == exercise.file:
+            text = blank(alone(text, exercise), exercise)
+        write(os.path.join(tree, file), text)
     if not exercise.function:
         print(f"Build {exercise.task} in {shown(edited)}; dev/exercises/{name}.md says what.")
         print(f"Then: make check NAME={name}")
@@ -331,7 +382,7 @@ def start(name, again):
 
 def fault_of(exercise, tree, program):
     if exercise.function:
-        return compile_check(tree, program, exercise.file) or verdict([program, exercise.name])
+        return compile_check(tree, program, exercise.file) or verdict_of(exercise, tree, program)
     return compile_c(tree, program, "open_check.c") or open_verdict(program, exercise.name)
 
 

@@ -32,4 +32,4 @@ for step in (1, 2, 5, 10, 20, 50, 100, 200):
 claim(abs(losses[0] - math.log(V)) < 0.1,
       f"the first loss is within 0.1 of ln {V} = {math.log(V):.3f}")
 claim(losses[-1] < 3.0,
-      "after 200 updates it is below 3: as unsure as an even choice among 20 bytes")
+      "after 200 updates it is below 3, the loss of a uniform guess among 20 bytes")

@@ -9,7 +9,7 @@ RANKS, COUNT = 4, 12                             # COUNT parameters; every rank 
 
 
 def ring_all_reduce(gradients):
-    """Sums lists in place. Returns the numbers that each rank sent."""
+    """Sums lists in place. Returns how many numbers each rank sent."""
     n, size, sent = len(gradients), COUNT // len(gradients), 0
     part = lambda chunk: slice(chunk % n * size, (chunk % n + 1) * size)
     for step in range(n - 1):                    # reduce-scatter: a chunk grows as it goes round
@@ -33,6 +33,8 @@ sent = ring_all_reduce(reduced)
 print(f"{RANKS} ranks, {COUNT} numbers: each rank sent {sent}")
 claim(all(distance(r, total) < 1e-12 for r in reduced), "every rank ends with the sum")
 claim(sent == 2 * COUNT * (RANKS - 1) // RANKS, "each sent 2 (n-1)/n times the numbers")
+for n in (2, 3, 6, 12):
+    print(f"{n:2d} ranks: each sent {ring_all_reduce([[0.0] * COUNT for _ in range(n)])}")
 
 # ZeRO 1: a rank keeps the moments of its slice and updates that slice alone; then all gather.
 weights = [random.gauss(0.0, 1.0) for _ in range(COUNT)]

@@ -1,20 +1,9 @@
-// What the lessons' C programs share: the trainer, a model of one process, and claims. A check
-// prints numbers and then claims; it stops with status 1 at the first claim that is false.
+// What the lessons' C programs share that train: the trainer, and a model of one process.
 #pragma once
+#include "claim.h"      // claim, measured_slopes
 #define main train_gpt2_main
 #include "../../train_gpt2.c"
 #undef main
-
-__attribute__((format(printf, 2, 3), unused))
-static void claim(bool holds, const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    printf("%s  ", holds ? "true " : "FALSE");
-    vprintf(fmt, args);
-    printf("\n");
-    va_end(args);
-    if (!holds) exit(1);
-}
 
 // A fresh model, initialised as a run with this seed initialises it.
 __attribute__((unused))

@@ -1,0 +1,142 @@
+// Finds data races in what check.c runs: an element that one thread of a parallel loop writes while
+// another reads or writes it. gcc -fsanitize=thread calls a function of this file at each read and
+// write. The race is found even if the threads happen to come one after another, and libgomp's own
+// locks are not mistaken for races, as they are by gcc's libtsan.
+#if defined __clang__ || !defined _OPENMP
+#error "gcc with OpenMP is needed: clang's reductions read the memory of other threads"
+#endif
+#include <omp.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+const void *_Atomic race_address;      // the first element that two threads shared, or NULL
+
+// A region is a parallel loop, or what lies between two barriers. All threads enter it once.
+static atomic_bool locked;
+static atomic_int region, begun;
+static int entered;                    // threads in this region; `locked` guards it
+static _Thread_local int my_region, my_id, depth, exclusive;
+static atomic_int ids;
+
+static void lock(void) { while (atomic_exchange(&locked, true)) sched_yield(); }
+static void unlock(void) { atomic_store(&locked, false); }
+
+// `depth` counts the functions that a thread has entered in a parallel region. All threads begin
+// together, and take turns: with schedule(dynamic) too, each gets a part of the work.
+void __tsan_func_entry(void *caller) {
+    (void)caller;
+    if (!omp_in_parallel()) return;
+    sched_yield();
+    if (depth++ > 0) return;
+    if (my_id == 0) my_id = atomic_fetch_add(&ids, 1) % 255 + 1;
+    lock();
+    if (entered++ == 0) region++;
+    my_region = region;
+    if (entered == omp_get_num_threads()) entered = 0, begun = region;
+    unlock();
+    while (begun != my_region) sched_yield();
+}
+
+void __tsan_func_exit(void) { if (depth > 0) depth--; }
+
+// Replaces libgomp's barrier, since what follows it is another region.
+void GOMP_barrier(void) {
+    static int waiting;
+    int old = region;
+    if (!omp_in_parallel()) return;
+    lock();
+    if (++waiting == omp_get_num_threads()) waiting = 0, region++;
+    unlock();
+    while (region == old) sched_yield();
+    my_region = region;
+}
+
+// Replace libgomp's locks: only one thread at a time does what lies between.
+static atomic_bool one_thread;
+static void exclusive_start(void) {
+    if (exclusive++ == 0) while (atomic_exchange(&one_thread, true)) sched_yield();
+}
+static void exclusive_end(void) { if (--exclusive == 0) atomic_store(&one_thread, false); }
+void GOMP_atomic_start(void) { exclusive_start(); }
+void GOMP_atomic_end(void) { exclusive_end(); }
+void GOMP_critical_start(void) { exclusive_start(); }
+void GOMP_critical_end(void) { exclusive_end(); }
+void GOMP_critical_name_start(void **name) { (void)name, exclusive_start(); }
+void GOMP_critical_name_end(void **name) { (void)name, exclusive_end(); }
+
+// Who touched 4 bytes last: address and region in the upper bits, then the thread, or EVERYBODY if
+// several have read, and whether it wrote. Where two addresses share a cell, the later one wins: a
+// race may be missed there, and none is invented.
+enum { CELLS = 1 << 20, EVERYBODY = 0 };
+static _Atomic uint64_t cells[CELLS];
+
+static void touch(const void *p, bool writes) {
+    if (depth == 0 || exclusive) return;
+    uint64_t at = (uintptr_t)p / 4, key = (at / CELLS << 24 | (my_region & 0xffffff)) << 9;
+    uint64_t old = cells[at % CELLS], new;
+    do {
+        uint64_t thread = my_id;
+        if (old >> 9 == key >> 9) {
+            bool other = (old >> 1 & 255) != thread;
+            if (other && (writes || (old & 1))) race_address = race_address ? race_address : p;
+            if (other) thread = EVERYBODY;
+            new = key | thread << 1 | (old & 1) | writes;
+        } else {
+            new = key | thread << 1 | writes;
+        }
+    } while (new != old && !atomic_compare_exchange_weak(&cells[at % CELLS], &old, new));
+}
+
+static void touch_all(const char *p, size_t n, bool writes) {
+    for (size_t i = 0; i < n; i += 4) touch(p + i, writes);
+}
+
+void __tsan_init(void) {}
+void __tsan_read_range(void *p, size_t n) { touch_all(p, n, false); }
+void __tsan_write_range(void *p, size_t n) { touch_all(p, n, true); }
+#define HOOKS(n) \
+    void __tsan_read##n(void *p) { touch_all(p, n, false); } \
+    void __tsan_write##n(void *p) { touch_all(p, n, true); } \
+    void __tsan_unaligned_read##n(void *p) { touch_all(p, n, false); } \
+    void __tsan_unaligned_write##n(void *p) { touch_all(p, n, true); }
+HOOKS(4)
+HOOKS(8)
+HOOKS(16)
+
+// Neighbouring bytes share a cell, so these are not watched. No tensor has elements this small.
+#define SMALL_HOOKS(n) \
+    void __tsan_read##n(void *p) { (void)p; } \
+    void __tsan_write##n(void *p) { (void)p; } \
+    void __tsan_unaligned_read##n(void *p) { (void)p; } \
+    void __tsan_unaligned_write##n(void *p) { (void)p; }
+SMALL_HOOKS(1)
+SMALL_HOOKS(2)
+
+// What `#pragma omp atomic` becomes: no race.
+#define ATOMICS(bits, T) \
+    T __tsan_atomic##bits##_load(const volatile T *p, int order) { \
+        (void)order; \
+        return __atomic_load_n(p, __ATOMIC_SEQ_CST); \
+    } \
+    void __tsan_atomic##bits##_store(volatile T *p, T x, int order) { \
+        (void)order; \
+        __atomic_store_n(p, x, __ATOMIC_SEQ_CST); \
+    } \
+    T __tsan_atomic##bits##_fetch_add(volatile T *p, T x, int order) { \
+        (void)order; \
+        return __atomic_fetch_add(p, x, __ATOMIC_SEQ_CST); \
+    } \
+    T __tsan_atomic##bits##_compare_exchange_val(volatile T *p, T old, T x, int a, int b) { \
+        (void)a, (void)b; \
+        __atomic_compare_exchange_n(p, &old, x, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
+        return old; \
+    } \
+    int __tsan_atomic##bits##_compare_exchange_strong(volatile T *p, T *old, T x, int a, int b) { \
+        (void)a, (void)b; \
+        return __atomic_compare_exchange_n(p, old, x, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
+    }
+ATOMICS(32, uint32_t)
+ATOMICS(64, uint64_t)
