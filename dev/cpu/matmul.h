@@ -291,6 +291,9 @@ static inline void matmul_fast(float *c, size_t ldc, Mat a, Mat b, const float *
         size_t mc = min_size(MC, M - i0), in_place = STEP == 1 && a.col == 1 ? mc/MR*MR : 0;
         size_t panels = (mc + MR - 1) / MR;
         int kc = (int)min_size(KC, K - k0);
+        if (i0 + k0 > 0) {
+            #pragma omp barrier          // the block before has been read from A and added to C
+        }
         #pragma omp for nowait
         for (size_t i = in_place; i < mc; i += MR)
             pack_panel(a_packed + i*KC/STEP, MR, part_of(a, i0 + i, k0), false,
@@ -298,8 +301,7 @@ static inline void matmul_fast(float *c, size_t ldc, Mat a, Mat b, const float *
         if (in_place < mc) {
             #pragma omp barrier          // all of A that is packed has been before it is read
         }
-        // The barrier at this loop's end: A has been read before the next block of it is packed.
-        #pragma omp for schedule(runtime) collapse(2)
+        #pragma omp for schedule(runtime) collapse(2) nowait
         for (size_t s = 0; s < strips; s++)
         for (size_t j0 = 0; j0 < N; j0 += per_strip)
         for (size_t j = j0; j < min_size(N, j0 + per_strip); j += NR) {
