@@ -278,12 +278,9 @@ static inline void matmul_fast(float *c, size_t ldc, Mat a, Mat b, const float *
     // Shared by all threads. Static: 3 MB may overflow a thread's stack. So only one thread may
     // call matmul_fast, outside of parallel loops, which is how a model runs.
     static alignas(64) Word a_packed[MATMUL_STATIC_BYTES / sizeof(Word)];
-    // A thread's share: a strip of rows if there are more rows than columns (it finds in its cache
-    // what it wrote itself); else panels of columns, fewer if it falls behind.
+    // What a thread takes at once: a strip of rows if there are more rows than columns, else a panel
+    // of columns.
     size_t strips = M > N ? (size_t)thread_count() : 1, per_strip = strips > 1 ? N : NR;
-#ifdef _OPENMP
-    omp_set_schedule(strips > 1 ? omp_sched_static : omp_sched_guided, 0);
-#endif
     #pragma omp parallel if (M*N*K > 1 << 17)
     for (size_t i0 = 0; i0 < M; i0 += MC)
     for (size_t k0 = 0; k0 == 0 || k0 < K; k0 += KC) {       // with K = 0: c = bias, or 0
@@ -301,7 +298,8 @@ static inline void matmul_fast(float *c, size_t ldc, Mat a, Mat b, const float *
         if (in_place < mc) {
             #pragma omp barrier          // all of A that is packed has been before it is read
         }
-        #pragma omp for schedule(runtime) collapse(2) nowait
+        // schedule(guided): a thread that falls behind gets fewer panels.
+        #pragma omp for schedule(guided) collapse(2) nowait
         for (size_t s = 0; s < strips; s++)
         for (size_t j0 = 0; j0 < N; j0 += per_strip)
         for (size_t j = j0; j < min_size(N, j0 + per_strip); j += NR) {
