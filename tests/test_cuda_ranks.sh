@@ -62,7 +62,8 @@ start() {
 }
 good() {                                    # good N RUN ARGS...: $program ends well, says no word
     start "$1" "$program" "${@:3}" --out "$dir/$2"
-    [ $status = 0 ] || note "$2: status $status: $(grep -m 1 . "$dir/stderr")"
+    [ $status = 0 ] ||
+        note "$2: status $status: $(grep '[a-z]' "$dir/stderr" | head -n 12 | tr '\n' ' ')"
     ! grep -q . "$dir/stderr" || note "$2 writes to stderr: $(head -n 1 "$dir/stderr")"
 }
 
