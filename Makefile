@@ -137,7 +137,7 @@ test-c: all $(TESTS)             ## the tests written in C alone
 
 BENCHES := $(patsubst %,$(BUILD)/%,bench bench_matmul bench_tokenizer)
 
-lab: all $(WITH_MPI)             ## the batch-size laboratory, quick: lab/report.html in about 15 minutes
+lab: all $(WITH_MPI)             ## the batch-size laboratory, quick: lab/report.html in about 11 minutes
 	@$(PYTHON_HERE)
 	@$(PYTHON) scripts/lab/shared/report.py --run --quick
 

@@ -12,8 +12,16 @@ needs() {                                   # needs TOOL...: or every test in $t
     local tool
     for tool in "$@"; do command -v "$tool" > /dev/null || skip_all "there is no $tool here"; done
 }
+# Whether mpirun itself did not come up, as happens on a machine that runs several: it alone speaks.
+never_began() {
+    [ $status = 1 ] && [ ! -s "$dir/stdout" ] && grep -q '^-----' "$dir/stderr" &&
+        ! grep -q '^train_gpt2' "$dir/stderr" &&
+        echo "    mpirun did not start: $(grep '[a-z]' "$dir/stderr" | head -n 12 | tr '\n' ' ')"
+}
 mpi() {                                     # mpi N ARGS...: that many ranks of $program
-    run timeout -k 5 300 mpirun -n "$1" "$program" --threads 1 "${@:2}"
+    local start=(timeout -k 5 300 mpirun -n "$1" "$program" --threads 1 "${@:2}")
+    run "${start[@]}"
+    ! never_began || run "${start[@]}"
 }
 good() {                                    # good N ARGS...: ends well, with nothing on stderr
     mpi "$@"

@@ -56,9 +56,9 @@ free_port() {          # below what the kernel gives to others; the ranks take t
 # start N PROGRAM ARGS...: that many ranks; stdout, stderr, status.
 start() {
     export MASTER_ADDR=127.0.0.1 MASTER_PORT=$(free_port)
-    timeout -k 5 100 mpirun -n "$1" "$2" --threads 1 "${@:3}" \
-        > "$dir/stdout" 2> "$dir/stderr" < /dev/null
-    status=$?
+    local start=(timeout -k 5 100 mpirun -n "$1" "$2" --threads 1 "${@:3}")
+    run "${start[@]}"
+    ! never_began || run "${start[@]}"
 }
 good() {                                    # good N RUN ARGS...: $program ends well, says no word
     start "$1" "$program" "${@:3}" --out "$dir/$2"
