@@ -114,7 +114,7 @@ WITH_MPI := $(if $(HAVE_MPI),$(BUILD)/train_gpt2-mpi $(BUILD)/bench_comm)
 # `make test` takes what a C compiler and bash run in under 20 seconds. An MPI or emulated trainer
 # may be left from an older `make test-all`: it is not looked at.
 CPU_LADDERS := $(BUILD)/ladder $(BUILD)/attention-cpu
-SHORT := $(TESTS) $(patsubst %,tests/test_%.sh,batch fetch ladder launch plan prepare \
+SHORT := $(TESTS) $(patsubst %,tests/test_%.sh,batch export fetch ladder launch plan prepare \
          resume run scripts train)
 WITHOUT = TRAIN_MPI=none TRAIN_GPU=none EMULATED=none KILLS=$${KILLS:-5}
 BESIDE  = --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j2)

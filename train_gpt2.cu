@@ -38,6 +38,7 @@
 #include "dev/base/cpu.h"              // min_size
 #include "dev/base/memory.h"           // memory_take: one allocation, laid out
 #include "dev/ranks/zero.h"            // the flat buffers of parameters; the hooks
+#include "dev/train/export.h"          // run_export
 #include "dev/train/logits.h"          // logits_chunk_rows
 #include "dev/train/loop.h"            // step_begin, next_batch, step_end, run_goes_on
 #include "dev/train/open.h"            // run_start, run_open, run_generate, run_close
@@ -2244,6 +2245,8 @@ int main(int argc, char **argv) {
         run_plan(&r);
     } else if (r.o.generate) {
         run_generate(&r);
+    } else if (r.o.export_file) {
+        run_export(&r);
     } else {
         run_open(&r);
         status = train(&r, &m);

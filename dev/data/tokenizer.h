@@ -15,6 +15,7 @@
 #pragma once
 #include "bpe.h"
 #include "../files/file.h"
+#include "../files/gguf.h"
 #include "../files/json.h"
 
 // ============================== tokens in the alphabet ==============================
@@ -30,6 +31,17 @@ static inline size_t bytes_from_chars(char *out, const char *text, size_t n) {
         if (byte < 0) return SIZE_MAX;
         out[count++] = (char)byte;
         i += two ? 2 : 1;
+    }
+    return count;
+}
+
+// The inverse: out has room for 2n bytes.
+static inline size_t chars_from_bytes(char *out, const char *text, size_t n) {
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) {
+        int c = byte_to_char((unsigned char)text[i]);
+        if (c >= 128) out[count++] = (char)(0xC0 | c >> 6);
+        out[count++] = (char)(c < 128 ? c : 0x80 | (c & 63));
     }
     return count;
 }
@@ -122,8 +134,56 @@ static inline bool tokenizer_save(const Tokenizer *t, const char *path, Error *e
     return fail(err, "%s: writing failed: %s", path, strerror(why));
 }
 
+// ============================== writing the pairs of a GGUF ==============================
+// llama.cpp wants a token for each of the embedding's V rows. So that it encodes as we do, all that
+// encoding never produces is a control token.
+
+enum { GGUF_TOKEN_NORMAL = 1, GGUF_TOKEN_CONTROL = 3, GGUF_TOKEN_UNUSED = 5 };
+
+// Puts a token in the alphabet, or as it is if it was added. chars has room for it.
+static inline void tokenizer_put_token(GgufHeader *h, const Tokenizer *t, int id, char *chars) {
+    size_t n;
+    const char *text = tokenizer_piece(t, id, &n);
+    if (t->kind[id] == TOKEN_ADDED) gguf_put_text(h, text, n);
+    else gguf_put_text(h, chars, chars_from_bytes(chars, text, n));
+}
+
+// A merge is written as its two tokens and a space between them.
+static inline void tokenizer_put_merge(GgufHeader *h, const Tokenizer *t, Merge merge,
+                                       char *chars) {
+    size_t n, left, right;
+    const char *text = tokenizer_piece(t, merge.left, &n);
+    left = chars_from_bytes(chars, text, n);
+    chars[left] = ' ';
+    text = tokenizer_piece(t, merge.right, &n);
+    right = chars_from_bytes(chars + left + 1, text, n);
+    gguf_put_text(h, chars, left + 1 + right);
+}
+
+static inline void tokenizer_put_gguf(GgufHeader *h, const Tokenizer *t, int V) {
+    const int n = t->vocab_size;
+    char unused[32], *chars = (char *)alloc_or_die(2*t->start[n] + 1, "a token");
+    gguf_put_text_pair(h, "tokenizer.ggml.model", "gpt2");
+    gguf_put_text_pair(h, "tokenizer.ggml.pre", "gpt-2");
+    gguf_put_array(h, "tokenizer.ggml.tokens", GGUF_TEXT, (uint64_t)V);
+    for (int id = 0; id < n; id++) tokenizer_put_token(h, t, id, chars);
+    for (int id = n; id < V; id++)
+        gguf_put_text(h, unused, (size_t)snprintf(unused, sizeof unused, "[PAD%d]", id));
+    gguf_put_array(h, "tokenizer.ggml.token_type", GGUF_I32, (uint64_t)V);
+    for (int id = 0; id < V; id++)
+        gguf_put_u32(h, id >= n ? GGUF_TOKEN_UNUSED
+                      : t->kind[id] == TOKEN_ADDED ? GGUF_TOKEN_CONTROL : GGUF_TOKEN_NORMAL);
+    gguf_put_array(h, "tokenizer.ggml.merges", GGUF_TEXT, (uint64_t)t->n_merges);
+    for (int i = 0; i < t->n_merges; i++) tokenizer_put_merge(h, t, t->merges[i], chars);
+    gguf_put_u32_pair(h, "tokenizer.ggml.bos_token_id", (uint32_t)t->eot);
+    gguf_put_u32_pair(h, "tokenizer.ggml.eos_token_id", (uint32_t)t->eot);
+    gguf_put_key(h, "tokenizer.ggml.add_bos_token", GGUF_BOOL);
+    fputc(0, h->f);
+    free(chars);
+}
+
 // ============================== reading vocabularies ==============================
-// Three file formats hold the same vocabulary. Each reader ends with tokenizer_check, and reports
+// Four file formats hold the same vocabulary. Each reader ends with tokenizer_check, and reports
 // any error in one line.
 
 // Checks a vocabulary after reading. Every byte must be a token, so that any text can be encoded.
@@ -418,7 +478,64 @@ static inline bool vocab_read_json(Tokenizer *t, const JsonNode *root, size_t n,
     return vocab_read(t, vocab, added, source, n, err);
 }
 
-// ---- any of the three formats ----
+// ---- a GGUF ----
+
+// The tokens, by id: added ones are those that llama.cpp does not call normal.
+static inline bool gguf_read_tokens(VocabReader *l, Tokenizer *t, GgufValue tokens, size_t n,
+                                    const unsigned char *types, Error *err) {
+    GgufText text;
+    for (size_t id = 0; id < n && gguf_take_text(&text, &tokens.bytes); id++) {
+        int32_t type;
+        memcpy(&type, types + 4*id, sizeof type);
+        bool end = gguf_text_is(text, END_OF_TEXT);
+        if (end) t->eot = t->vocab_size;
+        if (end || type != GGUF_TOKEN_NORMAL) {
+            tokenizer_push(t, text.bytes, text.n, TOKEN_ADDED);
+            continue;
+        }
+        size_t bytes = bytes_from_chars(l->scratch, text.bytes, text.n);
+        if (bytes == SIZE_MAX || bytes == 0)
+            return fail(err, "token %zu is not in GPT-2's alphabet of bytes", id);
+        if (!tokenizer_push(t, l->scratch, bytes, TOKEN_WHOLE))
+            return fail(err, "token %zu appears twice", id);
+    }
+    return tokenizer_check(t, err);
+}
+
+static inline bool gguf_read_merges(VocabReader *l, Tokenizer *t, GgufValue merges, Error *err) {
+    GgufText text;
+    for (uint64_t i = 0; i < merges.n && gguf_take_text(&text, &merges.bytes); i++)
+        if (!vocab_read_merge_line(l, t, text.bytes, text.n, err)) return false;
+    return true;
+}
+
+static inline bool tokenizer_parse_gguf(Tokenizer *t, const unsigned char *bytes, size_t n,
+                                        Error *err) {
+    Gguf g;
+    GgufValue tokens, types, merges;
+    VocabReader l = { NULL, NULL, 0, 0, NULL };
+    if (!gguf_parse(&g, bytes, n, err) || !gguf_need_text(&g, "tokenizer.ggml.model", "gpt2", err)
+        || !gguf_need_text(&g, "tokenizer.ggml.pre", "gpt-2", err)) return false;
+    if (!gguf_get(&tokens, &g, "tokenizer.ggml.tokens", GGUF_ARRAY_OF | GGUF_TEXT)
+        || !gguf_get(&types, &g, "tokenizer.ggml.token_type", GGUF_ARRAY_OF | GGUF_I32)
+        || !gguf_get(&merges, &g, "tokenizer.ggml.merges", GGUF_ARRAY_OF | GGUF_TEXT)
+        || types.n != tokens.n || tokens.n > INT_MAX || merges.n > INT_MAX)
+        return fail(err, "its tokenizer needs lists of tokens, token types and merges");
+    size_t count = (size_t)tokens.n;
+    for (int32_t type; count > 0; count--) {               // rows that no token has
+        memcpy(&type, types.bytes.at + 4*(count - 1), sizeof type);
+        if (type != GGUF_TOKEN_UNUSED) break;
+    }
+    l.scratch = (char *)alloc_or_die(tokens.bytes.left + merges.bytes.left, "the file's tokens");
+    tokenizer_init(t, count, tokens.bytes.left, (size_t)merges.n);
+    bool good = gguf_read_tokens(&l, t, tokens, count, types.bytes.at, err)
+             && gguf_read_merges(&l, t, merges, err);
+    free(l.scratch);
+    if (good) tokenizer_mark_parts(t);
+    return good;
+}
+
+// ---- any of the four formats ----
 
 // Reads vocab.json with the merges.txt beside it.
 static inline bool vocab_read_pair(Tokenizer *t, const JsonNode *root, size_t n,
@@ -455,6 +572,8 @@ static inline bool tokenizer_parse_kind(Tokenizer *t, const char *text, size_t n
     const char *kind = file_kind((const unsigned char *)text, n);
     size_t i = 0;
     while (i < n && (text[i] == ' ' || text[i] == '\n' || text[i] == '\r')) i++;
+    if (gguf_is((const unsigned char *)text, n))
+        return tokenizer_parse_gguf(t, (const unsigned char *)text, n, err);
     if (kind) return fail(err, "not a vocabulary but %s", kind);
     if (n > 1 << 28) return fail(err, "%zu bytes: too large for a vocabulary", n);
     if (i < n && text[i] == '{') return tokenizer_parse_json(t, text, n, path, err);
@@ -463,7 +582,7 @@ static inline bool tokenizer_parse_kind(Tokenizer *t, const char *text, size_t n
     return tokenizer_parse_tiktoken(t, text, n, err);
 }
 
-// Parses the n bytes of a vocabulary file in any of the three formats. `path` serves only to find
+// Parses the n bytes of a vocabulary file in any of the four formats. `path` serves only to find
 // merges.txt. On failure there is nothing to free.
 static inline bool tokenizer_parse(Tokenizer *t, const char *text, size_t n, const char *path,
                                    Error *err) {
@@ -473,8 +592,8 @@ static inline bool tokenizer_parse(Tokenizer *t, const char *text, size_t n, con
     return good;
 }
 
-// Reads a vocabulary: tokenizer.json, vocab.json with merges.txt beside it, a .tiktoken file, or a
-// directory that holds one of the first two. On failure there is nothing to free.
+// Reads a vocabulary: tokenizer.json, vocab.json with merges.txt beside it, a .tiktoken file, a GGUF,
+// or a directory that holds one of the first two. On failure there is nothing to free.
 static inline bool tokenizer_load(Tokenizer *t, const char *path, Error *err) {
     Path inside;
     struct stat info;

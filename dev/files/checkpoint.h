@@ -44,6 +44,7 @@
 #include <sys/file.h>
 #include "file.h"
 #include "../base/gpt2.h"
+#include "gguf_gpt2.h"
 #include "llmc.h"
 #include "safetensors.h"
 
@@ -286,7 +287,8 @@ typedef struct {
     int first, end;                      // its series: first ... end-1
     SafeTensors s;
     const SafeTensor **tensors;          // (end - first, gpt2_n_tensors), into s
-    FileMap llmc;                        // a .bin of llm.c; then s and tensors are unused
+    FileMap single;                      // a GGUF, or a .bin of llm.c; then s and tensors are unused
+    GgufModel gguf;                      // of a GGUF; otherwise its tensors are NULL
     bool warned;                         // about NaN or infinite weights
 } TensorFile;
 
@@ -365,9 +367,9 @@ static inline bool checkpoint_dir(Path *dir, const char *where, Error *err) {
     return true;
 }
 
-// Resolves a user's path: a checkpoint's directory, a run's directory, or a .bin of llm.c. A run's
-// checkpoint is its latest one; without that link (copies lose it), its newest one. The functions
-// below take the path in `found`.
+// Resolves a user's path: a checkpoint's directory, a run's directory, or a file. A run's checkpoint
+// is its latest one; without that link (copies lose it), its newest one. The functions below take
+// the path in `found`.
 static inline bool checkpoint_find(Path *found, const char *path, Error *err) {
     Path config, latest, dir;
     struct stat info;
@@ -449,18 +451,20 @@ static inline bool tensor_file_check_others(const TensorFile *f, Error *err) {
 static inline void tensor_file_close(TensorFile *f) {
     free(f->tensors);
     safetensors_close(&f->s);
-    file_unmap(&f->llmc);
+    gguf_model_free(&f->gguf);
+    file_unmap(&f->single);
     memset(f, 0, sizeof *f);
 }
 
-static inline bool llmc_open(TensorFile *f, Error *err) {
-    Config same;
+// Opens f->path, a whole model in one file, and sets f->config.
+static inline bool single_open(TensorFile *f, Error *err) {
     Error why;
-    if (!file_map(&f->llmc, f->path.text, err)) return false;
-    if (!llmc_config(&same, f->llmc.bytes, f->llmc.n, &why))
-        return fail(err, "%s: %s", f->path.text, why.text);
-    return memcmp(&same, &f->config, sizeof same) == 0
-        || fail(err, "%s: not the model that was expected", f->path.text);
+    const FileMap *m = &f->single;
+    if (!file_map(&f->single, f->path.text, err)) return false;
+    bool good = gguf_is(m->bytes, m->n) ? gguf_model(&f->gguf, m->bytes, m->n, &why)
+                                        : llmc_config(&f->config, m->bytes, m->n, &why);
+    if (f->gguf.tensors) f->config = f->gguf.c;
+    return good || fail(err, "%s: %s", f->path.text, why.text);
 }
 
 // Opens one file of the checkpoint at `path` (from checkpoint_find) and checks that it holds every
@@ -473,10 +477,12 @@ static inline bool tensor_file_open(TensorFile *f, const char *path, KeptFile fi
     f->config = *c;
     f->first = kept_file_first(file, workers);
     f->end = kept_file_first(file + 1, workers);
-    bool llmc = file == FILE_WEIGHTS && !path_is_dir(path), good;
-    if (llmc) {
+    bool single = file == FILE_WEIGHTS && !path_is_dir(path), good;
+    if (single) {
         snprintf(f->path.text, sizeof f->path.text, "%s", path);
-        good = llmc_open(f, err);
+        good = single_open(f, err);
+        if (good && memcmp(c, &f->config, sizeof *c) != 0)
+            good = fail(err, "%s: not the model that was expected", path);
     } else {
         if (!path_join(&f->path, path, kept_file_names[file], err)) return false;
         if ((file == FILE_OUTER || file == FILE_WORKERS) && access(f->path.text, F_OK) != 0)
@@ -495,18 +501,14 @@ static inline bool tensor_file_open(TensorFile *f, const char *path, KeptFile fi
 // in these shapes, before the caller allocates memory for them.
 static inline bool checkpoint_config(Config *c, const char *path, Error *err) {
     TensorFile f;
-    FileMap file;
-    Error why;
-    if (path_is_dir(path)) {
-        if (!config_read(c, path, err) || !tensor_file_open(&f, path, FILE_WEIGHTS, 0, c, err))
-            return false;
-        tensor_file_close(&f);
-        return true;
-    }
-    if (!file_map(&file, path, err)) return false;
-    bool good = llmc_config(c, file.bytes, file.n, &why);
-    file_unmap(&file);
-    return good || fail(err, "%s: %s", path, why.text);
+    memset(&f, 0, sizeof f);
+    snprintf(f.path.text, sizeof f.path.text, "%s", path);
+    bool good = path_is_dir(path)
+              ? config_read(c, path, err) && tensor_file_open(&f, path, FILE_WEIGHTS, 0, c, err)
+              : single_open(&f, err);
+    if (good) *c = f.config;
+    tensor_file_close(&f);
+    return good;
 }
 
 static inline void weights_warn(TensorFile *f, const float *elements, int bucket) {
@@ -532,11 +534,15 @@ static inline void tensor_file_bucket(float *elements, TensorFile *f, Kept what,
     Error none;
     int series = series_index(what, worker), n = gpt2_n_tensors(c);
     assert(series >= f->first && series < f->end);
-    if (f->llmc.bytes) llmc_params(elements, range, c, f->llmc.bytes, f->llmc.n, &none);
-    int end = f->llmc.bytes ? 0 : gpt2_bucket_tensor(c, bucket + 1);
-    for (int i = gpt2_bucket_tensor(c, bucket); i < end; i++)
-        safetensors_read(elements + gpt2_tensor(c, i).offset - range.begin, &f->s,
-                         f->tensors[(size_t)(series - f->first) * (size_t)n + (size_t)i], &none);
+    const size_t first = (size_t)(series - f->first) * (size_t)n;
+    bool llmc = f->single.bytes && !f->gguf.tensors;
+    if (llmc) llmc_params(elements, range, c, f->single.bytes, f->single.n, &none);
+    int end = llmc ? 0 : gpt2_bucket_tensor(c, bucket + 1);
+    for (int i = gpt2_bucket_tensor(c, bucket); i < end; i++) {
+        float *out = elements + gpt2_tensor(c, i).offset - range.begin;
+        if (f->gguf.tensors) gguf_tensor(out, &f->gguf, i);
+        else safetensors_read(out, &f->s, f->tensors[first + (size_t)i], &none);
+    }
     if (what == KEPT_WEIGHTS) weights_warn(f, elements, bucket);
 }
 

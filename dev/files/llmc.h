@@ -8,7 +8,8 @@
 //                         (out, in), as in PyTorch's Linear; ours are (in, out): we transpose them.
 #pragma once
 #include "../base/gpt2.h"
-#include "safetensors.h"
+#include "file.h"
+#include "floats.h"
 
 enum {
     LLMC_MAGIC = 20240326, LLMC_FP32 = 3, LLMC_BF16 = 5,
@@ -57,28 +58,6 @@ static inline bool llmc_config(Config *c, const unsigned char *bytes, size_t n, 
     return true;
 }
 
-static inline float llmc_value(const unsigned char *p, size_t i, int version) {
-    uint16_t half;
-    float x;
-    if (version == LLMC_BF16) {
-        memcpy(&half, p + 2*i, sizeof half);
-        return float_from_bf16(half);
-    }
-    memcpy(&x, p + 4*i, sizeof x);
-    return x;
-}
-
-// out (rows, cols) = the transpose of in (cols, rows), in square tiles that fit the L1 cache.
-static inline void llmc_transpose(float *out, const unsigned char *in, size_t rows, size_t cols,
-                                  int version) {
-    enum { SQUARE = 32 };
-    for (size_t r0 = 0; r0 < rows; r0 += SQUARE)
-        for (size_t c0 = 0; c0 < cols; c0 += SQUARE)
-            for (size_t r = r0; r < rows && r < r0 + SQUARE; r++)
-                for (size_t c = c0; c < cols && c < c0 + SQUARE; c++)
-                    out[r*cols + c] = llmc_value(in, c*rows + r, version);
-}
-
 // out (range.count) = the parameters in a range of the flat buffer. The range begins and ends at
 // tensor boundaries; c comes from llmc_config on the same bytes.
 static inline bool llmc_params(float *out, Range range, const Config *c,
@@ -87,7 +66,8 @@ static inline bool llmc_params(float *out, Range range, const Config *c,
     int32_t header[8];
     if (!llmc_config(&same, bytes, n, err) || !llmc_header(header, bytes, n, err)) return false;
     if (memcmp(&same, c, sizeof same) != 0) return fail(err, "not the model that was expected");
-    size_t size = header[1] == LLMC_FP32 ? 4 : 2;
+    FloatType type = header[1] == LLMC_FP32 ? FLOAT_32 : FLOAT_BF16;
+    size_t size = float_bytes(type);
     const unsigned char *p = bytes + LLMC_HEADER_BYTES;
     for (int kind = 0; kind < N_KINDS; kind++) {
         bool in_block = kind >= FIRST_IN_BLOCK && kind <= LAST_IN_BLOCK;
@@ -95,8 +75,8 @@ static inline bool llmc_params(float *out, Range range, const Config *c,
         for (int layer = 0; layer < (in_block ? c->L : 1); layer++, p += count * size) {
             size_t at = tensor_offset(c, kind, layer) - range.begin;     // wraps before the range
             if (at >= range.count) continue;
-            if (in_block && rows > 1) llmc_transpose(out + at, p, rows, count / rows, header[1]);
-            else for (size_t i = 0; i < count; i++) out[at + i] = llmc_value(p, i, header[1]);
+            if (in_block && rows > 1) floats_transpose(out + at, p, rows, count / rows, type);
+            else floats_read(out + at, p, count, type);
         }
         if (kind == WTE) p += (size_t)(header[7] - header[3]) * (size_t)c->C * size;  // padding
     }

@@ -10,11 +10,8 @@
 // Format: https://github.com/huggingface/safetensors#format
 #pragma once
 #include "file.h"
+#include "floats.h"
 #include "json.h"
-
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "tensors are used in the byte order of the file, little-endian; this machine is big-endian"
-#endif
 
 enum {
     SAFETENSORS_MAX_HEADER = 100000000,      // the reference implementation's limit
@@ -193,25 +190,6 @@ static inline const SafeTensor *safetensors_find(const SafeTensors *s, const cha
     return NULL;
 }
 
-static inline float float_from_bits(uint32_t bits) {
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-static inline float float_from_bf16(uint16_t h) { return float_from_bits((uint32_t)h << 16); }
-
-// IEEE half: 1 sign, 5 exponent, 10 fraction bits. Exact.
-static inline float float_from_f16(uint16_t h) {
-    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 1023;
-    if (exponent == 0) {                                 // zero or subnormal: fraction * 2^-24
-        float x = (float)fraction * 0x1.0p-24f;
-        return sign ? -x : x;
-    }
-    if (exponent == 31) return float_from_bits(sign | 0x7F800000u | fraction << 13);
-    return float_from_bits(sign | (exponent + 112) << 23 | fraction << 13);
-}
-
 // Whether safetensors_read supports the tensor's type.
 static inline bool safetensors_is_real(const SafeTensor *t, Error *err) {
     const char *dtype = t->dtype->name;
@@ -223,18 +201,10 @@ static inline bool safetensors_is_real(const SafeTensor *t, Error *err) {
 // out (t->count) = the tensor as floats. BF16 and F16 are widened, exactly.
 static inline bool safetensors_read(float *out, const SafeTensors *s, const SafeTensor *t,
                                     Error *err) {
-    const unsigned char *p = s->data + t->begin;
     if (!safetensors_is_real(t, err)) return false;
-    if (t->dtype->bytes == sizeof(float)) {
-        memcpy(out, p, t->end - t->begin);
-        return true;
-    }
-    bool bf16 = t->dtype->name[0] == 'B';
-    for (size_t i = 0; i < t->count; i++) {
-        uint16_t h;
-        memcpy(&h, p + 2*i, sizeof h);
-        out[i] = bf16 ? float_from_bf16(h) : float_from_f16(h);
-    }
+    FloatType type = t->dtype->bytes == 4 ? FLOAT_32 : t->dtype->name[0] == 'B' ? FLOAT_BF16
+                                                                                : FLOAT_16;
+    floats_read(out, s->data + t->begin, t->count, type);
     return true;
 }
 

@@ -27,13 +27,23 @@ static inline void open_split(Loader *l, const Run *r, const char *glob_flag, co
     if (!loader_open(l, pattern, word, r->T, (uint64_t)r->o.seed, &err)) die("%s", err.text);
 }
 
-// Opens the tokenizer for samples: --tokenizer, or the one in the checkpoint's directory (NULL for
-// a fresh model), or the one beside the data. A run without a tokenizer is valid.
+// Whether the path names a GGUF, which holds a tokenizer beside the model.
+static inline bool is_gguf_file(const char *path) {
+    FileMap file;
+    Error err;
+    bool is = path && file_map(&file, path, &err) && gguf_is(file.bytes, file.n);
+    if (path) file_unmap(&file);
+    return is;
+}
+
+// Opens the tokenizer for samples: --tokenizer, or the one in the checkpoint, a directory or a GGUF
+// (NULL for a fresh model), or the one beside the data. A run without a tokenizer is valid.
 static inline void open_tokenizer(Run *r, const char *checkpoint) {
     const char *beside[] = { checkpoint, r->o.data };
     char path[5000];
     Error err;
-    snprintf(path, sizeof path, "%s", r->o.tokenizer ? r->o.tokenizer : "");
+    snprintf(path, sizeof path, "%s", r->o.tokenizer ? r->o.tokenizer
+                                    : is_gguf_file(checkpoint) ? checkpoint : "");
     for (int i = 0; i < 2 && !path[0]; i++) {
         if (beside[i]) snprintf(path, sizeof path, "%s/tokenizer.json", beside[i]);
         if (access(path, F_OK) != 0) path[0] = '\0';
@@ -330,7 +340,8 @@ static inline void open_ranks(Run *r) {
         die("%s", err.text);
     }
     if (r->comm.size == 1) return;
-    if (r->o.generate) die("--generate: needs one rank; start it alone");
+    if (r->o.generate || r->o.export_file)
+        die("--%s: needs one rank; start it alone", r->o.generate ? "generate" : "export");
     if (r->comm.rank > 0 && !freopen("/dev/null", "w", stdout))
         die("/dev/null: cannot be written: %s", strerror(errno));
     const char *advice = r->o.out ? "continue from the last checkpoint with --resume" : "";

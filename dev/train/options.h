@@ -19,6 +19,7 @@
 
 typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_SGD } Optimizer;
 typedef enum { SAVE_ERROR_STOP, SAVE_ERROR_CONTINUE } OnSaveError;
+typedef enum { EXPORT_FP32, EXPORT_FP16 } ExportType;
 
 typedef struct {
     Given given;
@@ -63,6 +64,9 @@ typedef struct {
     const char *generate;
     int max_new, top_k;
     double temperature, top_p;
+    // export
+    const char *export_file;
+    int export_dtype;              // an ExportType
     // ranks
     int zero;                      // 0 to 3; OPTION_UNSET: train_options_stage
     int tensor_parallel;           // ranks of a tensor group
@@ -109,7 +113,7 @@ static const Option train_table[] = {
 
     { "init", "MODEL", OPT_TEXT, FIELD(init), "d4", 1, 0, NULL,
       "model", "a fresh d4, d6, d12, d24, d36 or d48 (d12 is GPT-2 124M), or a checkpoint to load: "
-      "DIR or FILE.bin", NULL },
+      "DIR, FILE.gguf, or llm.c's FILE.bin", NULL },
     { "layers", "N", OPT_INT, FIELD(layers), NULL, 1, 1000, NULL,
       "model", "layers of a fresh model; needs --heads and --channels, and replaces --init",
       "from --init" },
@@ -224,6 +228,12 @@ static const Option train_table[] = {
     { "top-p", "X", OPT_REAL, FIELD(top_p), "1", 1e-6, 1, NULL,
       "generate", "nucleus sampling: sample from the fewest tokens with probability X", "off" },
 
+    { "export", "FILE.gguf", OPT_TEXT, FIELD(export_file), NULL, 1, 0, NULL,
+      "export", "do not train; write the model and its tokenizer as GGUF, for llama.cpp", NULL },
+    { "export-dtype", "TYPE", OPT_CHOICE, FIELD(export_dtype), "fp32", 0, 0,
+      "fp32|fp16",                           // in the order of ExportType
+      "export", "type of its matrices; positions and vectors remain fp32", NULL },
+
     { "zero", "STAGE", OPT_INT, FIELD(zero), NULL, 0, 3, NULL,
       "ranks", "ZeRO stage (Rajbhandari 2020): 1 shards AdamW's moments across ranks, 2 gradients "
       "too, 3 parameters too; with one micro-batch, 1 and 2 send as much as 0, and 3 sends 1.5 "
@@ -319,7 +329,7 @@ static inline bool train_options_check_data(const TrainOptions *o, Error *err) {
         return fail(err, "--data: names both splits; give --data, or --train and --val");
     if (!o->generate && o->train && !o->val)
         return fail(err, "--val: missing; --train needs --val too, or give --data for both");
-    if (o->generate || o->plan || o->data || o->train) return true;
+    if (o->generate || o->export_file || o->plan || o->data || o->train) return true;
     return fail(err, "--data: there is nothing to train on; `./prepare tales --out DIR` writes a "
                      "corpus, --data DIR reads it");
 }
@@ -463,29 +473,37 @@ static inline bool train_options_check_plan(const TrainOptions *o, Error *err) {
         return fail(err, "--plan-b-crit: is for --plan-search; add --plan-search");
     if (o->plan_gpu && !o->plan)
         return fail(err, "--plan-gpu: names the machines that --plan plans for; add --plan");
-    if (o->plan && (o->resume || o->generate))
+    if (o->plan && (o->resume || o->generate || o->export_file))
         return fail(err, "--plan: plans a training run from its flags; leave --%s out%s",
-                    o->resume ? "resume" : "generate",
+                    o->resume ? "resume" : o->generate ? "generate" : "export",
                     o->resume ? ", and name its model with --init" : "");
     return true;
 }
 
-// Whether --generate takes this flag into account.
-static inline bool option_generates(const Option *row, const TrainOptions *o) {
-    static const char *const used[] = { "data", "tokenizer", "resume", "resume-from", "threads",
-                                        "seed", "tf32" };
+// Whether --generate or --export, which only read a checkpoint, take this flag into account.
+static inline bool option_reads(const Option *row, const TrainOptions *o) {
+    static const char *const used[] = { "data", "tokenizer", "resume", "resume-from", "threads" };
     for (size_t k = 0; k < sizeof used / sizeof *used; k++)
         if (strcmp(row->name, used[k]) == 0) return true;
-    return strcmp(row->group, "generate") == 0 || strcmp(row->group, "model") == 0
-        || (o->resume && strcmp(row->name, "out") == 0);
+    bool computes = strcmp(row->name, "seed") == 0 || strcmp(row->name, "tf32") == 0;
+    return strcmp(row->group, o->generate ? "generate" : "export") == 0
+        || (o->generate && computes) || (o->resume && strcmp(row->name, "out") == 0)
+        || strcmp(row->group, "model") == 0;
 }
 
-static inline bool train_options_check_generate(const TrainOptions *o, Error *err) {
-    for (int i = 0; o->generate && i < TRAIN_OPTIONS; i++)
-        if (o->given.set[i] && !option_generates(&train_table[i], o))
-            return fail(err, "--%s: is for training, and --generate only reads a checkpoint "
-                             "(--init DIR); leave it out", train_table[i].name);
-    return true;
+static inline bool train_options_check_reading(const TrainOptions *o, Error *err) {
+    const char *reader = o->generate ? "generate" : o->export_file ? "export" : NULL;
+    const char *name = o->export_file ? o->export_file : "", *end = strrchr(name, '.');
+    if (o->generate && o->export_file)
+        return fail(err, "--export: --generate is given too; give one of them");
+    for (int i = 0; reader && i < TRAIN_OPTIONS; i++)
+        if (o->given.set[i] && !option_reads(&train_table[i], o))
+            return fail(err, "--%s: is for training, and --%s only reads a checkpoint "
+                             "(--init DIR); leave it out", train_table[i].name, reader);
+    if (!o->export_file && train_options_given(o, "export-dtype"))
+        return fail(err, "--export-dtype: is for --export FILE.gguf; add it");
+    return !o->export_file || (end && strcmp(end, ".gguf") == 0)
+        || fail(err, "--export: '%.40s' must end in .gguf: GGUF is all that it writes", name);
 }
 
 // Ranks that train on different samples: one of each tensor group.
@@ -537,13 +555,13 @@ static inline bool train_options_keep_size(TrainOptions *o, int i, const JsonNod
 }
 
 // Restores the flags of the run that is resumed: every flag that was set then and is not given now.
-// Exceptions: the model's sizes, above; --overwrite, --resume, --generate, --help and those of
-// --plan belong to one start of the program, and --tune again becomes --tune on; a CPU that
+// Exceptions: the model's sizes, above; --overwrite, --resume, --generate, --export, --help and those
+// of --plan belong to one start of the program, and --tune again becomes --tune on; a CPU that
 // continues a GPU's run drops the flags of a GPU.
 static inline bool train_options_restore(TrainOptions *o, const JsonNode *saved, Error *err) {
     static const char *const not_taken[] = {
-        "out", "resume", "resume-from", "overwrite", "generate", "help", "plan", "plan-gpu",
-        "plan-search", "plan-b-crit",
+        "out", "resume", "resume-from", "overwrite", "generate", "export", "export-dtype", "help",
+        "plan", "plan-gpu", "plan-search", "plan-b-crit",
     };
     bool length = train_options_given(o, "steps") || train_options_given(o, "tokens");
     bool data = train_options_given(o, "data") || train_options_given(o, "train")
@@ -620,7 +638,7 @@ static inline bool train_options_parse(TrainOptions *o, int argc, char **argv, E
     if (train_options_given(o, "resume-from")) o->resume = true;
     if (o->plan_search) o->plan = true;
     if (!train_options_check_paths(o, err) || !train_options_check_plan(o, err)
-        || !train_options_check_generate(o, err) || !train_options_check_optimizer(o, err))
+        || !train_options_check_reading(o, err) || !train_options_check_optimizer(o, err))
         return false;
     return o->resume || train_options_check(o, err);
 }

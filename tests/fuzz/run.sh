@@ -15,7 +15,7 @@ cd "$(dirname "$0")/../.." || exit 2
 RUNS=${RUNS:-100000} DIR=${FUZZ_DIR:-build/fuzz} CC=${FUZZ_CC:-clang}
 SANITIZERS=${SANITIZERS-address,undefined}
 PREPARE=${PREPARE:-./prepare} TRAIN=${TRAIN:-./train_gpt2}
-ALL="json config resume log safetensors llmc tokenizer shard floor hellaswag"
+ALL="json config resume log safetensors llmc gguf tokenizer shard floor hellaswag"
 
 cannot() { echo "fuzz: $*"; exit 2; }
 
@@ -94,6 +94,12 @@ make_seeds() {
     cp "$work/bpe/text_train_000000.bin" "$DIR/seeds/shard/bpe"
     cp "$work/tales/tales_train_000000.bin" "$DIR/seeds/shard/tales"
     cp "$work/bpe/tokenizer.json" "$DIR/seeds/tokenizer/json"
+    cp "$work/bpe/text_train_000000.bin" "$work/bpe/val.bin"
+    learn gguf --train "$work/bpe/text_train_000000.bin" --val "$work/bpe/val.bin" \
+        --tokenizer "$work/bpe/tokenizer.json" &&
+        $TRAIN --init "$work/gguf" --export "$DIR/seeds/gguf/fp32.gguf" > /dev/null &&
+        $TRAIN --init "$work/gguf" --export "$DIR/seeds/gguf/fp16.gguf" --export-dtype fp16 \
+            > /dev/null || return
     { printf '\3'; head -4 "$work/tales/tales_val_000000.floor"; } | seed floor/tales
     printf '\5batchwise floor 1\n1 2\r\n\n0x1p-3 3e-5\n 0 ' | seed floor/odd
 
@@ -119,6 +125,7 @@ longest() {                                  # an input, in bytes: what the larg
         json | config | resume) echo 3000 ;;
         log) echo 400 ;;
         safetensors) echo 4096 ;;
+        gguf) echo 12000 ;;
         tokenizer) echo 6000 ;;
         floor) echo 256 ;;
         *) echo 2048 ;;

@@ -1,0 +1,97 @@
+// --export FILE.gguf: a checkpoint as GGUF, which llama.cpp and what is built on it can run.
+#pragma once
+#include "open.h"                      // find_checkpoint, open_tokenizer
+
+// The largest half is 65,504; from 65,520 on a float becomes an infinite one.
+static inline bool export_fits(const float *in, const Tensor *t, FloatType type, Error *err) {
+    for (size_t i = 0; gguf_type(t, type) == FLOAT_16 && i < t->count; i++)
+        if (fabsf(in[i]) >= 65520.0f)
+            return fail(err, "\"%s\" holds %g, more than fp16 can; leave --export-dtype out", t->key,
+                        in[i]);
+    return true;
+}
+
+static inline bool export_tensors(int fd, TensorFile *f, FloatType type, const char *path,
+                                  Error *err) {
+    const Config *c = &f->config;
+    const size_t C = (size_t)c->C;
+    const int n = gpt2_n_buckets(c);
+    float *bucket = (float *)alloc_or_die(gpt2_largest_bucket(c) * sizeof *bucket, "weights");
+    float *scratch = (float *)alloc_or_die(4*C*C * sizeof *scratch, "a transposed matrix");
+    Progress progress = progress_begin("exporting", n);
+    bool put = true;
+    for (int b = 0; put && b < n; b++) {
+        tensor_file_bucket(bucket, f, KEPT_WEIGHTS, -1, b);
+        for (int i = gpt2_bucket_tensor(c, b); put && i < gpt2_bucket_tensor(c, b + 1); i++) {
+            Tensor t = gpt2_tensor(c, i);
+            float *in = bucket + t.offset - gpt2_bucket(c, b).begin;
+            put = export_fits(in, &t, type, err)
+               && gguf_append(fd, in, &t, type, scratch, path, err);
+        }
+        progress_show(&progress, b + 1);
+    }
+    progress_end(&progress);
+    free(bucket);
+    free(scratch);
+    return put;
+}
+
+// Writes a file anew.
+static inline bool export_write(const Run *r, TensorFile *f, const char *path, Error *err) {
+    FloatType type = r->o.export_dtype == EXPORT_FP16 ? FLOAT_16 : FLOAT_32;
+    GgufHeader h;
+    Error later;
+    if (!gguf_begin(&h, err)) return false;
+    gguf_put_model(&h, &f->config, type);
+    tokenizer_put_gguf(&h, &r->tokenizer, f->config.V);
+    gguf_put_tensors(&h, &f->config, type);
+    if (!gguf_end(&h, err)) return false;
+    int fd = file_create(path, err);
+    bool put = fd >= 0 && file_put(fd, h.text, h.n, path, err)
+            && export_tensors(fd, f, type, path, err);
+    free(h.text);
+    return fd >= 0 && file_close(fd, path, put ? err : &later) && put;
+}
+
+// Writes under another name first: an error or a crash leaves an older file as it was.
+static inline bool export_save(const Run *r, TensorFile *f, const char *path, Error *err) {
+    const char *slash = strrchr(path, '/');
+    Path temporary, dir;
+    snprintf(temporary.text, sizeof temporary.text, "%s.tmp", path);
+    snprintf(dir.text, sizeof dir.text, "%.*s", slash ? (int)(slash - path) + 1 : 1,
+             slash ? path : ".");
+    bool saved = export_write(r, f, temporary.text, err);
+    if (saved && rename(temporary.text, path) != 0)
+        saved = fail(err, "%s: cannot be renamed to %s: %s", temporary.text, path,
+                     strerror(errno));
+    if (!saved) unlink(temporary.text);
+    return saved && dir_sync(dir.text, err);
+}
+
+// llama.cpp rounds a context up to whole 256 tokens. We do not pad the table of positions: a model
+// knows nothing of positions it was not trained on, and the file would no longer be this model.
+static inline void export_note(const Config *c, const char *path) {
+    printf("exported to %s: %s parameters\n", path, count_text((double)gpt2_n_params(c)).text);
+    if (c->P % 256 != 0)
+        printf("note    the model has %d positions, and llama.cpp rounds its context up to a "
+               "multiple of 256: keep prompt and text together within %d tokens (-n), or "
+               "it stops with an error\n", c->P, c->P);
+}
+
+static inline void run_export(Run *r) {
+    Path from;
+    Config c;
+    TensorFile f;
+    Error err;
+    if (!find_checkpoint(&from, &c, r))
+        die("--export: a fresh model has learned nothing; name a checkpoint with --init DIR");
+    open_tokenizer(r, from.text);
+    if (r->tokenizer.vocab_size == 0)
+        die("--export: %s has no tokenizer.json, and llama.cpp needs one; name one with "
+            "--tokenizer FILE", from.text);
+    check_tokenizer(r, &c);
+    if (!tensor_file_open(&f, from.text, FILE_WEIGHTS, 0, &c, &err)
+        || !export_save(r, &f, r->o.export_file, &err)) die("--export: %s", err.text);
+    tensor_file_close(&f);
+    export_note(&c, r->o.export_file);
+}

@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# --export FILE.gguf and --init FILE.gguf from outside: flags, errors in one line, a full disk, and
+# the same file from both programs. tests/test_gguf.py looks into the files.
+. "$(dirname "$0")/tools.sh"
+
+$prepare tales --out "$dir/tales" --tokens 20000 > /dev/null
+small="--layers 1 --heads 2 --channels 16 --micro-batch 2 --eval-tokens 64"
+$train --data "$dir/tales" $small --seq-len 32 --steps 20 --lr 1e-2 --out "$dir/run" > /dev/null
+$train --data "$dir/tales" $small --seq-len 256 --steps 1 --out "$dir/long" > /dev/null
+
+good "$train" --init "$dir/run" --export "$dir/run.gguf"
+has "$dir/stdout" "exported to $dir/run.gguf"
+has "$dir/stdout" "keep prompt and text together within 32 tokens"
+good "$train" --init "$dir/long" --export "$dir/long.gguf"
+grep -q "^note" "$dir/stdout" && note "a note on 256 positions: $(cat "$dir/stdout")"
+good "$train" --resume --out "$dir/run" --export "$dir/resumed.gguf"
+cmp -s "$dir/run.gguf" "$dir/resumed.gguf" || note "another file from --out"
+good "$train" --init "$dir/run.gguf" --export "$dir/again.gguf"
+cmp -s "$dir/run.gguf" "$dir/again.gguf" || note "another file from a GGUF"
+good "$train" --init "$dir/run" --export "$dir/half.gguf" --export-dtype fp16
+[ "$(wc -c < "$dir/half.gguf")" -lt $(($(wc -c < "$dir/run.gguf") - 10000)) ] ||
+    note "fp16 saves nothing"
+good "$train" --init "$dir/half.gguf" --export "$dir/again.gguf" --export-dtype fp16
+cmp -s "$dir/half.gguf" "$dir/again.gguf" || note "another file from halves"
+end export_writes
+
+write="--generate Once --max-new 50 --seed 3"
+good "$train" --init "$dir/run" $write
+cp "$dir/stdout" "$dir/text-run"
+good "$train" --init "$dir/run.gguf" $write
+cmp -s "$dir/stdout" "$dir/text-run" || note "a GGUF writes '$(cat "$dir/stdout")'"
+[ "$(wc -c < "$dir/text-run")" -gt 10 ] || note "no text: $(cat "$dir/text-run")"
+good "$train" --data "$dir/tales" --init "$dir/run.gguf" --micro-batch 2 --eval-tokens 64 --steps 2 \
+    --out "$dir/onwards"
+good "$train" --init "$dir/onwards" --generate "Once" --max-new 5
+good "$train" --resume --out "$dir/onwards" --steps 3
+good "$prepare" text dev/base/rng.h --out "$dir/text" --tokenizer "$dir/run.gguf"
+cmp -s "$dir/text/tokenizer.json" "$dir/tales/tokenizer.json" || note "another tokenizer"
+end export_reads_back
+
+# ---- refusals ----
+
+one_line "--export: a fresh model" "$train" --export "$dir/no.gguf"
+one_line "--export: 'x.bin' must end in .gguf" "$train" --init "$dir/run" \
+    --export x.bin
+one_line "--lr: is for training, and --export only reads" "$train" --init "$dir/run" --lr 1 \
+    --export "$dir/no.gguf"
+one_line "--seed: is for training" "$train" --init "$dir/run" --seed 1 --export "$dir/no.gguf"
+one_line "--export: --generate is given too" "$train" --init "$dir/run" --generate x \
+    --export "$dir/no.gguf"
+one_line "--export-dtype: is for --export" "$train" --init "$dir/run" --data "$dir/tales" \
+    --export-dtype fp16
+one_line "leave --export out" "$train" --plan --export "$dir/no.gguf"
+one_line "cannot create it" "$train" --init "$dir/run" --export "$dir/nowhere/no.gguf"
+mkdir "$dir/folder.gguf"
+one_line "cannot be renamed" "$train" --init "$dir/run" --export "$dir/folder.gguf"
+cp -rL "$dir/run/latest" "$dir/bare" && rm "$dir/bare/tokenizer.json"
+one_line "has no tokenizer.json, and llama.cpp needs one" "$train" --init "$dir/bare" \
+    --export "$dir/no.gguf"
+good "$train" --init "$dir/bare" --tokenizer "$dir/tales/tokenizer.json" --export "$dir/named.gguf"
+cmp -s "$dir/named.gguf" "$dir/run.gguf" || note "another file with --tokenizer"
+[ -z "$(find "$dir" -name '*.tmp')" ] && [ ! -e "$dir/no.gguf" ] || note "something is left"
+end export_refuses
+
+size=$(wc -c < "$dir/run.gguf")
+for part in 3 20 500 4000 $((size - 100)); do
+    head -c $part "$dir/run.gguf" > "$dir/torn.gguf"
+    one_line "torn.gguf: " "$train" --init "$dir/torn.gguf" --generate x
+    one_line "torn.gguf: " "$train" --init "$dir/torn.gguf" --data "$dir/tales"
+done
+has "$dir/stderr" "truncated: $part bytes, but its tensors end at"
+# 2^63 pairs, tensors, tokens: each is refused at once, without memory for them.
+for at in 8 16 $(($(grep -obF tokenizer.ggml.tokens "$dir/run.gguf" | cut -d : -f 1) + 29)); do
+    cp "$dir/run.gguf" "$dir/hostile.gguf"
+    printf '\0\0\0\0\0\0\0\200' | dd of="$dir/hostile.gguf" bs=1 seek=$at conv=notrunc 2> /dev/null
+    (ulimit -v 400000; "$train" --init "$dir/hostile.gguf" --generate x > "$dir/stdout" \
+        2> "$dir/stderr"; echo $? > "$dir/status")
+    same "status of a hostile file" "$(cat "$dir/status")" 1
+    same "lines" "$(lines "$dir/stderr")" 1
+    has "$dir/stderr" "truncated or damaged"
+done
+sed 's/gpt-2/gpt-5/' "$dir/run.gguf" > "$dir/other.gguf"
+one_line '"tokenizer.ggml.pre" must be "gpt-2"; nothing else is supported; name another one with' \
+    "$train" --init "$dir/other.gguf" --generate x
+good "$train" --init "$dir/other.gguf" --tokenizer "$dir/tales/tokenizer.json" --generate x --max-new 2
+end export_refuses_torn_and_hostile_files
+
+# ---- a full disk: one line; an older file stays as it was; nothing is left ----
+
+cp "$dir/run.gguf" "$dir/kept.gguf"
+(ulimit -f 8; trap '' XFSZ; "$train" --init "$dir/run" --export "$dir/kept.gguf") > "$dir/stdout" \
+    2> "$dir/stderr"
+same "status on a full disk" $? 1
+same "lines on a full disk" "$(lines "$dir/stderr")" 1
+has "$dir/stderr" "kept.gguf.tmp: cannot write it: File too large"
+cmp -s "$dir/run.gguf" "$dir/kept.gguf" || note "the older file has changed"
+[ ! -e "$dir/kept.gguf.tmp" ] || note "half a file stays"
+mkdir "$dir/disk"
+if mount -t tmpfs -o size=32k none "$dir/disk" 2> /dev/null; then
+    one_line "No space left" "$train" --init "$dir/run" --export "$dir/disk/run.gguf"
+    [ -z "$(ls "$dir/disk")" ] || note "half a file stays: $(ls "$dir/disk")"
+    umount "$dir/disk"
+fi
+end export_to_a_full_disk
+
+if [ -x "$emulated" ]; then
+    good "$emulated" --init "$dir/run" --export "$dir/gpu.gguf"
+    cmp -s "$dir/gpu.gguf" "$dir/run.gguf" || note "another file from the GPU's program"
+    good "$emulated" --init "$dir/run.gguf" --generate "Once" --max-new 5
+    end export_from_the_twin
+else
+    skip export_from_the_twin "needs train_gpt2cu-emulated"
+fi
+exit $failed

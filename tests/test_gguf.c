@@ -1,0 +1,469 @@
+// gguf.h and gguf_gpt2.h: files built here field by field, as the format's description has them, are
+// read to the bit; what is damaged or hostile is refused in one line; what is written is read back.
+#define PROGRAM "test_gguf"
+#include "../dev/data/tokenizer.h"
+#include "../dev/files/gguf_gpt2.h"
+#include "../dev/base/rng.h"
+#include "test.h"
+
+// ---- files built by hand ----
+
+typedef struct { unsigned char *bytes; size_t n; } Image;
+
+static void image_put(Image *m, const void *data, size_t n) {
+    memcpy(m->bytes + m->n, data, n);
+    m->n += n;
+}
+static void image_u32(Image *m, uint32_t x) { image_put(m, &x, 4); }
+static void image_u64(Image *m, uint64_t x) { image_put(m, &x, 8); }
+static void image_text(Image *m, const char *text) {
+    image_u64(m, strlen(text));
+    image_put(m, text, strlen(text));
+}
+static void image_key(Image *m, const char *key, uint32_t type) {
+    image_text(m, key);
+    image_u32(m, type);
+}
+static void image_size(Image *m, const char *key, int size) {
+    image_key(m, key, 4);
+    image_u32(m, (uint32_t)size);
+}
+static void image_align(Image *m, size_t alignment) {
+    while (m->n % alignment) m->bytes[m->n++] = 0xEE;            // padding may be anything
+}
+
+// What may differ among files of one model.
+typedef struct {
+    FloatType type;                          // of all tensors
+    size_t alignment;                        // 0: 32, unsaid
+    bool backwards;                          // the order of the tensors
+    enum { HEAD_TIED, HEAD_SAME, HEAD_OTHER } head;
+} Form;
+
+// Element (row, col) of a tensor of ours: small whole numbers, which every type holds exactly.
+static float value_at(const Tensor *t, size_t row, size_t col) {
+    uint64_t place = (uint64_t)(t->kind + 100*(t->layer + 1))*1000000u + row*1000u + col;
+    return (float)(mix64(place) % 255) - 127.0f;
+}
+
+static void image_value(Image *m, float x, FloatType type) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    uint16_t half = type == FLOAT_16 ? f16_from_float(x) : (uint16_t)(bits >> 16);
+    if (type == FLOAT_32) image_put(m, &x, 4);
+    else image_put(m, &half, 2);
+}
+
+// Tensor i; n_tensors stands for output.weight.
+static Tensor tensor_of(const Config *c, int i) { return gpt2_tensor(c, i % gpt2_n_tensors(c)); }
+
+// A matrix of a block has its outputs as rows; the embeddings are as ours.
+static void image_tensor(Image *m, const Tensor *t, FloatType type, float add) {
+    bool turned = t->layer >= 0 && t->rows > 1;
+    size_t rows = turned ? t->cols : t->rows, cols = turned ? t->rows : t->cols;
+    for (size_t r = 0; r < rows; r++)
+        for (size_t k = 0; k < cols; k++)
+            image_value(m, (turned ? value_at(t, k, r) : value_at(t, r, k)) + add, type);
+}
+
+static void image_info(Image *m, const Config *c, int i, const Form *form, uint64_t offset) {
+    static const char *const names[] = {     // in the order of gpt2.h
+        "attn_norm.weight", "attn_norm.bias", "attn_qkv.weight", "attn_qkv.bias",
+        "attn_output.weight", "attn_output.bias", "ffn_norm.weight", "ffn_norm.bias",
+        "ffn_up.weight", "ffn_up.bias", "ffn_down.weight", "ffn_down.bias",
+    };
+    static const char *const outside[] = { "token_embd.weight", "position_embd.weight",
+                                           "output_norm.weight", "output_norm.bias" };
+    Tensor t = tensor_of(c, i);
+    char name[100];
+    if (i == gpt2_n_tensors(c)) snprintf(name, sizeof name, "output.weight");
+    else if (t.layer >= 0)
+        snprintf(name, sizeof name, "blk.%d.%s", t.layer, names[t.kind - FIRST_IN_BLOCK]);
+    else snprintf(name, sizeof name, "%s", outside[t.kind < 2 ? t.kind : t.kind - LNF_GAIN + 2]);
+    bool vector = tensor_kinds[t.kind].rows == DIM_1;
+    image_text(m, name);
+    image_u32(m, vector ? 1 : 2);
+    image_u64(m, t.layer >= 0 && !vector ? t.rows : t.cols);
+    if (!vector) image_u64(m, t.layer >= 0 ? t.cols : t.rows);
+    image_u32(m, (uint32_t)form->type);
+    image_u64(m, offset);
+}
+
+static void image_pairs(Image *m, const Config *c, const Form *form) {
+    const float epsilon = 1e-5f;
+    image_key(m, "general.architecture", 8);
+    image_text(m, "gpt2");
+    image_key(m, "general.odd", 9);                              // pairs that nobody asks for
+    image_u32(m, 6);
+    image_u64(m, 3);
+    image_put(m, "123456789012", 12);
+    image_key(m, "general.flag", 7);
+    image_put(m, "\1", 1);
+    image_size(m, "gpt2.context_length", c->P);
+    image_size(m, "gpt2.embedding_length", c->C);
+    image_size(m, "gpt2.block_count", c->L);
+    image_size(m, "gpt2.feed_forward_length", 4*c->C);
+    image_size(m, "gpt2.attention.head_count", c->NH);
+    image_key(m, "gpt2.attention.layer_norm_epsilon", 6);
+    image_put(m, &epsilon, 4);
+    image_key(m, "tokenizer.ggml.tokens", 9);
+    image_u32(m, 8);
+    image_u64(m, (uint64_t)c->V);
+    for (int i = 0; i < c->V; i++) image_text(m, i % 2 ? "abc" : "");
+    if (form->alignment) image_size(m, "general.alignment", (int)form->alignment);
+}
+
+static Image image_make(const Config *c, Form form) {
+    size_t alignment = form.alignment ? form.alignment : 32, offset = 0;
+    int n = gpt2_n_tensors(c) + (form.head != HEAD_TIED);
+    Image m = { calloc(1, 5000 + 64*(size_t)c->V + (200 + alignment)*(size_t)n
+                          + 4*(gpt2_n_params(c) + (size_t)(c->V * c->C))), 0 };
+    image_put(&m, "GGUF", 4);
+    image_u32(&m, 3);
+    image_u64(&m, (uint64_t)n);
+    image_u64(&m, form.alignment ? 11 : 10);
+    image_pairs(&m, c, &form);
+    for (int k = 0; k < n; k++) {
+        int i = form.backwards ? n - 1 - k : k;
+        image_info(&m, c, i, &form, offset);
+        offset += tensor_of(c, i).count * (form.type == FLOAT_32 ? 4 : 2);
+        offset = (offset + alignment - 1) / alignment * alignment;
+    }
+    image_align(&m, alignment);
+    for (int k = 0; k < n; k++) {
+        int i = form.backwards ? n - 1 - k : k;
+        Tensor t = tensor_of(c, i);
+        bool other = i == gpt2_n_tensors(c) && form.head == HEAD_OTHER;
+        image_tensor(&m, &t, form.type, other ? 1.0f : 0.0f);
+        image_align(&m, alignment);
+    }
+    return m;
+}
+
+// Whether every element is where gpt2.h has it.
+static void check_values(const GgufModel *g, const Config *c) {
+    CHECK(memcmp(&g->c, c, sizeof *c) == 0);
+    for (int i = 0; i < gpt2_n_tensors(c); i++) {
+        Tensor t = gpt2_tensor(c, i);
+        float *out = malloc(t.count * sizeof *out);
+        size_t wrong = 0;
+        gguf_tensor(out, g, i);
+        for (size_t j = 0; j < t.count; j++)
+            wrong += out[j] != value_at(&t, j / t.cols, j % t.cols);
+        CHECK_MSG(wrong == 0, "%s: %zu of %zu", t.key, wrong, t.count);
+        free(out);
+    }
+}
+
+static const Config SMALLEST = { 1, 1, 1, 1, 1, 0 }, SMALL = { 2, 2, 4, 5, 7, 0 },
+                    ODD = { 3, 5, 35, 50, 6, 0 };
+
+TEST(reads_what_others_write) {
+    const Config *const configs[] = { &SMALLEST, &SMALL, &ODD };
+    const Form forms[] = {
+        { FLOAT_32, 0, false, HEAD_TIED }, { FLOAT_16, 0, false, HEAD_SAME },
+        { FLOAT_BF16, 64, true, HEAD_SAME }, { FLOAT_32, 8, true, HEAD_TIED },
+        { FLOAT_16, 1, false, HEAD_TIED },
+    };
+    for (int i = 0; i < 15; i++) {
+        Image m = image_make(configs[i % 3], forms[i / 3]);
+        GgufModel g;
+        Error err = { "" };
+        bool good = gguf_model(&g, m.bytes, m.n, &err);
+        CHECK_MSG(good, "%s", err.text);
+        if (good) check_values(&g, configs[i % 3]);
+        if (good) gguf_model_free(&g);
+        free(m.bytes);
+    }
+}
+
+// ---- refusals ----
+
+static const char *error_of(const unsigned char *bytes, size_t n, Error *err) {
+    unsigned char *copy = malloc(n ? n : 1);                     // its end is the heap's
+    GgufModel g;
+    snprintf(err->text, sizeof err->text, "accepted");
+    memcpy(copy, bytes, n);
+    if (gguf_model(&g, copy, n, err)) gguf_model_free(&g);
+    free(copy);
+    return err->text;
+}
+
+TEST(refuses_every_cut) {
+    Image m = image_make(&SMALL, (Form){ FLOAT_16, 0, false, HEAD_TIED });
+    Tensor last = gpt2_tensor(&SMALL, gpt2_n_tensors(&SMALL) - 1);
+    size_t padding = (32 - 2*last.count % 32) % 32;              // which may be missing
+    Error err;
+    for (size_t cut = 0; cut < m.n - padding; cut++)
+        CHECK_MSG(strcmp(error_of(m.bytes, cut, &err), "accepted") != 0, "cut at %zu", cut);
+    CHECK_MSG(strcmp(error_of(m.bytes, m.n - padding, &err), "accepted") == 0, "%s", err.text);
+    CHECK(strstr(error_of(m.bytes, m.n + 1, &err), "bytes after the last tensor"));
+    free(m.bytes);
+}
+
+// The place in the file right after this text.
+static unsigned char *after(const Image *m, const char *text) {
+    size_t n = strlen(text);
+    for (unsigned char *p = m->bytes; p + n <= m->bytes + m->n; p++)
+        if (memcmp(p, text, n) == 0) return p + n;
+    return NULL;
+}
+
+// The change: the u64 or u32 at so many bytes after the text, or the text itself, becomes `value`.
+TEST(refuses_wrong_fields) {
+    const float epsilon = 1.1e-5f;
+    uint32_t epsilon_bits;
+    memcpy(&epsilon_bits, &epsilon, 4);
+    const struct { const char *text; int at; size_t bytes; uint64_t value; const char *error; }
+    cases[] = {
+        { "GGUF", -4, 4, 0x46554747, "not a GGUF file" },
+        { "GGUF", 0, 4, 1, "version 1; expected 2 or 3" },
+        { "GGUF", 0, 4, 0x03000000, "version 50331648" },
+        { "GGUF", 4, 8, 27, "bytes after the last tensor" },
+        { "GGUF", 4, 8, UINT64_MAX, "truncated or damaged" },
+        { "GGUF", 12, 8, 9, "\"tokenizer.ggml.tokens\" must list" },
+        { "GGUF", 12, 8, UINT64_MAX, "truncated or damaged at byte" },
+        { "GGUF", 20, 8, UINT64_MAX, "pair 1 of 10" },                   // the first key's length
+        { "general.architecture", -20, 1, 'X', "\"general.architecture\" must be \"gpt2\"" },
+        { "general.architecture", 12, 4, 0x6A747067, "must be \"gpt2\"; nothing else" },
+        { "general.odd", 0, 4, 13, "pair 2 of 10" },                     // an unknown type
+        { "general.odd", 4, 4, 9, "pair 2 of 10" },                      // an array of arrays
+        { "general.odd", 8, 8, UINT64_MAX / 2, "pair 2 of 10" },
+        { "general.odd", 8, 8, UINT64_MAX / 4 + 2, "pair 2 of 10" },     // times 4 wraps to 4
+        { "block_count", 0, 4, 5, "\"gpt2.block_count\" must be a whole number (u32) from 1" },
+        { "block_count", 4, 4, 0, "from 1 to 16384" },
+        { "block_count", 4, 4, 1u << 31, "from 1 to 16384" },
+        { "block_count", 4, 4, 1, "tensor \"blk.1.attn_norm.weight\" is not part of this GPT-2" },
+        { "block_count", 4, 4, 3, "tensor \"blk.2.attn_norm.weight\" is missing" },
+        { "context_length", 4, 4, 6, "tensor \"position_embd.weight\" is (4,7), but the sizes need "
+          "(4,6)" },
+        { "context_length", 4, 4, UINT32_MAX, "from 1 to 16777216" },
+        { "head_count", 4, 4, 3, "3 heads do not divide 4 channels" },
+        { "embedding_length", 4, 4, 8, "is 16, not 4 * 8 channels" },
+        { "feed_forward_length", 4, 4, 15, "is 15, not 4 * 4 channels" },
+        { "layer_norm_epsilon", 4, 4, epsilon_bits, "layer_norm_epsilon\" must be 1e-5" },
+        { "layer_norm_epsilon", 4, 4, 0x7FC00000, "must be 1e-5" },      // NaN
+        { "tokenizer.ggml.tokens", 4, 4, 9, "pair 10 of 10" },
+        { "tokenizer.ggml.tokens", 8, 8, UINT64_MAX, "pair 10 of 10" },
+        { "tokenizer.ggml.tokens", 16, 8, UINT64_MAX - 7, "pair 10 of 10" },
+        { "token_embd.weight", 0, 4, 5, "tensor 1 of 28" },              // sizes
+        { "token_embd.weight", 0, 4, 1, "tensor \"token_embd.weight\" is (4,1)" },
+        { "token_embd.weight", 12, 8, 6, "is (4,6), but the sizes need (4,5)" },
+        { "token_embd.weight", 12, 8, 1ull << 62, "the sizes need (4,5)" },
+        { "token_embd.weight", 20, 4, 2, "has ggml's type 2; expected 0 (F32), 1 (F16) or 30" },
+        { "token_embd.weight", 24, 8, 32, "is at byte 32 of the data; expected 0" },
+        { "blk.1.attn_norm.weight", -22, 4, 0x2E6B6C62, "bytes after" },
+        { "blk.1.attn_norm.weight", -18, 1, '0', "two tensors are called \"blk.0.attn_norm" },
+        { "blk.1.attn_norm.weight", -18, 1, '9', "\"blk.9.attn_norm.weight\" is not part of" },
+        { "blk.1.attn_norm.weight", -19, 2, 0x2D2E, "not part of" },     // blk.-
+        { "blk.1.attn_norm.weight", -1, 1, '\n', "\"blk.1.attn_norm.weigh?\" is not part of" },
+        { "blk.1.attn_norm.weight", -30, 8, 64, "truncated or damaged" },        // its length
+        { "token_embd.weight", 20, 4, 1, "position_embd.weight\" is at byte 96" },   // F16: shorter
+        { "output_norm.weight", 16, 8, 0, "is at byte 0 of the data; expected" },
+        { "output_norm.weight", 16, 8, UINT64_MAX - 31, "is at byte 18446744073709551584" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Image m = image_make(&SMALL, (Form){ FLOAT_32, 0, false, HEAD_TIED });
+        Error err;
+        memcpy(after(&m, cases[i].text) + cases[i].at, &cases[i].value, cases[i].bytes);
+        if (strcmp(cases[i].error, "not a GGUF file") == 0) m.bytes[0] = 'g';
+        if (strcmp(cases[i].error, "bytes after") == 0) m.n += 40;
+        CHECK_MSG(strstr(error_of(m.bytes, m.n, &err), cases[i].error), "case %zu: %s; expected: %s",
+                  i, err.text, cases[i].error);
+        CHECK_MSG(!strpbrk(err.text, "\n\r\033"), "case %zu: not one line", i);
+        free(m.bytes);
+    }
+    Image m = image_make(&SMALL, (Form){ FLOAT_32, 64, false, HEAD_OTHER });
+    Error err;
+    CHECK_MSG(strstr(error_of(m.bytes, m.n, &err), "output.weight differs"), "%s", err.text);
+    memset(after(&m, "general.alignment") + 4, 0, 4);
+    CHECK_MSG(strstr(error_of(m.bytes, m.n, &err), "\"general.alignment\" must be"), "%s",
+              err.text);
+    free(m.bytes);
+}
+
+// Whatever is changed, nothing crashes, and what is accepted can be read.
+TEST(mutations) {
+    Image m = image_make(&SMALL, (Form){ FLOAT_16, 0, false, HEAD_SAME });
+    Rng rng = rng_make(3, 0);
+    unsigned char *mutant = malloc(m.n);
+    float out[200];
+    size_t accepted = 0;
+    for (int i = 0; i < 30000; i++) {
+        memcpy(mutant, m.bytes, m.n);
+        for (uint64_t k = 0; k <= rng_below(&rng, 3); k++)
+            mutant[rng_below(&rng, m.n)] = (unsigned char)rng_below(&rng, 256);
+        GgufModel g;
+        Tokenizer t;
+        Error err;
+        if (tokenizer_parse(&t, (const char *)mutant, m.n, "", &err)) tokenizer_free(&t);
+        if (!gguf_model(&g, mutant, m.n, &err)) continue;
+        accepted++;
+        for (int k = 0; k < gpt2_n_tensors(&g.c); k++)
+            if (gpt2_tensor(&g.c, k).count <= 200) gguf_tensor(out, &g, k);
+        gguf_model_free(&g);
+    }
+    CHECK_MSG(accepted > 1000, "%zu", accepted);                 // most bytes are weights
+    free(mutant);
+    free(m.bytes);
+}
+
+// ---- writing ----
+
+// Writes a model whose tensors hold value_at, and this tokenizer.
+static bool write_file(const char *path, const Config *c, FloatType type, const Tokenizer *t,
+                       Error *err) {
+    GgufHeader h;
+    float *scratch = malloc(4*(size_t)c->C*(size_t)c->C * sizeof *scratch);
+    if (!gguf_begin(&h, err)) return false;
+    gguf_put_model(&h, c, type);
+    tokenizer_put_gguf(&h, t, c->V);
+    gguf_put_tensors(&h, c, type);
+    if (!gguf_end(&h, err)) return false;
+    int fd = file_create(path, err);
+    bool put = fd >= 0 && file_put(fd, h.text, h.n, path, err);
+    for (int i = 0; put && i < gpt2_n_tensors(c); i++) {
+        Tensor tensor = gpt2_tensor(c, i);
+        float *in = malloc(tensor.count * sizeof *in);
+        for (size_t j = 0; j < tensor.count; j++)
+            in[j] = value_at(&tensor, j / tensor.cols, j % tensor.cols);
+        put = gguf_append(fd, in, &tensor, type, scratch, path, err);
+        free(in);
+    }
+    free(scratch);
+    free(h.text);
+    return fd >= 0 && file_close(fd, path, err) && put;
+}
+
+static void same_tokenizer(const Tokenizer *a, const Tokenizer *b) {
+    CHECK_MSG(a->vocab_size == b->vocab_size && a->eot == b->eot && a->n_merges == b->n_merges,
+              "%d tokens and %d merges, not %d and %d", b->vocab_size, b->n_merges, a->vocab_size,
+              a->n_merges);
+    CHECK(memcmp(a->kind, b->kind, (size_t)a->vocab_size) == 0);
+    CHECK(memcmp(a->start, b->start, ((size_t)a->vocab_size + 1) * sizeof *a->start) == 0);
+    CHECK(memcmp(a->text, b->text, a->start[a->vocab_size]) == 0);
+    CHECK(memcmp(a->merges, b->merges, (size_t)a->n_merges * sizeof *a->merges) == 0);
+}
+
+static const char merging[] =
+    "{\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"added_tokens\":["
+    "{\"id\":256,\"content\":\"<|endoftext|>\"},{\"id\":257,\"content\":\"<pad \\n>\"}],"
+    "\"model\":{\"merges\":[\"a b\",\"Ġ ab\"],\"vocab\":{\"ab\":258,\"Ġab\":259";
+
+// The bytes, end of text and another added token, and two merges.
+static void merging_tokenizer(Tokenizer *t) {
+    Tokenizer bytes;
+    Error err = { "" };
+    char *json;
+    size_t n;
+    FILE *f = open_memstream(&json, &n);
+    tokenizer_bytes(&bytes);
+    fputs(merging, f);
+    for (int id = 0; id < 256; id++) {
+        fputs(",\"", f);
+        token_print_chars(f, &bytes, id);
+        fprintf(f, "\":%d", id);
+    }
+    fputs("}}}", f);
+    fclose(f);
+    CHECK_MSG(tokenizer_parse(t, json, n, "", &err), "%s", err.text);
+    free(json);
+    tokenizer_free(&bytes);
+}
+
+TEST(writes_what_it_reads) {
+    char path[] = "/tmp/test_gguf.XXXXXX";
+    int fd = mkstemp(path);
+    if (fd < 0) SKIP("needs to write in /tmp");
+    close(fd);
+    for (int i = 0; i < 4; i++) {
+        Tokenizer t, again;
+        GgufModel g;
+        FileMap file;
+        Error err = { "" };
+        if (i < 2) tokenizer_bytes(&t);
+        else merging_tokenizer(&t);
+        Config c = { 2, 3, 33, t.vocab_size + (i % 2 ? 7 : 0), 5, 0 };   // 7: rows without a token
+        CHECK_MSG(write_file(path, &c, i % 2 ? FLOAT_16 : FLOAT_32, &t, &err), "%s", err.text);
+        bool good = file_map(&file, path, &err) && gguf_model(&g, file.bytes, file.n, &err);
+        CHECK_MSG(good, "%s", err.text);
+        if (!good) continue;
+        check_values(&g, &c);
+        for (int k = 0; k < gpt2_n_tensors(&c); k++) {
+            Tensor tensor = gpt2_tensor(&c, k);
+            bool half = i % 2 && tensor.decays && tensor.kind != WPE;
+            CHECK(g.tensors[k].type == (half ? FLOAT_16 : FLOAT_32));
+            CHECK(g.tensors[k].offset % 32 == 0 && (size_t)(g.data - file.bytes) % 32 == 0);
+        }
+        CHECK(file.n % 32 == 0);
+        gguf_model_free(&g);
+        file_unmap(&file);
+        good = tokenizer_load(&again, path, &err);
+        CHECK_MSG(good, "%s", err.text);
+        if (good) same_tokenizer(&t, &again);
+        if (good) tokenizer_free(&again);
+        tokenizer_free(&t);
+    }
+    unlink(path);
+}
+
+// A file of pairs alone, as llama.cpp's own vocabularies are.
+TEST(reads_tokenizers_alone_and_refuses_others) {
+    const struct { const char *text; int at; size_t bytes; const char *value, *error; } cases[] = {
+        { "", 0, 0, "", "" },
+        { "tokenizer.ggml.model", 12, 4, "bert", "\"tokenizer.ggml.model\" must be \"gpt2\"" },
+        { "tokenizer.ggml.pre", 12, 1, "q", "\"tokenizer.ggml.pre\" must be \"gpt-2\"" },
+        { "tokenizer.ggml.token_type", -1, 1, "s", "needs lists of tokens" },
+        { "tokenizer.ggml.tokens", 24, 2, "\xC7\x80", "token 0 is not in GPT-2's alphabet" },
+        { "tokenizer.ggml.tokens", 24, 2, "\xC4\x81", "token 1 appears twice" },
+        { "tokenizer.ggml.merges", 24, 3, "x b", "merge 1: its result is not in the vocabulary" },
+        { "tokenizer.ggml.merges", 24, 3, "a.b", "merge 1: expected two tokens and a space" },
+        { "<|endoftext|>", -13, 1, "x", "no <|endoftext|> among the tokens" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Tokenizer t, again;
+        GgufHeader h;
+        Error err = { "" };
+        merging_tokenizer(&t);
+        CHECK(gguf_begin(&h, &err));
+        tokenizer_put_gguf(&h, &t, t.vocab_size + 3);
+        CHECK(gguf_end(&h, &err));
+        Image m = { (unsigned char *)h.text, h.n };
+        if (cases[i].at)
+            memcpy(after(&m, cases[i].text) + cases[i].at, cases[i].value, cases[i].bytes);
+        bool good = tokenizer_parse(&again, h.text, h.n, "", &err);
+        CHECK_MSG(good == (i == 0) && strstr(err.text, cases[i].error), "%s; expected: %s",
+                  err.text, cases[i].error);
+        if (good) same_tokenizer(&t, &again);
+        if (good) tokenizer_free(&again);
+        free(h.text);
+        tokenizer_free(&t);
+    }
+}
+
+// Against the definition: the nearest half, ties to even; infinite past halfway to 65,536.
+TEST(halves) {
+    for (unsigned bits = 0; bits < 0x7C00; bits++) {
+        float low = float_from_f16((uint16_t)bits), high = float_from_f16((uint16_t)(bits + 1));
+        float middle = bits == 0x7BFF ? 65520.0f : low + (high - low) / 2;       // exact
+        CHECK_MSG(f16_from_float(low) == bits && f16_from_float(-low) == (bits | 0x8000),
+                  "%04x becomes %04x", bits, f16_from_float(low));
+        CHECK_MSG(f16_from_float(middle) == bits + bits % 2, "%g becomes %04x", middle,
+                  f16_from_float(middle));
+        CHECK_MSG(f16_from_float(nextafterf(middle, 0.0f)) == bits, "below %g", middle);
+        CHECK_MSG(f16_from_float(nextafterf(middle, INFINITY)) == bits + 1, "above %g", middle);
+    }
+    CHECK(f16_from_float(INFINITY) == 0x7C00 && f16_from_float(-1e30f) == 0xFC00);
+    CHECK(isnan(float_from_f16(f16_from_float(NAN))) && f16_from_float(1e-30f) == 0);
+}
+
+int main(void) {
+    RUN(reads_what_others_write);
+    RUN(refuses_every_cut);
+    RUN(refuses_wrong_fields);
+    RUN(mutations);
+    RUN(writes_what_it_reads);
+    RUN(reads_tokenizers_alone_and_refuses_others);
+    RUN(halves);
+    return test_end();
+}

@@ -1,0 +1,242 @@
+#!/usr/bin/env python3
+"""What --export writes, as the gguf package of llama.cpp reads it, and what that package writes, as
+--init reads it: every tensor to the bit, and the tokenizer token by token.
+
+    pip install gguf; python3 tests/test_gguf.py [NAME...]
+
+TRAIN and PREPARE name other programs than ./train_gpt2 and ./prepare. Known to work: gguf 0.19.0.
+"""
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+import testing
+
+try:
+    import gguf
+    import numpy
+except ImportError as missing:
+    print(f"skip gguf: needs python3 with gguf and numpy ({missing})")
+    sys.exit(0)
+
+TRAIN = os.path.join(testing.ROOT, os.environ.get("TRAIN", "train_gpt2"))
+PREPARE = os.path.join(testing.ROOT, os.environ.get("PREPARE", "prepare"))
+EOT = "<|endoftext|>"
+NORMAL, CONTROL = gguf.TokenType.NORMAL, gguf.TokenType.CONTROL
+# Hugging Face's name of a tensor -> llama.cpp's.
+NAMES = {"wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm", "ln_1": "attn_norm",
+         "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "ln_2": "ffn_norm",
+         "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
+# As make run trains, but for its length.
+TALES = ["--layers", "2", "--heads", "2", "--channels", "64", "--seq-len", "256", "--micro-batch",
+         "4", "--lr", "3e-3", "--beta2", "0.99"]
+
+
+def run(*command):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
+                          check=False)
+    assert done.returncode == 0, f"{command}: {done.stderr.strip()}"
+    return done.stdout
+
+
+class Folder:
+    """The data, and a checkpoint of each kind, made when first asked for."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def file(self, name):
+        return os.path.join(self.path, name)
+
+    def data(self, kind):
+        out = self.file("data_" + kind)
+        if os.path.exists(out):
+            return out
+        if kind == "tales":
+            run(PREPARE, "tales", "--out", out, "--tokens", "50000")
+        else:
+            text = self.file("text")
+            with open(text, "w", encoding="utf-8") as file:
+                file.write("It was the best of times, it wasn't the worst. Na\u00efve \U0001F600!\n"
+                           * 300)
+            run(PREPARE, "text", text, "--out", out, "--tokenizer", "bpe:300")
+        return out
+
+    def checkpoint(self, kind):
+        out = self.file("run_" + kind)
+        if not os.path.exists(out):
+            flags = TALES + ["--steps", "3"]
+            if kind == "d12":
+                flags = ["--init", "d12", "--steps", "1", "--optimizer", "sgd", "--seq-len", "64",
+                         "--micro-batch", "1", "--eval-tokens", "64"]
+            run(TRAIN, "--data", self.data("bpe" if kind == "bpe" else "tales"), *flags, "--out",
+                out)
+        return os.path.join(out, "latest")
+
+    def export(self, kind, dtype="fp32"):
+        out = self.file(f"{kind}-{dtype}.gguf")
+        if not os.path.exists(out):
+            run(TRAIN, "--init", self.checkpoint(kind), "--export", out, "--export-dtype", dtype)
+        return out
+
+
+FOLDER = None
+
+
+def tensors_of(checkpoint):
+    """The tensors of model.safetensors by their names, without a library."""
+    path = os.path.join(checkpoint, "model.safetensors")
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+    data = numpy.memmap(path, numpy.uint8, "r", 8 + length)
+    return {re.sub("^transformer.", "", name):
+            data[slice(*entry["data_offsets"])].view("<f4").reshape(entry["shape"])
+            for name, entry in header.items() if name != "__metadata__"}
+
+
+def ggufs_of(tensors, dtype):
+    """Each tensor as a GGUF of this type should have it: under its name, (out, in), rounded."""
+    for name, tensor in tensors.items():
+        block, kind, end = re.fullmatch(r"(?:h\.(\d+)\.)?(.+)\.(weight|bias)", name).groups()
+        matrix = tensor.ndim == 2
+        if dtype == "fp16" and matrix and kind != "wpe":
+            tensor = tensor.astype(numpy.float16)
+        yield (f"blk.{block}.{NAMES[kind]}.{end}" if block else f"{NAMES[kind]}.{end}",
+               tensor.T if matrix and block else tensor)
+
+
+def check_tensors(kind, dtype):
+    reader = gguf.GGUFReader(FOLDER.export(kind, dtype))
+    found = {tensor.name: tensor.data for tensor in reader.tensors}
+    expected = dict(ggufs_of(tensors_of(FOLDER.checkpoint(kind)), dtype))
+    assert sorted(found) == sorted(expected), set(found) ^ set(expected)
+    for name, tensor in expected.items():
+        assert found[name].dtype == tensor.dtype, f"{name} is {found[name].dtype}"
+        assert found[name].shape == tensor.shape, f"{name} is {found[name].shape}"
+        assert numpy.array_equal(found[name], tensor), f"{name} differs"
+    return reader
+
+
+def check_fields(kind, dtype, reader):
+    with open(os.path.join(FOLDER.checkpoint(kind), "config.json"), encoding="utf-8") as file:
+        config = json.load(file)
+    with open(os.path.join(FOLDER.checkpoint(kind), "tokenizer.json"), encoding="utf-8") as file:
+        tokenizer = json.load(file)
+    vocab = tokenizer["model"]["vocab"]
+    tokens = sorted(vocab, key=vocab.get)
+    expected = {
+        "GGUF.version": 3, "general.architecture": "gpt2", "general.file_type": int(dtype == "fp16"),
+        "gpt2.context_length": config["n_positions"], "gpt2.embedding_length": config["n_embd"],
+        "gpt2.block_count": config["n_layer"], "gpt2.feed_forward_length": 4 * config["n_embd"],
+        "gpt2.attention.head_count": config["n_head"], "tokenizer.ggml.model": "gpt2",
+        "gpt2.attention.layer_norm_epsilon": float(numpy.float32(1e-5)),
+        "tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [CONTROL if token == EOT else NORMAL for token in tokens],
+        "tokenizer.ggml.merges": tokenizer["model"]["merges"],
+        "tokenizer.ggml.bos_token_id": vocab[EOT], "tokenizer.ggml.eos_token_id": vocab[EOT],
+        "tokenizer.ggml.add_bos_token": False,
+    }
+    for key, value in expected.items():
+        found = reader.get_field(key).contents()
+        assert found == value, f"{key} is {found}, not {value}"
+    return len(expected["tokenizer.ggml.merges"])
+
+
+def test_gguf_of_make_run():
+    for dtype in ["fp32", "fp16"]:
+        assert check_fields("tales", dtype, check_tensors("tales", dtype)) == 0
+
+
+def test_gguf_of_a_bpe_model():
+    for dtype in ["fp32", "fp16"]:
+        assert check_fields("bpe", dtype, check_tensors("bpe", dtype)) > 20
+
+
+def test_gguf_of_d12():
+    for dtype in ["fp32", "fp16"]:
+        check_fields("d12", dtype, check_tensors("d12", dtype))
+
+
+def evaluated(init, kind):
+    """The validation loss as the log has it."""
+    log = FOLDER.file("log")
+    run(TRAIN, "--data", FOLDER.data(kind), "--init", init, "--steps", "0", "--log", log,
+        "--overwrite")
+    with open(log, encoding="utf-8") as file:
+        return re.search(r'"event":"eval".*"val_loss":([^,}]*)', file.read()).group(1)
+
+
+def check_same(init, other, kind):
+    """The same loss to the bit; and after an update the same checkpoint, tokenizer included."""
+    loss, read = evaluated(other, kind), evaluated(init, kind)
+    assert read == loss, f"a loss of {read}, not {loss}"
+    saved = []
+    for name in [init, other]:
+        out = FOLDER.file("onwards")
+        run(TRAIN, "--data", FOLDER.data(kind), "--init", name, "--steps", "1", "--eval-tokens",
+            "256", "--out", out, "--overwrite")
+        files = ["model.safetensors", "tokenizer.json", "config.json"]
+        saved.append([])
+        for file in files:
+            with open(os.path.join(out, "latest", file), "rb") as opened:
+                saved[-1].append(opened.read())
+    for name, ours, theirs in zip(files, *saved):
+        assert ours == theirs, f"{name} differs after an update"
+
+
+def test_gguf_read_back():
+    for kind in ["tales", "bpe"]:
+        check_same(FOLDER.export(kind), FOLDER.checkpoint(kind), kind)
+
+
+def test_gguf_read_back_from_fp16():
+    """The weights rounded to halves, and nothing else."""
+    path, back = FOLDER.export("bpe", "fp16"), FOLDER.file("back.gguf")
+    run(TRAIN, "--init", path, "--export", back)
+    found = {tensor.name: tensor.data for tensor in gguf.GGUFReader(back).tensors}
+    for name, tensor in ggufs_of(tensors_of(FOLDER.checkpoint("bpe")), "fp16"):
+        assert numpy.array_equal(found[name], tensor.astype(numpy.float32)), f"{name} differs"
+    loss, rounded = evaluated(FOLDER.checkpoint("bpe"), "bpe"), evaluated(path, "bpe")
+    assert 0 < abs(float(rounded) - float(loss)) < 1e-3, f"{rounded} in fp16, {loss} in fp32"
+
+
+def test_gguf_of_the_package():
+    """A file of gguf's own writer, as llama.cpp's converter of GPT-2 makes it; and a repeated
+    head."""
+    checkpoint, path = FOLDER.checkpoint("bpe"), FOLDER.file("package.gguf")
+    field = {key: gguf.GGUFReader(FOLDER.export("bpe")).get_field(key).contents() for key in [
+        "tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "tokenizer.ggml.merges"]}
+    tensors = dict(ggufs_of(tensors_of(checkpoint), "fp32"))
+    writer = gguf.GGUFWriter(path, "gpt2")
+    writer.add_custom_alignment(64)
+    writer.add_name("a model")
+    writer.add_block_count(2)
+    writer.add_context_length(256)
+    writer.add_embedding_length(64)
+    writer.add_feed_forward_length(256)
+    writer.add_head_count(2)
+    writer.add_layer_norm_eps(1e-5)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(field["tokenizer.ggml.tokens"])
+    writer.add_token_types(field["tokenizer.ggml.token_type"])
+    writer.add_token_merges(field["tokenizer.ggml.merges"])
+    writer.add_tensor("output.weight", numpy.ascontiguousarray(tensors["token_embd.weight"]))
+    for name, tensor in reversed(tensors.items()):
+        writer.add_tensor(name, numpy.ascontiguousarray(tensor))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    check_same(path, checkpoint, "bpe")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as temporary:
+        FOLDER = Folder(temporary)
+        sys.exit(testing.run_tests(globals(), sys.argv[1:]))
