@@ -1,0 +1,60 @@
+// Shared memory as its 32 banks see it: word w lies in column w mod 32. The words that the lanes of
+// a warp ask for are filled; below is how many words each bank must give, one a pass.
+(() => {
+  const BANKS = 32, LANES = 32;
+  // Words in a row of the tile; whether lanes go along a row or down a column; how many are shown.
+  const loads = [
+    { wide: 32, way: "row", lanes: 32 },
+    { wide: 32, way: "column", lanes: 1 }, { wide: 32, way: "column", lanes: 4 },
+    { wide: 32, way: "column", lanes: 32 },
+    { wide: 33, way: "column", lanes: 1 }, { wide: 33, way: "column", lanes: 4 },
+    { wide: 33, way: "column", lanes: 32 },
+    { wide: 34, way: "column", lanes: 32 }];
+
+  function compute(load) {
+    const words = Array.from({ length: load.lanes }, (_, lane) =>
+      load.way === "row" ? lane : load.wide * lane);
+    const asked = new Array(BANKS).fill(0);
+    for (const word of new Set(words)) asked[word % BANKS]++;
+    return { ...load, words, asked, passes: Math.max(...asked) };
+  }
+
+  const left = 60, cell = 9.2, rowHeight = 5, rows = 34, floor = 290;
+
+  function draw(pen, { wide, way, lanes, words, asked, passes }) {
+    const x = bank => left + cell * bank;
+    const label = (y, words) => pen.text(left - 6, y, words, { anchor: "end", kind: "dim small" });
+    label(16, "bank");
+    for (const bank of [0, 8, 16, 24, 31]) pen.text(x(bank + 0.5), 16, bank, { kind: "dim small" });
+    for (let row = 0; row < rows; row++)
+      if (row % 8 === 0)
+        label(29 + rowHeight * row, `word ${BANKS * row}`);
+    pen.box(left, 22, cell * BANKS, rowHeight * rows, { kind: "plain" });
+    for (let bank = 1; bank < BANKS; bank++)
+      pen.line(x(bank), 22, x(bank), 22 + rowHeight * rows, "faint");
+    for (const word of words)
+      pen.box(x(word % BANKS), 22 + rowHeight * Math.floor(word / BANKS), cell, rowHeight,
+              { kind: "hot" });
+    label(216, "words");
+    label(228, "asked of it");
+    pen.line(left, floor, left + cell * BANKS, floor);
+    asked.forEach((count, bank) =>
+      pen.box(x(bank), floor - 2.4 * count, cell, 2.4 * count,
+              { kind: count > 1 ? "hot" : "good" }));
+    const which = way === "row" ? "along a row" : `down a column, rows of ${wide}`;
+    pen.text(4, 312, `${which}, lanes 0 to ${lanes - 1}`, { anchor: "start" });
+    pen.text(356, 312, `passes: ${passes}`,
+             { anchor: "end", kind: passes > 1 ? "hot" : "good", name: "passes" });
+  }
+
+  function say({ wide, way, lanes, words, passes }) {
+    if (way === "row") return "Along a row, each lane asks another bank: one pass.";
+    const named = words.slice(0, 4), list = all => all.join(", ") + (lanes > 4 ? ", ..." : "");
+    const where = `Rows of ${wide} floats, down a column: words ${list(named)} lie in `
+      + `${lanes > 1 ? "banks" : "bank"} ${list(named.map(word => word % BANKS))}.`;
+    const count = passes === 1 ? "one pass" : `${passes} passes`;
+    return `${where} ${lanes < LANES ? "So far" : "The busiest bank takes"} ${count}.`;
+  }
+
+  stepped({ name: "banks", height: 320, frames: loads.map(compute), draw, say });
+})();
