@@ -5,8 +5,8 @@ numbers that are computed again here.
 
     tests/test_lesson_pages.py [NAME...]     the tests of these names only
 """
+import atexit
 import glob
-import html
 import html.parser
 import importlib.util
 import math
@@ -23,6 +23,7 @@ from testing import ROOT
 
 OUT = tempfile.TemporaryDirectory()
 BUILDER = os.path.join(ROOT, "dev", "lessons", "pages.py")
+SOURCES = [os.path.join(ROOT, "dev", folder) for folder in ("lessons", "build_up")]
 PICTURES = {"07_attention": "online_softmax", "08_residuals": "block", "12_matmul": "tiles",
             "13_gpu": "banks", "14_ranks": "ring"}
 
@@ -35,11 +36,9 @@ def read(*path):
 def markdown_pages():
     """{name of the page: its Markdown}, of both folders."""
     found = {}
-    for path in glob.glob(os.path.join(ROOT, "dev", "lessons", "*.md")) + glob.glob(
-            os.path.join(ROOT, "dev", "build_up", "*.md")):
-        folder = "build_up/" if "build_up" in path else ""
-        name = os.path.basename(path)[:-3]
-        found[folder + ("index" if name == "README" else name)] = read(path)
+    for source, to in zip(SOURCES, ["", "build_up/"]):
+        for path in glob.glob(os.path.join(source, "*.md")):
+            found[to + os.path.basename(path)[:-3].replace("README", "index")] = read(path)
     return found
 
 
@@ -79,7 +78,7 @@ def built():
     """The pages, built once: {name: Parsed}."""
     for module in ["markdown_it", "mdit_py_plugins", "latex2mathml"]:
         if not importlib.util.find_spec(module):
-            raise testing.Skip(f"{module} (pip install markdown-it-py mdit-py-plugins latex2mathml)")
+            raise testing.Skip(f"needs {module}, of pip")
     if not os.listdir(OUT.name):
         done = subprocess.run([sys.executable, BUILDER, "--out", OUT.name], capture_output=True,
                               text=True, check=False)
@@ -100,8 +99,8 @@ def test_lesson_pages_links_resolve():
                                     else page.path)
             assert link.startswith("https:") or os.path.exists(path), f"{name}: there is no {link}"
             assert not anchor or anchor in ids.get(path, [anchor]), f"{name}: no anchor {link}"
-            assert not (link.endswith(".md") and f"{os.path.dirname(path)}/".endswith("dev/lessons/")
-                        ), f"{name}: {link} is the source of a page"
+            assert not path.endswith(".md") or os.path.dirname(path) not in SOURCES, \
+                f"{name}: {link} has a page"
     lessons = sorted(name for name in pages if re.match(r"\d\d_", name))
     for name, before, following in zip(lessons, [None] + lessons, lessons[1:] + [None]):
         rels = pages[name].rels
@@ -120,8 +119,9 @@ def test_lesson_pages_quote_the_source():
         where = dict(re.findall(r"<summary><code>(\w+)</code>, ([\w./]+), lines", page.text))
         for function, file in where.items():
             begin, code = page.code["code-" + function]
-            lines, shown = read(file).split("\n"), code.split("\n")
-            assert lines[begin - 1:begin - 1 + len(shown)] == shown, f"{name}: {function} is not {file}'s"
+            shown = code.split("\n")
+            lines = read(file).split("\n")[begin - 1:begin - 1 + len(shown)]
+            assert lines == shown, f"{name}: {function} is not {file}'s"
             assert re.search(rf"\b{function}\b", code), f"{name}: {function} is other code"
             assert code.count("{") == code.count("}"), f"{name}: {function} is cut"
 
@@ -148,34 +148,38 @@ def test_lesson_pages_without_the_library():
 
 # ---------------------------------------------------------------- in Chromium
 
+TABS = []                              # one, which all tests share
+
+
 def tab_of(name):
-    """A lesson's page in a browser."""
+    """A lesson's page in a browser, as it is at first."""
     built()
     if not browser.PROGRAM:
         raise testing.Skip("a browser (chromium)")
-    tab = browser.Browser()
-    tab.open(os.path.join(OUT.name, name + ".html"))
-    return tab
+    if not TABS:
+        TABS.append(browser.Browser())
+        atexit.register(TABS[0].close)
+    TABS[0].call("Emulation.setScriptExecutionDisabled", value=False)
+    TABS[0].call("Emulation.setEmulatedMedia", media="")
+    TABS[0].open(os.path.join(OUT.name, name + ".html"))
+    return TABS[0]
 
 
 def test_lesson_pages_fit_and_ask_nobody():
     """At 360 and 1,200 pixels, light and dark, no page scrolls sideways; links open folded code."""
-    tab = tab_of("index")
-    try:
-        for name in built():
-            tab.open(os.path.join(OUT.name, name + ".html"))
-            for width, dark in [(360, True), (1200, False)]:
-                tab.size(width, 800, dark)
-                wide = tab.value("document.documentElement.scrollWidth")
-                assert wide <= width, f"{name} is {wide} pixels wide at {width}"
-                paper = tab.value("getComputedStyle(document.body).backgroundColor")
-                assert (paper == "rgb(255, 255, 255)") != dark, (name, paper)
-        tab.open(os.path.join(OUT.name, "01_first_run.html"))
-        tab.value("document.querySelector('a[href=\"#code-train_step\"]').click()")
-        tab.wait("document.getElementById('code-train_step').closest('details').open")
-        assert not tab.requests and not tab.errors, (tab.requests, tab.errors)
-    finally:
-        tab.close()
+    for name in built():
+        tab = tab_of(name)
+        tab.value("document.querySelectorAll('details').forEach(folded => folded.open = true)")
+        for width, dark in [(360, True), (1200, False)]:
+            tab.size(width, 800, dark)
+            wide = tab.value("document.documentElement.scrollWidth")
+            assert wide <= width, f"{name} is {wide} pixels wide at {width}"
+            paper = tab.value("getComputedStyle(document.body).backgroundColor")
+            assert (paper == "rgb(255, 255, 255)") != dark, (name, paper)
+    tab = tab_of("01_first_run")
+    tab.value("document.querySelector('a[href=\"#code-train_step\"]').click()")
+    tab.wait("document.getElementById('code-train_step').closest('details').open")
+    assert not tab.requests and not tab.errors, (tab.requests, tab.errors)
 
 
 class Picture:
@@ -236,7 +240,6 @@ class Picture:
         tab.wait("document.readyState === 'complete'")
         words = tab.value(f"document.querySelector('{self.figure}').textContent")
         assert len(words) > 80, f"without JavaScript it says: {words}"
-        tab.close()
 
 
 def near(ours, theirs, digits=5.1e-4):
@@ -247,11 +250,7 @@ def near(ours, theirs, digits=5.1e-4):
 def test_picture_online_softmax():
     """At each step m, z and o are those of the keys so far; at the end out and lse."""
     picture = Picture("07_attention")
-    texts = picture.texts()
-    rows = {word: [float(x.replace("−", "-")) for x in texts if re.fullmatch(r"−?\d+\.\d", x)]
-            for word in ["score"]}
-    scores = rows["score"]
-    values = [float(x.replace("−", "-")) for x in picture.texts('[data-name="value"]')]
+    scores, values = picture.named("score"), picture.named("value")
     assert len(scores) == len(values) > 4, (scores, values)
     for at in picture.frames():
         keys = range(min(at, len(scores)))
@@ -299,7 +298,7 @@ def test_picture_banks():
     for _ in picture.frames():
         text = " ".join(picture.texts())
         lanes = int(re.search(r"lanes 0 to (\d+)", text).group(1)) + 1
-        wide = int((re.search(r"rows of (\d+)", text) or [0, 1])[1])       # along a row: the next word
+        wide = int((re.search(r"rows of (\d+)", text) or [0, 1])[1])   # along a row: the next word
         banks = [lane * wide % 32 for lane in range(lanes)]
         passes = max(map(banks.count, banks))
         assert picture.named("passes") == [passes], (text, passes)
@@ -316,7 +315,7 @@ def sizes_of(struct, **sizes):
         names = re.findall(r"\w+", names)
         shapes = re.findall(r"\(([\w,]+)\)", comment)
         for i, name in enumerate(names):
-            dims = [re.fullmatch(r"(\d*)(\w+)", d).groups() for d in shapes[min(i, len(shapes) - 1)].split(",")]
+            dims = re.findall(r"(\d*)(\w+)", shapes[min(i, len(shapes) - 1)])
             found[name] = math.prod(int(times or 1) * sizes[size] for times, size in dims)
     return found
 

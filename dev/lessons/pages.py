@@ -31,6 +31,10 @@ FOLDERS = {"dev/lessons": "", "dev/build_up": "build_up/"}      # and where thei
 LIST = "dev/lessons/README.md"
 TO_READ = "The functions to read"
 PICTURE = re.compile(r"<!-- picture: (\w+) -->")
+# What latex2mathml makes of \mathrel{+}=, of / and of \partial, and what is spaced as TeX does it.
+AS_TEX = [("<mo><mrow><mo>&#x0002B;</mo></mrow></mo><mo>&#x0003D;</mo>", "<mo>+=</mo>"),
+          ("<mo>&#x0002F;</mo>", "<mo lspace='0' rspace='0'>/</mo>"),
+          ("<mo>&#x02202;</mo>", "<mi>∂</mi>")]
 IMAGES = {".svg": "image/svg+xml", ".png": "image/png"}
 CODE = (".c", ".h", ".cu", ".py")
 # A function with its comment, in C and in Python; a table in C.
@@ -152,12 +156,19 @@ def picture(name):
 
 # ---------------------------------------------------------------- Markdown to HTML
 
+def mathml(latex, display):
+    text = convert(latex.strip(), display=display)
+    for said, meant in AS_TEX:
+        text = text.replace(said, meant)
+    return text
+
+
 def formula(latex, options):
     """MathML. A display of several formulas wraps between them where a screen is narrow."""
     if not options["display_mode"]:
-        return convert(latex)
+        return mathml(latex, "inline")
     parts = re.split(r"(?:\\qquad\s*)+", latex.strip())
-    return "".join(convert(part.strip(), display="block") for part in parts if part.strip())
+    return "".join(f"<span>{mathml(part, 'block')}</span>" for part in parts if part)
 
 
 def markdown():
@@ -174,7 +185,7 @@ def anchor(heading):
 
 
 def resolve(token, page, out):
-    """Points a link at the page made of what it names, or at the file; puts a figure in the page."""
+    """Points a link at the page of what it names, or at the file; puts a figure in the page."""
     for key in {"href", "src"} & set(token.attrs):
         file, _, part = token.attrs[key].partition("#")
         if file.startswith("https:") or not file:

@@ -7,9 +7,9 @@
     { wide: 32, way: "row", lanes: 32 },
     { wide: 32, way: "column", lanes: 1 }, { wide: 32, way: "column", lanes: 4 },
     { wide: 32, way: "column", lanes: 32 },
+    { wide: 34, way: "column", lanes: 4 }, { wide: 34, way: "column", lanes: 32 },
     { wide: 33, way: "column", lanes: 1 }, { wide: 33, way: "column", lanes: 4 },
-    { wide: 33, way: "column", lanes: 32 },
-    { wide: 34, way: "column", lanes: 32 }];
+    { wide: 33, way: "column", lanes: 32 }];
 
   function compute(load) {
     const words = Array.from({ length: load.lanes }, (_, lane) =>
@@ -19,7 +19,7 @@
     return { ...load, words, asked, passes: Math.max(...asked) };
   }
 
-  const left = 60, cell = 9.2, rowHeight = 5, rows = 34, floor = 290;
+  const left = 64, cell = 9.1, rowHeight = 5, rows = 34, floor = 290;
 
   function draw(pen, { wide, way, lanes, words, asked, passes }) {
     const x = bank => left + cell * bank;
@@ -47,14 +47,21 @@
              { anchor: "end", kind: passes > 1 ? "hot" : "good", name: "passes" });
   }
 
-  function say({ wide, way, lanes, words, passes }) {
+  const times = passes => (passes === 1 ? "one pass" : `${passes} passes`);
+
+  function say(frame) {
+    const { wide, way, lanes, words, passes } = frame;
     if (way === "row") return "Along a row, each lane asks another bank: one pass.";
-    const named = words.slice(0, 4), list = all => all.join(", ") + (lanes > 4 ? ", ..." : "");
-    const where = `Rows of ${wide} floats, down a column: words ${list(named)} lie in `
-      + `${lanes > 1 ? "banks" : "bank"} ${list(named.map(word => word % BANKS))}.`;
-    const count = passes === 1 ? "one pass" : `${passes} passes`;
-    return `${where} ${lanes < LANES ? "So far" : "The busiest bank takes"} ${count}.`;
+    const first = words.slice(0, 4), list = all => (all.length > 1 ? "s " : " ") + all.join(", ");
+    const where = `Rows of ${wide} floats, down a column: word${list(first)} `
+      + `in bank${list(first.map(word => word % BANKS))}`;
+    if (lanes < LANES) return `${where}. So far ${times(passes)}.`;
+    const last = frame === frames[frames.length - 1];
+    return `${where}, and so on. The busiest bank takes ${times(passes)}.`
+      + (last ? ` ${frames.filter(each => each.way === "column" && each.lanes === LANES)
+        .map(each => `Rows of ${each.wide}: ${times(each.passes)}`).join(". ")}.` : "");
   }
 
-  stepped({ name: "banks", height: 320, frames: loads.map(compute), draw, say });
+  const frames = loads.map(compute);
+  stepped({ name: "banks", height: 320, frames, draw, say });
 })();

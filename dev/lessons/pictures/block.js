@@ -1,5 +1,5 @@
 // One block of GPT-2 124M on a sequence of 1,024 tokens, a step for each call of block_forward and
-// block_backward. Black arrows go forward; orange arrows are gradients, which come back.
+// block_backward. Grey arrows go forward; orange arrows are gradients, which come back.
 (() => {
   const C = 768, NH = 12, B = 1, T = 1024, N = B * T;
   const words = x => x.toLocaleString("en-US");
@@ -58,12 +58,13 @@
     pen.arrow(...(backward ? [...to, ...from] : [...from, ...to]), kind);
   }
 
-  function drawOp(pen, { op, out, width, row }, here) {
-    const kind = here ? "cold" : undefined;
-    if (onStream(row)) {
-      pen.arrow(18, y(row - 5) + 9, 18, y(row) - 9);
-      pen.text(18, y(row) + 5, "+", { kind });
-    } else pen.box(60, y(row) - 10, 92, 20, { words: op, kind, radius: 4 });
+  // A call of the forward pass, whose turn is still to come, or is now, or was.
+  function drawOp(pen, { op, out, width, row }, turn) {
+    const kind = turn > 0 ? "dim" : turn === 0 ? "cold" : undefined;
+    if (onStream(row)) pen.text(18, y(row) + 5, "+", { kind });
+    else pen.box(60, y(row) - 10, 92, 20, { words: op, kind, radius: 4 });
+    if (turn > 0) return;
+    if (onStream(row)) pen.arrow(18, y(row - 5) + 9, 18, y(row) - 9);
     drawArrow(pen, row, false);
     pen.text(162, y(row) + 4, `${out} ${shape(N, width)}`, { anchor: "start", kind });
   }
@@ -73,7 +74,7 @@
     const label = (at, text) => pen.text(356, y(at) + 4, text, { anchor: "end", kind: "hot" });
     if (op === "residual") {
       pen.arrow(30, y(row + 5) - 9, 30, y(row) + 9, "hot");
-      label(row, "dx += dbranch");
+      label(row, "dx +=");
     } else {
       if (onStream(row + 1)) drawArrow(pen, row + 1, true);
       drawArrow(pen, row, true);
@@ -86,7 +87,8 @@
   function draw(pen, frame) {
     pen.text(18, y(0) + 4, "x", {});
     pen.text(162, y(0) + 4, `x ${shape(N, C)}`, { anchor: "start" });
-    ops.slice(0, frame.forward).forEach(op => drawOp(pen, op, op === frame.op && !frame.backward));
+    const now = frame.backward ? ops.length : frame.forward - 1;
+    ops.forEach((op, i) => drawOp(pen, op, i - now));
     if (frame.backward) pen.text(356, y(10) + 4, "dx, given", { anchor: "end", kind: "hot" });
     back.slice(0, frame.backward).forEach(op => drawBack(pen, op, op === frame.op));
     [["parameters", "parameters"], ["kept for the backward pass, numbers", "kept"],

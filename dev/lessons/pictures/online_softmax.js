@@ -31,7 +31,7 @@
     pen.text(4, 18, "key", { anchor: "start", kind: "dim" });
     pen.text(4, 38, "score", { anchor: "start", kind: "dim" });
     pen.text(4, 56, "value", { anchor: "start", kind: "dim" });
-    pen.text(4, 160, "e^(s−m)", { anchor: "start", kind: "dim" });
+    pen.text(4, 160, "e^(s − m)", { anchor: "start", kind: "dim small" });
     pen.line(54, 144, 356, 144);
     scores.forEach((s, i) => {
       const x = 80 + 50 * i, now = i === frame.key && !done;

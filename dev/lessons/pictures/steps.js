@@ -44,7 +44,7 @@ class Pen {
 // say(frame) says it in a sentence or two.
 function stepped({ name, height, frames, draw, say }) {
   const figure = document.getElementById("picture-" + name);
-  figure.insertAdjacentHTML("afterbegin", `<div><button type="button">back</button>
+  figure.insertAdjacentHTML("beforeend", `<div><button type="button">back</button>
     <button type="button">next</button><output></output></div>
     <svg viewBox="0 0 360 ${height}" role="img"></svg><p aria-live="polite"></p>
     <div class="printed"><svg viewBox="0 0 360 ${height}" role="img"></svg><p></p></div>`);

@@ -61,9 +61,8 @@
     count(76, "multiply-adds", done, "done");
     count(122, "fetched for each", done ? (fetched / done).toFixed(2) : "–", "each");
     if (!single) return;
-    count(190, "fetched, if c is", single, "single", "hot");
-    pen.text(244, 222, "computed one sum", { anchor: "start", kind: "dim" });
-    pen.text(244, 236, "at a time", { anchor: "start", kind: "dim" });
+    pen.text(244, 190, "one sum at a time", { anchor: "start", kind: "dim" });
+    count(205, "would fetch", single, "single", "hot");
   }
 
   function say({ i0, j0, k0, fetched, done, single }) {
