@@ -93,6 +93,9 @@ def test_lesson_pages_links_resolve():
     for name, page in pages.items():
         assert len(set(page.ids)) == len(page.ids), f"{name}: an id stands twice"
         assert all(load.startswith("data:") for load in page.loads), (name, page.loads)
+        for heading in re.findall(r"^##+ (.+)$", markdown_pages()[name], re.M):
+            anchor = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+            assert anchor in page.ids, f"{name}: no anchor #{anchor}"
         for link in page.links:
             path, _, anchor = link.partition("#")
             path = os.path.realpath(os.path.join(os.path.dirname(page.path), path) if path
@@ -122,8 +125,22 @@ def test_lesson_pages_quote_the_source():
             shown = code.split("\n")
             lines = read(file).split("\n")[begin - 1:begin - 1 + len(shown)]
             assert lines == shown, f"{name}: {function} is not {file}'s"
-            assert re.search(rf"\b{function}\b", code), f"{name}: {function} is other code"
+            assert function in code or function in file, f"{name}: {function} is other code"
             assert code.count("{") == code.count("}"), f"{name}: {function} is cut"
+
+
+def test_lesson_pages_mark_what_a_step_added():
+    """Without what is marked, a step's program is lines of the one before, in their order."""
+    programs = sorted(glob.glob(os.path.join(SOURCES[1], "[0-9]*.c")))
+    pages = built()
+    for before, program in zip(programs, programs[1:]):
+        name = os.path.basename(program)[:-2]
+        shown = pages["build_up/" + name].text.split(f"<pre id='code-{name}'")[1].split("\n")
+        new = [line.startswith("<span class=new>") for line in shown]
+        older = iter(read(before).split("\n"))
+        assert any(new[1:]), f"{name} adds nothing"
+        assert all(is_new or line in older for is_new, line in
+                   zip(new[1:], read(program).split("\n")[1:])), f"{name}: a new line is not marked"
 
 
 def test_lesson_pages_formulas():
@@ -172,8 +189,9 @@ def test_lesson_pages_fit_and_ask_nobody():
         tab.value("document.querySelectorAll('details').forEach(folded => folded.open = true)")
         for width, dark in [(360, True), (1200, False)]:
             tab.size(width, 800, dark)
-            wide = tab.value("document.documentElement.scrollWidth")
-            assert wide <= width, f"{name} is {wide} pixels wide at {width}"
+            wide, room = (tab.value(f"document.documentElement.{side}Width")
+                          for side in ("scroll", "client"))        # scrollbars take from the room
+            assert wide <= room <= width, f"{name} is {wide} pixels wide in {room}"
             paper = tab.value("getComputedStyle(document.body).backgroundColor")
             assert (paper == "rgb(255, 255, 255)") != dark, (name, paper)
     tab = tab_of("01_first_run")

@@ -31,10 +31,15 @@ FOLDERS = {"dev/lessons": "", "dev/build_up": "build_up/"}      # and where thei
 LIST = "dev/lessons/README.md"
 TO_READ = "The functions to read"
 PICTURE = re.compile(r"<!-- picture: (\w+) -->")
-# What latex2mathml makes of \mathrel{+}=, of / and of \partial, and what is spaced as TeX does it.
+# What latex2mathml writes, and what a browser spaces as TeX does: \mathrel{+}=, a / b, \partial, |x|,
+# a minus that is a sign, and \ln x.
 AS_TEX = [("<mo><mrow><mo>&#x0002B;</mo></mrow></mo><mo>&#x0003D;</mo>", "<mo>+=</mo>"),
           ("<mo>&#x0002F;</mo>", "<mo lspace='0' rspace='0'>/</mo>"),
-          ("<mo>&#x02202;</mo>", "<mi>∂</mi>")]
+          ("<mo>&#x02202;</mo>", "<mi>∂</mi>"),
+          ('<mo stretchy="false">&#x0007C;', "<mo stretchy='false' lspace='0' rspace='0'>|"),
+          ("(?<=&#x0003D;</mo>|&#x00028;</mo>)<mo>&#x02212;", "<mo form='prefix'>&#x02212;"),
+          (r'<mi>(ln|log|tanh)</mi>(?!<mo stretchy="false">&#x00028;)',
+           r"\g<0><mspace width='.17em' />")]
 IMAGES = {".svg": "image/svg+xml", ".png": "image/png"}
 CODE = (".c", ".h", ".cu", ".py")
 # A function with its comment, in C and in Python; a table in C.
@@ -158,8 +163,8 @@ def picture(name):
 
 def mathml(latex, display):
     text = convert(latex.strip(), display=display)
-    for said, meant in AS_TEX:
-        text = text.replace(said, meant)
+    for written, spaced in AS_TEX:
+        text = re.sub(written, spaced, text)
     return text
 
 
