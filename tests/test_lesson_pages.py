@@ -23,7 +23,8 @@ from testing import ROOT
 
 OUT = tempfile.TemporaryDirectory()
 BUILDER = os.path.join(ROOT, "dev", "lessons", "pages.py")
-SOURCES = [os.path.join(ROOT, "dev", folder) for folder in ("lessons", "build_up")]
+FOLDERS = {"lessons": "", "build_up": "build_up/", "exercises": "exercises/"}
+SOURCES = [os.path.join(ROOT, "dev", folder) for folder in FOLDERS]
 PICTURES = {"07_attention": "online_softmax", "08_residuals": "block", "12_matmul": "tiles",
             "13_gpu": "banks", "14_ranks": "ring"}
 
@@ -34,9 +35,9 @@ def read(*path):
 
 
 def markdown_pages():
-    """{name of the page: its Markdown}, of both folders."""
+    """{name of the page: its Markdown}, of all folders."""
     found = {}
-    for source, to in zip(SOURCES, ["", "build_up/"]):
+    for source, to in zip(SOURCES, FOLDERS.values()):
         for path in glob.glob(os.path.join(source, "*.md")):
             found[to + os.path.basename(path)[:-3].replace("README", "index")] = read(path)
     return found
@@ -160,7 +161,7 @@ def test_lesson_pages_without_the_library():
     done = subprocess.run([sys.executable, "-I", "-S", BUILDER], capture_output=True, text=True,
                           check=False)
     assert done.returncode == 1 and re.fullmatch(
-        r"make lesson-pages: Python has no \w+: pip install [\w -]+\n", done.stderr), done.stderr
+        r"make lesson-pages: Python has no \w+: python3 -m pip install [\w -]+\n", done.stderr), done.stderr
 
 
 # ---------------------------------------------------------------- in Chromium
@@ -219,6 +220,9 @@ class Picture:
         """The numbers of the texts of a name."""
         return [float(re.search(r"-?[\d.]+", text.replace("−", "-").replace(",", "")).group())
                 for text in self.texts(f'[data-name="{name}"]')]
+
+    def words(self):
+        return self.tab.value(f"document.querySelector('{self.figure} > p').textContent")
 
     def step(self):
         """(step, last step)"""
@@ -322,11 +326,12 @@ def test_picture_banks():
         assert picture.named("passes") == [passes], (text, passes)
         seen[wide] = passes
     assert seen == {1: 1, 32: 32, 33: 1, 34: 2}, seen
+    assert "Rows of 32: 32 passes. Rows of 34: 2 passes. Rows of 33: one pass." in picture.words()
     picture.check_the_rest()
 
 
 def sizes_of(struct, **sizes):
-    """How many floats a struct of train_gpt2.c has, by the shapes in its comments: {name: count}."""
+    """How many floats a struct of train_gpt2.c has, by its comments' shapes: {name: count}."""
     body = re.search(rf"typedef struct \{{([^}}]*)\}} {struct};", read("train_gpt2.c")).group(1)
     found = {}
     for names, comment in re.findall(r"float (.*?);\s*// (.*)", body):
@@ -339,13 +344,15 @@ def sizes_of(struct, **sizes):
 
 
 def test_picture_block():
-    """The totals are those of the structs in train_gpt2.c, and of its linear layers."""
+    """The calls of train_gpt2.c in their order; the totals of its structs and linear layers."""
     sizes = {"C": 768, "NH": 12, "B": 1, "T": 1024, "N": 1024}
     weights, acts = sizes_of("Block", **sizes), sizes_of("BlockActs", **sizes)
     picture = Picture("08_residuals")
-    for at in picture.frames():
-        pass
-    assert at == 20, "ten calls forward, ten backward"
+    said = [picture.words().split(":")[0] for _ in picture.frames()]
+    calls = [call for way in ("forward", "backward") for call in re.findall(
+        rf"\b(\w+_{way})\(", re.search(rf"static void block_{way}\([^)]*\) \{{(.*?)^\}}",
+                                       read("train_gpt2.c"), re.S | re.M).group(1))]
+    assert said[1:] == calls, "the steps are not the calls of block_forward and block_backward"
     matrices = sum(count for name, count in weights.items() if name.endswith("_w"))
     assert picture.named("parameters") == [sum(weights.values())]
     assert picture.named("kept") == [sum(acts.values()) - acts["x"]], "x is the block's before"

@@ -25,14 +25,15 @@ try:
     from mdit_py_plugins.dollarmath import dollarmath_plugin
 except ImportError as error:
     sys.exit(f"make lesson-pages: Python has no {error.name}: "
-             "pip install markdown-it-py mdit-py-plugins latex2mathml")
+             "python3 -m pip install markdown-it-py mdit-py-plugins latex2mathml")
 
-FOLDERS = {"dev/lessons": "", "dev/build_up": "build_up/"}      # and where their pages go
+# Folders, and where their pages go.
+FOLDERS = {"dev/lessons": "", "dev/build_up": "build_up/", "dev/exercises": "exercises/"}
 LIST = "dev/lessons/README.md"
 TO_READ = "The functions to read"
 PICTURE = re.compile(r"<!-- picture: (\w+) -->")
-# What latex2mathml writes, and what a browser spaces as TeX does: \mathrel{+}=, a / b, \partial, |x|,
-# a minus that is a sign, and \ln x.
+# What latex2mathml writes, and what a browser spaces as TeX does: \mathrel{+}=, a / b, \partial,
+# |x|, a minus that is a sign, and \ln x.
 AS_TEX = [("<mo><mrow><mo>&#x0002B;</mo></mrow></mo><mo>&#x0003D;</mo>", "<mo>+=</mo>"),
           ("<mo>&#x0002F;</mo>", "<mo lspace='0' rspace='0'>/</mo>"),
           ("<mo>&#x02202;</mo>", "<mi>∂</mi>"),
@@ -56,14 +57,16 @@ def read(*path):
 
 
 def number_of(page):
-    """The number in a page's name, by which pages are ordered; a README comes first."""
+    """The number in a page's name, by which pages are ordered."""
     found = re.search(r"\d+", os.path.basename(page))
-    return int(found.group()) if found else -1
+    return int(found.group()) if found else 0
 
 
 def pages_of(folder):
-    found = [os.path.basename(path) for path in glob.glob(os.path.join(ROOT, folder, "*.md"))]
-    return [f"{folder}/{name}" for name in sorted(found, key=number_of)]
+    """A folder's pages in order; README, the list of the others, is not among them."""
+    found = [f"{folder}/{os.path.basename(path)}"
+             for path in sorted(glob.glob(os.path.join(ROOT, folder, "*.md")))]
+    return sorted((page for page in found if "README" not in page), key=number_of)
 
 
 def target(page):
@@ -248,10 +251,13 @@ def write(out, page, links, text):
 def build(out):
     for folder in FOLDERS:
         pages = pages_of(folder)
+        up = f"{folder}/README.md"
+        if os.path.exists(os.path.join(ROOT, up)):
+            write(out, up, nav(up, None, LIST if up != LIST else None, pages[0]), body(up, out))
+        else:
+            up = LIST
         for before, page, following in zip([None] + pages, pages, pages[1:] + [None]):
-            up = pages[0] if number_of(pages[0]) < 0 else LIST
-            before = None if before == up else before
-            links = nav(page, before, up if up != page else None, following)
+            links = nav(page, before, up, following)
             write(out, page, links, body(page, out) + step_code(page, before))
 
 

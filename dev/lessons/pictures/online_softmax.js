@@ -65,8 +65,8 @@
       return `${came} Its score is the largest so far: m rises to ${m.toFixed(1)}. z and o are `
         + `multiplied by e^(${before.m.toFixed(1)} − ${m.toFixed(1)}) = ${digits(factor)}. `
         + "Then the key's term, 1, is added.";
-    return `${came} Its score is below m, so the factor is 1. Its term e^(${scores[key].toFixed(1)} `
-      + `− ${m.toFixed(1)}) = ${digits(term)} is added to z, and to o times its value.`;
+    return `${came} Its score is below m, so the factor is 1. Its term `
+      + `e^(${scores[key].toFixed(1)} − ${m.toFixed(1)}) = ${digits(term)} is added to z, and to o times its value.`;
   }
 
   stepped({ name: "online_softmax", height: 246, frames: compute(), draw, say });

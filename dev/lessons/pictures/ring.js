@@ -61,7 +61,7 @@
         + `and the receiver adds its own part. ${number < n - 1
           ? "Next it sends what it has just added." : "Now each rank has one finished sum."}`;
     if (number < n - 1)
-      return `All-gather, step ${number} of ${n - 1}: finished sums go to the right, and are copied.`;
+      return `All-gather, step ${number} of ${n - 1}: finished sums go right, and are copied.`;
     const vector = cells[0].length;
     return `All ranks have all sums. Each sent ${sent} numbers: 2 · ${n - 1} chunks of `
       + `${vector / n}, which is ${(sent / vector).toFixed(2)} times its vector of ${vector}.`;

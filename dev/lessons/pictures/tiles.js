@@ -1,9 +1,9 @@
-// A product c = a b of 8 × 8 matrices by tiles of 4 × 4. A tile of a and one of b are fetched, orange,
-// and multiplied into a tile of c, blue. A finished tile is green.
+// A product c = a b of 8 × 8 matrices by tiles of 4 × 4. A tile of a and one of b, orange, are
+// fetched and multiplied into a tile of c, blue. A finished tile is green.
 (() => {
   const n = 8, t = 4;
 
-  // Runs the loops over tiles and counts; visit(i0, j0, k0, fetched, done) after each pair of tiles.
+  // Runs the loops over tiles and counts; visit(i0, j0, k0, fetched, done) after each two tiles.
   function run(side, visit) {
     let fetched = 0, done = 0;
     for (let i0 = 0; i0 < n; i0 += side)
@@ -68,7 +68,8 @@
   function say({ i0, j0, k0, fetched, done, single }) {
     if (single)
       return `${done} multiply-adds fetched ${fetched} numbers of a and b. One sum at a time `
-        + `fetches ${single}, ${single / fetched} times as many: a tile uses each number ${t} times.`;
+        + `fetches ${single}, ${single / fetched} times as many. In a tile each number is used `
+        + `${t} times.`;
     if (i0 === undefined)
       return "Nothing is fetched yet. The fast memory has room for one tile of each matrix.";
     const began = k0 === 0 ? "A tile of c begins" : "The same tile of c goes on";
