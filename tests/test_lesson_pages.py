@@ -161,7 +161,8 @@ def test_lesson_pages_without_the_library():
     done = subprocess.run([sys.executable, "-I", "-S", BUILDER], capture_output=True, text=True,
                           check=False)
     assert done.returncode == 1 and re.fullmatch(
-        r"make lesson-pages: Python has no \w+: python3 -m pip install [\w -]+\n", done.stderr), done.stderr
+        r"make lesson-pages: Python has no \w+: python3 -m pip install [\w -]+\n",
+        done.stderr), done.stderr
 
 
 # ---------------------------------------------------------------- in Chromium
@@ -184,11 +185,11 @@ def tab_of(name):
 
 
 def test_lesson_pages_fit_and_ask_nobody():
-    """At 360 and 1,200 pixels, light and dark, no page scrolls sideways; links open folded code."""
+    """At 360, 800 and 1,200 pixels, light and dark, no page scrolls sideways; links open code."""
     for name in built():
         tab = tab_of(name)
         tab.value("document.querySelectorAll('details').forEach(folded => folded.open = true)")
-        for width, dark in [(360, True), (1200, False)]:
+        for width, dark in [(360, True), (800, False), (1200, False)]:
             tab.size(width, 800, dark)
             wide, room = (tab.value(f"document.documentElement.{side}Width")
                           for side in ("scroll", "client"))        # scrollbars take from the room

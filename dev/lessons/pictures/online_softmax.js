@@ -66,7 +66,8 @@
         + `multiplied by e^(${before.m.toFixed(1)} − ${m.toFixed(1)}) = ${digits(factor)}. `
         + "Then the key's term, 1, is added.";
     return `${came} Its score is below m, so the factor is 1. Its term `
-      + `e^(${scores[key].toFixed(1)} − ${m.toFixed(1)}) = ${digits(term)} is added to z, and to o times its value.`;
+      + `e^(${scores[key].toFixed(1)} − ${m.toFixed(1)}) = ${digits(term)} is added to z, `
+      + "and to o times its value.";
   }
 
   stepped({ name: "online_softmax", height: 246, frames: compute(), draw, say });
