@@ -85,7 +85,7 @@
   }
 
   function draw(pen, frame) {
-    pen.text(18, y(0) + 4, "x", {});
+    pen.text(18, y(0) + 4, "x");
     pen.text(162, y(0) + 4, `x ${shape(N, C)}`, { anchor: "start" });
     const now = frame.backward ? ops.length : frame.forward - 1;
     ops.forEach((op, i) => drawOp(pen, op, i - now));
