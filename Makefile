@@ -179,6 +179,10 @@ lesson: all $(LESSON_C)          ## the numeric check of a lesson in dev/lessons
 	@$(if $(LESSON),OMP_WAIT_POLICY=passive $(LESSON_C) $(addprefix $(PYTHON) ,$(filter %.py,$(LESSON))),\
 	    echo 'make lesson N=00 ... N=15: the lessons are listed in dev/lessons/README.md' >&2; exit 1)
 
+lesson-pages:                    ## the lessons as pages for a browser: lessons/index.html
+	@$(PYTHON_HERE)
+	@$(PYTHON) dev/lessons/pages.py
+
 exercise:                        ## a function to write anew: NAME=layernorm_backward; AGAIN=1 starts over
 	@$(PYTHON_HERE)
 	@$(PYTHON) dev/exercises/exercises.py start '$(NAME)' $(if $(AGAIN),--again)

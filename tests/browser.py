@@ -1,5 +1,5 @@
 """Headless Chromium, driven over two pipes by its DevTools protocol: JSON, each message ended by a
-NUL. Used by tests/test_web.py."""
+NUL. Used by tests/test_web.py and tests/test_lesson_pages.py."""
 import base64
 import json
 import os
