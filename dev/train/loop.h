@@ -73,8 +73,11 @@ static inline void next_batch(Run *r, Step *s, size_t i) {
     if (!r->zero->alone) model_micro_batch(r->model, i, s->micro_batches);
 }
 
-// After the last micro-batch: waits for the gradients of other ranks.
+// After the last micro-batch: announces the next update's samples, as many as this update's, and
+// waits for the gradients of other ranks.
 static inline void gradients_arrive(Run *r, Step *s) {
+    if (r->train.cold)
+        loader_announce(&r->train, s->first_sample + s->samples, s->micro_batches * (size_t)s->B);
     if (!r->zero->alone) zero_wait_grads(r->zero);
     s->computed = seconds_now();
 #ifndef TRAINS_ON_GPU                  // a GPU times its optimizer itself
