@@ -133,6 +133,7 @@ enum {
     SHARD_HEADER_BYTES = 4 * SHARD_HEADER_WORDS,
     SHARD_MAX_VOCAB = 65536,                 // ids 0 ... 65535 fit a uint16
     SHARD_CHECK_BYTES = 64 << 20,            // shards up to this size are searched when opened
+    READ_AROUND = 128 << 10,                 // what Linux reads at once of a page that is missing
 };
 
 typedef struct {
@@ -155,6 +156,8 @@ typedef struct {
     int T;
     int vocab, eot;                          // what the headers say; 0 unknown
     int limit;                               // every token must be below it: loader_check_vocab
+    bool cold;                               // a shard too large to be searched when opened: its
+                                             // pages may not be in memory (loader_announce)
     uint64_t seed;
     uint64_t samples;                        // the state: samples consumed since the run began
 } Loader;
@@ -216,6 +219,26 @@ static inline bool loader_batch(const Loader *l, uint64_t first, size_t n,
     return true;
 }
 
+// Announces samples first ... first+n-1: the kernel reads them from the disk while the current
+// update is computed. The order is a function, so the next update's samples are known. Announced
+// are whole blocks of READ_AROUND bytes, as much as a missing page would read. Their other windows
+// come later in the epoch.
+static inline void loader_announce(const Loader *l, uint64_t first, size_t n) {
+    size_t T = (size_t)l->T, windows = l->n_windows;
+    for (uint64_t sample = first; sample < first + n; sample++) {
+        size_t window = permute(sample % windows, windows, l->seed, sample / windows);
+        int shard = loader_find_shard(l, window);
+        const Shard *s = &l->shards[shard];
+        size_t at = SHARD_HEADER_BYTES + 2 * (window - l->first_window[shard]) * T;
+        size_t begin = at / READ_AROUND * READ_AROUND;
+        size_t end = (at + 2*(T + 1) + READ_AROUND - 1) / READ_AROUND * READ_AROUND;
+        if (end > s->map_bytes) end = s->map_bytes;
+#ifdef MADV_WILLNEED
+        madvise((void *)(uintptr_t)(s->map + begin), end - begin, MADV_WILLNEED);    // a hint
+#endif
+    }
+}
+
 // A step takes samples step_first ... step_first+step_samples-1, and each of `size` ranks takes a
 // contiguous block of them. If `size` does not divide step_samples, blocks differ by one sample.
 static inline void loader_rank_block(uint64_t *first, size_t *count, uint64_t step_first,
@@ -230,8 +253,8 @@ static inline void loader_rank_block(uint64_t *first, size_t *count, uint64_t st
 // ---------------------------------------------------------------------------------------------
 // One shard. Every field of a header is checked against the file's size before it is used.
 
-// No madvise: MADV_RANDOM would turn off the kernel's read-ahead and read a cold shard page by page
-// (measured: 2 to 3 times slower at T=1024, 10 times at T=64).
+// Without MADV_RANDOM, which would turn off the kernel's read-ahead and read a cold shard page by
+// page (measured: 2 to 3 times slower at T=1024, 10 times at T=64).
 static inline bool shard_map(Shard *s, Error *err) {
     int fd = open(s->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a named pipe must not hang
     struct stat st;
@@ -368,6 +391,7 @@ static inline bool loader_count(Loader *l, const char *pattern, Error *err) {
         size_t n = l->shards[i].n_tokens;
         l->first_window[i + 1] = l->first_window[i] + (n > 0 ? (n - 1) / (size_t)l->T : 0);
         l->n_tokens += n;
+        l->cold = l->cold || l->shards[i].map_bytes > SHARD_CHECK_BYTES;
         if (n > longest) longest = n;
     }
     l->n_windows = l->first_window[l->n_shards];

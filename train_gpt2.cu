@@ -1885,7 +1885,8 @@ static void train_step(Run *r, Model *m, Step *s) {
     gradients_arrive(r, s);                                // of several ranks: their sum
     gradients_squares(m);                                  // beside the loss, in m->totals
     Clip clip = totals_send(m, r->o.clip);                 // of several ranks: over all of them
-    model_update(m, s->adamw, clip);
+    bool outlier = r->o.skip_outliers > 0.0 && is_outlier(r, s, totals_receive(m));     // waits
+    if (!outlier) model_update(m, s->adamw, clip);
     Totals all = totals_receive(m);
     step_end(r, s, &all);                                  // loss and norm, counters
 }
@@ -1900,6 +1901,7 @@ static int train(Run *r, Model *m) {
         if (eval_is_due(r)) report_eval(r);
         if (is_due(r, &r->o.sample_every)) report_sample(r);
         if (save_is_due(r)) save(r);
+        if (hellaswag_is_due(r)) report_hellaswag(r);
     }
     return run_end(r);
 }

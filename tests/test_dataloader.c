@@ -4,9 +4,13 @@
 // Most shards here count: the token at place p of all shards together is p, so that a window tells
 // by its tokens where it came from.
 #include <dirent.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
+static int announced(void *address, size_t bytes, int advice);
+#define madvise(address, bytes, advice) announced(address, bytes, advice)
 #include "../dataloader.h"
+#undef madvise
 #include "test.h"
 
 // ---------------------------------------------------------------------------------------------
@@ -829,7 +833,56 @@ TEST(a_shard_that_shrinks_is_named) {
     dir_remove(&d);
 }
 
+// What loader_announce tells the kernel. (Allocations pass here too, with other advice.)
+static struct { const unsigned char *begin[64], *end[64]; size_t n; bool whole_pages; } told;
+
+static int announced(void *address, size_t bytes, int advice) {
+    if (advice != MADV_WILLNEED || told.n == 64) return 0;
+    told.begin[told.n] = (const unsigned char *)address;
+    told.end[told.n++] = (const unsigned char *)address + bytes;
+    told.whole_pages = told.whole_pages && (uintptr_t)address % (size_t)sysconf(_SC_PAGESIZE) == 0;
+    return madvise(address, bytes, advice);
+}
+
+// The kernel hears of every byte of a sample, and of none outside the file.
+TEST(samples_are_announced_before_they_are_read) {
+    Dir d = dir_make();
+    Loader l;
+    Error err;
+    enum { T = 1024, N = 50 };
+    size_t tokens = SHARD_CHECK_BYTES / 2 + 777;
+    TestPath pattern = path_in(&d, "*.bin");
+    bool sparse = shard_write_sparse(&d, "a.bin", tokens)
+               && shard_write_sparse(&d, "b.bin", tokens);
+    if (!sparse || !loader_open(&l, pattern.text, NULL, T, 3, &err)) {
+        dir_remove(&d);
+        SKIP("needs a disk with room for 64 MiB");
+    }
+    CHECK(l.cold);
+    memset(&told, 0, sizeof told);
+    told.whole_pages = true;
+    uint64_t first = l.n_windows - 20;                      // into the next epoch
+    loader_announce(&l, first, N);
+    CHECK(told.n == N && told.whole_pages);
+    for (size_t i = 0; i < told.n; i++) {
+        size_t window = permute((first + i) % l.n_windows, l.n_windows, 3, (first + i) / l.n_windows);
+        int k = loader_find_shard(&l, window);
+        const Shard *s = &l.shards[k];
+        const uint16_t *from = s->tokens + (window - l.first_window[k]) * T;
+        CHECK(told.begin[i] <= (const unsigned char *)from);
+        CHECK(told.end[i] >= (const unsigned char *)(from + T + 1));
+        CHECK(told.begin[i] >= s->map && told.end[i] <= s->map + s->map_bytes);
+    }
+    loader_close(&l);
+    shard_write(&d, "a.bin", 2000, 0, 0, 0);                // searched when it is opened
+    shard_write(&d, "b.bin", 2000, 0, 0, 0);
+    CHECK(loader_open(&l, pattern.text, NULL, T, 3, &err) && !l.cold);
+    loader_close(&l);
+    dir_remove(&d);
+}
+
 int main(void) {
+    RUN(samples_are_announced_before_they_are_read);
     RUN(permutation_is_one);
     RUN(permutation_stays_as_it_is);
     RUN(feistel_domain_is_the_smallest);

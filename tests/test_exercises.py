@@ -141,7 +141,7 @@ MISTAKES = {
         ("model_update(", "s->adamw.m_steps++, model_update(", "s->adamw as it is"),
         ("norm > clip ?", "norm > 0.0 ?", "the norm is below r->o.clip"),
         ("clip > 0.0 && ", "", "r->o.clip is 0, no limit"),
-        ("if (isfinite(norm))", "", "the norm is not finite"),
+        ("isfinite(norm) && ", "", "the norm is not finite"),
         (".squares = gradients_squares(m)", ".squares = sqrt(gradients_squares(m))",
          "sqrt(all.squares)", "all.squares", "step_end gets squares")],
     "warp_sum": [

@@ -13,6 +13,7 @@ URL=https://server.invalid/file.txt
 mkdir "$TMP/bin"
 cat >"$TMP/bin/curl" <<'FAKE'
 #!/bin/sh
+out=/dev/stdout have=0
 while [ $# -gt 0 ]; do
     case $1 in
         --output) shift; out=$1 ;;
@@ -22,9 +23,12 @@ while [ $# -gt 0 ]; do
     shift
 done
 [ ! -d "$SERVED" ] || SERVED=$SERVED/${url##*/}
-[ "$continue" = yes ] || : >"$out"
-have=$(($(wc -c <"$out")))
-echo "from $have" >>"$TMP/calls"
+case $url in */raw/*) SERVED=$SERVED.pointer; echo "$url" >>"$TMP/pointers" ;; esac
+if [ "$out" != /dev/stdout ]; then
+    [ "$continue" = yes ] || : >"$out"
+    have=$(($(wc -c <"$out")))
+    echo "from $have" >>"$TMP/calls"
+fi
 [ -e "$SERVED" ] || { echo "curl: (6) Could not resolve host: server.invalid" >&2; exit 6; }
 [ -z "$BUSY" ] || { echo "curl: (22) The requested URL returned error: 503" >&2; exit 22; }
 if [ $have -ge $(($(wc -c <"$SERVED"))) ]; then
@@ -256,6 +260,67 @@ for count in 0 104 1000 -1 1.5 two; do
 done
 [ ! -e "$TMP/tree/data" ] || note "fetched something"
 end fetch_fineweb_counts
+
+# The larger corpora: shards of 50 tokens, whose checksums the server's pointers tell, or nobody.
+make_shard() {                              # make_shard FILE TOKENS: as long as its header says
+    { printf "$(printf '\\%03o' $((20240520 & 255)) $((20240520 >> 8 & 255)) \
+                                $((20240520 >> 16 & 255)) $((20240520 >> 24)) 1 0 0 0 "$2" 0 0 0)"
+      head -c 1012 /dev/zero; head -c $((2 * $2)) "$TMP/text"; } >"$1"
+}
+fresh_corpus() {                            # fresh_corpus PREFIX: a server with pointers
+    fresh
+    rm -rf "$TMP/tree/data" "$TMP/served" "$TMP/pointers"
+    mkdir "$TMP/served"
+    cp dev/data/fetch_fineweb.sh "$TMP/tree/dev/data/"
+    : >"$TMP/tree/dev/data/fineweb_edu.sha256"
+    for shard in val_000000 train_000001 train_000002; do
+        make_shard "$TMP/served/$1_$shard.bin" 50
+        sum=$( (sha256=none; fetch_right "$TMP/served/$1_$shard.bin"; echo "${found%% *}") )
+        printf 'version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize 1124\n' "$sum" \
+            >"$TMP/served/$1_$shard.bin.pointer"
+    done
+}
+for corpus in 100B:fineweb:fineweb100B edu:edu_fineweb:fineweb_edu; do
+    name=${corpus%%:*} prefix=${corpus#*:} prefix=${prefix%:*} folder=$TMP/tree/data/${corpus##*:}
+    fresh_corpus $prefix
+    serve "$FINEWEB" 2 $name; want 0 "${prefix}_train_000002.bin: 1124 bytes, checksum right"
+    cmp -s "$TMP/served/${prefix}_train_000002.bin" "$folder/${prefix}_train_000002.bin" ||
+        note "$name: not the shard that was served"
+    same "the pointers of $name" "$(wc -l <"$TMP/pointers" | tr -d ' ')" 3
+    rm -r "$TMP/served"
+    serve "$FINEWEB" 2 $name; want 0 "${prefix}_train_000001.bin: already here, header and size right"
+    [ -s "$TMP/calls" ] && note "$name: asked the network for shards that are here"
+
+    fresh_corpus $prefix                    # damaged, but as long as it should be
+    printf x | dd of="$TMP/served/${prefix}_train_000001.bin" bs=1 seek=1100 conv=notrunc 2>/dev/null
+    serve "$FINEWEB" 1 $name; want 1 "${prefix}_train_000001.bin: .*checksum is not"
+    [ ! -e "$folder/${prefix}_train_000001.bin" ] || note "$name: kept a damaged shard"
+
+    fresh_corpus $prefix                    # no pointers
+    rm "$TMP/served/"*.pointer
+    serve "$FINEWEB" 1 $name; want 0 "no checksum of ${prefix}_train_000001.bin is known"
+    want 0 "${prefix}_train_000001.bin: 1124 bytes, header and size right"
+    rm "$folder/${prefix}_train_000001.bin"
+    serve BREAK_AT=1100 "$FINEWEB" 1 $name; want 1 "by hand"
+    serve "$FINEWEB" 1 $name; want 0 "${prefix}_train_000001.bin: continuing after 1100 bytes"
+    rm "$folder/${prefix}_train_000001.bin"
+    head -c 1120 "$TMP/served/${prefix}_val_000000.bin" >"$TMP/served/${prefix}_train_000001.bin"
+    serve "$FINEWEB" 1 $name; want 1 "it is not a shard as long as its header says"
+    printf '<!DOCTYPE html>\n' >"$TMP/served/${prefix}_train_000001.bin"
+    serve "$FINEWEB" 1 $name; want 1 "web page"
+    end fetch_fineweb_$name
+done
+
+fresh_corpus edu_fineweb
+grep -q "/edu_fineweb_train_" <(serve "$FINEWEB" 1 edu; cat "$TMP/pointers") || note "no pointer"
+grep -q "karpathy/fineweb-edu-100B-gpt2-token-shards/raw/[0-9a-f]\{40\}/" "$TMP/pointers" ||
+    note "edu without a fixed revision: $(head -n 1 "$TMP/pointers")"
+for arguments in "1002 edu" "1031 100B" "0 edu" "1 1T" "x 100B"; do
+    serve "$FINEWEB" $arguments; want 1 "expected"
+done
+[ "$(grep -cE '^[0-9a-f]{64}  edu_fineweb_train_0000[0-9]{2}\.bin$' dev/data/fineweb_edu.sha256)" \
+    -eq "$(sort -u -k 2 dev/data/fineweb_edu.sha256 | wc -l)" ] || note "a slip in fineweb_edu.sha256"
+end fetch_fineweb_corpora_are_named
 
 # A slip in the list costs its user 200 MB: each shard once, in order, each with a checksum.
 fresh

@@ -52,6 +52,27 @@ good "$train" $small --steps 1 --log "$dir/log" --overwrite
 same "events without the flag" "$(events "$dir/log")" "start step eval end"
 end hellaswag_is_a_flag_of_the_run
 
+# ---- every so many updates, after resuming too ----
+
+good "$train" $small --lr-schedule constant --steps 23 --eval-every 0 --out "$dir/every" \
+    --hellaswag $examples --hellaswag-every 5
+log=$dir/every/log.jsonl
+same "steps" "$(value step "$log" | xargs)" "5 10 15 20 23"
+good "$train" --resume --steps 30 --out "$dir/every"
+same "steps, resumed" "$(value step "$log" | xargs)" "5 10 15 20 23 25 30"
+good "$train" $small --lr-schedule constant --steps 30 --eval-every 0 --out "$dir/once" \
+    --hellaswag $examples
+same "acc_norm at the end" "$(value acc_norm "$log" | tail -n 1)" \
+    "$(value acc_norm "$dir/once/log.jsonl")"
+for file in model optimizer; do
+    cmp -s "$dir/every/latest/$file.safetensors" "$dir/once/latest/$file.safetensors" ||
+        note "measuring changes the bits of $file"
+done
+good "$train" $small --steps 4 --log "$dir/log" --overwrite --hellaswag $examples \
+    --hellaswag-every 1024tok                # an update is 512 tokens
+same "steps in tokens" "$(value step "$dir/log" | xargs)" "2 4"
+end hellaswag_every_so_many_updates
+
 # ---- how much of a text is read ----
 
 good "$train" $small --steps 0 --seq-len 1000 --hellaswag $examples

@@ -124,7 +124,7 @@ zero|train_gpt2.c|s/gradients_ready(z, 1 + l);//
 zero|train_gpt2.c|s/gradients_ready(z, 0);//
 noise|train_gpt2.c|s/gradients_arrive(r, s);//
 zero|train_gpt2.c|s/totals_share(&m->zero, &all);//
-zero|dev/train/loop.h|s/if (finite && r->zero->stage > 0) zero_send_params(r->zero);//
+zero|dev/train/loop.h|s/if (made && r->zero->stage > 0) zero_send_params(r->zero);//
 noise|dev/train/loop.h|s/if (!r->zero->alone) model_micro_batch(.*//
 noise|dev/ranks/zero.h|s/ && !z->measure && z->n_levels == 0;/ || z->measure;/
 zero|train_gpt2.c|/^static void block_backward/,/^}/ s/residual_backward(dx, dbranch, N\*C);//

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# What starts runs of many ranks: scripts/launch.sh, slurm.sbatch and train_124m.sh, with programs
+# What starts runs of many ranks: scripts/launch.sh, slurm.sbatch and train.sh, with programs
 # that only write down what they were given, sleep and die, and with an ssh, mpirun, srun and
-# scontrol that play along. LAUNCH_SH, SBATCH, TRAIN_124M and TRAIN name others to test.
+# scontrol that play along. LAUNCH_SH, SBATCH, RECIPE and TRAIN name others to test.
 . "$(dirname "$0")/tools.sh"
 launch=${LAUNCH_SH:-scripts/launch.sh} sbatch=${SBATCH:-scripts/slurm.sbatch}
-recipe=${TRAIN_124M:-scripts/train_124m.sh}
+recipe=${RECIPE:-scripts/train.sh}
 absolute launch sbatch recipe train prepare
 top=$dir                                    # each test has a $dir of its own in it
 trap 'rm -rf "$top"' EXIT
@@ -604,7 +604,7 @@ plant_tree() {                              # a copy of the tree in $tree
     tree=$dir/tree
     mkdir -p "$tree/dev" "$tree/data" "$dir/slurm"
     cp -R scripts "$tree/" && cp -R dev/data "$tree/dev/"
-    cp "$launch" "$tree/scripts/launch.sh" && cp "$recipe" "$tree/scripts/train_124m.sh"
+    cp "$launch" "$tree/scripts/launch.sh" && cp "$recipe" "$tree/scripts/train.sh"
     printf '#!/bin/sh\necho make "$@" >> "$SAY/calls"\n' > "$dir/slurm/make"
     printf '#!/bin/sh\necho fetch "$@" >> "$SAY/calls"\n' > "$tree/dev/data/fetch_fineweb.sh"
     cp "$tree/dev/data/fetch_fineweb.sh" "$tree/dev/data/fetch_gpt2_vocab.sh"
@@ -627,7 +627,7 @@ export SAVED RUN
 in_tree() { (cd "$tree" && run env PATH="$dir/slurm:$PATH" "$@"; exit $status); status=$?; }
 calls() { sed 's/ [^ ]*train_gpt2cu .*//' "$SAY/calls" 2> /dev/null | xargs; }
 
-dry() { fresh; in_tree scripts/train_124m.sh --dry-run "$@"; silent "$dir/stderr"; }
+dry() { fresh; in_tree scripts/train.sh "$1" --dry-run "${@:2}"; silent "$dir/stderr"; }
 value() { sed -n "s/.*train_gpt2cu.* $1 \([^ ]*\).*/\1/p" "$dir/stdout"; }
 refuses() {                                 # refuses WORDS ARGS...
     local words=$1
@@ -646,56 +646,90 @@ job() {                                     # job STATUS SAVED ARGS...: a job on
     shift 2
     cp "$sbatch" "$dir/spooled"
     (cd / && run env PATH="$dir/slurm:$PATH" SLURM_JOB_ID=120007 SLURM_SUBMIT_DIR="$tree" \
-        SLURM_JOB_NODELIST='gpu[07-08]' SLURM_NTASKS=16 bash "$dir/spooled" "$@"; exit $status)
+        SLURM_JOB_NODELIST='gpu[07-08]' SLURM_NTASKS=16 SLURM_NNODES=2 bash "$dir/spooled" "$@"; exit $status)
     status=$?
 }
 
-test_recipe_124m() {
+test_recipes() {
     plant_tree
-    dry --gpus 8
+    dry d12 --gpus 8
     same "status" $status 0
     same "calls of a dry run" "$(calls)" ''
-    same "first words" "$(sed 's/ .*//' "$dir/stdout" | xargs)" "make dev/data/fetch_gpt2_vocab.sh \
-dev/data/fetch_fineweb.sh scripts/launch.sh scripts/plot.py"
-    has "$dir/stdout" "scripts/launch.sh -n 8 ./train_gpt2cu --out out/gpt2_124m "
-    # From llm.c's scripts/run_gpt2_124M.sh; betas and clip are in its train_gpt2.cu.
-    for pair in init=d12 seq-len=1024 batch-tokens=524288 steps=18865 lr=6e-4 lr-schedule=cosine \
-            warmup-tokens=$((700 * 524288)) final-lr-frac=0 weight-decay=0.1 beta1=0.9 beta2=0.95 \
-            clip=1; do
-        same "--${pair%=*}" "$(value "--${pair%=*}")" "${pair#*=}"
-    done
-    for gpus in 1 2 4 8 16 32 64 512; do
-        dry --gpus $gpus
+    same "first words" "$(sed 's/ .*//' "$dir/stdout" | xargs)" "note make \
+dev/data/fetch_gpt2_vocab.sh dev/data/fetch_fineweb.sh scripts/launch.sh scripts/plot.py"
+    has "$dir/stdout" "scripts/launch.sh -n 8 ./train_gpt2cu --out out/d12 --overwrite "
+    # From llm.c's scripts/run_gpt2_124M.sh and the other three; betas and clip are in its
+    # train_gpt2.cu.
+    local model updates batch lr last folder fetched rest
+    while read -r model updates batch lr last folder fetched; do
+        dry $model --gpus 8
+        for pair in init=$model seq-len=1024 batch-tokens=$batch steps=$updates lr=$lr \
+                lr-schedule=cosine warmup-tokens=$((700 * batch)) final-lr-frac=$last \
+                weight-decay=0.1 beta1=0.9 beta2=0.95 clip=1 data=$folder; do
+            same "--${pair%=*} of $model" "$(value "--${pair%=*}")" "${pair#*=}"
+        done
+        has "$dir/stdout" "fetch_fineweb.sh $fetched"
+        rest=$((batch / 1024 % ($(value --micro-batch) * 8)))
+        same "remainder of $model" $rest 0
+    done << 'END'
+d12 18865 524288 6e-4 0 data/fineweb 100 10B
+d24 60000 524288 3e-4 0 data/fineweb100B 316 100B
+d36 286102 524288 2.5e-4 0 data/fineweb100B 1030 100B
+d48 32000 1048576 6e-4 0.1 data/fineweb_edu 337 edu
+END
+    for gpus in 1 2 4 8 16 32 64; do
+        dry d12 --gpus $gpus
         same "remainder of $gpus GPUs" $((512 % ($(value --micro-batch) * gpus))) 0
         [ "$(value --micro-batch)" -le 32 ] || note "a large micro-batch for $gpus GPUs"
     done
-    dry
+    dry d12
     has "$dir/stdout" "launch.sh -n 2 "
-    dry --gpus 16 --hosts "a b" --restart=3 --out=out/x --micro-batch 64
-    has "$dir/stdout" 'scripts/launch.sh -n 16 --hosts a\ b --restart 3 ./train_gpt2cu --out out/x'
+    dry d48 --machines 4 --gpus=8 --hosts "a b" --restart=3 --out=out/x --micro-batch 64
+    has "$dir/stdout" 'scripts/launch.sh -n 32 --hosts a\ b --restart 3 ./train_gpt2cu --out out/x'
     same "--micro-batch" "$(value --micro-batch)" 64
     has "$dir/stdout" 'plot.py out/x --out out/x/loss.png'
-    dry --gpus 1 --shards 2
-    same "steps of two shards" "$(value --steps)" 380
-    has "$dir/stdout" "fetch_fineweb.sh 2 "
-    [ "$(value --warmup-tokens)" -lt $((380 * 524288 / 20)) ] || note "a long warm-up"
-    dry --gpus 1 --shards 103
-    same "steps of all shards" "$(value --steps)" 18865
-    dry --gpus 1 --data elsewhere
+    dry d12 --gpus 1 --tokens 100000000
+    same "steps of 100 million tokens" "$(value --steps)" 190
+    has "$dir/stdout" "fetch_fineweb.sh 2 10B"
+    [ "$(value --warmup-tokens)" -lt $((190 * 524288 / 20)) ] || note "a long warm-up"
+    dry d12 --gpus 1 --tokens 20000000000
+    same "steps of more tokens" "$(value --steps)" 38146
+    same "their warm-up" "$(value --warmup-tokens)" $((700 * 524288))
+    has "$dir/stdout" "fetch_fineweb.sh 103 10B"
+    dry d12 --gpus 1 --layers 1 --heads 1 --channels 16
+    lacks "$dir/stdout" --init
+    dry d12 --gpus 1 --data elsewhere
     lacks "$dir/stdout" fetch
     lacks "$dir/stdout" data/fineweb
-    refuses "--gpus: 6 does not divide the 512 sequences of an update; 4 and 8 do" \
-        scripts/train_124m.sh --gpus 6
-    refuses "'0' is not a number" scripts/train_124m.sh --gpus 0
-    refuses "'x' is not a number" scripts/train_124m.sh --gpus x
-    refuses "'104' is not a number" scripts/train_124m.sh --gpus 1 --shards 104
-    refuses "--gpus: needs a value" scripts/train_124m.sh --gpus
-    refuses "LAUNCH is another" env LAUNCH=srun scripts/train_124m.sh --gpus 2 --restart 2
+    refuses "expected a model, d12, d24, d36 or d48" scripts/train.sh
+    refuses "expected a model" scripts/train.sh --gpus 8
+    refuses "expected a model" scripts/train.sh d13
+    refuses "--gpus: 6 in all do not divide an update of 512 sequences" \
+        scripts/train.sh d12 --gpus 6
+    refuses "'0' is not a number" scripts/train.sh d12 --gpus 0
+    refuses "'x' is not a number" scripts/train.sh d12 --gpus x
+    refuses "'1e9' is not a number" scripts/train.sh d12 --gpus 1 --tokens 1e9
+    refuses "'99999999999999999999' is not" scripts/train.sh d12 --tokens 99999999999999999999
+    refuses "--tokens: 1000 are less than an update" scripts/train.sh d12 --gpus 1 --tokens 1000
+    refuses "--gpus: needs a value" scripts/train.sh d12 --gpus
+    refuses "several need --hosts FILE" scripts/train.sh d12 --machines 2 --gpus 8
+    refuses "LAUNCH is another" env LAUNCH=srun scripts/train.sh d12 --gpus 2 --restart 2
     printf '#!/bin/sh\necho nothing here >&2\nexit 9\n' > "$dir/slurm/nvidia-smi"
-    refuses "nvidia-smi finds no GPU" scripts/train_124m.sh
+    refuses "nvidia-smi finds no GPU" scripts/train.sh d12
 }
 
-test_recipe_124m_trains_and_goes_on() {
+test_recipe_plans() {
+    [ -x "$train" ] || skip "needs $train"
+    plant_tree
+    cp "$train" "$tree/train_gpt2"
+    dry d12 --gpus 8
+    has "$dir/stdout" "8 x h100: 80 GB"
+    dry d24 --machines 2 --gpus 8 --hosts h --plan-gpu a100,16,300GB/s:8+25GB/s
+    has "$dir/stdout" "16 x a100"
+    same "calls" "$(calls)" ''
+}
+
+test_recipe_trains_and_goes_on() {
     [ -x "$train" ] && [ -x "$prepare" ] || skip "needs $train and $prepare"
     plant_tree
     fresh
@@ -703,51 +737,53 @@ test_recipe_124m_trains_and_goes_on() {
     "$prepare" tales --out "$tree/data/tales" --tokens 30000 > /dev/null || note "no corpus"
     small="--data data/tales --init d4 --seq-len 16 --micro-batch 1 --batch-tokens 16 --out out/s
         --warmup-tokens 0 --eval-tokens 16 --threads 1"
-    in_tree scripts/train_124m.sh --gpus 1 $small --steps 2
+    in_tree scripts/train.sh d12 --gpus 1 $small --steps 2
     same "status" $status 0
     has "$dir/stderr" "32768 times less than the recipe's"       # and --lr as it was: a warning
     same "lines on stderr" "$(wc -l < "$dir/stderr" | tr -d ' ')" 1
     same "calls" "$(calls)" "make -s train_gpt2cu plot out/s --out out/s/loss.png"
     has "$dir/stdout" "about 3.29"
-    has "$dir/stdout" "HellaSwag is not evaluated"
+    has "$dir/stdout" "HellaSwag is not measured"
     same "latest" "$(readlink "$tree/out/s/latest")" step_00000002
-    in_tree scripts/train_124m.sh --gpus 1 --steps 3 --out out/s
+    in_tree scripts/train.sh d12 --gpus 1 --steps 3 --out out/s
     same "status of going on" $status 0
     same "resumes" "$(grep -c '"event":"resume"' "$tree/out/s/log.jsonl")" 1
     touch "$tree/data/hellaswag_val.jsonl" "$tree/data/gpt2.tiktoken"
     mkdir "$tree/data/fineweb"
     touch "$tree/data/fineweb/fineweb_"{val_000000,train_000001,train_000002}.bin
-    dry --gpus 2 --shards 2 --out out/s
+    dry d12 --gpus 2 --tokens 100000000 --out out/s
     lacks "$dir/stdout" fetch
-    has "$dir/stdout" \
-        "-n 2 ./train_gpt2cu --resume --out out/s --hellaswag data/hellaswag_val.jsonl"
-    dry --gpus 2 --shards 3
-    has "$dir/stdout" "fetch_fineweb.sh 3 "
+    has "$dir/stdout" "-n 2 ./train_gpt2cu --resume --out out/s --hellaswag \
+data/hellaswag_val.jsonl --hellaswag-every 250"
+    dry d12 --gpus 2 --tokens 200000000
+    has "$dir/stdout" "fetch_fineweb.sh 3 10B"
+    dry d12 --gpus 2 --hellaswag other.jsonl
+    lacks "$dir/stdout" hellaswag_val
     rm "$tree/data/hellaswag_val.jsonl"
     printf '#!/bin/sh\nexit 138\n' > "$tree/train_gpt2cu"
     fresh
-    in_tree scripts/train_124m.sh --gpus 1 --shards 2
+    in_tree scripts/train.sh d12 --gpus 1 --tokens 100000000
     same "status of a run that was stopped" $status 138
     same "calls" "$(calls)" "make -s train_gpt2cu"
 }
 
 test_slurm_job() {
     plant_tree
-    job 0 step_1 --shards 2 --out out/job
+    job 0 step_1 d12 --tokens 100000000 --out out/job
     same "status" $status 0
     has "$SAY/calls" "--gpu-bind=none ./train_gpt2cu --out out/job --overwrite --data data/fineweb"
-    same "calls" "$(calls)" "make -s train_gpt2cu fetch fetch 2 srun at gpu07:10014 \
+    same "calls" "$(calls)" "make -s train_gpt2cu fetch fetch 2 10B srun at gpu07:10014 \
 --kill-on-bad-exit=1 --gpu-bind=none plot out/job --out out/job/loss.png"
     has "$SAY/calls" "--micro-batch 32"
-    job 138 step_2 --shards 2 --out=out/job
+    job 138 step_2 d12 --tokens 100000000 --out=out/job
     same "status when its time is up" $status 138
     has "$SAY/calls" "./train_gpt2cu --resume --out out/job"
     has "$SAY/calls" "scontrol requeue 120007"
-    job 138 '' --shards 2 --out out/job
+    job 138 '' d12 --tokens 100000000 --out out/job
     lacks "$SAY/calls" requeue
-    job 1 step_3 --shards 2 --out out/job
+    job 1 step_3 d12 --tokens 100000000 --out out/job
     lacks "$SAY/calls" requeue
-    job 0 step_4 --shards 2 --out out/job
+    job 0 step_4 d12 --tokens 100000000 --out out/job
     lacks "$SAY/calls" requeue
     for flag in signal=USR1@180 requeue ntasks-per-node=8 gpus-per-node=8; do
         grep -q "^#SBATCH --$flag\$" "$sbatch" || note "no --$flag"
@@ -755,7 +791,7 @@ test_slurm_job() {
     ! grep -q "^#SBATCH.*gpus-per-task" "$sbatch" || note "GPUs are hidden from tasks"
     run bash "$sbatch"
     has "$dir/stderr" "sbatch scripts/slurm.sbatch"
-    refuses "no scripts/train_124m.sh" env SLURM_JOB_ID=1 SLURM_SUBMIT_DIR=/ bash "$sbatch"
+    refuses "no scripts/train.sh" env SLURM_JOB_ID=1 SLURM_SUBMIT_DIR=/ bash "$sbatch"
 }
 
 # ---- all at once, since they mostly sleep; what they say, in order ----
@@ -766,8 +802,8 @@ tests="launch_refuses launch_environment launch_finds_a_port
        launch_restarts launch_restarts_only_what_goes_on launch_restarts_the_trainer
        launch_hosts launch_hosts_stop launch_hosts_fail
        launch_hosts_restart launch_hosts_listen launch_hosts_leave_no_orphans
-       launch_starts_mpirun launch_runs_mpi recipe_124m
-       recipe_124m_trains_and_goes_on slurm_job"
+       launch_starts_mpirun launch_runs_mpi recipes recipe_plans
+       recipe_trains_and_goes_on slurm_job"
 for name in $tests; do
     dir=$top/$name
     mkdir -p "$dir/tmp"

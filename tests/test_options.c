@@ -524,7 +524,7 @@ TEST(generate_takes_no_flag_of_training) {
         "--save-every 1", "--keep 1", "--overwrite", "--on-save-error stop", "--zero 1",
         "--outer-every 1", "--outer-lr 1", "--outer-momentum 0", "--comm-dtype bf16",
         "--comm own", "--exact-sum", "--no-overlap", "--timeout 9", "--recompute block",
-        "--graph off",
+        "--graph off", "--skip-outliers 4", "--hellaswag-every 5",
     };
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         char given[80], start[80];
@@ -569,6 +569,32 @@ TEST(length_is_settled) {
     refused("--data d --steps 5 --tokens 5", "--tokens: ", "one or the other");
     refused("--data d --target-loss 1.5", "--lr-schedule: ", "--tokens N");
     refused("--data d --target-loss 1.5 --lr-schedule wsd", "--lr-schedule: ", "constant");
+}
+
+TEST(outliers_are_far_and_of_all_ranks) {
+    TrainOptions o;
+    Line line;
+    accepted(&o, &line, "--data d --skip-outliers 3.5");
+    CHECK(o.skip_outliers == 3.5);
+    accepted(&o, &line, "--data d --skip-outliers 1");
+    accepted(&o, &line, "--data d --skip-outliers 0 --outer-every 5");
+    CHECK(o.skip_outliers == 0.0);
+    refused("--data d --skip-outliers 0.5", "--skip-outliers: 0.5 standard deviations", "1 or more");
+    refused("--data d --skip-outliers -3", "--skip-outliers: got '-3'", "from 0 to 100");
+    refused("--data d --skip-outliers nan", "--skip-outliers: got 'nan'", "from 0 to 100");
+    refused("--data d --skip-outliers 1e9", "--skip-outliers: got '1e9'", "from 0 to 100");
+    refused("--data d --skip-outliers 3 --outer-every 5", "--skip-outliers: ", "--outer-every");
+}
+
+TEST(hellaswag_every_needs_its_file) {
+    TrainOptions o;
+    Line line;
+    accepted(&o, &line, "--data d --hellaswag f --hellaswag-every 250");
+    CHECK(o.hellaswag_every.n == 250 && !o.hellaswag_every.in_tokens);
+    accepted(&o, &line, "--data d --hellaswag f --hellaswag-every 5e4tok");
+    CHECK(o.hellaswag_every.n == 50000 && o.hellaswag_every.in_tokens);
+    accepted(&o, &line, "--data d --hellaswag-every 0");
+    refused("--data d --hellaswag-every 5", "--hellaswag-every: needs --hellaswag FILE", "fetch");
 }
 
 // Both trainers know the flags of a GPU; the one for CPUs, as which this is built, refuses them.
@@ -732,6 +758,8 @@ int main(void) {
     RUN(model_is_named_once);
     RUN(heads_divide_channels);
     RUN(length_is_settled);
+    RUN(outliers_are_far_and_of_all_ranks);
+    RUN(hellaswag_every_needs_its_file);
     RUN(flags_of_a_gpu);
     RUN(a_cpu_goes_on_with_a_run_of_a_gpu);
     RUN(saved_flags_of_another_type_are_refused);

@@ -109,6 +109,68 @@ else
     skip text_splits_tiny_shakespeare "needs tinyshakespeare.txt in BATCHWISE_DATA"
 fi
 
+# ---- JSON lines ----
+
+{ printf '{"text": "one\\n\\u00e9", "id": 1}\n\n{"text":""}\n'
+  printf '{"score": [0.5], "text":"two \\ud83d\\ude00"}\r\n{"text":"three"}'; } > "$dir/docs.jsonl"
+gzip -c "$dir/docs.jsonl" > "$dir/docs.jsonl.gz"
+gunzip -c "$dir/docs.jsonl.gz" |
+    check "a pipe" "$prepare" jsonl - --out "$dir/jsonl" --val-fraction 0.4
+end='<|endoftext|>'
+same train "$(text_of "$dir/jsonl/jsonl_train_000000.bin")" \
+    "$(printf 'one\n\303\251%stwo \360\237\230\200%s' "$end" "$end")"
+same val "$(text_of "$dir/jsonl/jsonl_val_000000.bin")" "three$end"
+same header "$(ints "$dir/jsonl/jsonl_train_000000.bin" 5)" "20240520 1 16 257 256"
+grep -q "jsonl written in .* documents: 3$" "$dir/stdout" || note "$(cat "$dir/stdout")"
+check "two files" "$prepare" jsonl "$dir/docs.jsonl" "$dir/docs.jsonl" --out "$dir/jsonl" \
+    --overwrite --val-fraction 0
+same "documents of two files" "$(eots "$dir/jsonl/jsonl_train_000000.bin" 256)" 6
+refused "docs.jsonl.gz: not JSON lines but compressed; gunzip it" jsonl "$dir/docs.jsonl.gz" \
+    --out "$dir/no"
+sed '$ s/..$//' "$dir/docs.jsonl" > "$dir/torn.jsonl"
+refused "torn.jsonl: line 5: byte " jsonl "$dir/torn.jsonl" --out "$dir/no"
+input=$dir/torn.jsonl refused "standard input: line 5: byte " jsonl - --out "$dir/no"
+refused "none.jsonl: cannot be opened" jsonl "$dir/none.jsonl" --out "$dir/no"
+refused "3 documents are too few" jsonl "$dir/docs.jsonl" --out "$dir/no"
+refused "0 documents are too few" jsonl - --out "$dir/no"
+refused "bpe:N needs a text to train on" jsonl - --out "$dir/no" --tokenizer bpe:300
+refused "no file" jsonl --out "$dir/no"
+refused "--out: missing" jsonl -
+end jsonl_reads_documents
+
+if command -v "${PYTHON:-python3}" > /dev/null; then
+    # Documents of any length and of any characters, as Python writes them, escaped and not.
+    "${PYTHON:-python3}" - "$dir" << 'PY'
+import json, random, sys
+rng, end = random.Random(33), b"<|endoftext|>"
+ranges = [(0, 0x7F), (0x20, 0x7E), (0x80, 0x7FF), (0x800, 0xD7FF), (0xE000, 0xFFFF),
+          (0x10000, 0x10FFFF)]
+def text():
+    n = int(10 ** rng.uniform(0, 3.3)) if rng.random() < 0.99 else 30000
+    return "".join(chr(rng.randint(*rng.choice(ranges))) for _ in range(n))
+texts = [text() for _ in range(1500)]
+with open(sys.argv[1] + "/any.jsonl", "w", encoding="utf-8", newline="") as f:
+    for i, t in enumerate(texts):
+        line = {"id": i, "text": t, "meta": {"url": t[:9], "scores": [rng.random(), None, True]}}
+        f.write(json.dumps(line, ensure_ascii=i % 2 == 0) + rng.choice(["\n", "\r\n", "\n\n"]))
+for name, val in ("train", False), ("val", True):
+    with open(sys.argv[1] + "/any." + name, "wb") as f:
+        for i, t in enumerate(texts):
+            if ((i + 1) * 0.25 // 1 > i * 0.25 // 1) == val: f.write(t.encode() + end)
+PY
+    for threads in 1 3; do
+        OMP_NUM_THREADS=$threads check "random documents" "$prepare" jsonl - --out "$dir/any.d" \
+            --overwrite --val-fraction 0.25 < "$dir/any.jsonl"
+        for split in train val; do
+            text_of "$dir/any.d/jsonl_${split}_000000.bin" > "$dir/back"
+            check "$split, $threads threads" cmp "$dir/any.$split" "$dir/back"
+        done
+    done
+    end jsonl_keeps_every_document
+else
+    skip jsonl_keeps_every_document "needs Python"
+fi
+
 # ---- text, byte pairs ----
 
 for i in 1 2 3 4 5 6 7 8 9; do
@@ -253,7 +315,7 @@ refused "expected a flag" tales --out "$dir/no" stray
 refused "the nearest is tales" tale
 refused "unknown command" something
 refused "no command"
-for command in "" tales text encode decode; do
+for command in "" tales text jsonl encode decode; do
     check "help of $command" "$prepare" $command --help
     grep -q "^usage: prepare" "$dir/stdout" || note "no help for '$command'"
     mv "$dir/stdout" "$dir/help"
@@ -425,6 +487,13 @@ if [ -n "${CC:=$(command -v cc)}" ] && [ -f dev/data/tales.c ] &&
             check "blocks change nothing" cmp "$dir/a" "$dir/b"
         done
     done
+    for kind in blocks small; do            # documents that no block holds, and many that one holds
+        check "documents" "$dir/$kind" jsonl - --out "$dir/docs.d" --overwrite --val-fraction 0 \
+            --tokenizer "$dir/bpe" < <(for i in $(seq 300); do
+                printf '{"text": "%0*d %d"}\n' $((i * i % 331)) 7 $i; done)
+        for s in "$dir/docs.d/"*.bin; do tokens "$s"; done > "$dir/$kind.documents"
+    done
+    check "blocks change no document" cmp "$dir/blocks.documents" "$dir/small.documents"
     check "fewer shards" "$dir/small" tales --out "$dir/shards" --tokens 6000 --seed 7 --overwrite
     same "stale shards are gone" "$(ls "$dir/shards" | grep -c train)" 2
     end many_shards_and_blocks

@@ -31,7 +31,7 @@ static inline Progress progress_begin(const char *what, double total) {
     return p;
 }
 
-// `done` of the total is done.
+// `done` of the total is done. A total of 0 is not known.
 static inline void progress_show(Progress *p, double done) {
     bool terminal = isatty(STDOUT_FILENO);
     double now = seconds_now(), elapsed = now - p->start;
@@ -39,8 +39,10 @@ static inline void progress_show(Progress *p, double done) {
     if (elapsed < PROGRESS_AFTER || now - p->shown < pause) return;
     char line[128];
     p->shown = now;
-    snprintf(line, sizeof line, "%s  %.0f%%  %s left", p->what, 100.0 * done / p->total,
-             duration_text(elapsed / done * (p->total - done)).text);
+    if (p->total > 0.0)
+        snprintf(line, sizeof line, "%s  %.0f%%  %s left", p->what, 100.0 * done / p->total,
+                 duration_text(elapsed / done * (p->total - done)).text);
+    else snprintf(line, sizeof line, "%s  %s", p->what, count_text(done).text);
     if (terminal) printf("\r%.*s\033[K", terminal_columns() - 1, line);
     else printf("%s\n", line);
     fflush(stdout);

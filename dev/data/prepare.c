@@ -2,6 +2,7 @@
 //
 //     prepare tales --out DIR        the embedded corpus: fresh tales from a grammar
 //     prepare text FILE... --out DIR any text; the end of each file is for validation
+//     prepare jsonl FILE... --out DIR documents in JSON lines, as they come out of a pipe
 //     prepare encode, prepare decode text to token ids and back
 //
 // A shard is 256 little-endian int32 (magic, version, tokens, vocabulary, end of text), then its
@@ -18,6 +19,7 @@
 #include "../../dataloader.h"
 #include "../base/cpu.h"
 #include "../data/bpe_train.h"
+#include "../data/jsonl.h"
 #include "../files/file.h"
 #include "../base/flags.h"
 #include "../base/progress.h"
@@ -747,6 +749,12 @@ static bool tokenizer_choose(Tokenizer *t, const char *choice, Error *err) {
         || fail(err, "--tokenizer: expected byte, bpe:N or a file; %.400s", why.text);
 }
 
+static void check_vocabulary(const Tokenizer *t, const char *choice) {
+    if (t->vocab_size > SHARD_MAX_VOCAB)
+        die("--tokenizer: %s has %d tokens, more than the %d of a shard's 16-bit ids", choice,
+            t->vocab_size, SHARD_MAX_VOCAB);
+}
+
 // The N of bpe:N.
 static bool learn_size(int *size, const char *choice, Error *err) {
     double value;
@@ -791,9 +799,7 @@ static void text_run(const TextOptions *o, char **paths, int n) {
     bool learn = strncmp(o->tokenizer, "bpe:", 4) == 0;
     if (!(learn ? learn_size(&size, o->tokenizer, &err)
                 : tokenizer_choose(&t, o->tokenizer, &err))) die("%s", err.text);
-    if (!learn && t.vocab_size > SHARD_MAX_VOCAB)
-        die("--tokenizer: %s has %d tokens, more than the %d of a shard's 16-bit ids",
-            o->tokenizer, t.vocab_size, SHARD_MAX_VOCAB);
+    if (!learn) check_vocabulary(&t, o->tokenizer);
     if (!output_begin(&out, o->out, "text", o->overwrite, &err)) die("%s", err.text);
     Text *texts = texts_measure(paths, n, o->val_fraction, &out, &err);
     if (!texts || (learn && !tokenizer_learn(&t, texts, n, size, &err))
@@ -822,6 +828,144 @@ static void command_text(int argc, char **argv) {
         if (n == 0) die("text: no file; expected prepare text FILE... --out DIR");
         if (!o.out) die("--out: missing; expected the directory to write to");
         text_run(&o, paths, n);
+    }
+    free(paths);
+}
+
+// ============================== prepare jsonl ==============================
+
+static const Option jsonl_table[] = {
+    { "out", "DIR", OPT_TEXT, offsetof(TextOptions, out), NULL, 1, 0, NULL,
+      "output", "directory for the shards; created if missing", NULL },
+    { "overwrite", NULL, OPT_FLAG, offsetof(TextOptions, overwrite), NULL, 0, 0, NULL,
+      "output", "replace the shards that --out holds", NULL },
+    { "tokenizer", "byte|FILE", OPT_TEXT, offsetof(TextOptions, tokenizer), "byte", 1, 0, NULL,
+      "output", TOKENIZER_HELP, NULL },
+    { "val-fraction", "X", OPT_REAL, offsetof(TextOptions, val_fraction), "0.01", 0, 0.99, NULL,
+      "output", "fraction of the documents, spread evenly, for validation; 0: none", NULL },
+    { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },
+};
+#define JSONL_OPTIONS ((int)(sizeof jsonl_table / sizeof jsonl_table[0]))
+
+enum { DOCUMENTS_AT_ONCE = 8192 };
+
+// Documents on their way to the splits: gathered, encoded in parallel, written in their order.
+typedef struct {
+    const Tokenizer *tokenizer;
+    Split train, val;
+    double val_fraction;
+    Blocks blocks;                   // texts, one after the other
+    size_t from[DOCUMENTS_AT_ONCE + 1], counts[DOCUMENTS_AT_ONCE];
+    size_t n;                        // documents gathered
+} Documents;
+
+// The split of the next document. Validation gets its share evenly: the stream's length is unknown.
+static Split *documents_split(Documents *d) {
+    double before = (double)(d->train.documents + d->val.documents);
+    bool val = floor((before + 1.0) * d->val_fraction) > floor(before * d->val_fraction);
+    return val ? &d->val : &d->train;
+}
+
+static bool documents_write(Documents *d, Error *err) {
+    const Blocks *b = &d->blocks;
+    #pragma omp parallel for schedule(dynamic, 16)
+    for (size_t i = 0; i < d->n; i++)
+        d->counts[i] = tokenizer_encode(d->tokenizer, b->ids + d->from[i], b->text + d->from[i],
+                                        d->from[i + 1] - d->from[i]);
+    for (size_t i = 0; i < d->n; i++) {
+        Split *s = documents_split(d);
+        s->bytes += d->from[i + 1] - d->from[i];
+        if (!split_add(s, b->ids + d->from[i], d->counts[i], err) || !split_end_document(s, err))
+            return false;
+    }
+    progress_show(&d->blocks.progress, (double)(d->train.documents + d->val.documents));
+    d->n = d->blocks.held = 0;
+    return true;
+}
+
+static bool documents_add(Documents *d, const char *text, size_t n, Error *err) {
+    Blocks *b = &d->blocks;
+    bool full = d->n == DOCUMENTS_AT_ONCE || b->held + n > b->capacity;
+    if (n == 0) return true;
+    if (full && !documents_write(d, err)) return false;
+    while (n > b->capacity) blocks_double(b);              // one document alone
+    memcpy(b->text + b->held, text, n);
+    b->held += n;
+    d->from[++d->n] = b->held;
+    return true;
+}
+
+static bool documents_read(Documents *d, const char *path, Error *err) {
+    Jsonl j;
+    const JsonNode *text = NULL;
+    bool dash = strcmp(path, "-") == 0, good = true;
+    FILE *file = dash ? stdin : fopen(path, "rb");
+    if (!file) return fail(err, "%s: cannot be opened: %s", path, strerror(errno));
+    jsonl_begin(&j, file, dash ? "standard input" : path);
+    do {
+        good = jsonl_next(&j, &text, err);
+        if (good && text) good = documents_add(d, text->text, text->length, err);
+    } while (good && text);
+    jsonl_free(&j);
+    if (!dash) fclose(file);
+    return good;
+}
+
+static bool documents_end(Documents *d, Output *out, Error *err) {
+    if (!documents_write(d, err) || !shard_end(&d->train, err) || !shard_end(&d->val, err))
+        return false;
+    if (d->train.documents == 0 || (d->val.documents == 0 && d->val_fraction > 0.0))
+        return fail(err, "%" PRIu64 " documents are too few for a training and a validation part; "
+                    "use more of them or another --val-fraction",
+                    d->train.documents + d->val.documents);
+    return output_tokenizer(out, d->tokenizer, err);
+}
+
+static void jsonl_run(const TextOptions *o, char **paths, int n) {
+    Error err;
+    Output out;
+    Tokenizer t;
+    double start = seconds_now();
+    if (!tokenizer_choose(&t, o->tokenizer, &err)) die("%s", err.text);
+    check_vocabulary(&t, o->tokenizer);
+    if (!output_begin(&out, o->out, "jsonl", o->overwrite, &err)) die("%s", err.text);
+    Documents *d = (Documents *)alloc_or_die(sizeof *d, "the documents");
+    d->tokenizer = &t;
+    d->val_fraction = o->val_fraction;
+    split_init(&d->train, &out, "train", &t);
+    split_init(&d->val, &out, "val", &t);
+    blocks_init(&d->blocks, TEXT_BLOCK);
+    d->blocks.progress = progress_begin("documents", 0.0);
+    for (int i = 0; i < n; i++)
+        if (!documents_read(d, paths[i], &err)) die("%s", err.text);
+    if (!documents_end(d, &out, &err) || !output_commit(&out, &err)) die("%s", err.text);
+    progress_end(&d->blocks.progress);
+    text_report(&d->train);
+    text_report(&d->val);
+    printf("%s written in %.1f s, documents: %" PRIu64 "\n", o->out, seconds_now() - start,
+           d->train.documents + d->val.documents);
+    blocks_free(&d->blocks);
+    free(d);
+    tokenizer_free(&t);
+}
+
+static void command_jsonl(int argc, char **argv) {
+    TextOptions o;
+    Error err;
+    int n;
+    char **paths = (char **)alloc_or_die((size_t)argc * sizeof *paths, "the arguments");
+    if (!options_parse(&o, jsonl_table, JSONL_OPTIONS, argc, argv, paths, &n, &err))
+        die("%s", err.text);
+    if (options_given(&o, jsonl_table, JSONL_OPTIONS, "help")) {
+        options_help(stdout, "usage: prepare jsonl FILE... --out DIR [flags]\n"
+                     "Writes the \"text\" of each line, a JSON object, as tokens, with end of text "
+                     "after it.\nFILE may be a pipe, or - for standard input: zcat x.jsonl.gz | "
+                     "prepare jsonl - --out DIR",
+                     jsonl_table, JSONL_OPTIONS);
+    } else {
+        if (n == 0) die("jsonl: no file; expected prepare jsonl FILE... --out DIR");
+        if (!o.out) die("--out: missing; expected the directory to write to");
+        jsonl_run(&o, paths, n);
     }
     free(paths);
 }
@@ -919,6 +1063,7 @@ typedef struct {
 static const Command commands[] = {
     { "tales", command_tales },
     { "text", command_text },
+    { "jsonl", command_jsonl },
     { "encode", command_encode },
     { "decode", command_decode },
 };
@@ -928,6 +1073,7 @@ static void print_usage(void) {
     printf("usage: prepare COMMAND [flags]\n\n"
            "  tales --out DIR           writes the embedded corpus: tales from a grammar\n"
            "  text FILE... --out DIR    writes texts as tokens; - is standard input\n"
+           "  jsonl FILE... --out DIR   writes the documents of JSON lines as tokens\n"
            "  encode < text > ids       prints the token ids of a text\n"
            "  decode < ids > text       prints the text of token ids\n\n"
            "prepare COMMAND --help lists the flags of a command.\n");
@@ -943,7 +1089,7 @@ __attribute__((noreturn)) static void unknown_command(const char *name) {
     }
     option_shown(shown, name, strlen(name));
     if (distance[best] > 2)
-        die("%s: unknown command; expected tales, text, encode or decode", shown);
+        die("%s: unknown command; expected tales, text, jsonl, encode or decode", shown);
     die("%s: unknown command; the nearest is %s", shown, commands[best].name);
 }
 
@@ -951,7 +1097,8 @@ int main(int argc, char **argv) {
     open_standard_streams();
     signal(SIGXFSZ, SIG_IGN);        // a file size limit then gives EFBIG, an ordinary error
     threads_begin(0);
-    if (argc < 2) die("no command; expected tales, text, encode or decode; see prepare --help");
+    if (argc < 2)
+        die("no command; expected tales, text, jsonl, encode or decode; see prepare --help");
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         print_usage();
         return 0;

@@ -86,7 +86,7 @@ EXERCISES = [Exercise(*row) for row in [
         model_backward take one micro-batch; the latter returns the sum of its losses.
         gradients_squares(m) is the squared norm. model_update(m, s->adamw, factor) ends the
         update: the factor shortens the gradient to r->o.clip if it is longer and the limit is not
-        0. If the norm is not finite, there is no model_update.
+        0. If the norm is not finite, or is_outlier(r, s, all), there is no model_update.
         step_end(r, s, &all) takes Totals, of which loss and squares are yours to fill."""),
     ("sample_token", 11, "dev/train/sample.h", "sample_token", """
         Gets logits (V), and in s the temperature, top_k (0: all), top_p (1: all) and memory for V

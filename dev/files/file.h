@@ -35,6 +35,7 @@ static inline const char *file_kind(const unsigned char *bytes, size_t n) {
         { "version https://git-lfs", "a Git LFS pointer; `git lfs pull` fetches the file" },
         { "\x1f\x8b", "compressed; gunzip it" },
         { "PK\x03\x04", "a zip or PyTorch archive" },
+        { "PAR1", "a Parquet file" },
         { "\x80\x02", "a Python pickle" },
         { "GGUF", "a GGUF file" },
         { "\x93NUMPY", "a NumPy array" },

@@ -146,11 +146,12 @@ static inline void report_hellaswag(Run *r) {
     }
     progress_end(&progress);
     double seconds = seconds_now() - progress.start;
-    printf("hellaswag  ");
+    printf("%shellaswag  ", isatty(STDOUT_FILENO) ? "\r\033[K" : "");
     if (s.examples < h->n) {
         printf("stopped after %zu of %zu examples\n", s.examples, h->n);
         return;
     }
+    r->hellaswag_step = r->step;
     double acc = (double)s.correct / (double)h->n, acc_norm = (double)s.correct_norm / (double)h->n;
     printf("acc_norm %.4f of %zu examples (%s)\n", acc_norm, h->n, duration_text(seconds).text);
     fflush(stdout);

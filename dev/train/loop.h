@@ -73,8 +73,11 @@ static inline void next_batch(Run *r, Step *s, size_t i) {
     if (!r->zero->alone) model_micro_batch(r->model, i, s->micro_batches);
 }
 
-// After the last micro-batch: waits for the gradients of other ranks.
+// After the last micro-batch: announces the next update's samples, as many as this update's, and
+// waits for the gradients of other ranks.
 static inline void gradients_arrive(Run *r, Step *s) {
+    if (r->train.cold)
+        loader_announce(&r->train, s->first_sample + s->samples, s->micro_batches * (size_t)s->B);
     if (!r->zero->alone) zero_wait_grads(r->zero);
     s->computed = seconds_now();
 #ifndef TRAINS_ON_GPU                  // a GPU times its optimizer itself
@@ -123,6 +126,17 @@ static inline void average_weights(Run *r) {
     zero_average(r->zero, (float)(1.0 - share));
 }
 
+// --skip-outliers: whether the update's loss or gradient norm lies far above those of the updates
+// before it. All ranks decide alike, since they have the same totals. Outliers are added to the
+// windows too: if the loss stays high, the window's spread grows, and updates are made again.
+static inline bool is_outlier(const Run *r, Step *s, Totals t) {
+    if (!isfinite(t.squares)) return false;
+    s->loss_z = window_z(&r->recent_losses, t.loss / (double)r->batch);
+    s->norm_z = window_z(&r->recent_norms, sqrt(t.squares));
+    s->outlier = s->loss_z > r->o.skip_outliers || s->norm_z > r->o.skip_outliers;
+    return s->outlier;
+}
+
 // Ends an update: loss and gradient norm of all ranks (inside a DiLoCo round: of this rank),
 // counters, noise scale, parameters on their way to other ranks, DiLoCo's outer step, averages.
 static inline void step_end(Run *r, Step *s, const Totals *t) {
@@ -136,11 +150,15 @@ static inline void step_end(Run *r, Step *s, const Totals *t) {
     s->loss = fabs(t->loss / tokens);                    // so that NaN prints without a sign
     s->grad_norm = fabs(sqrt(t->squares));
     if (r->zero->measure) measure_noise(r, s, t->squares, t->norms);
-    bool finite = isfinite(s->grad_norm);
-    r->adam_step += finite;
-    r->skipped += !finite;
+    bool finite = isfinite(s->grad_norm), made = finite && !s->outlier;
+    r->adam_step += made;
+    r->skipped += !made;
     r->skipped_in_a_row = finite ? 0 : r->skipped_in_a_row + 1;
-    if (finite && r->zero->stage > 0) zero_send_params(r->zero);
+    if (r->o.skip_outliers > 0.0 && finite && isfinite(s->loss)) {
+        window_add(&r->recent_losses, s->loss);
+        window_add(&r->recent_norms, s->grad_norm);
+    }
+    if (made && r->zero->stage > 0) zero_send_params(r->zero);
     if (apart && r->zero->scope == ALL_RANKS)
         diloco_end_round(r->zero, (float)r->o.outer_lr, (float)r->o.outer_momentum);
     if (r->o.average_tokens > 0) average_weights(r);
@@ -193,6 +211,10 @@ static inline bool eval_is_due(const Run *r) {
     return !r->stopping && (last || is_due(r, &r->o.eval_every));
 }
 
+static inline bool hellaswag_is_due(const Run *r) {
+    return !r->stopping && is_due(r, &r->o.hellaswag_every);
+}
+
 // Skipped updates may mean that the parameters have diverged: no checkpoint then replaces others.
 static inline bool save_is_due(const Run *r) {
     return r->skipped_in_a_row == 0 && is_due(r, &r->o.save_every);
@@ -213,7 +235,8 @@ static inline bool has_diverged(Run *r) {
 static inline int run_end(Run *r) {
     r->diverged = has_diverged(r);
     bool saved = r->step == 0 || r->diverged || save(r);
-    if (r->hellaswag.n > 0 && !r->stopping && !r->diverged) report_hellaswag(r);
+    bool measured = r->hellaswag_step > 0 && r->hellaswag_step == r->step;
+    if (r->hellaswag.n > 0 && !measured && !r->stopping && !r->diverged) report_hellaswag(r);
     log_finish(r);
     show_end(r);
     if (r->stopping) return 128 + r->stopping;

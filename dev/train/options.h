@@ -45,11 +45,12 @@ typedef struct {
     int lr_schedule;               // an LrRule
     int64_t warmup_tokens;
     double final_lr_frac, weight_decay, beta1, beta2, clip;
+    double skip_outliers;          // z-score; 0: none is skipped
     // length
     int64_t steps, tokens;         // OPTION_UNSET: no such limit
     double target_loss;            // 0: none
     // watch
-    Period eval_every, sample_every;
+    Period eval_every, sample_every, hellaswag_every;
     int64_t eval_tokens;           // 0: the whole validation split
     bool eval_train;
     const char *hellaswag, *log;
@@ -172,6 +173,9 @@ static const Option train_table[] = {
       "optimizer", "AdamW's decay rate of the second moment", NULL },
     { "clip", "X", OPT_REAL, FIELD(clip), "1", 0, 1e6, NULL,
       "optimizer", "global-norm clipping: the gradient's largest norm; 0: no clipping", NULL },
+    { "skip-outliers", "Z", OPT_REAL, FIELD(skip_outliers), "0", 0, 100, NULL,
+      "optimizer", "skip an update if its loss or its gradient's norm exceeds the mean of the last "
+      "128 updates by more than Z standard deviations; 3 to 6 are usual", "none is skipped" },
 
     { "steps", "N", OPT_COUNT, FIELD(steps), NULL, 0, 1e8, NULL,
       "length", "updates of the whole run; 0: only evaluate",
@@ -193,6 +197,9 @@ static const Option train_table[] = {
     { "hellaswag", "FILE", OPT_TEXT, FIELD(hellaswag), NULL, 1, 0, NULL,
       "watch", "at the end of the run, the accuracy on HellaSwag (a file of JSON lines)",
       "not measured" },
+    { "hellaswag-every", "N", OPT_PERIOD, FIELD(hellaswag_every), "0", 0, 0, NULL,
+      "watch", "updates between measurements of HellaSwag, or tokens: 50000tok",
+      "at the end only" },
     { "log", "FILE", OPT_TEXT, FIELD(log), NULL, 1, 0, NULL,
       "watch", "the log, one JSON object per line; a run adds to a log that exists",
       "log.jsonl in --out; without --out, no log" },
@@ -398,6 +405,23 @@ static inline bool train_options_check_average(const TrainOptions *o, Error *err
                      "--outer-every each rank has its own; leave it out");
 }
 
+// One ordinary update in six lies above the mean by one standard deviation.
+static inline bool train_options_check_outliers(const TrainOptions *o, Error *err) {
+    if (o->skip_outliers == 0.0) return true;
+    if (o->skip_outliers < 1.0)
+        return fail(err, "--skip-outliers: %g standard deviations would skip many ordinary "
+                         "updates; give 1 or more, as 4", o->skip_outliers);
+    if (o->outer_every == 0) return true;
+    return fail(err, "--skip-outliers: needs the loss and the gradient of all ranks, and with "
+                     "--outer-every each rank has its own; leave it out");
+}
+
+static inline bool train_options_check_hellaswag(const TrainOptions *o, Error *err) {
+    if (o->hellaswag_every.n == 0 || o->hellaswag) return true;
+    return fail(err, "--hellaswag-every: needs --hellaswag FILE; dev/data/fetch_hellaswag.sh "
+                     "fetches it");
+}
+
 // Sets the length of the run. A decaying learning rate needs to know where the run ends.
 static inline bool train_options_check_length(TrainOptions *o, Error *err) {
     if (o->batches.rule == BATCH_ADAPTIVE && o->lr_schedule != LR_CONSTANT && !o->plan
@@ -523,7 +547,8 @@ static inline bool train_options_check(TrainOptions *o, Error *err) {
     if (o->resume && !o->out)
         return fail(err, "--resume: needs --out DIR, the directory of the run to continue");
     return train_options_check_model(o, err) && train_options_check_batch(o, err)
-        && train_options_check_average(o, err) && train_options_check_length(o, err)
+        && train_options_check_average(o, err) && train_options_check_outliers(o, err)
+        && train_options_check_hellaswag(o, err) && train_options_check_length(o, err)
         && train_options_check_data(o, err) && train_options_check_ranks(o, err)
         && train_options_check_machine(o, ON_GPU || o->plan_gpu, err);
 }

@@ -51,7 +51,7 @@ static inline bool save(Run *r) {
           r->skipped, (uint64_t)r->o.seed, r->seconds, r->o.outer_every ? r->data.size : 0,
           (int64_t)r->batch, (int64_t)r->norm_test.batch, r->norm_test.waited,
           r->noise.g2, r->noise.s, r->noise.weight, r->noise_adam.g2, r->noise_adam.s,
-          r->noise_adam.weight, r->good_loss },
+          r->noise_adam.weight, r->good_loss, r->recent_losses, r->recent_norms },
         options_json(r), saving_bucket, &saving, false, r->zero->sgd, r->zero->averages,
         { (const unsigned char *)r->tokenizer_json, r->tokenizer_bytes },
         r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1,
@@ -264,4 +264,8 @@ static inline void restore_state(Run *r, const char *from) {
     r->seconds = r->shown_at = state.seconds;
     r->saved_step = state.step;
     r->good_loss = state.val_loss;
+    if (r->o.skip_outliers > 0.0) {
+        r->recent_losses = state.recent_losses;
+        r->recent_norms = state.recent_norms;
+    }
 }

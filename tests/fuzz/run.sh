@@ -15,7 +15,7 @@ cd "$(dirname "$0")/../.." || exit 2
 RUNS=${RUNS:-100000} DIR=${FUZZ_DIR:-build/fuzz} CC=${FUZZ_CC:-clang}
 SANITIZERS=${SANITIZERS-address,undefined}
 PREPARE=${PREPARE:-./prepare} TRAIN=${TRAIN:-./train_gpt2}
-ALL="json config resume log safetensors llmc gguf tokenizer shard floor hellaswag"
+ALL="json config resume log safetensors llmc gguf tokenizer shard floor hellaswag jsonl"
 
 cannot() { echo "fuzz: $*"; exit 2; }
 
@@ -105,6 +105,7 @@ make_seeds() {
 
     head -n 2 tests/fixtures/hellaswag.jsonl | cut -c 1-900 | seed hellaswag/published
     printf '{"label":"3","ctx":"a","endings":["1","2","3","4"]}\r\n\n' | seed hellaswag/short
+    printf '{"text":"a\\n\\ud83d\\ude00","id":1}\r\n\n{"text":""}' | seed jsonl/two
 
     # the first byte: see fuzz_tokenizer.c
     printf '\1YWI= 256\nYWJj 257\nYWE= 258\nYWFh 259\n' | seed tokenizer/tiktoken
