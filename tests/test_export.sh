@@ -30,8 +30,8 @@ cp "$dir/stdout" "$dir/text-run"
 good "$train" --init "$dir/run.gguf" $write
 cmp -s "$dir/stdout" "$dir/text-run" || note "a GGUF writes '$(cat "$dir/stdout")'"
 [ "$(wc -c < "$dir/text-run")" -gt 10 ] || note "no text: $(cat "$dir/text-run")"
-good "$train" --data "$dir/tales" --init "$dir/run.gguf" --micro-batch 2 --eval-tokens 64 --steps 2 \
-    --out "$dir/onwards"
+good "$train" --data "$dir/tales" --init "$dir/run.gguf" --micro-batch 2 --eval-tokens 64 \
+    --steps 2 --out "$dir/onwards"
 good "$train" --init "$dir/onwards" --generate "Once" --max-new 5
 good "$train" --resume --out "$dir/onwards" --steps 3
 good "$prepare" text dev/base/rng.h --out "$dir/text" --tokenizer "$dir/run.gguf"
@@ -82,7 +82,8 @@ done
 sed 's/gpt-2/gpt-5/' "$dir/run.gguf" > "$dir/other.gguf"
 one_line '"tokenizer.ggml.pre" must be "gpt-2"; nothing else is supported; name another one with' \
     "$train" --init "$dir/other.gguf" --generate x
-good "$train" --init "$dir/other.gguf" --tokenizer "$dir/tales/tokenizer.json" --generate x --max-new 2
+good "$train" --init "$dir/other.gguf" --tokenizer "$dir/tales/tokenizer.json" --generate x \
+    --max-new 2
 end export_refuses_torn_and_hostile_files
 
 # ---- a full disk: one line; an older file stays as it was; nothing is left ----

@@ -1,5 +1,5 @@
-// gguf.h and gguf_gpt2.h: files built here field by field, as the format's description has them, are
-// read to the bit; what is damaged or hostile is refused in one line; what is written is read back.
+// gguf.h and gguf_gpt2.h: files built here field by field, as the format is described, are read to
+// the bit; what is damaged or hostile is refused in one line; what is written is read back.
 #define PROGRAM "test_gguf"
 #include "../dev/data/tokenizer.h"
 #include "../dev/files/gguf_gpt2.h"
@@ -255,7 +255,7 @@ TEST(refuses_wrong_fields) {
         { "blk.1.attn_norm.weight", -22, 4, 0x2E6B6C62, "bytes after" },
         { "blk.1.attn_norm.weight", -18, 1, '0', "two tensors are called \"blk.0.attn_norm" },
         { "blk.1.attn_norm.weight", -18, 1, '9', "\"blk.9.attn_norm.weight\" is not part of" },
-        { "blk.1.attn_norm.weight", -19, 2, 0x2D2E, "not part of" },     // blk.-
+        { "blk.1.attn_norm.weight", -18, 2, 0x312D, "\"blk.-1attn_norm.weight\" is not part of" },
         { "blk.1.attn_norm.weight", -1, 1, '\n', "\"blk.1.attn_norm.weigh?\" is not part of" },
         { "blk.1.attn_norm.weight", -30, 8, 64, "truncated or damaged" },        // its length
         { "token_embd.weight", 20, 4, 1, "position_embd.weight\" is at byte 96" },   // F16: shorter
@@ -268,8 +268,8 @@ TEST(refuses_wrong_fields) {
         memcpy(after(&m, cases[i].text) + cases[i].at, &cases[i].value, cases[i].bytes);
         if (strcmp(cases[i].error, "not a GGUF file") == 0) m.bytes[0] = 'g';
         if (strcmp(cases[i].error, "bytes after") == 0) m.n += 40;
-        CHECK_MSG(strstr(error_of(m.bytes, m.n, &err), cases[i].error), "case %zu: %s; expected: %s",
-                  i, err.text, cases[i].error);
+        CHECK_MSG(strstr(error_of(m.bytes, m.n, &err), cases[i].error),
+                  "case %zu: %s; expected: %s", i, err.text, cases[i].error);
         CHECK_MSG(!strpbrk(err.text, "\n\r\033"), "case %zu: not one line", i);
         free(m.bytes);
     }

@@ -130,7 +130,8 @@ def check_fields(kind, dtype, reader):
     vocab = tokenizer["model"]["vocab"]
     tokens = sorted(vocab, key=vocab.get)
     expected = {
-        "GGUF.version": 3, "general.architecture": "gpt2", "general.file_type": int(dtype == "fp16"),
+        "GGUF.version": 3, "general.architecture": "gpt2",
+        "general.file_type": int(dtype == "fp16"),
         "gpt2.context_length": config["n_positions"], "gpt2.embedding_length": config["n_embd"],
         "gpt2.block_count": config["n_layer"], "gpt2.feed_forward_length": 4 * config["n_embd"],
         "gpt2.attention.head_count": config["n_head"], "tokenizer.ggml.model": "gpt2",

@@ -534,6 +534,23 @@ TEST(generate_takes_no_flag_of_training) {
     }
 }
 
+TEST(export_reads_a_checkpoint_and_nothing_else) {
+    TrainOptions o;
+    Line line;
+    accepted(&o, &line, "--export=m.gguf --init m --tokenizer t --data d --threads 2");
+    CHECK(strcmp(o.export_file, "m.gguf") == 0 && o.export_dtype == EXPORT_FP32);
+    accepted(&o, &line, "--export a.b/m.gguf --export-dtype fp16 --resume --out m");
+    CHECK(o.export_dtype == EXPORT_FP16);
+    refused("--export m.gguf --out m", "--out: is for training", "--export only reads");
+    refused("--export m.gguf --init m --seed 3", "--seed: is for training", "--init DIR");
+    refused("--export m.gguf --init m --temperature 1", "--temperature: ", "leave it out");
+    refused("--export m.gguf --init m --generate x", "--export: ", "give one of them");
+    refused("--export a.gguf/m --init m", "--export: ", "must end in .gguf");
+    refused("--export model --init m", "--export: ", "must end in .gguf");
+    refused("--export-dtype fp16 --data d", "--export-dtype: ", "add it");
+    refused("--export-dtype bf16 --export m.gguf", "--export-dtype: ", "fp32 or fp16");
+}
+
 TEST(model_is_named_once) {
     TrainOptions o;
     Line line;
@@ -755,6 +772,7 @@ int main(void) {
     RUN(ranges);
     RUN(data_is_named_once);
     RUN(generate_takes_no_flag_of_training);
+    RUN(export_reads_a_checkpoint_and_nothing_else);
     RUN(model_is_named_once);
     RUN(heads_divide_channels);
     RUN(length_is_settled);

@@ -592,8 +592,8 @@ static inline bool tokenizer_parse(Tokenizer *t, const char *text, size_t n, con
     return good;
 }
 
-// Reads a vocabulary: tokenizer.json, vocab.json with merges.txt beside it, a .tiktoken file, a GGUF,
-// or a directory that holds one of the first two. On failure there is nothing to free.
+// Reads a vocabulary: tokenizer.json, vocab.json with merges.txt beside it, a .tiktoken file, a
+// GGUF, or a directory that holds one of the first two. On failure there is nothing to free.
 static inline bool tokenizer_load(Tokenizer *t, const char *path, Error *err) {
     Path inside;
     struct stat info;

@@ -289,7 +289,7 @@ typedef struct {
     int first, end;                      // its series: first ... end-1
     SafeTensors s;
     const SafeTensor **tensors;          // (end - first, gpt2_n_tensors), into s
-    FileMap single;                      // a GGUF, or a .bin of llm.c; then s and tensors are unused
+    FileMap single;                      // a GGUF or llm.c's .bin; then s and tensors are unused
     GgufModel gguf;                      // of a GGUF; otherwise its tensors are NULL
     bool warned;                         // about NaN or infinite weights
 } TensorFile;
@@ -369,9 +369,9 @@ static inline bool checkpoint_dir(Path *dir, const char *where, Error *err) {
     return true;
 }
 
-// Resolves a user's path: a checkpoint's directory, a run's directory, or a file. A run's checkpoint
-// is its latest one; without that link (copies lose it), its newest one. The functions below take
-// the path in `found`.
+// Resolves a user's path: a checkpoint's directory, a run's directory, a GGUF, or a .bin of llm.c.
+// A run's checkpoint is its latest one; without that link (copies lose it), its newest one. The
+// functions below take the path in `found`.
 static inline bool checkpoint_find(Path *found, const char *path, Error *err) {
     Path config, latest, dir;
     struct stat info;

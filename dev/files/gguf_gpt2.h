@@ -197,8 +197,8 @@ static inline void gguf_tensor(float *out, const GgufModel *m, int i) {
 
 // ---- writing ----
 
-// The type of a tensor in a file of this type: vectors and positions are always fp32, as llama.cpp's
-// own converter has it.
+// The type of a tensor in a file of this type: vectors and positions are always fp32, as the
+// converter of llama.cpp has it.
 static inline FloatType gguf_type(const Tensor *t, FloatType type) {
     return gguf_is_vector(t) || t->kind == WPE ? FLOAT_32 : type;
 }

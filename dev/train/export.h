@@ -6,8 +6,8 @@
 static inline bool export_fits(const float *in, const Tensor *t, FloatType type, Error *err) {
     for (size_t i = 0; gguf_type(t, type) == FLOAT_16 && i < t->count; i++)
         if (fabsf(in[i]) >= 65520.0f)
-            return fail(err, "\"%s\" holds %g, more than fp16 can; leave --export-dtype out", t->key,
-                        in[i]);
+            return fail(err, "\"%s\" holds %g, more than fp16 can; leave --export-dtype out",
+                        t->key, in[i]);
     return true;
 }
 

@@ -580,9 +580,9 @@ static inline bool train_options_keep_size(TrainOptions *o, int i, const JsonNod
 }
 
 // Restores the flags of the run that is resumed: every flag that was set then and is not given now.
-// Exceptions: the model's sizes, above; --overwrite, --resume, --generate, --export, --help and those
-// of --plan belong to one start of the program, and --tune again becomes --tune on; a CPU that
-// continues a GPU's run drops the flags of a GPU.
+// Exceptions: the model's sizes, above; --overwrite, --resume, --generate, --help and those of
+// --export and --plan belong to one start of the program, and --tune again becomes --tune on; a CPU
+// that continues a GPU's run drops the flags of a GPU.
 static inline bool train_options_restore(TrainOptions *o, const JsonNode *saved, Error *err) {
     static const char *const not_taken[] = {
         "out", "resume", "resume-from", "overwrite", "generate", "export", "export-dtype", "help",
