@@ -419,6 +419,7 @@ TEST(reads_tokenizers_alone_and_refuses_others) {
         { "tokenizer.ggml.merges", 24, 3, "x b", "merge 1: its result is not in the vocabulary" },
         { "tokenizer.ggml.merges", 24, 3, "a.b", "merge 1: expected two tokens and a space" },
         { "<|endoftext|>", -13, 1, "x", "no <|endoftext|> among the tokens" },
+        { "one type alone", 0, 0, "", "needs lists of tokens" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Tokenizer t, again;
@@ -426,6 +427,10 @@ TEST(reads_tokenizers_alone_and_refuses_others) {
         Error err = { "" };
         merging_tokenizer(&t);
         CHECK(gguf_begin(&h, &err));
+        if (strcmp(cases[i].text, "one type alone") == 0) {      // the first of two pairs counts
+            gguf_put_array(&h, "tokenizer.ggml.token_type", GGUF_I32, 1);
+            gguf_put_u32(&h, GGUF_TOKEN_NORMAL);
+        }
         tokenizer_put_gguf(&h, &t, t.vocab_size + 3);
         CHECK(gguf_end(&h, &err));
         Image m = { (unsigned char *)h.text, h.n };
