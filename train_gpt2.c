@@ -34,7 +34,6 @@
 #include "dev/cpu/exp.h"               // exp_fast: e^x that a compiler can vectorize
 #include "dev/cpu/matmul.h"            // matmul_fast; Mat, rows_of, transpose_of, WRITE or ADD
 #include "dev/ranks/zero.h"            // the flat buffers of parameters; the hooks
-#include "dev/train/export.h"          // run_export
 #include "dev/train/loop.h"            // step_begin, next_batch, step_end, run_goes_on
 #include "dev/train/open.h"            // run_start, run_open, run_generate, run_close
 #include "dev/train/plan_run.h"        // run_plan
@@ -888,6 +887,8 @@ static void model_micro_batch(Model *m, size_t i, size_t n) {
 // =================================================================================================
 // Main
 // =================================================================================================
+
+#include "dev/train/export.h"          // run_export
 
 int main(int argc, char **argv) {
     static Run r;

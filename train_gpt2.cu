@@ -38,7 +38,6 @@
 #include "dev/base/cpu.h"              // min_size
 #include "dev/base/memory.h"           // memory_take: one allocation, laid out
 #include "dev/ranks/zero.h"            // the flat buffers of parameters; the hooks
-#include "dev/train/export.h"          // run_export
 #include "dev/train/logits.h"          // logits_chunk_rows
 #include "dev/train/loop.h"            // step_begin, next_batch, step_end, run_goes_on
 #include "dev/train/open.h"            // run_start, run_open, run_generate, run_close
@@ -2236,6 +2235,8 @@ static double model_optimizer_seconds(Model *m) {
 // =================================================================================================
 // Main
 // =================================================================================================
+
+#include "dev/train/export.h"          // run_export
 
 int main(int argc, char **argv) {
     static Run r;
