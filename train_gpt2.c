@@ -664,8 +664,7 @@ static void train_step(Run *r, Model *m, Step *s) {
     step_end(r, s, &all);                              // loss and norm, counters
 }
 
-// Returns the process's exit status.
-static int train(Run *r, Model *m) {
+static int train(Run *r, Model *m) {                   // returns the process's exit status
     run_begin(r);
     while (run_goes_on(r)) {
         Step s;

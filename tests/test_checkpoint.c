@@ -292,7 +292,9 @@ TEST(round_trip) {
                         .skipped = 1, .seed = UINT64_MAX, .seconds = 1.0 / 3, .batch_tokens = 96,
                         .next_batch_tokens = 128, .norm_test_waited = 33, .noise_g2 = 0.1,
                         .noise_s = 1.0 / 7, .noise_weight = 0.5, .noise_adam_g2 = 1.0 / 9,
-                        .noise_adam_s = 3.25, .noise_adam_weight = 0.75, .val_loss = 2.5 };
+                        .noise_adam_s = 3.25, .noise_adam_weight = 0.75, .val_loss = 2.5,
+                        .recent_losses = { 2, { 1.0 / 11, 1e-300 } } };
+    for (int i = 0; i < WINDOW_VALUES; i++) window_add(&full.recent_norms, sqrt(i));
     k.state = full;
     k.options = "{\"lr\": 0.001, \"text\": \"\\u00e9\"}";
     k.eot = 16;
@@ -622,6 +624,9 @@ TEST(states) {
         { ",\"workers\":-1}", 0, "\"workers\" is -1; a whole number from 0" },
         { ",\"workers\":65537}", 0, "\"workers\" is 65537; a whole number from 0 to 65536" },
         { ",\"workers\":null}", 0, "\"workers\"" },
+        { ",\"recent_losses\":[]}", 0, "" },
+        { ",\"recent_losses\":{}}", 0, "\"recent_losses\" must be a list" },
+        { ",\"recent_norms\":[1,\"2\"]}", 0, "\"recent_norms\" holds a string, not a number" },
     };
     TempDir d = temp_make();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -626,37 +626,38 @@ emulated_ranks_share_choices() {
 # scripts/train.sh d12 at toy size, with everything on: HellaSwag every 5 updates, a page of noise
 # whose updates are outliers, and the same command a second time, which goes on.
 the_recipe_runs_from_end_to_end() {
-    local tree=$dir/recipe run
+    local tree=$dir/recipe examples=$PWD/tests/fixtures/hellaswag.jsonl run
     mkdir -p "$tree/dev" "$dir/tools" && cp -r scripts "$tree" && cp -r dev/data "$tree/dev"
     cp "$bf16" "$tree/train_gpt2cu"
     printf '#!/bin/sh\n' > "$dir/tools/make" && chmod +x "$dir/tools/make"
     printf '#!/bin/sh\necho loss > "$3"\n' > "$tree/scripts/plot.py"
     for i in $(seq 1000); do echo "the cat sat on the mat, and the rat on the hat"; done > "$dir/good"
-    head -c 1000 /dev/urandom > "$dir/noise"
+    for i in $(seq 160); do echo $((i * i * 7919 % 100003)); done > "$dir/noise"
     ${PREPARE:-./prepare} text "$dir/good" "$dir/noise" --out "$dir/text" > "$dir/stdout"
     recipe() {                              # recipe RUN STEPS
         (cd "$tree" && PATH=$dir/tools:$PATH timeout -k 5 100 scripts/train.sh d12 --gpus 2 \
             --data "$dir/text" --layers 1 --heads 1 --channels 16 --seq-len 8 --micro-batch 2 \
-            --batch-tokens 32 --steps "$2" --warmup-tokens 320 --eval-tokens 16 --eval-every 20 \
-            --hellaswag "$PWD/tests/fixtures/hellaswag.jsonl" --hellaswag-every 5 \
-            --skip-outliers 3 --save-every 10 --threads 1 --tune off --out "$dir/$1") \
+            --batch-tokens 32 --steps "$2" --warmup-tokens 64 --lr-schedule constant \
+            --eval-tokens 16 --eval-every 20 --hellaswag "$examples" --hellaswag-every 5 \
+            --skip-outliers 2 --lr 3e-2 --save-every 10 --threads 1 --out "$dir/$1") \
             > "$dir/stdout" 2> "$dir/stderr" < /dev/null
         status=$?
         [ $status = 0 ] || note "status $status of $1: $(tail -n 1 "$dir/stderr")"
     }
     recipe straight 80
-    recipe parts 43
+    recipe parts 58
     recipe parts 80                         # --resume is the script's
     same_bits straight parts
     for run in straight parts; do
         same "HellaSwag of $run" "$(values hellaswag step $run | sort -nu | xargs)" \
-            "$(seq 5 5 80 | { [ $run = parts ] && sed 's/^45$/43 45/' || cat; } | xargs)"
+            "$(seq 5 5 80 | { [ $run = parts ] && sed 's/^60$/58 60/' || cat; } | xargs)"
         same "ranks of $run" "$(values start ranks $run)" 2
         [ -s "$dir/$run/loss.png" ] || note "$run draws no curve"
     done
-    same "resumed" "$(values resume step parts)" 43
+    same "resumed" "$(values resume step parts)" 58
     same "skipped" "$(values skip step parts)" "$(values skip step straight)"
     [ -n "$(values skip step straight)" ] || note "nothing is skipped: this test shows little"
+    echo "    skipped: $(values skip step straight | xargs)"
     same "val_loss" "$(values eval val_loss parts | tail -n 1)" \
         "$(values eval val_loss straight | tail -n 1)"
 }

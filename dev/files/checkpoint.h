@@ -554,7 +554,7 @@ static const int64_t COUNT_MOST = 1000000000000000000;
 
 // A window of values, an optional list of numbers.
 static inline bool window_from_json(Window *w, const JsonNode *root, const char *key, Error *err) {
-    w->n = 0;
+    memset(w, 0, sizeof *w);
     if (!json_get(root, key)) return true;
     const JsonNode *list = json_need(root, key, JSON_ARRAY, err);
     if (!list) return false;
