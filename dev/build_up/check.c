@@ -1,5 +1,5 @@
-// The test of a step, for our file or for yours. It is compiled with -DSTEP=4 -DSOURCE='"mine.c"', and
-// given what the trained program printed and the text that it read. README.md lists what it calls.
+// The test of a step, for our file or for yours. It is compiled with -DSTEP=4 and -DSOURCE='"mine.c"',
+// and gets what the trained program printed and the text that it read. README.md lists what it calls.
 //
 // In this test `float` means double. So a gradient agrees with a measured slope to six digits, and
 // the loss of given weights is the same number on every machine.
@@ -277,11 +277,11 @@ static double updated(double p, double g, bool decays) {
 static void check_update(void) {
     static double *expected[64];
     for (int i = 0; i < n_expected; i++) {
-        Tensor t = model.tensor[i];
-        expected[i] = malloc(t.count * sizeof(double));
-        for (size_t j = 0; j < t.count; j++) {
-            t.dp[j] = cos(2.0*i + j);
-            expected[i][j] = updated(t.p[j], t.dp[j], table[line_of[i]].rows > 1);
+        size_t count = model.tensor[i].count;
+        expected[i] = malloc(count * sizeof(double));
+        for (size_t j = 0; j < count; j++) {
+            double g = model.tensor[i].dp[j] = cos(2.0*i + j);
+            expected[i][j] = updated(model.tensor[i].p[j], g, table[line_of[i]].rows > 1);
         }
     }
     for (int step = 1; step <= 2; step++) {
