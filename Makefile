@@ -183,6 +183,13 @@ lesson-pages:                    ## the lessons as pages for a browser: lessons/
 	@$(PYTHON_HERE)
 	@$(PYTHON) dev/lessons/pages.py
 
+# A step of dev/build_up; step 10 is compared with the trainer.
+step: prepare $(if $(filter 10,$(N)),train_gpt2)   ## a step from an empty file to GPT-2: N=4; FILE=mine.c: yours
+	@CC='$(CC)' FLAGS='$(FLAGS)' BUILD='$(BUILD)' dev/build_up/step.sh '$(N)' '$(FILE)'
+
+diff:                            ## what that step adds to the one before: N=4
+	@dev/build_up/step.sh --diff '$(N)'
+
 exercise:                        ## a function to write anew: NAME=layernorm_backward; AGAIN=1 starts over
 	@$(PYTHON_HERE)
 	@$(PYTHON) dev/exercises/exercises.py start '$(NAME)' $(if $(AGAIN),--again)
@@ -358,5 +365,5 @@ $(BUILD)/count-flags: FORCE
 FORCE:
 .SECONDARY:
 .DELETE_ON_ERROR:
-.PHONY: all run lab page web test build-all test-all soak test-c test-cuda bench bench-cuda ladder ladder-table lesson exercise check exercises first-step emulate profile fuzz clean help FORCE
+.PHONY: all run lab page web test build-all test-all soak test-c test-cuda bench bench-cuda ladder ladder-table lesson step diff exercise check exercises first-step emulate profile fuzz clean help FORCE
 -include $(wildcard $(BUILD)/*.d)

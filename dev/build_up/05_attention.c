@@ -1,0 +1,420 @@
+// GPT-2, built up from an empty file. Trains on the text in its input.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static float *floats(size_t n) {
+    float *p = calloc(n, sizeof *p);
+    if (!p) perror("build_up: memory"), exit(1);
+    return p;
+}
+
+// ---- layers ----
+
+static float dot(const float *a, const float *b, int n) {
+    float sum = 0.0f;
+    #pragma omp simd reduction(+:sum)
+    for (int i = 0; i < n; i++) sum += a[i] * b[i];
+    return sum;
+}
+
+// y += a x
+static void add_scaled(float *y, float a, const float *x, size_t n) {
+    for (size_t i = 0; i < n; i++) y[i] += a * x[i];
+}
+
+// embedding: x[n] = wte[token[n]]
+//   x (N,C)   token (N)   wte (V,C)
+static void embedding_forward(float *x, const int *token, const float *wte, size_t N, int C) {
+    for (size_t n = 0; n < N; n++) memcpy(x + n*C, wte + (size_t)token[n]*C, C * sizeof *x);
+}
+
+// Each row of dx is added to the gradient of its token.
+static void embedding_backward(float *dwte, const float *dx, const int *token, size_t N, int C) {
+    for (size_t n = 0; n < N; n++) add_scaled(dwte + (size_t)token[n]*C, 1.0f, dx + n*C, C);
+}
+
+// LayerNorm: out = (x - mean) * rstd * gain + bias, with rstd = 1/sqrt(var + 1e-5)
+//   out, x (N,C)   mean, rstd (N) kept for backward   gain, bias (C)
+static void layernorm_forward(float *out, float *mean, float *rstd, const float *x,
+                              const float *gain, const float *bias, size_t N, int C) {
+    for (size_t n = 0; n < N; n++) {
+        const float *row = x + n*C;
+        float sum = 0.0f, squares = 0.0f;
+        for (int c = 0; c < C; c++) sum += row[c];
+        float m = sum / C;
+        for (int c = 0; c < C; c++) squares += (row[c] - m) * (row[c] - m);
+        float r = 1.0f / sqrtf(squares / C + 1e-5f);
+        for (int c = 0; c < C; c++) out[n*C + c] = (row[c] - m) * r * gain[c] + bias[c];
+        mean[n] = m;
+        rstd[n] = r;
+    }
+}
+
+// With xhat = (x - mean) * rstd and g = dout * gain:
+// dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd; dgain += dout * xhat; dbias += dout.
+static void layernorm_backward(float *dx, float *dgain, float *dbias, const float *dout,
+                               const float *x, const float *mean, const float *rstd,
+                               const float *gain, size_t N, int C) {
+    for (size_t n = 0; n < N; n++) {
+        const float *d = dout + n*C;
+        float xhat[C], mean_g = 0.0f, mean_gx = 0.0f;
+        for (int c = 0; c < C; c++) {
+            xhat[c] = (x[n*C + c] - mean[n]) * rstd[n];
+            mean_g += d[c] * gain[c] / C;
+            mean_gx += d[c] * gain[c] * xhat[c] / C;
+            dgain[c] += d[c] * xhat[c];
+            dbias[c] += d[c];
+        }
+        for (int c = 0; c < C; c++)
+            dx[n*C + c] = (d[c]*gain[c] - mean_g - xhat[c] * mean_gx) * rstd[n];
+    }
+}
+
+// linear: out = x w + b
+//   out (N,OC)   x (N,C)   w (C,OC)   b (OC)
+static void linear_forward(float *out, const float *x, const float *w, const float *b,
+                           size_t N, int C, int OC) {
+    for (size_t n = 0; n < N; n++) {
+        memcpy(out + n*OC, b, OC * sizeof *out);
+        for (int c = 0; c < C; c++) add_scaled(out + n*OC, x[n*C + c], w + c*OC, OC);
+    }
+}
+
+// dx = dout w^T; dw += x^T dout; db += the sum of dout's rows
+static void linear_backward(float *dx, float *dw, float *db, const float *dout,
+                            const float *x, const float *w, size_t N, int C, int OC) {
+    for (size_t n = 0; n < N; n++) {
+        add_scaled(db, 1.0f, dout + n*OC, OC);
+        for (int c = 0; c < C; c++) {
+            dx[n*C + c] = dot(dout + n*OC, w + c*OC, OC);
+            add_scaled(dw + c*OC, x[n*C + c], dout + n*OC, OC);
+        }
+    }
+}
+
+// causal self-attention: out_t = sum over t2 <= t of p_t,t2 v_t2,
+// where p_t = softmax over t2 <= t of q_t . k_t2 / sqrt(HS); one head is as wide as a row: HS = C
+//   out (B,T,C)   qkv (B,T,3C)   lse (B,T), kept for backward   scratch (T)
+// The row of token t: its query at [0], its key at [C], its value at [2C].
+static const float *head_row(const float *qkv, int b, int t, int T, int C) {
+    return qkv + ((size_t)b*T + t)*3*C;
+}
+
+static void attention_forward(float *out, float *lse, float *scratch, const float *qkv,
+                              int B, int T, int C) {
+    int HS = C;
+    float *p = scratch, scale = 1.0f / sqrtf((float)HS);
+    for (int b = 0; b < B; b++)
+    for (int t = 0; t < T; t++) {
+        const float *q = head_row(qkv, b, t, T, C);
+        float *o = out + ((size_t)b*T + t)*C;
+        float hi = -INFINITY, sum = 0.0f;
+        for (int t2 = 0; t2 <= t; t2++) {
+            p[t2] = scale * dot(q, head_row(qkv, b, t2, T, C) + C, HS);
+            hi = fmaxf(hi, p[t2]);
+        }
+        for (int t2 = 0; t2 <= t; t2++) sum += p[t2] = expf(p[t2] - hi);
+        memset(o, 0, HS * sizeof *o);
+        for (int t2 = 0; t2 <= t; t2++)
+            add_scaled(o, p[t2] / sum, head_row(qkv, b, t2, T, C) + 2*C, HS);
+        lse[(size_t)b*T + t] = hi + logf(sum);
+    }
+}
+
+// With s the scores and d_t = dout_t . out_t: dv_t2 += p_t,t2 dout_t, and the gradient of s_t,t2 is
+// p_t,t2 (dout_t . v_t2 - d_t). Each p is computed anew from lse.
+static void attention_backward(float *dqkv, const float *dout, const float *qkv, const float *out,
+                               const float *lse, int B, int T, int C) {
+    int HS = C;
+    float scale = 1.0f / sqrtf((float)HS);
+    memset(dqkv, 0, (size_t)B*T*3*C * sizeof *dqkv);
+    for (int b = 0; b < B; b++)
+    for (int t = 0; t < T; t++) {
+        const float *q = head_row(qkv, b, t, T, C);
+        const float *d_o = dout + ((size_t)b*T + t)*C;
+        float *dq = dqkv + (q - qkv);
+        float d = dot(d_o, out + (d_o - dout), HS);
+        for (int t2 = 0; t2 <= t; t2++) {
+            const float *k = head_row(qkv, b, t2, T, C) + C, *v = k + C;
+            float *dk = dqkv + (k - qkv), *dv = dk + C;
+            float p = expf(scale * dot(q, k, HS) - lse[(size_t)b*T + t]);
+            float dqk = p * (dot(d_o, v, HS) - d) * scale;
+            add_scaled(dv, p, d_o, HS);
+            add_scaled(dq, dqk, k, HS);
+            add_scaled(dk, dqk, q, HS);
+        }
+    }
+}
+
+// residual: out = a + b
+static void residual_forward(float *out, const float *a, const float *b, size_t n) {
+    for (size_t i = 0; i < n; i++) out[i] = a[i] + b[i];
+}
+
+static void residual_backward(float *dx, const float *dbranch, size_t n) {
+    add_scaled(dx, 1.0f, dbranch, n);
+}
+
+// GELU: x s with s = 1 / (1 + e^-2u) and u = sqrt(2/pi) (x + 0.044715 x^3)
+static void gelu_forward(float *out, const float *x, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        float u = 0.79788456f * (x[i] + 0.044715f * x[i]*x[i]*x[i]);
+        out[i] = x[i] / (1.0f + expf(-2.0f * u));
+    }
+}
+
+// d(x s)/dx = s + x s (1 - s) 2 du/dx. dx may be dout itself.
+static void gelu_backward(float *dx, const float *dout, const float *x, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        float u = 0.79788456f * (x[i] + 0.044715f * x[i]*x[i]*x[i]);
+        float s = 1.0f / (1.0f + expf(-2.0f * u));
+        float two_du = 1.59576912f * (1.0f + 3.0f*0.044715f * x[i]*x[i]);
+        dx[i] = dout[i] * (s + x[i] * s * (1.0f - s) * two_du);
+    }
+}
+
+// softmax cross-entropy: loss[n] = -ln p(target[n]), where p is the softmax of row n
+//   logits (N,V)   target (N)   loss, lse (N); lse[n] = log sum exp, kept for backward
+static void xent_forward(float *loss, float *lse, const float *logits, const int *target,
+                         size_t N, int V) {
+    for (size_t n = 0; n < N; n++) {
+        const float *x = logits + n*V;
+        float hi = x[0], sum = 0.0f;
+        for (int v = 1; v < V; v++) hi = fmaxf(hi, x[v]);
+        for (int v = 0; v < V; v++) sum += expf(x[v] - hi);       // each term <= 1: no overflow
+        lse[n] = hi + logf(sum);
+        loss[n] = lse[n] - x[target[n]];
+    }
+}
+
+// dlogits = (p - 1[target]) * scale. It replaces the logits.
+static void xent_backward(float *dlogits, const float *lse, const int *target, float scale,
+                          size_t N, int V) {
+    for (size_t n = 0; n < N; n++) {
+        float *d = dlogits + n*V;
+        for (int v = 0; v < V; v++) d[v] = expf(d[v] - lse[n]) * scale;
+        d[target[n]] -= scale;
+    }
+}
+
+// ---- model ----
+
+typedef struct { int C, V; } Config;   // C channels, V words in the vocabulary
+
+typedef struct {
+    float *ln1_gain, *ln1_bias;        // (C)
+    float *qkv_w, *qkv_b;              // (C,3C) (3C)
+    float *att_proj_w, *att_proj_b;    // (C,C) (C)
+    float *ln2_gain, *ln2_bias;        // (C)
+    float *fc_w, *fc_b;                // (C,4C) (4C)
+    float *mlp_proj_w, *mlp_proj_b;    // (4C,C) (C)
+} Block;
+
+typedef struct {
+    float *wte;                        // (V,C)
+    Block block;
+    float *lnf_gain, *lnf_bias;        // (C) the final LayerNorm
+    float *head_w, *head_b;            // (C,V) (V)
+} Weights;
+
+typedef struct {
+    float *x;                          // (N,C) what enters the block
+    float *ln1;                        // (N,C)
+    float *ln1_mean, *ln1_rstd;        // (N)
+    float *qkv;                        // (N,3C)
+    float *att;                        // (N,C)
+    float *att_lse;                    // (N)
+    float *x_mid;                      // (N,C)
+    float *ln2;                        // (N,C)
+    float *ln2_mean, *ln2_rstd;        // (N)
+    float *fc, *gelu;                  // (N,4C)
+    float *x_out;                      // (N,C) what leaves it
+} BlockActs;
+
+// A tensor's elements and their gradients.
+typedef struct { float *p, *dp; size_t count; } Tensor;
+
+typedef struct {
+    Config c;
+    Weights w, dw;                     // parameters; their gradients
+    Tensor tensor[64];                 // all of them, in order
+    int n_tensors;
+    BlockActs acts;
+    float *branch, *dbranch;           // (N,C) the output of a branch; gradients in one
+    float *lnf;                        // (N,C)
+    float *lnf_mean, *lnf_rstd;        // (N)
+    float *logits;                     // (N,V)
+    float *loss, *lse;                 // (N)
+    float *dx, *dfc;                   // (N,C) (N,4C)
+    float *dqkv, *scratch;             // (N,3C) (T)
+} Model;
+
+static void tensor_init(Model *m, float **w, float **dw, size_t count, double mean, double std) {
+    Tensor *t = &m->tensor[m->n_tensors++];
+    *t = (Tensor){ floats(count), floats(count), count };
+    for (size_t i = 0; i < count; i++) t->p[i] = mean + std * (0.6*rand() / RAND_MAX - 0.3);
+    *w = t->p;
+    *dw = t->dp;
+}
+
+static void model_init(Model *m, Config c, int B, int T) {
+    size_t N = (size_t)B*T, C = c.C, V = c.V;
+    Block *w = &m->w.block, *d = &m->dw.block;
+    BlockActs *a = &m->acts;
+    m->c = c;
+    tensor_init(m, &m->w.wte, &m->dw.wte, V*C, 0.0, 1.0);
+    a->x = floats(N*C);
+    tensor_init(m, &w->ln1_gain, &d->ln1_gain, C, 1.0, 0.0);
+    tensor_init(m, &w->ln1_bias, &d->ln1_bias, C, 0.0, 0.0);
+    tensor_init(m, &w->qkv_w, &d->qkv_w, C*3*C, 0.0, 1.0);
+    tensor_init(m, &w->qkv_b, &d->qkv_b, 3*C, 0.0, 0.0);
+    tensor_init(m, &w->att_proj_w, &d->att_proj_w, C*C, 0.0, 1.0);
+    tensor_init(m, &w->att_proj_b, &d->att_proj_b, C, 0.0, 0.0);
+    tensor_init(m, &w->ln2_gain, &d->ln2_gain, C, 1.0, 0.0);
+    tensor_init(m, &w->ln2_bias, &d->ln2_bias, C, 0.0, 0.0);
+    tensor_init(m, &w->fc_w, &d->fc_w, C*4*C, 0.0, 1.0);
+    tensor_init(m, &w->fc_b, &d->fc_b, 4*C, 0.0, 0.0);
+    tensor_init(m, &w->mlp_proj_w, &d->mlp_proj_w, 4*C*C, 0.0, 1.0);
+    tensor_init(m, &w->mlp_proj_b, &d->mlp_proj_b, C, 0.0, 0.0);
+    a->ln1 = floats(N*C);
+    a->ln1_mean = floats(N);
+    a->ln1_rstd = floats(N);
+    a->qkv = floats(N*3*C);
+    a->att = floats(N*C);
+    a->att_lse = floats(N);
+    a->x_mid = floats(N*C);
+    a->ln2 = floats(N*C);
+    a->ln2_mean = floats(N);
+    a->ln2_rstd = floats(N);
+    a->fc = floats(N*4*C);
+    a->gelu = floats(N*4*C);
+    a->x_out = floats(N*C);
+    tensor_init(m, &m->w.lnf_gain, &m->dw.lnf_gain, C, 1.0, 0.0);
+    tensor_init(m, &m->w.lnf_bias, &m->dw.lnf_bias, C, 0.0, 0.0);
+    tensor_init(m, &m->w.head_w, &m->dw.head_w, C*V, 0.0, 1.0);
+    tensor_init(m, &m->w.head_b, &m->dw.head_b, V, 0.0, 0.0);
+    m->branch = floats(N*C);
+    m->dbranch = floats(N*C);
+    m->lnf = floats(N*C);
+    m->lnf_mean = floats(N);
+    m->lnf_rstd = floats(N);
+    m->logits = floats(N*V);
+    m->loss = floats(N);
+    m->lse = floats(N);
+    m->dx = floats(N*C);
+    m->dfc = floats(N*4*C);
+    m->dqkv = floats(N*3*C);
+    m->scratch = floats(T);
+}
+
+static void model_forward(Model *m, const int *tokens, int B, int T) {
+    size_t N = (size_t)B*T;
+    int C = m->c.C, V = m->c.V;
+    Block w = m->w.block;
+    BlockActs a = m->acts;
+    embedding_forward(a.x, tokens, m->w.wte, N, C);
+    layernorm_forward(a.ln1, a.ln1_mean, a.ln1_rstd, a.x, w.ln1_gain, w.ln1_bias, N, C);
+    linear_forward(a.qkv, a.ln1, w.qkv_w, w.qkv_b, N, C, 3*C);
+    attention_forward(a.att, a.att_lse, m->scratch, a.qkv, B, T, C);
+    linear_forward(m->branch, a.att, w.att_proj_w, w.att_proj_b, N, C, C);
+    residual_forward(a.x_mid, a.x, m->branch, N*C);
+    layernorm_forward(a.ln2, a.ln2_mean, a.ln2_rstd, a.x_mid, w.ln2_gain, w.ln2_bias, N, C);
+    linear_forward(a.fc, a.ln2, w.fc_w, w.fc_b, N, C, 4*C);
+    gelu_forward(a.gelu, a.fc, N*4*C);
+    linear_forward(m->branch, a.gelu, w.mlp_proj_w, w.mlp_proj_b, N, 4*C, C);
+    residual_forward(a.x_out, a.x_mid, m->branch, N*C);
+    layernorm_forward(m->lnf, m->lnf_mean, m->lnf_rstd, a.x_out, m->w.lnf_gain, m->w.lnf_bias,
+                      N, C);
+    linear_forward(m->logits, m->lnf, m->w.head_w, m->w.head_b, N, C, V);
+}
+
+// Backpropagation, after model_forward on the same tokens: adds the gradient of scale * (sum of the
+// N losses) to dw. Returns the sum of the losses in nats.
+static double model_backward(Model *m, const int *tokens, const int *targets, float scale,
+                             int B, int T) {
+    size_t N = (size_t)B*T;
+    int V = m->c.V;
+    int C = m->c.C;
+    Block w = m->w.block, d = m->dw.block;
+    BlockActs a = m->acts;
+    double sum = 0.0;
+    xent_forward(m->loss, m->lse, m->logits, targets, N, V);
+    xent_backward(m->logits, m->lse, targets, scale, N, V);
+    linear_backward(m->dbranch, m->dw.head_w, m->dw.head_b, m->logits, m->lnf, m->w.head_w,
+                    N, C, V);
+    layernorm_backward(m->dx, m->dw.lnf_gain, m->dw.lnf_bias, m->dbranch, a.x_out, m->lnf_mean,
+                       m->lnf_rstd, m->w.lnf_gain, N, C);
+    linear_backward(m->dfc, d.mlp_proj_w, d.mlp_proj_b, m->dx, a.gelu, w.mlp_proj_w, N, 4*C, C);
+    gelu_backward(m->dfc, m->dfc, a.fc, N*4*C);
+    linear_backward(m->dbranch, d.fc_w, d.fc_b, m->dfc, a.ln2, w.fc_w, N, C, 4*C);
+    layernorm_backward(m->dbranch, d.ln2_gain, d.ln2_bias, m->dbranch, a.x_mid, a.ln2_mean,
+                       a.ln2_rstd, w.ln2_gain, N, C);
+    residual_backward(m->dx, m->dbranch, N*C);
+    linear_backward(m->dbranch, d.att_proj_w, d.att_proj_b, m->dx, a.att, w.att_proj_w, N, C, C);
+    attention_backward(m->dqkv, m->dbranch, a.qkv, a.att, a.att_lse, B, T, C);
+    linear_backward(m->dbranch, d.qkv_w, d.qkv_b, m->dqkv, a.ln1, w.qkv_w, N, C, 3*C);
+    layernorm_backward(m->dbranch, d.ln1_gain, d.ln1_bias, m->dbranch, a.x, a.ln1_mean,
+                       a.ln1_rstd, w.ln1_gain, N, C);
+    residual_backward(m->dx, m->dbranch, N*C);
+    embedding_backward(m->dw.wte, m->dx, tokens, N, C);
+    for (size_t n = 0; n < N; n++) sum += m->loss[n];
+    return sum;
+}
+
+// ---- optimizer ----
+
+static void clear_grads(Model *m) {
+    for (int i = 0; i < m->n_tensors; i++)
+        memset(m->tensor[i].dp, 0, m->tensor[i].count * sizeof(float));
+}
+
+// Gradient descent.
+static void model_update(Model *m, float lr) {
+    for (int i = 0; i < m->n_tensors; i++)
+        add_scaled(m->tensor[i].p, -lr, m->tensor[i].dp, m->tensor[i].count);
+}
+
+// ---- data ----
+
+// A text, a token a byte. Batches follow each other through it.
+typedef struct { unsigned char text[1 << 20]; size_t n, at; } Loader;
+
+static void loader_next(Loader *l, int *inputs, int *targets, int B, int T) {
+    size_t N = (size_t)B*T;
+    if (l->at + N >= l->n) l->at = 0;                             // again from the beginning
+    for (size_t i = 0; i < N; i++, l->at++) {
+        inputs[i] = l->text[l->at];
+        targets[i] = l->text[l->at + 1];
+    }
+}
+
+// ---- training loop ----
+
+// One update; returns the mean loss before it.
+static double train_step(Model *m, Loader *l, int B, int T, float lr) {
+    int inputs[B*T], targets[B*T];
+    loader_next(l, inputs, targets, B, T);
+    clear_grads(m);
+    model_forward(m, inputs, B, T);
+    double loss = model_backward(m, inputs, targets, 1.0f / (B*T), B, T) / (B*T);
+    model_update(m, lr);
+    return loss;
+}
+
+int main(void) {
+    enum { V = 256, B = 8, T = 16, STEPS = 2000, EVERY = 400 };
+    static Loader l;
+    static Model m;
+    double loss = 0.0;
+    l.n = fread(l.text, 1, sizeof l.text, stdin);
+    model_init(&m, (Config){ .C = 32, .V = V }, B, T);
+    for (int step = 1; step <= STEPS; step++) {
+        loss += train_step(&m, &l, B, T, 0.5f) / EVERY;           // the mean of EVERY updates
+        if (step % EVERY != 0) continue;
+        printf("update %4d   loss %.4f\n", step, loss);
+        loss = 0.0;
+    }
+    return 0;
+}

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# A step of dev/build_up: builds it, trains it for seconds and tests it. make step and make diff
+# call it, with CC, FLAGS and BUILD in the environment.
+#
+#     step.sh N [FILE]      FILE: your own, in place of ours
+#     step.sh --diff N      what the step adds to the one before
+set -eu
+cd "$(dirname "$0")/../.."
+say() { echo "make $target: $*" >&2; exit 1; }
+ours() { printf '%s\n' dev/build_up/"$(printf %02d "$1")"_*.c; }
+
+target=step
+[ "${1:-}" != --diff ] || { target=diff; shift; }
+case ${1:-} in
+    [1-9] | 0[1-9] | 10) n=$((10#$1)) ;;
+    *) say "N=${1:-}: there is no such step; N=1 ... N=10, see dev/build_up/README.md" ;;
+esac
+if [ $target = diff ]; then
+    before=/dev/null
+    [ "$n" = 1 ] || before=$(ours $((n - 1)))
+    diff -u "$before" "$(ours "$n")" || [ $? = 1 ]
+    exit
+fi
+file=${2:-$(ours "$n")}
+[ -f "$file" ] || say "FILE=$file: there is no such file"
+file=$(cd "$(dirname "$file")" && pwd)/$(basename "$file")
+
+dir=$BUILD/build_up program=$BUILD/build_up/$(printf %02d "$n")
+data=$dir/tales text=$dir/tales.txt shard=$dir/tales/tales_train_000000.bin
+mkdir -p "$dir"
+[ -f "$shard" ] || ./prepare tales --tokens 1000000 --overwrite --out "$data" > /dev/null
+# The same as a text, for steps 1 ... 8: bytes, and a line's end for the token that ends a tale.
+[ -f "$text" ] || tail -c +1025 "$shard" | LC_ALL=C tr -d '\0' | LC_ALL=C tr '\1' '\n' > "$text"
+
+$CC $FLAGS "$file" -o "$program" -lm
+$CC $FLAGS -O1 -w -DSTEP="$n" -DSOURCE="\"$file\"" dev/build_up/check.c -o "$program-check" -lm
+if [ "$n" -lt 9 ]; then "$program" < "$text"; else "$program" "$shard"; fi | tee "$program.said"
+"$program-check" "$program.said" "$text"
+[ "$n" = 10 ] || exit 0
+
+# The same fifty updates by the trainer.
+rm -f "$program.log"
+${TRAIN:-./train_gpt2} --data "$data" --layers 2 --heads 2 --channels 32 --seq-len 16 --micro-batch 8 \
+    --lr 2e-3 --lr-schedule constant --steps 50 --log "$program.log" > "$program.trainer"
+paste <("$program" "$shard" 50 1 | sed -n 's/^update.*loss *//p') \
+      <(sed -n 's/^{"event":"step".*"loss":\([^,}]*\).*/\1/p' "$program.log") | awk '
+    { apart = $1 > $2 ? $1 - $2 : $2 - $1; if (apart > most) most = apart }
+    apart > 1e-4 && !first { first = sprintf("update %d has the loss %s; expected %s", NR, $1, $2) }
+    NR == 50 && $0 !~ /[^0-9.\t]/ { whole = 1 }
+    END {
+        if (first || !whole || NR != 50) {
+            print "step 10: against train_gpt2: " (first ? first : NR " losses; expected 50")
+            exit 1
+        }
+        printf "right  fifty losses, against train_gpt2: apart by at most %.7f\n", most
+    }'
