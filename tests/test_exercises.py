@@ -32,7 +32,7 @@ FILES = [exercises.TRAINER, *exercises.CUDA_CHECKS]      # a program for the exe
 
 RACE = "one thread writes it while another"
 SHARED = "threads share a variable"
-OVERFLOW = "e^200 overflows and e^-200 is 0"
+OVERFLOW = "e^1000 overflows and e^-1000 is 0"
 
 # Mistakes for each: what the original says, what the mistake says, perhaps more such pairs, and a
 # part of the verdict.
@@ -176,7 +176,7 @@ MISTAKES = {
          "global stores: its requests want 32 sectors")],
     "matmul_tiled": [
         ("a_tile[y][k]", "(m < M && k0 + k < K ? a[(size_t)m*K + k0 + k] : 0.0f)",
-         "numbers are loaded from global memory, expected 32768"),
+         "global loads: 65536 numbers, expected 32768"),
         ("__syncthreads();                         // all have", "//",
          "read by all before the next step"),
         ("if (m < M && n < N) c", "c", "an if around the store alone"),

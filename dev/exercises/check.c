@@ -115,18 +115,28 @@ static const int THREADS[] = { 1, 4, 3 };        // a check runs once with each
 static int run, threads;
 
 #ifdef __SANITIZE_THREAD__
-extern const void *_Atomic race_address;         // dev/exercises/threads.c
+extern const void *_Atomic race_address, *_Atomic order_address;    // dev/exercises/threads.c
 
-static void expect_no_race(void) {
-    const float *at = race_address;
-    if (!at) return;
+// "dwte[v=0][c=0]", or NULL if this is no element of a tensor.
+static const char *element_at(const float *at) {
     for (size_t k = 0; k < n_known; k++)
         if (at >= known[k].x && at < known[k].x + known[k].n)
-            wrong("%s: one thread writes it while another reads or writes it; divide the loop so "
-                  "that each element belongs to one thread",
-                  element(known[k].name, known[k].index, (size_t)(at - known[k].x)));
-    wrong("threads share a variable that one of them writes: declare it inside the parallel loop, "
-          "so that each thread has its own");
+            return element(known[k].name, known[k].index, (size_t)(at - known[k].x));
+    return NULL;
+}
+
+static void expect_no_race(void) {
+    const float *race = race_address, *order = order_address;
+    if (race && element_at(race))
+        wrong("%s: one thread writes it while another reads or writes it; divide the loop so that "
+              "each element belongs to one thread", element_at(race));
+    if (race)
+        wrong("threads share a variable that one of them writes: declare it inside the parallel "
+              "loop, so that each thread has its own");
+    if (order && element_at(order))
+        wrong("%s: threads add to it in the order in which they happen to come, so its bits change "
+              "from run to run; divide the loop so that each element belongs to one thread",
+              element_at(order));
 }
 #else
 static void expect_no_race(void) {}
@@ -267,25 +277,25 @@ static void check_embedding_backward(void) {
 enum { XN = 5, XV = 11, XVp = 16 };
 static const int TARGETS[XN] = { 4, 10, 0, 0, 7 };
 
-// Logits; row 1 is near -200, row 2 near 200, row 3 begins with -200.
+// Logits; row 1 is near -large, row 2 near large, row 3 begins with -large.
 // Columns V ... Vp-1 are greater by `padding`. Also each row's log sum exp.
-static float *xent_logits(double *lse, float padding) {
+static float *xent_logits(double *lse, float large, float padding) {
     Rng rng = rng_make(2, 0);
     float *logits = normals(XN*XVp, 2, 0, &rng);
     for (int n = 0; n < XN; n++) {
-        double sum = 0.0;
+        double sum = 0.0, shift = n == 1 ? -large : n == 2 ? large : 0.0;
         for (int v = 0; v < XVp; v++)
-            logits[n*XVp + v] += (n == 1 || (n == 3 && v == 0) ? -200.0f : n == 2 ? 200.0f : 0.0f)
+            logits[n*XVp + v] += (n == 3 && v == 0 ? -large : (float)shift)
                                + (v >= XV ? padding : 0.0f);
-        for (int v = 0; v < XV; v++) sum += exp((double)logits[n*XVp + v]);
-        lse[n] = log(sum);
+        for (int v = 0; v < XV; v++) sum += exp(logits[n*XVp + v] - shift);
+        lse[n] = shift + log(sum);
     }
     return logits;
 }
 
-static void xent_forward_with(float padding) {
+static void xent_forward_with(float large, float padding) {
     double lse_exact[XN], loss_exact[XN];
-    float *logits = xent_logits(lse_exact, padding);
+    float *logits = xent_logits(lse_exact, large, padding);
     Result loss = written("loss", INDEX("n", XN)), lse = written("lse", INDEX("n", XN));
     for (int n = 0; n < XN; n++) loss_exact[n] = lse_exact[n] - logits[n*XVp + TARGETS[n]];
     xent_forward(loss.x, lse.x, logits, TARGETS, XN, XV, XVp);
@@ -293,20 +303,22 @@ static void xent_forward_with(float padding) {
     for (int n = 0; n < XN; n++) overflow |= !isfinite(lse.x[n]);
     expect_written(&lse, lse_exact, padding > 100.0f
                    ? "columns V ... Vp-1 are padding: neither the largest nor the sum reads them"
-                   : overflow ? "e^200 overflows and e^-200 is 0: before exp, subtract the "
-                                  "largest of the row's own V logits"
+                   : overflow && large > 0.0f
+                   ? "e^1000 overflows and e^-1000 is 0, in double too: before exp, subtract the "
+                     "largest of the row's own V logits"
                    : "log of the sum of e^logit over columns 0 ... V-1 of its row, of Vp columns");
     expect_written(&loss, loss_exact, "loss = lse - the target's logit");
 }
 
 static void check_xent_forward(void) {
-    xent_forward_with(20.0f);
-    xent_forward_with(400.0f);
+    xent_forward_with(0.0f, 20.0f);
+    xent_forward_with(1000.0f, 20.0f);
+    xent_forward_with(0.0f, 400.0f);
 }
 
 static void check_xent_backward(void) {
     double lse_exact[XN], *exact = doubles(XN*XVp);
-    float lse[XN], scale = 0.125f, *logits = xent_logits(lse_exact, 20.0f);
+    float lse[XN], scale = 0.125f, *logits = xent_logits(lse_exact, 1000.0f, NAN);
     Result d = holding("dlogits", logits, INDEX("nv", XN, XVp));
     for (int n = 0; n < XN; n++) {
         lse[n] = (float)lse_exact[n];
@@ -318,7 +330,9 @@ static void check_xent_backward(void) {
     bool touched = memcmp(d.x, d.before, sizeof(float) * d.n) != 0;
     for (int i = 0; i < XN*XVp; i++)
         if (touched && i % XVp >= XV && d.x[i] != 0.0f)
-            wrong("dlogits: column %d is padding; columns V ... Vp-1 must be 0", i % XVp);
+            wrong("dlogits[n=%d][v=%d] is %g, expected 0: column %d is padding; write 0 to columns "
+                  "V ... Vp-1, which may contain anything", i / XVp, i % XVp, d.x[i], i % XVp);
+    for (int i = 0; i < XN*XVp; i++) if (i % XVp >= XV) d.before[i] = 0.0f;      // it was NaN
     expect_written(&d, exact, "(p - 1[target]) * scale, with p = e^(logit - lse); 0 in padding");
 }
 
@@ -415,6 +429,7 @@ static void check_gelu_backward(void) {
     Rng rng = rng_make(4, 0);
     float *x = normals(N, 3, 0, &rng), *dout = normals(N, 1, 0, &rng);
     double *exact = doubles(N), h = 1e-4;
+    x[N - 4] = 30.0f, x[N - 3] = -30.0f, x[N - 2] = 300.0f, x[N - 1] = -300.0f;
     for (int i = 0; i < N; i++)
         exact[i] = dout[i] * (gelu_exact(x[i] + h) - gelu_exact(x[i] - h)) / (2.0 * h);
     for (int in_place = 0; in_place < 2; in_place++) {
@@ -459,13 +474,14 @@ static void attention_exact(double *p, double *out, double *lse, const float *q,
                             int HS) {
     const float *k = q + C, *v = k + C;
     for (int t = 0; t < T; t++) {
-        double sum = 0.0;
-        for (int u = 0; u < T; u++) {
-            double dot = 0.0;
-            for (int i = 0; i < HS; i++) dot += (double)q[t*3*C + i] * k[u*3*C + i];
-            sum += p[t*T + u] = u <= t ? exp(dot / sqrt(HS)) : 0.0;
+        double sum = 0.0, hi = -INFINITY, *s = p + t*T;
+        for (int u = 0; u <= t; u++) {
+            s[u] = 0.0;
+            for (int i = 0; i < HS; i++) s[u] += q[t*3*C + i] * k[u*3*C + i] / sqrt(HS);
+            hi = fmax(hi, s[u]);
         }
-        lse[t] = log(sum);
+        for (int u = 0; u < T; u++) sum += s[u] = u <= t ? exp(s[u] - hi) : 0.0;
+        lse[t] = hi + log(sum);
         for (int u = 0; u < T; u++) p[t*T + u] /= sum;
         for (int i = 0; i < HS; i++) {
             out[t*HS + i] = 0.0;
@@ -482,13 +498,13 @@ static float *attention_scratch_of(int T, int HS) {
 }
 
 // T rows of each sequence, of which the first `past` were computed before. `large`: the scores of
-// query 2 are near 200, those of query 3 near -200, that of query 5 and its own key too, and all
+// query 2 are near 1000, those of query 3 near -1000, that of query 5 and its own key too, and all
 // are exact in float.
 static void check_attention_forward(AttentionForward *forward, int T, int past, bool large) {
     enum { B = 2, NH = 2 };
     const char *hint = past ? "only the rows behind the past are computed; a sequence has past + T "
-                              "rows" : large ? "e^200 overflows and e^-200 is 0: before exp, "
-                              "subtract the largest of the query's own scores" : NULL;
+                              "rows" : large ? "e^1000 overflows and e^-1000 is 0, in double too: "
+                              "before exp, subtract the largest of the query's own scores" : NULL;
     Rng rng = rng_make(6, 0);
     int HS = large ? 4 : 3, C = NH*HS;
     size_t N = (size_t)B*T;
@@ -496,9 +512,9 @@ static void check_attention_forward(AttentionForward *forward, int T, int past, 
     for (size_t i = 0; large && i < N*3*C; i++) {
         size_t t = i / (3*C) % T, c = i % (3*C);
         qkv[i] = rintf(qkv[i] * 8.0f) / 8.0f;
-        if (c % HS == 0 && c < (size_t)C) qkv[i] = t == 2 ? 400.0f : t == 3 ? -400.0f : 0.0f;
+        if (c % HS == 0 && c < (size_t)C) qkv[i] = t == 2 ? 2000.0f : t == 3 ? -2000.0f : 0.0f;
         if (c % HS == 0 && c / C == 1) qkv[i] = 1.0f;
-        if (c % HS == 1 && c < (size_t)C) qkv[i] = t == 5 ? 400.0f : 0.0f;
+        if (c % HS == 1 && c < (size_t)C) qkv[i] = t == 5 ? 2000.0f : 0.0f;
         if (c % HS == 1 && c / C == 1) qkv[i] = t == 5 ? -1.0f : 0.0f;
     }
     double *p = doubles((size_t)T*T), *head = doubles(T*HS), *out_exact = doubles(N*C);
@@ -597,24 +613,21 @@ static void check_adamw_update(void) {
     for (int i = 0; i < N; i++) ep[i] = p.x[i];
     for (int step = 1; step <= STEPS; step++) {
         float *g = normals(N, 1, 0, &rng);
-        o.m_steps = step;
-        o.v_steps = step == STEPS ? 2.5 : step;
+        o.m_steps = o.v_steps = step;
         for (int i = 0; i < N; i++) {
             double gi = 0.5 * g[i], b1 = o.beta1, b2 = o.beta2;
             em[i] = b1*em[i] + (1.0 - b1)*gi;
             ev[i] = b2*ev[i] + (1.0 - b2)*gi*gi;
             double mean = em[i] / (1.0 - pow(b1, step));
-            double square = ev[i] / (1.0 - pow(b2, step == STEPS ? 2.5 : step));
+            double square = ev[i] / (1.0 - pow(b2, step));
             ep[i] -= o.lr * (mean / (sqrt(square) + o.eps) + o.weight_decay * ep[i]);
         }
         adamw_update(p.x, m.x, v.x, g, 0.5f, o, N);
         free(g);
         expect_written(&m, em, "m = beta1 m + (1 - beta1) g, with g scaled by g_scale");
         expect_written(&v, ev, "v = beta2 v + (1 - beta2) g^2, with g scaled by g_scale");
-        expect_written(&p, ep, step == STEPS
-            ? "v's bias correction takes o.v_steps, m's takes o.m_steps"
-            : "p -= lr (m^ / (sqrt(v^) + eps) + weight_decay p), with m^ and v^ after bias "
-              "correction");
+        expect_written(&p, ep, "p -= lr (m^ / (sqrt(v^) + eps) + weight_decay p), with m^ and v^ "
+                       "after bias correction");
     }
 }
 
@@ -740,9 +753,39 @@ static void block_of_all_rows(Model *m, int l, float *x) {
 
 // What an earlier call left in a block would hide that this one does not compute it.
 static void forget(BlockActs a, size_t T, size_t C) {
-    for (size_t i = 0; i < T*C; i++) a.ln1[i] = a.att[i] = a.x_mid[i] = a.ln2[i] = a.x_out[i] = 7.0f;
+    for (size_t i = 0; i < T*C; i++)
+        a.ln1[i] = a.att[i] = a.x_mid[i] = a.ln2[i] = a.x_out[i] = 7.0f;
     for (size_t i = 0; i < 3*T*C; i++) a.qkv[i] = 7.0f;
     for (size_t i = 0; i < 4*T*C; i++) a.fc[i] = a.gelu[i] = 7.0f;
+}
+
+// Rows 0 ... past-1 of `width` numbers, which model_extend must leave as they are.
+typedef void PastRows(const char *name, float *x, size_t past, size_t width);
+
+static void mark(const char *name, float *x, size_t past, size_t width) {
+    (void)name;
+    for (size_t i = 0; i < past*width; i++) x[i] = OUTSIDE;
+}
+
+static void expect_marked(const char *name, float *x, size_t past, size_t width) {
+    for (size_t i = 0; i < past*width; i++)
+        if (x[i] != OUTSIDE)
+            wrong("%s: row %zu is computed again; its key and value are in the cache, so compute "
+                  "rows past ... T-1 only", name, i / width);
+}
+
+// All but keys and values, which are in qkv.
+static void of_past(PastRows *rows, Model *m, size_t past) {
+    size_t C = SMALL.C;
+    rows("x_in", m->x_in, past, C);
+    for (int l = 0; l < SMALL.L; l++) {
+        BlockActs *a = &m->acts[l];
+        rows("ln1", a->ln1, past, C), rows("att", a->att, past, C);
+        rows("x_mid", a->x_mid, past, C), rows("ln2", a->ln2, past, C);
+        rows("fc", a->fc, past, 4*C), rows("gelu", a->gelu, past, 4*C);
+        rows("x_out", a->x_out, past, C);
+    }
+    rows("lnf", m->lnf, past, C);
 }
 
 static void expect_logits(const Model *m, const float *x) {
@@ -769,8 +812,6 @@ static void check_kv_cache(void) {
     layernorm_forward(x, mean, rstd, x, m.w.lnf_gain, m.w.lnf_bias, T, C);
     for (int i = 0; i < T*C; i++) norm[i] = x[i];
     BlockActs *a = &m.acts[SMALL.L - 1];
-    float *rows[] = { a->ln1, a->att, a->x_mid, a->ln2 };
-    static const char *names[] = { "ln1", "att", "x_mid", "ln2" };
     for (int stage = 0; stage < 2; stage++) {      // all rows at once; then in three pieces
         for (int l = 0; l < SMALL.L; l++) forget(m.acts[l], T, C);
         static const int ends[2][3] = { { T, 0, 0 }, { HALF, HALF + 1, T } };
@@ -781,15 +822,13 @@ static void check_kv_cache(void) {
         for (int k = 0; k < T*C; k++) m.lnf[k] = 7.0f;
         const float *logits = NULL;
         for (int i = 0, past = 0; i < 3 && past < T; past = ends[stage][i++]) {
-            for (int k = 0; k < 4*past*C; k++) rows[k % 4][k / 4] = OUTSIDE;   // these are done
+            size_t from = (size_t)past*C, some = (size_t)ends[stage][i]*C - from;
+            of_past(mark, &m, past);
             logits = model_extend(&m, inputs, ends[stage][i], past);
-            for (int k = 0; k < 4*past*C; k++)
-                if (rows[k % 4][k / 4] != OUTSIDE)
-                    wrong("%s: row %d is computed again; its key and value are in the cache, so "
-                          "compute rows past ... T-1 only", names[k % 4], k / 4 / C);
+            of_past(expect_marked, &m, past);
+            memcpy(out.x + from, a->x_out + from, some * sizeof *out.x);
+            memcpy(lnf.x + from, m.lnf + from, some * sizeof *lnf.x);
         }
-        memcpy(out.x, a->x_out, T*C * sizeof *out.x);
-        memcpy(lnf.x, m.lnf, T*C * sizeof *lnf.x);
         expect_written(&out, block, stage
             ? "the new rows' tokens, positions and tensors begin at row `past`; block_forward gets "
               "T - past rows" : "embedding, every block, as in model_forward");

@@ -48,3 +48,29 @@ static void expect(const char *name, const std::vector<float> &x, const std::vec
                   x[i], x[i] == UNTOUCHED ? " (it is not written)" : "", exact[i], hint);
         }
 }
+
+#ifdef EMULATOR_COUNT
+using emulator::Tally;
+using emulator::count_clear;
+
+// What the one kernel that was launched since count_clear asked for.
+static inline Tally asked(emulator::CountKind kind) {
+    return emulator::counted().at(0).total(kind);
+}
+
+static inline void expect_coalesced(const char *what, Tally t) {
+    if (t.sectors != t.ideal)
+        wrong("%s: its requests want %.3g sectors of 32 bytes each, %.3g would do: "
+              "neighbouring lanes must use neighbouring addresses", what, (double)t.sectors / t.requests,
+              (double)t.ideal / t.requests);
+}
+
+// Each of n numbers of global memory once.
+static inline void expect_moved(const char *what, Tally t, unsigned long long n, const char *hint) {
+    if (t.bytes / 4 > n)
+        wrong("%s: %llu numbers, expected %llu; %s", what, (unsigned long long)t.bytes / 4, n,
+              hint);
+}
+#else
+static inline void count_clear() {}
+#endif
