@@ -67,7 +67,7 @@ MISTAKES = {
         ("gain[c] + bias[c]", "gain[n] + bias[n]", "a number for each channel")],
     "layernorm_backward": [
         ("dgain[c] += ", "dgain[c] = ", "dgain[c=0] is"),
-        ("- mean_g - ", "- ", "mean and rstd depend on x too"),
+        ("- mean_g - ", "- ", "(g - mean(g) - xhat * mean(g * xhat)) * rstd"),
         ("dbias[c] += ", "dbias[n] += ", "dbias: element 5 is written"),
         ("s < strips", "s < (int)N", "strip_begin(C, s, strips)", "0",
          "strip_begin(C, s + 1, strips)", "C", "size_t n = 0; n < N; n++) {\n            #",
@@ -127,7 +127,7 @@ MISTAKES = {
         ("s->top_k > 0 && s->top_k < V", "s->top_k > 0", "top_k 9: token")],
     "kv_cache": [
         ("acts_from(m->acts[l], past, C, C), 1, rows", "m->acts[l], 1, T",
-         "ln1: row 0 is computed again"),
+         "ln1: row 0 is written again"),
         ("1, rows, past);", "1, rows, 0);", "x_out[t=3][c=0] of the last block (three calls"),
         ("w->wpe + from", "w->wpe", "x_out[t=3][c=0] of the last block (three calls"),
         ("model_logits(m, T - 1)", "model_logits(m, rows - 1)", "logits[v=0] that model_extend"),

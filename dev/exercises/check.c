@@ -183,14 +183,19 @@ static void expect_sane(const Result *t, const char *hint) {
                   t->name, i, t->n);
 }
 
-// "dx[n=2][c=1] is 0.5, expected 0.25", of the first element that is wrong.
-static const char *first_wrong(const Result *t, double keep, const double *exact) {
-    static char text[300];
+static size_t first_index(const Result *t, double keep, const double *exact) {
     double norm = 0.0;
     size_t i = 0;
     for (size_t k = 0; k < t->n; k++) norm += exact[k] * exact[k] / (double)t->n;
     double limit = TOLERANCE * (norm > 0.0 ? sqrt(norm) : 1.0);
     while (i + 1 < t->n && fabs(t->x[i] - keep*t->before[i] - exact[i]) <= limit) i++;
+    return i;
+}
+
+// "dx[n=2][c=1] is 0.5, expected 0.25", of the first element that is wrong.
+static const char *first_wrong(const Result *t, double keep, const double *exact) {
+    static char text[300];
+    size_t i = first_index(t, keep, exact);
     snprintf(text, sizeof text, "%s is %.6g, expected %.6g%s", element(t->name, t->index, i),
              t->x[i], keep*t->before[i] + exact[i],
              t->x[i] != t->before[i] ? "" : keep ? " (nothing is added)" : " (it is not written)");
@@ -277,18 +282,19 @@ static void check_embedding_backward(void) {
 enum { XN = 5, XV = 11, XVp = 16 };
 static const int TARGETS[XN] = { 4, 10, 0, 0, 7 };
 
-// Logits; row 1 is near -large, row 2 near large, row 3 begins with -large.
+// Logits; row 1 is near -large, row 2 near large, row 3 begins with -large, row 4 ends with large.
 // Columns V ... Vp-1 are greater by `padding`. Also each row's log sum exp.
 static float *xent_logits(double *lse, float large, float padding) {
     Rng rng = rng_make(2, 0);
     float *logits = normals(XN*XVp, 2, 0, &rng);
     for (int n = 0; n < XN; n++) {
-        double sum = 0.0, shift = n == 1 ? -large : n == 2 ? large : 0.0;
+        double sum = 0.0, hi = -INFINITY, shift = n == 1 ? -large : n == 2 ? large : 0.0;
         for (int v = 0; v < XVp; v++)
-            logits[n*XVp + v] += (n == 3 && v == 0 ? -large : (float)shift)
-                               + (v >= XV ? padding : 0.0f);
-        for (int v = 0; v < XV; v++) sum += exp(logits[n*XVp + v] - shift);
-        lse[n] = shift + log(sum);
+            logits[n*XVp + v] += n == 3 && v == 0 ? -large : n == 4 && v == XV - 1 ? large :
+                                 (float)shift + (v >= XV ? padding : 0.0f);
+        for (int v = 0; v < XV; v++) hi = fmax(hi, logits[n*XVp + v]);
+        for (int v = 0; v < XV; v++) sum += exp(logits[n*XVp + v] - hi);
+        lse[n] = hi + log(sum);
     }
     return logits;
 }
@@ -299,11 +305,9 @@ static void xent_forward_with(float large, float padding) {
     Result loss = written("loss", INDEX("n", XN)), lse = written("lse", INDEX("n", XN));
     for (int n = 0; n < XN; n++) loss_exact[n] = lse_exact[n] - logits[n*XVp + TARGETS[n]];
     xent_forward(loss.x, lse.x, logits, TARGETS, XN, XV, XVp);
-    bool overflow = fabs(lse.x[0] - lse_exact[0]) + fabs(lse.x[4] - lse_exact[4]) < 1e-3;
-    for (int n = 0; n < XN; n++) overflow |= !isfinite(lse.x[n]);
     expect_written(&lse, lse_exact, padding > 100.0f
                    ? "columns V ... Vp-1 are padding: neither the largest nor the sum reads them"
-                   : overflow && large > 0.0f
+                   : large > 0.0f
                    ? "e^1000 overflows and e^-1000 is 0, in double too: before exp, subtract the "
                      "largest of the row's own V logits"
                    : "log of the sum of e^logit over columns 0 ... V-1 of its row, of Vp columns");
@@ -385,6 +389,7 @@ static void check_layernorm_backward(void) {
     float *dout = normals(LN*LC, 1, 0.5, &rng), mean[LN], rstd[LN];
     double mean_exact[LN], rstd_exact[LN];
     double *dx_exact = doubles(LN*LC), *dgain_exact = doubles(LC), *dbias_exact = doubles(LC);
+    double *no_means = doubles(LN*LC);
     for (int c = 0; c < LC; c++) x[c] = (x[c] - 1.0f) * 1e-3f;     // a row where 1e-5 shows
     layernorm_exact(mean_exact, rstd_exact, x);
     for (int n = 0; n < LN; n++) {
@@ -399,6 +404,7 @@ static void check_layernorm_backward(void) {
         for (int c = 0; c < LC; c++)       // through the Jacobian d out_k / d x_c, written out
             for (int k = 0; k < LC; k++)
                 dx_exact[n*LC + c] += g[k] * r * ((k == c) - 1.0/LC - xhat[k]*xhat[c]/LC);
+        for (int c = 0; c < LC; c++) no_means[n*LC + c] = g[c] * r;
     }
     for (int in_place = 0; in_place < 2; in_place++) {
         Index nc = INDEX("nc", LN, LC), c = INDEX("c", LC);
@@ -412,9 +418,11 @@ static void check_layernorm_backward(void) {
                      : "the sum over rows of dout * xhat, with xhat = (x - mean) * rstd");
         expect_added(&dbias, dbias_exact, in_place ? "dx may overwrite dout: write dbias first"
                      : "the sum over rows of dout");
+        expect_not(&dx, no_means, dx_exact, "mean and rstd depend on x too: two means over the "
+                   "row are missing");
         expect_written(&dx, dx_exact, in_place ? "read a row of dout before dx overwrites it"
-                       : "mean and rstd depend on x too: (g - mean(g) - xhat * mean(g * xhat)) * "
-                         "rstd, with g = dout * gain and the rstd that forward kept");
+                       : "(g - mean(g) - xhat * mean(g * xhat)) * rstd, with g = dout * gain, "
+                         "means over C, and the rstd that forward kept");
     }
 }
 
@@ -424,20 +432,40 @@ static double gelu_exact(double x) {
     return 0.5 * x * (1.0 + tanh(sqrt(2.0 / acos(-1.0)) * (x + 0.044715 * x*x*x)));
 }
 
+// The slope of GELU at x; `mistake` 1 ... 4 are typical ones.
+static double gelu_slope(double x, int mistake) {
+    double u = sqrt(2.0 / acos(-1.0)) * (x + 0.044715 * x*x*x), s = 1.0 / (1.0 + exp(-2.0 * u));
+    double du = sqrt(2.0 / acos(-1.0)) * (1.0 + (mistake == 1 ? 1 : 3) * 0.044715 * x*x);
+    if (mistake == 4)
+        return 0.5 * erfc(-x / sqrt(2.0)) + x * exp(-x*x / 2.0) / sqrt(2.0 * acos(-1.0));
+    return s + (mistake == 2 ? 1.0 : 2.0) * (mistake == 3 ? 0.0 : x * s * (1.0 - s) * du);
+}
+
 static void check_gelu_backward(void) {
     enum { N = 1001 };
+    static const char *hints[] = { "du/dx is sqrt(2/pi) (1 + 3*0.044715 x^2), with the 3",
+                                   "s has the argument 2u, so its slope is s (1 - s) 2 du/dx",
+                                   "x s is a product: s, and x times the slope of s",
+                                   "this is the slope of the exact GELU; gelu_forward has tanh" };
     Rng rng = rng_make(4, 0);
     float *x = normals(N, 3, 0, &rng), *dout = normals(N, 1, 0, &rng);
-    double *exact = doubles(N), h = 1e-4;
+    double *exact = doubles(N), *other[4], h = 1e-4;
     x[N - 4] = 30.0f, x[N - 3] = -30.0f, x[N - 2] = 300.0f, x[N - 1] = -300.0f;
     for (int i = 0; i < N; i++)
         exact[i] = dout[i] * (gelu_exact(x[i] + h) - gelu_exact(x[i] - h)) / (2.0 * h);
+    for (int k = 0; k < 4; k++) {
+        other[k] = doubles(N);
+        for (int i = 0; i < N; i++) other[k][i] = dout[i] * gelu_slope(x[i], k + 1);
+    }
     for (int in_place = 0; in_place < 2; in_place++) {
         Index i = INDEX("i", N);
         Result dx = in_place ? holding("dx (the same memory as dout)", dout, i) : written("dx", i);
         gelu_backward(dx.x, in_place ? dx.x : dout, x, N);
-        expect_written(&dx, exact, "dout times the slope of GELU at x: s + x s (1 - s) 2 du/dx, "
-                       "with du/dx = sqrt(2/pi) (1 + 3*0.044715 x^2)");
+        expect_sane(&dx, "the last four x are 30, -30, 300 and -300, where e^2u overflows: inf/inf "
+                    "is no number");
+        for (int k = 0; k < 4; k++) expect_not(&dx, other[k], exact, hints[k]);
+        expect_written(&dx, exact, in_place ? "read dout[i] before dx[i] is written"
+                       : "dout times the slope of GELU at x: s + x s (1 - s) 2 du/dx");
     }
 }
 
@@ -532,7 +560,9 @@ static void check_attention_forward(AttentionForward *forward, int T, int past, 
     }
     forward(out.x + past*C, lse.x + past, attention_scratch_of(T, HS), qkv + past*3*C, B, T - past,
             past, C, NH);
-    expect_written(&lse, lse_exact, hint ? hint
+    bool first_query = first_index(&lse, 0.0, lse_exact) % T == 0;
+    expect_written(&lse, lse_exact, hint ? hint : first_query
+                   ? "query 0 sees one key, its own, so this is q . k / sqrt(HS)"
                    : "lse (B,NH,T): log of the sum of e^(q . k / sqrt(HS)) over t2 <= t");
     expect_written(&out, out_exact, hint ? hint
                    : "the values of tokens t2 <= t, weighted by the softmax; head h owns columns "
@@ -595,7 +625,8 @@ static void check_attention_backward(void) {
     Result dqkv = written("dqkv", INDEX("btc", B, T, 3*C));
     attention_backward_plain(dqkv.x, attention_scratch_of(T, HS), dout, qkv, out, lse, B, T, C, NH);
     expect_sane(&dqkv, "dqkv (B,T,3C) must be written, all of it");
-    expect_part(&dqkv, exact, 2, B, T, C, "dv_t2 += p_t,t2 dout_t, over t >= t2");
+    expect_part(&dqkv, exact, 2, B, T, C, "dv_t2 += p_t,t2 dout_t, over t >= t2, with "
+                "p = e^(q . k / sqrt(HS) - lse_t)");
     expect_part(&dqkv, exact, 0, B, T, C, "dq_t += ds_t,t2 k_t2 / sqrt(HS), with "
                 "ds = p (dout . v - d) and d = dout_t . out_t");
     expect_part(&dqkv, exact, 1, B, T, C, "dk_t2 += ds_t,t2 q_t / sqrt(HS)");
@@ -603,19 +634,44 @@ static void check_attention_backward(void) {
 
 // ---- optimizer ----
 
+// Parameters p (n) after an update with typical mistakes.
+static void expect_no_adamw_mistake(const Result *p, const double *before, const double *m,
+                                    const double *v, const double *after, AdamW o) {
+    static const char *hints[] = {
+        "the bias correction is missing: m / (1 - beta1^t) and v / (1 - beta2^t) at update t",
+        "eps is added to the root, not under it", "the rate multiplies the decay too",
+        "the decay is missing: lr * weight_decay * p", "p moves against the gradient: with -=",
+        "the bias correction of v stands under the root, with v",
+    };
+    double c1 = 1.0 - pow(o.beta1, o.m_steps), c2 = 1.0 - pow(o.beta2, o.v_steps);
+    for (int k = 0; k < 6; k++) {
+        double *other = doubles(p->n);
+        for (size_t i = 0; i < p->n; i++) {
+            double root = k == 1 ? sqrt(v[i]/c2 + o.eps) : (k == 0 ? sqrt(v[i]) :
+                          k == 5 ? sqrt(v[i])/c2 : sqrt(v[i]/c2)) + o.eps;
+            double step = o.lr * (k == 0 ? m[i] : m[i]/c1) / root;
+            double decay = (k == 2 ? 1.0 : k == 3 ? 0.0 : o.lr) * o.weight_decay * before[i];
+            other[i] = before[i] + (k == 4 ? 1.0 : -1.0) * (step + decay);
+        }
+        expect_not(p, other, after, hints[k]);
+        free(other);
+    }
+}
+
 static void check_adamw_update(void) {
     enum { N = 37, STEPS = 4 };
     AdamW o = { .lr = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-2f, .weight_decay = 0.1f };
     Rng rng = rng_make(8, 0);
     Result p = holding("p", normals(N, 1, 0, &rng), INDEX("i", N));
     Result m = tensor("m", INDEX("i", N), 0.0f), v = tensor("v", INDEX("i", N), 0.0f);
-    double ep[N], em[N] = {0}, ev[N] = {0};
+    double ep[N], em[N] = {0}, ev[N] = {0}, before[N];
     for (int i = 0; i < N; i++) ep[i] = p.x[i];
     for (int step = 1; step <= STEPS; step++) {
         float *g = normals(N, 1, 0, &rng);
         o.m_steps = o.v_steps = step;
         for (int i = 0; i < N; i++) {
             double gi = 0.5 * g[i], b1 = o.beta1, b2 = o.beta2;
+            before[i] = ep[i];
             em[i] = b1*em[i] + (1.0 - b1)*gi;
             ev[i] = b2*ev[i] + (1.0 - b2)*gi*gi;
             double mean = em[i] / (1.0 - pow(b1, step));
@@ -626,6 +682,7 @@ static void check_adamw_update(void) {
         free(g);
         expect_written(&m, em, "m = beta1 m + (1 - beta1) g, with g scaled by g_scale");
         expect_written(&v, ev, "v = beta2 v + (1 - beta2) g^2, with g scaled by g_scale");
+        expect_no_adamw_mistake(&p, before, em, ev, ep, o);
         expect_written(&p, ep, "p -= lr (m^ / (sqrt(v^) + eps) + weight_decay p), with m^ and v^ "
                        "after bias correction");
     }
@@ -687,6 +744,12 @@ static void expect_draws(const char *what, Sampler s, const double *p, const cha
     }
     for (int v = 0; v < V; v++) {
         double share = (double)drawn[v] / DRAWS;
+        if (share == 1.0 && p[v] < 1.0)
+            wrong("%s: token %d is drawn each time, expected in %.3f of the draws; does exp "
+                  "overflow, and is a new rng_uniform used?", what, v, p[v]);
+        if (s.top_k + (s.top_p < 1.0f) && fabs((double)drawn[0] / DRAWS - p[1]) < 0.015)
+            wrong("%s: token 0 is drawn as often as token 1 should be; candidates are sorted, so "
+                  "return the id of the one that is drawn, not its place", what);
         if (fabs(share - p[v]) > (p[v] == 0.0 ? 0.0 : 0.015))
             wrong("%s: token %d is drawn in %.3f of the draws, expected %.3f; %s", what, v, share,
                   p[v], hint);
@@ -698,7 +761,7 @@ static void check_sample_token(void) {
                  "it takes the likeliest");
     expect_draws("temperature 1", (Sampler){ .temperature = 1.0f, .top_p = 1.0f },
                  (double[]){ 0.1, 0.4, 0.05, 0.25, 0.2 },
-                 "draw from the softmax, with the largest logit subtracted before exp");
+                 "token v has the part p_v of the line from 0 to the sum of all p: walk along it");
     expect_draws("temperature 0.5", (Sampler){ .temperature = 0.5f, .top_p = 1.0f },
                  (double[]){ 0.01/0.275, 0.16/0.275, 0.0025/0.275, 0.0625/0.275, 0.04/0.275 },
                  "divide the logits by the temperature");
@@ -759,33 +822,38 @@ static void forget(BlockActs a, size_t T, size_t C) {
     for (size_t i = 0; i < 4*T*C; i++) a.fc[i] = a.gelu[i] = 7.0f;
 }
 
-// Rows 0 ... past-1 of `width` numbers, which model_extend must leave as they are.
-typedef void PastRows(const char *name, float *x, size_t past, size_t width);
+// Of tensors with MN rows of `width` numbers: all but rows past ... T-1, which model_extend is for.
+typedef void OtherRows(const char *name, float *x, size_t past, size_t T, size_t width);
 
-static void mark(const char *name, float *x, size_t past, size_t width) {
+static void mark(const char *name, float *x, size_t past, size_t T, size_t width) {
     (void)name;
-    for (size_t i = 0; i < past*width; i++) x[i] = OUTSIDE;
+    for (size_t i = 0; i < MN*width; i++) if (i < past*width || i >= T*width) x[i] = OUTSIDE;
 }
 
-static void expect_marked(const char *name, float *x, size_t past, size_t width) {
+static void expect_marked(const char *name, float *x, size_t past, size_t T, size_t width) {
     for (size_t i = 0; i < past*width; i++)
         if (x[i] != OUTSIDE)
-            wrong("%s: row %zu is computed again; its key and value are in the cache, so compute "
-                  "rows past ... T-1 only", name, i / width);
+            wrong("%s: row %zu is written again; its key and value are in the cache, so compute "
+                  "rows past ... T-1 only, each in its place", name, i / width);
+    for (size_t i = T*width; i < MN*width; i++)
+        if (x[i] != OUTSIDE)
+            wrong("%s: row %zu is written, and there are %zu tokens; T - past rows are new, and "
+                  "the first of them is row `past`", name, i / width, T);
 }
 
-// All but keys and values, which are in qkv.
-static void of_past(PastRows *rows, Model *m, size_t past) {
+// All but the keys and values of the past, which are in qkv.
+static void of_others(OtherRows *rows, Model *m, size_t past, size_t T) {
     size_t C = SMALL.C;
-    rows("x_in", m->x_in, past, C);
+    rows("x_in", m->x_in, past, T, C);
     for (int l = 0; l < SMALL.L; l++) {
         BlockActs *a = &m->acts[l];
-        rows("ln1", a->ln1, past, C), rows("att", a->att, past, C);
-        rows("x_mid", a->x_mid, past, C), rows("ln2", a->ln2, past, C);
-        rows("fc", a->fc, past, 4*C), rows("gelu", a->gelu, past, 4*C);
-        rows("x_out", a->x_out, past, C);
+        rows("ln1", a->ln1, past, T, C), rows("att", a->att, past, T, C);
+        rows("qkv", a->qkv, 0, T, 3*C);
+        rows("x_mid", a->x_mid, past, T, C), rows("ln2", a->ln2, past, T, C);
+        rows("fc", a->fc, past, T, 4*C), rows("gelu", a->gelu, past, T, 4*C);
+        rows("x_out", a->x_out, past, T, C);
     }
-    rows("lnf", m->lnf, past, C);
+    rows("lnf", m->lnf, past, T, C);
 }
 
 static void expect_logits(const Model *m, const float *x) {
@@ -814,6 +882,7 @@ static void check_kv_cache(void) {
     BlockActs *a = &m.acts[SMALL.L - 1];
     for (int stage = 0; stage < 2; stage++) {      // all rows at once; then in three pieces
         for (int l = 0; l < SMALL.L; l++) forget(m.acts[l], T, C);
+        for (int k = 0; k < T*C; k++) m.x_in[k] = 7.0f;
         static const int ends[2][3] = { { T, 0, 0 }, { HALF, HALF + 1, T } };
         const char *of = stage ? "x_out of the last block (three calls: rows 0 ... 2, 3, 4 ... 7)"
                                : "x_out of the last block (past = 0)";
@@ -823,9 +892,9 @@ static void check_kv_cache(void) {
         const float *logits = NULL;
         for (int i = 0, past = 0; i < 3 && past < T; past = ends[stage][i++]) {
             size_t from = (size_t)past*C, some = (size_t)ends[stage][i]*C - from;
-            of_past(mark, &m, past);
+            of_others(mark, &m, past, ends[stage][i]);
             logits = model_extend(&m, inputs, ends[stage][i], past);
-            of_past(expect_marked, &m, past);
+            of_others(expect_marked, &m, past, ends[stage][i]);
             memcpy(out.x + from, a->x_out + from, some * sizeof *out.x);
             memcpy(lnf.x + from, m.lnf + from, some * sizeof *lnf.x);
         }
@@ -1025,6 +1094,9 @@ static void zero1_of(int n) {
                 ? "in the second update: do the moments go on from the first?"
                 : "reduce_scatter, adamw_update of each rank's slice with the mean gradient, "
                   "all_gather");
+        for (int i = 0; i < 2*n; i++)
+            expect_written(&moments[i], (i % 2 ? v : m) + ranks[i/2].begin, "the moments of a "
+                           "rank's slice: adamw_update takes m, then v");
     }
 }
 

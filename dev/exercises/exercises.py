@@ -322,7 +322,9 @@ def verdict(command):
         return (f"it crashes ({signal.Signals(-done.returncode).name}): does an index run past the "
                 "end of an array?")
     said = (done.stdout + done.stderr).strip().splitlines() or ["it ends without a word"]
-    return None if done.returncode == 0 and said[-1] == "right" else said[-1]
+    if done.returncode == 0 and said[-1] == "right":
+        return None
+    return next((line for line in said if line.startswith("emulator: ")), said[-1])
 
 
 def verdict_of(exercise, tree, program):
