@@ -24,15 +24,12 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "dev", "exercises"))
 import exercises
 from exercises import EXERCISES, NAMES
+from wrong_solutions import OVERFLOW, RACE, SHARED, WRONG
 
 APART = {"kv_cache", "gradient_accumulation", "softmax_row", "layernorm_cuda", "find_the_race",
          "zero1"}
 EVERY = int(os.environ.get("FAULTS") or 3)
 FILES = [exercises.TRAINER, *exercises.CUDA_CHECKS]      # a program for the exercises of each
-
-RACE = "one thread writes it while another"
-SHARED = "threads share a variable"
-OVERFLOW = "e^1000 overflows and e^-1000 is 0"
 
 # Mistakes for each: what the original says, what the mistake says, perhaps more such pairs, and a
 # part of the verdict.
@@ -193,21 +190,37 @@ MISTAKES = {
         ("1.0f / n", "1.0f / 3", "ranks[0].params[i=0] is")],
 }
 
+for name, wrong in WRONG.items():
+    MISTAKES[name] = MISTAKES[name] + wrong
+
 # The same for the solutions of open exercises.
 OPEN_MISTAKES = {
     "post_norm": [
         ("linear_forward(a.fc, a.x_mid", "linear_forward(a.fc, sum1", "forward: the losses differ"),
         ("residual_backward(dx, dbranch, N*C);\n}", "}", "backward: the gradient of"),
-        ("dx, a.ln1, a.ln1_mean", "dx, a.x_mid, a.ln1_mean", "backward: the gradient of")],
+        ("dx, a.ln1, a.ln1_mean", "dx, a.x_mid, a.ln1_mean", "backward: the gradient of"),
+        ("residual_forward(sum2, a.x_mid, m->branch", "residual_forward(sum2, a.x, m->branch",
+         "forward: the losses differ"),
+        ("d.qkv_b, dqkv, a.x,", "d.qkv_b, dqkv, a.ln1,", "backward: the gradient of"),
+        ("d.ln2_gain, d.ln2_bias, dx, a.ln2", "d.ln1_gain, d.ln1_bias, dx, a.ln2",
+         "backward: the gradient of")],
     "rotary": [
         ("(first + i) % T", "i % T", "generation: the last token's logits"),
         ("rotate(dqkv, -1.0f", "rotate(dqkv, 1.0f", "backward: the gradient of"),
-        ("c < 2*C", "c < 3*C", "forward: the losses differ")],
+        ("c < 2*C", "c < 3*C", "forward: the losses differ"),
+        ("-(float)(c % HS) / HS", "-(float)(c % HS) / 2 / HS", "forward: the losses differ"),
+        ("-(float)(c % HS) / HS", "-(float)(c % C) / HS", "forward: the losses differ"),
+        ("dwte[(size_t)token[n]*C + c] += dx[n*C + c];",
+         "dwte[(size_t)token[n]*C + c] += dx[n*C + c], dwpe[n % T * C + c] += dx[n*C + c];",
+         "backward: the gradient of wpe")],
     "muon": [
         ("g_scale * g[i] + o.beta1 * m[i];\n        squares", "m[i];\n        squares",
          "update: after 5 updates"),
         ("0.2f * sqrtf((float)l)", "0.2f", "update: after 5 updates"),
-        ("if (k.decays && k.param >= blocks) continue;", "", "update: after 5 updates")],
+        ("if (k.decays && k.param >= blocks) continue;", "", "update: after 5 updates"),
+        ("x[i] = g_scale * g[i] + o.beta1 * m[i];", "x[i] = m[i];", "update: after 5 updates"),
+        ("sqrtf((float)l)", "sqrtf((float)s)", "update: after 5 updates"),
+        ("t.layer >= 0 && t.decays", "t.decays", "update: after 5 updates")],
 }
 OPEN = [e for e in EXERCISES if not e.function]
 
@@ -254,8 +267,8 @@ def mistake(source, e, number):
     begin, end = exercises.body_of(source, e.function)
     body, pairs = source[begin:end], MISTAKES[e.name][number][:-1]
     for old, new in zip(pairs[::2], pairs[1::2]):
-        assert old in body, f"{e.name}: its original does not say {old}"
-        body = body.replace(old, new)
+        assert old is None or old in body, f"{e.name}: its original does not say {old}"
+        body = body.replace(old, new) if old else new.lstrip("\n")
     return source[:begin] + body + source[end:]
 
 
