@@ -177,7 +177,7 @@ LESSON_C = $(patsubst dev/%.c,$(BUILD)/%,$(filter %.c,$(LESSON)))
 lesson: all $(LESSON_C)          ## the numeric check of a lesson in dev/lessons: N=07
 	@$(if $(filter %.py,$(LESSON)),$(PYTHON_HERE))
 	@$(if $(LESSON),OMP_WAIT_POLICY=passive $(LESSON_C) $(addprefix $(PYTHON) ,$(filter %.py,$(LESSON))),\
-	    echo 'make lesson N=00 ... N=15: the lessons are listed in dev/lessons/README.md' >&2; exit 1)
+	    echo 'make lesson N=00 ... N=18: the lessons are listed in dev/lessons/README.md' >&2; exit 1)
 
 lesson-pages:                    ## the lessons as pages for a browser: lessons/index.html
 	@$(PYTHON_HERE)

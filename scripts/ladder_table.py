@@ -47,9 +47,9 @@ def times(reports):
 
 
 def with_times(output, found, shapes):
-    """The program's output, its tables without padding, with two more columns."""
+    """The program's output up to its legend, its tables without padding, two columns added."""
     lines, title = [], None
-    for line in output.splitlines():
+    for line in output.split("\nColumns\n")[0].splitlines():
         if line.startswith("**"):
             title = operation(line)
         if not line.startswith("|"):

@@ -24,15 +24,12 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "dev", "exercises"))
 import exercises
 from exercises import EXERCISES, NAMES
+from wrong_solutions import OVERFLOW, RACE, SHARED, WRONG
 
 APART = {"kv_cache", "gradient_accumulation", "softmax_row", "layernorm_cuda", "find_the_race",
          "zero1"}
 EVERY = int(os.environ.get("FAULTS") or 3)
 FILES = [exercises.TRAINER, *exercises.CUDA_CHECKS]      # a program for the exercises of each
-
-RACE = "one thread writes it while another"
-SHARED = "threads share a variable"
-OVERFLOW = "e^200 overflows and e^-200 is 0"
 
 # Mistakes for each: what the original says, what the mistake says, perhaps more such pairs, and a
 # part of the verdict.
@@ -67,7 +64,7 @@ MISTAKES = {
         ("gain[c] + bias[c]", "gain[n] + bias[n]", "a number for each channel")],
     "layernorm_backward": [
         ("dgain[c] += ", "dgain[c] = ", "dgain[c=0] is"),
-        ("- mean_g - ", "- ", "mean and rstd depend on x too"),
+        ("- mean_g - ", "- ", "(g - mean(g) - xhat * mean(g * xhat)) * rstd"),
         ("dbias[c] += ", "dbias[n] += ", "dbias: element 5 is written"),
         ("s < strips", "s < (int)N", "strip_begin(C, s, strips)", "0",
          "strip_begin(C, s + 1, strips)", "C", "size_t n = 0; n < N; n++) {\n            #",
@@ -127,7 +124,7 @@ MISTAKES = {
         ("s->top_k > 0 && s->top_k < V", "s->top_k > 0", "top_k 9: token")],
     "kv_cache": [
         ("acts_from(m->acts[l], past, C, C), 1, rows", "m->acts[l], 1, T",
-         "ln1: row 0 is computed again"),
+         "ln1: row 0 is written again"),
         ("1, rows, past);", "1, rows, 0);", "x_out[t=3][c=0] of the last block (three calls"),
         ("w->wpe + from", "w->wpe", "x_out[t=3][c=0] of the last block (three calls"),
         ("model_logits(m, T - 1)", "model_logits(m, rows - 1)", "logits[v=0] that model_extend"),
@@ -176,7 +173,7 @@ MISTAKES = {
          "global stores: its requests want 32 sectors")],
     "matmul_tiled": [
         ("a_tile[y][k]", "(m < M && k0 + k < K ? a[(size_t)m*K + k0 + k] : 0.0f)",
-         "numbers are loaded from global memory, expected 32768"),
+         "global loads: 65536 numbers, expected 32768"),
         ("__syncthreads();                         // all have", "//",
          "read by all before the next step"),
         ("if (m < M && n < N) c", "c", "an if around the store alone"),
@@ -193,21 +190,37 @@ MISTAKES = {
         ("1.0f / n", "1.0f / 3", "ranks[0].params[i=0] is")],
 }
 
+for name, wrong in WRONG.items():
+    MISTAKES[name] = MISTAKES[name] + wrong
+
 # The same for the solutions of open exercises.
 OPEN_MISTAKES = {
     "post_norm": [
         ("linear_forward(a.fc, a.x_mid", "linear_forward(a.fc, sum1", "forward: the losses differ"),
         ("residual_backward(dx, dbranch, N*C);\n}", "}", "backward: the gradient of"),
-        ("dx, a.ln1, a.ln1_mean", "dx, a.x_mid, a.ln1_mean", "backward: the gradient of")],
+        ("dx, a.ln1, a.ln1_mean", "dx, a.x_mid, a.ln1_mean", "backward: the gradient of"),
+        ("residual_forward(sum2, a.x_mid, m->branch", "residual_forward(sum2, a.x, m->branch",
+         "forward: the losses differ"),
+        ("d.qkv_b, dqkv, a.x,", "d.qkv_b, dqkv, a.ln1,", "backward: the gradient of"),
+        ("d.ln2_gain, d.ln2_bias, dx, a.ln2", "d.ln1_gain, d.ln1_bias, dx, a.ln2",
+         "backward: the gradient of")],
     "rotary": [
         ("(first + i) % T", "i % T", "generation: the last token's logits"),
         ("rotate(dqkv, -1.0f", "rotate(dqkv, 1.0f", "backward: the gradient of"),
-        ("c < 2*C", "c < 3*C", "forward: the losses differ")],
+        ("c < 2*C", "c < 3*C", "forward: the losses differ"),
+        ("-(float)(c % HS) / HS", "-(float)(c % HS) / 2 / HS", "forward: the losses differ"),
+        ("-(float)(c % HS) / HS", "-(float)(c % C) / HS", "forward: the losses differ"),
+        ("dwte[(size_t)token[n]*C + c] += dx[n*C + c];",
+         "dwte[(size_t)token[n]*C + c] += dx[n*C + c], dwpe[n % T * C + c] += dx[n*C + c];",
+         "backward: the gradient of wpe")],
     "muon": [
         ("g_scale * g[i] + o.beta1 * m[i];\n        squares", "m[i];\n        squares",
          "update: after 5 updates"),
         ("0.2f * sqrtf((float)l)", "0.2f", "update: after 5 updates"),
-        ("if (k.decays && k.param >= blocks) continue;", "", "update: after 5 updates")],
+        ("if (k.decays && k.param >= blocks) continue;", "", "update: after 5 updates"),
+        ("x[i] = g_scale * g[i] + o.beta1 * m[i];", "x[i] = m[i];", "update: after 5 updates"),
+        ("sqrtf((float)l)", "sqrtf((float)s)", "update: after 5 updates"),
+        ("t.layer >= 0 && t.decays", "t.decays", "update: after 5 updates")],
 }
 OPEN = [e for e in EXERCISES if not e.function]
 
@@ -254,8 +267,8 @@ def mistake(source, e, number):
     begin, end = exercises.body_of(source, e.function)
     body, pairs = source[begin:end], MISTAKES[e.name][number][:-1]
     for old, new in zip(pairs[::2], pairs[1::2]):
-        assert old in body, f"{e.name}: its original does not say {old}"
-        body = body.replace(old, new)
+        assert old is None or old in body, f"{e.name}: its original does not say {old}"
+        body = body.replace(old, new) if old else new.lstrip("\n")
     return source[:begin] + body + source[end:]
 
 

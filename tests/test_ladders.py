@@ -5,6 +5,7 @@ import functools
 import glob
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -289,6 +290,21 @@ def test_ladder_times():
         SCRIPT.write("new\n")
         with open(page) as f:
             assert f.read() == "before\n" + SCRIPT.BEGIN + "\nnew\n\n" + SCRIPT.END + "after\n"
+
+
+def test_ladders_explain_themselves():
+    """Each rung's idea, the columns, and a target that exists to go on with."""
+    with open(ROOT + "/Makefile", encoding="utf-8") as f:
+        makefile = f.read()
+    for name in OPERATIONS:
+        out = printed(name)
+        columns = out.split("\nColumns\n")[1]
+        for column in ("kernels", "memory MB", "of ideal", "bank x", "lanes"):
+            assert column in columns, f"{name} does not explain {column}"
+        last = out.rstrip().splitlines()[-1]
+        target = re.search(r"^Next: .*dev/cuda/(\w+)\.cu.*`make (\w+)(?: OP=(\w+))?`", last)
+        assert target and target[1] == name, last
+        assert f"\n{target[2]}:" in makefile and (target[3] or name) in OPERATIONS, last
 
 
 def test_ladder_refuses():

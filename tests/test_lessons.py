@@ -5,12 +5,14 @@ are whole; and the arithmetic of make first-step is right.
     tests/test_lessons.py [NAME...]      the tests of these names only
 """
 import csv
+import functools
 import glob
 import math
 import os
 import re
 import subprocess
 import sys
+import tempfile
 
 sys.dont_write_bytecode = True
 import testing
@@ -82,6 +84,12 @@ def run(command):
     return done.stdout
 
 
+@functools.lru_cache(maxsize=None)
+def output_of(page):
+    """What a page's check prints; it runs once."""
+    return run(command_of(page))
+
+
 def shape_of(output):
     """Lines without their numbers: those may differ in the last digits, or are times."""
     return [" ".join(re.sub(NUMBER, "#", line).split())
@@ -98,7 +106,7 @@ def test_checks_hold_and_print_what_the_pages_show():
     """The same lines. Plain arithmetic gives the same numbers everywhere, to the digits shown; the
     trainer's differ by machine in the last digits, or are times."""
     for page, text in pages():
-        output = run(command_of(page))
+        output = output_of(page)
         shown = re.search(r"```\n(.*?)```", part_of(text, "The check"), re.S).group(1)
         assert "true " in output, f"{page}: its check claims nothing"
         for ours, theirs in zip(shape_of(output) + ["(end)"], shape_of(shown) + ["(end)"]):
@@ -134,8 +142,113 @@ def test_lesson_15_quotes_what_was_measured():
         words = f"{float(fit['b_crit']):,.0f}"
         assert fit["target_nats"] not in ("2.5", "2", "1.4") or words in text, words
     fit, = committed("fit", target_nats="2", **curve)
-    line = re.search(r"S\(B\) = (\d+) \(1 \+ (\d+)/B\)", run(command_of("15_batch.md")))
+    line = re.search(r"S\(B\) = (\d+) \(1 \+ (\d+)/B\)", output_of("15_batch.md"))
     assert line.groups() == tuple(f"{float(fit[key]):.0f}" for key in ("s_min", "b_crit")), line
+
+
+def test_numbers_are_held():
+    """Each number of a page's text is printed by its check, rounded, or is computed here; else it
+    is chosen, not found: a size, a rate, a constant of a definition."""
+    for page, text in pages():
+        printed = numbers_of(output_of(page))
+        values, chosen = printed + COMPUTED.get(page[:2], []), CHOSEN.get(page[:2], "").split()
+        for literal in numbers_in_prose(text):
+            assert literal in chosen or rounds_to(literal, values), \
+                f"{page}: {literal} is not printed by its check, and nothing computes it"
+
+
+def numbers_in_prose(text):
+    """Those with a point, or of three digits and more; no years, links or code."""
+    bare = re.sub(r"`[^`\n]+`|\]\([^)]*\)|\b(?:19|20)\d\d\b|arXiv [\d.]+", "", prose(text))
+    found = [literal.rstrip(".,") for literal in re.findall(r"(?<![\w/^])\d[\d.,]*", bare)]
+    return [n for n in found if "." in n or len(n.replace(",", "")) > 2]
+
+
+def rounds_to(literal, values):
+    digits = literal.replace(",", "")
+    zeros = len(digits) - len(digits.rstrip("0")) if len(digits) > 4 and "." not in digits else 0
+    within = 0.5001 * 10.0**(zeros - len(digits.partition(".")[2]))
+    return any(abs(abs(x) - float(digits)) <= within for x in values)
+
+
+def knee():
+    """Lesson 15's ratios of updates and tokens, tokens in millions, and B_crit at each loss."""
+    curve = {"size": "119k", "reading": "weights"}
+    points = {int(p["batch_tokens"]): p for p in committed("points", target_nats="2", **curve)}
+    updates, tokens = ({b: float(p[key]) for b, p in points.items()}
+                       for key in ("updates_median", "tokens_median"))
+    return [updates[64] / updates[512], updates[4096] / updates[16384],
+            tokens[16384] / tokens[4096], *(n / 1e6 for n in tokens.values()),
+            *(float(fit["b_crit"]) for fit in committed("fit", **curve))]
+
+
+def of_readme(pattern):
+    return float(re.search(pattern, read("README.md"))[1])
+
+
+def parameters(L, C, V, P):
+    return V*C + P*C + L*(12*C*C + 13*C) + 2*C
+
+
+# Sizes, rates and constants that a page chooses, by lesson.
+CHOSEN = {
+    "00": "0.5", "01": "256 0.02 50,257 50257 1,024", "02": "0.01", "03": "300,000",
+    "04": "0.999 0.001 0.00001", "06": "0.044715", "07": "1024", "09": "0.5 0.95 0.99", "10": "400",
+    "11": "1024 100,000", "15": "1,000 2.5", "16": "256 300,000 100,000 1.0 3.6",
+    "17": "127 128 256 1024 0.02 0.00003", "18": "",
+}
+# What follows from these, or stands in a committed table.
+COMPUTED = {
+    "01": [math.log(50257), 0.02**2, 64 * 0.02**2, 8 * 0.02, math.exp(-0.16), math.exp(0.16),
+           math.exp(0.26), of_readme("([\\d.]+) at best: the corpus"),
+           of_readme("eval  5860  validation loss ([\\d.]+)")],
+    "02": [(math.log(0.99) + 31 * math.log(0.01 / 31)) / 32, parameters(2, 64, 32, 16) / 1e3,
+           round(parameters(2, 64, 32, 16) / 64, -2)],
+    "03": [of_readme("eval  5860  validation loss ([\\d.]+)")],
+    "04": [math.exp(2), math.exp(1), math.exp(2) + math.exp(1) + 1],
+    "08": [50257 * 768 / 1e6, parameters(12, 768, 50257, 1024) / 1e6,
+           (parameters(12, 768, 50257, 1024) + 50257 * 768) / 1e6],
+    "09": [math.log(0.5) / math.log(0.95)],
+    "11": [(256 + 1) / 2, parameters(12, 768, 50257, 1024) / 1e6],
+    "13": [32 * 4, 31 * 8, 31 * 8 + 3, 8 * 32 - 1],
+    "15": [*knee(), 1000 / 2, 500 * (1 + 1/4), 4 * 625, 1000 / 625],
+    "16": [3.6 / 4],
+    "17": [(2 - 2**-10) * 2**15, 2**-13, 2**-14, 257, 258, 512],
+    "18": [],
+}
+
+
+# A part of the trainer, another in its place; then where the loss of lesson 2's check ends.
+BROKEN = [
+    ("dx[n*C + c] = (d[c]*gain[c] - mean_g", "dx[n*C + c] = -(d[c]*gain[c] - mean_g", (3.4, 3.6)),
+    ("dout[i] * (s + x[i]", "dout[i] * (s - x[i]", (0.0, 0.00025)),
+    ("(d[c]*gain[c] - mean_g - (row[c] - m) * r * mean_gx) * r", "d[c]*gain[c] * r", (0.01, 3.4)),
+]
+
+
+def last_loss(folder, trainer):
+    """Of lesson 2's check, built with this trainer, and whether its claims hold."""
+    header = read("dev", "lessons", "lesson.h").replace("../../train_gpt2.c", "train_gpt2.c")
+    for name, text in (("train_gpt2.c", trainer), ("lesson.h", header),
+                       ("check.c", read("dev", "lessons", "check_02_overfit.c"))):
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+            file.write(text)
+    compiler = os.environ.get("CC", "cc").split()
+    subprocess.run([*compiler, "-std=gnu11", "-O1", "-w", "-iquote", ROOT, "-iquote", LESSONS,
+                    "check.c", "-o", "check", "-lm"], cwd=folder, check=True)
+    done = subprocess.run(["./check"], cwd=folder, capture_output=True, text=True, check=False)
+    return float(re.search(r"^ +200 +([\d.]+)", done.stdout, re.M).group(1)), done.returncode == 0
+
+
+def test_broken_trainers_do_what_the_pages_say():
+    """Lesson 2: a wrong sign in LayerNorm learns nothing, one in GELU goes unnoticed. Lesson 5:
+    without its two means dx fails lesson 2's check."""
+    right = read("train_gpt2.c")
+    for old, new, (least, most) in BROKEN:
+        assert right.count(old) == 1, f"train_gpt2.c says {right.count(old)} times: {old}"
+        with tempfile.TemporaryDirectory() as folder:
+            loss, holds = last_loss(folder, right.replace(old, new))
+        assert least <= loss <= most and holds == (most < 0.001), f"{new}: {loss}, {holds}"
 
 
 def test_a_false_claim_fails():
@@ -148,7 +261,7 @@ def test_a_false_claim_fails():
 
 
 def test_pages_have_their_parts():
-    assert len(pages()) == 16
+    assert len(pages()) == 19
     for page, text in pages():
         heads = re.findall(r"^## (.*)$", text, re.M)
         assert heads == PARTS, f"{page}: parts {heads}"
@@ -182,7 +295,7 @@ def test_functions_that_pages_name_exist():
 
 
 def test_files_flags_and_targets_that_pages_name_exist():
-    help_text = read("dev", "train", "options.h")
+    help_text = read("dev", "train", "options.h") + read("dev", "data", "prepare.c")
     targets = set(re.findall(r"^([a-z_0-9-]+):", read("Makefile"), re.M)) | {"train_gpt2"}
     for page, text in pages() + [("README.md", read("dev", "lessons", "README.md"))]:
         commands = spans(text) + re.findall(r"^(?:make|\./|scripts/).*$", text, re.M)

@@ -64,7 +64,12 @@ for kernel in adamw cuBLASLt xent norm layernorm_forward layernorm_backward \
     says "^$kernel +[0-9]"
 done
 says '^layernorm_forward +3 +0.051 '        # 3 x (2 x 64 x 64 x 2 + 2 x 64 x 4 + 2 x 128 bytes)
-awk 'length($0) > 100' "$dir/said" | grep -q . && note "wider than 100 columns"
+says '^cuBLASLt +[0-9]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ [a-z]+$'          # nothing below L2 and lanes
+says '^cuBLASLt  is not ours: .* the bytes of operands and results'
+says '^Next: `make profile KERNEL=[a-z_]+`'
+build/profile 1,1,64,300,64 1 '' "$(sed -n 's/^Next: .*KERNEL=\([a-z_]*\).*/\1/p' "$dir/said")" \
+    > "$dir/next" 2>&1 || note "Next: $(tail -n 1 "$dir/next")"
+awk 'length($0) > 100' "$dir/said" "$dir/next" | grep -q . && note "wider than 100 columns"
 awk '$NF ~ /^(memory|L1|shuffle|tensor)$/ { if (n++ && $(NF - 1) > last) exit 1; last = $(NF - 1) }
     END { exit n < 15 }' "$dir/said" || note "the longest is not first"
 end profile_table
@@ -74,6 +79,8 @@ run "" layernorm_forward || note "$(tail -n 1 "$dir/said")"
 says '^layernorm_forward_kernel: 3 launches, 24 blocks, 192 warps'
 line=$(grep -n 'if (lane() == 0) mean\[n\] = m;' train_gpt2.cu | cut -d: -f1)
 says "^$line +store +192 +1.0 +4.0 +1.0/1.0 +if \(lane\(\) == 0\) mean"
+says '^train_gpt2.cu +requests +lanes'
+says '^Next: a line that is not ideal'
 end profile_lines
 
 run a100 && says '2039 GB/s' || note "GPU=a100: $(tail -n 1 "$dir/said")"

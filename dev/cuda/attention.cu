@@ -689,5 +689,7 @@ static void climb(Ladder *l, Shape s) {
 // Less than a tile; more than one, in a head that fills half of the channels; two blocks of 128.
 int main(int argc, char **argv) {
     static const Shape small[] = { { 2, 7, 2, 8 }, { 1, 77, 2, 40 }, { 1, 130, 1, 64 } };
-    return ladder_main(argc, argv, small, { 1, 256, 2, 64 }, { 16, 1024, 12, 64 }, climb);
+    return ladder_main(argc, argv, small, { 1, 256, 2, 64 }, { 16, 1024, 12, 64 }, climb,
+                       "lesson 7 has the formulas, dev/cuda/attention.cu the code; "
+                       "`make profile` counts an update.");
 }

@@ -186,6 +186,19 @@ static void rung_show(Ladder *l, const Rung<Data> *r, const Data *d, const Least
     show_counts(r->name, counts_of(emulator::counted()));
 }
 
+static void show_legend(Ladder *) {
+    printf("\nColumns\n"
+           "kernels, warps  launches; warps in all of them: how much work can be under way\n"
+           "memory MB       sectors of 32 bytes that a launch reads or writes, each once\n"
+           "L2 MB           all sectors that requests ask for; L1 caches may have some of them\n"
+           "requests        loads and stores of global memory by a warp\n"
+           "of ideal        sectors of a request; and how many, if its bytes were packed\n"
+           "shared, clocks  requests to shared memory; clocks that it takes for them\n"
+           "bank x          those clocks, in the clocks that they would be without conflicts\n"
+           "lanes           lanes of a warp that take part in an instruction\n"
+           "the others      instructions of a warp; an empty cell: none, or inside cuBLASLt\n");
+}
+
 #else
 static void show_header(void) {
     printf("| %-26s | %9s | of the limit |\n|---|---|---|\n", "rung", "us");
@@ -209,6 +222,18 @@ static void rung_show(Ladder *l, const Rung<Data> *r, const Data *d, const Least
     double seconds = median_seconds(&l->gpu, [&] { r->launch(d, &l->gpu); });
     printf("| %-26s | %9.1f | %11.1f%% |\n", r->name, 1e6 * seconds, 100.0 * limit / seconds);
 }
+
+// The copy is timed again: another program on the GPU would have changed its speed.
+static inline void show_legend(Ladder *l) {
+    double moved = copy_speed(&l->gpu) / l->copy_bytes;
+    if (moved < 0.95 || moved > 1.05)
+        printf("BUSY: a copy is %.2f times as fast as before the rungs. Stop what else runs on "
+               "this GPU, then try again.\n", moved);
+    printf("\nColumns\n"
+           "us              median of several launches\n"
+           "of the limit    the least time in the rung's: for the bytes at a copy's speed, or for\n"
+           "                the FLOP at the speed of cuBLASLt's largest products\n");
+}
 #endif
 
 // Runs each rung on `d`, and checks what it makes of the results. Then, if the ladder shows, prints
@@ -231,10 +256,11 @@ static void ladder_climb(Ladder *l, const char *title, const Rung<Data> (&rungs)
 }
 
 // Checks every rung at the small shapes. Then counts them at one shape, or times them at another
-// on a GPU, unless the program is called with "check". `climb` makes the data and climbs.
+// on a GPU, unless the program is called with "check". `climb` makes the data and climbs; `next`
+// says where to go on.
 template <class Shape, size_t SMALL>
 static int ladder_main(int argc, char **argv, const Shape (&small)[SMALL], Shape counted,
-                       Shape timed, void (*climb)(Ladder *l, Shape s)) {
+                       Shape timed, void (*climb)(Ladder *l, Shape s), const char *next) {
     (void)train_gpt2_main;
     static Ladder l;
     static Comm alone;
@@ -257,6 +283,10 @@ static int ladder_main(int argc, char **argv, const Shape (&small)[SMALL], Shape
     printf("%s\n", l.gpu.properties.name);
     climb(&l, timed);
 #endif
+    if (l.shows) {
+        show_legend(&l);
+        printf("\nNext: %s\n", next);
+    }
     machine_close(&l.gpu);
     return 0;
 }

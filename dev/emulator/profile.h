@@ -157,13 +157,17 @@ static void show_gpu(const ProfileGpu *g) {
            1e-12 * profile_flops(g));
 }
 
-static void show_row(const ProfileRow &r) {
+static std::string short_name(const ProfileRow &r) {
     std::string name = r.name;
     size_t at = name.find("_kernel");
-    if (at != std::string::npos) name.erase(at, 7);
-    printf("%-27.27s %5zu %8.3f %8.3f ", name.c_str(), (size_t)r.launches, 1e-6 * r.memory,
-           32e-6 * (double)r.global.sectors);
+    return at == std::string::npos ? name : name.erase(at, 7);
+}
+
+static void show_row(const ProfileRow &r) {
     double requests = (double)r.global.requests;
+    printf("%-27.27s %5zu %8.3f ", short_name(r).c_str(), (size_t)r.launches, 1e-6 * r.memory);
+    if (requests > 0) printf("%8.3f ", 32e-6 * (double)r.global.sectors);
+    else printf("%8s ", "");
     if (requests > 0) printf("%4.1f/%-4.1f ", ratio((double)r.global.sectors, requests),
                              ratio((double)r.global.ideal, requests));
     else printf("%9s ", "");
@@ -175,6 +179,24 @@ static void show_row(const ProfileRow &r) {
     if (r.flops > 0) printf("%8.1f ", 1e-6 * r.flops);
     else printf("%8s ", "");
     printf("%8.3f %s\n", 1e6 * r.seconds[r.longest], resource_names[r.longest]);
+}
+
+static void show_legend(const std::vector<ProfileRow> &rows) {
+    printf("\nmemory    MB of the 32-byte sectors that a launch reads or writes, each once\n"
+           "L2        MB of all sectors that requests ask for; L1 caches may have some of them\n"
+           "sectors   of a request, a load or store of a warp; and how many if it were packed\n"
+           "bank x    clocks that shared memory takes, in those without bank conflicts\n"
+           "lanes     of a warp's 32, those that take part in an instruction, on average\n"
+           "least us  what no launch can be faster than, and the resource that says so\n"
+           "cuBLASLt  is not ours: its FLOP; as memory the bytes of operands and results, each\n"
+           "          once; what its kernels ask of L2 and shared memory is not counted\n");
+    for (const ProfileRow &r : rows)
+        if (r.lanes > 0.0) {
+            std::string name = short_name(r);
+            printf("\nNext: `make profile KERNEL=%s`, the longest kernel of ours, line by line; "
+                   "lesson 18.\n", name.substr(0, name.find('<')).c_str());
+            return;
+        }
 }
 
 // cuBLASLt's products, in one row.
@@ -212,6 +234,7 @@ static inline void profile_show(const std::vector<CountedKernel> &all, const cha
     printf("%-27s %5zu %8.3f %8.3f %21s %8.1f %8.3f\n", "sum", (size_t)sum.launches,
            1e-6 * sum.memory, 32e-6 * (double)sum.global.sectors, "", 1e-6 * sum.flops,
            1e6 * sum.seconds[MEMORY]);
+    show_legend(rows);
 }
 
 // ---- one kernel ----
@@ -220,22 +243,28 @@ static const char *const kind_names[] = { "load", "store", "atomic", "load share
                                           "shuffle", "mma", "barrier" };
 
 // A line of the kernel, and the lines in the functions that were called there, down to the access.
-struct ProfileLine { std::string file; std::vector<int> lines; CountKind kind; };
+typedef std::pair<std::string, int> Place;       // file, line
+struct ProfileLine { std::vector<Place> places; CountKind kind; };
 static bool operator<(const ProfileLine &a, const ProfileLine &b) {
-    return a.lines != b.lines ? a.lines < b.lines : a.kind < b.kind;
+    return a.places != b.places ? a.places < b.places : a.kind < b.kind;
 }
 
 // addr2line names the innermost place first. Those in the emulator are left out.
 static ProfileLine line_of(const std::vector<std::string> &places, CountKind kind) {
-    ProfileLine line = { "", {}, kind };
+    ProfileLine line = { {}, kind };
     for (size_t i = places.size(); i-- > 0; ) {
         size_t colon = places[i].rfind(':');
-        if (places[i].find("dev/emulator/") != std::string::npos || colon == std::string::npos)
-            continue;
-        if (line.file.empty()) line.file = places[i].substr(0, colon);
-        line.lines.push_back(atoi(places[i].c_str() + colon + 1));
+        if (places[i].find("dev/emulator/") == std::string::npos && colon != std::string::npos)
+            line.places.push_back({ places[i].substr(0, colon), atoi(&places[i][colon + 1]) });
     }
     return line;
+}
+
+// From this folder, if it lies in it.
+static std::string short_path(const std::string &path) {
+    char here[4096];
+    size_t n = getcwd(here, sizeof here) ? strlen(here) : 0;
+    return n && path.compare(0, n, here) == 0 && path[n] == '/' ? path.substr(n + 1) : path;
 }
 
 static std::string source_line(const std::string &file, int number) {
@@ -247,9 +276,14 @@ static std::string source_line(const std::string &file, int number) {
     return text + strspn(text, " ");
 }
 
+// 120>45: line 45, in a function that line 120 calls. Another file than the kernel's is named.
 static void show_line(const ProfileLine &line, const Tally &t) {
-    std::string chain;
-    for (int n : line.lines) chain += (chain.empty() ? "" : ">") + std::to_string(n);
+    std::string chain, file = line.places.empty() ? "" : line.places[0].first;
+    for (const Place &p : line.places) {
+        chain += chain.empty() ? "" : ">";
+        if (p.first != file) chain += short_path(p.first) + ":";
+        chain += std::to_string(p.second);
+    }
     double requests = (double)t.requests;
     printf("%-18s %-12s %8zu %5.1f ", chain.c_str(), kind_names[line.kind], (size_t)t.requests,
            (double)t.lanes / requests);
@@ -260,10 +294,11 @@ static void show_line(const ProfileLine &line, const Tally &t) {
     else if (line.kind <= SHARED_STORE)
         printf("%4.1f/%-4.1f ", (double)t.passes / requests, (double)t.least / requests);
     else printf("%9s ", "");
-    int shown = 0;                               // a helper stands above the kernel that calls it
-    for (int n : line.lines) if (n >= line.lines[0]) shown = n;
-    if (line.lines.empty()) puts("(addr2line does not know where)");
-    else printf("%.36s\n", source_line(line.file, shown).c_str());
+    const Place *shown = NULL;                   // a helper stands above the kernel that calls it
+    for (const Place &p : line.places)
+        if (p.first == file && p.second >= line.places[0].second) shown = &p;
+    if (!shown) puts("(addr2line does not know where)");
+    else printf("%.36s\n", source_line(file, shown->second).c_str());
 }
 
 static void show_lines(const CountedKernel &k, const ProfileGpu *g) {
@@ -286,8 +321,15 @@ static void show_lines(const CountedKernel &k, const ProfileGpu *g) {
     Places places = places_of(addresses, "-i");
     size_t n = 0;
     for (auto &i : k.instructions) tally_sum(&lines[line_of(places[n++], i.first.kind)], i.second);
-    printf("%-18s %-12s %8s %5s %5s %9s\n", "line", "", "requests", "lanes", "bytes", "of ideal");
-    for (auto &line : lines) show_line(line.first, line.second);
+    std::string file;
+    for (auto &line : lines) {
+        std::string here = line.first.places.empty() ? "" : line.first.places[0].first;
+        if (here != file)
+            printf("%-31s %8s %5s %5s %9s\n", short_path(here).c_str(), "requests", "lanes",
+                   "bytes", "of ideal");
+        file = here;
+        show_line(line.first, line.second);
+    }
 }
 
 // Kernels whose names begin with `name`.
@@ -305,6 +347,11 @@ static inline void profile_show_lines(const std::vector<CountedKernel> &all, con
         known += std::string(known.empty() ? "" : ", ") + k.name;
     }
     if (!found) die("KERNEL=%s: no such kernel ran; these did: %s", name, known.c_str());
+    printf("\n120>45    line 45, in a function that line 120 calls\n"
+           "requests  of all warps; lanes: of a warp's 32, on average; bytes: of a lane\n"
+           "of ideal  sectors of a request, and how many if it were packed; of shared memory: its\n"
+           "          clocks, and how many without bank conflicts\n"
+           "\nNext: a line that is not ideal; dev/emulator/README.md says why of some.\n");
 }
 
 }  // namespace emulator

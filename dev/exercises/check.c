@@ -115,18 +115,28 @@ static const int THREADS[] = { 1, 4, 3 };        // a check runs once with each
 static int run, threads;
 
 #ifdef __SANITIZE_THREAD__
-extern const void *_Atomic race_address;         // dev/exercises/threads.c
+extern const void *_Atomic race_address, *_Atomic order_address;    // dev/exercises/threads.c
 
-static void expect_no_race(void) {
-    const float *at = race_address;
-    if (!at) return;
+// "dwte[v=0][c=0]", or NULL if this is no element of a tensor.
+static const char *element_at(const float *at) {
     for (size_t k = 0; k < n_known; k++)
         if (at >= known[k].x && at < known[k].x + known[k].n)
-            wrong("%s: one thread writes it while another reads or writes it; divide the loop so "
-                  "that each element belongs to one thread",
-                  element(known[k].name, known[k].index, (size_t)(at - known[k].x)));
-    wrong("threads share a variable that one of them writes: declare it inside the parallel loop, "
-          "so that each thread has its own");
+            return element(known[k].name, known[k].index, (size_t)(at - known[k].x));
+    return NULL;
+}
+
+static void expect_no_race(void) {
+    const float *race = race_address, *order = order_address;
+    if (race && element_at(race))
+        wrong("%s: one thread writes it while another reads or writes it; divide the loop so that "
+              "each element belongs to one thread", element_at(race));
+    if (race)
+        wrong("threads share a variable that one of them writes: declare it inside the parallel "
+              "loop, so that each thread has its own");
+    if (order && element_at(order))
+        wrong("%s: threads add to it in the order in which they happen to come, so its bits change "
+              "from run to run; divide the loop so that each element belongs to one thread",
+              element_at(order));
 }
 #else
 static void expect_no_race(void) {}
@@ -173,14 +183,19 @@ static void expect_sane(const Result *t, const char *hint) {
                   t->name, i, t->n);
 }
 
-// "dx[n=2][c=1] is 0.5, expected 0.25", of the first element that is wrong.
-static const char *first_wrong(const Result *t, double keep, const double *exact) {
-    static char text[300];
+static size_t first_index(const Result *t, double keep, const double *exact) {
     double norm = 0.0;
     size_t i = 0;
     for (size_t k = 0; k < t->n; k++) norm += exact[k] * exact[k] / (double)t->n;
     double limit = TOLERANCE * (norm > 0.0 ? sqrt(norm) : 1.0);
     while (i + 1 < t->n && fabs(t->x[i] - keep*t->before[i] - exact[i]) <= limit) i++;
+    return i;
+}
+
+// "dx[n=2][c=1] is 0.5, expected 0.25", of the first element that is wrong.
+static const char *first_wrong(const Result *t, double keep, const double *exact) {
+    static char text[300];
+    size_t i = first_index(t, keep, exact);
     snprintf(text, sizeof text, "%s is %.6g, expected %.6g%s", element(t->name, t->index, i),
              t->x[i], keep*t->before[i] + exact[i],
              t->x[i] != t->before[i] ? "" : keep ? " (nothing is added)" : " (it is not written)");
@@ -267,46 +282,47 @@ static void check_embedding_backward(void) {
 enum { XN = 5, XV = 11, XVp = 16 };
 static const int TARGETS[XN] = { 4, 10, 0, 0, 7 };
 
-// Logits; row 1 is near -200, row 2 near 200, row 3 begins with -200.
+// Logits; row 1 is near -large, row 2 near large, row 3 begins with -large, row 4 ends with large.
 // Columns V ... Vp-1 are greater by `padding`. Also each row's log sum exp.
-static float *xent_logits(double *lse, float padding) {
+static float *xent_logits(double *lse, float large, float padding) {
     Rng rng = rng_make(2, 0);
     float *logits = normals(XN*XVp, 2, 0, &rng);
     for (int n = 0; n < XN; n++) {
-        double sum = 0.0;
+        double sum = 0.0, hi = -INFINITY, shift = n == 1 ? -large : n == 2 ? large : 0.0;
         for (int v = 0; v < XVp; v++)
-            logits[n*XVp + v] += (n == 1 || (n == 3 && v == 0) ? -200.0f : n == 2 ? 200.0f : 0.0f)
-                               + (v >= XV ? padding : 0.0f);
-        for (int v = 0; v < XV; v++) sum += exp((double)logits[n*XVp + v]);
-        lse[n] = log(sum);
+            logits[n*XVp + v] += n == 3 && v == 0 ? -large : n == 4 && v == XV - 1 ? large :
+                                 (float)shift + (v >= XV ? padding : 0.0f);
+        for (int v = 0; v < XV; v++) hi = fmax(hi, logits[n*XVp + v]);
+        for (int v = 0; v < XV; v++) sum += exp(logits[n*XVp + v] - hi);
+        lse[n] = hi + log(sum);
     }
     return logits;
 }
 
-static void xent_forward_with(float padding) {
+static void xent_forward_with(float large, float padding) {
     double lse_exact[XN], loss_exact[XN];
-    float *logits = xent_logits(lse_exact, padding);
+    float *logits = xent_logits(lse_exact, large, padding);
     Result loss = written("loss", INDEX("n", XN)), lse = written("lse", INDEX("n", XN));
     for (int n = 0; n < XN; n++) loss_exact[n] = lse_exact[n] - logits[n*XVp + TARGETS[n]];
     xent_forward(loss.x, lse.x, logits, TARGETS, XN, XV, XVp);
-    bool overflow = fabs(lse.x[0] - lse_exact[0]) + fabs(lse.x[4] - lse_exact[4]) < 1e-3;
-    for (int n = 0; n < XN; n++) overflow |= !isfinite(lse.x[n]);
     expect_written(&lse, lse_exact, padding > 100.0f
                    ? "columns V ... Vp-1 are padding: neither the largest nor the sum reads them"
-                   : overflow ? "e^200 overflows and e^-200 is 0: before exp, subtract the "
-                                  "largest of the row's own V logits"
+                   : large > 0.0f
+                   ? "e^1000 overflows and e^-1000 is 0, in double too: before exp, subtract the "
+                     "largest of the row's own V logits"
                    : "log of the sum of e^logit over columns 0 ... V-1 of its row, of Vp columns");
     expect_written(&loss, loss_exact, "loss = lse - the target's logit");
 }
 
 static void check_xent_forward(void) {
-    xent_forward_with(20.0f);
-    xent_forward_with(400.0f);
+    xent_forward_with(0.0f, 20.0f);
+    xent_forward_with(1000.0f, 20.0f);
+    xent_forward_with(0.0f, 400.0f);
 }
 
 static void check_xent_backward(void) {
     double lse_exact[XN], *exact = doubles(XN*XVp);
-    float lse[XN], scale = 0.125f, *logits = xent_logits(lse_exact, 20.0f);
+    float lse[XN], scale = 0.125f, *logits = xent_logits(lse_exact, 1000.0f, NAN);
     Result d = holding("dlogits", logits, INDEX("nv", XN, XVp));
     for (int n = 0; n < XN; n++) {
         lse[n] = (float)lse_exact[n];
@@ -318,7 +334,9 @@ static void check_xent_backward(void) {
     bool touched = memcmp(d.x, d.before, sizeof(float) * d.n) != 0;
     for (int i = 0; i < XN*XVp; i++)
         if (touched && i % XVp >= XV && d.x[i] != 0.0f)
-            wrong("dlogits: column %d is padding; columns V ... Vp-1 must be 0", i % XVp);
+            wrong("dlogits[n=%d][v=%d] is %g, expected 0: column %d is padding; write 0 to columns "
+                  "V ... Vp-1, which may contain anything", i / XVp, i % XVp, d.x[i], i % XVp);
+    for (int i = 0; i < XN*XVp; i++) if (i % XVp >= XV) d.before[i] = 0.0f;      // it was NaN
     expect_written(&d, exact, "(p - 1[target]) * scale, with p = e^(logit - lse); 0 in padding");
 }
 
@@ -371,6 +389,7 @@ static void check_layernorm_backward(void) {
     float *dout = normals(LN*LC, 1, 0.5, &rng), mean[LN], rstd[LN];
     double mean_exact[LN], rstd_exact[LN];
     double *dx_exact = doubles(LN*LC), *dgain_exact = doubles(LC), *dbias_exact = doubles(LC);
+    double *no_means = doubles(LN*LC);
     for (int c = 0; c < LC; c++) x[c] = (x[c] - 1.0f) * 1e-3f;     // a row where 1e-5 shows
     layernorm_exact(mean_exact, rstd_exact, x);
     for (int n = 0; n < LN; n++) {
@@ -385,6 +404,7 @@ static void check_layernorm_backward(void) {
         for (int c = 0; c < LC; c++)       // through the Jacobian d out_k / d x_c, written out
             for (int k = 0; k < LC; k++)
                 dx_exact[n*LC + c] += g[k] * r * ((k == c) - 1.0/LC - xhat[k]*xhat[c]/LC);
+        for (int c = 0; c < LC; c++) no_means[n*LC + c] = g[c] * r;
     }
     for (int in_place = 0; in_place < 2; in_place++) {
         Index nc = INDEX("nc", LN, LC), c = INDEX("c", LC);
@@ -398,9 +418,11 @@ static void check_layernorm_backward(void) {
                      : "the sum over rows of dout * xhat, with xhat = (x - mean) * rstd");
         expect_added(&dbias, dbias_exact, in_place ? "dx may overwrite dout: write dbias first"
                      : "the sum over rows of dout");
+        expect_not(&dx, no_means, dx_exact, "mean and rstd depend on x too: two means over the "
+                   "row are missing");
         expect_written(&dx, dx_exact, in_place ? "read a row of dout before dx overwrites it"
-                       : "mean and rstd depend on x too: (g - mean(g) - xhat * mean(g * xhat)) * "
-                         "rstd, with g = dout * gain and the rstd that forward kept");
+                       : "(g - mean(g) - xhat * mean(g * xhat)) * rstd, with g = dout * gain, "
+                         "means over C, and the rstd that forward kept");
     }
 }
 
@@ -410,19 +432,40 @@ static double gelu_exact(double x) {
     return 0.5 * x * (1.0 + tanh(sqrt(2.0 / acos(-1.0)) * (x + 0.044715 * x*x*x)));
 }
 
+// The slope of GELU at x; `mistake` 1 ... 4 are typical ones.
+static double gelu_slope(double x, int mistake) {
+    double u = sqrt(2.0 / acos(-1.0)) * (x + 0.044715 * x*x*x), s = 1.0 / (1.0 + exp(-2.0 * u));
+    double du = sqrt(2.0 / acos(-1.0)) * (1.0 + (mistake == 1 ? 1 : 3) * 0.044715 * x*x);
+    if (mistake == 4)
+        return 0.5 * erfc(-x / sqrt(2.0)) + x * exp(-x*x / 2.0) / sqrt(2.0 * acos(-1.0));
+    return s + (mistake == 2 ? 1.0 : 2.0) * (mistake == 3 ? 0.0 : x * s * (1.0 - s) * du);
+}
+
 static void check_gelu_backward(void) {
     enum { N = 1001 };
+    static const char *hints[] = { "du/dx is sqrt(2/pi) (1 + 3*0.044715 x^2), with the 3",
+                                   "s has the argument 2u, so its slope is s (1 - s) 2 du/dx",
+                                   "x s is a product: s, and x times the slope of s",
+                                   "this is the slope of the exact GELU; gelu_forward has tanh" };
     Rng rng = rng_make(4, 0);
     float *x = normals(N, 3, 0, &rng), *dout = normals(N, 1, 0, &rng);
-    double *exact = doubles(N), h = 1e-4;
+    double *exact = doubles(N), *other[4], h = 1e-4;
+    x[N - 4] = 30.0f, x[N - 3] = -30.0f, x[N - 2] = 300.0f, x[N - 1] = -300.0f;
     for (int i = 0; i < N; i++)
         exact[i] = dout[i] * (gelu_exact(x[i] + h) - gelu_exact(x[i] - h)) / (2.0 * h);
+    for (int k = 0; k < 4; k++) {
+        other[k] = doubles(N);
+        for (int i = 0; i < N; i++) other[k][i] = dout[i] * gelu_slope(x[i], k + 1);
+    }
     for (int in_place = 0; in_place < 2; in_place++) {
         Index i = INDEX("i", N);
         Result dx = in_place ? holding("dx (the same memory as dout)", dout, i) : written("dx", i);
         gelu_backward(dx.x, in_place ? dx.x : dout, x, N);
-        expect_written(&dx, exact, "dout times the slope of GELU at x: s + x s (1 - s) 2 du/dx, "
-                       "with du/dx = sqrt(2/pi) (1 + 3*0.044715 x^2)");
+        expect_sane(&dx, "the last four x are 30, -30, 300 and -300, where e^2u overflows: inf/inf "
+                    "is no number");
+        for (int k = 0; k < 4; k++) expect_not(&dx, other[k], exact, hints[k]);
+        expect_written(&dx, exact, in_place ? "read dout[i] before dx[i] is written"
+                       : "dout times the slope of GELU at x: s + x s (1 - s) 2 du/dx");
     }
 }
 
@@ -459,13 +502,14 @@ static void attention_exact(double *p, double *out, double *lse, const float *q,
                             int HS) {
     const float *k = q + C, *v = k + C;
     for (int t = 0; t < T; t++) {
-        double sum = 0.0;
-        for (int u = 0; u < T; u++) {
-            double dot = 0.0;
-            for (int i = 0; i < HS; i++) dot += (double)q[t*3*C + i] * k[u*3*C + i];
-            sum += p[t*T + u] = u <= t ? exp(dot / sqrt(HS)) : 0.0;
+        double sum = 0.0, hi = -INFINITY, *s = p + t*T;
+        for (int u = 0; u <= t; u++) {
+            s[u] = 0.0;
+            for (int i = 0; i < HS; i++) s[u] += q[t*3*C + i] * k[u*3*C + i] / sqrt(HS);
+            hi = fmax(hi, s[u]);
         }
-        lse[t] = log(sum);
+        for (int u = 0; u < T; u++) sum += s[u] = u <= t ? exp(s[u] - hi) : 0.0;
+        lse[t] = hi + log(sum);
         for (int u = 0; u < T; u++) p[t*T + u] /= sum;
         for (int i = 0; i < HS; i++) {
             out[t*HS + i] = 0.0;
@@ -482,13 +526,13 @@ static float *attention_scratch_of(int T, int HS) {
 }
 
 // T rows of each sequence, of which the first `past` were computed before. `large`: the scores of
-// query 2 are near 200, those of query 3 near -200, that of query 5 and its own key too, and all
+// query 2 are near 1000, those of query 3 near -1000, that of query 5 and its own key too, and all
 // are exact in float.
 static void check_attention_forward(AttentionForward *forward, int T, int past, bool large) {
     enum { B = 2, NH = 2 };
     const char *hint = past ? "only the rows behind the past are computed; a sequence has past + T "
-                              "rows" : large ? "e^200 overflows and e^-200 is 0: before exp, "
-                              "subtract the largest of the query's own scores" : NULL;
+                              "rows" : large ? "e^1000 overflows and e^-1000 is 0, in double too: "
+                              "before exp, subtract the largest of the query's own scores" : NULL;
     Rng rng = rng_make(6, 0);
     int HS = large ? 4 : 3, C = NH*HS;
     size_t N = (size_t)B*T;
@@ -496,9 +540,9 @@ static void check_attention_forward(AttentionForward *forward, int T, int past, 
     for (size_t i = 0; large && i < N*3*C; i++) {
         size_t t = i / (3*C) % T, c = i % (3*C);
         qkv[i] = rintf(qkv[i] * 8.0f) / 8.0f;
-        if (c % HS == 0 && c < (size_t)C) qkv[i] = t == 2 ? 400.0f : t == 3 ? -400.0f : 0.0f;
+        if (c % HS == 0 && c < (size_t)C) qkv[i] = t == 2 ? 2000.0f : t == 3 ? -2000.0f : 0.0f;
         if (c % HS == 0 && c / C == 1) qkv[i] = 1.0f;
-        if (c % HS == 1 && c < (size_t)C) qkv[i] = t == 5 ? 400.0f : 0.0f;
+        if (c % HS == 1 && c < (size_t)C) qkv[i] = t == 5 ? 2000.0f : 0.0f;
         if (c % HS == 1 && c / C == 1) qkv[i] = t == 5 ? -1.0f : 0.0f;
     }
     double *p = doubles((size_t)T*T), *head = doubles(T*HS), *out_exact = doubles(N*C);
@@ -516,7 +560,9 @@ static void check_attention_forward(AttentionForward *forward, int T, int past, 
     }
     forward(out.x + past*C, lse.x + past, attention_scratch_of(T, HS), qkv + past*3*C, B, T - past,
             past, C, NH);
-    expect_written(&lse, lse_exact, hint ? hint
+    bool first_query = first_index(&lse, 0.0, lse_exact) % T == 0;
+    expect_written(&lse, lse_exact, hint ? hint : first_query
+                   ? "query 0 sees one key, its own, so this is q . k / sqrt(HS)"
                    : "lse (B,NH,T): log of the sum of e^(q . k / sqrt(HS)) over t2 <= t");
     expect_written(&out, out_exact, hint ? hint
                    : "the values of tokens t2 <= t, weighted by the softmax; head h owns columns "
@@ -579,7 +625,8 @@ static void check_attention_backward(void) {
     Result dqkv = written("dqkv", INDEX("btc", B, T, 3*C));
     attention_backward_plain(dqkv.x, attention_scratch_of(T, HS), dout, qkv, out, lse, B, T, C, NH);
     expect_sane(&dqkv, "dqkv (B,T,3C) must be written, all of it");
-    expect_part(&dqkv, exact, 2, B, T, C, "dv_t2 += p_t,t2 dout_t, over t >= t2");
+    expect_part(&dqkv, exact, 2, B, T, C, "dv_t2 += p_t,t2 dout_t, over t >= t2, with "
+                "p = e^(q . k / sqrt(HS) - lse_t)");
     expect_part(&dqkv, exact, 0, B, T, C, "dq_t += ds_t,t2 k_t2 / sqrt(HS), with "
                 "ds = p (dout . v - d) and d = dout_t . out_t");
     expect_part(&dqkv, exact, 1, B, T, C, "dk_t2 += ds_t,t2 q_t / sqrt(HS)");
@@ -587,34 +634,57 @@ static void check_attention_backward(void) {
 
 // ---- optimizer ----
 
+// Parameters p (n) after an update with typical mistakes.
+static void expect_no_adamw_mistake(const Result *p, const double *before, const double *m,
+                                    const double *v, const double *after, AdamW o) {
+    static const char *hints[] = {
+        "the bias correction is missing: m / (1 - beta1^t) and v / (1 - beta2^t) at update t",
+        "eps is added to the root, not under it", "the rate multiplies the decay too",
+        "the decay is missing: lr * weight_decay * p", "p moves against the gradient: with -=",
+        "the bias correction of v stands under the root, with v",
+    };
+    double c1 = 1.0 - pow(o.beta1, o.m_steps), c2 = 1.0 - pow(o.beta2, o.v_steps);
+    for (int k = 0; k < 6; k++) {
+        double *other = doubles(p->n);
+        for (size_t i = 0; i < p->n; i++) {
+            double root = k == 1 ? sqrt(v[i]/c2 + o.eps) : (k == 0 ? sqrt(v[i]) :
+                          k == 5 ? sqrt(v[i])/c2 : sqrt(v[i]/c2)) + o.eps;
+            double step = o.lr * (k == 0 ? m[i] : m[i]/c1) / root;
+            double decay = (k == 2 ? 1.0 : k == 3 ? 0.0 : o.lr) * o.weight_decay * before[i];
+            other[i] = before[i] + (k == 4 ? 1.0 : -1.0) * (step + decay);
+        }
+        expect_not(p, other, after, hints[k]);
+        free(other);
+    }
+}
+
 static void check_adamw_update(void) {
     enum { N = 37, STEPS = 4 };
     AdamW o = { .lr = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-2f, .weight_decay = 0.1f };
     Rng rng = rng_make(8, 0);
     Result p = holding("p", normals(N, 1, 0, &rng), INDEX("i", N));
     Result m = tensor("m", INDEX("i", N), 0.0f), v = tensor("v", INDEX("i", N), 0.0f);
-    double ep[N], em[N] = {0}, ev[N] = {0};
+    double ep[N], em[N] = {0}, ev[N] = {0}, before[N];
     for (int i = 0; i < N; i++) ep[i] = p.x[i];
     for (int step = 1; step <= STEPS; step++) {
         float *g = normals(N, 1, 0, &rng);
-        o.m_steps = step;
-        o.v_steps = step == STEPS ? 2.5 : step;
+        o.m_steps = o.v_steps = step;
         for (int i = 0; i < N; i++) {
             double gi = 0.5 * g[i], b1 = o.beta1, b2 = o.beta2;
+            before[i] = ep[i];
             em[i] = b1*em[i] + (1.0 - b1)*gi;
             ev[i] = b2*ev[i] + (1.0 - b2)*gi*gi;
             double mean = em[i] / (1.0 - pow(b1, step));
-            double square = ev[i] / (1.0 - pow(b2, step == STEPS ? 2.5 : step));
+            double square = ev[i] / (1.0 - pow(b2, step));
             ep[i] -= o.lr * (mean / (sqrt(square) + o.eps) + o.weight_decay * ep[i]);
         }
         adamw_update(p.x, m.x, v.x, g, 0.5f, o, N);
         free(g);
         expect_written(&m, em, "m = beta1 m + (1 - beta1) g, with g scaled by g_scale");
         expect_written(&v, ev, "v = beta2 v + (1 - beta2) g^2, with g scaled by g_scale");
-        expect_written(&p, ep, step == STEPS
-            ? "v's bias correction takes o.v_steps, m's takes o.m_steps"
-            : "p -= lr (m^ / (sqrt(v^) + eps) + weight_decay p), with m^ and v^ after bias "
-              "correction");
+        expect_no_adamw_mistake(&p, before, em, ev, ep, o);
+        expect_written(&p, ep, "p -= lr (m^ / (sqrt(v^) + eps) + weight_decay p), with m^ and v^ "
+                       "after bias correction");
     }
 }
 
@@ -674,6 +744,12 @@ static void expect_draws(const char *what, Sampler s, const double *p, const cha
     }
     for (int v = 0; v < V; v++) {
         double share = (double)drawn[v] / DRAWS;
+        if (share == 1.0 && p[v] < 1.0)
+            wrong("%s: token %d is drawn each time, expected in %.3f of the draws; does exp "
+                  "overflow, and is a new rng_uniform used?", what, v, p[v]);
+        if (s.top_k + (s.top_p < 1.0f) && fabs((double)drawn[0] / DRAWS - p[1]) < 0.015)
+            wrong("%s: token 0 is drawn as often as token 1 should be; candidates are sorted, so "
+                  "return the id of the one that is drawn, not its place", what);
         if (fabs(share - p[v]) > (p[v] == 0.0 ? 0.0 : 0.015))
             wrong("%s: token %d is drawn in %.3f of the draws, expected %.3f; %s", what, v, share,
                   p[v], hint);
@@ -685,7 +761,7 @@ static void check_sample_token(void) {
                  "it takes the likeliest");
     expect_draws("temperature 1", (Sampler){ .temperature = 1.0f, .top_p = 1.0f },
                  (double[]){ 0.1, 0.4, 0.05, 0.25, 0.2 },
-                 "draw from the softmax, with the largest logit subtracted before exp");
+                 "token v has the part p_v of the line from 0 to the sum of all p: walk along it");
     expect_draws("temperature 0.5", (Sampler){ .temperature = 0.5f, .top_p = 1.0f },
                  (double[]){ 0.01/0.275, 0.16/0.275, 0.0025/0.275, 0.0625/0.275, 0.04/0.275 },
                  "divide the logits by the temperature");
@@ -740,9 +816,44 @@ static void block_of_all_rows(Model *m, int l, float *x) {
 
 // What an earlier call left in a block would hide that this one does not compute it.
 static void forget(BlockActs a, size_t T, size_t C) {
-    for (size_t i = 0; i < T*C; i++) a.ln1[i] = a.att[i] = a.x_mid[i] = a.ln2[i] = a.x_out[i] = 7.0f;
+    for (size_t i = 0; i < T*C; i++)
+        a.ln1[i] = a.att[i] = a.x_mid[i] = a.ln2[i] = a.x_out[i] = 7.0f;
     for (size_t i = 0; i < 3*T*C; i++) a.qkv[i] = 7.0f;
     for (size_t i = 0; i < 4*T*C; i++) a.fc[i] = a.gelu[i] = 7.0f;
+}
+
+// Of tensors with MN rows of `width` numbers: all but rows past ... T-1, which model_extend is for.
+typedef void OtherRows(const char *name, float *x, size_t past, size_t T, size_t width);
+
+static void mark(const char *name, float *x, size_t past, size_t T, size_t width) {
+    (void)name;
+    for (size_t i = 0; i < MN*width; i++) if (i < past*width || i >= T*width) x[i] = OUTSIDE;
+}
+
+static void expect_marked(const char *name, float *x, size_t past, size_t T, size_t width) {
+    for (size_t i = 0; i < past*width; i++)
+        if (x[i] != OUTSIDE)
+            wrong("%s: row %zu is written again; its key and value are in the cache, so compute "
+                  "rows past ... T-1 only, each in its place", name, i / width);
+    for (size_t i = T*width; i < MN*width; i++)
+        if (x[i] != OUTSIDE)
+            wrong("%s: row %zu is written, and there are %zu tokens; T - past rows are new, and "
+                  "the first of them is row `past`", name, i / width, T);
+}
+
+// All but the keys and values of the past, which are in qkv.
+static void of_others(OtherRows *rows, Model *m, size_t past, size_t T) {
+    size_t C = SMALL.C;
+    rows("x_in", m->x_in, past, T, C);
+    for (int l = 0; l < SMALL.L; l++) {
+        BlockActs *a = &m->acts[l];
+        rows("ln1", a->ln1, past, T, C), rows("att", a->att, past, T, C);
+        rows("qkv", a->qkv, 0, T, 3*C);
+        rows("x_mid", a->x_mid, past, T, C), rows("ln2", a->ln2, past, T, C);
+        rows("fc", a->fc, past, T, 4*C), rows("gelu", a->gelu, past, T, 4*C);
+        rows("x_out", a->x_out, past, T, C);
+    }
+    rows("lnf", m->lnf, past, T, C);
 }
 
 static void expect_logits(const Model *m, const float *x) {
@@ -769,10 +880,9 @@ static void check_kv_cache(void) {
     layernorm_forward(x, mean, rstd, x, m.w.lnf_gain, m.w.lnf_bias, T, C);
     for (int i = 0; i < T*C; i++) norm[i] = x[i];
     BlockActs *a = &m.acts[SMALL.L - 1];
-    float *rows[] = { a->ln1, a->att, a->x_mid, a->ln2 };
-    static const char *names[] = { "ln1", "att", "x_mid", "ln2" };
     for (int stage = 0; stage < 2; stage++) {      // all rows at once; then in three pieces
         for (int l = 0; l < SMALL.L; l++) forget(m.acts[l], T, C);
+        for (int k = 0; k < T*C; k++) m.x_in[k] = 7.0f;
         static const int ends[2][3] = { { T, 0, 0 }, { HALF, HALF + 1, T } };
         const char *of = stage ? "x_out of the last block (three calls: rows 0 ... 2, 3, 4 ... 7)"
                                : "x_out of the last block (past = 0)";
@@ -781,15 +891,13 @@ static void check_kv_cache(void) {
         for (int k = 0; k < T*C; k++) m.lnf[k] = 7.0f;
         const float *logits = NULL;
         for (int i = 0, past = 0; i < 3 && past < T; past = ends[stage][i++]) {
-            for (int k = 0; k < 4*past*C; k++) rows[k % 4][k / 4] = OUTSIDE;   // these are done
+            size_t from = (size_t)past*C, some = (size_t)ends[stage][i]*C - from;
+            of_others(mark, &m, past, ends[stage][i]);
             logits = model_extend(&m, inputs, ends[stage][i], past);
-            for (int k = 0; k < 4*past*C; k++)
-                if (rows[k % 4][k / 4] != OUTSIDE)
-                    wrong("%s: row %d is computed again; its key and value are in the cache, so "
-                          "compute rows past ... T-1 only", names[k % 4], k / 4 / C);
+            of_others(expect_marked, &m, past, ends[stage][i]);
+            memcpy(out.x + from, a->x_out + from, some * sizeof *out.x);
+            memcpy(lnf.x + from, m.lnf + from, some * sizeof *lnf.x);
         }
-        memcpy(out.x, a->x_out, T*C * sizeof *out.x);
-        memcpy(lnf.x, m.lnf, T*C * sizeof *lnf.x);
         expect_written(&out, block, stage
             ? "the new rows' tokens, positions and tensors begin at row `past`; block_forward gets "
               "T - past rows" : "embedding, every block, as in model_forward");
@@ -986,6 +1094,9 @@ static void zero1_of(int n) {
                 ? "in the second update: do the moments go on from the first?"
                 : "reduce_scatter, adamw_update of each rank's slice with the mean gradient, "
                   "all_gather");
+        for (int i = 0; i < 2*n; i++)
+            expect_written(&moments[i], (i % 2 ? v : m) + ranks[i/2].begin, "the moments of a "
+                           "rank's slice: adamw_update takes m, then v");
     }
 }
 

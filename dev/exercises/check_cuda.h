@@ -9,9 +9,9 @@
 static const float UNTOUCHED = -123.0f;
 enum { GUARD = 1024 };                 // elements behind a tensor that nobody may write
 
-// A tensor on the GPU. Without x its elements are UNTOUCHED.
+// A tensor on the GPU. Without x its elements are UNTOUCHED. Behind it nobody may read, or write.
 static float *on_gpu(size_t n, const float *x = nullptr) {
-    std::vector<float> all(n + GUARD, UNTOUCHED);
+    std::vector<float> all(n + GUARD, x ? NAN : UNTOUCHED);
     if (x) std::copy(x, x + n, all.begin());
     float *p = NULL;
     cudaMalloc(&p, (n + GUARD) * sizeof *p);
@@ -20,8 +20,8 @@ static float *on_gpu(size_t n, const float *x = nullptr) {
 }
 
 static std::vector<float> fetch(const char *name, const float *p, size_t n,
-                                const char *hint = "do threads without work leave, and do the others "
-                                "stop at the end of a row?") {
+                                const char *hint = "do threads without work leave, and do the "
+                                "others stop at the end of a row?") {
     std::vector<float> x(n + GUARD);
     cudaError_t error = cudaDeviceSynchronize();
     if (error != cudaSuccess) wrong("the kernel fails: %s", cudaGetErrorString(error));
@@ -48,3 +48,29 @@ static void expect(const char *name, const std::vector<float> &x, const std::vec
                   x[i], x[i] == UNTOUCHED ? " (it is not written)" : "", exact[i], hint);
         }
 }
+
+#ifdef EMULATOR_COUNT
+using emulator::Tally;
+using emulator::count_clear;
+
+// What the one kernel that was launched since count_clear asked for.
+static inline Tally asked(emulator::CountKind kind) {
+    return emulator::counted().at(0).total(kind);
+}
+
+static inline void expect_coalesced(const char *what, Tally t) {
+    if (t.sectors != t.ideal)
+        wrong("%s: its requests want %.3g sectors of 32 bytes each, %.3g would do: "
+              "neighbouring lanes must use neighbouring addresses", what,
+              (double)t.sectors / t.requests, (double)t.ideal / t.requests);
+}
+
+// Each of n numbers of global memory once.
+static inline void expect_moved(const char *what, Tally t, unsigned long long n, const char *hint) {
+    if (t.bytes / 4 > n)
+        wrong("%s: %llu numbers, expected %llu; %s", what, (unsigned long long)t.bytes / 4, n,
+              hint);
+}
+#else
+static inline void count_clear() {}
+#endif

@@ -21,25 +21,48 @@ static void check_warp_sum() {
         if (out[i] != sum[i / 32])
             wrong("lane %d of warp %d has %g, expected %g: five exchanges, 16, 8, 4, 2 and 1 lanes "
                   "apart, each added to x", i % 32, i / 32, out[i], sum[i / 32]);
+#ifdef EMULATOR_COUNT
+    double exchanges = (double)asked(emulator::SHUFFLE).requests / (N / 32);
+    if (exchanges != 5.0)
+        wrong("the sums are right, after %g exchanges of a warp, expected 5: after each, a lane "
+              "has the sum of twice as many", exchanges);
+#endif
+}
+
+// What the last kernel asked for, if this build counts: along the rows, and no more than `numbers`.
+static void expect_along_rows(unsigned long long numbers) {
+#ifdef EMULATOR_COUNT
+    const char *hint = "a row's warp shares its columns: lane, lane + 32, ...";
+    expect_coalesced("the result is right, but global loads", asked(emulator::GLOBAL_LOAD));
+    expect_coalesced("the result is right, but global stores", asked(emulator::GLOBAL_STORE));
+    expect_moved("the result is right, but global loads", asked(emulator::GLOBAL_LOAD), numbers,
+                 hint);
+#else
+    (void)numbers;
+#endif
 }
 
 static void check_softmax_row() {
     enum { N = 5, C = 77 };
     static float x[N*C];
     for (int i = 0; i < N*C; i++)
-        x[i] = (float)(i*i % 41) * 0.2f + (i / C == 3 ? 200.0f : i / C == 4 ? -200.0f : 0.0f)
-             + (i == 2*C + 37 ? 200.0f : 0.0f);
+        x[i] = (float)(i*i % 41) * 0.2f + (i / C == 3 ? 1000.0f : i / C == 4 ? -1000.0f : 0.0f)
+             + (i == 2*C + 37 ? 1000.0f : 0.0f);
     float *p_gpu = on_gpu(N*C), *x_gpu = on_gpu(N*C, x);
     softmax_row<<<2, 128>>>(p_gpu, x_gpu, N, C);         // 8 warps for 5 rows
     std::vector<float> p = fetch("p", p_gpu, N*C);
     for (int n = 0; n < N; n++) {
-        double sum = 0.0, got = 0.0;
-        for (int c = 0; c < C; c++) sum += exp((double)x[n*C + c]), got += p[n*C + c];
+        double sum = 0.0, got = 0.0, hi = -INFINITY;
+        for (int c = 0; c < C; c++) hi = fmax(hi, x[n*C + c]);
+        for (int c = 0; c < C; c++) sum += exp(x[n*C + c] - hi), got += p[n*C + c];
         for (int c = 0; c < C; c++) {
-            double exact = exp((double)x[n*C + c]) / sum, value = p[n*C + c];
+            double exact = exp(x[n*C + c] - hi) / sum, value = p[n*C + c];
+            if (value == UNTOUCHED)
+                wrong("p[n=%d][c=%d] is not written, expected %.4g; a row is a warp's, of any "
+                      "block, and its lanes go on to column C-1", n, c, exact);
             if (!isfinite(value))
-                wrong("p[n=%d][c=%d] is %f; e^200 overflows and e^-200 is 0: before exp, subtract "
-                      "the largest of the row, not 0", n, c, value);
+                wrong("p[n=%d][c=%d] is %f, expected %.4g; e^1000 overflows and e^-1000 is 0: "
+                      "before exp, subtract the largest of the row, not 0", n, c, value, exact);
             if (fabs(value - exact) > 1e-5 * exact + 1e-37)
                 wrong("p[n=%d][c=%d] is %.4g, expected %.4g, and the row's sum is %.4g; %s", n, c,
                       value, exact, got, fabs(got - 1.0) > 1e-4
@@ -47,6 +70,11 @@ static void check_softmax_row() {
                       : "subtract the same number from the whole row: the largest of all lanes");
         }
     }
+    enum { ROWS = 4, COLUMNS = 96 };                     // rows begin with a sector
+    count_clear();
+    softmax_row<<<1, 128>>>(p_gpu, x_gpu, ROWS, COLUMNS);
+    cudaDeviceSynchronize();
+    expect_along_rows(3*ROWS*COLUMNS);                   // the largest, the sum, p
 }
 
 static void check_layernorm_cuda() {
@@ -64,8 +92,9 @@ static void check_layernorm_cuda() {
             out[n*C + c] = (x[n*C + c] - mean[n]) * rstd[n] * gain[c] + bias[c];
     }
     float *out_gpu = on_gpu(N*C), *mean_gpu = on_gpu(N), *rstd_gpu = on_gpu(N);
-    layernorm_cuda<<<2, 128>>>(out_gpu, mean_gpu, rstd_gpu, on_gpu(N*C, x), on_gpu(C, gain),
-                               on_gpu(C, bias), N, C);               // 8 warps for 5 rows
+    float *x_gpu = on_gpu(N*C, x), *gain_gpu = on_gpu(C, gain), *bias_gpu = on_gpu(C, bias);
+    layernorm_cuda<<<2, 128>>>(out_gpu, mean_gpu, rstd_gpu, x_gpu, gain_gpu, bias_gpu, N,
+                               C);                       // 8 warps for 5 rows
     expect("mean", fetch("mean", mean_gpu, N), mean, "n", 1,
            "the sum of a row is that of all 32 lanes");
     std::vector<float> got = fetch("rstd", rstd_gpu, N);
@@ -75,6 +104,12 @@ static void check_layernorm_cuda() {
              "the row's mean");
     expect("out", fetch("out", out_gpu, N*C), out, "nc", C,
            "(x - mean) * rstd * gain + bias; gain and bias have a number for each channel");
+    enum { ROWS = 4, COLUMNS = 64 };                     // rows begin with a sector
+    count_clear();
+    layernorm_cuda<<<1, 128>>>(out_gpu, mean_gpu, rstd_gpu, x_gpu, gain_gpu, bias_gpu, ROWS,
+                               COLUMNS);
+    cudaDeviceSynchronize();
+    expect_along_rows(5*ROWS*COLUMNS);                   // x three times, gain, bias
 }
 
 // In turn, then in orders of threads that the emulator draws.

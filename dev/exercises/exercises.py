@@ -71,8 +71,8 @@ EXERCISES = [Exercise(*row) for row in [
     ("rotary", 7, TRAINER, None, "rotary positions in place of learned ones"),
     ("post_norm", 8, TRAINER, None, "LayerNorm behind each addition"),
     ("adamw_update", 9, TRAINER, "adamw_update", """
-        Gets g (n), to be scaled by g_scale, and o: lr, beta1, beta2, eps, weight_decay. In the
-        bias corrections the number of steps is o.m_steps for m, and o.v_steps for v.
+        Gets g (n), to be scaled by g_scale, and o: lr, beta1, beta2, eps, weight_decay, and as
+        o.m_steps and o.v_steps the number of this update, from 1.
         Updates the moments m (n) and v (n), then the parameters p (n)."""),
     ("global_norm", 9, TRAINER, "gradients_squares", """
         m->zero has n_chunks chunks: chunk i is chunks[i].count gradients from
@@ -242,7 +242,8 @@ def compile_check(tree, program, file):
     """Builds the check of exercises in `file` with the sources in `tree`; returns an error."""
     tree, program = os.path.abspath(tree), os.path.abspath(program)
     if file in CUDA_CHECKS:
-        return compile_cuda(os.path.join(tree, CUDA_CHECKS[file]), program, file == TILES)
+        counts = file == TILES or bool(shutil.which("g++"))
+        return compile_cuda(os.path.join(tree, CUDA_CHECKS[file]), program, counts)
     if compiler_says("CC", "cc", *OPENMP, "-fsyntax-only", "-x", "c", os.devnull):
         return compile_c(tree, program, "check.c")
     watch = program + "_threads.o"                 # finds data races; made for gcc
@@ -321,7 +322,9 @@ def verdict(command):
         return (f"it crashes ({signal.Signals(-done.returncode).name}): does an index run past the "
                 "end of an array?")
     said = (done.stdout + done.stderr).strip().splitlines() or ["it ends without a word"]
-    return None if done.returncode == 0 and said[-1] == "right" else said[-1]
+    if done.returncode == 0 and said[-1] == "right":
+        return None
+    return next((line for line in said if line.startswith("emulator: ")), said[-1])
 
 
 def verdict_of(exercise, tree, program):

@@ -12,7 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-const void *_Atomic race_address;      // the first element that two threads shared, or NULL
+// The first element that two threads shared, or NULL: without a lock; or in the order of the locks.
+const void *_Atomic race_address, *_Atomic order_address;
 
 // A region is a parallel loop, or what lies between two barriers. All threads enter it once.
 static atomic_bool locked;
@@ -73,15 +74,16 @@ void GOMP_critical_name_end(void **name) { (void)name, exclusive_end(); }
 enum { CELLS = 1 << 20, EVERYBODY = 0 };
 static _Atomic uint64_t cells[CELLS];
 
-static void touch(const void *p, bool writes) {
-    if (depth == 0 || exclusive) return;
+static void touch(const void *p, bool writes, bool locked) {
+    if (depth == 0) return;
     uint64_t at = (uintptr_t)p / 4, key = (at / CELLS << 24 | (my_region & 0xffffff)) << 9;
     uint64_t old = cells[at % CELLS], new;
     do {
         uint64_t thread = my_id;
         if (old >> 9 == key >> 9) {
             bool other = (old >> 1 & 255) != thread;
-            if (other && (writes || (old & 1))) race_address = race_address ? race_address : p;
+            const void *_Atomic *found = locked ? &order_address : &race_address;
+            if (other && (writes || (old & 1))) *found = *found ? *found : p;
             if (other) thread = EVERYBODY;
             new = key | thread << 1 | (old & 1) | writes;
         } else {
@@ -91,7 +93,7 @@ static void touch(const void *p, bool writes) {
 }
 
 static void touch_all(const char *p, size_t n, bool writes) {
-    for (size_t i = 0; i < n; i += 4) touch(p + i, writes);
+    for (size_t i = 0; i < n; i += 4) touch(p + i, writes, exclusive > 0);
 }
 
 void __tsan_init(void) {}
@@ -115,7 +117,7 @@ HOOKS(16)
 SMALL_HOOKS(1)
 SMALL_HOOKS(2)
 
-// What `#pragma omp atomic` becomes: no race.
+// What `#pragma omp atomic` becomes: no race, but the order of the threads decides the bits.
 #define ATOMICS(bits, T) \
     T __tsan_atomic##bits##_load(const volatile T *p, int order) { \
         (void)order; \
@@ -127,15 +129,18 @@ SMALL_HOOKS(2)
     } \
     T __tsan_atomic##bits##_fetch_add(volatile T *p, T x, int order) { \
         (void)order; \
+        touch((const void *)p, true, true); \
         return __atomic_fetch_add(p, x, __ATOMIC_SEQ_CST); \
     } \
     T __tsan_atomic##bits##_compare_exchange_val(volatile T *p, T old, T x, int a, int b) { \
         (void)a, (void)b; \
+        touch((const void *)p, true, true); \
         __atomic_compare_exchange_n(p, &old, x, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
         return old; \
     } \
     int __tsan_atomic##bits##_compare_exchange_strong(volatile T *p, T *old, T x, int a, int b) { \
         (void)a, (void)b; \
+        touch((const void *)p, true, true); \
         return __atomic_compare_exchange_n(p, old, x, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
     }
 ATOMICS(32, uint32_t)
