@@ -6,6 +6,7 @@ numbers that are computed again here.
     tests/test_lesson_pages.py [NAME...]     the tests of these names only
 """
 import atexit
+import functools
 import glob
 import html.parser
 import importlib.util
@@ -34,6 +35,7 @@ def read(*path):
         return file.read()
 
 
+@functools.lru_cache(None)
 def markdown_pages():
     """{name of the page: its Markdown}, of all folders."""
     found = {}
@@ -75,6 +77,7 @@ class Parsed(html.parser.HTMLParser):
             self.code[self.pre][1] += data
 
 
+@functools.lru_cache(None)
 def built():
     """The pages, built once: {name: Parsed}."""
     for module in ["markdown_it", "mdit_py_plugins", "latex2mathml"]:
@@ -105,6 +108,14 @@ def test_lesson_pages_links_resolve():
             assert not anchor or anchor in ids.get(path, [anchor]), f"{name}: no anchor {link}"
             assert not path.endswith(".md") or os.path.dirname(path) not in SOURCES, \
                 f"{name}: {link} has a page"
+    seen, todo = set(), [pages["index"].path]
+    while todo:
+        path = os.path.realpath(todo.pop())
+        here = [page for page in pages.values() if os.path.realpath(page.path) == path]
+        todo += [os.path.join(os.path.dirname(path), link.split("#")[0])
+                 for page in here if path not in seen for link in page.links]
+        seen.add(path)
+    assert set(ids) <= seen, f"no page links {set(ids) - seen}"
     lessons = sorted(name for name in pages if re.match(r"\d\d_", name))
     for name, before, following in zip(lessons, [None] + lessons, lessons[1:] + [None]):
         rels = pages[name].rels

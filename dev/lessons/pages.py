@@ -46,7 +46,7 @@ CODE = (".c", ".h", ".cu", ".py")
 # A function with its comment, in C and in Python; a table in C.
 DEFINITIONS = [
     r"(?:^//[^\n]*\n)*(?:^template [^\n;]*\n)?^[a-z_][^;{{}}\n]*\b{0}\([^;{{}}]*\) \{{"
-    r"(?:[^\n]+\}}$|\n.*?^\}})",
+    r"(?:[^\n]+\}}$|[^\n]*\n.*?^\}})",
     r"(?:^//[^\n]*\n)*^[a-z_][^;{{}}()\n]*\b{0}\[\w*\] = \{{\n.*?^\}};",
     r"^def {0}\(.*?(?=\n+^\S|\s*\Z)"]
 
@@ -205,11 +205,15 @@ def resolve(token, page, out):
             os.path.relpath(to, here) + ("#" + part if part else ""))
 
 
+def text_of(page):
+    """A page's Markdown without the links before and next at its end: nav() writes these."""
+    text, last = read(page).rstrip().rsplit("\n\n", 1)
+    return text.rstrip("-") if "](README.md)" in last else f"{text}\n\n{last}"
+
+
 def body(page, out):
-    """A page's Markdown as HTML. The line of links at its end is left to nav()."""
-    own_links = re.compile(r"\n---\n(?!.*\n---\n).*\(README\.md\).*\Z", re.S)
     md = markdown()
-    tokens = md.parse(own_links.sub("", read(page)))
+    tokens = md.parse(text_of(page))
     heads = [i for i, token in enumerate(tokens) if token.type == "heading_open"] + [len(tokens)]
     for i, following in reversed(list(zip(heads, heads[1:]))):
         name = tokens[i + 1].content
