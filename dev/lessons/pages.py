@@ -116,8 +116,9 @@ def step_code(page, before):
     same = difflib.SequenceMatcher(None, old, lines, autojunk=False).get_matching_blocks()
     kept = {at for block in same for at in range(block.b, block.b + block.size)}
     new = set(range(len(lines))) - kept
-    return "<h2 id='the-program'>The program</h2>\n" + quoted(
-        file, os.path.basename(file)[:-2], 1, lines, new)
+    return ("<h2 id='the-program'>The program</h2>\n"
+            + ("<p>Green lines are those that this step adds.</p>\n" if new else "")
+            + quoted(file, os.path.basename(file)[:-2], 1, lines, new))
 
 
 def mentions(tokens, page):
