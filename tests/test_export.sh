@@ -59,6 +59,13 @@ one_line "has no tokenizer.json, and llama.cpp needs one" "$train" --init "$dir/
     --export "$dir/no.gguf"
 good "$train" --init "$dir/bare" --tokenizer "$dir/tales/tokenizer.json" --export "$dir/named.gguf"
 cmp -s "$dir/named.gguf" "$dir/run.gguf" || note "another file with --tokenizer"
+cp -rL "$dir/run/latest" "$dir/large"                # an element of wte.weight is 65,536 there
+header=$(($(od -An -tu8 -N8 "$dir/large/model.safetensors")))
+printf '\0\0\200\107' |
+    dd of="$dir/large/model.safetensors" bs=1 seek=$((8 + header)) conv=notrunc 2> /dev/null
+one_line '"wte.weight" holds 65536, more than fp16 can' "$train" --init "$dir/large" \
+    --export "$dir/no.gguf" --export-dtype fp16
+good "$train" --init "$dir/large" --export "$dir/large.gguf"
 [ -z "$(find "$dir" -name '*.tmp')" ] && [ ! -e "$dir/no.gguf" ] || note "something is left"
 end export_refuses
 

@@ -135,12 +135,12 @@ static inline bool tokenizer_save(const Tokenizer *t, const char *path, Error *e
 }
 
 // ============================== writing the pairs of a GGUF ==============================
-// llama.cpp wants a token for each of the embedding's V rows. So that it encodes as we do, all that
-// encoding never produces is a control token.
+// llama.cpp needs a token for each of the embedding's V rows. Added tokens become control tokens,
+// which it never produces from a text either.
 
 enum { GGUF_TOKEN_NORMAL = 1, GGUF_TOKEN_CONTROL = 3, GGUF_TOKEN_UNUSED = 5 };
 
-// Puts a token in the alphabet, or as it is if it was added. chars has room for it.
+// Puts a token in the alphabet, an added one as it is. `chars` has room for it.
 static inline void tokenizer_put_token(GgufHeader *h, const Tokenizer *t, int id, char *chars) {
     size_t n;
     const char *text = tokenizer_piece(t, id, &n);
@@ -522,7 +522,7 @@ static inline bool tokenizer_parse_gguf(Tokenizer *t, const unsigned char *bytes
         || types.n != tokens.n || tokens.n > INT_MAX || merges.n > INT_MAX)
         return fail(err, "its tokenizer needs lists of tokens, token types and merges");
     size_t count = (size_t)tokens.n;
-    for (int32_t type; count > 0; count--) {               // rows that no token has
+    for (int32_t type; count > 0; count--) {               // rows without a token
         memcpy(&type, types.bytes.at + 4*(count - 1), sizeof type);
         if (type != GGUF_TOKEN_UNUSED) break;
     }

@@ -2,7 +2,7 @@
 #pragma once
 #include "open.h"                      // find_checkpoint, open_tokenizer
 
-// The largest half is 65,504; from 65,520 on a float becomes an infinite one.
+// The largest half is 65,504; from 65,520 on, rounding would give infinity.
 static inline bool export_fits(const float *in, const Tensor *t, FloatType type, Error *err) {
     for (size_t i = 0; gguf_type(t, type) == FLOAT_16 && i < t->count; i++)
         if (fabsf(in[i]) >= 65520.0f)
@@ -36,7 +36,7 @@ static inline bool export_tensors(int fd, TensorFile *f, FloatType type, const c
     return put;
 }
 
-// Writes a file anew.
+// Creates the file, and writes all of it. After an error it may be incomplete.
 static inline bool export_write(const Run *r, TensorFile *f, const char *path, Error *err) {
     FloatType type = r->o.export_dtype == EXPORT_FP16 ? FLOAT_16 : FLOAT_32;
     GgufHeader h;
