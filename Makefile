@@ -64,6 +64,9 @@ MPICC ?= mpicc
 LINK   = $(if $(filter 1,$(MPI)),$(LINK_MPI),$(CC))
 LINK_MPI = OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) -DWITH_MPI -pthread
 HAVE_MPI := $(if $(shell command -v $(MPICC)),1)
+ifeq ($(MPI)$(EXE),1.exe)
+  $(error MPI=1: on Windows, several ranks need WSL 2)
+endif
 ifeq ($(MPI)$(HAVE_MPI),1)
   $(error MPI=1: there is no $(MPICC) here; install Open MPI or MPICH, with its headers)
 endif
@@ -114,7 +117,7 @@ EMULATE    = $(LINK_CXX) -DWITH_NCCL -std=c++17 -Wall -Wextra -Wno-unknown-pragm
 EMULATED  := $(if $(shell command -v $(CXX)),train_gpt2cu-emulated \
              $(addprefix $(BUILD)/emulated/,test_emulator test_gpt2-bf16 test_gpt2-fp32 bench_cuda))
 
-all: train_gpt2$(EXE) prepare$(EXE)          ## build ./train_gpt2 and ./prepare (the default)
+all: train_gpt2$(EXE) prepare$(EXE)   ## build ./train_gpt2 and ./prepare (the default)
 
 run: all                         ## train a small GPT-2 on the embedded corpus, about a minute
 	@scripts/tales.sh
@@ -206,7 +209,7 @@ $(BUILD)/lessons/%: dev/lessons/%.c $(BUILD)/flags
 	$(CC) $(FLAGS) -MMD -MP -MF $(BUILD)/lesson_$(@F).d $< -o $@ -lm
 
 clean:                           ## remove what make built; data and runs stay
-	rm -rf $(BUILD) train_gpt2 prepare train_gpt2cu train_gpt2cu-emulated
+	rm -rf $(BUILD) train_gpt2 prepare train_gpt2.exe prepare.exe train_gpt2cu train_gpt2cu-emulated
 
 help:                            ## this list
 	@sed -n 's/^\([a-z_0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | \

@@ -12,8 +12,6 @@
 #include <shellapi.h>                    // CommandLineToArgvW
 #include <errno.h>
 #include <fcntl.h>
-#include <io.h>
-#include <malloc.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -27,26 +25,8 @@
 #undef far
 #undef stat
 #undef fstat
-void _assert(const char *, const char *, unsigned) __attribute__((noreturn));
 #define PRINTF_LIKE(fmt, args) __attribute__((format(gnu_printf, fmt, args)))
-
-// ---- memory: Windows frees aligned memory by a function of its own, so here all is aligned ----
-
-#define malloc(n) _aligned_malloc(n, 64)
-#define realloc(p, n) _aligned_realloc(p, n, 64)
-#define calloc windows_calloc
-#define free _aligned_free
-
-static inline void *windows_calloc(size_t count, size_t size) {
-    size_t n = count * size;
-    void *p = size == 0 || n / size == count ? malloc(n ? n : 1) : NULL;
-    return p ? memset(p, 0, n) : NULL;
-}
-
-static inline int posix_memalign(void **p, size_t alignment, size_t n) {
-    (void)alignment;                     // 64, or a huge page, which Windows does not give
-    return (*p = malloc(n)) ? 0 : ENOMEM;
-}
+void _assert(const char *, const char *, unsigned) __attribute__((noreturn));
 
 // ---- texts and errors ----
 
@@ -58,6 +38,10 @@ static inline Wide wide(const char *utf8) {
     if (strcmp(utf8, "/dev/null") == 0) utf8 = "NUL";
     if (!MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, utf8, -1, w.text, 4096)) w.text[0] = 0;
     return w;
+}
+
+static inline void narrow(char *utf8, size_t size, const wchar_t *text) {
+    WideCharToMultiByte(CP_UTF8, 0, text, -1, utf8, (int)size, NULL, NULL);
 }
 
 // Sets errno, and returns -1.
@@ -74,27 +58,30 @@ static inline int windows_failed(void) {
 }
 
 // A call that changes a name. A virus scanner may hold a file for a moment: tries for a second.
-#define WINDOWS_TRY(call) \
-    for (int tries = 0; !(call); Sleep(50)) \
-        if ((windows_failed(), errno != EACCES && errno != ENOTEMPTY) || ++tries == 20) return -1
+#define windows_try(call) ({ \
+    int tries = 20, status; \
+    while ((status = (call) ? 0 : windows_failed()) != 0 && --tries > 0 \
+           && (errno == EACCES || errno == ENOTEMPTY)) Sleep(50); \
+    status; })
 
 // ---- open files ----
 
 enum { O_CLOEXEC = 0, O_NONBLOCK = 0, O_DIRECTORY = 0 };   // nothing is inherited, nothing blocks
 enum { LOCK_EX = 1, LOCK_NB = 2, F_SETFL = 4, PROT_READ = 1, MAP_PRIVATE = 2 };
 #define MAP_FAILED NULL
+#define handle_of(fd) ((HANDLE)_get_osfhandle(fd))
 #define open windows_open
 #define fopen(path, mode) _wfopen(wide(path).text, wide(mode).text)
-#define write windows_write
+#define write(fd, data, n) _write(fd, data, (unsigned)((n) < 1 << 30 ? (n) : 1 << 30))
+#define pread(fd, data, n, at) (_lseeki64(fd, at, SEEK_SET) < 0 ? -1 : _read(fd, data, n))
 #define fcntl(fd, command, flags) ((void)(fd))
 #define stat windows_stat
 #define lstat windows_stat
 #define fstat windows_fstat
-#define S_ISLNK(mode) ((void)(mode), 0)  // a link is what it points to
 #define ino_t uint64_t                   // Windows' own has 16 bits, all 0
+#define S_ISLNK(mode) ((void)(mode), 0)  // a link is what it points to
 #define munmap(map, n) ((void)(n), UnmapViewOfFile(map))
-
-static inline HANDLE handle_of(int fd) { return (HANDLE)_get_osfhandle(fd); }
+#define posix_memalign(p, alignment, n) ((*(p) = malloc(n)) ? 0 : ENOMEM)   // 16 bytes, for free()
 
 static inline int windows_open(const char *path, int flags, ...) {
     DWORD access = flags & O_RDWR ? GENERIC_READ | GENERIC_WRITE
@@ -105,16 +92,6 @@ static inline int windows_open(const char *path, int flags, ...) {
                               FILE_FLAG_BACKUP_SEMANTICS, NULL);   // opens directories, too
     if (file == INVALID_HANDLE_VALUE) return windows_failed();
     return _open_osfhandle((intptr_t)file, (flags & O_APPEND) | O_BINARY);
-}
-
-// Nothing written and no error: the disk is full.
-static inline ssize_t windows_write(int fd, const void *data, size_t n) {
-    int written = _write(fd, data, n < 1 << 30 ? (unsigned)n : 1u << 30);
-    return written == 0 && n > 0 ? errno = ENOSPC, -1 : written;
-}
-
-static inline ssize_t pread(int fd, void *data, size_t n, off_t at) {
-    return _lseeki64(fd, at, SEEK_SET) < 0 ? -1 : _read(fd, data, (unsigned)n);
 }
 
 // A directory cannot be synced (EINVAL); but NTFS keeps a journal of names, and rename waits for it.
@@ -157,13 +134,13 @@ static inline int flock(int fd, int how) {
     return (void)how, CloseHandle(lock), errno = EWOULDBLOCK, -1;
 }
 
+// A whole file, to read.
 static inline void *mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset) {
-    (void)at, (void)protection, (void)flags, (void)offset;         // a whole file, to read
     HANDLE mapping = CreateFileMappingW(handle_of(fd), NULL, PAGE_READONLY, 0, 0, NULL);
     void *map = mapping ? MapViewOfFile(mapping, FILE_MAP_READ, 0, 0, n) : NULL;
     if (!map) windows_failed();
-    if (mapping) CloseHandle(mapping);                             // the view stays
-    return map;
+    if (mapping) CloseHandle(mapping);   // the view stays
+    return (void)at, (void)protection, (void)flags, (void)offset, map;
 }
 
 // ---- names ----
@@ -171,38 +148,21 @@ static inline void *mmap(void *at, size_t n, int protection, int flags, int fd, 
 #define access(path, mode) \
     (GetFileAttributesW(wide(path).text) == INVALID_FILE_ATTRIBUTES ? windows_failed() : 0)
 #define mkdir(path, mode) (CreateDirectoryW(wide(path).text, NULL) ? 0 : windows_failed())
-#define rmdir windows_rmdir
+#define rmdir(path) windows_try(RemoveDirectoryW(wide(path).text))
 #define unlink windows_unlink
-#define rename windows_rename
+#define rename(from, to) /* replaces a file in one step on NTFS, and waits for the disk */ \
+    windows_try(MoveFileExW(wide(from).text, wide(to).text, \
+                            MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH))
 #define symlink(to, link) ((void)(to), errno = EPERM, -1)          // administrators alone may
 #define readlink(link, to, n) ((void)(link), -1)
-
-static inline int windows_rmdir(const char *path) {
-    WINDOWS_TRY(RemoveDirectoryW(wide(path).text));
-    return 0;
-}
+#define realpath(path, out) _strdup(path)
 
 // A link to a directory is removed, not what is in the directory.
 static inline int windows_unlink(const char *path) {
     DWORD kind = GetFileAttributesW(wide(path).text);
     if (kind == INVALID_FILE_ATTRIBUTES) return windows_failed();
-    if (kind & FILE_ATTRIBUTE_DIRECTORY)
-        return kind & FILE_ATTRIBUTE_REPARSE_POINT ? rmdir(path) : (errno = EISDIR, -1);
-    WINDOWS_TRY(DeleteFileW(wide(path).text));
-    return 0;
-}
-
-// Replaces a file in one step, as NTFS does it, and returns when the disk has it.
-static inline int windows_rename(const char *from, const char *to) {
-    WINDOWS_TRY(MoveFileExW(wide(from).text, wide(to).text,
-                            MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH));
-    return 0;
-}
-
-// No link is to be resolved.
-static inline char *realpath(const char *path, char *out) {
-    char *copy = (char *)calloc(strlen(path) + 1, 1);
-    return (void)out, copy ? strcpy(copy, path) : NULL;
+    if (!(kind & FILE_ATTRIBUTE_DIRECTORY)) return windows_try(DeleteFileW(wide(path).text));
+    return kind & FILE_ATTRIBUTE_REPARSE_POINT ? rmdir(path) : (errno = EISDIR, -1);
 }
 
 struct dirent { char d_name[1024]; };
@@ -225,8 +185,7 @@ static inline DIR *opendir(const char *path) {
 
 static inline struct dirent *readdir(DIR *dir) {
     if (!dir->more) return NULL;
-    WideCharToMultiByte(CP_UTF8, 0, dir->data.cFileName, -1, dir->entry.d_name,
-                        sizeof dir->entry.d_name, NULL, NULL);
+    narrow(dir->entry.d_name, sizeof dir->entry.d_name, dir->data.cFileName);
     dir->more = FindNextFileW(dir->find, &dir->data);
     return &dir->entry;
 }
@@ -242,9 +201,8 @@ typedef struct { size_t gl_pathc; char **gl_pathv; } glob_t;
 // The wildcards are * and ?, in a file's name alone. No name on Windows holds one, so a \ is left
 // out: what it protects means itself.
 static inline int glob(const char *pattern, int flags, void *on_error, glob_t *found) {
-    char plain[4096];
+    char plain[4096], path[5200];
     int n = 0, folder = 0;
-    (void)flags, (void)on_error;
     for (; *pattern && n + 1 < (int)sizeof plain; pattern++) {
         if (*pattern != '\\') plain[n++] = *pattern;
         if (*pattern == '/') folder = n;
@@ -254,12 +212,11 @@ static inline int glob(const char *pattern, int flags, void *on_error, glob_t *f
     found->gl_pathv = (char **)calloc(GLOB_MOST, sizeof(char *));
     DIR *dir = windows_find(plain);
     for (struct dirent *e; dir && found->gl_pathc < GLOB_MOST && (e = readdir(dir)); ) {
-        char *path = (char *)calloc(1, sizeof plain + sizeof e->d_name);
-        sprintf(path, "%.*s%s", folder, plain, e->d_name);
-        found->gl_pathv[found->gl_pathc++] = path;
+        snprintf(path, sizeof path, "%.*s%s", folder, plain, e->d_name);
+        found->gl_pathv[found->gl_pathc++] = _strdup(path);
     }
     if (dir) closedir(dir);
-    return found->gl_pathc ? 0 : GLOB_NOMATCH;
+    return (void)flags, (void)on_error, found->gl_pathc ? 0 : GLOB_NOMATCH;
 }
 
 static inline void globfree(glob_t *found) {
@@ -277,10 +234,9 @@ static inline Memstream *memstream(void) {
 }
 
 static inline FILE *open_memstream(char **text, size_t *n) {
-    wchar_t folder[MAX_PATH + 1], name[MAX_PATH + 1];
-    if (memstream()->file || !GetTempPathW(MAX_PATH, folder)
-        || !GetTempFileNameW(folder, L"gpt", 0, name)) return NULL;
-    *memstream() = (Memstream){ _wfopen(name, L"w+bD"), text, n }; // D: removed when it is closed
+    wchar_t *name = _wtempnam(NULL, L"gpt");
+    *memstream() = (Memstream){ name ? _wfopen(name, L"w+bD") : NULL, text, n };   // D: fclose removes it
+    free(name);
     return memstream()->file;
 }
 
@@ -300,8 +256,7 @@ static inline int windows_fclose(FILE *file) {
 
 // ---- the machine, the terminal, signals ----
 
-enum { _SC_NPROCESSORS_ONLN, _SC_PAGESIZE, _SC_PHYS_PAGES };
-#define _SC_AVPHYS_PAGES 3               // ram.h asks whether there is this one
+enum { _SC_NPROCESSORS_ONLN, _SC_PAGESIZE, _SC_PHYS_PAGES, _SC_AVPHYS_PAGES };
 #define gethostname(name, n) ((void)(name))
 #define getrlimit(what, limit) ((void)(limit), -1)
 #define ioctl(fd, request, size) windows_size(fd, size)
@@ -328,14 +283,9 @@ enum { SIGHUP = SIGBREAK, SIGBUS = 7, SIGUSR1 = 10, SIGPIPE = 13, SIGXFSZ = 25 }
 enum { SA_SIGINFO = 1, SA_RESTART = 2, SA_RESETHAND = 4 };
 typedef struct { void *si_addr; } siginfo_t;
 struct sigaction { void (*sa_handler)(int), (*sa_sigaction)(int, siginfo_t *, void *); int sa_flags; };
-
-typedef void (*SignalHandler)(int);
-static inline SignalHandler windows_signal(int number, SignalHandler handler) {
-    bool comes = number == SIGINT || number == SIGTERM || number == SIGHUP;
-    return comes ? signal(number, handler) : SIG_DFL;
-}
-#define signal windows_signal
-#define sigaction(number, action, old) ((void)signal(number, (action)->sa_handler))
+#define windows_has(n) ((n) == SIGINT || (n) == SIGTERM || (n) == SIGHUP)
+#define signal(n, handler) ({ windows_has(n) ? (signal)(n, handler) : SIG_DFL; })
+#define sigaction(n, action, old) ((void)signal(n, (action)->sa_handler))
 
 // ---- before main ----
 
@@ -351,11 +301,11 @@ static inline char **arguments(int *argc, char **argv) {
     if (GetConsoleMode(console, &mode)) SetConsoleMode(console, mode | 4);   // virtual terminal
     argv = (char **)calloc((size_t)*argc + 1, sizeof *argv);
     for (int i = 0; i < *argc; i++) {
-        int n = WideCharToMultiByte(CP_UTF8, 0, wide_argv[i], -1, NULL, 0, NULL, NULL);
-        bool prompt = i > 0 && strcmp(argv[i - 1], "--generate") == 0;
-        argv[i] = (char *)calloc((size_t)n, 1);
-        WideCharToMultiByte(CP_UTF8, 0, wide_argv[i], -1, argv[i], n, NULL, NULL);
-        prompt = prompt || strncmp(argv[i], "--generate=", 11) == 0;
+        size_t size = 3*wcslen(wide_argv[i]) + 1;
+        argv[i] = (char *)calloc(size, 1);
+        narrow(argv[i], size, wide_argv[i]);
+        bool prompt = (i > 0 && strcmp(argv[i - 1], "--generate") == 0)
+                   || strncmp(argv[i], "--generate=", 11) == 0;
         for (char *p = argv[i]; *p && !prompt; p++) if (*p == '\\') *p = '/';
     }
     return argv;
