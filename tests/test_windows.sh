@@ -87,14 +87,16 @@ end windows_trains
 
 works $train $small --data "$dir/tales" --steps 30 --save-every 10 --out "$dir/whole"
 works $train $small --data "$dir/tales" --steps 10 --out "$dir/run"
-works windows --resume --out "$dir/run" --steps 20
+one_line "latest: a link that this system cannot replace; remove it" \
+    windows --resume --out "$dir/run" --steps 20       # wine alone shows Linux's links
+rm "$dir/run/latest"
+good windows --resume --out "$dir/run" --steps 20
 same "latest on Windows" "$(cat "$dir/run/latest")" step_00000020
-[ ! -s "$dir/stderr" ] || note "resuming a run of Linux: $(cat "$dir/stderr")"
 works $train --resume --out "$dir/run" --steps 30
 same "latest on Linux" "$(readlink "$dir/run/latest")" step_00000030
 losses_agree "$dir/whole" "$dir/run" 30
 works windows --init "$dir/run" --generate "Once" --max-new 2
-same "files" "$(ls "$dir/run/latest/" "$dir/run")" "$(ls "$dir/whole/latest/" "$dir/run")"
+same "files" "$(ls "$dir/run/latest/" | xargs)" "$(ls "$dir/whole/latest/" | xargs)"
 end windows_runs_go_on_on_linux
 
 # ---- generation ----

@@ -951,16 +951,20 @@ static inline bool checkpoint_lock(int *fd, const char *out, Error *err) {
     return fail(err, "another run is writing to %s; wait until it ends, or stop it", out);
 }
 
+static inline bool same_directory(const char *a, const char *b) {
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 // OUT/latest is a directory: a copy that followed the link (cp -L) made it one. Gives it the name
 // of its step, or a second name if that one is taken, so that nothing is lost. If it is the step's
-// own directory, it is the link, on a disk that Linux shares with Windows.
+// own directory, it is a link of Linux's, as Windows sees it.
 static inline bool latest_adopt(const char *out, const char *latest, Error *err) {
     TrainState state;
     StepName name;
     Path to;
     Json json;
     Error why;
-    struct stat info, there;
     if (!checkpoint_load_state(&state, &json, latest, &why))
         return fail(err, "%s: not a link of a run; move it away or change --out", latest);
     json_free(&json);
@@ -969,9 +973,9 @@ static inline bool latest_adopt(const char *out, const char *latest, Error *err)
                  copy ? ".1" : "");
         if (!path_join(&to, out, name.text, err)) return false;
         if (access(to.text, F_OK) != 0) break;
-        if (stat(to.text, &there) == 0 && stat(latest, &info) == 0 && there.st_dev == info.st_dev
-            && there.st_ino == info.st_ino && rmdir(latest) == 0)
-            return latest_move(out, name.text, err);
+        if (same_directory(latest, to.text))
+            return rmdir(latest) == 0 ? latest_move(out, name.text, err)
+                 : fail(err, "%s: a link that this system cannot replace; remove it", latest);
     }
     if (access(to.text, F_OK) == 0 || rename(latest, to.text) != 0)
         return fail(err, "%s: a directory where a run has a link, and it cannot become %s: %s; "
