@@ -8,6 +8,7 @@ MPI       ?= 0
 PRECISION ?=
 PLAIN     ?= 0
 BUILD     ?= build
+comma     := ,
 
 # What this compiler can do: $(call can,FLAGS) gives FLAGS back if a program builds with them. The
 # program goes to $(BUILD), not to /dev/null: root's compiler may replace the device by a file.
@@ -35,9 +36,19 @@ ifeq ($(OMP),)
   OMP := $(call can,-fopenmp-simd) -Wno-unknown-pragmas
 endif
 
+# Windows, MinGW-w64: in MSYS2, or CC=x86_64-w64-mingw32-gcc. posix.h has what Windows lacks. gcc
+# aligns the stack to 16 bytes there, whatever vectors are on it (its bug 54412), so the assembler
+# turns aligned moves of vectors into unaligned ones, which are as fast; without it, no AVX.
+ifneq ($(or $(findstring mingw,$(CC)),$(filter MINGW% UCRT% CLANG%,$(MSYSTEM))),)
+  EXE     := .exe
+  WINDOWS := -include dev/base/windows/posix.h -Idev/base/windows -static -Wl,--stack,8388608 \
+             $(or $(call can,-Wa$(comma)-muse-unaligned-vector-move),\
+                  $(if $(call can,-Wpass-failed),,-mno-avx))
+endif
+
 # Sums keep their order (no -ffast-math); errno after sqrtf and trapping NaNs, nobody reads.
 FLAGS := -std=gnu11 -Wall -Wextra $(NATIVE) $(CFLAGS) -fno-math-errno -fno-trapping-math \
-         $(if $(call can,-Wpass-failed),-Wno-pass-failed) $(OMP)
+         $(if $(call can,-Wpass-failed),-Wno-pass-failed) $(OMP) $(WINDOWS)
 ifeq ($(SANITIZE),1)
   FLAGS += -g -fsanitize=address,undefined -fno-sanitize-recover=all
 endif
@@ -53,6 +64,9 @@ MPICC ?= mpicc
 LINK   = $(if $(filter 1,$(MPI)),$(LINK_MPI),$(CC))
 LINK_MPI = OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) -DWITH_MPI -pthread
 HAVE_MPI := $(if $(shell command -v $(MPICC)),1)
+ifeq ($(MPI)$(EXE),1.exe)
+  $(error MPI=1: on Windows, several ranks need WSL 2)
+endif
 ifeq ($(MPI)$(HAVE_MPI),1)
   $(error MPI=1: there is no $(MPICC) here; install Open MPI or MPICH, with its headers)
 endif
@@ -62,7 +76,6 @@ LESSONS := $(patsubst dev/%.c,$(BUILD)/%,$(wildcard dev/lessons/*.c))
 
 # CUDA: for the GPUs that are here, else for three generations and the code that later ones compile
 # for themselves. Nothing of this is looked up unless a CUDA target is built.
-comma     := ,
 NVCC      ?= $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc),nvcc)
 NVCC_KNOWS = $(subst sm_,,$(shell $(NVCC) --list-gpu-code 2>/dev/null))
 OLDEST     = $(if $(filter fp32,$(PRECISION)),7,8)                  # bf16 came with Ampere, 8.0
@@ -104,7 +117,7 @@ EMULATE    = $(LINK_CXX) -DWITH_NCCL -std=c++17 -Wall -Wextra -Wno-unknown-pragm
 EMULATED  := $(if $(shell command -v $(CXX)),train_gpt2cu-emulated \
              $(addprefix $(BUILD)/emulated/,test_emulator test_gpt2-bf16 test_gpt2-fp32 bench_cuda))
 
-all: train_gpt2 prepare          ## build ./train_gpt2 and ./prepare (the default)
+all: train_gpt2$(EXE) prepare$(EXE)   ## build ./train_gpt2 and ./prepare (the default)
 
 run: all                         ## train a small GPT-2 on the embedded corpus, about a minute
 	@scripts/tales.sh
@@ -207,14 +220,14 @@ $(BUILD)/lessons/%: dev/lessons/%.c $(BUILD)/flags
 	$(CC) $(FLAGS) -MMD -MP -MF $(BUILD)/lesson_$(@F).d $< -o $@ -lm
 
 clean:                           ## remove what make built; data and runs stay
-	rm -rf $(BUILD) train_gpt2 prepare train_gpt2cu train_gpt2cu-emulated
+	rm -rf $(BUILD) train_gpt2 prepare train_gpt2.exe prepare.exe train_gpt2cu train_gpt2cu-emulated
 
 help:                            ## this list
 	@sed -n 's/^\([a-z_0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | \
 	    while IFS='|' read -r target text; do printf '  make %-12s %s\n' "$$target" "$$text"; done
 	@echo '  PRECISION=bf16 PLAIN=1 MPI=1 CC=clang CFLAGS=-O0 SANITIZE=1 OPENMP=0   after any: another build'
 
-train_gpt2: train_gpt2.c $(BUILD)/flags
+train_gpt2$(EXE): train_gpt2.c $(BUILD)/flags
 	$(LINK) $(FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< -o $@ -lm
 
 $(BUILD)/train_gpt2-mpi: train_gpt2.c $(BUILD)/flags   # for tests and benchmarks
@@ -223,7 +236,7 @@ $(BUILD)/train_gpt2-mpi: train_gpt2.c $(BUILD)/flags   # for tests and benchmark
 $(BUILD)/bench_comm: dev/cpu/bench_comm.c $(BUILD)/flags
 	$(LINK_MPI) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
 
-prepare: $(BUILD)/prepare.o $(BUILD)/tales.o
+prepare$(EXE): $(BUILD)/prepare.o $(BUILD)/tales.o
 	$(CC) $(FLAGS) $(BUILD)/prepare.o $(BUILD)/tales.o -o $@ -lm
 
 $(BUILD)/%.o: dev/data/%.c $(BUILD)/flags

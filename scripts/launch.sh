@@ -29,6 +29,7 @@ tick=0.2 && [ "${BASH_VERSINFO[0]}" -ge 4 ] || tick=1
 
 say() { echo "launch.sh: $*" >&4; }
 die() { say "$*"; exit 1; }
+[ -z "${MSYSTEM:-}" ] || die "on Windows, several ranks need WSL 2"      # MSYS2 sets it
 
 # ---- starting: for each process its id, name, and for a host the pipe that carries signals ----
 

@@ -133,6 +133,7 @@ static inline int processors(void) { return (int)sysconf(_SC_NPROCESSORS_ONLN); 
 // matrix is shared out by columns: no two threads add to the same element, and no sum is split.
 static inline int strip_begin(int C, int s, int strips) { return (int)((int64_t)C * s / strips); }
 
+#if defined(_OPENMP) && defined(__linux__)
 // Points stderr at /dev/null. Returns the descriptor of the true one, also in BATCHWISE_STDERR.
 static inline int stderr_hide(void) {
     char number[16];
@@ -151,6 +152,7 @@ static inline void stderr_restore(int aside) {
     if (aside < 0 || dup2(aside, STDERR_FILENO) < 0) return;
     close(aside);
 }
+#endif
 
 // An OpenMP thread that waits for the others spins for milliseconds, in case they are about to
 // finish. On an idle machine that is right. On a busy machine it takes the core from the very

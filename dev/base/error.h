@@ -25,7 +25,9 @@
 #define PROGRAM "batchwise"
 #endif
 
+#ifndef PRINTF_LIKE
 #define PRINTF_LIKE(fmt, args) __attribute__((format(printf, fmt, args)))
+#endif
 
 typedef struct { char text[512]; } Error;
 
@@ -36,6 +38,11 @@ static inline void open_standard_streams(void) {
     do fd = open("/dev/null", O_RDONLY); while (fd >= 0 && fd <= STDERR_FILENO);
     if (fd > STDERR_FILENO) close(fd);
 }
+
+#ifndef _WIN32
+// Call it before the arguments are used: those of Windows must be made UTF-8 (windows/posix.h).
+static inline char **arguments(int *argc, char **argv) { return (void)argc, argv; }
+#endif
 
 // Formats a message into out (size). One that is too long loses its middle, such as a long path's:
 // its end says what is wrong.

@@ -68,6 +68,9 @@ static inline double ram_total(void) {
 // Bytes that are free now.
 static inline double ram_free(void) {
     double available = ram_field("MemAvailable");
+#ifdef _WIN32
+    available = (double)sysconf(_SC_AVPHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+#endif
     return available > 0.0 ? fmin(available, ram_limit()) : ram_total();
 }
 

@@ -41,7 +41,7 @@
 
 // A file that is being written, under its final name + UNFINISHED.
 typedef struct Temporary {
-    char name[64], final[48];
+    Path path, final;
     struct Temporary *next;
 } Temporary;
 
@@ -85,8 +85,11 @@ static DIR *output_list(const Output *out) {
 
 static void output_remove(const Output *out, Owner owner) {
     DIR *list = output_list(out);
+    Path path;
+    Error err;
     for (struct dirent *entry; (entry = readdir(list)); )
-        if (output_owner(out, entry->d_name) == owner) unlinkat(out->fd, entry->d_name, 0);
+        if (output_owner(out, entry->d_name) == owner
+            && path_join(&path, out->dir, entry->d_name, &err)) unlink(path.text);
     closedir(list);
 }
 
@@ -101,7 +104,7 @@ static Output **output_current(void) {
 static void output_discard(void) {
     const Output *out = *output_current();
     if (!out) return;
-    for (const Temporary *t = out->temporaries; t; t = t->next) unlinkat(out->fd, t->name, 0);
+    for (const Temporary *t = out->temporaries; t; t = t->next) unlink(t->path.text);
     if (out->made) rmdir(out->dir);
 }
 
@@ -162,14 +165,16 @@ static bool output_begin(Output *out, const char *dir, const char *name, bool ov
 // Opens a new file, which output_commit will rename to this name.
 static FILE *output_open(Output *out, const char *name, Error *err) {
     Temporary *t = (Temporary *)alloc_or_die(sizeof *t, "a file's name");
-    snprintf(t->final, sizeof t->final, "%s", name);
-    snprintf(t->name, sizeof t->name, "%s" UNFINISHED, t->final);
+    char unfinished[64];
+    snprintf(unfinished, sizeof unfinished, "%s" UNFINISHED, name);
+    if (!path_join(&t->path, out->dir, unfinished, err)
+        || !path_join(&t->final, out->dir, name, err)) return NULL;
     t->next = out->temporaries;
     out->temporaries = t;
-    int fd = openat(out->fd, t->name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int fd = open(t->path.text, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     FILE *f = fd < 0 ? NULL : fdopen(fd, "wb");
     if (f) return f;
-    fail(err, "--out: %s/%s cannot be written: %s", out->dir, t->name, strerror(errno));
+    fail(err, "--out: %s cannot be written: %s", t->path.text, strerror(errno));
     if (fd >= 0) close(fd);
     return NULL;
 }
@@ -192,9 +197,8 @@ static bool output_commit(Output *out, Error *err) {
     output_remove(out, OURS);
     while (out->temporaries) {
         Temporary *t = out->temporaries;
-        if (renameat(out->fd, t->name, out->fd, t->final) != 0)
-            return fail(err, "--out: %s/%s cannot be renamed: %s", out->dir, t->name,
-                        strerror(errno));
+        if (rename(t->path.text, t->final.text) != 0)
+            return fail(err, "--out: %s cannot be renamed: %s", t->path.text, strerror(errno));
         out->temporaries = t->next;
         free(t);
     }
@@ -500,14 +504,15 @@ static bool text_set_cut(Text *text, double fraction, Error *err) {
 // Copies a pipe to a file without a name in --out: the text's size is known only at its end, and
 // bpe:N reads it twice.
 static bool text_spool(Text *text, FILE *pipe, const Output *out, Error *err) {
-    const char *name = "input" UNFINISHED;
     char bytes[65536];
-    int fd = openat(out->fd, name, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    Path path;
+    if (!path_join(&path, out->dir, "input" UNFINISHED, err)) return false;
+    int fd = open(path.text, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     text->file = fd < 0 ? NULL : fdopen(fd, "w+b");
-    text->spooled = true;
-    unlinkat(out->fd, name, 0);
     if (!text->file)
-        return fail(err, "--out: %s/%s cannot be written: %s", out->dir, name, strerror(errno));
+        return fail(err, "--out: %s cannot be written: %s", path.text, strerror(errno));
+    text->spooled = true;
+    unlink(path.text);
     for (size_t n; (n = fread(bytes, 1, sizeof bytes, pipe)) > 0; text->size += n)
         if (fwrite(bytes, 1, n, text->file) != n) break;
     if (ferror(pipe)) return fail(err, "%s: cannot be read: %s", text->path, strerror(errno));
@@ -1094,6 +1099,7 @@ __attribute__((noreturn)) static void unknown_command(const char *name) {
 }
 
 int main(int argc, char **argv) {
+    argv = arguments(&argc, argv);
     open_standard_streams();
     signal(SIGXFSZ, SIG_IGN);        // a file size limit then gives EFBIG, an ordinary error
     threads_begin(0);

@@ -7,7 +7,8 @@
 //                       average.safetensors     averaged weights, if the run has them: average.NAME
 //                       state.json              counters: where the run stands
 //                       tune.json               a GPU's choices of algorithms (dev/cuda/tune.h)
-//     OUT/latest -> step_00001000               a relative link
+//     OUT/latest -> step_00001000               a relative link; or, where there are none (Windows,
+//                                               FAT), a file that holds the name of the directory
 //
 // In a DiLoCo run (Douillard et al. 2023) each worker has moments of its own. optimizer.safetensors
 // then holds their mean, from which any number of workers can resume; two more files hold the rest:
@@ -19,7 +20,7 @@
 // OUT/latest always points to a complete checkpoint, even if the run crashes during a save:
 //     1. write all files to OUT/.tmp-step_00001000; fsync each file and the directory
 //     2. rename the directory to OUT/step_00001000; fsync OUT
-//     3. rename a new link over OUT/latest; fsync OUT
+//     3. rename a new link, or file, over OUT/latest; fsync OUT
 //     4. only now remove old checkpoints: rename each to OUT/.tmp-old, then delete it
 // A run begins by removing the .tmp- names above that a crash has left.
 //
@@ -353,15 +354,34 @@ static inline StepName checkpoint_newest(const char *out) {
     return newest;
 }
 
+// The target of the link OUT/latest, or the name that the file OUT/latest holds; "": neither.
+static inline StepName latest_name(const char *out) {
+    StepName name = { "" };
+    Path latest;
+    FileMap file;
+    Error err;
+    if (!path_join(&latest, out, "latest", &err)) return name;
+    ssize_t n = readlink(latest.text, name.text, sizeof name.text - 1);
+    name.text[n > 0 ? n : 0] = '\0';
+    if (n > 0 || !file_map(&file, latest.text, &err)) return name;
+    snprintf(name.text, sizeof name.text, "%.*s", (int)(file.n < 60 ? file.n : 60), file.bytes);
+    name.text[strcspn(name.text, "\r\n")] = '\0';
+    if (step_of(name.text) < 0) name.text[0] = '\0';
+    file_unmap(&file);
+    return name;
+}
+
 static inline bool path_is_dir(const char *path) {
     struct stat info;
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-// Where a checkpoint's directory is meant: for DIR/model.safetensors and DIR/config.json, DIR.
+// Where a directory is meant: for DIR/model.safetensors and DIR/config.json, DIR; for the file
+// OUT/latest, OUT.
 static inline bool checkpoint_dir(Path *dir, const char *where, Error *err) {
     const char *slash = strrchr(where, '/'), *name = slash ? slash + 1 : where;
-    bool inside = strcmp(name, "model.safetensors") == 0 || strcmp(name, "config.json") == 0;
+    bool inside = strcmp(name, "model.safetensors") == 0 || strcmp(name, "config.json") == 0
+               || strcmp(name, "latest") == 0;
     if (strlen(where) >= sizeof dir->text) return path_join(dir, where, "", err);
     snprintf(dir->text, sizeof dir->text, "%s", where);
     if (inside && access(where, F_OK) == 0 && !path_is_dir(where))
@@ -383,8 +403,12 @@ static inline bool checkpoint_find(Path *found, const char *path, Error *err) {
         return fail(err, "%s: cannot open it: %s", where, strerror(errno));
     const char *choice = where;
     if (S_ISDIR(info.st_mode) && access(config.text, F_OK) != 0) {
-        StepName newest = checkpoint_newest(where);
+        StepName newest = checkpoint_newest(where), named = latest_name(where);
         bool linked = path_is_dir(latest.text);
+        if (!linked && named.text[0]) {          // a file; or a link to nothing
+            if (!path_join(&latest, where, named.text, err)) return false;
+            linked = path_is_dir(latest.text);
+        }
         if (!linked && !newest.text[0])
             return fail(err, "%s: no checkpoint: the directory has neither config.json nor latest",
                         where);
@@ -789,18 +813,6 @@ static inline bool checkpoint_write_files(const char *dir, Pull *p, Error *err) 
 
 // ---- the run's directory: names, the link, removing old checkpoints ----
 
-// The target of OUT/latest; "" if there is no link.
-static inline StepName latest_name(const char *out) {
-    StepName name;
-    Path link;
-    Error err;
-    ssize_t n = -1;
-    if (path_join(&link, out, "latest", &err))
-        n = readlink(link.text, name.text, sizeof name.text - 1);
-    name.text[n > 0 ? n : 0] = '\0';
-    return name;
-}
-
 // The name for a checkpoint of this step. An older one of the same step is replaced. If `latest`
 // points to the older one, that must stay until the link has moved: the new one gets another name.
 static inline StepName checkpoint_name(const char *out, int64_t step) {
@@ -945,22 +957,23 @@ static inline bool checkpoint_of_step(Path *found, const char *out, int64_t step
     return fail(err, "%s: no checkpoint of step %lld; there are: %s", out, (long long)step, names);
 }
 
-// Creates the link OUT/.tmp-latest. A FAT disk, for instance, has no links.
+// Creates OUT/.tmp-latest: a link, or a file where there are none (Windows, a FAT disk).
 static inline bool latest_draft(Path *link, const char *out, const char *name, Error *err) {
+    char line[80];
+    int n = snprintf(line, sizeof line, "%s\n", name);
     if (!path_join(link, out, ".tmp-latest", err) || !path_remove(link->text, err)) return false;
     if (symlink(name, link->text) == 0) return true;
-    bool lacking = errno == EPERM || errno == EOPNOTSUPP;
-    return fail(err, "%s: cannot create the link: %s%s", link->text, strerror(errno),
-                lacking ? "; a run needs a disk that has symbolic links" : "");
+    if (errno == EPERM || errno == EOPNOTSUPP) return file_write(link->text, line, (size_t)n, err);
+    return fail(err, "%s: cannot create the link: %s", link->text, strerror(errno));
 }
 
-// Points OUT/latest at a checkpoint, atomically: the new link is renamed over the old one.
+// Points OUT/latest at a checkpoint, atomically: the new one is renamed over the old one.
 static inline bool latest_move(const char *out, const char *name, Error *err) {
     Path link, latest;
     if (!path_join(&latest, out, "latest", err) || !latest_draft(&link, out, name, err))
         return false;
     if (rename(link.text, latest.text) == 0) return dir_sync(out, err);
-    fail(err, "%s: cannot be replaced by a link: %s", latest.text, strerror(errno));
+    fail(err, "%s: cannot be replaced: %s", latest.text, strerror(errno));
     unlink(link.text);
     return false;
 }
@@ -975,8 +988,14 @@ static inline bool checkpoint_lock(int *fd, const char *out, Error *err) {
     return fail(err, "another run is writing to %s; wait until it ends, or stop it", out);
 }
 
+static inline bool same_directory(const char *a, const char *b) {
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 // OUT/latest is a directory: a copy that followed the link (cp -L) made it one. Gives it the name
-// of its step, or a second name if that one is taken, so that nothing is lost.
+// of its step, or a second name if that one is taken, so that nothing is lost. If it is the step's
+// own directory, it is a link of Linux's, as Windows sees it.
 static inline bool latest_adopt(const char *out, const char *latest, Error *err) {
     TrainState state;
     StepName name;
@@ -991,6 +1010,9 @@ static inline bool latest_adopt(const char *out, const char *latest, Error *err)
                  copy ? ".1" : "");
         if (!path_join(&to, out, name.text, err)) return false;
         if (access(to.text, F_OK) != 0) break;
+        if (same_directory(latest, to.text))
+            return rmdir(latest) == 0 ? latest_move(out, name.text, err)
+                 : fail(err, "%s: a link that this system cannot replace; remove it", latest);
     }
     if (access(to.text, F_OK) == 0 || rename(latest, to.text) != 0)
         return fail(err, "%s: a directory where a run has a link, and it cannot become %s: %s; "
@@ -999,18 +1021,22 @@ static inline bool latest_adopt(const char *out, const char *latest, Error *err)
     return latest_move(out, name.text, err);
 }
 
-// Makes OUT/latest the link that a save can move, before any training. A copy may have lost it. If
-// OUT cannot be written, this fails: a save must not be the first to find out.
+// Makes OUT/latest the link, or file, that a save can move, before any training. A copy may have
+// lost it, and another system may have written the other form. If OUT cannot be written, this
+// fails: a save must not be the first to find out.
 static inline bool latest_repair(const char *out, Error *err) {
-    StepName newest = checkpoint_newest(out);
+    StepName newest = checkpoint_newest(out), named = latest_name(out);
     struct stat info;
-    Path latest, link;
+    Path latest, link, step;
     if (!path_join(&latest, out, "latest", err)) return false;
     bool there = lstat(latest.text, &info) == 0;
     if (there && S_ISDIR(info.st_mode)) return latest_adopt(out, latest.text, err);
-    if (there && !S_ISLNK(info.st_mode))
+    if (there && !S_ISLNK(info.st_mode) && !named.text[0])
         return fail(err, "%s: not a link of a run; move it away or change --out", latest.text);
-    if (!path_is_dir(latest.text) && newest.text[0]) return latest_move(out, newest.text, err);
+    bool works = path_is_dir(latest.text);               // a link
+    if (!works && !path_join(&step, out, named.text, err)) return false;
+    if (!works && named.text[0] && path_is_dir(step.text)) newest = named;
+    if (!works && newest.text[0]) return latest_move(out, newest.text, err);
     return latest_draft(&link, out, "none", err) && path_remove(link.text, err);
 }
 
@@ -1051,7 +1077,7 @@ static inline bool checkpoint_clear(const char *out, Error *err) {
     Path latest;
     if (!path_join(&latest, out, "latest", err)) return false;
     struct stat info;
-    if (lstat(latest.text, &info) == 0 && !S_ISLNK(info.st_mode))
+    if (lstat(latest.text, &info) == 0 && !S_ISLNK(info.st_mode) && !latest_name(out).text[0])
         return fail(err, "%s: not a link of a run; move it away or change --out", latest.text);
     Saved *all;
     size_t n;

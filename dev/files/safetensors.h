@@ -236,8 +236,7 @@ static inline char *safetensors_header_text(size_t *length, const SafeOutput *te
         at = end;
     }
     fputc('}', f);
-    fflush(f);
-    for (size_t padding = (8 - *length % 8) % 8; padding > 0; padding--) fputc(' ', f);
+    for (long padding = (8 - ftell(f) % 8) % 8; padding > 0; padding--) fputc(' ', f);
     bool written = !ferror(f);
     if (fclose(f) == 0 && written) return text;
     free(text);

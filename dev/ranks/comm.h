@@ -716,6 +716,12 @@ static inline void comm_group(Comm *c, Comm *whole, int size, int stride) {
 #include "comm_nccl.h"
 #else
 
+#ifdef _WIN32
+#define RANKS_NEED "on Windows, several ranks need WSL 2"
+#else
+#define RANKS_NEED "build it with make MPI=1 (for GPUs: with NCCL)"
+#endif
+
 // One rank alone sends nothing: comm_collect, all-reduce and broadcast return at once, and only a
 // run of several ranks calls the other collectives.
 static inline Ticket comm_queue(Comm *c, CommOp op) {
@@ -745,8 +751,8 @@ static inline bool comm_open(Comm *c, double timeout, Error *err) {
     c->heartbeat.told = launched_as(LAUNCH_RANK, 0) > 0;
     if (c->heartbeat.told) sleep(2);           // rank 0 prints the error; our end may end it
     return size == 1
-        || fail(err, "ranks: started as one of %d, but this program was built for one; build it "
-                "with make MPI=1 (for GPUs: with NCCL)", size);
+        || fail(err, "ranks: started as one of %d, but this program was built for one; "
+                RANKS_NEED, size);
 }
 
 #if defined(COMM_ON_GPU)

@@ -355,6 +355,7 @@ static inline bool run_start(Run *r, Model *model, Machine *machine, int argc, c
 #ifndef TRAINS_ON_GPU
     threads_wait_politely(argv);
 #endif
+    argv = arguments(&argc, argv);
     open_standard_streams();
     r->lock = r->saved_step = -1;
     r->eval_loss = r->good_loss = NAN;

@@ -994,17 +994,15 @@ static inline bool plan_log(Log *log, const PlanFacts *f, const RunPlan *p, Erro
 
 // The last noise_scale, in tokens, in the log of a run's directory; 0 if there is none.
 static inline double plan_noise_scale(const char *out) {
-    char path[5000], *line = NULL;
+    char path[5000], line[16384];
     const char *key = "\"noise_scale\":";
-    size_t capacity = 0;
     double last = 0.0, number;
     snprintf(path, sizeof path, "%s/log.jsonl", out ? out : "");
     FILE *f = out ? fopen(path, "r") : NULL;
-    while (f && getline(&line, &capacity, f) > 0) {
+    while (f && fgets(line, sizeof line, f)) {
         char *at = strstr(line, key);
         if (at && sscanf(at + strlen(key), "%lf", &number) == 1 && number > 0.0) last = number;
     }
-    free(line);
     if (f) fclose(f);
     return last;
 }

@@ -1,0 +1,1 @@
+// Windows: everything is in posix.h.
