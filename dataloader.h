@@ -233,9 +233,7 @@ static inline void loader_announce(const Loader *l, uint64_t first, size_t n) {
         size_t begin = at / READ_AROUND * READ_AROUND;
         size_t end = (at + 2*(T + 1) + READ_AROUND - 1) / READ_AROUND * READ_AROUND;
         if (end > s->map_bytes) end = s->map_bytes;
-#ifdef MADV_WILLNEED
         madvise((void *)(uintptr_t)(s->map + begin), end - begin, MADV_WILLNEED);    // a hint
-#endif
     }
 }
 

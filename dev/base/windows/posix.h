@@ -142,6 +142,10 @@ static inline void *mmap(void *at, size_t n, int protection, int flags, int fd, 
     if (mapping) CloseHandle(mapping);   // the view stays
     return (void)at, (void)protection, (void)flags, (void)offset, map;
 }
+enum { MADV_WILLNEED };                  // Windows reads ahead as it likes
+static inline int madvise(void *at, size_t n, int advice) {
+    return (void)at, (void)n, (void)advice, 0;
+}
 
 // ---- names ----
 
