@@ -19,7 +19,17 @@ for ladder in ladder attention-cpu; do
     lines=$(sed '1,/^rung /d' "$dir/out" | grep -cE '[a-z0-9]  .*[0-9]\.[0-9]')
     [ "$lines" = "$rungs" ] || note "$lines lines for ${rungs:-no} rungs"
     grep -qiE 'nan|inf' "$dir/out" && note "$(grep -iE -m 1 'nan|inf' "$dir/out")"
+    [ "$(grep -cE '^[0-9]+\. [^:]+: ' "$dir/out")" = "$rungs" ] || note "not an idea for each rung"
+    grep -qE '^(% of peak) .*registers' "$dir/out" || note "% of peak is not explained"
+    tail -n 1 "$dir/out" | grep -qE '^Next: lesson [0-9]+.*`make ladder OP=' || note "no Next:"
     end ${ladder}_prints_a_table
+done
+
+# More threads than cores: they cannot get the time they ask for.
+for ladder in ladder attention-cpu; do
+    OMP_NUM_THREADS=$((4 * $(getconf _NPROCESSORS_ONLN))) build/$ladder 67 13 37 > "$dir/out" 2>&1
+    grep -qE '^BUSY: [0-9]+ threads got [0-9]+% of the time' "$dir/out" || note "$(tail -n 4 "$dir/out")"
+    end ${ladder}_says_that_it_is_busy
 done
 
 refused() {                                 # refused ARGS...: in one line of its own

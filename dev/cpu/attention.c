@@ -402,11 +402,14 @@ int main(int argc, char **argv) {
     else if (argc != 1 && !(argc == 2 && strcmp(argv[1], "check") == 0))
         die("usage: attention-cpu, attention-cpu T NH HS, or attention-cpu check");
     check(threads);
-    if (argc != 2) ideas();
-    if (argc == 4) table(own[0], own[1], own[2], threads);
-    if (argc > 1) return 0;
-    table(64, 12, 64, threads);
-    table(1024, 12, 64, threads);
+    if (argc == 2) return 0;
+    ideas();
+    if (argc == 4) {
+        table(own[0], own[1], own[2], threads);
+    } else {
+        table(64, 12, 64, threads);
+        table(1024, 12, 64, threads);
+    }
     printf("\nNext: lesson 7 has the formula, dev/cpu/attention.c the code; "
            "`make ladder OP=attention` counts a GPU's.\n");
     return 0;

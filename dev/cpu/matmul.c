@@ -324,12 +324,15 @@ int main(int argc, char **argv) {
     else if (argc != 1 && !(argc == 2 && strcmp(argv[1], "check") == 0))
         die("usage: ladder, ladder M N K, or ladder check");
     check(threads);
-    if (argc != 2) ideas();
-    if (argc == 4) table(own[0], own[1], own[2], threads);
-    if (argc > 1) return 0;
-    table(1024, 1024, 1024, threads);
-    table(1024, 3072, 768, threads);             // GPT-2 124M: the first matrix of an MLP
-    table(512, 50257, 768, threads);             // ... the classifier
+    if (argc == 2) return 0;
+    ideas();
+    if (argc == 4) {
+        table(own[0], own[1], own[2], threads);
+    } else {
+        table(1024, 1024, 1024, threads);
+        table(1024, 3072, 768, threads);         // GPT-2 124M: the first matrix of an MLP
+        table(512, 50257, 768, threads);         // ... the classifier
+    }
 #ifndef __AVX512BF16__
     printf("\nbf16 is slow: this processor, or this build, has no instruction for it.\n");
 #endif

@@ -243,8 +243,8 @@ static const char *const kind_names[] = { "load", "store", "atomic", "load share
                                           "shuffle", "mma", "barrier" };
 
 // A line of the kernel, and the lines in the functions that were called there, down to the access.
-typedef std::pair<std::string, int> Place;       // file, line
-struct ProfileLine { std::vector<Place> places; CountKind kind; };
+typedef std::pair<std::string, int> SourceLine;  // file, line
+struct ProfileLine { std::vector<SourceLine> places; CountKind kind; };
 static bool operator<(const ProfileLine &a, const ProfileLine &b) {
     return a.places != b.places ? a.places < b.places : a.kind < b.kind;
 }
@@ -279,7 +279,7 @@ static std::string source_line(const std::string &file, int number) {
 // 120>45: line 45, in a function that line 120 calls. Another file than the kernel's is named.
 static void show_line(const ProfileLine &line, const Tally &t) {
     std::string chain, file = line.places.empty() ? "" : line.places[0].first;
-    for (const Place &p : line.places) {
+    for (const SourceLine &p : line.places) {
         chain += chain.empty() ? "" : ">";
         if (p.first != file) chain += short_path(p.first) + ":";
         chain += std::to_string(p.second);
@@ -294,8 +294,8 @@ static void show_line(const ProfileLine &line, const Tally &t) {
     else if (line.kind <= SHARED_STORE)
         printf("%4.1f/%-4.1f ", (double)t.passes / requests, (double)t.least / requests);
     else printf("%9s ", "");
-    const Place *shown = NULL;                   // a helper stands above the kernel that calls it
-    for (const Place &p : line.places)
+    const SourceLine *shown = NULL;              // a helper stands above the kernel that calls it
+    for (const SourceLine &p : line.places)
         if (p.first == file && p.second >= line.places[0].second) shown = &p;
     if (!shown) puts("(addr2line does not know where)");
     else printf("%.36s\n", source_line(file, shown->second).c_str());
