@@ -132,6 +132,8 @@ template <int KEPT, class Body> __device__ inline void each_pack(Packs p, Body b
     for (int c = p.first + KEPT*p.step; c < p.end; c += p.step) body(KEPT, c);
 }
 
+#include "dev/cuda/ptx.h"              // copy_async, load_matrices, mma, exp2_fast
+
 // ---- warps ----
 
 __device__ inline size_t thread_in_grid() { return (size_t)blockIdx.x*blockDim.x + threadIdx.x; }
@@ -167,9 +169,17 @@ static unsigned blocks_for(size_t n, size_t per_block) {
     return (unsigned)((n + per_block - 1) / per_block);
 }
 
+// A block gets 48 KB of shared memory on every GPU; more must be asked for.
+template <class Kernel> static void allow_shared(Kernel *kernel, size_t bytes) {
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    (int)bytes));
+}
+
 // ---- the device ----
 
-static const size_t WORKSPACE_BYTES = 32 << 20;   // what NVIDIA advises for Hopper
+// cuBLASLt's. A product that is split along K keeps a partial sum of its result for each part: the
+// weight gradients of GPT-2 124M are 9 MB, and fill an H100 with 9 parts (scripts/gpu_model.py).
+static const size_t WORKSPACE_BYTES = 128 << 20;
 static const size_t SCRATCH_FLOATS = 4 << 20;     // for partial sums
 static const size_t MACHINE_BYTES = WORKSPACE_BYTES + SCRATCH_FLOATS * sizeof(float);
 
@@ -184,7 +194,8 @@ struct Machine {
     struct Product *products;          // dev/cuda/product.h: the last ones chosen
     int n_products;                    // chosen so far
     struct Tuner *tuner;               // dev/cuda/tune.h; NULL: the heuristic chooses
-    bool tf32, graphs;                 // --tf32, --graph
+    bool tf32, graphs, tunes;          // --tf32, --graph, not --tune off
+    int ranks;
     int beside;                        // multiprocessors for products beside messages; 0: all
     bool messages;                     // travel beside what is launched now
     double peak_flops;                 // measured; 0: not yet
@@ -280,6 +291,8 @@ struct Model {
     float2 *att_rows;                  // (B,NH,T) attention's scratch
     Totals *totals;                    // of this rank since clear_grads, on the GPU
     Totals *all_totals, *host_totals;  // (ranks) of all, on the GPU and on the CPU
+    const Totals *collected;           // all_totals, or totals where this rank's alone count
+    float *g_scale;                    // (1) what clipping multiplies gradients by
     Graph graph;                       // the launches of a micro-batch
     cudaEvent_t marks[N_MARKS];
     double waited;                     // seconds of waiting for other ranks, until the totals came
@@ -295,11 +308,12 @@ struct Model {
 //
 // An epilogue is work on a product's result while it is still in registers, where it costs little:
 // a bias, GELU, GELU's gradient. A product that reads dout can also sum its rows, the bias's
-// gradient. cuBLASLt does not have every epilogue for every type and shape. If it lacks one, matmul
-// does nothing and returns false; the layer then runs a plain product and a kernel.
+// gradient. cuBLASLt does not have every epilogue for every type and shape. If it lacks one,
+// matmul_fused does nothing and returns false; the layer then runs a plain product and a kernel.
 //
 // cuBLASLt has many kernels (algorithms) for a product, and a heuristic that ranks them. Before the
-// first update the tuner measures the first 16 of each product of a step, and takes the fastest.
+// first update the tuner measures the first 16 of each product of a step, and takes the fastest
+// (dev/cuda/tune.h); so does fused_or_apart between an epilogue and a kernel.
 
 typedef enum { WRITE, ADD } Mode;      // C = A*B, or C += A*B
 
@@ -312,7 +326,6 @@ typedef enum {
     BIAS_GRADIENT,                     // besides C: vector (N) = the sum of B's rows, overwritten
 } EpilogueKind;
 typedef struct { EpilogueKind kind; const void *vector; const real *other; } Epilogue;
-static const Epilogue plain = { NO_EPILOGUE, NULL, NULL };
 
 // A matrix to be read, as it is stored or transposed; ld elements from one row to the next.
 typedef struct { const real *data; size_t ld; cublasOperation_t op; } Mat;
@@ -320,29 +333,30 @@ typedef struct { const real *data; size_t ld; cublasOperation_t op; } Mat;
 static Mat rows_of(const real *x, size_t ld) { Mat m = { x, ld, CUBLAS_OP_N }; return m; }
 static Mat transpose_of(const real *x, size_t ld) { Mat m = { x, ld, CUBLAS_OP_T }; return m; }
 
-#include "dev/cuda/product.h"          // product_find, product_launch; fused_or_apart, variant_run
+#include "dev/cuda/product.h"          // product_run; fused_or_apart, variant_run
 
-// c (M,N) = a (M,K) * b (K,N), or c += a*b; c is real or float, and sums are fp32. Rows must begin
-// at multiples of 16 bytes. False, and nothing done, when cuBLASLt lacks the epilogue here, or is
-// slower with it.
+// c (M,N) = a (M,K) * b (K,N), or c += a*b, and what the epilogue does to it. c is real or float,
+// and sums are fp32. Rows must begin at multiples of 16 bytes. False, and nothing done, when
+// cuBLASLt lacks the epilogue here, or is slower with it.
 template <class T>
-static bool matmul(T *c, size_t ldc, Mat a, Mat b, Epilogue e, size_t M, size_t N, size_t K,
-                   Mode mode, Gpu *g) {
-    size_t multiprocessors = g->messages ? g->beside : 0;
-    ProductKey key = { M, N, K, a.ld, b.ld, ldc, multiprocessors, a.op, b.op, type_of(c), e.kind };
-    Product *p = product_find(&key, g);
+static bool matmul_fused(T *c, size_t ldc, Mat a, Mat b, Epilogue e, size_t M, size_t N, size_t K,
+                         Mode mode, Gpu *g) {
     bool residual = e.kind == ADD_BIAS_RESIDUAL;
     const void *added = residual ? (const void *)e.other : c;
-    Operands x = { c, a.data, b.data, added, mode == ADD || residual ? 1.0f : 0.0f };
-    product_set_pointers(p, e.vector, residual ? NULL : e.other);
-    if (tuner_measures(g) && !p->tuned) product_tune(p, &x, g);
-    if (!p->found && e.kind != NO_EPILOGUE) return false;
-    if (!p->found) die("cuBLASLt has no product for M=%zu, N=%zu, K=%zu on this GPU", M, N, K);
-    cublasStatus_t status = product_launch(p, &p->algorithm, &x, g);
-    p->found = status == CUBLAS_STATUS_SUCCESS;          // if it does not start: do without it
-    if (!p->found && e.kind != NO_EPILOGUE) return false;
-    CUBLAS_CHECK(status);
-    return true;
+    Operands x = { c, a.data, b.data, added, mode == ADD || residual ? 1.0f : 0.0f, e.vector,
+                   residual ? NULL : e.other };
+    ProductKey key = { M, N, K, a.ld, b.ld, ldc, multiprocessors_left(g), a.op, b.op, type_of(c),
+                       e.kind };
+    return product_run(&key, &x, g);
+}
+
+// c = a * b, or c += a*b
+template <class T>
+static void matmul(T *c, size_t ldc, Mat a, Mat b, size_t M, size_t N, size_t K, Mode mode,
+                   Gpu *g) {
+    static const Epilogue none = { NO_EPILOGUE, NULL, NULL };
+    if (!matmul_fused(c, ldc, a, b, none, M, N, K, mode, g))
+        die("cuBLASLt has no product for M=%zu, N=%zu, K=%zu on this GPU", M, N, K);
 }
 
 // =================================================================================================
@@ -454,15 +468,19 @@ static int column_parts(size_t columns, size_t rows, size_t rows_a_part) {
     return (int)min_size(parts, (rows + rows_a_part - 1) / rows_a_part);
 }
 
-// A block owns 32 columns, a warp of it every 32nd part. Of two sets of columns side by side, as
-// LayerNorm has them, blocks with y = 1 have the second.
-//   partials (parts,sets,C)   first, second (C)
-__global__ void column_sums_kernel(float *first, float *second, const float *partials, int parts,
-                                   int C) {
+// What several sets of columns are added to, C floats each; NULL: that set is not wanted.
+typedef struct { float *set[3]; } ColumnSums;
+
+// A block owns 32 columns, a warp of it every 32nd part. Of several sets of columns side by side,
+// as LayerNorm has them, blocks with y = i have set i.
+//   partials (parts,sets,C)
+__global__ void column_sums_kernel(ColumnSums to, const float *partials, int parts, int C) {
     __shared__ float sums[32][32];
     int c = blockIdx.x*32 + lane();
     size_t ld = (size_t)gridDim.y*C;
-    float *out = blockIdx.y == 0 ? first : second, sum = 0.0f;
+    int set = blockIdx.y;              // registers cannot be indexed
+    float *out = set == 0 ? to.set[0] : set == 1 ? to.set[1] : to.set[2], sum = 0.0f;
+    if (!out) return;
     for (int p = warp_in_block(); c < C && p < parts; p += 32)
         sum += partials[p*ld + blockIdx.y*C + c];
     sums[warp_in_block()][lane()] = sum;
@@ -472,10 +490,10 @@ __global__ void column_sums_kernel(float *first, float *second, const float *par
     out[c] += sum;
 }
 
-static void column_sums_add(float *first, float *second, const float *partials, int parts, int C,
+static void column_sums_add(ColumnSums to, int sets, const float *partials, int parts, int C,
                             cudaStream_t stream) {
-    dim3 blocks(blocks_for(C, 32), second ? 2 : 1);
-    column_sums_kernel<<<blocks, 1024, 0, stream>>>(first, second, partials, parts, C);
+    dim3 blocks(blocks_for(C, 32), sets);
+    column_sums_kernel<<<blocks, 1024, 0, stream>>>(to, partials, parts, C);
     LAUNCH_CHECK();
 }
 
@@ -483,27 +501,30 @@ static void column_sums_add(float *first, float *second, const float *partials, 
 //   out, x (N,C)   mean, rstd (N) kept for backward   gain, bias (C)
 // Mean and variance are those of a row: each token's C channels (Ba et al. 2016, arXiv 1607.06450).
 
-enum { NORM_KEPT = 4 };                // a lane's packs of a row of 1024 channels, in fp32 of 512
+// A lane's packs of a row of 1024 channels, and of 1792 for the larger models; half in fp32.
+enum { NORM_KEPT = 4, NORM_KEPT_LONG = 7 };
+static int norm_kept(int C) { return C > 32*PACK*NORM_KEPT ? NORM_KEPT_LONG : NORM_KEPT; }
 
 // Warp n owns row n.
+template <int KEPT>
 __global__ void layernorm_forward_kernel(real *out, float *mean, float *rstd, const real *x,
                                          const real *gain, const real *bias, size_t N, int C) {
     size_t n = thread_in_grid() / 32;
     if (n >= N) return;                          // the whole warp leaves together
     Packs packs = { lane()*PACK, 32*PACK, C };
     float v[PACK], sum = 0.0f, squares = 0.0f;
-    Row<NORM_KEPT> row(x + n*C, packs);
-    each_pack<NORM_KEPT>(packs, [&](int i, int c) {
+    Row<KEPT> row(x + n*C, packs);
+    each_pack<KEPT>(packs, [&](int i, int c) {
         row.get(v, i, c);
         for (int k = 0; k < PACK; k++) sum += v[k];
     });
     float m = warp_sum(sum) / C;
-    each_pack<NORM_KEPT>(packs, [&](int i, int c) {
+    each_pack<KEPT>(packs, [&](int i, int c) {
         row.get(v, i, c);
         for (int k = 0; k < PACK; k++) squares += (v[k] - m) * (v[k] - m);
     });
     float r = 1.0f / sqrtf(warp_sum(squares) / C + 1e-5f);
-    each_pack<NORM_KEPT>(packs, [&](int i, int c) {
+    each_pack<KEPT>(packs, [&](int i, int c) {
         float g[PACK], shift[PACK];
         row.get(v, i, c);
         load(g, gain + c);
@@ -517,87 +538,129 @@ __global__ void layernorm_forward_kernel(real *out, float *mean, float *rstd, co
 
 static void layernorm_forward(real *out, float *mean, float *rstd, const real *x, const real *gain,
                               const real *bias, size_t N, int C, cudaStream_t stream) {
-    layernorm_forward_kernel<<<blocks_for(N, 8), 256, 0, stream>>>(out, mean, rstd, x, gain, bias,
-                                                                   N, C);
+    auto *kernel = norm_kept(C) == NORM_KEPT ? layernorm_forward_kernel<NORM_KEPT>
+                                             : layernorm_forward_kernel<NORM_KEPT_LONG>;
+    kernel<<<blocks_for(N, 8), 256, 0, stream>>>(out, mean, rstd, x, gain, bias, N, C);
     LAUNCH_CHECK();
 }
 
 // With xhat = (x - mean) * rstd and g = dout * gain:
 // dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd; dgain += sum dout * xhat; dbias += sum dout.
 // Where the residual stream branched off, the gradient that came along it is added: dx += skip.
+// That gradient is also what the last product of the branch goes back from, so its bias's gradient
+// is summed here: db += sum skip.
 
-// A warp owns a row, then the one that is as many rows further as there are warps; dx may be skip.
+// Four columns of a warp's sums lie side by side, those from column c on at this place. The halves
+// of packs lie apart, so that the lanes of a warp are 16 bytes from each other: no bank conflicts.
+__device__ inline unsigned column_place(unsigned c, unsigned half, unsigned C) {
+    return half*(C/PACK) + c/PACK;
+}
+
+// Adds a pack to a warp's sums of columns c ...
+__device__ inline void columns_add(float *sums, const float x[PACK], int c, int C) {
+    for (int k = 0; k < PACK; k += 4) {
+        float4 *at = (float4 *)sums + column_place(c, k/4, C), sum = *at;
+        sum.x += x[k];
+        sum.y += x[k + 1];
+        sum.z += x[k + 2];
+        sum.w += x[k + 3];
+        *at = sum;
+    }
+}
+
+// Blocks of 8 warps on a multiprocessor, whose registers hold no more.
+static constexpr int norm_blocks(int kept) {
+    return kept > NORM_KEPT || sizeof(real) == sizeof(float) ? 1 : 2;
+}
+
+// A warp owns a row, then the one that is as many rows further as there are warps. All that it
+// reads of a row is under way at once, 4.6 KB for 768 channels. dx may be skip.
 // It adds up its columns in shared memory that no other warp touches; at the end the warps' sums
-// become the block's. A multiprocessor's registers suffice for three blocks, in fp32 for two.
-//   partials (blocks,2,C)
-__global__ void __launch_bounds__(256, sizeof(real) < sizeof(float) ? 3 : 2)
+// become the block's.
+//   partials (blocks,3,C)
+template <int KEPT>
+__global__ void __launch_bounds__(256, norm_blocks(KEPT))
 layernorm_backward_kernel(real *dx, float *partials, const real *skip, const real *dout,
                           const real *x, const float *mean, const float *rstd, const real *gain,
                           size_t N, int C) {
-    extern __shared__ __align__(16) float column_sums[];          // (warps,2,C)
+    extern __shared__ __align__(16) float column_sums[];          // (warps,3,C)
     int warps = blockDim.x / 32;
     Packs packs = { lane()*PACK, 32*PACK, C };
-    float *dgain = column_sums + (size_t)warp_in_block()*2*C, *dbias = dgain + C;
-    for (int c = lane(); c < 2*C; c += 32) dgain[c] = 0.0f;
+    float *dgain = column_sums + (size_t)warp_in_block()*3*C, *dbias = dgain + C, *db = dbias + C;
+    for (int c = lane(); c < 3*C; c += 32) dgain[c] = 0.0f;
     __syncwarp();                                // zeros are there before other lanes add to them
     for (size_t n = (size_t)blockIdx.x*warps + warp_in_block(); n < N; n += gridDim.x*warps) {
         float m = mean[n], r = rstd[n], sum_g = 0.0f, sum_gx = 0.0f;
-        float d[PACK], v[PACK], g[PACK], came[PACK] = {0}, gains[PACK], biases[PACK];
-        Row<NORM_KEPT> dout_row(dout + n*C, packs), x_row(x + n*C, packs);
-        each_pack<NORM_KEPT>(packs, [&](int i, int c) {
+        float d[PACK], v[PACK], g[PACK];
+        Row<KEPT> dout_row(dout + n*C, packs), x_row(x + n*C, packs);
+        Row<KEPT> skip_row((skip ? skip : x) + n*C, packs);
+        each_pack<KEPT>(packs, [&](int i, int c) {
             dout_row.get(d, i, c);
             x_row.get(v, i, c);
             load(g, gain + c);
-            load(gains, dgain + c);
-            load(biases, dbias + c);
+            columns_add(dbias, d, c, C);
             for (int k = 0; k < PACK; k++) {
                 float xhat = (v[k] - m) * r;
                 sum_g += d[k] * g[k];
                 sum_gx += d[k] * g[k] * xhat;
-                gains[k] += d[k] * xhat;
-                biases[k] += d[k];
+                d[k] *= xhat;
             }
-            store(dgain + c, gains);
-            store(dbias + c, biases);
+            columns_add(dgain, d, c, C);
         });
         float mean_g = warp_sum(sum_g) / C, mean_gx = warp_sum(sum_gx) / C;
-        each_pack<NORM_KEPT>(packs, [&](int i, int c) {
+        each_pack<KEPT>(packs, [&](int i, int c) {
             dout_row.get(d, i, c);
             x_row.get(v, i, c);
             load(g, gain + c);
-            if (skip) load(came, skip + n*C + c);
+            float came[PACK] = {0};
+            if (skip) {
+                skip_row.get(came, i, c);
+                columns_add(db, came, c, C);
+            }
             for (int k = 0; k < PACK; k++)
                 d[k] = (d[k]*g[k] - mean_g - (v[k] - m) * r * mean_gx) * r + came[k];
             store(dx + n*C + c, d);
         });
     }
     __syncthreads();                             // all warps have added up their rows
-    for (int c = threadIdx.x; c < 2*C; c += blockDim.x) {
+    for (int i = threadIdx.x; i < 3*C; i += blockDim.x) {
+        int c = i % C, place = i - c + 4*column_place(c, c % PACK / 4, C) + c % 4;
         float sum = 0.0f;
-        for (int w = 0; w < warps; w++) sum += column_sums[(size_t)w*2*C + c];
-        partials[(size_t)blockIdx.x*2*C + c] = sum;
+        for (int w = 0; w < warps; w++) sum += column_sums[(size_t)w*3*C + place];
+        partials[(size_t)blockIdx.x*3*C + i] = sum;
     }
 }
 
-static const size_t SHARED_BYTES = 48 << 10;     // what a block gets on every GPU
+// What a multiprocessor gives a block besides.
+static const size_t BLOCK_SHARED = 1 << 10;
 
-// As many warps a block as their sums have room for.
-static int layernorm_warps(int C) {
-    int warps = 8;
-    while (warps > 1 && warps*2*C * sizeof(float) > SHARED_BYTES) warps /= 2;
-    return warps;
+typedef struct { int blocks, warps; size_t bytes; } NormGrid;
+
+// As many warps a block as their sums have room for, and one wave of blocks: with a few more than a
+// wave, most multiprocessors would wait for those.
+static NormGrid layernorm_grid(size_t N, int C, const cudaDeviceProp *p) {
+    NormGrid grid = { 0, 8, 0 };
+    size_t of_warp = 3*(size_t)C * sizeof(float);
+    while (grid.warps > 1 && grid.warps*of_warp > p->sharedMemPerBlockOptin) grid.warps /= 2;
+    grid.bytes = grid.warps*of_warp;
+    size_t room = p->sharedMemPerMultiprocessor / (grid.bytes + BLOCK_SHARED);
+    size_t wave = min_size(room, norm_blocks(norm_kept(C))) * p->multiProcessorCount;
+    grid.blocks = (int)min_size(wave > 0 ? wave : 1, column_parts(3*(size_t)C, N, grid.warps));
+    return grid;
 }
 
-//   skip (N,C), or NULL: nothing is added
-static void layernorm_backward(real *dx, float *dgain, float *dbias, const real *skip,
+//   skip (N,C), or NULL: nothing is added, and db does not change
+static void layernorm_backward(real *dx, float *dgain, float *dbias, float *db, const real *skip,
                                const real *dout, const real *x, const float *mean,
                                const float *rstd, const real *gain, size_t N, int C, Gpu *g) {
-    int warps = layernorm_warps(C), parts = column_parts(2*(size_t)C, N, warps);
-    size_t bytes = (size_t)warps*2*C * sizeof(float);
-    layernorm_backward_kernel<<<parts, 32*warps, bytes, g->stream>>>(dx, g->scratch, skip, dout, x,
-                                                                     mean, rstd, gain, N, C);
+    NormGrid grid = layernorm_grid(N, C, &g->properties);
+    auto *kernel = norm_kept(C) == NORM_KEPT ? layernorm_backward_kernel<NORM_KEPT>
+                                             : layernorm_backward_kernel<NORM_KEPT_LONG>;
+    allow_shared(kernel, grid.bytes);
+    kernel<<<grid.blocks, 32*grid.warps, grid.bytes, g->stream>>>(dx, g->scratch, skip, dout, x,
+                                                                  mean, rstd, gain, N, C);
     LAUNCH_CHECK();
-    column_sums_add(dgain, dbias, g->scratch, parts, C, g->stream);
+    column_sums_add({ dgain, dbias, skip ? db : NULL }, 3, g->scratch, grid.blocks, C, g->stream);
 }
 
 // ---- linear: out = x w + b ----
@@ -623,9 +686,9 @@ static void linear_residual_forward(real *out, const real *skip, const real *x, 
                                     const real *b, size_t N, int C, int OC, Gpu *g) {
     Epilogue adds = { skip ? ADD_BIAS_RESIDUAL : ADD_BIAS, b, skip };
     fused_or_apart(g, [&] {
-        return matmul(out, OC, rows_of(x, C), rows_of(w, OC), adds, N, OC, C, WRITE, g);
+        return matmul_fused(out, OC, rows_of(x, C), rows_of(w, OC), adds, N, OC, C, WRITE, g);
     }, [&] {
-        matmul(out, OC, rows_of(x, C), rows_of(w, OC), plain, N, OC, C, WRITE, g);
+        matmul(out, OC, rows_of(x, C), rows_of(w, OC), N, OC, C, WRITE, g);
         bias_forward_kernel<<<blocks_for(N*OC, 256*PACK), 256, 0, g->stream>>>(out, b, skip, N*OC,
                                                                                OC);
         LAUNCH_CHECK();
@@ -663,28 +726,33 @@ static void bias_backward(float *db, const real *dout, size_t N, int OC, Gpu *g)
     dim3 blocks(blocks_for(OC, 32*PACK), parts);
     bias_backward_kernel<<<blocks, 256, 0, g->stream>>>(g->scratch, dout, N, OC);
     LAUNCH_CHECK();
-    column_sums_add(db, NULL, g->scratch, parts, OC, g->stream);
+    column_sums_add({ db }, 1, g->scratch, parts, OC, g->stream);
 }
 
-// dw += x^T dout; db += the sum of dout's rows
+// dw += x^T dout; db += the sum of dout's rows. db NULL: another kernel, which has dout at hand,
+// sums it.
 static void linear_backward_weight(float *dw, float *db, const real *dout, const real *x,
                                    size_t N, int C, int OC, Gpu *g) {
     Epilogue bias = { BIAS_GRADIENT, g->scratch, NULL };
     Mat xt = transpose_of(x, C), d = rows_of(dout, OC);
+    if (!db) {
+        matmul(dw, OC, xt, d, C, OC, N, ADD, g);
+        return;
+    }
     fused_or_apart(g, [&] {
-        if (!matmul(dw, OC, xt, d, bias, C, OC, N, ADD, g)) return false;
-        column_sums_add(db, NULL, g->scratch, 1, OC, g->stream);   // the epilogue overwrites
+        if (!matmul_fused(dw, OC, xt, d, bias, C, OC, N, ADD, g)) return false;
+        column_sums_add({ db }, 1, g->scratch, 1, OC, g->stream);  // the epilogue overwrites
         return true;
     }, [&] {
-        matmul(dw, OC, xt, d, plain, C, OC, N, ADD, g);
+        matmul(dw, OC, xt, d, C, OC, N, ADD, g);
         bias_backward(db, dout, N, OC, g);
     });
 }
 
-// dx = dout w^T; dw += x^T dout; db += the sum of dout's rows
+// dx = dout w^T; dw += x^T dout; db as above
 static void linear_backward(real *dx, float *dw, float *db, const real *dout, const real *x,
                             const real *w, size_t N, int C, int OC, Gpu *g) {
-    matmul(dx, C, rows_of(dout, OC), transpose_of(w, OC), plain, N, C, OC, WRITE, g);
+    matmul(dx, C, rows_of(dout, OC), transpose_of(w, OC), N, C, OC, WRITE, g);
     linear_backward_weight(dw, db, dout, x, N, C, OC, g);
 }
 
@@ -705,7 +773,6 @@ static void linear_backward(real *dx, float *dw, float *db, const real *dout, co
 // bits every run, no atomics, no partial sums of dq in memory.
 
 enum { MAX_HS = 128 };                 // channels of a head that the kernels have room for
-typedef enum { QUERIES, KEYS } Owned;
 
 #define LOG2_E 1.44269504f
 #define LN_2 0.693147181f
@@ -728,107 +795,19 @@ __global__ void attention_rows_kernel(float2 *rows, const real *dout, const real
     if (t < T && lane() % 8 == 0) rows[at] = make_float2(lse[at] * LOG2_E, d);
 }
 
-// ---- attention without tensor cores: any head size; for PRECISION=fp32, and one new token ----
-// A block of 8 warps owns 8 rows, a row to a warp. The other side streams past, 32 rows at a time.
-// A lane computes the score of one of those 32 rows, and then every 32nd channel of the sums.
+// One head of one sequence, of which a block owns rows; rows begin ld elements apart.
+struct Head { const real *q, *k, *v; size_t ld; };
 
-enum { PLAIN_ROWS = 8, PLAIN_STEP = 32, PLAIN_CHANNELS = MAX_HS / 32 };
-typedef float PlainRow[MAX_HS + 1];    // one more, so that 32 rows begin in 32 banks
-
-// Rows row ... row+n-1 of T go to shared memory, zeros past the last.
-__device__ inline void plain_load(PlainRow *tile, const real *x, size_t ld, int row, int n, int T,
-                                  int HS) {
-    for (int r = warp_in_block(); r < n; r += PLAIN_ROWS)
-        for (int i = lane(); i < HS; i += 32)
-            tile[r][i] = row + r < T ? (float)x[(size_t)(row + r)*ld + i] : 0.0f;
+// Where the head's rows begin in out and dout (B,T,C).
+__device__ inline size_t row_begin(int T, int C, int NH) {
+    return (size_t)(blockIdx.x / NH) * T*C + blockIdx.x % NH * (C/NH);
+}
+__device__ inline Head head_of(const real *qkv, int T, int C, int NH) {
+    const real *q = qkv + (size_t)(blockIdx.x / NH) * T*3*C + blockIdx.x % NH * (C/NH);
+    return { q, q + C, q + 2*C, 3*(size_t)C };
 }
 
-__device__ inline float plain_dot(const float *a, const float *b, int n) {
-    float sum = 0.0f;
-    for (int i = 0; i < n; i++) sum += a[i] * b[i];
-    return sum;
-}
-
-// o, of which a lane has channels lane, lane+32, ..., += 32 weights times 32 rows
-__device__ inline void plain_accumulate(float *o, const float *weights, const PlainRow *tile,
-                                        int HS) {
-    for (int c = 0; c < PLAIN_CHANNELS; c++)
-        for (int j = 0; lane() + 32*c < HS && j < PLAIN_STEP; j++)
-            o[c] += weights[j] * tile[j][lane() + 32*c];
-}
-
-__device__ inline void plain_store(real *row, const float *o, float scale, int HS) {
-    for (int c = 0; c < PLAIN_CHANNELS; c++)
-        if (lane() + 32*c < HS) row[lane() + 32*c] = (real)(o[c] * scale);
-}
-
-__global__ void attention_forward_plain_kernel(real *out, float *lse, const real *qkv,
-                                               int T, int first, int C, int NH) {
-    __shared__ PlainRow q[PLAIN_ROWS], k[PLAIN_STEP], v[PLAIN_STEP];
-    __shared__ float p[PLAIN_ROWS][PLAIN_STEP];
-    int b = blockIdx.x / NH, h = blockIdx.x % NH, HS = C / NH, warp = warp_in_block();
-    int row0 = first + blockIdx.y*PLAIN_ROWS, t = row0 + warp;
-    size_t ld = 3*(size_t)C;
-    const real *head = qkv + (size_t)b*T*ld + h*HS;
-    float scale = LOG2_E / sqrtf((float)HS), hi = -INFINITY, sum = 0.0f, o[PLAIN_CHANNELS] = {0};
-    plain_load(q, head, ld, row0, PLAIN_ROWS, T, HS);
-    for (int t2 = 0; t2 < min(row0 + PLAIN_ROWS, T); t2 += PLAIN_STEP) {
-        plain_load(k, head + C, ld, t2, PLAIN_STEP, T, HS);
-        plain_load(v, head + 2*C, ld, t2, PLAIN_STEP, T, HS);
-        __syncthreads();                                     // what was loaded is there
-        float score = plain_dot(q[warp], k[lane()], HS) * scale;
-        if (t2 + lane() > t) score = -INFINITY;
-        float new_hi = fmaxf(hi, warp_max(score)), shrink = exp2f(hi - new_hi);
-        float weight = exp2f(score - new_hi);
-        p[warp][lane()] = weight;
-        hi = new_hi;
-        sum = sum * shrink + warp_sum(weight);
-        for (int c = 0; c < PLAIN_CHANNELS; c++) o[c] *= shrink;
-        __syncwarp();                                        // the warp's weights are there
-        plain_accumulate(o, p[warp], v, HS);
-        __syncthreads();                                     // read, before it is overwritten
-    }
-    if (t >= T) return;
-    plain_store(out + ((size_t)b*T + t)*C + h*HS, o, 1.0f / sum, HS);
-    if (lane() == 0) lse[(size_t)blockIdx.x*T + t] = (hi + log2f(sum)) * LN_2;
-}
-
-// x and y are what is owned, x2 and y2 what streams past: q, dout and k, v; or k, v and q, dout.
-template <Owned OWNED>
-__global__ void attention_backward_plain_kernel(real *dqkv, const float2 *rows, const real *dout,
-                                                const real *qkv, int T, int C, int NH) {
-    __shared__ PlainRow x[PLAIN_ROWS], y[PLAIN_ROWS], x2[PLAIN_STEP], y2[PLAIN_STEP];
-    __shared__ float p[PLAIN_ROWS][PLAIN_STEP], ds[PLAIN_ROWS][PLAIN_STEP];
-    const bool keys = OWNED == KEYS;
-    int b = blockIdx.x / NH, h = blockIdx.x % NH, HS = C / NH, warp = warp_in_block();
-    int row0 = blockIdx.y*PLAIN_ROWS, r = row0 + warp;
-    size_t ld = 3*(size_t)C, at = (size_t)b*T*ld + h*HS;
-    const real *q = qkv + at, *k = q + C, *v = k + C, *d_o = dout + (size_t)b*T*C + h*HS;
-    float scale = LOG2_E / sqrtf((float)HS), dx[PLAIN_CHANNELS] = {0}, dy[PLAIN_CHANNELS] = {0};
-    plain_load(x, keys ? k : q, ld, row0, PLAIN_ROWS, T, HS);
-    plain_load(y, keys ? v : d_o, keys ? ld : C, row0, PLAIN_ROWS, T, HS);
-    int begin = keys ? row0 : 0, end = keys ? T : min(row0 + PLAIN_ROWS, T);
-    for (int t2 = begin; t2 < end; t2 += PLAIN_STEP) {
-        plain_load(x2, keys ? q : k, ld, t2, PLAIN_STEP, T, HS);
-        plain_load(y2, keys ? d_o : v, keys ? C : ld, t2, PLAIN_STEP, T, HS);
-        __syncthreads();                                     // what was loaded is there
-        int query = keys ? t2 + lane() : r, key = keys ? r : t2 + lane();
-        bool in_sight = key <= query && query < T;
-        float2 row = in_sight ? rows[(size_t)blockIdx.x*T + query] : make_float2(0.0f, 0.0f);
-        float score = plain_dot(x[warp], x2[lane()], HS) * scale;
-        float weight = in_sight ? exp2f(score - row.x) : 0.0f;
-        p[warp][lane()] = weight;
-        ds[warp][lane()] = weight * (plain_dot(y[warp], y2[lane()], HS) - row.y);
-        __syncwarp();                                        // the warp's weights are there
-        plain_accumulate(dx, ds[warp], x2, HS);
-        if (keys) plain_accumulate(dy, p[warp], y2, HS);
-        __syncthreads();                                     // read, before it is overwritten
-    }
-    if (r >= T) return;
-    real *drow = dqkv + at + r*ld;
-    plain_store(drow + (keys ? C : 0), dx, scale * LN_2, HS);
-    if (keys) plain_store(drow + 2*C, dy, 1.0f, HS);
-}
+#include "dev/cuda/attention_plain.cu" // attention_forward_plain, attention_backward_plain
 
 #ifndef PRECISION_FP32
 // ---- attention on tensor cores, in bf16 (FlashAttention-2, Dao 2023, arXiv 2307.08691) ----
@@ -848,7 +827,7 @@ __global__ void attention_backward_plain_kernel(real *dqkv, const float2 *rows, 
 // Two C side by side, rounded to bf16, have the layout of an A. So the weights, and in the backward
 // pass p and ds, go from the first product to the second without leaving the registers.
 //
-// A warp owns M pieces of 16 rows, a block has four warps. The limits on Hopper: a multiprocessor
+// A warp owns M squares of 16 rows, a block has four warps. The limits on Hopper: a multiprocessor
 // does an mma.sync in about 1.6 clocks (wgmma, which other architectures lack, takes two thirds of
 // that), and loads its right operand from shared memory in 2 clocks. With M = 2 one load serves two
 // products, and the tensor cores are the limit. Next come the exponentials, 16 a clock: 512 of the
@@ -859,7 +838,7 @@ __global__ void attention_backward_plain_kernel(real *dqkv, const float2 *rows, 
 
 enum { WARPS = 4 };
 
-// How a kernel divides its work: a variant. dev/cuda/variants.h lists those that there are.
+// How a kernel divides its work: a variant. dev/cuda/variants.cu lists those that there are.
 template <int D_, int M_, int STEP_, int STAGES_, int AT_ONCE_, int BLOCKS_ = 2> struct Tile {
     enum {
         D = D_, M = M_,
@@ -871,9 +850,6 @@ template <int D_, int M_, int STEP_, int STAGES_, int AT_ONCE_, int BLOCKS_ = 2>
         LENGTH = D + 8,                // of a row in shared memory
     };
 };
-
-// What a lane holds of an A, or of two B side by side.
-typedef struct { uint32_t x[4]; } Fragment;
 
 // What a lane holds of two C side by side, 16x16: four elements in each of two rows. If the square
 // begins at (row, column), element i of row `half` stands at (lane_row, lane_column).
@@ -904,51 +880,6 @@ __device__ inline Fragment rounded(const Square &s) {        // as an A
     return f;
 }
 
-// Starts to copy BYTES, 8 or 16, to shared memory, or as many zeros. copy_async_commit makes a
-// group of the copies that this thread has started; copy_async_wait waits for all groups but LEFT.
-template <int BYTES> __device__ inline void copy_async(void *to, const void *from, bool there) {
-#ifdef EMULATOR
-    emulated_cp_async(to, from, BYTES, there ? BYTES : 0);
-#else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
-                 :: "r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from), "n"(BYTES),
-                    "r"(there ? BYTES : 0));
-#endif
-}
-__device__ inline void copy_async_commit() {
-#ifdef EMULATOR
-    emulated_cp_async_commit();
-#else
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-template <int LEFT> __device__ inline void copy_async_wait() {
-#ifdef EMULATOR
-    emulated_cp_async_wait(LEFT);
-#else
-    asm volatile("cp.async.wait_group %0;" :: "n"(LEFT) : "memory");
-#endif
-}
-
-// Loads four 8x8 matrices, matrix i to register i. Lane l passes the address of row l%8 of matrix
-// l/8, and receives elements 2(l%4) and 2(l%4) + 1 of row l/4, or, transposed, of column l/4.
-template <bool TRANSPOSED> __device__ inline Fragment load_matrices(const real *row) {
-    Fragment f;
-#ifdef EMULATOR
-    if (TRANSPOSED) emulated_ldmatrix_x4_trans(f.x, row);
-    else emulated_ldmatrix_x4(f.x, row);
-#else
-    uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
-    if (TRANSPOSED)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(f.x[0]), "=r"(f.x[1]), "=r"(f.x[2]), "=r"(f.x[3]) : "r"(at));
-    else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(f.x[0]), "=r"(f.x[1]), "=r"(f.x[2]), "=r"(f.x[3]) : "r"(at));
-#endif
-    return f;
-}
-
 // A fragment of 16x16 elements that lie in shared memory in rows of `length`: an A; two B whose
 // columns are these rows; two B whose rows they are.
 __device__ inline Fragment load_a(const real *x, int length) {
@@ -959,27 +890,6 @@ __device__ inline Fragment load_b_of_columns(const real *x, int length) {
 }
 __device__ inline Fragment load_b_of_rows(const real *x, int length) {
     return load_matrices<true>(x + lane()%16*length + lane()/16*8);
-}
-
-// c (16,8) += a (16,16) b (16,8)
-__device__ inline void mma(float c[4], const Fragment &a, const uint32_t b[2]) {
-#ifdef EMULATOR
-    emulated_mma_m16n8k16(c, a.x, b, c);
-#else
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b[0]), "r"(b[1]));
-#endif
-}
-
-__device__ inline float exp2_fast(float x) {     // exp2f without its care for denormals
-#ifdef EMULATOR
-    return exp2f(x);
-#else
-    asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
-    return x;
-#endif
 }
 
 // Reductions over the four lanes that share the rows of a result.
@@ -998,6 +908,7 @@ template <class V, int ROWS>
 __device__ inline void tile_load(real *tile, const real *x, unsigned ld, int row, int T, int HS) {
     const int CHUNKS = V::D/8, AT_ONCE = 32*WARPS / CHUNKS;  // of 16 bytes in a row; rows
     int c = threadIdx.x % CHUNKS * 8;
+    #pragma unroll (V::D > 64 ? 1 : ROWS / AT_ONCE)          // wide heads leave no registers
     for (int i = 0; i < ROWS; i += AT_ONCE) {
         int r = i + threadIdx.x / CHUNKS, t = row + r;
         copy_async<16>(tile + r*V::LENGTH + c, x + (min(t, T - 1)*ld + min(c, HS - 8)),
@@ -1090,183 +1001,271 @@ __device__ inline void softmax_step(Square (&s)[N][V::M], float hi[][2], float s
         }
 }
 
+// ---- steps: what streams past a block ----
+// STAGES tiles of STEP rows are in shared memory: one in use, the others on their way.
+// load(stage, col) starts the copies of the tile at column `col` of the scores.
+
+template <class V, class Load>
+__device__ inline void step_load(int stage, int col, int end, Load load) {
+    if (col < end) load(stage, col);
+    copy_async_commit();                                     // empty groups keep the count
+}
+
+// Starts the first steps. On return the first is there, with what was on its way before: the
+// block's own rows.
+template <class V, class Load>
+__device__ inline void steps_begin(int begin, int end, Load load) {
+    for (int i = 0; i < V::STAGES - 1; i++) step_load<V>(i, begin + i*V::STEP, end, load);
+    copy_async_wait<V::STAGES - 2>();
+    __syncthreads();                                         // everybody's copies are there
+}
+
+// Calls body(stage, col) for each step from `begin` to before `end`.
+template <class V, class Load, class Body>
+__device__ inline void steps_pass(int begin, int end, Load load, Body body) {
+    const int LAST = V::STAGES - 1;
+    for (int col = begin, now = 0; col < end; col += V::STEP, now = now < LAST ? now + 1 : 0) {
+        copy_async_wait<LAST - 1>();
+        __syncthreads();     // this tile is there, and the last has been read: it may be filled
+        step_load<V>(now > 0 ? now - 1 : LAST, col + LAST*V::STEP, end, load);
+        body(now, col);
+    }
+}
+
+// ---- forward ----
+
+// Scores of keys that come after their query become -infinity.
+template <class V, int N>
+__device__ inline void mask_later(Square (&s)[N][V::M], int col, int row) {
+    if (col + 16*N - 1 <= row) return;                       // all keys are in sight
+    each_element<N, V::M>([&](int n, int m, int half, int i) {
+        bool late = lane_column(col + 16*n, i) > lane_row(row + 16*m, half);
+        if (late) s[n][m].at(half, i) = -INFINITY;
+    });
+}
+
+// What a lane keeps of its queries. hi and sum are those of its two rows in each square.
+template <class V> struct SoftmaxState {
+    float hi[V::M][2], sum[V::M][2];
+    Square o[V::M][V::D/16];
+};
+
+// A step's keys, from `col` on: scores become weights, and weights times values are added to o.
+template <class V>
+__device__ inline void attend(SoftmaxState<V> &w, const Fragment q[][V::D/16], const real *k_tile,
+                              const real *v_tile, int col, int row, float scale) {
+    Square s[V::STEP/16][V::M];
+    scores<V>(s, q, k_tile);
+    mask_later<V>(s, col, row);
+    softmax_step<V>(s, w.hi, w.sum, w.o, scale);
+    accumulate<V>(w.o, s, v_tile);
+}
+
+// dev/cuda/variants.cu: the same for less than a step at a time.
+template <class V>
+__device__ inline void attend_by_pieces(SoftmaxState<V> &w, const Fragment q[][V::D/16],
+                                        const real *k_tile, const real *v_tile, int col, int row,
+                                        float scale);
+
+// o becomes out, and what backward needs of each query goes to lse (T).
+template <class V>
+__device__ inline void softmax_end(SoftmaxState<V> &w, float *lse, int row, int first, int T,
+                                  float scale) {
+    for (int m = 0; m < V::M; m++)
+        for (int half = 0; half < 2; half++) {
+            int t = lane_row(row + 16*m, half);
+            float total = quad_sum(w.sum[m][half]), share = 1.0f / total;
+            for (int n = 0; n < V::D/16; n++)
+                for (int i = 0; i < 4; i++) w.o[m][n].at(half, i) *= share;
+            if (lane() % 4 == 0 && t >= first && t < T)
+                lse[t] = (w.hi[m][half] * scale + log2f(total)) * LN_2;
+        }
+}
+
 template <class V>
 __global__ void __launch_bounds__(32*WARPS, V::BLOCKS)
 attention_forward_kernel(real *out, float *lse, const real *qkv, int T, int first, int C, int NH) {
-    const int M = V::M, ROWS = V::ROWS, STEP = V::STEP, STAGES = V::STAGES, LENGTH = V::LENGTH;
-    const int AT_ONCE = V::AT_ONCE, PIECES = STEP / AT_ONCE;
+    const int TILE = V::STEP*V::LENGTH;
     extern __shared__ __align__(16) real shared[];      // (ROWS,LENGTH), 2 x STAGES (STEP,LENGTH)
-    real *k_tiles = shared + ROWS*LENGTH, *v_tiles = k_tiles + STAGES*STEP*LENGTH;
-    int HS = C / NH, b = blockIdx.x / NH, h = blockIdx.x % NH;
-    int row0 = (first/ROWS + gridDim.y - 1 - blockIdx.y) * ROWS;     // those with most keys first
-    int row = row0 + warp_in_block()*16*M, end = min(row0 + ROWS, T);
-    size_t ld = 3*(size_t)C;
-    const real *q = qkv + (size_t)b*T*ld + h*HS, *k = q + C, *v = k + C;
-    real *own = shared + (row - row0)*LENGTH;
-    float scale = LOG2_E / sqrtf((float)HS), hi[M][2], sum[M][2] = {};
-    Square o[M][V::D/16] = {};
-    for (int m = 0; m < M; m++) hi[m][0] = hi[m][1] = -INFINITY;
-
+    real *k_tiles = shared + V::ROWS*V::LENGTH, *v_tiles = k_tiles + V::STAGES*TILE;
+    Head head = head_of(qkv, T, C, NH);
+    int HS = C / NH;
+    int row0 = (first/V::ROWS + gridDim.y - 1 - blockIdx.y) * V::ROWS;   // most keys first
+    int row = row0 + warp_in_block()*16*V::M, end = min(row0 + V::ROWS, T);
+    real *own = shared + (row - row0)*V::LENGTH;
+    float scale = LOG2_E / sqrtf((float)HS);
     auto load = [&](int stage, int col) {
-        if (col < end) {
-            tile_load<V, STEP>(k_tiles + stage*STEP*LENGTH, k, ld, col, T, HS);
-            tile_load<V, STEP>(v_tiles + stage*STEP*LENGTH, v, ld, col, T, HS);
-        }
-        copy_async_commit();                                 // empty groups keep the count
+        tile_load<V, V::STEP>(k_tiles + stage*TILE, head.k, head.ld, col, T, HS);
+        tile_load<V, V::STEP>(v_tiles + stage*TILE, head.v, head.ld, col, T, HS);
     };
-    tile_load<V, ROWS>(shared, q, ld, row0, T, HS);
-    for (int i = 0; i < STAGES - 1; i++) load(i, i*STEP);
-    copy_async_wait<STAGES - 2>();
-    __syncthreads();                                         // everybody's copies are there
-    Fragment q_own[M][V::D/16];
-    own_load<V>(q_own, own);
-    for (int col = 0, now = 0; col < end; col += STEP, now = now < STAGES - 1 ? now + 1 : 0) {
-        copy_async_wait<STAGES - 2>();
-        __syncthreads();     // this tile is there, and the last has been read: it may be filled
-        load(now > 0 ? now - 1 : STAGES - 1, col + (STAGES - 1)*STEP);
-        if (col >= row + 16*M) continue;                     // nothing in sight of this warp
-        const real *k_tile = k_tiles + now*STEP*LENGTH, *v_tile = v_tiles + now*STEP*LENGTH;
-        Square s[PIECES > 1 ? 2 : 1][AT_ONCE/16][M];
-        scores<V>(s[0], q_own, k_tile);
-        #pragma unroll
-        for (int p = 0; p < PIECES; p++) {
-            auto &weights = s[p % 2];
-            int c = p*AT_ONCE;
-            if (p + 1 < PIECES) scores<V>(s[(p + 1) % 2], q_own, k_tile + (c + AT_ONCE)*LENGTH);
-            if (col + c + AT_ONCE - 1 > row)                 // some keys are out of sight
-                each_element<AT_ONCE/16, M>([&](int n, int m, int half, int i) {
-                    bool late = lane_column(col + c + 16*n, i) > lane_row(row + 16*m, half);
-                    if (late) weights[n][m].at(half, i) = -INFINITY;
-                });
-            softmax_step<V>(weights, hi, sum, o, scale);     // beside the next piece's scores
-            accumulate<V>(o, weights, v_tile + c*LENGTH);
-        }
-    }
-    for (int m = 0; m < M; m++)
-        for (int half = 0; half < 2; half++) {
-            int t = lane_row(row + 16*m, half);
-            float total = quad_sum(sum[m][half]), share = 1.0f / total;
-            for (int n = 0; n < V::D/16; n++)
-                for (int i = 0; i < 4; i++) o[m][n].at(half, i) *= share;
-            if (lane() % 4 == 0 && t >= first && t < T)
-                lse[(size_t)blockIdx.x*T + t] = (hi[m][half] * scale + log2f(total)) * LN_2;
-        }
-    own_store<V>(out + (size_t)b*T*C + h*HS, C, o, 1.0f, own, row, first, T, HS);
+    tile_load<V, V::ROWS>(shared, head.q, head.ld, row0, T, HS);
+    steps_begin<V>(0, end, load);
+    Fragment q[V::M][V::D/16];
+    own_load<V>(q, own);
+    SoftmaxState<V> w = {};
+    for (int m = 0; m < V::M; m++) w.hi[m][0] = w.hi[m][1] = -INFINITY;
+    steps_pass<V>(0, end, load, [&](int stage, int col) {
+        const real *k_tile = k_tiles + stage*TILE, *v_tile = v_tiles + stage*TILE;
+        if (col >= row + 16*V::M) return;                    // nothing in sight of this warp
+        if constexpr (V::AT_ONCE == V::STEP) attend<V>(w, q, k_tile, v_tile, col, row, scale);
+        else attend_by_pieces<V>(w, q, k_tile, v_tile, col, row, scale);
+    });
+    softmax_end<V>(w, lse + (size_t)blockIdx.x*T, row, first, T, scale);
+    own_store<V>(out + row_begin(T, C, NH), C, w.o, 1.0f, own, row, first, T, HS);
 }
 
-// x and y are what is owned, x2 and y2 what streams past: q, dout and k, v; or k, v and q, dout.
-template <class V, Owned OWNED>
+// ---- backward ----
+
+// Where a block's sums stand in partials (B,tiles,sets,C).
+__device__ inline size_t sums_begin(int tile, int sets, int C, int NH) {
+    size_t part = blockIdx.x / NH * gridDim.y + tile;
+    return part*sets*C + blockIdx.x % NH * (C/NH);
+}
+
+// out (HS) = what the block's rows before T add up to, rounded as they are stored. of_warps is
+// shared by the block's warps.
+template <class V>
+__device__ inline void own_sum(float *out, float (*of_warps)[V::D], const Square o[][V::D/16],
+                               float scale, int row, int T, int HS) {
+    for (int n = 0; n < V::D/16; n++)
+        for (int i = 0; i < 4; i++) {
+            float sum = 0.0f;
+            for (int m = 0; m < V::M; m++)
+                for (int half = 0; half < 2; half++)
+                    if (lane_row(row + 16*m, half) < T)
+                        sum += (float)(real)(o[m][n].at(half, i) * scale);
+            for (int k = 4; k < 32; k *= 2) sum += __shfl_xor_sync(~0u, sum, k);
+            if (lane() < 4) of_warps[warp_in_block()][lane_column(16*n, i)] = sum;
+        }
+    __syncthreads();                                         // the sums of all warps are there
+    for (int c = threadIdx.x; c < HS; c += 32*WARPS) {
+        float sum = 0.0f;
+        for (int w = 0; w < WARPS; w++) sum += of_warps[w][c];
+        out[c] = sum;
+    }
+}
+
+// A block owns ROWS keys of one head, and queries stream past, from the first that sees a key on:
+// dv += p^T dout, dk += ds^T q. Rows of p and ds are keys here, and columns are queries.
+//   partials (B,tiles,2,C), or NULL: sums of dk's and dv's rows, block by block
+template <class V>
 __global__ void __launch_bounds__(32*WARPS, V::BLOCKS)
-attention_backward_kernel(real *dqkv, const float2 *rows, const real *dout, const real *qkv,
-                          int T, int C, int NH) {
-    const int M = V::M, ROWS = V::ROWS, STEP = V::STEP, STAGES = V::STAGES, LENGTH = V::LENGTH;
-    const int N = V::AT_ONCE / 16;
-    const bool keys = OWNED == KEYS;
-    // 2 (ROWS,LENGTH), STAGES x (2 (STEP,LENGTH), STEP)
-    extern __shared__ __align__(16) real shared[];
-    real *x2_tiles = shared + 2*ROWS*LENGTH, *y2_tiles = x2_tiles + STAGES*STEP*LENGTH;
-    float2 *row_tiles = (float2 *)(y2_tiles + STAGES*STEP*LENGTH);
-    int HS = C / NH, b = blockIdx.x / NH, h = blockIdx.x % NH;
-    int row0 = (keys ? blockIdx.y : gridDim.y - 1 - blockIdx.y) * ROWS;   // most work first
+attention_dk_dv_kernel(real *dqkv, float *partials, const float2 *rows, const real *dout,
+                       const real *qkv, int T, int C, int NH) {
+    const int M = V::M, N = V::AT_ONCE/16, TILE = V::STEP*V::LENGTH;
+    __shared__ float sums[2][WARPS][V::D];
+    extern __shared__ __align__(16) real shared[];    // 2 (ROWS,LENGTH), STAGES (2 TILE, STEP rows)
+    real *q_tiles = shared + 2*V::ROWS*V::LENGTH, *dout_tiles = q_tiles + V::STAGES*TILE;
+    float2 *row_tiles = (float2 *)(dout_tiles + V::STAGES*TILE);
+    Head head = head_of(qkv, T, C, NH);
+    const real *d_o = dout + row_begin(T, C, NH);
+    int HS = C / NH, row0 = blockIdx.y*V::ROWS;              // those with most queries first
     int warp = __shfl_sync(~0u, warp_in_block(), 0);         // so nvcc knows that lanes agree on it
     int row = row0 + warp*16*M;
-    size_t ld = 3*(size_t)C, at = (size_t)b*T*ld + h*HS;
-    const real *q = qkv + at, *k = q + C, *v = k + C, *d_o = dout + (size_t)b*T*C + h*HS;
-    real *own = shared + (row - row0)*LENGTH;
+    real *own = shared + (row - row0)*V::LENGTH;
     float scale = LOG2_E / sqrtf((float)HS);
-    Square dx[M][V::D/16] = {}, dy[M][V::D/16] = {};
-    float2 own_rows[M][2];
-    int begin = keys ? row0 : 0, end = keys ? T : min(row0 + ROWS, T);
     rows += (size_t)blockIdx.x*T;
     auto load = [&](int stage, int col) {
         int i = threadIdx.x, t = col + i;
-        if (col < end) {
-            tile_load<V, STEP>(x2_tiles + stage*STEP*LENGTH, keys ? q : k, ld, col, T, HS);
-            tile_load<V, STEP>(y2_tiles + stage*STEP*LENGTH, keys ? d_o : v, keys ? C : ld, col, T,
-                               HS);
-            if (keys && i < STEP)
-                copy_async<8>(row_tiles + stage*STEP + i, rows + min(t, T - 1), t < T);
-        }
-        copy_async_commit();                                 // empty groups keep the count
+        tile_load<V, V::STEP>(q_tiles + stage*TILE, head.q, head.ld, col, T, HS);
+        tile_load<V, V::STEP>(dout_tiles + stage*TILE, d_o, C, col, T, HS);
+        if (i < V::STEP) copy_async<8>(row_tiles + stage*V::STEP + i, rows + min(t, T - 1), t < T);
     };
-
-    tile_load<V, ROWS>(shared, keys ? k : q, ld, row0, T, HS);
-    tile_load<V, ROWS>(shared + ROWS*LENGTH, keys ? v : d_o, keys ? ld : C, row0, T, HS);
-    for (int i = 0; i < STAGES - 1; i++) load(i, begin + i*STEP);
-    for (int i = 0; !keys && i < 2*M; i++)
-        own_rows[i/2][i%2] = rows[min(lane_row(row + 16*(i/2), i%2), T - 1)];
-    copy_async_wait<STAGES - 2>();
-    __syncthreads();                                         // everybody's copies are there
-    Fragment x[M][V::D/16], y[M][V::D/16];
-    own_load<V>(x, own);
-    own_load<V>(y, own + ROWS*LENGTH);
-    for (int col = begin, now = 0; col < end; col += STEP, now = now < STAGES - 1 ? now + 1 : 0) {
-        copy_async_wait<STAGES - 2>();
-        __syncthreads();     // this tile is there, and the last has been read: it may be filled
-        load(now > 0 ? now - 1 : STAGES - 1, col + (STAGES - 1)*STEP);
-        // 16N columns at a time, those that are in sight of the warp's rows
-        int from = keys ? max(row - col, 0) / (16*N) * (16*N) : 0;
-        int to = keys ? STEP : min(row + 16*M - col, STEP);
-        for (int c = from; c < to; c += 16*N) {
-            const real *x2 = x2_tiles + (now*STEP + c)*LENGTH;
-            const real *y2 = y2_tiles + (now*STEP + c)*LENGTH;
-            const float2 *of = row_tiles + now*STEP + c;
+    tile_load<V, V::ROWS>(shared, head.k, head.ld, row0, T, HS);
+    tile_load<V, V::ROWS>(shared + V::ROWS*V::LENGTH, head.v, head.ld, row0, T, HS);
+    steps_begin<V>(row0, T, load);
+    Fragment k[M][V::D/16], v[M][V::D/16];
+    own_load<V>(k, own);
+    own_load<V>(v, own + V::ROWS*V::LENGTH);
+    Square dk[M][V::D/16] = {}, dv[M][V::D/16] = {};
+    steps_pass<V>(row0, T, load, [&](int stage, int col) {
+        int unseen = max(row - col, 0) / (16*N) * (16*N);    // queries before the warp's keys
+        for (int c = unseen; c < V::STEP; c += 16*N) {
+            int at = stage*V::STEP + c;
+            const real *q_tile = q_tiles + at*V::LENGTH, *dout_tile = dout_tiles + at*V::LENGTH;
+            const float2 *of_query = row_tiles + at;
             Square p[N][M], ds[N][M];
-            auto row_of = [&](int n, int m, int half, int i) {
-                return keys ? of[lane_column(16*n, i)] : own_rows[m][half];
-            };
-            scores<V>(p, x, x2);
+            scores<V>(p, k, q_tile);
             each_element<N, M>([&](int n, int m, int half, int i) {
-                int late = lane_column(col + c + 16*n, i) - lane_row(row + 16*m, half);
-                float &x = p[n][m].at(half, i);
-                float weight = exp2_fast(x*scale - row_of(n, m, half, i).x);
-                x = (keys ? late >= 0 : late <= 0) ? weight : 0.0f;
+                float &x = p[n][m].at(half, i), lse = of_query[lane_column(16*n, i)].x;
+                bool seen = lane_column(col + c + 16*n, i) >= lane_row(row + 16*m, half);
+                x = seen ? exp2_fast(x*scale - lse) : 0.0f;
             });
-            if (keys) accumulate<V>(dy, p, y2);
-            scores<V>(ds, y, y2);
+            accumulate<V>(dv, p, dout_tile);
+            scores<V>(ds, v, dout_tile);
+            each_element<N, M>([&](int n, int m, int half, int i) {
+                float &x = ds[n][m].at(half, i), d = of_query[lane_column(16*n, i)].y;
+                x = p[n][m].at(half, i) * (x - d);
+            });
+            accumulate<V>(dk, ds, q_tile);
+        }
+    });
+    if (partials) {
+        float *sum = partials + sums_begin(blockIdx.y, 2, C, NH);
+        own_sum<V>(sum, sums[0], dk, scale * LN_2, row, T, HS);
+        own_sum<V>(sum + C, sums[1], dv, 1.0f, row, T, HS);
+    }
+    own_store<V>(dqkv + (head.k - qkv), head.ld, dk, scale * LN_2, own, row, 0, T, HS);
+    own_store<V>(dqkv + (head.v - qkv), head.ld, dv, 1.0f, own + V::ROWS*V::LENGTH, row, 0, T, HS);
+}
+
+// The other way round: a block owns ROWS queries, and keys stream past, up to the last that a query
+// sees: dq += ds k. Rows of p and ds are queries, and what is needed of a query stays in registers.
+//   partials (B,tiles,C), or NULL: sums of dq's rows, block by block
+template <class V>
+__global__ void __launch_bounds__(32*WARPS, V::BLOCKS)
+attention_dq_kernel(real *dqkv, float *partials, const float2 *rows, const real *dout,
+                    const real *qkv, int T, int C, int NH) {
+    const int M = V::M, N = V::AT_ONCE/16, TILE = V::STEP*V::LENGTH;
+    __shared__ float sums[WARPS][V::D];
+    extern __shared__ __align__(16) real shared[];           // 2 (ROWS,LENGTH), STAGES (2 TILE)
+    real *k_tiles = shared + 2*V::ROWS*V::LENGTH, *v_tiles = k_tiles + V::STAGES*TILE;
+    Head head = head_of(qkv, T, C, NH);
+    int HS = C / NH, row0 = (gridDim.y - 1 - blockIdx.y) * V::ROWS;      // most keys first
+    int warp = __shfl_sync(~0u, warp_in_block(), 0);
+    int row = row0 + warp*16*M, end = min(row0 + V::ROWS, T);
+    real *own = shared + (row - row0)*V::LENGTH;
+    float scale = LOG2_E / sqrtf((float)HS);
+    float2 of_query[M][2];
+    auto load = [&](int stage, int col) {
+        tile_load<V, V::STEP>(k_tiles + stage*TILE, head.k, head.ld, col, T, HS);
+        tile_load<V, V::STEP>(v_tiles + stage*TILE, head.v, head.ld, col, T, HS);
+    };
+    tile_load<V, V::ROWS>(shared, head.q, head.ld, row0, T, HS);
+    tile_load<V, V::ROWS>(shared + V::ROWS*V::LENGTH, dout + row_begin(T, C, NH), C, row0, T, HS);
+    for (int i = 0; i < 2*M; i++)
+        of_query[i/2][i%2] = rows[(size_t)blockIdx.x*T + min(lane_row(row + 16*(i/2), i%2), T - 1)];
+    steps_begin<V>(0, end, load);
+    Fragment q[M][V::D/16], d_o[M][V::D/16];
+    own_load<V>(q, own);
+    own_load<V>(d_o, own + V::ROWS*V::LENGTH);
+    Square dq[M][V::D/16] = {};
+    steps_pass<V>(0, end, load, [&](int stage, int col) {
+        int seen = min(row + 16*M - col, V::STEP);           // columns up to the warp's last query
+        for (int c = 0; c < seen; c += 16*N) {
+            const real *k_tile = k_tiles + stage*TILE + c*V::LENGTH;
+            Square p[N][M], ds[N][M];
+            scores<V>(p, q, k_tile);
+            each_element<N, M>([&](int n, int m, int half, int i) {
+                float &x = p[n][m].at(half, i);
+                bool seen = lane_column(col + c + 16*n, i) <= lane_row(row + 16*m, half);
+                x = seen ? exp2_fast(x*scale - of_query[m][half].x) : 0.0f;
+            });
+            scores<V>(ds, d_o, v_tiles + stage*TILE + c*V::LENGTH);
             each_element<N, M>([&](int n, int m, int half, int i) {
                 float &x = ds[n][m].at(half, i);
-                x = p[n][m].at(half, i) * (x - row_of(n, m, half, i).y);
+                x = p[n][m].at(half, i) * (x - of_query[m][half].y);
             });
-            accumulate<V>(dx, ds, x2);
+            accumulate<V>(dq, ds, k_tile);
         }
-    }
-    real *to = dqkv + (q - qkv);
-    own_store<V>(to + (keys ? C : 0), ld, dx, scale * LN_2, own, row, 0, T, HS);
-    if (keys) own_store<V>(to + 2*C, ld, dy, 1.0f, own + ROWS*LENGTH, row, 0, T, HS);
+    });
+    if (partials)
+        own_sum<V>(partials + sums_begin(row0/V::ROWS, 1, C, NH), sums, dq, scale * LN_2, row, T,
+                   HS);
+    own_store<V>(dqkv + (head.q - qkv), head.ld, dq, scale * LN_2, own, row, 0, T, HS);
 }
 
-// False, and nothing done, if this GPU has too little shared memory.
-template <class Kernel, class... Arguments>
-static bool tiles_launch(Kernel *kernel, dim3 blocks, int bytes, cudaStream_t stream,
-                         Arguments... arguments) {
-    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)
-        != cudaSuccess) return cudaGetLastError(), false;    // LAUNCH_CHECK would report it
-    kernel<<<blocks, 32*WARPS, bytes, stream>>>(arguments...);
-    LAUNCH_CHECK();
-    return true;
-}
-
-template <class V>
-static bool attention_forward_tiles(real *out, float *lse, const real *qkv,
-                                    int B, int T, int first, int C, int NH, cudaStream_t stream) {
-    int tiles = (int)blocks_for(T, V::ROWS) - first/V::ROWS;
-    int bytes = (V::ROWS + 2*V::STAGES*V::STEP) * V::LENGTH * (int)sizeof(real);
-    return tiles_launch(attention_forward_kernel<V>, dim3(B*NH, tiles), bytes, stream,
-                        out, lse, qkv, T, first, C, NH);
-}
-
-template <Owned OWNED, class V>
-static bool attention_backward_tiles(real *dqkv, const float2 *rows, const real *dout,
-                                     const real *qkv, int B, int T, int C, int NH,
-                                     cudaStream_t stream) {
-    int bytes = 2*(V::ROWS + V::STAGES*V::STEP) * V::LENGTH * (int)sizeof(real)
-              + V::STAGES*V::STEP * (int)sizeof(float2);
-    return tiles_launch(attention_backward_kernel<V, OWNED>, dim3(B*NH, blocks_for(T, V::ROWS)),
-                        bytes, stream, dqkv, rows, dout, qkv, T, C, NH);
-}
-
-#include "dev/cuda/variants.h"         // attention_tiles
+#include "dev/cuda/variants.cu"         // attention_tiles
 #endif
 
 // In generation the key/value cache holds `past` earlier tokens (else 0): a sequence of out, qkv
@@ -1282,35 +1281,36 @@ static void attention_forward(real *out, float *lse, const real *qkv,
         return;
     }
 #endif
-    dim3 blocks(B*NH, blocks_for(T - first, PLAIN_ROWS));
-    attention_forward_plain_kernel<<<blocks, 32*PLAIN_ROWS, 0, g->stream>>>(
-        out, lse, qkv, T, first, C, NH);
-    LAUNCH_CHECK();
+    attention_forward_plain(out, lse, qkv, B, T, first, C, NH, g->stream);
 }
 
-//   rows: scratch, (B,NH,T)
-static void attention_backward(real *dqkv, float2 *rows, const real *dout, const real *qkv,
-                               const real *out, const float *lse, int B, int T, int C, int NH,
-                               Gpu *g) {
+// db += the sum of dqkv's rows, the gradient of qkv's bias: the tiles are at hand. If their sums do
+// not fit in the scratch memory, dqkv is read once more.
+//   db (3C)   rows: scratch, (B,NH,T)
+static void attention_backward(real *dqkv, float *db, float2 *rows, const real *dout,
+                               const real *qkv, const real *out, const float *lse, int B, int T,
+                               int C, int NH, Gpu *g) {
     attention_rows_kernel<<<dim3(B*NH, blocks_for(T, 32)), 32*8, 0, g->stream>>>(
         rows, dout, out, lse, T, C, NH);
     LAUNCH_CHECK();
 #ifndef PRECISION_FP32
     if (C/NH % 8 == 0) {
         AttentionShape s = { B, T, NH, C/NH };
-        attention_tiles(dq_variants, DQ, s, g, dqkv, rows, dout, qkv, B, T, C, NH, g->stream);
-        attention_tiles(dk_dv_variants, DK_DV, s, g, dqkv, rows, dout, qkv, B, T, C, NH, g->stream);
+        bool fits = B*blocks_for(T, 16*WARPS) * 2*(size_t)C <= SCRATCH_FLOATS;
+        float *sums = fits ? g->scratch : NULL;
+        int parts;
+        attention_tiles(dq_variants, DQ, s, g, dqkv, sums, &parts, rows, dout, qkv, B, T, C, NH,
+                        g->stream);
+        if (fits) column_sums_add({ db }, 1, sums, parts, C, g->stream);
+        attention_tiles(dk_dv_variants, DK_DV, s, g, dqkv, sums, &parts, rows, dout, qkv, B, T, C,
+                        NH, g->stream);
+        if (fits) column_sums_add({ db + C, db + 2*C }, 2, sums, parts, C, g->stream);
+        else bias_backward(db, dqkv, (size_t)B*T, 3*C, g);
         return;
     }
 #endif
-    decltype(&attention_backward_plain_kernel<KEYS>) kernels[] = {
-        attention_backward_plain_kernel<QUERIES>, attention_backward_plain_kernel<KEYS>
-    };
-    dim3 blocks(B*NH, blocks_for(T, PLAIN_ROWS));
-    for (auto kernel : kernels) {
-        kernel<<<blocks, 32*PLAIN_ROWS, 0, g->stream>>>(dqkv, rows, dout, qkv, T, C, NH);
-        LAUNCH_CHECK();
-    }
+    attention_backward_plain(dqkv, rows, dout, qkv, B, T, C, NH, g->stream);
+    bias_backward(db, dqkv, (size_t)B*T, 3*C, g);
 }
 
 // ---- residual: out = a + b; linear_residual_forward above fuses it with a product ----
@@ -1366,7 +1366,7 @@ static void linear_gelu_forward(real *out, real *pre, const real *x, const real 
                                 size_t N, int C, int OC, Gpu *g) {
     Epilogue gelu = { ADD_BIAS_GELU, b, pre };
     fused_or_apart(g, [&] {
-        return matmul(out, OC, rows_of(x, C), rows_of(w, OC), gelu, N, OC, C, WRITE, g);
+        return matmul_fused(out, OC, rows_of(x, C), rows_of(w, OC), gelu, N, OC, C, WRITE, g);
     }, [&] {
         linear_forward(pre, x, w, b, N, C, OC, g);
         gelu_forward(out, pre, N*OC, g->stream);
@@ -1380,9 +1380,9 @@ static void gelu_linear_backward(real *dpre, float *dw, float *db, const real *d
     Epilogue gelu = { GELU_GRADIENT, NULL, pre };
     Mat d = rows_of(dout, OC), wt = transpose_of(w, OC);
     fused_or_apart(g, [&] {
-        return matmul(dpre, C, d, wt, gelu, N, C, OC, WRITE, g);
+        return matmul_fused(dpre, C, d, wt, gelu, N, C, OC, WRITE, g);
     }, [&] {
-        matmul(dpre, C, d, wt, plain, N, C, OC, WRITE, g);
+        matmul(dpre, C, d, wt, N, C, OC, WRITE, g);
         gelu_backward(dpre, dpre, pre, N*C, g->stream);
     });
     linear_backward_weight(dw, db, dout, x, N, C, OC, g);
@@ -1400,20 +1400,42 @@ __device__ inline Softmax warp_softmax(Softmax s) {
     return { hi, warp_sum(s.sum * __expf(s.hi - hi)) };
 }
 
-enum { XENT_KEPT = 6 };                // a thread's packs: in bf16 49152 of GPT-2's 50304 logits
+// A row of Vp logits, which a block passes over twice. The first `kept` wait in shared memory, each
+// pack for the thread that brought it there: nobody waits for another's. The others are read again.
+struct LogitRow {
+    const real *from;
+    real *waiting;
+    int kept;
+
+    __device__ LogitRow(const real *from, real *shared, int kept, int Vp)
+        : from(from), waiting(shared), kept(kept) {
+        Packs p = packs(min(kept, Vp));
+        for (int v = p.first; v < p.end; v += p.step) copy_async<16>(shared + v, from + v, true);
+        copy_async_commit();                     // all of them are under way at once
+        copy_async_wait<0>();
+    }
+    __device__ static Packs packs(int Vp) {      // of this thread
+        return { (int)threadIdx.x*PACK, (int)blockDim.x*PACK, Vp };
+    }
+    __device__ void get(float x[PACK], int v) const {
+        if (v < kept) load(x, waiting + v);
+        else load(x, from + v);
+    }
+};
 
 // The softmax of the whole row, to all threads of the block that owns it.
-__device__ inline Softmax row_softmax(const Row<XENT_KEPT> &row, Packs packs, int V) {
+__device__ inline Softmax row_softmax(const LogitRow &row, int V, int Vp) {
     __shared__ Softmax of_warp[32];
     Softmax s = { -FLT_MAX, 0.0f };
-    each_pack<XENT_KEPT>(packs, [&](int i, int v) {
+    Packs p = LogitRow::packs(Vp);
+    for (int v = p.first; v < p.end; v += p.step) {
         float x[PACK], hi = s.hi;
-        row.get(x, i, v);
+        row.get(x, v);
         for (int k = 0; k < PACK; k++) if (v + k < V) hi = fmaxf(hi, x[k]);
         s.sum *= __expf(s.hi - hi);
         for (int k = 0; k < PACK; k++) if (v + k < V) s.sum += __expf(x[k] - hi);
         s.hi = hi;
-    });
+    }
     s = warp_softmax(s);
     if (lane() == 0) of_warp[warp_in_block()] = s;
     __syncthreads();                             // all warps' parts are there
@@ -1422,60 +1444,73 @@ __device__ inline Softmax row_softmax(const Row<XENT_KEPT> &row, Packs packs, in
 }
 
 // The gradient of loss * factor: (p - 1[v is the target]) * factor, zero in the padding.
-__device__ inline void row_gradient(real *dlogits, const Row<XENT_KEPT> &row, Packs packs,
-                                    float log_sum, int right, float factor, int V) {
-    each_pack<XENT_KEPT>(packs, [&](int i, int v) {
+__device__ inline void row_gradient(real *dlogits, const LogitRow &row, float log_sum, int right,
+                                    float factor, int V, int Vp) {
+    Packs p = LogitRow::packs(Vp);
+    for (int v = p.first; v < p.end; v += p.step) {
         float d[PACK];
-        row.get(d, i, v);
+        row.get(d, v);
         for (int k = 0; k < PACK; k++) {
-            float p = v + k < V ? __expf(d[k] - log_sum) : 0.0f;
-            d[k] = (p - (v + k == right ? 1.0f : 0.0f)) * factor;
+            float share = v + k < V ? __expf(d[k] - log_sum) : 0.0f;
+            d[k] = (share - (v + k == right ? 1.0f : 0.0f)) * factor;
         }
         store(dlogits + v, d);
-    });
+    }
 }
+
+enum { XENT_THREADS = 512, XENT_BLOCKS = 2 };    // two on a multiprocessor: one reads while the
+                                                 // other waits at its barrier
 
 // Block n owns row n. With `dlogits`, which may be the logits' own memory, it writes the gradient
 // of loss * *scale. The scale is read from memory: in a graph an argument would stay what it was
 // when the graph was captured.
-__global__ void __launch_bounds__(1024)
+__global__ void __launch_bounds__(XENT_THREADS, XENT_BLOCKS)
 xent_kernel(float *loss, float *lse, real *dlogits, const real *logits, const int *target,
-            const float *scale, int V, int Vp) {
+            const float *scale, int kept, int V, int Vp) {
+    extern __shared__ __align__(16) real shared[];               // (kept)
     size_t n = blockIdx.x;
     int right = target[n];
     float factor = dlogits ? *scale : 0.0f;
-    Packs packs = { (int)threadIdx.x*PACK, (int)blockDim.x*PACK, Vp };
-    Row<XENT_KEPT> row(logits + n*Vp, packs);
+    LogitRow row(logits + n*Vp, shared, kept, Vp);
     float at_target = (float)row.from[right];    // read before the barrier, overwritten after it
-    Softmax s = row_softmax(row, packs, V);
+    Softmax s = row_softmax(row, V, Vp);
     float log_sum = s.hi + logf(s.sum);
     if (threadIdx.x == 0) {
         lse[n] = log_sum;
         loss[n] = log_sum - at_target;           // -log p(target)
     }
-    if (dlogits) row_gradient(dlogits + n*Vp, row, packs, log_sum, right, factor, V);
+    if (dlogits) row_gradient(dlogits + n*Vp, row, log_sum, right, factor, V, Vp);
 }
 
-static int xent_threads(int Vp) { return Vp >= 8192 ? 1024 : 128; }
+typedef struct { int threads, kept; size_t bytes; } XentGrid;
+
+// A row of GPT-2 in bf16 is 101 KB: an H100's multiprocessor holds two, an A100's most of two.
+static XentGrid xent_grid(int Vp, const cudaDeviceProp *p) {
+    size_t room = p->sharedMemPerMultiprocessor / XENT_BLOCKS - 2*BLOCK_SHARED;
+    if (room > p->sharedMemPerBlockOptin - BLOCK_SHARED)
+        room = p->sharedMemPerBlockOptin - BLOCK_SHARED;
+    size_t kept = min_size(Vp, room / sizeof(real) / PACK * PACK);
+    return { Vp >= 8192 ? XENT_THREADS : 128, (int)kept, kept * sizeof(real) };
+}
 
 static void xent_launch(float *loss, float *lse, real *dlogits, const real *logits,
-                        const int *target, const float *scale, size_t N, int V, int Vp,
-                        cudaStream_t stream) {
-    xent_kernel<<<(unsigned)N, xent_threads(Vp), 0, stream>>>(loss, lse, dlogits, logits, target,
-                                                              scale, V, Vp);
+                        const int *target, const float *scale, size_t N, int V, int Vp, Gpu *g) {
+    XentGrid grid = xent_grid(Vp, &g->properties);
+    allow_shared(xent_kernel, grid.bytes);
+    xent_kernel<<<(unsigned)N, grid.threads, grid.bytes, g->stream>>>(
+        loss, lse, dlogits, logits, target, scale, grid.kept, V, Vp);
     LAUNCH_CHECK();
 }
 
 static void xent_forward(float *loss, float *lse, const real *logits, const int *target,
-                         size_t N, int V, int Vp, cudaStream_t stream) {
-    xent_launch(loss, lse, NULL, logits, target, NULL, N, V, Vp, stream);
+                         size_t N, int V, int Vp, Gpu *g) {
+    xent_launch(loss, lse, NULL, logits, target, NULL, N, V, Vp, g);
 }
 
 // Forward and backward in one kernel: the loss, and dlogits in place of the logits.
 static void xent_forward_backward(float *loss, float *lse, real *logits, const int *target,
-                                  const float *scale, size_t N, int V, int Vp,
-                                  cudaStream_t stream) {
-    xent_launch(loss, lse, logits, logits, target, scale, N, V, Vp, stream);
+                                  const float *scale, size_t N, int V, int Vp, Gpu *g) {
+    xent_launch(loss, lse, logits, logits, target, scale, N, V, Vp, g);
 }
 
 // ---- classifier: logits = x wte^T, then cross-entropy ----
@@ -1488,8 +1523,8 @@ static void classifier_forward(float *loss, float *lse, real *logits, const real
                                size_t N, size_t rows, int C, int V, int Vp, Gpu *g) {
     for (size_t n = 0; n < N; n += rows) {
         size_t some = min_size(rows, N - n);
-        matmul(logits, Vp, rows_of(x + n*C, C), transpose_of(wte, C), plain, some, Vp, C, WRITE, g);
-        xent_forward(loss + n, lse + n, logits, target + n, some, V, Vp, g->stream);
+        matmul(logits, Vp, rows_of(x + n*C, C), transpose_of(wte, C), some, Vp, C, WRITE, g);
+        xent_forward(loss + n, lse + n, logits, target + n, some, V, Vp, g);
     }
 }
 
@@ -1501,11 +1536,10 @@ static void classifier_backward(real *dx, float *dwte, float *loss, float *lse, 
                                 Gpu *g) {
     for (size_t n = 0; n < N; n += rows) {
         size_t some = min_size(rows, N - n);
-        matmul(logits, Vp, rows_of(x + n*C, C), transpose_of(wte, C), plain, some, Vp, C, WRITE, g);
-        xent_forward_backward(loss + n, lse + n, logits, target + n, scale, some, V, Vp,
-                              g->stream);
-        matmul(dx + n*C, C, rows_of(logits, Vp), rows_of(wte, C), plain, some, C, Vp, WRITE, g);
-        matmul(dwte, C, transpose_of(logits, Vp), rows_of(x + n*C, C), plain, Vp, C, some, ADD, g);
+        matmul(logits, Vp, rows_of(x + n*C, C), transpose_of(wte, C), some, Vp, C, WRITE, g);
+        xent_forward_backward(loss + n, lse + n, logits, target + n, scale, some, V, Vp, g);
+        matmul(dx + n*C, C, rows_of(logits, Vp), rows_of(wte, C), some, C, Vp, WRITE, g);
+        matmul(dwte, C, transpose_of(logits, Vp), rows_of(x + n*C, C), Vp, C, some, ADD, g);
     }
 }
 
@@ -1618,7 +1652,8 @@ static void loss_sum(Model *m, size_t N) {
 }
 
 // From dx, the gradient of x_out, to dx, the gradient of x. A branch receives all of dx, and what
-// comes back through the branch is added to dx, by the kernel that ends it.
+// comes back through the branch is added to dx, by the kernel that ends it. That kernel also sums
+// dx as it was, the gradient of the bias that ended the branch.
 //   w, d   the block's weights and their gradients
 static void block_backward(Model *m, Block<real> w, Block<float> d, BlockActs a, int B, int T) {
     int C = m->c.C;
@@ -1627,16 +1662,16 @@ static void block_backward(Model *m, Block<real> w, Block<float> d, BlockActs a,
     real *dx = m->dx;                  // of x_out; then of x_mid; at the end of x
     real *dfc = m->dfc, *dqkv = m->dqkv;
     real *dln2 = m->dx_branch, *datt = m->dx_branch, *dln1 = m->dx_branch;             // one buffer
-    gelu_linear_backward(dfc, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, a.fc, w.mlp_proj_w, N, 4*C, C,
-                         g);
+    gelu_linear_backward(dfc, d.mlp_proj_w, NULL, dx, a.gelu, a.fc, w.mlp_proj_w, N, 4*C, C, g);
     linear_backward(dln2, d.fc_w, d.fc_b, dfc, a.ln2, w.fc_w, N, C, 4*C, g);
-    layernorm_backward(dx, d.ln2_gain, d.ln2_bias, dx, dln2, a.x_mid, a.ln2_mean, a.ln2_rstd,
-                       w.ln2_gain, N, C, g);
-    linear_backward(datt, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, C, C, g);
-    attention_backward(dqkv, m->att_rows, datt, a.qkv, a.att, a.att_lse, B, T, C, m->c.NH, g);
-    linear_backward(dln1, d.qkv_w, d.qkv_b, dqkv, a.ln1, w.qkv_w, N, C, 3*C, g);
-    layernorm_backward(dx, d.ln1_gain, d.ln1_bias, dx, dln1, a.x, a.ln1_mean, a.ln1_rstd,
-                       w.ln1_gain, N, C, g);
+    layernorm_backward(dx, d.ln2_gain, d.ln2_bias, d.mlp_proj_b, dx, dln2, a.x_mid, a.ln2_mean,
+                       a.ln2_rstd, w.ln2_gain, N, C, g);
+    linear_backward(datt, d.att_proj_w, NULL, dx, a.att, w.att_proj_w, N, C, C, g);
+    attention_backward(dqkv, d.qkv_b, m->att_rows, datt, a.qkv, a.att, a.att_lse, B, T, C, m->c.NH,
+                       g);
+    linear_backward(dln1, d.qkv_w, NULL, dqkv, a.ln1, w.qkv_w, N, C, 3*C, g);
+    layernorm_backward(dx, d.ln1_gain, d.ln1_bias, d.att_proj_b, dx, dln1, a.x, a.ln1_mean,
+                       a.ln1_rstd, w.ln1_gain, N, C, g);
 }
 
 // All that model_backward launches once the targets are there, except lookup_backward.
@@ -1654,7 +1689,7 @@ static void backward_launch(Model *m, int B, int T) {
     classifier_backward(dlnf, dw->wte, m->loss, m->lse, m->logits, m->lnf, w->wte, m->batch.targets,
                         m->batch.scale, N, m->logit_rows, C, m->c.V, m->padded.V, g);
     loss_sum(m, N);
-    layernorm_backward(m->dx, dw->lnf_gain, dw->lnf_bias, NULL, dlnf, m->acts[L - 1].x_out,
+    layernorm_backward(m->dx, dw->lnf_gain, dw->lnf_bias, NULL, NULL, dlnf, m->acts[L - 1].x_out,
                        m->lnf_mean, m->lnf_rstd, w->lnf_gain, N, C, g);
     gradients_ready(z, 1 + L);
     g->messages = zero_sends(z);                 // from here on, gradients travel meanwhile
@@ -1755,36 +1790,40 @@ static void gradients_squares(Model *m) {
     mark_record(m, NORM_KNOWN);
 }
 
-// Global-norm clipping. The squared norm is the sum of those of n totals, on the GPU. If the norm
-// exceeds `limit` (0: no limit), gradients are scaled down to that norm.
-typedef struct { const Totals *totals; int n; double limit; } Clip;
-
-// What gradients are multiplied by; NAN if the norm is not finite.
-__device__ inline float clip_factor(Clip clip) {
-    double squares = 0.0;
-    for (int i = 0; i < clip.n; i++) squares += clip.totals[i].squares;
-    double norm = sqrt(squares);
-    if (!isfinite(norm)) return NAN;
-    return clip.limit > 0.0 && norm > clip.limit ? (float)(clip.limit / norm) : 1.0f;
-}
-
-// The totals of z->scope, collected on the GPU and sent to the CPU. The optimizer finds the clip
-// factor on the GPU: the CPU need not wait.
-static Clip totals_send(Model *m, double limit) {
+// Collects the totals of all ranks, or within a DiLoCo round this rank's, on the GPU, and sends
+// them on to the CPU.
+static void totals_collect(Model *m) {
     Zero *z = &m->zero;
     Comm *comm = totals_comm(z, z->scope);
     int ranks = comm ? comm->size : 1;
-    Totals *totals = comm ? m->all_totals : m->totals;
-    if (*z->stop) CUDA_CHECK(cudaMemsetAsync(&m->totals->stop, 1, sizeof totals->stop, z->stream));
-    if (comm) comm_wait(comm, comm_collect_there(comm, totals, m->totals, sizeof *totals));
-    CUDA_CHECK(cudaMemcpyAsync(m->host_totals, totals, ranks * sizeof *totals,
-                               cudaMemcpyDeviceToHost, z->stream));
+    Totals *own = m->totals, *all = comm ? m->all_totals : own;
+    if (*z->stop) CUDA_CHECK(cudaMemsetAsync(&own->stop, 1, sizeof own->stop, z->stream));
+    if (comm) comm_wait(comm, comm_collect_there(comm, all, own, sizeof *own));
+    CUDA_CHECK(cudaMemcpyAsync(m->host_totals, all, ranks * sizeof *all, cudaMemcpyDeviceToHost,
+                               z->stream));
+    m->collected = all;
     mark_record(m, ALL_KNOWN);
-    Slice counted = totals_squares(z, z->scope);
-    return { totals + counted.begin, (int)counted.count, limit };
 }
 
-// Waits for the totals on the CPU, but not for what was launched after totals_send.
+// Global-norm clipping. The squared norm is the sum of those of n totals. If the norm exceeds
+// `limit` (0: no limit), gradients are to be scaled down to that norm. *g_scale = NAN if the norm
+// is not finite. One thread.
+__global__ void clip_kernel(float *g_scale, const Totals *totals, int n, double limit) {
+    double squares = 0.0;
+    for (int i = 0; i < n; i++) squares += totals[i].squares;
+    double norm = sqrt(squares);
+    *g_scale = !isfinite(norm) ? NAN : limit > 0.0 && norm > limit ? (float)(limit / norm) : 1.0f;
+}
+
+// What the optimizer multiplies gradients by is found on the GPU: the CPU need not wait for it.
+static void gradients_clip(Model *m, double limit) {
+    Slice counted = totals_squares(&m->zero, m->zero.scope);
+    clip_kernel<<<1, 1, 0, m->zero.stream>>>(m->g_scale, m->collected + counted.begin,
+                                             (int)counted.count, limit);
+    LAUNCH_CHECK();
+}
+
+// Waits for the totals on the CPU, but not for what was launched after totals_collect.
 static Totals totals_receive(Model *m) {
     CUDA_CHECK(cudaEventSynchronize(m->marks[ALL_KNOWN]));
     m->waited = comm_counters(m->zero.comm).waited;
@@ -1792,17 +1831,15 @@ static Totals totals_receive(Model *m) {
 }
 
 // One AdamW update of all parameters (Loshchilov and Hutter 2019, arXiv 1711.05101), in PyTorch's
-// form: the rate multiplies the decay too. Block i owns chunk i. g is clipped first; if its norm is
-// not finite, nothing changes. correct_m and correct_v are Adam's bias correction: the moments
+// form: the rate multiplies the decay too. Block i owns chunk i. g is scaled first; if *g_scale is
+// NAN, nothing changes. correct_m and correct_v are Adam's bias correction: the moments
 // begin at 0. `rounded` is what layers read: the master itself in fp32; else it is rounded from the
 // master, and masters lie as moments do.
 __global__ void adamw_kernel(float *p, real *rounded, float *m, float *v, const float *g,
-                             const Chunk *chunks, Clip clip, AdamW o, float correct_m,
+                             const Chunk *chunks, const float *g_scale, AdamW o, float correct_m,
                              float correct_v) {
-    __shared__ float g_scale;
-    if (threadIdx.x == 0) g_scale = clip_factor(clip);
-    __syncthreads();                             // the factor is there
-    if (isnan(g_scale)) return;
+    float scale = *g_scale;
+    if (isnan(scale)) return;
     Chunk chunk = chunks[blockIdx.x];
     float decay = chunk.decays ? o.weight_decay : 0.0f;
     for (int i = threadIdx.x*PACK; i < chunk.count; i += blockDim.x*PACK) {
@@ -1813,7 +1850,7 @@ __global__ void adamw_kernel(float *p, real *rounded, float *m, float *v, const 
         load(vi, v + at);
         load(gi, g + chunk.grad + i);
         for (int k = 0; k < PACK; k++) {
-            gi[k] *= g_scale;
+            gi[k] *= scale;
             mi[k] = o.beta1 * mi[k] + (1.0f - o.beta1) * gi[k];
             vi[k] = o.beta2 * vi[k] + (1.0f - o.beta2) * gi[k] * gi[k];
             pi[k] -= o.lr * (mi[k]*correct_m / (sqrtf(vi[k]*correct_v) + o.eps) + decay * pi[k]);
@@ -1826,12 +1863,10 @@ __global__ void adamw_kernel(float *p, real *rounded, float *m, float *v, const 
 }
 
 // One update of plain SGD: the same clipping and decay, no moments.
-__global__ void sgd_kernel(float *p, real *rounded, const float *g, const Chunk *chunks, Clip clip,
-                           AdamW o) {
-    __shared__ float g_scale;
-    if (threadIdx.x == 0) g_scale = clip_factor(clip);
-    __syncthreads();                             // the factor is there
-    if (isnan(g_scale)) return;
+__global__ void sgd_kernel(float *p, real *rounded, const float *g, const Chunk *chunks,
+                           const float *g_scale, AdamW o) {
+    float scale = *g_scale;
+    if (isnan(scale)) return;
     Chunk chunk = chunks[blockIdx.x];
     float decay = chunk.decays ? o.weight_decay : 0.0f;
     for (int i = threadIdx.x*PACK; i < chunk.count; i += blockDim.x*PACK) {
@@ -1839,34 +1874,34 @@ __global__ void sgd_kernel(float *p, real *rounded, const float *g, const Chunk 
         float pi[PACK], gi[PACK];
         load(pi, p + master);
         load(gi, g + chunk.grad + i);
-        for (int k = 0; k < PACK; k++) pi[k] -= o.lr * (gi[k] * g_scale + decay * pi[k]);
+        for (int k = 0; k < PACK; k++) pi[k] -= o.lr * (gi[k] * scale + decay * pi[k]);
         store(p + master, pi);
         if ((void *)rounded != (void *)p) store(rounded + chunk.param + i, pi);
     }
 }
 
-static void sgd_launch(Zero *z, AdamW o, Clip clip) {
+static void sgd_launch(Zero *z, AdamW o, const float *g_scale) {
     if (z->n_chunks > 0)
         sgd_kernel<<<z->n_chunks, 256, 0, z->stream>>>(z->masters, (real *)z->params, z->grads,
-                                                       z->chunks, clip, o);
+                                                       z->chunks, g_scale, o);
     LAUNCH_CHECK();
 }
 
-static void adamw_launch(Zero *z, AdamW o, Clip clip) {
+static void adamw_launch(Zero *z, AdamW o, const float *g_scale) {
     float correct_m = (float)(1.0 / (1.0 - pow(o.beta1, o.m_steps)));
     float correct_v = (float)(1.0 / (1.0 - pow(o.beta2, o.v_steps)));
     if (z->n_chunks > 0)
         adamw_kernel<<<z->n_chunks, 256, 0, z->stream>>>(
-            z->masters, (real *)z->params, z->adam_m, z->adam_v, z->grads, z->chunks, clip, o,
-            correct_m, correct_v);
+            z->masters, (real *)z->params, z->adam_m, z->adam_v, z->grads, z->chunks, g_scale,
+            o, correct_m, correct_v);
     LAUNCH_CHECK();
 }
 
 // AdamW, or SGD, on every tensor in one launch; matrices decay, gains and biases do not. If the
 // norm is not finite, parameters and moments stay as they are.
-static void model_update(Model *m, AdamW o, Clip clip) {
-    if (m->zero.sgd) sgd_launch(&m->zero, o, clip);
-    else adamw_launch(&m->zero, o, clip);
+static void model_update(Model *m, AdamW o) {
+    if (m->zero.sgd) sgd_launch(&m->zero, o, m->g_scale);
+    else adamw_launch(&m->zero, o, m->g_scale);
 }
 
 // =================================================================================================
@@ -1883,9 +1918,10 @@ static void train_step(Run *r, Model *m, Step *s) {
     }
     gradients_arrive(r, s);                                // of several ranks: their sum
     gradients_squares(m);                                  // beside the loss, in m->totals
-    Clip clip = totals_send(m, r->o.clip);                 // of several ranks: over all of them
+    totals_collect(m);                                     // of several ranks: over all of them
+    gradients_clip(m, r->o.clip);                          // if the norm exceeds it
     bool outlier = r->o.skip_outliers > 0.0 && is_outlier(r, s, totals_receive(m));     // waits
-    if (!outlier) model_update(m, s->adamw, clip);
+    if (!outlier) model_update(m, s->adamw);
     Totals all = totals_receive(m);
     step_end(r, s, &all);                                  // loss and norm, counters
 }
@@ -1938,7 +1974,7 @@ static const float *logits_receive(Model *m, const float *logits, size_t n) {
 // In fp32, on the GPU.
 static void next_logits(Model *m, int t) {
     size_t C = m->c.C, V = m->padded.V;
-    matmul(m->next_logits, V, rows_of(m->lnf + t*C, C), transpose_of(m->w.wte, C), plain, 1, V, C,
+    matmul(m->next_logits, V, rows_of(m->lnf + t*C, C), transpose_of(m->w.wte, C), 1, V, C,
            WRITE, m->gpu);
 }
 
@@ -2087,6 +2123,7 @@ static void model_carve_backward(Model *m, Memory *mem) {
     carve(&m->dx, mem, MEM_BACKWARD, N*C);
     carve(&m->att_rows, mem, MEM_BACKWARD, N*tp_heads(group));
     carve(&m->totals, mem, MEM_REST, 1);
+    carve(&m->g_scale, mem, MEM_REST, 1);
     m->all_totals = m->totals;
     if (ranks > 1) carve(&m->all_totals, mem, MEM_REST, ranks);
 }
@@ -2099,6 +2136,8 @@ static void model_carve(Model *m, Memory *mem) {
     model_carve_backward(m, mem);
 }
 
+static const size_t SHARED_BYTES = 99 << 10;     // that a block may have on any sm_80 or later
+
 // What the kernels cannot do. Their limits are wider than any GPT-2.
 static void model_check(const Config *c) {
     if (c->C % PACK != 0)
@@ -2107,9 +2146,9 @@ static void model_check(const Config *c) {
     if (c->C / c->NH > MAX_HS)
         die("--heads: heads of %d channels; the GPU's attention takes up to %d", c->C / c->NH,
             MAX_HS);
-    if (2*c->C * sizeof(float) > SHARED_BYTES)
+    if (3*c->C * sizeof(float) > SHARED_BYTES)
         die("--channels: %d; the GPU's LayerNorm takes up to %zu", c->C,
-            SHARED_BYTES / 2 / sizeof(float));
+            SHARED_BYTES / 3 / sizeof(float));
 }
 
 // All but the memory.

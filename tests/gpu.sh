@@ -4,7 +4,9 @@
 #
 #     tests/gpu.sh                  calls A, B, C and D, one after the other
 #     tests/gpu.sh A                A: tools and paths, the build, the tests, the real shapes,
-#                                      a first benchmark. The first step that fails ends it.
+#                                      a first benchmark. It ends where nothing after it can work:
+#                                      the build failed, the program does not load, or a number is
+#                                      more than 4 times as far off as its bound allows
 #     tests/gpu.sh B                B: every launcher, every product, whole steps, counters; 200
 #                                      steps twice, compared bit for bit
 #     tests/gpu.sh C                C: fp32 beside the CPU, memcheck and racecheck, PyTorch
@@ -13,12 +15,15 @@
 #     GPU_ARCHS=90 tests/gpu.sh build    builds beforehand, GPU or not: a call that finds build/gpu
 #                                        made from these very sources builds nothing
 #     MINUTES=20 tests/gpu.sh B     in 20 minutes instead of 9; what is not done by then has failed
-#     KEEP_GOING=1 tests/gpu.sh     A goes on after a step that failed
+#     KEEP_GOING=1 tests/gpu.sh     A goes on whatever failed; KEEP_GOING=0: the first step that
+#                                   fails ends it
 #
 # Reports and logs go to dev/results/GPU-DATE, or to OUT=DIR: A.md, A.tar.gz with the log of each
 # step, and so on. Both are written anew after each step, so that a call that is killed leaves what
 # it knows. The exit status is 1 if any step failed. It needs nvcc, or build/gpu made beforehand;
-# ncu, compute-sanitizer and a python3 with PyTorch 2 are used where they are.
+# ncu, compute-sanitizer and a python3 with PyTorch 2 are used where they are. If nvcc is newer than
+# the driver, an older toolkit is used where there is one (/usr/local/cuda-12); a build made
+# beforehand has a tree for each of the two.
 #
 # To try this script out, what is trained and measured can be made smaller: MODEL and BIG (flags),
 # STEPS, EVAL (tokens), MINUTE (seconds), BENCH (arguments of build/bench_cuda), TORCH
@@ -26,7 +31,8 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 unset MAKEFLAGS MFLAGS MAKELEVEL PRECISION BUILD
-PATH=$PATH:/usr/local/cuda/bin
+TOOLKITS=${TOOLKITS:-/usr/local}
+PATH=$PATH:$TOOLKITS/cuda/bin
 MODEL=${MODEL:-"--init d12 --seq-len 1024 --micro-batch 16 --batch-tokens 65536
                 --warmup-tokens 1000000"}
 BIG=${BIG:-"--init d12 --seq-len 1024 --micro-batch 64 --batch-tokens 524288
@@ -54,12 +60,42 @@ for path in nvidia.__path__: print(*glob.glob(path + "/*/lib"))' 2> /dev/null); 
     export LD_LIBRARY_PATH
 fi
 
-root=$PWD/build/gpu
+# ---- which CUDA: a driver runs what was built with its major version, or an earlier one ----
+
+cuda_of() { "$1" --version 2> /dev/null | sed -n 's/.*release \([0-9]*\)\..*/\1/p'; }
+driver_cuda=$(nvidia-smi 2> /dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\)\..*/\1/p' | head -n 1)
+
+# older_nvcc MAJOR: the newest nvcc of a toolkit of CUDA MAJOR or earlier.
+older_nvcc() {
+    local nvcc major
+    for nvcc in $(ls -d "$TOOLKITS"/cuda-[0-9]*/bin/nvcc 2> /dev/null | sort -rV); do
+        major=$(cuda_of "$nvcc")
+        [ "${major:-99}" -gt "$1" ] || { echo "$nvcc"; return; }
+    done
+}
+
+root=$PWD/build/gpu nvcc=$(command -v nvcc) older=
+own_cuda=$(cuda_of nvcc)
+[ -z "$own_cuda" ] || older=$(older_nvcc $((own_cuda - 1)))
+if [ -n "$own_cuda" ] && [ -n "$driver_cuda" ] && [ "$driver_cuda" -lt "$own_cuda" ]; then
+    nvcc=$(older_nvcc "$driver_cuda")
+    [ -z "$nvcc" ] || PATH=$(dirname "$nvcc"):$PATH
+fi
+[ -z "$nvcc" ] || export NVCC=$nvcc
 name=$(sed 's/^NVIDIA //' <<< "${gpu:-none}" | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-')
 results=${OUT:-dev/results/$name-$(date +%F)}
 [ "$*" != build ] || results=$root
 mkdir -p "$root" "$results" && results=$(cd "$results" && pwd) || exit 1
 bf16=$root/bf16 fp32=$root/fp32 tales=$root/tales
+trees_of_older() { bf16=$root/older/bf16 fp32=$root/older/fp32; }
+made=$(cat "$root/cuda" 2> /dev/null)       # with which CUDA build/gpu was made beforehand
+if [ -n "$gpu" ]; then
+    [ "${made:-0}" -le "${driver_cuda:-99}" ] || trees_of_older
+    [ -n "$nvcc" ] || [ -e "$bf16/built" ] ||
+        die "the driver knows CUDA ${driver_cuda:-?}, nvcc is ${own_cuda:-not here}, and" \
+            "build/gpu has nothing for this driver: update it (CUDA 13 needs R580), install CUDA" \
+            "${driver_cuda:-12}, or build elsewhere (GPU_ARCHS=90 tests/gpu.sh build)"
+fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
 trap 'rm -rf "$work"' EXIT
 export MODEL BIG STEPS EVAL MINUTE BENCH TORCH NOISE results bf16 fp32 tales work
@@ -92,7 +128,14 @@ run_step() {
 step() { steps=$((steps + 1)); run_step "$work/$call-$(printf %03d $steps)" "$@"; }
 beside() { step "$@" & steps=$((steps + 1)); }      # others run meanwhile, until the next wait
 failed() { grep -q FAILED "$work/$call"-*.row; }
-stops() { failed && [ -z "${KEEP_GOING:-}" ]; }
+far_off() { grep -q ', far off$' "$work/$call"-*.log; }
+stops() {                                   # stops [always]: whether a failure here ends the call
+    failed && case ${KEEP_GOING:-} in
+        1) false ;;
+        0) true ;;
+        *) [ "${1:-}" = always ] || far_off ;;
+    esac
+}
 
 # record: the report and the logs of this call so far. Steps beside each other may do it at once.
 record() {
@@ -155,6 +198,7 @@ build() {
     beside "build: bf16, tests, benchmark" 240 make_bf16
     beside "build: fp32" 240 make_fp32
     wait
+    [ "$bf16" != "$root/bf16" ] || cuda_of "${nvcc:-nvcc}" > "$root/cuda"
 }
 
 loads() {
@@ -181,17 +225,19 @@ measure() {
 }
 
 call_A() {
+    ended=yes
     step "A: tools and paths" 30 probe
     stops && return
     build
-    stops && return
+    stops always && return
     step "A: the program loads" 10 loads
-    stops && return
+    stops always && return
     step "A: tests, bf16" 120 tests bf16
     stops && return
     step "A: the real shapes" 120 real_shapes bf16
     stops && return
     step "A: benchmark, micro-batch 16" 120 measure bench_A 16
+    stops || ended=
 }
 
 # ---- B: speed, and the same bits ----
@@ -337,6 +383,7 @@ int main(int, char **argv) {
 CU
 }
 make_planted() {
+    command -v nvcc > /dev/null || { echo "skip: needs nvcc"; return; }
     planted_source > "$work/planted.cu" && nvcc -arch=native "$work/planted.cu" -o "$work/planted"
 }
 
@@ -358,13 +405,14 @@ sanitizer() {
     compute-sanitizer --tool "$tool" --error-exitcode 3 "${options[@]}" "$@"
 }
 finds_planted() {
+    [ -x "$work/planted" ] || { echo "skip: nothing is planted without nvcc"; return; }
     sanitizer "$1" "$work/planted" "$1"
     local status=$?
     echo "exit status $status, 3 is expected"
     [ $status -eq 3 ] && touch "$work/finds.$1"
 }
 sanitize() {                                # sanitize TOOL PROGRAM ARGS...
-    if [ -e "$work/finds.$1" ]; then sanitizer "$@"
+    if [ -e "$work/finds.$1" ] || [ ! -x "$work/planted" ]; then sanitizer "$@"
     else echo "skip: $1 finds nothing here"; fi
 }
 sanitize_tests() { sanitize "$1" "$bf16/build/cuda/test_gpt2-$2" $short; }
@@ -512,6 +560,7 @@ profile_beside_ncu() {
     command -v ncu > /dev/null || { echo "skip: needs ncu"; return; }
     local kernels="embedding_forward layernorm_forward layernorm_backward xent adamw" kernel
     local t=l1tex__t pipe=pipe_lsu_mem_global_op
+    command -v nvcc > /dev/null || { echo "skip: needs nvcc"; return; }
     cd "$bf16" && make -j2 build/profile build/cuda/profile || return 1
     for kernel in $kernels; do build/profile "" "" "" ${kernel}_kernel; done > "$work/counted"
     ncu --kernel-name "regex:^(${kernels// /|})_kernel" --metrics "${t}_requests_${pipe}_ld.sum,\
@@ -570,7 +619,7 @@ report_machine() {
     echo "Written by \`tests/gpu.sh $call\` on one $gpu of $(query memory.total | head -n 1):" \
         "driver $(query driver_version | head -n 1), CUDA" \
         "$(nvidia-smi | sed -n 's/.*CUDA Version: *\([0-9.]*\).*/\1/p' | head -n 1)," \
-        "nvcc $(nvcc --version | sed -n 's/.*release .*V\([0-9.]*\).*/\1/p'); $(nproc) CPU cores." \
+        "nvcc $(nvcc --version 2> /dev/null | sed -n 's/.*release .*V\([0-9.]*\).*/\1/p'); $(nproc) CPU cores." \
         "\`train_gpt2.cu\` was $(sha256sum train_gpt2.cu | cut -c1-12) (sha256)," \
         "\`dev/ranks/kernels.cu\` $(sha256sum dev/ranks/kernels.cu | cut -c1-12)," \
         "\`dev/ranks/tensor_model.cu\` $(sha256sum dev/ranks/tensor_model.cu | cut -c1-12)."
@@ -619,7 +668,7 @@ report_logs() {
         log=${row%.row}.log step=$(sed 's/^| \([^|]*\) |.*/\1/' "$row")
         case $(cat "$row") in
             *FAILED*)
-                { grep 'at most.* WRONG$' "$log"; tail -n 15 "$log"; } > "$log.tail"
+                { grep 'at most.* WRONG' "$log"; tail -n 15 "$log"; } > "$log.tail"
                 report_text "Failed: $step" "$log.tail" ;;
             *tools\ and* | *real\ shapes* | *counters\ of* | *ladders* | *benchmark,* | *launcher* | \
                 *product* | *PyTorch*)
@@ -645,7 +694,13 @@ write_report() {
 
 # ---- the calls ----
 
-call_build() { build; }
+call_build() {
+    build
+    [ -n "$older" ] || return 0
+    trees_of_older
+    export NVCC=$older
+    build
+}
 
 hash=$(sources) portable= wrong=0
 [ -n "$gpu" ] || portable=NATIVE=           # the GPU may be in another machine than this one
@@ -658,7 +713,7 @@ for call in ${*:-A B C D}; do
     failed || continue
     wrong=$((wrong + 1))
     sed -n '/^## Failed/,$p' "$results/$call.md"
-    if [ $call = A ] && stops; then
+    if [ $call = A ] && [ -n "$ended" ]; then
         echo "STOPPED: call A failed; mend that first, or say KEEP_GOING=1"
         break
     fi

@@ -10,7 +10,9 @@
 //     REAL_SHAPES=2,40,2,2,96,500 test_gpt2-bf16 real_shapes          other B,T,L,NH,C,V
 //
 // Each comparison prints a line: the error that comes closest to its bound, the bound, and what the
-// bound is made of. It goes on after an error, and fails at the end. A bound adds up
+// bound is made of. It goes on after an error, and fails at the end. An error of more than
+// FAR_OFF (test_gpt2.cu) times its bound is a mistake of the program; less may be one of the bound,
+// which no hardware has tried yet. A bound adds up
 // - u for each rounding of a result that is stored, as a part of that result: 2^-8 in bf16 (half of
 //   the distance of numbers with 8 significant bits), 2^-24 in fp32;
 // - sum_error(K) for a sum of K terms in fp32, as a part of S, the root of the sum of squares.
@@ -46,8 +48,9 @@ static void worst_add(Worst *w, double ours, double theirs, double bound) {
 
 static void report_worst(const char *what, Worst w, int roundings, size_t terms) {
     bool good = w.part <= 1.0;
-    printf("    %-34s error %7.2g, at most %7.2g: %d rounding%s, sums of %zu%s\n", what, w.error,
-           w.bound, roundings, roundings == 1 ? "" : "s", terms, good ? "" : "   WRONG");
+    printf("    %-34s error %7.2g, at most %7.2g: %d rounding%s, sums of %zu%s%s\n", what, w.error,
+           w.bound, roundings, roundings == 1 ? "" : "s", terms, good ? "" : "   WRONG",
+           far_off(w.part));
     fflush(stdout);
     if (!good) test_state.failed++;
     if (!(w.part <= worst)) worst = w.part;
@@ -65,8 +68,11 @@ static void report_ways(const char *what, const Floats &ours, const Floats &thei
     for (size_t i = 0; i < ours.size(); i++)
         worst_add(&w, ours[i], theirs[i], part * (fabs(theirs[i]) + most));
     report_worst(what, w, roundings, terms);
-    CHECK_MSG(sizeof(real) == sizeof(float) || ours != theirs,
-              "%s: the same bits from two kernels: is it one?", what);
+    if (sizeof(real) == sizeof(float) || ours != theirs) return;
+    printf("    %s: the same bits from two kernels: is it one?\n", what);
+#ifdef EMULATOR                                  // on a GPU two kernels may well agree
+    CHECK_MSG(false, "%s: the same bits", what);
+#endif
 }
 
 // ---- arrays ----
@@ -176,6 +182,17 @@ static void check_bias_gradient(const char *what, const float *db, const real *d
 static void refuse_epilogues() {
     for (int i = 0; i < gpu.n_products; i++)
         if (gpu.products[i].key.epilogue != NO_EPILOGUE) gpu.products[i].found = false;
+}
+
+// Untuned products do not sum bias gradients (product_choose). Here they do, if cuBLASLt can.
+static void allow_bias_gradients() {
+    cublasLtMatmulHeuristicResult_t first;
+    for (int i = 0; i < gpu.n_products; i++) {
+        Product *p = &gpu.products[i];
+        if (p->key.epilogue != BIAS_GRADIENT || p->tuned) continue;
+        p->found = product_candidates(&first, 1, p, &gpu) == 1;
+        p->algorithm = first.algo;
+    }
 }
 
 // How many products lack their epilogue.
@@ -302,6 +319,8 @@ static void real_linear(const char *name, Forward forward, Backward backward, si
     Linear l(name, forward, backward, N, C, OC);
     products_forget();
     linear_run(&l);
+    allow_bias_gradients();
+    linear_run(&l);
     check_linear_samples(&l);
     check_linear_ways(&l);
     products_forget();
@@ -328,7 +347,7 @@ typedef struct {
     std::vector<double> q, k, v, dout, used_out;             // (T,HS); the GPU's out
     std::vector<double> out, out_size, lse, dq, dq_size, dk, dk_size, dv, dv_size;
     double score_error;
-} Head;
+} ExactHead;
 
 static std::vector<double> head_part(const Floats &x, int T, int ld, int begin, int HS) {
     std::vector<double> part;
@@ -344,7 +363,7 @@ static double dot(const double *a, const double *b, int n) {
 }
 
 // Query t: its softmax, its output, and its part of all gradients.
-static void head_query(Head *h, int t) {
+static void head_query(ExactHead *h, int t) {
     int HS = h->HS;
     const double *q = &h->q[(size_t)t*HS], *dout = &h->dout[(size_t)t*HS];
     double scale = 1 / sqrt(HS), hi = -INFINITY, sum = 0.0, most = 0.0;
@@ -377,7 +396,7 @@ static void head_query(Head *h, int t) {
 }
 
 // Weights and their gradients are rounded before they are multiplied, in bf16.
-static void check_head_part(const char *what, const std::vector<double> &ours, const Head &h,
+static void check_head_part(const char *what, const std::vector<double> &ours, const ExactHead &h,
                             const std::vector<double> &exact, const std::vector<double> &size) {
     Worst w = { 0, 0, 0 };
     double u = rounding<real>();
@@ -387,12 +406,12 @@ static void check_head_part(const char *what, const std::vector<double> &ours, c
     report_worst(what, w, 2, h.T);
 }
 
-// Head `at` of the batch; qkv, dqkv, out and dout of its sequence.
+// Head `number` of the batch; qkv, dqkv, out and dout of its sequence.
 static void check_head(int number, const Floats &qkv, const Floats &dqkv, const Floats &out,
                        const Floats &dout, const Floats &lse, int T, int C, int HS) {
     int begin = number*HS;
     std::vector<double> zero((size_t)T*HS);
-    Head h = { T, HS, head_part(qkv, T, 3*C, begin, HS), head_part(qkv, T, 3*C, C + begin, HS),
+    ExactHead h = { T, HS, head_part(qkv, T, 3*C, begin, HS), head_part(qkv, T, 3*C, C + begin, HS),
                head_part(qkv, T, 3*C, 2*C + begin, HS), head_part(dout, T, C, begin, HS),
                head_part(out, T, C, begin, HS), zero, zero, std::vector<double>(T), zero, zero,
                zero, zero, zero, zero, 0.0 };
@@ -430,7 +449,9 @@ static void real_attention(int B, int T, int NH, int C) {
     Array<float> lse(N*NH), plain_lse(N*NH);
     Array<float2> rows(N*NH);
     attention_forward(out, lse, qkv, B, T, 0, C, NH, &gpu);
-    attention_backward(dqkv, rows, dout, qkv, out, lse, B, T, C, NH, &gpu);
+    Random<float> db(3*C, 0, 0.5);
+    attention_backward(dqkv, db, rows, dout, qkv, out, lse, B, T, C, NH, &gpu);
+    check_bias_gradient("attention, db", db, dqkv, N, 3*C);
     for (int b : { 0, B - 1 }) {
         size_t row = (size_t)b*T, head = b == 0 ? 0 : NH - 1;
         check_head((int)head, line_of(qkv.data, row*3*C, 1, (size_t)T*3*C),
@@ -482,7 +503,7 @@ static void check_xent_rows(real *logits, size_t rows, int V, int Vp) {
         sampled[s] = sample(s, rows);
         before[s] = line_of(logits, sampled[s]*Vp, 1, Vp);
     }
-    xent_forward_backward(loss, lse, logits, d_target, d_scale, rows, V, Vp, gpu.stream);
+    xent_forward_backward(loss, lse, logits, d_target, d_scale, rows, V, Vp, &gpu);
     Worst losses = { 0, 0, 0 }, gradients = { 0, 0, 0 };
     for (int s = 0; s < SAMPLED_ROWS; s++) {
         size_t n = sampled[s];
@@ -501,13 +522,13 @@ static void real_classifier(size_t N, int C, int V) {
     Random<float> dwte((size_t)Vp*C, 0, 0.5);
     Array<real> logits(rows*Vp), dx(rows*C);
     Mat wte_rows = rows_of(wte, C), wte_columns = transpose_of(wte, C), x_rows = rows_of(x, C);
-    matmul(logits.data, Vp, x_rows, wte_columns, plain, rows, Vp, C, WRITE, &gpu);
+    matmul(logits.data, Vp, x_rows, wte_columns, rows, Vp, C, WRITE, &gpu);
     check_product("classifier, logits", logits.data, x_rows, wte_columns, rows, Vp, C, unchanged);
     check_xent_rows(logits, rows, V, Vp);
     Mat d = rows_of(logits, Vp), dt = transpose_of(logits, Vp);
-    matmul(dx.data, C, d, wte_rows, plain, rows, C, Vp, WRITE, &gpu);
+    matmul(dx.data, C, d, wte_rows, rows, C, Vp, WRITE, &gpu);
     check_product("classifier, dx", dx.data, d, wte_rows, rows, C, Vp, unchanged);
-    matmul(dwte.data, C, dt, x_rows, plain, Vp, C, rows, ADD, &gpu);
+    matmul(dwte.data, C, dt, x_rows, Vp, C, rows, ADD, &gpu);
     check_product("classifier, dwte", dwte.data, dt, x_rows, Vp, C, rows, plus_half);
 }
 
@@ -544,34 +565,37 @@ static void check_norm_row(NormErrors *w, const Floats &x, const Floats &out, do
     }
 }
 
-// dgain and dbias, which begin as halves, at some columns.
-static void check_norm_columns(const float *dgain, const float *dbias, const real *dout,
-                               const real *x, const float *mean, const float *rstd, size_t N,
-                               int C) {
+// dgain, dbias, and db of the branch's bias, which begin as halves, at some columns.
+static void check_norm_columns(const float *dgain, const float *dbias, const float *db,
+                               const real *dout, const real *x, const real *skip,
+                               const float *mean, const float *rstd, size_t N, int C) {
     Worst w = { 0, 0, 0 };
     Floats m = line_of(mean, 0, 1, N), r = line_of(rstd, 0, 1, N);
     for (int s = 0; s < SAMPLED_ROWS; s++) {
         size_t c = sample(s, C);
-        Floats d = line_of(dout, c, C, N), v = line_of(x, c, C, N);
+        Floats d = line_of(dout, c, C, N), v = line_of(x, c, C, N), came = line_of(skip, c, C, N);
         double gain = 0.5, bias = 0.5, gain_squares = 0.25, bias_squares = 0.25;
+        double of_skip = 0.5, skip_squares = 0.25;
         for (size_t n = 0; n < N; n++) {
             double g = d[n] * ((double)v[n] - m[n]) * r[n];
             gain += g, gain_squares += g*g;
             bias += d[n], bias_squares += (double)d[n]*d[n];
+            of_skip += came[n], skip_squares += (double)came[n]*came[n];
         }
         worst_add(&w, at(dgain, c), gain, sum_error(N) * sqrt(gain_squares));
         worst_add(&w, at(dbias, c), bias, sum_error(N) * sqrt(bias_squares));
+        worst_add(&w, at(db, c), of_skip, sum_error(N) * sqrt(skip_squares));
     }
-    report_worst("LayerNorm, dgain and dbias", w, 0, N);
+    report_worst("LayerNorm, dgain, dbias and db", w, 0, N);
 }
 
 static void real_layernorm(size_t N, int C) {
     Random<real> x(N*C, 2, 1), gain(C, 0.5, 1), bias(C, 0.5, 0), dout(N*C, 1, 0), skip(N*C, 1, 0);
-    Random<float> dgain(C, 0, 0.5), dbias(C, 0, 0.5);
+    Random<float> dgain(C, 0, 0.5), dbias(C, 0, 0.5), db(C, 0, 0.5);
     Array<real> out(N*C), dx(N*C);
     Array<float> mean(N), rstd(N);
     layernorm_forward(out, mean, rstd, x, gain, bias, N, C, gpu.stream);
-    layernorm_backward(dx, dgain, dbias, skip, dout, x, mean, rstd, gain, N, C, &gpu);
+    layernorm_backward(dx, dgain, dbias, db, skip, dout, x, mean, rstd, gain, N, C, &gpu);
     NormErrors w = {};
     auto row = [&](const real *from, size_t n) { return line_of(from, n*C, 1, C); };
     for (int s = 0; s < SAMPLED_ROWS; s++) {
@@ -582,7 +606,7 @@ static void real_layernorm(size_t N, int C) {
     report_worst("LayerNorm, mean and rstd", w.statistics, 0, C);
     report_worst("LayerNorm, out", w.forward, 1, C);
     report_worst("LayerNorm, dx", w.backward, 1, C);
-    check_norm_columns(dgain, dbias, dout, x, mean, rstd, N, C);
+    check_norm_columns(dgain, dbias, db, dout, x, skip, mean, rstd, N, C);
 }
 
 // ---- embedding ----
@@ -659,7 +683,7 @@ static void real_adamw(const Config *c) {
     }
     const int step = 3;
     AdamW o = adamw_at(step);
-    adamw_launch(z, o, { m.totals, 1, 0.0 });
+    adamw_launch(z, o, Array<float>(Floats(1, 1.0f)));
     Worst w = { 0, 0, 0 };
     double u = 0x1p-24, correct_m = 1 - pow(o.beta1, step), correct_v = 1 - pow(o.beta2, step);
     for (int s = 0; s < SAMPLES; s++) {

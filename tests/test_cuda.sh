@@ -139,10 +139,14 @@ else
     one_line "heads of 136 channels" "$emulated" $base --heads 1 --channels 136
     one_line "--channels" "$emulated" $base --heads 1 --channels 6
     one_line "positions" "$emulated" --data "$dir/tales" --init "$dir/cpu" --seq-len 32
+    memory=710000000                        # 144 MiB for products, 512 for the driver; the rest
     if [ "$emulated" != ./train_gpt2cu ]; then
         one_line "GPU" env EMULATOR_DEVICES=0 "$emulated" $base --heads 1 --channels 8
         one_line "sm_75" env EMULATOR_CAPABILITY=75 "$emulated" $base --heads 1 --channels 8
-        env EMULATOR_MEMORY=330000000 "$emulated" $base --micro-batch 4096 --seq-len 64 \
+        one_line "GPU: the driver knows CUDA 12.8, and this program was built with 13.0;" \
+            env EMULATOR_DRIVER=12080 "$emulated" $base --heads 1 --channels 8
+        works env EMULATOR_DRIVER=13020 "$emulated" $base --heads 1 --channels 8 --steps 0
+        env EMULATOR_MEMORY=$memory "$emulated" $base --micro-batch 4096 --seq-len 64 \
             --heads 4 --channels 64 > "$dir/stdout" 2> "$dir/stderr"
         [ $? -eq 1 ] || note "out of memory does not end with 1"
         grep -q -- "--micro-batch [0-9]* fits" "$dir/stderr" || note "what fits is not told"
@@ -151,7 +155,7 @@ else
              END { exit !(whole && d < 1 && d > -1) }' <(grep '^  ' "$dir/stderr") ||
             note "what takes the memory is not 'in all': $(grep '^  ' "$dir/stderr" | xargs)"
         fits=$(sed -n 's/.*; --micro-batch \([0-9]*\) fits.*/\1/p' "$dir/stderr")
-        works env EMULATOR_MEMORY=330000000 "$emulated" --data "$dir/tales" --layers 1 \
+        works env EMULATOR_MEMORY=$memory "$emulated" --data "$dir/tales" --layers 1 \
             --micro-batch "${fits:-0}" --heads 4 --channels 64 --seq-len 64 --steps 0 \
             --eval-tokens 64
     fi
@@ -171,38 +175,48 @@ layernorm|/^layernorm_backward_kernel/,/^}/ s/__syncthreads();//
 layernorm|/^layernorm_backward_kernel/,/^}/ s/mean_gx) \* r + came/mean_g) * r + came/
 layernorm|s/body(KEPT, c)/body(KEPT - 1, c)/
 layernorm|s/int c = p.first + KEPT\*p.step/int c = p.first + (KEPT + 1)*p.step/
+layernorm|s/columns_add(db, came, c, C);//
+layernorm|s/place = i - c + 4\*column_place.*/place = i;/
+loss_and_every_gradient|s/d.mlp_proj_b, dx, dln2/d.att_proj_b, dx, dln2/
 linear|/__global__ void bias_backward/,/^}/ s/__syncthreads();//
 linear|s/residual ? (const void \*)e.other : c;/c;/
 linear|/__global__ void column_sums/,/^}/ s/p < parts; p/p < parts - 1; p/
-attention|/^attention_forward_kernel/,/^}/ s/__syncthreads();     //
-attention|/^attention_backward_kernel/,/^}/ s/__syncthreads();     //
-attention|/^attention_forward_kernel/,/^}/ { /for (int col/,/__syncthreads/ s/copy_async_wait<.*//; }
-attention|/^attention_forward_kernel/,/^}/ s/load(now > 0 ? now - 1 : STAGES - 1,/load(now,/
+attention|/void steps_pass/,/^}/ s/__syncthreads();     //
+attention|/void steps_pass/,/^}/ s/copy_async_wait<.*//
+attention|/void steps_pass/,/^}/ s/(now > 0 ? now - 1 : LAST,/(now,/
+attention|/void steps_begin/,/^}/ s/V::STAGES - 2/V::STAGES - 1/
 attention|s/i) > lane_row(row + 16\*m, half);/i) > lane_row(row + 16*m, half) + 1;/
-attention|s/if (col + c + AT_ONCE - 1 > row)/if (col + c > row)/
+attention|s/if (col + 16\*N - 1 <= row) return;/if (col <= row) return;/
 attention|s/return row + 8\*half + lane/return row + 8*(1 - half) + lane/
 attention|s/(lane()\/16\*8 + lane()%8)\*length + lane()\/8%2\*8/lane()%16*length + lane()\/16*8/
 attention|s/s.at(i%2, i\/2\*2), s.at(i%2/s.at(i\/2, i%2*2), s.at(i\/2/
-attention_variants|/^attention_forward_kernel/,/^}/ s/wait<STAGES - 2>/wait<STAGES - 1>/
-attention_variants|/^attention_backward_kernel/,/^}/ s/: STAGES - 1, col + (STAGES - 1)/: STAGES - 2, col + (STAGES - 1)/
-attention_variants|s/        copy_async_commit();  /        if (col < end) copy_async_commit();  /
-attention_variants|s/scores<V>(s\[(p + 1) % 2\]/scores<V>(s[p % 2]/
+attention_variants|/void steps_pass/,/^}/ s/wait<LAST - 1>/wait<LAST>/
+attention_variants|/void steps_pass/,/^}/ s/: LAST, col + LAST/: LAST - 1, col + LAST/
+attention_variants|/void step_load/,/^}/ s/    copy_async_commit();  .*/    if (col < end) copy_async_commit();/
+attention_variants dev/cuda/variants.cu|s/scores<V>(s\[(p + 1) % 2\]/scores<V>(s[p % 2]/
 attention_variants|s/max(row - col, 0) \/ (16\*N) \* (16\*N)/max(row - col, 0)/
-attention|s/late >= 0 : late <= 0/late > 0 : late <= 0/
-attention|s/late >= 0 : late <= 0/late >= 0 : late <= 1/
+attention|/^attention_dk_dv_kernel/,/^}/ s/i) >= lane_row(/i) > lane_row(/
+attention|/^attention_dq_kernel/,/^}/ s/i) <= lane_row(row + 16\*m, half);/i) <= lane_row(row + 16*m, half) + 1;/
+attention|/^attention_dk_dv_kernel/,/^}/ s/accumulate<V>(dv, p,/accumulate<V>(dv, ds,/
+attention|/void own_sum/,/^}/ s/if (lane_row(row + 16\*m, half) < T)//
+attention|/void own_sum/,/^}/ s/__syncthreads();  .*//
+attention|s/sums_begin(blockIdx.y, 2, C, NH)/sums_begin(0, 2, C, NH)/
+attention|s/sums_begin(row0\/V::ROWS, 1, C, NH)/sums_begin(blockIdx.y, 2, C, NH)/
 attention|/void own_store/,/^}/ s/row + r < T \&\&/row + r < T - 1 \&\&/
 attention|/void own_store/,/^}/ s/__syncwarp();//
-attention|/attention_backward_plain_kernel/,/^}/ s/__syncwarp();//
-attention|/attention_forward_plain_kernel/,/^}/ s/__syncthreads(); .*read, before.*//
-attention|/attention_backward_plain_kernel/,/^}/ s/__syncthreads(); .*read, before.*//
-attention|/attention_forward_plain_kernel/,/^}/ s/if (t >= T) return/if (t >= T - 1) return/
+attention dev/cuda/attention_plain.cu|/attention_backward_plain_kernel/,/^}/ s/__syncwarp();//
+attention dev/cuda/attention_plain.cu|/attention_forward_plain_kernel/,/^}/ s/__syncthreads(); .*read, before.*//
+attention dev/cuda/attention_plain.cu|/attention_backward_plain_kernel/,/^}/ s/__syncthreads(); .*read, before.*//
+attention dev/cuda/attention_plain.cu|/attention_forward_plain_kernel/,/^}/ s/if (t >= T) return/if (t >= T - 1) return/
 attention|/__global__ void attention_rows/,/^}/ s/c + k >= begin \&\& //
 attention|/__global__ void attention_rows/,/^}/ s/int i = 4; i > 0/int i = 4; i > 1/
 attention_from_a_cache|/void own_store/,/^}/ s/row + r >= first \&\& //
 gelu|s/0.044715f \* v\[k\]\*v\[k\]\*v\[k\]/0.0447f * v[k]*v[k]/
 xent|/Softmax row_softmax/,/^}/ s/__syncthreads();//
-xent|s/float p = v + k < V ? \(.*\) : 0.0f;/float p = \1;/
-xent|s/(int)blockDim.x\*PACK, Vp }/(int)blockDim.x*PACK, V }/
+xent|s/float share = v + k < V ? \(.*\) : 0.0f;/float share = \1;/
+xent|/LogitRow(const real/,/^    }/ s/copy_async_wait<0>();//
+xent|s/else load(x, from + v);/else load(x, from);/
+xent|/void row_gradient/,/^}/ s/LogitRow::packs(Vp)/LogitRow::packs(V)/
 xent dev/ranks/tensor_model.cu|s/part.sum \* __expf(part.hi - whole.hi)/part.sum/
 xent dev/ranks/tensor_model.cu|s/target\[n\] < 0 ? 0.0f : //
 classifier|/static void classifier_backward/,/^}/ s/target + n, scale/target, scale/
@@ -215,10 +229,10 @@ buckets dev/ranks/zero.h|/Buffer kept_buffer/,/^}/ s/z->adam_m/z->adam_v/
 adamw_updates|s/if ((void \*)rounded != (void \*)p) store/if (i > 0) store/
 adamw_updates|/double block_sum/,/^}/ s/__syncthreads();//
 small_gradients dev/ranks/kernels.cu|/void measure_kernel/,/^}/ s/store(x + i, zeros);//
-clipping|/float clip_factor/,/^}/ s/if (!isfinite(norm)) return NAN;//
-clipping|s/clip.limit > 0.0 \&\& norm > clip.limit/norm > clip.limit/
-clipping|/void adamw_kernel/,/^}/ s/if (isnan(g_scale)) return;//
-adamw_updates|/float clip_factor/,/^}/ s/i < clip.n/i < 1/
+clipping|/void clip_kernel/,/^}/ s/!isfinite(norm) ? NAN : //
+clipping|s/limit > 0.0 \&\& norm > limit/norm > limit/
+clipping|/void adamw_kernel/,/^}/ s/if (isnan(scale)) return;//
+adamw_updates|/void clip_kernel/,/^}/ s/i < n/i < 1/
 axpby dev/ranks/kernels.cu|/void axpby_kernel/,/^}/ s/fmaf(a, from\[k\], to\[k\])/fmaf(a, from[k], 0.0f)/
 buckets dev/ranks/kernels.cu|/void params_round_kernel/,/^}/ s/if (i >= n)/if (i + PACK >= n)/
 outer_updates dev/ranks/diloco.h|s/mu, momentum, 1.0f,/1.0f, momentum, 0.0f,/
@@ -233,18 +247,23 @@ tuner_takes_the_fastest dev/cuda/tune.h|s/|| seconds > TUNER_GAIN \* c->seconds/
 tuner_takes_the_fastest dev/cuda/tune.h|s/return INFINITY;/return 0.0;/
 tuner_takes_the_fastest dev/cuda/product.h|s/uint32_t sums = .*/uint32_t sums = CUBLASLT_REDUCTION_SCHEME_MASK;/
 tuner_does_without_epilogues dev/cuda/tune.h|s/->usable = false;/->usable = true;/
-epilogues_that_are_not_there|s/p->found = status == CUBLAS_STATUS_SUCCESS; .*/CUBLAS_CHECK(status);/
+epilogues_that_are_not_there dev/cuda/product.h|s/p->found = status == CUBLAS_STATUS_SUCCESS; .*/CUBLAS_CHECK(status);/
 epilogues_that_are_not_there|s/sum\[k\] += b\[k\] + came\[k\];/sum[k] += b[k];/
 epilogues_that_are_not_there|/void bias_forward_kernel/,/^}/ s/sum\[k\] += b\[k\]/sum[k] += 2*b[k]/
 epilogues_that_are_not_there|s/load(b, bias + i % OC)/load(b, bias + i % PACK)/
-epilogues_that_are_not_there|s/if (!p->found \&\& e.kind != NO_EPILOGUE) return false;/if (!p->found \&\& e.kind > ADD_BIAS_RESIDUAL) return false;/
-peak_of_the_fastest_algorithm dev/cuda/machine.cu|/^static double matmul_peak_flops/,/^}/ s/measures = true;/measures = false;/
+epilogues_that_are_not_there dev/cuda/product.h|/^static bool product_run/,/^}/ s/return p->found;/return true;/
+bias_gradients_are_timed dev/cuda/tune.h|s/p->key.epilogue != BIAS_GRADIENT \&\& //
+sums_in_place_round_nothing dev/cuda/product.h|s/if (p->key.type_c == CUDA_R_32F) sums/sums/
+memory_is_left_to_others dev/cuda/machine.cu|s/(g->ranks > 1 ? FOR_NCCL : 0.0)/0.0/
+grids_are_whole_waves|s/min_size(room, norm_blocks(norm_kept(C)))/3/
+grids_are_whole_waves|s/sharedMemPerMultiprocessor \/ XENT_BLOCKS/sharedMemPerMultiprocessor/
+peak_of_the_fastest_algorithm dev/cuda/machine.cu|/^static double matmul_peak_flops/,/^}/ s/measures = g->tunes;/measures = false;/
 peak_of_the_fastest_algorithm dev/cuda/machine.cu|/^static double matmul_peak_flops/,/^}/ s/g->tuner = choices;/tuner_open(g);/
 tuner_does_without_epilogues dev/cuda/tune.h|/^template <class Fused/,/^}/ s/for (int i = 0; i < g->n_products/for (int i = 0; i < 0/
 real_shapes tests/real_shapes.cu|s/gpu.products\[i\].found = false;/gpu.products[i].found = true;/
 real_shapes tests/real_shapes.cu|/static void plain_attention/,/^}/ s/attention_forward_plain_kernel<<<.*/attention_forward(out, lse, qkv, B, T, 0, C, NH, \&gpu); (void)(/
 real_shapes dev/cuda/product.h|s/CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_BIAS,/CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_DEFAULT,/
-real_shapes|/^attention_backward_kernel/,/^}/ s/max(row - col, 0) \/ (16/max(row - col + 16, 0) \/ (16/
+real_shapes|/^attention_dk_dv_kernel/,/^}/ s/max(row - col, 0) \/ (16/max(row - col + 16, 0) \/ (16/
 real_shapes|s/out\[c\] += sum;/out[c] = sum;/
 tuner_takes_the_fastest_variants dev/cuda/tune.h|s/!starts || seconds > TUNER_GAIN/!starts || seconds < TUNER_GAIN/
 variants_that_do_not_start dev/cuda/tune.h|s/if (!starts) c->failed++;/if (!starts) seconds = 0.0, starts = true;/

@@ -23,7 +23,7 @@ case "\$*" in
     *driver_version*) sed 's/.*/999.1/' "$dir/gpus" ;;
     *memory.total*) sed 's/.*/99999 MiB/' "$dir/gpus" ;;
     *=name*) sed 's/.*/NVIDIA Made Up 1/' "$dir/gpus" ;;
-    *) echo "| NVIDIA-SMI 999.1    Driver Version: 999.1    CUDA Version: 13.9 |" ;;
+    *) echo "| NVIDIA-SMI 999.1   Driver Version: 999.1   CUDA Version: \${MADE_UP_CUDA:-13.9} |" ;;
 esac
 STUB
 
@@ -34,10 +34,11 @@ cat > "$dir/bin/nvcc" << STUB
 dir="$dir"
 STUB
 cat >> "$dir/bin/nvcc" << 'STUB'
+case $0 in */cuda-12.8/*) release=12.8 ;; *) release=13.9 ;; esac
 echo "nvcc $*" >> "$dir/calls"
 case " $* " in
     *" --list-gpu-code "*) cat "$dir/archs"; exit ;;
-    *" --version "*) echo "Cuda compilation tools, release 13.9, V13.9.1"; exit ;;
+    *" --version "*) echo "Cuda compilation tools, release $release, V$release.1"; exit ;;
     *" -E "*) read -r _ header; header=${header//[<>]/}; [ -f "$dir/$header" ]; exit ;;
 esac
 while [ $# -gt 0 ]; do [ "$1" = -o ] && out=$2; shift; done
@@ -287,14 +288,20 @@ has "$report/D.md" "takes [0-9.-]*% of a step: [0-9]* tokens/s without"
 end gpu_command_reports
 
 mkdir "$dir/kept"
-gpu_sh 1 MADE_UP_TESTS="FAIL made_up: 1 > 0.5" --
+wrong="FAIL made_up: relative error 0.6, at most 0.5"
+gpu_sh 1 MADE_UP_TESTS="$wrong, far off" --
 same "calls after A failed" "$(grep -c . <<< "$reports")" 1
 same "steps after the one that failed" "$(tail -n 1 <<< "$rows")" "A: tests, bf16: FAILED"
 grep -q '^STOPPED: call A failed' "$dir/out" || note "A stops without a word"
-has "$reports" '^- FAIL made_up: 1 > 0.5'
-gpu_sh 1 KEEP_GOING=1 OUT="$dir/kept" MADE_UP_TESTS="FAIL made_up: 1 > 0.5" -- A
+has "$reports" '^- FAIL made_up: relative error'
+gpu_sh 1 KEEP_GOING=0 MADE_UP_TESTS="$wrong" -- A
+same "steps of A with KEEP_GOING=0" "$count" 4
+gpu_sh 1 KEEP_GOING=1 MADE_UP_TESTS="$wrong, far off" -- A
+same "steps of A with KEEP_GOING=1" "$count" 6
+gpu_sh 1 OUT="$dir/kept" MADE_UP_TESTS="$wrong" -- A
 same "where the report is with OUT" "$reports" "$dir/kept/A.md"
-same "steps of A with KEEP_GOING" "$count" 6
+same "steps of A after an error just above its bound" "$count" 6
+grep -q '^STOPPED' "$dir/out" && note "A stops for an error just above its bound"
 gpu_sh 1 MADE_UP_BENCH=1 MADE_UP_BLIND=racecheck -- C
 same "steps that failed" "$(grep FAILED <<< "$rows" | cut -d: -f1,2 | xargs)" \
     "C: racecheck finds what is planted C: PyTorch beside it"
@@ -313,6 +320,29 @@ gpu_sh 1 MINUTES=0 -- A
 same "with no time" "$(grep -c 'not done in 0 s' <<< "$rows")" "$count"
 end gpu_command_fails_when_a_step_does
 
+# A driver that is older than nvcc: an older toolkit builds, or one line says what is missing. What
+# was built beforehand needs no nvcc at all; what must be compiled there is left out.
+toolkit=$dir/toolkits/cuda-12.8/bin
+mkdir -p "$toolkit" && cp "$dir/bin/nvcc" "$toolkit"
+: > "$dir/calls"
+gpu_sh 0 MADE_UP_CUDA=12.8 TOOLKITS="$dir/toolkits" -- A
+has "$reports" "CUDA 12.8, nvcc 12.8.1"
+same "programs built for the older driver" "$(grep -c -e '-o train_gpt2cu' "$dir/calls")" 2
+mv "$dir/bin/nvcc" "$dir/nvcc"
+bare=$(IFS=:; for folder in $PATH; do [ -x "$folder/nvcc" ] || printf '%s:' "$folder"; done)
+gpu_sh 0 PATH="$bare" MADE_UP_CUDA=12.8 TOOLKITS="$dir/none" -- A
+has "$reports" "build: made beforehand"
+rm -rf "$tree/build/gpu/older"
+(cd "$tree" && PATH=$bare MADE_UP_CUDA=12.8 TOOLKITS="$dir/none" tests/gpu.sh A) \
+    > "$dir/out" 2> "$dir/said"
+same "lines about an old driver" "$(grep -c 'the driver knows CUDA 12, nvcc is not here' \
+    "$dir/said"), $(lines "$dir/said")" "1, 1"
+gpu_sh 0 PATH="$bare" TOOLKITS="$dir/none" -- C
+same "steps of C that are skipped without nvcc" \
+    "$(grep -c 'skipped: .*nvcc' <<< "$rows"), $(grep -c FAILED <<< "$rows")" "3, 0"
+mv "$dir/nvcc" "$dir/bin/nvcc"
+end gpu_command_suits_driver_and_toolkit
+
 # ---- the emulator: the rewriter takes in the .cu files that a .cu file includes ----
 
 PATH=${PATH#*:}
@@ -321,7 +351,8 @@ rewritten() {
 }
 for program in train_gpt2.cu tests/test_gpt2.cu; do
     rewritten $program
-    for kernels in dev/ranks/kernels.cu dev/ranks/tensor_model.cu dev/cuda/machine.cu; do
+    for kernels in dev/ranks/kernels.cu dev/ranks/tensor_model.cu dev/cuda/machine.cu \
+                   dev/cuda/variants.cu dev/cuda/attention_plain.cu; do
         sleep 0.1                           # files written at once have the same time
         echo "// a kernel more in $kernels" >> "$tree/$kernels"
         rewritten $program
@@ -342,11 +373,13 @@ fi
 make -s -C "$tree" clean
 cp tests/test_cuda.sh "$tree/tests/"
 
-# compiles ARCHS ARGS...: no word from nvcc, ptxas and the compiler behind them. That compiler does
-# what HOST says last: -O1 for the programs that include the trainer, whose own host code has -O3.
+# compiles ARCHS ARGS...: no word from nvcc, ptxas and the compiler behind them; so no kernel has a
+# register in memory, spilled or indexed. That compiler does what HOST says last: -O1 for the
+# programs that include the trainer, whose own host code has -O3.
 printf '#!/bin/sh\nexec g++ "$@" $HOST\n' > "$dir/bin/host" && chmod +x "$dir/bin/host"
 compiles() {
-    local strict="-Werror all-warnings -Xptxas -warn-spills -Xcompiler -Werror -ccbin $dir/bin/host"
+    local strict="-Werror all-warnings -Xptxas -warn-spills -Xptxas -warn-lmem-usage"
+    strict+=" -Xcompiler -Werror -ccbin $dir/bin/host"
     make -s -C "$tree" NVCC="$nvcc $strict $kept" GPU_ARCHS="$1" CFLAGS=-O1 "${@:2}" \
         > "$dir/said" 2>&1 ||
         note "make ${*:2}: $(grep -m 1 -E 'error|warning' "$dir/said")"
@@ -381,10 +414,46 @@ narrow_loads() {                            # narrow_loads KERNEL: instructions,
 for precision in fp32 bf16; do
     same "narrow loads of attention_rows, $precision" "$(narrow_loads attention_rows_kernel)" 1
     same "narrow loads of LayerNorm, $precision" "$(narrow_loads layernorm_forward_kernel)" 0
-    same "narrow loads of LayerNorm back, $precision" "$(narrow_loads layernorm_backward_kernel)" 2
+    same "narrow loads of LayerNorm back, $precision" "$(narrow_loads layernorm_backward_kernel)" 4   # two lengths of row
     same "narrow loads of cross-entropy, $precision" "$(narrow_loads xent_kernel)" 3
 done
 end cuda_rows_are_read_by_packs
+
+# A thread reads and writes 16 bytes of shared memory at once only where the array begins at a
+# multiple of 16. The registers of an address are followed back to the array it was made from.
+misaligned() {                              # misaligned PTX: such accesses, and how many there are
+    awk '/\.shared/ && /\.align/ {
+            for (i = 1; i < NF; i++) if ($i == ".align") at = $(i + 1)
+            name = $NF; sub(/\[.*/, "", name); sub(/;/, "", name); align[name] = at
+        }
+        /\.entry/ { kernel = $0; split("", of) }
+        /^\t/ {
+            wide = /^\t(ld|st)\.(volatile\.)?shared.*(\.v4\.[a-z]*32|\.v2\.[a-z]*64)/
+            address = wide ? $0 : ""
+            gsub(/.*\[|\].*/, "", address)
+            if (wide) {
+                split(address, part, "+")
+                array = part[1] in of ? of[part[1]] : part[1]
+                found++
+                if (align[array] % 16 || !(array in align)) print kernel, $0, array
+                next
+            }
+            gsub(/[,;]/, " ")
+            for (i = 3; i <= NF; i++)
+                if ($i in of) of[$2] = of[$i]
+                else if ($i in align) of[$2] = $i
+        }
+        END { print found + 0 }' "$1"
+}
+for precision in fp32 bf16; do
+    ptx=$dir/$precision/test_gpt2.ptx
+    [[ $(misaligned "$ptx") =~ ^[1-9][0-9]+$ ]] ||
+        note "16 bytes of shared memory, $precision: $(misaligned "$ptx" | head -n 1)"
+    sed 's/\(\.shared .*\.align\) 16 \(.*sums\)/\1 4 \2/' "$ptx" > "$dir/less.ptx"
+    cmp -s "$ptx" "$dir/less.ptx" && note "no array to align less"
+    [ "$(misaligned "$dir/less.ptx" | wc -l)" -gt 1 ] || note "an array aligned to 4 goes unnoticed"
+done
+end cuda_shared_arrays_are_aligned
 
 # The dependencies that nvcc has written: a changed header is noticed.
 cp "$tree/train_gpt2cu" "$dir/train_gpt2cu"

@@ -664,8 +664,10 @@ the_recipe_runs_from_end_to_end() {
 
 emulated_ranks_refuse_in_one_line() {
     program=$fp32
-    EMULATOR_DEVICES=1 refused "2 ranks were started on this machine, which shows them 1 GPU;" 2 \
-        $tiny
+    EMULATOR_DEVICES=2 refused "3 ranks were started on this machine, which shows them 2 GPUs;" 3 \
+        $tiny --batch-tokens 48
+    EMULATOR_DEVICES=1 refused "Duplicate GPU detected: ranks 0 and 1" 2 $tiny
+    CUDA_VISIBLE_DEVICES=5 refused "Duplicate GPU detected: ranks 0 and 1 both on device 5" 2 $tiny
     EMULATOR_DEVICES=0 refused "GPU: no NVIDIA driver is installed here" 2 $tiny
     refused "nearest is 48" 3 $tiny --batch-tokens 56
     refused "give one of them" 2 $tiny --zero 1 --outer-every 5
@@ -683,6 +685,12 @@ emulated_ranks_refuse_in_one_line() {
     good 2 shared $tiny --steps 2
     unset NCCL_MULTI_RANK_GPU_ENABLE
     EMULATOR_DEVICES=8
+    # A launcher may show each rank a GPU of its own alone, as srun --gpus-per-task=1.
+    printf '#!/bin/sh\nexport CUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_RANK\nexec "%s" "$@"\n' \
+        "$fp32" > "$dir/own-gpu" && chmod +x "$dir/own-gpu"
+    program=$dir/own-gpu
+    good 2 own $tiny --steps 2
+    same_bits own shared
 }
 
 for name in $tests; do

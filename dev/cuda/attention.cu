@@ -17,6 +17,7 @@ struct Data {
     real *out;                         // (B,T,C)
     float *lse;                        // (B,NH,T)
     real *dqkv;                        // (B,T,3C)
+    float *db;                         // (3C) += the sum of dqkv's rows: the trainer alone does it
     const real *qkv, *dout;            // (B,T,3C) (B,T,C)
     float *weights;                    // (B,NH,T,T) of the first rung
     float2 *rows;                      // (B,NH,T) lse / ln 2, and dout . out: the trainer's
@@ -25,13 +26,7 @@ struct Data {
 };
 
 // blockIdx.x counts heads. q, k and v of token t are `ld`*t further on.
-struct Head { const real *q, *k, *v; size_t ld; };
-
-__device__ inline Head head_of(const Data &d) {
-    size_t b = blockIdx.x / d.NH, h = blockIdx.x % d.NH;
-    const real *q = d.qkv + b*d.T*3*d.C + h*d.HS;
-    return { q, q + d.C, q + 2*d.C, 3*(size_t)d.C };
-}
+__device__ inline Head head_of(const Data &d) { return head_of(d.qkv, d.T, d.C, d.NH); }
 
 // The row of token t of this block's head, in an array (B,T,C).
 template <class T> __device__ inline T *row_of(T *x, const Data &d, int t) {
@@ -468,13 +463,14 @@ static void one_pass_tiled(const Data *d, Gpu *g) {
 
 #ifndef PRECISION_FP32
 // Two passes, tensor cores: the trainer's kernels, with one row of tiles a warp. All that forward
-// climbed to at once: mma, padded rows, cp.async. A fortieth of the clocks of shared memory.
+// climbed to at once: mma, padded rows, cp.async. A 46th of the clocks of shared memory.
 static void two_passes_tensor(const Data *d, Gpu *g) {
     rows_launch(d, g);
-    attention_backward_tiles<QUERIES, Tile<64, 1, 64, 2, 16, 3>>(
-        d->dqkv, d->rows, d->dout, d->qkv, d->B, d->T, d->C, d->NH, g->stream);
-    attention_backward_tiles<KEYS, Tile<64, 1, 64, 2, 16, 3>>(
-        d->dqkv, d->rows, d->dout, d->qkv, d->B, d->T, d->C, d->NH, g->stream);
+    int parts;                                   // nobody sums the rows here
+    attention_dq_tiles<Tile<64, 1, 64, 2, 16, 3>>(
+        d->dqkv, NULL, &parts, d->rows, d->dout, d->qkv, d->B, d->T, d->C, d->NH, g->stream);
+    attention_dk_dv_tiles<Tile<64, 1, 64, 2, 16, 3>>(
+        d->dqkv, NULL, &parts, d->rows, d->dout, d->qkv, d->B, d->T, d->C, d->NH, g->stream);
 }
 
 // What the one pass on tensor cores has in shared memory.
@@ -579,8 +575,8 @@ static void one_pass_tensor(const Data *d, Gpu *g) {
 // of the bytes from the L2 cache. It computes more than one pass does, and every run has the same
 // bits: a run can be repeated, and a fault found.
 static void trainers_backward(const Data *d, Gpu *g) {
-    attention_backward(d->dqkv, d->rows, d->dout, d->qkv, d->out, d->lse, d->B, d->T, d->C, d->NH,
-                       g);
+    attention_backward(d->dqkv, d->db, d->rows, d->dout, d->qkv, d->out, d->lse, d->B, d->T, d->C,
+                       d->NH, g);
 }
 
 static const Rung<Data> backward_rungs[] = {
@@ -661,12 +657,13 @@ static void climb(Ladder *l, Shape s) {
     size_t N = (size_t)s.B * s.T, C = (size_t)s.NH * s.HS, pairs = (size_t)s.T * (s.T + 1) / 2;
     size_t checked = min_size(s.B, 2) * s.T;     // rows of the first two sequences
     Array<real> qkv(N*3*C), dout(N*C), out(N*C), dqkv(N*3*C);
+    Array<float> db(3*C);
     Array<float> lse(N*s.NH), weights(N*s.NH*s.T), dq(N*C);
     Array<float2> rows(N*s.NH);
     std::vector<double> cpu_out(checked*C), cpu_lse(checked*s.NH), cpu_dqkv(checked*3*C);
     array_draw(&qkv, 1, 2.0f);
     array_draw(&dout, 2);
-    Data d = { out.gpu, lse.gpu, dqkv.gpu, qkv.gpu, dout.gpu, weights.gpu, rows.gpu, dq.gpu,
+    Data d = { out.gpu, lse.gpu, dqkv.gpu, db.gpu, qkv.gpu, dout.gpu, weights.gpu, rows.gpu, dq.gpu,
                s.B, s.T, (int)C, s.NH, s.HS };
     char shape[80], title[120];
     snprintf(shape, sizeof shape, "B=%d, T=%d, %d heads of %d channels, " PRECISION, s.B, s.T, s.NH,

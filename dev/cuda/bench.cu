@@ -145,7 +145,9 @@ static double step_seconds(Bench *b, int step) {
     clear_grads(m);
     model_micro_step(m, b->inputs, b->targets, 1.0f / (float)N, b->B, b->T);
     gradients_squares(m);
-    model_update(m, o, totals_send(m, 1.0));
+    totals_collect(m);
+    gradients_clip(m, 1.0);
+    model_update(m, o);
     double norm = sqrt(totals_receive(m).squares);
     if (!isfinite(norm)) die("step %d: the gradient's norm is %g", step, norm);
     gpu_wait(&b->gpu);
@@ -223,6 +225,7 @@ static int bench_all_steps(Bench *b) {
 typedef struct {
     int T, C, NH, V, Vp;
     double N, words, chunks, params;   // words: distinct tokens; chunks: of the classifier's rows
+    cudaDeviceProp gpu;
 } Sizes;
 
 // What one layer's launchers are called with, after a step has filled its buffers.
@@ -296,13 +299,16 @@ static Work att_proj_forward_work(const Sizes *z) {
     return plus_rows(linear_work(z, z->C, z->C), z, z->C);           // the residual
 }
 
+// Channels of a row that a warp keeps in registers.
+static double channels_kept(int C) { return 32.0*PACK * norm_kept(C); }
+
 static void layernorm_forward_run(const Site *s) {
     layernorm_forward(s->a.ln2, s->a.ln2_mean, s->a.ln2_rstd, s->a.x_mid, s->w.ln2_gain,
                       s->w.ln2_bias, s->N, s->C, s->g->stream);
 }
 static Work layernorm_forward_work(const Sizes *z) {
     double floor = R*2.0*z->N*z->C + 8.0*z->N;
-    return { 0.0, floor, floor + R*2.0*z->N * spilled(z->C, 32*PACK*NORM_KEPT) };
+    return { 0.0, floor, floor + R*2.0*z->N * spilled(z->C, channels_kept(z->C)) };
 }
 
 static void fc_gelu_forward_run(const Site *s) {
@@ -333,10 +339,10 @@ static void xent_run(const Site *s) {
     for (size_t n = 0; n < s->N; n += m->logit_rows)
         xent_forward_backward(m->loss + n, m->lse + n, m->logits, m->batch.targets + n,
                               m->batch.scale, min_size(m->logit_rows, s->N - n), s->m->c.V,
-                              m->padded.V, s->g->stream);
+                              m->padded.V, s->g);
 }
 static Work xent_work(const Sizes *z) {
-    double kept = (z->Vp >= 8192 ? 1024 : 128) * (double)PACK*XENT_KEPT;     // as in xent_launch
+    double kept = xent_grid(z->Vp, &z->gpu).kept;
     return { 0.0, R*2.0*z->N*z->V, R*z->N * (2.0*z->Vp + spilled(z->Vp, kept)) + 12.0*z->N };
 }
 
@@ -352,8 +358,8 @@ static Work classifier_work(const Sizes *z) {
 static void mlp_proj_data_run(const Site *s) {
     Epilogue gelu = { GELU_GRADIENT, NULL, s->a.fc };
     Mat dx = rows_of(s->m->dx, s->C), wt = transpose_of(s->w.mlp_proj_w, s->C);
-    if (matmul(s->m->dfc, 4*s->C, dx, wt, gelu, s->N, 4*s->C, s->C, WRITE, s->g)) return;
-    matmul(s->m->dfc, 4*s->C, dx, wt, plain, s->N, 4*s->C, s->C, WRITE, s->g);
+    if (matmul_fused(s->m->dfc, 4*s->C, dx, wt, gelu, s->N, 4*s->C, s->C, WRITE, s->g)) return;
+    matmul(s->m->dfc, 4*s->C, dx, wt, s->N, 4*s->C, s->C, WRITE, s->g);
     gelu_backward(s->m->dfc, s->m->dfc, s->a.fc, s->N * 4*s->C, s->g->stream);
 }
 static Work mlp_proj_data_work(const Sizes *z) {
@@ -362,12 +368,11 @@ static Work mlp_proj_data_work(const Sizes *z) {
 
 // dx (N,C) = dout (N,OC) w^T
 static void data_gradient(const Site *s, real *dx, const real *dout, const real *w, int C, int OC) {
-    matmul(dx, C, rows_of(dout, OC), transpose_of(w, OC), plain, s->N, C, OC, WRITE, s->g);
+    matmul(dx, C, rows_of(dout, OC), transpose_of(w, OC), s->N, C, OC, WRITE, s->g);
 }
 
 static void mlp_proj_weight_run(const Site *s) {
-    linear_backward_weight(s->d.mlp_proj_w, s->d.mlp_proj_b, s->m->dx, s->a.gelu, s->N, 4*s->C,
-                           s->C, s->g);
+    linear_backward_weight(s->d.mlp_proj_w, NULL, s->m->dx, s->a.gelu, s->N, 4*s->C, s->C, s->g);
 }
 static Work mlp_proj_weight_work(const Sizes *z) { return weight_work(z, 4.0*z->C, z->C); }
 
@@ -389,14 +394,15 @@ static Work fc_bias_work(const Sizes *z) {
 }
 
 static void layernorm_backward_run(const Site *s) {
-    layernorm_backward(s->m->dx, s->d.ln2_gain, s->d.ln2_bias, s->m->dx, s->m->dx_branch,
-                       s->a.x_mid, s->a.ln2_mean, s->a.ln2_rstd, s->w.ln2_gain, s->N, s->C, s->g);
+    layernorm_backward(s->m->dx, s->d.ln2_gain, s->d.ln2_bias, s->d.mlp_proj_b, s->m->dx,
+                       s->m->dx_branch, s->a.x_mid, s->a.ln2_mean, s->a.ln2_rstd, s->w.ln2_gain,
+                       s->N, s->C, s->g);
 }
 static Work layernorm_backward_work(const Sizes *z) {
     double floor = R*4.0*z->N*z->C + 8.0*z->N;
-    double parts = column_parts(2*(size_t)z->C, (size_t)z->N, layernorm_warps(z->C));
-    return { 0.0, floor, floor + R*2.0*z->N * spilled(z->C, 32*PACK*NORM_KEPT)
-                         + 16.0*parts*z->C + 16.0*z->C };            // partial sums, twice
+    double parts = layernorm_grid((size_t)z->N, z->C, &z->gpu).blocks;
+    return { 0.0, floor, floor + R*2.0*z->N * spilled(z->C, channels_kept(z->C))
+                         + 24.0*parts*z->C + 24.0*z->C };            // partial sums, twice
 }
 
 static void att_proj_data_run(const Site *s) {
@@ -405,13 +411,12 @@ static void att_proj_data_run(const Site *s) {
 static Work att_proj_data_work(const Sizes *z) { return linear_work(z, z->C, z->C); }
 
 static void att_proj_weight_run(const Site *s) {
-    linear_backward_weight(s->d.att_proj_w, s->d.att_proj_b, s->m->dx, s->a.att, s->N, s->C, s->C,
-                           s->g);
+    linear_backward_weight(s->d.att_proj_w, NULL, s->m->dx, s->a.att, s->N, s->C, s->C, s->g);
 }
 static Work att_proj_weight_work(const Sizes *z) { return weight_work(z, z->C, z->C); }
 
 static void attention_backward_run(const Site *s) {
-    attention_backward(s->m->dqkv, s->m->att_rows, s->m->dx_branch, s->a.qkv, s->a.att,
+    attention_backward(s->m->dqkv, s->d.qkv_b, s->m->att_rows, s->m->dx_branch, s->a.qkv, s->a.att,
                        s->a.att_lse, s->B, s->T, s->C, s->m->c.NH, s->g);
 }
 // As coded attention_rows reads dout, out and lse. Then the kernel that owns queries reads q, k, v
@@ -428,7 +433,7 @@ static void qkv_data_run(const Site *s) {
 static Work qkv_data_work(const Sizes *z) { return linear_work(z, 3.0*z->C, z->C); }
 
 static void qkv_weight_run(const Site *s) {
-    linear_backward_weight(s->d.qkv_w, s->d.qkv_b, s->m->dqkv, s->a.ln1, s->N, s->C, 3*s->C, s->g);
+    linear_backward_weight(s->d.qkv_w, NULL, s->m->dqkv, s->a.ln1, s->N, s->C, 3*s->C, s->g);
 }
 static Work qkv_weight_work(const Sizes *z) { return weight_work(z, z->C, 3.0*z->C); }
 
@@ -449,7 +454,7 @@ static Work once_work(const Sizes *z) { return same_bytes(0.0, 4.0*z->params); }
 
 static void adamw_run(const Site *s) {
     AdamW o = { 1e-9f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 1 };
-    adamw_launch(&s->m->zero, o, { s->m->totals, 1, 0.0 });
+    adamw_launch(&s->m->zero, o, s->m->g_scale);
 }
 // Four arrays of fp32 are read and three written, and the parameters again as layers read them.
 static Work adamw_work(const Sizes *z) {
@@ -497,20 +502,29 @@ static int part_calls(const Part *p, int L) {
     return p->a_layer > 0 ? p->a_layer*L + p->once : p->once;
 }
 
-static Sizes sizes_make(const Config *c, int B, int T, double words, int multiprocessors) {
+static Sizes sizes_make(const Config *c, int B, int T, double words, const cudaDeviceProp *gpu) {
     Config padded = *c;
     padded.V = (int)blocks_for(c->V, VOCAB_UNIT) * VOCAB_UNIT;
     size_t N = (size_t)B*T;
-    size_t rows = logits_chunk_rows(N, padded.V, c->C, sizeof(real), multiprocessors);
+    size_t rows = logits_chunk_rows(N, padded.V, c->C, sizeof(real), gpu->multiProcessorCount);
     return { T, c->C, c->NH, c->V, padded.V, (double)N, words,
-             (double)((N + rows - 1) / rows), (double)gpt2_n_params(&padded) };
+             (double)((N + rows - 1) / rows), (double)gpt2_n_params(&padded), *gpu };
 }
 
-// Needs no GPU; the chunks of logits are those of an H100. Of V tokens at random N draws leave out
-// each with probability (1 - 1/V)^N.
+static cudaDeviceProp h100() {
+    cudaDeviceProp p = {};
+    p.multiProcessorCount = 132;
+    p.sharedMemPerMultiprocessor = 228 << 10;
+    p.sharedMemPerBlockOptin = 227 << 10;
+    return p;
+}
+
+// Needs no GPU; grids and chunks of logits are those of an H100. Of V tokens at random N draws leave
+// out each with probability (1 - 1/V)^N.
 static void show_bytes(const Config *c, int B, int T) {
     double words = c->V * (1.0 - pow(1.0 - 1.0/c->V, (double)B*T)), coded = 0.0, floors = 0.0;
-    Sizes z = sizes_make(c, B, T, words, 132);
+    cudaDeviceProp gpu = h100();
+    Sizes z = sizes_make(c, B, T, words, &gpu);
     printf("%d layers, %d heads, %d channels, vocabulary %d, T=%d, micro-batch %d, " PRECISION
            ": MB that the kernels of an update read and write\n  %-24s %5s %12s %12s %7s\n", c->L,
            c->NH, c->C, c->V, T, B, "", "calls", "bytes", "floor", "ratio");
@@ -530,7 +544,7 @@ static Site site_make(Bench *b, int l, int words) {
     Model *m = &b->m;
     return { m, &b->gpu, m->acts[l], m->w.block[l], m->dw.block[l], m->acts[l].x,
              words, b->B, b->T, b->c.C, (size_t)b->B*b->T,
-             sizes_make(&b->c, b->B, b->T, words, b->gpu.properties.multiProcessorCount) };
+             sizes_make(&b->c, b->B, b->T, words, &b->gpu.properties) };
 }
 
 // Seconds of `work`, the median. Before each measurement all gradients are read, half a gigabyte
@@ -646,7 +660,8 @@ static double product_seconds(Bench *b, const ProductKey *k, bool fused, const S
     if (!fused) key.epilogue = NO_EPILOGUE;
     Product *p = product_find(&key, g);
     bool residual = key.epilogue == ADD_BIAS_RESIDUAL, adds = k->op_a == CUBLAS_OP_T || residual;
-    Operands o = { x->c, x->a, x->b, residual ? x->other : x->c, adds ? 1.0f : 0.0f };
+    Operands o = { x->c, x->a, x->b, residual ? x->other : x->c, adds ? 1.0f : 0.0f, x->vector,
+                   x->other };
     product_set_pointers(p, x->vector, x->other);
     return cold_seconds(b, [&] {
         product_launch(p, &p->algorithm, &o, g);

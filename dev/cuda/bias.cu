@@ -72,7 +72,7 @@ static void two_passes(const Data *d, Gpu *g) {
     part_kernel<<<blocks, 256, 0, g->stream>>>(g->scratch, d->dout, (d->N + parts - 1) / parts,
                                                d->N, d->OC);
     LAUNCH_CHECK();
-    column_sums_add(d->db, NULL, g->scratch, parts, d->OC, g->stream);
+    column_sums_add({ d->db }, 1, g->scratch, parts, d->OC, g->stream);
 }
 
 // The trainer's bias_backward: a lane reads a pack, 16 bytes, where it read one element of 2. That

@@ -156,7 +156,7 @@ static const Rung<Forward> forward_rungs[] = {
 
 struct Backward {
     real *dx;
-    float *dgain, *dbias;
+    float *dgain, *dbias, *db;           // db: the trainer alone sums skip
     const real *skip, *dout, *x, *gain;
     const float *mean, *rstd;
     size_t N;
@@ -256,7 +256,7 @@ static void backward_two_passes(const Backward *b, Gpu *g) {
     dim3 blocks(blocks_for(b->C, 32), parts);
     columns_part_kernel<<<blocks, 256, 0, g->stream>>>(g->scratch, *b);
     LAUNCH_CHECK();
-    column_sums_add(b->dgain, b->dbias, g->scratch, parts, b->C, g->stream);
+    column_sums_add({ b->dgain, b->dbias }, 2, g->scratch, parts, b->C, g->stream);
 }
 
 // One kernel: the warp that has a row's dout and xhat at hand for the two means also adds them to
@@ -296,19 +296,21 @@ __global__ void one_kernel(float *partials, Backward b) {
 }
 
 static void backward_one_kernel(const Backward *b, Gpu *g) {
-    int warps = layernorm_warps(b->C), parts = column_parts(2*(size_t)b->C, b->N, warps);
-    size_t bytes = (size_t)warps*2*b->C * sizeof(float);
-    one_kernel<<<parts, 32*warps, bytes, g->stream>>>(g->scratch, *b);
+    NormGrid grid = layernorm_grid(b->N, b->C, &g->properties);
+    size_t bytes = (size_t)grid.warps*2*b->C * sizeof(float);
+    allow_shared(one_kernel, bytes);
+    one_kernel<<<grid.blocks, 32*grid.warps, bytes, g->stream>>>(g->scratch, *b);
     LAUNCH_CHECK();
-    column_sums_add(b->dgain, b->dbias, g->scratch, parts, b->C, g->stream);
+    column_sums_add({ b->dgain, b->dbias }, 2, g->scratch, grid.blocks, b->C, g->stream);
 }
 
 // The trainer's layernorm_backward: packs, and rows kept in registers. dout and x are read once, in
-// an eighth of the requests. Shared memory does not gain: packs of floats lie 32 bytes apart there,
-// and bank conflicts take half as many clocks again. Global memory is still the limit.
+// an eighth of the requests. The halves of a pack of sums lie apart in shared memory, so that there
+// are no bank conflicts. A third set of sums is that of skip: the gradient of a bias, for which the
+// model would otherwise read skip once more.
 static void backward_trainer(const Backward *b, Gpu *g) {
-    layernorm_backward(b->dx, b->dgain, b->dbias, b->skip, b->dout, b->x, b->mean, b->rstd, b->gain,
-                       b->N, b->C, g);
+    layernorm_backward(b->dx, b->dgain, b->dbias, b->db, b->skip, b->dout, b->x, b->mean, b->rstd,
+                       b->gain, b->N, b->C, g);
 }
 
 static const Rung<Backward> backward_rungs[] = {
@@ -365,7 +367,7 @@ static void climb(Ladder *l, Shape s) {
     Tensors t = { Array<real>(n), Array<real>(s.C), Array<real>(s.C), Array<real>(n),
                   Array<real>(n) };
     Array<real> out(n), dx(n);
-    Array<float> mean(s.N), rstd(s.N), dgain(s.C), dbias(s.C);
+    Array<float> mean(s.N), rstd(s.N), dgain(s.C), dbias(s.C), db(s.C);
     Doubles means, rstds, outs, dxs, dgains(s.C, 1.0), dbiases(s.C, 1.0);
     Array<real> *inputs[] = { &t.x, &t.gain, &t.bias, &t.dout, &t.skip };
     for (int i = 0; i < 5; i++) array_draw(inputs[i], i + 1);
@@ -383,8 +385,8 @@ static void climb(Ladder *l, Shape s) {
     array_to_gpu(&mean);
     array_to_gpu(&rstd);
     snprintf(title, sizeof title, "LayerNorm, backward: N=%zu, C=%d, " PRECISION, s.N, s.C);
-    Backward b = { dx.gpu, dgain.gpu, dbias.gpu, t.skip.gpu, t.dout.gpu, t.x.gpu, t.gain.gpu,
-                   mean.gpu, rstd.gpu, s.N, s.C };
+    Backward b = { dx.gpu, dgain.gpu, dbias.gpu, db.gpu, t.skip.gpu, t.dout.gpu, t.x.gpu,
+                   t.gain.gpu, mean.gpu, rstd.gpu, s.N, s.C };
     ladder_climb(l, title, backward_rungs, b,
                  { result("dx", dx, dxs, NAN, 1), result("dgain", dgain, dgains, 1.0f, 0),
                    result("dbias", dbias, dbiases, 1.0f, 0) },

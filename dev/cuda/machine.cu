@@ -27,28 +27,36 @@ __global__ void random_fill_kernel(real *x, size_t n) {
     x[i] = (real)((float)(bits >> 8) / 8388608.0f - 1.0f);
 }
 
-// A rank takes the GPU of its number on this machine. NCCL lets several ranks share a GPU only if
-// the environment says so, which is for tests.
+// A rank takes the GPU of its number on this machine. A launcher may also show each rank one GPU of
+// its own (srun --gpus-per-task=1); if it shows all ranks the same one, NCCL says so. NCCL lets
+// several ranks share a GPU only if the environment says so, which is for tests.
 static int gpu_of_rank(const Comm *c, int devices) {
     bool shared = getenv("NCCL_HOSTID") || getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    if (c->local_size > devices && !shared)
-        die("GPU: %d ranks were started on this machine, which shows them %d GPU%s; start one for "
-            "each, and let each see all of them", c->local_size, devices, devices == 1 ? "" : "s");
+    if (c->local_size > devices && devices > 1 && !shared)
+        die("GPU: %d ranks were started on this machine, which shows them %d GPUs; start one for "
+            "each, and let each see all of them, or its own alone", c->local_size, devices);
     return c->local_rank % devices;
 }
 
-// No GPU, no driver, one that is too old, or a GPU this program was not built for.
-static void gpu_find(Gpu *g, const Comm *c) {
-    int driver = 0, runtime = 0, devices = 0;
+// A driver runs what was built with its major version of CUDA, or with an earlier one.
+static void driver_check(const char *instead) {
+    int driver = 0, runtime = 0;
     CUDA_CHECK(cudaDriverGetVersion(&driver));
     CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
-    const char *instead = "train on the CPU with ./train_gpt2";
     if (driver == 0) die("GPU: no NVIDIA driver is installed here; %s", instead);
-    cudaError_t status = cudaGetDeviceCount(&devices);
-    if (status == cudaErrorInsufficientDriver)
+    if (driver / 1000 < runtime / 1000)
         die("GPU: the driver knows CUDA %d.%d, and this program was built with %d.%d; update the "
-            "driver, or build with its CUDA", driver / 1000, driver % 1000 / 10, runtime / 1000,
-            runtime % 1000 / 10);
+            "driver (CUDA 13 needs R580, CUDA 12 R525), or build with its CUDA: make "
+            "train_gpt2cu NVCC=/usr/local/cuda-%d/bin/nvcc", driver / 1000, driver % 1000 / 10,
+            runtime / 1000, runtime % 1000 / 10, driver / 1000);
+}
+
+// No GPU, or one that this program was not built for.
+static void gpu_find(Gpu *g, const Comm *c) {
+    int devices = 0;
+    const char *instead = "train on the CPU with ./train_gpt2";
+    driver_check(instead);
+    cudaError_t status = cudaGetDeviceCount(&devices);
     if (status == cudaErrorNoDevice || (status == cudaSuccess && devices == 0))
         die("GPU: there is none here, or CUDA_VISIBLE_DEVICES hides it; %s", instead);
     CUDA_CHECK(status);
@@ -74,6 +82,8 @@ static void machine_open(Machine *g, const TrainOptions *o, Comm *comm) {
     gpu_find(g, comm);
     g->tf32 = o->tf32;
     g->graphs = o->graph;
+    g->ranks = comm->size;
+    g->tunes = !o->tune || strcmp(o->tune, "off") != 0;
     CUDA_CHECK(cudaStreamCreate(&g->stream));
     CUBLAS_CHECK(cublasLtCreate(&g->blas));
     CUDA_CHECK(cudaMalloc(&g->workspace, WORKSPACE_BYTES));
@@ -100,13 +110,14 @@ static void machine_close(Machine *g) {
     CUDA_CHECK(cudaStreamDestroy(g->stream));
 }
 
-// What a model may take: all that is free, less what the driver loads when kernels are first used.
+// What a model may take: all that is free, less what others allocate later. The driver loads a
+// kernel when it is first used, also those that the tuner tries, and NCCL connects two ranks when
+// they first talk to each other.
 static double machine_free_memory(const Machine *g) {
-    const double FOR_DRIVER = 256 << 20;
+    const double FOR_DRIVER = 512 << 20, FOR_NCCL = 512 << 20;
     size_t free_bytes, total;
-    (void)g;
     CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total));
-    return fmax(0.0, (double)free_bytes - FOR_DRIVER);
+    return fmax(0.0, (double)free_bytes - FOR_DRIVER - (g->ranks > 1 ? FOR_NCCL : 0.0));
 }
 
 // ---- the 100% of "model FLOP utilisation": what the largest products of this GPU come to ----
@@ -116,10 +127,10 @@ static double matmul_seconds(real *c, const real *a, const real *b, size_t n, in
     cudaEvent_t begin, end;
     CUDA_CHECK(cudaEventCreate(&begin));
     CUDA_CHECK(cudaEventCreate(&end));
-    matmul(c, n, rows_of(a, n), rows_of(b, n), plain, n, n, n, WRITE, g);        // warms up
+    matmul(c, n, rows_of(a, n), rows_of(b, n), n, n, n, WRITE, g);        // warms up
     CUDA_CHECK(cudaEventRecord(begin, g->stream));
     for (int i = 0; i < times; i++)
-        matmul(c, n, rows_of(a, n), rows_of(b, n), plain, n, n, n, WRITE, g);
+        matmul(c, n, rows_of(a, n), rows_of(b, n), n, n, n, WRITE, g);
     CUDA_CHECK(cudaEventRecord(end, g->stream));
     gpu_wait(g);
     double seconds = gpu_seconds(begin, end) / times;
@@ -129,7 +140,8 @@ static double matmul_seconds(real *c, const real *a, const real *b, size_t n, in
 }
 
 // FLOP/s in the precision that training uses, of products that grow until one takes 5 ms or is of
-// 8192 x 8192, by the fastest of cuBLASLt's algorithms; half a second.
+// 8192 x 8192, by the fastest of cuBLASLt's algorithms, with --tune off by its first. It takes half
+// a second.
 static double matmul_peak_flops(Gpu *g) {
     size_t n = 64, free_bytes, total;
     double seconds;
@@ -147,7 +159,7 @@ static double matmul_peak_flops(Gpu *g) {
     if (times > 50) times = 50;
     struct Tuner *choices = g->tuner;
     tuner_open(g);                               // for this one product: the fastest algorithm
-    g->tuner->measures = true;
+    g->tuner->measures = g->tunes;
     seconds = matmul_seconds(memory, memory + n*n, memory + 2*n*n, n, times, g);
     tuner_close(g);
     g->tuner = choices;
@@ -230,4 +242,6 @@ static void machine_show(const Machine *g, const Model *m) {
            megabytes((double)m->memory.used),
            m->spec.recompute == RECOMPUTE_BLOCK ? "saves" : "would save",
            megabytes(keeping - recomputing));
+    if (p->major >= 10)
+        printf("note    attention uses mma.sync, which is far below this GPU's tcgen05\n");
 }

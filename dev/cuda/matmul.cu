@@ -242,7 +242,7 @@ static void larger_tiles(const Data *d, Gpu *g) {
 // shape. It is not ours, so of it only the bytes that it cannot do without are known.
 static void cublas(const Data *d, Gpu *g) {
     Mat a = rows_of(d->a, d->K), b = rows_of(d->b, d->N);
-    matmul(d->c, d->N, a, b, plain, d->M, d->N, d->K, WRITE, g);
+    matmul(d->c, d->N, a, b, d->M, d->N, d->K, WRITE, g);
 }
 
 static const Rung<Data> rungs[] = {

@@ -1,8 +1,9 @@
 // One matrix product of cuBLASLt: how it is described, how an algorithm is chosen, how it starts.
 // Included by train_gpt2.cu in its section Matmul.
 //
-//     p = product_find(&key, g)               the product of a key, made when it is first asked for
-//     product_launch(p, algorithm, x, g)      starts it
+//     product_run(&key, &x, g)                starts the product of a key with these operands
+//     p = product_find(&key, g)               the product, made when it is first asked for
+//     product_launch(p, algorithm, x, g)      starts it by this algorithm: cuBLASLt's call
 
 enum { MAX_PRODUCTS = 128 };
 
@@ -60,7 +61,8 @@ static void product_set_epilogue(Product *p) {
 }
 
 // The heuristic's first algorithms, at most n, for addresses that are multiples of 16. Returns how
-// many there are. Split-K algorithms add partial sums: here in fp32, never rounded to bf16.
+// many there are. Split-K algorithms add partial sums: here in fp32, never rounded to bf16. In
+// place, they add them to C one after the other, which rounds nothing if C is fp32.
 static int product_candidates(cublasLtMatmulHeuristicResult_t *candidates, int n,
                               const Product *p, Gpu *g) {
     static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
@@ -70,6 +72,7 @@ static int product_candidates(cublasLtMatmulHeuristicResult_t *candidates, int n
     cublasLtMatmulPreference_t preference;
     uint32_t alignment = 16;
     uint32_t sums = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    if (p->key.type_c == CUDA_R_32F) sums |= CUBLASLT_REDUCTION_SCHEME_INPLACE;
     int found = 0;
     CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
     CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(
@@ -85,11 +88,19 @@ static int product_candidates(cublasLtMatmulHeuristicResult_t *candidates, int n
     bool may_lack = p->key.epilogue != NO_EPILOGUE || status == CUBLAS_STATUS_NOT_SUPPORTED;
     if (!may_lack) CUBLAS_CHECK(status);                     // an epilogue is done without
     CUBLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
-    return status == CUBLAS_STATUS_SUCCESS ? found : 0;
+    int good = 0;
+    for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < found; i++)
+        if (candidates[i].state == CUBLAS_STATUS_SUCCESS) candidates[good++] = candidates[i];
+    return good;
 }
 
-// What a product reads and writes: c = a b + beta added.
-typedef struct { void *c; const void *a, *b, *added; float beta; } Operands;
+// What a product reads and writes: c = a b + beta added; and its epilogue's arrays.
+typedef struct {
+    void *c;
+    const void *a, *b, *added;
+    float beta;
+    const void *vector, *other;
+} Operands;
 
 static cublasStatus_t product_launch(const Product *p, const cublasLtMatmulAlgo_t *algorithm,
                                      const Operands *x, Gpu *g) {
@@ -130,4 +141,19 @@ static Product *product_find(const ProductKey *k, Gpu *g) {
     if (known == MAX_PRODUCTS) product_free(p);
     product_make(p, k, g);
     return p;
+}
+
+// Where messages travel beside what is launched now, they take some multiprocessors. 0: none.
+static size_t multiprocessors_left(const Gpu *g) { return g->messages ? g->beside : 0; }
+
+// False, and nothing done, if cuBLASLt has no kernel for it, or a slow one.
+static bool product_run(const ProductKey *key, const Operands *x, Gpu *g) {
+    Product *p = product_find(key, g);
+    product_set_pointers(p, x->vector, x->other);
+    if (tuner_measures(g) && !p->tuned) product_tune(p, x, g);
+    if (!p->found) return false;
+    cublasStatus_t status = product_launch(p, &p->algorithm, x, g);
+    p->found = status == CUBLAS_STATUS_SUCCESS;          // if it does not start: do without it
+    if (key->epilogue == NO_EPILOGUE) CUBLAS_CHECK(status);
+    return p->found;
 }

@@ -51,7 +51,9 @@ static void update(Model *m, const Shape *s) {
     model_forward(m, tokens, s->B, s->T);
     model_backward(m, tokens + 1, 1.0f / (float)N, s->B, s->T);
     gradients_squares(m);
-    model_update(m, o, totals_send(m, 1.0));
+    totals_collect(m);
+    gradients_clip(m, 1.0);
+    model_update(m, o);
     totals_receive(m);
     gpu_wait(m->gpu);
     free(tokens);

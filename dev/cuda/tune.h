@@ -1,5 +1,5 @@
 // The tuner: which algorithm of cuBLASLt computes a product, and whether with its epilogue, and
-// which variant of a kernel of attention runs (variants.h), chosen by measuring. Included by
+// which variant of a kernel of attention runs (variants.cu), chosen by measuring. Included by
 // train_gpt2.cu in its section Matmul, whose Product and Gpu it uses; tune_run.h says when it
 // measures, and keeps the choices.
 //
@@ -116,21 +116,31 @@ static void product_choose(Product *p, Gpu *g) {
         p->algorithm = c->algorithm;
         return;
     }
+    // A product that also sums a bias's gradient may be far slower than product and kernel apart:
+    // it runs only where it has been timed.
     cublasLtMatmulHeuristicResult_t first;
-    p->found = product_candidates(&first, 1, p, g) == 1;
+    p->found = p->key.epilogue != BIAS_GRADIENT && product_candidates(&first, 1, p, g) == 1;
     if (p->found) p->algorithm = first.algo;
 }
 
 // ---- measuring ----
 
+// A candidate that faults while it runs ends the program: CUDA allows nothing after that.
+static void tuner_check(cudaError_t status, const ProductName *measured) {
+    if (status == cudaSuccess) return;
+    die("tune: %s, while it was measured: %s; --tune off does without", measured->text,
+        cudaGetErrorString(status));
+}
+
 // The median of several times that the work takes.
-template <class Work> static double median_seconds(Gpu *g, Work work) {
+template <class Work>
+static double median_seconds(Gpu *g, const ProductName *measured, Work work) {
     double seconds[TIMINGS];
     for (double &s : seconds) {
         CUDA_CHECK(cudaEventRecord(g->tuner->begin, g->stream));
         work();
-        CUDA_CHECK(cudaEventRecord(g->tuner->end, g->stream));
-        CUDA_CHECK(cudaEventSynchronize(g->tuner->end));
+        tuner_check(cudaEventRecord(g->tuner->end, g->stream), measured);
+        tuner_check(cudaEventSynchronize(g->tuner->end), measured);
         s = gpu_seconds(g->tuner->begin, g->tuner->end);
     }
     std::sort(seconds, seconds + TIMINGS);
@@ -140,8 +150,10 @@ template <class Work> static double median_seconds(Gpu *g, Work work) {
 // Infinity if the algorithm does not start. The first launch warms up: it may load the kernel.
 static double algorithm_seconds(const Product *p, const cublasLtMatmulAlgo_t *algorithm,
                                 const Operands *x, Gpu *g) {
+    ProductName name = product_name(&p->key);
     if (product_launch(p, algorithm, x, g) != CUBLAS_STATUS_SUCCESS) return INFINITY;
-    return median_seconds(g, [&] { product_launch(p, algorithm, x, g); });
+    tuner_check(cudaStreamSynchronize(g->stream), &name);
+    return median_seconds(g, &name, [&] { product_launch(p, algorithm, x, g); });
 }
 
 // Measures the heuristic's candidates and keeps the fastest.
@@ -180,8 +192,8 @@ template <class Fused, class Apart> static void fused_or_apart(Gpu *g, Fused fus
     if (!done || g->tuner == NULL || g->tuner->measured == before) return;
     ProductName product = g->tuner->last->product;
     apart();                                                 // measures its own products
-    double seconds = median_seconds(g, [&] { fused(); });
-    if (median_seconds(g, apart) > TUNER_GAIN * seconds) return;
+    double seconds = median_seconds(g, &product, [&] { fused(); });
+    if (median_seconds(g, &product, apart) > TUNER_GAIN * seconds) return;
     choice_find(g->tuner, product.text)->usable = false;
     for (int i = 0; i < g->n_products && i < MAX_PRODUCTS; i++) product_choose(&g->products[i], g);
 }
@@ -221,7 +233,8 @@ template <class Run> static Choice *variants_tune(int n, ProductName name, Gpu *
     c->tried = n;
     for (int i = 0; i < n; i++) {
         bool starts = run(i);                                // warms up
-        double seconds = starts ? median_seconds(g, [&] { run(i); }) : INFINITY;
+        tuner_check(cudaStreamSynchronize(g->stream), &name);
+        double seconds = starts ? median_seconds(g, &name, [&] { run(i); }) : INFINITY;
         if (i == 0) c->first_seconds = seconds;
         if (!starts) c->failed++;
         if (!starts || seconds > TUNER_GAIN * c->seconds) continue;

@@ -13,7 +13,7 @@
 //
 // An algorithm is bytes that only the same version of cuBLASLt understands: choices of another
 // machine are not taken. "algo":null stands for a product without its epilogue. A kernel has the
-// number of one of its variants (variants.h).
+// number of one of its variants (variants.cu).
 
 // ---- choices as text ----
 

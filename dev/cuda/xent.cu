@@ -169,12 +169,13 @@ static void packs(const Data *d, Gpu *g) {
     LAUNCH_CHECK();
 }
 
-// The trainer's xent_kernel: a row is kept in registers, so each logit is read once and each
-// gradient written once: nothing more can be saved. 1024 threads share a long row, since the
-// registers of 256 would not hold it. It could write the gradient over the logits.
+// The trainer's xent_kernel: a row is kept in shared memory, so each logit is read once and each
+// gradient written once: nothing more can be saved. Copies of a whole row are under way at once,
+// and one of two blocks on a multiprocessor reads while the other waits at its barrier. It could
+// write the gradient over the logits.
 static void trainer(const Data *d, Gpu *g) {
     xent_launch(d->loss, d->lse, d->dlogits, d->logits, d->target, d->scale, d->N, d->V, d->Vp,
-                g->stream);
+                g);
 }
 
 static const Rung<Data> rungs[] = {
@@ -183,7 +184,7 @@ static const Rung<Data> rungs[] = {
     { "fused", "one kernel; the probabilities never leave the registers", fused },
     { "online", "the largest and the sum in one pass", online },
     { "packs", "a lane reads 16 bytes at a time", packs },
-    { "registers: the trainer's", "a row is kept in registers, so it is read once", trainer },
+    { "shared memory: the trainer's", "a row is kept there, so it is read once", trainer },
 };
 
 // ---- the CPU, and the shapes ----

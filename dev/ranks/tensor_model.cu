@@ -19,12 +19,11 @@ static void shared_check(const TpGroup *group) {
 typedef struct { float hi, sum, at_target; } RowPart;
 
 // Block n owns row n.
-__global__ void __launch_bounds__(1024)
+__global__ void __launch_bounds__(XENT_THREADS, XENT_BLOCKS)
 xent_part_kernel(RowPart *parts, const real *logits, const int *target, int V, int Vp) {
     size_t n = blockIdx.x;
-    Packs packs = { (int)threadIdx.x*PACK, (int)blockDim.x*PACK, Vp };
-    Row<XENT_KEPT> row(logits + n*Vp, packs);
-    Softmax s = row_softmax(row, packs, V);
+    LogitRow row(logits + n*Vp, NULL, 0, Vp);                // read once: nothing need wait
+    Softmax s = row_softmax(row, V, Vp);
     if (threadIdx.x == 0)
         parts[n] = { s.hi, s.sum, target[n] < 0 ? 0.0f : (float)row.from[target[n]] };
 }
@@ -42,7 +41,7 @@ __device__ inline RowPart parts_merge(const RowPart *parts, int ranks, size_t n,
 }
 
 // Block n owns row n. As xent_kernel, from the parts of all ranks.
-__global__ void __launch_bounds__(1024)
+__global__ void __launch_bounds__(XENT_THREADS, XENT_BLOCKS)
 xent_shared_kernel(float *loss, float *lse, real *dlogits, const real *logits, const int *target,
                    const float *scale, const RowPart *parts, int ranks, int V, int Vp) {
     size_t n = blockIdx.x;
@@ -53,21 +52,20 @@ xent_shared_kernel(float *loss, float *lse, real *dlogits, const real *logits, c
         loss[n] = log_sum - whole.at_target;     // -log p(target)
     }
     if (!dlogits) return;
-    Packs packs = { (int)threadIdx.x*PACK, (int)blockDim.x*PACK, Vp };
-    Row<XENT_KEPT> row(logits + n*Vp, packs);
-    row_gradient(dlogits + n*Vp, row, packs, log_sum, target[n], *scale, V);
+    LogitRow row(logits + n*Vp, NULL, 0, Vp);
+    row_gradient(dlogits + n*Vp, row, log_sum, target[n], *scale, V, Vp);
 }
 
 static void xent_part(RowPart *parts, const real *logits, const int *target, size_t N, int V,
                       int Vp, cudaStream_t stream) {
-    xent_part_kernel<<<(unsigned)N, xent_threads(Vp), 0, stream>>>(parts, logits, target, V, Vp);
+    xent_part_kernel<<<(unsigned)N, XENT_THREADS, 0, stream>>>(parts, logits, target, V, Vp);
     LAUNCH_CHECK();
 }
 
 static void xent_from_parts(float *loss, float *lse, real *dlogits, const real *logits,
                             const int *target, const float *scale, const RowPart *parts, int ranks,
                             size_t N, int V, int Vp, cudaStream_t stream) {
-    xent_shared_kernel<<<(unsigned)N, xent_threads(Vp), 0, stream>>>(
+    xent_shared_kernel<<<(unsigned)N, XENT_THREADS, 0, stream>>>(
         loss, lse, dlogits, logits, target, scale, parts, ranks, V, Vp);
     LAUNCH_CHECK();
 }
@@ -91,14 +89,14 @@ static void tp_classifier(Model *m, size_t N, Use use) {
         const int *target = m->batch.targets + n;
         Mat x = rows_of(m->lnf + n*C, C);
         RowPart *all = (RowPart *)g->scratch, *own = all + group->index*some;
-        matmul(logits, Vp, x, transpose_of(wte, C), plain, some, Vp, C, WRITE, g);
+        matmul(logits, Vp, x, transpose_of(wte, C), some, Vp, C, WRITE, g);
         xent_part(own, logits, target, some, Vn, Vp, g->stream);
         if (group->size > 1) tp_collect(group, &all->hi, &own->hi, 3*some);
         xent_from_parts(m->loss + n, m->lse + n, dlogits, logits, target, m->batch.scale, all,
                         group->size, some, Vn, Vp, g->stream);
         if (use == INFER) continue;
-        matmul(dx + n*C, C, rows_of(logits, Vp), rows_of(wte, C), plain, some, C, Vp, WRITE, g);
-        matmul(m->dw.wte, C, transpose_of(logits, Vp), x, plain, Vp, C, some, ADD, g);
+        matmul(dx + n*C, C, rows_of(logits, Vp), rows_of(wte, C), some, C, Vp, WRITE, g);
+        matmul(m->dw.wte, C, transpose_of(logits, Vp), x, Vp, C, some, ADD, g);
     }
     if (use == TRAIN) tp_sum(group, dx, N*C);                // a term from each rank's words
 }
@@ -111,7 +109,7 @@ static void tp_linear_residual(real *out, const real *skip, const real *x, const
                                const real *b, size_t N, int C, int OC, const TpGroup *group,
                                Gpu *g) {
     if (group->size == 1) return linear_residual_forward(out, skip, x, w, b, N, C, OC, g);
-    matmul(out, OC, rows_of(x, C), rows_of(w, OC), plain, N, OC, C, WRITE, g);
+    matmul(out, OC, rows_of(x, C), rows_of(w, OC), N, OC, C, WRITE, g);
     tp_sum(group, out, N*OC);
     bias_forward_kernel<<<blocks_for(N*OC, 256*PACK), 256, 0, g->stream>>>(out, b, skip, N*OC, OC);
     LAUNCH_CHECK();
@@ -146,18 +144,17 @@ static void tp_block_backward(Model *m, Block<real> w, Block<float> d, BlockActs
     Gpu *g = m->gpu;
     real *dx = m->dx, *dfc = m->dfc, *dqkv = m->dqkv;
     real *dln2 = m->dx_branch, *datt = m->dx_branch, *dln1 = m->dx_branch;
-    gelu_linear_backward(dfc, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, a.fc, w.mlp_proj_w, N, 4*Cn,
-                         C, g);
+    gelu_linear_backward(dfc, d.mlp_proj_w, NULL, dx, a.gelu, a.fc, w.mlp_proj_w, N, 4*Cn, C, g);
     linear_backward(dln2, d.fc_w, d.fc_b, dfc, a.ln2, w.fc_w, N, C, 4*Cn, g);
     tp_sum(group, dln2, N*C);                                // every rank's columns have read ln2
-    layernorm_backward(dx, d.ln2_gain, d.ln2_bias, dx, dln2, a.x_mid, a.ln2_mean, a.ln2_rstd,
-                       w.ln2_gain, N, C, g);
-    linear_backward(datt, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, Cn, C, g);
-    attention_backward(dqkv, m->att_rows, datt, a.qkv, a.att, a.att_lse, B, T, Cn, NHn, g);
-    linear_backward(dln1, d.qkv_w, d.qkv_b, dqkv, a.ln1, w.qkv_w, N, C, 3*Cn, g);
+    layernorm_backward(dx, d.ln2_gain, d.ln2_bias, d.mlp_proj_b, dx, dln2, a.x_mid, a.ln2_mean,
+                       a.ln2_rstd, w.ln2_gain, N, C, g);
+    linear_backward(datt, d.att_proj_w, NULL, dx, a.att, w.att_proj_w, N, Cn, C, g);
+    attention_backward(dqkv, d.qkv_b, m->att_rows, datt, a.qkv, a.att, a.att_lse, B, T, Cn, NHn, g);
+    linear_backward(dln1, d.qkv_w, NULL, dqkv, a.ln1, w.qkv_w, N, C, 3*Cn, g);
     tp_sum(group, dln1, N*C);
-    layernorm_backward(dx, d.ln1_gain, d.ln1_bias, dx, dln1, a.x, a.ln1_mean, a.ln1_rstd,
-                       w.ln1_gain, N, C, g);
+    layernorm_backward(dx, d.ln1_gain, d.ln1_bias, d.att_proj_b, dx, dln1, a.x, a.ln1_mean,
+                       a.ln1_rstd, w.ln1_gain, N, C, g);
 }
 
 // With past > 0 and B = 1 it runs rows past ... T-1 only, as model_extend does.
@@ -191,8 +188,8 @@ static void tp_backward_launch(Model *m, int B, int T) {
     backward_needs(z, 1 + L);
     tp_classifier(m, N, TRAIN);
     loss_sum(m, N);
-    layernorm_backward(m->dx, dw->lnf_gain, dw->lnf_bias, NULL, m->dx_branch, m->acts[L - 1].x_out,
-                       m->lnf_mean, m->lnf_rstd, w->lnf_gain, N, C, g);
+    layernorm_backward(m->dx, dw->lnf_gain, dw->lnf_bias, NULL, NULL, m->dx_branch,
+                       m->acts[L - 1].x_out, m->lnf_mean, m->lnf_rstd, w->lnf_gain, N, C, g);
     gradients_ready(z, 1 + L);
     g->messages = zero_sends(z);
     for (int l = L - 1; l >= 0; l--) {

@@ -409,7 +409,7 @@ static inline int plan_fewest_workers(const PlanFacts *f, PlanShape s, int zero,
 // memory; a test compares the two.
 static inline PlanBytes plan_gpu_bytes(const PlanFacts *f, const PlanShape *s) {
     const double MESSAGES = 96 << 20;            // of comm.h over NCCL, in and out
-    const double WORKSPACE = 48 << 20;           // cuBLAS's, and partial sums
+    const double WORKSPACE = 144 << 20;          // cuBLAS's, and partial sums
     Config c = f->c;
     c.V = (c.V + 63) / 64 * 64;
     c = gpt2_share(&c, f->tensor);

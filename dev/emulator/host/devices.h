@@ -3,9 +3,13 @@
 //   EMULATOR_MEMORY      bytes of device memory (8 GiB), to test what happens when it runs out
 //   EMULATOR_DEVICES     number of devices (1; 0 is a machine without a GPU)
 //   EMULATOR_CAPABILITY  compute capability times 10: 90 (the default, an H100), 75 ...
+//   EMULATOR_DRIVER      the CUDA that the driver knows, 12080 for 12.8 (the toolkit's own)
+//   CUDA_VISIBLE_DEVICES=3    one device is visible, number 3 of the machine: as a cluster hands
+//                        each rank a GPU of its own
 //
 // Every function returns CUDA's error for a call that CUDA refuses. The last error other than
-// cudaSuccess stays until cudaGetLastError returns it.
+// cudaSuccess stays until cudaGetLastError returns it. A fault of a running operation is found by
+// the next call that waits, and stays for ever.
 #pragma once
 #include "../stream.h"
 
@@ -27,6 +31,7 @@
     ERROR(cudaErrorInvalidResourceHandle, 400, "invalid resource handle") \
     ERROR(cudaErrorIllegalState, 401, "the operation cannot be performed in the present state") \
     ERROR(cudaErrorNotReady, 600, "device not ready") \
+    ERROR(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered") \
     ERROR(cudaErrorLaunchOutOfResources, 701, "too many resources requested for launch") \
     ERROR(cudaErrorNotSupported, 801, "operation not supported") \
     ERROR(cudaErrorStreamCaptureUnsupported, 900, \
@@ -64,6 +69,7 @@ struct Attribute { const void *kernel; int dynamic_bytes; Attribute *next; };
 
 struct Device {
     cudaError_t last_error;
+    cudaError_t fault;                 // of an operation that has run
     Allocation *allocations, *pinned;  // device memory; pinned host memory
     size_t used;
     Attribute *attributes;             // kernels with more dynamic shared memory
@@ -76,7 +82,18 @@ static inline long long setting(const char *name, long long otherwise) {
     return text ? strtoll(text, nullptr, 10) : otherwise;
 }
 
-static inline int device_count(void) { return (int)setting("EMULATOR_DEVICES", 1); }
+static inline int device_count(void) {
+    int there = (int)setting("EMULATOR_DEVICES", 1);
+    return there > 0 && getenv("CUDA_VISIBLE_DEVICES") ? 1 : there;
+}
+
+// A driver runs programs built with its major version of CUDA, and with earlier ones.
+static inline int driver_version(void) { return (int)setting("EMULATOR_DRIVER", CUDART_VERSION); }
+
+// The number in the machine of the device that this program uses.
+static inline int device_number(void) {
+    return (int)setting("CUDA_VISIBLE_DEVICES", device.current);
+}
 
 static inline size_t memory_total(void) {
     return (size_t)setting("EMULATOR_MEMORY", 8ll << 30);
@@ -85,6 +102,7 @@ static inline size_t memory_total(void) {
 // Returns e, and keeps an error for cudaGetLastError.
 static inline cudaError_t result(cudaError_t e) {
     if (device_count() < 1) e = cudaErrorNoDevice;
+    if (device.fault != cudaSuccess) e = device.fault;
     if (e != cudaSuccess) device.last_error = e;
     return e;
 }
@@ -134,7 +152,8 @@ static inline cudaError_t cudaPeekAtLastError(void) { return emulator::device.la
 
 static inline cudaError_t cudaGetDeviceCount(int *count) {
     *count = emulator::device_count();
-    return emulator::result(cudaSuccess);
+    return emulator::result(emulator::driver_version() / 1000 < CUDART_VERSION / 1000
+                            ? cudaErrorInsufficientDriver : cudaSuccess);
 }
 static inline cudaError_t cudaSetDevice(int i) {
     if (i < 0 || i >= emulator::device_count()) return emulator::result(cudaErrorInvalidDevice);
@@ -152,7 +171,7 @@ static inline cudaError_t cudaDeviceSynchronize(void) {
 }
 static inline cudaError_t cudaDeviceReset(void) { return cudaDeviceSynchronize(); }
 static inline cudaError_t cudaDriverGetVersion(int *version) {
-    *version = emulator::device_count() > 0 ? CUDART_VERSION : 0;
+    *version = emulator::device_count() > 0 ? emulator::driver_version() : 0;
     return cudaSuccess;
 }
 static inline cudaError_t cudaRuntimeGetVersion(int *version) {

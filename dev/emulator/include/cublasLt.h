@@ -6,6 +6,7 @@
 //
 //   EMULATOR_ALGORITHMS=6     the heuristic offers up to 6, which differ in time and in rounding;
 //                             time is declared then, not measured: the same in each run (stream.h)
+//   EMULATOR_FAULT=2          algorithm 2 faults while it runs, which a later call finds
 //   EMULATOR_EPILOGUES=slow        products with an epilogue take long
 //   EMULATOR_EPILOGUES=fail        they do not start
 //   EMULATOR_EPILOGUES=lacks       the heuristic has none for them
@@ -291,8 +292,8 @@ static inline cublasStatus_t check_matmul(const emulator_matmul *d, const emulat
 // ---- algorithms ----
 
 // cost: in the time of the first. It sums the first K/split terms apart from the others (0: all
-// together), as a split-K kernel does, and adds the two sums in fp32 or, with the scheme
-// OUTPUT_TYPE, rounded to D's type.
+// together), as a split-K kernel does, and adds the two sums in fp32 or, with the schemes
+// OUTPUT_TYPE and INPLACE, rounded to D's type.
 struct Algorithm { double cost; uint32_t scheme; int split; bool starts; };
 static const Algorithm algorithms[] = {
     { 1.0, CUBLASLT_REDUCTION_SCHEME_NONE, 0, true },
@@ -301,6 +302,7 @@ static const Algorithm algorithms[] = {
     { 0.2, CUBLASLT_REDUCTION_SCHEME_NONE, 0, false },
     { 3.0, CUBLASLT_REDUCTION_SCHEME_NONE, 3, true },
     { 0.8, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 4, true },
+    { 0.6, CUBLASLT_REDUCTION_SCHEME_INPLACE, 2, true },
 };
 constexpr uint64_t N_ALGORITHMS = sizeof algorithms / sizeof *algorithms;
 constexpr uint64_t ALGORITHM_MARK = 0x656D756C61746564;      // of algorithms that were made here
@@ -391,7 +393,8 @@ EMULATOR_UNCOUNTED static inline void multiply(float *product, const float *a, c
                             int type) {
     int64_t part = algorithm->split ? K / algorithm->split : 0;
     bool rounds = type == CUDA_R_16BF
-               && algorithm->scheme == CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+               && (algorithm->scheme == CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE
+                   || algorithm->scheme == CUBLASLT_REDUCTION_SCHEME_INPLACE);
     #pragma omp parallel for if (m*n*K > 1 << 15)
     for (int64_t j = 0; j < n; j += TILE_COLS)
         for (int64_t i = 0; i < m; i += TILE_ROWS) {
@@ -600,6 +603,8 @@ static inline cublasStatus_t cublasLtMatmul(
                             *(const float *)alpha, *(const float *)beta, how };
     emulator::enqueue(s, [p] {
         for (int i = 0; i < p.layoutD.batches; i++) emulator::product_run(p, i);
+        if (p.algorithm - emulator::algorithms == emulator::setting("EMULATOR_FAULT", -1))
+            emulator::device.fault = cudaErrorIllegalAddress;
         emulator::declared_seconds += emulator::product_seconds(p);
         emulator::product_count(p);
     });

@@ -45,7 +45,7 @@ static inline ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniq
         return emulator::refuse(ncclInvalidArgument, "ncclCommInitRank: rank %d of %d", rank, size);
     ncclResult_t e = size > 1 ? emulator::start_mpi(rank, size) : ncclSuccess;
     if (e != ncclSuccess) return e;
-    ncclComm c = { rank, size, emulator::device.current, 0, 0, false, false,
+    ncclComm c = { rank, size, emulator::device_number(), 0, 0, false, false,
                    emulator::nccl.communicators, {} };
     if (size > 1) e = emulator::exchange_hellos(&c, id);
     if (e != ncclSuccess) return e;
