@@ -313,17 +313,19 @@ let shown = null;                      // the scale of x, for the pointer
 
 function draw() {
   const svg = $("chart"), width = svg.clientWidth, height = svg.clientHeight;
-  const left = 40, right = 26, top = 12, bottom = 38, axis = $("x").value, log = $("log-x").checked;
+  const left = 40, right = 26, top = 12, bottom = 38;
+  const axis = $("x").value, log = $("log-x").checked;
   const points = runs.flatMap(run => [...run.train, ...run.evals]).filter(p => !log || p[axis] > 0);
   const parts = [], labels = [];
-  const text = (x, y, words, how = "") => parts.push(`<text x="${x}" y="${y}" ${how}>${words}</text>`);
+  const text = (x, y, words, how = "") =>
+    parts.push(`<text x="${x}" y="${y}" ${how}>${words}</text>`);
   if (!points.length) {
     text(width / 2, height / 2, "waiting for the first update", 'text-anchor="middle"');
     return void (svg.innerHTML = parts.join(""));
   }
   const all = points.map(p => p[axis]), most = all.reduce((a, b) => Math.max(a, b), 0) || 1;
-  const x = scale(log ? Math.min(all.reduce((a, b) => Math.min(a, b), most), most / 2) : 0, most, log,
-                  left, width - right, Math.max(2, width / 130));
+  const least = log ? Math.min(all.reduce((a, b) => Math.min(a, b), most), most / 2) : 0;
+  const x = scale(least, most, log, left, width - right, Math.max(2, width / 130));
   const curves = runs.map(run => means(run.train, axis, x));
   const seen = [...curves.flat().map(p => p[1]), ...runs.flatMap(run => run.evals.map(p => p.y)),
                 ...runs.map(run => run.floor).filter(y => y !== null)];
@@ -419,7 +421,8 @@ function show_samples(run, made) {
   if (steps.join() !== made.listed) {
     made.listed = steps.join();
     made.pick.replaceChildren();
-    for (const step of steps) element("option", made.pick, Number(step).toLocaleString("en")).value = step;
+    for (const step of steps)
+      element("option", made.pick, Number(step).toLocaleString("en")).value = step;
     made.pick.value = made.follows || !steps.includes(kept) ? steps[0] : kept;
   }
   show_sample(run, made);
@@ -437,7 +440,10 @@ function show_facts(run, made) {
   if (recent.length > 1) facts.push(["speed",
     `${brief((to.tokens - from.tokens) / (to.seconds - from.seconds))} tokens a second`]);
   made.facts.replaceChildren();
-  for (const [name, words] of facts) element("dt", made.facts, name), element("dd", made.facts, words);
+  for (const [name, words] of facts) {
+    element("dt", made.facts, name);
+    element("dd", made.facts, words);
+  }
 }
 
 function show_seconds(run, made) {
@@ -466,7 +472,8 @@ function show(is_new) {
     show_seconds(run, made);
     show_samples(run, made);
   });
-  const whole = runs.some(run => run.whole), first = runs[0], seen = first.evals[first.evals.length - 1];
+  const whole = runs.some(run => run.whole), first = runs[0];
+  const seen = first.evals[first.evals.length - 1];
   $("kinds").textContent = `Bold: validation${whole ? ", on whole tales" : ""}. Faint: training, ` +
     "smoothed.";
   document.title = (seen ? seen.y.toFixed(3) + " " : "") + first.name;
