@@ -161,6 +161,10 @@ page:                            ## lab/page.html: GPT-2s learn in a browser tab
 web:                             ## the trainer for that page, compiled anew: clang, lld, wasi-libc
 	@dev/web/build.sh
 
+speedrun:                        ## time an entry to a fixed loss, beside the baseline: ENTRY=muon
+	@$(PYTHON_HERE)
+	@CC='$(CC)' $(PYTHON) dev/speedrun/verify.py $(ENTRY)
+
 bench: $(BENCHES) $(WITH_MPI)    ## speed and memory on this machine, to bench.json; FULL=1: all
 	@BUILD=$(BUILD) PRECISION=$(or $(PRECISION),fp32) scripts/bench.sh $(if $(FULL),--full)
 
@@ -378,5 +382,5 @@ $(BUILD)/count-flags: FORCE
 FORCE:
 .SECONDARY:
 .DELETE_ON_ERROR:
-.PHONY: all run lab page web test build-all test-all soak test-c test-cuda bench bench-cuda ladder ladder-table lesson step diff exercise check exercises first-step emulate profile fuzz clean help FORCE
+.PHONY: all run lab page web speedrun test build-all test-all soak test-c test-cuda bench bench-cuda ladder ladder-table lesson step diff exercise check exercises first-step emulate profile fuzz clean help FORCE
 -include $(wildcard $(BUILD)/*.d)

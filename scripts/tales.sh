@@ -3,7 +3,7 @@
 # two cores. Further flags override those below: scripts/tales.sh --tokens 20000000
 set -e
 cd "$(dirname "$0")/.."
-tokens=6000000 steps='' batch='' micro_batch=4 seq_len=256
+out=out/tales tokens=6000000 steps='' batch='' micro_batch=4 seq_len=256
 length=(--tokens $tokens) shape=(--layers 2 --heads 2 --channels 64) replace=(--overwrite) name=''
 for arg in "$@"; do
     case $arg in --*=*) name=${arg%%=*} arg=${arg#*=} ;; --*) name=$arg && continue ;; esac
@@ -14,6 +14,7 @@ for arg in "$@"; do
         --micro-batch) micro_batch=$arg ;;
         --seq-len) seq_len=$arg ;;
         --init) shape=() ;;
+        --out) out=$arg ;;
     esac
 done
 case " $* " in *" --resume "*) replace=() shape=() ;; esac
@@ -24,6 +25,7 @@ warmup=$(awk -v tokens="$tokens" -v steps="$steps" -v batch="$batch" -v micro="$
         if (steps != "") tokens = steps * (batch != "" ? batch : micro * seq)
         printf "%d", tokens < 200000 ? tokens / 10 : 20000
     }')
+printf 'watch   scripts/watch.py %q   shows this run in a browser while it trains\n' "$out"
 [ -f data/tales/tales_train_000000.bin ] || ./prepare tales --out data/tales --overwrite
 ./train_gpt2 --data data/tales --out out/tales "${replace[@]}" "${shape[@]}" "${length[@]}" \
     --seq-len 256 --micro-batch 4 --lr 3e-3 --lr-schedule wsd \

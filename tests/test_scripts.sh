@@ -83,6 +83,7 @@ end scripts_say_how_and_parse
 
 good scripts/tales.sh --tokens 4096 --warmup-tokens 0 --eval-tokens 1024 --max-new 8
 says '^eval .*at best'
+says '^watch   scripts/watch.py out/tales '
 same "tokens of the last update" "$(logged end tokens out/tales)" 4096
 same "layers" "$(logged start layers out/tales)" 2
 [ -f "$dir/tree/data/tales/tales_val_000000.floor" ] || note "no tales in data/tales"

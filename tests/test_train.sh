@@ -75,7 +75,7 @@ awk -v a="$first" -v b="$last" 'BEGIN { exit !(b < 0.7 * a) }' || note "loss fro
 same "step events" "$(values step step | tr '\n' ' ')" "$(seq 300 | tr '\n' ' ')"
 same "eval events" "$(values eval step | tr '\n' ' ')" "100 200 300 "
 same "events of the log" "$(sed 's/^{"event":"\([a-z]*\)".*/\1/' "$log" | sort | uniq -c | xargs)" \
-    "1 end 3 eval 1 save 1 start 300 step"
+    "1 end 3 eval 1 sample 1 save 1 start 300 step"
 same "its last line" "$(tail -n 1 "$log" | cut -c 1-16)" '{"event":"end","'
 same "how it ended" "$(values end reason)$(values end step)" '"done"300'
 near "val_loss" "$(values eval val_loss | tail -n 1)" "$last" 0.2
@@ -121,6 +121,9 @@ has "$dir/stdout" "floor"
 has "$dir/stdout" "tok/s"
 same "evaluations shown" "$(grep -c '^eval .*validation loss' "$dir/stdout")" 3
 same "samples shown" "$(grep -c '^--- the model writes' "$dir/stdout")" 1
+sample=$(sed -n 's/^{"event":"sample","step":200,.*"text":"\(.*\)"}$/\1/p' "$dir/out/log.jsonl")
+same "the sample in the log" "$(printf %b "${sample//\\\"/\"}")" \
+    "$(sed -n '/^--- the model writes/,/^---$/p' "$dir/stdout" | sed '1d;$d')"
 grep -q "$(printf '[\r\033]')" "$dir/stdout" && note "control characters in a file"
 [ "$(grep -c '^step' "$dir/stdout")" -le 5 ] || note "$(grep -c '^step' "$dir/stdout") step lines"
 grep -q '^step *300/300 ' "$dir/stdout" || note "the last update is not shown"

@@ -2,7 +2,7 @@
 #pragma once
 #include <math.h>
 #include "../base/utf8.h"              // Utf8Printer
-#include "run.h"                       // Run, Sampler
+#include "report.h"                    // log_line_end
 
 static inline int likelier(const void *a, const void *b) {
     const Candidate *x = (const Candidate *)a, *y = (const Candidate *)b;
@@ -69,6 +69,7 @@ static inline void generate(Run *r, Rng *rng, int n, int max_new, FILE *out) {
         size_t length;
         const char *piece = tokenizer_piece(tok, id, &length);
         utf8_print(&printer, out, piece, length);
+        if (r->sampler.copy) fwrite(piece, 1, length, r->sampler.copy);
         fflush(out);
     }
     utf8_print_end(&printer, out);
@@ -83,13 +84,29 @@ static inline void print_prompt(const char *prompt, FILE *out) {
     utf8_print_end(&printer, out);
 }
 
-// Prints a sample that begins a new text.
+static inline void log_sample(Run *r, const char *text, size_t length) {
+    log_begin(&r->log, "sample");
+    log_int(&r->log, "step", (int64_t)r->step);
+    log_int(&r->log, "tokens", (int64_t)r->tokens);
+    log_text_n(&r->log, "text", text, length);
+    log_line_end(r);
+}
+
+// Prints and logs a sample that begins a new text.
 static inline void print_sample(Run *r) {
     Rng rng = rng_make((uint64_t)r->o.seed, 1000000 + r->step);
+    char *text = NULL;
+    size_t length = 0;
+    r->sampler.copy = open_memstream(&text, &length);
+    if (!r->sampler.copy) die("a sample: %s", strerror(errno));
     r->text[0] = r->tokenizer.eot;
     printf("%s--- the model writes ---\n", isatty(STDOUT_FILENO) ? "\r\033[K" : "");
     generate(r, &rng, 1, r->o.max_new, stdout);
     printf("---\n");
+    if (fclose(r->sampler.copy) != 0) die("a sample: %s", strerror(errno));
+    r->sampler.copy = NULL;
+    log_sample(r, text, length);
+    free(text);
 }
 
 // Prints a sample. If each rank holds a part of the model, every rank must join; rank 0 prints. A

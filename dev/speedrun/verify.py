@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+"""Times entries of the laptop speedrun beside the baseline, on three fresh seeds. The rules stand
+in dev/speedrun/README.md.
+
+    dev/speedrun/verify.py NAME...               `make speedrun ENTRY=NAME`
+    dev/speedrun/verify.py NAME --seeds 7,8,9    repeats a verification
+"""
+import argparse
+import glob
+import hashlib
+import json
+import math
+import os
+import random
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+
+TARGET = 1.07                          # nats a token on the whole validation split
+POSITIONS = 256                        # tokens of context, when the loss is taken
+TRAINING_TOKENS = 20000000
+EVALUATED = 0                          # tokens; 0: the whole split
+SPLITS = {                             # SHA-256 of the shards that the target was set on
+    "train": "bac54cbca7888eac4fb74dfd3ca90447b204e296b8536f5ee2cca113f6f91ec1",
+    "val": "c4c9b6dba3a95d6b958404723625f2291e2f9f408147c1ece01c0bd052547d8d",
+}
+PATCHABLE = ["train_gpt2.c", "dev/base/", "dev/cpu/", "dev/ranks/", "dev/train/"]
+SEALED = ["dev/train/evaluate.h"]
+PATCH_BYTES = 20000                    # enough for an idea, too little for weights
+# The verifier sets these, or they read what an entry may not read.
+NOT_AN_ENTRYS = {"data", "train", "val", "tokenizer", "init", "log", "out", "resume", "resume-from",
+                 "overwrite", "generate", "export", "hellaswag", "threads", "seed", "plan"}
+
+
+def fail(message):
+    sys.exit(f"{os.path.basename(sys.argv[0])}: {message}")
+
+
+# ---------------------------------------------------------------- what an entry may be
+
+class Entry:
+    """NAME.command, and NAME.patch where there is one."""
+
+    def __init__(self, name):
+        self.name = name
+        self.words = command_words(os.path.join(HERE, name + ".command"))
+        self.patch = os.path.join(HERE, name + ".patch")
+        if not os.path.exists(self.patch):
+            self.patch = None
+        elif os.path.getsize(self.patch) > PATCH_BYTES:
+            fail(f"{name}.patch: has {os.path.getsize(self.patch)} bytes; at most {PATCH_BYTES}")
+
+
+def names():
+    found = [os.path.basename(path)[:-8] for path in glob.glob(os.path.join(HERE, "*.command"))]
+    return sorted(name for name in found if name != "baseline")
+
+
+def command_words(path):
+    """The flags of a command: `./train_gpt2 --flag value ...`. No shell reads it."""
+    name = os.path.basename(path)
+    try:
+        with open(path, encoding="utf-8") as f:
+            words = shlex.split(f.read().replace("\\\n", " "), comments=True)
+    except OSError:
+        fail(f"{name[:-8]}: there is no such entry in dev/speedrun; there are: {' '.join(names())}")
+    if words[:1] != ["./train_gpt2"]:
+        fail(f"{name}: expected ./train_gpt2 and its flags, and no other command")
+    for word in words:
+        flag = word[2:].split("=")[0] if word.startswith("--") else ""
+        if flag in NOT_AN_ENTRYS or flag.startswith("plan-"):
+            fail(f"{name}: --{flag} is not an entry's to choose; leave it out")
+    return words[1:]
+
+
+def source_files(tree):
+    found = {}
+    for folder, _, files in os.walk(tree):
+        for file in files:
+            path = os.path.join(folder, file)
+            with open(path, "rb") as f:
+                found[os.path.relpath(path, tree)] = f.read()
+    return found
+
+
+def check_changes(entry, before, after):
+    """A patch may change the model and the trainer, not the data, its loader or the evaluation."""
+    for path in sorted(path for path in {*before, *after} if before.get(path) != after.get(path)):
+        if path in SEALED or not path.startswith(tuple(PATCHABLE)):
+            fail(f"{entry.name}.patch: changes {path}; an entry may change "
+                 f"{', '.join(PATCHABLE)}, but not {', '.join(SEALED)}")
+
+
+# ---------------------------------------------------------------- building
+
+def quiet(command, what, **more):
+    """Runs a command; if it fails, so does this, with its last line."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          check=False, **more)
+    if done.returncode != 0:
+        fail(f"{what}: {(done.stdout.strip().splitlines() or ['no output'])[-1]}")
+
+
+def copy_source(tree):
+    os.makedirs(tree)
+    for name in ["Makefile", "train_gpt2.c", "dataloader.h"]:
+        shutil.copy(os.path.join(ROOT, name), tree)
+    shutil.copytree(os.path.join(ROOT, "dev"), os.path.join(tree, "dev"),
+                    ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def make(tree, *targets):
+    own = {key: value for key, value in os.environ.items()
+           if key not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+    quiet(["make", "-s", *targets], f"make {' '.join(targets)}", cwd=tree, env=own)
+
+
+def patch(entry, plain, scratch):
+    """The tree of an entry: a patched copy of the baseline's, or without a patch that itself."""
+    if not entry.patch:
+        return plain
+    tree = os.path.join(scratch, "source", entry.name)
+    shutil.copytree(plain, tree)
+    quiet(["git", "apply", entry.patch], f"{entry.name}.patch", cwd=tree,
+          env={**os.environ, "GIT_CEILING_DIRECTORIES": os.path.dirname(tree)})
+    check_changes(entry, source_files(plain), source_files(tree))
+    return tree
+
+
+# ---------------------------------------------------------------- text
+
+class Text:
+    """The training split, beside a validation split of another seed for whoever trains; the
+    validation split that decides lies elsewhere."""
+
+    def __init__(self, tree, scratch):
+        self.seen, self.hidden = os.path.join(scratch, "seen"), os.path.join(scratch, "hidden")
+        for out, tokens, seed in [(self.seen, 1, 2), (self.hidden, TRAINING_TOKENS, 1)]:
+            quiet([os.path.join(tree, "prepare"), "tales", "--out", out, "--tokens", str(tokens),
+                   "--seed", str(seed)], "prepare")
+        os.replace(os.path.join(self.hidden, "tales_train_000000.bin"), self.shard("train"))
+        self.check()
+
+    def shard(self, split):
+        return os.path.join(self.seen if split == "train" else self.hidden,
+                            f"tales_{split}_000000.bin")
+
+    def check(self):
+        for split, known in SPLITS.items():
+            with open(self.shard(split), "rb") as f:
+                found = hashlib.sha256(f.read()).hexdigest()
+            if found != known:
+                fail(f"the {split} split has the hash {found}, not {known}: it is not the text "
+                     "that the target was set on")
+
+
+# ---------------------------------------------------------------- running
+
+class Result:
+    def __init__(self, wall, cpu, loss):
+        self.wall, self.cpu, self.loss = wall, cpu, loss
+
+    def __str__(self):
+        return f"{self.wall:.1f} s ({self.cpu:.1f} of CPU), loss {self.loss:.4f}"
+
+
+def seconds_of(command, said):
+    """Wall and CPU seconds of a process, from its start to its end. Threads that wait sleep: a
+    spinning one would count as work, and on a busy machine it keeps the core from others."""
+    began = time.monotonic()
+    with open(said, "wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT,
+                                   env={**os.environ, "OMP_WAIT_POLICY": "passive"})
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = status
+    if status != 0:
+        with open(said, encoding="utf-8", errors="replace") as f:
+            fail(f"{os.path.basename(os.path.dirname(command[0]))}: ends badly: "
+                 f"{(f.read().strip().splitlines() or ['no output'])[-1]}")
+    return time.monotonic() - began, used.ru_utime + used.ru_stime
+
+
+def loss_of(out, plain, text):
+    """The loss of the weights in `out` on the whole validation split, by the unpatched program."""
+    log = out + ".jsonl"
+    what = f"the weights in {os.path.basename(out)}"
+    quiet([os.path.join(plain, "train_gpt2"), "--init", out, "--train", text.shard("train"),
+           "--val", text.shard("val"), "--seq-len", str(POSITIONS), "--steps", "0",
+           "--eval-tokens", str(EVALUATED), "--log", log], what)
+    with open(log, encoding="utf-8") as f:
+        return next(e["val_loss"] for e in map(json.loads, f) if e["event"] == "eval")
+
+
+def measure(tree, plain, words, seed, text, out):
+    wall, cpu = seconds_of([os.path.join(tree, "train_gpt2"), *words, "--data", text.seen, "--out",
+                            out, "--seed", str(seed), "--threads", "2"], out + ".said")
+    text.check()
+    return Result(wall, cpu, loss_of(out, plain, text))
+
+
+def race(entries, seeds, scratch):
+    """{name: results, one a seed} of the baseline and the entries, in turns; every other time they
+    run in the opposite order."""
+    plain = os.path.join(scratch, "baseline")
+    lanes = [("baseline", plain, Entry("baseline").words)]
+    copy_source(plain)
+    lanes += [(entry.name, patch(entry, plain, scratch), entry.words) for entry in entries]
+    make(plain, "prepare")
+    for tree in dict.fromkeys(tree for _, tree, _ in lanes):
+        make(tree, "train_gpt2")
+    text, results = Text(plain, scratch), {name: [] for name, _, _ in lanes}
+    for i, seed in enumerate(seeds):
+        for name, tree, words in lanes[::-1] if i % 2 else lanes:
+            out = os.path.join(scratch, f"{name}_{seed}")
+            results[name].append(measure(tree, plain, words, seed, text, out))
+            print(f"seed {seed}  {name:12} {results[name][-1]}", flush=True)
+    return results
+
+
+# ---------------------------------------------------------------- verdict
+
+def ratio(baseline, entry, seconds):
+    """By seed: the baseline's seconds over the entry's; and the geometric mean."""
+    each = [getattr(one, seconds) / getattr(other, seconds)
+            for one, other in zip(baseline, entry)]
+    return each, math.exp(sum(map(math.log, each)) / len(each))
+
+
+def verdict(name, baseline, entry):
+    worst = max(result.loss for result in entry)
+    if not worst <= TARGET:
+        fail(f"{name} missed the target: loss {worst:.4f}, at most {TARGET} was wanted")
+    wall, wall_mean = ratio(baseline, entry, "wall")
+    cpu, cpu_mean = ratio(baseline, entry, "cpu")
+    each = ", ".join(f"{one:.2f} ({other:.2f})" for one, other in zip(wall, cpu))
+    print(f"{name}: the baseline takes {wall_mean:.2f} times as long, and {cpu_mean:.2f} times the "
+          f"CPU seconds; by seed {each}")
+
+
+def two_cores():
+    """On a machine of more cores, two of them."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+    if os.getloadavg()[0] > 0.5:
+        print(f"note: the machine is busy (load {os.getloadavg()[0]:.1f}); CPU seconds suffer less "
+              "from that than the clock does")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split(". ")[0].replace("\n", " ") + ".")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=" ".join(names()))
+    parser.add_argument("--seeds", default=",".join(str(random.SystemRandom().randrange(10**6))
+                                                    for _ in range(3)), metavar="A,B,C")
+    args = parser.parse_args()
+    if not all(seed.isdigit() for seed in args.seeds.split(",")):
+        fail(f"--seeds {args.seeds}: expected numbers with commas between, as 7,8,9")
+    if not args.names:
+        fail(f"name an entry: make speedrun ENTRY=NAME, one of: {' '.join(names())}")
+    if "baseline" in args.names:
+        fail("baseline: runs beside every entry; name an entry alone")
+    entries = [Entry(name) for name in args.names]
+    two_cores()
+    scratch = tempfile.mkdtemp(prefix="speedrun.")
+    try:
+        results = race(entries, [int(seed) for seed in args.seeds.split(",")], scratch)
+        for entry in entries:
+            verdict(entry.name, results["baseline"], results[entry.name])
+    finally:
+        shutil.rmtree(scratch)
+
+
+if __name__ == "__main__":
+    main()
