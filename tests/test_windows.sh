@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Windows, from here: both programs, compiled by MinGW-w64 and run by wine, beside those of Linux.
 #
-#     LONG=1 tests/test_windows.sh         100 updates of Tiny Shakespeare (in BATCHWISE_DATA), and a
-#                                          kill before every call of a save: make test-windows
+#     LONG=1 tests/test_windows.sh     100 updates of Tiny Shakespeare (in BATCHWISE_DATA), and a
+#                                      kill at every moment of a save; make test-windows
 . "$(dirname "$0")/tools.sh"
 unset CFLAGS SANITIZE OPENMP PRECISION PLAIN MPI
 tests="windows_builds windows_prepares windows_trains windows_runs_go_on_on_linux
@@ -89,7 +89,7 @@ works $train $nano --data "$dir/text" --out "$dir/linux"
 works "${windows[@]}" $nano --data "$strange/out" --out "$strange/run"
 losses_agree "$dir/linux" "$strange/run" $steps
 echo "    $steps updates: losses apart by at most $(cat "$dir/apart")"
-works "${windows[@]}" $small --data "${strange//\//\\}\\out" --steps 1       # as cmd.exe completes it
+works "${windows[@]}" $small --data "${strange//\//\\}\\out" --steps 1   # as cmd.exe completes it
 end windows_trains
 
 # ---- checkpoints travel both ways; `latest` takes the form of the system ----
