@@ -73,6 +73,7 @@ enum { LOCK_EX = 1, LOCK_NB = 2, F_SETFL = 4, PROT_READ = 1, MAP_PRIVATE = 2 };
 #define fstat windows_fstat
 #define ino_t unsigned long long         // Windows' own has 16 bits, all 0
 #define S_ISLNK(mode) ((void)(mode), 0)  // a link is what it points to
+#define madvise(at, n, advice) ((void)(at), (void)(n))              // it reads ahead as it likes
 #define munmap(map, n) ((void)(n), UnmapViewOfFile(map))
 #define posix_memalign(p, bytes, n) ((*(p) = malloc(n)) ? 0 : ENOMEM)      // 16: for free() to take
 
@@ -133,10 +134,6 @@ static inline void *mmap(void *at, size_t n, int protection, int flags, int fd, 
     if (!map) windows_failed();
     if (mapping) CloseHandle(mapping);   // the view stays
     return (void)at, (void)protection, (void)flags, (void)offset, map;
-}
-enum { MADV_WILLNEED };                  // Windows reads ahead as it likes
-static inline int madvise(void *at, size_t n, int advice) {
-    return (void)at, (void)n, (void)advice, 0;
 }
 
 // ---- names ----
