@@ -382,5 +382,5 @@ $(BUILD)/count-flags: FORCE
 FORCE:
 .SECONDARY:
 .DELETE_ON_ERROR:
-.PHONY: all run lab page web test build-all test-all test-windows soak test-c test-cuda bench bench-cuda ladder ladder-table lesson step diff exercise check exercises first-step emulate profile fuzz clean help FORCE
+.PHONY: all run lab page web test build-all test-all test-windows soak test-c test-cuda bench bench-cuda ladder ladder-table lesson lesson-pages step diff exercise check exercises first-step emulate profile fuzz clean help FORCE
 -include $(wildcard $(BUILD)/*.d)
