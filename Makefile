@@ -36,9 +36,10 @@ ifeq ($(OMP),)
   OMP := $(call can,-fopenmp-simd) -Wno-unknown-pragmas
 endif
 
-# Windows, MinGW-w64: in MSYS2, or CC=x86_64-w64-mingw32-gcc. posix.h has what Windows lacks. gcc
-# aligns the stack to 16 bytes there, whatever vectors are on it (its bug 54412), so the assembler
-# turns aligned moves of vectors into unaligned ones, which are as fast; without it, no AVX.
+# Windows, MinGW-w64: in MSYS2, or CC=x86_64-w64-mingw32-gcc (for another machine than this one, with
+# NATIVE=-march=x86-64-v3). posix.h has what Windows lacks. gcc aligns the stack to 16 bytes there,
+# whatever vectors are on it (its bug 54412), so the assembler turns aligned moves of vectors into
+# unaligned ones, which are as fast; an old one cannot, and then there is no AVX.
 ifneq ($(or $(findstring mingw,$(CC)),$(filter MINGW% UCRT% CLANG%,$(MSYSTEM))),)
   EXE     := .exe
   WINDOWS := -D__USE_MINGW_ANSI_STDIO=1 -D_FILE_OFFSET_BITS=64 -DWIN32_LEAN_AND_MEAN -DNOGDI \

@@ -9,14 +9,13 @@ tests="windows_builds windows_prepares windows_trains windows_runs_go_on_on_linu
        windows_generates windows_refuses windows_kills windows_full_disk"
 mingw=$(command -v x86_64-w64-mingw32-gcc) ||
     skip_all "needs x86_64-w64-mingw32-gcc (apt install gcc-mingw-w64-x86-64)"
-wine=$(command -v wine64 || ls /usr/lib/wine/wine64 2> /dev/null) ||
+wine=$(command -v wine64 || ls /usr/lib/wine/wine64 2> /dev/null) &&
+    server=$(command -v wineserver64 || ls /usr/lib/wine/wineserver64 2> /dev/null) ||
     skip_all "needs wine64 (apt install wine64)"
 export WINEPREFIX=$dir/wine WINEDEBUG=-all WINEDLLOVERRIDES="mscoree,mshtml,winemenubuilder.exe="
-stop_wine() {
-    local server
-    for server in wineserver /usr/lib/wine/wineserver64; do $server -k && return; done 2> /dev/null
-}
-trap 'stop_wine; rm -rf "$dir"' EXIT
+mkdir "$dir/wine"
+"$server" -p                                # until -k: it does not leave between two programs
+trap '"$server" -k; rm -rf "$dir"' EXIT
 "$wine" wineboot -i > "$dir/wineboot" 2>&1 &       # takes as long as the compiler
 
 steps=10 text=README.md kill_each=2
@@ -149,7 +148,7 @@ goes_on() {                                 # goes_on MOMENT: one update more, a
     status=$?
     now=$(sed -n 's/^  "step": \([0-9]*\),$/\1/p' \
         "$dir/killed/$(cat "$dir/killed/latest")/state.json")
-    [ "$now" = $before ] || [ "$now" = $((before + 1)) ] || note "moment $1: step '$now'"
+    [ "$now" = "$before" ] || [ "$now" = $((before + 1)) ] || note "moment $1: step '$now'"
 }
 works "${windows[@]}" $small --steps 1 --out "$dir/killed"
 now=1 kills=0 full=0
