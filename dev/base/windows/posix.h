@@ -75,7 +75,7 @@ enum { LOCK_EX = 1, LOCK_NB = 2, F_SETFL = 4, PROT_READ = 1, MAP_PRIVATE = 2 };
 #define S_ISLNK(mode) ((void)(mode), 0)  // a link is what it points to
 #define madvise(at, n, advice) ((void)(at), (void)(n))              // it reads ahead as it likes
 #define munmap(map, n) ((void)(n), UnmapViewOfFile(map))
-#define posix_memalign(p, bytes, n) ((*(p) = malloc(n)) ? 0 : ENOMEM)      // 16: for free() to take
+#define posix_memalign(p, bytes, n) ((*(p) = malloc(n)) ? 0 : ENOMEM)      // to 16: free() takes it
 
 static inline int windows_open(const char *path, int flags, ...) {
     DWORD access = flags & O_RDWR ? GENERIC_READ | GENERIC_WRITE
@@ -263,8 +263,8 @@ static inline int windows_size(int fd, struct winsize *size) {
     return 0;
 }
 
-// Ctrl-C is SIGINT, Ctrl-Break SIGHUP; a handler is called once. The other signals never come. (No
-// mapped file can shrink here; closing the window ends the program at once.)
+// Ctrl-C is SIGINT, Ctrl-Break SIGHUP; a handler is called once. The other signals never come: no
+// mapped file can shrink here, and closing the window ends the program at once.
 enum { SIGHUP = SIGBREAK, SIGBUS = 7, SIGUSR1 = 10, SIGPIPE = 13, SIGXFSZ = 25 };
 enum { SA_SIGINFO, SA_RESTART, SA_RESETHAND };
 typedef struct { void *si_addr; } siginfo_t;
