@@ -36,12 +36,14 @@ ifeq ($(OMP),)
   OMP := $(call can,-fopenmp-simd) -Wno-unknown-pragmas
 endif
 
-# Windows, MinGW-w64: in MSYS2, or CC=x86_64-w64-mingw32-gcc. posix.h has what Windows lacks. gcc
-# aligns the stack to 16 bytes there, whatever vectors are on it (its bug 54412), so the assembler
-# turns aligned moves of vectors into unaligned ones, which are as fast; without it, no AVX.
+# Windows, MinGW-w64: in MSYS2, or CC=x86_64-w64-mingw32-gcc (for another machine than this one, with
+# NATIVE=-march=x86-64-v3). posix.h has what Windows lacks. gcc aligns the stack to 16 bytes there,
+# whatever vectors are on it (its bug 54412), so the assembler turns aligned moves of vectors into
+# unaligned ones, which are as fast; an old one cannot, and then there is no AVX.
 ifneq ($(or $(findstring mingw,$(CC)),$(filter MINGW% UCRT% CLANG%,$(MSYSTEM))),)
   EXE     := .exe
-  WINDOWS := -include dev/base/windows/posix.h -Idev/base/windows -static -Wl,--stack,8388608 \
+  WINDOWS := -D__USE_MINGW_ANSI_STDIO=1 -D_FILE_OFFSET_BITS=64 -DWIN32_LEAN_AND_MEAN -DNOGDI \
+             -include dev/base/windows/posix.h -Idev/base/windows -static -Wl,--stack,8388608 \
              $(or $(call can,-Wa$(comma)-muse-unaligned-vector-move),\
                   $(if $(call can,-Wpass-failed),,-mno-avx))
 endif
@@ -141,6 +143,9 @@ build-all:                       ## all programs that test-all runs
 
 test-all: build-all              ## every test: with CUDA emulated, MPI, Python, and what takes long
 	@tests/run.sh $(TESTS) $(filter $(BUILD)/emulated/test_%,$(EMULATED)) $(wildcard tests/test_*.sh tests/test_*.py)
+
+test-windows: all                ## what MinGW-w64 compiles for Windows, run by wine; the long form
+	@LONG=1 tests/run.sh tests/test_windows.sh
 
 soak: all $(WITH_MPI)            ## an hour of killed, lost and resumed runs; MINUTES=5: shorter
 	@tests/soak.sh
@@ -382,5 +387,5 @@ $(BUILD)/count-flags: FORCE
 FORCE:
 .SECONDARY:
 .DELETE_ON_ERROR:
-.PHONY: all run lab page web speedrun test build-all test-all soak test-c test-cuda bench bench-cuda ladder ladder-table lesson step diff exercise check exercises first-step emulate profile fuzz clean help FORCE
+.PHONY: all run lab page web speedrun test build-all test-all test-windows soak test-c test-cuda bench bench-cuda ladder ladder-table lesson lesson-pages step diff exercise check exercises first-step emulate profile fuzz clean help FORCE
 -include $(wildcard $(BUILD)/*.d)

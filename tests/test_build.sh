@@ -287,7 +287,7 @@ imports data data files base dataloader.h
 imports ranks ranks files base
 imports train train ranks data files base dataloader.h
 imports cpu cpu base
-grep -hE '^#include "(\.\./)*train_gpt2' dev/{base,files,data,ranks,train}/* > "$dir/upwards" &&
+grep -hsE '^#include "(\.\./)*train_gpt2' dev/{base,files,data,ranks,train}/* > "$dir/upwards" &&
     note "$(head -n 1 "$dir/upwards")"
 end imports_point_downwards
 

@@ -1,10 +1,6 @@
 // Mishaps for test_windows.sh, compiled into the trainer before posix.h. Windows' calls that change
 // a file or a name are counted. With MOMENT=n the program dies before the nth, as if it were killed.
 // With MOMENT=-n the nth and all after it fail, as on a full disk.
-#define __USE_MINGW_ANSI_STDIO 1
-#define _FILE_OFFSET_BITS 64
-#define WIN32_LEAN_AND_MEAN
-#define NOGDI
 #define tell windows_tell
 #include <windows.h>
 #include <errno.h>

@@ -3,23 +3,16 @@
 // are; beside it are the headers that MinGW lacks. Paths and texts are UTF-8, files are binary, and
 // open files can be renamed and removed. What one process alone does not need fails.
 #pragma once
-#define __USE_MINGW_ANSI_STDIO 1         // printf as in C99: %zu, and exponents of two digits
-#define _FILE_OFFSET_BITS 64
-#define WIN32_LEAN_AND_MEAN
-#define NOGDI
 #define tell windows_tell                // a name that tales.c has, too
 #include <windows.h>
 #include <shellapi.h>                    // CommandLineToArgvW
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #undef tell
 #undef near
 #undef far
@@ -78,10 +71,11 @@ enum { LOCK_EX = 1, LOCK_NB = 2, F_SETFL = 4, PROT_READ = 1, MAP_PRIVATE = 2 };
 #define stat windows_stat
 #define lstat windows_stat
 #define fstat windows_fstat
-#define ino_t uint64_t                   // Windows' own has 16 bits, all 0
+#define ino_t unsigned long long         // Windows' own has 16 bits, all 0
 #define S_ISLNK(mode) ((void)(mode), 0)  // a link is what it points to
+#define madvise(at, n, advice) ((void)(at), (void)(n))              // it reads ahead as it likes
 #define munmap(map, n) ((void)(n), UnmapViewOfFile(map))
-#define posix_memalign(p, alignment, n) ((*(p) = malloc(n)) ? 0 : ENOMEM)   // 16 bytes, for free()
+#define posix_memalign(p, bytes, n) ((*(p) = malloc(n)) ? 0 : ENOMEM)      // to 16: free() takes it
 
 static inline int windows_open(const char *path, int flags, ...) {
     DWORD access = flags & O_RDWR ? GENERIC_READ | GENERIC_WRITE
@@ -94,7 +88,7 @@ static inline int windows_open(const char *path, int flags, ...) {
     return _open_osfhandle((intptr_t)file, (flags & O_APPEND) | O_BINARY);
 }
 
-// A directory cannot be synced (EINVAL); but NTFS keeps a journal of names, and rename waits for it.
+// Directories cannot be synced (EINVAL); but NTFS keeps a journal of names, and rename waits.
 static inline int fsync(int fd) {
     if (FlushFileBuffers(handle_of(fd))) return 0;
     return windows_failed(), errno = errno == EACCES ? EINVAL : errno, -1;
@@ -110,8 +104,8 @@ static inline int windows_fstat(int fd, struct windows_stat *s) {
     if (type != FILE_TYPE_DISK) return 0;
     if (!GetFileInformationByHandle(handle_of(fd), &info)) return windows_failed();
     s->st_dev = info.dwVolumeSerialNumber;
-    s->st_ino = (uint64_t)info.nFileIndexHigh << 32 | info.nFileIndexLow;
-    s->st_size = (off_t)((uint64_t)info.nFileSizeHigh << 32 | info.nFileSizeLow);
+    s->st_ino = (ino_t)info.nFileIndexHigh << 32 | info.nFileIndexLow;
+    s->st_size = (off_t)((ino_t)info.nFileSizeHigh << 32 | info.nFileSizeLow);
     s->st_mode = info.dwFileAttributes & FILE_ATTRIBUTE_DIRECTORY ? S_IFDIR : S_IFREG;
     return 0;
 }
@@ -134,17 +128,12 @@ static inline int flock(int fd, int how) {
     return (void)how, CloseHandle(lock), errno = EWOULDBLOCK, -1;
 }
 
-// A whole file, to read.
 static inline void *mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset) {
     HANDLE mapping = CreateFileMappingW(handle_of(fd), NULL, PAGE_READONLY, 0, 0, NULL);
     void *map = mapping ? MapViewOfFile(mapping, FILE_MAP_READ, 0, 0, n) : NULL;
     if (!map) windows_failed();
     if (mapping) CloseHandle(mapping);   // the view stays
     return (void)at, (void)protection, (void)flags, (void)offset, map;
-}
-enum { MADV_WILLNEED };                  // Windows reads ahead as it likes
-static inline int madvise(void *at, size_t n, int advice) {
-    return (void)at, (void)n, (void)advice, 0;
 }
 
 // ---- names ----
@@ -170,7 +159,7 @@ static inline int windows_unlink(const char *path) {
 }
 
 struct dirent { char d_name[1024]; };
-typedef struct { HANDLE find; bool more; WIN32_FIND_DATAW data; struct dirent entry; } DIR;
+typedef struct { HANDLE find; int more; WIN32_FIND_DATAW data; struct dirent entry; } DIR;
 
 static inline DIR *windows_find(const char *pattern) {
     DIR *dir = (DIR *)calloc(1, sizeof *dir);
@@ -193,11 +182,7 @@ static inline struct dirent *readdir(DIR *dir) {
     dir->more = FindNextFileW(dir->find, &dir->data);
     return &dir->entry;
 }
-
-static inline void closedir(DIR *dir) {
-    FindClose(dir->find);
-    free(dir);
-}
+#define closedir(dir) (FindClose((dir)->find), free(dir))
 
 enum { GLOB_NOSORT = 1, GLOB_NOMATCH = 3, GLOB_MOST = 65536 };
 typedef struct { size_t gl_pathc; char **gl_pathv; } glob_t;
@@ -205,15 +190,13 @@ typedef struct { size_t gl_pathc; char **gl_pathv; } glob_t;
 // The wildcards are * and ?, in a file's name alone. No name on Windows holds one, so a \ is left
 // out: what it protects means itself.
 static inline int glob(const char *pattern, int flags, void *on_error, glob_t *found) {
-    char plain[4096], path[5200];
+    char plain[4096] = "", path[5200];
     int n = 0, folder = 0;
     for (; *pattern && n + 1 < (int)sizeof plain; pattern++) {
         if (*pattern != '\\') plain[n++] = *pattern;
         if (*pattern == '/') folder = n;
     }
-    plain[n] = '\0';
-    found->gl_pathc = 0;
-    found->gl_pathv = (char **)calloc(GLOB_MOST, sizeof(char *));
+    *found = (glob_t){ 0, (char **)calloc(GLOB_MOST, sizeof(char *)) };
     DIR *dir = windows_find(plain);
     for (struct dirent *e; dir && found->gl_pathc < GLOB_MOST && (e = readdir(dir)); ) {
         snprintf(path, sizeof path, "%.*s%s", folder, plain, e->d_name);
@@ -228,8 +211,7 @@ static inline void globfree(glob_t *found) {
     free(found->gl_pathv);
 }
 
-// ---- a stream into memory: a temporary file, which fclose reads back; one at a time ----
-
+// A stream into memory: a temporary file, which fclose reads back; one at a time.
 typedef struct { FILE *file; char **text; size_t *n; } Memstream;
 
 static inline Memstream *memstream(void) {
@@ -239,14 +221,14 @@ static inline Memstream *memstream(void) {
 
 static inline FILE *open_memstream(char **text, size_t *n) {
     wchar_t *name = _wtempnam(NULL, L"gpt");
-    *memstream() = (Memstream){ name ? _wfopen(name, L"w+bD") : NULL, text, n };   // D: fclose removes it
+    *memstream() = (Memstream){ name ? _wfopen(name, L"w+bD") : NULL, text, n };   // D: delete
     free(name);
     return memstream()->file;
 }
 
 static inline int windows_fclose(FILE *file) {
     Memstream *s = memstream();
-    bool good = true;
+    int good = 1;
     if (file == s->file) {
         *s->n = fflush(file) == 0 ? (size_t)ftell(file) : 0;
         *s->text = (char *)calloc(*s->n + 1, 1);
@@ -258,7 +240,7 @@ static inline int windows_fclose(FILE *file) {
 }
 #define fclose windows_fclose
 
-// ---- the machine, the terminal, signals ----
+// ---- the machine, the terminal, signals, arguments ----
 
 enum { _SC_NPROCESSORS_ONLN, _SC_PAGESIZE, _SC_PHYS_PAGES, _SC_AVPHYS_PAGES };
 #define gethostname(name, n) ((void)(name))
@@ -281,34 +263,32 @@ static inline int windows_size(int fd, struct winsize *size) {
     return 0;
 }
 
-// Ctrl-C is SIGINT, Ctrl-Break SIGHUP; a handler is called once. The other signals never come. (No
-// mapped file can shrink here; closing the window ends the program at once.)
+// Ctrl-C is SIGINT, Ctrl-Break SIGHUP; a handler is called once. The other signals never come: no
+// mapped file can shrink here, and closing the window ends the program at once.
 enum { SIGHUP = SIGBREAK, SIGBUS = 7, SIGUSR1 = 10, SIGPIPE = 13, SIGXFSZ = 25 };
-enum { SA_SIGINFO = 1, SA_RESTART = 2, SA_RESETHAND = 4 };
+enum { SA_SIGINFO, SA_RESTART, SA_RESETHAND };
 typedef struct { void *si_addr; } siginfo_t;
-struct sigaction { void (*sa_handler)(int), (*sa_sigaction)(int, siginfo_t *, void *); int sa_flags; };
-#define windows_has(n) ((n) == SIGINT || (n) == SIGTERM || (n) == SIGHUP)
-#define signal(n, handler) ({ windows_has(n) ? (signal)(n, handler) : SIG_DFL; })
+struct sigaction { void (*sa_handler)(int), (*sa_sigaction)(int, siginfo_t *, void *);
+                   int sa_flags; };
+#define signal(n, handler) ({ \
+    (n) == SIGINT || (n) == SIGTERM || (n) == SIGHUP ? (signal)(n, handler) : SIG_DFL; })
 #define sigaction(n, action, old) ((void)signal(n, (action)->sa_handler))
-
-// ---- before main ----
 
 // The arguments as UTF-8. A path gets slashes, where the program looks for them; a prompt keeps its
 // backslashes. Streams become binary, and a terminal learns UTF-8 and \033[K.
 static inline char **arguments(int *argc, char **argv) {
     wchar_t **wide_argv = CommandLineToArgvW(GetCommandLineW(), argc);
-    HANDLE console = GetStdHandle(STD_OUTPUT_HANDLE);
     DWORD mode;
     for (int fd = 0; fd <= 2; fd++) _setmode(fd, O_BINARY);
     _fmode = O_BINARY;
     SetConsoleOutputCP(CP_UTF8);
-    if (GetConsoleMode(console, &mode)) SetConsoleMode(console, mode | 4);   // virtual terminal
+    if (GetConsoleMode(handle_of(1), &mode)) SetConsoleMode(handle_of(1), mode | 4);   // \033[K
     argv = (char **)calloc((size_t)*argc + 1, sizeof *argv);
     for (int i = 0; i < *argc; i++) {
         size_t size = 3*wcslen(wide_argv[i]) + 1;
         argv[i] = (char *)calloc(size, 1);
         narrow(argv[i], size, wide_argv[i]);
-        bool prompt = (i > 0 && strcmp(argv[i - 1], "--generate") == 0)
+        int prompt = (i > 0 && strcmp(argv[i - 1], "--generate") == 0)
                    || strncmp(argv[i], "--generate=", 11) == 0;
         for (char *p = argv[i]; *p && !prompt; p++) if (*p == '\\') *p = '/';
     }
