@@ -218,8 +218,8 @@ static inline void gguf_put_array(GgufHeader *h, const char *key, uint32_t type,
 }
 
 static inline bool gguf_end(GgufHeader *h, Error *err) {
-    size_t n = (size_t)ftell(h->f);
-    for (size_t padding = gguf_align(n, GGUF_ALIGNMENT) - n; padding > 0; padding--) fputc(0, h->f);
+    const long n = GGUF_ALIGNMENT;
+    for (long padding = (n - ftell(h->f) % n) % n; padding > 0; padding--) fputc(0, h->f);
     bool whole = !ferror(h->f);
     if (fclose(h->f) == 0 && whole) {
         memcpy(h->text + 8, &h->n_tensors, sizeof h->n_tensors);
