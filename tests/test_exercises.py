@@ -47,7 +47,7 @@ MISTAKES = {
          "strip_begin(C, s + 1, strips)", "C", "size_t n = 0; n < (size_t)B*T; n++",
          "size_t n = s; n < (size_t)B*T; n += T", RACE)],
     "xent_forward": [
-        ("exp_fast(x[v] - hi)", "expf(x[v])", OVERFLOW),
+        ("exp_fast(x[v] - hi)", "expf(x[v])", "lse[n=0] is"),
         ("v < V; v++) sum", "v < Vp; v++) sum", "lse[n=0] is"),
         ("n*Vp", "n*V", "of Vp columns"),
         ("hi = x[0]", "hi = 0.0f", OVERFLOW),
@@ -84,7 +84,7 @@ MISTAKES = {
          "n < N; n++) for (int o = 0; o < OC; o++) db[o] += dout[n*OC + o];", "db[o=0]: " + RACE)],
     "attention_plain": [
         ("scale * dot", "dot", "lse[b=0][h=0][t=0] is"),
-        ("t2 <= t;", "t2 < T;", "over t2 <= t"),
+        ("t2 <= t;", "t2 < T;", "lse[b=0][h=0][t=0] is"),
         ("p[t2] / sum", "p[t2]", "out[b=0][t=1][c=0] is"),
         ("expf(p[t2] - hi)", "expf(p[t2])", "hi + logf", "logf", OVERFLOW),
         ("-INFINITY", "0.0f", OVERFLOW),
@@ -121,7 +121,8 @@ MISTAKES = {
         ("k < n && (k == 0 || kept < s->top_p * all)", "k < n", "top_p 0.7: token"),
         ("all = sum;", "all = 0.0;\n        for (int v = 0; v < n; v++) all += c[v].p;",
          "not of the top_k"),
-        ("s->top_k > 0 && s->top_k < V", "s->top_k > 0", "top_k 9: token")],
+        ("s->top_k > 0 && s->top_k < V", "s->top_k > 0", "kept < s->top_p * all",
+         "s->top_p == 1.0f || kept < s->top_p * all", "top_k 9: token")],
     "kv_cache": [
         ("acts_from(m->acts[l], past, C, C), 1, rows", "m->acts[l], 1, T",
          "ln1: row 0 is written again"),
@@ -173,7 +174,7 @@ MISTAKES = {
          "global stores: its requests want 32 sectors")],
     "matmul_tiled": [
         ("a_tile[y][k]", "(m < M && k0 + k < K ? a[(size_t)m*K + k0 + k] : 0.0f)",
-         "global loads: 65536 numbers, expected 32768"),
+         "global loads: 294912 numbers, expected 32768"),
         ("__syncthreads();                         // all have", "//",
          "read by all before the next step"),
         ("if (m < M && n < N) c", "c", "an if around the store alone"),

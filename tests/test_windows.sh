@@ -6,7 +6,7 @@
 . "$(dirname "$0")/tools.sh"
 unset CFLAGS SANITIZE OPENMP PRECISION PLAIN MPI
 tests="windows_builds windows_prepares windows_trains windows_runs_go_on_on_linux
-       windows_generates windows_exports windows_refuses windows_kills windows_full_disk"
+       windows_generates windows_refuses windows_kills windows_full_disk"
 mingw=$(command -v x86_64-w64-mingw32-gcc) ||
     skip_all "needs x86_64-w64-mingw32-gcc (apt install gcc-mingw-w64-x86-64)"
 wine=$(command -v wine64 || ls /usr/lib/wine/wine64 2> /dev/null) &&
@@ -120,15 +120,6 @@ for prompt in 'Once upon a time' 'Zoë \n 書'; do
     grep -qF -e "$prompt" "$dir/stdout" || note "the prompt came as $(head -c 60 "$dir/stdout")"
 done
 end windows_generates
-
-works $train --init "$dir/run" --export "$dir/linux.gguf"
-echo older > "$dir/windows.gguf"
-works "${windows[@]}" --init "$dir/run" --export "$dir/windows.gguf"
-works "${windows[@]}" --init "$dir/windows.gguf" --export "$dir/again.gguf"
-for file in windows again; do
-    cmp -s "$dir/linux.gguf" "$dir/$file.gguf" || note "$file.gguf is not as on Linux"
-done
-end windows_exports
 
 # ---- what is refused, in one line ----
 

@@ -220,8 +220,8 @@ WRONG = {
         ("r->targets, s->scale, s->B, s->T);",
          "r->targets, s->scale, s->B, s->T), model_update(m, s->adamw, 1.0f);",
          "the parameters stay as they are"),
-        ("if (isfinite(norm)) model_update(m, s->adamw, g_scale);",
-         "s->adamw.lr *= g_scale; if (isfinite(norm)) model_update(m, s->adamw, 1.0f);",
+        ("model_update(m, s->adamw, g_scale);",
+         "s->adamw.lr *= g_scale, model_update(m, s->adamw, 1.0f);",
          "the factor r->o.clip / norm")],
     "warp_sum": [
         (None, """

@@ -742,11 +742,12 @@ static void expect_draws(const char *what, Sampler s, const double *p, const cha
         if (id < 0 || id >= V) wrong("%s: %d is drawn; tokens are 0 ... V-1", what, id);
         drawn[id]++;
     }
-    for (int v = 0; v < V; v++) {
-        double share = (double)drawn[v] / DRAWS;
-        if (share == 1.0 && p[v] < 1.0)
+    for (int v = 0; v < V; v++)
+        if (drawn[v] == DRAWS && p[v] < 1.0)
             wrong("%s: token %d is drawn each time, expected in %.3f of the draws; does exp "
                   "overflow, and is a new rng_uniform used?", what, v, p[v]);
+    for (int v = 0; v < V; v++) {
+        double share = (double)drawn[v] / DRAWS;
         if (s.top_k + (s.top_p < 1.0f) && fabs((double)drawn[0] / DRAWS - p[1]) < 0.015)
             wrong("%s: token 0 is drawn as often as token 1 should be; candidates are sorted, so "
                   "return the id of the one that is drawn, not its place", what);

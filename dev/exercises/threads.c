@@ -117,10 +117,12 @@ HOOKS(16)
 SMALL_HOOKS(1)
 SMALL_HOOKS(2)
 
-// What `#pragma omp atomic` becomes: no race, but the order of the threads decides the bits.
+// What `#pragma omp atomic` becomes: no race, but the order of the threads decides the bits. Without
+// optimization gcc calls only the load.
 #define ATOMICS(bits, T) \
     T __tsan_atomic##bits##_load(const volatile T *p, int order) { \
         (void)order; \
+        touch((const void *)p, true, true); \
         return __atomic_load_n(p, __ATOMIC_SEQ_CST); \
     } \
     void __tsan_atomic##bits##_store(volatile T *p, T x, int order) { \
