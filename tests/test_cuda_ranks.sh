@@ -631,7 +631,8 @@ the_recipe_runs_from_end_to_end() {
     cp "$bf16" "$tree/train_gpt2cu"
     printf '#!/bin/sh\n' > "$dir/tools/make" && chmod +x "$dir/tools/make"
     printf '#!/bin/sh\necho loss > "$3"\n' > "$tree/scripts/plot.py"
-    for i in $(seq 1000); do echo "the cat sat on the mat, and the rat on the hat"; done > "$dir/good"
+    for i in $(seq 1000); do echo "the cat sat on the mat, and the rat on the hat"; done \
+        > "$dir/good"
     for i in $(seq 160); do echo $((i * i * 7919 % 100003)); done > "$dir/noise"
     ${PREPARE:-./prepare} text "$dir/good" "$dir/noise" --out "$dir/text" > "$dir/stdout"
     recipe() {                              # recipe RUN STEPS

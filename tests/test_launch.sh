@@ -646,7 +646,8 @@ job() {                                     # job STATUS SAVED ARGS...: a job on
     shift 2
     cp "$sbatch" "$dir/spooled"
     (cd / && run env PATH="$dir/slurm:$PATH" SLURM_JOB_ID=120007 SLURM_SUBMIT_DIR="$tree" \
-        SLURM_JOB_NODELIST='gpu[07-08]' SLURM_NTASKS=16 SLURM_NNODES=2 bash "$dir/spooled" "$@"; exit $status)
+        SLURM_JOB_NODELIST='gpu[07-08]' SLURM_NTASKS=16 SLURM_NNODES=2 \
+        bash "$dir/spooled" "$@"; exit $status)
     status=$?
 }
 

@@ -596,7 +596,7 @@ TEST(outliers_are_far_and_of_all_ranks) {
     accepted(&o, &line, "--data d --skip-outliers 1");
     accepted(&o, &line, "--data d --skip-outliers 0 --outer-every 5");
     CHECK(o.skip_outliers == 0.0);
-    refused("--data d --skip-outliers 0.5", "--skip-outliers: 0.5 standard deviations", "1 or more");
+    refused("--data d --skip-outliers 0.5", "--skip-outliers: 0.5 standard", "give 1 or more");
     refused("--data d --skip-outliers -3", "--skip-outliers: got '-3'", "from 0 to 100");
     refused("--data d --skip-outliers nan", "--skip-outliers: got 'nan'", "from 0 to 100");
     refused("--data d --skip-outliers 1e9", "--skip-outliers: got '1e9'", "from 0 to 100");
