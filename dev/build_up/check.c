@@ -1,4 +1,4 @@
-// The test of a step, of our file or yours, compiled with -DSTEP=4 and -DSOURCE='"mine.c"'. README.md
+// The test of a step, of our file or yours, compiled with -DSTEP=4 -DSOURCE='"mine.c"'. README.md
 // lists what it calls. With two arguments it looks at what a program printed instead.
 //
 // In this test `float` means double. So a gradient agrees with a measured slope to six digits, and
