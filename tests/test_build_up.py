@@ -177,6 +177,8 @@ def test_make_step_takes_a_file_and_make_diff_shows_a_step():
     for target, given, words in [
             ("step", {"N": 1, "FILE": write("mine.c", program % "2.7")},
              "step 1: the program ends with a loss of 2.7000; expected 2.464"),
+            ("step", {"N": 1, "FILE": write("colon.c", program % "7\\nloss: 2.7")},
+             "step 1: the program ends with a loss of 2.7000"),
             ("step", {"N": "01", "FILE": write("nan.c", program % "-nan")},
              "step 1: the program prints no loss that is a number"),
             ("step", {"N": 1, "FILE": "none.c"}, "make step: FILE=none.c: there is no such file"),

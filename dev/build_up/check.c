@@ -67,7 +67,8 @@ static void check_printed(const char *path, const char *text) {        // text: 
     double loss = NAN;
     FILE *f = fopen(path, "r");
     while (f && fgets(line, sizeof line, f))
-        for (const char *at = line; (at = strstr(at, "loss")); at++) sscanf(at, "loss %lf", &loss);
+        for (const char *at = line; (at = strstr(at, "loss")); at++)
+            sscanf(at, "loss%*[ :=]%lf", &loss);
     double expected = STEP == 1 ? counted_loss(text) : trained[STEP > 1 ? STEP - 2 : 0];
     double apart = STEP == 1 ? 0.002 : 0.1;
     if (isnan(loss))
