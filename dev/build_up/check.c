@@ -51,8 +51,13 @@ static double counted_loss(const char *path) {
     static double pairs[256][256], firsts[256];
     double n = 0.0, sum = 0.0;
     FILE *f = fopen(path, "rb");
-    for (int last = f ? getc(f) : EOF, c; last != EOF && (c = getc(f)) != EOF; last = c, n++)
-        pairs[last][c]++, firsts[last]++;
+    int last = f ? getc(f) : EOF, next;
+    while (last != EOF && (next = getc(f)) != EOF) {
+        pairs[last][next]++;
+        firsts[last]++;
+        n++;
+        last = next;
+    }
     for (int i = 0; i < 256; i++)
         for (int j = 0; j < 256; j++)
             if (pairs[i][j] > 0.0) sum -= pairs[i][j] * log(pairs[i][j] / firsts[i]);
