@@ -1,4 +1,4 @@
-// The test of a step, of our file or yours, compiled with -DSTEP=4 and -DSOURCE='"mine.c"'. README.md
+// The test of a step, of our file or yours, compiled with -DSTEP=4 -DSOURCE='"mine.c"'. README.md
 // lists what it calls. With two arguments it looks at what a program printed instead.
 //
 // In this test `float` means double. So a gradient agrees with a measured slope to six digits, and
@@ -51,8 +51,13 @@ static double counted_loss(const char *path) {
     static double pairs[256][256], firsts[256];
     double n = 0.0, sum = 0.0;
     FILE *f = fopen(path, "rb");
-    for (int last = f ? getc(f) : EOF, c; last != EOF && (c = getc(f)) != EOF; last = c, n++)
-        pairs[last][c]++, firsts[last]++;
+    int last = f ? getc(f) : EOF, next;
+    while (last != EOF && (next = getc(f)) != EOF) {
+        pairs[last][next]++;
+        firsts[last]++;
+        n++;
+        last = next;
+    }
     for (int i = 0; i < 256; i++)
         for (int j = 0; j < 256; j++)
             if (pairs[i][j] > 0.0) sum -= pairs[i][j] * log(pairs[i][j] / firsts[i]);
@@ -67,7 +72,8 @@ static void check_printed(const char *path, const char *text) {        // text: 
     double loss = NAN;
     FILE *f = fopen(path, "r");
     while (f && fgets(line, sizeof line, f))
-        for (const char *at = line; (at = strstr(at, "loss")); at++) sscanf(at, "loss %lf", &loss);
+        for (const char *at = line; (at = strstr(at, "loss")); at++)
+            sscanf(at, "loss%*[ :=]%lf", &loss);
     double expected = STEP == 1 ? counted_loss(text) : trained[STEP > 1 ? STEP - 2 : 0];
     double apart = STEP == 1 ? 0.002 : 0.1;
     if (isnan(loss))
