@@ -45,8 +45,8 @@ IMAGES = {".svg": "image/svg+xml", ".png": "image/png"}
 CODE = (".c", ".h", ".cu", ".py")
 # A function with its comment, in C and in Python; a table in C.
 DEFINITIONS = [
-    r"(?:^//[^\n]*\n)*(?:^template [^\n;]*\n)?^[a-z_][^;{{}}\n]*\b{0}\([^;{{}}]*\) \{{"
-    r"(?:[^\n]+\}}$|[^\n]*\n.*?^\}})",
+    r"(?:^//[^\n]*\n)*(?:^(?:template|__global__) [^\n;]*\n)*"
+    r"^(?:[a-z_][^;{{}}\n]*\b)?{0}\([^;{{}}]*\) \{{(?:[^\n]+\}}$|[^\n]*\n.*?^\}})",
     r"(?:^//[^\n]*\n)*^[a-z_][^;{{}}()\n]*\b{0}\[\w*\] = \{{\n.*?^\}};",
     r"^def {0}\(.*?(?=\n+^\S|\s*\Z)"]
 
