@@ -482,7 +482,7 @@ TEST(sampling_follows_the_probabilities) {
     enum { DRAWS = 100000 };
     for (int way = 0; way < 4; way++) {
         Sampler s = { way == 1 ? 0.5f : 1.0f, way == 3 ? 0.7f : 1.0f, way == 2 ? 2 : 0,
-                      test_candidates };
+                      test_candidates, NULL };
         double p[5], sum = 0.0, chi2 = 0.0;
         int count[5] = {0};
         Rng rng = rng_make(12, (uint64_t)way);
@@ -504,8 +504,9 @@ TEST(sampling_follows_the_probabilities) {
 TEST(greedy_takes_the_likeliest) {
     static const float logits[4] = { 0.5f, 3.0f, 2.999f, -7.0f };
     Rng rng = rng_make(1, 1);
-    Sampler cold = { 0.0f, 1.0f, 0, test_candidates }, one = { 1.0f, 1.0f, 1, test_candidates };
-    Sampler narrow = { 1.0f, 1e-6f, 0, test_candidates };
+    Sampler cold = { 0.0f, 1.0f, 0, test_candidates, NULL };
+    Sampler one = { 1.0f, 1.0f, 1, test_candidates, NULL };
+    Sampler narrow = { 1.0f, 1e-6f, 0, test_candidates, NULL };
     for (int i = 0; i < 100; i++) {
         CHECK(sample_token(&cold, logits, 4, &rng) == 1);
         CHECK(sample_token(&one, logits, 4, &rng) == 1);
@@ -513,7 +514,7 @@ TEST(greedy_takes_the_likeliest) {
     }
     static const float huge[3] = { 1e38f, -1e38f, 9e37f };               // nothing overflows
     CHECK(sample_token(&cold, huge, 3, &rng) == 0);
-    Sampler warm = { 1.0f, 1.0f, 0, test_candidates };
+    Sampler warm = { 1.0f, 1.0f, 0, test_candidates, NULL };
     CHECK(sample_token(&warm, huge, 3, &rng) == 0);
 }
 
@@ -528,7 +529,7 @@ static char *generated(Model *m, uint64_t seed, int max_new, size_t *length) {
     r.zero = model_zero(m);
     r.spec = m->spec;
     r.text = text;
-    r.sampler = (Sampler){ 1.0f, 1.0f, 0, candidates };
+    r.sampler = (Sampler){ 1.0f, 1.0f, 0, candidates, NULL };
     tokenizer_bytes(&r.tokenizer);
     text[0] = r.tokenizer.eot;
     Rng rng = rng_make(seed, 0);

@@ -14,6 +14,7 @@
 #include "../base/clock.h"             // seconds_now
 #include "../base/error.h"             // die, alloc_or_die
 #include "../base/rng.h"               // rng_make, rng_uniform
+#include "ladder.h"                    // peaks_measure, peaks_print, say_if_busy
 #undef PROGRAM
 #define main train_gpt2_main
 #include "../../train_gpt2.c"          // attention_forward_plain, attention_backward_plain, dot
