@@ -336,7 +336,8 @@ static void check_xent_backward(void) {
         if (touched && i % XVp >= XV && d.x[i] != 0.0f)
             wrong("dlogits[n=%d][v=%d] is %g, expected 0: column %d is padding; write 0 to columns "
                   "V ... Vp-1, which may contain anything", i / XVp, i % XVp, d.x[i], i % XVp);
-    for (int i = 0; i < XN*XVp; i++) if (i % XVp >= XV) d.before[i] = 0.0f;      // it was NaN
+    for (int i = 0; i < XN*XVp; i++)
+        if (i % XVp >= XV) d.x[i] = d.before[i] = 0.0f;        // d.x is 0, or nothing is written
     expect_written(&d, exact, "(p - 1[target]) * scale, with p = e^(logit - lse); 0 in padding");
 }
 
