@@ -645,22 +645,22 @@ the_recipe_runs_from_end_to_end() {
         status=$?
         [ $status = 0 ] || note "status $status of $1: $(tail -n 1 "$dir/stderr")"
     }
-    recipe straight 80
-    recipe parts 58
-    recipe parts 80                         # --resume is the script's
-    same_bits straight parts
-    for run in straight parts; do
+    recipe recipe-whole 80
+    recipe recipe-parts 58
+    recipe recipe-parts 80                         # --resume is the script's
+    same_bits recipe-whole recipe-parts
+    for run in recipe-whole recipe-parts; do
         same "HellaSwag of $run" "$(values hellaswag step $run | sort -nu | xargs)" \
-            "$(seq 5 5 80 | { [ $run = parts ] && sed 's/^60$/58 60/' || cat; } | xargs)"
+            "$(seq 5 5 80 | { [ $run = recipe-parts ] && sed 's/^60$/58 60/' || cat; } | xargs)"
         same "ranks of $run" "$(values start ranks $run)" 2
         [ -s "$dir/$run/loss.png" ] || note "$run draws no curve"
     done
-    same "resumed" "$(values resume step parts)" 58
-    same "skipped" "$(values skip step parts)" "$(values skip step straight)"
-    [ -n "$(values skip step straight)" ] || note "nothing is skipped: this test shows little"
-    echo "    skipped: $(values skip step straight | xargs)"
-    same "val_loss" "$(values eval val_loss parts | tail -n 1)" \
-        "$(values eval val_loss straight | tail -n 1)"
+    same "resumed" "$(values resume step recipe-parts)" 58
+    same "skipped" "$(values skip step recipe-parts)" "$(values skip step recipe-whole)"
+    [ -n "$(values skip step recipe-whole)" ] || note "nothing is skipped: this test shows little"
+    echo "    skipped: $(values skip step recipe-whole | xargs)"
+    same "val_loss" "$(values eval val_loss recipe-parts | tail -n 1)" \
+        "$(values eval val_loss recipe-whole | tail -n 1)"
 }
 
 emulated_ranks_refuse_in_one_line() {

@@ -193,6 +193,7 @@ static inline double plan_datasheet_flops(const char *gpu) {
 // H100s and A100s), runs of large models 30 to 55%.
 static const double PLAN_UTILISATION = 0.4;
 static const double PLAN_GPU_RESERVE = 1e9;      // bytes of a GPU that its driver takes
+static const double PLAN_WORKSPACE = 144 << 20;          // bytes: cuBLAS's, and partial sums
 enum { PLAN_GPU_TILE = 128, PLAN_CPU_TILE = 16 };        // columns of a product computed together
 
 typedef enum { SPEED_UNKNOWN, SPEED_GIVEN, SPEED_ASSUMED, SPEED_MEASURED } PlanSpeedFrom;
@@ -409,7 +410,6 @@ static inline int plan_fewest_workers(const PlanFacts *f, PlanShape s, int zero,
 // memory; a test compares the two.
 static inline PlanBytes plan_gpu_bytes(const PlanFacts *f, const PlanShape *s) {
     const double MESSAGES = 96 << 20;            // of comm.h over NCCL, in and out
-    const double WORKSPACE = 144 << 20;          // cuBLAS's, and partial sums
     Config c = f->c;
     c.V = (c.V + 63) / 64 * 64;
     c = gpt2_share(&c, f->tensor);
@@ -431,7 +431,7 @@ static inline PlanBytes plan_gpu_bytes(const PlanFacts *f, const PlanShape *s) {
                                             f->machine.multiprocessors);
     double bucket = n*t > 1 ? 4.0*fmax((double)gpt2_bucket(&c, 0).count, block) : 0.0;
     b.logits = fmax(fmax(2.0*rows*c.V, 8.0*N*C/t), bucket);
-    b.rest = WORKSPACE + 4.0*c.V;
+    b.rest = PLAN_WORKSPACE + 4.0*c.V;
     return b;
 }
 

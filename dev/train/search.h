@@ -224,7 +224,7 @@ static inline double search_bytes(const SearchFacts *f, const SearchCut *cut) {
     double logits = f->trainer.logit_kept > 0.0 ? f->trainer.logit_kept*N*V : 2.0*rows*V;
     double message = d > 1.0 ? f->trainer.message_kept*params : 0.0;
     double passing = (stage >= 2 ? 4.0*slots : 0.0) + (stage == 3 ? 2.0*slots : 0.0);
-    double buffers = (f->machine.count > 1 ? 96 << 20 : 0) + (48 << 20);
+    double buffers = (f->machine.count > 1 ? 96 << 20 : 0) + PLAN_WORKSPACE;
     double computing = activations + N*(8.0*C + 8.0*f->c.NH/t + 32.0) + fmax(logits, 8.0*N*C/t);
     return state + fmax(computing, message) + passing + buffers;
 }
