@@ -374,8 +374,8 @@ make -s -C "$tree" clean
 cp tests/test_cuda.sh "$tree/tests/"
 
 # compiles ARCHS ARGS...: no word from nvcc, ptxas and the compiler behind them; so no kernel has a
-# register in memory, spilled or (in the trainer) indexed. That compiler does what HOST says last: -O1 for the
-# programs that include the trainer, whose own host code has -O3.
+# register in memory, spilled or (in the trainer) indexed. That compiler does what HOST says last:
+# -O1 for the programs that include the trainer, whose own host code has -O3.
 printf '#!/bin/sh\nexec g++ "$@" $HOST\n' > "$dir/bin/host" && chmod +x "$dir/bin/host"
 compiles() {
     local strict="-Werror all-warnings -Xptxas -warn-spills $indexed"
