@@ -138,7 +138,9 @@ def test_web_race():
             order = sorted("AB", key=lambda lane: fewest(column, "AB".index(lane)))
             assert against(tab, axis) == order[0], (axis, shown(tab, "race-headline"))
         assert against(tab, "one") == "A", shown(tab, "race-headline")
+        assert shown(tab, "title-1") == "B: one device", shown(tab, "title-1")
         assert against(tab, "many") == "B", shown(tab, "race-headline")
+        assert shown(tab, "title-1") == "B: 8 devices", shown(tab, "title-1")
         if os.environ.get("PICTURE"):                # README's: PICTURE=dev/web/race.png
             tab.wait("document.getElementById('race-headline').textContent < 'To a loss of 2.0'",
                      200)

@@ -95,8 +95,9 @@
     for (const i of [0, 1]) {
       byId(`batch-shown-${i}`).textContent = `${batchOf(i).batch.toLocaleString("en")} bytes`;
       byId(`devices-shown-${i}`).textContent = devicesOf(i);
+      const devices = axis === "one" ? 1 : devicesOf(i);
       byId(`title-${i}`).textContent =
-        `${"AB"[i]}: ${devicesOf(i) === 1 ? "one device" : `${devicesOf(i)} devices`}`;
+        `${"AB"[i]}: ${devices === 1 ? "one device" : `${devices} devices`}`;
     }
     const { rate, delay } = link();
     byId("link-shown").textContent = rate === Infinity ? "costs nothing"
@@ -163,7 +164,7 @@
     for (const id of ["link", "latency"])
       byId(id).addEventListener("input", () => { label(); draw(); });
     for (const choice of document.querySelectorAll("input[name=axis]"))
-      choice.addEventListener("change", () => { axis = choice.value; draw(); });
+      choice.addEventListener("change", () => { axis = choice.value; label(); draw(); });
     byId("pause").addEventListener("click", () => {
       const pressed = byId("pause").getAttribute("aria-pressed") !== "true";
       byId("pause").setAttribute("aria-pressed", pressed);

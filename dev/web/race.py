@@ -38,7 +38,7 @@ STYLE = """
             background: var(--soft); padding: .4rem; margin: .3rem 0; font-size: .85rem; }
 .axes { border: 0; padding: 0; margin: .5rem 0; display: flex; flex-wrap: wrap; gap: .3rem 1rem; }
 .shared { display: grid; grid-template-columns: repeat(auto-fit, minmax(15rem, 1fr)); gap: 1rem; }
-#race-headline { font-size: 1.2rem; font-weight: 600; margin: .4rem 0 0; min-height: 3.2rem; }
+#race-headline { font-size: 1.2rem; font-weight: 600; margin: .4rem 0 0; min-height: 3.9rem; }
 #race-meaning { margin: 0 0 .4rem; } .native { overflow-wrap: anywhere; }
 """
 
@@ -169,7 +169,8 @@ def replay():
                     for i, colour in enumerate(["first", "second", "third"]))
     return ("<h2>Sixty-four workers, replayed</h2>\n<p>A larger model (0.8 million parameters) on "
             "1, 8 and as many workers as you choose, each number at the batch that is fastest for "
-            "it. Losses are of recorded runs; a text is what one of them wrote at that loss. "
+            "it. Losses are of recorded runs; a text is what one of them wrote at that loss, the same "
+            "for every lane that stands there. "
             "The clock is calculated from measured shares of an update and from the link, and "
             "agreed with two real ranks within 10% (experiment 10).</p>"
             f"<p><label for='replay-link'>Link <select id='replay-link'>{links}</select></label> "
