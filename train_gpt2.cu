@@ -255,6 +255,13 @@ typedef struct {
     real *x_out;                       // (N,C) the residual stream after the block
 } BlockActs;
 
+// What attention's backward pass needs besides.
+typedef struct {
+    float2 *rows;                      // (B,NH,T) attention_rows'
+    float *dq;                         // (B,NH,T,HS) the gradient of q so far
+    float *sums;                       // (B,3,C) the sums of a sequence's rows of dqkv
+} AttentionScratch;
+
 // A micro-batch, on the CPU or on the GPU. For the embedding's gradient its tokens are sorted: the
 // positions of the w-th distinct token are order[begin[w]] ... order[begin[w+1] - 1].
 typedef struct {
@@ -288,7 +295,7 @@ struct Model {
     float *next_logits, *host_logits;  // (Vp) of the one token that generation asks for
     real *dx, *dx_branch;              // (N,C) gradient of the residual stream, and of a branch
     real *dqkv, *dfc;                  // (N,3C) (N,4C), in the memory of the logits
-    float2 *att_rows;                  // (B,NH,T) attention's scratch
+    AttentionScratch att;      // most of it behind dqkv
     Totals *totals;                    // of this rank since clear_grads, on the GPU
     Totals *all_totals, *host_totals;  // (ranks) of all, on the GPU and on the CPU
     const Totals *collected;           // all_totals, or totals where this rank's alone count
@@ -767,33 +774,12 @@ static void linear_backward(real *dx, float *dw, float *db, const real *dout, co
 // sqrt(HS): a GPU has an instruction for 2^x, not for e^x.
 //
 // With p the weights and d_t = dout_t . out_t:  ds = p (dout v^T - d);  dq = ds k / sqrt(HS);
-// dk = ds^T q / sqrt(HS);  dv = p^T dout. In the backward pass one kernel owns queries and sums dq,
-// another owns keys and sums dk and dv; both recompute p and ds. That takes seven products where
-// five would do. In return each sum stays in the registers of one block, in a fixed order: the same
-// bits every run, no atomics, no partial sums of dq in memory.
+// dk = ds^T q / sqrt(HS);  dv = p^T dout. The backward pass computes p again.
 
 enum { MAX_HS = 128 };                 // channels of a head that the kernels have room for
 
 #define LOG2_E 1.44269504f
 #define LN_2 0.693147181f
-
-// What the backward pass needs of each query: lse / ln 2, and d. A block owns 32 queries of one
-// head, 8 lanes a query, a pack at a time. Heads whose HS is no multiple of a pack share packs: a
-// lane skips the elements of other heads.
-__global__ void attention_rows_kernel(float2 *rows, const real *dout, const real *out,
-                                      const float *lse, int T, int C, int NH) {
-    int HS = C / NH, b = blockIdx.x / NH, begin = blockIdx.x % NH * HS, end = begin + HS;
-    int t = blockIdx.y*32 + threadIdx.x/8;
-    size_t row = ((size_t)b*T + t)*C, at = (size_t)blockIdx.x*T + t;
-    float d = 0.0f, x[PACK], y[PACK];
-    for (int c = begin/PACK*PACK + lane()%8*PACK; t < T && c < end; c += 8*PACK) {
-        load(x, dout + row + c);
-        load(y, out + row + c);
-        for (int k = 0; k < PACK; k++) if (c + k >= begin && c + k < end) d += x[k] * y[k];
-    }
-    for (int i = 4; i > 0; i /= 2) d += __shfl_xor_sync(~0u, d, i);          // of the 8 lanes
-    if (t < T && lane() % 8 == 0) rows[at] = make_float2(lse[at] * LOG2_E, d);
-}
 
 // One head of one sequence, of which a block owns rows; rows begin ld elements apart.
 struct Head { const real *q, *k, *v; size_t ld; };
@@ -807,7 +793,7 @@ __device__ inline Head head_of(const real *qkv, int T, int C, int NH) {
     return { q, q + C, q + 2*C, 3*(size_t)C };
 }
 
-#include "dev/cuda/attention_plain.cu" // attention_forward_plain, attention_backward_plain
+#include "dev/cuda/attention_plain.cu" // attention_forward_plain, attention_backward_plain, rows
 
 #ifndef PRECISION_FP32
 // ---- attention on tensor cores, in bf16 (FlashAttention-2, Dao 2023, arXiv 2307.08691) ----
@@ -880,10 +866,13 @@ __device__ inline Fragment rounded(const Square &s) {        // as an A
     return f;
 }
 
-// A fragment of 16x16 elements that lie in shared memory in rows of `length`: an A; two B whose
-// columns are these rows; two B whose rows they are.
+// A fragment of 16x16 elements that lie in shared memory in rows of `length`: an A whose rows or
+// columns they are; two B whose columns or rows they are.
 __device__ inline Fragment load_a(const real *x, int length) {
     return load_matrices<false>(x + lane()%16*length + lane()/16*8);
+}
+__device__ inline Fragment load_a_of_columns(const real *x, int length) {
+    return load_matrices<true>(x + (lane()/16*8 + lane()%8)*length + lane()/8%2*8);
 }
 __device__ inline Fragment load_b_of_columns(const real *x, int length) {
     return load_matrices<false>(x + (lane()/16*8 + lane()%8)*length + lane()/8%2*8);
@@ -1115,154 +1104,176 @@ attention_forward_kernel(real *out, float *lse, const real *qkv, int T, int firs
 }
 
 // ---- backward ----
+// A block owns a head. Its keys are in shared memory, ROWS at a time, and queries stream past, from
+// the first that sees one of these keys on: dv += p^T dout, dk += ds^T q, and dq += ds k. dk and dv
+// stay in registers. dq waits in memory, in fp32, for the next keys: one thread adds to it, in the
+// order of the keys, so every run has the same bits.
 
-// Where a block's sums stand in partials (B,tiles,sets,C).
-__device__ inline size_t sums_begin(int tile, int sets, int C, int NH) {
-    size_t part = blockIdx.x / NH * gridDim.y + tile;
-    return part*sets*C + blockIdx.x % NH * (C/NH);
-}
+template <class V> struct BackwardTiles {
+    real k[V::ROWS][V::LENGTH], v[V::ROWS][V::LENGTH];
+    real q[V::STAGES][V::STEP][V::LENGTH], d_o[V::STAGES][V::STEP][V::LENGTH];
+    real ds[V::ROWS][V::STEP + 8];               // a key a row, a query a column
+    float2 of_query[V::STAGES][V::STEP];         // attention_rows'
+    float sums[3][V::D];                         // of the rows of dq, dk and dv
+};
 
-// out (HS) = what the block's rows before T add up to, rounded as they are stored. of_warps is
-// shared by the block's warps.
+template <class V> struct Keys {                 // a warp's own, and what they get
+    Fragment k[V::M][V::D/16], v[V::M][V::D/16];
+    Square dk[V::M][V::D/16], dv[V::M][V::D/16];
+};
+
+// A step's queries, from `col` on, meet the warp's keys, from `row` on. ds also goes to own_ds.
 template <class V>
-__device__ inline void own_sum(float *out, float (*of_warps)[V::D], const Square o[][V::D/16],
-                               float scale, int row, int T, int HS) {
-    for (int n = 0; n < V::D/16; n++)
-        for (int i = 0; i < 4; i++) {
-            float sum = 0.0f;
-            for (int m = 0; m < V::M; m++)
-                for (int half = 0; half < 2; half++)
-                    if (lane_row(row + 16*m, half) < T)
-                        sum += (float)(real)(o[m][n].at(half, i) * scale);
-            for (int k = 4; k < 32; k *= 2) sum += __shfl_xor_sync(~0u, sum, k);
-            if (lane() < 4) of_warps[warp_in_block()][lane_column(16*n, i)] = sum;
-        }
-    __syncthreads();                                         // the sums of all warps are there
-    for (int c = threadIdx.x; c < HS; c += 32*WARPS) {
-        float sum = 0.0f;
-        for (int w = 0; w < WARPS; w++) sum += of_warps[w][c];
-        out[c] = sum;
+__device__ inline void keys_step(Keys<V> &keys, real (*own_ds)[V::STEP + 8],
+                                 const BackwardTiles<V> &s, int stage, int col, int row,
+                                 float scale) {
+    const int M = V::M, N = V::AT_ONCE/16;
+    int unseen = max(row - col, 0);                          // queries before the warp's keys
+    #pragma unroll 1
+    for (int c = unseen; c < V::STEP; c += 16*N) {
+        const real *q_tile = s.q[stage][c], *dout_tile = s.d_o[stage][c];
+        const float2 *of_query = s.of_query[stage] + c;
+        int ahead = lane_column(col + c, 0) - lane_row(row, 0);          // of query over key
+        Square p[N][M], ds[N][M];
+        scores<V>(p, keys.k, q_tile);
+        scores<V>(ds, keys.v, dout_tile);
+        each_element<N, M>([&](int n, int m, int half, int i) {
+            float &x = p[n][m].at(half, i), lse = of_query[lane_column(16*n, i)].x;
+            bool seen = ahead + 16*n + i/2*8 + i%2 >= 16*m + 8*half;
+            x = seen ? exp2_fast(x*scale - lse) : 0.0f;
+        });
+        accumulate<V>(keys.dv, p, dout_tile);
+        each_element<N, M>([&](int n, int m, int half, int i) {
+            float &x = ds[n][m].at(half, i), d = of_query[lane_column(16*n, i)].y;
+            x = p[n][m].at(half, i) * (x - d);
+        });
+        for (int n = 0; n < N; n++)
+            for (int m = 0; m < M; m++) {
+                Fragment f = rounded(ds[n][m]);
+                for (int i = 0; i < 4; i++) {
+                    real *to = &own_ds[lane_row(16*m, i%2)][lane_column(c + 16*n, i/2*2)];
+                    *(__nv_bfloat162 *)to = *(__nv_bfloat162 *)&f.x[i];      // two neighbours
+                }
+            }
+        accumulate<V>(keys.dk, ds, q_tile);
     }
 }
 
-// A block owns ROWS keys of one head, and queries stream past, from the first that sees a key on:
-// dv += p^T dout, dk += ds^T q. Rows of p and ds are keys here, and columns are queries.
-//   partials (B,tiles,2,C), or NULL: sums of dk's and dv's rows, block by block
+// Stores ROWS rows of a tile to rows `row` ... of x, as far as they are there.
+template <class V, int ROWS>
+__device__ inline void tile_store(real *x, const real (*tile)[V::LENGTH], unsigned ld, int row,
+                                  int T, int HS) {
+    const int CHUNKS = V::D/8, AT_ONCE = 32*WARPS / CHUNKS;
+    int c = threadIdx.x % CHUNKS * 8;
+    #pragma unroll 1
+    for (int r = threadIdx.x / CHUNKS; r < ROWS; r += AT_ONCE)
+        if (row + r < T && c < HS)
+            *(Packed<real> *)(x + ((row + r)*ld + c)) = *(const Packed<real> *)&tile[r][c];
+}
+
+// sums (D) += the sums of a tile's columns. Rows past the last are 0.
+template <class V, int ROWS>
+__device__ inline void tile_sum(float *sums, const real (*tile)[V::LENGTH]) {
+    #pragma unroll 1
+    for (int r = 0; r < ROWS && threadIdx.x < V::D; r++)
+        sums[threadIdx.x] += (float)tile[r][threadIdx.x];
+}
+
+// dq (T,HS) of a step's queries, from `col` on, += ds k over the keys from key0 on. A warp has half
+// of the queries and half of the channels. When no more keys come, dq goes to out, rows of ld.
+template <class V>
+__device__ inline void queries_step(real *out, unsigned ld, float *dq, BackwardTiles<V> &s,
+                                    int stage, int col, int key0, int warp, int T, int HS,
+                                    float scale) {
+    const int M = V::STEP/32, N = V::D/32;
+    static_assert(M == V::M, "a warp's queries see whole warps' keys, and no others");
+    int query = warp/2 * 16*M, channel = warp%2 * 16*N;
+    int seen = min(col + query + 16*M - key0, V::ROWS);      // keys
+    Square o[M][N] = {};
+    auto each_pair = [&](auto body) {            // of neighbours: row of the tile, column, the two
+        each_element<N, M>([&](int n, int m, int half, int i) {
+            unsigned r = lane_row(query + 16*m, half), c = lane_column(channel + 16*n, i);
+            if (i % 2 == 0) body(r, c, &o[m][n].at(half, i));
+        });
+    };
+    if (key0 > 0)
+        each_pair([&](unsigned r, unsigned c, float *pair) {
+            if (col + r >= (unsigned)T || c >= (unsigned)HS) return;
+            float2 before = *(const float2 *)(dq + ((col + r)*HS + c));
+            pair[0] = before.x, pair[1] = before.y;
+        });
+    const real *column = &s.ds[0][query];
+    #pragma unroll 1
+    for (int key = 0; key < seen; key += 16, column += 16*(V::STEP + 8)) {
+        Fragment ds[M];
+        for (int m = 0; m < M; m++) ds[m] = load_a_of_columns(column + 16*m, V::STEP + 8);
+        for (int n = 0; n < N; n++) {
+            Fragment k = load_b_of_rows(&s.k[key][channel + 16*n], V::LENGTH);
+            for (int m = 0; m < M; m++) {
+                mma(o[m][n].c[0], ds[m], k.x);
+                mma(o[m][n].c[1], ds[m], k.x + 2);
+            }
+        }
+    }
+    if (col >= key0 + V::ROWS)                   // later keys are seen, too
+        return each_pair([&](unsigned r, unsigned c, float *pair) {
+            float *to = dq + ((col + r)*HS + c);
+            if (col + r >= (unsigned)T || c >= (unsigned)HS) return;
+            *(float2 *)to = make_float2(pair[0], pair[1]);
+        });
+    each_pair([&](unsigned r, unsigned c, float *pair) {     // q has been read
+        *(__nv_bfloat162 *)&s.q[stage][r][c] = __floats2bfloat162_rn(pair[0]*scale, pair[1]*scale);
+    });
+    __syncthreads();                                         // the rows are whole
+    tile_sum<V, V::STEP>(s.sums[0], s.q[stage]);
+    tile_store<V, V::STEP>(out, s.q[stage], ld, col, T, HS);
+}
+
 template <class V>
 __global__ void __launch_bounds__(32*WARPS, V::BLOCKS)
-attention_dk_dv_kernel(real *dqkv, float *partials, const float2 *rows, const real *dout,
-                       const real *qkv, int T, int C, int NH) {
-    const int M = V::M, N = V::AT_ONCE/16, TILE = V::STEP*V::LENGTH;
-    __shared__ float sums[2][WARPS][V::D];
-    extern __shared__ __align__(16) real shared[];    // 2 (ROWS,LENGTH), STAGES (2 TILE, STEP rows)
-    real *q_tiles = shared + 2*V::ROWS*V::LENGTH, *dout_tiles = q_tiles + V::STAGES*TILE;
-    float2 *row_tiles = (float2 *)(dout_tiles + V::STAGES*TILE);
+attention_backward_kernel(real *dqkv, float *dq, float *sums, const float2 *rows, const real *dout,
+                          const real *qkv, int T, int C, int NH) {
+    extern __shared__ __align__(16) real shared[];
+    BackwardTiles<V> &s = *(BackwardTiles<V> *)shared;
     Head head = head_of(qkv, T, C, NH);
     const real *d_o = dout + row_begin(T, C, NH);
-    int HS = C / NH, row0 = blockIdx.y*V::ROWS;              // those with most queries first
-    int warp = __shfl_sync(~0u, warp_in_block(), 0);         // so nvcc knows that lanes agree on it
-    int row = row0 + warp*16*M;
-    real *own = shared + (row - row0)*V::LENGTH;
-    float scale = LOG2_E / sqrtf((float)HS);
-    rows += (size_t)blockIdx.x*T;
+    int HS = C / NH;
+    dq += (size_t)blockIdx.x*T*HS;
+    int warp = __shfl_sync(~0u, warp_in_block(), 0), own = warp*16*V::M;     // lanes agree on them
+    float scale = LOG2_E / sqrtf((float)HS), d_scale = scale * LN_2;
+    for (int i = threadIdx.x; i < 3*V::D; i += 32*WARPS) s.sums[i / V::D][i % V::D] = 0.0f;
     auto load = [&](int stage, int col) {
-        int i = threadIdx.x, t = col + i;
-        tile_load<V, V::STEP>(q_tiles + stage*TILE, head.q, head.ld, col, T, HS);
-        tile_load<V, V::STEP>(dout_tiles + stage*TILE, d_o, C, col, T, HS);
-        if (i < V::STEP) copy_async<8>(row_tiles + stage*V::STEP + i, rows + min(t, T - 1), t < T);
+        int i = thread_x_again(), t = min(col + i, T - 1);
+        tile_load<V, V::STEP>(s.q[stage][0], head.q, head.ld, col, T, HS);
+        tile_load<V, V::STEP>(s.d_o[stage][0], d_o, C, col, T, HS);
+        if (i < V::STEP)
+            copy_async<8>(s.of_query[stage] + i, rows + (blockIdx.x*T + t), t == col + i);
     };
-    tile_load<V, V::ROWS>(shared, head.k, head.ld, row0, T, HS);
-    tile_load<V, V::ROWS>(shared + V::ROWS*V::LENGTH, head.v, head.ld, row0, T, HS);
-    steps_begin<V>(row0, T, load);
-    Fragment k[M][V::D/16], v[M][V::D/16];
-    own_load<V>(k, own);
-    own_load<V>(v, own + V::ROWS*V::LENGTH);
-    Square dk[M][V::D/16] = {}, dv[M][V::D/16] = {};
-    steps_pass<V>(row0, T, load, [&](int stage, int col) {
-        int unseen = max(row - col, 0) / (16*N) * (16*N);    // queries before the warp's keys
-        for (int c = unseen; c < V::STEP; c += 16*N) {
-            int at = stage*V::STEP + c;
-            const real *q_tile = q_tiles + at*V::LENGTH, *dout_tile = dout_tiles + at*V::LENGTH;
-            const float2 *of_query = row_tiles + at;
-            Square p[N][M], ds[N][M];
-            scores<V>(p, k, q_tile);
-            each_element<N, M>([&](int n, int m, int half, int i) {
-                float &x = p[n][m].at(half, i), lse = of_query[lane_column(16*n, i)].x;
-                bool seen = lane_column(col + c + 16*n, i) >= lane_row(row + 16*m, half);
-                x = seen ? exp2_fast(x*scale - lse) : 0.0f;
-            });
-            accumulate<V>(dv, p, dout_tile);
-            scores<V>(ds, v, dout_tile);
-            each_element<N, M>([&](int n, int m, int half, int i) {
-                float &x = ds[n][m].at(half, i), d = of_query[lane_column(16*n, i)].y;
-                x = p[n][m].at(half, i) * (x - d);
-            });
-            accumulate<V>(dk, ds, q_tile);
-        }
-    });
-    if (partials) {
-        float *sum = partials + sums_begin(blockIdx.y, 2, C, NH);
-        own_sum<V>(sum, sums[0], dk, scale * LN_2, row, T, HS);
-        own_sum<V>(sum + C, sums[1], dv, 1.0f, row, T, HS);
+    for (int key0 = 0; key0 < T; key0 += V::ROWS) {
+        tile_load<V, V::ROWS>(s.k[0], head.k, head.ld, key0, T, HS);
+        tile_load<V, V::ROWS>(s.v[0], head.v, head.ld, key0, T, HS);
+        steps_begin<V>(key0, T, load);
+        Keys<V> keys = {};
+        own_load<V>(keys.k, s.k[own]);
+        own_load<V>(keys.v, s.v[own]);
+        steps_pass<V>(key0, T, load, [&](int stage, int col) {
+            keys_step<V>(keys, s.ds + own, s, stage, col, key0 + own, scale);
+            __syncthreads();                     // ds of all warps is there
+            queries_step<V>(dqkv + (head.q - qkv), 3*C, dq, s, stage, col, key0, warp, T, HS,
+                            d_scale);
+        });
+        __syncthreads();                         // k has been read: results pass through its tile
+        real *dk = dqkv + (head.k - qkv), *dv = dqkv + (head.v - qkv);
+        own_store<V>(dk, head.ld, keys.dk, d_scale, s.k[own], key0 + own, 0, T, HS);
+        own_store<V>(dv, head.ld, keys.dv, 1.0f, s.v[own], key0 + own, 0, T, HS);
+        __syncthreads();                         // the rows are whole
+        tile_sum<V, V::ROWS>(s.sums[1], s.k);
+        tile_sum<V, V::ROWS>(s.sums[2], s.v);
+        __syncthreads();                         // they have been read: the next keys may come
     }
-    own_store<V>(dqkv + (head.k - qkv), head.ld, dk, scale * LN_2, own, row, 0, T, HS);
-    own_store<V>(dqkv + (head.v - qkv), head.ld, dv, 1.0f, own + V::ROWS*V::LENGTH, row, 0, T, HS);
-}
-
-// The other way round: a block owns ROWS queries, and keys stream past, up to the last that a query
-// sees: dq += ds k. Rows of p and ds are queries, and what is needed of a query stays in registers.
-//   partials (B,tiles,C), or NULL: sums of dq's rows, block by block
-template <class V>
-__global__ void __launch_bounds__(32*WARPS, V::BLOCKS)
-attention_dq_kernel(real *dqkv, float *partials, const float2 *rows, const real *dout,
-                    const real *qkv, int T, int C, int NH) {
-    const int M = V::M, N = V::AT_ONCE/16, TILE = V::STEP*V::LENGTH;
-    __shared__ float sums[WARPS][V::D];
-    extern __shared__ __align__(16) real shared[];           // 2 (ROWS,LENGTH), STAGES (2 TILE)
-    real *k_tiles = shared + 2*V::ROWS*V::LENGTH, *v_tiles = k_tiles + V::STAGES*TILE;
-    Head head = head_of(qkv, T, C, NH);
-    int HS = C / NH, row0 = (gridDim.y - 1 - blockIdx.y) * V::ROWS;      // most keys first
-    int warp = __shfl_sync(~0u, warp_in_block(), 0);
-    int row = row0 + warp*16*M, end = min(row0 + V::ROWS, T);
-    real *own = shared + (row - row0)*V::LENGTH;
-    float scale = LOG2_E / sqrtf((float)HS);
-    float2 of_query[M][2];
-    auto load = [&](int stage, int col) {
-        tile_load<V, V::STEP>(k_tiles + stage*TILE, head.k, head.ld, col, T, HS);
-        tile_load<V, V::STEP>(v_tiles + stage*TILE, head.v, head.ld, col, T, HS);
-    };
-    tile_load<V, V::ROWS>(shared, head.q, head.ld, row0, T, HS);
-    tile_load<V, V::ROWS>(shared + V::ROWS*V::LENGTH, dout + row_begin(T, C, NH), C, row0, T, HS);
-    for (int i = 0; i < 2*M; i++)
-        of_query[i/2][i%2] = rows[(size_t)blockIdx.x*T + min(lane_row(row + 16*(i/2), i%2), T - 1)];
-    steps_begin<V>(0, end, load);
-    Fragment q[M][V::D/16], d_o[M][V::D/16];
-    own_load<V>(q, own);
-    own_load<V>(d_o, own + V::ROWS*V::LENGTH);
-    Square dq[M][V::D/16] = {};
-    steps_pass<V>(0, end, load, [&](int stage, int col) {
-        int seen = min(row + 16*M - col, V::STEP);           // columns up to the warp's last query
-        for (int c = 0; c < seen; c += 16*N) {
-            const real *k_tile = k_tiles + stage*TILE + c*V::LENGTH;
-            Square p[N][M], ds[N][M];
-            scores<V>(p, q, k_tile);
-            each_element<N, M>([&](int n, int m, int half, int i) {
-                float &x = p[n][m].at(half, i);
-                bool seen = lane_column(col + c + 16*n, i) <= lane_row(row + 16*m, half);
-                x = seen ? exp2_fast(x*scale - of_query[m][half].x) : 0.0f;
-            });
-            scores<V>(ds, d_o, v_tiles + stage*TILE + c*V::LENGTH);
-            each_element<N, M>([&](int n, int m, int half, int i) {
-                float &x = ds[n][m].at(half, i);
-                x = p[n][m].at(half, i) * (x - of_query[m][half].y);
-            });
-            accumulate<V>(dq, ds, k_tile);
-        }
-    });
-    if (partials)
-        own_sum<V>(partials + sums_begin(row0/V::ROWS, 1, C, NH), sums, dq, scale * LN_2, row, T,
-                   HS);
-    own_store<V>(dqkv + (head.q - qkv), head.ld, dq, scale * LN_2, own, row, 0, T, HS);
+    for (int i = threadIdx.x; i < 3*HS; i += 32*WARPS)
+        sums[(size_t)(blockIdx.x / NH * 3 + i / HS)*C + blockIdx.x % NH * HS + i % HS]
+            = s.sums[i / HS][i % HS];
 }
 
 #include "dev/cuda/variants.cu"         // attention_tiles
@@ -1284,33 +1295,21 @@ static void attention_forward(real *out, float *lse, const real *qkv,
     attention_forward_plain(out, lse, qkv, B, T, first, C, NH, g->stream);
 }
 
-// db += the sum of dqkv's rows, the gradient of qkv's bias: the tiles are at hand. If their sums do
-// not fit in the scratch memory, dqkv is read once more.
-//   db (3C)   rows: scratch, (B,NH,T)
-static void attention_backward(real *dqkv, float *db, float2 *rows, const real *dout,
+// Also db += the sum of dqkv's rows, the gradient of qkv's bias.   db (3C)
+static void attention_backward(real *dqkv, float *db, AttentionScratch x, const real *dout,
                                const real *qkv, const real *out, const float *lse, int B, int T,
                                int C, int NH, Gpu *g) {
-    attention_rows_kernel<<<dim3(B*NH, blocks_for(T, 32)), 32*8, 0, g->stream>>>(
-        rows, dout, out, lse, T, C, NH);
-    LAUNCH_CHECK();
+    bool summed = false;
+    attention_rows(x.rows, dout, out, lse, B, T, C, NH, g->stream);
 #ifndef PRECISION_FP32
-    if (C/NH % 8 == 0) {
-        AttentionShape s = { B, T, NH, C/NH };
-        bool fits = B*blocks_for(T, 16*WARPS) * 2*(size_t)C <= SCRATCH_FLOATS;
-        float *sums = fits ? g->scratch : NULL;
-        int parts;
-        attention_tiles(dq_variants, DQ, s, g, dqkv, sums, &parts, rows, dout, qkv, B, T, C, NH,
-                        g->stream);
-        if (fits) column_sums_add({ db }, 1, sums, parts, C, g->stream);
-        attention_tiles(dk_dv_variants, DK_DV, s, g, dqkv, sums, &parts, rows, dout, qkv, B, T, C,
-                        NH, g->stream);
-        if (fits) column_sums_add({ db + C, db + 2*C }, 2, sums, parts, C, g->stream);
-        else bias_backward(db, dqkv, (size_t)B*T, 3*C, g);
-        return;
-    }
+    if (C/NH % 8 == 0)
+        attention_tiles(backward_variants, BACKWARD, { B, T, NH, C/NH }, g,
+                        dqkv, x, &summed, dout, qkv, B, T, C, NH, g->stream);
+    else
 #endif
-    attention_backward_plain(dqkv, rows, dout, qkv, B, T, C, NH, g->stream);
-    bias_backward(db, dqkv, (size_t)B*T, 3*C, g);
+    attention_backward_plain(dqkv, x.rows, dout, qkv, B, T, C, NH, g->stream);
+    if (summed) column_sums_add({ db, db + C, db + 2*C }, 3, x.sums, B, C, g->stream);
+    else bias_backward(db, dqkv, (size_t)B*T, 3*C, g);
 }
 
 // ---- residual: out = a + b; linear_residual_forward above fuses it with a product ----
@@ -1667,8 +1666,7 @@ static void block_backward(Model *m, Block<real> w, Block<float> d, BlockActs a,
     layernorm_backward(dx, d.ln2_gain, d.ln2_bias, d.mlp_proj_b, dx, dln2, a.x_mid, a.ln2_mean,
                        a.ln2_rstd, w.ln2_gain, N, C, g);
     linear_backward(datt, d.att_proj_w, NULL, dx, a.att, w.att_proj_w, N, C, C, g);
-    attention_backward(dqkv, d.qkv_b, m->att_rows, datt, a.qkv, a.att, a.att_lse, B, T, C, m->c.NH,
-                       g);
+    attention_backward(dqkv, d.qkv_b, m->att, datt, a.qkv, a.att, a.att_lse, B, T, C, m->c.NH, g);
     linear_backward(dln1, d.qkv_w, NULL, dqkv, a.ln1, w.qkv_w, N, C, 3*C, g);
     layernorm_backward(dx, d.ln1_gain, d.ln1_bias, d.att_proj_b, dx, dln1, a.x, a.ln1_mean,
                        a.ln1_rstd, w.ln1_gain, N, C, g);
@@ -2109,19 +2107,23 @@ static void model_carve_backward(Model *m, Memory *mem) {
     bool trains = m->spec.use == TRAIN;
     m->logit_rows = logits_chunk_rows(N, Vp, C, sizeof(real), m->spec.multiprocessors);
     if (group->size > 1) m->logit_rows = min_size(m->logit_rows, xent_shared_rows(group));
-    size_t reals = m->logit_rows*Vp, branches = trains ? N*4*tp_channels(group) : 0;
+    size_t Cn = tp_channels(group), reals = m->logit_rows*Vp;
+    size_t sums = (N + 3*(size_t)m->spec.B)*Cn * sizeof(float) / sizeof(real);       // attention's
+    size_t branches = trains ? 3*N*Cn + sums : 0;            // which lie behind dqkv; dfc is smaller
     size_t bucket = gpt2_largest_bucket(&m->padded) * sizeof(float) / sizeof(real);
     size_t ranks = m->zero.size * group->size;
     if (reals < branches) reals = branches;
     if (reals < bucket && ranks > 1) reals = bucket;
     carve(&m->logits, mem, MEM_LOGITS, reals);
     m->dfc = m->dqkv = m->logits;
+    m->att.dq = (float *)(m->dqkv + 3*N*Cn);
+    m->att.sums = m->att.dq + N*Cn;
     m->zero.bucket = (float *)m->logits;
     carve(&m->next_logits, mem, MEM_LOGITS, (group->size > 1 ? group->size + 1 : 1) * Vp);
     if (!trains) return;
     carve(&m->dx_branch, mem, MEM_BACKWARD, N*C);
     carve(&m->dx, mem, MEM_BACKWARD, N*C);
-    carve(&m->att_rows, mem, MEM_BACKWARD, N*tp_heads(group));
+    carve(&m->att.rows, mem, MEM_BACKWARD, N*tp_heads(group));
     carve(&m->totals, mem, MEM_REST, 1);
     carve(&m->g_scale, mem, MEM_REST, 1);
     m->all_totals = m->totals;

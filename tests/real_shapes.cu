@@ -204,7 +204,7 @@ static int epilogues_lacking() {
 }
 
 typedef enum { FORWARD_BIAS, FORWARD_RESIDUAL, FORWARD_GELU } Forward;
-typedef enum { BACKWARD, BACKWARD_GELU } Backward;
+typedef enum { BACKWARD_LINEAR, BACKWARD_GELU } Backward;
 
 // A linear layer of the model, both ways. x may be gelu(pre_x), which backward then goes through.
 typedef struct Linear {
@@ -235,7 +235,7 @@ static void linear_run(Linear *l) {
         linear_residual_forward(l->out, l->skip, l->x, l->w, l->b, N, C, OC, &gpu);
     else
         linear_gelu_forward(l->out, l->pre, l->x, l->w, l->b, N, C, OC, &gpu);
-    if (l->backward == BACKWARD)
+    if (l->backward == BACKWARD_LINEAR)
         linear_backward(l->dx, l->dw, l->db, l->dout, l->x, l->w, N, C, OC, &gpu);
     else
         gelu_linear_backward(l->dx, l->dw, l->db, l->dout, l->x, l->pre_x, l->w, N, C, OC, &gpu);
@@ -450,7 +450,8 @@ static void real_attention(int B, int T, int NH, int C) {
     Array<float2> rows(N*NH);
     attention_forward(out, lse, qkv, B, T, 0, C, NH, &gpu);
     Random<float> db(3*C, 0, 0.5);
-    attention_backward(dqkv, db, rows, dout, qkv, out, lse, B, T, C, NH, &gpu);
+    Array<float> dq(N*C), sums((size_t)B*3*C);
+    attention_backward(dqkv, db, { rows, dq, sums }, dout, qkv, out, lse, B, T, C, NH, &gpu);
     check_bias_gradient("attention, db", db, dqkv, N, 3*C);
     for (int b : { 0, B - 1 }) {
         size_t row = (size_t)b*T, head = b == 0 ? 0 : NH - 1;
@@ -717,9 +718,9 @@ TEST(real_shapes) {
     c.P = T;
     size_t N = (size_t)B*T;
     printf("    B=%d T=%d L=%d NH=%d C=%d V=%d, " PRECISION "\n", B, T, c.L, c.NH, c.C, c.V);
-    real_linear("qkv", FORWARD_BIAS, BACKWARD, N, c.C, 3*c.C);
-    real_linear("att_proj", FORWARD_RESIDUAL, BACKWARD, N, c.C, c.C);
-    real_linear("fc", FORWARD_GELU, BACKWARD, N, c.C, 4*c.C);
+    real_linear("qkv", FORWARD_BIAS, BACKWARD_LINEAR, N, c.C, 3*c.C);
+    real_linear("att_proj", FORWARD_RESIDUAL, BACKWARD_LINEAR, N, c.C, c.C);
+    real_linear("fc", FORWARD_GELU, BACKWARD_LINEAR, N, c.C, 4*c.C);
     real_linear("mlp_proj", FORWARD_RESIDUAL, BACKWARD_GELU, N, 4*c.C, c.C);
     real_attention(B, T, c.NH, c.C);
     real_classifier(N, c.C, c.V);

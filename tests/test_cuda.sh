@@ -194,22 +194,31 @@ attention_variants|/void steps_pass/,/^}/ s/wait<LAST - 1>/wait<LAST>/
 attention_variants|/void steps_pass/,/^}/ s/: LAST, col + LAST/: LAST - 1, col + LAST/
 attention_variants|/void step_load/,/^}/ s/    copy_async_commit();  .*/    if (col < end) copy_async_commit();/
 attention_variants dev/cuda/variants.cu|s/scores<V>(s\[(p + 1) % 2\]/scores<V>(s[p % 2]/
-attention_variants|s/max(row - col, 0) \/ (16\*N) \* (16\*N)/max(row - col, 0)/
-attention|/^attention_dk_dv_kernel/,/^}/ s/i) >= lane_row(/i) > lane_row(/
-attention|/^attention_dq_kernel/,/^}/ s/i) <= lane_row(row + 16\*m, half);/i) <= lane_row(row + 16*m, half) + 1;/
-attention|/^attention_dk_dv_kernel/,/^}/ s/accumulate<V>(dv, p,/accumulate<V>(dv, ds,/
-attention|/void own_sum/,/^}/ s/if (lane_row(row + 16\*m, half) < T)//
-attention|/void own_sum/,/^}/ s/__syncthreads();  .*//
-attention|s/sums_begin(blockIdx.y, 2, C, NH)/sums_begin(0, 2, C, NH)/
-attention|s/sums_begin(row0\/V::ROWS, 1, C, NH)/sums_begin(blockIdx.y, 2, C, NH)/
+attention_variants dev/cuda/variants.cu|/^attention_dk_dv_kernel/,/^}/ s/max(row - col, 0)/max(row - col + 16, 0)/
+attention_variants dev/cuda/variants.cu|/^attention_dk_dv_kernel/,/^}/ s/i) >= lane_row(/i) > lane_row(/
+attention_variants dev/cuda/variants.cu|/^attention_dq_kernel/,/^}/ s/i) <= lane_row(row + 16\*m, half);/i) <= lane_row(row + 16*m, half) + 1;/
+attention_variants dev/cuda/variants.cu|s/\*summed = false;/*summed = true;/
+attention|/void keys_step/,/^}/ s/i%2 >= 16\*m/i%2 > 16*m/
+attention|/void keys_step/,/^}/ s/accumulate<V>(keys.dv, p,/accumulate<V>(keys.dv, ds,/
+attention|/void keys_step/,/^}/ s/lane_column(c + 16\*n, i\/2\*2)\]/lane_column(c + 16*n, i%2*2)]/
+attention|/void queries_step/,/^}/ s/min(col + query + 16\*M - key0/min(col + query - key0/
+attention|/void queries_step/,/^}/ s/if (key0 > 0)/if (key0 > V::ROWS)/
+attention|/void queries_step/,/^}/ s/if (col >= key0 + V::ROWS)/if (col > key0 + V::ROWS)/
+attention|/void queries_step/,/^}/ s/__syncthreads();  .*//
+attention|/^attention_backward_kernel/,/^}/ s/__syncthreads();  .*ds of all.*//
+attention|/^attention_backward_kernel/,/^}/ s/__syncthreads();  .*k has been.*//
+attention|/^attention_backward_kernel/,/^}/ s/__syncthreads();  .*the rows are.*//
+attention|/^attention_backward_kernel/,/^}/ s/__syncthreads();  .*next keys.*//
+attention|/void tile_sum/,/^}/ s/r < ROWS \&\&/r < ROWS - 1 \&\&/
+attention|/^attention_backward_kernel/,/^}/ s/NH \* 3 + i \/ HS)/NH * 3 + 2 - i \/ HS)/
 attention|/void own_store/,/^}/ s/row + r < T \&\&/row + r < T - 1 \&\&/
 attention|/void own_store/,/^}/ s/__syncwarp();//
 attention dev/cuda/attention_plain.cu|/attention_backward_plain_kernel/,/^}/ s/__syncwarp();//
 attention dev/cuda/attention_plain.cu|/attention_forward_plain_kernel/,/^}/ s/__syncthreads(); .*read, before.*//
 attention dev/cuda/attention_plain.cu|/attention_backward_plain_kernel/,/^}/ s/__syncthreads(); .*read, before.*//
 attention dev/cuda/attention_plain.cu|/attention_forward_plain_kernel/,/^}/ s/if (t >= T) return/if (t >= T - 1) return/
-attention|/__global__ void attention_rows/,/^}/ s/c + k >= begin \&\& //
-attention|/__global__ void attention_rows/,/^}/ s/int i = 4; i > 0/int i = 4; i > 1/
+attention dev/cuda/attention_plain.cu|/__global__ void attention_rows/,/^}/ s/c + k >= begin \&\& //
+attention dev/cuda/attention_plain.cu|/__global__ void attention_rows/,/^}/ s/int i = 4; i > 0/int i = 4; i > 1/
 attention_from_a_cache|/void own_store/,/^}/ s/row + r >= first \&\& //
 gelu|s/0.044715f \* v\[k\]\*v\[k\]\*v\[k\]/0.0447f * v[k]*v[k]/
 xent|/Softmax row_softmax/,/^}/ s/__syncthreads();//
@@ -263,7 +272,7 @@ tuner_does_without_epilogues dev/cuda/tune.h|/^template <class Fused/,/^}/ s/for
 real_shapes tests/real_shapes.cu|s/gpu.products\[i\].found = false;/gpu.products[i].found = true;/
 real_shapes tests/real_shapes.cu|/static void plain_attention/,/^}/ s/attention_forward_plain_kernel<<<.*/attention_forward(out, lse, qkv, B, T, 0, C, NH, \&gpu); (void)(/
 real_shapes dev/cuda/product.h|s/CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_BIAS,/CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_DEFAULT,/
-real_shapes|/^attention_dk_dv_kernel/,/^}/ s/max(row - col, 0) \/ (16/max(row - col + 16, 0) \/ (16/
+real_shapes|/void keys_step/,/^}/ s/max(row - col, 0)/max(row - col + 16, 0)/
 real_shapes|s/out\[c\] += sum;/out[c] = sum;/
 tuner_takes_the_fastest_variants dev/cuda/tune.h|s/!starts || seconds > TUNER_GAIN/!starts || seconds < TUNER_GAIN/
 variants_that_do_not_start dev/cuda/tune.h|s/if (!starts) c->failed++;/if (!starts) seconds = 0.0, starts = true;/

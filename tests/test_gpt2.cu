@@ -292,6 +292,7 @@ static Floats check_attention(int B, int T, int NH, int HS) {
     Array<real> d_qkv(qkv), d_dout(dout), d_out(N*C), d_dqkv(N*3*C);
     Array<float> d_lse(N*NH);
     Array<float2> d_rows(N*NH);
+    Array<float> d_dq(N*C), d_sums(B*3*C);
     c_attention_forward(out.data(), lse.data(), qkv.data(), B, T, 0, C, NH);
     attention_forward(d_out, d_lse, d_qkv, B, T, 0, C, NH, &gpu);
     check_close("out", d_out.get(), out, after_roundings(2));   // the weights', the result's
@@ -301,7 +302,8 @@ static Floats check_attention(int B, int T, int NH, int HS) {
     c_attention_backward(dqkv.data(), dout.data(), qkv.data(), out.data(), lse.data(), B, T, C, NH);
     Floats db = halves(3*C);
     Array<float> d_db(db);
-    attention_backward(d_dqkv, d_db, d_rows, d_dout, d_qkv, d_out, d_lse, B, T, C, NH, &gpu);
+    attention_backward(d_dqkv, d_db, { d_rows, d_dq, d_sums }, d_dout, d_qkv, d_out, d_lse, B, T, C,
+                       NH, &gpu);
     Floats ours = d_dqkv.get();
     for (int i = 0; i < N*3*C; i++) db[i % (3*C)] += ours[i];
     check_close("db", d_db.get(), db, 1e-5);
@@ -601,7 +603,7 @@ static void choose_variant(AttentionKernel kernel, AttentionShape s, int i) {
 
 static int variants_of(AttentionKernel kernel, int HS) {
     if (kernel == FORWARD) return variants_count(variants_for(forward_variants, HS));
-    return variants_count(variants_for(kernel == DQ ? dq_variants : dk_dv_variants, HS));
+    return variants_count(variants_for(backward_variants, HS));
 }
 
 // Attention with one kernel in variant i and the others in their defaults, for the same input.
@@ -624,7 +626,7 @@ TEST(attention_variants) {
         {1, 75, 1, 128}, {1, 100, 1, 80},
     };
     for (AttentionShape s : shapes)
-        for (AttentionKernel kernel : { FORWARD, DQ, DK_DV }) {
+        for (AttentionKernel kernel : { FORWARD, BACKWARD }) {
             Floats first = check_variant(kernel, s, 0);
             for (int i = 1; i < variants_of(kernel, s.HS); i++) {
                 Floats x = check_variant(kernel, s, i);
@@ -646,17 +648,17 @@ static void tune_attention() {
     gpu.tuner->measures = false;
 }
 
-static void check_variants(int forward, int dq, int dk_dv, int failed) {
+static void check_variants(int forward, int backward, int failed) {
     const Tuner *t = gpu.tuner;
-    const int expected[] = { forward, dq, dk_dv };
-    CHECK_MSG(t->kernels_measured == 3 && t->n == 3 && t->measured == 0, "%d choices", t->n);
+    const int expected[] = { forward, backward };
+    CHECK_MSG(t->kernels_measured == 2 && t->n == 2 && t->measured == 0, "%d choices", t->n);
     for (int i = 0; i < t->n; i++) {
         const Choice *c = &t->choices[i];
         CHECK(c->is_kernel && c->used && c->tried == variants_of((AttentionKernel)i, 64));
         CHECK_MSG(c->seconds <= c->first_seconds, "%s is slower than the default", c->product.text);
 #ifdef EMULATOR
         CHECK_MSG(c->variant == expected[i], "%s: variant %d", c->product.text, c->variant);
-        CHECK_MSG(c->failed == (i == DK_DV ? failed : 0), "%d failed", c->failed);
+        CHECK_MSG(c->failed == (i == BACKWARD ? failed : 0), "%d failed", c->failed);
 #endif
     }
     (void)expected, (void)failed;
@@ -665,9 +667,9 @@ static void check_variants(int forward, int dq, int dk_dv, int failed) {
 // In the emulator the most dynamic shared memory takes the least time.
 TEST(tuner_takes_the_fastest_variants) {
     tune_attention();
-    check_variants(4, 1, 2, 0);
+    check_variants(4, 1, 0);
     check_attention(TUNED.B, TUNED.T, TUNED.NH, TUNED.HS);
-    CHECK(gpu.tuner->kernels_measured == 3);
+    CHECK(gpu.tuner->kernels_measured == 2);
     tuning_ends();
 }
 
@@ -676,9 +678,9 @@ TEST(tuner_takes_the_fastest_variants) {
 TEST(variants_that_do_not_start) {
     setenv("EMULATOR_SHARED", "101376", 1);                  // 99 KB, as sm_86 has
     tune_attention();
-    check_variants(4, 1, 1, 1);
+    check_variants(4, 0, 1);
     tuning_ends();
-    check_variant(DK_DV, TUNED, 2);
+    check_variant(BACKWARD, TUNED, 1);
     unsetenv("EMULATOR_SHARED");
 }
 #endif
@@ -697,23 +699,25 @@ TEST(variants_are_kept) {
     close(fd);
     tune_attention();
     Tuner first = *gpu.tuner;
-    first.choices[DQ].variant = 3;
-    first.choices[DK_DV].variant = 99;
-    *gpu.tuner = first;
-    choices_keep(&r, "");
-    for (bool known : { true, false }) {
+    for (int variant : { 3, 99 }) for (bool known : { true, false }) {
+        first.choices[BACKWARD].variant = variant;
+        *gpu.tuner = first;
+        choices_keep(&r, "");
         tuner_close(&gpu);
         tuner_open(&gpu);
-        CHECK_MSG(choices_load(&gpu, path, &err) && gpu.tuner->n == 3, "%s", err.text);
-        if (!known) gpu.tuner->choices[DQ].product = variant_name(DQ, TUNED, VARIANTS_VERSION + 1);
+        CHECK_MSG(choices_load(&gpu, path, &err) && gpu.tuner->n == 2, "%s", err.text);
+        if (!known)
+            gpu.tuner->choices[BACKWARD].product = variant_name(BACKWARD, TUNED,
+                                                                VARIANTS_VERSION + 1);
         check_attention(TUNED.B, TUNED.T, TUNED.NH, TUNED.HS);
         const Variant *v = gpu.tuner->variants;
         CHECK(v[FORWARD].number == first.choices[FORWARD].variant && v[FORWARD].tuned);
-        CHECK(v[DQ].number == (known ? 3 : 0) && v[DQ].tuned == known);
-        CHECK(v[DK_DV].number == 0 && v[DK_DV].tuned && gpu.tuner->unknown == 1);
+        CHECK(v[BACKWARD].number == (known && variant == 3 ? 3 : 0));
+        CHECK(v[BACKWARD].tuned == known && gpu.tuner->unknown == (known && variant == 99));
+        free(r.tune_json);
+        r.tune_json = NULL;
     }
-    gpu.tuner->choices[DK_DV].variant = -1;
-    free(r.tune_json);
+    gpu.tuner->choices[BACKWARD].variant = -1;
     choices_keep(&r, "");
     CHECK(!choices_load(&gpu, path, &err) && strstr(err.text, "variant"));
     unlink(path);

@@ -119,3 +119,30 @@ static void attention_backward_plain(real *dqkv, const float2 *rows, const real 
         LAUNCH_CHECK();
     }
 }
+
+// ---- of both ways, plain and on tensor cores ----
+
+// What the backward pass needs of each query: lse / ln 2, and d. A block owns 32 queries of one
+// head, 8 lanes a query, a pack at a time. Heads whose HS is no multiple of a pack share packs: a
+// lane skips the elements of other heads.
+__global__ void attention_rows_kernel(float2 *rows, const real *dout, const real *out,
+                                      const float *lse, int T, int C, int NH) {
+    int HS = C / NH, b = blockIdx.x / NH, begin = blockIdx.x % NH * HS, end = begin + HS;
+    int t = blockIdx.y*32 + threadIdx.x/8;
+    size_t row = ((size_t)b*T + t)*C, at = (size_t)blockIdx.x*T + t;
+    float d = 0.0f, x[PACK], y[PACK];
+    for (int c = begin/PACK*PACK + lane()%8*PACK; t < T && c < end; c += 8*PACK) {
+        load(x, dout + row + c);
+        load(y, out + row + c);
+        for (int k = 0; k < PACK; k++) if (c + k >= begin && c + k < end) d += x[k] * y[k];
+    }
+    for (int i = 4; i > 0; i /= 2) d += __shfl_xor_sync(~0u, d, i);          // of the 8 lanes
+    if (t < T && lane() % 8 == 0) rows[at] = make_float2(lse[at] * LOG2_E, d);
+}
+
+static void attention_rows(float2 *rows, const real *dout, const real *out, const float *lse, int B,
+                           int T, int C, int NH, cudaStream_t stream) {
+    attention_rows_kernel<<<dim3(B*NH, blocks_for(T, 32)), 32*8, 0, stream>>>(rows, dout, out, lse,
+                                                                              T, C, NH);
+    LAUNCH_CHECK();
+}

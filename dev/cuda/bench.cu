@@ -416,7 +416,7 @@ static void att_proj_weight_run(const Site *s) {
 static Work att_proj_weight_work(const Sizes *z) { return weight_work(z, z->C, z->C); }
 
 static void attention_backward_run(const Site *s) {
-    attention_backward(s->m->dqkv, s->d.qkv_b, s->m->att_rows, s->m->dx_branch, s->a.qkv, s->a.att,
+    attention_backward(s->m->dqkv, s->d.qkv_b, s->m->att, s->m->dx_branch, s->a.qkv, s->a.att,
                        s->a.att_lse, s->B, s->T, s->C, s->m->c.NH, s->g);
 }
 // As coded attention_rows reads dout, out and lse. Then the kernel that owns queries reads q, k, v

@@ -6,6 +6,7 @@
 //     load_matrices<TRANSPOSED>(row)          ldmatrix: four 8x8 matrices, one to a register
 //     mma(c, a, b)                            c (16,8) += a (16,16) b (16,8)
 //     exp2_fast(x)                            2^x
+//     thread_x_again()                        threadIdx.x
 #pragma once
 
 // Starts to copy BYTES, 8 or 16, to shared memory, or as many zeros. copy_async_commit makes a
@@ -77,6 +78,17 @@ __device__ inline float exp2_fast(float x) {     // exp2f without its care for d
     return exp2f(x);
 #else
     asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
+    return x;
+#endif
+}
+
+// Where registers are full: nvcc reads it anew, and keeps nothing that follows from it.
+__device__ inline unsigned thread_x_again() {
+#ifdef EMULATOR
+    return threadIdx.x;
+#else
+    unsigned x;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
     return x;
 #endif
 }

@@ -24,7 +24,7 @@ static const double TUNER_GAIN = 0.99;
 typedef struct { char text[120]; } ProductName;
 
 // The kernels of attention that have variants, and all that the choice of one depends on.
-enum AttentionKernel { FORWARD, DQ, DK_DV, N_KERNELS };
+enum AttentionKernel { FORWARD, BACKWARD, N_KERNELS };
 typedef struct { int B, T, NH, HS; } AttentionShape;
 
 // The variant of a kernel that runs, at the last shape it ran for. Number 0 is the default.
@@ -201,7 +201,7 @@ template <class Fused, class Apart> static void fused_or_apart(Gpu *g, Fused fus
 // ---- variants of a kernel ----
 
 static inline ProductName variant_name(AttentionKernel kernel, AttentionShape s, int version) {
-    static const char *const kernels[] = { "forward", "dq", "dk-dv" };
+    static const char *const kernels[] = { "forward", "backward" };
     ProductName name;
     snprintf(name.text, sizeof name.text, "attention %s B=%d T=%d NH=%d HS=%d variants %d",
              kernels[kernel], s.B, s.T, s.NH, s.HS, version);

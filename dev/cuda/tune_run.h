@@ -183,13 +183,13 @@ static int choices_used(const Tuner *t) {
     return n;
 }
 
-// ", attention 2 1 1": the variants of its kernels, if it has some at this run's shape.
+// ", attention 2 1": the variants of its kernels, if it has some at this run's shape.
 typedef struct { char text[60]; } VariantNumbers;
 static VariantNumbers variant_numbers(const Tuner *t) {
     VariantNumbers v = { "" };
     if (t->variants[FORWARD].tuned)
-        snprintf(v.text, sizeof v.text, ", attention %d %d %d", t->variants[FORWARD].number,
-                 t->variants[DQ].number, t->variants[DK_DV].number);
+        snprintf(v.text, sizeof v.text, ", attention %d %d", t->variants[FORWARD].number,
+                 t->variants[BACKWARD].number);
     return v;
 }
 

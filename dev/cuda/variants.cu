@@ -2,7 +2,7 @@
 // train_gpt2.cu behind them. The tuner times a kernel's variants at the shape of the run, and takes
 // the fastest (tune.h).
 //
-// The backward kernels add in the same order in all variants; forward, AT_ONCE decides the bits.
+// AT_ONCE decides the bits of the forward pass; backward, one pass or two those of dq.
 
 // A step of the forward pass in pieces of AT_ONCE keys. While the tensor cores compute the scores
 // of a piece, other units compute the softmax of the piece before: nothing makes one wait for the
@@ -22,6 +22,118 @@ __device__ inline void attend_by_pieces(SoftmaxState<V> &w, const Fragment q[][V
         softmax_step<V>(s[p % 2], w.hi, w.sum, w.o, scale);
         accumulate<V>(w.o, s[p % 2], v_tile + c*V::LENGTH);
     }
+}
+
+// ---- the backward pass in two passes ----
+// For few heads on a large GPU, which a block a head does not fill: a block owns ROWS keys, or ROWS
+// queries. Both kernels compute p and ds, seven products in all, and all sums stay in registers.
+
+// A block owns ROWS keys of one head, and queries stream past, from the first that sees a key on:
+// dv += p^T dout, dk += ds^T q. Rows of p and ds are keys here, and columns are queries.
+template <class V>
+__global__ void __launch_bounds__(32*WARPS, V::BLOCKS)
+attention_dk_dv_kernel(real *dqkv, const float2 *rows, const real *dout,
+                       const real *qkv, int T, int C, int NH) {
+    const int M = V::M, N = V::AT_ONCE/16, TILE = V::STEP*V::LENGTH;
+    extern __shared__ __align__(16) real shared[];    // 2 (ROWS,LENGTH), STAGES (2 TILE, STEP rows)
+    real *q_tiles = shared + 2*V::ROWS*V::LENGTH, *dout_tiles = q_tiles + V::STAGES*TILE;
+    float2 *row_tiles = (float2 *)(dout_tiles + V::STAGES*TILE);
+    Head head = head_of(qkv, T, C, NH);
+    const real *d_o = dout + row_begin(T, C, NH);
+    int HS = C / NH, row0 = blockIdx.y*V::ROWS;              // those with most queries first
+    int warp = __shfl_sync(~0u, warp_in_block(), 0);         // so nvcc knows that lanes agree on it
+    int row = row0 + warp*16*M;
+    real *own = shared + (row - row0)*V::LENGTH;
+    float scale = LOG2_E / sqrtf((float)HS);
+    rows += (size_t)blockIdx.x*T;
+    auto load = [&](int stage, int col) {
+        int i = threadIdx.x, t = col + i;
+        tile_load<V, V::STEP>(q_tiles + stage*TILE, head.q, head.ld, col, T, HS);
+        tile_load<V, V::STEP>(dout_tiles + stage*TILE, d_o, C, col, T, HS);
+        if (i < V::STEP) copy_async<8>(row_tiles + stage*V::STEP + i, rows + min(t, T - 1), t < T);
+    };
+    tile_load<V, V::ROWS>(shared, head.k, head.ld, row0, T, HS);
+    tile_load<V, V::ROWS>(shared + V::ROWS*V::LENGTH, head.v, head.ld, row0, T, HS);
+    steps_begin<V>(row0, T, load);
+    Fragment k[M][V::D/16], v[M][V::D/16];
+    own_load<V>(k, own);
+    own_load<V>(v, own + V::ROWS*V::LENGTH);
+    Square dk[M][V::D/16] = {}, dv[M][V::D/16] = {};
+    steps_pass<V>(row0, T, load, [&](int stage, int col) {
+        int unseen = max(row - col, 0) / (16*N) * (16*N);    // queries before the warp's keys
+        for (int c = unseen; c < V::STEP; c += 16*N) {
+            int at = stage*V::STEP + c;
+            const real *q_tile = q_tiles + at*V::LENGTH, *dout_tile = dout_tiles + at*V::LENGTH;
+            const float2 *of_query = row_tiles + at;
+            Square p[N][M], ds[N][M];
+            scores<V>(p, k, q_tile);
+            each_element<N, M>([&](int n, int m, int half, int i) {
+                float &x = p[n][m].at(half, i), lse = of_query[lane_column(16*n, i)].x;
+                bool seen = lane_column(col + c + 16*n, i) >= lane_row(row + 16*m, half);
+                x = seen ? exp2_fast(x*scale - lse) : 0.0f;
+            });
+            accumulate<V>(dv, p, dout_tile);
+            scores<V>(ds, v, dout_tile);
+            each_element<N, M>([&](int n, int m, int half, int i) {
+                float &x = ds[n][m].at(half, i), d = of_query[lane_column(16*n, i)].y;
+                x = p[n][m].at(half, i) * (x - d);
+            });
+            accumulate<V>(dk, ds, q_tile);
+        }
+    });
+    own_store<V>(dqkv + (head.k - qkv), head.ld, dk, scale * LN_2, own, row, 0, T, HS);
+    own_store<V>(dqkv + (head.v - qkv), head.ld, dv, 1.0f, own + V::ROWS*V::LENGTH, row, 0, T, HS);
+}
+
+// The other way round: a block owns ROWS queries, and keys stream past, up to the last that a query
+// sees: dq += ds k. Rows of p and ds are queries, and what is needed of a query stays in registers.
+template <class V>
+__global__ void __launch_bounds__(32*WARPS, V::BLOCKS)
+attention_dq_kernel(real *dqkv, const float2 *rows, const real *dout,
+                    const real *qkv, int T, int C, int NH) {
+    const int M = V::M, N = V::AT_ONCE/16, TILE = V::STEP*V::LENGTH;
+    extern __shared__ __align__(16) real shared[];           // 2 (ROWS,LENGTH), STAGES (2 TILE)
+    real *k_tiles = shared + 2*V::ROWS*V::LENGTH, *v_tiles = k_tiles + V::STAGES*TILE;
+    Head head = head_of(qkv, T, C, NH);
+    int HS = C / NH, row0 = (gridDim.y - 1 - blockIdx.y) * V::ROWS;      // most keys first
+    int warp = __shfl_sync(~0u, warp_in_block(), 0);
+    int row = row0 + warp*16*M, end = min(row0 + V::ROWS, T);
+    real *own = shared + (row - row0)*V::LENGTH;
+    float scale = LOG2_E / sqrtf((float)HS);
+    float2 of_query[M][2];
+    auto load = [&](int stage, int col) {
+        tile_load<V, V::STEP>(k_tiles + stage*TILE, head.k, head.ld, col, T, HS);
+        tile_load<V, V::STEP>(v_tiles + stage*TILE, head.v, head.ld, col, T, HS);
+    };
+    tile_load<V, V::ROWS>(shared, head.q, head.ld, row0, T, HS);
+    tile_load<V, V::ROWS>(shared + V::ROWS*V::LENGTH, dout + row_begin(T, C, NH), C, row0, T, HS);
+    for (int i = 0; i < 2*M; i++)
+        of_query[i/2][i%2] = rows[(size_t)blockIdx.x*T + min(lane_row(row + 16*(i/2), i%2), T - 1)];
+    steps_begin<V>(0, end, load);
+    Fragment q[M][V::D/16], d_o[M][V::D/16];
+    own_load<V>(q, own);
+    own_load<V>(d_o, own + V::ROWS*V::LENGTH);
+    Square dq[M][V::D/16] = {};
+    steps_pass<V>(0, end, load, [&](int stage, int col) {
+        int seen = min(row + 16*M - col, V::STEP);           // columns up to the warp's last query
+        for (int c = 0; c < seen; c += 16*N) {
+            const real *k_tile = k_tiles + stage*TILE + c*V::LENGTH;
+            Square p[N][M], ds[N][M];
+            scores<V>(p, q, k_tile);
+            each_element<N, M>([&](int n, int m, int half, int i) {
+                float &x = p[n][m].at(half, i);
+                bool seen = lane_column(col + c + 16*n, i) <= lane_row(row + 16*m, half);
+                x = seen ? exp2_fast(x*scale - of_query[m][half].x) : 0.0f;
+            });
+            scores<V>(ds, d_o, v_tiles + stage*TILE + c*V::LENGTH);
+            each_element<N, M>([&](int n, int m, int half, int i) {
+                float &x = ds[n][m].at(half, i);
+                x = p[n][m].at(half, i) * (x - of_query[m][half].y);
+            });
+            accumulate<V>(dq, ds, k_tile);
+        }
+    });
+    own_store<V>(dqkv + (head.q - qkv), head.ld, dq, scale * LN_2, own, row, 0, T, HS);
 }
 
 // ---- launchers of a variant ----
@@ -46,31 +158,28 @@ static bool attention_forward_tiles(real *out, float *lse, const real *qkv,
                         out, lse, qkv, T, first, C, NH);
 }
 
-template <class V> static int backward_bytes() {
+// One pass. *summed: whether x.sums has the sums of dqkv's rows.
+template <class V>
+static bool attention_backward_tiles(real *dqkv, AttentionScratch x, bool *summed,
+                                     const real *dout, const real *qkv, int B, int T, int C,
+                                     int NH, cudaStream_t stream) {
+    *summed = true;
+    return tiles_launch(attention_backward_kernel<V>, B*NH, (int)sizeof(BackwardTiles<V>), stream,
+                        dqkv, x.dq, x.sums, x.rows, dout, qkv, T, C, NH);
+}
+
+template <class V>
+static bool attention_two_passes(real *dqkv, AttentionScratch x, bool *summed, const real *dout,
+                                 const real *qkv, int B, int T, int C, int NH,
+                                 cudaStream_t stream) {
     int rows = V::ROWS + V::STAGES*V::STEP;
-    return 2*rows*V::LENGTH * (int)sizeof(real) + V::STAGES*V::STEP * (int)sizeof(float2);
-}
-
-//   partials: NULL, or scratch for the sums of dq's rows (*parts,C)
-template <class V>
-static bool attention_dq_tiles(real *dqkv, float *partials, int *parts, const float2 *rows,
-                               const real *dout, const real *qkv, int B, int T, int C, int NH,
-                               cudaStream_t stream) {
-    int tiles = (int)blocks_for(T, V::ROWS);
-    *parts = B*tiles;
-    return tiles_launch(attention_dq_kernel<V>, dim3(B*NH, tiles), backward_bytes<V>(), stream,
-                        dqkv, partials, rows, dout, qkv, T, C, NH);
-}
-
-//   the same for dk and dv (*parts,2,C)
-template <class V>
-static bool attention_dk_dv_tiles(real *dqkv, float *partials, int *parts, const float2 *rows,
-                                  const real *dout, const real *qkv, int B, int T, int C, int NH,
-                                  cudaStream_t stream) {
-    int tiles = (int)blocks_for(T, V::ROWS);
-    *parts = B*tiles;
-    return tiles_launch(attention_dk_dv_kernel<V>, dim3(B*NH, tiles), backward_bytes<V>(), stream,
-                        dqkv, partials, rows, dout, qkv, T, C, NH);
+    int bytes = 2*rows*V::LENGTH * (int)sizeof(real) + V::STAGES*V::STEP * (int)sizeof(float2);
+    dim3 blocks(B*NH, blocks_for(T, V::ROWS));
+    *summed = false;
+    return tiles_launch(attention_dq_kernel<V>, blocks, bytes, stream,
+                        dqkv, x.rows, dout, qkv, T, C, NH) &&
+           tiles_launch(attention_dk_dv_kernel<V>, blocks, bytes, stream,
+                        dqkv, x.rows, dout, qkv, T, C, NH);
 }
 
 // ---- the variants ----
@@ -80,10 +189,10 @@ static bool attention_dk_dv_tiles(real *dqkv, float *partials, int *parts, const
 // VARIANTS_VERSION, so that older choices are not taken. README.md has their registers and shared
 // memory.
 #define FORWARD_TILES(...) attention_forward_tiles<Tile<__VA_ARGS__>>
-#define DQ_TILES(...) attention_dq_tiles<Tile<__VA_ARGS__>>
-#define DK_DV_TILES(...) attention_dk_dv_tiles<Tile<__VA_ARGS__>>
+#define BACKWARD_TILES(...) attention_backward_tiles<Tile<__VA_ARGS__>>
+#define TWO_PASSES(...) attention_two_passes<Tile<__VA_ARGS__>>
 
-enum { MAX_VARIANTS = 6, VARIANTS_VERSION = 1 };
+enum { MAX_VARIANTS = 6, VARIANTS_VERSION = 2 };
 
 // D, M, STEP, STAGES, AT_ONCE, BLOCKS (2)
 typedef decltype(&FORWARD_TILES(64, 2, 64, 2, 64)) ForwardTiles;
@@ -100,27 +209,17 @@ static const ForwardTiles forward_variants[][MAX_VARIANTS] = {
       FORWARD_TILES(128, 1, 64, 2, 32) },        // and the next scores beside this softmax
 };
 
-typedef decltype(&DQ_TILES(64, 2, 64, 2, 16)) BackwardTiles;
-static const BackwardTiles dq_variants[][MAX_VARIANTS] = {
-    { DQ_TILES(32, 2, 64, 2, 16) },
-    { DQ_TILES(64, 2, 64, 2, 16),
-      DQ_TILES(64, 2, 64, 3, 16),                // three stages
-      DQ_TILES(64, 2, 64, 2, 32),                // two squares of scores at a time
-      DQ_TILES(64, 1, 64, 2, 32, 3) },           // fewer queries a warp, more warps
-    { DQ_TILES(128, 1, 32, 2, 16),
-      DQ_TILES(128, 1, 32, 3, 16),
-      DQ_TILES(128, 1, 32, 2, 32) },
-};
-static const BackwardTiles dk_dv_variants[][MAX_VARIANTS] = {
-    { DK_DV_TILES(32, 2, 64, 2, 16) },
-    { DK_DV_TILES(64, 2, 64, 2, 16),
-      DK_DV_TILES(64, 2, 64, 3, 16),             // three stages
-      DK_DV_TILES(64, 2, 128, 2, 16),            // longer steps
-      DK_DV_TILES(64, 1, 64, 2, 16, 3),          // fewer keys a warp, more warps
-      DK_DV_TILES(64, 1, 64, 2, 32) },           // and two squares of scores at a time
-    { DK_DV_TILES(128, 1, 32, 2, 16),
-      DK_DV_TILES(128, 1, 32, 3, 16),
-      DK_DV_TILES(128, 1, 32, 2, 32) },
+typedef decltype(&BACKWARD_TILES(64, 2, 64, 2, 16)) BackwardLaunch;
+static const BackwardLaunch backward_variants[][MAX_VARIANTS] = {
+    { BACKWARD_TILES(32, 2, 64, 2, 16),
+      TWO_PASSES(32, 2, 64, 2, 16) },
+    { BACKWARD_TILES(64, 2, 64, 2, 16),
+      BACKWARD_TILES(64, 2, 64, 3, 16),          // three stages
+      TWO_PASSES(64, 2, 64, 2, 16),
+      TWO_PASSES(64, 1, 64, 2, 16, 3) },         // fewer rows a warp, more warps
+    { BACKWARD_TILES(128, 1, 32, 2, 16),
+      BACKWARD_TILES(128, 1, 32, 3, 16),
+      TWO_PASSES(128, 1, 32, 2, 16) },
 };
 
 // The variants for heads of HS channels.
