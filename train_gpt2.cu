@@ -777,9 +777,7 @@ static void linear_backward(real *dx, float *dw, float *db, const real *dout, co
 // dk = ds^T q / sqrt(HS);  dv = p^T dout. The backward pass computes p again.
 
 enum { MAX_HS = 128 };                 // channels of a head that the kernels have room for
-
-#define LOG2_E 1.44269504f
-#define LN_2 0.693147181f
+constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 
 // One head of one sequence, of which a block owns rows; rows begin ld elements apart.
 struct Head { const real *q, *k, *v; size_t ld; };
@@ -816,12 +814,10 @@ __device__ inline Head head_of(const real *qkv, int T, int C, int NH) {
 // A warp owns M squares of 16 rows, a block has four warps. The limits on Hopper: a multiprocessor
 // does an mma.sync in about 1.6 clocks (wgmma, which other architectures lack, takes two thirds of
 // that), and loads its right operand from shared memory in 2 clocks. With M = 2 one load serves two
-// products, and the tensor cores are the limit. Next come the exponentials, 16 a clock: 512 of the
-// 820 clocks of a 128 x 64 tile in the forward pass. Both overlap, because two blocks share a
-// multiprocessor (128 threads of at most 255 registers each). A row in shared memory is 16 bytes
-// longer than its channels, so that the 8 rows that ldmatrix reads at once lie in different banks.
+// products, and the tensor cores are the limit. Next come the exponentials; both overlap, as two
+// blocks share a multiprocessor (128 threads of at most 255 registers each). A row in shared memory
+// is 16 bytes longer than its channels: so the 8 rows that ldmatrix reads lie in different banks.
 // Loops here have constant bounds, and nvcc unrolls them: registers cannot be indexed.
-
 enum { WARPS = 4 };
 
 // How a kernel divides its work: a variant. dev/cuda/variants.cu lists those that there are.
@@ -1050,8 +1046,7 @@ __device__ inline void attend(SoftmaxState<V> &w, const Fragment q[][V::D/16], c
     accumulate<V>(w.o, s, v_tile);
 }
 
-// dev/cuda/variants.cu: the same for less than a step at a time.
-template <class V>
+template <class V>                     // variants.cu: the same for less than a step at a time
 __device__ inline void attend_by_pieces(SoftmaxState<V> &w, const Fragment q[][V::D/16],
                                         const real *k_tile, const real *v_tile, int col, int row,
                                         float scale);
@@ -1114,7 +1109,7 @@ template <class V> struct BackwardTiles {
     real q[V::STAGES][V::STEP][V::LENGTH], d_o[V::STAGES][V::STEP][V::LENGTH];
     real ds[V::ROWS][V::STEP + 8];               // a key a row, a query a column
     float2 of_query[V::STAGES][V::STEP];         // attention_rows'
-    float sums[3][V::D];                         // of the rows of dq, dk and dv
+    float sums[3][WARPS][V::D];                  // of the rows of dq, dk and dv
 };
 
 template <class V> struct Keys {                 // a warp's own, and what they get
@@ -1147,14 +1142,11 @@ __device__ inline void keys_step(Keys<V> &keys, real (*own_ds)[V::STEP + 8],
             float &x = ds[n][m].at(half, i), d = of_query[lane_column(16*n, i)].y;
             x = p[n][m].at(half, i) * (x - d);
         });
-        for (int n = 0; n < N; n++)
-            for (int m = 0; m < M; m++) {
-                Fragment f = rounded(ds[n][m]);
-                for (int i = 0; i < 4; i++) {
-                    real *to = &own_ds[lane_row(16*m, i%2)][lane_column(c + 16*n, i/2*2)];
-                    *(__nv_bfloat162 *)to = *(__nv_bfloat162 *)&f.x[i];      // two neighbours
-                }
-            }
+        each_element<N, M>([&](int n, int m, int half, int i) {
+            real *to = &own_ds[lane_row(16*m, half)][lane_column(c + 16*n, i)];
+            float x = ds[n][m].at(half, i), next = ds[n][m].at(half, i | 1);
+            if (i % 2 == 0) *(__nv_bfloat162 *)to = __floats2bfloat162_rn(x, next);
+        });
         accumulate<V>(keys.dk, ds, q_tile);
     }
 }
@@ -1168,15 +1160,24 @@ __device__ inline void tile_store(real *x, const real (*tile)[V::LENGTH], unsign
     #pragma unroll 1
     for (int r = threadIdx.x / CHUNKS; r < ROWS; r += AT_ONCE)
         if (row + r < T && c < HS)
-            *(Packed<real> *)(x + ((row + r)*ld + c)) = *(const Packed<real> *)&tile[r][c];
+            *(Packed<real> *)(x + ((row + r)*ld + c)) = *(const Packed<real> *)(tile[r] + c);
 }
 
-// sums (D) += the sums of a tile's columns. Rows past the last are 0.
+// The warp's row of sums += the sums of its rows of a tile. Rows past the last are 0.
 template <class V, int ROWS>
-__device__ inline void tile_sum(float *sums, const real (*tile)[V::LENGTH]) {
+__device__ inline void tile_sum(float (*sums)[V::D], const real (*tile)[V::LENGTH]) {
+    const int CHUNKS = V::D/8, AT_ONCE = 32*WARPS / CHUNKS;
+    int c = threadIdx.x % CHUNKS * 8;
+    float v[8], sum[8] = {0};
     #pragma unroll 1
-    for (int r = 0; r < ROWS && threadIdx.x < V::D; r++)
-        sums[threadIdx.x] += (float)tile[r][threadIdx.x];
+    for (int r = threadIdx.x / CHUNKS; r < ROWS; r += AT_ONCE) {
+        load(v, tile[r] + c);
+        for (int k = 0; k < 8; k++) sum[k] += v[k];
+    }
+    for (int k = 0; k < 8; k++) {
+        for (int i = CHUNKS; i < 32; i *= 2) sum[k] += __shfl_xor_sync(~0u, sum[k], i);
+        if (lane() < CHUNKS) sums[warp_in_block()][c + k] += sum[k];
+    }
 }
 
 // dq (T,HS) of a step's queries, from `col` on, += ds k over the keys from key0 on. A warp has half
@@ -1238,16 +1239,15 @@ attention_backward_kernel(real *dqkv, float *dq, float *sums, const float2 *rows
     Head head = head_of(qkv, T, C, NH);
     const real *d_o = dout + row_begin(T, C, NH);
     int HS = C / NH;
-    dq += (size_t)blockIdx.x*T*HS;
+    dq += (size_t)blockIdx.x*T*HS, rows += blockIdx.x*T;
     int warp = __shfl_sync(~0u, warp_in_block(), 0), own = warp*16*V::M;     // lanes agree on them
     float scale = LOG2_E / sqrtf((float)HS), d_scale = scale * LN_2;
-    for (int i = threadIdx.x; i < 3*V::D; i += 32*WARPS) s.sums[i / V::D][i % V::D] = 0.0f;
+    for (int i = threadIdx.x; i < 3*WARPS*V::D; i += 32*WARPS) ((float *)s.sums)[i] = 0.0f;
     auto load = [&](int stage, int col) {
         int i = thread_x_again(), t = min(col + i, T - 1);
         tile_load<V, V::STEP>(s.q[stage][0], head.q, head.ld, col, T, HS);
         tile_load<V, V::STEP>(s.d_o[stage][0], d_o, C, col, T, HS);
-        if (i < V::STEP)
-            copy_async<8>(s.of_query[stage] + i, rows + (blockIdx.x*T + t), t == col + i);
+        if (i < V::STEP) copy_async<8>(s.of_query[stage] + i, rows + t, t == col + i);
     };
     for (int key0 = 0; key0 < T; key0 += V::ROWS) {
         tile_load<V, V::ROWS>(s.k[0], head.k, head.ld, key0, T, HS);
@@ -1271,9 +1271,11 @@ attention_backward_kernel(real *dqkv, float *dq, float *sums, const float2 *rows
         tile_sum<V, V::ROWS>(s.sums[2], s.v);
         __syncthreads();                         // they have been read: the next keys may come
     }
-    for (int i = threadIdx.x; i < 3*HS; i += 32*WARPS)
-        sums[(size_t)(blockIdx.x / NH * 3 + i / HS)*C + blockIdx.x % NH * HS + i % HS]
-            = s.sums[i / HS][i % HS];
+    for (int i = threadIdx.x; i < 3*HS; i += 32*WARPS) {
+        float (*of)[V::D] = s.sums[i / HS], sum = of[0][i % HS];
+        for (int w = 1; w < WARPS; w++) sum += of[w][i % HS];
+        sums[(size_t)(blockIdx.x / NH * 3 + i / HS)*C + blockIdx.x % NH * HS + i % HS] = sum;
+    }
 }
 
 #include "dev/cuda/variants.cu"         // attention_tiles
@@ -1311,8 +1313,6 @@ static void attention_backward(real *dqkv, float *db, AttentionScratch x, const 
     if (summed) column_sums_add({ db, db + C, db + 2*C }, 3, x.sums, B, C, g->stream);
     else bias_backward(db, dqkv, (size_t)B*T, 3*C, g);
 }
-
-// ---- residual: out = a + b; linear_residual_forward above fuses it with a product ----
 
 // ---- GELU: x/2 (1 + tanh u) with u = sqrt(2/pi) (x + 0.044715 x^3) ----
 // Hendrycks and Gimpel 2016, arXiv 1606.08415, in the tanh form that GPT-2 uses. It equals x s with

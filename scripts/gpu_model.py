@@ -19,7 +19,8 @@ DATASHEET = 989e12
 # products reach at 700 W. Each tile begins and ends with work that costs as much as 96 of K.
 PRODUCTS, ENDS = 690e12, 96
 # FLOP/s of attention, of those it executes: FlashAttention-2, which uses mma.sync too, reaches 238
-# in its backward pass (Shah et al. 2024, arXiv 2407.08608, head 64, T=1024).
+# in its backward pass (Shah et al. 2024, arXiv 2407.08608, head 64, T=1024), where dq adds up in
+# memory as here.
 ATTENTION = 247e12
 MEMORY = 2.8e12                        # bytes/s of a copy: 84% of the data sheet's
 LAUNCH = 3e-6                          # a kernel begins and ends: most multiprocessors idle
@@ -95,7 +96,7 @@ def rows_of(o, gigabytes):
     array = 2e-9 * n*C * L             # GB of an array (N,C), once a layer
     bias = {"fc": 4} if not o.before else {"fc": 4, "att_proj": 1, "mlp_proj": 1, "qkv": 3}
     norm_back = last_wave(512, 3*SMS) if o.before else 1.0
-    launches = 320 if o.before else 320 - L*(2*3) + L*2 + 1
+    launches = 320 if o.before else 320 - L*(2*3) + L*2 + 1 - L*2
     rest = [gigabytes[name] for name in ("AdamW", "global norm", "gradients to zero")]
     splits = ", ".join(f"{name} {parts}" for name, (_, parts) in weight.items())
     return [
@@ -109,8 +110,8 @@ def rows_of(o, gigabytes):
         ("cross-entropy", memory(gigabytes["cross-entropy in it"]) * (ALONE if o.before else 1.0),
          f"{gigabytes['cross-entropy in it']:.1f} GB"),
         ("attention, forward", attention_flop(o.batch, 2) / ATTENTION, "2 products"),
-        ("attention, backward", attention_flop(o.batch, 7) / ATTENTION
-         + memory(2*array + 1e-9*12*n*NH*L), "7 products, and its rows"),
+        ("attention, backward", attention_flop(o.batch, 7 if o.before else 5) / ATTENTION
+         + memory(2*array + 1e-9*12*n*NH*L), f"{7 if o.before else 5} products, and its rows"),
         ("LayerNorm, forward", memory(gigabytes["layernorm"]), f"{gigabytes['layernorm']:.1f} GB"),
         ("LayerNorm, backward", memory(gigabytes["layernorm, back"]) * norm_back,
          f"{gigabytes['layernorm, back']:.1f} GB, {norm_back:.2f} times"),

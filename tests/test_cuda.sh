@@ -200,7 +200,7 @@ attention_variants dev/cuda/variants.cu|/^attention_dq_kernel/,/^}/ s/i) <= lane
 attention_variants dev/cuda/variants.cu|s/\*summed = false;/*summed = true;/
 attention|/void keys_step/,/^}/ s/i%2 >= 16\*m/i%2 > 16*m/
 attention|/void keys_step/,/^}/ s/accumulate<V>(keys.dv, p,/accumulate<V>(keys.dv, ds,/
-attention|/void keys_step/,/^}/ s/lane_column(c + 16\*n, i\/2\*2)\]/lane_column(c + 16*n, i%2*2)]/
+attention|/void keys_step/,/^}/ s/lane_column(c + 16\*n, i)\]/lane_column(c + 16*n, 2 - i)]/
 attention|/void queries_step/,/^}/ s/min(col + query + 16\*M - key0/min(col + query - key0/
 attention|/void queries_step/,/^}/ s/if (key0 > 0)/if (key0 > V::ROWS)/
 attention|/void queries_step/,/^}/ s/if (col >= key0 + V::ROWS)/if (col > key0 + V::ROWS)/
@@ -209,7 +209,8 @@ attention|/^attention_backward_kernel/,/^}/ s/__syncthreads();  .*ds of all.*//
 attention|/^attention_backward_kernel/,/^}/ s/__syncthreads();  .*k has been.*//
 attention|/^attention_backward_kernel/,/^}/ s/__syncthreads();  .*the rows are.*//
 attention|/^attention_backward_kernel/,/^}/ s/__syncthreads();  .*next keys.*//
-attention|/void tile_sum/,/^}/ s/r < ROWS \&\&/r < ROWS - 1 \&\&/
+attention|/void tile_sum/,/^}/ s/r < ROWS;/r < ROWS - 1;/
+attention|/void tile_sum/,/^}/ s/i = CHUNKS; i < 32/i = CHUNKS; i < 16/
 attention|/^attention_backward_kernel/,/^}/ s/NH \* 3 + i \/ HS)/NH * 3 + 2 - i \/ HS)/
 attention|/void own_store/,/^}/ s/row + r < T \&\&/row + r < T - 1 \&\&/
 attention|/void own_store/,/^}/ s/__syncwarp();//

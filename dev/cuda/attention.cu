@@ -21,7 +21,7 @@ struct Data {
     const real *qkv, *dout;            // (B,T,3C) (B,T,C)
     float *weights;                    // (B,NH,T,T) of the first rung
     float2 *rows;                      // (B,NH,T) lse / ln 2, and dout . out: the trainer's
-    float *dq;                         // (B,T,C) sums of the rungs in one pass
+    float *dq, *sums;                  // (B,T,C) (B,3,C) sums of the rungs in one pass
     int B, T, C, NH, HS;
 };
 
@@ -32,6 +32,8 @@ __device__ inline Head head_of(const Data &d) { return head_of(d.qkv, d.T, d.C, 
 template <class T> __device__ inline T *row_of(T *x, const Data &d, int t) {
     return x + ((size_t)(blockIdx.x / d.NH)*d.T + t)*d.C + blockIdx.x % d.NH * d.HS;
 }
+
+static AttentionScratch scratch_of(const Data *d) { return { d->rows, d->dq, d->sums }; }
 
 static dim3 blocks_of(const Data *d, int rows) {
     return dim3(d->B * d->NH, blocks_for(d->T, rows));
@@ -462,36 +464,27 @@ static void one_pass_tiled(const Data *d, Gpu *g) {
 }
 
 #ifndef PRECISION_FP32
-// Two passes, tensor cores: the trainer's kernels, with one row of tiles a warp. All that forward
-// climbed to at once: mma, padded rows, cp.async. A 46th of the clocks of shared memory.
+// Two passes, tensor cores: a variant of the trainer's, with one row of tiles a warp. All that
+// forward climbed to at once: mma, padded rows, cp.async. A 46th of the clocks of shared memory.
 static void two_passes_tensor(const Data *d, Gpu *g) {
     rows_launch(d, g);
-    int parts;                                   // nobody sums the rows here
-    attention_dq_tiles<Tile<64, 1, 64, 2, 16, 3>>(
-        d->dqkv, NULL, &parts, d->rows, d->dout, d->qkv, d->B, d->T, d->C, d->NH, g->stream);
-    attention_dk_dv_tiles<Tile<64, 1, 64, 2, 16, 3>>(
-        d->dqkv, NULL, &parts, d->rows, d->dout, d->qkv, d->B, d->T, d->C, d->NH, g->stream);
+    bool summed;                                 // nobody sums the rows here
+    attention_two_passes<Tile<64, 1, 64, 2, 16, 3>>(d->dqkv, scratch_of(d), &summed, d->dout, d->qkv,
+                                                    d->B, d->T, d->C, d->NH, g->stream);
 }
 
-// What the one pass on tensor cores has in shared memory.
+// One pass on tensor cores has in shared memory what the trainer's has.
 typedef Tile<64, 1, 64, 2, 16, 2> OnePass;
-struct OnePassTiles {
-    real k[OnePass::ROWS][OnePass::LENGTH], v[OnePass::ROWS][OnePass::LENGTH];
-    real q[2][OnePass::STEP][OnePass::LENGTH], d_o[2][OnePass::STEP][OnePass::LENGTH];
-    real ds[OnePass::ROWS][OnePass::LENGTH];     // a key a row, a query a column
-    float2 rows[2][OnePass::STEP];
-};
+typedef BackwardTiles<OnePass> OnePassTiles;
 
-// dq of 16 queries += ds^T k over the block's keys. ldmatrix transposes ds on its way.
-__device__ inline void one_pass_dq(const OnePassTiles &s, int col, const Data &d) {
-    const int LENGTH = OnePass::LENGTH;
+// dq of 16 queries += ds^T k over the block's keys that they see. ldmatrix transposes ds on its way.
+__device__ inline void one_pass_dq(const OnePassTiles &s, int col, int row0, const Data &d) {
     int first = warp_in_block()*16;              // query of the tile, which begins at col
     Square dq[OnePass::D/16] = {};
-    for (int n = 0; n < OnePass::ROWS; n += 16) {
-        Fragment w = load_matrices<true>(
-            &s.ds[n + lane()/16*8 + lane()%8][first + lane()/8%2*8]);
+    for (int n = 0; n < OnePass::ROWS && row0 + n <= col + first; n += 16) {
+        Fragment w = load_a_of_columns(&s.ds[n][first], OnePass::STEP + 8);
         for (int i = 0; i < OnePass::D/16; i++) {
-            Fragment k = load_b_of_rows(&s.k[n][16*i], LENGTH);
+            Fragment k = load_b_of_rows(&s.k[n][16*i], OnePass::LENGTH);
             mma(dq[i].c[0], w, k.x);
             mma(dq[i].c[1], w, k.x + 2);
         }
@@ -513,52 +506,30 @@ __global__ void __launch_bounds__(32*WARPS, OnePass::BLOCKS) tensor_one_pass_ker
     extern __shared__ __align__(16) OnePassTiles tiles[];
     OnePassTiles &s = tiles[0];
     Head h = head_of(d);
-    int row0 = blockIdx.y*V::ROWS, warp = warp_in_block(), row = row0 + 16*warp;
+    int row0 = blockIdx.y*V::ROWS, own = 16*warp_in_block(), row = row0 + own;
     float scale = LOG2_E / sqrtf((float)d.HS);
-    Square dk[1][V::D/16] = {}, dv[1][V::D/16] = {};
-    auto start = [&](int stage, int col) {
-        int i = threadIdx.x, t = col + i;
-        if (col >= d.T) return;
+    Keys<V> keys = {};
+    auto load = [&](int stage, int col) {
+        int i = threadIdx.x, t = min(col + i, d.T - 1);
         tile_load<V, V::STEP>(s.q[stage][0], h.q, h.ld, col, d.T, d.HS);
         tile_load<V, V::STEP>(s.d_o[stage][0], row_of(d.dout, d, 0), d.C, col, d.T, d.HS);
-        if (i < V::STEP) copy_async<8>(&s.rows[stage][i], d.rows + (size_t)blockIdx.x*d.T
-                                                          + min(t, d.T - 1), t < d.T);
-        copy_async_commit();
+        const float2 *from = d.rows + (size_t)blockIdx.x*d.T + t;
+        if (i < V::STEP) copy_async<8>(&s.of_query[stage][i], from, t == col + i);
     };
     tile_load<V, V::ROWS>(s.k[0], h.k, h.ld, row0, d.T, d.HS);
     tile_load<V, V::ROWS>(s.v[0], h.v, h.ld, row0, d.T, d.HS);
-    start(0, row0);
-    Fragment k[1][V::D/16], v[1][V::D/16];
-    for (int col = row0, now = 0; col < d.T; col += V::STEP, now = 1 - now) {
-        copy_async_wait<0>();
-        __syncthreads();     // this tile is there, the other and ds have been read
-        if (col == row0) own_load<V>(k, s.k[16*warp]);
-        if (col == row0) own_load<V>(v, s.v[16*warp]);
-        start(1 - now, col + V::STEP);
-        #pragma unroll 1                         // four steps at once would not fit in registers
-        for (int c = 0; c < V::STEP; c += 16) {
-            Square p[1][1], ds[1][1];
-            const float2 *of = s.rows[now] + c;
-            scores<V>(p, k, s.q[now][c]);
-            scores<V>(ds, v, s.d_o[now][c]);
-            each_element<1, 1>([&](int, int, int half, int i) {
-                bool in_sight = lane_column(col + c, i) >= lane_row(row, half);
-                float2 of_query = of[lane_column(0, i)];
-                float &weight = p[0][0].at(half, i), &x = ds[0][0].at(half, i);
-                weight = in_sight ? exp2_fast(weight*scale - of_query.x) : 0.0f;
-                x = weight * (x - of_query.y);
-                s.ds[lane_row(16*warp, half)][lane_column(c, i)] = (real)x;
-            });
-            accumulate<V>(dv, p, s.d_o[now][c]);
-            accumulate<V>(dk, ds, s.q[now][c]);
-        }
+    steps_begin<V>(row0, d.T, load);
+    own_load<V>(keys.k, s.k[own]);
+    own_load<V>(keys.v, s.v[own]);
+    steps_pass<V>(row0, d.T, load, [&](int stage, int col) {
+        keys_step<V>(keys, s.ds + own, s, stage, col, row, scale);
         __syncthreads();                                     // ds of all keys is there
-        one_pass_dq(s, col, d);
-    }
+        one_pass_dq(s, col, row0, d);
+    });
     __syncthreads();                             // k has been read: results pass through its tile
     real *to = d.dqkv + (h.k - d.qkv);
-    own_store<V>(to, h.ld, dk, scale * LN_2, s.k[16*warp], row, 0, d.T, d.HS);
-    own_store<V>(to + d.C, h.ld, dv, 1.0f, s.v[16*warp], row, 0, d.T, d.HS);
+    own_store<V>(to, h.ld, keys.dk, scale * LN_2, s.k[own], row, 0, d.T, d.HS);
+    own_store<V>(to + d.C, h.ld, keys.dv, 1.0f, s.v[own], row, 0, d.T, d.HS);
 }
 
 static void one_pass_tensor(const Data *d, Gpu *g) {
@@ -571,11 +542,10 @@ static void one_pass_tensor(const Data *d, Gpu *g) {
 }
 #endif
 
-// The trainer's: two passes, with two rows of tiles a warp: 0.7 of the clocks of shared memory, 0.8
-// of the bytes from the L2 cache. It computes more than one pass does, and every run has the same
-// bits: a run can be repeated, and a fault found.
+// The trainer's: one pass, two rows of tiles a warp, and a block takes all keys of a head, 128 at a
+// time. So nobody else adds to its dq: no atomics, and every run has the same bits.
 static void trainers_backward(const Data *d, Gpu *g) {
-    attention_backward(d->dqkv, d->db, d->rows, d->dout, d->qkv, d->out, d->lse, d->B, d->T, d->C,
+    attention_backward(d->dqkv, d->db, scratch_of(d), d->dout, d->qkv, d->out, d->lse, d->B, d->T, d->C,
                        d->NH, g);
 }
 
@@ -590,7 +560,7 @@ static const Rung<Data> backward_rungs[] = {
       two_passes_tensor },
     { "one pass, tensor cores", "a block adds the sum of its 64 keys to dq", one_pass_tensor },
 #endif
-    { "the trainer's", "two passes, two rows of tiles a warp", trainers_backward },
+    { "the trainer's", "one pass, a block a head: two rows of tiles a warp, no atomics", trainers_backward },
 };
 
 // =================================================================================================
@@ -658,13 +628,13 @@ static void climb(Ladder *l, Shape s) {
     size_t checked = min_size(s.B, 2) * s.T;     // rows of the first two sequences
     Array<real> qkv(N*3*C), dout(N*C), out(N*C), dqkv(N*3*C);
     Array<float> db(3*C);
-    Array<float> lse(N*s.NH), weights(N*s.NH*s.T), dq(N*C);
+    Array<float> lse(N*s.NH), weights(N*s.NH*s.T), dq(N*C), sums(s.B*3*C);
     Array<float2> rows(N*s.NH);
     std::vector<double> cpu_out(checked*C), cpu_lse(checked*s.NH), cpu_dqkv(checked*3*C);
     array_draw(&qkv, 1, 2.0f);
     array_draw(&dout, 2);
     Data d = { out.gpu, lse.gpu, dqkv.gpu, db.gpu, qkv.gpu, dout.gpu, weights.gpu, rows.gpu, dq.gpu,
-               s.B, s.T, (int)C, s.NH, s.HS };
+               sums.gpu, s.B, s.T, (int)C, s.NH, s.HS };
     char shape[80], title[120];
     snprintf(shape, sizeof shape, "B=%d, T=%d, %d heads of %d channels, " PRECISION, s.B, s.T, s.NH,
              s.HS);
