@@ -1,16 +1,20 @@
 """The hints of oracle.py: known mistakes are computed, and the hint is that of the one which gives
 the reader's tensor. If none does, the hint is the formula of the tensor."""
+import cmath
 import math
 
 import gpt2
 import torch
-from open_model import (Adam, as_if, block_params, muon_size, norm, orthogonal, rotate, run_model,
-                        split_heads)
+from open_model import block_params, muon_size, norm, orthogonal, rotate, split_heads
 
 LOSS = "what the classifier reads, lnf, is right: is model_backward as it was?"
 LOGITS = "lnf is right: is model_extend as it was?"
 READ_ONLY = "model_update only reads the gradients"
 NO_UPDATE_YET = "a forward or backward pass only reads the parameters"
+NOT_MOVED = "it has not moved: neither AdamW nor Muon updates it"
+BOTH = "AdamW updates this matrix too: it is for the other tensors alone"
+TALL = ("this matrix has more rows than columns: A = X^T X, and X becomes 3.4445 X + X (-4.7750 A + "
+        "2.0315 A A)")
 NAN = "it is read before it is written, or divided by 0"
 
 
@@ -37,8 +41,8 @@ def forward(name, params, seen, label, ours, theirs, at, cfg, where):
         return first(cases, ours) or "x is the row of the token in wte, for each b and t"
     cases, formula = post_norm_cases(params, seen, label, cfg)[key] if name == "post_norm" else (
         [], PRE_NORM[key])
-    rows = ours.shape[1]
-    return first([(tensor[:, :rows, :], hint) for tensor, hint in cases], ours) or formula
+    new = slice(where[0] if where else 0, ours.shape[1])
+    return first([(tensor[:, new], hint) for tensor, hint in cases], ours[:, new]) or formula
 
 
 PRE_NORM = {
@@ -139,9 +143,9 @@ def angle_hint(plain, ours, at, HS):
     if abs(abs(y) - abs(x)) > 1e-3 * abs(x):
         return (f"pair {i} of head {h} has not kept its length, so this is no rotation: is an "
                 "element overwritten before the other reads it?")
-    angle, want = (y / x).real, t * 10000.0 ** (-2*i / HS)
-    angle = math.atan2((y / x).imag, (y / x).real)
-    return (f"pair {i} of head {h} turns by {angle:.4g}, expected {t} * 10000^(-2*{i}/{HS}) = "
+    angle, want = cmath.phase(y / x), t * 10000.0 ** (-2*i / HS)
+    turns = f"turns by {angle:.4g}" if abs(angle) > 1e-6 else "does not turn"
+    return (f"pair {i} of head {h} {turns}, expected {t} * 10000^(-2*{i}/{HS}) = "
             f"{want:.4g}" + (f", which is {math.remainder(want, 2*math.pi):.4g} + a multiple of 2 pi"
                              if abs(want) > math.pi else ""))
 
@@ -165,8 +169,10 @@ POST_NORM_FAULTS = [((ln, kind), text.format(ln=ln, x=x, F=F))
     ("not passed", "{ln}'s backward is missing before both the {F} and the stream"),
     ("other gain", "{ln}'s backward gets another LayerNorm's gain")]]
 FORMULAS = {
-    "gain": "its LayerNorm's backward reads what forward read, the sum before the norm if it is "
-            "post-norm, and dx as it comes from behind",
+    "ln": "does the backward of this LayerNorm read what its forward read (if post-norm, the sum "
+          "behind the addition, kept until now), its mean, rstd and gain, and dx as it arrives?",
+    "wte": "wte gets two gradients, the classifier's and the embedding's; a token may stand in "
+           "several rows, so each is added with +=",
     "w": "the transpose of the layer's input, as forward read it, times the gradient of its output"}
 
 
@@ -184,11 +190,12 @@ def backward(name, tensor, ours, theirs, before, faulty):
     if close(ours, total + theirs):
         return "it is added twice"
     faults = {"rotary": ROTARY_FAULTS, "post_norm": POST_NORM_FAULTS, "muon": []}[name]
-    faults = faults + [(("wte", "overwritten"), "the classifier's gradient is lost: wte gets two "
-                        "gradients, so the embedding adds to it with +=")]
     earlier = 0 if before is None else before
-    return (first(((faulty(fault) + earlier, hint) for fault, hint in faults), ours)
-            or FORMULAS["gain" if "ln" in tensor else "w"])
+    other = tensor.replace("ln1", "ln2") if "ln1" in tensor else tensor.replace("ln2", "ln1")
+    if other != tensor and close(ours, faulty(None)[other] + earlier):
+        return f"this is the gradient of {other}: the two have changed places"
+    return (first(((faulty(fault)[tensor] + earlier, hint) for fault, hint in faults), ours)
+            or FORMULAS["wte" if tensor == "wte" else "ln" if "ln" in tensor else "w"])
 
 
 # ---------------------------------------------------------------- updates
@@ -202,6 +209,9 @@ class Updated:
 
     def moment_hint(self, at):
         o, g, m = self.o, self.g * self.o["g_scale"], self.m
+        if not self.matrix and o["g_scale"] and close(self.new_m - o["beta1"] * m,
+                                                      (1 - o["beta1"]) * self.g):
+            return "g_scale is forgotten: AdamW gets it for the other tensors, as before"
         if not self.matrix:
             return "AdamW updates this tensor: Muon is for the matrices of the blocks alone"
         if self.new_m.isnan().any():
@@ -211,9 +221,13 @@ class Updated:
                   "times grads"),
                  (self.adam.m, "these are those of AdamW: Muon is not called for it, or M is a "
                   "running mean; M = beta1 M + G, without 1 - beta1"),
+                 (o["beta1"] * self.adam.m + g, BOTH),
+                 (o["beta1"] * right + (1 - o["beta1"]) * g, BOTH),
                  (g + o["beta1"] * right, "this is X: M stays without the Nesterov step")]
         cases += [(beta * m + g, f"this is {beta} M + G: the factor is o.beta1, not a constant")
                   for beta in (0.9, 0.95, 0.99)]
+        if bool((self.new_p == self.p).all()):
+            return NOT_MOVED
         if not self.new_m.any() or bool((self.new_m == m).all()):
             return "M is not kept in adam_m"
         return first(cases, self.new_m) or (
@@ -221,11 +235,12 @@ class Updated:
 
     def change_hint(self, at):
         change = self.new_p - self.p
-        if change.isnan().any():
-            return ("an X of zeros stays 0: 0/0 is nan" if self.o["g_scale"] == 0 else
+        if not change.isfinite().all():
+            return ("an X of zeros stays 0: 0/0 is nan" if self.o["g_scale"] == 0 else TALL
+                    if self.matrix and len(self.p) > len(self.p.T) else
                     "is X divided by its norm, the root of the sum of all squares? Else it grows")
         if not change.any():
-            return "it has not moved: neither AdamW nor Muon updates it"
+            return NOT_MOVED
         if not self.matrix:
             return self.adam_hint(change)
         if close(change, self.adam.after - self.p):
@@ -239,7 +254,7 @@ class Updated:
         without = self.adam.after - self.p + self.o["lr"] * self.o["decay"] * self.p
         if self.p.dim() == 2 and close(change, without):
             return "the decay is forgotten: matrices decay, embeddings too"
-        return "AdamW updates this tensor: Muon is for the matrices of the blocks alone"
+        return "AdamW alone updates this tensor, with o as it is but for the decay"
 
     def muon_hint(self, change):
         """Which X it is, with which factors of X and W: change = -a X - b W."""
@@ -247,24 +262,28 @@ class Updated:
         m = o["beta1"] * self.m + g
         x = g + o["beta1"] * m
         adams = self.adam.after - self.p
+        best, hint_of_best, of_best = 6e-3, None, None
         for tensor, hint in self.directions(x, g, m):
             for extra in (0 * adams, adams):
                 basis = torch.stack([tensor.flatten(), self.p.flatten()], 1)
-                factors = torch.linalg.lstsq(basis, (extra - change).reshape(-1, 1)).solution
-                rest = basis @ factors - (extra - change).reshape(-1, 1)
-                if rest.norm() <= 2e-3 * change.norm() and tensor.any():
-                    if extra.any():
-                        return "AdamW moves this matrix too: it is for the others alone"
-                    return hint or self.factor_hint(*factors.flatten().tolist())
-        rows, cols = self.p.shape
-        return "X is wrong: " + (
-            "this matrix has more rows than columns, so A = X^T X and X becomes 3.4445 X + X "
-            "(-4.7750 A + 2.0315 A A)" if rows > cols else
-            "five times, A = X X^T and X = 3.4445 X + (-4.7750 A + 2.0315 A A) X")
+                wanted = (extra - change).reshape(-1, 1)
+                factors = torch.linalg.lstsq(basis, wanted).solution
+                rest = ((basis @ factors - wanted).norm() / change.norm()).item()
+                if rest < best / 3:                    # the right X comes first
+                    best, of_best = rest, factors.flatten().tolist()
+                    hint_of_best = BOTH if extra.any() else hint or ""
+        if hint_of_best is None:
+            return TALL if len(self.p) > len(self.p.T) else (
+                "X is wrong: five times, A = X X^T and X = 3.4445 X + (-4.7750 A + 2.0315 A A) X")
+        return hint_of_best or self.factor_hint(*of_best)
 
-    @staticmethod
-    def directions(x, g, m):
+    def directions(self, x, g, m):
+        corrected = m / (1 - self.o["beta1"] ** (self.number + 1))
         yield orthogonal(x), None
+        if not g.any():
+            return
+        yield orthogonal(g + self.o["beta1"] * corrected), "M has no bias correction"
+        yield orthogonal(corrected), "X = G + beta1 M, without a bias correction"
         yield orthogonal(m), "X is M: the Nesterov step is missing, X = G + beta1 M"
         yield orthogonal(g), "X is G: X = G + beta1 M"
         for steps in (0, 1, 2, 3, 4, 6, 7, 8, 10):
@@ -277,7 +296,9 @@ class Updated:
         yield orthogonal(x, norm_by=lambda y: y.norm()**2), ("X is divided by the sum of squares: "
                                                              "the norm is its root")
         yield orthogonal(x, norm_by=lambda y: y.abs().max()), "X is divided by its largest element"
-        yield orthogonal(x, each=True), "X is divided by its norm once, before the five iterations"
+        again = orthogonal(orthogonal(x, 0), each=True)
+        for tensor in (again, again / again.norm()):
+            yield tensor, "X is divided by its norm once, before the five iterations"
         for more in (1e-4, 1e-3, 1e-2):
             yield orthogonal(x, norm_by=lambda y, more=more: y.norm() + more), (
                 f"{more:g} is added to the norm: a small gradient then moves the matrix less")
@@ -285,6 +306,8 @@ class Updated:
     def factor_hint(self, of_x, of_w):
         """X is right; what multiplies it and W?"""
         lr, decay, size = self.o["lr"], self.o["decay"], muon_size(self.p)
+        if abs(of_x / (lr * size) * lr * decay - of_w) <= 0.01 * abs(of_w):
+            return f"the rate is {of_x / size:.4g}, expected o.lr, {lr:g}"
         if abs(of_w - lr * decay) <= 0.01 * lr * decay:
             if abs(of_x - lr * size * (1 - lr * decay)) <= 1e-3 * of_x:
                 return "the decay is of the moved weights: W is the one before the update"

@@ -65,7 +65,7 @@ def add_norm(x, branch, p, ln, fault):
 def block(name, x, p, NH, fault, seen):
     """fault: (part, what): of queries, keys, values; ln1, ln2; or None."""
     part, what = fault or (None, None)
-    of = {key: what if key == part else None for key in ("q", "k", "v", "ln1", "ln2")}
+    of = {key: what if key == part or part == "both" else None for key in ("q", "k", "v", "ln1", "ln2")}
     post = name == "post_norm"
     enter = {ln: (lambda y: y.detach()) if of[ln] == "branch lost" else (lambda y: y)
              for ln in ("ln1", "ln2")}
@@ -74,7 +74,7 @@ def block(name, x, p, NH, fault, seen):
     q, k, v = (split_heads(y, NH) for y in (q, k, v))
     if name == "rotary":
         q, k = turned(q, of["q"]), turned(k, of["k"])
-        v = as_if(v, rotate(v, sign=1.0)) if of["v"] else v
+        v = as_if(v, rotate(v)) if part == "v" else v
     seen["qkv"] = torch.cat([join_heads(y) for y in (q, k, v)], -1)
     seen["att"] = join_heads(gpt2.attention(q, k, v))
     branch = gpt2.linear(seen["att"], p["att_proj_w"], p["att_proj_b"])
@@ -101,8 +101,7 @@ def run_model(name, p, tokens, cfg, fault=None):
         x = block(name, x, block_params(p, layer), cfg.NH, fault, of_block)
         seen.update({f"h{layer}.{key}": value for key, value in of_block.items()})
     seen["lnf"] = norm(x, p, "lnf")
-    wte = p["wte"].detach() if fault == ("wte", "overwritten") else p["wte"]
-    seen["logits"] = seen["lnf"] @ wte.T
+    seen["logits"] = seen["lnf"] @ p["wte"].T
     return seen
 
 

@@ -22,7 +22,7 @@ sys.path.insert(0, os.path.join(HERE, "..", "reference"))
 import gpt2
 import open_hints as hints
 import torch
-from open_model import Adam, MATRICES, join_heads, muon, run_model
+from open_model import Adam, MATRICES, muon, run_model
 
 # Of the root mean square of a tensor. A mistake shows at 1e-2 or above.
 FORWARD, BACKWARD, UPDATE = 1e-4, 2e-4, 1e-3
@@ -137,7 +137,7 @@ class Comparison:
         for n in backward_order(self.cfg, self.name):
             def hint(at, n=n):
                 def faulty(fault):
-                    return self.gradients(params, tokens, targets, fault)[1][n]
+                    return self.gradients(params, tokens, targets, fault)[1]
                 return hints.backward(self.name, n, ours[n], grads[n], before and before[n], faulty)
             self.same("gradient of " + n, "ij", ours[n], total[n], BACKWARD, hint)
         return total, flat
