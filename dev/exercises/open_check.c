@@ -2,11 +2,11 @@
 //
 //     open_check PROBLEMS RESULTS
 //
-// PROBLEMS, one behind another: the integers of CheckHeader, the floats of each update (CheckUpdate), the
-// tokens and targets of two micro-batches, the parameters. RESULTS: tensors in the order in which
-// they are computed, each a line "name count" and so many floats. An update takes two micro-batches,
-// the second with fewer and shorter sequences. Then sequence 0 is run with the key/value cache.
-// Several models in one process: what a static variable keeps of the first is wrong for the second.
+// PROBLEMS, one behind another: a CheckHeader, a CheckUpdate for each update, the tokens and
+// targets of two micro-batches, the parameters. RESULTS: tensors in the order in which they are
+// computed, each a line "name count" and so many floats. An update takes two micro-batches, the
+// second with fewer and shorter sequences. Then sequence 0 is run with the key/value cache. Several
+// models in one process: what a static variable keeps of the first is wrong for the second.
 #define PROGRAM "open_check"
 #define main train_gpt2_main
 #include "train_gpt2.c"
@@ -20,8 +20,9 @@ typedef struct { float lr, beta1, beta2, eps, weight_decay, g_scale; } CheckUpda
 static struct {
     FILE *out;
     int n_kept;
-    struct { char name[16]; float *x; size_t width; } kept[64];    // what a forward pass keeps that
-} check;                                                            // others read: floats a row
+    // What a forward pass keeps, in every solution; a row has `width` floats.
+    struct { char name[16]; float *x; size_t width; } kept[64];
+} check;
 
 static void *check_read(FILE *f, size_t n, size_t size) {
     void *x = alloc_or_die(n * size, "the problem");
@@ -61,7 +62,8 @@ static void check_keep_all(Model *m) {
 }
 
 static void check_put_kept(size_t rows) {
-    for (int i = 0; i < check.n_kept; i++) check_put(check.kept[i].name, check.kept[i].x, rows * check.kept[i].width);
+    for (int i = 0; i < check.n_kept; i++)
+        check_put(check.kept[i].name, check.kept[i].x, rows * check.kept[i].width);
 }
 
 // What is read before it is written shows as nan.
@@ -90,8 +92,9 @@ static void expect_no_race(Model *m, const char *pass) {
         wrong("%s: threads share a variable that one of them writes: declare it inside the "
               "parallel loop, and not static", pass);
     for (int i = 0; i < check.n_kept; i++) {
-        size_t at = (size_t)(race - (char *)check.kept[i].x) / sizeof(float), width = check.kept[i].width;
-        if (race >= (char *)check.kept[i].x && at < (size_t)m->spec.B * m->spec.T * width)
+        const char *x = (const char *)check.kept[i].x;
+        size_t at = (size_t)(race - x) / sizeof(float), width = check.kept[i].width;
+        if (race >= x && at < (size_t)m->spec.B * m->spec.T * width)
             wrong("%s: %s[n=%zu][c=%zu]: %s; divide the loop so that each element belongs to one "
                   "thread", pass, check.kept[i].name, at / width, at % width, what);
     }

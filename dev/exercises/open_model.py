@@ -65,7 +65,8 @@ def add_norm(x, branch, p, ln, fault):
 def block(name, x, p, NH, fault, seen):
     """fault: (part, what): of queries, keys, values; ln1, ln2; or None."""
     part, what = fault or (None, None)
-    of = {key: what if key == part or part == "both" else None for key in ("q", "k", "v", "ln1", "ln2")}
+    parts = ("q", "k") if part == "both" else (part,)
+    of = {key: what if key in parts else None for key in ("q", "k", "ln1", "ln2")}
     post = name == "post_norm"
     enter = {ln: (lambda y: y.detach()) if of[ln] == "branch lost" else (lambda y: y)
              for ln in ("ln1", "ln2")}
@@ -111,7 +112,6 @@ class Adam:
     """One AdamW update of p: moments m and v, and p after it. Matrices decay."""
     def __init__(self, p, m, v, g, o, step):
         g = g * o["g_scale"]
-        self.before = m
         self.m = o["beta1"] * m + (1 - o["beta1"]) * g
         self.v = o["beta2"] * v + (1 - o["beta2"]) * g * g
         m, v = self.m / (1 - o["beta1"] ** step), self.v / (1 - o["beta2"] ** step)

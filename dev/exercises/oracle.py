@@ -6,9 +6,11 @@ a hint, or `right`. make check NAME=post_norm calls it.
     oracle.py NAME PROGRAM               PROGRAM is open_check.c, compiled with the trainer
 
 A hint is not guessed: known mistakes are computed too, and the one that gives the reader's tensor
-is named (open_hints.py). Each update is that of the reader's own gradients, so errors do not pile up.
+is named (open_hints.py). An update is computed from the reader's own parameters and gradients,
+which were compared before it, so that errors do not add up.
 """
 import array
+import functools
 import os
 import struct
 import subprocess
@@ -31,8 +33,8 @@ FORWARD, BACKWARD, UPDATE = 1e-4, 2e-4, 1e-3
 PROBLEMS = [(gpt2.Config(L=2, NH=3, C=24, V=31, P=7), 7, 3),
             (gpt2.Config(L=1, NH=1, C=16, V=13, P=80), 75, 2),
             (gpt2.Config(L=3, NH=2, C=20, V=17, P=6), 5, 4)]
-# lr, beta1, beta2, eps, weight_decay, g_scale of each update: no trainer's defaults. Small gradients
-# in the second problem; in the third all are 0 at first.
+# lr, beta1, beta2, eps, weight_decay, g_scale of each update: not the trainer's defaults. In the
+# second problem gradients are small; in the third they are 0 at first.
 UPDATES = [[(0.02, 0.8, 0.97, 1e-6, 0.5, 0.5), (0.05, 0.8, 0.97, 1e-6, 0.5, 0.2)],
            [(0.1, 0.7, 0.9, 1e-5, 1.0, 0.04), (0.03, 0.7, 0.9, 1e-5, 1.0, 0.01)],
            [(0.04, 0.9, 0.8, 1e-6, 0.2, 0.0), (0.02, 0.9, 0.8, 1e-6, 0.2, 0.7),
@@ -95,7 +97,8 @@ class Comparison:
             self.same(what + name, "ij", a, b.to(a), 0.0, lambda at: hint)
 
     def forward(self, params, tokens, rows, where):
-        """Compares what rows 0 ... rows-1 of each sequence keep; where: of these hints.py's."""
+        """Compares what rows 0 ... rows-1 of each sequence keep. where: in generation (past, rows),
+        else None."""
         with torch.no_grad():
             seen = run_model(self.name, params, tokens, self.cfg)
         for key, whole in seen.items():
@@ -108,8 +111,9 @@ class Comparison:
                 parts = list(zip(("queries of " + key, "keys of " + key, "values of " + key),
                                  ours.chunk(3, -1), theirs.chunk(3, -1)))
             for label, a, b in parts:
-                self.same(label, "btc", a, b, FORWARD, lambda at, label=label, a=a, b=b: hints.forward(
-                    self.name, params, seen, label, a, b, at, self.cfg, where))
+                hint = functools.partial(hints.forward, self.name, params, seen, label, a, b,
+                                         self.cfg, where)
+                self.same(label, "btc", a, b, FORWARD, hint)
         return seen
 
     def gradients(self, params, tokens, targets, fault=None):
@@ -148,19 +152,18 @@ class Comparison:
         self.pass_ = f"update {number + 1}"
         self.unchanged("gradient of ", self.next("grads"), grads, hints.READ_ONLY)
         g, before = self.split(grads.double()), self.split(params.double())
-        flat = self.next("adam_m")
-        ms = self.split(flat)
+        new_m = self.split(self.next("adam_m"))
         flat = self.next("params")
-        ours = self.split(flat)
+        new_p = self.split(flat)
         for n, p in before.items():
-            adam = Adam(p, *moments.get(n, (0 * p, 0 * p)), g[n], o, number + 1)
+            old, old_v = moments.get(n, (0 * p, 0 * p))
+            adam = Adam(p, old, old_v, g[n], o, number + 1)
             matrix = self.name == "muon" and n.split(".")[-1] in MATRICES
-            old = adam.before
             m, after = muon(p, old, g[n], o) if matrix else (adam.m, adam.after)
             moments[n] = m, adam.v
-            case = hints.Updated(n, matrix, p, old, g[n], o, number, adam, ms[n], ours[n])
-            self.same("adam_m of " + n, "ij", ms[n], m, UPDATE, case.moment_hint)
-            self.same(f"change of {n}", "ij", ours[n] - p, after - p, UPDATE, case.change_hint)
+            case = hints.Updated(matrix, p, old, g[n], o, number, adam, new_m[n], new_p[n])
+            self.same("adam_m of " + n, "ij", new_m[n], m, UPDATE, case.moment_hint)
+            self.same("change of " + n, "ij", new_p[n] - p, after - p, UPDATE, case.change_hint)
         return flat
 
     def generation(self, params):
