@@ -7,7 +7,7 @@
 // computed, each a line "name count" and so many floats. An update takes two micro-batches, the
 // second with fewer and shorter sequences. Then sequence 0 is run with the key/value cache. Several
 // models in one process: what a static variable keeps of the first is wrong for the second.
-#define PROGRAM "open_check"
+#define PROGRAM "train_gpt2"
 #define main train_gpt2_main
 #include "train_gpt2.c"
 #undef main

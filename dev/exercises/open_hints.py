@@ -264,7 +264,7 @@ class Updated:
         adams = self.adam.after - self.p
         best, hint_of_best, of_best = 6e-3, None, None
         for tensor, hint in self.directions(x, g, m):
-            for extra in (0 * adams, adams):
+            for extra in (0 * adams, adams) if tensor.isfinite().all() else ():
                 basis = torch.stack([tensor.flatten(), self.p.flatten()], 1)
                 wanted = (extra - change).reshape(-1, 1)
                 factors = torch.linalg.lstsq(basis, wanted).solution
@@ -274,7 +274,8 @@ class Updated:
                     hint_of_best = BOTH if extra.any() else hint or ""
         if hint_of_best is None:
             return TALL if len(self.p) > len(self.p.T) else (
-                "X is wrong: five times, A = X X^T and X = 3.4445 X + (-4.7750 A + 2.0315 A A) X")
+                "X is wrong: X / |X|, then five times A = X X^T and X = 3.4445 X + (-4.7750 A + "
+                "2.0315 A A) X")
         return hint_of_best or self.factor_hint(*of_best)
 
     def directions(self, x, g, m):
