@@ -284,7 +284,6 @@ class Updated:
         if not g.any():
             return
         yield orthogonal(g + self.o["beta1"] * corrected), "M has no bias correction"
-        yield orthogonal(corrected), "X = G + beta1 M, without a bias correction"
         yield orthogonal(m), "X is M: the Nesterov step is missing, X = G + beta1 M"
         yield orthogonal(g), "X is G: X = G + beta1 M"
         for steps in (0, 1, 2, 3, 4, 6, 7, 8, 10):
