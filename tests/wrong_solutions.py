@@ -349,7 +349,8 @@ OPEN_WRONG = {
         ("float *sum1 = a.ln1,", "float *sum1 = m->branch,", "gradient of h1.ln1_gain[i=0]",
          "kept until now")],
     "muon": [
-        ("m[i] = o.beta1 * m[i]", "m[i] = 0.9f * m[i]", "update 2: adam_m of h0.qkv_w[i=0][j=0]",
+        ("m[i] = o.beta1 * m[i] + g_scale", "m[i] = 0.9f * m[i] + g_scale",
+         "update 2: adam_m of h0.qkv_w[i=0][j=0]",
          "this is 0.9 M + G"),
         ("scale * x[i] + o.weight_decay * p[i]", "scale * x[i] + 0.1f * p[i]",
          "update 1: change of h0.qkv_w", "expected lr * o.weight_decay"),
