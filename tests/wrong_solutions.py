@@ -323,3 +323,38 @@ WRONG = {
          " adamw_update(z.params + z.begin, z.m, z.v, z.grads + z.begin, 1.0f / n, o, "
          "z.count);", "do the moments go on")],
 }
+
+# The same for open exercises: what the solution says, what the mistake says, perhaps more such
+# pairs in parentheses, and parts of the verdict. Their check once accepted most of these.
+OPEN_WRONG = {
+    "rotary": [
+        ("(first + i) % T", "(first + i) % T % 64", "T=75", "[t=64][c=0]", "pair 0 of head 0 does "
+         "not turn, expected 64 *"),
+        ("(first + i) % T", "((first + i) % T + 1)", "queries of h0.qkv[b=0][t=0][c=0]",
+         "positions begin at 0"),
+        ("int HS = C / NH;", "static int HS;\n    if (HS == 0) HS = C / NH;", "T=75",
+         "pair 1 of head 0 turns by"),
+        ("    for (size_t i = 0; i < rows; i++)\n", "    static float even, odd;\n"
+         "    #pragma omp parallel for\n    for (size_t i = 0; i < rows; i++)\n",
+         ("*x = qkv + i*3*C + c, even = x[0],", "*x = qkv + i*3*C + c;\n            even = x[0],"),
+         "forward: " + SHARED)],
+    "post_norm": [
+        ("layernorm_backward(dx, d.ln1_gain", "memset(d.ln1_gain, 0, C * sizeof(float));\n"
+         "    layernorm_backward(dx, d.ln1_gain", "micro-batch 1", "gradient of h1.ln1_gain[i=0]",
+         "the first micro-batch's gradient is lost"),
+        ("gelu_backward(dfc", "if (B < m->spec.B) memset(d.mlp_proj_b, 0, C * sizeof(float));\n"
+         "    gelu_backward(dfc", "gradient of h1.mlp_proj_b[i=0]", "nothing is added"),
+        ("linear_backward(dbranch, d.qkv_w", "if (T > 64) memset(dqkv, 0, 3*C * sizeof(float));\n"
+         "    linear_backward(dbranch, d.qkv_w", "T=75", "gradient of h0.qkv_w[i=0][j="),
+        ("float *sum1 = a.ln1,", "float *sum1 = m->branch,", "gradient of h1.ln1_gain[i=0]",
+         "kept until now")],
+    "muon": [
+        ("m[i] = o.beta1 * m[i] + g_scale", "m[i] = 0.9f * m[i] + g_scale",
+         "update 2: adam_m of h0.qkv_w[i=0][j=0]",
+         "this is 0.9 M + G"),
+        ("scale * x[i] + o.weight_decay * p[i]", "scale * x[i] + 0.1f * p[i]",
+         "update 1: change of h0.qkv_w", "expected lr * o.weight_decay"),
+        ("z->adam_m + t.offset", "z->adam_v + t.offset", "M is not kept in adam_m"),
+        ("p[i] -= o.lr * (scale * x[i] + o.weight_decay * p[i]);", "p[i] -= o.lr * scale * x[i], "
+         "p[i] -= o.lr * o.weight_decay * p[i];", "the decay is of the moved weights")],
+}

@@ -244,13 +244,18 @@ def compile_check(tree, program, file):
     if file in CUDA_CHECKS:
         counts = file == TILES or bool(shutil.which("g++"))
         return compile_cuda(os.path.join(tree, CUDA_CHECKS[file]), program, counts)
+    return compile_watched(tree, program, "check.c")
+
+
+def compile_watched(tree, program, file):
+    """Builds check.c or open_check.c; where there are gcc and OpenMP it also finds data races."""
     if compiler_says("CC", "cc", *OPENMP, "-fsyntax-only", "-x", "c", os.devnull):
-        return compile_c(tree, program, "check.c")
+        return compile_c(tree, program, file)
     watch = program + "_threads.o"                 # finds data races; made for gcc
     if compiler_says("CC", "cc", "-std=gnu11", "-O1", "-fopenmp", "-c",
                      path_of("dev", "exercises", "threads.c"), "-o", watch):
-        return compile_c(tree, program, "check.c", *OPENMP)
-    return (compile_c(tree, program + ".o", "check.c", *OPENMP, "-fsanitize=thread", "-c")
+        return compile_c(tree, program, file, *OPENMP)
+    return (compile_c(tree, program + ".o", file, *OPENMP, "-fsanitize=thread", "-c")
             or compiler_says("CC", "cc", "-fopenmp", program + ".o", watch, "-o", program, "-lm"))
 
 
@@ -386,7 +391,7 @@ def start(name, again):
 def fault_of(exercise, tree, program):
     if exercise.function:
         return compile_check(tree, program, exercise.file) or verdict_of(exercise, tree, program)
-    return compile_c(tree, program, "open_check.c") or open_verdict(program, exercise.name)
+    return compile_watched(tree, program, "open_check.c") or open_verdict(program, exercise.name)
 
 
 def check(name):
