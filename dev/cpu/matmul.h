@@ -16,11 +16,10 @@
 //   next panel of B is fetched.
 // - Level 3 cache. MC rows of A, KC deep (3 MB), are used for every panel of B.
 //
-// Both are first copied ("packed") into exactly the order in which the innermost loop reads them;
-// but whole panels of A are read where they are if its rows are floats side by side.
-// Packing also takes care of transposes: a matrix comes with the strides of its rows and columns,
-// so one function serves the forward pass and both gradients. Rows and columns that fill no whole
-// panel are padded with zeros.
+// Both are first copied ("packed") into the order in which the innermost loop reads them; but whole
+// panels of A are read where they are if its rows are floats side by side. A matrix comes with the
+// strides of its rows and columns, so packing also transposes, and one function serves the forward
+// pass and both gradients. Rows and columns that fill no whole panel are padded with zeros.
 //
 // The tile takes MR*2 + 3 vector registers of the machine's 32 (AVX-512, NEON) or 16 (AVX2, SSE).
 // Two vectors to a row of it and 16 sums in flight hide what a multiply-add takes; on AVX-512 a
@@ -163,8 +162,7 @@ void pack_panel(Word *dst, int width, Mat m, bool by_columns, int lines, int K) 
 #endif
 }
 
-// MR rows of A: where they are, ld apart; or packed (K,MR), and ld is 0.
-typedef struct { const void *data; size_t ld; } Panel;
+typedef struct { const Word *data; size_t ld; } Panel;   // MR rows of A; ld 0: packed (K,MR)
 
 // The hot loop: a whole tile, c = start + a*b, MR rows by 1 or 2 vectors. Element k of a's row i is
 // a[i*row + k*step]; b is a packed panel (K,NR). On Zen 4 it reaches 89% of what the processor does
@@ -193,25 +191,26 @@ void tile_multiply(float *c, size_t ldc, const float *start, size_t ld_start, co
 
 static const float zeros[NR];            // where a sum with no bias starts
 
-// A tile of C. One at the edge, of fewer rows or columns, goes through a whole one on the side. Not
-// inlined: its callers would then have too many values for the registers (3% more instructions).
+// A tile of C: bias + a*b, or c += a*b if bias is NULL. One at the edge goes through a whole one on
+// the side. Not inlined: its callers' values would not fit in registers (3% more instructions).
 static __attribute__((noinline, unused))
-void tile(float *c, size_t ldc, const float *start, size_t ld_start, Panel a, const Word *b, int K,
-          int rows, int cols) {
+void tile(float *c, size_t ldc, const float *bias, Panel a, const Word *b, int K, int rows,
+          int cols) {
+    const float *start = bias ? bias : c;
+    size_t ld_start = bias ? 0 : ldc;
     if (rows < MR || cols % LANES != 0) {
         float whole[MR*NR] = {0};
         size_t bytes = cols * sizeof *whole;
         for (int i = 0; i < rows; i++) memcpy(whole + i*NR, start + i*ld_start, bytes);
-        tile(whole, NR, whole, NR, a, b, K, MR, cols <= LANES ? LANES : NR);
+        tile(whole, NR, NULL, a, b, K, MR, cols <= LANES ? LANES : NR);
         for (int i = 0; i < rows; i++) memcpy(c + i*ldc, whole + i*NR, bytes);
         return;
     }
-    const Word *from = a.data;
     bool narrow = cols == LANES;         // a small model's head
-    if (a.ld && !narrow) tile_multiply(c, ldc, start, ld_start, from, a.ld, 1, b, K, 2);
-    else if (!narrow) tile_multiply(c, ldc, start, ld_start, from, 1, MR, b, K, 2);
-    else if (a.ld) tile_multiply(c, ldc, start, ld_start, from, a.ld, 1, b, K, 1);
-    else tile_multiply(c, ldc, start, ld_start, from, 1, MR, b, K, 1);
+    if (a.ld && !narrow) tile_multiply(c, ldc, start, ld_start, a.data, a.ld, 1, b, K, 2);
+    else if (!narrow) tile_multiply(c, ldc, start, ld_start, a.data, 1, MR, b, K, 2);
+    else if (a.ld) tile_multiply(c, ldc, start, ld_start, a.data, a.ld, 1, b, K, 1);
+    else tile_multiply(c, ldc, start, ld_start, a.data, 1, MR, b, K, 1);
 }
 
 // One row of C, columns begin ... end-1: c (N) = x (K) * b (K,N) + bias. Nothing is used twice, so
@@ -245,13 +244,12 @@ static inline void matvec(float *c, const float *x, Mat b, const float *bias,
     }
 }
 
-// Fetches from memory what pack_panel will read next, part `i` of `parts` of it.
+// Fetches what pack_panel will read next, part `i` of `parts` of it, by lines of 16 floats.
 static inline void prefetch_panel(Mat b, size_t lines, size_t K, size_t i, size_t parts) {
-    enum { LINE = 16 };                  // floats in a line of the cache
     size_t runs = b.col == 1 ? K : lines, length = b.col == 1 ? lines : K;
     size_t ld = b.col == 1 ? b.row : b.col;
     for (size_t r = runs * i / parts; r < runs * (i + 1) / parts; r++)
-        for (size_t n = 0; n < length; n += LINE) __builtin_prefetch(b.data + r*ld + n, 0, 2);
+        for (size_t n = 0; n < length; n += 16) __builtin_prefetch(b.data + r*ld + n, 0, 2);
 }
 
 static inline Mat part_of(Mat m, size_t i, size_t j) {
@@ -278,8 +276,7 @@ static inline void matmul_fast(float *c, size_t ldc, Mat a, Mat b, const float *
     // Shared by all threads. Static: 3 MB may overflow a thread's stack. So only one thread may
     // call matmul_fast, outside of parallel loops, which is how a model runs.
     static alignas(64) Word a_packed[MATMUL_STATIC_BYTES / sizeof(Word)];
-    // What a thread takes at once: a strip of rows if there are more rows than columns, else a panel
-    // of columns.
+    // A thread takes a strip of rows if there are more rows than columns, else a panel of columns.
     size_t strips = M > N ? (size_t)thread_count() : 1, per_strip = strips > 1 ? N : NR;
     #pragma omp parallel if (M*N*K > 1 << 17)
     for (size_t i0 = 0; i0 < M; i0 += MC)
@@ -298,8 +295,7 @@ static inline void matmul_fast(float *c, size_t ldc, Mat a, Mat b, const float *
         if (in_place < mc) {
             #pragma omp barrier          // all of A that is packed has been before it is read
         }
-        // schedule(guided): a thread that falls behind gets fewer panels.
-        #pragma omp for schedule(guided) collapse(2) nowait
+        #pragma omp for schedule(guided) collapse(2) nowait  // who falls behind gets fewer
         for (size_t s = 0; s < strips; s++)
         for (size_t j0 = 0; j0 < N; j0 += per_strip)
         for (size_t j = j0; j < min_size(N, j0 + per_strip); j += NR) {
@@ -308,11 +304,10 @@ static inline void matmul_fast(float *c, size_t ldc, Mat a, Mat b, const float *
             Mat panel = part_of(b, k0, j);
             pack_panel(b_packed, NR, panel, true, (int)cols, kc);
             for (size_t i = panels * s / strips * MR; i < end; i += MR) {
-                float *to = c + (i0 + i)*ldc + j;
-                bool goes_on = k0 > 0 || mode == ADD;
                 prefetch_panel(part_of(panel, 0, NR), next, kc, i / MR, panels);
-                tile(to, ldc, goes_on ? to : bias ? bias + j : zeros, goes_on ? ldc : 0,
-                     i < in_place ? (Panel){ part_of(a, i0 + i, k0).data, a.row }
+                tile(c + (i0 + i)*ldc + j, ldc,
+                     k0 > 0 || mode == ADD ? NULL : bias ? bias + j : zeros,
+                     i < in_place ? (Panel){ (const Word *)part_of(a, i0 + i, k0).data, a.row }
                                   : (Panel){ a_packed + i*KC/STEP, 0 },
                      b_packed, kc, (int)min_size(MR, mc - i), (int)cols);
             }
@@ -351,10 +346,8 @@ static inline void matmul_packed(float *c, size_t ldc, Mat a, const Word *b, siz
                        (int)min_size(MR, mc - i), kc);
         for (size_t j = 0; j < N; j += NR)
         for (size_t i = 0; i < mc; i += MR) {
-            float *to = c + (i0 + i)*ldc + j;
-            bool goes_on = k0 > 0 || mode == ADD;
-            tile(to, ldc, goes_on ? to : zeros, goes_on ? ldc : 0,
-                 i < in_place ? (Panel){ part_of(a, i0 + i, k0).data, a.row }
+            tile(c + (i0 + i)*ldc + j, ldc, k0 > 0 || mode == ADD ? NULL : zeros,
+                 i < in_place ? (Panel){ (const Word *)part_of(a, i0 + i, k0).data, a.row }
                               : (Panel){ a_packed + i*KC/STEP, 0 },
                  b + j*panel + k0*NR/STEP, kc,
                  (int)min_size(MR, mc - i), (int)min_size(NR, N - j));
