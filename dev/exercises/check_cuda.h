@@ -265,7 +265,7 @@ static void expect(const float *at, const std::vector<double> &exact, const std:
     };
     size_t wrong_ones = 0, added_ones = 0;
     for (size_t i = 0; i < a.n; i++) wrong_ones += !right(i), added_ones += !right(i) && added(i);
-    for (size_t i = 0; i < a.n && added_ones < wrong_ones / 2; i++)
+    for (size_t i = 0; i < a.n && 2*added_ones <= wrong_ones; i++)
         if (at[i] == UNTOUCHED && !right(i))
             refuse("%s is not written, expected %.4g; %s", element(a, i).c_str(), exact[i],
                    barriers.empty() ? not_written(i).c_str() : barriers.c_str());
@@ -295,9 +295,9 @@ static inline void expect_coalesced(const char *what, emulator::CountKind kind) 
     for (auto &i : emulator::counted().at(0).instructions) {
         const Tally &t = i.second;
         if (i.first.kind == kind && t.sectors != t.ideal)
-            refuse("%s: requests want %.3g sectors of 32 bytes each, %.3g would do: neighbouring "
-                   "lanes must use neighbouring addresses", what, (double)t.sectors / t.requests,
-                   (double)t.ideal / t.requests);
+            refuse("%s: its requests want %.3g sectors of 32 bytes each, %.3g would do: "
+                   "neighbouring lanes must use neighbouring addresses", what,
+                   (double)t.sectors / t.requests, (double)t.ideal / t.requests);
     }
 }
 

@@ -91,7 +91,8 @@ static void transpose(int N, int C, bool random) {
 
 static void check_transpose_shared() {
     const int sizes[][2] = { { 32, 32 }, { 64, 96 }, { 45, 70 }, { 40, 72 }, { 1, 1 }, { 1, 100 },
-                             { 100, 1 }, { 8, 8 }, { 31, 33 }, { 24, 40 }, { 300, 240 } };
+                             { 100, 1 }, { 8, 8 }, { 31, 33 }, { 24, 40 }, { 300, 240 },
+                             { 1, 33000 }, { 33000, 1 } };
     for (auto &s : sizes) transpose(s[0], s[1], false);
     for (int i = 0; i < 6; i++) transpose(draw(1, 130), draw(1, 130), true);
     for (int i = 0; i < 4; i++) transpose(8 * draw(1, 16), 8 * draw(1, 16), true);
@@ -205,7 +206,8 @@ static void product(int M, int N, int K, bool random, bool infinite = false) {
 static void check_matmul_tiled() {
     const int sizes[][3] = { { 64, 64, 16 }, { 64, 64, 64 }, { 37, 50, 41 }, { 24, 40, 56 },
                              { 1, 1, 1 }, { 3, 5, 7 }, { 17, 1, 33 }, { 1, 17, 15 },
-                             { 16, 16, 4200 }, { 33, 20, 1 }, { 40, 16, 128 } };
+                             { 16, 16, 4200 }, { 33000, 1, 1 }, { 1, 33000, 1 }, { 33, 20, 1 },
+                             { 40, 16, 128 } };
     for (auto &s : sizes) product(s[0], s[1], s[2], false);
     product(19, 21, 23, false, true);
     for (int i = 0; i < 8; i++)

@@ -109,11 +109,13 @@ EXERCISES = [Exercise(*row) for row in [
         Gets a number from each of a warp's 32 lanes.
         Returns the sum of the 32, in every lane."""),
     ("softmax_row", 13, WARP, "softmax_row", """
-        Gets x (N,C); there may be more warps than rows.
+        Gets x (N,C). Warp n of the whole grid owns row n; there may be more warps than rows. A
+        block is one-dimensional, and has 1 to 32 whole warps.
         Writes p (N,C), the softmax of each row. warp_sum and warp_max, above, help. A number of x
         may be large: exp must not overflow."""),
     ("layernorm_cuda", 13, WARP, "layernorm_cuda", """
-        Gets x (N,C), gain (C) and bias (C); there may be more warps than rows.
+        Gets x (N,C), gain (C) and bias (C). Warp n of the whole grid owns row n; there may be more
+        warps than rows. A block is one-dimensional, and has 1 to 32 whole warps.
         Writes out (N,C), mean (N) and rstd (N) = 1/sqrt(var + 1e-5). warp_sum, above, helps."""),
     ("find_the_race", 13, WARP, "standardise", """
         This kernel lacks one __syncthreads(). Between which two lines? Put it there; change nothing
@@ -333,12 +335,15 @@ def emulator_says(said):
     """The emulator's report in one line, or None: with the first place where threads wait."""
     said = [re.sub(r"/\S*/(?=dev/exercises/)", "", line).strip() for line in said]
     for line, following in zip(said, said[1:] + [""]):
-        if line.startswith("emulator: ") and "no thread can run" in line:
-            return (f"{line}: {following}; every thread of a block must reach each __syncthreads, "
-                    "and every lane of a warp each shuffle: neither stands in an if or a loop that "
-                    "only some of them run")
-        if line.startswith("emulator: "):
-            return line
+        if not line.startswith("emulator: "):
+            continue
+        if "no thread can run" in line:
+            line += ": " + following
+        if "no thread can run" in line or "barrier divergence" in line:
+            line += ("; every thread of a block must reach each __syncthreads, and every lane of a "
+                     "warp each shuffle: neither stands in an if or a loop that only some of them "
+                     "run")
+        return line
     return None
 
 
@@ -346,8 +351,10 @@ def verdict_of(exercise, tree, program):
     if exercise.name != "find_the_race":
         return verdict([program, exercise.name])
     source, original = read(os.path.join(tree, WARP)), read(path_of(WARP))
-    return (beyond_a_barrier(source, original) or verdict([program, exercise.name])
-            or barriers_added(source, original))
+    fault = verdict([program, exercise.name])
+    if fault and fault.startswith("emulator: "):
+        return fault                   # it names the line where threads wait
+    return beyond_a_barrier(source, original) or fault or barriers_added(source, original)
 
 
 BARRIER_CALL = "__syncthreads();"
