@@ -91,8 +91,7 @@ static void transpose(int N, int C, bool random) {
 
 static void check_transpose_shared() {
     const int sizes[][2] = { { 32, 32 }, { 64, 96 }, { 45, 70 }, { 40, 72 }, { 1, 1 }, { 1, 100 },
-                             { 100, 1 }, { 8, 8 }, { 31, 33 }, { 24, 40 }, { 300, 240 },
-                             { 1, 33000 }, { 33000, 1 } };
+                             { 100, 1 }, { 8, 8 }, { 31, 33 }, { 24, 40 }, { 300, 240 } };
     for (auto &s : sizes) transpose(s[0], s[1], false);
     for (int i = 0; i < 6; i++) transpose(draw(1, 130), draw(1, 130), true);
     for (int i = 0; i < 4; i++) transpose(8 * draw(1, 16), 8 * draw(1, 16), true);
