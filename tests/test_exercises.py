@@ -144,12 +144,12 @@ MISTAKES = {
          "sqrt(all.squares)", "all.squares", "step_end gets squares")],
     "warp_sum": [
         ("i = 16", "i = 8", "lane 0 of warp 0 has"),
-        ("x += ", "x = ", "each added to x"),
+        ("x += ", "x = ", "each exchange is added to x"),
         ("__shfl_xor_sync", "__shfl_down_sync", "every lane must have it")],
     "softmax_row": [
         ("row[c] - hi", "row[c]", OVERFLOW),
         ("sum = warp_sum(sum);", "", "the sum over the whole row, of all lanes"),
-        ("(size_t)n*C + c] =", "c] =", "p[n=0][c=0] is"),
+        ("(size_t)n*C + c] =", "c] =", "p[n=1][c=0] is not written"),
         ("-INFINITY", "0.0f", OVERFLOW),
         ("warp_max(hi)", "__shfl_sync(~0u, hi, 0)", OVERFLOW)],
     "layernorm_cuda": [
@@ -161,7 +161,7 @@ MISTAKES = {
          "change\n    if (lane() == 0) sums[warp] = sum;",
          "if (lane() == 0) sums[warp] = sum;\n    __syncthreads();", "between which two lines"),
         ("__syncthreads();                             // all", "__syncwarp();  // all",
-         "between which two lines"),
+         "of standardise, `__syncwarp();`"),
         ("before they change\n    if (lane() == 0) sums", "\n    if (lane() == 0) __syncthreads(), "
          "sums", "barrier"),
         ("float d =", "__syncthreads();\n    float d =", "2 barriers are added, expected 1"),
@@ -174,7 +174,7 @@ MISTAKES = {
          "global stores: its requests want 32 sectors")],
     "matmul_tiled": [
         ("a_tile[y][k]", "(m < M && k0 + k < K ? a[(size_t)m*K + k0 + k] : 0.0f)",
-         "global loads: 294912 numbers, expected 32768"),
+         "global loads: 73728 numbers, expected at most 8192"),
         ("__syncthreads();                         // all have", "//",
          "read by all before the next step"),
         ("if (m < M && n < N) c", "c", "an if around the store alone"),

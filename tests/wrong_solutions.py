@@ -236,7 +236,12 @@ WRONG = {
     float sum = 0.0f;
     for (int i = 0; i < 32; i++) sum += __shfl_sync(~0u, x, i);
     return sum;
-""", "after 32 exchanges")],
+""", "after 32 exchanges"),
+        ("    for", "    x = (float)(int)x;\n    for", "a fraction"),
+        ("    for", "    x = fabsf(x);\n    for", "may be negative"),
+        ("return x", "return threadIdx.x < 32 ? x : 0.0f", "sums its own 32 numbers"),
+        ("x += __shfl_xor_sync(~0u, x, i)", "x += __shfl_xor_sync(~0u, x, i, 16)",
+         "lane 15's number more than once")],
     "softmax_row": [
         (None, """
     int n = (int)((blockIdx.x * blockDim.x + threadIdx.x) / 32);
@@ -246,7 +251,7 @@ WRONG = {
     for (int c = 0; c < C; c++) hi = fmaxf(hi, row[c]);
     for (int c = 0; c < C; c++) sum += expf(row[c] - hi);
     for (int c = 0; c < C; c++) p[(size_t)n*C + c] = expf(row[c] - hi) / sum;
-""", "global loads: 36864 numbers"),
+""", "global loads: 12320 numbers"),
         (None, """
     int n = (int)((blockIdx.x * blockDim.x + threadIdx.x) / 32);
     if (n >= N) return;
@@ -258,7 +263,7 @@ WRONG = {
     for (int c = begin; c < end; c++) sum += expf(row[c] - hi);
     sum = warp_sum(sum);
     for (int c = begin; c < end; c++) p[(size_t)n*C + c] = expf(row[c] - hi) / sum;
-""", "its requests want 12 sectors"),
+""", "its requests want 32 sectors"),
         (None, """
     int n = (int)((blockIdx.x * blockDim.x + threadIdx.x) / 32);
     if (n >= N) return;
@@ -267,15 +272,30 @@ WRONG = {
     for (int c = lane(); c < C; c += 32) sum += exp((double)row[c]);
     for (int i = 16; i > 0; i /= 2) sum += __shfl_xor_sync(~0u, sum, i);
     for (int c = lane(); c < C; c += 32) p[(size_t)n*C + c] = (float)(exp((double)row[c]) / sum);
-""", OVERFLOW)],
+""", OVERFLOW),
+        ("(blockIdx.x * blockDim.x + threadIdx.x) / 32", "blockIdx.x*4 + threadIdx.x/32",
+         "a block has blockDim.x / 32 warps"),
+        ("c < C;", "c < C && c < 256;", "p[n=0][c=256] is not written"),
+        ("if (n >= N)", "if (n >= N || lane() >= C)", "also one without a column"),
+        ("for (int c = lane(); c < C; c += 32)",
+         "if (lane() < 4) for (int c = lane(); c < C; c += 4)", "of a warp's 32 lanes take part")],
     "layernorm_cuda": [
         ("squares += (row[c] - m) * (row[c] - m);", "squares += row[c] * row[c];",
-         "warp_sum(squares) / C +", "warp_sum(squares) / C - m*m +", "rstd[n=0] is"),
+         "warp_sum(squares) / C +", "warp_sum(squares) / C - m*m +", "rstd[n=1] is"),
         ("for (int c = lane(); c < C; c += 32)",
          "for (int c = lane()*((C + 31)/32); c < C && c < (lane() + 1)*((C + 31)/32); "
-         "c++)", "its requests want 8 sectors"),
+         "c++)", "its requests want 32 sectors"),
         ("for (int c = lane(); c < C; c += 32)", "for (int c = 0; c < C; c++)", "warp_sum(sum)",
-         "sum", "warp_sum(squares)", "squares", "numbers, expected 1280")],
+         "sum", "warp_sum(squares)", "squares", "numbers, expected at most 480"),
+        ("float r =", "for (int c = lane(); c < C; c += 32) ((float *)row)[c] -= m;\n"
+         "    float r =", "(row[c] - m) * r", "row[c] * r", "it is an input"),
+        ("c < C; c += 32) sum += row[c]",
+         "c < C + 31; c += 32) sum += c < C ? row[c] : 0.0f*row[c]",
+         "is read, and it has 385"),
+        ("if (lane() == 0) mean", "if (lane() == 0 && n < 32) mean", "mean[n=32] is not written"),
+        ("rsqrtf(warp_sum(squares) / C + 1e-5f)",
+         "(squares = warp_sum(squares)) > 0.0f ? rsqrtf(squares / C + 1e-5f) : 0.0f",
+         "rstd[n=3] is 0, expected 316.2")],
     "find_the_race": [
         ("__syncthreads();                             // all", "// all", "mean += sums[w] / C;",
          "mean += sums[w] / C, __syncthreads();", "more than a barrier has changed"),
@@ -290,21 +310,42 @@ WRONG = {
          "if (lane() == 0) sums[warp] = sum;\n"
          "    __syncthreads();                             // the squares",
          "if (lane() == 0) { __syncthreads(); sums[warp] = sum; }\n"
-         "    __syncthreads();                             // the squares", "barrier divergence")],
+         "    __syncthreads();                             // the squares", "barrier divergence"),
+        ("mean += sums[w] / C", "mean += sums[w] / (C - 1)", "of standardise, `for (int w = 0; w"),
+        ("__syncthreads();                             // all",
+         "if (lane() == 0) __syncthreads(); //",
+         "every thread of a block must reach each"),
+        ("__syncthreads();                             // all", "__syncthreads_or(0);  // all",
+         "of standardise, `__syncthreads_or(0);`"),
+        ("float sums[WARPS]", "float sums[2*WARPS]", "more than a barrier has changed")],
     "transpose_shared": [
         ("[TILE + 1]", "[TILE + 2]", "bank conflicts, expected none"),
         ("int i = threadIdx.y; i < TILE; i += WARPS_OF_TILE)\n"
          "        if (n0", "int i = 0; i < TILE; i++)\n"
-         "        if (n0", "global loads: 49152 numbers"),
+         "        if (n0", "both write one word"),
         ("= tile[lane][i];", "= x[(size_t)(n0 + lane)*C + c0 + i];",
-         "global loads: its requests want")],
+         "global loads: its requests want"),
+        ("if (n0 + i < N && c0 + lane < C) ", "", "x: element 3360 is read, and it has 3150"),
+        ("if (n0 + i < N && c0 + lane < C) tile[i][lane] = x[(size_t)(n0 + i)*C + c0 + lane];",
+         "for (int j = lane ? C : c0; j < C && j < c0 + TILE; j++)\n"
+         "            if (n0 + i < N) tile[i][j - c0] = x[(size_t)(n0 + i)*C + j];",
+         "of a warp's 32 lanes take part"),
+        ("tile[TILE][TILE + 1];", "all[TILE*(TILE + 1)];\n"
+         "    int width = TILE + ((int)(blockIdx.x + 1)*TILE <= C);", "tile[i][lane]",
+         "all[i*width + lane]", "tile[lane][i]", "all[lane*width + i]", "bank conflicts"),
+        ("    __syncthreads();", "    __syncthreads();\n    __syncthreads();",
+         "2 barriers, expected 1")],
     "matmul_tiled": [
         ("m < M && k0 + x < K ? a[(size_t)m*K + k0 + x] : 0.0f",
-         "m < M ? a[(size_t)m*K + k0 + x] : 0.0f", "and 0 where a or b ends"),
+         "m < M ? a[(size_t)m*K + k0 + x] : 0.0f", "an if around the load"),
         ("c[(size_t)m*N + n] = sum;", "c[(size_t)m*N + n] += sum;", "write it with ="),
         ("        __syncthreads();                         // all have",
          "        if (m < M && n < N) c[(size_t)m*N + n] = sum;\n"
-         "        __syncthreads();                         // all have", "the sum is stored once")],
+         "        __syncthreads();                         // all have", "the sum is stored once"),
+        ("k0 < K;", "k0 < K && k0 < 64;", "with a and b all 1 it is 64, expected 4200"),
+        ("m < M && k0 + x < K ?", "(size_t)m*K + k0 + x < (size_t)M*K ?", "an infinite number"),
+        ("k0 + y < K && n < N ?", "k0 + y < K ?", "b: element 2050 is read, and it has 2050"),
+        ("k < SIDE; k++", "k <= SIDE; k++", "shared memory: element 256 of an array is read")],
     "ring_allreduce": [
         ("(rank - step + 2*n)", "(rank + step)", "sends chunk 1, expected 2"),
         ("(rank - step + 2*n) % n", "(rank - step + 2*n) % (n - 1)", "its own number"),

@@ -43,6 +43,16 @@ static std::mutex lock;
 static thread_local Counter *counter;            // this core's
 static thread_local const Worker *running;       // null outside of kernels
 
+CountWatch count_watch;
+
+// What the watch itself reads and writes is not the kernel's.
+static void watched(CountKind kind, const void *p, size_t bytes) {
+    const Worker *w = running;
+    running = nullptr;
+    if (count_watch) count_watch(kind, p, bytes);
+    running = w;
+}
+
 const std::vector<CountedKernel> &counted(void) { return kernels; }
 
 void count_clear(void) { kernels.clear(); }
@@ -278,6 +288,7 @@ static uintptr_t caller(void *address) { return (uintptr_t)address; }
 #define CALLER caller(__builtin_return_address(0))
 
 void count_call(CountKind kind, int instructions) {
+    if (running && kind == BARRIER) watched(kind, nullptr, 0);
     for (int i = 0; running && i < instructions; i++) note({ CALLER, kind, i }, nullptr, 0);
 }
 
@@ -303,8 +314,10 @@ static inline void touch(void *p, size_t bytes, CountKind kind, uintptr_t addres
     if (!running || running->current == &running->home) return;
     uintptr_t at = (uintptr_t)p, stack = (uintptr_t)running->current->stack;
     if (at - stack < STACK_BYTES) return;
-    if (is_shared(at)) kind = kind == GLOBAL_LOAD ? SHARED_LOAD : SHARED_STORE;
-    else if (!region_of(at)) return;
+    bool shared = is_shared(at);
+    if (shared) kind = kind == GLOBAL_LOAD ? SHARED_LOAD : SHARED_STORE;
+    watched(kind, p, bytes);
+    if (!shared && !region_of(at)) return;
     for (int part = 0; bytes > 0; part++) {
         size_t some = std::min(bytes, (size_t)16);
         note({ address, kind, part }, (char *)p + 16*part, (uint32_t)some);

@@ -8,12 +8,20 @@
 
 namespace emulator {
 
+// When accesses are counted, nothing else lies so many bytes behind a variable: NaNs, for a watch.
+#ifdef EMULATOR_COUNT
+constexpr size_t SHARED_GAP = 256;
+#else
+constexpr size_t SHARED_GAP = 0;
+#endif
+
 // Each variable is an allocation of its own, so that AddressSanitizer guards its ends.
 static inline void *shared_new(int slot, size_t bytes, const char *name) {
     void *p = nullptr;
     if (slot >= MAX_SHARED) fail("more than %d __shared__ variables", MAX_SHARED - 1);
-    if (bytes && posix_memalign(&p, 128, bytes)) fail("no memory for __shared__ %s", name);
-    if (bytes) memset(p, 0xFF, bytes);           // NaN as float, double and bf16; -1 as an integer
+    if (bytes && posix_memalign(&p, 128, bytes + SHARED_GAP))
+        fail("no memory for __shared__ %s", name);
+    if (bytes) memset(p, 0xFF, bytes + SHARED_GAP);          // NaN as float, double and bf16; -1
     worker.shared[slot] = { p, bytes };
     return p;
 }

@@ -1,76 +1,314 @@
-// What the checks of exercises in CUDA share: memory of the emulated GPU, with a guard behind it.
+// What the checks of exercises in CUDA share: arrays of the emulated GPU that know their ends, a
+// watch over each access, random sizes, and a verdict that says on what the kernel ran.
 #pragma once
 #include <math.h>
+#include <stdarg.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
 #include <algorithm>
+#include <functional>
+#include <string>
 #include <vector>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 #include "dev/exercises/verdict.h"     // wrong
 
-static const float UNTOUCHED = -123.0f;
-enum { GUARD = 1024 };                 // elements behind a tensor that nobody may write
+// ---- the case: what the kernel runs on ----
 
-// A tensor on the GPU. Without x its elements are UNTOUCHED. Behind it nobody may read, or write.
-static float *on_gpu(size_t n, const float *x = nullptr) {
-    std::vector<float> all(n + GUARD, x ? NAN : UNTOUCHED);
-    if (x) std::copy(x, x + n, all.begin());
-    float *p = NULL;
-    cudaMalloc(&p, (n + GUARD) * sizeof *p);
-    cudaMemcpy(p, all.data(), (n + GUARD) * sizeof *p, cudaMemcpyHostToDevice);
-    return p;
+static std::string of_case;            // ends each verdict
+static uint64_t seed, state;
+
+__attribute__((format(printf, 1, 2), noreturn))
+static void refuse(const char *fmt, ...) {
+    char what[1024];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(what, sizeof what, fmt, args);
+    va_end(args);
+    wrong("%s%s", what, of_case.c_str());
 }
 
-static std::vector<float> fetch(const char *name, const float *p, size_t n,
-                                const char *hint = "do threads without work leave, and do the "
-                                "others stop at the end of a row?") {
-    std::vector<float> x(n + GUARD);
+// A random number from lo to hi. Each day has sizes and values of its own; DAY=n repeats a day's.
+static int draw(int lo, int hi) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return lo + (int)((state >> 33) % (uint64_t)(hi - lo + 1));
+}
+
+// In multiples of 1/1024, from -2 to 2.
+static float draw_float(void) { return (float)draw(-2048, 2048) / 1024.0f; }
+
+static void check_begin(void) {
+#ifdef _OPENMP
+    omp_set_num_threads(1);            // the watch is of one block at a time
+#endif
+    const char *day = getenv("DAY");
+    seed = state = day && *day ? strtoull(day, NULL, 10) : (uint64_t)time(NULL) / 86400;
+}
+
+// Random cases also run the threads in a random order.
+static void begin_case(bool random, const std::string &sizes) {
+    of_case = " (" + sizes + (random ? "; DAY=" + std::to_string(seed) + " repeats it)" : ")");
+    if (random) setenv("EMULATOR_SHUFFLE", std::to_string(draw(1, 1 << 20)).c_str(), 1);
+    else unsetenv("EMULATOR_SHUFFLE");
+}
+
+// ---- arrays: an index that leaves one meets pages without access ----
+
+static const float UNTOUCHED = -123.0f;          // what an output contains before
+enum : size_t { AROUND = 64 << 20 };             // bytes of such pages on each side
+
+struct Array {
+    const char *name, *index;          // "x" and "nc": x[n][c]
+    size_t columns, n;
+    float *at;
+    std::vector<float> input;          // empty: an output
+    char *pages;
+    size_t bytes;                      // of pages with access
+    const char *hint;                  // for an index that leaves it
+};
+static std::vector<Array> arrays;
+
+// Counted, an array begins with a sector; the watch guards its end. Else it ends with a page.
+static float *on_gpu(const char *name, const char *index, size_t columns, size_t n,
+                     const char *hint, const float *x = nullptr) {
+#ifdef EMULATOR_COUNT
+    size_t unit = 256;
+#else
+    size_t unit = sizeof *x;
+#endif
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), size = (n * sizeof *x + unit - 1) / unit * unit;
+    size_t bytes = (size + page - 1) / page * page;
+    char *pages = (char *)mmap(NULL, bytes + 2*AROUND, PROT_NONE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (pages == MAP_FAILED || mprotect(pages + AROUND, bytes, PROT_READ | PROT_WRITE))
+        wrong("not a verdict: there is no memory for %s", name);
+    float *at = (float *)(pages + AROUND + bytes - size);
+    std::fill((float *)(pages + AROUND), (float *)(pages + AROUND + bytes), x ? NAN : UNTOUCHED);
+    if (x) std::copy(x, x + n, at);
+    emulator::count_memory(at, n * sizeof *at);
+    arrays.push_back({ name, index, columns, n, at, std::vector<float>(x, x ? x + n : x), pages,
+                       bytes, hint });
+    return at;
+}
+
+static void arrays_free(void) {
+    for (Array &a : arrays) {
+        emulator::count_forget(a.at);
+        munmap(a.pages, a.bytes + 2*AROUND);
+    }
+    arrays.clear();
+}
+
+static Array &array_of(const float *at) {
+    return *std::find_if(arrays.begin(), arrays.end(), [=](Array &a) { return a.at == at; });
+}
+
+static std::string element(const Array &a, size_t i) {
+    std::string row = std::to_string(i / a.columns), column = std::to_string(i % a.columns);
+    std::string s = std::string(a.name) + "[" + a.index[0] + "=" + row + "]";
+    return a.index[1] ? s + "[" + a.index[1] + "=" + column + "]" : s;
+}
+
+// ---- the watch, in a counting emulator: ends of arrays, barriers, races in shared memory ----
+
+// A thread's access to a word of shared memory, after so many barriers.
+struct Touch { int thread = -1, barriers = 0; };
+struct Word { Touch writer, readers[2]; bool old = false; };    // readers: of two warps
+enum Race { NO_RACE, READ_TOO_EARLY, OVERWRITTEN_TOO_EARLY, WRITTEN_TWICE };
+
+static struct {
+    uint64_t block;                              // the one that runs
+    int threads_of_block;
+    std::vector<Word> words[8];                  // of each __shared__ variable
+    int barriers[1024];                          // that a thread has reached
+    Race race;                                   // the first of the launch
+    std::string threads;                         // the two that meet in it
+    bool uneven;                                 // some threads miss a barrier
+} watch;
+
+#ifdef EMULATOR_COUNT
+static std::string thread_name(int i) {
+    uint3 t = emulator::worker.fibers[i].thread;
+    return "thread (" + std::to_string(t.x) + "," + std::to_string(t.y) + ")";
+}
+
+// Without a barrier between them, two accesses of different warps come in either order.
+static void found(Race race, Touch before, int thread) {
+    bool meet = before.thread >= 0 && before.thread / 32 != thread / 32 &&
+                before.barriers == watch.barriers[thread];
+    if (!meet || watch.race) return;
+    watch.race = race;
+    watch.threads = thread_name(before.thread) + " and " + thread_name(thread);
+}
+
+static void watch_shared(Word *w, bool writes, int thread) {
+    Touch now = { thread, watch.barriers[thread] };
+    if (!writes) {
+        found(w->old ? OVERWRITTEN_TOO_EARLY : READ_TOO_EARLY, w->writer, thread);
+        if (w->readers[0].thread / 32 != thread / 32) w->readers[1] = w->readers[0];
+        w->readers[0] = now;
+        return;
+    }
+    bool written = w->writer.thread >= 0;
+    for (Touch r : w->readers)
+        found(written ? OVERWRITTEN_TOO_EARLY : READ_TOO_EARLY, r, thread);
+    found(WRITTEN_TWICE, w->writer, thread);
+    w->old |= written && w->writer.barriers != now.barriers;     // it holds a second number
+    w->writer = now;
+}
+
+// A block has ended: all its threads have reached the same number of barriers, or should have.
+static void watch_block(uint64_t next) {
+    for (int i = 1; watch.block && i < watch.threads_of_block; i++)
+        watch.uneven |= watch.barriers[i] != watch.barriers[0];
+    std::fill(watch.barriers, watch.barriers + 1024, 0);
+    for (auto &words : watch.words) words.clear();
+    watch.block = next;
+    if (next) watch.threads_of_block = 32 * emulator::worker.warps;
+}
+
+static void watch_access(emulator::CountKind kind, const void *p, size_t bytes) {
+    emulator::Worker &w = emulator::worker;
+    int thread = (int)(w.current - w.fibers);
+    if (w.serial != watch.block) watch_block(w.serial);
+    if (kind == emulator::BARRIER) watch.barriers[thread]++;
+    const char *at = (const char *)p;
+    bool writes = kind != emulator::GLOBAL_LOAD && kind != emulator::SHARED_LOAD;
+    const char *is = writes ? "written" : "read";
+    for (const Array &a : arrays) {
+        if (at < a.pages || at >= a.pages + a.bytes + 2*AROUND) continue;
+        long first = (const float *)p - a.at, last = first + ((long)bytes - 1) / 4;
+        if (first < 0 || last >= (long)a.n)
+            refuse("%s: element %ld is %s, and it has %zu: %s", a.name, first < 0 ? first : last,
+                   is, a.n, a.hint);
+    }
+    for (int s = 1; s < w.shared_count && s < 8; s++) {
+        size_t i = (size_t)(at - (const char *)w.shared[s].data) / sizeof(float);
+        size_t n = w.shared[s].bytes / sizeof(float);
+        if (at < (const char *)w.shared[s].data || i >= n + emulator::SHARED_GAP / sizeof(float))
+            continue;
+        if (i >= n)
+            refuse("shared memory: element %zu of an array is %s, and it has %zu: an index runs "
+                   "past its end", i, is, n);
+        if (watch.words[s].empty()) watch.words[s].resize(n);
+        watch_shared(&watch.words[s][i], writes, thread);
+    }
+}
+#endif
+
+// What the last launch shows, whatever its result: threads that miss a barrier, or a race; or "".
+struct BarrierHints { const char *uneven, *too_early, *overwritten, *twice; };
+
+static std::string barriers_say(const BarrierHints &hints) {
+    if (watch.uneven) return std::string("some threads of a block do not reach each barrier: ") +
+                             hints.uneven;
+    if (!watch.race) return "";
+    return watch.threads + " meet in shared memory with no barrier between them: " +
+           (watch.race == WRITTEN_TWICE ? std::string("both write one word; ") + hints.twice :
+            watch.race == READ_TOO_EARLY
+            ? std::string("one reads what the other has to write first; ") + hints.too_early
+            : std::string("one writes what the other has to read first; ") + hints.overwritten);
+}
+
+// Launches a kernel; says if it fails or changes an input. Races are in `watch`.
+static void run(const std::function<void()> &launch) {
+    watch.race = NO_RACE;
+    watch.uneven = false;
+    watch.block = 0;
+#ifdef EMULATOR_COUNT
+    emulator::count_clear();
+    emulator::count_watch = watch_access;
+#endif
+    launch();
     cudaError_t error = cudaDeviceSynchronize();
-    if (error != cudaSuccess) wrong("the kernel fails: %s", cudaGetErrorString(error));
-    cudaMemcpy(x.data(), p, (n + GUARD) * sizeof *p, cudaMemcpyDeviceToHost);
-    for (size_t i = n; i < n + GUARD; i++)
-        if (x[i] != UNTOUCHED)
-            wrong("%s: element %zu is written, and it has %zu: %s", name, i, n, hint);
-    if (n > 1 && x[0] == UNTOUCHED && x[1] == UNTOUCHED && x[n - 1] == UNTOUCHED)
-        wrong("%s: it is not written", name);
-    x.resize(n);
-    return x;
+    if (error != cudaSuccess) refuse("the kernel fails: %s", cudaGetErrorString(error));
+#ifdef EMULATOR_COUNT
+    emulator::count_watch = nullptr;
+    watch_block(0);
+#endif
+    for (const Array &a : arrays)
+        for (size_t i = 0; i < a.input.size(); i++)
+            if (memcmp(&a.at[i], &a.input[i], sizeof a.at[i]))
+                refuse("%s is %.4g after the launch, and was %.4g: it is an input, which stays as "
+                       "it is", element(a, i).c_str(), a.at[i], a.input[i]);
 }
 
-// Compares a matrix of `columns` columns with what is exact. `index`: the letters of its indices.
-static void expect(const char *name, const std::vector<float> &x, const std::vector<double> &exact,
-                   const char *index, int columns, const char *hint) {
-    double size = 0.0;
-    for (double e : exact) size = fmax(size, fabs(e));
-    for (size_t i = 0; i < exact.size(); i++)
-        if (!(fabs(x[i] - exact[i]) <= 1e-4 * size)) {
-            char column[32] = "";
-            if (index[1]) snprintf(column, sizeof column, "[%c=%zu]", index[1], i % columns);
-            wrong("%s[%c=%zu]%s is %.4g%s, expected %.4g; %s", name, index[0], i / columns, column,
-                  x[i], x[i] == UNTOUCHED ? " (it is not written)" : "", exact[i], hint);
-        }
+// ---- comparing ----
+
+// Two numbers in as many digits as tell them apart.
+static std::string is_expected(double got, double exact) {
+    char text[2][64];
+    for (int digits = 4; digits < 18; digits += 4) {
+        snprintf(text[0], sizeof text[0], "%.*g", digits, got);
+        snprintf(text[1], sizeof text[1], "%.*g", digits, exact);
+        if (strcmp(text[0], text[1])) break;
+    }
+    return std::string(text[0]) + ", expected " + text[1];
 }
+
+static bool near(double a, double b) { return fabs(a - b) <= 1e-4 * fabs(b); }
+
+typedef std::function<bool(size_t i)> Right;                 // whether element i is
+typedef std::function<std::string(size_t i)> Hint;           // for the first that is not
+
+// Compares an output with what is exact: first whether it is written, then its values. `barriers`
+// are what barriers_say has found, before all other hints.
+static void expect(const float *at, const std::vector<double> &exact, const std::string &barriers,
+                   const Right &right, const Hint &not_written, const Hint &hint) {
+    const Array &a = array_of(at);
+    auto added = [&](size_t i) {
+        double sum = at[i] - UNTOUCHED;
+        return at[i] != UNTOUCHED && fabs(sum - exact[i]) <= 1e-4 * fabs(exact[i]) + 1e-5;
+    };
+    size_t wrong_ones = 0, added_ones = 0;
+    for (size_t i = 0; i < a.n; i++) wrong_ones += !right(i), added_ones += !right(i) && added(i);
+    for (size_t i = 0; i < a.n && 2*added_ones <= wrong_ones; i++)
+        if (at[i] == UNTOUCHED && !right(i))
+            refuse("%s is not written, expected %.4g; %s", element(a, i).c_str(), exact[i],
+                   barriers.empty() ? not_written(i).c_str() : barriers.c_str());
+    for (size_t i = 0; i < a.n; i++) {
+        if (right(i)) continue;
+        std::string is = element(a, i) + " is " + is_expected(at[i], exact[i]);    // a hint may run
+        refuse("%s; %s", is.c_str(), !barriers.empty() ? barriers.c_str() :
+               added(i) ? "the result is added to what stood there: write it with =" :
+               hint(i).c_str());
+    }
+    if (!barriers.empty()) refuse("%s is right in this order of the threads, but %s", a.name,
+                                  barriers.c_str());
+}
+
+// ---- counting ----
 
 #ifdef EMULATOR_COUNT
 using emulator::Tally;
-using emulator::count_clear;
 
-// What the one kernel that was launched since count_clear asked for.
+// What the one kernel of the last run asked for.
 static inline Tally asked(emulator::CountKind kind) {
     return emulator::counted().at(0).total(kind);
 }
 
-static inline void expect_coalesced(const char *what, Tally t) {
-    if (t.sectors != t.ideal)
-        wrong("%s: its requests want %.3g sectors of 32 bytes each, %.3g would do: "
-              "neighbouring lanes must use neighbouring addresses", what,
-              (double)t.sectors / t.requests, (double)t.ideal / t.requests);
+// Each instruction's requests touch no more sectors than their bytes fill: rows must be aligned.
+static inline void expect_coalesced(const char *what, emulator::CountKind kind) {
+    for (auto &i : emulator::counted().at(0).instructions) {
+        const Tally &t = i.second;
+        if (i.first.kind == kind && t.sectors != t.ideal)
+            refuse("%s: its requests want %.3g sectors of 32 bytes each, %.3g would do: "
+                   "neighbouring lanes must use neighbouring addresses", what,
+                   (double)t.sectors / t.requests, (double)t.ideal / t.requests);
+    }
 }
 
-// Each of n numbers of global memory once.
-static inline void expect_moved(const char *what, Tally t, unsigned long long n, const char *hint) {
-    if (t.bytes / 4 > n)
-        wrong("%s: %llu numbers, expected %llu; %s", what, (unsigned long long)t.bytes / 4, n,
-              hint);
+// At most so many requests of a warp, and numbers.
+static inline void expect_moved(const char *what, Tally t, double requests, const char *hint) {
+    double lanes = (double)t.lanes / t.requests;
+    if (t.requests <= requests) return;
+    if (lanes < 31.0 && t.lanes <= 32 * requests)
+        refuse("%s: %.3g of a warp's 32 lanes take part in a request, so there are %llu requests, "
+               "expected %.0f; %s", what, lanes, (unsigned long long)t.requests, requests, hint);
+    refuse("%s: %llu numbers, expected at most %.0f; %s", what, (unsigned long long)t.bytes / 4,
+           32 * requests, hint);
 }
-#else
-static inline void count_clear() {}
 #endif

@@ -4,109 +4,217 @@
 #include "dev/exercises/check_cuda.h"
 #include "tiles.cu"
 
-static std::vector<float> numbers(size_t n, int step) {
+static std::vector<float> numbers(size_t n) {
     std::vector<float> x(n);
-    for (size_t i = 0; i < n; i++) x[i] = (float)((i*i*step + i) % 41) * 0.1f - 2.0f;
+    for (float &e : x) e = draw(0, 12) ? draw_float() : 0.0f;
     return x;
 }
+
+static int tiles(int n, int side) { return (n + side - 1) / side; }
+
+// For an index that leaves an array, where tiles hang over its edge, and where none does.
+static const char *GUARD_THE_LOAD = "at the edge a thread has nothing to load: an if around the "
+                                    "load; all threads must reach each barrier";
+static const char *GUARD_THE_STORE = "at the edge a thread has no element to store: an if around "
+                                     "the store alone; all threads must reach each barrier";
+static const char *ROW_BY_ROW = "no tile hangs over an edge here: a row begins as many elements "
+                                "after the one before as the array has columns";
+
+static const char *ALL_REACH_IT = "__syncthreads stands in no if, in no loop that some leave early,"
+                                  " and behind no return";
 
 static void expect_no_conflicts(const char *hint) {
     Tally loads = asked(emulator::SHARED_LOAD), stores = asked(emulator::SHARED_STORE);
     unsigned long long conflicts = loads.passes - loads.least + stores.passes - stores.least;
     if (conflicts > 0)
-        wrong("shared memory: %llu bank conflicts, expected none; %s", conflicts, hint);
+        refuse("shared memory: %llu bank conflicts, expected none; %s", conflicts, hint);
 }
 
-static const char *GUARD_THE_STORE = "at the edge a thread has no element to store: an if around "
-                                     "the store alone; all threads must reach each barrier";
+// ---- transpose_shared ----
 
-// Whether a kernel's result depends on the order in which the emulator runs threads: a race.
-template <class Launch> static bool depends_on_order(const float *out, size_t n, Launch launch) {
-    std::vector<float> first = fetch("out", out, n), again;
-    bool differs = false;
-    for (int order = 1; order <= 4; order++) {
-        setenv("EMULATOR_SHUFFLE", std::to_string(order).c_str(), 1);
-        launch();
-        again = fetch("out", out, n);
-        differs = differs || memcmp(first.data(), again.data(), n * sizeof *out) != 0;
-    }
-    unsetenv("EMULATOR_SHUFFLE");
-    return differs;
+static std::string not_written(size_t) {
+    return "block (x,y) has columns 32 x ... and rows 32 y ... of x, and warp y moves rows y, "
+           "y + 8, y + 16 and y + 24 of its tile; a thread that returns early cannot store";
 }
 
-static bool right(const std::vector<float> &x, const std::vector<double> &exact) {
-    for (size_t i = 0; i < x.size(); i++) if (!(fabs(x[i] - exact[i]) < 1e-3)) return false;
-    return true;
+// What stands in out[i] instead: an element of x from elsewhere?
+static std::string moved_from(const float *out, const float *x, int N, int C, size_t i) {
+    const float *end = x + (size_t)N*C, *from = std::find(x, end, out[i]);
+    if (!isfinite(out[i])) return "it comes from a word of the tile that no thread has written";
+    if (from == end || std::find(from + 1, end, out[i]) != end)
+        return "out[c*N + n] is x[n*C + c], for each n < N and c < C";
+    size_t at = (size_t)(from - x);
+    return "it is x[n=" + std::to_string(at / C) + "][c=" + std::to_string(at % C) +
+           "]; out[c*N + n] is x[n*C + c], for each n < N and c < C";
 }
 
-static void transpose(int N, int C) {
-    std::vector<float> x = numbers((size_t)N*C, 7);
-    std::vector<double> exact((size_t)N*C);
-    for (int n = 0; n < N; n++) for (int c = 0; c < C; c++) exact[c*N + n] = x[n*C + c];
-    float *out_gpu = on_gpu((size_t)N*C), *x_gpu = on_gpu((size_t)N*C, x.data());
-    dim3 grid((C + TILE - 1) / TILE, (N + TILE - 1) / TILE), block(TILE, WARPS_OF_TILE);
-    count_clear();
-    auto launch = [&] { transpose_shared<<<grid, block>>>(out_gpu, x_gpu, N, C); };
-    launch();
-    std::vector<float> out = fetch("out", out_gpu, (size_t)N*C, GUARD_THE_STORE);
-    if (right(out, exact)) return;
-    expect("out", out, exact, "cn", N, depends_on_order(out_gpu, (size_t)N*C, launch)
-           ? "it changes with the order of the threads: a tile must be whole before another thread "
-             "reads it" : "out[c*N + n] is x[n*C + c], for each n < N and c < C");
+// Along rows, without conflicts, by all lanes; N and C are multiples of 8, so rows begin with a
+// sector. A load beyond the edge may be one of the edge again.
+static void expect_transpose_along_rows(int N, int C) {
+    double requests = (double)tiles(N, TILE) * tiles(C, TILE) * TILE;
+    const char *hint = "warp y moves rows y, y + 8, y + 16 and y + 24, a lane one number of each";
+    expect_coalesced("global loads", emulator::GLOBAL_LOAD);
+    expect_coalesced("global stores", emulator::GLOBAL_STORE);
+    expect_moved("global loads", asked(emulator::GLOBAL_LOAD), requests, hint);
+    expect_moved("global stores", asked(emulator::GLOBAL_STORE), requests, hint);
+    expect_no_conflicts("which banks does a column of a tile with rows of 32 words use, and with "
+                        "rows of 33?");
+}
+
+// The barriers that a warp meets.
+static void expect_few_barriers(double warps, double most, const char *hint) {
+    double each = (double)asked(emulator::BARRIER).requests / warps;
+    if (each > most) refuse("%g barriers, expected %g: %s", each, most, hint);
+}
+
+static void transpose(int N, int C, bool random) {
+    begin_case(random, "N=" + std::to_string(N) + ", C=" + std::to_string(C));
+    size_t size = (size_t)N*C;
+    std::vector<float> numbers_of_x = numbers(size);
+    std::vector<double> exact(size);
+    for (int n = 0; n < N; n++)
+        for (int c = 0; c < C; c++) exact[(size_t)c*N + n] = numbers_of_x[(size_t)n*C + c];
+    bool whole = N % TILE == 0 && C % TILE == 0;
+    float *out = on_gpu("out", "cn", N, size, whole ? ROW_BY_ROW : GUARD_THE_STORE);
+    const float *x = on_gpu("x", "nc", C, size, whole ? ROW_BY_ROW : GUARD_THE_LOAD,
+                            numbers_of_x.data());
+    dim3 grid(tiles(C, TILE), tiles(N, TILE)), block(TILE, WARPS_OF_TILE);
+    run([&] { transpose_shared<<<grid, block>>>(out, x, N, C); });
+    const char *early = "the tile must be whole before another thread reads it";
+    expect(out, exact, barriers_say({ ALL_REACH_IT, early, early, "one thread loads an element" }),
+           [&](size_t i) { return out[i] == (float)exact[i]; }, not_written,
+           [&](size_t i) { return moved_from(out, x, N, C, i); });
+    if (N % 8 == 0 && C % 8 == 0) expect_transpose_along_rows(N, C);
+    expect_few_barriers((double)grid.x * grid.y * WARPS_OF_TILE, 1, "one, when the tile is whole");
+    arrays_free();
 }
 
 static void check_transpose_shared() {
-    transpose(64, 96);
-    Tally loads = asked(emulator::GLOBAL_LOAD), stores = asked(emulator::GLOBAL_STORE);
-    expect_coalesced("global loads", loads);
-    expect_coalesced("global stores", stores);
-    expect_moved("global loads", loads, 64*96, "warp y moves rows y, y + 8, y + 16 and y + 24");
-    expect_moved("global stores", stores, 64*96, "warp y moves rows y, y + 8, y + 16 and y + 24");
-    expect_no_conflicts("which banks does a column of a tile with rows of 32 words use, and with "
-                        "rows of 33?");
-    transpose(45, 70);                           // tiles that hang over the edge
+    const int sizes[][2] = { { 32, 32 }, { 64, 96 }, { 45, 70 }, { 40, 72 }, { 1, 1 }, { 1, 100 },
+                             { 100, 1 }, { 8, 8 }, { 31, 33 }, { 24, 40 }, { 300, 240 } };
+    for (auto &s : sizes) transpose(s[0], s[1], false);
+    for (int i = 0; i < 6; i++) transpose(draw(1, 130), draw(1, 130), true);
+    for (int i = 0; i < 4; i++) transpose(8 * draw(1, 16), 8 * draw(1, 16), true);
 }
 
-static void product(int M, int N, int K) {
-    std::vector<float> a = numbers((size_t)M*K, 3), b = numbers((size_t)K*N, 5);
-    std::vector<double> exact((size_t)M*N, 0.0);
-    for (int m = 0; m < M; m++) for (int n = 0; n < N; n++) for (int k = 0; k < K; k++)
-        exact[m*N + n] += (double)a[m*K + k] * b[k*N + n];
-    float *c_gpu = on_gpu((size_t)M*N);
-    float *a_gpu = on_gpu((size_t)M*K, a.data()), *b_gpu = on_gpu((size_t)K*N, b.data());
-    dim3 grid((N + SIDE - 1) / SIDE, (M + SIDE - 1) / SIDE), block(SIDE, SIDE);
-    count_clear();
-    auto launch = [&] { matmul_tiled<<<grid, block>>>(c_gpu, a_gpu, b_gpu, M, N, K); };
-    launch();
-    std::vector<float> c = fetch("c", c_gpu, (size_t)M*N, GUARD_THE_STORE), added(c);
-    if (right(c, exact)) return;
-    for (float &x : added) x -= UNTOUCHED;
-    bool race = depends_on_order(c_gpu, (size_t)M*N, launch);
-    expect("c", c, exact, "mn", N,
-           right(added, exact) ? "the sum is added to what c contained: write it with =" :
-           M % SIDE != 0 ? "M, N and K are 37, 50 and 41: every thread of a block loads, also one "
-                           "without an element of c, and 0 where a or b ends" :
-           K == SIDE ? race ? "it changes with the order of the threads: both tiles must be whole "
-                              "before they are read" : "the sum over k of a[m*K + k] b[k*N + n]" :
-           race ? "with K = 16 it is right: a tile must be read by all before the next step "
-                  "overwrites it" : "with K = 16 it is right: the sum goes on over all steps");
+// ---- matmul_tiled ----
+
+struct Matmul {
+    int M, N, K;
+    float *c;
+    const float *a, *b;
+    std::vector<double> exact, error;
+};
+
+// Where a or b has an infinite number, only its own row or column of c may show it.
+static Matmul matmul_new(int M, int N, int K, std::vector<float> a, std::vector<float> b) {
+    Matmul p = { M, N, K, NULL, NULL, NULL, std::vector<double>((size_t)M*N, 0.0),
+                 std::vector<double>((size_t)M*N, 0.0) };
+    for (int m = 0; m < M; m++) for (int n = 0; n < N; n++) for (int k = 0; k < K; k++) {
+        double y = (double)a[(size_t)m*K + k] * b[(size_t)k*N + n];
+        p.exact[(size_t)m*N + n] += y;
+        p.error[(size_t)m*N + n] += 3e-6 * fabs(y);
+    }
+    bool whole = M % SIDE == 0 && N % SIDE == 0 && K % SIDE == 0;
+    p.c = on_gpu("c", "mn", N, (size_t)M*N, whole ? ROW_BY_ROW : GUARD_THE_STORE);
+    p.a = on_gpu("a", "mk", K, (size_t)M*K, whole ? ROW_BY_ROW : GUARD_THE_LOAD, a.data());
+    p.b = on_gpu("b", "kn", N, (size_t)K*N, whole ? ROW_BY_ROW : GUARD_THE_LOAD, b.data());
+    return p;
+}
+
+static void matmul_run(const Matmul &p) {
+    dim3 grid(tiles(p.N, SIDE), tiles(p.M, SIDE)), block(SIDE, SIDE);
+    run([&] { matmul_tiled<<<grid, block>>>(p.c, p.a, p.b, p.M, p.N, p.K); });
+}
+
+// For c[i], of which M, N and K are known to matter: how many products it sums, from a and b of 1.
+static std::string products_hint(const Matmul &p, size_t i) {
+    if (asked(emulator::SHARED_STORE).requests == 0 || asked(emulator::SHARED_LOAD).requests == 0)
+        return "no number comes from shared memory: the tiles of a block are __shared__";
+    int M = p.M, N = p.N, K = p.K;
+    for (size_t j = 0; j < p.exact.size(); j++)
+        if (j != i && fabs(p.c[i] - p.exact[j]) <= p.error[j])
+            return "this is the sum of " + element(array_of(p.c), j) + ": it is stored in another "
+                   "place, or for another row or column";
+    if (asked(emulator::SHARED_STORE).lanes > 2ull * tiles(M, SIDE) * tiles(N, SIDE) *
+        tiles(K, SIDE) * SIDE * SIDE)
+        return "a thread writes more than one number of each tile in a step: its sum is a variable "
+               "of its own, and not shared";
+    bool finite = isfinite(p.exact[i]), got = isfinite(p.c[i]);
+    arrays_free();
+    Matmul ones = matmul_new(M, N, K, std::vector<float>((size_t)M*K, 1.0f),
+                             std::vector<float>((size_t)K*N, 1.0f));
+    matmul_run(ones);
+    float sum = ones.c[i];
+    if (!finite || (!got && isfinite(sum)))
+        return "a and b contain an infinite number, which spreads: beyond the edge of a and b both "
+               "tiles are 0, and not another element times 0";
+    if (!isfinite(sum)) return "it comes from a word of a tile that no thread has written: beyond "
+                               "the edge of a and b the tiles are 0";
+    char text[160];
+    snprintf(text, sizeof text, "with a and b all 1 it is %g, expected %d: ", sum, K);
+    if (sum < (float)K) return std::string(text) + (K % SIDE && sum == (float)(K / SIDE * SIDE)
+        ? "the last step along K, which is not whole, is missing"
+        : "products are missing; the sum goes on over all steps, of 16 products each");
+    if (sum > (float)K) return std::string(text) + "too many products are summed; a step has 16, "
+                               "for k from 0 to 15, and beyond the edge the tiles are 0";
+    return "it sums as many products as it should, but others: the sum over k of a[m*K + k] "
+           "b[k*N + n], in float";
+}
+
+// Whole or aligned tiles: what is loaded and stored, by which lanes, and without conflicts.
+static void expect_matmul_counts(int M, int N, int K) {
+    double blocks = (double)tiles(M, SIDE) * tiles(N, SIDE), steps = tiles(K, SIDE);
+    const double warps = SIDE*SIDE / 32;
+    expect_moved("global loads", asked(emulator::GLOBAL_LOAD), 2 * blocks * steps * warps,
+                 "each thread loads one number of a and one of b for each step along K, and 16 "
+                 "threads use it");
+    expect_moved("global stores", asked(emulator::GLOBAL_STORE), blocks * warps,
+                 "the sum is stored once, after the last step");
+    expect_coalesced("global loads", emulator::GLOBAL_LOAD);
+    expect_coalesced("global stores", emulator::GLOBAL_STORE);
+    expect_no_conflicts("with a tile stored as it is read, a warp stores 2 rows of 16 words, and "
+                        "reads one word of a for 16 lanes and a row of b");
+    expect_few_barriers(blocks * warps, 2 * steps, "two a step");
+}
+
+static void product(int M, int N, int K, bool random, bool infinite = false) {
+    begin_case(random, "M=" + std::to_string(M) + ", N=" + std::to_string(N) + ", K=" +
+               std::to_string(K) + (infinite ? ", with an infinite number in a and in b" : ""));
+    std::vector<float> a = numbers((size_t)M*K), b = numbers((size_t)K*N);
+    if (infinite) {                                          // no sum has inf - inf
+        for (float &x : a) x = fabsf(x) + 1.0f;
+        for (float &x : b) x = fabsf(x) + 1.0f;
+        a[(size_t)(M - 1)*K] = a[K - 1] = b[0] = b[(size_t)K*N - 1] = INFINITY;
+    }
+    Matmul p = matmul_new(M, N, K, a, b);
+    matmul_run(p);
+    std::string barriers = barriers_say({ ALL_REACH_IT,
+        "both tiles must be whole before they are read",
+        "a tile must be read by all before the next step overwrites it",
+        "each element of a tile is one thread's to load, and a thread's sum is its own" });
+    expect(p.c, p.exact, barriers, [&](size_t i) {
+        return p.c[i] == (float)p.exact[i] || fabs(p.c[i] - p.exact[i]) <= p.error[i];
+    }, [](size_t) { return "block (x,y) has rows 16 y ... and columns 16 x ... of c, and a thread "
+                           "one number; all threads of a block stay to the end"; },
+    [&](size_t i) { return products_hint(p, i); });
+    if (M % 8 == 0 && N % 8 == 0 && K % 8 == 0) expect_matmul_counts(M, N, K);
+    arrays_free();
 }
 
 static void check_matmul_tiled() {
-    enum { S = 64 };
-    product(S, S, SIDE);
-    product(S, S, S);
-    Tally loads = asked(emulator::GLOBAL_LOAD), stores = asked(emulator::GLOBAL_STORE);
-    expect_moved("global loads", loads, 2*S*S*S / SIDE, "each thread loads one number of a and one "
-                 "of b for each step along K, and 16 threads use it");
-    expect_moved("global stores", stores, S*S, "the sum is stored once, after the last step");
-    expect_coalesced("global loads", loads);
-    expect_no_conflicts("with a tile stored as it is read, a warp stores 2 rows of 16 words, and "
-                        "reads one word of a for 16 lanes and a row of b");
-    product(37, 50, 41);
+    const int sizes[][3] = { { 64, 64, 16 }, { 64, 64, 64 }, { 37, 50, 41 }, { 24, 40, 56 },
+                             { 1, 1, 1 }, { 3, 5, 7 }, { 17, 1, 33 }, { 1, 17, 15 },
+                             { 16, 16, 4200 }, { 33, 20, 1 }, { 40, 16, 128 } };
+    for (auto &s : sizes) product(s[0], s[1], s[2], false);
+    product(19, 21, 23, false, true);
+    for (int i = 0; i < 8; i++)
+        product(draw(1, i % 2 ? 15 : 60), draw(1, i % 3 ? 60 : 15), draw(1, i % 4 ? 90 : 15), true);
+    for (int i = 0; i < 3; i++) product(8 * draw(1, 7), 8 * draw(1, 7), 8 * draw(1, 12), true);
 }
 
 int main(int argc, char **argv) {
+    check_begin();
     if (argc == 2 && strcmp(argv[1], "transpose_shared") == 0) check_transpose_shared();
     else if (argc == 2 && strcmp(argv[1], "matmul_tiled") == 0) check_matmul_tiled();
     else return fprintf(stderr, "check_tiles NAME: the name of an exercise\n"), 2;

@@ -3,114 +3,340 @@
 #include "dev/exercises/check_cuda.h"
 #include "warp.cu"
 
+// ---- warp_sum ----
+
+// Odd warps of a block have summed something else before: a barrier or an old sum would show.
 static __global__ void warp_sum_kernel(float *out, const float *x) {
-    out[threadIdx.x] = warp_sum(x[threadIdx.x]);
+    int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (threadIdx.x / 32 % 2) warp_sum(1.0f);
+    out[i] = warp_sum(x[i]);
+}
+
+// How often the sum of `lane` contains each lane's number: warp j of the launch sums 1 of lane j.
+static std::vector<float> contained(int lane) {
+    enum { N = 32*32 };
+    std::vector<float> x(N, 0.0f), times;
+    for (int j = 0; j < 32; j++) x[j*32 + j] = 1.0f;
+    arrays_free();
+    float *x_gpu = on_gpu("x", "i", 1, N, "", x.data()), *out = on_gpu("out", "i", 1, N, "");
+    run([&] { warp_sum_kernel<<<32, 32>>>(out, x_gpu); });
+    for (int j = 0; j < 32; j++) times.push_back(out[j*32 + lane]);
+    return times;
+}
+
+// What is wrong with the sum of `lane`, from the numbers that it contains.
+static std::string sum_hint(int lane, bool lane_0_right, bool whole_numbers) {
+    std::vector<float> times = contained(lane);
+    int has = 0, missing = -1, twice = -1;
+    if (lane && lane_0_right)
+        return "lane 0 has the sum, and every lane must have it: exchange with __shfl_xor_sync";
+    for (int j = 0; j < 32; j++) {
+        if (times[j] != floorf(times[j]))
+            return "it contains what no lane gave: all 32 lanes take part in each __shfl_xor_sync, "
+                   "and no memory is needed";
+        has += times[j] == 1.0f;
+        int apart = j ^ lane;                    // best one exchange away: a power of 2
+        if (times[j] == 0.0f && (missing < 0 || !(apart & (apart - 1)))) missing = j;
+        if (times[j] > 1.0f) twice = j;
+    }
+    std::string other = std::to_string(twice >= 0 ? twice : missing);
+    if (twice >= 0)
+        return "it contains lane " + other + "'s number more than once: the five exchanges are 16, "
+               "8, 4, 2 and 1 lanes apart, each once";
+    if (has == 32)
+        return whole_numbers ? "each warp of a block sums its own 32 numbers, and no other's"
+                             : "of 0 and 1 it is right: x may be negative, a fraction, large";
+    if (has == 1) return "it contains the number of one lane alone: each exchange is added to x";
+    return "it contains the numbers of " + std::to_string(has) + " of 32 lanes, and not lane " +
+           other + "'s: an exchange 16, 8, 4, 2 and 1 lanes apart, each of x, the sum so far";
+}
+
+static void check_warp_sum_case(int blocks, int warps, int kind, bool random) {
+    int n = blocks * warps * 32;
+    std::vector<float> x(n);
+    std::vector<double> sum(n, 0.0);
+    for (int i = 0; i < n; i++)                  // all sums are exact in any order
+        x[i] = kind == 0 ? (float)(i*i % 37 + 1) : kind == 1 ? draw_float()
+             : kind == 2 ? (float)draw(-200, 200) * 4096.0f : draw_float() * 0x1p-40f;
+    if (kind == 3) x[draw(0, n - 1)] = INFINITY;
+    for (int i = 0; i < n; i++) sum[i/32*32] += x[i];
+    for (int i = 0; i < n; i++) sum[i] = sum[i/32*32];
+    begin_case(random, "blocks: " + std::to_string(blocks) + ", warps of a block: " +
+               std::to_string(warps));
+    float *x_gpu = on_gpu("x", "i", 1, n, "", x.data()), *out = on_gpu("out", "i", 1, n, "");
+    run([&] { warp_sum_kernel<<<blocks, warps*32>>>(out, x_gpu); });
+    std::vector<float> got(out, out + n);
+    for (int i = 0; i < n; i++)
+        if (got[i] != sum[i])
+            refuse("lane %d of warp %d has %s: %s", i % 32, i / 32,
+                   is_expected(got[i], sum[i]).c_str(),
+                   sum_hint(i % 32, got[i/32*32] == sum[i],
+                            kind == 0 || got[0] == sum[0]).c_str());
+#ifdef EMULATOR_COUNT
+    double exchanges = (double)asked(emulator::SHUFFLE).requests / (blocks * (warps + warps / 2));
+    if (asked(emulator::BARRIER).requests > 0)
+        refuse("it contains a barrier: a warp may call it alone, while others of its block do not");
+    if (exchanges != 5.0)
+        refuse("the sums are right, after %g exchanges of a warp, expected 5: after each, a lane "
+               "has the sum of twice as many", exchanges);
+    if (asked(emulator::SHARED_STORE).requests > 0)
+        refuse("the sums are right, but shared memory is written: the exchanges do without");
+#endif
+    arrays_free();
 }
 
 static void check_warp_sum() {
-    enum { N = 64 };
-    float x[N], sum[2] = {0};
-    for (int i = 0; i < N; i++) x[i] = (float)(i*i % 37 + 1), sum[i / 32] += x[i];
-    float *out_gpu = on_gpu(N), *x_gpu = on_gpu(N, x);
-    warp_sum_kernel<<<1, N>>>(out_gpu, x_gpu);
-    std::vector<float> out = fetch("the sum", out_gpu, N);
-    if (out[0] == sum[0] && out[1] != sum[0])
-        wrong("lane 0 has the sum, lane 1 has %g: every lane must have it; exchange with "
-              "__shfl_xor_sync", out[1]);
-    for (int i = 0; i < N; i++)
-        if (out[i] != sum[i / 32])
-            wrong("lane %d of warp %d has %g, expected %g: five exchanges, 16, 8, 4, 2 and 1 lanes "
-                  "apart, each added to x", i % 32, i / 32, out[i], sum[i / 32]);
-#ifdef EMULATOR_COUNT
-    double exchanges = (double)asked(emulator::SHUFFLE).requests / (N / 32);
-    if (exchanges != 5.0)
-        wrong("the sums are right, after %g exchanges of a warp, expected 5: after each, a lane "
-              "has the sum of twice as many", exchanges);
-#endif
+    check_warp_sum_case(1, 2, 0, false);
+    for (int warps : { 1, 2, 4, 8, 32 })
+        for (int kind : { 1, 2, 3 }) check_warp_sum_case(draw(1, 3), warps, kind, true);
 }
 
-// What the last kernel asked for, if this build counts: along the rows, and no more than `numbers`.
-static void expect_along_rows(unsigned long long numbers) {
-#ifdef EMULATOR_COUNT
-    const char *hint = "a row's warp shares its columns: lane, lane + 32, ...";
-    expect_coalesced("the result is right, but global loads", asked(emulator::GLOBAL_LOAD));
-    expect_coalesced("the result is right, but global stores", asked(emulator::GLOBAL_STORE));
-    expect_moved("the result is right, but global loads", asked(emulator::GLOBAL_LOAD), numbers,
-                 hint);
-#else
-    (void)numbers;
-#endif
-}
+// ---- rows: what softmax_row and layernorm_cuda share ----
 
-static void check_softmax_row() {
-    enum { N = 5, C = 77 };
-    static float x[N*C];
-    for (int i = 0; i < N*C; i++)
-        x[i] = (float)(i*i % 41) * 0.2f + (i / C == 3 ? 1000.0f : i / C == 4 ? -1000.0f : 0.0f)
-             + (i == 2*C + 37 ? 1000.0f : 0.0f);
-    float *p_gpu = on_gpu(N*C), *x_gpu = on_gpu(N*C, x);
-    softmax_row<<<2, 128>>>(p_gpu, x_gpu, N, C);         // 8 warps for 5 rows
-    std::vector<float> p = fetch("p", p_gpu, N*C);
+static const char *ENDS = "do threads without work leave, and do the others stop at the end of a "
+                          "row?";
+
+static const char *OWN_ROW = "a warp has a row of its own: it waits for no other warp, and shares "
+                             "no memory with one";
+
+// Rows of each kind in turn: their numbers fit the exact results that a float can give.
+enum RowKind { FAR_ABOVE, PLAIN, FAR_BELOW, PEAK, CONSTANT, SMALL, ROW_KINDS };
+
+static std::vector<float> rows_draw(int N, int C, int first) {
+    std::vector<float> x((size_t)N*C);
     for (int n = 0; n < N; n++) {
-        double sum = 0.0, got = 0.0, hi = -INFINITY;
-        for (int c = 0; c < C; c++) hi = fmax(hi, x[n*C + c]);
-        for (int c = 0; c < C; c++) sum += exp(x[n*C + c] - hi), got += p[n*C + c];
-        for (int c = 0; c < C; c++) {
-            double exact = exp(x[n*C + c] - hi) / sum, value = p[n*C + c];
-            if (value == UNTOUCHED)
-                wrong("p[n=%d][c=%d] is not written, expected %.4g; a row is a warp's, of any "
-                      "block, and its lanes go on to column C-1", n, c, exact);
-            if (!isfinite(value))
-                wrong("p[n=%d][c=%d] is %f, expected %.4g; e^1000 overflows and e^-1000 is 0: "
-                      "before exp, subtract the largest of the row, not 0", n, c, value, exact);
-            if (fabs(value - exact) > 1e-5 * exact + 1e-37)
-                wrong("p[n=%d][c=%d] is %.4g, expected %.4g, and the row's sum is %.4g; %s", n, c,
-                      value, exact, got, fabs(got - 1.0) > 1e-4
-                      ? "divide by the sum over the whole row, of all lanes"
-                      : "subtract the same number from the whole row: the largest of all lanes");
+        RowKind kind = (RowKind)((n + first) % ROW_KINDS);
+        int peak = draw(0, C - 1);
+        float level = kind == FAR_ABOVE ? 1000.0f : kind == FAR_BELOW ? -1000.0f : 0.0f;
+        for (int c = 0; c < C; c++)
+            x[(size_t)n*C + c] = kind == CONSTANT ? 2.5f : kind == SMALL ? draw_float() / 512.0f
+                : level + 2.0f * draw_float() + (kind == PEAK && c == peak ? 1000.0f : 0.0f);
+    }
+    return x;
+}
+
+typedef void (*RowsCheck)(int N, int C, int warps, int spare, int first);
+
+// Sizes and blocks below and above those of 32 lanes; more warps than rows, none left, one row.
+static void check_rows(RowsCheck check) {
+    const int cases[][4] = { { 5, 77, 4, 1 }, { 8, 256, 4, 0 }, { 1, 20, 1, 0 }, { 3, 1, 2, 1 },
+                             { 130, 33, 8, 0 }, { 9, 32, 32, 1 }, { 3, 1300, 4, 0 },
+                             { 1, 51000, 2, 0 } };
+    for (auto &c : cases) {
+        begin_case(false, "N=" + std::to_string(c[0]) + ", C=" + std::to_string(c[1]) +
+                   ", warps of a block: " + std::to_string(c[2]));
+        check(c[0], c[1], c[2], c[3], PLAIN);
+    }
+    const int blocks[] = { 1, 2, 4, 8, 32 };
+    for (int i = 0; i < 10; i++) {
+        int N = draw(1, i < 5 ? 9 : 70), C = draw(1, i % 2 ? 31 : 300), warps = blocks[i % 5];
+        begin_case(true, "N=" + std::to_string(N) + ", C=" + std::to_string(C) +
+                   ", warps of a block: " + std::to_string(warps));
+        check(N, C, warps, draw(0, 1), draw(0, ROW_KINDS - 1));
+    }
+}
+
+static std::string row_hint(const float *at, int C, size_t i) {
+    size_t first = i / C * C;
+    if (std::all_of(at + first, at + first + C, [](float p) { return p == UNTOUCHED; }))
+        return "warp n of the grid owns row n, which begins at n*C; all blocks count, and a block "
+               "has blockDim.x / 32 warps";
+    return "a row's lanes go on to column C-1, by 32 columns each time, and stop there";
+}
+
+// The rows of the last run: each is one warp's, whose lanes share its columns.
+static void expect_along_rows(int N, int C) {
+#ifdef EMULATOR_COUNT
+    double requests = (double)N * ((C + 31) / 32);           // of each load and store
+    const char *loads = "the result is right, but global loads";
+    const char *stores = "the result is right, but global stores";
+    for (auto &i : emulator::counted().at(0).instructions)
+        if (i.first.kind == emulator::GLOBAL_LOAD)
+            expect_moved(loads, i.second, requests, "a row's warp shares its columns: lane, lane + "
+                         "32, ...");
+        else if (i.first.kind == emulator::GLOBAL_STORE)
+            expect_moved(stores, i.second, requests, "each row is written by one warp, whose lanes "
+                         "share its columns: lane, lane + 32, ...");
+    if (C % 8 == 0) {                            // rows begin with a sector
+        expect_coalesced(loads, emulator::GLOBAL_LOAD);
+        expect_coalesced(stores, emulator::GLOBAL_STORE);
+    }
+    if (asked(emulator::BARRIER).requests > 0)
+        refuse("the result is right, but there is a barrier: %s", OWN_ROW);
+#else
+    (void)N, (void)C;
+#endif
+}
+
+// ---- softmax_row ----
+
+static std::string softmax_hint(const float *x, const float *p, const double *exact, int C, int c) {
+    double sum = 0.0, most = 0.0, mine = 0.0;
+    bool row_alike = true, lane_alike = true;    // the same factor to what is exact
+    for (int k = 0; k < C; k++) {
+        bool other = exact[k] > 1e-30 && !near(p[k] / exact[k], p[c] / exact[c]);
+        sum += p[k];
+        most = fmax(most, fabs(x[k]));
+        row_alike = row_alike && !other;
+        if (k % 32 == c % 32) mine += p[k], lane_alike = lane_alike && !other;
+    }
+    char row[64];
+    snprintf(row, sizeof row, "the row's sum is %.4g: ", sum);
+    if ((!isfinite(p[c]) || exact[c] < 1e-30) && most > 80.0)
+        return "e^1000 overflows and e^-1000 is 0: before exp, subtract the largest of the row, of "
+               "all lanes, not 0";
+    if (!isfinite(p[c]))
+        return "does every lane take part in warp_max and warp_sum, also one without a column?";
+    return row + std::string(
+        row_alike ? "all of it has the same factor; divide by the sum over the whole row, of all "
+                    "lanes, by nothing more, and in float" :
+        near(mine, 1.0) ? "a lane's own columns add up to 1; divide by the sum over the whole row, "
+                          "of all lanes" :
+        lane_alike ? "columns of one lane have the same factor; subtract the same number from the "
+                     "whole row: the largest of all lanes" :
+        "p is e^(x - the row's largest), divided by the sum of these over the row");
+}
+
+static void softmax_case(int N, int C, int warps, int spare, int first) {
+    std::vector<float> x = rows_draw(N, C, first);
+    std::vector<double> exact((size_t)N*C);
+    for (int n = 0; n < N; n++) {
+        double sum = 0.0, hi = *std::max_element(&x[(size_t)n*C], &x[(size_t)n*C] + C);
+        for (int c = 0; c < C; c++) sum += exp(x[(size_t)n*C + c] - hi);
+        for (int c = 0; c < C; c++) exact[(size_t)n*C + c] = exp(x[(size_t)n*C + c] - hi) / sum;
+    }
+    const float *x_gpu = on_gpu("x", "nc", C, (size_t)N*C, ENDS, x.data());
+    float *p = on_gpu("p", "nc", C, (size_t)N*C, ENDS);
+    int blocks = (N + warps - 1) / warps + spare;
+    double error = 4e-6 + 1e-9 * C;              // of a sum in float
+    run([&] { softmax_row<<<blocks, warps*32>>>(p, x_gpu, N, C); });
+    expect(p, exact, barriers_say({ OWN_ROW, OWN_ROW, OWN_ROW, OWN_ROW }),
+           [&](size_t i) { return fabs(p[i] - exact[i]) <= error * exact[i] + 1e-37; },
+           [&](size_t i) { return row_hint(p, C, i); }, [&](size_t i) {
+               size_t row = i / C * C;
+               return softmax_hint(&x[row], p + row, &exact[row], C, (int)(i - row));
+           });
+    expect_along_rows(N, C);
+    arrays_free();
+}
+
+static void check_softmax_row() { check_rows(softmax_case); }
+
+// ---- layernorm_cuda ----
+
+struct Row { const float *x; double mean, var, rstd; int C; };
+
+static std::string mean_hint(const Row &r, double got) {
+    double whole = 0.0;
+    for (int c = 0; c < r.C / 32 * 32; c++) whole += r.x[c];
+    if (near(got, r.rstd)) return "this is rstd: out, mean, rstd is the order";
+    if (!isfinite(got)) return "does every lane take part in warp_sum, also one without a column?";
+    if (r.C % 32 && near(got, whole / r.C))
+        return "the last C % 32 columns are missing: lanes go on to column C-1";
+    return "the sum of a row is that of all 32 lanes, of its columns 0 ... C-1, divided by C";
+}
+
+static std::string rstd_hint(const Row &r, double got) {
+    double eps = 1.0 / (got*got) - r.var, squares = r.var + r.mean*r.mean;
+    if (near(got, r.var)) return "this is the variance: rstd is 1/sqrt(var + 1e-5)";
+    if (near(got, 1.0 / r.rstd)) return "this is the deviation: rstd is 1/sqrt(var + 1e-5)";
+    if (r.C > 1 && near(got, 1.0 / sqrt(r.var * r.C / (r.C - 1) + 1e-5)))
+        return "var is the mean over C numbers, not over C - 1";
+    if (near(got, 1.0 / sqrt(squares + 1e-5)))
+        return "this is of the mean of the squares: subtract the row's mean first";
+    if (fabs(eps) < 1e-4 && r.var < 1e-4) {
+        char text[96];
+        snprintf(text, sizeof text, "var + %.1g is under the root; 1/sqrt(var + 1e-5)", eps);
+        return fabs(eps) < 1e-9 ? "1e-5 is missing under the root: 1/sqrt(var + 1e-5)" : text;
+    }
+    if (fabs(r.mean) > fmax(100.0, 100.0 * sqrt(r.var)))
+        return "the row's numbers differ little, and are large: subtract the mean, then square; "
+               "the mean of squares less mean^2 loses all digits";
+    return "1/sqrt(var + 1e-5); var is the mean, over all lanes, of the squared distances from the "
+           "row's mean, which every lane needs";
+}
+
+static std::string out_hint(const Row &r, double got, double gain, double bias, double gain_n,
+                            double bias_n, int c) {
+    double xhat = (r.x[c] - r.mean) * r.rstd, exact = xhat * gain + bias;
+    auto is = [&](double y) { return fabs(got - y) <= 1e-4 * (fabs(y) + 1e-2) && y != exact; };
+    if (is(xhat * gain)) return "bias is missing: (x - mean) * rstd * gain + bias";
+    if (is(xhat + bias) || is(xhat)) return "gain is missing: (x - mean) * rstd * gain + bias";
+    if (is((xhat + bias) * gain)) return "gain is to multiply before bias is added";
+    if (is(xhat * gain_n + bias_n) || is(xhat * gain_n + bias))
+        return "gain and bias have a number for each channel, not for each row";
+    if (!isfinite(got)) return "mean and rstd are right: does every lane have them, and does it "
+                               "divide by nothing that may be 0?";
+    return "mean and rstd are right; (x - mean) * rstd * gain + bias, where gain and bias have a "
+           "number for each channel";
+}
+
+struct LayerNorm { std::vector<float> x, gain, bias; std::vector<double> mean, rstd, out, error; };
+
+static LayerNorm layernorm_exact(int N, int C, int first) {
+    std::vector<double> rows(N), all((size_t)N*C);
+    std::vector<float> channels(C);
+    LayerNorm e = { rows_draw(N, C, first), channels, channels, rows, rows, all, all };
+    for (int c = 0; c < C; c++) {
+        e.gain[c] = c % 5 == 4 ? 0.0f : c % 7 == 6 ? 0.01f * draw_float() : draw_float();
+        e.bias[c] = c % 3 == 2 ? 16.0f * draw_float() : draw_float();
+    }
+    for (int n = 0; n < N; n++) {
+        const float *x = &e.x[(size_t)n*C];
+        double var = 0.0, most = 0.0;
+        for (int c = 0; c < C; c++) e.mean[n] += (double)x[c] / C, most = fmax(most, fabs(x[c]));
+        for (int c = 0; c < C; c++) var += pow(x[c] - e.mean[n], 2) / C;
+        e.rstd[n] = 1.0 / sqrt(var + 1e-5);
+        for (int c = 0; c < C; c++) {            // float's error in the mean is the largest
+            double y = (x[c] - e.mean[n]) * e.rstd[n];
+            e.out[(size_t)n*C + c] = y * e.gain[c] + e.bias[c];
+            e.error[(size_t)n*C + c] = 1e-5 * (fabs(y * e.gain[c]) + fabs(e.bias[c]))
+                                     + 5e-7 * most * e.rstd[n] * fabs(e.gain[c]) + 1e-7;
         }
     }
-    enum { ROWS = 4, COLUMNS = 96 };                     // rows begin with a sector
-    count_clear();
-    softmax_row<<<1, 128>>>(p_gpu, x_gpu, ROWS, COLUMNS);
-    cudaDeviceSynchronize();
-    expect_along_rows(3*ROWS*COLUMNS);                   // the largest, the sum, p
+    return e;
 }
 
-static void check_layernorm_cuda() {
-    enum { N = 5, C = 77 };
-    static float x[N*C], gain[C], bias[C];
-    std::vector<double> mean(N), rstd(N), out(N*C);
-    for (int i = 0; i < N*C; i++) x[i] = 100.0f + (float)(i*i % 41) * 0.01f;
-    for (int c = 0; c < C; c++) gain[c] = 0.5f + 0.01f * c, bias[c] = 1.0f - 0.02f * c;
-    for (int n = 0; n < N; n++) {
-        double var = 0.0;
-        for (int c = 0; c < C; c++) mean[n] += (double)x[n*C + c] / C;
-        for (int c = 0; c < C; c++) var += pow(x[n*C + c] - mean[n], 2) / C;
-        rstd[n] = 1.0 / sqrt(var + 1e-5);
-        for (int c = 0; c < C; c++)
-            out[n*C + c] = (x[n*C + c] - mean[n]) * rstd[n] * gain[c] + bias[c];
-    }
-    float *out_gpu = on_gpu(N*C), *mean_gpu = on_gpu(N), *rstd_gpu = on_gpu(N);
-    float *x_gpu = on_gpu(N*C, x), *gain_gpu = on_gpu(C, gain), *bias_gpu = on_gpu(C, bias);
-    layernorm_cuda<<<2, 128>>>(out_gpu, mean_gpu, rstd_gpu, x_gpu, gain_gpu, bias_gpu, N,
-                               C);                       // 8 warps for 5 rows
-    expect("mean", fetch("mean", mean_gpu, N), mean, "n", 1,
-           "the sum of a row is that of all 32 lanes");
-    std::vector<float> got = fetch("rstd", rstd_gpu, N);
-    bool no_eps = fabs(got[0] * sqrt(1.0 / (rstd[0]*rstd[0]) - 1e-5) - 1.0) < 1e-4;
-    expect("rstd", got, rstd, "n", 1, no_eps ? "1e-5 is missing under the root: 1/sqrt(var + 1e-5)"
-           : "1/sqrt(var + 1e-5); var is the mean, over all lanes, of the squared distances from "
-             "the row's mean");
-    expect("out", fetch("out", out_gpu, N*C), out, "nc", C,
-           "(x - mean) * rstd * gain + bias; gain and bias have a number for each channel");
-    enum { ROWS = 4, COLUMNS = 64 };                     // rows begin with a sector
-    count_clear();
-    layernorm_cuda<<<1, 128>>>(out_gpu, mean_gpu, rstd_gpu, x_gpu, gain_gpu, bias_gpu, ROWS,
-                               COLUMNS);
-    cudaDeviceSynchronize();
-    expect_along_rows(5*ROWS*COLUMNS);                   // x three times, gain, bias
+static void layernorm_case(int N, int C, int warps, int spare, int first) {
+    LayerNorm e = layernorm_exact(N, C, first);
+    size_t size = (size_t)N*C;
+    float *out = on_gpu("out", "nc", C, size, ENDS), *mean = on_gpu("mean", "n", 1, N, ENDS);
+    float *rstd = on_gpu("rstd", "n", 1, N, ENDS);
+    const float *x = on_gpu("x", "nc", C, size, ENDS, e.x.data());
+    const float *gain = on_gpu("gain", "c", 1, C, ENDS, e.gain.data());
+    const float *bias = on_gpu("bias", "c", 1, C, ENDS, e.bias.data());
+    int blocks = (N + warps - 1) / warps + spare;
+    run([&] { layernorm_cuda<<<blocks, warps*32>>>(out, mean, rstd, x, gain, bias, N, C); });
+    std::string barriers = barriers_say({ OWN_ROW, OWN_ROW, OWN_ROW, OWN_ROW });
+    auto row = [&](size_t n) {
+        double r = e.rstd[n];
+        return Row{ x + n*C, e.mean[n], 1.0 / (r*r) - 1e-5, r, C };
+    };
+    auto row_of_out = [&](size_t i) { return row_hint(out, C, i); };
+    auto row_alone = [&](size_t n) {
+        return out[n*C] == UNTOUCHED ? row_hint(out, C, n*C)
+                                     : "one lane of each row's warp writes it";
+    };
+    expect(mean, e.mean, barriers, [&](size_t n) {
+        double most = 0.0;
+        for (int c = 0; c < C; c++) most = fmax(most, fabs(x[n*C + c]));
+        return fabs(mean[n] - e.mean[n]) <= 5e-7 * most;
+    }, row_alone, [&](size_t n) { return mean_hint(row(n), mean[n]); });
+    expect(rstd, e.rstd, "", [&](size_t n) { return near(rstd[n], e.rstd[n]); }, row_alone,
+           [&](size_t n) { return rstd_hint(row(n), rstd[n]); });
+    expect(out, e.out, "", [&](size_t i) { return fabs(out[i] - e.out[i]) <= e.error[i]; },
+           row_of_out, [&](size_t i) {
+               size_t n = i / C, c = i % C;
+               return out_hint(row(n), out[i], gain[c], bias[c], gain[n % C], bias[n % C],
+                               (int)c);
+           });
+    expect_along_rows(N, C);
+    arrays_free();
 }
+
+static void check_layernorm_cuda() { check_rows(layernorm_case); }
+
+// ---- find_the_race ----
 
 // In turn, then in orders of threads that the emulator draws.
 static void check_find_the_race() {
@@ -124,19 +350,28 @@ static void check_find_the_race() {
         for (int c = 0; c < C; c++) var += pow(x[n*C + c] - mean, 2) / C;
         for (int c = 0; c < C; c++) exact[n*C + c] = (x[n*C + c] - mean) / sqrt(var + 1e-5);
     }
-    float *x_gpu = on_gpu(N*C, x);
     for (int order = 0; order <= ORDERS; order++) {
         if (order > 0) setenv("EMULATOR_SHUFFLE", std::to_string(order).c_str(), 1);
-        float *out_gpu = on_gpu(N*C);
-        standardise<<<N, C>>>(out_gpu, x_gpu);
-        expect("out", fetch("out", out_gpu, N*C), exact, "nc", C, order == 0 ?
-               "one warp writes what another has still to read, or reads what is not written: "
-               "between which two lines must all threads of the block have met?" :
-               "it is right in one order of the threads and wrong in another: a race");
+        const float *x_gpu = on_gpu("x", "nc", C, N*C, ENDS, x);
+        float *out = on_gpu("out", "nc", C, N*C, ENDS);
+        run([&] { standardise<<<N, C>>>(out, x_gpu); });
+        std::string hint = order == 0 ?
+            "one warp writes what another has still to read, or reads what is not written: "
+            "between which two lines must all threads of the block have met?" :
+            "it is right in one order of the threads and wrong in another: a race";
+        const char *between = "between which two lines must all threads of the block have met?";
+        std::string barriers = barriers_say({ "it stands in no if", between, between, between });
+        expect(out, exact, watch.uneven ? barriers : "",
+               [&](size_t i) { return fabs(out[i] - exact[i]) <= 1e-4; },
+               [&](size_t) { return hint; }, [&](size_t) { return hint; });
+        if (watch.race)
+            refuse("out is right in this order of the threads, but %s", barriers.c_str());
+        arrays_free();
     }
 }
 
 int main(int argc, char **argv) {
+    check_begin();
     if (argc == 2 && strcmp(argv[1], "warp_sum") == 0) check_warp_sum();
     else if (argc == 2 && strcmp(argv[1], "softmax_row") == 0) check_softmax_row();
     else if (argc == 2 && strcmp(argv[1], "layernorm_cuda") == 0) check_layernorm_cuda();

@@ -28,6 +28,8 @@ WARP = "dev/exercises/warp.cu"
 TILES = "dev/exercises/tiles.cu"
 CUDA_CHECKS = {WARP: "dev/exercises/check_warp.cu", TILES: "dev/exercises/check_tiles.cu"}
 SECONDS = 60                           # a check takes less than one
+if os.environ.get("OMP_NUM_THREADS") == "":
+    del os.environ["OMP_NUM_THREADS"]  # libgomp would complain, in place of a verdict
 
 Exercise = collections.namedtuple("Exercise", "name lesson file function task")
 
@@ -107,11 +109,13 @@ EXERCISES = [Exercise(*row) for row in [
         Gets a number from each of a warp's 32 lanes.
         Returns the sum of the 32, in every lane."""),
     ("softmax_row", 13, WARP, "softmax_row", """
-        Gets x (N,C); there may be more warps than rows.
+        Gets x (N,C). Warp n of the whole grid owns row n; there may be more warps than rows. A
+        block is one-dimensional, and has 1 to 32 whole warps.
         Writes p (N,C), the softmax of each row. warp_sum and warp_max, above, help. A number of x
         may be large: exp must not overflow."""),
     ("layernorm_cuda", 13, WARP, "layernorm_cuda", """
-        Gets x (N,C), gain (C) and bias (C); there may be more warps than rows.
+        Gets x (N,C), gain (C) and bias (C). Warp n of the whole grid owns row n; there may be more
+        warps than rows. A block is one-dimensional, and has 1 to 32 whole warps.
         Writes out (N,C), mean (N) and rstd (N) = 1/sqrt(var + 1e-5). warp_sum, above, helps."""),
     ("find_the_race", 13, WARP, "standardise", """
         This kernel lacks one __syncthreads(). Between which two lines? Put it there; change nothing
@@ -329,25 +333,77 @@ def verdict(command):
     said = (done.stdout + done.stderr).strip().splitlines() or ["it ends without a word"]
     if done.returncode == 0 and said[-1] == "right":
         return None
-    return next((line for line in said if line.startswith("emulator: ")), said[-1])
+    return emulator_says(said) or said[-1]
+
+
+def emulator_says(said):
+    """The emulator's report in one line, or None: with the first place where threads wait."""
+    said = [re.sub(r"/\S*/(?=dev/exercises/)", "", line).strip() for line in said]
+    for line, following in zip(said, said[1:] + [""]):
+        if not line.startswith("emulator: "):
+            continue
+        if "no thread can run" in line:
+            line += ": " + following
+        if "no thread can run" in line or "barrier divergence" in line:
+            line += ("; every thread of a block must reach each __syncthreads, and every lane of a "
+                     "warp each shuffle: neither stands in an if or a loop that only some of them "
+                     "run")
+        return line
+    return None
 
 
 def verdict_of(exercise, tree, program):
+    if exercise.name != "find_the_race":
+        return verdict([program, exercise.name])
+    source, original = read(os.path.join(tree, WARP)), read(path_of(WARP))
     fault = verdict([program, exercise.name])
-    if not fault and exercise.name == "find_the_race":
-        return beyond_a_barrier(read(os.path.join(tree, WARP)), read(path_of(WARP)))
-    return fault
+    if fault and fault.startswith("emulator: "):
+        return fault                   # it names the line where threads wait
+    return beyond_a_barrier(source, original) or fault or barriers_added(source, original)
+
+
+BARRIER_CALL = "__syncthreads();"
+
+
+def code_lines(source, function):
+    """The lines of a function that say something: (number, text) without comments and spaces."""
+    text = functions_of(source)[function]
+    first = source[:source.index(text)].count("\n") + 1
+    bare = re.sub(r"//.*|/\*[\s\S]*?\*/", lambda found: "\n" * found[0].count("\n"), text)
+    lines = [(first + i, "".join(line.split())) for i, line in enumerate(bare.split("\n"))]
+    return [(number, line) for number, line in lines if line]
+
+
+def outside_of(source):
+    """What stands outside of functions, without comments and spaces."""
+    for text in functions_of(source).values():
+        source = source.replace(text, "")
+    return "".join(re.sub(r"//.*|/\*[\s\S]*?\*/", "", source).split())
 
 
 def beyond_a_barrier(source, original):
-    """What a right solution of find_the_race changes besides adding one barrier, or None."""
-    mine, whole = ("".join(re.sub(r"//.*|/\*[\s\S]*?\*/", "", text[slice(*body_of(
-        text, "standardise"))]).split()) for text in (source, original))
-    barrier = "__syncthreads();"
-    more = mine.count(barrier) - whole.count(barrier)
-    if mine.replace(barrier, "") != whole.replace(barrier, ""):
-        return ("the result is right, but more than a barrier has changed; make exercise "
-                "NAME=find_the_race AGAIN=1 begins anew")
+    """What a solution of find_the_race changes besides adding barriers, or None."""
+    begin_anew = "make exercise NAME=find_the_race AGAIN=1 begins anew"
+    if outside_of(source) != outside_of(original):
+        return f"more than a barrier has changed, outside of standardise; {begin_anew}"
+    for function in ("warp_sum", "standardise"):
+        mine, whole = ([(n, line.replace(BARRIER_CALL, "")) for n, line in code_lines(s, function)]
+                       for s in (source, original))
+        if "".join(line for _, line in mine) == "".join(line for _, line in whole):
+            continue
+        mine, whole = ([(n, line) for n, line in lines if line] for lines in (mine, whole))
+        number = next((n for (n, line), (_, other) in zip(mine, whole) if line != other),
+                      mine[-1][0])
+        line = source.split("\n")[number - 1].split("//")[0].strip()
+        return (f"more than a barrier has changed: line {number} of {function}, `{line}`; "
+                f"{begin_anew}")
+    return None
+
+
+def barriers_added(source, original):
+    mine, whole = ("".join(line for function in ("warp_sum", "standardise")
+                           for _, line in code_lines(s, function)) for s in (source, original))
+    more = mine.count(BARRIER_CALL) - whole.count(BARRIER_CALL)
     return more > 0 and (f"the result is right, but {more + 1} barriers are added, expected 1: "
                          "between which two lines is it missing?") or None
 
