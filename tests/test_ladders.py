@@ -249,7 +249,7 @@ def test_attention_backward_counts():
                                                                       "attention, backward")
     pairs = 2 * 256 * 257 // 2
     same([two, two_tiles, two_mma], "memory MB", 0.01)
-    about(trainer["memory MB"], two["memory MB"], 0.02)      # it sums the rows of dqkv, too
+    about(trainer["memory MB"], two["memory MB"] * 0.85)     # it sums the rows of dqkv, too
     same([one, one_tiles, one_mma], "memory MB", 0.01)
     about(two["shuffles"], 20 * pairs)
     about(one["shuffles"], two["shuffles"] / 2)
@@ -257,10 +257,11 @@ def test_attention_backward_counts():
     about(one["memory MB"], two["memory MB"] * 1.3)
     about(one_tiles["clocks"], two_tiles["clocks"] * 0.7)
     about(two_mma["clocks"], two_tiles["clocks"] / 46, 0.1)
-    about(one_mma["mma"], two_mma["mma"] * 5 / 6)
+    assert one_mma["mma"] * 7 == two_mma["mma"] * 5
     about(one_mma["L2 MB"], two_mma["L2 MB"] * 1.25)
-    about(trainer["clocks"], two_mma["clocks"] * 0.7)
-    about(trainer["L2 MB"], two_mma["L2 MB"] * 0.8)
+    about(trainer["mma"], one_mma["mma"] * 1.06, 0.01)       # tiles of 32 rows on the diagonal
+    about(trainer["clocks"], two_mma["clocks"] * 0.65)
+    about(trainer["L2 MB"], one_mma["L2 MB"] / 2)
 
 
 # ---- the page, and make ladder ----

@@ -499,8 +499,8 @@ __device__ inline void one_pass_dq(const OnePassTiles &s, int col, int row0, con
 
 // One pass, tensor cores: ds passes through shared memory, because dq wants it transposed and from
 // all warps. Then a warp sums dq of 16 queries over the 64 keys of its block: an atomicAdd for 64
-// pairs. Five products in place of seven: a sixth fewer mma, at large T two sevenths. The L2 cache
-// moves a quarter more bytes, because of the atomics. FlashAttention-2 has one pass too.
+// pairs. Five products in place of seven: two sevenths fewer mma. The L2 cache moves a quarter more
+// bytes, because of the atomics. FlashAttention-2 has one pass too.
 __global__ void __launch_bounds__(32*WARPS, OnePass::BLOCKS) tensor_one_pass_kernel(Data d) {
     typedef OnePass V;
     extern __shared__ __align__(16) OnePassTiles tiles[];
@@ -543,7 +543,8 @@ static void one_pass_tensor(const Data *d, Gpu *g) {
 #endif
 
 // The trainer's: one pass, two rows of tiles a warp, and a block takes all keys of a head, 128 at a
-// time. So nobody else adds to its dq: no atomics, and every run has the same bits.
+// time. So nobody else adds to its dq: no atomics, every run has the same bits, and the L2 cache
+// moves half of the bytes. A head more or less is one block: many heads must keep a GPU busy.
 static void trainers_backward(const Data *d, Gpu *g) {
     attention_backward(d->dqkv, d->db, scratch_of(d), d->dout, d->qkv, d->out, d->lse, d->B, d->T, d->C,
                        d->NH, g);
