@@ -245,16 +245,17 @@ def compile_check(tree, program, file):
         counts = file == TILES or bool(shutil.which("g++"))
         return compile_cuda(os.path.join(tree, CUDA_CHECKS[file]), program, counts)
     if compiler_says("CC", "cc", *OPENMP, "-fsyntax-only", "-x", "c", os.devnull):
-        return compile_c(tree, program, "check.c")
+        return compile_c(tree, program, "check.c", *BOUNDS)
     watch = program + "_threads.o"                 # finds data races; made for gcc
     if compiler_says("CC", "cc", "-std=gnu11", "-O1", "-fopenmp", "-c",
                      path_of("dev", "exercises", "threads.c"), "-o", watch):
-        return compile_c(tree, program, "check.c", *OPENMP)
-    return (compile_c(tree, program + ".o", "check.c", *OPENMP, "-fsanitize=thread", "-c")
+        return compile_c(tree, program, "check.c", *OPENMP, *BOUNDS)
+    return (compile_c(tree, program + ".o", "check.c", *OPENMP, *BOUNDS, "-fsanitize=thread", "-c")
             or compiler_says("CC", "cc", "-fopenmp", program + ".o", watch, "-o", program, "-lm"))
 
 
 OPENMP = ["-fopenmp", "-include", "omp.h"]
+BOUNDS = ["-fsanitize=bounds", "-fsanitize-undefined-trap-on-error"]      # of a function's arrays
 
 
 def compile_c(tree, program, file, *flags):
