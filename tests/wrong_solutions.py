@@ -3,6 +3,7 @@ a reader may write who knows the lesson and not the check. None in place of what
 the whole body. Checks once accepted 18 of them."""
 
 RACE = "one thread writes it while another"
+SCRATCH = "two threads use it; a thread's piece"
 SHARED = "threads share a variable"
 OVERFLOW = "e^1000 overflows and e^-1000 is 0"
 BITS = "so its bits change from run to run"
@@ -10,7 +11,7 @@ BITS = "so its bits change from run to run"
 WRONG = {
     "embedding_forward": [
         ("x[n*C + c] =", "x[((size_t)t*B + b)*C + c] =", "x[b=0][t=1][c=0] is"),
-        ("wpe + (size_t)t*C", "wpe + (size_t)token[n]*C", "x[b=0][t=0][c=0] is"),
+        ("wpe + (size_t)t*C", "wpe + (size_t)token[n]*C", "wpe: element 18 is read"),
         ("#pragma omp parallel for collapse(2)", "static const float *word, *position;\n"
          " #pragma omp parallel for collapse(2)", "const float *word =", "word =",
          "const float *position =", "position =", SHARED)],
@@ -62,7 +63,7 @@ WRONG = {
          "v < Vp; v++) d[v] = exp_fast", "column 11 is padding"),
         ("d[v] = 0.0f", "d[v] *= 0.0f", "column 11 is padding"),
         ("float *d =", "if (target[n] == 0) continue;\n"
-         "        float *d =", "dlogits[n=2]")],
+         "        float *d =", "dlogits[n=3][v=0] is")],
     "layernorm_forward": [
         ("squares += (row[c] - m) * (row[c] - m);", "squares += row[c] * row[c];", "squares / C +",
          "squares / C - m*m +", "rstd[n=0] is"),
@@ -156,8 +157,8 @@ WRONG = {
         }
 """, OVERFLOW)],
     "attention_backward": [
-        ("dot(d_o, out + n*C + h*HS, HS)", "dot(d_o, out + n*C, HS)", "dq[b=0][t=0][c=3] is"),
-        ("(size_t)B*T*3*C * sizeof *dqkv", "(size_t)B*T*C * sizeof *dqkv", "dv[b=0][t=4][c=0] is"),
+        ("dot(d_o, out + n*C + h*HS, HS)", "dot(d_o, out + n*C, HS)", "wrong only where h=1"),
+        ("(size_t)B*T*3*C * sizeof *dqkv", "(size_t)B*T*C * sizeof *dqkv", "dv[b=0][t=4][h=0][i=0] is 6.88944, expected -0.110556: it still contains"),
         ("#pragma omp parallel for collapse(2)\n"
          "    for (int b = 0; b < B; b++)\n"
          "    for (int h = 0; h < NH; h++)\n"
@@ -206,7 +207,7 @@ WRONG = {
          "top_p 0.7: token 1"),
         ("return c[k].id;\n", "return k;\n", "return the id"),
         ("double left = rng_uniform(rng) * sum;", "double left = 0.5 * sum;",
-         "is drawn each time")],
+         "no number is taken from rng")],
     "kv_cache": [
         ("m->x_in + from, tokens", "m->x_in, tokens", "x_in: row 0 is written again"),
         ("1, rows, past);", "1, T, past);", "row 4 is written, and there are 4 tokens"),
