@@ -1080,7 +1080,7 @@ static void check_adamw_update(Trial *now) {
     size_t n = now->s[0];
     AdamW o = RATES[now->s[2]];
     float g_scale = scales[now->number % 4];
-    bool fresh = o.m_steps == 0;
+    bool fresh = now->number == 0;
     Style style = now->style;
     now->style = NORMAL;
     Result r[3] = { holding("p", styled("p's", INDEX("i", n), 1, 0, now), INDEX("i", n)),
@@ -1097,7 +1097,8 @@ static void check_adamw_update(Trial *now) {
     for (int step = 1; step <= now->s[1]; step++) {
         float *g = styled("g", INDEX("i", n), style == TINY ? 0.1 : 1, 0, now);
         Exact exact[3] = { exact_of(n), exact_of(n), exact_of(n) };
-        o.m_steps += 1, o.v_steps += 1;
+        if (fresh || step % 2) o.m_steps += 1, o.v_steps += 1;
+        else o.beta1 *= 0.9f, o.beta2 *= 0.99f;            // as a schedule may
         for (size_t i = 0; i < n; i++) {
             before[i] = r[0].x[i], m[i] = r[1].x[i];
             adamw_exact(exact[0], exact + 1, i, before[i], m[i], r[2].x[i], (double)g[i]*g_scale,
@@ -1185,6 +1186,7 @@ static void check_global_norm(Trial *now) {
     if (now->style == NOT_FINITE) grads[bad] = n % 2 ? NAN : -INFINITY;
     for (int i = 0; i < n; i++) partials[i] = run ? NAN : 7.0;
     for (size_t i = 0; now->style == ZEROS && i < N; i += 2) grads[i] = 1e-12f;
+    if (now->style == ZEROS && n > 15) grads[chunks[15].grad] = NAN;         // does not count
     m.zero.grads = grads, m.zero.chunks = chunks, m.zero.n_chunks = n, m.zero.n_grads = N;
     m.zero.norm_partials = partials;
     double sum = norm_of(grads, chunks, n, true), other = norm_of(grads, chunks, n, false), got;
@@ -1221,11 +1223,11 @@ static const struct { Sampler s; const char *what, *hint; } SAMPLERS[] = {
       "subtract the largest logit before the division: e^(logit / 0.004) and p^(1/0.004) overflow "
       "or are 0" },
     { { .temperature = 1.0f, .top_p = 1e-12f }, "top_p 1e-12", "the likeliest token is always kept" },
-    { { .temperature = 1.0f, .top_p = 0.9991f }, "top_p 0.9991", "top_p below 1 cuts" },
+    { { .temperature = 0.3f, .top_p = 0.9991f }, "temperature 0.3 and top_p 0.9991", "top_p below 1 cuts" },
     { { .temperature = 1.0f, .top_p = 0.5f }, "top_p 0.5",
       "the fewest that have top_p: not one more where they have it exactly" },
 };
-enum { N_SAMPLERS = sizeof SAMPLERS / sizeof *SAMPLERS, FAR = 1, MASKED, LAST, TIED };
+enum { FAR = 1, MASKED, LAST, TIED };
 
 static const int SAMPLING[][6] = {         // the last two: added to the logits, and what is special
     { 5, 0, 0, 300, 0, NORMAL }, { 5, 1, 0, 300, 0, NORMAL }, { 5, 2, 0, 300, 0, NORMAL },
@@ -1236,7 +1238,7 @@ static const int SAMPLING[][6] = {         // the last two: added to the logits,
     { 6, 1, 0, 0, FAR, NORMAL }, { 6, 5, 0, 0, MASKED, NORMAL }, { 1, 1, 0, -9, 0, NORMAL },
     { 1, 0, 0, -9, 0, NORMAL }, { 300, 1, 0, -150, 0, PEAK }, { 1100, 2, 0, -150, 0, PEAK },
     { 300, 9, 0, 50, 0, NORMAL }, { 1100, 5, 0, 50, 0, PEAK }, { 9, 9, 0, 0, 0, NORMAL },
-    { 17, 8, 0, 0, 0, NORMAL }, { 9, 11, 0, 0, 0, NORMAL }, { 40, 12, 0, 0, 0, PEAK },
+    { 17, 8, 0, 0, 0, NORMAL }, { 9, 11, 0, 0, 0, NORMAL }, { 40, 12, 0, 0, 0, NORMAL }, { 60000, 1, 0, -150, 0, PEAK },
     { 2, 6, 0, 0, 0, NORMAL }, { 2, 4, 0, 0, LAST, NORMAL },
 };
 
@@ -1251,7 +1253,7 @@ static void sampling_logits(float *x, int V, Trial *now) {
         if (now->style == PEAK) logit *= 0.3;
         x[v] = (float)(logit + now->s[3]);
     }
-    if (now->style == PEAK) x[V / 3] += 6.0f;
+    if (now->style == PEAK) x[V / 3] += V > 2000 ? 11.0f : 6.0f;
     if (now->s[4] == FAR) x[0] = x[1] - 100.0f;
     if (now->s[4] == MASKED) x[0] = -INFINITY;
     if (now->s[4] == LAST) x[V - 1] = x[0] > x[1 % V] ? x[0] + 0.004f : x[1 % V] + 0.004f;
@@ -1262,6 +1264,23 @@ static double *sampling_p;                         // for by_p
 static int by_p(const void *a, const void *b) {
     int i = *(const int *)a, j = *(const int *)b;
     return sampling_p[i] != sampling_p[j] ? (sampling_p[i] < sampling_p[j] ? 1 : -1) : i - j;
+}
+
+// The table's; in drawn trials any.
+static Sampler sampler_of(Trial *now, const char **what, const char **hint) {
+    static char text[80];
+    size_t which = now->s[1];
+    *what = text, *hint = "keep what both limits keep, and divide by the sum of these";
+    if (now->number < (int)(sizeof SAMPLING / sizeof *SAMPLING)) {
+        *what = SAMPLERS[which].what, *hint = SAMPLERS[which].hint;
+        return SAMPLERS[which].s;
+    }
+    Sampler s = { .temperature = (float)(0.2 + 1.5*rng_uniform(&now->rng)), .top_p = 1.0f };
+    if (which % 3) s.top_p = (float)rng_uniform(&now->rng);
+    if (which % 4) s.top_k = (int)rng_below(&now->rng, now->s[0] + 2);
+    snprintf(text, sizeof text, "temperature %.2f, top_k %d and top_p %.3f", s.temperature, s.top_k,
+             s.top_p);
+    return s;
 }
 
 // What each token's probability is to be: p (V). Returns how many tokens are kept.
@@ -1328,6 +1347,15 @@ static void expect_no_fall(Sampler s, const float *x, int V, const double *p, co
 
 static void expect_draws(const int *drawn, int draws, const double *p, int V, Sampler s,
                          const char *what, const char *hint) {
+    double block = 0.0;                // of a tenth of all tokens: draws less those expected
+    for (int v = 0, from = 0; v < V; v++) {
+        block += drawn[v] - draws * p[v];
+        if (v + 1 < V && v - from < V / 10) continue;
+        if (V > 100 && fabs(block) > 3.0 + sqrt(v + 1.0 - from))
+            wrong("%s: tokens %d ... %d come %.0f times %s than expected in %d draws; %s", what,
+                  from, v, fabs(block), block < 0.0 ? "less" : "more", draws, hint);
+        from = v + 1, block = 0.0;
+    }
     for (int v = 0; v < V; v++) {
         double share = (double)drawn[v] / draws, slack = 2.01 / draws + 1e-4 * p[v];
         if (fabs(share - p[v]) <= (p[v] == 0.0 ? 0.0 : slack)) continue;
@@ -1348,9 +1376,10 @@ static void expect_draws(const int *drawn, int draws, const double *p, int V, Sa
 }
 
 static void check_sample_token(Trial *now) {
-    int V = now->s[0], which = now->s[1] % N_SAMPLERS, draws = V > 100 ? 250 : 1000;
-    Sampler s = SAMPLERS[which].s;
-    const char *what = SAMPLERS[which].what;
+    int V = now->s[0], draws = V > 2000 ? 20 : V > 100 ? 250 : 1000;
+    const char *what, *hint;
+    Sampler s = sampler_of(now, &what, &hint);
+    if (V > 2000 && run > 0) return;               // slow
     float *x = array_new("logits", INDEX("v", V), sizeof *x, INPUT);
     sampling_logits(x, V, now);
     s.candidates = array_new("candidates", INDEX("k", V), sizeof *s.candidates, SCRATCH);
@@ -1361,7 +1390,7 @@ static void check_sample_token(Trial *now) {
     if (s.temperature == 0.0f) draws = 3;
     snprintf(situation, sizeof situation, " [V=%d, logits near %d]", V, now->s[3]);
     count_draws(drawn, draws, s, x, V, kept, what);
-    expect_draws(drawn, draws, p, V, s, what, SAMPLERS[which].hint);
+    expect_draws(drawn, draws, p, V, s, what, hint);
     expect_no_fall(s, x, V, p, what);
 }
 
@@ -1523,7 +1552,8 @@ static void check_step_begin(Run *r, Step *s) {
 }
 
 static void check_next_batch(Run *r, Step *s, size_t i) {
-    if (i >= s->micro_batches) wrong("micro-batch %zu is asked for, of %zu", i, s->micro_batches);
+    if (i >= s->micro_batches || i != (size_t)data_calls)
+        wrong("micro-batch %zu is asked for, expected %d of %zu", i, data_calls, s->micro_batches);
     data_calls++;
     memcpy(r->inputs, step_inputs + i*MICRO*MT, MICRO*MT * sizeof(int));
     memcpy(r->targets, step_targets + i*MICRO*MT, MICRO*MT * sizeof(int));
@@ -1592,10 +1622,21 @@ static void expect_update(Model *m, Model *whole, Run *r, double limit, double f
               step_totals.squares, squares);
 }
 
+// The parameters stay, but the step ends.
+static void expect_no_update(Run *r, Model *m, const char *why) {
+    float wte = m->w.wte[0];
+    Step step;
+    data_calls = ended = 0;
+    train_step(r, m, &step);
+    if (m->w.wte[0] != wte) wrong("%s: no model_update, the parameters stay", why);
+    if (ended != 1) wrong("%s: step_end is called %d times, expected once", why, ended);
+}
+
 static void check_gradient_accumulation(Trial *now) {
     (void)now;
     static Model m, whole;
     static Run r;
+    r = (Run){ 0 };
     int inputs[MICRO*MT], targets[MICRO*MT];
     small_model(&m, step_inputs, step_targets);
     small_model(&whole, step_inputs, step_targets);
@@ -1606,12 +1647,14 @@ static void check_gradient_accumulation(Trial *now) {
     expect_update(&m, &whole, &r, 0.25, 0.25, "the second update: s->adamw as it is, and the "
                   "factor r->o.clip / norm");
     expect_update(&m, &whole, &r, 2.0, 1.0, "the norm is below r->o.clip: the factor is 1");
+    expect_update(&m, &whole, &r, 1.02, 1.0, "the norm is below r->o.clip: the factor is 1");
     expect_update(&m, &whole, &r, 0.0, 1.0, "r->o.clip is 0, no limit: the factor is 1");
-    float wte = m.w.wte[0];
-    Step step;
+    r.o.skip_outliers = 5.0, r.batch = MN, r.recent_losses.n = r.recent_norms.n = WINDOW_ENOUGH;
+    for (int i = 0; i < WINDOW_ENOUGH; i++)        // beside these, every loss and norm is large
+        r.recent_losses.values[i] = r.recent_norms.values[i] = i % 2 ? 1e-9 : -1e-9;
+    expect_no_update(&r, &m, "r->o.skip_outliers is set and is_outlier(r, s, all)");
     m.w.wpe[0] = NAN;
-    train_step(&r, &m, &step);
-    if (m.w.wte[0] != wte) wrong("the norm is not finite: no model_update, the parameters stay");
+    expect_no_update(&r, &m, "the norm is not finite");
 }
 
 // ---- many ranks ----
