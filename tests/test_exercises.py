@@ -24,7 +24,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "dev", "exercises"))
 import exercises
 from exercises import EXERCISES, NAMES
-from wrong_solutions import OVERFLOW, RACE, SCRATCH, SHARED, WRONG
+from wrong_solutions import FOUND, OVERFLOW, RACE, SCRATCH, SHARED, WRONG
 
 APART = {"kv_cache", "gradient_accumulation", "softmax_row", "layernorm_cuda", "find_the_race",
          "zero1"}
@@ -191,8 +191,9 @@ MISTAKES = {
         ("1.0f / n", "1.0f / 3", "ranks[0].params[i=0] is")],
 }
 
-for name, wrong in WRONG.items():
-    MISTAKES[name] = MISTAKES[name] + wrong
+for solutions in (WRONG, FOUND):
+    for name, wrong in solutions.items():
+        MISTAKES[name] = MISTAKES[name] + wrong
 
 # The same for the solutions of open exercises.
 OPEN_MISTAKES = {
