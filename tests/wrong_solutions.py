@@ -538,7 +538,7 @@ FOUND = {
 """, "it still contains")],
     "gelu_backward": [
         ("for (size_t i = 0; i < n; i++) {", """for (size_t i = 0; i < n; i++) {
-        if (dout[i] == 0.0f) continue;""", "it still contains"),
+        if (dout[i] == 0.0f) continue;""", "(it is not written)"),
         ("dx[i] = dout[i] * (s + x[i] * s * (1.0f - s) * two_du);",
          "dx[i] = x[i] == 0.0f ? 0.0f : dout[i] * (s + x[i] * s * (1.0f - s) * two_du);",
          "dout times the slope of GELU at x: s + x s (1 -"),
@@ -700,7 +700,7 @@ FOUND = {
     "adamw_update": [
         ("float correct_v = (float)(1.0 / (1.0 - pow(o.beta2, o.v_steps)));",
          "float correct_v = (float)(1.0 / (1.0 - pow(o.beta2, o.m_steps)));",
-         "p -= lr (m^ / (sqrt(v^) + eps) + weight_decay p)"),
+         "m is corrected with m_steps, v with v_steps"),
         ("m[i] = o.beta1 * m[i] + (1.0f - o.beta1) * gi;", "m[i] = 0.9f * m[i] + 0.1f * gi;",
          "m = beta1 m + (1 - beta1) g, with g scaled by g_"),
         ("float gi = g[i] * g_scale;",

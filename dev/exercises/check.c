@@ -7,8 +7,8 @@
 // A check is a number of trials: first the sizes and values of a table, of which the first trial is
 // always the same, then drawn ones. The day of the year is the seed, so that no constant suits all
 // trials; DAY=300 repeats another day's. Each trial runs with one thread and then with several, in
-// other memory (guarded.h), and must give the same bits. Built with gcc and threads.c, it also finds
-// data races.
+// other memory (guarded.h), and must give the same bits. Built with gcc and threads.c, it also
+// finds data races.
 #define PROGRAM "train_gpt2"
 #include <time.h>
 #include "dev/train/loop.h"
@@ -326,7 +326,8 @@ static void expect(const Result *t, bool adds, Exact e, const char *hint) {
     if (!adds && isnan(before) && isnan(t->x[i]))
         wrong("%s: it is not written, or computed from what was there before%s; %s", first,
               common(t, adds, e), hint);
-    if (!adds && before != 0.0 && t->x[i] != before && is_close(t->x[i], value + before, e.size[i] + fabs(before)))
+    if (!adds && before != 0.0 && t->x[i] != before &&
+        is_close(t->x[i], value + before, e.size[i] + fabs(before)))
         wrong("%s: it still contains what it contained before: write with =, or set it to 0 before "
               "something is added%s", first, common(t, adds, e));
     if (fabs(times - 1.0) > 1e-4)
@@ -570,8 +571,8 @@ static void check_layernorm_forward(Trial *now) {
     expect_written(&mean, mean_exact, "the mean of a row's C channels");
     if (now->style == NORMAL && C > 1) expect_no_rstd_mistake(&rstd, rstd_exact, C);
     expect_written(&rstd, rstd_exact, now->style == ZEROS
-                   ? "where a row is constant, var is 0 and rstd 1/sqrt(1e-5): that is what 1e-5 is "
-                     "for" : "1/sqrt(var + 1e-5); var is the mean, over C, of the squared "
+                   ? "where a row is constant, var is 0 and rstd 1/sqrt(1e-5): that is what 1e-5 "
+                     "is for" : "1/sqrt(var + 1e-5); var is the mean, over C, of the squared "
                    "distances from the row's mean");
     Exact no_gain = exact_of(N*C), no_bias = exact_of(N*C);
     for (size_t i = 0; i < N*C; i++) {
@@ -653,7 +654,8 @@ static const int GELU[][6] = {
     { 70000, 0, 0, 0, 0, NORMAL },
 };
 
-// The slope of GELU at x; `mistake` 1 ... 4 are typical ones. *size: 1 + tanh u may round to a multiple of 6e-8.
+// The slope of GELU at x; `mistake` 1 ... 4 are typical ones. *size: 1 + tanh u may round to a
+// multiple of 6e-8.
 static double gelu_slope(double x, int mistake, double *size) {
     double u = sqrt(2.0 / acos(-1.0)) * (x + 0.044715 * x*x*x), s = 1.0 / (1.0 + exp(-2.0 * u));
     double du = sqrt(2.0 / acos(-1.0)) * (1.0 + (mistake == 1 ? 1 : 3) * 0.044715 * x*x);
@@ -729,7 +731,7 @@ static void check_linear_backward(Trial *now) {
         for (int i = 0; i < N*C*C; i++)
             term(across, i/C, dout[i/C/C*C + i%C] * (double)w[i%C*C + i/C%C]);
         expect_not(&dx, false, across, dx_exact, "this is dout times w, not w transposed");
-        expect_not(&dw, true, turned, dw_exact, "this is transposed: rows are those of x's columns");
+        expect_not(&dw, true, turned, dw_exact, "this is dw transposed");
     }
     expect_written(&dx, dx_exact, "dx (N,C) = dout (N,OC) times w (C,OC) transposed");
     expect_added(&dw, dw_exact, "dw (C,OC) += x (N,C) transposed times dout (N,OC)");
@@ -760,7 +762,7 @@ static const int ATTENTION_BACKWARD[][6] = {
     { 1, 33, 2, 2, 0, ZEROS },
 };
 
-// One head: its weights p (T,T), the log of each softmax's denominator, and the sizes of its scores.
+// One head: its weights p (T,T), the log of each softmax's denominator, the sizes of its scores.
 typedef struct { double *p, *lse, *size; } Head;
 
 static Head head_of(int T) {
@@ -786,9 +788,10 @@ static void head_weights(Head e, const float *q, int T, int C, int HS) {
     }
 }
 
-// The queries, keys and values of `rows` rows a sequence. LARGE: where HS is 4, the scores of query 2
-// are near 1000, those of query 3 near -1000, that of query 5 and its own key too, and all are exact
-// in float; else scores lie between -200 and 200. PEAK: many weights are small. NOT_FINITE: a query.
+// The queries, keys and values of `rows` rows a sequence. LARGE: where HS is 4, the scores of query
+// 2 are near 1000, those of query 3 near -1000, that of query 5 and its own key too, and all are
+// exact in float; else scores lie between -200 and 200. PEAK: many weights are small. NOT_FINITE: a
+// query.
 static float *attention_qkv(Trial *now, int rows) {
     int B = now->s[0], NH = now->s[2], HS = now->s[3], C = NH*HS;
     Style style = now->style;
@@ -1063,7 +1066,8 @@ static void expect_adamw(const Result *r, const Exact *exact, const double *befo
     Exact with_decay = exact_of(r[1].n), corrected = exact_of(r[1].n);
     for (size_t i = 0; i < r[1].n; i++) {
         double gi = (double)g[i]*g_scale + o.weight_decay*before[i];
-        term_of(with_decay, i, o.beta1*m[i] + (1.0 - o.beta1)*gi, exact[1].size[i] + fabs(before[i]));
+        term_of(with_decay, i, o.beta1*m[i] + (1.0 - o.beta1)*gi,
+                exact[1].size[i] + fabs(before[i]));
         term(corrected, i, exact[1].x[i] / (1.0 - pow(o.beta1, o.m_steps)));
     }
     expect_not(&r[1], false, with_decay, exact[1], "the decay is decoupled: it pulls at p, and is "
@@ -1224,8 +1228,10 @@ static const struct { Sampler s; const char *what, *hint; } SAMPLERS[] = {
     { { .temperature = 0.004f, .top_p = 1.0f }, "temperature 0.004",
       "subtract the largest logit before the division: e^(logit / 0.004) and p^(1/0.004) overflow "
       "or are 0" },
-    { { .temperature = 1.0f, .top_p = 1e-12f }, "top_p 1e-12", "the likeliest token is always kept" },
-    { { .temperature = 0.3f, .top_p = 0.9991f }, "temperature 0.3 and top_p 0.9991", "top_p below 1 cuts" },
+    { { .temperature = 1.0f, .top_p = 1e-12f }, "top_p 1e-12",
+      "the likeliest token is always kept" },
+    { { .temperature = 0.3f, .top_p = 0.9991f }, "temperature 0.3 and top_p 0.9991",
+      "top_p below 1 cuts" },
     { { .temperature = 1.0f, .top_p = 0.5f }, "top_p 0.5",
       "the fewest that have top_p: not one more where they have it exactly" },
 };
@@ -1240,7 +1246,8 @@ static const int SAMPLING[][6] = {         // the last two: added to the logits,
     { 6, 1, 0, 0, FAR, NORMAL }, { 6, 5, 0, 0, MASKED, NORMAL }, { 1, 1, 0, -9, 0, NORMAL },
     { 1, 0, 0, -9, 0, NORMAL }, { 300, 1, 0, -150, 0, PEAK }, { 1100, 2, 0, -150, 0, PEAK },
     { 300, 9, 0, 50, 0, NORMAL }, { 1100, 5, 0, 50, 0, PEAK }, { 9, 9, 0, 0, 0, NORMAL },
-    { 17, 8, 0, 0, 0, NORMAL }, { 9, 11, 0, 0, 0, NORMAL }, { 40, 12, 0, 0, 0, NORMAL }, { 60000, 1, 0, -150, 0, PEAK },
+    { 17, 8, 0, 0, 0, NORMAL }, { 9, 11, 0, 0, 0, NORMAL }, { 40, 12, 0, 0, 0, NORMAL },
+    { 60000, 1, 0, -150, 0, PEAK },
     { 2, 6, 0, 0, 0, NORMAL }, { 2, 4, 0, 0, LAST, NORMAL },
 };
 
@@ -1343,7 +1350,8 @@ static void expect_no_fall(Sampler s, const float *x, int V, const double *p, co
         CALL(id = sample_token(&s, x, V, &rng));
         if (id < 0 || id >= V || p[id] == 0.0)
             wrong("%s: token %d is drawn where rng_uniform is %.17g; it is cut off. Where rounding "
-                  "leads the walk beyond the last candidate, that one is drawn", what, id, edges[k]);
+                  "leads the walk beyond the last candidate, that one is drawn", what, id,
+                  edges[k]);
     }
 }
 
@@ -1584,8 +1592,8 @@ static void expect_gradients(const Model *m, Model *whole, size_t n) {
     if (first_wrong(&grads, true, e) == n)
         wrong("%s: the last update's gradients are still in it; call clear_grads before the first "
               "micro-batch", describe(&grads, false, e, first_wrong(&grads, false, e)));
-    expect_not(&grads, false, exact_of_model(last, n), e, "this is the last micro-batch's alone: call clear_grads once "
-               "in a step, before the first");
+    expect_not(&grads, false, exact_of_model(last, n), e, "this is the last micro-batch's alone: "
+               "call clear_grads once in a step, before the first");
     expect_written(&grads, e, "model_forward, then model_backward with s->scale, for each "
                    "micro-batch; s->scale divides by the tokens of the whole batch, and the "
                    "parameters stay as they are until the last");

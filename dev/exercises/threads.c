@@ -57,7 +57,7 @@ void GOMP_barrier(void) {
     my_region = region;
 }
 
-// schedule(dynamic), (guided) and (runtime): the threads take turns, so that each gets a part of the
+// schedule(dynamic) and schedule(guided): the threads take turns, so that each gets a part of the
 // work even if the first could do it all before the second wakes up.
 typedef unsigned long long Ull;
 static _Thread_local long long loop_next, loop_end, loop_step, loop_chunk;
@@ -205,8 +205,8 @@ void *memcpy(void *to, const void *from, size_t n) { return memmove(to, from, n)
 SMALL_HOOKS(1)
 SMALL_HOOKS(2)
 
-// What `#pragma omp atomic` becomes: no race, but the order of the threads decides the bits. Without
-// optimization gcc calls only the load.
+// What `#pragma omp atomic` becomes: no race, but the order of the threads decides the bits.
+// Without optimization gcc calls only the load.
 #define ATOMICS(bits, T) \
     T __tsan_atomic##bits##_load(const volatile T *p, int order) { \
         (void)order; \
