@@ -24,12 +24,15 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "dev", "exercises"))
 import exercises
 from exercises import EXERCISES, NAMES
-from wrong_solutions import FOUND, OVERFLOW, RACE, SCRATCH, SHARED, WRONG
+from wrong_solutions import BITS, FOUND, OVERFLOW, RACE, SCRATCH, SHARED, WRONG
 
 APART = {"kv_cache", "gradient_accumulation", "softmax_row", "layernorm_cuda", "find_the_race",
          "zero1"}
 EVERY = int(os.environ.get("FAULTS") or 3)
 FILES = [exercises.TRAINER, *exercises.CUDA_CHECKS]      # a program for the exercises of each
+
+# Found where gcc's calls are watched (dev/exercises/threads.c).
+THREADED = [BITS, RACE, SCRATCH, SHARED, "with 1 thread and", "the bits must be", "faster than T^2"]
 
 # Mistakes for each: what the original says, what the mistake says, perhaps more such pairs, and a
 # part of the verdict.
@@ -302,6 +305,9 @@ def test_blanks_fail_with_a_line_that_helps():
 def test_mistakes_are_told_apart():
     assert set(MISTAKES) | set(OPEN_MISTAKES) == set(NAMES)
     texts = sources()
+    watched = not exercises.compiler_says(        # else races are not found: clang
+        "CC", "cc", "-fopenmp", "-fsyntax-only",
+        os.path.join(ROOT, "dev", "exercises", "threads.c"))
     print(f"    one in {EVERY} of the mistakes, DAY={testing.DAY}")
     for number in range(max(len(mistakes) for mistakes in MISTAKES.values())):
         chosen = [e for e in CLOSED if number < len(MISTAKES[e.name])]
@@ -312,6 +318,8 @@ def test_mistakes_are_told_apart():
         said = verdicts(lambda source, e, n=number: mistake(source, e, n), chosen)
         for name, line in said.items():
             old, new, *_, expected = MISTAKES[name][number]
+            if not watched and any(part in expected for part in THREADED):
+                continue
             assert line and expected in line, f"{name}, {new or 'nothing'} for {old}: {line}"
 
 

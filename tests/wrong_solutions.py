@@ -535,7 +535,7 @@ FOUND = {
         for (int c = 0; c < C; c++)
             dx[n*C + c] = (d[c]*gain[c] - mean_g - (row[c] - m) * r * mean_gx) * r;
     }
-""", "it still contains")],
+""", "(it is not written)")],
     "gelu_backward": [
         ("for (size_t i = 0; i < n; i++) {", """for (size_t i = 0; i < n; i++) {
         if (dout[i] == 0.0f) continue;""", "(it is not written)"),
