@@ -1,11 +1,16 @@
-// The checks of the exercises: `check NAME` runs one function on small inputs and compares each
-// tensor that it writes with the formula in double precision. It prints one line, what is wrong or
-// `right`, and exits with status 1 or 0. Each check calls no other function that is an exercise,
-// but for those of a whole model at the end. make check NAME= builds it with the reader's copy of
-// the trainer; tests/test_exercises.py with the original, with blanks and with typical mistakes.
-// A check runs with one thread and then with several, which must give the same bits. Built with gcc
-// and threads.c, it also finds data races.
+// The checks of the exercises: `check NAME` runs one function and compares each tensor that it
+// writes with the formula in double precision. It prints one line, what is wrong or `right`, and
+// exits with status 1 or 0. Each check calls no other function that is an exercise, but for those
+// of a whole model at the end. make check NAME= builds it with the reader's copy of the trainer;
+// tests/test_exercises.py with the original, with blanks and with typical mistakes.
+//
+// A check is a number of trials: first the sizes and values of a table, of which the first trial is
+// always the same, then drawn ones. The day of the year is the seed, so that no constant suits all
+// trials; DAY=300 repeats another day's. Each trial runs with one thread and then with several, in
+// other memory (guarded.h), and must give the same bits. Built with gcc and threads.c, it also
+// finds data races.
 #define PROGRAM "train_gpt2"
+#include <time.h>
 #include "dev/train/loop.h"
 
 // gradient_accumulation checks train_step alone: the check itself stands for data and log.
@@ -20,47 +25,84 @@ static void check_step_end(Run *r, Step *s, const Totals *t);
 #include "train_gpt2.c"
 #undef main
 #include "dev/exercises/ranks.h"       // ring_allreduce, zero1
-#include "dev/exercises/verdict.h"     // wrong
+#include "dev/exercises/guarded.h"     // array_new, wrong
 
-// ---- tensors and verdicts ----
+// ---- trials ----
 
-enum { GUARD = 64 };                   // elements behind a tensor that nobody may write
-static const float OUTSIDE = -123.0f;
-static const double TOLERANCE = 1e-5;  // of floats; a mistake shows at 1e-3 or above
-
-// The indices of a tensor, a letter each, and how many values each takes: INDEX("nc", N, C).
-// "p" alone: all parameters of the model that SMALL describes.
-typedef struct { const char *names; size_t sizes[4]; } Index;
-#define INDEX(names, ...) (Index){ names, { __VA_ARGS__ } }
-
+static const float OUTSIDE = -123.0f;            // in rows that nobody may write
 enum { MB = 4, MT = 8, MN = MB*MT, MV = 16 };
 static const Config SMALL = { .L = 2, .NH = 2, .C = 8, .V = MV, .P = MT };
+
+// What is unusual about a trial's inputs. Each check says what else it means.
+typedef enum { NORMAL, LARGE, TINY, ZEROS, PEAK, NOT_FINITE, STYLES } Style;
+
+typedef struct {
+    int s[5];                          // sizes, as the check's table calls them
+    Style style;
+    int number;                        // 0 is the same every day
+    Rng rng;
+} Trial;
+
+static const int THREADS[] = { 1, 4, 3 };        // a trial runs once with each
+enum { RUNS = sizeof THREADS / sizeof *THREADS };
+static int run, threads;
+
+// ---- tensors ----
+
+static const double TOLERANCE = 3e-6;  // of the sum of the absolute values of an element's terms
 
 // A tensor that the function under test writes or adds to. `before` is what it contained.
 typedef struct { const char *name; Index index; float *x, *before; size_t n; } Result;
 
-// Where memory that threads may share lies, for the message about a race.
-static struct { const char *name; Index index; const float *x; size_t n; } known[256];
-static size_t n_known;
+// What is expected: each element is a sum, and `size` is the sum of the absolute values of its
+// terms. Floats err by a small part of that.
+typedef struct { double *x, *size; size_t n; } Exact;
 
-static void remember(const char *name, Index index, const float *x, size_t n) {
-    if (n_known == sizeof known / sizeof *known) n_known = 0;
-    known[n_known].name = name, known[n_known].index = index;
-    known[n_known].x = x, known[n_known++].n = n;
+static void *pool[256];                // what a run allocates beside arrays
+static size_t n_pool;
+
+static double *doubles(size_t n) {
+    double *x = alloc_or_die((n + 1) * sizeof *x, "what is expected");
+    for (size_t i = 0; i < n; i++) x[i] = 0.0;
+    if (n_pool == sizeof pool / sizeof *pool) die("check: the pool is too small");
+    return pool[n_pool++] = x;
+}
+
+static Exact exact_of(size_t n) { return (Exact){ doubles(n), doubles(n), n }; }
+
+static void term_of(Exact e, size_t i, double x, double size) {
+    e.x[i] += x;
+    e.size[i] += fabs(size);
+}
+
+static void term(Exact e, size_t i, double x) { term_of(e, i, x, x); }
+
+// Of values computed through a whole model: errors compare with the tensor's mean square.
+static Exact exact_of_model(const double *x, size_t n) {
+    Exact e = exact_of(n);
+    double squares = 0.0;
+    for (size_t i = 0; i < n; i++) squares += x[i] * x[i] / (double)n;
+    for (size_t i = 0; i < n; i++) term_of(e, i, x[i], 2.0*sqrt(squares) + fabs(x[i]));
+    return e;
 }
 
 static Result tensor(const char *name, Index index, float before) {
-    size_t n = 1;
-    for (size_t k = 0; k < strlen(index.names); k++) n *= index.sizes[k];
-    Result t = { name, index, alloc_or_die((n + GUARD) * sizeof(float), "a tensor"),
-                 alloc_or_die((n + GUARD) * sizeof(float), "a tensor"), n };
-    for (size_t i = 0; i < n + GUARD; i++) t.x[i] = t.before[i] = i < n ? before : OUTSIDE;
-    remember(name, index, t.x, n);
+    Result t = { .name = name, .index = index, .x = array_new(name, index, sizeof *t.x, OUTPUT) };
+    t.n = arrays[(n_arrays - 1) % ARRAYS].n;
+    t.before = (float *)doubles(t.n / 2 + 1);
+    for (size_t i = 0; i < t.n; i++) t.x[i] = t.before[i] = before;
     return t;
 }
 
-static Result written(const char *name, Index index) { return tensor(name, index, 7.0f); }
-static Result added(const char *name, Index index) { return tensor(name, index, 0.5f); }
+// In the first run a mistake shows as 7 too much, in the others as no number.
+static Result written(const char *name, Index index) {
+    return tensor(name, index, run == 0 ? 7.0f : NAN);
+}
+
+// Beside small values, what a tensor contained would hide whether they are added.
+static Result added(const char *name, Index index, const Trial *now) {
+    return tensor(name, index, now->style == NORMAL ? 0.5f : 0.0f);
+}
 
 static Result holding(const char *name, const float *x, Index index) {
     Result t = tensor(name, index, 0.0f);
@@ -69,20 +111,44 @@ static Result holding(const char *name, const float *x, Index index) {
     return t;
 }
 
-static float *normals(size_t n, double scale, double shift, Rng *rng) {
-    float *x = alloc_or_die((n + GUARD) * sizeof *x, "an input");
-    for (size_t i = 0; i < n; i++) x[i] = (float)(shift + scale * rng_normal(rng));
-    for (size_t i = n; i < n + GUARD; i++) x[i] = OUTSIDE;       // for who reads past the end
+static float *normals(const char *name, Index index, double scale, double shift, Trial *now) {
+    float *x = array_new(name, index, sizeof *x, INPUT);
+    size_t n = arrays[(n_arrays - 1) % ARRAYS].n;
+    for (size_t i = 0; i < n; i++) x[i] = (float)(shift + scale * rng_normal(&now->rng));
     return x;
 }
 
-static double *doubles(size_t n) {
-    double *x = alloc_or_die(n * sizeof *x, "what is expected");
-    for (size_t i = 0; i < n; i++) x[i] = 0.0;
+// The same in the trial's style, by rows of the last index.
+static float *styled(const char *name, Index index, double scale, double shift, Trial *now) {
+    float *x = normals(name, index, scale, shift, now);
+    size_t n = arrays[(n_arrays - 1) % ARRAYS].n, width = index.sizes[strlen(index.names) - 1];
+    size_t zero_row = rng_below(&now->rng, 3);
+    for (size_t i = 0; i < n; i++) {
+        if (now->style == TINY) x[i] *= 1e-6f;
+        if (now->style == LARGE) x[i] *= i / width % 2 ? 1e4f : 10.0f;
+        if (now->style != ZEROS) continue;
+        if (i / width % 3 == zero_row || i == 0 || rng_below(&now->rng, 4) == 0) x[i] = 0.0f;
+    }
+    for (size_t i = rng_below(&now->rng, width); now->style == PEAK && i < n; i += width)
+        x[i] = 30.0f * (float)scale;
+    if (now->style == NOT_FINITE) x[rng_below(&now->rng, n)] = now->number % 2 ? NAN : INFINITY;
     return x;
 }
 
-// "gradients of h.0.ln_1.bias[row=0][column=3]", element i of all parameters of SMALL
+static int *numbers(const char *name, Index index, int below, Trial *now) {
+    int *x = array_new(name, index, sizeof *x, INPUT);
+    size_t n = arrays[(n_arrays - 1) % ARRAYS].n;
+    for (size_t i = 0; i < n; i++) x[i] = (int)rng_below(&now->rng, (uint64_t)below);
+    return x;
+}
+
+// 1, a power of two, or a number beside one; at most `most`.
+static int side(int most, Rng *rng) {
+    int n = (1 << rng_below(rng, 8)) + (int)rng_below(rng, 3) - 1;
+    return n >= 1 && n <= most ? n : 1 + (int)rng_below(rng, (uint64_t)most);
+}
+
+// "h0.ln1_bias[row=0][column=3] of the gradients", element i of all parameters of SMALL
 static const char *parameter(const char *name, size_t i) {
     static char text[200];
     int k = 0;
@@ -93,695 +159,1249 @@ static const char *parameter(const char *name, size_t i) {
     return text;
 }
 
-// "dx[n=2][c=1]"; the rest of a name of several words follows the indices.
-static const char *element(const char *name, Index index, size_t i) {
-    static char text[200];
-    if (index.names[0] == 'p') return parameter(name, i);
-    size_t stride = 1, n = strlen(index.names), word = strcspn(name, " "), at = word;
-    memcpy(text, name, word);
-    for (size_t k = 0; k < n; k++) stride *= index.sizes[k];
-    for (size_t k = 0; k < n; k++) {
-        stride /= index.sizes[k];
-        at += (size_t)snprintf(text + at, sizeof text - at, "[%c=%zu]", index.names[k],
-                               i / stride % index.sizes[k]);
-    }
-    snprintf(text + at, sizeof text - at, "%s", name + word);
-    return text;
+static const char *place(const Result *t, size_t i) {
+    return t->index.names[0] == 'p' ? parameter(t->name, i) : element(t->name, t->index, i);
 }
 
 // ---- threads ----
 
-static const int THREADS[] = { 1, 4, 3 };        // a check runs once with each
-static int run, threads;
-
 #ifdef __SANITIZE_THREAD__
 extern const void *_Atomic race_address, *_Atomic order_address;    // dev/exercises/threads.c
+extern _Thread_local size_t touched;
 
-// "dwte[v=0][c=0]", or NULL if this is no element of a tensor.
-static const char *element_at(const float *at) {
-    for (size_t k = 0; k < n_known; k++)
-        if (at >= known[k].x && at < known[k].x + known[k].n)
-            return element(known[k].name, known[k].index, (size_t)(at - known[k].x));
-    return NULL;
-}
+static size_t work;                    // reads and writes of the last call, of one thread
+
+static void count_anew(void) { touched = 0; }
+static void count_end(void) { work = touched; }
 
 static void expect_no_race(void) {
-    const float *race = race_address, *order = order_address;
-    if (race && element_at(race))
+    const char *race = (const char *)race_address, *order = (const char *)order_address;
+    const Array *a = race ? array_around(race) : order ? array_around(order) : NULL;
+    const char *at = a ? element(a->name, a->index, (size_t)((race ? race : order) - a->at) /
+                                 a->size) : NULL;
+    if (a && race && a->role == SCRATCH)
+        wrong("%s: two threads use it; a thread's piece of scratch begins at thread_index() times "
+              "the piece's size, and no index runs past the piece", at);
+    if (a && race)
         wrong("%s: one thread writes it while another reads or writes it; divide the loop so that "
-              "each element belongs to one thread", element_at(race));
+              "each element belongs to one thread", at);
     if (race)
         wrong("threads share a variable that one of them writes: declare it inside the parallel "
               "loop, so that each thread has its own");
-    if (order && element_at(order))
+    if (a)
         wrong("%s: threads add to it in the order in which they happen to come, so its bits change "
-              "from run to run; divide the loop so that each element belongs to one thread",
-              element_at(order));
+              "from run to run; divide the loop so that each element belongs to one thread", at);
 }
 #else
+static void count_anew(void) {}
+static void count_end(void) {}
 static void expect_no_race(void) {}
 #endif
 
+// Runs the function under test.
+#define CALL(...) \
+    do { \
+        arrays_seal(), count_anew(); \
+        __VA_ARGS__; \
+        count_end(), expect_no_race(), arrays_unseal(); \
+    } while (0)
+
+static size_t n_logged;                // tensors of this run
+
 // The first run logs each tensor's bits; the others compare.
 static void expect_same_bits(const Result *t) {
-    static float log[1 << 20];
-    static size_t end;
-    static int of_run;
-    if (of_run != run) of_run = run, end = 0;
-    if (end + t->n > sizeof log / sizeof *log) die("check: the log of bits is too short");
-    float *first = log + end;
-    end += t->n;
-    if (run == 0) memcpy(first, t->x, t->n * sizeof *first);
+    static float *logs[256];
+    size_t k = n_logged++;
+    if (k == sizeof logs / sizeof *logs) die("check: the log of bits is too short");
+    if (run == 0) {
+        free(logs[k]);
+        logs[k] = alloc_or_die((t->n + 1) * sizeof *t->x, "a log of bits");
+        memcpy(logs[k], t->x, t->n * sizeof *t->x);
+    }
     for (size_t i = 0; i < t->n; i++)
-        if (memcmp(&first[i], &t->x[i], sizeof *first) != 0)
+        if (memcmp(&logs[k][i], &t->x[i], sizeof *t->x) != 0 && !isnan(t->x[i]))
             wrong("%s is %.9g with 1 thread and %.9g with %d: the bits must be the same for any "
                   "number of threads, so the order of additions may not depend on it",
-                  element(t->name, t->index, i), first[i], t->x[i], threads);
+                  place(t, i), logs[k][i], t->x[i], threads);
 }
 
 // ---- comparisons ----
 
-// |x - a before - b exact| / |exact|
-static double error_of(const Result *t, double a, const double *exact, double b) {
-    double difference = 0.0, norm = 0.0;
-    for (size_t i = 0; i < t->n; i++) {
-        double d = t->x[i] - a*t->before[i] - b*exact[i];
-        difference += d * d;
-        norm += exact[i] * exact[i];
-    }
-    return sqrt(difference / (norm > 0.0 ? norm : 1.0));
+static double expected(const Result *t, bool adds, Exact e, size_t i) {
+    return e.x[i] + (adds ? t->before[i] : 0.0);
 }
 
-static void expect_sane(const Result *t, const char *hint) {
-    expect_no_race();
-    for (size_t i = 0; i < t->n; i++)
-        if (!isfinite(t->x[i]))
-            wrong("%s is %f; %s", element(t->name, t->index, i), t->x[i], hint);
-    for (size_t i = t->n; i < t->n + GUARD; i++)
-        if (t->x[i] != OUTSIDE)
-            wrong("%s: element %zu is written, and it has %zu: an index runs past its end",
-                  t->name, i, t->n);
+static bool is_close(double x, double expected, double size) {
+    if (!isfinite(expected)) return !isfinite(x);
+    return isfinite(x) && fabs(x - expected) <= TOLERANCE * size + 1e-30;
 }
 
-static size_t first_index(const Result *t, double keep, const double *exact) {
-    double norm = 0.0;
+static bool is_right(const Result *t, bool adds, Exact e, size_t i) {
+    return is_close(t->x[i], expected(t, adds, e, i), e.size[i] + (adds ? fabs(t->before[i]) : 0));
+}
+
+static size_t first_wrong(const Result *t, bool adds, Exact e) {
     size_t i = 0;
-    for (size_t k = 0; k < t->n; k++) norm += exact[k] * exact[k] / (double)t->n;
-    double limit = TOLERANCE * (norm > 0.0 ? sqrt(norm) : 1.0);
-    while (i + 1 < t->n && fabs(t->x[i] - keep*t->before[i] - exact[i]) <= limit) i++;
+    while (i < t->n && is_right(t, adds, e, i)) i++;
     return i;
 }
 
-// "dx[n=2][c=1] is 0.5, expected 0.25", of the first element that is wrong.
-static const char *first_wrong(const Result *t, double keep, const double *exact) {
+// "dx[n=2][c=1] is 0.5, expected 0.25", of an element that is wrong.
+static const char *describe(const Result *t, bool adds, Exact e, size_t i) {
     static char text[300];
-    size_t i = first_index(t, keep, exact);
-    snprintf(text, sizeof text, "%s is %.6g, expected %.6g%s", element(t->name, t->index, i),
-             t->x[i], keep*t->before[i] + exact[i],
-             t->x[i] != t->before[i] ? "" : keep ? " (nothing is added)" : " (it is not written)");
+    bool same = memcmp(&t->x[i], &t->before[i], sizeof *t->x) == 0;
+    double value = expected(t, adds, e, i);
+    int digits = fabs(t->x[i] - value) < 1e-4 * fabs(value) ? 9 : 6;
+    snprintf(text, sizeof text, "%s is %.*g, expected %.*g%s", place(t, i), digits, t->x[i], digits,
+             value, !same ? "" : adds ? " (nothing is added)" :
+             " (it is not written)");
     return text;
 }
 
-// Says what is wrong with t, if anything is. keep 1: `exact` was to be added to what t contained;
-// keep 0: it was to be written.
-static void expect(const Result *t, double keep, const double *exact, const char *hint) {
+// Where all wrong elements have something in common: "; wrong only from b=1 on".
+static const char *common(const Result *t, bool adds, Exact e) {
+    static char text[100];
+    size_t stride = t->n;
+    text[0] = '\0';
+    for (size_t k = 0; t->index.names[0] != 'p' && k < strlen(t->index.names); k++) {
+        size_t size = t->index.sizes[k], low = size, high = 0;
+        stride /= size;
+        for (size_t i = 0; i < t->n; i++) {
+            size_t at = i / stride % size;
+            if (is_right(t, adds, e, i)) continue;
+            if (at < low) low = at;
+            if (at > high) high = at;
+        }
+        if (low == 0 && (high > 0 || size == 1)) continue;
+        snprintf(text, sizeof text, low == high ? "; wrong only where %c=%zu" :
+                 "; wrong only from %c=%zu on", t->index.names[k], low);
+        return text;
+    }
+    return text;
+}
+
+// Where a wrong element is what another one should be: "; x[n=1][c=0] should be that".
+static const char *elsewhere(const Result *t, bool adds, Exact e, size_t i) {
+    static char text[300];
+    size_t found = t->n, many = 0;
+    text[0] = '\0';
+    for (size_t j = 0; t->n <= 2000 && j < t->n; j++)
+        if (e.x[j] != 0.0 && is_close(t->x[i], expected(t, adds, e, j), 0.1 * e.size[j]))
+            found = j, many++;
+    if (many == 1 && found != i)
+        snprintf(text, sizeof text, "; %s should be that", place(t, found));
+    return text;
+}
+
+// What all elements are times what they should be, or 1.
+static double multiple(const Result *t, bool adds, Exact e) {
     double dot = 0.0, norm = 0.0;
-    expect_sane(t, hint);
-    double error = error_of(t, keep, exact, 1.0);
-    if (error <= TOLERANCE) {
+    for (size_t i = 0; i < t->n; i++) {
+        dot += (t->x[i] - (adds ? t->before[i] : 0.0)) * e.x[i];
+        norm += e.x[i] * e.x[i];
+    }
+    double times = norm > 0.0 ? dot / norm : 1.0;
+    for (size_t i = 0; i < t->n; i++)
+        if (!is_close(t->x[i] - (adds ? t->before[i] : 0.0), times * e.x[i],
+                      fabs(times) * e.size[i] + (adds ? fabs(t->before[i]) : 0.0))) return 1.0;
+    return fabs(times) > 1e-3 ? times : 1.0;
+}
+
+// Says what is wrong with t, if anything is: `exact` was to be added to what it contained, or to be
+// written.
+static void expect(const Result *t, bool adds, Exact e, const char *hint) {
+    size_t i = first_wrong(t, adds, e);
+    if (i == t->n) {
         expect_same_bits(t);
         return;
     }
+    double before = t->before[i], value = e.x[i], times = multiple(t, adds, e);
+    const char *first = describe(t, adds, e, i);
     if (memcmp(t->x, t->before, t->n * sizeof *t->x) == 0)
-        wrong(keep ? "%s: nothing is added to it" : "%s: it is not written", t->name);
-    const char *first = first_wrong(t, keep, exact);
-    if (keep && error_of(t, 0.0, exact, 1.0) <= TOLERANCE)
+        wrong(adds ? "%s: nothing is added to it" : "%s: it is not written", t->name);
+    if (!isfinite(value) && isfinite(t->x[i]))
+        wrong("%s; an input is not finite, and that must come through: hide no NaN", first);
+    if (adds && before != 0.0 && is_close(t->x[i], value, e.size[i]))
         wrong("%s: what it contained is lost: add with +=, do not write with =", first);
-    if (!keep && error_of(t, 1.0, exact, 1.0) <= TOLERANCE)
-        wrong("%s: it still contains what it contained before: write with =, do not add with +=",
-              first);
-    for (size_t i = 0; i < t->n; i++) {
-        dot += (t->x[i] - keep*t->before[i]) * exact[i];
-        norm += exact[i] * exact[i];
-    }
-    double times = norm > 0.0 ? dot / norm : 0.0;
-    if (fabs(times) > 1e-3 && error_of(t, keep, exact, times) <= TOLERANCE * fabs(times))
+    if (!adds && isnan(before) && isnan(t->x[i]))
+        wrong("%s: it is not written, or computed from what was there before%s; %s", first,
+              common(t, adds, e), hint);
+    if (!adds && before != 0.0 && t->x[i] != before &&
+        is_close(t->x[i], value + before, e.size[i] + fabs(before)))
+        wrong("%s: it still contains what it contained before: write with =, or set it to 0 before "
+              "something is added%s", first, common(t, adds, e));
+    if (fabs(times - 1.0) > 1e-4)
         wrong("%s: all of %s is %.4g times what it should be; %s", first, t->name, times, hint);
-    wrong("%s; %s", first, hint);
+    wrong("%s%s%s; %s", first, elsewhere(t, adds, e, i), common(t, adds, e), hint);
 }
 
 // Says so where t is `other`, what a typical mistake leaves in place of `exact`.
-static void expect_not(const Result *t, const double *other, const double *exact,
-                       const char *hint) {
-    if (error_of(t, 0.0, other, 1.0) <= TOLERANCE && error_of(t, 0.0, exact, 1.0) > TOLERANCE)
-        wrong("%s; %s", first_wrong(t, 0.0, exact), hint);
+static void expect_not(const Result *t, bool adds, Exact other, Exact exact, const char *hint) {
+    size_t i = first_wrong(t, adds, exact);
+    if (i < t->n && first_wrong(t, adds, other) == t->n)
+        wrong("%s; %s", describe(t, adds, exact, i), hint);
 }
 
-static void expect_written(const Result *t, const double *exact, const char *hint) {
-    expect(t, 0.0, exact, hint);
+static void expect_written(const Result *t, Exact e, const char *hint) {
+    expect(t, false, e, hint);
 }
 
-static void expect_added(const Result *t, const double *exact, const char *hint) {
-    expect(t, 1.0, exact, hint);
+static void expect_added(const Result *t, Exact e, const char *hint) { expect(t, true, e, hint); }
+
+// ---- embedding: B, T, C, V ----
+
+enum { EMBEDDING_ROWS = 8 };
+static const int EMBEDDING[][6] = {
+    { 2, 5, 3, 7, 0, NORMAL }, { 1, 1, 1, 1, 0, NORMAL }, { 1, 6, 4, 300, 0, ZEROS },
+    { 3, 1, 2, 9, 0, NOT_FINITE }, { 5, 3, 17, 9, 0, NORMAL }, { 1, 1100, 1, 70000, 0, NORMAL },
+    { 2, 70, 1, 5, 0, TINY }, { 4, 9, 5, 2, 0, NOT_FINITE },
+};
+
+// Among them the last token.
+static int *embedding_tokens(int N, int V, Trial *now) {
+    int *token = numbers("token", INDEX("n", N), V, now);
+    token[N - 1 - (int)rng_below(&now->rng, (uint64_t)(N + 1) / 2)] = V - 1;
+    return token;
 }
 
-// ---- embedding ----
-
-enum { EB = 2, ET = 5, EC = 3, EV = 7, EP = 9, EN = EB*ET };
-static const int TOKENS[EN] = { 3, 0, 3, 6, 1, 3, 5, 5, 2, 0 };
-
-static void check_embedding_forward(void) {
-    Rng rng = rng_make(1, 0);
-    float *wte = normals(EV*EC, 1, 0, &rng), *wpe = normals(EP*EC, 1, 0, &rng);
-    Result x = written("x", INDEX("btc", EB, ET, EC));
-    double *exact = doubles(EN*EC);
-    for (int i = 0; i < EN*EC; i++) {
-        int n = i / EC, t = n % ET;
-        exact[i] = (double)wte[TOKENS[n]*EC + i%EC] + wpe[t*EC + i%EC];
+static void check_embedding_forward(Trial *now) {
+    int B = now->s[0], T = now->s[1], C = now->s[2], V = now->s[3], P = T + now->number % 3, n;
+    float *wte = styled("wte", INDEX("vc", V, C), 1, 0, now);
+    float *wpe = styled("wpe", INDEX("pc", P, C), 1, 0, now);
+    int *token = embedding_tokens(B*T, V, now);
+    Result x = written("x", INDEX("btc", B, T, C));
+    Exact exact = exact_of(x.n);
+    for (int i = 0; i < B*T*C; i++) {
+        n = i / C;
+        term(exact, i, wte[token[n]*C + i%C]);
+        term(exact, i, wpe[n % T * C + i%C]);
     }
-    embedding_forward(x.x, TOKENS, wte, wpe, EB, ET, EC);
+    CALL(embedding_forward(x.x, token, wte, wpe, B, T, C));
     expect_written(&x, exact, "row b*T + t is wte's row of token[b*T + t] plus wpe's row t");
 }
 
-static void check_embedding_backward(void) {
-    Rng rng = rng_make(1, 1);
-    float *dx = normals(EN*EC, 1, 0, &rng);
-    Result dwte = added("dwte", INDEX("vc", EV, EC)), dwpe = added("dwpe", INDEX("tc", EP, EC));
-    double *tokens = doubles(EV*EC), *positions = doubles(EP*EC);
-    for (int i = 0; i < EN*EC; i++) {
-        tokens[TOKENS[i/EC]*EC + i%EC] += dx[i];
-        positions[i/EC % ET * EC + i%EC] += dx[i];
+static void check_embedding_backward(Trial *now) {
+    int B = now->s[0], T = now->s[1], C = now->s[2], V = now->s[3], P = T + now->number % 3;
+    float *dx = styled("dx", INDEX("btc", B, T, C), 1, 0, now);
+    int *token = embedding_tokens(B*T, V, now);
+    Result dwte = added("dwte", INDEX("vc", V, C), now);
+    Result dwpe = added("dwpe", INDEX("tc", P, C), now);
+    Exact tokens = exact_of(dwte.n), positions = exact_of(dwpe.n);
+    for (int i = 0; i < B*T*C; i++) {
+        term(tokens, token[i/C]*C + i%C, dx[i]);
+        term(positions, i/C % T * C + i%C, dx[i]);
     }
-    embedding_backward(dwte.x, dwpe.x, dx, TOKENS, EB, ET, EC);
+    CALL(embedding_backward(dwte.x, dwpe.x, dx, token, B, T, C));
     expect_added(&dwte, tokens, "a token's row receives dx from every place where it stands");
     expect_added(&dwpe, positions, "position t receives dx from row t of every sequence");
 }
 
-// ---- softmax cross-entropy ----
+// ---- softmax cross-entropy: N, V, Vp, and what columns V ... Vp-1 contain ----
 
-enum { XN = 5, XV = 11, XVp = 16 };
-static const int TARGETS[XN] = { 4, 10, 0, 0, 7 };
+enum { PLUS_20, PLUS_400, NO_NUMBER };
+static const int XENT[][6] = {
+    { 5, 11, 16, PLUS_20, 0, NORMAL }, { 5, 11, 16, PLUS_400, 0, NORMAL },
+    { 5, 11, 16, PLUS_20, 0, LARGE }, { 1, 1, 1, 0, 0, NORMAL }, { 1, 7, 7, 0, 0, ZEROS },
+    { 6, 8, 9, NO_NUMBER, 0, PEAK }, { 3, 4, 64, NO_NUMBER, 0, ZEROS },
+    { 6, 70, 72, NO_NUMBER, 0, LARGE }, { 3, 3000, 3001, NO_NUMBER, 0, PEAK },
+    { 1100, 2, 3, PLUS_20, 0, NORMAL }, { 4, 9, 16, NO_NUMBER, 0, NOT_FINITE },
+    { 9, 9, 9, 0, 0, LARGE }, { 2, 257, 257, 0, 0, TINY },
+    { 5, 1200, 1200, 0, 0, LARGE },
+};
 
-// Logits; row 1 is near -large, row 2 near large, row 3 begins with -large, row 4 ends with large.
-// Columns V ... Vp-1 are greater by `padding`. Also each row's log sum exp.
-static float *xent_logits(double *lse, float large, float padding) {
-    Rng rng = rng_make(2, 0);
-    float *logits = normals(XN*XVp, 2, 0, &rng);
-    for (int n = 0; n < XN; n++) {
-        double sum = 0.0, hi = -INFINITY, shift = n == 1 ? -large : n == 2 ? large : 0.0;
-        for (int v = 0; v < XVp; v++)
-            logits[n*XVp + v] += n == 3 && v == 0 ? -large : n == 4 && v == XV - 1 ? large :
-                                 (float)shift + (v >= XV ? padding : 0.0f);
-        for (int v = 0; v < XV; v++) hi = fmax(hi, logits[n*XVp + v]);
-        for (int v = 0; v < XV; v++) sum += exp(logits[n*XVp + v] - hi);
-        lse[n] = hi + log(sum);
+// LARGE: row 1 is near -1000, row 2 near 1000, row 3 begins with -1000, row 4 ends with 1000, row 5
+// and on lie between -200 and 200. ZEROS: the largest logits of a row are equal. PEAK: one logit of
+// a row is 12 above all others, so that a word with p = 1e-5 is rare, but many of them are not.
+static float *xent_logits(Trial *now) {
+    int N = now->s[0], V = now->s[1], Vp = now->s[2];
+    double scale = now->style == PEAK ? 0.5 : now->style == TINY ? 1e-4 : 2.0;
+    float *logits = normals("logits", INDEX("nv", N, Vp), scale, 0, now);
+    for (int n = 0; n < N; n++) {
+        float *x = logits + n*Vp, far = now->style == LARGE ? 1000.0f : 0.0f;
+        float shift = n == 1 ? -far : n == 2 ? far : 0.0f;
+        if (n > 4) shift = 0.2f * far * (float)(2.0*rng_uniform(&now->rng) - 1.0);
+        for (int v = 0; v < Vp; v++)
+            x[v] += v < V ? shift : now->s[3] == NO_NUMBER ? NAN : now->s[3] ? 400.0f : 20.0f;
+        if (n == 3) x[0] -= far;
+        if (n == 4) x[V - 1] += far;
+        for (int v = n % 2; now->style == ZEROS && v < V; v += 1 + n % 2) x[v] = 6.5f;
+        if (now->style == PEAK) x[n % 2 ? V - 1 : (int)rng_below(&now->rng, V)] = 12.0f;
+        if (now->style == NOT_FINITE && n % 2) x[n * 5 % V] = n % 4 == 1 ? NAN : INFINITY;
     }
     return logits;
 }
 
-static void xent_forward_with(float large, float padding) {
-    double lse_exact[XN], loss_exact[XN];
-    float *logits = xent_logits(lse_exact, large, padding);
-    Result loss = written("loss", INDEX("n", XN)), lse = written("lse", INDEX("n", XN));
-    for (int n = 0; n < XN; n++) loss_exact[n] = lse_exact[n] - logits[n*XVp + TARGETS[n]];
-    xent_forward(loss.x, lse.x, logits, TARGETS, XN, XV, XVp);
-    expect_written(&lse, lse_exact, padding > 100.0f
-                   ? "columns V ... Vp-1 are padding: neither the largest nor the sum reads them"
-                   : large > 0.0f
+// Each row's log sum exp: the largest logit, and what is added to it.
+static void xent_lse(Exact lse, const float *logits, int N, int V, int Vp) {
+    for (int n = 0; n < N; n++) {
+        double sum = 0.0, hi = -INFINITY;
+        for (int v = 0; v < V; v++) hi = fmax(hi, logits[n*Vp + v]);
+        for (int v = 0; v < V; v++) sum += exp(logits[n*Vp + v] - hi);
+        term(lse, n, hi);
+        term(lse, n, log(sum));
+        lse.size[n] += 0.1;
+    }
+}
+
+static void check_xent_forward(Trial *now) {
+    int N = now->s[0], V = now->s[1], Vp = now->s[2];
+    float *logits = xent_logits(now);
+    int *target = numbers("target", INDEX("n", N), V, now);
+    Result loss = written("loss", INDEX("n", N)), lse = written("lse", INDEX("n", N));
+    Exact lse_exact = exact_of(N), loss_exact = exact_of(N);
+    xent_lse(lse_exact, logits, N, V, Vp);
+    for (int n = 0; n < N; n++) {
+        term_of(loss_exact, n, lse_exact.x[n], lse_exact.size[n]);
+        term(loss_exact, n, -logits[n*Vp + target[n]]);
+    }
+    CALL(xent_forward(loss.x, lse.x, logits, target, N, V, Vp));
+    expect_written(&lse, lse_exact, now->style == LARGE
                    ? "e^1000 overflows and e^-1000 is 0, in double too: before exp, subtract the "
                      "largest of the row's own V logits"
+                   : now->s[3] != PLUS_20 && V < Vp && now->style == NORMAL
+                   ? "columns V ... Vp-1 are padding: neither the largest nor the sum reads them"
                    : "log of the sum of e^logit over columns 0 ... V-1 of its row, of Vp columns");
     expect_written(&loss, loss_exact, "loss = lse - the target's logit");
 }
 
-static void check_xent_forward(void) {
-    xent_forward_with(0.0f, 20.0f);
-    xent_forward_with(1000.0f, 20.0f);
-    xent_forward_with(0.0f, 400.0f);
+// The first element of padding is named that is wrong where all else is right.
+static void expect_no_padding(const Result *d, Exact exact, int V, int Vp) {
+    size_t i = 0, first = d->n;
+    for (; i < d->n; i++) {
+        if (is_right(d, false, exact, i)) continue;
+        if (i % Vp < (size_t)V) return;
+        if (first == d->n) first = i;
+    }
+    if (first < d->n)
+        wrong("%s is %g, expected 0: column %zu is padding; write 0 to columns V ... Vp-1, which "
+              "may contain anything", place(d, first), d->x[first], first % Vp);
 }
 
-static void check_xent_backward(void) {
-    double lse_exact[XN], *exact = doubles(XN*XVp);
-    float lse[XN], scale = 0.125f, *logits = xent_logits(lse_exact, 1000.0f, NAN);
-    Result d = holding("dlogits", logits, INDEX("nv", XN, XVp));
-    for (int n = 0; n < XN; n++) {
-        lse[n] = (float)lse_exact[n];
-        for (int v = 0; v < XV; v++)
-            exact[n*XVp + v] = scale * (exp((double)logits[n*XVp + v] - lse[n])
-                                        - (v == TARGETS[n]));
+static void check_xent_backward(Trial *now) {
+    static const float scales[] = { 0.125f, 1.0f, 1e-7f, -3.0f };
+    int N = now->s[0], V = now->s[1], Vp = now->s[2];
+    float *logits = xent_logits(now), scale = scales[now->number % 4];
+    for (int n = 0; n < N; n++)
+        for (int v = V; v < Vp; v++) logits[n*Vp + v] = NAN;
+    int *target = numbers("target", INDEX("n", N), V, now);
+    Result d = holding("dlogits", logits, INDEX("nv", N, Vp));
+    float *lse = normals("lse", INDEX("n", N), 0, 0, now);
+    Exact lse_exact = exact_of(N), exact = exact_of(d.n);
+    xent_lse(lse_exact, logits, N, V, Vp);
+    for (int n = 0; n < N; n++) {
+        lse[n] = (float)lse_exact.x[n];
+        if (n % 3 == 1) target[n] = n % 2 ? V - 1 : 0;
+        for (int v = 0; v < V; v++) {
+            double p = exp((double)logits[n*Vp + v] - lse[n]);
+            term_of(exact, n*Vp + v, scale * p, scale * p * (1.0 + fabs(logits[n*Vp + v])));
+            if (v == target[n]) term(exact, n*Vp + v, -scale);
+        }
     }
-    xent_backward(d.x, lse, TARGETS, scale, XN, XV, XVp);
-    bool touched = memcmp(d.x, d.before, sizeof(float) * d.n) != 0;
-    for (int i = 0; i < XN*XVp; i++)
-        if (touched && i % XVp >= XV && d.x[i] != 0.0f)
-            wrong("dlogits[n=%d][v=%d] is %g, expected 0: column %d is padding; write 0 to columns "
-                  "V ... Vp-1, which may contain anything", i / XVp, i % XVp, d.x[i], i % XVp);
-    for (int i = 0; i < XN*XVp; i++)
-        if (i % XVp >= XV) d.x[i] = d.before[i] = 0.0f;        // d.x is 0, or nothing is written
+    CALL(xent_backward(d.x, lse, target, scale, N, V, Vp));
+    if (memcmp(d.x, d.before, sizeof(float) * d.n) != 0) expect_no_padding(&d, exact, V, Vp);
     expect_written(&d, exact, "(p - 1[target]) * scale, with p = e^(logit - lse); 0 in padding");
 }
 
-// ---- LayerNorm ----
+// ---- LayerNorm: N, C ----
 
-enum { LN = 23, LC = 5 };
+static const int LAYERNORM[][6] = {
+    { 23, 5, 0, 0, 0, NORMAL }, { 1, 1, 0, 0, 0, NORMAL }, { 1, 8, 0, 0, 0, LARGE },
+    { 3, 1, 0, 0, 0, NORMAL }, { 9, 17, 0, 0, 0, ZEROS }, { 5, 70, 0, 0, 0, PEAK },
+    { 7, 3, 0, 0, 0, NOT_FINITE }, { 1100, 2, 0, 0, 0, NORMAL }, { 70000, 1, 0, 0, 0, NORMAL },
+    { 4, 33, 0, 0, 0, TINY }, { 2, 300, 0, 0, 0, NORMAL },
+};
 
-static void layernorm_exact(double *mean, double *rstd, const float *x) {
-    for (int n = 0; n < LN; n++) {
+// Row 0 varies little, so that 1e-5 shows; ZEROS: every second row is constant.
+static float *layernorm_x(double shift, Trial *now) {
+    size_t N = now->s[0], C = now->s[1];
+    float *x = styled("x", INDEX("nc", N, C), 2, shift, now);
+    for (size_t c = 0; now->style == NORMAL && c < C; c++)
+        x[c] = (x[c] - (float)shift) * 1e-3f + (float)shift;
+    for (size_t i = 0; now->style == ZEROS && i < N*C; i++)
+        if (i / C % 2) x[i] = 0.25f * (float)(i / C);
+    return x;
+}
+
+static void layernorm_exact(Exact mean, Exact rstd, const float *x, size_t N, int C) {
+    for (size_t n = 0; n < N; n++) {
         double var = 0.0;
-        mean[n] = 0.0;
-        for (int c = 0; c < LC; c++) mean[n] += (double)x[n*LC + c] / LC;
-        for (int c = 0; c < LC; c++) var += pow(x[n*LC + c] - mean[n], 2) / LC;
-        rstd[n] = 1.0 / sqrt(var + 1e-5);
+        for (int c = 0; c < C; c++) term(mean, n, (double)x[n*C + c] / C);
+        for (int c = 0; c < C; c++) var += pow(x[n*C + c] - mean.x[n], 2) / C;
+        term(rstd, n, 1.0 / sqrt(var + 1e-5));
     }
 }
 
-static void check_layernorm_forward(void) {
-    Rng rng = rng_make(3, 0);
-    float *x = normals(LN*LC, 2, 1, &rng);
-    float *gain = normals(LC, 0.3, 1, &rng), *bias = normals(LC, 0.3, 0, &rng);
-    for (int c = 0; c < LC; c++) x[c] = x[c]*1e-3f + 1.0f;     // a row where 1e-5 shows
-    double mean_exact[LN], rstd_exact[LN], exact[LN*LC];
-    Result mean = written("mean", INDEX("n", LN)), rstd = written("rstd", INDEX("n", LN));
-    Result out = written("out", INDEX("nc", LN, LC));
-    layernorm_exact(mean_exact, rstd_exact, x);
-    for (int i = 0; i < LN*LC; i++)
-        exact[i] = (x[i] - mean_exact[i/LC]) * rstd_exact[i/LC] * gain[i%LC] + bias[i%LC];
-    layernorm_forward(out.x, mean.x, rstd.x, x, gain, bias, LN, LC);
-    expect_written(&mean, mean_exact, "the mean of a row's C channels");
-    double other[4][LN];
-    for (int n = 0; n < LN; n++) {
-        double var = 1.0 / (rstd_exact[n] * rstd_exact[n]) - 1e-5;
-        other[0][n] = 1.0 / sqrt(var), other[1][n] = 1.0 / (sqrt(var) + 1e-5);
-        other[2][n] = 1.0 / sqrt(var * LC / (LC - 1) + 1e-5), other[3][n] = 1.0 / rstd_exact[n];
+static void expect_no_rstd_mistake(const Result *rstd, Exact exact, int C) {
+    static const char *hints[] = {
+        "1e-5 is missing under the root: 1/sqrt(var + 1e-5)",
+        "1e-5 belongs under the root: 1/sqrt(var + 1e-5)",
+        "var is the mean over C channels, not over C - 1",
+        "this is its inverse, sqrt(var + 1e-5)", "this is the variance; rstd is 1/sqrt(var + 1e-5)",
+        "this is 1/(var + 1e-5): the root is missing",
+    };
+    for (int k = 0; k < 6; k++) {
+        Exact other = exact_of(rstd->n);
+        for (size_t n = 0; n < rstd->n; n++) {
+            double r = exact.x[n], var = 1.0 / (r*r) - 1e-5;
+            double values[] = { 1.0 / sqrt(var), 1.0 / (sqrt(var) + 1e-5),
+                                1.0 / sqrt(var * C / (C - 1) + 1e-5), 1.0 / r, var, r * r };
+            term_of(other, n, values[k], 4.0 * values[k]);
+        }
+        expect_not(rstd, false, other, exact, hints[k]);
     }
-    expect_not(&rstd, other[0], rstd_exact, "1e-5 is missing under the root: 1/sqrt(var + 1e-5)");
-    expect_not(&rstd, other[1], rstd_exact, "1e-5 belongs under the root: 1/sqrt(var + 1e-5)");
-    expect_not(&rstd, other[2], rstd_exact, "var is the mean over C channels, not over C - 1");
-    expect_not(&rstd, other[3], rstd_exact, "this is its inverse, sqrt(var + 1e-5)");
-    expect_written(&rstd, rstd_exact, "1/sqrt(var + 1e-5); var is the mean, over C, of the squared "
+}
+
+static void check_layernorm_forward(Trial *now) {
+    size_t N = now->s[0];
+    int C = now->s[1];
+    float *x = layernorm_x(1.0, now);
+    float *gain = normals("gain", INDEX("c", C), 0.3, 1, now);
+    float *bias = normals("bias", INDEX("c", C), 0.3, 0, now);
+    Result mean = written("mean", INDEX("n", N)), rstd = written("rstd", INDEX("n", N));
+    Result out = written("out", INDEX("nc", N, C));
+    Exact mean_exact = exact_of(N), rstd_exact = exact_of(N), exact = exact_of(N*C);
+    layernorm_exact(mean_exact, rstd_exact, x, N, C);
+    for (size_t i = 0; i < N*C; i++) {
+        double r = rstd_exact.x[i/C], m = mean_exact.x[i/C], size = fabs(x[i]) + fabs(m);
+        term_of(exact, i, (x[i] - m) * r * gain[i%C], size * r * gain[i%C]);
+        term(exact, i, bias[i%C]);
+    }
+    CALL(layernorm_forward(out.x, mean.x, rstd.x, x, gain, bias, N, C));
+    expect_not(&mean, false, rstd_exact, mean_exact, "this is rstd: the two are exchanged");
+    expect_written(&mean, mean_exact, "the mean of a row's C channels");
+    if (now->style == NORMAL && C > 1) expect_no_rstd_mistake(&rstd, rstd_exact, C);
+    expect_written(&rstd, rstd_exact, now->style == ZEROS
+                   ? "where a row is constant, var is 0 and rstd 1/sqrt(1e-5): that is what 1e-5 "
+                     "is for" : "1/sqrt(var + 1e-5); var is the mean, over C, of the squared "
                    "distances from the row's mean");
+    Exact no_gain = exact_of(N*C), no_bias = exact_of(N*C);
+    for (size_t i = 0; i < N*C; i++) {
+        term_of(no_bias, i, exact.x[i] - bias[i%C], exact.size[i]);
+        term_of(no_gain, i, no_bias.x[i] / gain[i%C] + bias[i%C], exact.size[i]);
+    }
+    expect_not(&out, false, no_bias, exact, "bias is missing");
+    expect_not(&out, false, no_gain, exact, "gain is missing");
     expect_written(&out, exact, "out = (x - mean) * rstd * gain + bias; gain and bias have "
                    "a number for each channel");
 }
 
-static void check_layernorm_backward(void) {
-    Rng rng = rng_make(3, 1);
-    float *x = normals(LN*LC, 2, 1, &rng), *gain = normals(LC, 0.3, 1, &rng);
-    float *dout = normals(LN*LC, 1, 0.5, &rng), mean[LN], rstd[LN];
-    double mean_exact[LN], rstd_exact[LN];
-    double *dx_exact = doubles(LN*LC), *dgain_exact = doubles(LC), *dbias_exact = doubles(LC);
-    double *no_means = doubles(LN*LC);
-    for (int c = 0; c < LC; c++) x[c] = (x[c] - 1.0f) * 1e-3f;     // a row where 1e-5 shows
-    layernorm_exact(mean_exact, rstd_exact, x);
-    for (int n = 0; n < LN; n++) {
-        double r = rstd_exact[n], xhat[LC], g[LC];
-        mean[n] = (float)mean_exact[n], rstd[n] = (float)r;
-        for (int c = 0; c < LC; c++) {
-            xhat[c] = (x[n*LC + c] - mean_exact[n]) * r;
-            g[c] = (double)dout[n*LC + c] * gain[c];
-            dgain_exact[c] += dout[n*LC + c] * xhat[c];
-            dbias_exact[c] += dout[n*LC + c];
+// dx, dgain, dbias, and dx without its two means, which a reader may forget.
+typedef struct { Exact dx, dgain, dbias, no_means; } NormGradients;
+
+static NormGradients layernorm_gradients(const float *dout, const float *x, const float *mean,
+                                         const float *rstd, const float *gain, size_t N, int C) {
+    NormGradients e = { exact_of(N*C), exact_of(C), exact_of(C), exact_of(N*C) };
+    for (size_t n = 0; n < N; n++) {
+        double r = rstd[n], mean_g = 0.0, mean_gx = 0.0, size_g = 0.0, size_gx = 0.0;
+        const float *row = x + n*C, *d = dout + n*C;
+        for (int c = 0; c < C; c++) {
+            double xhat = (row[c] - (double)mean[n]) * r, g = (double)d[c] * gain[c];
+            double size = (fabs(row[c]) + fabs(mean[n])) * r;
+            mean_g += g / C, mean_gx += g * xhat / C;
+            size_g += fabs(g) / C, size_gx += fabs(g) * size / C;
+            term_of(e.dgain, c, d[c] * xhat, d[c] * size);
+            term(e.dbias, c, d[c]);
         }
-        for (int c = 0; c < LC; c++)       // through the Jacobian d out_k / d x_c, written out
-            for (int k = 0; k < LC; k++)
-                dx_exact[n*LC + c] += g[k] * r * ((k == c) - 1.0/LC - xhat[k]*xhat[c]/LC);
-        for (int c = 0; c < LC; c++) no_means[n*LC + c] = g[c] * r;
+        for (int c = 0; c < C; c++) {
+            double xhat = (row[c] - (double)mean[n]) * r, g = (double)d[c] * gain[c];
+            double size = (fabs(row[c]) + fabs(mean[n])) * r;
+            term_of(e.dx, n*C + c, (g - mean_g - xhat * mean_gx) * r,
+                    (fabs(g) + size_g + size * size_gx) * r);
+            term(e.no_means, n*C + c, g * r);
+        }
     }
+    return e;
+}
+
+static void check_layernorm_backward(Trial *now) {
+    size_t N = now->s[0];
+    int C = now->s[1];
+    float *x = layernorm_x(now->number ? 1.0 : 0.0, now);
+    float *gain = normals("gain", INDEX("c", C), 0.3, 1, now);
+    float *dout = styled("dout", INDEX("nc", N, C), 1, N > 1000 ? 0.0 : 0.5, now);
+    float *mean = normals("mean", INDEX("n", N), 0, 0, now);
+    float *rstd = normals("rstd", INDEX("n", N), 0, 0, now);
+    Exact mean_exact = exact_of(N), rstd_exact = exact_of(N);
+    layernorm_exact(mean_exact, rstd_exact, x, N, C);
+    for (size_t n = 0; n < N; n++)
+        mean[n] = (float)mean_exact.x[n], rstd[n] = (float)rstd_exact.x[n];
+    NormGradients exact = layernorm_gradients(dout, x, mean, rstd, gain, N, C);
     for (int in_place = 0; in_place < 2; in_place++) {
-        Index nc = INDEX("nc", LN, LC), c = INDEX("c", LC);
+        Index nc = INDEX("nc", N, C), c = INDEX("c", C);
         Result dx = in_place ? holding("dx (the same memory as dout)", dout, nc)
                              : written("dx", nc);
-        Result dgain = added(in_place ? "dgain (dx in dout's memory)" : "dgain", c);
-        Result dbias = added(in_place ? "dbias (dx in dout's memory)" : "dbias", c);
-        layernorm_backward(dx.x, dgain.x, dbias.x, in_place ? dx.x : dout, x, mean, rstd, gain,
-                           LN, LC);
-        expect_added(&dgain, dgain_exact, in_place ? "dx may overwrite dout: write dgain first"
-                     : "the sum over rows of dout * xhat, with xhat = (x - mean) * rstd");
-        expect_added(&dbias, dbias_exact, in_place ? "dx may overwrite dout: write dbias first"
-                     : "the sum over rows of dout");
-        expect_not(&dx, no_means, dx_exact, "mean and rstd depend on x too: two means over the "
-                   "row are missing");
-        expect_written(&dx, dx_exact, in_place ? "read a row of dout before dx overwrites it"
+        Result dgain = added(in_place ? "dgain (dx in dout's memory)" : "dgain", c, now);
+        Result dbias = added(in_place ? "dbias (dx in dout's memory)" : "dbias", c, now);
+        CALL(layernorm_backward(dx.x, dgain.x, dbias.x, in_place ? dx.x : dout, x, mean, rstd, gain,
+                                N, C));
+        expect_added(&dgain, exact.dgain, in_place ? "dx may overwrite dout: write dgain first"
+                     : "the sum over all rows of dout * xhat, with xhat = (x - mean) * rstd");
+        expect_added(&dbias, exact.dbias, in_place ? "dx may overwrite dout: write dbias first"
+                     : "the sum over all rows of dout");
+        expect_not(&dx, false, exact.no_means, exact.dx, "mean and rstd depend on x too: two "
+                   "means over the row are missing");
+        expect_written(&dx, exact.dx, in_place ? "read a row of dout before dx overwrites it"
                        : "(g - mean(g) - xhat * mean(g * xhat)) * rstd, with g = dout * gain, "
                          "means over C, and the rstd that forward kept");
     }
 }
 
-// ---- MLP ----
+// ---- MLP: n ----
 
-static double gelu_exact(double x) {
-    return 0.5 * x * (1.0 + tanh(sqrt(2.0 / acos(-1.0)) * (x + 0.044715 * x*x*x)));
-}
+static const int GELU[][6] = {
+    { 1001, 0, 0, 0, 0, NORMAL }, { 1, 0, 0, 0, 0, NORMAL }, { 7, 0, 0, 0, 0, NORMAL },
+    { 255, 0, 0, 0, 0, TINY }, { 300, 0, 0, 0, 0, ZEROS }, { 17, 0, 0, 0, 0, NOT_FINITE },
+    { 70000, 0, 0, 0, 0, NORMAL },
+};
 
-// The slope of GELU at x; `mistake` 1 ... 4 are typical ones.
-static double gelu_slope(double x, int mistake) {
+// The slope of GELU at x; `mistake` 1 ... 4 are typical ones. *size: 1 + tanh u may round to a
+// multiple of 6e-8.
+static double gelu_slope(double x, int mistake, double *size) {
     double u = sqrt(2.0 / acos(-1.0)) * (x + 0.044715 * x*x*x), s = 1.0 / (1.0 + exp(-2.0 * u));
     double du = sqrt(2.0 / acos(-1.0)) * (1.0 + (mistake == 1 ? 1 : 3) * 0.044715 * x*x);
+    *size = 1.0 + s;
     if (mistake == 4)
         return 0.5 * erfc(-x / sqrt(2.0)) + x * exp(-x*x / 2.0) / sqrt(2.0 * acos(-1.0));
     return s + (mistake == 2 ? 1.0 : 2.0) * (mistake == 3 ? 0.0 : x * s * (1.0 - s) * du);
 }
 
-static void check_gelu_backward(void) {
-    enum { N = 1001 };
-    static const char *hints[] = { "du/dx is sqrt(2/pi) (1 + 3*0.044715 x^2), with the 3",
+static void check_gelu_backward(Trial *now) {
+    static const char *hints[] = { NULL, "du/dx is sqrt(2/pi) (1 + 3*0.044715 x^2), with the 3",
                                    "s has the argument 2u, so its slope is s (1 - s) 2 du/dx",
                                    "x s is a product: s, and x times the slope of s",
                                    "this is the slope of the exact GELU; gelu_forward has tanh" };
-    Rng rng = rng_make(4, 0);
-    float *x = normals(N, 3, 0, &rng), *dout = normals(N, 1, 0, &rng);
-    double *exact = doubles(N), *other[4], h = 1e-4;
-    x[N - 4] = 30.0f, x[N - 3] = -30.0f, x[N - 2] = 300.0f, x[N - 1] = -300.0f;
-    for (int i = 0; i < N; i++)
-        exact[i] = dout[i] * (gelu_exact(x[i] + h) - gelu_exact(x[i] - h)) / (2.0 * h);
-    for (int k = 0; k < 4; k++) {
-        other[k] = doubles(N);
-        for (int i = 0; i < N; i++) other[k][i] = dout[i] * gelu_slope(x[i], k + 1);
+    static const float special[] = { 0.0f, 30.0f, -30.0f, 300.0f, -300.0f, -4.0f, -3.6f, 7.0f };
+    int n = now->s[0];
+    float *x = normals("x", INDEX("i", n), now->style == TINY ? 3e-4 : 3, 0, now);
+    float *dout = styled("dout", INDEX("i", n), 1, 0, now);
+    Exact exact[5];
+    for (int i = 0; i < 8 && n > 100; i++) x[n - 1 - i] = special[i];
+    if (now->style == NOT_FINITE) x[n / 2] = NAN;
+    for (int k = 0; k < 5; k++) {
+        exact[k] = exact_of(n);
+        for (int i = 0; i < n; i++) {
+            double size, slope = gelu_slope(x[i], k, &size);
+            term_of(exact[k], i, dout[i] * slope, dout[i] * size);
+        }
     }
     for (int in_place = 0; in_place < 2; in_place++) {
-        Index i = INDEX("i", N);
+        Index i = INDEX("i", n);
         Result dx = in_place ? holding("dx (the same memory as dout)", dout, i) : written("dx", i);
-        gelu_backward(dx.x, in_place ? dx.x : dout, x, N);
-        expect_sane(&dx, "the last four x are 30, -30, 300 and -300, where e^2u overflows: inf/inf "
-                    "is no number");
-        for (int k = 0; k < 4; k++) expect_not(&dx, other[k], exact, hints[k]);
-        expect_written(&dx, exact, in_place ? "read dout[i] before dx[i] is written"
+        CALL(gelu_backward(dx.x, in_place ? dx.x : dout, x, n));
+        size_t first = first_wrong(&dx, false, exact[0]);
+        if (first < dx.n && isnan(dx.x[first]) && !isnan(exact[0].x[first]) && run == 0)
+            wrong("%s, where x is %g; e^2u may overflow: inf/inf is no number",
+                  describe(&dx, false, exact[0], first), x[first]);
+        for (int k = 1; k < 5 && n > 100 && now->style == NORMAL; k++)
+            expect_not(&dx, false, exact[k], exact[0], hints[k]);
+        expect_written(&dx, exact[0], in_place ? "read dout[i] before dx[i] is written"
                        : "dout times the slope of GELU at x: s + x s (1 - s) 2 du/dx");
     }
 }
 
-static void check_linear_backward(void) {
-    enum { N = 6, C = 4, OC = 3 };
-    Rng rng = rng_make(5, 0);
-    float *x = normals(N*C, 1, 0, &rng), *w = normals(C*OC, 1, 0, &rng);
-    float *dout = normals(N*OC, 1, 0, &rng);
-    Result dx = written("dx", INDEX("nc", N, C)), dw = added("dw", INDEX("co", C, OC));
-    Result db = added("db", INDEX("o", OC));
-    double *dx_exact = doubles(N*C), *dw_exact = doubles(C*OC), *db_exact = doubles(OC);
+// N, C, OC
+static const int LINEAR[][6] = {
+    { 6, 4, 3, 0, 0, NORMAL }, { 6, 3, 5, 0, 0, NORMAL }, { 4, 5, 5, 0, 0, NORMAL },
+    { 1, 1, 1, 0, 0, NORMAL }, { 1, 3, 2, 0, 0, NORMAL }, { 7, 4, 1, 0, 0, NORMAL },
+    { 5, 1, 6, 0, 0, NORMAL }, { 9, 8, 24, 0, 0, ZEROS }, { 8, 3, 4, 0, 0, NOT_FINITE },
+    { 1100, 2, 3, 0, 0, NORMAL }, { 3, 33, 17, 0, 0, TINY }, { 3, 3, 3, 0, 0, LARGE },
+};
+
+static void check_linear_backward(Trial *now) {
+    int N = now->s[0], C = now->s[1], OC = now->s[2];
+    float *x = styled("x", INDEX("nc", N, C), 1, 0, now);
+    float *w = styled("w", INDEX("co", C, OC), 1, 0, now);
+    float *dout = styled("dout", INDEX("no", N, OC), 1, 0, now);
+    Result dx = written("dx", INDEX("nc", N, C)), dw = added("dw", INDEX("co", C, OC), now);
+    Result db = added("db", INDEX("o", OC), now);
+    Exact dx_exact = exact_of(dx.n), dw_exact = exact_of(dw.n), db_exact = exact_of(OC);
     for (int n = 0; n < N; n++)
         for (int o = 0; o < OC; o++) {
             double d = dout[n*OC + o];
-            db_exact[o] += d;
+            term(db_exact, o, d);
             for (int c = 0; c < C; c++) {
-                dx_exact[n*C + c] += d * w[c*OC + o];
-                dw_exact[c*OC + o] += d * x[n*C + c];
+                term(dx_exact, n*C + c, d * w[c*OC + o]);
+                term(dw_exact, c*OC + o, d * x[n*C + c]);
             }
         }
-    linear_backward(dx.x, dw.x, db.x, dout, x, w, N, C, OC);
+    CALL(linear_backward(dx.x, dw.x, db.x, dout, x, w, N, C, OC));
+    if (C == OC) {                     // where no index is out of range
+        Exact across = exact_of(dx.n), turned = exact_of(dw.n);
+        for (int i = 0; i < C*C; i++) term_of(turned, i%C*C + i/C, dw_exact.x[i], dw_exact.size[i]);
+        for (int i = 0; i < N*C*C; i++)
+            term(across, i/C, dout[i/C/C*C + i%C] * (double)w[i%C*C + i/C%C]);
+        expect_not(&dx, false, across, dx_exact, "this is dout times w, not w transposed");
+        expect_not(&dw, true, turned, dw_exact, "this is dw transposed");
+    }
     expect_written(&dx, dx_exact, "dx (N,C) = dout (N,OC) times w (C,OC) transposed");
     expect_added(&dw, dw_exact, "dw (C,OC) += x (N,C) transposed times dout (N,OC)");
     expect_added(&db, db_exact, "db (OC) += the sum of dout's rows: bias_backward does it");
 }
 
-// ---- attention ----
+// ---- attention: B, T, NH, HS, past ----
 
 typedef void AttentionForward(float *out, float *lse, float *scratch, const float *qkv,
                               int B, int T, int first, int C, int NH);
 
-// One head in double precision: weights p (T,T), out (T,HS), lse (T). q, k, v: rows of 3C.
-static void attention_exact(double *p, double *out, double *lse, const float *q, int T, int C,
-                            int HS) {
-    const float *k = q + C, *v = k + C;
+static const int PLAIN_ATTENTION[][6] = {
+    { 2, 7, 2, 3, 0, NORMAL }, { 2, 7, 2, 4, 0, LARGE }, { 2, 3, 2, 3, 4, NORMAL },
+    { 1, 1, 1, 1, 0, NORMAL }, { 1, 1, 3, 2, 6, ZEROS }, { 1, 5, 2, 3, 3, PEAK },
+    { 3, 2, 5, 1, 2, NORMAL }, { 2, 4, 17, 2, 0, NOT_FINITE }, { 1, 300, 1, 2, 0, PEAK },
+    { 1, 1100, 1, 1, 0, NORMAL }, { 1, 66, 2, 5, 9, PEAK },
+};
+static const int TILED_ATTENTION[][6] = {                  // blocks of 32 queries meet
+    { 2, 71, 2, 3, 0, NORMAL }, { 2, 34, 2, 3, 37, NORMAL }, { 2, 1, 2, 3, 70, NORMAL },
+    { 1, 1, 1, 1, 0, NORMAL }, { 1, 32, 3, 2, 0, PEAK }, { 1, 33, 2, 5, 31, ZEROS },
+    { 1, 65, 1, 1, 0, PEAK }, { 3, 31, 2, 4, 0, LARGE }, { 2, 5, 17, 2, 1, NORMAL },
+    { 1, 64, 2, 16, 64, NOT_FINITE }, { 1, 300, 1, 2, 0, PEAK },
+};
+static const int ATTENTION_BACKWARD[][6] = {
+    { 2, 7, 2, 3, 0, NORMAL }, { 1, 1, 1, 1, 0, NORMAL }, { 2, 1, 3, 2, 0, NORMAL },
+    { 3, 5, 5, 1, 0, PEAK }, { 1, 9, 17, 2, 0, LARGE }, { 1, 70, 1, 3, 0, PEAK },
+    { 1, 300, 1, 1, 0, NORMAL }, { 2, 6, 3, 4, 0, LARGE }, { 2, 5, 2, 2, 0, NOT_FINITE },
+    { 1, 33, 2, 2, 0, ZEROS },
+};
+
+// One head: its weights p (T,T), the log of each softmax's denominator, the sizes of its scores.
+typedef struct { double *p, *lse, *size; } Head;
+
+static Head head_of(int T) {
+    return (Head){ doubles((size_t)T*T), doubles(T), doubles((size_t)T*T) };
+}
+
+// q, k: rows of 3C.
+static void head_weights(Head e, const float *q, int T, int C, int HS) {
+    const float *k = q + C;
     for (int t = 0; t < T; t++) {
-        double sum = 0.0, hi = -INFINITY, *s = p + t*T;
+        double sum = 0.0, hi = -INFINITY, *s = e.p + (size_t)t*T, *size = e.size + (size_t)t*T;
         for (int u = 0; u <= t; u++) {
-            s[u] = 0.0;
-            for (int i = 0; i < HS; i++) s[u] += q[t*3*C + i] * k[u*3*C + i] / sqrt(HS);
+            s[u] = 0.0, size[u] = 1.0;
+            for (int i = 0; i < HS; i++) {
+                double product = (double)q[(size_t)t*3*C + i] * k[(size_t)u*3*C + i] / sqrt(HS);
+                s[u] += product, size[u] += fabs(product);
+            }
             hi = fmax(hi, s[u]);
         }
         for (int u = 0; u < T; u++) sum += s[u] = u <= t ? exp(s[u] - hi) : 0.0;
-        lse[t] = hi + log(sum);
-        for (int u = 0; u < T; u++) p[t*T + u] /= sum;
-        for (int i = 0; i < HS; i++) {
-            out[t*HS + i] = 0.0;
-            for (int u = 0; u <= t; u++) out[t*HS + i] += p[t*T + u] * v[u*3*C + i];
-        }
+        e.lse[t] = hi + log(sum);
+        for (int u = 0; u <= t; u++) s[u] /= sum;
     }
 }
 
-static float *attention_scratch_of(int T, int HS) {
-    size_t n = thread_count()*attention_scratch(T, HS);
-    float *scratch = alloc_or_die(n * sizeof *scratch, "scratch");
-    remember("scratch", INDEX("i", n), scratch, n);
-    return scratch;
-}
-
-// T rows of each sequence, of which the first `past` were computed before. `large`: the scores of
-// query 2 are near 1000, those of query 3 near -1000, that of query 5 and its own key too, and all
-// are exact in float.
-static void check_attention_forward(AttentionForward *forward, int T, int past, bool large) {
-    enum { B = 2, NH = 2 };
-    const char *hint = past ? "only the rows behind the past are computed; a sequence has past + T "
-                              "rows" : large ? "e^1000 overflows and e^-1000 is 0, in double too: "
-                              "before exp, subtract the largest of the query's own scores" : NULL;
-    Rng rng = rng_make(6, 0);
-    int HS = large ? 4 : 3, C = NH*HS;
-    size_t N = (size_t)B*T;
-    float *qkv = normals(N*3*C, 1, 0, &rng);
-    for (size_t i = 0; large && i < N*3*C; i++) {
-        size_t t = i / (3*C) % T, c = i % (3*C);
+// The queries, keys and values of `rows` rows a sequence. LARGE: where HS is 4, the scores of query
+// 2 are near 1000, those of query 3 near -1000, that of query 5 and its own key too, and all are
+// exact in float; else scores lie between -200 and 200. PEAK: many weights are small. NOT_FINITE: a
+// query.
+static float *attention_qkv(Trial *now, int rows) {
+    int B = now->s[0], NH = now->s[2], HS = now->s[3], C = NH*HS;
+    Style style = now->style;
+    if (style != ZEROS && style != TINY) now->style = NORMAL;
+    float *qkv = styled("qkv", INDEX("btc", B, rows, 3*C), 1, 0, now);
+    now->style = style;
+    for (size_t i = 0; i < (size_t)B*rows*3*C; i++) {
+        size_t t = i / (3*C) % rows, c = i % (3*C);
+        if (style == PEAK && c < (size_t)C) qkv[i] *= 4.0f;
+        if (style == LARGE && HS != 4 && c < (size_t)C) qkv[i] *= 60.0f;
+        if (style != LARGE || HS != 4) continue;
         qkv[i] = rintf(qkv[i] * 8.0f) / 8.0f;
         if (c % HS == 0 && c < (size_t)C) qkv[i] = t == 2 ? 2000.0f : t == 3 ? -2000.0f : 0.0f;
         if (c % HS == 0 && c / C == 1) qkv[i] = 1.0f;
         if (c % HS == 1 && c < (size_t)C) qkv[i] = t == 5 ? 2000.0f : 0.0f;
         if (c % HS == 1 && c / C == 1) qkv[i] = t == 5 ? -1.0f : 0.0f;
     }
-    double *p = doubles((size_t)T*T), *head = doubles(T*HS), *out_exact = doubles(N*C);
-    double *lse_exact = doubles(N*NH);
-    Result out = written(past ? "out (past > 0)" : "out", INDEX("btc", B, T, C));
-    Result lse = written(past ? "lse (past > 0)" : "lse", INDEX("bht", B, NH, T));
-    for (int b = 0; b < B; b++) for (int h = 0; h < NH; h++) {
-        double *head_lse = lse_exact + (b*NH + h)*T;
-        attention_exact(p, head, head_lse, qkv + (size_t)b*T*3*C + h*HS, T, C, HS);
-        for (int t = 0; t < T; t++) {
-            if (t < past) head_lse[t] = 7.0;
-            for (int i = 0; i < HS; i++)
-                out_exact[((size_t)b*T + t)*C + h*HS + i] = t < past ? 7.0 : head[t*HS + i];
-        }
+    if (style == NOT_FINITE)
+        qkv[((size_t)(B - 1)*rows + rows - 1 - rng_below(&now->rng, now->s[1]))*3*C + C - 1] = NAN;
+    return qkv;
+}
+
+// Where all weights of a key are small, its value is large, so that no weight may be left out.
+static void values_enlarge(float *v, Head e, int T, int C, int HS) {
+    for (int u = 0; u < T; u++) {
+        double most = 1e-8;
+        for (int t = u; t < T; t++) most = fmax(most, e.p[(size_t)t*T + u]);
+        for (int i = 0; i < HS; i++) v[(size_t)u*3*C + i] /= (float)most;
     }
-    forward(out.x + past*C, lse.x + past, attention_scratch_of(T, HS), qkv + past*3*C, B, T - past,
-            past, C, NH);
-    bool first_query = first_index(&lse, 0.0, lse_exact) % T == 0;
+}
+
+static float *attention_scratch_of(size_t piece) {
+    size_t n = thread_count() * piece;
+    float *scratch = array_new("scratch", INDEX("i", n), sizeof *scratch, SCRATCH);
+    for (size_t i = 0; i < n; i++) scratch[i] = NAN;
+    return scratch;
+}
+
+static void head_out(Exact out, Exact lse, float *qkv, int b, int h, int rows, int C, int HS,
+                     const Trial *now) {
+    Head e = head_of(rows);
+    float *q = qkv + (size_t)b*rows*3*C + h*HS, *v = q + 2*C;
+    head_weights(e, q, rows, C, HS);
+    if (now->style == PEAK) values_enlarge(v, e, rows, C, HS);
+    for (int t = 0; t < rows; t++) {
+        size_t n = (size_t)b*rows + t;
+        bool old = t < now->s[4];                          // not to be written
+        size_t at = ((size_t)b*C/HS + h)*rows + t;
+        term_of(lse, at, old ? (double)(run ? NAN : 7.0f) : e.lse[t], e.size[(size_t)t*rows + t]);
+        for (int u = 0; u <= t; u++) {
+            lse.size[at] = fmax(lse.size[at], e.size[(size_t)t*rows + u]);
+            for (int i = 0; i < HS; i++) {
+                double x = e.p[(size_t)t*rows + u] * v[(size_t)u*3*C + i];
+                term_of(out, n*C + h*HS + i, old ? 0.0 : x, x * e.size[(size_t)t*rows + u]);
+            }
+        }
+        for (int i = 0; old && i < HS; i++) out.x[n*C + h*HS + i] = run ? NAN : 7.0f;
+    }
+}
+
+// T rows of each sequence, of which the first `past` were computed before.
+static void check_attention_forward(Trial *now, AttentionForward *forward, size_t piece) {
+    int B = now->s[0], T = now->s[1], NH = now->s[2], HS = now->s[3], past = now->s[4];
+    int rows = past + T, C = NH*HS;
+    const char *hint = now->style == LARGE ? "e^1000 overflows and e^-1000 is 0, in double too: "
+                                             "before exp, subtract the largest of the query's own "
+                                             "scores"
+                     : past ? "only the rows behind the past are computed; a sequence has past + T "
+                              "rows" : NULL;
+    if (rows > 1000 && run > 0) return;             // slow
+    float *qkv = attention_qkv(now, rows);
+    Result out = written(past ? "out (past > 0)" : "out", INDEX("bthi", B, rows, NH, HS));
+    Result lse = written(past ? "lse (past > 0)" : "lse", INDEX("bht", B, NH, rows));
+    Exact out_exact = exact_of(out.n), lse_exact = exact_of(lse.n);
+    for (int b = 0; b < B; b++)
+        for (int h = 0; h < NH; h++) {
+            size_t kept = n_pool;
+            head_out(out_exact, lse_exact, qkv, b, h, rows, C, HS, now);
+            while (n_pool > kept) free(pool[--n_pool]);
+        }
+    float *scratch = attention_scratch_of(piece);
+    CALL(forward(out.x + past*C, lse.x + past, scratch, qkv + (size_t)past*3*C, B, T, past, C, NH));
+    bool first_query = first_wrong(&lse, false, lse_exact) % rows == 0;
     expect_written(&lse, lse_exact, hint ? hint : first_query
-                   ? "query 0 sees one key, its own, so this is q . k / sqrt(HS)"
+                   ? "lse (B,NH,T): query 0 sees one key, its own, so its lse is q . k / sqrt(HS)"
                    : "lse (B,NH,T): log of the sum of e^(q . k / sqrt(HS)) over t2 <= t");
     expect_written(&out, out_exact, hint ? hint
                    : "the values of tokens t2 <= t, weighted by the softmax; head h owns columns "
                      "h*HS ...");
 }
 
-static void check_attention_plain(void) {
-    check_attention_forward(attention_forward_plain, 7, 0, false);
-    check_attention_forward(attention_forward_plain, 7, 0, true);
-    check_attention_forward(attention_forward_plain, 7, 4, false);
+static void check_attention_plain(Trial *now) {
+    check_attention_forward(now, attention_forward_plain, now->s[4] + now->s[1]);
 }
 
-static void check_attention_tiled(void) {        // blocks of 32 queries meet
-    check_attention_forward(attention_forward_fast, 71, 0, false);
-    check_attention_forward(attention_forward_fast, 71, 37, false);
-    check_attention_forward(attention_forward_fast, 71, 70, false);
+static void check_attention_tiled(Trial *now) {
+    check_attention_forward(now, attention_forward_fast,
+                            attention_scratch(now->s[4] + now->s[1], now->s[3]));
 }
 
 // Splits dqkv (N,3C) into the gradients of queries, keys and values, for the messages.
-static void expect_part(const Result *dqkv, const double *exact, int part, int B, int T, int C,
+static void expect_part(const Result *dqkv, Exact exact, int part, const Trial *now,
                         const char *hint) {
     static const char *names[] = { "dq", "dk", "dv" };
-    Result d = written(names[part], INDEX("btc", B, T, C));
-    int N = B*T;
-    double *d_exact = doubles((size_t)N*C);
-    for (int i = 0; i < N*C; i++) {
-        size_t at = (size_t)(i/C)*3*C + part*C + i%C;
-        d.x[i] = dqkv->x[at], d.before[i] = dqkv->before[at], d_exact[i] = exact[at];
+    int C = now->s[2]*now->s[3];
+    Result d = written(names[part], INDEX("bthi", now->s[0], now->s[1], now->s[2], now->s[3]));
+    Exact e = exact_of(d.n);
+    for (size_t i = 0; i < d.n; i++) {
+        size_t at = i/C*3*C + part*C + i%C;
+        d.x[i] = dqkv->x[at], d.before[i] = dqkv->before[at];
+        term_of(e, i, exact.x[at], exact.size[at]);
     }
-    expect_written(&d, d_exact, hint);
+    expect_written(&d, e, hint);
 }
 
-static void check_attention_backward(void) {
-    enum { B = 2, T = 7, NH = 2, HS = 3, C = NH*HS, N = B*T };
-    Rng rng = rng_make(7, 0);
-    float *qkv = normals(N*3*C, 1, 0, &rng), *dout = normals(N*C, 1, 0, &rng);
-    float out[N*C], lse[N*NH];
-    double p[T*T], head[T*HS], head_lse[T], *exact = doubles(N*3*C);
-    for (int b = 0; b < B; b++) for (int h = 0; h < NH; h++) {
-        const float *q = qkv + b*T*3*C + h*HS, *k = q + C, *v = k + C;
-        double *dq = exact + b*T*3*C + h*HS, *dk = dq + C, *dv = dk + C;
-        attention_exact(p, head, head_lse, q, T, C, HS);
-        for (int t = 0; t < T; t++) {
-            const float *d_o = dout + (b*T + t)*C + h*HS;
-            double dp[T] = {0}, sum = 0.0;
-            lse[(b*NH + h)*T + t] = (float)head_lse[t];
-            for (int i = 0; i < HS; i++) out[(b*T + t)*C + h*HS + i] = (float)head[t*HS + i];
-            for (int u = 0; u <= t; u++) {
-                for (int i = 0; i < HS; i++) dp[u] += (double)d_o[i] * v[u*3*C + i];
-                sum += p[t*T + u] * dp[u];
+// Adds the gradients of one head; out and lse get what forward leaves there. Rows of C, or 3C.
+static void head_gradients(Exact exact, float *out, float *lse, const float *dout,
+                           const float *q, int T, int C, int HS) {
+    const float *k = q + C, *v = k + C;
+    double scale = 1.0 / sqrt(HS);
+    Head e = head_of(T);
+    head_weights(e, q, T, C, HS);
+    for (size_t t = 0; t < (size_t)T; t++) {
+        const double *p = e.p + t*T;
+        double d = 0.0, d_size = 0.0;
+        lse[t] = (float)e.lse[t];
+        for (int i = 0; i < HS; i++) {
+            double o = 0.0;
+            for (size_t u = 0; u <= t; u++) o += p[u] * v[u*3*C + i];
+            out[t*C + i] = (float)o;
+            d += dout[t*C + i] * (double)out[t*C + i], d_size += fabs(dout[t*C + i] * o);
+        }
+        for (size_t u = 0; u <= t; u++) {
+            double dp = 0.0, size = d_size, more = e.size[t*T + u];
+            for (int i = 0; i < HS; i++) {
+                dp += (double)dout[t*C + i] * v[u*3*C + i];
+                size += fabs((double)dout[t*C + i] * v[u*3*C + i]);
             }
-            for (int u = 0; u <= t; u++) for (int i = 0; i < HS; i++) {
-                double ds = p[t*T + u] * (dp[u] - sum) / sqrt(HS);
-                dq[t*3*C + i] += ds * k[u*3*C + i];
-                dk[u*3*C + i] += ds * q[t*3*C + i];
-                dv[u*3*C + i] += p[t*T + u] * d_o[i];
+            for (int i = 0; i < HS; i++) {
+                double ds = p[u] * (dp - d) * scale, ds_size = p[u] * size * scale * more;
+                double dv = p[u] * dout[t*C + i];
+                term_of(exact, t*3*C + i, ds * k[u*3*C + i], ds_size * k[u*3*C + i]);
+                term_of(exact, u*3*C + C + i, ds * q[t*3*C + i], ds_size * q[t*3*C + i]);
+                term_of(exact, u*3*C + 2*C + i, dv, dv * more);
             }
         }
     }
+}
+
+// Accesses to memory for each pair of a query and a key, where they are counted: no more for long
+// sequences than for short ones.
+static void expect_quadratic(const Trial *now) {
+#ifdef __SANITIZE_THREAD__
+    static double of_short;
+    double T = now->s[1], each = (double)work / (now->s[0]*T*(T + 1)/2*now->s[2]*now->s[3]);
+    if (now->number == 0) of_short = each;
+    if (now->s[1] == 70 && now->s[3] == 3 && each > 4.0 * of_short)
+        wrong("the result is right, but the cost grows faster than T^2: no loop over tokens is "
+              "needed for one query and one key");
+#else
+    (void)now;
+#endif
+}
+
+static void check_attention_backward(Trial *now) {
+    int B = now->s[0], T = now->s[1], NH = now->s[2], HS = now->s[3], C = NH*HS;
+    float *qkv = attention_qkv(now, T);
+    float *dout = normals("dout", INDEX("btc", B, T, C), 1, 0, now);
+    float *out = normals("out", INDEX("btc", B, T, C), 0, 0, now);
+    float *lse = normals("lse", INDEX("bht", B, NH, T), 0, 0, now);
     Result dqkv = written("dqkv", INDEX("btc", B, T, 3*C));
-    attention_backward_plain(dqkv.x, attention_scratch_of(T, HS), dout, qkv, out, lse, B, T, C, NH);
-    expect_sane(&dqkv, "dqkv (B,T,3C) must be written, all of it");
-    expect_part(&dqkv, exact, 2, B, T, C, "dv_t2 += p_t,t2 dout_t, over t >= t2, with "
+    Exact exact = exact_of(dqkv.n);
+    for (int b = 0; b < B; b++)
+        for (int h = 0; h < NH; h++) {
+            size_t kept = n_pool, first = (size_t)b*T*C + h*HS;      // rows of out, dout
+            size_t wide = (size_t)b*T*3*C + h*HS;                    // rows of qkv, dqkv
+            Exact head = { exact.x + wide, exact.size + wide, 0 };
+            head_gradients(head, out + first, lse + ((size_t)b*NH + h)*T, dout + first, qkv + wide,
+                           T, C, HS);
+            while (n_pool > kept) free(pool[--n_pool]);
+        }
+    float *scratch = attention_scratch_of(attention_scratch(T, HS));
+    CALL(attention_backward_plain(dqkv.x, scratch, dout, qkv, out, lse, B, T, C, NH));
+    if (memcmp(dqkv.x, dqkv.before, dqkv.n * sizeof(float)) == 0)
+        wrong("dqkv: it is not written");
+    expect_part(&dqkv, exact, 2, now, "dv_t2 += p_t,t2 dout_t, over t >= t2, with "
                 "p = e^(q . k / sqrt(HS) - lse_t)");
-    expect_part(&dqkv, exact, 0, B, T, C, "dq_t += ds_t,t2 k_t2 / sqrt(HS), with "
+    expect_part(&dqkv, exact, 0, now, "dq_t += ds_t,t2 k_t2 / sqrt(HS), with "
                 "ds = p (dout . v - d) and d = dout_t . out_t");
-    expect_part(&dqkv, exact, 1, B, T, C, "dk_t2 += ds_t,t2 q_t / sqrt(HS)");
+    expect_part(&dqkv, exact, 1, now, "dk_t2 += ds_t,t2 q_t / sqrt(HS)");
+    if (run == 0) expect_quadratic(now);
 }
 
 // ---- optimizer ----
 
 // Parameters p (n) after an update with typical mistakes.
-static void expect_no_adamw_mistake(const Result *p, const double *before, const double *m,
-                                    const double *v, const double *after, AdamW o) {
+static void expect_no_adamw_mistake(const Result *p, const double *before, const Exact *moments,
+                                    const float *g, float g_scale, Exact after, AdamW o) {
     static const char *hints[] = {
-        "the bias correction is missing: m / (1 - beta1^t) and v / (1 - beta2^t) at update t",
+        "the bias correction is missing: m / (1 - beta1^m_steps) and v / (1 - beta2^v_steps)",
         "eps is added to the root, not under it", "the rate multiplies the decay too",
         "the decay is missing: lr * weight_decay * p", "p moves against the gradient: with -=",
         "the bias correction of v stands under the root, with v",
+        "v has a bias correction too: v / (1 - beta2^v_steps)",
+        "m has a bias correction too: m / (1 - beta1^m_steps)",
+        "eps is added after the bias correction of v: sqrt(v / (1 - beta2^v_steps)) + eps",
+        "the powers belong to m_steps and v_steps as they are: the first update is number 1",
+        "m is corrected with m_steps, v with v_steps", "eps is missing",
+        "this is the step of the gradient itself, not of m",
+        "the decay is that of p before the step", "m is corrected with m_steps, v with v_steps",
     };
     double c1 = 1.0 - pow(o.beta1, o.m_steps), c2 = 1.0 - pow(o.beta2, o.v_steps);
-    for (int k = 0; k < 6; k++) {
-        double *other = doubles(p->n);
+    double swapped1 = 1.0 - pow(o.beta1, o.v_steps), swapped2 = 1.0 - pow(o.beta2, o.m_steps);
+    double later1 = 1.0 - pow(o.beta1, o.m_steps + 1), later2 = 1.0 - pow(o.beta2, o.v_steps + 1);
+    for (int k = 0; k < 15; k++) {
+        Exact other = exact_of(p->n);
         for (size_t i = 0; i < p->n; i++) {
-            double root = k == 1 ? sqrt(v[i]/c2 + o.eps) : (k == 0 ? sqrt(v[i]) :
-                          k == 5 ? sqrt(v[i])/c2 : sqrt(v[i]/c2)) + o.eps;
-            double step = o.lr * (k == 0 ? m[i] : m[i]/c1) / root;
-            double decay = (k == 2 ? 1.0 : k == 3 ? 0.0 : o.lr) * o.weight_decay * before[i];
-            other[i] = before[i] + (k == 4 ? 1.0 : -1.0) * (step + decay);
+            double m = moments[0].x[i], v = moments[1].x[i], eps = o.eps;
+            double m_hat = k == 0 || k == 7 ? m : k == 9 ? m/later1 : k == 14 ? m/swapped1 :
+                           k == 12 ? (double)g[i] * g_scale : m/c1;
+            double v_hat = k == 0 || k == 6 || k == 5 ? v : k == 9 ? v/later2 : k == 10 ? v/swapped2
+                         : v/c2;
+            double root = k == 1 ? sqrt(v_hat + eps) : k == 5 ? sqrt(v)/c2 + eps :
+                          k == 8 ? (sqrt(v) + eps) / sqrt(c2) : sqrt(v_hat) + (k == 11 ? 0 : eps);
+            double decay = (k == 2 ? 1.0 : k == 3 ? 0.0 : o.lr) * o.weight_decay *
+                           (k == 13 ? before[i] - o.lr * m_hat / root : before[i]);
+            term_of(other, i, before[i] + (k == 4 ? 1.0 : -1.0) * (o.lr*m_hat/root + decay),
+                    after.size[i]);
         }
-        expect_not(p, other, after, hints[k]);
-        free(other);
+        expect_not(p, false, other, after, hints[k]);
     }
 }
 
-static void check_adamw_update(void) {
-    enum { N = 37, STEPS = 4 };
-    AdamW o = { .lr = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-2f, .weight_decay = 0.1f };
-    Rng rng = rng_make(8, 0);
-    Result p = holding("p", normals(N, 1, 0, &rng), INDEX("i", N));
-    Result m = tensor("m", INDEX("i", N), 0.0f), v = tensor("v", INDEX("i", N), 0.0f);
-    double ep[N], em[N] = {0}, ev[N] = {0}, before[N];
-    for (int i = 0; i < N; i++) ep[i] = p.x[i];
-    for (int step = 1; step <= STEPS; step++) {
-        float *g = normals(N, 1, 0, &rng);
-        o.m_steps = o.v_steps = step;
-        for (int i = 0; i < N; i++) {
-            double gi = 0.5 * g[i], b1 = o.beta1, b2 = o.beta2;
-            before[i] = ep[i];
-            em[i] = b1*em[i] + (1.0 - b1)*gi;
-            ev[i] = b2*ev[i] + (1.0 - b2)*gi*gi;
-            double mean = em[i] / (1.0 - pow(b1, step));
-            double square = ev[i] / (1.0 - pow(b2, step));
-            ep[i] -= o.lr * (mean / (sqrt(square) + o.eps) + o.weight_decay * ep[i]);
+// n, updates, and which of the rates below
+static const int ADAMW[][6] = {
+    { 37, 4, 0, 0, 0, NORMAL }, { 300, 3, 1, 0, 0, ZEROS }, { 1, 2, 2, 0, 0, NORMAL },
+    { 64, 3, 2, 0, 0, TINY }, { 65, 2, 3, 0, 0, LARGE }, { 40, 2, 4, 0, 0, ZEROS },
+    { 33, 2, 5, 0, 0, NORMAL }, { 9, 1, 3, 0, 0, NOT_FINITE }, { 128, 2, 6, 0, 0, PEAK },
+};
+static const AdamW RATES[] = {
+    { .lr = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-2f, .weight_decay = 0.1f },
+    { .lr = 0.02f, .beta1 = 0.8f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.01f,
+      .m_steps = 6, .v_steps = 2.5 },
+    { .lr = 1.0f, .beta1 = 0.0f, .beta2 = 0.9999f, .eps = 1e-8f, .m_steps = 0, .v_steps = 1 },
+    { .lr = 0.3f, .beta1 = 0.95f, .beta2 = 0.999f, .eps = 1e-3f, .weight_decay = 0.02f,
+      .m_steps = 1499, .v_steps = 2999 },
+    { .lr = 0.0f, .beta1 = 0.7f, .beta2 = 0.5f, .eps = 1e-4f, .weight_decay = 0.5f, .m_steps = 2 },
+    { .lr = 0.5f, .beta1 = 0.99f, .beta2 = 0.98f, .eps = 1e-6f, .weight_decay = 0.3f,
+      .m_steps = 11, .v_steps = 30 },
+    { .lr = 0.05f, .beta1 = 0.6f, .beta2 = 0.9f, .eps = 0.1f, .weight_decay = 0.04f,
+      .m_steps = 150, .v_steps = 99.5 },
+};
+enum { N_RATES = sizeof RATES / sizeof *RATES };
+
+// One update in double precision. *m and *v are those before it, then those after it.
+static void adamw_exact(Exact p, Exact *moments, size_t i, double before, double m, double v,
+                        double g, AdamW o) {
+    Exact em = moments[0], ev = moments[1];
+    term(em, i, o.beta1 * m);
+    term(em, i, (1.0 - o.beta1) * g);
+    term(ev, i, o.beta2 * v);
+    term(ev, i, (1.0 - o.beta2) * g * g);
+    double m_hat = 1.0 / (1.0 - pow(o.beta1, o.m_steps));
+    double root = sqrt(ev.x[i] / (1.0 - pow(o.beta2, o.v_steps))) + o.eps;
+    term(p, i, before);
+    term_of(p, i, -o.lr * em.x[i] * m_hat / root, o.lr * em.size[i] * m_hat / root);
+    term(p, i, -o.lr * (double)o.weight_decay * before);
+}
+
+static void expect_adamw(const Result *r, const Exact *exact, const double *before, const float *g,
+                         const double *m, float g_scale, AdamW o) {
+    Exact with_decay = exact_of(r[1].n), corrected = exact_of(r[1].n);
+    for (size_t i = 0; i < r[1].n; i++) {
+        double gi = (double)g[i]*g_scale + o.weight_decay*before[i];
+        term_of(with_decay, i, o.beta1*m[i] + (1.0 - o.beta1)*gi,
+                exact[1].size[i] + fabs(before[i]));
+        term(corrected, i, exact[1].x[i] / (1.0 - pow(o.beta1, o.m_steps)));
+    }
+    expect_not(&r[1], false, with_decay, exact[1], "the decay is decoupled: it pulls at p, and is "
+               "not added to the gradient");
+    expect_not(&r[1], false, corrected, exact[1], "m is stored without its bias correction, which "
+               "is for the step alone");
+    expect_written(&r[1], exact[1], "m = beta1 m + (1 - beta1) g, with g scaled by g_scale");
+    expect_written(&r[2], exact[2], "v = beta2 v + (1 - beta2) g^2, with g scaled by g_scale");
+    if (r[0].n > 8) expect_no_adamw_mistake(&r[0], before, exact + 1, g, g_scale, exact[0], o);
+    expect_written(&r[0], exact[0], "p -= lr (m^ / (sqrt(v^) + eps) + weight_decay p), with m^ and "
+                   "v^ after bias correction");
+}
+
+static void check_adamw_update(Trial *now) {
+    static const float scales[] = { 0.5f, 1.0f, 0.013f, 1.7f };
+    size_t n = now->s[0];
+    AdamW o = RATES[now->s[2]];
+    float g_scale = scales[now->number % 4];
+    bool fresh = now->number == 0;
+    Style style = now->style;
+    now->style = NORMAL;
+    Result r[3] = { holding("p", styled("p's", INDEX("i", n), 1, 0, now), INDEX("i", n)),
+                    holding("m", normals("m's", INDEX("i", n), fresh ? 0 : 1, 0, now),
+                            INDEX("i", n)),
+                    holding("v", normals("v's", INDEX("i", n), 0, 0, now), INDEX("i", n)) };
+    now->style = style;
+    for (size_t i = 0; i < n; i++) {
+        if (i % 4 == 3 && now->number) r[0].x[i] = 0.0f;
+        if (!fresh && i % 3) r[2].x[i] = (float)pow(10.0, 2.0*rng_normal(&now->rng) - 3.0);
+        if (style == TINY) r[1].x[i] *= 1e-8f, r[2].x[i] *= 1e-16f;
+    }
+    double *before = doubles(n), *m = doubles(n);
+    for (int step = 1; step <= now->s[1]; step++) {
+        float *g = styled("g", INDEX("i", n), style == TINY ? 0.1 : 1, 0, now);
+        Exact exact[3] = { exact_of(n), exact_of(n), exact_of(n) };
+        if (fresh || step % 2) o.m_steps += 1, o.v_steps += 1;
+        else o.beta1 *= 0.9f, o.beta2 *= 0.99f;            // as a schedule may
+        for (size_t i = 0; i < n; i++) {
+            before[i] = r[0].x[i], m[i] = r[1].x[i];
+            adamw_exact(exact[0], exact + 1, i, before[i], m[i], r[2].x[i], (double)g[i]*g_scale,
+                        o);
         }
-        adamw_update(p.x, m.x, v.x, g, 0.5f, o, N);
-        free(g);
-        expect_written(&m, em, "m = beta1 m + (1 - beta1) g, with g scaled by g_scale");
-        expect_written(&v, ev, "v = beta2 v + (1 - beta2) g^2, with g scaled by g_scale");
-        expect_no_adamw_mistake(&p, before, em, ev, ep, o);
-        expect_written(&p, ep, "p -= lr (m^ / (sqrt(v^) + eps) + weight_decay p), with m^ and v^ "
-                       "after bias correction");
+        for (int k = 0; k < 3; k++) memcpy(r[k].before, r[k].x, n * sizeof(float));
+        CALL(adamw_update(r[0].x, r[1].x, r[2].x, g, g_scale, o, n));
+        expect_adamw(r, exact, before, g, m, g_scale, o);
     }
 }
 
-static void check_global_norm(void) {
-    enum { CHUNKS = 40, EACH = 1250, N = CHUNKS*EACH, NOT_OURS = 16 };
-    static Model m;
-    Rng rng = rng_make(9, 0);
-    float *grads = normals(N, 1, 0, &rng);
-    Chunk chunks[CHUNKS];
-    double partials[CHUNKS], sum = 0.0, not_ours = 0.0;
-    for (int i = 0; i < CHUNKS; i++) {       // another rank counts NOT_OURS
-        size_t at = (size_t)i*EACH;
-        chunks[i] = (Chunk){ at + 5, at, at + 3, EACH, i % 2 == 0, i != NOT_OURS };
-        partials[i] = 7.0;
+// chunks, the most gradients of one
+static const int NORM[][6] = {
+    { 40, 1250, 0, 0, 0, NORMAL }, { 1, 1, 0, 0, 0, NORMAL }, { 3, 70000, 0, 0, 0, NORMAL },
+    { 1100, 3, 0, 0, 0, ZEROS }, { 65, 9, 0, 0, 0, NORMAL }, { 7, 31, 0, 0, 0, NOT_FINITE },
+    { 6, 31, 0, 0, 0, NOT_FINITE }, { 9, 5, 0, 0, 0, TINY }, { 12, 8, 0, 0, 0, LARGE },
+};
+
+// Lays chunks out in mixed order, with other gradients between them. Returns how many there are.
+static size_t norm_chunks(Chunk *chunks, Trial *now) {
+    int n = now->s[0];
+    size_t at = 3;
+    for (int i = 0; i < n; i++) {
+        int count = now->number ? 1 + (int)rng_below(&now->rng, now->s[1]) : now->s[1];
+        if (i == 0) count = now->s[1];
+        chunks[i] = (Chunk){ .count = count, .decays = i % 3 == 0, .counts = i % 16 != 15 };
     }
-    for (int i = 0; i < N; i++)
-        *(i / EACH == NOT_OURS ? &not_ours : &sum) += (double)grads[i] * grads[i];
-    m.zero.grads = grads, m.zero.chunks = chunks, m.zero.n_chunks = CHUNKS;
-    m.zero.norm_partials = partials;
-    double got = gradients_squares(&m), error = fabs(got - sum) / sum;
+    for (int k = 0, step = n % 7 ? 7 : 11; k < n; k++) {       // step: no divisor of n
+        Chunk *chunk = &chunks[n % step ? k * step % n : k];
+        chunk->grad = at;
+        at += chunk->count + k % 3;
+    }
+    for (int i = 0; i < n; i++)                                // other buffers, other places
+        chunks[i].param = at - chunks[i].count - chunks[i].grad, chunks[i].moment = i;
+    return at + 2;
+}
+
+static double norm_of(const float *grads, const Chunk *chunks, int n, bool counts) {
+    double sum = 0.0;
+    for (int i = 0; i < n; i++)
+        for (int j = 0; chunks[i].counts == counts && j < chunks[i].count; j++)
+            sum += (double)grads[chunks[i].grad + j] * grads[chunks[i].grad + j];
+    return sum;
+}
+
+static void expect_norm(double got, double sum, double not_ours, double stale) {
     static double first;
     if (run == 0) first = got;
-    expect_no_race();
+    double error = fabs(got - sum) / sum;
+    if (!isfinite(sum) && !isfinite(got)) return;
+    if (!isfinite(sum))
+        wrong("the sum is %g, but a gradient is not finite: train_step must see that in the norm",
+              got);
     if (error <= 1e-10 && got != first)
         wrong("the sum is %.17g with 1 thread and %.17g with %d: the bits must be the same for any "
               "number of threads, so add the chunks' sums in order", first, got, threads);
     if (error <= 1e-10) return;
     if (got == 0.0) wrong("the sum is 0: return the sum of the squares of all chunks' gradients");
-    if (fabs(got - sqrt(sum)) < 1e-3)
+    if (fabs(got - sqrt(sum)) < 1e-6 * sqrt(sum))
         wrong("the sum is %.2f: this is the norm; return its square, the root comes later", got);
-    if (fabs(got - sum - not_ours) < 1.0)
-        wrong("the sum includes a chunk whose `counts` is false");
-    if (error < 1e-6)
-        wrong("the sum: relative error %.1e, expected below 1e-10; sum in double, and square in "
-              "double", error);
-    wrong("the sum is %.1f, expected %.1f; chunk i has `count` gradients from grads + its `grad`",
-          got, sum);
+    if (not_ours > 0.0 && fabs(got - sum - not_ours) < 1e-6 * sum)
+        wrong("the sum includes chunks whose `counts` is false");
+    if (stale != 0.0 && fabs(got - sum - stale) < 1e-6 * fabs(stale))
+        wrong("the sum is %.1f, expected %.1f: what norm_partials contained before is added", got,
+              sum);
+    if (run > 0 && isnan(got))
+        wrong("the sum is nan: norm_partials contains anything before; write each of its elements "
+              "with =");
+    if (error < 1e-6 || !isfinite(got))
+        wrong("the sum is %g: relative error %.1e, expected below 1e-10; sum in double, and square "
+              "in double", got, error);
+    wrong("the sum is %.6g, expected %.6g; chunk i has `count` gradients from grads + its `grad`, "
+          "and adds to the sum if its `counts` is true", got, sum);
 }
 
-// ---- sampling ----
+static void check_global_norm(Trial *now) {
+    static Model m;
+    int n = now->s[0];
+    Chunk *chunks = array_new("chunks", INDEX("i", n), sizeof *chunks, INPUT);
+    double *partials = array_new("norm_partials", INDEX("i", n), sizeof *partials, OUTPUT);
+    size_t N = norm_chunks(chunks, now), bad = chunks[n/2].grad;
+    double scale = now->style == TINY ? 1e-18 : now->style == LARGE ? 1e22 : 1.0;
+    float *grads = normals("grads", INDEX("i", N), scale, 0, now);
+    if (now->style == NORMAL) grads[0] = grads[chunks[0].grad] = 1.0f;     // no key to a sum
+    if (now->style == NOT_FINITE) grads[bad] = n % 2 ? NAN : -INFINITY;
+    for (int i = 0; i < n; i++) partials[i] = run ? NAN : 7.0;
+    for (size_t i = 0; now->style == ZEROS && i < N; i += 2) grads[i] = 1e-12f;
+    if (now->style == ZEROS && n > 15) grads[chunks[15].grad] = NAN;         // does not count
+    m.zero.grads = grads, m.zero.chunks = chunks, m.zero.n_chunks = n, m.zero.n_grads = N;
+    m.zero.norm_partials = partials;
+    double sum = norm_of(grads, chunks, n, true), other = norm_of(grads, chunks, n, false), got;
+    CALL(got = gradients_squares(&m));
+    int uncounted = 0;
+    for (int i = 0; i < n; i++) uncounted += !chunks[i].counts;
+    expect_norm(got, sum, other, isnan(partials[0]) || partials[0] > 7.0 * n ? 7.0 * uncounted
+                : 7.0 * n);
+}
 
-// Draws often and compares how often each token came with p.
-static void expect_draws(const char *what, Sampler s, const double *p, const char *hint) {
-    enum { V = 5, DRAWS = 40000 };
-    static const double weight[V] = { 0.1, 0.4, 0.05, 0.25, 0.2 };
-    float logits[V];
-    int drawn[V] = {0};
-    Candidate candidates[2*V];             // there are V; the others would be drawn at once
-    Rng rng = rng_make(10, 0);
-    s.candidates = candidates;
-    for (int v = V; v < 2*V; v++) candidates[v] = (Candidate){ .p = 9.0f, .id = 0 };
-    for (int v = 0; v < V; v++) logits[v] = (float)log(weight[v]) + 300.0f;  // e^300 overflows
-    for (int n = 0; n < DRAWS; n++) {
-        int id = sample_token(&s, logits, V, &rng);
-        if (id < 0 || id >= V) wrong("%s: %d is drawn; tokens are 0 ... V-1", what, id);
-        drawn[id]++;
-    }
-    for (int v = 0; v < V; v++)
-        if (drawn[v] == DRAWS && p[v] < 1.0)
-            wrong("%s: token %d is drawn each time, expected in %.3f of the draws; does exp "
-                  "overflow, and is a new rng_uniform used?", what, v, p[v]);
+// ---- sampling: V, which sampler, what is added to the logits ----
+
+static const struct { Sampler s; const char *what, *hint; } SAMPLERS[] = {
+    { { .top_p = 1.0f }, "temperature 0", "it takes the likeliest, without a draw" },
+    { { .temperature = 1.0f, .top_p = 1.0f }, "temperature 1",
+      "token v has the part p_v of the line from 0 to the sum of all p: walk along it" },
+    { { .temperature = 0.5f, .top_p = 1.0f }, "temperature 0.5",
+      "divide the logits by the temperature" },
+    { { .temperature = 1.0f, .top_k = 2, .top_p = 1.0f }, "top_k 2",
+      "keep the k likeliest, and divide by the sum of these" },
+    { { .temperature = 1.0f, .top_k = 9, .top_p = 1.0f }, "top_k 9",
+      "a top_k above V keeps all V tokens" },
+    { { .temperature = 1.0f, .top_p = 0.7f }, "top_p 0.7",
+      "keep the fewest likeliest tokens that have 0.7 of the probability" },
+    { { .temperature = 1.0f, .top_k = 3, .top_p = 0.7f }, "top_k 3 and top_p 0.7",
+      "top_p is a part of the probability of all tokens, not of the top_k" },
+    { { .temperature = 1.0f, .top_k = 4, .top_p = 0.3f }, "top_k 4 and top_p 0.3",
+      "the likeliest token is always kept" },
+    { { .temperature = 1.5f, .top_k = 2, .top_p = 0.9f }, "temperature 1.5, top_k 2 and top_p 0.9",
+      "both limits hold, and the probabilities are those at this temperature" },
+    { { .temperature = 0.6f, .top_p = 0.5f }, "temperature 0.6 and top_p 0.5",
+      "the probabilities that top_p adds are those at this temperature" },
+    { { .temperature = 0.004f, .top_p = 1.0f }, "temperature 0.004",
+      "subtract the largest logit before the division: e^(logit / 0.004) and p^(1/0.004) overflow "
+      "or are 0" },
+    { { .temperature = 1.0f, .top_p = 1e-12f }, "top_p 1e-12",
+      "the likeliest token is always kept" },
+    { { .temperature = 0.3f, .top_p = 0.9991f }, "temperature 0.3 and top_p 0.9991",
+      "top_p below 1 cuts" },
+    { { .temperature = 1.0f, .top_p = 0.5f }, "top_p 0.5",
+      "the fewest that have top_p: not one more where they have it exactly" },
+};
+enum { FAR = 1, MASKED, LAST, TIED };
+
+static const int SAMPLING[][6] = {         // the last two: added to the logits, and what is special
+    { 5, 0, 0, 300, 0, NORMAL }, { 5, 1, 0, 300, 0, NORMAL }, { 5, 2, 0, 300, 0, NORMAL },
+    { 5, 3, 0, 300, 0, NORMAL }, { 5, 4, 0, 300, 0, NORMAL }, { 5, 5, 0, 300, 0, NORMAL },
+    { 5, 6, 0, 300, 0, NORMAL }, { 5, 7, 0, 300, 0, NORMAL }, { 5, 0, 0, -150, LAST, NORMAL },
+    { 5, 1, 0, -150, LAST, NORMAL }, { 5, 10, 0, -3, 0, TINY }, { 5, 0, 0, -3, LAST, TINY },
+    { 7, 3, 0, 0, TIED, NORMAL }, { 4, 13, 0, 0, TIED, NORMAL }, { 6, 8, 0, -150, FAR, NORMAL },
+    { 6, 1, 0, 0, FAR, NORMAL }, { 6, 5, 0, 0, MASKED, NORMAL }, { 1, 1, 0, -9, 0, NORMAL },
+    { 1, 0, 0, -9, 0, NORMAL }, { 300, 1, 0, -150, 0, PEAK }, { 1100, 2, 0, -150, 0, PEAK },
+    { 300, 9, 0, 50, 0, NORMAL }, { 1100, 5, 0, 50, 0, PEAK }, { 9, 9, 0, 0, 0, NORMAL },
+    { 17, 8, 0, 0, 0, NORMAL }, { 9, 11, 0, 0, 0, NORMAL }, { 40, 12, 0, 0, 0, NORMAL },
+    { 60000, 1, 0, -150, 0, PEAK },
+    { 2, 6, 0, 0, 0, NORMAL }, { 2, 4, 0, 0, LAST, NORMAL },
+};
+
+// TINY: logits differ by a few thousandths. PEAK: one token in many rare ones. FAR: token 0 is 100
+// below token 1. MASKED: token 0 has -infinity. LAST: the last token is the likeliest. TIED: tokens
+// 1 ... 4 are equal (with V 4: all).
+static void sampling_logits(float *x, int V, Trial *now) {
+    static const double weight[] = { 0.1, 0.4, 0.05, 0.25, 0.2 };
     for (int v = 0; v < V; v++) {
-        double share = (double)drawn[v] / DRAWS;
-        if (s.top_k + (s.top_p < 1.0f) && fabs((double)drawn[0] / DRAWS - p[1]) < 0.015)
+        double logit = V == 5 ? log(weight[v]) : rng_normal(&now->rng);
+        if (now->style == TINY) logit *= 0.004;
+        if (now->style == PEAK) logit *= 0.3;
+        x[v] = (float)(logit + now->s[3]);
+    }
+    if (now->style == PEAK) x[V / 3] += V > 2000 ? 12.0f : 6.0f;
+    if (now->s[4] == FAR) x[0] = x[1] - 100.0f;
+    if (now->s[4] == MASKED) x[0] = -INFINITY;
+    if (now->s[4] == LAST) x[V - 1] = x[0] > x[1 % V] ? x[0] + 0.004f : x[1 % V] + 0.004f;
+    for (int v = V == 4 ? 0 : 1; now->s[4] == TIED && v < 5 && v < V; v++) x[v] = 1.0f;
+}
+
+static double *sampling_p;                         // for by_p
+static int by_p(const void *a, const void *b) {
+    int i = *(const int *)a, j = *(const int *)b;
+    return sampling_p[i] != sampling_p[j] ? (sampling_p[i] < sampling_p[j] ? 1 : -1) : i - j;
+}
+
+// The table's; in drawn trials any.
+static Sampler sampler_of(Trial *now, const char **what, const char **hint) {
+    static char text[80];
+    size_t which = now->s[1];
+    *what = text, *hint = "keep what both limits keep, and divide by the sum of these";
+    if (now->number < (int)(sizeof SAMPLING / sizeof *SAMPLING)) {
+        *what = SAMPLERS[which].what, *hint = SAMPLERS[which].hint;
+        return SAMPLERS[which].s;
+    }
+    Sampler s = { .temperature = (float)(0.2 + 1.5*rng_uniform(&now->rng)), .top_p = 1.0f };
+    if (which % 3) s.top_p = (float)rng_uniform(&now->rng);
+    if (which % 4) s.top_k = (int)rng_below(&now->rng, now->s[0] + 2);
+    snprintf(text, sizeof text, "temperature %.2f, top_k %d and top_p %.3f", s.temperature, s.top_k,
+             s.top_p);
+    return s;
+}
+
+// What each token's probability is to be: p (V). Returns how many tokens are kept.
+static int sampling_exact(double *p, const float *x, int V, Sampler *s) {
+    double sum = 0.0, hi = -INFINITY, kept = 0.0;
+    int *order = (int *)doubles(V), n = s->top_k > 0 && s->top_k < V ? s->top_k : V, k = 0;
+    for (int v = 0; v < V; v++) hi = fmax(hi, x[v]), order[v] = v;
+    for (int v = 0; v < V; v++) {
+        p[v] = s->temperature > 0.0f ? exp((x[v] - hi) / s->temperature) : x[v] == hi;
+        sum += p[v];
+    }
+    sampling_p = p;
+    qsort(order, V, sizeof *order, by_p);
+    if (s->temperature == 0.0f) n = 1;
+    while (k < n && (k == 0 || s->top_p >= 1.0f || kept < (s->top_p - 1e-12) * sum))
+        kept += p[order[k++]];
+    for (int i = 0; i < V; i++) p[order[i]] = i < k ? p[order[i]] / kept : 0.0;
+    return k;
+}
+
+// The state from which the next rng_uniform is u: mix64 backwards.
+static Rng rng_before(double u) {
+    uint64_t x = (uint64_t)(u * 0x1p53) << 11;
+    x = (x ^ x >> 31 ^ x >> 62) * 0x319642B2D24D8EC3ull;
+    x = (x ^ x >> 27 ^ x >> 54) * 0x96DE1B173F119089ull;
+    x ^= x >> 30 ^ x >> 60;
+    return (Rng){ x - 0x9E3779B97F4A7C15ull };
+}
+
+// Draws with each of the numbers 0.5/draws, 1.5/draws, ... once, so that a token comes as often as
+// its probability says.
+static void count_draws(int *drawn, int draws, Sampler s, const float *x, int V, int kept,
+                        const char *what) {
+    Sampler before = s;
+    for (int n = 0; n < draws; n++) {
+        Rng rng = rng_before((n + 0.5) / draws), old = rng, one = rng;
+        int id = -1;
+        rng_u64(&one);
+        CALL(id = sample_token(&s, x, V, &rng));
+        if (id < 0 || id >= V) wrong("%s: %d is drawn; tokens are 0 ... V-1", what, id);
+        if (memcmp(&s, &before, sizeof s) != 0) wrong("%s: *s is changed, an input", what);
+        drawn[id]++;
+        if (rng.state == one.state || (kept == 1 && rng.state == old.state)) continue;
+        if (rng.state == old.state && n + 1 == draws)
+            wrong("%s: no number is taken from rng: one rng_uniform(rng) decides, so that a seed "
+                  "gives one text", what);
+        if (rng.state != old.state)
+            wrong("%s: more than one number is taken from rng: one rng_uniform(rng) decides", what);
+    }
+}
+
+// Near 0 and 1, where sums of floats round.
+static void expect_no_fall(Sampler s, const float *x, int V, const double *p, const char *what) {
+    static const double edges[] = { 0.0, 0x1p-53, 1.0 - 0x1p-25, 1.0 - 0x1p-53 };
+    for (int k = 0; k < 4; k++) {
+        Rng rng = rng_before(edges[k]);
+        int id;
+        CALL(id = sample_token(&s, x, V, &rng));
+        if (id < 0 || id >= V || p[id] == 0.0)
+            wrong("%s: token %d is drawn where rng_uniform is %.17g; it is cut off. Where rounding "
+                  "leads the walk beyond the last candidate, that one is drawn", what, id,
+                  edges[k]);
+    }
+}
+
+static void expect_draws(const int *drawn, int draws, const double *p, int V, Sampler s,
+                         const char *what, const char *hint) {
+    double block = 0.0;                // of a tenth of all tokens: draws less those expected
+    for (int v = 0, from = 0; v < V; v++) {
+        block += drawn[v] - draws * p[v];
+        if (v + 1 < V && v - from < V / 10) continue;
+        if (V > 100 && fabs(block) > 3.0 + sqrt(v + 1.0 - from))
+            wrong("%s: tokens %d ... %d come %.0f times %s than expected in %d draws; %s", what,
+                  from, v, fabs(block), block < 0.0 ? "less" : "more", draws, hint);
+        from = v + 1, block = 0.0;
+    }
+    for (int v = 0; v < V; v++) {
+        double share = (double)drawn[v] / draws, slack = 2.01 / draws + 1e-4 * p[v];
+        if (fabs(share - p[v]) <= (p[v] == 0.0 ? 0.0 : slack)) continue;
+        if (s.temperature == 0.0f && p[v] == 0.0)
+            wrong("%s: token %d is drawn; it takes the likeliest, and divides by no temperature",
+                  what, v);
+        if (drawn[v] == draws && s.top_k == 0 && s.top_p == 1.0f && p[v] < 0.9)
+            wrong("%s: token %d is drawn each time, expected in %.3f of the draws; does exp "
+                  "overflow, is the largest of all logits subtracted, is a new rng_uniform used, "
+                  "and does top_k 0 keep all?", what, v, p[v]);
+        if (s.top_k + (s.top_p < 1.0f) && V == 5 && v == 0 &&
+            fabs(share - p[1]) <= 2.0 / draws && p[0] == 0.0)
             wrong("%s: token 0 is drawn as often as token 1 should be; candidates are sorted, so "
                   "return the id of the one that is drawn, not its place", what);
-        if (fabs(share - p[v]) > (p[v] == 0.0 ? 0.0 : 0.015))
-            wrong("%s: token %d is drawn in %.3f of the draws, expected %.3f; %s", what, v, share,
-                  p[v], hint);
+        wrong("%s: token %d is drawn in %.3f of the draws, expected %.3f; %s", what, v, share, p[v],
+              hint);
     }
 }
 
-static void check_sample_token(void) {
-    expect_draws("temperature 0", (Sampler){ .top_p = 1.0f }, (double[]){ 0, 1, 0, 0, 0 },
-                 "it takes the likeliest");
-    expect_draws("temperature 1", (Sampler){ .temperature = 1.0f, .top_p = 1.0f },
-                 (double[]){ 0.1, 0.4, 0.05, 0.25, 0.2 },
-                 "token v has the part p_v of the line from 0 to the sum of all p: walk along it");
-    expect_draws("temperature 0.5", (Sampler){ .temperature = 0.5f, .top_p = 1.0f },
-                 (double[]){ 0.01/0.275, 0.16/0.275, 0.0025/0.275, 0.0625/0.275, 0.04/0.275 },
-                 "divide the logits by the temperature");
-    expect_draws("top_k 2", (Sampler){ .temperature = 1.0f, .top_k = 2, .top_p = 1.0f },
-                 (double[]){ 0, 0.4/0.65, 0, 0.25/0.65, 0 },
-                 "keep the k likeliest, and divide by the sum of these");
-    expect_draws("top_k 9", (Sampler){ .temperature = 1.0f, .top_k = 9, .top_p = 1.0f },
-                 (double[]){ 0.1, 0.4, 0.05, 0.25, 0.2 }, "there are only V = 5 tokens to keep");
-    expect_draws("top_p 0.7", (Sampler){ .temperature = 1.0f, .top_p = 0.7f },
-                 (double[]){ 0, 0.4/0.85, 0, 0.25/0.85, 0.2/0.85 },
-                 "keep the fewest likeliest tokens that have 0.7 of the probability");
-    expect_draws("top_k 3 and top_p 0.7",
-                 (Sampler){ .temperature = 1.0f, .top_k = 3, .top_p = 0.7f },
-                 (double[]){ 0, 0.4/0.85, 0, 0.25/0.85, 0.2/0.85 },
-                 "top_p is a part of the probability of all tokens, not of the top_k");
-    expect_draws("top_k 4 and top_p 0.3",
-                 (Sampler){ .temperature = 1.0f, .top_k = 4, .top_p = 0.3f },
-                 (double[]){ 0, 1, 0, 0, 0 }, "the likeliest token is always kept");
+static void check_sample_token(Trial *now) {
+    int V = now->s[0], draws = V > 2000 ? 20 : V > 100 ? 250 : 1000;
+    const char *what, *hint;
+    Sampler s = sampler_of(now, &what, &hint);
+    if (V > 2000 && run > 0) return;               // slow
+    float *x = array_new("logits", INDEX("v", V), sizeof *x, INPUT);
+    sampling_logits(x, V, now);
+    s.candidates = array_new("candidates", INDEX("k", V), sizeof *s.candidates, SCRATCH);
+    for (int v = 0; v < V; v++) s.candidates[v] = (Candidate){ .p = NAN, .id = -1 };
+    double *p = doubles(V);
+    int *drawn = (int *)doubles(V), kept = sampling_exact(p, x, V, &s);
+    for (int v = 0; v < V; v++) drawn[v] = 0;
+    if (s.temperature == 0.0f) draws = 3;
+    snprintf(situation, sizeof situation, " [V=%d, logits near %d]", V, now->s[3]);
+    count_draws(drawn, draws, s, x, V, kept, what);
+    expect_draws(drawn, draws, p, V, s, what, hint);
+    expect_no_fall(s, x, V, p, what);
 }
 
 // ---- a whole model: these call the other layers ----
@@ -860,52 +1480,72 @@ static void of_others(OtherRows *rows, Model *m, size_t past, size_t T) {
 
 static void expect_logits(const Model *m, const float *x) {
     const float *last = m->lnf + (MT - 1)*SMALL.C;
-    double exact[MV] = {0};
+    Exact exact = exact_of(MV);
     if (!x) wrong("the logits that model_extend returns are NULL: return model_logits(m, T - 1)");
     Result logits = written("logits that model_extend returns", INDEX("v", MV));
-    memcpy(logits.x, x, sizeof exact / sizeof *exact * sizeof *x);
+    memcpy(logits.x, x, MV * sizeof *x);
     for (int i = 0; i < MV*SMALL.C; i++)
-        exact[i / SMALL.C] += (double)last[i % SMALL.C] * m->w.wte[i];
+        term(exact, i / SMALL.C, (double)last[i % SMALL.C] * m->w.wte[i]);
     expect_written(&logits, exact, "they are those of the last row, T - 1");
 }
 
-static void check_kv_cache(void) {
-    enum { C = 8, T = MT, HALF = 3 };
-    static Model m;
-    int inputs[MN], targets[MN];
+// Where the calls of model_extend end, then from where the sequence is continued otherwise
+static const int CACHE[][6] = {
+    { 8, 0, 0, 0, 0, NORMAL }, { 3, 4, 8, 0, 0, NORMAL }, { 1, 2, 8, 3, 0, NORMAL },
+    { 7, 8, 0, 7, 0, NORMAL }, { 5, 8, 0, 1, 0, NORMAL },
+};
+
+// The output of the last block and the final norm of one sequence, all rows at once.
+static void cache_exact(Model *m, const int *inputs, double *block, double *norm) {
+    enum { C = 8, T = MT };
     float x[T*C], mean[T], rstd[T];
-    double exact[2][T*C], *block = exact[0], *norm = exact[1];
-    small_model(&m, inputs, targets);
-    embedding_forward(x, inputs, m.w.wte, m.w.wpe, 1, T, C);
-    for (int l = 0; l < SMALL.L; l++) block_of_all_rows(&m, l, x);
+    embedding_forward(x, inputs, m->w.wte, m->w.wpe, 1, T, C);
+    for (int l = 0; l < SMALL.L; l++) block_of_all_rows(m, l, x);
     for (int i = 0; i < T*C; i++) block[i] = x[i];
-    layernorm_forward(x, mean, rstd, x, m.w.lnf_gain, m.w.lnf_bias, T, C);
+    layernorm_forward(x, mean, rstd, x, m->w.lnf_gain, m->w.lnf_bias, T, C);
     for (int i = 0; i < T*C; i++) norm[i] = x[i];
-    BlockActs *a = &m.acts[SMALL.L - 1];
-    for (int stage = 0; stage < 2; stage++) {      // all rows at once; then in three pieces
-        for (int l = 0; l < SMALL.L; l++) forget(m.acts[l], T, C);
-        for (int k = 0; k < T*C; k++) m.x_in[k] = 7.0f;
-        static const int ends[2][3] = { { T, 0, 0 }, { HALF, HALF + 1, T } };
-        const char *of = stage ? "x_out of the last block (three calls: rows 0 ... 2, 3, 4 ... 7)"
-                               : "x_out of the last block (past = 0)";
-        Index tc = INDEX("tc", T, C);
-        Result out = written(of, tc), lnf = written(stage ? "lnf (three calls)" : "lnf", tc);
-        for (int k = 0; k < T*C; k++) m.lnf[k] = 7.0f;
-        const float *logits = NULL;
-        for (int i = 0, past = 0; i < 3 && past < T; past = ends[stage][i++]) {
-            size_t from = (size_t)past*C, some = (size_t)ends[stage][i]*C - from;
-            of_others(mark, &m, past, ends[stage][i]);
-            logits = model_extend(&m, inputs, ends[stage][i], past);
-            of_others(expect_marked, &m, past, ends[stage][i]);
-            memcpy(out.x + from, a->x_out + from, some * sizeof *out.x);
-            memcpy(lnf.x + from, m.lnf + from, some * sizeof *lnf.x);
-        }
-        expect_written(&out, block, stage
-            ? "the new rows' tokens, positions and tensors begin at row `past`; block_forward gets "
-              "T - past rows" : "embedding, every block, as in model_forward");
-        expect_written(&lnf, norm, "the final LayerNorm, of the new rows");
-        expect_logits(&m, logits);
+}
+
+// Rows from ... ends[0]-1, then those up to ends[1], and up to ends[2].
+static void extend_and_compare(Model *m, const int *inputs, int from, const int *ends) {
+    enum { C = 8, T = MT };
+    double *block = doubles(T*C), *norm = doubles(T*C);
+    bool pieces = from > 0 || ends[0] < T;
+    BlockActs *a = &m->acts[SMALL.L - 1];
+    Index tc = INDEX("tc", T, C);
+    Result out = written(pieces ? "x_out of the last block (several calls)"
+                                : "x_out of the last block (past = 0)", tc);
+    Result lnf = written(pieces ? "lnf (several calls)" : "lnf", tc);
+    cache_exact(m, inputs, block, norm);
+    for (int i = 0; i < from*C; i++) out.x[i] = (float)block[i], lnf.x[i] = (float)norm[i];
+    const float *logits = NULL;
+    for (int i = 0, past = from; i < 3 && past < T; past = ends[i++]) {
+        size_t begin = (size_t)past*C, some = (size_t)ends[i]*C - begin;
+        of_others(mark, m, past, ends[i]);
+        snprintf(situation, sizeof situation, " [past=%d, T=%d]", past, ends[i]);
+        CALL(logits = model_extend(m, inputs, ends[i], past));
+        of_others(expect_marked, m, past, ends[i]);
+        memcpy(out.x + begin, a->x_out + begin, some * sizeof *out.x);
+        memcpy(lnf.x + begin, m->lnf + begin, some * sizeof *lnf.x);
     }
+    expect_written(&out, exact_of_model(block, T*C), pieces
+        ? "the new rows' tokens, positions and tensors begin at row `past`; block_forward gets "
+          "T - past rows" : "embedding, every block, as in model_forward");
+    expect_written(&lnf, exact_of_model(norm, T*C), "the final LayerNorm, of the new rows");
+    expect_logits(m, logits);
+}
+
+static void check_kv_cache(Trial *now) {
+    static Model m;
+    static const int whole[] = { MT };
+    int inputs[MN], targets[MN], from = now->s[3];
+    if (m.acts == NULL) small_model(&m, inputs, targets);
+    for (int i = 0; i < MN; i++) inputs[i] = (int)rng_below(&now->rng, MV);
+    for (int l = 0; l < SMALL.L; l++) forget(m.acts[l], MT, SMALL.C);
+    extend_and_compare(&m, inputs, 0, now->s);
+    if (from == 0) return;
+    for (int i = from; i < MT; i++) inputs[i] = (int)rng_below(&now->rng, MV);
+    extend_and_compare(&m, inputs, from, whole);
 }
 
 enum { MICRO = 2 };                    // sequences of a micro-batch: two make the batch
@@ -922,7 +1562,8 @@ static void check_step_begin(Run *r, Step *s) {
 }
 
 static void check_next_batch(Run *r, Step *s, size_t i) {
-    if (i >= s->micro_batches) wrong("micro-batch %zu is asked for, of %zu", i, s->micro_batches);
+    if (i >= s->micro_batches || i != (size_t)data_calls)
+        wrong("micro-batch %zu is asked for, expected %d of %zu", i, data_calls, s->micro_batches);
     data_calls++;
     memcpy(r->inputs, step_inputs + i*MICRO*MT, MICRO*MT * sizeof(int));
     memcpy(r->targets, step_targets + i*MICRO*MT, MICRO*MT * sizeof(int));
@@ -947,12 +1588,13 @@ static void expect_gradients(const Model *m, Model *whole, size_t n) {
     if (data_calls == 0) wrong("next_batch is not called: no micro-batch is read");
     if (data_calls != MB / MICRO)
         wrong("%d micro-batches are read, expected s->micro_batches = %d", data_calls, MB / MICRO);
-    if (error_of(&grads, 1.0, exact, 1.0) <= TOLERANCE)
+    Exact e = exact_of_model(exact, n);
+    if (first_wrong(&grads, true, e) == n)
         wrong("%s: the last update's gradients are still in it; call clear_grads before the first "
-              "micro-batch", first_wrong(&grads, 0.0, exact));
-    expect_not(&grads, last, exact, "this is the last micro-batch's alone: call clear_grads once "
-               "in a step, before the first");
-    expect_written(&grads, exact, "model_forward, then model_backward with s->scale, for each "
+              "micro-batch", describe(&grads, false, e, first_wrong(&grads, false, e)));
+    expect_not(&grads, false, exact_of_model(last, n), e, "this is the last micro-batch's alone: "
+               "call clear_grads once in a step, before the first");
+    expect_written(&grads, e, "model_forward, then model_backward with s->scale, for each "
                    "micro-batch; s->scale divides by the tokens of the whole batch, and the "
                    "parameters stay as they are until the last");
 }
@@ -980,7 +1622,7 @@ static void expect_update(Model *m, Model *whole, Run *r, double limit, double f
     memcpy(params.x, m->zero.masters, n * sizeof *params.x);
     if (memcmp(params.x, params.before, n * sizeof *params.x) == 0)
         wrong("the parameters are unchanged: model_update ends the step");
-    expect_written(&params, after, what);
+    expect_written(&params, exact_of_model(after, n), what);
     if (ended != 1) wrong("step_end is called %d times, expected once", ended);
     if (fabs(step_totals.loss - loss) > 1e-3)
         wrong("step_end gets a loss of %g, expected %g: the sum over all micro-batches",
@@ -990,9 +1632,21 @@ static void expect_update(Model *m, Model *whole, Run *r, double limit, double f
               step_totals.squares, squares);
 }
 
-static void check_gradient_accumulation(void) {
+// The parameters stay, but the step ends.
+static void expect_no_update(Run *r, Model *m, const char *why) {
+    float wte = m->w.wte[0];
+    Step step;
+    data_calls = ended = 0;
+    train_step(r, m, &step);
+    if (m->w.wte[0] != wte) wrong("%s: no model_update, the parameters stay", why);
+    if (ended != 1) wrong("%s: step_end is called %d times, expected once", why, ended);
+}
+
+static void check_gradient_accumulation(Trial *now) {
+    (void)now;
     static Model m, whole;
     static Run r;
+    r = (Run){ 0 };
     int inputs[MICRO*MT], targets[MICRO*MT];
     small_model(&m, step_inputs, step_targets);
     small_model(&whole, step_inputs, step_targets);
@@ -1003,142 +1657,204 @@ static void check_gradient_accumulation(void) {
     expect_update(&m, &whole, &r, 0.25, 0.25, "the second update: s->adamw as it is, and the "
                   "factor r->o.clip / norm");
     expect_update(&m, &whole, &r, 2.0, 1.0, "the norm is below r->o.clip: the factor is 1");
+    expect_update(&m, &whole, &r, 1.02, 1.0, "the norm is below r->o.clip: the factor is 1");
     expect_update(&m, &whole, &r, 0.0, 1.0, "r->o.clip is 0, no limit: the factor is 1");
-    float wte = m.w.wte[0];
-    Step step;
+    r.o.skip_outliers = 5.0, r.batch = MN, r.recent_losses.n = r.recent_norms.n = WINDOW_ENOUGH;
+    for (int i = 0; i < WINDOW_ENOUGH; i++)        // beside these, every loss and norm is large
+        r.recent_losses.values[i] = r.recent_norms.values[i] = i % 2 ? 1e-9 : -1e-9;
+    expect_no_update(&r, &m, "r->o.skip_outliers is set and is_outlier(r, s, all)");
     m.w.wpe[0] = NAN;
-    train_step(&r, &m, &step);
-    if (m.w.wte[0] != wte) wrong("the norm is not finite: no model_update, the parameters stay");
+    expect_no_update(&r, &m, "the norm is not finite");
 }
 
 // ---- many ranks ----
 
-// Step `step` of n ranks. held[r] is the chunk that rank r has to send.
-static void ring_step(int *held, int step, int n) {
-    int send[8], receive[8];
-    bool adds[8];
+// Step `step` of n ranks, whose neighbours hold[r] names: the chunk that rank r has to send.
+static void ring_step(const int *held, int step, int n) {
     for (int r = 0; r < n; r++) {
-        send[r] = receive[r] = -99, adds[r] = step >= n - 1;
-        ring_allreduce(&send[r], &receive[r], &adds[r], step, r, n);
-        if (send[r] == -99) wrong("send: it is not written");
-        if (receive[r] == -99) wrong("receive: it is not written");
+        int send = -99, receive = -99, left = (r + n - 1) % n;
+        bool adds = step >= n - 1;
+        ring_allreduce(&send, &receive, &adds, step, r, n);
+        if (send == -99) wrong("send: it is not written");
+        if (receive == -99) wrong("receive: it is not written");
         for (int k = 0; k < 2; k++) {
-            int c = k ? receive[r] : send[r];
+            int c = k ? receive : send;
             if (c < 0 || c >= n)
                 wrong("%d ranks, step %d: rank %d %s chunk %d, but chunks are 0 ... %d%s", n, step,
                       r, k ? "receives" : "sends", c, n - 1, c < 0
                       ? "; in C the remainder % of a negative number is negative: add n first"
                       : ": take the remainder by n");
         }
-        if (send[r] != held[r])
-            wrong("%d ranks, step %d: rank %d sends chunk %d, expected %d, %s", n, step, r, send[r],
+        if (send != held[r])
+            wrong("%d ranks, step %d: rank %d sends chunk %d, expected %d, %s", n, step, r, send,
                   held[r], step == 0 ? "its own number" : "which it received in the step before");
-        if (adds[r] != (step < n - 1))
+        if (adds != (step < n - 1))
             wrong("%d ranks, step %d: *adds is %s, expected %s: steps 0 ... n-2 add, the other "
-                  "n-1 replace", n, step, adds[r] ? "true" : "false", adds[r] ? "false" : "true");
-    }
-    for (int r = 0; r < n; r++) {
-        int left = (r + n - 1) % n;
-        if (receive[r] != send[left])
+                  "n-1 replace", n, step, adds ? "true" : "false", adds ? "false" : "true");
+        if (receive != held[left])
             wrong("%d ranks, step %d: rank %d receives chunk %d, expected %d, which its left "
-                  "neighbour, rank %d, sends", n, step, r, receive[r], send[left], left);
-        held[r] = receive[r];
+                  "neighbour, rank %d, sends", n, step, r, receive, held[left], left);
     }
 }
 
-static void check_ring_allreduce(void) {
-    for (int n = 2; n <= 5; n++) {
-        int held[8] = { 0, 1, 2, 3, 4 };           // a rank begins with the chunk of its number
-        for (int step = 0; step < 2*(n - 1); step++) ring_step(held, step, n);
-    }
+static const int RING[][6] = {
+    { 3 }, { 2 }, { 4 }, { 5 }, { 8 }, { 17 }, { 67 }, { 130 }, { 300 },
+};
+
+// The steps come in order, then backwards: one call knows nothing of another.
+static void check_ring_allreduce(Trial *now) {
+    int n = now->s[0], steps = 2*(n - 1), *held = (int *)doubles((size_t)n * steps);
+    for (int r = 0; r < n; r++) held[r] = r;       // a rank begins with the chunk of its number
+    for (int step = 1; step < steps; step++)
+        for (int r = 0; r < n; r++) held[step*n + r] = held[(step - 1)*n + (r + n - 1) % n];
+    for (int step = 0; step < steps; step++) ring_step(held + step*n, step, n);
+    for (int step = steps - 1; step >= 0; step--) ring_step(held + step*n, step, n);
 }
 
-// Each parameter's mean gradient, then AdamW in double precision: *p, *m and *v are updated.
-static void adamw_exact(double *p, double *m, double *v, double g, AdamW o, int step) {
-    *m = o.beta1 * *m + (1.0 - o.beta1) * g;
-    *v = o.beta2 * *v + (1.0 - o.beta2) * g * g;
-    *p -= o.lr * (*m / (1.0 - pow(o.beta1, step)) /
-                  (sqrt(*v / (1.0 - pow(o.beta2, step))) + o.eps) + o.weight_decay * *p);
-}
+// Ranks, parameters, and which of the rates of adamw_update
+static const int SLICES[][6] = {
+    { 3, 10, 0, 0, 0, NORMAL }, { 2, 10, 0, 0, 0, NORMAL }, { 1, 5, 1, 0, 0, NORMAL },
+    { 5, 9, 3, 0, 0, NORMAL }, { 4, 30, 6, 0, 0, ZEROS }, { 7, 11, 5, 0, 0, NORMAL },
+};
 
-static void zero1_of(int n) {
-    enum { TOTAL = 10, RANKS = 3 };
-    static const char *names[] = { "ranks[0].params", "ranks[1].params", "ranks[2].params" };
-    AdamW o = { .lr = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-2f, .weight_decay = 0.1f };
-    Rng rng = rng_make(12, 0);
-    float *begin = normals(TOTAL, 1, 0, &rng);
-    double p[TOTAL], m[TOTAL] = {0}, v[TOTAL] = {0};
+static void check_zero1(Trial *now) {
+    enum { RANKS = 8, UPDATES = 3 };
+    int n = 1 + (now->s[0] - 1) % RANKS, total = now->s[1], each = (total + n - 1) / n;
+    AdamW o = RATES[now->s[2] % N_RATES];
+    static const char *names[] = { "ranks[0].params", "ranks[1].params", "ranks[2].params",
+                                   "ranks[3].params", "ranks[4].params", "ranks[5].params",
+                                   "ranks[6].params", "ranks[7].params" };
     Result params[RANKS], moments[2*RANKS];
     ZeroRank ranks[RANKS];
-    for (int i = 0; i < TOTAL; i++) p[i] = begin[i];
+    float *begin = normals("begin", INDEX("i", total), 1, 0, now);
+    Exact p = exact_of(total), mv[2] = { exact_of(total), exact_of(total) };
+    for (int i = 0; i < total; i++) p.x[i] = begin[i];
     for (int r = 0; r < n; r++) {
-        size_t count = r < n - 1 ? 4 : TOTAL - (n - 1)*4;  // the last slice is another size
-        params[r] = holding(names[r], begin, INDEX("i", TOTAL));
+        size_t from = min_size((size_t)r*each, total);     // the last slices are smaller, or empty
+        size_t count = min_size(each, total - from);
+        params[r] = holding(names[r], begin, INDEX("i", total));
         moments[2*r] = tensor("m", INDEX("i", count), 0.0f);
         moments[2*r + 1] = tensor("v", INDEX("i", count), 0.0f);
-        ranks[r] = (ZeroRank){ params[r].x, NULL, moments[2*r].x, moments[2*r + 1].x,
-                               (size_t)r*4, count };
+        ranks[r] = (ZeroRank){ params[r].x, array_new("grads", INDEX("i", total), sizeof(float),
+                               OUTPUT), moments[2*r].x, moments[2*r + 1].x, from, count };
     }
-    for (int step = 1; step <= 2; step++) {
-        for (int r = 0; r < n; r++) ranks[r].grads = normals(TOTAL, 1, 0.5, &rng);
-        for (int i = 0; i < TOTAL; i++) {
+    for (int step = 1; step <= UPDATES; step++) {
+        Exact next = exact_of(total), after[2] = { exact_of(total), exact_of(total) };
+        for (int r = 0; r < n; r++)
+            for (int i = 0; i < total; i++)
+                ranks[r].grads[i] = (float)(0.5 + rng_normal(&now->rng));
+        o.m_steps += 1, o.v_steps += 1;
+        for (int i = 0; i < total; i++) {
             double mean = 0.0;
             for (int r = 0; r < n; r++) mean += ranks[r].grads[i] / (double)n;
-            adamw_exact(&p[i], &m[i], &v[i], mean, o, step);
+            adamw_exact(next, after, i, p.x[i], mv[0].x[i], mv[1].x[i], mean, o);
+            next.size[i] += 10.0, after[0].size[i] += 1.0, after[1].size[i] += 1.0;
         }
-        o.m_steps = o.v_steps = step;
-        zero1(ranks, n, TOTAL, o);
-        for (int i = 0; i < 2*n; i++)
-            expect_sane(&moments[i], "reduce_scatter completes a rank's own slice of grads only; "
-                        "the moments begin with the slice's first");
+        p = next, mv[0] = after[0], mv[1] = after[1];
+        CALL(zero1(ranks, n, total, o));
         for (int r = 0; r < n; r++)
-            expect_written(&params[r], p, step == 2
+            expect_written(&params[r], p, step > 1
                 ? "in the second update: do the moments go on from the first?"
                 : "reduce_scatter, adamw_update of each rank's slice with the mean gradient, "
                   "all_gather");
-        for (int i = 0; i < 2*n; i++)
-            expect_written(&moments[i], (i % 2 ? v : m) + ranks[i/2].begin, "the moments of a "
-                           "rank's slice: adamw_update takes m, then v");
+        for (int i = 0; i < 2*n; i++) {
+            Exact slice = { mv[i % 2].x + ranks[i/2].begin, mv[i % 2].size + ranks[i/2].begin, 0 };
+            expect_written(&moments[i], slice, "the moments of a rank's slice: adamw_update takes "
+                           "m, then v, which begin with the slice's first");
+        }
     }
-}
-
-static void check_zero1(void) {
-    zero1_of(3);
-    zero1_of(2);
 }
 
 // ---- main ----
 
-static const struct { const char *name; void (*body)(void); } CHECKS[] = {
-    { "embedding_forward", check_embedding_forward },
-    { "embedding_backward", check_embedding_backward },
-    { "xent_forward", check_xent_forward },
-    { "xent_backward", check_xent_backward },
-    { "layernorm_forward", check_layernorm_forward },
-    { "layernorm_backward", check_layernorm_backward },
-    { "gelu_backward", check_gelu_backward },
-    { "linear_backward", check_linear_backward },
-    { "attention_plain", check_attention_plain },
-    { "attention_backward", check_attention_backward },
-    { "attention_tiled", check_attention_tiled },
-    { "adamw_update", check_adamw_update },
-    { "global_norm", check_global_norm },
-    { "sample_token", check_sample_token },
-    { "kv_cache", check_kv_cache },
-    { "gradient_accumulation", check_gradient_accumulation },
-    { "ring_allreduce", check_ring_allreduce },
-    { "zero1", check_zero1 },
+// The sizes' letters, for the message, and the largest that are drawn; no letters: none is drawn.
+#define TABLE(t) t, sizeof t / sizeof *t
+static const int WHOLE_MODEL[][6] = { { 0 } };
+static const struct {
+    const char *name;
+    void (*body)(Trial *now);
+    const int (*table)[6];
+    size_t rows;
+    const char *letters;
+    int most[5];
+} CHECKS[] = {
+    { "embedding_forward", check_embedding_forward, TABLE(EMBEDDING), "BTCV", { 6, 40, 70, 500 } },
+    { "embedding_backward", check_embedding_backward, TABLE(EMBEDDING), "BTCV",
+      { 6, 40, 70, 500 } },
+    { "xent_forward", check_xent_forward, TABLE(XENT), "NV", { 40, 200 } },
+    { "xent_backward", check_xent_backward, TABLE(XENT), "NV", { 40, 200 } },
+    { "layernorm_forward", check_layernorm_forward, TABLE(LAYERNORM), "NC", { 70, 129 } },
+    { "layernorm_backward", check_layernorm_backward, TABLE(LAYERNORM), "NC", { 70, 129 } },
+    { "gelu_backward", check_gelu_backward, TABLE(GELU), "n", { 2000 } },
+    { "linear_backward", check_linear_backward, TABLE(LINEAR), "NCO", { 40, 20, 20 } },
+    { "attention_plain", check_attention_plain, TABLE(PLAIN_ATTENTION), "BTHSp",
+      { 3, 20, 5, 9, 20 } },
+    { "attention_backward", check_attention_backward, TABLE(ATTENTION_BACKWARD), "BTHS",
+      { 3, 20, 5, 9 } },
+    { "attention_tiled", check_attention_tiled, TABLE(TILED_ATTENTION), "BTHSp",
+      { 2, 70, 4, 17, 70 } },
+    { "adamw_update", check_adamw_update, TABLE(ADAMW), "nsr", { 200, 2, N_RATES - 1 } },
+    { "global_norm", check_global_norm, TABLE(NORM), "nc", { 90, 2000 } },
+    { "sample_token", check_sample_token, TABLE(SAMPLING), "Vs", { 40, 10000 } },
+    { "kv_cache", check_kv_cache, TABLE(CACHE), "" , { 0 } },
+    { "gradient_accumulation", check_gradient_accumulation, TABLE(WHOLE_MODEL), "", { 0 } },
+    { "ring_allreduce", check_ring_allreduce, TABLE(RING), "n", { 60 } },
+    { "zero1", check_zero1, TABLE(SLICES), "nt", { 8, 40 } },
 };
 
+enum { DRAWN = 8 };                    // trials of drawn sizes
+
+static Trial trial_of(size_t check, int number) {
+    Trial now = { .number = number, .rng = rng_make(number ? (uint64_t)day : 0, (uint64_t)number) };
+    if (number < (int)CHECKS[check].rows) {
+        memcpy(now.s, CHECKS[check].table[number], sizeof now.s);
+        now.style = (Style)CHECKS[check].table[number][5];
+        return now;
+    }
+    for (int k = 0; k < 5 && CHECKS[check].most[k]; k++)
+        now.s[k] = side(CHECKS[check].most[k], &now.rng);
+    if (CHECKS[check].table == XENT) {
+        now.s[2] = now.s[1] + (int)rng_below(&now.rng, 20);
+        now.s[3] = NO_NUMBER;
+    }
+    now.style = (Style)rng_below(&now.rng, STYLES);
+    return now;
+}
+
+static void say_situation(size_t check, const Trial *now) {
+    int at = snprintf(situation, sizeof situation, " [");
+    for (size_t k = 0; k < strlen(CHECKS[check].letters); k++)
+        at += snprintf(situation + at, sizeof situation - at, "%c=%d ", CHECKS[check].letters[k],
+                       now->s[k]);
+    snprintf(situation + at, sizeof situation - at, "threads=%d DAY=%d]", threads, day);
+}
+
+static void run_check(size_t check) {
+    int drawn = CHECKS[check].letters[0] ? DRAWN : 0;
+    for (int number = 0; number < (int)CHECKS[check].rows + drawn; number++)
+        for (run = 0; run < RUNS; run++) {
+            Trial now = trial_of(check, number);
+            threads = THREADS[run];
+            threads_set(threads);
+            at_the_end = run != 1;
+            n_logged = 0;
+            say_situation(check, &now);
+            CHECKS[check].body(&now);
+            expect_no_race();
+            arrays_free();
+            while (n_pool > 0) free(pool[--n_pool]);
+        }
+}
+
 int main(int argc, char **argv) {
+    char today[4];
+    time_t now = time(NULL);
+    strftime(today, sizeof today, "%j", localtime(&now));
+    day = atoi(getenv("DAY") ? getenv("DAY") : today);
+    faults_catch();
     for (size_t i = 0; argc == 2 && i < sizeof CHECKS / sizeof *CHECKS; i++)
         if (strcmp(argv[1], CHECKS[i].name) == 0) {
-            for (run = 0; run < (int)(sizeof THREADS / sizeof *THREADS); run++) {
-                threads = THREADS[run];
-                threads_set(threads);
-                CHECKS[i].body();
-                expect_no_race();
-            }
+            run_check(i);
             printf("right\n");
             return 0;
         }

@@ -68,19 +68,22 @@ EXERCISES = [Exercise(*row) for row in [
         qkv and lse has past + T rows, and query 0 sees the keys of rows -past ... 0."""),
     ("attention_backward", 7, TRAINER, "attention_backward_plain", """
         Gets dout (B,T,C), and from the forward pass qkv (B,T,3C), out (B,T,C) and lse (B,NH,T).
-        Writes dqkv (B,T,3C). p_t,t2 is e^(q_t . k_t2/sqrt(HS) - lse_t); later queries add to the
-        gradients of earlier keys and values, so dqkv begins at 0."""),
+        Writes dqkv (B,T,3C), whatever it contained: set it to 0 first, since every query adds to
+        the gradients of earlier keys and values. p_t,t2 is e^(q_t . k_t2/sqrt(HS) - lse_t). The
+        work grows with T^2, and scratch holds attention_scratch(T, HS) floats for each thread."""),
     ("rotary", 7, TRAINER, None, "rotary positions in place of learned ones"),
     ("post_norm", 8, TRAINER, None, "LayerNorm behind each addition"),
     ("adamw_update", 9, TRAINER, "adamw_update", """
-        Gets g (n), to be scaled by g_scale, and o: lr, beta1, beta2, eps, weight_decay, and as
-        o.m_steps and o.v_steps the number of this update, from 1.
+        Gets g (n), to be scaled by g_scale, and o: lr, beta1, beta2, eps, weight_decay, m_steps
+        and v_steps. m_steps is the number of this update, from 1, for the bias correction of m.
+        v_steps is the same for v; it may differ, and need not be whole.
         Updates the moments m (n) and v (n), then the parameters p (n)."""),
     ("global_norm", 9, TRAINER, "gradients_squares", """
         m->zero has n_chunks chunks: chunk i is chunks[i].count gradients from
-        grads + chunks[i].grad, and adds to the sum if chunks[i].counts. norm_partials (n_chunks)
-        may hold a sum for each.
-        Returns the sum of all squares, in double, the same for any number of threads."""),
+        grads + chunks[i].grad. Its squares belong to the sum if chunks[i].counts; another process
+        counts the others. norm_partials (n_chunks) is scratch, for a sum of each chunk.
+        Returns the sum of all squares, in double, with the same bits for any number of threads. A
+        gradient that is not finite must show in it. The caller takes the root, the norm."""),
     ("muon", 9, TRAINER, None, "Muon for the matrices of the blocks"),
     ("gradient_accumulation", 10, TRAINER, "train_step", """
         step_begin(r, s) sets s->micro_batches, s->B, s->T, s->scale and s->adamw;
@@ -91,15 +94,19 @@ EXERCISES = [Exercise(*row) for row in [
         0. If the norm is not finite, or is_outlier(r, s, all), there is no model_update.
         step_end(r, s, &all) takes Totals, of which loss and squares are yours to fill."""),
     ("sample_token", 11, "dev/train/sample.h", "sample_token", """
-        Gets logits (V), and in s the temperature, top_k (0: all), top_p (1: all) and memory for V
-        candidates. rng_uniform(rng) is a number in [0, 1); qsort with `likelier` sorts candidates.
+        Gets logits (V), and in s the temperature, top_k (0: all) and top_p (1: all). s->candidates
+        is scratch: V elements with a token's id and its probability p. qsort with `likelier` sorts
+        them. Both limits hold: of the top_k likeliest tokens, keep the fewest that together have
+        top_p of the probability of all V tokens, at this temperature, and always one.
+        rng_uniform(rng) is a number in [0, 1). Call it once a draw: a seed gives one text.
         Returns the token that is drawn."""),
     ("kv_cache", 11, TRAINER, "model_extend", """
         Gets T tokens, of which `past` were run before: their keys and values are in each block's
         qkv. Computes rows past ... T-1 alone, as model_forward computes all, and returns
         model_logits(m, T - 1). acts_from gives a block's tensors from row `past` on, and
         block_forward takes the number of new rows, and `past`. m->x_in and m->lnf have C channels
-        a row, the tokens and wpe begin at `past` too."""),
+        a row, the tokens and wpe begin at `past` too. What serves several ranks may be left out:
+        forward_needs and tp_model_extend."""),
     ("attention_tiled", 12, "dev/cpu/attention.h", "attention_forward_fast", """
         Gets and writes what attention_forward_plain in train_gpt2.c does, a block of QUERIES rows
         of a head at a time. A block's scores are one product, q (rows,HS) times k^T (HS,width).
@@ -254,16 +261,17 @@ def compile_check(tree, program, file):
 def compile_watched(tree, program, file):
     """Builds check.c or open_check.c; where there are gcc and OpenMP it also finds data races."""
     if compiler_says("CC", "cc", *OPENMP, "-fsyntax-only", "-x", "c", os.devnull):
-        return compile_c(tree, program, file)
+        return compile_c(tree, program, file, *BOUNDS)
     watch = program + "_threads.o"                 # finds data races; made for gcc
     if compiler_says("CC", "cc", "-std=gnu11", "-O1", "-fopenmp", "-c",
                      path_of("dev", "exercises", "threads.c"), "-o", watch):
-        return compile_c(tree, program, file, *OPENMP)
-    return (compile_c(tree, program + ".o", file, *OPENMP, "-fsanitize=thread", "-c")
+        return compile_c(tree, program, file, *OPENMP, *BOUNDS)
+    return (compile_c(tree, program + ".o", file, *OPENMP, *BOUNDS, "-fsanitize=thread", "-c")
             or compiler_says("CC", "cc", "-fopenmp", program + ".o", watch, "-o", program, "-lm"))
 
 
 OPENMP = ["-fopenmp", "-include", "omp.h"]
+BOUNDS = ["-fsanitize=bounds", "-fsanitize-undefined-trap-on-error"]      # of a function's arrays
 
 
 def compile_c(tree, program, file, *flags):

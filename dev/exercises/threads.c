@@ -19,14 +19,16 @@ const void *_Atomic race_address, *_Atomic order_address;
 static atomic_bool locked;
 static atomic_int region, begun;
 static int entered;                    // threads in this region; `locked` guards it
-static _Thread_local int my_region, my_id, depth, exclusive;
+static atomic_int held_back;           // threads that have come to a lock in this region
+static _Thread_local int my_region, my_id, depth, exclusive, held_in;
 static atomic_int ids;
+_Thread_local size_t touched;          // reads and writes of this thread
 
 static void lock(void) { while (atomic_exchange(&locked, true)) sched_yield(); }
 static void unlock(void) { atomic_store(&locked, false); }
 
 // `depth` counts the functions that a thread has entered in a parallel region. All threads begin
-// together, and take turns: with schedule(dynamic) too, each gets a part of the work.
+// together.
 void __tsan_func_entry(void *caller) {
     (void)caller;
     if (!omp_in_parallel()) return;
@@ -34,7 +36,7 @@ void __tsan_func_entry(void *caller) {
     if (depth++ > 0) return;
     if (my_id == 0) my_id = atomic_fetch_add(&ids, 1) % 255 + 1;
     lock();
-    if (entered++ == 0) region++;
+    if (entered++ == 0) region++, held_back = 0;
     my_region = region;
     if (entered == omp_get_num_threads()) entered = 0, begun = region;
     unlock();
@@ -49,15 +51,78 @@ void GOMP_barrier(void) {
     int old = region;
     if (!omp_in_parallel()) return;
     lock();
-    if (++waiting == omp_get_num_threads()) waiting = 0, region++;
+    if (++waiting == omp_get_num_threads()) waiting = 0, held_back = 0, region++;
     unlock();
     while (region == old) sched_yield();
     my_region = region;
 }
 
+// schedule(dynamic) and schedule(guided): the threads take turns, so that each gets a part of the
+// work even if the first could do it all before the second wakes up.
+typedef unsigned long long Ull;
+static _Thread_local long long loop_next, loop_end, loop_step, loop_chunk;
+
+static bool next_turn(long long *begin, long long *end) {
+    if (loop_step > 0 ? loop_next >= loop_end : loop_next <= loop_end) return false;
+    *begin = loop_next;
+    *end = loop_next + loop_chunk;
+    if (loop_step > 0 ? *end > loop_end : *end < loop_end) *end = loop_end;
+    loop_next += loop_step;
+    return true;
+}
+
+static bool first_turn(long long begin, long long end, long long by, long long chunk,
+                       long long *first, long long *last) {
+    loop_chunk = by * (chunk > 0 ? chunk : 1), loop_step = loop_chunk * omp_get_num_threads();
+    loop_next = begin + loop_chunk * omp_get_thread_num(), loop_end = end;
+    return next_turn(first, last);
+}
+
+#define TURNS(name) \
+    bool GOMP_loop_##name##_next(long *a, long *b) { \
+        long long begin, end; \
+        return next_turn(&begin, &end) && (*a = (long)begin, *b = (long)end, true); \
+    } \
+    bool GOMP_loop_##name##_start(long from, long to, long by, long chunk, long *a, long *b) { \
+        long long begin, end; \
+        return first_turn(from, to, by, chunk, &begin, &end) \
+            && (*a = (long)begin, *b = (long)end, true); \
+    } \
+    bool GOMP_loop_ull_##name##_next(Ull *a, Ull *b) { \
+        long long begin, end; \
+        return next_turn(&begin, &end) && (*a = (Ull)begin, *b = (Ull)end, true); \
+    } \
+    bool GOMP_loop_ull_##name##_start(bool up, Ull from, Ull to, Ull by, Ull chunk, Ull *a, \
+                                      Ull *b) { \
+        long long begin, end; \
+        (void)up; \
+        return first_turn((long long)from, (long long)to, (long long)by, (long long)chunk, &begin, \
+                          &end) && (*a = (Ull)begin, *b = (Ull)end, true); \
+    }
+TURNS(dynamic)
+TURNS(guided)
+TURNS(nonmonotonic_dynamic)
+TURNS(nonmonotonic_guided)
+
+void GOMP_loop_end(void) { GOMP_barrier(); }
+void GOMP_loop_end_nowait(void) {}
+
+// Thread 0 comes last to the first lock of a region, so that a sum in the order in which threads
+// come has other bits than one in the order of a loop.
+static void come_last(void) {
+    if (depth == 0 || held_in == my_region) return;
+    held_in = my_region;
+    if (omp_get_thread_num() != 0) held_back++;
+    for (int i = 0; omp_get_thread_num() == 0 && i < 2000; i++) {
+        if (held_back >= omp_get_num_threads() - 1) return;
+        sched_yield();
+    }
+}
+
 // Replace libgomp's locks: only one thread at a time does what lies between.
 static atomic_bool one_thread;
 static void exclusive_start(void) {
+    come_last();
     if (exclusive++ == 0) while (atomic_exchange(&one_thread, true)) sched_yield();
 }
 static void exclusive_end(void) { if (--exclusive == 0) atomic_store(&one_thread, false); }
@@ -70,14 +135,16 @@ void GOMP_critical_name_end(void **name) { (void)name, exclusive_end(); }
 
 // Who touched 4 bytes last: address and region in the upper bits, then the thread, or EVERYBODY if
 // several have read, and whether it wrote. Where two addresses share a cell, the later one wins: a
-// race may be missed there, and none is invented.
+// race may be missed there, and none is invented. Arrays lie at round distances, so the upper bits
+// choose the cell too.
 enum { CELLS = 1 << 20, EVERYBODY = 0 };
 static _Atomic uint64_t cells[CELLS];
 
 static void touch(const void *p, bool writes, bool locked) {
     if (depth == 0) return;
     uint64_t at = (uintptr_t)p / 4, key = (at / CELLS << 24 | (my_region & 0xffffff)) << 9;
-    uint64_t old = cells[at % CELLS], new;
+    _Atomic uint64_t *cell = &cells[(at ^ at / CELLS * 0x9E377) % CELLS];
+    uint64_t old = *cell, new;
     do {
         uint64_t thread = my_id;
         if (old >> 9 == key >> 9) {
@@ -89,11 +156,13 @@ static void touch(const void *p, bool writes, bool locked) {
         } else {
             new = key | thread << 1 | writes;
         }
-    } while (new != old && !atomic_compare_exchange_weak(&cells[at % CELLS], &old, new));
+    } while (new != old && !atomic_compare_exchange_weak(cell, &old, new));
 }
 
-static void touch_all(const char *p, size_t n, bool writes) {
-    for (size_t i = 0; i < n; i += 4) touch(p + i, writes, exclusive > 0);
+static void touch_all(const void *at, size_t n, bool writes) {
+    const char *p = at;
+    touched += (n + 3) / 4;
+    for (size_t i = 0; depth > 0 && i < n; i += 4) touch(p + i, writes, exclusive > 0);
 }
 
 void __tsan_init(void) {}
@@ -108,6 +177,25 @@ HOOKS(4)
 HOOKS(8)
 HOOKS(16)
 
+// gcc leaves these calls as they are. Volatile: the loop must not become the call itself.
+void *memset(void *to, int value, size_t n) {
+    touch_all(to, n, true);
+    for (size_t i = 0; i < n; i++) ((volatile char *)to)[i] = (char)value;
+    return to;
+}
+
+void *memmove(void *to, const void *from, size_t n) {
+    touch_all(from, n, false);
+    touch_all(to, n, true);
+    volatile char *out = to;
+    const volatile char *in = from;
+    for (size_t i = 0; (uintptr_t)to < (uintptr_t)from && i < n; i++) out[i] = in[i];
+    for (size_t i = n; (uintptr_t)to > (uintptr_t)from && i > 0; i--) out[i - 1] = in[i - 1];
+    return to;
+}
+
+void *memcpy(void *to, const void *from, size_t n) { return memmove(to, from, n); }
+
 // Neighbouring bytes share a cell, so these are not watched. No tensor has elements this small.
 #define SMALL_HOOKS(n) \
     void __tsan_read##n(void *p) { (void)p; } \
@@ -117,11 +205,12 @@ HOOKS(16)
 SMALL_HOOKS(1)
 SMALL_HOOKS(2)
 
-// What `#pragma omp atomic` becomes: no race, but the order of the threads decides the bits. Without
-// optimization gcc calls only the load.
+// What `#pragma omp atomic` becomes: no race, but the order of the threads decides the bits.
+// Without optimization gcc calls only the load.
 #define ATOMICS(bits, T) \
     T __tsan_atomic##bits##_load(const volatile T *p, int order) { \
         (void)order; \
+        come_last(); \
         touch((const void *)p, true, true); \
         return __atomic_load_n(p, __ATOMIC_SEQ_CST); \
     } \
