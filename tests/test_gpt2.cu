@@ -701,6 +701,7 @@ TEST(variants_are_kept) {
     Tuner first = *gpu.tuner;
     for (int variant : { 3, 99 }) for (bool known : { true, false }) {
         first.choices[BACKWARD].variant = variant;
+        first.begin = gpu.tuner->begin, first.end = gpu.tuner->end;
         *gpu.tuner = first;
         choices_keep(&r, "");
         tuner_close(&gpu);
