@@ -19,7 +19,7 @@ mb() { awk "BEGIN { printf \"%.1f\", ($1) / 1e6 }"; }
 N=65536 C=768 Vp=50304 P=124475904
 same "layernorm" "$(row layernorm)" "25 $(mb "25 * $N*(4*$C + 8)") $(mb "25 * $N*(4*$C + 8)")"
 same "attention, back" "$(row 'attention, back' | cut -d' ' -f1,2)" \
-    "12 $(mb "12 * (2*13*$N*$C + 28*$N*12)")"
+    "12 $(mb "12 * (2*9*$N*$C + 4*$N*$C + 20*$N*12)")"     # dq is written once in fp32
 same "cross-entropy" "$(row 'cross-entropy in it' | cut -d' ' -f1,2)" \
     "1 $(mb "2*$N*2*$Vp + 12*$N")"              # an H100 keeps a whole row in shared memory
 same "AdamW" "$(row AdamW)" "1 $(mb "30*$P") $(mb "30*$P")"
