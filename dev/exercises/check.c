@@ -24,7 +24,13 @@ static void check_step_end(Run *r, Step *s, const Totals *t);
 #define main train_gpt2_main
 #include "train_gpt2.c"
 #undef main
+
+// check_zero1 looks at zero1's calls of adamw_update.
+static void watched_adamw_update(float *p, float *m, float *v, const float *g, float g_scale,
+                                 AdamW o, size_t n);
+#define adamw_update watched_adamw_update
 #include "dev/exercises/ranks.h"       // ring_allreduce, zero1
+#undef adamw_update
 #include "dev/exercises/guarded.h"     // array_new, wrong
 
 // ---- trials ----
@@ -1711,57 +1717,251 @@ static void check_ring_allreduce(Trial *now) {
     for (int step = steps - 1; step >= 0; step--) ring_step(held + step*n, step, n);
 }
 
-// Ranks, parameters, and which of the rates of adamw_update
+// Ranks, parameters, which of the rates of adamw_update, and whether all slices but the last are
+// equal and lie in the order of ranks
 static const int SLICES[][6] = {
-    { 3, 10, 0, 0, 0, NORMAL }, { 2, 10, 0, 0, 0, NORMAL }, { 1, 5, 1, 0, 0, NORMAL },
-    { 5, 9, 3, 0, 0, NORMAL }, { 4, 30, 6, 0, 0, ZEROS }, { 7, 11, 5, 0, 0, NORMAL },
+    { 3, 10, 0, 1, 0, NORMAL }, { 2, 10, 0, 1, 0, NORMAL }, { 1, 5, 1, 0, 0, NORMAL },
+    { 5, 9, 3, 0, 0, NORMAL }, { 4, 30, 6, 1, 0, ZEROS }, { 7, 11, 5, 1, 0, NORMAL },
+    { 17, 5000, 1, 0, 0, NORMAL }, { 3, 30000, 5, 1, 0, NORMAL }, { 12, 40, 3, 0, 0, NOT_FINITE },
+    { 6, 33, 0, 0, 0, NOT_FINITE }, { 4, 50, 1, 0, 0, TINY }, { 9, 64, 6, 0, 0, LARGE },
+    { 16, 10, 5, 0, 0, PEAK },
 };
 
-static void check_zero1(Trial *now) {
-    enum { RANKS = 8, UPDATES = 3 };
-    int n = 1 + (now->s[0] - 1) % RANKS, total = now->s[1], each = (total + n - 1) / n;
-    AdamW o = RATES[now->s[2] % N_RATES];
-    static const char *names[] = { "ranks[0].params", "ranks[1].params", "ranks[2].params",
-                                   "ranks[3].params", "ranks[4].params", "ranks[5].params",
-                                   "ranks[6].params", "ranks[7].params" };
-    Result params[RANKS], moments[2*RANKS];
-    ZeroRank ranks[RANKS];
-    float *begin = normals("begin", INDEX("i", total), 1, 0, now);
-    Exact p = exact_of(total), mv[2] = { exact_of(total), exact_of(total) };
-    for (int i = 0; i < total; i++) p.x[i] = begin[i];
-    for (int r = 0; r < n; r++) {
-        size_t from = min_size((size_t)r*each, total);     // the last slices are smaller, or empty
-        size_t count = min_size(each, total - from);
-        params[r] = holding(names[r], begin, INDEX("i", total));
-        moments[2*r] = tensor("m", INDEX("i", count), 0.0f);
-        moments[2*r + 1] = tensor("v", INDEX("i", count), 0.0f);
-        ranks[r] = (ZeroRank){ params[r].x, array_new("grads", INDEX("i", total), sizeof(float),
-                               OUTPUT), moments[2*r].x, moments[2*r + 1].x, from, count };
+enum { MOST_RANKS = 17, UPDATES = 3 };
+
+// An update that zero1 is to do, and what it has done so far.
+static struct {
+    ZeroRank ranks[MOST_RANKS];        // as they are before
+    int n;
+    size_t total, updated[MOST_RANKS]; // elements that adamw_update got of each rank
+    AdamW o;
+    Exact mean;                        // the gradient of the batch
+    char fault[300];                   // about the first call that looks wrong, or empty
+} sliced;
+
+#define FAULT(...) \
+    do { if (!sliced.fault[0]) snprintf(sliced.fault, sizeof sliced.fault, __VA_ARGS__); } while (0)
+
+// A call updates params[i] ... params[i+n-1] of rank r.
+static void expect_in_slice(int r, size_t i, size_t n) {
+    const ZeroRank *z = &sliced.ranks[r];
+    size_t before = 0;
+    if (i >= z->begin && i + n <= z->begin + z->count) return;
+    for (int k = 0; k < r; k++) before += sliced.ranks[k].count;
+    wrong("adamw_update gets ranks[%d].params[i=%zu] and %zu elements, expected the rank's slice, "
+          "begin=%zu count=%zu; %s", r, i, n, z->begin, z->count,
+          i == z->begin ? "a rank updates `count` elements, and an empty slice has none" :
+          i == before ? "slices may lie in any order: add the rank's own `begin`" :
+          i == 0 ? "the slice is at params + begin, and grads + begin" :
+          "each rank updates its own slice, in its own params");
+}
+
+static void look_at_gradient(int r, size_t i, const float *g, float g_scale, size_t n) {
+    size_t k = 0;
+    while (k < n && is_close((double)g[k]*g_scale, sliced.mean.x[i + k], sliced.mean.size[i + k]))
+        k++;
+    if (k == n) return;
+    double got = (double)g[k]*g_scale, mean = sliced.mean.x[i + k], size = sliced.mean.size[i + k];
+    FAULT("rank %d gives adamw_update g * g_scale = %.6g for element %zu, expected %.6g: %s", r,
+          got, i + k, mean, is_close(got, mean*sliced.n, size*sliced.n)
+          ? "this is the sum, expected the mean: divide by n" : !isfinite(mean)
+          ? "what is not finite must come through: hide no NaN" : isnan(got)
+          ? "reduce_scatter completes the rank's slice only, at grads + begin" :
+          "the sum over all ranks, from reduce_scatter, divided by n; nothing else clips or "
+          "scales it");
+}
+
+static void look_at_rates(AdamW o) {
+    static const char *names[] = { "lr", "beta1", "beta2", "eps", "weight_decay", "m_steps",
+                                   "v_steps" };
+    AdamW e = sliced.o;
+    double got[] = { o.lr, o.beta1, o.beta2, o.eps, o.weight_decay, o.m_steps, o.v_steps };
+    double want[] = { e.lr, e.beta1, e.beta2, e.eps, e.weight_decay, e.m_steps, e.v_steps };
+    for (int k = 0; k < 7; k++)
+        if (got[k] != want[k])
+            FAULT("adamw_update gets o.%s = %g, expected %g: pass o as it is; %s", names[k], got[k],
+                  want[k], k < 5 ? "only the gradient is divided by n" : "it has the steps so far");
+}
+
+// What adamw_update gets, before it is called.
+static void look_at_update(const float *p, const float *m, const float *v, const float *g,
+                           float g_scale, AdamW o, size_t n) {
+    int r = 0;
+    while (r < sliced.n && (p < sliced.ranks[r].params ||
+                            p > sliced.ranks[r].params + sliced.total)) r++;
+    if (r == sliced.n || n == 0) {
+        if (n > 0) wrong("adamw_update gets a p outside all ranks' params: update them in place");
+        return;
     }
+    const ZeroRank *z = &sliced.ranks[r];
+    size_t i = (size_t)(p - z->params), end = z->begin + z->count;
+    expect_in_slice(r, i, n);
+    sliced.updated[r] += n;
+    if (m != z->m + (i - z->begin) || v != z->v + (i - z->begin))
+        FAULT("rank %d: adamw_update takes m, then v, which begin with the slice's first", r);
+    look_at_rates(o);
+    look_at_gradient(r, i, g, g_scale, n);
+    size_t other = end < sliced.total ? end : z->begin - 1;    // an element of another's slice
+    if (z->count < sliced.total && g == z->grads + i && !sliced.fault[0] &&
+        !isnan(z->grads[other]))
+        wrong("ranks[%d].grads[i=%zu] is %g, expected the NaN that reduce_scatter leaves outside "
+              "the slice, begin=%zu count=%zu; a rank needs no other gradient", r, other,
+              z->grads[other], z->begin, z->count);
+}
+
+static void watched_adamw_update(float *p, float *m, float *v, const float *g, float g_scale,
+                                 AdamW o, size_t n) {
+    #pragma omp critical
+    look_at_update(p, m, v, g, g_scale, o, n);
+    adamw_update(p, m, v, g, g_scale, o, n);
+}
+
+static void expect_sent(int r, const char *exchange, size_t got, size_t want) {
+    if (got != want)
+        wrong("rank %d sends %zu elements in %s, expected %zu; it is %s", r, got, exchange, want,
+              got ? "called too often: one call serves all ranks" : "not called");
+}
+
+// The elements that each rank sends, and that it updates.
+static void expect_exchanges(const ZeroRank *ranks) {
+    const ZeroRank *before = sliced.ranks;
+    size_t others = (size_t)sliced.n - 1;
+    for (int r = 0; r < sliced.n; r++)
+        expect_sent(r, "reduce_scatter", ranks[r].scattered, sliced.total - before[r].count);
+    for (int r = 0; r < sliced.n; r++)
+        expect_sent(r, "all_gather", ranks[r].gathered, others * before[r].count);
+    for (int r = 0; r < sliced.n; r++)
+        if (sliced.updated[r] != before[r].count)
+            wrong("rank %d updates %zu elements with adamw_update, expected its slice, begin=%zu "
+                  "count=%zu; every rank's whole slice once, whatever its gradients are", r,
+                  sliced.updated[r], before[r].begin, before[r].count);
+}
+
+static const char *zero1_hint(const Result *params, Exact p, int r) {
+    static char text[120];
+    size_t i = first_wrong(&params[r], false, p);
+    int owner = 0;
+    while (i < p.n && i - sliced.ranks[owner].begin >= sliced.ranks[owner].count) owner++;
+    if (sliced.fault[0] || i == p.n) return sliced.fault;
+    if (owner == r || !is_right(&params[owner], false, p, i))
+        return "adamw_update alone changes params and moments; do the moments go on from the last "
+               "update?";
+    snprintf(text, sizeof text, "rank %d, whose slice has it, is right: all_gather comes last, "
+             "behind all updates", owner);
+    return text;
+}
+
+static void draw_slices(ZeroRank *ranks, int n, size_t total, bool even, Rng *rng) {
+    size_t cuts[MOST_RANKS + 1] = { 0 }, each = (total + (size_t)n - 1) / (size_t)n;
+    int order[MOST_RANKS];
+    for (int k = 1; k <= n; k++) {
+        size_t cut = rng_below(rng, 4) ? rng_below(rng, total + 1) : cuts[k - 1];
+        int at = k;
+        for (; at > 1 && cuts[at - 1] > cut; at--) cuts[at] = cuts[at - 1];
+        cuts[at] = cut;
+    }
+    for (int k = 1; k <= n && even; k++) cuts[k] = min_size((size_t)k*each, total);
+    cuts[n] = total;
+    for (int k = 0; k < n; k++) {
+        int other = even ? k : (int)rng_below(rng, (uint64_t)k + 1);
+        order[k] = order[other], order[other] = k;
+    }
+    for (int k = 0; k < n; k++)
+        ranks[order[k]].begin = cuts[k], ranks[order[k]].count = cuts[k + 1] - cuts[k];
+}
+
+// The gradients of all ranks, and their mean. Where some are 0, those of a whole slice are.
+static void draw_gradients(const ZeroRank *ranks, int n, size_t total, Exact mean, Trial *now) {
+    ZeroRank quiet;
+    do quiet = ranks[rng_below(&now->rng, (uint64_t)n)]; while (quiet.count == 0);
+    for (int r = 0; r < n; r++)
+        for (size_t i = 0; i < total; i++) {
+            float g = (float)(0.5 + rng_normal(&now->rng));
+            bool some = rng_below(&now->rng, 4) == 0;
+            if (now->style == TINY) g *= 1e-8f;
+            if (now->style == LARGE) g *= some ? 1e4f : 10.0f;
+            if (now->style == PEAK && some) g *= 30.0f;
+            if (now->style == ZEROS && (some || i - quiet.begin < quiet.count)) g = 0.0f;
+            ranks[r].grads[i] = g;
+        }
+    if (now->style == NOT_FINITE)
+        ranks[rng_below(&now->rng, (uint64_t)n)].grads[rng_below(&now->rng, total)] =
+            now->number % 2 ? NAN : INFINITY;
+    for (int r = 0; r < n; r++)
+        for (size_t i = 0; i < total; i++) term(mean, i, ranks[r].grads[i] / (double)n);
+}
+
+// What an update makes of params, m and v, all whole. An error of the mean's sum goes on to all.
+static void zero1_exact(Exact *exact, Result *const *now, const ZeroRank *ranks) {
+    AdamW o = sliced.o;
+    for (int r = 0; r < sliced.n; r++)
+        for (size_t k = 0; k < ranks[r].count; k++) {
+            size_t i = ranks[r].begin + k;
+            double mean = sliced.mean.x[i], size = sliced.mean.size[i];
+            adamw_exact(exact[0], exact + 1, i, now[0][r].x[i], now[1][r].x[k], now[2][r].x[k],
+                        mean, o);
+            double v = exact[2].x[i], root = sqrt(v / (1.0 - pow(o.beta2, o.v_steps))) + o.eps;
+            exact[1].size[i] += (1.0 - o.beta1) * size;
+            exact[2].size[i] += (1.0 - o.beta2) * 2.0 * fabs(mean) * size;
+            exact[0].size[i] += o.lr / (1.0 - pow(o.beta1, o.m_steps)) / root * exact[1].size[i] *
+                                (v > 0.0 ? 1.0 + exact[2].size[i] / v : 1.0);
+        }
+}
+
+static void zero1_update(ZeroRank *ranks, Result *const *results, AdamW o, Trial *now) {
+    int n = sliced.n;
+    size_t total = sliced.total;
+    Exact exact[3] = { exact_of(total), exact_of(total), exact_of(total) };
+    sliced.o = o, sliced.fault[0] = '\0', sliced.mean = exact_of(total);
+    memset(sliced.updated, 0, sizeof sliced.updated);
+    draw_gradients(ranks, n, total, sliced.mean, now);
+    zero1_exact(exact, results, ranks);
+    for (int r = 0; r < n; r++) {
+        ranks[r].scattered = ranks[r].gathered = 0;
+        sliced.ranks[r] = ranks[r];
+        for (int k = 0; k < 3; k++)
+            memcpy(results[k][r].before, results[k][r].x, results[k][r].n * sizeof(float));
+    }
+    CALL(zero1(ranks, n, total, o));
+    expect_exchanges(ranks);
+    for (int r = 0; r < n; r++)
+        expect_written(&results[0][r], exact[0], zero1_hint(results[0], exact[0], r));
+    for (int i = 0; i < 2*n; i++) {
+        Exact e = exact[1 + i % 2];
+        Exact slice = { e.x + sliced.ranks[i/2].begin, e.size + sliced.ranks[i/2].begin, 0 };
+        expect_written(&results[1 + i % 2][i/2], slice, sliced.fault[0] ? sliced.fault :
+                       "adamw_update alone changes the moments of a rank's slice");
+    }
+}
+
+static void check_zero1(Trial *now) {
+    static char names[MOST_RANKS][4][20];
+    static const char *fields[] = { "params", "m", "v", "grads" };
+    int n = now->s[0];
+    size_t total = (size_t)now->s[1];
+    AdamW o = RATES[now->s[2]];
+    double small = now->style == TINY ? 1e-8 : 1.0;
+    Result params[MOST_RANKS], m[MOST_RANKS], v[MOST_RANKS], *results[] = { params, m, v };
+    ZeroRank ranks[MOST_RANKS] = { 0 };
+    float *begin = normals("begin", INDEX("i", total), 1, 0, now);
+    draw_slices(ranks, n, total, now->s[3], &now->rng);
+    for (int r = 0; r < n; r++) {
+        ZeroRank *z = &ranks[r];
+        for (int k = 0; k < 4; k++) snprintf(names[r][k], 20, "ranks[%d].%s", r, fields[k]);
+        params[r] = holding(names[r][0], begin, INDEX("i", total));
+        m[r] = tensor(names[r][1], INDEX("i", z->count), 0.0f);
+        v[r] = tensor(names[r][2], INDEX("i", z->count), 0.0f);
+        z->params = params[r].x, z->m = m[r].x, z->v = v[r].x;
+        z->grads = array_new(names[r][3], INDEX("i", total), sizeof(float), OUTPUT);
+        for (size_t k = 0; k < z->count; k++) {
+            z->m[k] = (float)(small * rng_normal(&now->rng));
+            z->v[k] = (float)(small * small * (0.1 + fabs(rng_normal(&now->rng))));
+        }
+    }
+    sliced.n = n, sliced.total = total;
     for (int step = 1; step <= UPDATES; step++) {
-        Exact next = exact_of(total), after[2] = { exact_of(total), exact_of(total) };
-        for (int r = 0; r < n; r++)
-            for (int i = 0; i < total; i++)
-                ranks[r].grads[i] = (float)(0.5 + rng_normal(&now->rng));
         o.m_steps += 1, o.v_steps += 1;
-        for (int i = 0; i < total; i++) {
-            double mean = 0.0;
-            for (int r = 0; r < n; r++) mean += ranks[r].grads[i] / (double)n;
-            adamw_exact(next, after, i, p.x[i], mv[0].x[i], mv[1].x[i], mean, o);
-            next.size[i] += 10.0, after[0].size[i] += 1.0, after[1].size[i] += 1.0;
-        }
-        p = next, mv[0] = after[0], mv[1] = after[1];
-        CALL(zero1(ranks, n, total, o));
-        for (int r = 0; r < n; r++)
-            expect_written(&params[r], p, step > 1
-                ? "in the second update: do the moments go on from the first?"
-                : "reduce_scatter, adamw_update of each rank's slice with the mean gradient, "
-                  "all_gather");
-        for (int i = 0; i < 2*n; i++) {
-            Exact slice = { mv[i % 2].x + ranks[i/2].begin, mv[i % 2].size + ranks[i/2].begin, 0 };
-            expect_written(&moments[i], slice, "the moments of a rank's slice: adamw_update takes "
-                           "m, then v, which begin with the slice's first");
-        }
+        zero1_update(ranks, results, o, now);
     }
 }
 
@@ -1799,7 +1999,7 @@ static const struct {
     { "kv_cache", check_kv_cache, TABLE(CACHE), "" , { 0 } },
     { "gradient_accumulation", check_gradient_accumulation, TABLE(WHOLE_MODEL), "", { 0 } },
     { "ring_allreduce", check_ring_allreduce, TABLE(RING), "n", { 60 } },
-    { "zero1", check_zero1, TABLE(SLICES), "nt", { 8, 40 } },
+    { "zero1", check_zero1, TABLE(SLICES), "nto", { MOST_RANKS, 3000, N_RATES - 1 } },
 };
 
 enum { DRAWN = 8 };                    // trials of drawn sizes

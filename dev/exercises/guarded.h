@@ -85,6 +85,13 @@ static void arrays_protect(int inputs) {
             mprotect(arrays[k].map + GUARD, arrays[k].inner, inputs);
 }
 
+// "it has elements 0 ... 3"
+static const char *elements_of(const Array *a) {
+    static char text[60];
+    snprintf(text, sizeof text, a->n ? "it has elements 0 ... %zu" : "it has none", a->n - 1);
+    return text;
+}
+
 static void arrays_seal(void) {
     read_outside = NULL;
     arrays_sealed = true;
@@ -95,8 +102,8 @@ static void arrays_unseal(void) {
     arrays_sealed = false;
     arrays_protect(PROT_READ | PROT_WRITE);
     if (read_outside)
-        wrong("%s: element %td is read, and it has elements 0 ... %zu: an index runs past its %s",
-              read_outside->name, read_at, read_outside->n - 1, read_at < 0 ? "beginning" : "end");
+        wrong("%s: element %td is read, and %s: an index runs past its %s", read_outside->name,
+              read_at, elements_of(read_outside), read_at < 0 ? "beginning" : "end");
 }
 
 // Frees all arrays. Their addresses stay reserved, so that a pointer that is kept is found out.
@@ -135,8 +142,8 @@ static void on_fault(int number, siginfo_t *info, void *context) {
         wrong("%s is written, but it is an input: it must stay as it is",
               element(a->name, a->index, (size_t)i));
     if (a->opened)
-        wrong("%s: element %td is written, and it has elements 0 ... %zu: an index runs past its "
-              "%s", a->name, i, a->n - 1, i < 0 ? "beginning" : "end");
+        wrong("%s: element %td is written, and %s: an index runs past its %s", a->name, i,
+              elements_of(a), i < 0 ? "beginning" : "end");
     if (!read_outside) read_outside = a, read_at = i;
     arrays[a - arrays].opened = true;
     mprotect(a->map, GUARD, PROT_READ);

@@ -22,11 +22,13 @@ static void ring_allreduce(int *send, int *receive, bool *adds, int step, int ra
 typedef struct {
     float *params, *grads;             // (total) whole
     float *m, *v;                      // (count) AdamW's moments of the slice
-    size_t begin, count;               // the slice: parameters begin ... begin+count-1
+    size_t begin, count;               // the slice: parameters begin ... begin+count-1; the slices
+                                       // of all ranks hold each parameter once, in any order
+    size_t scattered, gathered;        // elements that the rank has sent in the two exchanges
 } ZeroRank;
 
-// Each rank's slice of grads becomes the sum over all ranks. The rest of grads holds nothing of use
-// afterwards; here it becomes NaN.
+// Each rank's slice of grads becomes the sum over all ranks. Outside its slice a rank does not get
+// the sum: those elements of its grads become NaN here, so that a use of them shows.
 static void reduce_scatter(ZeroRank *ranks, int n, size_t total) {
     for (size_t i = 0; i < total; i++) {
         float sum = 0.0f;
@@ -34,6 +36,7 @@ static void reduce_scatter(ZeroRank *ranks, int n, size_t total) {
         for (int r = 0; r < n; r++)
             ranks[r].grads[i] = i - ranks[r].begin < ranks[r].count ? sum : NAN;
     }
+    for (int r = 0; r < n; r++) ranks[r].scattered += total - ranks[r].count;
 }
 
 // Every rank receives the slices of params that the others own.
@@ -41,10 +44,12 @@ static void all_gather(ZeroRank *ranks, int n) {
     for (int owner = 0; owner < n; owner++)
         for (size_t i = ranks[owner].begin; i < ranks[owner].begin + ranks[owner].count; i++)
             for (int r = 0; r < n; r++) ranks[r].params[i] = ranks[owner].params[i];
+    for (int r = 0; r < n; r++) ranks[r].gathered += ranks[r].count * (size_t)(n - 1);
 }
 
-// One update of n ranks, each with the gradient of its own part of the batch in grads. The
-// gradient of the batch is the mean of theirs.
+// One update of n ranks. The grads of a rank are those of the mean loss over its part of the batch,
+// and all parts are equal. So the gradient of the batch is the mean over the ranks: the sum that
+// reduce_scatter gives, divided by n. Each exchange happens once.
 static void zero1(ZeroRank *ranks, int n, size_t total, AdamW o) {
     reduce_scatter(ranks, n, total);
     for (int r = 0; r < n; r++) {
