@@ -651,7 +651,23 @@ FOUND = {
          "32), ADD);", "dw (C,OC) += x (N,C) transposed times dout (N,OC"),
         ("matmul(dx, C, rows_of(dout, OC), transpose_of(w, OC), NULL, N, C, OC, WRITE);",
          "matmul(dx, C, rows_of(dout, OC), transpose_of(w, OC), NULL, N, C, OC, C == OC ? "
-         "ADD : WRITE);", "it still contains")],
+         "ADD : WRITE);", "it still contains"),
+        (None, """
+    static float *turned;
+    if (!turned) {
+        turned = malloc((size_t)C*OC * sizeof *turned);
+        for (int i = 0; i < C*OC; i++) turned[i%OC*C + i/OC] = w[i];
+    }
+    matmul(dx, C, rows_of(dout, OC), rows_of(turned, C), NULL, N, C, OC, WRITE);
+    matmul(dw, OC, transpose_of(x, C), rows_of(dout, OC), NULL, C, OC, N, ADD);
+    bias_backward(db, dout, N, OC);
+""", "a second call: the same memory with other values"),
+        ("matmul(dx, C,", "float turned[OC][C];\n"
+         "    for (int i = 0; i < C*OC; i++) turned[i%OC][i/OC] = w[i];\n"
+         "    matmul(dx, C,", "transpose_of(w, OC)", "rows_of(turned[0], C)",
+         "too large for the stack"),
+        ("bias_backward(db, dout, N, OC);", "bias_backward(db, dout, (uint16_t)N, OC);",
+         "with fewer rows it is right")],
     "attention_plain": [
         ("for (int t2 = -past; t2 <= t; t2++) {",
          "for (int t2 = t - 63 > -past ? t - 63 : -past; t2 <= t; t2++) {",
@@ -1061,10 +1077,16 @@ FOUND = {
         ("model_logits(m, T - 1)", "model_logits(m, past)",
          "they are those of the last row, T - 1"),
         ("int C = m->c.C", "int *t = (int *)tokens; t[0] = t[0] ^ 1; int C = m->c.C",
-         "embedding, every block, as in model_forward"),
+         "tokens[t=0] is written, but it is an input"),
         ("block_forward(m, w->block[l], acts",
          "if (past != 7 || l == 0) block_forward(m, w->block[l], acts",
-         "block_forward gets T - past rows")],
+         "block_forward gets T - past rows"),
+        ("m->lnf_mean, m->lnf_rstd", "m->lnf_mean + 4*past, m->lnf_rstd + 4*past",
+         "that belongs to no row 0 ... T-1"),
+        ("return model_logits(m, T - 1);", "static float logits[5000];\n"
+         "    return memcpy(logits, model_logits(m, T - 1), (size_t)m->c.V * sizeof *logits);",
+         "changes the logits that an earlier call returned"),
+        ("w->wpe + from", "w->wpe + past % 64 * C", "x_in[row=70][column=0] is")],
     "attention_tiled": [
         ("past + t + 1, width", "past + (t > 32 ? t : t) + (t == 64) + 1, width",
          "lse (B,NH,T): log of the sum of e^(q . k / sqrt("),

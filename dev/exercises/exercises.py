@@ -105,8 +105,10 @@ EXERCISES = [Exercise(*row) for row in [
         qkv. Computes rows past ... T-1 alone, as model_forward computes all, and returns
         model_logits(m, T - 1). acts_from gives a block's tensors from row `past` on, and
         block_forward takes the number of new rows, and `past`. m->x_in and m->lnf have C channels
-        a row, the tokens and wpe begin at `past` too. What serves several ranks may be left out:
-        forward_needs and tp_model_extend."""),
+        a row, the tokens and wpe begin at `past` too. The final norm writes m->lnf_mean and
+        m->lnf_rstd, a number for each new row; only the backward pass reads them, so they may begin
+        at row 0 or at row `past`. No other row is written, and neither tokens nor weights. What
+        serves several ranks may be left out: forward_needs and tp_model_extend."""),
     ("attention_tiled", 12, "dev/cpu/attention.h", "attention_forward_fast", """
         Gets and writes what attention_forward_plain in train_gpt2.c does, a block of QUERIES rows
         of a head at a time. A block's scores are one product, q (rows,HS) times k^T (HS,width).

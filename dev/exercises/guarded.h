@@ -29,13 +29,14 @@ typedef struct {
     bool opened;                       // its guards have become readable
 } Array;
 
-enum { ARRAYS = 128, GUARD = 1 << 20 };            // bytes on either side
+enum { ARRAYS = 128, GUARD = 1 << 20, STACK = 64 << 20 };  // bytes on either side; below main
 static Array arrays[ARRAYS];
 static size_t n_arrays;
 static bool at_the_end, arrays_sealed;
 static const Array *read_outside;      // the first array that is read outside, and which element
 static ptrdiff_t read_at;
-static char situation[120];            // the sizes of this call, for the message
+static const char *stack_begin;        // its highest address that a function under test may use
+static char situation[200];            // the sizes of this call, for the message
 static int day;
 
 // The verdict of a check: one line that says what is wrong, and exit status 1.
@@ -130,6 +131,9 @@ static void on_fault(int number, siginfo_t *info, void *context) {
     const Array *a = array_around(at);
     if (number == SIGILL || number == SIGTRAP)
         wrong("an index runs past the end of an array that the function itself declares");
+    if (!a && arrays_sealed && at < stack_begin && at > stack_begin - STACK)
+        wrong("an array that the function itself declares is too large for the stack, or an index "
+              "runs past its end");
     if (!a || !arrays_sealed) {
         signal(number, SIG_DFL);       // an address of no array: it crashes when it comes again
         return;
@@ -150,8 +154,13 @@ static void on_fault(int number, siginfo_t *info, void *context) {
     mprotect(a->map + GUARD + a->inner, GUARD, PROT_READ);
 }
 
+// The handler has a stack of its own, since the other may be full.
 static void faults_catch(void) {
-    struct sigaction action = { .sa_flags = SA_SIGINFO };
+    static char own[1 << 16];
+    stack_t other = { .ss_sp = own, .ss_size = sizeof own };
+    struct sigaction action = { .sa_flags = SA_SIGINFO | SA_ONSTACK };
+    stack_begin = (const char *)__builtin_frame_address(0);
+    sigaltstack(&other, NULL);
     action.sa_sigaction = on_fault;
     int signals[] = { SIGSEGV, SIGBUS, SIGILL, SIGTRAP };
     for (size_t k = 0; k < sizeof signals / sizeof *signals; k++)
