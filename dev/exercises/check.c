@@ -1734,7 +1734,7 @@ static void pair_init(Pair *p, Config c, Rng *rng) {
 
 // Two models in turn, with more blocks, rows and tokens than a fixed array may hold.
 static void cache_of_two(Trial *now) {
-    enum { T = 24, LONG = 202 };
+    enum { T = 32, LONG = 208 };
     static Pair a, b;
     int tokens[T], others[LONG];
     pair_init(&a, (Config){ .L = 13, .NH = 2, .C = 4, .V = 1100, .P = T }, &now->rng);
