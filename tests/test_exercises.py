@@ -3,7 +3,7 @@
 helps, and so do three typical mistakes each or more; the commands keep a reader's work.
 
     tests/test_exercises.py [NAME...]    the tests of these names only
-    FAULTS=1 tests/test_exercises.py     all mistakes, not one of three; DAY=300 another day's
+    FAULTS=1 tests/test_exercises.py     all mistakes, not one of five; DAY=300 another day's
 
 A check runs one exercise's function and no other's, so one program can hold the mistakes of all.
 Those of a whole model, and those that call warp_sum or adamw_update, are built apart. An open
@@ -28,7 +28,7 @@ from wrong_solutions import BITS, FOUND, OPEN_WRONG, OVERFLOW, RACE, SCRATCH, SH
 
 APART = {"kv_cache", "gradient_accumulation", "softmax_row", "layernorm_cuda", "find_the_race",
          "zero1"}
-EVERY = int(os.environ.get("FAULTS") or 3)
+EVERY = int(os.environ.get("FAULTS") or 5)
 FILES = [exercises.TRAINER, *exercises.CUDA_CHECKS]      # a program for the exercises of each
 
 # Found where gcc's calls are watched (dev/exercises/threads.c).
