@@ -317,18 +317,6 @@ static double multiple(const Result *t, bool adds, Exact e) {
     return fabs(times) > 1e-3 ? times : 1.0;
 }
 
-// All elements are nearly right, and most of them wrong: by 2^-16 to 2^-6 of their terms.
-static bool is_rounded(const Result *t, bool adds, Exact e) {
-    size_t many = 0;
-    for (size_t i = 0; i < t->n; i++) {
-        double size = e.size[i] + (adds ? fabs(t->before[i]) : 0.0);
-        double error = fabs(t->x[i] - expected(t, adds, e, i));
-        if (!(error <= size / 64)) return false;
-        many += error > TOLERANCE * size;
-    }
-    return many > t->n / 2;
-}
-
 // Says what is wrong with t, if anything is: `exact` was to be added to what it contained, or to be
 // written.
 static void expect(const Result *t, bool adds, Exact e, const char *hint) {
@@ -354,9 +342,6 @@ static void expect(const Result *t, bool adds, Exact e, const char *hint) {
               "something is added%s", first, common(t, adds, e));
     if (fabs(times - 1.0) > 1e-4)
         wrong("%s: all of %s is %.4g times what it should be; %s", first, t->name, times, hint);
-    if (t->n > 8 && is_rounded(t, adds, e))
-        wrong("%s: all of %s is nearly right: is a number rounded on the way, to fewer bits than a "
-              "float has? %s", first, t->name, hint);
     wrong("%s%s%s; %s", first, elsewhere(t, adds, e, i), common(t, adds, e), hint);
 }
 
@@ -643,6 +628,7 @@ static void check_layernorm_backward(Trial *now) {
     int C = now->s[1];
     float *x = layernorm_x(now->number ? 1.0 : 0.0, now);
     float *gain = normals("gain", INDEX("c", C), 0.3, 1, now);
+    if (C > 1) gain[C / 2] = 0.0f;               // its gradient is not 0
     float *dout = styled("dout", INDEX("nc", N, C), 1, N > 1000 ? 0.0 : 0.5, now);
     float *mean = normals("mean", INDEX("n", N), 0, 0, now);
     float *rstd = normals("rstd", INDEX("n", N), 0, 0, now);
