@@ -21,7 +21,8 @@ struct Data {
     const real *qkv, *dout;            // (B,T,3C) (B,T,C)
     float *weights;                    // (B,NH,T,T) of the first rung
     float2 *rows;                      // (B,NH,T) lse / ln 2, and dout . out: the trainer's
-    float *dq, *sums;                  // (B,T,C) (B,3,C) sums of the rungs in one pass
+    float *dq;                         // (B,T,C) what one pass adds up; the trainer's (B,NH,T,HS)
+    float *sums;                       // (B,3,C) the trainer's
     int B, T, C, NH, HS;
 };
 
@@ -469,15 +470,15 @@ static void one_pass_tiled(const Data *d, Gpu *g) {
 static void two_passes_tensor(const Data *d, Gpu *g) {
     rows_launch(d, g);
     bool summed;                                 // nobody sums the rows here
-    attention_two_passes<Tile<64, 1, 64, 2, 16, 3>>(d->dqkv, scratch_of(d), &summed, d->dout, d->qkv,
-                                                    d->B, d->T, d->C, d->NH, g->stream);
+    attention_two_passes<Tile<64, 1, 64, 2, 16, 3>>(
+        d->dqkv, scratch_of(d), &summed, d->dout, d->qkv, d->B, d->T, d->C, d->NH, g->stream);
 }
 
 // One pass on tensor cores has in shared memory what the trainer's has.
 typedef Tile<64, 1, 64, 2, 16, 2> OnePass;
 typedef BackwardTiles<OnePass> OnePassTiles;
 
-// dq of 16 queries += ds^T k over the block's keys that they see. ldmatrix transposes ds on its way.
+// dq of 16 queries += ds^T k over those of the block's keys that they see. ldmatrix transposes ds.
 __device__ inline void one_pass_dq(const OnePassTiles &s, int col, int row0, const Data &d) {
     int first = warp_in_block()*16;              // query of the tile, which begins at col
     Square dq[OnePass::D/16] = {};
@@ -544,10 +545,10 @@ static void one_pass_tensor(const Data *d, Gpu *g) {
 
 // The trainer's: one pass, two rows of tiles a warp, and a block takes all keys of a head, 128 at a
 // time. So nobody else adds to its dq: no atomics, every run has the same bits, and the L2 cache
-// moves half of the bytes. A head more or less is one block: many heads must keep a GPU busy.
+// moves half of the bytes. But it takes many heads to keep a GPU busy, at a block a head.
 static void trainers_backward(const Data *d, Gpu *g) {
-    attention_backward(d->dqkv, d->db, scratch_of(d), d->dout, d->qkv, d->out, d->lse, d->B, d->T, d->C,
-                       d->NH, g);
+    attention_backward(d->dqkv, d->db, scratch_of(d), d->dout, d->qkv, d->out, d->lse, d->B, d->T,
+                       d->C, d->NH, g);
 }
 
 static const Rung<Data> backward_rungs[] = {
@@ -561,7 +562,8 @@ static const Rung<Data> backward_rungs[] = {
       two_passes_tensor },
     { "one pass, tensor cores", "a block adds the sum of its 64 keys to dq", one_pass_tensor },
 #endif
-    { "the trainer's", "one pass, a block a head: two rows of tiles a warp, no atomics", trainers_backward },
+    { "the trainer's", "one pass, a block a head: two rows of tiles a warp, no atomics",
+      trainers_backward },
 };
 
 // =================================================================================================

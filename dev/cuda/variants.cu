@@ -2,7 +2,7 @@
 // train_gpt2.cu behind them. The tuner times a kernel's variants at the shape of the run, and takes
 // the fastest (tune.h).
 //
-// AT_ONCE decides the bits of the forward pass; backward, one pass or two those of dq.
+// AT_ONCE decides the bits of the forward pass. The backward variants all add in the same order.
 
 // A step of the forward pass in pieces of AT_ONCE keys. While the tensor cores compute the scores
 // of a piece, other units compute the softmax of the piece before: nothing makes one wait for the

@@ -11,7 +11,6 @@
 // finds data races.
 #define PROGRAM "train_gpt2"
 #include <sys/resource.h>
-#include <time.h>
 #ifdef __GLIBC__
 #include <malloc.h>                    // mallinfo2
 #endif
@@ -55,7 +54,7 @@ typedef struct {
 
 static const int THREADS[] = { 1, 4, 3 };        // a trial runs once with each
 enum { RUNS = sizeof THREADS / sizeof *THREADS };
-static int run, threads;
+static int run, threads, day;
 
 // ---- tensors ----
 
@@ -1542,8 +1541,8 @@ static void expect_logits(const Model *m, const float *last, const float *x) {
     expect_written(&logits, exact, "they are those of the last row, T - 1");
 }
 
-// Where the calls of model_extend end, then from where the sequence is continued otherwise. The last
-// row stands for cache_of_two.
+// Where the calls of model_extend end, then from where the sequence is continued otherwise. The
+// last row stands for cache_of_two.
 static const int CACHE[][6] = {
     { 8, 0, 0, 0, 0, NORMAL }, { 3, 4, 8, 0, 0, NORMAL }, { 1, 2, 8, 3, 0, NORMAL },
     { 7, 8, 0, 7, 0, NORMAL }, { 5, 8, 0, 1, 0, NORMAL }, { 0, 0, 0, 0, 0, NORMAL },
@@ -2253,11 +2252,8 @@ static void run_check(size_t check) {
 }
 
 int main(int argc, char **argv) {
-    char today[4];
-    time_t now = time(NULL);
-    strftime(today, sizeof today, "%j", localtime(&now));
-    day = atoi(getenv("DAY") ? getenv("DAY") : today);
     struct rlimit stack;
+    day = check_day();
     getrlimit(RLIMIT_STACK, &stack);
     stack.rlim_cur = min_size(stack.rlim_cur, 8 << 20);
     setrlimit(RLIMIT_STACK, &stack);

@@ -2,11 +2,8 @@
 // watch over each access, random sizes, and a verdict that says on what the kernel ran.
 #pragma once
 #include <math.h>
-#include <stdarg.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
-#include <unistd.h>
 #include <algorithm>
 #include <functional>
 #include <string>
@@ -18,18 +15,7 @@
 
 // ---- the case: what the kernel runs on ----
 
-static std::string of_case;            // ends each verdict
 static uint64_t seed, state;
-
-__attribute__((format(printf, 1, 2), noreturn))
-static void refuse(const char *fmt, ...) {
-    char what[1024];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(what, sizeof what, fmt, args);
-    va_end(args);
-    wrong("%s%s", what, of_case.c_str());
-}
 
 // A random number from lo to hi. Each day has sizes and values of its own; DAY=n repeats a day's.
 static int draw(int lo, int hi) {
@@ -44,13 +30,12 @@ static void check_begin(void) {
 #ifdef _OPENMP
     omp_set_num_threads(1);            // the watch is of one block at a time
 #endif
-    const char *day = getenv("DAY");
-    seed = state = day && *day ? strtoull(day, NULL, 10) : (uint64_t)time(NULL) / 86400;
+    seed = state = (uint64_t)check_day();
 }
 
 // Random cases also run the threads in a random order.
 static void begin_case(bool random, const std::string &sizes) {
-    of_case = " (" + sizes + (random ? "; DAY=" + std::to_string(seed) + " repeats it)" : ")");
+    snprintf(situation, sizeof situation, " [%s DAY=%d]", sizes.c_str(), (int)seed);
     if (random) setenv("EMULATOR_SHUFFLE", std::to_string(draw(1, 1 << 20)).c_str(), 1);
     else unsetenv("EMULATOR_SHUFFLE");
 }
@@ -182,7 +167,7 @@ static void watch_access(emulator::CountKind kind, const void *p, size_t bytes) 
         if (at < a.pages || at >= a.pages + a.bytes + 2*AROUND) continue;
         long first = (const float *)p - a.at, last = first + ((long)bytes - 1) / 4;
         if (first < 0 || last >= (long)a.n)
-            refuse("%s: element %ld is %s, and it has %zu: %s", a.name, first < 0 ? first : last,
+            wrong("%s: element %ld is %s, and it has %zu: %s", a.name, first < 0 ? first : last,
                    is, a.n, a.hint);
     }
     for (int s = 1; s < w.shared_count && s < 8; s++) {
@@ -191,7 +176,7 @@ static void watch_access(emulator::CountKind kind, const void *p, size_t bytes) 
         if (at < (const char *)w.shared[s].data || i >= n + emulator::SHARED_GAP / sizeof(float))
             continue;
         if (i >= n)
-            refuse("shared memory: element %zu of an array is %s, and it has %zu: an index runs "
+            wrong("shared memory: element %zu of an array is %s, and it has %zu: an index runs "
                    "past its end", i, is, n);
         if (watch.words[s].empty()) watch.words[s].resize(n);
         watch_shared(&watch.words[s][i], writes, thread);
@@ -224,7 +209,7 @@ static void run(const std::function<void()> &launch) {
 #endif
     launch();
     cudaError_t error = cudaDeviceSynchronize();
-    if (error != cudaSuccess) refuse("the kernel fails: %s", cudaGetErrorString(error));
+    if (error != cudaSuccess) wrong("the kernel fails: %s", cudaGetErrorString(error));
 #ifdef EMULATOR_COUNT
     emulator::count_watch = nullptr;
     watch_block(0);
@@ -232,7 +217,7 @@ static void run(const std::function<void()> &launch) {
     for (const Array &a : arrays)
         for (size_t i = 0; i < a.input.size(); i++)
             if (memcmp(&a.at[i], &a.input[i], sizeof a.at[i]))
-                refuse("%s is %.4g after the launch, and was %.4g: it is an input, which stays as "
+                wrong("%s is %.4g after the launch, and was %.4g: it is an input, which stays as "
                        "it is", element(a, i).c_str(), a.at[i], a.input[i]);
 }
 
@@ -267,16 +252,16 @@ static void expect(const float *at, const std::vector<double> &exact, const std:
     for (size_t i = 0; i < a.n; i++) wrong_ones += !right(i), added_ones += !right(i) && added(i);
     for (size_t i = 0; i < a.n && 2*added_ones <= wrong_ones; i++)
         if (at[i] == UNTOUCHED && !right(i))
-            refuse("%s is not written, expected %.4g; %s", element(a, i).c_str(), exact[i],
+            wrong("%s is not written, expected %.4g; %s", element(a, i).c_str(), exact[i],
                    barriers.empty() ? not_written(i).c_str() : barriers.c_str());
     for (size_t i = 0; i < a.n; i++) {
         if (right(i)) continue;
         std::string is = element(a, i) + " is " + is_expected(at[i], exact[i]);    // a hint may run
-        refuse("%s; %s", is.c_str(), !barriers.empty() ? barriers.c_str() :
+        wrong("%s; %s", is.c_str(), !barriers.empty() ? barriers.c_str() :
                added(i) ? "the result is added to what stood there: write it with =" :
                hint(i).c_str());
     }
-    if (!barriers.empty()) refuse("%s is right in this order of the threads, but %s", a.name,
+    if (!barriers.empty()) wrong("%s is right in this order of the threads, but %s", a.name,
                                   barriers.c_str());
 }
 
@@ -295,7 +280,7 @@ static inline void expect_coalesced(const char *what, emulator::CountKind kind) 
     for (auto &i : emulator::counted().at(0).instructions) {
         const Tally &t = i.second;
         if (i.first.kind == kind && t.sectors != t.ideal)
-            refuse("%s: its requests want %.3g sectors of 32 bytes each, %.3g would do: "
+            wrong("%s: its requests want %.3g sectors of 32 bytes each, %.3g would do: "
                    "neighbouring lanes must use neighbouring addresses", what,
                    (double)t.sectors / t.requests, (double)t.ideal / t.requests);
     }
@@ -306,9 +291,9 @@ static inline void expect_moved(const char *what, Tally t, double requests, cons
     double lanes = (double)t.lanes / t.requests;
     if (t.requests <= requests) return;
     if (lanes < 31.0 && t.lanes <= 32 * requests)
-        refuse("%s: %.3g of a warp's 32 lanes take part in a request, so there are %llu requests, "
+        wrong("%s: %.3g of a warp's 32 lanes take part in a request, so there are %llu requests, "
                "expected %.0f; %s", what, lanes, (unsigned long long)t.requests, requests, hint);
-    refuse("%s: %llu numbers, expected at most %.0f; %s", what, (unsigned long long)t.bytes / 4,
+    wrong("%s: %llu numbers, expected at most %.0f; %s", what, (unsigned long long)t.bytes / 4,
            32 * requests, hint);
 }
 #endif

@@ -27,7 +27,7 @@ static void expect_no_conflicts(const char *hint) {
     Tally loads = asked(emulator::SHARED_LOAD), stores = asked(emulator::SHARED_STORE);
     unsigned long long conflicts = loads.passes - loads.least + stores.passes - stores.least;
     if (conflicts > 0)
-        refuse("shared memory: %llu bank conflicts, expected none; %s", conflicts, hint);
+        wrong("shared memory: %llu bank conflicts, expected none; %s", conflicts, hint);
 }
 
 // ---- transpose_shared ----
@@ -64,7 +64,7 @@ static void expect_transpose_along_rows(int N, int C) {
 // The barriers that a warp meets.
 static void expect_few_barriers(double warps, double most, const char *hint) {
     double each = (double)asked(emulator::BARRIER).requests / warps;
-    if (each > most) refuse("%g barriers, expected %g: %s", each, most, hint);
+    if (each > most) wrong("%g barriers, expected %g: %s", each, most, hint);
 }
 
 static void transpose(int N, int C, bool random) {

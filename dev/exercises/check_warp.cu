@@ -68,19 +68,19 @@ static void check_warp_sum_case(int blocks, int warps, int kind, bool random) {
     std::vector<float> got(out, out + n);
     for (int i = 0; i < n; i++)
         if (got[i] != sum[i])
-            refuse("lane %d of warp %d has %s: %s", i % 32, i / 32,
+            wrong("lane %d of warp %d has %s: %s", i % 32, i / 32,
                    is_expected(got[i], sum[i]).c_str(),
                    sum_hint(i % 32, got[i/32*32] == sum[i],
                             kind == 0 || got[0] == sum[0]).c_str());
 #ifdef EMULATOR_COUNT
     double exchanges = (double)asked(emulator::SHUFFLE).requests / (blocks * (warps + warps / 2));
     if (asked(emulator::BARRIER).requests > 0)
-        refuse("it contains a barrier: a warp may call it alone, while others of its block do not");
+        wrong("it contains a barrier: a warp may call it alone, while others of its block do not");
     if (exchanges != 5.0)
-        refuse("the sums are right, after %g exchanges of a warp, expected 5: after each, a lane "
+        wrong("the sums are right, after %g exchanges of a warp, expected 5: after each, a lane "
                "has the sum of twice as many", exchanges);
     if (asked(emulator::SHARED_STORE).requests > 0)
-        refuse("the sums are right, but shared memory is written: the exchanges do without");
+        wrong("the sums are right, but shared memory is written: the exchanges do without");
 #endif
     arrays_free();
 }
@@ -162,7 +162,7 @@ static void expect_along_rows(int N, int C) {
         expect_coalesced(stores, emulator::GLOBAL_STORE);
     }
     if (asked(emulator::BARRIER).requests > 0)
-        refuse("the result is right, but there is a barrier: %s", OWN_ROW);
+        wrong("the result is right, but there is a barrier: %s", OWN_ROW);
 #else
     (void)N, (void)C;
 #endif
@@ -365,7 +365,7 @@ static void check_find_the_race() {
                [&](size_t i) { return fabs(out[i] - exact[i]) <= 1e-4; },
                [&](size_t) { return hint; }, [&](size_t) { return hint; });
         if (watch.race)
-            refuse("out is right in this order of the threads, but %s", barriers.c_str());
+            wrong("out is right in this order of the threads, but %s", barriers.c_str());
         arrays_free();
     }
 }

@@ -5,12 +5,9 @@
 //     arrays_seal();  f(out, x, N, C);  arrays_unseal();
 #pragma once
 #include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
+#include "verdict.h"                   // wrong
 
 // The indices of a tensor, a letter each, and how many values each takes: INDEX("nc", N, C).
 // "p" alone: all parameters of the model that SMALL describes.
@@ -36,20 +33,6 @@ static bool at_the_end, arrays_sealed;
 static const Array *read_outside;      // the first array that is read outside, and which element
 static ptrdiff_t read_at;
 static const char *stack_begin;        // its highest address that a function under test may use
-static char situation[200];            // the sizes of this call, for the message
-static int day;
-
-// The verdict of a check: one line that says what is wrong, and exit status 1.
-__attribute__((format(printf, 1, 2), noreturn))
-static void wrong(const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    vprintf(fmt, args);
-    va_end(args);
-    printf("%s\n", situation);
-    fflush(stdout);
-    _exit(1);                          // not exit: a thread of a parallel loop may be here
-}
 
 // "dx[n=2][c=1]"; the rest of a name of several words follows the indices.
 static const char *element(const char *name, Index index, size_t i) {
