@@ -239,7 +239,8 @@ end each_rank_keeps_what_the_formula_says
 #     stage 3       gradients as in 2, and parameters gathered: embeddings and final norm once an
 #                   update, since they stay; of the blocks the last two are still there for the way
 #                   back, and the first two for the next micro-batch: 2 + 2A(L-2) blocks in all
-# In bf16 gradients take half, and so do their sums at stage 0; parameters do not.
+# In bf16 gradients take half, and so do their sums at stage 0; parameters do not. At stages 1 and 2
+# parameters may still be under way when an update's row is written: --no-overlap waits for them.
 sends() {                                   # sends STAGE RANKS A BYTES_OF_A_GRADIENT
     awk -v stage="$1" -v n="$2" -v A="$3" -v g="$4" 'BEGIN {
         L = 4; C = 64; ends = 273*C + 2*C; block = 12*C*C + 13*C; psi = ends + L*block
@@ -250,7 +251,8 @@ for shape in "0 2 2" "0 4 1" "1 2 2" "1 4 1" "2 2 3" "2 4 1" "3 2 3" "3 4 1" "3 
     read -r stage ranks micro_batches <<< "$shape"
     for dtype in fp32 bf16; do
         good $ranks $middle --batch-tokens $((16 * ranks * micro_batches)) --steps 3 --zero $stage \
-            --comm-dtype $dtype --out "$dir/sent-$dtype" --overwrite
+            --comm-dtype $dtype $([ $((stage % 3)) = 0 ] || echo --no-overlap) \
+            --out "$dir/sent-$dtype" --overwrite
         near "bytes sent at stage $stage, $ranks ranks x $micro_batches micro-batches, $dtype" \
             "$(values step bytes_sent "$dir/sent-$dtype" | tail -n 1)" \
             "$(sends $stage $ranks $micro_batches $([ $dtype = fp32 ] && echo 4 || echo 2))" 0.01
