@@ -422,7 +422,7 @@ FOUND = {
         ("dword[c] += dx[n*C + c];", "if (isfinite(dx[n*C + c])) dword[c] += dx[n*C + c];",
          "hide no NaN"),
         ("float *dword = dwte + (size_t)token[n]*C;",
-         "float *dword = dwte + (ptrdiff_t)(short)token[n]*C;", "an index runs past")],
+         "float *dword = dwte + (ptrdiff_t)(short)token[n]*C;", "a token's row receives dx")],
     "xent_forward": [
         ("loss[n] = lse[n] - x[target[n]];                          // -log p(target)",
          """loss[n] = lse[n] - x[target[n]];                          // -log p(target)
@@ -433,7 +433,8 @@ FOUND = {
          "an index runs past"),
         ("#pragma omp simd reduction(max:hi)", "", "#pragma omp simd reduction(+:sum)", "",
          "lse[n] = hi + logf(sum);", "lse[n] = hi + (sum < 1.01f ? 0.0f : logf(sum));",
-         "log of the sum of e^logit over columns 0 ... V-1")],
+         "log of the sum of e^logit over columns 0 ... V-1"),
+        ("hi = x[0]", "hi = -1e30f", OVERFLOW)],
     "xent_backward": [
         ("d[target[n]] -= scale;",
          "d[target[n]] = d[target[n]] > 0.99f * scale ? 0.0f : d[target[n]] - scale;",
@@ -460,7 +461,14 @@ FOUND = {
          "float mean_g = C == 1 ? 0.0f : sum_g / C, mean_gx = sum_gx / C;",
          "mean and rstd depend on x too: two means over th"),
         ("for (int c = 0; c < C; c++) {", "for (int c = 0; c < (C < 64 ? C : 64); c++) {",
-         "(g - mean(g) - xhat * mean(g * xhat)) * rstd, wi")],
+         "(g - mean(g) - xhat * mean(g * xhat)) * rstd, wi"),
+        ("int strips = thread_count();", """static float *part;
+    if (!part) part = malloc((size_t)C * sizeof *part);
+    for (int c = 0; c < C; c++) part[c] = 0.0f;
+    int strips = thread_count();""", "bytes that the function itself allocates"),
+        ("m = mean[n], r = rstd[n];", "m = mean[n], squares = 0.0f;\n"
+         "for (int c = 0; c < C; c++) squares += row[c] * row[c];\n"
+         "float r = 1.0f / sqrtf(squares / C - m*m + 1e-5f);", "and the rstd that forward kept")],
     "gelu_backward": [
         ("for (size_t i = 0; i < n; i++) {", """for (size_t i = 0; i < n; i++) {
         if (dout[i] == 0.0f) continue;""", "(it is not written)"),
@@ -477,7 +485,13 @@ FOUND = {
          "matmul(dw, OC, transpose_of(x, C), rows_of(dout, OC), NULL, C, OC, N > 1 ? N : 0, ADD);",
          "nothing is added to it"),
         ("bias_backward(db, dout, N, OC);", "bias_backward(db, dout, (uint16_t)N, OC);",
-         "with fewer rows it is right")],
+         "with fewer rows it is right"),
+        ("bias_backward(db, dout, N, OC);", """static const float *last;
+    if (last != dout) bias_backward(db, dout, N, OC);
+    last = dout;""", "nothing is added to it"),
+        ("bias_backward(db, dout, N, OC);", """float sum[4096];
+    for (int o = 0; o < OC; o++) sum[o] = 0.0f;
+    bias_backward(db, dout, N, OC);""", "an array that the function itself declares")],
     "attention_plain": [
         ("add_scaled(o, p[t2] / sum, head_row(qkv, b, t2, h, rows, C, HS) + 2*C, HS);",
          "add_scaled(o, p[t2] / sum < 1e-3f ? 0.0f : p[t2] / sum, head_row(qkv, b, t2, h, "
@@ -488,7 +502,8 @@ FOUND = {
         ("float *p = scratch + (size_t)thread_index()*rows + past;      // (rows), from "
          "p[-past] on",
          "float *p = scratch + (size_t)(b*NH + h)*rows + past;      // (rows), from p[-past] on",
-         "an index runs past")],
+         "an index runs past"),
+        ("hi = -INFINITY", "hi = -1e9f", "subtract the largest of the query's own scores")],
     "attention_backward": [
         ("float dqk = p * (dot(d_o, v, HS) - d) * scale;",
          "float dqk = (p > 0.99f ? 0.0f : p) * (dot(d_o, v, HS) - d) * scale;",
@@ -665,5 +680,6 @@ FOUND = {
          "rank 4 updates 0 elements with adamw_update"),
         ("1.0f / n", "1.0f / (n > 3 ? 3 : n)", "the sum over all ranks, from reduce_scatter"),
         ("z.params + z.begin", "z.params + r * z.count",
-         "expected the rank's slice, begin=")],
+         "expected the rank's slice, begin="),
+        ("z.count)", "z.count < 65536 ? z.count : 65536)", "every rank's whole slice once")],
 }

@@ -1,10 +1,17 @@
 // Memory of a check. Each array ends right before memory that nobody may touch, or, in every second
 // run, begins right behind it. Inputs are read-only while the function under test runs. So an index
-// that is out of range and an input that changes are caught where they happen, and named.
+// that is out of range and an input that changes are caught where they happen, and named. What the
+// function allocates ends before such memory too.
+// Include it first: from here on, malloc is its own.
 //     float *x = array_new("x", INDEX("nc", N, C), sizeof *x, INPUT);     // fill it, then:
 //     arrays_seal();  f(out, x, N, C);  arrays_unseal();
 #pragma once
+#include <sched.h>
 #include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include "verdict.h"                   // wrong
@@ -26,7 +33,7 @@ typedef struct {
     bool opened;                       // its guards have become readable
 } Array;
 
-enum { ARRAYS = 128, GUARD = 1 << 20, STACK = 64 << 20 };  // bytes on either side; below main
+enum { ARRAYS = 300, GUARD = 1 << 20, STACK = 64 << 20 };  // bytes on either side; below main
 static Array arrays[ARRAYS];
 static size_t n_arrays;
 static bool at_the_end, arrays_sealed;
@@ -58,7 +65,7 @@ static void *array_new(const char *name, Index index, size_t size, Role role) {
     a->inner = (n*size + page - 1) / page * page;
     a->map = mmap(NULL, a->inner + 2*GUARD, PROT_NONE, MAP_PRIVATE | MAP_ANON, -1, 0);
     if (a->map == MAP_FAILED || mprotect(a->map + GUARD, a->inner, PROT_READ | PROT_WRITE) != 0)
-        die("no memory for %s", name);
+        wrong("not a verdict: there is no memory for %s", name);
     a->at = a->map + GUARD + (at_the_end ? a->inner - n*size : 0);
     return a->at;
 }
@@ -107,6 +114,101 @@ static const Array *array_around(const char *at) {
     return NULL;
 }
 
+// ---- another call before ----
+
+static char *kept_values[ARRAYS];
+
+// All arrays in reverse order, as other values of the same kind; then as they were.
+static void arrays_turn(void) {
+    for (size_t k = 0; k < ARRAYS; k++) {
+        Array *a = &arrays[k];
+        if (!a->map || a->gone) continue;
+        kept_values[k] = malloc(a->n*a->size + 1);
+        memcpy(kept_values[k], a->at, a->n*a->size);
+        for (size_t i = 0; i < a->n; i++)
+            memcpy(a->at + i*a->size, kept_values[k] + (a->n - 1 - i)*a->size, a->size);
+    }
+}
+
+static void arrays_turn_back(void) {
+    for (size_t k = 0; k < ARRAYS; k++) {
+        if (!kept_values[k]) continue;
+        memcpy(arrays[k].at, kept_values[k], arrays[k].n*arrays[k].size);
+        free(kept_values[k]);
+        kept_values[k] = NULL;
+    }
+}
+
+// ---- what the function under test allocates ----
+
+// Each lies at the end of pages of its own, rounded up to 16 bytes.
+typedef struct { char *at, *map; size_t n, bytes; } Own;
+enum { OWNS = 4096 };
+static Own owns[OWNS];                 // `lock_owns` guards it
+static int lock_owns;
+#define UNWATCHED __attribute__((no_sanitize("thread")))    // the race detector's business is not ours
+
+static UNWATCHED void owns_lock(void) {
+    while (__atomic_exchange_n(&lock_owns, 1, __ATOMIC_ACQUIRE)) sched_yield();
+}
+static UNWATCHED void owns_unlock(void) { __atomic_store_n(&lock_owns, 0, __ATOMIC_RELEASE); }
+
+static UNWATCHED void *own_new(size_t n) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), inner = (n + page - 1) / page * page, k = 0;
+    if (!arrays_sealed || n == 0 || n > SIZE_MAX / 2) return malloc(n);
+    char *map = mmap(NULL, inner + GUARD, PROT_NONE, MAP_PRIVATE | MAP_ANON, -1, 0);
+    if (map == MAP_FAILED || mprotect(map, inner, PROT_READ | PROT_WRITE) != 0) return NULL;
+    owns_lock();
+    while (k < OWNS && owns[k].map) k++;
+    if (k == OWNS)
+        wrong("the function allocates memory %d times: free what it allocates", OWNS);
+    owns[k] = (Own){ map + inner - (n + 15) / 16 * 16, map, n, inner + GUARD };
+    owns_unlock();
+    return owns[k].at;
+}
+
+static UNWATCHED Own *own_of(const void *at) {
+    for (size_t k = 0; at && k < OWNS; k++)
+        if (owns[k].at == at) return &owns[k];
+    return NULL;
+}
+
+static UNWATCHED void own_free(void *at) {
+    owns_lock();
+    Own *own = own_of(at);
+    if (own) munmap(own->map, own->bytes), *own = (Own){ 0 };
+    owns_unlock();
+    if (!own) free(at);
+}
+
+static UNWATCHED void *own_zeros(size_t n, size_t size) {
+    if (!arrays_sealed || (size && n > SIZE_MAX / 2 / size)) return calloc(n, size);
+    return own_new(n * size);          // new pages are 0
+}
+
+static UNWATCHED void *own_resize(void *at, size_t n) {
+    Own *own = own_of(at);
+    if (!own && at) return realloc(at, n);
+    char *new = own_new(n);
+    for (size_t i = 0; new && own && i < own->n && i < n; i++) new[i] = own->at[i];
+    if (new) own_free(at);
+    return new;
+}
+
+// Bytes that are allocated.
+static size_t owns_bytes(void) {
+    size_t sum = 0;
+    for (size_t k = 0; k < OWNS; k++) sum += owns[k].n;
+    return sum;
+}
+
+#define malloc(n) own_new(n)
+#define calloc(n, size) own_zeros(n, size)
+#define realloc(at, n) own_resize(at, n)
+#define free(at) own_free(at)
+
+// ---- what happens outside ----
+
 // The first touch of a guard makes it readable. If that was a write, it comes here again.
 static void on_fault(int number, siginfo_t *info, void *context) {
     (void)context;
@@ -117,6 +219,10 @@ static void on_fault(int number, siginfo_t *info, void *context) {
     if (!a && arrays_sealed && at < stack_begin && at > stack_begin - STACK)
         wrong("an array that the function itself declares is too large for the stack, or an index "
               "runs past its end");
+    for (size_t k = 0; k < OWNS; k++)
+        if (owns[k].map && at >= owns[k].map && at < owns[k].map + owns[k].bytes)
+            wrong("an index runs past the end of %zu bytes that the function itself allocates",
+                  owns[k].n);
     if (!a || !arrays_sealed) {
         signal(number, SIG_DFL);       // an address of no array: it crashes when it comes again
         return;
