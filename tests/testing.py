@@ -54,6 +54,10 @@ def run_tests(tests, chosen=()):
     """Runs every test_NAME of a module's globals, or the chosen names; returns 1 if one failed. A
     test that returns a text lacks what it says."""
     failed = 0
+    for name in chosen:
+        if "test_" + name not in tests:
+            print(f"FAIL {name}: there is no such test")
+            failed = 1
     for name, body in list(tests.items()):
         if not name.startswith("test_") or (chosen and name[5:] not in chosen):
             continue
