@@ -1167,8 +1167,8 @@ static void check_adamw_update(Trial *now) {
                         o);
         }
         for (int k = 0; k < 3; k++) memcpy(r[k].before, r[k].x, n * sizeof(float));
-        if (run == 2) snprintf(situation, sizeof situation, " [n=%zu, called in a parallel loop, as "
-                               "model_update does DAY=%d]", n, day);
+        if (run == 2) snprintf(situation, sizeof situation, " [n=%zu, called in a parallel loop, "
+                               "as model_update does DAY=%d]", n, day);
         CALL(_Pragma("omp parallel for if(run == 2)")
              for (int k = 0; k < 1; k++)
                  adamw_update(r[0].x, r[1].x, r[2].x, g, g_scale, o, n));
@@ -1324,8 +1324,9 @@ static const int SAMPLING[][6] = {         // the last two: added to the logits,
     { 5, 14, 0, 3000, 0, NORMAL }, { 6, 1, 0, 0, MASKED, NORMAL }, { 300, 15, 0, 0, 0, LARGE },
 };
 
-// TINY: logits differ by about the temperature. PEAK: one token in many rare ones. LARGE: to one
-// that is nearly 1, each of the others adds half a bit of a double. FAR: token 0 is 100 below token 1. MASKED: token 0 has -infinity. LAST: the last token is the likeliest. TIED: tokens
+// TINY: logits differ by about the temperature. PEAK: one token in many rare ones. LARGE: to the p
+// of token 0 each other one adds less than the last bit of a double. FAR: token 0 is 100 below
+// token 1. MASKED: token 0 has -infinity. LAST: the last token is the likeliest. TIED: tokens
 // 1 ... 4 are equal (with V 4: all).
 static void sampling_logits(float *x, int V, Trial *now) {
     static const double weight[] = { 0.1, 0.4, 0.05, 0.25, 0.2 };
@@ -1425,9 +1426,10 @@ static void expect_no_fall(Sampler s, const float *x, int V, const double *p, co
         CALL(id = sample_token(&s, x, V, &rng));
         if (k > 1 && s.top_k == 0 && s.top_p == 1.0f) continue;          // the last one is drawn
         if (id < 0 || id >= V || p[id] == 0.0)
-            wrong("%s: token %d is drawn where rng_uniform is %.17g; its probability is 0. %s", what,
-                  id, edges[k], k < 2 ? "Take the token at which the number becomes negative, not 0"
-                  : "Where rounding leads the walk beyond the last candidate, that one is drawn");
+            wrong("%s: token %d is drawn where rng_uniform is %.17g; its probability is 0. %s",
+                  what, id, edges[k], k < 2
+                  ? "Take the token at which the number becomes negative, not 0" : "Where rounding "
+                  "leads the walk beyond the last candidate, that one is drawn");
     }
 }
 
@@ -1835,7 +1837,7 @@ static void check_step_end(Run *r, Step *s, const Totals *t) {
     at_the_step_end = hash_of_params(step_model);
 }
 
-// Gradients (n) of a batch of several micro-batches, and what typical mistakes leave in their place.
+// Gradients (n) of a batch of micro-batches, and what typical mistakes leave in their place.
 static void expect_gradients(const Model *m, Model *whole, size_t n) {
     double *exact = doubles(n), *last = doubles(n);
     Result grads = tensor("gradients", INDEX("p", n), 0.125f);
@@ -1958,8 +1960,8 @@ static void check_gradient_accumulation(Trial *now) {
         update = &updates[k];
         bool clips = update->limit > 0.0 && update->limit < 1.0;
         expect_update(&m, &whole, &r, clips ? update->limit : 1.0, clips
-            ? "the norm is above the limit: one model_update a step, with s->adamw as it is and the "
-              "factor r->o.clip / norm" : update->limit == 0.0
+            ? "the norm is above the limit: one model_update a step, with s->adamw as it is and "
+              "the factor r->o.clip / norm" : update->limit == 0.0
             ? "r->o.clip is 0, no limit: the factor is 1; and r->o.skip_outliers is 0, none is "
               "skipped" : "the norm is below r->o.clip: the factor is 1");
     }

@@ -157,7 +157,7 @@ static void check_run_problem(FILE *in, const CheckHeader *h) {
     const float *params = check_read(in, n, sizeof *params);
     Model m;
     model_init(&m, &spec, &machine);
-    m.zero.n_chunks = zero_chunks(NULL, &m.zero, SMALL_CHUNK);         // so that a matrix has several
+    m.zero.n_chunks = zero_chunks(NULL, &m.zero, SMALL_CHUNK);     // a matrix has several
     m.zero.chunks = alloc_or_die(m.zero.n_chunks * sizeof *m.zero.chunks, "chunks");
     zero_chunks(m.zero.chunks, &m.zero, SMALL_CHUNK);
     check_keep_all(&m);
@@ -172,14 +172,14 @@ static void check_run_problem(FILE *in, const CheckHeader *h) {
     model_free(&m);
 }
 
-// The stack has 132 KB from the start. Behind what main uses up, 48 KB are left: an array that grows
-// with the model does not fit, as a real model's would not fit into a real stack.
+// The stack has 132 KB from the start. Behind what main uses up, 48 KB are left: an array that
+// grows with the model does not fit, as a real model's would not fit into a real stack.
 enum { CHECK_USED = 112 << 10, CHECK_STACK = 48 << 10 };
 
 static void check_limit_stack(char **argv) {
     char **last = argv;                // of the strings above the stack
     struct rlimit stack;
-    for (int ends = 0; ends < 2; last++) ends += last[1] == NULL;      // arguments, then environment
+    for (int ends = 0; ends < 2; last++) ends += last[1] == NULL; // arguments, environment
     getrlimit(RLIMIT_STACK, &stack);
     if (last[-1] > (char *)&stack)
         stack.rlim_cur = (size_t)(last[-1] - (char *)&stack) + CHECK_STACK;

@@ -29,11 +29,11 @@ from open_model import Adam, MATRICES, muon, run_model
 # Of the root mean square of a tensor. A mistake shows at 1e-2 or above.
 FORWARD, BACKWARD, UPDATE = 1e-4, 2e-4, 1e-3
 
-# Config, T, B. Odd lengths, one beyond 64; heads of 8, 16, 6 and 72 channels. The last
+# Config, T, B. Odd lengths, one beyond 64; heads of 8, 16, 10 and 72 channels. The last
 # is a long text, for generation alone.
 PROBLEMS = [(gpt2.Config(L=2, NH=3, C=24, V=31, P=7), 7, 3),
             (gpt2.Config(L=1, NH=1, C=16, V=13, P=80), 75, 2),
-            (gpt2.Config(L=5, NH=2, C=12, V=17, P=6), 5, 4),
+            (gpt2.Config(L=5, NH=1, C=10, V=17, P=6), 5, 4),
             (gpt2.Config(L=1, NH=1, C=72, V=5, P=4), 3, 2),
             (gpt2.Config(L=1, NH=1, C=8, V=7, P=1100), 1100, 1)]
 # lr, beta1, beta2, eps, weight_decay, g_scale of each update: not the trainer's defaults. In the
