@@ -380,7 +380,11 @@ OPEN_WRONG = {
         ("    for (size_t i = 0; i < rows; i++)\n", "    static float even, odd;\n"
          "    #pragma omp parallel for\n    for (size_t i = 0; i < rows; i++)\n",
          ("*x = qkv + i*3*C + c, even = x[0],", "*x = qkv + i*3*C + c;\n            even = x[0],"),
-         "forward: " + SHARED)],
+         "forward: " + SHARED),
+        ("(float)(c % HS) / HS", "(float)(c % HS % 64) / HS", "1 heads of 72",
+         "pair 32 of head 0 turns by"),
+        ("(first + i) % T", "(first + i) % T % 1024", "0 rows are past, 1093 new",
+         "[t=1024][c=0]", "pair 0 of head 0 does not turn")],
     "post_norm": [
         ("layernorm_backward(dx, d.ln1_gain", "memset(d.ln1_gain, 0, C * sizeof(float));\n"
          "    layernorm_backward(dx, d.ln1_gain", "micro-batch 1", "gradient of h1.ln1_gain[i=0]",
@@ -390,7 +394,10 @@ OPEN_WRONG = {
         ("linear_backward(dbranch, d.qkv_w", "if (T > 64) memset(dqkv, 0, 3*C * sizeof(float));\n"
          "    linear_backward(dbranch, d.qkv_w", "T=75", "gradient of h0.qkv_w[i=0][j="),
         ("float *sum1 = a.ln1,", "float *sum1 = m->branch,", "gradient of h1.ln1_gain[i=0]",
-         "kept until now")],
+         "kept until now"),
+        ("layernorm_forward(a.x_mid, a.ln1_mean", "if (past > 1000) memcpy(a.x_mid, sum1, N*C*4);\n"
+         "    else layernorm_forward(a.x_mid, a.ln1_mean", "h0.x_mid[b=0][t=1093][c=0]",
+         "ln1 is missing behind x + attention(x)")],
     "muon": [
         ("m[i] = o.beta1 * m[i] + g_scale", "m[i] = 0.9f * m[i] + g_scale",
          "update 2: adam_m of h0.qkv_w[i=0][j=0]",
@@ -399,7 +406,13 @@ OPEN_WRONG = {
          "update 1: change of h0.qkv_w", "expected lr * o.weight_decay"),
         ("z->adam_m + t.offset", "z->adam_v + t.offset", "M is not kept in adam_m"),
         ("p[i] -= o.lr * (scale * x[i] + o.weight_decay * p[i]);", "p[i] -= o.lr * scale * x[i], "
-         "p[i] -= o.lr * o.weight_decay * p[i];", "the decay is of the moved weights")],
+         "p[i] -= o.lr * o.weight_decay * p[i];", "the decay is of the moved weights"),
+        ("squares += (double)x[i] * x[i]", "squares += x[i] * x[i]",
+         "update 2: change of h0.qkv_w[i=0][j=0]", "squares are summed in double"),
+        ("float *x = alloc_or_die(2*(n + s*s) * sizeof *x, \"Muon's matrices\")",
+         "float x[2*(n + s*s)]", "too large for the stack", ("    free(x);\n", "")),
+        ("t.layer >= 0 && t.decays", "t.layer >= 0 && t.layer < 4 && t.decays",
+         "change of h4.qkv_w[i=0][j=0] is 0", "it has not moved")],
 }
 
 # Three more for each exercise of the CPU, of those that checks with one shape and one style of
@@ -543,7 +556,13 @@ FOUND = {
         ("m[i] = o.beta1 * m[i] + (1.0f - o.beta1) * gi;", "m[i] = 0.9f * m[i] + 0.1f * gi;",
          "m = beta1 m + (1 - beta1) g, with g scaled by g_"),
         ("float gi = g[i] * g_scale;",
-         "float gi = g[i] * g_scale;\n        if (gi == 0.0f) continue;", "it is not written")],
+         "float gi = g[i] * g_scale;\n        if (gi == 0.0f) continue;", "it is not written"),
+        ("* gi * gi", "* (g[i] * g[i]) * g_scale * g_scale", "v[i=0] is inf"),
+        ("pow(o.beta1, o.m_steps)", "(o.m_steps > 100 ? 0.0 : pow(o.beta1, o.m_steps))",
+         "m has a bias correction too"),
+        ("#pragma omp simd\n    for (size_t i = 0; i < n; i++) {",
+         "#pragma omp parallel num_threads(4)\n"
+         "    for (size_t i = thread_index(); i < n; i += 4) {", "m[i=1] is 0, expected")],
     "global_norm": [
         ("for (int j = 0; j < z->chunks[i].count; j++) sum += (double)g[j] * g[j];",
          "for (int j = 0; j < z->chunks[i].count; j++) if (isfinite(g[j])) sum += "
@@ -564,11 +583,21 @@ FOUND = {
         sum += s;
     }
     return sum;
-""", "the bits must be the same")],
+""", "the bits must be the same"),
+        ("Zero *z = &m->zero;", "Zero *z = &m->zero;\n    static double sums[4096];",
+         "z->norm_partials[i]", "sums[i % 4096]", "the sum is"),
+        ("return sum;", "return sum * (sum / sum);", "all gradients are 0"),
+        ("Zero *z = &m->zero;", "Zero *z = &m->zero;\n    static double old;\n"
+         "    static const float *last;\n    if (z->grads == last) return old;\n"
+         "    last = z->grads;", "return sum", "return old = sum", "behind a call with other values")],
     "gradient_accumulation": [
         ("isfinite(norm) && !outlier", "isfinite(norm)", "no model_update, the parameters stay"),
         ("next_batch(r, s, i);", "next_batch(r, s, s->micro_batches - 1 - i);", "micro-batch"),
-        ("loss += model", "loss = model", "the sum over all micro-batches")],
+        ("loss += model", "loss = model", "the sum over all micro-batches"),
+        ("s->scale,", "1.0f / (float)(s->B * s->T * s->micro_batches),",
+         "all of gradients is 0.3333 times"),
+        ("isfinite(norm)", "!isnan(norm)", "the norm is not finite"),
+        ("r->o.skip_outliers > 0.0 && is", "is", "while r->o.skip_outliers is 0")],
     "sample_token": [
         (None, """
     if (s->temperature <= 0) {
@@ -655,12 +684,23 @@ FOUND = {
     double u = rng_uniform(rng) * sum;
     for (int i = 0; i < n; i++) { u -= c[i].p; if (u < 0) return c[i].id; }
     return c[n - 1].id;
-""", "token v has the part p_v of the line from 0 to t")],
+""", "token v has the part p_v of the line from 0 to t"),
+        ("(logits[v] - logits[best]) / s->temperature",
+         "logits[v] / s->temperature - logits[best] / s->temperature", "temperature 1e-36"),
+        ("s->temperature == 0.0f", "s->temperature < 1e-3f", "only temperature 0 needs none"),
+        ("sum += c[v].p;", "if (c[v].p < 1e-6f) c[v].p = 0.0f;\n        sum += c[v].p;",
+         "token 69999 is drawn in")],
     "kv_cache": [
         ("l < L", "l < L && (l == 0 || past != 2)", "block_forward gets T - past rows"),
         ("model_logits(m, T - 1)", "model_logits(m, past)",
          "they are those of the last row, T - 1"),
-        ("w->wpe + from", "w->wpe + past % 64 * C", "x_in[row=70][column=0] is")],
+        ("w->wpe + from", "w->wpe + past % 64 * C", "x_in[row=70][column=0] is"),
+        ("int C = m->c.C", "static const int *last;\n    static int last_T;\n"
+         "    if (last == tokens && last_T == T) return m->logits;\n"
+         "    last = tokens, last_T = T;\n    int C = m->c.C", "an earlier call had others"),
+        ("int C = m->c.C", "static int copy[1024];\n"
+         "    for (int t = past; t < T && t < 1024; t++) copy[t] = tokens[t];\n    int C = m->c.C",
+         "tokens + past", "copy + past", "x_in[row=1024][column=0] is")],
     "attention_tiled": [
         ("past + t + 1, width", "past + (t > 32 ? t : t) + (t == 64) + 1, width",
          "lse (B,NH,T): log of the sum of e^(q . k / sqrt("),
@@ -674,7 +714,9 @@ FOUND = {
         ("*adds = step < n - 1", "*adds = step < n - 1 && step < 100",
          "steps 0 ... n-2 add, the other n-1 replace"),
         ("*send =", "static int calls; *send = calls++ > 5000 ? 0 :",
-         "rank 49 sends chunk 0, expected 41, which it rec")],
+         "rank 49 sends chunk 0, expected 41, which it rec"),
+        ("rank - step + 2*n", "rank - step + n*n", "70000 ranks, step 0"),
+        ("(rank - step + 2*n) % n", "(short)((rank - step + 2*n) % n)", "too large for its type")],
     "zero1": [
         ("r < n; r++", "r < (n > 4 ? 4 : n); r++",
          "rank 4 updates 0 elements with adamw_update"),

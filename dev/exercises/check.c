@@ -1067,13 +1067,14 @@ static const int ADAMW[][6] = {
     { 37, 4, 0, 0, 0, NORMAL }, { 300, 3, 1, 0, 0, ZEROS }, { 1, 2, 2, 0, 0, NORMAL },
     { 64, 3, 2, 0, 0, TINY }, { 65, 2, 3, 0, 0, LARGE }, { 40, 2, 4, 0, 0, ZEROS },
     { 33, 2, 5, 0, 0, NORMAL }, { 9, 1, 3, 0, 0, NOT_FINITE }, { 128, 2, 6, 0, 0, PEAK },
+    { 9, 1, 3, 0, 0, NOT_FINITE },
 };
 static const AdamW RATES[] = {
     { .lr = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-2f, .weight_decay = 0.1f },
     { .lr = 0.02f, .beta1 = 0.8f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.01f,
       .m_steps = 6, .v_steps = 2.5 },
     { .lr = 1.0f, .beta1 = 0.0f, .beta2 = 0.9999f, .eps = 1e-8f, .m_steps = 0, .v_steps = 1 },
-    { .lr = 0.3f, .beta1 = 0.95f, .beta2 = 0.999f, .eps = 1e-3f, .weight_decay = 0.02f,
+    { .lr = 0.3f, .beta1 = 0.9995f, .beta2 = 0.999f, .eps = 1e-3f, .weight_decay = 0.02f,
       .m_steps = 1499, .v_steps = 2999 },
     { .lr = 0.0f, .beta1 = 0.7f, .beta2 = 0.5f, .eps = 1e-4f, .weight_decay = 0.5f, .m_steps = 2 },
     { .lr = 0.5f, .beta1 = 0.99f, .beta2 = 0.98f, .eps = 1e-6f, .weight_decay = 0.3f,
@@ -1122,7 +1123,8 @@ static void check_adamw_update(Trial *now) {
     static const float scales[] = { 0.5f, 1.0f, 0.013f, 1.7f };
     size_t n = now->s[0];
     AdamW o = RATES[now->s[2]];
-    float g_scale = scales[now->number % 4];
+    float g_scale = now->style == LARGE ? 1e-21f : now->style == PEAK ? 0.0f
+                  : scales[now->number % 4];
     bool fresh = now->number == 0;
     Style style = now->style;
     now->style = NORMAL;
@@ -1138,7 +1140,8 @@ static void check_adamw_update(Trial *now) {
     }
     double *before = doubles(n), *m = doubles(n);
     for (int step = 1; step <= now->s[1]; step++) {
-        float *g = styled("g", INDEX("i", n), style == TINY ? 0.1 : 1, 0, now);
+        float *g = styled("g", INDEX("i", n), style == TINY ? 0.1 : style == LARGE ? 1e22 : 1,
+                          0, now);
         Exact exact[3] = { exact_of(n), exact_of(n), exact_of(n) };
         if (fresh || step % 2) o.m_steps += 1, o.v_steps += 1;
         else o.beta1 *= 0.9f, o.beta2 *= 0.99f;            // as a schedule may
@@ -1148,7 +1151,12 @@ static void check_adamw_update(Trial *now) {
                         o);
         }
         for (int k = 0; k < 3; k++) memcpy(r[k].before, r[k].x, n * sizeof(float));
-        CALL(adamw_update(r[0].x, r[1].x, r[2].x, g, g_scale, o, n));
+        if (run == RUNS - 1)
+            snprintf(situation, sizeof situation, " [n=%zu, called in a parallel loop, "
+                     "as model_update does, DAY=%d]", n, day);
+        CALL(_Pragma("omp parallel for if(run == RUNS - 1)")
+             for (int k = 0; k < 1; k++)
+                 adamw_update(r[0].x, r[1].x, r[2].x, g, g_scale, o, n));
         expect_adamw(r, exact, before, g, m, g_scale, o);
     }
 }
@@ -1158,6 +1166,7 @@ static const int NORM[][6] = {
     { 40, 1250, 0, 0, 0, NORMAL }, { 1, 1, 0, 0, 0, NORMAL },
     { 1100, 3, 0, 0, 0, ZEROS }, { 65, 9, 0, 0, 0, NORMAL }, { 7, 31, 0, 0, 0, NOT_FINITE },
     { 6, 31, 0, 0, 0, NOT_FINITE }, { 9, 5, 0, 0, 0, TINY }, { 12, 8, 0, 0, 0, LARGE },
+    { 21, 5, 0, 0, 0, PEAK },
 };
 
 // Lays chunks out in mixed order, with other gradients between them. Returns how many there are.
@@ -1190,7 +1199,7 @@ static double norm_of(const float *grads, const Chunk *chunks, int n, bool count
 static void expect_norm(double got, double sum, double not_ours, double stale) {
     static double first;
     if (run == 0) first = got;
-    double error = fabs(got - sum) / sum;
+    double error = fabs(got - sum) / (sum > 0.0 ? sum : 1.0);
     if (!isfinite(sum) && !isfinite(got)) return;
     if (!isfinite(sum))
         wrong("the sum is %g, but a gradient is not finite: train_step must see that in the norm",
@@ -1199,9 +1208,10 @@ static void expect_norm(double got, double sum, double not_ours, double stale) {
         wrong("the sum is %.17g with 1 thread and %.17g with %d: the bits must be the same for any "
               "number of threads, so add the chunks' sums in order", first, got, threads);
     if (error <= 1e-10) return;
+    if (sum == 0.0) wrong("the sum is %g, and all gradients are 0", got);
     if (got == 0.0) wrong("the sum is 0: return the sum of the squares of all chunks' gradients");
     if (fabs(got - sqrt(sum)) < 1e-6 * sqrt(sum))
-        wrong("the sum is %.2f: this is the norm; return its square, the root comes later", got);
+        wrong("the sum is %.6g: this is the norm; return its square, the root comes later", got);
     if (not_ours > 0.0 && fabs(got - sum - not_ours) < 1e-6 * sum)
         wrong("the sum includes chunks whose `counts` is false");
     if (stale != 0.0 && fabs(got - sum - stale) < 1e-6 * fabs(stale))
@@ -1217,13 +1227,14 @@ static void expect_norm(double got, double sum, double not_ours, double stale) {
           "and adds to the sum if its `counts` is true", got, sum);
 }
 
+// PEAK: all gradients are 0.
 static void check_global_norm(Trial *now) {
     static Model m;
     int n = now->s[0];
     Chunk *chunks = array_new("chunks", INDEX("i", n), sizeof *chunks, INPUT);
     double *partials = array_new("norm_partials", INDEX("i", n), sizeof *partials, OUTPUT);
     size_t N = norm_chunks(chunks, now), bad = chunks[n/2].grad;
-    double scale = now->style == TINY ? 1e-18 : now->style == LARGE ? 1e22 : 1.0;
+    double scale = now->style == TINY ? 1e-18 : now->style == LARGE ? 1e22 : now->style != PEAK;
     float *grads = normals("grads", INDEX("i", N), scale, 0, now);
     if (now->style == NORMAL) grads[0] = grads[chunks[0].grad] = 1.0f;     // no key to a sum
     if (now->style == NOT_FINITE) grads[bad] = n % 2 ? NAN : -INFINITY;
@@ -1232,10 +1243,10 @@ static void check_global_norm(Trial *now) {
     if (now->style == ZEROS && n > 15) grads[chunks[15].grad] = NAN;         // does not count
     m.zero.grads = grads, m.zero.chunks = chunks, m.zero.n_chunks = n, m.zero.n_grads = N;
     m.zero.norm_partials = partials;
-    double sum = norm_of(grads, chunks, n, true), other = norm_of(grads, chunks, n, false), got;
-    CALL(got = gradients_squares(&m));
     int uncounted = 0;
     for (int i = 0; i < n; i++) uncounted += !chunks[i].counts;
+    double sum = norm_of(grads, chunks, n, true), other = norm_of(grads, chunks, n, false), got;
+    CALL(got = gradients_squares(&m));
     expect_norm(got, sum, other, isnan(partials[0]) || partials[0] > 7.0 * n ? 7.0 * uncounted
                 : 7.0 * n);
 }
@@ -1271,6 +1282,10 @@ static const struct { Sampler s; const char *what, *hint; } SAMPLERS[] = {
       "top_p below 1 cuts" },
     { { .temperature = 1.0f, .top_p = 0.5f }, "top_p 0.5",
       "the fewest that have top_p: not one more where they have it exactly" },
+    { { .temperature = 1e-36f, .top_p = 1.0f }, "temperature 1e-36",
+      "only 0 means the likeliest; subtract the largest logit before the division" },
+    { { .temperature = 1.0f, .top_k = 299, .top_p = 1.0f }, "top_k 299",
+      "keep the k likeliest, and divide by the sum of these" },
 };
 enum { FAR = 1, MASKED, LAST, TIED };
 
@@ -1284,22 +1299,26 @@ static const int SAMPLING[][6] = {         // the last two: added to the logits,
     { 1, 0, 0, -9, 0, NORMAL }, { 300, 1, 0, -150, 0, PEAK }, { 1100, 2, 0, -150, 0, PEAK },
     { 300, 9, 0, 50, 0, NORMAL }, { 1100, 5, 0, 50, 0, PEAK }, { 9, 9, 0, 0, 0, NORMAL },
     { 17, 8, 0, 0, 0, NORMAL }, { 9, 11, 0, 0, 0, NORMAL }, { 40, 12, 0, 0, 0, NORMAL },
-    { 60000, 1, 0, -150, 0, PEAK },
-    { 2, 6, 0, 0, 0, NORMAL }, { 2, 4, 0, 0, LAST, NORMAL },
+    { 70000, 1, 0, -150, 0, PEAK }, { 70000, 8, 0, -150, 0, PEAK },
+    { 2, 6, 0, 0, 0, NORMAL }, { 2, 4, 0, 0, LAST, NORMAL }, { 4, 14, 0, 0, 0, TINY },
+    { 5, 14, 0, 3000, 0, NORMAL }, { 6, 1, 0, 0, MASKED, NORMAL }, { 300, 15, 0, 0, 0, LARGE },
 };
 
-// TINY: logits differ by a few thousandths. PEAK: one token in many rare ones. FAR: token 0 is 100
-// below token 1. MASKED: token 0 has -infinity. LAST: the last token is the likeliest. TIED: tokens
+// TINY: logits differ by about the temperature. PEAK: one token in many rare ones. LARGE: to the p
+// of token 0 each other one adds less than the last bit of a double. FAR: token 0 is 100 below
+// token 1. MASKED: token 0 has -infinity. LAST: the last token is the likeliest. TIED: tokens
 // 1 ... 4 are equal (with V 4: all).
 static void sampling_logits(float *x, int V, Trial *now) {
     static const double weight[] = { 0.1, 0.4, 0.05, 0.25, 0.2 };
     for (int v = 0; v < V; v++) {
         double logit = V == 5 ? log(weight[v]) : rng_normal(&now->rng);
-        if (now->style == TINY) logit *= 0.004;
+        if (now->style == TINY) logit *= now->s[1] == 14 ? 1e-36 : 0.004;
         if (now->style == PEAK) logit *= 0.3;
+        if (now->style == LARGE) logit *= 0.01;
         x[v] = (float)(logit + now->s[3]);
     }
-    if (now->style == PEAK) x[V / 3] += V > 2000 ? 12.0f : 6.0f;
+    if (now->style == PEAK) x[V > 2000 ? V - 1 : V / 3] += V > 2000 ? 14.3f : 6.0f;
+    if (now->style == LARGE) x[0] += 36.3f;
     if (now->s[4] == FAR) x[0] = x[1] - 100.0f;
     if (now->s[4] == MASKED) x[0] = -INFINITY;
     if (now->s[4] == LAST) x[V - 1] = x[0] > x[1 % V] ? x[0] + 0.004f : x[1 % V] + 0.004f;
@@ -1372,7 +1391,7 @@ static void count_draws(int *drawn, int draws, Sampler s, const float *x, int V,
         if (rng.state == one.state || (kept == 1 && rng.state == old.state)) continue;
         if (rng.state == old.state && n + 1 == draws)
             wrong("%s: no number is taken from rng: one rng_uniform(rng) decides, so that a seed "
-                  "gives one text", what);
+                  "gives one text; only temperature 0 needs none", what);
         if (rng.state != old.state)
             wrong("%s: more than one number is taken from rng: one rng_uniform(rng) decides", what);
     }
@@ -1385,10 +1404,12 @@ static void expect_no_fall(Sampler s, const float *x, int V, const double *p, co
         Rng rng = rng_before(edges[k]);
         int id;
         CALL_ONCE(id = sample_token(&s, x, V, &rng));
+        if (k > 1 && s.top_k == 0 && s.top_p == 1.0f) continue;          // the last one is drawn
         if (id < 0 || id >= V || p[id] == 0.0)
-            wrong("%s: token %d is drawn where rng_uniform is %.17g; it is cut off. Where rounding "
-                  "leads the walk beyond the last candidate, that one is drawn", what, id,
-                  edges[k]);
+            wrong("%s: token %d is drawn where rng_uniform is %.17g; its probability is 0. %s",
+                  what, id, edges[k], k < 2
+                  ? "Take the token at which the number becomes negative, not 0" : "Where rounding "
+                  "leads the walk beyond the last candidate, that one is drawn");
     }
 }
 
@@ -1423,37 +1444,44 @@ static void expect_draws(const int *drawn, int draws, const double *p, int V, Sa
 }
 
 static void check_sample_token(Trial *now) {
-    int V = now->s[0], draws = V > 2000 ? 20 : V > 100 ? 250 : 1000;
+    int V = now->s[0], draws = V > 2000 ? 100 : V > 100 ? 250 : 1000;
     const char *what, *hint;
     Sampler s = sampler_of(now, &what, &hint);
     if (V > 2000 && run > 0) return;               // slow
+    if (V > 2000 && s.top_k) draws = 5;
     float *x = array_new("logits", INDEX("v", V), sizeof *x, INPUT);
     sampling_logits(x, V, now);
     s.candidates = array_new("candidates", INDEX("k", V), sizeof *s.candidates, SCRATCH);
     for (int v = 0; v < V; v++) s.candidates[v] = (Candidate){ .p = NAN, .id = -1 };
     double *p = doubles(V);
-    int *drawn = (int *)doubles(V), kept = sampling_exact(p, x, V, &s);
-    for (int v = 0; v < V; v++) drawn[v] = 0;
+    int *drawn = (int *)doubles(V);
     if (s.temperature == 0.0f) draws = 3;
     snprintf(situation, sizeof situation, " [V=%d, logits near %d]", V, now->s[3]);
-    count_draws(drawn, draws, s, x, V, kept, what);
-    expect_draws(drawn, draws, p, V, s, what, hint);
-    expect_no_fall(s, x, V, p, what);
+    for (int call = 0; call < 2; call++) {
+        int kept = sampling_exact(p, x, V, &s);
+        for (int v = 0; v < V; v++) drawn[v] = 0;
+        count_draws(drawn, draws, s, x, V, kept, what);
+        expect_draws(drawn, draws, p, V, s, what, hint);
+        expect_no_fall(s, x, V, p, what);
+        for (int v = 0; v < V / 2; v++) {          // other logits in the same memory
+            float old = x[v];
+            x[v] = x[V - 1 - v], x[V - 1 - v] = old;
+        }
+        hint = "these logits lie where others lay in an earlier call: keep nothing of them";
+        if (draws > 50) draws = 50;
+    }
 }
 
 // ---- a whole model: these call the other layers ----
 
-static void small_model(Model *m, int *inputs, int *targets) {
+// For up to B sequences.
+static void small_model(Model *m, int B) {
     static Machine machine;
-    ModelSpec spec = { .c = SMALL, .B = MB, .T = MT, .use = TRAIN };
+    ModelSpec spec = { .c = SMALL, .B = B, .T = MT, .use = TRAIN };
     Rng rng = rng_make(11, 0);
     model_init(m, &spec, &machine);
     for (size_t i = 0; i < gpt2_n_params(&SMALL); i++)
         m->zero.masters[i] = (float)(0.3 * rng_normal(&rng));
-    for (int i = 0; i < MN; i++) {
-        inputs[i] = (int)rng_below(&rng, MV);
-        targets[i] = (int)rng_below(&rng, MV);
-    }
 }
 
 // Block l on all rows of one sequence, for comparison: x (T,C) becomes the block's output.
@@ -1539,6 +1567,9 @@ static const float *extend(Model *m, const int *inputs, int T, int past) {
     memcpy(tokens, inputs, (size_t)T * sizeof *tokens);
     snprintf(situation, sizeof situation, " [L=%d C=%d V=%d past=%d T=%d DAY=%d]", m->c.L, m->c.C,
              m->c.V, past, T, day);
+    for (int t = past; t < T; t++) tokens[t] = (inputs[t] + 1) % m->c.V;
+    CALL_ONCE(model_extend(m, tokens, T, past));        // other tokens first, in the same memory
+    memcpy(tokens, inputs, (size_t)T * sizeof *tokens);
     CALL_ONCE(logits = model_extend(m, tokens, T, past));
     return logits;
 }
@@ -1577,7 +1608,8 @@ static void extend_and_compare(Model *m, const int *inputs, int from, const int 
     }
     expect_written(&out, exact_of_model(block, T*C), pieces
         ? "the new rows' tokens, positions and tensors begin at row `past`; block_forward gets "
-          "T - past rows" : "embedding, every block, as in model_forward");
+          "T - past rows" : "embedding, every block, as in model_forward, for "
+          "these tokens; an earlier call had others");
     expect_written(&lnf, exact_of_model(norm, T*C), "the final LayerNorm, of the new rows");
     expect_logits(m, m->lnf + (T - 1)*C, logits);
 }
@@ -1703,36 +1735,37 @@ static void pair_init(Pair *p, Config c, Rng *rng) {
 
 // Two models in turn, with more blocks, rows and tokens than a fixed array may hold.
 static void cache_of_two(Trial *now) {
-    enum { T = 32, LONG = 208 };
+    enum { T = 32, ROWS = 1100 };
     static Pair a, b;
-    int tokens[T], others[LONG];
-    pair_init(&a, (Config){ .L = 13, .NH = 2, .C = 4, .V = 1100, .P = T }, &now->rng);
-    pair_init(&b, (Config){ .L = 2, .NH = 3, .C = 6, .V = 5000, .P = LONG }, &now->rng);
+    int tokens[T], others[ROWS];
+    pair_init(&a, (Config){ .L = 13, .NH = 3, .C = 6, .V = 1100, .P = T }, &now->rng);
+    pair_init(&b, (Config){ .L = 2, .NH = 1, .C = 2, .V = 70000, .P = ROWS }, &now->rng);
     for (int i = 0; i < T; i++) tokens[i] = (int)rng_below(&now->rng, 1100);
-    for (int i = 0; i < LONG; i++) others[i] = (int)rng_below(&now->rng, 5000);
+    for (int i = 0; i < ROWS; i++) others[i] = (int)rng_below(&now->rng, 70000);
     extend_pair(&a, tokens, 14, 0);
     extend_pair(&b, others, 70, 0), expect_same_logits(&a);
     extend_pair(&a, tokens, 15, 14), expect_same_logits(&b);
     for (int i = 0; i < 14; i++) tokens[i] = (int)rng_below(&now->rng, 1100);
     model_forward(&a.m, tokens, 1, 14);                // an evaluation; another text is continued
     extend_pair(&a, tokens, 15, 14);
-    extend_pair(&b, others, LONG, 70), expect_same_logits(&a);
+    extend_pair(&b, others, 208, 70), expect_same_logits(&a);
     for (size_t i = 0; i < gpt2_n_params(&a.m.c); i++)                // the weights after a step
         a.m.zero.masters[i] = a.whole.zero.masters[i] *= i % 2 ? 0.9f : -1.1f;
     extend_pair(&a, tokens, 7, 0);
     extend_pair(&a, tokens, T, 7);
+    if (run == 0) extend_pair(&b, others, ROWS, 208);                // slow
     model_free(&a.m), model_free(&a.whole), model_free(&b.m), model_free(&b.whole);
 }
 
 static void check_kv_cache(Trial *now) {
     static Model m;
     static const int whole[] = { MT };
-    int inputs[MN], targets[MN], from = now->s[3];
+    int inputs[MN], from = now->s[3];
     if (now->s[0] == 0) {
         cache_of_two(now);
         return;
     }
-    if (m.acts == NULL) small_model(&m, inputs, targets);
+    if (m.acts == NULL) small_model(&m, MB);
     for (int i = 0; i < MN; i++) inputs[i] = (int)rng_below(&now->rng, MV);
     for (int l = 0; l < SMALL.L; l++) forget(m.acts[l], MT, SMALL.C);
     extend_and_compare(&m, inputs, 0, now->s);
@@ -1741,50 +1774,69 @@ static void check_kv_cache(Trial *now) {
     extend_and_compare(&m, inputs, from, whole);
 }
 
-enum { MICRO = 2 };                    // sequences of a micro-batch: two make the batch
-static int step_inputs[MN], step_targets[MN], data_calls, ended;
+// An update: micro-batches of B sequences of T tokens, by what s->scale differs from one over all
+// tokens, the limit as a part of the norm, and what one element of the gradient becomes besides.
+typedef struct { int micro_batches, B, T; double scale, limit; float spike; } Update;
+enum { MOST_B = 67 };
+static const Update *update;
+static int step_inputs[MOST_B*MT], step_targets[MOST_B*MT], begun, data_calls, ended;
 static AdamW step_adamw;
 static Totals step_totals;
+static Model *step_model;
+static uint64_t at_the_step_end;       // a hash of the parameters
+
+static uint64_t hash_of_params(const Model *m) {
+    return hash_add(0, m->zero.masters, gpt2_n_params(&SMALL) * sizeof(float));
+}
+
+static float scale_of(const Update *u) {
+    return (float)(u->scale / (u->micro_batches * u->B * u->T));
+}
 
 static void check_step_begin(Run *r, Step *s) {
     (void)r;
+    if (begun++) wrong("step_begin is called again, expected once in a step");
     memset(s, 0, sizeof *s);
-    s->B = MICRO, s->T = MT, s->micro_batches = MB / MICRO, s->scale = 1.0f / MN;
-    step_adamw.m_steps++, step_adamw.v_steps++;
-    s->adamw = step_adamw;
+    s->B = update->B, s->T = update->T, s->micro_batches = (size_t)update->micro_batches;
+    s->scale = scale_of(update), s->adamw = step_adamw;
 }
 
 static void check_next_batch(Run *r, Step *s, size_t i) {
+    size_t N = (size_t)update->B * update->T;
     if (i >= s->micro_batches || i != (size_t)data_calls)
         wrong("micro-batch %zu is asked for, expected %d of %zu", i, data_calls, s->micro_batches);
-    data_calls++;
-    memcpy(r->inputs, step_inputs + i*MICRO*MT, MICRO*MT * sizeof(int));
-    memcpy(r->targets, step_targets + i*MICRO*MT, MICRO*MT * sizeof(int));
+    if (++data_calls == update->micro_batches) step_model->zero.grads[5] += update->spike;
+    memcpy(r->inputs, step_inputs + i*N, N * sizeof(int));
+    memcpy(r->targets, step_targets + i*N, N * sizeof(int));
 }
 
 static void check_step_end(Run *r, Step *s, const Totals *t) {
     (void)r, (void)s;
     ended++;
     step_totals = *t;
+    at_the_step_end = hash_of_params(step_model);
 }
 
-// Gradients (n) of a batch of two micro-batches, and what typical mistakes leave in their place.
+// Gradients (n) of a batch of micro-batches, and what typical mistakes leave in their place.
 static void expect_gradients(const Model *m, Model *whole, size_t n) {
     double *exact = doubles(n), *last = doubles(n);
     Result grads = tensor("gradients", INDEX("p", n), 0.125f);
+    int B = update->B, T = update->T, at = (update->micro_batches - 1) * B * T;
     memcpy(grads.x, m->zero.grads, n * sizeof *grads.x);
     for (size_t i = 0; i < n; i++) exact[i] = whole->zero.grads[i];
     clear_grads(whole);
-    model_forward(whole, step_inputs + MN/2, MICRO, MT);
-    model_backward(whole, step_inputs + MN/2, step_targets + MN/2, 1.0f / MN, MICRO, MT);
+    model_forward(whole, step_inputs + at, B, T);
+    model_backward(whole, step_inputs + at, step_targets + at, scale_of(update), B, T);
     for (size_t i = 0; i < n; i++) last[i] = whole->zero.grads[i], whole->zero.grads[i] = exact[i];
     if (data_calls == 0) wrong("next_batch is not called: no micro-batch is read");
-    if (data_calls != MB / MICRO)
-        wrong("%d micro-batches are read, expected s->micro_batches = %d", data_calls, MB / MICRO);
+    if (data_calls != update->micro_batches)
+        wrong("%d micro-batches are read, expected s->micro_batches = %d", data_calls,
+              update->micro_batches);
     Exact e = exact_of_model(exact, n);
-    if (first_wrong(&grads, true, e) == n)
+    size_t at_fault = first_wrong(&grads, false, e);
+    if (at_fault < n && first_wrong(&grads, true, e) == n)
         wrong("%s: the last update's gradients are still in it; call clear_grads before the first "
-              "micro-batch", describe(&grads, false, e, first_wrong(&grads, false, e)));
+              "micro-batch", describe(&grads, false, e, at_fault));
     expect_not(&grads, false, exact_of_model(last, n), e, "this is the last micro-batch's alone: "
                "call clear_grads once in a step, before the first");
     expect_written(&grads, e, "model_forward, then model_backward with s->scale, for each "
@@ -1792,32 +1844,60 @@ static void expect_gradients(const Model *m, Model *whole, size_t n) {
                    "parameters stay as they are until the last");
 }
 
-// Updates beside the same with the whole batch at once. The limit is this part of the norm.
-static void expect_update(Model *m, Model *whole, Run *r, double limit, double factor,
-                          const char *what) {
-    size_t n = gpt2_n_params(&SMALL);
-    double *after = doubles(n);
-    Result params = tensor("parameters", INDEX("p", n), 0.0f);
+static void expect_end(const Model *m, const char *after) {
+    if (ended != 1) wrong("%sstep_end is called %d times, expected once", after, ended);
+    if (at_the_step_end != hash_of_params(m))
+        wrong("%sthe parameters change after step_end: it ends the step", after);
+    for (int k = 0; k < N_NORMS; k++)
+        if (step_totals.norms[k] != 0.0 || step_totals.stop != 0)
+            wrong("step_end gets Totals of which norms or stop are not set: the fields beside loss "
+                  "and squares begin at 0");
+}
+
+// Calls train_step on a stack that is not empty.
+static void step(Run *r, Model *m) {
+    volatile char soil[1 << 14];
     Step s;
-    data_calls = ended = 0;
+    memset((char *)soil, 0x55, sizeof soil);
+    begun = data_calls = ended = 0, step_model = m;
+    train_step(r, m, &s);
+}
+
+// An update beside the same with the whole batch at once. `factor`: what clipping is to give.
+static void expect_update(Model *m, Model *whole, Run *r, double factor, const char *what) {
+    size_t n = gpt2_n_params(&SMALL);
+    double *after = doubles(n), *moment = doubles(n);
+    Result params = tensor("parameters", INDEX("p", n), 0.0f);
+    Result adam_m = tensor("adam_m", INDEX("p", n), 0.0f);
+    int B = update->micro_batches * update->B;
+    for (int i = 0; i < MOST_B*MT; i++) {
+        step_inputs[i] = (int)mix64(i + 10*B) & (MV - 1);
+        step_targets[i] = (int)mix64(i + 10*B + 7777) & (MV - 1);
+    }
     clear_grads(whole);
-    model_forward(whole, step_inputs, MB, MT);
-    double loss = model_backward(whole, step_inputs, step_targets, 1.0f / MN, MB, MT);
+    whole->zero.grads[5] = update->spike;
+    model_forward(whole, step_inputs, B, update->T);
+    double loss = model_backward(whole, step_inputs, step_targets, scale_of(update), B, update->T);
     double squares = gradients_squares(whole);
-    r->o.clip = limit * sqrt(squares);
+    r->o.clip = update->limit * sqrt(squares);
     for (size_t i = 0; i < n; i++) m->zero.grads[i] = 0.125f;
     memcpy(params.before, m->zero.masters, n * sizeof *params.before);
-    train_step(r, m, &s);
+    step_adamw.m_steps++, step_adamw.v_steps++;
+    step_adamw.lr *= 0.9f, step_adamw.beta1 = 0.5f - step_adamw.beta1;
+    step(r, m);
     expect_gradients(m, whole, n);
-    AdamW o = step_adamw;
-    model_update(whole, o, (float)factor);
+    model_update(whole, step_adamw, (float)factor);
     for (size_t i = 0; i < n; i++) after[i] = whole->zero.masters[i];
+    for (size_t i = 0; i < n; i++) moment[i] = whole->zero.adam_m[i];
     memcpy(params.x, m->zero.masters, n * sizeof *params.x);
+    memcpy(adam_m.x, m->zero.adam_m, n * sizeof *params.x);
     if (memcmp(params.x, params.before, n * sizeof *params.x) == 0)
-        wrong("the parameters are unchanged: model_update ends the step");
+        wrong("the parameters are unchanged: model_update is for every update whose norm is "
+              "finite, here %.3g, while r->o.skip_outliers is 0", sqrt(squares));
     expect_written(&params, exact_of_model(after, n), what);
-    if (ended != 1) wrong("step_end is called %d times, expected once", ended);
-    if (fabs(step_totals.loss - loss) > 1e-3)
+    expect_written(&adam_m, exact_of_model(moment, n), what);
+    expect_end(m, "");
+    if (fabs(step_totals.loss - loss) > 1e-5 * loss)
         wrong("step_end gets a loss of %g, expected %g: the sum over all micro-batches",
               step_totals.loss, loss);
     if (fabs(step_totals.squares - squares) > 1e-4 * squares)
@@ -1827,81 +1907,96 @@ static void expect_update(Model *m, Model *whole, Run *r, double limit, double f
 
 // The parameters stay, but the step ends.
 static void expect_no_update(Run *r, Model *m, const char *why) {
-    float wte = m->w.wte[0];
-    Step step;
-    data_calls = ended = 0;
-    train_step(r, m, &step);
-    if (m->w.wte[0] != wte) wrong("%s: no model_update, the parameters stay", why);
-    if (ended != 1) wrong("%s: step_end is called %d times, expected once", why, ended);
+    uint64_t before = hash_of_params(m);
+    char after[100];
+    step(r, m);
+    if (hash_of_params(m) != before) wrong("%s: no model_update, the parameters stay", why);
+    snprintf(after, sizeof after, "%s: ", why);
+    expect_end(m, after);
 }
 
 static void check_gradient_accumulation(Trial *now) {
-    (void)now;
+    static const Update updates[] = {
+        { 2, 2, MT, 1.0, 0.5, 0 }, { 2, 2, MT, 1.0, 0.25, 0 }, { 4, 1, 5, 1.0, 2.0, 0 },
+        { 67, 1, 1, 3.0, 1.001, 0 }, { 1, 3, 4, 1.0, 0.0, 0 }, { 3, 1, 1, 1e-6, 0.5, 0 },
+        { 2, 2, 3, 1.0, 1e-30, 1e30f }, { 5, 2, 4, 0.5, 0.999, 0 },
+        { 2, 1, 3, 0.0, 0.0, 0 },
+    };
+    static const float spikes[] = { NAN, INFINITY, -INFINITY };
     static Model m, whole;
     static Run r;
+    int inputs[MN], targets[MN];
+    (void)now;
     r = (Run){ 0 };
-    int inputs[MICRO*MT], targets[MICRO*MT];
-    small_model(&m, step_inputs, step_targets);
-    small_model(&whole, step_inputs, step_targets);
+    small_model(&m, MB);
+    small_model(&whole, MOST_B);
     r.inputs = inputs, r.targets = targets, r.zero = &m.zero;
-    step_adamw = (AdamW){ .lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-2f };
-    expect_update(&m, &whole, &r, 0.5, 0.5, "the norm is twice the limit: one model_update a step, "
-                  "with s->adamw as it is and the factor r->o.clip / norm");
-    expect_update(&m, &whole, &r, 0.25, 0.25, "the second update: s->adamw as it is, and the "
-                  "factor r->o.clip / norm");
-    expect_update(&m, &whole, &r, 2.0, 1.0, "the norm is below r->o.clip: the factor is 1");
-    expect_update(&m, &whole, &r, 1.02, 1.0, "the norm is below r->o.clip: the factor is 1");
-    expect_update(&m, &whole, &r, 0.0, 1.0, "r->o.clip is 0, no limit: the factor is 1");
-    r.o.skip_outliers = 5.0, r.batch = MN, r.recent_losses.n = r.recent_norms.n = WINDOW_ENOUGH;
+    r.batch = MN, r.recent_losses.n = r.recent_norms.n = WINDOW_ENOUGH;
     for (int i = 0; i < WINDOW_ENOUGH; i++)        // beside these, every loss and norm is large
         r.recent_losses.values[i] = r.recent_norms.values[i] = i % 2 ? 1e-9 : -1e-9;
+    step_adamw = (AdamW){ .lr = 0.01f, .beta1 = 0.5f, .beta2 = 0.95f, .eps = 1e-2f,
+                          .weight_decay = 0.1f };
+    for (size_t k = 0; k < sizeof updates / sizeof *updates; k++) {
+        update = &updates[k];
+        bool clips = update->limit > 0.0 && update->limit < 1.0;
+        expect_update(&m, &whole, &r, clips ? update->limit : 1.0, clips
+            ? "the norm is above the limit: one model_update a step, with s->adamw as it is and "
+              "the factor r->o.clip / norm" : update->limit == 0.0
+            ? "r->o.clip is 0, no limit: the factor is 1; and r->o.skip_outliers is 0, none is "
+              "skipped" : "the norm is below r->o.clip: the factor is 1");
+    }
+    r.o.skip_outliers = 5.0;
     expect_no_update(&r, &m, "r->o.skip_outliers is set and is_outlier(r, s, all)");
-    m.w.wpe[0] = NAN;
-    expect_no_update(&r, &m, "the norm is not finite");
+    for (int k = 0; k < 6; k++) {
+        Update u = { 2, 2, MT, 1.0, 1.0, spikes[k % 3] };
+        update = &u, r.o.skip_outliers = 0.0, r.o.clip = k < 3;
+        expect_no_update(&r, &m, "the norm is not finite");
+    }
+    model_free(&m), model_free(&whole);
 }
 
 // ---- many ranks ----
 
-// Step `step` of n ranks, whose neighbours hold[r] names: the chunk that rank r has to send.
-static void ring_step(const int *held, int step, int n) {
-    for (int r = 0; r < n; r++) {
-        int send = -99, receive = -99, left = (r + n - 1) % n;
-        bool adds = step >= n - 1;
-        ring_allreduce(&send, &receive, &adds, step, r, n);
-        if (send == -99) wrong("send: it is not written");
-        if (receive == -99) wrong("receive: it is not written");
-        for (int k = 0; k < 2; k++) {
-            int c = k ? receive : send;
-            if (c < 0 || c >= n)
-                wrong("%d ranks, step %d: rank %d %s chunk %d, but chunks are 0 ... %d%s", n, step,
-                      r, k ? "receives" : "sends", c, n - 1, c < 0
-                      ? "; in C the remainder % of a negative number is negative: add n first"
-                      : ": take the remainder by n");
-        }
-        if (send != held[r])
-            wrong("%d ranks, step %d: rank %d sends chunk %d, expected %d, %s", n, step, r, send,
-                  held[r], step == 0 ? "its own number" : "which it received in the step before");
-        if (adds != (step < n - 1))
-            wrong("%d ranks, step %d: *adds is %s, expected %s: steps 0 ... n-2 add, the other "
-                  "n-1 replace", n, step, adds ? "true" : "false", adds ? "false" : "true");
-        if (receive != held[left])
-            wrong("%d ranks, step %d: rank %d receives chunk %d, expected %d, which its left "
-                  "neighbour, rank %d, sends", n, step, r, receive, held[left], left);
+// One rank's part in a step. It began with the chunk of its own number, and passes on what it
+// receives, so that a chunk is a rank further in each step.
+static void ring_part(int step, int rank, int n) {
+    int send = -99, receive = -99, left = (rank + n - 1) % n;
+    int held = (rank + 2*n - step) % n, arrives = (left + 2*n - step) % n;
+    bool adds = step >= n - 1;
+    ring_allreduce(&send, &receive, &adds, step, rank, n);
+    if (send == -99) wrong("send: it is not written");
+    if (receive == -99) wrong("receive: it is not written");
+    for (int k = 0; k < 2; k++) {
+        int c = k ? receive : send;
+        if (c < 0 || c >= n)
+            wrong("%d ranks, step %d: rank %d %s chunk %d, but chunks are 0 ... %d%s", n, step,
+                  rank, k ? "receives" : "sends", c, n - 1, c >= 0 ? ": take the remainder by n" :
+                  n > 1000 ? "; a number is too large for its type" :
+                  "; in C the remainder % of a negative number is negative: add n first");
     }
+    if (send != held)
+        wrong("%d ranks, step %d: rank %d sends chunk %d, expected %d, %s", n, step, rank, send,
+              held, step == 0 ? "its own number" : "which it received in the step before");
+    if (adds != (step < n - 1))
+        wrong("%d ranks, step %d: *adds is %s, expected %s: steps 0 ... n-2 add, the other n-1 "
+              "replace", n, step, adds ? "true" : "false", adds ? "false" : "true");
+    if (receive != arrives)
+        wrong("%d ranks, step %d: rank %d receives chunk %d, expected %d, which its left "
+              "neighbour, rank %d, sends", n, step, rank, receive, arrives, left);
 }
 
 static const int RING[][6] = {
-    { 3 }, { 2 }, { 4 }, { 5 }, { 8 }, { 17 }, { 67 }, { 130 }, { 300 },
+    { 3 }, { 2 }, { 4 }, { 5 }, { 8 }, { 17 }, { 67 }, { 130 }, { 300 }, { 70000 }, { 1 << 16 },
 };
 
-// The steps come in order, then backwards: one call knows nothing of another.
+// The steps come in order, then backwards: one call knows nothing of another. Of many ranks and
+// steps, some.
 static void check_ring_allreduce(Trial *now) {
-    int n = now->s[0], steps = 2*(n - 1), *held = (int *)doubles((size_t)n * steps);
-    for (int r = 0; r < n; r++) held[r] = r;       // a rank begins with the chunk of its number
-    for (int step = 1; step < steps; step++)
-        for (int r = 0; r < n; r++) held[step*n + r] = held[(step - 1)*n + (r + n - 1) % n];
-    for (int step = 0; step < steps; step++) ring_step(held + step*n, step, n);
-    for (int step = steps - 1; step >= 0; step--) ring_step(held + step*n, step, n);
+    int n = now->s[0], steps = 2*(n - 1), by = 1 + n / 500;
+    for (int step = 0; step < steps; step += by)
+        for (int r = 0; r < n; r += by) ring_part(step, r, n);
+    for (int step = steps - 1; step >= 0; step -= by)
+        for (int r = n - 1; r >= 0; r -= by) ring_part(step, r, n);
 }
 
 enum { MOST_RANKS = 64, UPDATES = 3 };

@@ -243,7 +243,9 @@ class Updated:
             return NOT_MOVED
         if not self.matrix:
             return self.adam_hint(change)
-        if close(change, self.adam.after - self.p):
+        decayed = self.p * (1 - self.o["lr"] * self.o["decay"])
+        if (close(self.new_p - decayed, self.adam.after - decayed)
+                and (self.adam.after - decayed).norm() > 1e-5 * change.norm()):
             return "the update is that of AdamW: Muon is not called for this matrix"
         return self.muon_hint(change)
 
@@ -299,13 +301,16 @@ class Updated:
         again = orthogonal(orthogonal(x, 0), each=True)
         for tensor in (again, again / again.norm()):
             yield tensor, "X is divided by its norm once, before the five iterations"
-        for more in (1e-4, 1e-3, 1e-2):
+        for more in (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2):
             yield orthogonal(x, norm_by=lambda y, more=more: y.norm() + more), (
                 f"{more:g} is added to the norm: a small gradient then moves the matrix less")
 
     def factor_hint(self, of_x, of_w):
         """X is right; what multiplies it and W?"""
         lr, decay, size = self.o["lr"], self.o["decay"], muon_size(self.p)
+        if abs(of_x) <= 0.01 * lr * size:
+            return ("X has no part in it, though G is not 0: nothing is added to the norm, which "
+                    "is small here, and squares are summed in double")
         if abs(of_x / (lr * size) * lr * decay - of_w) <= 0.01 * abs(of_w):
             return f"the rate is {of_x / size:.4g}, expected o.lr, {lr:g}"
         if abs(of_w - lr * decay) <= 0.01 * lr * decay:

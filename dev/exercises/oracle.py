@@ -29,16 +29,20 @@ from open_model import Adam, MATRICES, muon, run_model
 # Of the root mean square of a tensor. A mistake shows at 1e-2 or above.
 FORWARD, BACKWARD, UPDATE = 1e-4, 2e-4, 1e-3
 
-# Config, T, B. Odd lengths, one beyond 64; heads of 8, 16 and 10 channels.
+# Config, T, B. Odd lengths, one beyond 64; heads of 8, 16, 10 and 72 channels. The last
+# is a long text, for generation alone.
 PROBLEMS = [(gpt2.Config(L=2, NH=3, C=24, V=31, P=7), 7, 3),
             (gpt2.Config(L=1, NH=1, C=16, V=13, P=80), 75, 2),
-            (gpt2.Config(L=3, NH=2, C=20, V=17, P=6), 5, 4)]
+            (gpt2.Config(L=5, NH=1, C=10, V=17, P=6), 5, 4),
+            (gpt2.Config(L=1, NH=1, C=72, V=5, P=4), 3, 2),
+            (gpt2.Config(L=1, NH=1, C=8, V=7, P=1100), 1100, 1)]
 # lr, beta1, beta2, eps, weight_decay, g_scale of each update: not the trainer's defaults. In the
-# second problem gradients are small; in the third they are 0 at first.
+# second problem gradients are small; in the third they are 0 at first, then tiny.
 UPDATES = [[(0.02, 0.8, 0.97, 1e-6, 0.5, 0.5), (0.05, 0.8, 0.97, 1e-6, 0.5, 0.2)],
            [(0.1, 0.7, 0.9, 1e-5, 1.0, 0.0005), (0.03, 0.7, 0.9, 1e-5, 1.0, 0.04)],
-           [(0.04, 0.9, 0.8, 1e-6, 0.2, 0.0), (0.02, 0.9, 0.8, 1e-6, 0.2, 0.7),
-            (0.06, 0.9, 0.8, 1e-6, 0.2, 1.0)]]
+           [(0.04, 0.9, 0.8, 1e-6, 0.2, 0.0), (0.02, 0.9, 0.8, 1e-6, 0.2, 1e-22),
+            (0.06, 0.9, 0.8, 1e-6, 0.2, 0.7)],
+           [(0.03, 0.9, 0.9, 1e-6, 0.1, 1.0)], []]
 
 
 class Differs(Exception):
@@ -55,9 +59,9 @@ def backward_order(cfg, name):
             ] + ["wpe", "wte"]
 
 
-def different(ours, theirs, tolerance):
+def different(ours, theirs, tolerance, slack=0.0):
     """The index of the first element that differs, or None."""
-    limit = tolerance * (theirs.pow(2).mean().sqrt() + theirs.abs())
+    limit = tolerance * (theirs.pow(2).mean().sqrt() + theirs.abs()) + slack
     off = ~((ours - theirs).abs() <= limit)                # nan is off
     return tuple(off.nonzero()[0].tolist()) if off.any() else None
 
@@ -83,9 +87,9 @@ class Comparison:
         pieces = flat.split([torch.Size(shape).numel() for _, shape in self.table])
         return {name: piece.view(shape) for (name, shape), piece in zip(self.table, pieces)}
 
-    def same(self, label, axes, ours, theirs, tolerance, hint):
+    def same(self, label, axes, ours, theirs, tolerance, hint, slack=0.0):
         """Raises Differs unless all elements are the same; hint() says why they may differ."""
-        at = different(ours, theirs, tolerance)
+        at = different(ours, theirs, tolerance, slack)
         if at is None:
             return
         index = "".join(f"[{axis}={i}]" for axis, i in zip(axes, at))
@@ -163,13 +167,15 @@ class Comparison:
             moments[n] = m, adam.v
             case = hints.Updated(matrix, p, old, g[n], o, number, adam, new_m[n], new_p[n])
             self.same("adam_m of " + n, "ij", new_m[n], m, UPDATE, case.moment_hint)
-            self.same("change of " + n, "ij", new_p[n] - p, after - p, UPDATE, case.change_hint)
+            self.same("change of " + n, "ij", new_p[n] - p, after - p, UPDATE, case.change_hint,
+                      1.2e-7 * p.abs())                # a float's rounding
         return flat
 
     def generation(self, params):
         T, rows = self.T, 0
         while rows < T:
-            past, rows = rows, min(T, rows + 1 + rows % 3 if rows else (T + 1) // 2)
+            past, rows = rows, min(T, rows + 1 + rows % 3 if rows else
+                                   T - 7 if T > 100 else (T + 1) // 2)
             self.pass_ = (f"generation with the key/value cache ({past} rows are past, "
                           f"{rows - past} new)")
             seen = self.forward(params, self.inputs[:T].view(1, T), rows, (past, rows))
@@ -196,13 +202,19 @@ def read_results(path):
             name, n = line.decode().split()
             values = array.array("f")
             values.fromfile(file, int(n))
-            yield name, torch.tensor(values, dtype=torch.float64)
+            yield name, torch.frombuffer(values, dtype=torch.float32).double()
 
 
-def run(program, folder):
+def problems_of(name):
+    """With their updates. Muon multiplies much, so its largest matrices are smaller."""
+    return [((cfg._replace(C=48) if name == "muon" and cfg.C > 48 else cfg, T, B), updates)
+            for (cfg, T, B), updates in zip(PROBLEMS, UPDATES)]
+
+
+def run(name, program, folder):
     paths = [os.path.join(folder, name) for name in ("problems", "results")]
     with open(paths[0], "wb") as file:
-        for (cfg, T, B), updates in zip(PROBLEMS, UPDATES):
+        for (cfg, T, B), updates in problems_of(name):
             params, inputs, targets = gpt2.draw_problem(cfg, T, B)
             file.write(struct.pack("<8i", *cfg, T, B, len(updates))
                        + b"".join(struct.pack("<6f", *u) for u in updates) + inputs.tobytes()
@@ -210,7 +222,8 @@ def run(program, folder):
     done = subprocess.run([program, *paths], capture_output=True, text=True, check=False,
                           env={**os.environ, "OMP_NUM_THREADS": "3"})
     if done.returncode < 0:
-        raise Differs(f"the trainer crashes (signal {-done.returncode}): an index past an end?")
+        raise Differs(f"the trainer crashes (signal {-done.returncode}): an index past an end, or "
+                      "an array in a function that is too large for the stack?")
     if done.returncode:
         raise Differs((done.stdout + done.stderr).strip() or "the trainer ends without a word")
     return paths[1]
@@ -223,8 +236,8 @@ def main():
     _, name, program = sys.argv
     try:
         with tempfile.TemporaryDirectory() as folder:
-            results = read_results(run(program, folder))
-            for problem, updates in zip(PROBLEMS, UPDATES):
+            results = read_results(run(name, program, folder))
+            for problem, updates in problems_of(name):
                 Comparison(name, problem, updates, results).run()
     except Differs as fault:
         print(fault)
