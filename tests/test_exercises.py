@@ -128,11 +128,11 @@ MISTAKES = {
          "s->top_p == 1.0f || kept < s->top_p * all", "candidates: element 5 is read")],
     "kv_cache": [
         ("acts_from(m->acts[l], past, C, C), 1, rows", "m->acts[l], 1, T",
-         "ln1: row 0 is written again"),
-        ("1, rows, past);", "1, rows, 0);", "x_out[t=3][c=0] of the last block (several calls"),
-        ("w->wpe + from", "w->wpe", "x_out[t=3][c=0] of the last block (several calls"),
+         "h0.ln1[row=0][column=0] is written again"),
+        ("1, rows, past);", "1, rows, 0);", "h0.att[row=3][column=0] is"),
+        ("w->wpe + from", "w->wpe", "x_in[row=3][column=0] is"),
         ("model_logits(m, T - 1)", "model_logits(m, rows - 1)", "logits[v=0] that model_extend"),
-        ("l = 0;", "l = past > 0;", "x_out[t=3][c=0] of the last block (several calls")],
+        ("l = 0;", "l = past > 0;", "h0.ln1[row=3][column=0] is")],
     "gradient_accumulation": [
         ("next_batch(r, s, i); ", "next_batch(r, s, i), clear_grads(m);",
          "the last micro-batch's alone: call clear_grads once"),

@@ -210,13 +210,13 @@ WRONG = {
         ("double left = rng_uniform(rng) * sum;", "double left = 0.5 * sum;",
          "no number is taken from rng")],
     "kv_cache": [
-        ("m->x_in + from, tokens", "m->x_in, tokens", "x_in: row 0 is written again"),
-        ("1, rows, past);", "1, T, past);", "row 4 is written, and there are 4 tokens"),
+        ("m->x_in + from, tokens", "m->x_in, tokens", "x_in[row=0][column=0] is written again"),
+        ("1, rows, past);", "1, T, past);", "h0.ln1[row=4][column=0] is written, and there are 4"),
         ("layernorm_forward(m->lnf + from, m->lnf_mean, m->lnf_rstd, m->acts[L - "
          "1].x_out + from,\n"
          "                      w->lnf_gain, w->lnf_bias, rows, C);",
          "layernorm_forward(m->lnf, m->lnf_mean, m->lnf_rstd, m->acts[L - 1].x_out,\n"
-         " w->lnf_gain, w->lnf_bias, T, C);", "lnf: row 0 is written again")],
+         " w->lnf_gain, w->lnf_bias, T, C);", "lnf[row=0][column=0] is written again")],
     "gradient_accumulation": [
         ("norm > clip ?", "all.squares > clip ?", "the factor r->o.clip / norm"),
         ("r->targets, s->scale, s->B, s->T);",

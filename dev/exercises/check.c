@@ -1484,65 +1484,6 @@ static void small_model(Model *m, int B) {
         m->zero.masters[i] = (float)(0.3 * rng_normal(&rng));
 }
 
-// Block l on all rows of one sequence, for comparison: x (T,C) becomes the block's output.
-static void block_of_all_rows(Model *m, int l, float *x) {
-    enum { C = 8, T = MT };
-    Block w = m->w.block[l];
-    float ln[T*C], mean[T], rstd[T], qkv[T*3*C], att[T*C], lse[2*T], fc[T*4*C], branch[T*C];
-    layernorm_forward(ln, mean, rstd, x, w.ln1_gain, w.ln1_bias, T, C);
-    linear_forward(qkv, ln, w.qkv_w, w.qkv_b, T, C, 3*C);
-    attention_forward_plain(att, lse, m->scratch, qkv, 1, T, 0, C, 2);
-    linear_forward(branch, att, w.att_proj_w, w.att_proj_b, T, C, C);
-    residual_forward(x, x, branch, T*C);
-    layernorm_forward(ln, mean, rstd, x, w.ln2_gain, w.ln2_bias, T, C);
-    linear_forward(fc, ln, w.fc_w, w.fc_b, T, C, 4*C);
-    gelu_forward(fc, fc, T*4*C);
-    linear_forward(branch, fc, w.mlp_proj_w, w.mlp_proj_b, T, 4*C, C);
-    residual_forward(x, x, branch, T*C);
-}
-
-// What an earlier call left in a block would hide that this one does not compute it.
-static void forget(BlockActs a, size_t T, size_t C) {
-    for (size_t i = 0; i < T*C; i++)
-        a.ln1[i] = a.att[i] = a.x_mid[i] = a.ln2[i] = a.x_out[i] = 7.0f;
-    for (size_t i = 0; i < 3*T*C; i++) a.qkv[i] = 7.0f;
-    for (size_t i = 0; i < 4*T*C; i++) a.fc[i] = a.gelu[i] = 7.0f;
-}
-
-// Of tensors with MN rows of `width` numbers: all but rows past ... T-1, which model_extend is for.
-typedef void OtherRows(const char *name, float *x, size_t past, size_t T, size_t width);
-
-static void mark(const char *name, float *x, size_t past, size_t T, size_t width) {
-    (void)name;
-    for (size_t i = 0; i < MN*width; i++) if (i < past*width || i >= T*width) x[i] = OUTSIDE;
-}
-
-static void expect_marked(const char *name, float *x, size_t past, size_t T, size_t width) {
-    for (size_t i = 0; i < past*width; i++)
-        if (x[i] != OUTSIDE)
-            wrong("%s: row %zu is written again; its key and value are in the cache, so compute "
-                  "rows past ... T-1 only, each in its place", name, i / width);
-    for (size_t i = T*width; i < MN*width; i++)
-        if (x[i] != OUTSIDE)
-            wrong("%s: row %zu is written, and there are %zu tokens; T - past rows are new, and "
-                  "the first of them is row `past`", name, i / width, T);
-}
-
-// All but the keys and values of the past, which are in qkv.
-static void of_others(OtherRows *rows, Model *m, size_t past, size_t T) {
-    size_t C = SMALL.C;
-    rows("x_in", m->x_in, past, T, C);
-    for (int l = 0; l < SMALL.L; l++) {
-        BlockActs *a = &m->acts[l];
-        rows("ln1", a->ln1, past, T, C), rows("att", a->att, past, T, C);
-        rows("qkv", a->qkv, 0, T, 3*C);
-        rows("x_mid", a->x_mid, past, T, C), rows("ln2", a->ln2, past, T, C);
-        rows("fc", a->fc, past, T, 4*C), rows("gelu", a->gelu, past, T, 4*C);
-        rows("x_out", a->x_out, past, T, C);
-    }
-    rows("lnf", m->lnf, past, T, C);
-}
-
 static void expect_logits(const Model *m, const float *last, const float *x) {
     int V = m->c.V, C = m->c.C;
     Exact exact = exact_of((size_t)V);
@@ -1572,46 +1513,6 @@ static const float *extend(Model *m, const int *inputs, int T, int past) {
     memcpy(tokens, inputs, (size_t)T * sizeof *tokens);
     CALL_ONCE(logits = model_extend(m, tokens, T, past));
     return logits;
-}
-
-// The output of the last block and the final norm of one sequence, all rows at once.
-static void cache_exact(Model *m, const int *inputs, double *block, double *norm) {
-    enum { C = 8, T = MT };
-    float x[T*C], mean[T], rstd[T];
-    embedding_forward(x, inputs, m->w.wte, m->w.wpe, 1, T, C);
-    for (int l = 0; l < SMALL.L; l++) block_of_all_rows(m, l, x);
-    for (int i = 0; i < T*C; i++) block[i] = x[i];
-    layernorm_forward(x, mean, rstd, x, m->w.lnf_gain, m->w.lnf_bias, T, C);
-    for (int i = 0; i < T*C; i++) norm[i] = x[i];
-}
-
-// Rows from ... ends[0]-1, then those up to ends[1], and up to ends[2].
-static void extend_and_compare(Model *m, const int *inputs, int from, const int *ends) {
-    enum { C = 8, T = MT };
-    double *block = doubles(T*C), *norm = doubles(T*C);
-    bool pieces = from > 0 || ends[0] < T;
-    BlockActs *a = &m->acts[SMALL.L - 1];
-    Index tc = INDEX("tc", T, C);
-    Result out = written(pieces ? "x_out of the last block (several calls)"
-                                : "x_out of the last block (past = 0)", tc);
-    Result lnf = written(pieces ? "lnf (several calls)" : "lnf", tc);
-    cache_exact(m, inputs, block, norm);
-    for (int i = 0; i < from*C; i++) out.x[i] = (float)block[i], lnf.x[i] = (float)norm[i];
-    const float *logits = NULL;
-    for (int i = 0, past = from; i < 3 && past < T; past = ends[i++]) {
-        size_t begin = (size_t)past*C, some = (size_t)ends[i]*C - begin;
-        of_others(mark, m, past, ends[i]);
-        logits = extend(m, inputs, ends[i], past);
-        of_others(expect_marked, m, past, ends[i]);
-        memcpy(out.x + begin, a->x_out + begin, some * sizeof *out.x);
-        memcpy(lnf.x + begin, m->lnf + begin, some * sizeof *lnf.x);
-    }
-    expect_written(&out, exact_of_model(block, T*C), pieces
-        ? "the new rows' tokens, positions and tensors begin at row `past`; block_forward gets "
-          "T - past rows" : "embedding, every block, as in model_forward, for "
-          "these tokens; an earlier call had others");
-    expect_written(&lnf, exact_of_model(norm, T*C), "the final LayerNorm, of the new rows");
-    expect_logits(m, m->lnf + (T - 1)*C, logits);
 }
 
 // A model, another one that computes all rows with model_forward, and what the last call returned.
@@ -1662,17 +1563,21 @@ static const char *kept_at(const KeptTensor *k, size_t i) {
 }
 
 // Nothing between x_in and lse has changed but elements that the call may write.
-static void expect_kept(float *begin, float *before, size_t n) {
+static void expect_kept(float *begin, float *before, size_t n, size_t T) {
     for (size_t k = 0; k < n_kept; k++)
         memcpy(before + (kept[k].x - begin) + kept[k].from, kept[k].x + kept[k].from,
                (kept[k].to - kept[k].from) * sizeof *before);
     for (size_t i = 0; i < n; i++) {
         if (memcmp(&begin[i], &before[i], sizeof *begin) == 0) continue;
-        for (size_t k = 0; k < n_kept; k++)
-            if (begin + i >= kept[k].x && begin + i < kept[k].x + kept[k].size)
-                wrong("%s is written: it belongs to no new row; rows past ... T-1 alone are new, "
-                      "and acts_from finds them",
-                      kept_at(&kept[k], (size_t)(begin + i - kept[k].x)));
+        for (size_t k = 0; k < n_kept; k++) {
+            ptrdiff_t at = begin + i - kept[k].x;
+            if (at < 0 || at >= (ptrdiff_t)kept[k].size) continue;
+            if (at < (ptrdiff_t)kept[k].from)
+                wrong("%s is written again; its row's key and value are in the cache, so compute "
+                      "rows past ... T-1 only, each in its place", kept_at(&kept[k], (size_t)at));
+            wrong("%s is written, and there are %zu tokens; T - past rows are new, and the first "
+                  "of them is row `past`", kept_at(&kept[k], (size_t)at), T);
+        }
         wrong("memory that belongs to no row 0 ... T-1 is written, behind a tensor's end");
     }
 }
@@ -1687,10 +1592,14 @@ static void expect_new_rows(size_t past, size_t T) {
             double x = kept[k].x[i], right = kept[k].right[i];
             if (lse && i % T < past) continue;
             if (!is_close(x, right, 20.0 * (sqrt(squares) + fabs(right))))
-                wrong("%s is %g, expected %g%s; the new rows must be as in model_forward with all "
-                      "rows", kept_at(&kept[k], i), x, right,
+                wrong("%s is %g, expected %g%s; the new rows are as in model_forward with all rows: "
+                      "%s", kept_at(&kept[k], i), x, right,
                       x == OUTSIDE ? " (it is not written)" : lse ?
-                      " (att_lse has T = past + rows numbers a head)" : "");
+                      " (att_lse has T = past + rows numbers a head)" : "", past
+                      ? "their tokens, positions and tensors begin at row `past`, and "
+                      "block_forward gets T - past rows"
+                      : "embedding, every block and the norm, for these tokens; an earlier call "
+                      "had others");
         }
     }
 }
@@ -1711,7 +1620,7 @@ static void extend_pair(Pair *p, const int *tokens, int T, int past) {
     if (memcmp(m->zero.masters, p->whole.zero.masters, gpt2_n_params(&m->c) * sizeof(float)) != 0)
         wrong("the weights are changed, but they are an input");
     if (memcmp(&same, m, sizeof same) != 0) wrong("a field of the Model is changed");
-    expect_kept(m->x_in, before, n);
+    expect_kept(m->x_in, before, n, (size_t)T);
     expect_new_rows((size_t)past, (size_t)T);
     expect_logits(m, p->whole.lnf + (size_t)(T - 1) * (size_t)m->c.C, p->logits);
     memcpy(p->copy, p->logits, (size_t)m->c.V * sizeof *p->copy);
@@ -1758,20 +1667,19 @@ static void cache_of_two(Trial *now) {
 }
 
 static void check_kv_cache(Trial *now) {
-    static Model m;
-    static const int whole[] = { MT };
-    int inputs[MN], from = now->s[3];
+    static Pair pair;
+    int tokens[MT], past = 0, from = now->s[3];
     if (now->s[0] == 0) {
         cache_of_two(now);
         return;
     }
-    if (m.acts == NULL) small_model(&m, MB);
-    for (int i = 0; i < MN; i++) inputs[i] = (int)rng_below(&now->rng, MV);
-    for (int l = 0; l < SMALL.L; l++) forget(m.acts[l], MT, SMALL.C);
-    extend_and_compare(&m, inputs, 0, now->s);
-    if (from == 0) return;
-    for (int i = from; i < MT; i++) inputs[i] = (int)rng_below(&now->rng, MV);
-    extend_and_compare(&m, inputs, from, whole);
+    pair_init(&pair, SMALL, &now->rng);
+    for (int t = 0; t < MT; t++) tokens[t] = (int)rng_below(&now->rng, MV);
+    for (int k = 0; k < 3 && past < MT; past = now->s[k++])
+        extend_pair(&pair, tokens, now->s[k], past);
+    for (int t = from; t < MT; t++) tokens[t] = (int)rng_below(&now->rng, MV);
+    if (from > 0) extend_pair(&pair, tokens, MT, from);
+    model_free(&pair.m), model_free(&pair.whole);
 }
 
 // An update: micro-batches of B sequences of T tokens, by what s->scale differs from one over all
