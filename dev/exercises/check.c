@@ -1536,7 +1536,7 @@ static void keep(const char *name, int l, float *x, float *right, size_t size, s
 
 static void keep_all(Pair *p, size_t past, size_t T) {
     Model *a = &p->m, *b = &p->whole;
-    size_t N = (size_t)a->spec.T, C = (size_t)a->c.C, NH = (size_t)a->c.NH;
+    size_t N = (size_t)a->spec.B * a->spec.T, C = (size_t)a->c.C, NH = (size_t)a->c.NH;
     int l = -1;
     n_kept = 0, kept_rows = N;
     KEEP(x_in, C);
@@ -1607,7 +1607,7 @@ static void expect_new_rows(size_t past, size_t T) {
 // One call, on memory where only the keys and values of the past are what they were.
 static void extend_pair(Pair *p, const int *tokens, int T, int past) {
     Model *m = &p->m, same;
-    size_t n = (size_t)(m->lse + m->spec.T - m->x_in), kv = (size_t)past * 3 * (size_t)m->c.C;
+    size_t n = (size_t)(m->lse + m->spec.B*m->spec.T - m->x_in), kv = (size_t)past * 3 * (size_t)m->c.C;
     float *before = (float *)doubles(n / 2 + 1);
     model_forward(&p->whole, tokens, 1, T);
     for (size_t i = 0; i < n; i++) before[i] = OUTSIDE;
@@ -1632,9 +1632,9 @@ static void expect_same_logits(const Pair *p) {
               "model_logits(m, T - 1), which lie in the model's own memory");
 }
 
-static void pair_init(Pair *p, Config c, Rng *rng) {
+static void pair_init(Pair *p, Config c, int B, Rng *rng) {
     static Machine machine;
-    ModelSpec spec = { .c = c, .B = 1, .T = c.P, .use = INFER };
+    ModelSpec spec = { .c = c, .B = B, .T = c.P, .use = INFER };
     model_init(&p->m, &spec, &machine);
     model_init(&p->whole, &spec, &machine);
     for (size_t i = 0; i < gpt2_n_params(&c); i++)
@@ -1647,8 +1647,9 @@ static void cache_of_two(Trial *now) {
     enum { T = 32, ROWS = 1100 };
     static Pair a, b;
     int tokens[T], others[ROWS];
-    pair_init(&a, (Config){ .L = 13, .NH = 3, .C = 6, .V = 1100, .P = T }, &now->rng);
-    pair_init(&b, (Config){ .L = 2, .NH = 1, .C = 2, .V = 70000, .P = ROWS }, &now->rng);
+    pair_init(&a, (Config){ .L = 13, .NH = 3, .C = 6, .V = 1100, .P = T }, 1, &now->rng);
+    pair_init(&b, (Config){ .L = 2, .NH = 1, .C = 2, .V = 70000, .P = ROWS }, 1,
+              &now->rng);
     for (int i = 0; i < T; i++) tokens[i] = (int)rng_below(&now->rng, 1100);
     for (int i = 0; i < ROWS; i++) others[i] = (int)rng_below(&now->rng, 70000);
     extend_pair(&a, tokens, 14, 0);
@@ -1673,7 +1674,7 @@ static void check_kv_cache(Trial *now) {
         cache_of_two(now);
         return;
     }
-    pair_init(&pair, SMALL, &now->rng);
+    pair_init(&pair, SMALL, MB, &now->rng);
     for (int t = 0; t < MT; t++) tokens[t] = (int)rng_below(&now->rng, MV);
     for (int k = 0; k < 3 && past < MT; past = now->s[k++])
         extend_pair(&pair, tokens, now->s[k], past);
