@@ -93,7 +93,9 @@ EXERCISES = [Exercise(*row) for row in [
         update: the factor shortens the gradient to r->o.clip if it is longer and the limit is not
         0. There is no model_update if the norm is not finite, nor if r->o.skip_outliers is above 0
         and is_outlier(r, s, all). step_end(r, s, &all) ends the step; it takes Totals, of which
-        loss and squares are yours to fill, the rest is 0."""),
+        loss and squares are yours to fill, the rest is 0. What serves several ranks, and a signal
+        to stop: gradients_arrive(r, s) behind the last micro-batch, totals_share(&m->zero, &all)
+        before `all` is used."""),
     ("sample_token", 11, "dev/train/sample.h", "sample_token", """
         Gets logits (V), and in s the temperature, top_k (0: all) and top_p (1: all). s->candidates
         is scratch: V elements with a token's id and its probability p. qsort with `likelier` sorts
