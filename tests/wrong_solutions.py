@@ -265,7 +265,7 @@ WRONG = {
     for (int c = begin; c < end; c++) sum += expf(row[c] - hi);
     sum = warp_sum(sum);
     for (int c = begin; c < end; c++) p[(size_t)n*C + c] = expf(row[c] - hi) / sum;
-""", "its requests want 32 sectors"),
+""", "neighbouring lanes must use"),
         (None, """
     int n = (int)((blockIdx.x * blockDim.x + threadIdx.x) / 32);
     if (n >= N) return;
@@ -286,7 +286,7 @@ WRONG = {
          "warp_sum(squares) / C +", "warp_sum(squares) / C - m*m +", "rstd[n=1] is"),
         ("for (int c = lane(); c < C; c += 32)",
          "for (int c = lane()*((C + 31)/32); c < C && c < (lane() + 1)*((C + 31)/32); "
-         "c++)", "its requests want 32 sectors"),
+         "c++)", "neighbouring lanes must use"),
         ("for (int c = lane(); c < C; c += 32)", "for (int c = 0; c < C; c++)", "warp_sum(sum)",
          "sum", "warp_sum(squares)", "squares", "numbers, expected at most 480"),
         ("float r =", "for (int c = lane(); c < C; c += 32) ((float *)row)[c] -= m;\n"
@@ -347,7 +347,7 @@ WRONG = {
         ("k0 < K;", "k0 < K && k0 < 64;", "with a and b all 1 it is 64, expected 4200"),
         ("m < M && k0 + x < K ?", "(size_t)m*K + k0 + x < (size_t)M*K ?", "an infinite number"),
         ("k0 + y < K && n < N ?", "k0 + y < K ?", "b: element 2050 is read, and it has 2050"),
-        ("k < SIDE; k++", "k <= SIDE; k++", "shared memory: element 256 of an array is read")],
+        ("k < SIDE; k++", "k <= SIDE; k++", "index 16 runs past the end of an array 'float [16]'")],
     "ring_allreduce": [
         ("(rank - step + 2*n)", "(rank + step)", "sends chunk 1, expected 2"),
         ("(rank - step + 2*n) % n", "(rank - step + 2*n) % (n - 1)", "its own number"),

@@ -23,7 +23,7 @@ static inline void print_block(void) {
 }
 
 // If several workers have something to report, only the first one prints.
-static inline void begin_report(void) {
+EMULATOR_UNCOUNTED static inline void begin_report(void) {
     static int reporting;
     while (__atomic_exchange_n(&reporting, 1, __ATOMIC_SEQ_CST)) pause();
     fflush(stdout);
@@ -129,7 +129,8 @@ static void on_fault(int signal_number, siginfo_t *info, void *) {
     }
     char *address = (char *)info->si_addr, *stack = worker.current->stack;
     if (stack && address < stack && address >= stack - GUARD_BYTES)
-        fail("stack overflow: its local variables exceed %zu KB", STACK_BYTES >> 10);
+        fail("stack overflow: its local variables exceed %zu KB: an array is too large, or a "
+             "function calls itself too often", STACK_BYTES >> 10);
     fail("access to unmapped address %p (SANITIZE=1 names the line)", (void *)address);
 }
 

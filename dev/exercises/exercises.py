@@ -306,7 +306,8 @@ def compile_counted(program):
     flags = os.path.join(os.environ.get("BUILD", "build"), "count-flags")     # make's command
     subprocess.run(["make", "-s", flags], cwd=ROOT, check=True)
     count = read(path_of(flags)).strip()
-    return (compiler_says("", count, "-Wno-unused-function", "-fsanitize=thread", "-c",
+    return (compiler_says("", count, "-Wno-unused-function", "-fsanitize=thread",
+                          "-fsanitize=bounds", "-fstack-clash-protection", "-c",
                           program + ".cpp", "-o", program + ".o")
             or compiler_says("", count, path_of("dev", "emulator", "count.cpp"), program + ".o",
                              "-o", program))
@@ -355,6 +356,10 @@ def emulator_says(said):
             continue
         if "no thread can run" in line:
             line += ": " + following
+        if "unmapped address" in line:
+            line = line.split("access to")[0] + (
+                "an index runs past an end of an array: of an input, of an output, or of one that "
+                "the kernel itself declares")
         if "no thread can run" in line or "barrier divergence" in line:
             line += ("; every thread of a block must reach each __syncthreads, and every lane of a "
                      "warp each shuffle: neither stands in an if or a loop that only some of them "
