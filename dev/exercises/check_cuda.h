@@ -178,6 +178,11 @@ static void watch_access(emulator::CountKind kind, const void *p, size_t bytes) 
     const char *at = (const char *)p;
     bool writes = kind != emulator::GLOBAL_LOAD && kind != emulator::SHARED_LOAD;
     const char *is = writes ? "written" : "read";
+    if (p && (uintptr_t)p % bytes)
+        wrong("%zu bytes at once are %s, and do not begin at a multiple of %zu bytes: a GPU stops "
+              "there", bytes, is, bytes);
+    if (kind == emulator::ATOMIC)
+        wrong("the kernel has an atomic update: no two threads have to write one number");
     for (const Array &a : arrays) {
         if (at < a.pages || at >= a.pages + a.bytes + 2*AROUND) continue;
         long first = (const float *)p - a.at, last = first + ((long)bytes - 1) / 4;
@@ -306,7 +311,7 @@ static void expect(const float *at, const std::vector<double> &exact, const std:
         wrong("%s; %s", is.c_str(), !barriers.empty() ? barriers.c_str() :
                added(i) ? "the result is added to what stood there: write it with =" :
                !isfinite(exact[i]) && !isnan(at[i])
-               ? "an input here is NaN or infinite, which must show: hide none, skip none, bound none" :
+               ? "an input here is NaN or infinite, which must show: hide none, skip none" :
                hint(i).c_str());
     }
     if (!barriers.empty()) wrong("%s is right in this order of the threads, but %s", a.name,

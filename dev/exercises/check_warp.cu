@@ -161,7 +161,7 @@ static void check_case(RowsCheck check, int N, int C, int warps, int spare, bool
 static void check_rows(RowsCheck check) {
     const int cases[][4] = { { 5, 77, 4, 1 }, { 8, 256, 4, 0 }, { 1, 20, 1, 0 }, { 3, 1, 2, 1 },
                              { 130, 33, 8, 0 }, { 9, 32, 32, 1 }, { 3, 1300, 4, 0 },
-                             { 2, 70000, 2, 0 }, { 70000, 1, 4, 0 } };
+                             { 8, 70000, 2, 0 }, { 70000, 1, 1, 0 } };
     for (auto &c : cases) check_case(check, c[0], c[1], c[2], c[3], false);
     for (int warps = 1; warps <= 32; warps++) {
         bool large = warps % 3 == 0, many = warps % 2;
@@ -193,8 +193,9 @@ static void expect_along_rows(int N, int C) {
         else if (i.first.kind == emulator::GLOBAL_STORE)
             expect_moved(stores, i.second, requests, "each row is written by one warp, whose lanes "
                          "share its columns: lane, lane + 32, ...");
-    expect_coalesced(loads, emulator::GLOBAL_LOAD, C % 8 > 0);       // else rows begin with a sector
-    expect_coalesced(stores, emulator::GLOBAL_STORE, C % 8 > 0);
+    int more = C % 8 > 0;                        // else rows begin with a sector
+    expect_coalesced(loads, emulator::GLOBAL_LOAD, more);
+    expect_coalesced(stores, emulator::GLOBAL_STORE, more);
     if (asked(emulator::BARRIER).requests > 0)
         wrong("the result is right, but there is a barrier: %s", OWN_ROW);
 #else
@@ -416,8 +417,9 @@ static void check_find_the_race() {
             wrong("out is right in this order of the threads, but %s", barriers.c_str());
 #ifdef EMULATOR_COUNT
         double each = (double)asked(emulator::BARRIER).requests / (N*C / 32);
-        if (each != 3.0) wrong("out is right, but a warp meets %g barriers, expected 3: none stands "
-                               "in a loop or in a function that is called twice", each);
+        if (each != 3.0)
+            wrong("out is right, but a warp meets %g barriers, expected 3: none stands in a loop, "
+                  "or in a function that is called twice", each);
 #endif
         arrays_free();
     }
