@@ -310,13 +310,6 @@ static bool is_shared(uintptr_t at) {
     return false;
 }
 
-// Most accesses are to the thread's stack, its local variables, or to the emulator's own variables.
-static inline bool is_own(const Worker *w, uintptr_t at) {
-    return w->current == &w->home || at - (uintptr_t)w->current->stack < STACK_BYTES ||
-           at - (uintptr_t)w < sizeof *w ||
-           at - (uintptr_t)w->fibers < MAX_THREADS * sizeof *w->fibers;
-}
-
 __attribute__((noinline))
 static void touch_memory(void *p, size_t bytes, CountKind kind, uintptr_t address) {
     uintptr_t at = (uintptr_t)p;
@@ -331,8 +324,14 @@ static void touch_memory(void *p, size_t bytes, CountKind kind, uintptr_t addres
     }
 }
 
+// Most accesses are to the thread's stack, its local variables, or to the emulator's own variables.
 static inline void touch(void *p, size_t bytes, CountKind kind, uintptr_t address) {
-    if (running && !is_own(running, (uintptr_t)p)) touch_memory(p, bytes, kind, address);
+    const Worker *w = running;
+    if (!w || w->current == &w->home) return;
+    uintptr_t at = (uintptr_t)p;
+    if (at - (uintptr_t)w->current->stack < STACK_BYTES || at - (uintptr_t)w < sizeof *w ||
+        at - (uintptr_t)w->fibers < MAX_THREADS * sizeof *w->fibers) return;
+    touch_memory(p, bytes, kind, address);
 }
 
 }  // namespace emulator

@@ -124,7 +124,7 @@ static struct {
     Race race;                                   // the first of the launch
     std::string threads;                         // the two that meet in it
     bool uneven;                                 // some threads miss a barrier
-    bool off;                                    // the case is large: only its result is checked
+    bool off;                                    // a large case
 } watch;
 
 #ifdef EMULATOR_COUNT
@@ -181,8 +181,6 @@ static void watch_access(emulator::CountKind kind, const void *p, size_t bytes) 
     if (p && (uintptr_t)p % bytes)
         wrong("%zu bytes at once are %s, and do not begin at a multiple of %zu bytes: a GPU stops "
               "there", bytes, is, bytes);
-    if (kind == emulator::ATOMIC)
-        wrong("the kernel has an atomic update: no two threads have to write one number");
     for (const Array &a : arrays) {
         if (at < a.pages || at >= a.pages + a.bytes + 2*AROUND) continue;
         long first = (const float *)p - a.at, last = first + ((long)bytes - 1) / 4;
@@ -229,15 +227,6 @@ static std::string barriers_say(const BarrierHints &hints) {
             : std::string("one writes what the other has to read first; ") + hints.overwritten);
 }
 
-// Random cases also run the threads in a random order. A second launch has other numbers.
-static void begin_case(bool random, const std::string &sizes, int launch, size_t work) {
-    watch.off = work > 100000;
-    snprintf(situation, sizeof situation, " [%s%s DAY=%d]", sizes.c_str(),
-             launch > 1 ? ", a second launch in the same memory," : "", (int)seed);
-    if (random) setenv("EMULATOR_SHUFFLE", std::to_string(draw(1, 1 << 20)).c_str(), 1);
-    else unsetenv("EMULATOR_SHUFFLE");
-}
-
 // Launches a kernel; says if it fails or changes an input. Races are in `watch`.
 static void run(const std::function<void()> &launch) {
     watch.race = NO_RACE;
@@ -260,6 +249,21 @@ static void run(const std::function<void()> &launch) {
             if (memcmp(&a.at[i], &a.before[i], sizeof a.at[i]))
                 wrong("%s is %.4g after the launch, and was %.4g: it is an input, which stays as "
                        "it is", element(a, i).c_str(), a.at[i], a.before[i]);
+}
+
+// Two launches in the same memory, of which the second has other numbers; of a large case, one, and
+// only its result is checked. Random cases also run the threads in a random order.
+static void launches(bool random, size_t work, const std::string &sizes,
+                     const std::function<void()> &launch) {
+    watch.off = work > 100000;
+    for (int i = 0; i < (watch.off ? 1 : 2); i++) {
+        snprintf(situation, sizeof situation, " [%s%s DAY=%d]", sizes.c_str(),
+                 i > 0 ? ", a second launch in the same memory," : "", (int)seed);
+        if (random) setenv("EMULATOR_SHUFFLE", std::to_string(draw(1, 1 << 20)).c_str(), 1);
+        else unsetenv("EMULATOR_SHUFFLE");
+        launch();
+    }
+    arrays_free();
 }
 
 // ---- comparing ----
@@ -338,6 +342,12 @@ static inline void expect_coalesced(const char *what, emulator::CountKind kind, 
                    "neighbouring lanes must use neighbouring addresses", what,
                    (double)t.sectors / t.requests, (double)t.ideal / t.requests);
     }
+}
+
+// The barriers that a warp meets.
+static inline void expect_few_barriers(double warps, double most, const char *hint) {
+    double each = (double)asked(emulator::BARRIER).requests / warps;
+    if (each > most) wrong("%g barriers, expected %g: %s", each, most, hint);
 }
 
 // At most so many requests of a warp, and numbers.

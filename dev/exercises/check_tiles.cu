@@ -64,52 +64,44 @@ static void expect_transpose_along_rows(int N, int C) {
                         "rows of 33?");
 }
 
-// The barriers that a warp meets.
-static void expect_few_barriers(double warps, double most, const char *hint) {
-    double each = (double)asked(emulator::BARRIER).requests / warps;
-    if (each > most) wrong("%g barriers, expected %g: %s", each, most, hint);
+// Any bits.
+static void transpose(int N, int C) {
+    size_t size = (size_t)N*C;
+    std::vector<float> numbers_of_x(size);
+    std::vector<double> exact(size);
+    for (float &x : numbers_of_x)
+        x = draw(0, 20) ? draw_float() * draw_power(-120, 120) : draw_special();
+    for (size_t i = 0; i < size; i++) exact[i % C * N + i / C] = numbers_of_x[i];
+    bool whole = N % TILE == 0 && C % TILE == 0;
+    float *out = on_gpu("out", "cn", N, size, whole ? ROW_BY_ROW : GUARD_THE_STORE);
+    const float *x = on_gpu("x", "nc", C, size, whole ? ROW_BY_ROW : GUARD_THE_LOAD,
+                            numbers_of_x.data());
+    dim3 grid(tiles(C, TILE), tiles(N, TILE)), block(TILE, WARPS_OF_TILE);
+    run([&] { transpose_shared<<<grid, block>>>(out, x, N, C); });
+    const char *early = "the tile must be whole before another thread reads it";
+    expect(out, exact, barriers_say({ ALL_REACH_IT, early, early, "one thread loads an element" }),
+           [&](size_t i) { return is_right(out[i], exact[i], 0.0) &&
+                                  (isnan(out[i]) || !signbit(out[i]) == !signbit(exact[i])); },
+           not_written, [&](size_t i) { return moved_from(out, x, N, C, i); });
+    expect_transpose_along_rows(N, C);
+    expect_few_barriers((double)grid.x * grid.y * WARPS_OF_TILE, 1, "one, when the tile is whole");
 }
 
-// Any bits. The second launch is in the memory of the first.
-static void transpose(int N, int C, bool random) {
-    size_t size = (size_t)N*C;
-    for (int launch = 1; launch <= 2; launch++) {
-        begin_case(random, "N=" + std::to_string(N) + ", C=" + std::to_string(C), launch,
-                   (size_t)(N + TILE) * (C + TILE));
-        std::vector<float> numbers_of_x(size);
-        std::vector<double> exact(size);
-        for (float &x : numbers_of_x)
-            x = draw(0, 20) ? draw_float() * draw_power(-120, 120) : draw_special();
-        for (size_t i = 0; i < size; i++) exact[i % C * N + i / C] = numbers_of_x[i];
-        bool whole = N % TILE == 0 && C % TILE == 0;
-        float *out = on_gpu("out", "cn", N, size, whole ? ROW_BY_ROW : GUARD_THE_STORE);
-        const float *x = on_gpu("x", "nc", C, size, whole ? ROW_BY_ROW : GUARD_THE_LOAD,
-                                numbers_of_x.data());
-        dim3 grid(tiles(C, TILE), tiles(N, TILE)), block(TILE, WARPS_OF_TILE);
-        run([&] { transpose_shared<<<grid, block>>>(out, x, N, C); });
-        const char *early = "the tile must be whole before another thread reads it";
-        const char *once = "one thread loads an element";
-        expect(out, exact, barriers_say({ ALL_REACH_IT, early, early, once }),
-               [&](size_t i) { return is_right(out[i], exact[i], 0.0) && (isnan(out[i]) ||
-                                      !signbit(out[i]) == !signbit(exact[i])); },
-               not_written, [&](size_t i) { return moved_from(out, x, N, C, i); });
-        if (watch.off) break;
-        expect_transpose_along_rows(N, C);
-        double warps = (double)grid.x * grid.y * WARPS_OF_TILE;
-        expect_few_barriers(warps, 1, "one, when the tile is whole");
-    }
-    arrays_free();
+static void transpose_case(int N, int C, bool random) {
+    launches(random, (size_t)(N + TILE) * (C + TILE), "N=" + std::to_string(N) + ", C=" +
+             std::to_string(C), [=] { transpose(N, C); });
 }
 
 static void check_transpose_shared() {
     const int sizes[][2] = { { 32, 32 }, { 64, 96 }, { 45, 70 }, { 40, 72 }, { 1, 1 }, { 1, 100 },
                              { 100, 1 }, { 8, 8 }, { 31, 33 }, { 50, 50 }, { 24, 40 }, { 300, 240 },
                              { 199, 131 }, { 70000, 1 }, { 1, 70000 } };
-    for (auto &s : sizes) transpose(s[0], s[1], false);
-    for (int i = 0; i < 6; i++) transpose(draw(1, 130), draw(1, 130), true);
-    for (int i = 0; i < 4; i++) transpose(8 * draw(1, 16), 8 * draw(1, 16), true);
-    for (int i = 0; i < 4; i++) transpose(draw_size(), draw(1, 3), true);
-    for (int i = 0; i < 4; i++) transpose(draw(1, 3), draw_size(), true);
+    for (auto &s : sizes) transpose_case(s[0], s[1], false);
+    for (int i = 0; i < 5; i++) {
+        transpose_case(draw(1, 130), draw(1, 130), true);
+        transpose_case(8 * draw(1, 16), 8 * draw(1, 16), true);
+        transpose_case(i % 2 ? draw_size() : draw(1, 3), i % 2 ? draw(1, 3) : draw_size(), true);
+    }
 }
 
 // ---- matmul_tiled ----
@@ -144,8 +136,7 @@ static void matmul_run(const Matmul &p) {
 
 // For c[i], of which M, N and K are known to matter: how many products it sums, from a and b of 1.
 static std::string products_hint(const Matmul &p, size_t i) {
-    if (!watch.off && (asked(emulator::SHARED_STORE).requests == 0 ||
-                       asked(emulator::SHARED_LOAD).requests == 0))
+    if (!watch.off && asked(emulator::SHARED_LOAD).requests == 0)
         return "no number comes from shared memory: the tiles of a block are __shared__";
     int M = p.M, N = p.N, K = p.K;
     for (size_t j = 0; j < p.exact.size(); j++)
@@ -195,38 +186,30 @@ static void expect_matmul_counts(int M, int N, int K) {
     expect_few_barriers(blocks * warps, 2 * steps, "two a step");
 }
 
-enum Infinite { FINITE, ONE_IN_EACH, SPECIAL };          // numbers in a and b that are not finite
-
-// The second launch is in the memory of the first.
-static void product(int M, int N, int K, bool random, Infinite infinite = FINITE) {
-    for (int launch = 1; launch <= 2; launch++) {
-        begin_case(random, "M=" + std::to_string(M) + ", N=" + std::to_string(N) + ", K=" +
-                   std::to_string(K) + (infinite ? ", not all of a and b finite" : ""), launch,
-                   (size_t)(M + SIDE) * (N + SIDE) * (K + SIDE) / SIDE);
-        std::vector<float> a = numbers(M, K, true), b = numbers(K, N, false);
-        if (infinite == ONE_IN_EACH) {                       // no sum has inf - inf
-            for (float &x : a) x = fabsf(x) + 1.0f;
-            for (float &x : b) x = fabsf(x) + 1.0f;
-            a[(size_t)(M - 1)*K] = a[K - 1] = b[0] = b[(size_t)K*N - 1] = INFINITY;
-        }
-        if (infinite == SPECIAL)
-            for (int i = 0; i < 2; i++)
-                a[draw(0, M*K - 1)] = draw_special(), b[draw(0, K*N - 1)] = draw_special();
-        Matmul p = matmul_new(M, N, K, a, b);
-        matmul_run(p);
-        std::string barriers = barriers_say({ ALL_REACH_IT,
-            "both tiles must be whole before they are read",
-            "a tile must be read by all before the next step overwrites it",
-            "each element of a tile is one thread's to load, and a thread's sum is its own" });
-        expect(p.c, p.exact, barriers,
-               [&](size_t i) { return is_right(p.c[i], p.exact[i], p.error[i]); },
-               [](size_t) { return "block (x,y) has rows 16 y ... and columns 16 x ... of c, and a "
-                                   "thread one number; all threads of a block stay to the end"; },
-               [&](size_t i) { return products_hint(p, i); });
-        if (watch.off) break;
-        expect_matmul_counts(M, N, K);
+static void product(int M, int N, int K, bool infinite) {
+    std::vector<float> a = numbers(M, K, true), b = numbers(K, N, false);
+    for (int i = 0; infinite && i < 4; i++) {
+        a[i == 0 ? K - 1 : i == 1 ? (M - 1)*K : draw(0, M*K - 1)] = draw_special();
+        b[i == 0 ? K*N - 1 : i == 1 ? 0 : draw(0, K*N - 1)] = draw_special();
     }
-    arrays_free();
+    Matmul p = matmul_new(M, N, K, a, b);
+    matmul_run(p);
+    std::string barriers = barriers_say({ ALL_REACH_IT,
+        "both tiles must be whole before they are read",
+        "a tile must be read by all before the next step overwrites it",
+        "each element of a tile is one thread's to load, and a thread's sum is its own" });
+    expect(p.c, p.exact, barriers,
+           [&](size_t i) { return is_right(p.c[i], p.exact[i], p.error[i]); },
+           [](size_t) { return "block (x,y) has rows 16 y ... and columns 16 x ... of c, and a "
+                               "thread one number; all threads of a block stay to the end"; },
+           [&](size_t i) { return products_hint(p, i); });
+    expect_matmul_counts(M, N, K);
+}
+
+static void product_case(int M, int N, int K, bool random, bool infinite) {
+    launches(random, (size_t)(M + SIDE) * (N + SIDE) * (K + SIDE) / SIDE, "M=" + std::to_string(M) +
+             ", N=" + std::to_string(N) + ", K=" + std::to_string(K) +
+             (infinite ? ", not all of a and b finite" : ""), [=] { product(M, N, K, infinite); });
 }
 
 static void check_matmul_tiled() {
@@ -234,17 +217,17 @@ static void check_matmul_tiled() {
                              { 1, 1, 1 }, { 3, 5, 7 }, { 17, 1, 33 }, { 1, 17, 15 },
                              { 16, 16, 4200 }, { 33, 20, 1 }, { 40, 16, 128 }, { 33, 33, 33 },
                              { 129, 113, 35 }, { 1, 2, 70000 }, { 70000, 1, 1 }, { 2, 70000, 1 } };
-    for (auto &s : sizes) product(s[0], s[1], s[2], false);
-    product(19, 21, 23, false, ONE_IN_EACH);
-    for (int i = 0; i < 8; i++)
-        product(draw(1, i % 2 ? 15 : 60), draw(1, i % 3 ? 60 : 15), draw(1, i % 4 ? 90 : 15), true,
-                i % 2 ? SPECIAL : FINITE);
-    for (int i = 0; i < 3; i++) product(8 * draw(1, 7), 8 * draw(1, 7), 8 * draw(1, 12), true);
-    for (int i = 0; i < 6; i++) {
+    for (auto &s : sizes) product_case(s[0], s[1], s[2], false, false);
+    for (int i = 0; i < 8; i++) {
         int size[3] = { draw(1, 3), draw(1, 3), draw(1, 3) };
         size[i % 3] = draw_size();
-        product(size[0], size[1], size[2], true);
+        product_case(size[0], size[1], size[2], true, false);
+        product_case(draw(1, i % 2 ? 15 : 60), draw(1, i % 3 ? 60 : 15), draw(1, i % 4 ? 90 : 15),
+                     true, i % 2);
+        product_case(draw(17, 31), draw(17, 31), draw(17, 31), true, true);
     }
+    for (int i = 0; i < 3; i++)
+        product_case(8 * draw(1, 7), 8 * draw(1, 7), 8 * draw(1, 12), true, false);
 }
 
 int main(int argc, char **argv) {
