@@ -129,8 +129,8 @@ static void on_fault(int signal_number, siginfo_t *info, void *) {
     }
     char *address = (char *)info->si_addr, *stack = worker.current->stack;
     if (stack && address < stack && address >= stack - GUARD_BYTES)
-        fail("stack overflow: its local variables exceed %zu KB: an array is too large, or a "
-             "function calls itself too often", STACK_BYTES >> 10);
+        fail("stack overflow: its local variables exceed %zu KB: too large an array, or recursion",
+             STACK_BYTES >> 10);
     fail("access to unmapped address %p: an index runs past the end of an array, of an argument or "
          "of one that the kernel itself declares (SANITIZE=1 names the line)", (void *)address);
 }

@@ -179,8 +179,7 @@ static void watch_access(emulator::CountKind kind, const void *p, size_t bytes) 
     bool writes = kind != emulator::GLOBAL_LOAD && kind != emulator::SHARED_LOAD;
     const char *is = writes ? "written" : "read";
     if (p && (uintptr_t)p % bytes)
-        wrong("%zu bytes at once are %s, and do not begin at a multiple of %zu bytes: a GPU stops "
-              "there", bytes, is, bytes);
+        wrong("%zu bytes are %s at once, from no multiple of %zu: a GPU stops", bytes, is, bytes);
     for (const Array &a : arrays) {
         if (at < a.pages || at >= a.pages + a.bytes + 2*AROUND) continue;
         long first = (const float *)p - a.at, last = first + ((long)bytes - 1) / 4;
@@ -200,8 +199,7 @@ static void watch_access(emulator::CountKind kind, const void *p, size_t bytes) 
         watch_shared(&watch.words[s][i], writes, thread);
     }
     if (writes && at >= &__data_start && at < &_end)
-        wrong("the kernel writes a static or __device__ variable: all blocks share it, and the "
-              "next launch finds it as it is; only outputs are written");
+        wrong("a static or __device__ variable is written: all blocks and launches share it");
 }
 
 // In place of the library of -fsanitize=bounds.
@@ -284,14 +282,11 @@ static bool near(double a, double b) { return fabs(a - b) <= 1e-4 * fabs(b); }
 typedef std::function<bool(size_t i)> Right;                 // whether element i is
 typedef std::function<std::string(size_t i)> Hint;           // for the first that is not
 
-// Within an error, or just as infinite.
-static bool is_right(double got, double exact, double error) {
-    return fabs(got - exact) <= error || got == exact || (isnan(got) && isnan(exact));
-}
-
-// The same, where a sum may also have met inf - inf.
-static bool is_shown(double got, double exact, double error) {
-    return isfinite(exact) ? fabs(got - exact) <= error : !isfinite(got);
+// Within an error. What is not finite must show: just so, or in some way.
+enum Shows { JUST_SO, SOMEHOW };
+static bool is_right(double got, double exact, double error, Shows shows = JUST_SO) {
+    if (isfinite(exact)) return fabs(got - exact) <= error;
+    return shows == SOMEHOW ? !isfinite(got) : got == exact || (isnan(got) && isnan(exact));
 }
 
 // Compares an output with what is exact: first whether it is written, then its values. `barriers`

@@ -64,7 +64,6 @@ static void expect_transpose_along_rows(int N, int C) {
                         "rows of 33?");
 }
 
-// Any bits.
 static void transpose(int N, int C) {
     size_t size = (size_t)N*C;
     std::vector<float> numbers_of_x(size);
@@ -225,9 +224,8 @@ static void check_matmul_tiled() {
         product_case(draw(1, i % 2 ? 15 : 60), draw(1, i % 3 ? 60 : 15), draw(1, i % 4 ? 90 : 15),
                      true, i % 2);
         product_case(draw(17, 31), draw(17, 31), draw(17, 31), true, true);
-    }
-    for (int i = 0; i < 3; i++)
         product_case(8 * draw(1, 7), 8 * draw(1, 7), 8 * draw(1, 12), true, false);
+    }
 }
 
 int main(int argc, char **argv) {
