@@ -86,17 +86,18 @@ static void sums(dim3 grid, dim3 block, SumKind kind) {
 #endif
 }
 
-static void check_warp_sum_case(int blocks, int warps, SumKind kind, bool random) {
-    dim3 block = warps % 2 ? dim3(warps*32) : dim3(32, warps);
+static void check_warp_sum_case(int blocks, dim3 block, SumKind kind, bool random) {
+    int warps = (int)(block.x * block.y / 32);
     launches(random, 32*warps*blocks, "blocks: " + std::to_string(blocks) +
              ", warps of a block: " + std::to_string(warps), [=] { sums(blocks, block, kind); });
 }
 
 static void check_warp_sum() {
-    check_warp_sum_case(1, 2, WHOLE, false);
+    check_warp_sum_case(1, 64, WHOLE, false);
     for (int i = 0; i < 64; i++)
-        check_warp_sum_case(draw(1, 9), i % 32 + 1, (SumKind)draw(1, SUM_KINDS - 1), true);
-    check_warp_sum_case(2200, 1, SCALED, true);
+        check_warp_sum_case(draw(1, 9), i < 32 ? dim3(32*i + 32) : dim3(32, i - 31),
+                            (SumKind)draw(1, SUM_KINDS - 1), true);
+    check_warp_sum_case(2200, 32, SCALED, true);
 }
 
 // ---- rows: what softmax_row and layernorm_cuda share ----
