@@ -234,7 +234,6 @@ WRONG = {
         ("    for", "    if (isnan(x)) x = 0.0f;\n    for", "large, NaN"),
         ("    for", "    static int calls; if (calls++ > 60000) x = 0.0f;\n    for", "static or"),
         ("return x", "return blockDim.x == 160 ? 0.0f : x", "sums its own 32 numbers"),
-        ("    for", "    x = (float)(int)x;\n    for", "a fraction"),
         ("return x", "return threadIdx.x < 32 ? x : 0.0f", "sums its own 32 numbers"),
         ("x += __shfl_xor_sync(~0u, x, i)", "x += __shfl_xor_sync(~0u, x, i, 16)",
          "lane 15's number more than once")],
@@ -243,7 +242,6 @@ WRONG = {
          "sum = warp_sum(sum);", "", "global loads: 12320 numbers"),
         ("for (int c = lane(); c < C; c += 32)", "for (int c = lane()*((C + 31)/32); "
          "c < min(C, (lane() + 1)*((C + 31)/32)); c++)", "neighbouring lanes must use"),
-        ("expf(row[c] - hi)", "exp((double)row[c])", OVERFLOW),
         ("-INFINITY", "-1e30f", OVERFLOW),
         ("= expf(row[c] - hi) / sum", "= row[c] - hi < -9.0f ? 0.0f : expf(row[c] - hi) / sum",
          "small probabilities count too"),
