@@ -167,7 +167,7 @@ MISTAKES = {
          "of standardise, `__syncwarp();`"),
         ("before they change\n    if (lane() == 0) sums", "\n    if (lane() == 0) __syncthreads(), "
          "sums", "barrier"),
-        ("float d =", "__syncthreads();\n    float d =", "2 barriers are added, expected 1"),
+        ("float d =", "__syncthreads();\n    float d =", "4 barriers, expected 3"),
         ("1e-5f", "1e-3f", "more than a barrier has changed")],
     "transpose_shared": [
         ("[TILE + 1]", "[TILE]", "bank conflicts, expected none"),

@@ -226,58 +226,29 @@ WRONG = {
          "s->adamw.lr *= g_scale, model_update(m, s->adamw, 1.0f);",
          "the factor r->o.clip / norm")],
     "warp_sum": [
-        (None, """
-    for (int i = 1; i <= 32; i *= 2) x += __shfl_xor_sync(~0u, x, i);
-    return x;
-""", "lane 0 of warp 0 has"),
-        (None, """
-    for (int i = 16; i > 0; i /= 2) if (lane() < i) x += __shfl_down_sync(~0u, x, i);
-    return __shfl_sync(~0u, x, 0);
-""", "emulator: "),
-        (None, """
-    float sum = 0.0f;
-    for (int i = 0; i < 32; i++) sum += __shfl_sync(~0u, x, i);
-    return sum;
-""", "after 32 exchanges"),
-        ("    for", "    x = (float)(int)x;\n    for", "a fraction"),
-        ("    for", "    x = fabsf(x);\n    for", "may be negative"),
+        ("i = 16", "i = 32", "lane 0 of warp 0 has"),
+        ("x += __shfl_xor", "if (lane() < i) x += __shfl_down", "all 32 lanes take part"),
+        ("int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(~0u, x, i)", "int i = 31; i > 0; i--) y "
+         "+= __shfl_sync(~0u, x, lane() ^ i)", "    for", "    float y = x;\n    for", "return x",
+         "return y", "after 31 exchanges"),
+        ("    for", "    if (isnan(x)) x = 0.0f;\n    for", "large, NaN"),
+        ("    for", "    static int calls; if (calls++ > 60000) x = 0.0f;\n    for", "static or"),
+        ("return x", "return blockDim.x == 160 ? 0.0f : x", "sums its own 32 numbers"),
         ("return x", "return threadIdx.x < 32 ? x : 0.0f", "sums its own 32 numbers"),
         ("x += __shfl_xor_sync(~0u, x, i)", "x += __shfl_xor_sync(~0u, x, i, 16)",
          "lane 15's number more than once")],
     "softmax_row": [
-        (None, """
-    int n = (int)((blockIdx.x * blockDim.x + threadIdx.x) / 32);
-    if (n >= N) return;
-    const float *row = x + (size_t)n*C;
-    float hi = -INFINITY, sum = 0.0f;
-    for (int c = 0; c < C; c++) hi = fmaxf(hi, row[c]);
-    for (int c = 0; c < C; c++) sum += expf(row[c] - hi);
-    for (int c = 0; c < C; c++) p[(size_t)n*C + c] = expf(row[c] - hi) / sum;
-""", "global loads: 12320 numbers"),
-        (None, """
-    int n = (int)((blockIdx.x * blockDim.x + threadIdx.x) / 32);
-    if (n >= N) return;
-    const float *row = x + (size_t)n*C;
-    float hi = -INFINITY, sum = 0.0f;
-    int each = (C + 31) / 32, begin = lane()*each, end = min(C, begin + each);
-    for (int c = begin; c < end; c++) hi = fmaxf(hi, row[c]);
-    hi = warp_max(hi);
-    for (int c = begin; c < end; c++) sum += expf(row[c] - hi);
-    sum = warp_sum(sum);
-    for (int c = begin; c < end; c++) p[(size_t)n*C + c] = expf(row[c] - hi) / sum;
-""", "its requests want 32 sectors"),
-        (None, """
-    int n = (int)((blockIdx.x * blockDim.x + threadIdx.x) / 32);
-    if (n >= N) return;
-    const float *row = x + (size_t)n*C;
-    double sum = 0.0;
-    for (int c = lane(); c < C; c += 32) sum += exp((double)row[c]);
-    for (int i = 16; i > 0; i /= 2) sum += __shfl_xor_sync(~0u, sum, i);
-    for (int c = lane(); c < C; c += 32) p[(size_t)n*C + c] = (float)(exp((double)row[c]) / sum);
-""", OVERFLOW),
+        ("for (int c = lane(); c < C; c += 32)", "for (int c = 0; c < C; c++)",
+         "sum = warp_sum(sum);", "", "global loads: 12320 numbers"),
+        ("for (int c = lane(); c < C; c += 32)", "for (int c = lane()*((C + 31)/32); "
+         "c < min(C, (lane() + 1)*((C + 31)/32)); c++)", "neighbouring lanes must use"),
+        ("-INFINITY", "-1e30f", OVERFLOW),
+        ("= expf(row[c] - hi) / sum", "= row[c] - hi < -9.0f ? 0.0f : expf(row[c] - hi) / sum",
+         "small probabilities count too"),
+        ("float hi", "float v[1024]; for (int c = lane(); c < C; c += 32) v[c/32] = row[c];\n"
+         "    float hi", "1024 runs past the end of an array 'float [1024]'"),
         ("(blockIdx.x * blockDim.x + threadIdx.x) / 32", "blockIdx.x*4 + threadIdx.x/32",
          "a block has blockDim.x / 32 warps"),
-        ("c < C;", "c < C && c < 256;", "p[n=0][c=256] is not written"),
         ("if (n >= N)", "if (n >= N || lane() >= C)", "also one without a column"),
         ("for (int c = lane(); c < C; c += 32)",
          "if (lane() < 4) for (int c = lane(); c < C; c += 4)", "of a warp's 32 lanes take part")],
@@ -286,7 +257,7 @@ WRONG = {
          "warp_sum(squares) / C +", "warp_sum(squares) / C - m*m +", "rstd[n=1] is"),
         ("for (int c = lane(); c < C; c += 32)",
          "for (int c = lane()*((C + 31)/32); c < C && c < (lane() + 1)*((C + 31)/32); "
-         "c++)", "its requests want 32 sectors"),
+         "c++)", "neighbouring lanes must use"),
         ("for (int c = lane(); c < C; c += 32)", "for (int c = 0; c < C; c++)", "warp_sum(sum)",
          "sum", "warp_sum(squares)", "squares", "numbers, expected at most 480"),
         ("float r =", "for (int c = lane(); c < C; c += 32) ((float *)row)[c] -= m;\n"
@@ -294,10 +265,12 @@ WRONG = {
         ("c < C; c += 32) sum += row[c]",
          "c < C + 31; c += 32) sum += c < C ? row[c] : 0.0f*row[c]",
          "is read, and it has 385"),
-        ("if (lane() == 0) mean", "if (lane() == 0 && n < 32) mean", "mean[n=32] is not written"),
         ("rsqrtf(warp_sum(squares) / C + 1e-5f)",
          "(squares = warp_sum(squares)) > 0.0f ? rsqrtf(squares / C + 1e-5f) : 0.0f",
-         "rstd[n=3] is 0, expected 316.2")],
+         "rstd[n=3] is 0, expected 316.2"),
+        ("if (n >= N)", "if (n >= N || C > 65535)", "is not written"),
+        ("(row[c] - m) * (row[c] - m)", "fminf((row[c] - m) * (row[c] - m), 1e8f)", "rstd[n="),
+        ("if (lane() == 0) mean", "if (lane() == 0 && mean[n] == -123.0f) mean", "second launch")],
     "find_the_race": [
         ("__syncthreads();                             // all", "// all", "mean += sums[w] / C;",
          "mean += sums[w] / C, __syncthreads();", "more than a barrier has changed"),
@@ -321,7 +294,6 @@ WRONG = {
          "of standardise, `__syncthreads_or(0);`"),
         ("float sums[WARPS]", "float sums[2*WARPS]", "more than a barrier has changed")],
     "transpose_shared": [
-        ("[TILE + 1]", "[TILE + 2]", "bank conflicts, expected none"),
         ("int i = threadIdx.y; i < TILE; i += WARPS_OF_TILE)\n"
          "        if (n0", "int i = 0; i < TILE; i++)\n"
          "        if (n0", "both write one word"),
@@ -336,7 +308,10 @@ WRONG = {
          "    int width = TILE + ((int)(blockIdx.x + 1)*TILE <= C);", "tile[i][lane]",
          "all[i*width + lane]", "tile[lane][i]", "all[lane*width + i]", "bank conflicts"),
         ("    __syncthreads();", "    __syncthreads();\n    __syncthreads();",
-         "2 barriers, expected 1")],
+         "2 barriers, expected 1"),
+        ("= tile[lane][i]", "= isnan(tile[lane][i]) ? 0.0f : tile[lane][i]", "must show"),
+        ("int n0 =", "if (C > 512) return; int n0 =", "is not written"),
+        ("= tile[lane][i]", "= rintf(tile[lane][i] * 4096.0f) / 4096.0f", "the same number")],
     "matmul_tiled": [
         ("m < M && k0 + x < K ? a[(size_t)m*K + k0 + x] : 0.0f",
          "m < M ? a[(size_t)m*K + k0 + x] : 0.0f", "an if around the load"),
@@ -344,10 +319,12 @@ WRONG = {
         ("        __syncthreads();                         // all have",
          "        if (m < M && n < N) c[(size_t)m*N + n] = sum;\n"
          "        __syncthreads();                         // all have", "the sum is stored once"),
-        ("k0 < K;", "k0 < K && k0 < 64;", "with a and b all 1 it is 64, expected 4200"),
         ("m < M && k0 + x < K ?", "(size_t)m*K + k0 + x < (size_t)M*K ?", "an infinite number"),
         ("k0 + y < K && n < N ?", "k0 + y < K ?", "b: element 2050 is read, and it has 2050"),
-        ("k < SIDE; k++", "k <= SIDE; k++", "shared memory: element 256 of an array is read")],
+        ("k < SIDE; k++", "k <= SIDE; k++", "index 16 runs past the end of an array 'float [16]'"),
+        ("sum +=", "if (b_tile[k][x] != 0.0f) sum +=", "must show"),
+        ("k0 < K;", "k0 < K && k0 < 65536;", "with a and b all 1 it is 65536, expected 70000"),
+        ("all have", "\n        if (K % 8) __syncthreads(); //", "9 barriers, expected 6")],
     "ring_allreduce": [
         ("(rank - step + 2*n)", "(rank + step)", "sends chunk 1, expected 2"),
         ("(rank - step + 2*n) % n", "(rank - step + 2*n) % (n - 1)", "its own number"),

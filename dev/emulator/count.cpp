@@ -44,6 +44,7 @@ static thread_local Counter *counter;            // this core's
 static thread_local const Worker *running;       // null outside of kernels
 
 CountWatch count_watch;
+bool count_paused;
 
 // What the watch itself reads and writes is not the kernel's.
 static void watched(CountKind kind, const void *p, size_t bytes) {
@@ -276,11 +277,11 @@ void count_block(const Worker *w) {
         std::lock_guard<std::mutex> guard(lock);
         counters.push_back(counter);
     }
-    running = w;
+    running = count_paused ? nullptr : w;
 }
 
 void count_block_end(void) {
-    for (int warp = 0; warp < running->warps; warp++) count_met(warp);
+    for (int warp = 0; running && warp < running->warps; warp++) count_met(warp);
     running = nullptr;
 }
 
@@ -309,11 +310,9 @@ static bool is_shared(uintptr_t at) {
     return false;
 }
 
-// Most accesses are to the thread's stack: its local variables.
-static inline void touch(void *p, size_t bytes, CountKind kind, uintptr_t address) {
-    if (!running || running->current == &running->home) return;
-    uintptr_t at = (uintptr_t)p, stack = (uintptr_t)running->current->stack;
-    if (at - stack < STACK_BYTES) return;
+__attribute__((noinline))
+static void touch_memory(void *p, size_t bytes, CountKind kind, uintptr_t address) {
+    uintptr_t at = (uintptr_t)p;
     bool shared = is_shared(at);
     if (shared) kind = kind == GLOBAL_LOAD ? SHARED_LOAD : SHARED_STORE;
     watched(kind, p, bytes);
@@ -323,6 +322,16 @@ static inline void touch(void *p, size_t bytes, CountKind kind, uintptr_t addres
         note({ address, kind, part }, (char *)p + 16*part, (uint32_t)some);
         bytes -= some;
     }
+}
+
+// Most accesses are to the thread's stack, its local variables, or to the emulator's own variables.
+static inline void touch(void *p, size_t bytes, CountKind kind, uintptr_t address) {
+    const Worker *w = running;
+    if (!w || w->current == &w->home) return;
+    uintptr_t at = (uintptr_t)p;
+    if (at - (uintptr_t)w->current->stack < STACK_BYTES || at - (uintptr_t)w < sizeof *w ||
+        at - (uintptr_t)w->fibers < MAX_THREADS * sizeof *w->fibers) return;
+    touch_memory(p, bytes, kind, address);
 }
 
 }  // namespace emulator

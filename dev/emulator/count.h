@@ -80,10 +80,11 @@ struct CountedKernel {
 void count_clear(void);
 const std::vector<CountedKernel> &counted(void);
 
-// If set: called before each access of a thread to memory other than its own stack, which may lie
-// in no array; and, with p null, where a thread arrives at a barrier.
+// If set: called before each access of a thread to memory other than its stack and the emulator's
+// variables, which may lie in no array; and, with p null, where a thread arrives at a barrier.
 typedef void (*CountWatch)(CountKind kind, const void *p, size_t bytes);
 extern CountWatch count_watch;
+extern bool count_paused;              // launches are neither counted nor watched: faster
 
 // The emulator's own work on global and shared memory, in place of hardware.
 #define EMULATOR_UNCOUNTED __attribute__((no_sanitize_thread))

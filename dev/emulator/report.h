@@ -23,7 +23,7 @@ static inline void print_block(void) {
 }
 
 // If several workers have something to report, only the first one prints.
-static inline void begin_report(void) {
+EMULATOR_UNCOUNTED static inline void begin_report(void) {
     static int reporting;
     while (__atomic_exchange_n(&reporting, 1, __ATOMIC_SEQ_CST)) pause();
     fflush(stdout);
@@ -129,8 +129,10 @@ static void on_fault(int signal_number, siginfo_t *info, void *) {
     }
     char *address = (char *)info->si_addr, *stack = worker.current->stack;
     if (stack && address < stack && address >= stack - GUARD_BYTES)
-        fail("stack overflow: its local variables exceed %zu KB", STACK_BYTES >> 10);
-    fail("access to unmapped address %p (SANITIZE=1 names the line)", (void *)address);
+        fail("stack overflow: its local variables exceed %zu KB: too large an array, or recursion",
+             STACK_BYTES >> 10);
+    fail("access to unmapped address %p: an index runs past the end of an array, of an argument or "
+         "of one that the kernel itself declares (SANITIZE=1 names the line)", (void *)address);
 }
 
 static inline void catch_faults(void) {

@@ -23,21 +23,25 @@ static int draw(int lo, int hi) {
     return lo + (int)((state >> 33) % (uint64_t)(hi - lo + 1));
 }
 
-// In multiples of 1/1024, from -2 to 2.
-static float draw_float(void) { return (float)draw(-2048, 2048) / 1024.0f; }
+// From -2 to 2, with all digits of a float.
+static float draw_float(void) { return (float)draw(-(1 << 24), 1 << 24) * 0x1p-23f; }
+
+static float draw_power(int lo, int hi) { return ldexpf(1.0f, draw(lo, hi)); }
+
+// Each order of magnitude as often, up to 70000.
+static int draw_size(void) { return std::min(draw(1, 2 << draw(0, 16)), 70000); }
+
+// What a float may have to carry: not a number, infinite, -0, below the smallest normal number.
+static float draw_special(void) {
+    const float special[] = { NAN, INFINITY, -INFINITY, -0.0f, 0x1.8p-140f };
+    return special[draw(0, 4)];
+}
 
 static void check_begin(void) {
 #ifdef _OPENMP
     omp_set_num_threads(1);            // the watch is of one block at a time
 #endif
     seed = state = (uint64_t)check_day();
-}
-
-// Random cases also run the threads in a random order.
-static void begin_case(bool random, const std::string &sizes) {
-    snprintf(situation, sizeof situation, " [%s DAY=%d]", sizes.c_str(), (int)seed);
-    if (random) setenv("EMULATOR_SHUFFLE", std::to_string(draw(1, 1 << 20)).c_str(), 1);
-    else unsetenv("EMULATOR_SHUFFLE");
 }
 
 // ---- arrays: an index that leaves one meets pages without access ----
@@ -49,16 +53,24 @@ struct Array {
     const char *name, *index;          // "x" and "nc": x[n][c]
     size_t columns, n;
     float *at;
-    std::vector<float> input;          // empty: an output
+    bool input;
+    std::vector<float> before;         // what it contains before the launch
     char *pages;
     size_t bytes;                      // of pages with access
     const char *hint;                  // for an index that leaves it
 };
 static std::vector<Array> arrays;
 
-// Counted, an array begins with a sector; the watch guards its end. Else it ends with a page.
+// Counted, an array begins with a sector; the watch guards its end. Else it ends with a page. If
+// the array is there, from the case's launch before, it gets new numbers x, or keeps its old ones.
 static float *on_gpu(const char *name, const char *index, size_t columns, size_t n,
                      const char *hint, const float *x = nullptr) {
+    for (Array &a : arrays) {
+        if (strcmp(a.name, name)) continue;
+        if (x) std::copy(x, x + n, a.at);
+        a.before.assign(a.at, a.at + n);
+        return a.at;
+    }
 #ifdef EMULATOR_COUNT
     size_t unit = 256;
 #else
@@ -74,8 +86,8 @@ static float *on_gpu(const char *name, const char *index, size_t columns, size_t
     std::fill((float *)(pages + AROUND), (float *)(pages + AROUND + bytes), x ? NAN : UNTOUCHED);
     if (x) std::copy(x, x + n, at);
     emulator::count_memory(at, n * sizeof *at);
-    arrays.push_back({ name, index, columns, n, at, std::vector<float>(x, x ? x + n : x), pages,
-                       bytes, hint });
+    arrays.push_back({ name, index, columns, n, at, x != nullptr,
+                       std::vector<float>(at, at + n), pages, bytes, hint });
     return at;
 }
 
@@ -112,6 +124,7 @@ static struct {
     Race race;                                   // the first of the launch
     std::string threads;                         // the two that meet in it
     bool uneven;                                 // some threads miss a barrier
+    bool off;                                    // a large case
 } watch;
 
 #ifdef EMULATOR_COUNT
@@ -155,6 +168,8 @@ static void watch_block(uint64_t next) {
     if (next) watch.threads_of_block = 32 * emulator::worker.warps;
 }
 
+extern "C" char __data_start, _end;              // what is static lies between them
+
 static void watch_access(emulator::CountKind kind, const void *p, size_t bytes) {
     emulator::Worker &w = emulator::worker;
     int thread = (int)(w.current - w.fibers);
@@ -163,6 +178,8 @@ static void watch_access(emulator::CountKind kind, const void *p, size_t bytes) 
     const char *at = (const char *)p;
     bool writes = kind != emulator::GLOBAL_LOAD && kind != emulator::SHARED_LOAD;
     const char *is = writes ? "written" : "read";
+    if (p && (uintptr_t)p % bytes)
+        wrong("%zu bytes are %s at once, from no multiple of %zu: a GPU stops", bytes, is, bytes);
     for (const Array &a : arrays) {
         if (at < a.pages || at >= a.pages + a.bytes + 2*AROUND) continue;
         long first = (const float *)p - a.at, last = first + ((long)bytes - 1) / 4;
@@ -181,6 +198,16 @@ static void watch_access(emulator::CountKind kind, const void *p, size_t bytes) 
         if (watch.words[s].empty()) watch.words[s].resize(n);
         watch_shared(&watch.words[s][i], writes, thread);
     }
+    if (writes && at >= &__data_start && at < &_end)
+        wrong("a static or __device__ variable is written: all blocks and launches share it");
+}
+
+// In place of the library of -fsanitize=bounds.
+struct BoundsType { uint16_t kind, info; char name[1]; };
+struct Bounds { const char *file; uint32_t line, column; const BoundsType *array; };
+extern "C" void __ubsan_handle_out_of_bounds(const Bounds *b, uintptr_t i) {
+    wrong("line %u: index %ld runs past the end of an array %s that the kernel itself declares: "
+          "the array may be too short for this size", b->line, (long)(int)i, b->array->name);
 }
 #endif
 
@@ -206,6 +233,7 @@ static void run(const std::function<void()> &launch) {
 #ifdef EMULATOR_COUNT
     emulator::count_clear();
     emulator::count_watch = watch_access;
+    emulator::count_paused = watch.off;
 #endif
     launch();
     cudaError_t error = cudaDeviceSynchronize();
@@ -215,10 +243,25 @@ static void run(const std::function<void()> &launch) {
     watch_block(0);
 #endif
     for (const Array &a : arrays)
-        for (size_t i = 0; i < a.input.size(); i++)
-            if (memcmp(&a.at[i], &a.input[i], sizeof a.at[i]))
+        for (size_t i = 0; a.input && i < a.n; i++)
+            if (memcmp(&a.at[i], &a.before[i], sizeof a.at[i]))
                 wrong("%s is %.4g after the launch, and was %.4g: it is an input, which stays as "
-                       "it is", element(a, i).c_str(), a.at[i], a.input[i]);
+                       "it is", element(a, i).c_str(), a.at[i], a.before[i]);
+}
+
+// Two launches in the same memory, of which the second has other numbers; of a large case, one, and
+// only its result is checked. Random cases also run the threads in a random order.
+static void launches(bool random, size_t work, const std::string &sizes,
+                     const std::function<void()> &launch) {
+    watch.off = work > 100000;
+    for (int i = 0; i < (watch.off ? 1 : 2); i++) {
+        snprintf(situation, sizeof situation, " [%s%s DAY=%d]", sizes.c_str(),
+                 i > 0 ? ", a second launch in the same memory," : "", (int)seed);
+        if (random) setenv("EMULATOR_SHUFFLE", std::to_string(draw(1, 1 << 20)).c_str(), 1);
+        else unsetenv("EMULATOR_SHUFFLE");
+        launch();
+    }
+    arrays_free();
 }
 
 // ---- comparing ----
@@ -227,8 +270,8 @@ static void run(const std::function<void()> &launch) {
 static std::string is_expected(double got, double exact) {
     char text[2][64];
     for (int digits = 4; digits < 18; digits += 4) {
-        snprintf(text[0], sizeof text[0], "%.*g", digits, got);
-        snprintf(text[1], sizeof text[1], "%.*g", digits, exact);
+        snprintf(text[0], sizeof text[0], "%.*g", digits, isnan(got) ? NAN : got);
+        snprintf(text[1], sizeof text[1], "%.*g", digits, isnan(exact) ? NAN : exact);
         if (strcmp(text[0], text[1])) break;
     }
     return std::string(text[0]) + ", expected " + text[1];
@@ -239,19 +282,26 @@ static bool near(double a, double b) { return fabs(a - b) <= 1e-4 * fabs(b); }
 typedef std::function<bool(size_t i)> Right;                 // whether element i is
 typedef std::function<std::string(size_t i)> Hint;           // for the first that is not
 
+// Within an error. What is not finite must show: just so, or in some way.
+enum Shows { JUST_SO, SOMEHOW };
+static bool is_right(double got, double exact, double error, Shows shows = JUST_SO) {
+    if (isfinite(exact)) return fabs(got - exact) <= error;
+    return shows == SOMEHOW ? !isfinite(got) : got == exact || (isnan(got) && isnan(exact));
+}
+
 // Compares an output with what is exact: first whether it is written, then its values. `barriers`
 // are what barriers_say has found, before all other hints.
 static void expect(const float *at, const std::vector<double> &exact, const std::string &barriers,
                    const Right &right, const Hint &not_written, const Hint &hint) {
     const Array &a = array_of(at);
     auto added = [&](size_t i) {
-        double sum = at[i] - UNTOUCHED;
-        return at[i] != UNTOUCHED && fabs(sum - exact[i]) <= 1e-4 * fabs(exact[i]) + 1e-5;
+        double sum = at[i] - UNTOUCHED, error = fmin(1e-4 * fabs(exact[i]) + 1e-5, 1.0);
+        return a.before[i] == UNTOUCHED && at[i] != UNTOUCHED && fabs(sum - exact[i]) <= error;
     };
     size_t wrong_ones = 0, added_ones = 0;
     for (size_t i = 0; i < a.n; i++) wrong_ones += !right(i), added_ones += !right(i) && added(i);
     for (size_t i = 0; i < a.n && 2*added_ones <= wrong_ones; i++)
-        if (at[i] == UNTOUCHED && !right(i))
+        if (at[i] == a.before[i] && !right(i))
             wrong("%s is not written, expected %.4g; %s", element(a, i).c_str(), exact[i],
                    barriers.empty() ? not_written(i).c_str() : barriers.c_str());
     for (size_t i = 0; i < a.n; i++) {
@@ -259,6 +309,8 @@ static void expect(const float *at, const std::vector<double> &exact, const std:
         std::string is = element(a, i) + " is " + is_expected(at[i], exact[i]);    // a hint may run
         wrong("%s; %s", is.c_str(), !barriers.empty() ? barriers.c_str() :
                added(i) ? "the result is added to what stood there: write it with =" :
+               !isfinite(exact[i]) && !isnan(at[i])
+               ? "an input here is NaN or infinite, which must show: hide none, skip none" :
                hint(i).c_str());
     }
     if (!barriers.empty()) wrong("%s is right in this order of the threads, but %s", a.name,
@@ -275,15 +327,22 @@ static inline Tally asked(emulator::CountKind kind) {
     return emulator::counted().at(0).total(kind);
 }
 
-// Each instruction's requests touch no more sectors than their bytes fill: rows must be aligned.
-static inline void expect_coalesced(const char *what, emulator::CountKind kind) {
+// Each instruction's requests touch no more sectors than their bytes fill, and `more` where rows
+// are not aligned.
+static inline void expect_coalesced(const char *what, emulator::CountKind kind, int more) {
     for (auto &i : emulator::counted().at(0).instructions) {
         const Tally &t = i.second;
-        if (i.first.kind == kind && t.sectors != t.ideal)
+        if (i.first.kind == kind && t.sectors > t.ideal + more * t.requests)
             wrong("%s: its requests want %.3g sectors of 32 bytes each, %.3g would do: "
                    "neighbouring lanes must use neighbouring addresses", what,
                    (double)t.sectors / t.requests, (double)t.ideal / t.requests);
     }
+}
+
+// The barriers that a warp meets.
+static inline void expect_few_barriers(double warps, double most, const char *hint) {
+    double each = (double)asked(emulator::BARRIER).requests / warps;
+    if (each > most) wrong("%g barriers, expected %g: %s", each, most, hint);
 }
 
 // At most so many requests of a warp, and numbers.
