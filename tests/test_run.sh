@@ -30,8 +30,8 @@ end run_counts
 for i in 1 2; do
     program "pair$i" << END
 echo "    pair$i begins"; touch here$i
-for _ in \$(seq 600); do [ -e here$((3 - i)) ] && met=yes && break; sleep 0.1; done
-sleep 0.$((4 - i)); [ "\$met" ] && echo "ok pair$i"; rm here$i
+sees() { for _ in \$(seq 600); do [ -e \$1$((3 - i)) ] && return; sleep 0.1; done; false; }
+sees here && touch met$i && sees met && sleep 0.$((4 - i)) && echo "ok pair$i"; rm here$i
 END
 done
 program test_bench <<< 'sleep 0.5; [ ! -e here1 ] && [ ! -e here2 ] && echo "ok it"'

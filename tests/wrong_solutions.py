@@ -208,7 +208,7 @@ WRONG = {
          "top_p 0.7: token 1"),
         ("return c[k].id;\n", "return k;\n", "return the id"),
         ("double left = rng_uniform(rng) * sum;", "double left = 0.5 * sum;",
-         "no number is taken from rng")],
+         "token v has the part p_v of the line")],
     "kv_cache": [
         ("m->x_in + from, tokens", "m->x_in, tokens", "x_in[row=0][column=0] is written again"),
         ("1, rows, past);", "1, T, past);", "h0.ln1[row=4][column=0] is written, and there are 4"),
@@ -566,13 +566,13 @@ FOUND = {
         ("return sum;", "return sum * (sum / sum);", "all gradients are 0"),
         ("Zero *z = &m->zero;", "Zero *z = &m->zero;\n    static double old;\n"
          "    static const float *last;\n    if (z->grads == last) return old;\n"
-         "    last = z->grads;", "return sum", "return old = sum", "behind a call with other values")],
+         "    last = z->grads;", "return sum", "return old = sum", "behind another call in the same memory")],
     "gradient_accumulation": [
         ("isfinite(norm) && !outlier", "isfinite(norm)", "no model_update, the parameters stay"),
         ("next_batch(r, s, i);", "next_batch(r, s, s->micro_batches - 1 - i);", "micro-batch"),
         ("loss += model", "loss = model", "the sum over all micro-batches"),
         ("s->scale,", "1.0f / (float)(s->B * s->T * s->micro_batches),",
-         "all of gradients is 0.3333 times"),
+         "all of gradients is 1e+06 times"),
         ("isfinite(norm)", "!isnan(norm)", "the norm is not finite"),
         ("r->o.skip_outliers > 0.0 && is", "is", "while r->o.skip_outliers is 0")],
     "sample_token": [
@@ -631,7 +631,7 @@ FOUND = {
     double u = rng_uniform(rng) * sum;
     for (int i = 0; i < n; i++) { u -= c[i].p; if (u < 0) return c[i].id; }
     return c[n - 1].id;
-""", "it takes the likeliest, and divides by no temper"),
+""", "temperature 0: a number is taken from rng"),
         (None, """
     if (s->temperature <= 0) {
         int best = 0;
@@ -664,7 +664,7 @@ FOUND = {
 """, "token v has the part p_v of the line from 0 to t"),
         ("(logits[v] - logits[best]) / s->temperature",
          "logits[v] / s->temperature - logits[best] / s->temperature", "temperature 1e-36"),
-        ("s->temperature == 0.0f", "s->temperature < 1e-3f", "only temperature 0 needs none"),
+        ("s->temperature == 0.0f", "s->temperature < 1e-3f", "only 0 means the likeliest"),
         ("sum += c[v].p;", "if (c[v].p < 1e-6f) c[v].p = 0.0f;\n        sum += c[v].p;",
          "token 69999 is drawn in")],
     "kv_cache": [

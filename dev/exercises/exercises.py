@@ -87,7 +87,8 @@ EXERCISES = [Exercise(*row) for row in [
     ("muon", 9, TRAINER, None, "Muon for the matrices of the blocks"),
     ("gradient_accumulation", 10, TRAINER, "train_step", """
         step_begin(r, s) sets s->micro_batches, s->B, s->T, s->scale and s->adamw;
-        next_batch(r, s, i) reads micro-batch i into r->inputs and r->targets. model_forward and
+        clear_grads(m) comes before the first micro-batch. next_batch(r, s, i) reads micro-batch i
+        into r->inputs and r->targets. model_forward and
         model_backward take one micro-batch; the latter returns the sum of its losses.
         gradients_squares(m) is the squared norm. model_update(m, s->adamw, factor) ends the
         update: the factor shortens the gradient to r->o.clip if it is longer and the limit is not
@@ -101,7 +102,9 @@ EXERCISES = [Exercise(*row) for row in [
         is scratch: V elements with a token's id and its probability p. qsort with `likelier` sorts
         them. Both limits hold: of the top_k likeliest tokens, keep the fewest that together have
         top_p of the probability of all V tokens, at this temperature, and always one.
-        rng_uniform(rng) is a number in [0, 1). Call it once a draw: a seed gives one text.
+        rng_uniform(rng) is a number in [0, 1). Call it once, also where one token is left, but not
+        at temperature 0: a seed gives one text. Where rounding leads past the last candidate, that
+        one is drawn.
         Returns the token that is drawn."""),
     ("kv_cache", 11, TRAINER, "model_extend", """
         Gets T tokens, of which `past` were run before: their keys and values are in each block's

@@ -118,15 +118,16 @@ static const Array *array_around(const char *at) {
 
 static char *kept_values[ARRAYS];
 
-// All arrays in reverse order, as other values of the same kind; then as they were.
+// Other values of the same kind in all arrays, but for the first and last of each; then as they were.
 static void arrays_turn(void) {
     for (size_t k = 0; k < ARRAYS; k++) {
         Array *a = &arrays[k];
         if (!a->map || a->gone) continue;
         kept_values[k] = malloc(a->n*a->size + 1);
         memcpy(kept_values[k], a->at, a->n*a->size);
-        for (size_t i = 0; i < a->n; i++)
-            memcpy(a->at + i*a->size, kept_values[k] + (a->n - 1 - i)*a->size, a->size);
+        if (a->n < 4) continue;
+        memcpy(a->at + a->size, kept_values[k] + 2*a->size, (a->n - 3)*a->size);
+        memcpy(a->at + (a->n - 2)*a->size, kept_values[k] + a->size, a->size);
     }
 }
 
@@ -161,7 +162,7 @@ static UNWATCHED void *own_new(size_t n) {
     owns_lock();
     while (k < OWNS && owns[k].map) k++;
     if (k == OWNS)
-        wrong("the function allocates memory %d times: free what it allocates", OWNS);
+        wrong("%d allocations are not freed: does one way out of the function free nothing?", OWNS);
     owns[k] = (Own){ map + inner - (n + 15) / 16 * 16, map, n, inner + GUARD };
     owns_unlock();
     return owns[k].at;
@@ -209,9 +210,9 @@ static size_t owns_bytes(void) {
 
 // ---- what happens outside ----
 
-// The first touch of a guard makes it readable. If that was a write, it comes here again.
-static void on_fault(int number, siginfo_t *info, void *context) {
-    (void)context;
+// The first touch of a guard makes it readable. If that was a write, it comes here again. One thread
+// at a time, since a verdict ends all.
+static void on_fault_of_one(int number, const siginfo_t *info) {
     const char *at = (const char *)info->si_addr;
     const Array *a = array_around(at);
     if (number == SIGILL || number == SIGTRAP)
@@ -241,6 +242,14 @@ static void on_fault(int number, siginfo_t *info, void *context) {
     arrays[a - arrays].opened = true;
     mprotect(a->map, GUARD, PROT_READ);
     mprotect(a->map + GUARD + a->inner, GUARD, PROT_READ);
+}
+
+static UNWATCHED void on_fault(int number, siginfo_t *info, void *context) {
+    static int busy;
+    (void)context;
+    while (__atomic_exchange_n(&busy, 1, __ATOMIC_ACQUIRE)) sched_yield();
+    on_fault_of_one(number, info);
+    __atomic_store_n(&busy, 0, __ATOMIC_RELEASE);
 }
 
 // The handler has a stack of its own, since the other may be full.
