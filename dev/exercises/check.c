@@ -469,7 +469,7 @@ static float *xent_logits(Trial *now) {
         for (int v = 0; far > 0.0f && n > 6 && v < V; v++) x[v] *= 10.0f;
         for (int v = 0; v < Vp; v++)
             x[v] += v < V ? shift : now->s[3] == NO_NUMBER ? NAN : now->s[3] ? 400.0f : 20.0f;
-        if (n == 2 && far > 0.0f) x[0] = far + 11.0f;
+        if (n == 2 && far > 0.0f) x[0] = far + 25.0f;
         if (n == 3) x[0] -= far;
         if (n == 4) x[V - 1] += far;
         for (int v = n % 2; now->style == ZEROS && v < V; v += 1 + n % 2) x[v] = 6.5f;
@@ -776,6 +776,8 @@ static void check_linear_backward(Trial *now) {
     float *x = styled("x", INDEX("nc", N, C), 1, 0, now);
     float *w = styled("w", INDEX("co", C, OC), 1, 0, now);
     float *dout = styled("dout", INDEX("no", N, OC), 1, 0, now);
+    for (int o = 0; now->style == NOT_FINITE && N > 2 && o < OC; o++)
+        dout[OC + o] = 0.0f, x[C] = NAN;           // 0 times NaN is NaN
     Result dx = written("dx", INDEX("nc", N, C)), dw = added("dw", INDEX("co", C, OC), now);
     Result db = added("db", INDEX("o", OC), now);
     Exact dx_exact = exact_of(dx.n), dw_exact = exact_of(dw.n), db_exact = exact_of(OC);
