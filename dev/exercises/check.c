@@ -14,8 +14,8 @@
 #include <sys/resource.h>
 #include "dev/train/loop.h"
 
-// gradient_accumulation checks train_step alone: the check itself stands for data and log, and looks
-// at what it calls.
+// gradient_accumulation checks train_step alone: the check itself stands for data and log, and
+// looks at what it calls.
 #define step_begin check_step_begin
 #define next_batch check_next_batch
 #define gradients_arrive check_gradients_arrive
@@ -119,7 +119,7 @@ static Result written(const char *name, Index index) {
 static Result added(const char *name, Index index, const Trial *now) {
     Result t = tensor(name, index, 0.0f);
     for (size_t i = 0; now->style == NORMAL && i < t.n; i++)
-        t.x[i] = t.before[i] = now->number == 0 ? 0.5f : i % 3 == 1 ? 0.5f : i % 3 == 2 ? -2.0f : 0.0f;
+        t.x[i] = t.before[i] = now->number == 0 || i % 3 == 1 ? 0.5f : i % 3 ? -2.0f : 0.0f;
     return t;
 }
 
@@ -224,7 +224,8 @@ static void expect_same_machine(void) {
     volatile float tiny = 1e-39f, one = 1.0f;
     if (thread_count() != threads)
         wrong("the function changes the number of threads, which is the caller's");
-    if (tiny * one == 0.0f) wrong("the function changes how floats are rounded, which is the caller's");
+    if (tiny * one == 0.0f)
+        wrong("the function changes how floats are rounded, which is the caller's");
 }
 
 // Runs the function under test, of which nothing but arrays tells one call from another.
@@ -454,9 +455,11 @@ static const int XENT[][6] = {
     { 4, 1, 3, NO_NUMBER, 0, NOT_FINITE },
 };
 
-// LARGE: row 1 is near -1000, row 2 near 1000, row 3 begins with -1000, row 4 ends with 1000, rows 5
-// and 6 are near the ends of float, row 7 and on lie between -200 and 200. ZEROS: the largest logits of a row are equal. PEAK: one logit of
-// a row is 12 above all others, so that a word with p = 1e-5 is rare, but many of them are not.
+// LARGE: row 1 is near -1000, row 2 near 1000 with one logit far above the others, row 3 begins
+// with -1000, row 4 ends with 1000, rows 5 and 6 are near the ends of float, row 7 and on lie between
+// -200 and 200, their logits far apart. ZEROS: the largest logits of a row are equal. PEAK: one
+// logit of a row is 12 above all others, so that a word with p = 1e-5 is rare, but many of them are
+// not.
 static float *xent_logits(Trial *now) {
     int N = now->s[0], V = now->s[1], Vp = now->s[2];
     double scale = now->style == PEAK ? 0.5 : now->style == TINY ? 1e-4 : 2.0;
@@ -549,9 +552,9 @@ static void check_xent_backward(Trial *now) {
     CALL(xent_backward(d.x, lse, target, scale, N, V, Vp));
     if (memcmp(d.x, d.before, sizeof(float) * d.n) != 0) expect_no_padding(&d, exact, V, Vp);
     expect_written(&d, exact, now->style == LARGE
-                   ? "(p - 1[target]) * scale; logits may be near 1000, or far apart: p = e^(logit - "
-                     "lse), and no p is too small" : "(p - 1[target]) * scale, with p = e^(logit - "
-                     "lse); 0 in padding");
+                   ? "(p - 1[target]) * scale; logits may be near 1000, or far apart: p = "
+                     "e^(logit - lse), and no p is too small"
+                   : "(p - 1[target]) * scale, with p = e^(logit - lse); 0 in padding");
 }
 
 // ---- LayerNorm: N, C ----
@@ -563,7 +566,8 @@ static const int LAYERNORM[][6] = {
     { 4, 33, 0, 0, 0, TINY }, { 2, 300, 0, 0, 0, NORMAL }, { 4, 9, 0, 0, 0, LARGE },
 };
 
-// Rows vary more or less, so that 1e-5 shows; PEAK: means of 3000; ZEROS: every second row is constant.
+// Rows vary more or less, so that 1e-5 shows. PEAK: means of 3000. ZEROS: every second row is
+// constant.
 static float *layernorm_x(double shift, Trial *now) {
     size_t N = now->s[0], C = now->s[1];
     float *x = styled("x", INDEX("nc", N, C), 2, now->style == PEAK ? 3000.0 : shift, now);
@@ -860,8 +864,8 @@ static void head_weights(Head e, const float *q, int T, int C, int HS) {
 
 // The queries, keys and values of `rows` rows a sequence. LARGE: where HS is 4, the scores of query
 // 2 are near 1000, those of query 3 near -1000, that of query 5 and its own key too, and all are
-// exact in float (with one sequence, 1e10); else scores lie between -200 and 200. PEAK: many weights are small. NOT_FINITE: a
-// query.
+// exact in float (with one sequence, 1e10); else scores lie between -200 and 200. PEAK: many
+// weights are small. NOT_FINITE: a query.
 static float *attention_qkv(Trial *now, int rows) {
     int B = now->s[0], NH = now->s[2], HS = now->s[3], C = NH*HS;
     Style style = now->style;
@@ -1640,8 +1644,8 @@ static void expect_new_rows(size_t past, size_t T) {
             double x = kept[k].x[i], right = kept[k].right[i];
             if (lse && i % T < past) continue;
             if (!is_close(x, right, 20.0 * (sqrt(squares) + fabs(right))))
-                wrong("%s is %g, expected %g%s; the new rows are as in model_forward with all rows: "
-                      "%s", kept_at(&kept[k], i), x, right,
+                wrong("%s is %g, expected %g%s; the new rows are as in model_forward with all "
+                      "rows: %s", kept_at(&kept[k], i), x, right,
                       x == OUTSIDE ? " (it is not written)" : lse ?
                       " (att_lse has T = past + rows numbers a head)" : "", past
                       ? "their tokens, positions and tensors begin at row `past`, and "
@@ -1655,7 +1659,8 @@ static void expect_new_rows(size_t past, size_t T) {
 // One call, on memory where only the keys and values of the past are what they were.
 static void extend_pair(Pair *p, const int *tokens, int T, int past) {
     Model *m = &p->m, same;
-    size_t n = (size_t)(m->lse + m->spec.B*m->spec.T - m->x_in), kv = (size_t)past * 3 * (size_t)m->c.C;
+    size_t n = (size_t)(m->lse + m->spec.B*m->spec.T - m->x_in);
+    size_t kv = (size_t)past * 3 * (size_t)m->c.C;
     float *before = (float *)doubles(n / 2 + 1);
     model_forward(&p->whole, tokens, 1, T);
     for (size_t i = 0; i < n; i++) before[i] = OUTSIDE;
