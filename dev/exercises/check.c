@@ -456,8 +456,8 @@ static const int XENT[][6] = {
 };
 
 // LARGE: row 1 is near -1000, row 2 near 1000 with one logit far above the others, row 3 begins
-// with -1000, row 4 ends with 1000, rows 5 and 6 are near the ends of float, row 7 and on lie between
-// -200 and 200, their logits far apart. ZEROS: the largest logits of a row are equal. PEAK: one
+// with -1000, row 4 ends with 1000, rows 5 and 6 are near the ends of float, row 7 and on lie
+// between -200 and 200, their logits far apart. ZEROS: the largest logits of a row are equal. PEAK: one
 // logit of a row is 12 above all others, so that a word with p = 1e-5 is rare, but many of them are
 // not.
 static float *xent_logits(Trial *now) {
@@ -1838,8 +1838,8 @@ static void expect_end(const Model *m, const char *after) {
             wrong("step_end gets Totals of which norms are not set: the fields beside loss and "
                   "squares begin at 0");
     if (arrived != 1 || arrived_behind != update->micro_batches)
-        wrong("%sgradients_arrive is called %d times, behind %d of %d micro-batches, expected once, "
-              "behind the last", after, arrived, arrived_behind, update->micro_batches);
+        wrong("%sgradients_arrive is called %d times, behind %d of %d micro-batches, expected "
+              "once, behind the last", after, arrived, arrived_behind, update->micro_batches);
     if (shared != 1 || memcmp(&shared_totals, &step_totals, sizeof step_totals) != 0)
         wrong("%stotals_share is called %d times, expected once, with the Totals that step_end "
               "gets: it says whether a signal to stop has come", after, shared);
@@ -2005,7 +2005,8 @@ enum { MOST_RANKS = 64, UPDATES = 3 };
 static const int SLICES[][6] = {
     { 3, 10, 0, 1, 0, NORMAL }, { 2, 10, 0, 1, 0, NORMAL }, { 1, 5, 1, 0, 0, NORMAL },
     { 5, 9, 3, 0, 0, NORMAL }, { 4, 30, 6, 1, 0, ZEROS }, { 7, 11, 5, 1, 0, NORMAL },
-    { 17, 5000, 1, 0, 0, NORMAL }, { MOST_RANKS, 200, 1, 0, 0, NORMAL }, { 3, 30000, 5, 1, 0, NORMAL }, { 12, 40, 3, 0, 0, NOT_FINITE },
+    { 17, 5000, 1, 0, 0, NORMAL }, { MOST_RANKS, 200, 1, 0, 0, NORMAL },
+    { 3, 30000, 5, 1, 0, NORMAL }, { 12, 40, 3, 0, 0, NOT_FINITE },
     { 6, 33, 0, 0, 0, NOT_FINITE }, { 4, 50, 1, 0, 0, TINY }, { 9, 64, 6, 0, 0, LARGE },
     { 16, 10, 5, 0, 0, PEAK },
 };
@@ -2301,7 +2302,7 @@ static Trial trial_of(size_t check, int number) {
         now.style = (Style)CHECKS[check].table[number][5];
         return now;
     }
-    int left = number - (int)CHECKS[check].rows - DRAWN;       // LONG trials before this one, or < 0
+    int left = number - (int)CHECKS[check].rows - DRAWN;   // LONG trials before this one, or < 0
     int others = left < 0 ? INT_MAX : 1 + left % 2;
     now.style = left < 0 ? (Style)rng_below(&now.rng, STYLES) : LONG;
     for (int k = 0; k < 5 && CHECKS[check].most[k]; k++) {
@@ -2336,7 +2337,8 @@ static void run_check(size_t check) {
     for (int number = 0; number < trials + drawn; number++)
         for (run = 0; run < RUNS; run++) {
             Trial now = trial_of(check, number);
-            threads = run == 1 && number % 4 == 3 && now.style != LONG ? MANY_THREADS : THREADS[run];
+            bool many = run == 1 && number % 4 == 3 && now.style != LONG;
+            threads = many ? MANY_THREADS : THREADS[run];
             threads_set(threads);
             tolerance = now.style == LONG ? 3e-5 : 3e-6;
             at_the_end = run != 1;

@@ -93,7 +93,8 @@ static void transpose_case(int N, int C, bool random) {
 
 static void check_transpose_shared() {
     const int sizes[][2] = { { 32, 32 }, { 64, 96 }, { 45, 70 }, { 40, 72 }, { 1, 1 }, { 1, 100 },
-                             { 100, 1 }, { 8, 8 }, { 64, 4 }, { 64, 7 }, { 5, 64 }, { 31, 33 }, { 50, 50 }, { 24, 40 }, { 300, 240 },
+                             { 100, 1 }, { 8, 8 }, { 64, 4 }, { 64, 7 },
+                             { 5, 64 }, { 31, 33 }, { 50, 50 }, { 24, 40 }, { 300, 240 },
                              { 199, 131 }, { 70000, 1 }, { 1, 70000 } };
     for (auto &s : sizes) transpose_case(s[0], s[1], false);
     for (int i = 0; i < 5; i++) {

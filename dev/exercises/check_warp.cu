@@ -122,7 +122,7 @@ static std::vector<float> rows_draw(int N, int C, int first, int most) {
                     : draw(0, 1) ? draw_power(-14, 0) : draw_power(-30, std::min(most, 40));
         for (int c = 0; c < C; c++)
             row[c] = kind == CONSTANT ? 2.5f : level + scale * draw_float();
-        if (kind == PEAK) row[draw(0, C - 1)] = C > 10000 ? 19.0f : far;      // e^-19 is not nothing
+        if (kind == PEAK) row[draw(0, C - 1)] = C > 10000 ? 19.0f : far;     // many e^-19 count
         if (kind == HAS_SPECIAL) row[draw(0, C - 1)] = draw_special();
     }
     return x;

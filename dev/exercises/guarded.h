@@ -118,7 +118,7 @@ static const Array *array_around(const char *at) {
 
 static char *kept_values[ARRAYS];
 
-// Other values of the same kind in all arrays, but for the first and last of each; then as they were.
+// Other values of the same kind in all arrays, but for the first and last of each.
 static void arrays_turn(void) {
     for (size_t k = 0; k < ARRAYS; k++) {
         Array *a = &arrays[k];
