@@ -457,9 +457,9 @@ static const int XENT[][6] = {
 
 // LARGE: row 1 is near -1000, row 2 near 1000 with one logit far above the others, row 3 begins
 // with -1000, row 4 ends with 1000, rows 5 and 6 are near the ends of float, row 7 and on lie
-// between -200 and 200, their logits far apart. ZEROS: the largest logits of a row are equal. PEAK: one
-// logit of a row is 12 above all others, so that a word with p = 1e-5 is rare, but many of them are
-// not.
+// between -200 and 200, their logits far apart. ZEROS: the largest logits of a row are equal. PEAK:
+// one logit of a row is 12 above all others, so that a word with p = 1e-5 is rare, but many of them
+// are not.
 static float *xent_logits(Trial *now) {
     int N = now->s[0], V = now->s[1], Vp = now->s[2];
     double scale = now->style == PEAK ? 0.5 : now->style == TINY ? 1e-4 : 2.0;

@@ -147,7 +147,7 @@ typedef struct { char *at, *map; size_t n, bytes; } Own;
 enum { OWNS = 4096 };
 static Own owns[OWNS];                 // `lock_owns` guards it
 static int lock_owns;
-#define UNWATCHED __attribute__((no_sanitize("thread")))    // the race detector's business is not ours
+#define UNWATCHED __attribute__((no_sanitize("thread")))    // no business of the race detector
 
 static UNWATCHED void owns_lock(void) {
     while (__atomic_exchange_n(&lock_owns, 1, __ATOMIC_ACQUIRE)) sched_yield();
@@ -210,8 +210,8 @@ static size_t owns_bytes(void) {
 
 // ---- what happens outside ----
 
-// The first touch of a guard makes it readable. If that was a write, it comes here again. One thread
-// at a time, since a verdict ends all.
+// The first touch of a guard makes it readable. If that was a write, it comes here again. One
+// thread at a time, since a verdict ends all.
 static void on_fault_of_one(int number, const siginfo_t *info) {
     const char *at = (const char *)info->si_addr;
     const Array *a = array_around(at);
