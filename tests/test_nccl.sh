@@ -85,9 +85,13 @@ fi
 
 # misuse NAME WORDS: says what is wrong
 misuse() {
-    local said=$dir/$1$2
-    EMULATOR_STREAMS=$2 EMULATOR_TIMEOUT=2 ranks 2 "$dir/test" "$1" > "$said"
-    local status=$?
+    local said=$dir/$1$2 status try
+    for try in 1 2 3; do
+        EMULATOR_STREAMS=$2 EMULATOR_TIMEOUT=2 ranks 2 "$dir/test" "$1" > "$said"
+        status=$?
+        grep -qE 'nccl|^after|Exit code' "$said" && break
+        echo "    $1: mpirun alone spoke: $(grep -m 3 '[a-z]' "$said" | tr '\n' ' ')" >&2
+    done
     echo "$1" >> "$dir/tried"
     [ $status -ne 0 ] || echo "$1 ends well"
     [ $status -ne 124 ] || echo "$1 does not end"
