@@ -576,92 +576,13 @@ FOUND = {
         ("isfinite(norm)", "!isnan(norm)", "the norm is not finite"),
         ("r->o.skip_outliers > 0.0 && is", "is", "while r->o.skip_outliers is 0")],
     "sample_token": [
-        (None, """
-    if (s->temperature <= 0) {
-        int best = 0;
-        for (int i = 1; i < V; i++) if (logits[i] > logits[best]) best = i;
-        return best;
-    }
-    Candidate *c = s->candidates;
-    float hi = logits[0];
-    for (int i = 1; i < V; i++) hi = fmaxf(hi, logits[i]);
-    double sum = 0;
-    for (int i = 0; i < V; i++) {
-        c[i].p = expf((((float *)logits)[i] -= hi) / s->temperature);
-        c[i].id = i;
-        sum += c[i].p;
-    }
-    qsort(c, V, sizeof *c, likelier);
-    int n = s->top_k > 0 && s->top_k < V ? s->top_k : V;
-    
-    if (s->top_p < 1) {
-        double acc = 0; int k = 0;
-        while (k < n && acc < s->top_p * sum) acc += c[k++].p;
-        if (k < 1) { k = 1; acc = c[0].p; }
-        n = k;
-    }
-    sum = 0;
-    for (int i = 0; i < n; i++) sum += c[i].p;
-    double u = rng_uniform(rng) * sum;
-    for (int i = 0; i < n; i++) { u -= c[i].p; if (u < 0) return c[i].id; }
-    return c[n - 1].id;
-""", "but it is an input"),
-        (None, """
-    float temp = s->temperature > 0 ? s->temperature : 1e-2f;
-    Candidate *c = s->candidates;
-    float hi = logits[0];
-    for (int i = 1; i < V; i++) hi = fmaxf(hi, logits[i]);
-    double sum = 0;
-    for (int i = 0; i < V; i++) {
-        c[i].p = expf((logits[i] - hi) / temp);
-        c[i].id = i;
-        sum += c[i].p;
-    }
-    qsort(c, V, sizeof *c, likelier);
-    int n = s->top_k > 0 && s->top_k < V ? s->top_k : V;
-    
-    if (s->top_p < 1) {
-        double acc = 0; int k = 0;
-        while (k < n && acc < s->top_p * sum) acc += c[k++].p;
-        if (k < 1) { k = 1; acc = c[0].p; }
-        n = k;
-    }
-    sum = 0;
-    for (int i = 0; i < n; i++) sum += c[i].p;
-    double u = rng_uniform(rng) * sum;
-    for (int i = 0; i < n; i++) { u -= c[i].p; if (u < 0) return c[i].id; }
-    return c[n - 1].id;
-""", "temperature 0: a number is taken from rng"),
-        (None, """
-    if (s->temperature <= 0) {
-        int best = 0;
-        for (int i = 1; i < V; i++) if (logits[i] > logits[best]) best = i;
-        return best;
-    }
-    Candidate *c = s->candidates;
-    float hi = 0;
-    for (int i = 1; i < V; i++) hi = fmaxf(hi, logits[i]);
-    double sum = 0;
-    for (int i = 0; i < V; i++) {
-        c[i].p = expf((logits[i] - hi) / s->temperature);
-        c[i].id = i;
-        sum += c[i].p;
-    }
-    qsort(c, V, sizeof *c, likelier);
-    int n = s->top_k > 0 && s->top_k < V ? s->top_k : V;
-    
-    if (s->top_p < 1) {
-        double acc = 0; int k = 0;
-        while (k < n && acc < s->top_p * sum) acc += c[k++].p;
-        if (k < 1) { k = 1; acc = c[0].p; }
-        n = k;
-    }
-    sum = 0;
-    for (int i = 0; i < n; i++) sum += c[i].p;
-    double u = rng_uniform(rng) * sum;
-    for (int i = 0; i < n; i++) { u -= c[i].p; if (u < 0) return c[i].id; }
-    return c[n - 1].id;
-""", "token v has the part p_v of the line from 0 to t"),
+        ("c[v].id = v;", "((float *)logits)[v] += 0.0f;\n        c[v].id = v;",
+         "but it is an input"),
+        ("if (s->temperature == 0.0f) return best;",
+         "float temperature = s->temperature > 0.0f ? s->temperature : 1e-2f;", "/ s->temperature",
+         "/ temperature", "temperature 0: a number is taken from rng"),
+        ("- logits[best])", "- fmaxf(logits[best], 0.0f))",
+         "token v has the part p_v of the line from 0 to t"),
         ("(logits[v] - logits[best]) / s->temperature",
          "logits[v] / s->temperature - logits[best] / s->temperature", "temperature 1e-36"),
         ("s->temperature == 0.0f", "s->temperature < 1e-3f", "only 0 means the likeliest"),

@@ -74,7 +74,7 @@ typedef struct { const char *name; Index index; float *x, *before; size_t n; } R
 // terms. Floats err by a small part of that.
 typedef struct { double *x, *size; size_t n; } Exact;
 
-static void *pool[2048];                // what a run allocates beside arrays
+static void *pool[2048];               // what a run allocates beside arrays
 static size_t n_pool;
 
 static double *doubles(size_t n) {
@@ -770,7 +770,7 @@ static const int LINEAR[][6] = {
 static const char *linear_hint(const char *formula, const Trial *now) {
     static char text[200];
     snprintf(text, sizeof text, "%s%s", formula, now->s[0] > 1000 ? "; with fewer rows it is right"
-             : now->style == TINY ? "; x, w and dout are about 1e-6: skip no small number" : "");
+             : now->style == TINY ? "; x, w and dout are small: skip no small number" : "");
     return text;
 }
 

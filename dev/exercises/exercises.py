@@ -88,8 +88,8 @@ EXERCISES = [Exercise(*row) for row in [
     ("gradient_accumulation", 10, TRAINER, "train_step", """
         step_begin(r, s) sets s->micro_batches, s->B, s->T, s->scale and s->adamw;
         clear_grads(m) comes before the first micro-batch. next_batch(r, s, i) reads micro-batch i
-        into r->inputs and r->targets. model_forward and
-        model_backward take one micro-batch; the latter returns the sum of its losses.
+        into r->inputs and r->targets. model_forward and model_backward take one micro-batch; the
+        latter returns the sum of its losses.
         gradients_squares(m) is the squared norm. model_update(m, s->adamw, factor) ends the
         update: the factor shortens the gradient to r->o.clip if it is longer and the limit is not
         0. There is no model_update if the norm is not finite, nor if r->o.skip_outliers is above 0
