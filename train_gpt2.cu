@@ -330,7 +330,7 @@ typedef enum {
     ADD_BIAS_RESIDUAL,                 // + vector + other (M,N)
     ADD_BIAS_GELU,                     // other (M,N) = A*B + vector; C = gelu(other)
     GELU_GRADIENT,                     // C = A*B * gelu'(other)
-    BIAS_GRADIENT,                     // besides C: vector (N) = the sum of B's rows, overwritten
+    GELU_BIAS_GRADIENT,                // the same, and vector (N) = the sum of C's rows
 } EpilogueKind;
 typedef struct { EpilogueKind kind; const void *vector; const real *other; } Epilogue;
 
@@ -736,31 +736,11 @@ static void bias_backward(float *db, const real *dout, size_t N, int OC, Gpu *g)
     column_sums_add({ db }, 1, g->scratch, parts, OC, g->stream);
 }
 
-// dw += x^T dout; db += the sum of dout's rows. db NULL: another kernel, which has dout at hand,
-// sums it.
-static void linear_backward_weight(float *dw, float *db, const real *dout, const real *x,
-                                   size_t N, int C, int OC, Gpu *g) {
-    Epilogue bias = { BIAS_GRADIENT, g->scratch, NULL };
-    Mat xt = transpose_of(x, C), d = rows_of(dout, OC);
-    if (!db) {
-        matmul(dw, OC, xt, d, C, OC, N, ADD, g);
-        return;
-    }
-    fused_or_apart(g, [&] {
-        if (!matmul_fused(dw, OC, xt, d, bias, C, OC, N, ADD, g)) return false;
-        column_sums_add({ db }, 1, g->scratch, 1, OC, g->stream);  // the epilogue overwrites
-        return true;
-    }, [&] {
-        matmul(dw, OC, xt, d, C, OC, N, ADD, g);
-        bias_backward(db, dout, N, OC, g);
-    });
-}
-
-// dx = dout w^T; dw += x^T dout; db as above
-static void linear_backward(real *dx, float *dw, float *db, const real *dout, const real *x,
-                            const real *w, size_t N, int C, int OC, Gpu *g) {
+// dx = dout w^T; dw += x^T dout. The bias's gradient is summed where dout is written.
+static void linear_backward(real *dx, float *dw, const real *dout, const real *x, const real *w,
+                            size_t N, int C, int OC, Gpu *g) {
     matmul(dx, C, rows_of(dout, OC), transpose_of(w, OC), N, C, OC, WRITE, g);
-    linear_backward_weight(dw, db, dout, x, N, C, OC, g);
+    matmul(dw, OC, transpose_of(x, C), rows_of(dout, OC), C, OC, N, ADD, g);
 }
 
 // ---- causal self-attention, for each head: out = softmax(q k^T / sqrt(HS), t2 <= t) v ----
@@ -1372,19 +1352,41 @@ static void linear_gelu_forward(real *out, real *pre, const real *x, const real 
     });
 }
 
-// Backward of out = gelu(pre) w + b: linear_backward, whose dx is dpre.
-//   dpre, pre, x = gelu(pre) (N,C)
-static void gelu_linear_backward(real *dpre, float *dw, float *db, const real *dout, const real *x,
-                                 const real *pre, const real *w, size_t N, int C, int OC, Gpu *g) {
+// Thread c: db += the sums of an epilogue, which are rounded to real.
+__global__ void bias_add_kernel(float *db, const real *sums, int C) {
+    int c = (int)thread_in_grid();
+    if (c < C) db[c] += (float)sums[c];
+}
+
+// dpre = dout w^T * gelu'(pre); db_pre += the sum of its rows, the gradient of the bias in pre.
+//   dpre, pre (N,C)   db_pre (C)
+static void gelu_linear_backward_data(real *dpre, float *db_pre, const real *dout, const real *pre,
+                                      const real *w, size_t N, int C, int OC, Gpu *g) {
     Epilogue gelu = { GELU_GRADIENT, NULL, pre };
+    Epilogue gelu_bias = { GELU_BIAS_GRADIENT, g->scratch, pre };
     Mat d = rows_of(dout, OC), wt = transpose_of(w, OC);
     fused_or_apart(g, [&] {
-        return matmul_fused(dpre, C, d, wt, gelu, N, C, OC, WRITE, g);
+        if (!matmul_fused(dpre, C, d, wt, gelu_bias, N, C, OC, WRITE, g)) return false;
+        bias_add_kernel<<<blocks_for(C, 256), 256, 0, g->stream>>>(db_pre, (real *)g->scratch, C);
+        LAUNCH_CHECK();
+        return true;
     }, [&] {
-        matmul(dpre, C, d, wt, N, C, OC, WRITE, g);
-        gelu_backward(dpre, dpre, pre, N*C, g->stream);
+        fused_or_apart(g, [&] {
+            return matmul_fused(dpre, C, d, wt, gelu, N, C, OC, WRITE, g);
+        }, [&] {
+            matmul(dpre, C, d, wt, N, C, OC, WRITE, g);
+            gelu_backward(dpre, dpre, pre, N*C, g->stream);
+        });
+        bias_backward(db_pre, dpre, N, C, g);
     });
-    linear_backward_weight(dw, db, dout, x, N, C, OC, g);
+}
+
+// Backward of out = gelu(pre) w + b: linear_backward, whose dx is dpre.   x = gelu(pre)
+static void gelu_linear_backward(real *dpre, float *db_pre, float *dw, const real *dout,
+                                 const real *x, const real *pre, const real *w,
+                                 size_t N, int C, int OC, Gpu *g) {
+    gelu_linear_backward_data(dpre, db_pre, dout, pre, w, N, C, OC, g);
+    matmul(dw, OC, transpose_of(x, C), rows_of(dout, OC), C, OC, N, ADD, g);
 }
 
 // ---- softmax cross-entropy over N rows of logits; columns V ... Vp-1 are padding ----
@@ -1661,13 +1663,13 @@ static void block_backward(Model *m, Block<real> w, Block<float> d, BlockActs a,
     real *dx = m->dx;                  // of x_out; then of x_mid; at the end of x
     real *dfc = m->dfc, *dqkv = m->dqkv;
     real *dln2 = m->dx_branch, *datt = m->dx_branch, *dln1 = m->dx_branch;             // one buffer
-    gelu_linear_backward(dfc, d.mlp_proj_w, NULL, dx, a.gelu, a.fc, w.mlp_proj_w, N, 4*C, C, g);
-    linear_backward(dln2, d.fc_w, d.fc_b, dfc, a.ln2, w.fc_w, N, C, 4*C, g);
+    gelu_linear_backward(dfc, d.fc_b, d.mlp_proj_w, dx, a.gelu, a.fc, w.mlp_proj_w, N, 4*C, C, g);
+    linear_backward(dln2, d.fc_w, dfc, a.ln2, w.fc_w, N, C, 4*C, g);
     layernorm_backward(dx, d.ln2_gain, d.ln2_bias, d.mlp_proj_b, dx, dln2, a.x_mid, a.ln2_mean,
                        a.ln2_rstd, w.ln2_gain, N, C, g);
-    linear_backward(datt, d.att_proj_w, NULL, dx, a.att, w.att_proj_w, N, C, C, g);
+    linear_backward(datt, d.att_proj_w, dx, a.att, w.att_proj_w, N, C, C, g);
     attention_backward(dqkv, d.qkv_b, m->att, datt, a.qkv, a.att, a.att_lse, B, T, C, m->c.NH, g);
-    linear_backward(dln1, d.qkv_w, NULL, dqkv, a.ln1, w.qkv_w, N, C, 3*C, g);
+    linear_backward(dln1, d.qkv_w, dqkv, a.ln1, w.qkv_w, N, C, 3*C, g);
     layernorm_backward(dx, d.ln1_gain, d.ln1_bias, d.att_proj_b, dx, dln1, a.x, a.ln1_mean,
                        a.ln1_rstd, w.ln1_gain, N, C, g);
 }

@@ -18,10 +18,9 @@ DATASHEET = 989e12
 # A product whose tiles fill all multiprocessors, for ever: 70% of the data sheet, which large
 # products reach at 700 W. Each tile begins and ends with work that costs as much as 96 of K.
 PRODUCTS, ENDS = 690e12, 96
-# FLOP/s of attention, of those it executes: FlashAttention-2, which uses mma.sync too, reaches 238
-# in its backward pass (Shah et al. 2024, arXiv 2407.08608, head 64, T=1024), where dq adds up in
-# memory as here.
-ATTENTION = 247e12
+# FLOP/s of attention, of those it executes, forward and back: what FlashAttention-2 reaches, which
+# uses mma.sync too, and adds dq up in memory (Shah et al. 2024, arXiv 2407.08608, head 64, T=1024).
+ATTENTION, ATTENTION_BACK = 306e12, 238e12
 MEMORY = 2.8e12                        # bytes/s of a copy: 84% of the data sheet's
 LAUNCH = 3e-6                          # a kernel begins and ends: most multiprocessors idle
 TILE = (128, 256)
@@ -43,10 +42,10 @@ def product(m, n, k):
 
 
 def split_product(m, n, k, workspace, in_place):
-    """(seconds, parts): the best split along K whose fp32 partial sums fit in the workspace. They
-    are written and read again, or added in place, in the L2 cache."""
+    """(seconds, parts): the best split along K. Its fp32 partial sums fit in the workspace, and are
+    written and read again; or they are added in place, in the L2 cache, in as many parts as pay."""
     best = (math.inf, 1)
-    for parts in range(1, max(1, workspace // (4*m*n)) + 1):
+    for parts in range(1, max(1, k // 1024 if in_place else workspace // (4*m*n)) + 1):
         part = k / parts
         rate = PRODUCTS * part/(part + ENDS) * filled(tiles(m, n) * parts, SMS)
         sums = 2 * 4*m*n*parts / MEMORY if parts > 1 and not in_place else 0.0
@@ -94,9 +93,9 @@ def rows_of(o, gigabytes):
     chunks = [min(chunk, n - i) for i in range(0, n, chunk)]
     classifier = sum(product(m, VP, C) + product(m, C, VP) + product(VP, C, m) for m in chunks)
     array = 2e-9 * n*C * L             # GB of an array (N,C), once a layer
-    bias = {"fc": 4} if not o.before else {"fc": 4, "att_proj": 1, "mlp_proj": 1, "qkv": 3}
+    bias = {"fc": 4, "att_proj": 1, "mlp_proj": 1, "qkv": 3} if o.before else {}
     norm_back = last_wave(512, 3*SMS) if o.before else 1.0
-    launches = 320 if o.before else 320 - L*(2*3) + L*2 + 1 - L*2
+    launches = 320 if o.before else 320 - L*(2*3) + 1 - L
     rest = [gigabytes[name] for name in ("AdamW", "global norm", "gradients to zero")]
     splits = ", ".join(f"{name} {parts}" for name, (_, parts) in weight.items())
     return [
@@ -105,12 +104,12 @@ def rows_of(o, gigabytes):
         ("block products, weight gradients", L * sum(s for s, _ in weight.values()),
          f"split along K: {splits}"),
         ("bias gradients, by kernels", memory(sum(bias.values()) * array),
-         ", ".join(bias) + ": read once more"),
+         ", ".join(bias) + ": read once more" if bias else "none: all are summed on the way"),
         ("classifier's products", classifier, f"{6*n*C*VP/classifier/1e12:.0f} TFLOP/s"),
         ("cross-entropy", memory(gigabytes["cross-entropy in it"]) * (ALONE if o.before else 1.0),
          f"{gigabytes['cross-entropy in it']:.1f} GB"),
         ("attention, forward", attention_flop(o.batch, 2) / ATTENTION, "2 products"),
-        ("attention, backward", attention_flop(o.batch, 7 if o.before else 5) / ATTENTION
+        ("attention, backward", attention_flop(o.batch, 7 if o.before else 5) / ATTENTION_BACK
          + memory(2*array + 1e-9*12*n*NH*L), f"{7 if o.before else 5} products, and its rows"),
         ("LayerNorm, forward", memory(gigabytes["layernorm"]), f"{gigabytes['layernorm']:.1f} GB"),
         ("LayerNorm, backward", memory(gigabytes["layernorm, back"]) * norm_back,

@@ -165,15 +165,17 @@ static void check_product(const char *what, const T *c, Mat a, Mat b, size_t M, 
 static Then unchanged(size_t, size_t) { return { 1, 0, 0 }; }
 static Then plus_half(size_t, size_t) { return { 1, 0, 0.5 }; }
 
-// db = 0.5 + the sum of dout's rows, at some columns.
+// db = 0.5 + the sum of dout's rows, at some columns. An epilogue sums before it rounds dout, and
+// rounds the sum: `rounded`.
 static void check_bias_gradient(const char *what, const float *db, const real *dout, size_t N,
-                                int OC) {
+                                int OC, double rounded) {
     Worst w = { 0, 0, 0 };
     for (int s = 0; s < 2*SAMPLED_ROWS; s++) {
         size_t j = sample(s, OC);
         double sum = 0.5, squares = 0.25;
         for (float x : line_of(dout, j, OC, N)) sum += x, squares += (double)x*x;
-        worst_add(&w, at(db, j), sum, 0x1p-24 * fabs(sum) + sum_error(N) * sqrt(squares));
+        worst_add(&w, at(db, j), sum, (0x1p-24 + rounded) * fabs(sum)
+                  + (sum_error(N) + rounded) * sqrt(squares));
     }
     report_worst(what, w, 1, N);
 }
@@ -189,7 +191,7 @@ static void allow_bias_gradients() {
     cublasLtMatmulHeuristicResult_t first;
     for (int i = 0; i < gpu.n_products; i++) {
         Product *p = &gpu.products[i];
-        if (p->key.epilogue != BIAS_GRADIENT || p->tuned) continue;
+        if (p->key.epilogue != GELU_BIAS_GRADIENT || p->tuned) continue;
         p->found = product_candidates(&first, 1, p, &gpu) == 1;
         p->algorithm = first.algo;
     }
@@ -206,7 +208,8 @@ static int epilogues_lacking() {
 typedef enum { FORWARD_BIAS, FORWARD_RESIDUAL, FORWARD_GELU } Forward;
 typedef enum { BACKWARD_LINEAR, BACKWARD_GELU } Backward;
 
-// A linear layer of the model, both ways. x may be gelu(pre_x), which backward then goes through.
+// A linear layer of the model, both ways. x may be gelu(pre_x), which backward then goes through;
+// db is then the gradient of pre_x's bias, C channels.
 typedef struct Linear {
     const char *name;
     Forward forward;
@@ -221,24 +224,26 @@ typedef struct Linear {
         : name(name), forward(forward), backward(backward), N(N), C(C), OC(OC), x(N*C, 1, 0),
           pre_x(N*C, 2, 0), w((size_t)C*OC, 3 / sqrt(C), 0), b(OC, 1, 0), skip(N*OC, 1, 0),
           dout(N*OC, 1, 0), out(N*OC), pre(N*OC), dx(N*C), dw((size_t)C*OC, 0, 0.5),
-          db(OC, 0, 0.5) {}
+          db(C > OC ? C : OC, 0, 0.5) {}
 } Linear;
 
 static void linear_run(Linear *l) {
     size_t N = l->N;
     int C = l->C, OC = l->OC;
     uniform(l->dw.data, (size_t)C*OC, 0, 0.5);               // halves: they are added to
-    uniform(l->db.data, OC, 0, 0.5);
+    uniform(l->db.data, C > OC ? C : OC, 0, 0.5);
     if (l->forward == FORWARD_BIAS)
         linear_forward(l->out, l->x, l->w, l->b, N, C, OC, &gpu);
     else if (l->forward == FORWARD_RESIDUAL)
         linear_residual_forward(l->out, l->skip, l->x, l->w, l->b, N, C, OC, &gpu);
     else
         linear_gelu_forward(l->out, l->pre, l->x, l->w, l->b, N, C, OC, &gpu);
-    if (l->backward == BACKWARD_LINEAR)
-        linear_backward(l->dx, l->dw, l->db, l->dout, l->x, l->w, N, C, OC, &gpu);
-    else
-        gelu_linear_backward(l->dx, l->dw, l->db, l->dout, l->x, l->pre_x, l->w, N, C, OC, &gpu);
+    if (l->backward == BACKWARD_GELU)
+        gelu_linear_backward(l->dx, l->db, l->dw, l->dout, l->x, l->pre_x, l->w, N, C, OC, &gpu);
+    else {
+        linear_backward(l->dx, l->dw, l->dout, l->x, l->w, N, C, OC, &gpu);
+        bias_backward(l->db, l->dout, N, OC, &gpu);
+    }
 }
 
 static void check_gelu(const char *what, const Linear *l) {
@@ -278,7 +283,8 @@ static void check_linear_samples(Linear *l) {
     });
     check_product(name("dw"), l->dw.data, transpose_of(l->x, C), rows_of(l->dout, OC), C, OC, N,
                   plus_half);
-    check_bias_gradient(name("db"), l->db, l->dout, N, OC);
+    if (gelu) check_bias_gradient(name("db"), l->db, l->dx, N, C, rounding<real>());
+    else check_bias_gradient(name("db"), l->db, l->dout, N, OC, 0);
 }
 
 // With epilogues and without.
@@ -305,12 +311,10 @@ static void check_linear_ways(Linear *l) {
     ways("out", out, l->out.get(), gelu ? 3 : 2, l->C, gelu ? TANH_ERROR : 0);
     if (gelu) ways("pre", pre, l->pre.get(), 2, l->C, 0);
     if (back) ways("dx", dx, l->dx.get(), 2, l->OC, TANH_ERROR);
-    Worst w = { 0, 0, 0 };
+    if (!back) return;
     Floats apart = l->db.get();
-    for (int j = 0; j < l->OC; j++)              // S of N uniform numbers is sqrt(N/3)
-        worst_add(&w, db[j], apart[j], 2 * sum_error(l->N) * sqrt(l->N / 3.0));
-    snprintf(what, sizeof what, "%s, db: fused, apart", l->name);
-    report_worst(what, w, 0, l->N);
+    ways("db", Floats(db.begin(), db.begin() + l->C), Floats(apart.begin(), apart.begin() + l->C),
+         2, l->N, 0);
 }
 
 // First with the heuristic's algorithms, then with the tuner's.
@@ -452,7 +456,7 @@ static void real_attention(int B, int T, int NH, int C) {
     Random<float> db(3*C, 0, 0.5);
     Array<float> dq(N*C), sums((size_t)B*3*C);
     attention_backward(dqkv, db, { rows, dq, sums }, dout, qkv, out, lse, B, T, C, NH, &gpu);
-    check_bias_gradient("attention, db", db, dqkv, N, 3*C);
+    check_bias_gradient("attention, db", db, dqkv, N, 3*C, 0);
     for (int b : { 0, B - 1 }) {
         size_t row = (size_t)b*T, head = b == 0 ? 0 : NH - 1;
         check_head((int)head, line_of(qkv.data, row*3*C, 1, (size_t)T*3*C),

@@ -262,7 +262,10 @@ epilogues_that_are_not_there|s/sum\[k\] += b\[k\] + came\[k\];/sum[k] += b[k];/
 epilogues_that_are_not_there|/void bias_forward_kernel/,/^}/ s/sum\[k\] += b\[k\]/sum[k] += 2*b[k]/
 epilogues_that_are_not_there|s/load(b, bias + i % OC)/load(b, bias + i % PACK)/
 epilogues_that_are_not_there dev/cuda/product.h|/^static bool product_run/,/^}/ s/return p->found;/return true;/
-bias_gradients_are_timed dev/cuda/tune.h|s/p->key.epilogue != BIAS_GRADIENT \&\& //
+bias_gradients_are_timed dev/cuda/tune.h|s/p->key.epilogue != GELU_BIAS_GRADIENT \&\& //
+bias_gradients_are_timed|s/db\[c\] += (float)sums\[c\];/db[c] = (float)sums[c];/
+bias_gradients_are_timed dev/cuda/product.h|s/CUBLASLT_EPILOGUE_DGELU_BGRAD,/CUBLASLT_EPILOGUE_DGELU,/
+linear_gelu|/^static void gelu_linear_backward_data/,/^}/ s/bias_backward(db_pre, dpre, N, C, g)/bias_backward(db_pre, dpre, N - 1, C, g)/
 sums_in_place_round_nothing dev/cuda/product.h|s/if (p->key.type_c == CUDA_R_32F) sums/sums/
 memory_is_left_to_others dev/cuda/machine.cu|s/(g->ranks > 1 ? FOR_NCCL : 0.0)/0.0/
 grids_are_whole_waves|s/min_size(room, norm_blocks(norm_kept(C)))/3/

@@ -259,7 +259,7 @@ static Work linear_work(const Sizes *z, double C, double OC) {
 
 // dw is read and written, in fp32.
 static Work weight_work(const Sizes *z, double C, double OC) {
-    return same_bytes(2.0*z->N*C*OC, R * (z->N*OC + z->N*C) + 8.0*(C*OC + OC));
+    return same_bytes(2.0*z->N*C*OC, R * (z->N*OC + z->N*C) + 8.0*C*OC);
 }
 
 static Work plus_rows(Work work, const Sizes *z, double columns) {
@@ -356,11 +356,8 @@ static Work classifier_work(const Sizes *z) {
 }
 
 static void mlp_proj_data_run(const Site *s) {
-    Epilogue gelu = { GELU_GRADIENT, NULL, s->a.fc };
-    Mat dx = rows_of(s->m->dx, s->C), wt = transpose_of(s->w.mlp_proj_w, s->C);
-    if (matmul_fused(s->m->dfc, 4*s->C, dx, wt, gelu, s->N, 4*s->C, s->C, WRITE, s->g)) return;
-    matmul(s->m->dfc, 4*s->C, dx, wt, s->N, 4*s->C, s->C, WRITE, s->g);
-    gelu_backward(s->m->dfc, s->m->dfc, s->a.fc, s->N * 4*s->C, s->g->stream);
+    gelu_linear_backward_data(s->m->dfc, s->d.fc_b, s->m->dx, s->a.fc, s->w.mlp_proj_w,
+                              s->N, 4*s->C, s->C, s->g);
 }
 static Work mlp_proj_data_work(const Sizes *z) {
     return plus_rows(linear_work(z, z->C, 4.0*z->C), z, 4.0*z->C);   // what GELU's gradient is at
@@ -371,8 +368,21 @@ static void data_gradient(const Site *s, real *dx, const real *dout, const real 
     matmul(dx, C, rows_of(dout, OC), transpose_of(w, OC), s->N, C, OC, WRITE, s->g);
 }
 
+static void fc_bias_run(const Site *s) {
+    bias_backward(s->d.fc_b, s->m->dfc, s->N, 4*s->C, s->g);
+}
+static Work fc_bias_work(const Sizes *z) {
+    return same_bytes(0.0, R*4.0*z->N*z->C + 8.0*4.0*z->C);
+}
+
+// dw (C,OC) += x^T dout
+static void weight_gradient(const Site *s, float *dw, const real *dout, const real *x, int C,
+                            int OC) {
+    matmul(dw, OC, transpose_of(x, C), rows_of(dout, OC), C, OC, s->N, ADD, s->g);
+}
+
 static void mlp_proj_weight_run(const Site *s) {
-    linear_backward_weight(s->d.mlp_proj_w, NULL, s->m->dx, s->a.gelu, s->N, 4*s->C, s->C, s->g);
+    weight_gradient(s, s->d.mlp_proj_w, s->m->dx, s->a.gelu, 4*s->C, s->C);
 }
 static Work mlp_proj_weight_work(const Sizes *z) { return weight_work(z, 4.0*z->C, z->C); }
 
@@ -382,16 +392,9 @@ static void fc_data_run(const Site *s) {
 static Work fc_data_work(const Sizes *z) { return linear_work(z, 4.0*z->C, z->C); }
 
 static void fc_weight_run(const Site *s) {
-    linear_backward_weight(s->d.fc_w, s->d.fc_b, s->m->dfc, s->a.ln2, s->N, s->C, 4*s->C, s->g);
+    weight_gradient(s, s->d.fc_w, s->m->dfc, s->a.ln2, s->C, 4*s->C);
 }
 static Work fc_weight_work(const Sizes *z) { return weight_work(z, z->C, 4.0*z->C); }
-
-static void fc_bias_run(const Site *s) {
-    bias_backward(s->d.fc_b, s->m->dfc, s->N, 4*s->C, s->g);
-}
-static Work fc_bias_work(const Sizes *z) {
-    return same_bytes(0.0, R*4.0*z->N*z->C + 8.0*4.0*z->C);
-}
 
 static void layernorm_backward_run(const Site *s) {
     layernorm_backward(s->m->dx, s->d.ln2_gain, s->d.ln2_bias, s->d.mlp_proj_b, s->m->dx,
@@ -411,7 +414,7 @@ static void att_proj_data_run(const Site *s) {
 static Work att_proj_data_work(const Sizes *z) { return linear_work(z, z->C, z->C); }
 
 static void att_proj_weight_run(const Site *s) {
-    linear_backward_weight(s->d.att_proj_w, NULL, s->m->dx, s->a.att, s->N, s->C, s->C, s->g);
+    weight_gradient(s, s->d.att_proj_w, s->m->dx, s->a.att, s->C, s->C);
 }
 static Work att_proj_weight_work(const Sizes *z) { return weight_work(z, z->C, z->C); }
 
@@ -434,7 +437,7 @@ static void qkv_data_run(const Site *s) {
 static Work qkv_data_work(const Sizes *z) { return linear_work(z, 3.0*z->C, z->C); }
 
 static void qkv_weight_run(const Site *s) {
-    linear_backward_weight(s->d.qkv_w, NULL, s->m->dqkv, s->a.ln1, s->N, s->C, 3*s->C, s->g);
+    weight_gradient(s, s->d.qkv_w, s->m->dqkv, s->a.ln1, s->C, 3*s->C);
 }
 static Work qkv_weight_work(const Sizes *z) { return weight_work(z, z->C, 3.0*z->C); }
 
@@ -483,10 +486,10 @@ static const Part parts[] = {
     { "classifier, both ways", 0, 1, classifier_run, classifier_work },
     { "  cross-entropy in it", INSIDE, 1, xent_run, xent_work },
     { "mlp_proj and gelu, data", 1, 0, mlp_proj_data_run, mlp_proj_data_work },
+    { "  fc's bias, by a kernel", INSIDE, 1, fc_bias_run, fc_bias_work },
     { "mlp_proj, weight", 1, 0, mlp_proj_weight_run, mlp_proj_weight_work },
     { "fc, data", 1, 0, fc_data_run, fc_data_work },
     { "fc, weight", 1, 0, fc_weight_run, fc_weight_work },
-    { "  its bias, by a kernel", INSIDE, 1, fc_bias_run, fc_bias_work },
     { "layernorm, back", 2, 1, layernorm_backward_run, layernorm_backward_work },
     { "att_proj, data", 1, 0, att_proj_data_run, att_proj_data_work },
     { "att_proj, weight", 1, 0, att_proj_weight_run, att_proj_weight_work },
@@ -649,8 +652,10 @@ static void epilogue_apart(const ProductKey *k, const Scratch *x, Gpu *g) {
         bias_forward_kernel<<<blocks_for(n, 256*PACK), 256, 0, g->stream>>>(
             c, x->vector, k->epilogue == ADD_BIAS_RESIDUAL ? x->other : NULL, n, (int)k->N);
     if (k->epilogue == ADD_BIAS_GELU) gelu_forward(x->other, c, n, g->stream);
-    if (k->epilogue == GELU_GRADIENT) gelu_backward(c, c, x->other, n, g->stream);
-    if (k->epilogue == BIAS_GRADIENT) bias_backward((float *)x->vector, x->b, k->K, (int)k->N, g);
+    if (k->epilogue == GELU_GRADIENT || k->epilogue == GELU_BIAS_GRADIENT)
+        gelu_backward(c, c, x->other, n, g->stream);
+    if (k->epilogue == GELU_BIAS_GRADIENT)
+        bias_backward((float *)x->vector, c, k->M, (int)k->N, g);
     LAUNCH_CHECK();
 }
 

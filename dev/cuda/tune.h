@@ -75,7 +75,7 @@ static bool tuner_measures(const Gpu *g) { return g->tuner && g->tuner->measures
 
 static ProductName product_name(const ProductKey *k) {
     static const char *const epilogues[] = { "plain", "bias", "bias-residual", "bias-gelu",
-                                             "gelu-gradient", "bias-gradient" };
+                                             "gelu-gradient", "gelu-bias-gradient" };
     ProductName name;
     char beside[30] = "";
     if (k->multiprocessors) snprintf(beside, sizeof beside, " beside %zu", k->multiprocessors);
@@ -116,10 +116,10 @@ static void product_choose(Product *p, Gpu *g) {
         p->algorithm = c->algorithm;
         return;
     }
-    // A product that also sums a bias's gradient may be far slower than product and kernel apart:
-    // it runs only where it has been timed.
+    // A product that also sums a bias's gradient may be far slower than product and kernel apart,
+    // and rounds the sum: it runs only where it has been timed.
     cublasLtMatmulHeuristicResult_t first;
-    p->found = p->key.epilogue != BIAS_GRADIENT && product_candidates(&first, 1, p, g) == 1;
+    p->found = p->key.epilogue != GELU_BIAS_GRADIENT && product_candidates(&first, 1, p, g) == 1;
     if (p->found) p->algorithm = first.algo;
 }
 

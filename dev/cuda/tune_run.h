@@ -6,7 +6,7 @@
 // measures, and all take its choices. A resumed run takes those of its checkpoint:
 //
 //     {"machine":"NVIDIA H100 80GB HBM3, CUDA driver 13000, cuBLASLt 130002, ...","products":[
-//     {"product":"768x3072x65536 a T768 b 3072 c 3072 fp32 bias-gradient","algo":"(64 bytes)",
+//     {"product":"65536x3072x768 a 768 b T768 c 3072 bf16 gelu-bias-gradient","algo":"(64 bytes)",
 //      "ms":0.412,"first_ms":0.873,"tflops":750,"tried":16,"failed":0},
 //     {"product":"attention forward B=64 T=1024 NH=12 HS=64 variants 1","variant":2,...}, ...
 //     ]}

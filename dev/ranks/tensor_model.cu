@@ -144,14 +144,15 @@ static void tp_block_backward(Model *m, Block<real> w, Block<float> d, BlockActs
     Gpu *g = m->gpu;
     real *dx = m->dx, *dfc = m->dfc, *dqkv = m->dqkv;
     real *dln2 = m->dx_branch, *datt = m->dx_branch, *dln1 = m->dx_branch;
-    gelu_linear_backward(dfc, d.mlp_proj_w, NULL, dx, a.gelu, a.fc, w.mlp_proj_w, N, 4*Cn, C, g);
-    linear_backward(dln2, d.fc_w, d.fc_b, dfc, a.ln2, w.fc_w, N, C, 4*Cn, g);
+    gelu_linear_backward(dfc, d.fc_b, d.mlp_proj_w, dx, a.gelu, a.fc, w.mlp_proj_w, N, 4*Cn, C,
+                         g);
+    linear_backward(dln2, d.fc_w, dfc, a.ln2, w.fc_w, N, C, 4*Cn, g);
     tp_sum(group, dln2, N*C);                                // every rank's columns have read ln2
     layernorm_backward(dx, d.ln2_gain, d.ln2_bias, d.mlp_proj_b, dx, dln2, a.x_mid, a.ln2_mean,
                        a.ln2_rstd, w.ln2_gain, N, C, g);
-    linear_backward(datt, d.att_proj_w, NULL, dx, a.att, w.att_proj_w, N, Cn, C, g);
+    linear_backward(datt, d.att_proj_w, dx, a.att, w.att_proj_w, N, Cn, C, g);
     attention_backward(dqkv, d.qkv_b, m->att, datt, a.qkv, a.att, a.att_lse, B, T, Cn, NHn, g);
-    linear_backward(dln1, d.qkv_w, NULL, dqkv, a.ln1, w.qkv_w, N, C, 3*Cn, g);
+    linear_backward(dln1, d.qkv_w, dqkv, a.ln1, w.qkv_w, N, C, 3*Cn, g);
     tp_sum(group, dln1, N*C);
     layernorm_backward(dx, d.ln1_gain, d.ln1_bias, d.att_proj_b, dx, dln1, a.x, a.ln1_mean,
                        a.ln1_rstd, w.ln1_gain, N, C, g);

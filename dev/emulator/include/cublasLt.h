@@ -314,7 +314,7 @@ static inline const Algorithm *algorithm_of(const cublasLtMatmulAlgo_t *a) {
 }
 
 static inline const char *epilogue_name(uint32_t epilogue) {
-    if (epilogue & (256 | 512)) return "bgrad";
+    if (epilogue & (16 | 256 | 512)) return "bgrad";
     return epilogue & 64 ? "dgelu" : epilogue & 32 ? "gelu" : "bias";
 }
 
