@@ -424,7 +424,7 @@ FOUND = {
         ("#pragma omp simd reduction(max:hi)", "", "#pragma omp simd reduction(+:sum)", "",
          "lse[n] = hi + logf(sum);", "lse[n] = hi + (sum < 1.01f ? 0.0f : logf(sum));",
          "log of the sum of e^logit over columns 0 ... V-1"),
-        ("hi = x[0]", "hi = -1e30f", OVERFLOW)],
+        ("hi = x[0]", "hi = -1e18f", OVERFLOW)],
     "xent_backward": [
         ("d[target[n]] -= scale;",
          "d[target[n]] = d[target[n]] > 0.99f * scale ? 0.0f : d[target[n]] - scale;",
