@@ -414,6 +414,7 @@ FOUND = {
         ("float *dword = dwte + (size_t)token[n]*C;",
          "float *dword = dwte + (ptrdiff_t)(short)token[n]*C;", "a token's row receives dx")],
     "xent_forward": [
+        ("x[target[n]]", "x[(unsigned short)target[n]]", "loss = lse - the target's logit"),
         ("loss[n] = lse[n] - x[target[n]];                          // -log p(target)",
          """loss[n] = lse[n] - x[target[n]];                          // -log p(target)
         if (!isfinite(loss[n])) loss[n] = 0.0f;                          // -log p(target)""",
@@ -424,7 +425,7 @@ FOUND = {
         ("#pragma omp simd reduction(max:hi)", "", "#pragma omp simd reduction(+:sum)", "",
          "lse[n] = hi + logf(sum);", "lse[n] = hi + (sum < 1.01f ? 0.0f : logf(sum));",
          "log of the sum of e^logit over columns 0 ... V-1"),
-        ("hi = x[0]", "hi = -1e18f", OVERFLOW)],
+        ("hi = x[0]", "hi = -1e16f", OVERFLOW)],
     "xent_backward": [
         ("d[target[n]] -= scale;",
          "d[target[n]] = d[target[n]] > 0.99f * scale ? 0.0f : d[target[n]] - scale;",
@@ -534,7 +535,12 @@ FOUND = {
          "m = beta1 m + (1 - beta1) g, with g scaled by g_"),
         ("float gi = g[i] * g_scale;",
          "float gi = g[i] * g_scale;\n        if (gi == 0.0f) continue;", "it is not written"),
-        ("* gi * gi", "* (g[i] * g[i]) * g_scale * g_scale", "v[i=0] is inf"),
+        ("+ o.eps)", "+ fmaxf(o.eps, 1e-8f))", "with m^ and v^ after bias"),
+        ("1.0 / (1.0 - pow(o.beta2, o.v_steps))",
+         "o.v_steps > 1e4 ? 1.0 : 1.0 / (1.0 - pow(o.beta2, o.v_steps))", "the bias correction is"),
+        ("float gi = g[i] * g_scale;", "float gi = g[i] * g_scale;\n"
+         "        if (gi == 0.0f && m[i] == 0.0f) continue;", "it is not written"),
+        ("float correct_m =", "static float correct_m; correct_m =", "threads share a variable"),
         ("pow(o.beta1, o.m_steps)", "(o.m_steps > 100 ? 0.0 : pow(o.beta1, o.m_steps))",
          "m has a bias correction too"),
         ("#pragma omp simd\n    for (size_t i = 0; i < n; i++) {",
@@ -589,6 +595,13 @@ FOUND = {
         ("sum += c[v].p;", "if (c[v].p < 1e-6f) c[v].p = 0.0f;\n        sum += c[v].p;",
          "token 69999 is drawn in")],
     "kv_cache": [
+        ("l < L", "l < L && l < 48", "h48.ln1[row=0][column=0] is"),
+        ("size_t from =", "int *copy = malloc(T * sizeof *copy);\n    *copy = T;\n    size_t from =",
+         "bytes allocated: free what"),
+        ("Weights *w =", "static const Model *last;\n    static int last_T, last_past, last_token;\n"
+         "    if (last == m && T == last_T && past == last_past && tokens[T - 1] == last_token)\n"
+         "        return m->logits;\n    last = m, last_T = T, last_past = past;\n"
+         "    last_token = tokens[T - 1];\n    Weights *w =", "x_in[row=0][column=0] is"),
         ("l < L", "l < L && (l == 0 || past != 2)", "block_forward gets T - past rows"),
         ("model_logits(m, T - 1)", "model_logits(m, past)",
          "they are those of the last row, T - 1"),
