@@ -376,6 +376,8 @@ OPEN_WRONG = {
          "    else layernorm_forward(a.x_mid, a.ln1_mean", "h0.x_mid[b=0][t=1093][c=0]",
          "ln1 is missing behind x + attention(x)")],
     "muon": [
+        ("    size_t blocks =", "    if (o.lr == 0.0f) return;\n    size_t blocks =",
+         "update 1: adam_m of"),
         ("m[i] = o.beta1 * m[i] + g_scale", "m[i] = 0.9f * m[i] + g_scale",
          "update 2: adam_m of h0.qkv_w[i=0][j=0]",
          "this is 0.9 M + G"),

@@ -37,12 +37,13 @@ PROBLEMS = [(gpt2.Config(L=2, NH=3, C=24, V=31, P=7), 7, 3),
             (gpt2.Config(L=1, NH=1, C=72, V=5, P=4), 3, 2),
             (gpt2.Config(L=1, NH=1, C=8, V=7, P=1100), 1100, 1)]
 # lr, beta1, beta2, eps, weight_decay, g_scale of each update: not the trainer's defaults. In the
-# second problem gradients are small; in the third they are 0 at first, then tiny.
+# second problem gradients are small; in the third they are 0 at first, then tiny; in the fourth a
+# rate of 0 leaves parameters, not moments, as they are.
 UPDATES = [[(0.02, 0.8, 0.97, 1e-6, 0.5, 0.5), (0.05, 0.8, 0.97, 1e-6, 0.5, 0.2)],
            [(0.1, 0.7, 0.9, 1e-5, 1.0, 0.0005), (0.03, 0.7, 0.9, 1e-5, 1.0, 0.04)],
            [(0.04, 0.9, 0.8, 1e-6, 0.2, 0.0), (0.02, 0.9, 0.8, 1e-6, 0.2, 1e-25),
             (0.06, 0.9, 0.8, 1e-6, 0.2, 0.7)],
-           [(0.03, 0.9, 0.9, 1e-6, 0.1, 1.0)], []]
+           [(0.0, 0.9, 0.9, 1e-6, 0.1, 1.0), (0.03, 0.9, 0.9, 1e-6, 0.1, 1.0)], []]
 
 
 class Differs(Exception):
