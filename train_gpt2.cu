@@ -481,7 +481,8 @@ typedef struct { float *set[3]; } ColumnSums;
 // A block owns 32 columns, a warp of it every 32nd part. Of several sets of columns side by side,
 // as LayerNorm has them, blocks with y = i have set i.
 //   partials (parts,sets,C)
-__global__ void column_sums_kernel(ColumnSums to, const float *partials, int parts, int C) {
+template <class T>
+__global__ void column_sums_kernel(ColumnSums to, const T *partials, int parts, int C) {
     __shared__ float sums[32][32];
     int c = blockIdx.x*32 + lane();
     size_t ld = (size_t)gridDim.y*C;
@@ -489,7 +490,7 @@ __global__ void column_sums_kernel(ColumnSums to, const float *partials, int par
     float *out = set == 0 ? to.set[0] : set == 1 ? to.set[1] : to.set[2], sum = 0.0f;
     if (!out) return;
     for (int p = warp_in_block(); c < C && p < parts; p += 32)
-        sum += partials[p*ld + blockIdx.y*C + c];
+        sum += (float)partials[p*ld + blockIdx.y*C + c];
     sums[warp_in_block()][lane()] = sum;
     __syncthreads();                             // the sums of all warps are there
     if (warp_in_block() > 0 || c >= C) return;
@@ -497,10 +498,11 @@ __global__ void column_sums_kernel(ColumnSums to, const float *partials, int par
     out[c] += sum;
 }
 
-static void column_sums_add(ColumnSums to, int sets, const float *partials, int parts, int C,
+template <class T>
+static void column_sums_add(ColumnSums to, int sets, const T *partials, int parts, int C,
                             cudaStream_t stream) {
     dim3 blocks(blocks_for(C, 32), sets);
-    column_sums_kernel<<<blocks, 1024, 0, stream>>>(to, partials, parts, C);
+    column_sums_kernel<T><<<blocks, 1024, 0, stream>>>(to, partials, parts, C);
     LAUNCH_CHECK();
 }
 
@@ -1352,23 +1354,15 @@ static void linear_gelu_forward(real *out, real *pre, const real *x, const real 
     });
 }
 
-// Thread c: db += the sums of an epilogue, which are rounded to real.
-__global__ void bias_add_kernel(float *db, const real *sums, int C) {
-    int c = (int)thread_in_grid();
-    if (c < C) db[c] += (float)sums[c];
-}
-
 // dpre = dout w^T * gelu'(pre); db_pre += the sum of its rows, the gradient of the bias in pre.
 //   dpre, pre (N,C)   db_pre (C)
 static void gelu_linear_backward_data(real *dpre, float *db_pre, const real *dout, const real *pre,
                                       const real *w, size_t N, int C, int OC, Gpu *g) {
-    Epilogue gelu = { GELU_GRADIENT, NULL, pre };
-    Epilogue gelu_bias = { GELU_BIAS_GRADIENT, g->scratch, pre };
+    Epilogue gelu = { GELU_GRADIENT, NULL, pre }, bias = { GELU_BIAS_GRADIENT, g->scratch, pre };
     Mat d = rows_of(dout, OC), wt = transpose_of(w, OC);
     fused_or_apart(g, [&] {
-        if (!matmul_fused(dpre, C, d, wt, gelu_bias, N, C, OC, WRITE, g)) return false;
-        bias_add_kernel<<<blocks_for(C, 256), 256, 0, g->stream>>>(db_pre, (real *)g->scratch, C);
-        LAUNCH_CHECK();
+        if (!matmul_fused(dpre, C, d, wt, bias, N, C, OC, WRITE, g)) return false;
+        column_sums_add({ db_pre }, 1, (real *)g->scratch, 1, C, g->stream);   // rounded to real
         return true;
     }, [&] {
         fused_or_apart(g, [&] {

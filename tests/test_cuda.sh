@@ -263,7 +263,7 @@ epilogues_that_are_not_there|/void bias_forward_kernel/,/^}/ s/sum\[k\] += b\[k\
 epilogues_that_are_not_there|s/load(b, bias + i % OC)/load(b, bias + i % PACK)/
 epilogues_that_are_not_there dev/cuda/product.h|/^static bool product_run/,/^}/ s/return p->found;/return true;/
 bias_gradients_are_timed dev/cuda/tune.h|s/p->key.epilogue != GELU_BIAS_GRADIENT \&\& //
-bias_gradients_are_timed|s/db\[c\] += (float)sums\[c\];/db[c] = (float)sums[c];/
+bias_gradients_are_timed|s/(real \*)g->scratch, 1, C/(real *)g->scratch + 1, 1, C/
 bias_gradients_are_timed dev/cuda/product.h|s/CUBLASLT_EPILOGUE_DGELU_BGRAD,/CUBLASLT_EPILOGUE_DGELU,/
 linear_gelu|/^static void gelu_linear_backward_data/,/^}/ s/bias_backward(db_pre, dpre, N, C, g)/bias_backward(db_pre, dpre, N - 1, C, g)/
 sums_in_place_round_nothing dev/cuda/product.h|s/if (p->key.type_c == CUDA_R_32F) sums/sums/
