@@ -251,7 +251,14 @@ WRONG = {
          "a block has blockDim.x / 32 warps"),
         ("if (n >= N)", "if (n >= N || lane() >= C)", "also one without a column"),
         ("for (int c = lane(); c < C; c += 32)",
-         "if (lane() < 4) for (int c = lane(); c < C; c += 4)", "of a warp's 32 lanes take part")],
+         "if (lane() < 4) for (int c = lane(); c < C; c += 4)", "of a warp's 32 lanes take part"),
+        ("sum = warp_sum(sum);", "__shared__ float sums[32];\n"
+         "    float *all = sums + threadIdx.x/32;\n    if (lane() == 0) *all = 0.0f;\n    __syncwarp();\n    atomicAdd(all, sum);\n"
+         "    __syncwarp();\n    sum = *all;", "another order give other bits"),
+        ("float hi", "float *v = (float *)malloc((C/32 + 1) * sizeof(float));\n"
+         "    for (int c = lane(); c < C; c += 32) v[c/32] = row[c];\n    float hi", "row[c] - hi",
+         "v[c/32] - hi", "memory from malloc, is written"),
+        ("threadIdx.x) / 32", "threadIdx.x) / 32 ^ 1", "is stored by warp 0: warp n of the grid")],
     "layernorm_cuda": [
         ("squares += (row[c] - m) * (row[c] - m);", "squares += row[c] * row[c];",
          "warp_sum(squares) / C +", "warp_sum(squares) / C - m*m +", "rstd[n=1] is"),
@@ -270,7 +277,8 @@ WRONG = {
          "rstd[n=3] is 0, expected 316.2"),
         ("if (n >= N)", "if (n >= N || C > 65535)", "is not written"),
         ("(row[c] - m) * (row[c] - m)", "fminf((row[c] - m) * (row[c] - m), 1e8f)", "rstd[n="),
-        ("if (lane() == 0) mean", "if (lane() == 0 && mean[n] == -123.0f) mean", "second launch")],
+        ("if (lane() == 0) mean", "if (lane() == 0 && mean[n] == -123.0f) mean", "second launch"),
+        ("mean[n] = m", "mean[n] = fabsf(m) < 1e-30f ? 0.0f : m", "is 0, expected")],
     "find_the_race": [
         ("__syncthreads();                             // all", "// all", "mean += sums[w] / C;",
          "mean += sums[w] / C, __syncthreads();", "more than a barrier has changed"),
@@ -311,7 +319,11 @@ WRONG = {
          "2 barriers, expected 1"),
         ("= tile[lane][i]", "= isnan(tile[lane][i]) ? 0.0f : tile[lane][i]", "must show"),
         ("int n0 =", "if (C > 512) return; int n0 =", "is not written"),
-        ("= tile[lane][i]", "= rintf(tile[lane][i] * 4096.0f) / 4096.0f", "the same number")],
+        ("= tile[lane][i]", "= rintf(tile[lane][i] * 4096.0f) / 4096.0f", "the same number"),
+        ("int i = threadIdx.y; i < TILE; i += WARPS_OF_TILE)\n        if (n0",
+         "int i = threadIdx.y ? TILE : 0; i < TILE; i++)\n        if (n0",
+         "a thread loads 32 numbers, expected at most 4"),
+        ("= tile[lane][i]", "= tile[lane][i] + 0.0f", "is 0, expected -0")],
     "matmul_tiled": [
         ("m < M && k0 + x < K ? a[(size_t)m*K + k0 + x] : 0.0f",
          "m < M ? a[(size_t)m*K + k0 + x] : 0.0f", "an if around the load"),
@@ -324,7 +336,11 @@ WRONG = {
         ("k < SIDE; k++", "k <= SIDE; k++", "index 16 runs past the end of an array 'float [16]'"),
         ("sum +=", "if (b_tile[k][x] != 0.0f) sum +=", "must show"),
         ("k0 < K;", "k0 < K && k0 < 65536;", "with a and b all 1 it is 65536, expected 70000"),
-        ("all have", "\n        if (K % 8) __syncthreads(); //", "9 barriers, expected 6")],
+        ("all have", "\n        if (K % 8) __syncthreads(); //", "9 barriers, expected 6"),
+        ("        __syncthreads();                         // both",
+         "        if (!__syncthreads_or(a_tile[y][x] != 0.0f)) continue;       // both", "must show"),
+        ("= sum;", "= sum > 1e37f ? INFINITY : sum;", "a float holds from 1e-38 to 3e38"),
+        ("= sum;", "= fabsf(sum) < 1e-30f ? 0.0f : sum;", "a float holds from 1e-38 to 3e38")],
     "ring_allreduce": [
         ("(rank - step + 2*n)", "(rank + step)", "sends chunk 1, expected 2"),
         ("(rank - step + 2*n) % n", "(rank - step + 2*n) % (n - 1)", "its own number"),

@@ -47,6 +47,7 @@ static inline void context_switch(Context *from, Context *to) {
 }
 
 // Lays out the stack as if `entry` had just been called and had switched away.
+EMULATOR_UNCOUNTED
 static inline void context_start(Context *c, char *stack, size_t bytes, void (*entry)(void)) {
     void **sp = (void **)(stack + bytes);
     *--sp = nullptr;                             // where entry would return to; it never does
@@ -82,6 +83,7 @@ static inline void context_switch(Context *from, Context *to) {
     emulator_switch(&from->sp, to->sp);
 }
 
+EMULATOR_UNCOUNTED
 static inline void context_start(Context *c, char *stack, size_t bytes, void (*entry)(void)) {
     c->sp = (void **)(stack + bytes) - 20;
     for (int i = 0; i < 20; i++) c->sp[i] = nullptr;
@@ -94,6 +96,7 @@ typedef ucontext_t Context;
 
 static inline void context_switch(Context *from, Context *to) { swapcontext(from, to); }
 
+EMULATOR_UNCOUNTED
 static inline void context_start(Context *c, char *stack, size_t bytes, void (*entry)(void)) {
     getcontext(c);
     c->uc_stack.ss_sp = stack;

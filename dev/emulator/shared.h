@@ -29,7 +29,8 @@ static inline void *shared_new(int slot, size_t bytes, const char *name) {
 // Where a __shared__ variable lies in the block that this worker counts as number `serial`.
 struct SharedSite { uint64_t serial; void *data; };
 
-EMULATOR_APART static inline void *static_shared(SharedSite *site, size_t bytes, const char *name) {
+EMULATOR_APART EMULATOR_UNCOUNTED
+static inline void *static_shared(SharedSite *site, size_t bytes, const char *name) {
     if (!worker.grid) fail("__shared__ %s outside of a kernel", name);
     if (site->serial != worker.serial) {
         site->serial = worker.serial;

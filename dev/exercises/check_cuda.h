@@ -28,13 +28,26 @@ static float draw_float(void) { return (float)draw(-(1 << 24), 1 << 24) * 0x1p-2
 
 static float draw_power(int lo, int hi) { return ldexpf(1.0f, draw(lo, hi)); }
 
-// Each order of magnitude as often, up to 70000.
-static int draw_size(void) { return std::min(draw(1, 2 << draw(0, 16)), 70000); }
+// Each order of magnitude as often, up to 70000; half of them where a warp's or tile's edge lies.
+static int draw_size(void) {
+    int n = std::min(draw(1, 2 << draw(0, 16)), 69950);
+    return draw(0, 1) ? n : std::max(n / 16 * 16 + draw(-1, 1), 1);
+}
 
 // What a float may have to carry: not a number, infinite, -0, below the smallest normal number.
 static float draw_special(void) {
     const float special[] = { NAN, INFINITY, -INFINITY, -0.0f, 0x1.8p-140f };
     return special[draw(0, 4)];
+}
+
+static bool last_launch;               // of a case
+static bool one_changes;               // since the launch before, and the rest stays
+
+static void change_one(std::vector<float> &x) {
+    for (int tries = 0; one_changes && tries < 20; tries++) {
+        float &e = x[draw(0, (int)x.size() - 1)];
+        if (e != 0.0f && isfinite(e)) { e *= -0.5f; return; }
+    }
 }
 
 static void check_begin(void) {
@@ -119,8 +132,10 @@ enum Race { NO_RACE, READ_TOO_EARLY, OVERWRITTEN_TOO_EARLY, WRITTEN_TWICE };
 static struct {
     uint64_t block;                              // the one that runs
     int threads_of_block;
-    std::vector<Word> words[8];                  // of each __shared__ variable
+    std::vector<Word> words[emulator::MAX_SHARED];           // of each __shared__ variable
     int barriers[1024];                          // that a thread has reached
+    size_t moved[2][1024], most_moved[2];        // numbers that a thread loads, and stores
+    std::string foreign;                         // a number that not its row's warp stores
     Race race;                                   // the first of the launch
     std::string threads;                         // the two that meet in it
     bool uneven;                                 // some threads miss a barrier
@@ -163,12 +178,28 @@ static void watch_block(uint64_t next) {
     for (int i = 1; watch.block && i < watch.threads_of_block; i++)
         watch.uneven |= watch.barriers[i] != watch.barriers[0];
     std::fill(watch.barriers, watch.barriers + 1024, 0);
+    for (auto &moved : watch.moved) std::fill(moved, moved + 1024, 0);
     for (auto &words : watch.words) words.clear();
     watch.block = next;
     if (next) watch.threads_of_block = 32 * emulator::worker.warps;
 }
 
-extern "C" char __data_start, _end;              // what is static lies between them
+// A number of an array is loaded or stored.
+static void watch_moved(const Array &a, size_t i, size_t bytes, bool writes, int thread) {
+    size_t &moved = watch.moved[writes][thread] += (bytes + 3) / 4;
+    watch.most_moved[writes] = std::max(watch.most_moved[writes], moved);
+    unsigned warp = (blockIdx.x * blockDim.x + (unsigned)thread) / 32;
+    if (writes && a.index[0] == 'n' && i / a.columns != warp && watch.foreign.empty())
+        watch.foreign = element(a, i) + " is stored by warp " + std::to_string(warp);
+}
+
+// What a shuffle exchanges lies on the stacks of its lanes.
+static bool on_a_stack(const char *at, int thread) {
+    const emulator::Fiber *warp = emulator::worker.fibers + thread / 32 * 32;
+    return std::any_of(warp, warp + 32, [=](const emulator::Fiber &f) {
+        return f.stack && (size_t)(at - f.stack) < emulator::STACK_BYTES;
+    });
+}
 
 static void watch_access(emulator::CountKind kind, const void *p, size_t bytes) {
     emulator::Worker &w = emulator::worker;
@@ -186,8 +217,10 @@ static void watch_access(emulator::CountKind kind, const void *p, size_t bytes) 
         if (first < 0 || last >= (long)a.n)
             wrong("%s: element %ld is %s, and it has %zu: %s", a.name, first < 0 ? first : last,
                    is, a.n, a.hint);
+        watch_moved(a, (size_t)first, bytes, writes, thread);
+        return;
     }
-    for (int s = 1; s < w.shared_count && s < 8; s++) {
+    for (int s = 1; s < w.shared_count; s++) {
         size_t i = (size_t)(at - (const char *)w.shared[s].data) / sizeof(float);
         size_t n = w.shared[s].bytes / sizeof(float);
         if (at < (const char *)w.shared[s].data || i >= n + emulator::SHARED_GAP / sizeof(float))
@@ -197,9 +230,11 @@ static void watch_access(emulator::CountKind kind, const void *p, size_t bytes) 
                    "past its end", i, is, n);
         if (watch.words[s].empty()) watch.words[s].resize(n);
         watch_shared(&watch.words[s][i], writes, thread);
+        return;
     }
-    if (writes && at >= &__data_start && at < &_end)
-        wrong("a static or __device__ variable is written: all blocks and launches share it");
+    if (p && writes && !on_a_stack(at, thread))
+        wrong("a static or __device__ variable, or memory from malloc, is written: all blocks and "
+              "launches share it; a kernel writes its outputs, its own variables and __shared__");
 }
 
 // In place of the library of -fsanitize=bounds.
@@ -230,6 +265,8 @@ static void run(const std::function<void()> &launch) {
     watch.race = NO_RACE;
     watch.uneven = false;
     watch.block = 0;
+    watch.foreign = "";
+    watch.most_moved[0] = watch.most_moved[1] = 0;
 #ifdef EMULATOR_COUNT
     emulator::count_clear();
     emulator::count_watch = watch_access;
@@ -249,16 +286,24 @@ static void run(const std::function<void()> &launch) {
                        "it is", element(a, i).c_str(), a.at[i], a.before[i]);
 }
 
-// Two launches in the same memory, of which the second has other numbers; of a large case, one, and
-// only its result is checked. Random cases also run the threads in a random order.
+// Three launches in the same memory: the second has other numbers, the third, unless that takes
+// long, one other number; of a large case, one, and only its result is checked. Random cases also
+// run the threads in a random order.
 static void launches(bool random, size_t work, const std::string &sizes,
                      const std::function<void()> &launch) {
+    uint64_t second = 0;
     watch.off = work > 100000;
-    for (int i = 0; i < (watch.off ? 1 : 2); i++) {
+    int times = watch.off ? 1 : work > 20000 ? 2 : 3;
+    for (int i = 0; i < times; i++) {
         snprintf(situation, sizeof situation, " [%s%s DAY=%d]", sizes.c_str(),
+                 i > 1 ? ", a third launch in the same memory, one number has changed," :
                  i > 0 ? ", a second launch in the same memory," : "", (int)seed);
         if (random) setenv("EMULATOR_SHUFFLE", std::to_string(draw(1, 1 << 20)).c_str(), 1);
         else unsetenv("EMULATOR_SHUFFLE");
+        last_launch = i == times - 1;
+        one_changes = i == 2;
+        if (one_changes) state = second;
+        second = state;
         launch();
     }
     arrays_free();
@@ -301,7 +346,7 @@ static void expect(const float *at, const std::vector<double> &exact, const std:
     size_t wrong_ones = 0, added_ones = 0;
     for (size_t i = 0; i < a.n; i++) wrong_ones += !right(i), added_ones += !right(i) && added(i);
     for (size_t i = 0; i < a.n && 2*added_ones <= wrong_ones; i++)
-        if (at[i] == a.before[i] && !right(i))
+        if (at[i] == a.before[i] && at[i] != 0.0f && isfinite(at[i]) && !one_changes && !right(i))
             wrong("%s is not written, expected %.4g; %s", element(a, i).c_str(), exact[i],
                    barriers.empty() ? not_written(i).c_str() : barriers.c_str());
     for (size_t i = 0; i < a.n; i++) {
@@ -315,6 +360,34 @@ static void expect(const float *at, const std::vector<double> &exact, const std:
     }
     if (!barriers.empty()) wrong("%s is right in this order of the threads, but %s", a.name,
                                   barriers.c_str());
+}
+
+// After a case's last launch, and one in three large ones: once more, in another order of the
+// threads and with NaN in the outputs: the same bits.
+static void expect_again(const std::function<void()> &launch) {
+    if (watch.off ? draw(0, 2) > 0 : !last_launch) return;
+    std::vector<std::vector<float>> right;
+    for (Array &a : arrays) {
+        right.emplace_back(a.at, a.at + a.n);
+        if (!a.input) std::fill(a.at, a.at + a.n, NAN);
+    }
+    setenv("EMULATOR_SHUFFLE", std::to_string(draw(1, 1 << 20)).c_str(), 1);
+#ifdef EMULATOR_COUNT
+    emulator::count_paused = true;               // the counts stay
+#endif
+    launch();
+    cudaError_t error = cudaDeviceSynchronize();
+    if (error != cudaSuccess) wrong("the kernel fails: %s", cudaGetErrorString(error));
+    for (size_t j = 0; j < arrays.size(); j++)
+        for (size_t i = 0; i < arrays[j].n; i++) {
+            float got = arrays[j].at[i], expected = right[j][i];
+            if (memcmp(&got, &expected, sizeof got) && !(isnan(got) && isnan(expected)))
+                wrong("%s is %s, as just before: %s", element(arrays[j], i).c_str(),
+                      is_expected(got, expected).c_str(), isnan(got)
+                      ? "an output that contains NaN is written over all the same, and is not read"
+                      : "threads that run in another order give other bits; a sum has one order, "
+                        "which is not up to atomicAdd");
+        }
 }
 
 // ---- counting ----
@@ -343,6 +416,15 @@ static inline void expect_coalesced(const char *what, emulator::CountKind kind, 
 static inline void expect_few_barriers(double warps, double most, const char *hint) {
     double each = (double)asked(emulator::BARRIER).requests / warps;
     if (each > most) wrong("%g barriers, expected %g: %s", each, most, hint);
+}
+
+// The numbers that one thread loads and stores in all: no thread does the work of others.
+static inline void expect_shared_out(size_t loads, size_t stores, const char *hint) {
+    const size_t most[] = { loads, stores };
+    for (int i = 0; i < 2; i++)
+        if (watch.most_moved[i] > most[i])
+            wrong("the result is right, but a thread %s %zu numbers, expected at most %zu: %s",
+                  i ? "stores" : "loads", watch.most_moved[i], most[i], hint);
 }
 
 // At most so many requests of a warp, and numbers.

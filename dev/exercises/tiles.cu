@@ -5,7 +5,8 @@
 // ---- out (C,N) = x (N,C) transposed ----
 // Read along a row and write along a row: then neighbouring lanes have neighbouring addresses.
 // A block of 32 x 8 threads, warp i with threadIdx.y = i, moves a tile of 32 x 32 through shared
-// memory. Word w of shared memory is in bank w mod 32, and a bank gives one word at a time.
+// memory: each thread loads 4 numbers of it and stores 4. Word w of shared memory is in bank w mod
+// 32, and a bank gives one word at a time.
 // Block (x,y) has columns 32 blockIdx.x ... and rows 32 blockIdx.y ... of x.
 
 enum { TILE = 32, WARPS_OF_TILE = 8 };
