@@ -60,7 +60,7 @@ says 'One update of L=1, NH=1, C=64, V=300, T=64, B=1 in bf16'
 says 'on one h100, by its data sheet: 3350 GB/s, 132 multiprocessors at 1.83 GHz, 989 TFLOP/s'
 for kernel in adamw cuBLASLt xent norm 'layernorm_forward<4>' 'layernorm_backward<4>' \
               'attention_forward<64>' 'attention_backward<64>' \
-              attention_rows column_sums embedding_forward embedding_backward_words sum; do
+              attention_rows "column_sums<float>" embedding_forward embedding_backward_words sum; do
     says "^$kernel +[0-9]"
 done
 says '^layernorm_forward<4> +3 +0.051 '        # 3 x (2 x 64 x 64 x 2 + 2 x 64 x 4 + 2 x 128 bytes)

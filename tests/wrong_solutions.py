@@ -242,7 +242,7 @@ WRONG = {
          "sum = warp_sum(sum);", "", "global loads: 12320 numbers"),
         ("for (int c = lane(); c < C; c += 32)", "for (int c = lane()*((C + 31)/32); "
          "c < min(C, (lane() + 1)*((C + 31)/32)); c++)", "neighbouring lanes must use"),
-        ("-INFINITY", "-1e30f", OVERFLOW),
+        ("-INFINITY", "-1e9f", OVERFLOW),
         ("= expf(row[c] - hi) / sum", "= row[c] - hi < -9.0f ? 0.0f : expf(row[c] - hi) / sum",
          "small probabilities count too"),
         ("float hi", "float v[1024]; for (int c = lane(); c < C; c += 32) v[c/32] = row[c];\n"
@@ -443,7 +443,7 @@ FOUND = {
         ("#pragma omp simd reduction(max:hi)", "", "#pragma omp simd reduction(+:sum)", "",
          "lse[n] = hi + logf(sum);", "lse[n] = hi + (sum < 1.01f ? 0.0f : logf(sum));",
          "log of the sum of e^logit over columns 0 ... V-1"),
-        ("hi = x[0]", "hi = -1e16f", OVERFLOW)],
+        ("hi = x[0]", "hi = -1e8f", OVERFLOW)],
     "xent_backward": [
         ("d[target[n]] -= scale;",
          "d[target[n]] = d[target[n]] > 0.99f * scale ? 0.0f : d[target[n]] - scale;",

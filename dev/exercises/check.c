@@ -142,11 +142,11 @@ static float *styled(const char *name, Index index, double scale, double shift, 
     float *x = normals(name, index, scale, shift, now);
     size_t n = arrays[(n_arrays - 1) % ARRAYS].n, width = index.sizes[strlen(index.names) - 1];
     size_t zero_row = now->style == NOT_FINITE ? 1 : rng_below(&now->rng, 3);
-    bool far = now->number % 4 < 2;    // products near the ends of float
+    bool far = now->number % 4 < 2;    // at the ends of what a function is asked for
     for (size_t i = 0; i < n; i++) {
         bool more = now->number % 2 || i / width % 2;
         if (now->style == TINY) x[i] *= more ? far ? 1e-18f : 1e-13f : 1e-6f;
-        if (now->style == LARGE) x[i] *= i / width % 2 ? far ? 1e17f : 1e12f : 10.0f;
+        if (now->style == LARGE) x[i] *= i / width % 2 ? far ? 1e9f : 1e6f : 10.0f;
         if (now->style == SPARSE && rng_below(&now->rng, 20)) x[i] = 0.0f;
         if (now->style != ZEROS && now->style != NOT_FINITE) continue;
         if (i / width % 3 == zero_row || i == 0 || rng_below(&now->rng, 4) == 0) x[i] = 0.0f;
@@ -477,7 +477,7 @@ static float *xent_logits(Trial *now) {
     float *logits = normals("logits", INDEX("nv", N, Vp), scale, 0, now);
     for (int n = 0; n < N; n++) {
         float *x = logits + n*Vp, far = now->style == LARGE ? 1000.0f : 0.0f;
-        float shift = n == 1 ? -far : n == 2 ? far : n == 5 ? -1e14f * far : 1e14f * far;
+        float shift = n == 1 ? -far : n == 2 ? far : n == 5 ? -1e6f * far : 1e6f * far;
         if (n != 1 && n != 2 && n != 5 && n != 6) shift = 0.0f;
         if (n > 6) shift = 0.2f * far * (float)(2.0*rng_uniform(&now->rng) - 1.0);
         for (int v = 0; far > 0.0f && n > 6 && v < V; v++) x[v] *= 10.0f;
@@ -836,7 +836,8 @@ static const int PLAIN_ATTENTION[][6] = {
     { 2, 7, 2, 3, 0, NORMAL }, { 2, 7, 2, 4, 0, LARGE }, { 2, 3, 2, 3, 4, NORMAL },
     { 1, 1, 1, 1, 0, NORMAL }, { 1, 1, 3, 2, 6, ZEROS }, { 1, 5, 2, 3, 3, PEAK },
     { 3, 2, 5, 1, 2, NORMAL }, { 2, 4, 17, 2, 0, NOT_FINITE }, { 1, 300, 1, 2, 0, PEAK },
-    { 1, 66, 2, 5, 9, PEAK }, { 1, 6, 1, 4, 0, LARGE }, { 1, 1100, 1, 1, 1100, LONG },
+    { 1, 66, 2, 5, 9, PEAK }, { 1, 6, 1, 4, 0, LARGE }, { 1, 9, 2, 4, 0, LARGE },
+    { 1, 1100, 1, 1, 1100, LONG },
 };
 static const int TILED_ATTENTION[][6] = {                  // blocks of 32 queries meet
     { 2, 71, 2, 3, 0, NORMAL }, { 2, 34, 2, 3, 37, NORMAL }, { 2, 1, 2, 3, 70, NORMAL },
@@ -881,29 +882,38 @@ static void head_weights(Head e, const float *q, int first, int T, int C, int HS
 
 // The queries, keys and values of `rows` rows a sequence. LARGE: where HS is 4, the scores of query
 // 2 are near 1000, those of query 3 near -1000, that of query 5 and its own key too, and all are
-// exact in float (with one sequence, 2^111); else scores lie between -200 and 200. PEAK: many
-// weights are small. NOT_FINITE: a query.
+// exact in float (with one sequence, 2^57); query 6 has scores of 0, 11, 22 and 33, and values of
+// head 1 make up for that; else scores lie between -200 and 200. PEAK: many
+// weights are small. NOT_FINITE: a query,
+// a value, whose weight may be 0, and a key.
 static float *attention_qkv(Trial *now, int rows) {
     int B = now->s[0], NH = now->s[2], HS = now->s[3], C = NH*HS;
     Style style = now->style;
-    float far = B == 1 ? 0x1p56f : 2000.0f, near = B == 1 ? 0x1p56f : 1.0f;
+    float far = B == 1 ? 0x1p29f : 2000.0f, near = B == 1 ? 0x1p29f : 1.0f;
     if (style != ZEROS && style != TINY) now->style = NORMAL;
     float *qkv = styled("qkv", INDEX("btc", B, rows, 3*C), 1, 0, now);
     now->style = style;
     for (size_t i = 0; i < (size_t)B*rows*3*C; i++) {
         size_t t = i / (3*C) % rows, c = i % (3*C);
         if (style == PEAK && c < (size_t)C) qkv[i] *= 4.0f;
-        if (style == LARGE && HS != 4 && c < (size_t)C) qkv[i] *= 60.0f;
+        if ((style == LARGE || style == NOT_FINITE) && HS != 4 && c < (size_t)C) qkv[i] *= 60.0f;
         if (style != LARGE || HS != 4) continue;
         qkv[i] = rintf(qkv[i] * 8.0f) / 8.0f;
-        if (c % HS > 1 && c < (size_t)C && (t == 2 || t == 3)) qkv[i] = 0.0f;
+        if (c % HS > 1 && c < (size_t)C && (t == 2 || t == 3 || t == 6)) qkv[i] = 0.0f;
         if (c % HS == 0 && c < (size_t)C) qkv[i] = t == 2 ? far : t == 3 ? -far : 0.0f;
         if (c % HS == 0 && c / C == 1) qkv[i] = near;
-        if (c % HS == 1 && c < (size_t)C) qkv[i] = t == 5 ? far : 0.0f;
+        if (c % HS == 1 && c < (size_t)C) qkv[i] = t == 5 ? far : t == 6 ? 22.0f : 0.0f;
         if (c % HS == 1 && c / C == 1) qkv[i] = t == 5 ? -1.0f : (float)(t % 4);
+        if (c / HS == 2*(size_t)NH + 1) qkv[i] *= t % 4 == 0 ? 1e9f : t % 4 == 3 ? 1e-3f : 1.0f;
     }
     if (style == NOT_FINITE)
-        qkv[((size_t)(B - 1)*rows + rows - 1 - rng_below(&now->rng, now->s[1]))*3*C + C - 1] = NAN;
+        qkv[((size_t)(B - 1)*rows + (now->number % 2 ? (size_t)now->s[4] : rows - 1 -
+             rng_below(&now->rng, now->s[1])))*3*C + C - 1] = NAN;
+    for (int h = 0; style == NOT_FINITE && h < NH; h += 2)                   // values of token 0
+        qkv[2*C + h*HS] = now->number % 2 ? NAN : INFINITY;
+    if (style == NOT_FINITE) qkv[(size_t)(rows - 1)*3*C + C] = NAN;          // the last key
+    for (int i = 0; style == NOT_FINITE && now->number % 2 && i < HS; i++)   // of a zero query
+        qkv[(size_t)(rows - 1)*3*C + i] = 0.0f;
     return qkv;
 }
 
@@ -937,8 +947,9 @@ static void head_out(Exact out, Exact lse, float *qkv, int b, int h, int rows, i
         for (int u = 0; !old && u <= t; u++) {
             lse.size[at] = fmax(lse.size[at], e.size[(size_t)t*rows + u]);
             for (int i = 0; i < HS; i++) {
-                double x = e.p[(size_t)t*rows + u] * v[(size_t)u*3*C + i];
-                term_of(out, n*C + h*HS + i, x, x * e.size[(size_t)t*rows + u]);
+                double of = v[(size_t)u*3*C + i], x = e.p[(size_t)t*rows + u] * of;
+                term_of(out, n*C + h*HS + i, x,            // exp_fast is at least 2^-126
+                        fabs(x) * e.size[(size_t)t*rows + u] + 1e-32 * fabs(of));
             }
         }
         for (int i = 0; old && i < HS; i++) out.x[n*C + h*HS + i] = run ? NAN : 7.0f;
@@ -957,7 +968,8 @@ static void check_attention_forward(Trial *now, AttentionForward *forward, size_
     if (T > 300 && rows > 1000 && run > 0) return;  // slow
     float *qkv = attention_qkv(now, rows);
     for (size_t i = 0; now->style == LARGE && HS != 4 && i < (size_t)B*rows*3*C; i++)
-        if (i % (3*C) >= 2*(size_t)C) qkv[i] *= 1e16f;     // weights are not large, values may be
+        if (i % (3*C) >= 2*(size_t)C && i / (3*C) % 2) qkv[i] *= 1e8f;
+    // Many weights are small: their values are large.
     Result out = written(past ? "out (past > 0)" : "out", INDEX("bthi", B, rows, NH, HS));
     Result lse = written(past ? "lse (past > 0)" : "lse", INDEX("bht", B, NH, rows));
     Exact out_exact = exact_of(out.n), lse_exact = exact_of(lse.n);
@@ -1308,7 +1320,7 @@ static void check_global_norm(Trial *now) {
     Chunk *chunks = array_new("chunks", INDEX("i", n), sizeof *chunks, INPUT);
     double *partials = array_new("norm_partials", INDEX("i", n), sizeof *partials, OUTPUT);
     size_t N = norm_chunks(chunks, now), bad = chunks[now->number % 2 ? 0 : n/2].grad;
-    double scale = now->style == TINY ? 1e-18 : now->style == LARGE ? 1e17 : now->style != PEAK;
+    double scale = now->style == TINY ? 1e-18 : now->style == LARGE ? 1e9 : now->style != PEAK;
     float *grads = normals("grads", INDEX("i", N), scale, 0, now);
     if (now->style == NORMAL) grads[0] = grads[chunks[0].grad] = 1.0f;     // no key to a sum
     for (size_t i = 0; i < N; i++)
@@ -1363,8 +1375,16 @@ static const struct { Sampler s; const char *what, *hint; } SAMPLERS[] = {
       "only 0 means the likeliest; subtract the largest logit before the division" },
     { { .temperature = 1.0f, .top_k = 299, .top_p = 1.0f }, "top_k 299",
       "keep the k likeliest, and divide by the sum of these" },
+    { { .temperature = 1.0f, .top_p = 0.99995f }, "top_p 0.99995", "top_p below 1 cuts" },
+    { { .temperature = 1e4f, .top_p = 1.0f }, "temperature 1e4",
+      "divide the logits by the temperature" },
+    { { .temperature = 1.0f }, "top_p 0", "the likeliest token is always kept" },
+    { { .temperature = 1.0f, .top_k = 5500, .top_p = 1.0f }, "top_k 5500",
+      "keep the k likeliest, and divide by the sum of these" },
+    { { .temperature = 1.0f, .top_p = 0.9f }, "top_p 0.9",
+      "keep the fewest likeliest tokens that have 0.9 of the probability" },
 };
-enum { FAR = 1, MASKED, LAST, TIED, LOWEST, RARE };
+enum { FAR = 1, MASKED, LAST, TIED, LOWEST, RARE, PAIR, EQUAL };
 
 static const int SAMPLING[][6] = {         // the last two: added to the logits, and what is special
     { 5, 0, 0, 300, 0, NORMAL }, { 5, 1, 0, 300, 0, NORMAL }, { 5, 2, 0, 300, 0, NORMAL },
@@ -1380,17 +1400,20 @@ static const int SAMPLING[][6] = {         // the last two: added to the logits,
     { 2, 6, 0, 0, 0, NORMAL }, { 2, 4, 0, 0, LAST, NORMAL }, { 4, 14, 0, 0, 0, TINY },
     { 5, 14, 0, 3000, 0, NORMAL }, { 9, 0, 0, 0, LOWEST, NORMAL }, { 9, 1, 0, 0, LOWEST, NORMAL },
     { 70000, 1, 0, 0, RARE, NORMAL }, { 6, 1, 0, 0, MASKED, NORMAL }, { 300, 15, 0, 0, 0, LARGE },
+    { 2, 16, 0, 0, PAIR, NORMAL }, { 5, 17, 0, 0, 0, TINY }, { 5, 18, 0, 0, 0, NORMAL },
+    { 6000, 19, 0, 0, 0, TINY }, { 6000, 20, 0, 0, 0, TINY }, { 70000, 5, 0, 0, 0, NORMAL }, { 70000, 11, 0, 0, 0, NORMAL }, { 70000, 1, 0, 0, EQUAL, NORMAL },
 };
 
 // TINY: logits differ by about the temperature. PEAK: one token in many rare ones. LARGE: to the p
 // of token 0 each other one adds less than the last bit of a double. FAR: token 0 is 100 below
-// token 1. MASKED: token 0 has -infinity. LAST: the last token is the likeliest. TIED: tokens
+// token 1. MASKED: token 0 has -infinity. PAIR: token 0 has p = 2e-5. LAST: the last token is the likeliest. TIED: tokens
 // 1 ... 4 are equal (with V 4: all).
 static void sampling_logits(float *x, int V, Trial *now) {
     static const double weight[] = { 0.1, 0.4, 0.05, 0.25, 0.2 };
     for (int v = 0; v < V; v++) {
         double logit = V == 5 ? log(weight[v]) : rng_normal(&now->rng);
-        if (now->style == TINY) logit *= now->s[1] == 14 ? 1e-36 : 0.004;
+        if (now->style == TINY)
+            logit *= now->s[1] == 17 ? 1e4 : now->s[1] == 14 ? 1e-36 : 0.004;
         if (now->style == PEAK) logit *= 0.3;
         if (now->style == LARGE) logit *= 0.01;
         x[v] = (float)(logit + now->s[3]);
@@ -1398,8 +1421,10 @@ static void sampling_logits(float *x, int V, Trial *now) {
     if (now->style == PEAK) x[V > 2000 ? V - 1 : V / 3] += V > 2000 ? 14.3f : 6.0f;
     if (now->style == LARGE) x[0] += 36.3f;
     if (now->style == LARGE) x[V - 1] -= 100.0f;
-    for (int v = 0; now->s[4] == LOWEST && v < V; v++) x[v] = v == 3 ? -5e16f : -1e17f;
+    for (int v = 0; now->s[4] == LOWEST && v < V; v++) x[v] = v == 3 ? -5e8f : -1e9f;
     for (int v = 0; now->s[4] == RARE && v < V; v++) x[v] = v ? -21.0f : 0.0f;
+    for (int v = 0; now->s[4] == EQUAL && v < V; v++) x[v] = 0.0f;
+    if (now->s[4] == PAIR) x[0] = x[1] - 10.8f;
     if (now->s[4] == FAR) x[0] = x[1] - 100.0f;
     if (now->s[4] == MASKED) x[0] = -INFINITY;
     if (now->s[4] == LAST) x[V - 1] = x[0] > x[1 % V] ? x[0] + 0.004f : x[1 % V] + 0.004f;
@@ -1467,6 +1492,7 @@ static void expect_one_draw(int numbers, int expected, const char *what) {
 // its probability says.
 static int count_draws(int *drawn, int draws, Sampler s, const float *x, int V, const char *what) {
     Sampler before = s;
+    size_t owned = 0;
     int numbers = 0;
     for (int n = 0; n < draws; n++) {
         Rng rng = rng_before((n + 0.5) / draws), old = rng, one = rng;
@@ -1475,6 +1501,10 @@ static int count_draws(int *drawn, int draws, Sampler s, const float *x, int V, 
         CALL_ONCE(id = sample_token(&s, x, V, &rng));
         if (id < 0 || id >= V) wrong("%s: %d is drawn; tokens are 0 ... V-1", what, id);
         if (memcmp(&s, &before, sizeof s) != 0) wrong("%s: *s is changed, an input", what);
+        if (n == 0) owned = owns_bytes();
+        if (owns_bytes() > owned)
+            wrong("%s: each call leaves %zu bytes allocated: free what the function allocates",
+                  what, owns_bytes() - owned);
         drawn[id]++;
         numbers = rng.state == old.state ? 0 : 1 + (rng.state != one.state);
     }
@@ -1501,9 +1531,25 @@ static void expect_no_fall(Sampler s, const float *x, int V, const double *p, co
     }
 }
 
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
 static void expect_draws(const int *drawn, int draws, const double *p, int V, Sampler s,
                          const char *what, const char *hint) {
     double block = 0.0;                // of a tenth of all tokens: draws less those expected
+    double rare = 0.0, mass = 0.0;     // the same, of the rarest fifth of those kept
+    double *sorted = doubles(V);
+    int kept = 0;
+    for (int v = 0; v < V; v++) if (p[v] > 0.0) sorted[kept++] = p[v];
+    qsort(sorted, kept, sizeof *sorted, by_size);
+    for (int v = 0; v < V; v++)
+        if (p[v] > 0.0 && p[v] <= sorted[kept / 5]) rare += drawn[v], mass += p[v];
+    rare -= draws * mass;
+    if (V > 100 && fabs(rare) > 3.0 + 5.0*sqrt(draws * mass))
+        wrong("%s: the rarest fifth of the tokens comes %.0f times %s than expected in %d draws; "
+              "%s", what, fabs(rare), rare < 0.0 ? "less" : "more", draws, hint);
     for (int v = 0, from = 0; v < V; v++) {
         block += drawn[v] - draws * p[v];
         if (v + 1 < V && v - from < V / 10) continue;
@@ -1531,12 +1577,27 @@ static void expect_draws(const int *drawn, int draws, const double *p, int V, Sa
     }
 }
 
+// 200 numbers as far apart as equal tokens are: each draws another one, but for rounding.
+static void expect_fine_steps(Sampler s, const float *x, int V, const char *what) {
+    int different = 0, last = -1;
+    for (int k = 0; k < 200; k++) {
+        Rng rng = rng_before((V / 3 + k + 0.5) / V);
+        int id;
+        CALL_ONCE(id = sample_token(&s, x, V, &rng));
+        different += id != last;
+        last = id;
+    }
+    if (different < 195)
+        wrong("%s: of %d equal logits only %d tokens are drawn in 200 draws that differ by 1/V; does "
+              "the walk have all digits of rng_uniform?", what, V, different);
+}
+
 static void check_sample_token(Trial *now) {
-    int V = now->s[0], draws = V > 2000 ? 100 : V > 100 ? 250 : 1000;
+    int V = now->s[0], draws = V > 6000 ? 100 : V > 100 ? 250 : 1000;
     const char *what, *hint;
     Sampler s = sampler_of(now, &what, &hint);
     if (V > 2000 && run > 0) return;               // slow
-    if (V > 2000 && s.top_k) draws = 5;
+    if (V > 6000 && s.top_k) draws = 5;
     float *x = array_new("logits", INDEX("v", V), sizeof *x, INPUT);
     sampling_logits(x, V, now);
     s.candidates = array_new("candidates", INDEX("k", V), sizeof *s.candidates, SCRATCH);
@@ -1551,10 +1612,14 @@ static void check_sample_token(Trial *now) {
         int numbers = count_draws(drawn, draws, s, x, V, what);
         expect_draws(drawn, draws, p, V, s, what, hint);
         expect_one_draw(numbers, s.temperature > 0.0f, what);
+        if (now->s[4] == EQUAL) expect_fine_steps(s, x, V, what);
         expect_no_fall(s, x, V, p, what);
-        for (int v = 0; v < V / 2; v++) {          // other logits in the same memory
+        float hi = x[0];
+        for (int v = 0; v < V; v++) hi = x[v] > hi ? x[v] : hi;
+        for (int v = 0; v <= (V - 1) / 2; v++) {   // other logits in the same memory
             float old = x[v];
-            x[v] = x[V - 1 - v], x[V - 1 - v] = old;
+            x[v] = hi - 1.25f*(hi - x[V - 1 - v]);
+            if (v != V - 1 - v) x[V - 1 - v] = hi - 1.25f*(hi - old);
         }
         hint = "these logits lie where others lay in an earlier call: keep nothing of them";
         if (draws > 50) draws = 50;
@@ -1793,8 +1858,10 @@ static void check_kv_cache(Trial *now) {
 }
 
 // An update: micro-batches of B sequences of T tokens, by what s->scale differs from one over all
-// tokens, the limit as a part of the norm, and what one element of the gradient becomes besides.
-typedef struct { int micro_batches, B, T; double scale, limit; float spike; } Update;
+// tokens, the limit as a part of the norm, what one element of the gradient becomes besides, and
+// loss and norm of all ranks as multiples of this one's. Another element's part ARRIVES from them.
+typedef struct { int micro_batches, B, T; double scale, limit; float spike; double others; } Update;
+static const float ARRIVES = 0.3f;
 enum { MOST_B = 5000 };
 static const Update *update;
 static int step_inputs[MOST_B*MT], step_targets[MOST_B*MT];
@@ -1834,11 +1901,13 @@ static void check_gradients_arrive(Run *r, Step *s) {
     (void)r, (void)s;
     arrived++;
     arrived_behind = data_calls;
+    if (update->others != 1.0) step_model->zero.grads[3] += ARRIVES;
 }
 
 static void check_totals_share(const Zero *z, Totals *t) {
     shared++;
     totals_share(z, t);
+    t->loss *= update->others, t->squares *= update->others * update->others;
     shared_totals = *t;
 }
 
@@ -1909,7 +1978,13 @@ static void step(Run *r, Model *m) {
     Step s;
     memset((char *)soil, 0x55, sizeof soil);
     begun = data_calls = arrived = shared = judged = ended = 0, step_model = m;
-    train_step(r, m, &s);
+    Run before = *r;
+    size_t owned = owns_bytes();
+    CALL_ONCE(train_step(r, m, &s));
+    if (memcmp(&before, r, sizeof before) != 0)
+        wrong("a field of *r is changed: counters and steps so far are step_end's");
+    if (owns_bytes() > owned)
+        wrong("a step leaves %zu bytes allocated: free what it allocates", owns_bytes() - owned);
 }
 
 // An update beside the same with the whole batch at once. `factor`: what clipping is to give.
@@ -1927,7 +2002,9 @@ static void expect_update(Model *m, Model *whole, Run *r, double factor, const c
     whole->zero.grads[5] = update->spike;
     model_forward(whole, step_inputs, B, update->T);
     double loss = model_backward(whole, step_inputs, step_targets, scale_of(update), B, update->T);
-    double squares = gradients_squares(whole);
+    if (update->others != 1.0) whole->zero.grads[3] += ARRIVES;
+    double others = update->others, squares = others*others * gradients_squares(whole);
+    loss *= others;
     r->o.clip = update->limit * sqrt(squares);
     for (size_t i = 0; i < n; i++) m->zero.grads[i] = 0.125f;
     memcpy(params.before, m->zero.masters, n * sizeof *params.before);
@@ -1966,11 +2043,11 @@ static void expect_no_update(Run *r, Model *m, const char *why) {
 
 static void check_gradient_accumulation(Trial *now) {
     static const Update updates[] = {
-        { 2, 2, MT, 1.0, 0.5, 0 }, { 2, 2, MT, 1.0, 0.25, 0 }, { 4, 1, 5, 1.0, 2.0, 0 },
-        { 1, 3, 4, 1.0, 0.0, 0 }, { 3, 1, 1, 1e-6, 0.5, 0 },
-        { 2, 2, 3, 1.0, 1e-30, 1e30f }, { 5, 2, 4, 0.5, 0.999, 0 },
-        { 2, 1, 3, 0.0, 0.0, 0 }, { 67, 1, 1, 3.0, 1.001, 0 },
-        { MOST_B, 1, 1, 1.0, 0.5, 0 },
+        { 2, 2, MT, 1.0, 0.5, 0, 1.0 }, { 2, 2, MT, 1.0, 0.25, 0, 3.0 },
+        { 4, 1, 5, 1.0, 2.0, 0, 1.0 }, { 1, 3, 4, 1.0, 0.0, 0, 2.0 }, { 3, 1, 1, 1e-6, 0.5, 0, 1.0 },
+        { 2, 2, 3, 1.0, 1e-9, 1e9f, 1.0 }, { 2, 2, 3, 1.0, 1e-14, 0, 1.0 },
+        { 5, 2, 4, 0.5, 0.999, 0, 1.5 }, { 2, 1, 3, 0.0, 0.0, 0, 1.0 },
+        { 67, 1, 1, 3.0, 1.001, 0, 1.0 }, { MOST_B, 1, 1, 1.0, 0.5, 0, 1.0 },
     };
     static const float spikes[] = { NAN, INFINITY, -INFINITY };
     static Model m, whole;
@@ -2000,10 +2077,11 @@ static void check_gradient_accumulation(Trial *now) {
               "skipped" : "the norm is below r->o.clip: the factor is 1");
     }
     *m.zero.stop = 0;
-    r.o.skip_outliers = 5.0;
+    Update of_two = { 2, 2, MT, 1.0, 1.0, 0, 2.0 };
+    update = &of_two, r.o.skip_outliers = run > 0 ? 5.0 : 0.5;
     expect_no_update(&r, &m, "r->o.skip_outliers is set and is_outlier(r, s, all)");
     for (int k = 0; k < 6; k++) {
-        Update u = { 2, 2, MT, 1.0, 1.0, spikes[k % 3] };
+        Update u = { 2, 2, MT, 1.0, 1.0, spikes[k % 3], 1.0 };
         update = &u, r.o.skip_outliers = 0.0, r.o.clip = k < 3;
         expect_no_update(&r, &m, "the norm is not finite");
     }
@@ -2064,7 +2142,8 @@ static const int SLICES[][6] = {
     { 17, 5000, 1, 0, 0, NORMAL }, { MOST_RANKS, 200, 1, 0, 0, NORMAL },
     { 3, 30000, 5, 1, 0, NORMAL }, { 12, 40, 3, 0, 0, NOT_FINITE },
     { 6, 33, 0, 0, 0, NOT_FINITE }, { 4, 50, 1, 0, 0, TINY }, { 9, 64, 6, 0, 0, LARGE },
-    { 16, 10, 5, 0, 0, PEAK },
+    { 16, 10, 5, 0, 0, PEAK }, { 3, 40, 8, 0, 0, TINY }, { 4, 50, 7, 0, 0, TINY },
+    { 5, 60, 3, 1, 0, SPARSE },
 };
 
 // An update that zero1 is to do, and what it has done so far.
@@ -2216,10 +2295,10 @@ static void draw_gradients(const ZeroRank *ranks, int n, size_t total, Exact mea
         for (size_t i = 0; i < total; i++) {
             float g = (float)(0.5 + rng_normal(&now->rng));
             bool some = rng_below(&now->rng, 4) == 0;
-            if (now->style == TINY) g *= 1e-8f;
-            if (now->style == LARGE) g *= some ? 1e4f : 10.0f;
+            if (now->style == TINY) g *= now->number % 2 ? 1e-17f : 1e-8f;
+            if (now->style == LARGE) g *= some ? 1e9f : 10.0f;
             if (now->style == PEAK && some) g *= 30.0f;
-            if (now->style == ZEROS && (some || i - quiet.begin < quiet.count)) g = 0.0f;
+            if ((now->style == ZEROS || now->style == SPARSE) && (some || i - quiet.begin < quiet.count)) g = 0.0f;
             ranks[r].grads[i] = g;
         }
     if (now->style == NOT_FINITE)
@@ -2278,7 +2357,8 @@ static void check_zero1(Trial *now) {
     int n = now->s[0];
     size_t total = (size_t)now->s[1];
     AdamW o = RATES[now->s[2]];
-    double small = now->style == TINY ? 1e-8 : 1.0;
+    double small = now->style == TINY ? now->number % 2 ? 1e-17 : 1e-8 : 1.0;
+    size_t owned = 0;
     Result params[MOST_RANKS], m[MOST_RANKS], v[MOST_RANKS], *results[] = { params, m, v };
     ZeroRank ranks[MOST_RANKS] = { 0 };
     float *begin = normals("begin", INDEX("i", total), 1, 0, now);
@@ -2294,13 +2374,18 @@ static void check_zero1(Trial *now) {
         for (size_t k = 0; k < z->count; k++) {
             z->m[k] = (float)(small * rng_normal(&now->rng));
             z->v[k] = (float)(small * small * (0.1 + fabs(rng_normal(&now->rng))));
+            if ((now->style == ZEROS || now->style == SPARSE) && k % 2) z->m[k] = z->v[k] = 0.0f;
         }
     }
     sliced.n = n, sliced.total = total;
     for (int step = 1; step <= UPDATES; step++) {
         o.m_steps += 1, o.v_steps += 1;
         zero1_update(ranks, results, o, now);
+        if (step == 1) owned = owns_bytes();
     }
+    if (owns_bytes() > owned)
+        wrong("%d calls leave %zu bytes allocated: free what the function allocates", UPDATES - 1,
+              owns_bytes() - owned);
 }
 
 // ---- main ----
