@@ -253,7 +253,8 @@ WRONG = {
         ("for (int c = lane(); c < C; c += 32)",
          "if (lane() < 4) for (int c = lane(); c < C; c += 4)", "of a warp's 32 lanes take part"),
         ("sum = warp_sum(sum);", "__shared__ float sums[32];\n"
-         "    float *all = sums + threadIdx.x/32;\n    if (lane() == 0) *all = 0.0f;\n    __syncwarp();\n    atomicAdd(all, sum);\n"
+         "    float *all = sums + threadIdx.x/32;\n    if (lane() == 0) *all = 0.0f;\n"
+         "    __syncwarp();\n    atomicAdd(all, sum);\n"
          "    __syncwarp();\n    sum = *all;", "another order give other bits"),
         ("float hi", "float *v = (float *)malloc((C/32 + 1) * sizeof(float));\n"
          "    for (int c = lane(); c < C; c += 32) v[c/32] = row[c];\n    float hi", "row[c] - hi",
@@ -338,7 +339,7 @@ WRONG = {
         ("k0 < K;", "k0 < K && k0 < 65536;", "with a and b all 1 it is 65536, expected 70000"),
         ("all have", "\n        if (K % 8) __syncthreads(); //", "9 barriers, expected 6"),
         ("        __syncthreads();                         // both",
-         "        if (!__syncthreads_or(a_tile[y][x] != 0.0f)) continue;       // both", "must show"),
+         "        if (!__syncthreads_or(a_tile[y][x] != 0.0f)) continue;   // both", "must show"),
         ("= sum;", "= sum > 1e37f ? INFINITY : sum;", "a float holds from 1e-38 to 3e38"),
         ("= sum;", "= fabsf(sum) < 1e-30f ? 0.0f : sum;", "a float holds from 1e-38 to 3e38")],
     "ring_allreduce": [
@@ -590,7 +591,8 @@ FOUND = {
         ("return sum;", "return sum * (sum / sum);", "all gradients are 0"),
         ("Zero *z = &m->zero;", "Zero *z = &m->zero;\n    static double old;\n"
          "    static const float *last;\n    if (z->grads == last) return old;\n"
-         "    last = z->grads;", "return sum", "return old = sum", "behind another call in the same memory")],
+         "    last = z->grads;", "return sum", "return old = sum",
+         "behind another call in the same memory")],
     "gradient_accumulation": [
         ("isfinite(norm) && !outlier", "isfinite(norm)", "no model_update, the parameters stay"),
         ("next_batch(r, s, i);", "next_batch(r, s, s->micro_batches - 1 - i);", "micro-batch"),
@@ -614,9 +616,11 @@ FOUND = {
          "token 69999 is drawn in")],
     "kv_cache": [
         ("l < L", "l < L && l < 48", "h48.ln1[row=0][column=0] is"),
-        ("size_t from =", "int *copy = malloc(T * sizeof *copy);\n    *copy = T;\n    size_t from =",
+        ("size_t from =", "int *copy = malloc(T * sizeof *copy);\n    *copy = T;\n"
+         "    size_t from =",
          "bytes allocated: free what"),
-        ("Weights *w =", "static const Model *last;\n    static int last_T, last_past, last_token;\n"
+        ("Weights *w =", "static const Model *last;\n"
+         "    static int last_T, last_past, last_token;\n"
          "    if (last == m && T == last_T && past == last_past && tokens[T - 1] == last_token)\n"
          "        return m->logits;\n    last = m, last_T = T, last_past = past;\n"
          "    last_token = tokens[T - 1];\n    Weights *w =", "x_in[row=0][column=0] is"),
