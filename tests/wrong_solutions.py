@@ -610,7 +610,7 @@ FOUND = {
         ("- logits[best])", "- fmaxf(logits[best], 0.0f))",
          "token v has the part p_v of the line from 0 to t"),
         ("(logits[v] - logits[best]) / s->temperature",
-         "logits[v] / s->temperature - logits[best] / s->temperature", "temperature 1e-36"),
+         "logits[v] / s->temperature - logits[best] / s->temperature", "temperature 1e-18"),
         ("s->temperature == 0.0f", "s->temperature < 1e-3f", "only 0 means the likeliest"),
         ("sum += c[v].p;", "if (c[v].p < 1e-6f) c[v].p = 0.0f;\n        sum += c[v].p;",
          "token 69999 is drawn in")],

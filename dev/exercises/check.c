@@ -592,6 +592,7 @@ static float *layernorm_x(double shift, Trial *now) {
         x[i] = (x[i] - (float)shift) * spreads[i / C % 7] + (float)shift;
     for (size_t i = 0; now->style == ZEROS && i < N*C; i++)
         if (i / C % 2) x[i] = 0.25f * (float)(i / C);
+    for (size_t n = 0; C > 9999 && n < N; n++) x[n*C] = 3e4f;        // unlike the others
     return x;
 }
 
@@ -850,7 +851,7 @@ static const int ATTENTION_BACKWARD[][6] = {
     { 2, 7, 2, 3, 0, NORMAL }, { 1, 1, 1, 1, 0, NORMAL }, { 2, 1, 3, 2, 0, NORMAL },
     { 3, 5, 5, 1, 0, PEAK }, { 1, 9, 17, 2, 0, LARGE }, { 1, 70, 1, 3, 0, PEAK },
     { 1, 300, 1, 1, 0, NORMAL }, { 2, 6, 3, 4, 0, LARGE }, { 1, 6, 1, 4, 0, LARGE },
-    { 2, 5, 2, 2, 0, NOT_FINITE },
+    { 2, 5, 2, 2, 0, NOT_FINITE }, { 1, 9, 2, 4, 0, LARGE },
     { 1, 33, 2, 2, 0, ZEROS },
 };
 
@@ -882,7 +883,7 @@ static void head_weights(Head e, const float *q, int first, int T, int C, int HS
 
 // The queries, keys and values of `rows` rows a sequence. LARGE: where HS is 4, the scores of query
 // 2 are near 1000, those of query 3 near -1000, that of query 5 and its own key too, and all are
-// exact in float (with one sequence, 2^57); query 6 has scores of 0, 11, 22 and 33, and values of
+// exact in float (with one sequence, 2^57); query 6 has scores of 0, 16, 32 and 48, and values of
 // head 1 make up for that; else scores lie between -200 and 200. PEAK: many
 // weights are small. NOT_FINITE: a query,
 // a value, whose weight may be 0, and a key.
@@ -902,9 +903,9 @@ static float *attention_qkv(Trial *now, int rows) {
         if (c % HS > 1 && c < (size_t)C && (t == 2 || t == 3 || t == 6)) qkv[i] = 0.0f;
         if (c % HS == 0 && c < (size_t)C) qkv[i] = t == 2 ? far : t == 3 ? -far : 0.0f;
         if (c % HS == 0 && c / C == 1) qkv[i] = near;
-        if (c % HS == 1 && c < (size_t)C) qkv[i] = t == 5 ? far : t == 6 ? 22.0f : 0.0f;
+        if (c % HS == 1 && c < (size_t)C) qkv[i] = t == 5 ? far : t == 6 ? 32.0f : 0.0f;
         if (c % HS == 1 && c / C == 1) qkv[i] = t == 5 ? -1.0f : (float)(t % 4);
-        if (c / HS == 2*(size_t)NH + 1) qkv[i] *= t % 4 == 0 ? 1e9f : t % 4 == 3 ? 1e-3f : 1.0f;
+        if (c / HS == 2*(size_t)NH + 1) qkv[i] *= t % 4 == 1 ? 1e9f : t % 4 == 3 ? 1e-3f : 1.0f;
     }
     if (style == NOT_FINITE)
         qkv[((size_t)(B - 1)*rows + (now->number % 2 ? (size_t)now->s[4] : rows - 1 -
@@ -1069,6 +1070,8 @@ static void check_attention_backward(Trial *now) {
     if (T > 1000 && run > 0) return;                       // slow
     float *qkv = attention_qkv(now, T);
     float *dout = normals("dout", INDEX("btc", B, T, C), now->style == NOT_FINITE ? 0 : 1, 0, now);
+    for (int i = 0; now->style == LARGE && HS == 4 && i < B*T*C; i++)
+        if (i / HS % NH == 1 && i / C % T != 6) dout[i] = 0.0f;      // of head 1, query 6 alone
     float *out = normals("out", INDEX("btc", B, T, C), 0, 0, now);
     float *lse = normals("lse", INDEX("bht", B, NH, T), 0, 0, now);
     Result dqkv = written("dqkv", INDEX("btc", B, T, 3*C));
@@ -1371,7 +1374,7 @@ static const struct { Sampler s; const char *what, *hint; } SAMPLERS[] = {
       "top_p below 1 cuts" },
     { { .temperature = 1.0f, .top_p = 0.5f }, "top_p 0.5",
       "the fewest that have top_p: not one more where they have it exactly" },
-    { { .temperature = 1e-36f, .top_p = 1.0f }, "temperature 1e-36",
+    { { .temperature = 1e-18f, .top_p = 1.0f }, "temperature 1e-18",
       "only 0 means the likeliest; subtract the largest logit before the division" },
     { { .temperature = 1.0f, .top_k = 299, .top_p = 1.0f }, "top_k 299",
       "keep the k likeliest, and divide by the sum of these" },
@@ -1414,7 +1417,7 @@ static void sampling_logits(float *x, int V, Trial *now) {
     for (int v = 0; v < V; v++) {
         double logit = V == 5 ? log(weight[v]) : rng_normal(&now->rng);
         if (now->style == TINY)
-            logit *= now->s[1] == 17 ? 1e4 : now->s[1] == 14 ? 1e-36 : 0.004;
+            logit *= now->s[1] == 17 ? 1e4 : now->s[1] == 14 ? 1e-18 : 0.004;
         if (now->style == PEAK) logit *= 0.3;
         if (now->style == LARGE) logit *= 0.01;
         x[v] = (float)(logit + now->s[3]);
@@ -1606,7 +1609,8 @@ static void check_sample_token(Trial *now) {
     double *p = doubles(V);
     int *drawn = (int *)doubles(V);
     if (s.temperature == 0.0f) draws = 3;
-    snprintf(situation, sizeof situation, " [V=%d, logits near %d]", V, now->s[3]);
+    snprintf(situation, sizeof situation, " [V=%d, logits near %d]", V,
+             now->s[4] == LOWEST ? -1000000000 : now->s[3]);
     for (int call = 0; call < 2; call++) {
         sampling_exact(p, x, V, &s);
         for (int v = 0; v < V; v++) drawn[v] = 0;
@@ -1871,7 +1875,11 @@ static int arrived_behind;             // so many micro-batches
 static AdamW step_adamw;
 static Totals step_totals, shared_totals, judged_totals;
 static Model *step_model;
-static uint64_t at_the_step_end;       // a hash of the parameters
+static uint64_t at_the_step_end, grads_arrived, grads_ended;   // hashes of parameters, gradients
+
+static uint64_t hash_of_grads(const Model *m) {
+    return hash_add(0, m->zero.grads, gpt2_n_params(&SMALL) * sizeof(float));
+}
 
 static uint64_t hash_of_params(const Model *m) {
     return hash_add(0, m->zero.masters, gpt2_n_params(&SMALL) * sizeof(float));
@@ -1903,6 +1911,7 @@ static void check_gradients_arrive(Run *r, Step *s) {
     arrived++;
     arrived_behind = data_calls;
     if (update->others != 1.0) step_model->zero.grads[3] += ARRIVES;
+    grads_arrived = hash_of_grads(step_model);
 }
 
 static void check_totals_share(const Zero *z, Totals *t) {
@@ -1923,6 +1932,7 @@ static void check_step_end(Run *r, Step *s, const Totals *t) {
     ended++;
     step_totals = *t;
     at_the_step_end = hash_of_params(step_model);
+    grads_ended = hash_of_grads(step_model);
 }
 
 // Gradients (n) of a batch of micro-batches, and what typical mistakes leave in their place.
@@ -1966,9 +1976,14 @@ static void expect_end(const Model *m, const char *after) {
     if (arrived != 1 || arrived_behind != update->micro_batches)
         wrong("%sgradients_arrive is called %d times, behind %d of %d micro-batches, expected "
               "once, behind the last", after, arrived, arrived_behind, update->micro_batches);
-    if (shared != 1 || memcmp(&shared_totals, &step_totals, sizeof step_totals) != 0)
-        wrong("%stotals_share is called %d times, expected once, with the Totals that step_end "
-              "gets: it says whether a signal to stop has come", after, shared);
+    if (grads_arrived != grads_ended)
+        wrong("%sgradients change after gradients_arrive: it waits for them behind the last "
+              "model_backward", after);
+    if (shared != 1)
+        wrong("%stotals_share is called %d times, expected once: it says whether a signal to stop "
+              "has come", after, shared);
+    if (memcmp(&shared_totals, &step_totals, sizeof step_totals) != 0)
+        wrong("%sstep_end gets other Totals than totals_share has left", after);
     if (judged && memcmp(&judged_totals, &step_totals, sizeof step_totals) != 0)
         wrong("%sis_outlier gets other Totals than step_end", after);
 }
@@ -2074,7 +2089,7 @@ static void check_gradient_accumulation(Trial *now) {
         *m.zero.stop = k == 2 ? SIGTERM : 0;       // the step goes on to its end
         expect_update(&m, &whole, &r, clips ? update->limit : 1.0, clips
             ? "the norm is above the limit: one model_update a step, with s->adamw as it is and "
-              "the factor r->o.clip / norm" : update->limit == 0.0
+              "the factor r->o.clip / norm, that of all ranks, behind totals_share" : update->limit == 0.0
             ? "r->o.clip is 0, no limit: the factor is 1; and r->o.skip_outliers is 0, none is "
               "skipped" : "the norm is below r->o.clip: the factor is 1");
     }
@@ -2087,6 +2102,10 @@ static void check_gradient_accumulation(Trial *now) {
         update = &u, r.o.skip_outliers = 0.0, r.o.clip = k < 3;
         expect_no_update(&r, &m, "the norm is not finite");
     }
+    m.zero.masters[gpt2_n_params(&SMALL) - 1] = NAN;                 // of the last norm's bias
+    expect_no_update(&r, &m, "the loss is not finite");
+    if (!isnan(step_totals.loss))
+        wrong("step_end gets a loss of %g, and the losses are no numbers", step_totals.loss);
     model_free(&m), model_free(&whole);
 }
 
