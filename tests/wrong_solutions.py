@@ -610,7 +610,7 @@ FOUND = {
         ("- logits[best])", "- fmaxf(logits[best], 0.0f))",
          "token v has the part p_v of the line from 0 to t"),
         ("(logits[v] - logits[best]) / s->temperature",
-         "logits[v] / s->temperature - logits[best] / s->temperature", "temperature 1e-18"),
+         "logits[v] / s->temperature - logits[best] / s->temperature", "temperature 0.004"),
         ("s->temperature == 0.0f", "s->temperature < 1e-3f", "only 0 means the likeliest"),
         ("sum += c[v].p;", "if (c[v].p < 1e-6f) c[v].p = 0.0f;\n        sum += c[v].p;",
          "token 69999 is drawn in")],
@@ -635,6 +635,8 @@ FOUND = {
          "    for (int t = past; t < T && t < 1024; t++) copy[t] = tokens[t];\n    int C = m->c.C",
          "tokens + past", "copy + past", "x_in[row=1024][column=0] is")],
     "attention_tiled": [
+        ("t += QUERIES", "t += QUERIES / (thread_count() > 1 ? 2 : 1)", "min_size(QUERIES,",
+         "min_size(QUERIES / (thread_count() > 1 ? 2 : 1),", "gets other sizes with 4 threads"),
         ("past + t + 1, width", "past + (t > 32 ? t : t) + (t == 64) + 1, width",
          "lse (B,NH,T): log of the sum of e^(q . k / sqrt("),
         ("inv_sum[i];", "(inv_sum[i] > 1e-2f ? inv_sum[i] : 1e-2f);",

@@ -117,8 +117,8 @@ EXERCISES = [Exercise(*row) for row in [
         serves several ranks may be left out: forward_needs and tp_model_extend."""),
     ("attention_tiled", 12, "dev/cpu/attention.h", "attention_forward_fast", """
         Gets and writes what attention_forward_plain in train_gpt2.c does, a block of QUERIES rows
-        of a head at a time. A block's scores are one product, q (rows,HS) times k^T (HS,width).
-        head_scratch gives memory, pack_whole and matmul_packed multiply (dev/cpu/matmul.h), and
+        of a head at a time; out, lse and qkv begin at row `past`. A block's scores are one product,
+        q (rows,HS) times k^T (HS,width). head_scratch gives memory, pack_whole and matmul_packed multiply (dev/cpu/matmul.h), and
         attention_softmax, above, turns scores into weights that inv_sum still has to scale."""),
     ("warp_sum", 13, WARP, "warp_sum", """
         Gets a number from each of a warp's 32 lanes.
@@ -142,7 +142,7 @@ EXERCISES = [Exercise(*row) for row in [
     ("matmul_tiled", 13, TILES, "matmul_tiled", """
         Gets a (M,K) and b (K,N). M, N and K need not be multiples of 16.
         Writes c (M,N). Each number of a and b is loaded by one thread of a block, and used by 16
-        from shared memory."""),
+        from shared memory. All lanes of a warp work, without bank conflicts."""),
     ("ring_allreduce", 14, RANKS, "ring_allreduce", """
         Gets a step, 0 ... 2(n-1) - 1, and a rank, 0 ... n-1.
         Writes *send and *receive, chunks 0 ... n-1, and *adds."""),
