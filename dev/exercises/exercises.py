@@ -118,8 +118,9 @@ EXERCISES = [Exercise(*row) for row in [
     ("attention_tiled", 12, "dev/cpu/attention.h", "attention_forward_fast", """
         Gets and writes what attention_forward_plain in train_gpt2.c does, a block of QUERIES rows
         of a head at a time; out, lse and qkv begin at row `past`. A block's scores are one product,
-        q (rows,HS) times k^T (HS,width). head_scratch gives memory, pack_whole and matmul_packed multiply (dev/cpu/matmul.h), and
-        attention_softmax, above, turns scores into weights that inv_sum still has to scale."""),
+        q (rows,HS) times k^T (HS,width). head_scratch gives memory, pack_whole and matmul_packed
+        multiply (dev/cpu/matmul.h), and attention_softmax, above, turns scores into weights that
+        inv_sum still has to scale."""),
     ("warp_sum", 13, WARP, "warp_sum", """
         Gets a number from each of a warp's 32 lanes.
         Returns the sum of the 32, in every lane."""),
