@@ -29,7 +29,7 @@ static void check_totals_share(const Zero *z, Totals *t);
 static bool check_is_outlier(const Run *r, Step *s, Totals t);
 static void check_step_end(Run *r, Step *s, const Totals *t);
 
-// attention_tiled's sums are grouped by the sizes that matmul_packed gets: the check remembers them.
+// attention_tiled's sums are grouped by the sizes that matmul_packed gets: its check looks at them.
 #include "dev/cpu/matmul.h"
 enum { SIZES_SEEN = 4096 };
 static bool sizes_seen[SIZES_SEEN];
@@ -1016,8 +1016,8 @@ static void check_attention_tiled(Trial *now) {
     if (run == 0) memcpy(by_one, sizes_seen, sizeof by_one);
     for (int i = 0; i < SIZES_SEEN; i++)
         if (sizes_seen[i] && !by_one[i])
-            wrong("matmul_packed gets other sizes with %d threads than with 1: they decide how sums "
-                  "are grouped, and so their bits", threads);
+            wrong("matmul_packed gets other sizes with %d threads than with 1: they decide how "
+                  "sums are grouped, and so their bits", threads);
 }
 
 // Splits dqkv (N,3C) into the gradients of queries, keys and values, for the messages.
@@ -2109,7 +2109,8 @@ static void check_gradient_accumulation(Trial *now) {
         *m.zero.stop = k == 2 ? SIGTERM : 0;       // the step goes on to its end
         expect_update(&m, &whole, &r, clips ? update->limit : 1.0, clips
             ? "the norm is above the limit: one model_update a step, with s->adamw as it is and "
-              "the factor r->o.clip / norm, that of all ranks, behind totals_share" : update->limit == 0.0
+              "the factor r->o.clip / norm, that of all ranks, behind totals_share"
+            : update->limit == 0.0
             ? "r->o.clip is 0, no limit: the factor is 1; and r->o.skip_outliers is 0, none is "
               "skipped" : "the norm is below r->o.clip: the factor is 1");
     }
