@@ -1406,6 +1406,8 @@ static const struct { Sampler s; const char *what, *hint; } SAMPLERS[] = {
     { { .temperature = 1.0f }, "top_p 0", "the likeliest token is always kept" },
     { { .temperature = 1.0f, .top_k = 5500, .top_p = 1.0f }, "top_k 5500",
       "keep the k likeliest, and divide by the sum of these" },
+    { { .temperature = 1.0f, .top_k = 1, .top_p = 1.0f }, "top_k 1",
+      "keep the k likeliest, and divide by the sum of these" },
     { { .temperature = 1.0f, .top_p = 0.9f }, "top_p 0.9",
       "keep the fewest likeliest tokens that have 0.9 of the probability" },
 };
@@ -1426,7 +1428,7 @@ static const int SAMPLING[][6] = {         // the last two: added to the logits,
     { 5, 10, 0, 3000, 0, TINY }, { 9, 0, 0, 0, LOWEST, NORMAL }, { 9, 1, 0, 0, LOWEST, NORMAL },
     { 70000, 1, 0, 0, RARE, NORMAL }, { 6, 1, 0, 0, MASKED, NORMAL }, { 300, 15, 0, 0, 0, LARGE },
     { 2, 16, 0, 0, PAIR, NORMAL }, { 5, 17, 0, 0, 0, TINY }, { 5, 18, 0, 0, 0, NORMAL },
-    { 6000, 19, 0, 0, 0, TINY }, { 6000, 20, 0, 0, 0, TINY },
+    { 6000, 19, 0, 0, 0, TINY }, { 6000, 21, 0, 0, 0, TINY }, { 2, 20, 0, 0, 0, NORMAL },
     { 70000, 11, 0, 0, 0, NORMAL }, { 70000, 1, 0, 0, EQUAL, NORMAL },
 };
 
@@ -1539,14 +1541,14 @@ static int count_draws(int *drawn, int draws, Sampler s, const float *x, int V, 
 
 // Near 0 and 1, where sums of floats round.
 static void expect_no_fall(Sampler s, const float *x, int V, const double *p, const char *what) {
-    static const double edges[] = { 0.0, 0x1p-53, 1.0 - 0x1p-25, 1.0 - 0x1p-53 };
-    for (int k = 0; k < 4; k++) {
+    static const double edges[] = { 0.0, 0x1p-53, 1.0 - 0x1p-15, 1.0 - 0x1p-25, 1.0 - 0x1p-53 };
+    for (int k = 0; k < 5; k++) {
         Rng rng = rng_before(edges[k]);
         int id;
         CALL_ONCE(id = sample_token(&s, x, V, &rng));
-        if (k > 1 && p[0] < 0.99999 && p[0] > 0.9999 && id == 0)
+        if (k > 1 && p[0] < fmin(0.99999, edges[k] - 1e-6) && p[0] > 0.9999 && id == 0)
             wrong("%s: token 0 is drawn where rng_uniform is %.17g, and its probability is %.6f: "
-                  "%s", what, edges[k], p[0], k == 2 ? "the others are rare, but many" :
+                  "%s", what, edges[k], p[0], k < 4 ? "the others are rare, but many" :
                   "where rounding leads the walk beyond the last candidate, that one is drawn");
         if (k > 1 && s.top_k == 0 && s.top_p == 1.0f) continue;          // the last one is drawn
         if (id < 0 || id >= V || p[id] == 0.0)
@@ -1634,7 +1636,7 @@ static void check_sample_token(Trial *now) {
     if (s.temperature == 0.0f) draws = 3;
     snprintf(situation, sizeof situation, " [V=%d, logits near %d]", V,
              now->s[4] == LOWEST ? -1000000000 : now->s[3]);
-    for (int call = 0; call < 2; call++) {
+    for (int call = 0; call < 3; call++) {
         sampling_exact(p, x, V, &s);
         for (int v = 0; v < V; v++) drawn[v] = 0;
         int numbers = count_draws(drawn, draws, s, x, V, what);
@@ -1644,7 +1646,8 @@ static void check_sample_token(Trial *now) {
         expect_no_fall(s, x, V, p, what);
         float hi = x[0];
         for (int v = 0; v < V; v++) hi = x[v] > hi ? x[v] : hi;
-        for (int v = 0; v <= (V - 1) / 2; v++) {   // other logits in the same memory
+        if (call == 1) x[V / 2] = hi + fmaxf(s.temperature, 1e-6f*fabsf(hi));    // one other logit
+        for (int v = 0; call == 0 && v <= (V - 1) / 2; v++) {    // other logits in the same memory
             float old = x[v];
             x[v] = hi - 1.25f*(hi - x[V - 1 - v]);
             if (v != V - 1 - v) x[V - 1 - v] = hi - 1.25f*(hi - old);
