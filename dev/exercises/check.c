@@ -1410,6 +1410,7 @@ static const struct { Sampler s; const char *what, *hint; } SAMPLERS[] = {
       "keep the k likeliest, and divide by the sum of these" },
     { { .temperature = 1.0f, .top_p = 0.9f }, "top_p 0.9",
       "keep the fewest likeliest tokens that have 0.9 of the probability" },
+    { { .temperature = 1.0f, .top_p = 0.9999f }, "top_p 0.9999", "top_p below 1 cuts" },
 };
 enum { FAR = 1, MASKED, LAST, TIED, LOWEST, RARE, PAIR, EQUAL };
 
@@ -1429,6 +1430,7 @@ static const int SAMPLING[][6] = {         // the last two: added to the logits,
     { 70000, 1, 0, 0, RARE, NORMAL }, { 6, 1, 0, 0, MASKED, NORMAL }, { 300, 15, 0, 0, 0, LARGE },
     { 2, 16, 0, 0, PAIR, NORMAL }, { 5, 17, 0, 0, 0, TINY }, { 5, 18, 0, 0, 0, NORMAL },
     { 6000, 19, 0, 0, 0, TINY }, { 6000, 21, 0, 0, 0, TINY }, { 2, 20, 0, 0, 0, NORMAL },
+    { 70000, 22, 0, 0, RARE, NORMAL },
     { 70000, 11, 0, 0, 0, NORMAL }, { 70000, 1, 0, 0, EQUAL, NORMAL },
 };
 
@@ -1450,7 +1452,7 @@ static void sampling_logits(float *x, int V, Trial *now) {
     if (now->style == LARGE) x[0] += 36.3f;
     if (now->style == LARGE) x[V - 1] -= 100.0f;
     for (int v = 0; now->s[4] == LOWEST && v < V; v++) x[v] = v == 3 ? -5e8f : -1e9f;
-    for (int v = 0; now->s[4] == RARE && v < V; v++) x[v] = v ? -21.0f : 0.0f;
+    for (int v = 0; now->s[4] == RARE && v < V; v++) x[v] = v == 0 ? 0.0f : now->s[1] == 22 ? -18.0f : -21.0f;
     for (int v = 0; now->s[4] == EQUAL && v < V; v++) x[v] = 0.0f;
     if (now->s[4] == PAIR) x[0] = x[1] - 10.8f;
     if (now->s[4] == FAR) x[0] = x[1] - 100.0f;
@@ -1546,7 +1548,7 @@ static void expect_no_fall(Sampler s, const float *x, int V, const double *p, co
         Rng rng = rng_before(edges[k]);
         int id;
         CALL_ONCE(id = sample_token(&s, x, V, &rng));
-        if (k > 1 && p[0] < fmin(0.99999, edges[k] - 1e-6) && p[0] > 0.9999 && id == 0)
+        if (k > 1 && p[0] < fmin(0.99999, edges[k] - 1e-6) && p[0] > 0.99 && id == 0)
             wrong("%s: token 0 is drawn where rng_uniform is %.17g, and its probability is %.6f: "
                   "%s", what, edges[k], p[0], k < 4 ? "the others are rare, but many" :
                   "where rounding leads the walk beyond the last candidate, that one is drawn");

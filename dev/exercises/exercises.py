@@ -101,7 +101,8 @@ EXERCISES = [Exercise(*row) for row in [
         Gets logits (V), and in s the temperature, top_k (0: all) and top_p (1: all). s->candidates
         is scratch: V elements with a token's id and its probability p. qsort with `likelier` sorts
         them. Both limits hold: of the top_k likeliest tokens, keep the fewest that together have
-        top_p of the probability of all V tokens, at this temperature, and always one.
+        top_p of the probability of all V tokens, at this temperature, and always one. Add in
+        double: of many tokens each may be rare.
         rng_uniform(rng) is a number in [0, 1). Call it once, also where one token is left, but not
         at temperature 0: a seed gives one text. Where rounding leads past the last candidate, that
         one is drawn.
@@ -150,7 +151,7 @@ EXERCISES = [Exercise(*row) for row in [
     ("zero1", 14, RANKS, "zero1", """
         Gets n ranks, with their gradients in ranks[r].grads (total), and o for adamw_update in
         train_gpt2.c. reduce_scatter and all_gather, above, serve all ranks at once. Slices may be
-        unequal or empty, and lie in any order.
+        unequal or empty, and lie in any order. adamw_update gets each slice once.
         Updates the moments of each rank's slice, and all of params on every rank."""),
 ]]
 NAMES = {e.name: e for e in EXERCISES}
