@@ -330,7 +330,7 @@ static LayerNorm layernorm_exact(int N, int C, int first) {
     if (C > 9) e.gain[draw(0, C - 1)] = draw_special(), e.bias[draw(0, C - 1)] = draw_special();
     change_one(draw(0, 1) ? e.x : draw(0, 1) ? e.gain : e.bias);
     for (int n = C % 2; C > 999 && n < N; n += 2)            // the ends are unlike all between
-        e.x[(size_t)n*C] = 3e4f, e.x[(size_t)(n + 1)*C - 1] = -2e4f;
+        e.x[(size_t)n*C] = 300.0f, e.x[(size_t)(n + 1)*C - 1] = -200.0f;
     for (int n = 0; n < N; n++) {
         const float *x = &e.x[(size_t)n*C];
         double var = 0.0, most = 0.0;
