@@ -151,8 +151,8 @@ EXERCISES = [Exercise(*row) for row in [
     ("zero1", 14, RANKS, "zero1", """
         Gets n ranks, with their gradients in ranks[r].grads (total), and o for adamw_update in
         train_gpt2.c. reduce_scatter and all_gather, above, serve all ranks at once. Slices may be
-        unequal or empty, and lie in any order. adamw_update gets each slice once;
-        what a slice's grads are afterwards does not matter.
+        unequal or empty, and lie in any order. adamw_update gets each slice once; what a slice's
+        grads are afterwards does not matter.
         Updates the moments of each rank's slice, and all of params on every rank."""),
 ]]
 NAMES = {e.name: e for e in EXERCISES}
