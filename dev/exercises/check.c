@@ -504,7 +504,7 @@ static float *xent_logits(Trial *now) {
         float depth = n == 0 || now->style != LONG ? 15.2f
                     : 8.0f + 7.0f*(float)rng_uniform(&now->rng);
         for (int v = 0; now->style == LONG && V > 9999 && v < V; v++)
-            x[v] = v == V / 2 ? 0.0f : -depth + 0.1f * (float)(v % 3);
+            x[v] = v == V - 1 ? 0.0f : -depth + 0.1f * (float)(v % 3);
         if (now->style == NOT_FINITE && n % 2) x[V - 1 - n * 5 % V] = n % 4 == 1 ? NAN : INFINITY;
     }
     return logits;
@@ -793,7 +793,7 @@ static const int LINEAR[][6] = {
     { 1, 1, 1, 0, 0, NORMAL }, { 1, 3, 2, 0, 0, NORMAL }, { 7, 4, 1, 0, 0, NORMAL },
     { 5, 1, 6, 0, 0, NORMAL }, { 9, 8, 24, 0, 0, ZEROS }, { 8, 3, 4, 0, 0, NOT_FINITE },
     { 1100, 2, 3, 0, 0, NORMAL }, { 3, 33, 17, 0, 0, TINY }, { 3, 3, 3, 0, 0, LARGE },
-    { 2, 5, 40, 0, 0, NORMAL }, { 1, 768, 3072, 0, 0, NORMAL },
+    { 2, 5, 40, 0, 0, NORMAL }, { 3, 4, 2, 0, 0, NORMAL }, { 1, 768, 3072, 0, 0, NORMAL },
 };
 
 // What each tensor is, and what this trial's sizes or values say about a mistake.
@@ -812,6 +812,7 @@ static void check_linear_backward(Trial *now) {
     float *dout = styled("dout", INDEX("no", N, OC), 1, 0, now);
     for (int o = 0; now->style == NOT_FINITE && N > 2 && o < OC; o++)
         dout[OC + o] = 0.0f, x[C] = NAN;           // 0 times NaN is NaN
+    if (OC == 2) dout[2*N - 1] = -dout[2*N - 2];   // a row whose sum is 0
     Result dx = written("dx", INDEX("nc", N, C)), dw = added("dw", INDEX("co", C, OC), now);
     Result db = added("db", INDEX("o", OC), now);
     Exact dx_exact = exact_of(dx.n), dw_exact = exact_of(dw.n), db_exact = exact_of(OC);
@@ -1240,6 +1241,7 @@ static void check_adamw_update(Trial *now) {
         if (i % 4 == 3 && now->number) r[0].x[i] = 0.0f;
         if (style == SPARSE && i % 2) r[1].x[i] = 0.0f;    // where most gradients are 0
         if (!fresh && i % 3) r[2].x[i] = (float)pow(10.0, 2.0*rng_normal(&now->rng) - 3.0);
+        if (style == NOT_FINITE && i == n / 2) r[2].x[i] = NAN;
         if (style == TINY) r[1].x[i] *= 1e-8f, r[2].x[i] *= 1e-16f;
     }
     double *before = doubles(n), *m = doubles(n);
