@@ -56,7 +56,7 @@ MISTAKES = {
         ("hi = x[0]", "hi = 0.0f", OVERFLOW),
         ("x[v] > hi", "x[v] < hi", OVERFLOW),
         ("V; v++) hi", "Vp; v++) hi", "columns V ... Vp-1 are padding"),
-        ("lse[n] - x[target[n]];", "-logf(exp_fast(x[target[n]] - hi) / sum);", "loss[n=4] is")],
+        ("lse[n] - x[target[n]];", "-logf(exp_fast(x[target[n]] - hi) / sum);", "loss[n=3] is")],
     "xent_backward": [
         ("-= scale", "-= 1.0f", "dlogits[n=0][v=2] is"),
         ("- lse[n]) * scale", "- lse[n])", "dlogits[n=0][v=0] is"),
