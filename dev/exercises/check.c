@@ -1455,7 +1455,8 @@ static void sampling_logits(float *x, int V, Trial *now) {
     if (now->style == LARGE) x[0] += 36.3f;
     if (now->style == LARGE) x[V - 1] -= 100.0f;
     for (int v = 0; now->s[4] == LOWEST && v < V; v++) x[v] = v == 3 ? -5e8f : -1e9f;
-    for (int v = 0; now->s[4] == RARE && v < V; v++) x[v] = v == 0 ? 0.0f : now->s[1] == 22 ? -18.0f : -21.0f;
+    for (int v = 0; now->s[4] == RARE && v < V; v++)
+        x[v] = v == 0 ? 0.0f : now->s[1] == 22 ? -18.0f : -21.0f;
     for (int v = 0; now->s[4] == EQUAL && v < V; v++) x[v] = 0.0f;
     if (now->s[4] == PAIR) x[0] = x[1] - 10.8f;
     if (now->s[4] == FAR) x[0] = x[1] - 100.0f;
