@@ -330,7 +330,7 @@ typedef enum {
     ADD_BIAS_RESIDUAL,                 // + vector + other (M,N)
     ADD_BIAS_GELU,                     // other (M,N) = A*B + vector; C = gelu(other)
     GELU_GRADIENT,                     // C = A*B * gelu'(other)
-    GELU_BIAS_GRADIENT,                // the same, and vector (N) = the sum of C's rows
+    GELU_BIAS_GRADIENT,                // the same, and vector (N), real = the sum of C's rows
 } EpilogueKind;
 typedef struct { EpilogueKind kind; const void *vector; const real *other; } Epilogue;
 

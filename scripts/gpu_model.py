@@ -5,6 +5,7 @@ assumed stands in capitals, with its reason.
 
     make build/emulated/bench_cuda && scripts/gpu_model.py              the program as it is
     scripts/gpu_model.py --before                     as it was at commit 0479c14
+    scripts/gpu_model.py --in-place                   partial sums are added in place
     scripts/gpu_model.py --batch 16 --workspace 32    another micro-batch, another workspace in MB
 """
 import argparse

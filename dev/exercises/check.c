@@ -7,8 +7,8 @@
 // A check is a number of trials: first the sizes and values of a table, of which the first trial is
 // always the same, then drawn ones. The day of the year is the seed, so that no constant suits all
 // trials; DAY=300 repeats another day's. Each trial runs with one thread and then with several, in
-// other memory (guarded.h), the last time behind a call with other values in the same memory, and
-// must give the same bits. Built with gcc and threads.c, it also finds data races.
+// other memory (guarded.h), the last time behind two calls in the same memory, with other values and
+// with one other value, and must give the same bits. Built with gcc and threads.c, it also finds data races.
 #define PROGRAM "train_gpt2"
 #include "dev/exercises/guarded.h"     // array_new, wrong
 #include <sys/resource.h>
@@ -480,7 +480,7 @@ static const int XENT[][6] = {
 };
 
 // LARGE: row 1 is near -1000, row 2 near 1000 with one logit far above the others, row 3 begins
-// with -1e9, row 4 ends with 1000, rows 5 and 6 are near the ends of float, row 7 and on lie
+// with -1e9, row 4 ends with 1000, rows 5 and 6 are near -1e9 and 1e9, row 7 and on lie
 // between -200 and 200, their logits far apart. ZEROS: the largest logits of a row are equal. PEAK:
 // one logit of a row is 12 above all others, so that a word with p = 1e-5 is rare, but many of them
 // are not; LONG: 8 to 15 above.
@@ -606,7 +606,8 @@ static float *layernorm_x(double shift, Trial *now) {
         x[i] = (x[i] - (float)shift) * spreads[i / C % 7] + (float)shift;
     for (size_t i = 0; now->style == ZEROS && i < N*C; i++)
         if (i / C % 2) x[i] = 0.25f * (float)(i / C);
-    for (size_t n = 0; C > 9999 && n < N; n++) x[n*C] = 300.0f, x[n*C + C - 1] = -200.0f;
+    for (size_t n = 0; C > 9999 && n < N; n++)       // the ends are unlike all between
+        x[n*C] = 300.0f, x[n*C + C - 1] = -200.0f;
     return x;
 }
 
@@ -899,9 +900,8 @@ static void head_weights(Head e, const float *q, int first, int T, int C, int HS
 // The queries, keys and values of `rows` rows a sequence. LARGE: where HS is 4, the scores of query
 // 2 are near 1000, those of query 3 near -1000, that of query 5 and its own key too, and all are
 // exact in float (with one sequence, 2^57); query 6 has scores of 0, 16, 32 and 48, and values of
-// head 1 make up for that; else scores lie between -200 and 200. PEAK: many
-// weights are small. NOT_FINITE: a query,
-// a value, whose weight may be 0, and a key.
+// head 1 make up for that; else scores lie between -200 and 200. PEAK: many weights are small.
+// NOT_FINITE: a query, a value, whose weight may be 0, and a key.
 static float *attention_qkv(Trial *now, int rows) {
     int B = now->s[0], NH = now->s[2], HS = now->s[3], C = NH*HS;
     Style style = now->style;
@@ -985,8 +985,7 @@ static void check_attention_forward(Trial *now, AttentionForward *forward, size_
     if (T > 300 && rows > 1000 && run > 0) return;  // slow
     float *qkv = attention_qkv(now, rows);
     for (size_t i = 0; now->style == LARGE && HS != 4 && i < (size_t)B*rows*3*C; i++)
-        if (i % (3*C) >= 2*(size_t)C && i / (3*C) % 2) qkv[i] *= 1e8f;
-    // Many weights are small: their values are large.
+        if (i % (3*C) >= 2*(size_t)C && i / (3*C) % 2) qkv[i] *= 1e8f;   // also of small weights
     Result out = written(past ? "out (past > 0)" : "out", INDEX("bthi", B, rows, NH, HS));
     Result lse = written(past ? "lse (past > 0)" : "lse", INDEX("bht", B, NH, rows));
     Exact out_exact = exact_of(out.n), lse_exact = exact_of(lse.n);

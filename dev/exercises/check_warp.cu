@@ -296,7 +296,7 @@ static std::string rstd_hint(const Row &r, double got) {
 static std::string out_hint(const Row &r, double got, double gain, double bias, double gain_n,
                             double bias_n, int c) {
     double xhat = (r.x[c] - r.mean) * r.rstd, exact = xhat * gain + bias;
-    auto is = [&](double y) { 
+    auto is = [&](double y) {
         return fabs(got - y) <= 1e-4 * (fabs(y) + 1e-2 * fmin(fabs(exact), 1.0)) && y != exact;
     };
     if (is(xhat * gain)) return "bias is missing: (x - mean) * rstd * gain + bias";
