@@ -630,7 +630,7 @@ FOUND = {
         ("w->wpe + from", "w->wpe + past % 64 * C", "x_in[row=70][column=0] is"),
         ("int C = m->c.C", "static const int *last;\n    static int last_T;\n"
          "    if (last == tokens && last_T == T) return m->logits;\n"
-         "    last = tokens, last_T = T;\n    int C = m->c.C", "an earlier call had others"),
+         "    last = tokens, last_T = T;\n    int C = m->c.C", "this call's token t"),
         ("int C = m->c.C", "static int copy[1024];\n"
          "    for (int t = past; t < T && t < 1024; t++) copy[t] = tokens[t];\n    int C = m->c.C",
          "tokens + past", "copy + past", "x_in[row=1024][column=0] is")],

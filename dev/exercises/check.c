@@ -7,8 +7,9 @@
 // A check is a number of trials: first the sizes and values of a table, of which the first trial is
 // always the same, then drawn ones. The day of the year is the seed, so that no constant suits all
 // trials; DAY=300 repeats another day's. Each trial runs with one thread and then with several, in
-// other memory (guarded.h), the last time behind two calls in the same memory, with other values and
-// with one other value, and must give the same bits. Built with gcc and threads.c, it also finds data races.
+// other memory (guarded.h), the last time behind two calls in the same memory with other values and
+// with one other value, and must give the same bits. Built with gcc and threads.c, it also finds
+// data races.
 #define PROGRAM "train_gpt2"
 #include "dev/exercises/guarded.h"     // array_new, wrong
 #include <sys/resource.h>
@@ -375,6 +376,12 @@ static double multiple(const Result *t, bool adds, Exact e) {
     return fabs(times) > 1e-3 ? times : 1.0;
 }
 
+static bool all_finite(Exact e, size_t n) {
+    size_t i = 0;
+    while (i < n && isfinite(e.x[i])) i++;
+    return i == n;
+}
+
 // Says what is wrong with t, if anything is: `exact` was to be added to what it contained, or to be
 // written.
 static void expect(const Result *t, bool adds, Exact e, const char *hint) {
@@ -391,6 +398,9 @@ static void expect(const Result *t, bool adds, Exact e, const char *hint) {
               t->name);
     if (!isfinite(value) && isfinite(t->x[i]))
         wrong("%s; an input is not finite, and that must come through: hide no NaN", first);
+    if (isfinite(value) && !isfinite(t->x[i]) && !all_finite(e, t->n) && (adds || !isnan(before)))
+        wrong("%s; what is not finite belongs to other elements (0 times infinity is NaN); %s",
+              first, hint);
     if (adds && before != 0.0 && is_close(t->x[i], value, e.size[i]))
         wrong("%s: what it contained is lost: add with +=, do not write with =", first);
     if (!adds && isnan(before) && isnan(t->x[i]))
@@ -537,7 +547,7 @@ static void check_xent_forward(Trial *now) {
     CALL(xent_forward(loss.x, lse.x, logits, target, N, V, Vp));
     expect_written(&lse, lse_exact, now->style == LARGE
                    ? "e^1000 overflows and e^-1000 is 0, in double too: before exp, subtract the "
-                     "largest of the row's own V logits"
+                     "largest of the row's own V logits, and leave the difference as it is"
                    : now->s[3] != PLUS_20 && V < Vp && now->style == NORMAL
                    ? "columns V ... Vp-1 are padding: neither the largest nor the sum reads them"
                    : "log of the sum of e^logit over columns 0 ... V-1 of its row, of Vp columns");
@@ -979,7 +989,7 @@ static void check_attention_forward(Trial *now, AttentionForward *forward, size_
     static bool past_is_right;
     const char *hint = now->style == LARGE ? "e^1000 overflows and e^-1000 is 0, in double too: "
                                              "before exp, subtract the largest of the query's own "
-                                             "scores"
+                                             "scores, and leave the difference as it is"
                      : past && !past_is_right ? "only the rows behind the past are computed; a "
                                                 "sequence has past + T rows" : NULL;
     if (T > 300 && rows > 1000 && run > 0) return;  // slow
@@ -1399,7 +1409,8 @@ static const struct { Sampler s; const char *what, *hint; } SAMPLERS[] = {
     { { .temperature = 1.0f, .top_p = 0.5f }, "top_p 0.5",
       "the fewest that have top_p: not one more where they have it exactly" },
     { { .temperature = 1e-18f, .top_p = 1.0f }, "temperature 1e-18",
-      "only 0 means the likeliest; subtract the largest logit before the division" },
+      "only 0 means the likeliest; subtract the largest logit, then divide by the temperature "
+      "itself" },
     { { .temperature = 1.0f, .top_k = 299, .top_p = 1.0f }, "top_k 299",
       "keep the k likeliest, and divide by the sum of these" },
     { { .temperature = 1.0f, .top_p = 0.99995f }, "top_p 0.99995", "top_p below 1 cuts" },
@@ -1795,7 +1806,8 @@ static void expect_new_rows(size_t past, size_t T) {
                 wrong("%s is %g, expected %g%s; the new rows are as in model_forward with all "
                       "rows: %s", kept_at(&kept[k], i), x, right,
                       x == OUTSIDE ? " (it is not written)" : lse ?
-                      " (att_lse has T = past + rows numbers a head)" : "", past
+                      " (att_lse has T = past + rows numbers a head)" : "", k == 0
+                      ? "row t of x_in is wte's row of this call's token t, and wpe's row t" : past
                       ? "their tokens, positions and tensors begin at row `past`, and "
                       "block_forward gets T - past rows"
                       : "embedding, every block and the norm, for these tokens; an earlier call "

@@ -215,6 +215,9 @@ static std::string softmax_hint(const float *x, const float *p, const double *ex
     }
     char row[64];
     snprintf(row, sizeof row, "the row's sum is %.4g: ", sum);
+    if (p[c] > 0.0f && exact[c] < 1e-30)
+        return "e^(x - the row's largest) may be as small as 0: bound no difference, and subtract "
+               "the largest of all lanes, not 0";
     if ((!isfinite(p[c]) || exact[c] < 1e-30) && most > 80.0)
         return "e^1000 overflows and e^-1000 is 0: before exp, subtract the largest of the row, of "
                "all lanes, not 0";
