@@ -56,7 +56,8 @@ EXERCISES = [Exercise(*row) for row in [
         Adds to dgain (C) and dbias (C), then writes dx (N,C), which may be dout's memory."""),
     ("gelu_backward", 6, TRAINER, "gelu_backward", """
         Gets dout (n) and x (n), what gelu_forward read.
-        Writes dx (n), which may be dout's memory. exp_fast(x) is e^x."""),
+        Writes dx (n), which may be dout's memory. exp_fast(x) is e^x.
+        What the rounding of 1 + tanh u leaves, 1e-6 of dout, is no error."""),
     ("linear_backward", 6, TRAINER, "linear_backward", """
         Gets dout (N,OC), x (N,C) and w (C,OC).
         Writes dx (N,C), adds to dw (C,OC) and to db (OC). matmul and bias_backward may be called;
