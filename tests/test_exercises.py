@@ -24,7 +24,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "dev", "exercises"))
 import exercises
 from exercises import EXERCISES, NAMES
-from wrong_solutions import BITS, FOUND, OPEN_WRONG, OVERFLOW, RACE, SCRATCH, SHARED, WRONG
+from wrong_solutions import (BITS, FOUND, LARGEST, OPEN_WRONG, OVERFLOW, RACE, SCRATCH, SHARED,
+                             WRONG)
 
 APART = {"kv_cache", "gradient_accumulation", "softmax_row", "layernorm_cuda", "find_the_race",
          "zero1"}
@@ -89,9 +90,9 @@ MISTAKES = {
         ("scale * dot", "dot", "lse[b=0][h=0][t=0] is"),
         ("t2 <= t;", "t2 < T;", "lse[b=0][h=0][t=0] is"),
         ("p[t2] / sum", "p[t2]", "out[b=0][t=1][h=0][i=0] is"),
-        ("expf(p[t2] - hi)", "expf(p[t2])", "hi + logf", "logf", OVERFLOW),
-        ("-INFINITY", "0.0f", OVERFLOW),
-        ("fmaxf(hi, p[t2])", "p[t2]", OVERFLOW),
+        ("expf(p[t2] - hi)", "expf(p[t2])", "hi + logf", "logf", LARGEST),
+        ("-INFINITY", "0.0f", LARGEST),
+        ("fmaxf(hi, p[t2])", "p[t2]", LARGEST),
         ("thread_index()*rows", "0*rows", SCRATCH)],
     "attention_backward": [
         ("- d) * scale", ") * scale", "dq[b=0][t=0][h=0][i=0] is"),

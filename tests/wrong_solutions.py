@@ -6,6 +6,7 @@ RACE = "one thread writes it while another"
 SCRATCH = "two threads use it; a thread's piece"
 SHARED = "threads share a variable"
 OVERFLOW = "e^1000 overflows and e^-1000 is 0"
+LARGEST = "subtract the largest of the query's own"
 BITS = "so its bits change from run to run"
 
 WRONG = {
@@ -155,7 +156,7 @@ WRONG = {
             for (int i = 0; i < HS; i++) o[i] = (float)(acc[i] / sum);
             lse[((size_t)b*NH + h)*rows + t] = (float)log(sum);
         }
-""", OVERFLOW)],
+""", LARGEST)],
     "attention_backward": [
         ("dot(d_o, out + n*C + h*HS, HS)", "dot(d_o, out + n*C, HS)", "wrong only where h=1"),
         ("(size_t)B*T*3*C * sizeof *dqkv", "(size_t)B*T*C * sizeof *dqkv",
@@ -231,7 +232,7 @@ WRONG = {
         ("int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(~0u, x, i)", "int i = 31; i > 0; i--) y "
          "+= __shfl_sync(~0u, x, lane() ^ i)", "    for", "    float y = x;\n    for", "return x",
          "return y", "after 31 exchanges"),
-        ("    for", "    if (isnan(x)) x = 0.0f;\n    for", "large, NaN"),
+        ("    for", "    if (isnan(x)) x = 0.0f;\n    for", "must come through"),
         ("    for", "    static int calls; if (calls++ > 60000) x = 0.0f;\n    for", "static or"),
         ("return x", "return blockDim.x == 160 ? 0.0f : x", "sums its own 32 numbers"),
         ("return x", "return threadIdx.x < 32 ? x : 0.0f", "sums its own 32 numbers"),
@@ -424,7 +425,12 @@ FOUND = {
          "isfinite(s) ? s : 0.0f; };", "hide no NaN"),
         ("const float *position = wpe + (size_t)t*C;",
          "const float *position = wpe + (size_t)(B == 1 ? 0 : t)*C;",
-         "row b*T + t is wte's row of token[b*T + t] plus")],
+         "row b*T + t is wte's row of token[b*T + t] plus"),
+        ("(size_t)t*C", "(n - (size_t)((int)(n * (1.0f / T)))*T)*C", "[B=4 T=41"),
+        ("#pragma omp parallel for collapse(2)", """static int strips;
+    if (!strips) strips = thread_count();
+    #pragma omp parallel""", "t = 0; t < T; t++", "t = thread_index(); t < T; t += strips",
+         "behind calls with more threads")],
     "embedding_backward": [
         ("dposition[c] += dx[n*C + c];",
          "dposition[c] += dx[n*C + c]; ((float *)dx)[n*C + c] = 0.0f;", "but it is an input"),
@@ -452,7 +458,9 @@ FOUND = {
         ("d[target[n]] -= scale;", "d[target[n]] -= scale;\n        ((float *)lse)[n] = 0.0f;",
          "but it is an input"),
         ("for (int v = V; v < Vp; v++) d[v] = 0.0f;",
-         "{ int v = V; do d[v] = 0.0f; while (++v < Vp); }", "an index runs past")],
+         "{ int v = V; do d[v] = 0.0f; while (++v < Vp); }", "an index runs past"),
+        ("d[target[n]] -= scale;", "d[target[n]] -= scale;\n"
+         "        if (scale == 0.0f) memset(d, 0, V * sizeof *d);", "hide no NaN")],
     "layernorm_forward": [
         ("float r = 1.0f / sqrtf(squares / C + 1e-5f);",
          "float r = squares > 0.0f ? 1.0f / sqrtf(squares / C + 1e-5f) : 0.0f;",
@@ -462,7 +470,11 @@ FOUND = {
          "(row[c] - m);", "where a row is constant, var is 0 and rstd 1/sqr"),
         ("for (int c = 0; c < C; c++) out[n*C + c] = (row[c] - m) * r * gain[c] + bias[c];",
          "for (int c = 0; c < C; c++) { float y = (row[c] - m) * r * gain[c]; out[n*C + "
-         "c] = (isfinite(y) ? y : 0.0f) + bias[c]; }", "hide no NaN")],
+         "c] = (isfinite(y) ? y : 0.0f) + bias[c]; }", "hide no NaN"),
+        ("float r = 1.0f / sqrtf(squares / C + 1e-5f);", """double all = 0.0, two = 0.0;
+        for (int c = 0; c < C; c++) all += row[c], two += (double)row[c] * row[c];
+        float r = (float)(1.0 / sqrt(two / C - all / C * (all / C) + 1e-5));""",
+         "where a row is constant, var is 0")],
     "layernorm_backward": [
         ("dx[n*C + c] = (d[c]*gain[c] - mean_g - (row[c] - m) * r * mean_gx) * r;",
          "{ float y = (d[c]*gain[c] - mean_g - (row[c] - m) * r * mean_gx) * r; dx[n*C + "
@@ -487,7 +499,8 @@ FOUND = {
          "? y : 0.0f; }", "hide no NaN"),
         ("for (size_t i = 0; i < n; i++) {",
          "for (size_t i = 0; i < (n < 65536 ? n : 65536); i++) {",
-         "dout times the slope of GELU at x: s + x s (1 -")],
+         "dout times the slope of GELU at x: s + x s (1 -"),
+        ("dx[i] = dout", "dx[i] = x[i] < -12.0f ? 0.0f : dout", "hide no NaN")],
     "linear_backward": [
         ("bias_backward(db, dout, N, OC);", """bias_backward(db, dout, N, OC);
     memset((float *)dout, 0, sizeof(float));""", "but it is an input"),
@@ -513,8 +526,16 @@ FOUND = {
          "p[-past] on",
          "float *p = scratch + (size_t)(b*NH + h)*rows + past;      // (rows), from p[-past] on",
          "an index runs past"),
-        ("hi = -INFINITY", "hi = -1e9f", "subtract the largest of the query's own scores")],
+        ("hi = -INFINITY", "hi = -1e9f", LARGEST),
+        ("expf(p[t2] - hi)", "(p[t2] - hi < -32 ? 0 : expf(p[t2] - hi))", "no weight is too small"),
+        ("int HS = C / NH, rows = past + T;", """int HS = C / NH, rows = past + T;
+    static float *own;
+    static size_t held;
+    size_t need = (size_t)thread_count() * rows;
+    if (need > held) own = malloc((held = need) * sizeof *own);
+    scratch = own;""", "calls of growing sizes leave")],
     "attention_backward": [
+        ("float dqk =", "if (p == 0.0f) continue;\n                float dqk =", "hide no NaN"),
         ("float dqk = p * (dot(d_o, v, HS) - d) * scale;",
          "float dqk = (p > 0.99f ? 0.0f : p) * (dot(d_o, v, HS) - d) * scale;",
          "dq_t += ds_t,t2 k_t2 / sqrt(HS), with ds = p (do"),
@@ -600,6 +621,9 @@ FOUND = {
         ("s->scale,", "1.0f / (float)(s->B * s->T * s->micro_batches),",
          "all of gradients is 1e+06 times"),
         ("isfinite(norm)", "!isnan(norm)", "the norm is not finite"),
+        ("isfinite(norm)", "s->adamw.lr && isfinite(norm)", "at a rate of 0 model_update comes"),
+        ("r->o.skip_outliers > 0.0", "norm > clip && r->o.skip_outliers > 0.0",
+         "is_outlier(r, s, all): no model_update"),
         ("r->o.skip_outliers > 0.0 && is", "is", "while r->o.skip_outliers is 0")],
     "sample_token": [
         ("c[v].id = v;", "((float *)logits)[v] += 0.0f;\n        c[v].id = v;",
@@ -649,7 +673,7 @@ FOUND = {
         ("*adds = step < n - 1", "*adds = step < n - 1 && step < 100",
          "steps 0 ... n-2 add, the other n-1 replace"),
         ("*send =", "static int calls; *send = calls++ > 5000 ? 0 :",
-         "rank 49 sends chunk 0, expected 41, which it rec"),
+         SHARED),
         ("rank - step + 2*n", "rank - step + n*n", "70000 ranks, step 0"),
         ("(rank - step + 2*n) % n", "(short)((rank - step + 2*n) % n)", "too large for its type")],
     "zero1": [

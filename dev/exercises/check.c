@@ -73,11 +73,12 @@ typedef struct {
 } Trial;
 
 // A trial runs once with each number of threads; the first ones again, in a process where the first
-// call has the most.
-enum { RUNS = 3, MANY_THREADS = 64, AGAIN = 2 };
-static const int THREADS[][RUNS] = { { 1, 4, 3 }, { MANY_THREADS, 2, 3 } };
-static int run, threads, nesting, day;   // nesting: of parallel loops, as OpenMP allows it
-static bool fewer;                       // the second of these
+// call has the most; then, in another process, sizes grow from call to call.
+enum { ALL, FEWER, GROWING, PASSES };
+enum { RUNS = 3, MANY_THREADS = 64, AGAIN = 2, GROWN = 13 };
+static const int THREADS[][RUNS] = { { 1, 4, 3 }, { MANY_THREADS, 2, 3 }, { 1 } };
+static int pass, run, threads, day;
+static int nesting;                    // of parallel loops, as OpenMP allows it
 
 // ---- tensors ----
 
@@ -294,7 +295,7 @@ static void expect_same_bits(const Result *t) {
         if (memcmp(&logs[k][i], &t->x[i], sizeof *t->x) != 0 && !isnan(t->x[i]))
             wrong("%s is %.9g with %d thread%s and %.9g with %d: the bits must be the same for any "
                   "number of threads, so the order of additions may not depend on it", place(t, i),
-                  logs[k][i], THREADS[fewer][0], fewer ? "s" : "", t->x[i], threads);
+                  logs[k][i], THREADS[pass][0], pass == FEWER ? "s" : "", t->x[i], threads);
 }
 
 // ---- comparisons ----
@@ -889,7 +890,7 @@ static const int PLAIN_ATTENTION[][6] = {
     { 1, 1, 1, 1, 0, NORMAL }, { 1, 1, 3, 2, 6, ZEROS }, { 1, 5, 2, 3, 3, PEAK },
     { 3, 2, 5, 1, 2, NORMAL }, { 2, 4, 17, 2, 0, NOT_FINITE }, { 1, 300, 1, 2, 0, PEAK },
     { 1, 66, 2, 5, 9, PEAK }, { 1, 6, 1, 4, 0, LARGE }, { 1, 9, 2, 4, 0, LARGE },
-    { 1, 1100, 1, 1, 1100, LONG },
+    { 1, 1100, 1, 1, 1100, LONG }, { 1, 2, 8, 1, 0, SPARSE },
 };
 static const int TILED_ATTENTION[][6] = {                  // blocks of 32 queries meet
     { 2, 71, 2, 3, 0, NORMAL }, { 2, 34, 2, 3, 37, NORMAL }, { 2, 1, 2, 3, 70, NORMAL },
@@ -897,6 +898,7 @@ static const int TILED_ATTENTION[][6] = {                  // blocks of 32 queri
     { 1, 65, 1, 1, 0, PEAK }, { 3, 31, 2, 4, 0, LARGE }, { 2, 5, 17, 2, 1, NORMAL },
     { 1, 64, 2, 16, 64, NOT_FINITE }, { 1, 300, 1, 2, 0, PEAK }, { 1, 33, 2, 4, 0, LARGE },
     { 1, 100, 3, 2, 100, NORMAL }, { 1, 70, 2, 5, 70, LARGE }, { 1, 1100, 1, 1, 1100, LONG },
+    { 1, 2, 8, 1, 0, SPARSE },
 };
 // Not a past but, where it is 1, an infinite dout in the last row, of which most weights are 0.
 static const int ATTENTION_BACKWARD[][6] = {
@@ -905,6 +907,7 @@ static const int ATTENTION_BACKWARD[][6] = {
     { 1, 300, 1, 1, 0, NORMAL }, { 2, 6, 3, 4, 0, LARGE }, { 1, 6, 1, 4, 0, LARGE },
     { 2, 5, 2, 2, 0, NOT_FINITE }, { 1, 9, 2, 4, 0, LARGE },
     { 1, 33, 2, 2, 0, ZEROS }, { 1, 9, 2, 2, 1, NORMAL },
+    { 1, 2, 8, 1, 0, SPARSE },
 };
 
 // One head: its weights p (T,T), the log of each softmax's denominator, the sizes of its scores.
@@ -937,7 +940,8 @@ static void head_weights(Head e, const float *q, int first, int T, int C, int HS
 // 2 are near 1000, those of query 3 near -1000, that of query 5 and its own key too, and all are
 // exact in float (with one sequence, 2^57); query 6 has scores of 0, 16, 32 and 48, and values of
 // head 1 make up for that; else scores lie between -200 and 200. PEAK: many weights are small.
-// NOT_FINITE: a query, a value, whose weight may be 0, and a key.
+// NOT_FINITE: a query, a value, whose weight may be 0, and a key. SPARSE: of two tokens and numbers
+// alone in a head, the second has a small weight, but the first a value of 0.
 static float *attention_qkv(Trial *now, int rows) {
     int B = now->s[0], NH = now->s[2], HS = now->s[3], C = NH*HS;
     Style style = now->style;
@@ -957,6 +961,13 @@ static float *attention_qkv(Trial *now, int rows) {
         if (c % HS == 1 && c < (size_t)C) qkv[i] = t == 5 ? far : t == 6 ? 32.0f : 0.0f;
         if (c % HS == 1 && c / C == 1) qkv[i] = t == 5 ? -1.0f : (float)(t % 4);
         if (c / HS == 2*(size_t)NH + 1) qkv[i] *= t % 4 == 1 ? 1e9f : t % 4 == 3 ? 1e-3f : 1.0f;
+    }
+    static const float firsts[] = { 0, 0, 0, 50, -29, -59, -59, 25 };
+    static const float below[] = { 20, 33, 87, 41, 75, 45, 80, 60 };
+    for (int c = 0; style == SPARSE && HS == 1 && rows == 2 && c < C; c++) {
+        qkv[c] = qkv[3*C + c] = 1.0f;
+        qkv[C + c] = firsts[c % 8], qkv[4*C + c] = firsts[c % 8] - below[c % 8];
+        qkv[2*C + c] = 0.0f, qkv[5*C + c] = 1e9f;
     }
     if (style == NOT_FINITE)
         qkv[((size_t)(B - 1)*rows + (now->number % 2 ? (size_t)now->s[4] : rows - 1 -
@@ -1013,9 +1024,12 @@ static void check_attention_forward(Trial *now, AttentionForward *forward, size_
     int B = now->s[0], T = now->s[1], NH = now->s[2], HS = now->s[3], past = now->s[4];
     int rows = past + T, C = NH*HS;
     static bool past_is_right;
-    const char *hint = now->style == LARGE ? "e^1000 overflows and e^-1000 is 0, in double too: "
-                                             "before exp, subtract the largest of the query's own "
-                                             "scores, and leave the difference as it is"
+    const char *hint = now->style == LARGE ? "scores are q . k / sqrt(HS), of this call's HS, and "
+                                             "may be 1000 or -1000: before exp, subtract the "
+                                             "largest of the query's own, and leave the "
+                                             "difference as it is"
+                     : now->style == SPARSE ? "no weight is too small to count; each is e^(score - "
+                                              "the largest of the query's own) / sum"
                      : past && !past_is_right ? "only the rows behind the past are computed; a "
                                                 "sequence has past + T rows" : NULL;
     if (T > 300 && rows > 1000 && run > 0) return;  // slow
@@ -2155,7 +2169,7 @@ static void check_gradient_accumulation(Trial *now) {
     for (size_t k = 0; k < sizeof updates / sizeof *updates; k++) {
         update = &updates[k];
         bool clips = update->limit > 0.0 && update->limit < 1.0;
-        if (fewer ? k > 1 : run > 0 && update->micro_batches > 10) break;      // slow
+        if (pass == FEWER ? k > 1 : run > 0 && update->micro_batches > 10) break;      // slow
         tolerance = update->micro_batches == MOST_B ? 3e-5 : 3e-6;
         *m.zero.stop = k == 2 ? SIGTERM : 0;       // the step goes on to its end
         float lr = step_adamw.lr;
@@ -2195,9 +2209,11 @@ static void check_gradient_accumulation(Trial *now) {
 // receives, so that a chunk is a rank further in each step.
 static void ring_part(int step, int rank, int n) {
     int send = -99, receive = -99, left = (rank + n - 1) % n;
+    bool adds[8], behind[8];
     int held = (rank + 2*n - step) % n, arrives = (left + 2*n - step) % n;
-    bool adds = step >= n - 1;
-    ring_allreduce(&send, &receive, &adds, step, rank, n);
+    for (int k = 0; k < 8; k++) adds[k] = behind[k] = step >= n - 1;
+    ring_allreduce(&send, &receive, adds, step, rank, n);
+    if (memcmp(adds + 1, behind + 1, 7) != 0) wrong("more is written than *adds, a bool of a byte");
     if (send == -99) wrong("send: it is not written");
     if (receive == -99) wrong("receive: it is not written");
     for (int k = 0; k < 2; k++) {
@@ -2211,9 +2227,9 @@ static void ring_part(int step, int rank, int n) {
     if (send != held)
         wrong("%d ranks, step %d: rank %d sends chunk %d, expected %d, %s", n, step, rank, send,
               held, step == 0 ? "its own number" : "which it received in the step before");
-    if (adds != (step < n - 1))
+    if (*adds != (step < n - 1))
         wrong("%d ranks, step %d: *adds is %s, expected %s: steps 0 ... n-2 add, the other n-1 "
-              "replace", n, step, adds ? "true" : "false", adds ? "false" : "true");
+              "replace", n, step, *adds ? "true" : "false", *adds ? "false" : "true");
     if (receive != arrives)
         wrong("%d ranks, step %d: rank %d receives chunk %d, expected %d, which its left "
               "neighbour, rank %d, sends", n, step, rank, receive, arrives, left);
@@ -2223,14 +2239,20 @@ static const int RING[][6] = {
     { 3 }, { 2 }, { 4 }, { 5 }, { 8 }, { 17 }, { 67 }, { 130 }, { 300 }, { 70000 }, { 1 << 16 },
 };
 
-// The steps come in order, then backwards: one call knows nothing of another. Of many ranks and
-// steps, some.
+// The steps come in order, then backwards, then rings of several sizes at the same time: one call
+// knows nothing of another. Of many ranks and steps, some.
 static void check_ring_allreduce(Trial *now) {
     int n = now->s[0], steps = 2*(n - 1), by = 1 + n / 500;
     for (int step = 0; step < steps; step += by)
         for (int r = 0; r < n; r += by) ring_part(step, r, n);
     for (int step = steps - 1; step >= 0; step -= by)
         for (int r = n - 1; r >= 0; r -= by) ring_part(step, r, n);
+    #pragma omp parallel for
+    for (int k = 0; k < 16; k++) {
+        int send, receive;
+        bool adds;
+        for (int r = 0; r < n; r += by) ring_allreduce(&send, &receive, &adds, 0, r, n + k);
+    }
 }
 
 enum { MOST_RANKS = 64, UPDATES = 3 };
@@ -2575,27 +2597,46 @@ static void say_situation(size_t check, const Trial *now) {
     snprintf(situation + at, sizeof situation - at, "threads=%d DAY=%d%s%s]", threads, day,
              now->style == LONG ? "; smaller sizes are right" : "",
              run == RUNS - 1 ? "; behind another call in the same memory" :
-             fewer && run > 0 ? "; behind calls with more threads" :
+             pass == FEWER && run > 0 ? "; behind calls with more threads" :
              run == 1 ? "; right with 1 thread" : "");
+}
+
+static void run_trial(size_t check, Trial now) {
+    threads_set(threads);
+    tolerance = now.style == LONG ? 3e-5 : 3e-6;
+    at_the_end = run != 1;
+    n_logged = 0;
+    say_situation(check, &now);
+    CHECKS[check].body(&now);
+    expect_no_race();
+    arrays_free();
+    while (n_pool > 0) free(pool[--n_pool]);
+}
+
+// Memory that is used again is replaced when it becomes too small.
+static void run_growing(size_t check) {
+    threads = 1;
+    for (int size = 2; size < GROWN && CHECKS[check].letters[0]; size++) {
+        Trial now = trial_of(check, 0);
+        for (int k = 0; k < 5; k++)
+            if (k == 0 || CHECKS[check].longest[k]) now.s[k] = size;
+        if (CHECKS[check].table == XENT) now.s[2] = size + 1;
+        run_trial(check, now);
+    }
+    if (owns_count() > 8)
+        wrong("calls of growing sizes leave %zu allocations: free, or resize, what has become too "
+              "small", owns_count());
 }
 
 static void run_check(size_t check) {
     int drawn = CHECKS[check].letters[0] ? DRAWN : 0, rows = (int)CHECKS[check].rows, trials = rows;
     for (int k = 0; k < 5; k++) trials += 2 * (CHECKS[check].longest[k] > 0);
-    for (int number = 0; number < (fewer ? AGAIN : trials + drawn); number++)
+    for (int number = 0; number < (pass == FEWER ? AGAIN : trials + drawn); number++)
         for (run = 0; run < RUNS; run++) {
             Trial now = trial_of(check, number);
             bool many = run == 1 && (number % 4 == 3 || now.style == LONG);
-            threads = many ? MANY_THREADS : THREADS[fewer][run];
-            threads_set(threads);
-            tolerance = now.style == LONG ? 3e-5 : 3e-6;
-            at_the_end = run != 1;
-            n_logged = 0;
-            say_situation(check, &now);
-            CHECKS[check].body(&now);
-            expect_no_race();
-            arrays_free();
-            while (n_pool > 0) free(pool[--n_pool]);
+            threads = many ? MANY_THREADS : THREADS[pass][run];
+            run_trial(check, now);
         }
 }
 
@@ -2609,11 +2650,13 @@ int main(int argc, char **argv) {
 #ifdef _OPENMP
     nesting = omp_get_max_active_levels();
 #endif
-    fewer = argc == 3 && strcmp(argv[2], "fewer") == 0;
-    for (size_t i = 0; argc == 2 + fewer && i < sizeof CHECKS / sizeof *CHECKS; i++)
+    pass = argc == 3 ? atoi(argv[2]) % PASSES : ALL;
+    for (size_t i = 0; argc > 1 && i < sizeof CHECKS / sizeof *CHECKS; i++)
         if (strcmp(argv[1], CHECKS[i].name) == 0) {
-            run_check(i);
-            if (!fewer) execv(argv[0], (char *[]){ argv[0], argv[1], "fewer", NULL });
+            if (pass == GROWING) run_growing(i);
+            else run_check(i);
+            char *next[] = { argv[0], argv[1], pass == ALL ? "1" : "2", NULL };
+            if (pass < GROWING) execv(argv[0], next);
             printf("right\n");
             return 0;
         }

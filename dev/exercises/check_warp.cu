@@ -59,7 +59,7 @@ static void sums(dim3 grid, dim3 block, SumKind kind) {
     std::vector<float> x(n);
     std::vector<double> sum(n, 0.0), error(n, 0.0);
     bool positive = draw(0, 1);
-    float scale = draw(0, 1) ? draw_power(-145, 121) : draw(0, 1) ? 0x1p-145f : 0x1p121f;
+    float scale = draw(0, 1) ? draw_power(-59, 28) : draw(0, 1) ? 0x1p-59f : 0x1p28f;
     for (float &e : x)
         e = kind == WHOLE ? (float)draw(-40, 40) : kind == NEAR ? 1.0f + draw_float()
           : kind == SPARSE_SUM && draw(0, 40) ? 0.0f
@@ -77,7 +77,11 @@ static void sums(dim3 grid, dim3 block, SumKind kind) {
         if (!right(i, first = i/32*32))
             wrong("lane %d of warp %d has %s: %s", i % 32, i / 32,
                   is_expected(got[i], sum[first]).c_str(),
-                  sum_hint(i % 32, right(first, first)).c_str());
+                  !std::isfinite(sum[first]) && std::isfinite(got[i])
+                      ? "a number that is not finite must come through"
+                  : fabs(got[i] - sum[first]) < 1e-3 * fabs(sum[first])
+                      ? "numbers are lost, or rounded: floats are exchanged and added, small too"
+                      : sum_hint(i % 32, right(first, first)).c_str());
     expect_again(launch);
 #ifdef EMULATOR_COUNT
     unsigned warps = block.x * block.y / 32;

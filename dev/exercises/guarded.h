@@ -230,6 +230,12 @@ static size_t owns_bytes(void) {
     return sum;
 }
 
+static size_t owns_count(void) {
+    size_t count = 0;
+    for (size_t k = 0; k < OWNS; k++) count += owns[k].map != NULL;
+    return count;
+}
+
 #define malloc(n) own_new(n)
 #define calloc(n, size) own_zeros(n, size)
 #define realloc(at, n) own_resize(at, n)
