@@ -429,7 +429,8 @@ FOUND = {
         ("(size_t)t*C", "(n - (size_t)((int)(n * (1.0f / T)))*T)*C", "[B=4 T=41"),
         ("#pragma omp parallel for collapse(2)", """static int strips;
     if (!strips) strips = thread_count();
-    #pragma omp parallel""", "t = 0; t < T; t++", "t = thread_index(); t < T; t += strips",
+    #pragma omp parallel""", "t = 0; t < T; t++",
+         "t = thread_index(); thread_index() < strips && t < T; t += strips",
          "behind calls with more threads")],
     "embedding_backward": [
         ("dposition[c] += dx[n*C + c];",
