@@ -799,6 +799,7 @@ static void check_gelu_backward(Trial *now) {
     if (now->style == NOT_FINITE) x[n / 2] = NAN;
     for (int i = 0; i < n && i < 8 && now->style == NOT_FINITE; i++)
         x[i] = special[i], dout[i] = i % 3 ? INFINITY : NAN;
+    if (now->style == NOT_FINITE && n > 9) x[9] = NAN, dout[9] = 0.0f;
     for (int k = 0; k < 5; k++) {
         exact[k] = exact_of(n);
         for (int i = 0; i < n; i++) {
@@ -1329,7 +1330,7 @@ static const int NORM[][6] = {
     { 1100, 3, 0, 0, 0, ZEROS }, { 65, 9, 0, 0, 0, NORMAL }, { 7, 31, 0, 0, 0, NOT_FINITE },
     { 6, 31, 0, 0, 0, NOT_FINITE }, { 9, 5, 0, 0, 0, TINY }, { 12, 8, 0, 0, 0, LARGE },
     { 21, 5, 0, 0, 0, PEAK }, { 9, 5, 0, 0, 0, NOT_FINITE }, { 3, 100, 0, 0, 0, SPARSE },
-    { 2, 50, 0, 0, 0, NORMAL },
+    { 2, 50, 0, 0, 0, NORMAL }, { 33, 9, 0, 0, 0, NORMAL }, { 33, 9, 0, 0, 0, NORMAL },
 };
 
 // Lays chunks out in mixed order, with other gradients between them. Returns how many there are.
@@ -1339,7 +1340,8 @@ static size_t norm_chunks(Chunk *chunks, Trial *now) {
     for (int i = 0; i < n; i++) {
         int count = now->number ? 1 + (int)rng_below(&now->rng, now->s[1]) : now->s[1];
         if (i == 0) count = now->s[1];
-        chunks[i] = (Chunk){ .count = count, .decays = i % 3 == 0, .counts = i % 16 != 15 };
+        chunks[i] = (Chunk){ .count = count, .decays = i % 3 == 0, 
+                             .counts = (i + now->number / 13) % 16 != 15 };
     }
     for (int k = 0, step = n % 7 ? 7 : 11; k < n; k++) {       // step: no divisor of n
         Chunk *chunk = &chunks[n % step ? k * step % n : k];
@@ -1372,7 +1374,9 @@ static void expect_norm(double got, double sum, double not_ours, double stale) {
               "number of threads, so add the chunks' sums in order", first, got, threads);
     if (error <= 1e-10) return;
     if (sum == 0.0) wrong("the sum is %g, and all gradients are 0", got);
-    if (got == 0.0) wrong("the sum is 0: return the sum of the squares of all chunks' gradients");
+    if (got == 0.0)
+        wrong("the sum is 0, expected %.3g: return the sum of the squares of all chunks' "
+              "gradients, of small ones too, and also where some are 0", sum);
     if (fabs(got - sqrt(sum)) < 1e-6 * sqrt(sum))
         wrong("the sum is %.6g: this is the norm; return its square, the root comes later", got);
     if (not_ours > 0.0 && fabs(got - sum - not_ours) < 1e-6 * sum)
@@ -2205,6 +2209,8 @@ static void check_gradient_accumulation(Trial *now) {
 
 // ---- many ranks ----
 
+static bool steps_back;                // the steps come in the other order
+
 // One rank's part in a step. It began with the chunk of its own number, and passes on what it
 // receives, so that a chunk is a rank further in each step.
 static void ring_part(int step, int rank, int n) {
@@ -2225,8 +2231,9 @@ static void ring_part(int step, int rank, int n) {
                   "; in C the remainder % of a negative number is negative: add n first");
     }
     if (send != held)
-        wrong("%d ranks, step %d: rank %d sends chunk %d, expected %d, %s", n, step, rank, send,
-              held, step == 0 ? "its own number" : "which it received in the step before");
+        wrong("%d ranks, step %d: rank %d sends chunk %d, expected %d, %s%s", n, step, rank, send,
+              held, step == 0 ? "its own number" : "which it received in the step before",
+              steps_back ? "; it is right where the steps come in order" : "");
     if (*adds != (step < n - 1))
         wrong("%d ranks, step %d: *adds is %s, expected %s: steps 0 ... n-2 add, the other n-1 "
               "replace", n, step, *adds ? "true" : "false", *adds ? "false" : "true");
@@ -2243,8 +2250,11 @@ static const int RING[][6] = {
 // knows nothing of another. Of many ranks and steps, some.
 static void check_ring_allreduce(Trial *now) {
     int n = now->s[0], steps = 2*(n - 1), by = 1 + n / 500;
+    steps_back = false;
+    arrays_seal();
     for (int step = 0; step < steps; step += by)
         for (int r = 0; r < n; r += by) ring_part(step, r, n);
+    steps_back = true;
     for (int step = steps - 1; step >= 0; step -= by)
         for (int r = n - 1; r >= 0; r -= by) ring_part(step, r, n);
     #pragma omp parallel for
@@ -2253,6 +2263,8 @@ static void check_ring_allreduce(Trial *now) {
         bool adds;
         for (int r = 0; r < n; r += by) ring_allreduce(&send, &receive, &adds, 0, r, n + k);
     }
+    arrays_unseal();
+    if (owns_count() > 8) wrong("calls leave %zu allocations: free them", owns_count());
 }
 
 enum { MOST_RANKS = 64, UPDATES = 3 };
