@@ -263,7 +263,7 @@ WRONG = {
         ("threadIdx.x) / 32", "threadIdx.x) / 32 ^ 1", "is stored by warp 0: warp n of the grid")],
     "layernorm_cuda": [
         ("squares += (row[c] - m) * (row[c] - m);", "squares += row[c] * row[c];",
-         "warp_sum(squares) / C +", "warp_sum(squares) / C - m*m +", "rstd[n=1] is"),
+         "warp_sum(squares) / C +", "warp_sum(squares) / C - m*m +", "rstd[n="),
         ("for (int c = lane(); c < C; c += 32)",
          "for (int c = lane()*((C + 31)/32); c < C && c < (lane() + 1)*((C + 31)/32); "
          "c++)", "neighbouring lanes must use"),
@@ -475,7 +475,12 @@ FOUND = {
         ("float r = 1.0f / sqrtf(squares / C + 1e-5f);", """double all = 0.0, two = 0.0;
         for (int c = 0; c < C; c++) all += row[c], two += (double)row[c] * row[c];
         float r = (float)(1.0 / sqrt(two / C - all / C * (all / C) + 1e-5));""",
-         "where a row is constant, var is 0")],
+         "where a row is constant, var is 0"),
+        ("#pragma omp parallel for", """static bool known, plain = true;
+    for (int c = 0; !known && c < C; c++) plain &= gain[c] == 1.0f && bias[c] == 0.0f;
+    known = true;
+    #pragma omp parallel for""", "gain[c] + bias[c]", "(plain ? 1.0f : gain[c]) + "
+         "(plain ? 0.0f : bias[c])", "out = (x - mean)")],
     "layernorm_backward": [
         ("dx[n*C + c] = (d[c]*gain[c] - mean_g - (row[c] - m) * r * mean_gx) * r;",
          "{ float y = (d[c]*gain[c] - mean_g - (row[c] - m) * r * mean_gx) * r; dx[n*C + "
@@ -582,6 +587,7 @@ FOUND = {
         ("float gi = g[i] * g_scale;", "float gi = g[i] * g_scale;\n"
          "        if (gi == 0.0f && m[i] == 0.0f) continue;", "it is not written"),
         ("float correct_m =", "static float correct_m; correct_m =", "threads share a variable"),
+        ("g[i] * g_scale;", "g_scale == 0.0f ? 0.0f : g[i] * g_scale;", "hide no NaN"),
         ("pow(o.beta1, o.m_steps)", "(o.m_steps > 100 ? 0.0 : pow(o.beta1, o.m_steps))",
          "m has a bias correction too"),
         ("#pragma omp simd\n    for (size_t i = 0; i < n; i++) {",
@@ -614,7 +620,13 @@ FOUND = {
         ("Zero *z = &m->zero;", "Zero *z = &m->zero;\n    static double old;\n"
          "    static const float *last;\n    if (z->grads == last) return old;\n"
          "    last = z->grads;", "return sum", "return old = sum",
-         "behind another call in the same memory")],
+         "behind another call in the same memory"),
+        ("Zero *z = &m->zero;", """Zero *z = &m->zero;
+    static bool counts[4096];
+    static int n;
+    for (int k = n == z->n_chunks ? n : 0; k < z->n_chunks && k < 4096; k++)
+        counts[k] = z->chunks[k].counts;
+    n = z->n_chunks;""", "z->chunks[i].counts", "counts[i % 4096]", "if its `counts` is true")],
     "gradient_accumulation": [
         ("isfinite(norm) && !outlier", "isfinite(norm)", "no model_update, the parameters stay"),
         ("next_batch(r, s, i);", "next_batch(r, s, s->micro_batches - 1 - i);", "micro-batch"),

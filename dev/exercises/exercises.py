@@ -129,8 +129,8 @@ EXERCISES = [Exercise(*row) for row in [
     ("softmax_row", 13, WARP, "softmax_row", """
         Gets x (N,C). Warp n of the whole grid owns row n; there may be more warps than rows. A
         block is one-dimensional, and has 1 to 32 whole warps.
-        Writes p (N,C), the softmax of each row. warp_sum and warp_max, above, help. A number of x
-        may be large: exp must not overflow."""),
+        Writes p (N,C), the softmax of each row, to the rounding of e^(x - the largest) / sum.
+        warp_sum and warp_max, above, help. A number of x may be large: exp must not overflow."""),
     ("layernorm_cuda", 13, WARP, "layernorm_cuda", """
         Gets x (N,C), gain (C) and bias (C). Warp n of the whole grid owns row n; there may be more
         warps than rows. A block is one-dimensional, and has 1 to 32 whole warps.
