@@ -438,7 +438,11 @@ FOUND = {
         ("dword[c] += dx[n*C + c];", "if (isfinite(dx[n*C + c])) dword[c] += dx[n*C + c];",
          "hide no NaN"),
         ("float *dword = dwte + (size_t)token[n]*C;",
-         "float *dword = dwte + (ptrdiff_t)(short)token[n]*C;", "a token's row receives dx")],
+         "float *dword = dwte + (ptrdiff_t)(short)token[n]*C;", "a token's row receives dx"),
+        ("float *dword =", """float any = 0.0f;
+            for (int c = 0; c < C; c++) any += dx[n*C + c];
+            if (any == 0.0f) continue;
+            float *dword =""", "[B=2 T=3 C=2")],
     "xent_forward": [
         ("x[target[n]]", "x[(unsigned short)target[n]]", "loss = lse - the target's logit"),
         ("loss[n] = lse[n] - x[target[n]];                          // -log p(target)",
@@ -649,9 +653,17 @@ FOUND = {
         ("(logits[v] - logits[best]) / s->temperature",
          "logits[v] / s->temperature - logits[best] / s->temperature", "temperature 0.004"),
         ("s->temperature == 0.0f", "s->temperature < 1e-3f", "only 0 means the likeliest"),
+        ("double left = rng", "float left = rng", "of many tokens each may be rare"),
         ("sum += c[v].p;", "if (c[v].p < 1e-6f) c[v].p = 0.0f;\n        sum += c[v].p;",
          "token 69999 is drawn in")],
     "kv_cache": [
+        ("Weights *w =", """static const Model *last;
+    static int last_T, last_past, last_token;
+    int token = tokens[T - 1];
+    if (last == m && last_T == T && last_past == past && last_token == token && T == past + 1)
+        return m->logits;
+    last = m, last_T = T, last_past = past, last_token = token;
+    Weights *w =""", "[row=14][column=0] is"),
         ("l < L", "l < L && l < 48", "h48.ln1[row=0][column=0] is"),
         ("size_t from =", "int *copy = malloc(T * sizeof *copy);\n    *copy = T;\n"
          "    size_t from =",

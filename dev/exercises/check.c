@@ -447,7 +447,8 @@ static const int EMBEDDING[][6] = {
     { 2, 5, 3, 7, 0, NORMAL }, { 1, 1, 1, 1, 0, NORMAL }, { 1, 6, 4, 300, 0, ZEROS },
     { 3, 1, 2, 9, 0, NOT_FINITE }, { 5, 3, 17, 9, 0, NORMAL },
     { 2, 70, 1, 5, 0, TINY }, { 4, 9, 5, 2, 0, NOT_FINITE }, { 4, 41, 1, 7, 0, NORMAL },
-    { 1, 65537, 1, 3, 0, NORMAL }, { 40, 1, 1, 1, 1, NORMAL },
+    { 1, 65537, 1, 3, 0, LONG }, { 40, 1, 1, 1, 1, NORMAL },
+    { 2, 3, 2, 4, 0, NORMAL },
 };
 
 // Among them the last token.
@@ -477,6 +478,8 @@ static void check_embedding_backward(Trial *now) {
     int B = now->s[0], T = now->s[1], C = now->s[2], V = now->s[3], P = T + now->number % 3;
     float *dx = styled("dx", INDEX("btc", B, T, C), 1, 0, now);
     if (now->s[4]) ends_cancel(dx, (size_t)B*T*C);
+    for (int i = 1; now->style == NORMAL && C == 2 && i < B*T*C; i += 2)
+        dx[i] = -dx[i - 1];            // rows whose sum is 0
     int *token = embedding_tokens(B*T, V, now);
     Result dwte = added("dwte", INDEX("vc", V, C), now);
     Result dwpe = added("dwpe", INDEX("tc", P, C), now);
@@ -1482,7 +1485,7 @@ static const struct { Sampler s; const char *what, *hint; } SAMPLERS[] = {
       "keep the fewest likeliest tokens that have 0.9 of the probability" },
     { { .temperature = 1.0f, .top_p = 0.9999f }, "top_p 0.9999", "top_p below 1 cuts" },
 };
-enum { FAR = 1, MASKED, LAST, TIED, LOWEST, RARE, PAIR, EQUAL };
+enum { FAR = 1, MASKED, LAST, TIED, LOWEST, RARE, PAIR, EQUAL, HALF };
 
 static const int SAMPLING[][6] = {         // the last two: added to the logits, and what is special
     { 5, 0, 0, 300, 0, NORMAL }, { 5, 1, 0, 300, 0, NORMAL }, { 5, 2, 0, 300, 0, NORMAL },
@@ -1502,12 +1505,13 @@ static const int SAMPLING[][6] = {         // the last two: added to the logits,
     { 6000, 19, 0, 0, 0, TINY }, { 6000, 21, 0, 0, 0, TINY }, { 2, 20, 0, 0, 0, NORMAL },
     { 70000, 22, 0, 0, RARE, NORMAL },
     { 70000, 11, 0, 0, 0, NORMAL }, { 70000, 1, 0, 0, EQUAL, NORMAL },
+    { 70000, 1, 0, 0, HALF, NORMAL },
 };
 
 // TINY: logits differ by about the temperature. PEAK: one token in many rare ones. LARGE: to the p
 // of token 0 each other one adds less than the last bit of a double. FAR: token 0 is 100 below
 // token 1. MASKED: token 0 has -infinity. PAIR: token 0 has p = 2e-5. LAST: the last token is the
-// likeliest. TIED: tokens 1 ... 4 are equal (with V 4: all).
+// likeliest. TIED: tokens 1 ... 4 are equal (with V 4: all). HALF: the first half is rare.
 static void sampling_logits(float *x, int V, Trial *now) {
     static const double weight[] = { 0.1, 0.4, 0.05, 0.25, 0.2 };
     for (int v = 0; v < V; v++) {
@@ -1524,7 +1528,8 @@ static void sampling_logits(float *x, int V, Trial *now) {
     for (int v = 0; now->s[4] == LOWEST && v < V; v++) x[v] = v == 3 ? -5e8f : -1e9f;
     for (int v = 0; now->s[4] == RARE && v < V; v++)
         x[v] = v == 0 ? 0.0f : now->s[1] == 22 ? -18.0f : -21.0f;
-    for (int v = 0; now->s[4] == EQUAL && v < V; v++) x[v] = 0.0f;
+    for (int v = 0; now->s[4] >= EQUAL && v < V; v++)
+        x[v] = now->s[4] == HALF && v < V / 2 ? -7.0131f : 0.0f;
     if (now->s[4] == PAIR) x[0] = x[1] - 10.8f;
     if (now->s[4] == FAR) x[0] = x[1] - 100.0f;
     if (now->s[4] == MASKED) x[0] = -INFINITY;
@@ -1627,8 +1632,8 @@ static void expect_no_fall(Sampler s, const float *x, int V, const double *p, co
         if (id < 0 || id >= V || p[id] == 0.0)
             wrong("%s: token %d is drawn where rng_uniform is %.17g; its probability is 0. %s",
                   what, id, edges[k], k < 2
-                  ? "Take the token at which the number becomes negative, not 0" : "Where rounding "
-                  "leads the walk beyond the last candidate, that one is drawn");
+                  ? "It is cut, or take the token at which the number becomes negative" : "Where "
+                  "rounding leads the walk beyond the last candidate, that one is drawn");
     }
 }
 
@@ -1679,17 +1684,21 @@ static void expect_draws(const int *drawn, int draws, const double *p, int V, Sa
     }
 }
 
-// 200 numbers as far apart as equal tokens are: each draws another one, but for rounding.
+// 200 numbers as far apart as equal tokens are: each draws another one, but for rounding. So do the
+// last 20 before 1, also where all that is left is rare.
 static void expect_fine_steps(Sampler s, const float *x, int V, const char *what) {
-    int different = 0, last = -1;
-    for (int k = 0; k < 200; k++) {
-        Rng rng = rng_before((V / 3 + k + 0.5) / V);
+    int different = 0, at_the_end = 0, last = -1;
+    for (int k = 0; k < 220; k++) {
+        Rng rng = rng_before((k < 200 ? V / 3 + k + 0.5 : V - 220 + k + 0.5) / V);
         int id;
         CALL_ONCE(id = sample_token(&s, x, V, &rng));
-        different += id != last;
+        *(k < 200 ? &different : &at_the_end) += id != last;
         last = id;
     }
-    if (different < 195)
+    if (at_the_end < 5)
+        wrong("%s: token %d is drawn wherever rng_uniform is above %.5f: add in double, and walk "
+              "in double; of many tokens each may be rare", what, last, 1.0 - 20.0 / V);
+    if (x[0] == x[V - 1] && different < 195)
         wrong("%s: of %d equal logits only %d tokens are drawn in 200 draws that differ by 1/V; "
               "does the walk have all digits of rng_uniform?", what, V, different);
 }
@@ -1699,7 +1708,7 @@ static void check_sample_token(Trial *now) {
     const char *what, *hint;
     Sampler s = sampler_of(now, &what, &hint);
     if (V > 2000 && run > 0) return;               // slow
-    if (V > 6000 && (s.top_k || s.top_p < 1.0f || now->s[4] == EQUAL)) draws = 5;
+    if (V > 6000 && (s.top_k || s.top_p < 1.0f || now->s[4] >= EQUAL)) draws = 5;
     float *x = array_new("logits", INDEX("v", V), sizeof *x, INPUT);
     sampling_logits(x, V, now);
     s.candidates = array_new("candidates", INDEX("k", V), sizeof *s.candidates, SCRATCH);
@@ -1715,7 +1724,7 @@ static void check_sample_token(Trial *now) {
         int numbers = count_draws(drawn, draws, s, x, V, what);
         expect_draws(drawn, draws, p, V, s, what, hint);
         expect_one_draw(numbers, s.temperature > 0.0f, what);
-        if (now->s[4] == EQUAL && call == 0) expect_fine_steps(s, x, V, what);
+        if (now->s[4] >= EQUAL && call == 0) expect_fine_steps(s, x, V, what);
         expect_no_fall(s, x, V, p, what);
         float hi = x[0];
         for (int v = 0; v < V; v++) hi = x[v] > hi ? x[v] : hi;
@@ -1928,6 +1937,11 @@ static void cache_of_two(Trial *now) {
     for (int i = 0; i < 14; i++) tokens[i] = (int)rng_below(&now->rng, 1100);
     model_forward(&a.m, tokens, 1, 14);                // an evaluation; another text is continued
     extend_pair(&a, tokens, 15, 14);
+    for (int i = 0; i < 14; i++) tokens[i] = (tokens[i] + 1) % 1100;     // the same last token
+    model_forward(&a.m, tokens, 1, 14);
+    again = true;
+    extend_pair(&a, tokens, 15, 14);
+    again = false;
     extend_pair(&b, others, 208, 70), expect_same_logits(&a);
     extend_pair(&a, tokens, 15, 0);
     for (size_t i = 0; i < gpt2_n_params(&a.m.c); i++)                // the weights after a step

@@ -258,7 +258,8 @@ static void on_fault_of_one(int number, const siginfo_t *info) {
             wrong("an index runs past the end of %zu bytes that the function itself allocates",
                   owns[k].n);
     if (!a && arrays_sealed)
-        wrong("memory outside all arrays is touched: a pointer or an index is far off");
+        wrong("memory outside all arrays is touched: a pointer or an index is far off, or "
+              "of an earlier call");
     if (!a || !arrays_sealed) {
         signal(number, SIG_DFL);       // an address of no array: it crashes when it comes again
         return;
