@@ -81,6 +81,9 @@ static const int THREADS[][RUNS] = { { 1, 4, 3 }, { MANY_THREADS, 2, 3 }, { 1 } 
 static int pass, run, threads, day;
 static int nesting;                    // of parallel loops, as OpenMP allows it
 
+// Whether a process's first call has a gain of 1 and a bias of 0.
+static bool is_plain(const Trial *now) { return pass == GROWING && now->number == 1; }
+
 // ---- tensors ----
 
 // Of the sum of the absolute values of an element's terms; in LONG trials, of many terms, 10 times.
@@ -677,7 +680,7 @@ static void expect_no_rstd_mistake(const Result *rstd, Exact exact, int C) {
 static void check_layernorm_forward(Trial *now) {
     size_t N = now->s[0];
     int C = now->s[1];
-    bool plain = pass == GROWING && now->number == 1;
+    bool plain = is_plain(now);
     float *x = layernorm_x(1.0, now);
     float *gain = normals("gain", INDEX("c", C), plain ? 0 : 0.3, 1, now);
     float *bias = normals("bias", INDEX("c", C), plain ? 0 : 0.3, 0, now);
@@ -743,7 +746,7 @@ static NormGradients layernorm_gradients(const float *dout, const float *x, cons
 static void check_layernorm_backward(Trial *now) {
     size_t N = now->s[0];
     int C = now->s[1];
-    bool plain = pass == GROWING && now->number == 1;
+    bool plain = is_plain(now);
     float *x = layernorm_x(now->number ? 1.0 : 0.0, now);
     float *gain = normals("gain", INDEX("c", C), plain ? 0 : 0.3, 1, now);
     if (C > 1 && !plain) gain[C / 2] = 0.0f;               // its gradient is not 0
@@ -910,7 +913,7 @@ static const int TILED_ATTENTION[][6] = {                  // blocks of 32 queri
     { 1, 100, 3, 2, 100, NORMAL }, { 1, 70, 2, 5, 70, LARGE }, { 1, 1100, 1, 1, 1100, LONG },
     { 1, 2, 8, 1, 0, SPARSE },
 };
-// Not a past but, where it is 1, an infinite dout in the last row, of which most weights are 0.
+// In place of a past: whether dout is infinite in the last row, where most weights are 0.
 static const int ATTENTION_BACKWARD[][6] = {
     { 2, 7, 2, 3, 0, NORMAL }, { 1, 1, 1, 1, 0, NORMAL }, { 2, 1, 3, 2, 0, NORMAL },
     { 3, 5, 5, 1, 0, PEAK }, { 1, 9, 17, 2, 0, LARGE }, { 1, 70, 1, 3, 0, PEAK },
@@ -1347,14 +1350,15 @@ static const int NORM[][6] = {
     { 2, 50, 0, 0, 0, NORMAL }, { 33, 9, 0, 0, 0, NORMAL }, { 33, 9, 0, 0, 0, NORMAL },
 };
 
-// Lays chunks out in mixed order, with other gradients between them. Returns how many there are.
+// Lays chunks out in mixed order, with other gradients between them. One of 16 does not count: of
+// the last two of NORM, which are of one size, not the same. Returns how many gradients there are.
 static size_t norm_chunks(Chunk *chunks, Trial *now) {
     int n = now->s[0];
     size_t at = 3;
     for (int i = 0; i < n; i++) {
         int count = now->number ? 1 + (int)rng_below(&now->rng, now->s[1]) : now->s[1];
         if (i == 0) count = now->s[1];
-        chunks[i] = (Chunk){ .count = count, .decays = i % 3 == 0, 
+        chunks[i] = (Chunk){ .count = count, .decays = i % 3 == 0,
                              .counts = (i + now->number / 13) % 16 != 15 };
     }
     for (int k = 0, step = n % 7 ? 7 : 11; k < n; k++) {       // step: no divisor of n
@@ -1687,15 +1691,15 @@ static void expect_draws(const int *drawn, int draws, const double *p, int V, Sa
 // 200 numbers as far apart as equal tokens are: each draws another one, but for rounding. So do the
 // last 20 before 1, also where all that is left is rare.
 static void expect_fine_steps(Sampler s, const float *x, int V, const char *what) {
-    int different = 0, at_the_end = 0, last = -1;
+    int different = 0, last_ones = 0, last = -1;
     for (int k = 0; k < 220; k++) {
         Rng rng = rng_before((k < 200 ? V / 3 + k + 0.5 : V - 220 + k + 0.5) / V);
         int id;
         CALL_ONCE(id = sample_token(&s, x, V, &rng));
-        *(k < 200 ? &different : &at_the_end) += id != last;
+        *(k < 200 ? &different : &last_ones) += id != last;
         last = id;
     }
-    if (at_the_end < 5)
+    if (last_ones < 5)
         wrong("%s: token %d is drawn wherever rng_uniform is above %.5f: add in double, and walk "
               "in double; of many tokens each may be rare", what, last, 1.0 - 20.0 / V);
     if (x[0] == x[V - 1] && different < 195)
@@ -2655,7 +2659,7 @@ static void run_growing(size_t check) {
     threads = 1;
     for (int size = 2; size < GROWN && CHECKS[check].letters[0]; size++) {
         Trial now = trial_of(check, 0);
-        now.number = size - 1;
+        now.number = size - 1;                   // is_plain: 1
         for (int k = 0; k < 5; k++)
             if (k == 0 || CHECKS[check].longest[k]) now.s[k] = size;
         if (CHECKS[check].table == ADAMW && size == 2) now.s[2] = NO_DECAY;
@@ -2689,15 +2693,16 @@ int main(int argc, char **argv) {
 #ifdef _OPENMP
     nesting = omp_get_max_active_levels();
 #endif
-    pass = argc == 3 ? atoi(argv[2]) % PASSES : ALL;
-    for (size_t i = 0; argc > 1 && i < sizeof CHECKS / sizeof *CHECKS; i++)
+    pass = argc == 3 ? atoi(argv[2]) : ALL;                // it gives itself the next one
+    bool known = (argc == 2 || argc == 3) && pass >= ALL && pass < PASSES;
+    for (size_t i = 0; known && i < sizeof CHECKS / sizeof *CHECKS; i++)
         if (strcmp(argv[1], CHECKS[i].name) == 0) {
             if (pass == GROWING) run_growing(i);
             else run_check(i);
             char *next[] = { argv[0], argv[1], pass == ALL ? "1" : "2", NULL };
-            if (pass < GROWING) execv(argv[0], next);
-            printf("right\n");
-            return 0;
+            if (pass == GROWING) return printf("right\n") < 0;
+            execvp(argv[0], next);
+            die("%s: cannot be started again: %s", argv[0], strerror(errno));
         }
     fprintf(stderr, "check NAME: the name of an exercise\n");
     return 2;

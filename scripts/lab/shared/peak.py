@@ -21,10 +21,10 @@ def watch(command):
         now = largest(process.pid) if used is None else device_memory(command) - used
         peak = max(peak, now)
         time.sleep(0.01 if used is None else 0.1)
-    if peak == 0:                                            # no /proc, or it ended at once
-        unit = 1 if sys.platform == "darwin" else 1024
-        peak = unit * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    print(f"peak {peak}")
+    if peak == 0 and sys.platform == "darwin":               # no /proc; getrusage counts bytes
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    if peak:                                                 # else it ended before it was looked at
+        print(f"peak {peak}")
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
