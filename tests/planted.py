@@ -106,7 +106,6 @@ TABLES = {
                      for model, n, data, tensor, stages, value in [
                          ("7B", 8, 8, 1, 1, 13.1), ("70B", 64, 4, 2, 8, 163.2)]]},
     "09_curves": {
-        "endpoint": endpoint(1.31, 1.2, 1.4),
         "targets": targets("0.8M", {(512, "tuned"): 3012, (1024, "tuned"): 1582,
                                     (1024, "untouched"): 1582, (2048, "tuned"): 855})
         + targets("119k", {(1024, "tuned"): 2000, (1024, "untouched"): 3800})},

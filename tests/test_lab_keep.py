@@ -2,6 +2,7 @@
 """How results are kept: what keep.py copies and refuses; that the README quotes what is kept, and
 that the claims of the page read it."""
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAB = os.path.join(ROOT, "scripts", "lab")
 sys.path[:0] = testing.LAB_ROOMS
 import claims
+import fit
 import keep
 import kept
 import page
@@ -109,6 +111,25 @@ def test_keep_readme_and_results():
     assert keep.endpoints_table() in text, "the table of endpoints differs: run keep.py"
     for name in os.listdir(kept.FIGURES):
         assert os.path.getsize(os.path.join(kept.FIGURES, name)) <= keep.MOST_BYTES, name
+
+
+def test_pooled_saving():
+    """What the pages say of batches beyond 4,096 tokens is the mean of all seeds that ran at the
+    rate chosen for both, as a 90% interval of the ratio of updates."""
+    chosen = {b: kept.best_rate("0.8M", 1.4, b) for b in (4096.0, 8192.0)}
+    made = {}
+    for row in kept.table("02_knee", "runs") + kept.table("09_curves", "targets"):
+        own = (row.get("size", row.get("model")), row.get("reading", "weights"), row["target_nats"])
+        if own == ("0.8M", "weights", 1.4) and row["lr"] == chosen.get(row["batch_tokens"]):
+            made.setdefault(row["seed"], {})[row["batch_tokens"]] = row["updates"]
+    ratio = fit.ratio_interval([math.log(of[8192.0] / of[4096.0]) for of in made.values()])
+    assert len(made) == 6, made
+    saved, least, most = (f"{100 * (1 - r):.0f}%" for r in (ratio[0], ratio[2], ratio[1]))
+    for path, words in [(keep.README, f"{saved} fewer updates than 4,096 ({least} to {most})"),
+                        (os.path.join(ROOT, "README.md"),
+                         f"saved {saved} of the updates (six seeds; {least} to {most})")]:
+        with open(path, encoding="utf-8") as f:
+            assert words in " ".join(f.read().split()), (path, words)
 
 
 def test_keep_claims_name_experiments():

@@ -195,33 +195,6 @@ def no_mpi():
 
 # ---- experiment 9 ----
 
-class Made:
-    """A run whose loss crosses the target after `updates`, or that ended without at `last`."""
-
-    def __init__(self, updates, last=1000):
-        self.updates, self.evals = updates, [{"step": last}]
-
-    def updates_at(self, _):
-        return self.updates
-
-
-def test_untouched_rate():
-    """The ratio is taken seed by seed; a run that missed the target counts with what it made; one
-    and the same rate is no comparison."""
-    curves = load("09_curves")
-    m = curves.MODELS["tiny"][0]
-
-    def both(late, lr=2e-3):
-        return [curves.Curve(m, 128, "tuned", 4e-3, {5: Made(100), 6: Made(200)}),
-                curves.Curve(m, 128, "untouched", lr, late)]
-    found = curves.endpoint(both({5: Made(150), 6: Made(300)}), m, 128)[0]
-    assert close(found[1], 1.5) and close(found[2], 1.5), found
-    found = curves.endpoint(both({5: Made(150), 6: Made(None, 600)}), m, 128)[0]
-    assert close(found[1], (1.5 * 3.0) ** 0.5) and found[2] < 1.5, found
-    found = curves.endpoint(both({5: Made(100)}, 4e-3), m, 128)[0]
-    assert "same runs" in found[0] and found[1:] == (1.0, 1.0, 1.0), found
-
-
 def test_tiny_curves():
     """The tables are what the logs hold; experiment 10 replays them, and without them says so."""
     out = os.path.join(TMP, "curves")

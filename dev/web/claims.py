@@ -54,7 +54,7 @@ def fewer_updates():
     return (f"It needs fewer updates: to a loss of 1.4, 0.8M parameters took "
             f"{small['updates_median']:,.0f} updates of {small['batch_tokens']:,.0f} tokens, and "
             f"{large['updates_median']:,.0f} of {large['batch_tokens']:,.0f}."
-            + (f" Late in training 16 times the tokens take {late[0][1]} times fewer." if late
+            + (f" After 1M tokens, early in training, 16 times the tokens take {late[0][1]} times fewer." if late
                else ""))
 
 

@@ -13,11 +13,10 @@ import math
 from collections import namedtuple
 
 import _path
-import fit
 import kept
 import lab
 
-T, DEVICES, MANY = 32, 8, 64                     # tokens of a sequence; of the endpoint; drawn
+T, DEVICES, MANY = 32, 8, 64                     # tokens of a sequence; numbers of devices
 WARMUP = 20                                      # updates, counted like the others
 
 # target: a loss. tokens, knee: a run stops at tokens (1 + B/knee). batches: {tokens of an update:
@@ -36,9 +35,8 @@ MODELS = {
                    {1024: [5], 2048: [5, 6], 4096: [5], 8192: [5]}, 1e-3)],
     "quick": [Model("119k", 2, 2, 64, 2.0, 1.2e6, 4e3,
                     {256: [5], 1024: [5], 4096: [5]}, {1024: [5], 4096: [5]}, 1e-3)],
-    "tiny": [Model("35k", 2, 2, 32, 3.15, 2e4, 200.0, {32: [5, 6], 128: [5, 6]},
+    "tiny": [Model("35k", 2, 2, 32, 3.3, 2e4, 200.0, {32: [5, 6], 128: [5, 6]},
                    {128: [5, 6]}, 4e-3)]}
-JUDGED = {"full": 2048, "quick": 4096, "tiny": 128}          # tokens of the endpoint's update
 
 
 # ---------------------------------------------------------------- runs
@@ -119,23 +117,6 @@ def mean_updates(curve):
     """None if a seed did not reach the target."""
     found = updates(curve)
     return None if None in found else sum(found) / len(found)
-
-
-def find(curves, model, batch, arm):
-    return next(c for c in curves if (c.model, c.batch, c.arm) == (model, batch, arm))
-
-
-def endpoint(curves, model, batch):
-    """[(words, ratio, low, high)]: updates at the untouched rate over those at the best, and so
-    the seconds, seed by seed. A run that missed the target made at least its last update."""
-    tuned, untouched = (find(curves, model, batch, arm) for arm in ("tuned", "untouched"))
-    logs = [math.log((run.updates_at(model.target) or run.evals[-1]["step"])
-                     / tuned.runs[seed].updates_at(model.target))
-            for seed, run in untouched.runs.items() if tuned.runs[seed].updates_at(model.target)]
-    if tuned.lr == untouched.lr:
-        return [(f"the rate that is best for {min(model.batches):,} tokens, {tuned.lr:g}, is also "
-                 f"the best for {batch:,}, so both are the same runs", 1.0, 1.0, 1.0)]
-    return [("", *fit.ratio_interval(logs))] if logs else []
 
 
 # ---------------------------------------------------------------- tables, words
@@ -230,7 +211,7 @@ def main():
                  f"on {MANY} devices.",
              caption=f"{models[0].name} parameters. Seconds are modelled: measured updates times "
                      "the seconds that a share takes on one core, over a free link.")
-    e.decide(endpoint(curves, models[0], JUDGED[e.size]))
+    e.observe()
     e.close()
 
 

@@ -93,7 +93,7 @@ def block(label, found):
     pictures = [f"![{figure['alt'].replace('[', '(').replace(']', ')')}]"
                 f"(results/figures/{kept.figure_file(found, figure)})\n"
                 for figure in found["figures"]]
-    verdict = f"**{found['verdict'].capitalize()}.** {sentence(found['why'])}"
+    verdict = f"**{kept.verdict(found).capitalize()}.** {sentence(found['why'])}"
     return "\n".join([
         f"<!-- seen {label} -->",
         f"**What was seen.** {found['size'].capitalize()} run; {kept.machine(found)}.\n",
@@ -103,16 +103,16 @@ def block(label, found):
 
 def endpoints_table():
     """What each experiment had to decide, and how it did; in the order of the plan."""
-    rows = ["<!-- endpoints -->", "| experiment | endpoint | predicted | measured | verdict |",
-            "|---|---|---|---|---|"]
+    rows = ["<!-- endpoints -->", "| experiment | endpoint | predicted | known before | measured "
+            "| verdict | second edition |", "|---|---|---|---|---|---|---|"]
     for end in endpoints.PLAN:
         found = kept.summary(end.label)
         seen = kept.table(end.label, "endpoint")
         measured = "; ".join(f"{row['what'] or ''}{': ' if row['what'] else ''}{row['value']:.3g} "
                              f"({row['low']:.3g} to {row['high']:.3g})" for row in seen)
         rows.append(f"| {int(end.label[:2])} {end.label[3:].replace('_', ' ')} | {end.what} "
-                    f"| {endpoints.bounds(end)} | {measured or 'not measured yet'} "
-                    f"| {kept.verdict(found) if found and seen else ''} |")
+                    f"| {endpoints.bounds(end)} | {end.known} | {measured or 'not measured yet'} "
+                    f"| {kept.verdict(found) if found and seen else ''} | {end.earlier} |")
     return "\n".join([*rows, "<!-- end -->"])
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 
+import endpoints
 import lab
 
 RESULTS = os.path.join(lab.LAB, "results")
@@ -79,7 +80,9 @@ def value(cell):
 
 
 def verdict(found):
-    return found["verdict"] + ("" if found["size"] == "full" else " (quick run)")
+    end = endpoints.of(f"{found['number']:02d}_{found['name']}")
+    notes = ["quick run"] * (found["size"] != "full") + ["retrospective"] * bool(end and end.data)
+    return found["verdict"] + (f" ({', '.join(notes)})" if notes else "")
 
 
 def figure_file(found, figure):
