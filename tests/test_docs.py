@@ -154,13 +154,13 @@ def test_answer_quotes_what_was_measured():
     days = {gpus: chosen("08_fits/days.csv", "modelled_days", model="1.6B", gpus=gpus, fits="1")[0]
             for gpus in ("1", "8", "64")}
     for part, words in [
-            (measured, f"GPT-2s of at most {sizes[-1]} million parameters"),
+            (measured, f"models of at most {sizes[-1]} million parameters"),
             (measured, f"16 times the batch took {late:.1f} times fewer updates"),
             (measured, "Two cores that shared each update reached a loss "
                        f"{two:.1f} times as fast as one."),
             (measured, f"What takes one core {seconds['1']:.0f} seconds would take 32 cores "
                        f"{seconds['32']:.1f} over 10 Gbit/s"),
-            (measured, "over 25 Mbit/s two workers took "
+            (measured, "Over 25 Mbit/s two workers took "
                        f"{race['parallel'] / race['one']:.1f} times as long as one"),
             (modelled, f"for {days['1']:.1f} days there, {24 * days['8']:.0f} hours on 8 and "
                        f"{24 * days['64']:.1f} hours on 64")]:
