@@ -1,7 +1,69 @@
-// The command line: the engine with a table of its own, then the trainers' table and its rules.
+// The command line: the engine with a table of its own, then the trainers' table and its rules. A
+// row of a table of tests is a command line and what it must lead to: values of the log's echo, as
+// "lr=0.0006 rule=\"two\"", or behind a ! the error, in parts divided by | of which the first
+// begins it.
 #define PROGRAM "test_options"
 #include "../dev/train/options.h"
 #include "test.h"
+
+#define COUNT(x) (sizeof x / sizeof *x)
+typedef struct { const char *words, *want; } Row;
+typedef struct { char text[600]; char *argv[40]; int argc; } Line;
+
+// Texts of a parsed line point into it.
+static void line_split(Line *line, const char *words) {
+    snprintf(line->text, sizeof line->text, "program %s", words);
+    line->argc = 0;
+    for (char *w = strtok(line->text, " "); w; w = strtok(NULL, " ")) line->argv[line->argc++] = w;
+}
+
+static bool error_is(const char *error, const char *want) {
+    size_t n = strcspn(want, "|");
+    if (strncmp(error, want, n) != 0) return false;
+    for (want += n; *want; want += n) {
+        char part[200];
+        n = strcspn(++want, "|");
+        snprintf(part, sizeof part, "%.*s", (int)n, want);
+        if (!strstr(error, part)) return false;
+    }
+    return true;
+}
+
+// echo: the log's line, a JSON object.
+static bool values_are(const char *echo, const char *want) {
+    while (*want) {
+        size_t n = strcspn(want, " "), name = strcspn(want, "=");
+        char part[200];
+        snprintf(part, sizeof part, "\"%.*s\":%.*s,", (int)name, want, (int)(n - name - 1),
+                 want + name + 1);
+        if (!strstr(echo, part)) return false;
+        want += n + (want[n] == ' ');
+    }
+    return true;
+}
+
+static void check_row(const Row *row, bool accepted, const char *error, const char *echo) {
+    bool refused = row->want[0] == '!';
+    CHECK_MSG(accepted != refused, "%s: %s", row->words, accepted ? "accepted" : error);
+    if (refused && !accepted)
+        CHECK_MSG(error_is(error, row->want + 1), "%s: %s", row->words, error);
+    if (!refused && accepted) CHECK_MSG(values_are(echo, row->want), "%s: %s", row->words, echo);
+}
+
+// Without rows: of the trainers' table.
+static char *echo_of(const void *options, const Option *table, int rows) {
+    static char text[8000];
+    Log log;
+    Error err;
+    if (!log_open(&log, "/dev/null", LOG_ANY, &err)) die("%s", err.text);
+    log_begin(&log, "start");
+    if (rows) options_echo(&log, options, table, rows);
+    else train_options_echo(&log, (const TrainOptions *)options);
+    log_bytes(&log, ",", 2);
+    snprintf(text, sizeof text, "%s", log.line);
+    log_close(&log, &err);
+    return text;
+}
 
 // ---- a table with one row of each type ----
 
@@ -29,101 +91,59 @@ static const Option small_table[] = {
     { "every", "N", OPT_PERIOD, offsetof(Small, every), "10", 0, 0, NULL, "b", "period", "ten" },
     { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "c", "help", NULL },
 };
-enum { SMALL = (int)(sizeof small_table / sizeof small_table[0]) };
+enum { SMALL = COUNT(small_table) };
 
-// The words of one command line; `words` keeps them alive, since texts point into them.
-typedef struct { char text[600]; char *argv[40]; int argc; } Line;
-
-static void line_split(Line *line, const char *words) {
-    snprintf(line->text, sizeof line->text, "program %s", words);
-    line->argc = 0;
-    for (char *w = strtok(line->text, " "); w; w = strtok(NULL, " ")) line->argv[line->argc++] = w;
-}
-
-static bool small_parse(Small *s, Line *line, const char *words, Error *err) {
-    line_split(line, words);
-    return options_parse(s, small_table, SMALL, line->argc, line->argv, NULL, NULL, err);
-}
-
-static void small_refused(const char *words, const char *message) {
-    Small s;
-    Line line;
-    Error err = { "" };
-    CHECK_MSG(!small_parse(&s, &line, words, &err), "accepted: %s", words);
-    CHECK_MSG(strcmp(err.text, message) == 0, "%s\n     says  %s\n     not   %s", words, err.text,
-              message);
-}
-
-TEST(defaults) {
-    Small s;
-    Line line;
-    Error err;
-    memset(&s, 0xA5, sizeof s);
-    CHECK(small_parse(&s, &line, "", &err));
-    CHECK(!s.loud && s.heads == 4 && s.layers == OPTION_UNSET && s.tokens == OPTION_UNSET);
-    CHECK(s.lr == 6e-4 && s.out == NULL && s.rule == 1);
-    CHECK(s.every.n == 10 && !s.every.in_tokens
-          && !memchr(s.given.set, true, sizeof s.given.set));
-}
-
-TEST(both_ways_of_writing) {
-    static const char *const lines[2] = {
-        "--loud --heads 8 --layers 2 --tokens 1e9 --lr 0.5 --out a=b --rule three --every 5e4tok",
-        "--loud --heads=8 --layers=2 --tokens=1e9 --lr=.5 --out=a=b --rule=three --every=50000tok",
+TEST(small_command_lines) {
+    static const Row rows[] = {
+        { "", "loud=false heads=4 layers=null tokens=null lr=0.0006 out=null rule=\"two\" "
+          "every=10" },
+        { "--loud --heads 8 --layers 2 --tokens 1e9 --lr 0.5 --out a=b --rule three --every 5e4tok",
+          "loud=true heads=8 layers=2 tokens=1000000000 lr=0.5 out=\"a=b\" rule=\"three\" "
+          "every=\"50000tok\"" },
+        { "--loud --heads=8 --layers=2 --tokens=1e9 --lr=.5 --out=a=b --rule=three "
+          "--every=50000tok",
+          "loud=true heads=8 layers=2 tokens=1000000000 lr=0.5 out=\"a=b\" rule=\"three\" "
+          "every=\"50000tok\"" },
+        { "--tokens 1e15 --out a\"b --rule one", "tokens=1000000000000000 out=\"a\\\"b\" "
+          "rule=\"one\"" },
+        { "--lr 1 --heads 2 --lr=3 --loud --loud", "lr=3 heads=2 loud=true" },  // the last counts
+        { "--help --nonsense", "" }, { "-h --heads x", "" },
+        { "--help=1", "!--help: takes no value; write --help alone" },
+        { "--haeds 3", "!--haeds: unknown flag; the nearest is --heads" },
+        { "--learnig-rate=1", "!--learnig-rate: unknown flag; the nearest is --lr" },
+        { "-lr 1", "!-lr: unknown flag; the nearest is --lr" },
+        { "--zzzzzz", "!--zzzzzz: unknown flag; --help lists all flags" },
+        { "--=3", "!--: unknown flag; --help lists all flags" },
+        { "--heads", "!--heads: its value is missing; expected a whole number from 1 to 64" },
+        { "--heads --lr 1", "!--heads: its value is missing; expected a whole number" },
+        { "--out", "!--out: its value is missing; expected A-LONG-WAY-TO-SAY-DIR (if it begins "
+          "with --: --NAME=VALUE)" },
+        { "--heads x", "!--heads: got 'x', expected a whole number from 1 to 64" },
+        { "--heads=", "!--heads: got '', expected a whole number from 1 to 64" },
+        { "--lr -1", "!--lr: got '-1', expected a number from 0 to 10" },
+        { "--out=", "!--out: got '', expected A-LONG-WAY-TO-SAY-DIR" },
+        { "--rule four", "!--rule: got 'four', expected one, two or three" },
+        { "--rule tw", "!--rule: got 'tw', expected one, two or three" },
+        { "--rule one|two", "!--rule: got 'one|, expected one, two or three" },
+        { "--every 5x", "!--every: got '5x', expected updates (100), tokens (50000tok), or 0 for "
+          "never" },
+        { "--loud=1", "!--loud: takes no value; write --loud alone" },
+        { "file", "!'file': expected a flag; --help lists all flags" },
     };
-    for (int i = 0; i < 2; i++) {
+    for (size_t i = 0; i < COUNT(rows); i++) {
         Small s;
         Line line;
-        Error err;
-        CHECK(small_parse(&s, &line, lines[i], &err));
-        CHECK(s.loud && s.heads == 8 && s.layers == 2 && s.tokens == 1000000000);
-        CHECK(s.lr == 0.5 && strcmp(s.out, "a=b") == 0 && s.rule == 2);
-        CHECK(s.every.n == 50000 && s.every.in_tokens);
-        for (int k = 0; k < SMALL - 1; k++)
-            CHECK(options_given(&s, small_table, SMALL, small_table[k].name));
-        CHECK(!options_given(&s, small_table, SMALL, "help"));
+        Error err = { "" };
+        memset(&s, 0xA5, sizeof s);
+        line_split(&line, rows[i].words);
+        bool good = options_parse(&s, small_table, SMALL, line.argc, line.argv, NULL, NULL, &err);
+        bool help = good && options_given(&s, small_table, SMALL, "help");
+        CHECK_MSG(!good || help == (rows[i].want[0] == '\0'), "%s", rows[i].words);
+        check_row(&rows[i], good, err.text, good ? echo_of(&s, small_table, SMALL) : "");
+        for (int k = 0; good && !help && k < SMALL; k++)       // given is not the same as default
+            CHECK(options_given(&s, small_table, SMALL, small_table[k].name)
+                  == !!strstr(rows[i].words, small_table[k].name));
     }
-}
-
-TEST(given_is_not_the_same_as_default) {
-    Small s;
-    Line line;
-    Error err;
-    CHECK(small_parse(&s, &line, "--heads 4", &err));
-    CHECK(options_given(&s, small_table, SMALL, "heads"));
-    CHECK(!options_given(&s, small_table, SMALL, "lr"));
-}
-
-TEST(the_last_of_two_counts) {
-    Small s;
-    Line line;
-    Error err;
-    CHECK(small_parse(&s, &line, "--lr 1 --heads 2 --lr=3 --loud --loud", &err));
-    CHECK(s.lr == 3.0 && s.heads == 2 && s.loud);
-}
-
-TEST(messages) {
-    small_refused("--haeds 3", "--haeds: unknown flag; the nearest is --heads");
-    small_refused("--learnig-rate=1", "--learnig-rate: unknown flag; the nearest is --lr");
-    small_refused("-lr 1", "-lr: unknown flag; the nearest is --lr");
-    small_refused("--zzzzzz", "--zzzzzz: unknown flag; --help lists all flags");
-    small_refused("--=3", "--: unknown flag; --help lists all flags");
-    small_refused("--heads", "--heads: its value is missing; expected a whole number from 1 to 64");
-    small_refused("--heads --lr 1",
-                  "--heads: its value is missing; expected a whole number from 1 to 64");
-    small_refused("--out", "--out: its value is missing; expected A-LONG-WAY-TO-SAY-DIR (if "
-                           "it begins with --: --NAME=VALUE)");
-    small_refused("--heads x", "--heads: got 'x', expected a whole number from 1 to 64");
-    small_refused("--heads=", "--heads: got '', expected a whole number from 1 to 64");
-    small_refused("--lr -1", "--lr: got '-1', expected a number from 0 to 10");
-    small_refused("--out=", "--out: got '', expected A-LONG-WAY-TO-SAY-DIR");
-    small_refused("--rule four", "--rule: got 'four', expected one, two or three");
-    small_refused("--rule tw", "--rule: got 'tw', expected one, two or three");
-    small_refused("--rule one|two", "--rule: got 'one|two', expected one, two or three");
-    small_refused("--every 5x", "--every: got '5x', expected updates (100), tokens (50000tok), "
-                                "or 0 for never");
-    small_refused("--loud=1", "--loud: takes no value; write --loud alone");
-    small_refused("file", "'file': expected a flag; --help lists all flags");
 }
 
 // Whatever the user pastes, the message stays one line of bounded length.
@@ -139,14 +159,15 @@ TEST(one_line_whatever_is_given) {
     for (int i = 0; i < 4; i++) {
         Small s;
         Error err = { "" };
-        int argc = lines[i][2] ? 3 : 2;
-        CHECK(!options_parse(&s, small_table, SMALL, argc, lines[i], NULL, NULL, &err));
+        CHECK(!options_parse(&s, small_table, SMALL, lines[i][2] ? 3 : 2, lines[i], NULL, NULL,
+                             &err));
         CHECK_MSG(err.text[0] && !strpbrk(err.text, "\n\x1b") && strlen(err.text) < 150, "%d: %s",
                   i, err.text);
     }
 }
 
 TEST(positional_arguments) {
+    static const char *const want[] = { "a", "b", "-", "--heads", "-x" };
     Small s;
     Line line;
     Error err;
@@ -155,22 +176,9 @@ TEST(positional_arguments) {
     line_split(&line, "a --lr 1 b - --loud -- --heads -x");
     CHECK(options_parse(&s, small_table, SMALL, line.argc, line.argv, files, &n, &err));
     CHECK(n == 5 && s.loud && s.lr == 1 && s.heads == 4);
-    static const char *const want[5] = { "a", "b", "-", "--heads", "-x" };
     for (int i = 0; i < 5 && n == 5; i++) CHECK(strcmp(files[i], want[i]) == 0);
     line_split(&line, "--lr 1");
     CHECK(options_parse(&s, small_table, SMALL, line.argc, line.argv, files, &n, &err) && n == 0);
-}
-
-// --help helps whatever follows it; -h is the same.
-TEST(help_ends_the_parsing) {
-    Small s;
-    Line line;
-    Error err;
-    CHECK(small_parse(&s, &line, "--help --nonsense", &err));
-    CHECK(options_given(&s, small_table, SMALL, "help"));
-    CHECK(small_parse(&s, &line, "-h --heads x", &err));
-    CHECK(options_given(&s, small_table, SMALL, "help"));
-    small_refused("--help=1", "--help: takes no value; write --help alone");
 }
 
 TEST(edit_distances) {
@@ -180,28 +188,34 @@ TEST(edit_distances) {
         { "heads", "heds", 1 }, { "heads", "headds", 1 }, { "heads", "hexds", 1 },
         { "abcdef", "badcfe", 3 },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         const char *a = cases[i].a, *b = cases[i].b;
         int got = edit_distance(a, (int)strlen(a), b, (int)strlen(b));
         CHECK_MSG(got == cases[i].want, "%s to %s: %d, not %d", a, b, got, cases[i].want);
     }
 }
 
-TEST(numbers_alone) {
-    double x;
-    CHECK(number_read(&x, "1e3") && x == 1000 && number_read(&x, "-.5E-1") && x == -0.05);
-    CHECK(!number_read(&x, "1e-400") && !number_read(&x, "-1e-999") && number_read(&x, "0e-999"));
-    CHECK(!number_read(&x, "1e999") && !number_read(&x, "nan") && !number_read(&x, "0x1"));
-    CHECK(whole_read(&x, "1.5e1") && x == 15 && !whole_read(&x, "1.55e1"));
-    static const struct { double x; const char *want; } cases[] = {
-        { 0, "0" }, { 0.000001, "1e-6" }, { 6e-4, "0.0006" }, { 1e15, "1e15" }, { 65536, "65536" },
-        { 1e6, "1e6" }, { 1234567, "1234567" }, { 9007199254740992.0, "9007199254740992" },
-        { 0.999999, "0.999999" },
+TEST(numbers) {
+    static const struct { const char *text; double x; bool real, whole; const char *back; } cases[] = {
+        { "1e3", 1000, true, true, "1000" }, { "-.5E-1", -0.05, true, false, "-0.05" },
+        { "1e-400", 0, false, false, "" }, { "-1e-999", 0, false, false, "" },
+        { "0e-999", 0, true, true, "0" }, { "1e999", 0, false, false, "" },
+        { "nan", 0, false, false, "" }, { "0x1", 0, false, false, "" },
+        { "1.5e1", 15, true, true, "15" }, { "1.55e1", 15.5, true, false, "15.5" },
+        { "0.000001", 1e-6, true, false, "1e-6" }, { "6e-4", 6e-4, true, false, "0.0006" },
+        { "1e15", 1e15, true, true, "1e15" }, { "65536", 65536, true, true, "65536" },
+        { "1000000", 1e6, true, true, "1e6" }, { "1234567", 1234567, true, true, "1234567" },
+        { "9007199254740992", 9007199254740992.0, true, true, "9007199254740992" },
+        { "0.999999", 0.999999, true, false, "0.999999" },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        double x = 0, y = 0;
         char text[32];
-        number_words(text, cases[i].x);
-        CHECK_MSG(strcmp(text, cases[i].want) == 0, "%s, not %s", text, cases[i].want);
+        bool real = number_read(&x, cases[i].text), whole = whole_read(&y, cases[i].text);
+        CHECK_MSG(real == cases[i].real && whole == cases[i].whole, "%s", cases[i].text);
+        CHECK_MSG(!real || x == cases[i].x, "%s is %g", cases[i].text, x);
+        CHECK_MSG(!whole || y == cases[i].x, "%s is %g", cases[i].text, y);
+        if (real) CHECK_MSG(strcmp(number_words(text, x), cases[i].back) == 0, "%s", text);
     }
 }
 
@@ -240,43 +254,7 @@ TEST(help_as_printed) {
     free(text);
 }
 
-// The echo of a command line, read back from the log's own buffer.
-static void check_echo(const char *words, const char *want) {
-    Small s;
-    Line line;
-    Error err;
-    Log log;
-    CHECK(small_parse(&s, &line, words, &err));
-    CHECK(log_open(&log, "/dev/null", LOG_ANY, &err));
-    log_begin(&log, "start");
-    options_echo(&log, &s, small_table, SMALL);
-    log_bytes(&log, "", 1);
-    CHECK_MSG(strcmp(log.line, want) == 0, "%s\n     not %s", log.line, want);
-    CHECK(log_close(&log, &err));
-}
-
-TEST(echo) {
-    check_echo("", "{\"event\":\"start\",\"loud\":false,\"heads\":4,\"layers\":null,"
-               "\"tokens\":null,\"lr\":0.0006,\"out\":null,\"rule\":\"two\",\"every\":10");
-    check_echo("--loud --layers 3 --tokens 1e15 --out a\"b --rule one --every 50000tok",
-               "{\"event\":\"start\",\"loud\":true,\"heads\":4,\"layers\":3,"
-               "\"tokens\":1000000000000000,\"lr\":0.0006,\"out\":\"a\\\"b\",\"rule\":\"one\","
-               "\"every\":\"50000tok\"");
-    Line line;
-    TrainOptions o;
-    Error err;
-    line_split(&line, "--data d");
-    CHECK(train_options_parse(&o, line.argc, line.argv, &err));
-    Log log;
-    CHECK(log_open(&log, "/dev/null", LOG_ANY, &err));
-    log_begin(&log, "start");
-    train_options_echo(&log, &o);
-    log_bytes(&log, "", 1);
-    CHECK(strstr(log.line, "\"final_lr_frac\":0.1,") && strstr(log.line, "\"steps\":1000,"));
-    CHECK(log_close(&log, &err));
-}
-
-// ---- the trainers' table ----
+// ---- the trainers' table: what must hold of each row ----
 
 // One flag on its own, through the engine alone: the rules between flags come later.
 static bool train_one(TrainOptions *o, const char *name, const char *value, Error *err) {
@@ -286,7 +264,7 @@ static bool train_one(TrainOptions *o, const char *name, const char *value, Erro
     return options_parse(o, train_table, TRAIN_OPTIONS, value ? 3 : 2, argv, NULL, NULL, err);
 }
 
-static void train_one_refused(const char *name, const char *value) {
+static void one_refused(const char *name, const char *value) {
     TrainOptions o;
     Error err = { "" };
     char start[100];
@@ -299,75 +277,50 @@ static bool is_number(const Option *o) {
     return o->type == OPT_INT || o->type == OPT_COUNT || o->type == OPT_REAL;
 }
 
-// A value that the row takes: its default, or one made up for a row that has none.
-static const char *sample_value(const Option *o) {
-    if (o->type == OPT_HELP || o->type == OPT_FLAG) return NULL;
-    return o->value ? o->value : is_number(o) ? "1" : "text";
-}
-
-static int compare_bits(const TrainOptions *a, const TrainOptions *b) {
-    return memcmp((const char *)a + sizeof(Given), (const char *)b + sizeof(Given),
-                  sizeof *a - sizeof(Given));
-}
-
-// A flag given with its own default changes nothing but that it was given.
-TEST(every_default_is_accepted) {
+// A flag given with its own default changes nothing but that it was given. Both ends of a range are
+// in it; one step further is not, nor is garbage.
+TEST(each_row) {
+    static const char *const garbage[] = {
+        "", "x", "1x", "x1", "0x10", "nan", "NAN", "inf", "-inf", "infinity", "1e999", "-1e999",
+        "-1", "-5", "-9999999999999999999999", "99999999999999999999999999", "1e", "e5", ".", "+",
+        "-", "1,5", "1 ", " 1", "1 2", "1\n", "1.5.2", "1k", "1e15.5", "\xC2\xBD",
+    };
     for (int i = 0; i < TRAIN_OPTIONS; i++) {
         TrainOptions given, plain;
         Error err = { "" };
-        char program[] = "p", *argv[1] = { program };
+        char program[] = "p", *argv[1] = { program }, text[32], past[40];
         const Option *o = &train_table[i];
+        bool real = o->type == OPT_REAL, flag = o->type == OPT_HELP || o->type == OPT_FLAG;
         memset(&given, 0, sizeof given);
         memset(&plain, 0, sizeof plain);
         CHECK(options_parse(&plain, train_table, TRAIN_OPTIONS, 1, argv, NULL, NULL, &err));
-        CHECK_MSG(train_one(&given, o->name, sample_value(o), &err), "%s", err.text);
+        CHECK_MSG(train_one(&given, o->name, flag ? NULL : o->value ? o->value : is_number(o) ? "1"
+                            : "text", &err), "%s", err.text);
         CHECK(train_options_given(&given, o->name) && !train_options_given(&plain, o->name));
         if (o->value && o->type != OPT_TEXT)
-            CHECK_MSG(compare_bits(&given, &plain) == 0, "--%s %s is not its default", o->name,
-                      o->value);
-    }
-}
-
-TEST(defaults_are_the_promised_ones) {
-    Line line;
-    TrainOptions o;
-    Error err;
-    line_split(&line, "--data d");
-    CHECK(train_options_parse(&o, line.argc, line.argv, &err));
-    CHECK(strcmp(o.init, "d4") == 0 && o.layers == -1 && o.heads == -1 && o.channels == -1);
-    CHECK(o.seq_len == 0 && o.micro_batch == 8 && o.batch_tokens == 0);
-    CHECK(o.lr == 6e-4 && o.lr_schedule == LR_COSINE && o.warmup_tokens == 0);
-    CHECK(o.final_lr_frac == 0.1 && o.weight_decay == 0.1 && o.beta1 == 0.9 && o.beta2 == 0.95);
-    CHECK(o.clip == 1 && o.steps == 1000 && o.tokens == -1 && o.target_loss == 0);
-    CHECK(o.eval_every.n == 100 && !o.eval_every.in_tokens && o.sample_every.n == 0);
-    CHECK(o.eval_tokens == 65536 && o.max_new == 256 && o.temperature == 0.8);
-    CHECK(o.top_k == 0 && o.top_p == 1 && o.threads == 0 && o.seed == 1337 && !o.overwrite);
-    CHECK(o.recompute == 0 && !o.tf32 && strcmp(o.tune, "on") == 0 && o.graph == 1);
-    CHECK(!o.help && !o.train && !o.val && !o.tokenizer && !o.log && !o.out && !o.generate);
-    CHECK(!o.hellaswag);
-}
-
-TEST(rows_are_well_formed) {
-    for (int i = 0; i < TRAIN_OPTIONS; i++) {
-        const Option *o = &train_table[i];
+            CHECK_MSG(memcmp((char *)&given + sizeof(Given), (char *)&plain + sizeof(Given),
+                             sizeof given - sizeof(Given)) == 0, "--%s: not its default", o->name);
         CHECK(strlen(o->name) >= 2 && strlen(o->name) <= OPTION_NAME_MAX);
         CHECK(o->field < sizeof(TrainOptions) && (o->field || o->type == OPT_HELP));
-        for (int k = 0; k < i; k++) {
-            CHECK_MSG(strcmp(o->name, train_table[k].name) != 0, "--%s twice", o->name);
-            CHECK_MSG(o->field != train_table[k].field, "--%s and --%s share a field", o->name,
-                      train_table[k].name);
-        }
-        if (is_number(o)) CHECK(o->minimum <= o->maximum && o->maximum <= 9007199254740992.0);
-        if (o->type == OPT_INT) CHECK(o->maximum <= INT_MAX);
+        for (int k = 0; k < i; k++)
+            CHECK_MSG(strcmp(o->name, train_table[k].name) != 0 && o->field != train_table[k].field,
+                      "--%s and --%s share a name or a field", o->name, train_table[k].name);
+        for (size_t k = 0; k < COUNT(garbage) && (is_number(o) || o->type == OPT_PERIOD); k++)
+            one_refused(o->name, garbage[k]);
+        if (o->type == OPT_PERIOD || (is_number(o) && !real))
+            one_refused(o->name, "1.5"), one_refused(o->name, "1e-1");
+        if (!is_number(o)) continue;
+        CHECK(o->minimum <= o->maximum && o->maximum <= (o->type == OPT_INT ? INT_MAX : 0x1p53));
+        CHECK_MSG(train_one(&given, o->name, number_words(text, o->minimum), &err), "%s", err.text);
+        CHECK_MSG(train_one(&given, o->name, number_words(text, o->maximum), &err), "%s", err.text);
+        snprintf(past, sizeof past, "%.17g", real ? o->maximum * 1.000001 : o->maximum + 1);
+        one_refused(o->name, past);
+        snprintf(past, sizeof past, "%.17g", real ? o->minimum * 0.999 - 1e-300 : o->minimum - 1);
+        one_refused(o->name, past);
     }
-    size_t length;
-    const char *names = NULL;
-    for (int i = 0; i < TRAIN_OPTIONS; i++)
-        if (strcmp(train_table[i].name, "lr-schedule") == 0) names = train_table[i].choices;
-    CHECK(names && strncmp(choice_name(names, LR_CONSTANT, &length), "constant", 8) == 0);
-    CHECK(names && strncmp(choice_name(names, LR_LINEAR, &length), "linear", 6) == 0);
-    CHECK(names && strncmp(choice_name(names, LR_COSINE, &length), "cosine", 6) == 0);
-    CHECK(names && strncmp(choice_name(names, LR_WSD, &length), "wsd", 3) == 0);
+    static const char *const periods[] = { "tok", "5toks", "5 tok", "-5tok", "1e16",
+                                           "000000000000000000000000000000000000001" };
+    for (size_t k = 0; k < COUNT(periods); k++) one_refused("eval-every", periods[k]);
 }
 
 // The flags in --help are exactly those that are accepted, each with its default in the text.
@@ -381,8 +334,7 @@ TEST(help_names_every_flag) {
         if (strncmp(s, "  --", 4) != 0) continue;
         size_t length = strcspn(s + 4, " \n");
         int row = option_find(train_table, TRAIN_OPTIONS, s + 4, length);
-        CHECK_MSG(row == seen, "--%.*s is not row %d", (int)length, s + 4, seen);
-        seen++;
+        CHECK_MSG(row == seen++, "--%.*s is another row", (int)length, s + 4);
     }
     CHECK(seen == TRAIN_OPTIONS);
     for (char *s = text; *s; s++)                       // undo the wrapping
@@ -392,397 +344,218 @@ TEST(help_names_every_flag) {
         snprintf(want, sizeof want, "--%s ", train_table[i].name);
         char *at = strstr(text, want);
         const char *value = train_table[i].value;
-        CHECK(at);
-        CHECK_MSG(!value || (at && strstr(at, value)), "--%s hides its default", want);
+        CHECK_MSG(at && (!value || strstr(at, value)), "--%s hides its default", want);
     }
     free(text);
 }
 
-// Refused, and the name of row i suggested, unless another flag is as near.
-static void check_mutation(int i, const char *mutant) {
-    TrainOptions o;
-    Error err = { "" };
-    int length = (int)strlen(mutant);
-    if (option_find(train_table, TRAIN_OPTIONS, mutant, (size_t)length) >= 0) return;
-    CHECK_MSG(!train_one(&o, mutant, "1", &err), "--%s accepted", mutant);
-    const char *is = strstr(err.text, "the nearest is --");
-    CHECK_MSG(is, "--%s: %s", mutant, err.text);
-    if (!is) return;
-    const char *nearest = is + strlen("the nearest is --");
-    int row = option_find(train_table, TRAIN_OPTIONS, nearest, strlen(nearest));
-    CHECK(row >= 0);
-    bool as_near = edit_distance(mutant, length, nearest, (int)strlen(nearest)) <= 1;
-    CHECK_MSG(row == i || as_near, "--%s suggests --%s", mutant, nearest);
-}
-
-TEST(every_slip_is_refused_with_the_nearest) {
-    for (int i = 0; i < TRAIN_OPTIONS; i++) {
-        const char *name = train_table[i].name;
-        int n = (int)strlen(name);
-        char mutant[OPTION_NAME_MAX + 8];
-        for (int k = 0; k < n; k++) {
-            snprintf(mutant, sizeof mutant, "%.*s%s", k, name, name + k + 1);         // one lost
-            check_mutation(i, mutant);
-            snprintf(mutant, sizeof mutant, "%.*sq%s", k, name, name + k + 1);        // replaced
-            check_mutation(i, mutant);
-            snprintf(mutant, sizeof mutant, "%.*sq%s", k, name, name + k);            // one more
-            check_mutation(i, mutant);
-            snprintf(mutant, sizeof mutant, "%s", name);                              // swapped
-            if (k + 1 < n) mutant[k] = name[k + 1], mutant[k + 1] = name[k];
-            check_mutation(i, mutant);
+// Every slip of a letter is refused, and the flag suggested, unless another is as near.
+TEST(slips) {
+    for (int i = 0; i < TRAIN_OPTIONS; i++)
+        for (int n = (int)strlen(train_table[i].name), k = 0; k < 4*n; k++) {
+            const char *name = train_table[i].name;
+            TrainOptions o;
+            Error err = { "" };
+            char slip[OPTION_NAME_MAX + 8];
+            int at = k / 4, kind = k % 4;           // lost, replaced, one more, swapped
+            snprintf(slip, sizeof slip, "%.*s%s%s", at, name, kind == 0 || kind == 3 ? "" : "q",
+                     name + at + (kind < 2));
+            if (kind == 3 && at + 1 < n) slip[at] = name[at + 1], slip[at + 1] = name[at];
+            if (option_find(train_table, TRAIN_OPTIONS, slip, strlen(slip)) >= 0) continue;
+            CHECK_MSG(!train_one(&o, slip, "1", &err), "--%s accepted", slip);
+            const char *is = strstr(err.text, "the nearest is --"), *nearest = is ? is + 17 : "";
+            int row = option_find(train_table, TRAIN_OPTIONS, nearest, strlen(nearest));
+            CHECK_MSG(row == i || (row >= 0 && edit_distance(slip, (int)strlen(slip), nearest,
+                      (int)strlen(nearest)) <= 1), "--%s: %s", slip, err.text);
         }
-    }
-}
-
-TEST(garbage_numbers) {
-    static const char *const garbage[] = {
-        "", "x", "1x", "x1", "0x10", "nan", "NAN", "inf", "-inf", "infinity", "1e999", "-1e999",
-        "-1", "-5", "-9999999999999999999999", "99999999999999999999999999", "1e", "e5", ".", "+",
-        "-", "1,5", "1 ", " 1", "1 2", "1\n", "1.5.2", "1k", "1e15.5", "\xC2\xBD",
-    };
-    for (int i = 0; i < TRAIN_OPTIONS; i++) {
-        const Option *o = &train_table[i];
-        if (!is_number(o) && o->type != OPT_PERIOD) continue;
-        for (size_t k = 0; k < sizeof garbage / sizeof garbage[0]; k++)
-            train_one_refused(o->name, garbage[k]);
-        if (o->type != OPT_REAL) train_one_refused(o->name, "1.5");
-        if (o->type != OPT_REAL) train_one_refused(o->name, "1e-1");
-        if (is_number(o) && o->minimum > 0) train_one_refused(o->name, "0");
-    }
-    train_one_refused("eval-every", "tok");
-    train_one_refused("eval-every", "5toks");
-    train_one_refused("eval-every", "5 tok");
-    train_one_refused("eval-every", "-5tok");
-    train_one_refused("eval-every", "1e16");
-    train_one_refused("eval-every", "000000000000000000000000000000000000001");
-}
-
-// Both ends of a range are in it, as --help writes them; one step further is not.
-TEST(ranges) {
-    for (int i = 0; i < TRAIN_OPTIONS; i++) {
-        const Option *o = &train_table[i];
-        if (!is_number(o)) continue;
-        TrainOptions t;
-        Error err = { "" };
-        char text[32], past[40];
-        CHECK_MSG(train_one(&t, o->name, number_words(text, o->minimum), &err), "%s", err.text);
-        CHECK_MSG(train_one(&t, o->name, number_words(text, o->maximum), &err), "%s", err.text);
-        bool real = o->type == OPT_REAL;
-        snprintf(past, sizeof past, "%.17g", real ? o->maximum * 1.000001 : o->maximum + 1);
-        train_one_refused(o->name, past);
-        snprintf(past, sizeof past, "%.17g", real ? o->minimum * 0.999 - 1e-300 : o->minimum - 1);
-        train_one_refused(o->name, past);
-    }
 }
 
 // ---- rules between flags ----
 
-static void accepted(TrainOptions *o, Line *line, const char *words) {
-    Error err = { "" };
+static const Row rules[] = {
+    { "--data d", "init=\"d4\" layers=null heads=null channels=null seq_len=0 micro_batch=8 "
+      "batch_tokens=0 lr=0.0006 lr_schedule=\"cosine\" warmup_tokens=0 final_lr_frac=0.1 "
+      "weight_decay=0.1 beta1=0.9 beta2=0.95 clip=1 steps=1000 tokens=null target_loss=0 "
+      "eval_every=100 sample_every=0 eval_tokens=65536 max_new=256 temperature=0.8 top_k=0 top_p=1 "
+      "threads=0 seed=1337 overwrite=false recompute=\"none\" tf32=false tune=\"on\" graph=\"on\" "
+      "train=null val=null tokenizer=null log=null out=null generate=null hellaswag=null" },
+    { "", "!--data: |prepare tales --out DIR" }, { "--val v", "!--data: |nothing to train on" },
+    { "--data d --train t", "!--data: |names both splits" },
+    { "--data d --val v", "!--data: |names both splits" }, { "--train t --val v", "val=\"v\"" },
+    { "--train t", "!--val: |--train needs --val" }, { "--generate=Once", "generate=\"Once\"" },
+    { "--val v --steps 0", "!--data: |nothing to train on" },
+    { "--generate=Once --init m --tokenizer t --data d --seq-len 8 --max-new 3 --temperature 1 "
+      "--top-k 2 --top-p 0.5 --threads 2 --seed 3", "top_k=2" },
+    { "--generate=Once --resume --out m", "resume=true" },
+    { "--generate=Once --out m", "!--out: is for training|--init DIR" },
+    { "--export=m.gguf --init m --tokenizer t --data d --threads 2",
+      "export=\"m.gguf\" export_dtype=\"fp32\"" },
+    { "--export a.b/m.gguf --export-dtype fp16 --resume --out m", "export_dtype=\"fp16\"" },
+    { "--export m.gguf --out m", "!--out: is for training|--export only reads" },
+    { "--export m.gguf --init m --seed 3", "!--seed: is for training|--init DIR" },
+    { "--export m.gguf --init m --temperature 1", "!--temperature: |leave it out" },
+    { "--export m.gguf --init m --generate x", "!--export: |give one of them" },
+    { "--export a.gguf/m --init m", "!--export: |must end in .gguf" },
+    { "--export model --init m", "!--export: |must end in .gguf" },
+    { "--export-dtype fp16 --data d", "!--export-dtype: |add it" },
+    { "--export-dtype bf16 --export m.gguf", "!--export-dtype: |fp32 or fp16" },
+    { "--data d --layers 2 --heads 3 --channels 48", "layers=2 heads=3 channels=48" },
+    { "--data d --init d6 --layers 2 --heads 2 --channels 8", "!--layers: |--init" },
+    { "--data d --init d4 --channels 8", "!--channels: |--init" },
+    { "--data d --layers 2 --heads 2", "!--layers: needs --channels|too" },
+    { "--data d --channels 8 --layers 2", "!--layers: needs --heads|too" },
+    { "--data d --heads 2 --channels 8", "!--heads: needs --layers|too" },
+    { "--data d --heads 2", "!--heads: needs --layers|too" },
+    { "--data d --layers 1 --heads 5 --channels 128", "!--heads: 5 |128 channels; 4 and 8" },
+    { "--data d --layers 1 --heads 7 --channels 100", "!--heads: 7 |5 and 10 do" },
+    { "--data d --layers 1 --heads 2 --channels 7", "!--heads: 2 |1 and 7 do" },
+    { "--data d --layers 1 --heads 200 --channels 7", "!--heads: 200 |; 7 does" },
+    { "--data d --steps 0", "steps=0 tokens=null" },
+    { "--data d --steps 7 --target-loss 2", "steps=7 target_loss=2" },
+    { "--data d --tokens 1e6", "steps=null tokens=1000000" },
+    { "--data d --target-loss 1.5 --lr-schedule constant",
+      "steps=null tokens=null target_loss=1.5" },
+    { "--data d --steps 5 --tokens 5", "!--tokens: |one or the other" },
+    { "--data d --target-loss 1.5", "!--lr-schedule: |--tokens N" },
+    { "--data d --target-loss 1.5 --lr-schedule wsd", "!--lr-schedule: |constant" },
+    { "--data d --skip-outliers 3.5", "skip_outliers=3.5" },
+    { "--data d --skip-outliers 1", "skip_outliers=1" },
+    { "--data d --skip-outliers 0 --outer-every 5", "skip_outliers=0" },
+    { "--data d --skip-outliers 0.5", "!--skip-outliers: 0.5 standard|give 1 or more" },
+    { "--data d --skip-outliers -3", "!--skip-outliers: got '-3'|from 0 to 100" },
+    { "--data d --skip-outliers 3 --outer-every 5", "!--skip-outliers: |--outer-every" },
+    { "--data d --hellaswag f --hellaswag-every 250", "hellaswag_every=250" },
+    { "--data d --hellaswag f --hellaswag-every 5e4tok", "hellaswag_every=\"50000tok\"" },
+    { "--data d --hellaswag-every 0", "" },
+    { "--data d --hellaswag-every 5", "!--hellaswag-every: needs --hellaswag FILE|fetch" },
+    { "--data d --tf32", "!--tf32: |train_gpt2cu" },
+    { "--data d --graph off", "!--graph: |gpt2cu" },
+    { "--data d --comm nccl", "!--comm: needs a GPU|train_gpt2cu" },
+    { "--data d --recompute block", "!--recompute: |train_gpt2cu" },
+    { "--data d --recompute none", "!--recompute: |train_gpt2cu" },
+    { "--data d --tune off", "!--tune: |train_gpt2cu" },
+};
+
+static bool parse(TrainOptions *o, Line *line, const char *words, Error *err) {
     line_split(line, words);
-    CHECK_MSG(train_options_parse(o, line->argc, line->argv, &err), "%s: %s", words, err.text);
+    return train_options_parse(o, line->argc, line->argv, err);
 }
 
-static void refused(const char *words, const char *start, const char *holds) {
+TEST(rules_between_flags) {
     TrainOptions o;
     Line line;
-    Error err = { "" };
-    line_split(&line, words);
-    CHECK_MSG(!train_options_parse(&o, line.argc, line.argv, &err), "accepted: %s", words);
-    CHECK_MSG(strncmp(err.text, start, strlen(start)) == 0 && strstr(err.text, holds),
-              "%s: %s", words, err.text);
-}
-
-TEST(data_is_named_once) {
-    TrainOptions o;
-    Line line;
-    refused("", "--data: ", "prepare tales --out DIR");
-    refused("--val v", "--data: ", "nothing to train on");
-    refused("--data d --train t", "--data: ", "names both splits");
-    refused("--data d --val v", "--data: ", "names both splits");
-    accepted(&o, &line, "--train t --val v");
-    refused("--train t", "--val: ", "--train needs --val");
-    refused("--val v --steps 0", "--data: ", "nothing to train on");
-    accepted(&o, &line, "--generate=Once");
-    accepted(&o, &line, "--help --train");
-    CHECK(o.help);
-}
-
-TEST(generate_takes_no_flag_of_training) {
-    TrainOptions o;
-    Line line;
-    accepted(&o, &line, "--generate=Once --init m --tokenizer t --data d --seq-len 8 --max-new 3 "
-             "--temperature 1 --top-k 2 --top-p 0.5 --threads 2 --seed 3");
-    accepted(&o, &line, "--generate=Once --resume --out m");
-    refused("--generate=Once --out m", "--out: is for training", "--init DIR");
-    static const char *const words[] = {
-        "--train g", "--val g", "--micro-batch 2", "--batch-tokens 8", "--batch-schedule constant",
-        "--batch-lr sqrt", "--batch-beta2 halflife", "--noise-scale", "--lr 1",
-        "--lr-schedule wsd", "--warmup-tokens 2", "--final-lr-frac 0", "--weight-decay 0",
-        "--beta1 0", "--beta2 0", "--clip 0", "--steps 3", "--tokens 3", "--target-loss 1",
-        "--eval-every 1", "--eval-tokens 1", "--sample-every 1", "--hellaswag f", "--log f",
-        "--save-every 1", "--keep 1", "--overwrite", "--on-save-error stop", "--zero 1",
-        "--outer-every 1", "--outer-lr 1", "--outer-momentum 0", "--comm-dtype bf16",
-        "--comm own", "--exact-sum", "--no-overlap", "--timeout 9", "--recompute block",
-        "--graph off", "--skip-outliers 4", "--hellaswag-every 5",
-    };
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        char given[80], start[80];
-        snprintf(given, sizeof given, "%s --generate=Once --init m", words[i]);
-        snprintf(start, sizeof start, "%.*s: ", (int)strcspn(words[i], " "), words[i]);
-        refused(given, start, "is for training, and --generate only reads");
+    for (size_t i = 0; i < COUNT(rules); i++) {
+        Error err = { "" };
+        bool good = parse(&o, &line, rules[i].words, &err);
+        check_row(&rules[i], good, err.text, good ? echo_of(&o, NULL, 0) : "");
     }
-}
-
-TEST(export_reads_a_checkpoint_and_nothing_else) {
-    TrainOptions o;
-    Line line;
-    accepted(&o, &line, "--export=m.gguf --init m --tokenizer t --data d --threads 2");
-    CHECK(strcmp(o.export_file, "m.gguf") == 0 && o.export_dtype == EXPORT_FP32);
-    accepted(&o, &line, "--export a.b/m.gguf --export-dtype fp16 --resume --out m");
-    CHECK(o.export_dtype == EXPORT_FP16);
-    refused("--export m.gguf --out m", "--out: is for training", "--export only reads");
-    refused("--export m.gguf --init m --seed 3", "--seed: is for training", "--init DIR");
-    refused("--export m.gguf --init m --temperature 1", "--temperature: ", "leave it out");
-    refused("--export m.gguf --init m --generate x", "--export: ", "give one of them");
-    refused("--export a.gguf/m --init m", "--export: ", "must end in .gguf");
-    refused("--export model --init m", "--export: ", "must end in .gguf");
-    refused("--export-dtype fp16 --data d", "--export-dtype: ", "add it");
-    refused("--export-dtype bf16 --export m.gguf", "--export-dtype: ", "fp32 or fp16");
-}
-
-TEST(model_is_named_once) {
-    TrainOptions o;
-    Line line;
-    accepted(&o, &line, "--data d --layers 2 --heads 3 --channels 48");
-    CHECK(o.layers == 2 && o.heads == 3 && o.channels == 48);
-    refused("--data d --init d6 --layers 2 --heads 2 --channels 8", "--layers: ", "--init");
-    refused("--data d --init d4 --channels 8", "--channels: ", "--init");
-    refused("--data d --layers 2 --heads 2", "--layers: needs --channels", "too");
-    refused("--data d --channels 8 --layers 2", "--layers: needs --heads", "too");
-    refused("--data d --heads 2 --channels 8", "--heads: needs --layers", "too");
-    refused("--data d --heads 2", "--heads: needs --layers", "too");
-}
-
-TEST(heads_divide_channels) {
-    refused("--data d --layers 1 --heads 5 --channels 128", "--heads: 5 ", "128 channels; 4 and 8");
-    refused("--data d --layers 1 --heads 7 --channels 100", "--heads: 7 ", "5 and 10 do");
-    refused("--data d --layers 1 --heads 2 --channels 7", "--heads: 2 ", "1 and 7 do");
-    refused("--data d --layers 1 --heads 200 --channels 7", "--heads: 200 ", "; 7 does");
-}
-
-TEST(length_is_settled) {
-    TrainOptions o;
-    Line line;
-    accepted(&o, &line, "--data d --steps 0");
-    CHECK(o.steps == 0 && o.tokens == -1);
-    accepted(&o, &line, "--data d --steps 7 --target-loss 2");
-    CHECK(o.steps == 7 && o.target_loss == 2);
-    accepted(&o, &line, "--data d --tokens 1e6");
-    CHECK(o.steps == -1 && o.tokens == 1000000);
-    accepted(&o, &line, "--data d --target-loss 1.5 --lr-schedule constant");
-    RunLength run = train_options_length(&o);
-    CHECK(run.steps == -1 && run.tokens == -1 && run.target_loss == 1.5);
-    refused("--data d --steps 5 --tokens 5", "--tokens: ", "one or the other");
-    refused("--data d --target-loss 1.5", "--lr-schedule: ", "--tokens N");
-    refused("--data d --target-loss 1.5 --lr-schedule wsd", "--lr-schedule: ", "constant");
-}
-
-TEST(outliers_are_far_and_of_all_ranks) {
-    TrainOptions o;
-    Line line;
-    accepted(&o, &line, "--data d --skip-outliers 3.5");
-    CHECK(o.skip_outliers == 3.5);
-    accepted(&o, &line, "--data d --skip-outliers 1");
-    accepted(&o, &line, "--data d --skip-outliers 0 --outer-every 5");
-    CHECK(o.skip_outliers == 0.0);
-    refused("--data d --skip-outliers 0.5", "--skip-outliers: 0.5 standard", "give 1 or more");
-    refused("--data d --skip-outliers -3", "--skip-outliers: got '-3'", "from 0 to 100");
-    refused("--data d --skip-outliers nan", "--skip-outliers: got 'nan'", "from 0 to 100");
-    refused("--data d --skip-outliers 1e9", "--skip-outliers: got '1e9'", "from 0 to 100");
-    refused("--data d --skip-outliers 3 --outer-every 5", "--skip-outliers: ", "--outer-every");
-}
-
-TEST(hellaswag_every_needs_its_file) {
-    TrainOptions o;
-    Line line;
-    accepted(&o, &line, "--data d --hellaswag f --hellaswag-every 250");
-    CHECK(o.hellaswag_every.n == 250 && !o.hellaswag_every.in_tokens);
-    accepted(&o, &line, "--data d --hellaswag f --hellaswag-every 5e4tok");
-    CHECK(o.hellaswag_every.n == 50000 && o.hellaswag_every.in_tokens);
-    accepted(&o, &line, "--data d --hellaswag-every 0");
-    refused("--data d --hellaswag-every 5", "--hellaswag-every: needs --hellaswag FILE", "fetch");
-}
-
-// Both trainers know the flags of a GPU; the one for CPUs, as which this is built, refuses them.
-TEST(flags_of_a_gpu) {
-    TrainOptions o;
-    Line line;
-    Error err = { "" };
-    refused("--data d --tf32", "--tf32: ", "train_gpt2cu");
-    refused("--data d --comm nccl", "--comm: needs a GPU", "train_gpt2cu");
-    refused("--data d --recompute block", "--recompute: ", "train_gpt2cu");
-    refused("--data d --recompute none", "--recompute: ", "train_gpt2cu");
-    refused("--data d --tune off", "--tune: ", "train_gpt2cu");
-    refused("--data d --graph off", "--graph: ", "train_gpt2cu");
-    line_split(&line, "--data d --recompute block --tf32 --graph off");
-    CHECK(options_parse(&o, train_table, TRAIN_OPTIONS, line.argc, line.argv, NULL, NULL, &err));
-    CHECK(o.tf32 && o.recompute == 1 && o.graph == 0);
-    CHECK_MSG(train_options_check_machine(&o, true, &err), "%s", err.text);
-    CHECK(!train_options_check_machine(&o, false, &err));
-    static const char *const tunes[] = { "on", "off", "again", "runs/tune.json", "./tune" };
-    for (int i = 0; i < 5; i++) {
+    static const char *const reads = " data tokenizer init layers heads channels seq-len generate "
+        "max-new temperature top-k top-p export export-dtype resume resume-from out threads seed tf32 "
+        "plan plan-gpu plan-search plan-b-crit help ";
+    for (int i = 0; i < TRAIN_OPTIONS; i++) {            // what --generate takes no account of
+        const Option *row = &train_table[i];
+        char words[100], name[40];
+        Error err = { "" };
+        snprintf(name, sizeof name, " %s ", row->name);
+        if (strstr(reads, name)) continue;
+        snprintf(words, sizeof words, "--%s%s --generate=Once --init m", row->name, row->type == OPT_FLAG
+                 ? "" : row->value ? "=" : "=1");
+        if (row->value) snprintf(words, sizeof words, "--%s=%s --generate=Once --init m", row->name,
+                                 row->value);
+        CHECK_MSG(!parse(&o, &line, words, &err) && error_is(err.text, "|is for training, and "
+                  "--generate only reads"), "%s: %s", words, err.text);
+    }
+    static const char *const tunes[] = { "on", "off", "again", "runs/tune.json", "./tune", "of" };
+    for (int i = 0; i < 6; i++) {
+        Error err = { "" };
         o.tune = tunes[i];
-        CHECK_MSG(train_options_check_machine(&o, true, &err), "%s", err.text);
+        CHECK_MSG(train_options_check_machine(&o, true, &err) == (i < 5), "%s", tunes[i]);
+        CHECK(i < 5 || strstr(err.text, "of.json"));
     }
-    o.tune = "of";                                           // a misspelt word is no file
-    CHECK(!train_options_check_machine(&o, true, &err) && strstr(err.text, "of.json"));
 }
 
-// Whether a run goes on from a state.json of these flags; line and json outlive the texts of o.
-static bool restored(TrainOptions *o, Line *line, Json *json, const char *saved, Error *err) {
-    CHECK_MSG(json_parse(json, saved, strlen(saved), err), "%s", err->text);
-    accepted(o, line, "--resume --out o");
-    return train_options_restore(o, json->root, err);
-}
+// ---- what else the flags decide ----
 
-// Going on with a GPU's run, a CPU takes over all but those.
-TEST(a_cpu_goes_on_with_a_run_of_a_gpu) {
-    static const char saved[] = "{\"data\":\"d\",\"seed\":7,\"recompute\":\"block\","
-                                "\"tf32\":true,\"tune\":\"again\",\"graph\":\"off\","
-                                "\"comm\":\"nccl\","
-                                "\"steps\":9}";
-    TrainOptions o;
-    Line line;
-    Json json;
-    Error err = { "" };
-    CHECK_MSG(restored(&o, &line, &json, saved, &err), "%s", err.text);
-    CHECK(strcmp(o.data, "d") == 0 && o.seed == 7 && o.steps == 9);
-    CHECK(o.recompute == 0 && !o.tf32 && !train_options_given(&o, "tf32") && o.comm == 0);
-    CHECK(strcmp(o.tune, "on") == 0 && o.graph == 1);
-    CHECK_MSG(train_options_check(&o, &err), "%s", err.text);
-    json_free(&json);
-}
-
-// A damaged state.json: a flag whose value is no number and no text is refused by name. That value
-// has no characters of its own, and nothing may read those that follow it.
-TEST(saved_flags_of_another_type_are_refused) {
-    static const char *const cases[][2] = {
-        { "{\"data\":true}", "--data " }, { "{\"data\":[true]}", "--data " },
-        { "{\"steps\":{}}", "--steps " }, { "{\"lr_schedule\":false}", "--lr-schedule " },
-        { "{\"eval_every\":[]}", "--eval-every " }, { "{\"init\":true}", "--init " },
-        { "{\"layers\":[2]}", "--layers " },
+// A run that goes on from a state.json of these flags. In a damaged one a value that is no number and
+// no text has no characters, and nothing may read those that follow it.
+TEST(a_resumed_run) {
+    static const Row rows[] = {
+        { "{\"data\":\"d\",\"seed\":7,\"recompute\":\"block\",\"tf32\":true,\"tune\":\"again\","
+          "\"graph\":\"off\",\"comm\":\"nccl\",\"steps\":9}", "data=\"d\" seed=7 steps=9 "
+          "recompute=\"none\" tf32=false comm=\"own\" tune=\"on\" graph=\"on\"" },
+        { "{\"data\":\"d\",\"plan\":true,\"plan_search\":true,\"plan_gpu\":\"h100,8\"}",
+          "plan=false plan_search=false plan_gpu=null" },
+        { "{\"data\":true}", "!state.json: |--data " },
+        { "{\"data\":[true]}", "!state.json: |--data " },
+        { "{\"steps\":{}}", "!state.json: |--steps " },
+        { "{\"lr_schedule\":false}", "!state.json: |--lr-schedule " },
+        { "{\"eval_every\":[]}", "!state.json: |--eval-every " },
+        { "{\"init\":true}", "!state.json: |--init " },
+        { "{\"layers\":[2]}", "!state.json: |--layers " },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(rows); i++) {
         TrainOptions o;
         Line line;
         Json json;
         Error err = { "" };
-        CHECK_MSG(!restored(&o, &line, &json, cases[i][0], &err), "%s", cases[i][0]);
-        CHECK_MSG(strstr(err.text, "state.json: ") && strstr(err.text, cases[i][1]), "%s: %s",
-                  cases[i][0], err.text);
+        CHECK(json_parse(&json, rows[i].words, strlen(rows[i].words), &err));
+        CHECK(parse(&o, &line, "--resume --out o", &err));
+        bool good = train_options_restore(&o, json.root, &err);
+        check_row(&rows[i], good, err.text, good ? echo_of(&o, NULL, 0) : "");
+        CHECK_MSG(!good || train_options_check(&o, &err), "%s", err.text);
         json_free(&json);
     }
 }
 
-// No run that saved anything was a plan, and --plan refuses --resume.
-TEST(a_resumed_run_is_no_plan) {
-    static const char saved[] = "{\"data\":\"d\",\"plan\":true,\"plan_search\":true,"
-                                "\"plan_gpu\":\"h100,8\"}";
-    TrainOptions o;
-    Line line;
-    Json json;
-    Error err = { "" };
-    CHECK_MSG(restored(&o, &line, &json, saved, &err), "%s", err.text);
-    CHECK(!o.plan && !o.plan_search && !o.plan_gpu);
-    json_free(&json);
-}
-
-static void batch_refused(const char *words, int T, const char *want) {
-    TrainOptions o;
-    Line line;
-    Error err = { "" };
-    accepted(&o, &line, words);
-    CHECK(!train_options_batch(&o, T, 1, &err));
-    CHECK_MSG(strcmp(err.text, want) == 0, "%s\n     not %s", err.text, want);
-}
-
-TEST(batch_is_whole_micro_batches) {
-    TrainOptions o;
-    Line line;
-    Error err;
-    accepted(&o, &line, "--data d");
-    CHECK(train_options_batch(&o, 256, 1, &err) && o.batch_tokens == 2048);
-    accepted(&o, &line, "--data d --micro-batch 3 --batch-tokens 84");
-    CHECK(train_options_batch(&o, 7, 1, &err) && o.batch_tokens == 84);
-    batch_refused("--data d --batch-tokens 5000", 256, "--batch-tokens: 5000 is not a multiple of "
-                  "2048, which is micro-batch 8 times seq-len 256; the nearest is 4096");
-    batch_refused("--data d --batch-tokens 6000 --micro-batch 8", 256, "--batch-tokens: 6000 is "
-                  "not a multiple of 2048, which is micro-batch 8 times seq-len 256; the nearest "
-                  "is 6144");
-    batch_refused("--data d --batch-tokens 1", 256, "--batch-tokens: 1 is not a multiple of 2048, "
-                  "which is micro-batch 8 times seq-len 256; the nearest is 2048");
-}
-
-static bool rate(LrSchedule *s, const char *words, Error *err) {
-    TrainOptions o;
-    Line line;
-    accepted(&o, &line, words);
-    return train_options_batch(&o, 64, 1, err) && train_options_lr(s, &o, err);
-}
-
-TEST(rate_follows_the_flags) {
-    LrSchedule s;
-    Error err = { "" };
-    CHECK(rate(&s, "--data d --steps 10 --warmup-tokens 640 --final-lr-frac 0.5", &err));
-    CHECK(s.rule == LR_COSINE && s.lr == 6e-4 && s.final_frac == 0.5);
-    CHECK(s.warmup == 640 && s.horizon == 10 * 8 * 64);
-    CHECK(lr_at(&s, 640) == 6e-4 && lr_at(&s, 5120) == 3e-4);
-    CHECK(rate(&s, "--data d --tokens 1e15 --lr-schedule wsd --lr 1", &err));
-    CHECK(s.rule == LR_WSD && s.horizon == 1000000000000000u);
-    CHECK(rate(&s, "--data d --steps 1e8 --batch-tokens 512e6", &err));
-    CHECK(s.horizon == 51200000000000000u);
-    CHECK(!rate(&s, "--data d --steps 1 --warmup-tokens 513", &err));
-    const char *want = "--warmup-tokens: 513 is more than the 512 tokens of the whole run";
-    CHECK_MSG(strcmp(err.text, want) == 0, "%s", err.text);
-    CHECK(rate(&s, "--data d --steps 1 --warmup-tokens 512", &err));
-    CHECK(rate(&s, "--data d --steps 1 --warmup-tokens 513 --lr-schedule constant", &err));
-    CHECK(rate(&s, "--data d --steps 0 --warmup-tokens 513", &err));
+// T, a command line, and the batch or the error; then the rate after so many tokens.
+TEST(batch_and_rate) {
+    static const struct { int T; const char *words, *error; int64_t batch; double at, lr; } rows[] = {
+        { 256, "", "", 2048, 0, 6e-4 },
+        { 7, "--micro-batch 3 --batch-tokens 84", "", 84, 0, 6e-4 },
+        { 256, "--batch-tokens 5000", "--batch-tokens: 5000 is not a multiple of 2048, which is "
+          "micro-batch 8 times seq-len 256; the nearest is 4096", 0, 0, 0 },
+        { 256, "--batch-tokens 6000", "--batch-tokens: 6000 is not|the nearest is 6144", 0, 0, 0 },
+        { 256, "--batch-tokens 1", "--batch-tokens: 1 is not|the nearest is 2048", 0, 0, 0 },
+        { 64, "--steps 10 --warmup-tokens 640 --final-lr-frac 0.5", "", 512, 640, 6e-4 },
+        { 64, "--steps 10 --warmup-tokens 640 --final-lr-frac 0.5", "", 512, 5120, 3e-4 },
+        { 64, "--tokens 1e15 --lr-schedule wsd --lr 1", "", 512, 7.9e14, 1 },
+        { 64, "--steps 1e8 --batch-tokens 512e6", "", 512000000, 5.12e16, 6e-5 },
+        { 64, "--steps 1 --warmup-tokens 513",
+          "--warmup-tokens: 513 is more than the 512 tokens of the whole run", 0, 0, 0 },
+        { 64, "--steps 1 --warmup-tokens 512", "", 512, 256, 3e-4 },
+        { 64, "--steps 1 --warmup-tokens 513 --lr-schedule constant", "", 512, 513, 6e-4 },
+        { 64, "--steps 0 --warmup-tokens 513", "", 512, 0, 0 },
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        TrainOptions o;
+        Line line;
+        LrSchedule s;
+        Error err = { "" };
+        char words[200];
+        snprintf(words, sizeof words, "--data d %s", rows[i].words);
+        CHECK(parse(&o, &line, words, &err));
+        bool good = train_options_batch(&o, rows[i].T, 1, &err) && train_options_lr(&s, &o, &err);
+        CHECK_MSG(good == !rows[i].error[0] && (good || error_is(err.text, rows[i].error)), "%s: %s",
+                  words, err.text);
+        if (good) CHECK_MSG(o.batch_tokens == rows[i].batch, "%s", words);
+        if (good && rows[i].at > 0)
+            CHECK_MSG(fabs(lr_at(&s, (uint64_t)rows[i].at) / rows[i].lr - 1) < 1e-12, "%s: %g", words,
+                      lr_at(&s, (uint64_t)rows[i].at));
+    }
 }
 
 int main(void) {
-    RUN(defaults);
-    RUN(both_ways_of_writing);
-    RUN(given_is_not_the_same_as_default);
-    RUN(the_last_of_two_counts);
-    RUN(messages);
+    RUN(small_command_lines);
     RUN(one_line_whatever_is_given);
     RUN(positional_arguments);
-    RUN(help_ends_the_parsing);
     RUN(edit_distances);
-    RUN(numbers_alone);
+    RUN(numbers);
     RUN(help_as_printed);
-    RUN(echo);
-    RUN(every_default_is_accepted);
-    RUN(defaults_are_the_promised_ones);
-    RUN(rows_are_well_formed);
+    RUN(each_row);
     RUN(help_names_every_flag);
-    RUN(every_slip_is_refused_with_the_nearest);
-    RUN(garbage_numbers);
-    RUN(ranges);
-    RUN(data_is_named_once);
-    RUN(generate_takes_no_flag_of_training);
-    RUN(export_reads_a_checkpoint_and_nothing_else);
-    RUN(model_is_named_once);
-    RUN(heads_divide_channels);
-    RUN(length_is_settled);
-    RUN(outliers_are_far_and_of_all_ranks);
-    RUN(hellaswag_every_needs_its_file);
-    RUN(flags_of_a_gpu);
-    RUN(a_cpu_goes_on_with_a_run_of_a_gpu);
-    RUN(saved_flags_of_another_type_are_refused);
-    RUN(a_resumed_run_is_no_plan);
-    RUN(batch_is_whole_micro_batches);
-    RUN(rate_follows_the_flags);
+    RUN(slips);
+    RUN(rules_between_flags);
+    RUN(a_resumed_run);
+    RUN(batch_and_rate);
     return test_end();
 }
