@@ -4,8 +4,7 @@
 # and in dev/ranks.
 #
 #     EMULATED=./train_gpt2cu tests/test_cuda.sh       the same on a GPU, without the planted faults
-#     FAULTS=1 tests/test_cuda.sh                      plants them all, not one in twenty;
-#                                                      DAY=300 those of another day
+#     FAULTS=1 tests/test_cuda.sh                      plants them all, not one in twenty
 . "$(dirname "$0")/tools.sh"
 set -u
 
@@ -338,6 +337,6 @@ done < <(faults)
 wait
 unnoticed=$(wc -l < "$dir/unnoticed")
 [ "$unnoticed" -eq 0 ] || note "$unnoticed of $number: $(head -n 1 "$dir/unnoticed")"
-echo "    one in $every of $number faults, DAY=$day"
+echo "    one in $every of $number faults"
 end planted_faults_are_found
 exit $failed

@@ -7,8 +7,7 @@
 # RANKS_FP32 and RANKS_BF16 name others, TRAIN_MPI the CPU's trainer with MPI.
 #
 #     tests/test_cuda_ranks.sh [NAME...]       all tests, or those that are named
-#     FAULTS=1 tests/test_cuda_ranks.sh        plants all faults, not one in six; DAY=300 those
-#                                              of another day
+#     FAULTS=1 tests/test_cuda_ranks.sh        plants all faults, not one in six
 . "$(dirname "$0")/tools.sh"
 . tests/ranks.sh
 tests="emulated_micro_batches_over_ranks emulated_exact_sum_has_the_bits_of_one_rank
@@ -504,7 +503,7 @@ faults_in_shared_layers_are_found() {
         start 2 "$dir/faulty$n" $flags --tensor-parallel 2 --out "$dir/faulty" --overwrite
         [ $status != 0 ] || apart sound1 faulty || note "unnoticed: $how"
     done < <(shared_faults)
-    echo "    one in ${FAULTS:-6} of $n, DAY=$day"
+    echo "    one in ${FAULTS:-6} of $n"
 }
 
 # ---- a GPU's streams ----
@@ -565,7 +564,7 @@ planted_faults_in_the_exchange_are_found() {
         done
         [ "$found" ] || note "unnoticed: $how"
     done < <(faults)
-    echo "    one in ${FAULTS:-6} of $n, DAY=$day"
+    echo "    one in ${FAULTS:-6} of $n"
     unset BATCHWISE_HOSTS
 }
 

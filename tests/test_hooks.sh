@@ -3,7 +3,7 @@
 # that layers know of no ranks, that a hook that is left out is found, and that the model cut across
 # ranks has the bits of the plain one where a group of one rank runs it.
 #
-# HOOKS=1 leaves out each hook in turn, not one in eight; DAY=300 those of another day.
+# HOOKS=1 leaves out each hook in turn, not one in eight.
 . "$(dirname "$0")/tools.sh"
 
 "$prepare" tales --out "$dir/tales" --tokens 60000 --seed 5 > "$dir/stdout" || exit 1
@@ -158,7 +158,7 @@ while IFS='|' read -r run file edit; do
     fi
     cp "$dir/before" "$dir/tree/$file"
 done < <(hooks)
-echo "    one in ${HOOKS:-8} of $n, DAY=$day"
+echo "    one in ${HOOKS:-8} of $n"
 end a_hook_left_out_is_found
 
 exit $failed

@@ -3,7 +3,7 @@
 # trains, with what each sends, keeps, saves and refuses. One thread a rank, tiny models.
 #
 # TRAIN_MPI names another binary built with MPI=1; PREPARE and COMPARE as elsewhere. FAULTS=1 plants
-# all faults, not one in six; DAY=300 those of another day.
+# all faults, not one in six.
 . "$(dirname "$0")/tools.sh"
 . tests/ranks.sh
 tests="tensor_parallel_trains_what_one_rank_trains tensor_parallel_has_the_same_bits_again
@@ -300,7 +300,7 @@ a bias added twice|dev/ranks/tensor.h|s/return g->size == 1 ? b : NULL;/return b
 a maximum not shared|dev/ranks/tensor.h|s/part\[N\] \* expf(part\[0\] - hi)/part[N]/
 a norm counted twice|dev/ranks/tensor.h|s/return g->index == 0 ||/return true ||/
 FAULTS
-echo "    one in ${FAULTS:-6} of $n, DAY=$day"
+echo "    one in ${FAULTS:-6} of $n"
 end planted_faults_are_found
 
 exit $failed

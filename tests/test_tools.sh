@@ -58,12 +58,7 @@ same "a log's values" "$(values eval loss "$dir/run/log.jsonl")" 4
 path=a/b root=/c
 absolute path root
 same "absolute paths" "$path $root" "$PWD/a/b /c"
-for days in "1 2 3" "364 365 366"; do
-    same "cases tried on days $days" "$(for day in $days; do
-        for n in 1 2 3 4 5 6; do has_its_turn $n 3 && echo $n; done
-    done | sort | xargs)" "1 2 3 4 5 6"
-done
-end values_paths_and_turns
+end values_and_paths
 
 cat > "$dir/script" << 'END'
 . tests/tools.sh

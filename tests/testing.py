@@ -4,9 +4,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-import time
-
-DAY = int(os.environ.get("DAY") or time.strftime("%j"))
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAB_ROOMS = [os.path.join(ROOT, *room) for room in [("scripts", "lab", "experiments"),
@@ -18,8 +15,8 @@ class Skip(Exception):
 
 
 def has_its_turn(number, n):
-    """Where a test tries one in n of many cases: whether this one's day has come, as in tools.sh."""
-    return (number + DAY) % n == 0
+    """Where a test tries one in n of many cases: whether this is one of them, as in tools.sh."""
+    return number % n == 0
 
 
 def find_python():
