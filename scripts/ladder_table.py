@@ -4,8 +4,8 @@
     make ladder-table                                    counts every ladder, and rewrites the page
     scripts/ladder_table.py [--write] PROGRAM...         PROGRAM: build/counted/layernorm ...
 
-Counts are those of the programs. Times are those that tests/gpu.sh D has written to dev/results;
-where it has not, their columns stay empty.
+Counts are those of the programs. Times are those in dev/results/GPU-DATE/ladders.md, what
+make ladder prints where a GPU is; where there is none, their columns stay empty.
 """
 import argparse
 import glob
@@ -75,7 +75,7 @@ def output_of(program):
 
 
 def tables(programs, output=output_of):
-    found, shapes = times(sorted(glob.glob(os.path.join(ROOT, "dev/results/*/D.md"))))
+    found, shapes = times(sorted(glob.glob(os.path.join(ROOT, "dev/results/*/ladders.md"))))
     parts = [with_times(output(program), found, shapes) for program in programs]
     return "\n\n".join(parts) + "\n"
 

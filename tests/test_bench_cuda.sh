@@ -3,7 +3,6 @@
 # What it says about speed is not looked at.
 . "$(dirname "$0")/tools.sh"
 set -u
-root=$PWD
 bench=$PWD/${BENCH_CUDA:-build/emulated/bench_cuda}
 
 row() { sed -n "s/^  *$1  *\([0-9]*  *[0-9.]*  *[0-9.]*\) .*/\1/p" "$dir/out" | tr -s ' '; }
@@ -48,7 +47,5 @@ grep -qE 'bias-gradient", .*"apart_ms": [0-9]' bench_cuda.json || note "no epilo
 grep -qE '[^a-z](inf|nan)' bench_cuda.json && note "bench_cuda.json is no JSON: inf or nan"
 "${PYTHON:-python3}" -m json.tool bench_cuda.json > out 2> err || note "bench_cuda.json: $(cat err)"
 same "launchers in others" "$(grep -c '"inside": true' bench_cuda.json)" 2
-PYTHONPATH=$root/scripts "${PYTHON:-python3}" -B -c 'import plot_gpu
-plot_gpu.title(plot_gpu.read_bench("bench_cuda.json"))' > out 2>&1 || note "plot_gpu.py: $(cat out)"
 end every_launcher_and_every_product_is_measured
 exit $failed

@@ -96,7 +96,7 @@ __attribute__((format(printf, 1, 2))) static void shape_is(const char *fmt, ...)
     va_end(args);
 }
 
-// tests/gpu.sh stops on what is this many times its bound, or not a number.
+// What is this many times its bound, or not a number, is a mistake of the program.
 static const double FAR_OFF = 4.0;
 static const char *far_off(double part) { return part <= FAR_OFF ? "" : ", far off"; }
 

@@ -19,8 +19,7 @@
 // so that the cache holds nothing that it would not hold in earnest. It may hold more in earnest,
 // what the launcher before has just written: so the sum can be longer than the step.
 //
-// All of it is written to bench_cuda.json as well; scripts/plot_gpu.py draws the launchers. Times
-// are medians.
+// All of it is written to bench_cuda.json as well. Times are medians.
 #define PROGRAM "bench_cuda"           // what die() says, whatever train_gpt2.cu calls itself
 #include "../base/error.h"
 #undef PROGRAM

@@ -5,6 +5,7 @@
     bench_cuda.py 16 64                           these micro-batches
     bench_cuda.py --against bench_cuda.json       the model and micro-batches in that file (written
                                                   by build/bench_cuda), and the ratio of speeds
+    bench_cuda.py --attention                     attention alone: FlashAttention's and cuDNN's
 
 PyTorch runs with its recommended optimizations: torch.compile over model and loss, once for each
 shape; bf16 autocast, and TF32 for fp32 matrix products; scaled_dot_product_attention; fused AdamW;
@@ -101,6 +102,39 @@ def bench(cfg, vocab, T, batches, ours, device, compiled):
               f"{time.perf_counter() - begin:.0f} s with compilation", flush=True)
 
 
+def time_attention(attend, q, k, v, device):
+    """The median seconds of attention forward, and of its gradients."""
+    moments = []
+    for _ in range(WARMUPS + REPEATS):
+        begin = moment(device)
+        out = attend(q, k, v, is_causal=True)
+        between = moment(device)
+        torch.autograd.grad(out, (q, k, v), out)             # any gradient takes as long
+        moments.append((begin, between, moment(device)))
+    if device == "cuda":
+        torch.cuda.synchronize()
+    forward = statistics.median(seconds(a, b, device) for a, b, _ in moments[WARMUPS:])
+    return forward, statistics.median(seconds(b, c, device) for _, b, c in moments[WARMUPS:])
+
+
+def bench_attention(cfg, T, B, device):
+    """Prints a line for each kernel: causal attention of one layer, in bf16."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    shape = B, cfg.NH, T, cfg.C // cfg.NH
+    q, k, v = (torch.randn(shape, device=device, dtype=torch.bfloat16, requires_grad=True)
+               for _ in range(3))
+    for name in "FLASH_ATTENTION", "CUDNN_ATTENTION":
+        try:
+            with sdpa_kernel(getattr(SDPBackend, name)):
+                forward, backward = time_attention(
+                    torch.nn.functional.scaled_dot_product_attention, q, k, v, device)
+        except (AttributeError, RuntimeError) as e:
+            print(f"{name}: {str(e).splitlines()[0]}", flush=True)
+            continue
+        print(f"{name}, {shape}, causal: forward {1e3 * forward:.3f} ms, backward "
+              f"{1e3 * backward:.3f} ms a layer", flush=True)
+
+
 def read_ours(path):
     """The model, and tokens a second by micro-batch, from a file of build/bench_cuda."""
     with open(path) as f:
@@ -113,6 +147,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("batches", nargs="*", type=int, metavar="B", help="micro-batches")
     parser.add_argument("--against", metavar="FILE", help="bench_cuda.json of train_gpt2.cu")
+    parser.add_argument("--attention", action="store_true", help="attention alone")
     parser.add_argument("--eager", action="store_true", help="without torch.compile")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda",
                         help="cpu: only to test this script")
@@ -127,6 +162,9 @@ def main():
     torch.set_float32_matmul_precision("high")               # TF32
     T, vocab = model["T"], model["V"]
     cfg = Config(model["L"], model["NH"], model["C"], (vocab + 63) // 64 * 64, T)
+    if args.attention:
+        bench_attention(cfg, T, args.batches[0] if args.batches else 64, args.device)
+        return
     batches = args.batches or sorted(ours) or [1, 2, 4, 8, 16, 32, 64]
     bench(cfg, vocab, T, batches, ours, args.device, not args.eager)
 

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# tests/gpu.sh with programs made up: the order of its steps, that a step that fails or takes too long
+# does not stop the others, and what it leaves. The programs below say what they were asked for.
+. "$(dirname "$0")/tools.sh"
+unset OUT LIMIT
+programs=$dir/programs
+mkdir "$programs"
+
+# The benchmark takes too long, and real shapes fail. If there is a file `differs`, the benchmark
+# writes no numbers instead, and training with --graph off ends in other weights.
+cat > "$programs/program" << 'STUB'
+#!/usr/bin/env bash
+echo "asked: $*"
+case ${0##*/} in
+    bench_cuda) [ -e "${0%/*}/differs" ] || exec sleep 60 ;;
+    test_gpt2-*) [ "${1:-}" != real_shapes ]; exit ;;
+esac
+while [ $# -gt 0 ]; do
+    case $1 in
+        --log) echo '{"event":"step","step":1,"loss":2.5,"tok_per_s":700,"mfu":0.5}' > "$2" ;;
+        --out) mkdir -p "$2/latest" && weights=$2/latest/model.safetensors && echo 1 > "$weights" ;;
+        --graph) [ ! -e "${0%/*}/differs" ] || echo 2 > "$weights" ;;
+        --steps) [ "$2" != 1000000 ] || exec sleep 60 ;;
+    esac
+    shift
+done
+STUB
+chmod +x "$programs/program"
+for name in prepare train_gpt2cu train_gpt2cu-fp32 test_gpt2-bf16 test_gpt2-fp32 bench_cuda; do
+    ln -s program "$programs/$name"
+done
+gpu_sh() { STAND_IN=$programs PYTHON=false PATH=/usr/bin:/bin run tests/gpu.sh "$@"; }
+rows() { sed -n 's/^| \(.*\) | \(ok\|FAILED\|skipped\).* | [0-9]* |$/\1: \2;/p' "$1" | xargs; }
+
+OUT=$dir/first LIMIT=5 gpu_sh first
+same "exit status" $status 1
+same "the steps of the first call" "$(rows "$dir/first/first.md")" "probe: ok; prepare tales: ok; \
+PyTorch: loads: skipped; tests, bf16: ok; real shapes: FAILED; benchmark: FAILED; \
+PyTorch: attention: skipped; the same bits without a graph: ok; memcheck: skipped; \
+racecheck: skipped; counters: skipped; PyTorch: torch.compile: skipped;"
+has "$dir/first/first.md" "# EMULATED"
+has "$dir/first/first.md" "| benchmark | FAILED: not done in 5 s |"
+has "$dir/first/first.md" "the same losses and weights"
+same "files" "$(ls -A "$dir/first" | xargs)" "first.md first.tar.gz"
+same "logs" "$(tar -xOzf "$dir/first/first.tar.gz" | grep -c '^asked: ')" 7
+same "archived" "$(tar -tzf "$dir/first/first.tar.gz" | grep -c '\.log$')" 12
+end gpu_first_call
+
+touch "$programs/differs"
+OUT=$dir/first gpu_sh first
+has "$dir/first/first.md" "| the same bits without a graph | FAILED |"
+OUT=$dir/second gpu_sh second layernorm gelu
+same "the steps of the second call" "$(rows "$dir/second/second.md")" "probe: ok; \
+prepare tales: ok; tests, bf16: ok; benchmark: FAILED; a minute of training: ok; fp32: ok;"
+tar -xOzf "$dir/second/second.tar.gz" | grep -q '^asked: layernorm gelu$' || note "other tests"
+one_line "goes elsewhere" env STAND_IN="$programs" OUT=dev/results/emulated tests/gpu.sh first
+[ ! -e dev/results/emulated ] || note "dev/results/emulated is made"
+one_line "expected build, first or second" tests/gpu.sh third
+end gpu_second_call
+exit $failed
