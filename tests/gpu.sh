@@ -238,7 +238,7 @@ second() {                                  # second [TEST...]
     beside 25 "prepare tales" prepare_tales
     step 25 "tests, bf16" tests bf16 ${*:-$some_tests}
     wait
-    [ ! -d build/gpu.old ] || step 35 "benchmark, older" bench older "$PWD/build/gpu.old"
+    [ ! -d "$programs.old" ] || step 35 "benchmark, older" bench older "$programs.old"
     step 35 "benchmark" bench bench "$programs"
     step $((minute + 15)) "a minute of training" a_minute
     step 60 "fp32" fp32

@@ -3,7 +3,6 @@
 # true nvcc, if it is here, compiles for every architecture in silence.
 . "$(dirname "$0")/tools.sh"
 unset CFLAGS SANITIZE OPENMP PRECISION BUILD NVCC GPU_ARCHS
-
 tree=$dir/tree
 mkdir "$tree" "$dir/bin"
 cp -r Makefile train_gpt2.c train_gpt2.cu dataloader.h dev scripts tests "$tree"
@@ -120,11 +119,8 @@ compiles "80 100" PRECISION=bf16 train_gpt2cu                    # sm_90: in the
 export HOST=-O1
 compiles 90 PRECISION=bf16 build/bench_cuda
 ladders=$(cd dev/cuda && grep -l 'include "ladder.cu"' -- *.cu | sed 's/\.cu$//')
-n=0 some=
-for ladder in $ladders; do                  # one in three a day
-    n=$((n + 1))
-    has_its_turn $n 3 && some+=" build/cuda/$ladder"
-done
+n=0 some=                                   # one in three a day
+for ladder in $ladders; do has_its_turn $((++n)) 3 && some+=" build/cuda/$ladder"; done
 indexed= compiles 90 $some                  # a rung of a ladder may index its registers
 for precision in fp32 bf16; do                                   # they include all of the trainer
     mkdir "$dir/$precision"
@@ -149,9 +145,8 @@ for precision in fp32 bf16; do
 done
 end cuda_rows_are_read_by_packs
 
-for header in dataloader.h dev/base/gpt2.h dev/train/options.h dev/ranks/zero.h \
-              dev/ranks/kernels.cu dev/ranks/tensor_model.cu dev/cuda/product.h; do
-    grep -q "$header" "$tree/build/train_gpt2cu.d" || note "nvcc's dependencies lack $header"
+for header in dataloader.h gpt2.h options.h zero.h kernels.cu tensor_model.cu product.h; do
+    grep -q "[/ ]$header" "$tree/build/train_gpt2cu.d" || note "nvcc's dependencies lack $header"
 done
 end cuda_build_follows_headers
 
