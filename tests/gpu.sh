@@ -81,6 +81,7 @@ if [ "${STAND_IN:-}" = 1 ]; then
     ln -sf "$PWD/prepare" "$programs"
     for name in train_gpt2cu{,-fp32}; do ln -sf "$PWD/train_gpt2cu-emulated" "$programs/$name"; done
 fi
+[ -x "$programs/train_gpt2cu" ] || die "$programs: no programs; see the head of this script"
 mkdir -p "$results" && results=$(cd "$results" && pwd) || exit 1
 
 # Programs that were built in another machine look for libraries where that one has them.
@@ -114,16 +115,15 @@ prepare_tales() {
 tests() { stdbuf -oL "$programs/test_gpt2-$1" "${@:2}"; }
 
 bench() {                                   # bench NAME PROGRAMS: its numbers go to NAME.json
-    cd "$work/$1" && "$2/bench_cuda" $bench | tee said || return 1
-    cp bench_cuda.json "$kept/$1.json"
-    grep -E '^[^ ].*TFLOP|MFU|^ +[0-9]+ +none|calls| (attention|cross-entropy|layernorm)' said |
-        sed "s/^/key: $1: /"
+    cd "$work/$1" && "$2/bench_cuda" $bench | sed -uE "p
+        /^[^ ].*TFLOP|MFU|^ +[0-9]+ +none|calls| (attention|cross-entropy|layernorm)/! d
+        s/^/key: $1: /" && cp bench_cuda.json "$kept/$1.json"
 }
 
 torch() {                                   # torch --help brings PyTorch into the file cache
     "$python" -c 'import torch; assert torch.cuda.is_available()' ||
         { echo "skipped: needs a PyTorch that sees a GPU"; return; }
-    "$python" dev/reference/bench_cuda.py "$@" | sed 's/^ *[0-9].*\|.* ms.*/key: &/'
+    "$python" dev/reference/bench_cuda.py "$@" | sed -u 's/^ *[0-9].*\|.* ms.*/key: &/'
 }
 
 train() {                                   # train NAME COMMAND...: its log is kept as NAME.jsonl

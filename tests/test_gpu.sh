@@ -26,23 +26,23 @@ while [ $# -gt 0 ]; do
 done
 STUB
 chmod +x "$programs/program"
-for name in prepare train_gpt2cu train_gpt2cu-fp32 test_gpt2-bf16 test_gpt2-fp32 bench_cuda; do
+for name in prepare train_gpt2cu{,-fp32} test_gpt2-{bf16,fp32} bench_cuda compute-sanitizer ncu; do
     ln -s program "$programs/$name"
 done
-gpu_sh() { STAND_IN=$programs PYTHON=false PATH=/usr/bin:/bin run tests/gpu.sh "$@"; }
+gpu_sh() { STAND_IN=$programs PYTHON=false PATH=$programs:$PATH run tests/gpu.sh "$@"; }
 rows() { sed -n 's/^| \(.*\) | \(ok\|FAILED\|skipped\).* | [0-9]* |$/\1: \2;/p' "$1" | xargs; }
 
 OUT=$dir/first LIMIT=5 gpu_sh first
 same "exit status" $status 1
 same "the steps of the first call" "$(rows "$dir/first/first.md")" "probe: ok; prepare tales: ok; \
 PyTorch: loads: skipped; tests, bf16: ok; real shapes: FAILED; benchmark: FAILED; \
-PyTorch: attention: skipped; the same bits without a graph: ok; memcheck: skipped; \
-racecheck: skipped; counters: skipped; PyTorch: torch.compile: skipped;"
+PyTorch: attention: skipped; the same bits without a graph: ok; memcheck: ok; \
+racecheck: ok; counters: ok; PyTorch: torch.compile: skipped;"
 has "$dir/first/first.md" "# EMULATED"
 has "$dir/first/first.md" "| benchmark | FAILED: not done in 5 s |"
 has "$dir/first/first.md" "the same losses and weights"
 same "files" "$(ls -A "$dir/first" | xargs)" "first.md first.tar.gz"
-same "logs" "$(tar -xOzf "$dir/first/first.tar.gz" | grep -c '^asked: ')" 7
+same "logs" "$(tar -xOzf "$dir/first/first.tar.gz" | grep -c '^asked: ')" 10
 same "archived" "$(tar -tzf "$dir/first/first.tar.gz" | grep -c '\.log$')" 12
 end gpu_first_call
 
