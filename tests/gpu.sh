@@ -38,7 +38,7 @@ build() {
     cp -rp Makefile train_gpt2.c train_gpt2.cu dataloader.h dev tests $tree || exit 1
     $make PRECISION=fp32 BUILD=build/fp32 train_gpt2cu || exit 1
     mv $tree/train_gpt2cu build/gpu/train_gpt2cu-fp32
-    $make PRECISION=bf16 BUILD=build prepare train_gpt2cu build/bench_cuda \
+    $make PRECISION= BUILD=build prepare train_gpt2cu build/bench_cuda \
         build/cuda/test_gpt2-{bf16,fp32} || exit 1
     cp $tree/{prepare,train_gpt2cu,build/bench_cuda,build/cuda/test_gpt2-{bf16,fp32}} build/gpu
     sources > build/gpu/sources
