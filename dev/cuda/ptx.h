@@ -18,9 +18,11 @@ template <int BYTES> __device__ inline void copy_async(void *to, const void *fro
     static_assert(BYTES == 16, "a pack");
     *(uint4 *)to = there ? *(const uint4 *)from : uint4{ 0, 0, 0, 0 };
 #else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
-                 :: "r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from), "n"(BYTES),
-                    "r"(there ? BYTES : 0));
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(to), n = there ? BYTES : 0;
+    if constexpr (BYTES == 16)                   // past the L1 cache; 8 bytes must go through it
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(at), "l"(from), "r"(n));
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" :: "r"(at), "l"(from), "r"(n));
 #endif
 }
 __device__ inline void copy_async_commit() {
