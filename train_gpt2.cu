@@ -86,10 +86,14 @@ template <class T> struct Packed { uint4 words[PACK * sizeof(T) / 16]; };
 
 template <class T> __device__ inline void load(float x[PACK], const T *from) {
     Packed<T> pack = *(const Packed<T> *)from;
-    T numbers[PACK];
-    memcpy(numbers, &pack, sizeof pack);         // in registers: the same bits under another name
+    uint32_t words[PACK * sizeof(T) / 4];
+    memcpy(words, &pack, sizeof pack);           // in registers: the same bits under another name
     #pragma unroll
-    for (int k = 0; k < PACK; k++) x[k] = (float)numbers[k];
+    for (int k = 0; k < PACK; k++) {             // a bf16 is the upper half of a float
+        uint32_t word = words[k * sizeof(T) / 4];
+        if (sizeof(T) == 2) word = k % 2 ? word & 0xffff0000 : word << 16;
+        x[k] = __uint_as_float(word);
+    }
 }
 
 template <class T> __device__ inline void store(T *to, const float x[PACK]) {
@@ -1392,7 +1396,7 @@ typedef struct { float hi, sum; } Softmax;
 
 __device__ inline Softmax warp_softmax(Softmax s) {
     float hi = warp_max(s.hi);
-    return { hi, warp_sum(s.sum * __expf(s.hi - hi)) };
+    return { hi, warp_sum(s.sum * exp2_fast((s.hi - hi) * LOG2_E)) };
 }
 
 // A row of Vp logits, which a block passes over twice. The first `kept` wait in shared memory, each
@@ -1427,8 +1431,8 @@ __device__ inline Softmax row_softmax(const LogitRow &row, int V, int Vp) {
         float x[PACK], hi = s.hi;
         row.get(x, v);
         for (int k = 0; k < PACK; k++) if (v + k < V) hi = fmaxf(hi, x[k]);
-        s.sum *= __expf(s.hi - hi);
-        for (int k = 0; k < PACK; k++) if (v + k < V) s.sum += __expf(x[k] - hi);
+        s.sum *= exp2_fast((s.hi - hi) * LOG2_E);
+        for (int k = 0; k < PACK; k++) if (v + k < V) s.sum += exp2_fast((x[k] - hi) * LOG2_E);
         s.hi = hi;
     }
     s = warp_softmax(s);
@@ -1446,7 +1450,7 @@ __device__ inline void row_gradient(real *dlogits, const LogitRow &row, float lo
         float d[PACK];
         row.get(d, v);
         for (int k = 0; k < PACK; k++) {
-            float share = v + k < V ? __expf(d[k] - log_sum) : 0.0f;
+            float share = v + k < V ? exp2_fast((d[k] - log_sum) * LOG2_E) : 0.0f;
             d[k] = (share - (v + k == right ? 1.0f : 0.0f)) * factor;
         }
         store(dlogits + v, d);

@@ -481,7 +481,8 @@ static void real_attention(int B, int T, int NH, int C) {
 // ---- the classifier: its three products, and cross-entropy between them ----
 
 // A row of logits and what cross-entropy makes of it. Its sum adds up V / 1024 terms a thread. e^x
-// is off by 2 + 1.2 |x| units of 2^-23 (CUDA's manual, __expf), about 20 for what matters here.
+// by exp2_fast is off by 2 + 1.2 |x| units of 2^-23 (CUDA's manual, __expf), about 20 for what
+// matters here.
 static void check_xent_row(Worst *losses, Worst *gradients, const Floats &x, const Floats &dx,
                            double loss, double lse, int right, double scale, int V) {
     double hi = -INFINITY, sum = 0.0, terms = (V/1024.0 + 10 + 20) * 0x1p-23;

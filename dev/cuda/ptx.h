@@ -40,6 +40,15 @@ template <int LEFT> __device__ inline void copy_async_wait() {
 #endif
 }
 
+__device__ inline float exp2_fast(float x) {     // exp2f without its care for denormals
+#ifdef EMULATOR
+    return exp2f(x);
+#else
+    asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
+    return x;
+#endif
+}
+
 #ifndef PRECISION_FP32
 // What a lane holds of an A, or of two B side by side: see the picture in train_gpt2.cu.
 typedef struct { uint32_t x[4]; } Fragment;
@@ -72,15 +81,6 @@ __device__ inline void mma(float c[4], const Fragment &a, const uint32_t b[2]) {
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b[0]), "r"(b[1]));
-#endif
-}
-
-__device__ inline float exp2_fast(float x) {     // exp2f without its care for denormals
-#ifdef EMULATOR
-    return exp2f(x);
-#else
-    asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
-    return x;
 #endif
 }
 
