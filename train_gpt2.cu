@@ -768,12 +768,27 @@ constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 // One head of one sequence, of which a block owns rows; rows begin ld elements apart.
 struct Head { const real *q, *k, *v; size_t ld; };
 
+// The grid of all B*NH heads, each in `tiles` blocks: x counts heads of a group, y tiles, z groups.
+// Blocks start in that order: the first tile of all heads of a group, their second, and so on, the
+// longest first, so that the last to start are short. All tiles of a head read the same rows, from
+// the L2 cache if these are still there: so a group's keys and values take at most 16 MB of it, of
+// an H100's 50.
+static dim3 heads_grid(int B, int T, int NH, int HS, unsigned tiles) {
+    size_t heads = (size_t)B*NH, group = (16 << 20) / (2*T*HS * sizeof(real));
+    group = min_size(heads, group > 0 ? group : 1);
+    while (heads % group != 0) group--;
+    return dim3((unsigned)group, tiles, (unsigned)(heads / group));
+}
+
+// Which of the B*NH heads a block has.
+__device__ inline unsigned this_head() { return blockIdx.z*gridDim.x + blockIdx.x; }
+
 // Where the head's rows begin in out and dout (B,T,C).
 __device__ inline size_t row_begin(int T, int C, int NH) {
-    return (size_t)(blockIdx.x / NH) * T*C + blockIdx.x % NH * (C/NH);
+    return (size_t)(this_head() / NH) * T*C + this_head() % NH * (C/NH);
 }
 __device__ inline Head head_of(const real *qkv, int T, int C, int NH) {
-    const real *q = qkv + (size_t)(blockIdx.x / NH) * T*3*C + blockIdx.x % NH * (C/NH);
+    const real *q = qkv + (size_t)(this_head() / NH) * T*3*C + this_head() % NH * (C/NH);
     return { q, q + C, q + 2*C, 3*(size_t)C };
 }
 
@@ -1080,7 +1095,7 @@ attention_forward_kernel(real *out, float *lse, const real *qkv, int T, int firs
         if constexpr (V::AT_ONCE == V::STEP) attend<V>(w, q, k_tile, v_tile, col, row, scale);
         else attend_by_pieces<V>(w, q, k_tile, v_tile, col, row, scale);
     });
-    softmax_end<V>(w, lse + (size_t)blockIdx.x*T, row, first, T, scale);
+    softmax_end<V>(w, lse + (size_t)this_head()*T, row, first, T, scale);
     own_store<V>(out + row_begin(T, C, NH), C, w.o, 1.0f, own, row, first, T, HS);
 }
 
@@ -1225,7 +1240,8 @@ attention_backward_kernel(real *dqkv, float *dq, float *sums, const float2 *rows
     Head head = head_of(qkv, T, C, NH);
     const real *d_o = dout + row_begin(T, C, NH);
     int HS = C / NH;
-    dq += (size_t)blockIdx.x*T*HS, rows += blockIdx.x*T;
+    dq += (size_t)this_head()*T*HS, rows += this_head()*T;
+    sums += (size_t)(this_head() / NH)*3*C + this_head() % NH * HS;
     int warp = __shfl_sync(~0u, warp_in_block(), 0), own = warp*16*V::M;     // lanes agree on them
     float scale = LOG2_E / sqrtf((float)HS), d_scale = scale * LN_2;
     for (int i = threadIdx.x; i < 3*WARPS*V::D; i += 32*WARPS) ((float *)s.sums)[i] = 0.0f;
@@ -1260,7 +1276,7 @@ attention_backward_kernel(real *dqkv, float *dq, float *sums, const float2 *rows
     for (int i = threadIdx.x; i < 3*HS; i += 32*WARPS) {
         float (*of)[V::D] = s.sums[i / HS], sum = of[0][i % HS];
         for (int w = 1; w < WARPS; w++) sum += of[w][i % HS];
-        sums[(size_t)(blockIdx.x / NH * 3 + i / HS)*C + blockIdx.x % NH * HS + i % HS] = sum;
+        sums[i / HS * C + i % HS] = sum;
     }
 }
 

@@ -9,6 +9,8 @@ assumed stands in capitals, with its reason.
     scripts/gpu_model.py --batch 16 --workspace 32    another micro-batch, another workspace in MB
 """
 import argparse
+from collections import OrderedDict, deque
+from itertools import islice
 import math
 import subprocess
 
@@ -25,6 +27,7 @@ ATTENTION, ATTENTION_BACK = 306e12, 238e12
 MEMORY = 2.8e12                        # bytes/s of a copy: 84% of the data sheet's
 LAUNCH = 3e-6                          # a kernel begins and ends: most multiprocessors idle
 TILE = (128, 256)
+L2, PIECE = 50e6, 2*128*64             # bytes: of the cache, of a piece of a head (below)
 # A multiprocessor with one block of cross-entropy reads nothing while that waits at its barrier.
 ALONE = 1.13
 
@@ -82,6 +85,59 @@ def attention_flop(batch, products):
     return products * 2*(C // NH) * pairs * NH * batch * L
 
 
+# ---- what attention moves between memory and the L2 cache ----
+# A kernel's block works in steps, and a step uses pieces: {(array, piece): written}. A piece is 128
+# rows of a head, which are a block's, and pass other blocks.
+PIECES = T // 128
+
+
+def pieces(i, arrays, written=False):
+    return {(name, i): written for name in arrays.split()}
+
+
+def queries_steps(tile, own, result):
+    i = PIECES - 1 - tile                        # most keys first
+    return ([pieces(i, own)] + [pieces(key, "k v") for key in range(i + 1)]
+            + [pieces(i, result, True)])
+
+
+def keys_steps(tile):
+    return ([pieces(tile, "k v")] + [pieces(query, "q dout") for query in range(tile, PIECES)]
+            + [pieces(tile, "dk dv", True)])
+
+
+def one_pass_steps(_):
+    """A block takes all keys of a head. dq is in fp32, two pieces, until the last keys came."""
+    steps = []
+    for tile in range(PIECES):
+        steps.append(pieces(tile, "k v"))
+        for i in range(tile, PIECES):
+            steps.append(pieces(i, "q dout sum0 sum1" if tile else "q dout"))
+            steps.append(pieces(i, "dq" if i == tile else "sum0 sum1", True))
+        steps.append(pieces(tile, "dk dv", True))
+    return steps
+
+
+def moved(steps, tiles, heads, group):
+    """GB an update, through an L2 cache that drops what was used longest ago. Blocks start group by
+    group of heads, in a group tile by tile; two are resident on a multiprocessor, and take a step
+    in their turn; where one ends, the next begins."""
+    waiting = ((h, iter(steps(t))) for begin in range(0, heads, group) for t in range(tiles)
+               for h in range(begin, begin + group))
+    resident, cached, n = deque(islice(waiting, 2*SMS)), OrderedDict(), 0
+    while resident:
+        head, block = resident.popleft()
+        step = next(block, None)
+        resident.extend(islice(waiting, 1) if step is None else [(head, block)])
+        for piece, written in (step or {}).items():
+            known = cached.pop((head, piece), None)
+            n += known is None and not written
+            cached[head, piece] = written or bool(known)
+            if len(cached) > L2 // PIECE:
+                n += cached.popitem(last=False)[1]           # it was written: so it must be now
+    return 1e-9 * L*PIECE * (n + sum(cached.values()))
+
+
 def rows_of(o, gigabytes):
     """[(group, milliseconds, of what)]"""
     n = o.batch * T
@@ -96,6 +152,12 @@ def rows_of(o, gigabytes):
     array = 2e-9 * n*C * L             # GB of an array (N,C), once a layer
     bias = {"fc": 4, "att_proj": 1, "mlp_proj": 1, "qkv": 3} if o.before else {}
     norm_back = last_wave(512, 3*SMS) if o.before else 1.0
+    heads, products = o.batch*NH, 7 if o.before else 5
+    group = heads if o.before else max(g for g in range(1, 65) if heads % g == 0)    # heads_grid
+    att = moved(lambda tile: queries_steps(tile, "q", "out"), PIECES, heads, group)
+    two = (moved(lambda tile: queries_steps(tile, "q dout", "dq"), PIECES, heads, group)
+           + moved(keys_steps, PIECES, heads, group))
+    att_back = two if o.before else moved(one_pass_steps, 1, heads, group)
     launches = 320 if o.before else 320 - L*(2*3) + 1 - L
     rest = [gigabytes[name] for name in ("AdamW", "global norm", "gradients to zero")]
     splits = ", ".join(f"{name} {parts}" for name, (_, parts) in weight.items())
@@ -109,9 +171,11 @@ def rows_of(o, gigabytes):
         ("classifier's products", classifier, f"{6*n*C*VP/classifier/1e12:.0f} TFLOP/s"),
         ("cross-entropy", memory(gigabytes["cross-entropy in it"]) * (ALONE if o.before else 1.0),
          f"{gigabytes['cross-entropy in it']:.1f} GB"),
-        ("attention, forward", attention_flop(o.batch, 2) / ATTENTION, "2 products"),
-        ("attention, backward", attention_flop(o.batch, 7 if o.before else 5) / ATTENTION_BACK
-         + memory(2*array + 1e-9*12*n*NH*L), f"{7 if o.before else 5} products, and its rows"),
+        ("attention, forward", max(attention_flop(o.batch, 2) / ATTENTION, memory(att)),
+         f"2 products, {att:.1f} GB"),
+        ("attention, backward", max(attention_flop(o.batch, products) / ATTENTION_BACK,
+                                    memory(att_back)) + memory(2*array + 1e-9*12*n*NH*L),
+         f"{products} products, {att_back:.1f} GB (two passes: {two:.1f}); and its rows"),
         ("LayerNorm, forward", memory(gigabytes["layernorm"]), f"{gigabytes['layernorm']:.1f} GB"),
         ("LayerNorm, backward", memory(gigabytes["layernorm, back"]) * norm_back,
          f"{gigabytes['layernorm, back']:.1f} GB, {norm_back:.2f} times"),

@@ -436,7 +436,7 @@ static void check_head(int number, const Floats &qkv, const Floats &dqkv, const 
 
 static void plain_attention(real *out, float *lse, real *dqkv, const float2 *rows, const real *dout,
                             const real *qkv, int B, int T, int C, int NH) {
-    dim3 blocks(B*NH, blocks_for(T, PLAIN_ROWS));
+    dim3 blocks = heads_grid(B, T, NH, C/NH, blocks_for(T, PLAIN_ROWS));
     attention_forward_plain_kernel<<<blocks, 32*PLAIN_ROWS, 0, gpu.stream>>>(out, lse, qkv, T, 0,
                                                                              C, NH);
     attention_backward_plain_kernel<QUERIES><<<blocks, 32*PLAIN_ROWS, 0, gpu.stream>>>(

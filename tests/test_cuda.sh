@@ -210,7 +210,7 @@ attention|/^attention_backward_kernel/,/^}/ s/__syncthreads();  .*the rows are.*
 attention|/^attention_backward_kernel/,/^}/ s/__syncthreads();  .*next keys.*//
 attention|/void tile_sum/,/^}/ s/r < ROWS;/r < ROWS - 1;/
 attention|/void tile_sum/,/^}/ s/i = CHUNKS; i < 32/i = CHUNKS; i < 16/
-attention|/^attention_backward_kernel/,/^}/ s/NH \* 3 + i \/ HS)/NH * 3 + 2 - i \/ HS)/
+attention|/^attention_backward_kernel/,/^}/ s/ sums\[i \/ HS \* C/ sums[(2 - i \/ HS) * C/
 attention|/void own_store/,/^}/ s/row + r < T \&\&/row + r < T - 1 \&\&/
 attention|/void own_store/,/^}/ s/__syncwarp();//
 attention dev/cuda/attention_plain.cu|/attention_backward_plain_kernel/,/^}/ s/__syncwarp();//
@@ -219,6 +219,8 @@ attention dev/cuda/attention_plain.cu|/attention_backward_plain_kernel/,/^}/ s/_
 attention dev/cuda/attention_plain.cu|/attention_forward_plain_kernel/,/^}/ s/if (t >= T) return/if (t >= T - 1) return/
 attention dev/cuda/attention_plain.cu|/__global__ void attention_rows/,/^}/ s/c + k >= begin \&\& //
 attention dev/cuda/attention_plain.cu|/__global__ void attention_rows/,/^}/ s/int i = 4; i > 0/int i = 4; i > 1/
+heads_in_groups|s/blockIdx.z\*gridDim.x + blockIdx.x/blockIdx.z + blockIdx.x/
+heads_in_groups|s/while (heads % group != 0) group--;//
 attention_from_a_cache|/void own_store/,/^}/ s/row + r >= first \&\& //
 gelu|s/0.044715f \* v\[k\]\*v\[k\]\*v\[k\]/0.0447f * v[k]*v[k]/
 xent|/Softmax row_softmax/,/^}/ s/__syncthreads();//

@@ -324,6 +324,28 @@ TEST(attention) {
     for (const int *s : sizes) check_attention(s[0], s[1], s[2], s[3]);
 }
 
+// A group of heads has 16 MB of keys and values, or all heads are one group; and the heads of three
+// groups are those of one.
+TEST(heads_in_groups) {
+    const int B = 2, T = 5, NH = 3, C = 8*NH, N = B*T;
+    dim3 d12 = heads_grid(64, 1024, 12, 64, 8), odd = heads_grid(7, 1 << 13, 11, 128, 2);
+    CHECK_MSG(d12.x * 2*1024*64*sizeof(real) == 16 << 20 && d12.y == 8 && d12.x*d12.z == 64*12,
+              "%u heads in %u groups", d12.x, d12.z);
+    CHECK_MSG(odd.x == 1 && odd.z == 77, "%u heads in %u groups", odd.x, odd.z);
+    Array<real> qkv(random_floats(N*3*C, 1, 0));
+    std::vector<Floats> outs;
+    for (dim3 blocks : { heads_grid(B, T, NH, C/NH, 1), dim3(2, 1, 3) }) {
+        Array<real> out(N*C);
+        Array<float> lse(N*NH);
+        CHECK(blocks.x * blocks.z == B*NH && (outs.empty() ? blocks.z == 1 : blocks.z == 3));
+        attention_forward_plain_kernel<<<blocks, 32*PLAIN_ROWS, 0, gpu.stream>>>(out, lse, qkv, T,
+                                                                                 0, C, NH);
+        LAUNCH_CHECK();
+        outs.push_back(out.get());
+    }
+    CHECK(outs[0] == outs[1]);
+}
+
 // Rows first ... T-1 alone, from the keys and values of all, as generation asks for them.
 TEST(attention_from_a_cache) {
     static const int sizes[][4] = {
@@ -1641,6 +1663,7 @@ int main(int argc, char **argv) {
     RUN_NAMED(layernorm);
     RUN_NAMED(linear);
     RUN_NAMED(attention);
+    RUN_NAMED(heads_in_groups);
     RUN_NAMED(attention_from_a_cache);
     RUN_NAMED(gelu);
     RUN_NAMED(linear_gelu);

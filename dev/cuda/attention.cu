@@ -26,18 +26,18 @@ struct Data {
     int B, T, C, NH, HS;
 };
 
-// blockIdx.x counts heads. q, k and v of token t are `ld`*t further on.
+// The block's head. q, k and v of token t are `ld`*t further on.
 __device__ inline Head head_of(const Data &d) { return head_of(d.qkv, d.T, d.C, d.NH); }
 
 // The row of token t of this block's head, in an array (B,T,C).
 template <class T> __device__ inline T *row_of(T *x, const Data &d, int t) {
-    return x + ((size_t)(blockIdx.x / d.NH)*d.T + t)*d.C + blockIdx.x % d.NH * d.HS;
+    return x + ((size_t)(this_head() / d.NH)*d.T + t)*d.C + this_head() % d.NH * d.HS;
 }
 
 static AttentionScratch scratch_of(const Data *d) { return { d->rows, d->dq, d->sums }; }
 
 static dim3 blocks_of(const Data *d, int rows) {
-    return dim3(d->B * d->NH, blocks_for(d->T, rows));
+    return heads_grid(d->B, d->T, d->NH, d->HS, blocks_for(d->T, rows));
 }
 
 // =================================================================================================
@@ -50,30 +50,32 @@ static dim3 blocks_of(const Data *d, int rows) {
 // times the bytes of memory, nine times those of the L2 cache, of the next rung.
 __global__ void scores_kernel(Data d) {
     Head x = head_of(d);
-    int t = blockIdx.y*8 + threadIdx.y, t2 = blockIdx.z*32 + threadIdx.x;
+    int key_tiles = (d.T + 31) / 32;
+    int t = blockIdx.y / key_tiles * 8 + threadIdx.y;
+    int t2 = blockIdx.y % key_tiles * 32 + threadIdx.x;
     if (t >= d.T || t2 > t) return;
     float score = 0.0f;
     for (int i = 0; i < d.HS; i++) score += (float)x.q[t*x.ld + i] * (float)x.k[t2*x.ld + i];
-    d.weights[((size_t)blockIdx.x*d.T + t)*d.T + t2] = score / sqrtf((float)d.HS);
+    d.weights[((size_t)this_head()*d.T + t)*d.T + t2] = score / sqrtf((float)d.HS);
 }
 
 __global__ void softmax_kernel(Data d) {                     // warp t owns row t
     int t = blockIdx.y*8 + warp_in_block();
     if (t >= d.T) return;
-    float *row = d.weights + ((size_t)blockIdx.x*d.T + t)*d.T, hi = -INFINITY, sum = 0.0f;
+    float *row = d.weights + ((size_t)this_head()*d.T + t)*d.T, hi = -INFINITY, sum = 0.0f;
     for (int t2 = lane(); t2 <= t; t2 += 32) hi = fmaxf(hi, row[t2]);
     hi = warp_max(hi);
     for (int t2 = lane(); t2 <= t; t2 += 32) sum += row[t2] = expf(row[t2] - hi);
     sum = warp_sum(sum);
     for (int t2 = lane(); t2 <= t; t2 += 32) row[t2] /= sum;
-    if (lane() == 0) d.lse[(size_t)blockIdx.x*d.T + t] = hi + logf(sum);
+    if (lane() == 0) d.lse[(size_t)this_head()*d.T + t] = hi + logf(sum);
 }
 
 __global__ void values_kernel(Data d) {                      // warp t owns row t
     Head x = head_of(d);
     int t = blockIdx.y*8 + warp_in_block();
     if (t >= d.T) return;
-    const float *row = d.weights + ((size_t)blockIdx.x*d.T + t)*d.T;
+    const float *row = d.weights + ((size_t)this_head()*d.T + t)*d.T;
     for (int i = lane(); i < d.HS; i += 32) {
         float sum = 0.0f;
         for (int t2 = 0; t2 <= t; t2++) sum += row[t2] * (float)x.v[t2*x.ld + i];
@@ -82,7 +84,7 @@ __global__ void values_kernel(Data d) {                      // warp t owns row 
 }
 
 static void three_kernels(const Data *d, Gpu *g) {
-    dim3 rows = blocks_of(d, 8), pairs(rows.x, rows.y, blocks_for(d->T, 32));
+    dim3 rows = blocks_of(d, 8), pairs(rows.x, rows.y * blocks_for(d->T, 32), rows.z);
     scores_kernel<<<pairs, dim3(32, 8), 0, g->stream>>>(*d);
     LAUNCH_CHECK();
     softmax_kernel<<<rows, 256, 0, g->stream>>>(*d);
@@ -114,7 +116,7 @@ __global__ void online_kernel(Data d) {
             if (i < d.HS) o[c] = o[c] * shrink + p * (float)x.v[t2*x.ld + i];
     }
     plain_store(row_of(d.out, d, t), o, 1.0f / sum, d.HS);
-    if (lane() == 0) d.lse[(size_t)blockIdx.x*d.T + t] = hi + logf(sum);
+    if (lane() == 0) d.lse[(size_t)this_head()*d.T + t] = hi + logf(sum);
 }
 
 static void online_softmax(const Data *d, Gpu *g) {
@@ -192,7 +194,7 @@ template <class V> __device__ inline void online_end(Online<V> *w, const Data &d
                         = __floats2bfloat162_rn(o.at(half, i) * share, o.at(half, i + 1) * share);
                 }
             if (lane() % 4 == 0)
-                d.lse[(size_t)blockIdx.x*d.T + t]
+                d.lse[(size_t)this_head()*d.T + t]
                     = (w->hi[m][half] * w->scale + log2f(total)) * LN_2;
         }
 }
@@ -371,7 +373,7 @@ template <Pass PASS> __global__ void warp_backward_kernel(Data d) {
     for (int t2 = keys ? r : 0; t2 < (keys ? d.T : r + 1); t2++) {
         row_load(x2, (keys ? h.q : h.k) + t2*h.ld, d.HS);
         row_load(y2, keys ? row_of(d.dout, d, t2) : h.v + t2*h.ld, d.HS);
-        float2 row = d.rows[(size_t)blockIdx.x*d.T + (keys ? t2 : r)];
+        float2 row = d.rows[(size_t)this_head()*d.T + (keys ? t2 : r)];
         float p = exp2f(row_dot(x, x2) * scale - row.x), ds = p * (row_dot(y, y2) - row.y);
         for (int c = 0, i = lane(); c < PLAIN_CHANNELS; c++, i += 32) {
             dx[c] += ds * x2[c];
@@ -434,7 +436,7 @@ __global__ void tiled_one_pass_kernel(Data d) {
         __syncthreads();                                     // what was loaded is there
         int query = t + lane();
         bool in_sight = key <= query && query < d.T;
-        float2 row = in_sight ? d.rows[(size_t)blockIdx.x*d.T + query] : make_float2(0.0f, 0.0f);
+        float2 row = in_sight ? d.rows[(size_t)this_head()*d.T + query] : make_float2(0.0f, 0.0f);
         float score = plain_dot(k[warp], q[lane()], d.HS) * scale;
         float weight = in_sight ? exp2f(score - row.x) : 0.0f;
         p[warp][lane()] = weight;
@@ -514,7 +516,7 @@ __global__ void __launch_bounds__(32*WARPS, OnePass::BLOCKS) tensor_one_pass_ker
         int i = threadIdx.x, t = min(col + i, d.T - 1);
         tile_load<V, V::STEP>(s.q[stage][0], h.q, h.ld, col, d.T, d.HS);
         tile_load<V, V::STEP>(s.d_o[stage][0], row_of(d.dout, d, 0), d.C, col, d.T, d.HS);
-        const float2 *from = d.rows + (size_t)blockIdx.x*d.T + t;
+        const float2 *from = d.rows + (size_t)this_head()*d.T + t;
         if (i < V::STEP) copy_async<8>(&s.of_query[stage][i], from, t == col + i);
     };
     tile_load<V, V::ROWS>(s.k[0], h.k, h.ld, row0, d.T, d.HS);

@@ -62,7 +62,7 @@ __global__ void attention_forward_plain_kernel(real *out, float *lse, const real
     }
     if (t >= T) return;
     plain_store(out + row_begin(T, C, NH) + (size_t)t*C, o, 1.0f / sum, HS);
-    if (lane() == 0) lse[(size_t)blockIdx.x*T + t] = (hi + log2f(sum)) * LN_2;
+    if (lane() == 0) lse[(size_t)this_head()*T + t] = (hi + log2f(sum)) * LN_2;
 }
 
 // x and y are what is owned, x2 and y2 what streams past: q, dout and k, v; or k, v and q, dout.
@@ -85,7 +85,7 @@ __global__ void attention_backward_plain_kernel(real *dqkv, const float2 *rows, 
         __syncthreads();                                     // what was loaded is there
         int query = keys ? t2 + lane() : r, key = keys ? r : t2 + lane();
         bool in_sight = key <= query && query < T;
-        float2 row = in_sight ? rows[(size_t)blockIdx.x*T + query] : make_float2(0.0f, 0.0f);
+        float2 row = in_sight ? rows[(size_t)this_head()*T + query] : make_float2(0.0f, 0.0f);
         float score = plain_dot(x[warp], x2[lane()], HS) * scale;
         float weight = in_sight ? exp2f(score - row.x) : 0.0f;
         p[warp][lane()] = weight;
@@ -103,7 +103,7 @@ __global__ void attention_backward_plain_kernel(real *dqkv, const float2 *rows, 
 
 static void attention_forward_plain(real *out, float *lse, const real *qkv, int B, int T, int first,
                                     int C, int NH, cudaStream_t stream) {
-    dim3 blocks(B*NH, blocks_for(T - first, PLAIN_ROWS));
+    dim3 blocks = heads_grid(B, T, NH, C/NH, blocks_for(T - first, PLAIN_ROWS));
     attention_forward_plain_kernel<<<blocks, 32*PLAIN_ROWS, 0, stream>>>(out, lse, qkv, T, first, C,
                                                                          NH);
     LAUNCH_CHECK();
@@ -112,7 +112,7 @@ static void attention_forward_plain(real *out, float *lse, const real *qkv, int 
 static void attention_backward_plain(real *dqkv, const float2 *rows, const real *dout,
                                      const real *qkv, int B, int T, int C, int NH,
                                      cudaStream_t stream) {
-    dim3 blocks(B*NH, blocks_for(T, PLAIN_ROWS));
+    dim3 blocks = heads_grid(B, T, NH, C/NH, blocks_for(T, PLAIN_ROWS));
     for (auto *kernel : { attention_backward_plain_kernel<QUERIES>,
                           attention_backward_plain_kernel<KEYS> }) {
         kernel<<<blocks, 32*PLAIN_ROWS, 0, stream>>>(dqkv, rows, dout, qkv, T, C, NH);
@@ -127,9 +127,9 @@ static void attention_backward_plain(real *dqkv, const float2 *rows, const real 
 // lane skips the elements of other heads.
 __global__ void attention_rows_kernel(float2 *rows, const real *dout, const real *out,
                                       const float *lse, int T, int C, int NH) {
-    int HS = C / NH, b = blockIdx.x / NH, begin = blockIdx.x % NH * HS, end = begin + HS;
+    int HS = C / NH, head = this_head(), b = head / NH, begin = head % NH * HS, end = begin + HS;
     int t = blockIdx.y*32 + threadIdx.x/8;
-    size_t row = ((size_t)b*T + t)*C, at = (size_t)blockIdx.x*T + t;
+    size_t row = ((size_t)b*T + t)*C, at = (size_t)head*T + t;
     float d = 0.0f, x[PACK], y[PACK];
     for (int c = begin/PACK*PACK + lane()%8*PACK; t < T && c < end; c += 8*PACK) {
         load(x, dout + row + c);
@@ -142,7 +142,7 @@ __global__ void attention_rows_kernel(float2 *rows, const real *dout, const real
 
 static void attention_rows(float2 *rows, const real *dout, const real *out, const float *lse, int B,
                            int T, int C, int NH, cudaStream_t stream) {
-    attention_rows_kernel<<<dim3(B*NH, blocks_for(T, 32)), 32*8, 0, stream>>>(rows, dout, out, lse,
-                                                                              T, C, NH);
+    dim3 blocks = heads_grid(B, T, NH, C/NH, blocks_for(T, 32));
+    attention_rows_kernel<<<blocks, 32*8, 0, stream>>>(rows, dout, out, lse, T, C, NH);
     LAUNCH_CHECK();
 }

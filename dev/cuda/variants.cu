@@ -45,7 +45,7 @@ attention_dk_dv_kernel(real *dqkv, const float2 *rows, const real *dout,
     int row = row0 + warp*16*M;
     real *own = shared + (row - row0)*V::LENGTH;
     float scale = LOG2_E / sqrtf((float)HS);
-    rows += (size_t)blockIdx.x*T;
+    rows += (size_t)this_head()*T;
     auto load = [&](int stage, int col) {
         int i = threadIdx.x, t = col + i;
         tile_load<V, V::STEP>(q_tiles + stage*TILE, head.q, head.ld, col, T, HS);
@@ -101,6 +101,7 @@ attention_dq_kernel(real *dqkv, const float2 *rows, const real *dout,
     real *own = shared + (row - row0)*V::LENGTH;
     float scale = LOG2_E / sqrtf((float)HS);
     float2 of_query[M][2];
+    rows += (size_t)this_head()*T;
     auto load = [&](int stage, int col) {
         tile_load<V, V::STEP>(k_tiles + stage*TILE, head.k, head.ld, col, T, HS);
         tile_load<V, V::STEP>(v_tiles + stage*TILE, head.v, head.ld, col, T, HS);
@@ -108,7 +109,7 @@ attention_dq_kernel(real *dqkv, const float2 *rows, const real *dout,
     tile_load<V, V::ROWS>(shared, head.q, head.ld, row0, T, HS);
     tile_load<V, V::ROWS>(shared + V::ROWS*V::LENGTH, dout + row_begin(T, C, NH), C, row0, T, HS);
     for (int i = 0; i < 2*M; i++)
-        of_query[i/2][i%2] = rows[(size_t)blockIdx.x*T + min(lane_row(row + 16*(i/2), i%2), T - 1)];
+        of_query[i/2][i%2] = rows[min(lane_row(row + 16*(i/2), i%2), T - 1)];
     steps_begin<V>(0, end, load);
     Fragment q[M][V::D/16], d_o[M][V::D/16];
     own_load<V>(q, own);
@@ -152,9 +153,9 @@ static bool tiles_launch(Kernel *kernel, dim3 blocks, int bytes, cudaStream_t st
 template <class V>
 static bool attention_forward_tiles(real *out, float *lse, const real *qkv,
                                     int B, int T, int first, int C, int NH, cudaStream_t stream) {
-    int tiles = (int)blocks_for(T, V::ROWS) - first/V::ROWS;
+    dim3 blocks = heads_grid(B, T, NH, C/NH, blocks_for(T, V::ROWS) - first/V::ROWS);
     int bytes = (V::ROWS + 2*V::STAGES*V::STEP) * V::LENGTH * (int)sizeof(real);
-    return tiles_launch(attention_forward_kernel<V>, dim3(B*NH, tiles), bytes, stream,
+    return tiles_launch(attention_forward_kernel<V>, blocks, bytes, stream,
                         out, lse, qkv, T, first, C, NH);
 }
 
@@ -164,7 +165,8 @@ static bool attention_backward_tiles(real *dqkv, AttentionScratch x, bool *summe
                                      const real *dout, const real *qkv, int B, int T, int C,
                                      int NH, cudaStream_t stream) {
     *summed = true;
-    return tiles_launch(attention_backward_kernel<V>, B*NH, (int)sizeof(BackwardTiles<V>), stream,
+    dim3 blocks = heads_grid(B, T, NH, C/NH, 1);
+    return tiles_launch(attention_backward_kernel<V>, blocks, (int)sizeof(BackwardTiles<V>), stream,
                         dqkv, x.dq, x.sums, x.rows, dout, qkv, T, C, NH);
 }
 
@@ -174,7 +176,7 @@ static bool attention_two_passes(real *dqkv, AttentionScratch x, bool *summed, c
                                  cudaStream_t stream) {
     int rows = V::ROWS + V::STAGES*V::STEP;
     int bytes = 2*rows*V::LENGTH * (int)sizeof(real) + V::STAGES*V::STEP * (int)sizeof(float2);
-    dim3 blocks(B*NH, blocks_for(T, V::ROWS));
+    dim3 blocks = heads_grid(B, T, NH, C/NH, blocks_for(T, V::ROWS));
     *summed = false;
     return tiles_launch(attention_dq_kernel<V>, blocks, bytes, stream,
                         dqkv, x.rows, dout, qkv, T, C, NH) &&
