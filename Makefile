@@ -278,6 +278,31 @@ $(BUILD)/emulated/test_gpt2-%: $(BUILD)/tests/test_gpt2.cu.cpp $(BUILD)/gpt2_ref
 	$(EMULATE) $(if $(filter fp32,$*),-DPRECISION_FP32) -MMD -MP -MF $(BUILD)/$(@F).d $< \
 	    $(BUILD)/gpt2_reference.o -o $@
 
+# What nvcc makes of the kernels, run on a CPU. A build is a precision and an architecture. On the
+# host's side only launches run, so it need not be optimized; PTX's integers wrap around.
+PTX_BUILDS ?= bf16-80 bf16-90 fp32-90
+PTX_MADE   := $(foreach b,$(PTX_BUILDS),$(BUILD)/ptx/$b.ptx \
+              $(BUILD)/ptx/test_gpt2-$(firstword $(subst -, ,$b)))
+PTX_PARTS  := $(patsubst dev/emulator/%.cpp,$(BUILD)/%.o,$(wildcard dev/emulator/ptx/*.cpp))
+
+ptx: $(PTX_MADE)                 ## run what nvcc makes of the kernels on a CPU; PTX_BUILDS=bf16-90 ONLY=xent: a part
+	@for build in $(PTX_BUILDS); do echo "$$build:"; EMULATOR_PTX=$(BUILD)/ptx/$$build.ptx \
+	    $(BUILD)/ptx/test_gpt2-$${build%-*} $(ONLY) || exit; done
+
+$(BUILD)/ptx/%.ptx: tests/test_gpt2.cu $(BUILD)/nvflags
+	@mkdir -p $(@D)
+	$(NVCC) -std=c++17 -O3 -arch=compute_$(lastword $(subst -, ,$*)) -ptx -lineinfo -I. -Itests \
+	    $(if $(filter fp32-%,$*),-DPRECISION_FP32) -MMD -MP -MF $(BUILD)/$(@F).d $< -o $@ \
+	    $(filter-out -l% -L%,$(CUBLAS))
+
+$(BUILD)/ptx/%.o: dev/emulator/ptx/%.cpp $(BUILD)/emulate-flags
+	@mkdir -p $(@D)
+	$(EMULATE) -fwrapv -ffp-contract=off -MMD -MP -MF $(BUILD)/ptx-$(@F).d -c $< -o $@
+
+$(BUILD)/ptx/test_gpt2-%: $(BUILD)/tests/test_gpt2.cu.cpp $(BUILD)/gpt2_reference.o $(PTX_PARTS)
+	$(EMULATE) -O1 -DEMULATOR_PTX -rdynamic $(if $(filter fp32,$*),-DPRECISION_FP32) -MMD -MP \
+	    -MF $(BUILD)/ptx-$(@F).d $(filter %.cpp %.o,$^) -o $@ -ldl
+
 $(BUILD)/emulated/bench_cuda: $(BUILD)/dev/cuda/bench.cu.cpp $(BUILD)/emulate-flags
 	@mkdir -p $(@D)
 	$(EMULATE) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$(@F)-emulated.d $< -o $@
@@ -387,5 +412,5 @@ $(BUILD)/count-flags: FORCE
 FORCE:
 .SECONDARY:
 .DELETE_ON_ERROR:
-.PHONY: all run lab page web speedrun test build-all test-all test-windows soak test-c test-cuda bench bench-cuda ladder ladder-table lesson lesson-pages step diff exercise check exercises first-step emulate profile fuzz clean help FORCE
+.PHONY: all run lab page web speedrun test build-all test-all test-windows soak test-c test-cuda bench bench-cuda ladder ladder-table lesson lesson-pages step diff exercise check exercises first-step emulate ptx profile fuzz clean help FORCE
 -include $(wildcard $(BUILD)/*.d)

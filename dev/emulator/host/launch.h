@@ -8,6 +8,9 @@
 #include <type_traits>
 #include "../block.h"
 #include "devices.h"
+#ifdef EMULATOR_PTX
+#include "../ptx/ptx.h"
+#endif
 
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
                          cudaFuncAttributePreferredSharedMemoryCarveout = 9 };
@@ -50,6 +53,17 @@ static inline double kernel_seconds(size_t shared) {
     return used > usual ? 1e-6 * usual / used : 1e-6;
 }
 
+#ifdef EMULATOR_PTX
+// In place of grid_run: what nvcc made of the kernel.
+static inline void run_ptx(const Grid &g, const void *kernel, std::vector<ptx::Argument> given) {
+    std::vector<ptx::Range> memory;
+    for (Allocation *list : { device.allocations, device.pinned })
+        for (Allocation *a = list; a; a = a->next) memory.push_back({ (uint64_t)a->data, a->bytes });
+    ptx::launch({ kernel, { g.grid.x, g.grid.y, g.grid.z }, { g.block.x, g.block.y, g.block.z },
+                  g.dynamic_bytes, given, memory });
+}
+#endif
+
 // The arguments are evaluated once, at the launch; every thread gets copies.
 template <class Kernel, class... Arguments>
 static inline void run(const Config &c, const void *address, Kernel kernel,
@@ -66,7 +80,11 @@ static inline void run(const Config &c, const void *address, Kernel kernel,
         count_launch(c.name, address, (uint64_t)c.grid.x * c.grid.y * c.grid.z,
                      (uint64_t)c.block.x * c.block.y * c.block.z);
 #endif
+#ifdef EMULATOR_PTX
+        run_ptx(g, address, { { &arguments, sizeof arguments }... });
+#else
         grid_run(&g);
+#endif
         count_launch_end();
         declared_seconds += kernel_seconds(c.shared);
     });
