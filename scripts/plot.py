@@ -10,21 +10,18 @@ known entropy the evaluation is the loss on whole tales, and the floor is the en
 tales; otherwise it is the validation loss. Seconds are those of the updates, without evaluations.
 """
 import argparse
-import json
-import math
 import os
 import sys
 from collections import namedtuple
+
+import runlog
+from runlog import fail
 
 # Okabe and Ito's palette, safe for colour-blind readers, without its yellow, which is faint on
 # white. Markers distinguish the runs in black and white.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
 AXES = {"tokens": "tokens trained on", "steps": "updates", "seconds": "seconds of training"}
-
-
-def fail(message):
-    sys.exit(f"{os.path.basename(sys.argv[0])}: {message}")
 
 
 # ---------------------------------------------------------------- reading a log
@@ -54,7 +51,7 @@ class Curve:
 
     def add(self, record, seconds):
         loss = record.get(self.field)
-        if not number(loss):                                 # null: not finite, or not measured
+        if loss is None:                                     # not finite, or not measured
             return
         self.cut(record["step"])
         for axis, value in [("tokens", record["tokens"]), ("steps", record["step"]),
@@ -69,53 +66,36 @@ class Curve:
                 values.pop()
 
 
-def number(value):
-    return (isinstance(value, (int, float)) and not isinstance(value, bool)
-            and math.isfinite(value))
-
-
 def read_records(path):
-    """The objects of a log. A last line without a newline is still being written: it is skipped."""
+    """The events of a log. A last line without a newline is still being written: it is skipped."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as f:
-            lines = f.read().split("\n")
+        with open(path, "rb") as f:
+            lines = f.read().split(b"\n")[:-1]
     except OSError as error:
         fail(f"{path}: {error.strerror.lower()}; give a run's output directory or its log.jsonl")
-    for i, line in enumerate(lines[:-1], 1):
-        try:
-            record = json.loads(line)
-            event = record["event"]
-        except (ValueError, TypeError, KeyError):
-            fail(f"{path}:{i}: not an event of a log; the file is damaged there")
-        if event in ("step", "eval") and not (number(record.get("step"))
-                                              and number(record.get("tokens"))):
-            fail(f"{path}:{i}: event {event} lacks its step or its tokens; the file is damaged")
-        yield record
+    records = [runlog.parsed(line) for line in lines]
+    if None in records:
+        runlog.leave_out(path, records.index(None) + 1)
+    return [record for record in records if record]
 
 
 def read_run(path):
-    run = Run(os.path.basename(os.path.normpath(path)))
-    if os.path.isdir(path):
-        path = os.path.join(path, "log.jsonl")
+    run, path = Run(os.path.basename(os.path.normpath(path))), runlog.path_of(path)
     elapsed = [(0, 0.0)]                                     # (step, seconds up to its end)
     for record in read_records(path):
         if record["event"] == "start":                       # of several runs in a log, the last
             run, elapsed = Run(run.name), [(0, 0.0)]
-            if number(record.get("floor")):
-                run.val_floor = record["floor"]
+            run.val_floor = record.get("floor")
         elif record["event"] == "step":
             while elapsed[-1][0] >= max(record["step"], 1):
                 elapsed.pop()
-            seconds = record.get("seconds")
-            elapsed.append((record["step"],
-                            elapsed[-1][1] + (seconds if number(seconds) else 0.0)))
+            elapsed.append((record["step"], elapsed[-1][1] + (record.get("seconds") or 0.0)))
             run.train.add(record, elapsed[-1][1])
         elif record["event"] == "eval":
             now = next((t for step, t in reversed(elapsed) if step <= record["step"]), 0.0)
             run.val.add(record, now)
             run.whole.add(record, now)
-            if number(record.get("whole_floor")):
-                run.whole_floor = record["whole_floor"]
+            run.whole_floor = record.get("whole_floor") or run.whole_floor
     if not run.shown()[0].y:
         fail(f"{path}: holds no loss yet; wait for the first update")
     return run

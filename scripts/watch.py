@@ -11,23 +11,23 @@ loads nothing from elsewhere.
 """
 import argparse
 import csv
+import errno
 import http.server
 import json
-import math
 import os
 import re
+import stat
 import sys
 import threading
 import time
+
+import runlog
+from runlog import count, fail
 
 # What the page draws. An event is sent as a list of these values, without the nulls at its end.
 FIELDS = ["event", "step", "tokens", "loss", "seconds", "seconds_data", "seconds_compute",
           "seconds_comm", "seconds_optimizer", "val_loss", "whole_loss", "whole_floor", "text",
           "reason"]
-
-
-def fail(message):
-    sys.exit(f"{os.path.basename(sys.argv[0])}: {message}")
 
 
 # ---------------------------------------------------------------- reading a log
@@ -37,8 +37,8 @@ class Run:
     longer hold; a reader that knows the older ones must then begin anew."""
 
     def __init__(self, path):
-        self.name = os.path.normpath(path)
-        self.path = path if path.endswith(".jsonl") else os.path.join(path, "log.jsonl")
+        self.name = os.fsencode(os.path.normpath(path)).decode("utf-8", "replace")
+        self.path = runlog.path_of(path)
         self.version = int(1000 * time.time())               # no other server's
         self.forget()
 
@@ -51,55 +51,47 @@ class Run:
         """Takes the whole lines that are new. The last one may be incomplete: it stays for later.
         If the tail has changed, another run has replaced the log: reads all of it."""
         try:
+            if not stat.S_ISREG(os.stat(self.path).st_mode):
+                return                                       # opening a pipe would wait
             with open(self.path, "rb") as f:
                 f.seek(self.offset - len(self.tail))
-                found = f.read()
-        except OSError:
-            found = b""
-        if not found.startswith(self.tail):
-            self.forget()
-            return self.read()
-        whole = found[:found.rfind(b"\n") + 1]
-        if len(whole) <= len(self.tail):
-            return None
-        for line in whole[len(self.tail):].split(b"\n")[:-1]:
-            self.lines += 1
-            self.take(line)
-        self.offset += len(whole) - len(self.tail)
-        self.tail = whole[-256:]
+                if f.read(len(self.tail)) == self.tail:
+                    self.take_all(f)
+                    return
+        except FileNotFoundError:
+            if not self.tail:
+                return
+        except OSError:                                      # no descriptor is free: later
+            return
+        self.forget()
+        self.read()
 
-    def take(self, line):
-        event = parsed(line)
+    def take_all(self, lines):
+        for line in lines:
+            if not line.endswith(b"\n"):
+                break
+            self.lines += 1
+            self.offset += len(line)
+            self.tail = (self.tail + line)[-256:]
+            self.take(runlog.parsed(line))
+
+    def take(self, event):
         if event is None:
             self.damaged = self.damaged or self.lines
             return
         if event["event"] == "start" and self.events:        # of several runs in a log, the last
             self.events, self.version = [], self.version + 1
-        if event["event"] == "resume" and "step" in event:   # drops what followed its checkpoint
-            kept = [e for e in self.events if e.get("step", 0) <= event["step"]]
+        if event["event"] == "resume" and count(event.get("step")):   # drops what followed it
+            kept = [e for e in self.events if (e.get("step") or 0) <= event["step"]]
             if len(kept) < len(self.events):
                 self.events, self.version = kept, self.version + 1
         self.events.append(event)
 
 
-def parsed(line):
-    """The event of a line; None if it is none."""
-    try:
-        event = json.loads(line.decode("utf-8", "replace"))
-        return event if event["event"] and all(
-            isinstance(event.get(key, 0), int) for key in ["step", "tokens"]) else None
-    except (ValueError, TypeError, KeyError):
-        return None
-
-
-def finite(value):
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 # ---------------------------------------------------------------- what the page is sent
 
 def row(event):
-    values = [finite(event.get(field)) for field in FIELDS]
+    values = [event.get(field) for field in FIELDS]
     while values[-1] is None:
         values.pop()
     return values
@@ -109,7 +101,7 @@ def news(run, version, known):
     """What a reader of `known` events of that version lacks. A log's first event is sent whole."""
     run.read()
     known = known if version == run.version else 0
-    begin = {key: finite(value) for key, value in run.events[0].items()} if run.events else {}
+    begin = run.events[0] if run.events else {}
     try:
         quiet = time.time() - os.path.getmtime(run.path)
     except OSError:
@@ -120,6 +112,7 @@ def news(run, version, known):
 
 class Handler(http.server.BaseHTTPRequestHandler):
     runs, lock = [], threading.Lock()
+    timeout = 20                                             # for a browser that says nothing
 
     def do_GET(self):
         path, _, at = self.path.partition("?")
@@ -134,7 +127,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def news(self, at):
         """at: VERSION.KNOWN of each run, with commas between; what is missing counts as 0.0."""
-        asked = re.findall(r"(\d+)\.(\d+)", at) + [("0", "0")] * len(self.runs)
+        asked = re.findall(r"(\d{1,18})\.(\d{1,18})", at) + [("0", "0")] * len(self.runs)
         with self.lock:
             return [news(run, int(version), int(known))
                     for run, (version, known) in zip(self.runs, asked)]
@@ -152,6 +145,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_):
         pass
+
+
+class Server(http.server.ThreadingHTTPServer):
+    def get_request(self):
+        try:
+            return super().get_request()
+        except OSError:                                      # no descriptor is free: the request
+            time.sleep(0.2)                                  # waits, and would be tried at once
+            raise
+
+    def handle_error(self, request, client_address):
+        if not isinstance(sys.exc_info()[1], OSError):       # a browser that left is no error
+            super().handle_error(request, client_address)
 
 
 # ---------------------------------------------------------------- the page
@@ -519,16 +525,17 @@ def write_csv(runs, out):
     """A row an event, a column for each field of any event."""
     for run in runs:
         run.read()
+        if run.damaged:
+            runlog.leave_out(run.path, run.damaged)
         if not run.events:
             fail(f"{run.path}: holds no event; give a run's output directory or its log.jsonl")
-        if run.damaged:
-            fail(f"{run.path}:{run.damaged}: not an event of a log; the file is damaged there")
     columns = list(dict.fromkeys(key for run in runs for e in run.events for key in e))
     table = csv.writer(out, lineterminator="\n")
     table.writerow(["run", *columns])
     for run in runs:
         for event in run.events:
             table.writerow([run.name, *(cell(event.get(key)) for key in columns)])
+    out.flush()
 
 
 # ---------------------------------------------------------------- command line
@@ -544,30 +551,52 @@ def read_arguments():
     return args
 
 
+def say(words):
+    """On stdout; on stderr if stdout is closed or full: without its address the page is lost."""
+    try:
+        print(words, file=sys.stdout or sys.stderr, flush=True)
+    except OSError:
+        discard_stdout()
+        print(words, file=sys.stderr)
+
+
+def discard_stdout():
+    """What could not be written would be written, and fail, once more at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def serve(runs, port):
     Handler.runs = runs
     try:
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        server = Server(("127.0.0.1", port), Handler)
     except OSError as error:
-        fail(f"--port {port}: {error.strerror.lower()}; leave it out for a free one")
-    print(f"http://127.0.0.1:{server.server_port}/ shows {', '.join(run.name for run in runs)}; "
-          "Ctrl-C ends it", flush=True)
+        hint = "; leave it out for a free one" if port else ""
+        fail(f"--port {port}: {error.strerror.lower()}{hint}")
+    say(f"http://127.0.0.1:{server.server_port}/ shows {', '.join(run.name for run in runs)}; "
+        "Ctrl-C ends it")
     server.serve_forever()
 
 
 def main():
     args = read_arguments()
     runs = [Run(path) for path in args.runs]
+    for run in runs:
+        if os.path.exists(run.path) and not os.path.isfile(run.path):
+            fail(f"{run.path}: is not a file; a log is read again and again, as a pipe cannot be")
     try:
-        if args.csv:
-            write_csv(runs, sys.stdout)
-            sys.stdout.flush()
-        else:
+        if not args.csv:
             serve(runs, args.port)
+        elif sys.stdout is None:
+            fail("stdout: it is closed")
+        else:
+            sys.stdout.reconfigure(encoding="utf-8")
+            write_csv(runs, sys.stdout)
     except KeyboardInterrupt:
-        print()
-    except BrokenPipeError:                                  # | head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        pass
+    except OSError as error:
+        discard_stdout()
+        if error.errno != errno.EPIPE:                       # | head
+            fail(f"stdout: {error.strerror.lower()}")
 
 
 if __name__ == "__main__":

@@ -118,9 +118,58 @@ def test_watch_last_of_several_runs():
     assert steps(run) == [1] and run.events[1]["loss"] == 3.0
 
 
-def test_watch_damaged_line():
-    run = watch.Run(new_run(lines(START, step(1, 5.0)) + "{torn\n[1]\n" + lines(step(2, 4.0))))
-    assert steps(run) == [1, 2] and run.damaged == 3
+# Lines that no trainer wrote: torn, deep, huge, of a wrong type, and a piece of a disk.
+BAD = ['{"event":"st', "[1]", "[" * 100000, '{"event":"x","a":' + "[" * 500 + "]" * 500 + "}",
+       '{"event":["step"]}', '{"event":"step","step":2,"tokens":200,"loss":"3.0"}',
+       '{"event":"step","step":2,"tokens":' + "9" * 5000 + ',"loss":3}', "\0\0\0",
+       '{"event":"step","step":1e400,"tokens":200,"loss":3}', '{"event":"step","loss":3}',
+       '{"event":"step","step":true,"tokens":200,"loss":3}', '{"event":"resume","step":{}}',
+       '{"event":"sample","step":2,"tokens":200,"text":5}']
+
+
+def test_watch_lines_that_are_none():
+    """Each is named, by the page and in the CSV; the rest is read, and comes back as JSON."""
+    for bad in BAD:
+        out = new_run(lines(START, step(1, 5.0)) + bad + "\n" + lines(step(2, 4.0)))
+        run = watch.Run(out)
+        assert steps(run) == [1, 2] and run.damaged == 3, (bad[:60], steps(run), run.damaged)
+        json.dumps(watch.news(run, 0, 0))
+    done = watched(out, "--csv")
+    assert done.returncode == 0 and done.stdout.count("\n") == 4, done.stdout
+    assert done.stderr == f"watch.py: {out}/log.jsonl:3: not an event of a log; left out, with " \
+        "all lines like it\n", done.stderr
+
+
+def test_watch_half_a_character_and_nan():
+    run = watch.Run(new_run('{"event":"start","a":[NaN,{"b":-Infinity}]}\n'
+                            '{"event":"sample","step":1,"text":"a \\ud83d"}\n'))
+    said = watch.news(run, 0, 0)
+    assert run.damaged is None and said["begin"]["a"] == [None, {"b": None}], said
+    assert run.events[1]["text"] == "a \ufffd"
+
+
+def test_watch_reads_what_the_trainer_writes():
+    """Every line of a log is an event, whatever counts the updates."""
+    train, prepare = [os.path.join(ROOT, os.environ.get(key, name)) for key, name in
+                      [("TRAIN", "train_gpt2"), ("PREPARE", "prepare")]]
+    if not os.path.exists(train):
+        raise testing.Skip("train_gpt2 and prepare (make)")
+    data, small = os.path.join(TMP, "data"), ["--layers", "1", "--heads", "1", "--channels", "8",
+                                              "--seq-len", "8", "--eval-tokens", "64"]
+    call = {"check": True, "stdout": subprocess.DEVNULL}
+    subprocess.run([prepare, "tales", "--out", data, "--tokens", "1000"], **call)
+    for flags in [["--steps", "4"], ["--tokens", "200"], ["--steps", "4", "--eval-every", "1",
+                  "--sample-every", "2", "--save-every", "2"], ["--resume", "--steps", "6"]]:
+        out = os.path.join(TMP, "trained")
+        more = [] if "--resume" in flags else [*small, "--data", data, "--overwrite"]
+        subprocess.run([train, *flags, *more, "--out", out], **call)
+        with open(os.path.join(out, "log.jsonl"), encoding="utf-8") as f:
+            written = [json.loads(line) for line in f]
+        done = watched(out, "--csv")
+        assert (done.returncode, done.stderr) == (0, ""), (flags, done.stderr)
+        rows = list(csv.DictReader(io.StringIO(done.stdout)))
+        assert [row["event"] for row in rows] == [e["event"] for e in written], flags
+        assert watch.news(watch.Run(out), 0, 0)["damaged"] is None
 
 
 def test_watch_sends_what_a_page_lacks():
@@ -162,7 +211,13 @@ def test_watch_errors():
 
     run = new_run(lines(START))
     refused("log.jsonl: holds no event", os.path.join(TMP, "absent"), "--csv")
-    refused("log.jsonl:2: not an event", new_run(lines(START) + "{torn\n"), "--csv")
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run([sys.executable, WATCH, run, "--csv"], stdout=full, check=False,
+                              stderr=subprocess.PIPE, text=True)
+    assert done.stderr == "watch.py: stdout: no space left on device\n", done.stderr
+    pipe = os.path.join(TMP, "pipe.jsonl")
+    os.mkfifo(pipe)
+    refused("pipe.jsonl: is not a file", pipe, "--csv")
     refused("--port 70000: expected", run, "--port", "70000")
     with Server(run) as server:
         refused("in use", run, "--port", server.address.rsplit(":", 1)[1].strip("/"))

@@ -259,7 +259,7 @@ def read_log(path):
     for line in lines[:-1]:
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(record, dict) and "event" in record:
             yield record
@@ -273,7 +273,7 @@ def ended(path):
             last = f.read().strip().split(b"\n")[-1]
         record = json.loads(last.decode("utf-8", "replace"))
         return record["event"] == "end" and record["reason"] == "done"
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return False
 
 
