@@ -10,7 +10,7 @@ typedef struct { char documents[4000]; size_t n; Error err; bool good; } Read;
 
 static Read read_lines(const char *text, size_t n) {
     Read r;
-    Jsonl j;
+    Jsonl j = { .key = "text" };
     const JsonNode *document;
     FILE *f = tmpfile();
     memset(&r, 0, sizeof r);
@@ -34,10 +34,14 @@ static void gives(const char *text, const char *documents) {
     CHECK_MSG(strcmp(r.documents, documents) == 0, "'%s' gives '%s'", text, r.documents);
 }
 
+// The message, and after it the advice that most lines get.
 static void refused(const char *text, const char *message) {
+    char want[400];
     Read r = read_lines(text, strlen(text));
+    snprintf(want, sizeof want, "%s; --skip-bad leaves such lines out", message);
     CHECK_MSG(!r.good, "accepted: %s", text);
-    CHECK_MSG(r.good || strcmp(r.err.text, message) == 0, "'%s' says '%s'", text, r.err.text);
+    CHECK_MSG(r.good || strcmp(r.err.text, message) == 0 || strcmp(r.err.text, want) == 0,
+              "'%s' says '%s'", text, r.err.text);
 }
 
 TEST(documents_in_their_order) {
@@ -66,7 +70,13 @@ TEST(escapes_and_surrogate_pairs) {
 
 TEST(errors_name_the_line) {
     refused("\n\n[1]\n", "x.jsonl: line 3: a list, not an object");
-    refused("{\"id\":1}\n", "x.jsonl: line 1: \"text\" is missing");
+    refused("[{\"text\":\"a\"}]", "x.jsonl: line 1: a list, not an object; jq -c '.[]' makes lines "
+            "of a list");
+    refused("[\n{\"text\":\"a\"}\n]", "x.jsonl: line 1: byte 1: the text ends where a value was "
+            "expected; jq -c '.[]' makes lines of a list");
+    refused("{\"id\":1}\n", "x.jsonl: line 1: \"text\" is missing; --key NAME takes another, such as "
+            "\"id\"");
+    refused("{}\n", "x.jsonl: line 1: \"text\" is missing");
     refused("{\"text\":\"a\"}\n\n{\"text\":null}",
             "x.jsonl: line 3: byte 8: \"text\" must be a string, not null");
     refused("{\"text\":\"a\",\"text\":\"b\"}",
@@ -76,9 +86,32 @@ TEST(errors_name_the_line) {
     refused("{\"text\":\"a\tb\"}",
             "x.jsonl: line 1: byte 10: a control character in a string; escape it");
     refused("{\"text\":\"\xFF\"}", "x.jsonl: line 1: byte 9: not UTF-8");
-    refused("\x1f\x8b\x08\n", "x.jsonl: not JSON lines but compressed; gunzip it");
-    refused("PAR1\x15\n", "x.jsonl: not JSON lines but a Parquet file");
+    refused("\x1f\x8b\x08\n", "x.jsonl: not JSON lines but a gzip file; gunzip it first");
+    refused("PAR1\x15\n", "x.jsonl: not JSON lines but a Parquet file; export its column of texts as "
+            "JSON lines");
     refused("<html>\n", "x.jsonl: not JSON lines but a web page (HTML): the download failed");
+}
+
+// A byte-order mark, another key, and with skip_bad what no document comes from: each is counted.
+TEST(lines_of_others) {
+    static const char *const bad[] = { "{\"body\":\"\\ud83d\"}", "{\"body\":\"a\",\"x\":NaN}", "{", "[",
+                                       "{\"body\":7}", "{\"text\":\"a\"}", "\xFF", "[[[[[" };
+    char text[3000] = "\xEF\xBB\xBF{\"body\":\"one\"}\n";
+    Jsonl j = { .key = "body", .skip_bad = true };
+    const JsonNode *document;
+    Error err;
+    for (int i = 0; i < 8; i++) strcat(strcat(text, bad[i]), "\n");
+    memset(text + strlen(text), 'x', 1100);                  // a line that no buffer holds
+    strcat(text, "\n{\"body\":\"two\"}");
+    FILE *f = fmemopen(text, strlen(text), "rb");
+    jsonl_begin(&j, f, "x.jsonl");
+    CHECK(jsonl_next(&j, &document, &err) && document && json_is(document, "one"));
+    CHECK_MSG(jsonl_next(&j, &document, &err) && document && json_is(document, "two"), "%s", err.text);
+    CHECK(jsonl_next(&j, &document, &err) && !document);
+    CHECK_MSG(j.bad == 9 && j.line == 11, "%d bad of %d", (int)j.bad, (int)j.line);
+    CHECK(strstr(j.first_bad.text, "x.jsonl: line 2: byte 9: an unpaired surrogate"));
+    jsonl_free(&j);
+    fclose(f);
 }
 
 // A download or a pipe that ends early: cut at every byte.
@@ -107,8 +140,8 @@ TEST(memory_is_bounded) {
         CHECK_MSG(r.good == (n <= JSONL_LINE_MOST), "%zu bytes: %s", n, r.err.text);
         CHECK(!r.good || r.n == n - 11);
     }
-    CHECK_MSG(strcmp(r.err.text, "x.jsonl: line 1: it is longer than 300 bytes") == 0, "%s",
-              r.err.text);
+    CHECK_MSG(strcmp(r.err.text, "x.jsonl: line 1: it is longer than 300 bytes; --skip-bad "
+                                  "leaves such lines out") == 0, "%s", r.err.text);
 }
 
 // One character, as somebody may write it.
@@ -153,6 +186,7 @@ int main(void) {
     RUN(documents_in_their_order);
     RUN(escapes_and_surrogate_pairs);
     RUN(errors_name_the_line);
+    RUN(lines_of_others);
     RUN(torn_lines);
     RUN(memory_is_bounded);
     RUN(random_documents_and_random_damage);

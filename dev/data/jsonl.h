@@ -1,14 +1,15 @@
-// Documents from JSON lines: each line is an object, and its member "text" is a document. Many
+// Documents from JSON lines: each line is an object, and its member `key` is a document. Many
 // corpora are distributed so, as C4 and Dolma are. Other members and blank lines are ignored.
 //
-//     Jsonl j;
+//     Jsonl j = { .key = "text" };
 //     const JsonNode *text;
-//     jsonl_begin(&j, file, "standard input");
+//     jsonl_begin(&j, file, "standard input");            again for each file
 //     while (jsonl_next(&j, &text, &err) && text) ... text->text (text->length bytes) ...
 //     jsonl_free(&j);
 //
 // The file may be a pipe: it is read once, from its beginning to its end. Memory is bounded by the
-// longest line, which may have JSONL_LINE_MOST bytes. An error names the file and the line.
+// longest line, which may have JSONL_LINE_MOST bytes. An error names the file and the line. With
+// skip_bad a line that holds no document is counted, and the next one is read.
 #pragma once
 #include "../files/file.h"             // file_kind
 #include "../files/json.h"
@@ -19,19 +20,27 @@
 #endif
 
 typedef struct {
+    const char *key;
+    bool skip_bad;
+    uint64_t bad;                      // lines left out
+    Error first_bad;                   // what is wrong with the first of them
     FILE *file;
     const char *name;                  // of the file, for errors
     char *bytes;                       // (capacity) of which at ... held-1 are read, but not used
     size_t capacity, held, at;
     bool ended;                        // the file has no more
+    bool too_long;                     // the latest line is, and its beginning is gone
     uint64_t line;                     // number of the latest line, from 1
     Json json;                         // of the latest document
 } Jsonl;
 
 static inline void jsonl_begin(Jsonl *j, FILE *file, const char *name) {
-    memset(j, 0, sizeof *j);
     j->file = file;
     j->name = name;
+    j->held = j->at = 0;
+    j->ended = false;
+    j->line = 0;
+    if (j->bytes) return;
     j->capacity = JSONL_BLOCK;
     j->bytes = (char *)alloc_or_die(j->capacity, "a line of JSON");
 }
@@ -42,17 +51,19 @@ static inline void jsonl_free(Jsonl *j) {
     memset(j, 0, sizeof *j);
 }
 
-// Reads on. The bytes not used yet move to the front; if they fill the buffer, it is doubled.
-static inline bool jsonl_fill(Jsonl *j, Error *err) {
+// Reads on. The bytes not used yet move to the front; if they fill the buffer, it is doubled. Those
+// of a line that is too long are dropped.
+//   looked: bytes of the line that hold no newline
+static inline bool jsonl_fill(Jsonl *j, size_t *looked, Error *err) {
     j->held -= j->at;
     memmove(j->bytes, j->bytes + j->at, j->held);
     j->at = 0;
-    if (j->held == j->capacity) {
+    if (j->held == JSONL_LINE_MOST) {
+        j->too_long = true;
+        j->held = *looked = 0;
+    } else if (j->held == j->capacity) {
         size_t most = JSONL_LINE_MOST, capacity = j->capacity > most / 2 ? most : 2 * j->capacity;
-        char *larger = j->capacity < most ? (char *)realloc(j->bytes, capacity) : NULL;
-        if (j->capacity >= most)
-            return fail(err, "%s: line %llu: it is longer than %zu bytes", j->name,
-                        (unsigned long long)j->line + 1, most);
+        char *larger = (char *)realloc(j->bytes, capacity);
         if (!larger) return fail(err, "memory: none left for a line of %zu bytes", capacity);
         j->bytes = larger;
         j->capacity = capacity;
@@ -66,17 +77,20 @@ static inline bool jsonl_fill(Jsonl *j, Error *err) {
 // Finds the next line, without its newline. *line receives NULL at the end of the file.
 static inline bool jsonl_line(Jsonl *j, const char **line, size_t *n, Error *err) {
     const char *end = NULL;
+    j->too_long = false;
     for (size_t looked = 0; !end; ) {
         size_t unused = j->held - j->at;
         end = (const char *)memchr(j->bytes + j->at + looked, '\n', unused - looked);
         looked = unused;
         if (j->ended) break;
-        if (!end && !jsonl_fill(j, err)) return false;
+        if (!end && !jsonl_fill(j, &looked, err)) return false;
     }
     *n = end ? (size_t)(end - (j->bytes + j->at)) : j->held - j->at;
-    *line = end || *n > 0 ? j->bytes + j->at : NULL;
+    *line = end || *n > 0 || j->too_long ? j->bytes + j->at : NULL;
     j->at += *n + (end != NULL);
     j->line += *line != NULL;
+    if (j->line == 1 && *n >= 3 && memcmp(*line, "\xEF\xBB\xBF", 3) == 0)
+        *line += 3, *n -= 3;           // a byte-order mark
     return true;
 }
 
@@ -85,32 +99,51 @@ static inline bool jsonl_blank(const char *line, size_t n) {
     return n == 0;
 }
 
+// What helps where a line holds no document.
+static inline void jsonl_advise(char out[160], const Jsonl *j, const JsonNode *root, char first) {
+    const char *skip = "--skip-bad leaves such lines out";
+    const JsonNode *key = root && root->type == JSON_OBJECT && root->length > 0
+                        ? json_first(root) : NULL;
+    if (first == '[' && j->line == 1) snprintf(out, 160, "jq -c '.[]' makes lines of a list");
+    else if (!key || json_get(root, j->key)) snprintf(out, 160, "%s", skip);
+    else snprintf(out, 160, "--key NAME takes another, such as \"%s\"; %s", json_show(key).text,
+                  skip);
+}
+
 // The document of a line that is not blank.
 static inline bool jsonl_parse(Jsonl *j, const JsonNode **text, const char *line, size_t n,
                                Error *err) {
     Error why;
+    char advice[160];
     *text = NULL;
-    if (!json_parse(&j->json, line, n, &why)) {
+    if (j->too_long) {
+        fail(&why, "it is longer than %zu bytes", (size_t)JSONL_LINE_MOST);
+    } else if (!json_parse(&j->json, line, n, &why)) {
     } else if (j->json.root->type != JSON_OBJECT) {
         fail(&why, "%s, not an object", json_type_name(j->json.root->type));
     } else {
-        *text = json_need(j->json.root, "text", JSON_STRING, &why);
+        *text = json_need(j->json.root, j->key, JSON_STRING, &why);
     }
-    return *text || fail(err, "%s: line %llu: %.400s", j->name, (unsigned long long)j->line,
-                         why.text);
+    if (*text) return true;
+    jsonl_advise(advice, j, j->json.root, n > 0 ? *line : ' ');
+    return fail(err, "%s: line %llu: %.250s; %s", j->name, (unsigned long long)j->line, why.text,
+                advice);
 }
 
 // Reads the next document, which is valid until the next call. *text receives NULL at the end.
 static inline bool jsonl_next(Jsonl *j, const JsonNode **text, Error *err) {
     const char *line;
     size_t n;
-    json_free(&j->json);
     *text = NULL;
-    do {
+    for (;;) {
+        json_free(&j->json);
         if (!jsonl_line(j, &line, &n, err)) return false;
-    } while (line && jsonl_blank(line, n));
-    if (!line) return true;
-    const char *kind = j->line == 1 ? file_kind((const unsigned char *)line, n) : NULL;
-    if (kind) return fail(err, "%s: not JSON lines but %s", j->name, kind);
-    return jsonl_parse(j, text, line, n, err);
+        if (!line) return true;
+        if (jsonl_blank(line, n) && !j->too_long) continue;
+        const char *kind = j->line == 1 ? file_kind((const unsigned char *)line, n) : NULL;
+        if (kind) return fail(err, "%s: not JSON lines but %s", j->name, kind);
+        if (jsonl_parse(j, text, line, n, err)) return true;
+        if (!j->skip_bad) return false;
+        if (j->bad++ == 0) j->first_bad = *err;
+    }
 }

@@ -1,7 +1,7 @@
 // prepare: writes the shards of tokens that the trainers read.
 //
 //     prepare tales --out DIR        the embedded corpus: fresh tales from a grammar
-//     prepare text FILE... --out DIR any text; the end of each file is for validation
+//     prepare text FILE... --out DIR any text: files, or documents between lines <|endoftext|>
 //     prepare jsonl FILE... --out DIR documents in JSON lines, as they come out of a pipe
 //     prepare encode, prepare decode text to token ids and back
 //
@@ -20,6 +20,7 @@
 #include "../base/cpu.h"
 #include "../data/bpe_train.h"
 #include "../data/jsonl.h"
+#include "../data/scan.h"
 #include "../files/file.h"
 #include "../base/flags.h"
 #include "../base/progress.h"
@@ -230,6 +231,12 @@ typedef struct {
 
 typedef enum { WITHOUT_FLOOR, WITH_FLOOR } ShardKind;
 
+// Whether the document after so many is for validation. It gets its share evenly: the length of a
+// stream of documents is unknown.
+static bool is_held_out(double before, double fraction) {
+    return floor((before + 1.0) * fraction) > floor(before * fraction);
+}
+
 static void split_init(Split *s, Output *out, const char *split, const Tokenizer *t) {
     memset(s, 0, sizeof *s);
     s->out = out;
@@ -432,8 +439,8 @@ static void command_tales(int argc, char **argv) {
 
 typedef struct {
     Given given;
-    const char *out, *tokenizer;
-    bool overwrite;
+    const char *out, *tokenizer, *separator, *key;
+    bool overwrite, skip_bad;
     double val_fraction;
 } TextOptions;
 
@@ -445,20 +452,44 @@ static const Option text_table[] = {
     { "tokenizer", "byte|bpe:N|FILE", OPT_TEXT, offsetof(TextOptions, tokenizer), "byte", 1, 0,
       NULL, "output", TOKENIZER_HELP "; bpe:N trains a vocabulary of N tokens on the "
       "training part", NULL },
+    { "separator", "LINE", OPT_TEXT, offsetof(TextOptions, separator), END_OF_TEXT, 0, 0, NULL,
+      "output", "a line that holds this and nothing else ends a document; none: a file is one",
+      NULL },
     { "val-fraction", "X", OPT_REAL, offsetof(TextOptions, val_fraction), "0.1", 0, 0.99, NULL,
-      "output", "fraction of each file, taken from its end, for validation; 0: none", NULL },
+      "output", "fraction for validation: of 20 documents or more whole ones, spread evenly; of "
+      "fewer the end of the text; 0: none", NULL },
     { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },
 };
 #define TEXT_OPTIONS ((int)(sizeof text_table / sizeof text_table[0]))
 
-// A text: bytes 0 ... cut-1 are for training, the rest for validation. Its file is open only while
-// it is read: there may be thousands of texts.
+// A file of documents. It is open only while it is read: there may be thousands.
 typedef struct {
     const char *path;                // "standard input" for -
-    FILE *file;
+    FILE *file;                      // NULL: closed
     bool spooled;                    // a copy of a pipe, which stays open
-    uint64_t size, cut;
+    uint64_t size;
 } Text;
+
+// Bytes from ... to-1 of a text: a document, or the part of one on one side of the cut.
+typedef struct {
+    Text *text;
+    uint64_t from, to;
+    bool val;                        // for validation, not for training
+    bool unended;                    // the document goes on in the other split
+} Piece;
+
+// All texts, and their documents in order.
+typedef struct {
+    Text *texts;
+    int n_texts;
+    Piece *pieces;
+    size_t n, capacity;
+    Text *text;                      // the one that is being looked through
+    double bytes;                    // of all texts
+} Corpus;
+
+// Fewer documents than these are not held out whole: too little, or too much, would be in one.
+enum { WHOLE_DOCUMENTS = 20 };
 
 // The number of bytes (0 to 3) before the middle of window[0..n) that belong to a UTF-8 character
 // across the middle.
@@ -475,30 +506,18 @@ static int utf8_straddle(const unsigned char *window, int n, int middle) {
     return 0;
 }
 
-// Opens the text to read from byte `at` on.
+// Opens the text, if it is closed, to read from byte `at` on.
 static bool text_open(Text *text, uint64_t at, Error *err) {
-    if (!text->spooled) text->file = fopen(text->path, "rb");
+    if (!text->file) text->file = fopen(text->path, "rb");
     if (!text->file) return fail(err, "%s: cannot be opened: %s", text->path, strerror(errno));
     if (fseeko(text->file, (off_t)at, SEEK_SET) == 0) return true;
     return fail(err, "%s: cannot be read: %s", text->path, strerror(errno));
 }
 
 static void text_close(Text *text) {
-    if (!text->spooled) fclose(text->file);
-}
-
-// The last `fraction` of the bytes are for validation. The cut is moved out of a character.
-static bool text_set_cut(Text *text, double fraction, Error *err) {
-    unsigned char window[8];
-    text->cut = (uint64_t)((double)text->size * (1.0 - fraction));
-    if (text->cut > text->size) text->cut = text->size;
-    uint64_t from = text->cut < 4 ? 0 : text->cut - 4;
-    if (!text_open(text, from, err)) return false;
-    size_t n = fread(window, 1, sizeof window, text->file);
-    text_close(text);
-    if (from + n < text->cut) return fail(err, "%s: shrank while it was read", text->path);
-    text->cut -= (uint64_t)utf8_straddle(window, (int)n, (int)(text->cut - from));
-    return true;
+    if (text->spooled || !text->file) return;
+    fclose(text->file);
+    text->file = NULL;
 }
 
 // Copies a pipe to a file without a name in --out: the text's size is known only at its end, and
@@ -521,37 +540,42 @@ static bool text_spool(Text *text, FILE *pipe, const Output *out, Error *err) {
                 strerror(errno));
 }
 
-// Refuses two kinds of files that are no text: compressed ones, and shards.
+// Whether bytes are those of no text: a page about a format may begin as its files do.
+static bool is_binary(const unsigned char *bytes, size_t n) {
+    for (size_t i = 0, length; i < n; i += length) {
+        length = utf8_length(bytes + i, n - i);
+        if (length == 0) return !utf8_begins(bytes + i, n - i);
+        if (bytes[i] < 0x20 && !isspace(bytes[i])) return true;
+    }
+    return false;
+}
+
+// Refuses a file that is known not to be a text. A web page is one.
 static bool text_check(Text *text, Error *err) {
-    unsigned char head[4] = { 0 };
+    unsigned char head[512] = { 0 };
     int32_t magic;
     if (!text_open(text, 0, err)) return false;
     size_t n = fread(head, 1, sizeof head, text->file);
+    const char *kind = *head == '<' ? NULL : file_kind(head, n);
+    if (kind && !is_binary(head, n) && !strchr("%{v", *head)) kind = NULL;   // PDF, RTF, Git LFS
     text_close(text);
     memcpy(&magic, head, sizeof magic);
-    if (n >= 2 && head[0] == 0x1F && head[1] == 0x8B) {
-        char *word = shell_word(text->spooled ? "FILE" : text->path);
-        fail(err, "%s: is compressed, expected a text; decompress it: gunzip -c %s | " PROGRAM
-             " text - ...", text->path, word);
-        free(word);
-        return false;
-    }
+    if (kind) return fail(err, "%s: not a text but %s", text->path, kind);
     if (magic == SHARD_MAGIC)
         return fail(err, "%s: is a shard of tokens, expected a text; train_gpt2 --train FILE "
                     "--val FILE reads shards as they are", text->path);
     return true;
 }
 
-// Finds the size of a text, and its cut. A pipe is read to its end.
-static bool text_measure(Text *text, const char *path, double fraction, const Output *out,
-                         Error *err) {
+// Finds the size of a text. A pipe is read to its end.
+static bool text_measure(Text *text, const char *path, const Output *out, Error *err) {
     struct stat info;
     bool dash = strcmp(path, "-") == 0;
     text->path = dash ? "standard input" : path;
     if (!dash && stat(path, &info) != 0)
         return fail(err, "%s: cannot be opened: %s", path, strerror(errno));
     if (!dash && S_ISDIR(info.st_mode))
-        return fail(err, "%s: is a directory; name its files", path);
+        return fail(err, "%s: is a directory; name its files: %s/*.txt", path, path);
     if (!dash && S_ISREG(info.st_mode)) {
         text->size = (uint64_t)info.st_size;
     } else if (dash || S_ISFIFO(info.st_mode)) {
@@ -565,44 +589,132 @@ static bool text_measure(Text *text, const char *path, double fraction, const Ou
         return fail(err, "%s: is not a file or a pipe", path);
     }
     if (text->size == 0) return fail(err, "%s: is empty; expected a text", text->path);
-    return text_check(text, err) && text_set_cut(text, fraction, err);
+    return text_check(text, err);
 }
 
-// The encoding that a byte-order mark at the text's beginning names; NULL: none, or UTF-8.
-static const char *text_encoding(Text *text) {
-    unsigned char mark[4] = { 0 };
-    Error ignored;
-    if (!text_open(text, 0, &ignored)) return NULL;
-    size_t n = fread(mark, 1, sizeof mark, text->file);
-    text_close(text);
-    if (n == 4 && memcmp(mark, "\xFF\xFE\0\0", 4) == 0) return "UTF-32";
-    bool utf16 = n >= 2 && (memcmp(mark, "\xFF\xFE", 2) == 0 || memcmp(mark, "\xFE\xFF", 2) == 0);
-    return utf16 ? "UTF-16" : NULL;
-}
+// ---- documents, and the two splits ----
 
-// Names the first text that is not in UTF-8, and how to convert it.
-static void texts_hint(Text *texts, int n) {
-    const Text *first = NULL;
-    const char *encoding = NULL;
-    int others = 0;
-    for (int i = 0; i < n; i++) {
-        const char *found = text_encoding(&texts[i]);
-        if (!found) continue;
-        if (first) others++;
-        else first = &texts[i], encoding = found;
+static void corpus_add(void *corpus, uint64_t from, uint64_t to) {
+    Corpus *c = (Corpus *)corpus;
+    if (c->n == c->capacity) {
+        c->capacity = 2*c->capacity + 64;
+        c->pieces = (Piece *)realloc(c->pieces, c->capacity * sizeof *c->pieces);
+        if (!c->pieces) die("memory: none left for a list of %zu documents", c->capacity);
     }
-    if (!first) return;
-    char more[32] = "";
-    if (others) snprintf(more, sizeof more, " (and %d more)", others);
-    char *word = shell_word(first->path);
-    if (first->spooled)
-        warn("%s%s: is %s, not UTF-8; convert it: iconv -f %s -t UTF-8 | " PROGRAM " text -",
-             first->path, more, encoding, encoding);
-    else
-        warn("%s%s: is %s, not UTF-8; convert it: iconv -f %s -t UTF-8 %s > %s.utf8",
-             first->path, more, encoding, encoding, word, word);
-    free(word);
+    Piece piece = { c->text, from, to, false, false };
+    c->pieces[c->n++] = piece;
 }
+
+// Warns of bytes that no text in UTF-8 has: once, of the first kind that there is.
+static void odd_warn(const Scan *s) {
+    const Odd *odd = s->nul.count ? &s->nul : &s->invalid;
+    const char *utf16 = odd->first % 2 ? "UTF-16LE" : "UTF-16BE";
+    const char *code = odd == &s->nul ? utf16 : "LATIN1";
+    if (odd->count == 0) return;
+    warn("%s: byte %" PRIu64 " is %s, and %" PRIu64 " in all are; they become tokens as they are; if "
+         "the text is in %s, `iconv -f %s -t UTF-8` converts it", odd->path, odd->first,
+         odd == &s->nul ? "NUL" : "not UTF-8", odd->count, code, code);
+}
+
+// Looks through all texts for documents, and for odd bytes.
+static bool corpus_scan(Corpus *c, const char *separator, Error *err) {
+    Scan *s = (Scan *)alloc_or_die(sizeof *s, "a block of text");
+    double done = 0.0;
+    bool good = true;
+    Progress progress = progress_begin("looking for documents", c->bytes);
+    s->separator = separator;
+    s->found = corpus_add;
+    s->corpus = c;
+    for (int i = 0; good && i < c->n_texts; i++) {
+        Text *text = c->text = &c->texts[i];
+        scan_begin(s, text->path);
+        good = text_open(text, 0, err);
+        while (good && scan_block(s, text->file)) progress_show(&progress, done + (double)s->size);
+        if (good && ferror(text->file))
+            good = fail(err, "%s: cannot be read: %s", text->path, strerror(errno));
+        text_close(text);
+        done += (double)s->size;
+    }
+    progress_end(&progress);
+    if (good) odd_warn(s);
+    if (good && s->separators > 0)
+        printf("ends   %12" PRIu64 " lines \"%s\" end documents\n", s->separators, separator);
+    free(s);
+    return good;
+}
+
+// Holds out whole documents, spread evenly.
+static void corpus_hold_out(Corpus *c, double fraction) {
+    size_t held = 0;
+    for (size_t i = 0; i < c->n; i++) {
+        c->pieces[i].val = is_held_out((double)i, fraction);
+        held += c->pieces[i].val;
+    }
+    printf("split  %12zu documents of %zu, spread evenly, are for validation\n", held, c->n);
+}
+
+// The last `fraction` of all bytes is for validation. The cut is moved out of a character.
+static bool corpus_cut(Corpus *c, double fraction, Error *err) {
+    unsigned char window[8];
+    uint64_t total = 0, cut;
+    size_t i = 0;
+    for (size_t k = 0; k < c->n; k++) total += c->pieces[k].to - c->pieces[k].from;
+    cut = (uint64_t)((double)total * (1.0 - fraction));
+    while (i < c->n && cut >= c->pieces[i].to - c->pieces[i].from)
+        cut -= c->pieces[i].to - c->pieces[i].from, i++;
+    if (i == c->n) return true;
+    Piece piece = c->pieces[i];
+    uint64_t at = piece.from + cut, from = at < 4 ? 0 : at - 4;
+    if (!text_open(piece.text, from, err)) return false;
+    size_t n = fread(window, 1, sizeof window, piece.text->file);
+    text_close(piece.text);
+    if (from + n < at) return fail(err, "%s: shrank while it was read", piece.text->path);
+    at -= (uint64_t)utf8_straddle(window, (int)n, (int)(at - from));
+    corpus_add(c, 0, 0);
+    memmove(&c->pieces[i + 1], &c->pieces[i], (c->n - 1 - i) * sizeof piece);
+    c->pieces[i].to = c->pieces[i + 1].from = at;
+    c->pieces[i].unended = true;
+    while (++i < c->n) c->pieces[i].val = true;
+    printf("split  the last %g%% are for validation: cut inside %s, without an end of text there; "
+           "from %d documents on whole ones are held out\n", 100.0 * fraction, piece.text->path,
+           WHOLE_DOCUMENTS);
+    return true;
+}
+
+// Decides what is for training. Refuses texts too short to be split.
+static bool corpus_split(Corpus *c, double fraction, Error *err) {
+    uint64_t bytes[2] = { 0, 0 };
+    if (c->n >= WHOLE_DOCUMENTS && fraction * (double)c->n >= 1.0) corpus_hold_out(c, fraction);
+    else if (!corpus_cut(c, fraction, err)) return false;
+    for (size_t i = 0; i < c->n; i++)
+        bytes[c->pieces[i].val] += c->pieces[i].to - c->pieces[i].from;
+    if (bytes[0] > 0 && (bytes[1] > 0 || fraction == 0.0)) return true;
+    return fail(err, "%s: %" PRIu64 " bytes are too few for a training and a validation part; use "
+                "a longer text or another --val-fraction", c->texts[0].path, bytes[0] + bytes[1]);
+}
+
+// Finds the documents of all texts, and their splits, before anything is encoded.
+static bool corpus_open(Corpus *c, char **paths, int n, const TextOptions *o, const Output *out,
+                        Error *err) {
+    const char *separator = strcmp(o->separator, "none") == 0 ? NULL : o->separator;
+    memset(c, 0, sizeof *c);
+    c->texts = (Text *)alloc_or_die((size_t)n * sizeof *c->texts, "the list of texts");
+    c->n_texts = n;
+    for (int i = 0; i < n; i++) {
+        if (!text_measure(&c->texts[i], paths[i], out, err)) return false;
+        c->bytes += (double)c->texts[i].size;
+    }
+    return corpus_scan(c, separator, err) && corpus_split(c, o->val_fraction, err);
+}
+
+static void corpus_close(Corpus *c) {
+    for (int i = 0; i < c->n_texts; i++)
+        if (c->texts[i].spooled) fclose(c->texts[i].file);
+    free(c->texts);
+    free(c->pieces);
+}
+
+// ---- encoding ----
 
 // A buffer to encode a text block by block. Blocks end where tokenizer_cut allows.
 typedef struct {
@@ -668,34 +780,105 @@ static bool text_read(Blocks *b, size_t *ready, const Text *text, uint64_t *from
     return fail(err, "%s: shrank while it was read", text->path);
 }
 
-// Encodes bytes from ... to-1 of a text as one document. An empty range adds no document.
-static bool text_add(Split *s, Blocks *b, const Tokenizer *t, Text *text, uint64_t from,
-                     uint64_t to, Error *err) {
-    if (from == to) return true;
-    s->bytes += to - from;
-    if (!text_open(text, from, err)) return false;
-    while (from < to) {
+// Counts the words of a piece, for training a vocabulary.
+static bool piece_count(WordCounts *counts, Blocks *b, const Piece *p, Error *err) {
+    if (!text_open(p->text, p->from, err)) return false;
+    for (uint64_t from = p->from; from < p->to; ) {
         size_t ready;
-        if (!text_read(b, &ready, text, &from, to, err)) return false;
+        if (!text_read(b, &ready, p->text, &from, p->to, err)) return false;
+        word_counts_add(counts, b->text, ready);
+        blocks_drop(b, ready);
+    }
+    return true;
+}
+
+// Encodes a piece block by block: it may be larger than memory.
+static bool piece_stream(Split *s, Blocks *b, const Tokenizer *t, const Piece *p, Error *err) {
+    s->bytes += p->to - p->from;
+    if (!text_open(p->text, p->from, err)) return false;
+    for (uint64_t from = p->from; from < p->to; ) {
+        size_t ready;
+        if (!text_read(b, &ready, p->text, &from, p->to, err)) return false;
         size_t count = tokenizer_encode_parallel(t, b->ids, b->text, ready);
         if (!split_add(s, b->ids, count, err)) return false;
         blocks_drop(b, ready);
     }
-    text_close(text);
-    return split_end_document(s, err);
+    return p->unended || split_end_document(s, err);
 }
 
-// Counts the words of a text's training part, for training a vocabulary.
-static bool text_count(WordCounts *counts, Blocks *b, Text *text, Error *err) {
-    if (!text_open(text, 0, err)) return false;
-    for (uint64_t from = 0; from < text->cut; ) {
-        size_t ready;
-        if (!text_read(b, &ready, text, &from, text->cut, err)) return false;
-        word_counts_add(counts, b->text, ready);
-        blocks_drop(b, ready);
+enum { DOCUMENTS_AT_ONCE = 8192 };
+
+// Documents on their way to the splits: gathered, encoded in parallel, written in their order.
+typedef struct {
+    const Tokenizer *tokenizer;
+    Split train, val;
+    Blocks blocks;                   // texts, one after the other
+    size_t from[DOCUMENTS_AT_ONCE + 1], counts[DOCUMENTS_AT_ONCE];
+    Split *split[DOCUMENTS_AT_ONCE];
+    size_t n;                        // documents gathered
+} Documents;
+
+static Documents *documents_begin(Output *out, const Tokenizer *t, Progress progress) {
+    Documents *d = (Documents *)alloc_or_die(sizeof *d, "the documents");
+    d->tokenizer = t;
+    split_init(&d->train, out, "train", t);
+    split_init(&d->val, out, "val", t);
+    blocks_init(&d->blocks, TEXT_BLOCK);
+    d->blocks.progress = progress;
+    return d;
+}
+
+static void documents_free(Documents *d) {
+    blocks_free(&d->blocks);
+    free(d);
+}
+
+static bool documents_write(Documents *d, Error *err) {
+    const Blocks *b = &d->blocks;
+    #pragma omp parallel for schedule(dynamic, 16)
+    for (size_t i = 0; i < d->n; i++)
+        d->counts[i] = tokenizer_encode(d->tokenizer, b->ids + d->from[i], b->text + d->from[i],
+                                        d->from[i + 1] - d->from[i]);
+    for (size_t i = 0; i < d->n; i++) {
+        Split *s = d->split[i];
+        s->bytes += d->from[i + 1] - d->from[i];
+        if (!split_add(s, b->ids + d->from[i], d->counts[i], err) || !split_end_document(s, err))
+            return false;
     }
-    text_close(text);
+    progress_show(&d->blocks.progress, d->blocks.read);
+    d->n = d->blocks.held = 0;
     return true;
+}
+
+// Where the n bytes of the next document go, which is of that split; NULL after an error.
+static char *documents_room(Documents *d, Split *split, size_t n, Error *err) {
+    Blocks *b = &d->blocks;
+    bool full = d->n == DOCUMENTS_AT_ONCE || b->held + n > b->capacity;
+    if (full && !documents_write(d, err)) return NULL;
+    while (n > b->capacity) blocks_double(b);              // one document alone
+    d->split[d->n] = split;
+    d->from[++d->n] = b->held += n;
+    return b->text + b->held - n;
+}
+
+static bool documents_end(Documents *d, Output *out, Error *err) {
+    bool good = documents_write(d, err) && shard_end(&d->train, err) && shard_end(&d->val, err)
+             && output_tokenizer(out, d->tokenizer, err);
+    progress_end(&d->blocks.progress);
+    return good;
+}
+
+// Adds a piece. Small documents are gathered; a large one keeps all threads busy alone.
+static bool piece_add(Documents *d, const Piece *p, Error *err) {
+    Split *s = p->val ? &d->val : &d->train;
+    size_t n = (size_t)(p->to - p->from);
+    if (p->unended || n > d->blocks.capacity / 64)
+        return documents_write(d, err) && piece_stream(s, &d->blocks, d->tokenizer, p, err);
+    char *room = documents_room(d, s, n, err);
+    if (!room || !text_open(p->text, p->from, err)) return false;
+    d->blocks.read += (double)n;
+    if (fread(room, 1, n, p->text->file) == n) return true;
+    return fail(err, "%s: cannot be read, or shrank while it was read", p->text->path);
 }
 
 static void text_report(const Split *s) {
@@ -704,40 +887,14 @@ static void text_report(const Split *s) {
                 s->tokens, (double)s->bytes / (double)(s->tokens - s->documents), s->shards);
 }
 
-static bool text_write(Output *out, const Tokenizer *t, Text *texts, int n, Error *err) {
-    Split train, val;
-    Blocks blocks;
-    double bytes = 0.0;
-    for (int i = 0; i < n; i++) bytes += (double)texts[i].size;
-    split_init(&train, out, "train", t);
-    split_init(&val, out, "val", t);
-    blocks_init(&blocks, TEXT_BLOCK);
-    blocks.progress = progress_begin("encoding", bytes);
+static bool text_write(Documents *d, Output *out, const Corpus *c, Error *err) {
     bool good = true;
-    for (int i = 0; good && i < n; i++)
-        good = text_add(&train, &blocks, t, &texts[i], 0, texts[i].cut, err)
-            && text_add(&val, &blocks, t, &texts[i], texts[i].cut, texts[i].size, err);
-    progress_end(&blocks.progress);
-    good = good && shard_end(&train, err) && shard_end(&val, err) && output_tokenizer(out, t, err);
-    if (good) text_report(&train), text_report(&val);
-    blocks_free(&blocks);
-    return good;
-}
-
-// Measures every text before anything is encoded. Refuses texts too short to be split.
-static Text *texts_measure(char **paths, int n, double fraction, const Output *out, Error *err) {
-    Text *texts = (Text *)alloc_or_die((size_t)n * sizeof *texts, "the list of texts");
-    uint64_t train = 0, val = 0;
-    for (int i = 0; i < n; i++) {
-        if (!text_measure(&texts[i], paths[i], fraction, out, err)) return NULL;
-        train += texts[i].cut;
-        val += texts[i].size - texts[i].cut;
+    for (size_t i = 0; good && i < c->n; i++) {
+        const Piece *p = &c->pieces[i];
+        good = p->from == p->to || piece_add(d, p, err);
+        if (i + 1 == c->n || p[1].text != p->text) text_close(p->text);
     }
-    texts_hint(texts, n);
-    if (train > 0 && (val > 0 || fraction == 0.0)) return texts;
-    fail(err, "%s: %" PRIu64 " bytes are too few for a training and a validation part; use a "
-         "longer text or another --val-fraction", texts[0].path, train + val);
-    return NULL;
+    return good && documents_end(d, out, err);
 }
 
 // Loads "byte" or a file. The caller handles bpe:N if there is a text to train on.
@@ -772,16 +929,19 @@ static bool learn_size(int *size, const char *choice, Error *err) {
 
 static void learn_show(void *progress, double done) { progress_show((Progress *)progress, done); }
 
-// Trains a vocabulary on the training parts of all texts.
-static bool tokenizer_learn(Tokenizer *t, Text *texts, int n, int size, Error *err) {
+// Trains a vocabulary on the training part of all texts.
+static bool tokenizer_learn(Tokenizer *t, const Corpus *c, int size, Error *err) {
     WordCounts counts = { NULL, 0, 0, NULL, 0, 0, NULL, 0 };
     Blocks blocks;
-    double start = seconds_now(), bytes = 0.0;
+    double start = seconds_now();
     bool good = true;
-    for (int i = 0; i < n; i++) bytes += (double)texts[i].cut;
     blocks_init(&blocks, TEXT_BLOCK);
-    blocks.progress = progress_begin("counting words", bytes);
-    for (int i = 0; good && i < n; i++) good = text_count(&counts, &blocks, &texts[i], err);
+    blocks.progress = progress_begin("counting words", c->bytes);
+    for (size_t i = 0; good && i < c->n; i++) {
+        const Piece *p = &c->pieces[i];
+        good = p->val || piece_count(&counts, &blocks, p, err);
+        if (i + 1 == c->n || p[1].text != p->text) text_close(p->text);
+    }
     progress_end(&blocks.progress);
     blocks_free(&blocks);
     if (good) {
@@ -795,38 +955,49 @@ static bool tokenizer_learn(Tokenizer *t, Text *texts, int n, int size, Error *e
     return good;
 }
 
+// Prints both splits, and how to train without the second.
+static void documents_report(const Documents *d, const TextOptions *o, double start) {
+    text_report(&d->train);
+    text_report(&d->val);
+    if (d->val.tokens == 0)
+        printf("       training needs one: train_gpt2 --train '%s/*train*.bin' --val FILE\n", o->out);
+    printf("%s written in %.1f s, documents: %" PRIu64 "\n", o->out, seconds_now() - start,
+           d->train.documents + d->val.documents);
+}
+
 static void text_run(const TextOptions *o, char **paths, int n) {
     Error err;
     Output out;
     Tokenizer t;
+    Corpus corpus;
     int size = 0;
     double start = seconds_now();
     bool learn = strncmp(o->tokenizer, "bpe:", 4) == 0;
     if (!(learn ? learn_size(&size, o->tokenizer, &err)
                 : tokenizer_choose(&t, o->tokenizer, &err))) die("%s", err.text);
     if (!learn) check_vocabulary(&t, o->tokenizer);
-    if (!output_begin(&out, o->out, "text", o->overwrite, &err)) die("%s", err.text);
-    Text *texts = texts_measure(paths, n, o->val_fraction, &out, &err);
-    if (!texts || (learn && !tokenizer_learn(&t, texts, n, size, &err))
-        || !text_write(&out, &t, texts, n, &err) || !output_commit(&out, &err))
-        die("%s", err.text);
-    for (int i = 0; i < n; i++)
-        if (texts[i].spooled) fclose(texts[i].file);
-    free(texts);
+    if (!output_begin(&out, o->out, "text", o->overwrite, &err)
+        || !corpus_open(&corpus, paths, n, o, &out, &err)
+        || (learn && !tokenizer_learn(&t, &corpus, size, &err))) die("%s", err.text);
+    Documents *d = documents_begin(&out, &t, progress_begin("encoding", corpus.bytes));
+    if (!text_write(d, &out, &corpus, &err) || !output_commit(&out, &err)) die("%s", err.text);
+    documents_report(d, o, start);
+    documents_free(d);
+    corpus_close(&corpus);
     tokenizer_free(&t);
-    printf("%s written in %.1f s, files: %d\n", o->out, seconds_now() - start, n);
 }
 
 static void command_text(int argc, char **argv) {
     TextOptions o;
     Error err;
     int n;
-    char **paths = (char **)alloc_or_die((size_t)argc * sizeof *paths, "the arguments");
+    char **paths = argv;             // their places are free once they have been read
     if (!options_parse(&o, text_table, TEXT_OPTIONS, argc, argv, paths, &n, &err))
         die("%s", err.text);
     if (options_given(&o, text_table, TEXT_OPTIONS, "help")) {
         options_help(stdout, "usage: prepare text FILE... --out DIR [flags]\n"
-                     "Writes texts as tokens, with end of text after each file.\n"
+                     "Writes texts as tokens, with end of text after each document: a file, or its "
+                     "lines\nup to a line that is <|endoftext|> alone (--separator).\n"
                      "FILE may be a pipe, or - for standard input.",
                      text_table, TEXT_OPTIONS);
     } else {
@@ -834,7 +1005,6 @@ static void command_text(int argc, char **argv) {
         if (!o.out) die("--out: missing; expected the directory to write to");
         text_run(&o, paths, n);
     }
-    free(paths);
 }
 
 // ============================== prepare jsonl ==============================
@@ -846,111 +1016,65 @@ static const Option jsonl_table[] = {
       "output", "replace the shards that --out holds", NULL },
     { "tokenizer", "byte|FILE", OPT_TEXT, offsetof(TextOptions, tokenizer), "byte", 1, 0, NULL,
       "output", TOKENIZER_HELP, NULL },
+    { "key", "NAME", OPT_TEXT, offsetof(TextOptions, key), "text", 1, 0, NULL,
+      "output", "the member of a line that is its document", NULL },
+    { "skip-bad", NULL, OPT_FLAG, offsetof(TextOptions, skip_bad), NULL, 0, 0, NULL,
+      "output", "leave out lines that hold no document, and count them", NULL },
     { "val-fraction", "X", OPT_REAL, offsetof(TextOptions, val_fraction), "0.01", 0, 0.99, NULL,
       "output", "fraction of the documents, spread evenly, for validation; 0: none", NULL },
     { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },
 };
 #define JSONL_OPTIONS ((int)(sizeof jsonl_table / sizeof jsonl_table[0]))
 
-enum { DOCUMENTS_AT_ONCE = 8192 };
-
-// Documents on their way to the splits: gathered, encoded in parallel, written in their order.
-typedef struct {
-    const Tokenizer *tokenizer;
-    Split train, val;
-    double val_fraction;
-    Blocks blocks;                   // texts, one after the other
-    size_t from[DOCUMENTS_AT_ONCE + 1], counts[DOCUMENTS_AT_ONCE];
-    size_t n;                        // documents gathered
-} Documents;
-
-// The split of the next document. Validation gets its share evenly: the stream's length is unknown.
-static Split *documents_split(Documents *d) {
-    double before = (double)(d->train.documents + d->val.documents);
-    bool val = floor((before + 1.0) * d->val_fraction) > floor(before * d->val_fraction);
-    return val ? &d->val : &d->train;
+static bool jsonl_add(Documents *d, const JsonNode *text, double fraction, Error *err) {
+    if (text->length == 0) return true;
+    Split *s = is_held_out(d->blocks.read, fraction) ? &d->val : &d->train;
+    char *room = documents_room(d, s, text->length, err);
+    if (room) memcpy(room, text->text, text->length);
+    d->blocks.read++;
+    return room != NULL;
 }
 
-static bool documents_write(Documents *d, Error *err) {
-    const Blocks *b = &d->blocks;
-    #pragma omp parallel for schedule(dynamic, 16)
-    for (size_t i = 0; i < d->n; i++)
-        d->counts[i] = tokenizer_encode(d->tokenizer, b->ids + d->from[i], b->text + d->from[i],
-                                        d->from[i + 1] - d->from[i]);
-    for (size_t i = 0; i < d->n; i++) {
-        Split *s = documents_split(d);
-        s->bytes += d->from[i + 1] - d->from[i];
-        if (!split_add(s, b->ids + d->from[i], d->counts[i], err) || !split_end_document(s, err))
-            return false;
-    }
-    progress_show(&d->blocks.progress, (double)(d->train.documents + d->val.documents));
-    d->n = d->blocks.held = 0;
-    return true;
-}
-
-static bool documents_add(Documents *d, const char *text, size_t n, Error *err) {
-    Blocks *b = &d->blocks;
-    bool full = d->n == DOCUMENTS_AT_ONCE || b->held + n > b->capacity;
-    if (n == 0) return true;
-    if (full && !documents_write(d, err)) return false;
-    while (n > b->capacity) blocks_double(b);              // one document alone
-    memcpy(b->text + b->held, text, n);
-    b->held += n;
-    d->from[++d->n] = b->held;
-    return true;
-}
-
-static bool documents_read(Documents *d, const char *path, Error *err) {
-    Jsonl j;
+static bool jsonl_read(Documents *d, Jsonl *j, const char *path, double fraction, Error *err) {
     const JsonNode *text = NULL;
     bool dash = strcmp(path, "-") == 0, good = true;
     FILE *file = dash ? stdin : fopen(path, "rb");
     if (!file) return fail(err, "%s: cannot be opened: %s", path, strerror(errno));
-    jsonl_begin(&j, file, dash ? "standard input" : path);
+    jsonl_begin(j, file, dash ? "standard input" : path);
     do {
-        good = jsonl_next(&j, &text, err);
-        if (good && text) good = documents_add(d, text->text, text->length, err);
+        good = jsonl_next(j, &text, err);
+        if (good && text) good = jsonl_add(d, text, fraction, err);
     } while (good && text);
-    jsonl_free(&j);
     if (!dash) fclose(file);
     return good;
 }
 
-static bool documents_end(Documents *d, Output *out, Error *err) {
-    if (!documents_write(d, err) || !shard_end(&d->train, err) || !shard_end(&d->val, err))
-        return false;
-    if (d->train.documents == 0 || (d->val.documents == 0 && d->val_fraction > 0.0))
-        return fail(err, "%" PRIu64 " documents are too few for a training and a validation part; "
-                    "use more of them or another --val-fraction",
-                    d->train.documents + d->val.documents);
-    return output_tokenizer(out, d->tokenizer, err);
+static bool jsonl_end(Documents *d, Output *out, double fraction, Error *err) {
+    if (!documents_end(d, out, err)) return false;
+    if (d->train.documents > 0 && (d->val.documents > 0 || fraction == 0.0)) return true;
+    return fail(err, "%" PRIu64 " documents are too few for a training and a validation part; "
+                "use more of them, or a --val-fraction of one by their number",
+                d->train.documents + d->val.documents);
 }
 
 static void jsonl_run(const TextOptions *o, char **paths, int n) {
     Error err;
     Output out;
     Tokenizer t;
+    Jsonl j = { .key = o->key, .skip_bad = o->skip_bad };
     double start = seconds_now();
     if (!tokenizer_choose(&t, o->tokenizer, &err)) die("%s", err.text);
     check_vocabulary(&t, o->tokenizer);
     if (!output_begin(&out, o->out, "jsonl", o->overwrite, &err)) die("%s", err.text);
-    Documents *d = (Documents *)alloc_or_die(sizeof *d, "the documents");
-    d->tokenizer = &t;
-    d->val_fraction = o->val_fraction;
-    split_init(&d->train, &out, "train", &t);
-    split_init(&d->val, &out, "val", &t);
-    blocks_init(&d->blocks, TEXT_BLOCK);
-    d->blocks.progress = progress_begin("documents", 0.0);
+    Documents *d = documents_begin(&out, &t, progress_begin("documents", 0.0));
     for (int i = 0; i < n; i++)
-        if (!documents_read(d, paths[i], &err)) die("%s", err.text);
-    if (!documents_end(d, &out, &err) || !output_commit(&out, &err)) die("%s", err.text);
-    progress_end(&d->blocks.progress);
-    text_report(&d->train);
-    text_report(&d->val);
-    printf("%s written in %.1f s, documents: %" PRIu64 "\n", o->out, seconds_now() - start,
-           d->train.documents + d->val.documents);
-    blocks_free(&d->blocks);
-    free(d);
+        if (!jsonl_read(d, &j, paths[i], o->val_fraction, &err)) die("%s", err.text);
+    if (j.bad > 0) warn("%" PRIu64 " lines were left out; the first: %s", j.bad, j.first_bad.text);
+    if (!jsonl_end(d, &out, o->val_fraction, &err) || !output_commit(&out, &err))
+        die("%s", err.text);
+    documents_report(d, o, start);
+    documents_free(d);
+    jsonl_free(&j);
     tokenizer_free(&t);
 }
 
@@ -958,7 +1082,7 @@ static void command_jsonl(int argc, char **argv) {
     TextOptions o;
     Error err;
     int n;
-    char **paths = (char **)alloc_or_die((size_t)argc * sizeof *paths, "the arguments");
+    char **paths = argv;             // their places are free once they have been read
     if (!options_parse(&o, jsonl_table, JSONL_OPTIONS, argc, argv, paths, &n, &err))
         die("%s", err.text);
     if (options_given(&o, jsonl_table, JSONL_OPTIONS, "help")) {
@@ -972,7 +1096,6 @@ static void command_jsonl(int argc, char **argv) {
         if (!o.out) die("--out: missing; expected the directory to write to");
         jsonl_run(&o, paths, n);
     }
-    free(paths);
 }
 
 // ============================== prepare encode, prepare decode ==============================

@@ -28,18 +28,42 @@ static inline bool path_join(Path *path, const char *dir, const char *name, Erro
 
 typedef struct { const unsigned char *bytes; size_t n; } FileMap;
 
-// A guess from the first bytes at what an unexpected file is, for messages; NULL: unknown.
+// A guess from the first bytes at what an unexpected file is, and what to do; NULL: unknown.
 static inline const char *file_kind(const unsigned char *bytes, size_t n) {
     static const char *const kinds[][2] = {
         { "<", "a web page (HTML): the download failed" },
         { "version https://git-lfs", "a Git LFS pointer; `git lfs pull` fetches the file" },
-        { "\x1f\x8b", "compressed; gunzip it" },
-        { "PK\x03\x04", "a zip or PyTorch archive" },
-        { "PAR1", "a Parquet file" },
+        { "\x1f\x8b", "a gzip file; gunzip it first" },
+        { "\xFD""7zXZ", "an xz file; unxz it first" },
+        { "\x28\xB5\x2F\xFD", "a zstd file; unzstd it first" },
+        { "BZh91AY&SY", "a bzip2 file; bunzip2 it first" },
+        { "\x04\x22\x4D\x18", "an lz4 file; unlz4 it first" },
+        { "7z\xBC\xAF\x27\x1C", "a 7z archive; unpack it first" },
+        { "Rar!\x1A\x07", "a RAR archive; unpack it first" },
+        { "PK\x03\x04", "a zip archive (docx, epub, npz, PyTorch); unzip it, or export its text" },
+        { "%PDF-", "a PDF; pdftotext writes its text" },
+        { "{\\rtf", "an RTF document; save it as plain text" },
+        { "\xD0\xCF\x11\xE0", "an old Office document; save it as plain text" },
+        { "\x89PNG", "a PNG picture" },
+        { "\xFF\xD8\xFF", "a JPEG picture" },
+        { "GIF8", "a GIF picture" },
+        { "\x7F""ELF", "a program (ELF)" },
+        { "SQLite format 3", "an SQLite database; export its text" },
+        { "PAR1", "a Parquet file; export its column of texts as JSON lines" },
+        { "ARROW1", "an Arrow file; export its column of texts as JSON lines" },
+        { "\x89HDF", "an HDF5 file" },
         { "\x80\x02", "a Python pickle" },
+        { "\x80\x03", "a Python pickle" },
+        { "\x80\x04", "a Python pickle" },
+        { "\x80\x05", "a Python pickle" },
         { "GGUF", "a GGUF file" },
         { "\x93NUMPY", "a NumPy array" },
+        { "\xFF\xFE", "text in UTF-16; iconv -f UTF-16 -t UTF-8 converts it" },
+        { "\xFE\xFF", "text in UTF-16; iconv -f UTF-16 -t UTF-8 converts it" },
     };
+    if (n >= 262 && memcmp(bytes + 257, "ustar", 5) == 0) return "a tar archive; unpack it first";
+    if (n >= 4 && (memcmp(bytes, "\xFF\xFE\0\0", 4) == 0 || memcmp(bytes, "\0\0\xFE\xFF", 4) == 0))
+        return "text in UTF-32; iconv -f UTF-32 -t UTF-8 converts it";
     while (n > 0 && (*bytes == ' ' || *bytes == '\n' || *bytes == '\r' || *bytes == '\t'))
         bytes++, n--;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {

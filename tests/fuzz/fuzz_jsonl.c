@@ -7,7 +7,7 @@
 #include "../../dev/data/jsonl.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    Jsonl j;
+    Jsonl j = { .key = "text" };
     const JsonNode *text;
     Error err;
     size_t lines = 1, documents = 0;
