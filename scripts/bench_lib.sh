@@ -8,6 +8,7 @@
 
 build=${BUILD:-build}
 mkdir -p "$build"
+export LC_ALL=C                              # numbers have a point, not a comma
 export BENCH_RESULTS=${BENCH_RESULTS:-$build/bench.jsonl}
 unset OPENBLAS_CORETYPE        # it would select another processor's kernels
 

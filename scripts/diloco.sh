@@ -11,6 +11,7 @@
 # A finished run, whose log is in out/diloco, is not repeated. RATES="2e-3 4e-3" and STEPS=N change
 # the grid. The table is also written to out/diloco/table.md.
 set -u
+export LC_ALL=C                              # numbers have a point, not a comma
 cd "$(dirname "$0")/.." || exit 1
 steps=${STEPS:-3000} rates=${RATES:-4e-3 8e-3 16e-3} every=20 out=out/diloco
 eval_tokens=200000 tokens=20000000

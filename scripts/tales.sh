@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # The first run: generates the corpus of tales and trains a small GPT-2 on it, in about a minute on
-# two cores. Further flags override those below: scripts/tales.sh --tokens 20000000
+# two cores. Further flags override those below: scripts/tales.sh --tokens 20000000 --out out/longer
+# Without flags it replaces the model that it has made before, and no other.
 set -e
+export LC_ALL=C                              # numbers have a point, not a comma
 cd "$(dirname "$0")/.."
 out=out/tales tokens=6000000 steps='' batch='' micro_batch=4 seq_len=256
-length=(--tokens $tokens) shape=(--layers 2 --heads 2 --channels 64) replace=(--overwrite) name=''
+length=(--tokens $tokens) shape=(--layers 2 --heads 2 --channels 64) replace=() name=''
 for arg in "$@"; do
     case $arg in --*=*) name=${arg%%=*} arg=${arg#*=} ;; --*) name=$arg && continue ;; esac
     case $name in
@@ -17,7 +19,9 @@ for arg in "$@"; do
         --out) out=$arg ;;
     esac
 done
-case " $* " in *" --resume "*) replace=() shape=() ;; esac
+case " $* " in *" --resume "*) shape=() ;; esac
+if [ $# -eq 0 ] && ! grep -q '^{"event":"resume"' $out/log.jsonl &&
+    grep -q '^{"event":"start".*"tokens":'$tokens, $out/log.jsonl; then replace=(--overwrite); fi 2>/dev/null
 
 # 20,000 tokens of warm-up, or a tenth of a short run.
 warmup=$(awk -v tokens="$tokens" -v steps="$steps" -v batch="$batch" -v micro="$micro_batch" \
@@ -25,6 +29,8 @@ warmup=$(awk -v tokens="$tokens" -v steps="$steps" -v batch="$batch" -v micro="$
         if (steps != "") tokens = steps * (batch != "" ? batch : micro * seq)
         printf "%d", tokens < 200000 ? tokens / 10 : 20000
     }')
+[ -x train_gpt2 ] && [ -x prepare ] || make -s
+case " $* " in *" --help "*) exec ./train_gpt2 --help ;; esac
 printf 'watch   scripts/watch.py %q   shows this run in a browser while it trains\n' "$out"
 [ -f data/tales/tales_train_000000.bin ] || ./prepare tales --out data/tales --overwrite
 ./train_gpt2 --data data/tales --out out/tales "${replace[@]}" "${shape[@]}" "${length[@]}" \

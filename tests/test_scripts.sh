@@ -64,13 +64,17 @@ opening() {                                 # its first comment, or docstring
     esac
 }
 found=0
-for script in $(find scripts dev/data -name '*.sh' -o -name '*.py') \
+for script in $(find scripts dev/data dev/build_up -name '*.sh' -o -name '*.py') \
               $(find scripts -type f -perm -u+x ! -name '*.sh' ! -name '*.py'); do
     found=$((found + 1))
     parses "$script" || note "$script: does not parse: $(cat "$dir/stderr")"
     [ "$(head -c 3 "$script")" = '"""' ] ||
         opening "$script" | grep -qE "$(basename "$script")|\`make [a-z]+" ||
         note "$script: its first comment does not say how to start it"
+    if [[ $script = *.sh ]] && grep -qE "awk|printf '[^']*%[.0-9]*[fg]" "$script"; then
+        grep -qE '^export LC_ALL=C|^\. scripts/bench_lib.sh' "$script" ||
+            note "$script: computes with the user's decimal comma"
+    fi
     case $(head -c 2 "$script") in
         '#!') [ -x "$script" ] || note "$script: not executable" ;;
         *) [ ! -x "$script" ] || note "$script: executable, but names no interpreter" ;;
@@ -92,17 +96,40 @@ end scripts_tales
 # The script's own flags give way to those that the user gives.
 for length in "--steps 3" "--steps=3 --batch-tokens 1024" "--tokens 2000" \
         "--init out/tales --steps 3"; do
-    good scripts/tales.sh $length --eval-tokens 1024 --max-new 8
+    good scripts/tales.sh $length --eval-tokens 1024 --max-new 8 --overwrite
     warmup=$(logged start warmup_tokens out/tales)
     [ "$warmup" -ge 200 ] && [ "$warmup" -le 307 ] || note "$length warms up for $warmup tokens"
 done
 good scripts/tales.sh --resume --steps 5 --eval-tokens 1024 --max-new 8
 same "step after --resume" "$(logged end step out/tales | awk '{ print $NF }')" 5
 good scripts/tales.sh --tokens 200000 --lr-schedule constant --target-loss 10 --eval-every 1 \
-    --eval-tokens 1024
+    --eval-tokens 1024 --overwrite
 same "warm-up of a longer run" "$(logged start warmup_tokens out/tales)" 20000
 refused "give one or the other" scripts/tales.sh --tokens 200000 --steps 3
 end scripts_tales_gives_way
+
+refused "holds a run already; --resume continues it; --overwrite" scripts/tales.sh --tokens 2000
+mv "$dir/tree/train_gpt2" "$dir/away"
+printf '#!/bin/sh\necho "$@"\n' > "$dir/tree/train_gpt2"
+chmod +x "$dir/tree/train_gpt2"
+for tokens in 6000000:1 5000000:0; do       # the model of a run without flags alone is replaced
+    printf '{"event":"start","tokens":%d,"x":1}\n' ${tokens%:*} > "$dir/tree/out/tales/log.jsonl"
+    good scripts/tales.sh
+    same "--overwrite of $tokens" "$(grep -c -e --overwrite "$dir/stdout")" ${tokens#*:}
+done
+mv "$dir/away" "$dir/tree/train_gpt2"
+rm -r "$dir/tree/out/tales"
+good scripts/tales.sh --tokens 2000 --eval-tokens 1024 --max-new 8
+end scripts_tales_keeps_a_model
+
+if git rev-parse --is-inside-work-tree > /dev/null 2>&1; then    # as Git for Windows clones
+    git -c core.autocrlf=true clone -q . "$dir/clone"
+    same "files with Windows' line ends" \
+        "$(git -C "$dir/clone" ls-files --eol | grep -c 'w/crlf\|w/mixed')" 0
+    end scripts_in_a_clone_on_windows
+else
+    skip scripts_in_a_clone_on_windows "needs a clone"
+fi
 
 sed 's/^/    /' scripts/plot.py tests/*.sh > "$dir/text"
 good scripts/shakespeare.sh "$dir/text" --steps 3 --warmup-tokens 0 --sample-every 3 --max-new 8

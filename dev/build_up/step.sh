@@ -5,6 +5,7 @@
 #     step.sh N [FILE]      FILE: your own, in place of ours
 #     step.sh --diff N      what the step adds to the one before
 set -eu
+export LC_ALL=C                              # numbers have a point, not a comma
 cd "$(dirname "$0")/../.."
 say() { echo "make $target: $*" >&2; exit 1; }
 ours() { printf '%s\n' dev/build_up/"$(printf %02d "$1")"_*.c; }

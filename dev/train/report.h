@@ -405,6 +405,7 @@ static inline void show_setup(const Run *r) {
     if (threads_asked(r->o.threads) > thread_count() && thread_count() > 1)
         printf("note    %d threads were asked for, but only %d a core are started\n",
                threads_asked(r->o.threads), THREADS_A_CORE);
+    if (!r->o.out) printf("note    nothing is saved; --out DIR keeps the model\n");
     if (r->comm.size == 1 && r->o.zero > 0)
         printf("note    --zero %d has no effect: there is one rank\n", r->o.zero);
     size_t cut = hellaswag_count_cut(&r->hellaswag, r->T);
