@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The first run: generates the corpus of tales and trains a small GPT-2 on it, in about a minute on
-# two cores. Further flags override those below: scripts/tales.sh --tokens 20000000 --out out/longer
-# Without flags it replaces the model that it has made before, and no other.
+# two cores. Without flags it replaces the model that it has made before, and no other.
+# Further flags override those below: scripts/tales.sh --tokens 20000000 --out out/longer
 set -e
 export LC_ALL=C                              # numbers have a point, not a comma
 cd "$(dirname "$0")/.."
@@ -29,8 +29,11 @@ warmup=$(awk -v tokens="$tokens" -v steps="$steps" -v batch="$batch" -v micro="$
         if (steps != "") tokens = steps * (batch != "" ? batch : micro * seq)
         printf "%d", tokens < 200000 ? tokens / 10 : 20000
     }')
+case " $* " in
+    *" --help "*) sed -n '2,/^[^#]/s/^# //p' scripts/tales.sh; echo "./train_gpt2 --help lists them."
+                  exit ;;
+esac
 [ -x train_gpt2 ] && [ -x prepare ] || make -s
-case " $* " in *" --help "*) exec ./train_gpt2 --help ;; esac
 printf 'watch   scripts/watch.py %q   shows this run in a browser while it trains\n' "$out"
 [ -f data/tales/tales_train_000000.bin ] || ./prepare tales --out data/tales --overwrite
 ./train_gpt2 --data data/tales --out out/tales "${replace[@]}" "${shape[@]}" "${length[@]}" \

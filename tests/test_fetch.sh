@@ -119,6 +119,23 @@ end fetch_interrupted_then_continued
 
 fresh
 run BREAK_AT=1000
+mv "$TMP/served" "$TMP/away"; printf '<!DOCTYPE html>\n<html>Log in</html>\n' >"$TMP/served"
+run NO_RANGE=1; want 1 "web page.*; what came before is kept"; want_part 1000
+mv "$TMP/away" "$TMP/served"
+run NO_RANGE=1 BREAK_AT=500; want 1 "by hand"; want_part 1000
+run; want 0 "continuing after 1000 bytes"; want_file; want_part none
+[ "$(ls "$TMP/data")" = file.txt ] || note "left $(ls "$TMP/data")"
+end fetch_login_page_keeps_part
+
+fresh
+mkdir "$TMP/data"; echo $$ >"$TMP/data/file.txt.part.lock"
+run; want 1 "process $$ fetches it"; want_no_file
+sh -c 'echo $$' >"$TMP/data/file.txt.part.lock"            # of a process that has ended
+run; want 0 "checksum right"; want_file
+end fetch_twice_at_once
+
+fresh
+run BREAK_AT=1000
 run NO_RANGE=1; want 0 "checksum right"; want_file; want_part none
 end fetch_no_continuing
 
@@ -147,7 +164,7 @@ end fetch_part_is_complete
 fresh
 mkdir "$TMP/tools"
 for tool in sh cat dirname mkdir wc tr mv rm head tail grep sha256sum shasum perl; do
-    at=$(command -v $tool) && ln -s "$at" "$TMP/tools/$tool"
+    at=$(type -P $tool) && ln -s "$at" "$TMP/tools/$tool"
 done
 sed -e 's/--output)/--output-document=*)/' -e 's/shift; out=$1/out=${1#*=}/' \
     -e 's/exit 6/exit 4/; s/exit 22/exit 8/; s/exit 18/exit 4/' \
