@@ -272,15 +272,29 @@ static inline bool shard_map(Shard *s, Error *err) {
     return s->map != NULL;
 }
 
+// Whether the file may hold tokens alone: 16-bit words that GPT-2's vocabulary has, and no text.
+static inline bool shard_is_raw(const Shard *s) {
+    bool text = true;
+    for (size_t i = 0; i + 1 < s->map_bytes && i < 4096; i += 2) {
+        int low = s->map[i], high = s->map[i + 1];
+        if ((high << 8 | low) > 50256) return false;
+        text = text && low >= '\t' && low < 128 && high >= '\t' && high < 128;
+    }
+    return !text && s->map_bytes % 2 == 0;
+}
+
 // A file must be exactly as long as its header says. A shorter file is an incomplete download. A
 // longer file most likely holds 4-byte tokens, which would train on nonsense without an error.
 static inline bool shard_parse(Shard *s, Error *err) {
     int32_t header[5] = { 0 };
-    const char *kind = file_kind(s->map, s->map_bytes);
     memcpy(header, s->map, s->map_bytes < sizeof header ? s->map_bytes : sizeof header);
-    if (header[0] != SHARD_MAGIC)
+    if (header[0] != SHARD_MAGIC) {
+        const char *kind = file_kind(s->map, s->map_bytes);
+        if (!kind && shard_is_raw(s)) kind = "not a token shard but 16-bit tokens without a header, as "
+            "nanoGPT writes them; `prepare text` writes shards of their text";
         return fail(err, "%s: %s", s->path, kind ? kind
                     : "not a token shard; `prepare text` writes shards");
+    }
     if (s->map_bytes < SHARD_HEADER_BYTES)
         return fail(err, "%s: truncated: %zu bytes, less than the header of %d", s->path,
                     s->map_bytes, SHARD_HEADER_BYTES);

@@ -506,6 +506,8 @@ TEST(foreign_files_are_named) {
         { "version https://git-lfs.github.com/spec/v1\n", "git lfs pull" },
         { "\x1f\x8b\x08 and so on", "gunzip" },
         { "\x93NUMPY\x01", "NumPy" },
+        { "\xA1\xD9\x34\x01\x07", "Llama 3" },
+        { "\x01\x02\x03\x04", "as nanoGPT writes them" },
         { "Once upon a time", "not a token shard" },
         { "x", "not a token shard" },
     };

@@ -540,31 +540,14 @@ static bool text_spool(Text *text, FILE *pipe, const Output *out, Error *err) {
                 strerror(errno));
 }
 
-// Whether bytes are those of no text: a page about a format may begin as its files do.
-static bool is_binary(const unsigned char *bytes, size_t n) {
-    for (size_t i = 0, length; i < n; i += length) {
-        length = utf8_length(bytes + i, n - i);
-        if (length == 0) return !utf8_begins(bytes + i, n - i);
-        if (bytes[i] < 0x20 && !isspace(bytes[i])) return true;
-    }
-    return false;
-}
-
 // Refuses a file that is known not to be a text. A web page is one.
 static bool text_check(Text *text, Error *err) {
-    unsigned char head[512] = { 0 };
-    int32_t magic;
+    unsigned char head[512];
     if (!text_open(text, 0, err)) return false;
     size_t n = fread(head, 1, sizeof head, text->file);
-    const char *kind = *head == '<' ? NULL : file_kind(head, n);
-    if (kind && !is_binary(head, n) && !strchr("%{v", *head)) kind = NULL;   // PDF, RTF, Git LFS
+    const char *kind = n > 0 && *head == '<' ? NULL : file_kind(head, n);
     text_close(text);
-    memcpy(&magic, head, sizeof magic);
-    if (kind) return fail(err, "%s: not a text but %s", text->path, kind);
-    if (magic == SHARD_MAGIC)
-        return fail(err, "%s: is a shard of tokens, expected a text; train_gpt2 --train FILE "
-                    "--val FILE reads shards as they are", text->path);
-    return true;
+    return !kind || fail(err, "%s: not a text but %s", text->path, kind);
 }
 
 // Finds the size of a text. A pipe is read to its end.

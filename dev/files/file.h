@@ -35,35 +35,38 @@ static inline const char *file_kind(const unsigned char *bytes, size_t n) {
         { "version https://git-lfs", "a Git LFS pointer; `git lfs pull` fetches the file" },
         { "\x1f\x8b", "a gzip file; gunzip it first" },
         { "\xFD""7zXZ", "an xz file; unxz it first" },
-        { "\x28\xB5\x2F\xFD", "a zstd file; unzstd it first" },
+        { "(\xB5/\xFD", "a zstd file; unzstd it first" },
         { "BZh91AY&SY", "a bzip2 file; bunzip2 it first" },
         { "\x04\x22\x4D\x18", "an lz4 file; unlz4 it first" },
-        { "7z\xBC\xAF\x27\x1C", "a 7z archive; unpack it first" },
-        { "Rar!\x1A\x07", "a RAR archive; unpack it first" },
+        { "7z\xBC\xAF", "a 7z archive; unpack it first" },
+        { "Rar!\x1A", "a RAR archive; unpack it first" },
         { "PK\x03\x04", "a zip archive (docx, epub, npz, PyTorch); unzip it, or export its text" },
         { "%PDF-", "a PDF; pdftotext writes its text" },
         { "{\\rtf", "an RTF document; save it as plain text" },
         { "\xD0\xCF\x11\xE0", "an old Office document; save it as plain text" },
-        { "\x89PNG", "a PNG picture" },
-        { "\xFF\xD8\xFF", "a JPEG picture" },
-        { "GIF8", "a GIF picture" },
+        { "\x89PNG", "a picture (PNG)" },
+        { "\xFF\xD8\xFF", "a picture (JPEG)" },
+        { "GIF89a", "a picture (GIF)" },
         { "\x7F""ELF", "a program (ELF)" },
-        { "SQLite format 3", "an SQLite database; export its text" },
-        { "PAR1", "a Parquet file; export its column of texts as JSON lines" },
-        { "ARROW1", "an Arrow file; export its column of texts as JSON lines" },
         { "\x89HDF", "an HDF5 file" },
+        { "PAR1\x15", "a Parquet file; export its column of texts as JSON lines" },
         { "\x80\x02", "a Python pickle" },
         { "\x80\x03", "a Python pickle" },
         { "\x80\x04", "a Python pickle" },
         { "\x80\x05", "a Python pickle" },
-        { "GGUF", "a GGUF file" },
+        { "GGUF\x02", "a GGUF file" },
+        { "GGUF\x03", "a GGUF file" },
         { "\x93NUMPY", "a NumPy array" },
-        { "\xFF\xFE", "text in UTF-16; iconv -f UTF-16 -t UTF-8 converts it" },
-        { "\xFE\xFF", "text in UTF-16; iconv -f UTF-16 -t UTF-8 converts it" },
+        { "\x88\xD8\x34\x01", "a shard of tokens; train_gpt2 --train FILE --val FILE reads it" },
+        { "\xA1\xD9\x34\x01", "a shard of Llama 3's tokens (llm.c), 4 bytes each; `prepare text` "
+                              "writes shards with 2" },
+        { "\xC6\xD7\x34\x01", "a model of llm.c; train_gpt2 --init FILE reads it" },
+        { "\xC8\xD7\x34\x01", "a tokenizer of llm.c; dev/data/fetch_gpt2_vocab.sh fetches "
+                              "GPT-2's in another format" },
+        { "\xFF\xFE", "text in UTF-16 (or UTF-32); `iconv -f UTF-16 -t UTF-8` converts it" },
+        { "\xFE\xFF", "text in UTF-16 (or UTF-32); `iconv -f UTF-16 -t UTF-8` converts it" },
     };
     if (n >= 262 && memcmp(bytes + 257, "ustar", 5) == 0) return "a tar archive; unpack it first";
-    if (n >= 4 && (memcmp(bytes, "\xFF\xFE\0\0", 4) == 0 || memcmp(bytes, "\0\0\xFE\xFF", 4) == 0))
-        return "text in UTF-32; iconv -f UTF-32 -t UTF-8 converts it";
     while (n > 0 && (*bytes == ' ' || *bytes == '\n' || *bytes == '\r' || *bytes == '\t'))
         bytes++, n--;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
