@@ -248,6 +248,12 @@ refused "65537 tokens, more than the 65536" text "$dir/1.txt" --out "$dir/no" \
     --tokenizer "$dir/large.json"
 same "but encode takes it" "$(printf abc | "$prepare" encode --tokenizer "$dir/large.json")" \
     "97 98 99"
+sed 's/<|endoftext|>/<\/s>/g' "$dir/bpe/tokenizer.json" > "$dir/slash.json"
+refused "no <|endoftext|> among the tokens; prepare's --eos NAME takes another: </s>" \
+    text "$dir/words.txt" --out "$dir/no" --tokenizer "$dir/slash.json"
+check "another end of text" "$prepare" text "$dir/words.txt" --out "$dir/slash" --val-fraction 0 \
+    --tokenizer "$dir/slash.json" --eos '</s>'
+check "by its own name in our files" diff -r "$dir/bpe" "$dir/slash"
 end byte_pairs
 
 if [ -f "$data/gpt2.tiktoken" ]; then
@@ -319,8 +325,8 @@ refused "is empty" text "$dir/1.txt" "$dir/empty" --out "$dir/no"
 refused "standard input: is empty" text - --out "$dir/no"
 [ ! -c /dev/zero ] || refused "is not a file or a pipe" text /dev/zero --out "$dir/no"
 for magic in '\037\213:gunzip' '\3757zXZ:unxz' '(\265/\375:unzstd' 'PK\003\004:zip archive' \
-             '%%PDF-1.7:pdftotext' '\200\004\225:pickle' '\211PNG:picture' '\377\376:UTF-16; iconv' \
-             '\376\377:UTF-16; iconv' 'version https\072//git-lfs:git lfs'; do
+             '%%PDF-1.7:pdftotext' '\200\004\225:pickle' '\211PNG:picture' '\377\376:UTF-16 (or' \
+             '\376\377:iconv -f UTF-16' 'version https\072//git-lfs:git lfs'; do
     { printf "${magic%%:*}"; cat "$dir/1.txt"; } > "$dir/it is"
     refused "it is: not a text but " text "$dir/1.txt" "$dir/it is" --out "$dir/no"
     refused "${magic#*:}" text "$dir/it is" --out "$dir/no"

@@ -496,7 +496,7 @@ TEST(ranks_are_checked) {
     check_bytes("#version: 0.2\nh e\n", 18, "name the vocab.json");
     check_bytes("{", 1, "byte 1");
     check_bytes("{\"a\": 0}", 8, "needs merges.txt beside it; /nowhere/merges.txt");
-    check_bytes("\x1F\x8B\x08", 3, "compressed");
+    check_bytes("\x1F\x8B\x08", 3, "gunzip");
     check_bytes("garbage\n", 8, "line 1: expected base64");
 }
 

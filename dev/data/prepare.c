@@ -439,7 +439,7 @@ static void command_tales(int argc, char **argv) {
 
 typedef struct {
     Given given;
-    const char *out, *tokenizer, *separator, *key;
+    const char *out, *tokenizer, *eos, *separator, *key;
     bool overwrite, skip_bad;
     double val_fraction;
 } TextOptions;
@@ -452,6 +452,8 @@ static const Option text_table[] = {
     { "tokenizer", "byte|bpe:N|FILE", OPT_TEXT, offsetof(TextOptions, tokenizer), "byte", 1, 0,
       NULL, "output", TOKENIZER_HELP "; bpe:N trains a vocabulary of N tokens on the "
       "training part", NULL },
+    { "eos", "NAME", OPT_TEXT, offsetof(TextOptions, eos), END_OF_TEXT, 1, 0, NULL,
+      "output", "what --tokenizer FILE calls its end of text, as </s>", NULL },
     { "separator", "LINE", OPT_TEXT, offsetof(TextOptions, separator), END_OF_TEXT, 0, 0, NULL,
       "output", "a line that holds this and nothing else ends a document; none: a file is one",
       NULL },
@@ -956,6 +958,7 @@ static void text_run(const TextOptions *o, char **paths, int n) {
     int size = 0;
     double start = seconds_now();
     bool learn = strncmp(o->tokenizer, "bpe:", 4) == 0;
+    *tokenizer_eos() = o->eos;
     if (!(learn ? learn_size(&size, o->tokenizer, &err)
                 : tokenizer_choose(&t, o->tokenizer, &err))) die("%s", err.text);
     if (!learn) check_vocabulary(&t, o->tokenizer);
@@ -999,6 +1002,8 @@ static const Option jsonl_table[] = {
       "output", "replace the shards that --out holds", NULL },
     { "tokenizer", "byte|FILE", OPT_TEXT, offsetof(TextOptions, tokenizer), "byte", 1, 0, NULL,
       "output", TOKENIZER_HELP, NULL },
+    { "eos", "NAME", OPT_TEXT, offsetof(TextOptions, eos), END_OF_TEXT, 1, 0, NULL,
+      "output", "what --tokenizer FILE calls its end of text, as </s>", NULL },
     { "key", "NAME", OPT_TEXT, offsetof(TextOptions, key), "text", 1, 0, NULL,
       "output", "the member of a line that is its document", NULL },
     { "skip-bad", NULL, OPT_FLAG, offsetof(TextOptions, skip_bad), NULL, 0, 0, NULL,
@@ -1046,6 +1051,7 @@ static void jsonl_run(const TextOptions *o, char **paths, int n) {
     Tokenizer t;
     Jsonl j = { .key = o->key, .skip_bad = o->skip_bad };
     double start = seconds_now();
+    *tokenizer_eos() = o->eos;
     if (!tokenizer_choose(&t, o->tokenizer, &err)) die("%s", err.text);
     check_vocabulary(&t, o->tokenizer);
     if (!output_begin(&out, o->out, "jsonl", o->overwrite, &err)) die("%s", err.text);

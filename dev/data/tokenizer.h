@@ -186,9 +186,25 @@ static inline void tokenizer_put_gguf(GgufHeader *h, const Tokenizer *t, int V) 
 // Four file formats hold the same vocabulary. Each reader ends with tokenizer_check, and reports
 // any error in one line.
 
+// What a vocabulary in JSON that is about to be read calls its end of text. Whatever the name, the
+// token is <|endoftext|> from then on, here and in the files that we write.
+static inline const char **tokenizer_eos(void) {
+    static const char *name = END_OF_TEXT;
+    return &name;
+}
+
 // Checks a vocabulary after reading. Every byte must be a token, so that any text can be encoded.
 static inline bool tokenizer_check(Tokenizer *t, Error *err) {
-    if (t->eot < 0) return fail(err, "no " END_OF_TEXT " among the tokens");
+    size_t n = 0, length;
+    char names[100] = "";
+    for (int id = 0; id < t->vocab_size && n < 60; id++) {
+        const char *text = tokenizer_piece(t, id, &length);
+        if (t->kind[id] == TOKEN_ADDED)
+            n += (size_t)snprintf(names + n, 40, " %.*s", length < 30 ? (int)length : 30, text);
+    }
+    if (t->eot < 0)
+        return fail(err, "no %s among the tokens%s%s", *tokenizer_eos(),
+                    n > 0 ? "; prepare's --eos NAME takes another:" : "", names);
     for (int b = 0; b < 256; b++)
         if (t->byte_id[b] < 0) return fail(err, "no token for the byte 0x%02X alone", b);
     return true;
@@ -321,7 +337,7 @@ static inline bool vocab_place(VocabReader *l, const JsonNode *text, const JsonN
                     (long long)id);
     if (!old) l->n++;
     l->by_id[id] = text;
-    l->added[id] = added || json_is(text, END_OF_TEXT);
+    l->added[id] = added || json_is(text, END_OF_TEXT) || json_is(text, *tokenizer_eos());
     return true;
 }
 
@@ -344,8 +360,10 @@ static inline bool vocab_push(const VocabReader *l, Tokenizer *t, Error *err) {
         const JsonNode *text = l->by_id[id];
         if (!text) return fail(err, "no token has id %zu, but higher ids exist", id);
         if (l->added[id]) {
-            if (json_is(text, END_OF_TEXT)) t->eot = t->vocab_size;
-            tokenizer_push(t, text->text, text->length, TOKEN_ADDED);
+            bool end = json_is(text, *tokenizer_eos()), other = json_is(text, END_OF_TEXT) && !end;
+            const char *name = end ? END_OF_TEXT : other ? *tokenizer_eos() : text->text;
+            if (end) t->eot = t->vocab_size;
+            tokenizer_push(t, name, end || other ? strlen(name) : text->length, TOKEN_ADDED);
             continue;
         }
         size_t bytes = bytes_from_chars(l->scratch, text->text, text->length);
@@ -429,7 +447,8 @@ static inline bool vocab_read(Tokenizer *t, const JsonNode *vocab, const JsonNod
     l.by_id = (const JsonNode **)alloc_or_die(l.capacity * sizeof *l.by_id, "the vocabulary");
     l.added = (bool *)alloc_or_die(l.capacity * sizeof *l.added, "the vocabulary");
     l.scratch = (char *)alloc_or_die(file_size + merges.n, "the file's tokens");
-    tokenizer_init(t, l.capacity, file_size, lines);
+    size_t names = l.capacity * (strlen(END_OF_TEXT) + strlen(*tokenizer_eos()));    // renamed
+    tokenizer_init(t, l.capacity, file_size + names, lines);
     bool good = vocab_gather(&l, vocab, added, err) && vocab_push(&l, t, err)
         && tokenizer_check(t, err)
         && (merges.list ? vocab_read_merge_list(&l, t, merges.list, err)

@@ -63,8 +63,8 @@ static inline const char *file_kind(const unsigned char *bytes, size_t n) {
         { "\xC6\xD7\x34\x01", "a model of llm.c; train_gpt2 --init FILE reads it" },
         { "\xC8\xD7\x34\x01", "a tokenizer of llm.c; dev/data/fetch_gpt2_vocab.sh fetches "
                               "GPT-2's in another format" },
-        { "\xFF\xFE", "text in UTF-16 (or UTF-32); `iconv -f UTF-16 -t UTF-8` converts it" },
-        { "\xFE\xFF", "text in UTF-16 (or UTF-32); `iconv -f UTF-16 -t UTF-8` converts it" },
+        { "\xFF\xFE", "UTF-16 (or UTF-32); `iconv -f UTF-16 -t UTF-8` converts it" },
+        { "\xFE\xFF", "UTF-16 (or UTF-32); `iconv -f UTF-16 -t UTF-8` converts it" },
     };
     if (n >= 262 && memcmp(bytes + 257, "ustar", 5) == 0) return "a tar archive; unpack it first";
     while (n > 0 && (*bytes == ' ' || *bytes == '\n' || *bytes == '\r' || *bytes == '\t'))
