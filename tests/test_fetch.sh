@@ -213,9 +213,6 @@ fresh
 rm "$TMP/served"
 serve "$TMP/tree/dev/data/fetch_hellaswag.sh"
 want 1 "hellaswag/master/data/hellaswag_val.jsonl and put it at data/hellaswag_val.jsonl"
-printf '<html>Log in</html>\n' >"$TMP/served"
-serve "$TMP/tree/dev/data/fetch_hellaswag.sh"; want 1 "web page"
-[ ! -e "$TMP/tree/data/hellaswag_val.jsonl" ] || note "left a file behind"
 end fetch_hellaswag_names_the_source
 
 # FineWeb, with short shards in a copy of the tree that knows their checksums.
@@ -253,16 +250,6 @@ serve "$FINEWEB" 2; want 1 "$TRAIN1: .*checksum is not"; want_shards $VAL
 cp "$TMP/served/$TRAIN1" "$TMP/tree/data/fineweb/"              # put there by hand, truncated
 serve "$FINEWEB" 2; want 1 "$TRAIN1: exists with other contents"
 end fetch_fineweb_truncated_shard
-
-fresh_fineweb
-printf '<!DOCTYPE html>\n<html><body>Log in</body></html>\n' >"$TMP/served/$VAL"
-serve "$FINEWEB"; want 1 "$VAL: .*web page"; want_shards
-end fetch_fineweb_web_page
-
-fresh_fineweb
-serve BREAK_AT=1000 "$FINEWEB"; want 1 "$VAL: .*by hand"
-serve "$FINEWEB"; want 0 "$VAL: continuing after 1000 bytes"; want_shards $TRAIN1 $VAL
-end fetch_fineweb_interrupted_then_continued
 
 fresh_fineweb
 rm -r "$TMP/served"
@@ -324,8 +311,6 @@ for corpus in 100B:fineweb:fineweb100B edu:edu_fineweb:fineweb_edu; do
     rm "$folder/${prefix}_train_000001.bin"
     head -c 1120 "$TMP/served/${prefix}_val_000000.bin" >"$TMP/served/${prefix}_train_000001.bin"
     serve "$FINEWEB" 1 $name; want 1 "it is not a shard as long as its header says"
-    printf '<!DOCTYPE html>\n' >"$TMP/served/${prefix}_train_000001.bin"
-    serve "$FINEWEB" 1 $name; want 1 "web page"
     end fetch_fineweb_$name
 done
 

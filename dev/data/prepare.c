@@ -36,6 +36,16 @@
                        "vocab.json (with merges.txt beside it), gpt2.tiktoken, or a directory " \
                        "with one of them"
 
+// Rows of several commands' tables.
+#define OUTPUT_ROWS(Options) \
+    { "out", "DIR", OPT_TEXT, offsetof(Options, out), NULL, 1, 0, NULL, \
+      "output", "directory for the shards; created if missing", NULL }, \
+    { "overwrite", NULL, OPT_FLAG, offsetof(Options, overwrite), NULL, 0, 0, NULL, \
+      "output", "replace the shards that --out holds", NULL }
+#define EOS_ROW \
+    { "eos", "NAME", OPT_TEXT, offsetof(TextOptions, eos), END_OF_TEXT, 1, 0, NULL, \
+      "output", "what --tokenizer FILE calls its end of text, as </s>", NULL }
+
 // ============================== the output directory ==============================
 
 #define UNFINISHED ".prepare-tmp"
@@ -329,10 +339,7 @@ typedef struct {
 } TalesOptions;
 
 static const Option tales_table[] = {
-    { "out", "DIR", OPT_TEXT, offsetof(TalesOptions, out), NULL, 1, 0, NULL,
-      "output", "directory for the shards; created if missing", NULL },
-    { "overwrite", NULL, OPT_FLAG, offsetof(TalesOptions, overwrite), NULL, 0, 0, NULL,
-      "output", "replace the shards that --out holds", NULL },
+    OUTPUT_ROWS(TalesOptions),
     { "tokens", "N", OPT_COUNT, offsetof(TalesOptions, tokens), "20000000", 1, 1e12, NULL,
       "output", "training tokens, rounded up to a whole tale; 500000 more for validation", NULL },
     { "seed", "N", OPT_COUNT, offsetof(TalesOptions, seed), "1", 0, 9e15, NULL,
@@ -445,15 +452,11 @@ typedef struct {
 } TextOptions;
 
 static const Option text_table[] = {
-    { "out", "DIR", OPT_TEXT, offsetof(TextOptions, out), NULL, 1, 0, NULL,
-      "output", "directory for the shards; created if missing", NULL },
-    { "overwrite", NULL, OPT_FLAG, offsetof(TextOptions, overwrite), NULL, 0, 0, NULL,
-      "output", "replace the shards that --out holds", NULL },
+    OUTPUT_ROWS(TextOptions),
     { "tokenizer", "byte|bpe:N|FILE", OPT_TEXT, offsetof(TextOptions, tokenizer), "byte", 1, 0,
       NULL, "output", TOKENIZER_HELP "; bpe:N trains a vocabulary of N tokens on the "
       "training part", NULL },
-    { "eos", "NAME", OPT_TEXT, offsetof(TextOptions, eos), END_OF_TEXT, 1, 0, NULL,
-      "output", "what --tokenizer FILE calls its end of text, as </s>", NULL },
+    EOS_ROW,
     { "separator", "LINE", OPT_TEXT, offsetof(TextOptions, separator), END_OF_TEXT, 0, 0, NULL,
       "output", "a line that holds this and nothing else ends a document; none: a file is one",
       NULL },
@@ -496,15 +499,8 @@ enum { WHOLE_DOCUMENTS = 20 };
 // The number of bytes (0 to 3) before the middle of window[0..n) that belong to a UTF-8 character
 // across the middle.
 static int utf8_straddle(const unsigned char *window, int n, int middle) {
-    for (int back = 1; back <= 3 && back <= middle; back++) {
-        const unsigned char *c = window + middle - back;
-        int length = *c >= 0xF0 ? 4 : *c >= 0xE0 ? 3 : *c >= 0xC2 ? 2 : 1;
-        if ((*c & 0xC0) == 0x80) continue;
-        if (length <= back || middle - back + length > n) return 0;
-        for (int i = 1; i < length; i++)
-            if ((c[i] & 0xC0) != 0x80) return 0;
-        return back;
-    }
+    for (int back = 1; back <= 3 && back <= middle; back++)
+        if ((int)utf8_length(window + middle - back, (size_t)(n - middle + back)) > back) return back;
     return 0;
 }
 
@@ -727,11 +723,10 @@ static void blocks_double(Blocks *b) {
     Blocks larger;
     blocks_init(&larger, 2 * b->capacity);
     memcpy(larger.text, b->text, b->held);
-    larger.held = b->held;
-    larger.progress = b->progress;
-    larger.read = b->read;
     blocks_free(b);
-    *b = larger;
+    b->text = larger.text;
+    b->ids = larger.ids;
+    b->capacity = larger.capacity;
 }
 
 // Reads up to `most` bytes after those held; *taken receives the number, 0 at the end of the file.
@@ -996,14 +991,10 @@ static void command_text(int argc, char **argv) {
 // ============================== prepare jsonl ==============================
 
 static const Option jsonl_table[] = {
-    { "out", "DIR", OPT_TEXT, offsetof(TextOptions, out), NULL, 1, 0, NULL,
-      "output", "directory for the shards; created if missing", NULL },
-    { "overwrite", NULL, OPT_FLAG, offsetof(TextOptions, overwrite), NULL, 0, 0, NULL,
-      "output", "replace the shards that --out holds", NULL },
+    OUTPUT_ROWS(TextOptions),
     { "tokenizer", "byte|FILE", OPT_TEXT, offsetof(TextOptions, tokenizer), "byte", 1, 0, NULL,
       "output", TOKENIZER_HELP, NULL },
-    { "eos", "NAME", OPT_TEXT, offsetof(TextOptions, eos), END_OF_TEXT, 1, 0, NULL,
-      "output", "what --tokenizer FILE calls its end of text, as </s>", NULL },
+    EOS_ROW,
     { "key", "NAME", OPT_TEXT, offsetof(TextOptions, key), "text", 1, 0, NULL,
       "output", "the member of a line that is its document", NULL },
     { "skip-bad", NULL, OPT_FLAG, offsetof(TextOptions, skip_bad), NULL, 0, 0, NULL,
