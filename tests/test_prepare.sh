@@ -116,6 +116,9 @@ check none "$prepare" text "$dir/tales.txt" --separator none --out "$dir/whole" 
     --val-fraction 0
 same "a separator that is text" "$(eots "$dir/whole/text_train_000000.bin" 256)" 1
 grep -q "train_gpt2 --train '$dir/whole/\*train" "$dir/stdout" || note "$(cat "$dir/stdout")"
+check inside "$prepare" text "$dir/1.txt" --separator "twenty" --out "$dir/whole" --overwrite
+grep -q '"twenty" also stands inside lines' "$dir/stderr" || note "$(cat "$dir/stderr")"
+grep -q 'no line is "twenty" alone' "$dir/stderr" || note "$(cat "$dir/stderr")"
 end text_holds_out_whole_documents
 
 # 1 + 3k bytes: a cut at 90% falls inside a character of three bytes and has to move before it

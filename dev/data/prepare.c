@@ -620,6 +620,11 @@ static bool corpus_scan(Corpus *c, const char *separator, Error *err) {
     if (good) odd_warn(s);
     if (good && s->separators > 0)
         printf("ends   %12" PRIu64 " lines \"%s\" end documents\n", s->separators, separator);
+    if (good && s->inside > s->separators)
+        warn("\"%s\" also stands inside lines, where it is ordinary text: alone in a line it ends a "
+             "document", separator);
+    if (good && separator && strcmp(separator, END_OF_TEXT) != 0 && s->separators == 0)
+        warn("--separator: no line is \"%s\" alone", separator);
     free(s);
     return good;
 }
@@ -1032,7 +1037,7 @@ static bool jsonl_end(Documents *d, Output *out, double fraction, Error *err) {
     if (!documents_end(d, out, err)) return false;
     if (d->train.documents > 0 && (d->val.documents > 0 || fraction == 0.0)) return true;
     return fail(err, "%" PRIu64 " documents are too few for a training and a validation part; "
-                "use more of them, or a --val-fraction of one by their number",
+                "use more of them or a larger --val-fraction",
                 d->train.documents + d->val.documents);
 }
 

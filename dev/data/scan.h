@@ -26,7 +26,7 @@ typedef struct {
     const char *separator;                             // NULL: none
     void (*found)(void *corpus, uint64_t from, uint64_t to);
     void *corpus;
-    uint64_t separators;                               // in all texts
+    uint64_t separators, inside;                       // in all texts; inside: not alone in a line
     Odd nul, invalid;                                  // invalid: not UTF-8
     const char *path;                                  // the text, and where it has been read to:
     uint64_t size, line, from;                         // its bytes; where line and document begin
@@ -95,6 +95,16 @@ static inline size_t scan_odd(Scan *s, const char *bytes, size_t n, uint64_t at)
     return 0;
 }
 
+// Counts the separator wherever it is, but for those that two blocks share.
+static inline void scan_inside(Scan *s, const char *bytes, size_t n) {
+    const char *end = bytes + n, *c = bytes;
+    size_t length = s->separator ? strlen(s->separator) : 0;
+    while (length > 0 && (c = (const char *)memchr(c, *s->separator, (size_t)(end - c)))) {
+        s->inside += (size_t)(end - c) >= length && memcmp(c, s->separator, length) == 0;
+        c++;
+    }
+}
+
 // Ends the last line and the last document.
 static inline void scan_end(Scan *s) {
     for (; s->held > 0; s->held--) odd_add(&s->invalid, s, s->size - s->held);
@@ -108,6 +118,7 @@ static inline bool scan_block(Scan *s, FILE *file) {
     size_t n = fread(s->block + s->held, 1, sizeof s->block - s->held, file);
     bool first = s->size == 0, mark = first && n >= 3 && memcmp(s->block, "\xEF\xBB\xBF", 3) == 0;
     if (mark) s->size = s->from = s->line = 3;
+    scan_inside(s, s->block, s->held + n);
     scan_lines(s, s->block + s->held + 3 * mark, n - 3 * mark);
     size_t all = s->held + n, left = scan_odd(s, s->block, all, s->size - all);
     memmove(s->block, s->block + all - left, left);
