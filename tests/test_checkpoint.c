@@ -146,11 +146,15 @@ static bool asked_for_all(const Model *m) {
     return m->in_order && m->calls == 3 * (m->config.L + 2);
 }
 
+// `improves`: each checkpoint has a lower validation loss than those before.
+static bool improves;
+
 static bool save(const char *out, Model *m, int64_t step, int keep, Error *err) {
     model_fill(m, step);
     m->calls = 0;
     m->in_order = true;
     Checkpoint k = checkpoint_of(m, step);
+    if (improves) k.state.val_loss = 1.0 / (double)step;
     bool saved = checkpoint_save(out, &k, keep, err);
     CHECK_MSG(asked_for_all(m), "asked for %d buckets%s", m->calls, m->in_order ? "" : ", mixed");
     return saved;
@@ -229,17 +233,24 @@ TEST(names_find_their_tensors) {
 }
 
 TEST(names_find_their_series) {
+    static const char *const wrapped[] = {
+        "wpe.weight", "h.1.ln_1.weight", "transformer.h.1.ln_1.weight",
+        "_orig_mod.transformer.h.1.ln_1.weight", "module._orig_mod.h.1.ln_1.weight",
+        "base_model.model.transformer.h.1.ln_1.weight", "transformer.h.1._orig_mod.ln_1.weight",
+        "_fsdp_wrapped_module.h.1._fsdp_wrapped_module._checkpoint_wrapped_module.ln_1.weight",
+    };
     for (int i = 0; i < N_KEPT + 2*11; i++) {
-        const char *plain = "";
+        PlainName plain = { "" };
+        int layer;
         char name[120];
         Series s = series_at(i);
         CHECK_MSG(series_index(s.what, s.worker) == i, "series %d", i);
-        snprintf(name, sizeof name, "%stransformer.wpe.weight", series_prefix(i).text);
-        CHECK_MSG(series_of_name(&plain, name) == i && strcmp(plain, "wpe.weight") == 0, "%s: %s",
-                  name, plain);
-        snprintf(name, sizeof name, "%swpe.weight", series_prefix(i).text);
-        CHECK_MSG(series_of_name(&plain, name) == i && strcmp(plain, "wpe.weight") == 0, "%s: %s",
-                  name, plain);
+        for (size_t k = 0; k < sizeof wrapped / sizeof *wrapped; k++) {
+            snprintf(name, sizeof name, "%s%s", series_prefix(i).text, wrapped[k]);
+            bool found = series_of_name(&plain, name) == i
+                      && tensor_kind_of(&layer, plain.text) == (k == 0 ? WPE : LN1_GAIN);
+            CHECK_MSG(found, "%s: %s", name, plain.text);
+        }
     }
     CHECK(strcmp(series_prefix(N_KEPT + 2*10 + 1).text, "worker10.exp_avg_sq.") == 0);
     static const char *const strangers[] = {
@@ -248,7 +259,7 @@ TEST(names_find_their_series) {
         "worker99999999999999999999.exp_avg.x", "worker1.worker1.exp_avg.x",
     };
     for (size_t i = 0; i < sizeof strangers / sizeof *strangers; i++) {
-        const char *plain;
+        PlainName plain;
         CHECK_MSG(series_of_name(&plain, strangers[i]) == -1, "%s", strangers[i]);
     }
 }
@@ -761,6 +772,10 @@ typedef struct {
     const char *extra;           // the name of one more tensor, F32, with these two dimensions
     size_t extra_dims[2];
     const float *extra_data;     // NULL: zeros
+    bool linear;                 // the blocks' matrices are transposed, as nanoGPT keeps them
+    bool no_biases;              // all of them are left out
+    int part;                    // 1: the odd tensors, 2: the even ones; 0: all
+    const char *file;            // NULL: model.safetensors
 } Variant;
 
 static void put_variant(const char *dir, const Model *m, const Variant *v) {
@@ -771,14 +786,19 @@ static void put_variant(const char *dir, const Model *m, const Variant *v) {
     const char *comma = "{";
     for (int i = 0; i < gpt2_n_tensors(&m->config); i++) {
         Tensor t = gpt2_tensor(&m->config, i);
-        if (v->without && strcmp(t.key, v->without) == 0) continue;
+        bool matrix = tensor_kinds[t.kind].rows != DIM_1;
+        bool turned = v->linear && matrix && t.layer >= 0;
+        if ((v->without && strcmp(t.key, v->without) == 0) || (v->part && i % 2 == v->part - 1)
+            || (v->no_biases && t.init == INIT_ZEROS)) continue;
         if (v->wider && strcmp(t.key, v->wider) == 0) t.count += t.rows, t.cols++;
         fprintf(h, "%s\"%s%s\":{\"dtype\":\"%s\",\"shape\":[", comma, v->prefix, t.key, v->dtype);
-        if (tensor_kinds[t.kind].rows != DIM_1) fprintf(h, "%zu,", t.rows);
-        fprintf(h, "%zu],\"data_offsets\":[%zu,%zu]}", t.cols, at, at + t.count * size);
+        if (matrix) fprintf(h, "%zu,", turned ? t.cols : t.rows);
+        fprintf(h, "%zu],\"data_offsets\":[%zu,%zu]}", turned ? t.rows : t.cols, at,
+                at + t.count * size);
         at += t.count * size;
         for (size_t j = 0; j < t.count; j++) {           // 1.0f is 0x3F800000, 0x3F80 and 0x3C00
-            float x = t.offset + j < m->n ? m->params[t.offset + j] : 0.0f;
+            size_t k = t.offset + (turned ? j % t.rows * t.cols + j / t.rows : j);
+            float x = k < m->n ? m->params[k] : 0.0f;
             uint32_t bits;
             memcpy(&bits, &x, 4);
             uint16_t half = (uint16_t)(v->dtype[0] == 'B' ? bits >> 16 : 0x3C00);
@@ -804,7 +824,7 @@ static void put_variant(const char *dir, const Model *m, const Variant *v) {
     memcpy(whole, &length, 8);
     memcpy(whole + 8, header, n_header);
     memcpy(whole + 8 + n_header, data, n_data);
-    put(dir, "model.safetensors", whole, 8 + n_header + n_data);
+    put(dir, v->file ? v->file : "model.safetensors", whole, 8 + n_header + n_data);
     free(header);
     free(data);
     free(whole);
@@ -821,6 +841,12 @@ static float value_as(const char *dtype, float x) {
     return dtype[1] == '1' ? 1.0f : float_from_bits(bits & mask);
 }
 
+static bool is_bias(const Config *c, size_t place) {
+    int i = gpt2_n_tensors(c) - 1;
+    while (gpt2_tensor(c, i).offset > place) i--;
+    return gpt2_tensor(c, i).init == INIT_ZEROS;
+}
+
 // Writes config.json and the variant, loads both, and returns the error or "".
 static Error variant_error(const char *dir, Model *m, const Variant *v) {
     Error err = { "" };
@@ -833,6 +859,7 @@ static Error variant_error(const char *dir, Model *m, const Variant *v) {
         CHECK(memcmp(&c, &m->config, sizeof c) == 0);
         for (size_t i = 0; i < m->n; i++) {
             float expected = value_as(v->dtype, m->params[i]);
+            if (v->no_biases && is_bias(&c, i)) expected = 0.0f;
             CHECK_MSG(flat[i] == expected, "%s: %zu is %g, not %g", v->dtype, i, flat[i], expected);
         }
     }
@@ -848,37 +875,53 @@ TEST(layouts_of_others) {
     memcpy(other, m.params, sizeof other);
     other[19] += 1.0f;
     const Variant cases[] = {
-        { "", "F32", NULL, NULL, NULL, { 0, 0 }, NULL },
-        { "transformer.", "F32", NULL, NULL, NULL, { 0, 0 }, NULL },
-        { "", "BF16", NULL, NULL, NULL, { 0, 0 }, NULL },
-        { "transformer.", "F16", NULL, NULL, NULL, { 0, 0 }, NULL },
-        { "", "F32", NULL, NULL, "h.0.attn.bias", { 3, 3 }, NULL },
-        { "transformer.", "F32", NULL, NULL, "transformer.h.1.attn.masked_bias", { 1, 1 }, NULL },
-        { "transformer.", "F32", NULL, NULL, "lm_head.weight", { 5, 4 }, m.params },
-        { "", "F32", NULL, NULL, "lm_head.weight", { 5, 4 }, m.params },
+        { .prefix = "", .dtype = "F32" },
+        { .prefix = "transformer.", .dtype = "F32" },
+        { .prefix = "", .dtype = "BF16" },
+        { .prefix = "transformer.", .dtype = "F16" },
+        { .prefix = "", .dtype = "F32", .extra = "h.0.attn.bias", .extra_dims = { 3, 3 } },
+        { .prefix = "transformer.", .dtype = "F32", .extra = "transformer.h.1.attn.masked_bias",
+          .extra_dims = { 1, 1 } },
+        { "transformer.", "F32", .extra = "lm_head.weight", .extra_dims = { 5, 4 },
+          .extra_data = m.params },
+        { "", "F32", .extra = "lm_head.weight", .extra_dims = { 5, 4 }, .extra_data = m.params },
+        { "", "F32", .without = "wte.weight", .extra = "lm_head.weight", .extra_dims = { 5, 4 },
+          .extra_data = m.params },
+        { "_orig_mod.transformer.", "F32", .without = "wte.weight",
+          .extra = "module._orig_mod.lm_head.weight", .extra_dims = { 5, 4 },
+          .extra_data = m.params },
+        { "_orig_mod.transformer.", "F32", .linear = true, .extra = "_orig_mod.lm_head.weight",
+          .extra_dims = { 5, 4 }, .extra_data = m.params },
+        { "transformer.", "BF16", .linear = true, .no_biases = true },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Error err = variant_error(d.text, &m, &cases[i]);
         CHECK_MSG(!err.text[0], "case %zu: %s", i, err.text);
     }
     const struct { Variant v; const char *error; } refused[] = {
-        { { "", "F32", "h.1.ln_2.bias", NULL, NULL, { 0, 0 }, NULL },
+        { { "", "F32", .without = "h.1.ln_2.bias" },
           "model.safetensors: tensor \"h.1.ln_2.bias\" is missing" },
-        { { "gpt.", "F32", NULL, NULL, NULL, { 0, 0 }, NULL }, "tensor \"wte.weight\" is missing" },
-        { { "transformer.", "F32", NULL, "h.0.mlp.c_fc.weight", NULL, { 0, 0 }, NULL },
+        { { .prefix = "gpt.", .dtype = "F32" },
+          "\"wte.weight\" is missing; the file has \"gpt.wte.weight\"" },
+        { { "transformer.", "F32", .wider = "h.0.mlp.c_fc.weight" },
           "\"transformer.h.0.mlp.c_fc.weight\" is (4,17), but config.json needs (4,16)" },
-        { { "", "F32", NULL, "ln_f.bias", NULL, { 0, 0 }, NULL },
+        { { "", "F32", .wider = "h.0.mlp.c_fc.weight", .linear = true },
+          "\"h.0.mlp.c_fc.weight\" is (17,4), but config.json needs (16,4)" },
+        { { "", "F32", .wider = "ln_f.bias" },
           "tensor \"ln_f.bias\" is (5), but config.json needs (4)" },
-        { { "", "F32", NULL, NULL, "h.2.ln_1.bias", { 1, 4 }, NULL },
+        { { "", "F32", .extra = "h.2.ln_1.bias", .extra_dims = { 1, 4 } },
           "tensor \"h.2.ln_1.bias\" is not part of the GPT-2 that config.json describes" },
-        { { "", "F32", NULL, NULL, "score.weight", { 1, 4 }, NULL }, "\"score.weight\" is not" },
-        { { "", "F32", NULL, NULL, "transformer.wpe.weight", { 3, 4 }, NULL },
+        { { "", "F32", .extra = "score.weight", .extra_dims = { 1, 4 } },
+          "\"score.weight\" is not" },
+        { { "", "F32", .extra = "transformer.wpe.weight", .extra_dims = { 3, 4 } },
           "two tensors are called \"wpe.weight\"" },
-        { { "", "F32", NULL, NULL, "lm_head.weight", { 5, 4 }, other },
+        { { "", "F32", .extra = "lm_head.weight", .extra_dims = { 5, 4 }, .extra_data = other },
           "lm_head.weight differs from wte.weight" },
-        { { "", "F32", NULL, NULL, "lm_head.weight", { 4, 4 }, m.params },
+        { { "", "F32", .extra = "lm_head.weight", .extra_dims = { 4, 4 }, .extra_data = m.params },
           "lm_head.weight differs from wte.weight" },
-        { { "", "U16", NULL, NULL, NULL, { 0, 0 }, NULL },
+        { { "", "F32", .without = "wte.weight", .extra = "lm_head.weight", .extra_dims = { 4, 4 } },
+          "tensor \"lm_head.weight\" is (4,4), but config.json needs (5,4)" },
+        { { .prefix = "", .dtype = "U16" },
           "tensor \"wte.weight\" is U16; expected F32, BF16 or F16" },
     };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
@@ -890,11 +933,53 @@ TEST(layouts_of_others) {
     temp_remove(&d);
 }
 
+TEST(weights_in_shards) {
+    TempDir d = temp_make();
+    Model m = model_make(2, 2, 4, 5, 3);
+    model_fill(&m, 1);
+    const Variant parts[] = {
+        { "", "F32", .part = 2, .file = "model-00001-of-00002.safetensors" },
+        { "_orig_mod.", "F32", .part = 1, .file = "model-00002-of-00002.safetensors",
+          .extra = "lm_head.weight", .extra_dims = { 5, 4 }, .extra_data = m.params },
+    };
+    for (int i = 0; i < 2; i++) put_variant(d.text, &m, &parts[i]);
+    put_text(d.text, "config.json", "{\"model_type\":\"gpt2\"," SIZES "}");
+    #define INDEX(shards) "{\"metadata\":{},\"weight_map\":{" shards "}}"
+    #define BOTH "\"a\":\"model-00001-of-00002.safetensors\"," \
+                 "\"b\":\"model-00002-of-00002.safetensors\"," \
+                 "\"c\":\"model-00001-of-00002.safetensors\""
+    static const struct { const char *index, *error; } cases[] = {
+        { INDEX(BOTH), "" },
+        { INDEX("\"b\":\"model-00002-of-00002.safetensors\""), "\"h.0.ln_1.weight\" is missing" },
+        { INDEX(BOTH ",\"d\":\"gone\""), "gone: cannot open it: No such file" },
+        { INDEX(BOTH ",\"d\":\"../x\""), "index.json: byte 150: not the name of a file in this" },
+        { INDEX(BOTH ",\"d\":7"), "index.json: byte 150: not the name" },
+        { "[]", "index.json: \"weight_map\" is missing" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Path path;
+        Config c;
+        Error err = { "" };
+        put_text(d.text, WEIGHTS_INDEX, cases[i].index);
+        float flat[1000] = { 0 };
+        bool good = checkpoint_find(&path, in(d.text, parts[i % 2].file).text, &err)
+                 && checkpoint_config(&c, path.text, &err)
+                 && load_params(flat, &c, path.text, &err)
+                 && memcmp(flat, m.params, m.n * sizeof *flat) == 0;
+        bool right = good == !cases[i].error[0] && strstr(err.text, cases[i].error);
+        CHECK_MSG(right, "%zu: %s", i, err.text);
+    }
+    free(m.params);
+    temp_remove(&d);
+}
+
 TEST(configs) {
     static const struct { const char *text, *error; } cases[] = {
         { "{\"model_type\":\"gpt2\"," SIZES "}", "" },
         { "{\"model_type\":\"gpt2\"," SIZES ",\"n_inner\":16,\"layer_norm_epsilon\":0.00001,"
           "\"activation_function\":\"gelu_pytorch_tanh\",\"scale_attn_weights\":true}", "" },
+        { "{\"model_type\":\"gpt2\",\"num_hidden_layers\":2,\"num_attention_heads\":2,"
+          "\"hidden_size\":4,\"vocab_size\":5,\"block_size\":3}", "" },
         { "{\"model_type\":\"llama\"," SIZES "}", "a model of type \"llama\"; only gpt2 is" },
         { "{" SIZES "}", "\"model_type\" is missing" },
         { "{\"model_type\":\"gpt2\"," SIZES ",\"activation_function\":\"relu\"}",
@@ -926,7 +1011,7 @@ TEST(configs) {
     TempDir d = temp_make();
     Model m = model_make(2, 2, 4, 5, 3);
     model_fill(&m, 1);
-    const Variant plain = { "", "F32", NULL, NULL, NULL, { 0, 0 }, NULL };
+    const Variant plain = { "", "F32", .file = "model.safetensors" };
     put_variant(d.text, &m, &plain);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Config c;
@@ -954,10 +1039,21 @@ TEST(places_without_a_checkpoint) {
     put_text(d.text, "config.json", "{\"model_type\":\"gpt2\"," SIZES "}");
     CHECK(checkpoint_find(&path, d.text, &err) && strcmp(path.text, d.text) == 0);
     CHECK(!checkpoint_config(&c, d.text, &err) && strstr(err.text, "model.safetensors is missing"));
-    put_text(d.text, "pytorch_model.bin", "x");
-    CHECK(!checkpoint_config(&c, d.text, &err) && strstr(err.text, "is a Python pickle"));
-    put_text(d.text, "model.safetensors.index.json", "{}");
-    CHECK(!checkpoint_config(&c, d.text, &err) && strstr(err.text, "weights in several files"));
+    put_text(d.text, "adapter_model.safetensors", "x");
+    CHECK(!checkpoint_config(&c, d.text, &err) && strstr(err.text, "safetensors: a LoRA adapter"));
+    unlink(in(d.text, "adapter_model.safetensors").text);
+    static const char *const pickles[] = { "PK\x03\x04...", "\x80\x02...", "\x80\x04..." };
+    for (int i = 0; i < 3; i++) {                        // named itself, and by its directory
+        put_text(d.text, "ckpt.pt", pickles[i]);
+        Path named = in(d.text, i ? "ckpt.pt" : ".");
+        CHECK(checkpoint_find(&path, named.text, &err) && !checkpoint_config(&c, path.text, &err));
+        CHECK_MSG(strstr(err.text, "ckpt.pt: a PyTorch pickle") && strstr(err.text, "import trans"),
+                  "%s", err.text);
+    }
+    unlink(in(d.text, "config.json").text);
+    CHECK(!checkpoint_find(&path, d.text, &err) && strstr(err.text, "torch.load('ckpt.pt', 'cpu'"));
+    put_text(d.text, "config.json", "{\"model_type\":\"gpt2\"," SIZES "}");
+    unlink(in(d.text, "ckpt.pt").text);
     put_text(d.text, "model.safetensors", "<html>");
     CHECK(!checkpoint_config(&c, d.text, &err) && strstr(err.text, "this is a web page (HTML)"));
     put_text(d.text, "model.safetensors", "");
@@ -1055,6 +1151,7 @@ TEST(keeps_the_best_beside_the_newest) {
     TempDir d = temp_make();
     Model m = model_make(1, 1, 2, 3, 2);
     Error err = { "" };
+    Path path, best = in(d.text, "best");
     const double losses[] = { NAN, 3.0, 2.0, 2.0, 1e9, 2.5, NAN };
     for (int step = 1; step <= 7; step++) {
         Checkpoint k = checkpoint_of(&m, step);
@@ -1062,12 +1159,16 @@ TEST(keeps_the_best_beside_the_newest) {
         model_fill(&m, step);
         CHECK_MSG(checkpoint_save(d.text, &k, 2, &err), "%s", err.text);
     }
-    const char *kept = "latest step_00000003 step_00000006 step_00000007";
+    const char *kept = "best latest step_00000003 step_00000006 step_00000007";
     CHECK_MSG(strcmp(names_in(d.text), kept) == 0, "%s", names_in(d.text));
+    CHECK(checkpoint_find(&path, best.text, &err) && strstr(path.text, "/step_00000003"));
+    CHECK(unlink(best.text) == 0);                       // a copy may lose the link
+    CHECK(checkpoint_find(&path, best.text, &err) && strstr(path.text, "/step_00000003"));
     Checkpoint k = checkpoint_of(&m, 8);
     k.state.val_loss = 1.0;
     CHECK(checkpoint_save(d.text, &k, 2, &err));         // now the best is among the newest
-    kept = "latest step_00000007 step_00000008";
+    kept = "best latest step_00000007 step_00000008";
+    CHECK(checkpoint_find(&path, best.text, &err) && strstr(path.text, "/step_00000008"));
     CHECK_MSG(strcmp(names_in(d.text), kept) == 0, "%s", names_in(d.text));
     put_text(d.text, "step_00000008/state.json", "{");   // a damaged one is not the best
     CHECK(save(d.text, &m, 9, 1, &err));
@@ -1443,6 +1544,7 @@ static void kill_everywhere(const char *test) {
     TempDir d = temp_make_fast();
     Model m = model_make(1, 1, 2, 3, 2);
     Error err = { "" };
+    improves = true;
     if (!mishap_possible(d.text, &m)) {
         temp_remove(&d);
         free(m.params);
@@ -1458,6 +1560,8 @@ static void kill_everywhere(const char *test) {
         save_with_mishap(d.text, &m, next, KILL_IT, ++n, &number);
         int64_t now = latest_step(d.text, &m, &err);
         CHECK_MSG(now == step || now == next, "killed at call %d: %s", n, err.text);
+        bool best = checkpoint_is_whole(d.text, link_name(d.text, "best").text);
+        CHECK_MSG(best, "killed at call %d: best is not whole", n);
         if (now < 0) break;
         CHECK(checkpoint_prune(d.text, now, 2, &err));       // else the calls grow with n
         finished += now > step;
@@ -1466,6 +1570,7 @@ static void kill_everywhere(const char *test) {
     CHECK_MSG(number < 0 && n > 50 && finished > 0, "%d calls, %d finished", n, finished);
     CHECK(checkpoint_begin(d.text, &err) && save(d.text, &m, step + 1, 1, &err));
     CHECK_MSG(strchr(names_in(d.text), '.') == NULL, "%s", names_in(d.text));
+    improves = false;
     free(m.params);
     temp_remove(&d);
 }
@@ -1667,6 +1772,7 @@ int main(int argc, char **argv) {
     RUN(strange_moments);
     RUN(every_cut_of_every_file_is_refused);
     RUN(layouts_of_others);
+    RUN(weights_in_shards);
     RUN(configs);
     RUN(places_without_a_checkpoint);
     RUN(weights_that_are_not_finite_are_named);

@@ -9,6 +9,7 @@
 //                       tune.json               a GPU's choices of algorithms (dev/cuda/tune.h)
 //     OUT/latest -> step_00001000               a relative link; or, where there are none (Windows,
 //                                               FAT), a file that holds the name of the directory
+//     OUT/best -> step_00000600                 another: the lowest validation loss of those kept
 //
 // In a DiLoCo run (Douillard et al. 2023) each worker has moments of its own. optimizer.safetensors
 // then holds their mean, from which any number of workers can resume; two more files hold the rest:
@@ -21,7 +22,8 @@
 //     1. write all files to OUT/.tmp-step_00001000; fsync each file and the directory
 //     2. rename the directory to OUT/step_00001000; fsync OUT
 //     3. rename a new link, or file, over OUT/latest; fsync OUT
-//     4. only now remove old checkpoints: rename each to OUT/.tmp-old, then delete it
+//     4. do the same for OUT/best, if another checkpoint is the best now
+//     5. only now remove old checkpoints: rename each to OUT/.tmp-old, then delete it
 // A run begins by removing the .tmp- names above that a crash has left.
 //
 // With ZeRO (Rajbhandari et al. 2020) no rank holds the moments, or at stage 3 the weights, of the
@@ -173,6 +175,29 @@ static inline bool config_check_variant(const JsonNode *root, const Config *c, E
     return true;
 }
 
+// The sizes, under GPT-2's names or under others that transformers and nanoGPT have for them.
+static inline bool config_sizes(Config *c, const JsonNode *root, Error *err) {
+    static const struct { const char *keys[4]; int most; } sizes[] = {
+        { { "n_layer", "num_hidden_layers" }, 1 << 14 },     // limits: no later product overflows
+        { { "n_head", "num_attention_heads" }, 1 << 20 },    // 64 bits
+        { { "n_embd", "hidden_size" }, 1 << 20 },
+        { { "vocab_size" }, 1 << 24 },
+        { { "n_positions", "max_position_embeddings", "n_ctx", "block_size" }, 1 << 24 },
+    };
+    int *const out[] = { &c->L, &c->NH, &c->C, &c->V, &c->P };
+    c->cut = 0;
+    for (int i = 0; i < 5; i++) {
+        const char *key = sizes[i].keys[0];
+        int64_t size;
+        for (int k = 3; k > 0; k--)
+            if (sizes[i].keys[k] && !json_get(root, key) && json_get(root, sizes[i].keys[k]))
+                key = sizes[i].keys[k];
+        if (!json_get_int(&size, root, key, 1, sizes[i].most, err)) return false;
+        *out[i] = (int)size;
+    }
+    return true;
+}
+
 static inline bool config_from_json(Config *c, const JsonNode *root, Error *err) {
     if (root->type != JSON_OBJECT) return fail(err, "not a JSON object");
     const JsonNode *type = json_need(root, "model_type", JSON_STRING, err);
@@ -180,19 +205,8 @@ static inline bool config_from_json(Config *c, const JsonNode *root, Error *err)
     if (!json_is(type, "gpt2"))
         return fail(err, "a model of type \"%s\"; only gpt2 is supported",
                     json_show(type).text);
-    int64_t L, NH, C, V, P;              // limits: no later product overflows 64 bits
-    if (!json_get_int(&L, root, "n_layer", 1, 1 << 14, err)
-        || !json_get_int(&NH, root, "n_head", 1, 1 << 20, err)
-        || !json_get_int(&C, root, "n_embd", 1, 1 << 20, err)
-        || !json_get_int(&V, root, "vocab_size", 1, 1 << 24, err)
-        || !json_get_int(&P, root, "n_positions", 1, 1 << 24, err)) return false;
-    c->L = (int)L;
-    c->NH = (int)NH;
-    c->C = (int)C;
-    c->V = (int)V;
-    c->P = (int)P;
-    c->cut = 0;
-    if (C % NH != 0)
+    if (!config_sizes(c, root, err)) return false;
+    if (c->C % c->NH != 0)
         return fail(err, "%d heads (n_head) do not divide %d channels (n_embd)", c->NH, c->C);
     return config_check_variant(root, c, err);
 }
@@ -248,16 +262,39 @@ static inline int tensor_place(const Config *c, const char *name) {
     return layer < c->L ? kind + layer * KINDS_IN_BLOCK : -1;
 }
 
-// The series of a tensor name's prefix, or -1. *plain receives the name without that prefix and
-// without Hugging Face's "transformer.".
-static inline int series_of_name(const char **plain, const char *name) {
+typedef struct { char text[100]; } PlainName;
+
+// A tensor's name without the parts that modules around the model add to it: "transformer." in
+// Hugging Face's files, and what training with PyTorch leaves before or within a name.
+static inline PlainName plain_name(const char *name) {
+    static const char *const around[] = {
+        "transformer", "model", "base_model", "module", "_orig_mod", "_forward_module",
+        "_fsdp_wrapped_module", "_checkpoint_wrapped_module",
+    };
+    PlainName plain = { "" };
+    for (size_t at = 0, n; *name; name += n) {
+        bool dropped = false;
+        n = strcspn(name, ".");
+        for (size_t i = 0; name[n] && i < sizeof around / sizeof *around; i++)
+            dropped = dropped || (strlen(around[i]) == n && memcmp(name, around[i], n) == 0);
+        n += name[n] == '.';
+        if (dropped) continue;
+        if (at + n >= sizeof plain.text) n = sizeof plain.text - 1 - at;     // no name of ours
+        memcpy(plain.text + at, name, n);
+        if ((at += n) == sizeof plain.text - 1) break;
+    }
+    return plain;
+}
+
+// The series of a tensor name's prefix, or -1. *plain receives the name without that prefix.
+static inline int series_of_name(PlainName *plain, const char *name) {
     int worker = -1, what = N_KEPT;
     bool of_worker = strncmp(name, "worker", 6) == 0;
     if (of_worker && (!(name = name_number(&worker, name + 6)) || worker >= MAX_WORKERS)) return -1;
     do what--; while (strncmp(name, kept_prefixes[what], strlen(kept_prefixes[what])) != 0);
     if (of_worker && what != KEPT_EXP_AVG && what != KEPT_EXP_AVG_SQ) return -1;
     name += strlen(kept_prefixes[what]);         // the weights' prefix is ""
-    *plain = strncmp(name, "transformer.", 12) == 0 ? name + 12 : name;
+    *plain = plain_name(name);
     return series_index((Kept)what, worker);
 }
 
@@ -271,11 +308,18 @@ static inline ShapeText shape_text(const size_t *dims, int n_dims) {
     return shape;
 }
 
-static inline bool tensor_check(const SafeTensor *t, const Tensor *wanted, Error *err) {
+static inline bool tensor_is_vector(const Tensor *t) {
+    return tensor_kinds[t->kind].rows == DIM_1;
+}
+
+// `linear`: PyTorch's Linear, as in nanoGPT, keeps the blocks' matrices (out, in).
+static inline bool tensor_check(const SafeTensor *t, const Tensor *wanted, bool linear,
+                                Error *err) {
     size_t dims[2] = { wanted->rows, wanted->cols };
-    bool vector = tensor_kinds[wanted->kind].rows == DIM_1;
+    bool vector = tensor_is_vector(wanted), turned = linear && wanted->layer >= 0;
     int n_dims = vector ? 1 : 2;
-    if (vector) dims[0] = wanted->cols;
+    if (vector || turned) dims[0] = wanted->cols;
+    if (turned) dims[1] = wanted->rows;
     bool same = t->n_dims == n_dims && memcmp(t->dims, dims, (size_t)n_dims * sizeof *dims) == 0;
     if (!same)
         return fail(err, "tensor \"%.80s\" is %s, but config.json needs %s", t->name,
@@ -289,7 +333,8 @@ typedef struct {
     Config config;
     int first, end;                      // its series: first ... end-1
     SafeTensors s;
-    const SafeTensor **tensors;          // (end - first, gpt2_n_tensors), into s
+    const SafeTensor **tensors;          // (end - first, gpt2_n_tensors), into s; NULL: zeros
+    bool linear;                         // the blocks' matrices are (out, in): see tensor_check
     FileMap single;                      // a GGUF or llm.c's .bin; then s and tensors are unused
     GgufModel gguf;                      // of a GGUF; otherwise its tensors are NULL
     bool warned;                         // about NaN or infinite weights
@@ -297,16 +342,56 @@ typedef struct {
 
 // The index in f->tensors for a tensor of this name; -1: none.
 static inline int64_t tensor_file_place(const TensorFile *f, const char *name) {
-    const char *plain = "";
+    PlainName plain;
     int series = series_of_name(&plain, name);
-    int place = series < f->first || series >= f->end ? -1 : tensor_place(&f->config, plain);
+    int place = series < f->first || series >= f->end ? -1 : tensor_place(&f->config, plain.text);
     return place < 0 ? -1 : (int64_t)(series - f->first) * gpt2_n_tensors(&f->config) + place;
 }
 
-// Fills f->tensors from f->s. Every tensor of the table must be present once, in the right shape.
+// Constants that older Hugging Face files hold beside the weights: the causal mask and its -1e4.
+static inline bool weights_is_mask(const char *name) {
+    size_t n = strlen(name);
+    return (n > 10 && strcmp(name + n - 10, ".attn.bias") == 0)
+        || (n > 17 && strcmp(name + n - 17, ".attn.masked_bias") == 0);
+}
+
+// The output head of a file of weights; NULL: none.
+static inline const SafeTensor *weights_head(const TensorFile *f) {
+    for (size_t i = 0; f->first == KEPT_WEIGHTS && i < f->s.n_tensors; i++)
+        if (strcmp(plain_name(f->s.tensors[i].name).text, "lm_head.weight") == 0)
+            return &f->s.tensors[i];
+    return NULL;
+}
+
+// Refuses a file that lacks a tensor of the table. Weights without any bias are a model without
+// biases (nanoGPT's bias=False), which is one whose biases are 0.
+static inline bool tensor_file_check_whole(const TensorFile *f, Error *err) {
+    const size_t n = (size_t)gpt2_n_tensors(&f->config), total = (size_t)(f->end - f->first) * n;
+    bool biases = f->first != KEPT_WEIGHTS;
+    const char *other = "";
+    for (size_t i = 0; i < total; i++)
+        biases = biases || (f->tensors[i] && gpt2_tensor(&f->config, (int)i).init == INIT_ZEROS);
+    for (size_t i = 0; i < f->s.n_tensors && !*other; i++) {
+        const SafeTensor *t = &f->s.tensors[i];
+        if (tensor_file_place(f, t->name) < 0 && t != weights_head(f) && !weights_is_mask(t->name))
+            other = t->name;
+    }
+    for (size_t i = 0; i < total; i++) {
+        Tensor wanted = gpt2_tensor(&f->config, (int)(i % n));
+        if (f->tensors[i] || (!biases && wanted.init == INIT_ZEROS)) continue;
+        return fail(err, "tensor \"%s%s\" is missing%s%.80s%s",
+                    series_prefix(f->first + (int)(i / n)).text, wanted.key,
+                    *other ? "; the file has \"" : "", other, *other ? "\"" : "");
+    }
+    return true;
+}
+
+// Fills f->tensors from f->s. Every tensor of the table must be present once, in the right shape; a
+// head without an embedding is both (safetensors' save_model writes one name of tied weights).
 // Unknown tensors are left to tensor_file_check_others.
 static inline bool tensor_file_index(TensorFile *f, Error *err) {
     const Config *c = &f->config;
+    const SafeTensor *head = weights_head(f);
     int n = gpt2_n_tensors(c);
     size_t total = (size_t)(f->end - f->first) * (size_t)n;
     f->tensors = (const SafeTensor **)calloc(total, sizeof *f->tensors);
@@ -319,15 +404,16 @@ static inline bool tensor_file_index(TensorFile *f, Error *err) {
         if (f->tensors[at])
             return fail(err, "two tensors are called \"%s%s\"",
                         series_prefix(f->first + (int)(at / n)).text, wanted.key);
-        if (!tensor_check(t, &wanted, err)) return false;
         f->tensors[at] = t;
+        if (wanted.kind == QKV_W && t->n_dims == 2 && f->first == KEPT_WEIGHTS)
+            f->linear = f->linear || t->dims[0] > t->dims[1];
     }
-    for (size_t i = 0; i < total; i++)
-        if (!f->tensors[i])
-            return fail(err, "tensor \"%s%s\" is missing",
-                        series_prefix(f->first + (int)(i / (size_t)n)).text,
-                        gpt2_tensor(c, (int)(i % (size_t)n)).key);
-    return true;
+    if (head && !f->tensors[WTE]) f->tensors[WTE] = head;
+    for (size_t i = 0; i < total; i++) {
+        Tensor wanted = gpt2_tensor(c, (int)(i % (size_t)n));
+        if (f->tensors[i] && !tensor_check(f->tensors[i], &wanted, f->linear, err)) return false;
+    }
+    return tensor_file_check_whole(f, err);
 }
 
 // ---- loading ----
@@ -354,16 +440,17 @@ static inline StepName checkpoint_newest(const char *out) {
     return newest;
 }
 
-// The target of the link OUT/latest, or the name that the file OUT/latest holds; "": neither.
-static inline StepName latest_name(const char *out) {
+// The target of a link of OUT, "latest" or "best", or the name that a file in its place holds; "":
+// neither.
+static inline StepName link_name(const char *out, const char *link) {
     StepName name = { "" };
-    Path latest;
+    Path path;
     FileMap file;
     Error err;
-    if (!path_join(&latest, out, "latest", &err)) return name;
-    ssize_t n = readlink(latest.text, name.text, sizeof name.text - 1);
+    if (!path_join(&path, out, link, &err)) return name;
+    ssize_t n = readlink(path.text, name.text, sizeof name.text - 1);
     name.text[n > 0 ? n : 0] = '\0';
-    if (n > 0 || !file_map(&file, latest.text, &err)) return name;
+    if (n > 0 || !file_map(&file, path.text, &err)) return name;
     snprintf(name.text, sizeof name.text, "%.*s", (int)(file.n < 60 ? file.n : 60), file.bytes);
     name.text[strcspn(name.text, "\r\n")] = '\0';
     if (step_of(name.text) < 0) name.text[0] = '\0';
@@ -371,18 +458,68 @@ static inline StepName latest_name(const char *out) {
     return name;
 }
 
+static inline StepName latest_name(const char *out) { return link_name(out, "latest"); }
+static inline StepName best_name(const char *out);
+
 static inline bool path_is_dir(const char *path) {
     struct stat info;
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-// Where a directory is meant: for DIR/model.safetensors and DIR/config.json, DIR; for the file
-// OUT/latest, OUT.
+#define WEIGHTS_INDEX "model.safetensors.index.json"
+
+// Refuses a file of weights that only Python can read, with the command that converts it.
+static inline bool weights_foreign(const char *path, Error *err) {
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    Path config;
+    FileMap m;
+    Error none;
+    int n = snprintf(config.text, sizeof config.text, "%.*sconfig.json", (int)(name - path), path);
+    if (n >= (int)sizeof config.text || !file_map(&m, path, &none)) return true;
+    bool zip = m.n > 4 && memcmp(m.bytes, "PK\3\4", 4) == 0;
+    bool pickle = m.n > 2 && m.bytes[0] == 0x80 && m.bytes[1] >= 2 && m.bytes[1] <= 5;
+    file_unmap(&m);
+    if (strcmp(name, "adapter_model.safetensors") == 0)
+        return fail(err, "%s: a LoRA adapter without its model; peft's merge_and_unload() and "
+                         "save_pretrained() write the whole model", path);
+    if (!zip && !pickle) return true;
+    if (access(config.text, F_OK) == 0)
+        return fail(err, "%s: a PyTorch pickle, which only Python reads; run there: python3 -c "
+                         "\"import transformers as t; t.GPT2LMHeadModel.from_pretrained('.')"
+                         ".save_pretrained('.', safe_serialization=True)\"", path);
+    return fail(err, "%s: a PyTorch pickle, which only Python reads; if it is nanoGPT's, run "
+                     "there: python3 -c \"import json, torch, safetensors.torch as s; "
+                     "c = torch.load('%s', 'cpu'); json.dump(dict(c['model_args'], "
+                     "model_type='gpt2'), open('config.json', 'w')); s.save_file({k: v.clone() "
+                     "for k, v in c['model'].items()}, 'model.safetensors')\"", path, name);
+}
+
+// The same for whatever a directory holds.
+static inline bool weights_foreign_in(const char *dir, Error *err) {
+    DIR *d = opendir(dir);
+    bool good = true;
+    Path path;
+    Error none;
+    for (struct dirent *e; d && good && (e = readdir(d)) != NULL; )
+        good = !path_join(&path, dir, e->d_name, &none) || weights_foreign(path.text, err);
+    if (d) closedir(d);
+    return good;
+}
+
+// Where a directory is meant: for the files of weights in DIR and DIR/config.json, DIR; for the
+// file OUT/latest, OUT; for OUT/best, a link or not, the best checkpoint in OUT.
 static inline bool checkpoint_dir(Path *dir, const char *where, Error *err) {
     const char *slash = strrchr(where, '/'), *name = slash ? slash + 1 : where;
     bool inside = strcmp(name, "model.safetensors") == 0 || strcmp(name, "config.json") == 0
-               || strcmp(name, "latest") == 0;
+               || strcmp(name, "latest") == 0 || strcmp(name, WEIGHTS_INDEX) == 0
+               || strncmp(name, "model-", 6) == 0;       // a shard
     if (strlen(where) >= sizeof dir->text) return path_join(dir, where, "", err);
+    if (strcmp(name, "best") == 0) {
+        Path out;
+        snprintf(out.text, sizeof out.text, "%.*s.", (int)(name - where), where);
+        StepName best = best_name(out.text);
+        if (best.text[0]) return path_join(dir, out.text, best.text, err);
+    }
     snprintf(dir->text, sizeof dir->text, "%s", where);
     if (inside && access(where, F_OK) == 0 && !path_is_dir(where))
         snprintf(dir->text, sizeof dir->text, "%.*s.", (int)(name - where), where);
@@ -410,7 +547,8 @@ static inline bool checkpoint_find(Path *found, const char *path, Error *err) {
             linked = path_is_dir(latest.text);
         }
         if (!linked && !newest.text[0])
-            return fail(err, "%s: no checkpoint: the directory has neither config.json nor latest",
+            return weights_foreign_in(where, err)
+                && fail(err, "%s: no checkpoint: the directory has neither config.json nor latest",
                         where);
         if (!linked && !path_join(&latest, where, newest.text, err)) return false;
         choice = latest.text;
@@ -422,56 +560,61 @@ static inline bool checkpoint_find(Path *found, const char *path, Error *err) {
         || fail(err, "%s: cannot open it: %s", choice, strerror(errno));
 }
 
-// Maps DIR/model.safetensors. The error names other formats of weights that the directory holds.
-static inline bool weights_open(SafeTensors *s, const char *dir, Error *err) {
-    static const struct { const char *name, *what; } others[] = {
-        { "model.safetensors.index.json", "weights in several files (model.safetensors.index.json) "
-          "are not supported; save_pretrained(DIR, max_shard_size=\"100GB\") writes one file" },
-        { "pytorch_model.bin", "pytorch_model.bin is a Python pickle, not supported; "
-          "save_pretrained(DIR, safe_serialization=True) writes model.safetensors" },
-    };
-    Path path;
-    if (!path_join(&path, dir, "model.safetensors", err)) return false;
-    if (access(path.text, F_OK) == 0) return safetensors_open(s, path.text, err);
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        if (!path_join(&path, dir, others[i].name, err)) return false;
-        if (access(path.text, F_OK) == 0) return fail(err, "%s: %s", dir, others[i].what);
+// Opens the files that DIR/model.safetensors.index.json names: {"weight_map": {TENSOR: FILE}}.
+static inline bool weights_open_shards(TensorFile *f, const char *dir, Error *err) {
+    enum { MOST = 1000 };
+    const JsonNode *files[MOST], *map;
+    Json json;
+    Error why;
+    size_t n = 0, i;
+    if (!path_join(&f->path, dir, WEIGHTS_INDEX, err)
+        || !json_open(&json, dir, WEIGHTS_INDEX, err)) return false;
+    bool good = (map = json_need(json.root, "weight_map", JSON_OBJECT, &why)) != NULL
+             || fail(err, "%s: %s", f->path.text, why.text);
+    const JsonNode *k = good ? json_first(map) : NULL;
+    for (; good && k < json_end(map); k = json_next(k + 1)) {
+        const JsonNode *file = k + 1;
+        Path path;
+        for (i = 0; i < n && !(file->type == JSON_STRING && json_is(files[i], file->text)); i++);
+        if (i < n) continue;
+        if (n == MOST || file->type != JSON_STRING || strchr(file->text, '/'))
+            good = fail(err, "%s: byte %zu: not the name of a file in this directory, or too many",
+                        f->path.text, file->at);
+        good = good && path_join(&path, dir, file->text, err)
+            && safetensors_add(&f->s, path.text, err);
+        if (good) files[n++] = file;
     }
-    return fail(err, "%s: model.safetensors is missing", dir);
+    json_free(&json);
+    return good;
 }
 
-// Constants that older Hugging Face files hold beside the weights: the causal mask and its -1e4.
-static inline bool weights_is_mask(const char *name) {
-    size_t n = strlen(name);
-    return (n > 10 && strcmp(name + n - 10, ".attn.bias") == 0)
-        || (n > 17 && strcmp(name + n - 17, ".attn.masked_bias") == 0);
+// Opens the weights in DIR: model.safetensors, or its shards.
+static inline bool weights_open(TensorFile *f, const char *dir, Error *err) {
+    Path index;
+    if (!path_join(&index, dir, WEIGHTS_INDEX, err)) return false;
+    if (access(f->path.text, F_OK) == 0) return safetensors_open(&f->s, f->path.text, err);
+    if (access(index.text, F_OK) == 0) return weights_open_shards(f, dir, err);
+    return weights_foreign_in(dir, err) && fail(err, "%s: model.safetensors is missing", dir);
 }
 
-// Weight tying: the output head is the embedding. A file may repeat it, but not differ from it.
-static inline bool weights_check_head(const SafeTensors *s, const SafeTensor *head, Error *err) {
-    const SafeTensor *wte = safetensors_find(s, "transformer.wte.weight");
-    if (!wte) wte = safetensors_find(s, "wte.weight");
-    if (wte && wte->dtype == head->dtype && wte->count == head->count
-        && memcmp(s->data + wte->begin, s->data + head->begin, head->end - head->begin) == 0)
-        return true;
-    return fail(err, "lm_head.weight differs from wte.weight; only tied weights are "
-                     "supported");
-}
-
-// Refuses tensors that the table does not name, except masks and a repeated head among weights.
+// Refuses tensors that the table does not name, except masks and a head that repeats the embedding
+// (weight tying) among weights.
 static inline bool tensor_file_check_others(const TensorFile *f, Error *err) {
     bool weights = f->first == KEPT_WEIGHTS;
+    const SafeTensor *head = weights_head(f);
     for (size_t i = 0; i < f->s.n_tensors; i++) {
         const SafeTensor *t = &f->s.tensors[i];
-        if (tensor_file_place(f, t->name) >= 0 || (weights && weights_is_mask(t->name))) continue;
+        if (tensor_file_place(f, t->name) >= 0 || (weights && weights_is_mask(t->name))
+            || t == head) continue;
         if (!weights)
             return fail(err, "tensor \"%.80s\" does not belong in this file", t->name);
-        if (strcmp(t->name, "lm_head.weight") != 0)
-            return fail(err, "tensor \"%.80s\" is not part of the GPT-2 that config.json "
-                             "describes", t->name);
-        if (!weights_check_head(&f->s, t, err)) return false;
+        return fail(err, "tensor \"%.80s\" is not part of the GPT-2 that config.json describes",
+                    t->name);
     }
-    return true;
+    const SafeTensor *wte = f->tensors[WTE];
+    if (!head || (wte->dtype == head->dtype && wte->count == head->count
+                  && memcmp(wte->data, head->data, head->end - head->begin) == 0)) return true;
+    return fail(err, "lm_head.weight differs from wte.weight; only tied weights are supported");
 }
 
 static inline void tensor_file_close(TensorFile *f) {
@@ -486,7 +629,8 @@ static inline void tensor_file_close(TensorFile *f) {
 static inline bool single_open(TensorFile *f, Error *err) {
     Error why;
     const FileMap *m = &f->single;
-    if (!file_map(&f->single, f->path.text, err)) return false;
+    if (!weights_foreign(f->path.text, err) || !file_map(&f->single, f->path.text, err))
+        return false;
     bool good = gguf_is(m->bytes, m->n) ? gguf_model(&f->gguf, m->bytes, m->n, &why)
                                         : llmc_config(&f->config, m->bytes, m->n, &why);
     if (f->gguf.tensors) f->config = f->gguf.c;
@@ -514,7 +658,7 @@ static inline bool tensor_file_open(TensorFile *f, const char *path, KeptFile fi
         if ((file == FILE_OUTER || file == FILE_WORKERS) && access(f->path.text, F_OK) != 0)
             return fail(err, "%s: %s is missing; the run had %lld workers", path,
                         kept_file_names[file], (long long)workers);
-        good = file == FILE_WEIGHTS ? weights_open(&f->s, path, err)
+        good = file == FILE_WEIGHTS ? weights_open(f, path, err)
                                     : safetensors_open(&f->s, f->path.text, err);
         if (good && !(tensor_file_index(f, &why) && tensor_file_check_others(f, &why)))
             good = fail(err, "%s: %s", f->path.text, why.text);
@@ -550,6 +694,18 @@ static inline void weights_warn(TensorFile *f, const float *elements, int bucket
     }
 }
 
+// out (t->count) = the tensor t as we keep it; `from` is the file's.
+static inline void tensor_file_tensor(float *out, const TensorFile *f, const SafeTensor *from,
+                                      const Tensor *t) {
+    Error none;
+    if (!from)
+        memset(out, 0, t->count * sizeof *out);
+    else if (f->linear && t->layer >= 0 && !tensor_is_vector(t))
+        floats_transpose(out, from->data, t->rows, t->cols, safetensors_type(from));
+    else
+        safetensors_read(out, from, &none);
+}
+
 // elements (gpt2_bucket(&f->config, bucket).count) = one bucket of a series of the file; `what` and
 // `worker` as in Checkpoint.source. Buckets may be read in any order. The file was checked when it
 // was opened, so reading cannot fail. NaN or infinite weights get one warning on stderr.
@@ -565,9 +721,10 @@ static inline void tensor_file_bucket(float *elements, TensorFile *f, Kept what,
     if (llmc) llmc_params(elements, range, c, f->single.bytes, f->single.n, &none);
     int end = llmc ? 0 : gpt2_bucket_tensor(c, bucket + 1);
     for (int i = gpt2_bucket_tensor(c, bucket); i < end; i++) {
-        float *out = elements + gpt2_tensor(c, i).offset - range.begin;
+        Tensor t = gpt2_tensor(c, i);
+        float *out = elements + t.offset - range.begin;
         if (f->gguf.tensors) gguf_tensor(out, &f->gguf, i);
-        else safetensors_read(out, &f->s, f->tensors[first + (size_t)i], &none);
+        else tensor_file_tensor(out, f, f->tensors[first + (size_t)i], &t);
     }
     if (what == KEPT_WEIGHTS) weights_warn(f, elements, bucket);
 }
@@ -889,17 +1046,17 @@ static inline size_t checkpoint_best(const Saved *all, size_t n) {
     return best;
 }
 
-// Removes the checkpoints up to this step except the newest `keep` and the best.
-static inline bool checkpoint_prune(const char *out, int64_t step, size_t keep, Error *err) {
+// The best checkpoint in OUT; "": none has a validation loss.
+static inline StepName best_name(const char *out) {
+    StepName none = { "" };
     Saved *all;
     size_t n;
-    bool good = checkpoint_list(&all, &n, out, err);
-    while (n > 0 && all[n - 1].step > step) n--;
+    Error err;
+    checkpoint_list(&all, &n, out, &err);
     size_t best = checkpoint_best(all, n);
-    for (size_t i = 0; good && i + keep < n; i++)
-        if (i != best) good = checkpoint_remove(out, all[i].name.text, err);
+    StepName name = best < n ? all[best].name : none;
     free(all);
-    return good;
+    return name;
 }
 
 // Whether a run can go on from this checkpoint of OUT: all its files are there and whole. (Headers
@@ -958,7 +1115,7 @@ static inline bool checkpoint_of_step(Path *found, const char *out, int64_t step
 }
 
 // Creates OUT/.tmp-latest: a link, or a file where there are none (Windows, a FAT disk).
-static inline bool latest_draft(Path *link, const char *out, const char *name, Error *err) {
+static inline bool link_draft(Path *link, const char *out, const char *name, Error *err) {
     char line[80];
     int n = snprintf(line, sizeof line, "%s\n", name);
     if (!path_join(link, out, ".tmp-latest", err) || !path_remove(link->text, err)) return false;
@@ -967,15 +1124,27 @@ static inline bool latest_draft(Path *link, const char *out, const char *name, E
     return fail(err, "%s: cannot create the link: %s", link->text, strerror(errno));
 }
 
-// Points OUT/latest at a checkpoint, atomically: the new one is renamed over the old one.
-static inline bool latest_move(const char *out, const char *name, Error *err) {
-    Path link, latest;
-    if (!path_join(&latest, out, "latest", err) || !latest_draft(&link, out, name, err))
-        return false;
-    if (rename(link.text, latest.text) == 0) return dir_sync(out, err);
-    fail(err, "%s: cannot be replaced: %s", latest.text, strerror(errno));
-    unlink(link.text);
+// Points a link of OUT, "latest" or "best", at a checkpoint, atomically: the new link is renamed
+// over the old one.
+static inline bool link_move(const char *out, const char *link, const char *name, Error *err) {
+    Path draft, path;
+    if (!path_join(&path, out, link, err) || !link_draft(&draft, out, name, err)) return false;
+    if (rename(draft.text, path.text) == 0) return dir_sync(out, err);
+    fail(err, "%s: cannot be replaced: %s", path.text, strerror(errno));
+    unlink(draft.text);
     return false;
+}
+
+// Points OUT/best at a checkpoint, or removes it if the name is "". Somebody else's file or directory
+// of that name stays.
+static inline bool best_move(const char *out, const char *name, Error *err) {
+    StepName now = link_name(out, "best");
+    Path path;
+    struct stat info;
+    if (!path_join(&path, out, "best", err)) return false;
+    bool there = lstat(path.text, &info) == 0, theirs = there && step_of(now.text) < 0;
+    if (theirs || strcmp(now.text, name) == 0) return true;
+    return name[0] ? link_move(out, "best", name, err) : path_remove(path.text, err);
 }
 
 // Locks the existing directory OUT against other runs, until *fd is closed.
@@ -986,6 +1155,21 @@ static inline bool checkpoint_lock(int *fd, const char *out, Error *err) {
     close(*fd);
     *fd = -1;
     return fail(err, "another run is writing to %s; wait until it ends, or stop it", out);
+}
+
+// Of the checkpoints up to this step: points OUT/best at the best, then removes all except that one
+// and the newest `keep` (0: keeps all).
+static inline bool checkpoint_prune(const char *out, int64_t step, size_t keep, Error *err) {
+    Saved *all;
+    size_t n;
+    bool good = checkpoint_list(&all, &n, out, err);
+    while (n > 0 && all[n - 1].step > step) n--;
+    size_t best = checkpoint_best(all, n);
+    good = good && best_move(out, best < n ? all[best].name.text : "", err);
+    for (size_t i = 0; good && keep > 0 && i + keep < n; i++)
+        if (i != best) good = checkpoint_remove(out, all[i].name.text, err);
+    free(all);
+    return good;
 }
 
 static inline bool same_directory(const char *a, const char *b) {
@@ -1011,14 +1195,14 @@ static inline bool latest_adopt(const char *out, const char *latest, Error *err)
         if (!path_join(&to, out, name.text, err)) return false;
         if (access(to.text, F_OK) != 0) break;
         if (same_directory(latest, to.text))
-            return rmdir(latest) == 0 ? latest_move(out, name.text, err)
+            return rmdir(latest) == 0 ? link_move(out, "latest", name.text, err)
                  : fail(err, "%s: a link that this system cannot replace; remove it", latest);
     }
     if (access(to.text, F_OK) == 0 || rename(latest, to.text) != 0)
         return fail(err, "%s: a directory where a run has a link, and it cannot become %s: %s; "
                          "move one of them away", latest, name.text, strerror(errno));
     warn("%s: a copy made a directory of this link; it is called %s now", latest, name.text);
-    return latest_move(out, name.text, err);
+    return link_move(out, "latest", name.text, err);
 }
 
 // Makes OUT/latest the link, or file, that a save can move, before any training. A copy may have
@@ -1036,8 +1220,8 @@ static inline bool latest_repair(const char *out, Error *err) {
     bool works = path_is_dir(latest.text);               // a link
     if (!works && !path_join(&step, out, named.text, err)) return false;
     if (!works && named.text[0] && path_is_dir(step.text)) newest = named;
-    if (!works && newest.text[0]) return latest_move(out, newest.text, err);
-    return latest_draft(&link, out, "none", err) && path_remove(link.text, err);
+    if (!works && newest.text[0]) return link_move(out, "latest", newest.text, err);
+    return link_draft(&link, out, "none", err) && path_remove(link.text, err);
 }
 
 // Whether this program gives a temporary this name: .tmp-old, .tmp-latest, .tmp-step_00001000.
@@ -1081,7 +1265,8 @@ static inline bool checkpoint_clear(const char *out, Error *err) {
         return fail(err, "%s: not a link of a run; move it away or change --out", latest.text);
     Saved *all;
     size_t n;
-    bool good = path_remove(latest.text, err) && checkpoint_list(&all, &n, out, err);
+    bool good = path_remove(latest.text, err) && best_move(out, "", err)
+             && checkpoint_list(&all, &n, out, err);
     if (!good) return false;
     for (size_t i = 0; good && i < n; i++) good = checkpoint_remove(out, all[i].name.text, err);
     free(all);
@@ -1107,16 +1292,18 @@ static inline bool checkpoint_write(const char *out, Pull *p, int keep, Error *e
         path_remove(temporary.text, &later);
         return false;
     }
-    if (!dir_sync(out, err) || !latest_move(out, name.text, err)) return false;
-    if (step_of(before.text) == k->state.step && !checkpoint_remove(out, before.text, err))
-        return false;
-    return keep == 0 || checkpoint_prune(out, k->state.step, (size_t)keep, err);
+    if (!dir_sync(out, err) || !link_move(out, "latest", name.text, err)) return false;
+    bool again = step_of(before.text) == k->state.step;
+    if (again && strcmp(link_name(out, "best").text, before.text) == 0
+        && !link_move(out, "best", name.text, err)) return false;
+    if (again && !checkpoint_remove(out, before.text, err)) return false;
+    return checkpoint_prune(out, k->state.step, (size_t)keep, err);
 }
 
-// Saves OUT/step_N and points OUT/latest at it. Then, unless keep is 0, removes all checkpoints up
-// to this step except the newest `keep` and the best. After an error OUT/latest is unchanged,
-// unless only the removal of old checkpoints failed. All calls of k->source are made even after an
-// error.
+// Saves OUT/step_N and points OUT/latest at it, and OUT/best at the best one. Then, unless keep is
+// 0, removes all checkpoints up to this step except the newest `keep` and the best. After an error
+// OUT/latest is unchanged, unless only OUT/best or the removal of old checkpoints failed. All calls
+// of k->source are made even after an error.
 static inline bool checkpoint_save(const char *out, const Checkpoint *k, int keep, Error *err) {
     Pull p = pull_begin(k);
     bool saved = checkpoint_write(out, &p, keep, err);

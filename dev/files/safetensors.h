@@ -27,15 +27,17 @@ typedef struct {
     size_t dims[SAFETENSORS_MAX_DIMS];
     size_t count;                            // the product of dims
     size_t begin, end;                       // bytes of data; end - begin = count * dtype->bytes
+    const unsigned char *data;               // its bytes, in the file that holds it
 } SafeTensor;
 
-typedef struct {
+typedef struct SafeTensors {
     SafeTensor *tensors;                     // (n_tensors), in the order of their data
     size_t n_tensors;
     const unsigned char *data;
     size_t data_bytes;
     Json header;
     FileMap file;                            // mapped by safetensors_open
+    struct SafeTensors *more;                // files that safetensors_add has added; NULL: none
 } SafeTensors;
 
 // ---- reading ----
@@ -136,13 +138,17 @@ static inline bool safetensors_header(SafeTensors *s, Error *err) {
         s->n_tensors++;
     }
     qsort(s->tensors, s->n_tensors, sizeof *s->tensors, safetensors_compare);
-    return safetensors_cover(s, err);
+    if (!safetensors_cover(s, err)) return false;
+    for (size_t i = 0; i < s->n_tensors; i++) s->tensors[i].data = s->data + s->tensors[i].begin;
+    return true;
 }
 
 static inline void safetensors_close(SafeTensors *s) {
     free(s->tensors);
     json_free(&s->header);
     file_unmap(&s->file);
+    if (s->more) safetensors_close(s->more);
+    free(s->more);
     memset(s, 0, sizeof *s);
 }
 
@@ -184,6 +190,25 @@ static inline bool safetensors_open(SafeTensors *s, const char *path, Error *err
     return true;
 }
 
+// Adds the tensors of another file (a shard of the same model) to those of s, which may be zeros.
+static inline bool safetensors_add(SafeTensors *s, const char *path, Error *err) {
+    SafeTensors *part = (SafeTensors *)alloc_or_die(sizeof *part, "a file of tensors");
+    if (!safetensors_open(part, path, err)) {
+        free(part);
+        return false;
+    }
+    size_t n = s->n_tensors + part->n_tensors;
+    SafeTensor *all = (SafeTensor *)alloc_or_die((n + 1) * sizeof *all, "a list of tensors");
+    if (s->n_tensors) memcpy(all, s->tensors, s->n_tensors * sizeof *all);
+    memcpy(all + s->n_tensors, part->tensors, part->n_tensors * sizeof *all);
+    free(s->tensors);
+    s->tensors = all;
+    s->n_tensors = n;
+    part->more = s->more;
+    s->more = part;
+    return true;
+}
+
 static inline const SafeTensor *safetensors_find(const SafeTensors *s, const char *name) {
     for (size_t i = 0; i < s->n_tensors; i++)
         if (strcmp(s->tensors[i].name, name) == 0) return &s->tensors[i];
@@ -198,13 +223,15 @@ static inline bool safetensors_is_real(const SafeTensor *t, Error *err) {
     return fail(err, "tensor \"%.80s\" is %s; expected F32, BF16 or F16", t->name, dtype);
 }
 
+// The type of a tensor that safetensors_is_real has accepted.
+static inline FloatType safetensors_type(const SafeTensor *t) {
+    return t->dtype->bytes == 4 ? FLOAT_32 : t->dtype->name[0] == 'B' ? FLOAT_BF16 : FLOAT_16;
+}
+
 // out (t->count) = the tensor as floats. BF16 and F16 are widened, exactly.
-static inline bool safetensors_read(float *out, const SafeTensors *s, const SafeTensor *t,
-                                    Error *err) {
+static inline bool safetensors_read(float *out, const SafeTensor *t, Error *err) {
     if (!safetensors_is_real(t, err)) return false;
-    FloatType type = t->dtype->bytes == 4 ? FLOAT_32 : t->dtype->name[0] == 'B' ? FLOAT_BF16
-                                                                                : FLOAT_16;
-    floats_read(out, s->data + t->begin, t->count, type);
+    floats_read(out, t->data, t->count, safetensors_type(t));
     return true;
 }
 

@@ -125,7 +125,8 @@ static inline void make_latest(const Run *r) {
     Path from;
     Error err;
     if (!checkpoint_of_step(&from, r->o.out, r->o.resume_from, &err)
-        || !latest_move(r->o.out, strrchr(from.text, '/') + 1, &err)) die("--out: %s", err.text);
+        || !link_move(r->o.out, "latest", strrchr(from.text, '/') + 1, &err))
+        die("--out: %s", err.text);
 }
 
 // Makes --out and opens the log. Whatever can refuse the run comes first; only then are files

@@ -30,7 +30,7 @@ static void check_file(const unsigned char *bytes, size_t n) {
     if (!safetensors_parse(&s, bytes, n, &err)) return;
     for (size_t i = 0; i < s.n_tensors; i++) {
         float *values = (float *)malloc(s.tensors[i].count * sizeof(float) + 1);
-        if (values) safetensors_read(values, &s, &s.tensors[i], &err);
+        if (values) safetensors_read(values, &s.tensors[i], &err);
         free(values);
     }
     for (int file = 0; file < N_FILES; file++) check_kept(&s, (KeptFile)file);
