@@ -110,7 +110,6 @@ TEST(small_command_lines) {
         { "--help --nonsense", "" }, { "-h --heads x", "" },
         { "--help=1", "!--help: takes no value; write --help alone" },
         { "--haeds 3", "!--haeds: unknown flag; the nearest is --heads" },
-        { "--learnig-rate=1", "!--learnig-rate: unknown flag; the nearest is --lr" },
         { "-lr 1", "!-lr: unknown flag; the nearest is --lr" },
         { "--zzzzzz", "!--zzzzzz: unknown flag; --help lists all flags" },
         { "--=3", "!--: unknown flag; --help lists all flags" },
@@ -441,6 +440,36 @@ static bool parse(TrainOptions *o, Line *line, const char *words, Error *err) {
     return train_options_parse(o, line->argc, line->argv, err);
 }
 
+// What other programs call a flag, with either dash, leads to ours; what is named must exist.
+TEST(flags_of_other_programs) {
+    static const Row cases[] = {
+        { "--max_iters=5", "!--max_iters: unknown flag; here it is --steps N" },
+        { "--per-device-train_batch-size 5", "!--per-device-train_batch-size: unknown flag; "
+          "--micro-batch N is for the sequences of a forward pass, --batch-tokens N for the tokens "
+          "of an update" },
+        { "-l 1e-3", "!-l: unknown flag; here it is --lr X" },
+        { "--learning-rate 1", "!--learning-rate: unknown flag; here it is --lr X" },
+        { "--compile", "!--compile: unknown flag; there is none: make has compiled everything" },
+        { "--l 1", "!--l: unknown flag; the nearest is --lr" },
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        TrainOptions o;
+        Line line;
+        Error err = { "" };
+        check_row(&cases[i], parse(&o, &line, cases[i].words, &err), err.text, "");
+    }
+    for (const OptionHint *h = train_hints; h->names; h++) {
+        for (const char *p = h->words; (p = strstr(p, "--")) != NULL; p += 2) {
+            size_t n = strspn(p + 2, "abcdefghijklmnopqrstuvwxyz-");
+            CHECK_MSG(option_find(train_table, TRAIN_OPTIONS, p + 2, n) >= 0, "%s", h->words);
+        }
+        for (int i = 0; i < TRAIN_OPTIONS; i++)
+            CHECK_MSG(choice_index(h->names, train_table[i].name, strlen(train_table[i].name)) < 0,
+                      "--%s is a flag and a hint", train_table[i].name);
+    }
+    *option_hints() = NULL;                              // the small table has none
+}
+
 TEST(rules_between_flags) {
     TrainOptions o;
     Line line;
@@ -554,6 +583,7 @@ int main(void) {
     RUN(each_row);
     RUN(help_names_every_flag);
     RUN(slips);
+    RUN(flags_of_other_programs);
     RUN(rules_between_flags);
     RUN(a_resumed_run);
     RUN(batch_and_rate);

@@ -55,6 +55,27 @@ rm -rf "$dir/build"
 aarch64 fp32 layers model dataloader json safetensors llmc tokenizer options schedule utf8
 aarch64 bf16 layers model
 
+# refused NAME QEMU CPU TARGET MCPU WORDS: what a binary built for MCPU says on an older CPU.
+refused() {
+    local emulator
+    emulator=$(command -v "$2" || command -v "$2-static")
+    [ -n "$zig" ] || { skip "$1" "needs ziglang (pip install ziglang)"; return; }
+    [ -n "$emulator" ] || { skip "$1" "needs $2 (apt install qemu-user)"; return; }
+    rm -rf "$dir/build"
+    build "$4" NATIVE=-mcpu=$5 CFLAGS=-O2 OPENMP=0 "$dir/build/test_json"
+    run "$emulator" -cpu "$3" "$dir/build/test_json"
+    same "status" $status 1
+    same "what it says" "$(cat "$dir/stdout" "$dir/stderr")" \
+        "batchwise: this binary was built for $6: make clean && make"
+    end "$1"
+}
+refused older_than_avx512 qemu-x86_64 Nehalem x86_64-linux-musl x86_64_v4 \
+    "a processor with AVX-512, and this one has none"
+refused older_than_avx qemu-x86_64 Nehalem x86_64-linux-musl sandybridge \
+    "another processor, and this one lacks an instruction"
+refused older_than_sve qemu-aarch64 cortex-a72 aarch64-linux-musl neoverse_v1 \
+    "another processor, and this one lacks an instruction"
+
 # README names the oldest Python; vermin finds what each script's grammar and modules need.
 oldest=$(sed -n 's/.*Python \(3\.[0-9]*\) or newer.*/\1/p' README.md | head -n 1)
 [ -n "$oldest" ] || note "README names no oldest Python"

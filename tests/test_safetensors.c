@@ -18,6 +18,12 @@ static Image image_make(const char *header, size_t n_data) {
     return m;
 }
 
+static const SafeTensor *safetensors_find(const SafeTensors *s, const char *name) {
+    for (size_t i = 0; i < s->n_tensors; i++)
+        if (strcmp(s->tensors[i].name, name) == 0) return &s->tensors[i];
+    return NULL;
+}
+
 TEST(reads_a_file) {
     Image m = image_make("{\"b\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[4,12]},"
                          "\"__metadata__\":{\"format\":\"pt\"},"

@@ -24,6 +24,7 @@
 #ifndef PROGRAM          // each program defines its name before it includes anything
 #define PROGRAM "batchwise"
 #endif
+#include "processor.h"
 
 #ifndef PRINTF_LIKE
 #define PRINTF_LIKE(fmt, args) __attribute__((format(printf, fmt, args)))

@@ -98,14 +98,6 @@ static inline int edit_distance(const char *a, int na, const char *b, int nb) {
     return row[nb];
 }
 
-// "learning-rate" -> "lr": the long form of a flag whose name is initials.
-static inline bool option_is_initials(const char *name, const char *text, int length) {
-    for (int i = 0; i < length; i++)
-        if (i == 0 || text[i-1] == '-' || text[i-1] == '_')
-            if (*name++ != text[i]) return false;
-    return *name == '\0';
-}
-
 // The row whose name is nearest to `text`, or -1 if all differ in more than half the characters.
 static inline int option_nearest(const Option *table, int n, const char *text, int length) {
     int best = -1, best_distance = INT_MAX;
@@ -114,8 +106,6 @@ static inline int option_nearest(const Option *table, int n, const char *text, i
         int name_length = (int)strlen(table[i].name);
         int longest = length > name_length ? length : name_length;
         int distance = edit_distance(text, length, table[i].name, name_length);
-        if (strlen(table[i].name) > 1 && option_is_initials(table[i].name, text, length))
-            distance = option_min(distance, 2);  // one typing error is likelier
         if (2*distance <= longest && distance < best_distance) best = i, best_distance = distance;
     }
     return best;
@@ -276,11 +266,31 @@ static inline OptionWords option_expects(const Option *o) {
 
 // ---- parsing ----
 
+// What to say of flags that other programs have: names "max-iters|max-steps" (or with '_'), and the
+// words that follow "unknown flag; ". The last one's names are NULL.
+typedef struct { const char *names, *words; } OptionHint;
+
+static inline const OptionHint **option_hints(void) {    // of this program; NULL: none
+    static const OptionHint *hints;
+    return &hints;
+}
+
+static inline const char *option_hint(const char *name, size_t length) {
+    char plain[OPTION_NAME_MAX];
+    const OptionHint *h = *option_hints();
+    if (length > sizeof plain) return NULL;
+    for (size_t i = 0; i < length; i++) plain[i] = name[i] == '_' ? '-' : name[i];
+    while (h && h->names && choice_index(h->names, plain, length) < 0) h++;
+    return h ? h->words : NULL;
+}
+
 static inline bool option_unknown(const Option *table, int n, const char *arg, Error *err) {
     char shown[48];
     const char *name = arg + strspn(arg, "-");
     size_t length = strcspn(name, "=");
     option_shown(shown, arg, (size_t)(name - arg) + length);
+    const char *hint = length == 1 && name - arg == 2 ? NULL : option_hint(name, length);
+    if (hint) return fail(err, "%s: unknown flag; %s", shown, hint);
     int near = option_nearest(table, n, name, (int)(length < 1000 ? length : 1000));
     if (near < 0) return fail(err, "%s: unknown flag; --help lists all flags", shown);
     return fail(err, "%s: unknown flag; the nearest is --%s", shown, table[near].name);

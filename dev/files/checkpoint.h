@@ -175,29 +175,6 @@ static inline bool config_check_variant(const JsonNode *root, const Config *c, E
     return true;
 }
 
-// The sizes, under GPT-2's names or under others that transformers and nanoGPT have for them.
-static inline bool config_sizes(Config *c, const JsonNode *root, Error *err) {
-    static const struct { const char *keys[4]; int most; } sizes[] = {
-        { { "n_layer", "num_hidden_layers" }, 1 << 14 },     // limits: no later product overflows
-        { { "n_head", "num_attention_heads" }, 1 << 20 },    // 64 bits
-        { { "n_embd", "hidden_size" }, 1 << 20 },
-        { { "vocab_size" }, 1 << 24 },
-        { { "n_positions", "max_position_embeddings", "n_ctx", "block_size" }, 1 << 24 },
-    };
-    int *const out[] = { &c->L, &c->NH, &c->C, &c->V, &c->P };
-    c->cut = 0;
-    for (int i = 0; i < 5; i++) {
-        const char *key = sizes[i].keys[0];
-        int64_t size;
-        for (int k = 3; k > 0; k--)
-            if (sizes[i].keys[k] && !json_get(root, key) && json_get(root, sizes[i].keys[k]))
-                key = sizes[i].keys[k];
-        if (!json_get_int(&size, root, key, 1, sizes[i].most, err)) return false;
-        *out[i] = (int)size;
-    }
-    return true;
-}
-
 static inline bool config_from_json(Config *c, const JsonNode *root, Error *err) {
     if (root->type != JSON_OBJECT) return fail(err, "not a JSON object");
     const JsonNode *type = json_need(root, "model_type", JSON_STRING, err);
@@ -205,8 +182,23 @@ static inline bool config_from_json(Config *c, const JsonNode *root, Error *err)
     if (!json_is(type, "gpt2"))
         return fail(err, "a model of type \"%s\"; only gpt2 is supported",
                     json_show(type).text);
-    if (!config_sizes(c, root, err)) return false;
-    if (c->C % c->NH != 0)
+    const char *positions = json_get(root, "n_positions") ? "n_positions"
+                          : json_get(root, "n_ctx") ? "n_ctx"             // OpenAI's name for it
+                          : json_get(root, "block_size") ? "block_size"   // nanoGPT's
+                          : "n_positions";
+    int64_t L, NH, C, V, P;              // limits: no later product overflows 64 bits
+    if (!json_get_int(&L, root, "n_layer", 1, 1 << 14, err)
+        || !json_get_int(&NH, root, "n_head", 1, 1 << 20, err)
+        || !json_get_int(&C, root, "n_embd", 1, 1 << 20, err)
+        || !json_get_int(&V, root, "vocab_size", 1, 1 << 24, err)
+        || !json_get_int(&P, root, positions, 1, 1 << 24, err)) return false;
+    c->L = (int)L;
+    c->NH = (int)NH;
+    c->C = (int)C;
+    c->V = (int)V;
+    c->P = (int)P;
+    c->cut = 0;
+    if (C % NH != 0)
         return fail(err, "%d heads (n_head) do not divide %d channels (n_embd)", c->NH, c->C);
     return config_check_variant(root, c, err);
 }
@@ -267,21 +259,18 @@ typedef struct { char text[100]; } PlainName;
 // A tensor's name without the parts that modules around the model add to it: "transformer." in
 // Hugging Face's files, and what training with PyTorch leaves before or within a name.
 static inline PlainName plain_name(const char *name) {
-    static const char *const around[] = {
-        "transformer", "model", "base_model", "module", "_orig_mod", "_forward_module",
-        "_fsdp_wrapped_module", "_checkpoint_wrapped_module",
-    };
+    static const char *const around = ".transformer.model.base_model.module._orig_mod."
+                                      "_forward_module._fsdp_wrapped_module."
+                                      "_checkpoint_wrapped_module.";
     PlainName plain = { "" };
-    for (size_t at = 0, n; *name; name += n) {
-        bool dropped = false;
-        n = strcspn(name, ".");
-        for (size_t i = 0; name[n] && i < sizeof around / sizeof *around; i++)
-            dropped = dropped || (strlen(around[i]) == n && memcmp(name, around[i], n) == 0);
-        n += name[n] == '.';
-        if (dropped) continue;
-        if (at + n >= sizeof plain.text) n = sizeof plain.text - 1 - at;     // no name of ours
-        memcpy(plain.text + at, name, n);
-        if ((at += n) == sizeof plain.text - 1) break;
+    char part[sizeof plain.text];
+    for (size_t at = 0, n; *name && at < sizeof plain.text; name += n) {
+        n = strcspn(name, ".") + 1;
+        snprintf(part, sizeof part, ".%.*s", (int)n, name);
+        bool last = name[n - 1] == '\0';
+        if (last || n == 1 || !strstr(around, part))
+            at += (size_t)snprintf(plain.text + at, sizeof plain.text - at, "%s", part + 1);
+        n -= last;
     }
     return plain;
 }
@@ -315,11 +304,10 @@ static inline bool tensor_is_vector(const Tensor *t) {
 // `linear`: PyTorch's Linear, as in nanoGPT, keeps the blocks' matrices (out, in).
 static inline bool tensor_check(const SafeTensor *t, const Tensor *wanted, bool linear,
                                 Error *err) {
-    size_t dims[2] = { wanted->rows, wanted->cols };
     bool vector = tensor_is_vector(wanted), turned = linear && wanted->layer >= 0;
+    size_t dims[2] = { vector || turned ? wanted->cols : wanted->rows,
+                       turned ? wanted->rows : wanted->cols };
     int n_dims = vector ? 1 : 2;
-    if (vector || turned) dims[0] = wanted->cols;
-    if (turned) dims[1] = wanted->rows;
     bool same = t->n_dims == n_dims && memcmp(t->dims, dims, (size_t)n_dims * sizeof *dims) == 0;
     if (!same)
         return fail(err, "tensor \"%.80s\" is %s, but config.json needs %s", t->name,
@@ -334,7 +322,7 @@ typedef struct {
     int first, end;                      // its series: first ... end-1
     SafeTensors s;
     const SafeTensor **tensors;          // (end - first, gpt2_n_tensors), into s; NULL: zeros
-    bool linear;                         // the blocks' matrices are (out, in): see tensor_check
+    bool linear, biases;                 // its blocks' matrices are (out, in); it has any bias
     FileMap single;                      // a GGUF or llm.c's .bin; then s and tensors are unused
     GgufModel gguf;                      // of a GGUF; otherwise its tensors are NULL
     bool warned;                         // about NaN or infinite weights
@@ -363,57 +351,56 @@ static inline const SafeTensor *weights_head(const TensorFile *f) {
     return NULL;
 }
 
-// Refuses a file that lacks a tensor of the table. Weights without any bias are a model without
-// biases (nanoGPT's bias=False), which is one whose biases are 0.
-static inline bool tensor_file_check_whole(const TensorFile *f, Error *err) {
-    const size_t n = (size_t)gpt2_n_tensors(&f->config), total = (size_t)(f->end - f->first) * n;
-    bool biases = f->first != KEPT_WEIGHTS;
-    const char *other = "";
-    for (size_t i = 0; i < total; i++)
-        biases = biases || (f->tensors[i] && gpt2_tensor(&f->config, (int)i).init == INIT_ZEROS);
-    for (size_t i = 0; i < f->s.n_tensors && !*other; i++) {
+// The first tensor that is neither in the table nor a mask or a head among weights; NULL: none.
+static inline const SafeTensor *tensor_file_stranger(const TensorFile *f) {
+    const SafeTensor *head = weights_head(f);
+    for (size_t i = 0; i < f->s.n_tensors; i++) {
         const SafeTensor *t = &f->s.tensors[i];
-        if (tensor_file_place(f, t->name) < 0 && t != weights_head(f) && !weights_is_mask(t->name))
-            other = t->name;
+        bool mask = f->first == KEPT_WEIGHTS && weights_is_mask(t->name);
+        if (!mask && t != head && tensor_file_place(f, t->name) < 0) return t;
     }
-    for (size_t i = 0; i < total; i++) {
-        Tensor wanted = gpt2_tensor(&f->config, (int)(i % n));
-        if (f->tensors[i] || (!biases && wanted.init == INIT_ZEROS)) continue;
-        return fail(err, "tensor \"%s%s\" is missing%s%.80s%s",
-                    series_prefix(f->first + (int)(i / n)).text, wanted.key,
-                    *other ? "; the file has \"" : "", other, *other ? "\"" : "");
-    }
-    return true;
+    return NULL;
 }
 
-// Fills f->tensors from f->s. Every tensor of the table must be present once, in the right shape; a
-// head without an embedding is both (safetensors' save_model writes one name of tied weights).
-// Unknown tensors are left to tensor_file_check_others.
-static inline bool tensor_file_index(TensorFile *f, Error *err) {
-    const Config *c = &f->config;
+// Fills f->tensors from f->s: a tensor may be there once. A head without an embedding is both:
+// safetensors' save_model writes tied weights under one name.
+static inline bool tensor_file_index(TensorFile *f, size_t total, Error *err) {
     const SafeTensor *head = weights_head(f);
-    int n = gpt2_n_tensors(c);
-    size_t total = (size_t)(f->end - f->first) * (size_t)n;
+    int n = gpt2_n_tensors(&f->config);
     f->tensors = (const SafeTensor **)calloc(total, sizeof *f->tensors);
     if (!f->tensors) return fail(err, "out of memory for %zu tensors", total);
     for (size_t i = 0; i < f->s.n_tensors; i++) {
         const SafeTensor *t = &f->s.tensors[i];
         int64_t at = tensor_file_place(f, t->name);
         if (at < 0) continue;
-        Tensor wanted = gpt2_tensor(c, (int)(at % n));
+        Tensor wanted = gpt2_tensor(&f->config, (int)(at % n));
         if (f->tensors[at])
             return fail(err, "two tensors are called \"%s%s\"",
                         series_prefix(f->first + (int)(at / n)).text, wanted.key);
         f->tensors[at] = t;
+        if (f->first != KEPT_WEIGHTS || wanted.init == INIT_ZEROS) f->biases = true;
         if (wanted.kind == QKV_W && t->n_dims == 2 && f->first == KEPT_WEIGHTS)
-            f->linear = f->linear || t->dims[0] > t->dims[1];
+            f->linear = t->dims[0] > t->dims[1];
     }
     if (head && !f->tensors[WTE]) f->tensors[WTE] = head;
+    return true;
+}
+
+// Every tensor of the table must be present, in the right shape. But weights may be without all
+// biases (nanoGPT's bias=False): then these are 0.
+static inline bool tensor_file_check(TensorFile *f, Error *err) {
+    size_t n = (size_t)gpt2_n_tensors(&f->config), total = (size_t)(f->end - f->first) * n;
+    if (!tensor_file_index(f, total, err)) return false;
+    const SafeTensor *other = tensor_file_stranger(f);
     for (size_t i = 0; i < total; i++) {
-        Tensor wanted = gpt2_tensor(c, (int)(i % (size_t)n));
+        Tensor wanted = gpt2_tensor(&f->config, (int)(i % n));
         if (f->tensors[i] && !tensor_check(f->tensors[i], &wanted, f->linear, err)) return false;
+        if (f->tensors[i] || (wanted.init == INIT_ZEROS && !f->biases)) continue;
+        return fail(err, "tensor \"%s%s\" is missing%s%.80s%s",
+                    series_prefix(f->first + (int)(i / n)).text, wanted.key,
+                    other ? "; the file has \"" : "", other ? other->name : "", other ? "\"" : "");
     }
-    return tensor_file_check_whole(f, err);
+    return true;
 }
 
 // ---- loading ----
@@ -459,7 +446,10 @@ static inline StepName link_name(const char *out, const char *link) {
 }
 
 static inline StepName latest_name(const char *out) { return link_name(out, "latest"); }
-static inline StepName best_name(const char *out);
+
+// One checkpoint in OUT, and the validation loss in its state.json; infinite if it has none.
+typedef struct { StepName name; int64_t step; double val_loss; } Saved;
+static inline bool checkpoint_best_in(Saved *best, const char *out);
 
 static inline bool path_is_dir(const char *path) {
     struct stat info;
@@ -479,9 +469,6 @@ static inline bool weights_foreign(const char *path, Error *err) {
     bool zip = m.n > 4 && memcmp(m.bytes, "PK\3\4", 4) == 0;
     bool pickle = m.n > 2 && m.bytes[0] == 0x80 && m.bytes[1] >= 2 && m.bytes[1] <= 5;
     file_unmap(&m);
-    if (strcmp(name, "adapter_model.safetensors") == 0)
-        return fail(err, "%s: a LoRA adapter without its model; peft's merge_and_unload() and "
-                         "save_pretrained() write the whole model", path);
     if (!zip && !pickle) return true;
     if (access(config.text, F_OK) == 0)
         return fail(err, "%s: a PyTorch pickle, which only Python reads; run there: python3 -c "
@@ -516,9 +503,10 @@ static inline bool checkpoint_dir(Path *dir, const char *where, Error *err) {
     if (strlen(where) >= sizeof dir->text) return path_join(dir, where, "", err);
     if (strcmp(name, "best") == 0) {
         Path out;
+        Saved best;
         snprintf(out.text, sizeof out.text, "%.*s.", (int)(name - where), where);
-        StepName best = best_name(out.text);
-        if (best.text[0]) return path_join(dir, out.text, best.text, err);
+        if (checkpoint_best_in(&best, out.text))
+            return path_join(dir, out.text, best.name.text, err);
     }
     snprintf(dir->text, sizeof dir->text, "%s", where);
     if (inside && access(where, F_OK) == 0 && !path_is_dir(where))
@@ -562,27 +550,25 @@ static inline bool checkpoint_find(Path *found, const char *path, Error *err) {
 
 // Opens the files that DIR/model.safetensors.index.json names: {"weight_map": {TENSOR: FILE}}.
 static inline bool weights_open_shards(TensorFile *f, const char *dir, Error *err) {
-    enum { MOST = 1000 };
-    const JsonNode *files[MOST], *map;
     Json json;
     Error why;
-    size_t n = 0, i;
-    if (!path_join(&f->path, dir, WEIGHTS_INDEX, err)
-        || !json_open(&json, dir, WEIGHTS_INDEX, err)) return false;
-    bool good = (map = json_need(json.root, "weight_map", JSON_OBJECT, &why)) != NULL
-             || fail(err, "%s: %s", f->path.text, why.text);
-    const JsonNode *k = good ? json_first(map) : NULL;
+    Path path;
+    if (!json_open(&json, dir, WEIGHTS_INDEX, err)) return false;
+    const JsonNode *map = json_need(json.root, "weight_map", JSON_OBJECT, &why), *before, *k = map;
+    bool good = map || fail(err, "%s: %s", f->path.text, why.text);
+    if (map) k = json_first(map);
     for (; good && k < json_end(map); k = json_next(k + 1)) {
         const JsonNode *file = k + 1;
-        Path path;
-        for (i = 0; i < n && !(file->type == JSON_STRING && json_is(files[i], file->text)); i++);
-        if (i < n) continue;
-        if (n == MOST || file->type != JSON_STRING || strchr(file->text, '/'))
-            good = fail(err, "%s: byte %zu: not the name of a file in this directory, or too many",
+        if (file->type != JSON_STRING || strchr(file->text, '/')) {
+            good = fail(err, "%s: byte %zu: not the name of a file in this directory",
                         f->path.text, file->at);
-        good = good && path_join(&path, dir, file->text, err)
-            && safetensors_add(&f->s, path.text, err);
-        if (good) files[n++] = file;
+            continue;
+        }
+        for (before = json_first(map); before < k && !json_is(before + 1, file->text); )
+            before = json_next(before + 1);
+        if (before == k)                                 // the first tensor of this file
+            good = path_join(&path, dir, file->text, err)
+                && safetensors_add(&f->s, path.text, err);
     }
     json_free(&json);
     return good;
@@ -590,28 +576,19 @@ static inline bool weights_open_shards(TensorFile *f, const char *dir, Error *er
 
 // Opens the weights in DIR: model.safetensors, or its shards.
 static inline bool weights_open(TensorFile *f, const char *dir, Error *err) {
-    Path index;
-    if (!path_join(&index, dir, WEIGHTS_INDEX, err)) return false;
     if (access(f->path.text, F_OK) == 0) return safetensors_open(&f->s, f->path.text, err);
-    if (access(index.text, F_OK) == 0) return weights_open_shards(f, dir, err);
+    if (!path_join(&f->path, dir, WEIGHTS_INDEX, err)) return false;
+    if (access(f->path.text, F_OK) == 0) return weights_open_shards(f, dir, err);
     return weights_foreign_in(dir, err) && fail(err, "%s: model.safetensors is missing", dir);
 }
 
-// Refuses tensors that the table does not name, except masks and a head that repeats the embedding
-// (weight tying) among weights.
+// Refuses tensors that the table does not name, and a head that does not repeat the embedding.
 static inline bool tensor_file_check_others(const TensorFile *f, Error *err) {
-    bool weights = f->first == KEPT_WEIGHTS;
-    const SafeTensor *head = weights_head(f);
-    for (size_t i = 0; i < f->s.n_tensors; i++) {
-        const SafeTensor *t = &f->s.tensors[i];
-        if (tensor_file_place(f, t->name) >= 0 || (weights && weights_is_mask(t->name))
-            || t == head) continue;
-        if (!weights)
-            return fail(err, "tensor \"%.80s\" does not belong in this file", t->name);
-        return fail(err, "tensor \"%.80s\" is not part of the GPT-2 that config.json describes",
-                    t->name);
-    }
-    const SafeTensor *wte = f->tensors[WTE];
+    const SafeTensor *t = tensor_file_stranger(f), *head = weights_head(f), *wte = f->tensors[WTE];
+    if (t)
+        return fail(err, f->first == KEPT_WEIGHTS
+                    ? "tensor \"%.80s\" is not part of the GPT-2 that config.json describes"
+                    : "tensor \"%.80s\" does not belong in this file", t->name);
     if (!head || (wte->dtype == head->dtype && wte->count == head->count
                   && memcmp(wte->data, head->data, head->end - head->begin) == 0)) return true;
     return fail(err, "lm_head.weight differs from wte.weight; only tied weights are supported");
@@ -660,7 +637,7 @@ static inline bool tensor_file_open(TensorFile *f, const char *path, KeptFile fi
                         kept_file_names[file], (long long)workers);
         good = file == FILE_WEIGHTS ? weights_open(f, path, err)
                                     : safetensors_open(&f->s, f->path.text, err);
-        if (good && !(tensor_file_index(f, &why) && tensor_file_check_others(f, &why)))
+        if (good && !(tensor_file_check(f, &why) && tensor_file_check_others(f, &why)))
             good = fail(err, "%s: %s", f->path.text, why.text);
     }
     if (!good) tensor_file_close(f);
@@ -990,9 +967,6 @@ static inline bool checkpoint_remove(const char *out, const char *name, Error *e
     return path_remove(away.text, err);
 }
 
-// One checkpoint in OUT, and the validation loss in its state.json; infinite if it has none.
-typedef struct { StepName name; int64_t step; double val_loss; } Saved;
-
 static inline double saved_val_loss(const char *out, const char *name) {
     Path dir;
     Json json;
@@ -1046,17 +1020,16 @@ static inline size_t checkpoint_best(const Saved *all, size_t n) {
     return best;
 }
 
-// The best checkpoint in OUT; "": none has a validation loss.
-static inline StepName best_name(const char *out) {
-    StepName none = { "" };
+// The best checkpoint in OUT; false if none has a validation loss.
+static inline bool checkpoint_best_in(Saved *best, const char *out) {
     Saved *all;
     size_t n;
     Error err;
     checkpoint_list(&all, &n, out, &err);
-    size_t best = checkpoint_best(all, n);
-    StepName name = best < n ? all[best].name : none;
+    size_t i = checkpoint_best(all, n);
+    if (i < n) *best = all[i];
     free(all);
-    return name;
+    return i < n;
 }
 
 // Whether a run can go on from this checkpoint of OUT: all its files are there and whole. (Headers
@@ -1135,8 +1108,7 @@ static inline bool link_move(const char *out, const char *link, const char *name
     return false;
 }
 
-// Points OUT/best at a checkpoint, or removes it if the name is "". Somebody else's file or directory
-// of that name stays.
+// Points OUT/best at a checkpoint, or removes it if the name is "". What is not ours stays.
 static inline bool best_move(const char *out, const char *name, Error *err) {
     StepName now = link_name(out, "best");
     Path path;
@@ -1157,15 +1129,16 @@ static inline bool checkpoint_lock(int *fd, const char *out, Error *err) {
     return fail(err, "another run is writing to %s; wait until it ends, or stop it", out);
 }
 
-// Of the checkpoints up to this step: points OUT/best at the best, then removes all except that one
-// and the newest `keep` (0: keeps all).
+// Points OUT/best at the best checkpoint. Then, unless keep is 0, removes those up to this step
+// except the newest `keep` and the best of them.
 static inline bool checkpoint_prune(const char *out, int64_t step, size_t keep, Error *err) {
     Saved *all;
     size_t n;
     bool good = checkpoint_list(&all, &n, out, err);
-    while (n > 0 && all[n - 1].step > step) n--;
     size_t best = checkpoint_best(all, n);
     good = good && best_move(out, best < n ? all[best].name.text : "", err);
+    while (n > 0 && all[n - 1].step > step) n--;
+    best = checkpoint_best(all, n);
     for (size_t i = 0; good && keep > 0 && i + keep < n; i++)
         if (i != best) good = checkpoint_remove(out, all[i].name.text, err);
     free(all);

@@ -142,16 +142,6 @@ static inline bool json_get_double(double *out, const JsonNode *object, const ch
     return v != NULL;
 }
 
-static inline bool json_get_bool(bool *out, const JsonNode *object, const char *key, Error *err) {
-    const JsonNode *v = json_get(object, key);
-    if (!v) return fail(err, "\"%s\" is missing", key);
-    if (v->type != JSON_TRUE && v->type != JSON_FALSE)
-        return fail(err, "byte %zu: \"%s\" must be true or false, not %s", v->at, key,
-                    json_type_name(v->type));
-    *out = v->type == JSON_TRUE;
-    return true;
-}
-
 // ---- reading ----
 
 typedef struct {

@@ -197,22 +197,14 @@ static inline bool safetensors_add(SafeTensors *s, const char *path, Error *err)
         free(part);
         return false;
     }
-    size_t n = s->n_tensors + part->n_tensors;
-    SafeTensor *all = (SafeTensor *)alloc_or_die((n + 1) * sizeof *all, "a list of tensors");
-    if (s->n_tensors) memcpy(all, s->tensors, s->n_tensors * sizeof *all);
-    memcpy(all + s->n_tensors, part->tensors, part->n_tensors * sizeof *all);
-    free(s->tensors);
-    s->tensors = all;
-    s->n_tensors = n;
+    size_t n = s->n_tensors, size = sizeof *s->tensors;
+    s->n_tensors += part->n_tensors;
+    s->tensors = (SafeTensor *)realloc(s->tensors, (s->n_tensors + 1) * size);
+    if (!s->tensors) die("memory: none left for %zu tensors", s->n_tensors);
+    memcpy(s->tensors + n, part->tensors, part->n_tensors * size);
     part->more = s->more;
     s->more = part;
     return true;
-}
-
-static inline const SafeTensor *safetensors_find(const SafeTensors *s, const char *name) {
-    for (size_t i = 0; i < s->n_tensors; i++)
-        if (strcmp(s->tensors[i].name, name) == 0) return &s->tensors[i];
-    return NULL;
 }
 
 // Whether safetensors_read supports the tensor's type.

@@ -201,13 +201,26 @@ static inline void open_rules(Run *r, bool loaded, const Path *from, const Confi
     if (!train_options_batch(&r->o, r->T, workers, &err)) die("%s", err.text);
 }
 
-// A directory that cannot be read seems to hold no shards.
+// A directory that cannot be read seems to hold no shards; nor does one of texts, or a text.
 static inline void check_data(const Run *r) {
-    DIR *dir = r->o.data ? opendir(r->o.data) : NULL;
-    if (r->o.data && !dir)
+    const char *data = r->o.data;
+    DIR *dir = data ? opendir(data) : NULL;
+    bool shards = false, texts = false;
+    if (data && !dir && errno == ENOTDIR)
+        die("--data: %s: cannot open the directory: Not a directory; `./prepare text %s --out DIR` "
+            "makes one of a text", data, data);
+    if (data && !dir)
         die("--data: %s: cannot open the directory: %s; `./prepare tales --out DIR` writes one",
-            r->o.data, strerror(errno));
+            data, strerror(errno));
+    for (struct dirent *e; dir && (e = readdir(dir)) != NULL; ) {
+        const char *end = strrchr(e->d_name, '.');
+        shards = shards || (end && strcmp(end, ".bin") == 0);
+        texts = texts || (end && strcmp(end, ".txt") == 0);
+    }
     if (dir) closedir(dir);
+    if (texts && !shards)
+        die("--data: %s: holds texts, expected shards; `./prepare text %s/*.txt --out DIR` makes "
+            "them", data, data);
 }
 
 // Opens the data and HellaSwag; sets a fresh model's sizes.
@@ -283,6 +296,20 @@ static inline void run_open(Run *r) {
     r->length = train_options_length(&r->o);
 }
 
+// Without a tokenizer the prompt is a list of tokens' ids. Returns how many.
+static inline int prompt_ids(int *ids, const char *prompt, int V, const char *from) {
+    int n = 0;
+    char *end = (char *)prompt;
+    for (const char *p = prompt; *(p += strspn(p, " ,\n")) || n == 0; p = end) {
+        long id = strtol(p, &end, 10);
+        if (end == p || id < 0 || id >= V)
+            die("--generate: %s has no tokenizer.json; name one with --tokenizer FILE, or give the "
+                "prompt as ids from 0 to %d: \"1 2 3\"", from, V - 1);
+        ids[n++] = (int)id;
+    }
+    return n;
+}
+
 // --generate: no data and no training, only a checkpoint, its tokenizer and a prompt.
 static inline void run_generate(Run *r) {
     Path from;
@@ -293,14 +320,14 @@ static inline void run_generate(Run *r) {
     Sharing alone = { NULL, NULL, 0, COMM_FP32, 0, false, false, false, false, false };
     set_seq_len(r, true, &from, &c);
     open_tokenizer(r, from.text);
-    if (r->tokenizer.vocab_size == 0)
-        die("--generate: %s has no tokenizer.json; name one with --tokenizer FILE", from.text);
     check_tokenizer(r, &c);
     open_model(r, &c, INFER, 1, &alone);
     load_params(r, from.text);
     size_t prompt = strlen(r->o.generate);
     open_sampler(r, (int)min_size(prompt, INT32_MAX - r->T - 2) + r->T + 1);
-    int n = (int)tokenizer_encode(&r->tokenizer, r->text, r->o.generate, prompt);
+    bool ids = r->tokenizer.vocab_size == 0;
+    int n = ids ? prompt_ids(r->text, r->o.generate, c.V, from.text)
+                : (int)tokenizer_encode(&r->tokenizer, r->text, r->o.generate, prompt);
     if (n == 0) r->text[n++] = r->tokenizer.eot;
     Rng rng = rng_make((uint64_t)r->o.seed, 0);
     print_prompt(r->o.generate, stdout);

@@ -317,6 +317,48 @@ static const Option train_table[] = {
 
 enum { TRAIN_OPTIONS = (int)(sizeof train_table / sizeof train_table[0]) };
 
+// Flags of nanoGPT, nanochat, transformers, llm.c and llama.cpp.
+static const OptionHint train_hints[] = {
+    { "max-iters|max-steps|num-iterations|lr-decay-iters|x", "here it is --steps N" },
+    { "epochs|num-epochs|num-train-epochs", "the length is --steps N updates, or --tokens N" },
+    { "batch-size|device-batch-size|per-device-train-batch-size|b", "--micro-batch N is for the "
+      "sequences of a forward pass, --batch-tokens N for the tokens of an update" },
+    { "gradient-accumulation-steps|grad-accum-steps|total-batch-size|d",
+      "--batch-tokens N sets the tokens of an update; gradient accumulation follows from it" },
+    { "block-size|max-seq-len|context-length|ctx-size|n-ctx|n-positions|t|c", "here it is "
+      "--seq-len N" },
+    { "n-layer|n-layers|num-layers|num-hidden-layers|depth", "here it is --layers N" },
+    { "n-head|n-heads|num-heads|num-attention-heads", "here it is --heads N" },
+    { "n-embd|n-embed|d-model|hidden-size|dim", "here it is --channels N" },
+    { "learning-rate|max-lr|l", "here it is --lr X" },
+    { "min-lr|q", "--final-lr-frac X is the last rate over the highest, --lr" },
+    { "warmup-iters|warmup-steps|warmup-ratio|u", "the warm-up is in tokens: --warmup-tokens N" },
+    { "lr-scheduler-type|decay-lr|k", "here it is --lr-schedule RULE" },
+    { "grad-clip|max-grad-norm", "here it is --clip X" },
+    { "eval-interval|eval-steps|v", "here it is --eval-every N" },
+    { "eval-iters|eval-batches|m", "here it is --eval-tokens N" },
+    { "save-steps|save-interval|always-save-checkpoint|n", "here it is --save-every N" },
+    { "log-interval|logging-steps", "there is none: every update is in the log, --log FILE" },
+    { "out-dir|output-dir|o", "here it is --out DIR" },
+    { "init-from|from-pretrained|model|model-name-or-path|e",
+      "--init MODEL begins a model or loads one; --resume continues a run" },
+    { "resume-from-checkpoint|y", "here it is --resume, with --out DIR" },
+    { "dataset|data-dir|train-file|input|i", "--data DIR is what `./prepare text` has written" },
+    { "prompt|start|p", "here it is --generate PROMPT" },
+    { "max-new-tokens|n-predict", "here it is --max-new N" },
+    { "temp", "here it is --temperature X" },
+    { "device|backend|gpus|n-gpu-layers|ngl", "there is none: train_gpt2 runs on the CPU, "
+      "train_gpt2cu on a GPU" },
+    { "dtype|bf16|fp16|precision", "it is chosen before: make PRECISION=bf16" },
+    { "compile", "there is none: make has compiled everything" },
+    { "dropout|attn-pdrop|resid-pdrop|embd-pdrop", "there is none: nothing is dropped" },
+    { "bias", "there is none: GPT-2 has biases" },
+    { "vocab-size", "there is none: the data or the loaded model sets the vocabulary" },
+    { "gradient-checkpointing|r", "here it is --recompute block, on a GPU" },
+    { "wandb|wandb-log|wandb-project|report-to", "there is none: scripts/watch.py shows the run" },
+    { NULL, NULL },
+};
+
 static inline bool train_options_given(const TrainOptions *o, const char *name) {
     return options_given(o, train_table, TRAIN_OPTIONS, name);
 }
@@ -656,6 +698,7 @@ static inline bool train_options_check_paths(const TrainOptions *o, Error *err) 
 // Parses and checks the flags. With --help, only o->help is set for certain. With --resume, call
 // train_options_restore and then train_options_check.
 static inline bool train_options_parse(TrainOptions *o, int argc, char **argv, Error *err) {
+    *option_hints() = train_hints;
     if (!options_parse(o, train_table, TRAIN_OPTIONS, argc, argv, NULL, NULL, err)) return false;
     o->help = train_options_given(o, "help");
     o->recipe_batch = recipe_batch(argc, argv);

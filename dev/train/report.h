@@ -249,12 +249,17 @@ static inline void show_end(const Run *r) {
     if (r->diverged) return;
     if (r->stopping) printf("\nstopped after step %llu\n", (unsigned long long)r->step);
     if (!r->o.out || r->saved_step < 0) return;
+    Saved best = { latest_name(r->o.out), 0, INFINITY };
+    if (checkpoint_best_in(&best, r->o.out))
+        printf("best        validation loss %.4f after step %lld: %s/best\n", best.val_loss,
+               (long long)best.step, r->o.out);
+    bool better = best.val_loss < r->good_loss - 0.01;       // clearly
     printf("saved in %s: log.jsonl and %s; next, for example\n", r->o.out,
            latest_name(r->o.out).text);
     char *out = shell_word(r->o.out);
     if (r->stopping) printf("  ./" PROGRAM " --resume --out %s\n", out);
-    else if (r->tokenizer.vocab_size > 0)
-        printf("  ./" PROGRAM " --init %s --generate \"Once upon a time\"\n", out);
+    else printf("  ./" PROGRAM " --init %s%s --generate \"%s\"\n", out, better ? "/best" : "",
+                r->tokenizer.vocab_size > 0 ? "Once upon a time" : "0 1 2");
     printf("  scripts/plot.py %s --out loss.png\n", out);
     free(out);
 }
@@ -355,6 +360,42 @@ static inline void warn_shrunk_batch(const Run *r) {
          grouped_text(recipe).text, r->o.lr, r->o.lr * sqrt(batch / recipe));
 }
 
+// Sets the schedule of a resumed run's options: steps count the batches still to come.
+static inline bool resumed_lr(LrSchedule *s, const Run *r, const TrainOptions *o, Error *err) {
+    uint64_t steps = (uint64_t)o->steps;
+    if (!train_options_lr(s, o, err)) return false;
+    if (o->tokens <= 0 && o->steps > 0 && o->batches.rule != BATCH_ADAPTIVE)
+        s->horizon = steps <= r->step ? r->tokens
+                   : batch_tokens_after(&o->batches, r->tokens, steps - r->step);
+    return true;
+}
+
+// Flags given on resuming may change the learning rate at once: a later end stretches its schedule.
+static inline void note_changed_lr(const Run *r) {
+    static const char *const names[] = { "lr", "lr-schedule", "warmup-tokens", "final-lr-frac",
+                                         "steps", "tokens" };
+    const JsonNode *saved = json_get(r->saved.root, "options");
+    TrainOptions then = r->o;
+    LrSchedule s;
+    Error err;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const Option *row = &train_table[option_find(train_table, TRAIN_OPTIONS, names[i],
+                                                     strlen(names[i]))];
+        char key[OPTION_NAME_MAX + 1];
+        option_key(key, row->name);
+        const JsonNode *v = json_get(saved, key);
+        option_set_default(&then, row);
+        if (v && v->type != JSON_NULL) option_read(&then, row, option_saved_words(v));
+    }
+    if (!resumed_lr(&s, r, &then, &err)) return;
+    double was = lr_at(&s, r->tokens), now = lr_at(&r->lr, r->tokens);
+    if (fabs(now - was) <= 0.1 * was) return;
+    printf("note    the learning rate was %.3g and is %.3g now, since flags given now change its "
+           "schedule; to keep the rate: --lr %.3g --lr-schedule constant; or begin a new run with "
+           "a warm-up: --init %s --warmup-tokens N\n", was,
+           lr_at(&r->lr, r->tokens + r->batch), was, r->o.out);
+}
+
 // Apple's compiler has no OpenMP of its own, so a first build on a Mac leaves cores idle.
 static inline void show_idle_cores(const Run *r) {
 #ifndef _OPENMP
@@ -415,6 +456,7 @@ static inline void show_setup(const Run *r) {
     if (r->step > 0)
         printf("resumed after step %llu, %s tokens\n", (unsigned long long)r->step,
                count_text((double)r->tokens).text);
+    if (r->step > 0) note_changed_lr(r);
     if (r->step > 0 && run_done(&r->length, r->step, r->tokens, NAN))
         printf("note    the run is already done; raise --%s to continue it\n",
                r->o.tokens > 0 ? "tokens" : "steps");

@@ -47,6 +47,7 @@ static inline bool ranks_join_samples(const Run *r) {
 // ends the text. Each step computes only the new token's row; the key/value cache holds the rows
 // before it (but not with --recompute, where blocks share their memory). Past T tokens the last
 // half is recomputed: cached keys and values contain a learned position, and every token moves.
+// Without a tokenizer the tokens' ids are printed.
 static inline void generate(Run *r, Rng *rng, int n, int max_new, FILE *out) {
     Utf8Printer printer = { { 0 }, 0, isatty(fileno(out)) != 0 };
     const Tokenizer *tok = &r->tokenizer;
@@ -63,8 +64,9 @@ static inline void generate(Run *r, Rng *rng, int n, int max_new, FILE *out) {
         const float *logits = model_extend(r->model, text, n, done);
         done = r->spec.recompute == RECOMPUTE_NONE ? n : 0;
         int id = sample_token(&r->sampler, logits, r->spec.c.V, rng);
-        if (id == tok->eot) break;
+        if (id == tok->eot && tok->vocab_size > 0) break;
         text[n++] = id;
+        if (tok->vocab_size == 0) fprintf(out, " %d", id);
         if (id >= tok->vocab_size) continue;    // a padded vocabulary has ids with no text
         size_t length;
         const char *piece = tokenizer_piece(tok, id, &length);

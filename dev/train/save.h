@@ -257,10 +257,7 @@ static inline void restore_state(Run *r, const char *from) {
     r->noise = noise;
     NoiseScale adam = { state.noise_adam_g2, state.noise_adam_s, state.noise_adam_weight };
     r->noise_adam = adam;
-    uint64_t steps = (uint64_t)r->o.steps;
-    if (r->o.tokens <= 0 && r->o.steps > 0 && steps > r->step
-        && r->o.batches.rule != BATCH_ADAPTIVE)      // of the batches still to come
-        r->lr.horizon = batch_tokens_after(&r->o.batches, r->tokens, steps - r->step);
+    if (!resumed_lr(&r->lr, r, &r->o, &err)) die("%s", err.text);
     r->seconds = r->shown_at = state.seconds;
     r->saved_step = state.step;
     r->good_loss = state.val_loss;
