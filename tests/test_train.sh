@@ -252,6 +252,25 @@ trained watched --eval-every 3 --sample-every 2 --max-new 40
 cmp -s "$dir/seed1" "$dir/watched" || note "evaluations and samples change the training"
 end train_same_seed_same_run
 
+# as_is ARGS...: without the defaults of `run`.
+as_is() {
+    "$train" "$@" > "$dir/stdout" 2> "$dir/stderr" < /dev/null
+    same "status of '$*': $(cat "$dir/stderr")" $? 0
+}
+# A later end stretches the schedule, and a worse end leaves a better checkpoint: both are said.
+good --steps 4 --lr 1e-3 --eval-every 4 --out "$dir/longer"
+as_is --resume --out "$dir/longer" --steps 8 --max-new 1
+has "$dir/stdout" "the learning rate was 0.0001 and is 0.000378 now"
+as_is --resume --out "$dir/longer" --steps 16 --lr 1e-4 --lr-schedule constant
+grep -q "learning rate was" "$dir/stdout" && note "a note on a rate that stays"
+has "$dir/stdout" "--init $dir/longer --generate"
+as_is --resume --out "$dir/longer" --steps 20 --lr 3
+has "$dir/stdout" "best        validation loss $(printf %.4f "$(values eval val_loss "$dir/longer" |
+    sort -n | head -n 1)") after step 16: $dir/longer/best"
+has "$dir/stdout" "--init $dir/longer/best --generate"
+as_is --init "$dir/longer/best" --generate x --max-new 1
+end train_longer_than_planned
+
 # ---- stopping ----
 
 # started ARGS...: in the background, a process group of its own, as from an interactive shell
@@ -354,6 +373,9 @@ fi
 
 corpus; rm "$bad_train"
 refused "no such" --data "$dir/bad"
+mkdir "$dir/texts" && echo text > "$dir/texts/a.txt"
+refused "a.txt: cannot open the directory: Not a directory; \`./prepare text" --data "$dir/texts/a.txt"
+refused "holds texts, expected shards; \`./prepare text" --data "$dir/texts"
 refused "no such" --train "$dir/nowhere/*.bin" --val "$data/*val*.bin"
 end train_missing_shards
 
@@ -426,7 +448,13 @@ refused "tokenizer.json" --data "$dir/bad"
 end train_damaged_tokenizer
 
 corpus; rm "$dir/bad/tokenizer.json"
-good --data "$dir/bad" --steps 1
+good --data "$dir/bad" --steps 1 --out "$dir/ids"
+as_is --init "$dir/ids" --generate "1, 20 3" --max-new 4
+grep -qE '^1, 20 3( [0-9]+){4}$' "$dir/stdout" || note "no ids: $(cat "$dir/stdout")"
+for prompt in "" x 1x "1 257"; do
+    "$train" --init "$dir/ids" --generate "$prompt" 2> "$dir/stderr" && note "'$prompt' is accepted"
+    has "$dir/stderr" "as ids from 0 to 256"
+done
 refused "name one with --tokenizer FILE" --data "$dir/bad" --steps 2 --sample-every 1
 good --data "$dir/bad" --steps 1 --sample-every 1 --tokenizer "$data/tokenizer.json"
 same "samples" "$(grep -c '^--- the model writes' "$dir/stdout")" 1
@@ -444,6 +472,7 @@ same "of two --steps" "$(values end step "$dir/log")" 2
 same "status without arguments" $? 1
 same "lines without arguments" "$(lines "$dir/stderr")" 1
 has "$dir/stderr" "prepare tales"
+refused "here it is --lr X" --learning-rate 1
 end train_bad_flags
 
 "$train" --help > "$dir/help" 2> "$dir/stderr"
