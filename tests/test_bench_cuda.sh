@@ -37,8 +37,8 @@ done | xargs > "$dir/sums"
 same "the page's sums of the model" "$(sed -n 's/^| sum | \(.*\) | \(.*\) | \(.*\) |$/\1 \2 \3/p' \
     dev/cuda/README.md)" "$(cat "$dir/sums")"
 same "the page's bytes of attention" "$(awk -F ' *[|] *' '
-    /^\| forward \| [0-9]+\.[0-9]/ { forward = $3; now = $4 } /one pass \| [0-9]/ { one = $4 }
-    /two passes \| [0-9]/ { print forward, $3, $3, now, one, $4 }' dev/cuda/README.md)" \
+    /^\| forward \| [0-9]+\.[0-9]/ { forward = $3; now = $4 } /backward, one pass/ { one = $4 }
+    /^\| backward, two passes/ { print forward, $3, $3, now, one, $4 }' dev/cuda/README.md)" \
     "$(head -n 6 "$dir/moved" | xargs)"
 end update_is_modelled
 
