@@ -2248,6 +2248,7 @@ static void model_init(Model *m, const ModelSpec *spec, Machine *machine) {
 
 static void model_free(Model *m) {
     if (!m->gpu) return;
+    zero_close(&m->zero);              // waits, on the GPU, for what is under way
     gpu_wait(m->gpu);
     graph_free(&m->graph);
     CUDA_CHECK(cudaFree(m->memory.base));
@@ -2263,7 +2264,6 @@ static void model_free(Model *m) {
     CUDA_CHECK(cudaFreeHost(m->host_totals));
     CUDA_CHECK(cudaFreeHost(m->host_logits));
     free(m->token_count);
-    zero_close(&m->zero);
     tables_free(m);
     memset(m, 0, sizeof *m);
 }

@@ -348,6 +348,38 @@ static void check_outer(float lr, float mu) {
 TEST(workers_that_meet_every_step_average_their_parameters) { check_outer(1.0f, 0.0f); }
 TEST(the_common_step_is_nesterovs) { check_outer(0.7f, 0.9f); }
 
+// ---- the end of a run ----
+
+// What a model has sent has arrived when it has been freed: its buffers are gone then. The last
+// rank is late, so that the others are done while the averages, or gradients, are under way.
+static void check_free(int stage, bool trains) {
+    Model m;
+    Sharing sharing = { .comm = &comm, .stage = stage, .averages = true };
+    int tokens[B*T] = { 0 };
+    CommBackend *b = comm.backend;
+    make_model(&m, &sharing);
+    draw_model(&m, 1);
+    zero_average_begin(&m.zero);
+    if (!trains && comm.rank == comm.size - 1) usleep(20000);
+    zero_average_end(&m.zero);
+    if (trains) {
+        clear_grads(&m);
+        zero_micro_batch(&m.zero, 0, 1);
+        model_forward(&m, tokens, B, T);
+        if (comm.rank == comm.size - 1) usleep(20000);
+        model_backward(&m, tokens, tokens, 1.0f / (B*T), B, T);
+    }
+    model_free(&m);
+    pthread_mutex_lock(&b->lock);
+    CHECK_MSG(b->done == b->queued, "rank %d, stage %d, %s: %d under way", comm.rank, stage,
+              trains ? "gradients" : "averages", (int)(b->queued - b->done));
+    pthread_mutex_unlock(&b->lock);
+}
+
+TEST(a_model_is_freed_when_all_has_arrived) {
+    for (int i = 0; i < 8 && comm.size > 1; i++) check_free(i / 2, i % 2);
+}
+
 // ranks_comm [NEAR]: so many ranks make up the first level; otherwise all do.
 int main(int argc, char **argv) {
     Error err;
@@ -369,6 +401,7 @@ int main(int argc, char **argv) {
     RUN(collect_and_add);
     RUN(workers_that_meet_every_step_average_their_parameters);
     RUN(the_common_step_is_nesterovs);
+    RUN(a_model_is_freed_when_all_has_arrived);
     comm_close(&comm);
     return test_end();
 }

@@ -543,7 +543,7 @@ for ranks in 1 2 3 4; do
     timeout -k 5 60 mpirun -n $ranks "$dir/ranks_comm" > "$dir/stdout" 2>&1 < /dev/null
     same "status on $ranks ranks" $? 0
     grep -v '^ok ' "$dir/stdout" > "$dir/other" && note "$ranks ranks: $(head -n 1 "$dir/other")"
-    same "tests passed on $ranks ranks" "$(grep -c '^ok ' "$dir/stdout")" $((ranks * 13))
+    same "tests passed on $ranks ranks" "$(grep -c '^ok ' "$dir/stdout")" $((ranks * 14))
 done
 end collectives_between_1_2_3_and_4_ranks
 
@@ -557,7 +557,7 @@ for shape in "a,a,b,b 2" "a,a,a,a,b,b,b,b 4" "a,a,b,b,c,c 2" "a,b,a,b 4" "a,a,a,
         > "$dir/stdout" 2>&1 < /dev/null
     same "status on $hosts" $? 0
     grep -v '^ok ' "$dir/stdout" > "$dir/other" && note "$hosts: $(head -n 1 "$dir/other")"
-    same "tests passed on $hosts" "$(grep -c '^ok ' "$dir/stdout")" $((ranks * 13))
+    same "tests passed on $hosts" "$(grep -c '^ok ' "$dir/stdout")" $((ranks * 14))
 done
 end collectives_between_machines
 

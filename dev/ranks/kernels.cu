@@ -222,9 +222,9 @@ static void zero_open(Zero *z) {
 }
 
 static void zero_close(Zero *z) {
+    zero_free(z);
     CUDA_CHECK(cudaFreeHost(z->host_bucket));
     free(z->whole);
-    zero_free(z);
 }
 
 // Slice s of a bucket on the GPU, from or to the whole bucket on the CPU, which has no rows that

@@ -168,7 +168,12 @@ static inline void zero_init(Zero *z, const Sharing *s, const Config *whole, int
     z->arrives = (Ticket *)alloc_or_die(gpt2_n_buckets(&z->c) * sizeof *z->arrives, "tickets");
 }
 
-static inline void zero_free(Zero *z) { free(z->arrives); }
+// Waits for what is still under way first: the caller frees the buffers next.
+static inline void zero_free(Zero *z) {
+    for (int i = 0; i < ZERO_SLOTS; i++) comm_wait(z->comm, z->leaves[i]);
+    for (int b = 0; b < gpt2_n_buckets(&z->c); b++) comm_wait(z->comm, z->arrives[b]);
+    free(z->arrives);
+}
 
 static inline int zero_slot(const Zero *z, int bucket) {
     return bucket == 0 ? 0 : bucket > z->c.L ? 1 : 2 + bucket % 2;
