@@ -392,9 +392,10 @@ refused "give one of them" $two --exact-sum --comm-dtype bf16
 refused "--timeout: " $two --timeout 0
 refused "--zero: " $two --zero 4
 refused "start it alone" mpirun -n 2 "$program" --generate Once --resume
-refused 'rank 1 has "lr":0.002, rank 0 has "lr":0.001' mpirun \
+# Before the first exchange, whose size a flag may decide.
+refused 'rank 1 has "channels":24, rank 0 has "channels":20' mpirun \
     -n 1 "$program" $tiny --threads 1 --out "$dir/no" : \
-    -n 1 "$program" $tiny --threads 1 --lr 2e-3
+    -n 1 "$program" $tiny --threads 1 --channels 24
 refused "rank 1 has other data" mpirun \
     -n 1 --wdir "$dir/here" "$program" $beside --out "$dir/no" : \
     -n 1 --wdir "$dir/there" "$program" $beside

@@ -156,7 +156,8 @@ static inline void open_output(Run *r) {
     if (r->o.overwrite && !log_clear(&r->log, &err)) die("%s", err.text);
 }
 
-// All ranks must have the same program, flags, data and parameters.
+// All ranks must have the same program, data, flags and sizes, before the first message whose size
+// depends on them.
 static inline void check_ranks(Run *r) {
     Comm *c = &r->comm;
     FileMap program;
@@ -170,11 +171,15 @@ static inline void check_ranks(Run *r) {
     comm_agree(c, "another build of this program", hash);
     uint64_t data[] = { r->train_hash, r->val_hash };
     comm_agree(c, "other data", hash_add(1, data, sizeof data));
-    char *options = options_json(r);
-    comm_agree_json(c, options);
-    free(options);
+    comm_agree_json(c, r->given);
+    comm_agree(c, "a model of other sizes", hash_add(1, &r->spec.c, sizeof r->spec.c));
+}
+
+// And the same parameters, at the same place of the run.
+static inline void check_params(Run *r) {
     uint64_t run[] = { r->step, r->tokens, r->train.samples, (uint64_t)r->adam_step };
-    comm_agree(c, "other parameters", hash_add(r->zero->hash, run, sizeof run));
+    if (r->comm.size > 1)
+        comm_agree(&r->comm, "other parameters", hash_add(r->zero->hash, run, sizeof run));
 }
 
 // --exact-sum: the binary tree over all micro-batches needs a subtree of the same shape per rank.
@@ -252,6 +257,7 @@ static inline void open_model(Run *r, const Config *c, Use use, int B, const Sha
                        *sharing, 0 };
     r->spec = spec;
     machine_open(r->machine, &r->o, &r->comm);
+    check_ranks(r);
     open_groups(r);
     if (use == TRAIN) r->peak_flops = machine_peak_flops(r->machine);
     r->datasheet_flops = NAN;
@@ -268,6 +274,7 @@ static inline void run_open(Run *r) {
     Error err;
     Path from;
     Config c;
+    r->given = options_json(r);
     bool loaded = find_checkpoint(&from, &c, r);
     if (!train_options_workers(&r->data.size, &r->o, r->comm.size, &err)) die("%s", err.text);
     open_rules(r, loaded, &from, &c, r->data.size);
@@ -286,7 +293,7 @@ static inline void run_open(Run *r) {
     if (r->o.average_tokens > 0) zero_average(r->zero, 0.0f);      // begins at the weights
     if (r->o.resume) restore_state(r, from.text);
     if (r->o.outer_every) diloco_begin(r->zero);
-    check_ranks(r);
+    check_params(r);
     open_output(r);
     size_t N = (size_t)r->o.micro_batch * r->T;
     r->inputs = (int *)alloc_or_die(N * sizeof(int), "a batch");
@@ -348,6 +355,7 @@ static inline void run_close(Run *r) {
     free(r->sampler.candidates);
     free(r->tokenizer_json);
     free(r->tune_json);
+    free(r->given);
     json_free(&r->saved);
     if (r->lock >= 0) close(r->lock);
     tokenizer_free(&r->tokenizer);

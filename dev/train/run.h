@@ -42,6 +42,8 @@ typedef struct {
     ModelSpec spec;                    // the model's sizes and sharing
     int T;
 
+    char *given;                       // options_json of the flags, before rules fill in others
+
     // Data, and files read beside it
     Loader train, val;
     uint64_t train_hash, val_hash;     // loader_hash of each
