@@ -1811,7 +1811,7 @@ static void totals_collect(Model *m) {
     Comm *comm = totals_comm(z, z->scope);
     int ranks = comm ? comm->size : 1;
     Totals *own = m->totals, *all = comm ? m->all_totals : own;
-    if (*z->stop) CUDA_CHECK(cudaMemsetAsync(&own->stop, 1, sizeof own->stop, z->stream));
+    if (*z->stop) CUDA_CHECK(cudaMemsetAsync(&own->stop, *z->stop, 1, z->stream));   // lowest byte
     if (comm) comm_wait(comm, comm_collect_there(comm, all, own, sizeof *own));
     CUDA_CHECK(cudaMemcpyAsync(m->host_totals, all, ranks * sizeof *all, cudaMemcpyDeviceToHost,
                                z->stream));

@@ -137,7 +137,7 @@ stop() {                                     # SIGNAL
     if [ -z "$asked" ]; then
         asked=$1 asked_at=$SECONDS
         send USR1
-        [ "$1" != INT ] || say "stopping after the current update; Ctrl-C again ends it at once"
+        [ "$1" != INT ] || say "stopping; Ctrl-C again ends it at once"
     elif { [ "$1" = INT ] || [ "$1" = TERM ]; } && [ $SECONDS -gt "$asked_at" ]; then
         end_now $((${#needs_mpi} > 0 ? grace : 0))       # mpirun must end its ranks itself
     fi

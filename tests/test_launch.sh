@@ -276,7 +276,7 @@ END
     fresh
     SAVING=1 run python3 "$dir/type.py" "$SAY/ready" 1 "$launch" -n 2 "$rank"
     same "status" "$(sed -n 's/.*status //p' "$dir/stdout")" 130
-    has "$dir/stdout" "stopping after the current update"
+    has "$dir/stdout" "stopping; Ctrl-C again"
     has "$SAY/0" " terminal"
     each_once 2
     wait_for none_alive

@@ -348,15 +348,15 @@ same "its last checkpoint" "$(readlink "$dir/rounds/latest")" "step_$(printf %08
 same "the status" $status $((128 + $(kill -l USR1)))
 end workers_stop_at_the_end_of_a_round
 
-# SIGTERM to one rank, and not to rank 0.
+# A signal to one rank, and not to rank 0: all ranks end with its status.
 good 3 $dozen --steps 400 --zero 2 --out "$dir/unstopped"
 begin 3 stopped $dozen --steps 400 --zero 2
-kill -TERM "$(pid_of 2)"
+kill -USR1 "$(pid_of 2)"
 ended
 same "why it ended" "$(values end reason "$dir/stopped")" '"interrupted"'
 last=$(values end step "$dir/stopped")
 [ "${last:-400}" -lt 400 ] || note "it was over before it was stopped"
-same "the status" $status $((128 + $(kill -l TERM)))
+same "the status" $status $((128 + $(kill -l USR1)))
 good 3 --resume --out "$dir/stopped"
 same_files "$dir/unstopped" "$dir/stopped" model.safetensors optimizer.safetensors
 end told_to_stop_all_ranks_stop

@@ -259,6 +259,32 @@ TEST(exact_sums_follow_the_tree) {
     for (int n = 1; n <= 16; n *= 2) check_exact_sum(n);
 }
 
+// ---- a signal ----
+
+// A run stops where all ranks have the same parameters, one rank alone too: resumed within a DiLoCo
+// round, it would be another run. All ranks stop by one signal, as their exit status tells.
+TEST(a_signal_waits_for_the_end_of_a_round) {
+    Zero z;
+    Sharing sharing = { .apart = true };
+    Comm comm = { .size = 3 };
+    volatile sig_atomic_t came = SIGTERM;
+    zero_init(&z, &sharing, &odd_configs[0], 1, sizeof(float));
+    z.stop = &came;
+    for (int scope = THIS_RANK; scope <= ALL_RANKS; scope++) {
+        Totals t = { 3.0, 2.0, { 0.0 }, 0 };
+        z.scope = (Scope)scope;
+        totals_share(&z, &t);
+        CHECK(t.loss == 3.0 && t.squares == 2.0);
+        CHECK_MSG(t.stop == (scope == ALL_RANKS ? SIGTERM : 0), "%d: %d", scope, (int)t.stop);
+    }
+    zero_free(&z);
+    sharing.comm = &comm;
+    zero_init(&z, &sharing, &odd_configs[0], 1, sizeof(float));
+    Totals all[] = { { .stop = 0 }, { .stop = SIGUSR1 }, { .stop = SIGTERM } };
+    CHECK(totals_sum(&z, all, ALL_RANKS).stop == SIGUSR1);
+    zero_free(&z);
+}
+
 // ---- tensor parallel: shares of a model ----
 
 static TpGroup group_of(const Config *c, int rank, int size) {
@@ -326,6 +352,7 @@ int main(void) {
     RUN(memory_follows_the_formula);
     RUN(what_is_placed_is_kept);
     RUN(exact_sums_follow_the_tree);
+    RUN(a_signal_waits_for_the_end_of_a_round);
     RUN(shares_make_up_the_model);
     return test_end();
 }

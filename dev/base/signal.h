@@ -1,5 +1,6 @@
 // How a run is stopped from outside: Ctrl-C, SIGTERM, SIGUSR1 or a closed terminal end it after the
-// current update, evaluation turn or token. A second Ctrl-C kills.
+// current update (within a DiLoCo round, after its last one), evaluation turn or token. A second
+// Ctrl-C kills.
 #pragma once
 #include <signal.h>
 #include <string.h>
@@ -11,11 +12,17 @@ static inline volatile sig_atomic_t *stop_signal(void) {
     return &came;
 }
 
+// What the handler prints: a text that is complete at any moment.
+static inline const char *volatile *stop_message(void) {
+    static const char *volatile message = "\nstopping after this update; again ends at once\n";
+    return &message;
+}
+
 // Of the ranks, only rank 0 has a standard output. write() may be called in a signal handler.
 static inline void on_stop_signal(int signal_number) {
-    static const char message[] = "\nstopping after this update; again ends at once\n";
+    const char *message = *stop_message();
     *stop_signal() = signal_number;
-    if (write(STDOUT_FILENO, message, sizeof message - 1) < 0) return;
+    if (write(STDOUT_FILENO, message, strlen(message)) < 0) return;
 }
 
 static inline void catch_stop_signals(void) {

@@ -30,7 +30,8 @@
 //     zero_send_params(&z)               sends updated parameters to the other ranks
 //
 // A rank is alone if it shares neither batch nor model with others, measures no noise and makes no
-// exact sums. Then the hooks have nothing to do; totals_share alone passes on the signal to stop.
+// exact sums. Then the hooks have nothing to do; totals_share alone passes on the signal to stop,
+// as for several ranks at the end of a DiLoCo round.
 #pragma once
 #include "../base/gpt2.h"              // buckets
 #include "../base/memory.h"            // Memory
@@ -85,7 +86,7 @@ typedef struct {
     double loss;                           // of all tokens
     double squares;                        // the gradient's squared norm
     double norms[N_NORMS];                 // of the noise scale
-    int64_t stop;                          // not 0: a rank was told to stop
+    int64_t stop;                          // the signal that told a rank to stop; 0: none
 } Totals;
 
 typedef enum { THIS_RANK, ALL_RANKS } Scope;           // THIS_RANK, or its tensor group: within a
@@ -571,7 +572,7 @@ static inline Totals totals_sum(const Zero *z, const Totals *all, Scope scope) {
     for (size_t r = 0; r < ranks; r++) {
         if (r % group == 0) sum.loss += all[r].loss;
         for (int k = SMALLS; k <= SMALLS_ADAM; k++) sum.norms[k] += all[r].norms[k];
-        if (scope == ALL_RANKS) sum.stop |= all[r].stop;
+        if (scope == ALL_RANKS && !sum.stop) sum.stop = all[r].stop;   // one signal for all ranks
     }
     for (size_t r = counted.begin; r < counted.begin + counted.count; r++) {
         sum.squares += all[r].squares;
@@ -587,12 +588,11 @@ static inline Comm *totals_comm(const Zero *z, Scope scope) {
 }
 
 // On a CPU: replaces this rank's loss and squared norm by those of z->scope, and adds the norms of
-// the noise scale, and whether a rank was told to stop. The sums have the same bits on all ranks.
+// the noise scale, and the signal to stop. The sums have the same bits on all ranks.
 static inline void totals_share(const Zero *z, Totals *totals) {
     Totals all[COMM_MAX_RANKS];
     assert(z->alone == (z->size == 1 && !z->tp.shares && !z->measure && z->n_levels == 0));
     totals->stop = *z->stop;
-    if (z->alone) return;
     memcpy(totals->norms, z->norms, sizeof z->norms);
     Comm *over = totals_comm(z, z->scope);
     if (over) comm_collect(over, all, totals, sizeof *totals);

@@ -146,7 +146,7 @@ static inline void step_end(Run *r, Step *s, const Totals *t) {
     r->tokens += r->batch;
     r->train.samples += s->samples;
     if (apart && r->zero->scope == THIS_RANK) tokens /= r->data.size;
-    if (t->stop) r->stopping = *r->zero->stop ? *r->zero->stop : SIGTERM;
+    if (t->stop) r->stopping = (int)t->stop;
     s->loss = fabs(t->loss / tokens);                    // so that NaN prints without a sign
     s->grad_norm = fabs(sqrt(t->squares));
     if (r->zero->measure) measure_noise(r, s, t->squares, t->norms);
@@ -189,11 +189,22 @@ static inline void run_begin(Run *r) {
     if (run_done(&r->length, r->step, r->tokens, NAN) || evaluated_at_save(r)) report_eval(r);
 }
 
+// A DiLoCo round begins: a signal will wait for its end.
+static inline void announce_round(Run *r) {
+    int64_t every = r->o.outer_every, round = (int64_t)r->step / every, last = (round + 1) * every;
+    char *text = r->stop_texts[round % 2];
+    if (r->length.steps >= 0 && last > r->length.steps) last = r->length.steps;
+    snprintf(text, sizeof *r->stop_texts,
+             "\nstopping after this round's update %lld; again ends at once\n", (long long)last);
+    *stop_message() = text;
+}
+
 // Whether there is another update to make.
 static inline bool run_goes_on(Run *r) {
     if (round_is_over(r, r->step, r->tokens)) {
         r->looked_step = r->step;
         r->looked_tokens = r->tokens;
+        if (r->o.outer_every) announce_round(r);
     }
     r->clock = seconds_now();
     return !r->stopping && !run_done(&r->length, r->step, r->tokens, r->eval_loss);

@@ -78,6 +78,7 @@ typedef struct {
     uint64_t eval_step;                // the update of the latest evaluation
     uint64_t hellaswag_step;           // the update of the latest HellaSwag; 0: none
     int stopping;                      // the signal that ends the run, known to all ranks
+    char stop_texts[2][80];            // of *stop_message(): this DiLoCo round's, the one before's
     bool diverged;                     // at the end; see run_end
 
     // The log and the terminal
@@ -118,12 +119,12 @@ static inline bool round_is_over(const Run *r, uint64_t step, uint64_t tokens) {
         || run_done(&r->length, step, tokens, NAN);
 }
 
-// Stops the run if a signal has come to any rank; all ranks call this.
+// Stops the run if a signal has come to any rank; all ranks call this, and stop by the same one.
 static inline bool stop_is_asked(Run *r) {
-    double asked = *stop_signal() ? 1.0 : 0.0;
-    comm_add(&r->comm, &asked, 1);
-    if (asked > 0.0) r->stopping = *stop_signal() ? *stop_signal() : SIGTERM;
-    return asked > 0.0;
+    int all[COMM_MAX_RANKS], own = *stop_signal();
+    comm_collect(&r->comm, all, &own, sizeof own);
+    for (int i = 0; i < r->comm.size && !r->stopping; i++) r->stopping = all[i];
+    return r->stopping != 0;
 }
 
 // How the run shares its model among the ranks of the data group and the tensor group.
