@@ -320,6 +320,7 @@ static bool write_file(const char *path, const Config *c, FloatType type, const 
     tokenizer_put_gguf(&h, t, c->V);
     gguf_put_tensors(&h, c, type);
     if (!gguf_end(&h, err)) return false;
+    unlink(path);
     int fd = file_create(path, err);
     bool put = fd >= 0 && file_put(fd, h.text, h.n, path, err);
     for (int i = 0; put && i < gpt2_n_tensors(c); i++) {

@@ -606,6 +606,7 @@ TEST(choices_are_kept) {
     CHECK_MSG(choices_load(&gpu, path, &err) && gpu.tuner->n == 0, "of another machine");
     gpu.tf32 = !gpu.tf32;
     const char damaged[] = "{\"machine\":\"\",\"products\":3}";
+    unlink(path);
     CHECK(file_write(path, damaged, strlen(damaged), &err));
     CHECK(!choices_load(&gpu, path, &err) && strstr(err.text, "products"));
     unlink(path);

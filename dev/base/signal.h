@@ -35,5 +35,4 @@ static inline void catch_stop_signals(void) {
     sigaction(SIGHUP, &action, NULL);
     sigaction(SIGUSR1, &action, NULL); // mpirun and Slurm forward this one, and kill at the others
     signal(SIGPIPE, SIG_IGN);          // the reader of our output may leave: the run goes on
-    signal(SIGXFSZ, SIG_IGN);          // a file-size limit becomes an error of write()
 }

@@ -133,11 +133,9 @@ static bool choices_load(Gpu *g, const char *path, Error *err) {
 static void choices_save(const Run *r, const char *path) {
     Path temporary;
     Error err;
-    int n = snprintf(temporary.text, sizeof temporary.text, "%s.tmp-%d", path, (int)getpid());
-    bool fits = n > 0 && (size_t)n < sizeof temporary.text;
-    if (!fits || !file_write(temporary.text, r->tune_json, r->tune_bytes, &err))
-        die("--tune: %s", fits ? err.text : "the path is too long");
-    if (rename(temporary.text, path) != 0) die("--tune: %s: %s", path, strerror(errno));
+    int fd = file_begin(&temporary, path, &err);
+    bool put = fd >= 0 && file_put(fd, r->tune_json, r->tune_bytes, temporary.text, &err);
+    if (fd < 0 || !file_end(fd, &temporary, path, put, &err)) die("--tune: %s", err.text);
 }
 
 // ---- the pass ----

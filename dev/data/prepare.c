@@ -182,7 +182,8 @@ static FILE *output_open(Output *out, const char *name, Error *err) {
         || !path_join(&t->final, out->dir, name, err)) return NULL;
     t->next = out->temporaries;
     out->temporaries = t;
-    int fd = open(t->path.text, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    unlink(t->path.text);                                  // what a killed run has left
+    int fd = open(t->path.text, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     FILE *f = fd < 0 ? NULL : fdopen(fd, "wb");
     if (f) return f;
     fail(err, "--out: %s cannot be written: %s", t->path.text, strerror(errno));
@@ -524,7 +525,8 @@ static bool text_spool(Text *text, FILE *pipe, const Output *out, Error *err) {
     char bytes[65536];
     Path path;
     if (!path_join(&path, out->dir, "input" UNFINISHED, err)) return false;
-    int fd = open(path.text, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    unlink(path.text);
+    int fd = open(path.text, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     text->file = fd < 0 ? NULL : fdopen(fd, "w+b");
     if (!text->file)
         return fail(err, "--out: %s cannot be written: %s", path.text, strerror(errno));
@@ -1209,7 +1211,6 @@ __attribute__((noreturn)) static void unknown_command(const char *name) {
 int main(int argc, char **argv) {
     argv = arguments(&argc, argv);
     open_standard_streams();
-    signal(SIGXFSZ, SIG_IGN);        // a file size limit then gives EFBIG, an ordinary error
     threads_begin(0);
     if (argc < 2)
         die("no command; expected tales, text, jsonl, encode or decode; see prepare --help");

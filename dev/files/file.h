@@ -179,9 +179,10 @@ static inline void file_unmap(FileMap *m) {
 
 // ---- writing: bytes are safe only when the file and then its directory have been synced ----
 
-// Creates or truncates a file. Returns its descriptor, or -1 after an error.
+// Creates a file where none is: what is there, a link or a pipe too, belongs to somebody. Returns
+// its descriptor, or -1 after an error.
 static inline int file_create(const char *path, Error *err) {
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0) fail(err, "%s: cannot create it: %s", path, strerror(errno));
     return fd;
 }
@@ -225,12 +226,42 @@ static inline bool dir_sync(const char *dir, Error *err) {
     return synced;
 }
 
+// Begins to write `path` anew: creates a temporary file beside it, under a name that is free. A
+// crash or an error leaves an older file as it was. Returns a descriptor, or -1 after an error.
+static inline int file_begin(Path *temporary, const char *path, Error *err) {
+    struct stat info;
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
+        return fail(err, "%s: not a file, and it would be replaced", path), -1;
+    for (int i = 0; i == 0 || lstat(temporary->text, &info) == 0; i++) {
+        int n = snprintf(temporary->text, sizeof temporary->text, "%s.tmp-%d-%d", path,
+                         (int)getpid(), i);
+        if ((size_t)n >= sizeof temporary->text) return path_join(temporary, path, "", err), -1;
+    }
+    return file_create(temporary->text, err);
+}
+
+// Ends it: the new file takes the name, unless not all of it was put. Closes fd in any case.
+static inline bool file_end(int fd, const Path *temporary, const char *path, bool put, Error *err) {
+    Path dir;
+    Error later;
+    bool good = file_close(fd, temporary->text, put ? err : &later) && put;
+    if (good && rename(temporary->text, path) != 0)
+        good = fail(err, "%s: cannot be renamed to %s: %s", temporary->text, path, strerror(errno));
+    if (!good) unlink(temporary->text);
+    snprintf(dir.text, sizeof dir.text, "%s", path);
+    char *slash = strrchr(dir.text, '/');
+    if (slash) slash[1] = '\0';
+    return good && dir_sync(slash ? dir.text : ".", err);
+}
+
 // Removes a file, or a directory with its contents; a link is removed, not followed. A missing path
 // is no error.
 static inline bool path_remove(const char *path, Error *err) {
     if (unlink(path) == 0 || errno == ENOENT) return true;
+    int why = errno;
     DIR *dir = opendir(path);
-    if (!dir) return fail(err, "%s: cannot remove it: %s", path, strerror(errno));
+    if (!dir) return fail(err, "%s: cannot remove it: %s", path,
+                          strerror(errno == ENOTDIR ? why : errno));
     bool removed = true;
     for (struct dirent *e; removed && (e = readdir(dir)) != NULL; ) {
         Path child;

@@ -36,36 +36,25 @@ static inline bool export_tensors(int fd, TensorFile *f, FloatType type, const c
     return put;
 }
 
-// Creates the file, and writes all of it. After an error it may be incomplete.
-static inline bool export_write(const Run *r, TensorFile *f, const char *path, Error *err) {
+// Writes all of the file. `path` is for messages.
+static inline bool export_write(const Run *r, int fd, TensorFile *f, const char *path, Error *err) {
     FloatType type = r->o.export_dtype == EXPORT_FP16 ? FLOAT_16 : FLOAT_32;
     GgufHeader h;
-    Error later;
     if (!gguf_begin(&h, err)) return false;
     gguf_put_model(&h, &f->config, type);
     tokenizer_put_gguf(&h, &r->tokenizer, f->config.V);
     gguf_put_tensors(&h, &f->config, type);
     if (!gguf_end(&h, err)) return false;
-    int fd = file_create(path, err);
-    bool put = fd >= 0 && file_put(fd, h.text, h.n, path, err)
-            && export_tensors(fd, f, type, path, err);
+    bool put = file_put(fd, h.text, h.n, path, err) && export_tensors(fd, f, type, path, err);
     free(h.text);
-    return fd >= 0 && file_close(fd, path, put ? err : &later) && put;
+    return put;
 }
 
-// Writes under another name first: an error or a crash leaves an older file as it was.
 static inline bool export_save(const Run *r, TensorFile *f, const char *path, Error *err) {
-    const char *slash = strrchr(path, '/');
-    Path temporary, dir;
-    snprintf(temporary.text, sizeof temporary.text, "%s.tmp", path);
-    snprintf(dir.text, sizeof dir.text, "%.*s", slash ? (int)(slash - path) + 1 : 1,
-             slash ? path : ".");
-    bool saved = export_write(r, f, temporary.text, err);
-    if (saved && rename(temporary.text, path) != 0)
-        saved = fail(err, "%s: cannot be renamed to %s: %s", temporary.text, path,
-                     strerror(errno));
-    if (!saved) unlink(temporary.text);
-    return saved && dir_sync(dir.text, err);
+    Path temporary;
+    int fd = file_begin(&temporary, path, err);
+    return fd >= 0
+        && file_end(fd, &temporary, path, export_write(r, fd, f, temporary.text, err), err);
 }
 
 // llama.cpp rounds a context up to whole 256 tokens. We do not pad the table of positions: a model

@@ -44,6 +44,7 @@ static inline int windows_failed(void) {
             return errno = ENOENT, -1;
         case ERROR_ACCESS_DENIED: case ERROR_SHARING_VIOLATION: return errno = EACCES, -1;
         case ERROR_DISK_FULL: case ERROR_HANDLE_DISK_FULL: return errno = ENOSPC, -1;
+        case ERROR_FILE_EXISTS: return errno = EEXIST, -1;
         case ERROR_DIR_NOT_EMPTY: return errno = ENOTEMPTY, -1;
         case ERROR_DIRECTORY: return errno = ENOTDIR, -1;
         default: return errno = EIO, -1;
@@ -80,7 +81,8 @@ enum { LOCK_EX = 1, LOCK_NB = 2, F_SETFL = 4, PROT_READ = 1, MAP_PRIVATE = 2 };
 static inline int windows_open(const char *path, int flags, ...) {
     DWORD access = flags & O_RDWR ? GENERIC_READ | GENERIC_WRITE
                  : flags & O_WRONLY ? GENERIC_WRITE : GENERIC_READ;
-    DWORD how = !(flags & O_CREAT) ? OPEN_EXISTING : flags & O_TRUNC ? CREATE_ALWAYS : OPEN_ALWAYS;
+    DWORD how = !(flags & O_CREAT) ? OPEN_EXISTING : flags & O_EXCL ? CREATE_NEW
+              : flags & O_TRUNC ? CREATE_ALWAYS : OPEN_ALWAYS;
     HANDLE file = CreateFileW(wide(path).text, access,
                               FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, NULL, how,
                               FILE_FLAG_BACKUP_SEMANTICS, NULL);   // opens directories, too
