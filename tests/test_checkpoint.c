@@ -73,6 +73,7 @@ static bool there(const char *dir, const char *name) {
 
 static void put(const char *dir, const char *name, const void *bytes, size_t n) {
     Error err;
+    unlink(in(dir, name).text);
     if (!file_write(in(dir, name).text, bytes, n, &err)) die("%s", err.text);
 }
 
@@ -1379,11 +1380,60 @@ TEST(errors_of_saving) {
     memset(deep, 'x', sizeof deep);
     deep[sizeof deep - 1] = '\0';
     CHECK(!save(deep, &m, 1, 0, &err) && clear_line(&err, "the path is longer than"));
+    bool whole = false;
+    Checkpoint k = checkpoint_of(&m, 1);
+    k.whole = &whole;
+    CHECK(!checkpoint_save(in(d.text, "none").text, &k, 0, &err) && !whole);
     mkdir(in(d.text, "latest").text, 0777);
-    CHECK(!save(d.text, &m, 1, 0, &err));
+    CHECK(!checkpoint_save(d.text, &k, 0, &err) && whole);
     CHECK_MSG(strstr(err.text, "latest: cannot be replaced"), "%s", err.text);
     CHECK(!there(d.text, ".tmp-latest") && !there(d.text, ".tmp-step_00000001"));
     free(m.params);
+    temp_remove(&d);
+}
+
+// A run's directory may be renamed while it trains, and another run may take the name.
+TEST(a_directory_that_is_replaced) {
+    TempDir d = temp_make();
+    Error err = { "" };
+    Path out = in(d.text, "run"), away = in(d.text, "away"), link = in(d.text, "link");
+    int lock = -1;
+    CHECK(checkpoint_begin(out.text, &err) && checkpoint_lock(&lock, out.text, &err));
+    CHECK(symlink("run", link.text) == 0 && checkpoint_is_locked(lock, link.text, &err));
+    CHECK(rename(out.text, away.text) == 0);
+    CHECK(!checkpoint_is_locked(lock, out.text, &err) && clear_line(&err, "renamed"));
+    CHECK(checkpoint_begin(out.text, &err) && !checkpoint_is_locked(lock, out.text, &err));
+    CHECK(checkpoint_is_locked(lock, away.text, &err));
+    close(lock);
+    temp_remove(&d);
+}
+
+// Where a link, a pipe or somebody's file is, nothing is written; what is written anew is not
+// touched before it is complete.
+TEST(files_of_others_stay) {
+    TempDir d = temp_make();
+    Error err = { "" };
+    Path first, temporary, file = in(d.text, "file");
+    put_text(d.text, "notes", "mine");
+    CHECK(symlink("notes", in(d.text, "link").text) == 0);
+    CHECK(!file_write(in(d.text, "link").text, "x", 1, &err) && clear_line(&err, "File exists"));
+    CHECK(mkfifo(in(d.text, "pipe").text, 0600) == 0);
+    CHECK(file_begin(&temporary, in(d.text, "pipe").text, &err) < 0);
+    close(file_begin(&first, file.text, &err));
+    CHECK(unlink(first.text) == 0 && symlink("notes", first.text) == 0);
+    for (int put = 1; put >= 0; put--) {
+        int fd = file_begin(&temporary, file.text, &err);
+        CHECK(fd >= 0 && strcmp(temporary.text, first.text) != 0);
+        CHECK(file_put(fd, "new", 3, file.text, &err));
+        CHECK(file_end(fd, &temporary, file.text, put, &err) == put && access(file.text, F_OK) == 0);
+        CHECK(access(temporary.text, F_OK) != 0);
+    }
+    FileMap notes = slurp(d.text, "notes");
+    CHECK(notes.n == 4 && memcmp(notes.bytes, "mine", 4) == 0);
+    free((void *)notes.bytes);
+#ifdef __linux__
+    CHECK(!path_remove("/proc/self/stat", &err) && clear_line(&err, "not permitted"));
+#endif
     temp_remove(&d);
 }
 
@@ -1785,6 +1835,8 @@ int main(int argc, char **argv) {
     RUN(a_latest_on_a_disk_without_links);
     RUN(a_latest_that_is_no_link);
     RUN(errors_of_saving);
+    RUN(a_directory_that_is_replaced);
+    RUN(files_of_others_stay);
     RUN(kill_at_random_moments);
     RUN(synced_before_it_is_named);
     RUN(kill_at_every_system_call);

@@ -12,6 +12,7 @@ same_run() {   # the newest checkpoints of two runs, bit for bit
     cmp -s "$1/latest/model.safetensors" "$2/latest/model.safetensors" || note "other weights: $2"
     cmp -s "$1/latest/optimizer.safetensors" "$2/latest/optimizer.safetensors" || note "other moments: $2"
 }
+evals() { grep -o '"val_loss.*' "$1/log.jsonl" | tail -n 1; }
 refused() {     # refused PATTERN COMMAND...: in one line that fits the pattern
     one_line "" "${@:2}"
     grep -q -e "$1" "$dir/stderr" || note "'${*:2}' says '$(cat "$dir/stderr")', not '$1'"
@@ -22,22 +23,45 @@ small="--data $dir/tales --layers 1 --heads 2 --channels 16 --seq-len 16 --micro
        --batch-tokens 128 --eval-every 0 --eval-tokens 64 --lr 1e-2 --clip 0.5"
 $train $small --steps 300 --out "$dir/whole" >/dev/null || note "the run to compare with"
 
-# ---- Ctrl-C and SIGTERM save before leaving; the next sitting may have other threads
-$train $small --steps 300 --out "$dir/cut" --threads 1 >/dev/null 2>&1 &
-for sitting in 1 2 3; do
-    sleep 0.0$((RANDOM % 9 + 1))
-    [ $sitting = 2 ] && kill -TERM $! || kill -INT $!
-    wait $!
-    [ -e "$dir/cut/latest" ] || rm -rf "$dir/cut"      # stopped before the first update
-    [ -e "$dir/cut" ] && resume=--resume || resume="$small --steps 300"
-    $train $resume --out "$dir/cut" --threads $sitting >/dev/null 2>&1 &
+# ---- Ctrl-C and SIGTERM save before leaving; the next sitting may have other threads. DiLoCo's
+# rounds come to their end first
+$train $small --steps 300 --outer-every 7 --out "$dir/rounds" >/dev/null || note "the run with rounds"
+for whole in whole rounds; do
+    flags="$small --steps 300 $([ $whole = whole ] || echo --outer-every 7)"
+    rm -rf "$dir/cut"
+    $train $flags --out "$dir/cut" --threads 1 >/dev/null 2>&1 &
+    for sitting in 1 2 3; do
+        sleep 0.0$((RANDOM % 9 + 1))
+        [ $sitting = 2 ] && kill -TERM $! || kill -INT $!
+        wait $!
+        [ -e "$dir/cut/latest" ] || rm -rf "$dir/cut"  # stopped before the first update
+        [ -e "$dir/cut" ] && resume=--resume || resume=$flags
+        $train $resume --out "$dir/cut" --threads $sitting >/dev/null 2>&1 &
+    done
+    wait
+    same_run "$dir/$whole" "$dir/cut"
 done
-wait
-same_run "$dir/whole" "$dir/cut"
+rm -f "$dir/out"    # a round of some seconds
+$train $small --batch-tokens 20480 --outer-every 200 --steps 250 --out "$dir/told" >"$dir/out" 2>&1 &
+wait_for grep -qs '"event":"step"' "$dir/told/log.jsonl"
+kill -TERM $!
+wait_for grep -qs "stopping after this round's update 200; again ends at once" "$dir/out"
+kill -9 $!
+wait $! 2>/dev/null
 end interrupted_runs_go_on_to_the_bit
 
+# ---- a signal in the last update, a long one: the evaluation comes with --resume, and is saved
+last="$small --batch-schedule stages:128=400000 --steps 2 --eval-every 1"
+$train $last --out "$dir/unseen" >/dev/null &
+wait_for grep -qs '"event":"step"' "$dir/unseen/log.jsonl"
+kill -TERM $!
+wait $!
+$train --resume --out "$dir/unseen" >/dev/null || note "resuming after the last update"
+same "validation loss" "$(sed -n 's/.*"val_loss": \(.*\),/\1/p' "$dir/unseen/latest/state.json" | cut -c 1-9)" \
+    "$(evals "$dir/unseen" | sed 's/.*"val_loss"://' | cut -c 1-9)"
+end the_loss_of_the_last_update_is_saved
+
 # ---- averaged weights and SGD go on to the bit; SGD keeps no moments
-evals() { grep -o '"val_loss.*' "$1/log.jsonl" | tail -n 1; }
 for flags in "--average-tokens 2000 --eval-every 10" "--optimizer sgd --average-tokens 900"; do
     flags="$flags --lr-schedule constant"
     $train $small $flags --steps 60 --out "$dir/straight" --overwrite >/dev/null || note "$flags"
@@ -179,8 +203,10 @@ wait_for test -e "$dir/busy/latest"
 refused "another run" $train --resume --out "$dir/busy"
 refused "another run" $train $small --out "$dir/busy"
 refused "another run" $train $small --overwrite --out "$dir/busy"
-kill -9 $!
-wait $! 2>/dev/null
+mv "$dir/busy" "$dir/away"; mkdir "$dir/busy"
+kill -TERM $!; wait $! 2>/dev/null
+same "the status of a run whose directory was replaced" $? 1
+[ -z "$(ls -A "$dir/busy")" ] || note "it writes into another directory: $(ls "$dir/busy")"
 $train $small --steps 60 --sample-every 1 --max-new 20 --out "$dir/piped" 2>"$dir/err" | head -1 >/dev/null
 [ -e "$dir/piped/latest" ] || note "a closed pipe ends the run with nothing saved"
 mkdir -p "$dir/mine/latest"; echo x >"$dir/mine/latest/thesis.txt"

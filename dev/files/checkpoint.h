@@ -85,7 +85,8 @@ typedef struct {
     FileMap tokenizer;                   // tokenizer.json; bytes NULL: none
     int eot;                             // id of the end of text; -1: none
     FileMap tune;                        // tune.json; bytes NULL: none
-} Checkpoint;
+    bool *whole;                         // receives true once OUT/step_N is complete, whatever
+} Checkpoint;                            // fails after that; NULL: not needed
 
 // ---- series and files ----
 
@@ -1145,6 +1146,15 @@ static inline bool checkpoint_prune(const char *out, int64_t step, size_t keep, 
     return good;
 }
 
+// Whether OUT is still the directory that was locked, and not another that has taken its name.
+static inline bool checkpoint_is_locked(int fd, const char *out, Error *err) {
+    struct stat locked, named;
+    return (fstat(fd, &locked) == 0 && stat(out, &named) == 0 && locked.st_dev == named.st_dev
+            && locked.st_ino == named.st_ino)
+        || fail(err, "%s: no longer the directory that this run writes to, which was renamed or "
+                     "removed", out);
+}
+
 static inline bool same_directory(const char *a, const char *b) {
     struct stat x, y;
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
@@ -1265,6 +1275,7 @@ static inline bool checkpoint_write(const char *out, Pull *p, int keep, Error *e
         path_remove(temporary.text, &later);
         return false;
     }
+    if (k->whole) *k->whole = true;
     if (!dir_sync(out, err) || !link_move(out, "latest", name.text, err)) return false;
     bool again = step_of(before.text) == k->state.step;
     if (again && strcmp(link_name(out, "best").text, before.text) == 0

@@ -44,6 +44,8 @@ static inline const float *saving_bucket(void *from, Kept what, int worker, int 
 static inline bool save(Run *r) {
     if (!r->o.out || r->saved_step == (int64_t)r->step) return true;
     zero_wait_params(r->zero);
+    bool whole = false, done = run_done(&r->length, r->step, r->tokens, NAN);
+    double val_loss = done && r->eval_step != r->step ? NAN : r->good_loss;     // stopped before it
     Saving saving = { r->zero, progress_begin("saving", 1.0) };
     Checkpoint k = {
         r->spec.c,
@@ -51,19 +53,23 @@ static inline bool save(Run *r) {
           r->skipped, (uint64_t)r->o.seed, r->seconds, r->o.outer_every ? r->data.size : 0,
           (int64_t)r->batch, (int64_t)r->norm_test.batch, r->norm_test.waited,
           r->noise.g2, r->noise.s, r->noise.weight, r->noise_adam.g2, r->noise_adam.s,
-          r->noise_adam.weight, r->good_loss, r->recent_losses, r->recent_norms },
+          r->noise_adam.weight, val_loss, r->recent_losses, r->recent_norms },
         options_json(r), saving_bucket, &saving, false, r->zero->sgd, r->zero->averages,
         { (const unsigned char *)r->tokenizer_json, r->tokenizer_bytes },
         r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1,
-        { (const unsigned char *)r->tune_json, r->tune_bytes },
+        { (const unsigned char *)r->tune_json, r->tune_bytes }, &whole,
     };
     Error err;
     double start = seconds_now(), failed = 0.0;
     saving.progress.total = (double)kept_end(&k) * gpt2_n_buckets(&k.config);
-    if (r->comm.rank > 0) checkpoint_follow(&k);
+    if (r->comm.rank == 0) failed = !checkpoint_is_locked(r->lock, r->o.out, &err);
+    if (r->comm.rank > 0 || failed) checkpoint_follow(&k);
     else failed = !checkpoint_save(r->o.out, &k, r->o.keep, &err);
     progress_end(&saving.progress);
     free((char *)k.options);
+    if (whole && failed && r->o.on_save_error == SAVE_ERROR_STOP)
+        die("%s; step_%08llu is complete, though: mend this and --resume-from %llu", err.text,
+            (unsigned long long)r->step, (unsigned long long)r->step);
     if (failed && r->o.on_save_error == SAVE_ERROR_STOP)
         die("%s; %s", err.text, r->saved_step >= 0
             ? "the last checkpoint is intact: mend this and --resume"
