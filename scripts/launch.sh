@@ -207,7 +207,9 @@ attempt() {
     supervise
 } 2> /dev/null
 
-checkpoint() { [ -z "$out" ] || readlink "$out/latest"; }
+checkpoint() {                               # latest is a link or, on some disks, a file
+    [ -z "$out" ] || readlink "$out/latest" || head -n 1 "$out/latest" 2> /dev/null
+}
 
 restarted() {                                # BEFORE, the checkpoint before the attempt
     local now

@@ -307,7 +307,11 @@ TEST(a_program_without_mpi_is_no_rank) {
     setenv("RANK", "1", 1);
     setenv("WORLD_SIZE", "3", 1);
     CHECK(!comm_open(&c, 30.0, &err));
-    CHECK(strstr(err.text, "one of 3") && strstr(err.text, "make MPI=1"));
+    CHECK(strstr(err.text, "one of 3") && strstr(err.text, "make MPI=1") && c.heartbeat.told);
+    forget_launchers();
+    setenv("OMPI_COMM_WORLD_RANK", "1", 1);            // rank 0 may be a program with MPI
+    setenv("OMPI_COMM_WORLD_SIZE", "3", 1);
+    CHECK(!comm_open(&c, 30.0, &err) && !c.heartbeat.told);
     forget_launchers();
 }
 

@@ -297,7 +297,8 @@ cat > "$trainer" << 'END'
 echo "$*" >> "$SAY/starts"
 n=$(($(wc -l < "$SAY/starts")))
 mkdir -p "$SAY/a run"
-[ $n -gt $SAVES ] || ln -sfn step_$n "$SAY/a run/latest"
+[ $n -gt $SAVES ] || { rm -f "$SAY/a run/latest"
+    [ $n = 1 ] && ln -s step_$n "$SAY/a run/latest" || echo step_$n > "$SAY/a run/latest"; }
 [ $n -gt $FAILS ] || exit ${STATUS:-1}
 END
 chmod +x "$trainer"
@@ -613,7 +614,8 @@ plant_tree() {                              # a copy of the tree in $tree
     cat > "$dir/slurm/srun" << 'END'
 #!/bin/sh
 echo "srun at $MASTER_ADDR:$MASTER_PORT $*" >> "$SAY/calls"
-[ -z "$SAVED" ] || { mkdir "$RUN/$SAVED" && ln -sfn "$SAVED" "$RUN/latest"; }
+[ -z "$SAVED" ] || { mkdir "$RUN/$SAVED" && rm -f "$RUN/latest"; }
+case $SAVED in '') ;; step_2) echo "$SAVED" > "$RUN/latest" ;; *) ln -s "$SAVED" "$RUN/latest" ;; esac
 exit $STATUS
 END
     cat > "$dir/slurm/scontrol" << 'END'

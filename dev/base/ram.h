@@ -80,9 +80,10 @@ static inline void ram_check(size_t bytes) {
     double need = (double)bytes * launched_as(LAUNCH_LOCAL_SIZE, 1);
     double all = ram_total() + ram_field("SwapTotal"), now = ram_free();
     if (need > all)
-        die("memory: the model needs %.1f GB, and this machine has %.1f GB; use a smaller model or "
-            "micro-batch; --plan shows what takes how much", 1e-9 * need, 1e-9 * all);
+        die("memory: the model needs %s, and this machine has %s; use a smaller model or "
+            "micro-batch; --plan shows what takes how much", bytes_text(need).text,
+            bytes_text(all).text);
     if (need > now)
-        warn("warning: the model needs %.1f GB of memory, and %.1f GB are free", 1e-9 * need,
-             1e-9 * now);
+        warn("warning: the model needs %s of memory, and %s are free", bytes_text(need).text,
+             bytes_text(now).text);
 }

@@ -748,8 +748,9 @@ static inline bool comm_open(Comm *c, double timeout, Error *err) {
     memset(c, 0, sizeof *c);
     c->size = c->hosts = c->local_size = 1;
     int size = launched_as(LAUNCH_SIZE, 1);
-    c->heartbeat.told = launched_as(LAUNCH_RANK, 0) > 0;
-    if (c->heartbeat.told) sleep(2);           // rank 0 prints the error; our end may end it
+    // Rank 0 prints the error, unless mpirun started another program as rank 0, which waits for us.
+    c->heartbeat.told = launched_as(LAUNCH_RANK, 0) > 0 && getenv("RANK");
+    if (c->heartbeat.told) sleep(2);           // our end may end it
     return size == 1
         || fail(err, "ranks: started as one of %d, but this program was built for one; "
                 RANKS_NEED, size);
