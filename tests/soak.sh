@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# A soak: for an hour, runs of a tiny model are killed, lose ranks and run out of disk at random
-# moments, and are resumed on 1, 2 or 4 ranks until they are done. With --exact-sum each must end
-# with the bits of a run that nothing disturbed. Needs MPI.
+# A soak: for an hour, runs of a tiny model, each with other flags, are stopped, killed, lose ranks
+# and run out of disk at random moments, and are resumed until they are done: on as many ranks, or
+# with --exact-sum on 1, 2 or 4. Each must end with the bits of a run that nothing disturbed. Needs
+# MPI.
 #
 #     MINUTES=5 SEED=7 tests/soak.sh       shorter than the default 60, with another's mishaps
+#     RUNS=100 RANKS=1 tests/soak.sh       so many runs, on one rank alone; or RANKS=2
 #
 # Ends at the first difference or unexpected message, with status 1, and keeps that run's directory.
 cd "$(dirname "$0")/.." || exit 1
 mpi_train=${TRAIN_MPI:-build/train_gpt2-mpi} prepare=${PREPARE:-./prepare}
-minutes=${MINUTES:-60} seed=${SEED:-$((RANDOM * 32768 + RANDOM))}
+minutes=${MINUTES:-60} most=${RUNS:-1000000} only=${RANKS:-} seed=${SEED:-$((RANDOM * 32768 + RANDOM))}
 command -v mpirun > /dev/null && [ -x "$mpi_train" ] ||
     { echo "soak: needs mpirun and $mpi_train: install Open MPI, then make soak" >&2; exit 1; }
 dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise-soak.XXXXXX") || exit 1
@@ -23,16 +25,16 @@ export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=no
 export OMPI_MCA_mpi_yield_when_idle=1 OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE PMI_RANK PMI_SIZE OMPI_COMM_WORLD_RANK
 
-runs=0 starts=0 resumes=0 kills=0 losses=0 full=0 late=0 equal=0 hung=0
+runs=0 starts=0 resumes=0 stops=0 kills=0 losses=0 full=0 late=0 equal=0 hung=0
 counts() {
-    printf '%d runs, %d starts, %d resumes; %d kill -9, %d lost ranks, %d full disks, ' \
-        $runs $starts $resumes $kills $losses $full
+    printf '%d runs, %d starts, %d resumes; %d stops, %d kill -9, %d lost ranks, %d full disks, ' \
+        $runs $starts $resumes $stops $kills $losses $full
     printf '%d too late, %d times mpirun hung; ' $late $hung
     printf '%d ends equal, %d unequal\n' $equal "${1:-0}"
 }
 fail() {                                    # fail UNEQUAL WHY: keeps everything
     keep=yes
-    echo "FAIL: $2 (seed $seed, what is left: $dir)"
+    echo "FAIL: $2 (seed $seed, $drawn on ${ranks[*]} ranks, what is left: $dir)"
     sed 's/^/    /' "$dir/stderr"
     counts "$1"
     exit 1
@@ -49,6 +51,23 @@ rank_of() {
 any() { [ $# = 0 ] || shift $((RANDOM % $#)); picked=$1; }     # any THING...: one, in $picked
 nap() { sleep "$((RANDOM % 2)).$(printf %03d $((RANDOM % 1000)))"; }
 
+# A configuration: the flags in $drawn, and the numbers of ranks that give the same bits.
+draw() {
+    any ${only:-1 2 exact}
+    case $picked in
+        1) ranks=(1); any '' '--noise-scale' '--outer-every 3' '--outer-every 7' ;;
+        2) ranks=(2); any '--zero 0' '--zero 1' '--zero 2' '--zero 3' '--comm-dtype bf16' \
+            '--outer-every 3' '--outer-every 7 --comm-dtype bf16' '--tensor-parallel 2' ;;
+        exact) ranks=(1 2 4) picked=--exact-sum ;;
+    esac
+    drawn=$picked
+    case $drawn in *outer*) picked= ;; *) any '' '--average-tokens 900 --eval-every 30' ;; esac
+    drawn+=" $picked"
+    [ ${#ranks[*]} = 1 ] || return 0
+    any '' '' '--optimizer sgd' '--batch-schedule linear:32,20000' '--batch-schedule stages:9000=64'
+    drawn+=" $picked"
+}
+
 # ours WORDS: on stderr no line of the trainer but such. mpirun's own lines do not count.
 ours() {
     local other
@@ -57,41 +76,56 @@ ours() {
 
 again() {                                   # the flags in $how: to begin the run, or to resume it
     starts=$((starts + 1))
+    any "${ranks[@]}"
     how=("${flags[@]}" --overwrite)
     [ ! -e "$run/latest" ] || { resumes=$((resumes + 1)); how=(--resume); }
     how+=(--threads 1 --save-every 1 --keep 2)
 }
-launch() {                                  # launch RANKS: in the background, as $job
+launch() {                                  # in the background, as $job
+    local mpirun=
     again
-    mpirun -n "$1" "$train" "${how[@]}" --timeout 20 --out "$run" \
+    [ "$picked" = 1 ] || mpirun="mpirun -n $picked"
+    $mpirun "$train" "${how[@]}" --timeout 20 --out "$run" \
         > "$dir/stdout" 2> "$dir/stderr" < /dev/null &
     job=$!
 }
 
 # Waits for the job. Open MPI's mpirun sometimes hangs when a rank is killed while the ranks
-# connect: after 30 seconds without a rank it is killed.
+# connect: after 10 seconds without a rank it is killed.
 finish() {
     local idle=0
-    while kill -0 $job 2> /dev/null && [ $idle -lt 60 ]; do
+    while kill -0 $job 2> /dev/null && [ $idle -lt 20 ]; do
         sleep 0.5
         [ -z "$(pids)" ] && idle=$((idle + 1)) || idle=0
     done
-    [ $idle -lt 60 ] || { hung=$((hung + 1)); kill -9 $job 2> /dev/null; }
+    [ $idle -lt 20 ] || { hung=$((hung + 1)); kill -9 $job 2> /dev/null; }
     wait $job; status=$?
-}
+} 2> /dev/null                              # "Killed", says bash
 
 # Each leaves the exit status in $status, 0 if the run was done before the mishap.
+stopped() {                                 # TERM or INT to all ranks, which save
+    any TERM:143 INT:130
+    local signal=$picked
+    launch
+    nap
+    pids | xargs -r kill -"${signal%:*}" 2> /dev/null
+    finish
+    ours '^train_gpt2: rank [0-3] \('           # one that had not begun to catch signals
+    [ $status != 139 ] || fail 0 "SIGSEGV after SIG${signal%:*}"
+    [ $status != "${signal#*:}" ] || stops=$((stops + 1))
+} 2> /dev/null
 killed() {                                  # kill -9 of all ranks
-    any 1 2 4; launch "$picked"
+    launch
     nap
     pids | xargs -r kill -9 2> /dev/null
     finish
     ours '^train_gpt2: rank [0-3] \('
     [ $status = 0 ] || kills=$((kills + 1))
-}
+} 2> /dev/null
 lost() {                                    # kill -9 of one rank; the others say so and end
     local pid rank
-    any 2 4; launch "$picked"
+    [ "${ranks[*]}" != 1 ] || { killed; return; }
+    launch
     nap
     any $(pids); pid=$picked rank=$([ -n "$pid" ] && rank_of "$pid" 2> /dev/null)
     [ -n "$pid" ] && kill -9 "$pid" 2> /dev/null
@@ -100,8 +134,9 @@ lost() {                                    # kill -9 of one rank; the others sa
     [ $status = 0 ] || losses=$((losses + 1))
 }
 disk() {                                    # no file grows past a few KB: without mpirun's own
-    any 4 8 16 32
+    [ "${ranks[0]}" = 1 ] || { killed; return; }
     again
+    any 4 8 16 32
     (
         trap '' XFSZ
         ulimit -f "$picked"
@@ -112,7 +147,7 @@ disk() {                                    # no file grows past a few KB: witho
     [ $status = 0 ] || full=$((full + 1))
 }
 calm() {
-    any 1 2 4; launch "$picked"
+    launch
     finish
     ours none
     [ $status = 0 ] || fail 0 "status $status of a run that nothing disturbed"
@@ -122,17 +157,19 @@ echo "soak: $minutes minutes, seed $seed"
 RANDOM=$seed
 "$prepare" tales --out "$dir/tales" --tokens 30000 > /dev/null || exit 1
 deadline=$((SECONDS + 60 * minutes)) shown=$SECONDS
-while [ $SECONDS -lt $deadline ]; do
+while [ $SECONDS -lt $deadline ] && [ $runs -lt $most ]; do
+    draw
     rm -rf "$run" "$dir/whole"
     flags=(--data "$dir/tales" --layers 1 --heads 2 --channels 16 --seq-len 16 --micro-batch 1
-        --batch-tokens 128 --eval-every 0 --eval-tokens 64 --lr 1e-2 --steps 1000 --exact-sum
-        --seed $RANDOM)
-    "$train" "${flags[@]}" --threads 1 --out "$dir/whole" \
+        --batch-tokens 128 --eval-every 0 --eval-tokens 64 --lr 1e-2 --steps 400
+        --seed $RANDOM $drawn)
+    [ "${ranks[0]}" = 1 ] && first= || first="mpirun -n ${ranks[0]}"
+    $first "$train" "${flags[@]}" --threads 1 --out "$dir/whole" \
         > "$dir/stdout" 2> "$dir/stderr" < /dev/null ||
         fail 0 "the run to compare with"
     status=1
     while [ $status != 0 ]; do
-        any killed killed killed lost lost lost lost disk disk calm
+        any stopped stopped stopped killed killed lost lost lost disk calm
         mishap=$picked
         $mishap
         gone || fail 0 "processes stay after $mishap"
@@ -147,9 +184,9 @@ while [ $SECONDS -lt $deadline ]; do
     done
     [ $status = 0 ] || break
     runs=$((runs + 1))
-    for file in model optimizer; do
-        cmp -s "$dir/whole/latest/$file.safetensors" "$run/latest/$file.safetensors" ||
-            fail 1 "$file.safetensors differs from an undisturbed run's"
+    for file in "$dir/whole/latest/"*.safetensors; do
+        cmp -s "$file" "$run/latest/${file##*/}" ||
+            fail 1 "${file##*/} differs from an undisturbed run's"
     done
     [ -z "$(find "$run" -name '.tmp-*')" ] || fail 0 "temporaries stay: $(ls -A "$run")"
     equal=$((equal + 1))

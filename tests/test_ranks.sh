@@ -338,7 +338,8 @@ end workers_go_on_with_their_own_moments
 # ---- stopping ----
 
 # SIGUSR1 to all ranks, as mpirun passes it on, in the middle of a round.
-begin 2 rounds $dozen --outer-every 50 --steps 100000
+good 2 $dozen --outer-every 50 --steps 1000 --out "$dir/rounds-whole"
+begin 2 rounds $dozen --outer-every 50 --steps 1000
 kill -USR1 $job
 ended
 same "why it ended" "$(values end reason "$dir/rounds")" '"interrupted"'
@@ -346,6 +347,8 @@ last=$(values end step "$dir/rounds")
 same "its last update, within a round" $((${last:-1} % 50)) 0
 same "its last checkpoint" "$(readlink "$dir/rounds/latest")" "step_$(printf %08d "${last:-1}")"
 same "the status" $status $((128 + $(kill -l USR1)))
+good 2 --resume --out "$dir/rounds"
+same_files "$dir/rounds-whole" "$dir/rounds" model.safetensors workers.safetensors
 end workers_stop_at_the_end_of_a_round
 
 # A signal to one rank, and not to rank 0: all ranks end with its status.
