@@ -1130,6 +1130,15 @@ static inline bool checkpoint_lock(int *fd, const char *out, Error *err) {
     return fail(err, "another run is writing to %s; wait until it ends, or stop it", out);
 }
 
+// Whether OUT is still the directory that was locked, and not another that has taken its name.
+static inline bool checkpoint_is_locked(int fd, const char *out, Error *err) {
+    struct stat locked, named;
+    return (fstat(fd, &locked) == 0 && stat(out, &named) == 0 && locked.st_dev == named.st_dev
+            && locked.st_ino == named.st_ino)
+        || fail(err, "%s: no longer the directory that this run writes to, which was renamed or "
+                     "removed", out);
+}
+
 // Points OUT/best at the best checkpoint. Then, unless keep is 0, removes those up to this step
 // except the newest `keep` and the best of them.
 static inline bool checkpoint_prune(const char *out, int64_t step, size_t keep, Error *err) {
@@ -1144,15 +1153,6 @@ static inline bool checkpoint_prune(const char *out, int64_t step, size_t keep, 
         if (i != best) good = checkpoint_remove(out, all[i].name.text, err);
     free(all);
     return good;
-}
-
-// Whether OUT is still the directory that was locked, and not another that has taken its name.
-static inline bool checkpoint_is_locked(int fd, const char *out, Error *err) {
-    struct stat locked, named;
-    return (fstat(fd, &locked) == 0 && stat(out, &named) == 0 && locked.st_dev == named.st_dev
-            && locked.st_ino == named.st_ino)
-        || fail(err, "%s: no longer the directory that this run writes to, which was renamed or "
-                     "removed", out);
 }
 
 static inline bool same_directory(const char *a, const char *b) {
