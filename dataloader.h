@@ -290,10 +290,10 @@ static inline bool shard_parse(Shard *s, Error *err) {
     memcpy(header, s->map, s->map_bytes < sizeof header ? s->map_bytes : sizeof header);
     if (header[0] != SHARD_MAGIC) {
         const char *kind = file_kind(s->map, s->map_bytes);
-        if (!kind && shard_is_raw(s)) kind = "not a token shard but 16-bit tokens without a header, as "
-            "nanoGPT writes them; `prepare text` writes shards of their text";
-        return fail(err, "%s: %s", s->path, kind ? kind
-                    : "not a token shard; `prepare text` writes shards");
+        if (!kind && shard_is_raw(s)) kind = "16-bit tokens without a header, as nanoGPT "
+            "writes them; `prepare text` writes shards of their text";
+        return fail(err, "%s: not a token shard%s%s", s->path, kind ? " but " : "",
+                    kind ? kind : "; `prepare text` writes shards");
     }
     if (s->map_bytes < SHARD_HEADER_BYTES)
         return fail(err, "%s: truncated: %zu bytes, less than the header of %d", s->path,

@@ -21,7 +21,8 @@ for arg in "$@"; do
 done
 case " $* " in *" --resume "*) shape=() ;; esac
 if [ $# -eq 0 ] && ! grep -q '^{"event":"resume"' $out/log.jsonl &&
-    grep -q '^{"event":"start".*"tokens":'$tokens, $out/log.jsonl; then replace=(--overwrite); fi 2>/dev/null
+    grep -q '^{"event":"start".*"tokens":'$tokens, $out/log.jsonl
+then replace=(--overwrite); fi 2>/dev/null
 
 # 20,000 tokens of warm-up, or a tenth of a short run.
 warmup=$(awk -v tokens="$tokens" -v steps="$steps" -v batch="$batch" -v micro="$micro_batch" \

@@ -74,8 +74,8 @@ TEST(errors_name_the_line) {
             "of a list");
     refused("[\n{\"text\":\"a\"}\n]", "x.jsonl: line 1: byte 1: the text ends where a value was "
             "expected; jq -c '.[]' makes lines of a list");
-    refused("{\"id\":1}\n", "x.jsonl: line 1: \"text\" is missing; --key NAME takes another, such as "
-            "\"id\"");
+    refused("{\"id\":1}\n", "x.jsonl: line 1: \"text\" is missing; --key NAME takes another, such "
+            "as \"id\"");
     refused("{}\n", "x.jsonl: line 1: \"text\" is missing");
     refused("{\"text\":\"a\"}\n\n{\"text\":null}",
             "x.jsonl: line 3: byte 8: \"text\" must be a string, not null");
@@ -87,15 +87,15 @@ TEST(errors_name_the_line) {
             "x.jsonl: line 1: byte 10: a control character in a string; escape it");
     refused("{\"text\":\"\xFF\"}", "x.jsonl: line 1: byte 9: not UTF-8");
     refused("\x1f\x8b\x08\n", "x.jsonl: not JSON lines but a gzip file; gunzip it first");
-    refused("PAR1\x15\n", "x.jsonl: not JSON lines but a Parquet file; export its column of texts as "
-            "JSON lines");
+    refused("PAR1\x15\n", "x.jsonl: not JSON lines but a Parquet file; export its column of texts "
+            "as JSON lines");
     refused("<html>\n", "x.jsonl: not JSON lines but a web page (HTML): the download failed");
 }
 
 // A byte-order mark, another key, and with skip_bad what no document comes from: each is counted.
 TEST(lines_of_others) {
-    static const char *const bad[] = { "{\"body\":\"\\ud83d\"}", "{\"body\":\"a\",\"x\":NaN}", "{", "[",
-                                       "{\"body\":7}", "{\"text\":\"a\"}", "\xFF", "[[[[[" };
+    static const char *const bad[] = { "{\"body\":\"\\ud83d\"}", "{\"body\":\"a\",\"x\":NaN}",
+                                       "{", "[", "{\"body\":7}", "{\"text\":\"a\"}", "\xFF", "[[[[[" };
     char text[3000] = "\xEF\xBB\xBF{\"body\":\"one\"}\n";
     Jsonl j = { .key = "body", .skip_bad = true };
     const JsonNode *document;
@@ -106,7 +106,8 @@ TEST(lines_of_others) {
     FILE *f = fmemopen(text, strlen(text), "rb");
     jsonl_begin(&j, f, "x.jsonl");
     CHECK(jsonl_next(&j, &document, &err) && document && json_is(document, "one"));
-    CHECK_MSG(jsonl_next(&j, &document, &err) && document && json_is(document, "two"), "%s", err.text);
+    CHECK_MSG(jsonl_next(&j, &document, &err) && document && json_is(document, "two"), "%s",
+              err.text);
     CHECK(jsonl_next(&j, &document, &err) && !document);
     CHECK_MSG(j.bad == 9 && j.line == 11, "%d bad of %d", (int)j.bad, (int)j.line);
     CHECK(strstr(j.first_bad.text, "x.jsonl: line 2: byte 9: an unpaired surrogate"));

@@ -117,7 +117,7 @@ check none "$prepare" text "$dir/tales.txt" --separator none --out "$dir/whole" 
 same "a separator that is text" "$(eots "$dir/whole/text_train_000000.bin" 256)" 1
 grep -q "train_gpt2 --train '$dir/whole/\*train" "$dir/stdout" || note "$(cat "$dir/stdout")"
 check inside "$prepare" text "$dir/1.txt" --separator "twenty" --out "$dir/whole" --overwrite
-grep -q '"twenty" also stands inside lines' "$dir/stderr" || note "$(cat "$dir/stderr")"
+grep -q '"twenty" also stands inside lines' "$dir/stdout" || note "$(cat "$dir/stdout")"
 grep -q 'no line is "twenty" alone' "$dir/stderr" || note "$(cat "$dir/stderr")"
 end text_holds_out_whole_documents
 
@@ -293,7 +293,7 @@ refused "is empty" text "$dir/empty" --out "$dir/no"
 refused "is empty" text "$dir/1.txt" "$dir/empty" --out "$dir/no"
 refused "standard input: is empty" text - --out "$dir/no"
 [ ! -c /dev/zero ] || refused "is not a file or a pipe" text /dev/zero --out "$dir/no"
-for magic in '\037\213:gunzip' '\3757zXZ:unxz' '(\265/\375:unzstd' 'PK\003\004:zip archive' \
+for magic in '\037\213:gunzip' '\3757zXZ:unxz' '(\265/\375:unzstd' 'PK\003\004:zip or PyTorch' \
              '%%PDF-1.7:pdftotext' '\200\004\225:pickle' '\211PNG:picture' '\377\376:UTF-16 (or' \
              '\376\377:iconv -f UTF-16' 'version https\072//git-lfs:git lfs'; do
     { printf "${magic%%:*}"; cat "$dir/1.txt"; } > "$dir/it is"
@@ -303,7 +303,8 @@ done
 input="$dir/it is" refused "standard input: not a text but" text - --out "$dir/no"
 echo 'GGUF is a format, and PAR1 another' > "$dir/about.txt"
 check "a text about formats" "$prepare" text "$dir/about.txt" --out "$dir/about"
-refused "not a text but a shard of tokens; train_gpt2 --train FILE --val FILE reads it" text "$val" --out "$dir/no"
+refused "not a text but a shard of tokens; train_gpt2 --train FILE --val FILE reads it" \
+    text "$val" --out "$dir/no"
 ln -s "$dir/nowhere" "$dir/dangling"
 refused "dangling: a symbolic link whose target does not exist" tales --out "$dir/dangling"
 refused "dangling: a symbolic link whose target does not exist" tales --out "$dir/dangling/below"

@@ -500,8 +500,10 @@ enum { WHOLE_DOCUMENTS = 20 };
 // The number of bytes (0 to 3) before the middle of window[0..n) that belong to a UTF-8 character
 // across the middle.
 static int utf8_straddle(const unsigned char *window, int n, int middle) {
-    for (int back = 1; back <= 3 && back <= middle; back++)
-        if ((int)utf8_length(window + middle - back, (size_t)(n - middle + back)) > back) return back;
+    for (int back = 1; back <= 3 && back <= middle; back++) {
+        size_t left = (size_t)(n - middle + back);
+        if ((int)utf8_length(window + middle - back, left) > back) return back;
+    }
     return 0;
 }
 
@@ -594,8 +596,8 @@ static void odd_warn(const Scan *s) {
     const char *utf16 = odd->first % 2 ? "UTF-16LE" : "UTF-16BE";
     const char *code = odd == &s->nul ? utf16 : "LATIN1";
     if (odd->count == 0) return;
-    warn("%s: byte %" PRIu64 " is %s, and %" PRIu64 " in all are; they become tokens as they are; if "
-         "the text is in %s, `iconv -f %s -t UTF-8` converts it", odd->path, odd->first,
+    warn("%s: byte %" PRIu64 " is %s, and %" PRIu64 " in all are; they become tokens as they are; "
+         "if the text is in %s, `iconv -f %s -t UTF-8` converts it", odd->path, odd->first,
          odd == &s->nul ? "NUL" : "not UTF-8", odd->count, code, code);
 }
 
@@ -623,8 +625,8 @@ static bool corpus_scan(Corpus *c, const char *separator, Error *err) {
     if (good && s->separators > 0)
         printf("ends   %12" PRIu64 " lines \"%s\" end documents\n", s->separators, separator);
     if (good && s->inside > s->separators)
-        warn("\"%s\" also stands inside lines, where it is ordinary text: alone in a line it ends a "
-             "document", separator);
+        printf("note   \"%s\" also stands inside lines, where it is ordinary text: alone in a line "
+               "it ends a document\n", separator);
     if (good && separator && strcmp(separator, END_OF_TEXT) != 0 && s->separators == 0)
         warn("--separator: no line is \"%s\" alone", separator);
     free(s);
@@ -686,6 +688,8 @@ static bool corpus_open(Corpus *c, char **paths, int n, const TextOptions *o, co
                         Error *err) {
     const char *separator = strcmp(o->separator, "none") == 0 ? NULL : o->separator;
     memset(c, 0, sizeof *c);
+    if (strlen(o->separator) > SEPARATOR_MOST)
+        return fail(err, "--separator: expected at most %d bytes", SEPARATOR_MOST);
     c->texts = (Text *)alloc_or_die((size_t)n * sizeof *c->texts, "the list of texts");
     c->n_texts = n;
     for (int i = 0; i < n; i++) {
@@ -947,7 +951,8 @@ static void documents_report(const Documents *d, const TextOptions *o, double st
     text_report(&d->train);
     text_report(&d->val);
     if (d->val.tokens == 0)
-        printf("       training needs one: train_gpt2 --train '%s/*train*.bin' --val FILE\n", o->out);
+        printf("       training needs one: train_gpt2 --train '%s/*train*.bin' --val FILE\n",
+               o->out);
     printf("%s written in %.1f s, documents: %" PRIu64 "\n", o->out, seconds_now() - start,
            d->train.documents + d->val.documents);
 }

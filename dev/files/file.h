@@ -40,7 +40,7 @@ static inline const char *file_kind(const unsigned char *bytes, size_t n) {
         { "\x04\x22\x4D\x18", "an lz4 file; unlz4 it first" },
         { "7z\xBC\xAF", "a 7z archive; unpack it first" },
         { "Rar!\x1A", "a RAR archive; unpack it first" },
-        { "PK\x03\x04", "a zip archive (docx, epub, npz, PyTorch); unzip it, or export its text" },
+        { "PK\x03\x04", "a zip or PyTorch archive (docx, epub); unzip it, or export its text" },
         { "%PDF-", "a PDF; pdftotext writes its text" },
         { "{\\rtf", "an RTF document; save it as plain text" },
         { "\xD0\xCF\x11\xE0", "an old Office document; save it as plain text" },
