@@ -63,7 +63,7 @@ draw() {
     drawn=$picked
     case $drawn in *outer*) picked= ;; *) any '' '--average-tokens 900 --eval-every 30' ;; esac
     drawn+=" $picked"
-    [ ${#ranks[*]} = 1 ] || return 0
+    [ ${#ranks[*]} = 1 ] || return 0       # an exact sum needs a constant batch
     any '' '' '--optimizer sgd' '--batch-schedule linear:32,20000' '--batch-schedule stages:9000=64'
     drawn+=" $picked"
 }

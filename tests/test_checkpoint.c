@@ -1403,7 +1403,6 @@ TEST(a_directory_that_is_replaced) {
     CHECK(rename(out.text, away.text) == 0);
     CHECK(!checkpoint_is_locked(lock, out.text, &err) && clear_line(&err, "renamed"));
     CHECK(checkpoint_begin(out.text, &err) && !checkpoint_is_locked(lock, out.text, &err));
-    CHECK(checkpoint_is_locked(lock, away.text, &err));
     close(lock);
     temp_remove(&d);
 }
@@ -1425,12 +1424,11 @@ TEST(files_of_others_stay) {
         int fd = file_begin(&temporary, file.text, &err);
         CHECK(fd >= 0 && strcmp(temporary.text, first.text) != 0);
         CHECK(file_put(fd, "new", 3, file.text, &err));
-        CHECK(file_end(fd, &temporary, file.text, put, &err) == put && access(file.text, F_OK) == 0);
-        CHECK(access(temporary.text, F_OK) != 0);
+        CHECK(file_end(fd, &temporary, file.text, put, &err) == put);
+        CHECK(access(file.text, F_OK) == 0 && access(temporary.text, F_OK) != 0);
     }
-    FileMap notes = slurp(d.text, "notes");
-    CHECK(notes.n == 4 && memcmp(notes.bytes, "mine", 4) == 0);
-    free((void *)notes.bytes);
+    struct stat notes;
+    CHECK(stat(in(d.text, "notes").text, &notes) == 0 && notes.st_size == 4);
 #ifdef __linux__
     CHECK(!path_remove("/proc/self/stat", &err) && clear_line(&err, "not permitted"));
 #endif

@@ -41,21 +41,18 @@ for whole in whole rounds; do
     wait
     same_run "$dir/$whole" "$dir/cut"
 done
-rm -f "$dir/out"    # a round of some seconds
 $train $small --batch-tokens 20480 --outer-every 200 --steps 250 --out "$dir/told" >"$dir/out" 2>&1 &
 wait_for grep -qs '"event":"step"' "$dir/told/log.jsonl"
 kill -TERM $!
 wait_for grep -qs "stopping after this round's update 200; again ends at once" "$dir/out"
-kill -9 $!
-wait $! 2>/dev/null
+kill -9 $!; wait $! 2>/dev/null
 end interrupted_runs_go_on_to_the_bit
 
 # ---- a signal in the last update, a long one: the evaluation comes with --resume, and is saved
 last="$small --batch-schedule stages:128=400000 --steps 2 --eval-every 1"
 $train $last --out "$dir/unseen" >/dev/null &
 wait_for grep -qs '"event":"step"' "$dir/unseen/log.jsonl"
-kill -TERM $!
-wait $!
+kill -TERM $!; wait $!
 $train --resume --out "$dir/unseen" >/dev/null || note "resuming after the last update"
 same "validation loss" "$(sed -n 's/.*"val_loss": \(.*\),/\1/p' "$dir/unseen/latest/state.json" | cut -c 1-9)" \
     "$(evals "$dir/unseen" | sed 's/.*"val_loss"://' | cut -c 1-9)"
@@ -98,6 +95,7 @@ interrupt() {  # interrupt PID STATUS: one Ctrl-C, which must be answered before
 rm -f "$dir/out"    # of the run before
 $train $slow --batch-tokens 1999872 --steps 9 --eval-every 0 --out "$dir/long" >"$dir/out" 2>&1 &
 appears '"event":"start"' "$dir/long/log.jsonl"         # written once signals are caught
+has "$dir/out" "model "                     # what is about to happen is told before it happens
 interrupt $! 130 again
 [ ! -e "$dir/long/latest" ] || note "the second Ctrl-C waited for the update"
 rm -f "$dir/out"

@@ -302,19 +302,6 @@ for signal in INT:130 TERM:143; do
 done
 end train_stops_after_the_step
 
-started --steps 1e8 --eval-every 0 --batch-tokens 640000000         # an update of many minutes
-wait_for logged start
-has "$dir/stdout" "model "                  # what is about to happen is told before it happens
-kill -INT $pid
-wait_for grep -q "stopping after this update" "$dir/stdout"      # else both may come as one
-gone && note "did not finish its step"
-kill -INT $pid
-wait_for gone
-kill -9 $pid 2> /dev/null
-ended
-same "status after two signals" $status 130
-end train_second_signal_kills
-
 started --steps 1e8 --eval-every 0
 wait_for logged step
 kill -9 $pid

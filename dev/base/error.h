@@ -114,15 +114,6 @@ static inline size_t alloc_bytes(size_t bytes) {
     return (bytes + unit - 1) / unit * unit;
 }
 
-typedef struct { char text[24]; } BytesText;
-static inline BytesText bytes_text(double bytes) {
-    BytesText shown;
-    bool small = bytes < 1e8;
-    snprintf(shown.text, sizeof shown.text, "%.1f %s", bytes * (small ? 1e-6 : 1e-9),
-             small ? "MB" : "GB");
-    return shown;
-}
-
 // Allocates zeroed memory aligned to 64 bytes (a cache line, an AVX-512 register), or dies. Free it
 // with free(). Large buffers ask for huge pages of 2 MB (Linux): fewer TLB misses, and matrix
 // products run 1 to 3% faster.
@@ -130,8 +121,8 @@ static inline void *alloc_or_die(size_t bytes, const char *what) {
     size_t unit = alloc_unit(bytes), rounded = alloc_bytes(bytes);
     void *p = NULL;
     if (rounded < bytes || posix_memalign(&p, unit, rounded ? rounded : unit) != 0)
-        die("memory: cannot allocate %s for %s; use a smaller model or micro-batch",
-            bytes_text((double)bytes).text, what);
+        die("memory: cannot allocate %.3g %s for %s; use a smaller model or micro-batch",
+            (double)bytes / (bytes < 100000000 ? 1e6 : 1e9), bytes < 100000000 ? "MB" : "GB", what);
 #ifdef MADV_HUGEPAGE
     if (unit == ALLOC_PAGE) madvise(p, rounded, MADV_HUGEPAGE);
 #endif

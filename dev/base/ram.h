@@ -79,11 +79,12 @@ static inline double ram_free(void) {
 static inline void ram_check(size_t bytes) {
     double need = (double)bytes * launched_as(LAUNCH_LOCAL_SIZE, 1);
     double all = ram_total() + ram_field("SwapTotal"), now = ram_free();
+    double unit = need < 1e9 ? 1e6 : 1e9;
+    const char *name = need < 1e9 ? "MB" : "GB";
     if (need > all)
-        die("memory: the model needs %s, and this machine has %s; use a smaller model or "
-            "micro-batch; --plan shows what takes how much", bytes_text(need).text,
-            bytes_text(all).text);
+        die("memory: the model needs %.1f %s, and this machine has %.1f %s; use a smaller model or "
+            "micro-batch; --plan shows what takes how much", need / unit, name, all / unit, name);
     if (need > now)
-        warn("warning: the model needs %s of memory, and %s are free", bytes_text(need).text,
-             bytes_text(now).text);
+        warn("warning: the model needs %.1f %s of memory, and %.1f %s are free", need / unit, name,
+             now / unit, name);
 }

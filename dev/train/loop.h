@@ -186,7 +186,7 @@ static inline void run_begin(Run *r) {
 #endif
     r->looked_step = r->step;
     r->looked_tokens = r->tokens;
-    bool unseen = r->saved_step > 0 && isnan(r->good_loss) // a signal came before the last evaluation
+    bool unseen = r->saved_step > 0 && isnan(r->good_loss) // stopped before its last evaluation
                && r->o.resume_from == OPTION_UNSET;
     if (run_done(&r->length, r->step, r->tokens, NAN) || evaluated_at_save(r)) report_eval(r);
     if (unseen && !isnan(r->good_loss)) r->saved_step = 0; // run_end saves again, with the loss

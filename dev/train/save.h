@@ -44,8 +44,8 @@ static inline const float *saving_bucket(void *from, Kept what, int worker, int 
 static inline bool save(Run *r) {
     if (!r->o.out || r->saved_step == (int64_t)r->step) return true;
     zero_wait_params(r->zero);
-    bool whole = false, done = run_done(&r->length, r->step, r->tokens, NAN);
-    double val_loss = done && r->eval_step != r->step ? NAN : r->good_loss;     // stopped before it
+    bool whole = false, stopped = r->eval_step != r->step  // before the last update's evaluation
+                               && run_done(&r->length, r->step, r->tokens, NAN);
     Saving saving = { r->zero, progress_begin("saving", 1.0) };
     Checkpoint k = {
         r->spec.c,
@@ -53,7 +53,8 @@ static inline bool save(Run *r) {
           r->skipped, (uint64_t)r->o.seed, r->seconds, r->o.outer_every ? r->data.size : 0,
           (int64_t)r->batch, (int64_t)r->norm_test.batch, r->norm_test.waited,
           r->noise.g2, r->noise.s, r->noise.weight, r->noise_adam.g2, r->noise_adam.s,
-          r->noise_adam.weight, val_loss, r->recent_losses, r->recent_norms },
+          r->noise_adam.weight, stopped ? NAN : r->good_loss,
+          r->recent_losses, r->recent_norms },
         options_json(r), saving_bucket, &saving, false, r->zero->sgd, r->zero->averages,
         { (const unsigned char *)r->tokenizer_json, r->tokenizer_bytes },
         r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1,
