@@ -146,6 +146,7 @@ static bool write_file(const char *path, const SafeOutput *out, size_t n, const 
                        Error *err) {
     size_t count = 0;
     for (size_t i = 0; i < n; i++) count += safetensors_output_count(&out[i]);
+    unlink(path);
     int fd = safetensors_create(path, out, n, err);
     bool put = fd >= 0 && file_put(fd, data, count * sizeof *data, path, err);
     return fd >= 0 && file_close(fd, path, err) && put;
