@@ -15,7 +15,7 @@ import tempfile
 sys.dont_write_bytecode = True
 import testing
 
-BARRIER, SYNCWARP, COPY = "no __syncthreads between", "no __syncwarp between", "cp.async of thread"
+BARRIER, SYNCWARP, COPY = "__syncthreads between", "no __syncwarp or", "cp.async of thread"
 CU, ASM = "train_gpt2.cu", "dev/cuda/ptx.h"
 
 # A test of test_gpt2, a file, what is replaced in it (a regular expression) and by what, and what

@@ -21,7 +21,7 @@ static Moment now(const Step &s) { return { s.block.barriers, s.warp.syncs }; }
 static const char *missing(const Step &s, int other, Moment then) {
     if (then.barriers != s.block.barriers) return nullptr;
     if (other / 32 != s.warp.number) return "__syncthreads";
-    return then.syncs == s.warp.syncs ? "__syncwarp" : nullptr;
+    return then.syncs == s.warp.syncs ? "__syncwarp or __syncthreads" : nullptr;
 }
 
 // After a write: the last one counts, since it was compared with those before.
@@ -44,8 +44,8 @@ static void check_read(const Step &s, int lane, const Cell &cell, uint32_t at) {
               "between", at, cell.reading_warp);
     uint32_t others = cell.reading_lanes & ~(1u << lane);
     if (others && cell.read.syncs == s.warp.syncs)
-        fault(s, lane, "race: writes shared byte %u, which thread %d has read: no __syncwarp "
-              "between", at, s.thread(__builtin_ctz(others)));
+        fault(s, lane, "race: writes shared byte %u, which thread %d has read: no __syncwarp or "
+              "__syncthreads between", at, s.thread(__builtin_ctz(others)));
 }
 
 static void note_read(const Step &s, int lane, Cell *cell) {
@@ -81,6 +81,11 @@ static uint8_t *shared_address(const Step &s, int lane, uint64_t at, int bytes, 
     return &s.block.shared[at];
 }
 
+static void check_alignment(const Step &s, int lane, uint64_t at, int bytes) {
+    if (at % bytes)
+        fault(s, lane, "address 0x%llx is no multiple of %d", (unsigned long long)at, bytes);
+}
+
 static void check_bounds(const Step &s, int lane, uint64_t at, int bytes) {
     const std::vector<Range> &all = s.block.launch.memory;        // in ascending order
     auto after = std::upper_bound(all.begin(), all.end(), at,
@@ -93,8 +98,7 @@ static void check_bounds(const Step &s, int lane, uint64_t at, int bytes) {
 uint8_t *address(const Step &s, int lane, Space space, uint64_t at, int bytes, Access access) {
     if (space == PARAM) return &s.block.parameters[at];
     if (space == SHARED) at = (uint32_t)at;
-    if (at % bytes)
-        fault(s, lane, "address 0x%llx is no multiple of %d", (unsigned long long)at, bytes);
+    check_alignment(s, lane, at, bytes);
     uint64_t shared = (uint64_t)s.block.shared.data();
     bool is_shared = at >= shared && at < shared + s.block.shared.size();
     if (space == GENERIC && is_shared) return shared_address(s, lane, at - shared, bytes, access);
@@ -106,7 +110,8 @@ uint8_t *address(const Step &s, int lane, Space space, uint64_t at, int bytes, A
 // ---- cp.async ----
 
 void copy_start(const Step &s, int lane, uint32_t to, uint64_t from, int bytes, int read) {
-    if (to % bytes || from % bytes) fault(s, lane, "cp.async of %d bytes is misaligned", bytes);
+    check_alignment(s, lane, to, bytes);
+    check_alignment(s, lane, from, bytes);
     if (read > 0) check_bounds(s, lane, from, read);
     shared_address(s, lane, to, bytes, WRITE);
     for_cells(s, to, bytes, [&](Cell *cell, uint32_t) { cell->copying = s.thread(lane); });
