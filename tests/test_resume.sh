@@ -196,8 +196,8 @@ refused "--eval-every" $train --data "$dir/tales" --target-loss 1 --lr-schedule 
 end a_resumed_run_takes_over_its_flags
 
 # ---- one run at a time in a directory; a reader of stdout that goes; things that are not ours
-$train $small --steps 100000 --out "$dir/busy" --save-every 10 >/dev/null 2>&1 &
-wait_for test -e "$dir/busy/latest"
+$train $small --steps 100000000 --out "$dir/busy" --save-every 0 >/dev/null 2>&1 &
+wait_for grep -qs '"event":"step"' "$dir/busy/log.jsonl"
 refused "another run" $train --resume --out "$dir/busy"
 refused "another run" $train $small --out "$dir/busy"
 refused "another run" $train $small --overwrite --out "$dir/busy"
