@@ -451,6 +451,8 @@ odd '\337 sch\366n' 'not UTF-8, and 2 in all are; .* LATIN1'
 odd '\0a\0b' 'NUL, and 2 in all are; .*UTF-16'
 check "UTF-8 needs no warning" "$prepare" text "$dir/words.txt" --out "$dir/odd.d" --overwrite
 same warning "$(cat "$dir/stderr")" ""
+check "a file twice" "$prepare" text "$dir/words.txt" "$dir/./words.txt" --out "$dir/odd.d" --overwrite
+same warning "$(grep -c 'words.txt: is given twice' "$dir/stderr")" 1
 end text_with_odd_bytes_gets_a_warning
 
 if [ -n "${CC:=$(command -v cc)}" ] && [ -f dev/data/tales.c ] &&

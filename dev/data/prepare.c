@@ -474,6 +474,7 @@ typedef struct {
     FILE *file;                      // NULL: closed
     bool spooled;                    // a copy of a pipe, which stays open
     uint64_t size;
+    struct stat info;                // of a file
 } Text;
 
 // Bytes from ... to-1 of a text: a document, or the part of one on one side of the cut.
@@ -554,16 +555,15 @@ static bool text_check(Text *text, Error *err) {
 
 // Finds the size of a text. A pipe is read to its end.
 static bool text_measure(Text *text, const char *path, const Output *out, Error *err) {
-    struct stat info;
     bool dash = strcmp(path, "-") == 0;
     text->path = dash ? "standard input" : path;
-    if (!dash && stat(path, &info) != 0)
+    if (!dash && stat(path, &text->info) != 0)
         return fail(err, "%s: cannot be opened: %s", path, strerror(errno));
-    if (!dash && S_ISDIR(info.st_mode))
+    if (!dash && S_ISDIR(text->info.st_mode))
         return fail(err, "%s: is a directory; name its files: %s/*.txt", path, path);
-    if (!dash && S_ISREG(info.st_mode)) {
-        text->size = (uint64_t)info.st_size;
-    } else if (dash || S_ISFIFO(info.st_mode)) {
+    if (!dash && S_ISREG(text->info.st_mode)) {
+        text->size = (uint64_t)text->info.st_size;
+    } else if (dash || S_ISFIFO(text->info.st_mode)) {
         if (isatty(STDOUT_FILENO)) printf("reading %s\n", text->path), fflush(stdout);
         FILE *pipe = dash ? stdin : fopen(path, "rb");
         if (!pipe) return fail(err, "%s: cannot be opened: %s", path, strerror(errno));
@@ -683,6 +683,17 @@ static bool corpus_split(Corpus *c, double fraction, Error *err) {
                 "a longer text or another --val-fraction", c->texts[0].path, bytes[0] + bytes[1]);
 }
 
+// A file that is given twice may be trained on and validated with.
+static void warn_twice(const Text *texts, int n) {
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < i; j++)
+            if (texts[i].info.st_ino != 0 && texts[i].info.st_ino == texts[j].info.st_ino
+                && texts[i].info.st_dev == texts[j].info.st_dev) {
+                warn("%s: is given twice; its text may be in both splits", texts[i].path);
+                return;
+            }
+}
+
 // Finds the documents of all texts, and their splits, before anything is encoded.
 static bool corpus_open(Corpus *c, char **paths, int n, const TextOptions *o, const Output *out,
                         Error *err) {
@@ -696,6 +707,7 @@ static bool corpus_open(Corpus *c, char **paths, int n, const TextOptions *o, co
         if (!text_measure(&c->texts[i], paths[i], out, err)) return false;
         c->bytes += (double)c->texts[i].size;
     }
+    warn_twice(c->texts, n);
     return corpus_scan(c, separator, err) && corpus_split(c, o->val_fraction, err);
 }
 
