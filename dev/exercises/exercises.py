@@ -6,10 +6,10 @@ call this script.
     exercises.py check NAME              compile the copy, run its check, say what is wrong
     exercises.py list                    the exercises, and what is solved
 
-A copy is made from the source as it is, so an exercise is a row of the table below and a check in
-check.c, or in check_warp.cu or check_tiles.cu, which run in the emulator. exercise/NAME overlays
-the repository: what it does not hold is read from there. An open exercise has a page in place of
-an empty function, and oracle.py compares the whole trainer with PyTorch.
+A copy is made from the source as it is, so an exercise is a row of the table below and a row of
+cases.h or cases_cuda.h, which dev/check runs with the copy and with the original. exercise/NAME
+overlays the repository: what it does not hold is read from there. An open exercise has a page in
+place of an empty function, and oracle.py compares the whole trainer with PyTorch.
 """
 import collections
 import os
@@ -19,15 +19,18 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FOLDER = os.environ.get("EXERCISES", os.path.join(ROOT, "exercise"))
 TRAINER = "train_gpt2.c"
 RANKS = "dev/exercises/ranks.h"
-WARP = "dev/exercises/warp.cu"
-TILES = "dev/exercises/tiles.cu"
-CUDA_CHECKS = {WARP: "dev/exercises/check_warp.cu", TILES: "dev/exercises/check_tiles.cu"}
-SECONDS = 120                          # a check takes a few; on a busy machine ten times as many
+KERNELS = "dev/exercises/kernels.cu"
+SIDE, SIDE_CUDA, OPEN = ("dev/exercises/" + name for name in ("side.c", "side.cu", "open.c"))
+SECONDS = 120                          # a check takes two; on a busy machine ten times as many
 if os.environ.get("OMP_NUM_THREADS") == "":
     del os.environ["OMP_NUM_THREADS"]  # libgomp would complain, in place of a verdict
 
@@ -36,128 +39,85 @@ Exercise = collections.namedtuple("Exercise", "name lesson file function task")
 # In the order of the lessons. An open exercise names no function, and its page says the task. Else
 # the task is what the empty body says; the comment above the function stays, with the formula.
 EXERCISES = [Exercise(*row) for row in [
-    ("embedding_forward", 1, TRAINER, "embedding_forward", """
-        Gets the tokens (B,T) and the tables wte (V,C) and wpe (P,C).
-        Writes x (B,T,C)."""),
-    ("embedding_backward", 2, TRAINER, "embedding_backward", """
-        Gets dx (B,T,C) and the tokens (B,T).
-        Adds to dwte (V,C) and to dwpe (P,C)."""),
-    ("xent_forward", 4, TRAINER, "xent_forward", """
-        Gets N rows of logits, Vp apart, of which V columns count, and the target of each row.
-        Writes loss (N) and lse (N). A logit may be large: exp must not overflow."""),
-    ("xent_backward", 4, TRAINER, "xent_backward", """
-        Gets the logits in dlogits (N,Vp), and lse (N) and target (N).
-        Writes the gradient in their place, and 0 in columns V ... Vp-1."""),
-    ("layernorm_forward", 5, TRAINER, "layernorm_forward", """
-        Gets x (N,C), gain (C) and bias (C).
-        Writes out (N,C), and for the backward pass mean (N) and rstd (N)."""),
-    ("layernorm_backward", 5, TRAINER, "layernorm_backward", """
-        Gets dout (N,C), x (N,C), mean (N), rstd (N) and gain (C).
-        Adds to dgain (C) and dbias (C), then writes dx (N,C), which may be dout's memory."""),
-    ("gelu_backward", 6, TRAINER, "gelu_backward", """
-        Gets dout (n) and x (n), what gelu_forward read.
-        Writes dx (n), which may be dout's memory. exp_fast(x) is e^x.
-        What the rounding of 1 + tanh u leaves, 1e-6 of dout, is no error."""),
-    ("linear_backward", 6, TRAINER, "linear_backward", """
-        Gets dout (N,OC), x (N,C) and w (C,OC).
-        Writes dx (N,C), adds to dw (C,OC) and to db (OC). matmul and bias_backward may be called;
-        rows_of and transpose_of say how a matrix is read."""),
-    ("attention_plain", 7, TRAINER, "attention_forward_plain", """
-        Gets qkv (B,T,3C); head_row finds the query of a token and head, dot and add_scaled help.
-        scratch holds past + T floats for each thread, from thread_index()*(past + T) on.
-        Writes out (B,T,C) and lse (B,NH,T). First solve it for past = 0; then a sequence of out,
-        qkv and lse has past + T rows, and query 0 sees the keys of rows -past ... 0."""),
-    ("attention_backward", 7, TRAINER, "attention_backward_plain", """
-        Gets dout (B,T,C), and from the forward pass qkv (B,T,3C), out (B,T,C) and lse (B,NH,T).
-        Writes dqkv (B,T,3C), whatever it contained: set it to 0 first, since every query adds to
-        the gradients of earlier keys and values. p_t,t2 is e^(q_t . k_t2/sqrt(HS) - lse_t). The
-        work grows with T^2, and scratch holds attention_scratch(T, HS) floats for each thread."""),
+    ("embedding_forward", 1, TRAINER, "embedding_forward",
+     "Writes x (B,T,C): the token's row of wte plus the position's row of wpe."),
+    ("embedding_backward", 2, TRAINER, "embedding_backward",
+     "Adds dx (B,T,C) to the rows of dwte (V,C) and dwpe (P,C) that forward read."),
+    ("xent_forward", 4, TRAINER, "xent_forward",
+     "Writes loss (N) and lse (N) of N rows of logits, Vp apart, of which V columns count."),
+    ("xent_backward", 4, TRAINER, "xent_backward",
+     "Writes the gradient in place of the logits in dlogits (N,Vp), and 0 in columns V ... Vp-1."),
+    ("layernorm_forward", 5, TRAINER, "layernorm_forward",
+     "Writes out (N,C), and for the backward pass mean (N) and rstd (N)."),
+    ("layernorm_backward", 5, TRAINER, "layernorm_backward",
+     "Adds to dgain (C) and dbias (C), then writes dx (N,C), which may be dout's memory."),
+    ("gelu_backward", 6, TRAINER, "gelu_backward",
+     "Writes dx (n), which may be dout's memory. exp_fast(x) is e^x."),
+    ("linear_backward", 6, TRAINER, "linear_backward",
+     "Writes dx (N,C), adds to dw (C,OC) and to db (OC). matmul, rows_of, transpose_of and "
+     "bias_backward help."),
+    ("attention_plain", 7, TRAINER, "attention_forward_plain",
+     "Writes out (B,T,C) and lse (B,NH,T); head_row, dot and add_scaled help. A thread's scratch "
+     "begins at thread_index()*(past + T). First solve it for past = 0."),
+    ("attention_backward", 7, TRAINER, "attention_backward_plain",
+     "Writes dqkv (B,T,3C): begin with 0, since every query adds to earlier keys and values. "
+     "p_t,t2 is e^(q_t . k_t2/sqrt(HS) - lse_t)."),
     ("rotary", 7, TRAINER, None, "rotary positions in place of learned ones"),
     ("post_norm", 8, TRAINER, None, "LayerNorm behind each addition"),
-    ("adamw_update", 9, TRAINER, "adamw_update", """
-        Gets g (n), to be scaled by g_scale, and o: lr, beta1, beta2, eps, weight_decay, m_steps
-        and v_steps. m_steps is the number of this update, from 1, for the bias correction of m.
-        v_steps is the same for v; it may differ, and need not be whole.
-        Updates the moments m (n) and v (n), then the parameters p (n)."""),
-    ("global_norm", 9, TRAINER, "gradients_squares", """
-        m->zero has n_chunks chunks: chunk i is chunks[i].count gradients from
-        grads + chunks[i].grad. Its squares belong to the sum if chunks[i].counts; another process
-        counts the others. norm_partials (n_chunks) is scratch, for a sum of each chunk.
-        Returns the sum of all squares, in double, with the same bits for any number of threads. A
-        gradient that is not finite must show in it. The caller takes the root, the norm."""),
+    ("adamw_update", 9, TRAINER, "adamw_update",
+     "Updates the moments m (n) and v (n) with the gradient g (n) times g_scale, then the "
+     "parameters p (n). o.m_steps is this update's number, from 1; o.v_steps is the same for v."),
+    ("global_norm", 9, TRAINER, "gradients_squares",
+     "Returns the sum, in double, of the squares of all gradients: chunk i is chunks[i].count of "
+     "them from m->zero.grads + chunks[i].grad, and belongs to the sum if chunks[i].counts. "
+     "norm_partials has room for a sum of each of the n_chunks chunks."),
     ("muon", 9, TRAINER, None, "Muon for the matrices of the blocks"),
-    ("gradient_accumulation", 10, TRAINER, "train_step", """
-        step_begin(r, s) sets s->micro_batches, s->B, s->T, s->scale and s->adamw;
-        clear_grads(m) comes before the first micro-batch. next_batch(r, s, i) reads micro-batch i
-        into r->inputs and r->targets. model_forward and model_backward take one micro-batch; the
-        latter returns the sum of its losses.
-        gradients_squares(m) is the squared norm. model_update(m, s->adamw, factor) ends the
-        update: the factor shortens the gradient to r->o.clip if it is longer and the limit is not
-        0. There is no model_update if the norm is not finite, nor if r->o.skip_outliers is above 0
-        and is_outlier(r, s, all). step_end(r, s, &all) ends the step; it takes Totals, of which
-        loss and squares are yours to fill, the rest is 0. What serves several ranks, and a signal
-        to stop: gradients_arrive(r, s) behind the last micro-batch, totals_share(&m->zero, &all)
-        before `all` is used."""),
-    ("sample_token", 11, "dev/train/sample.h", "sample_token", """
-        Gets logits (V), and in s the temperature, top_k (0: all) and top_p (1: all). s->candidates
-        is scratch: V elements with a token's id and its probability p. qsort with `likelier` sorts
-        them. Both limits hold: of the top_k likeliest tokens, keep the fewest that together have
-        top_p of the probability of all V tokens, at this temperature, and always one. Add in
-        double: of many tokens each may be rare.
-        rng_uniform(rng) is a number in [0, 1). Call it once, also where one token is left, but not
-        at temperature 0: a seed gives one text. Where rounding leads past the last candidate, that
-        one is drawn.
-        Returns the token that is drawn."""),
-    ("kv_cache", 11, TRAINER, "model_extend", """
-        Gets T tokens, of which `past` were run before: their keys and values are in each block's
-        qkv. Computes rows past ... T-1 alone, as model_forward computes all, and returns
-        model_logits(m, T - 1). acts_from gives a block's tensors from row `past` on, and
-        block_forward takes the number of new rows, and `past`. m->x_in and m->lnf have C channels
-        a row, the tokens and wpe begin at `past` too. The final norm writes m->lnf_mean and
-        m->lnf_rstd, a number for each new row; only the backward pass reads them, so they may begin
-        at row 0 or at row `past`. No other row is written, and neither tokens nor weights. What
-        serves several ranks may be left out: forward_needs and tp_model_extend."""),
-    ("attention_tiled", 12, "dev/cpu/attention.h", "attention_forward_fast", """
-        Gets and writes what attention_forward_plain in train_gpt2.c does, a block of QUERIES rows
-        of a head at a time; out, lse and qkv begin at row `past`. A block's scores are one product,
-        q (rows,HS) times k^T (HS,width). head_scratch gives memory, pack_whole and matmul_packed
-        multiply (dev/cpu/matmul.h), and attention_softmax, above, turns scores into weights that
-        inv_sum still has to scale."""),
-    ("warp_sum", 13, WARP, "warp_sum", """
-        Gets a number from each of a warp's 32 lanes.
-        Returns the sum of the 32, in every lane."""),
-    ("softmax_row", 13, WARP, "softmax_row", """
-        Gets x (N,C). Warp n of the whole grid owns row n; there may be more warps than rows. A
-        block is one-dimensional, and has 1 to 32 whole warps.
-        Writes p (N,C), the softmax of each row, to the rounding of e^(x - the largest) / sum.
-        warp_sum and warp_max, above, help. A number of x may be large: exp must not overflow."""),
-    ("layernorm_cuda", 13, WARP, "layernorm_cuda", """
-        Gets x (N,C), gain (C) and bias (C). Warp n of the whole grid owns row n; there may be more
-        warps than rows. A block is one-dimensional, and has 1 to 32 whole warps.
-        Writes out (N,C), mean (N) and rstd (N) = 1/sqrt(var + 1e-5). warp_sum, above, helps."""),
-    ("find_the_race", 13, WARP, "standardise", """
-        This kernel lacks one __syncthreads(). Between which two lines? Put it there; change nothing
-        else."""),
-    ("transpose_shared", 13, TILES, "transpose_shared", """
-        Gets x (N,C). N and C need not be multiples of 32.
-        Writes out (C,N): every request of a warp to global memory along a row, and no two lanes at
-        the same bank of shared memory."""),
-    ("matmul_tiled", 13, TILES, "matmul_tiled", """
-        Gets a (M,K) and b (K,N). M, N and K need not be multiples of 16.
-        Writes c (M,N). Each number of a and b is loaded by one thread of a block, and used by 16
-        from shared memory. All lanes of a warp work, without bank conflicts."""),
-    ("ring_allreduce", 14, RANKS, "ring_allreduce", """
-        Gets a step, 0 ... 2(n-1) - 1, and a rank, 0 ... n-1.
-        Writes *send and *receive, chunks 0 ... n-1, and *adds."""),
-    ("zero1", 14, RANKS, "zero1", """
-        Gets n ranks, with their gradients in ranks[r].grads (total), and o for adamw_update in
-        train_gpt2.c. reduce_scatter and all_gather, above, serve all ranks at once. Slices may be
-        unequal or empty, and lie in any order. adamw_update gets each slice once; what a slice's
-        grads are afterwards does not matter.
-        Updates the moments of each rank's slice, and all of params on every rank."""),
+    ("gradient_accumulation", 10, TRAINER, "train_step",
+     "One update. step_begin(r, s) fills s; next_batch(r, s, i) reads micro-batch i into "
+     "r->inputs and r->targets; model_backward returns the sum of its losses; gradients_arrive(r, "
+     "s) follows the last one. gradients_squares(m) is the squared norm. Put it and the loss into "
+     "a Totals `all`, call totals_share(&m->zero, &all), shorten the gradient to r->o.clip if "
+     "that is not 0, by model_update's factor, and end with step_end(r, s, &all). The update is "
+     "left out if the norm is not finite, or r->o.skip_outliers > 0 and is_outlier(r, s, all)."),
+    ("sample_token", 11, "dev/train/sample.h", "sample_token",
+     "Returns a token drawn from logits (V) at s->temperature, among the s->top_k likeliest (0: "
+     "all) the fewest with s->top_p of the probability of all. s->candidates (V) is scratch, for "
+     "qsort with `likelier`. One rng_uniform(rng) decides; at temperature 0 none is taken."),
+    ("kv_cache", 11, TRAINER, "model_extend",
+     "Computes rows past ... T-1 as model_forward computes all, and returns model_logits(m, T - "
+     "1). acts_from gives a block's tensors from row `past` on; block_forward takes the number of "
+     "new rows, and `past`."),
+    ("attention_tiled", 12, "dev/cpu/attention.h", "attention_forward_fast",
+     "Writes what attention_forward_plain does, a block of QUERIES rows of a head at a time: q "
+     "times k^T, attention_softmax, times v. head_scratch gives memory, pack_whole and "
+     "matmul_packed multiply (dev/cpu/matmul.h)."),
+    ("warp_sum", 13, KERNELS, "warp_sum",
+     "Returns the sum of x over a warp's 32 lanes, in every lane."),
+    ("softmax_row", 13, KERNELS, "softmax_row",
+     "Writes p (N,C), the softmax of each row of x (N,C). warp_sum and warp_max, above, help. "
+     "There may be more warps than rows."),
+    ("layernorm_cuda", 13, KERNELS, "layernorm_cuda",
+     "Writes out (N,C), mean (N) and rstd (N) = 1/sqrt(var + 1e-5). warp_sum, above, helps. There "
+     "may be more warps than rows."),
+    ("find_the_race", 13, KERNELS, "standardise",
+     "This kernel lacks one __syncthreads(). Between which two lines?"),
+    ("transpose_shared", 13, KERNELS, "transpose_shared",
+     "Writes out (C,N) from x (N,C), of any size: a warp's requests to global memory go along a "
+     "row, and no two lanes want the same bank of shared memory."),
+    ("matmul_tiled", 13, KERNELS, "matmul_tiled",
+     "Writes c (M,N) from a (M,K) and b (K,N), of any size. Each number is loaded by one thread "
+     "of a block, and used by 16 from shared memory, without bank conflicts."),
+    ("ring_allreduce", 14, RANKS, "ring_allreduce",
+     "Writes *send and *receive, chunks 0 ... n-1, and *adds, for step 0 ... 2(n-1) - 1 of rank 0 "
+     "... n-1."),
+    ("zero1", 14, RANKS, "zero1",
+     "Updates the moments of each rank's slice, and all of params on every rank. reduce_scatter "
+     "and all_gather, above, serve all ranks at once."),
 ]]
 NAMES = {e.name: e for e in EXERCISES}
 
+
+# ---------------------------------------------------------------- sources
 
 def path_of(*parts):
     return os.path.join(ROOT, *parts)
@@ -198,7 +158,7 @@ def empty(source, function, lines, code=""):
 def blank(source, exercise):
     if not exercise.function:
         return source
-    lines = [line.strip() for line in exercise.task.strip().splitlines()]
+    lines = textwrap.wrap(exercise.task, 90)
     if exercise.name == "find_the_race":
         begin, end = body_of(source, exercise.function)
         return empty(source, exercise.function, lines, BARRIER.sub("", source[begin:end]))
@@ -208,7 +168,7 @@ def blank(source, exercise):
 def alone(source, exercise):
     """In a file of exercises: without the bodies of functions that this one does not call, since
     they are, or show, the solutions of others."""
-    if exercise.file not in (RANKS, WARP, TILES):
+    if exercise.file not in (RANKS, KERNELS):
         return source
     begin, end = body_of(source, exercise.function)
     calls = source[begin:end]
@@ -238,16 +198,20 @@ def solve(source, name):
     return source
 
 
+def headers():
+    found = [os.path.join(folder, name) for folder, _, names in os.walk(path_of("dev"))
+             for name in names if name.endswith(".h")]
+    return ["dataloader.h"] + sorted(os.path.relpath(h, ROOT) for h in found)
+
+
 def files_of(exercise):
     """What a copy holds: the file to edit, and what must find it there."""
-    if exercise.file in CUDA_CHECKS:
-        return [exercise.file, CUDA_CHECKS[exercise.file]]
-    if exercise.file in (TRAINER, RANKS):
-        return [exercise.file]
-    headers = [os.path.join(folder, name) for folder, _, names in os.walk(path_of("dev"))
-               for name in names if name.endswith(".h")]
-    return [TRAINER, "dataloader.h"] + sorted(os.path.relpath(h, ROOT) for h in headers)
+    if exercise.file == KERNELS:
+        return [KERNELS, SIDE_CUDA]
+    return [exercise.file] if exercise.file in (TRAINER, RANKS) else [TRAINER] + headers()
 
+
+# ---------------------------------------------------------------- programs
 
 def compiler_says(variable, default, *args):
     """Runs the compiler that a variable names; returns its first error, or None."""
@@ -258,70 +222,164 @@ def compiler_says(variable, default, *args):
         return f"it is not compiled: {command[0]}: {error.strerror}"
     if done.returncode == 0:
         return None
-    errors = [line for line in done.stderr.splitlines() if "error" in line] + [done.stderr.strip()]
+    errors = [line for line in done.stderr.splitlines()
+              if "error" in line or "undefined reference" in line] + [done.stderr.strip()]
     return "it does not compile: " + errors[0]
 
 
-def compile_check(tree, program, file):
-    """Builds the check of exercises in `file` with the sources in `tree`; returns an error."""
-    tree, program = os.path.abspath(tree), os.path.abspath(program)
-    if file in CUDA_CHECKS:
-        counts = file == TILES or bool(shutil.which("g++"))
-        return compile_cuda(os.path.join(tree, CUDA_CHECKS[file]), program, counts)
-    return compile_watched(tree, program, "check.c")
-
-
-def compile_watched(tree, program, file):
-    """Builds check.c or open_check.c; where there are gcc and OpenMP it also finds data races."""
-    if compiler_says("CC", "cc", *OPENMP, "-fsyntax-only", "-x", "c", os.devnull):
-        return compile_c(tree, program, file, *BOUNDS)
-    watch = program + "_threads.o"                 # finds data races; made for gcc
-    if compiler_says("CC", "cc", "-std=gnu11", "-O1", "-fopenmp", "-c",
-                     path_of("dev", "exercises", "threads.c"), "-o", watch):
-        return compile_c(tree, program, file, *OPENMP, *BOUNDS)
-    return (compile_c(tree, program + ".o", file, *OPENMP, *BOUNDS, "-fsanitize=thread", "-c")
-            or compiler_says("CC", "cc", "-fopenmp", program + ".o", watch, "-o", program, "-lm"))
-
-
-OPENMP = ["-fopenmp", "-include", "omp.h"]
-BOUNDS = ["-fsanitize=bounds", "-fsanitize-undefined-trap-on-error"]      # of a function's arrays
-
-
 def compile_c(tree, program, file, *flags):
-    return compiler_says("CC", "cc", "-std=gnu11", "-O0", "-Wall", "-Wno-unused-function",
-                         "-Wno-unused-variable", "-Wno-unknown-pragmas", "-fno-math-errno",
-                         "-DPLAIN=1", *flags, "-iquote", tree, "-iquote", ROOT,
-                         path_of("dev", "exercises", file), "-o", program, "-lm")
+    return compiler_says("CC", "cc", "-std=gnu11", "-O0", "-w", "-fno-math-errno", "-DPLAIN=1",
+                         *OPENMP, *flags, "-iquote", tree, "-iquote", ROOT, path_of(file), "-o",
+                         program, "-lm")
 
 
-def compile_cuda(source, program, counts):
-    """CUDA for a CPU: rewritten into C++, then compiled with the emulator's headers; `counts`: with
-    its counters, by the Makefile's command for make profile."""
-    fault = compiler_says("CC", "cc", "-O1", path_of("dev", "emulator", "rewrite.c"),
-                          "-o", program + "_rewrite")
+OPENMP = ["-fopenmp"]
+if compiler_says("CC", "cc", "-fopenmp", "-include", "omp.h", "-fsyntax-only", "-x", "c",
+                 os.devnull):
+    OPENMP = []
+# Every access calls a function, which compiles faster than a check in place.
+BOUNDS = ["-DBOUNDED", "-fsanitize=address", "--param",
+          "asan-instrumentation-with-call-threshold=0"]
+WATCHED = ["-DWATCHED", "-fsanitize=thread", "-Ddynamic=static", "-Dguided=static"]
+MAKE = threading.Lock()
+
+
+def compile_bounds(tree, program, file):
+    """With AddressSanitizer, where there is one."""
+    return compile_c(tree, program, file, *BOUNDS) and compile_c(tree, program, file)
+
+
+def compile_races(tree, program, file):
+    """With threads.c, which finds data races: it needs gcc and OpenMP."""
+    threads = path_of("dev", "exercises", "threads.c")
+    return (compiler_says("CC", "cc", "-O1", *OPENMP, "-c", threads, "-o", program + "_threads.o")
+            or compile_c(tree, program + ".o", file, *WATCHED, "-c")
+            or compiler_says("CC", "cc", *OPENMP, program + ".o", program + "_threads.o", "-o",
+                             program, "-lm"))
+
+
+def compile_cuda(tree, program):
+    """CUDA for a CPU: rewritten into C++, then compiled with the emulator's headers; where there is
+    g++, with its counters, by the Makefile's command for make profile."""
+    fault = compiler_says("CC", "cc", path_of("dev", "emulator", "rewrite.c"), "-o",
+                          program + "_rewrite")
     if fault:
         return fault
     with open(program + ".cpp", "w", encoding="utf-8") as cpp:
-        subprocess.run([program + "_rewrite", source], stdout=cpp, check=True)
-    if counts:
-        return compile_counted(program)
-    return compiler_says("CXX", "c++", "-std=c++17", "-O1", "-Wno-unknown-pragmas", "-DEMULATOR",
-                         "-I" + path_of("dev", "emulator", "include"), "-iquote", ROOT,
-                         program + ".cpp", "-o", program)
-
-
-def compile_counted(program):
+        subprocess.run([program + "_rewrite", os.path.join(tree, SIDE_CUDA)], stdout=cpp,
+                       check=True)
     if not shutil.which("g++"):
-        return "it is not compiled: there is no g++ here, and no other compiler can count"
-    flags = os.path.join(os.environ.get("BUILD", "build"), "count-flags")     # make's command
-    subprocess.run(["make", "-s", flags], cwd=ROOT, check=True)
-    count = read(path_of(flags)).strip()
-    return (compiler_says("", count, "-Wno-unused-function", "-fsanitize=thread",
-                          "-fsanitize=bounds", "-fstack-clash-protection", "-c",
-                          program + ".cpp", "-o", program + ".o")
-            or compiler_says("", count, path_of("dev", "emulator", "count.cpp"), program + ".o",
-                             "-o", program))
+        return compiler_says("CXX", "c++", "-std=c++17", "-O1", "-w", "-DEMULATOR",
+                             "-I" + path_of("dev", "emulator", "include"), "-iquote", ROOT,
+                             program + ".cpp", "-o", program)
+    build = os.environ.get("BUILD", "build")
+    with MAKE:
+        subprocess.run(["make", "-s", f"{build}/count-flags", f"{build}/count.o"], cwd=ROOT,
+                       check=True)
+    count = read(path_of(build, "count-flags")).strip()
+    return (compiler_says("", count, "-w", "-fsanitize=thread", "-c", program + ".cpp", "-o",
+                          program + ".o")
+            or compiler_says("", count, program + ".o", path_of(build, "count.o"), "-o", program))
 
+
+def all_of(*jobs):
+    """Runs functions side by side; returns the first error."""
+    with ThreadPoolExecutor() as pool:
+        return next(filter(None, [job.result() for job in [pool.submit(*job) for job in jobs]]),
+                    None)
+
+
+def originals():
+    """The folder of the programs that a reader's are compared with, and by."""
+    compilers = os.environ.get("CC", "cc") + os.environ.get("CXX", "")
+    return path_of(os.environ.get("BUILD", "build"), "check" + re.sub(r"\W", "_", compilers))
+
+
+def build_original(file):
+    """They are made once, until a source changes."""
+    names = [os.path.basename(KERNELS if file == KERNELS else TRAINER), "compare"]
+    made = [os.path.join(originals(), name) for name in names]
+    newest = max(os.path.getmtime(path_of(source)) for source in
+                 [TRAINER, KERNELS, SIDE, SIDE_CUDA, "dev/check/compare.c"] + headers())
+    if all(os.path.exists(program) and os.path.getmtime(program) > newest for program in made):
+        return None
+    os.makedirs(originals(), exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=originals()) as folder:
+        new = [os.path.join(folder, name) for name in names]
+        fault = all_of((compile_cuda, ROOT, new[0]) if file == KERNELS else
+                       (compile_c, ROOT, new[0], SIDE),
+                       (compile_c, ROOT, new[1], "dev/check/compare.c"))
+        for program, place in [] if fault else zip(new, made):
+            os.replace(program, place)
+    return fault
+
+
+def build_reader(folder, file, tree):
+    """The programs with the sources in `tree`; returns an error."""
+    bounds, races = (os.path.join(folder, name) for name in ("bounds", "races"))
+    if file == KERNELS:
+        return compile_cuda(tree, bounds)
+    return all_of((compile_bounds, tree, bounds, SIDE),
+                  (lambda: compile_races(tree, races, SIDE) and None,))
+
+
+def record(program, folder, exercise, seed, threads, out):
+    """Runs a side; returns what is wrong if it comes to no end."""
+    env = {"ASAN_OPTIONS": "detect_leaks=0:redzone=2048", "OMP_WAIT_POLICY": "passive",
+           **os.environ}
+    try:
+        done = subprocess.run([program, exercise.name, str(seed), str(threads), out], cwd=folder,
+                              capture_output=True, text=True, check=False, timeout=SECONDS, env=env)
+    except subprocess.TimeoutExpired:
+        return f"it has not ended after {SECONDS} seconds: is there a loop without an end?"
+    if done.returncode < 0:
+        return (f"it crashes ({signal.Signals(-done.returncode).name}): does an index run past the "
+                "end of an array?")
+    said = done.stderr.strip().splitlines() or ["it ends without a word"]
+    return None if done.returncode == 0 else emulator_says(said) or said[-1]
+
+
+def emulator_says(said):
+    """The emulator's report in one line, or None: with the first place where threads wait."""
+    said = [re.sub(r"/\S*/(?=dev/exercises/)", "", line).strip() for line in said]
+    for line, following in zip(said, said[1:] + [""]):
+        if not line.startswith("emulator: "):
+            continue
+        if "no thread can run" in line:
+            line += ": " + following
+        if "no thread can run" in line or "barrier divergence" in line:
+            line += ("; every thread of a block must reach each __syncthreads, and every lane of a "
+                     "warp each shuffle")
+        return line
+    return None
+
+
+def compared(folder, *args):
+    """What dev/check/compare.c says of two records, or None if they agree."""
+    done = subprocess.run([os.path.join(originals(), "compare"), *args], cwd=folder, text=True,
+                          capture_output=True, check=False)
+    return None if done.returncode == 0 else done.stdout.strip()
+
+
+def values_verdict(folder, exercise, seed=1):
+    """None if what one thread writes is right, else one line that says what is wrong."""
+    original = os.path.basename(KERNELS if exercise.file == KERNELS else TRAINER)
+    return (record(os.path.join(originals(), original), folder, exercise, seed, 1, "expected")
+            or record(os.path.join(folder, "bounds"), folder, exercise, seed, 1, "got")
+            or compared(folder, "expected", "got"))
+
+
+def threads_verdict(folder, exercise, seed=1):
+    """The same for four threads; threads of a GPU run in several orders anyway."""
+    races, bounds = (os.path.join(folder, name) for name in ("races", "bounds"))
+    program = races if os.path.exists(races) else bounds
+    return None if exercise.file == KERNELS else (
+        record(program, folder, exercise, seed, 1, "one")
+        or record(program, folder, exercise, seed, 4, "many")
+        or compared(folder, "--bits", "one", "many"))
+
+
+# ---------------------------------------------------------------- open exercises
 
 def torch_python():
     """A python3 that has PyTorch, or None; a distribution's own may lie behind another one."""
@@ -335,93 +393,23 @@ def torch_python():
     return None
 
 
-def open_verdict(program, name):
+def open_verdict(folder, exercise, tree):
     python = torch_python()
     if not python:
         return ("its check needs PyTorch: pip install torch, or apt-get install python3-torch "
                 "libopenblas0-pthread")
-    return verdict([python, path_of("dev", "exercises", "oracle.py"), name, program])
+    program = os.path.join(folder, "open")
+    fault = all_of((build_original, OPEN),
+                   (lambda: compile_races(tree, program, OPEN) and compile_c(tree, program, OPEN),))
+    fault = fault or record(program, folder, exercise, 1, 2, "got")
+    if fault:
+        return fault
+    subprocess.run([python, path_of("dev", "exercises", "oracle.py"), exercise.name, "got",
+                    "expected"], cwd=folder, check=True)
+    return compared(folder, "expected", "got")
 
 
-def verdict(command):
-    """None if the check is passed, else one line that says what is wrong."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        return (f"it has not ended after {SECONDS} seconds: is there a loop without an end, or one "
-                "that takes very long at sizes of 70,000?")
-    if done.returncode < 0:
-        return (f"it crashes ({signal.Signals(-done.returncode).name}): does an index run past the "
-                "end of an array?")
-    said = (done.stdout + done.stderr).strip().splitlines() or ["it ends without a word"]
-    if done.returncode == 0 and said[-1] == "right":
-        return None
-    return emulator_says(said) or said[-1]
-
-
-def emulator_says(said):
-    """The emulator's report in one line, or None: with the first place where threads wait."""
-    said = [re.sub(r"/\S*/(?=dev/exercises/)", "", line).strip() for line in said]
-    for line, following in zip(said, said[1:] + [""]):
-        if not line.startswith("emulator: "):
-            continue
-        if "no thread can run" in line:
-            line += ": " + following
-        if "no thread can run" in line or "barrier divergence" in line:
-            line += ("; every thread of a block must reach each __syncthreads, and every lane of a "
-                     "warp each shuffle: neither stands in an if or a loop that only some of them "
-                     "run")
-        return line
-    return None
-
-
-def verdict_of(exercise, tree, program):
-    if exercise.name != "find_the_race":
-        return verdict([program, exercise.name])
-    source, original = read(os.path.join(tree, WARP)), read(path_of(WARP))
-    fault = verdict([program, exercise.name])
-    if fault and fault.startswith("emulator: "):
-        return fault                   # it names the line where threads wait
-    return beyond_a_barrier(source, original) or fault
-
-
-BARRIER_CALL = "__syncthreads();"
-
-
-def code_lines(source, function):
-    """The lines of a function that say something: (number, text) without comments and spaces."""
-    text = functions_of(source)[function]
-    first = source[:source.index(text)].count("\n") + 1
-    bare = re.sub(r"//.*|/\*[\s\S]*?\*/", lambda found: "\n" * found[0].count("\n"), text)
-    lines = [(first + i, "".join(line.split())) for i, line in enumerate(bare.split("\n"))]
-    return [(number, line) for number, line in lines if line]
-
-
-def outside_of(source):
-    """What stands outside of functions, without comments and spaces."""
-    for text in functions_of(source).values():
-        source = source.replace(text, "")
-    return "".join(re.sub(r"//.*|/\*[\s\S]*?\*/", "", source).split())
-
-
-def beyond_a_barrier(source, original):
-    """What a solution of find_the_race changes besides adding barriers, or None."""
-    begin_anew = "make exercise NAME=find_the_race AGAIN=1 begins anew"
-    if outside_of(source) != outside_of(original):
-        return f"more than a barrier has changed, outside of standardise; {begin_anew}"
-    for function in ("warp_sum", "standardise"):
-        mine, whole = ([(n, line.replace(BARRIER_CALL, "")) for n, line in code_lines(s, function)]
-                       for s in (source, original))
-        if "".join(line for _, line in mine) == "".join(line for _, line in whole):
-            continue
-        mine, whole = ([(n, line) for n, line in lines if line] for lines in (mine, whole))
-        number = next((n for (n, line), (_, other) in zip(mine, whole) if line != other),
-                      mine[-1][0])
-        line = source.split("\n")[number - 1].split("//")[0].strip()
-        return (f"more than a barrier has changed: line {number} of {function}, `{line}`; "
-                f"{begin_anew}")
-    return None
-
+# ---------------------------------------------------------------- commands
 
 def find(name):
     if name not in NAMES:
@@ -459,10 +447,14 @@ def start(name, again):
     print(f"Then: make check NAME={name}")
 
 
-def fault_of(exercise, tree, program):
-    if exercise.function:
-        return compile_check(tree, program, exercise.file) or verdict_of(exercise, tree, program)
-    return compile_watched(tree, program, "open_check.c") or open_verdict(program, exercise.name)
+def fault_of(exercise, tree):
+    tree = os.path.abspath(tree)
+    with tempfile.TemporaryDirectory() as folder:
+        if not exercise.function:
+            return open_verdict(folder, exercise, tree)
+        return (all_of((build_reader, folder, exercise.file, tree),
+                       (build_original, exercise.file))
+                or values_verdict(folder, exercise) or threads_verdict(folder, exercise))
 
 
 def check(name):
@@ -470,8 +462,7 @@ def check(name):
     tree = os.path.join(FOLDER, name)
     if not os.path.exists(os.path.join(tree, exercise.file)):
         sys.exit(f"{name} is not begun: make exercise NAME={name}")
-    program = os.path.join(tree, "check")
-    fault = fault_of(exercise, tree, program)
+    fault = fault_of(exercise, tree)
     write(os.path.join(tree, "result"), (fault or "solved") + "\n")
     print(f"{name}: {fault or 'solved'}")
     if fault:

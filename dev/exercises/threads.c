@@ -1,7 +1,8 @@
-// Finds data races in what check.c runs: an element that one thread of a parallel loop writes while
+// Finds data races in what side.c runs: an element that one thread of a parallel loop writes while
 // another reads or writes it. gcc -fsanitize=thread calls a function of this file at each read and
 // write. The race is found even if the threads happen to come one after another, and libgomp's own
-// locks are not mistaken for races, as they are by gcc's libtsan.
+// locks are not mistaken for races, as they are by gcc's libtsan. Built with -Ddynamic=static, so
+// that each thread gets a part of a loop even if the first could do it all before others wake up.
 #if defined __clang__ || !defined _OPENMP
 #error "gcc with OpenMP is needed: clang's reductions read the memory of other threads"
 #endif
@@ -22,7 +23,6 @@ static int entered;                    // threads in this region; `locked` guard
 static atomic_int held_back;           // threads that have come to a lock in this region
 static _Thread_local int my_region, my_id, depth, exclusive, held_in;
 static atomic_int ids;
-_Thread_local size_t touched;          // reads and writes of this thread
 
 static void lock(void) { while (atomic_exchange(&locked, true)) sched_yield(); }
 static void unlock(void) { atomic_store(&locked, false); }
@@ -32,11 +32,13 @@ static void unlock(void) { atomic_store(&locked, false); }
 void __tsan_func_entry(void *caller) {
     (void)caller;
     if (!omp_in_parallel()) return;
-    sched_yield();
     if (depth++ > 0) return;
     if (my_id == 0) my_id = atomic_fetch_add(&ids, 1) % 255 + 1;
     lock();
-    if (entered++ == 0) region++, held_back = 0;
+    if (entered++ == 0) {
+        region++;
+        held_back = 0;
+    }
     my_region = region;
     if (entered == omp_get_num_threads()) entered = 0, begun = region;
     unlock();
@@ -51,61 +53,15 @@ void GOMP_barrier(void) {
     int old = region;
     if (!omp_in_parallel()) return;
     lock();
-    if (++waiting == omp_get_num_threads()) waiting = 0, held_back = 0, region++;
+    if (++waiting == omp_get_num_threads()) {
+        waiting = 0;
+        held_back = 0;
+        region++;
+    }
     unlock();
     while (region == old) sched_yield();
     my_region = region;
 }
-
-// schedule(dynamic) and schedule(guided): the threads take turns, so that each gets a part of the
-// work even if the first could do it all before the second wakes up.
-typedef unsigned long long Ull;
-static _Thread_local long long loop_next, loop_end, loop_step, loop_chunk;
-
-static bool next_turn(long long *begin, long long *end) {
-    if (loop_step > 0 ? loop_next >= loop_end : loop_next <= loop_end) return false;
-    *begin = loop_next;
-    *end = loop_next + loop_chunk;
-    if (loop_step > 0 ? *end > loop_end : *end < loop_end) *end = loop_end;
-    loop_next += loop_step;
-    return true;
-}
-
-static bool first_turn(long long begin, long long end, long long by, long long chunk,
-                       long long *first, long long *last) {
-    loop_chunk = by * (chunk > 0 ? chunk : 1), loop_step = loop_chunk * omp_get_num_threads();
-    loop_next = begin + loop_chunk * omp_get_thread_num(), loop_end = end;
-    return next_turn(first, last);
-}
-
-#define TURNS(name) \
-    bool GOMP_loop_##name##_next(long *a, long *b) { \
-        long long begin, end; \
-        return next_turn(&begin, &end) && (*a = (long)begin, *b = (long)end, true); \
-    } \
-    bool GOMP_loop_##name##_start(long from, long to, long by, long chunk, long *a, long *b) { \
-        long long begin, end; \
-        return first_turn(from, to, by, chunk, &begin, &end) \
-            && (*a = (long)begin, *b = (long)end, true); \
-    } \
-    bool GOMP_loop_ull_##name##_next(Ull *a, Ull *b) { \
-        long long begin, end; \
-        return next_turn(&begin, &end) && (*a = (Ull)begin, *b = (Ull)end, true); \
-    } \
-    bool GOMP_loop_ull_##name##_start(bool up, Ull from, Ull to, Ull by, Ull chunk, Ull *a, \
-                                      Ull *b) { \
-        long long begin, end; \
-        (void)up; \
-        return first_turn((long long)from, (long long)to, (long long)by, (long long)chunk, &begin, \
-                          &end) && (*a = (Ull)begin, *b = (Ull)end, true); \
-    }
-TURNS(dynamic)
-TURNS(guided)
-TURNS(nonmonotonic_dynamic)
-TURNS(nonmonotonic_guided)
-
-void GOMP_loop_end(void) { GOMP_barrier(); }
-void GOMP_loop_end_nowait(void) {}
 
 // Thread 0 comes last to the first lock of a region, so that a sum in the order in which threads
 // come has other bits than one in the order of a loop.
@@ -161,7 +117,6 @@ static void touch(const void *p, bool writes, bool locked) {
 
 static void touch_all(const void *at, size_t n, bool writes) {
     const char *p = at;
-    touched += (n + 3) / 4;
     for (size_t i = 0; depth > 0 && i < n; i += 4) touch(p + i, writes, exclusive > 0);
 }
 
@@ -176,25 +131,6 @@ void __tsan_write_range(void *p, size_t n) { touch_all(p, n, true); }
 HOOKS(4)
 HOOKS(8)
 HOOKS(16)
-
-// gcc leaves these calls as they are. Volatile: the loop must not become the call itself.
-void *memset(void *to, int value, size_t n) {
-    touch_all(to, n, true);
-    for (size_t i = 0; i < n; i++) ((volatile char *)to)[i] = (char)value;
-    return to;
-}
-
-void *memmove(void *to, const void *from, size_t n) {
-    touch_all(from, n, false);
-    touch_all(to, n, true);
-    volatile char *out = to;
-    const volatile char *in = from;
-    for (size_t i = 0; (uintptr_t)to < (uintptr_t)from && i < n; i++) out[i] = in[i];
-    for (size_t i = n; (uintptr_t)to > (uintptr_t)from && i > 0; i--) out[i - 1] = in[i - 1];
-    return to;
-}
-
-void *memcpy(void *to, const void *from, size_t n) { return memmove(to, from, n); }
 
 // Neighbouring bytes share a cell, so these are not watched. No tensor has elements this small.
 #define SMALL_HOOKS(n) \
