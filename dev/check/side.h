@@ -5,7 +5,7 @@
 //
 // A row, in a file that the program includes with TABLE as its name:
 //     CASE(name, sizes, roundings, arrays, BEFORE(...), CALL(...), hint)
-//         F(name, role, letters, sizes...)           floats: normal random numbers
+//         F(name, role, letters, sizes...)           floats: normal random numbers; roles: record.h
 //         I(name, role, below, letters, sizes...)    ints below a limit;   D: doubles
 // `sizes` are letters and the largest that is drawn, or the least and the largest: "N70 C3-129".
 // LETTERS, a macro of the program, declares them as variables. BEFORE makes inputs of the numbers,

@@ -107,7 +107,7 @@ CASE(global_norm, "n90 c2000", 1e-4,
      "the sum of the squares, in double, of the gradients of chunks whose `counts` is true, each "
      "from grads + its `grad`, the chunks' sums added in order")
 CASE(sample_token, "V8-300 k6", 0,
-     D(drawn, NEARLY, "v", V) D(numbers_taken, OUT, "i", 1) F(logits, IN, "v", V)
+     D(drawn, NEARLY, "v", V) D(numbers_taken, IO, "i", 1) F(logits, IN, "v", V)
      D(candidates, SCRATCH, "v", V),
      BEFORE(far_rows(logits, 1, V)),
      CALL(draw_tokens(drawn, numbers_taken, logits, candidates, V, k)),
@@ -124,9 +124,9 @@ CASE(kv_cache, "L3 C4 V40 T14 k9", 5000,
      "only rows past ... T-1 are computed, each in its place: their tokens, positions and tensors "
      "begin at row `past`; the logits are those of the last row")
 CASE(gradient_accumulation, "n5 B3 T8 k9", 5000,
-     D(calls_of_step_begin, OUT, "i", 1) D(micro_batches_read, OUT, "i", 1)
-     D(micro_batches_before_gradients_arrive, OUT, "i", 1) D(calls_of_totals_share, OUT, "i", 1)
-     D(calls_of_step_end, OUT, "i", 1) F(gradients, OUT, "i", STEP_PARAMS) F(loss, OUT, "i", 1)
+     D(calls_of_step_begin, IO, "i", 1) D(micro_batches_read, IO, "i", 1)
+     D(micro_batches_before_gradients_arrive, IO, "i", 1) D(calls_of_totals_share, IO, "i", 1)
+     D(calls_of_step_end, IO, "i", 1) F(gradients, OUT, "i", STEP_PARAMS) F(loss, OUT, "i", 1)
      F(norm, OUT, "i", 1) F(adam_m, OUT, "i", STEP_PARAMS)
      F(params_at_step_end, OUT, "i", STEP_PARAMS) F(params, OUT, "i", STEP_PARAMS)
      F(weights, IN, "i", STEP_PARAMS) I(tokens, IN, 16, "knbt", 2, n, B, T),
@@ -155,7 +155,7 @@ CASE(ring_allreduce, "n60", 0,
      "before, from rank r-1; steps 0 ... n-2 add; the remainder % of a negative number is negative")
 CASE(zero1, "n8 c300 r6", 500,
      F(m, IO, "c", c) F(v, IO, "c", c) F(params, IO, "rc", n, c)
-     D(sent_in_reduce_scatter, OUT, "r", n) D(sent_in_all_gather, OUT, "r", n)
+     D(sent_in_reduce_scatter, IO, "r", n) D(sent_in_all_gather, IO, "r", n)
      F(drawn, IN, "rc", n, c) F(grads, SCRATCH, "rc", n, c) I(cuts, IN, c + 1, "r", n),
      BEFORE(for (int i = 0; i < c; i++) v[i] = v[i]*v[i];
             for (int i = c; i < n*c; i++) params[i] = params[i % c];

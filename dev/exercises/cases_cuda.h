@@ -6,7 +6,7 @@
      "neighbours have neighbouring addresses"
 
 CASE(warp_sum, "n9 r8", 100,
-     F(out, OUT, "wl", n*r, 32) F(x, IN, "wl", n*r, 32) D(exchanges_of_a_warp, OUT, "i", 1),
+     F(out, OUT, "wl", n*r, 32) F(x, IN, "wl", n*r, 32) D(exchanges_of_a_warp, IO, "i", 1),
      BEFORE(),
      CALL(sum_launch(out, x, n, r);
           *exchanges_of_a_warp = asked(emulator::SHUFFLE).requests / (double)(n*(r + r / 2))),
@@ -28,14 +28,14 @@ CASE(layernorm_cuda, "N9 C300 r8", 6000,
      "mean and var are over all lanes' columns, rstd = 1/sqrt(var + 1e-5), out = (x - mean) * rstd "
      "* gain + bias; warp n of the grid owns row n" COSTS_OF_ROWS)
 CASE(find_the_race, "N20", 1000,
-     F(out, OUT, "nc", N, 256) F(x, IN, "nc", N, 256) D(barriers_of_a_warp, OUT, "i", 1),
+     F(out, OUT, "nc", N, 256) F(x, IN, "nc", N, 256) D(barriers_of_a_warp, IO, "i", 1),
      BEFORE(),
      CALL(race_launch(out, x, N);
           *barriers_of_a_warp = asked(emulator::BARRIER).requests / (8.0 * N)),
      "a warp writes what another has still to read, or reads what is not yet written: between "
      "which two lines must all threads of the block have met?")
 CASE(transpose_shared, "N140 C140", 0,
-     F(out, OUT, "cn", C, N) F(x, IN, "nc", N, C) COSTS D(bank_conflicts, OUT, "i", 1),
+     F(out, OUT, "cn", C, N) F(x, IN, "nc", N, C) COSTS D(bank_conflicts, IO, "i", 1),
      BEFORE(),
      CALL(transpose_launch(out, x, N, C);
           costs(numbers_loaded, numbers_stored, sectors_of_global_memory);
@@ -44,7 +44,7 @@ CASE(transpose_shared, "N140 C140", 0,
      "whole before it is read; which banks does a column of rows of 32 words use, and of 33?")
 CASE(matmul_tiled, "M70 N70 K90", 500,
      F(c, OUT, "mn", M, N) F(a, IN, "mk", M, K) F(b, IN, "kn", K, N) COSTS
-     D(bank_conflicts, OUT, "i", 1),
+     D(bank_conflicts, IO, "i", 1),
      BEFORE(),
      CALL(matmul_launch(c, a, b, M, N, K);
           costs(numbers_loaded, numbers_stored, sectors_of_global_memory);

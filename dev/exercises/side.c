@@ -95,7 +95,8 @@ static void extend_three_times(KeptRows to, const float *params, const int *toke
                 cached |= x >= m->acts[l].qkv && x < m->acts[l].qkv + (size_t)from*3*C;
             if (!cached) *x = SKIPPED;
         }
-        memcpy(to.logits + i*V, model_extend(m, tokens, ends[i], from), V * sizeof(float));
+        const float *logits = model_extend(m, tokens, ends[i], from);
+        if (logits) memcpy(to.logits + i*V, logits, V * sizeof *logits);
         past = ends[i];
     }
     memcpy(to.x_in, m->x_in, n * sizeof(float));
