@@ -14,7 +14,8 @@ CASE(embedding_backward, "B6 T40 C70 V500", 100,
 CASE(xent_forward, "N100 V200 P300", 6000,
      F(lse, OUT, "n", N) F(loss, OUT, "n", N) F(logits, IN, "nv", N, V + P - 1)
      I(target, IN, V, "n", N),
-     BEFORE(far_rows(logits, N, V + P - 1); padding(logits, N, V, V + P - 1)),
+     BEFORE(far_rows(logits, N, V + P - 1); padding(logits, N, V, V + P - 1);
+            for (int n = 4; n < N; n += 4) logits[n*(V + P - 1) + V - 1] += 600),
      CALL(xent_forward(loss, lse, logits, target, N, V, V + P - 1)),
      "lse is the log of the sum of e^logit over columns 0 ... V-1 of its row, of Vp columns; "
      "subtract the largest of the row before exp; loss = lse - the target's logit")
