@@ -1,4 +1,4 @@
-// __syncthreads and its three voting forms: barriers of a block.
+// __syncthreads and __syncthreads_or: barriers of a block.
 //
 // Contract: all threads of the block that have not exited call the same barrier, the same by file
 // and line. A thread that exits counts as arrived (thread_exit in block.h). Threads at different
@@ -14,7 +14,6 @@ EMULATOR_APART static inline void release_barrier(void) {
         worker.at_barrier[w] = 0;
         count_met(w);
     }
-    worker.last_arrived = worker.arrived;
     worker.last_votes = worker.votes;
     worker.arrived = worker.votes = 0;
 }
@@ -53,12 +52,4 @@ static inline void __syncthreads(EMULATOR_HERE) {
 static inline int __syncthreads_or(int vote, EMULATOR_HERE) {
     emulator::barrier(vote != 0, { "__syncthreads_or", file, line });
     return emulator::worker.last_votes > 0;
-}
-static inline int __syncthreads_and(int vote, EMULATOR_HERE) {
-    emulator::barrier(vote != 0, { "__syncthreads_and", file, line });
-    return emulator::worker.last_votes == emulator::worker.last_arrived;
-}
-static inline int __syncthreads_count(int vote, EMULATOR_HERE) {
-    emulator::barrier(vote != 0, { "__syncthreads_count", file, line });
-    return emulator::worker.last_votes;
 }

@@ -5,7 +5,7 @@
 //     report.h      errors
 //     schedule.h    which thread runs next
 //     barrier.h     __syncthreads
-//     warp.h        shuffles, votes, reductions
+//     warp.h        shuffles
 //     shared.h      __shared__ variables
 //     this file     a block from its first thread to its last; a grid; threadIdx, blockIdx ...
 //

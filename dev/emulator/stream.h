@@ -33,7 +33,6 @@ struct Operation {
 // A stream's operations between cudaStreamBeginCapture and cudaStreamEndCapture: recorded, not run.
 struct Capture {
     std::vector<Work> works;
-    bool strict;                       // calls that may be unsafe are refused as well
     bool invalid;                      // a call was refused: all that follow are
 };
 
@@ -44,7 +43,6 @@ struct emulator_stream {
     std::deque<emulator::Operation> queue;
     uint64_t queued, done;             // operations so far
     unsigned flags;
-    int priority;
     bool destroyed;
     emulator::Capture *capture;        // null: operations are queued
     emulator_stream *next;

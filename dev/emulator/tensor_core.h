@@ -51,15 +51,14 @@ EMULATOR_UNCOUNTED static inline void mma_combine(void **operands, unsigned lane
 
 // ---- ldmatrix: 8x8 matrices of bf16 from shared memory ----
 
-struct LoadMatrix { uint32_t *r; const void *row; int matrices; bool transposed; };
+struct LoadMatrix { uint32_t *r; const void *row; bool transposed; };
 
 // Lane l passes the address of row l%8 of matrix l/8; a row has 16 bytes. Lane l receives elements
 // (l/4, 2*(l%4)) and (l/4, 2*(l%4) + 1), a fragment as mma expects it; with .trans, those of the
 // transposed matrix.
 EMULATOR_UNCOUNTED static inline void ldmatrix_combine(void **operands, unsigned lanes) {
     require_all_lanes(lanes, "ldmatrix");
-    int matrices = ((LoadMatrix *)operands[0])->matrices;
-    for (int i = 0; i < matrices; i++) {
+    for (int i = 0; i < 4; i++) {
         uint16_t M[8][8];
         for (int row = 0; row < 8; row++)
             memcpy(M[row], ((LoadMatrix *)operands[i*8 + row])->row, sizeof M[row]);
@@ -87,13 +86,10 @@ EMULATOR_APART static inline void check_shared(const void *p, size_t bytes, Plac
          here.line);
 }
 
-static inline void ldmatrix(uint32_t *r, const void *row, int matrices, bool transposed,
-                            Place here) {
-    if (lane_index() < 8*matrices) {
-        check_shared(row, 16, here);
-        count_ldmatrix(row);
-    }
-    LoadMatrix l = { r, row, matrices, transposed };
+static inline void ldmatrix(uint32_t *r, const void *row, bool transposed, Place here) {
+    check_shared(row, 16, here);
+    count_ldmatrix(row);
+    LoadMatrix l = { r, row, transposed };
     collective(ALL_LANES, &l, ldmatrix_combine, here);
 }
 
@@ -145,17 +141,10 @@ static inline void emulated_mma_m16n8k16(float d[4], const uint32_t a[4], const 
 
 // ldmatrix.sync.aligned.m8n8.x4.shared.b16, without and with .trans: four matrices.
 static inline void emulated_ldmatrix_x4(uint32_t r[4], const void *row, EMULATOR_HERE) {
-    emulator::ldmatrix(r, row, 4, false, { "ldmatrix.x4", file, line });
+    emulator::ldmatrix(r, row, false, { "ldmatrix.x4", file, line });
 }
 static inline void emulated_ldmatrix_x4_trans(uint32_t r[4], const void *row, EMULATOR_HERE) {
-    emulator::ldmatrix(r, row, 4, true, { "ldmatrix.x4.trans", file, line });
-}
-// .x2: two matrices; the addresses of lanes 16 to 31 are ignored.
-static inline void emulated_ldmatrix_x2(uint32_t r[2], const void *row, EMULATOR_HERE) {
-    emulator::ldmatrix(r, row, 2, false, { "ldmatrix.x2", file, line });
-}
-static inline void emulated_ldmatrix_x2_trans(uint32_t r[2], const void *row, EMULATOR_HERE) {
-    emulator::ldmatrix(r, row, 2, true, { "ldmatrix.x2.trans", file, line });
+    emulator::ldmatrix(r, row, true, { "ldmatrix.x4.trans", file, line });
 }
 
 // cp.async of 4, 8 or 16 bytes: the first `read` are copied, the rest become zeros.

@@ -1,4 +1,4 @@
-// Warp collectives: the 32 threads of a warp, its lanes, exchange registers, vote, and reduce.
+// Warp collectives: the 32 threads of a warp, its lanes, exchange registers or wait for each other.
 //
 // Contract: all lanes that a call's mask names and that have not exited make the same call, with
 // the same mask. A lane waits until the others have joined; the last one does the work for all of
@@ -81,46 +81,6 @@ template <class T> static inline T shuffle(unsigned mask, T value, int source, P
 // lane whose source lies outside its segment reads its own value.
 static inline int segment(int lane, int width) { return lane & ~(width - 1); }
 
-// ---- votes and reductions: every lane gets the same result ----
-
-struct Vote { int vote; unsigned ballot, lanes; };
-
-static inline void vote_combine(void **operands, unsigned lanes) {
-    unsigned ballot = 0;
-    for (int lane = 0; lane < 32; lane++)
-        if (lanes >> lane & 1 && ((Vote *)operands[lane])->vote) ballot |= 1u << lane;
-    for (int lane = 0; lane < 32; lane++)
-        if (lanes >> lane & 1) {
-            ((Vote *)operands[lane])->ballot = ballot;
-            ((Vote *)operands[lane])->lanes = lanes;
-        }
-}
-
-static inline Vote vote(unsigned mask, int vote, Place here) {
-    Vote v = { vote, 0, 0 };
-    collective(mask, &v, vote_combine, here);
-    return v;
-}
-
-template <class T> struct Reduce { T value; T (*join)(T a, T b); };
-
-template <class T> static inline void reduce_combine(void **operands, unsigned lanes) {
-    int first = __builtin_ctz(lanes);
-    T all = ((Reduce<T> *)operands[first])->value;
-    for (int lane = first + 1; lane < 32; lane++) {
-        Reduce<T> *r = (Reduce<T> *)operands[lane];
-        if (lanes >> lane & 1) all = r->join(all, r->value);
-    }
-    for (int lane = first; lane < 32; lane++)
-        if (lanes >> lane & 1) ((Reduce<T> *)operands[lane])->value = all;
-}
-
-template <class T> static inline T reduce(unsigned mask, T value, T (*join)(T, T), Place here) {
-    Reduce<T> r = { value, join };
-    collective(mask, &r, reduce_combine<T>, here);
-    return r.value;
-}
-
 static inline void meet_combine(void **, unsigned) { }
 
 }  // namespace emulator
@@ -147,39 +107,3 @@ static inline T __shfl_down_sync(unsigned mask, T value, unsigned by, int width 
     if (source >= emulator::segment(lane, width) + width) source = lane;
     return emulator::shuffle(mask, value, source, { "__shfl_down_sync", file, line });
 }
-template <class T>
-static inline T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32, EMULATOR_HERE) {
-    int lane = emulator::lane_index(), source = lane - (int)by;
-    if (source < emulator::segment(lane, width)) source = lane;
-    return emulator::shuffle(mask, value, source, { "__shfl_up_sync", file, line });
-}
-
-static inline unsigned __ballot_sync(unsigned mask, int vote, EMULATOR_HERE) {
-    return emulator::vote(mask, vote, { "__ballot_sync", file, line }).ballot;
-}
-static inline int __any_sync(unsigned mask, int vote, EMULATOR_HERE) {
-    return emulator::vote(mask, vote, { "__any_sync", file, line }).ballot != 0;
-}
-static inline int __all_sync(unsigned mask, int vote, EMULATOR_HERE) {
-    emulator::Vote v = emulator::vote(mask, vote, { "__all_sync", file, line });
-    return v.ballot == v.lanes;
-}
-// On a GPU: the lanes that happen to run together with this one. Here: those that have not exited.
-static inline unsigned __activemask(void) {
-    return ~emulator::worker.exited[emulator::index_of(emulator::worker.current) / 32];
-}
-
-#define EMULATOR_REDUCE(name, type, expression) \
-    static inline type name(unsigned mask, type value, EMULATOR_HERE) { \
-        type (*join)(type, type) = [](type a, type b) -> type { return expression; }; \
-        return emulator::reduce(mask, value, join, { #name, file, line }); \
-    }
-EMULATOR_REDUCE(__reduce_add_sync, int, (int)((unsigned)a + (unsigned)b))
-EMULATOR_REDUCE(__reduce_add_sync, unsigned, a + b)
-EMULATOR_REDUCE(__reduce_min_sync, int, a < b ? a : b)
-EMULATOR_REDUCE(__reduce_min_sync, unsigned, a < b ? a : b)
-EMULATOR_REDUCE(__reduce_max_sync, int, a > b ? a : b)
-EMULATOR_REDUCE(__reduce_max_sync, unsigned, a > b ? a : b)
-EMULATOR_REDUCE(__reduce_and_sync, unsigned, a & b)
-EMULATOR_REDUCE(__reduce_or_sync, unsigned, a | b)
-EMULATOR_REDUCE(__reduce_xor_sync, unsigned, a ^ b)

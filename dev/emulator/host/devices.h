@@ -20,8 +20,6 @@
     ERROR(cudaErrorInvalidValue, 1, "invalid argument") \
     ERROR(cudaErrorMemoryAllocation, 2, "out of memory") \
     ERROR(cudaErrorInvalidConfiguration, 9, "invalid configuration argument") \
-    ERROR(cudaErrorInvalidDevicePointer, 17, "invalid device pointer") \
-    ERROR(cudaErrorInvalidMemcpyDirection, 21, "invalid copy direction for memcpy") \
     ERROR(cudaErrorInsufficientDriver, 35, "CUDA driver version is insufficient") \
     ERROR(cudaErrorInvalidDeviceFunction, 98, "invalid device function") \
     ERROR(cudaErrorNoDevice, 100, "no CUDA-capable device is detected") \
@@ -32,7 +30,6 @@
     ERROR(cudaErrorIllegalState, 401, "the operation cannot be performed in the present state") \
     ERROR(cudaErrorNotReady, 600, "device not ready") \
     ERROR(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered") \
-    ERROR(cudaErrorLaunchOutOfResources, 701, "too many resources requested for launch") \
     ERROR(cudaErrorNotSupported, 801, "operation not supported") \
     ERROR(cudaErrorStreamCaptureUnsupported, 900, \
           "operation not permitted when stream is capturing") \
@@ -50,12 +47,6 @@ enum cudaError_t { EMULATOR_ERRORS(EMULATOR_ERROR_VALUE) };
 static inline const char *cudaGetErrorString(cudaError_t e) {
 #define EMULATOR_ERROR_TEXT(name, value, text) case name: return text;
     switch (e) { EMULATOR_ERRORS(EMULATOR_ERROR_TEXT) }
-    return "unrecognized error code";
-}
-
-static inline const char *cudaGetErrorName(cudaError_t e) {
-#define EMULATOR_ERROR_NAME(name, value, text) case name: return #name;
-    switch (e) { EMULATOR_ERRORS(EMULATOR_ERROR_NAME) }
     return "unrecognized error code";
 }
 
@@ -129,8 +120,7 @@ static inline cudaError_t refuse_wait(cudaStream_t s) {
 
 // Calls that may wait for the device or be out of the graph's order, such as cudaMalloc.
 static inline cudaError_t refuse_unsafe(void) {
-    return invalidate(cudaErrorStreamCaptureUnsupported,
-                      [](cudaStream_t s) { return s->capture->strict; });
+    return invalidate(cudaErrorStreamCaptureUnsupported, [](cudaStream_t) { return true; });
 }
 
 // An operation in s. One in the default stream would have to wait for the captured ones.
@@ -148,7 +138,6 @@ static inline cudaError_t cudaGetLastError(void) {
     emulator::device.last_error = cudaSuccess;
     return e;
 }
-static inline cudaError_t cudaPeekAtLastError(void) { return emulator::device.last_error; }
 
 static inline cudaError_t cudaGetDeviceCount(int *count) {
     *count = emulator::device_count();
@@ -160,16 +149,11 @@ static inline cudaError_t cudaSetDevice(int i) {
     emulator::device.current = i;
     return emulator::result(cudaSuccess);
 }
-static inline cudaError_t cudaGetDevice(int *i) {
-    *i = emulator::device.current;
-    return emulator::result(cudaSuccess);
-}
 static inline cudaError_t cudaDeviceSynchronize(void) {
     cudaError_t e = emulator::refuse_wait(nullptr);
     if (e == cudaSuccess) emulator::wait_for_all();
     return emulator::result(e);
 }
-static inline cudaError_t cudaDeviceReset(void) { return cudaDeviceSynchronize(); }
 static inline cudaError_t cudaDriverGetVersion(int *version) {
     *version = emulator::device_count() > 0 ? emulator::driver_version() : 0;
     return cudaSuccess;
@@ -181,12 +165,8 @@ static inline cudaError_t cudaRuntimeGetVersion(int *version) {
 
 struct cudaDeviceProp {
     char name[256];
-    int major, minor;
-    size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
-    size_t reservedSharedMemPerBlock;
-    int regsPerBlock, warpSize, maxThreadsPerBlock, maxThreadsPerMultiProcessor;
-    int maxBlocksPerMultiProcessor, multiProcessorCount, maxThreadsDim[3], maxGridSize[3];
-    int l2CacheSize, memoryBusWidth, ECCEnabled, integrated, concurrentKernels;
+    int major, minor, multiProcessorCount;
+    size_t sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
 };
 
 static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int i) {
@@ -196,21 +176,8 @@ static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int i) {
     snprintf(p->name, sizeof p->name, "emulator on a CPU");
     p->major = capability / 10;
     p->minor = capability % 10;
-    p->totalGlobalMem = emulator::memory_total();
-    p->sharedMemPerBlock = emulator::STATIC_SHARED_LIMIT;
     p->sharedMemPerBlockOptin = emulator::OPTIN_SHARED_LIMIT;
     p->sharedMemPerMultiprocessor = 228 << 10;
-    p->reservedSharedMemPerBlock = 1 << 10;
-    p->regsPerBlock = 65536;
-    p->warpSize = 32;
-    p->maxThreadsPerBlock = p->maxThreadsDim[0] = p->maxThreadsDim[1] = emulator::MAX_THREADS;
-    p->maxThreadsDim[2] = 64;
-    p->maxGridSize[0] = 0x7FFFFFFF;
-    p->maxGridSize[1] = p->maxGridSize[2] = 65535;
-    p->maxThreadsPerMultiProcessor = 2048;
-    p->maxBlocksPerMultiProcessor = 32;
     p->multiProcessorCount = 8;
-    p->l2CacheSize = 1 << 20;
-    p->memoryBusWidth = 512;
     return emulator::result(cudaSuccess);
 }

@@ -9,26 +9,16 @@ static inline cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *grea
     return emulator::result(cudaSuccess);
 }
 static inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags,
-                                                       int priority) {
+                                                       int) {
     if (flags > cudaStreamNonBlocking) return emulator::result(cudaErrorInvalidValue);
     cudaStream_t s = new emulator_stream();
     s->flags = flags;
-    s->priority = priority > 0 ? 0 : priority < -5 ? -5 : priority;
     s->next = emulator::default_stream.next;
     emulator::default_stream.next = *stream = s;
     return emulator::result(cudaSuccess);
 }
-static inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
-    return cudaStreamCreateWithPriority(stream, flags, 0);
-}
 static inline cudaError_t cudaStreamCreate(cudaStream_t *stream) {
-    return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
-}
-static inline cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *priority) {
-    cudaStream_t s = emulator::stream_of(stream);
-    if (!s) return emulator::result(cudaErrorInvalidResourceHandle);
-    *priority = s->priority;
-    return emulator::result(cudaSuccess);
+    return cudaStreamCreateWithPriority(stream, cudaStreamDefault, 0);
 }
 // What is queued in the stream still runs.
 static inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
@@ -46,13 +36,6 @@ static inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     if (e == cudaSuccess) emulator::wait_for_stream(s);
     return emulator::result(e);
 }
-static inline cudaError_t cudaStreamQuery(cudaStream_t stream) {
-    cudaStream_t s = emulator::stream_of(stream);
-    if (!s) return emulator::result(cudaErrorInvalidResourceHandle);
-    cudaError_t e = emulator::refuse_wait(s);
-    if (e == cudaSuccess && !emulator::ask_for(emulator::end_of(s))) e = cudaErrorNotReady;
-    return emulator::result(e);
-}
 
 // An event is the moment of a stream at which it was last recorded. It is freed once it is
 // destroyed and no queued operation will write its time.
@@ -64,7 +47,7 @@ typedef struct emulator_event {
     bool captured;                     // last recorded in a capture: it has no time
     bool destroyed;
 } *cudaEvent_t;
-enum { cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2 };
+enum { cudaEventDefault = 0, cudaEventDisableTiming = 2 };
 
 static inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags) {
     *e = new emulator_event();

@@ -8,29 +8,15 @@ typedef struct emulator_graph { std::vector<emulator::Work> works; } *cudaGraph_
 typedef struct emulator_graph_exec { std::vector<emulator::Work> works; } *cudaGraphExec_t;
 typedef struct emulator_node *cudaGraphNode_t;
 
-enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
-                             cudaStreamCaptureModeRelaxed };
-enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive,
-                               cudaStreamCaptureStatusInvalidated };
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 
-static inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+static inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
     cudaStream_t s = emulator::stream_of(stream);
     if (!s) return emulator::result(cudaErrorInvalidResourceHandle);
     if (s == &emulator::default_stream)
         return emulator::result(cudaErrorStreamCaptureUnsupported);
     if (s->capture) return emulator::result(cudaErrorIllegalState);
     s->capture = new emulator::Capture();
-    s->capture->strict = mode != cudaStreamCaptureModeRelaxed;
-    return emulator::result(cudaSuccess);
-}
-
-static inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream,
-                                                cudaStreamCaptureStatus *status) {
-    cudaStream_t s = emulator::stream_of(stream);
-    if (!s) return emulator::result(cudaErrorInvalidResourceHandle);
-    *status = !s->capture ? cudaStreamCaptureStatusNone
-            : s->capture->invalid ? cudaStreamCaptureStatusInvalidated
-                                  : cudaStreamCaptureStatusActive;
     return emulator::result(cudaSuccess);
 }
 
@@ -54,15 +40,11 @@ static inline cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *
     return emulator::result(cudaSuccess);
 }
 
-static inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph,
-                                               unsigned long long = 0) {
+static inline cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph,
+                                                        unsigned long long) {
     if (!exec || !graph) return emulator::result(cudaErrorInvalidValue);
     *exec = new emulator_graph_exec{ graph->works };
     return emulator::result(cudaSuccess);
-}
-static inline cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph,
-                                                        unsigned long long flags) {
-    return cudaGraphInstantiate(exec, graph, flags);
 }
 
 static inline cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {

@@ -12,8 +12,7 @@
 #include "../ptx/ptx.h"
 #endif
 
-enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
-                         cudaFuncAttributePreferredSharedMemoryCarveout = 9 };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 
 namespace emulator {
 
@@ -58,7 +57,8 @@ static inline double kernel_seconds(size_t shared) {
 static inline void run_ptx(const Grid &g, const void *kernel, std::vector<ptx::Argument> given) {
     std::vector<ptx::Range> memory;
     for (Allocation *list : { device.allocations, device.pinned })
-        for (Allocation *a = list; a; a = a->next) memory.push_back({ (uint64_t)a->data, a->bytes });
+        for (Allocation *a = list; a; a = a->next)
+            memory.push_back({ (uint64_t)a->data, a->bytes });
     ptx::launch({ kernel, { g.grid.x, g.grid.y, g.grid.z }, { g.block.x, g.block.y, g.block.z },
                   g.dynamic_bytes, given, memory });
 }
@@ -141,8 +141,7 @@ static inline auto address_or_call(Address address, Call call) {
 }  // namespace emulator
 
 template <class Kernel>
-static inline cudaError_t cudaFuncSetAttribute(Kernel *kernel, cudaFuncAttribute what, int value) {
-    if (what != cudaFuncAttributeMaxDynamicSharedMemorySize) return emulator::result(cudaSuccess);
+static inline cudaError_t cudaFuncSetAttribute(Kernel *kernel, cudaFuncAttribute, int value) {
     if (value < 0 || (size_t)value > emulator::optin_limit())
         return emulator::result(cudaErrorInvalidValue);
     emulator::Attribute *a = emulator::device.attributes;
@@ -158,30 +157,11 @@ static inline cudaError_t cudaFuncSetAttribute(Kernel *kernel, cudaFuncAttribute
     return emulator::result(cudaSuccess);
 }
 
-struct cudaFuncAttributes {
-    size_t sharedSizeBytes, constSizeBytes, localSizeBytes;
-    int maxThreadsPerBlock, numRegs, ptxVersion, binaryVersion, maxDynamicSharedSizeBytes;
-};
+// Register counts and memory use are not known here. Whether the kernel can run at all is.
+struct cudaFuncAttributes { int binaryVersion; };
 
-// Register counts and memory use are not known here: they stay 0.
 template <class Kernel>
-static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, Kernel *kernel) {
-    *a = {};
-    a->maxThreadsPerBlock = emulator::MAX_THREADS;
-    a->maxDynamicSharedSizeBytes = (int)emulator::dynamic_limit((const void *)kernel);
-    a->ptxVersion = a->binaryVersion = (int)emulator::setting("EMULATOR_CAPABILITY", 90);
+static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, Kernel *) {
+    a->binaryVersion = (int)emulator::setting("EMULATOR_CAPABILITY", 90);
     return emulator::result(emulator::can_run());
-}
-
-// Blocks that a multiprocessor holds at once, by threads and shared memory alone.
-template <class Kernel>
-static inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-        int *blocks, Kernel *, int threads, size_t shared) {
-    if (threads < 1 || threads > emulator::MAX_THREADS)
-        return emulator::result(cudaErrorInvalidValue);
-    size_t by_threads = 2048 / (size_t)((threads + 31) / 32 * 32);
-    size_t by_memory = (228 << 10) / (shared + (1 << 10));
-    size_t fit = by_threads < by_memory ? by_threads : by_memory;
-    *blocks = (int)(fit < 32 ? fit : 32);
-    return emulator::result(cudaSuccess);
 }

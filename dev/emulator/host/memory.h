@@ -47,9 +47,8 @@ static inline size_t release(Allocation **list, void *p) {
 
 }  // namespace emulator
 
-enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
-                      cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
-enum { cudaHostAllocDefault = 0 };
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice,
+                      cudaMemcpyDefault };
 
 template <class T> static inline cudaError_t cudaMalloc(T **p, size_t bytes) {
     *p = nullptr;
@@ -76,35 +75,11 @@ static inline cudaError_t cudaFree(void *p) {
     return emulator::result(cudaSuccess);
 }
 
-// In a capture these would become nodes of the graph, which is not emulated.
-template <class T>
-static inline cudaError_t cudaMallocAsync(T **p, size_t bytes, cudaStream_t stream) {
-    cudaStream_t s = emulator::stream_of(stream);
-    if (s && s->capture) return emulator::result(cudaErrorNotSupported);
-    return cudaMalloc(p, bytes);
-}
-static inline cudaError_t cudaFreeAsync(void *p, cudaStream_t stream) {
-    cudaStream_t s = emulator::stream_of(stream);
-    if (!p) return emulator::result(cudaSuccess);
-    if (!s || !emulator::is_allocated(emulator::device.allocations, p))
-        return emulator::result(cudaErrorInvalidValue);
-    cudaError_t refused = s->capture ? cudaErrorNotSupported : emulator::refuse_operation(s);
-    if (refused != cudaSuccess) return emulator::result(refused);
-    emulator::enqueue(s, [=] {
-        emulator::count_forget(p);
-        emulator::device.used -= emulator::release(&emulator::device.allocations, p);
-    });
-    return emulator::result(cudaSuccess);
-}
-
-template <class T> static inline cudaError_t cudaMallocHost(T **p, size_t bytes, unsigned = 0) {
+template <class T> static inline cudaError_t cudaMallocHost(T **p, size_t bytes) {
     *p = nullptr;
     cudaError_t refused = emulator::refuse_unsafe();
     if (bytes == 0 || refused != cudaSuccess) return emulator::result(refused);
     return emulator::result(emulator::allocate(&emulator::device.pinned, (void **)p, bytes));
-}
-template <class T> static inline cudaError_t cudaHostAlloc(T **p, size_t bytes, unsigned) {
-    return cudaMallocHost(p, bytes);
 }
 static inline cudaError_t cudaFreeHost(void *p) {
     if (!p) return emulator::result(cudaSuccess);
@@ -204,28 +179,4 @@ static inline cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes,
 }
 static inline cudaError_t cudaMemset(void *p, int value, size_t bytes) {
     return cudaMemsetAsync(p, value, bytes);
-}
-
-// Variables marked __device__ or __constant__.
-template <class T>
-static inline cudaError_t cudaMemcpyToSymbol(T &symbol, const void *from, size_t bytes,
-                                             size_t offset = 0) {
-    if (offset > sizeof symbol || bytes > sizeof symbol - offset)
-        return emulator::result(cudaErrorInvalidValue);
-    cudaError_t refused = emulator::refuse_unsafe();
-    if (refused != cudaSuccess) return emulator::result(refused);
-    emulator::wait_for_stream(&emulator::default_stream);
-    memcpy((char *)&symbol + offset, from, bytes);
-    return emulator::result(cudaSuccess);
-}
-template <class T>
-static inline cudaError_t cudaMemcpyFromSymbol(void *to, const T &symbol, size_t bytes,
-                                               size_t offset = 0) {
-    if (offset > sizeof symbol || bytes > sizeof symbol - offset)
-        return emulator::result(cudaErrorInvalidValue);
-    cudaError_t refused = emulator::refuse_unsafe();
-    if (refused != cudaSuccess) return emulator::result(refused);
-    emulator::wait_for_stream(&emulator::default_stream);
-    memcpy(to, (const char *)&symbol + offset, bytes);
-    return emulator::result(cudaSuccess);
 }

@@ -17,40 +17,29 @@
 #endif
 #define __device__
 #define __host__
-#define __constant__
-#define __managed__
-#define __grid_constant__
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
-#define __forceinline__ inline __attribute__((always_inline))
-#define __noinline__ __attribute__((noinline))
 
 // ---- short vectors, aligned as a GPU requires for one load ----
 
 #include "../whole.h"
 
-#define EMULATOR_VECTOR(type, name, bytes) \
+#define EMULATOR_VECTOR(type, name) \
     struct alignas(2*sizeof(type)) name##2 { \
         type x, y; \
         EMULATOR_WHOLE(name##2, (type x, type y), x(x), y(y)) \
     }; \
-    struct name##3 { type x, y, z; }; \
-    struct alignas(bytes) name##4 { \
+    struct alignas(4*sizeof(type)) name##4 { \
         type x, y, z, w; \
         EMULATOR_WHOLE(name##4, (type x, type y, type z, type w), x(x), y(y), z(z), w(w)) \
     }; \
     static inline name##2 make_##name##2(type x, type y) { return { x, y }; } \
-    static inline name##3 make_##name##3(type x, type y, type z) { return { x, y, z }; } \
     static inline name##4 make_##name##4(type x, type y, type z, type w) { return { x, y, z, w }; }
-EMULATOR_VECTOR(unsigned char, uchar, 4)
-EMULATOR_VECTOR(short, short, 8)
-EMULATOR_VECTOR(unsigned short, ushort, 8)
-EMULATOR_VECTOR(int, int, 16)
-EMULATOR_VECTOR(unsigned, uint, 16)
-EMULATOR_VECTOR(float, float, 16)
-EMULATOR_VECTOR(long long, longlong, 16)
-EMULATOR_VECTOR(unsigned long long, ulonglong, 16)
-EMULATOR_VECTOR(double, double, 16)
+EMULATOR_VECTOR(int, int)
+EMULATOR_VECTOR(unsigned, uint)
+EMULATOR_VECTOR(float, float)
+
+struct uint3 { unsigned x, y, z; };
 
 struct dim3 {
     unsigned x, y, z;

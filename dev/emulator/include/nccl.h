@@ -3,29 +3,579 @@
 // Point-to-point calls and collectives are operations of their stream. The ranks that take part in
 // a call send each other messages that name the call. Calls that do not match are reported, not
 // mixed up. A reduction adds in rank order and rounds each partial sum to the type of the data, as
-// NCCL's rings do, so every rank gets the same bits in every run. The parts, in order:
-//
-//     calls.h           NVIDIA's names and numbers; a call, as it is described and compared
-//     messages.h        messages between ranks over MPI
-//     collectives.h     broadcast, all-gather, reduce, reduce-scatter, all-reduce
-//     groups.h          sends and receives; groups of calls, queued in streams
-//     requests.h        the checks of a call's arguments
-//     communicators.h   ranks form a communicator and leave it
-//     this file         NCCL's functions
+// NCCL's rings do, so every rank gets the same bits in every run.
 //
 // With mpicxx and EMULATOR_MPI there may be many ranks, started by mpirun; without them there is
-// one. The first ncclCommInitRank of several ranks initializes MPI. The end of the program
-// finalizes MPI, unless a communicator still exists: then the program has failed. Where a GPU waits
-// forever for a rank that does not come, the emulator reports it after EMULATOR_TIMEOUT seconds
-// (120).
+// one. The first communicator of several ranks initializes MPI. The end of the program finalizes
+// MPI, unless a communicator still exists: then the program has failed. Where a GPU waits forever
+// for a rank that does not come, the emulator reports it after EMULATOR_TIMEOUT seconds (120).
 #pragma once
+#include <limits.h>
+#include <sched.h>
+#include <signal.h>
+#include <unistd.h>
+#include <algorithm>
+#include <string>
 #include "cuda_bf16.h"
-#include "../nccl/communicators.h"
+#ifdef EMULATOR_MPI
+#define OMPI_SKIP_MPICXX 1
+#define MPICH_SKIP_MPICXX 1
+#include <mpi.h>
+#endif
 
-static inline ncclResult_t ncclGetVersion(int *version) {
-    *version = NCCL_VERSION_CODE;
+// ---- names and numbers as in NVIDIA's header ----
+
+#define NCCL_VERSION_CODE 22809
+#define NCCL_UNIQUE_ID_BYTES 128
+#define NCCL_SPLIT_NOCOLOR -1
+
+typedef struct ncclComm *ncclComm_t;
+typedef struct { char internal[NCCL_UNIQUE_ID_BYTES]; } ncclUniqueId;
+
+// The first members of NVIDIA's.
+#define NCCL_CONFIG_UNDEF_INT INT_MIN
+typedef struct {
+    size_t size;
+    unsigned magic, version;
+    int blocking, cgaClusterSize, minCTAs, maxCTAs;
+} ncclConfig_t;
+#define NCCL_CONFIG_INITIALIZER { sizeof(ncclConfig_t), 0xcafebeef, NCCL_VERSION_CODE, \
+    NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT }
+
+typedef enum {
+    ncclSuccess = 0, ncclSystemError = 2, ncclInvalidArgument = 4, ncclInvalidUsage = 5
+} ncclResult_t;
+typedef enum { ncclSum = 0 } ncclRedOp_t;
+typedef enum {
+    ncclUint8 = 1, ncclFloat32 = 7, ncclFloat = 7, ncclBfloat16 = 9
+} ncclDataType_t;
+
+static inline const char *ncclGetErrorString(ncclResult_t e) {
+    switch (e) {
+    case ncclSuccess: return "no error";
+    case ncclSystemError: return "unhandled system error";
+    case ncclInvalidArgument: return "invalid argument";
+    default: return "invalid usage";
+    }
+}
+
+// ---- communicators and calls ----
+
+// Never freed: a program may still pass the handle after it was destroyed, which is reported.
+struct ncclComm {
+    int rank, size, device;
+    int tag;                           // MPI tag of its messages
+    uint64_t calls;                    // made so far
+    bool ended, destroyed;             // all ranks have left; the handle is invalid
+    ncclComm *next;
+    std::vector<int> members;          // MPI's number of each rank
+};
+
+namespace emulator {
+
+constexpr int HOST_BYTES = 64;
+
+// The message that each rank sends when a communicator is formed.
+struct Hello { ncclUniqueId id; char host[HOST_BYTES]; int device; };
+
+// A call, as the other ranks see it. peer: the root of a collective, or the other rank of a
+// message.
+enum Kind { INIT, SEND, RECV, BROADCAST, ALL_GATHER, REDUCE, REDUCE_SCATTER, GOODBYE, SPLIT };
+struct Call { int kind, type, peer; uint64_t count, number; };
+
+// A call with the buffers, communicator and stream of its own rank.
+struct Request {
+    Call call;
+    const char *from;
+    char *to;
+    ncclComm_t comm;
+    cudaStream_t stream;
+};
+
+typedef std::vector<char> Bytes;
+
+// A message being sent to another rank: its call, then its data.
+struct Outgoing {
+    Bytes bytes;
+    int to;
+#ifdef EMULATOR_MPI
+    MPI_Request request;
+#endif
+};
+
+struct Nccl {
+    ncclComm_t communicators;
+    int made;                          // communicators of several ranks, so far
+    Moment last;                       // the previous call's end: calls keep their order
+    int depth;                         // of ncclGroupStart
+    ncclResult_t group_error;
+    std::vector<Request> group;
+    char error[512];
+};
+static Nccl nccl;
+
+__attribute__((format(printf, 2, 3)))
+static inline ncclResult_t refuse(ncclResult_t e, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(nccl.error, sizeof nccl.error, fmt, args);
+    va_end(args);
+    if (nccl.depth > 0) nccl.group_error = e;
+    return e;
+}
+
+// ---- descriptions ----
+
+static inline size_t bytes_of(int type) {
+    switch (type) {
+    case ncclUint8: return 1;
+    case ncclBfloat16: return 2;
+    case ncclFloat32: return 4;
+    default: return 0;                           // not supported
+    }
+}
+
+// "ncclReduce(12 float32, to rank 3), call 7"
+static inline std::string describe(const Call &c) {
+    static const char *const names[] = { "ncclCommInitRank", "ncclSend", "ncclRecv",
+        "ncclBroadcast", "ncclAllGather", "ncclReduce", "ncclReduceScatter", "ncclCommDestroy",
+        "ncclCommSplit" };
+    if (c.kind == INIT || c.kind >= GOODBYE) return names[c.kind];
+    std::string s = names[c.kind];
+    s += "(" + std::to_string(c.count);
+    s += c.type == ncclUint8 ? " uint8" : c.type == ncclFloat32 ? " float32" : " bfloat16";
+    if (c.kind == SEND || c.kind == REDUCE) s += ", to rank " + std::to_string(c.peer);
+    if (c.kind == RECV || c.kind == BROADCAST) s += ", from rank " + std::to_string(c.peer);
+    return s + "), call " + std::to_string(c.number);
+}
+
+// ---- messages ----
+
+// A message is a Call and its data, so that the receiver can compare the sender's call with its
+// own. A send is over when it is received. A wait longer than EMULATOR_TIMEOUT seconds ends the
+// program with a report.
+
+#ifdef EMULATOR_MPI
+
+static inline unsigned timeout(void) { return (unsigned)setting("EMULATOR_TIMEOUT", 120); }
+
+// Repeats `done` until it returns true; between two tries other processes can use the core.
+template <class Try>
+static inline void wait_for_rank(int other, const ncclComm *comm, const Call &call, Try done) {
+    double begin = now();
+    for (int tries = 0; !done(); tries++) {
+        if (tries < 100) sched_yield();
+        else usleep(50);
+        if (now() - begin > timeout())
+            fail("rank %d: %s, has waited %u s for rank %d; a GPU would wait forever", comm->rank,
+                 describe(call).c_str(), timeout(), other);
+    }
+}
+
+// A synchronous send: it is complete only once the other rank receives it, since NCCL does not
+// promise to buffer messages. MPI's own errors end the program, MPI's default.
+static inline void send_begin(Outgoing *o, const ncclComm *comm) {
+    if (o->bytes.size() > 0x7FFFFFFF) fail("rank %d: a message of more than 2 GB", comm->rank);
+    MPI_Issend(o->bytes.data(), (int)o->bytes.size(), MPI_CHAR, comm->members[(size_t)o->to],
+               comm->tag, MPI_COMM_WORLD, &o->request);
+}
+
+static inline void send_end(Outgoing *o, const ncclComm *comm, const Call &call) {
+    wait_for_rank(o->to, comm, call, [=] {
+        int done;
+        MPI_Test(&o->request, &done, MPI_STATUS_IGNORE);
+        return done != 0;
+    });
+}
+
+static inline Bytes receive(int from, const ncclComm *comm, const Call &call) {
+    MPI_Status status;
+    int size, other = comm->members[(size_t)from];
+    wait_for_rank(from, comm, call, [&] {
+        int there;
+        MPI_Iprobe(other, comm->tag, MPI_COMM_WORLD, &there, &status);
+        return there != 0;
+    });
+    MPI_Get_count(&status, MPI_CHAR, &size);
+    Bytes bytes((size_t)size);
+    MPI_Recv(bytes.data(), size, MPI_CHAR, other, comm->tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    return bytes;
+}
+
+#else   // one rank alone sends nothing
+
+static inline void send_begin(Outgoing *, const ncclComm *) { }
+static inline void send_end(Outgoing *, const ncclComm *, const Call &) { }
+static inline Bytes receive(int, const ncclComm *, const Call &) { return {}; }
+
+#endif
+
+static inline Bytes message(const Call &call, const char *data, size_t bytes) {
+    Bytes m(sizeof call + bytes);
+    memcpy(m.data(), &call, sizeof call);
+    if (bytes) memcpy(m.data() + sizeof call, data, bytes);
+    return m;
+}
+
+static inline Call call_of(const Bytes &message) {
+    Call c;
+    memcpy(&c, message.data(), sizeof c);
+    return c;
+}
+
+// Both ranks see the mismatch. One reports it; the other sleeps until mpirun ends it. The lower
+// rank reports, or the receiver of a send, whose sender takes it for delivered and goes on.
+__attribute__((noreturn, noinline))
+static void fail_mismatch(const ncclComm *comm, const Call &mine, int other, const Call &theirs) {
+    bool first = theirs.kind == SEND || (comm->rank < other && mine.kind != GOODBYE);
+    if (!first) sleep(3);
+    fail("rank %d: %s, but rank %d called %s", comm->rank, describe(mine).c_str(), other,
+         describe(theirs).c_str());
+}
+
+// ---- collectives ----
+
+// Every rank sends each other rank the part of its data that the other needs, whatever the
+// collective; then each rank gathers or adds what it received, in rank order.
+
+// What rank `from` sends to rank `to`: the number of elements; *begin, the first one.
+static inline size_t part(const Call &c, int from, int to, size_t *begin) {
+    *begin = c.kind == REDUCE_SCATTER ? (size_t)to * c.count : 0;
+    if (c.kind == REDUCE && to != c.peer) return 0;
+    if (c.kind == BROADCAST && from != c.peer) return 0;
+    return c.count;
+}
+
+static inline bool same_call(const Call &a, const Call &b) {
+    return a.kind == b.kind && a.type == b.type && a.peer == b.peer && a.count == b.count;
+}
+
+// Sends every rank its part, and returns the parts received, in rank order.
+static inline std::vector<Bytes> exchange(const ncclComm *comm, const Call &call,
+                                          const char *from) {
+    std::vector<Bytes> parts((size_t)comm->size);
+    std::vector<Outgoing> sends((size_t)comm->size);
+    size_t width = bytes_of(call.type), begin;
+    for (int r = 0; r < comm->size; r++) {
+        size_t n = part(call, comm->rank, r, &begin);
+        sends[(size_t)r].to = r;
+        sends[(size_t)r].bytes = message(call, from + begin*width, n*width);
+        if (r == comm->rank) parts[(size_t)r] = sends[(size_t)r].bytes;
+        else send_begin(&sends[(size_t)r], comm);
+    }
+    for (int r = 0; r < comm->size; r++) {
+        if (r == comm->rank) continue;
+        parts[(size_t)r] = receive(r, comm, call);
+        Call theirs = call_of(parts[(size_t)r]);
+        if (!same_call(call, theirs)) fail_mismatch(comm, call, r, theirs);
+    }
+    for (int r = 0; r < comm->size; r++)
+        if (r != comm->rank) send_end(&sends[(size_t)r], comm, call);
+    return parts;
+}
+
+template <class T>
+static inline void sum_parts(char *to, const std::vector<Bytes> &parts, const Call &c) {
+    for (size_t i = 0; i < c.count; i++) {
+        T sum = 0.0f, x;
+        for (size_t r = 0; r < parts.size(); r++) {
+            memcpy(&x, parts[r].data() + sizeof c + i*sizeof x, sizeof x);
+            sum = r == 0 ? x : (T)(sum + x);
+        }
+        memcpy(to + i*sizeof sum, &sum, sizeof sum);
+    }
+}
+
+static inline void collective_run(const Request &q) {
+    const Call &c = q.call;
+    std::vector<Bytes> parts = exchange(q.comm, c, q.from);
+    size_t bytes = c.count * bytes_of(c.type);
+    if (c.kind == REDUCE_SCATTER || (c.kind == REDUCE && q.comm->rank == c.peer)) {
+        if (c.type == ncclFloat32) sum_parts<float>(q.to, parts, c);
+        else sum_parts<__nv_bfloat16>(q.to, parts, c);
+    }
+    for (int r = 0; r < q.comm->size && bytes; r++) {
+        const char *data = parts[(size_t)r].data() + sizeof(Call);
+        if (c.kind == ALL_GATHER) memcpy(q.to + (size_t)r*bytes, data, bytes);
+        if (c.kind == BROADCAST && r == c.peer) memcpy(q.to, data, bytes);
+    }
+}
+
+// ---- sends, receives, and groups ----
+
+// A group of calls between ncclGroupStart and ncclGroupEnd is one operation of its streams; a call
+// outside of a group is a group of one.
+
+// A rank's send to itself is matched by its next receive from itself in the same group.
+static inline Bytes take_own(std::vector<Outgoing> *own, const Request &q) {
+    if (own->empty())
+        fail("rank %d: %s, from itself, with no ncclSend in its group", q.comm->rank,
+             describe(q.call).c_str());
+    Bytes bytes = own->front().bytes;
+    own->erase(own->begin());
+    return bytes;
+}
+
+static inline void receive_run(const Request &q, std::vector<Outgoing> *own) {
+    int other = q.call.peer;
+    Bytes got = other == q.comm->rank ? take_own(own, q) : receive(other, q.comm, q.call);
+    Call theirs = call_of(got);
+    if (theirs.kind != SEND || theirs.type != q.call.type || theirs.count != q.call.count)
+        fail_mismatch(q.comm, q.call, other, theirs);
+    size_t bytes = got.size() - sizeof theirs;
+    if (bytes) memcpy(q.to, got.data() + sizeof theirs, bytes);
+}
+
+// Starts all sends of a group before its first receive waits, so that two ranks can exchange data.
+static inline void point_to_point_run(const std::vector<Request> &group, ncclComm_t comm) {
+    std::vector<Outgoing> own, sends;
+    std::vector<Call> calls;
+    for (const Request &q : group) {
+        if (q.comm != comm || q.call.kind != SEND) continue;
+        Outgoing o = {};
+        o.to = q.call.peer;
+        o.bytes = message(q.call, q.from, q.call.count * bytes_of(q.call.type));
+        (o.to == comm->rank ? own : sends).push_back(std::move(o));
+        if (sends.size() > calls.size()) calls.push_back(q.call);
+    }
+    for (Outgoing &o : sends) send_begin(&o, comm);
+    for (const Request &q : group)
+        if (q.comm == comm && q.call.kind == RECV) receive_run(q, &own);
+    for (size_t i = 0; i < sends.size(); i++) send_end(&sends[i], comm, calls[i]);
+    if (!own.empty())
+        fail("rank %d: %s, itself, with no ncclRecv in its group", comm->rank,
+             describe(call_of(own[0].bytes)).c_str());
+}
+
+static inline bool is_point_to_point(const Request &q) {
+    return q.call.kind == SEND || q.call.kind == RECV;
+}
+
+// Sends and receives come before the group's collectives, on every rank.
+static inline void group_run(std::vector<Request> group) {
+    for (size_t i = group.size(); i-- > 0; )               // aborted communicators take no part
+        if (group[i].comm->destroyed) group.erase(group.begin() + (long)i);
+    for (size_t i = 0; i < group.size(); i++) {
+        bool first = true;
+        for (size_t k = 0; k < i; k++) first = first && group[k].comm != group[i].comm;
+        if (first) point_to_point_run(group, group[i].comm);
+    }
+    for (const Request &q : group) if (!is_point_to_point(q)) collective_run(q);
+}
+
+// Queues a group as one operation. The operation and all streams that the group names wait for each
+// other. It also waits for the previous group, on any stream: all ranks must run their calls in the
+// same order.
+static inline void group_enqueue(std::vector<Request> group) {
+    std::vector<Moment> after = { nccl.last };
+    std::vector<cudaStream_t> streams;
+    for (const Request &q : group) {
+        streams.push_back(q.stream);
+        after.push_back(end_of(q.stream));
+    }
+    nccl.last = enqueue(streams[0], [group] { group_run(group); }, after);
+    for (cudaStream_t s : streams)
+        if (s != streams[0]) enqueue(s, [] { }, { nccl.last });
+}
+
+// ---- checks of a call's arguments ----
+
+// A call that NCCL would refuse, or for which the behaviour is undefined on a GPU (a host pointer,
+// a buffer that is too short or overlaps), returns an error here.
+
+static inline bool is_communicator(const ncclComm *comm) {
+    const ncclComm *c = nccl.communicators;
+    while (c && c != comm) c = c->next;
+    return c;
+}
+
+static inline ncclResult_t check_communicator(const ncclComm *comm, const char *name) {
+    if (!is_communicator(comm))
+        return refuse(ncclInvalidArgument, "%s: there is no such communicator", name);
+    if (comm->destroyed)
+        return refuse(ncclInvalidArgument, "%s: the communicator was destroyed", name);
     return ncclSuccess;
 }
+
+// NCCL can access what a GPU can: device memory and pinned host memory.
+static inline ncclResult_t check_buffer(const char *call, const char *name, const void *p,
+                                        size_t bytes, size_t width) {
+    if (bytes == 0) return ncclSuccess;
+    if (!p) return refuse(ncclInvalidArgument, "%s: %s is null", call, name);
+    if ((size_t)p % width)
+        return refuse(ncclInvalidArgument, "%s: %s, %p, is not aligned to its type", call, name, p);
+    if (find(device.allocations, p, bytes) || find(device.pinned, p, bytes)) return ncclSuccess;
+    if (is_pageable(p))
+        return refuse(ncclInvalidArgument, "%s: %s, %p, is not memory of the device", call, name,
+                      p);
+    return refuse(ncclInvalidArgument, "%s: %s, %zu bytes at %p, goes beyond what is allocated",
+                  call, name, bytes, p);
+}
+
+// Buffers may overlap only if the collective works in place: the shorter buffer is this rank's part
+// of the longer one.
+static inline ncclResult_t check_overlap(const Request &q, const char *call, size_t from_bytes,
+                                         size_t to_bytes) {
+    size_t bytes = q.call.count * bytes_of(q.call.type), own = (size_t)q.comm->rank * bytes;
+    const char *from = q.from + (q.call.kind == REDUCE_SCATTER ? own : 0);
+    const char *to = q.to + (q.call.kind == ALL_GATHER ? own : 0);
+    if (from == to || q.from >= q.to + to_bytes || q.to >= q.from + from_bytes) return ncclSuccess;
+    return refuse(ncclInvalidArgument, "%s: sendbuff and recvbuff overlap, and are not in place",
+                  call);
+}
+
+static inline ncclResult_t check_buffers(const Request &q, const char *call) {
+    size_t width = bytes_of(q.call.type), bytes = q.call.count * width;
+    size_t all = bytes * (size_t)q.comm->size;
+    bool root = q.comm->rank == q.call.peer;
+    int kind = q.call.kind;
+    size_t from = kind == REDUCE_SCATTER ? all : kind == RECV ? 0 : bytes;
+    size_t to = kind == ALL_GATHER ? all : kind == SEND ? 0 : bytes;
+    if (kind == BROADCAST && !root) from = 0;
+    if (kind == REDUCE && !root) to = 0;
+    ncclResult_t e = check_buffer(call, "sendbuff", q.from, from, width);
+    if (e == ncclSuccess) e = check_buffer(call, "recvbuff", q.to, to, width);
+    if (e == ncclSuccess && from && to) e = check_overlap(q, call, from, to);
+    return e;
+}
+
+// Every call comes here. It is checked, then queued, or appended to the open group.
+static inline ncclResult_t request(const char *name, Call call, const void *from, void *to,
+                                   ncclComm_t comm, cudaStream_t stream) {
+    ncclResult_t e = check_communicator(comm, name);
+    if (e != ncclSuccess) return e;
+    Request q = { call, (const char *)from, (char *)to, comm, stream_of(stream) };
+    if (!q.stream) return refuse(ncclInvalidArgument, "%s: there is no such stream", name);
+    if (q.stream->capture)
+        return refuse(ncclInvalidUsage, "%s: the emulator captures no collectives", name);
+    bool sums = call.kind == REDUCE || call.kind == REDUCE_SCATTER;
+    if (bytes_of(call.type) == 0 || (sums && call.type == ncclUint8))
+        return refuse(ncclInvalidArgument, "%s: the emulator has no type %d for it", name,
+                      call.type);
+    if (call.peer < 0 || call.peer >= comm->size)
+        return refuse(ncclInvalidArgument, "%s: rank %d of %d", name, call.peer, comm->size);
+    e = check_buffers(q, name);
+    if (e != ncclSuccess) return e;
+    q.call.number = ++comm->calls;
+    if (nccl.depth > 0) nccl.group.push_back(q);
+    else group_enqueue({ q });
+    return ncclSuccess;
+}
+
+// ---- forming, splitting and leaving a communicator ----
+
+// Forming: MPI starts, then all ranks exchange a Hello and check that they have the same unique id
+// and a GPU each. Splitting: all ranks exchange their colors and keys; the ranks of one color form
+// a communicator, in the order of their keys. Leaving: each rank waits for what it has queued, then
+// for all other ranks to leave the communicator too.
+
+#ifdef EMULATOR_MPI
+
+// MPI_Finalize waits for all ranks. A rank that still has a communicator has failed, and the others
+// will not call MPI_Finalize: mpirun ends them.
+static void finalize_mpi(void) {
+    for (const ncclComm *c = nccl.communicators; c; c = c->next)
+        if (c->size > 1 && !c->ended) return;
+    MPI_Finalize();
+}
+
+static void on_alarm(int) {
+    static const char text[] = "emulator: ncclCommInitRank has waited for ranks that do not come\n";
+    if (write(STDERR_FILENO, text, sizeof text - 1)) { }     // a failure here cannot be reported
+    _exit(1);
+}
+
+// MPI_Init waits for all ranks; only a signal can interrupt it.
+static inline void initialize_mpi(void) {
+    int level;
+    void (*before)(int) = signal(SIGALRM, on_alarm);
+    alarm(timeout());
+    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level);
+    alarm(0);
+    signal(SIGALRM, before);
+    atexit(finalize_mpi);
+}
+
+static inline ncclResult_t start_mpi(int rank, int size) {
+    int started, mpi_rank, mpi_size;
+    MPI_Initialized(&started);
+    if (!started) initialize_mpi();
+    MPI_Comm_rank(MPI_COMM_WORLD, &mpi_rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &mpi_size);
+    if (rank == mpi_rank && size == mpi_size) return ncclSuccess;
+    return refuse(ncclInvalidUsage, "ncclCommInitRank: rank %d of %d, but MPI says rank %d of %d "
+                  "(mpirun -n %d starts as many)", rank, size, mpi_rank, mpi_size, size);
+}
+
+#else
+
+static inline ncclResult_t start_mpi(int, int size) {
+    return refuse(ncclSystemError, "ncclCommInitRank: %d ranks, but this program was built "
+                  "without MPI (mpicxx -DEMULATOR_MPI)", size);
+}
+
+#endif
+
+// Ranks of one host must have a GPU each, unless NCCL_MULTI_RANK_GPU_ENABLE is set.
+static inline ncclResult_t check_hellos(const std::vector<Bytes> &parts) {
+    const char *shared = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    std::vector<Hello> hellos(parts.size());
+    for (size_t r = 0; r < parts.size(); r++) {
+        memcpy(&hellos[r], parts[r].data() + sizeof(Call), sizeof(Hello));
+        if (memcmp(&hellos[r].id, &hellos[0].id, sizeof(ncclUniqueId)) != 0)
+            return refuse(ncclInvalidUsage, "ncclCommInitRank: ranks 0 and %zu have different "
+                          "unique ids", r);
+        for (size_t k = 0; k < r && !(shared && atoi(shared)); k++)
+            if (hellos[k].device == hellos[r].device && strcmp(hellos[k].host, hellos[r].host) == 0)
+                return refuse(ncclInvalidUsage, "Duplicate GPU detected: ranks %zu and %zu both on "
+                              "device %d of %s", k, r, hellos[k].device, hellos[k].host);
+    }
+    return ncclSuccess;
+}
+
+static inline ncclResult_t exchange_hellos(ncclComm_t comm, const ncclUniqueId &id) {
+    Hello hello = { id, "", comm->device };
+    const char *host = getenv("NCCL_HOSTID");
+    if (host) snprintf(hello.host, sizeof hello.host, "%s", host);
+    else gethostname(hello.host, sizeof hello.host - 1);
+    comm->tag = 100 + nccl.made++;
+    return check_hellos(exchange(comm, { INIT, ncclUint8, 0, sizeof hello, 0 },
+                                 (const char *)&hello));
+}
+
+static inline ncclComm_t split_communicator(ncclComm_t parent, int color, int key) {
+    int own[2] = { color, key };
+    std::vector<std::pair<int, int>> chosen;               // keys and ranks in the parent
+    wait_for(nccl.last);
+    std::vector<Bytes> parts = exchange(parent, { SPLIT, ncclUint8, 0, sizeof own,
+                                                  ++parent->calls }, (const char *)own);
+    for (int r = 0; r < parent->size; r++) {
+        int theirs[2];
+        memcpy(theirs, parts[(size_t)r].data() + sizeof(Call), sizeof theirs);
+        if (theirs[0] == color) chosen.push_back({ theirs[1], r });
+    }
+    std::sort(chosen.begin(), chosen.end());
+    ncclComm c = { 0, (int)chosen.size(), parent->device, 100 + nccl.made++, 0, false, false,
+                   nccl.communicators, {} };
+    for (size_t i = 0; i < chosen.size(); i++) {
+        if (chosen[i].second == parent->rank) c.rank = (int)i;
+        c.members.push_back(parent->members[(size_t)chosen[i].second]);
+    }
+    if (color == NCCL_SPLIT_NOCOLOR) return nullptr;
+    return nccl.communicators = new ncclComm(c);
+}
+
+// Waits for what is queued, then for all other ranks to leave.
+static inline void leave_communicator(ncclComm_t comm) {
+    if (comm->ended) return;
+    wait_for(nccl.last);
+    exchange(comm, { GOODBYE, ncclUint8, 0, 0, ++comm->calls }, nullptr);
+    comm->ended = true;
+}
+
+}  // namespace emulator
+
+// ---- functions of NCCL ----
 
 static inline const char *ncclGetLastError(ncclComm_t) { return emulator::nccl.error; }
 
@@ -38,32 +588,27 @@ static inline ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
     return ncclSuccess;
 }
 
-static inline ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniqueId id,
-                                            int rank) {
-    *comm = nullptr;
-    if (size < 1 || rank < 0 || rank >= size)
-        return emulator::refuse(ncclInvalidArgument, "ncclCommInitRank: rank %d of %d", rank, size);
-    ncclResult_t e = size > 1 ? emulator::start_mpi(rank, size) : ncclSuccess;
-    if (e != ncclSuccess) return e;
-    ncclComm c = { rank, size, emulator::device_number(), 0, 0, false, false,
-                   emulator::nccl.communicators, {} };
-    if (size > 1) e = emulator::exchange_hellos(&c, id);
-    if (e != ncclSuccess) return e;
-    *comm = emulator::nccl.communicators = new ncclComm(c);
-    return ncclSuccess;
-}
-
 // The configuration is checked; how many thread blocks a call takes changes nothing here.
 static inline ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id,
                                                   int rank, ncclConfig_t *config) {
     *comm = nullptr;
+    if (size < 1 || rank < 0 || rank >= size)
+        return emulator::refuse(ncclInvalidArgument, "ncclCommInitRank: rank %d of %d", rank, size);
     if (config && (config->magic != 0xcafebeef || config->size != sizeof *config))
-        return emulator::refuse(ncclInvalidArgument, "ncclCommInitRankConfig: the configuration "
-                                "does not begin as NCCL_CONFIG_INITIALIZER");
+        return emulator::refuse(ncclInvalidArgument, "ncclCommInitRank: the configuration does not "
+                                "begin as NCCL_CONFIG_INITIALIZER");
     if (config && config->maxCTAs != NCCL_CONFIG_UNDEF_INT && config->maxCTAs < 1)
-        return emulator::refuse(ncclInvalidArgument, "ncclCommInitRankConfig: maxCTAs is %d",
+        return emulator::refuse(ncclInvalidArgument, "ncclCommInitRank: maxCTAs is %d",
                                 config->maxCTAs);
-    return ncclCommInitRank(comm, size, id, rank);
+    ncclResult_t e = size > 1 ? emulator::start_mpi(rank, size) : ncclSuccess;
+    if (e != ncclSuccess) return e;
+    ncclComm c = { rank, size, emulator::device_number(), 0, 0, false, false,
+                   emulator::nccl.communicators, {} };
+    for (int r = 0; r < size; r++) c.members.push_back(r);
+    if (size > 1) e = emulator::exchange_hellos(&c, id);
+    if (e != ncclSuccess) return e;
+    *comm = emulator::nccl.communicators = new ncclComm(c);
+    return ncclSuccess;
 }
 
 // The configuration is the parent's.
@@ -77,16 +622,9 @@ static inline ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, nc
     return e;
 }
 
-static inline ncclResult_t ncclCommFinalize(ncclComm_t comm) {
-    ncclResult_t e = emulator::check_communicator(comm, "ncclCommFinalize");
-    if (e == ncclSuccess) emulator::leave_communicator(comm);
-    return e;
-}
-
 static inline ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-    if (!comm) return ncclSuccess;
-    if (!emulator::is_communicator(comm) || comm->destroyed)
-        return emulator::check_communicator(comm, "ncclCommDestroy");
+    ncclResult_t e = comm ? emulator::check_communicator(comm, "ncclCommDestroy") : ncclSuccess;
+    if (!comm || e != ncclSuccess) return e;
     emulator::leave_communicator(comm);
     comm->destroyed = true;
     return ncclSuccess;
@@ -94,30 +632,8 @@ static inline ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 
 // Does not wait for other ranks.
 static inline ncclResult_t ncclCommAbort(ncclComm_t comm) {
-    if (!comm) return ncclSuccess;
-    if (!emulator::is_communicator(comm) || comm->destroyed)
-        return emulator::check_communicator(comm, "ncclCommAbort");
-    comm->destroyed = true;
-    return ncclSuccess;
-}
-
-static inline ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error) {
-    *error = ncclSuccess;
-    return emulator::check_communicator(comm, "ncclCommGetAsyncError");
-}
-static inline ncclResult_t ncclCommCount(const ncclComm_t comm, int *count) {
-    ncclResult_t e = emulator::check_communicator(comm, "ncclCommCount");
-    if (e == ncclSuccess) *count = comm->size;
-    return e;
-}
-static inline ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank) {
-    ncclResult_t e = emulator::check_communicator(comm, "ncclCommUserRank");
-    if (e == ncclSuccess) *rank = comm->rank;
-    return e;
-}
-static inline ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device) {
-    ncclResult_t e = emulator::check_communicator(comm, "ncclCommCuDevice");
-    if (e == ncclSuccess) *device = comm->device;
+    ncclResult_t e = comm ? emulator::check_communicator(comm, "ncclCommAbort") : ncclSuccess;
+    if (comm && e == ncclSuccess) comm->destroyed = true;
     return e;
 }
 
@@ -144,42 +660,34 @@ static inline ncclResult_t ncclGroupEnd(void) {
 
 static inline ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer,
                                     ncclComm_t comm, cudaStream_t stream) {
-    return emulator::request("ncclSend", { emulator::SEND, type, 0, peer, count, 0 }, from, nullptr,
+    return emulator::request("ncclSend", { emulator::SEND, type, peer, count, 0 }, from, nullptr,
                              comm, stream);
 }
 static inline ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer,
                                     ncclComm_t comm, cudaStream_t stream) {
-    return emulator::request("ncclRecv", { emulator::RECV, type, 0, peer, count, 0 }, nullptr, to,
+    return emulator::request("ncclRecv", { emulator::RECV, type, peer, count, 0 }, nullptr, to,
                              comm, stream);
 }
 static inline ncclResult_t ncclBroadcast(const void *from, void *to, size_t count,
                                          ncclDataType_t type, int root, ncclComm_t comm,
                                          cudaStream_t stream) {
-    return emulator::request("ncclBroadcast", { emulator::BROADCAST, type, 0, root, count, 0 },
-                             from, to, comm, stream);
+    return emulator::request("ncclBroadcast", { emulator::BROADCAST, type, root, count, 0 }, from,
+                             to, comm, stream);
 }
 static inline ncclResult_t ncclAllGather(const void *from, void *to, size_t count,
                                          ncclDataType_t type, ncclComm_t comm,
                                          cudaStream_t stream) {
-    return emulator::request("ncclAllGather", { emulator::ALL_GATHER, type, 0, 0, count, 0 }, from,
-                             to, comm, stream);
+    return emulator::request("ncclAllGather", { emulator::ALL_GATHER, type, 0, count, 0 }, from, to,
+                             comm, stream);
 }
 static inline ncclResult_t ncclReduce(const void *from, void *to, size_t count, ncclDataType_t type,
-                                      ncclRedOp_t op, int root, ncclComm_t comm,
-                                      cudaStream_t stream) {
-    return emulator::request("ncclReduce", { emulator::REDUCE, type, op, root, count, 0 }, from, to,
+                                      ncclRedOp_t, int root, ncclComm_t comm, cudaStream_t stream) {
+    return emulator::request("ncclReduce", { emulator::REDUCE, type, root, count, 0 }, from, to,
                              comm, stream);
 }
 static inline ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count,
-                                             ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                                             ncclDataType_t type, ncclRedOp_t, ncclComm_t comm,
                                              cudaStream_t stream) {
-    return emulator::request("ncclReduceScatter",
-                             { emulator::REDUCE_SCATTER, type, op, 0, count, 0 }, from, to, comm,
-                             stream);
-}
-static inline ncclResult_t ncclAllReduce(const void *from, void *to, size_t count,
-                                         ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
-                                         cudaStream_t stream) {
-    return emulator::request("ncclAllReduce", { emulator::ALL_REDUCE, type, op, 0, count, 0 }, from,
-                             to, comm, stream);
+    return emulator::request("ncclReduceScatter", { emulator::REDUCE_SCATTER, type, 0, count, 0 },
+                             from, to, comm, stream);
 }
