@@ -104,7 +104,7 @@ TEST(launches_pass_their_arguments) {
     float *gpu = upload(x, 8);                   // a string may hold <<<1, 2>>>(3), a comment too
     Stream stream;
     LAUNCH(float, 1)(gpu, next_number(&calls) + 2, pair, NULL);      // <<<no launch>>>(here)
-    arguments_kernel
+    arguments_kernel<float>
         <<<dim3(2),
            2, 0, stream>>>(gpu + 2, (size_t)6,
                            pair, (const float *)NULL);
@@ -653,6 +653,10 @@ TEST(cublaslt_refuses_what_it_cannot) {
     CHECK(product_run(&x, &good) == CUBLAS_STATUS_SUCCESS);
     CHECK(product_run(&x, &good, (cublasComputeType_t)64) != CUBLAS_STATUS_SUCCESS);    // of fp16
     Product p = good;
+#ifdef EMULATOR
+    p.padding = -1;                              // the leading dimension is less than the rows
+    CHECK(product_run(&x, &p) == CUBLAS_STATUS_INVALID_VALUE);
+#endif
     p.epilogue = CUBLASLT_EPILOGUE_DGELU;
     p.padding = 4;                               // of aux: must be a multiple of 8
     CHECK(product_run(&x, &p) != CUBLAS_STATUS_SUCCESS);
@@ -859,30 +863,38 @@ static bool replayed(int waits) {
 TEST(a_graph_replays_what_was_captured) { CHECK(replayed(1)); }
 
 // What may not be done while a stream captures. Each ends the capture.
-enum { SYNCHRONIZE, SYNCHRONIZE_DEVICE, MALLOC, FREE, MALLOC_HOST, COPY, COPY_PAGEABLE,
-       QUERY_EVENT, DEFAULT_STREAM, WAIT_FOR_OUTSIDE, FORBIDDEN };
+typedef struct {
+    const char *what;
+    cudaError_t error;
+    cudaError_t (*call)(cudaStream_t stream, cudaEvent_t outside, int *gpu);
+} Forbidden;
+#define FORBIDDEN(error, ...) \
+    { #__VA_ARGS__, cudaErrorStreamCapture##error, [](cudaStream_t s, cudaEvent_t e, int *gpu) { \
+        int *p = NULL, x = 0; \
+        (void)s; (void)e; (void)gpu; (void)p; (void)x; \
+        return __VA_ARGS__; } }
 
-static cudaError_t forbidden(int what, cudaStream_t stream, cudaEvent_t outside, int *gpu) {
-    int *p = NULL, x = 0;
-    switch (what) {
-    case SYNCHRONIZE: return cudaStreamSynchronize(stream);
-    case SYNCHRONIZE_DEVICE: return cudaDeviceSynchronize();
-    case MALLOC: return cudaMalloc(&p, 4);
-    case FREE: return cudaFree(gpu);
-    case MALLOC_HOST: return cudaMallocHost(&p, 4);
-    case COPY: return cudaMemcpy(gpu, &x, sizeof x, cudaMemcpyHostToDevice);
-    case COPY_PAGEABLE:
-        return cudaMemcpyAsync(&x, gpu, sizeof x, cudaMemcpyDeviceToHost, stream);
-    case QUERY_EVENT: return cudaEventQuery(outside);
-    case DEFAULT_STREAM: write_kernel<<<1, 1>>>(gpu, 1); return cudaGetLastError();
-    case WAIT_FOR_OUTSIDE: return cudaStreamWaitEvent(stream, outside, 0);
-    }
-    return cudaSuccess;
+static cudaError_t default_stream_launch(int *gpu) {
+    write_kernel<<<1, 1>>>(gpu, 1);
+    return cudaGetLastError();
 }
 
+static const Forbidden forbidden[] = {
+    FORBIDDEN(Unsupported, cudaStreamSynchronize(s)),
+    FORBIDDEN(Unsupported, cudaDeviceSynchronize()),
+    FORBIDDEN(Unsupported, cudaMalloc(&p, 4)),
+    FORBIDDEN(Unsupported, cudaFree(gpu)),
+    FORBIDDEN(Unsupported, cudaMallocHost(&p, 4)),
+    FORBIDDEN(Unsupported, cudaMemcpy(gpu, &x, 4, cudaMemcpyHostToDevice)),
+    FORBIDDEN(Unsupported, cudaMemcpyAsync(&x, gpu, 4, cudaMemcpyDeviceToHost, s)),   // pageable
+    FORBIDDEN(Unsupported, cudaEventQuery(e)),
+    FORBIDDEN(Implicit, default_stream_launch(gpu)),
+    FORBIDDEN(Isolation, cudaStreamWaitEvent(s, e, 0)),
+};
+
 TEST(a_capture_refuses_to_wait) {
-    int zero[2] = { 0, 0 }, *gpu = upload(zero, 2), x = -1;
-    for (int what = 0; what < FORBIDDEN; what++) {
+    int zero[2] = { 0, 0 }, *gpu = upload(zero, 2), x = -1, n = 0;
+    for (const Forbidden &f : forbidden) {
         Stream stream(cudaStreamDefault);
         Event outside;
         cudaGraph_t graph = NULL;
@@ -890,20 +902,16 @@ TEST(a_capture_refuses_to_wait) {
         OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
         write_kernel<<<1, 1, 0, stream>>>(gpu, 3);
         OK(cudaGetLastError());
-        cudaError_t e = forbidden(what, stream, outside, gpu);
-        cudaError_t expected = what == DEFAULT_STREAM ? cudaErrorStreamCaptureImplicit
-                             : what == WAIT_FOR_OUTSIDE ? cudaErrorStreamCaptureIsolation
-                             : cudaErrorStreamCaptureUnsupported;
-        CHECK_MSG(e == expected, "%d: error %d, not %d", what, (int)e, (int)expected);
+        CHECK_MSG(f.call(stream, outside, gpu) == f.error, "%s", f.what);
         write_kernel<<<1, 1, 0, stream>>>(gpu, 4);
-        CHECK_MSG(cudaGetLastError() == cudaErrorStreamCaptureInvalidated, "%d goes on", what);
+        CHECK_MSG(cudaGetLastError() == cudaErrorStreamCaptureInvalidated, "%s goes on", f.what);
         CHECK_MSG(cudaStreamEndCapture(stream, &graph) == cudaErrorStreamCaptureInvalidated
-                  && !graph, "%d: the capture holds", what);
+                  && !graph, "%s: the capture holds", f.what);
         cudaGetLastError();
-        write_kernel<<<1, 1, 0, stream>>>(gpu + 1, what);    // it is a stream as before
+        write_kernel<<<1, 1, 0, stream>>>(gpu + 1, ++n);     // it is a stream as before
         OK(cudaStreamSynchronize(stream));
         OK(cudaMemcpy(&x, gpu + 1, sizeof x, cudaMemcpyDeviceToHost));
-        CHECK(x == what);
+        CHECK(x == n);
     }
     download(zero, gpu, 1);
     CHECK_MSG(zero[0] == 0, "a refused capture ran");

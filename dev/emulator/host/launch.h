@@ -3,9 +3,8 @@
 //     emulator::launch(EMULATOR_KERNEL(kernel), grid, block)(arguments)
 //
 // launch() returns an object with the configuration; calling it checks the launch as CUDA does and
-// queues it in its stream.
+// queues it in its stream. A template's arguments are written out: kernel<float><<<grid, block>>>.
 #pragma once
-#include <type_traits>
 #include "../block.h"
 #include "devices.h"
 #ifdef EMULATOR_PTX
@@ -99,14 +98,6 @@ template <class... Parameters> struct Launch {
     }
 };
 
-template <class Call> struct DeducedLaunch {
-    Config config;
-    Call call;
-    template <class... Arguments> void operator()(Arguments... arguments) const {
-        run(config, nullptr, call, arguments...);
-    }
-};
-
 template <class... Parameters>
 static inline Launch<Parameters...> launch(const char *name, void (*kernel)(Parameters...),
                                            dim3 grid, dim3 block, size_t shared = 0,
@@ -114,29 +105,7 @@ static inline Launch<Parameters...> launch(const char *name, void (*kernel)(Para
     return { { name, grid, block, shared, stream }, kernel };
 }
 
-template <class Call>
-static inline DeducedLaunch<Call> launch(const char *name, Call call, dim3 grid, dim3 block,
-                                         size_t shared = 0, cudaStream_t stream = nullptr) {
-    return { { name, grid, block, shared, stream }, call };
-}
-
-// A kernel's name in a launch is a function, which has an address, or a template whose arguments
-// are deduced from the call, which can only be called. The compiler takes the address if that is
-// valid (SFINAE), and the call otherwise.
-#define EMULATOR_KERNEL(...) #__VA_ARGS__, emulator::address_or_call( \
-    [&](auto tag) -> decltype(emulator::address(tag, __VA_ARGS__)) { \
-        return emulator::address(tag, __VA_ARGS__); \
-    }, \
-    [=](auto... arguments) { __VA_ARGS__(arguments...); })
-
-template <class Tag, class... Parameters>
-static inline auto address(Tag, void (*kernel)(Parameters...)) { return kernel; }
-
-template <class Address, class Call>
-static inline auto address_or_call(Address address, Call call) {
-    if constexpr (std::is_invocable<Address, int>::value) return address(0);
-    else return call;
-}
+#define EMULATOR_KERNEL(...) #__VA_ARGS__, __VA_ARGS__
 
 }  // namespace emulator
 

@@ -135,13 +135,14 @@ static inline size_t bytes_of(int type) {
     }
 }
 
+static const char *const call_names[] = { "ncclCommInitRank", "ncclSend", "ncclRecv",
+    "ncclBroadcast", "ncclAllGather", "ncclReduce", "ncclReduceScatter", "ncclCommDestroy",
+    "ncclCommSplit" };
+
 // "ncclReduce(12 float32, to rank 3), call 7"
 static inline std::string describe(const Call &c) {
-    static const char *const names[] = { "ncclCommInitRank", "ncclSend", "ncclRecv",
-        "ncclBroadcast", "ncclAllGather", "ncclReduce", "ncclReduceScatter", "ncclCommDestroy",
-        "ncclCommSplit" };
-    if (c.kind == INIT || c.kind >= GOODBYE) return names[c.kind];
-    std::string s = names[c.kind];
+    if (c.kind == INIT || c.kind >= GOODBYE) return call_names[c.kind];
+    std::string s = call_names[c.kind];
     s += "(" + std::to_string(c.count);
     s += c.type == ncclUint8 ? " uint8" : c.type == ncclFloat32 ? " float32" : " bfloat16";
     if (c.kind == SEND || c.kind == REDUCE) s += ", to rank " + std::to_string(c.peer);
@@ -440,8 +441,9 @@ static inline ncclResult_t check_buffers(const Request &q, const char *call) {
 }
 
 // Every call comes here. It is checked, then queued, or appended to the open group.
-static inline ncclResult_t request(const char *name, Call call, const void *from, void *to,
-                                   ncclComm_t comm, cudaStream_t stream) {
+static inline ncclResult_t request(Call call, const void *from, void *to, ncclComm_t comm,
+                                   cudaStream_t stream) {
+    const char *name = call_names[call.kind];
     ncclResult_t e = check_communicator(comm, name);
     if (e != ncclSuccess) return e;
     Request q = { call, (const char *)from, (char *)to, comm, stream_of(stream) };
@@ -660,34 +662,29 @@ static inline ncclResult_t ncclGroupEnd(void) {
 
 static inline ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer,
                                     ncclComm_t comm, cudaStream_t stream) {
-    return emulator::request("ncclSend", { emulator::SEND, type, peer, count, 0 }, from, nullptr,
-                             comm, stream);
+    return emulator::request({ emulator::SEND, type, peer, count, 0 }, from, nullptr, comm, stream);
 }
 static inline ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer,
                                     ncclComm_t comm, cudaStream_t stream) {
-    return emulator::request("ncclRecv", { emulator::RECV, type, peer, count, 0 }, nullptr, to,
-                             comm, stream);
+    return emulator::request({ emulator::RECV, type, peer, count, 0 }, nullptr, to, comm, stream);
 }
 static inline ncclResult_t ncclBroadcast(const void *from, void *to, size_t count,
                                          ncclDataType_t type, int root, ncclComm_t comm,
                                          cudaStream_t stream) {
-    return emulator::request("ncclBroadcast", { emulator::BROADCAST, type, root, count, 0 }, from,
-                             to, comm, stream);
+    return emulator::request({ emulator::BROADCAST, type, root, count, 0 }, from, to, comm, stream);
 }
 static inline ncclResult_t ncclAllGather(const void *from, void *to, size_t count,
                                          ncclDataType_t type, ncclComm_t comm,
                                          cudaStream_t stream) {
-    return emulator::request("ncclAllGather", { emulator::ALL_GATHER, type, 0, count, 0 }, from, to,
-                             comm, stream);
+    return emulator::request({ emulator::ALL_GATHER, type, 0, count, 0 }, from, to, comm, stream);
 }
 static inline ncclResult_t ncclReduce(const void *from, void *to, size_t count, ncclDataType_t type,
                                       ncclRedOp_t, int root, ncclComm_t comm, cudaStream_t stream) {
-    return emulator::request("ncclReduce", { emulator::REDUCE, type, root, count, 0 }, from, to,
-                             comm, stream);
+    return emulator::request({ emulator::REDUCE, type, root, count, 0 }, from, to, comm, stream);
 }
 static inline ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count,
                                              ncclDataType_t type, ncclRedOp_t, ncclComm_t comm,
                                              cudaStream_t stream) {
-    return emulator::request("ncclReduceScatter", { emulator::REDUCE_SCATTER, type, 0, count, 0 },
-                             from, to, comm, stream);
+    return emulator::request({ emulator::REDUCE_SCATTER, type, 0, count, 0 }, from, to, comm,
+                             stream);
 }
