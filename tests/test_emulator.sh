@@ -71,6 +71,14 @@ refuses '__shared__ int x' 1 'no matching ;'
 said "$dir/none.cu: No such file" "the rewriter"
 end rewriter_names_what_it_cannot_read
 
+# A call of what is not emulated says so, where it stands.
+printf '%b' '__global__ void k(unsigned *x) { *x = __ballot_sync(~0u, 1); }\n' \
+    'int main() { int *p; return cudaMallocManaged(&p, 4); }\n' > "$dir/lacks.cu"
+build "$dir/lacks" "$dir/lacks.cu" "$cxx" && note "calls of what is missing compile"
+for name in __ballot_sync cudaMallocManaged; do said "dev/emulator has no $name" compiler; done
+said "$dir/lacks.cu:1:" compiler
+end emulator_names_what_it_lacks
+
 # ---- memory faults ----
 
 cat > "$dir/memory.cu" << 'CU'
