@@ -64,66 +64,68 @@ struct Stream {
     operator cudaStream_t() const { return s; }
 };
 
-// ---- reductions ----
+// ---- collectives ----
 
 static ncclDataType_t type_of(float) { return ncclFloat; }
 static ncclDataType_t type_of(__nv_bfloat16) { return ncclBfloat16; }
 
 enum { N = 37, RANKS = 8 };
+enum Kind { REDUCE, REDUCE_SCATTER, BROADCAST, ALL_GATHER, KINDS };
 
 // Small enough that sums of all ranks are exact, in bf16 too.
 static float value(int rank, size_t i) { return (float)((rank*7 + (int)i*5) % 11 + rank); }
 
-template <class T> static void fill(T *x, size_t n, int rank) {
-    for (size_t i = 0; i < n; i++) x[i] = (T)value(rank, i);
+// Element i of what the ranks get together.
+static float expected(int kind, int root, size_t i) {
+    if (kind == BROADCAST) return value(root, i);
+    if (kind == ALL_GATHER) return value((int)i / N, i % N);
+    float sum = 0.0f;
+    for (int r = 0; r < world.size; r++) sum += value(r, i);
+    return sum;
 }
 
-// Elements first, first + 1... of the sum, n of them.
-template <class T> static void check_sum(const T *x, size_t first, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        float expected = 0.0f;
-        for (int r = 0; r < world.size; r++) expected += value(r, first + i);
-        CHECK_MSG((float)x[i] == expected, "rank %d of %d, type %d, %zu: %g, not %g", world.rank,
-                  world.size, (int)type_of(x[i]), i, (float)x[i], expected);
+template <class T>
+static ncclResult_t call(int kind, const T *from, T *to, int root, ncclComm_t c, cudaStream_t s) {
+    ncclDataType_t type = type_of(T());
+    bool is_root = world.rank == root;
+    switch (kind) {
+    case REDUCE: return ncclReduce(from, is_root ? to : NULL, N, type, ncclSum, root, c, s);
+    case REDUCE_SCATTER: return ncclReduceScatter(from, to, N, type, ncclSum, c, s);
+    case BROADCAST: return ncclBroadcast(is_root ? from : NULL, to, N, type, root, c, s);
+    default: return ncclAllGather(from, to, N, type, c, s);
     }
 }
 
-template <class T> static void reduce_check(int root, bool in_place) {
-    T x[N], y[N];
-    fill(x, N, world.rank);
-    for (int i = 0; i < N; i++) y[i] = -1.0f;
-    T *from = upload(x, N), *to = in_place ? from : upload(y, N);
-    NCCL_OK(ncclReduce(from, world.rank == root ? to : NULL, N, type_of(x[0]), ncclSum, root,
-                       world.comm, world.stream));
-    if (!in_place) download(x, from, N);
-    download(y, to, N);
-    if (world.rank == root) check_sum(y, 0, N);
-    else for (int i = 0; i < N; i++) CHECK((float)y[i] == (in_place ? (float)x[i] : -1.0f));
-}
-
-TEST(reduce_to_each_root) {
-    for (int root = 0; root < world.size; root++)
-        for (int in_place = 0; in_place < 2; in_place++) {
-            reduce_check<float>(root, in_place);
-            reduce_check<__nv_bfloat16>(root, in_place);
-        }
-}
-
-TEST(reduce_scatter_gives_each_rank_its_slice) {
-    for (int in_place = 0; in_place < 2; in_place++) {
-        float x[N*RANKS], y[N];
-        size_t own = (size_t)world.rank * N, all = (size_t)N*world.size;
-        fill(x, all, world.rank);
-        fill(y, N, 5);
-        float *from = upload(x, all), *to = in_place ? from + own : upload(y, N);
-        NCCL_OK(ncclReduceScatter(from, to, N, ncclFloat, ncclSum, world.comm, world.stream));
-        if (!in_place) {
-            download(y, to, N);
-            check_sum(y, own, N);
-        }
-        download(x, from, all);
-        if (in_place) check_sum(x + own, own, N);
+// In place, the shorter buffer is this rank's part of the longer one.
+template <class T> static void collective_check(int kind, int root, bool in_place) {
+    T x[N*RANKS], y[N*RANKS];
+    size_t all = (size_t)(N*world.size), own = (size_t)(N*world.rank);
+    size_t n = kind == ALL_GATHER ? all : (size_t)N, first = kind == REDUCE_SCATTER ? own : 0;
+    size_t at = in_place ? first : 0, from_at = in_place && kind == ALL_GATHER ? own : 0;
+    for (size_t i = 0; i < all; i++) { x[i] = value(world.rank, i); y[i] = -1.0f; }
+    for (size_t i = N; i-- > 0; ) x[from_at + i] = value(world.rank, i);
+    T *from = upload(x, all), *to = in_place ? from : upload(y, all);
+    NCCL_OK(call(kind, from + from_at, to + at, root, world.comm, world.stream));
+    download(y, to, all);
+    bool written = kind != REDUCE || world.rank == root;
+    for (size_t i = 0; i < all; i++) {
+        float want = in_place ? (float)x[i] : -1.0f;         // what nobody wrote is as it was
+        if (written && i >= at && i < at + n) want = expected(kind, root, first + i - at);
+        CHECK_MSG((float)y[i] == want, "rank %d of %d, %d from %d, %zu: %g, not %g", world.rank,
+                  world.size, kind, root, i, (float)y[i], want);
     }
+    if (in_place) return;
+    download(y, from, all);
+    for (size_t i = 0; i < all; i++) CHECK((float)y[i] == (float)x[i]);
+}
+
+TEST(collectives) {
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int root = 0; root < world.size; root++)
+            for (int in_place = 0; in_place < 2; in_place++) {
+                collective_check<float>(kind, root, in_place);
+                collective_check<__nv_bfloat16>(kind, root, in_place);
+            }
 }
 
 // The sum on every rank.
@@ -132,42 +134,10 @@ static void sum_to_all(float *x, size_t n, ncclComm_t comm, cudaStream_t stream)
     NCCL_OK(ncclBroadcast(x, x, n, ncclFloat, 0, comm, stream));
 }
 
-// ---- moving ----
+// ---- messages ----
 
-TEST(broadcast_from_each_root) {
-    for (int root = 0; root < world.size; root++)
-        for (int in_place = 0; in_place < 2; in_place++) {
-            float x[N], y[N];
-            fill(x, N, world.rank);
-            fill(y, N, world.rank + 1);
-            float *from = upload(x, N), *to = in_place ? from : upload(y, N);
-            NCCL_OK(ncclBroadcast(world.rank == root ? from : NULL, to, N, ncclFloat, root,
-                                  world.comm, world.stream));
-            if (!in_place) download(x, from, N);
-            download(y, to, N);
-            for (size_t i = 0; i < N; i++) CHECK(y[i] == value(root, i));
-        }
-}
-
-TEST(all_gather_in_the_order_of_ranks) {
-    for (int in_place = 0; in_place < 2; in_place++) {
-        __nv_bfloat16 x[N], y[N*RANKS];
-        size_t own = (size_t)world.rank * N;
-        fill(x, N, world.rank);
-        fill(y, N*RANKS, 4);
-        memcpy(y + own, x, sizeof x);
-        __nv_bfloat16 *from = upload(x, N), *to = upload(y, (size_t)N*world.size);
-        NCCL_OK(ncclAllGather(in_place ? to + own : from, to, N, ncclBfloat16, world.comm,
-                              world.stream));
-        download(x, from, N);
-        download(y, to, (size_t)N*world.size);
-        for (int r = 0; r < world.size; r++)
-            for (size_t i = 0; i < N; i++) CHECK((float)y[(size_t)r*N + i] == value(r, i));
-    }
-}
-
-// Slice r of every rank's buffer goes to rank r, its own as well: how the trainer scatters. Each
-// message is two, which keep their order.
+// Slice r of every rank's buffer goes to rank r: how the trainer scatters. Each message is two,
+// which keep their order.
 TEST(a_group_of_sends_and_receives) {
     uint8_t x[N*RANKS], y[N*RANKS];
     size_t all = (size_t)N * (size_t)world.size;
@@ -175,7 +145,7 @@ TEST(a_group_of_sends_and_receives) {
     uint8_t *from = upload(x, all), *to = upload(y, all);
     NCCL_OK(ncclGroupStart());
     for (int r = 0; r < world.size; r++)
-        for (int half = 0; half < 2; half++) {
+        for (int half = 0; half < 2 && r != world.rank; half++) {
             size_t at = (size_t)(r*N + half*20), n = half ? N - 20 : 20;
             NCCL_OK(ncclRecv(to + at, n, ncclUint8, r, world.comm, world.stream));
             NCCL_OK(ncclSend(from + at, n, ncclUint8, r, world.comm, world.stream));
@@ -184,7 +154,8 @@ TEST(a_group_of_sends_and_receives) {
     download(x, from, all);
     download(y, to, all);
     for (int r = 0; r < world.size; r++)
-        for (int i = 0; i < N; i++) CHECK(y[r*N + i] == (uint8_t)(r*50 + world.rank*N + i));
+        for (int i = 0; i < N; i++)
+            CHECK(y[r*N + i] == (r == world.rank ? 255 : (uint8_t)(r*50 + world.rank*N + i)));
 }
 
 TEST(a_send_and_its_receive_outside_of_groups) {
@@ -337,6 +308,7 @@ TEST(memory_that_a_gpu_does_not_reach) {
     refused(ncclReduce(gpu, gpu + 3, 4, ncclFloat, ncclSum, world.rank, c, s), "overlap");
     refused(ncclAllGather(own + 1, gpu, 4, ncclFloat, c, s), "overlap");
     refused(ncclReduceScatter(gpu, own + 1, 4, ncclFloat, ncclSum, c, s), "overlap");
+    refused(ncclSend(gpu, 4, ncclFloat, world.rank, c, s), "of a rank to itself");
     download(x, gpu, 64);
     refused(ncclSend(gpu, 4, ncclFloat, 0, c, s), "is not memory of the device");    // freed
 }
@@ -349,7 +321,7 @@ TEST(communicators_that_are_gone) {
     NCCL_OK(ncclCommDestroy(comm));
     refused(ncclSend(gpu, 1, ncclFloat, 0, comm, world.stream), "destroyed");
     refused(ncclCommDestroy(comm), "destroyed");
-    refused(ncclCommAbort((ncclComm_t)&x), "no such");
+    refused(ncclCommAbort((ncclComm_t)gpu), "no such");
     download(&x, gpu, 1);
     CHECK(x == (float)world.size);
 }
@@ -458,8 +430,6 @@ static const Misuse misuses[] = {
     MISUSE("send_and_sum", r ? ncclReduce(x, x, 4, SUM) : ncclSend(x, 4, WITH(1))),
     MISUSE("both_send", ncclSend(x, 4, WITH(1 - r))),
     MISUSE("both_receive", ncclRecv(x, 4, WITH(1 - r))),
-    MISUSE("own_send", ncclSend(x, 4, WITH(r))),
-    MISUSE("own_receive", ncclRecv(x, 4, WITH(r))),
     MISUSE("asleep", r ? sleeps() : ncclReduce(x, x, 4, SUM)),
     MISUSE("left", r ? leaves() : ncclReduce(x, x, 4, SUM)),
 };
@@ -499,10 +469,7 @@ int main(int argc, char **argv) {
     world_begin();
     if (!world.comm) return 1;
     if (argc == 2) return misuse_main(argv[1]);
-    RUN(reduce_to_each_root);
-    RUN(reduce_scatter_gives_each_rank_its_slice);
-    RUN(broadcast_from_each_root);
-    RUN(all_gather_in_the_order_of_ranks);
+    RUN(collectives);
     RUN(a_group_of_sends_and_receives);
     RUN(a_send_and_its_receive_outside_of_groups);
     RUN(a_group_happens_at_its_end);

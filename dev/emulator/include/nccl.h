@@ -156,6 +156,19 @@ static inline std::string describe(const Call &c) {
 // own. A send is over when it is received. A wait longer than EMULATOR_TIMEOUT seconds ends the
 // program with a report.
 
+static inline Bytes message(const Call &call, const char *data, size_t bytes) {
+    Bytes m(sizeof call + bytes);
+    memcpy(m.data(), &call, sizeof call);
+    if (bytes) memcpy(m.data() + sizeof call, data, bytes);
+    return m;
+}
+
+static inline Call call_of(const Bytes &message) {
+    Call c;
+    memcpy(&c, message.data(), sizeof c);
+    return c;
+}
+
 #ifdef EMULATOR_MPI
 
 static inline unsigned timeout(void) { return (unsigned)setting("EMULATOR_TIMEOUT", 120); }
@@ -181,8 +194,8 @@ static inline void send_begin(Outgoing *o, const ncclComm *comm) {
                comm->tag, MPI_COMM_WORLD, &o->request);
 }
 
-static inline void send_end(Outgoing *o, const ncclComm *comm, const Call &call) {
-    wait_for_rank(o->to, comm, call, [=] {
+static inline void send_end(Outgoing *o, const ncclComm *comm) {
+    wait_for_rank(o->to, comm, call_of(o->bytes), [=] {
         int done;
         MPI_Test(&o->request, &done, MPI_STATUS_IGNORE);
         return done != 0;
@@ -206,23 +219,11 @@ static inline Bytes receive(int from, const ncclComm *comm, const Call &call) {
 #else   // one rank alone sends nothing
 
 static inline void send_begin(Outgoing *, const ncclComm *) { }
-static inline void send_end(Outgoing *, const ncclComm *, const Call &) { }
-static inline Bytes receive(int, const ncclComm *, const Call &) { return {}; }
+static inline void send_end(Outgoing *, const ncclComm *) { }
+__attribute__((noinline))
+static Bytes receive(int, const ncclComm *, const Call &) { return {}; }
 
 #endif
-
-static inline Bytes message(const Call &call, const char *data, size_t bytes) {
-    Bytes m(sizeof call + bytes);
-    memcpy(m.data(), &call, sizeof call);
-    if (bytes) memcpy(m.data() + sizeof call, data, bytes);
-    return m;
-}
-
-static inline Call call_of(const Bytes &message) {
-    Call c;
-    memcpy(&c, message.data(), sizeof c);
-    return c;
-}
 
 // Both ranks see the mismatch. One reports it; the other sleeps until mpirun ends it. The lower
 // rank reports, or the receiver of a send, whose sender takes it for delivered and goes on.
@@ -271,7 +272,7 @@ static inline std::vector<Bytes> exchange(const ncclComm *comm, const Call &call
         if (!same_call(call, theirs)) fail_mismatch(comm, call, r, theirs);
     }
     for (int r = 0; r < comm->size; r++)
-        if (r != comm->rank) send_end(&sends[(size_t)r], comm, call);
+        if (r != comm->rank) send_end(&sends[(size_t)r], comm);
     return parts;
 }
 
@@ -307,49 +308,27 @@ static inline void collective_run(const Request &q) {
 // A group of calls between ncclGroupStart and ncclGroupEnd is one operation of its streams; a call
 // outside of a group is a group of one.
 
-// A rank's send to itself is matched by its next receive from itself in the same group.
-static inline Bytes take_own(std::vector<Outgoing> *own, const Request &q) {
-    if (own->empty())
-        fail("rank %d: %s, from itself, with no ncclSend in its group", q.comm->rank,
-             describe(q.call).c_str());
-    Bytes bytes = own->front().bytes;
-    own->erase(own->begin());
-    return bytes;
-}
-
-static inline void receive_run(const Request &q, std::vector<Outgoing> *own) {
-    int other = q.call.peer;
-    Bytes got = other == q.comm->rank ? take_own(own, q) : receive(other, q.comm, q.call);
+static inline void receive_run(const Request &q) {
+    Bytes got = receive(q.call.peer, q.comm, q.call);
     Call theirs = call_of(got);
     if (theirs.kind != SEND || theirs.type != q.call.type || theirs.count != q.call.count)
-        fail_mismatch(q.comm, q.call, other, theirs);
-    size_t bytes = got.size() - sizeof theirs;
+        fail_mismatch(q.comm, q.call, q.call.peer, theirs);
+    size_t bytes = q.call.count * bytes_of(q.call.type);
     if (bytes) memcpy(q.to, got.data() + sizeof theirs, bytes);
 }
 
 // Starts all sends of a group before its first receive waits, so that two ranks can exchange data.
 static inline void point_to_point_run(const std::vector<Request> &group, ncclComm_t comm) {
-    std::vector<Outgoing> own, sends;
-    std::vector<Call> calls;
+    std::vector<Outgoing> sends;
     for (const Request &q : group) {
         if (q.comm != comm || q.call.kind != SEND) continue;
-        Outgoing o = {};
-        o.to = q.call.peer;
-        o.bytes = message(q.call, q.from, q.call.count * bytes_of(q.call.type));
-        (o.to == comm->rank ? own : sends).push_back(std::move(o));
-        if (sends.size() > calls.size()) calls.push_back(q.call);
+        sends.emplace_back();
+        sends.back().to = q.call.peer;
+        sends.back().bytes = message(q.call, q.from, q.call.count * bytes_of(q.call.type));
     }
     for (Outgoing &o : sends) send_begin(&o, comm);
-    for (const Request &q : group)
-        if (q.comm == comm && q.call.kind == RECV) receive_run(q, &own);
-    for (size_t i = 0; i < sends.size(); i++) send_end(&sends[i], comm, calls[i]);
-    if (!own.empty())
-        fail("rank %d: %s, itself, with no ncclRecv in its group", comm->rank,
-             describe(call_of(own[0].bytes)).c_str());
-}
-
-static inline bool is_point_to_point(const Request &q) {
-    return q.call.kind == SEND || q.call.kind == RECV;
+    for (const Request &q : group) if (q.comm == comm && q.call.kind == RECV) receive_run(q);
+    for (Outgoing &o : sends) send_end(&o, comm);
 }
 
 // Sends and receives come before the group's collectives, on every rank.
@@ -361,7 +340,7 @@ static inline void group_run(std::vector<Request> group) {
         for (size_t k = 0; k < i; k++) first = first && group[k].comm != group[i].comm;
         if (first) point_to_point_run(group, group[i].comm);
     }
-    for (const Request &q : group) if (!is_point_to_point(q)) collective_run(q);
+    for (const Request &q : group) if (q.call.kind > RECV) collective_run(q);
 }
 
 // Queues a group as one operation. The operation and all streams that the group names wait for each
@@ -458,6 +437,9 @@ static inline ncclResult_t request(Call call, const void *from, void *to, ncclCo
         return refuse(ncclInvalidArgument, "%s: rank %d of %d", name, call.peer, comm->size);
     e = check_buffers(q, name);
     if (e != ncclSuccess) return e;
+    if (call.kind <= RECV && call.peer == comm->rank)
+        return refuse(ncclInvalidArgument, "%s: the emulator has no messages of a rank to itself",
+                      name);
     q.call.number = ++comm->calls;
     if (nccl.depth > 0) nccl.group.push_back(q);
     else group_enqueue({ q });
