@@ -89,8 +89,7 @@ __global__ void barriers_kernel(int *wrong) {
     }
     for (int k = 0; k <= rounds; choose = choose * (rounds - k) / (k + 1), k++)
         sum += choose * ((t + k) % 96);
-    int none = __syncthreads_or(t > 96), one = __syncthreads_or(t == 69);
-    mistakes(wrong, (x[t] != sum) + (none != 0) + (one == 0));
+    mistakes(wrong, x[t] != sum);
 }
 
 // All ways to declare shared memory that CUDA has.

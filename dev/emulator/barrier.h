@@ -1,4 +1,4 @@
-// __syncthreads and __syncthreads_or: barriers of a block.
+// __syncthreads: the barrier of a block.
 //
 // Contract: all threads of the block that have not exited call the same barrier, the same by file
 // and line. A thread that exits counts as arrived (thread_exit in block.h). Threads at different
@@ -14,8 +14,7 @@ EMULATOR_APART static inline void release_barrier(void) {
         worker.at_barrier[w] = 0;
         count_met(w);
     }
-    worker.last_votes = worker.votes;
-    worker.arrived = worker.votes = 0;
+    worker.arrived = 0;
 }
 
 __attribute__((noreturn, noinline))
@@ -26,14 +25,13 @@ static void fail_divergence(const Place *here) {
 }
 
 // Waits until all threads of the block that have not exited have arrived. The last one makes all
-// ready. Votes are counted in worker.last_votes.
-static inline void barrier(bool vote, Place here) {
+// ready.
+static inline void barrier(Place here) {
     if (!worker.grid) fail("%s outside of a kernel, %s:%d", here.call, here.file, here.line);
     if (worker.arrived == 0) worker.barrier = here;
     else if (here.line != worker.barrier.line || here.file != worker.barrier.file)
         fail_divergence(&here);
     count_call(BARRIER);
-    worker.votes += vote;
     if (++worker.arrived == worker.alive) {
         release_barrier();
         offer_turn();
@@ -47,9 +45,5 @@ static inline void barrier(bool vote, Place here) {
 }  // namespace emulator
 
 static inline void __syncthreads(EMULATOR_HERE) {
-    emulator::barrier(false, { "__syncthreads", file, line });
-}
-static inline int __syncthreads_or(int vote, EMULATOR_HERE) {
-    emulator::barrier(vote != 0, { "__syncthreads_or", file, line });
-    return emulator::worker.last_votes > 0;
+    emulator::barrier({ "__syncthreads", file, line });
 }

@@ -60,7 +60,7 @@ static inline void block_begin(const Grid *grid, uint3 block) {
     worker.serial++;
     worker.warps = (threads + 31) / 32;
     worker.alive = threads;
-    worker.arrived = worker.votes = 0;
+    worker.arrived = 0;
     for (int w = 0; w < worker.warps; w++) {
         int lanes = threads - 32*w < 32 ? threads - 32*w : 32;
         worker.ready[w] = lanes == 32 ? ~0u : (1u << lanes) - 1;

@@ -60,8 +60,7 @@ struct Worker {
     Fiber home;                        // the worker's own stack, outside of kernels
     int warps, alive;
     unsigned ready[MAX_WARPS], at_barrier[MAX_WARPS], in_collective[MAX_WARPS], exited[MAX_WARPS];
-    int arrived, votes;                // threads at the barrier; those that voted non-zero
-    int last_votes;                    // the same at the barrier released last
+    int arrived;                       // threads at the barrier
     Place barrier;                     // where they wait
     SharedMemory shared[MAX_SHARED];   // shared[0]: the dynamic shared memory
     int shared_count;
