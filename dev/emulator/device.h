@@ -1,4 +1,4 @@
-// Functions that a kernel calls, as far as the kernels of this project call them: atomics, bits,
+// Functions that a kernel calls, as far as the kernels of this project call them: atomicAdd, a few of
 // mathematics. The end of this file names what CUDA has beside them.
 #pragma once
 #include <math.h>
