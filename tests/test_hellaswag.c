@@ -97,7 +97,7 @@ TEST(hellaswag_refuses) {
         { "\n \r\n\n", "there is no example" },
         { " <!DOCTYPE html>\n<html>", "not JSON lines but a web page" },
         { "version https://git-lfs.github.com/spec/v1\n", "Git LFS" },
-        { "\x1f\x8b\x08", "compressed" },
+        { "\x1f\x8b\x08", "gzip" },
         { GOOD "He sat.\n" GOOD, "line 2: byte 0: expected a value, found 'H'" },
         { GOOD "\n\n" "{\"ctx\": \"c\"", "line 4: byte 11: the text ends" },
         { GOOD "[1]\n", "line 2: a list, not an object" },

@@ -585,11 +585,12 @@ static inline bool weights_open(TensorFile *f, const char *dir, Error *err) {
 
 // Refuses tensors that the table does not name, and a head that does not repeat the embedding.
 static inline bool tensor_file_check_others(const TensorFile *f, Error *err) {
-    const SafeTensor *t = tensor_file_stranger(f), *head = weights_head(f), *wte = f->tensors[WTE];
+    const SafeTensor *t = tensor_file_stranger(f), *head = weights_head(f);
     if (t)
         return fail(err, f->first == KEPT_WEIGHTS
                     ? "tensor \"%.80s\" is not part of the GPT-2 that config.json describes"
                     : "tensor \"%.80s\" does not belong in this file", t->name);
+    const SafeTensor *wte = head ? f->tensors[WTE] : NULL;
     if (!head || (wte->dtype == head->dtype && wte->count == head->count
                   && memcmp(wte->data, head->data, head->end - head->begin) == 0)) return true;
     return fail(err, "lm_head.weight differs from wte.weight; only tied weights are supported");
