@@ -17,7 +17,7 @@ static void check_kept(const SafeTensors *s, KeptFile file) {
     f.config = c;
     f.first = kept_file_first(file, 1);
     f.end = kept_file_first(file + 1, 1);
-    if (tensor_file_index(&f, &err) && tensor_file_check_others(&f, &err))
+    if (tensor_file_check(&f, &err) && tensor_file_check_others(&f, &err))
         for (int i = f.first; i < f.end; i++)
             for (int b = 0; b < gpt2_n_buckets(&c); b++)
                 tensor_file_bucket(numbers, &f, series_at(i).what, series_at(i).worker, b);
