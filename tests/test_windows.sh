@@ -166,7 +166,7 @@ done
 [ $kills -ge 20 ] || note "only $kills kills"
 goes_on 0
 same "status of the run after all kills" $status 0
-same "what is left" "$(ls -A "$dir/killed" | xargs)" "latest log.jsonl step_$(printf %08d $now)"
+same "what is left" "$(ls -A "$dir/killed" | xargs)" "best latest log.jsonl step_$(printf %08d $now)"
 echo "    killed at $kills of $moments moments"
 end windows_kills
 
