@@ -592,7 +592,8 @@ static inline Comm *totals_comm(const Zero *z, Scope scope) {
 static inline void totals_share(const Zero *z, Totals *totals) {
     Totals all[COMM_MAX_RANKS];
     assert(z->alone == (z->size == 1 && !z->tp.shares && !z->measure && z->n_levels == 0));
-    totals->stop = *z->stop;
+    totals->stop = z->scope == ALL_RANKS ? *z->stop : 0;
+    if (z->alone) return;
     memcpy(totals->norms, z->norms, sizeof z->norms);
     Comm *over = totals_comm(z, z->scope);
     if (over) comm_collect(over, all, totals, sizeof *totals);
