@@ -307,7 +307,7 @@ headers() {
     fi
     for header in dataloader.h $(printf 'dev/%s/*.h ' $folders); do
         case $header in
-            dev/cpu/timing.h | dev/cpu/machine.h | dev/ranks/tensor_model.h)
+            dev/base/processor.h | dev/cpu/timing.h | dev/cpu/machine.h | dev/ranks/tensor_model.h)
                 continue ;;                                      # parts of programs
         esac
         printf '#include "%s"\n#include "%s"\n' "$PWD/$header" "$PWD/$header" > "$dir/alone.c"

@@ -633,7 +633,7 @@ the_recipe_runs_from_end_to_end() {
     for i in $(seq 1000); do echo "the cat sat on the mat, and the rat on the hat"; done \
         > "$dir/good"
     for i in $(seq 160); do echo $((i * i * 7919 % 100003)); done > "$dir/noise"
-    ${PREPARE:-./prepare} text "$dir/good" "$dir/noise" --out "$dir/text" > "$dir/stdout"
+    ${PREPARE:-./prepare} text "$dir/noise" "$dir/good" --out "$dir/text" > "$dir/stdout"
     recipe() {                              # recipe RUN STEPS
         (cd "$tree" && PATH=$dir/tools:$PATH timeout -k 5 100 scripts/train.sh d12 --gpus 2 \
             --data "$dir/text" --layers 1 --heads 1 --channels 16 --seq-len 8 --micro-batch 2 \

@@ -9,9 +9,9 @@
 for i in $(seq 2000); do echo "the cat sat on the mat, and the rat sat on the hat"; done \
     > "$dir/good"
 for i in $(seq 200); do echo $((i * i * 7919 % 100003)); done > "$dir/noise"
-"$prepare" text "$dir/good" "$dir/noise" --out "$dir/text" > "$dir/stdout" || exit 1
+"$prepare" text "$dir/noise" "$dir/good" --out "$dir/text" > "$dir/stdout" || exit 1
 small="--data $dir/text --layers 1 --heads 2 --channels 16 --seq-len 16 --micro-batch 2 --threads 1
-       --batch-tokens 64 --eval-every 0 --eval-tokens 16 --lr 3e-3 --lr-schedule constant"
+       --batch-tokens 64 --eval-every 0 --eval-tokens 16 --lr 3e-3 --lr-schedule constant --seed 1"
 skips="$small --skip-outliers 2"
 
 # decided LOG Z: checks each update's z-score, computed from the log alone; prints the skipped ones.

@@ -530,7 +530,7 @@ good 3 $dozen --warmup-tokens 0 --steps 3 --save-every 2 --zero 3 --out "$dir/pl
 cd "$here" || exit 1
 same "files in the working directory" "$(ls -A "$dir/empty")" ""
 same "what --out holds" "$(cd "$dir/places" && find . | sort | grep -v '/step_.*/' | xargs)" \
-    ". ./run ./run/latest ./run/log.jsonl ./run/step_00000002 ./run/step_00000003"
+    ". ./run ./run/best ./run/latest ./run/log.jsonl ./run/step_00000002 ./run/step_00000003"
 same "lines told twice" "$(shown | sort | uniq -d)" ""
 for line in model data loss batch ranks memory "step     1" "saved in"; do
     same "lines with $line" "$(shown | grep -c "^$line")" 1
