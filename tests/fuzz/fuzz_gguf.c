@@ -1,9 +1,20 @@
-// A GGUF: whatever the bytes, no crash; every tensor of an accepted model can be read in full, and
-// an accepted tokenizer encodes every byte.
+// A model in one file, a GGUF or llm.c's: whatever the bytes, no crash; every tensor of an accepted
+// model can be read in full, and an accepted tokenizer encodes every byte.
 #define PROGRAM "fuzz_gguf"
 #include <assert.h>
 #include "../../dev/data/tokenizer.h"
 #include "../../dev/files/gguf_gpt2.h"
+#include "../../dev/files/llmc.h"
+
+static void check_llmc(const uint8_t *data, size_t size) {
+    Config c;
+    Error err;
+    if (!llmc_config(&c, data, size, &err)) return;
+    float *numbers = (float *)malloc(gpt2_largest_bucket(&c) * sizeof *numbers);
+    for (int b = 0; numbers && b < gpt2_n_buckets(&c); b++)
+        llmc_params(numbers, gpt2_bucket(&c, b), &c, data, size, &err);
+    free(numbers);
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     GgufModel m;
@@ -17,6 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         assert(n > 0 && n <= 256 && t.eot >= 0 && t.eot < t.vocab_size);
         tokenizer_free(&t);
     }
+    check_llmc(data, size);
     if (!gguf_model(&m, data, size, &err)) return 0;
     assert(m.c.C % m.c.NH == 0);
     for (int i = 0; i < gpt2_n_tensors(&m.c); i++) {

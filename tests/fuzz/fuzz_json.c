@@ -1,6 +1,7 @@
-// Whatever the bytes: no crash; and what is accepted has one meaning, so its tree adds up.
+// Whatever the bytes: no crash; and what is accepted has one meaning, so its tree adds up. As
+// config.json and as state.json, accepted sizes and counts fit their ranges.
 #include <assert.h>
-#include "../../dev/files/json.h"
+#include "../../dev/files/checkpoint.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     Json j;
@@ -18,7 +19,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         json_to_int(&i, v, -1000, 1000);
         assert(strlen(json_show(v).text) < sizeof(JsonShown));
     }
-    json_get(j.root, "a");
+    Config c;
+    TrainState s;
+    if (config_from_json(&c, j.root, &err)) assert(c.C % c.NH == 0 && gpt2_n_params(&c) > 0);
+    if (state_from_json(&s, j.root, &err))
+        assert(s.step >= 0 && s.step <= COUNT_MOST && s.samples >= 0 && s.samples <= COUNT_MOST);
     json_free(&j);
     return 0;
 }

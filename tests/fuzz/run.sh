@@ -2,7 +2,7 @@
 # Fuzzes everything that reads files. Says, for each target, how many inputs were run and whether
 # one of them was a finding: a crash, an overflow, a leak, a broken assertion, ten seconds or 2 GB.
 #
-#     tests/fuzz/run.sh [TARGET...]          all targets: json config safetensors llmc ...
+#     tests/fuzz/run.sh [TARGET...]          all targets: json safetensors gguf ...
 #
 #     RUNS=100000         inputs a target
 #     FUZZ_DIR=build/fuzz where programs, corpora, logs and findings are kept
@@ -15,7 +15,7 @@ cd "$(dirname "$0")/../.." || exit 2
 RUNS=${RUNS:-100000} DIR=${FUZZ_DIR:-build/fuzz} CC=${FUZZ_CC:-clang}
 SANITIZERS=${SANITIZERS-address,undefined}
 PREPARE=${PREPARE:-./prepare} TRAIN=${TRAIN:-./train_gpt2}
-ALL="json config resume log safetensors llmc gguf tokenizer shard floor hellaswag jsonl"
+ALL="json safetensors gguf tokenizer shard"
 
 cannot() { echo "fuzz: $*"; exit 2; }
 
@@ -58,18 +58,12 @@ make_seeds() {
     learn adamw &&
         learn sgd --optimizer sgd --average-tokens 4 --batch-tokens 4 --noise-scale &&
         learn adaptive --batch-schedule adaptive:0.5,4,8 --lr-schedule constant &&
-        learn stages --batch-schedule stages:4=6,9=8 --batch-lr sqrt --save-every 4tok &&
         learn workers --outer-every 1 || return
-    for name in adamw sgd adaptive stages workers; do
-        tee "$DIR/seeds/config/$name" < "$work/$name/latest/state.json" | seed "resume/$name"
+    for name in adamw sgd adaptive workers; do
+        seed "json/$name" < "$work/$name/latest/state.json"
     done
-    printf '\0"d"\n\17"sgd"\n\21 0.5\n\36null\n!"l"\n' | seed resume/flags     # see fuzz_resume.c
-    head -c 300 "$work/adamw/log.jsonl" | seed log/torn
-    tail -n 2 "$work/adamw/log.jsonl" | seed log/whole
-    cp tests/fuzz/seeds/values.json "$DIR/seeds/log/"
     cp "$run"/*.safetensors "$work/sgd/latest/average.safetensors" \
         "$work"/workers/latest/{outer,workers}.safetensors "$DIR/seeds/safetensors/"
-    cp "$run/config.json" "$DIR/seeds/config/"
     cp "$run"/*.json tests/fuzz/seeds/*.json "$DIR/seeds/json/"
 
     # the header's length left out: see fuzz_safetensors.c
@@ -84,10 +78,10 @@ make_seeds() {
       printf '\0001234'; } | seed safetensors/dims
 
     # llm.c's models of one and two channels
-    { words 20240326 3 1 1 1 1 1 1; zeros 992; zeros $((4 * (25 + 4))); } | seed llmc/fp32
-    { words 20240326 5 2 3 1 1 2 4; zeros 992; zeros $((2 * (74 + 16))); } | seed llmc/bf16
+    { words 20240326 3 1 1 1 1 1 1; zeros 992; zeros $((4 * (25 + 4))); } | seed gguf/llmc-fp32
+    { words 20240326 5 2 3 1 1 2 4; zeros 992; zeros $((2 * (74 + 16))); } | seed gguf/llmc-bf16
 
-    # a text's shards and vocabulary; tales and their floor
+    # a text's shards and vocabulary; tales
     printf 'abc abc abc abcab aa aaa aaaa' > "$work/text"
     $PREPARE text "$work/text" --out "$work/bpe" --tokenizer bpe:262 --val-fraction 0 > /dev/null &&
         $PREPARE tales --out "$work/tales" --tokens 300 > /dev/null || return
@@ -100,13 +94,6 @@ make_seeds() {
         $TRAIN --init "$work/gguf" --export "$DIR/seeds/gguf/fp32.gguf" > /dev/null &&
         $TRAIN --init "$work/gguf" --export "$DIR/seeds/gguf/fp16.gguf" --export-dtype fp16 \
             > /dev/null || return
-    { printf '\3'; head -4 "$work/tales/tales_val_000000.floor"; } | seed floor/tales
-    printf '\5batchwise floor 1\n1 2\r\n\n0x1p-3 3e-5\n 0 ' | seed floor/odd
-
-    head -n 2 tests/fixtures/hellaswag.jsonl | cut -c 1-900 | seed hellaswag/published
-    printf '{"label":"3","ctx":"a","endings":["1","2","3","4"]}\r\n\n' | seed hellaswag/short
-    printf '{"text":"a\\n\\ud83d\\ude00","id":1}\r\n\n{"text":""}' | seed jsonl/two
-
     # the first byte: see fuzz_tokenizer.c
     printf '\1YWI= 256\nYWJj 257\nYWE= 258\nYWFh 259\n' | seed tokenizer/tiktoken
     printf '\2},"merges":["a b","ab c","a a","aa aa"]}}' | seed tokenizer/older
@@ -123,12 +110,10 @@ make_seeds || cannot "the seeds cannot be made"
 
 longest() {                                  # an input, in bytes: what the largest seed needs
     case $1 in
-        json | config | resume) echo 3000 ;;
-        log) echo 400 ;;
+        json) echo 3000 ;;
         safetensors) echo 4096 ;;
         gguf) echo 12000 ;;
         tokenizer) echo 6000 ;;
-        floor) echo 256 ;;
         *) echo 2048 ;;
     esac
 }
