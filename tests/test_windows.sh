@@ -95,7 +95,7 @@ end windows_trains
 
 works $train $small --steps 30 --out "$dir/whole"
 works $train $small --steps 10 --out "$dir/run"
-one_line "latest: a link that this system cannot replace; remove it" \
+one_line "latest: not a link of a run; move it away" \
     "${windows[@]}" --resume --out "$dir/run" --steps 20         # wine alone shows Linux's links
 rm "$dir/run/latest"
 good "${windows[@]}" --resume --out "$dir/run" --steps 20

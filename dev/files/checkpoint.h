@@ -1156,49 +1156,16 @@ static inline bool checkpoint_prune(const char *out, int64_t step, size_t keep, 
     return good;
 }
 
-static inline bool same_directory(const char *a, const char *b) {
-    struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
-// OUT/latest is a directory: a copy that followed the link (cp -L) made it one. Gives it the name
-// of its step, or a second name if that one is taken, so that nothing is lost. If it is the step's
-// own directory, it is a link of Linux's, as Windows sees it.
-static inline bool latest_adopt(const char *out, const char *latest, Error *err) {
-    TrainState state;
-    StepName name;
-    Path to;
-    Json json;
-    Error why;
-    if (!checkpoint_load_state(&state, &json, latest, &why))
-        return fail(err, "%s: not a link of a run; move it away or change --out", latest);
-    json_free(&json);
-    for (int copy = 0; copy < 2; copy++) {
-        snprintf(name.text, sizeof name.text, "step_%08lld%s", (long long)state.step,
-                 copy ? ".1" : "");
-        if (!path_join(&to, out, name.text, err)) return false;
-        if (access(to.text, F_OK) != 0) break;
-        if (same_directory(latest, to.text))
-            return rmdir(latest) == 0 ? link_move(out, "latest", name.text, err)
-                 : fail(err, "%s: a link that this system cannot replace; remove it", latest);
-    }
-    if (access(to.text, F_OK) == 0 || rename(latest, to.text) != 0)
-        return fail(err, "%s: a directory where a run has a link, and it cannot become %s: %s; "
-                         "move one of them away", latest, name.text, strerror(errno));
-    warn("%s: a copy made a directory of this link; it is called %s now", latest, name.text);
-    return link_move(out, "latest", name.text, err);
-}
-
 // Makes OUT/latest the link, or file, that a save can move, before any training. A copy may have
-// lost it, and another system may have written the other form. If OUT cannot be written, this
-// fails: a save must not be the first to find out.
+// lost it, and another system may have written the other form; a directory, of a copy that followed
+// the link, is refused. If OUT cannot be written, this fails: a save must not be the first to find
+// out.
 static inline bool latest_repair(const char *out, Error *err) {
     StepName newest = checkpoint_newest(out), named = latest_name(out);
     struct stat info;
     Path latest, link, step;
     if (!path_join(&latest, out, "latest", err)) return false;
     bool there = lstat(latest.text, &info) == 0;
-    if (there && S_ISDIR(info.st_mode)) return latest_adopt(out, latest.text, err);
     if (there && !S_ISLNK(info.st_mode) && !named.text[0])
         return fail(err, "%s: not a link of a run; move it away or change --out", latest.text);
     bool works = path_is_dir(latest.text);               // a link
