@@ -100,6 +100,7 @@ static inline bool gguf_parse(Gguf *g, const unsigned char *bytes, size_t n, Err
     GgufText key;
     GgufValue value;
     uint32_t version;
+    memset(g, 0, sizeof *g);
     g->n = n;
     if (!gguf_is(bytes, n)) return fail(err, "not a GGUF file");
     gguf_take(&b, 4);
