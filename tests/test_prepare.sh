@@ -1,10 +1,8 @@
 #!/usr/bin/env bash
-# prepare, as a user runs it: what it writes, and how it refuses. PREPARE names another binary.
+# prepare, as a user runs it: what it writes, and one refusal of each kind. What its tokens are is
+# in test_tokenizer and test_tiktoken, what JSON lines are in test_jsonl. PREPARE names another
+# binary.
 . "$(dirname "$0")/tools.sh"
-data=${BATCHWISE_DATA:-}
-for place in ../shared/data data; do
-    [ -n "$data" ] || { [ -f "$place/tinyshakespeare.txt" ] && data=$place; }
-done
 
 check() {                                   # check WHAT COMMAND...: the command must succeed
     what=$1; shift
@@ -33,7 +31,6 @@ train=$dir/made/tales/tales_train_000000.bin
 val=$dir/made/tales/tales_val_000000.bin
 count=$(tokens "$train" | wc -l | tr -d ' ')
 same "header of train" "$(ints "$train" 5)" "20240520 1 $count 257 256"
-same "rest of the header" "$(ints "$train" 256 | cut -d' ' -f6- | tr -d ' 0')" ""
 [ "$count" -ge 30000 ] && [ "$count" -lt 31100 ] || note "$count tokens, not 30000"
 same "last token" "$(tokens "$train" | tail -n 1)" 256
 count=$(tokens "$val" | wc -l | tr -d ' ')
@@ -43,8 +40,8 @@ same "first line of the floor" "$(head -n 1 "$floor")" "batchwise floor 1"
 same "a floor for each tale" "$(tail -n +2 "$floor" | wc -l | tr -d ' ')" "$(eots "$val" 256)"
 same "floors are positive numbers" \
     "$(tail -n +2 "$floor" | grep -Evc '^[0-9]+\.?[0-9]*$')" 0
-[ -s "$dir/made/tales/tokenizer.json" ] || note "no tokenizer.json"
-same "temporary files" "$(leftovers "$dir/made/tales")" 0
+same files "$(ls "$dir/made/tales" | xargs)" \
+    "tales_train_000000.bin tales_val_000000.bin tales_val_000000.floor tokenizer.json"
 end tales_writes_shards
 
 check again "$prepare" tales --out "$dir/again" --tokens 30000 --seed 7
@@ -57,9 +54,8 @@ check more "$prepare" tales --out "$dir/again" --tokens 40000 --seed 7 --overwri
 check "validation does not depend on --tokens" cmp "$val" "$dir/again/tales_val_000000.bin"
 check "another seed" "$prepare" tales --out "$dir/again" --tokens 30000 --seed 8 --overwrite
 cmp -s "$train" "$dir/again/tales_train_000000.bin" && note "another seed, the same bytes"
-text_of "$train" | head -c 2000 > "$dir/a"
-text_of "$val" | head -c 2000 > "$dir/b"
-cmp -s "$dir/a" "$dir/b" && note "training and validation tales are the same"
+cmp -s <(text_of "$train" | head -c 2000) <(text_of "$val" | head -c 2000) &&
+    note "training and validation tales are the same"
 end tales_are_their_seed
 
 # With 0, 1 and 2 closed, the first file that is opened must not receive what is printed.
@@ -132,15 +128,6 @@ for k in 3 4 5 6 7 8 9 10; do
 done
 end text_cuts_between_characters
 
-if [ -f "$data/tinyshakespeare.txt" ]; then
-    check shakespeare "$prepare" text "$data/tinyshakespeare.txt" --out "$dir/shakespeare"
-    same train "$(ints "$dir/shakespeare/text_train_000000.bin" 3)" "20240520 1 1003854"
-    same val "$(ints "$dir/shakespeare/text_val_000000.bin" 3)" "20240520 1 111541"
-    end text_splits_tiny_shakespeare
-else
-    skip text_splits_tiny_shakespeare "needs tinyshakespeare.txt in BATCHWISE_DATA"
-fi
-
 # ---- JSON lines ----
 
 { printf '{"text": "one\\n\\u00e9", "id": 1}\n\n{"text":""}\n'
@@ -166,12 +153,8 @@ check "without the torn line" "$prepare" jsonl "$dir/torn.jsonl" --skip-bad --ke
     --val-fraction 0.5 --out "$dir/jsonl" --overwrite
 grep -q "^prepare: 1 lines were left out; the first: .*torn.jsonl: line 5: " "$dir/stderr" ||
     note "$(cat "$dir/stderr")"
-refused "none.jsonl: cannot be opened" jsonl "$dir/none.jsonl" --out "$dir/no"
 refused "3 documents are too few" jsonl "$dir/docs.jsonl" --out "$dir/no"
-refused "0 documents are too few" jsonl - --out "$dir/no"
 refused "bpe:N needs a text to train on" jsonl - --out "$dir/no" --tokenizer bpe:300
-refused "no file" jsonl --out "$dir/no"
-refused "--out: missing" jsonl -
 end jsonl_reads_documents
 
 # ---- text, byte pairs ----
@@ -196,12 +179,10 @@ check "with its file, the same file" cmp "$dir/bpe/tokenizer.json" "$dir/bpe2/to
 check "too little text" "$prepare" text "$dir/1.txt" --out "$dir/bpe2" --tokenizer bpe:5000 \
     --overwrite
 grep -q "no other pair occurs twice" "$dir/stdout" || note "$(cat "$dir/stdout")"
-for bad in bpe: bpe:256 bpe:65537 bpe:-5 bpe:many bpe:1e99; do
+for bad in bpe: bpe:256 bpe:65537 bpe:many; do
     refused "got '$bad', expected bpe:N" text "$dir/1.txt" --out "$dir/no" --tokenizer "$bad"
 done
-refused "bpe:N needs a text to train on" encode --tokenizer bpe:300
-echo '<!DOCTYPE html><title>404</title>' > "$dir/page.json"
-refused "web page" text "$dir/1.txt" --out "$dir/no" --tokenizer "$dir/page.json"
+refused "$dir/1.txt: line 1: expected base64" encode --tokenizer "$dir/1.txt"
 awk 'BEGIN {                                # 65,537 tokens: bytes, merges of two bytes, end of text
     for (i = 0; i < 256; i++) {
         visible = (i > 32 && i < 127) || (i > 160 && i < 173) || i > 173
@@ -225,22 +206,6 @@ check "another end of text" "$prepare" text "$dir/words.txt" --out "$dir/slash" 
 check "by its own name in our files" diff -r "$dir/bpe" "$dir/slash"
 end byte_pairs
 
-if [ -f "$data/gpt2.tiktoken" ]; then
-    same "Hello world" \
-        "$(printf 'Hello world' | "$prepare" encode --tokenizer "$data/gpt2.tiktoken")" "15496 995"
-    if [ -f "$data/tinyshakespeare.txt" ]; then
-        check shakespeare "$prepare" text "$data/tinyshakespeare.txt" --out "$dir/gpt2" \
-            --tokenizer "$data/gpt2.tiktoken"
-        same "train, as nanoGPT counts" \
-            "$(ints "$dir/gpt2/text_train_000000.bin" 5)" "20240520 1 301966 50257 50256"
-        same "val, as nanoGPT counts, and an end" \
-            "$(ints "$dir/gpt2/text_val_000000.bin" 5)" "20240520 1 36060 50257 50256"
-    fi
-    end gpt2s_tokens
-else
-    skip gpt2s_tokens "needs gpt2.tiktoken in BATCHWISE_DATA"
-fi
-
 # ---- encode and decode ----
 
 tail -c +100 "$prepare" | head -c 100000 > "$dir/any"
@@ -248,9 +213,7 @@ tail -c +100 "$prepare" | head -c 100000 > "$dir/any"
 check "any bytes" cmp "$dir/any" "$dir/back"
 same ids "$(printf 'Hi!' | "$prepare" encode)" "72 105 33"
 same nothing "$(printf '' | "$prepare" encode)" ""
-printf '<|endoftext|>' | "$prepare" encode > "$dir/ids"
-same "end of text in a text is text" "$(wc -w < "$dir/ids" | tr -d ' ')" 13
-for bad in '1 x 2' '72 -1' '257' '99999999999999999999' '3.5' '0x41'; do
+for bad in '1 x 2' '72 -1' '257' '3.5'; do
     printf '%s' "$bad" > "$dir/ids"
     input=$dir/ids refused "is not a token id; expected whole numbers from 0 to 256" decode
 done
@@ -266,9 +229,7 @@ check "refused, the shards are left" cmp "$dir/two/text_train_000000.bin" \
 check replace "$prepare" text "$dir/1.txt" --out "$dir/replaced" --overwrite
 same "shards of the same name are replaced" "$(ls "$dir/replaced" | tr '\n' ' ')" \
     "text_train_000000.bin text_val_000000.bin tokenizer.json "
-refused "holds text_" tales --out "$dir/two"
 refused "holds text_" tales --out "$dir/two" --overwrite
-refused "--overwrite replaces them" tales --out "$dir/made/tales"
 mkdir "$dir/vocabulary"
 echo mine > "$dir/vocabulary/tokenizer.json"
 refused "holds shards or a tokenizer already" text "$dir/1.txt" --out "$dir/vocabulary"
@@ -287,9 +248,7 @@ end output_that_is_not_empty
 mkdir "$dir/folder"
 : > "$dir/empty"
 printf x > "$dir/short"
-refused "cannot be opened: No such file" text "$dir/nowhere" --out "$dir/no"
 refused "is a directory" text "$dir/folder" --out "$dir/no"
-refused "is empty" text "$dir/empty" --out "$dir/no"
 refused "is empty" text "$dir/1.txt" "$dir/empty" --out "$dir/no"
 refused "standard input: is empty" text - --out "$dir/no"
 [ ! -c /dev/zero ] || refused "is not a file or a pipe" text /dev/zero --out "$dir/no"
@@ -297,8 +256,8 @@ for magic in '\037\213:gunzip' '\3757zXZ:unxz' '(\265/\375:unzstd' 'PK\003\004:z
              '%%PDF-1.7:pdftotext' '\200\004\225:pickle' '\211PNG:picture' '\377\376:UTF-16 (or' \
              '\376\377:iconv -f UTF-16' 'version https\072//git-lfs:git lfs'; do
     { printf "${magic%%:*}"; cat "$dir/1.txt"; } > "$dir/it is"
-    refused "it is: not a text but " text "$dir/1.txt" "$dir/it is" --out "$dir/no"
-    refused "${magic#*:}" text "$dir/it is" --out "$dir/no"
+    refused "${magic#*:}" text "$dir/1.txt" "$dir/it is" --out "$dir/no"
+    grep -q "it is: not a text but " "$dir/stderr" || note "$(cat "$dir/stderr")"
 done
 input="$dir/it is" refused "standard input: not a text but" text - --out "$dir/no"
 echo 'GGUF is a format, and PAR1 another' > "$dir/about.txt"
@@ -306,43 +265,24 @@ check "a text about formats" "$prepare" text "$dir/about.txt" --out "$dir/about"
 refused "not a text but a shard of tokens; train_gpt2 --train FILE --val FILE reads it" \
     text "$val" --out "$dir/no"
 ln -s "$dir/nowhere" "$dir/dangling"
-refused "dangling: a symbolic link whose target does not exist" tales --out "$dir/dangling"
 refused "dangling: a symbolic link whose target does not exist" tales --out "$dir/dangling/below"
 refused "1 bytes are too few" text "$dir/short" --out "$dir/no"
 refused "no file" text --out "$dir/no"
-refused "--out: missing" text "$dir/1.txt"
 refused "--out: missing" tales
-refused "a file with this name exists" tales --out "$dir/1.txt"
 refused "a file with this name exists" tales --out "$dir/1.txt/no"
-refused "--out: its value is missing" tales --out
 refused "--tokens: got '0', expected a whole" tales --out "$dir/no" --tokens 0
-refused "--val-fraction: got '1'" text "$dir/1.txt" --out "$dir/no" --val-fraction 1
 refused "--tokenizer: " text "$dir/1.txt" --out "$dir/no" --tokenizer "$dir/nothing.json"
 refused "the nearest is tales" tale
-refused "unknown command" something
 refused "no command"
 for command in "" tales text jsonl encode decode; do
     check "help of $command" "$prepare" $command --help
     grep -q "^usage: prepare" "$dir/stdout" || note "no help for '$command'"
-    mv "$dir/stdout" "$dir/help"
-    check "-h of $command" "$prepare" $command -h
-    cmp -s "$dir/stdout" "$dir/help" || note "-h of '$command' is not its --help"
+    "$prepare" $command -h | cmp -s - "$dir/stdout" || note "-h of '$command' is not its --help"
 done
-if [ "$(id -u)" != 0 ]; then
-    mkdir -m 555 "$dir/locked"
-    refused "Permission denied" tales --out "$dir/locked"
-    refused "Permission denied" tales --out "$dir/locked/no"
-elif [ -d /proc/self ]; then
-    refused "/proc/" tales --out /proc --tokens 1000
-fi
 end mistakes
 
 # ---- disasters ----
 
-( ulimit -f 100; "$prepare" tales --out "$dir/no" --tokens 1e6 > /dev/null 2> "$dir/stderr" )
-same "status of a run out of file size" $? 1
-grep -q "writing to .* failed" "$dir/stderr" || note "$(cat "$dir/stderr")"
-[ ! -e "$dir/no" ] || note "left $(ls "$dir/no")"
 ( ulimit -f 50; "$prepare" text "$dir/any" --out "$dir/two" --overwrite > /dev/null \
     2> "$dir/stderr" )
 same "status of a text out of file size" $? 1
@@ -354,26 +294,6 @@ grep -q "writing to .* failed" "$dir/stderr" || note "$(cat "$dir/stderr")"
 check "the old shards are left" cmp "$dir/before" "$dir/two/text_train_000000.bin"
 same "temporary files" "$(leftovers "$dir/two")" 0
 end a_file_too_large
-
-mkdir "$dir/disk"
-cat > "$dir/full.sh" <<'END'
-mount -t tmpfs -o size=200k none "$2" 2> /dev/null || exit 77
-"$1" tales --out "$2" --tokens 1e6 > /dev/null 2> "$3"
-[ $? = 1 ] || exit 1
-[ -z "$(ls -A "$2")" ] || exit 2
-END
-unshare -rm sh "$dir/full.sh" "$prepare" "$dir/disk" "$dir/stderr" 2> /dev/null
-status=$?
-if [ $status != 0 ] && ! { [ $status -le 2 ] && [ -s "$dir/stderr" ]; }; then
-    unshare -m sh "$dir/full.sh" "$prepare" "$dir/disk" "$dir/stderr" 2> /dev/null
-    status=$?
-fi
-case $status in
-    0) grep -q "No space left" "$dir/stderr" || why="says: $(cat "$dir/stderr")"; end a_full_disk ;;
-    1) why="no status 1"; end a_full_disk ;;
-    2) why="files are left"; end a_full_disk ;;
-    *) skip a_full_disk "needs the right to mount a small tmpfs" ;;
-esac
 
 "$prepare" tales --out "$dir/killed" --tokens 1e9 > /dev/null 2>&1 &
 pid=$!
@@ -411,12 +331,9 @@ interrupted() {
 is_ignored() { ! bash -c "trap 'exit 0' $1; kill -s $1 \$\$; exit 1"; }
 mkfifo "$dir/endless"
 exec 9<> "$dir/endless"                      # a pipe that has a writer, who writes nothing
-for before in "" "$dir/again"; do
-    for signal in INT TERM HUP; do
-        is_ignored $signal || interrupted $signal tales --tokens 1e9
-    done
-done
 before= interrupted TERM text -
+before=$dir/again interrupted TERM tales --tokens 1e9
+is_ignored INT || before= interrupted INT tales --tokens 1e9
 exec 9>&-
 set +m
 end interrupted_runs_leave_nothing
@@ -468,13 +385,8 @@ if [ -n "${CC:=$(command -v cc)}" ] && [ -f dev/data/tales.c ] &&
     for shard in "$dir"/shards/tales_train_*.bin; do tokens "$shard"; done > "$dir/a"
     tokens "$train" > "$dir/b"
     check "shards in a row are the one shard" cmp "$dir/a" "$dir/b"
-    for shard in "$dir"/shards/tales_val_00000[0-3].bin; do
-        same "floors of $shard" "$(($(wc -l < "${shard%.bin}.floor") - 1))" "$(eots "$shard" 256)"
-    done
-    head -c 12345 "$dir/any" > "$dir/12345"
-    check "a long text" "$dir/small" text "$dir/12345" --out "$dir/long" --val-fraction 0
-    same "its shards" "$(for s in "$dir"/long/*.bin; do ints "$s" 3; echo; done | cut -d' ' -f3 |
-        tr '\n' ' ')" "5000 5000 2346 "
+    shard=$dir/shards/tales_val_000001.bin
+    same "floors of $shard" "$(($(wc -l < "${shard%.bin}.floor") - 1))" "$(eots "$shard" 256)"
     # blocks of 64 bytes are cut everywhere, and the long word makes them grow
     { head -c 30000 "$dir/any"; cat "$dir/words.txt"; printf '%05000d' 0; } > "$dir/mixed"
     $CC -O1 -std=gnu11 -w -DTEXT_BLOCK=64 -o "$dir/blocks" dev/data/prepare.c dev/data/tales.c -lm
