@@ -3,7 +3,6 @@
 # TRAIN and PREPARE name other binaries.
 . "$(dirname "$0")/tools.sh"
 absolute train
-trap 'umount "$dir/disk" 2>/dev/null; rm -rf "$dir"' EXIT
 export ASAN_OPTIONS=allocator_may_return_null=1:$ASAN_OPTIONS
 
 # ---- tools ----
@@ -51,12 +50,9 @@ le() {                                      # le BYTES NUMBER...
 le16() { le 2 "$@"; }
 le32() { le 4 "$@"; }
 header() { le32 20240520 1 "$1" "$2" "$3"; head -c 1004 /dev/zero; }
-patch() { le32 "$3" | dd of="$1" bs=4 seek="$2" conv=notrunc 2> /dev/null; }
-shorten() { head -c "$2" "$1" > "$dir/head" && mv "$dir/head" "$1"; }
-corpus() {                                  # corpus NAME: a copy of the small corpus to damage
+corpus() {                                  # a copy of the small corpus to damage
     rm -rf "$dir/bad"
     cp -r "$data" "$dir/bad"
-    bad_train=$dir/bad/tales_train_000000.bin
     bad_val=$dir/bad/tales_val_000000.bin
 }
 
@@ -85,9 +81,6 @@ for key in step tokens samples loss lr grad_norm batch_tokens seconds seconds_da
     same "lines with $key" "$(values step $key | grep -c '^[0-9]')" 300
 done
 same "steps with a data sheet" "$(grep -c '"mfu_datasheet":null' "$log")" 300
-for key in step tokens val_loss; do
-    same "evaluations with $key" "$(values eval $key | grep -c '^[0-9]')" 3
-done
 for key in parameters floor seed lr layers micro_batch data; do
     [ -n "$(values start $key)" ] || note "the start event lacks $key"
 done
@@ -136,38 +129,27 @@ same "evaluations" "$(values eval step) $(values eval tokens)" "0 0"
 good --tokens 600 --out "$dir/out" --overwrite
 same "--tokens 600 of 64 an update" "$(values step tokens | tail -n 1)" 640
 same "the last update is evaluated" "$(values eval step)" 10
-good --tokens 640 --out "$dir/out" --overwrite
-same "--tokens 640" "$(values step tokens | tail -n 1)" 640
 good --target-loss 4.5 --steps 2000 --lr 2e-2 --eval-every 20 --out "$dir/out" --overwrite
 same "evaluations at the target or below" "$(values eval val_loss | awk '$1 <= 4.5' | xargs)" \
     "$(values eval val_loss | tail -n 1)"
 same "how it ended" "$(values end reason)" '"done"'
-good --target-loss 1 --lr 2e-2 --steps 5 --out "$dir/out" --overwrite
-same "a target out of reach" "$(values end step)" 5
 end train_length
 
-good --steps 10 --eval-every 4 --out "$dir/out" --overwrite
-same "--eval-every 4" "$(values eval step | xargs)" "4 8 10"
-good --steps 10 --eval-every 200tok --out "$dir/out" --overwrite
-same "--eval-every 200tok" "$(values eval step | xargs)" "4 7 10"
-good --steps 10 --eval-every 0 --out "$dir/out" --overwrite
-same "--eval-every 0" "$(values eval step | xargs)" 10
+# test_schedule has the periods themselves.
 good --steps 10 --eval-every 5 --out "$dir/out" --overwrite
 same "an evaluation at the end only once" "$(values eval step | xargs)" "5 10"
-good --steps 10 --sample-every 4 --max-new 5
-same "--sample-every 4" "$(grep -c '^--- the model writes' "$dir/stdout")" 2
-good --steps 10 --sample-every 200tok --max-new 5
+good --steps 10 --eval-every 0 --sample-every 200tok --max-new 5 --out "$dir/out" --overwrite
+same "--eval-every 0" "$(values eval step | xargs)" 10
 same "--sample-every 200tok" "$(grep -c '^--- the model writes' "$dir/stdout")" 3
 end train_periods
 
-good --steps 2 --log "$dir/elsewhere.jsonl"
-same "--log without --out" "$(values step step "$dir/elsewhere.jsonl" | xargs)" "1 2"
 good --steps 2 --log "$dir/elsewhere.jsonl" --out "$dir/out2"
+same "--log" "$(values step step "$dir/elsewhere.jsonl" | xargs)" "1 2"
 [ ! -e "$dir/out2/log.jsonl" ] || note "--log leaves a second log in --out"
 end train_log_elsewhere
 
 # With 0, 1 and 2 closed, the first files that are opened must not receive the terminal's text.
-for closed in 0 1 2 "0 1 2"; do
+for closed in 1 "0 1 2"; do
     with_defaults --steps 2 --sample-every 1 --out "$dir/closed $closed"
     ( for fd in $closed; do eval "exec $fd>&-"; done; exec "$train" "${arguments[@]}" ) \
         > "$dir/stdout" 2> "$dir/stderr" < /dev/null
@@ -183,7 +165,6 @@ for name in "a b" "[x]" "star*" "what?" 'back\slash' "-dash" "it's" '$(echo x)';
     hint=$(sed -n 's/^  .* --init \(.*\) --generate .*/\1/p' "$dir/stdout")
     same "the directory of the hint" "$(eval "printf %s $hint")" "$dir/$name/out"
 done
-good --data "$dir/a b/" --steps 1
 (cd "$dir" && "$train" --data=-dash --layers 1 --heads 2 --channels 16 --steps 1 --out=-out) \
     > "$dir/stdout" 2>&1 || note "a relative path: $(tail -n 1 "$dir/stdout")"
 has "$dir/stdout" "--init ./-out --generate"
@@ -200,12 +181,8 @@ grep -qi -e '-nan' "$dir/stdout" && note "a signed nan: $(grep -i -m 1 -e -nan "
 end train_skips_what_is_not_finite
 
 good --steps 2 --out "$dir/deep/er/out"
-good --steps 2 --out "$dir/deep/er/out" --overwrite
 cp "$dir/deep/er/out/log.jsonl" "$dir/before"
-run --steps 3 --out "$dir/deep/er/out"
-same "status" $status 1
-same "lines" "$(lines "$dir/stderr")" 1
-has "$dir/stderr" "--overwrite"
+refused "--overwrite" --steps 3 --out "$dir/deep/er/out"
 cmp -s "$dir/before" "$dir/deep/er/out/log.jsonl" || note "a refused run changed the log"
 good --steps 3 --out "$dir/deep/er/out" --overwrite
 same "the new run" "$(values step step "$dir/deep/er/out/log.jsonl" | xargs)" "1 2 3"
@@ -219,26 +196,22 @@ trained() {                                 # trained NAME ARGS...: leaves its l
     paste -d ' ' <(values step loss "$dir/log") <(values step grad_norm "$dir/log") > "$dir/$name"
     same "steps of $name" "$(lines "$dir/$name")" 10
 }
-for B in 1 2 4 8; do trained by$B --micro-batch $B --batch-tokens 256; done
-for B in 2 4 8; do
-    paste -d ' ' "$dir/by1" "$dir/by$B" | awk '
-        function off(a, b) { return a > b ? (a - b) / b : (b - a) / b }
-        off($1, $3) > 1e-5 || off($2, $4) > 1e-5 { print; bad = 1 } END { exit bad }' \
-        > "$dir/differ" || note "micro-batches of 1 and $B: $(head -n 1 "$dir/differ")"
-done
+for B in 1 8; do trained by$B --micro-batch $B --batch-tokens 256; done
+paste -d ' ' "$dir/by1" "$dir/by8" | awk '
+    function off(a, b) { return a > b ? (a - b) / b : (b - a) / b }
+    off($1, $3) > 1e-5 || off($2, $4) > 1e-5 { print; bad = 1 } END { exit bad }' \
+    > "$dir/differ" || note "micro-batches of 1 and 8: $(head -n 1 "$dir/differ")"
 cmp -s "$dir/by1" "$dir/by8" && [ "$(sort -u "$dir/by1" | wc -l)" -lt 10 ] && note "no step differs"
 end train_micro_batches_agree
 
 wide="--layers 2 --heads 3 --channels 48 --seq-len 48 --micro-batch 3"
-for n in 1 2 3; do
+for n in 1 3; do
     trained threads$n $wide --threads $n --sample-every 10 --max-new 60
     sed -n '/^--- the model/,/^---$/p' "$dir/stdout" > "$dir/sample$n"
 done
 if [ "$(values start threads_used "$dir/log")" = 3 ]; then
-    for n in 2 3; do
-        cmp -s "$dir/threads1" "$dir/threads$n" || note "1 and $n threads differ"
-        cmp -s "$dir/sample1" "$dir/sample$n" || note "samples of 1 and $n threads differ"
-    done
+    cmp -s "$dir/threads1" "$dir/threads3" || note "1 and 3 threads differ"
+    cmp -s "$dir/sample1" "$dir/sample3" || note "samples of 1 and 3 threads differ"
     [ -s "$dir/sample1" ] || note "no sample"
     end train_threads_agree
 else
@@ -322,7 +295,7 @@ if script --version 2> /dev/null | grep -q util-linux; then
         [ "$widest" -lt "$1" ] || note "a line of $widest on a terminal of $1 wraps"
     }
     with_defaults --steps 400 --lr 1e-2 --eval-every 200
-    for columns in 120 80 60 40; do
+    for columns in 80 40; do
         on_terminal $columns "$train" "${arguments[@]}"
         grep -q $'\rstep' "$dir/tty" || note "not renewed in place"
         [ "$(grep -c '^step' "$dir/shown")" -ge 2 ] || note "no progress on a terminal"
@@ -358,27 +331,27 @@ fi
 
 # ---- bad shards ----
 
-corpus; rm "$bad_train"
+corpus; rm "$dir/bad/tales_train_000000.bin"
 refused "no such" --data "$dir/bad"
 mkdir "$dir/texts" && echo text > "$dir/texts/a.txt"
 refused "a.txt: cannot open the directory: Not a directory; \`./prepare text" --data "$dir/texts/a.txt"
 refused "holds texts, expected shards; \`./prepare text" --data "$dir/texts"
-refused "no such" --train "$dir/nowhere/*.bin" --val "$data/*val*.bin"
 end train_missing_shards
 
-corpus; shorten "$bad_train" 20001;         refused "truncated" --data "$dir/bad"
-corpus; echo '<html>404</html>' > "$bad_val"; refused "web page" --data "$dir/bad"
-end train_damaged_shards
+corpus; echo '<html>404</html>' > "$bad_val"
+refused "web page" --data "$dir/bad"
+corpus; sed -i.keep '$d' "$dir/bad/tales_val_000000.floor"; rm "$dir"/bad/*.keep
+refused ".floor" --data "$dir/bad"
+corpus; echo '{"not": "a tokenizer"}' > "$dir/bad/tokenizer.json"
+refused "tokenizer.json" --data "$dir/bad"
+end train_damaged_data
 
 # Whole words of a name choose its split; no file serves both.
 mkdir "$dir/words"
 cp "$data/tales_train_000000.bin" "$dir/words/carnival_train_0.bin"
 refused "has the word val" --data "$dir/words"
 cp "$data/tales_val_000000.bin" "$dir/words/val.bin"
-cp "$data/tales_val_000000.bin" "$dir/words/interval.bin"
-good --data "$dir/words" --steps 1 --log "$dir/log" --overwrite
-good --data "$data" --steps 1 --log "$dir/log2"
-same "loss" "$(values step loss "$dir/log")" "$(values step loss "$dir/log2")"
+good --data "$dir/words" --steps 1
 ln "$dir/words/val.bin" "$dir/words/val_and_train.bin"
 refused "val_and_train.bin: is in both splits" --data "$dir/words"
 end train_splits_share_no_file
@@ -388,17 +361,13 @@ end train_splits_share_no_file
 { header 100 0 0; le16 $(seq 500 500 50000); } > "$dir/x_val.bin"
 good --train "$dir/x_train.bin" --val "$dir/x_val.bin" --steps 2 --log "$dir/log" --overwrite
 same "its vocabulary" "$(values start vocab "$dir/log")" 50257
-patch "$dir/x_train.bin" 400 50257
-refused "outside the vocabulary" --train "$dir/x_train.bin" --val "$dir/x_val.bin"
 refused "vocabulary" --train "$data/*train*.bin" --val "$dir/x_val.bin"
 end train_shards_of_unknown_vocabulary
 
-refused "--seq-len" --seq-len 1e6
 { header 20 257 256; le16 $(seq 20); } > "$dir/short.bin"
 refused "too few for windows of 32" --train "$dir/short.bin" --val "$data/*val*.bin"
 length=${told_line##*--seq-len }
 good --train "$dir/short.bin" --val "$data/*val*.bin" --seq-len "${length% or less}" --steps 2
-refused "too few for windows of 32" --train "$data/*train*.bin" --val "$dir/short.bin"
 end train_text_shorter_than_T
 
 corpus; { header 101 257 256; le16 $(seq 101); } > "$bad_val"
@@ -406,10 +375,9 @@ rm "$dir/bad/tales_val_000000.floor"
 good --data "$dir/bad" --eval-tokens 1000 --steps 1 --log "$dir/log" --overwrite
 has "$dir/stdout" "asks for 1000"
 same "what is there is used" "$(values eval eval_tokens "$dir/log")" 96
-good --data "$dir/bad" --eval-tokens 96 --steps 1
-grep -q "asks for" "$dir/stdout" && note "a note without need"
 good --data "$dir/bad" --eval-tokens 0 --steps 1 --log "$dir/log" --overwrite
 same "--eval-tokens 0 is all" "$(values eval eval_tokens "$dir/log")" 96
+grep -q "asks for" "$dir/stdout" && note "a note without need"
 end train_short_validation
 
 # The training loss at the evaluations: of a copy of the validation split it is the same; of as many
@@ -426,22 +394,12 @@ same "training losses at rest" "$(values eval train_eval_loss "$dir/log" | cut -
 has "$dir/stdout" ", training loss "
 end train_loss_beside_validation
 
-corpus; sed -i.keep '$d' "$dir/bad/tales_val_000000.floor"; rm "$dir"/bad/*.keep
-refused ".floor" --data "$dir/bad"
-end train_damaged_floor
-
-corpus; echo '{"not": "a tokenizer"}' > "$dir/bad/tokenizer.json"
-refused "tokenizer.json" --data "$dir/bad"
-end train_damaged_tokenizer
-
 corpus; rm "$dir/bad/tokenizer.json"
 good --data "$dir/bad" --steps 1 --out "$dir/ids"
 as_is --init "$dir/ids" --generate "1, 20 3" --max-new 4
 grep -qE '^1, 20 3( [0-9]+){4}$' "$dir/stdout" || note "no ids: $(cat "$dir/stdout")"
-for prompt in "" x 1x "1 257"; do
-    "$train" --init "$dir/ids" --generate "$prompt" 2> "$dir/stderr" && note "'$prompt' is accepted"
-    has "$dir/stderr" "as ids from 0 to 256"
-done
+"$train" --init "$dir/ids" --generate "1 257" 2> "$dir/stderr" && note "a 257 is accepted"
+has "$dir/stderr" "as ids from 0 to 256"
 refused "name one with --tokenizer FILE" --data "$dir/bad" --steps 2 --sample-every 1
 good --data "$dir/bad" --steps 1 --sample-every 1 --tokenizer "$data/tokenizer.json"
 same "samples" "$(grep -c '^--- the model writes' "$dir/stdout")" 1
@@ -450,11 +408,7 @@ end train_samples_need_a_tokenizer
 # ---- bad flags: test_options has all of them ----
 
 refused "the nearest is 128" --batch-tokens 127
-refused "the nearest is --micro-batch" --microbatch 4
-refused "--lr: got 'abc', expected" --lr abc
 refused "does not divide" --heads 3
-good --steps 3 --steps 2 --log "$dir/log" --overwrite
-same "of two --steps" "$(values end step "$dir/log")" 2
 "$train" > "$dir/stdout" 2> "$dir/stderr"
 same "status without arguments" $? 1
 same "lines without arguments" "$(lines "$dir/stderr")" 1
@@ -465,7 +419,6 @@ end train_bad_flags
 "$train" --help > "$dir/help" 2> "$dir/stderr"
 same "status of --help" $? 0
 [ ! -s "$dir/stderr" ] || note "--help writes to stderr"
-awk 'length($0) > 100' "$dir/help" | grep -q . && note "--help is wider than 100 columns"
 "$train" -h | cmp -s - "$dir/help" || note "-h is not --help"
 end train_help
 
@@ -493,17 +446,13 @@ fi
 
 refused "memory" --layers 1000 --channels 65536 --heads 1
 refused "GB, and this machine has" --layers 1000 --channels 8192 --heads 64
-good --data "$data" --seq-len 1000 --micro-batch 1 --steps 1
-refused "memory" --seq-len 10000 --micro-batch 65536
 good --steps 1 --out "$dir/fits"
 cp "$dir/fits/log.jsonl" "$dir/before"
 run --layers 1000 --channels 65536 --heads 1 --out "$dir/fits" --overwrite
 cmp -s "$dir/before" "$dir/fits/log.jsonl" || note "a run that does not fit wiped the one before"
 if ! grep -qa __asan_init "$train"; then
-    for use in "--channels 512" "--micro-batch 4096" "--seq-len 15000 --micro-batch 4"; do
-        (ulimit -v 200000; refused "memory" --layers 8 $use; echo "$why" > "$dir/why")
-        why=${why:-$(cat "$dir/why")}
-    done
+    (ulimit -v 200000; refused "memory" --layers 8 --micro-batch 4096; echo "$why" > "$dir/why")
+    why=${why:-$(cat "$dir/why")}
 fi
 end train_too_large_for_memory
 
@@ -520,16 +469,10 @@ if [ "$(values start threads_used "$dir/log")" = 2 ]; then
     same "threads of OMP_NUM_THREADS=1000" "$(values start threads_used "$dir/log")" "$used"
     OMP_NUM_THREADS=2 good --threads 0 --steps 2 --log "$dir/log" --overwrite
     same "threads of OMP_NUM_THREADS=2" "$(values start threads_used "$dir/log")" 2
-    refused "--threads: got '1025', expected a whole number from 0 to 1024" --threads 1025
-    for n in 1025 100000 99999999999; do
-        OMP_NUM_THREADS=$n run --threads 0
-        same "status of OMP_NUM_THREADS=$n" $status 1
-        has "$dir/stderr" "train_gpt2: OMP_NUM_THREADS: got "     # libgomp adds a line to the longest
-        OMP_NUM_THREADS=$n "$prepare" text "$0" --out "$dir/no" > "$dir/stdout" 2> "$dir/stderr"
-        same "status of prepare, OMP_NUM_THREADS=$n" $? 1
-    done
+    OMP_NUM_THREADS=100000 refused "OMP_NUM_THREADS: got " --threads 0
+    OMP_NUM_THREADS=100000 "$prepare" text "$0" --out "$dir/no" > "$dir/stdout" 2> "$dir/stderr"
+    same "status of prepare, OMP_NUM_THREADS=100000" $? 1
     OMP_STACKSIZE=64k refused "OMP_STACKSIZE: a stack of 64 kB is too small" --threads 2
-    OMP_STACKSIZE="1 M" good --threads 2 --steps 2
     (ulimit -s 64; refused "ulimit -s: a stack of 64 kB is too small"; echo "$why" > "$dir/why")
     why=${why:-$(cat "$dir/why")}
     if ! grep -qa __asan_init "$train"; then
@@ -558,57 +501,25 @@ fi
 # ---- where it cannot write ----
 
 echo "in the way" > "$dir/file"
-refused "$dir/file" --out "$dir/file"
 refused "$dir/file" --out "$dir/file/below"
-refused "log" --log "$dir/nowhere/log.jsonl"
 refused "log" --log "$dir"
 mkdir "$dir/locked" && chmod 000 "$dir/locked"
 [ -r "$dir/locked" ] ||                     # root reads every directory
     refused "cannot open the directory: Permission denied" --data "$dir/locked"
 ln -s "$dir/nowhere" "$dir/dangling"
-refused "dangling: a symbolic link whose target does not exist" --out "$dir/dangling"
 refused "dangling: a symbolic link whose target does not exist" --out "$dir/dangling/below"
 same "what was in the way" "$(cat "$dir/file")" "in the way"
-mkdir -p "$dir/taken/log.jsonl"
-run --out "$dir/taken" --overwrite
-same "status where log.jsonl is a directory" $status 1
-same "lines where log.jsonl is a directory" "$(lines "$dir/stderr")" 1
 end train_out_in_the_way
 
-mkdir -p "$dir/locked"
-chmod 555 "$dir/locked"
-if [ "$(id -u)" != 0 ]; then
-    refused "Permission denied" --out "$dir/locked/out"
-    end train_out_read_only
-elif command -v setpriv > /dev/null; then
-    chmod 755 "$dir"; chmod -R a+rX "$data"; cp "$train" "$dir/program"
-    with_defaults --out "$dir/locked/out"
-    setpriv --reuid 65534 --regid 65534 --clear-groups "$dir/program" "${arguments[@]}" \
-        > "$dir/stdout" 2> "$dir/stderr"
-    same "status" $? 1
-    same "lines" "$(lines "$dir/stderr")" 1
-    has "$dir/stderr" "Permission denied"
-    end train_out_read_only
-else
-    skip train_out_read_only "needs a user that is not root, or setpriv"
-fi
-
-full() {                                    # full LOG ARGS...: ends when the log has no more room
-    full_log=$1; shift
-    run "$@"
+if [ -c /dev/full ]; then
+    run --log /dev/full --steps 2
     same "status on a full disk" $status 1
     same "lines on a full disk" "$(lines "$dir/stderr")" 1
-    has "$dir/stderr" "train_gpt2: $full_log: "
+    has "$dir/stderr" "train_gpt2: /dev/full: "
     has "$dir/stderr" "No space left"
-}
-mkdir "$dir/disk"
-if [ -c /dev/full ]; then
-    full /dev/full --log /dev/full --steps 2
-    if mount -t tmpfs -o size=32k none "$dir/disk" 2> /dev/null; then
-        full "$dir/disk/out/log.jsonl" --out "$dir/disk/out" --steps 1000
-        values step loss "$dir/disk/out/log.jsonl" | grep -q . || note "nothing was logged before"
-        umount "$dir/disk"
-    fi
+    "$train" --init "$dir/longer" --generate "Once" > /dev/full 2> "$dir/stderr"
+    same "status of a text on a full disk" $? 1
+    same "its lines" "$(lines "$dir/stderr")" 1
     end train_full_disk
 else
     skip train_full_disk "needs /dev/full"
@@ -642,32 +553,17 @@ written --generate ""
 written --generate "$(head -c 3000 /dev/zero | tr '\0' a)" --max-new 5
 same "bytes after a long prompt" "$(head -c 3000 "$dir/text" | tr -d a | wc -c | tr -d ' ')" 0
 [ "$(wc -c < "$dir/text")" -gt 3000 ] || note "nothing after a long prompt"
-written --generate "not"$'\x01'"text"$'\xff' --max-new 5
 written --generate=--dashes --max-new 5;            has "$dir/text" "--dashes"
 end train_generates
 
-if [ -c /dev/full ]; then
-    "$train" --init "$dir/model" --generate "Once" > /dev/full 2> "$dir/stderr"
-    same "status" $? 1
-    same "lines on stderr" "$(lines "$dir/stderr")" 1
-    end train_generates_to_a_full_disk
-else
-    skip train_generates_to_a_full_disk "needs /dev/full"
-fi
-
-unwritten() {                               # unwritten WORDS ARGS...: one line that holds the words
-    "$train" --generate x "${@:2}" > "$dir/stdout" 2> "$dir/stderr" < /dev/null
-    same "status of '${*:2}'" $? 1
-    same "lines of '${*:2}'" "$(lines "$dir/stderr")" 1
-    has "$dir/stderr" "$1"
-    [ ! -s "$dir/stdout" ] || note "'${*:2}' writes before it refuses"
-}
-unwritten nowhere --init "$dir/nowhere"
 written --generate x --seq-len 16 --max-new 40
 "$train" --resume --out "$dir/model" --generate x > "$dir/stdout" 2>&1 || note "not from --out"
-"$train" --generate x > "$dir/stdout" 2> "$dir/stderr" < /dev/null
-same "status without a model" $? 1
-same "lines without a model" "$(lines "$dir/stderr")" 1
+for init in "--init $dir/nowhere" ""; do
+    "$train" --generate x $init > "$dir/stdout" 2> "$dir/stderr" < /dev/null
+    same "status without a model, $init" $? 1
+    same "lines without a model, $init" "$(lines "$dir/stderr")" 1
+    silent "$dir/stdout"
+done
 end train_generate_without_a_model
 
 # ---- memory errors ----
