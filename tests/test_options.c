@@ -147,19 +147,16 @@ TEST(small_command_lines) {
 
 // Whatever the user pastes, the message stays one line of bounded length.
 TEST(one_line_whatever_is_given) {
-    char name[3000], value[3000];
-    memset(name, 'q', sizeof name);
-    memset(value, '\n', sizeof value);
-    memcpy(name, "--", 2);
-    name[2999] = value[2999] = '\0';
-    char program[] = "p", heads[] = "--heads", torn[] = "--he\x1b[1m\nads";
-    char *lines[4][3] = { { program, name, value }, { program, value, NULL },
-                          { program, heads, value }, { program, torn, NULL } };
-    for (int i = 0; i < 4; i++) {
+    static char name[3000], value[3000], program[] = "p", heads[] = "--heads";
+    memset(name, 'q', sizeof name - 1);
+    memset(value, '\n', sizeof value - 1);
+    memcpy(name, "--h\x1b[1m\n", 9);
+    char *lines[3][3] = { { program, name, value }, { program, value, value },
+                          { program, heads, value } };
+    for (int i = 0; i < 3; i++) {
         Small s;
         Error err = { "" };
-        CHECK(!options_parse(&s, small_table, SMALL, lines[i][2] ? 3 : 2, lines[i], NULL, NULL,
-                             &err));
+        CHECK(!options_parse(&s, small_table, SMALL, 3, lines[i], NULL, NULL, &err));
         CHECK_MSG(err.text[0] && !strpbrk(err.text, "\n\x1b") && strlen(err.text) < 150, "%d: %s",
                   i, err.text);
     }
@@ -180,32 +177,16 @@ TEST(positional_arguments) {
     CHECK(options_parse(&s, small_table, SMALL, line.argc, line.argv, files, &n, &err) && n == 0);
 }
 
-TEST(edit_distances) {
-    static const struct { const char *a, *b; int want; } cases[] = {
-        { "", "", 0 }, { "lr", "", 2 }, { "", "lr", 2 }, { "lr", "lr", 0 }, { "lr", "rl", 1 },
-        { "kitten", "sitting", 3 }, { "ca", "abc", 3 }, { "haeds", "heads", 1 },
-        { "heads", "heds", 1 }, { "heads", "headds", 1 }, { "heads", "hexds", 1 },
-        { "abcdef", "badcfe", 3 },
-    };
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        const char *a = cases[i].a, *b = cases[i].b;
-        int got = edit_distance(a, (int)strlen(a), b, (int)strlen(b));
-        CHECK_MSG(got == cases[i].want, "%s to %s: %d, not %d", a, b, got, cases[i].want);
-    }
-}
-
 TEST(numbers) {
     static const struct { const char *text; double x; bool real, whole; const char *back; } cases[] = {
         { "1e3", 1000, true, true, "1000" }, { "-.5E-1", -0.05, true, false, "-0.05" },
-        { "1e-400", 0, false, false, "" }, { "-1e-999", 0, false, false, "" },
+        { "1e-400", 0, false, false, "" },
         { "0e-999", 0, true, true, "0" }, { "1e999", 0, false, false, "" },
         { "nan", 0, false, false, "" }, { "0x1", 0, false, false, "" },
         { "1.5e1", 15, true, true, "15" }, { "1.55e1", 15.5, true, false, "15.5" },
         { "0.000001", 1e-6, true, false, "1e-6" }, { "6e-4", 6e-4, true, false, "0.0006" },
-        { "1e15", 1e15, true, true, "1e15" }, { "65536", 65536, true, true, "65536" },
         { "1000000", 1e6, true, true, "1e6" }, { "1234567", 1234567, true, true, "1234567" },
         { "9007199254740992", 9007199254740992.0, true, true, "9007199254740992" },
-        { "0.999999", 0.999999, true, false, "0.999999" },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         double x = 0, y = 0;
@@ -280,9 +261,8 @@ static bool is_number(const Option *o) {
 // in it; one step further is not, nor is garbage.
 TEST(each_row) {
     static const char *const garbage[] = {
-        "", "x", "1x", "x1", "0x10", "nan", "NAN", "inf", "-inf", "infinity", "1e999", "-1e999",
-        "-1", "-5", "-9999999999999999999999", "99999999999999999999999999", "1e", "e5", ".", "+",
-        "-", "1,5", "1 ", " 1", "1 2", "1\n", "1.5.2", "1k", "1e15.5", "\xC2\xBD",
+        "", "x", "1x", "0x10", "nan", "inf", "1e999", "-1", "99999999999999999999999999", "1e", "-",
+        "1,5", "1 ", " 1", "1.5.2", "1k", "\xC2\xBD",
     };
     for (int i = 0; i < TRAIN_OPTIONS; i++) {
         TrainOptions given, plain;
@@ -317,8 +297,7 @@ TEST(each_row) {
         snprintf(past, sizeof past, "%.17g", real ? o->minimum * 0.999 - 1e-300 : o->minimum - 1);
         one_refused(o->name, past);
     }
-    static const char *const periods[] = { "tok", "5toks", "5 tok", "-5tok", "1e16",
-                                           "000000000000000000000000000000000000001" };
+    static const char *const periods[] = { "tok", "5toks", "5 tok", "-5tok", "1e16" };
     for (size_t k = 0; k < COUNT(periods); k++) one_refused("eval-every", periods[k]);
 }
 
@@ -382,7 +361,6 @@ static const Row rules[] = {
     { "--data d --train t", "!--data: |names both splits" },
     { "--data d --val v", "!--data: |names both splits" }, { "--train t --val v", "val=\"v\"" },
     { "--train t", "!--val: |--train needs --val" }, { "--generate=Once", "generate=\"Once\"" },
-    { "--val v --steps 0", "!--data: |nothing to train on" },
     { "--generate=Once --init m --tokenizer t --data d --seq-len 8 --max-new 3 --temperature 1 "
       "--top-k 2 --top-p 0.5 --threads 2 --seed 3", "top_k=2" },
     { "--generate=Once --resume --out m", "resume=true" },
@@ -392,19 +370,14 @@ static const Row rules[] = {
     { "--export a.b/m.gguf --export-dtype fp16 --resume --out m", "export_dtype=\"fp16\"" },
     { "--export m.gguf --out m", "!--out: is for training|--export only reads" },
     { "--export m.gguf --init m --seed 3", "!--seed: is for training|--init DIR" },
-    { "--export m.gguf --init m --temperature 1", "!--temperature: |leave it out" },
     { "--export m.gguf --init m --generate x", "!--export: |give one of them" },
     { "--export a.gguf/m --init m", "!--export: |must end in .gguf" },
-    { "--export model --init m", "!--export: |must end in .gguf" },
     { "--export-dtype fp16 --data d", "!--export-dtype: |add it" },
-    { "--export-dtype bf16 --export m.gguf", "!--export-dtype: |fp32 or fp16" },
     { "--data d --layers 2 --heads 3 --channels 48", "layers=2 heads=3 channels=48" },
     { "--data d --init d6 --layers 2 --heads 2 --channels 8", "!--layers: |--init" },
-    { "--data d --init d4 --channels 8", "!--channels: |--init" },
     { "--data d --layers 2 --heads 2", "!--layers: needs --channels|too" },
     { "--data d --channels 8 --layers 2", "!--layers: needs --heads|too" },
     { "--data d --heads 2 --channels 8", "!--heads: needs --layers|too" },
-    { "--data d --heads 2", "!--heads: needs --layers|too" },
     { "--data d --layers 1 --heads 5 --channels 128", "!--heads: 5 |128 channels; 4 and 8" },
     { "--data d --layers 1 --heads 7 --channels 100", "!--heads: 7 |5 and 10 do" },
     { "--data d --layers 1 --heads 2 --channels 7", "!--heads: 2 |1 and 7 do" },
@@ -416,22 +389,17 @@ static const Row rules[] = {
       "steps=null tokens=null target_loss=1.5" },
     { "--data d --steps 5 --tokens 5", "!--tokens: |one or the other" },
     { "--data d --target-loss 1.5", "!--lr-schedule: |--tokens N" },
-    { "--data d --target-loss 1.5 --lr-schedule wsd", "!--lr-schedule: |constant" },
-    { "--data d --skip-outliers 3.5", "skip_outliers=3.5" },
     { "--data d --skip-outliers 1", "skip_outliers=1" },
     { "--data d --skip-outliers 0 --outer-every 5", "skip_outliers=0" },
     { "--data d --skip-outliers 0.5", "!--skip-outliers: 0.5 standard|give 1 or more" },
-    { "--data d --skip-outliers -3", "!--skip-outliers: got '-3'|from 0 to 100" },
     { "--data d --skip-outliers 3 --outer-every 5", "!--skip-outliers: |--outer-every" },
     { "--data d --hellaswag f --hellaswag-every 250", "hellaswag_every=250" },
-    { "--data d --hellaswag f --hellaswag-every 5e4tok", "hellaswag_every=\"50000tok\"" },
     { "--data d --hellaswag-every 0", "" },
     { "--data d --hellaswag-every 5", "!--hellaswag-every: needs --hellaswag FILE|fetch" },
     { "--data d --tf32", "!--tf32: |train_gpt2cu" },
     { "--data d --graph off", "!--graph: |gpt2cu" },
     { "--data d --comm nccl", "!--comm: needs a GPU|train_gpt2cu" },
     { "--data d --recompute block", "!--recompute: |train_gpt2cu" },
-    { "--data d --recompute none", "!--recompute: |train_gpt2cu" },
     { "--data d --tune off", "!--tune: |train_gpt2cu" },
 };
 
@@ -577,7 +545,6 @@ int main(void) {
     RUN(small_command_lines);
     RUN(one_line_whatever_is_given);
     RUN(positional_arguments);
-    RUN(edit_distances);
     RUN(numbers);
     RUN(help_as_printed);
     RUN(each_row);

@@ -317,7 +317,7 @@ static const Option train_table[] = {
 
 enum { TRAIN_OPTIONS = (int)(sizeof train_table / sizeof train_table[0]) };
 
-// Flags of nanoGPT, nanochat, transformers, llm.c and llama.cpp.
+// Flags of nanoGPT, nanochat, transformers, llm.c (the letters) and llama.cpp.
 static const OptionHint train_hints[] = {
     { "max-iters|max-steps|num-iterations|lr-decay-iters|x", "here it is --steps N" },
     { "epochs|num-epochs|num-train-epochs", "the length is --steps N updates, or --tokens N" },
@@ -325,24 +325,24 @@ static const OptionHint train_hints[] = {
       "sequences of a forward pass, --batch-tokens N for the tokens of an update" },
     { "gradient-accumulation-steps|grad-accum-steps|total-batch-size|d",
       "--batch-tokens N sets the tokens of an update; gradient accumulation follows from it" },
-    { "block-size|max-seq-len|context-length|ctx-size|n-ctx|n-positions|t|c", "here it is "
+    { "block-size|max-seq-len|context-length|ctx-size|n-ctx|n-positions|t", "here it is "
       "--seq-len N" },
     { "n-layer|n-layers|num-layers|num-hidden-layers|depth", "here it is --layers N" },
     { "n-head|n-heads|num-heads|num-attention-heads", "here it is --heads N" },
     { "n-embd|n-embed|d-model|hidden-size|dim", "here it is --channels N" },
     { "learning-rate|max-lr|l", "here it is --lr X" },
-    { "min-lr|q", "--final-lr-frac X is the last rate over the highest, --lr" },
-    { "warmup-iters|warmup-steps|warmup-ratio|u", "the warm-up is in tokens: --warmup-tokens N" },
-    { "lr-scheduler-type|decay-lr|k", "here it is --lr-schedule RULE" },
+    { "min-lr", "--final-lr-frac X is the last rate over the highest, --lr" },
+    { "warmup-iters|warmup-steps|warmup-ratio", "the warm-up is in tokens: --warmup-tokens N" },
+    { "lr-scheduler-type|decay-lr", "here it is --lr-schedule RULE" },
     { "grad-clip|max-grad-norm", "here it is --clip X" },
     { "eval-interval|eval-steps|v", "here it is --eval-every N" },
-    { "eval-iters|eval-batches|m", "here it is --eval-tokens N" },
-    { "save-steps|save-interval|always-save-checkpoint|n", "here it is --save-every N" },
+    { "eval-iters|eval-batches", "here it is --eval-tokens N" },
+    { "save-steps|save-interval|always-save-checkpoint", "here it is --save-every N" },
     { "log-interval|logging-steps", "there is none: every update is in the log, --log FILE" },
     { "out-dir|output-dir|o", "here it is --out DIR" },
     { "init-from|from-pretrained|model|model-name-or-path|e",
       "--init MODEL begins a model or loads one; --resume continues a run" },
-    { "resume-from-checkpoint|y", "here it is --resume, with --out DIR" },
+    { "resume-from-checkpoint", "here it is --resume, with --out DIR" },
     { "dataset|data-dir|train-file|input|i", "--data DIR is what `./prepare text` has written" },
     { "prompt|start|p", "here it is --generate PROMPT" },
     { "max-new-tokens|n-predict", "here it is --max-new N" },
@@ -354,7 +354,7 @@ static const OptionHint train_hints[] = {
     { "dropout|attn-pdrop|resid-pdrop|embd-pdrop", "there is none: nothing is dropped" },
     { "bias", "there is none: GPT-2 has biases" },
     { "vocab-size", "there is none: the data or the loaded model sets the vocabulary" },
-    { "gradient-checkpointing|r", "here it is --recompute block, on a GPU" },
+    { "gradient-checkpointing", "here it is --recompute block, on a GPU" },
     { "wandb|wandb-log|wandb-project|report-to", "there is none: scripts/watch.py shows the run" },
     { NULL, NULL },
 };
