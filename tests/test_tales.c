@@ -45,35 +45,23 @@ static uint64_t hash_of(const char *text, size_t n) {              // FNV-1a
 enum { MAX_DEPTH = 128 };
 typedef struct {
     int taken[MAX_DEPTH], left[MAX_DEPTH];   // at choice i: which one, out of how many
-    int fixed, depth;                        // the first `fixed` choices stay; choices in this tale
-    Rng *rng;                                // draws beyond the path if given, else takes the first
-    double nats_fixed;                       // -ln p of the fixed choices
+    int depth;                               // choices in this tale
 } Path;
 
 static int pick_on_path(Teller *t, const Choice *c, int total) {
     Path *p = t->source;
-    int d = p->depth++, left = 0, drawn = 0;
-    if (d >= MAX_DEPTH) return -1;
-    if (d == p->fixed) p->nats_fixed = t->nats;
-    if (p->rng) {
-        Teller copy = *t;
-        copy.source = p->rng;
-        drawn = pick_at_random(&copy, c, total);
-    }
-    int chosen = -1;
-    for (int i = 0; i < c->n; i++) {
-        if (is_used(c, i)) continue;
-        if (p->rng ? i == drawn : left == p->taken[d]) { chosen = i; p->taken[d] = left; }
-        left++;
-    }
-    p->left[d] = left;
+    int d = p->depth++, left = 0, chosen = -1;
+    (void)total;
+    for (int i = 0; d < MAX_DEPTH && i < c->n; i++)
+        if (!is_used(c, i) && left++ == p->taken[d]) chosen = i;
+    if (d < MAX_DEPTH) p->left[d] = left;
     return chosen;
 }
 
 static bool next_path(Path *p) {
     int d = p->depth - 1;
-    while (d >= p->fixed && p->taken[d] + 1 == p->left[d]) d--;
-    if (d < p->fixed) return false;
+    while (d >= 0 && p->taken[d] + 1 == p->left[d]) d--;
+    if (d < 0) return false;
     p->taken[d]++;
     for (int i = d + 1; i < MAX_DEPTH; i++) p->taken[i] = 0;
     return true;
@@ -85,22 +73,23 @@ static int by_hash(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Every tale that begins with the fixed choices, sorted by hash; checks that the texts differ, that
-// they read back, and that their probabilities, given those choices, add to 1.
-static size_t enumerate(Told *all, size_t cap, const Grammar *g, Path *p) {
+// Every tale, sorted by hash; checks that the texts differ, that they read back, and that their
+// probabilities add to 1.
+static size_t enumerate(Told *all, size_t cap, const Grammar *g) {
     char text[TALE_MAX];
     double sum_p = 0, nats;
     size_t n = 0;
+    Path p = {0};
     do {
-        Teller t = teller(g, pick_on_path, p, text);
-        p->depth = 0;
+        Teller t = teller(g, pick_on_path, &p, text);
+        p.depth = 0;
         CHECK(tell(&t));
         if (n == cap) { CHECK_MSG(false, "more than %zu tales", cap); return n; }
         CHECK_MSG(read_with(g, &nats, text, t.n) && nats == t.nats, "%.*s", (int)t.n, text);
         all[n].hash = hash_of(text, t.n);
-        all[n++].p = exp(p->nats_fixed - t.nats);
+        all[n++].p = exp(-t.nats);
         sum_p += all[n - 1].p;
-    } while (next_path(p));
+    } while (next_path(&p));
     qsort(all, n, sizeof *all, by_hash);
     for (size_t i = 1; i < n; i++) CHECK(all[i].hash != all[i - 1].hash);
     CHECK_MSG(fabs(sum_p - 1) < 1e-12, "the probabilities add to 1 %+.3g", sum_p - 1);
@@ -125,67 +114,26 @@ static const List MINI_LISTS[] = {
 static const Grammar MINI = {MINI_LISTS, 5};
 enum { MINI_TALES = 3 * 3 * (1 + 2 + 3) + 3 * 2 * 3 * 2 * (2 + 1) };
 
-TEST(small_grammar_in_full) {
+// In full, and each tale as often as its probability says: chi squared of k counts has the mean
+// k - 1 and the variance 2 (k - 1). Five sigma, and a fixed seed.
+TEST(small_grammar) {
+    enum { DRAWS = 100000 };
     Told all[MINI_TALES];
-    Path p = {0};
-    CHECK(enumerate(all, MINI_TALES, &MINI, &p) == MINI_TALES);
-}
-
-static const Told *find(const Told *all, size_t n, const char *text, size_t length) {
-    Told key = {hash_of(text, length), 0};
-    return bsearch(&key, all, n, sizeof *all, by_hash);
-}
-
-// chi squared of k counts: mean k - 1, variance 2 (k - 1). Five sigma, and a fixed seed.
-static void check_chi_squared(const int *count, const double *p, int k, int draws) {
-    double chi = 0;
-    for (int i = 0; i < k; i++) chi += pow(count[i] - draws * p[i], 2) / (draws * p[i]);
-    CHECK_MSG(fabs(chi - (k - 1)) < 5 * sqrt(2.0 * (k - 1)), "chi squared %.1f of %d", chi, k);
-}
-
-TEST(small_grammar_frequencies) {
-    Told all[MINI_TALES];
-    Path p = {0};
-    enumerate(all, MINI_TALES, &MINI, &p);
+    CHECK(enumerate(all, MINI_TALES, &MINI) == MINI_TALES);
     int count[MINI_TALES] = {0};
-    double q[MINI_TALES];
     Rng rng = rng_make(3, 0);
-    for (int i = 0; i < 100000; i++) {
+    for (int i = 0; i < DRAWS; i++) {
         char text[TALE_MAX];
         Teller t = teller(&MINI, pick_at_random, &rng, text);
-        const Told *told = tell(&t) ? find(all, MINI_TALES, text, t.n) : NULL;
+        Told key = {tell(&t) ? hash_of(text, t.n) : 0, 0};
+        const Told *told = bsearch(&key, all, MINI_TALES, sizeof *all, by_hash);
         CHECK(told != NULL);
         if (told) count[told - all]++;
     }
-    for (int i = 0; i < MINI_TALES; i++) q[i] = all[i].p;
-    check_chi_squared(count, q, MINI_TALES, 100000);
-}
-
-// Of the full grammar, the last choices of each plot in full, after a beginning drawn at random.
-TEST(every_plot_ends_in_full) {
-    enum { MOST = 20000 };
-    Told *all = malloc(MOST * sizeof *all);
-    char text[TALE_MAX];
-    Rng rng = rng_make(5, 0);
-    const List *plot = &TALES.lists[find_list(&TALES, span("plot"))];
-    for (int i = 0; i < plot->n; i++) {
-        List lists[MAX_LISTS];
-        memcpy(lists, TALES.lists, sizeof *lists * (size_t)TALES.n);
-        lists[plot - TALES.lists].words = plot->words + i;
-        lists[plot - TALES.lists].n = 1;
-        Grammar one = {lists, TALES.n};
-        Path p = {0};
-        p.rng = &rng;
-        Teller t = teller(&one, pick_on_path, &p, text);
-        CHECK(tell(&t));
-        double tales = 1;
-        for (p.fixed = p.depth; p.fixed > 0 && tales * p.left[p.fixed - 1] < 2000; p.fixed--)
-            tales *= p.left[p.fixed - 1];
-        for (int d = p.fixed; d < p.depth; d++) p.taken[d] = 0;
-        p.rng = NULL;
-        CHECK(enumerate(all, MOST, &one, &p) >= 16);   // no list has more than 128 words
-    }
-    free(all);
+    double chi = 0, k = MINI_TALES;
+    for (int i = 0; i < MINI_TALES; i++)
+        chi += pow(count[i] - DRAWS * all[i].p, 2) / (DRAWS * all[i].p);
+    CHECK_MSG(fabs(chi - (k - 1)) < 5 * sqrt(2.0 * (k - 1)), "chi squared %.1f of %g", chi, k);
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -311,25 +259,14 @@ TEST(damage_is_refused) {
     for (int i = 0; i < 1000; i++) {
         char text[TALE_MAX + 1];
         double nats;
-        size_t n = tale_write(text, TALE_MAX, &nats, &rng);
-        size_t cut = rng_below(&rng, n);
-        char *exact = malloc(cut + 1);               // so that a sanitizer sees a stray read
-        memcpy(exact, text, cut);
-        char *fit = realloc(exact, cut ? cut : 1);
-        CHECK(!tale_read(&nats, fit, cut));
-        free(fit);
+        size_t n = tale_write(text, TALE_MAX, &nats, &rng), at = rng_below(&rng, n);
+        CHECK(!tale_read(&nats, text, at));
         text[n] = ".a \n"[i % 4];
         CHECK(!tale_read(&nats, text, n + 1));
-        for (int flip = 0; flip < 8; flip++) {
-            size_t at = rng_below(&rng, n);
-            char old = text[at];
-            text[at] = (char)(old ^ (1 << flip));
-            nats = -1;
-            if (tale_read(&nats, text, n)) { still++; CHECK(nats > 0 && nats < 1000); }
-            text[at] = old;
-        }
+        text[at] = (char)(text[at] ^ (1 << i % 8));
+        if (tale_read(&nats, text, n)) { still++; CHECK(nats > 0 && nats < 1000); }
     }
-    CHECK_MSG(still < 400, "%d of 8000 tales with a flipped bit are tales", still);
+    CHECK_MSG(still < 50, "%d of 1000 tales with a flipped bit are tales", still);
 }
 
 TEST(small_buffers_are_refused) {
@@ -344,48 +281,26 @@ TEST(small_buffers_are_refused) {
     }
 }
 
-// How many different words there are: an open hash table of their hashes.
-static int count_words(uint64_t *table, size_t slots, const char *text, size_t n) {
-    int new_words = 0;
-    for (size_t i = 0, begin = 0; i <= n; i++) {
-        if (i < n && is_letter(text[i])) continue;
-        char word[TALE_MAX];
-        for (size_t k = begin; k < i; k++) word[k - begin] = (char)tolower(text[k]);
-        uint64_t h = hash_of(word, i - begin);
-        size_t slot = h % slots;
-        while (table[slot] && table[slot] != h) slot = (slot + 1) % slots;
-        if (i > begin && !table[slot]) { table[slot] = h; new_words++; }
-        begin = i + 1;
-    }
-    return new_words;
-}
-
 TEST(statistics) {
-    enum { SLOTS = 1 << 16 };
-    uint64_t *table = calloc(SLOTS, sizeof *table);
     size_t bytes = 0, shortest = TALE_MAX, most = 0;
-    int brief = 0, words = 0, odd = 0;
+    int brief = 0;
     double nats, total = 0;
     Rng rng = rng_make(1, 0);
     for (int i = 0; i < SAMPLE; i++) {
         char text[TALE_MAX];
         size_t n = tale_write(text, TALE_MAX, &nats, &rng);
-        for (size_t k = 0; k < n; k++) odd += text[k] != '\n' && !isprint((unsigned char)text[k]);
-        words += count_words(table, SLOTS, text, n);
         brief += n < 250;
         bytes += n;
         total += nats;
         if (n < shortest) shortest = n;
         if (n > most) most = n;
     }
-    free(table);
     double floor = total / (double)bytes, mean = (double)bytes / SAMPLE;
-    printf("    floor %.4f nats a byte; tales of %zu to %zu bytes, mean %.0f, %.0f%% below 250; "
-           "%d words\n", floor, shortest, most, mean, 100.0 * brief / SAMPLE, words);
+    printf("    floor %.4f nats a byte; tales of %zu to %zu bytes, mean %.0f, %.0f%% below 250\n",
+           floor, shortest, most, mean, 100.0 * brief / SAMPLE);
     CHECK(floor > 0.2 && floor < 0.6);
     CHECK(mean > 240 && mean < 350 && shortest > 110 && most < 600);
     CHECK(brief > 0.25 * SAMPLE && brief < 0.45 * SAMPLE);
-    CHECK(words >= 1000 && odd == 0);
 }
 
 static bool is_vowel(char c) { return c && strchr("aeiou", c) != NULL; }
@@ -400,6 +315,7 @@ TEST(spelling) {
         text[n] = '\0';
         bool good = strcspn(text, "{}[]|<>/#0123456789_~") == n && !strstr(text, "  ");
         for (size_t k = 0; k < n; k++) {
+            good &= text[k] == '\n' || isprint((unsigned char)text[k]);
             bool begins = k == 0 || !is_letter(text[k - 1]);
             if (begins && strncasecmp(text + k, "a ", 2) == 0) good &= !is_vowel(text[k + 2]);
             if (begins && strncasecmp(text + k, "an ", 3) == 0) good &= is_vowel(text[k + 3]);
@@ -407,38 +323,6 @@ TEST(spelling) {
         }
         CHECK_MSG(good, "%s", text);
     }
-}
-
-// Which plot: the first thing that is drawn. A pick that notes it and lets the other one draw.
-typedef struct { Rng rng; int first; } First;
-static int pick_and_note(Teller *t, const Choice *c, int total) {
-    First *f = t->source;
-    Teller copy = *t;
-    copy.source = &f->rng;
-    int i = pick_at_random(&copy, c, total);
-    if (f->first < 0) f->first = i;
-    return i;
-}
-
-TEST(plots_as_often_as_stated) {
-    const List *plot = &TALES.lists[find_list(&TALES, span("plot"))];
-    int count[MAX_WORDS] = {0}, total = 0;
-    double p[MAX_WORDS];
-    CHECK(plot->n >= 24);
-    First first = {rng_make(6, 0), -1};
-    for (int i = 0; i < SAMPLE; i++) {
-        char text[TALE_MAX];
-        first.first = -1;
-        Teller t = teller(&TALES, pick_and_note, &first, text);
-        CHECK(tell(&t));
-        count[first.first]++;
-    }
-    for (int i = 0; i < plot->n; i++) total += weight(i);
-    for (int i = 0; i < plot->n; i++) {
-        CHECK_MSG(count[i] > 0, "plot %d was never told", i);
-        p[i] = (double)weight(i) / total;
-    }
-    check_chi_squared(count, p, plot->n, SAMPLE);
 }
 
 // A change of the grammar changes this number, and the floor of every corpus written before.
@@ -459,16 +343,13 @@ TEST(same_seed_same_tales) {
 }
 
 int main(void) {
+    RUN(small_grammar);
     RUN(alternatives_begin_differently);
-    RUN(small_grammar_in_full);
-    RUN(small_grammar_frequencies);
-    RUN(every_plot_ends_in_full);
     RUN(what_is_written_reads_back);
     RUN(damage_is_refused);
     RUN(small_buffers_are_refused);
     RUN(statistics);
     RUN(spelling);
-    RUN(plots_as_often_as_stated);
     RUN(same_seed_same_tales);
     return test_end();
 }
