@@ -15,7 +15,7 @@ export OMP_WAIT_POLICY=passive      # tests share a machine with other work
 alone=" test_bench.sh test_lab_ranks.py "
 # These take longest, so they come first: nothing then waits for one that began last.
 longest=" test_exercises.py test_cuda_ranks.sh test_portability.sh test_ladders.py "
-longest+="test_cuda_build.sh test_ranks.sh test_cuda.sh "
+longest+="test_cuda_build.sh test_ranks.sh test_cuda.sh test_lab_tiny.py test_lessons.py "
 
 dir=$(mktemp -d) && mkfifo "$dir/ended" && exec 3<> "$dir/ended" || exit 1
 leave() {

@@ -1,9 +1,14 @@
-"""What the tests in Python share: a Python that can draw, the laboratory's modules, and a line for
-each test's verdict."""
+"""What the tests in Python share: a Python that can draw, the laboratory's modules and its
+experiments at their tiny size, and a line for each test's verdict."""
+import atexit
+import csv
 import importlib.util
+import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAB_ROOMS = [os.path.join(ROOT, *room) for room in [("scripts", "lab", "experiments"),
@@ -45,6 +50,62 @@ def load(name):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def near(found, wanted, relative=1e-6, what=""):
+    """Equal, but for this part of what is wanted."""
+    assert abs(found - wanted) <= relative * abs(wanted), f"{what}: {found}, not {wanted}"
+
+
+def cell(text):
+    """Of a CSV: a number as a float, an empty cell as None."""
+    try:
+        return float(text)
+    except ValueError:
+        return text or None
+
+
+class Tiny:
+    """Experiments of the laboratory at --tiny, each run once, in a folder that goes at the end."""
+
+    def __init__(self):
+        self.out, self.python = tempfile.mkdtemp(prefix="lab."), find_python() or sys.executable
+        self.ran = set()
+        atexit.register(shutil.rmtree, self.out, ignore_errors=True)
+        os.environ.update(MPLCONFIGDIR=self.out,             # nothing in the user's home
+                          OMP_WAIT_POLICY="passive")
+
+    def start(self, label, *flags, python=(), **env):
+        """Runs an experiment, whatever becomes of it; flags may name another --out."""
+        if not os.access(os.path.join(ROOT, "train_gpt2"), os.X_OK):
+            raise Skip("train_gpt2 (make)")
+        return subprocess.run([*(python or [self.python]), lab_path(label + ".py"), "--tiny",
+                               "--out", self.out, *flags], capture_output=True, text=True,
+                              check=False, cwd=ROOT, env={**os.environ, **env})
+
+    def run(self, label):
+        """Its summary."""
+        if label not in self.ran:
+            done = self.start(label)
+            assert done.returncode == 0, f"{label}: status {done.returncode}: {done.stderr[-300:]}"
+            self.ran.add(label)
+        with open(self.path(label, "summary.json"), encoding="utf-8") as f:
+            return json.load(f)
+
+    def path(self, label, *names):
+        return os.path.join(self.out, label, *names)
+
+    def table(self, label, name):
+        """Rows of a CSV as dicts."""
+        self.run(label)
+        with open(self.path(label, name + ".csv"), newline="", encoding="utf-8") as f:
+            return [{key: cell(text) for key, text in row.items()} for row in csv.DictReader(f)]
+
+    def log(self, label, run, event):
+        """These events of a run of the trainer."""
+        self.run(label)
+        with open(self.path(label, "runs", run + ".jsonl"), encoding="utf-8") as f:
+            return [e for e in map(json.loads, f) if e["event"] == event]
 
 
 def run_tests(tests, chosen=()):

@@ -489,7 +489,7 @@ def measure(e, why):
     write(e, cost, choices, lanes, calibrations)
     if not why:
         race_large(e)
-    if not why and e.size != "tiny":                         # tests/test_lab_tensor.py has it tiny
+    if not why and e.size != "tiny":                         # tests/test_lab_ranks.py has it tiny
         tensor_links.measure(e, e.links)
 
 
