@@ -9,7 +9,7 @@ import sys
 
 NUMBERS = ["loss", "val_loss", "whole_loss", "whole_floor", "floor", "seconds", "seconds_data",
            "seconds_compute", "seconds_comm", "seconds_optimizer"]
-DEEPEST, LARGEST = 16, 1e39                                  # of nesting; a float32 is smaller
+LARGEST = 1e39                                               # a float32 is smaller
 
 
 def fail(message):
@@ -37,28 +37,10 @@ def count(value):
     return isinstance(value, int) and number(value) and 0 <= value < 2**63
 
 
-def whole(digits):
-    """An int has no limit in Python, and a long one takes minutes to convert."""
-    return int(digits) if len(digits) < 30 else float(digits)
-
-
-def cleaned(value, levels=DEEPEST):
-    """The value as JSON and UTF-8 hold it: without NaN, infinity and halves of characters."""
-    if levels == 0:
-        raise ValueError("too deep")
-    if isinstance(value, dict):
-        return {cleaned(key): cleaned(item, levels - 1) for key, item in value.items()}
-    if isinstance(value, list):
-        return [cleaned(item, levels - 1) for item in value]
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return value if not isinstance(value, float) or number(value) else None
-
-
 def parsed(line):
-    """The event of a line of bytes, or None. null stands for a number that is not known."""
+    """The event of a line of bytes, or None. null or NaN stands for a number that is not known."""
     try:
-        event = cleaned(json.loads(line.decode("utf-8-sig", "replace"), parse_int=whole))
+        event = json.loads(line.decode("utf-8-sig", "replace"), parse_constant=lambda _: None)
     except (ValueError, RecursionError):
         return None
     if not isinstance(event, dict) or not isinstance(event.get("event"), str):

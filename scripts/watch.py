@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""A live page of one or several runs: the loss above its floor, samples, and where seconds go.
+"""A live page of a run: the loss above its floor, samples, and where seconds go.
 
     scripts/watch.py out/tales                        prints an address to open in a browser
-    scripts/watch.py out/small out/large --port 8000
+    scripts/watch.py out/tales --port 8000
     scripts/watch.py out/tales --csv > tales.csv      every event of the log as a row
 
 A run is an output directory of the trainer, or its log.jsonl. The page waits for a run that does
 not exist yet, and follows it while it trains. Only this machine can reach the page, and the page
-loads nothing from elsewhere.
+loads nothing from elsewhere. scripts/plot.py draws several runs beside each other.
 """
 import argparse
 import csv
@@ -111,7 +111,7 @@ def news(run, version, known):
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    runs, lock = [], threading.Lock()
+    run, lock = None, threading.Lock()
     timeout = 20                                             # for a browser that says nothing
 
     def do_GET(self):
@@ -121,16 +121,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif path == "/":
             self.answer("text/html; charset=utf-8", PAGE)
         elif path == "/news":
-            self.answer("application/json", json.dumps(self.news(at)))
+            known = re.fullmatch(r"(\d{1,18})\.(\d{1,18})", at)     # VERSION.KNOWN
+            with self.lock:
+                said = news(self.run, *map(int, known.groups() if known else (0, 0)))
+            self.answer("application/json", json.dumps(said))
         else:
             self.send_error(404)
-
-    def news(self, at):
-        """at: VERSION.KNOWN of each run, with commas between; what is missing counts as 0.0."""
-        asked = re.findall(r"(\d{1,18})\.(\d{1,18})", at) + [("0", "0")] * len(self.runs)
-        with self.lock:
-            return [news(run, int(version), int(known))
-                    for run, (version, known) in zip(self.runs, asked)]
 
     def answer(self, kind, text):
         body = text.encode()
@@ -148,13 +144,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Server(http.server.ThreadingHTTPServer):
-    def get_request(self):
-        try:
-            return super().get_request()
-        except OSError:                                      # no descriptor is free: the request
-            time.sleep(0.2)                                  # waits, and would be tried at once
-            raise
-
     def handle_error(self, request, client_address):
         if not isinstance(sys.exc_info()[1], OSError):       # a browser that left is no error
             super().handle_error(request, client_address)
@@ -167,13 +156,13 @@ PAGE = r"""<!DOCTYPE html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Runs</title>
+<title>A run</title>
 <link rel="icon" href="data:,">
 <style>
-:root { color-scheme: light dark; --line: #ddd; --soft: #f4f4f4; --dim: #5a5a5a;
+:root { color-scheme: light dark; --line: #ddd; --soft: #f4f4f4; --dim: #5a5a5a; --loss: #0072b2;
         --compute: #44546a; --optimizer: #8497b0; --data: #c9a227; --comm: #b5651d; }
 @media (prefers-color-scheme: dark) {
-    :root { --line: #3c3c3c; --soft: #232323; --dim: #aaa;
+    :root { --line: #3c3c3c; --soft: #232323; --dim: #aaa; --loss: #5bb4e8;
             --compute: #9fb3cc; --optimizer: #5d7390; --data: #d9b73b; --comm: #d98a4a; }
     body { background: #151515; color: #e8e8e8; } }
 body { font: 16px/1.45 system-ui, sans-serif; max-width: 72rem; margin: 0 auto; padding: .8rem; }
@@ -184,9 +173,7 @@ svg { width: 100%; height: 24rem; font: 12px system-ui, sans-serif; display: blo
 svg text { fill: currentColor; } .grid { stroke: var(--line); fill: none; }
 .floor { stroke: currentColor; stroke-dasharray: 6 4; fill: none; }
 .dim { color: var(--dim); font-size: .9rem; margin: .2rem 0; } #reading { min-height: 1.4em; }
-#runs { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr));
-        gap: 1rem 1.5rem; margin-top: .8rem; }
-.run { border-top: .3rem solid; border-color: var(--run); padding-top: .4rem; min-width: 0; }
+.loss { stroke: var(--loss); fill: none; stroke-linejoin: round; } circle { fill: var(--loss); }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 0 .8rem; margin: .4rem 0; }
 dt { color: var(--dim); } dd { margin: 0; font-variant-numeric: tabular-nums; }
 .bar { display: flex; height: 1rem; margin: .5rem 0 .2rem; background: var(--soft); }
@@ -205,22 +192,23 @@ select, input { font: inherit; } [hidden] { display: none; }
 </label>
 <label><input type="checkbox" id="log-x"> logarithmic</label>
 <label><input type="checkbox" id="log-y" checked> loss logarithmic</label></div>
-<svg id="chart" role="img" aria-label="The loss of each run; the numbers stand below."></svg>
+<svg id="chart" role="img" aria-label="The loss; its numbers stand below."></svg>
 <p class="dim" id="reading"></p>
 <p class="dim" id="kinds"></p>
 <p class="dim" id="link" role="status" hidden>watch.py has ended: this page no longer grows.</p>
-<div id="runs"></div>
+<h2 id="name"></h2>
+<dl id="facts"></dl>
+<div class="bar" id="bar"></div>
+<div class="parts" id="parts"></div>
+<label class="dim" id="samples">Sample after update <select id="pick"></select></label>
+<pre id="sample"></pre>
 <noscript>This page needs JavaScript.</noscript>
 <script>
 "use strict";
 const FIELDS = /*FIELDS*/;
 const PARTS = ["compute", "optimizer", "data", "comm"];
-const LIGHT = ["#0072B2", "#C04F00", "#00795A", "#A8558A", "#8A6D00", "#3A7CA5", "#333"];
-const DARK = ["#5BB4E8", "#FF9A52", "#4CC9A2", "#E6A3CC", "#E6C34C", "#A5D2F0", "#EEE"];
-const dark = matchMedia("(prefers-color-scheme: dark)");
 const $ = id => document.getElementById(id);
-const color = i => (dark.matches ? DARK : LIGHT)[i % LIGHT.length];
-const runs = [];
+let run = blank(null);
 
 // ---- what a run has said ----
 
@@ -229,7 +217,7 @@ function blank(version) {
            spent: { compute: 0, optimizer: 0, data: 0, comm: 0 }, floor: null, whole: false };
 }
 
-function take(run, values) {
+function take(values) {
   const e = Object.fromEntries(FIELDS.map((field, i) => [field, values[i] ?? null]));
   const point = y => ({ tokens: e.tokens, step: e.step, seconds: run.seconds, y });
   run.known++;
@@ -246,14 +234,13 @@ function take(run, values) {
   run.end = e.event === "end" ? e.reason : null;
 }
 
-function hear(i, said) {
-  if (!runs[i] || runs[i].version !== said.version) runs[i] = blank(said.version);
-  const run = runs[i], is_new = said.events.length > 0;
+function hear(said) {
+  if (run.version !== said.version) run = blank(said.version);
   Object.assign(run, { name: said.name, begin: said.begin, quiet: said.quiet,
                        damaged: said.damaged });
   run.floor = run.floor ?? said.begin.floor ?? null;
-  if (said.known === run.known) for (const values of said.events) take(run, values);
-  return is_new;
+  if (said.known === run.known) for (const values of said.events) take(values);
+  return said.events.length > 0;
 }
 
 // ---- numbers as words ----
@@ -270,7 +257,7 @@ function span(seconds) {
   return (seconds / 3600).toFixed(1) + " h";
 }
 
-function state(run) {
+function state() {
   if (run.quiet === null) return "waiting for its log";
   if (run.end) return run.end;
   if (run.quiet > 60) return "no news for " + span(run.quiet);
@@ -307,22 +294,14 @@ function means(points, axis, x) {
   return [...bins.values()].map(b => [b.pixel / b.n, b.sum / b.n]);
 }
 
-// Numbers at the ends of curves, moved down where they would overlap.
-function spread(labels) {
-  labels.sort((a, b) => a.y - b.y);
-  labels.forEach((l, i) => labels.slice(0, i).forEach(above => {
-    if (Math.abs(l.x - above.x) < 14) l.y = Math.max(l.y, above.y + 14);
-  }));
-}
-
 let shown = null;                      // the scale of x, for the pointer
 
 function draw() {
   const svg = $("chart"), width = svg.clientWidth, height = svg.clientHeight;
-  const left = 40, right = 26, top = 12, bottom = 38;
-  const axis = $("x").value, log = $("log-x").checked;
-  const points = runs.flatMap(run => [...run.train, ...run.evals]).filter(p => !log || p[axis] > 0);
-  const parts = [], labels = [];
+  const left = 40, right = 12, top = 12, bottom = 38;
+  const axis = $("x").value, log = $("log-x").checked, { floor } = run;
+  const points = [...run.train, ...run.evals].filter(p => !log || p[axis] > 0);
+  const parts = [];
   const text = (x, y, words, how = "") =>
     parts.push(`<text x="${x}" y="${y}" ${how}>${words}</text>`);
   if (!points.length) {
@@ -332,9 +311,9 @@ function draw() {
   const all = points.map(p => p[axis]), most = all.reduce((a, b) => Math.max(a, b), 0) || 1;
   const least = log ? Math.min(all.reduce((a, b) => Math.min(a, b), most), most / 2) : 0;
   const x = scale(least, most, log, left, width - right, Math.max(2, width / 130));
-  const curves = runs.map(run => means(run.train, axis, x));
-  const seen = [...curves.flat().map(p => p[1]), ...runs.flatMap(run => run.evals.map(p => p.y)),
-                ...runs.map(run => run.floor).filter(y => y !== null)];
+  const curve = means(run.train, axis, x), evals = run.evals.filter(p => p[axis] >= x.low);
+  const seen = [...curve.map(p => p[1]), ...run.evals.map(p => p.y)];
+  if (floor !== null) seen.push(floor);
   const low = seen.reduce((a, b) => Math.min(a, b)), high = seen.reduce((a, b) => Math.max(a, b));
   const y = scale(low > 0 ? low * 0.93 : low - 0.1, high > low ? high * 1.03 : high + 0.1,
                   $("log-y").checked && low > 0, height - bottom, top, 6);
@@ -348,50 +327,37 @@ function draw() {
   }
   text((left + width - right) / 2, height - 4, $("x").selectedOptions[0].text,
        'text-anchor="middle"');
-  const floors = [...new Set(runs.map(run => run.floor).filter(f => f !== null))];
-  floors.sort((a, b) => a - b);
-  for (const floor of floors)
+  if (floor !== null) {
     parts.push(`<path class="floor" d="M${left} ${y.at(floor)}H${width - right}"/>`);
-  if (floors.length)
-    text(left + 6, y.at(floors[floors.length - 1]) - 6,
-         `floor ${floors.map(floor => floor.toFixed(3)).join(", ")}: no model can do better`);
-  runs.forEach((run, i) => {
-    const line = (points, how) => points.length && parts.push(
-      `<path d="M${points.map(p => p.map(v => v.toFixed(1)).join(" ")).join("L")}" fill="none" ` +
-      `stroke="${color(i)}" stroke-linejoin="round" ${how}/>`);
-    const evals = run.evals.filter(p => p[axis] >= x.low).map(p => [x.at(p[axis]), y.at(p.y)]);
-    const curve = curves[i].map(([pixel, loss]) => [pixel, y.at(loss)]);
-    line(curve, 'stroke-width="1.3" opacity="0.55"');
-    line(evals, 'stroke-width="2.4"');
-    for (const [px, py] of evals.length > 60 ? evals.slice(-1) : evals)
-      parts.push(`<circle cx="${px}" cy="${py}" r="3.5" fill="${color(i)}"/>`);
-    const ends = [...evals.slice(-1), ...curve.slice(-1)];
-    if (ends.length) labels.push({ x: ends[0][0] + 8, y: ends[0][1] + 4, i });
-  });
-  spread(labels);
-  if (runs.length > 1) for (const { x: from, y: place, i } of labels)
-    text(from, place, i + 1, `style="fill:${color(i)};font-weight:700"`);
+    text(left + 6, y.at(floor) - 6, `floor ${floor.toFixed(3)}: no model can do better`);
+  }
+  const line = (points, how) => points.length && parts.push(
+    `<path d="M${points.map(p => p.map(v => v.toFixed(1)).join(" ")).join("L")}" class="loss" ` +
+    `${how}/>`);
+  const marks = evals.map(p => [x.at(p[axis]), y.at(p.y)]);
+  line(curve.map(([pixel, loss]) => [pixel, y.at(loss)]), 'stroke-width="1.3" opacity="0.55"');
+  line(marks, 'stroke-width="2.4"');
+  for (const [px, py] of marks.length > 60 ? marks.slice(-1) : marks)
+    parts.push(`<circle cx="${px}" cy="${py}" r="3.5"/>`);
   svg.innerHTML = parts.join("");
   shown = { x, axis, log, left, right: width - right };
 }
 
-// The losses of all runs where the pointer is.
+// The losses where the pointer is.
 function point_at(pixel) {
   if (!shown || pixel < shown.left || pixel > shown.right) return "";
   const part = (pixel - shown.left) / (shown.right - shown.left), { low, high } = shown.x;
   const x = shown.log ? low * (high / low) ** part : low + part * (high - low);
   const near = points => points.reduce((best, p) => !best ||
     Math.abs(p[shown.axis] - x) < Math.abs(best[shown.axis] - x) ? p : best, null);
-  const words = runs.flatMap((run, i) => {
-    const train = near(run.train), seen = near(run.evals);
-    if (!train || x > run.train[run.train.length - 1][shown.axis]) return [];
-    return [`${runs.length > 1 ? `run ${i + 1} ` : ""}training ${train.y.toFixed(3)}` +
-      (seen ? `, validation ${seen.y.toFixed(3)} at ${brief(seen[shown.axis])}` : "")];
-  });
-  return `At ${brief(x)} ${shown.axis === "step" ? "updates" : shown.axis}: ${words.join("; ")}`;
+  const train = near(run.train), seen = near(run.evals);
+  return `At ${brief(x)} ${shown.axis === "step" ? "updates" : shown.axis}: ` +
+    [train && `training ${train.y.toFixed(3)}`,
+     seen && `validation ${seen.y.toFixed(3)} at ${brief(seen[shown.axis])}`].filter(Boolean)
+      .join(", ");
 }
 
-// ---- the cards ----
+// ---- below it ----
 
 function element(tag, parent, words, name) {
   const made = document.createElement(tag);
@@ -400,42 +366,28 @@ function element(tag, parent, words, name) {
   return parent.appendChild(made);
 }
 
-function card(i) {
-  const box = element("section", $("runs"), undefined, "run");
-  const made = { box, title: element("h2", box), facts: element("dl", box),
-                 bar: element("div", box, undefined, "bar"),
-                 parts: element("div", box, undefined, "parts") };
-  made.row = element("label", box, "Sample after update ", "dim");
-  made.pick = element("select", made.row);
-  made.text = element("pre", box);
-  made.pick.onchange = () => {
-    made.follows = made.pick.selectedIndex === 0;
-    show_sample(runs[i], made);
-  };
-  made.follows = true;
-  return made;
+let listed = null, follows = true;     // the updates to pick from; whether the last one is shown
+
+function show_sample() {
+  const sample = run.samples.find(s => String(s.step) === $("pick").value);
+  $("sample").textContent = sample ? sample.text || "(nothing)" : "";
+  $("samples").hidden = $("sample").hidden = !sample;
 }
 
-function show_sample(run, made) {
-  const sample = run.samples.find(s => String(s.step) === made.pick.value);
-  made.text.textContent = sample ? sample.text || "(nothing)" : "";
-  made.row.hidden = made.text.hidden = !sample;
-}
-
-function show_samples(run, made) {
-  const steps = run.samples.map(s => String(s.step)).reverse(), kept = made.pick.value;
-  if (steps.join() !== made.listed) {
-    made.listed = steps.join();
-    made.pick.replaceChildren();
+function show_samples() {
+  const steps = run.samples.map(s => String(s.step)).reverse(), kept = $("pick").value;
+  if (steps.join() !== listed) {
+    listed = steps.join();
+    $("pick").replaceChildren();
     for (const step of steps)
-      element("option", made.pick, Number(step).toLocaleString("en")).value = step;
-    made.pick.value = made.follows || !steps.includes(kept) ? steps[0] : kept;
+      element("option", $("pick"), Number(step).toLocaleString("en")).value = step;
+    $("pick").value = follows || !steps.includes(kept) ? steps[0] : kept;
   }
-  show_sample(run, made);
+  show_sample();
 }
 
-function show_facts(run, made) {
-  const last = run.last, seen = run.evals[run.evals.length - 1], facts = [["state", state(run)]];
+function show_facts() {
+  const last = run.last, seen = run.evals[run.evals.length - 1], facts = [["state", state()]];
   const floor = run.floor === null ? "" : `, at best ${run.floor.toFixed(3)}`;
   if (run.damaged) facts.push(["log", `line ${run.damaged} is not an event: left out`]);
   if (last.tokens) facts.push(["trained on", `${brief(last.tokens)} tokens in ` +
@@ -445,44 +397,37 @@ function show_facts(run, made) {
   const recent = run.train.slice(-100), from = recent[0], to = recent[recent.length - 1];
   if (recent.length > 1) facts.push(["speed",
     `${brief((to.tokens - from.tokens) / (to.seconds - from.seconds))} tokens a second`]);
-  made.facts.replaceChildren();
+  $("facts").replaceChildren();
   for (const [name, words] of facts) {
-    element("dt", made.facts, name);
-    element("dd", made.facts, words);
+    element("dt", $("facts"), name);
+    element("dd", $("facts"), words);
   }
 }
 
-function show_seconds(run, made) {
+function show_seconds() {
   const total = PARTS.reduce((sum, part) => sum + run.spent[part], 0);
-  made.bar.replaceChildren();
-  made.parts.replaceChildren();
-  made.bar.hidden = made.parts.hidden = !(total > 0);
+  $("bar").replaceChildren();
+  $("parts").replaceChildren();
+  $("bar").hidden = $("parts").hidden = !(total > 0);
   for (const part of PARTS.filter(part => run.spent[part] > 0)) {
     const share = 100 * run.spent[part] / total;
-    element("span", made.bar).style = `width:${share}%;background:var(--${part})`;
-    const words = element("span", made.parts);
+    element("span", $("bar")).style = `width:${share}%;background:var(--${part})`;
+    const words = element("span", $("parts"));
     element("span", words, undefined, "key").style.background = `var(--${part})`;
     words.append(`${part === "comm" ? "communication" : part} ${span(run.spent[part])}, ` +
                  `${share.toFixed(share < 10 ? 1 : 0)}%`);
   }
 }
 
-const cards = [];
-
 function show(is_new) {
-  runs.forEach((run, i) => {
-    const made = cards[i] ??= card(i);
-    made.box.style.setProperty("--run", color(i));
-    made.title.textContent = (runs.length > 1 ? `${i + 1} ` : "") + run.name;
-    show_facts(run, made);
-    show_seconds(run, made);
-    show_samples(run, made);
-  });
-  const whole = runs.some(run => run.whole), first = runs[0];
-  const seen = first.evals[first.evals.length - 1];
-  $("kinds").textContent = `Bold: validation${whole ? ", on whole tales" : ""}. Faint: training, ` +
-    "smoothed.";
-  document.title = (seen ? seen.y.toFixed(3) + " " : "") + first.name;
+  const seen = run.evals[run.evals.length - 1];
+  $("name").textContent = run.name;
+  show_facts();
+  show_seconds();
+  show_samples();
+  $("kinds").textContent = `Bold: validation${run.whole ? ", on whole tales" : ""}. ` +
+    "Faint: training, smoothed.";
+  document.title = (seen ? seen.y.toFixed(3) + " " : "") + run.name;
   if (is_new) draw();
 }
 
@@ -490,9 +435,8 @@ function show(is_new) {
 
 async function poll() {
   try {
-    const at = runs.map(run => `${run.version}.${run.known}`).join();
-    const said = await (await fetch("/news?" + at)).json();
-    const is_new = said.map((one, i) => hear(i, one)).some(Boolean);
+    const at = run.version === null ? "" : `${run.version}.${run.known}`;
+    const is_new = hear(await (await fetch("/news?" + at)).json());
     $("link").hidden = true;
     show(is_new || !shown);
   } catch (error) {
@@ -503,8 +447,11 @@ async function poll() {
 }
 
 for (const id of ["x", "log-x", "log-y"]) $(id).addEventListener("input", draw);
+$("pick").addEventListener("change", () => {
+  follows = $("pick").selectedIndex === 0;
+  show_sample();
+});
 addEventListener("resize", draw);
-dark.addEventListener("change", () => show(true));
 $("chart").addEventListener("pointermove", e => {
   $("reading").textContent = point_at(e.clientX - $("chart").getBoundingClientRect().left);
 });
@@ -521,20 +468,18 @@ def cell(value):
     return json.dumps(value) if isinstance(value, (bool, dict, list)) else value
 
 
-def write_csv(runs, out):
+def write_csv(run, out):
     """A row an event, a column for each field of any event."""
-    for run in runs:
-        run.read()
-        if run.damaged:
-            runlog.leave_out(run.path, run.damaged)
-        if not run.events:
-            fail(f"{run.path}: holds no event; give a run's output directory or its log.jsonl")
-    columns = list(dict.fromkeys(key for run in runs for e in run.events for key in e))
+    run.read()
+    if run.damaged:
+        runlog.leave_out(run.path, run.damaged)
+    if not run.events:
+        fail(f"{run.path}: holds no event; give a run's output directory or its log.jsonl")
+    columns = list(dict.fromkeys(key for event in run.events for key in event))
     table = csv.writer(out, lineterminator="\n")
-    table.writerow(["run", *columns])
-    for run in runs:
-        for event in run.events:
-            table.writerow([run.name, *(cell(event.get(key)) for key in columns)])
+    table.writerow(columns)
+    for event in run.events:
+        table.writerow([cell(event.get(key)) for key in columns])
     out.flush()
 
 
@@ -542,7 +487,7 @@ def write_csv(runs, out):
 
 def read_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("runs", nargs="+", metavar="OUT", help="output directory, or log.jsonl")
+    parser.add_argument("run", metavar="OUT", help="output directory, or log.jsonl")
     parser.add_argument("--port", type=int, default=0, metavar="N", help="default: a free one")
     parser.add_argument("--csv", action="store_true", help="print every event as CSV, and stop")
     args = parser.parse_args()
@@ -565,32 +510,30 @@ def discard_stdout():
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def serve(runs, port):
-    Handler.runs = runs
+def serve(run, port):
+    Handler.run = run
     try:
         server = Server(("127.0.0.1", port), Handler)
     except OSError as error:
         hint = "; leave it out for a free one" if port else ""
         fail(f"--port {port}: {error.strerror.lower()}{hint}")
-    say(f"http://127.0.0.1:{server.server_port}/ shows {', '.join(run.name for run in runs)}; "
-        "Ctrl-C ends it")
+    say(f"http://127.0.0.1:{server.server_port}/ shows {run.name}; Ctrl-C ends it")
     server.serve_forever()
 
 
 def main():
     args = read_arguments()
-    runs = [Run(path) for path in args.runs]
-    for run in runs:
-        if os.path.exists(run.path) and not os.path.isfile(run.path):
-            fail(f"{run.path}: is not a file; a log is read again and again, as a pipe cannot be")
+    run = Run(args.run)
+    if os.path.exists(run.path) and not os.path.isfile(run.path):
+        fail(f"{run.path}: is not a file; a log is read again and again, as a pipe cannot be")
     try:
         if not args.csv:
-            serve(runs, args.port)
+            serve(run, args.port)
         elif sys.stdout is None:
             fail("stdout: it is closed")
         else:
-            sys.stdout.reconfigure(encoding="utf-8")
-            write_csv(runs, sys.stdout)
+            sys.stdout.reconfigure(encoding="utf-8", errors="replace")
+            write_csv(run, sys.stdout)
     except KeyboardInterrupt:
         pass
     except OSError as error:
