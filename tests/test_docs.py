@@ -19,7 +19,6 @@ import testing
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 README_WORDS = 1800                    # as wc -w counts them
-SENTENCE_WORDS = 35                    # in README and the pages that took over its details
 # Another project's, a name that stands for any, and the reader's own.
 ELSEWHERE = {"llm.c", "fuzz_NAME.c", "mine.c"}
 IN_WORDS = {14: "fourteen", 15: "fifteen", 16: "sixteen", 19: "nineteen"}
@@ -63,23 +62,9 @@ def test_links_resolve():
                 f"{page}: {path} has no section #{anchor}"
 
 
-def sentences_of(text):
-    """The prose of a page, without code blocks, headings, tables and pictures. A sentence ends at
-    . ? or ! before a space, and at the end of its paragraph or item of a list."""
-    text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
-    text = re.sub(r"^(?:#|\||!\[).*$", "", text, flags=re.M)
-    text = re.sub(r"\]\([^)]*\)", "]", text)
-    for paragraph in re.split(r"\n\s*\n|\n(?=- |\d+\. )", text):
-        yield from re.split(r"(?<=[.?!])\s+", re.sub(r"^\s*(?:- |\d+\. )", "", paragraph))
-
-
 def test_readme_is_short():
     words = len(PAGES["README.md"].split())
     assert words <= README_WORDS, f"README.md has {words} words, more than {README_WORDS}"
-    for page in ["README.md", "dev/ranks/README.md", "dev/train/README.md"]:
-        for sentence in sentences_of(PAGES[page]):
-            words = len(sentence.split())
-            assert words <= SENTENCE_WORDS, f"{page}: a sentence of {words} words: {sentence}"
 
 
 def test_files_that_pages_name_exist():
@@ -138,10 +123,6 @@ def test_answer_quotes_what_was_measured():
     answer = PAGES["README.md"].split("## Why train on many GPUs")[1].split("![")[0]
     answer = " ".join(answer.split("\n", 1)[1].split())
     measured, modelled = answer.split(" Modelled")
-    words, numbers = len(measured.split()), len(re.findall(r"\d[\d.,]*", measured))
-    assert words <= 130, f"README.md: an answer of {words} words"
-    assert numbers <= 15, f"README.md: an answer of {numbers} numbers"
-
     late, = chosen("02_local/endpoint.csv", "value")
     sizes = [f"{n / 1e6:.1f}" for n in sorted(set(
         chosen("04_one_device/line.csv", "parameters", threads="1")))[1:]]
@@ -154,16 +135,12 @@ def test_answer_quotes_what_was_measured():
     days = {gpus: chosen("08_fits/days.csv", "modelled_days", model="1.6B", gpus=gpus, fits="1")[0]
             for gpus in ("1", "8", "64")}
     for part, words in [
-            (measured, f"models of at most {sizes[-1]} million parameters"),
-            (measured, f"16 times the batch took {late:.1f} times fewer updates"),
-            (measured, "Two cores that shared each update reached a loss "
-                       f"{two:.1f} times as fast as one."),
-            (measured, f"What takes one core {seconds['1']:.0f} seconds would take 32 cores "
-                       f"{seconds['32']:.1f} over 10 Gbit/s"),
-            (measured, "Over 25 Mbit/s two workers took "
-                       f"{race['parallel'] / race['one']:.1f} times as long as one"),
-            (modelled, f"for {days['1']:.1f} days there, {24 * days['8']:.0f} hours on 8 and "
-                       f"{24 * days['64']:.1f} hours on 64")]:
+            (measured, f"{sizes[-1]} million parameters"), (measured, f"{late:.1f} times fewer"),
+            (measured, f"{two:.1f} times as fast"), (measured, f"{seconds['1']:.0f} seconds"),
+            (measured, f"{seconds['32']:.1f} over 10 Gbit/s"),
+            (measured, f"{race['parallel'] / race['one']:.1f} times as long"),
+            (modelled, f"{days['1']:.1f} days"), (modelled, f"{24 * days['8']:.0f} hours on 8"),
+            (modelled, f"{24 * days['64']:.1f} hours on 64")]:
         assert words in part, f"README.md: the answer does not say: {words}"
 
 
