@@ -57,7 +57,7 @@ def flags(seed, more):                                       # a branch takes ov
 runs = e.run([lab.Job(name, flags(seed, more), **more)
               for name, seed, more in json.loads(os.environ["JOBS"])])
 lab.write_json(os.path.join(e.dir, "runs.json"), {
-    name: [r.diverged, str(r.val), r.updates_at(2.5), r.tokens_at(2.5), r.updates_at(1.0),
+    name: [r.diverged, str(r.val), r.updates_at(2.5), r.updates_at(1.0),
            r.seconds(), len(r.steps)] for name, r in runs.items()})
 e.csv("numbers", ["a", "b"], [[1, 0.5], [2, None]])
 e.figure("picture", lambda plt: plt.figure(), alt="nothing", caption="")
@@ -117,10 +117,10 @@ def test_lab_run_values():
     sweep = Fake()
     done = sweep.run([("a", 1), ("b", 1, {"thin": 2})])
     assert done.returncode == 0, done.stderr
-    diverged, val, updates, tokens, never, seconds, steps = sweep.result()["a"]
+    diverged, val, updates, never, seconds, steps = sweep.result()["a"]
     assert (diverged, val, never, steps) == (False, "2.0", None, 8)
-    assert abs(updates - 8) < 1e-9 and abs(tokens - 800) < 1e-6 and abs(seconds - 4.0) < 1e-9
-    assert sweep.result()["b"][5:] == [4.0, 2]               # thinned, its seconds are not
+    assert abs(updates - 8) < 1e-9 and abs(seconds - 4.0) < 1e-9
+    assert sweep.result()["b"][4:] == [4.0, 2]               # thinned, its seconds are not
     with open(os.path.join(sweep.out, "42_fake", "summary.json"), encoding="utf-8") as f:
         low, high = json.load(f)["load"]                     # at which a run ended
     assert 0.0 <= low <= high
@@ -180,7 +180,7 @@ def test_lab_diverged():
         done = sweep.run([("a", 1), ("wild", 666)])
         assert done.returncode == 0, done.stderr
     assert sweep.starts() == ["a", "wild"]
-    assert sweep.result()["wild"][:5] == [True, "inf", None, None, None]
+    assert sweep.result()["wild"][:4] == [True, "inf", None, None]
 
 
 def test_lab_failing_run():
@@ -204,7 +204,7 @@ def test_lab_real_trainer():
     assert done.returncode == 0, done.stderr
     result = sweep.result()
     assert [result[name][0] for name in ("wild", "kept", "branch")] == [True, False, False], result
-    assert (result["kept"][6], result["branch"][6]) == (12, 3), result
+    assert (result["kept"][5], result["branch"][5]) == (12, 3), result
     assert float(result["branch"][1]) < float(result["kept"][1]) < 5.5, result
     runs = os.path.join(sweep.out, "42_fake", "runs")
     assert all(os.path.exists(os.path.join(runs, name, "latest")) for name in ("kept", "branch"))

@@ -291,18 +291,3 @@ def slowest(seconds, n):
     """The mean of the largest of n values drawn from these: what n workers wait for."""
     ordered, m = sorted(seconds), len(seconds)
     return sum(x * (((i + 1) / m) ** n - (i / m) ** n) for i, x in enumerate(ordered))
-
-
-# ---------------------------------------------------------------- memory
-
-def zero_bytes(parameters, workers, stage, mixed=True, accumulate=False):
-    """Bytes a worker keeps for parameters, gradients and Adam's state (Rajbhandari et al. 2020,
-    arXiv 1910.02054). mixed: 2 + 2 + 12 bytes a parameter, the gradient 2 more if it is
-    accumulated in fp32; otherwise all in fp32, 4 + 4 + 8. Stage 1 shards Adam's state, stage 2 also
-    the gradients, stage 3 also the parameters."""
-    weights, gradients, state = 4.0, 4.0, 8.0
-    if mixed:
-        weights, gradients, state = 2.0, 4.0 if accumulate else 2.0, 12.0
-    return parameters * (weights / (workers if stage >= 3 else 1)
-                         + gradients / (workers if stage >= 2 else 1)
-                         + state / (workers if stage >= 1 else 1))

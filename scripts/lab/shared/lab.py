@@ -213,28 +213,22 @@ class Run:
     def val(self):
         return self.evals[-1]["val_loss"] if self.evals and not self.diverged else math.inf
 
-    def tokens_at(self, loss, field="val_loss"):
-        """Tokens until the validation loss first reaches `loss`, interpolated; None if never."""
-        return self.reached(loss, "tokens", field)
-
     def updates_at(self, loss, field="val_loss"):
-        return self.reached(loss, "step", field)
-
-    def reached(self, loss, field, of="val_loss"):
-        """Between two evaluations the loss is interpolated linearly in the logarithm of `field`."""
+        """Updates until the validation loss first reaches `loss`; None if never. Between two
+        evaluations the loss is interpolated linearly in the logarithm of updates."""
         last = None
         for record in self.evals:
-            value = record.get(of)
+            value = record.get(field)
             if not number(value):
                 last = None
                 continue
             if value <= loss:
                 if last is None or last[0] <= 0:
-                    return float(record[field])
+                    return float(record["step"])
                 share = (last[1] - loss) / (last[1] - value)
                 return math.exp(math.log(last[0])
-                                + share * (math.log(record[field]) - math.log(last[0])))
-            last = (record[field], value)
+                                + share * (math.log(record["step"]) - math.log(last[0])))
+            last = (record["step"], value)
         return None
 
     def seconds(self):
