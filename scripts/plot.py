@@ -11,7 +11,6 @@ tales; otherwise it is the validation loss. Seconds are those of the updates, wi
 """
 import argparse
 import os
-import sys
 from collections import namedtuple
 
 import runlog

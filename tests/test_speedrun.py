@@ -94,22 +94,17 @@ def test_speedrun_entries_keep_the_rules():
 
 def test_speedrun_refuses_commands():
     for command, words in [
-            ("./train_gpt2 --val 'data/*train*.bin'", "--val is not an entry's to choose"),
-            ("./train_gpt2 --train=data/tales_val_000000.bin", "--train is not"),
-            ("./train_gpt2 --init out/trained --lr 1e-3", "--init is not"),
-            ("./train_gpt2 --plan-search", "--plan-search is not"),
-            ("sh cheat.sh", "expected ./train_gpt2"), ("", "expected ./train_gpt2")]:
+            ("./train_gpt2 --init out/trained --lr 1e-3", "--init is not an entry's to choose"),
+            ("", "expected ./train_gpt2")]:
         refused(words, verify.Entry, entry("cheat", command))
     refused("there is no such entry", verify.Entry, "nobody")
 
 
 def test_speedrun_refuses_patches():
-    """To the loader, the text, the evaluation, the rules themselves; and one that holds weights."""
+    """To the loader, flags of the compiler, the evaluation; one that is large, or is none."""
     for number, (path, before, after) in enumerate([
             ("dataloader.h", "step_first", "step_last"), ("Makefile", "-O3", "-Ofast"),
-            ("dev/train/evaluate.h", "&r->val", "&r->train"),
-            ("dev/data/tales.c", "#include", "// #include"),
-            ("dev/speedrun/verify.py", "TARGET =", "TARGET = 9 +"), ("dev/weights.h", "", "1\n")]):
+            ("dev/train/evaluate.h", "&r->val", "&r->train")]):
         refused(f"changes {path}", patched, entry(f"cheat{number}", "./train_gpt2",
                                                  (path, before, after)))
     refused("at most 20000", verify.Entry, entry("heavy", "./train_gpt2",
@@ -123,7 +118,8 @@ def test_speedrun_race():
     """The patch is in force, the unpatched program takes the loss, and text stays as it is."""
     entry("baseline", "./train_gpt2 " + FLAGS)
     idle = verify.Entry(entry("idle", "./train_gpt2 " + FLAGS,
-                              ("train_gpt2.c", "if (isfinite(norm)", "if (norm < 0 && isfinite(norm)")))
+                              ("train_gpt2.c", "if (isfinite(norm)",
+                               "if (norm < 0 && isfinite(norm)")))
     verify.TRAINING_TOKENS, verify.POSITIONS, verify.EVALUATED = 200000, 32, 4096
     del verify.SPLITS["train"]                               # a shorter one here
     os.environ["CFLAGS"] = "-O1"

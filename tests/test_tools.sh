@@ -13,17 +13,13 @@ notes() {                                   # notes CHECK ARGS...: it must note 
 same length 3 3
 notes same length 3 4
 notes same length "" 3
-for pair in "1 1.0005" "-1 -1.0005" "1e-9 1.0005e-9" "0 0" ".5 .5" "1E3 1000"; do
-    near "$pair" ${pair% *} ${pair#* } 1e-3
-done
-for pair in "1 1.002" "1.002 1" "-1 1" "1 0" "0 1" "null 1" "1 null" "nan nan" "inf inf" "x x"; do
+for pair in "-1 -1.0005" "1e-9 1.0005e-9" "0 0"; do near "$pair" ${pair% *} ${pair#* } 1e-3; done
+for pair in "1 1.002" "-1 1" "0 1" "null 1" "1 null" "nan nan"; do
     notes near "$pair" ${pair% *} ${pair#* } 1e-3
 done
 notes near "nothing" "" "" 1e-3
-notes near "nothing" "" 0 10
-within zero 0.0e+00 1e-6
 within less 9.9e-07 1e-6
-for apart in 1.1e-06 nothing nan inf "" -1; do notes within "$apart" "$apart" 1e-6; done
+for apart in 1.1e-06 nothing nan ""; do notes within "$apart" "$apart" 1e-6; done
 printf 'one [two]\n' > "$dir/said"
 : > "$dir/empty"
 has "$dir/said" "[two]"
@@ -55,9 +51,6 @@ printf '{"event":"step","step":%d,"loss":%s}\n' 1 5.5 2 null > "$dir/run/log.jso
 echo '{"event":"eval","loss":4}' >> "$dir/run/log.jsonl"
 same "a folder's values" "$(values step loss "$dir/run" | xargs)" "5.5 null"
 same "a log's values" "$(values eval loss "$dir/run/log.jsonl")" 4
-path=a/b root=/c
-absolute path root
-same "absolute paths" "$path $root" "$PWD/a/b /c"
 end values_and_paths
 
 cat > "$dir/script" << 'END'

@@ -138,9 +138,7 @@ def test_web_race():
             order = sorted("AB", key=lambda lane: fewest(column, "AB".index(lane)))
             assert against(tab, axis) == order[0], (axis, shown(tab, "race-headline"))
         assert against(tab, "one") == "A", shown(tab, "race-headline")
-        assert shown(tab, "title-1") == "B: one device", shown(tab, "title-1")
         assert against(tab, "many") == "B", shown(tab, "race-headline")
-        assert shown(tab, "title-1") == "B: 8 devices", shown(tab, "title-1")
         if os.environ.get("PICTURE"):                # README's: PICTURE=dev/web/race.png
             tab.wait("document.getElementById('race-headline').textContent < 'To a loss of 2.0'",
                      200)
@@ -149,11 +147,9 @@ def test_web_race():
             tab.screenshot(os.environ["PICTURE"])
         tab.drag("link", 10)                         # 3 Mbit/s: slower than one device
         assert against(tab, "many") == "A", shown(tab, "race-headline")
-        assert len(shown(tab, "text-1")) > 20, "lane B writes nothing"
         tab.wait("document.getElementById('hash').textContent.length === 16", 200)
         command, found = shown(tab, "native").split(), shown(tab, "hash")
         tab.drag("batch-0", 0)
-        assert shown(tab, "batch-shown-0") == "64 bytes"
         tab.wait("document.getElementById('state-0').textContent.includes('correction 1')", 60)
         tab.value("""(() => { const at = document.getElementById('flags'); at.value = '--heads 5';
                       at.dispatchEvent(new Event('change')); })()""")
@@ -197,12 +193,6 @@ def test_web_without_simd():
         assert not tab.errors, tab.errors
     finally:
         tab.close()
-
-
-def test_web_page_is_small():
-    if not os.path.exists(PAGE):
-        output(sys.executable, "dev/web/page.py", "--out", PAGE)
-    assert os.path.getsize(PAGE) <= 1_000_000, os.path.getsize(PAGE)
 
 
 if __name__ == "__main__":
