@@ -2,24 +2,24 @@
 # Trains a GPT-2 from scratch on FineWeb, with llm.c's recipe for its size.
 #
 #     scripts/train.sh d12                        on all GPUs of this machine
-#     scripts/train.sh d48 --machines 2 --gpus 8 --hosts hosts.txt
+#     LAUNCH="mpirun ..." scripts/train.sh d48 --machines 2 --gpus 8
 #     sbatch scripts/slurm.sbatch d12             on 16 GPUs, under Slurm
 #     scripts/train.sh d12 --tokens 100000000     a trial: 190 updates on few shards
 #     scripts/train.sh d24 --dry-run              the plan and the commands
 #
 #     --gpus N         GPUs of each machine, one rank each (default: those that are here)
-#     --machines N     number of machines (default 1); several need --hosts, or Slurm
+#     --machines N     number of machines (default 1); several need LAUNCH, or Slurm
 #     --tokens N       tokens of the whole run (default: the recipe's); a shorter run has a shorter
 #                      warm-up
 #     --out DIR        the run's directory (default out/d12 ...); a run that it holds is resumed
-#     --hosts FILE, --restart N    as in scripts/launch.sh
 #     --dry-run        print the plan and the commands, and run nothing. The plan is for H100s, or
 #                      for the GPUs that --plan-gpu names
 #
 # Other flags are passed to train_gpt2cu and override the recipe: --micro-batch 64, for example.
 # Missing shards are fetched (dev/data/fetch_fineweb.sh). The loss curve goes to DIR/loss.png.
 # HellaSwag is measured every 250 updates if dev/data/fetch_hellaswag.sh has fetched it.
-# LAUNCH="srun ..." replaces scripts/launch.sh.
+# LAUNCH is what starts the ranks instead of scripts/launch.sh: an mpirun, srun or torchrun with its
+# flags, as in dev/ranks/README.md.
 #
 # The recipes are those of llm.c's scripts/run_gpt2_124M.sh, _350M, _774M and _1558M: their updates,
 # batches, learning rates and what remains of the rate at the end. All four have sequences of 1,024
@@ -28,8 +28,8 @@
 set -e
 cd "$(dirname "$0")/.."
 hellaswag=data/hellaswag_val.jsonl
-gpus='' machines=1 hosts='' tokens='' dry_run='' plan_gpu='' fetches=yes sized='' measured=''
-launcher=() flags=() data=() reached=''
+gpus='' machines=1 tokens='' dry_run='' plan_gpu='' fetches=yes sized='' measured=''
+flags=() data=() reached=''
 
 die() { echo "train.sh: $*" >&2; exit 1; }
 count() {                                    # FLAG TEXT MAX
@@ -57,10 +57,11 @@ out=out/$model
 shift
 while [ $# -gt 0 ]; do
     case $1 in
-        --gpus=* | --machines=* | --tokens=* | --out=* | --hosts=* | --restart=* | --plan-gpu=*)
+        --gpus=* | --machines=* | --tokens=* | --out=* | --plan-gpu=*)
             set -- "${1%%=*}" "${1#*=}" "${@:2}" ;;
-        --gpus | --machines | --tokens | --out | --hosts | --restart | --plan-gpu)
+        --gpus | --machines | --tokens | --out | --plan-gpu)
             [ $# -gt 1 ] || die "$1: needs a value" ;;
+        --hosts* | --restart*) die "$1: is no longer a flag; see dev/ranks/README.md" ;;
         --data | --train | --data=* | --train=*) fetches='' ;;
         --layers | --layers=*) sized=yes ;;
         --hellaswag | --hellaswag=*) measured=yes ;;
@@ -71,8 +72,6 @@ while [ $# -gt 0 ]; do
         --tokens) count "$1" "$2" 1000000000000; tokens=$2 ;;
         --plan-gpu) plan_gpu=$2 ;;
         --out) out=$2 ;;
-        --hosts) hosts=$2; launcher+=("$1" "$2") ;;
-        --restart) launcher+=("$1" "$2") ;;
         --dry-run) dry_run=yes; shift; continue ;;
         *) flags+=("$1"); shift; continue ;;
     esac
@@ -85,8 +84,8 @@ gpus=${gpus:-$(nvidia-smi -L 2> /dev/null | grep -c '^GPU' || true)}
 ranks=$((machines * gpus)) sequences=$((batch / 1024))
 [ $((sequences % ranks)) = 0 ] ||
     die "--gpus: $ranks in all do not divide an update of $sequences sequences; powers of two do"
-[ "$machines" = 1 ] || [ -n "$hosts$LAUNCH" ] ||
-    die "--machines: several need --hosts FILE, or Slurm: sbatch scripts/slurm.sbatch $model"
+[ "$machines" = 1 ] || [ -n "$LAUNCH$dry_run" ] ||
+    die "--machines: several need LAUNCH=\"mpirun ...\", or Slurm: sbatch scripts/slurm.sbatch $model"
 [ $((ranks * micro_batch)) -le $sequences ] || micro_batch=$((sequences / ranks))
 
 steps=$updates warmup=700
@@ -100,11 +99,9 @@ recipe=(--seq-len 1024 --batch-tokens "$batch" --micro-batch "$micro_batch"
         --eval-every 250 --eval-tokens 10485760 --save-every 1000)
 [ -n "$sized" ] || recipe=(--init "$model" "${recipe[@]}")
 
-if [ -n "$LAUNCH" ]; then
-    [ ${#launcher[@]} = 0 ] ||
-        die "${launcher[0]}: is a flag of scripts/launch.sh, but LAUNCH is another launcher"
-    read -ra launcher <<< "$LAUNCH"
-else launcher=(scripts/launch.sh -n "$ranks" "${launcher[@]}"); fi
+launcher=(scripts/launch.sh -n "$ranks")
+[ "$machines" = 1 ] || launcher=(srun --nodes="$machines" --ntasks-per-node="$gpus")
+[ -z "$LAUNCH" ] || read -ra launcher <<< "$LAUNCH"
 
 perform() {
     if [ -n "$dry_run" ]; then printf '%q ' "$@" && echo; else "$@"; fi

@@ -152,7 +152,6 @@ struct Comm {
     char *scratch_in;                      // (COMM_BUFFERS,size,piece) floats, on the device
     char *scratch_out;                     // (COMM_BUFFERS,size,piece) bf16, on the device
     Heartbeat heartbeat;
-    bool watched;                          // the heartbeat has connected all ranks
     bool plain;                            // NCCL's own collectives, in whatever order they sum
 #if defined(COMM_ON_GPU)
     cudaStream_t compute;                  // the stream that the caller computes on

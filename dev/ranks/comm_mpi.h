@@ -200,17 +200,15 @@ static inline void *comm_thread(void *argument) {
 // Connects the heartbeat, whose connections do not use MPI. Rank 0 listens at a free port and sends
 // the others the port over MPI.
 static inline bool comm_open_watch(Comm *c, double timeout, Error *err) {
-    typedef struct { char host[64]; int port; uint64_t job; } Meeting;
+    typedef struct { char host[64]; int port; } Meeting;
     Meeting own;
     memset(&own, 0, sizeof own);
-    own.job = (uint64_t)getpid() ^ (uint64_t)(seconds_now()*1e6);
     if (c->hosts == 1) snprintf(own.host, sizeof own.host, "127.0.0.1");
     else gethostname(own.host, sizeof own.host - 1);
-    comm_broadcast_small(c, &own.job, sizeof own.job);
-    heartbeat_init(&c->heartbeat, c->rank, c->size, own.job, timeout);
+    heartbeat_init(&c->heartbeat, c->rank, c->size, timeout);
     if (c->rank == 0 && !heartbeat_listen(&c->heartbeat, NULL, &own.port, err)) return false;
     comm_broadcast_small(c, &own, sizeof own);
-    return heartbeat_join(&c->heartbeat, own.host, own.port, err);
+    return heartbeat_join(&c->heartbeat, own.host, own.port, NULL, 0, err);
 }
 
 // Waits until the thread has started MPI; false after `timeout` seconds. MPI_Init returns when all
@@ -252,8 +250,7 @@ static inline bool comm_open(Comm *c, double timeout, Error *err) {
                     timeout);
     if (b->problem.text[0]) return fail(err, "%s", b->problem.text);
     comm_find_neighbours(c);
-    c->watched = comm_open_watch(c, timeout, err);
-    return c->watched;
+    return comm_open_watch(c, timeout, err);
 }
 
 static inline void comm_close(Comm *c) {

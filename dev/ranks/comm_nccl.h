@@ -19,7 +19,6 @@
 #ifndef EMULATOR
 #include <dlfcn.h>
 #endif
-#include "../base/rng.h"           // hash_add
 
 // NCCL's functions, loaded when a run has several ranks: a run on one GPU needs no NCCL.
 #define NCCL_FUNCTIONS(X) \
@@ -322,21 +321,21 @@ static inline void comm_collect_now(Comm *c, void *all, const void *own, size_t 
 
 // ---- opening and closing ----
 
-// Connects the heartbeat at MASTER_ADDR and MASTER_PORT + 1: torchrun itself listens at
-// MASTER_PORT.
+// Connects the heartbeat at MASTER_ADDR and MASTER_PORT + 1 (torchrun itself listens at
+// MASTER_PORT), and gives all ranks rank 0's id for NCCL.
 static inline bool comm_open_watch(Comm *c, double timeout, Error *err) {
     const char *host = getenv("MASTER_ADDR"), *port_text = getenv("MASTER_PORT");
-    const char *job = getenv("TORCHELASTIC_RUN_ID") ? getenv("TORCHELASTIC_RUN_ID")
-                    : getenv("SLURM_JOB_ID") ? getenv("SLURM_JOB_ID") : "";
+    CommBackend *b = c->backend;
     if (!host || !*host)
         return fail(err, "MASTER_ADDR: not set, and this is rank %d of %d; it must name rank 0's "
                     "machine; scripts/launch.sh and torchrun set it", c->rank, c->size);
     int port = port_text ? atoi(port_text) + 1 : 29501;
     if (port < 2 || port > 65535)
         return fail(err, "MASTER_PORT: \"%.20s\" is not a port from 1 to 65534", port_text);
-    heartbeat_init(&c->heartbeat, c->rank, c->size, hash_add(1, job, strlen(job)), timeout);
+    heartbeat_init(&c->heartbeat, c->rank, c->size, timeout);
     if (c->rank == 0 && !heartbeat_listen(&c->heartbeat, host, &port, err)) return false;
-    return heartbeat_join(&c->heartbeat, host, port, err);
+    if (c->rank == 0) NCCL_CHECK(b, GetUniqueId(&b->id));
+    return heartbeat_join(&c->heartbeat, host, port, &b->id, sizeof b->id, err);
 }
 
 static inline bool nccl_load(Nccl *n, Error *err) {
@@ -371,9 +370,7 @@ static inline bool comm_open(Comm *c, double timeout, Error *err) {
                     COMM_MAX_RANKS);
     CommBackend *b = c->backend = (CommBackend *)alloc_or_die(sizeof *b, "rings of events");
     if (!nccl_load(&b->nccl, err)) return false;
-    c->watched = comm_open_watch(c, timeout, err);
-    if (c->watched && c->rank == 0) NCCL_CHECK(b, GetUniqueId(&b->id));
-    return c->watched && heartbeat_share(&c->heartbeat, &b->id, sizeof b->id, err);
+    return comm_open_watch(c, timeout, err);
 }
 
 // Connects the GPUs. The two streams have the highest priority: a collective that waits for free
