@@ -85,7 +85,7 @@ ranks=$((machines * gpus)) sequences=$((batch / 1024))
 [ $((sequences % ranks)) = 0 ] ||
     die "--gpus: $ranks in all do not divide an update of $sequences sequences; powers of two do"
 [ "$machines" = 1 ] || [ -n "$LAUNCH$dry_run" ] ||
-    die "--machines: several need LAUNCH=\"mpirun ...\", or Slurm: sbatch scripts/slurm.sbatch $model"
+    die "--machines: several need LAUNCH='mpirun ...' or Slurm: sbatch scripts/slurm.sbatch $model"
 [ $((ranks * micro_batch)) -le $sequences ] || micro_batch=$((sequences / ranks))
 
 steps=$updates warmup=700

@@ -211,21 +211,24 @@ TEST(a_rank_that_falls_silent_is_named) {
 // ---- ranks that are not reported ----
 
 static void work_leave(Heartbeat *w) { nap(1.5 + 0.2*(w->rank == 1) + 0.4*(w->rank == 0)); }
-static void work_die(Heartbeat *w) {
+static void die_on(const Heartbeat *w, int rank) {
     nap(0.3);
-    if (w->rank == 2) die("no more data");
+    if (w->rank == rank) die("no more data");
     nap(30.0);
 }
+static void work_die_0(Heartbeat *w) { die_on(w, 0); }
+static void work_die_2(Heartbeat *w) { die_on(w, 2); }
 
 TEST(ranks_that_leave_are_not_reported) {
-    Run run = run_make(3, 1.0, work_leave), other = run_make(3, 9.0, work_die);
-    start_all(&run);
-    start_all(&other);
-    run_end(&run, 4.0);
-    run_end(&other, 4.0);
-    CHECK_MSG(!run.said[0], "they said: %s", run.said);
-    CHECK_MSG(strcmp(other.said, PROGRAM ": no more data\n") == 0, "they said: %s", other.said);
-    for (int r = 0; r < 3; r++) check_status(&run, r, 0), check_status(&other, r, 1);
+    Run run[3] = { run_make(3, 1.0, work_leave), run_make(3, 9.0, work_die_0),
+                   run_make(3, 9.0, work_die_2) };
+    for (int i = 0; i < 3; i++) start_all(&run[i]);
+    for (int i = 0; i < 3; i++) {
+        const char *want = i == 0 ? "" : PROGRAM ": no more data\n";
+        run_end(&run[i], 4.0);
+        CHECK_MSG(strcmp(run[i].said, want) == 0, "they said: %s", run[i].said);
+        for (int r = 0; r < 3; r++) check_status(&run[i], r, i > 0);
+    }
 }
 
 int main(void) {

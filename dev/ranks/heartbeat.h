@@ -240,12 +240,9 @@ static inline void heartbeat_tell(Heartbeat *w, char what) {
         if (w->peers[i].fd >= 0) send(w->peers[i].fd, &what, 1, MSG_DONTWAIT);
 }
 
-// Ends all ranks, and this process at once. exit() could block: its handlers may wait for a lock
-// that the main thread holds, or for MPI or CUDA. Standard output is flushed only if that cannot
-// block. What the others send is read for a while: closing a connection that has unread bytes could
-// drop the END that was just sent.
-__attribute__((noreturn)) static inline void heartbeat_exit(Heartbeat *w) {
-    struct pollfd out = { STDOUT_FILENO, POLLOUT, 0 };
+// Ends the other ranks. What they still send is read for a while: closing a connection that has
+// unread bytes could drop the END that was just sent.
+static inline void heartbeat_end(Heartbeat *w) {
     char rest[64];
     heartbeat_tell(w, HEARTBEAT_END);
     for (int round = 0; round < 20; round++) {
@@ -254,6 +251,12 @@ __attribute__((noreturn)) static inline void heartbeat_exit(Heartbeat *w) {
             while (w->peers[i].fd >= 0
                    && recv(w->peers[i].fd, rest, sizeof rest, MSG_DONTWAIT) > 0) {}
     }
+}
+
+// Ends the process at once. exit() could block: its handlers may wait for a lock that the main
+// thread holds, or for MPI or CUDA. Standard output is flushed only if that cannot block.
+__attribute__((noreturn)) static inline void heartbeat_exit(void) {
+    struct pollfd out = { STDOUT_FILENO, POLLOUT, 0 };
     if (poll(&out, 1, 0) == 1 && ftrylockfile(stdout) == 0) fflush(stdout);
     _exit(1);
 }
@@ -265,7 +268,8 @@ static inline void heartbeat_lost(Heartbeat *w, int rank, const char *why) {
     if (!__atomic_load_n(&w->ending, __ATOMIC_SEQ_CST) && w->rank == (rank == 0 ? 1 : 0))
         dprintf(STDERR_FILENO, PROGRAM ": rank %d (on %s) %s%s%s\n", rank, w->peers[rank].host,
                 why, w->advice[0] ? "; " : "", w->advice);
-    heartbeat_exit(w);
+    heartbeat_end(w);
+    heartbeat_exit();
 }
 
 // Handles what a peer has sent, or has not. `leaving`: heartbeat_stop was called here.
@@ -275,7 +279,10 @@ static inline void heartbeat_hear(Heartbeat *w, int rank, bool leaving) {
     ssize_t came = recv(p->fd, said, sizeof said, MSG_DONTWAIT);
     size_t n = came > 0 ? (size_t)came : 0;
     bool closed = came == 0 || (came < 0 && errno != EAGAIN && errno != EWOULDBLOCK);
-    if (memchr(said, HEARTBEAT_END, n)) heartbeat_exit(w);   // rank 0 passes it on to all
+    if (memchr(said, HEARTBEAT_END, n)) {
+        if (w->rank == 0) heartbeat_end(w);      // passes it on
+        heartbeat_exit();
+    }
     if (memchr(said, HEARTBEAT_BYE, n) || (closed && leaving)) {
         close(p->fd);
         p->fd = -1;
