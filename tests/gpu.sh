@@ -65,7 +65,7 @@ if [ -z "${STAND_IN:-}" ]; then
     [ -n "$gpu" ] || die "nvidia-smi finds no GPU here; STAND_IN=1 needs none"
     name=$(sed 's/^NVIDIA //' <<< "$gpu" | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-')
     programs=$PWD/build/gpu results=${OUT:-dev/results/$name-$(date +%F)}
-    some_tests= REAL_SHAPES=64,1024,12,12,768,50257 bench=64 updates=60 minute=60
+    some_tests= REAL_SHAPES=8,1024,12,12,768,50257 bench=64 updates=60 minute=60
     model="--layers 12 --heads 12 --channels 768 --seq-len 1024 --micro-batch 64"
     batch="--batch-tokens 65536" big_batch="--batch-tokens 524288 --warmup-tokens 5000000"
 else
@@ -222,7 +222,7 @@ first() {
     beside 60 "PyTorch: loads" torch --help
     step 25 "tests, bf16" tests bf16 $some_tests
     wait
-    step 30 "real shapes" tests bf16 real_shapes
+    step 60 "real shapes" tests bf16 real_shapes
     step 35 "benchmark" bench bench "$programs"
     step 20 "PyTorch: attention" torch --attention
     step 60 "the same bits without a graph" graph

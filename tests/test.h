@@ -38,7 +38,25 @@ static void test_run(const char *name, void (*body)(void)) {
 
 static int test_end(void) { return test_state.total_failed > 0; }
 
+#ifdef __cplusplus
+// In C++ tests also enter a list, in the order of their file.
+struct Test {
+    static inline Test *first = NULL, **end = &first;
+    const char *name;
+    void (*body)(void);
+    Test *next;
+    Test(const char *name, void (*body)(void)) : name(name), body(body), next(NULL) {
+        *end = this;
+        end = &next;
+    }
+};
+#define TEST(name) \
+    static void name(void); \
+    static Test name##_test(#name, name); \
+    static void name(void)
+#else
 #define TEST(name) static void name(void)
+#endif
 #define RUN(name) test_run(#name, name)
 #define CHECK(cond) \
     do { if (!(cond)) test_fail(__FILE__, __LINE__, "%s", #cond); } while (0)

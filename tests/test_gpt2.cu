@@ -6,26 +6,29 @@
 //     test_gpt2 [NAME...]      all tests, or those that are named
 //     test_gpt2 real_shapes    at the shapes of GPT-2 (real_shapes.cu); on a GPU by name only
 //
-// Errors are relative, by the norm of a tensor: |ours - C's| / |C's|. Both sides start from the
-// same numbers, which `real` holds exactly. What is left is
+// Both sides start from the same numbers, which `real` holds exactly. Each element is compared
+// (dev/check/compare.h): it may err by its bound times its own size, its row's and a tenth of its
+// tensor's. What is left is
 // - fp32 sums in another order: 1e-6 for some hundred terms; 1e-5 leaves room for that and none
 //   for a mistake (see test_layers.c);
 // - in bf16, the roundings to 8 significant bits between the inputs and the result. Numbers between
-//   1 and 2 lie 2^-7 apart, so each moves a number, and with it a tensor, by at most 2^-8 of it
-//   (by 2^-9.3 on the average); what follows passes that on, mostly averaged out. So k roundings
-//   make at most k * 2^-8, unless what follows cancels; then k is counted higher, and it says why.
+//   1 and 2 lie 2^-7 apart, so each moves a number by at most 2^-8 of it; what follows passes that
+//   on, mostly averaged out. So k roundings make at most k * 2^-8, unless what follows cancels;
+//   then k is counted higher, and it says why.
 #define main train_gpt2_main
 #include "../train_gpt2.cu"
 #undef main
+#include <type_traits>
 #include <vector>
+#include "../dev/check/compare.h"
 #include "gpt2_reference.h"
 #include "test.h"
 
-static double after_roundings(int k) {
-    return 1e-5 + (sizeof(real) < sizeof(float) ? k/256.0 : 0.0);
-}
+static double sums_may_err = 1e-5;
 
-// ---- arrays on both sides ----
+static double after_roundings(int k) {
+    return sums_may_err + (sizeof(real) < sizeof(float) ? k/256.0 : 0.0);
+}
 
 typedef std::vector<float> Floats;
 typedef std::vector<int> Ints;
@@ -34,10 +37,78 @@ static Machine gpu;                      // opened by main, used by all tests
 static Comm alone;                       // one rank
 static Rng rng;                          // each test begins it anew
 
-// Numbers that `real` holds exactly.
+// ---- comparisons ----
+
+enum { LARGE = 1 << 24 };                // elements
+static double worst;                     // error of a test, as a part of what it may be
+static char shape[100];                  // what is being tested, for its messages
+static bool reports;                     // also prints what is right
+
+__attribute__((format(printf, 1, 2))) static void shape_is(const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(shape, sizeof shape, fmt, args);
+    va_end(args);
+}
+
+// What is this many times its bound, or not a number, is a mistake of the program.
+static const double FAR_OFF = 4.0;
+static const char *far_off(double part) { return part <= FAR_OFF ? "" : ", far off"; }
+
+// An error that is too large is printed, however many there are, and the test goes on: on another
+// GPU some bound may be wrong, and the rest still tells. part: of what the error may be.
+static void check_part(const char *what, double part) {
+    if (!(part <= worst)) worst = part;
+    if (part > 1.0 || isnan(part)) test_state.failed++;
+    else if (!reports) return;
+    printf("    %s: %s, %.2g of what it may be off by%s\n", shape, what, part, far_off(part));
+    fflush(stdout);
+}
+
+static void check_near(const char *what, double ours, double theirs, double bound) {
+    check_part(what, fabs(ours - theirs) / fabs(theirs) / bound);
+}
+
+// Every element of a tensor, whose indices have these letters and sizes; of a large one every
+// step-th row, and the last.
+typedef std::vector<size_t> Sizes;
+static void check_tensor(const char *name, const char *letters, const Sizes &sizes,
+                         const Floats &ours, const Floats &theirs, double bound) {
+    Comparison c = compare_make(name, letters, sizes.data(), bound);
+    size_t rows = c.n / sizes.back(), step = c.n / LARGE + 1, width = sizes.back();
+    double part = ours.size() == c.n && theirs.size() == c.n ? 0.0 : NAN;
+    std::vector<double> got(ours.begin(), ours.end()), exact(theirs.begin(), theirs.end());
+    c.got = got.data(), c.exact = exact.data();
+    for (size_t row = rows - 1; row < rows && !isnan(part); row -= step)
+        for (size_t i = row*width; i < (row + 1)*width; i++) {
+            double off = isfinite(exact[i]) ? fabs(got[i] - exact[i]) / compare_slack(&c, i)
+                       : isfinite(got[i]) ? NAN : 0.0;
+            if (!(off <= part)) part = off;
+        }
+    check_part(part <= 1.0 || got.size() != c.n ? name : compare_verdict(&c), part);
+}
+
+static void check_close(const char *what, const Floats &ours, const Floats &theirs, double bound) {
+    check_tensor(what, "i", { theirs.size() }, ours, theirs, bound);
+}
+
+static bool same_numbers(const float *a, const float *b, size_t n) {
+    return memcmp(a, b, n * sizeof *a) == 0;
+}
+
+static bool same_bits(const Floats &a, const Floats &b) {
+    return a.size() == b.size() && same_numbers(a.data(), b.data(), a.size());
+}
+
+// ---- arrays on both sides ----
+
+// Numbers that `real` holds exactly. Many are the first million over and over.
 static Floats random_floats(size_t n, double scale, double shift) {
+    enum { PERIOD = 1000003 };
     Floats x(n);
-    for (float &v : x) v = (float)(real)(float)(shift + scale * rng_normal(&rng));
+    for (size_t i = 0; i < n; i++)
+        x[i] = i >= PERIOD ? x[i - PERIOD]
+                           : (float)(real)(float)(shift + scale * rng_normal(&rng));
     return x;
 }
 
@@ -57,15 +128,16 @@ template <class T> struct Array {
         CUDA_CHECK(cudaMalloc((void **)&data, n * sizeof(T) + GUARD));
         CUDA_CHECK(cudaMemset(data, 0xFF, n * sizeof(T) + GUARD));
     }
-    template <class S> explicit Array(const std::vector<S> &x) : Array(x.size()) {
+    template <class S> explicit Array(const std::vector<S> &x) : Array(x.size()) { put(x); }
+    Array(const Array &) = delete;
+    ~Array() { CUDA_CHECK(cudaFree(data)); }
+    operator T *() { return data; }
+    template <class S> void put(const std::vector<S> &x) {
         std::vector<T> copy(n);
         for (size_t i = 0; i < n; i++) copy[i] = (T)x[i];
         CUDA_CHECK(cudaMemcpy(data, copy.data(), n * sizeof(T), cudaMemcpyHostToDevice));
     }
-    Array(const Array &) = delete;
-    ~Array() { CUDA_CHECK(cudaFree(data)); }
-    operator T *() { return data; }
-    Floats get() const {
+    template <class S = float> std::vector<S> get() const {
         std::vector<T> copy(n);
         unsigned char guard[GUARD];
         gpu_wait(&gpu);
@@ -73,80 +145,46 @@ template <class T> struct Array {
         CUDA_CHECK(cudaMemcpy(guard, data + n, GUARD, cudaMemcpyDeviceToHost));
         for (int i = 0; i < GUARD; i++)
             if (guard[i] != 0xFF) { CHECK_MSG(false, "%d bytes past the end written", i); break; }
-        return Floats(copy.begin(), copy.end());
+        return std::vector<S>(copy.begin(), copy.end());
     }
 };
 
-static double relative_error(const float *ours, const float *theirs, size_t n) {
-    double diff = 0.0, norm = 0.0;
-    for (size_t i = 0; i < n; i++) {
-        diff += ((double)ours[i] - theirs[i]) * ((double)ours[i] - theirs[i]);
-        norm += (double)theirs[i] * theirs[i];
+// An argument of a launcher and of the C function of its name, which gets `c`.
+template <class T> struct Twin : Array<T> {
+    typedef typename std::conditional<std::is_same<T, int>::value, int, float>::type Number;
+    std::vector<Number> numbers;
+    const char *name, *letters;
+    Sizes sizes;
+    Number *c;
+    explicit Twin(const std::vector<Number> &x)                   // an input
+        : Array<T>(x), numbers(x), name("input"), letters("i"), sizes{ x.size() },
+          c(numbers.data()) {}
+    Twin(const char *name, const char *letters, const Sizes &sizes)             // an output
+        : Array<T>(compare_make(name, letters, sizes.data(), 0).n), numbers(this->n, NAN),
+          name(name), letters(letters), sizes(sizes), c(numbers.data()) {}
+    // Sums are added to `begin`, so that `=` in place of `+=` shows.
+    Twin(const char *name, const char *letters, const Sizes &sizes, float begin)
+        : Twin(name, letters, sizes) {
+        numbers.assign(this->n, begin);
+        this->put(numbers);
     }
-    return sqrt(diff / (norm > 0.0 ? norm : 1.0));
-}
+    void check(double bound) const {
+        check_tensor(name, letters, sizes, this->get(), numbers, bound);
+    }
+    void take() { numbers = this->template get<Number>(), c = numbers.data(); }   // the GPU's
+    bool is_left_alone() const { return this->template get<Number>() == numbers; }
+};
 
-static double worst;                     // error of a test, as a part of what it may be
-static char shape[100];                  // what is being tested, for its messages
-
-__attribute__((format(printf, 1, 2))) static void shape_is(const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(shape, sizeof shape, fmt, args);
-    va_end(args);
-}
-
-// What is this many times its bound, or not a number, is a mistake of the program.
-static const double FAR_OFF = 4.0;
-static const char *far_off(double part) { return part <= FAR_OFF ? "" : ", far off"; }
-
-// An error that is too large is printed, however many there are, and the test goes on: on another
-// GPU some bound may be wrong, and the rest still tells.
-static void check_error(const char *what, double error, double bound) {
-    if (!(error / bound <= worst)) worst = error / bound;
-    if (error <= bound) return;
-    printf("    %s, %s: relative error %.2g, at most %.2g%s\n", what, shape, error, bound,
-           far_off(error / bound));
-    test_state.failed++;
-}
-
-static void check_close(const char *what, const Floats &ours, const Floats &theirs, double bound) {
-    check_error(what, ours.size() == theirs.size()
-                ? relative_error(ours.data(), theirs.data(), ours.size()) : NAN, bound);
-}
-
-static void check_near(const char *what, double ours, double theirs, double bound) {
-    check_error(what, fabs(ours - theirs) / fabs(theirs), bound);
+// After so many roundings to `real`.
+template <class... Twins> static void check(int roundings, const Twins &...twins) {
+    (twins.check(after_roundings(roundings)), ...);
 }
 
 // ---- layers ----
 
 static int padded_vocab(int V) { return (V + VOCAB_UNIT - 1) / VOCAB_UNIT * VOCAB_UNIT; }
 
-// Half of what the sums are added to, so that `=` in place of `+=` shows.
-static Floats halves(size_t n) { return Floats(n, 0.5f); }
-
-static void check_embedding(int B, int T, int C, int V) {
-    shape_is("B=%d T=%d C=%d V=%d", B, T, C, V);
-    Ints token = random_tokens(B*T, V), order(B*T), begin(B*T + 1), count(V);
-    Floats wte = random_floats(V*C, 1, 0), wpe = random_floats((T + 2)*C, 1, 0);
-    Floats dx = random_floats(B*T*C, 1, 0), dwte = halves(V*C), dwpe = halves((T + 2)*C);
-    Floats x(B*T*C);
-    Array<int> d_token(token);
-    Array<real> d_x(B*T*C), d_wte(wte), d_wpe(wpe), d_dx(dx);
-    Array<float> d_dwte(dwte), d_dwpe(dwpe);
-    c_embedding_forward(x.data(), token.data(), wte.data(), wpe.data(), B, T, C);
-    embedding_forward(d_x, d_token, d_wte, d_wpe, B, T, C, gpu.stream);
-    check_close("x", d_x.get(), x, after_roundings(1));
-    int words = tokens_sort(order.data(), begin.data(), count.data(), token.data(), B*T, V);
-    Array<int> d_order(order), d_begin(begin);
-    c_embedding_backward(dwte.data(), dwpe.data(), dx.data(), token.data(), B, T, C);
-    embedding_backward(d_dwte, d_dwpe, d_dx, d_token, d_order, d_begin, words, B, T, C, gpu.stream);
-    check_close("dwte", d_dwte.get(), dwte, 1e-5);
-    check_close("dwpe", d_dwpe.get(), dwpe, 1e-5);
-}
-
-// Each rank's part of a vocabulary: rows begin ... begin+count-1, perhaps none.
+// A rank's part of a vocabulary: rows begin ... begin+count-1, perhaps none.
 typedef struct { int begin, count; } Part;
 static Part part_of(int V, int rank, int ranks) {
     int each = (V + ranks - 1) / ranks, begin = std::min(V, rank*each);
@@ -158,80 +196,66 @@ static Ints tokens_in(const Ints &token, Part p) {           // -1: another rank
     return own;
 }
 
-// The parts' outputs add up to the bits of the whole, and their gradients lie side by side in it.
-static void check_embedding_parts(int B, int T, int C, int V, int ranks) {
-    shape_is("B=%d T=%d C=%d V=%d, %d parts", B, T, C, V, ranks);
-    Ints token = random_tokens(B*T, V), order(B*T), begin(B*T + 1), count(V);
-    Floats wte = random_floats(V*C, 1, 0), wpe = random_floats(T*C, 1, 0), sum(B*T*C, 0.0f), dwte;
-    Floats dx = random_floats(B*T*C, 1, 0), dwpe = halves(T*C);
-    Array<real> d_wpe(wpe), d_dx(dx), d_x(B*T*C);
-    int none = 0, words = 0;
-    auto run = [&](Part p, Floats *x, Floats *d) {
-        Ints own = tokens_in(token, p);
-        Array<real> d_wte(Floats(wte.begin() + p.begin*C, wte.begin() + (p.begin + p.count)*C));
-        Array<int> d_token(own);
-        Array<float> d_dwte(halves(p.count*C)), d_dwpe(dwpe);
-        embedding_forward(d_x, d_token, d_wte, d_wpe, B, T, C, gpu.stream);
-        *x = d_x.get();
-        int n = tokens_sort(order.data(), begin.data(), count.data(), own.data(), B*T, p.count);
-        Array<int> d_order(order), d_begin(begin);
-        embedding_backward(d_dwte, d_dwpe, d_dx, d_token, d_order, d_begin, n, B, T, C, gpu.stream);
-        *d = d_dwte.get();
-        none += n == 0;
-        words += n;
-    };
+// With several ranks: their outputs add up, and their gradients lie side by side.
+static void check_embedding(int B, int T, int C, int V, int ranks) {
+    shape_is("B=%d T=%d C=%d V=%d, %d ranks", B, T, C, V, ranks);
+    size_t N = B*T, P = T + 2;
+    Ints token = random_tokens(N, V), order(N), begin(N + 1), count(V);
+    Twin<real> wte(random_floats(V*C, 1, 0)), wpe(random_floats(P*C, 1, 0));
+    Twin<real> dx(random_floats(N*C, 1, 0)), x("x", "nc", { N, (size_t)C });
+    Twin<float> dwte("dwte", "vc", { (size_t)V, (size_t)C }, 0.5f);
+    Twin<float> dwpe("dwpe", "tc", { P, (size_t)C }, 0.5f);
+    Floats sum(N*C);
+    c_embedding_forward(x.c, token.data(), wte.c, wpe.c, B, T, C);
+    c_embedding_backward(dwte.c, dwpe.c, dx.c, token.data(), B, T, C);
     for (int r = 0; r < ranks; r++) {
-        Floats x, d;
-        run(part_of(V, r, ranks), &x, &d);
-        for (int i = 0; i < B*T*C; i++) sum[i] += x[i];
-        dwte.insert(dwte.end(), d.begin(), d.end());
+        Part p = part_of(V, r, ranks);
+        Ints own = tokens_in(token, p);
+        int words = tokens_sort(order.data(), begin.data(), count.data(), own.data(), N, p.count);
+        Array<int> d_token(own), d_order(order), d_begin(begin);
+        embedding_forward(x, d_token, wte + p.begin*C, wpe, B, T, C, gpu.stream);
+        Floats of_rank = x.get();
+        for (size_t i = 0; i < N*C; i++) sum[i] += of_rank[i];
+        if (r > 0) dwpe.put(Floats(P*C, 0.5f));              // each rank sums it for itself
+        embedding_backward(dwte + p.begin*C, dwpe, dx, d_token, d_order, d_begin, words, B, T, C,
+                           gpu.stream);
     }
-    int of_parts = words;
-    Floats x, d;
-    run({ 0, V }, &x, &d);
-    CHECK(x == sum && d == dwte && words == 2*of_parts && (none > 0 || ranks < V));
+    check_tensor("x", "nc", x.sizes, sum, x.numbers, after_roundings(1));
+    check(0, dwte, dwpe);
 }
 
 TEST(embedding) {
-    check_embedding(1, 1, 8, 3);
-    check_embedding(3, 7, 24, 11);
-    check_embedding(1, 9, 40, 300);
-    check_embedding(5, 37, 264, 5);                  // words that stand in many places
-    check_embedding_parts(2, 7, 24, 11, 2);
-    check_embedding_parts(1, 9, 264, 3, 4);          // a part without rows
+    check_embedding(1, 1, 8, 3, 1);
+    check_embedding(3, 7, 24, 11, 1);
+    check_embedding(1, 9, 40, 300, 1);
+    check_embedding(5, 37, 264, 5, 1);               // words that stand in many places
+    check_embedding(2, 7, 24, 11, 2);
+    check_embedding(1, 9, 264, 3, 4);                // a part without rows
 }
 
-static void check_layernorm(int N, int C) {
-    shape_is("N=%d C=%d", N, C);
-    Floats a = random_floats(N*C, 2, 1);
-    Floats gain = random_floats(C, 0.3, 1), bias = random_floats(C, 0.3, 0);
-    Floats dout = random_floats(N*C, 1, 0), skip = random_floats(N*C, 1, 0);
-    Floats out(N*C), mean(N), rstd(N), dx(N*C), dgain = halves(C), dbias = halves(C);
-    Floats db = halves(C);
-    Array<real> d_a(a), d_gain(gain), d_bias(bias), d_dout(dout), d_skip(skip);
-    Array<real> d_out(N*C), d_dx(N*C);
-    Array<float> d_mean(N), d_rstd(N), d_dgain(dgain), d_dbias(dbias), d_db(db);
-    c_layernorm_forward(out.data(), mean.data(), rstd.data(), a.data(), gain.data(), bias.data(),
-                        N, C);
-    layernorm_forward(d_out, d_mean, d_rstd, d_a, d_gain, d_bias, N, C, gpu.stream);
-    check_close("out", d_out.get(), out, after_roundings(1));
-    check_close("mean", d_mean.get(), mean, 1e-5);
-    check_close("rstd", d_rstd.get(), rstd, 1e-5);
-
-    c_layernorm_backward(dx.data(), dgain.data(), dbias.data(), dout.data(), a.data(), mean.data(),
-                         rstd.data(), gain.data(), N, C);
-    layernorm_backward(d_dx, d_dgain, d_dbias, d_db, NULL, d_dout, d_a, d_mean, d_rstd, d_gain, N,
-                       C, &gpu);
-    check_close("dx", d_dx.get(), dx, after_roundings(1));
-    check_close("dgain", d_dgain.get(), dgain, 1e-5);
-    check_close("dbias", d_dbias.get(), dbias, 1e-5);
-    CHECK(d_db.get() == db);
-    layernorm_backward(d_skip, d_dgain, d_dbias, d_db, d_skip, d_dout, d_a, d_mean, d_rstd, d_gain,
-                       N, C, &gpu);                  // in place, as the model calls it
-    for (int i = 0; i < N*C; i++) dx[i] += skip[i];
-    for (int i = 0; i < N*C; i++) db[i % C] += skip[i];
-    check_close("dx + skip", d_skip.get(), dx, after_roundings(1));
-    check_close("db", d_db.get(), db, 1e-5);
+static void check_layernorm(size_t N, size_t C) {
+    shape_is("N=%zu C=%zu", N, C);
+    Twin<real> a(random_floats(N*C, 2, 1)), gain(random_floats(C, 0.3, 1));
+    Twin<real> bias(random_floats(C, 0.3, 0)), dout(random_floats(N*C, 1, 0));
+    Twin<real> out("out", "nc", { N, C }), dx("dx", "nc", { N, C });
+    Twin<float> mean("mean", "n", { N }), rstd("rstd", "n", { N });
+    Twin<float> dgain("dgain", "c", { C }, 0.5f), dbias("dbias", "c", { C }, 0.5f);
+    Twin<float> db("db", "c", { C }, 0.5f);
+    c_layernorm_forward(out.c, mean.c, rstd.c, a.c, gain.c, bias.c, N, C);
+    layernorm_forward(out, mean, rstd, a, gain, bias, N, C, gpu.stream);
+    check(1, out);
+    check(0, mean, rstd);
+    c_layernorm_backward(dx.c, dgain.c, dbias.c, dout.c, a.c, mean.c, rstd.c, gain.c, N, C);
+    layernorm_backward(dx, dgain, dbias, db, NULL, dout, a, mean, rstd, gain, N, C, &gpu);
+    check(1, dx);
+    check(0, dgain, dbias);
+    CHECK(db.is_left_alone());
+    Floats skip = random_floats(N*C, 1, 0);
+    dx.put(skip);                                    // in place, as the model calls it
+    layernorm_backward(dx, dgain, dbias, db, dx, dout, a, mean, rstd, gain, N, C, &gpu);
+    for (size_t i = 0; i < N*C; i++) dx.c[i] += skip[i], db.c[i % C] += skip[i];
+    check(1, dx);
+    check(0, db);
 }
 
 TEST(layernorm) {
@@ -246,25 +270,24 @@ TEST(layernorm) {
 }
 
 // roundings: two where the bias is added by a kernel, to a product that has been rounded.
-static void check_linear(int N, int C, int OC, int roundings) {
-    shape_is("N=%d C=%d OC=%d", N, C, OC);
-    Floats x = random_floats(N*C, 1, 0), w = random_floats(C*OC, 1, 0), b = random_floats(OC, 1, 0);
-    Floats dout = random_floats(N*OC, 1, 0), out(N*OC), dx(N*C), dw = halves(C*OC), db = halves(OC);
-    Array<real> d_x(x), d_w(w), d_b(b), d_dout(dout), d_out(N*OC), d_dx(N*C);
-    Array<float> d_dw(dw), d_db(db);
-    c_linear_forward(out.data(), x.data(), w.data(), b.data(), N, C, OC);
-    linear_forward(d_out, d_x, d_w, d_b, N, C, OC, &gpu);
-    check_close("out", d_out.get(), out, after_roundings(roundings));
-    c_residual_forward(out.data(), out.data(), dout.data(), out.size());       // any matrix will do
-    linear_residual_forward(d_out, d_dout, d_x, d_w, d_b, N, C, OC, &gpu);
-    check_close("out + skip", d_out.get(), out, after_roundings(roundings));
-    CHECK(d_dout.get() == dout);                     // left alone
-    c_linear_backward(dx.data(), dw.data(), db.data(), dout.data(), x.data(), w.data(), N, C, OC);
-    linear_backward(d_dx, d_dw, d_dout, d_x, d_w, N, C, OC, &gpu);
-    bias_backward(d_db, d_dout, N, OC, &gpu);
-    check_close("dx", d_dx.get(), dx, after_roundings(1));
-    check_close("dw", d_dw.get(), dw, 1e-5);
-    check_close("db", d_db.get(), db, 1e-5);
+static void check_linear(size_t N, size_t C, size_t OC, int roundings) {
+    shape_is("N=%zu C=%zu OC=%zu", N, C, OC);
+    Twin<real> x(random_floats(N*C, 1, 0)), w(random_floats(C*OC, 1, 0));
+    Twin<real> b(random_floats(OC, 1, 0)), dout(random_floats(N*OC, 1, 0));
+    Twin<real> out("out", "no", { N, OC }), dx("dx", "nc", { N, C });
+    Twin<float> dw("dw", "co", { C, OC }, 0.5f), db("db", "o", { OC }, 0.5f);
+    c_linear_forward(out.c, x.c, w.c, b.c, N, C, OC);
+    linear_forward(out, x, w, b, N, C, OC, &gpu);
+    check(roundings, out);
+    c_residual_forward(out.c, out.c, dout.c, N*OC);              // any matrix will do
+    linear_residual_forward(out, dout, x, w, b, N, C, OC, &gpu);
+    check(roundings, out);
+    CHECK(dout.is_left_alone());
+    c_linear_backward(dx.c, dw.c, db.c, dout.c, x.c, w.c, N, C, OC);
+    linear_backward(dx, dw, dout, x, w, N, C, OC, &gpu);
+    bias_backward(db, dout, N, OC, &gpu);
+    check(1, dx);
+    check(0, dw, db);
 }
 
 TEST(linear) {
@@ -274,44 +297,29 @@ TEST(linear) {
     check_linear(1030, 16, 24, 1);                   // db in several parts
 }
 
-// Channels begin ... begin+n-1 of each row.
-static Floats columns(const Floats &x, int ld, int begin, int n) {
-    Floats part;
-    for (size_t row = 0; row < x.size(); row += ld)
-        part.insert(part.end(), x.begin() + row + begin, x.begin() + row + begin + n);
-    return part;
-}
-
 // Returns out, followed by dqkv.
 static Floats check_attention(int B, int T, int NH, int HS) {
-    int C = NH*HS, N = B*T;
+    size_t C = NH*HS, N = B*T;
     shape_is("B=%d T=%d NH=%d HS=%d", B, T, NH, HS);
-    Floats qkv = random_floats(N*3*C, 1.5, 0), dout = random_floats(N*C, 1, 0);
-    Floats out(N*C), lse(N*NH), dqkv(N*3*C);
-    Array<real> d_qkv(qkv), d_dout(dout), d_out(N*C), d_dqkv(N*3*C);
-    Array<float> d_lse(N*NH);
-    Array<float2> d_rows(N*NH);
-    Array<float> d_dq(N*C), d_sums(B*3*C);
-    c_attention_forward(out.data(), lse.data(), qkv.data(), B, T, 0, C, NH);
-    attention_forward(d_out, d_lse, d_qkv, B, T, 0, C, NH, &gpu);
-    check_close("out", d_out.get(), out, after_roundings(2));   // the weights', the result's
-    check_close("lse", d_lse.get(), lse, 1e-5);
-
-    out = d_out.get();                               // both go back from the same numbers
-    c_attention_backward(dqkv.data(), dout.data(), qkv.data(), out.data(), lse.data(), B, T, C, NH);
-    Floats db = halves(3*C);
-    Array<float> d_db(db);
-    attention_backward(d_dqkv, d_db, { d_rows, d_dq, d_sums }, d_dout, d_qkv, d_out, d_lse, B, T, C,
-                       NH, &gpu);
-    Floats ours = d_dqkv.get();
-    for (int i = 0; i < N*3*C; i++) db[i % (3*C)] += ours[i];
-    check_close("db", d_db.get(), db, 1e-5);
-    static const char *const names[] = { "dq", "dk", "dv" };
-    for (int i = T > 1 ? 0 : 2; i < 3; i++)          // with one key, dq and dk are only rounding
-        check_close(names[i], columns(ours, 3*C, i*C, C), columns(dqkv, 3*C, i*C, C),
-                    after_roundings(2));             // that of p or ds, the result's
-    out.insert(out.end(), ours.begin(), ours.end());
-    return out;
+    Twin<real> qkv(random_floats(N*3*C, 1.5, 0)), dout(random_floats(N*C, 1, 0));
+    Twin<real> out("out", "nc", { N, C }), dqkv("dqkv", "nic", { N, 3, C });
+    Twin<float> lse("lse", "n", { N*NH }), db("db", "c", { 3*C }, 0.5f);
+    Array<float2> rows(N*NH);
+    Array<float> dq(N*C), sums(B*3*C);
+    c_attention_forward(out.c, lse.c, qkv.c, B, T, 0, C, NH);
+    attention_forward(out, lse, qkv, B, T, 0, C, NH, &gpu);
+    check(2, out);                                   // the weights' roundings, the result's
+    check(0, lse);
+    out.take();                                      // both go back from the same numbers
+    c_attention_backward(dqkv.c, dout.c, qkv.c, out.c, lse.c, B, T, C, NH);
+    attention_backward(dqkv, db, { rows, dq, sums }, dout, qkv, out, lse, B, T, C, NH, &gpu);
+    dqkv.check(3 * after_roundings(1));          // p or ds, the result; dp - sum(p dp) cancels
+    dqkv.take();
+    for (size_t i = 0; i < N*3*C; i++) db.c[i % (3*C)] += dqkv.c[i];
+    check(0, db);
+    Floats both = out.numbers;
+    both.insert(both.end(), dqkv.numbers.begin(), dqkv.numbers.end());
+    return both;
 }
 
 // T around the edges of tiles, HS that fill a tile and that do not, and that take the plain way.
@@ -346,71 +354,64 @@ TEST(heads_in_groups) {
     CHECK(outs[0] == outs[1]);
 }
 
-// Rows first ... T-1 alone, from the keys and values of all, as generation asks for them.
+// Rows first ... T-1 alone, from the keys and values of all, as generation asks for them. What lies
+// before them is not touched.
 TEST(attention_from_a_cache) {
     static const int sizes[][4] = {
         {1, 0, 1, 64}, {97, 96, 2, 64}, {97, 90, 2, 64}, {200, 129, 1, 64}, {140, 127, 1, 24},
         {70, 65, 1, 128}, {41, 33, 8, 3},
     };
     for (const int *s : sizes) {
-        int T = s[0], first = s[1], NH = s[2], C = NH*s[3];
-        shape_is("T=%d first=%d NH=%d HS=%d", T, first, NH, s[3]);
-        Floats qkv = random_floats(T*3*C, 1.5, 0), out(T*C), lse(T*NH);
-        Array<real> d_qkv(qkv), d_out(T*C);
-        Array<float> d_lse(T*NH);
-        c_attention_forward(out.data(), lse.data(), qkv.data(), 1, T, 0, C, NH);
-        attention_forward(d_out.data + first*C, d_lse.data + first, d_qkv.data + first*3*C, 1,
-                          T - first, first, C, NH, &gpu);
-        Floats ours = d_out.get(), ours_lse = d_lse.get();
-        for (int i = 0; i < first*C; i++) CHECK(isnan(ours[i]));
-        for (int i = 0; i < T*NH; i++)
-            if (i % T < first) { CHECK(isnan(ours_lse[i])); ours_lse[i] = lse[i] = 0.0f; }
-        check_close("out", Floats(ours.begin() + first*C, ours.end()),
-                    Floats(out.begin() + first*C, out.end()), after_roundings(2));
-        check_close("lse", ours_lse, lse, 1e-5);
+        size_t T = s[0], first = s[1], NH = s[2], C = NH*s[3];
+        shape_is("T=%zu first=%zu NH=%zu HS=%d", T, first, NH, s[3]);
+        Twin<real> qkv(random_floats(T*3*C, 1.5, 0)), out("out", "tc", { T, C });
+        Twin<float> lse("lse", "ht", { NH, T });
+        c_attention_forward(out.c, lse.c, qkv.c, 1, T, 0, C, NH);
+        attention_forward(out + first*C, lse + first, qkv + first*3*C, 1, T - first, first, C, NH,
+                          &gpu);
+        for (size_t i = 0; i < first*C; i++) out.c[i] = NAN;
+        for (size_t i = 0; i < NH*T; i++) if (i % T < first) lse.c[i] = NAN;
+        check(2, out);
+        check(0, lse);
     }
 }
 
 TEST(gelu) {
-    for (int packs : { 1, 41, 259 }) {
-        int n = packs*PACK;
-        shape_is("n=%d", n);
-        Floats x = random_floats(n, 3, 0), dout = random_floats(n, 1, 0), out(n), dx(n);
-        Array<real> d_x(x), d_dout(dout), d_out(n);
-        c_gelu_forward(out.data(), x.data(), n);
-        gelu_forward(d_out, d_x, n, gpu.stream);
-        check_close("out", d_out.get(), out, after_roundings(1));
-        c_gelu_backward(dx.data(), dout.data(), x.data(), n);
-        gelu_backward(d_dout, d_dout, d_x, n, gpu.stream);           // in place
-        check_close("dx", d_dout.get(), dx, after_roundings(1));
+    for (size_t packs : { 1, 41, 259 }) {
+        size_t n = packs*PACK;
+        shape_is("n=%zu", n);
+        Twin<real> x(random_floats(n, 3, 0)), dx(random_floats(n, 1, 0)), out("out", "i", { n });
+        c_gelu_forward(out.c, x.c, n);
+        gelu_forward(out, x, n, gpu.stream);
+        c_gelu_backward(dx.c, dx.c, x.c, n);
+        gelu_backward(dx, dx, x, n, gpu.stream);     // in place
+        check(1, out, dx);
     }
 }
 
-static void check_linear_gelu(int N, int C, int OC, int roundings) {
-    shape_is("N=%d C=%d OC=%d", N, C, OC);
-    Floats x = random_floats(N*C, 1, 0), w = random_floats(C*OC, 0.3, 0);
-    Floats b = random_floats(OC, 1, 0), pre(N*OC), out(N*OC);
-    Array<real> d_x(x), d_w(w), d_b(b), d_pre(N*OC), d_out(N*OC);
-    c_linear_forward(pre.data(), x.data(), w.data(), b.data(), N, C, OC);
-    c_gelu_forward(out.data(), pre.data(), pre.size());
-    linear_gelu_forward(d_out, d_pre, d_x, d_w, d_b, N, C, OC, &gpu);
-    check_close("pre", d_pre.get(), pre, after_roundings(roundings));
-    check_close("gelu(pre)", d_out.get(), out, after_roundings(roundings + 1));
+static void check_linear_gelu(size_t N, size_t C, size_t OC, int roundings) {
+    shape_is("N=%zu C=%zu OC=%zu", N, C, OC);
+    Twin<real> x(random_floats(N*C, 1, 0)), w(random_floats(C*OC, 0.3, 0));
+    Twin<real> b(random_floats(OC, 1, 0));
+    Twin<real> pre("pre", "no", { N, OC }), out("gelu(pre)", "no", { N, OC });
+    c_linear_forward(pre.c, x.c, w.c, b.c, N, C, OC);
+    c_gelu_forward(out.c, pre.c, N*OC);
+    linear_gelu_forward(out, pre, x, w, b, N, C, OC, &gpu);
+    check(roundings, pre);
+    check(roundings + 1, out);
 
-    Floats dout = random_floats(N*C, 1, 0), dpre(N*OC), dw = halves(OC*C), db(C);
-    Floats db_pre = halves(OC);
-    Array<real> d_w2(w), d_dout(dout), d_dpre(N*OC);
-    Array<float> d_dw(dw), d_db_pre(db_pre);
-    pre = d_pre.get();
-    out = d_out.get();                               // both go back from the same numbers
-    c_linear_backward(dpre.data(), dw.data(), db.data(), dout.data(), out.data(), w.data(),
-                      N, OC, C);
-    c_gelu_backward(dpre.data(), dpre.data(), pre.data(), dpre.size());
-    for (size_t i = 0; i < dpre.size(); i++) db_pre[i % OC] += dpre[i];
-    gelu_linear_backward(d_dpre, d_db_pre, d_dw, d_dout, d_out, d_pre, d_w2, N, OC, C, &gpu);
-    check_close("dpre", d_dpre.get(), dpre, after_roundings(2));     // before and after gelu'
-    check_close("dw", d_dw.get(), dw, 1e-5);
-    check_close("db_pre", d_db_pre.get(), db_pre, after_roundings(2));
+    Twin<real> dout(random_floats(N*C, 1, 0)), dpre("dpre", "no", { N, OC });
+    Twin<float> dw("dw", "oc", { OC, C }, 0.5f), db_pre("db_pre", "o", { OC }, 0.5f);
+    Floats db(C);
+    pre.take();
+    out.take();                                      // both go back from the same numbers
+    c_linear_backward(dpre.c, dw.c, db.data(), dout.c, out.c, w.c, N, OC, C);
+    c_gelu_backward(dpre.c, dpre.c, pre.c, N*OC);
+    for (size_t i = 0; i < N*OC; i++) db_pre.c[i % OC] += dpre.c[i];
+    gelu_linear_backward(dpre, db_pre, dw, dout, out, pre, w, N, OC, C, &gpu);
+    check(2, dpre);                                  // before and after gelu'
+    check(3, db_pre);                                // a sum, whose terms cancel
+    check(0, dw);
 }
 
 TEST(linear_gelu) {
@@ -434,7 +435,7 @@ static void tune_linear_gelu(const char *epilogues, int N, int C, int OC) {
     setenv("EMULATOR_EPILOGUES", epilogues, 1);
     products_forget();
     tuner_open(&gpu);
-    Floats ones(N*OC, 1.0f);
+    Floats ones((size_t)std::max(N, C)*OC, 1.0f);
     Array<real> x(ones), w(ones), b(ones), pre(ones), out(ones), dpre(ones);
     Array<float> dw(ones), db_pre(ones);
     gpu.tuner->measures = true;
@@ -571,22 +572,38 @@ TEST(peak_of_the_fastest_algorithm) {
 }
 #endif
 
-// Choices go through a file and come back; those of another machine, or another cuBLASLt, do not.
-TEST(choices_are_kept) {
-    char path[] = "/tmp/batchwise-tune.XXXXXX";
-    int fd = mkstemp(path);
+// The tuner's choices as a run keeps them in a file.
+struct ChoicesFile {
+    char path[40] = "/tmp/batchwise-tune.XXXXXX";
     Error err = { "" };
     Run r;
-    memset(&r, 0, sizeof r);
-    r.machine = &gpu;
-    r.o.tune = path;
-    CHECK(fd >= 0);
-    close(fd);
+    ChoicesFile() {
+        int fd = mkstemp(path);
+        CHECK(fd >= 0);
+        close(fd);
+        memset(&r, 0, sizeof r);
+        r.machine = &gpu;
+        r.o.tune = path;
+    }
+    ~ChoicesFile() { unlink(path); }
+    void keep() {
+        choices_keep(&r, "");
+        free(r.tune_json);
+        r.tune_json = NULL;
+    }
+    bool load() {
+        gpu.tuner->n = 0;
+        return choices_load(&gpu, path, &err);
+    }
+};
+
+// Choices go through a file and come back; those of another machine, or another cuBLASLt, do not.
+TEST(choices_are_kept) {
+    ChoicesFile file;
     tune_linear_gelu("", 37, 24, 96);
     Tuner first = *gpu.tuner;
-    choices_keep(&r, "");
-    gpu.tuner->n = 0;
-    CHECK_MSG(choices_load(&gpu, path, &err) && gpu.tuner->n == 7, "%s", err.text);
+    file.keep();
+    CHECK_MSG(file.load() && gpu.tuner->n == 7, "%s", file.err.text);
     for (int i = 0; i < gpu.n_products; i++) {
         product_choose(&gpu.products[i], &gpu);
         CHECK(gpu.products[i].tuned);
@@ -602,15 +619,12 @@ TEST(choices_are_kept) {
     CHECK_MSG(gpu.tuner->refused == 1 && gpu.tuner->n == 6, "%d refused", gpu.tuner->refused);
 #endif
     gpu.tf32 = !gpu.tf32;
-    gpu.tuner->n = 0;
-    CHECK_MSG(choices_load(&gpu, path, &err) && gpu.tuner->n == 0, "of another machine");
+    CHECK_MSG(file.load() && gpu.tuner->n == 0, "of another machine");
     gpu.tf32 = !gpu.tf32;
     const char damaged[] = "{\"machine\":\"\",\"products\":3}";
-    unlink(path);
-    CHECK(file_write(path, damaged, strlen(damaged), &err));
-    CHECK(!choices_load(&gpu, path, &err) && strstr(err.text, "products"));
-    unlink(path);
-    free(r.tune_json);
+    unlink(file.path);
+    CHECK(file_write(file.path, damaged, strlen(damaged), &file.err));
+    CHECK(!file.load() && strstr(file.err.text, "products"));
     tuning_ends();
 }
 
@@ -712,25 +726,17 @@ TEST(variants_that_do_not_start) {
 // Choices go through a file; a variant that is unknown there becomes the default, and variants of
 // another version are not taken.
 TEST(variants_are_kept) {
-    char path[] = "/tmp/batchwise-tune.XXXXXX";
-    int fd = mkstemp(path);
-    Error err = { "" };
-    Run r;
-    memset(&r, 0, sizeof r);
-    r.machine = &gpu;
-    r.o.tune = path;
-    CHECK(fd >= 0);
-    close(fd);
+    ChoicesFile file;
     tune_attention();
     Tuner first = *gpu.tuner;
     for (int variant : { 3, 99 }) for (bool known : { true, false }) {
         first.choices[BACKWARD].variant = variant;
         first.begin = gpu.tuner->begin, first.end = gpu.tuner->end;
         *gpu.tuner = first;
-        choices_keep(&r, "");
+        file.keep();
         tuner_close(&gpu);
         tuner_open(&gpu);
-        CHECK_MSG(choices_load(&gpu, path, &err) && gpu.tuner->n == 2, "%s", err.text);
+        CHECK_MSG(file.load() && gpu.tuner->n == 2, "%s", file.err.text);
         if (!known)
             gpu.tuner->choices[BACKWARD].product = variant_name(BACKWARD, TUNED,
                                                                 VARIANTS_VERSION + 1);
@@ -739,110 +745,81 @@ TEST(variants_are_kept) {
         CHECK(v[FORWARD].number == first.choices[FORWARD].variant && v[FORWARD].tuned);
         CHECK(v[BACKWARD].number == (known && variant == 3 ? 3 : 0));
         CHECK(v[BACKWARD].tuned == known && gpu.tuner->unknown == (known && variant == 99));
-        free(r.tune_json);
-        r.tune_json = NULL;
     }
     gpu.tuner->choices[BACKWARD].variant = -1;
-    choices_keep(&r, "");
-    CHECK(!choices_load(&gpu, path, &err) && strstr(err.text, "variant"));
-    unlink(path);
-    free(r.tune_json);
+    file.keep();
+    CHECK(!file.load() && strstr(file.err.text, "variant"));
     tuning_ends();
 }
 #endif
 
-static void check_xent(int N, int V) {
-    int Vp = padded_vocab(V);
-    shape_is("N=%d V=%d", N, V);
-    Ints target = random_tokens(N, V);
-    Floats logits = random_floats((size_t)N*Vp, 2, 0), loss(N), lse(N);    // padding holds numbers
-    Array<int> d_target(target);
-    Array<real> d_logits(logits);
-    Array<float> d_loss(N), d_lse(N), d_loss2(N), d_lse2(N), d_scale(Floats(1, 0.25f));
-    c_xent_forward(loss.data(), lse.data(), logits.data(), target.data(), N, V, Vp);
-    xent_forward(d_loss, d_lse, d_logits, d_target, N, V, Vp, &gpu);
-    check_close("loss", d_loss.get(), loss, 1e-5);
-    check_close("lse", d_lse.get(), lse, 1e-5);
-    CHECK(d_logits.get() == logits);                 // left alone
-    c_xent_backward(logits.data(), lse.data(), target.data(), 0.25f, N, V, Vp);
-    xent_forward_backward(d_loss2, d_lse2, d_logits, d_target, d_scale, N, V, Vp, &gpu);
-    check_close("loss, both ways", d_loss2.get(), loss, 1e-5);
-    check_close("lse, both ways", d_lse2.get(), lse, 1e-5);
-    check_close("dlogits", d_logits.get(), logits, after_roundings(1));
-}
-
-// Ranks that have the logits of a part of the vocabulary each, in turn on one GPU.
-static void check_xent_parts(int N, int V, int ranks) {
-    shape_is("N=%d V=%d, %d parts", N, V, ranks);
-    Ints target = random_tokens(N, V);
-    Floats logits = random_floats((size_t)N*V, 2, 0), loss(N), lse(N);
-    for (float &x : logits) x *= 16;                 // exact in bf16; other maxima in each part
-    Array<float> d_loss(N), d_lse(N), d_scale(Floats(1, 0.25f)), d_parts((size_t)3*ranks*N);
-    std::vector<Floats> cut(ranks);
-    for (int r = 0; r < ranks; r++) {
-        Part p = part_of(V, r, ranks);
-        int Vp = padded_vocab(p.count + 1);
-        for (int n = 0; n < N; n++)
-            for (int v = 0; v < Vp; v++)             // padding that would win, if it were read
-                cut[r].push_back(v < p.count ? logits[(size_t)n*V + p.begin + v] : 200);
-        Array<real> d_logits(cut[r]);
-        Array<int> d_target(tokens_in(target, p));
-        xent_part((RowPart *)d_parts.data + r*N, d_logits, d_target, N, p.count, Vp, gpu.stream);
-        gpu_wait(&gpu);
-    }
-    c_xent_forward(loss.data(), lse.data(), logits.data(), target.data(), N, V, V);
-    c_xent_backward(logits.data(), lse.data(), target.data(), 0.25f, N, V, V);
-    Floats first_loss;
-    for (int r = 0; r < ranks; r++) {
-        Part p = part_of(V, r, ranks);
-        int Vp = padded_vocab(p.count + 1);
-        Array<real> d_logits(cut[r]);
-        Array<int> d_target(tokens_in(target, p));
-        xent_from_parts(d_loss, d_lse, d_logits, d_logits, d_target, d_scale,
-                        (RowPart *)d_parts.data, ranks, N, p.count, Vp, gpu.stream);
-        Floats d = d_logits.get(), wanted;
-        for (int n = 0; n < N; n++)
-            for (int v = 0; v < Vp; v++)
-                wanted.push_back(v < p.count ? logits[(size_t)n*V + p.begin + v] : 0);
-        check_close("dlogits", d, wanted, after_roundings(1));
-        check_close("loss", d_loss.get(), loss, 1e-5);
-        check_close("lse", d_lse.get(), lse, 1e-5);
-        if (r == 0) first_loss = d_loss.get();
-        CHECK(d_loss.get() == first_loss);
-    }
+// Ranks that have the logits of a part of the vocabulary each, in turn on one GPU; or one rank, by
+// the kernels that a trainer without such ranks uses.
+static void check_xent(size_t N, int V, int ranks) {
+    shape_is("N=%zu V=%d, %d ranks", N, V, ranks);
+    Twin<int> target(random_tokens(N, V));
+    Floats logits = random_floats(N*V, 2, 0), dlogits(logits);
+    Twin<float> loss("loss", "n", { N }), lse("lse", "n", { N });
+    Array<float> scale(Floats(1, 0.25f)), parts(3*ranks*N);
+    for (float &x : logits) x *= ranks > 1 ? 16 : 1;     // exact in bf16; other maxima in each part
+    c_xent_forward(loss.c, lse.c, logits.data(), target.c, N, V, V);
+    dlogits = logits;
+    c_xent_backward(dlogits.data(), lse.c, target.c, 0.25f, N, V, V);
+    for (int pass = 0; pass < 2; pass++)                 // forward alone; and both ways, in place
+        for (int r = 0; r < ranks; r++) {
+            Part p = part_of(V, r, ranks);
+            size_t Vp = padded_vocab(p.count + (ranks > 1));
+            Floats own(N*Vp, 200), d(N*Vp);              // padding that would win, if it were read
+            for (size_t n = 0; n < N; n++)
+                for (int v = 0; v < p.count; v++) {
+                    own[n*Vp + v] = logits[n*V + p.begin + v];
+                    d[n*Vp + v] = dlogits[n*V + p.begin + v];
+                }
+            Twin<real> x(own);
+            Array<int> right(tokens_in(target.numbers, p));
+            RowPart *all = (RowPart *)parts.data;
+            if (ranks > 1 && pass == 0) xent_part(all + r*N, x, right, N, p.count, Vp, gpu.stream);
+            else if (ranks > 1)
+                xent_from_parts(loss, lse, x, x, right, scale, all, ranks, N, p.count, Vp,
+                                gpu.stream);
+            else if (pass == 0) xent_forward(loss, lse, x, right, N, V, Vp, &gpu);
+            else xent_forward_backward(loss, lse, x, right, scale, N, V, Vp, &gpu);
+            if (pass == 0) CHECK(x.is_left_alone());
+            else check_tensor("dlogits", "nv", { N, Vp }, x.get(), d, after_roundings(1));
+            if (pass == 1 || ranks == 1) check(0, loss, lse);
+        }
 }
 
 TEST(xent) {
-    check_xent(1, 3);
-    check_xent(7, 61);
-    check_xent(5, 1031);
-    check_xent(3, 9001);                             // blocks of 512 threads
-    check_xent(2, 60001);                            // more than shared memory holds of two rows
-    check_xent_parts(7, 61, 2);
-    check_xent_parts(5, 1031, 4);
-    check_xent_parts(2, 3, 4);                       // a part without words
+    check_xent(1, 3, 1);
+    check_xent(7, 61, 1);
+    check_xent(5, 1031, 1);
+    check_xent(3, 9001, 1);                          // blocks of 512 threads
+    check_xent(2, 60001, 1);                         // more than shared memory holds of two rows
+    check_xent(7, 61, 2);
+    check_xent(5, 1031, 4);
+    check_xent(2, 3, 4);                             // a part without words
 }
 
-static void check_classifier(int N, int rows, int C, int V) {
-    int Vp = padded_vocab(V);
-    shape_is("N=%d rows=%d C=%d V=%d", N, rows, C, V);
-    Ints target = random_tokens(N, V);
-    Floats x = random_floats(N*C, 1, 0), wte = random_floats(Vp*C, 1/sqrt(C), 0);
-    Floats loss(N), lse(N), dx(N*C), dwte = halves(Vp*C);
-    for (int i = V*C; i < Vp*C; i++) wte[i] = 0.0f;
-    Array<int> d_target(target);
-    Array<real> d_x(x), d_wte(wte), d_logits((size_t)rows*Vp), d_dx(N*C);
-    Array<float> d_loss(N), d_lse(N), d_dwte(dwte), d_loss2(N), d_scale(Floats(1, 0.25f));
-    c_classifier_backward(dx.data(), dwte.data(), loss.data(), lse.data(), x.data(), wte.data(),
-                          target.data(), 0.25f, N, C, V);
-    classifier_forward(d_loss, d_lse, d_logits, d_x, d_wte, d_target, N, rows, C, V, Vp, &gpu);
-    // Logits are rounded; they are about 1, losses 3 to 5, and move by as much as the logits.
-    check_close("loss", d_loss.get(), loss, after_roundings(1));
-    classifier_backward(d_dx, d_dwte, d_loss2, d_lse, d_logits, d_x, d_wte, d_target, d_scale,
-                        N, rows, C, V, Vp, &gpu);
-    check_close("loss, both ways", d_loss2.get(), loss, after_roundings(1));
-    check_close("dx", d_dx.get(), dx, after_roundings(3));           // logits, dlogits, dx
-    check_close("dwte", d_dwte.get(), dwte, after_roundings(2));
+static void check_classifier(size_t N, int rows, int C, int V) {
+    size_t Vp = padded_vocab(V);
+    shape_is("N=%zu rows=%d C=%d V=%d", N, rows, C, V);
+    Floats words = random_floats(Vp*C, 1/sqrt(C), 0);
+    for (size_t i = V*C; i < Vp*C; i++) words[i] = 0.0f;
+    Twin<int> target(random_tokens(N, V));
+    Twin<real> x(random_floats(N*C, 1, 0)), wte(words), dx("dx", "nc", { N, (size_t)C });
+    Twin<float> dwte("dwte", "vc", { Vp, (size_t)C }, 0.5f), loss("loss", "n", { N });
+    Twin<float> lse("lse", "n", { N });
+    Array<real> logits(rows*Vp);
+    Array<float> scale(Floats(1, 0.25f));
+    c_classifier_backward(dx.c, dwte.c, loss.c, lse.c, x.c, wte.c, target.c, 0.25f, N, C, V);
+    classifier_forward(loss, lse, logits, x, wte, target, N, rows, C, V, Vp, &gpu);
+    check(1, loss);                  // logits are rounded; losses move by as much
+    classifier_backward(dx, dwte, loss, lse, logits, x, wte, target, scale, N, rows, C, V, Vp,
+                        &gpu);
+    check(1, loss);
+    check(3, dx);                                    // logits, dlogits, dx
+    check(2, dwte);
 }
 
 TEST(classifier) {
@@ -884,7 +861,7 @@ TEST(grids_are_whole_waves) {
 // ---- the whole model ----
 
 // Two models of one size, with the same parameters.
-typedef struct { Model m; CModel *c; Floats start; } Twins;
+typedef struct { Model m; CModel *c; Floats start; } Models;
 static const Config small = { 2, 3, 24, 61, 16, 0 };            // heads of 8
 static const Config wide = { 2, 2, 128, 300, 160, 0 };          // heads of 64
 static const float adamw[5] = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f };
@@ -900,17 +877,25 @@ static void send(float *flat, const float *from, const Model *m) {
                     cudaMemcpyHostToDevice);
 }
 
-// A model of one rank alone.
-static void model_open(Model *m, const Config *c, int B, int T, Recompute recompute) {
-    ModelSpec spec = { *c, B, T, TRAIN, recompute, Sharing(),
-                       gpu.properties.multiProcessorCount };
+// A flat buffer of the GPU as the CPU has it, without the rows that pad the vocabulary.
+static Floats fetch(const Model *m, float *flat) {
+    Floats x(gpt2_n_params(&m->c));
+    for (int b = 0; b < gpt2_n_buckets(&m->c); b++)
+        bucket_copy(flat + gpt2_bucket(&m->padded, b).begin, x.data() + gpt2_bucket(&m->c, b).begin,
+                    b, whole_bucket(m, b), &m->zero, cudaMemcpyDeviceToHost);
+    return x;
+}
+
+static void model_open(Model *m, const Config *c, int B, int T, Recompute recompute,
+                       Sharing sharing) {
+    ModelSpec spec = { *c, B, T, TRAIN, recompute, sharing, gpu.properties.multiProcessorCount };
     model_init(m, &spec, &gpu);
 }
 
 // As they are initialised, and moved a little, so that no gain is 1 and no bias 0.
-static void twins_open(Twins *t, const Config *c, int B, int T, Recompute recompute) {
+static void models_open(Models *t, const Config *c, int B, int T, Recompute recompute) {
     t->c = c_model_open(c, B, T, 5);
-    model_open(&t->m, c, B, T, recompute);
+    model_open(&t->m, c, B, T, recompute, Sharing());
     Rng moved = rng_make(6, 0);
     float *p = c_model_params(t->c);
     size_t n = gpt2_n_params(c);
@@ -921,18 +906,20 @@ static void twins_open(Twins *t, const Config *c, int B, int T, Recompute recomp
     zero_loaded(&t->m.zero);
 }
 
-static void twins_close(Twins *t) {
+static void models_close(Models *t) {
     model_free(&t->m);
     c_model_close(t->c);
 }
 
-// A flat buffer of the GPU as the CPU has it, without the rows that pad the vocabulary.
-static Floats fetch(const Model *m, float *flat) {
-    Floats x(gpt2_n_params(&m->c));
-    for (int b = 0; b < gpt2_n_buckets(&m->c); b++)
-        bucket_copy(flat + gpt2_bucket(&m->padded, b).begin, x.data() + gpt2_bucket(&m->c, b).begin,
-                    b, whole_bucket(m, b), &m->zero, cudaMemcpyDeviceToHost);
-    return x;
+// How far parameters have moved since models_open.
+typedef struct { Floats ours, theirs; } Moved;
+static Moved moved_since_open(Models *t) {
+    Moved moved = { fetch(&t->m, t->m.zero.masters), Floats(t->start.size()) };
+    for (size_t i = 0; i < t->start.size(); i++) {
+        moved.ours[i] -= t->start[i];
+        moved.theirs[i] = c_model_params(t->c)[i] - t->start[i];
+    }
+    return moved;
 }
 
 // AdamW's settings for update `step`, counted from 1.
@@ -960,26 +947,36 @@ static Totals update_end(Model *m, int step, double limit) {
 }
 
 // Over a whole model, errors of different roundings are as often of one sign as of the other and
-// add up in squares. A block rounds 12 tensors forward and about as many backward.
+// add up in squares, by the norm of a tensor. A block rounds 12 tensors forward and about as many
+// backward.
 static double after_blocks(int L) {
     return 1e-5 + (sizeof(real) < sizeof(float) ? sqrt(24.0*L) / 256.0 : 0.0);
 }
 
-// The largest relative error of a tensor. Adding a constant to every key changes no softmax, so the
-// K part of qkv_b has no gradient but rounding, which AdamW divides by itself: it is left out.
-static double worst_tensor(const Config *c, Floats ours, Floats theirs, char *name) {
+static double relative_error(const float *ours, const float *theirs, size_t n) {
+    double diff = 0.0, norm = 0.0;
+    for (size_t i = 0; i < n; i++) {
+        diff += ((double)ours[i] - theirs[i]) * ((double)ours[i] - theirs[i]);
+        norm += (double)theirs[i] * theirs[i];
+    }
+    return sqrt(diff / (norm > 0.0 ? norm : 1.0));
+}
+
+// The tensor with the largest relative error. Adding a constant to every key changes no softmax, so
+// the K part of qkv_b has no gradient but rounding, which AdamW divides by itself: it is left out.
+static void check_every_tensor(const Config *c, Floats ours, Floats theirs, double bound) {
     double most = 0.0;
+    char where[48] = "";
     for (int i = 0; i < gpt2_n_tensors(c); i++) {
         Tensor t = gpt2_tensor(c, i);
         for (int k = c->C; t.kind == QKV_B && k < 2*c->C; k++)
             ours[t.offset + k] = theirs[t.offset + k] = 0.0f;
         double error = relative_error(&ours[t.offset], &theirs[t.offset], t.count);
-        if (!(error <= most)) {
-            most = error;
-            strcpy(name, t.key);
-        }
+        if (error <= most) continue;
+        most = error;
+        strcpy(where, t.key);
     }
-    return most;
+    check_part(where, most / bound);
 }
 
 static void forward_backward(Model *m, const Ints &inputs, const Ints &targets, int B, int T) {
@@ -994,29 +991,22 @@ static double c_forward_backward(CModel *m, const Ints &inputs, const Ints &targ
 }
 
 static void check_model(const Config *c, int B, int T, Recompute recompute) {
-    Twins t;
-    char where[48] = "";
-    twins_open(&t, c, B, T, recompute);
+    Models t;
+    shape_is("B=%d T=%d C=%d", B, T, c->C);
+    models_open(&t, c, B, T, recompute);
     Ints inputs = random_tokens(B*T, c->V), targets = random_tokens(B*T, c->V);
     forward_backward(&t.m, inputs, targets, B, T);
     Totals totals = totals_of(&t.m);
     double loss = totals.loss / (B*T), c_loss = c_forward_backward(t.c, inputs, targets, B, T);
-    double norm = sqrt(totals.squares), c_norm = c_gradients_norm(t.c);
-    double bound = after_blocks(c->L);
     Floats c_grads(c_model_grads(t.c), c_model_grads(t.c) + gpt2_n_params(c)), each(B*T, NAN);
-    double error = worst_tensor(c, fetch(&t.m, t.m.zero.grads), c_grads, where);
-    printf("    C=%d, T=%d: loss %.1g, norm %.1g, gradients %.1g at worst, in %s\n", c->C, T,
-           fabs(loss/c_loss - 1), fabs(norm/c_norm - 1), error, where);
-    shape_is("B=%d T=%d C=%d", B, T, c->C);
     check_near("loss", loss, c_loss, after_roundings(1));
-    check_near("norm", norm, c_norm, bound);
-    check_error(where, error, bound);
-    double again = model_loss(&t.m, each.data(), targets.data(), (size_t)B*T) / (B*T);
-    check_near("loss forward, and both ways", again, loss, 1e-6);
-    double sum = 0.0;
+    check_near("norm", sqrt(totals.squares), c_gradients_norm(t.c), after_blocks(c->L));
+    check_every_tensor(c, fetch(&t.m, t.m.zero.grads), c_grads, after_blocks(c->L));
+    double again = model_loss(&t.m, each.data(), targets.data(), (size_t)B*T) / (B*T), sum = 0.0;
     for (float x : each) sum += x;
+    check_near("loss forward, and both ways", again, loss, 1e-6);
     check_near("each token's loss", sum / (B*T), again, 1e-12);
-    twins_close(&t);
+    models_close(&t);
 }
 
 TEST(loss_and_every_gradient) {
@@ -1039,21 +1029,13 @@ static void check_params_are_rounded(const Model *m) {
         CHECK_MSG((float)read[i] == (float)(real)masters[i], "parameter %zu is stale", i);
 }
 
-static bool same_numbers(const float *a, const float *b, size_t n) {
-    return memcmp(a, b, n * sizeof *a) == 0;
-}
-
-static bool same_bits(const Floats &a, const Floats &b) {
-    return a.size() == b.size() && same_numbers(a.data(), b.data(), a.size());
-}
-
 // What files see of a model: the C trainer's fresh parameters, and each of the flat buffers, bucket
 // by bucket, without the rows that pad the vocabulary; those stay zero on the GPU.
 TEST(buckets) {
     Model m;
     shape_is("V=%d, padded to %d", small.V, padded_vocab(small.V));
     CModel *c = c_model_open(&small, 1, 1, 5);
-    model_open(&m, &small, 1, 1, RECOMPUTE_NONE);
+    model_open(&m, &small, 1, 1, RECOMPUTE_NONE, Sharing());
     Zero *z = &m.zero;
     size_t n = gpt2_n_params(&small);
     for (int b = 0; b < gpt2_n_buckets(&small); b++) {
@@ -1061,13 +1043,12 @@ TEST(buckets) {
         bucket_keep(z, KEPT_WEIGHTS, b);
     }
     zero_loaded(z);
-    Floats fresh = fetch(&m, z->masters);
-    CHECK_MSG(same_numbers(fresh.data(), c_model_params(c), n), "parameters differ");
+    CHECK(same_bits(fetch(&m, z->masters), Floats(c_model_params(c), c_model_params(c) + n)));
     check_params_are_rounded(&m);
 
     Floats numbers[3];
     float *flat[3] = { z->masters, z->adam_m, z->adam_v };
-    size_t padded = gpt2_n_params(&m.padded), words = (size_t)small.V*small.C;
+    size_t padded = gpt2_n_params(&m.padded), words = (size_t)small.V*small.C, behind = padded - n;
     for (int i = 0; i < 3; i++) {
         numbers[i] = random_floats(n, 1, 0);
         send(flat[i], numbers[i].data(), &m);
@@ -1080,7 +1061,6 @@ TEST(buckets) {
                       "bucket %d of kept %d", b, what);
         }
         Floats raw(padded);
-        size_t behind = padded - n;
         CUDA_CHECK(cudaMemcpy(raw.data(), flat[what], padded * 4, cudaMemcpyDeviceToHost));
         for (size_t i = 0; i < behind; i++) CHECK_MSG(raw[words + i] == 0.0f, "padding is written");
         CHECK(same_numbers(&raw[words + behind], &numbers[what][words], n - words));
@@ -1089,86 +1069,55 @@ TEST(buckets) {
     c_model_close(c);
 }
 
-// AdamW alone: both get the same gradients, ten times, clipped to 0.7 of a norm that two ranks have
-// parts of. Masters and moments are fp32 in every build.
-TEST(adamw_updates) {
-    Twins t;
+// An optimizer alone: both sides get the same gradients, clipped to 0.7 of a norm that two ranks
+// have parts of; at last gradients that are not finite, which change nothing. Masters and moments
+// are fp32 in every build.
+static void check_updates(Optimizer optimizer, int steps, double bound) {
+    Models t;
     Array<double> ranks(2 * sizeof(Totals) / sizeof(double));
     Array<float> g_scale(1);
-    twins_open(&t, &small, 1, 1, RECOMPUTE_NONE);
-    shape_is("ten steps");
+    models_open(&t, &small, 1, 1, RECOMPUTE_NONE);
+    shape_is("%d steps", steps);
     Zero *z = &t.m.zero;
     size_t n = gpt2_n_params(&small);
-    for (int step = 1; step <= 10; step++) {
-        Floats g(n);
-        for (float &x : g) x = (float)rng_normal(&rng);
-        memcpy(c_model_grads(t.c), g.data(), n * sizeof(float));
-        send(z->grads, g.data(), &t.m);
-        double norm = sqrt(totals_of(&t.m).squares), c_norm = c_gradients_norm(t.c);
-        check_near("norm", norm, c_norm, 1e-12);
+    for (int step = 1; step <= steps + 1; step++) {
+        for (size_t i = 0; i < n; i++) c_model_grads(t.c)[i] = (float)rng_normal(&rng);
+        send(z->grads, c_model_grads(t.c), &t.m);
+        double norm = sqrt(totals_of(&t.m).squares);
+        check_near("norm", norm, c_gradients_norm(t.c), 1e-12);
+        if (step > steps) norm = NAN;
         Totals parts[2] = { { 0, 0.25*norm*norm, { 0 }, 0 }, { 0, 0.75*norm*norm, { 0 }, 0 } };
         CUDA_CHECK(cudaMemcpy(ranks.data, parts, sizeof parts, cudaMemcpyHostToDevice));
         clip_kernel<<<1, 1, 0, z->stream>>>(g_scale, (Totals *)ranks.data, 2, 0.7*norm);
-        adamw_launch(z, adamw_at(step), g_scale);
-        c_model_update(t.c, adamw, 0.7f, step);
+        if (optimizer == OPTIMIZER_ADAMW) adamw_launch(z, adamw_at(step), g_scale);
+        else sgd_launch(z, { 0.1f, 0.0f, 0.0f, 0.0f, 0.1f, 1, 1 }, g_scale);
+        if (step > steps) break;
+        if (optimizer == OPTIMIZER_ADAMW) c_model_update(t.c, adamw, 0.7f, step);
+        else c_model_sgd(t.c, 0.1f, 0.1f, 0.7f);
     }
     const float *c[3] = { c_model_params(t.c), c_model_m(t.c), c_model_v(t.c) };
-    const Floats ours[3] = { fetch(&t.m, z->masters), fetch(&t.m, z->adam_m),
-                             fetch(&t.m, z->adam_v) };
+    float *flat[3] = { z->masters, z->adam_m, z->adam_v };
     for (int i = 0; i < 3; i++)
-        check_close("parameters, m, v", ours[i], Floats(c[i], c[i] + n), 1e-6);
-    Floats moved(n), c_moved(n);
-    for (size_t i = 0; i < n; i++) {
-        moved[i] = ours[0][i] - t.start[i];
-        c_moved[i] = c[0][i] - t.start[i];
-    }
-    check_close("what parameters moved by", moved, c_moved, 1e-4);   // 2^-24 of 1, beside 0.01
+        check_close("parameters, m, v", fetch(&t.m, flat[i]), Floats(c[i], c[i] + n), 1e-6);
+    Moved moved = moved_since_open(&t);
+    check_close("what parameters moved by", moved.ours, moved.theirs, bound);
     check_params_are_rounded(&t.m);
-    twins_close(&t);
+    models_close(&t);
 }
 
-// SGD likewise; a gradient that is not finite changes nothing.
-TEST(sgd_updates) {
-    Twins t;
-    Array<double> there(sizeof(Totals) / sizeof(double));
-    Array<float> g_scale(1);
-    twins_open(&t, &small, 1, 1, RECOMPUTE_NONE);
-    shape_is("three steps");
-    Zero *z = &t.m.zero;
-    size_t n = gpt2_n_params(&small);
-    AdamW o = { 0.1f, 0.0f, 0.0f, 0.0f, 0.1f, 1, 1 };
-    for (int step = 0; step < 4; step++) {
-        Floats g(n);
-        for (float &x : g) x = (float)rng_normal(&rng);
-        memcpy(c_model_grads(t.c), g.data(), n * sizeof(float));
-        send(z->grads, g.data(), &t.m);
-        double norm = step == 3 ? NAN : c_gradients_norm(t.c);
-        Totals totals = { 0, norm*norm, { 0 }, 0 };
-        CUDA_CHECK(cudaMemcpy(there.data, &totals, sizeof totals, cudaMemcpyHostToDevice));
-        clip_kernel<<<1, 1, 0, z->stream>>>(g_scale, (Totals *)there.data, 1, 0.7*norm);
-        sgd_launch(z, o, g_scale);
-        if (step < 3) c_model_sgd(t.c, o.lr, o.weight_decay, 0.7f);
-    }
-    Floats moved = fetch(&t.m, z->masters), c_moved(n);
-    for (size_t i = 0; i < n; i++) {
-        moved[i] -= t.start[i];
-        c_moved[i] = c_model_params(t.c)[i] - t.start[i];
-    }
-    check_close("what parameters moved by", moved, c_moved, 1e-5);
-    check_params_are_rounded(&t.m);
-    twins_close(&t);
-}
+TEST(adamw_updates) { check_updates(OPTIMIZER_ADAMW, 10, 1e-4); }   // 2^-24 of 1, beside 0.01
+TEST(sgd_updates) { check_updates(OPTIMIZER_SGD, 3, 1e-5); }
 
-// One update of the same gradients: the optimizer, which clips them, has the bits of AdamW without a
-// limit on gradients that the CPU has scaled. A gradient that is not finite changes nothing.
+// One update of the same gradients: the optimizer, which clips them, has the bits of AdamW without
+// a limit on gradients that the CPU has scaled. A gradient that is not finite changes nothing.
 static void check_clip(double clip, float g_scale, float spoiled) {
-    Twins t[2];
+    Models t[2];
     Floats g(gpt2_n_params(&small)), after[2][3];
     Array<float> one(Floats(1, 1.0f));
     for (float &x : g) x = (float)rng_normal(&rng);
     if (!isfinite(spoiled)) g[g.size() / 2] = spoiled;
     for (int i = 0; i < 2; i++) {
-        twins_open(&t[i], &small, 1, 1, RECOMPUTE_NONE);
+        models_open(&t[i], &small, 1, 1, RECOMPUTE_NONE);
         Zero *z = &t[i].m.zero;
         send(z->grads, g.data(), &t[i].m);
         double squares = totals_of(&t[i].m).squares, norm = sqrt(squares);
@@ -1187,101 +1136,49 @@ static void check_clip(double clip, float g_scale, float spoiled) {
     CHECK_MSG((after[0][0] == t[0].start) == !isfinite(spoiled), "clip %g: what moved?", clip);
     for (int k = 0; k < 3; k++)
         CHECK_MSG(after[0][k] == after[1][k], "clip %g, %g: other bits in %d", clip, spoiled, k);
-    for (Twins &twins : t) twins_close(&twins);
+    for (Models &models : t) models_close(&models);
 }
 
 TEST(clipping) {
     check_clip(0.0, 1.0f, 0.0f);                     // no limit
     check_clip(2.0, 1.0f, 0.0f);                     // of twice the norm
-    check_clip(0.25, 0.25f, 0.0f);
     check_clip(0.7, 0.7f, 0.0f);
     check_clip(0.0, 1.0f, NAN);
     check_clip(0.0, 1.0f, INFINITY);
 }
 
-static float clip_scale(double norm) { return norm > 1.0 ? (float)(1.0 / norm) : 1.0f; }
-
-static double update(Model *m, const Ints &inputs, const Ints &targets, int B, int T, int step) {
-    forward_backward(m, inputs, targets, B, T);
-    return update_end(m, step, 1.0).loss / (B*T);
-}
-
-static double c_update(CModel *m, const Ints &inputs, const Ints &targets, int B, int T, int step) {
-    double loss = c_forward_backward(m, inputs, targets, B, T);
-    c_model_update(m, adamw, clip_scale(c_gradients_norm(m)), step);
-    return loss;
-}
-
 // Ten updates on two batches in turn. Each moves a parameter by about 1e-3 whatever the size of its
-// gradient, so where that is smaller than its error, the twins may go opposite ways. If the error
+// gradient, so where that is smaller than its error, the two may go opposite ways. If the error
 // is a part e of the gradient's norm, that happens to a part e of the parameters, each then twice
 // its way apart: 2 sqrt(e) in all, by the norm of what they moved. In fp32 few are so small.
 TEST(ten_updates) {
     enum { B = 5, T = 11 };
-    Twins t;
-    char where[48] = "";
-    twins_open(&t, &small, B, T, RECOMPUTE_NONE);
+    Models t;
+    models_open(&t, &small, B, T, RECOMPUTE_NONE);
     Ints tokens[2] = { random_tokens(B*T, small.V), random_tokens(B*T, small.V) };
     for (int step = 1; step <= 10; step++) {
-        double loss = update(&t.m, tokens[step % 2], tokens[0], B, T, step);
-        double c_loss = c_update(t.c, tokens[step % 2], tokens[0], B, T, step);
         shape_is("step %d", step);
+        forward_backward(&t.m, tokens[step % 2], tokens[0], B, T);
+        double loss = update_end(&t.m, step, 1.0).loss / (B*T);
+        double c_loss = c_forward_backward(t.c, tokens[step % 2], tokens[0], B, T);
+        double norm = c_gradients_norm(t.c);
+        c_model_update(t.c, adamw, norm > 1.0 ? (float)(1.0 / norm) : 1.0f, step);
         check_near("loss", loss, c_loss, after_roundings(1));
     }
-    Floats moved = fetch(&t.m, t.m.zero.masters), c_moved(moved.size());
-    for (size_t i = 0; i < moved.size(); i++) {
-        moved[i] -= t.start[i];
-        c_moved[i] = c_model_params(t.c)[i] - t.start[i];
-    }
-    double error = worst_tensor(&small, moved, c_moved, where);
-    double all = relative_error(moved.data(), c_moved.data(), moved.size());
-    printf("    moved %.1g otherwise, at worst %.1g, in %s\n", all, error, where);
+    Moved moved = moved_since_open(&t);
     double bound = sizeof(real) == sizeof(float) ? 1e-4 : 2.0 * sqrt(after_blocks(small.L));
-    check_error(where, error, bound);
-    twins_close(&t);
-}
-
-// The parameters and the last gradients of three updates.
-static Floats three_updates(const Config *c, int B, int T, Recompute recompute) {
-    Twins t;
-    Rng rng_before = rng;
-    twins_open(&t, c, B, T, recompute);
-    Ints inputs = random_tokens(B*T, c->V), targets = random_tokens(B*T, c->V);
-    for (int step = 1; step <= 3; step++) update(&t.m, inputs, targets, B, T, step);
-    Floats all = fetch(&t.m, t.m.zero.masters), grads = fetch(&t.m, t.m.zero.grads);
-    all.insert(all.end(), grads.begin(), grads.end());
-    twins_close(&t);
-    rng = rng_before;
-    return all;
-}
-
-// With EMULATOR_SHUFFLE threads run in another order each time: what depended on it would show.
-TEST(same_bits_each_time) {
-    Floats first = three_updates(&small, 5, 11, RECOMPUTE_NONE);
-    CHECK(three_updates(&small, 5, 11, RECOMPUTE_NONE) == first);
-    first = three_updates(&wide, 2, 150, RECOMPUTE_NONE);
-    CHECK(three_updates(&wide, 2, 150, RECOMPUTE_NONE) == first);
-}
-
-TEST(recomputing_changes_no_bit) {
-    CHECK(three_updates(&small, 5, 11, RECOMPUTE_BLOCK)
-          == three_updates(&small, 5, 11, RECOMPUTE_NONE));
-    static const Config deep = { 4, 2, 32, 61, 64, 0 };
-    CHECK(three_updates(&deep, 3, 33, RECOMPUTE_BLOCK)
-          == three_updates(&deep, 3, 33, RECOMPUTE_NONE));
+    check_every_tensor(&small, moved.ours, moved.theirs, bound);
+    models_close(&t);
 }
 
 // Updates of two, three, one and two micro-batches, so that the scale changes; the distinct tokens
 // grow in number. The third update has a smaller micro-batch. After each update the model is
 // evaluated. Returns every loss, the parameters and the last gradients.
-static Floats four_updates(const Config *c, Recompute recompute, Sharing sharing, bool graphs) {
-    enum { B = 3, T = 7 };
+static Floats four_updates(const Config *c, int B, int T, Recompute recompute, Sharing sharing) {
     Model m;
-    ModelSpec spec = { *c, B, T, TRAIN, recompute, sharing, gpu.properties.multiProcessorCount };
     Floats all;
-    gpu.graphs = graphs;
     rng = rng_make(7, 0);
-    model_init(&m, &spec, &gpu);
+    model_open(&m, c, B, T, recompute, sharing);
     send(m.zero.masters, random_floats(gpt2_n_params(c), 0.05, 0.1).data(), &m);
     zero_loaded(&m.zero);
     for (int step = 1; step <= 4; step++) {
@@ -1307,20 +1204,38 @@ static Floats four_updates(const Config *c, Recompute recompute, Sharing sharing
         all.insert(all.end(), x.begin(), x.end());
     }
     bool captured = m.graph.exec != NULL;
-    bool wanted = graphs && sharing.levels == 0 && !sharing.measure;
-    CHECK_MSG(captured == wanted, "%s", captured ? "a graph" : "no graph");
-    if (captured) printf("    %zu launches of %d layers are one\n", m.graph.launches, c->L);
+    CHECK_MSG(captured == (gpu.graphs && sharing.levels == 0 && !sharing.measure), "%s",
+              captured ? "a graph" : "no graph");
     model_free(&m);
-    gpu.graphs = false;
     return all;
 }
 
+static const Config deep = { 4, 2, 32, 61, 64, 0 };
+
+// With EMULATOR_SHUFFLE threads run in another order each time: what depended on it would show.
+TEST(same_bits_each_time) {
+    for (const Config *c : { &small, &wide }) {
+        Floats first = four_updates(c, 2, c->P, RECOMPUTE_NONE, Sharing());
+        CHECK(same_bits(first, four_updates(c, 2, c->P, RECOMPUTE_NONE, Sharing())));
+    }
+}
+
+TEST(recomputing_changes_no_bit) {
+    CHECK(same_bits(four_updates(&small, 5, 11, RECOMPUTE_BLOCK, Sharing()),
+                    four_updates(&small, 5, 11, RECOMPUTE_NONE, Sharing())));
+    CHECK(same_bits(four_updates(&deep, 3, 33, RECOMPUTE_BLOCK, Sharing()),
+                    four_updates(&deep, 3, 33, RECOMPUTE_NONE, Sharing())));
+}
+
 static void check_graph(Recompute recompute, Sharing sharing) {
-    static const Config deep = { 3, 2, 16, 61, 8, 0 };
-    Floats with = four_updates(&deep, recompute, sharing, true);
-    CHECK_MSG(same_bits(with, four_updates(&deep, recompute, sharing, false)),
-              "recompute %d, measure %d, levels %d: other bits", recompute, sharing.measure,
-              sharing.levels);
+    Floats each[2];
+    for (bool graphs : { false, true }) {
+        gpu.graphs = graphs;
+        each[graphs] = four_updates(&deep, 3, 7, recompute, sharing);
+    }
+    gpu.graphs = false;
+    CHECK_MSG(same_bits(each[0], each[1]), "recompute %d, measure %d, levels %d: other bits",
+              recompute, sharing.measure, sharing.levels);
 }
 
 TEST(a_graph_changes_no_bit) {
@@ -1333,33 +1248,12 @@ TEST(a_graph_changes_no_bit) {
     check_graph(RECOMPUTE_NONE, exact);
 }
 
-// Fifty updates on fresh batches of a text that can be learned: the same losses as the CPU's.
-TEST(fifty_losses_are_the_cpus) {
-    enum { B = 4, T = 16 };
-    Twins t;
-    double most = 0.0, first = 0.0, loss = 0.0;
-    twins_open(&t, &small, B, T, RECOMPUTE_NONE);
-    shape_is("fifty updates");
-    for (int step = 1; step <= 50; step++) {
-        Ints inputs = random_tokens(B*T, small.V), targets(B*T);
-        for (int i = 0; i < B*T; i++) targets[i] = (inputs[i]*3 + 1) % 11;
-        loss = update(&t.m, inputs, targets, B, T, step);
-        double c_loss = c_update(t.c, inputs, targets, B, T, step);
-        most = fmax(most, fabs(loss - c_loss) / c_loss);
-        if (step == 1) first = loss;
-    }
-    printf("    from %.4f to %.4f, apart by %.1g at most\n", first, loss, most);
-    CHECK_MSG(loss < first - 1.0, "it learned nothing: %g", loss);
-    check_error("losses", most, sizeof(real) == sizeof(float) ? 1e-4 : 1.0/256);
-    twins_close(&t);
-}
-
 // Generation: rows at a time, with what earlier calls left in the cache, against the CPU's whole
 // pass.
 TEST(cached_rows_equal_a_full_pass) {
     static const int ends[] = { 1, 2, 5, 6, 7, 16 };     // rows at a time: 1, 1, 3, 1, 1, 9
-    Twins t;
-    twins_open(&t, &small, 1, 16, RECOMPUTE_NONE);
+    Models t;
+    models_open(&t, &small, 1, 16, RECOMPUTE_NONE);
     Ints text = random_tokens(16, small.V);
     for (int i = 0, done = 0; i < 6; done = ends[i++]) {
         const float *ours = model_extend(&t.m, text.data(), ends[i], done);
@@ -1368,35 +1262,40 @@ TEST(cached_rows_equal_a_full_pass) {
         check_close("logits", Floats(ours, ours + small.V), Floats(theirs, theirs + small.V),
                     after_blocks(small.L));
     }
-    twins_close(&t);
+    models_close(&t);
 }
 
-// Twice over one bucket, whose pieces' sums go on growing; with `sum` it is added there, and gone
-// then.
-static void check_measure(size_t n, bool sums) {
-    size_t pieces = (n + ZERO_MEASURED - 1) / ZERO_MEASURED;
-    Floats x = random_floats(n, 1, 0), sum = random_floats(n, 1, 0);
-    std::vector<double> squares(pieces, 0.5), ours(pieces);
-    Array<float> d_x(x), d_sum(sum);
-    Array<double> d_squares(squares);
+// ---- small gradients, for the noise scale ----
+
+// The squared lengths of one bucket's pieces: twice, so that they go on growing.
+template <class Ours, class Theirs>
+static void check_pieces(size_t n, double bound, Ours measure, Theirs squares_of) {
+    std::vector<double> squares((n + ZERO_MEASURED - 1) / ZERO_MEASURED, 0.5);
+    Array<double> ours(squares);
     Zero z;
     memset(&z, 0, sizeof z);
     z.stream = gpu.stream;
-    z.partials = d_squares;
+    z.partials = ours;
+    z.correct_v = 1.7f;
     for (int time = 0; time < 2; time++) {
-        floats_measure(&z, sums ? d_sum.data : NULL, d_x, n);
-        for (size_t k = 0; k < pieces; k++) {
-            size_t at = k*ZERO_MEASURED, count = min_size(n - at, ZERO_MEASURED);
-            squares[k] += c_floats_measure(sums ? &sum[at] : NULL, &x[at], count);
-        }
+        measure(&z);
+        for (size_t k = 0; k < squares.size(); k++)
+            squares[k] += squares_of(k*ZERO_MEASURED, min_size(n - k*ZERO_MEASURED, ZERO_MEASURED));
     }
-    CHECK_MSG(d_x.get() == x && d_sum.get() == sum, "%zu elements: other bits", n);
-    d_squares.get();                                 // as floats: it looks behind the end
-    CUDA_CHECK(cudaMemcpy(ours.data(), d_squares.data, pieces * sizeof ours[0],
-                          cudaMemcpyDeviceToHost));
-    for (size_t k = 0; k < pieces; k++)
-        CHECK_MSG(fabs(ours[k] - squares[k]) <= 1e-12*squares[k], "%zu elements, piece %zu: %.15g, "
-                  "not %.15g", n, k, ours[k], squares[k]);
+    std::vector<double> got = ours.get<double>();
+    for (size_t k = 0; k < squares.size(); k++)
+        CHECK_MSG(fabs(got[k] - squares[k]) <= bound*squares[k], "%zu elements, piece %zu: %.15g, "
+                  "not %.15g", n, k, got[k], squares[k]);
+}
+
+// With `sum` the bucket is added there, and gone then.
+static void check_measure(size_t n, bool sums) {
+    Twin<float> x(random_floats(n, 1, 0)), sum(random_floats(n, 1, 0));
+    check_pieces(n, 1e-12, [&](Zero *z) { floats_measure(z, sums ? sum.data : NULL, x, n); },
+                 [&](size_t begin, size_t count) {
+        return c_floats_measure(sums ? sum.c + begin : NULL, x.c + begin, count);
+    });
+    CHECK_MSG(x.is_left_alone() && sum.is_left_alone(), "%zu elements: other bits", n);
 }
 
 TEST(small_gradients) {
@@ -1404,81 +1303,60 @@ TEST(small_gradients) {
         for (int sums = 0; sums <= 1; sums++) check_measure(packs*PACK, sums);
 }
 
-// In Adam's metric, twice over one bucket.
-static void check_weigh(size_t n) {
-    size_t pieces = (n + ZERO_MEASURED - 1) / ZERO_MEASURED;
-    Floats x = random_floats(n, 1, 0), v = random_floats(n, 1, 0);
-    for (float &vi : v) vi = vi * vi;
-    std::vector<double> squares(pieces, 0.5), ours(pieces);
-    Array<float> d_x(x), d_v(v);
-    Array<double> d_squares(squares);
-    Zero z;
-    memset(&z, 0, sizeof z);
-    z.stream = gpu.stream;
-    z.partials = d_squares;
-    z.correct_v = 1.7f;
-    for (int time = 0; time < 2; time++) {
-        floats_weigh(&z, SMALLS, d_x, d_v, n);
-        for (size_t k = 0; k < pieces; k++) {
-            size_t at = k*ZERO_MEASURED, count = min_size(n - at, ZERO_MEASURED);
-            squares[k] += c_floats_weigh(&x[at], &v[at], 1.7f, count);
-        }
-    }
-    CUDA_CHECK(cudaMemcpy(ours.data(), d_squares.data, pieces * sizeof ours[0],
-                          cudaMemcpyDeviceToHost));
-    for (size_t k = 0; k < pieces; k++)              // each term is rounded to fp32
-        CHECK_MSG(fabs(ours[k] - squares[k]) <= 1e-6*squares[k], "%zu elements, piece %zu: %.15g, "
-                  "not %.15g", n, k, ours[k], squares[k]);
-}
-
 TEST(small_gradients_in_adams_metric) {
-    for (size_t packs : { 1, 255, 256*3 + 1, 3*ZERO_MEASURED/PACK + 5 }) check_weigh(packs*PACK);
+    for (size_t packs : { 1, 255, 256*3 + 1, 3*ZERO_MEASURED/PACK + 5 }) {
+        size_t n = packs*PACK;
+        Twin<float> x(random_floats(n, 1, 0)), v(random_floats(n, 0.1, 2));
+        check_pieces(n, 1e-6, [&](Zero *z) { floats_weigh(z, SMALLS, x, v, n); },    // in fp32
+                     [&](size_t begin, size_t count) {
+            return c_floats_weigh(x.c + begin, v.c + begin, 1.7f, count);
+        });
+    }
 }
 
 // ---- what several ranks need of one GPU; tests/test_cuda_ranks.sh runs several ----
 
 // y = a x + b y against the C formula. When a and b are powers of two, or 0, the products are exact
 // and the sum is rounded once: the same bits. With b = 0 y holds NaNs before, to be forgotten.
-static void check_axpby(size_t n, float a, float b, bool exact) {
+static void check_axpby(size_t n, float a, float b) {
     shape_is("n=%zu, a=%g, b=%g", n, a, b);
-    Floats x = random_floats(n, 1, 0), y = b == 0.0f ? Floats(n, NAN) : random_floats(n, 1, 0);
-    Array<float> d_x(x), d_y(y);
-    floats_axpby(d_y, a, d_x, b, n, gpu.stream);
-    for (size_t i = 0; i < n; i++)
-        y[i] = b == 0.0f ? a * x[i] : b == 1.0f ? y[i] + a * x[i] : b * y[i] + a * x[i];
-    CHECK(same_bits(d_x.get(), x));                  // left alone
-    check_close("y", d_y.get(), y, 1e-6);
-    CHECK_MSG(!exact || same_bits(d_y.get(), y), "%s: other bits", shape);
+    Twin<float> x(random_floats(n, 1, 0)), y("y", "i", { n });
+    if (b != 0.0f) y.put(y.numbers = random_floats(n, 1, 0));
+    floats_axpby(y, a, x, b, n, gpu.stream);
+    for (float &v : y.numbers) {
+        float ax = a * x.c[&v - &y.numbers[0]];
+        v = b == 0.0f ? ax : b*v + ax;
+    }
+    int exponent;
+    bool exact = fabs(frexp(a, &exponent)) == 0.5 && (b == 0 || fabs(frexp(b, &exponent)) == 0.5);
+    y.check(1e-6);
+    CHECK(x.is_left_alone());
+    CHECK_MSG(!exact || same_bits(y.get(), y.numbers), "%s: other bits", shape);
 }
 
 TEST(axpby) {
-    for (size_t n : { (size_t)PACK, (size_t)PACK*256, (size_t)PACK*257 }) {
-        for (float b : { 0.0f, 1.0f, 0.5f, -2.0f })
-            for (float a : { 1.0f, -1.0f, 0.25f }) check_axpby(n, a, b, true);
-        for (float b : { 0.0f, 1.0f, 0.9f, -0.3f })
-            for (float a : { 0.7f, -0.1f }) check_axpby(n, a, b, false);
-    }
+    for (size_t n : { (size_t)PACK, (size_t)PACK*256, (size_t)PACK*257 })
+        for (float b : { 0.0f, 1.0f, -2.0f, 0.9f })
+            for (float a : { 1.0f, -0.25f, 0.7f }) check_axpby(n, a, b);
 }
 
-// The kernel against tree_sum of dev/ranks/tree.h, bit for bit. A buffer begins `shift` elements
-// after a multiple of 16 bytes. Scales are powers of two: another product, added at once, could be
-// rounded once or twice.
+// The kernel against tree_sum of dev/ranks/tree.h, bit for bit. The last term begins `shift`
+// elements after a multiple of 16 bytes. Scales are powers of two: another product, added at once,
+// could be rounded once or twice.
 template <class T> static void check_tree_sum(int terms, size_t n, int shift, CommMode mode) {
     CommType type = sizeof(T) == 4 ? COMM_FP32 : COMM_BF16;
     float scale = mode == COMM_ADD ? 1.0f : 0.25f;
-    std::vector<T> numbers(terms * (n + 64));
+    size_t each = (n + 79) / 16 * 16;
+    std::vector<T> numbers(terms * each);
     for (T &x : numbers) {
         float f = (float)rng_normal(&rng) * ldexpf(1.0f, (int)rng_below(&rng, 20));
         if (type == COMM_FP32) memcpy(&x, &f, sizeof x);
         else x = (T)bf16_narrow(f);
     }
     std::vector<const void *> on_cpu(terms), on_gpu(terms);
-    T *copy;
-    size_t bytes = numbers.size() * sizeof(T);
-    CUDA_CHECK(cudaMalloc((void **)&copy, bytes));
-    CUDA_CHECK(cudaMemcpy(copy, numbers.data(), bytes, cudaMemcpyHostToDevice));
+    Array<T> copy(numbers);
     for (int k = 0; k < terms; k++) {
-        size_t begin = k * (n + 64) / 16 * 16 + (k == terms - 1 ? shift : 0);
+        size_t begin = k*each + (k == terms - 1 ? shift : 0);
         on_cpu[k] = &numbers[begin];
         on_gpu[k] = copy + begin;
     }
@@ -1488,29 +1366,24 @@ template <class T> static void check_tree_sum(int terms, size_t n, int shift, Co
     gpu_sum(d_out, on_gpu.data(), terms, scale, type, mode, n, gpu.stream);
     CHECK_MSG(same_bits(d_out.get(), out), "%d terms of %zu %s numbers, from %d on: other bits",
               terms, n, type == COMM_FP32 ? "fp32" : "bf16", shift);
-    CUDA_CHECK(cudaFree(copy));
 }
 
 TEST(sums_along_the_tree) {
-    static const size_t counts[] = { 1, 3, 4, 7, 8, 9, 64, 1023, 2051 };
     for (int terms = 1; terms <= 9; terms++)
-        for (size_t n : counts)
-            for (int shift = 0; shift <= 1; shift++) {
-                check_tree_sum<float>(terms, n, shift, COMM_WRITE);
-                check_tree_sum<float>(terms, n, shift, COMM_ADD);
-                check_tree_sum<uint16_t>(terms, n, shift, COMM_WRITE);
-                check_tree_sum<uint16_t>(terms, n, shift, COMM_ADD);
-            }
+        for (size_t n : { 1, 7, 8, 9, 64, 2051 })
+            for (int shift = 0; shift <= 1; shift++)
+                for (CommMode mode : { COMM_WRITE, COMM_ADD }) {
+                    check_tree_sum<float>(terms, n, shift, mode);
+                    check_tree_sum<uint16_t>(terms, n, shift, mode);
+                }
     check_tree_sum<float>(COMM_MAX_RANKS, 37, 0, COMM_WRITE);
     check_tree_sum<uint16_t>(COMM_MAX_RANKS - 1, 37, 0, COMM_ADD);
-    Floats x = random_floats(100, 1, 0), y = random_floats(100, 1, 0);
-    Array<float> d_x(x), d_y(y);
-    const void *on_cpu[] = { y.data(), x.data() }, *on_gpu[] = { d_y.data, d_x.data };
-    tree_sum(x.data(), on_cpu, 2, 1.0f, COMM_FP32, COMM_WRITE, 100);             // in place
-    gpu_sum(d_x, on_gpu, 2, 1.0f, COMM_FP32, COMM_WRITE, 100, gpu.stream);
-    CHECK(same_bits(d_x.get(), x));
-    gpu_sum(d_x, on_gpu, 2, 1.0f, COMM_FP32, COMM_WRITE, 0, gpu.stream);
-    CHECK(same_bits(d_x.get(), x));
+    Twin<float> x(random_floats(100, 1, 0)), y(random_floats(100, 1, 0));
+    const void *on_cpu[] = { y.c, x.c }, *on_gpu[] = { y.data, x.data };
+    tree_sum(x.c, on_cpu, 2, 1.0f, COMM_FP32, COMM_WRITE, 100);                  // in place
+    gpu_sum(x, on_gpu, 2, 1.0f, COMM_FP32, COMM_WRITE, 100, gpu.stream);
+    gpu_sum(x, on_gpu, 2, 1.0f, COMM_FP32, COMM_WRITE, 0, gpu.stream);           // nothing
+    CHECK(x.is_left_alone());
 }
 
 // Numbers that are hard to round: ties, the largest, what overflows, the smallest, infinities, and
@@ -1520,89 +1393,83 @@ TEST(bf16_for_the_way) {
         0x3F808000, 0x3F818000, 0x3F808001, 0x3F807FFF, 0x7F7F0000, 0x7F7FFFFF, 0x00000001,
         0x00008000, 0x00018000, 0x7F800000, 0xFF800000, 0x7F800001, 0xFFC12345, 0x80000000,
     };
-    for (size_t n : { 1, 7, 8, 9, 14, 1000, 1027 })
+    for (size_t n : { 1, 7, 8, 9, 14, 1027 })
         for (size_t shift = 0; shift <= 1; shift++) {
-            Floats x = random_floats(n + shift, 3, 0), back(n), ours(n);
-            for (float &v : x) v += (float)rng_normal(&rng) * 1e-3f;
-            for (size_t i = 0; i < n; i++)
-                if (i < 14) memcpy(&x[i + shift], &hard[i], 4);
+            Floats x(n + shift), back(n);
             std::vector<uint16_t> half(n);
-            bf16_narrow_all(half.data(), x.data() + shift, n);
-            Array<float> d_x(n + shift), d_back(n);
+            for (float &v : x) v = (float)rng_normal(&rng);
+            memcpy(&x[shift], hard, min_size(n, 14) * sizeof x[0]);
+            Array<float> d_x(x), d_back(n);
             Array<uint16_t> d_half(n);
-            CUDA_CHECK(cudaMemcpy(d_x.data, x.data(), x.size() * 4, cudaMemcpyHostToDevice));
-            gpu_narrow(d_half, d_x.data + shift, n, gpu.stream);
-            Floats got = d_half.get();               // 16 bits, as numbers
-            for (size_t i = 0; i < n; i++)
-                CHECK_MSG(got[i] == (float)half[i], "narrow, %zu of %zu: %04x, not %04x", i, n,
-                          (unsigned)got[i], half[i]);
+            bf16_narrow_all(half.data(), x.data() + shift, n);
             bf16_widen_all(back.data(), half.data(), n);
+            gpu_narrow(d_half, d_x + shift, n, gpu.stream);
             gpu_widen(d_back, d_half, n, gpu.stream);
+            CHECK_MSG(d_half.get<uint16_t>() == half, "narrow %zu: other bits", n);
             CHECK_MSG(same_bits(d_back.get(), back), "widen %zu: other bits", n);
         }
 }
 
-// Each rank of three, at each stage: what it takes of a checkpoint's buckets lies where its chunks
-// say, and all chunks together are all parameters, once. Rows that pad the vocabulary are 0.
+// Counts the owners of each parameter: the numbers of a checkpoint, 1 ... n, that rank `rank` of
+// three takes of its buckets lie where its chunks say. Rows that pad the vocabulary are 0.
+static void count_owners(Ints &owners, const Config *c, int rank, int stage) {
+    Comm comm;
+    memset(&comm, 0, sizeof comm);
+    comm.rank = rank;
+    comm.size = 3;
+    Sharing sharing = Sharing();
+    sharing.comm = &comm;
+    sharing.stage = stage;
+    Model m;
+    model_open(&m, c, 1, 5, RECOMPUTE_NONE, sharing);
+    Zero *z = &m.zero;
+    for (int b = 0; b < gpt2_n_buckets(c); b++)
+        for (Kept what : { KEPT_EXP_AVG, KEPT_WEIGHTS }) {
+            Range r = gpt2_bucket(c, b);
+            for (size_t i = 0; i < r.count; i++)
+                bucket_place(z, what, b)[i] = (float)(r.begin + i + 1);
+            bucket_keep(z, what, b);
+        }
+    std::vector<Chunk> chunks(z->n_chunks);
+    size_t moments = zero_moments_count(z), padding = 0;
+    size_t masters = sizeof(real) < sizeof(float) ? moments : zero_params_count(z);
+    Floats moment(moments), master(masters);
+    CUDA_CHECK(cudaMemcpy(chunks.data(), z->chunks, chunks.size() * sizeof chunks[0],
+                          cudaMemcpyDeviceToHost));
+    CUDA_CHECK(cudaMemcpy(moment.data(), z->adam_m, moments * 4, cudaMemcpyDeviceToHost));
+    CUDA_CHECK(cudaMemcpy(master.data(), z->masters, masters * 4, cudaMemcpyDeviceToHost));
+    for (const Chunk &k : chunks)
+        for (int i = 0; i < k.count; i++) {
+            float x = moment[k.moment + i];
+            float same = master[(sizeof(real) < sizeof(float) ? k.moment : k.param) + i];
+            CHECK_MSG(x == same, "stage %d: a master is %g, its moment %g", stage, same, x);
+            if (x == 0.0f) padding++;
+            else owners[(size_t)x - 1]++;
+        }
+    size_t rows = (padded_vocab(c->V) - c->V) * c->C;
+    CHECK_MSG(stage > 0 || padding == rows, "%zu of %zu numbers of padding", padding, rows);
+    model_free(&m);
+}
+
+// At each stage all ranks' chunks together are all parameters, once.
 TEST(slices_of_a_checkpoint) {
     static const Config odd = { 2, 1, 8, 61, 5, 0 };
-    const int ranks = 3;
     for (int stage = 0; stage <= 3; stage++) {
-        std::vector<int> owners(gpt2_n_params(&odd));
-        Floats file(gpt2_n_params(&odd));
-        for (size_t i = 0; i < file.size(); i++) file[i] = (float)(i + 1);
-        for (int rank = 0; rank < ranks; rank++) {
-            Comm comm;
-            memset(&comm, 0, sizeof comm);
-            comm.rank = rank;
-            comm.size = ranks;
-            Sharing sharing = { &comm, NULL, stage, COMM_FP32, 0, false, false, false, false,
-                                false };
-            ModelSpec spec = { odd, 1, 5, TRAIN, RECOMPUTE_NONE, sharing, 0 };
-            Model m;
-            model_init(&m, &spec, &gpu);
-            Zero *z = &m.zero;
-            for (int b = 0; b < gpt2_n_buckets(&odd); b++) {
-                Range r = gpt2_bucket(&odd, b);
-                for (Kept what : { KEPT_EXP_AVG, KEPT_WEIGHTS }) {
-                    memcpy(bucket_place(z, what, b), &file[r.begin], r.count * sizeof(float));
-                    bucket_keep(z, what, b);
-                }
-            }
-            std::vector<Chunk> chunks(z->n_chunks);
-            size_t moments = zero_moments_count(z);
-            size_t masters = sizeof(real) < sizeof(float) ? moments : zero_params_count(z);
-            Floats moment(moments), master(masters);
-            CUDA_CHECK(cudaMemcpy(chunks.data(), z->chunks, chunks.size() * sizeof chunks[0],
-                                  cudaMemcpyDeviceToHost));
-            CUDA_CHECK(cudaMemcpy(moment.data(), z->adam_m, moments * 4, cudaMemcpyDeviceToHost));
-            CUDA_CHECK(cudaMemcpy(master.data(), z->masters, masters * 4, cudaMemcpyDeviceToHost));
-            size_t padding = 0;
-            for (const Chunk &k : chunks)
-                for (int i = 0; i < k.count; i++) {
-                    size_t as_master = sizeof(real) < sizeof(float) ? k.moment : k.param;
-                    float x = moment[k.moment + i];
-                    CHECK_MSG(x == master[as_master + i], "stage %d: a master is %g, its moment %g",
-                              stage, master[as_master + i], x);
-                    if (x == 0.0f) padding++;
-                    else owners[(size_t)x - 1]++;
-                }
-            size_t rows = (padded_vocab(61) - 61) * 8;
-            CHECK_MSG(stage > 0 || padding == rows, "%zu of %zu numbers of padding", padding, rows);
-            model_free(&m);
-        }
+        Ints owners(gpt2_n_params(&odd));
+        for (int rank = 0; rank < 3; rank++) count_owners(owners, &odd, rank, stage);
         for (size_t i = 0; i < owners.size(); i++)
-            CHECK_MSG(owners[i] == (stage == 0 ? ranks : 1), "stage %d: parameter %zu has %d "
-                      "owners", stage, i, owners[i]);
+            CHECK_MSG(owners[i] == (stage == 0 ? 3 : 1), "stage %d: parameter %zu has %d owners",
+                      stage, i, owners[i]);
     }
 }
 
 // DiLoCo's common step of one worker, by its formula, in fp32 as the CPU computes it.
 TEST(outer_updates) {
-    Sharing sharing = { &alone, NULL, 0, COMM_FP32, 0, true, false, false, false, false };
-    ModelSpec spec = { small, 1, 1, TRAIN, RECOMPUTE_NONE, sharing, 0 };
+    Sharing sharing = Sharing();
+    sharing.comm = &alone;
+    sharing.apart = true;
     Model m;
-    model_init(&m, &spec, &gpu);
+    model_open(&m, &small, 1, 1, RECOMPUTE_NONE, sharing);
     Zero *z = &m.zero;
     size_t n = gpt2_n_params(&small);
     shape_is("n=%zu", n);
@@ -1617,8 +1484,8 @@ TEST(outer_updates) {
     send(z->grads, nan.data(), &m);                  // they make room for the differences
     diloco_end_round(z, 0.0f, 0.0f);                 // nothing moves: back to the round's begin
     for (size_t i = 0; i < n; i++) delta[i] = outer[i] - p[i];
-    CHECK(same_bits(fetch(&m, z->grads), delta));
-    CHECK(same_bits(fetch(&m, z->outer_momentum), delta));
+    for (float *flat : { z->grads, z->outer_momentum })
+        CHECK(same_bits(fetch(&m, flat), delta));
     CHECK(same_bits(fetch(&m, z->masters), outer));
 
     send(z->masters, p.data(), &m);
@@ -1639,79 +1506,23 @@ TEST(outer_updates) {
 
 // ---- which tests run: all, or those that are named ----
 
-static int names;
-static char **named;
-
-static void run(const char *name, void (*body)(void)) {
-    bool wanted = names == 0;
-    for (int i = 0; i < names; i++) wanted = wanted || strcmp(named[i], name) == 0;
-    if (!wanted) return;
-    worst = 0.0;
-    rng = rng_make(1, 0);
-    test_run(name, body);
-    if (worst > 0.0) printf("    errors up to %.2g of what they may be\n", worst);
-}
-#define RUN_NAMED(name) run(#name, name)
-
 int main(int argc, char **argv) {
-    names = argc - 1;
-    named = argv + 1;
     alone.size = alone.local_size = 1;
     TrainOptions options;
     memset(&options, 0, sizeof options);
     machine_open(&gpu, &options, &alone);
-    RUN_NAMED(embedding);
-    RUN_NAMED(layernorm);
-    RUN_NAMED(linear);
-    RUN_NAMED(attention);
-    RUN_NAMED(heads_in_groups);
-    RUN_NAMED(attention_from_a_cache);
-    RUN_NAMED(gelu);
-    RUN_NAMED(linear_gelu);
-    RUN_NAMED(tuner_takes_the_fastest);
-    RUN_NAMED(tuner_does_without_epilogues);
-#ifdef EMULATOR
-    RUN_NAMED(epilogues_that_are_not_there);
-    RUN_NAMED(bias_gradients_are_timed);
-    RUN_NAMED(sums_in_place_round_nothing);
-    RUN_NAMED(memory_is_left_to_others);
-    RUN_NAMED(peak_of_the_fastest_algorithm);
+    for (const Test *test = Test::first; test; test = test->next) {
+        bool wanted = argc == 1;
+#ifndef EMULATOR                                 // minutes on a small GPU: by name only
+        wanted = wanted && test->body != real_shapes;
 #endif
-    RUN_NAMED(choices_are_kept);
-#ifndef PRECISION_FP32
-    RUN_NAMED(attention_variants);
-    RUN_NAMED(tuner_takes_the_fastest_variants);
-#ifdef EMULATOR
-    RUN_NAMED(variants_that_do_not_start);
-#endif
-    RUN_NAMED(variants_are_kept);
-#endif
-    RUN_NAMED(xent);
-    RUN_NAMED(classifier);
-    RUN_NAMED(logits_fill_whole_waves);
-    RUN_NAMED(grids_are_whole_waves);
-    RUN_NAMED(buckets);
-    RUN_NAMED(loss_and_every_gradient);
-    RUN_NAMED(adamw_updates);
-    RUN_NAMED(sgd_updates);
-    RUN_NAMED(clipping);
-    RUN_NAMED(ten_updates);
-    RUN_NAMED(same_bits_each_time);
-    RUN_NAMED(recomputing_changes_no_bit);
-    RUN_NAMED(a_graph_changes_no_bit);
-    RUN_NAMED(fifty_losses_are_the_cpus);
-    RUN_NAMED(cached_rows_equal_a_full_pass);
-    RUN_NAMED(small_gradients);
-    RUN_NAMED(small_gradients_in_adams_metric);
-    RUN_NAMED(axpby);
-    RUN_NAMED(sums_along_the_tree);
-    RUN_NAMED(bf16_for_the_way);
-    RUN_NAMED(slices_of_a_checkpoint);
-    RUN_NAMED(outer_updates);
-#ifndef EMULATOR
-    if (names > 0)                               // minutes on a small GPU: by name only
-#endif
-    RUN_NAMED(real_shapes);
+        for (int i = 1; i < argc; i++) wanted = wanted || strcmp(argv[i], test->name) == 0;
+        if (!wanted) continue;
+        worst = 0.0;
+        rng = rng_make(1, 0);
+        test_run(test->name, test->body);
+        if (worst > 0.0) printf("    errors up to %.2g of what they may be\n", worst);
+    }
     machine_close(&gpu);
     return test_end();
 }
