@@ -5,6 +5,7 @@
 #include <cuda_bf16.h>
 #include <math.h>
 #include <stdint.h>
+#include "dev/ranks/tree.h"            // bf16_narrow
 #include "test.h"
 typedef __nv_bfloat16 real;
 #include "dev/cuda/ptx.h"              // copy_async, load_matrices, mma
@@ -53,11 +54,6 @@ struct Pinned {                        // two numbers in pinned memory
     ~Pinned() { OK(cudaFreeHost(p)); }
     operator int *() const { return p; }
 };
-
-static float random_float(uint32_t *state) {     // in -1 ... 1
-    *state = *state * 1664525u + 1013904223u;
-    return (float)(*state >> 8) / 8388608.0f - 1.0f;
-}
 
 // ---- kernels that check themselves: thread i adds 1 + its mistakes to wrong[i], which is -1 ----
 
@@ -329,13 +325,11 @@ TEST(launches_that_a_gpu_refuses) {
         CHECK_MSG(cudaGetLastError() == cudaErrorInvalidConfiguration, "launch %d", i);
         CHECK(cudaGetLastError() == cudaSuccess);                    // reading it clears it
     }
-    arguments_kernel<float><<<1, 1, (48 << 10) + 1>>>(gpu, 0, pair, NULL);
-    CHECK(cudaGetLastError() == cudaErrorInvalidValue);
     OK(cudaFuncSetAttribute(arguments_kernel<float>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                             64 << 10));
     arguments_kernel<float><<<1, 1, 64 << 10>>>(gpu, 1, pair, NULL);
     CHECK(cudaGetLastError() == cudaSuccess);
-    arguments_kernel<double><<<1, 1, 64 << 10>>>(NULL, 1, pair, NULL);   // another kernel
+    arguments_kernel<double><<<1, 1, (48 << 10) + 1>>>(NULL, 1, pair, NULL);   // another kernel
     CHECK(cudaGetLastError() == cudaErrorInvalidValue);
     FAILS(cudaFuncSetAttribute(arguments_kernel<float>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                228 << 10), cudaErrorInvalidValue);
@@ -358,255 +352,20 @@ TEST(atomics_lose_nothing) {
     CHECK(sum == N);
 }
 
-static float bf16_of(unsigned short bits) {
-    real x;
-    memcpy(&x, &bits, sizeof x);
-    return (float)x;
-}
-static unsigned short bits_of(float x) {
-    real rounded = x;
-    unsigned short bits;
-    memcpy(&bits, &rounded, sizeof bits);
-    return bits;
-}
-
-// The neighbour that is nearer, of two as near the even one: by definition, in double.
-static unsigned short nearest_bf16(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    unsigned short low = (unsigned short)(bits >> 16);       // toward zero
-    float a = bf16_of(low);
-    float b = bf16_of((unsigned short)(low + 1));
-    double to_a = fabs((double)x - a), to_b = fabs((double)b - x);
-    if (isinf(b)) to_b = fabs(ldexp(x < 0 ? -1 : 1, 128) - (double)x);
-    return to_a < to_b || (to_a == to_b && low % 2 == 0) ? low : (unsigned short)(low + 1);
-}
-
+// Against dev/ranks/tree.h, which does it by the bits; test_comm.c tests that. Every upper half,
+// with lower halves around a tie.
 TEST(bf16_rounds_to_nearest_even) {
-    for (unsigned bits = 0; bits < 65536; bits++) {          // what fits stays as it is
-        float x = bf16_of((unsigned short)bits);
-        unsigned short back = bits_of(x);
-        CHECK_MSG(isnan(x) ? (back & 0x7FFF) > 0x7F80 : back == bits, "%04x: %04x", bits, back);
-    }
-    uint32_t state = 1;
-    for (int i = 0; i < 200000; i++) {
-        state = state * 1664525u + 1013904223u;
-        uint32_t bits = i % 4 == 0 ? (state & 0xFFFF0000u) | 0x8000u : state;    // 0x8000 is a tie
-        float x;
-        memcpy(&x, &bits, sizeof x);
-        if (isnan(x) || isinf(x)) continue;
-        unsigned short got = bits_of(x);
-        CHECK_MSG(got == nearest_bf16(x), "%a: %04x, not %04x", x, got, nearest_bf16(x));
-    }
-    float nan = NAN, inf = INFINITY;
-    uint32_t small_nan = 0x7F800001u;                        // its upper half alone were infinity
-    CHECK(isnan((float)(real)nan) && isnan((float)(real)-nan) && (float)(real)-inf == -inf);
-    memcpy(&nan, &small_nan, sizeof nan);
-    CHECK(isnan((float)(real)nan));
-}
-
-TEST(vectors_are_aligned_for_one_access) {
-    CHECK(sizeof(float4) == 16 && alignof(float4) == 16 && alignof(int4) == 16);
-    CHECK(alignof(float2) == 8 && alignof(uint4) == 16 && alignof(__nv_bfloat162) == 4);
-    float4 v = make_float4(1, 2, 3, 4);
-    CHECK(v.x == 1 && v.y == 2 && v.z == 3 && v.w == 4);
-}
-
-// ---- cuBLASLt ----
-
-// What a product needs beside its matrices.
-struct Blas {
-    cublasLtHandle_t handle;
-    cublasLtMatmulDesc_t d;
-    cublasLtMatmulPreference_t preference;
-    Blas(cublasComputeType_t compute = CUBLAS_COMPUTE_32F) {
-        BLAS_OK(cublasLtCreate(&handle));
-        BLAS_OK(cublasLtMatmulDescCreate(&d, compute, CUDA_R_32F));
-        BLAS_OK(cublasLtMatmulPreferenceCreate(&preference));
-    }
-    ~Blas() {
-        BLAS_OK(cublasLtMatmulPreferenceDestroy(preference));
-        BLAS_OK(cublasLtMatmulDescDestroy(d));
-        BLAS_OK(cublasLtDestroy(handle));
-    }
-};
-
-static cudaDataType_t type_of(float) { return CUDA_R_32F; }
-static cudaDataType_t type_of(real) { return CUDA_R_16BF; }
-
-template <class T> struct Layout {
-    cublasLtMatrixLayout_t l;
-    Layout(int rows, int cols, int ld) {
-        BLAS_OK(cublasLtMatrixLayoutCreate(&l, type_of(T()), (uint64_t)rows, (uint64_t)cols, ld));
-    }
-    ~Layout() { BLAS_OK(cublasLtMatrixLayoutDestroy(l)); }
-};
-
-typedef struct {
-    cublasOperation_t ta, tb;
-    int m, n, k;
-    float alpha, beta;
-    cublasLtEpilogue_t epilogue;
-    int padding;                       // of the leading dimensions
-} Product;
-
-enum { MAX_PRODUCT = 4096, MAX_BIAS = 64 };      // elements of a matrix, padding included
-
-template <class In, class Out> struct Operands {
-    In A[MAX_PRODUCT], B[MAX_PRODUCT];
-    Out C[MAX_PRODUCT], aux[MAX_PRODUCT], bias[MAX_BIAS];
-};
-
-template <class T> static void fill(T *x, int n, uint32_t *state) {
-    for (int i = 0; i < n; i++) x[i] = random_float(state);
-}
-
-static void describe(cublasLtMatmulDesc_t d, const Product *p, void *bias, void *aux, int64_t ld) {
-    uint32_t epilogue = (uint32_t)p->epilogue;
-    int32_t ta = p->ta, tb = p->tb;
-#define SET(name, x) BLAS_OK(cublasLtMatmulDescSetAttribute(d, CUBLASLT_MATMUL_DESC_##name, &x, \
-                                                            sizeof x))
-    SET(TRANSA, ta);
-    SET(TRANSB, tb);
-    SET(EPILOGUE, epilogue);
-    if (epilogue & (4 | 16)) SET(BIAS_POINTER, bias);
-    if (!(epilogue & 128)) return;
-    SET(EPILOGUE_AUX_POINTER, aux);
-    SET(EPILOGUE_AUX_LD, ld);
-}
-
-// What cuBLASLt makes of the operands: D over x->C, and what the epilogue writes over aux and bias.
-template <class In, class Out>
-static cublasStatus_t product_run(Operands<In, Out> *x, const Product *p,
-                                  cublasComputeType_t compute = CUBLAS_COMPUTE_32F) {
-    int rows_a = p->ta ? p->k : p->m, rows_b = p->tb ? p->n : p->k, ldd = p->m + p->padding;
-    In *A = upload(x->A, MAX_PRODUCT), *B = upload(x->B, MAX_PRODUCT);
-    Out *D = upload(x->C, MAX_PRODUCT), *aux = upload(x->aux, MAX_PRODUCT);
-    Out *bias = upload(x->bias, MAX_BIAS);
-    Blas blas(compute);
-    cublasLtMatmulHeuristicResult_t found;
-    int count = 0;
-    describe(blas.d, p, bias, aux, ldd);
-    Layout<In> a(rows_a, p->m*p->k/rows_a, rows_a + p->padding);
-    Layout<In> b(rows_b, p->n*p->k/rows_b, rows_b + p->padding);
-    Layout<Out> d(p->m, p->n, ldd);
-    cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-        blas.handle, blas.d, a.l, b.l, d.l, d.l, blas.preference, 1, &found, &count);
-    if (status == CUBLAS_STATUS_SUCCESS && count == 1)
-        status = cublasLtMatmul(blas.handle, blas.d, &p->alpha, A, a.l, B, b.l, &p->beta, D, d.l,
-                                D, d.l, &found.algo, NULL, 0, NULL);
-    download(x->C, D, MAX_PRODUCT);
-    download(x->aux, aux, MAX_PRODUCT);
-    download(x->bias, bias, MAX_BIAS);
-    OK(cudaFree(A));
-    OK(cudaFree(B));
-    return status;
-}
-
-static double gelu_of(double x) {
-    return 0.5*x*(1 + tanh(sqrt(2/M_PI) * (x + 0.044715*x*x*x)));
-}
-static double gelu_slope(double x) {
-    return (gelu_of(x + 1e-5) - gelu_of(x - 1e-5)) / 2e-5;           // good to 1e-10
-}
-
-// alpha op(A) op(B) + beta C + bias at (i,j), by definition, in double.
-template <class In, class Out>
-static double product_at(const Operands<In, Out> *x, const Product *p, int i, int j) {
-    int lda = (p->ta ? p->k : p->m) + p->padding, ldb = (p->tb ? p->n : p->k) + p->padding;
-    double sum = 0;
-    for (int l = 0; l < p->k; l++)
-        sum += (double)(float)x->A[p->ta ? l + i*lda : i + l*lda]
-             * (double)(float)x->B[p->tb ? j + l*ldb : l + j*ldb];
-    sum *= p->alpha;
-    if (p->beta != 0) sum += p->beta * (double)(float)x->C[i + j*(p->m + p->padding)];
-    return p->epilogue & 4 ? sum + (double)(float)x->bias[i] : sum;
-}
-
-// How far a vector is from what it should be, relative to its norm.
-typedef struct { double difference, norm; } Distance;
-static void compare(Distance *d, float got, double expected) {
-    d->difference += (got - expected) * (got - expected);
-    d->norm += expected * expected;
-}
-static bool is_far(const Distance *d, double bound) {
-    return !(d->difference <= bound*bound * d->norm);
-}
-
-// fp32: sums of up to 100 terms in any order, each rounded by 2^-24; tanhf. bf16, with 8
-// significant bits: every element is rounded once, by at most 2^-8 of itself.
-template <class In, class Out> static void product_check(const Product *p) {
-    static Operands<In, Out> got, x;
-    uint32_t state = 3, e = (uint32_t)p->epilogue;
-    fill(x.A, MAX_PRODUCT, &state);
-    fill(x.B, MAX_PRODUCT, &state);
-    fill(x.C, MAX_PRODUCT, &state);
-    fill(x.aux, MAX_PRODUCT, &state);
-    fill(x.bias, MAX_BIAS, &state);
-    got = x;
-    if (p->beta == 0) for (int i = 0; i < MAX_PRODUCT; i++) got.C[i] = NAN;      // is not read
-    CHECK(product_run(&got, p) == CUBLAS_STATUS_SUCCESS);
-    double bound = sizeof(Out) == 4 ? 1e-5 : ldexp(1, -8) + 1e-5, gradient[MAX_BIAS] = {0};
-    Distance of_bias = { 0, 0 };
-    for (int j = 0; j < p->n; j++) {
-        Distance of_column = { 0, 0 }, of_aux = { 0, 0 };
-        for (int i = 0; i < p->m; i++) {
-            int at = i + j*(p->m + p->padding);
-            double v = product_at(&x, p, i, j), aux = (float)x.aux[at];
-            compare(&of_aux, (float)got.aux[at], e & 32 ? v : aux);
-            v = e & 64 ? v * gelu_slope(aux) : e & 32 ? gelu_of(v) : v;
-            compare(&of_column, (float)got.C[at], v);
-            gradient[i] += v;
+    for (uint32_t high = 0; high < 65536; high++)
+        for (uint32_t low : { 0u, 1u, 0x7FFFu, 0x8000u, 0x8001u, 0xFFFFu }) {
+            uint32_t bits = high << 16 | low;
+            uint16_t half;
+            float x;
+            memcpy(&x, &bits, sizeof x);
+            real rounded = x;
+            memcpy(&half, &rounded, sizeof half);
+            CHECK_MSG(isnan(x) ? isnan((float)rounded) : half == bf16_narrow(x), "%a: %04x", x,
+                      half);
         }
-        CHECK_MSG(!is_far(&of_column, bound) && !is_far(&of_aux, bound),
-                  "epilogue %u, op %d %d, column %d", e, p->ta, p->tb, j);
-    }
-    for (int i = 0; i < MAX_BIAS; i++)
-        compare(&of_bias, (float)got.bias[i], e & 16 && i < p->m ? gradient[i] : (float)x.bias[i]);
-    CHECK_MSG(!is_far(&of_bias, bound), "epilogue %u: bias", e);
-}
-
-TEST(cublaslt_products) {
-    for (int op = 0; op < 4; op++)
-        for (int scaled = 0; scaled < 2; scaled++) {
-            Product p = { op & 1 ? CUBLAS_OP_T : CUBLAS_OP_N, op & 2 ? CUBLAS_OP_T : CUBLAS_OP_N,
-                          34, 18, 70, scaled ? -0.5f : 1.0f, scaled ? 2.0f : 0.0f,
-                          CUBLASLT_EPILOGUE_DEFAULT, 2 };
-            product_check<float, float>(&p);
-            product_check<real, real>(&p);
-            product_check<real, float>(&p);
-            p.m = 7; p.n = 1; p.k = 3; p.padding = 1;
-            product_check<float, float>(&p);
-        }
-}
-
-TEST(cublaslt_epilogues) {
-    const cublasLtEpilogue_t all[] = { CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
-        CUBLASLT_EPILOGUE_DGELU, CUBLASLT_EPILOGUE_DGELU_BGRAD };
-    for (cublasLtEpilogue_t epilogue : all) {
-        Product p = { CUBLAS_OP_T, CUBLAS_OP_N, 40, 24, 56, 1.0f, 0.0f, epilogue, 8 };
-        product_check<float, float>(&p);
-        product_check<real, real>(&p);
-    }
-}
-
-TEST(cublaslt_refuses_what_it_cannot) {
-    static Operands<real, real> x;
-    const Product good = { CUBLAS_OP_N, CUBLAS_OP_N, 8, 8, 8, 1.0f, 0.0f,
-                           CUBLASLT_EPILOGUE_DEFAULT, 0 };
-    CHECK(product_run(&x, &good) == CUBLAS_STATUS_SUCCESS);
-    CHECK(product_run(&x, &good, (cublasComputeType_t)64) != CUBLAS_STATUS_SUCCESS);    // of fp16
-    Product p = good;
-#ifdef EMULATOR
-    p.padding = -1;                              // the leading dimension is less than the rows
-    CHECK(product_run(&x, &p) == CUBLAS_STATUS_INVALID_VALUE);
-#endif
-    p.epilogue = CUBLASLT_EPILOGUE_DGELU;
-    p.padding = 4;                               // of aux: must be a multiple of 8
-    CHECK(product_run(&x, &p) != CUBLAS_STATUS_SUCCESS);
-    Blas blas;
-    CHECK(cublasLtMatmulDescSetAttribute(blas.d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &p.padding,
-                                         sizeof p.padding) == CUBLAS_STATUS_INVALID_VALUE);
 }
 
 // ---- the host's side ----
@@ -641,25 +400,6 @@ TEST(memory_goes_where_it_should) {
 __global__ void write_kernel(int *x, int value) { *x = value; }
 __global__ void add_kernel(int *sum, const int *x) { *sum = 3 * *sum + *x; }
 __global__ void mod_kernel(int *x) { *x %= 1000; }
-
-TEST(events_measure_time) {
-    Event begin, end, untimed(cudaEventDisableTiming);
-    float ms = -1;
-    int x = 0, *gpu = upload(&x, 1);
-    FAILS(cudaEventElapsedTime(&ms, begin, end), cudaErrorInvalidResourceHandle);
-    OK(cudaEventRecord(begin));
-    write_kernel<<<1, 1>>>(gpu, 1);
-    OK(cudaEventRecord(end));
-    OK(cudaEventRecord(untimed));
-    OK(cudaEventSynchronize(end));
-    OK(cudaEventElapsedTime(&ms, begin, end));
-    CHECK(ms > 0 && ms < 60000);
-    OK(cudaEventElapsedTime(&ms, end, end));
-    CHECK(ms == 0);
-    OK(cudaDeviceSynchronize());
-    FAILS(cudaEventElapsedTime(&ms, untimed, end), cudaErrorInvalidResourceHandle);
-    download(&x, gpu, 1);
-}
 
 // ---- streams ----
 
@@ -889,18 +629,6 @@ TEST(a_capture_leaves_others_alone) {
     CHECK_MSG(zero[0] == 0 && zero[1] == 4, "%d and %d", zero[0], zero[1]);
 }
 
-TEST(properties_of_the_device) {
-    cudaDeviceProp p;
-    int count = 0, least = -9, greatest = 9;
-    OK(cudaGetDeviceCount(&count));
-    CHECK(count >= 1);
-    OK(cudaSetDevice(0));
-    OK(cudaGetDeviceProperties(&p, 0));
-    CHECK(p.multiProcessorCount > 0 && p.sharedMemPerBlockOptin >= 48 << 10 && p.name[0]);
-    OK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    CHECK(least == 0 && greatest < 0);
-}
-
 // ---- what only the emulator does ----
 
 #ifdef EMULATOR
@@ -954,69 +682,23 @@ TEST(a_missing_barrier_shows) {
     CHECK(memcmp(shuffled, other, sizeof other) != 0);
 }
 
+// test_cuda.sh shows no GPU, an old one and an old driver to the trainer.
 TEST(the_environment_makes_another_gpu) {
     size_t available, total;
     void *p;
     int count = -1;
-    cudaFuncAttributes attributes;
-    cudaDeviceProp properties;
-    {
-        Setting memory("EMULATOR_MEMORY", "1000");
-        OK(cudaMemGetInfo(&available, &total));
-        CHECK(available <= total && total == 1000);
-        FAILS(cudaMalloc(&p, 1001), cudaErrorMemoryAllocation);
-    }
-    {
-        Setting devices("EMULATOR_DEVICES", "0");
-        FAILS(cudaGetDeviceCount(&count), cudaErrorNoDevice);
-        CHECK(count == 0);
-        devices.set("8");
-        OK(cudaGetDeviceCount(&count));
-        CHECK(count == 8);
-        Setting visible("CUDA_VISIBLE_DEVICES", "3");
-        OK(cudaGetDeviceCount(&count));
-        CHECK(count == 1);
-        FAILS(cudaSetDevice(1), cudaErrorInvalidDevice);
-    }
-    {
-        Setting driver("EMULATOR_DRIVER", "12080");
-        OK(cudaDriverGetVersion(&count));
-        CHECK(count == 12080);
-        FAILS(cudaGetDeviceCount(&count), cudaErrorInsufficientDriver);
-    }
-    Setting shared("EMULATOR_SHARED", "101376"), capability("EMULATOR_CAPABILITY", "75");
+    Setting memory("EMULATOR_MEMORY", "1000"), devices("EMULATOR_DEVICES", "8");
+    OK(cudaMemGetInfo(&available, &total));
+    CHECK(available <= total && total == 1000);
+    FAILS(cudaMalloc(&p, 1001), cudaErrorMemoryAllocation);
+    OK(cudaGetDeviceCount(&count));
+    CHECK(count == 8);
+    Setting visible("CUDA_VISIBLE_DEVICES", "3"), shared("EMULATOR_SHARED", "101376");
+    OK(cudaGetDeviceCount(&count));
+    CHECK(count == 1);
+    FAILS(cudaSetDevice(1), cudaErrorInvalidDevice);
     FAILS(cudaFuncSetAttribute(race_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 101377),
           cudaErrorInvalidValue);
-    OK(cudaGetDeviceProperties(&properties, 0));
-    CHECK(properties.major == 7 && properties.minor == 5);
-    FAILS(cudaFuncGetAttributes(&attributes, race_kernel), cudaErrorNoKernelImageForDevice);
-    race_kernel<<<1, 64>>>(NULL, 1);
-    CHECK(cudaGetLastError() == cudaErrorNoKernelImageForDevice);
-}
-
-// Several algorithms, which a mask of reduction schemes limits; time is what they declare.
-TEST(cublaslt_algorithms) {
-    Blas blas;
-    Layout<real> l(8, 8, 8);
-    cublasLtMatmulHeuristicResult_t found[8], checked;
-    uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE;
-    int n = 0;
-#define HEURISTIC() BLAS_OK(cublasLtMatmulAlgoGetHeuristic(blas.handle, blas.d, l.l, l.l, l.l, \
-                                                           l.l, blas.preference, 8, found, &n))
-#define ALGO_CHECK(i) cublasLtMatmulAlgoCheck(blas.handle, blas.d, l.l, l.l, l.l, l.l, \
-                                              &found[i].algo, &checked)
-    HEURISTIC();
-    CHECK(n == 1);
-    Setting algorithms("EMULATOR_ALGORITHMS", "6");
-    HEURISTIC();
-    CHECK(n == 6);
-    BLAS_OK(ALGO_CHECK(5));
-    found[5].algo.data[0] = 99;
-    CHECK(ALGO_CHECK(5) == CUBLAS_STATUS_INVALID_VALUE);
-    BLAS_OK(cublasLtMatmulPreferenceSetAttribute(
-        blas.preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes));
-    HEURISTIC();
-    CHECK(n == 3);
 }
 
 // ---- orders of the streams ----
@@ -1045,7 +727,7 @@ TEST(a_missing_wait_shows) {
     CHECK(right.at_once && right.late && right.random == SEEDS);
     for (int fault = 0; fault < STREAM_FAULTS; fault++) {
         Seen seen = in_every_order(pipeline, fault);
-        CHECK_MSG(seen.at_once && seen.random < SEEDS*2/3, "fault %d: right in %d random orders",
+        CHECK_MSG(seen.at_once && seen.random < SEEDS, "fault %d: right in %d random orders",
                   fault, seen.random);
         CHECK_MSG(seen.late == (fault == NO_WAIT_TO_WRITE), "fault %d, late", fault);
     }
@@ -1101,6 +783,23 @@ TEST(streams_that_the_default_stream_does_not_wait_for) {
     CHECK(nonblocking.at_once && !nonblocking.late && nonblocking.random < SEEDS);
 }
 
+// What a product needs beside its matrices.
+struct Blas {
+    cublasLtHandle_t handle;
+    cublasLtMatmulDesc_t d;
+    cublasLtMatrixLayout_t l;          // of 4 rows and 4 columns
+    Blas() {
+        BLAS_OK(cublasLtCreate(&handle));
+        BLAS_OK(cublasLtMatmulDescCreate(&d, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+        BLAS_OK(cublasLtMatrixLayoutCreate(&l, CUDA_R_32F, 4, 4, 4));
+    }
+    ~Blas() {
+        BLAS_OK(cublasLtMatrixLayoutDestroy(l));
+        BLAS_OK(cublasLtMatmulDescDestroy(d));
+        BLAS_OK(cublasLtDestroy(handle));
+    }
+};
+
 // A product keeps what its descriptors and factors were when it was called.
 static bool product_queued(int) {
     float x[16], alpha = 2, beta = 1, *pinned;
@@ -1110,9 +809,8 @@ static bool product_queued(int) {
     OK(cudaMallocHost(&pinned, sizeof x));
     {
         Blas blas;
-        Layout<float> l(4, 4, 4);
-        BLAS_OK(cublasLtMatmul(blas.handle, blas.d, &alpha, gpu, l.l, gpu, l.l, &beta, gpu, l.l,
-                               gpu, l.l, NULL, NULL, 0, stream));
+        BLAS_OK(cublasLtMatmul(blas.handle, blas.d, &alpha, gpu, blas.l, gpu, blas.l, &beta, gpu,
+                               blas.l, gpu, blas.l, NULL, NULL, 0, stream));
         alpha = beta = 0;
     }
     pinned[0] = -1;
@@ -1135,7 +833,7 @@ static bool asked(int) {
     int x = 0, times = 0, *gpu = upload(&x, 1);
     Stream stream(cudaStreamDefault);
     Event begin, end;
-    float ms;
+    float ms = 0;
     OK(cudaEventRecord(begin, stream));
     for (int i = 0; i < 9; i++) write_kernel<<<1, 1, 0, stream>>>(gpu, i);
     OK(cudaEventRecord(end, stream));
@@ -1145,7 +843,7 @@ static bool asked(int) {
         cudaGetLastError();
     }
     OK(cudaEventElapsedTime(&ms, begin, end));
-    CHECK(ms > 0);
+    CHECK(ms > 0 && ms < 60000);
     download(&x, gpu, 1);
     CHECK(x == 8);
     return times > 0;
@@ -1154,25 +852,6 @@ static bool asked(int) {
 TEST(what_is_not_ready) {
     Seen waited = in_every_order(asked, 0);
     CHECK(!waited.at_once && waited.late && waited.random > 0);
-}
-
-TEST(handles_that_are_gone) {
-    int x = 0, *gpu = upload(&x, 1);
-    cudaStream_t gone;
-    Event event;
-    const cudaError_t invalid = cudaErrorInvalidResourceHandle;
-    { Stream stream; gone = stream; }
-    write_kernel<<<1, 1, 0, gone>>>(gpu, 1);
-    CHECK(cudaGetLastError() == invalid);
-    FAILS(cudaStreamSynchronize(gone), invalid);
-    FAILS(cudaStreamWaitEvent(gone, event, 0), invalid);
-    FAILS(cudaEventRecord(event, gone), invalid);
-    FAILS(cudaMemsetAsync(gpu, 1, 1, gone), invalid);
-    FAILS(cudaMemcpyAsync(gpu, &x, 4, cudaMemcpyHostToDevice, gone), invalid);
-    FAILS(cudaStreamDestroy(gone), invalid);
-    FAILS(cudaEventRecord(NULL), invalid);
-    download(&x, gpu, 1);
-    CHECK(x == 0);
 }
 
 // ---- faults: each ends a program of its own, with a report ----
@@ -1228,7 +907,7 @@ typedef struct {
     const char *name;
     void (*kernel)(int);
     int threads;
-    const char *expected[4];           // texts of the report
+    const char *expected[4];           // texts of the report, up to four
 } Fault;
 
 #define FAULT(kernel) #kernel, kernel
@@ -1248,23 +927,19 @@ static const Fault faults[] = {
         "for thread (3,0,0), which waits in __syncwarp",
         "thread (3,0,0), as 28 more of its warp, waits in __syncwarp" } },
     { FAULT(wrong_mask_kernel<5>), 32, { "kernel wrong_mask_kernel<5>", "thread (0,0,0)",
-        "__syncwarp with mask 00000020, which leaves out the caller, lane 0", "" } },
+        "__syncwarp with mask 00000020, which leaves out the caller, lane 0" } },
     { FAULT(masks_differ_kernel), 3, { "deadlock: 3 of 3 threads wait",
         "thread (0,0,0) waits in __syncwarp", "with mask 00000003, for thread (1,0,0), which waits",
         "thread (1,0,0), as 1 more of its warp, waits in __syncwarp" } },
-    { FAULT(much_shared_kernel), 32, { "more than 48 KB of static __shared__ memory", "", "",
-        "" } },
-    { FAULT(half_a_warp_kernel), 32, { "ldmatrix by lanes 0000ffff: it needs all 32 lanes",
-        "", "", "" } },
+    { FAULT(much_shared_kernel), 32, { "more than 48 KB of static __shared__ memory" } },
+    { FAULT(half_a_warp_kernel), 32, { "ldmatrix by lanes 0000ffff: it needs all 32 lanes" } },
     { FAULT(crooked_row_kernel), 32, { "thread (9,0,0): ldmatrix.x4.trans: address",
-        "is not a multiple of 16", "dev/cuda/ptx.h:", "" } },
+        "is not a multiple of 16", "dev/cuda/ptx.h:" } },
     { FAULT(not_shared_kernel), 32, { "thread (31,0,0): ldmatrix.x4: the 16 bytes at",
-        "are not in shared memory", "", "" } },
+        "are not in shared memory" } },
 #ifndef EMULATOR_ASAN
-    { FAULT(no_memory_kernel), 1, { "access to unmapped address 0x10", "thread (0,0,0)",
-        "", "" } },
-    { FAULT(recursion_kernel), 1, { "stack overflow: its local variables exceed 64 KB", "",
-        "", "" } },
+    { FAULT(no_memory_kernel), 1, { "access to unmapped address 0x10", "thread (0,0,0)" } },
+    { FAULT(recursion_kernel), 1, { "stack overflow: its local variables exceed 64 KB" } },
 #endif
 };
 enum { FAULTS = sizeof faults / sizeof *faults };
@@ -1304,7 +979,7 @@ TEST(faults_are_reported) {
         CHECK_MSG(strstr(said, faults[i].name) && strstr(said, ", block (0,"), "%s: %s",
                   faults[i].name, said);
         if (getenv("EMULATOR_SHUFFLE")) continue;            // others may come first then
-        for (int k = 0; k < 4; k++)
+        for (int k = 0; k < 4 && faults[i].expected[k]; k++)
             CHECK_MSG(strstr(said, faults[i].expected[k]), "%s: no \"%s\" in: %s", faults[i].name,
                       faults[i].expected[k], said);
     }
@@ -1324,38 +999,9 @@ int main(int argc, char **argv) {
 #ifdef EMULATOR
     program = argv[0];
     if (argc == 2) return fault_main(argv[1]);
-    RUN(a_missing_barrier_shows);
-    RUN(the_environment_makes_another_gpu);
-    RUN(cublaslt_algorithms);
-    RUN(a_missing_wait_shows);
-    RUN(pinned_memory_reused_too_early_shows);
-    RUN(a_missing_wait_for_a_graph_shows);
-    RUN(streams_that_the_default_stream_does_not_wait_for);
-    RUN(products_are_queued);
-    RUN(what_is_not_ready);
-    RUN(handles_that_are_gone);
-    RUN(faults_are_reported);
 #endif
     (void)argc;
     (void)argv;
-    RUN(kernels_that_check_themselves);
-    RUN(launches_pass_their_arguments);
-    RUN(launches_that_a_gpu_refuses);
-    RUN(atomics_lose_nothing);
-    RUN(bf16_rounds_to_nearest_even);
-    RUN(vectors_are_aligned_for_one_access);
-    RUN(cublaslt_products);
-    RUN(cublaslt_epilogues);
-    RUN(cublaslt_refuses_what_it_cannot);
-    RUN(memory_goes_where_it_should);
-    RUN(events_measure_time);
-    RUN(events_order_streams);
-    RUN(the_default_stream_waits_for_others);
-    RUN(an_event_is_a_moment);
-    RUN(what_is_queued_is_done);
-    RUN(a_graph_replays_what_was_captured);
-    RUN(a_capture_refuses_to_wait);
-    RUN(a_capture_leaves_others_alone);
-    RUN(properties_of_the_device);
+    for (const Test *t = Test::first; t; t = t->next) test_run(t->name, t->body);
     return test_end();
 }
