@@ -293,7 +293,8 @@ TEST(durations_and_counts) {
         { 360000, "100:00:00", "360k" }, { NAN, "-:--", NULL }, { -1, "-:--", NULL },
         { 1e300, "-:--", NULL }, { 999, NULL, "999" }, { 1000, NULL, "1.00k" },
         { 9994, NULL, "9.99k" }, { 9996, NULL, "10.0k" }, { 12345, NULL, "12.3k" },
-        { 99960, NULL, "100k" }, { 999499, NULL, "999k" }, { 999500, NULL, "1.00M" },
+        { 99949, NULL, "99.9k" }, { 99960, NULL, "100k" }, { 999499, NULL, "999k" },
+        { 999500, NULL, "1.00M" },
         { 1.24e8, NULL, "124M" }, { 9.81e9, NULL, "9.81B" }, { 1.5e16, NULL, "15000T" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
