@@ -4,7 +4,7 @@
 //     test_checkpoint                                    the tests
 // For test_transformers.py:
 //     test_checkpoint --write OUT FIXTURE [TOKENIZER]    saves a fixture's weights
-//     test_checkpoint --read DIR                         prints sizes, and a checksum a tensor
+//     test_checkpoint --copy DIR OUT                     loads weights of others, and saves them
 #define PROGRAM "test_checkpoint"
 #include <errno.h>
 #include <signal.h>
@@ -1273,20 +1273,29 @@ TEST(refuse_every_system_call) { SKIP("needs Linux on x86-64"); }
 // ---------------------------------------------------------------------------------------------
 // Tools for test_transformers.py
 
-// The source of a save: a fixture's parameters, after its header and two batches of tokens.
-static const float *fixture_bucket(void *params, Kept what, int worker, int bucket) {
-    Model *m = params;
+// The source of a save: parameters in memory.
+static const float *kept_bucket(void *model, Kept what, int worker, int bucket) {
+    Model *m = model;
     (void)what, (void)worker;
     return m->numbers + gpt2_bucket(&m->k.config, bucket).begin;
 }
 
-// Saves the parameters of a fixture of dev/reference as step 1, so that their logits are known.
+static int tool_save(Model *m, const char *out) {
+    Error err;
+    m->k.source = kept_bucket;
+    m->k.from = m;
+    m->k.weights_only = true;
+    if (!checkpoint_begin(out, &err) || !save(out, m, 1, 0, &err)) die("%s", err.text);
+    free(m->numbers);
+    return 0;
+}
+
+// Saves the parameters of a fixture of dev/reference, so that their logits are known.
 static int tool_write(const char *out, const char *fixture, const char *tokenizer) {
     FileMap file;
     Error err;
     int32_t header[16];
-    Model m;
-    memset(&m, 0, sizeof m);
+    Model m = { .k = { .eot = -1 } };
     if (!file_map(&file, fixture, &err)) die("%s", err.text);
     if (file.n < sizeof header) die("%s: too short", fixture);
     memcpy(header, file.bytes, sizeof header);
@@ -1296,47 +1305,29 @@ static int tool_write(const char *out, const char *fixture, const char *tokenize
         die("%s: no fixture", fixture);
     m.numbers = alloc_or_die(n * sizeof(float), "parameters");
     memcpy(m.numbers, file.bytes + before, n * sizeof(float));
-    m.k.config = c;
-    m.k.source = fixture_bucket;
-    m.k.from = &m;
-    m.k.weights_only = true;
-    m.k.eot = tokenizer ? c.V - 1 : -1;
-    if (tokenizer && !file_map(&m.k.tokenizer, tokenizer, &err)) die("%s", err.text);
-    if (!checkpoint_begin(out, &err) || !save(out, &m, 1, 0, &err)) die("%s", err.text);
-    free(m.numbers);
     file_unmap(&file);
-    file_unmap(&m.k.tokenizer);
-    return 0;
+    m.k.config = c;
+    if (tokenizer) m.k.eot = c.V - 1;
+    if (tokenizer && !file_map(&m.k.tokenizer, tokenizer, &err)) die("%s", err.text);
+    return tool_save(&m, out);
 }
 
-// For each tensor: sum over i of (i+1) * bits of element i, modulo 2^64.
-static int tool_read(const char *where) {
+static int tool_copy(const char *where, const char *out) {
     Path path;
-    Config c;
     Error err;
-    if (!checkpoint_find(&path, where, &err) || !checkpoint_config(&c, path.text, &err))
+    Model m = { .k = { .eot = -1 } };
+    Config *c = &m.k.config;
+    if (!checkpoint_find(&path, where, &err) || !checkpoint_config(c, path.text, &err))
         die("%s", err.text);
-    float *flat = alloc_or_die(gpt2_n_params(&c) * sizeof *flat, "parameters");
-    if (!load_params(flat, &c, path.text, &err)) die("%s", err.text);
-    printf("%d %d %d %d %d\n", c.L, c.NH, c.C, c.V, c.P);
-    for (int i = 0; i < gpt2_n_tensors(&c); i++) {
-        Tensor t = gpt2_tensor(&c, i);
-        uint64_t sum = 0;
-        for (size_t j = 0; j < t.count; j++) {
-            uint32_t bits;
-            memcpy(&bits, &flat[t.offset + j], 4);
-            sum += (j + 1) * (uint64_t)bits;
-        }
-        printf("%s %zu %zu %llu\n", t.key, t.rows, t.cols, (unsigned long long)sum);
-    }
-    free(flat);
-    return 0;
+    m.numbers = alloc_or_die(gpt2_n_params(c) * sizeof(float), "parameters");
+    if (!load_params(m.numbers, c, path.text, &err)) die("%s", err.text);
+    return tool_save(&m, out);
 }
 
 int main(int argc, char **argv) {
     if (argc >= 4 && strcmp(argv[1], "--write") == 0)
         return tool_write(argv[2], argv[3], argc > 4 ? argv[4] : NULL);
-    if (argc == 3 && strcmp(argv[1], "--read") == 0) return tool_read(argv[2]);
+    if (argc == 4 && strcmp(argv[1], "--copy") == 0) return tool_copy(argv[2], argv[3]);
     RUN(names_find_their_tensors);
     RUN(names_find_their_series);
     RUN(buckets_cover_the_flat_buffer);

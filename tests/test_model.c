@@ -743,16 +743,23 @@ TEST(averaged_weights_count_tokens) {
     test_run_close(&t);
 }
 
-// The squared norm of x (n) in the metric of the second moments v.
-static double adam_squares(const double *x, const float *v, double correct, size_t n) {
+// The squared norm of x (n); in the metric of the second moments v, unless these are NULL.
+static double squares_of(const double *x, const float *v, double correct, size_t n) {
     double sum = 0.0;
-    for (size_t i = 0; i < n; i++) sum += x[i]*x[i] / (sqrt(v[i] * correct) + 1e-8);
+    for (size_t i = 0; i < n; i++) sum += x[i]*x[i] / (v ? sqrt(v[i] * correct) + 1e-8 : 1.0);
     return sum;
 }
 
-// The noise in Adam's metric, beside gradients computed one micro-batch at a time with the moments
-// that the update begins with; not before the second moment has averaged twenty gradients.
-TEST(noise_in_adams_metric_is_that_of_single_gradients) {
+static void check_norms(const GradientNorms *got, double small, double big, const char *metric) {
+    CHECK_MSG(fabs(got->small / small - 1.0) < 1e-5 && fabs(got->big / big - 1.0) < 1e-5,
+              "%s: %.9g and %.9g, not %.9g and %.9g", metric, got->small, got->big, small, big);
+    CHECK(got->small_tokens == 16.0 && got->big_tokens == 32.0);
+}
+
+// The noise, plain and in Adam's metric, beside gradients computed one micro-batch at a time with
+// the moments that the update begins with; Adam's not before the second moment has averaged twenty
+// gradients.
+TEST(noise_is_that_of_single_gradients) {
     TestRun t;
     Run *r = &t.r;
     Model *m = &t.m;
@@ -765,7 +772,7 @@ TEST(noise_in_adams_metric_is_that_of_single_gradients) {
     for (int step = 0; step < 20; step++) train_step(r, m, s);
     CHECK(r->noise.weight > 0.0 && r->noise_adam.weight == 0.0 && s->norms_adam.big_tokens == 0.0);
     for (int step = 20; step < 25; step++) {
-        double correct = 1.0 / (1.0 - pow(r->o.beta2, step)), small = 0.0;
+        double correct = 1.0 / (1.0 - pow(r->o.beta2, step)), small = 0.0, plain = 0.0;
         memset(mean, 0, n * sizeof *mean);
         for (int i = 0; i < 2; i++) {
             CHECK(loader_batch(&r->train, r->train.samples + 2*(uint64_t)i, 2, r->inputs,
@@ -776,15 +783,13 @@ TEST(noise_in_adams_metric_is_that_of_single_gradients) {
             model_backward(m, r->inputs, r->targets, 1.0f / 16, 2, 8);
             for (size_t k = 0; k < n; k++) one[k] = z->grads[k];
             for (size_t k = 0; k < n; k++) mean[k] += one[k] / 2;
-            small += adam_squares(one, z->adam_v, correct, n) / 2;
+            small += squares_of(one, z->adam_v, correct, n) / 2;
+            plain += squares_of(one, NULL, 1.0, n) / 2;
         }
-        double big = adam_squares(mean, z->adam_v, correct, n);
+        double big = squares_of(mean, z->adam_v, correct, n);
         train_step(r, m, s);
-        GradientNorms *got = &s->norms_adam;
-        CHECK_MSG(fabs(got->small / small - 1.0) < 1e-5 && fabs(got->big / big - 1.0) < 1e-5,
-                  "step %d: %.9g and %.9g, not %.9g and %.9g", step, got->small, got->big, small,
-                  big);
-        CHECK(got->small_tokens == 16.0 && got->big_tokens == 32.0);
+        check_norms(&s->norms_adam, small, big, "Adam's");
+        check_norms(&s->norms, plain, squares_of(mean, NULL, 1.0, n), "plain");
     }
     CHECK(fabs(r->noise_adam.weight - (1.0 - pow(noise_decay, 5))) < 1e-12);
     free(one);
@@ -807,6 +812,6 @@ int main(void) {
     RUN(a_half_life_in_tokens_is_kept_by_any_batches);
     RUN(the_first_step_of_sgd);
     RUN(averaged_weights_count_tokens);
-    RUN(noise_in_adams_metric_is_that_of_single_gradients);
+    RUN(noise_is_that_of_single_gradients);
     return test_end();
 }
