@@ -97,47 +97,18 @@ TEST(escapes) {
     scratch_free(&s);
 }
 
-// All pairs of bytes, so all ways to begin UTF-8, in one text longer than the line's first buffer.
-static size_t all_pairs(char *out) {
-    size_t n = 0;
-    for (int a = 0; a < 256; a++)
-        for (int b = 0; b < 256; b++) {
-            out[n++] = (char)a;
-            out[n++] = (char)b;
-        }
-    return n;
-}
-
-static void write_for_python(const char *path, const char *text, size_t n) {
-    Log log;
-    Error err;
-    CHECK(log_open(&log, path, LOG_ANY, &err));
-    log_begin(&log, "numbers");
-    log_num(&log, "tiny", 1.17549435e-38f);
-    log_num(&log, "huge", -3.40282347e38f);
-    log_num(&log, "nan", NAN);
-    log_int(&log, "count", 1000000000000000ll);
-    CHECK(log_end(&log, &err));
-    log_begin(&log, "text");
-    log_text_n(&log, "x", text, n);
-    CHECK(log_end(&log, &err) && log_close(&log, &err));
-}
-
-TEST(python_reads_it) {
-    if (system("python3 -c 'import json' >/dev/null 2>&1") != 0) SKIP("needs python3");
+// Longer than the line's first buffer, and repaired all along.
+TEST(a_long_text) {
+    enum { N = 100000 };
     Scratch s = scratch_make();
-    char *text = (char *)alloc_or_die(1 << 17, "all pairs of bytes");
-    write_for_python(s.path, text, all_pairs(text));
-    char command[1024];
-    snprintf(command, sizeof command, "python3 -c \"\n"
-        "import codecs, json\n"
-        "codecs.register_error('byte', lambda e: (chr(0xFFFD), e.start + 1))\n"
-        "a, b = [json.loads(l) for l in open('%s', encoding='utf-8')]\n"
-        "assert a == {'event': 'numbers', 'tiny': 1.17549435e-38, 'huge': -3.40282347e38,\n"
-        "             'nan': None, 'count': 10**15}, a\n"
-        "raw = bytes(x for i in range(256) for j in range(256) for x in (i, j))\n"
-        "assert b['x'] == raw.decode('utf-8', 'byte')\"", s.path);
-    CHECK(system(command) == 0);
+    char *text = (char *)alloc_or_die(N, "a text");
+    size_t n, wrong = 0, before = strlen("{\"event\":\"t\",\"x\":\"");
+    memset(text, 0xFF, N);
+    log_one_text(s.path, text, N);
+    char *line = contents(s.path, &n);
+    for (size_t i = 0; i < N; i++) wrong += memcmp(line + before + 3*i, "\xEF\xBF\xBD", 3) != 0;
+    CHECK(wrong == 0 && n == before + 3*N + 3 && strcmp(line + n - 3, "\"}\n") == 0);
+    free(line);
     free(text);
     scratch_free(&s);
 }
@@ -309,7 +280,7 @@ TEST(durations_and_counts) {
 int main(void) {
     RUN(a_line_as_written);
     RUN(escapes);
-    RUN(python_reads_it);
+    RUN(a_long_text);
     RUN(nine_digits_bring_a_float_back);
     RUN(a_full_disk_is_told);
     RUN(what_cannot_be_opened_is_told);

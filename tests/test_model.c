@@ -476,21 +476,20 @@ TEST(sampling_follows_the_probabilities) {
     }
 }
 
+// Whatever makes the choice narrow; and nothing overflows.
 TEST(greedy_takes_the_likeliest) {
     static const float logits[4] = { 0.5f, 3.0f, 2.999f, -7.0f };
+    static const float huge[3] = { 1e38f, -1e38f, 9e37f };
+    const Sampler ways[] = {
+        { 0.0f, 1.0f, 0, test_candidates, NULL }, { 1.0f, 1.0f, 1, test_candidates, NULL },
+        { 1.0f, 1e-6f, 0, test_candidates, NULL }, { 1.0f, 1.0f, 0, test_candidates, NULL },
+    };
     Rng rng = rng_make(1, 1);
-    Sampler cold = { 0.0f, 1.0f, 0, test_candidates, NULL };
-    Sampler one = { 1.0f, 1.0f, 1, test_candidates, NULL };
-    Sampler narrow = { 1.0f, 1e-6f, 0, test_candidates, NULL };
-    for (int i = 0; i < 100; i++) {
-        CHECK(sample_token(&cold, logits, 4, &rng) == 1);
-        CHECK(sample_token(&one, logits, 4, &rng) == 1);
-        CHECK(sample_token(&narrow, logits, 4, &rng) == 1);
+    for (int way = 0; way < 4; way++) {
+        for (int i = 0; way < 3 && i < 100; i++)
+            CHECK(sample_token(&ways[way], logits, 4, &rng) == 1);
+        CHECK(sample_token(&ways[way], huge, 3, &rng) == 0);
     }
-    static const float huge[3] = { 1e38f, -1e38f, 9e37f };               // nothing overflows
-    CHECK(sample_token(&cold, huge, 3, &rng) == 0);
-    Sampler warm = { 1.0f, 1.0f, 0, test_candidates, NULL };
-    CHECK(sample_token(&warm, huge, 3, &rng) == 0);
 }
 
 // What generate() prints for a seed, from a model of bytes with 16 positions.
