@@ -76,53 +76,16 @@ TEST(flops_with_recompute_are_equation_3) {
     NEAR((double)gpt2_n_params(&gpt3), 175e9, 3e-3);
 }
 
-// The ZeRO paper: figure 1 (7.5 billion on 64) and table 1 (7.5B, 128B and 1T), in GB as printed.
+// The ZeRO paper: figure 1 (7.5 billion on 64) and table 1 (1T on 1,024), in GB as printed.
 TEST(zero_paper_table) {
-    static const double workers[] = { 1, 4, 16, 64, 256, 1024 };
-    static const struct { double params, gb[6][3]; } table[] = {
-        { 7.5e9, { { 120, 120, 120 }, { 52.5, 41.3, 30 }, { 35.6, 21.6, 7.5 },
-                   { 31.4, 16.6, 1.88 }, { 30.4, 15.4, 0.47 }, { 30.1, 15.1, 0.12 } } },
-        { 128e9, { { 2048, 2048, 2048 }, { 896, 704, 512 }, { 608, 368, 128 },
-                   { 536, 284, 32 }, { 518, 263, 8 }, { 513, 257, 2 } } },
-        { 1e12, { { 16000, 16000, 16000 }, { 7000, 5500, 4000 }, { 4750, 2875, 1000 },
-                  { 4187, 2218, 250 }, { 4046, 2054, 62.5 }, { 4011, 2013, 15.6 } } },
+    static const struct { double params, workers, gb[4]; } table[] = {
+        { 7.5e9, 64, { 120, 31.4, 16.6, 1.88 } }, { 7.5e9, 4, { 120, 52.5, 41.3, 30 } },
+        { 128e9, 16, { 2048, 608, 368, 128 } },   { 1e12, 1024, { 16000, 4011, 2013, 15.6 } },
     };
-    for (int m = 0; m < 3; m++)
-        for (int n = 0; n < 6; n++)
-            for (int stage = 1; stage < 4; stage++) {
-                double gb = 1e-9 * plan_textbook_bytes(table[m].params, workers[n], stage);
-                double printed = table[m].gb[n][stage - 1];
-                double last = printed < 2 ? 0.0051 : printed < 100 ? 0.051 : 1.0;  // digit
-                CHECK_MSG(fabs(gb - printed) < last,
-                          "%g parameters, %g workers, stage %d: %.3f GB, printed %.3f",
-                          table[m].params, workers[n], stage, gb, printed);
-            }
-    CHECK(plan_textbook_bytes(7.5e9, 64, 0) == 120e9);
-}
-
-// 124M in bf16 over 8: 1.1 ms at 450 GB/s, 35 at 12.5, 349 at 1.25, by 2 (n-1)/n.
-TEST(ring_seconds) {
-    double bytes = 2.0 * 7/8 * 124439808 * 2;
-    NEAR(plan_ring_seconds(bytes, 450e9, 0, 8, 2), 0.97e-3, 5e-3);
-    NEAR(plan_ring_seconds(bytes, 12.5e9, 0, 8, 2), 34.8e-3, 5e-3);
-    NEAR(plan_ring_seconds(bytes, 1.25e9, 0, 8, 2), 348e-3, 5e-3);
-    NEAR(plan_ring_seconds(0, 1e9, 5e-6, 8, 2), 2 * 7 * 5e-6, 1e-12);
-}
-
-// 124M on two machines of 8, gradients and sums in fp32: 2 x 498 MB. At 45 GB/s a device, 90% of
-// 400 Gb/s, with links within a machine that cost nothing: 11 ms directly, 2.6 around a ring, 1.4
-// in two levels. At 100 Gb/s for a whole machine: 320, 75 and 40.
-TEST(two_machines_by_hand) {
-    double bytes = 2 * 4.0 * 124439808, free_link = 1e18;
-    PlanNetwork fast = { free_link, 45e9, 0, 0, 8, false }, slow = fast;
-    slow.far = 12.5e9 / 8;
-    NEAR(plan_way_seconds(PLAN_DIRECT, bytes, 16, 2, &fast), 11e-3, 1e-2);
-    NEAR(plan_way_seconds(PLAN_RING, bytes, 16, 2, &fast), 2.6e-3, 1e-2);
-    NEAR(plan_way_seconds(PLAN_TWO_LEVELS, bytes, 16, 2, &fast), 1.4e-3, 1.3e-2);
-    NEAR(plan_way_seconds(PLAN_DIRECT, bytes, 16, 2, &slow), 320e-3, 1e-2);
-    NEAR(plan_way_seconds(PLAN_RING, bytes, 16, 2, &slow), 75e-3, 1e-2);
-    NEAR(plan_way_seconds(PLAN_TWO_LEVELS, bytes, 16, 2, &slow), 40e-3, 1e-2);
-    CHECK(plan_best_way(bytes, 16, 2, &fast) == PLAN_TWO_LEVELS);
+    for (int i = 0; i < 4; i++)
+        for (int stage = 0; stage < 4; stage++)
+            NEAR(1e-9 * plan_textbook_bytes(table[i].params, table[i].workers, stage),
+                 table[i].gb[stage], 4e-3);
 }
 
 // What comm.h does: two levels of direct messages on machines of a power of two, else one level.
@@ -155,9 +118,7 @@ TEST(ways_between_machines) {
     w.near = 900e9;
     CHECK(plan_best_way(1e11, 32, 1, &w) == PLAN_TWO_LEVELS);
     CHECK(plan_best_way(1e11, 30, 1, &w) != PLAN_TWO_LEVELS);
-    w.G = 8;                                               // one machine: a ring, as it was
-    NEAR(plan_way_seconds(PLAN_RING, 8e6, 8, 2, &w), plan_ring_seconds(7e6, 900e9, 2e-6, 8, 2),
-         1e-12);
+    NEAR(plan_way_seconds(PLAN_RING, 8e6, 8, 2, &w), 7e6 / 900e9 + 2*7*2e-6, 1e-12);
     CHECK(plan_best_way(1e9, 8, 1, &w) == PLAN_RING);
 }
 
@@ -203,52 +164,44 @@ TEST(machines_are_read) {
 }
 
 TEST(wrong_machines_say_what_is_missing) {
-    const struct { const char *text, *says; } wrong[] = {
+    static const char *const wrong[][2] = {
         { "h100", "COUNT" }, { "h100,", "not a number of devices" },
         { "h100,0", "not a number of devices" }, { "h100,2.5", "not a number of devices" },
-        { "h100,-1", "not a number of devices" }, { "h100,1e9", "not a number of devices" },
-        { "x99,8", "x99@100,8 for 100 TFLOP/s" }, { "x99,8", "v100, t4, a10, a100" },
-        { "h100@,8", "not a speed" }, { "h100@-3,8", "not a speed" }, { "h100@0,8", "not a speed" },
-        { "h100@nan,8", "not a speed" }, { ",8", "NAME" }, { "", "NAME" }, { "@40,8", "NAME" },
-        { "h100,8,450", "GB/s" }, { "h100,8,GB/s", "GB/s" }, { "h100,8,-1GB/s", "GB/s" },
-        { "h100,8,450GB/sec", "GB/s" }, { "h100,8,450GB/s+5", "GB/s" },
-        { "h100,8,450GB/s+us", "GB/s" }, { "h100,8,450GB/s+5usx", "GB/s" },
-        { "h100,16,450GB/s:8", "GB/s" }, { "h100,16,450GB/s:8+", "GB/s" },
-        { "h100,16,450GB/s:+25GB/s", "GB/s" }, { "h100,16,450GB/s:0+25GB/s", "GB/s" },
-        { "h100,16,450GB/s:2.5+25GB/s", "GB/s" }, { "h100,16,:8+25GB/s", "GB/s" },
-        { "h100,16,450GB/s:8+25GB/s:2+1GB/s", "GB/s" },
+        { "h100,1e9", "not a number of devices" }, { "x99,8", "x99@100,8 for 100 TFLOP/s" },
+        { "x99,8", "v100, t4, a10, a100" }, { "h100@,8", "not a speed" },
+        { "h100@0,8", "not a speed" }, { ",8", "NAME" }, { "v100,8", "has no bf16" },
+        { "h100,8,450", "GB/s" }, { "h100,8,GB/s", "GB/s" }, { "h100,8,450GB/sec", "GB/s" },
+        { "h100,8,450GB/s+5", "GB/s" }, { "h100,8,450GB/s+us", "GB/s" },
+        { "h100,8,450GB/s+5usx", "GB/s" }, { "h100,16,450GB/s:8", "GB/s" },
+        { "h100,16,450GB/s:0+25GB/s", "GB/s" }, { "h100,16,:8+25GB/s", "GB/s" },
         { "h100,8,450GB/s,cheap", "price" }, { "h100,8,450GB/s,-2", "price" },
-        { "h100,8,450GB/s,", "price" }, { "h100,8,450GB/s,2,3", "more than" },
-        { "anamethatistoolongforanygpuatall@1,8", "NAME" },
+        { "h100,8,450GB/s,2,3", "more than" }, { "anamethatistoolongforanygpuatall@1,8", "NAME" },
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         PlanMachine m;
         Error err = { "" };
-        CHECK_MSG(!plan_machine_parse(&m, wrong[i].text, &err), "'%s' is taken", wrong[i].text);
-        CHECK_MSG(strstr(err.text, wrong[i].says) && !strchr(err.text, '\n'),
-                  "'%s' says: %s", wrong[i].text, err.text);
+        CHECK_MSG(!plan_machine_parse(&m, wrong[i][0], &err), "'%s' is taken", wrong[i][0]);
+        CHECK_MSG(strstr(err.text, wrong[i][1]) && !strchr(err.text, '\n'), "'%s' says: %s",
+                  wrong[i][0], err.text);
     }
 }
 
 // ---- memory ----
 
-// Names as nvidia-smi prints them. Other boards with the same chip have other speeds.
+// Names as nvidia-smi prints them. Other boards with the same chip have other speeds; 0: unknown.
 TEST(data_sheets_are_found_by_the_drivers_name) {
-    static const struct { const char *gpu; double tflops; } known[] = {
-        { "NVIDIA H100 80GB HBM3", 989 }, { "NVIDIA H200", 989 }, { "NVIDIA H100 PCIe", 756 },
-        { "NVIDIA H100 NVL", 835 }, { "NVIDIA A100-SXM4-80GB", 312 },
-        { "NVIDIA A100 80GB PCIe", 312 }, { "NVIDIA A10", 125 }, { "NVIDIA L40S", 362 },
-        { "NVIDIA L4", 121 }, { "NVIDIA GeForce RTX 3090", 71 }, { "NVIDIA B200", 2250 },
+    static const struct { const char *gpu; double tflops; } names[] = {
+        { "NVIDIA H100 80GB HBM3", 989 }, { "NVIDIA H100 PCIe", 756 }, { "NVIDIA H100 NVL", 835 },
+        { "NVIDIA A100-SXM4-80GB", 312 }, { "NVIDIA A10", 125 }, { "NVIDIA L4", 121 },
+        { "NVIDIA GeForce RTX 3090", 71 }, { "NVIDIA B200", 2250 }, { "", 0 },
+        { "NVIDIA A10G", 0 }, { "NVIDIA GeForce RTX 3090 Ti", 0 }, { "Tesla T4", 0 },
+        { "NVIDIA H100 80GB HBM3 MIG 1g.10gb", 0 }, { "NVIDIA GeForce RTX 4090 D", 0 },
     };
-    static const char *const unknown[] = {
-        "", "NVIDIA A10G", "NVIDIA GH200 480GB", "NVIDIA GeForce RTX 3090 Ti", "Tesla T4",
-        "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA GeForce RTX 4090 Laptop GPU",
-        "NVIDIA GeForce RTX 4090 D",
-    };
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        CHECK(plan_datasheet_flops(known[i].gpu) == 1e12 * known[i].tflops);
-    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
-        CHECK(isnan(plan_datasheet_flops(unknown[i])));
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        double flops = plan_datasheet_flops(names[i].gpu);
+        CHECK_MSG(names[i].tflops == 0 ? isnan(flops) : flops == 1e12 * names[i].tflops, "%s: %g",
+                  names[i].gpu, flops);
+    }
 }
 
 // A worker keeps 2+4 bytes of parameters, 4 of gradients and 8 of moments: the textbook's 16, and
@@ -275,16 +228,6 @@ TEST(gpu_bytes_are_18_a_parameter) {
     }
 }
 
-// Waves of tiles of the gradient (N,C) of the classifier's input, in chunks of `rows` rows.
-static size_t waves_of(size_t N, size_t rows, size_t C, size_t multiprocessors) {
-    size_t waves = 0, across = (C + 255) / 256;
-    for (size_t n = 0; n < N; n += rows) {
-        size_t some = N - n < rows ? N - n : rows;
-        waves += ((some + 127) / 128 * across + multiprocessors - 1) / multiprocessors;
-    }
-    return waves;
-}
-
 // Counted by hand, as in logits.h: GPT-2's four widths on an H100, other GPUs, fp32 (4 bytes).
 TEST(chunks_of_logits_fill_whole_waves) {
     static const struct { size_t N, V, C, bytes, rows; int multiprocessors; } known[] = {
@@ -302,34 +245,12 @@ TEST(chunks_of_logits_fill_whole_waves) {
                                         known[i].multiprocessors);
         CHECK_MSG(rows == known[i].rows, "%zu: %zu rows, not %zu", i, rows, known[i].rows);
     }
-    CHECK(waves_of(65536, 11264, 768, 132) == 12 && waves_of(65536, 9363, 768, 132) == 14);
-}
-
-// Whatever the sizes: chunks fit in the memory, no rows of equal number in that memory take many
-// waves less, and no wave of a chunk is a tenth empty.
-TEST(chunks_of_logits_take_few_waves) {
-    static const size_t Ns[] = { 16384, 65536, 65537, 100000 }, Cs[] = { 768, 1024, 1280, 1600 };
-    static const size_t Vs[] = { 50304, 128256 }, GPUs[] = { 40, 58, 82, 108, 128, 132, 148 };
-    for (int i = 0; i < 4 * 4 * 2 * 7; i++) {
-        size_t N = Ns[i % 4], C = Cs[i / 4 % 4], V = Vs[i / 16 % 2], n = GPUs[i / 32];
-        size_t most = LOGITS_BYTES / (2*V), rows = logits_chunk_rows(N, V, C, 2, (int)n);
-        size_t fewest = waves_of(N, most, C, n), waves = waves_of(N, rows, C, n);
-        for (size_t other = 256; other <= most; other += 256)
-            if (waves_of(N, other, C, n) < fewest) fewest = waves_of(N, other, C, n);
-        CHECK_MSG(rows <= most && waves <= fewest + 1 + fewest/20,
-                  "%zu rows of %zu, C=%zu, V=%zu, %zu multiprocessors: %zu waves, not %zu", rows, N,
-                  C, V, n, waves, fewest);
-        size_t tiles = (rows + 127) / 128 * ((C + 255) / 256);
-        if (most / 128 * ((C + 255) / 256) >= n && rows < N)
-            CHECK_MSG((double)tiles / (double)(waves_of(rows, rows, C, n) * n) > 0.9,
-                      "%zu rows, C=%zu, %zu multiprocessors: %zu tiles", rows, C, n, tiles);
-    }
 }
 
 // What is said to fit does, and one more does not, whatever is asked for.
 TEST(what_fits_is_the_most_that_does) {
-    static const char *const models[] = { "d12", "d36", "d48" };
-    for (int i = 0; i < 3; i++)
+    static const char *const models[] = { "d12", "d48" };
+    for (int i = 0; i < 2; i++)
         for (int recompute = 0; recompute < 2; recompute++) {
             PlanFacts f = facts_of(models[i], "a100,8");
             PlanShape s = f.shape;
@@ -532,15 +453,15 @@ TEST(plans_are_readable) {
 }
 
 TEST(units) {
-    CHECK(strcmp(plan_time(288.06 * YEAR).text, "288 years") == 0);
-    CHECK(strcmp(plan_time(33.9 * DAY).text, "33.9 days") == 0);
-    CHECK(strcmp(plan_time(0.00234).text, "2.34 ms") == 0);
-    CHECK(strcmp(plan_time(99.96).text, "100 s") == 0);
-    CHECK(strcmp(plan_size(1387e9).text, "1.39 TB") == 0);
-    CHECK(strcmp(plan_size(497.8e6).text, "498 MB") == 0);
-    CHECK(strcmp(plan_flop(854.4e6).text, "854 MFLOP") == 0);
-    CHECK(strcmp(plan_large(2257397).text, "2.26M") == 0);
-    CHECK(strcmp(plan_digits(1234.4).text, "1234") == 0);
+    const struct { const char *text; Shown shown; } cases[] = {
+        { "288 years", plan_time(288.06 * YEAR) }, { "33.9 days", plan_time(33.9 * DAY) },
+        { "2.34 ms", plan_time(0.00234) }, { "100 s", plan_time(99.96) },
+        { "1.39 TB", plan_size(1387e9) }, { "498 MB", plan_size(497.8e6) },
+        { "854 MFLOP", plan_flop(854.4e6) }, { "2.26M", plan_large(2257397) },
+        { "1234", plan_digits(1234.4) },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        CHECK_MSG(strcmp(cases[i].shown.text, cases[i].text) == 0, "%s", cases[i].shown.text);
 }
 
 int main(void) {
@@ -548,8 +469,6 @@ int main(void) {
     RUN(rule_of_thumb_is_the_published_one);
     RUN(flops_with_recompute_are_equation_3);
     RUN(zero_paper_table);
-    RUN(ring_seconds);
-    RUN(two_machines_by_hand);
     RUN(own_ways_are_those_of_comm);
     RUN(ways_between_machines);
     RUN(critical_batch_sizes);
@@ -559,7 +478,6 @@ int main(void) {
     RUN(data_sheets_are_found_by_the_drivers_name);
     RUN(gpu_bytes_are_18_a_parameter);
     RUN(chunks_of_logits_fill_whole_waves);
-    RUN(chunks_of_logits_take_few_waves);
     RUN(what_fits_is_the_most_that_does);
     RUN(time_of_one_worker);
     RUN(accumulation_divides_the_exposed_share);

@@ -390,7 +390,9 @@ TEST(files_by_name) {
     CHECK(tokenizer_load(&t, dir, &err) && t.n_merges == 1);
 
     snprintf(path, sizeof path, "%s/tokenizer.json", dir);
-    CHECK(tokenizer_save(&t, path, &err));
+    FILE *f = fopen(path, "wb");
+    tokenizer_print(f, &t);
+    fclose(f);
     Tokenizer back;
     CHECK(tokenizer_load(&back, dir, &err) && same_tokenizer(&t, &back));
     tokenizer_free(&t);
@@ -398,9 +400,6 @@ TEST(files_by_name) {
     CHECK(!tokenizer_load(&t, "/nowhere", &err) && strstr(err.text, "/nowhere: "));
     write_file(path, "");
     CHECK(!tokenizer_load(&t, dir, &err) && strstr(err.text, "empty"));
-    tokenizer_bytes(&t);
-    CHECK(!tokenizer_save(&t, "/nowhere/tokenizer.json", &err));
-    tokenizer_free(&t);
     free(vocab);
     CHECK(path_remove(dir, &err));
 }

@@ -6,7 +6,7 @@
 //     tokenizer_train(&t, &counts, 4096, NULL, NULL);         or train one: bpe_train.h
 //     size_t count = tokenizer_encode(&t, ids, text, n);      ids has room for n
 //     const char *bytes = tokenizer_piece(&t, ids[0], &length);
-//     tokenizer_save(&t, "tokenizer.json", &err);
+//     tokenizer_print(f, &t);                                 writes tokenizer.json
 //     tokenizer_free(&t);
 //
 // Every byte string can be encoded, UTF-8 or not, and decoding restores it exactly. <|endoftext|>
@@ -119,19 +119,6 @@ static inline void tokenizer_print(FILE *f, const Tokenizer *t) {
     fprintf(f, "\n    },\n    \"merges\": [");
     tokenizer_print_merges(f, t);
     fprintf(f, "\n    ]\n  }\n}\n");
-}
-
-// Writes tokenizer.json; removes the file on failure. The caller syncs the directory.
-static inline bool tokenizer_save(const Tokenizer *t, const char *path, Error *err) {
-    FILE *f = fopen(path, "wb");
-    if (!f) return fail(err, "%s: cannot be written: %s", path, strerror(errno));
-    tokenizer_print(f, t);
-    bool written = !ferror(f) && fflush(f) == 0 && fsync(fileno(f)) == 0;
-    int why = errno;
-    if (fclose(f) != 0 && written) written = false, why = errno;
-    if (written) return true;
-    remove(path);
-    return fail(err, "%s: writing failed: %s", path, strerror(why));
 }
 
 // ============================== writing the pairs of a GGUF ==============================

@@ -51,20 +51,13 @@ static inline double plan_rule_seconds(double params, double tokens, double work
     return (recompute ? 8.0 : 6.0) * params * tokens / (workers * flops);
 }
 
-// Seconds of `messages` reduce-scatters or all-gathers over a ring (Patarasuk and Yuan 2009). Each
-// rank sends `bytes` in all; each message takes n-1 steps, and each step waits `latency`. An
-// all-reduce is a reduce-scatter and an all-gather.
-//   bytes_per_s: what a rank sends, in one direction
-static inline double plan_ring_seconds(double bytes, double bytes_per_s, double latency,
-                                       double workers, double messages) {
-    return bytes / bytes_per_s + messages * (workers - 1.0) * latency;
-}
-
-// The same over machines of G workers each, n in all, for an exchange of `bytes` (each rank's whole
-// buffer, for all messages). Links between machines have another bandwidth and latency; G = n: one
-// machine. Bandwidths are a worker's. The four ways that workers may go:
-//   ring         through all of them, a machine's workers side by side: what passes from a machine
-//                to the next is divided over the links of all its workers
+// Seconds of `messages` reduce-scatters or all-gathers over n workers on machines of G each, for an
+// exchange of `bytes` (each rank's whole buffer, for all messages). An all-reduce is one of each.
+// Links between machines have another bandwidth and latency; G = n: one machine. Bandwidths are
+// what a worker sends, in one direction. The four ways that workers may go:
+//   ring         through all of them (Patarasuk and Yuan 2009), a machine's workers side by side:
+//                n-1 steps wait for each other; what passes from a machine to the next is divided
+//                over the links of all its workers
 //   tree         up or down a binary tree (Sanders et al. 2009): a worker sends its whole buffer,
 //                but only log2(n) messages wait for each other
 //   two levels   within a machine, then between equal workers of all machines
