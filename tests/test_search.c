@@ -68,10 +68,6 @@ TEST(narayanan_table_1) {
         Search own = search_all(&f, &theirs), ours = search_all(&f, &all);
         double off = reached(&f, &own.rows[0]) / narayanan[i].tflops - 1.0;
         double slower = own.rows[0].step / ours.rows[0].step;
-        if (getenv("VERBOSE"))
-            printf("    %5d GPUs: %.0f TFLOP/s, printed %.0f: %+.1f%%; %.3f times our best, %s\n",
-                   narayanan[i].gpus, reached(&f, &own.rows[0]), narayanan[i].tflops, 100.0*off,
-                   slower, search_name(&ours.rows[0].cut).text);
         error += fabs(off) / 10.0;
         within += fabs(off) <= 0.15;
         near_best += slower <= 1.10;
@@ -97,35 +93,9 @@ TEST(narayanan_figure_13) {
         for (int t = 2; t <= 32; t *= 2) {
             SearchSpace theirs = { t, 64 / t, 0, true };
             Search s = search_all(&f, &theirs);
-            if (getenv("VERBOSE"))
-                printf("    batch %d, %s: %.0f\n", batch, search_name(&s.rows[0].cut).text,
-                       reached(&f, &s.rows[0]));
             if (best.step == 0.0 || s.rows[0].step < best.step) best = s.rows[0];
         }
         CHECK_MSG(best.cut.tensor == 8, "batch %d: tensor %d", batch, best.cut.tensor);
-    }
-}
-
-// Table 2: 174.6 billion, a batch of 1536 sequences, tensor 8 x pipeline 12.
-TEST(narayanan_table_2) {
-    static const struct { int gpus; double tflops; } rows[] = {
-        { 384, 153 }, { 768, 149 }, { 1536, 141 },
-    };
-    double before = INFINITY;
-    for (int i = 0; i < 3; i++) {
-        char machine[80];
-        Config c = { 96, 96, 12288, 51200, 2048, 0 };
-        SearchSpace theirs = { 8, 12, 0, true };
-        snprintf(machine, sizeof machine, "a100,%d,300GB/s:8+25GB/s", rows[i].gpus);
-        SearchFacts f = facts_of(c, 2048, machine);
-        f.batch = 2048.0 * 1536;
-        Search s = search_all(&f, &theirs);
-        double x = reached(&f, &s.rows[0]);
-        if (getenv("VERBOSE"))
-            printf("    %d GPUs: %.0f, printed %.0f\n", rows[i].gpus, x, rows[i].tflops);
-        NEAR(x, rows[i].tflops, 0.15);
-        CHECK(x < before);                       // a smaller batch a replica: more bubble
-        before = x;
     }
 }
 
@@ -161,9 +131,6 @@ TEST(shoeybi_weak_scaling) {
     for (int i = 0; i < 4; i++) {
         double alone = 100.0 * shoeybi(rows[i].model, 1, false) / one;
         double beside = 100.0 * shoeybi(rows[i].model, 64, rows[i].overlaps) / one;
-        if (getenv("VERBOSE"))
-            printf("    tensor %d: %.1f%%, printed %.0f; with 64-way data %.1f%%, printed %.0f\n",
-                   rows[i].model.t, alone, rows[i].alone, beside, rows[i].beside);
         CHECK_MSG(fabs(alone - rows[i].alone) <= 5.0, "row %d: %.1f", i, alone);
         within += fabs(beside - rows[i].beside) <= 5.0;
         CHECK_MSG(fabs(beside - rows[i].beside) <= 5.5, "row %d x 64: %.1f", i, beside);
@@ -183,7 +150,6 @@ TEST(days_and_years) {
     f.b_crit = 1e30;
     Search s = search_all(&f, &theirs);
     double days = s.rows[0].seconds / 86400.0;
-    if (getenv("VERBOSE")) printf("    %.1f days, printed 34\n", days);
     NEAR(days, 34.0, 0.15);
     f = facts_of(c, 2048, "v100@46.2,1");
     f.batch = 2048;
@@ -211,9 +177,6 @@ TEST(zero_stages) {
         NEAR(left, plan_textbook_bytes(psi, 64, cut.zero), 1e-9);
     }
     CHECK(others > 0.0 && others < 3e9);
-    double printed[] = { 120, 31.4, 16.6, 1.88 };            // GB for 7.5 billion
-    for (int stage = 0; stage < 4; stage++)
-        NEAR(1e-9 * plan_textbook_bytes(7.5e9, 64, stage), printed[stage], 5e-3);
 }
 
 // Megatron's gradients are flattened into a message when no activations are left: 2 bytes a
@@ -417,7 +380,6 @@ TEST(tokens_past_b_crit) {
 int main(void) {
     RUN(narayanan_table_1);
     RUN(narayanan_figure_13);
-    RUN(narayanan_table_2);
     RUN(shoeybi_weak_scaling);
     RUN(days_and_years);
     RUN(zero_stages);
