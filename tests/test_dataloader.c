@@ -267,28 +267,6 @@ TEST(windows_in_file_order) {
     dir_remove(&d);
 }
 
-TEST(every_window_once_an_epoch) {
-    enum { T = 7 };
-    Dir d = dir_make();
-    size_t windows = shards_write(&d, T);
-    int inputs[T], targets[T];
-    Error err;
-    Loader l = opened(&d, "*train*.bin", T, 1);
-    l.samples = 99;                          // loader_batch does not read the counter
-    for (int epoch = 0; epoch < 3; epoch++) {
-        unsigned char seen[MOST_TOKENS] = { 0 };
-        for (size_t i = 0; i < windows; i++) {
-            CHECK(loader_batch(&l, epoch*windows + i, 1, inputs, targets, &err));
-            CHECK_MSG(!seen[inputs[0]]++, "the window at token %d came twice", inputs[0]);
-            int read[T];
-            CHECK(loader_window(&l, window_at(&l, epoch, i), read, targets, &err));
-            CHECK(memcmp(read, inputs, sizeof read) == 0);
-        }
-    }
-    loader_close(&l);
-    dir_remove(&d);
-}
-
 // What `ranks` ranks in micro-batches of at most `micro` read for one step, laid end to end.
 static void step_read(const Loader *l, uint64_t first, size_t n, int ranks, size_t micro,
                       int *inputs, int *targets) {
@@ -309,25 +287,30 @@ static void step_read(const Loader *l, uint64_t first, size_t n, int ranks, size
 
 TEST(any_split_is_the_same_batch) {
     enum { T = 7, N = 24 };
-    static const int ranks[] = { 1, 2, 3, 4, 5, 8 };
-    static const size_t micros[] = { 1, 2, 3, 4, 8, 24 };
+    static const int ranks[] = { 1, 2, 5, 8 };
+    static const size_t micros[] = { 1, 3, 8, 24 };
     Dir d = dir_make();
     size_t windows = shards_write(&d, T);
     int whole[2][N*T], split[2][N*T];
     Error err;
     Loader l = opened(&d, "*train*.bin", T, 1);
+    l.samples = 99;                                                // loader_batch ignores it
     for (uint64_t step = 0; step * 8 < 3 * windows; step++) {      // across two ends of an epoch
         size_t n = step % 3 == 0 ? 8 : step % 3 == 1 ? 24 : 7;
-        CHECK(loader_batch(&l, step * 8, n, whole[0], whole[1], &err));
-        for (int r = 0; r < 6; r++)
-            for (int m = 0; m < 6; m++) {
+        for (size_t i = 0; i < n; i++) {
+            uint64_t s = step * 8 + i;
+            size_t window = window_at(&l, s / windows, s % windows);
+            CHECK(loader_window(&l, window, whole[0] + i*T, whole[1] + i*T, &err));
+        }
+        for (int r = 0; r < 4; r++)
+            for (int m = 0; m < 4; m++) {
                 memset(split, -1, sizeof split);
                 step_read(&l, step * 8, n, ranks[r], micros[m], split[0], split[1]);
                 CHECK(memcmp(whole[0], split[0], n*T * sizeof(int)) == 0);
                 CHECK(memcmp(whole[1], split[1], n*T * sizeof(int)) == 0);
             }
     }
-    CHECK(l.samples == 0);                                         // nor change it
+    CHECK(l.samples == 99);
     loader_close(&l);
     dir_remove(&d);
 }
@@ -437,21 +420,10 @@ TEST(paths_that_are_no_shards) {
     Dir d = dir_make();
     check_refused(&d, "*train*.bin", 4, "no such file");
     check_refused(&d, "", 4, "not a file");                      // the directory itself
+    if (symlink("nowhere", path_in(&d, "dangling.bin").text) == 0)
+        check_refused(&d, "dangling.bin", 4, "cannot open it: ");
     if (mkfifo(path_in(&d, "pipe.bin").text, 0600) == 0)
         check_refused(&d, "pipe.bin", 4, "not a file");          // and does not wait for a writer
-    dir_remove(&d);
-}
-
-// Root may read everything, so root becomes somebody else for a moment.
-TEST(unreadable_shard) {
-    Dir d = dir_make();
-    shard_write(&d, "a.bin", 20, 0, 0, 0);
-    bool ready = chmod(d.path, 0755) == 0 && chmod(path_in(&d, "a.bin").text, 0) == 0;
-    uid_t me = geteuid();
-    if (me == 0) ready = seteuid(65534) == 0 && ready;
-    CHECK(ready);
-    check_refused(&d, "a.bin", 4, "cannot open it: ");
-    if (me == 0) CHECK(seteuid(0) == 0);
     dir_remove(&d);
 }
 
@@ -600,17 +572,14 @@ TEST(offsets_are_64_bit) {
 }
 
 TEST(names_hold_whole_words) {
-    const char *const both[][3] = {           // a name, and whether it is for train, for val
-        { "train.bin", "yes", "no" }, { "tales_train_000000.bin", "yes", "no" },
-        { "fineweb_val_000000.bin", "no", "yes" }, { "VAL-val2.bin", "no", "yes" },
-        { "carnival_train_0.bin", "yes", "no" }, { "interval.bin", "no", "no" },
-        { "trains_train.bin", "yes", "no" }, { "val/constrain.bin", "no", "no" },
-        { "train/x.val.bin", "no", "yes" }, { "train_val.bin", "yes", "yes" },
+    static const struct { const char *name; bool train, val; } cases[] = {
+        { "tales_train_000000.bin", true, false }, { "VAL-val2.bin", false, true },
+        { "carnival_train_0.bin", true, false },   { "val/constrain.bin", false, false },
+        { "train/x.val.bin", false, true },        { "train_val.bin", true, true },
     };
-    for (size_t i = 0; i < sizeof both / sizeof *both; i++) {
-        CHECK_MSG(path_has_word(both[i][0], "train") == (both[i][1][0] == 'y'), "%s", both[i][0]);
-        CHECK_MSG(path_has_word(both[i][0], "val") == (both[i][2][0] == 'y'), "%s", both[i][0]);
-    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        CHECK_MSG(path_has_word(cases[i].name, "train") == cases[i].train
+                  && path_has_word(cases[i].name, "val") == cases[i].val, "%s", cases[i].name);
 }
 
 static uint64_t hash_in(const Dir *d, const char *name) {
@@ -624,22 +593,24 @@ static uint64_t hash_in(const Dir *d, const char *name) {
 TEST(hashes_tell_data_apart) {
     const size_t small = 997, large = SHARD_CHECK_BYTES;       // tokens of 2 bytes: twice the limit
     Dir d = dir_make();
+    shard_write(&d, "a.bin", small, 0, 0, 0);
+    uint64_t before = hash_in(&d, "a.bin");
+    CHECK(before == hash_in(&d, "a.bin"));
     for (size_t t = 0; t < small; t += 83) {
-        shard_write(&d, "a.bin", small, 0, 0, 0);
-        uint64_t before = hash_in(&d, "a.bin");
-        CHECK(before == hash_in(&d, "a.bin"));
         token_write(&d, "a.bin", t, 5000);
-        CHECK_MSG(before != hash_in(&d, "a.bin"), "token %zu", t);
+        uint64_t after = hash_in(&d, "a.bin");
+        CHECK_MSG(before != after, "token %zu", t);
+        before = after;
     }
     if (!shard_write_sparse(&d, "b.bin", large)) {
         dir_remove(&d);
         SKIP("needs a disk that takes a sparse file");
     }
-    uint64_t before = hash_in(&d, "b.bin");
-    for (size_t i = 0; i <= 9; i++) {                          // 1.1 million tokens, 9 times
-        for (size_t t = 0; i < 9 && t < large/60; t += 1024)
-            token_write(&d, "b.bin", i * (large/10) + t, (uint16_t)(i + 1));
-        if (i == 9) token_write(&d, "b.bin", large - 1, 9);    // the last token
+    before = hash_in(&d, "b.bin");
+    for (size_t i = 0; i <= 3; i++) {                          // 1.1 million tokens, 3 times
+        for (size_t t = 0; i < 3 && t < large/60; t += 1024)
+            token_write(&d, "b.bin", i * (large/3) + t, (uint16_t)(i + 1));
+        if (i == 3) token_write(&d, "b.bin", large - 1, 9);    // the last token
         uint64_t after = hash_in(&d, "b.bin");
         CHECK_MSG(before != after, "part %zu", i);
         before = after;
@@ -697,7 +668,6 @@ int main(void) {
     RUN(permutation_looks_random);
     RUN(epochs_and_seeds_differ);
     RUN(windows_in_file_order);
-    RUN(every_window_once_an_epoch);
     RUN(any_split_is_the_same_batch);
     RUN(rank_blocks_tile_a_step);
     RUN(shards_are_sorted_by_bytes);
@@ -705,7 +675,6 @@ int main(void) {
     RUN(damaged_headers);
     RUN(foreign_files_are_named);
     RUN(paths_that_are_no_shards);
-    RUN(unreadable_shard);
     RUN(shards_that_disagree);
     RUN(shards_shorter_than_a_window);
     RUN(token_outside_the_vocabulary);

@@ -140,24 +140,6 @@ TEST(shoeybi_weak_scaling) {
     CHECK_MSG(fabs(apart - 60.0) <= 5.0, "8.3 billion without overlap: %.1f", apart);
 }
 
-// 300 billion tokens through GPT-3: 34 days on 1,024 A100s. On one V100, 288 years at its 46.2
-// TFLOP/s: the FLOP alone, because that speed contains every loss.
-TEST(days_and_years) {
-    Config c = { 96, 96, 12288, 51200, 2048, 0 };
-    SearchSpace theirs = { 8, 8, 0, true }, alone = { 1, 1, 0, true };
-    SearchFacts f = facts_of(c, 2048, "a100,1024,300GB/s:8+25GB/s");
-    f.batch = 2048.0 * 1536;
-    f.b_crit = 1e30;
-    Search s = search_all(&f, &theirs);
-    double days = s.rows[0].seconds / 86400.0;
-    NEAR(days, 34.0, 0.15);
-    f = facts_of(c, 2048, "v100@46.2,1");
-    f.batch = 2048;
-    s = search_all(&f, &alone);
-    double again = plan_flops_done(&c, 2048, true) / plan_flops_done(&c, 2048, false);
-    NEAR(again * s.rows[0].walls.s[WALL_PRODUCTS] / (365.25 * 86400.0), 288.0, 0.03);
-}
-
 // ---- the ZeRO paper ----
 
 // Bytes a parameter, table 1 and figure 1 of Rajbhandari et al. 2020: 2 for weights, 2 for
@@ -381,7 +363,6 @@ int main(void) {
     RUN(narayanan_table_1);
     RUN(narayanan_figure_13);
     RUN(shoeybi_weak_scaling);
-    RUN(days_and_years);
     RUN(zero_stages);
     RUN(messages_and_logits_by_hand);
     RUN(two_stages_do_not_interleave);

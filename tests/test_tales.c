@@ -281,28 +281,6 @@ TEST(small_buffers_are_refused) {
     }
 }
 
-TEST(statistics) {
-    size_t bytes = 0, shortest = TALE_MAX, most = 0;
-    int brief = 0;
-    double nats, total = 0;
-    Rng rng = rng_make(1, 0);
-    for (int i = 0; i < SAMPLE; i++) {
-        char text[TALE_MAX];
-        size_t n = tale_write(text, TALE_MAX, &nats, &rng);
-        brief += n < 250;
-        bytes += n;
-        total += nats;
-        if (n < shortest) shortest = n;
-        if (n > most) most = n;
-    }
-    double floor = total / (double)bytes, mean = (double)bytes / SAMPLE;
-    printf("    floor %.4f nats a byte; tales of %zu to %zu bytes, mean %.0f, %.0f%% below 250\n",
-           floor, shortest, most, mean, 100.0 * brief / SAMPLE);
-    CHECK(floor > 0.2 && floor < 0.6);
-    CHECK(mean > 240 && mean < 350 && shortest > 110 && most < 600);
-    CHECK(brief > 0.25 * SAMPLE && brief < 0.45 * SAMPLE);
-}
-
 static bool is_vowel(char c) { return c && strchr("aeiou", c) != NULL; }
 
 // "an owl" but "a fox"; sentences begin with a capital; nothing of the notation is left over.
@@ -348,7 +326,6 @@ int main(void) {
     RUN(what_is_written_reads_back);
     RUN(damage_is_refused);
     RUN(small_buffers_are_refused);
-    RUN(statistics);
     RUN(spelling);
     RUN(same_seed_same_tales);
     return test_end();
