@@ -143,19 +143,6 @@ TEST(floor_whole_documents_in_every_window) {
     corpus_free(&c);
 }
 
-// The first document of a shard has no predecessor: its first token is nobody's target.
-TEST(floor_edges) {
-    static Corpus c;
-    corpus_make(&c);
-    corpus_add(&c, "12|34|5678|1", EOT);     // window 0 holds 34| , window 1 5678|
-    corpus_true_floor(&c, 0);
-    CHECK(check_windows(&c, 5) == 3 + 5);
-    CHECK(check_windows(&c, 11) == 3 + 5);
-    CHECK(check_windows(&c, 4) == 0);        // 34| ends one token too late for window 0
-    CHECK(check_windows(&c, 6) == 3);
-    corpus_free(&c);
-}
-
 TEST(floor_of_all_documents) {
     static Corpus c;
     Loader l;
@@ -240,7 +227,6 @@ TEST(floor_damaged_sidecars) {
 
 int main(void) {
     RUN(floor_whole_documents_in_every_window);
-    RUN(floor_edges);
     RUN(floor_of_all_documents);
     RUN(floor_is_unknown);
     RUN(floor_damaged_sidecars);

@@ -225,36 +225,6 @@ TEST(hellaswag_answers) {
     CHECK(a.sum == -1 && a.mean == -1);
 }
 
-// Five examples in every way of sharing them out between two.
-TEST(hellaswag_scores_add_up) {
-    HellaSwag h = parse_or_die(LINE("a", "1", "22", "3", "4", "0")
-                               LINE("b", "1", "2", "3", "4", "1")
-                               LINE("c", "1", "2", "3", "4", "2")
-                               LINE("d", "1", "2", "3", "4", "3")
-                               LINE("e", "1", "2", "3", "44", "2"));
-    static const double sums[5][ENDINGS] = {   // two tokens an ending; three, of two letters
-        { 4, 5, 6, 7 },                        // right, and by the mean 2, 1.67 wrong
-        { 4, 3, 6, 7 },                        // right twice
-        { 1, 3, 6, 7 },                        // wrong twice
-        { 4, 3, 6, 1 },                        // right twice
-        { 4, 3, 2, 2.7 },                      // right, and by the mean 1, 0.9 wrong
-    };
-    for (size_t i = 0; i < 5; i++)
-        for (int e = 0; e < ENDINGS; e++) {
-            EndingLoss *loss = &h.losses[ENDINGS*i + e];
-            loss->sum = sums[i][e];
-            loss->tokens = hellaswag_ending_tokens(&h, ENDINGS*i + e);
-        }
-    for (size_t share = 0; share <= 5; share++) {
-        HellaSwagScore s = { 0, 0, 0 };
-        hellaswag_score(&s, &h, 0, share);
-        hellaswag_score(&s, &h, share, 5 - share);
-        CHECK_MSG(s.examples == 5 && s.correct == 4 && s.correct_norm == 2, "%zu %zu %zu",
-                  s.examples, s.correct, s.correct_norm);
-    }
-    hellaswag_close(&h);
-}
-
 // ---- with a model, for test_hellaswag.py ----
 
 // Answers in two unequal shares: whole batches, batches that begin in an example, and part of one.
@@ -291,6 +261,5 @@ int main(int argc, char **argv) {
     RUN(hellaswag_rows_that_are_too_long_lose_their_beginning);
     RUN(hellaswag_keeps_the_losses_of_endings_alone);
     RUN(hellaswag_answers);
-    RUN(hellaswag_scores_add_up);
     return test_end();
 }
