@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """The laboratory's page: the model behind its calculator, against values computed by hand and the
-closed forms; calculator.js against the model, in a browser without a window, with what is committed
-and with planted results of all experiments."""
+closed forms; calculator.js against the model, in a browser without a window."""
 import json
 import math
 import os
@@ -19,13 +18,10 @@ import testing
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAB = os.path.join(ROOT, "scripts", "lab")
 sys.path[:0] = testing.LAB_ROOMS
-COMMITTED = os.path.join(LAB, "results"), os.path.join(LAB, "results", "figures")
 import fit
-import keep
 import kept
 import model
 import page
-import planted
 from model import Costs, Law, Network, Scenario
 
 FREE = Network(1e30, 1e30, 0.0, 0.0, 8)
@@ -164,29 +160,34 @@ def test_page_ranges():
 
 def test_page_kept_models():
     """A size has a model once its law and its line are kept; its link is the measured one."""
-    with_planted()
-    models = [m for m in model.read_models() if "measured" in m["name"]]
-    assert [m["name"].split(" ")[0] for m in models] == ["35k", "119k"], "no law, no model"
-    small, large = models
-    assert small["line"] == {"fit": (3e-5, 4.584e-6), "low": (2e-5, 4.5e-6),
-                             "high": (4e-5, 4.7e-6)}, small["line"]
-    assert [t["loss"] for t in large["targets"]] == [2.5, 2.0, 1.4]
-    assert large["targets"][2]["fit"] == [900.0, 4000.0]
-    assert close(large["targets"][2]["low"][1], 3200.0) and large["parameters"] == 118592
-    want = model.profile(Law(900.0, 4000.0), 5000.0, [64, 512, 4096, 8192])
-    assert large["targets"][2]["high"] == list(want[:2])
-    assert large["targets"][2]["seen"] == [900 * (1 + 4000/8192), 64, 8192]
-    assert (small["controls"]["near"], small["controls"]["near-latency"]) == (80, 34)
-    controls = large["controls"]             # 1e-9 seconds a byte: 1 GB/s; 2e-5 s: 10 us a message
-    assert (controls["near"], controls["far"], controls["near-latency"]) == (60, 60, 40), controls
-    assert "experiment 5 measured" in large["from"]["exchange"]
-    assert "experiment 5" not in small["from"]["exchange"], "its link was not measured"
+    models = {m["name"].split(" ")[0]: m for m in model.read_models() if "measured" in m["name"]}
+    lines = {line["model"]: line for line in kept.read("04_one_device", "fit.json")["fits"]
+             if line["threads"] == 1}
+    fits = [f for f in kept.table("02_knee", "fit") if f["reading"] == "weights" and
+            not f["refused"]]
+    assert list(models) == [size for size in lines if size in {f["size"] for f in fits}], models
+    for size, made in models.items():
+        line, targets = lines[size], {t["loss"]: t for t in made["targets"]}
+        ends = line["intervals"]
+        assert made["line"] == {"fit": (line["t_0"], line["tau"]),
+                                "low": (ends["t_0"][0], ends["tau"][0]),
+                                "high": (ends["t_0"][1], ends["tau"][1])}, made["line"]
+        assert made["parameters"] == line["parameters"]
+        for f in (f for f in fits if f["size"] == size):
+            seen = {p["batch_tokens"]: p["updates_median"] for p in kept.table("02_knee", "points")
+                    if (p["size"], p["reading"], p["target_nats"])
+                    == (size, "weights", f["target_nats"])}
+            found = targets[f["target_nats"]]
+            want = model.profile(Law(f["s_min"], f["b_crit"]), f["b_crit_high"], sorted(seen))
+            assert found["fit"] == [f["s_min"], f["b_crit"]] and found["high"] == list(want[:2])
+            assert found["seen"] == [min(seen.values()), min(seen), max(seen)], (found, seen)
+    for link in kept.read("05_time", "fit.json")["models"]:
+        if link["alpha"] is not None:                        # 2 alpha a message; 1/beta bytes/s
+            at = models[link["model"]]["controls"]
+            assert at["near"] == at["far"] == model.position(1 / link["beta"], 1e6, 120), at
+            assert "experiment 5 measured" in models[link["model"]]["from"]["exchange"]
+    assert "experiment 5" not in models["35k"]["from"]["exchange"], "its link was not measured"
     assert (model.position(0.0, 1e-7, 100), model.position(1e20, 1e6, 120)) == (0, 120)
-    kept.RESULTS = os.path.join(TMP, "empty")
-    os.makedirs(kept.RESULTS)
-    shutil.copy(os.path.join(COMMITTED[0], "results.json"), kept.RESULTS)
-    assert "H100" in model.read_models()[0]["name"], "nothing kept, no measured model"
-    with_committed()
 
 
 # ---- the walls ----
@@ -202,41 +203,13 @@ SLOW_START = {"name": "a slow start (of the test)", "parameters": 1000, "seq_len
 
 # {wall: (a word of the model's name, {control: position})}; what is not named stays as it begins.
 WALLS = {"memory": ("6.7B", {"devices": 0}),
-         "serial": ("35k", {"devices": 10, "near": 120, "far": 120, "near-latency": 0,
-                            "far-latency": 0}),
-         "noise": ("35k", {"devices": 1, "batch": 1, "near": 120, "far": 120, "near-latency": 0,
-                           "far-latency": 0}),
+         "serial": ("slow start", {"devices": 10, "batch": 1, "near": 120, "far": 120,
+                                   "near-latency": 0, "far-latency": 0}),
+         "noise": ("35k", {"loss": 2.5, "devices": 1, "batch": 1, "near": 120, "near-latency": 0}),
          "compute": ("35k", {"devices": 0, "batch": 10}),
          "overhead": ("slow start", {"devices": 0, "batch": 5}),
          "network": ("35k", {"devices": 5, "far": 0}),
          "compute,noise": ("1.6B", {"devices": 3, "stage": 1})}
-
-
-RACE = page.race.race, page.race.replay
-
-
-def with_committed():
-    kept.RESULTS, kept.FIGURES = COMMITTED
-    page.race.race, page.race.replay = RACE
-
-
-def with_planted():
-    """Planted results of all experiments, kept in a folder of the test."""
-    folder = os.path.join(TMP, "planted")
-    kept.RESULTS, kept.FIGURES = os.path.join(folder, "results"), os.path.join(folder, "figures")
-    page.race.race, page.race.replay = lambda recorded: recorded, lambda: ""   # tests/test_web.py
-    if os.path.exists(folder):
-        return
-    planted.plant(os.path.join(folder, "lab"), {"07_schedules": "quick"})
-    os.makedirs(os.path.join(kept.RESULTS, "10_replayed"))
-    shutil.copytree(COMMITTED[1], kept.FIGURES)
-    shutil.copy(os.path.join(COMMITTED[0], "results.json"), kept.RESULTS)
-    shutil.copy(os.path.join(COMMITTED[0], "10_replayed", "samples.json"),
-                os.path.join(kept.RESULTS, "10_replayed"))
-    keep.shrink = shutil.copy
-    for label in planted.TABLES:
-        keep.copy(os.path.join(folder, "lab"), label,
-                  keep.finished(os.path.join(folder, "lab"), label))
 
 
 def from_browser(read):
@@ -280,15 +253,12 @@ def test_page_static():
     with open(out, encoding="utf-8") as f:
         text = f.read()
     assert text == build(), "page.py writes another page"
-    with_planted()
-    whole = build()
-    with_committed()
-    for words in (re.sub(r"base64,[^']*", "", of) for of in (text, whole)):
-        assert "http" not in words and "url(" not in words and "import" not in words
-        targets = re.findall(r"id='(figure-[^']*)'", words)
-        assert len(targets) == len(set(targets)), targets
-        assert set(re.findall(r"href='#([^']*)'", words)) <= set(targets)
-    assert "ot measured yet" not in whole and whole.count("<figure ") >= 10
+    words = re.sub(r"base64,[^']*", "", text)
+    assert "http" not in words and "url(" not in words and "import" not in words
+    targets = re.findall(r"id='(figure-[^']*)'", words)
+    assert len(targets) == len(set(targets)) >= 10, targets
+    assert set(re.findall(r"href='#([^']*)'", words)) <= set(targets)
+    assert "ot measured yet" not in words
 
 
 def test_page_samples():
@@ -405,19 +375,12 @@ def driven(models, wanted):
 
 
 def test_page_calculator():
-    """As committed; and with planted results, which fill the whole page, a scenario for each
-    wall."""
+    """With one model more; a scenario for each wall."""
     if not browser.PROGRAM:
         return "a browser (chromium)"
-    driven(model.read_models(), {})
-    with_planted()
     found = driven(model.read_models() + [SLOW_START], WALLS)
-    with_committed()
     for wall, state in found.items():
         assert sorted(state["walls"].split(",")) == wall.split(","), (wall, state["walls"])
-    assert from_browser(found["network"]["scenario"]) == Scenario(
-        2.25, 32, None, Network(1e10, 1e6, 5e-6, 5e-5, 8), 0.1, 0, True)
-    assert found["noise"]["scenario"]["batch"] == 64
     return None
 
 
