@@ -29,8 +29,7 @@ def leave_out(path, line):
 
 
 def number(value):
-    return (isinstance(value, (int, float)) and not isinstance(value, bool)
-            and abs(value) < LARGEST)                        # false for NaN
+    return isinstance(value, (int, float)) and abs(value) < LARGEST
 
 
 def count(value):
