@@ -1,20 +1,8 @@
-"""Solutions of the exercises for test_exercises.py: a right one of each that is not the original,
-and three wrong ones that a reader may well write."""
+"""Solutions of the exercises for test_exercises.py: a right one that is not the original, where
+sums, orders or formulas may differ, and three wrong ones of each that a reader may well write."""
 
-# Other sums, other orders, other formulas. The whole body.
+# The whole body.
 RIGHT = {
-    "embedding_forward": """
-    for (int n = 0; n < B*T; n++)
-        for (int c = 0; c < C; c++) x[n*C + c] = wpe[n % T * C + c] + wte[token[n]*C + c];
-""",
-    "embedding_backward": """
-    for (int t = T - 1; t >= 0; t--)
-        for (int b = B - 1; b >= 0; b--)
-            for (int c = 0; c < C; c++) {
-                dwte[token[b*T + t]*C + c] += dx[(b*T + t)*C + c];
-                dwpe[t*C + c] += dx[(b*T + t)*C + c];
-            }
-""",
     "xent_forward": """
     for (size_t n = 0; n < N; n++) {
         double hi = -INFINITY, sum = 0.0;
@@ -116,27 +104,6 @@ RIGHT = {
                 }
             }
 """,
-    "attention_tiled": """
-    int HS = C / NH, all = past + T;
-    #pragma omp parallel for
-    for (int i = 0; i < B*NH*T; i++) {
-        int t = i % T, h = i / T % NH, b = i / T / NH;
-        const float *q = qkv + ((size_t)b*all + t)*3*C + h*HS;
-        float *o = out + ((size_t)b*all + t)*C + h*HS;
-        double hi = -INFINITY, sum = 0.0, s[200] = { 0 };
-        for (int t2 = -past; t2 <= t; t2++) {
-            for (int j = 0; j < HS; j++) s[past + t2] += q[j] * q[(t2 - t)*3*C + C + j] / sqrt(HS);
-            hi = fmax(hi, s[past + t2]);
-        }
-        for (int t2 = -past; t2 <= t; t2++) sum += s[past + t2] = exp(s[past + t2] - hi);
-        for (int j = 0; j < HS; j++) {
-            double mean = 0.0;
-            for (int t2 = -past; t2 <= t; t2++) mean += s[past + t2] * q[(t2 - t)*3*C + 2*C + j];
-            o[j] = (float)(mean / sum);
-        }
-        lse[((size_t)b*NH + h)*all + t] = (float)(hi + log(sum));
-    }
-""",
     "adamw_update": """
     for (size_t i = 0; i < n; i++) {
         double gi = (double)g[i] * g_scale;
@@ -190,21 +157,6 @@ RIGHT = {
     for (int i = 0; i < kept; i++) if (u < (below += c[i].p)) return c[i].id;
     return c[kept - 1].id;
 """,
-    "kv_cache": """
-    int C = m->c.C, L = m->c.L, rows = T - past;
-    embedding_forward(m->x_in + past*C, tokens + past, m->w.wte, m->w.wpe + past*C, 1, rows, C);
-    for (int l = 0; l < L; l++) {
-        BlockActs a = acts_from(m->acts[l], past, C, C);
-        block_forward(m, m->w.block[l], a, 1, rows, past);
-    }
-    layernorm_forward(m->lnf + past*C, m->lnf_mean + past, m->lnf_rstd + past,
-                      m->acts[L - 1].x_out + past*C, m->w.lnf_gain, m->w.lnf_bias, rows, C);
-    return model_logits(m, T - 1);
-""",
-    "warp_sum": """
-    for (int i = 1; i < 32; i *= 2) x += __shfl_xor_sync(~0u, x, i);
-    return x;
-""",
     "softmax_row": """
     int n = (int)(blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32);
     if (n >= N) return;
@@ -249,21 +201,6 @@ RIGHT = {
         for (int k = SIDE - 1; k >= 0; k--) sum += (double)at[y][k] * bt[k][x];
     }
     if (m < M && n < N) c[m*N + n] = (float)sum;
-""",
-    "ring_allreduce": """
-    *adds = step + 1 < n;
-    *send = rank - step;
-    while (*send < 0) *send += n;
-    *receive = *send == 0 ? n - 1 : *send - 1;
-""",
-    "zero1": """
-    reduce_scatter(ranks, n, total);
-    for (int r = n - 1; r >= 0; r--) {
-        float *g = ranks[r].grads + ranks[r].begin, *p = ranks[r].params + ranks[r].begin;
-        for (size_t i = 0; i < ranks[r].count; i++) g[i] /= (float)n;
-        adamw_update(p, ranks[r].m, ranks[r].v, g, 1.0f, o, ranks[r].count);
-    }
-    all_gather(ranks, n);
 """,
 }
 

@@ -6,16 +6,15 @@ and without a warm-up: the measurement of post_norm.md.
     dev/exercises/post_norm.py --trainer exercise/post_norm/train_gpt2.c       with your post-norm
     dev/exercises/post_norm.py --draw dev/exercises/post_norm.csv              no run: table, figure
 
-Each run is a line of post_norm.csv in --out, so an interrupted measurement goes on where it
-stopped. The figure is drawn beside it, as post_norm.svg.
+A run learns at a rate if the mean loss of its last 40 of 800 updates lies below 3.06, 0.1 nats
+below the loss of guessing each byte by its frequency, and no update had a gradient that was not
+finite. For each seed the search begins at 2^-8. It doubles the rate until the model does not learn,
+or halves it until the model does; then it tries the rate between, a factor of sqrt(2).
 
-A run learns at a rate if the mean loss of its last 40 of 800 updates lies at least 0.1 nats below
-the loss of guessing each byte by its frequency, and no update had a gradient that was not finite.
-For each seed the search begins at 2^-8. It doubles the rate until the model does not learn, or
-halves it until the model does; then it tries the rate between, a factor of sqrt(2).
+Each search is a line of post_norm.csv in --out, its runs as LOG2_RATE:LOSS. An interrupted
+measurement goes on behind the last search. The figure is drawn beside it, as post_norm.svg.
 """
 import argparse
-import array
 import collections
 import csv
 import json
@@ -28,31 +27,31 @@ sys.dont_write_bytecode = True
 import exercises
 
 DEPTHS, NORMS, WARMUPS = [2, 4, 8, 16], ["pre", "post"], [0, 200]
-UPDATES, LAST, BATCH, SEQ, WIDTH, MARGIN = 800, 40, 8, 32, 32, 0.1
+UPDATES, LAST, BATCH, SEQ, WIDTH, LEARNED = 800, 40, 8, 32, 32, 3.06
 START, LOWEST, HIGHEST = -8.0, -16.0, 0.0              # powers of two
 
 Cell = collections.namedtuple("Cell", "norm layers warmup seed")
 
 
 def read_runs(path):
-    """{(cell, power of two): whether it learns}"""
+    """{cell: {power of two: loss}}"""
     with open(path, newline="") as file:
-        return {(Cell(r["norm"], int(r["layers"]), int(r["warmup"]), int(r["seed"])),
-                 float(r["log2_rate"])): r["learns"] == "yes" for r in csv.DictReader(file)}
+        return {Cell(row["norm"], *(int(row[key]) for key in Cell._fields[1:])):
+                {float(power): float(loss) for power, loss in
+                 (run.split(":") for run in row["runs"].split())} for row in csv.DictReader(file)}
 
 
 class Runs:
-    """Trains, and keeps in a file which runs learned."""
+    """Trains, and keeps in a file what came out."""
 
     def __init__(self, out, trainer):
         out = os.path.abspath(out)
         self.out, self.trainer, self.path = out, trainer, os.path.join(out, "post_norm.csv")
         os.makedirs(out, exist_ok=True)
         if not os.path.exists(self.path):
-            exercises.write(self.path, "norm,layers,warmup,seed,log2_rate,loss,learns\n")
+            exercises.write(self.path, "norm,layers,warmup,seed,runs\n")
         self.known = read_runs(self.path)
         self.prepare()
-        self.bound = frequency_loss(out) - MARGIN
 
     def prepare(self):
         tales = os.path.join(self.out, "tales")
@@ -76,14 +75,21 @@ class Runs:
             if fault:
                 sys.exit(f"post_norm.py: {path}: {fault}")
 
-    def learns(self, cell, power):
-        if (cell, power) not in self.known:
-            loss = self.loss(cell, power)
-            self.known[cell, power] = loss < self.bound
+    def search(self, cell):
+        """The exponent of two of the largest rate at which a model learns."""
+        losses = self.known.get(cell, {})
+
+        def learns(power):
+            if power not in losses:
+                losses[power] = self.loss(cell, power)
+            return losses[power] < LEARNED
+        found = largest_rate(learns)
+        if cell not in self.known:
+            self.known[cell] = losses
+            runs = " ".join(f"{power:g}:{loss:.4f}" for power, loss in losses.items())
             with open(self.path, "a") as file:
-                file.write(",".join(map(str, cell)) + f",{power:g},{loss:.4f},"
-                           f"{'yes' if loss < self.bound else 'no'}\n")
-        return self.known[cell, power]
+                file.write(",".join(map(str, cell)) + f",{runs}\n")
+        return found
 
     def loss(self, cell, power):
         """The mean loss of the last updates; infinite if an update was skipped."""
@@ -101,15 +107,6 @@ class Runs:
         losses = [e["loss"] for e in events if e["event"] == "step"][-LAST:]
         whole = all(e["event"] != "skip" for e in events) and None not in losses
         return sum(losses) / LAST if whole else math.inf
-
-
-def frequency_loss(out):
-    """The entropy of single tokens in the training data, in nats."""
-    name = next(n for n in sorted(os.listdir(os.path.join(out, "tales"))) if "train" in n)
-    with open(os.path.join(out, "tales", name), "rb") as file:
-        tokens = array.array("H", file.read()[1024:])
-    return sum(-n / len(tokens) * math.log(n / len(tokens))
-               for n in collections.Counter(tokens).values())
 
 
 def largest_rate(learns):
@@ -131,9 +128,9 @@ def largest_rate(learns):
 def largest_rates(known):
     """{(norm, warmup): {layers: [an exponent for each seed]}}"""
     rates = {(norm, warmup): collections.defaultdict(list) for norm in NORMS for warmup in WARMUPS}
-    for cell in sorted({cell for cell, _ in known}):
+    for cell, losses in sorted(known.items()):
         rates[cell.norm, cell.warmup][cell.layers].append(
-            largest_rate(lambda power, cell=cell: known[cell, power]))
+            largest_rate(lambda power, losses=losses: losses[power] < LEARNED))
     return rates
 
 
@@ -225,15 +222,13 @@ def draw(path):
 
 def measure(args):
     runs = Runs(args.out, args.trainer)
-    print(f"a model learns if its loss is below {runs.bound:.3f}", flush=True)
     for seed in range(1, args.seeds + 1):
         for layers in DEPTHS:
             for norm in NORMS:
                 for warmup in WARMUPS:
                     cell = Cell(norm, layers, warmup, seed)
-                    rate = largest_rate(lambda power, cell=cell: runs.learns(cell, power))
-                    print(f"seed {seed}, {layers} layers, {called(norm, warmup)}: 2^{rate:g}",
-                          flush=True)
+                    print(f"seed {seed}, {layers} layers, {called(norm, warmup)}: "
+                          f"2^{runs.search(cell):g}", flush=True)
     return runs.path
 
 

@@ -20,8 +20,7 @@ const void *_Atomic race_address, *_Atomic order_address;
 static atomic_bool locked;
 static atomic_int region, begun;
 static int entered;                    // threads in this region; `locked` guards it
-static atomic_int held_back;           // threads that have come to a lock in this region
-static _Thread_local int my_region, my_id, depth, exclusive, held_in;
+static _Thread_local int my_region, my_id, depth, exclusive;
 static atomic_int ids;
 
 static void lock(void) { while (atomic_exchange(&locked, true)) sched_yield(); }
@@ -35,10 +34,7 @@ void __tsan_func_entry(void *caller) {
     if (depth++ > 0) return;
     if (my_id == 0) my_id = atomic_fetch_add(&ids, 1) % 255 + 1;
     lock();
-    if (entered++ == 0) {
-        region++;
-        held_back = 0;
-    }
+    if (entered++ == 0) region++;
     my_region = region;
     if (entered == omp_get_num_threads()) entered = 0, begun = region;
     unlock();
@@ -55,7 +51,6 @@ void GOMP_barrier(void) {
     lock();
     if (++waiting == omp_get_num_threads()) {
         waiting = 0;
-        held_back = 0;
         region++;
     }
     unlock();
@@ -63,22 +58,9 @@ void GOMP_barrier(void) {
     my_region = region;
 }
 
-// Thread 0 comes last to the first lock of a region, so that a sum in the order in which threads
-// come has other bits than one in the order of a loop.
-static void come_last(void) {
-    if (depth == 0 || held_in == my_region) return;
-    held_in = my_region;
-    if (omp_get_thread_num() != 0) held_back++;
-    for (int i = 0; omp_get_thread_num() == 0 && i < 2000; i++) {
-        if (held_back >= omp_get_num_threads() - 1) return;
-        sched_yield();
-    }
-}
-
 // Replace libgomp's locks: only one thread at a time does what lies between.
 static atomic_bool one_thread;
 static void exclusive_start(void) {
-    come_last();
     if (exclusive++ == 0) while (atomic_exchange(&one_thread, true)) sched_yield();
 }
 static void exclusive_end(void) { if (--exclusive == 0) atomic_store(&one_thread, false); }
@@ -146,7 +128,6 @@ SMALL_HOOKS(2)
 #define ATOMICS(bits, T) \
     T __tsan_atomic##bits##_load(const volatile T *p, int order) { \
         (void)order; \
-        come_last(); \
         touch((const void *)p, true, true); \
         return __atomic_load_n(p, __ATOMIC_SEQ_CST); \
     } \
