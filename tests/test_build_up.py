@@ -27,10 +27,12 @@ MISTAKES = [
     (2, "d[target[n]] -= scale;", "", "wte[0,2] has the gradient"),
     (2, "p, -lr,", "p, lr,", "after two updates element 0 of wte"),
     (3, "x[i] / (1.0f + expf(-2.0f * u))", "fmaxf(x[i], 0.0f)", "that is ReLU"),
+    (3, "x[i] / (1.0f + expf(-2.0f * u))", "0.5 * x[i] * (1.0 + erf(x[i] / sqrt(2.0)))", "by erf"),
     (3, "dx[n*C + c] = dot", "dx[n*C + c] = -dot", "fc_b[0,0] has the gradient 0.096918, but its "
         "measured slope is -0.096918: its sign is wrong"),
     (4, "residual_forward(a.x_out, a.x, m->branch, N*C)",
      "memcpy(a.x_out, m->branch, N*C * sizeof(float))", "x_out is the branch plus x"),
+    (4, "squares / C +", "squares / (C - 1) +", "divide by C"),
     (4, "squares / C + 1e-5f", "squares / C", "1e-5 is added"),
     (4, "mean_g - xhat[c]", "xhat[c]", "the fault lies between lnf_gain and it"),
     (5, "t2 <= t; t2++", "t2 < T; t2++", "a token sees later tokens"),

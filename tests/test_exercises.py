@@ -244,5 +244,12 @@ def test_a_wrong_name_says_where_the_names_are():
         assert os.listdir(folder) == []
 
 
+def test_without_python():
+    with tempfile.TemporaryDirectory() as folder:
+        for target in (["lesson", "N=04"], ["exercise"], ["check"], ["exercises"], ["page"]):
+            status, said = make(folder, *target, "PYTHON=no-python", "-o", "all")
+            assert status != 0 and f"make {target[0]}: there is no no-python here" in said, said
+
+
 if __name__ == "__main__":
     sys.exit(testing.run_tests(globals(), sys.argv[1:]))

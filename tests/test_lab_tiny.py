@@ -26,14 +26,14 @@ LABELS = ["01_one_step", "02_knee", "02_local", "03_small_noisy", "04_one_device
 DRAWS = testing.find_python() is not None
 
 
-def runs_of(label, ending=".jsonl"):
-    return sorted(name[:-len(ending)] for name in os.listdir(TINY.path(label, "runs"))
-                  if name.endswith(ending))
+def runs_of(label):
+    return sorted(name[:-6] for name in os.listdir(TINY.path(label, "runs"))
+                  if name.endswith(".jsonl"))
 
 
 def files_of(label, ending):
-    return {name: os.path.join(folder, name) for folder, _, names in os.walk(TINY.path(label))
-            for name in names if name.endswith(ending)}
+    return [os.path.join(folder, name) for folder, _, names in os.walk(TINY.path(label))
+            for name in names if name.endswith(ending)]
 
 
 # ---- every experiment ----
@@ -61,8 +61,8 @@ def test_tiny_redrawn():
     empty package path for -S -E stands for a machine without it."""
     for label in LABELS:
         TINY.run(label)
-        times = {path: os.path.getmtime(path) for path in files_of(label, ".jsonl").values()}
-        tables = {path: open(path).read() for path in files_of(label, ".csv").values()}
+        times = {path: os.path.getmtime(path) for path in files_of(label, ".jsonl")}
+        tables = {path: open(path).read() for path in files_of(label, ".csv")}
         done = TINY.start(label, "--redraw", python=[sys.executable, "-S", "-E"])
         assert done.returncode == 0 and "no pictures without matplotlib" in done.stderr, done.stderr
         assert times == {path: os.path.getmtime(path) for path in times}, label
@@ -319,7 +319,7 @@ def test_schedules_table():
     for compared, arms in groups.items():
         (_, growing), (label, constant) = arms.items()
         assert [r["seed"] for r in growing] == [r["seed"] for r in constant] == [11, 12]
-        batch = int(label.removeprefix("constant ").replace(",", ""))
+        batch = int(label.replace("constant ", "").replace(",", ""))
         wanted = TOKENS / sum(r["updates"] for r in growing) * 2
         assert batch % 128 == 0 and abs(batch - wanted) <= 64, (compared, batch, wanted)
         for row in constant:
