@@ -104,7 +104,7 @@ time.sleep(20)' 2> /dev/null & busy=$!
         same "place" "$(grep '^at' "$SAY/$i")" "$(grep '^at 127.0.0.1:' "$SAY/0")"
         lacks "$SAY/$i" :29500
     done
-    kill $busy
+    kill $busy 2> /dev/null
     fresh
     good "$launch" --port 29510 -n 1 "$rank" 0 'exit 0'
     has "$SAY/0" "at 127.0.0.1:29510"
@@ -124,6 +124,7 @@ test_launch_ends_all() {
     same "status of a killed rank" $status 137
     same "what it says" "$(cat "$dir/stderr")" "launch.sh: rank 1: status 137, SIGKILL"
     has "$dir/stdout" bye
+    wait_for none_alive
     good "$launch" -n 2 "$rank" 0,1 '[ $RANK = 1 ] || sleep 1.5; exit 0'
 }
 
@@ -158,7 +159,7 @@ test_launch_stops() {
 test_launch_runs_mpirun() {
     command -v mpirun > /dev/null || skip "needs mpirun"
     stand_in ldd 'echo "	libmpi.so.40 => /usr/lib/libmpi.so.40"'
-    in_background 3 -n 3 "$rank"
+    SAVING=1 in_background 3 -n 3 "$rank"
     kill -TERM $launcher
     stopped 3 143
     silent "$dir/stderr"
@@ -259,6 +260,8 @@ END
     same "--micro-batch" "$(value --micro-batch)" 4
     has "$dir/stdout" 'plot.py out/x --out out/x/loss.png'
     [ ! -x "$train" ] || has "$dir/stdout" "16 x h100: 80 GB"
+    dry d12 --machines 8 --gpus 8
+    same "--micro-batch on 64 GPUs" "$(value --micro-batch)" 8
     dry d12 --tokens 100000000
     has "$dir/stdout" "launch.sh -n 2 "
     same "steps of 100 million tokens" "$(value --steps)" 190
