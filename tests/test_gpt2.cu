@@ -1215,16 +1215,16 @@ static const Config deep = { 4, 2, 32, 61, 64, 0 };
 // With EMULATOR_SHUFFLE threads run in another order each time: what depended on it would show.
 TEST(same_bits_each_time) {
     for (const Config *c : { &small, &wide }) {
-        Floats first = four_updates(c, 2, c->P, RECOMPUTE_NONE, Sharing());
-        CHECK(same_bits(first, four_updates(c, 2, c->P, RECOMPUTE_NONE, Sharing())));
+        int T = std::min(c->P, 70);
+        Floats first = four_updates(c, 2, T, RECOMPUTE_NONE, Sharing());
+        CHECK(same_bits(first, four_updates(c, 2, T, RECOMPUTE_NONE, Sharing())));
     }
 }
 
 TEST(recomputing_changes_no_bit) {
-    CHECK(same_bits(four_updates(&small, 5, 11, RECOMPUTE_BLOCK, Sharing()),
-                    four_updates(&small, 5, 11, RECOMPUTE_NONE, Sharing())));
-    CHECK(same_bits(four_updates(&deep, 3, 33, RECOMPUTE_BLOCK, Sharing()),
-                    four_updates(&deep, 3, 33, RECOMPUTE_NONE, Sharing())));
+    for (const Config *c : { &small, &deep })
+        CHECK(same_bits(four_updates(c, 2, 13, RECOMPUTE_BLOCK, Sharing()),
+                        four_updates(c, 2, 13, RECOMPUTE_NONE, Sharing())));
 }
 
 static void check_graph(Recompute recompute, Sharing sharing) {
