@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # The CUDA side of the Makefile, without a GPU: which flags nvcc gets on which machine, and that the
-# true nvcc, if it is here, compiles for every architecture in silence.
+# true nvcc, if it is here, compiles in silence.
+#
+#     LONG=1 tests/test_cuda_build.sh     every program, and for two architectures more
 . "$(dirname "$0")/tools.sh"
 unset CFLAGS SANITIZE OPENMP PRECISION BUILD NVCC GPU_ARCHS
 tree=$dir/tree
@@ -114,19 +116,19 @@ compiles() {
         note "make ${*:2}: $(grep -m 1 -E 'error|warning' "$dir/said")"
     grep -v '^note: ' "$dir/said" | grep -q . && note "make ${*:2}: $(head -n 1 "$dir/said")"
 }
-kept= indexed="-Xptxas -warn-lmem-usage"
-compiles "80 100" PRECISION=bf16 train_gpt2cu                    # sm_90: in the tests
-export HOST=-O1
-compiles 90 PRECISION=bf16 build/bench_cuda
-ladders=$(cd dev/cuda && grep -l 'include "ladder.cu"' -- *.cu | sed 's/\.cu$//')
-n=0 some=                                   # one in three a day
-for ladder in $ladders; do has_its_turn $((++n)) 3 && some+=" build/cuda/$ladder"; done
-indexed= compiles 90 $some                  # a rung of a ladder may index its registers
-for precision in fp32 bf16; do                                   # they include all of the trainer
-    mkdir "$dir/$precision"
-    kept="-keep -keep-dir $dir/$precision"
-    compiles 90 PRECISION=$precision build/cuda/test_gpt2-$precision
-done
+mkdir "$dir/bf16" "$dir/fp32"
+indexed="-Xptxas -warn-lmem-usage" kept="-keep -keep-dir $dir/bf16"
+compiles 90 PRECISION=bf16 train_gpt2cu
+export HOST=-O1 kept="-keep -keep-dir $dir/fp32"
+compiles 90 PRECISION=fp32 build/cuda/test_gpt2-fp32             # includes all of the trainer
+if [ -n "${LONG:-}" ]; then
+    kept=
+    compiles "80 100" PRECISION=bf16 build/bench_cuda
+    compiles 90 PRECISION=bf16 build/cuda/test_gpt2-bf16
+    indexed=                                # a rung of a ladder may index its registers
+    compiles 90 $(cd dev/cuda && grep -l 'include "ladder.cu"' -- *.cu |
+        sed 's|\(.*\)\.cu$|build/cuda/\1|')
+fi
 end cuda_compiles_without_warnings
 
 # Rows are read 16 bytes at a time. What these kernels load otherwise are single numbers of a row:
@@ -135,7 +137,7 @@ narrow_loads() {                            # narrow_loads KERNEL: instructions,
     awk -v kernel="$1" '
         /\.entry / { inside = index($0, kernel); found += inside }
         inside && /ld\.global/ && !/\.v4\.[a-z]*32|\.v2\.[a-z]*64/ { n++ }
-        END { print found ? n + 0 : "no kernel" }' "$dir/$precision/test_gpt2.ptx"
+        END { print found ? n + 0 : "no kernel" }' "$dir/$precision"/*gpt2.ptx
 }
 for precision in fp32 bf16; do
     same "narrow loads of attention_rows, $precision" "$(narrow_loads attention_rows_kernel)" 1
