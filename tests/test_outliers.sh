@@ -52,10 +52,10 @@ unchanged() {
     done
     rm -rf "$dir/before"
 }
-good "$train" $skips --steps 160 --out "$dir/run"
+good "$train" $skips --steps 140 --out "$dir/run"
 skipped=$(decided "$dir/run/log.jsonl" 2 | xargs) first=${skipped%% *}
 case $skipped in '' | *[!0-9\ ]*) note "skipped: '$skipped'"; first=40 ;; esac
-[ "$(wc -w <<< "$skipped")" -lt 30 ] || note "skips $(wc -w <<< "$skipped") of 160"
+[ "$(wc -w <<< "$skipped")" -lt 30 ] || note "skips $(wc -w <<< "$skipped") of 140"
 same "what is shown" "$(sed -n 's/^skip *\([0-9]*\)  the .* by [0-9.]* standard deviations$/\1/p' \
     "$dir/stdout" | xargs)" "$skipped"
 same "the count" "$(sed -n 's/^{"event":"end".*"skipped":\([0-9]*\).*/\1/p' "$dir/run/log.jsonl")" \
@@ -64,16 +64,13 @@ same "what an outlier changes" "$(unchanged "$train" "$first")" ""
 same "what another update changes" "$(unchanged "$train" 32 | xargs)" "model optimizer"
 end outliers_are_skipped_and_no_others
 
-good "$train" $small --steps 160 --out "$dir/plain"
+good "$train" $small --steps 140 --out "$dir/plain"
+good "$train" $small --steps 140 --skip-outliers 100 --out "$dir/far"
 grep -q recent_ "$dir/plain/latest/state.json" && note "state.json keeps losses without the flag"
 grep -q '"event":"skip"' "$dir/plain/log.jsonl" && note "an update is skipped without the flag"
-good "$train" $small --steps 160 --skip-outliers 100 --out "$dir/far"
-for file in model optimizer; do
-    cmp -s "$dir/plain/latest/$file.safetensors" "$dir/far/latest/$file.safetensors" ||
-        note "a limit that nothing exceeds changes $file"
-    cmp -s "$dir/plain/latest/$file.safetensors" "$dir/run/latest/$file.safetensors" &&
-        note "$file does not depend on the skipped updates: this test shows nothing"
-done
+model=latest/model.safetensors
+cmp -s "$dir/plain/$model" "$dir/far/$model" || note "a limit that nothing exceeds changes weights"
+cmp -s "$dir/plain/$model" "$dir/run/$model" && note "skipping changes nothing: nothing is shown"
 end outliers_are_ordinary_without_the_flag
 
 # ---- resumed; several ranks; the other twin ----
@@ -85,46 +82,32 @@ same_end() {                                # same_end WHAT RUN
     done
     same "skipped, $1" "$(decided "$2/log.jsonl" 2 | xargs)" "$skipped"
 }
-for step in 20 $((first - 1)) "$first" 150; do          # few values, around an outlier, all values
+for step in 20 "$first"; do                  # few values, and right behind an outlier
     rm -rf "$dir/cut"
     good "$train" $skips --steps "$step" --out "$dir/cut"
-    [ "$step" != 150 ] || cp -r "$dir/cut" "$dir/other"
-    good "$train" --resume --steps 160 --out "$dir/cut"
+    good "$train" --resume --steps 140 --out "$dir/cut"
     same_end "resumed after update $step" "$dir/cut"
 done
-state=$(readlink -f "$dir/other/latest")/state.json
-cp "$state" "$dir/state"
-good "$train" --resume --steps 155 --out "$dir/other" --skip-outliers 0
-grep -q recent_ "$dir/other/latest/state.json" && note "values are kept after --skip-outliers 0"
-while IFS='|' read -r edit words; do
-    sed "$edit" "$dir/state" > "$state"
-    one_line "$words" "$train" --resume-from 150 --steps 160 --out "$dir/other"
-done << 'END'
-s/"recent_losses": .[^,]*/"recent_losses": [null/|"recent_losses" holds null, not a number
-s/"recent_norms": ./&1, /|"recent_norms" has 129 numbers; at most 128 were expected
-s/"recent_norms": .*/"recent_norms": 7,/|"recent_norms" must be a list, not a number
-END
+good "$train" --resume --steps 145 --out "$dir/cut" --skip-outliers 0
+grep -q recent_ "$dir/cut/latest/state.json" && note "values are kept after --skip-outliers 0"
 end outliers_after_resuming
 
 if [ -x "$mpi_train" ] && command -v mpirun > /dev/null; then
     . tests/ranks.sh
-    for how in "--exact-sum" "--zero 0" "--zero 2"; do
-        run timeout -k 5 100 mpirun -n 2 "$mpi_train" $skips --steps 160 $how --out "$dir/two" \
-            --overwrite
-        same "status of two ranks, $how" $status 0
-        same "skipped by two ranks, $how" "$(decided "$dir/two/log.jsonl" 2 | xargs)" "$skipped"
-    done
+    run timeout -k 5 100 mpirun -n 2 "$mpi_train" $skips --steps 140 --zero 2 --out "$dir/two"
+    same "status of two ranks" $status 0
+    same "skipped by two ranks" "$(decided "$dir/two/log.jsonl" 2 | xargs)" "$skipped"
     end outliers_of_two_ranks
 else
     skip outliers_of_two_ranks "needs mpirun and a trainer built with MPI"
 fi
 
 if [ -x "$emulated" ]; then
-    works "$emulated" $skips --steps 80 --out "$dir/gpu"
+    works "$emulated" $skips --steps 60 --out "$dir/gpu"
     skipped=$(decided "$dir/gpu/log.jsonl" 2 | xargs) first=${skipped%% *}
     case $skipped in '' | *[!0-9\ ]*) note "skipped: '$skipped'"; first=40 ;; esac
     same "what an outlier changes" "$(unchanged "$emulated" "$first")" ""
-    works "$emulated" --resume --steps 80 --out "$dir/cut"
+    works "$emulated" --resume --steps 60 --out "$dir/cut"
     rm -rf "$dir/run" && mv "$dir/gpu" "$dir/run"
     same_end "resumed after update $first" "$dir/cut"
     end outliers_of_the_other_twin
