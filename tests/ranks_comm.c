@@ -7,8 +7,8 @@
 #include "test.h"
 
 static Comm comm;                          // the same for all tests
-static const size_t counts[] = { 0, 1, 63, 64, 65, 1000, 100000 };
-enum { N_COUNTS = sizeof counts / sizeof *counts, MOST = 100000 };
+static const size_t counts[] = { 0, 1, 63, 64, 65, 1000, 20000 };
+enum { N_COUNTS = sizeof counts / sizeof *counts };
 
 static float *floats(size_t n) { return alloc_or_die(n * sizeof(float), "numbers of a test"); }
 
@@ -16,7 +16,8 @@ static float *floats(size_t n) { return alloc_or_die(n * sizeof(float), "numbers
 // sizes vary, so that another order of adding gives other bits.
 static void numbers_of(float *x, size_t n, int rank, uint64_t seed) {
     Rng rng = rng_make(seed, (uint64_t)rank);
-    for (size_t i = 0; i < n; i++) x[i] = (float)ldexp(rng_normal(&rng), (int)rng_below(&rng, 8));
+    for (size_t i = 0; i < n; i++)
+        x[i] = (float)ldexp(rng_uniform(&rng) - 0.5, (int)rng_below(&rng, 8));
 }
 
 // scale times the sum over the ranks, each number narrowed to bf16 before if it travels so.
@@ -189,7 +190,7 @@ TEST(a_mean_is_the_same_on_every_rank) {
 TEST(broadcast_from_every_root) {
     static const size_t sizes[] = { 1, 63, 4097, (64 << 20) + 5 };
     for (int root = 0; root < comm.size; root++)
-        for (int i = 0; i < (root == 0 ? 4 : 3); i++) {            // once more than a message holds
+        for (int i = 0; i < (root == 1 ? 4 : 3); i++) {            // once more than a message holds
             size_t n = sizes[i], wrong = 0;
             unsigned char *x = alloc_or_die(n, "a message");
             for (size_t j = 0; j < n; j++) x[j] = (unsigned char)(j % 251 + comm.rank);
