@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# Other machines, from this one: the C tests compiled for AArch64 and run under qemu, both programs
-# linked for macOS and for Linux with musl, and the Python scripts in the grammar of an old Python.
-# The cross-compiler is PyPI's ziglang (clang with headers and libraries of many systems).
+# Other machines, from this one: a few updates on AArch64 under qemu, both programs linked for macOS
+# and for Linux with musl, what an older processor is told, and the Python scripts in the grammar of
+# an old Python. The cross-compiler is PyPI's ziglang (clang with headers and libraries of many
+# systems).
+#
+#     LONG=1 tests/test_portability.sh     the C tests on AArch64 as well, and Intel's macOS
 . "$(dirname "$0")/tools.sh"
 unset CFLAGS SANITIZE OPENMP PRECISION PLAIN MPI
 
@@ -11,9 +14,12 @@ for python in "${PYTHON:-python3}" python3 /usr/bin/python3; do
 done
 qemu=$(command -v qemu-aarch64 || command -v qemu-aarch64-static)
 
+mkdir "$dir/tree" && cp -r Makefile train_gpt2.c dataloader.h dev "$dir/tree" || exit 1
+
 # build TARGET ARGS...: make with the compiler for that system; it may say only that OpenMP lacks.
 build() {
     local target=$1; shift
+    rm -rf "$dir/build"
     make -s CC="$zig -target $target" NATIVE= BUILD="$dir/build" "$@" > "$dir/said" 2>&1 ||
         note "$target: $(grep -m 1 -E 'error|Error' "$dir/said")"
     grep -v '^note: .*no OpenMP' "$dir/said" | grep -q . && note "$target: $(head -n 3 "$dir/said")"
@@ -22,9 +28,8 @@ build() {
 # linked NAME TARGET WORDS: both programs, and what file says of them.
 linked() {
     [ -n "$zig" ] || { skip "$1" "needs ziglang (pip install ziglang)"; return; }
-    rm -rf "$dir/tree" "$dir/build" && mkdir "$dir/tree"
-    cp -r Makefile train_gpt2.c dataloader.h dev "$dir/tree"
     # Whether it links is all that is asked; without -O zig would add its sanitizer.
+    rm -f "$dir/tree/train_gpt2" "$dir/tree/prepare"
     build "$2" CFLAGS="-O0 -fno-sanitize=undefined" -C "$dir/tree" train_gpt2 prepare
     for program in train_gpt2 prepare; do
         od -An -N 4 -tx1 "$dir/tree/$program" 2> /dev/null | grep -q "$3" ||
@@ -33,27 +38,43 @@ linked() {
     end "$1"
 }
 linked links_for_macos_on_arm aarch64-macos 'cf fa ed fe'          # Mach-O, 64 bits
-linked links_for_macos_on_intel x86_64-macos 'cf fa ed fe'
+[ -z "${LONG:-}" ] || linked links_for_macos_on_intel x86_64-macos 'cf fa ed fe'
 linked links_for_linux_with_musl x86_64-linux-musl '7f 45 4c 46'   # ELF
 
+# on_aarch64 NAME: whether that test can run here.
+on_aarch64() {
+    [ -n "$zig" ] || { skip "$1" "needs ziglang (pip install ziglang)"; return 1; }
+    [ -n "$qemu" ] || { skip "$1" "needs qemu-aarch64 (apt install qemu-user)"; return 1; }
+}
+# The same losses as here, but for rounding: NEON's sums have another order.
+if on_aarch64 aarch64_trains; then
+    build aarch64-linux-musl CFLAGS=-O1 -C "$dir/tree" train_gpt2
+    "$prepare" tales --out "$dir/tales" --tokens 5000 > "$dir/said" || note "no data"
+    tiny="--data $dir/tales --layers 2 --heads 2 --channels 16 --seq-len 16 --micro-batch 2 --steps 3
+          --batch-tokens 64 --lr 1e-3 --eval-tokens 64 --warmup-tokens 0"
+    works "$train" $tiny --out "$dir/here"
+    works "$qemu" "$dir/tree/train_gpt2" $tiny --out "$dir/there"
+    paste <(values step loss "$dir/here") <(values step loss "$dir/there") > "$dir/losses"
+    same "losses of updates" "$(lines "$dir/losses")" 3
+    while read -r here there; do near "a loss on AArch64" "$there" "$here" 1e-6; done < "$dir/losses"
+    works "$train" --init "$dir/there" --generate Once --max-new 5
+    end aarch64_trains
+fi
 # aarch64 PRECISION TEST...: each test in that precision, as its own line; one make builds them all.
 aarch64() {
-    local precision=$1 name; shift
-    [ -z "$zig" ] || [ -z "$qemu" ] ||
-        build aarch64-linux-musl -k PRECISION=$precision $(printf "$dir/build/test_%s " "$@")
+    local precision=$1 test; shift
+    build aarch64-linux-musl -k PRECISION=$precision $(printf "$dir/build/test_%s " "$@")
     for test in "$@"; do
-        name=aarch64_${precision}_$test
-        [ -n "$zig" ] || { skip $name "needs ziglang (pip install ziglang)"; continue; }
-        [ -n "$qemu" ] || { skip $name "needs qemu-aarch64 (apt install qemu-user)"; continue; }
         "$qemu" "$dir/build/test_$test" > "$dir/said" 2>&1 ||
             note "status $?: $(grep -m 1 FAIL "$dir/said")"
         grep -q '^ok ' "$dir/said" || note "no test ran"
-        end $name
+        end aarch64_${precision}_$test
     done
 }
-rm -rf "$dir/build"
-aarch64 fp32 layers model dataloader json safetensors llmc tokenizer options schedule utf8
-aarch64 bf16 layers model
+if [ -n "${LONG:-}" ] && on_aarch64 aarch64_tests; then
+    aarch64 fp32 layers model dataloader json safetensors llmc tokenizer options schedule utf8
+    aarch64 bf16 layers model
+fi
 
 # refused NAME MARCH WORDS: what a binary for that processor says on an older one.
 refused() {
