@@ -500,22 +500,26 @@ TEST(nobody_holds_a_model_whole) { SKIP("needs Linux, and no sanitizer"); }
 // ---------------------------------------------------------------------------------------------
 // What is damaged, or not ours
 
-// `from` becomes `to` in a text that the caller frees; NULL: the whole text does. Both are written
-// with ' for ". Where a tensor file's header is edited, its length must stay.
-static Content edited(const Content *file, const char *from, const char *to, bool same_length) {
-    char quoted[2][600];
-    for (int i = 0; i < 2; i++) {
-        snprintf(quoted[i], sizeof quoted[i], "%s", i ? to : from ? from : "");
-        for (char *p = quoted[i]; (p = strchr(p, '\'')) != NULL; ) *p = '"';
-    }
-    size_t skip = same_length ? 8 : 0;                   // a header ends before the first NUL
-    const char *at = from ? strstr(file->bytes + skip, quoted[0]) : file->bytes;
-    size_t taken = from ? strlen(quoted[0]) : file->n, put = strlen(quoted[1]);
-    if (!at || (same_length && taken != put)) die("no edit: %s, %s", from, to);
+// A row's text with " where it has '.
+typedef struct { char text[600]; } Quoted;
+static Quoted quoted(const char *text) {
+    Quoted q;
+    snprintf(q.text, sizeof q.text, "%s", text);
+    for (char *p = q.text; (p = strchr(p, '\'')) != NULL; ) *p = '"';
+    return q;
+}
+
+// A file in which `from` becomes `to`, or the whole if `from` is NULL; the caller frees its bytes.
+// The header of a file of tensors keeps its length, and ends before the first NUL.
+static Content edited(const Content *file, const char *from, const char *to, bool tensors) {
+    Quoted old = quoted(from ? from : ""), new = quoted(to);
+    const char *at = from ? strstr(file->bytes + (tensors ? 8 : 0), old.text) : file->bytes;
+    size_t taken = from ? strlen(old.text) : file->n, put = strlen(new.text);
+    if (!at || (tensors && taken != put)) die("no edit: %s, %s", from, to);
     size_t before = (size_t)(at - file->bytes);
     Content c = { alloc_or_die(file->n + put + 1, "an edit"), file->n - taken + put };
     memcpy(c.bytes, file->bytes, before);
-    memcpy(c.bytes + before, quoted[1], put);
+    memcpy(c.bytes + before, new.text, put);
     memcpy(c.bytes + before + put, at + taken, file->n - before - taken);
     return c;
 }
@@ -582,18 +586,16 @@ TEST(edits_of_a_checkpoint) {
     CHECK(save(d.text, m, 1, 0, &err));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *name = cases[i].file;
-        Content whole = slurp(dir.text, name), words = { (char *)(uintptr_t)"", 0 };
+        Quoted words = quoted(cases[i].error);
+        Content whole = slurp(dir.text, name);
         Content edit = edited(&whole, cases[i].from, cases[i].to, name == MOMENTS);
-        words = edited(&words, NULL, cases[i].error, false);     // with its quotes
-        words.bytes[words.n] = '\0';
         put(dir.text, name, edit.bytes, edit.n);
         int64_t step = load(m, d.text, &err);
-        CHECK_MSG((step == 1) == !words.n, "%s, %s: %s", name, cases[i].to, err.text);
-        CHECK_MSG(step == 1 || (strstr(err.text, words.bytes) && clear_line(&err, "/step_0000")),
-                  "%s: %s; expected: %s", name, err.text, words.bytes);
+        CHECK_MSG((step == 1) == !words.text[0], "%s, %s: %s", name, cases[i].to, err.text);
+        CHECK_MSG(step == 1 || (strstr(err.text, words.text) && clear_line(&err, "/step_0000")),
+                  "%s: %s; expected: %s", name, err.text, words.text);
         put(dir.text, name, whole.bytes, whole.n);
         free(whole.bytes);
-        free(words.bytes);
         free(edit.bytes);
     }
     finish(&d, m);
@@ -959,8 +961,9 @@ TEST(stories_of_a_directory) {
           "save 7 2", "names best latest 3 6 7", "find best 3", "rm best", "find best 3",
           "save 8 2 1", "find best 8", "names best latest 7 8",
           "file 8/state.json {", "save 9 1", "names latest 9" },     // a damaged one is not best
-        { "save 1 2 3", "rm best", "file best mine", "save 2 2 1", "names best latest 1 2",
-          "mv best mine", "save 2 2 1", "points best 2.1" },
+        // but moves no `best` of somebody else
+        { "save 1 2 3", "rm best", "file best mine\n", "save 2 2 1", "holds best mine",
+          "names best latest 1 2", "mv best mine", "save 2 2 1", "points best 2.1" },
         { "!step 5 no checkpoint of step 5; there are: none", "save 20 0", "save 20 0",
           "save 100 0", "step 20 20.1", "!step 50 step 50; there are: 20, 100" },
         // a file in a checkpoint's directory stands for the directory
