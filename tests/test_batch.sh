@@ -43,6 +43,10 @@ batch="--lr 1e-3 --batch-tokens 256 --steps 6 --noise-scale"
 fit four --micro-batch 4 $batch
 fit four_exact --micro-batch 4 $batch --exact-sum
 near "exact sums" "$(field noise_s four)" "$(field noise_s four_exact)" 1e-5
+same "small gradients" "$(field noise_smalls four | sort -u)" 4
+same "their tokens" "$(field noise_small_batch four | sort -u)" 64
+near "the first noise scale" "$(field noise_scale four | head -n 1)" "$(awk -v s="$(field noise_s four |
+    head -n 1)" -v g="$(field noise_g2 four | head -n 1)" 'BEGIN { printf "%.9g", s / g }')" 1e-5
 fit quiet --micro-batch 4 --lr 1e-3 --batch-tokens 256 --steps 6
 adam="--micro-batch 4 $batch --steps 24"    # from update 21 on
 fit adam $adam

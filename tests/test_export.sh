@@ -41,6 +41,7 @@ end export_reads_back
 # ---- refusals ----
 
 one_line "--export: a fresh model" "$train" --export "$dir/no.gguf"
+one_line "leave --export out" "$train" --plan --export "$dir/no.gguf"
 one_line "cannot create it" "$train" --init "$dir/run" --export "$dir/nowhere/no.gguf"
 mkdir "$dir/folder.gguf"
 one_line "not a file" "$train" --init "$dir/run" --export "$dir/folder.gguf"
