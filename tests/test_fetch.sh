@@ -139,12 +139,6 @@ run BREAK_AT=1000
 run BUSY=1; want 1 "503.*run this again"; want_part 1000
 end fetch_busy_server_keeps_part
 
-fresh
-mkdir "$TMP/data"; cp "$TMP/text" "$TMP/data/file.txt.part"
-run; want 0 "checksum right"; want_file
-[ -s "$TMP/calls" ] && note "asked the network for what it had"
-end fetch_part_is_complete
-
 # Nothing on the PATH but what fetch.sh may use, and a wget that speaks as the fake curl does.
 fresh
 mkdir "$TMP/tools"
@@ -212,13 +206,6 @@ serve "$FINEWEB"; want 0 "$TRAIN1: .* checksum right"; want_shards $TRAIN1 $VAL
 serve "$FINEWEB" 2; want 0 "$TRAIN1: already here"; want_shards $TRAIN1 $TRAIN2 $VAL
 [ "$(wc -l <"$TMP/calls")" -eq 1 ] || note "asked the network for shards that are here"
 end fetch_fineweb_good_shards
-
-fresh_fineweb
-head -c 1000 "$TMP/shards/$TRAIN1" >"$TMP/served/$TRAIN1"
-serve "$FINEWEB" 2; want 1 "$TRAIN1: .*checksum is not"; want_shards $VAL
-cp "$TMP/served/$TRAIN1" "$TMP/tree/data/fineweb/"              # put there by hand, truncated
-serve "$FINEWEB" 2; want 1 "$TRAIN1: exists with other contents"
-end fetch_fineweb_truncated_shard
 
 fresh_fineweb
 for count in 0 104 1.5; do

@@ -246,6 +246,7 @@ static char *json_with(const char *form, const char *tokens, const char *merges,
 #define END ", \"<|endoftext|>\": 256"
 #define EOT(id) "{\"id\": " id ", \"content\": \"<|endoftext|>\"}"
 
+// Reads a vocabulary, which it frees; expected: the error, or NULL where there is none.
 static void check_parsed(char *text, size_t n, const char *expected) {
     Tokenizer t;
     Error err = { "" };
@@ -352,12 +353,8 @@ TEST(foreign_files_are_named) {
         { "{\"a\": 0}", "needs merges.txt beside it; /nowhere/merges.txt" },
         { "\x1F\x8B\x08", "gunzip" }, { "garbage\n", "line 1: expected base64" },
     };
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        size_t n = strlen(cases[i][0]);
-        char *text = (char *)malloc(n + 1);
-        memcpy(text, cases[i][0], n + 1);
-        check_parsed(text, n, cases[i][1]);
-    }
+    for (size_t i = 0; i < COUNT(cases); i++)
+        check_parsed(strdup(cases[i][0]), strlen(cases[i][0]), cases[i][1]);
 }
 
 static void write_file(const char *path, const char *text) {

@@ -275,13 +275,6 @@ for signal in INT:130 TERM:143; do
 done
 end train_stops_after_the_step
 
-started --steps 1e8 --eval-every 0
-wait_for logged step
-kill -9 $pid
-ended
-same "torn lines before the last" "$(sed '$d' "$dir/log" | grep -vc '^{"event":.*}$')" 0
-end train_killed_log_has_whole_lines
-
 # ---- on a terminal ----
 
 if script --version 2> /dev/null | grep -q util-linux; then
@@ -351,12 +344,6 @@ good --train "$dir/x_train.bin" --val "$dir/x_val.bin" --steps 2 --log "$dir/log
 same "its vocabulary" "$(values start vocab "$dir/log")" 50257
 refused "vocabulary" --train "$data/*train*.bin" --val "$dir/x_val.bin"
 end train_shards_of_unknown_vocabulary
-
-{ header 20 257 256; le16 $(seq 20); } > "$dir/short.bin"
-refused "too few for windows of 32" --train "$dir/short.bin" --val "$data/*val*.bin"
-length=${told_line##*--seq-len }
-good --train "$dir/short.bin" --val "$data/*val*.bin" --seq-len "${length% or less}" --steps 2
-end train_text_shorter_than_T
 
 corpus; { header 101 257 256; le16 $(seq 101); } > "$bad_val"
 rm "$dir/bad/tales_val_000000.floor"
