@@ -1,6 +1,6 @@
 // The emulator (dev/emulator), feature by feature: what a kernel computes here must be what CUDA's
-// manuals say, and what a kernel does wrong must be reported. Compiled by nvcc, all but the reports
-// also runs on a GPU, which proves the expectations themselves.
+// manuals say, and what a kernel does wrong must be reported. What cuBLASLt computes is compared with
+// C by test_gpt2.cu. Compiled by nvcc, all but the reports also runs on a GPU.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <math.h>
@@ -372,7 +372,6 @@ TEST(bf16_rounds_to_nearest_even) {
 
 TEST(memory_goes_where_it_should) {
     int host[4] = { 1, 2, 3, 4 }, *gpu = NULL, *other = NULL, *pinned = NULL, *none;
-    int *volatile stray = host;        // no compiler need warn of what is tested here
     OK(cudaMalloc((void **)&gpu, sizeof host));
     OK(cudaMalloc(&other, sizeof host));
     OK(cudaMallocHost(&pinned, sizeof host));
@@ -386,11 +385,8 @@ TEST(memory_goes_where_it_should) {
     OK(cudaMemcpy(pinned, other, sizeof host, cudaMemcpyDefault));
     CHECK(pinned[0] == 1 && pinned[1] == 0 && pinned[3] == 4);
     FAILS(cudaMemcpy(gpu, host, sizeof host, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
-    FAILS(cudaMemcpy(gpu, host, (size_t)1 << 40, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
     OK(cudaFree(NULL));
     FAILS(cudaMalloc(&none, (size_t)1 << 50), cudaErrorMemoryAllocation);
-    FAILS(cudaFree(stray), cudaErrorInvalidValue);
-    FAILS(cudaFreeHost(stray), cudaErrorInvalidValue);
     CHECK(strcmp(cudaGetErrorString(cudaErrorMemoryAllocation), "out of memory") == 0);
     OK(cudaFree(gpu));
     OK(cudaFree(other));
@@ -986,8 +982,6 @@ TEST(faults_are_reported) {
     const char *said = run_fault("host_barrier", &status);
     CHECK(status == 1 && strstr(said, "emulator: __syncthreads outside of a kernel"));
     Setting streams("EMULATOR_STREAMS", "never");
-    said = run_fault("host_barrier", &status);
-    CHECK(strstr(said, "__syncthreads outside"));            // nothing was queued
     said = run_fault(faults[0].name, &status);
     CHECK(status == 1 &&
           strstr(said, "EMULATOR_STREAMS=never: expected late, random or random:SEED"));
@@ -1000,8 +994,7 @@ int main(int argc, char **argv) {
     program = argv[0];
     if (argc == 2) return fault_main(argv[1]);
 #endif
-    (void)argc;
-    (void)argv;
+    (void)argc, (void)argv;
     for (const Test *t = Test::first; t; t = t->next) test_run(t->name, t->body);
     return test_end();
 }
