@@ -1,6 +1,6 @@
 // The emulator (dev/emulator), feature by feature: what a kernel computes here must be what CUDA's
-// manuals say, and what a kernel does wrong must be reported. What cuBLASLt computes is compared with
-// C by test_gpt2.cu. Compiled by nvcc, all but the reports also runs on a GPU.
+// manuals say, and what a kernel does wrong must be reported. test_gpt2.cu compares what cuBLASLt
+// computes with C. Compiled by nvcc, all but the reports also runs on a GPU.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <math.h>
