@@ -1,5 +1,5 @@
-# A table of runs by several ranks, with what each must equal: the CPU's trainer and the CUDA twin go
-# through it alike. Sourced after tests/ranks.sh.
+# A table of runs by several ranks, with what each must equal: the CPU's trainer and the CUDA twin
+# go through it alike. Sourced after tests/ranks.sh.
 
 # ---- comparing runs, by their names in $dir ----
 

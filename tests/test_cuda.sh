@@ -4,7 +4,7 @@
 # and in dev/ranks.
 #
 #     EMULATED=./train_gpt2cu tests/test_cuda.sh       the same on a GPU, without the planted faults
-#     FAULTS=1 tests/test_cuda.sh                      plants them all, not one in twenty
+#     FAULTS=1 tests/test_cuda.sh                      plants them all, not one in forty
 . "$(dirname "$0")/tools.sh"
 set -u
 
@@ -31,88 +31,85 @@ else
     works "$prepare" tales --out "$dir/tales" --tokens 30000
     small="--data $dir/tales --layers 2 --heads 2 --channels 16 --seq-len 16 --micro-batch 4
            --batch-tokens 128 --eval-every 0 --eval-tokens 64 --lr 1e-2 --clip 0.5"
-    whole="$small --steps 50"
+    whole="$small --steps 16 --lr-schedule constant"
     works "$train" $whole --out "$dir/cpu"
     works "$emulated" $whole --out "$dir/gpu"
-    # In bf16 a loss moves by what its logits do, 2^-8 of them; over 50 updates by some times that.
+    # In bf16 a loss moves by what its logits do, 2^-8 of them; over 16 updates by some times that.
     part=2e-2
     grep -q ': fp32;' "$dir/stdout" && part=1e-4
-    close "$dir/cpu" "$dir/gpu" $part 50
+    close "$dir/cpu" "$dir/gpu" $part 16
     end the_twins_have_the_same_losses
 
     for first in train emulated; do
         [ $first = train ] && second=emulated || second=train
-        works "${!first}" $whole --steps 20 --lr-schedule constant --out "$dir/$first"
-        works "${!second}" --resume --steps 40 --out "$dir/$first"
+        works "${!first}" $whole --steps 8 --out "$dir/$first"
+        works "${!second}" --resume --steps 16 --out "$dir/$first"
+        close "$dir/cpu" "$dir/$first" $part 16
     done
-    works "$train" $whole --steps 40 --lr-schedule constant --out "$dir/constant"
-    close "$dir/constant" "$dir/train" $part 40
-    close "$dir/constant" "$dir/emulated" $part 40
     end the_twins_go_on_with_each_others_runs
 
     # Fresh runs on a GPU may choose other algorithms, which sum in another order.
-    works "$emulated" $whole --steps 40 --lr-schedule constant --tune off --out "$dir/straight"
-    works "$emulated" $whole --steps 20 --lr-schedule constant --tune off --out "$dir/cut"
-    works "$emulated" --resume --steps 40 --out "$dir/cut"
+    works "$emulated" $whole --steps 8 --tune off --out "$dir/straight"
+    works "$emulated" $whole --steps 4 --tune off --out "$dir/cut"
+    works "$emulated" --resume --steps 8 --out "$dir/cut"
     same_run "$dir/straight" "$dir/cut"
-    works "$emulated" $whole --steps 40 --lr-schedule constant --recompute block --threads 1 \
-        --tune off --out "$dir/again"
+    works "$emulated" $whole --steps 8 --recompute block --threads 1 --tune off --out "$dir/again"
     same_run "$dir/straight" "$dir/again"
     end a_resumed_run_has_the_bits_of_a_straight_one
 
     # Plain SGD, averaged weights and the loss on training tokens.
     for flags in "--average-tokens 500 --eval-train" "--optimizer sgd --average-tokens 500"; do
-        works "$train" $small $flags --steps 20 --out "$dir/cpu-average" --overwrite
-        works "$emulated" $small $flags --steps 20 --out "$dir/gpu-average" --overwrite
-        close "$dir/cpu-average" "$dir/gpu-average" $part 20
+        works "$train" $whole $flags --steps 8 --out "$dir/cpu-average" --overwrite
+        works "$emulated" $whole $flags --steps 8 --out "$dir/gpu-average" --overwrite
+        close "$dir/cpu-average" "$dir/gpu-average" $part 8
         for key in val_loss val_loss_average train_eval_loss; do
-            for twin in cpu gpu; do
-                sed -n 's/.*"event":"eval".*"'$key'":\([^,}]*\).*/\1/p' "$dir/$twin-average/log.jsonl"
-            done | awk -v t=$part '{ x[NR] = $1 } END { d = x[1] - x[2]; if (d < 0) d = -d
-                exit !((NR == 0 && "'$key'" == "train_eval_loss") || (NR == 2 && d <= t*x[2])) }' ||
-                note "other $key with $flags"
+            here=$(values eval $key "$dir/cpu-average" | tail -n 1)
+            there=$(values eval $key "$dir/gpu-average" | tail -n 1)
+            [ -z "$here$there" ] && [[ $flags$key != *eval-train*train* ]] ||
+                near "$key with $flags" "$there" "$here" $part
         done
     done
-    works "$emulated" $small $flags --steps 20 --lr-schedule constant --out "$dir/sgd"
-    works "$emulated" $small $flags --steps 9 --lr-schedule constant --out "$dir/sgd-again"
-    works "$emulated" --resume --steps 20 --out "$dir/sgd-again"
+    works "$emulated" $whole $flags --steps 3 --out "$dir/sgd-again"
+    works "$emulated" --resume --steps 8 --out "$dir/sgd-again"
     for file in model average; do
-        cmp -s "$dir/sgd/latest/$file.safetensors" "$dir/sgd-again/latest/$file.safetensors" ||
+        cmp -s "$dir/gpu-average/latest/$file.safetensors" \
+            "$dir/sgd-again/latest/$file.safetensors" ||
             note "a resumed run has another $file"
     done
     end the_twins_average_and_know_sgd
 
     # A small gradient's squared length is off by about as much as the gradient: by some 2^-8 in
     # bf16. What is made of two sizes takes the difference of such numbers, here of 1.5 to 1.
-    growing="$small --batch-tokens 256 --steps 12 --batch-schedule linear:128,1000 --batch-lr sqrt
+    growing="$small --batch-tokens 256 --steps 6 --batch-schedule linear:128,800 --batch-lr sqrt
              --batch-beta2 halflife"
     works "$train" $growing --noise-scale --out "$dir/cpu-noise"
     works "$emulated" $growing --noise-scale --out "$dir/gpu-noise"
     grep -q '^noise  *batch 256 tokens, noise scale [0-9]' "$dir/stdout" ||
         note "no word on the noise"
     for key in loss noise_g2 noise_s noise_scale; do
-        close "$dir/cpu-noise" "$dir/gpu-noise" $part 12 $key
+        close "$dir/cpu-noise" "$dir/gpu-noise" $part 6 $key
     done
     # Adam's metric, from update 21 on, weighs most what is small, and rounded most: 2.7% measured.
     for twin in train emulated; do
-        works "${!twin}" $small --noise-scale --steps 24 --out "$dir/$twin-adam"
+        works "${!twin}" $small --batch-tokens 64 --micro-batch 2 --noise-scale --steps 22 \
+            --out "$dir/$twin-adam"
     done
-    close "$dir/train-adam" "$dir/emulated-adam" "$(awk "BEGIN { print 3 * $part }")" 4 noise_s_adam
+    close "$dir/train-adam" "$dir/emulated-adam" "$(awk "BEGIN { print 3 * $part }")" 2 noise_s_adam
     for key in batch_tokens lr noise_small_batch noise_smalls; do
-        close "$dir/cpu-noise" "$dir/gpu-noise" 0 12 $key
+        close "$dir/cpu-noise" "$dir/gpu-noise" 0 6 $key
     done
     bytes='s/.*"bytes_grads":\([0-9]*\),.*/\1/p'
     [ "$(sed -n "$bytes" "$dir/gpu-noise/log.jsonl")" = \
       $((2 * $(sed -n "$bytes" "$dir/gpu/log.jsonl"))) ] || note "gradients kept apart do not count"
     end the_twins_measure_the_same_noise
 
-    adaptive="$small --micro-batch 2 --batch-schedule adaptive:0.5,64,512 --lr-schedule constant"
-    works "$emulated" $adaptive --tokens 12800 --tune off --out "$dir/grown"
-    works "$emulated" $adaptive --tokens 6400 --tune off --out "$dir/regrown"
-    works "$emulated" --resume --tokens 12800 --out "$dir/regrown"
+    adaptive="$small --micro-batch 1 --batch-schedule adaptive:0.5,32,512 --lr-schedule constant"
+    works "$emulated" $adaptive --tokens 2560 --tune off --out "$dir/grown"
+    works "$emulated" $adaptive --tokens 1280 --tune off --out "$dir/regrown"
+    works "$emulated" --resume --tokens 2560 --out "$dir/regrown"
     same_run "$dir/grown" "$dir/regrown"
-    [ "$(logged batch_tokens "$dir/grown" | cut -d' ' -f2 | sort -u | wc -l)" -ge 3 ] ||
-        note "the batch hardly grew"
+    [ "$(logged batch_tokens "$dir/grown" | cut -d' ' -f2 | sort -u | wc -l)" = 2 ] ||
+        note "the batch did not grow"
     end a_resumed_batch_goes_on_growing
 
     # Launch by launch; and with a graph, where a copy or a kernel comes as late as it may.
@@ -323,13 +320,7 @@ plant() {
     rm -rf "$tree"
 }
 
-tree "$dir/sound" && build "$dir/sound" 2> "$dir/stderr" ||
-    note "it does not compile: $(head -n 3 "$dir/stderr")"
-works env EMULATOR_SHUFFLE=5 "$dir/sound/test"       # threads in another order each time
-grep -q '^ok same_bits_each_time' "$dir/stdout" || note "no test ran"
-end any_order_of_threads_gives_the_same
-
-number=0 every=${FAULTS:-20}
+number=0 every=${FAULTS:-40}
 while IFS='|' read -r place fault; do
     number=$((number + 1))
     read -r test file <<< "$place"

@@ -276,9 +276,9 @@ once      2  -         -           --tune=on --steps 1
 always    2  -         -           --tune=on --steps 1 --zero 2
 ROWS
     # Above: products beside messages have fewer multiprocessors, and so another first algorithm;
-    # but not with --exact-sum, whose bits are those of one rank. Where no gradient travels, products
-    # have all multiprocessors: in the forward pass, in the classifier, and in all but the last
-    # micro-batch, unless every one sends.
+    # but not with --exact-sum, whose bits are those of one rank. Where no gradient travels,
+    # products have all multiprocessors: in the forward pass, in the classifier, and in all but the
+    # last micro-batch, unless every one sends.
     products() { grep -o '"product":"[^"]*' "$dir/$1/latest/tune.json" | grep -v attention; }
     same "backward products that are measured beside messages and without" \
         "$(products once | grep ' beside ' | sed 's/ beside .*//' | sort)" \

@@ -333,7 +333,7 @@ end rank_0_alone_writes
 mpicc -DWITH_MPI -pthread -std=gnu11 -O2 tests/ranks_comm.c -o "$dir/ranks_comm" -lm \
     2> "$dir/stderr" || note "mpicc: $(head -n 1 "$dir/stderr")"
 collectives() {                             # collectives RANKS [NEAR]
-    timeout -k 5 100 mpirun -n "$1" "$dir/ranks_comm" ${2:-} > "$dir/stdout" 2>&1 < /dev/null
+    timeout -k 5 300 mpirun -n "$1" "$dir/ranks_comm" ${2:-} > "$dir/stdout" 2>&1 < /dev/null
     same "status on $1 ranks ${BATCHWISE_HOSTS:-}" $? 0
     grep -v '^ok ' "$dir/stdout" > "$dir/other" && note "$1 ranks: $(head -n 1 "$dir/other")"
     same "tests passed on $1 ranks ${BATCHWISE_HOSTS:-}" "$(grep -c '^ok ' "$dir/stdout")" \
