@@ -311,20 +311,21 @@ the_recipe_runs_from_end_to_end() {
         status=$?
         [ $status = 0 ] || note "status $status of $1: $(tail -n 1 "$dir/stderr")"
     }
-    recipe whole 60
-    recipe parts 45
-    recipe parts 60                                # --resume is the script's
-    same_files whole parts
-    same "HellaSwag" "$(values hellaswag step "$dir/parts" | sort -nu | xargs)" "20 40 45 60"
-    for run in whole parts; do
+    recipe recipe_whole 60
+    recipe recipe_parts 45
+    recipe recipe_parts 60                         # --resume is the script's
+    same_files recipe_whole recipe_parts
+    same "HellaSwag" "$(values hellaswag step "$dir/recipe_parts" | sort -nu | xargs)" "20 40 45 60"
+    for run in recipe_whole recipe_parts; do
         same "ranks of $run" "$(last start ranks $run)" 2
         [ -s "$dir/$run/loss.png" ] || note "$run draws no curve"
     done
-    same "resumed" "$(values resume step "$dir/parts")" 45
-    same "skipped" "$(values skip step "$dir/parts")" "$(values skip step "$dir/whole")"
-    [ -n "$(last skip step whole)" ] || note "nothing is skipped: this test shows little"
-    echo "    skipped: $(values skip step "$dir/whole" | xargs)"
-    same "val_loss" "$(last eval val_loss parts)" "$(last eval val_loss whole)"
+    same "resumed" "$(values resume step "$dir/recipe_parts")" 45
+    same "skipped" "$(values skip step "$dir/recipe_parts")" \
+        "$(values skip step "$dir/recipe_whole")"
+    [ -n "$(last skip step recipe_whole)" ] || note "nothing is skipped: this test shows little"
+    echo "    skipped: $(values skip step "$dir/recipe_whole" | xargs)"
+    same "val_loss" "$(last eval val_loss recipe_parts)" "$(last eval val_loss recipe_whole)"
 }
 
 emulated_ranks_refuse_in_one_line() {
