@@ -298,12 +298,12 @@ the_recipe_runs_from_end_to_end() {
     printf '#!/bin/sh\n' > "$dir/tools/make" && chmod +x "$dir/tools/make"
     printf '#!/bin/sh\necho loss > "$3"\n' > "$tree/scripts/plot.py"
     for i in $(seq 1000); do echo "the cat sat on the mat, and the rat on the hat"; done \
-        > "$dir/good"
-    for i in $(seq 160); do echo $((i * i * 7919 % 100003)); done > "$dir/noise"
-    "$prepare" text "$dir/noise" "$dir/good" --out "$dir/text" > "$dir/stdout"
+        > "$tree/good"
+    for i in $(seq 160); do echo $((i * i * 7919 % 100003)); done > "$tree/noise"
+    "$prepare" text "$tree/noise" "$tree/good" --out "$tree/text" > "$dir/stdout"
     recipe() {                              # recipe RUN STEPS
         (cd "$tree" && PATH=$dir/tools:$PATH timeout -k 5 100 scripts/train.sh d12 --gpus 2 \
-            --data "$dir/text" --layers 1 --heads 1 --channels 16 --seq-len 8 --micro-batch 2 \
+            --data "$tree/text" --layers 1 --heads 1 --channels 16 --seq-len 8 --micro-batch 2 \
             --batch-tokens 32 --steps "$2" --warmup-tokens 64 --lr-schedule constant \
             --eval-tokens 16 --eval-every 20 --hellaswag "$examples" --hellaswag-every 20 \
             --skip-outliers 2 --lr 3e-2 --save-every 10 --threads 1 --out "$dir/$1") \
