@@ -36,10 +36,21 @@ def count(value):
     return isinstance(value, int) and number(value) and 0 <= value < 2**63
 
 
+def cleaned(value):
+    """The value as JSON and UTF-8 hold it: without NaN, infinity and halves of characters."""
+    if isinstance(value, dict):
+        return {cleaned(key): cleaned(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [cleaned(item) for item in value]
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return value if not isinstance(value, float) or number(value) else None
+
+
 def parsed(line):
-    """The event of a line of bytes, or None. null or NaN stands for a number that is not known."""
+    """The event of a line of bytes, or None. null stands for a number that is not known."""
     try:
-        event = json.loads(line.decode("utf-8-sig", "replace"), parse_constant=lambda _: None)
+        event = cleaned(json.loads(line.decode("utf-8-sig", "replace")))
     except (ValueError, RecursionError):
         return None
     if not isinstance(event, dict) or not isinstance(event.get("event"), str):

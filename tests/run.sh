@@ -14,8 +14,8 @@ export OMP_WAIT_POLICY=passive      # tests share a machine with other work
 # These measure time, so nothing runs beside them.
 alone=" test_bench.sh test_lab_ranks.py "
 # These take longest, so they come first: nothing then waits for one that began last.
-longest=" test_exercises.py test_cuda_ranks.sh test_portability.sh test_ladders.py "
-longest+="test_cuda_build.sh test_ranks.sh test_cuda.sh test_lab_tiny.py test_lessons.py "
+longest=" test_exercises.py test_cuda_ranks.sh test_build.sh test_cuda.sh test_profile.sh "
+longest+="test_lab_tiny.py "
 
 dir=$(mktemp -d) && mkfifo "$dir/ended" && exec 3<> "$dir/ended" || exit 1
 leave() {

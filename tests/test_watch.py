@@ -129,6 +129,15 @@ def test_watch_lines_that_are_none():
             "with all lines like it\n", done.stderr
 
 
+def test_watch_half_a_character_and_nan():
+    run = watch.Run(new_run('{"event":"start","a":[NaN,{"b":1e999}]}\n'
+                            '{"event":"start","a":' + 900 * "[" + 900 * "]" + '}\n'
+                            '{"event":"sample","step":1,"text":"a \\ud83d"}\n'))
+    said = watch.news(run, 0, 0)
+    assert run.damaged == 2 and said["begin"]["a"] == [None, {"b": None}], said
+    assert run.events[1]["text"] == "a \ufffd"
+
+
 def test_watch_reads_what_the_trainer_writes():
     """Every line of a log is an event, whatever counts the updates."""
     train, prepare = [os.path.join(ROOT, os.environ.get(key, name)) for key, name in
