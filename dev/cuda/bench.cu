@@ -734,6 +734,33 @@ static void bench_products(Bench *b) {
         CUDA_CHECK(cudaFree(array));
 }
 
+#ifndef PRECISION_FP32
+static void variants_of(Bench *b, const Site *sites, AttentionKernel kernel, int n, Work work,
+                        void (*run)(const Site *)) {
+    Variant *chosen = &b->gpu.tuner->variants[kernel], kept = *chosen;
+    *chosen = { { sites->B, sites->T, b->c.NH, b->c.C / b->c.NH }, 0, true };
+    for (int i = 0; i < n; i++) {
+        chosen->number = i;
+        double s = cold_seconds(b, [&] { for (int l = 0; l < b->c.L; l++) run(&sites[l]); });
+        printf("  attention %-8s %d%s %10.3f %8.1f\n", kernel == FORWARD ? "forward" : "backward", i,
+               i == kept.number && kept.tuned ? " *" : "  ", 1e3 * s,
+               1e-12 * work.flops * b->c.L / s);
+    }
+    *chosen = kept;
+}
+
+// A kernel of attention may run in several variants: each, and the one that the tuner took.
+static void bench_variants(Bench *b, const Site *sites) {
+    int HS = b->c.C / b->c.NH;
+    if (HS % 8 != 0) return;
+    printf("\nattention's variants, all layers: ms a step, TFLOP/s; * taken\n");
+    variants_of(b, sites, FORWARD, variants_count(variants_for(forward_variants, HS)),
+                attention_forward_work(&sites->sizes), attention_forward_run);
+    variants_of(b, sites, BACKWARD, variants_count(variants_for(backward_variants, HS)),
+                attention_backward_work(&sites->sizes), attention_backward_run);
+}
+#endif
+
 static void bench_launchers(Bench *b, int B) {
     if (!bench_open(b, B, RECOMPUTE_NONE)) die("memory: it was there before");
     bench_tune(b);
@@ -745,6 +772,9 @@ static void bench_launchers(Bench *b, int B) {
            "they move\n  %-24s %5s %10s %10s %7s %10s %10s\n", B, "", "calls", "ms", "floor",
            "ratio", "MB", "GB/s");
     bench_parts(b, sites, step);
+#ifndef PRECISION_FP32
+    bench_variants(b, sites);
+#endif
     bench_products(b);
     free(sites);
     model_free(&b->m);
