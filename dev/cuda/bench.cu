@@ -658,7 +658,8 @@ static void epilogue_apart(const ProductKey *k, const Scratch *x, Gpu *g) {
     LAUNCH_CHECK();
 }
 
-// A product with its epilogue, or plain with kernels for it. Weight gradients are added.
+// A product with its epilogue, or plain with kernels for it. Weight gradients are added. A plain
+// product gets no pointers: cuBLASLt refuses those that its epilogue does not read.
 static double product_seconds(Bench *b, const ProductKey *k, bool fused, const Scratch *x) {
     Gpu *g = &b->gpu;
     ProductKey key = *k;
@@ -667,9 +668,10 @@ static double product_seconds(Bench *b, const ProductKey *k, bool fused, const S
     bool residual = key.epilogue == ADD_BIAS_RESIDUAL, adds = k->op_a == CUBLAS_OP_T || residual;
     Operands o = { x->c, x->a, x->b, residual ? x->other : x->c, adds ? 1.0f : 0.0f, x->vector,
                    x->other };
-    product_set_pointers(p, x->vector, x->other);
+    product_set_pointers(p, epilogue_reads_vector(key.epilogue) ? x->vector : NULL,
+                         epilogue_reads_other(key.epilogue) ? x->other : NULL);
     return cold_seconds(b, [&] {
-        product_launch(p, &p->algorithm, &o, g);
+        CUBLAS_CHECK(product_launch(p, &p->algorithm, &o, g));
         if (!fused) epilogue_apart(k, x, g);
     });
 }

@@ -5,6 +5,7 @@
     bench_cuda.py 16 64                           these micro-batches
     bench_cuda.py --against bench_cuda.json       the model and micro-batches in that file (written
                                                   by build/bench_cuda), and the ratio of speeds
+    bench_cuda.py --cudnn 64                      attention by cuDNN, not as PyTorch chooses
     bench_cuda.py --attention                     attention alone: FlashAttention's and cuDNN's
 
 PyTorch runs with its recommended optimizations: torch.compile over model and loss, once for each
@@ -148,6 +149,7 @@ def main():
     parser.add_argument("batches", nargs="*", type=int, metavar="B", help="micro-batches")
     parser.add_argument("--against", metavar="FILE", help="bench_cuda.json of train_gpt2.cu")
     parser.add_argument("--attention", action="store_true", help="attention alone")
+    parser.add_argument("--cudnn", action="store_true", help="attention by cuDNN")
     parser.add_argument("--eager", action="store_true", help="without torch.compile")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda",
                         help="cpu: only to test this script")
@@ -160,6 +162,9 @@ def main():
     if args.against:
         model, ours = read_ours(args.against)
     torch.set_float32_matmul_precision("high")               # TF32
+    if args.cudnn:
+        for kind in "flash", "mem_efficient", "math":
+            getattr(torch.backends.cuda, f"enable_{kind}_sdp")(False)
     T, vocab = model["T"], model["V"]
     cfg = Config(model["L"], model["NH"], model["C"], (vocab + 63) // 64 * 64, T)
     if args.attention:
