@@ -197,8 +197,7 @@ struct Machine {
     float *scratch;                    // (SCRATCH_FLOATS)
     struct Product *products;          // dev/cuda/product.h: the last ones chosen
     int n_products;                    // chosen so far
-    struct Tuner *tuner;               // dev/cuda/tune.h; NULL: the heuristic chooses
-    bool tf32, graphs, tunes;          // --tf32, --graph, not --tune off
+    bool tf32, graphs;                 // --tf32, --graph
     int ranks;
     int beside;                        // multiprocessors for products beside messages; 0: all
     bool messages;                     // travel beside what is launched now
@@ -259,13 +258,6 @@ typedef struct {
     real *x_out;                       // (N,C) the residual stream after the block
 } BlockActs;
 
-// What attention's backward pass needs besides.
-typedef struct {
-    float2 *rows;                      // (B,NH,T) attention_rows'
-    float *dq;                         // (B,NH,T,HS) the gradient of q so far
-    float *sums;                       // (B,3,C) the sums of a sequence's rows of dqkv
-} AttentionScratch;
-
 // A micro-batch, on the CPU or on the GPU. For the embedding's gradient its tokens are sorted: the
 // positions of the w-th distinct token are order[begin[w]] ... order[begin[w+1] - 1].
 typedef struct {
@@ -299,7 +291,7 @@ struct Model {
     float *next_logits, *host_logits;  // (Vp) of the one token that generation asks for
     real *dx, *dx_branch;              // (N,C) gradient of the residual stream, and of a branch
     real *dqkv, *dfc;                  // (N,3C) (N,4C), in the memory of the logits
-    AttentionScratch att;      // most of it behind dqkv
+    float2 *att_rows;                  // (B,NH,T) scratch of attention's backward pass
     Totals *totals;                    // of this rank since clear_grads, on the GPU
     Totals *all_totals, *host_totals;  // (ranks) of all, on the GPU and on the CPU
     const Totals *collected;           // all_totals, or totals where this rank's alone count
@@ -318,13 +310,13 @@ struct Model {
 // c^T = b^T a^T: the operands change places, and nothing is copied.
 //
 // An epilogue is work on a product's result while it is still in registers, where it costs little:
-// a bias, GELU, GELU's gradient. A product that reads dout can also sum its rows, the bias's
-// gradient. cuBLASLt does not have every epilogue for every type and shape. If it lacks one,
-// matmul_fused does nothing and returns false; the layer then runs a plain product and a kernel.
+// a bias, GELU, GELU's gradient. cuBLASLt does not have every epilogue for every type and shape. If
+// it lacks one, matmul_fused does nothing and returns false; the layer then runs a plain product
+// and a kernel. It could also sum the rows of a product, the bias's gradient: three times as slow
+// as a kernel (H200: 1.86 ms against 0.58 and 0.11, for 65,536 tokens of GPT-2 124M).
 //
-// cuBLASLt has many kernels (algorithms) for a product, and a heuristic that ranks them. Before the
-// first update the tuner measures the first 16 of each product of a step, and takes the fastest
-// (dev/cuda/tune.h); so does fused_or_apart between an epilogue and a kernel.
+// cuBLASLt has many kernels (algorithms) for a product, and a heuristic that ranks them: the first
+// runs. On an H200 a step is no faster with the fastest of the first 16, each timed alone.
 
 typedef enum { WRITE, ADD } Mode;      // C = A*B, or C += A*B
 
@@ -334,7 +326,6 @@ typedef enum {
     ADD_BIAS_RESIDUAL,                 // + vector + other (M,N)
     ADD_BIAS_GELU,                     // other (M,N) = A*B + vector; C = gelu(other)
     GELU_GRADIENT,                     // C = A*B * gelu'(other)
-    GELU_BIAS_GRADIENT,                // the same, and vector (N), real = the sum of C's rows
 } EpilogueKind;
 typedef struct { EpilogueKind kind; const void *vector; const real *other; } Epilogue;
 
@@ -344,11 +335,11 @@ typedef struct { const real *data; size_t ld; cublasOperation_t op; } Mat;
 static Mat rows_of(const real *x, size_t ld) { Mat m = { x, ld, CUBLAS_OP_N }; return m; }
 static Mat transpose_of(const real *x, size_t ld) { Mat m = { x, ld, CUBLAS_OP_T }; return m; }
 
-#include "dev/cuda/product.h"          // product_run; fused_or_apart, variant_run
+#include "dev/cuda/product.h"          // product_run
 
 // c (M,N) = a (M,K) * b (K,N), or c += a*b, and what the epilogue does to it. c is real or float,
 // and sums are fp32. Rows must begin at multiples of 16 bytes. False, and nothing done, when
-// cuBLASLt lacks the epilogue here, or is slower with it.
+// cuBLASLt lacks the epilogue here.
 template <class T>
 static bool matmul_fused(T *c, size_t ldc, Mat a, Mat b, Epilogue e, size_t M, size_t N, size_t K,
                          Mode mode, Gpu *g) {
@@ -698,14 +689,10 @@ __global__ void bias_forward_kernel(real *out, const real *bias, const real *ski
 static void linear_residual_forward(real *out, const real *skip, const real *x, const real *w,
                                     const real *b, size_t N, int C, int OC, Gpu *g) {
     Epilogue adds = { skip ? ADD_BIAS_RESIDUAL : ADD_BIAS, b, skip };
-    fused_or_apart(g, [&] {
-        return matmul_fused(out, OC, rows_of(x, C), rows_of(w, OC), adds, N, OC, C, WRITE, g);
-    }, [&] {
-        matmul(out, OC, rows_of(x, C), rows_of(w, OC), N, OC, C, WRITE, g);
-        bias_forward_kernel<<<blocks_for(N*OC, 256*PACK), 256, 0, g->stream>>>(out, b, skip, N*OC,
-                                                                               OC);
-        LAUNCH_CHECK();
-    });
+    if (matmul_fused(out, OC, rows_of(x, C), rows_of(w, OC), adds, N, OC, C, WRITE, g)) return;
+    matmul(out, OC, rows_of(x, C), rows_of(w, OC), N, OC, C, WRITE, g);
+    bias_forward_kernel<<<blocks_for(N*OC, 256*PACK), 256, 0, g->stream>>>(out, b, skip, N*OC, OC);
+    LAUNCH_CHECK();
 }
 
 static void linear_forward(real *out, const real *x, const real *w, const real *b,
@@ -819,20 +806,24 @@ __device__ inline Head head_of(const real *qkv, int T, int C, int NH) {
 // blocks share a multiprocessor (128 threads of at most 255 registers each). A row in shared memory
 // is 16 bytes longer than its channels: so the 8 rows that ldmatrix reads lie in different banks.
 // Loops here have constant bounds, and nvcc unrolls them: registers cannot be indexed.
-enum { WARPS = 4 };
+enum {
+    WARPS = 4,                         // of a block
+    BLOCKS = 2,                        // on a multiprocessor, which limits a thread's registers
+    STAGES = 3,                        // steps in shared memory: one in use, two under way
+};
 
-// How a kernel divides its work: a variant. dev/cuda/variants.cu lists those that there are.
-template <int D_, int M_, int STEP_, int STAGES_, int AT_ONCE_, int BLOCKS_ = 2> struct Tile {
+// How a block divides its work, for heads of up to D channels.
+template <int D_, int M_, int STEP_> struct Tile {
     enum {
         D = D_, M = M_,
         ROWS = 16*M*WARPS,             // that a block owns
         STEP = STEP_,                  // that stream past between two barriers
-        STAGES = STAGES_,              // steps in shared memory: one in use, the others under way
-        AT_ONCE = AT_ONCE_,            // of a step, whose scores are in registers at a time
-        BLOCKS = BLOCKS_,              // on a multiprocessor, which limits a thread's registers
         LENGTH = D + 8,                // of a row in shared memory
     };
 };
+typedef Tile<32, 2, 64> Tile32;
+typedef Tile<64, 2, 64> Tile64;        // GPT-2's heads
+typedef Tile<128, 1, 32> Tile128;
 
 // What a lane holds of two C side by side, 16x16: four elements in each of two rows. If the square
 // begins at (row, column), element i of row `half` stands at (lane_row, lane_column).
@@ -863,13 +854,10 @@ __device__ inline Fragment rounded(const Square &s) {        // as an A
     return f;
 }
 
-// A fragment of 16x16 elements that lie in shared memory in rows of `length`: an A whose rows or
-// columns they are; two B whose columns or rows they are.
+// A fragment of 16x16 elements that lie in shared memory in rows of `length`: an A whose rows they
+// are; two B whose columns or rows they are.
 __device__ inline Fragment load_a(const real *x, int length) {
     return load_matrices<false>(x + lane()%16*length + lane()/16*8);
-}
-__device__ inline Fragment load_a_of_columns(const real *x, int length) {
-    return load_matrices<true>(x + (lane()/16*8 + lane()%8)*length + lane()/8%2*8);
 }
 __device__ inline Fragment load_b_of_columns(const real *x, int length) {
     return load_matrices<false>(x + (lane()/16*8 + lane()%8)*length + lane()/8%2*8);
@@ -1001,15 +989,15 @@ __device__ inline void step_load(int stage, int col, int end, Load load) {
 // block's own rows.
 template <class V, class Load>
 __device__ inline void steps_begin(int begin, int end, Load load) {
-    for (int i = 0; i < V::STAGES - 1; i++) step_load<V>(i, begin + i*V::STEP, end, load);
-    copy_async_wait<V::STAGES - 2>();
+    for (int i = 0; i < STAGES - 1; i++) step_load<V>(i, begin + i*V::STEP, end, load);
+    copy_async_wait<STAGES - 2>();
     __syncthreads();                                         // everybody's copies are there
 }
 
 // Calls body(stage, col) for each step from `begin` to before `end`.
 template <class V, class Load, class Body>
 __device__ inline void steps_pass(int begin, int end, Load load, Body body) {
-    const int LAST = V::STAGES - 1;
+    const int LAST = STAGES - 1;
     for (int col = begin, now = 0; col < end; col += V::STEP, now = now < LAST ? now + 1 : 0) {
         copy_async_wait<LAST - 1>();
         __syncthreads();     // this tile is there, and the last has been read: it may be filled
@@ -1047,11 +1035,6 @@ __device__ inline void attend(SoftmaxState<V> &w, const Fragment q[][V::D/16], c
     accumulate<V>(w.o, s, v_tile);
 }
 
-template <class V>                     // variants.cu: the same for less than a step at a time
-__device__ inline void attend_by_pieces(SoftmaxState<V> &w, const Fragment q[][V::D/16],
-                                        const real *k_tile, const real *v_tile, int col, int row,
-                                        float scale);
-
 // o becomes out, and what backward needs of each query goes to lse (T).
 template <class V>
 __device__ inline void softmax_end(SoftmaxState<V> &w, float *lse, int row, int first, int T,
@@ -1068,11 +1051,11 @@ __device__ inline void softmax_end(SoftmaxState<V> &w, float *lse, int row, int 
 }
 
 template <class V>
-__global__ void __launch_bounds__(32*WARPS, V::BLOCKS)
+__global__ void __launch_bounds__(32*WARPS, BLOCKS)
 attention_forward_kernel(real *out, float *lse, const real *qkv, int T, int first, int C, int NH) {
     const int TILE = V::STEP*V::LENGTH;
     extern __shared__ __align__(16) real shared[];      // (ROWS,LENGTH), 2 x STAGES (STEP,LENGTH)
-    real *k_tiles = shared + V::ROWS*V::LENGTH, *v_tiles = k_tiles + V::STAGES*TILE;
+    real *k_tiles = shared + V::ROWS*V::LENGTH, *v_tiles = k_tiles + STAGES*TILE;
     Head head = head_of(qkv, T, C, NH);
     int HS = C / NH;
     int row0 = (first/V::ROWS + gridDim.y - 1 - blockIdx.y) * V::ROWS;   // most keys first
@@ -1092,195 +1075,151 @@ attention_forward_kernel(real *out, float *lse, const real *qkv, int T, int firs
     steps_pass<V>(0, end, load, [&](int stage, int col) {
         const real *k_tile = k_tiles + stage*TILE, *v_tile = v_tiles + stage*TILE;
         if (col >= row + 16*V::M) return;                    // nothing in sight of this warp
-        if constexpr (V::AT_ONCE == V::STEP) attend<V>(w, q, k_tile, v_tile, col, row, scale);
-        else attend_by_pieces<V>(w, q, k_tile, v_tile, col, row, scale);
+        attend<V>(w, q, k_tile, v_tile, col, row, scale);
     });
     softmax_end<V>(w, lse + (size_t)this_head()*T, row, first, T, scale);
     own_store<V>(out + row_begin(T, C, NH), C, w.o, 1.0f, own, row, first, T, HS);
 }
 
 // ---- backward ----
-// A block owns a head. Its keys are in shared memory, ROWS at a time, and queries stream past, from
-// the first that sees one of these keys on: dv += p^T dout, dk += ds^T q, and dq += ds k. dk and dv
-// stay in registers. dq waits in memory, in fp32, for the next keys: one thread adds to it, in the
-// order of the keys, so every run has the same bits.
+// Two kernels: one with a block for ROWS keys, which sums dk and dv, one with a block for ROWS
+// queries, which sums dq. Both compute p and ds, seven products in all where five would do: but all
+// sums stay in registers, and no block waits for another or adds to what another wrote.
 
-template <class V> struct BackwardTiles {
-    real k[V::ROWS][V::LENGTH], v[V::ROWS][V::LENGTH];
-    real q[V::STAGES][V::STEP][V::LENGTH], d_o[V::STAGES][V::STEP][V::LENGTH];
-    real ds[V::ROWS][V::STEP + 8];               // a key a row, a query a column
-    float2 of_query[V::STAGES][V::STEP];         // attention_rows'
-    float sums[3][WARPS][V::D];                  // of the rows of dq, dk and dv
-};
-
-template <class V> struct Keys {                 // a warp's own, and what they get
-    Fragment k[V::M][V::D/16], v[V::M][V::D/16];
-    Square dk[V::M][V::D/16], dv[V::M][V::D/16];
-};
-
-// A step's queries, from `col` on, meet the warp's keys, from `row` on. ds also goes to own_ds.
+// A block owns ROWS keys of one head, and queries stream past, from the first that sees a key on:
+// dv += p^T dout, dk += ds^T q. Rows of p and ds are keys here, and columns are queries.
 template <class V>
-__device__ inline void keys_step(Keys<V> &keys, real (*own_ds)[V::STEP + 8],
-                                 const BackwardTiles<V> &s, int stage, int col, int row,
-                                 float scale) {
-    const int M = V::M, N = V::AT_ONCE/16;
-    int unseen = max(row - col, 0);                          // queries before the warp's keys
-    #pragma unroll 1
-    for (int c = unseen; c < V::STEP; c += 16*N) {
-        const real *q_tile = s.q[stage][c], *dout_tile = s.d_o[stage][c];
-        const float2 *of_query = s.of_query[stage] + c;
-        int ahead = lane_column(col + c, 0) - lane_row(row, 0);          // of query over key
-        Square p[N][M], ds[N][M];
-        scores<V>(p, keys.k, q_tile);
-        scores<V>(ds, keys.v, dout_tile);
-        each_element<N, M>([&](int n, int m, int half, int i) {
-            float &x = p[n][m].at(half, i), lse = of_query[lane_column(16*n, i)].x;
-            bool seen = ahead + 16*n + i/2*8 + i%2 >= 16*m + 8*half;
-            x = seen ? exp2_fast(x*scale - lse) : 0.0f;
-        });
-        accumulate<V>(keys.dv, p, dout_tile);
-        each_element<N, M>([&](int n, int m, int half, int i) {
-            float &x = ds[n][m].at(half, i), d = of_query[lane_column(16*n, i)].y;
-            x = p[n][m].at(half, i) * (x - d);
-        });
-        each_element<N, M>([&](int n, int m, int half, int i) {
-            real *to = &own_ds[lane_row(16*m, half)][lane_column(c + 16*n, i)];
-            float x = ds[n][m].at(half, i), next = ds[n][m].at(half, i | 1);
-            if (i % 2 == 0) *(__nv_bfloat162 *)to = __floats2bfloat162_rn(x, next);
-        });
-        accumulate<V>(keys.dk, ds, q_tile);
-    }
-}
-
-// Stores ROWS rows of a tile to rows `row` ... of x, as far as they are there.
-template <class V, int ROWS>
-__device__ inline void tile_store(real *x, const real (*tile)[V::LENGTH], unsigned ld, int row,
-                                  int T, int HS) {
-    const int CHUNKS = V::D/8, AT_ONCE = 32*WARPS / CHUNKS;
-    int c = threadIdx.x % CHUNKS * 8;
-    #pragma unroll 1
-    for (int r = threadIdx.x / CHUNKS; r < ROWS; r += AT_ONCE)
-        if (row + r < T && c < HS)
-            *(Packed<real> *)(x + ((row + r)*ld + c)) = *(const Packed<real> *)(tile[r] + c);
-}
-
-// The warp's row of sums += the sums of its rows of a tile. Rows past the last are 0.
-template <class V, int ROWS>
-__device__ inline void tile_sum(float (*sums)[V::D], const real (*tile)[V::LENGTH]) {
-    const int CHUNKS = V::D/8, AT_ONCE = 32*WARPS / CHUNKS;
-    int c = threadIdx.x % CHUNKS * 8;
-    float v[8], sum[8] = {0};
-    #pragma unroll 1
-    for (int r = threadIdx.x / CHUNKS; r < ROWS; r += AT_ONCE) {
-        load(v, tile[r] + c);
-        for (int k = 0; k < 8; k++) sum[k] += v[k];
-    }
-    for (int k = 0; k < 8; k++) {
-        for (int i = CHUNKS; i < 32; i *= 2) sum[k] += __shfl_xor_sync(~0u, sum[k], i);
-        if (lane() < CHUNKS) sums[warp_in_block()][c + k] += sum[k];
-    }
-}
-
-// dq (T,HS) of a step's queries, from `col` on, += ds k over the keys from key0 on. A warp has half
-// of the queries and half of the channels. When no more keys come, dq goes to out, rows of ld.
-template <class V>
-__device__ inline void queries_step(real *out, unsigned ld, float *dq, BackwardTiles<V> &s,
-                                    int stage, int col, int key0, int warp, int T, int HS,
-                                    float scale) {
-    const int M = V::STEP/32, N = V::D/32;
-    static_assert(M == V::M, "a warp's queries see whole warps' keys, and no others");
-    int query = warp/2 * 16*M, channel = warp%2 * 16*N;
-    int seen = min(col + query + 16*M - key0, V::ROWS);      // keys
-    Square o[M][N] = {};
-    auto each_pair = [&](auto body) {            // of neighbours: row of the tile, column, the two
-        each_element<N, M>([&](int n, int m, int half, int i) {
-            unsigned r = lane_row(query + 16*m, half), c = lane_column(channel + 16*n, i);
-            if (i % 2 == 0) body(r, c, &o[m][n].at(half, i));
-        });
-    };
-    if (key0 > 0)
-        each_pair([&](unsigned r, unsigned c, float *pair) {
-            if (col + r >= (unsigned)T || c >= (unsigned)HS) return;
-            float2 before = *(const float2 *)(dq + ((col + r)*HS + c));
-            pair[0] = before.x, pair[1] = before.y;
-        });
-    const real *column = &s.ds[0][query];
-    #pragma unroll 1
-    for (int key = 0; key < seen; key += 16, column += 16*(V::STEP + 8)) {
-        Fragment ds[M];
-        for (int m = 0; m < M; m++) ds[m] = load_a_of_columns(column + 16*m, V::STEP + 8);
-        for (int n = 0; n < N; n++) {
-            Fragment k = load_b_of_rows(&s.k[key][channel + 16*n], V::LENGTH);
-            for (int m = 0; m < M; m++) {
-                mma(o[m][n].c[0], ds[m], k.x);
-                mma(o[m][n].c[1], ds[m], k.x + 2);
-            }
-        }
-    }
-    if (col >= key0 + V::ROWS)                   // later keys are seen, too
-        return each_pair([&](unsigned r, unsigned c, float *pair) {
-            float *to = dq + ((col + r)*HS + c);
-            if (col + r >= (unsigned)T || c >= (unsigned)HS) return;
-            *(float2 *)to = make_float2(pair[0], pair[1]);
-        });
-    each_pair([&](unsigned r, unsigned c, float *pair) {     // q has been read
-        *(__nv_bfloat162 *)&s.q[stage][r][c] = __floats2bfloat162_rn(pair[0]*scale, pair[1]*scale);
-    });
-    __syncthreads();                                         // the rows are whole
-    tile_sum<V, V::STEP>(s.sums[0], s.q[stage]);
-    tile_store<V, V::STEP>(out, s.q[stage], ld, col, T, HS);
-}
-
-template <class V>
-__global__ void __launch_bounds__(32*WARPS, V::BLOCKS)
-attention_backward_kernel(real *dqkv, float *dq, float *sums, const float2 *rows, const real *dout,
-                          const real *qkv, int T, int C, int NH) {
-    extern __shared__ __align__(16) real shared[];
-    BackwardTiles<V> &s = *(BackwardTiles<V> *)shared;
+__global__ void __launch_bounds__(32*WARPS, BLOCKS)
+attention_dk_dv_kernel(real *dqkv, const float2 *rows, const real *dout,
+                       const real *qkv, int T, int C, int NH) {
+    const int M = V::M, TILE = V::STEP*V::LENGTH;
+    extern __shared__ __align__(16) real shared[];    // 2 (ROWS,LENGTH), STAGES (2 TILE, STEP rows)
+    real *q_tiles = shared + 2*V::ROWS*V::LENGTH, *dout_tiles = q_tiles + STAGES*TILE;
+    float2 *row_tiles = (float2 *)(dout_tiles + STAGES*TILE);
     Head head = head_of(qkv, T, C, NH);
     const real *d_o = dout + row_begin(T, C, NH);
-    int HS = C / NH;
-    dq += (size_t)this_head()*T*HS, rows += this_head()*T;
-    sums += (size_t)(this_head() / NH)*3*C + this_head() % NH * HS;
-    int warp = __shfl_sync(~0u, warp_in_block(), 0), own = warp*16*V::M;     // lanes agree on them
-    float scale = LOG2_E / sqrtf((float)HS), d_scale = scale * LN_2;
-    for (int i = threadIdx.x; i < 3*WARPS*V::D; i += 32*WARPS) ((float *)s.sums)[i] = 0.0f;
+    int HS = C / NH, row0 = blockIdx.y*V::ROWS;              // those with most queries first
+    int warp = __shfl_sync(~0u, warp_in_block(), 0);         // so nvcc knows that lanes agree on it
+    int row = row0 + warp*16*M;
+    real *own = shared + (row - row0)*V::LENGTH;
+    float scale = LOG2_E / sqrtf((float)HS);
+    rows += (size_t)this_head()*T;
     auto load = [&](int stage, int col) {
-        int i = thread_x_again(), t = min(col + i, T - 1);
-        tile_load<V, V::STEP>(s.q[stage][0], head.q, head.ld, col, T, HS);
-        tile_load<V, V::STEP>(s.d_o[stage][0], d_o, C, col, T, HS);
-        if (i < V::STEP) copy_async<8>(s.of_query[stage] + i, rows + t, t == col + i);
+        int i = threadIdx.x, t = col + i;
+        tile_load<V, V::STEP>(q_tiles + stage*TILE, head.q, head.ld, col, T, HS);
+        tile_load<V, V::STEP>(dout_tiles + stage*TILE, d_o, C, col, T, HS);
+        if (i < V::STEP) copy_async<8>(row_tiles + stage*V::STEP + i, rows + min(t, T - 1), t < T);
     };
-    for (int key0 = 0; key0 < T; key0 += V::ROWS) {
-        tile_load<V, V::ROWS>(s.k[0], head.k, head.ld, key0, T, HS);
-        tile_load<V, V::ROWS>(s.v[0], head.v, head.ld, key0, T, HS);
-        steps_begin<V>(key0, T, load);
-        Keys<V> keys = {};
-        own_load<V>(keys.k, s.k[own]);
-        own_load<V>(keys.v, s.v[own]);
-        steps_pass<V>(key0, T, load, [&](int stage, int col) {
-            keys_step<V>(keys, s.ds + own, s, stage, col, key0 + own, scale);
-            __syncthreads();                     // ds of all warps is there
-            queries_step<V>(dqkv + (head.q - qkv), 3*C, dq, s, stage, col, key0, warp, T, HS,
-                            d_scale);
-        });
-        __syncthreads();                         // k has been read: results pass through its tile
-        real *dk = dqkv + (head.k - qkv), *dv = dqkv + (head.v - qkv);
-        own_store<V>(dk, head.ld, keys.dk, d_scale, s.k[own], key0 + own, 0, T, HS);
-        own_store<V>(dv, head.ld, keys.dv, 1.0f, s.v[own], key0 + own, 0, T, HS);
-        __syncthreads();                         // the rows are whole
-        tile_sum<V, V::ROWS>(s.sums[1], s.k);
-        tile_sum<V, V::ROWS>(s.sums[2], s.v);
-        __syncthreads();                         // they have been read: the next keys may come
-    }
-    for (int i = threadIdx.x; i < 3*HS; i += 32*WARPS) {
-        float (*of)[V::D] = s.sums[i / HS], sum = of[0][i % HS];
-        for (int w = 1; w < WARPS; w++) sum += of[w][i % HS];
-        sums[i / HS * C + i % HS] = sum;
-    }
+    tile_load<V, V::ROWS>(shared, head.k, head.ld, row0, T, HS);
+    tile_load<V, V::ROWS>(shared + V::ROWS*V::LENGTH, head.v, head.ld, row0, T, HS);
+    steps_begin<V>(row0, T, load);
+    Fragment k[M][V::D/16], v[M][V::D/16];
+    own_load<V>(k, own);
+    own_load<V>(v, own + V::ROWS*V::LENGTH);
+    Square dk[M][V::D/16] = {}, dv[M][V::D/16] = {};
+    steps_pass<V>(row0, T, load, [&](int stage, int col) {
+        for (int c = max(row - col, 0); c < V::STEP; c += 16) {      // no query before its keys
+            int at = stage*V::STEP + c;
+            const real *q_tile = q_tiles + at*V::LENGTH, *dout_tile = dout_tiles + at*V::LENGTH;
+            const float2 *of_query = row_tiles + at;
+            Square p[1][M], ds[1][M];
+            scores<V>(p, k, q_tile);
+            each_element<1, M>([&](int n, int m, int half, int i) {
+                float &x = p[n][m].at(half, i), lse = of_query[lane_column(0, i)].x;
+                bool seen = lane_column(col + c, i) >= lane_row(row + 16*m, half);
+                x = seen ? exp2_fast(x*scale - lse) : 0.0f;
+            });
+            accumulate<V>(dv, p, dout_tile);
+            scores<V>(ds, v, dout_tile);
+            each_element<1, M>([&](int n, int m, int half, int i) {
+                float &x = ds[n][m].at(half, i), d = of_query[lane_column(0, i)].y;
+                x = p[n][m].at(half, i) * (x - d);
+            });
+            accumulate<V>(dk, ds, q_tile);
+        }
+    });
+    own_store<V>(dqkv + (head.k - qkv), head.ld, dk, scale * LN_2, own, row, 0, T, HS);
+    own_store<V>(dqkv + (head.v - qkv), head.ld, dv, 1.0f, own + V::ROWS*V::LENGTH, row, 0, T, HS);
 }
 
-#include "dev/cuda/variants.cu"         // attention_tiles
+// The other way round: a block owns ROWS queries, and keys stream past, up to the last that a query
+// sees: dq += ds k. Rows of p and ds are queries, and what is needed of a query stays in registers.
+template <class V>
+__global__ void __launch_bounds__(32*WARPS, BLOCKS)
+attention_dq_kernel(real *dqkv, const float2 *rows, const real *dout,
+                    const real *qkv, int T, int C, int NH) {
+    const int M = V::M, TILE = V::STEP*V::LENGTH;
+    extern __shared__ __align__(16) real shared[];           // 2 (ROWS,LENGTH), STAGES (2 TILE)
+    real *k_tiles = shared + 2*V::ROWS*V::LENGTH, *v_tiles = k_tiles + STAGES*TILE;
+    Head head = head_of(qkv, T, C, NH);
+    int HS = C / NH, row0 = (gridDim.y - 1 - blockIdx.y) * V::ROWS;      // most keys first
+    int warp = __shfl_sync(~0u, warp_in_block(), 0);
+    int row = row0 + warp*16*M, end = min(row0 + V::ROWS, T);
+    real *own = shared + (row - row0)*V::LENGTH;
+    float scale = LOG2_E / sqrtf((float)HS);
+    float2 of_query[M][2];
+    rows += (size_t)this_head()*T;
+    auto load = [&](int stage, int col) {
+        tile_load<V, V::STEP>(k_tiles + stage*TILE, head.k, head.ld, col, T, HS);
+        tile_load<V, V::STEP>(v_tiles + stage*TILE, head.v, head.ld, col, T, HS);
+    };
+    tile_load<V, V::ROWS>(shared, head.q, head.ld, row0, T, HS);
+    tile_load<V, V::ROWS>(shared + V::ROWS*V::LENGTH, dout + row_begin(T, C, NH), C, row0, T, HS);
+    for (int i = 0; i < 2*M; i++)
+        of_query[i/2][i%2] = rows[min(lane_row(row + 16*(i/2), i%2), T - 1)];
+    steps_begin<V>(0, end, load);
+    Fragment q[M][V::D/16], d_o[M][V::D/16];
+    own_load<V>(q, own);
+    own_load<V>(d_o, own + V::ROWS*V::LENGTH);
+    Square dq[M][V::D/16] = {};
+    steps_pass<V>(0, end, load, [&](int stage, int col) {
+        int seen = min(row + 16*M - col, V::STEP);           // columns up to the warp's last query
+        for (int c = 0; c < seen; c += 16) {
+            const real *k_tile = k_tiles + stage*TILE + c*V::LENGTH;
+            Square p[1][M], ds[1][M];
+            scores<V>(p, q, k_tile);
+            each_element<1, M>([&](int n, int m, int half, int i) {
+                float &x = p[n][m].at(half, i);
+                bool seen = lane_column(col + c, i) <= lane_row(row + 16*m, half);
+                x = seen ? exp2_fast(x*scale - of_query[m][half].x) : 0.0f;
+            });
+            scores<V>(ds, d_o, v_tiles + stage*TILE + c*V::LENGTH);
+            each_element<1, M>([&](int n, int m, int half, int i) {
+                float &x = ds[n][m].at(half, i);
+                x = p[n][m].at(half, i) * (x - of_query[m][half].y);
+            });
+            accumulate<V>(dq, ds, k_tile);
+        }
+    });
+    own_store<V>(dqkv + (head.q - qkv), head.ld, dq, scale * LN_2, own, row, 0, T, HS);
+}
+
+// ---- launchers, by the size of a head ----
+
+template <class V>
+static void attention_forward_tiles(real *out, float *lse, const real *qkv,
+                                    int B, int T, int first, int C, int NH, cudaStream_t stream) {
+    dim3 blocks = heads_grid(B, T, NH, C/NH, blocks_for(T, V::ROWS) - first/V::ROWS);
+    size_t bytes = (V::ROWS + 2*STAGES*V::STEP) * V::LENGTH * sizeof(real);
+    allow_shared(attention_forward_kernel<V>, bytes);
+    attention_forward_kernel<V><<<blocks, 32*WARPS, bytes, stream>>>(out, lse, qkv, T, first, C,
+                                                                     NH);
+    LAUNCH_CHECK();
+}
+
+template <class V>
+static void attention_backward_tiles(real *dqkv, const float2 *rows, const real *dout,
+                                     const real *qkv, int B, int T, int C, int NH,
+                                     cudaStream_t stream) {
+    size_t tiles = 2*(V::ROWS + STAGES*V::STEP) * V::LENGTH * sizeof(real);
+    dim3 blocks = heads_grid(B, T, NH, C/NH, blocks_for(T, V::ROWS));
+    for (auto *kernel : { attention_dq_kernel<V>, attention_dk_dv_kernel<V> }) {
+        size_t bytes = tiles + STAGES*V::STEP * sizeof(float2);
+        allow_shared(kernel, bytes);
+        kernel<<<blocks, 32*WARPS, bytes, stream>>>(dqkv, rows, dout, qkv, T, C, NH);
+        LAUNCH_CHECK();
+    }
+}
 #endif
 
 // In generation the key/value cache holds `past` earlier tokens (else 0): a sequence of out, qkv
@@ -1291,29 +1230,29 @@ static void attention_forward(real *out, float *lse, const real *qkv,
     out -= (size_t)past*C, qkv -= (size_t)past*3*C, lse -= past, T += past;
 #ifndef PRECISION_FP32
     if (C/NH % 8 == 0 && T - first > 1) {        // rows are copied by 8 channels
-        attention_tiles(forward_variants, FORWARD, { B, T, NH, C/NH }, g,
-                        out, lse, qkv, B, T, first, C, NH, g->stream);
-        return;
+        auto *tiles = C/NH <= 32 ? attention_forward_tiles<Tile32>
+                    : C/NH <= 64 ? attention_forward_tiles<Tile64>
+                                 : attention_forward_tiles<Tile128>;
+        return tiles(out, lse, qkv, B, T, first, C, NH, g->stream);
     }
 #endif
     attention_forward_plain(out, lse, qkv, B, T, first, C, NH, g->stream);
 }
 
-// Also db += the sum of dqkv's rows, the gradient of qkv's bias.   db (3C)
-static void attention_backward(real *dqkv, float *db, AttentionScratch x, const real *dout,
+// Also db += the sum of dqkv's rows, the gradient of qkv's bias.
+//   db (3C)   rows (B,NH,T): scratch
+static void attention_backward(real *dqkv, float *db, float2 *rows, const real *dout,
                                const real *qkv, const real *out, const float *lse, int B, int T,
                                int C, int NH, Gpu *g) {
-    bool summed = false;
-    attention_rows(x.rows, dout, out, lse, B, T, C, NH, g->stream);
+    auto *backward = attention_backward_plain;
 #ifndef PRECISION_FP32
-    if (C/NH % 8 == 0)
-        attention_tiles(backward_variants, BACKWARD, { B, T, NH, C/NH }, g,
-                        dqkv, x, &summed, dout, qkv, B, T, C, NH, g->stream);
-    else
+    if (C/NH % 8 == 0) backward = C/NH <= 32 ? attention_backward_tiles<Tile32>
+                                : C/NH <= 64 ? attention_backward_tiles<Tile64>
+                                             : attention_backward_tiles<Tile128>;
 #endif
-    attention_backward_plain(dqkv, x.rows, dout, qkv, B, T, C, NH, g->stream);
-    if (summed) column_sums_add({ db, db + C, db + 2*C }, 3, x.sums, B, C, g->stream);
-    else bias_backward(db, dqkv, (size_t)B*T, 3*C, g);
+    attention_rows(rows, dout, out, lse, B, T, C, NH, g->stream);
+    backward(dqkv, rows, dout, qkv, B, T, C, NH, g->stream);
+    bias_backward(db, dqkv, (size_t)B*T, 3*C, g);
 }
 
 // ---- GELU: x/2 (1 + tanh u) with u = sqrt(2/pi) (x + 0.044715 x^3) ----
@@ -1366,33 +1305,25 @@ static void gelu_backward(real *dx, const real *dout, const real *x, size_t n,
 static void linear_gelu_forward(real *out, real *pre, const real *x, const real *w, const real *b,
                                 size_t N, int C, int OC, Gpu *g) {
     Epilogue gelu = { ADD_BIAS_GELU, b, pre };
-    fused_or_apart(g, [&] {
-        return matmul_fused(out, OC, rows_of(x, C), rows_of(w, OC), gelu, N, OC, C, WRITE, g);
-    }, [&] {
-        linear_forward(pre, x, w, b, N, C, OC, g);
-        gelu_forward(out, pre, N*OC, g->stream);
-    });
+    if (matmul_fused(out, OC, rows_of(x, C), rows_of(w, OC), gelu, N, OC, C, WRITE, g)) return;
+    linear_forward(pre, x, w, b, N, C, OC, g);
+    gelu_forward(out, pre, N*OC, g->stream);
 }
 
 // dpre = dout w^T * gelu'(pre); db_pre += the sum of its rows, the gradient of the bias in pre.
+// cuBLASLt's epilogue computes gelu' to 1 in 10,000 (H200): enough for bf16, not for fp32.
 //   dpre, pre (N,C)   db_pre (C)
 static void gelu_linear_backward_data(real *dpre, float *db_pre, const real *dout, const real *pre,
                                       const real *w, size_t N, int C, int OC, Gpu *g) {
-    Epilogue gelu = { GELU_GRADIENT, NULL, pre }, bias = { GELU_BIAS_GRADIENT, g->scratch, pre };
+    Epilogue gelu = { GELU_GRADIENT, NULL, pre };
     Mat d = rows_of(dout, OC), wt = transpose_of(w, OC);
-    fused_or_apart(g, [&] {
-        if (!matmul_fused(dpre, C, d, wt, bias, N, C, OC, WRITE, g)) return false;
-        column_sums_add({ db_pre }, 1, (real *)g->scratch, 1, C, g->stream);   // rounded to real
-        return true;
-    }, [&] {
-        fused_or_apart(g, [&] {
-            return matmul_fused(dpre, C, d, wt, gelu, N, C, OC, WRITE, g);
-        }, [&] {
-            matmul(dpre, C, d, wt, N, C, OC, WRITE, g);
-            gelu_backward(dpre, dpre, pre, N*C, g->stream);
-        });
-        bias_backward(db_pre, dpre, N, C, g);
-    });
+    bool fused = sizeof(real) < sizeof(float)
+              && matmul_fused(dpre, C, d, wt, gelu, N, C, OC, WRITE, g);
+    if (!fused) {
+        matmul(dpre, C, d, wt, N, C, OC, WRITE, g);
+        gelu_backward(dpre, dpre, pre, N*C, g->stream);
+    }
+    bias_backward(db_pre, dpre, N, C, g);
 }
 
 // Backward of out = gelu(pre) w + b: linear_backward, whose dx is dpre.   x = gelu(pre)
@@ -1682,7 +1613,7 @@ static void block_backward(Model *m, Block<real> w, Block<float> d, BlockActs a,
     layernorm_backward(dx, d.ln2_gain, d.ln2_bias, d.mlp_proj_b, dx, dln2, a.x_mid, a.ln2_mean,
                        a.ln2_rstd, w.ln2_gain, N, C, g);
     linear_backward(datt, d.att_proj_w, dx, a.att, w.att_proj_w, N, C, C, g);
-    attention_backward(dqkv, d.qkv_b, m->att, datt, a.qkv, a.att, a.att_lse, B, T, C, m->c.NH, g);
+    attention_backward(dqkv, d.qkv_b, m->att_rows, datt, a.qkv, a.att, a.att_lse, B, T, C, m->c.NH, g);
     linear_backward(dln1, d.qkv_w, dqkv, a.ln1, w.qkv_w, N, C, 3*C, g);
     layernorm_backward(dx, d.ln1_gain, d.ln1_bias, d.att_proj_b, dx, dln1, a.x, a.ln1_mean,
                        a.ln1_rstd, w.ln1_gain, N, C, g);
@@ -2124,22 +2055,19 @@ static void model_carve_backward(Model *m, Memory *mem) {
     m->logit_rows = logits_chunk_rows(N, Vp, C, sizeof(real), m->spec.multiprocessors);
     if (group->size > 1) m->logit_rows = min_size(m->logit_rows, xent_shared_rows(group));
     size_t Cn = tp_channels(group), reals = m->logit_rows*Vp;
-    size_t sums = (N + 3*(size_t)m->spec.B)*Cn * sizeof(float) / sizeof(real);       // attention's
-    size_t branches = trains ? 3*N*Cn + sums : 0;            // which lie behind dqkv; dfc is smaller
+    size_t branches = trains ? 4*N*Cn : 0;                   // dfc; dqkv is smaller
     size_t bucket = gpt2_largest_bucket(&m->padded) * sizeof(float) / sizeof(real);
     size_t ranks = m->zero.size * group->size;
     if (reals < branches) reals = branches;
     if (reals < bucket && ranks > 1) reals = bucket;
     carve(&m->logits, mem, MEM_LOGITS, reals);
     m->dfc = m->dqkv = m->logits;
-    m->att.dq = (float *)(m->dqkv + 3*N*Cn);
-    m->att.sums = m->att.dq + N*Cn;
     m->zero.bucket = (float *)m->logits;
     carve(&m->next_logits, mem, MEM_LOGITS, (group->size > 1 ? group->size + 1 : 1) * Vp);
     if (!trains) return;
     carve(&m->dx_branch, mem, MEM_BACKWARD, N*C);
     carve(&m->dx, mem, MEM_BACKWARD, N*C);
-    carve(&m->att.rows, mem, MEM_BACKWARD, N*tp_heads(group));
+    carve(&m->att_rows, mem, MEM_BACKWARD, N*tp_heads(group));
     carve(&m->totals, mem, MEM_REST, 1);
     carve(&m->g_scale, mem, MEM_REST, 1);
     m->all_totals = m->totals;
@@ -2287,7 +2215,6 @@ static double model_optimizer_seconds(Model *m) {
 }
 
 #include "dev/cuda/machine.cu"         // machine_open, machine_show, machine_peak_flops, memory_die
-#include "dev/cuda/tune_run.h"         // run_tune
 
 // =================================================================================================
 // Main

@@ -139,7 +139,7 @@ losses() { grep -o '"loss":[^,]*' "$kept/$1.jsonl"; }
 
 # The same updates as a CUDA graph and launched one by one; and their memory beside --plan's.
 graph() {
-    local flags="$batch --steps $updates --tune $work/choices.json"
+    local flags="$batch --steps $updates"
     nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -l 1 > "$work/used" &
     train graph "$programs/train_gpt2cu" $flags --out "$work/graph" || return 1
     train apart "$programs/train_gpt2cu" $flags --out "$work/apart" --graph off || return 1
@@ -164,10 +164,10 @@ sanitize() {                                # sanitize TOOL
 
 counters() {                                # of one update of one layer
     type ncu || { echo "skipped: needs ncu"; return; }
-    ncu --clock-control none --set basic --section MemoryWorkloadAnalysis --launch-count 10 \
+    ncu --clock-control none --set basic --section MemoryWorkloadAnalysis --launch-count 14 \
         --kernel-name 'regex:^(attention|layernorm_backward|xent)' "$programs/train_gpt2cu" \
         --data "$work/tales" $model --layers 1 $batch --steps 1 --eval-every 0 \
-        --eval-tokens 1024 --tune off --graph off | tee "$work/ncu" && return
+        --eval-tokens 1024 --graph off | tee "$work/ncu" && return
     grep -m 1 '^==ERROR==' "$work/ncu" && echo "skipped: ncu does not work on this machine"
 }
 

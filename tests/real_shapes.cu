@@ -28,8 +28,7 @@ static int epilogues_found() {
     return n;
 }
 
-// The model's linear layers with the heuristic's algorithms; with kernels in place of epilogues;
-// and with the tuner's choices.
+// The model's linear layers with epilogues, and with kernels in place of them.
 static void real_linear(size_t N, int C) {
     products_forget();
     check_linear(N, C, 3*C, 1);                  // qkv
@@ -43,10 +42,7 @@ static void real_linear(size_t N, int C) {
         check_linear_gelu(N, C, 4*C, 2);
     }
     CHECK_MSG(epilogues_found() == 0, "only kernels were to run");
-    printf("    the tuner's choices\n");
-    tune_linear_gelu("", N, C, 4*C);
-    check_linear_gelu(N, C, 4*C, 2);
-    tuning_ends();
+    products_forget();
 }
 
 static void plain_attention(real *out, float *lse, const real *qkv, int B, int T, int C, int NH) {
@@ -149,7 +145,7 @@ static void real_adamw(const Config *c) {
 
 TEST(real_shapes) {
     const char *asked = getenv("REAL_SHAPES"), *text = asked ? asked : REAL_SHAPES;
-    Config c;
+    Config c = {};
     int B, T;
     if (sscanf(text, "%d,%d,%d,%d,%d,%d", &B, &T, &c.L, &c.NH, &c.C, &c.V) != 6) {
         CHECK_MSG(false, "REAL_SHAPES=%s: B,T,L,NH,C,V are expected", text);

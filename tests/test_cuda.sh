@@ -48,12 +48,11 @@ else
     done
     end the_twins_go_on_with_each_others_runs
 
-    # Fresh runs on a GPU may choose other algorithms, which sum in another order.
-    works "$emulated" $whole --steps 8 --tune off --out "$dir/straight"
-    works "$emulated" $whole --steps 4 --tune off --out "$dir/cut"
+    works "$emulated" $whole --steps 8 --out "$dir/straight"
+    works "$emulated" $whole --steps 4 --out "$dir/cut"
     works "$emulated" --resume --steps 8 --out "$dir/cut"
     same_run "$dir/straight" "$dir/cut"
-    works "$emulated" $whole --steps 8 --recompute block --threads 1 --tune off --out "$dir/again"
+    works "$emulated" $whole --steps 8 --recompute block --threads 1 --out "$dir/again"
     same_run "$dir/straight" "$dir/again"
     end a_resumed_run_has_the_bits_of_a_straight_one
 
@@ -104,8 +103,8 @@ else
     end the_twins_measure_the_same_noise
 
     adaptive="$small --micro-batch 1 --batch-schedule adaptive:0.5,32,512 --lr-schedule constant"
-    works "$emulated" $adaptive --tokens 2560 --tune off --out "$dir/grown"
-    works "$emulated" $adaptive --tokens 1280 --tune off --out "$dir/regrown"
+    works "$emulated" $adaptive --tokens 2560 --out "$dir/grown"
+    works "$emulated" $adaptive --tokens 1280 --out "$dir/regrown"
     works "$emulated" --resume --tokens 2560 --out "$dir/regrown"
     same_run "$dir/grown" "$dir/regrown"
     [ "$(logged batch_tokens "$dir/grown" | cut -d' ' -f2 | sort -u | wc -l)" = 2 ] ||
@@ -113,10 +112,10 @@ else
     end a_resumed_batch_goes_on_growing
 
     # Launch by launch; and with a graph, where a copy or a kernel comes as late as it may.
-    works "$emulated" $growing --tune off --out "$dir/graph"
-    works "$emulated" $growing --tune off --graph off --out "$dir/launched"
+    works "$emulated" $growing --out "$dir/graph"
+    works "$emulated" $growing --graph off --out "$dir/launched"
     same_run "$dir/graph" "$dir/launched"
-    works env EMULATOR_STREAMS=late "$emulated" $growing --tune off --out "$dir/late"
+    works env EMULATOR_STREAMS=late "$emulated" $growing --out "$dir/late"
     same_run "$dir/graph" "$dir/late"
     end a_graph_changes_no_bit_of_a_run
 
@@ -180,34 +179,21 @@ linear|/__global__ void column_sums/,/^}/ s/p < parts; p/p < parts - 1; p/
 attention|/void steps_pass/,/^}/ s/__syncthreads();     //
 attention|/void steps_pass/,/^}/ s/copy_async_wait<.*//
 attention|/void steps_pass/,/^}/ s/(now > 0 ? now - 1 : LAST,/(now,/
-attention|/void steps_begin/,/^}/ s/V::STAGES - 2/V::STAGES - 1/
+attention|/void steps_begin/,/^}/ s/STAGES - 2/STAGES - 1/
 attention|s/i) > lane_row(row + 16\*m, half);/i) > lane_row(row + 16*m, half) + 1;/
 attention|s/if (col + 16\*N - 1 <= row) return;/if (col <= row) return;/
 attention|s/return row + 8\*half + lane/return row + 8*(1 - half) + lane/
 attention|s/(lane()\/16\*8 + lane()%8)\*length + lane()\/8%2\*8/lane()%16*length + lane()\/16*8/
 attention|s/s.at(i%2, i\/2\*2), s.at(i%2/s.at(i\/2, i%2*2), s.at(i\/2/
-attention_variants|/void steps_pass/,/^}/ s/wait<LAST - 1>/wait<LAST>/
-attention_variants|/void steps_pass/,/^}/ s/: LAST, col + LAST/: LAST - 1, col + LAST/
-attention_variants|/void step_load/,/^}/ s/    copy_async_commit();  .*/    if (col < end) copy_async_commit();/
-attention_variants dev/cuda/variants.cu|s/scores<V>(s\[(p + 1) % 2\]/scores<V>(s[p % 2]/
-attention_variants dev/cuda/variants.cu|/^attention_dk_dv_kernel/,/^}/ s/max(row - col, 0)/max(row - col + 16, 0)/
-attention_variants dev/cuda/variants.cu|/^attention_dk_dv_kernel/,/^}/ s/i) >= lane_row(/i) > lane_row(/
-attention_variants dev/cuda/variants.cu|/^attention_dq_kernel/,/^}/ s/i) <= lane_row(row + 16\*m, half);/i) <= lane_row(row + 16*m, half) + 1;/
-attention_variants dev/cuda/variants.cu|s/\*summed = false;/*summed = true;/
-attention|/void keys_step/,/^}/ s/i%2 >= 16\*m/i%2 > 16*m/
-attention|/void keys_step/,/^}/ s/accumulate<V>(keys.dv, p,/accumulate<V>(keys.dv, ds,/
-attention|/void keys_step/,/^}/ s/lane_column(c + 16\*n, i)\]/lane_column(c + 16*n, 2 - i)]/
-attention|/void queries_step/,/^}/ s/min(col + query + 16\*M - key0/min(col + query - key0/
-attention|/void queries_step/,/^}/ s/if (key0 > 0)/if (key0 > V::ROWS)/
-attention|/void queries_step/,/^}/ s/if (col >= key0 + V::ROWS)/if (col > key0 + V::ROWS)/
-attention|/void queries_step/,/^}/ s/__syncthreads();  .*//
-attention|/^attention_backward_kernel/,/^}/ s/__syncthreads();  .*ds of all.*//
-attention|/^attention_backward_kernel/,/^}/ s/__syncthreads();  .*k has been.*//
-attention|/^attention_backward_kernel/,/^}/ s/__syncthreads();  .*the rows are.*//
-attention|/^attention_backward_kernel/,/^}/ s/__syncthreads();  .*next keys.*//
-attention|/void tile_sum/,/^}/ s/r < ROWS;/r < ROWS - 1;/
-attention|/void tile_sum/,/^}/ s/i = CHUNKS; i < 32/i = CHUNKS; i < 16/
-attention|/^attention_backward_kernel/,/^}/ s/ sums\[i \/ HS \* C/ sums[(2 - i \/ HS) * C/
+attention|/void steps_pass/,/^}/ s/wait<LAST - 1>/wait<LAST>/
+attention|/void steps_pass/,/^}/ s/: LAST, col + LAST/: LAST - 1, col + LAST/
+attention|/void step_load/,/^}/ s/    copy_async_commit();  .*/    if (col < end) copy_async_commit();/
+attention|/^attention_dk_dv_kernel/,/^}/ s/max(row - col, 0)/max(row - col + 16, 0)/
+attention|/^attention_dk_dv_kernel/,/^}/ s/accumulate<V>(dv, p,/accumulate<V>(dv, ds,/
+attention|/^attention_dk_dv_kernel/,/^}/ s/lane_column(0, i)\].y/lane_column(0, 2 - i)].y/
+attention|/^attention_dq_kernel/,/^}/ s/min(row + 16\*M - col,/min(row - col,/
+attention|/^attention_dk_dv_kernel/,/^}/ s/i) >= lane_row(/i) > lane_row(/
+attention|/^attention_dq_kernel/,/^}/ s/i) <= lane_row(row + 16\*m, half);/i) <= lane_row(row + 16*m, half) + 1;/
 attention|/void own_store/,/^}/ s/row + r < T \&\&/row + r < T - 1 \&\&/
 attention|/void own_store/,/^}/ s/__syncwarp();//
 attention dev/cuda/attention_plain.cu|/attention_backward_plain_kernel/,/^}/ s/__syncwarp();//
@@ -251,38 +237,21 @@ a_graph_changes_no_bit|s/bool whole = .*/bool whole = true;/
 a_graph_changes_no_bit|/static void model_micro_step/,/^}/ s/ || !m->zero.alone//
 a_graph_changes_no_bit|/static void forward_launch/,/^}/ s/    forward_needs(z, 0);/    gpu_wait(m->gpu);\n&/
 a_graph_changes_no_bit dev/cuda/graph.h|s/if (!g->exec) graph_capture(g, stream, work);/if (!g->exec) { graph_capture(g, stream, work); return; }/
-tuner_takes_the_fastest dev/cuda/tune.h|s/|| seconds > TUNER_GAIN \* c->seconds/|| (i > 0 \&\& seconds < c->seconds)/
-tuner_takes_the_fastest dev/cuda/tune.h|s/return INFINITY;/return 0.0;/
-tuner_takes_the_fastest dev/cuda/product.h|s/uint32_t sums = .*/uint32_t sums = CUBLASLT_REDUCTION_SCHEME_MASK;/
-tuner_does_without_epilogues dev/cuda/tune.h|s/->usable = false;/->usable = true;/
+sums_in_place_round_nothing dev/cuda/product.h|s/uint32_t sums = .*/uint32_t sums = CUBLASLT_REDUCTION_SCHEME_MASK;/
 epilogues_that_are_not_there dev/cuda/product.h|s/p->found = status == CUBLAS_STATUS_SUCCESS; .*/CUBLAS_CHECK(status);/
 epilogues_that_are_not_there|s/sum\[k\] += b\[k\] + came\[k\];/sum[k] += b[k];/
 epilogues_that_are_not_there|/void bias_forward_kernel/,/^}/ s/sum\[k\] += b\[k\]/sum[k] += 2*b[k]/
 epilogues_that_are_not_there|s/load(b, bias + i % OC)/load(b, bias + i % PACK)/
 epilogues_that_are_not_there dev/cuda/product.h|/^static bool product_run/,/^}/ s/return p->found;/return true;/
-bias_gradients_are_timed dev/cuda/tune.h|s/p->key.epilogue != GELU_BIAS_GRADIENT \&\& //
-bias_gradients_are_timed|s/(real \*)g->scratch, 1, C/(real *)g->scratch + 1, 1, C/
-bias_gradients_are_timed dev/cuda/product.h|s/CUBLASLT_EPILOGUE_DGELU_BGRAD,/CUBLASLT_EPILOGUE_DGELU,/
 linear_gelu|/^static void gelu_linear_backward_data/,/^}/ s/bias_backward(db_pre, dpre, N, C, g)/bias_backward(db_pre, dpre, N - 1, C, g)/
 sums_in_place_round_nothing dev/cuda/product.h|s/if (p->key.type_c == CUDA_R_32F) sums/sums/
 memory_is_left_to_others dev/cuda/machine.cu|s/(g->ranks > 1 ? FOR_NCCL : 0.0)/0.0/
 grids_are_whole_waves|s/min_size(room, norm_blocks(norm_kept(C)))/3/
 grids_are_whole_waves|s/sharedMemPerMultiprocessor \/ XENT_BLOCKS/sharedMemPerMultiprocessor/
-peak_of_the_fastest_algorithm dev/cuda/machine.cu|/^static double matmul_peak_flops/,/^}/ s/measures = g->tunes;/measures = false;/
-peak_of_the_fastest_algorithm dev/cuda/machine.cu|/^static double matmul_peak_flops/,/^}/ s/g->tuner = choices;/tuner_open(g);/
-tuner_does_without_epilogues dev/cuda/tune.h|/^template <class Fused/,/^}/ s/for (int i = 0; i < g->n_products/for (int i = 0; i < 0/
 real_shapes tests/real_shapes.cu|s/gpu.products\[i\].found = false;/gpu.products[i].found = true;/
 real_shapes tests/real_shapes.cu|/static void plain_attention/,/^}/ s/attention_forward_plain_kernel<<<.*/attention_forward(out, lse, qkv, B, T, 0, C, NH, \&gpu); (void)(/
 real_shapes dev/cuda/product.h|s/CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_BIAS,/CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_DEFAULT,/
-real_shapes|/void keys_step/,/^}/ s/max(row - col, 0)/max(row - col + 16, 0)/
 real_shapes|s/out\[c\] += sum;/out[c] = sum;/
-tuner_takes_the_fastest_variants dev/cuda/tune.h|s/!starts || seconds > TUNER_GAIN/!starts || seconds < TUNER_GAIN/
-variants_that_do_not_start dev/cuda/tune.h|s/if (!starts) c->failed++;/if (!starts) seconds = 0.0, starts = true;/
-variants_are_kept dev/cuda/tune.h|s/if (c->variant >= n)/if (c->variant > 99)/
-variants_are_kept dev/cuda/tune.h|s/HS=%d variants %d/HS=%d/
-choices_are_kept dev/cuda/tune.h|s/Choice \*c = choice_find(g->tuner, .*/Choice *c = NULL;/
-choices_are_kept dev/cuda/tune.h|s/if (!c->usable) return true;/return true;/
-choices_are_kept dev/cuda/tune_run.h|s/json_is(machine, tuner_machine(g).text)/true/
 FAULTS
 }
 [ "$emulated" = ./train_gpt2cu ] && exit $failed

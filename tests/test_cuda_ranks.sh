@@ -15,7 +15,7 @@
 tests="emulated_ranks_train_what_one_rank_trains emulated_ranks_in_bf16
     emulated_ranks_keep_and_send_what_they_should emulated_ranks_share_layers
     emulated_shared_layers_send_what_they_should faults_in_shared_layers_are_found
-    emulated_ranks_share_choices the_recipe_runs_from_end_to_end
+    emulated_ranks_leave_room_for_messages the_recipe_runs_from_end_to_end
     emulated_ranks_refuse_in_one_line planted_faults_in_the_exchange_are_found"
 [ $# -gt 0 ] && tests=$*
 needs mpicxx mpicc mpirun
@@ -255,38 +255,19 @@ planted_faults_in_the_exchange_are_found() {
     unset BATCHWISE_HOSTS
 }
 
-# ---- choices, the recipe, bad input ----
+# ---- room for messages, the recipe, bad input ----
 
-# Rank 0 tunes. Resumed where the heuristic offers one algorithm alone, every rank has the others
-# from rank 0. Open MPI's mpirun takes a program's "--tune FILE" for its own flag, "--tune=" not.
-emulated_ranks_share_choices() {
-    program=$bf16 base=$tiny
-    export EMULATOR_ALGORITHMS=6
+# Products beside messages have fewer multiprocessors, and so, here, another first algorithm; but not
+# with --exact-sum, whose bits are those of one rank.
+emulated_ranks_leave_room_for_messages() {
+    program=$bf16 base="$tiny --steps 3"
+    export EMULATOR_ALGORITHMS=beside
     rows << ROWS
-tuned     2  -         -           --zero 3 --tune=on
-retuned   2  tuned@3   bits        EMULATOR_ALGORITHMS=1
-chosen1   1  -         -           --exact-sum --tune=on --steps 3
-chosen2   2  chosen1   bits        --exact-sum --tune=$dir/choices.json --steps 3
-untuned   2  chosen1   other       --exact-sum --steps 3
-left1     1  -         -           --exact-sum --tune=off --steps 3
-left2     2  left1     bits        --exact-sum --tune=off --steps 3
-beside    2  -         -           --tune=off --steps 3
-in_turn   2  beside    other       --tune=off --steps 3 --no-overlap
-once      2  -         -           --tune=on --steps 1
-always    2  -         -           --tune=on --steps 1 --zero 2
+left1     1  -         -           --exact-sum
+left2     2  left1     bits        --exact-sum
+beside    2  -         -
+in_turn   2  beside    other       --no-overlap
 ROWS
-    # Above: products beside messages have fewer multiprocessors, and so another first algorithm;
-    # but not with --exact-sum, whose bits are those of one rank. Where no gradient travels,
-    # products have all multiprocessors: in the forward pass, in the classifier, and in all but the
-    # last micro-batch, unless every one sends.
-    products() { grep -o '"product":"[^"]*' "$dir/$1/latest/tune.json" | grep -v attention; }
-    same "backward products that are measured beside messages and without" \
-        "$(products once | grep ' beside ' | sed 's/ beside .*//' | sort)" \
-        "$(products once | grep -v ' beside ' | grep -e ' T' -e gelu-gradient | grep -v 320 | sort)"
-    same "products beside messages, if each micro-batch sends" \
-        "$(products always | grep -c ' beside ')" "$(products once | grep -c ' beside ')"
-    same "transposed products with all multiprocessors, if each micro-batch sends" \
-        "$(products always | grep -v ' beside ' | grep -c ' T')" 2        # the classifier's
     unset EMULATOR_ALGORITHMS
 }
 # scripts/train.sh d12 at toy size, with everything on: HellaSwag, a page of noise whose updates are

@@ -297,30 +297,25 @@ TEST(linear) {
     check_linear(1030, 16, 24, 1);                   // db in several parts
 }
 
-// Returns out, followed by dqkv.
-static Floats check_attention(int B, int T, int NH, int HS) {
+static void check_attention(int B, int T, int NH, int HS) {
     size_t C = NH*HS, N = B*T;
     shape_is("B=%d T=%d NH=%d HS=%d", B, T, NH, HS);
     Twin<real> qkv(random_floats(N*3*C, 1.5, 0)), dout(random_floats(N*C, 1, 0));
     Twin<real> out("out", "nc", { N, C }), dqkv("dqkv", "nic", { N, 3, C });
     Twin<float> lse("lse", "n", { N*NH }), db("db", "c", { 3*C }, 0.5f);
     Array<float2> rows(N*NH);
-    Array<float> dq(N*C), sums(B*3*C);
     c_attention_forward(out.c, lse.c, qkv.c, B, T, 0, C, NH);
     attention_forward(out, lse, qkv, B, T, 0, C, NH, &gpu);
     check(2, out);                                   // the weights' roundings, the result's
     check(0, lse);
     out.take();                                      // both go back from the same numbers
     c_attention_backward(dqkv.c, dout.c, qkv.c, out.c, lse.c, B, T, C, NH);
-    attention_backward(dqkv, db, { rows, dq, sums }, dout, qkv, out, lse, B, T, C, NH, &gpu);
+    attention_backward(dqkv, db, rows, dout, qkv, out, lse, B, T, C, NH, &gpu);
     // p or ds, the result; dp - sum(p dp) cancels: of the first token, whose dq is 0, rounding is all
     dqkv.check(after_roundings(3) + 9*sums_may_err);
     dqkv.take();
     for (size_t i = 0; i < N*3*C; i++) db.c[i % (3*C)] += dqkv.c[i];
     check(0, db);
-    Floats both = out.numbers;
-    both.insert(both.end(), dqkv.numbers.begin(), dqkv.numbers.end());
-    return both;
 }
 
 // T around the edges of tiles, HS that fill a tile and that do not, and that take the plain way.
@@ -421,7 +416,7 @@ TEST(linear_gelu) {
     check_linear_gelu(130, 40, 160, 1);
 }
 
-// ---- the tuner ----
+// ---- what cuBLASLt offers ----
 
 // Other tests' products go, and with them their algorithms.
 static void products_forget() {
@@ -429,126 +424,45 @@ static void products_forget() {
     gpu.n_products = 0;
 }
 
-// The tuner measures all products of linear_gelu, as it does in run_tune. In the emulator
-// algorithm 1 is the fastest that does not add in bf16 (2 is faster), nor fails to start (3).
-static void tune_linear_gelu(const char *epilogues, int N, int C, int OC) {
-    setenv("EMULATOR_ALGORITHMS", "6", 1);
-    setenv("EMULATOR_EPILOGUES", epilogues, 1);
-    products_forget();
-    tuner_open(&gpu);
-    Floats ones((size_t)std::max(N, C)*OC, 1.0f);
-    Array<real> x(ones), w(ones), b(ones), pre(ones), out(ones), dpre(ones);
-    Array<float> dw(ones), db_pre(ones);
-    gpu.tuner->measures = true;
-    linear_gelu_forward(out, pre, x, w, b, N, C, OC, &gpu);
-    gelu_linear_backward(dpre, db_pre, dw, x, out, pre, w, N, OC, C, &gpu);
-    gpu.tuner->measures = false;
-    for (int i = 0; i < gpu.n_products; i++) product_choose(&gpu.products[i], &gpu);
-}
-
-static void tuning_ends() {
-    tuner_close(&gpu);
-    products_forget();
-    unsetenv("EMULATOR_ALGORITHMS");
-    unsetenv("EMULATOR_EPILOGUES");
-}
-
-static void check_choices(bool fused) {
-    const Tuner *t = gpu.tuner;
-    CHECK_MSG(t->measured == 7 && t->n == 7, "%d products measured, %d choices", t->measured, t->n);
-    for (int i = 0; i < t->n; i++) {
-        const Choice *c = &t->choices[i];
-        bool epilogue = !strstr(c->product.text, " plain");
-        CHECK_MSG(!c->usable || c->seconds <= c->first_seconds, "%s is slower than the heuristic's",
-                  c->product.text);
 #ifdef EMULATOR
-        CHECK_MSG(c->tried == 5, "%s: %d algorithms tried", c->product.text, c->tried);
-        CHECK_MSG(c->usable == (fused || !epilogue), "%s: usable %d", c->product.text, c->usable);
-        CHECK_MSG(!c->usable || (c->algorithm.data[0] == 1 && c->failed == 1),
-                  "%s: algorithm %d, %d failed", c->product.text, (int)c->algorithm.data[0],
-                  c->failed);
-#endif
-        (void)epilogue, (void)fused;
-    }
-}
-
-TEST(tuner_takes_the_fastest) {
-    tune_linear_gelu("", 37, 24, 96);
-    check_choices(true);
-    check_linear_gelu(37, 24, 96, 1);
-    CHECK(gpu.tuner->measured == 7);
-    tuning_ends();
-}
-
-// A slow epilogue gives way to a kernel; so does one whose products do not start.
-TEST(tuner_does_without_epilogues) {
-    for (const char *how : { "slow", "fail" }) {
-        tune_linear_gelu(how, 37, 24, 96);
-        check_choices(false);
-        check_linear_gelu(37, 24, 96, 2);
-        tuning_ends();
-    }
-}
-
-#ifdef EMULATOR
-// Without the tuner as well: what cuBLASLt lacks, or cannot start, is done by kernels apart. Each
-// epilogue alone, then all of them.
+// What cuBLASLt lacks, or cannot start, is done by kernels apart. Each epilogue alone, then all.
 TEST(epilogues_that_are_not_there) {
-    static const char *const missing[][2] = {        // and what the tuner's file calls it
-        { "fail:bias", " bias" }, { "fail:gelu", "bias-gelu" }, { "fail:dgelu", "gelu-gradient" },
-        { "lacks:bias", "bias-residual" }, { "lacks:gelu", "bias-gelu" },
-        { "lacks:dgelu", "gelu-gradient" }, { "fail", " bias" }, { "lacks", "bias-residual" },
-        { "refuses:dgelu", "gelu-gradient" }, { "refuses", " bias" },
+    static const struct { const char *how; EpilogueKind missing; } cases[] = {
+        { "fail:bias", ADD_BIAS }, { "fail:gelu", ADD_BIAS_GELU }, { "fail:dgelu", GELU_GRADIENT },
+        { "lacks:bias", ADD_BIAS_RESIDUAL }, { "lacks:gelu", ADD_BIAS_GELU },
+        { "lacks:dgelu", GELU_GRADIENT }, { "fail", ADD_BIAS }, { "lacks", ADD_BIAS_RESIDUAL },
+        { "refuses:dgelu", GELU_GRADIENT }, { "refuses", ADD_BIAS },
     };
-    for (auto how : missing) {
+    for (auto c : cases) {
         int apart = 0;
-        setenv("EMULATOR_EPILOGUES", how[0], 1);
+        setenv("EMULATOR_EPILOGUES", c.how, 1);
         products_forget();
         check_linear(37, 24, 96, 2);
         check_linear_gelu(37, 24, 96, 2);
-        for (int i = 0; i < gpu.n_products; i++) {
-            const Product *p = &gpu.products[i];
-            apart += !p->found && strstr(product_name(&p->key).text, how[1]);
-        }
-        CHECK_MSG(apart > 0, "%s: the epilogue was there", how[0]);
-        tuning_ends();
-    }
-}
-
-// A product sums a bias's gradient only where it was timed, and where cuBLASLt can.
-TEST(bias_gradients_are_timed) {
-    auto summed = [] {
-        int n = 0;
         for (int i = 0; i < gpu.n_products; i++)
-            n += gpu.products[i].key.epilogue == GELU_BIAS_GRADIENT && gpu.products[i].found;
-        return n;
-    };
-    products_forget();
-    check_linear_gelu(37, 24, 96, 1);
-    CHECK_MSG(summed() == 0, "%d products that nobody has timed", summed());
-    for (const char *how : { "", "lacks:bgrad", "refuses:bgrad", "fail:bgrad" }) {
-        tune_linear_gelu(how, 37, 24, 96);
-        check_linear_gelu(37, 24, 96, 1);
-        CHECK_MSG(summed() == (*how ? 0 : 1), "'%s': %d", how, summed());
-        tuning_ends();
+            apart += !gpu.products[i].found && gpu.products[i].key.epilogue == c.missing;
+        bool asked = c.missing != GELU_GRADIENT || sizeof(real) < sizeof(float);
+        CHECK_MSG(asked == (apart > 0), "%s: %d products without it", c.how, apart);
     }
+    products_forget();
+    unsetenv("EMULATOR_EPILOGUES");
 }
 
-// Split-K may add in place to C where that is fp32: one algorithm more is offered.
+// Split-K may add in place to C where that is fp32, but never rounds a partial sum to bf16.
 TEST(sums_in_place_round_nothing) {
-    int offered[2];
-    setenv("EMULATOR_ALGORITHMS", "7", 1);
+    setenv("EMULATOR_ALGORITHMS", "split", 1);
     products_forget();
-    for (int fp32 = 0; fp32 < 2; fp32++) {
-        cublasLtMatmulHeuristicResult_t found[MAX_ALGORITHMS];
-        cudaDataType_t type = fp32 ? CUDA_R_32F : type_of((const real *)NULL);
+    for (cudaDataType_t type : { CUDA_R_32F, type_of((const real *)NULL) }) {
         ProductKey key = { 16, 16, 16, 16, 16, 16, 0, CUBLAS_OP_N, CUBLAS_OP_N, type, NO_EPILOGUE };
-        Product *p = product_find(&key, &gpu);
-        offered[fp32] = product_candidates(found, MAX_ALGORITHMS, p, &gpu);
+        uint32_t scheme, expected = type == CUDA_R_32F ? CUBLASLT_REDUCTION_SCHEME_INPLACE
+                                                       : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+        size_t n;
+        CUBLAS_CHECK(cublasLtMatmulAlgoConfigGetAttribute(&product_find(&key, &gpu)->algorithm,
+            CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme, &n));
+        CHECK_MSG(scheme == expected, "C of type %d: reduction scheme %u", type, scheme);
     }
-    CHECK_MSG(offered[1] == 6 && offered[0] == (sizeof(real) < sizeof(float) ? 5 : 6),
-              "%d and %d algorithms", offered[0], offered[1]);
-    tuning_ends();
+    products_forget();
+    unsetenv("EMULATOR_ALGORITHMS");
 }
 
 // A driver loads kernels late, and NCCL connects late: what a model may take leaves room for both.
@@ -560,197 +474,6 @@ TEST(memory_is_left_to_others) {
         CHECK(machine_free_memory(&gpu) == (double)free_bytes - ranks * 0x1p29);
     }
     gpu.ranks = 1;
-}
-
-// The emulator's first algorithm computes 1 GFLOP/s; the fastest takes 0.7 of its time.
-TEST(peak_of_the_fastest_algorithm) {
-    setenv("EMULATOR_ALGORITHMS", "6", 1);
-    products_forget();
-    shape_is("6 algorithms");
-    check_near("peak", matmul_peak_flops(&gpu), 1e9 / 0.7, 1e-3);
-    CHECK(gpu.tuner == NULL);
-    tuning_ends();
-}
-#endif
-
-// The tuner's choices as a run keeps them in a file.
-struct ChoicesFile {
-    char path[40] = "/tmp/batchwise-tune.XXXXXX";
-    Error err = { "" };
-    Run r;
-    ChoicesFile() {
-        int fd = mkstemp(path);
-        CHECK(fd >= 0);
-        close(fd);
-        memset(&r, 0, sizeof r);
-        r.machine = &gpu;
-        r.o.tune = path;
-    }
-    ~ChoicesFile() { unlink(path); }
-    void keep() {
-        choices_keep(&r, "");
-        free(r.tune_json);
-        r.tune_json = NULL;
-    }
-    bool load() {
-        gpu.tuner->n = 0;
-        return choices_load(&gpu, path, &err);
-    }
-};
-
-// Choices go through a file and come back; those of another machine, or another cuBLASLt, do not.
-TEST(choices_are_kept) {
-    ChoicesFile file;
-    tune_linear_gelu("", 37, 24, 96);
-    Tuner first = *gpu.tuner;
-    file.keep();
-    CHECK_MSG(file.load() && gpu.tuner->n == 7, "%s", file.err.text);
-    for (int i = 0; i < gpu.n_products; i++) {
-        product_choose(&gpu.products[i], &gpu);
-        CHECK(gpu.products[i].tuned);
-    }
-    for (int i = 0; i < 7; i++) {
-        const Choice *c = &gpu.tuner->choices[i];
-        CHECK(strcmp(c->product.text, first.choices[i].product.text) == 0 && c->used);
-        CHECK(memcmp(&c->algorithm, &first.choices[i].algorithm, sizeof c->algorithm) == 0);
-    }
-#ifdef EMULATOR                        // cuBLASLt need not bear it
-    gpu.tuner->choices[0].algorithm.data[1] = 1;             // not an algorithm
-    for (int i = 0; i < gpu.n_products; i++) product_choose(&gpu.products[i], &gpu);
-    CHECK_MSG(gpu.tuner->refused == 1 && gpu.tuner->n == 6, "%d refused", gpu.tuner->refused);
-#endif
-    gpu.tf32 = !gpu.tf32;
-    CHECK_MSG(file.load() && gpu.tuner->n == 0, "of another machine");
-    gpu.tf32 = !gpu.tf32;
-    const char damaged[] = "{\"machine\":\"\",\"products\":3}";
-    unlink(file.path);
-    CHECK(file_write(file.path, damaged, strlen(damaged), &file.err));
-    CHECK(!file.load() && strstr(file.err.text, "products"));
-    tuning_ends();
-}
-
-#ifndef PRECISION_FP32
-// ---- the variants of attention ----
-
-// From here on a kernel runs in variant i at this shape, as if the tuner had chosen it.
-static void choose_variant(AttentionKernel kernel, AttentionShape s, int i) {
-    Choice *c = &gpu.tuner->choices[gpu.tuner->n++];
-    c->product = variant_name(kernel, s, VARIANTS_VERSION);
-    c->is_kernel = c->usable = true;
-    c->variant = i;
-}
-
-static int variants_of(AttentionKernel kernel, int HS) {
-    if (kernel == FORWARD) return variants_count(variants_for(forward_variants, HS));
-    return variants_count(variants_for(backward_variants, HS));
-}
-
-// Attention with one kernel in variant i and the others in their defaults, for the same input.
-static Floats check_variant(AttentionKernel kernel, AttentionShape s, int i) {
-    rng = rng_make(3, 0);
-    tuner_open(&gpu);
-    choose_variant(kernel, s, i);
-    Floats x = check_attention(s.B, s.T, s.NH, s.HS);
-    CHECK(gpu.tuner->variants[kernel].number == i && gpu.tuner->variants[kernel].tuned);
-    tuner_close(&gpu);
-    return x;
-}
-
-// T that end within a step of 32, 64 and 128 rows, at its edge and behind; HS that fill a tile and
-// that do not. All variants of the backward pass add in the same order, as three stages do in the
-// forward pass; scores of 32 keys at a time give other last bits than 64.
-TEST(attention_variants) {
-    static const AttentionShape shapes[] = {
-        {1, 75, 2, 64}, {1, 200, 1, 64}, {1, 128, 1, 64}, {1, 257, 1, 40}, {1, 2, 1, 64},
-        {1, 75, 1, 128}, {1, 100, 1, 80},
-    };
-    for (AttentionShape s : shapes)
-        for (AttentionKernel kernel : { FORWARD, BACKWARD }) {
-            Floats first = check_variant(kernel, s, 0);
-            for (int i = 1; i < variants_of(kernel, s.HS); i++) {
-                Floats x = check_variant(kernel, s, i);
-                bool same = memcmp(x.data(), first.data(), x.size() * sizeof x[0]) == 0;
-                CHECK_MSG(same || (kernel == FORWARD && i > 1), "kernel %d, variant %d", kernel, i);
-                if (kernel == FORWARD && i == 3 && s.HS == 64 && s.T == 200) CHECK(!same);
-            }
-        }
-}
-
-// The tuner measures the variants at this shape.
-static const AttentionShape TUNED = { 1, 75, 2, 64 };
-
-static void tune_attention() {
-    setenv("EMULATOR_ALGORITHMS", "1", 1);
-    tuner_open(&gpu);
-    gpu.tuner->measures = true;
-    check_attention(TUNED.B, TUNED.T, TUNED.NH, TUNED.HS);
-    gpu.tuner->measures = false;
-}
-
-static void check_variants(int forward, int backward, int failed) {
-    const Tuner *t = gpu.tuner;
-    const int expected[] = { forward, backward };
-    CHECK_MSG(t->kernels_measured == 2 && t->n == 2 && t->measured == 0, "%d choices", t->n);
-    for (int i = 0; i < t->n; i++) {
-        const Choice *c = &t->choices[i];
-        CHECK(c->is_kernel && c->used && c->tried == variants_of((AttentionKernel)i, 64));
-        CHECK_MSG(c->seconds <= c->first_seconds, "%s is slower than the default", c->product.text);
-#ifdef EMULATOR
-        CHECK_MSG(c->variant == expected[i], "%s: variant %d", c->product.text, c->variant);
-        CHECK_MSG(c->failed == (i == BACKWARD ? failed : 0), "%d failed", c->failed);
-#endif
-    }
-    (void)expected, (void)failed;
-}
-
-// In the emulator the most dynamic shared memory takes the least time.
-TEST(tuner_takes_the_fastest_variants) {
-    tune_attention();
-    check_variants(4, 1, 0);
-    check_attention(TUNED.B, TUNED.T, TUNED.NH, TUNED.HS);
-    CHECK(gpu.tuner->kernels_measured == 2);
-    tuning_ends();
-}
-
-#ifdef EMULATOR
-// What needs more shared memory than this GPU has is not chosen; if it was, the default runs.
-TEST(variants_that_do_not_start) {
-    setenv("EMULATOR_SHARED", "101376", 1);                  // 99 KB, as sm_86 has
-    tune_attention();
-    check_variants(4, 0, 1);
-    tuning_ends();
-    check_variant(BACKWARD, TUNED, 1);
-    unsetenv("EMULATOR_SHARED");
-}
-#endif
-
-// Choices go through a file; a variant that is unknown there becomes the default, and variants of
-// another version are not taken.
-TEST(variants_are_kept) {
-    ChoicesFile file;
-    tune_attention();
-    Tuner first = *gpu.tuner;
-    for (int variant : { 3, 99 }) for (bool known : { true, false }) {
-        first.choices[BACKWARD].variant = variant;
-        first.begin = gpu.tuner->begin, first.end = gpu.tuner->end;
-        *gpu.tuner = first;
-        file.keep();
-        tuner_close(&gpu);
-        tuner_open(&gpu);
-        CHECK_MSG(file.load() && gpu.tuner->n == 2, "%s", file.err.text);
-        if (!known)
-            gpu.tuner->choices[BACKWARD].product = variant_name(BACKWARD, TUNED,
-                                                                VARIANTS_VERSION + 1);
-        check_attention(TUNED.B, TUNED.T, TUNED.NH, TUNED.HS);
-        const Variant *v = gpu.tuner->variants;
-        CHECK(v[FORWARD].number == first.choices[FORWARD].variant && v[FORWARD].tuned);
-        CHECK(v[BACKWARD].number == (known && variant == 3 ? 3 : 0));
-        CHECK(v[BACKWARD].tuned == known && gpu.tuner->unknown == (known && variant == 99));
-    }
-    gpu.tuner->choices[BACKWARD].variant = -1;
-    file.keep();
-    CHECK(!file.load() && strstr(file.err.text, "variant"));
-    tuning_ends();
 }
 #endif
 

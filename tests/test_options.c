@@ -355,7 +355,7 @@ static const Row rules[] = {
       "batch_tokens=0 lr=0.0006 lr_schedule=\"cosine\" warmup_tokens=0 final_lr_frac=0.1 "
       "weight_decay=0.1 beta1=0.9 beta2=0.95 clip=1 steps=1000 tokens=null target_loss=0 "
       "eval_every=100 sample_every=0 eval_tokens=65536 max_new=256 temperature=0.8 top_k=0 top_p=1 "
-      "threads=0 seed=1337 overwrite=false recompute=\"none\" tf32=false tune=\"on\" graph=\"on\" "
+      "threads=0 seed=1337 overwrite=false recompute=\"none\" tf32=false graph=\"on\" "
       "train=null val=null tokenizer=null log=null out=null generate=null hellaswag=null" },
     { "", "!--data: |prepare tales --out DIR" }, { "--val v", "!--data: |nothing to train on" },
     { "--data d --train t", "!--data: |names both splits" },
@@ -400,7 +400,6 @@ static const Row rules[] = {
     { "--data d --graph off", "!--graph: |gpt2cu" },
     { "--data d --comm nccl", "!--comm: needs a GPU|train_gpt2cu" },
     { "--data d --recompute block", "!--recompute: |train_gpt2cu" },
-    { "--data d --tune off", "!--tune: |train_gpt2cu" },
 };
 
 static bool parse(TrainOptions *o, Line *line, const char *words, Error *err) {
@@ -408,7 +407,8 @@ static bool parse(TrainOptions *o, Line *line, const char *words, Error *err) {
     return train_options_parse(o, line->argc, line->argv, err);
 }
 
-// What other programs call a flag, with either dash, leads to ours; what is named must exist.
+// What other programs call a flag, with either dash, leads to ours; so does a flag that is gone to
+// what replaces it. What is named must exist.
 TEST(flags_of_other_programs) {
     static const Row cases[] = {
         { "--max_iters=5", "!--max_iters: unknown flag; here it is --steps N" },
@@ -418,6 +418,7 @@ TEST(flags_of_other_programs) {
         { "-l 1e-3", "!-l: unknown flag; here it is --lr X" },
         { "--learning-rate 1", "!--learning-rate: unknown flag; here it is --lr X" },
         { "--compile", "!--compile: unknown flag; there is none: make has compiled everything" },
+        { "--tune off", "!--tune: unknown flag; it is gone; leave it out: cuBLASLt's|no slower" },
         { "--l 1", "!--l: unknown flag; the nearest is --lr" },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -462,24 +463,17 @@ TEST(rules_between_flags) {
         CHECK_MSG(!parse(&o, &line, words, &err) && error_is(err.text, "|is for training, and "
                   "--generate only reads"), "%s: %s", words, err.text);
     }
-    static const char *const tunes[] = { "on", "off", "again", "runs/tune.json", "./tune", "of" };
-    for (int i = 0; i < 6; i++) {
-        Error err = { "" };
-        o.tune = tunes[i];
-        CHECK_MSG(train_options_check_machine(&o, true, &err) == (i < 5), "%s", tunes[i]);
-        CHECK(i < 5 || strstr(err.text, "of.json"));
-    }
 }
 
 // ---- what else the flags decide ----
 
-// A run that goes on from a state.json of these flags. In a damaged one a value that is no number and
-// no text has no characters, and nothing may read those that follow it.
+// A run that goes on from a state.json of these flags, of which --tune is gone. In a damaged one a
+// value that is no number and no text has no characters, and nothing may read those that follow it.
 TEST(a_resumed_run) {
     static const Row rows[] = {
         { "{\"data\":\"d\",\"seed\":7,\"recompute\":\"block\",\"tf32\":true,\"tune\":\"again\","
           "\"graph\":\"off\",\"comm\":\"nccl\",\"steps\":9}", "data=\"d\" seed=7 steps=9 "
-          "recompute=\"none\" tf32=false comm=\"own\" tune=\"on\" graph=\"on\"" },
+          "recompute=\"none\" tf32=false comm=\"own\" graph=\"on\"" },
         { "{\"data\":\"d\",\"plan\":true,\"plan_search\":true,\"plan_gpu\":\"h100,8\"}",
           "plan=false plan_search=false plan_gpu=null" },
         { "{\"data\":true}", "!state.json: |--data " },

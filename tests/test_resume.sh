@@ -171,6 +171,8 @@ grep -q "already done; raise --steps" "$dir/out" || note "a finished run resumed
 $train $small --steps 8 --out "$dir/flags" --resume >/dev/null 2>"$dir/err" || note "and again: $(cat "$dir/err")"
 refused "leave it out" $train $small --channels 32 --steps 9 --out "$dir/flags" --resume
 refused "leave it out" $train --init d4 --steps 9 --out "$dir/flags" --resume
+touch "$dir/flags/latest/tune.json"                   # of an older version, on a GPU
+refused "tune.json holds .* commit 06c23e3 .* or delete it:" $train --resume --steps 9 --out "$dir/flags"
 target="$small --lr-schedule constant --eval-every 5 --target-loss 4 --steps 300"
 $train $target --out "$dir/target" >/dev/null
 ended=$(readlink "$dir/target/latest")

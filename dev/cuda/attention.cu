@@ -21,8 +21,7 @@ struct Data {
     const real *qkv, *dout;            // (B,T,3C) (B,T,C)
     float *weights;                    // (B,NH,T,T) of the first rung
     float2 *rows;                      // (B,NH,T) lse / ln 2, and dout . out: the trainer's
-    float *dq;                         // (B,T,C) what one pass adds up; the trainer's (B,NH,T,HS)
-    float *sums;                       // (B,3,C) the trainer's
+    float *dq;                         // (B,T,C) what one pass adds up
     int B, T, C, NH, HS;
 };
 
@@ -33,8 +32,6 @@ __device__ inline Head head_of(const Data &d) { return head_of(d.qkv, d.T, d.C, 
 template <class T> __device__ inline T *row_of(T *x, const Data &d, int t) {
     return x + ((size_t)(this_head() / d.NH)*d.T + t)*d.C + this_head() % d.NH * d.HS;
 }
-
-static AttentionScratch scratch_of(const Data *d) { return { d->rows, d->dq, d->sums }; }
 
 static dim3 blocks_of(const Data *d, int rows) {
     return heads_grid(d->B, d->T, d->NH, d->HS, blocks_for(d->T, rows));
@@ -206,7 +203,7 @@ template <class V> __device__ inline void online_end(Online<V> *w, const Data &d
 // channels are 128 bytes, all 32 banks: the 8 rows that ldmatrix reads at once begin in the same
 // bank, and take turns.
 template <class V>
-__global__ void __launch_bounds__(32*WARPS, V::BLOCKS) tensor_kernel(Data d) {
+__global__ void __launch_bounds__(32*WARPS, BLOCKS) tensor_kernel(Data d) {
     extern __shared__ __align__(16) real shared[];           // (ROWS,LENGTH), 2 (STEP,LENGTH)
     real *k_tile = shared + V::ROWS*V::LENGTH, *v_tile = k_tile + V::STEP*V::LENGTH;
     Head x = head_of(d);
@@ -225,31 +222,33 @@ __global__ void __launch_bounds__(32*WARPS, V::BLOCKS) tensor_kernel(Data d) {
     online_end(&w, d);
 }
 
+// stages: steps of keys and values in shared memory.
 template <class V>
-static void tensor_launch(void (*kernel)(Data), const Data *d, Gpu *g) {
-    int bytes = (V::ROWS + 2*V::STAGES*V::STEP) * V::LENGTH * (int)sizeof(real);
-    if (!tiles_launch(kernel, blocks_of(d, V::ROWS), bytes, g->stream, *d))
-        die("attention: this GPU has too little shared memory");
+static void tensor_launch(void (*kernel)(Data), int stages, const Data *d, Gpu *g) {
+    size_t bytes = (V::ROWS + 2*stages*V::STEP) * V::LENGTH * sizeof(real);
+    allow_shared(kernel, bytes);
+    kernel<<<blocks_of(d, V::ROWS), 32*WARPS, bytes, g->stream>>>(*d);
+    LAUNCH_CHECK();
 }
 
-typedef Tile<64, 1, 64, 1, 64, 3> OneStage;      // D, M, STEP, STAGES, AT_ONCE, BLOCKS
-struct Unpadded : OneStage { enum { LENGTH = D }; };
+typedef Tile<64, 1, 64> OneRow;                  // D, M, STEP
+struct Unpadded : OneRow { enum { LENGTH = D }; };
 
 static void tensor_cores(const Data *d, Gpu *g) {
-    tensor_launch<Unpadded>(tensor_kernel<Unpadded>, d, g);
+    tensor_launch<Unpadded>(tensor_kernel<Unpadded>, 1, d, g);
 }
 
 // Padded rows: the same kernel, rows 16 bytes longer. Eight rows now begin in eight different
 // places of the banks, and an ldmatrix of 512 bytes takes the 4 clocks it needs, not 32.
 static void padded_rows(const Data *d, Gpu *g) {
-    tensor_launch<OneStage>(tensor_kernel<OneStage>, d, g);
+    tensor_launch<OneRow>(tensor_kernel<OneRow>, 1, d, g);
 }
 
 // cp.async, two stages: the next tiles are on their way, past the registers, while these are in
 // use. One barrier a step in place of two: it says that this tile is there and that the other has
 // been read. Whether the wait for memory is gone, only a clock shows.
 template <class V>
-__global__ void __launch_bounds__(32*WARPS, V::BLOCKS) staged_kernel(Data d) {
+__global__ void __launch_bounds__(32*WARPS, BLOCKS) staged_kernel(Data d) {
     extern __shared__ __align__(16) real shared[];           // (ROWS,LENGTH), 2x2 (STEP,LENGTH)
     real *k_tiles = shared + V::ROWS*V::LENGTH, *v_tiles = k_tiles + 2*V::STEP*V::LENGTH;
     Head x = head_of(d);
@@ -273,22 +272,21 @@ __global__ void __launch_bounds__(32*WARPS, V::BLOCKS) staged_kernel(Data d) {
     online_end(&w, d);
 }
 
-typedef Tile<64, 1, 64, 2, 64, 3> TwoStages;
 static void async_copies(const Data *d, Gpu *g) {
-    tensor_launch<TwoStages>(staged_kernel<TwoStages>, d, g);
+    tensor_launch<OneRow>(staged_kernel<OneRow>, 2, d, g);
 }
 
 // Two rows of tiles: a warp owns 32 queries, a block 128. What ldmatrix loads of a key now serves
 // two mma, and a tile of keys serves twice as many queries: 0.56 of the clocks of shared memory,
 // 3/4 of the bytes from the L2 cache (1/2 at large T). But there are half as many blocks, and a
 // thread needs nearly all the registers that it can have.
-typedef Tile<64, 2, 64, 2, 64, 2> TwoRows;
+typedef Tile<64, 2, 64> TwoRows;
 static void two_rows(const Data *d, Gpu *g) {
-    tensor_launch<TwoRows>(staged_kernel<TwoRows>, d, g);
+    tensor_launch<TwoRows>(staged_kernel<TwoRows>, 2, d, g);
 }
 #endif
 
-// The trainer's: the same tiles. Blocks with the most keys start first, so that no long one is left
+// The trainer's: the same tiles, three stages of them. Blocks with the most keys start first, so that no long one is left
 // at the end; only tiles on the diagonal are masked; and results pass through shared memory, so
 // that a lane stores 16 bytes where it stored 4 and wasted half of a sector. That takes 13% more
 // clocks of shared memory, and a sixth of the bytes from the L2 cache goes. In fp32 it is the rung
@@ -467,90 +465,22 @@ static void one_pass_tiled(const Data *d, Gpu *g) {
 }
 
 #ifndef PRECISION_FP32
-// Two passes, tensor cores: a variant of the trainer's, with one row of tiles a warp. All that
-// forward climbed to at once: mma, padded rows, cp.async. A 46th of the clocks of shared memory.
+// Two passes, tensor cores: the trainer's kernels with one row of tiles a warp. All that forward
+// climbed to at once: mma, padded rows, cp.async. A 46th of the clocks of shared memory.
 static void two_passes_tensor(const Data *d, Gpu *g) {
     rows_launch(d, g);
-    bool summed;                                 // nobody sums the rows here
-    attention_two_passes<Tile<64, 1, 64, 2, 16, 3>>(
-        d->dqkv, scratch_of(d), &summed, d->dout, d->qkv, d->B, d->T, d->C, d->NH, g->stream);
-}
-
-// One pass on tensor cores has in shared memory what the trainer's has.
-typedef Tile<64, 1, 64, 2, 16, 2> OnePass;
-typedef BackwardTiles<OnePass> OnePassTiles;
-
-// dq of 16 queries += ds^T k over those of the block's keys that they see. ldmatrix transposes ds.
-__device__ inline void one_pass_dq(const OnePassTiles &s, int col, int row0, const Data &d) {
-    int first = warp_in_block()*16;              // query of the tile, which begins at col
-    Square dq[OnePass::D/16] = {};
-    for (int n = 0; n < OnePass::ROWS && row0 + n <= col + first; n += 16) {
-        Fragment w = load_a_of_columns(&s.ds[n][first], OnePass::STEP + 8);
-        for (int i = 0; i < OnePass::D/16; i++) {
-            Fragment k = load_b_of_rows(&s.k[n][16*i], OnePass::LENGTH);
-            mma(dq[i].c[0], w, k.x);
-            mma(dq[i].c[1], w, k.x + 2);
-        }
-    }
-    for (int n = 0; n < OnePass::D/16; n++)
-        for (int half = 0; half < 2; half++)
-            for (int i = 0; i < 4; i++) {
-                int t = lane_row(col + first, half), c = lane_column(16*n, i);
-                if (t < d.T && c < d.HS) atomicAdd(row_of(d.dq, d, t) + c, dq[n].at(half, i));
-            }
-}
-
-// One pass, tensor cores: ds passes through shared memory, because dq wants it transposed and from
-// all warps. Then a warp sums dq of 16 queries over the 64 keys of its block: an atomicAdd for 64
-// pairs. Five products in place of seven: two sevenths fewer mma. The L2 cache moves a quarter more
-// bytes, because of the atomics. FlashAttention-2 has one pass too.
-__global__ void __launch_bounds__(32*WARPS, OnePass::BLOCKS) tensor_one_pass_kernel(Data d) {
-    typedef OnePass V;
-    extern __shared__ __align__(16) OnePassTiles tiles[];
-    OnePassTiles &s = tiles[0];
-    Head h = head_of(d);
-    int row0 = blockIdx.y*V::ROWS, own = 16*warp_in_block(), row = row0 + own;
-    float scale = LOG2_E / sqrtf((float)d.HS);
-    Keys<V> keys = {};
-    auto load = [&](int stage, int col) {
-        int i = threadIdx.x, t = min(col + i, d.T - 1);
-        tile_load<V, V::STEP>(s.q[stage][0], h.q, h.ld, col, d.T, d.HS);
-        tile_load<V, V::STEP>(s.d_o[stage][0], row_of(d.dout, d, 0), d.C, col, d.T, d.HS);
-        const float2 *from = d.rows + (size_t)this_head()*d.T + t;
-        if (i < V::STEP) copy_async<8>(&s.of_query[stage][i], from, t == col + i);
-    };
-    tile_load<V, V::ROWS>(s.k[0], h.k, h.ld, row0, d.T, d.HS);
-    tile_load<V, V::ROWS>(s.v[0], h.v, h.ld, row0, d.T, d.HS);
-    steps_begin<V>(row0, d.T, load);
-    own_load<V>(keys.k, s.k[own]);
-    own_load<V>(keys.v, s.v[own]);
-    steps_pass<V>(row0, d.T, load, [&](int stage, int col) {
-        keys_step<V>(keys, s.ds + own, s, stage, col, row, scale);
-        __syncthreads();                                     // ds of all keys is there
-        one_pass_dq(s, col, row0, d);
-    });
-    __syncthreads();                             // k has been read: results pass through its tile
-    real *to = d.dqkv + (h.k - d.qkv);
-    own_store<V>(to, h.ld, keys.dk, scale * LN_2, s.k[own], row, 0, d.T, d.HS);
-    own_store<V>(to + d.C, h.ld, keys.dv, 1.0f, s.v[own], row, 0, d.T, d.HS);
-}
-
-static void one_pass_tensor(const Data *d, Gpu *g) {
-    rows_launch(d, g);
-    dq_clear(d, g);
-    if (!tiles_launch(tensor_one_pass_kernel, blocks_of(d, OnePass::ROWS),
-                      (int)sizeof(OnePassTiles), g->stream, *d))
-        die("attention: this GPU has too little shared memory");
-    dq_round(d, g);
+    attention_backward_tiles<OneRow>(d->dqkv, d->rows, d->dout, d->qkv, d->B, d->T, d->C, d->NH,
+                                     g->stream);
 }
 #endif
 
-// The trainer's: one pass, two rows of tiles a warp, and a block takes all keys of a head, 128 at a
-// time. So nobody else adds to its dq: no atomics, every run has the same bits, and the L2 cache
-// moves half of the bytes. But it takes many heads to keep a GPU busy, at a block a head.
+// The trainer's: two rows of tiles a warp, so that what ldmatrix loads serves two mma. One pass on
+// tensor cores has five products for seven, and FlashAttention-2 has it. But ds then passes through
+// shared memory, and dq through the L2 cache: written with a block a head and no atomics, in twice
+// the lines, it took 16.3 ms an update of GPT-2 124M (B=64) on an H200, two passes 16.8.
 static void trainers_backward(const Data *d, Gpu *g) {
-    attention_backward(d->dqkv, d->db, scratch_of(d), d->dout, d->qkv, d->out, d->lse, d->B, d->T,
-                       d->C, d->NH, g);
+    attention_backward(d->dqkv, d->db, d->rows, d->dout, d->qkv, d->out, d->lse, d->B, d->T, d->C,
+                       d->NH, g);
 }
 
 static const Rung<Data> backward_rungs[] = {
@@ -562,10 +492,8 @@ static const Rung<Data> backward_rungs[] = {
 #ifndef PRECISION_FP32
     { "two passes, tensor cores", "mma, padded rows, cp.async; 64 rows a block",
       two_passes_tensor },
-    { "one pass, tensor cores", "a block adds the sum of its 64 keys to dq", one_pass_tensor },
 #endif
-    { "the trainer's", "one pass, a block a head: two rows of tiles a warp, no atomics",
-      trainers_backward },
+    { "the trainer's", "two rows of tiles a warp: 128 rows a block", trainers_backward },
 };
 
 // =================================================================================================
@@ -633,13 +561,13 @@ static void climb(Ladder *l, Shape s) {
     size_t checked = min_size(s.B, 2) * s.T;     // rows of the first two sequences
     Array<real> qkv(N*3*C), dout(N*C), out(N*C), dqkv(N*3*C);
     Array<float> db(3*C);
-    Array<float> lse(N*s.NH), weights(N*s.NH*s.T), dq(N*C), sums(s.B*3*C);
+    Array<float> lse(N*s.NH), weights(N*s.NH*s.T), dq(N*C);
     Array<float2> rows(N*s.NH);
     std::vector<double> cpu_out(checked*C), cpu_lse(checked*s.NH), cpu_dqkv(checked*3*C);
     array_draw(&qkv, 1, 2.0f);
     array_draw(&dout, 2);
     Data d = { out.gpu, lse.gpu, dqkv.gpu, db.gpu, qkv.gpu, dout.gpu, weights.gpu, rows.gpu, dq.gpu,
-               sums.gpu, s.B, s.T, (int)C, s.NH, s.HS };
+               s.B, s.T, (int)C, s.NH, s.HS };
     char shape[80], title[120];
     snprintf(shape, sizeof shape, "B=%d, T=%d, %d heads of %d channels, " PRECISION, s.B, s.T, s.NH,
              s.HS);

@@ -153,17 +153,6 @@ static double step_seconds(Bench *b, int step) {
     return seconds_now() - start;
 }
 
-// The algorithms of all products, measured as the trainer measures them before its first update.
-static void bench_tune(Bench *b) {
-    Gpu *g = &b->gpu;
-    for (int i = 0; i < g->n_products && i < MAX_PRODUCTS; i++) product_free(&g->products[i]);
-    g->n_products = g->tuner->n = 0;
-    g->tuner->measures = true;
-    step_seconds(b, 1);
-    g->tuner->measures = false;
-    for (int i = 0; i < g->n_products; i++) product_choose(&g->products[i], g);
-}
-
 static double steps_median(Bench *b) {
     double seconds[WARMUPS + REPEATS];
     for (int i = 0; i < WARMUPS + REPEATS; i++) seconds[i] = step_seconds(b, i + 1);
@@ -205,7 +194,6 @@ static int bench_all_steps(Bench *b) {
     for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_BLOCK; recompute++)
         for (int i = 0; i < b->n_batches; i++) {
             if (!bench_open(b, b->batches[i], (Recompute)recompute)) break;
-            bench_tune(b);
             bench_steps(b);
             other = other_megabytes(b);
             model_free(&b->m);
@@ -418,16 +406,15 @@ static void att_proj_weight_run(const Site *s) {
 static Work att_proj_weight_work(const Sizes *z) { return weight_work(z, z->C, z->C); }
 
 static void attention_backward_run(const Site *s) {
-    attention_backward(s->m->dqkv, s->d.qkv_b, s->m->att, s->m->dx_branch, s->a.qkv, s->a.att,
+    attention_backward(s->m->dqkv, s->d.qkv_b, s->m->att_rows, s->m->dx_branch, s->a.qkv, s->a.att,
                        s->a.att_lse, s->B, s->T, s->C, s->m->c.NH, s->g);
 }
-// As coded attention_rows reads dout, out and lse, and the other kernel q, k, v, dout and the rows.
-// Of dq in fp32 it is counted that it is written once: a multiprocessor reads it again while it is
-// still in the L2 cache.
+// As coded attention_rows reads dout, out and lse, both other kernels q, k, v, dout and the rows, and
+// the bias's sum dqkv.
 static Work attention_backward_work(const Sizes *z) {
     double NC = z->N*z->C, rows = z->N*z->NH;
     return { 5.0*NC * (z->T + 1), R*8.0*NC + 4.0*rows,
-             R * (2.0*NC + 4.0*NC + 3.0*NC) + 4.0*NC + 4.0*rows + 2*8.0*rows };
+             R * (2.0*NC + 2*4.0*NC + 2*3.0*NC) + 4.0*rows + 3*8.0*rows };
 }
 
 static void qkv_data_run(const Site *s) {
@@ -600,44 +587,16 @@ static void bench_parts(Bench *b, const Site *sites, double step) {
 
 // ---- products: each of the step's, with its algorithm ----
 
-typedef struct { uint32_t tile, scheme, split_k; float waves; } How;
-
-// What an algorithm says of itself; waves: its blocks, as a multiple of what runs at once.
-static How product_how(const Product *p, Gpu *g) {
-    How h = { 0, 0, 1, 0.0f };
-    const cublasLtMatmulAlgo_t *a = &p->algorithm;
-    cublasLtMatmulHeuristicResult_t result;
-    size_t n;
-    cublasLtMatmulAlgoConfigGetAttribute(a, CUBLASLT_ALGO_CONFIG_TILE_ID, &h.tile, 4, &n);
-    cublasLtMatmulAlgoConfigGetAttribute(a, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &h.split_k, 4, &n);
-    cublasLtMatmulAlgoConfigGetAttribute(a, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &h.scheme, 4,
-                                         &n);
-    if (cublasLtMatmulAlgoCheck(g->blas, p->desc, p->b, p->a, p->c, p->c, a, &result)
-        == CUBLAS_STATUS_SUCCESS) h.waves = result.wavesCount;
-    return h;
-}
-
-// Rows of a tile are columns of our c. cuBLASLt names some hundred tiles; others by their number.
-typedef struct { char text[16]; } TileName;
-static TileName tile_name(uint32_t tile) {
-    static const struct { int id; const char *name; } known[] = {
-        { CUBLASLT_MATMUL_TILE_64x64, "64x64" }, { CUBLASLT_MATMUL_TILE_64x128, "64x128" },
-        { CUBLASLT_MATMUL_TILE_128x64, "128x64" }, { CUBLASLT_MATMUL_TILE_64x256, "64x256" },
-        { CUBLASLT_MATMUL_TILE_256x64, "256x64" }, { CUBLASLT_MATMUL_TILE_128x128, "128x128" },
-        { CUBLASLT_MATMUL_TILE_128x192, "128x192" }, { CUBLASLT_MATMUL_TILE_192x128, "192x128" },
-        { CUBLASLT_MATMUL_TILE_128x256, "128x256" }, { CUBLASLT_MATMUL_TILE_256x128, "256x128" },
-    };
-    TileName name;
-    snprintf(name.text, sizeof name.text, "#%u", tile);
-    for (const auto &k : known)
-        if ((uint32_t)k.id == tile) snprintf(name.text, sizeof name.text, "%s", k.name);
+// A product in words: its shape, layouts, type, epilogue.
+typedef struct { char text[120]; } ProductName;
+static ProductName product_name(const ProductKey *k) {
+    static const char *const epilogues[] = { "plain", "bias", "bias-residual", "bias-gelu",
+                                             "gelu-gradient" };
+    ProductName name;
+    snprintf(name.text, sizeof name.text, "%zux%zux%zu a %s%zu b %s%zu c %zu %s %s", k->M, k->N,
+             k->K, k->op_a == CUBLAS_OP_T ? "T" : "", k->lda, k->op_b == CUBLAS_OP_T ? "T" : "",
+             k->ldb, k->ldc, k->type_c == CUDA_R_32F ? "fp32" : "bf16", epilogues[k->epilogue]);
     return name;
-}
-
-static const char *scheme_name(uint32_t scheme) {
-    return scheme == CUBLASLT_REDUCTION_SCHEME_NONE ? "none"
-         : scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE ? "compute"
-         : scheme == CUBLASLT_REDUCTION_SCHEME_INPLACE ? "in place" : "output";
 }
 
 // Operands.
@@ -651,10 +610,7 @@ static void epilogue_apart(const ProductKey *k, const Scratch *x, Gpu *g) {
         bias_forward_kernel<<<blocks_for(n, 256*PACK), 256, 0, g->stream>>>(
             c, x->vector, k->epilogue == ADD_BIAS_RESIDUAL ? x->other : NULL, n, (int)k->N);
     if (k->epilogue == ADD_BIAS_GELU) gelu_forward(x->other, c, n, g->stream);
-    if (k->epilogue == GELU_GRADIENT || k->epilogue == GELU_BIAS_GRADIENT)
-        gelu_backward(c, c, x->other, n, g->stream);
-    if (k->epilogue == GELU_BIAS_GRADIENT)
-        bias_backward((float *)x->vector, c, k->M, (int)k->N, g);
+    if (k->epilogue == GELU_GRADIENT) gelu_backward(c, c, x->other, n, g->stream);
     LAUNCH_CHECK();
 }
 
@@ -671,30 +627,20 @@ static double product_seconds(Bench *b, const ProductKey *k, bool fused, const S
     product_set_pointers(p, epilogue_reads_vector(key.epilogue) ? x->vector : NULL,
                          epilogue_reads_other(key.epilogue) ? x->other : NULL);
     return cold_seconds(b, [&] {
-        CUBLAS_CHECK(product_launch(p, &p->algorithm, &o, g));
+        CUBLAS_CHECK(product_launch(p, &o, g));
         if (!fused) epilogue_apart(k, x, g);
     });
 }
 
 static void bench_product(Bench *b, const ProductKey *k, const Scratch *x) {
     ProductName name = product_name(k);
-    const Choice *choice = choice_find(b->gpu.tuner, name.text);
-    const Product *p = product_find(k, &b->gpu);
-    if (!p->found && !choice) return;            // cuBLASLt has none
-    How h = product_how(p, &b->gpu);
+    if (!product_find(k, &b->gpu)->found) return;            // cuBLASLt has none
     double s = product_seconds(b, k, true, x), flops = 2.0*(double)k->M*(double)k->N*(double)k->K/s;
-    double first_s = choice ? choice->first_seconds : NAN;
     double apart = k->epilogue == NO_EPILOGUE ? NAN : product_seconds(b, k, false, x);
-    printf("  %8.3f %8.1f %5.1f%% %8s %5u %8s %6.2f %8.3f %8.3f  %s%s\n", 1e3 * s, 1e-12 * flops,
-           100.0 * flops / b->product_flops, tile_name(h.tile).text, h.split_k,
-           scheme_name(h.scheme), h.waves, 1e3 * first_s, 1e3 * apart, name.text,
-           p->found ? "" : " (not taken)");
-    fprintf(b->json, "%s\n  {\"product\": \"%s\", \"tile\": \"%s\", \"split_k\": %u, "
-            "\"scheme\": \"%s\", \"waves\": %.4g, \"taken\": %s", b->rows++ ? "," : "", name.text,
-            tile_name(h.tile).text, h.split_k, scheme_name(h.scheme), h.waves,
-            p->found ? "true" : "false");
-    if (isfinite(s)) fprintf(b->json, ", \"ms\": %.6g, \"tflops\": %.6g", 1e3 * s, 1e-12 * flops);
-    if (isfinite(first_s)) fprintf(b->json, ", \"first_ms\": %.6g", 1e3 * first_s);
+    printf("  %8.3f %8.1f %5.1f%% %8.3f  %s\n", 1e3 * s, 1e-12 * flops,
+           100.0 * flops / b->product_flops, 1e3 * apart, name.text);
+    fprintf(b->json, "%s\n  {\"product\": \"%s\", \"ms\": %.6g, \"tflops\": %.6g",
+            b->rows++ ? "," : "", name.text, 1e3 * s, 1e-12 * flops);
     if (isfinite(apart)) fprintf(b->json, ", \"apart_ms\": %.6g", 1e3 * apart);
     fputs("}", b->json);
     fflush(stdout);
@@ -726,46 +672,20 @@ static void bench_products(Bench *b) {
     for (int i = 0; i < n; i++) keys[i] = g->products[i].key;
     scratch_make(&x, keys, n, g);
     b->rows = 0;
-    printf("\nproducts of a step, micro-batch %d: milliseconds of one; the algorithm taken; the "
-           "heuristic's\nfirst; the plain product with kernels in place of its epilogue\n"
-           "  %8s %8s %6s %8s %5s %8s %6s %8s %8s  M x N x K, rows\n", b->B, "ms", "TFLOP/s",
-           "peak", "tile", "split", "scheme", "waves", "first", "apart");
+    printf("\nproducts of a step, micro-batch %d: milliseconds of one; the plain product with "
+           "kernels in\nplace of its epilogue\n  %8s %8s %6s %8s  M x N x K, rows\n", b->B, "ms",
+           "TFLOP/s", "peak", "apart");
     for (int i = 0; i < n; i++) bench_product(b, &keys[i], &x);
     fputs("]}\n", b->json);
     for (void *array : { (void *)x.a, (void *)x.b, (void *)x.other, (void *)x.vector, x.c })
         CUDA_CHECK(cudaFree(array));
 }
 
-#ifndef PRECISION_FP32
-static void variants_of(Bench *b, const Site *sites, AttentionKernel kernel, int n, Work work,
-                        void (*run)(const Site *)) {
-    Variant *chosen = &b->gpu.tuner->variants[kernel], kept = *chosen;
-    *chosen = { { sites->B, sites->T, b->c.NH, b->c.C / b->c.NH }, 0, true };
-    for (int i = 0; i < n; i++) {
-        chosen->number = i;
-        double s = cold_seconds(b, [&] { for (int l = 0; l < b->c.L; l++) run(&sites[l]); });
-        printf("  attention %-8s %d%s %10.3f %8.1f\n", kernel == FORWARD ? "forward" : "backward", i,
-               i == kept.number && kept.tuned ? " *" : "  ", 1e3 * s,
-               1e-12 * work.flops * b->c.L / s);
-    }
-    *chosen = kept;
-}
-
-// A kernel of attention may run in several variants: each, and the one that the tuner took.
-static void bench_variants(Bench *b, const Site *sites) {
-    int HS = b->c.C / b->c.NH;
-    if (HS % 8 != 0) return;
-    printf("\nattention's variants, all layers: ms a step, TFLOP/s; * taken\n");
-    variants_of(b, sites, FORWARD, variants_count(variants_for(forward_variants, HS)),
-                attention_forward_work(&sites->sizes), attention_forward_run);
-    variants_of(b, sites, BACKWARD, variants_count(variants_for(backward_variants, HS)),
-                attention_backward_work(&sites->sizes), attention_backward_run);
-}
-#endif
-
 static void bench_launchers(Bench *b, int B) {
+    for (int i = 0; i < b->gpu.n_products && i < MAX_PRODUCTS; i++)
+        product_free(&b->gpu.products[i]);
+    b->gpu.n_products = 0;                       // those of other micro-batches, of the ceiling
     if (!bench_open(b, B, RECOMPUTE_NONE)) die("memory: it was there before");
-    bench_tune(b);
     double step = steps_median(b);
     int words = send_order(&b->m, (size_t)B*b->T);
     Site *sites = (Site *)alloc_or_die(b->c.L * sizeof *sites, "a table of launchers' arguments");
@@ -774,9 +694,6 @@ static void bench_launchers(Bench *b, int B) {
            "they move\n  %-24s %5s %10s %10s %7s %10s %10s\n", B, "", "calls", "ms", "floor",
            "ratio", "MB", "GB/s");
     bench_parts(b, sites, step);
-#ifndef PRECISION_FP32
-    bench_variants(b, sites);
-#endif
     bench_products(b);
     free(sites);
     model_free(&b->m);
@@ -854,7 +771,6 @@ int main(int argc, char **argv) {
     alone.size = alone.local_size = 1;
     options.graph = 1;
     machine_open(&b.gpu, &options, &alone);
-    tuner_open(&b.gpu);
     CUDA_CHECK(cudaEventCreate(&b.begin));
     CUDA_CHECK(cudaEventCreate(&b.end));
     if (!(b.json = open_memstream(&b.json_text, &b.json_bytes))) die("memory: none for results");

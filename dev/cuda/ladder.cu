@@ -280,8 +280,6 @@ static int ladder_main(int argc, char **argv, const Shape (&small)[SMALL], Shape
 #else
     (void)counted;
     if (!l.shows) return machine_close(&l.gpu), 0;
-    tuner_open(&l.gpu);                          // the trainer's rungs choose as in training
-    l.gpu.tuner->measures = true;
     printf("%s\n", l.gpu.properties.name);
     climb(&l, timed);
 #endif

@@ -83,7 +83,6 @@ static void machine_open(Machine *g, const TrainOptions *o, Comm *comm) {
     g->tf32 = o->tf32;
     g->graphs = o->graph;
     g->ranks = comm->size;
-    g->tunes = !o->tune || strcmp(o->tune, "off") != 0;
     CUDA_CHECK(cudaStreamCreate(&g->stream));
     CUBLAS_CHECK(cublasLtCreate(&g->blas));
     CUDA_CHECK(cudaMalloc(&g->workspace, WORKSPACE_BYTES));
@@ -103,7 +102,6 @@ static void machine_close(Machine *g) {
     if (!g->blas) return;                        // a plan for other GPUs has opened none
     for (int i = 0; i < g->n_products && i < MAX_PRODUCTS; i++) product_free(&g->products[i]);
     free(g->products);
-    tuner_close(g);
     CUDA_CHECK(cudaFree(g->workspace));
     CUDA_CHECK(cudaFree(g->scratch));
     CUBLAS_CHECK(cublasLtDestroy(g->blas));
@@ -111,8 +109,7 @@ static void machine_close(Machine *g) {
 }
 
 // What a model may take: all that is free, less what others allocate later. The driver loads a
-// kernel when it is first used, also those that the tuner tries, and NCCL connects two ranks when
-// they first talk to each other.
+// kernel when it is first used, and NCCL connects two ranks when they first talk to each other.
 static double machine_free_memory(const Machine *g) {
     const double FOR_DRIVER = 512 << 20, FOR_NCCL = 512 << 20;
     size_t free_bytes, total;
@@ -140,8 +137,7 @@ static double matmul_seconds(real *c, const real *a, const real *b, size_t n, in
 }
 
 // FLOP/s in the precision that training uses, of products that grow until one takes 5 ms or is of
-// 8192 x 8192, by the fastest of cuBLASLt's algorithms, with --tune off by its first. It takes half
-// a second.
+// 8192 x 8192. It takes a fifth of a second.
 static double matmul_peak_flops(Gpu *g) {
     size_t n = 64, free_bytes, total;
     double seconds;
@@ -157,12 +153,7 @@ static double matmul_peak_flops(Gpu *g) {
     } while (seconds < 5e-3 && n < 8192 && 12*n*n * sizeof(real) <= free_bytes / 2);
     int times = (int)(0.1 / seconds) + 1;
     if (times > 50) times = 50;
-    struct Tuner *choices = g->tuner;
-    tuner_open(g);                               // for this one product: the fastest algorithm
-    g->tuner->measures = g->tunes;
     seconds = matmul_seconds(memory, memory + n*n, memory + 2*n*n, n, times, g);
-    tuner_close(g);
-    g->tuner = choices;
     CUDA_CHECK(cudaFree(memory));
     return 2.0 * (double)n * (double)n * (double)n / seconds;
 }

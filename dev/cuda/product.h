@@ -3,7 +3,7 @@
 //
 //     product_run(&key, &x, g)                starts the product of a key with these operands
 //     p = product_find(&key, g)               the product, made when it is first asked for
-//     product_launch(p, algorithm, x, g)      starts it by this algorithm: cuBLASLt's call
+//     product_launch(p, x, g)                 starts it: cuBLASLt's call
 
 enum { MAX_PRODUCTS = 128 };
 
@@ -23,8 +23,7 @@ typedef struct Product {
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algorithm;
-    bool found;                        // false: cuBLASLt has no kernel for this, or a slow one
-    bool tuned;                        // the tuner chose it; else cuBLASLt's heuristic
+    bool found;                        // false: cuBLASLt has no kernel for this
 } Product;
 
 static void product_free(Product *p) {
@@ -47,13 +46,13 @@ static void product_set_pointers(Product *p, const void *vector, const void *oth
 // What a description points to, besides the operands.
 static bool epilogue_reads_vector(int kind) { return kind != NO_EPILOGUE && kind != GELU_GRADIENT; }
 static bool epilogue_reads_other(int kind) {
-    return kind == ADD_BIAS_GELU || kind == GELU_GRADIENT || kind == GELU_BIAS_GRADIENT;
+    return kind == ADD_BIAS_GELU || kind == GELU_GRADIENT;
 }
 
 static void product_set_epilogue(Product *p) {
     static const cublasLtEpilogue_t names[] = {
         CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_BIAS,
-        CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU, CUBLASLT_EPILOGUE_DGELU_BGRAD,
+        CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU,
     };
     int kind = p->key.epilogue;
     bool vector = epilogue_reads_vector(kind), other = epilogue_reads_other(kind);
@@ -64,11 +63,10 @@ static void product_set_epilogue(Product *p) {
     product_set_pointers(p, vector ? (void *)16 : NULL, other ? (void *)16 : NULL);
 }
 
-// The heuristic's first algorithms, at most n, for addresses that are multiples of 16. Returns how
-// many there are. Split-K algorithms add partial sums: here in fp32, never rounded to bf16. In
-// place, they add them to C one after the other, which rounds nothing if C is fp32.
-static int product_candidates(cublasLtMatmulHeuristicResult_t *candidates, int n,
-                              const Product *p, Gpu *g) {
+// The heuristic's first algorithm for addresses that are multiples of 16; found is false if there
+// is none. Split-K algorithms add partial sums: here in fp32, never rounded to bf16. In place, they
+// add them to C one after the other, which rounds nothing if C is fp32.
+static void product_choose(Product *p, Gpu *g) {
     static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
@@ -77,6 +75,7 @@ static int product_candidates(cublasLtMatmulHeuristicResult_t *candidates, int n
     uint32_t alignment = 16;
     uint32_t sums = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     if (p->key.type_c == CUDA_R_32F) sums |= CUBLASLT_REDUCTION_SCHEME_INPLACE;
+    cublasLtMatmulHeuristicResult_t first;
     int found = 0;
     CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
     CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(
@@ -88,14 +87,12 @@ static int product_candidates(cublasLtMatmulHeuristicResult_t *candidates, int n
         CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, a, &alignment,
                                                           sizeof alignment));
     cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-        g->blas, p->desc, p->b, p->a, p->c, p->c, preference, n, candidates, &found);
+        g->blas, p->desc, p->b, p->a, p->c, p->c, preference, 1, &first, &found);
     bool may_lack = p->key.epilogue != NO_EPILOGUE || status == CUBLAS_STATUS_NOT_SUPPORTED;
     if (!may_lack) CUBLAS_CHECK(status);                     // an epilogue is done without
     CUBLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
-    int good = 0;
-    for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < found; i++)
-        if (candidates[i].state == CUBLAS_STATUS_SUCCESS) candidates[good++] = candidates[i];
-    return good;
+    p->found = status == CUBLAS_STATUS_SUCCESS && found == 1 && first.state == CUBLAS_STATUS_SUCCESS;
+    if (p->found) p->algorithm = first.algo;
 }
 
 // What a product reads and writes: c = a b + beta added; and its epilogue's arrays.
@@ -106,17 +103,14 @@ typedef struct {
     const void *vector, *other;
 } Operands;
 
-static cublasStatus_t product_launch(const Product *p, const cublasLtMatmulAlgo_t *algorithm,
-                                     const Operands *x, Gpu *g) {
+static cublasStatus_t product_launch(const Product *p, const Operands *x, Gpu *g) {
     float one = 1.0f;
     cublasStatus_t status = cublasLtMatmul(
         g->blas, p->desc, &one, x->b, p->b, x->a, p->a, &x->beta, x->added, p->c, x->c,
-        p->c, algorithm, g->workspace, WORKSPACE_BYTES, g->stream);
+        p->c, &p->algorithm, g->workspace, WORKSPACE_BYTES, g->stream);
     if (status != CUBLAS_STATUS_SUCCESS) cudaGetLastError();     // LAUNCH_CHECK would report it
     return status;
 }
-
-#include "tune.h"                      // product_choose, fused_or_apart, variant_run
 
 static void product_make(Product *p, const ProductKey *k, Gpu *g) {
     bool a_rows = k->op_a == CUBLAS_OP_N, b_rows = k->op_b == CUBLAS_OP_N;
@@ -150,13 +144,12 @@ static Product *product_find(const ProductKey *k, Gpu *g) {
 // Where messages travel beside what is launched now, they take some multiprocessors. 0: none.
 static size_t multiprocessors_left(const Gpu *g) { return g->messages ? g->beside : 0; }
 
-// False, and nothing done, if cuBLASLt has no kernel for it, or a slow one.
+// False, and nothing done, if cuBLASLt has no kernel for it.
 static bool product_run(const ProductKey *key, const Operands *x, Gpu *g) {
     Product *p = product_find(key, g);
     product_set_pointers(p, x->vector, x->other);
-    if (tuner_measures(g) && !p->tuned) product_tune(p, x, g);
     if (!p->found) return false;
-    cublasStatus_t status = product_launch(p, &p->algorithm, x, g);
+    cublasStatus_t status = product_launch(p, x, g);
     p->found = status == CUBLAS_STATUS_SUCCESS;          // if it does not start: do without it
     if (key->epilogue == NO_EPILOGUE) CUBLAS_CHECK(status);
     return p->found;

@@ -6,7 +6,6 @@
 //     load_matrices<TRANSPOSED>(row)          ldmatrix: four 8x8 matrices, one to a register
 //     mma(c, a, b)                            c (16,8) += a (16,16) b (16,8)
 //     exp2_fast(x)                            2^x
-//     thread_x_again()                        threadIdx.x
 #pragma once
 
 // Starts to copy BYTES, 8 or 16, to shared memory, or as many zeros. copy_async_commit makes a
@@ -81,17 +80,6 @@ __device__ inline void mma(float c[4], const Fragment &a, const uint32_t b[2]) {
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b[0]), "r"(b[1]));
-#endif
-}
-
-// Where registers are full: nvcc reads it anew, and keeps nothing that follows from it.
-__device__ inline unsigned thread_x_again() {
-#ifdef EMULATOR
-    return threadIdx.x;
-#else
-    unsigned x;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
-    return x;
 #endif
 }
 #endif

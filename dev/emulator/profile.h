@@ -89,8 +89,8 @@ static Places places_of(const std::vector<uintptr_t> &addresses, const char *fla
     return places;
 }
 
-// "void xent_kernel<8, (Mode)1>(float*, ...)" is xent_kernel<8, 1>. Of a variant of attention,
-// Tile<64, 2, ...>, the size of a head is kept. A launch may give no more than a variable's name.
+// "void xent_kernel<8, (Mode)1>(float*, ...)" is xent_kernel<8, 1>. Of attention's
+// Tile<64, 2, 64> the size of a head is kept. A launch may give no more than a variable's name.
 static std::string kernel_name(const std::string &symbol) {
     size_t i = symbol.compare(0, 5, "void ") == 0 ? 5 : 0;
     std::string name;

@@ -65,13 +65,6 @@ static inline double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-// The device's clock, for events. A program that chooses by time must choose the same in each run
-// of a test: with EMULATOR_ALGORITHMS (cublasLt.h) each operation declares what it takes.
-static double declared_seconds;
-static inline double device_now(void) {
-    return getenv("EMULATOR_ALGORITHMS") ? declared_seconds : now();
-}
-
 enum Order { AT_ONCE, LATE, RANDOM };
 
 static inline Order order(void) {

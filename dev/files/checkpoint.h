@@ -6,7 +6,6 @@
 //                       optimizer.safetensors   AdamW's two moments: exp_avg.NAME, exp_avg_sq.NAME
 //                       average.safetensors     averaged weights, if the run has them: average.NAME
 //                       state.json              counters: where the run stands
-//                       tune.json               a GPU's choices of algorithms (dev/cuda/tune.h)
 //     OUT/latest -> step_00001000               a relative link; or, where there are none (Windows,
 //                                               FAT), a file that holds the name of the directory
 //     OUT/best -> step_00000600                 another: the lowest validation loss of those kept
@@ -84,7 +83,6 @@ typedef struct {
     bool sgd, averages;                  // no moments; averaged weights
     FileMap tokenizer;                   // tokenizer.json; bytes NULL: none
     int eot;                             // id of the end of text; -1: none
-    FileMap tune;                        // tune.json; bytes NULL: none
     bool *whole;                         // receives true once OUT/step_N is complete, whatever
 } Checkpoint;                            // fails after that; NULL: not needed
 
@@ -868,12 +866,6 @@ static inline bool tokenizer_write(const Checkpoint *k, const char *dir, Error *
     return text_save(&b, dir, "tokenizer_config.json", err);
 }
 
-static inline bool tune_write(const Checkpoint *k, const char *dir, Error *err) {
-    Path path;
-    return !k->tune.bytes || (path_join(&path, dir, "tune.json", err)
-                              && file_write(path.text, k->tune.bytes, k->tune.n, err));
-}
-
 // A save's position in its sequence of calls to Checkpoint.source.
 typedef struct { const Checkpoint *k; int series, bucket; } Pull;
 
@@ -942,7 +934,6 @@ static inline bool checkpoint_write_files(const char *dir, Pull *p, Error *err) 
         if (kept_file_has(p->k, file) && !tensors_write(dir, (KeptFile)file, p, err)) return false;
     return config_write(p->k, dir, err)
         && tokenizer_write(p->k, dir, err)
-        && tune_write(p->k, dir, err)
         && state_write(p->k, dir, err)
         && dir_sync(dir, err);
 }

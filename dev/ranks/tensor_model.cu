@@ -151,7 +151,7 @@ static void tp_block_backward(Model *m, Block<real> w, Block<float> d, BlockActs
     layernorm_backward(dx, d.ln2_gain, d.ln2_bias, d.mlp_proj_b, dx, dln2, a.x_mid, a.ln2_mean,
                        a.ln2_rstd, w.ln2_gain, N, C, g);
     linear_backward(datt, d.att_proj_w, dx, a.att, w.att_proj_w, N, Cn, C, g);
-    attention_backward(dqkv, d.qkv_b, m->att, datt, a.qkv, a.att, a.att_lse, B, T, Cn, NHn, g);
+    attention_backward(dqkv, d.qkv_b, m->att_rows, datt, a.qkv, a.att, a.att_lse, B, T, Cn, NHn, g);
     linear_backward(dln1, d.qkv_w, dqkv, a.ln1, w.qkv_w, N, C, 3*Cn, g);
     tp_sum(group, dln1, N*C);
     layernorm_backward(dx, d.ln1_gain, d.ln1_bias, d.att_proj_b, dx, dln1, a.x, a.ln1_mean,

@@ -166,10 +166,6 @@ static inline void step_end(Run *r, Step *s, const Totals *t) {
 
 // ---- the run ----
 
-#ifdef TRAINS_ON_GPU
-static void run_tune(Run *r);          // of dev/cuda/tune_run.h
-#endif
-
 // True if the update that a run resumes from was evaluated: the target loss may be reached already.
 static inline bool evaluated_at_save(const Run *r) {
     return r->o.target_loss > 0 && r->step > 0
@@ -181,9 +177,6 @@ static inline void run_begin(Run *r) {
     catch_stop_signals();
     comm_barrier(&r->comm);            // no rank trains before all ranks catch signals
     log_start(r);
-#ifdef TRAINS_ON_GPU
-    run_tune(r);
-#endif
     r->looked_step = r->step;
     r->looked_tokens = r->tokens;
     bool unseen = r->saved_step > 0 && isnan(r->good_loss) // stopped before its last evaluation

@@ -354,7 +354,6 @@ static inline void run_close(Run *r) {
     free(r->text);
     free(r->sampler.candidates);
     free(r->tokenizer_json);
-    free(r->tune_json);
     free(r->given);
     json_free(&r->saved);
     if (r->lock >= 0) close(r->lock);

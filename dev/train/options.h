@@ -82,7 +82,6 @@ typedef struct {
     int64_t seed;
     int recompute;                 // a Recompute of train_gpt2.cu
     bool tf32;
-    const char *tune;              // on, off, again, or a file
     int graph;                     // 1: on
     bool plan;
     const char *plan_gpu;          // for plan_machine_parse of dev/train/plan.h
@@ -91,13 +90,6 @@ typedef struct {
     // help
     bool help;
 } TrainOptions;
-
-// The emulator measures no time, so it tunes only when asked to.
-#ifdef EMULATOR
-#define TUNE_DEFAULT "off"
-#else
-#define TUNE_DEFAULT "on"
-#endif
 
 #define FIELD(member) offsetof(TrainOptions, member)
 
@@ -284,13 +276,6 @@ static const Option train_table[] = {
     { "tf32", NULL, OPT_FLAG, FIELD(tf32), NULL, 0, 0, NULL,
       "machine", "GPU only, built with PRECISION=fp32: multiply in TF32, with 10 bits of mantissa; "
       "faster", NULL },
-    { "tune", "HOW", OPT_TEXT, FIELD(tune), TUNE_DEFAULT, 1, 0, NULL,
-      "machine", "GPU only: on: before the first update, measure cuBLASLt's algorithms and take "
-      "the fastest for each product; a checkpoint keeps the choices, so that a resumed run has the "
-      "same bits; again: measure anew on resuming; off: take what cuBLASLt suggests; FILE: take "
-      "the choices in FILE, or measure and write it; two runs with one FILE have the same bits "
-      "(under mpirun, which has a --tune of its own: --tune=FILE)",
-      NULL },
     { "graph", "HOW", OPT_CHOICE, FIELD(graph), "on", 0, 0, "off|on",
       "machine", "GPU only, one rank: start a micro-batch's kernels as one CUDA graph, which saves "
       "the CPU some 350 launches of GPT-2 124M; it changes no result; off: launch one by one",
@@ -317,7 +302,8 @@ static const Option train_table[] = {
 
 enum { TRAIN_OPTIONS = (int)(sizeof train_table / sizeof train_table[0]) };
 
-// Flags of nanoGPT, nanochat, transformers, llm.c (the letters) and llama.cpp.
+// Flags of nanoGPT, nanochat, transformers, llm.c (the letters) and llama.cpp; and, at the end,
+// those that are gone from this program.
 static const OptionHint train_hints[] = {
     { "max-iters|max-steps|num-iterations|lr-decay-iters|x", "here it is --steps N" },
     { "epochs|num-epochs|num-train-epochs", "the length is --steps N updates, or --tokens N" },
@@ -356,6 +342,7 @@ static const OptionHint train_hints[] = {
     { "vocab-size", "there is none: the data or the loaded model sets the vocabulary" },
     { "gradient-checkpointing", "here it is --recompute block, on a GPU" },
     { "wandb|wandb-log|wandb-project|report-to", "there is none: scripts/watch.py shows the run" },
+    { "tune", "it is gone; leave it out: cuBLASLt's first choices run, which are no slower" },
     { NULL, NULL },
 };
 
@@ -495,7 +482,7 @@ enum { ON_GPU = 0 };
 
 static inline bool option_needs_gpu(const char *name) {
     return strcmp(name, "recompute") == 0 || strcmp(name, "tf32") == 0
-        || strcmp(name, "tune") == 0 || strcmp(name, "graph") == 0 || strcmp(name, "comm") == 0;
+        || strcmp(name, "graph") == 0 || strcmp(name, "comm") == 0;
 }
 
 static inline bool train_options_check_machine(const TrainOptions *o, bool on_gpu, Error *err) {
@@ -503,11 +490,7 @@ static inline bool train_options_check_machine(const TrainOptions *o, bool on_gp
         if (!on_gpu && o->given.set[i] && option_needs_gpu(train_table[i].name))
             return fail(err, "--%s: needs a GPU (train_gpt2cu); leave it out",
                         train_table[i].name);
-    bool word = strcmp(o->tune, "on") == 0 || strcmp(o->tune, "off") == 0
-             || strcmp(o->tune, "again") == 0;
-    if (word || strpbrk(o->tune, "./")) return true;         // a misspelt word names no file
-    return fail(err, "--tune: '%.40s' is not on, off or again; a file's name needs a dot or a "
-                     "slash, as in %.40s.json", o->tune, o->tune);
+    return true;
 }
 
 // ZeRO's stage, as given, or 1 among several ranks where it sends no more than stage 0 does. A
@@ -623,8 +606,8 @@ static inline bool train_options_keep_size(TrainOptions *o, int i, const JsonNod
 
 // Restores the flags of the run that is resumed: every flag that was set then and is not given now.
 // Exceptions: the model's sizes, above; --overwrite, --resume, --generate, --help and those of
-// --export and --plan belong to one start of the program, and --tune again becomes --tune on; a CPU
-// that continues a GPU's run drops the flags of a GPU.
+// --export and --plan belong to one start of the program; a CPU that continues a GPU's run drops
+// the flags of a GPU. Flags that are gone are ignored.
 static inline bool train_options_restore(TrainOptions *o, const JsonNode *saved, Error *err) {
     static const char *const not_taken[] = {
         "out", "resume", "resume-from", "overwrite", "generate", "export", "export-dtype", "help",
@@ -653,10 +636,8 @@ static inline bool train_options_restore(TrainOptions *o, const JsonNode *saved,
         bool of_data = strcmp(row->group, "data") == 0 && strcmp(row->name, "tokenizer") != 0;
         if ((length && of_length) || (data && of_data)) taken = false;   // one replaces the other
         if (!taken) continue;
-        bool again = strcmp(row->name, "tune") == 0 && json_is(v, "again");
-        const char *text = again ? "on" : option_saved_words(v);
         if (row->type == OPT_FLAG) *(bool *)((char *)o + row->field) = v->type == JSON_TRUE;
-        else if (!option_read(o, row, text))
+        else if (!option_read(o, row, option_saved_words(v)))
             return fail(err, "state.json: --%s is not %s", row->name, option_expects(row).text);
         o->given.set[i] = true;
     }

@@ -50,8 +50,6 @@ typedef struct {
     Tokenizer tokenizer;               // vocab_size is 0 when there is none
     char *tokenizer_json;              // the tokenizer as checkpoints hold it
     size_t tokenizer_bytes;
-    char *tune_json;                   // the tuner's choices as checkpoints hold them; NULL: none
-    size_t tune_bytes;
     Floor floor;
     HellaSwag hellaswag;               // n is 0 when there is none
     int *inputs, *targets;             // (micro_batch,T)

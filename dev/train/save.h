@@ -57,8 +57,7 @@ static inline bool save(Run *r) {
           r->recent_losses, r->recent_norms },
         options_json(r), saving_bucket, &saving, false, r->zero->sgd, r->zero->averages,
         { (const unsigned char *)r->tokenizer_json, r->tokenizer_bytes },
-        r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1,
-        { (const unsigned char *)r->tune_json, r->tune_bytes }, &whole,
+        r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1, &whole,
     };
     Error err;
     double start = seconds_now(), failed = 0.0;
@@ -229,12 +228,22 @@ static inline void check_hash(const JsonNode *options, const char *key, uint64_t
             "run's own with --data, or --train and --val", split);
 }
 
+// Older versions tuned a GPU's matrix products, and kept the algorithms beside the weights.
+static inline void check_not_tuned(const char *from) {
+    Path path;
+    Error err;
+    if (path_join(&path, from, "tune.json", &err) && access(path.text, F_OK) == 0)
+        die("--resume: %s holds the algorithms that the run chose, and commit 06c23e3 is the last "
+            "that reads it; or delete it: the last bits of what follows may differ", path.text);
+}
+
 // Restores the run's state: the next update gets the same bits as in a run that never stopped.
 static inline void restore_state(Run *r, const char *from) {
     TrainState state;
     Json again;
     Error err;
     int64_t tokens;
+    check_not_tuned(from);
     if (!checkpoint_load_state(&state, &again, from, &err)) die_checkpoint(r, from, &err);
     load_moments(r, from, state.workers);
     if (r->o.outer_every > 0 && state.workers > 0)

@@ -72,7 +72,7 @@ static inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream = n
     int number = ++e->records;
     e->queued++;
     e->moment = emulator::enqueue(s, [=] {
-        if (number == e->records) e->seconds = emulator::device_now();
+        if (number == e->records) e->seconds = emulator::now();
         if (--e->queued == 0 && e->destroyed) delete e;
     });
     return emulator::result(cudaSuccess);

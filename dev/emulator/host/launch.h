@@ -44,13 +44,6 @@ static inline cudaError_t check_launch(dim3 grid, dim3 block, size_t shared, con
 
 struct Config { const char *name; dim3 grid, block; size_t shared; cudaStream_t stream; };
 
-// What a kernel declares that it takes: 1 us, and less where it uses much dynamic shared memory, so
-// that a program can choose between kernels (EMULATOR_ALGORITHMS, cublasLt.h).
-static inline double kernel_seconds(size_t shared) {
-    double usual = 64 << 10, used = (double)shared;
-    return used > usual ? 1e-6 * usual / used : 1e-6;
-}
-
 #ifdef EMULATOR_PTX
 // In place of grid_run: what nvcc made of the kernel.
 static inline void run_ptx(const Grid &g, const void *kernel, std::vector<ptx::Argument> given) {
@@ -85,7 +78,6 @@ static inline void run(const Config &c, const void *address, Kernel kernel,
         grid_run(&g);
 #endif
         count_launch_end();
-        declared_seconds += kernel_seconds(c.shared);
     });
 }
 

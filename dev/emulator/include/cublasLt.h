@@ -2,16 +2,16 @@
 // column-major matrices in fp32 or bf16 and sums in fp32. A descriptor that asks for anything else
 // gets CUBLAS_STATUS_NOT_SUPPORTED.
 //
-// A product has one algorithm. For tests of a program that chooses among several:
+// As on an H200 (CUDA 13.0), a bias's pointer is refused under an epilogue without a bias, and GELU's
+// gradient is computed to 1 in 10,000. A product has one algorithm. For tests:
 //
-//   EMULATOR_ALGORITHMS=6     the heuristic offers up to 6, which differ in time and in rounding;
-//                             time is declared then, not measured: the same in each run (stream.h)
-//   EMULATOR_FAULT=2          algorithm 2 faults while it runs, which a later call finds
-//   EMULATOR_EPILOGUES=slow        products with an epilogue take long
-//   EMULATOR_EPILOGUES=fail        they do not start
+//   EMULATOR_ALGORITHMS=split   the heuristic ranks first those that split K and add in bf16, in
+//                               place, in fp32, in this order
+//   EMULATOR_ALGORITHMS=beside  a product with fewer multiprocessors adds in another order
+//   EMULATOR_EPILOGUES=fail        products with an epilogue do not start
 //   EMULATOR_EPILOGUES=lacks       the heuristic has none for them
 //   EMULATOR_EPILOGUES=refuses     the heuristic calls them invalid
-//   EMULATOR_EPILOGUES=fail:bias   only those with this one: bias, gelu, dgelu or bgrad
+//   EMULATOR_EPILOGUES=fail:bias   only those with this one: bias, gelu or dgelu
 #pragma once
 #include "cuda_runtime.h"
 #include "cuda_bf16.h"
@@ -32,7 +32,7 @@ typedef enum { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 } cublasOperation_t;
 typedef enum {
     CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4,
     CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 32 | 128 | 4,
-    CUBLASLT_EPILOGUE_DGELU = 64 | 128, CUBLASLT_EPILOGUE_DGELU_BGRAD = 64 | 128 | 16,
+    CUBLASLT_EPILOGUE_DGELU = 64 | 128,
 } cublasLtEpilogue_t;
 
 typedef enum {
@@ -54,18 +54,7 @@ typedef enum {
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8,
 } cublasLtMatmulPreferenceAttributes_t;
 
-typedef enum {
-    CUBLASLT_MATMUL_TILE_64x64 = 15, CUBLASLT_MATMUL_TILE_64x128 = 17,
-    CUBLASLT_MATMUL_TILE_128x64 = 18, CUBLASLT_MATMUL_TILE_64x256 = 19,
-    CUBLASLT_MATMUL_TILE_128x128 = 20, CUBLASLT_MATMUL_TILE_256x64 = 21,
-    CUBLASLT_MATMUL_TILE_128x256 = 23, CUBLASLT_MATMUL_TILE_256x128 = 24,
-    CUBLASLT_MATMUL_TILE_192x128 = 31, CUBLASLT_MATMUL_TILE_128x192 = 32,
-} cublasLtMatmulTile_t;
-
-typedef enum {
-    CUBLASLT_ALGO_CONFIG_TILE_ID = 1, CUBLASLT_ALGO_CONFIG_SPLITK_NUM = 2,
-    CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME = 3,
-} cublasLtMatmulAlgoConfigAttributes_t;
+typedef enum { CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME = 3 } cublasLtMatmulAlgoConfigAttributes_t;
 
 typedef struct emulator_cublas { int unused; } *cublasLtHandle_t;
 typedef struct emulator_matmul {
@@ -89,7 +78,6 @@ typedef struct {
     cublasLtMatmulAlgo_t algo;
     size_t workspaceSize;
     cublasStatus_t state;
-    float wavesCount;
     int reserved[4];
 } cublasLtMatmulHeuristicResult_t;
 
@@ -132,7 +120,6 @@ static inline cublasStatus_t cublasLtCreate(cublasLtHandle_t *h) {
     return emulator::create(h, emulator_cublas{ 0 });
 }
 static inline cublasStatus_t cublasLtDestroy(cublasLtHandle_t h) { return emulator::destroy(h); }
-static inline size_t cublasLtGetVersion(void) { return 130000; }
 
 static inline cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *d,
                                                       cublasComputeType_t compute,
@@ -202,13 +189,12 @@ static inline bool fits(const emulator_layout *l, uint64_t rows, uint64_t cols) 
 
 static inline cublasStatus_t check_epilogue(const emulator_matmul *d, const emulator_layout *D) {
     switch (d->epilogue) {
-    case CUBLASLT_EPILOGUE_DEFAULT: return CUBLAS_STATUS_SUCCESS;
-    case CUBLASLT_EPILOGUE_BIAS: case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
-    case CUBLASLT_EPILOGUE_DGELU: case CUBLASLT_EPILOGUE_DGELU_BGRAD: break;
+    case CUBLASLT_EPILOGUE_DEFAULT: case CUBLASLT_EPILOGUE_BIAS:
+    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS: case CUBLASLT_EPILOGUE_DGELU: break;
     default: return CUBLAS_STATUS_NOT_SUPPORTED;
     }
-    bool bias = d->epilogue & (4 | 16), aux = d->epilogue & 128;
-    if ((bias && !d->bias) || (aux && !d->aux)) return CUBLAS_STATUS_INVALID_VALUE;
+    bool bias = d->epilogue & 4, aux = d->epilogue & 128;
+    if (bias != (d->bias != NULL) || (aux && !d->aux)) return CUBLAS_STATUS_INVALID_VALUE;
     if (aux && (d->aux_ld < (int64_t)D->rows || d->aux_ld % 8)) return CUBLAS_STATUS_INVALID_VALUE;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -233,18 +219,14 @@ static inline cublasStatus_t check_matmul(const emulator_matmul *d, const emulat
 
 // ---- algorithms ----
 
-// cost: in the time of the first. It sums the first K/split terms apart from the others (0: all
-// together), as a split-K kernel does, and adds the two sums in fp32 or, with the schemes
-// OUTPUT_TYPE and INPLACE, rounded to D's type.
-struct Algorithm { double cost; uint32_t scheme; int split; bool starts; };
+// A split algorithm sums the first half of K apart from the second, as a split-K kernel does, and
+// adds the two sums in fp32 or, with the schemes OUTPUT_TYPE and INPLACE, rounded to D's type.
+struct Algorithm { uint32_t scheme; bool split; };
 static const Algorithm algorithms[] = {
-    { 1.0, CUBLASLT_REDUCTION_SCHEME_NONE, 0, true },
-    { 0.7, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 2, true },
-    { 0.1, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, 2, true },
-    { 0.2, CUBLASLT_REDUCTION_SCHEME_NONE, 0, false },
-    { 3.0, CUBLASLT_REDUCTION_SCHEME_NONE, 3, true },
-    { 0.8, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 4, true },
-    { 0.6, CUBLASLT_REDUCTION_SCHEME_INPLACE, 2, true },
+    { CUBLASLT_REDUCTION_SCHEME_NONE, false },
+    { CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, true },
+    { CUBLASLT_REDUCTION_SCHEME_INPLACE, true },
+    { CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, true },
 };
 constexpr uint64_t N_ALGORITHMS = sizeof algorithms / sizeof *algorithms;
 constexpr uint64_t ALGORITHM_MARK = 0x656D756C61746564;      // of algorithms that were made here
@@ -256,11 +238,10 @@ static inline const Algorithm *algorithm_of(const cublasLtMatmulAlgo_t *a) {
 }
 
 static inline const char *epilogue_name(uint32_t epilogue) {
-    if (epilogue & 16) return "bgrad";
     return epilogue & 64 ? "dgelu" : epilogue & 32 ? "gelu" : "bias";
 }
 
-// An epilogue that EMULATOR_EPILOGUES makes slow, or fail, or says is not there.
+// An epilogue that EMULATOR_EPILOGUES lets fail, or says is not there.
 static inline bool epilogue_is(const emulator_matmul *d, const char *how) {
     const char *asked = getenv("EMULATOR_EPILOGUES");
     size_t n = strlen(how);
@@ -333,7 +314,7 @@ EMULATOR_UNCOUNTED static inline void split_tile(Column out[TILE_COLS], const fl
 EMULATOR_UNCOUNTED static inline void multiply(float *product, const float *a, const float *b,
                             int64_t m, int64_t n, int64_t K, const Algorithm *algorithm,
                             int type) {
-    int64_t part = algorithm->split ? K / algorithm->split : 0;
+    int64_t part = algorithm->split ? K / 2 : 0;
     bool rounds = type == CUDA_R_16BF
                && (algorithm->scheme == CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE
                    || algorithm->scheme == CUBLASLT_REDUCTION_SCHEME_INPLACE);
@@ -366,17 +347,17 @@ EMULATOR_UNCOUNTED static inline float epilogue(const emulator_matmul *d, int ty
                                                 int64_t j, float v) {
     int e = (int)d->epilogue;
     if (e & 4) v += load(d->bias, type, i);                                     // BIAS
-    if (e & 64) return v * gelu_gradient(load(d->aux, type, i + j*d->aux_ld));  // DGELU
+    if (e & 64) return 1.0001f * v * gelu_gradient(load(d->aux, type, i + j*d->aux_ld));  // DGELU
     if (!(e & 32)) return v;
     store(d->aux, type, i + j*d->aux_ld, v);                                    // GELU_AUX
     return gelu(v);
 }
 
-// Writes D from the product. DGELU_BGRAD also sums each row of D, before rounding.
+// Writes D from the product.
 EMULATOR_UNCOUNTED static inline void finish(const emulator_matmul *d, void *D,
                                              const emulator_layout *layout, const void *C,
                                              int64_t ldc, float alpha, float beta,
-                                             float *product) {
+                                             const float *product) {
     int64_t m = (int64_t)layout->rows, n = (int64_t)layout->cols;
     int type = (int)layout->type;
     #pragma omp parallel for if (m*n > 1 << 12)
@@ -384,15 +365,8 @@ EMULATOR_UNCOUNTED static inline void finish(const emulator_matmul *d, void *D,
         for (int64_t i = 0; i < m; i++) {
             float v = alpha * product[i + j*m];
             if (beta != 0.0f) v += beta * load(C, type, i + j*ldc);   // with beta 0, C is not read
-            product[i + j*m] = epilogue(d, type, i, j, v);
-            store(D, type, i + j*layout->ld, product[i + j*m]);
+            store(D, type, i + j*layout->ld, epilogue(d, type, i, j, v));
         }
-    if (d->epilogue != CUBLASLT_EPILOGUE_DGELU_BGRAD) return;
-    for (int64_t i = 0; i < m; i++) {
-        float sum = 0.0f;
-        for (int64_t j = 0; j < n; j++) sum += product[i + j*m];
-        store(d->bias, type, i, sum);
-    }
 }
 
 // A call's arguments, by value: the product may run after the caller has returned.
@@ -404,13 +378,6 @@ struct Product {
     float alpha, beta;
     const Algorithm *algorithm;
 };
-
-// What the product takes, in seconds: at 1 GFLOP/s with the first algorithm.
-static inline double product_seconds(const Product &p) {
-    double K = (double)(p.d.transA != CUBLAS_OP_N ? p.layoutA.rows : p.layoutA.cols);
-    double flops = 2.0 * (double)p.layoutD.rows * (double)p.layoutD.cols * K;
-    return 1e-9 * flops * p.algorithm->cost * (epilogue_is(&p.d, "slow") ? 10.0 : 1.0);
-}
 
 #ifdef EMULATOR_COUNT
 // Its FLOP, and the bytes that it cannot do without.
@@ -463,46 +430,24 @@ static inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     if (emulator::epilogue_is(d, "lacks")) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (emulator::epilogue_is(d, "refuses")) return CUBLAS_STATUS_INVALID_VALUE;
-    uint64_t offered = (uint64_t)emulator::setting("EMULATOR_ALGORITHMS", 1);
-    // With fewer multiprocessors, another algorithm comes first.
-    uint64_t first = d->multiprocessors > 0 && offered > 1 ? 1 : 0;
-    if (offered > emulator::N_ALGORITHMS) offered = emulator::N_ALGORITHMS;
-    for (uint64_t k = 0; k < offered && *found < wanted; k++) {
-        uint64_t i = (first + k) % offered;
-        if (emulator::algorithms[i].scheme & ~preference->schemes) continue;
-        results[*found] = {};
-        results[*found].algo.data[0] = i;
-        results[(*found)++].algo.data[1] = emulator::ALGORITHM_MARK;
-    }
+    const char *asked = getenv("EMULATOR_ALGORITHMS");
+    bool beside = d->multiprocessors > 0 && asked && strcmp(asked, "beside") == 0;
+    uint64_t i = asked && strcmp(asked, "split") == 0 ? 1 : beside ? emulator::N_ALGORITHMS - 1 : 0;
+    while (emulator::algorithms[i].scheme & ~preference->schemes) i++;
+    results[*found] = {};
+    results[*found].algo.data[0] = i;
+    results[(*found)++].algo.data[1] = emulator::ALGORITHM_MARK;
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// All algorithms are said to have tiles of 128x128.
 static inline cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(
         const cublasLtMatmulAlgo_t *algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute,
         void *value, size_t bytes, size_t *written) {
     const emulator::Algorithm *a = algorithm ? emulator::algorithm_of(algorithm) : nullptr;
-    if (!a) return CUBLAS_STATUS_INVALID_VALUE;
-    uint32_t answer = a->scheme;
-    if (attribute == CUBLASLT_ALGO_CONFIG_TILE_ID) answer = CUBLASLT_MATMUL_TILE_128x128;
-    if (attribute == CUBLASLT_ALGO_CONFIG_SPLITK_NUM) answer = a->split ? 2 : 1;
-    if (!value || bytes != sizeof answer) return CUBLAS_STATUS_INVALID_VALUE;
-    *written = sizeof answer;
-    memcpy(value, &answer, bytes);
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-static inline cublasStatus_t cublasLtMatmulAlgoCheck(
-        cublasLtHandle_t handle, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t A,
-        cublasLtMatrixLayout_t B, cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
-        const cublasLtMatmulAlgo_t *algorithm, cublasLtMatmulHeuristicResult_t *result) {
-    if (!handle || !algorithm || !result || !emulator::algorithm_of(algorithm))
+    if (!a || !value || attribute != CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME || bytes != 4)
         return CUBLAS_STATUS_INVALID_VALUE;
-    *result = {};
-    cublasStatus_t status = emulator::check_matmul(d, A, B, C, D);
-    if (status != CUBLAS_STATUS_SUCCESS) return status;
-    uint64_t tiles = ((D->rows + 127) / 128) * ((D->cols + 127) / 128);
-    result->wavesCount = (float)tiles / 132;                 // an H100's multiprocessors
+    *written = 4;
+    memcpy(value, &a->scheme, 4);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -520,14 +465,11 @@ static inline cublasStatus_t cublasLtMatmul(
     cublasStatus_t status = emulator::check_matmul(d, layoutA, layoutB, layoutC, layoutD);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     if (emulator::refuse_operation(s) != cudaSuccess) return CUBLAS_STATUS_EXECUTION_FAILED;
-    if (!how->starts || emulator::epilogue_is(d, "fail")) return CUBLAS_STATUS_EXECUTION_FAILED;
+    if (emulator::epilogue_is(d, "fail")) return CUBLAS_STATUS_EXECUTION_FAILED;
     emulator::Product p = { *d, *layoutA, *layoutB, *layoutC, *layoutD, A, B, C, D,
                             *(const float *)alpha, *(const float *)beta, how };
     emulator::enqueue(s, [p] {
         emulator::product_run(p);
-        if (p.algorithm - emulator::algorithms == emulator::setting("EMULATOR_FAULT", -1))
-            emulator::device.fault = cudaErrorIllegalAddress;
-        emulator::declared_seconds += emulator::product_seconds(p);
         emulator::product_count(p);
     });
     return CUBLAS_STATUS_SUCCESS;
