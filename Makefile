@@ -263,7 +263,7 @@ train_gpt2cu-emulated: $(BUILD)/train_gpt2.cu.cpp $(BUILD)/emulate-flags
 	$(EMULATE) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< -o $@
 
 $(BUILD)/%.cu.cpp: %.cu train_gpt2.cu dev/ranks/kernels.cu dev/ranks/tensor_model.cu \
-                   dev/cuda/machine.cu dev/cuda/attention_plain.cu $(BUILD)/rewrite
+                   dev/cuda/machine.cu dev/cuda/memory.cu dev/cuda/attention_tiles.cu $(BUILD)/rewrite
 	@mkdir -p $(@D)
 	$(BUILD)/rewrite $< > $@
 

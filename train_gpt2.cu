@@ -779,447 +779,165 @@ __device__ inline Head head_of(const real *qkv, int T, int C, int NH) {
     return { q, q + C, q + 2*C, 3*(size_t)C };
 }
 
-#include "dev/cuda/attention_plain.cu" // attention_forward_plain, attention_backward_plain, rows
-
-#ifndef PRECISION_FP32
-// ---- attention on tensor cores, in bf16 (FlashAttention-2, Dao 2023, arXiv 2307.08691) ----
-// mma multiplies a 16x16 by a 16x8 matrix, spread over the registers of a warp. "5:1" stands for
-// register 1 of lane 5. A register holds one fp32 of C, or two bf16 of A or B.
+// ---- attention, plainly: any head size, in fp32 or bf16 ----
+// The T x T scores of one head. A block of 8 warps owns 8 rows of it or 8 columns, one to a warp:
 //
-//       A (16,16)                          B (16,8)                      C (16,8)
-//            k=0,1  2,3 ..  8,9 .. 14,15         n=0   1  ..   7             n=0   1    2  ..   7
-//       m=0   0:0   1:0     0:2     3:2    k=0,1  0:0  4:0    28:0      m=0   0:0  0:1  1:0    3:1
-//       m=1   4:0   5:0     4:2     7:2    k=2,3  1:0  5:0    29:0      m=1   4:0  4:1  5:0    7:1
-//        :                                   :                           :
-//       m=7  28:0  29:0    28:2    31:2    k=6,7  3:0  7:0    31:0      m=7  28:0 28:1 29:0   31:1
-//       m=8   0:1   1:1     0:3     3:3    k=8,9  0:1  4:1    28:1      m=8   0:2  0:3  1:2    3:3
-//        :                                   :                           :
-//       m=15 28:1  29:1    28:3    31:3    14,15  3:1  7:1    31:1      m=15 28:2 28:3 29:2   31:3
+//             keys                           keys
+//   queries   - x x x x x         queries    - x x x x x        x  hidden by the mask
+//             - - x x x x                    - - x x x x        o  of this block
+//             o o o x x x  < a block         - - o x x x        -  of other blocks
+//             - - - - x x                    - - o - x x
+//             - - - - - x                    - - o - - x
+//             - - - - - -                    - - o - - -
+//                                                ^ a block
+//   forward, and dq in backward              dk and dv in backward
 //
-// Two C side by side, rounded to bf16, have the layout of an A. So the weights, and in the backward
-// pass p and ds, go from the first product to the second without leaving the registers.
-//
-// A warp owns M squares of 16 rows, a block has four warps. The limits on Hopper: a multiprocessor
-// does an mma.sync in about 1.6 clocks (wgmma, which other architectures lack, takes two thirds of
-// that), and loads its right operand from shared memory in 2 clocks. With M = 2 one load serves two
-// products, and the tensor cores are the limit. Next come the exponentials; both overlap, as two
-// blocks share a multiprocessor (128 threads of at most 255 registers each). A row in shared memory
-// is 16 bytes longer than its channels: so the 8 rows that ldmatrix reads lie in different banks.
-// Loops here have constant bounds, and nvcc unrolls them: registers cannot be indexed.
-enum {
-    WARPS = 4,                         // of a block
-    BLOCKS = 2,                        // on a multiprocessor, which limits a thread's registers
-    STAGES = 3,                        // steps in shared memory: one in use, two under way
-};
+// What it owns lies in shared memory, and what it meets streams past: 32 rows of keys and values,
+// or of queries and dout, at a time. A lane computes the score of one of those 32 rows, and then
+// every 32nd channel of the sums.
 
-// How a block divides its work, for heads of up to D channels.
-template <int D_, int M_, int STEP_> struct Tile {
-    enum {
-        D = D_, M = M_,
-        ROWS = 16*M*WARPS,             // that a block owns
-        STEP = STEP_,                  // that stream past between two barriers
-        LENGTH = D + 8,                // of a row in shared memory
-    };
-};
-typedef Tile<32, 2, 64> Tile32;
-typedef Tile<64, 2, 64> Tile64;        // GPT-2's heads
-typedef Tile<128, 1, 32> Tile128;
+enum { PLAIN_ROWS = 8, PLAIN_STEP = 32, PLAIN_CHANNELS = MAX_HS / 32 };
+typedef enum { QUERIES, KEYS } Owned;
+typedef float PlainRow[MAX_HS + 1];    // one more, so that 32 rows begin in 32 banks
 
-// What a lane holds of two C side by side, 16x16: four elements in each of two rows. If the square
-// begins at (row, column), element i of row `half` stands at (lane_row, lane_column).
-struct Square {
-    float c[2][4];
-    __device__ float &at(int half, int i) { return c[i/2][2*half + i%2]; }
-    __device__ float at(int half, int i) const { return c[i/2][2*half + i%2]; }
-};
-__device__ inline int lane_row(int row, int half) { return row + 8*half + lane()/4; }
-__device__ inline int lane_column(int column, int i) {
-    return column + i/2*8 + lane()%4*2 + i%2;
+// Rows row ... row+n-1 of T go to shared memory, zeros past the last.
+__device__ inline void plain_load(PlainRow *tile, const real *x, size_t ld, int row, int n, int T,
+                                  int HS) {
+    for (int r = warp_in_block(); r < n; r += PLAIN_ROWS)
+        for (int i = lane(); i < HS; i += 32)
+            tile[r][i] = row + r < T ? (float)x[(size_t)(row + r)*ld + i] : 0.0f;
 }
 
-// Calls body(n, m, half, i) for each element that a lane holds of N x M squares.
-template <int N, int M, class Body> __device__ inline void each_element(Body body) {
-    for (int n = 0; n < N; n++)
-        for (int m = 0; m < M; m++)
-            for (int half = 0; half < 2; half++)
-                for (int i = 0; i < 4; i++) body(n, m, half, i);
+__device__ inline float plain_dot(const float *a, const float *b, int n) {
+    float sum = 0.0f;
+    for (int i = 0; i < n; i++) sum += a[i] * b[i];
+    return sum;
 }
 
-__device__ inline Fragment rounded(const Square &s) {        // as an A
-    Fragment f;
-    for (int i = 0; i < 4; i++) {
-        __nv_bfloat162 two = __floats2bfloat162_rn(s.at(i%2, i/2*2), s.at(i%2, i/2*2 + 1));
-        memcpy(&f.x[i], &two, sizeof two);
-    }
-    return f;
+// o, of which a lane has channels lane, lane+32, ..., += 32 weights times 32 rows
+__device__ inline void plain_accumulate(float *o, const float *weights, const PlainRow *tile,
+                                        int HS) {
+    for (int c = 0; c < PLAIN_CHANNELS; c++)
+        for (int j = 0; lane() + 32*c < HS && j < PLAIN_STEP; j++)
+            o[c] += weights[j] * tile[j][lane() + 32*c];
 }
 
-// A fragment of 16x16 elements that lie in shared memory in rows of `length`: an A whose rows they
-// are; two B whose columns or rows they are.
-__device__ inline Fragment load_a(const real *x, int length) {
-    return load_matrices<false>(x + lane()%16*length + lane()/16*8);
-}
-__device__ inline Fragment load_b_of_columns(const real *x, int length) {
-    return load_matrices<false>(x + (lane()/16*8 + lane()%8)*length + lane()/8%2*8);
-}
-__device__ inline Fragment load_b_of_rows(const real *x, int length) {
-    return load_matrices<true>(x + lane()%16*length + lane()/16*8);
+__device__ inline void plain_store(real *row, const float *o, float scale, int HS) {
+    for (int c = 0; c < PLAIN_CHANNELS; c++)
+        if (lane() + 32*c < HS) row[lane() + 32*c] = (real)(o[c] * scale);
 }
 
-// Reductions over the four lanes that share the rows of a result.
-__device__ inline float quad_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
-__device__ inline float quad_sum(float x) {
-    x += __shfl_xor_sync(~0u, x, 1);
-    return x + __shfl_xor_sync(~0u, x, 2);
-}
-
-// Starts to copy ROWS rows of one head from `row` on, each HS of D channels; zeros past the edges,
-// which change no product.
-template <class V, int ROWS>
-__device__ inline void tile_load(real *tile, const real *x, unsigned ld, int row, int T, int HS) {
-    const int CHUNKS = V::D/8, AT_ONCE = 32*WARPS / CHUNKS;  // of 16 bytes in a row; rows
-    int c = threadIdx.x % CHUNKS * 8;
-    #pragma unroll (V::D > 64 ? 1 : ROWS / AT_ONCE)          // wide heads leave no registers
-    for (int i = 0; i < ROWS; i += AT_ONCE) {
-        int r = i + threadIdx.x / CHUNKS, t = row + r;
-        copy_async<16>(tile + r*V::LENGTH + c, x + (min(t, T - 1)*ld + min(c, HS - 8)),
-                       t < T && c < HS);
-    }
-}
-
-// A warp's own rows, from shared memory to registers, where they stay.
-template <class V> __device__ inline void own_load(Fragment own[][V::D/16], const real *tile) {
-    for (int m = 0; m < V::M; m++)
-        for (int i = 0; i < V::D/16; i++)
-            own[m][i] = load_a(tile + 16*m*V::LENGTH + 16*i, V::LENGTH);
-}
-
-// s (16M,16N) = own rows (16M,D) times 16N rows of a tile, transposed
-template <class V, int N>
-__device__ inline void scores(Square (&s)[N][V::M], const Fragment own[][V::D/16],
-                              const real *tile) {
-    for (int n = 0; n < N; n++) {
-        for (int m = 0; m < V::M; m++) s[n][m] = {};
-        for (int i = 0; i < V::D/16; i++) {
-            Fragment f = load_b_of_columns(tile + 16*n*V::LENGTH + 16*i, V::LENGTH);
-            for (int m = 0; m < V::M; m++) {
-                mma(s[n][m].c[0], own[m][i], f.x);
-                mma(s[n][m].c[1], own[m][i], f.x + 2);
-            }
-        }
-    }
-}
-
-// o (16M,D) += weights (16M,16N), rounded to bf16, times 16N rows of a tile
-template <class V, int N>
-__device__ inline void accumulate(Square o[][V::D/16], const Square (&weights)[N][V::M],
-                                  const real *tile) {
-    for (int n = 0; n < N; n++) {
-        Fragment w[V::M];
-        for (int m = 0; m < V::M; m++) w[m] = rounded(weights[n][m]);
-        for (int i = 0; i < V::D/16; i++) {
-            Fragment f = load_b_of_rows(tile + 16*n*V::LENGTH + 16*i, V::LENGTH);
-            for (int m = 0; m < V::M; m++) {
-                mma(o[m][i].c[0], w[m], f.x);
-                mma(o[m][i].c[1], w[m], f.x + 2);
-            }
-        }
-    }
-}
-
-// Stores a warp's results to rows `row` ... of x, as far as these lie in first ... T-1. They pass
-// through the shared memory of the warp's own rows, so that each lane then writes 16 bytes.
-template <class V>
-__device__ inline void own_store(real *x, size_t ld, const Square o[][V::D/16], float scale,
-                                 real *own, int row, int first, int T, int HS) {
-    const int CHUNKS = V::D/8, AT_ONCE = 32 / CHUNKS;
-    each_element<V::D/16, V::M>([&](int n, int m, int half, int i) {
-        real *to = own + lane_row(16*m, half)*V::LENGTH + lane_column(16*n, i);
-        float x = o[m][n].at(half, i) * scale, next = o[m][n].at(half, i | 1) * scale;
-        if (i % 2 == 0) *(__nv_bfloat162 *)to = __floats2bfloat162_rn(x, next);
-    });
-    __syncwarp();                                            // the rows are whole
-    int c = lane() % CHUNKS * 8;
-    for (int i = 0; i < 16*V::M; i += AT_ONCE) {
-        int r = i + lane() / CHUNKS;
-        if (row + r >= first && row + r < T && c < HS)
-            *(Packed<real> *)(x + (row + r)*ld + c) = *(Packed<real> *)(own + r*V::LENGTH + c);
-    }
-}
-
-// The online softmax over 16N more keys: scores s become weights 2^((s - hi) scale), and the sums
-// so far are scaled to the new hi. A lane sums only its own columns; quads are added at the end.
-template <class V, int N>
-__device__ inline void softmax_step(Square (&s)[N][V::M], float hi[][2], float sum[][2],
-                                    Square o[][V::D/16], float scale) {
-    for (int m = 0; m < V::M; m++)
-        for (int half = 0; half < 2; half++) {               // one of the lane's rows
-            float top = hi[m][half], added = 0.0f;
-            for (int n = 0; n < N; n++)
-                for (int i = 0; i < 4; i++) top = fmaxf(top, s[n][m].at(half, i));
-            top = quad_max(top);
-            float shrink = exp2_fast((hi[m][half] - top) * scale), shift = top * scale;
-            for (int n = 0; n < N; n++)
-                for (int i = 0; i < 4; i++) {
-                    float &x = s[n][m].at(half, i);
-                    x = exp2_fast(x * scale - shift);
-                    added += x;
-                }
-            hi[m][half] = top;
-            sum[m][half] = sum[m][half] * shrink + added;
-            for (int n = 0; n < V::D/16; n++)
-                for (int i = 0; i < 4; i++) o[m][n].at(half, i) *= shrink;
-        }
-}
-
-// ---- steps: what streams past a block ----
-// STAGES tiles of STEP rows are in shared memory: one in use, the others on their way.
-// load(stage, col) starts the copies of the tile at column `col` of the scores.
-
-template <class V, class Load>
-__device__ inline void step_load(int stage, int col, int end, Load load) {
-    if (col < end) load(stage, col);
-    copy_async_commit();                                     // empty groups keep the count
-}
-
-// Starts the first steps. On return the first is there, with what was on its way before: the
-// block's own rows.
-template <class V, class Load>
-__device__ inline void steps_begin(int begin, int end, Load load) {
-    for (int i = 0; i < STAGES - 1; i++) step_load<V>(i, begin + i*V::STEP, end, load);
-    copy_async_wait<STAGES - 2>();
-    __syncthreads();                                         // everybody's copies are there
-}
-
-// Calls body(stage, col) for each step from `begin` to before `end`.
-template <class V, class Load, class Body>
-__device__ inline void steps_pass(int begin, int end, Load load, Body body) {
-    const int LAST = STAGES - 1;
-    for (int col = begin, now = 0; col < end; col += V::STEP, now = now < LAST ? now + 1 : 0) {
-        copy_async_wait<LAST - 1>();
-        __syncthreads();     // this tile is there, and the last has been read: it may be filled
-        step_load<V>(now > 0 ? now - 1 : LAST, col + LAST*V::STEP, end, load);
-        body(now, col);
-    }
-}
-
-// ---- forward ----
-
-// Scores of keys that come after their query become -infinity.
-template <class V, int N>
-__device__ inline void mask_later(Square (&s)[N][V::M], int col, int row) {
-    if (col + 16*N - 1 <= row) return;                       // all keys are in sight
-    each_element<N, V::M>([&](int n, int m, int half, int i) {
-        bool late = lane_column(col + 16*n, i) > lane_row(row + 16*m, half);
-        if (late) s[n][m].at(half, i) = -INFINITY;
-    });
-}
-
-// What a lane keeps of its queries. hi and sum are those of its two rows in each square.
-template <class V> struct SoftmaxState {
-    float hi[V::M][2], sum[V::M][2];
-    Square o[V::M][V::D/16];
-};
-
-// A step's keys, from `col` on: scores become weights, and weights times values are added to o.
-template <class V>
-__device__ inline void attend(SoftmaxState<V> &w, const Fragment q[][V::D/16], const real *k_tile,
-                              const real *v_tile, int col, int row, float scale) {
-    Square s[V::STEP/16][V::M];
-    scores<V>(s, q, k_tile);
-    mask_later<V>(s, col, row);
-    softmax_step<V>(s, w.hi, w.sum, w.o, scale);
-    accumulate<V>(w.o, s, v_tile);
-}
-
-// o becomes out, and what backward needs of each query goes to lse (T).
-template <class V>
-__device__ inline void softmax_end(SoftmaxState<V> &w, float *lse, int row, int first, int T,
-                                  float scale) {
-    for (int m = 0; m < V::M; m++)
-        for (int half = 0; half < 2; half++) {
-            int t = lane_row(row + 16*m, half);
-            float total = quad_sum(w.sum[m][half]), share = 1.0f / total;
-            for (int n = 0; n < V::D/16; n++)
-                for (int i = 0; i < 4; i++) w.o[m][n].at(half, i) *= share;
-            if (lane() % 4 == 0 && t >= first && t < T)
-                lse[t] = (w.hi[m][half] * scale + log2f(total)) * LN_2;
-        }
-}
-
-template <class V>
-__global__ void __launch_bounds__(32*WARPS, BLOCKS)
-attention_forward_kernel(real *out, float *lse, const real *qkv, int T, int first, int C, int NH) {
-    const int TILE = V::STEP*V::LENGTH;
-    extern __shared__ __align__(16) real shared[];      // (ROWS,LENGTH), 2 x STAGES (STEP,LENGTH)
-    real *k_tiles = shared + V::ROWS*V::LENGTH, *v_tiles = k_tiles + STAGES*TILE;
+__global__ void attention_forward_plain_kernel(real *out, float *lse, const real *qkv,
+                                               int T, int first, int C, int NH) {
+    __shared__ PlainRow q[PLAIN_ROWS], k[PLAIN_STEP], v[PLAIN_STEP];
+    __shared__ float p[PLAIN_ROWS][PLAIN_STEP];
     Head head = head_of(qkv, T, C, NH);
-    int HS = C / NH;
-    int row0 = (first/V::ROWS + gridDim.y - 1 - blockIdx.y) * V::ROWS;   // most keys first
-    int row = row0 + warp_in_block()*16*V::M, end = min(row0 + V::ROWS, T);
-    real *own = shared + (row - row0)*V::LENGTH;
-    float scale = LOG2_E / sqrtf((float)HS);
-    auto load = [&](int stage, int col) {
-        tile_load<V, V::STEP>(k_tiles + stage*TILE, head.k, head.ld, col, T, HS);
-        tile_load<V, V::STEP>(v_tiles + stage*TILE, head.v, head.ld, col, T, HS);
-    };
-    tile_load<V, V::ROWS>(shared, head.q, head.ld, row0, T, HS);
-    steps_begin<V>(0, end, load);
-    Fragment q[V::M][V::D/16];
-    own_load<V>(q, own);
-    SoftmaxState<V> w = {};
-    for (int m = 0; m < V::M; m++) w.hi[m][0] = w.hi[m][1] = -INFINITY;
-    steps_pass<V>(0, end, load, [&](int stage, int col) {
-        const real *k_tile = k_tiles + stage*TILE, *v_tile = v_tiles + stage*TILE;
-        if (col >= row + 16*V::M) return;                    // nothing in sight of this warp
-        attend<V>(w, q, k_tile, v_tile, col, row, scale);
-    });
-    softmax_end<V>(w, lse + (size_t)this_head()*T, row, first, T, scale);
-    own_store<V>(out + row_begin(T, C, NH), C, w.o, 1.0f, own, row, first, T, HS);
+    int HS = C / NH, warp = warp_in_block(), row0 = first + blockIdx.y*PLAIN_ROWS, t = row0 + warp;
+    float scale = LOG2_E / sqrtf((float)HS), hi = -INFINITY, sum = 0.0f, o[PLAIN_CHANNELS] = {0};
+    plain_load(q, head.q, head.ld, row0, PLAIN_ROWS, T, HS);
+    for (int t2 = 0; t2 < min(row0 + PLAIN_ROWS, T); t2 += PLAIN_STEP) {
+        plain_load(k, head.k, head.ld, t2, PLAIN_STEP, T, HS);
+        plain_load(v, head.v, head.ld, t2, PLAIN_STEP, T, HS);
+        __syncthreads();                                     // what was loaded is there
+        float score = plain_dot(q[warp], k[lane()], HS) * scale;
+        if (t2 + lane() > t) score = -INFINITY;
+        float new_hi = fmaxf(hi, warp_max(score)), shrink = exp2f(hi - new_hi);
+        float weight = exp2f(score - new_hi);
+        p[warp][lane()] = weight;
+        hi = new_hi;
+        sum = sum * shrink + warp_sum(weight);
+        for (int c = 0; c < PLAIN_CHANNELS; c++) o[c] *= shrink;
+        __syncwarp();                                        // the warp's weights are there
+        plain_accumulate(o, p[warp], v, HS);
+        __syncthreads();                                     // read, before it is overwritten
+    }
+    if (t >= T) return;
+    plain_store(out + row_begin(T, C, NH) + (size_t)t*C, o, 1.0f / sum, HS);
+    if (lane() == 0) lse[(size_t)this_head()*T + t] = (hi + log2f(sum)) * LN_2;
 }
 
-// ---- backward ----
-// Two kernels: one with a block for ROWS keys, which sums dk and dv, one with a block for ROWS
-// queries, which sums dq. Both compute p and ds, seven products in all where five would do: but all
-// sums stay in registers, and no block waits for another or adds to what another wrote.
-
-// A block owns ROWS keys of one head, and queries stream past, from the first that sees a key on:
-// dv += p^T dout, dk += ds^T q. Rows of p and ds are keys here, and columns are queries.
-template <class V>
-__global__ void __launch_bounds__(32*WARPS, BLOCKS)
-attention_dk_dv_kernel(real *dqkv, const float2 *rows, const real *dout,
-                       const real *qkv, int T, int C, int NH) {
-    const int M = V::M, TILE = V::STEP*V::LENGTH;
-    extern __shared__ __align__(16) real shared[];    // 2 (ROWS,LENGTH), STAGES (2 TILE, STEP rows)
-    real *q_tiles = shared + 2*V::ROWS*V::LENGTH, *dout_tiles = q_tiles + STAGES*TILE;
-    float2 *row_tiles = (float2 *)(dout_tiles + STAGES*TILE);
-    Head head = head_of(qkv, T, C, NH);
+// x and y are what is owned, x2 and y2 what streams past: q, dout and k, v; or k, v and q, dout.
+template <Owned OWNED>
+__global__ void attention_backward_plain_kernel(real *dqkv, const float2 *rows, const real *dout,
+                                                const real *qkv, int T, int C, int NH) {
+    __shared__ PlainRow x[PLAIN_ROWS], y[PLAIN_ROWS], x2[PLAIN_STEP], y2[PLAIN_STEP];
+    __shared__ float p[PLAIN_ROWS][PLAIN_STEP], ds[PLAIN_ROWS][PLAIN_STEP];
+    const bool keys = OWNED == KEYS;
+    auto [q, k, v, ld] = head_of(qkv, T, C, NH);
     const real *d_o = dout + row_begin(T, C, NH);
-    int HS = C / NH, row0 = blockIdx.y*V::ROWS;              // those with most queries first
-    int warp = __shfl_sync(~0u, warp_in_block(), 0);         // so nvcc knows that lanes agree on it
-    int row = row0 + warp*16*M;
-    real *own = shared + (row - row0)*V::LENGTH;
-    float scale = LOG2_E / sqrtf((float)HS);
-    rows += (size_t)this_head()*T;
-    auto load = [&](int stage, int col) {
-        int i = threadIdx.x, t = col + i;
-        tile_load<V, V::STEP>(q_tiles + stage*TILE, head.q, head.ld, col, T, HS);
-        tile_load<V, V::STEP>(dout_tiles + stage*TILE, d_o, C, col, T, HS);
-        if (i < V::STEP) copy_async<8>(row_tiles + stage*V::STEP + i, rows + min(t, T - 1), t < T);
-    };
-    tile_load<V, V::ROWS>(shared, head.k, head.ld, row0, T, HS);
-    tile_load<V, V::ROWS>(shared + V::ROWS*V::LENGTH, head.v, head.ld, row0, T, HS);
-    steps_begin<V>(row0, T, load);
-    Fragment k[M][V::D/16], v[M][V::D/16];
-    own_load<V>(k, own);
-    own_load<V>(v, own + V::ROWS*V::LENGTH);
-    Square dk[M][V::D/16] = {}, dv[M][V::D/16] = {};
-    steps_pass<V>(row0, T, load, [&](int stage, int col) {
-        for (int c = max(row - col, 0); c < V::STEP; c += 16) {      // no query before its keys
-            int at = stage*V::STEP + c;
-            const real *q_tile = q_tiles + at*V::LENGTH, *dout_tile = dout_tiles + at*V::LENGTH;
-            const float2 *of_query = row_tiles + at;
-            Square p[1][M], ds[1][M];
-            scores<V>(p, k, q_tile);
-            each_element<1, M>([&](int n, int m, int half, int i) {
-                float &x = p[n][m].at(half, i), lse = of_query[lane_column(0, i)].x;
-                bool seen = lane_column(col + c, i) >= lane_row(row + 16*m, half);
-                x = seen ? exp2_fast(x*scale - lse) : 0.0f;
-            });
-            accumulate<V>(dv, p, dout_tile);
-            scores<V>(ds, v, dout_tile);
-            each_element<1, M>([&](int n, int m, int half, int i) {
-                float &x = ds[n][m].at(half, i), d = of_query[lane_column(0, i)].y;
-                x = p[n][m].at(half, i) * (x - d);
-            });
-            accumulate<V>(dk, ds, q_tile);
-        }
-    });
-    own_store<V>(dqkv + (head.k - qkv), head.ld, dk, scale * LN_2, own, row, 0, T, HS);
-    own_store<V>(dqkv + (head.v - qkv), head.ld, dv, 1.0f, own + V::ROWS*V::LENGTH, row, 0, T, HS);
+    int HS = C / NH, warp = warp_in_block(), row0 = blockIdx.y*PLAIN_ROWS, r = row0 + warp;
+    float scale = LOG2_E / sqrtf((float)HS), dx[PLAIN_CHANNELS] = {0}, dy[PLAIN_CHANNELS] = {0};
+    plain_load(x, keys ? k : q, ld, row0, PLAIN_ROWS, T, HS);
+    plain_load(y, keys ? v : d_o, keys ? ld : C, row0, PLAIN_ROWS, T, HS);
+    int begin = keys ? row0 : 0, end = keys ? T : min(row0 + PLAIN_ROWS, T);
+    for (int t2 = begin; t2 < end; t2 += PLAIN_STEP) {
+        plain_load(x2, keys ? q : k, ld, t2, PLAIN_STEP, T, HS);
+        plain_load(y2, keys ? d_o : v, keys ? C : ld, t2, PLAIN_STEP, T, HS);
+        __syncthreads();                                     // what was loaded is there
+        int query = keys ? t2 + lane() : r, key = keys ? r : t2 + lane();
+        bool in_sight = key <= query && query < T;
+        float2 row = in_sight ? rows[(size_t)this_head()*T + query] : make_float2(0.0f, 0.0f);
+        float score = plain_dot(x[warp], x2[lane()], HS) * scale;
+        float weight = in_sight ? exp2f(score - row.x) : 0.0f;
+        p[warp][lane()] = weight;
+        ds[warp][lane()] = weight * (plain_dot(y[warp], y2[lane()], HS) - row.y);
+        __syncwarp();                                        // the warp's weights are there
+        plain_accumulate(dx, ds[warp], x2, HS);
+        if (keys) plain_accumulate(dy, p[warp], y2, HS);
+        __syncthreads();                                     // read, before it is overwritten
+    }
+    if (r >= T) return;
+    real *drow = dqkv + (q - qkv) + r*ld;
+    plain_store(drow + (keys ? C : 0), dx, scale * LN_2, HS);
+    if (keys) plain_store(drow + 2*C, dy, 1.0f, HS);
 }
 
-// The other way round: a block owns ROWS queries, and keys stream past, up to the last that a query
-// sees: dq += ds k. Rows of p and ds are queries, and what is needed of a query stays in registers.
-template <class V>
-__global__ void __launch_bounds__(32*WARPS, BLOCKS)
-attention_dq_kernel(real *dqkv, const float2 *rows, const real *dout,
-                    const real *qkv, int T, int C, int NH) {
-    const int M = V::M, TILE = V::STEP*V::LENGTH;
-    extern __shared__ __align__(16) real shared[];           // 2 (ROWS,LENGTH), STAGES (2 TILE)
-    real *k_tiles = shared + 2*V::ROWS*V::LENGTH, *v_tiles = k_tiles + STAGES*TILE;
-    Head head = head_of(qkv, T, C, NH);
-    int HS = C / NH, row0 = (gridDim.y - 1 - blockIdx.y) * V::ROWS;      // most keys first
-    int warp = __shfl_sync(~0u, warp_in_block(), 0);
-    int row = row0 + warp*16*M, end = min(row0 + V::ROWS, T);
-    real *own = shared + (row - row0)*V::LENGTH;
-    float scale = LOG2_E / sqrtf((float)HS);
-    float2 of_query[M][2];
-    rows += (size_t)this_head()*T;
-    auto load = [&](int stage, int col) {
-        tile_load<V, V::STEP>(k_tiles + stage*TILE, head.k, head.ld, col, T, HS);
-        tile_load<V, V::STEP>(v_tiles + stage*TILE, head.v, head.ld, col, T, HS);
-    };
-    tile_load<V, V::ROWS>(shared, head.q, head.ld, row0, T, HS);
-    tile_load<V, V::ROWS>(shared + V::ROWS*V::LENGTH, dout + row_begin(T, C, NH), C, row0, T, HS);
-    for (int i = 0; i < 2*M; i++)
-        of_query[i/2][i%2] = rows[min(lane_row(row + 16*(i/2), i%2), T - 1)];
-    steps_begin<V>(0, end, load);
-    Fragment q[M][V::D/16], d_o[M][V::D/16];
-    own_load<V>(q, own);
-    own_load<V>(d_o, own + V::ROWS*V::LENGTH);
-    Square dq[M][V::D/16] = {};
-    steps_pass<V>(0, end, load, [&](int stage, int col) {
-        int seen = min(row + 16*M - col, V::STEP);           // columns up to the warp's last query
-        for (int c = 0; c < seen; c += 16) {
-            const real *k_tile = k_tiles + stage*TILE + c*V::LENGTH;
-            Square p[1][M], ds[1][M];
-            scores<V>(p, q, k_tile);
-            each_element<1, M>([&](int n, int m, int half, int i) {
-                float &x = p[n][m].at(half, i);
-                bool seen = lane_column(col + c, i) <= lane_row(row + 16*m, half);
-                x = seen ? exp2_fast(x*scale - of_query[m][half].x) : 0.0f;
-            });
-            scores<V>(ds, d_o, v_tiles + stage*TILE + c*V::LENGTH);
-            each_element<1, M>([&](int n, int m, int half, int i) {
-                float &x = ds[n][m].at(half, i);
-                x = p[n][m].at(half, i) * (x - of_query[m][half].y);
-            });
-            accumulate<V>(dq, ds, k_tile);
-        }
-    });
-    own_store<V>(dqkv + (head.q - qkv), head.ld, dq, scale * LN_2, own, row, 0, T, HS);
-}
-
-// ---- launchers, by the size of a head ----
-
-template <class V>
-static void attention_forward_tiles(real *out, float *lse, const real *qkv,
-                                    int B, int T, int first, int C, int NH, cudaStream_t stream) {
-    dim3 blocks = heads_grid(B, T, NH, C/NH, blocks_for(T, V::ROWS) - first/V::ROWS);
-    size_t bytes = (V::ROWS + 2*STAGES*V::STEP) * V::LENGTH * sizeof(real);
-    allow_shared(attention_forward_kernel<V>, bytes);
-    attention_forward_kernel<V><<<blocks, 32*WARPS, bytes, stream>>>(out, lse, qkv, T, first, C,
-                                                                     NH);
+static void attention_forward_plain(real *out, float *lse, const real *qkv, int B, int T, int first,
+                                    int C, int NH, cudaStream_t stream) {
+    dim3 blocks = heads_grid(B, T, NH, C/NH, blocks_for(T - first, PLAIN_ROWS));
+    attention_forward_plain_kernel<<<blocks, 32*PLAIN_ROWS, 0, stream>>>(out, lse, qkv, T, first, C,
+                                                                         NH);
     LAUNCH_CHECK();
 }
 
-template <class V>
-static void attention_backward_tiles(real *dqkv, const float2 *rows, const real *dout,
+static void attention_backward_plain(real *dqkv, const float2 *rows, const real *dout,
                                      const real *qkv, int B, int T, int C, int NH,
                                      cudaStream_t stream) {
-    size_t tiles = 2*(V::ROWS + STAGES*V::STEP) * V::LENGTH * sizeof(real);
-    dim3 blocks = heads_grid(B, T, NH, C/NH, blocks_for(T, V::ROWS));
-    for (auto *kernel : { attention_dq_kernel<V>, attention_dk_dv_kernel<V> }) {
-        size_t bytes = tiles + STAGES*V::STEP * sizeof(float2);
-        allow_shared(kernel, bytes);
-        kernel<<<blocks, 32*WARPS, bytes, stream>>>(dqkv, rows, dout, qkv, T, C, NH);
+    dim3 blocks = heads_grid(B, T, NH, C/NH, blocks_for(T, PLAIN_ROWS));
+    for (auto *kernel : { attention_backward_plain_kernel<QUERIES>,
+                          attention_backward_plain_kernel<KEYS> }) {
+        kernel<<<blocks, 32*PLAIN_ROWS, 0, stream>>>(dqkv, rows, dout, qkv, T, C, NH);
         LAUNCH_CHECK();
     }
 }
+
+// What the backward pass needs of each query: lse / ln 2, and d. A block owns 32 queries of one
+// head, 8 lanes a query, a pack at a time. Heads whose HS is no multiple of a pack share packs: a
+// lane skips the elements of other heads.
+__global__ void attention_rows_kernel(float2 *rows, const real *dout, const real *out,
+                                      const float *lse, int T, int C, int NH) {
+    int HS = C / NH, head = this_head(), b = head / NH, begin = head % NH * HS, end = begin + HS;
+    int t = blockIdx.y*32 + threadIdx.x/8;
+    size_t row = ((size_t)b*T + t)*C, at = (size_t)head*T + t;
+    float d = 0.0f, x[PACK], y[PACK];
+    for (int c = begin/PACK*PACK + lane()%8*PACK; t < T && c < end; c += 8*PACK) {
+        load(x, dout + row + c);
+        load(y, out + row + c);
+        for (int k = 0; k < PACK; k++) if (c + k >= begin && c + k < end) d += x[k] * y[k];
+    }
+    for (int i = 4; i > 0; i /= 2) d += __shfl_xor_sync(~0u, d, i);          // of the 8 lanes
+    if (t < T && lane() % 8 == 0) rows[at] = make_float2(lse[at] * LOG2_E, d);
+}
+
+static void attention_rows(float2 *rows, const real *dout, const real *out, const float *lse, int B,
+                           int T, int C, int NH, cudaStream_t stream) {
+    dim3 blocks = heads_grid(B, T, NH, C/NH, blocks_for(T, 32));
+    attention_rows_kernel<<<blocks, 32*8, 0, stream>>>(rows, dout, out, lse, T, C, NH);
+    LAUNCH_CHECK();
+}
+
+#ifndef PRECISION_FP32
+#include "dev/cuda/attention_tiles.cu"  // the same, 64 or 128 rows a block, on tensor cores
 #endif
 
 // In generation the key/value cache holds `past` earlier tokens (else 0): a sequence of out, qkv
@@ -1599,7 +1317,8 @@ static void loss_sum(Model *m, size_t N) {
 
 // From dx, the gradient of x_out, to dx, the gradient of x. A branch receives all of dx, and what
 // comes back through the branch is added to dx, by the kernel that ends it. That kernel also sums
-// dx as it was, the gradient of the bias that ended the branch.
+// dx as it was, before it adds: the gradient of the bias of the product that ended the branch (of
+// mlp_proj, of att_proj), which no other kernel needs to read dx for.
 //   w, d   the block's weights and their gradients
 static void block_backward(Model *m, Block<real> w, Block<float> d, BlockActs a, int B, int T) {
     int C = m->c.C;
@@ -1613,7 +1332,8 @@ static void block_backward(Model *m, Block<real> w, Block<float> d, BlockActs a,
     layernorm_backward(dx, d.ln2_gain, d.ln2_bias, d.mlp_proj_b, dx, dln2, a.x_mid, a.ln2_mean,
                        a.ln2_rstd, w.ln2_gain, N, C, g);
     linear_backward(datt, d.att_proj_w, dx, a.att, w.att_proj_w, N, C, C, g);
-    attention_backward(dqkv, d.qkv_b, m->att_rows, datt, a.qkv, a.att, a.att_lse, B, T, C, m->c.NH, g);
+    attention_backward(dqkv, d.qkv_b, m->att_rows, datt, a.qkv, a.att, a.att_lse, B, T, C, m->c.NH,
+                       g);
     linear_backward(dln1, d.qkv_w, dqkv, a.ln1, w.qkv_w, N, C, 3*C, g);
     layernorm_backward(dx, d.ln1_gain, d.ln1_bias, d.att_proj_b, dx, dln1, a.x, a.ln1_mean,
                        a.ln1_rstd, w.ln1_gain, N, C, g);
@@ -1970,231 +1690,9 @@ static double model_loss(Model *m, float *each, const int *targets, size_t N) {
     return sum;
 }
 
-// ---- memory: counted, allocated once, handed out ----
+// ---- memory and the machine ----
 
-// A tensor's place in its bucket: of the embeddings, of a block, or of the final norm.
-template <class T> static T *tensor_at(T *bucket, const Config *c, int kind) {
-    int first = kind < FIRST_IN_BLOCK ? 0 : kind <= LAST_IN_BLOCK ? FIRST_IN_BLOCK : LNF_GAIN;
-    return bucket + kinds_count(c, first, kind);
-}
-
-template <class T> static Block<T> block_at(T *bucket, const Config *c) {
-    Block<T> b;
-    T **fields[KINDS_IN_BLOCK] = {
-        &b.ln1_gain, &b.ln1_bias, &b.qkv_w, &b.qkv_b, &b.att_proj_w, &b.att_proj_b,
-        &b.ln2_gain, &b.ln2_bias, &b.fc_w, &b.fc_b, &b.mlp_proj_w, &b.mlp_proj_b,
-    };
-    for (int k = 0; k < KINDS_IN_BLOCK; k++)
-        *fields[k] = tensor_at(bucket, c, FIRST_IN_BLOCK + k);
-    return b;
-}
-
-// Points a model's weights (PARAMS), or their gradients (GRADS), at where each bucket lies.
-template <class T> static void weights_point(Weights<T> *w, const Zero *z, Flat flat) {
-    const Config *c = &z->c;
-    T *embeddings = (T *)bucket_at(z, 0, flat), *norm = (T *)bucket_at(z, 1 + c->L, flat);
-    w->wte = tensor_at(embeddings, c, WTE);
-    w->wpe = tensor_at(embeddings, c, WPE);
-    for (int l = 0; l < c->L; l++) w->block[l] = block_at((T *)bucket_at(z, 1 + l, flat), c);
-    w->lnf_gain = tensor_at(norm, c, LNF_GAIN);
-    w->lnf_bias = tensor_at(norm, c, LNF_BIAS);
-}
-
-template <class T> static void carve(T **p, Memory *mem, MemoryKind kind, size_t count) {
-    *p = (T *)memory_take(mem, kind, count * sizeof(T));
-}
-
-// Rows of a multiple of 64 elements fill the tiles of a product, and begin at multiples of 16
-// bytes.
-static const int VOCAB_UNIT = 64;
-
-static void block_carve(BlockActs *a, Memory *mem, size_t N, const TpGroup *group) {
-    size_t C = group->own.C, Cn = tp_channels(group), NH = tp_heads(group);
-    carve(&a->ln1, mem, MEM_ACTIVATIONS, N*C);
-    carve(&a->ln1_mean, mem, MEM_ACTIVATIONS, N);
-    carve(&a->ln1_rstd, mem, MEM_ACTIVATIONS, N);
-    carve(&a->qkv, mem, MEM_ACTIVATIONS, N*3*Cn);
-    carve(&a->att, mem, MEM_ACTIVATIONS, N*Cn);
-    carve(&a->att_lse, mem, MEM_ACTIVATIONS, N*NH);
-    carve(&a->x_mid, mem, MEM_ACTIVATIONS, N*C);
-    carve(&a->ln2, mem, MEM_ACTIVATIONS, N*C);
-    carve(&a->ln2_mean, mem, MEM_ACTIVATIONS, N);
-    carve(&a->ln2_rstd, mem, MEM_ACTIVATIONS, N);
-    carve(&a->fc, mem, MEM_ACTIVATIONS, N*4*Cn);
-    carve(&a->gelu, mem, MEM_ACTIVATIONS, N*4*Cn);
-}
-
-static void model_carve_acts(Model *m, Memory *mem) {
-    size_t N = (size_t)m->spec.B*m->spec.T, C = m->c.C;
-    bool keeps_all = m->spec.recompute == RECOMPUTE_NONE;
-    carve(&m->x_in, mem, MEM_ACTIVATIONS, N*C);
-    for (int l = 0; l < m->c.L; l++) {
-        if (l == 0 || keeps_all) block_carve(&m->acts[l], mem, N, &m->zero.tp);
-        else m->acts[l] = m->acts[0];
-        carve(&m->acts[l].x_out, mem, MEM_ACTIVATIONS, N*C);
-        m->acts[l].x = l > 0 ? m->acts[l - 1].x_out : m->x_in;
-    }
-    carve(&m->lnf, mem, MEM_ACTIVATIONS, N*C);
-    carve(&m->lnf_mean, mem, MEM_ACTIVATIONS, N);
-    carve(&m->lnf_rstd, mem, MEM_ACTIVATIONS, N);
-    carve(&m->batch.inputs, mem, MEM_ACTIVATIONS, N);
-    carve(&m->batch.targets, mem, MEM_ACTIVATIONS, N);
-    carve(&m->batch.order, mem, MEM_ACTIVATIONS, N);
-    carve(&m->batch.begin, mem, MEM_ACTIVATIONS, N + 1);
-    carve(&m->batch.scale, mem, MEM_ACTIVATIONS, 1);
-    carve(&m->loss, mem, MEM_ACTIVATIONS, N);
-    carve(&m->lse, mem, MEM_ACTIVATIONS, N);
-}
-
-// The blocks' backward pass begins when the classifier's has ended, and takes over its logits'
-// memory. So do the buckets of a checkpoint, which are gathered between two updates.
-static void model_carve_backward(Model *m, Memory *mem) {
-    size_t N = (size_t)m->spec.B*m->spec.T, C = m->c.C, Vp = m->padded.V;
-    const TpGroup *group = &m->zero.tp;
-    bool trains = m->spec.use == TRAIN;
-    m->logit_rows = logits_chunk_rows(N, Vp, C, sizeof(real), m->spec.multiprocessors);
-    if (group->size > 1) m->logit_rows = min_size(m->logit_rows, xent_shared_rows(group));
-    size_t Cn = tp_channels(group), reals = m->logit_rows*Vp;
-    size_t branches = trains ? 4*N*Cn : 0;                   // dfc; dqkv is smaller
-    size_t bucket = gpt2_largest_bucket(&m->padded) * sizeof(float) / sizeof(real);
-    size_t ranks = m->zero.size * group->size;
-    if (reals < branches) reals = branches;
-    if (reals < bucket && ranks > 1) reals = bucket;
-    carve(&m->logits, mem, MEM_LOGITS, reals);
-    m->dfc = m->dqkv = m->logits;
-    m->zero.bucket = (float *)m->logits;
-    carve(&m->next_logits, mem, MEM_LOGITS, (group->size > 1 ? group->size + 1 : 1) * Vp);
-    if (!trains) return;
-    carve(&m->dx_branch, mem, MEM_BACKWARD, N*C);
-    carve(&m->dx, mem, MEM_BACKWARD, N*C);
-    carve(&m->att_rows, mem, MEM_BACKWARD, N*tp_heads(group));
-    carve(&m->totals, mem, MEM_REST, 1);
-    carve(&m->g_scale, mem, MEM_REST, 1);
-    m->all_totals = m->totals;
-    if (ranks > 1) carve(&m->all_totals, mem, MEM_REST, ranks);
-}
-
-// Lays everything out; with mem->base NULL it only counts (dev/base/memory.h).
-static void model_carve(Model *m, Memory *mem) {
-    zero_carve_params(&m->zero, mem);
-    if (m->spec.use == TRAIN) zero_carve_training(&m->zero, mem);
-    model_carve_acts(m, mem);
-    model_carve_backward(m, mem);
-}
-
-static const size_t SHARED_BYTES = 99 << 10;     // that a block may have on any sm_80 or later
-
-// What the kernels cannot do. Their limits are wider than any GPT-2.
-static void model_check(const Config *c) {
-    if (c->C % PACK != 0)
-        die("--channels: %d is no multiple of %d, the numbers that a GPU moves at once in "
-            PRECISION "; %d is", c->C, PACK, (c->C + PACK - 1) / PACK * PACK);
-    if (c->C / c->NH > MAX_HS)
-        die("--heads: heads of %d channels; the GPU's attention takes up to %d", c->C / c->NH,
-            MAX_HS);
-    if (3*c->C * sizeof(float) > SHARED_BYTES)
-        die("--channels: %d; the GPU's LayerNorm takes up to %zu", c->C,
-            SHARED_BYTES / 3 / sizeof(float));
-}
-
-// All but the memory.
-static void model_begin(Model *m, const ModelSpec *spec) {
-    size_t L = spec->c.L;
-    memset(m, 0, sizeof *m);
-    m->spec = *spec;
-    zero_init(&m->zero, &spec->sharing, &spec->c, VOCAB_UNIT, sizeof(real));
-    m->c = m->zero.file;
-    m->padded = m->zero.c;
-    m->acts = (BlockActs *)alloc_or_die(L * sizeof *m->acts, "a table of activations");
-    m->w.block = (Block<real> *)alloc_or_die(L * sizeof *m->w.block, "a table of blocks");
-    m->dw.block = (Block<float> *)alloc_or_die(L * sizeof *m->dw.block, "a table of blocks");
-}
-
-static void tables_free(Model *m) {
-    free(m->acts);
-    free(m->w.block);
-    free(m->dw.block);
-}
-
-static void model_count(Memory *mem, const ModelSpec *spec) {
-    Model m;
-    model_check(&spec->c);
-    model_begin(&m, spec);
-    shared_check(&m.zero.tp);
-    *mem = memory_begin(NULL);
-    model_carve(&m, mem);
-    mem->bytes[MEM_REST] += MACHINE_BYTES;
-    zero_free(&m.zero);
-    tables_free(&m);
-}
-
-template <class T> static void alloc_pinned(T **p, size_t count) {
-    CUDA_CHECK(cudaMallocHost((void **)p, count * sizeof(T)));
-}
-
-// Pinned memory, from and to which the GPU copies by itself, and events.
-static void model_init_host(Model *m) {
-    size_t N = (size_t)m->spec.B*m->spec.T;
-    for (int i = 0; i < 2; i++) {
-        alloc_pinned(&m->host_batches[i].inputs, N);
-        alloc_pinned(&m->host_batches[i].targets, N);
-        alloc_pinned(&m->host_batches[i].order, N);
-        alloc_pinned(&m->host_batches[i].begin, N + 1);
-        alloc_pinned(&m->host_batches[i].scale, 1);
-        CUDA_CHECK(cudaEventCreateWithFlags(&m->sent[i], cudaEventDisableTiming));
-    }
-    for (cudaEvent_t &mark : m->marks) CUDA_CHECK(cudaEventCreate(&mark));
-    alloc_pinned(&m->host_totals, m->zero.size * m->zero.tp.size);
-    alloc_pinned(&m->host_logits, m->padded.V * m->zero.tp.size);
-    m->token_count = (int *)alloc_or_die(m->c.V * sizeof(int), "counting tokens");
-}
-
-static void memory_die(Memory *mem, const ModelSpec *spec, double room);
-
-static void model_init(Model *m, const ModelSpec *spec, Machine *machine) {
-    const Config *c = &spec->c;
-    double reals = (double)spec->B * spec->T * c->L * 16.0 * c->C;    // about; size_t could wrap
-    double room = machine_free_memory(machine);
-    Memory counted;
-    char *base;
-    if (reals > 1e15) die("memory: %.0f TB for activations; use a smaller model or micro-batch",
-                          1e-12 * sizeof(real) * reals);
-    model_count(&counted, spec);
-    if ((double)counted.used > room) memory_die(&counted, spec, room);
-    model_begin(m, spec);
-    m->gpu = machine;
-    m->zero.stream = machine->stream;
-    CUDA_CHECK(cudaMalloc((void **)&base, counted.used));
-    CUDA_CHECK(cudaMemsetAsync(base, 0, counted.used, machine->stream));
-    m->memory = memory_begin(base);
-    model_carve(m, &m->memory);
-    zero_open(&m->zero);
-    weights_point(&m->w, &m->zero, PARAMS);
-    if (spec->use == TRAIN) weights_point(&m->dw, &m->zero, GRADS);
-    model_init_host(m);
-}
-
-static void model_free(Model *m) {
-    if (!m->gpu) return;
-    zero_close(&m->zero);              // waits, on the GPU, for what is under way
-    gpu_wait(m->gpu);
-    graph_free(&m->graph);
-    CUDA_CHECK(cudaFree(m->memory.base));
-    for (int i = 0; i < 2; i++) {
-        CUDA_CHECK(cudaFreeHost(m->host_batches[i].inputs));
-        CUDA_CHECK(cudaFreeHost(m->host_batches[i].targets));
-        CUDA_CHECK(cudaFreeHost(m->host_batches[i].order));
-        CUDA_CHECK(cudaFreeHost(m->host_batches[i].begin));
-        CUDA_CHECK(cudaFreeHost(m->host_batches[i].scale));
-        CUDA_CHECK(cudaEventDestroy(m->sent[i]));
-    }
-    for (cudaEvent_t mark : m->marks) CUDA_CHECK(cudaEventDestroy(mark));
-    CUDA_CHECK(cudaFreeHost(m->host_totals));
-    CUDA_CHECK(cudaFreeHost(m->host_logits));
-    free(m->token_count);
-    tables_free(m);
-    memset(m, 0, sizeof *m);
-}
+#include "dev/cuda/memory.cu"          // model_init, model_count, model_free; weights_point
 
 static Zero *model_zero(Model *m) { return &m->zero; }
 
@@ -2203,8 +1701,6 @@ static void model_micro_batch(Model *m, size_t i, size_t n) {
     zero_micro_batch(&m->zero, i, n);
     if (m->zero.n_levels > 0) weights_point(&m->dw, &m->zero, GRADS);
 }
-
-// ---- the machine ----
 
 static double model_optimizer_seconds(Model *m) {
     mark_record(m, UPDATED);

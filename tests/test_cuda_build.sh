@@ -85,7 +85,7 @@ end cuda_libraries_are_found
 # ---- the emulator: the rewriter takes in the .cu files that a .cu file includes ----
 
 for program in train_gpt2.cu tests/test_gpt2.cu; do
-    for kernels in dev/{ranks/{kernels,tensor_model},cuda/{machine,attention_plain}}.cu; do
+    for kernels in dev/{ranks/{kernels,tensor_model},cuda/{machine,memory,attention_tiles}}.cu; do
         sleep 0.1                           # files written at once have the same time
         touch "$tree/$kernels"
         make -s -C "$tree" build/$program.cpp > "$dir/said" 2>&1 || note "$(tail -n 1 "$dir/said")"

@@ -286,11 +286,11 @@ static void two_rows(const Data *d, Gpu *g) {
 }
 #endif
 
-// The trainer's: the same tiles, three stages of them. Blocks with the most keys start first, so that no long one is left
-// at the end; only tiles on the diagonal are masked; and results pass through shared memory, so
-// that a lane stores 16 bytes where it stored 4 and wasted half of a sector. That takes 13% more
-// clocks of shared memory, and a sixth of the bytes from the L2 cache goes. In fp32 it is the rung
-// with shared tiles.
+// The trainer's: the same tiles, three stages of them. Blocks with the most keys start first, so
+// that no long one is left at the end; only tiles on the diagonal are masked; and results pass
+// through shared memory, so that a lane stores 16 bytes where it stored 4 and wasted half of a
+// sector. That takes 13% more clocks of shared memory, and a sixth of the bytes from the L2 cache
+// goes. In fp32 it is the rung with shared tiles.
 static void trainers_forward(const Data *d, Gpu *g) {
     attention_forward(d->out, d->lse, d->qkv, d->B, d->T, 0, d->C, d->NH, g);
 }

@@ -409,8 +409,8 @@ static void attention_backward_run(const Site *s) {
     attention_backward(s->m->dqkv, s->d.qkv_b, s->m->att_rows, s->m->dx_branch, s->a.qkv, s->a.att,
                        s->a.att_lse, s->B, s->T, s->C, s->m->c.NH, s->g);
 }
-// As coded attention_rows reads dout, out and lse, both other kernels q, k, v, dout and the rows, and
-// the bias's sum dqkv.
+// As coded attention_rows reads dout, out and lse, both other kernels q, k, v, dout and the rows,
+// and the bias's sum dqkv.
 static Work attention_backward_work(const Sizes *z) {
     double NC = z->N*z->C, rows = z->N*z->NH;
     return { 5.0*NC * (z->T + 1), R*8.0*NC + 4.0*rows,

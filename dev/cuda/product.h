@@ -91,7 +91,8 @@ static void product_choose(Product *p, Gpu *g) {
     bool may_lack = p->key.epilogue != NO_EPILOGUE || status == CUBLAS_STATUS_NOT_SUPPORTED;
     if (!may_lack) CUBLAS_CHECK(status);                     // an epilogue is done without
     CUBLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
-    p->found = status == CUBLAS_STATUS_SUCCESS && found == 1 && first.state == CUBLAS_STATUS_SUCCESS;
+    p->found = status == CUBLAS_STATUS_SUCCESS && found == 1
+            && first.state == CUBLAS_STATUS_SUCCESS;
     if (p->found) p->algorithm = first.algo;
 }
 

@@ -2,8 +2,8 @@
 // column-major matrices in fp32 or bf16 and sums in fp32. A descriptor that asks for anything else
 // gets CUBLAS_STATUS_NOT_SUPPORTED.
 //
-// As on an H200 (CUDA 13.0), a bias's pointer is refused under an epilogue without a bias, and GELU's
-// gradient is computed to 1 in 10,000. A product has one algorithm. For tests:
+// As on an H200 (CUDA 13.0), a bias's pointer is refused under an epilogue without a bias, and
+// GELU's gradient is computed to 1 in 10,000. A product has one algorithm. For tests:
 //
 //   EMULATOR_ALGORITHMS=split   the heuristic ranks first those that split K and add in bf16, in
 //                               place, in fp32, in this order
