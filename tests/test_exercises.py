@@ -149,25 +149,6 @@ def test_open_exercises():
                 f"{e.name}, {new or 'nothing'} for {old}: {line}")
 
 
-def test_post_norm_shows_its_runs():
-    import post_norm
-    folder = os.path.join(ROOT, "dev", "exercises")
-    page = exercises.read(os.path.join(folder, "post_norm.md"))
-    known = post_norm.read_runs(os.path.join(folder, "post_norm.csv"))
-    for line in post_norm.table(known).splitlines():
-        assert line in page, f"post_norm.md does not show {line}"
-    drawn = exercises.read(os.path.join(folder, "post_norm.svg"))
-    assert drawn == post_norm.figure(known), "post_norm.svg is of other runs: post_norm.py --draw"
-
-
-def test_the_search_of_post_norm():
-    """It finds the limit wherever it lies, to a factor of sqrt(2)."""
-    import post_norm
-    for limit in (-12.0, -8.5, -8.0, -7.5, -3.0, -2.5):
-        found = post_norm.largest_rate(lambda power, limit=limit: power <= limit)
-        assert found == limit, f"the limit is 2^{limit}, found 2^{found}"
-
-
 def test_an_open_exercise_without_pytorch():
     """What is missing is named, with the command that installs it."""
     keep, exercises.torch_python = exercises.torch_python, lambda: None
