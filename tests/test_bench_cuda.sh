@@ -27,21 +27,6 @@ awk '$NF ~ /^[0-9.]+$/ && $NF < 1 { print; bad = 1 } END { exit bad }' "$dir/out
 same "rows" "$(wc -l < "$dir/out")" 27
 end bytes_are_counted
 
-# The model of an update is made of these bytes; the page has its sums.
-for flag in --before --workspace=128 --in-place; do
-    "${PYTHON:-python3}" scripts/gpu_model.py --bench "$bench" $flag > "$dir/out" 2> "$dir/err" ||
-        note "$(tail -n 1 "$dir/err")"
-    awk '$1 == "sum" { print $2 }' "$dir/out"
-    grep products, "$dir/out" | grep -oE '[0-9.]+( GB|\))' | tr -dc '0-9.\n' >> "$dir/moved"
-done | xargs > "$dir/sums"
-same "the page's sums of the model" "$(sed -n 's/^| sum | \(.*\) | \(.*\) | \(.*\) |$/\1 \2 \3/p' \
-    dev/cuda/README.md)" "$(cat "$dir/sums")"
-same "the page's bytes of attention" "$(awk -F ' *[|] *' '
-    /^\| forward \| [0-9]+\.[0-9]/ { forward = $3; now = $4 } /backward, one pass/ { one = $4 }
-    /^\| backward, two passes/ { print forward, $3, $3, now, one, $4 }' dev/cuda/README.md)" \
-    "$(head -n 6 "$dir/moved" | xargs)"
-end update_is_modelled
-
 cd "$dir" || exit 1
 EMULATOR_MEMORY=900000000 "$bench" --model 2,2,32,200,16 1 2 > out 2> err || note "$(cat err)"
 same "steps" "$(grep -cE '^ +[12] +(none|block) ' out)" 4

@@ -585,7 +585,7 @@ static void bench_parts(Bench *b, const Site *sites, double step) {
             "\"step_ms\": %.6g,\n \"products\": [", b->B, 1e3 * sum, 1e3 * floors, 1e3 * step);
 }
 
-// ---- products: each of the step's, with its algorithm ----
+// ---- products: each of the step's ----
 
 // A product in words: its shape, layouts, type, epilogue.
 typedef struct { char text[120]; } ProductName;
