@@ -86,7 +86,7 @@ static inline void plan_this_machine(PlanMachine *m, Run *r) {
     if (!ON_GPU) m->memory /= launched_as(LAUNCH_LOCAL_SIZE, 1);       // ranks share the memory
     if (!ON_GPU || m->speed_from == SPEED_GIVEN) return;
     m->peak = machine_peak_flops(r->machine);
-    m->speed = PLAN_UTILISATION * m->peak;
+    m->speed = PLAN_OF_MEASURED * m->peak;
     m->speed_from = SPEED_ASSUMED;
 }
 
