@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """dev/exercises and dev/check: a right solution of every function passes its check, the blank fails
-with a line that helps, and so do three typical mistakes each; the commands keep a reader's work.
+with a line that helps, and so do typical mistakes; the commands keep a reader's work.
 
     tests/test_exercises.py [NAME...]              the tests of these names only
     SEED=2 tests/test_exercises.py right_solutions_pass       with other numbers
+    FAULTS=1 tests/test_exercises.py               three mistakes of each exercise, not the first
 
 Exercises that do not call each other share a program. An open exercise has a solution in
 dev/exercises/solutions; its check needs PyTorch. What has no compiler here is skipped.
@@ -34,6 +35,7 @@ PROGRAMS = [
     ["warp_sum", "transpose_shared", "matmul_tiled"],
     ["softmax_row", "layernorm_cuda", "find_the_race"]]
 OPEN = [e for e in EXERCISES if not e.function]
+MISTAKES = 3 if os.environ.get("FAULTS") == "1" else 1
 BY_THREADS = [RACE, SCRATCH, SHARED, BITS]       # what dev/exercises/threads.c finds, with gcc
 
 
@@ -116,7 +118,7 @@ def test_mistakes_are_told_apart():
     watched = not exercises.compiler_says(        # else races are not found: clang
         "CC", "cc", "-fopenmp", "-fsyntax-only",
         os.path.join(ROOT, "dev", "exercises", "threads.c"))
-    for number in range(3):
+    for number in range(MISTAKES):
         said = verdicts(lambda source, e, n=number: mistake(source, e, n))
         for name, line in said.items():
             old, new, *_, expected = WRONG[name][number]
@@ -142,7 +144,7 @@ def test_open_exercises():
         solved = exercises.solve(source, e.name)
         line = open_verdict(e, solved)
         assert line is None, f"{e.name}: {line}"
-        for old, new, *parts in OPEN_WRONG[e.name]:
+        for old, new, *parts in OPEN_WRONG[e.name][:MISTAKES]:
             assert old in solved, f"{e.name}: its solution does not say {old}"
             line = open_verdict(e, solved.replace(old, new))
             assert line and all(part in line for part in parts), (
