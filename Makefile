@@ -367,10 +367,11 @@ $(BUILD)/cuda/test_gpt2-%: tests/test_gpt2.cu train_gpt2.cu $(BUILD)/gpt2_refere
 	    $(if $(filter fp32,$*),-DPRECISION_FP32) $< \
 	    $(BUILD)/gpt2_reference.o -o $@ $(CUBLAS)
 
-# A test runs for a moment, so it is compiled in less time, but for those of the kernels.
-OF_KERNELS := $(addprefix $(BUILD)/test_,layers model hellaswag)
+# A test runs for a moment: it is compiled without optimizing, but for those of kernels, as a user
+# builds these, and for those that run longer than a compiler.
+OPTIMIZED = $(if $(filter layers,$*),-O3,$(if $(filter checkpoint dataloader model noise tales zero,$*),-O1,-O0))
 $(BUILD)/test_%: tests/test_%.c $(BUILD)/flags
-	$(CC) $(if $(filter $@,$(OF_KERNELS)),$(FLAGS),$(FLAGS:-O3=-O1)) -MMD -MP -MF $@.d $< -o $@ -lm
+	$(CC) $(FLAGS:-O3=$(OPTIMIZED)) -MMD -MP -MF $@.d $< -o $@ -lm
 
 $(BUILD)/compare: tests/compare.c $(BUILD)/flags
 	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
