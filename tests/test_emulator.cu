@@ -824,6 +824,18 @@ TEST(products_are_queued) {
     CHECK(soon.at_once && !soon.late && soon.random < SEEDS);
 }
 
+// A product whose epilogue does not read the bias that its description points to.
+TEST(a_bias_that_no_epilogue_reads_is_refused) {
+    Blas blas;
+    float *gpu, one = 1;
+    OK(cudaMalloc(&gpu, 16 * sizeof *gpu));
+    BLAS_OK(cublasLtMatmulDescSetAttribute(blas.d, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &gpu,
+                                           sizeof gpu));
+    CHECK(cublasLtMatmul(blas.handle, blas.d, &one, gpu, blas.l, gpu, blas.l, &one, gpu, blas.l,
+                         gpu, blas.l, NULL, NULL, 0, 0) != CUBLAS_STATUS_SUCCESS);
+    OK(cudaFree(gpu));
+}
+
 // Who asks again and again whether something is done gets there; until then it is not.
 static bool asked(int) {
     int x = 0, times = 0, *gpu = upload(&x, 1);
