@@ -31,9 +31,9 @@ MISTAKES = [
     ("attention", CU, r"__syncthreads\(\);(?= +// this tile is there)", "", BARRIER),
     ("attention", CU, r"copy_async_wait<LAST - 1>", "copy_async_wait<LAST>", COPY),
     ("attention", CU, r"__syncwarp\(\);(?= +// the rows are whole)", "", SYNCWARP),
-    ("attention", CU, r"__syncthreads\(\);(?= +// ds of all)", "", BARRIER),
-    ("attention", CU, r"__syncthreads\(\);(?= +// they have been read)", "", BARRIER),
-    ("attention", CU, r"__syncthreads\(\);(?= +// the rows are whole\n +tile_sum)", "", BARRIER),
+    ("attention", CU, r"__syncthreads\(\);(?= +// everybody's copies)", "", BARRIER),
+    ("attention", CU, r"copy_async_wait<STAGES - 2>", "copy_async_wait<STAGES - 1>", COPY),
+    ("attention", CU, r"if \(i < V::STEP\) (?=copy_async<8>)", "", COPY),
     ("xent", CU, r"copy_async_wait<0>\(\);", "", COPY),
     ("xent", CU, r"__syncthreads\(\);(?= +// all warps' parts)", "", BARRIER),
 ]
