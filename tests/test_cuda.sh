@@ -243,7 +243,7 @@ epilogues_that_are_not_there|s/sum\[k\] += b\[k\] + came\[k\];/sum[k] += b[k];/
 epilogues_that_are_not_there|/void bias_forward_kernel/,/^}/ s/sum\[k\] += b\[k\]/sum[k] += 2*b[k]/
 epilogues_that_are_not_there|s/load(b, bias + i % OC)/load(b, bias + i % PACK)/
 epilogues_that_are_not_there dev/cuda/product.h|/^static bool product_run/,/^}/ s/return p->found;/return true;/
-linear_gelu|/^static void gelu_linear_backward_data/,/^}/ s/bias_backward(db_pre, dpre, N, C, g)/bias_backward(db_pre, dpre, N - 1, C, g)/
+linear_gelu|/^static void gelu_linear_backward_data/,/^}/ s/bias_backward(db_pre, dpre, N,/bias_backward(db_pre, dpre, (N + 1)\/2,/
 linear_gelu|s/bool fused = sizeof(real) < sizeof(float)/bool fused = true/; 1i #define PRECISION_FP32
 sums_in_place_round_nothing dev/cuda/product.h|s/if (p->key.type_c == CUDA_R_32F) sums/sums/
 memory_is_left_to_others dev/cuda/machine.cu|s/(g->ranks > 1 ? FOR_NCCL : 0.0)/0.0/
