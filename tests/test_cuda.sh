@@ -176,35 +176,35 @@ loss_and_every_gradient|s/d.mlp_proj_b, dx, dln2/d.att_proj_b, dx, dln2/
 linear|/__global__ void bias_backward/,/^}/ s/__syncthreads();//
 linear|s/residual ? (const void \*)e.other : c;/c;/
 linear|/__global__ void column_sums/,/^}/ s/p < parts; p/p < parts - 1; p/
-attention|/void steps_pass/,/^}/ s/__syncthreads();     //
-attention|/void steps_pass/,/^}/ s/copy_async_wait<.*//
-attention|/void steps_pass/,/^}/ s/(now > 0 ? now - 1 : LAST,/(now,/
-attention|/void steps_begin/,/^}/ s/STAGES - 2/STAGES - 1/
-attention|s/i) > lane_row(row + 16\*m, half);/i) > lane_row(row + 16*m, half) + 1;/
-attention|s/if (col + 16\*N - 1 <= row) return;/if (col <= row) return;/
-attention|s/return row + 8\*half + lane/return row + 8*(1 - half) + lane/
-attention|s/(lane()\/16\*8 + lane()%8)\*length + lane()\/8%2\*8/lane()%16*length + lane()\/16*8/
-attention|s/s.at(i%2, i\/2\*2), s.at(i%2/s.at(i\/2, i%2*2), s.at(i\/2/
-attention|/void steps_pass/,/^}/ s/wait<LAST - 1>/wait<LAST>/
-attention|/void steps_pass/,/^}/ s/: LAST, col + LAST/: LAST - 1, col + LAST/
-attention|/void step_load/,/^}/ s/    copy_async_commit();  .*/    if (col < end) copy_async_commit();/
-attention|/^attention_dk_dv_kernel/,/^}/ s/max(row - col, 0)/max(row - col + 16, 0)/
-attention|/^attention_dk_dv_kernel/,/^}/ s/accumulate<V>(dv, p,/accumulate<V>(dv, ds,/
-attention|/^attention_dk_dv_kernel/,/^}/ s/lane_column(0, i)\].y/lane_column(0, 2 - i)].y/
-attention|/^attention_dq_kernel/,/^}/ s/min(row + 16\*M - col,/min(row - col,/
-attention|/^attention_dk_dv_kernel/,/^}/ s/i) >= lane_row(/i) > lane_row(/
-attention|/^attention_dq_kernel/,/^}/ s/i) <= lane_row(row + 16\*m, half);/i) <= lane_row(row + 16*m, half) + 1;/
-attention|/void own_store/,/^}/ s/row + r < T \&\&/row + r < T - 1 \&\&/
-attention|/void own_store/,/^}/ s/__syncwarp();//
-attention dev/cuda/attention_plain.cu|/attention_backward_plain_kernel/,/^}/ s/__syncwarp();//
-attention dev/cuda/attention_plain.cu|/attention_forward_plain_kernel/,/^}/ s/__syncthreads(); .*read, before.*//
-attention dev/cuda/attention_plain.cu|/attention_backward_plain_kernel/,/^}/ s/__syncthreads(); .*read, before.*//
-attention dev/cuda/attention_plain.cu|/attention_forward_plain_kernel/,/^}/ s/if (t >= T) return/if (t >= T - 1) return/
-attention dev/cuda/attention_plain.cu|/__global__ void attention_rows/,/^}/ s/c + k >= begin \&\& //
-attention dev/cuda/attention_plain.cu|/__global__ void attention_rows/,/^}/ s/int i = 4; i > 0/int i = 4; i > 1/
+attention dev/cuda/attention_tiles.cu|/void steps_pass/,/^}/ s/__syncthreads();     //
+attention dev/cuda/attention_tiles.cu|/void steps_pass/,/^}/ s/copy_async_wait<.*//
+attention dev/cuda/attention_tiles.cu|/void steps_pass/,/^}/ s/(now > 0 ? now - 1 : LAST,/(now,/
+attention dev/cuda/attention_tiles.cu|/void steps_begin/,/^}/ s/STAGES - 2/STAGES - 1/
+attention dev/cuda/attention_tiles.cu|s/i) > lane_row(row + 16\*m, half);/i) > lane_row(row + 16*m, half) + 1;/
+attention dev/cuda/attention_tiles.cu|s/if (col + 16\*N - 1 <= row) return;/if (col <= row) return;/
+attention dev/cuda/attention_tiles.cu|s/return row + 8\*half + lane/return row + 8*(1 - half) + lane/
+attention dev/cuda/attention_tiles.cu|s/(lane()\/16\*8 + lane()%8)\*length + lane()\/8%2\*8/lane()%16*length + lane()\/16*8/
+attention dev/cuda/attention_tiles.cu|s/s.at(i%2, i\/2\*2), s.at(i%2/s.at(i\/2, i%2*2), s.at(i\/2/
+attention dev/cuda/attention_tiles.cu|/void steps_pass/,/^}/ s/wait<LAST - 1>/wait<LAST>/
+attention dev/cuda/attention_tiles.cu|/void steps_pass/,/^}/ s/: LAST, col + LAST/: LAST - 1, col + LAST/
+attention dev/cuda/attention_tiles.cu|/void step_load/,/^}/ s/    copy_async_commit();  .*/    if (col < end) copy_async_commit();/
+attention dev/cuda/attention_tiles.cu|/^attention_dk_dv_kernel/,/^}/ s/max(row - col, 0)/max(row - col + 16, 0)/
+attention dev/cuda/attention_tiles.cu|/^attention_dk_dv_kernel/,/^}/ s/accumulate<V>(dv, p,/accumulate<V>(dv, ds,/
+attention dev/cuda/attention_tiles.cu|/^attention_dk_dv_kernel/,/^}/ s/lane_column(0, i)\].y/lane_column(0, 2 - i)].y/
+attention dev/cuda/attention_tiles.cu|/^attention_dq_kernel/,/^}/ s/min(row + 16\*M - col,/min(row - col,/
+attention dev/cuda/attention_tiles.cu|/^attention_dk_dv_kernel/,/^}/ s/i) >= lane_row(/i) > lane_row(/
+attention dev/cuda/attention_tiles.cu|/^attention_dq_kernel/,/^}/ s/i) <= lane_row(row + 16\*m, half);/i) <= lane_row(row + 16*m, half) + 1;/
+attention dev/cuda/attention_tiles.cu|/void own_store/,/^}/ s/row + r < T \&\&/row + r < T - 1 \&\&/
+attention dev/cuda/attention_tiles.cu|/void own_store/,/^}/ s/__syncwarp();//
+attention|/attention_backward_plain_kernel/,/^}/ s/__syncwarp();//
+attention|/attention_forward_plain_kernel/,/^}/ s/__syncthreads(); .*read, before.*//
+attention|/attention_backward_plain_kernel/,/^}/ s/__syncthreads(); .*read, before.*//
+attention|/attention_forward_plain_kernel/,/^}/ s/if (t >= T) return/if (t >= T - 1) return/
+attention|/__global__ void attention_rows/,/^}/ s/c + k >= begin \&\& //
+attention|/__global__ void attention_rows/,/^}/ s/int i = 4; i > 0/int i = 4; i > 1/
 heads_in_groups|s/blockIdx.z\*gridDim.x + blockIdx.x/blockIdx.z + blockIdx.x/
 heads_in_groups|s/while (heads % group != 0) group--;//
-attention_from_a_cache|/void own_store/,/^}/ s/row + r >= first \&\& //
+attention_from_a_cache dev/cuda/attention_tiles.cu|/void own_store/,/^}/ s/row + r >= first \&\& //
 gelu|s/0.044715f \* v\[k\]\*v\[k\]\*v\[k\]/0.0447f * v[k]*v[k]/
 xent|/Softmax row_softmax/,/^}/ s/__syncthreads();//
 xent|s/float share = v + k < V ? \(.*\) : 0.0f;/float share = \1;/
@@ -215,7 +215,7 @@ xent dev/ranks/tensor_model.cu|s/part.sum \* __expf(part.hi - whole.hi)/part.sum
 xent dev/ranks/tensor_model.cu|s/target\[n\] < 0 ? 0.0f : //
 classifier|/static void classifier_backward/,/^}/ s/target + n, scale/target, scale/
 logits_fill_whole_waves dev/train/logits.h|s/waves \* at_once \/ across/(waves - 1) * at_once \/ across/
-logits_fill_whole_waves|s/sizeof(real), m->spec.multiprocessors/sizeof(real), 0/
+logits_fill_whole_waves dev/cuda/memory.cu|s/sizeof(real), m->spec.multiprocessors/sizeof(real), 0/
 buckets dev/ranks/kernels.cu|/^static void bucket_copy/,/^}/ s/here -= padding/here -= 1/
 sums_along_the_tree dev/ranks/kernels.cu|/void tree_sum_kernel/,/^}/ s/= levels\[l\]\[w\] + sum/= 0 + sum/
 slices_of_a_checkpoint dev/ranks/kernels.cu|/^static void bucket_take/,/^}/ s/zero_own(z, bucket),/{ 0, 64 },/

@@ -16,7 +16,7 @@ sys.dont_write_bytecode = True
 import testing
 
 BARRIER, SYNCWARP, COPY = "__syncthreads between", "no __syncwarp or", "cp.async of thread"
-CU, ASM = "train_gpt2.cu", "dev/cuda/ptx.h"
+CU, TILES, ASM = "train_gpt2.cu", "dev/cuda/attention_tiles.cu", "dev/cuda/ptx.h"
 
 # A test of test_gpt2, a file, what is replaced in it (a regular expression) and by what, and what
 # the report must say. The first ones are in assembly, which the emulator does not see.
@@ -27,13 +27,13 @@ MISTAKES = [
     ("attention", ASM, r"x4\.trans\.shared", "x4.shared", "FAIL"),
     ("linear", CU, r"__align__\(16\) (?=float sums\[8\])", "", "is no multiple of 16"),
     ("layernorm", CU, r"__syncwarp\(\);(?= +// zeros are there)", "", SYNCWARP),
-    ("attention", CU, r"LENGTH = D \+ 8", "LENGTH = D + 4", "is no multiple of 16"),
-    ("attention", CU, r"__syncthreads\(\);(?= +// this tile is there)", "", BARRIER),
-    ("attention", CU, r"copy_async_wait<LAST - 1>", "copy_async_wait<LAST>", COPY),
-    ("attention", CU, r"__syncwarp\(\);(?= +// the rows are whole)", "", SYNCWARP),
-    ("attention", CU, r"__syncthreads\(\);(?= +// everybody's copies)", "", BARRIER),
-    ("attention", CU, r"copy_async_wait<STAGES - 2>", "copy_async_wait<STAGES - 1>", COPY),
-    ("attention", CU, r"if \(i < V::STEP\) (?=copy_async<8>)", "", COPY),
+    ("attention", TILES, r"LENGTH = D \+ 8", "LENGTH = D + 4", "is no multiple of 16"),
+    ("attention", TILES, r"__syncthreads\(\);(?= +// this tile is there)", "", BARRIER),
+    ("attention", TILES, r"copy_async_wait<LAST - 1>", "copy_async_wait<LAST>", COPY),
+    ("attention", TILES, r"__syncwarp\(\);(?= +// the rows are whole)", "", SYNCWARP),
+    ("attention", TILES, r"__syncthreads\(\);(?= +// everybody's copies)", "", BARRIER),
+    ("attention", TILES, r"copy_async_wait<STAGES - 2>", "copy_async_wait<STAGES - 1>", COPY),
+    ("attention", TILES, r"if \(i < V::STEP\) (?=copy_async<8>)", "", COPY),
     ("xent", CU, r"copy_async_wait<0>\(\);", "", COPY),
     ("xent", CU, r"__syncthreads\(\);(?= +// all warps' parts)", "", BARRIER),
 ]
