@@ -182,7 +182,7 @@ template <class Kernel> static void allow_shared(Kernel *kernel, size_t bytes) {
 // ---- the device ----
 
 // cuBLASLt's. A product that is split along K keeps a partial sum of its result for each part: the
-// weight gradients of a block of GPT-2 124M take up to 9 MB, and are fastest in 2 to 8 parts (H200).
+// weight gradients of a block of GPT-2 124M take up to 9 MB, and are fastest in 2 to 8 parts.
 static const size_t WORKSPACE_BYTES = 128 << 20;
 static const size_t SCRATCH_FLOATS = 4 << 20;     // for partial sums
 static const size_t MACHINE_BYTES = WORKSPACE_BYTES + SCRATCH_FLOATS * sizeof(float);
