@@ -659,8 +659,7 @@ static void train_step(Run *r, Model *m, Step *s) {
     totals_share(&m->zero, &all);                      // of several ranks: over all of them
     double norm = sqrt(all.squares), clip = r->o.clip; // clip 0: no limit
     float g_scale = clip > 0.0 && norm > clip ? (float)(clip / norm) : 1.0f;
-    bool outlier = r->o.skip_outliers > 0.0 && is_outlier(r, s, all);
-    if (isfinite(norm) && !outlier) model_update(m, s->adamw, g_scale);     // else the weights stay
+    if (isfinite(norm)) model_update(m, s->adamw, g_scale);        // else the weights stay
     step_end(r, s, &all);                              // loss and norm, counters
 }
 

@@ -1585,9 +1585,8 @@ static void train_step(Run *r, Model *m, Step *s) {
     gradients_squares(m);                                  // beside the loss, in m->totals
     totals_collect(m);                                     // of several ranks: over all of them
     gradients_clip(m, r->o.clip);                          // if the norm exceeds it
-    bool outlier = r->o.skip_outliers > 0.0 && is_outlier(r, s, totals_receive(m));     // waits
-    if (!outlier) model_update(m, s->adamw);
-    Totals all = totals_receive(m);
+    model_update(m, s->adamw);                             // unless the norm is not finite
+    Totals all = totals_receive(m);                        // waits
     step_end(r, s, &all);                                  // loss and norm, counters
 }
 

@@ -133,10 +133,8 @@ RIGHT = {
     gradients_arrive(r, s);
     all.squares = gradients_squares(m);
     totals_share(&m->zero, &all);
-    bool skip = !isfinite(all.squares);
-    if (r->o.skip_outliers > 0.0) skip |= is_outlier(r, s, all);
     double factor = r->o.clip > 0.0 ? fmin(1.0, r->o.clip / sqrt(all.squares)) : 1.0;
-    if (!skip) model_update(m, s->adamw, (float)factor);
+    if (isfinite(all.squares)) model_update(m, s->adamw, (float)factor);
     step_end(r, s, &all);
 """,
     "sample_token": """
@@ -288,7 +286,7 @@ WRONG = {
     "gradient_accumulation": [
         ("clear_grads(m);", "", "gradients[i=0] is"),
         ("(float)(clip / norm)", "1.0f", "adam_m[i=0] is"),
-        ("isfinite(norm) && ", "", "adam_m[i=0] is")],
+        ("if (isfinite(norm)) ", "", "adam_m[i=0] is")],
     "warp_sum": [
         ("i = 16", "i = 8", "out[w=0][l=0] is"),
         ("x += ", "x = ", "out[w=0][l=0] is"),

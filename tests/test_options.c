@@ -389,10 +389,6 @@ static const Row rules[] = {
       "steps=null tokens=null target_loss=1.5" },
     { "--data d --steps 5 --tokens 5", "!--tokens: |one or the other" },
     { "--data d --target-loss 1.5", "!--lr-schedule: |--tokens N" },
-    { "--data d --skip-outliers 1", "skip_outliers=1" },
-    { "--data d --skip-outliers 0 --outer-every 5", "skip_outliers=0" },
-    { "--data d --skip-outliers 0.5", "!--skip-outliers: 0.5 standard|give 1 or more" },
-    { "--data d --skip-outliers 3 --outer-every 5", "!--skip-outliers: |--outer-every" },
     { "--data d --hellaswag f --hellaswag-every 250", "hellaswag_every=250" },
     { "--data d --hellaswag-every 0", "" },
     { "--data d --hellaswag-every 5", "!--hellaswag-every: needs --hellaswag FILE|fetch" },
@@ -419,6 +415,7 @@ TEST(flags_of_other_programs) {
         { "--learning-rate 1", "!--learning-rate: unknown flag; here it is --lr X" },
         { "--compile", "!--compile: unknown flag; there is none: make has compiled everything" },
         { "--tune off", "!--tune: unknown flag; it is gone; leave it out: cuBLASLt's|as fast" },
+        { "--skip-outliers 4", "!--skip-outliers: unknown flag; it is gone; a lower --clip" },
         { "--l 1", "!--l: unknown flag; the nearest is --lr" },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {

@@ -173,6 +173,9 @@ refused "leave it out" $train $small --channels 32 --steps 9 --out "$dir/flags" 
 refused "leave it out" $train --init d4 --steps 9 --out "$dir/flags" --resume
 touch "$dir/flags/latest/tune.json"                   # of an older version, on a GPU
 refused "tune.json holds .* commit 06c23e3 .* or delete it:" $train --resume --steps 9 --out "$dir/flags"
+rm "$dir/flags/latest/tune.json"
+sed -i 's/"options": {/&"skip_outliers":4,/' "$dir/flags/latest/state.json"
+refused "began with skip_outliers 4, and commit 06c23e3 .* write 0" $train --resume --steps 9 --out "$dir/flags"
 target="$small --lr-schedule constant --eval-every 5 --target-loss 4 --steps 300"
 $train $target --out "$dir/target" >/dev/null
 ended=$(readlink "$dir/target/latest")

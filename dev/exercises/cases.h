@@ -140,8 +140,8 @@ CASE(gradient_accumulation, "n5 B3 T8 k9", 5000,
           *calls_of_totals_share = around.shared; *calls_of_step_end = around.ended;
           *micro_batches_before_gradients_arrive = around.arrived),
      "clear_grads once, forward and backward for each micro-batch, their losses added, then one "
-     "model_update unless the norm is not finite or the update is an outlier; the factor is "
-     "r->o.clip / norm above the limit, else 1")
+     "model_update unless the norm is not finite; the factor is r->o.clip / norm above the limit, "
+     "else 1")
 CASE(ring_allreduce, "n60", 0,
      D(send, OUT, "rs", n, 2*n) D(receive, OUT, "rs", n, 2*n) D(adds, OUT, "rs", n, 2*n),
      BEFORE(),

@@ -78,7 +78,7 @@ EXERCISES = [Exercise(*row) for row in [
      "s) follows the last one. gradients_squares(m) is the squared norm. Put it and the loss into "
      "a Totals `all`, call totals_share(&m->zero, &all), shorten the gradient to r->o.clip if "
      "that is not 0, by model_update's factor, and end with step_end(r, s, &all). The update is "
-     "left out if the norm is not finite, or r->o.skip_outliers > 0 and is_outlier(r, s, all)."),
+     "left out if the norm is not finite."),
     ("sample_token", 11, "dev/train/sample.h", "sample_token",
      "Returns a token drawn from logits (V) at s->temperature, among the s->top_k likeliest (0: "
      "all) the fewest with s->top_p of the probability of all. s->candidates (V) is scratch, for "

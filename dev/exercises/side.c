@@ -8,13 +8,11 @@
 #define next_batch around_next_batch
 #define gradients_arrive around_gradients_arrive
 #define totals_share around_totals_share
-#define is_outlier around_is_outlier
 #define step_end around_step_end
 static void step_begin(Run *r, Step *s);
 static void next_batch(Run *r, Step *s, size_t i);
 static void gradients_arrive(Run *r, Step *s);
 static void totals_share(const Zero *z, Totals *t);
-static bool is_outlier(const Run *r, Step *s, Totals t);
 static void step_end(Run *r, Step *s, const Totals *t);
 #define main train_gpt2_main
 #include "train_gpt2.c"
@@ -143,17 +141,12 @@ static void totals_share(const Zero *z, Totals *t) {
     (void)z, around.shared++, t->loss *= 2, t->squares *= 4;
 }
 
-static bool is_outlier(const Run *r, Step *s, Totals t) {
-    (void)r, (void)s;
-    return t.squares > 0;
-}
-
 static void step_end(Run *r, Step *s, const Totals *t) {
     (void)r, (void)s, around.ended++, around.totals = *t;
     memcpy(around.at_end, around.m->zero.masters, sizeof around.at_end);
 }
 
-// k: 1 ... 3 another limit, 4 and 9 no limit, 5 one that is not met, 6 an outlier, 7 not finite.
+// k: 1 ... 3 another limit, 4 and 6 no limit, 5 one that is not met, 7 not finite.
 static void one_step(float *params, float *adam_m, float *gradients, const float *weights) {
     static Run r;
     int inputs[24], targets[24];
@@ -161,7 +154,6 @@ static void one_step(float *params, float *adam_m, float *gradients, const float
     Model *m = around.m = model_of(2, 8, 16, 8, 3, TRAIN, weights);
     r.inputs = inputs, r.targets = targets, r.zero = &m->zero;
     r.o.clip = around.k < 4 ? 0.1 * around.k : around.k == 5 ? 1e6 : around.k == 8 ? 20 : 0;
-    r.o.skip_outliers = around.k == 6 ? 3 : 0;
     for (int i = 0; i < STEP_PARAMS; i++) m->zero.grads[i] = 0.125f;
     train_step(&r, m, &s);
     memcpy(params, m->zero.masters, STEP_PARAMS * sizeof *params);

@@ -46,7 +46,6 @@
 #include <sys/file.h>
 #include "file.h"
 #include "../base/gpt2.h"
-#include "../base/window.h"
 #include "gguf_gpt2.h"
 #include "llmc.h"
 #include "safetensors.h"
@@ -63,7 +62,6 @@ typedef struct {
     double noise_g2, noise_s, noise_weight;    // of dev/train/noise.h; weight 0: not measured
     double noise_adam_g2, noise_adam_s, noise_adam_weight;     // in Adam's metric
     double val_loss;                     // of the latest evaluation; NaN: none yet
-    Window recent_losses, recent_norms;  // of the latest updates, for --skip-outliers; else empty
 } TrainState;
 
 // The prefixes of tensor names in a checkpoint's files, in the order of a save.
@@ -710,32 +708,12 @@ static inline void tensor_file_bucket(float *elements, TensorFile *f, Kept what,
 // means a damaged file.
 static const int64_t COUNT_MOST = 1000000000000000000;
 
-// A window of values, an optional list of numbers.
-static inline bool window_from_json(Window *w, const JsonNode *root, const char *key, Error *err) {
-    memset(w, 0, sizeof *w);
-    if (!json_get(root, key)) return true;
-    const JsonNode *list = json_need(root, key, JSON_ARRAY, err);
-    if (!list) return false;
-    if (list->length > WINDOW_VALUES)
-        return fail(err, "byte %zu: \"%s\" has %zu numbers; at most %d were expected", list->at,
-                    key, list->length, WINDOW_VALUES);
-    for (const JsonNode *v = json_first(list); v < json_end(list); v = json_next(v)) {
-        if (v->type != JSON_NUMBER)
-            return fail(err, "byte %zu: \"%s\" holds %s, not a number", v->at, key,
-                        json_type_name(v->type));
-        window_add(w, strtod(v->text, NULL));
-    }
-    return true;
-}
-
 static inline bool state_from_json(TrainState *s, const JsonNode *root, Error *err) {
     if (root->type != JSON_OBJECT) return fail(err, "not a JSON object");
     s->workers = s->batch_tokens = s->next_batch_tokens = s->norm_test_waited = 0;
     s->noise_g2 = s->noise_s = s->noise_weight = 0.0;
     s->noise_adam_g2 = s->noise_adam_s = s->noise_adam_weight = 0.0;
     s->val_loss = NAN;
-    if (!window_from_json(&s->recent_losses, root, "recent_losses", err)
-        || !window_from_json(&s->recent_norms, root, "recent_norms", err)) return false;
     if (json_get(root, "val_loss") && !json_get_double(&s->val_loss, root, "val_loss", err))
         return false;
     if (json_get(root, "workers")
@@ -816,13 +794,6 @@ static inline bool config_write(const Checkpoint *k, const char *dir, Error *err
     return text_save(&b, dir, "config.json", err);
 }
 
-static inline void window_write(FILE *f, const char *key, const Window *w) {
-    if (w->n == 0) return;
-    fprintf(f, "  \"%s\": [", key);
-    for (int i = 0; i < w->n; i++) fprintf(f, "%s%.17g", i ? ", " : "", w->values[i]);
-    fprintf(f, "],\n");
-}
-
 static inline bool state_write(const Checkpoint *k, const char *dir, Error *err) {
     TextBuffer b;
     const TrainState *s = &k->state;
@@ -845,8 +816,6 @@ static inline bool state_write(const Checkpoint *k, const char *dir, Error *err)
                 "  \"noise_adam_weight\": %.17g,\n", s->noise_adam_g2, s->noise_adam_s,
                 s->noise_adam_weight);
     if (isfinite(s->val_loss)) fprintf(b.f, "  \"val_loss\": %.17g,\n", s->val_loss);
-    window_write(b.f, "recent_losses", &s->recent_losses);
-    window_write(b.f, "recent_norms", &s->recent_norms);
     fprintf(b.f, "  \"seconds\": %.17g,\n  \"options\": %s\n}\n", s->seconds,
             k->options ? k->options : "{}");
     return text_save(&b, dir, "state.json", err);

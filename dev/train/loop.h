@@ -126,17 +126,6 @@ static inline void average_weights(Run *r) {
     zero_average(r->zero, (float)(1.0 - share));
 }
 
-// --skip-outliers: whether the update's loss or gradient norm lies far above those of the updates
-// before it. All ranks decide alike, since they have the same totals. Outliers are added to the
-// windows too: if the loss stays high, the window's spread grows, and updates are made again.
-static inline bool is_outlier(const Run *r, Step *s, Totals t) {
-    if (!isfinite(t.squares)) return false;
-    s->loss_z = window_z(&r->recent_losses, t.loss / (double)r->batch);
-    s->norm_z = window_z(&r->recent_norms, sqrt(t.squares));
-    s->outlier = s->loss_z > r->o.skip_outliers || s->norm_z > r->o.skip_outliers;
-    return s->outlier;
-}
-
 // Ends an update: loss and gradient norm of all ranks (inside a DiLoCo round: of this rank),
 // counters, noise scale, parameters on their way to other ranks, DiLoCo's outer step, averages.
 static inline void step_end(Run *r, Step *s, const Totals *t) {
@@ -150,14 +139,10 @@ static inline void step_end(Run *r, Step *s, const Totals *t) {
     s->loss = fabs(t->loss / tokens);                    // so that NaN prints without a sign
     s->grad_norm = fabs(sqrt(t->squares));
     if (r->zero->measure) measure_noise(r, s, t->squares, t->norms);
-    bool finite = isfinite(s->grad_norm), made = finite && !s->outlier;
+    bool made = isfinite(s->grad_norm);
     r->adam_step += made;
     r->skipped += !made;
-    r->skipped_in_a_row = finite ? 0 : r->skipped_in_a_row + 1;
-    if (r->o.skip_outliers > 0.0 && finite && isfinite(s->loss)) {
-        window_add(&r->recent_losses, s->loss);
-        window_add(&r->recent_norms, s->grad_norm);
-    }
+    r->skipped_in_a_row = made ? 0 : r->skipped_in_a_row + 1;
     if (made && r->zero->stage > 0) zero_send_params(r->zero);
     if (apart && r->zero->scope == ALL_RANKS)
         diloco_end_round(r->zero, (float)r->o.outer_lr, (float)r->o.outer_momentum);

@@ -45,7 +45,6 @@ typedef struct {
     int lr_schedule;               // an LrRule
     int64_t warmup_tokens;
     double final_lr_frac, weight_decay, beta1, beta2, clip;
-    double skip_outliers;          // z-score; 0: none is skipped
     // length
     int64_t steps, tokens;         // OPTION_UNSET: no such limit
     double target_loss;            // 0: none
@@ -165,9 +164,6 @@ static const Option train_table[] = {
       "optimizer", "AdamW's decay rate of the second moment", NULL },
     { "clip", "X", OPT_REAL, FIELD(clip), "1", 0, 1e6, NULL,
       "optimizer", "global-norm clipping: the gradient's largest norm; 0: no clipping", NULL },
-    { "skip-outliers", "Z", OPT_REAL, FIELD(skip_outliers), "0", 0, 100, NULL,
-      "optimizer", "skip an update if its loss or its gradient's norm exceeds the mean of the last "
-      "128 updates by more than Z standard deviations; 3 to 6 are usual", "none is skipped" },
 
     { "steps", "N", OPT_COUNT, FIELD(steps), NULL, 0, 1e8, NULL,
       "length", "updates of the whole run; 0: only evaluate",
@@ -343,6 +339,7 @@ static const OptionHint train_hints[] = {
     { "gradient-checkpointing", "here it is --recompute block, on a GPU" },
     { "wandb|wandb-log|wandb-project|report-to", "there is none: scripts/watch.py shows the run" },
     { "tune", "it is gone; leave it out: cuBLASLt's first choices are as fast on a full GPU" },
+    { "skip-outliers", "it is gone; a lower --clip bounds what one bad batch does" },
     { NULL, NULL },
 };
 
@@ -431,17 +428,6 @@ static inline bool train_options_check_optimizer(const TrainOptions *o, Error *e
 static inline bool train_options_check_average(const TrainOptions *o, Error *err) {
     if (o->average_tokens == 0 || o->outer_every == 0) return true;
     return fail(err, "--average-tokens: averages the weights that all ranks share, and with "
-                     "--outer-every each rank has its own; leave it out");
-}
-
-// One ordinary update in six lies above the mean by one standard deviation.
-static inline bool train_options_check_outliers(const TrainOptions *o, Error *err) {
-    if (o->skip_outliers == 0.0) return true;
-    if (o->skip_outliers < 1.0)
-        return fail(err, "--skip-outliers: %g standard deviations would skip many ordinary "
-                         "updates; give 1 or more, as 4", o->skip_outliers);
-    if (o->outer_every == 0) return true;
-    return fail(err, "--skip-outliers: needs the loss and the gradient of all ranks, and with "
                      "--outer-every each rank has its own; leave it out");
 }
 
@@ -572,9 +558,9 @@ static inline bool train_options_check(TrainOptions *o, Error *err) {
     if (o->resume && !o->out)
         return fail(err, "--resume: needs --out DIR, the directory of the run to continue");
     return train_options_check_model(o, err) && train_options_check_batch(o, err)
-        && train_options_check_average(o, err) && train_options_check_outliers(o, err)
-        && train_options_check_hellaswag(o, err) && train_options_check_length(o, err)
-        && train_options_check_data(o, err) && train_options_check_ranks(o, err)
+        && train_options_check_average(o, err) && train_options_check_hellaswag(o, err)
+        && train_options_check_length(o, err) && train_options_check_data(o, err)
+        && train_options_check_ranks(o, err)
         && train_options_check_machine(o, ON_GPU || o->plan_gpu, err);
 }
 
@@ -607,7 +593,7 @@ static inline bool train_options_keep_size(TrainOptions *o, int i, const JsonNod
 // Restores the flags of the run that is resumed: every flag that was set then and is not given now.
 // Exceptions: the model's sizes, above; --overwrite, --resume, --generate, --help and those of
 // --export and --plan belong to one start of the program; a CPU that continues a GPU's run drops
-// the flags of a GPU. Flags that are gone are ignored.
+// the flags of a GPU. Of flags that are gone, save.h refuses those that changed the run.
 static inline bool train_options_restore(TrainOptions *o, const JsonNode *saved, Error *err) {
     static const char *const not_taken[] = {
         "out", "resume", "resume-from", "overwrite", "generate", "export", "export-dtype", "help",

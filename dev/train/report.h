@@ -78,25 +78,11 @@ static inline void log_noise(Run *r, const Step *s) {
     log_num(&r->log, "noise_smalls", n->big_tokens / n->small_tokens);
 }
 
-// Why an update was skipped.
-static inline const char *skip_reason(const Run *r, const Step *s) {
-    return !s->outlier ? "not finite" : s->loss_z > r->o.skip_outliers ? "loss" : "norm";
-}
-
-static inline void log_skip(Run *r, const Step *s) {
-    log_int(&r->log, "skipped", r->skipped);
-    log_text(&r->log, "reason", skip_reason(r, s));
-    if (!s->outlier) return;
-    log_num(&r->log, "loss_z", s->loss_z);
-    log_num(&r->log, "norm_z", s->norm_z);
-}
-
 static inline void log_step(Run *r, const Step *s) {
     const Costs *k = &s->costs;
     double tok_per_s = (double)r->batch / k->seconds;
     double flops = tok_per_s * gpt2_flops_per_token(&r->spec.c, r->T) / r->comm.size;
-    bool skipped = s->outlier || !isfinite(s->grad_norm);
-    log_begin(&r->log, skipped ? "skip" : "step");
+    log_begin(&r->log, isfinite(s->grad_norm) ? "step" : "skip");
     log_int(&r->log, "step", (int64_t)r->step);
     log_int(&r->log, "tokens", (int64_t)r->tokens);
     log_int(&r->log, "samples", (int64_t)r->train.samples);
@@ -117,7 +103,7 @@ static inline void log_step(Run *r, const Step *s) {
     log_num(&r->log, "tok_per_s", tok_per_s);
     log_num(&r->log, "mfu", flops / r->peak_flops);
     log_num(&r->log, "mfu_datasheet", flops / r->datasheet_flops);
-    if (skipped) log_skip(r, s);
+    if (!isfinite(s->grad_norm)) log_int(&r->log, "skipped", r->skipped);
     log_line_end(r);
 }
 
@@ -274,22 +260,12 @@ static inline void warn_skipped(const Run *r) {
              (unsigned long long)r->step);
 }
 
-static inline void show_outlier(const Run *r, const Step *s) {
-    bool loss = s->loss_z > r->o.skip_outliers;
-    printf("%sskip %5llu  the %s %.4g exceeds the mean of the latest updates by %.1f standard "
-           "deviations\n", isatty(STDOUT_FILENO) ? "\r\033[K" : "", (unsigned long long)r->step,
-           loss ? "loss" : "gradient's norm", loss ? s->loss : s->grad_norm,
-           loss ? s->loss_z : s->norm_z);
-    fflush(stdout);
-}
-
 // After each update.
 static inline void report_step(Run *r, Step *s) {
     step_costs(r, s);
     costs_add(&r->costs, &s->costs);
     log_step(r, s);
     show_step(r, s);
-    if (s->outlier) show_outlier(r, s);
     if (r->skipped_in_a_row > 0) warn_skipped(r);
 }
 

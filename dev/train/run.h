@@ -4,7 +4,6 @@
 #include "../base/clock.h"             // seconds_now
 #include "../base/log.h"               // Log
 #include "../base/signal.h"            // stop_signal
-#include "../base/window.h"            // Window
 #include "../data/entropy.h"           // Floor
 #include "../data/tokenizer.h"         // Tokenizer
 #include "../files/checkpoint.h"       // Path
@@ -68,7 +67,6 @@ typedef struct {
     NoiseScale noise, noise_adam;      // plain; in Adam's metric
     int64_t adam_step, skipped;        // updates that AdamW made; updates skipped
     int64_t skipped_in_a_row;          // without a finite gradient
-    Window recent_losses, recent_norms; // of the latest updates, with --skip-outliers
     int64_t saved_step;                // of the newest checkpoint; -1 before the first
     uint64_t looked_step, looked_tokens;   // the last end of a round: the model could be saved
     double eval_loss;                  // the latest; NaN before the first
@@ -103,8 +101,6 @@ typedef struct {
     CommCounters comm;                 // communication counters at its start
     double waited;                     // seconds of waiting for other ranks, until `computed`
     double loss, grad_norm;
-    double loss_z, norm_z;             // z-scores, with --skip-outliers
-    bool outlier;                      // skipped for one of them
     GradientNorms norms;               // with --noise-scale or an adaptive batch
     GradientNorms norms_adam;          // in Adam's metric; zeros where it is not measured
     Costs costs;

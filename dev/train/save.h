@@ -53,8 +53,7 @@ static inline bool save(Run *r) {
           r->skipped, (uint64_t)r->o.seed, r->seconds, r->o.outer_every ? r->data.size : 0,
           (int64_t)r->batch, (int64_t)r->norm_test.batch, r->norm_test.waited,
           r->noise.g2, r->noise.s, r->noise.weight, r->noise_adam.g2, r->noise_adam.s,
-          r->noise_adam.weight, stopped ? NAN : r->good_loss,
-          r->recent_losses, r->recent_norms },
+          r->noise_adam.weight, stopped ? NAN : r->good_loss },
         options_json(r), saving_bucket, &saving, false, r->zero->sgd, r->zero->averages,
         { (const unsigned char *)r->tokenizer_json, r->tokenizer_bytes },
         r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1, &whole,
@@ -237,6 +236,23 @@ static inline void check_not_tuned(const char *from) {
             "that reads it; or delete it: the last bits of what follows may differ", path.text);
 }
 
+// Flags that are gone: the key in state.json, and the value that means off.
+static const struct { const char *key, *off; } gone_flags[] = {
+    { "skip_outliers", "0" },
+};
+
+// Refuses to go on without a flag that the run began with: what follows would not be the same run.
+static inline void check_gone_flags(const JsonNode *options, const char *from) {
+    for (size_t i = 0; i < sizeof gone_flags / sizeof *gone_flags; i++) {
+        const char *key = gone_flags[i].key, *off = gone_flags[i].off;
+        const JsonNode *saved = json_get(options, key);
+        if (saved && strcmp(option_saved_words(saved), off) != 0)
+            die("--resume: the run began with %s %s, and commit 06c23e3 is the last that has it; "
+                "or write %s in %s/state.json: what follows will differ", key,
+                option_saved_words(saved), off, from);
+    }
+}
+
 // Restores the run's state: the next update gets the same bits as in a run that never stopped.
 static inline void restore_state(Run *r, const char *from) {
     TrainState state;
@@ -245,6 +261,7 @@ static inline void restore_state(Run *r, const char *from) {
     int64_t tokens;
     check_not_tuned(from);
     if (!checkpoint_load_state(&state, &again, from, &err)) die_checkpoint(r, from, &err);
+    check_gone_flags(json_get(again.root, "options"), from);
     load_moments(r, from, state.workers);
     if (r->o.outer_every > 0 && state.workers > 0)
         load_alone(r, from, FILE_OUTER, KEPT_OUTER_MOMENTUM, state.workers);
@@ -277,8 +294,4 @@ static inline void restore_state(Run *r, const char *from) {
     r->seconds = r->shown_at = state.seconds;
     r->saved_step = state.step;
     r->good_loss = state.val_loss;
-    if (r->o.skip_outliers > 0.0) {
-        r->recent_losses = state.recent_losses;
-        r->recent_norms = state.recent_norms;
-    }
 }
