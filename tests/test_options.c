@@ -415,6 +415,7 @@ TEST(flags_of_other_programs) {
         { "--learning-rate 1", "!--learning-rate: unknown flag; here it is --lr X" },
         { "--compile", "!--compile: unknown flag; there is none: make has compiled everything" },
         { "--tune off", "!--tune: unknown flag; it is gone; leave it out: cuBLASLt's|as fast" },
+        { "--on-save-error stop", "!--on-save-error: unknown flag; it is gone; a save that fails" },
         { "--skip-outliers 4", "!--skip-outliers: unknown flag; it is gone; a lower --clip" },
         { "--l 1", "!--l: unknown flag; the nearest is --lr" },
     };

@@ -226,11 +226,11 @@ static inline bool has_diverged(Run *r) {
 // Saves the run, however it ends, unless it has diverged. Returns the process's exit status.
 static inline int run_end(Run *r) {
     r->diverged = has_diverged(r);
-    bool saved = r->step == 0 || r->diverged || save(r);
+    if (r->step > 0 && !r->diverged) save(r);
     bool measured = r->hellaswag_step > 0 && r->hellaswag_step == r->step;
     if (r->hellaswag.n > 0 && !measured && !r->stopping && !r->diverged) report_hellaswag(r);
     log_finish(r);
     show_end(r);
     if (r->stopping) return 128 + r->stopping;
-    return saved && !r->diverged ? 0 : 1;
+    return r->diverged ? 1 : 0;
 }

@@ -18,7 +18,6 @@
 #include "schedule.h"
 
 typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_SGD } Optimizer;
-typedef enum { SAVE_ERROR_STOP, SAVE_ERROR_CONTINUE } OnSaveError;
 typedef enum { EXPORT_FP32, EXPORT_FP16 } ExportType;
 
 typedef struct {
@@ -59,7 +58,6 @@ typedef struct {
     int keep;                      // 0: all
     bool resume, overwrite;
     int64_t resume_from;           // OPTION_UNSET: the latest checkpoint
-    int on_save_error;             // an OnSaveError
     // generate
     const char *generate;
     int max_new, top_k;
@@ -207,9 +205,6 @@ static const Option train_table[] = {
       "passes them", "the latest" },
     { "overwrite", NULL, OPT_FLAG, FIELD(overwrite), NULL, 0, 0, NULL,
       "keep", "replace the run that --out already holds, and the file that --log names", NULL },
-    { "on-save-error", "RULE", OPT_CHOICE, FIELD(on_save_error), "stop", 0, 0,
-      "stop|continue",                       // in the order of OnSaveError
-      "keep", "what to do when a checkpoint or the log cannot be written", NULL },
 
     { "generate", "PROMPT", OPT_TEXT, FIELD(generate), NULL, 0, 0, NULL,
       "generate", "do not train; continue this text ('' begins a document); a terminal shows "
@@ -339,6 +334,8 @@ static const OptionHint train_hints[] = {
     { "gradient-checkpointing", "here it is --recompute block, on a GPU" },
     { "wandb|wandb-log|wandb-project|report-to", "there is none: scripts/watch.py shows the run" },
     { "tune", "it is gone; leave it out: cuBLASLt's first choices are as fast on a full GPU" },
+    { "on-save-error", "it is gone; a save that fails ends the run, and --resume goes on from the "
+      "newest checkpoint, which is whole" },
     { "skip-outliers", "it is gone; a lower --clip bounds what one bad batch does" },
     { NULL, NULL },
 };

@@ -8,13 +8,10 @@ enum { MAX_SKIPPED_IN_A_ROW = 100 };
 
 // ---- the log ----
 
-// If the log cannot be written, --on-save-error decides: stop, or go on without it.
+// If the log cannot be written, the run stops.
 static inline void log_line_end(Run *r) {
-    Error err, closing;
-    if (log_end(&r->log, &err)) return;
-    if (r->o.on_save_error == SAVE_ERROR_STOP) die("%s", err.text);
-    warn("%s; going on without a log", err.text);
-    log_close(&r->log, &closing);
+    Error err;
+    if (!log_end(&r->log, &err)) die("%s", err.text);
 }
 
 // Bytes that a rank keeps from one update to the next, and of its communication buffers (passing).

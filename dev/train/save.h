@@ -39,10 +39,10 @@ static inline const float *saving_bucket(void *from, Kept what, int worker, int 
     return bucket_get(s->zero, what, worker, bucket);
 }
 
-// Rank 0 writes a checkpoint to --out; the other ranks send their shards. Returns false if that
-// failed and --on-save-error is continue.
-static inline bool save(Run *r) {
-    if (!r->o.out || r->saved_step == (int64_t)r->step) return true;
+// Rank 0 writes a checkpoint to --out; the other ranks send their shards. If that fails, the run
+// stops: the checkpoint before is whole.
+static inline void save(Run *r) {
+    if (!r->o.out || r->saved_step == (int64_t)r->step) return;
     zero_wait_params(r->zero);
     bool whole = false, stopped = r->eval_step != r->step  // before the last update's evaluation
                                && run_done(&r->length, r->step, r->tokens, NAN);
@@ -59,30 +59,28 @@ static inline bool save(Run *r) {
         r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1, &whole,
     };
     Error err;
-    double start = seconds_now(), failed = 0.0;
+    double start = seconds_now();
+    bool failed = false;
     saving.progress.total = (double)kept_end(&k) * gpt2_n_buckets(&k.config);
     if (r->comm.rank == 0) failed = !checkpoint_is_locked(r->lock, r->o.out, &err);
     if (r->comm.rank > 0 || failed) checkpoint_follow(&k);
     else failed = !checkpoint_save(r->o.out, &k, r->o.keep, &err);
     progress_end(&saving.progress);
     free((char *)k.options);
-    if (whole && failed && r->o.on_save_error == SAVE_ERROR_STOP)
+    if (whole && failed)
         die("%s; step_%08llu is complete, though: mend this and --resume-from %llu", err.text,
             (unsigned long long)r->step, (unsigned long long)r->step);
-    if (failed && r->o.on_save_error == SAVE_ERROR_STOP)
+    if (failed)
         die("%s; %s", err.text, r->saved_step >= 0
             ? "the last checkpoint is intact: mend this and --resume"
             : "nothing is saved yet: mend this and start again");
-    if (failed) warn("%s; going on without this checkpoint", err.text);
-    comm_add(&r->comm, &failed, 1);
-    if (failed > 0.0) return false;
+    comm_barrier(&r->comm);            // no rank goes on before the checkpoint is whole
     r->saved_step = (int64_t)r->step;
     log_begin(&r->log, "save");
     log_int(&r->log, "step", (int64_t)r->step);
     log_int(&r->log, "tokens", (int64_t)r->tokens);
     log_num(&r->log, "seconds_save", seconds_now() - start);
     log_line_end(r);
-    return true;
 }
 
 // A checkpoint `from` that does not load ends the program. --resume names the last one before it
