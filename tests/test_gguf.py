@@ -69,9 +69,9 @@ def checkpoint_of(kind):
 
 
 def export(kind, dtype="fp32"):
-    out = file_of(f"{kind}-{dtype}.gguf")
+    out = file_of(kind + ("-f16" if dtype == "fp16" else "") + ".gguf")
     if not os.path.exists(out):
-        run(TRAIN, "--init", checkpoint_of(kind), "--export", out, "--export-dtype", dtype)
+        run(TRAIN, "--init", checkpoint_of(kind), "--export", out)
     return out
 
 

@@ -366,13 +366,12 @@ static const Row rules[] = {
     { "--generate=Once --resume --out m", "resume=true" },
     { "--generate=Once --out m", "!--out: is for training|--init DIR" },
     { "--export=m.gguf --init m --tokenizer t --data d --threads 2",
-      "export=\"m.gguf\" export_dtype=\"fp32\"" },
-    { "--export a.b/m.gguf --export-dtype fp16 --resume --out m", "export_dtype=\"fp16\"" },
+      "export=\"m.gguf\"" },
+    { "--export a.b/m.gguf --resume --out m", "resume=true" },
     { "--export m.gguf --out m", "!--out: is for training|--export only reads" },
     { "--export m.gguf --init m --seed 3", "!--seed: is for training|--init DIR" },
     { "--export m.gguf --init m --generate x", "!--export: |give one of them" },
     { "--export a.gguf/m --init m", "!--export: |must end in .gguf" },
-    { "--export-dtype fp16 --data d", "!--export-dtype: |add it" },
     { "--data d --layers 2 --heads 3 --channels 48", "layers=2 heads=3 channels=48" },
     { "--data d --init d6 --layers 2 --heads 2 --channels 8", "!--layers: |--init" },
     { "--data d --layers 2 --heads 2", "!--layers: needs --channels|too" },
@@ -415,6 +414,7 @@ TEST(flags_of_other_programs) {
         { "--learning-rate 1", "!--learning-rate: unknown flag; here it is --lr X" },
         { "--compile", "!--compile: unknown flag; there is none: make has compiled everything" },
         { "--tune off", "!--tune: unknown flag; it is gone; leave it out: cuBLASLt's|as fast" },
+        { "--export-dtype fp16", "!--export-dtype: unknown flag; it is gone; --export|-f16.gguf" },
         { "--on-save-error stop", "!--on-save-error: unknown flag; it is gone; a save that fails" },
         { "--skip-outliers 4", "!--skip-outliers: unknown flag; it is gone; a lower --clip" },
         { "--l 1", "!--l: unknown flag; the nearest is --lr" },
@@ -446,7 +446,7 @@ TEST(rules_between_flags) {
         check_row(&rules[i], good, err.text, good ? echo_of(&o, NULL, 0) : "");
     }
     static const char *const reads = " data tokenizer init layers heads channels seq-len generate "
-        "max-new temperature top-k top-p export export-dtype resume resume-from out threads seed tf32 "
+        "max-new temperature top-k top-p export resume resume-from out threads seed tf32 "
         "plan plan-gpu plan-search plan-b-crit help ";
     for (int i = 0; i < TRAIN_OPTIONS; i++) {            // what --generate takes no account of
         const Option *row = &train_table[i];

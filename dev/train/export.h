@@ -2,12 +2,19 @@
 #pragma once
 #include "open.h"                      // find_checkpoint, open_tokenizer
 
+// The type of a GGUF's matrices, by its name: NAME-f16.gguf, as llama.cpp's own files are called.
+static inline FloatType export_type(const char *path) {
+    const char *end = "-f16.gguf";
+    size_t n = strlen(path), length = strlen(end);
+    return n >= length && strcmp(path + n - length, end) == 0 ? FLOAT_16 : FLOAT_32;
+}
+
 // The largest half is 65,504; from 65,520 on, rounding would give infinity.
 static inline bool export_fits(const float *in, const Tensor *t, FloatType type, Error *err) {
     for (size_t i = 0; gguf_type(t, type) == FLOAT_16 && i < t->count; i++)
         if (fabsf(in[i]) >= 65520.0f)
-            return fail(err, "\"%s\" holds %g, more than fp16 can; leave --export-dtype out",
-                        t->key, in[i]);
+            return fail(err, "\"%s\" holds %g, more than fp16 can; without -f16 in its name the "
+                             "file is fp32", t->key, in[i]);
     return true;
 }
 
@@ -38,7 +45,7 @@ static inline bool export_tensors(int fd, TensorFile *f, FloatType type, const c
 
 // Writes all of the file. `path` is for messages.
 static inline bool export_write(const Run *r, int fd, TensorFile *f, const char *path, Error *err) {
-    FloatType type = r->o.export_dtype == EXPORT_FP16 ? FLOAT_16 : FLOAT_32;
+    FloatType type = export_type(r->o.export_file);
     GgufHeader h;
     if (!gguf_begin(&h, err)) return false;
     gguf_put_model(&h, &f->config, type);
@@ -60,7 +67,8 @@ static inline bool export_save(const Run *r, TensorFile *f, const char *path, Er
 // llama.cpp rounds a context up to whole 256 tokens. We do not pad the table of positions: a model
 // knows nothing of positions it was not trained on, and the file would no longer be this model.
 static inline void export_note(const Config *c, const char *path) {
-    printf("exported to %s: %s parameters\n", path, count_text((double)gpt2_n_params(c)).text);
+    printf("exported to %s: %s parameters%s\n", path, count_text((double)gpt2_n_params(c)).text,
+           export_type(path) == FLOAT_16 ? ", matrices in fp16" : "");
     if (c->P % 256 != 0)
         printf("note    the model has %d positions, and llama.cpp rounds its context up to a "
                "multiple of 256: keep prompt and text together within %d tokens (-n), or "

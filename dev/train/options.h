@@ -18,7 +18,6 @@
 #include "schedule.h"
 
 typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_SGD } Optimizer;
-typedef enum { EXPORT_FP32, EXPORT_FP16 } ExportType;
 
 typedef struct {
     Given given;
@@ -64,7 +63,6 @@ typedef struct {
     double temperature, top_p;
     // export
     const char *export_file;
-    int export_dtype;              // an ExportType
     // ranks
     int zero;                      // 0 to 3; OPTION_UNSET: train_options_stage
     int tensor_parallel;           // ranks of a tensor group
@@ -219,10 +217,8 @@ static const Option train_table[] = {
       "generate", "nucleus sampling: sample from the fewest tokens with probability X", "off" },
 
     { "export", "FILE.gguf", OPT_TEXT, FIELD(export_file), NULL, 1, 0, NULL,
-      "export", "do not train; write the model and its tokenizer as GGUF, for llama.cpp", NULL },
-    { "export-dtype", "TYPE", OPT_CHOICE, FIELD(export_dtype), "fp32", 0, 0,
-      "fp32|fp16",                           // in the order of ExportType
-      "export", "type of its matrices; positions and vectors remain fp32", NULL },
+      "export", "do not train; write the model and its tokenizer as GGUF, for llama.cpp; to "
+      "NAME-f16.gguf with matrices in fp16 (positions and vectors remain fp32)", NULL },
 
     { "zero", "STAGE", OPT_INT, FIELD(zero), NULL, 0, 3, NULL,
       "ranks", "ZeRO stage (Rajbhandari 2020): 1 shards AdamW's moments across ranks, 2 gradients "
@@ -334,6 +330,7 @@ static const OptionHint train_hints[] = {
     { "gradient-checkpointing", "here it is --recompute block, on a GPU" },
     { "wandb|wandb-log|wandb-project|report-to", "there is none: scripts/watch.py shows the run" },
     { "tune", "it is gone; leave it out: cuBLASLt's first choices are as fast on a full GPU" },
+    { "export-dtype", "it is gone; --export NAME-f16.gguf writes matrices in fp16" },
     { "on-save-error", "it is gone; a save that fails ends the run, and --resume goes on from the "
       "newest checkpoint, which is whole" },
     { "skip-outliers", "it is gone; a lower --clip bounds what one bad batch does" },
@@ -532,8 +529,6 @@ static inline bool train_options_check_reading(const TrainOptions *o, Error *err
         if (o->given.set[i] && !option_reads(&train_table[i], o))
             return fail(err, "--%s: is for training, and --%s only reads a checkpoint "
                              "(--init DIR); leave it out", train_table[i].name, reader);
-    if (!o->export_file && train_options_given(o, "export-dtype"))
-        return fail(err, "--export-dtype: is for --export FILE.gguf; add it");
     return !o->export_file || (end && strcmp(end, ".gguf") == 0)
         || fail(err, "--export: '%.40s' must end in .gguf: GGUF is all that it writes", name);
 }
@@ -593,7 +588,7 @@ static inline bool train_options_keep_size(TrainOptions *o, int i, const JsonNod
 // the flags of a GPU. Of flags that are gone, save.h refuses those that changed the run.
 static inline bool train_options_restore(TrainOptions *o, const JsonNode *saved, Error *err) {
     static const char *const not_taken[] = {
-        "out", "resume", "resume-from", "overwrite", "generate", "export", "export-dtype", "help",
+        "out", "resume", "resume-from", "overwrite", "generate", "export", "help",
         "plan", "plan-gpu", "plan-search", "plan-b-crit",
     };
     bool length = train_options_given(o, "steps") || train_options_given(o, "tokens");
