@@ -17,7 +17,7 @@
 #
 # Other flags are passed to train_gpt2cu and override the recipe: --micro-batch 64, for example.
 # Missing shards are fetched (dev/data/fetch_fineweb.sh). The loss curve goes to DIR/loss.png.
-# HellaSwag is measured every 250 updates if dev/data/fetch_hellaswag.sh has fetched it.
+# HellaSwag is measured at each checkpoint if dev/data/fetch_hellaswag.sh has fetched it.
 # LAUNCH is what starts the ranks instead of scripts/launch.sh: an mpirun, srun or torchrun with its
 # flags, as in dev/ranks/README.md.
 #
@@ -135,7 +135,7 @@ if [ -n "$fetches" ]; then
 fi
 [ -z "$reached" ] || say "llm.c   reached $reached"
 if [ -n "$measured" ]; then :
-elif [ -f $hellaswag ]; then flags=(--hellaswag $hellaswag --hellaswag-every 250 "${flags[@]}")
+elif [ -f $hellaswag ]; then flags=(--hellaswag $hellaswag "${flags[@]}")
 else say "note    HellaSwag is not measured without dev/data/fetch_hellaswag.sh"; fi
 
 # Without a checkpoint, --overwrite can lose nothing.

@@ -285,8 +285,8 @@ the_recipe_runs_from_end_to_end() {
         (cd "$tree" && PATH=$dir/tools:$PATH timeout -k 5 100 scripts/train.sh d12 --gpus 2 \
             --data "$tree/text" --layers 1 --heads 1 --channels 16 --seq-len 8 --micro-batch 2 \
             --batch-tokens 32 --steps "$2" --warmup-tokens 64 --lr-schedule constant \
-            --eval-tokens 16 --eval-every 20 --hellaswag "$examples" --hellaswag-every 20 \
-            --lr 3e-2 --save-every 10 --threads 1 --out "$dir/$1") \
+            --eval-tokens 16 --eval-every 20 --hellaswag "$examples" \
+            --lr 3e-2 --save-every 20 --threads 1 --out "$dir/$1") \
             > "$dir/stdout" 2> "$dir/stderr" < /dev/null
         status=$?
         [ $status = 0 ] || note "status $status of $1: $(tail -n 1 "$dir/stderr")"

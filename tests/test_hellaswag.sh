@@ -52,10 +52,10 @@ good "$train" $small --steps 1 --log "$dir/log" --overwrite
 same "events without the flag" "$(events "$dir/log")" "start step eval end"
 end hellaswag_is_a_flag_of_the_run
 
-# ---- every so many updates, after resuming too ----
+# ---- at each checkpoint, after resuming too ----
 
 good "$train" $small --lr-schedule constant --steps 23 --eval-every 0 --out "$dir/every" \
-    --hellaswag $examples --hellaswag-every 5
+    --hellaswag $examples --save-every 5
 log=$dir/every/log.jsonl
 same "steps" "$(value step "$log" | xargs)" "5 10 15 20 23"
 good "$train" --resume --steps 30 --out "$dir/every"
@@ -68,7 +68,7 @@ for file in model optimizer; do
     cmp -s "$dir/every/latest/$file.safetensors" "$dir/once/latest/$file.safetensors" ||
         note "measuring changes the bits of $file"
 done
-end hellaswag_every_so_many_updates
+end hellaswag_at_each_checkpoint
 
 # ---- how much of a text is read ----
 

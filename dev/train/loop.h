@@ -203,13 +203,14 @@ static inline bool eval_is_due(const Run *r) {
     return !r->stopping && (last || is_due(r, &r->o.eval_every));
 }
 
-static inline bool hellaswag_is_due(const Run *r) {
-    return !r->stopping && is_due(r, &r->o.hellaswag_every);
-}
-
 // Skipped updates may mean that the parameters have diverged: no checkpoint then replaces others.
 static inline bool save_is_due(const Run *r) {
     return r->skipped_in_a_row == 0 && is_due(r, &r->o.save_every);
+}
+
+// HellaSwag belongs to a checkpoint, so it is measured at each.
+static inline bool hellaswag_is_due(const Run *r) {
+    return r->hellaswag.n > 0 && r->o.out && !r->stopping && save_is_due(r);
 }
 
 // Whether the parameters at the end are worse than earlier ones. After a skipped last update the

@@ -47,7 +47,7 @@ typedef struct {
     int64_t steps, tokens;         // OPTION_UNSET: no such limit
     double target_loss;            // 0: none
     // watch
-    Period eval_every, sample_every, hellaswag_every;
+    Period eval_every, sample_every;
     int64_t eval_tokens;           // 0: the whole validation split
     bool eval_train;
     const char *hellaswag, *log;
@@ -179,11 +179,8 @@ static const Option train_table[] = {
     { "sample-every", "N", OPT_PERIOD, FIELD(sample_every), "0", 0, 0, NULL,
       "watch", "updates between samples of the model's text, or tokens: 50000tok", "never" },
     { "hellaswag", "FILE", OPT_TEXT, FIELD(hellaswag), NULL, 1, 0, NULL,
-      "watch", "at the end of the run, the accuracy on HellaSwag (a file of JSON lines)",
-      "not measured" },
-    { "hellaswag-every", "N", OPT_PERIOD, FIELD(hellaswag_every), "0", 0, 0, NULL,
-      "watch", "updates between measurements of HellaSwag, or tokens: 50000tok",
-      "at the end only" },
+      "watch", "at each checkpoint and at the end, the accuracy on HellaSwag (a file of JSON "
+      "lines)", "not measured" },
     { "log", "FILE", OPT_TEXT, FIELD(log), NULL, 1, 0, NULL,
       "watch", "the log, one JSON object per line; a run adds to a log that exists",
       "log.jsonl in --out; without --out, no log" },
@@ -331,6 +328,8 @@ static const OptionHint train_hints[] = {
     { "wandb|wandb-log|wandb-project|report-to", "there is none: scripts/watch.py shows the run" },
     { "tune", "it is gone; leave it out: cuBLASLt's first choices are as fast on a full GPU" },
     { "export-dtype", "it is gone; --export NAME-f16.gguf writes matrices in fp16" },
+    { "hellaswag-every", "it is gone; --hellaswag FILE is measured at each checkpoint, as "
+      "--save-every N says" },
     { "on-save-error", "it is gone; a save that fails ends the run, and --resume goes on from the "
       "newest checkpoint, which is whole" },
     { "skip-outliers", "it is gone; a lower --clip bounds what one bad batch does" },
@@ -423,12 +422,6 @@ static inline bool train_options_check_average(const TrainOptions *o, Error *err
     if (o->average_tokens == 0 || o->outer_every == 0) return true;
     return fail(err, "--average-tokens: averages the weights that all ranks share, and with "
                      "--outer-every each rank has its own; leave it out");
-}
-
-static inline bool train_options_check_hellaswag(const TrainOptions *o, Error *err) {
-    if (o->hellaswag_every.n == 0 || o->hellaswag) return true;
-    return fail(err, "--hellaswag-every: needs --hellaswag FILE; dev/data/fetch_hellaswag.sh "
-                     "fetches it");
 }
 
 // Sets the length of the run. A decaying learning rate needs to know where the run ends.
@@ -550,9 +543,8 @@ static inline bool train_options_check(TrainOptions *o, Error *err) {
     if (o->resume && !o->out)
         return fail(err, "--resume: needs --out DIR, the directory of the run to continue");
     return train_options_check_model(o, err) && train_options_check_batch(o, err)
-        && train_options_check_average(o, err) && train_options_check_hellaswag(o, err)
-        && train_options_check_length(o, err) && train_options_check_data(o, err)
-        && train_options_check_ranks(o, err)
+        && train_options_check_average(o, err) && train_options_check_length(o, err)
+        && train_options_check_data(o, err) && train_options_check_ranks(o, err)
         && train_options_check_machine(o, ON_GPU || o->plan_gpu, err);
 }
 
