@@ -242,18 +242,12 @@ TEST(lr_rules) {
     CHECK(fabs(batch_lr(BATCH_LR_LINEAR, 3e-3, &s, 64) / (3e-3 / 16) - 1.0) < 1e-15);
 }
 
-TEST(beta2_fixed) {
-    BatchSchedule s = schedule("constant", 1024, 64);
-    CHECK(batch_beta2(BATCH_BETA2_FIXED, 0.95, &s, 64) == 0.95);
-    CHECK(batch_beta2(BATCH_BETA2_HALFLIFE, 0.95, &s, 1024) == 0.95);
-    CHECK(batch_beta2(BATCH_BETA2_HALFLIFE, 0.0, &s, 64) == 0.0);
-}
-
 // 0.95 at 512 sequences is 0.9999 at one (Marek et al. 2025).
 TEST(beta2_as_published) {
     BatchSchedule s = schedule("constant", 512, 1);
-    double one = batch_beta2(BATCH_BETA2_HALFLIFE, 0.95, &s, 1);
+    double one = batch_beta2(0.95, &s, 1);
     CHECK_MSG(fabs(one - 0.9999) < 5e-6, "%.7f", one);
+    CHECK(batch_beta2(0.95, &s, 512) == 0.95 && batch_beta2(0.0, &s, 64) == 0.0);
 }
 
 // The second moment, left alone, is half of what it was after so many tokens, whatever the batch.
@@ -261,7 +255,7 @@ TEST(half_life_in_tokens_is_constant) {
     BatchSchedule s = schedule("constant", 1024, 1);
     double wanted = 1024.0 * log(0.5) / log(0.95);
     for (uint64_t batch = 1; batch <= 65536; batch *= 4) {
-        double beta2 = batch_beta2(BATCH_BETA2_HALFLIFE, 0.95, &s, batch);
+        double beta2 = batch_beta2(0.95, &s, batch);
         double tokens = (double)batch * log(0.5) / log(beta2);
         // 1 - beta2 is 5e-5 at batch 1, so its logarithm has 1e-16 / 5e-5 of rounding
         CHECK_MSG(fabs(tokens / wanted - 1.0) < 1e-11, "batch %d: %.12g, not %.12g", (int)batch,
@@ -282,7 +276,6 @@ int main(void) {
     RUN(tokens_of_steps_add_up);
     RUN(tokens_of_many_steps);
     RUN(lr_rules);
-    RUN(beta2_fixed);
     RUN(beta2_as_published);
     RUN(half_life_in_tokens_is_constant);
     return test_end();

@@ -133,11 +133,10 @@ goes_on() {                                 # goes_on NAME CUT STEPS FLAGS...: t
     done
 }
 constant="--lr-schedule constant --lr 2e-3 --micro-batch 2"
-goes_on adapts 77 130 $constant --batch-schedule adaptive:0.3,64,1024 --noise-scale \
-    --batch-beta2 halflife
+goes_on adapts 77 130 $constant --batch-schedule adaptive:0.3,64,1024 --noise-scale
 [ "$(field batch_tokens adapts.cut.jsonl | tail -n 53 | sort -u | wc -l)" -ge 2 ] ||
     note "adapts: no growth after resuming"
-goes_on grows 17 40 $constant --batch-schedule linear:64,9000 --batch-tokens 512 --batch-beta2 halflife
+goes_on grows 17 40 $constant --batch-schedule linear:64,9000 --batch-tokens 512
 end a_schedule_goes_on_to_the_bit
 
 # Resumed with another schedule: the rate decays over what is still to come, an adaptive batch goes on
@@ -165,7 +164,7 @@ end a_run_goes_on_with_another_schedule
 
 # A beta2 that comes so near to 1 that a float would round it there.
 fit slow --micro-batch 1 --steps 4 --beta2 0.999 --batch-tokens 1048576 --lr-schedule constant \
-    --batch-schedule linear:16,1e9 --batch-beta2 halflife
+    --batch-schedule linear:16,1e9
 [ "$(field loss slow | grep -c '^[0-9]')" -eq 4 ] || note "losses: $(field loss slow | xargs)"
 end a_long_half_life_is_kept_finite
 
@@ -188,7 +187,6 @@ refused "expected constant, linear:N0,TOKENS" --batch-schedule quadratic
 refused "100 is not a multiple of 32" --micro-batch 2 --batch-schedule stages:0=100
 refused "linear grows the batch up to --batch-tokens" --batch-schedule linear:64,1000
 refused "needs a batch that changes" --batch-lr sqrt
-refused "needs a batch that changes" --batch-beta2 halflife
 refused "needs a constant batch" --exact-sum --batch-schedule linear:64,1000 \
     --batch-tokens 128
 refused "with --outer-every each rank has its own" --outer-every 5 --noise-scale

@@ -79,8 +79,7 @@ else
 
     # A small gradient's squared length is off by about as much as the gradient: by some 2^-8 in
     # bf16. What is made of two sizes takes the difference of such numbers, here of 1.5 to 1.
-    growing="$small --batch-tokens 256 --steps 6 --batch-schedule linear:128,800 --batch-lr sqrt
-             --batch-beta2 halflife"
+    growing="$small --batch-tokens 256 --steps 6 --batch-schedule linear:128,800 --batch-lr sqrt"
     works "$train" $growing --noise-scale --out "$dir/cpu-noise"
     works "$emulated" $growing --noise-scale --out "$dir/gpu-noise"
     grep -q '^noise  *batch 256 tokens, noise scale [0-9]' "$dir/stdout" ||

@@ -620,8 +620,8 @@ TEST(a_gradient_that_is_not_finite_is_skipped) {
     test_run_close(&t);
 }
 
-// With --batch-beta2 halflife every update has a beta2 of its own, and what corrects the second
-// moment for its start at zero is one minus the product of all of them.
+// Where the batch changes, every update has a beta2 of its own, and what corrects the second moment
+// for its start at zero is one minus the product of all of them.
 TEST(a_half_life_in_tokens_is_kept_by_any_batches) {
     TestRun t;
     Run *r = &t.r;
@@ -639,7 +639,6 @@ TEST(a_half_life_in_tokens_is_kept_by_any_batches) {
     r->o.batches.stages[0].batch = unit;
     r->o.batches.stages[1].tokens = 2*unit;
     r->o.batches.stages[1].batch = 8*unit;
-    r->o.batch_beta2 = BATCH_BETA2_HALFLIFE;
     r->o.beta1 = r->o.weight_decay = 0.0;
     for (int step = 0; step < 4; step++) {
         memcpy(before, z->masters, n * sizeof(float));

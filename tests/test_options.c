@@ -411,6 +411,7 @@ TEST(flags_of_other_programs) {
         { "--learning-rate 1", "!--learning-rate: unknown flag; here it is --lr X" },
         { "--compile", "!--compile: unknown flag; there is none: make has compiled everything" },
         { "--tune off", "!--tune: unknown flag; it is gone; leave it out: cuBLASLt's|as fast" },
+        { "--batch-beta2 fixed", "!--batch-beta2: unknown flag; it is gone; --beta2 keeps its" },
         { "--export-dtype fp16", "!--export-dtype: unknown flag; it is gone; --export|-f16.gguf" },
         { "--hellaswag-every 5", "!--hellaswag-every: unknown flag; it is gone; --hellaswag FILE" },
         { "--on-save-error stop", "!--on-save-error: unknown flag; it is gone; a save that fails" },
@@ -425,7 +426,7 @@ TEST(flags_of_other_programs) {
     }
     for (const OptionHint *h = train_hints; h->names; h++) {
         for (const char *p = h->words; (p = strstr(p, "--")) != NULL; p += 2) {
-            size_t n = strspn(p + 2, "abcdefghijklmnopqrstuvwxyz-");
+            size_t n = strspn(p + 2, "abcdefghijklmnopqrstuvwxyz0123456789-");
             CHECK_MSG(option_find(train_table, TRAIN_OPTIONS, p + 2, n) >= 0, "%s", h->words);
         }
         for (int i = 0; i < TRAIN_OPTIONS; i++)

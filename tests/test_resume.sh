@@ -176,6 +176,9 @@ refused "tune.json holds .* commit 06c23e3 .* or delete it:" $train --resume --s
 rm "$dir/flags/latest/tune.json"
 sed -i 's/"options": {/&"skip_outliers":4,/' "$dir/flags/latest/state.json"
 refused "began with skip_outliers 4, and commit 06c23e3 .* write 0" $train --resume --steps 9 --out "$dir/flags"
+sed -i 's/"skip_outliers":4,/"batch_beta2":"fixed",/
+        s/"batch_schedule":"constant"/"batch_schedule":"linear:8,100"/' "$dir/flags/latest/state.json"
+refused "began with batch_beta2 fixed, and .* write halflife" $train --resume --steps 9 --out "$dir/flags"
 target="$small --lr-schedule constant --eval-every 5 --target-loss 4 --steps 300"
 $train $target --out "$dir/target" >/dev/null
 ended=$(readlink "$dir/target/latest")

@@ -18,7 +18,6 @@
 
 typedef enum { BATCH_CONSTANT, BATCH_LINEAR, BATCH_STAGES, BATCH_ADAPTIVE } BatchRule;
 typedef enum { BATCH_LR_NONE, BATCH_LR_SQRT, BATCH_LR_LINEAR } BatchLr;
-typedef enum { BATCH_BETA2_FIXED, BATCH_BETA2_HALFLIFE } BatchBeta2;
 
 enum { MAX_STAGES = 32, BATCH_MOST = 1000000000 };
 enum { NORM_TEST_WINDOW = 50 };    // updates that a decision of the norm test waits for
@@ -192,10 +191,9 @@ static inline double batch_lr(BatchLr rule, double lr, const BatchSchedule *s, u
     return rule == BATCH_LR_NONE ? lr : rule == BATCH_LR_SQRT ? lr * sqrt(times) : lr * times;
 }
 
-// halflife: the second moment's half-life stays the same number of tokens at every batch (Marek et
-// al. 2025): 0.95 at 512 sequences is 0.9999 at one.
-static inline double batch_beta2(BatchBeta2 rule, double beta2, const BatchSchedule *s,
-                                 uint64_t batch) {
-    if (rule == BATCH_BETA2_FIXED || batch == s->batch) return beta2;
+// The second moment's half-life stays the same number of tokens at every batch (Marek et al. 2025):
+// 0.95 at 512 sequences is 0.9999 at one.
+static inline double batch_beta2(double beta2, const BatchSchedule *s, uint64_t batch) {
+    if (batch == s->batch) return beta2;
     return fmin(pow(beta2, (double)batch / (double)s->batch), 0.999999);   // below 1 as a float too
 }

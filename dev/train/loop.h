@@ -53,11 +53,11 @@ static inline void step_begin(Run *r, Step *s) {
     s->lr = lr_at(&r->lr, tokens);
     if (r->batch != b->batch) {
         s->lr = batch_lr((BatchLr)r->o.batch_lr, s->lr, b, r->batch);
-        beta2 = batch_beta2((BatchBeta2)r->o.batch_beta2, beta2, b, r->batch);
+        beta2 = batch_beta2(beta2, b, r->batch);
     }
     AdamW adamw = { (float)s->lr, (float)r->o.beta1, (float)beta2, ADAM_EPS,
                     (float)r->o.weight_decay, steps, steps };
-    if (r->o.batch_beta2 == BATCH_BETA2_HALFLIFE)
+    if (b->rule != BATCH_CONSTANT)
         adamw.v_steps = (double)tokens / (double)r->batch * (steps / (double)(r->step + 1));
     s->adamw = adamw;
     if (r->o.noise_scale) r->zero->correct_v = noise_correct_v(r, beta2);
@@ -90,7 +90,7 @@ static inline void gradients_arrive(Run *r, Step *s) {
 static inline float noise_correct_v(const Run *r, double beta2) {
     double made = (double)r->adam_step, age = made;
     if (made < NOISE_METRIC_FROM) return 0.0f;
-    if (r->o.batch_beta2 == BATCH_BETA2_HALFLIFE)
+    if (r->o.batches.rule != BATCH_CONSTANT)
         age = (double)r->tokens / (double)r->batch * (made / fmax((double)r->step, 1.0));
     return (float)(1.0 / (1.0 - pow(beta2, age)));
 }

@@ -34,7 +34,6 @@ typedef struct {
     const char *batch_schedule;
     BatchSchedule batches;         // parsed; completed by train_options_batch
     int batch_lr;                  // a BatchLr
-    int batch_beta2;               // a BatchBeta2
     bool noise_scale;
     // optimizer
     int optimizer;                 // an Optimizer
@@ -127,10 +126,6 @@ static const Option train_table[] = {
       "none|sqrt|linear",                    // in the order of BatchLr
       "batch", "how the learning rate scales with a changing batch; --lr is for --batch-tokens",
       NULL },
-    { "batch-beta2", "RULE", OPT_CHOICE, FIELD(batch_beta2), "fixed", 0, 0,
-      "fixed|halflife",                      // in the order of BatchBeta2
-      "batch", "how --beta2 changes with the batch: halflife keeps the second moment's half-life "
-      "constant in tokens", NULL },
     { "noise-scale", NULL, OPT_FLAG, FIELD(noise_scale), NULL, 0, 0, NULL,
       "batch", "measure the gradient noise scale, an estimate of the critical batch size "
       "(McCandlish 2018); needs two micro-batches or two ranks", NULL },
@@ -157,7 +152,8 @@ static const Option train_table[] = {
     { "beta1", "X", OPT_REAL, FIELD(beta1), "0.9", 0, 0.999999, NULL,
       "optimizer", "AdamW's decay rate of the first moment", NULL },
     { "beta2", "X", OPT_REAL, FIELD(beta2), "0.95", 0, 0.999999, NULL,
-      "optimizer", "AdamW's decay rate of the second moment", NULL },
+      "optimizer", "AdamW's decay rate of the second moment; at a batch other than --batch-tokens "
+      "one with the same half-life in tokens", NULL },
     { "clip", "X", OPT_REAL, FIELD(clip), "1", 0, 1e6, NULL,
       "optimizer", "global-norm clipping: the gradient's largest norm; 0: no clipping", NULL },
 
@@ -327,6 +323,7 @@ static const OptionHint train_hints[] = {
     { "gradient-checkpointing", "here it is --recompute block, on a GPU" },
     { "wandb|wandb-log|wandb-project|report-to", "there is none: scripts/watch.py shows the run" },
     { "tune", "it is gone; leave it out: cuBLASLt's first choices are as fast on a full GPU" },
+    { "batch-beta2", "it is gone; --beta2 keeps its half-life in tokens when the batch changes" },
     { "export-dtype", "it is gone; --export NAME-f16.gguf writes matrices in fp16" },
     { "hellaswag-every", "it is gone; --hellaswag FILE is measured at each checkpoint, as "
       "--save-every N says" },
@@ -393,10 +390,9 @@ static inline bool train_options_check_model(const TrainOptions *o, Error *err) 
 static inline bool train_options_check_batch(TrainOptions *o, Error *err) {
     if (!batch_schedule_parse(&o->batches, o->batch_schedule, err)) return false;
     bool changes = o->batches.rule != BATCH_CONSTANT, adapts = o->batches.rule == BATCH_ADAPTIVE;
-    if (!changes && (o->batch_lr != BATCH_LR_NONE || o->batch_beta2 != BATCH_BETA2_FIXED))
-        return fail(err, "--batch-%s: needs a batch that changes; add --batch-schedule, or give "
-                         "--batch-%s", o->batch_lr ? "lr" : "beta2",
-                    o->batch_lr ? "lr none" : "beta2 fixed");
+    if (!changes && o->batch_lr != BATCH_LR_NONE)
+        return fail(err, "--batch-lr: needs a batch that changes; add --batch-schedule, or give "
+                         "--batch-lr none");
     if (changes && o->exact_sum)
         return fail(err, "--exact-sum: needs a constant batch; leave --batch-schedule out");
     if (o->batches.rule == BATCH_LINEAR && o->batch_tokens == 0)
@@ -410,8 +406,8 @@ static inline bool train_options_check_batch(TrainOptions *o, Error *err) {
 
 // Flags of the command line alone, before a resumed run restores the others.
 static inline bool train_options_check_optimizer(const TrainOptions *o, Error *err) {
-    static const char *const adamws[] = { "beta1", "beta2", "batch-beta2" };
-    for (int i = 0; i < 3; i++)
+    static const char *const adamws[] = { "beta1", "beta2" };
+    for (int i = 0; i < 2; i++)
         if (o->optimizer == OPTIMIZER_SGD && train_options_given(o, adamws[i]))
             return fail(err, "--%s: is AdamW's, and --optimizer sgd has no moments; leave it out",
                         adamws[i]);

@@ -183,6 +183,31 @@ static inline void restore_timeout(Run *r) {
     json_free(&json);
 }
 
+// Flags that are gone: the key in state.json, and the value that means off.
+static const struct { const char *key, *off; } gone_flags[] = {
+    { "skip_outliers", "0" },
+    { "batch_beta2", "halflife" },     // of AdamW where the batch changes
+};
+
+static inline bool gone_flag_counts(const JsonNode *options, const char *key) {
+    const JsonNode *batch = json_get(options, "batch_schedule");
+    const JsonNode *optimizer = json_get(options, "optimizer");
+    if (strcmp(key, "batch_beta2") != 0) return true;
+    return batch && !json_is(batch, "constant") && !(optimizer && json_is(optimizer, "sgd"));
+}
+
+// Refuses to go on without a flag that the run began with: what follows would not be the same run.
+static inline void check_gone_flags(const JsonNode *options, const char *from) {
+    for (size_t i = 0; i < sizeof gone_flags / sizeof *gone_flags; i++) {
+        const char *key = gone_flags[i].key, *off = gone_flags[i].off;
+        const JsonNode *saved = json_get(options, key);
+        if (saved && strcmp(option_saved_words(saved), off) != 0 && gone_flag_counts(options, key))
+            die("--resume: the run began with %s %s, and commit 06c23e3 is the last that has it; "
+                "or write %s in %s/state.json: what follows will differ", key,
+                option_saved_words(saved), off, from);
+    }
+}
+
 // Restores the flags of the run in --out, before anything is opened: flags decide what is opened.
 static inline void restore_options(Run *r) {
     Path from;
@@ -194,6 +219,7 @@ static inline void restore_options(Run *r) {
     if (!checkpoint_load_state(&state, &r->saved, from.text, &err))
         die_checkpoint(r, from.text, &err);
     const JsonNode *saved = json_get(r->saved.root, "options");
+    if (!r->o.generate && !r->o.export_file) check_gone_flags(saved, from.text);
     int seq_len = train_options_given(&r->o, "seq-len") ? r->o.seq_len : -1;
     int64_t seed = train_options_given(&r->o, "seed") ? r->o.seed : -1;
     const JsonNode *optimizer = json_get(saved, "optimizer");      // older runs: none, AdamW
@@ -234,23 +260,6 @@ static inline void check_not_tuned(const char *from) {
             "that reads it; or delete it: the last bits of what follows may differ", path.text);
 }
 
-// Flags that are gone: the key in state.json, and the value that means off.
-static const struct { const char *key, *off; } gone_flags[] = {
-    { "skip_outliers", "0" },
-};
-
-// Refuses to go on without a flag that the run began with: what follows would not be the same run.
-static inline void check_gone_flags(const JsonNode *options, const char *from) {
-    for (size_t i = 0; i < sizeof gone_flags / sizeof *gone_flags; i++) {
-        const char *key = gone_flags[i].key, *off = gone_flags[i].off;
-        const JsonNode *saved = json_get(options, key);
-        if (saved && strcmp(option_saved_words(saved), off) != 0)
-            die("--resume: the run began with %s %s, and commit 06c23e3 is the last that has it; "
-                "or write %s in %s/state.json: what follows will differ", key,
-                option_saved_words(saved), off, from);
-    }
-}
-
 // Restores the run's state: the next update gets the same bits as in a run that never stopped.
 static inline void restore_state(Run *r, const char *from) {
     TrainState state;
@@ -259,7 +268,6 @@ static inline void restore_state(Run *r, const char *from) {
     int64_t tokens;
     check_not_tuned(from);
     if (!checkpoint_load_state(&state, &again, from, &err)) die_checkpoint(r, from, &err);
-    check_gone_flags(json_get(again.root, "options"), from);
     load_moments(r, from, state.workers);
     if (r->o.outer_every > 0 && state.workers > 0)
         load_alone(r, from, FILE_OUTER, KEPT_OUTER_MOMENTUM, state.workers);

@@ -59,8 +59,8 @@ def growing(e, name, label, schedule, seeds, at=SMALL):
     """Its rate is for all batches alike; that of the full run is known from an earlier sweep. at:
     the batch that --beta2 is for."""
     return Course(e, name, label, ["--batch-tokens", at, "--batch-schedule", schedule, "--beta2",
-                                   beta2(at), "--batch-beta2", "halflife"], PART, e.pick(4, 2, 4),
-                  e.pick([0], [0, 1], [0]), seeds)
+                                   beta2(at)], PART, e.pick(4, 2, 4), e.pick([0], [0, 1], [0]),
+                  seeds)
 
 
 def beta2(batch):
