@@ -415,6 +415,7 @@ TEST(flags_of_other_programs) {
         { "--export-dtype fp16", "!--export-dtype: unknown flag; it is gone; --export|-f16.gguf" },
         { "--hellaswag-every 5", "!--hellaswag-every: unknown flag; it is gone; --hellaswag FILE" },
         { "--on-save-error stop", "!--on-save-error: unknown flag; it is gone; a save that fails" },
+        { "--plan-b-crit 1e6", "!--plan-b-crit: unknown flag; it is gone; --plan-search takes 5" },
         { "--skip-outliers 4", "!--skip-outliers: unknown flag; it is gone; a lower --clip" },
         { "--l 1", "!--l: unknown flag; the nearest is --lr" },
     };
@@ -446,7 +447,7 @@ TEST(rules_between_flags) {
     }
     static const char *const reads = " data tokenizer init layers heads channels seq-len generate "
         "max-new temperature top-k top-p export resume resume-from out threads seed tf32 "
-        "plan plan-gpu plan-search plan-b-crit help ";
+        "plan plan-gpu plan-search help ";
     for (int i = 0; i < TRAIN_OPTIONS; i++) {            // what --generate takes no account of
         const Option *row = &train_table[i];
         char words[100], name[40];

@@ -61,6 +61,7 @@ searched() {                                # searched ARGS...
 }
 searched --init d48 --seq-len 1024 --tokens 30e9 --plan-gpu h100,16,450GB/s:8+50GB/s,2.5
 has "$dir/plan" "16 x 1 x 1 "
+has "$dir/plan" "tokens: 5 x Zhang 2024"
 has "$dir/plan" "* modelled"
 has "$dir/plan" "16 ranks cannot share 25 heads evenly"
 same "rows of the log" "$(grep -c plan_search "$dir/plan.jsonl")" 5
@@ -72,8 +73,6 @@ has "$dir/plan" "nothing fits; the smallest misses by"
 searched --layers 720 --heads 5040 --channels 40320 --seq-len 1024 --tokens 1e12 \
     --plan-gpu h100,720720,450GB/s:16+50GB/s
 has "$dir/plan" "does not fit by"
-searched --init d12 --seq-len 1024 --tokens 10e9 --plan-b-crit 1e6 --plan-gpu v100@90,1
-has "$dir/plan" "B_crit 1.00M tokens: given"
 end plan_search_shows_the_fastest
 
 # A finished run stays as it is; its noise scale is read.
@@ -111,7 +110,6 @@ refused "32 sequences divide into no micro-batches for 7 GPUs" "${search[@]}" \
     --plan-gpu h100,7,450GB/s --batch-tokens 8192
 refused "no whole sequences of 256; use 7936" "${search[@]}" --plan-gpu h100,8,450GB/s \
     --batch-tokens 8000
-refused "add --plan-search" --plan-b-crit 1e6 --plan --plan-gpu h100,8,450GB/s
 refused "needs a GPU" --plan --recompute block
 refused "TB for activations" --plan --layers 1000 --heads 1 --channels 65536 --micro-batch 8192 \
     --seq-len 1000000 --plan-gpu h100,1

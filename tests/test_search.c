@@ -330,11 +330,10 @@ TEST(tokens_past_b_crit) {
     SearchRow row;
     memset(&row, 0, sizeof row);
     row.step = row.walls.s[WALL_PRODUCTS] = 2.0;
-    row.batch = f.b_crit = 1e6;
+    row.batch = plan_zhang_b_crit(f.tokens);
     search_run(&row, &f);
-    NEAR(row.seconds, 2 * 2.0 * 300e9/1e6, 1e-12);
+    NEAR(row.seconds, 2 * 2.0 * 300e9/row.batch, 1e-12);
     NEAR(row.walls.s[WALL_TOKENS], row.seconds / 2, 1e-12);
-    f.b_crit = 0.0;
     row.batch = plan_zhang_batch(f.tokens);
     search_run(&row, &f);
     NEAR(row.seconds, 1.2 * 2.0 * 300e9/row.batch, 1e-12);

@@ -80,7 +80,6 @@ typedef struct {
     bool plan;
     const char *plan_gpu;          // for plan_machine_parse of dev/train/plan.h
     bool plan_search;
-    int64_t plan_b_crit;           // tokens; 0: 5 times Zhang 2024's
     // help
     bool help;
 } TrainOptions;
@@ -272,9 +271,6 @@ static const Option train_table[] = {
       "micro-batch and recomputation on the machines of --plan-gpu for --tokens, and stop; "
       "pipelines are modelled only; without --batch-tokens it chooses the batch",
       NULL },
-    { "plan-b-crit", "N", OPT_COUNT, FIELD(plan_b_crit), "0", 0, 1e15, NULL,
-      "machine", "the critical batch size in tokens for --plan-search: a batch of B needs "
-      "1 + B/N times the tokens", "5 times Zhang 2024's" },
 
     { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },
 };
@@ -329,6 +325,7 @@ static const OptionHint train_hints[] = {
       "--save-every N says" },
     { "on-save-error", "it is gone; a save that fails ends the run, and --resume goes on from the "
       "newest checkpoint, which is whole" },
+    { "plan-b-crit", "it is gone; --plan-search takes 5 times Zhang 2024's batch" },
     { "skip-outliers", "it is gone; a lower --clip bounds what one bad batch does" },
     { NULL, NULL },
 };
@@ -487,8 +484,6 @@ static inline bool train_options_check_ranks(const TrainOptions *o, Error *err) 
 static inline bool train_options_check_plan(const TrainOptions *o, Error *err) {
     if (o->plan_search && !o->plan_gpu)
         return fail(err, "--plan-search: needs --plan-gpu h100,16,450GB/s:8+50GB/s, or others");
-    if (o->plan_b_crit && !o->plan_search)
-        return fail(err, "--plan-b-crit: is for --plan-search; add --plan-search");
     if (o->plan_gpu && !o->plan)
         return fail(err, "--plan-gpu: names the machines that --plan plans for; add --plan");
     if (o->plan && (o->resume || o->generate || o->export_file))
@@ -577,7 +572,7 @@ static inline bool train_options_keep_size(TrainOptions *o, int i, const JsonNod
 static inline bool train_options_restore(TrainOptions *o, const JsonNode *saved, Error *err) {
     static const char *const not_taken[] = {
         "out", "resume", "resume-from", "overwrite", "generate", "export", "help",
-        "plan", "plan-gpu", "plan-search", "plan-b-crit",
+        "plan", "plan-gpu", "plan-search",
     };
     bool length = train_options_given(o, "steps") || train_options_given(o, "tokens");
     bool data = train_options_given(o, "data") || train_options_given(o, "train")

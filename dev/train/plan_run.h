@@ -160,7 +160,6 @@ static inline void run_plan_search(Run *r) {
     f.T = r->T;
     f.tokens = r->o.tokens > 0 ? (double)r->o.tokens : 0.0;
     f.batch = (double)r->o.batch_tokens;
-    f.b_crit = (double)r->o.plan_b_crit;
     f.trainer = search_ours;
     if (!search_print(stdout, r->o.log, &f, &err)) die("%s", err.text);
 }

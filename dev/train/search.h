@@ -61,7 +61,6 @@ typedef struct {
     PlanMachine machine;
     double tokens;                 // E(0): what the run needs with a small batch
     double batch;                  // tokens an update; 0: the search chooses
-    double b_crit;                 // tokens; 0: plan_zhang_b_crit
     SearchTrainer trainer;
 } SearchFacts;
 
@@ -281,14 +280,10 @@ static inline void search_update(SearchRow *row, const SearchFacts *f, const Wal
     row->step = walls_sum(w);
 }
 
-static inline double search_b_crit(const SearchFacts *f) {
-    return f->b_crit > 0.0 ? f->b_crit : plan_zhang_b_crit(f->tokens);
-}
-
 // A batch B needs 1 + B/B_crit times the tokens.
 static inline void search_run(SearchRow *row, const SearchFacts *f) {
     Walls update = row->walls;
-    double more = row->batch / search_b_crit(f), updates = f->tokens / row->batch;
+    double more = row->batch / plan_zhang_b_crit(f->tokens), updates = f->tokens / row->batch;
     row->seconds = updates * (1.0 + more) * row->step;
     memset(&row->walls, 0, sizeof row->walls);
     walls_add(&row->walls, &update, updates);
@@ -361,7 +356,8 @@ static inline void search_cut(Search *s, const SearchFacts *f, const SearchSpace
     SearchRow best;
     memset(&best, 0, sizeof best);
     for (cut.micro = 1; cut.micro <= SEARCH_MICRO; cut.micro *= 2) {
-        double one = (double)cut.micro * cut.data * f->T, most = 4.0*search_b_crit(f) / one;
+        double one = (double)cut.micro * cut.data * f->T;
+        double most = 4.0*plan_zhang_b_crit(f->tokens) / one;
         Walls layer[3];
         search_layer(&layer[0], &layer[1], f, cut.tensor, cut.micro);
         search_head(&layer[2], f, cut.tensor, cut.micro);

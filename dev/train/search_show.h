@@ -100,15 +100,14 @@ static inline void search_show_pure(FILE *out, const SearchFacts *f, const Searc
 
 static inline void search_show(FILE *out, const SearchFacts *f, const Search *s) {
     const int FASTEST = 5, LOST = 6;
-    const char *by = f->b_crit > 0.0 ? "given" : "5 x Zhang 2024";
     fprintf(out, "search    %s mixtures on %d x %s, %s fit in %s\n",
             count_text(s->tried).text, f->machine.count, f->machine.name,
             count_text(s->fitting).text, plan_size(f->machine.memory).text);
     fprintf(out, "          products reach %s/s", plan_flop(search_flops(&f->machine)).text);
     if (f->machine.speed_from == SPEED_GIVEN) fprintf(out, ", as given\n");
     else fprintf(out, ": assumed, %.0f%% of the data sheet\n", 100.0 * SEARCH_PRODUCTS);
-    fprintf(out, "          %s tokens x (1 + B/B_crit); B_crit %s tokens: %s\n",
-            count_text(f->tokens).text, count_text(search_b_crit(f)).text, by);
+    fprintf(out, "          %s tokens x (1 + B/B_crit); B_crit %s tokens: 5 x Zhang 2024\n",
+            count_text(f->tokens).text, count_text(plan_zhang_b_crit(f->tokens)).text);
     fprintf(out, "          * modelled: this trainer has no pipeline parallelism\n\n"
                  "data x tensor              re-  micro x                                 largest\n"
                  "   x pipeline   v ZeRO compute  accum batch       time    GB   cost part\n");
