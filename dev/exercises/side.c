@@ -146,7 +146,7 @@ static void step_end(Run *r, Step *s, const Totals *t) {
     memcpy(around.at_end, around.m->zero.masters, sizeof around.at_end);
 }
 
-// k: 1 ... 3 another limit, 4 and 6 no limit, 5 one that is not met, 7 not finite.
+// k: 1 ... 3 another limit, 4, 6 and 9 no limit, 5 one that is not met, 7 not finite.
 static void one_step(float *params, float *adam_m, float *gradients, const float *weights) {
     static Run r;
     int inputs[24], targets[24];

@@ -183,7 +183,8 @@ static inline void restore_timeout(Run *r) {
     json_free(&json);
 }
 
-// Flags that are gone: the key in state.json, and the value that means off.
+// Flags that are gone: the key in state.json, and the value that means off. Those that changed no
+// weight, as --hellaswag-every, are left out: a run goes on without them.
 static const struct { const char *key, *off; } gone_flags[] = {
     { "skip_outliers", "0" },
     { "batch_beta2", "halflife" },     // of AdamW where the batch changes
