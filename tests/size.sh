@@ -11,10 +11,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # What may be at most: source is everything that is counted, tests included.
-caps="source lines 82500
-source bytes 3840000
-tests lines 28000
-files in_git 560"
+caps="source lines 80000
+source bytes 3715000
+tests lines 27500
+files in_git 556"
 
 counted() {
     git ls-files | grep -vE '\.md$|^(scripts/lab|dev)/results/|^tests/fixtures/' |
