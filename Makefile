@@ -137,24 +137,32 @@ SHORT := $(TESTS) $(patsubst %,tests/test_%.sh,prepare resume run train)
 WITHOUT = TRAIN_MPI=none TRAIN_GPU=none EMULATED=none KILLS=$${KILLS:-5}
 BESIDE  = --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j2)
 
-test:                            ## the trainer and its data path: 1.6 minutes on two cores
+# What a part of the tests needs, and runs.
+NEEDS_c       = all $(TESTS)
+RUN_c         = tests/run.sh $(TESTS)
+NEEDS_gpu     = $(BUILD)/cuda/test_gpt2-bf16 $(BUILD)/cuda/test_gpt2-fp32
+RUN_gpu       = tests/run.sh $(NEEDS_gpu)
+NEEDS_windows = all
+RUN_windows   = LONG=1 tests/run.sh tests/test_windows.sh
+NEEDS_soak    = all $(WITH_MPI)
+RUN_soak      = tests/soak.sh
+NEEDS_fuzz    = all
+RUN_fuzz      = tests/fuzz/run.sh
+
+ifndef PART
+test:                            ## the trainer and its data path: 1.3 minutes; PART=c gpu windows soak fuzz: others
 	@$(MAKE) $(BESIDE) all $(TESTS)
 	@$(WITHOUT) tests/run.sh $(SHORT)
+else
+test: $(NEEDS_$(PART))
+	@$(or $(RUN_$(PART)),echo 'make test: PART is c or gpu or windows or soak or fuzz' >&2; exit 1)
+endif
 
-build-all:                       ## all programs that test-all runs
+build-all:                       # all programs that test-all runs
 	@$(MAKE) $(BESIDE) all $(TESTS) $(EMULATED) $(CPU_LADDERS) $(BUILD)/compare $(LESSONS) $(WITH_MPI)
 
 test-all: build-all              ## every test: with CUDA emulated, MPI, Python, and what takes long
 	@tests/run.sh $(TESTS) $(filter $(BUILD)/emulated/test_%,$(EMULATED)) $(wildcard tests/test_*.sh tests/test_*.py)
-
-test-windows: all                ## what MinGW-w64 compiles for Windows, run by wine; the long form
-	@LONG=1 tests/run.sh tests/test_windows.sh
-
-soak: all $(WITH_MPI)            ## an hour of killed, lost and resumed runs; MINUTES=5: shorter
-	@tests/soak.sh
-
-test-c: all $(TESTS)             ## the tests written in C alone
-	@tests/run.sh $(TESTS)
 
 BENCHES := $(patsubst %,$(BUILD)/%,bench bench_matmul bench_tokenizer)
 
@@ -162,19 +170,17 @@ lab: all $(WITH_MPI)             ## the batch-size laboratory, quick: lab/report
 	@$(PYTHON_HERE)
 	@$(PYTHON) scripts/lab/shared/report.py --run --quick
 
-page:                            ## lab/page.html: GPT-2s learn in a browser tab; a calculator, the answer
+pages:                           ## lab/page.html: GPT-2s learn in a browser tab; LESSONS=1: the lessons as pages
 	@$(PYTHON_HERE)
-	@$(PYTHON) dev/web/page.py
-
-web:                             ## the trainer for that page, compiled anew: clang, lld, wasi-libc
-	@dev/web/build.sh
+	@$(PYTHON) $(if $(LESSONS),dev/lessons/pages.py,dev/web/page.py)
 
 speedrun:                        ## time an entry to a fixed loss, beside the baseline: ENTRY=muon
 	@$(PYTHON_HERE)
 	@CC='$(CC)' $(PYTHON) dev/speedrun/verify.py $(ENTRY)
 
-bench: $(BENCHES) $(WITH_MPI)    ## speed and memory on this machine, to bench.json; FULL=1: all
-	@BUILD=$(BUILD) PRECISION=$(or $(PRECISION),fp32) scripts/bench.sh $(if $(FULL),--full)
+bench: $(if $(GPU),$(BUILD)/bench_cuda,$(BENCHES) $(WITH_MPI))   ## speed and memory on this machine, beside PyTorch; FULL=1: all; GPU=1: of a GPU
+	@$(if $(GPU),$(BUILD)/bench_cuda && scripts/bench_cuda.sh,BUILD=$(BUILD) PRECISION=$(or $(PRECISION),fp32) \
+	    scripts/bench.sh $(if $(FULL),--full))
 
 # The ladders of dev/cuda: those that are there. They are counted; where a GPU and nvcc are, timed too.
 LADDERS := $(filter matmul attention layernorm xent bias,$(basename $(notdir $(wildcard dev/cuda/*.cu))))
@@ -183,11 +189,10 @@ LADDER   = $(if $(filter $(LADDERS),$(OP)),$(BUILD)/counted/$(OP) $(if $(HAVE_GP
            $(if $(OP),$(BUILD)/$(OP),$(BUILD)/ladder))
 KNOWN_OP = $(if $(filter-out $(LADDERS) attention-cpu,$(OP)),$(error OP=$(OP): there is no such ladder; there are: $(LADDERS) attention-cpu))
 
-ladder: $(KNOWN_OP)$(LADDER)     ## a matrix product on a CPU, rung by rung; OP=layernorm: kernels for a GPU
-	@for program in $(LADDER); do $$program || exit; done
-
-ladder-table: $(LADDERS:%=$(BUILD)/counted/%)   ## count all of them anew, for the tables in dev/cuda/README.md
-	@OMP_NUM_THREADS=1 $(PYTHON) scripts/ladder_table.py --write $^
+COUNTED = $(LADDERS:%=$(BUILD)/counted/%)
+ladder: $(KNOWN_OP)$(if $(TABLE),$(COUNTED),$(LADDER))   ## a matrix product on a CPU, rung by rung; OP=layernorm: kernels; TABLE=1: page
+	@$(if $(TABLE),OMP_NUM_THREADS=1 $(PYTHON) scripts/ladder_table.py --write $(COUNTED),\
+	    for program in $(LADDER); do $$program || exit; done)
 
 first-step: $(BUILD)/lessons/first_step   ## one update of a tiny model, numbers to check by hand
 	@OMP_WAIT_POLICY=passive $<
@@ -204,28 +209,17 @@ lesson: all $(LESSON_C)          ## the numeric check of a lesson in dev/lessons
 	@$(if $(LESSON),OMP_WAIT_POLICY=passive $(LESSON_C) $(addprefix $(PYTHON) ,$(filter %.py,$(LESSON))),\
 	    echo 'make lesson N=00 ... N=18: the lessons are listed in dev/lessons/README.md' >&2; exit 1)
 
-lesson-pages:                    ## the lessons as pages for a browser: lessons/index.html
-	@$(PYTHON_HERE)
-	@$(PYTHON) dev/lessons/pages.py
-
 # A step of dev/build_up; step 10 is compared with the trainer.
-step: prepare $(if $(filter 10,$(N)),train_gpt2)   ## a step from an empty file to GPT-2: N=4; FILE=mine.c: yours
-	@CC='$(CC)' FLAGS='$(FLAGS)' BUILD='$(BUILD)' dev/build_up/step.sh '$(N)' '$(FILE)'
+step: prepare $(if $(filter 10,$(N)),train_gpt2)   ## a step from an empty file to GPT-2: N=4; FILE=mine.c: yours; DIFF=1: its diff
+	@CC='$(CC)' FLAGS='$(FLAGS)' BUILD='$(BUILD)' dev/build_up/step.sh $(if $(DIFF),--diff) '$(N)' '$(FILE)'
 
-diff:                            ## what that step adds to the one before: N=4
-	@dev/build_up/step.sh --diff '$(N)'
-
-exercise:                        ## a function to write anew: NAME=layernorm_backward; AGAIN=1 starts over
+exercise:                        ## a function to write anew: NAME=layernorm_backward; AGAIN=1; without: a list
 	@$(PYTHON_HERE)
-	@$(PYTHON) dev/exercises/exercises.py start '$(NAME)' $(if $(AGAIN),--again)
+	@$(PYTHON) dev/exercises/exercises.py $(if $(NAME),start '$(NAME)',list) $(if $(AGAIN),--again)
 
 check:                           ## say what is wrong with it, in one line: NAME=layernorm_backward
 	@$(PYTHON_HERE)
 	@CC='$(CC)' CXX='$(CXX)' $(PYTHON) dev/exercises/exercises.py check '$(NAME)'
-
-exercises:                       ## list the exercises, and what is solved
-	@$(PYTHON_HERE)
-	@$(PYTHON) dev/exercises/exercises.py list
 
 $(BUILD)/lessons/%: dev/lessons/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
@@ -351,15 +345,8 @@ $(BUILD)/test_profile: $(BUILD)/tests/test_profile.cu.cpp $(BUILD)/count.o $(BUI
 $(BUILD)/count.o: dev/emulator/count.cpp $(BUILD)/count-flags
 	$(COUNT) -MMD -MP -MF $@.d -c $< -o $@
 
-bench-cuda: $(BUILD)/bench_cuda  ## speed and memory on a GPU, kernel by kernel, beside PyTorch
-	@$(BUILD)/bench_cuda
-	@scripts/bench_cuda.sh
-
 $(BUILD)/bench_cuda: dev/cuda/bench.cu train_gpt2.cu $(BUILD)/nvflags
 	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $@.d $< -o $@ $(CUBLAS)
-
-test-cuda: $(BUILD)/cuda/test_gpt2-bf16 $(BUILD)/cuda/test_gpt2-fp32    ## test the CUDA kernels on a GPU, in bf16 and fp32
-	@tests/run.sh $^
 
 $(BUILD)/cuda/test_gpt2-%: tests/test_gpt2.cu train_gpt2.cu $(BUILD)/gpt2_reference.o $(BUILD)/nvflags
 	@mkdir -p $(@D)
@@ -375,9 +362,6 @@ $(BUILD)/test_%: tests/test_%.c $(BUILD)/flags
 
 $(BUILD)/compare: tests/compare.c $(BUILD)/flags
 	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
-
-fuzz: all                        ## feed the parsers random bytes (needs clang); RUNS=10000000
-	@tests/fuzz/run.sh
 
 $(BENCHES): $(BUILD)/%: dev/cpu/%.c $(BUILD)/flags
 	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm $(call can,-ldl)
@@ -418,5 +402,19 @@ $(BUILD)/count-flags: FORCE
 FORCE:
 .SECONDARY:
 .DELETE_ON_ERROR:
-.PHONY: all run lab page web speedrun test build-all test-all test-windows soak test-c test-cuda bench bench-cuda ladder ladder-table lesson lesson-pages step diff exercise check exercises first-step emulate ptx profile fuzz clean help FORCE
+# Targets that went, and what does their work now.
+gone = $(1): ; @echo 'make $(1): it is gone; now it is $(2)' >&2; exit 1
+$(foreach part,c windows,$(eval $(call gone,test-$(part),make test PART=$(part))))
+$(foreach part,soak fuzz,$(eval $(call gone,$(part),make test PART=$(part))))
+$(eval $(call gone,test-cuda,make test PART=gpu))
+$(eval $(call gone,bench-cuda,make bench GPU=1))
+$(eval $(call gone,page,make pages))
+$(eval $(call gone,lesson-pages,make pages LESSONS=1))
+$(eval $(call gone,web,dev/web/build.sh))
+$(eval $(call gone,ladder-table,make ladder TABLE=1))
+$(eval $(call gone,diff,make step N=4 DIFF=1))
+$(eval $(call gone,exercises,make exercise))
+
+.PHONY: all run lab pages speedrun test test-all bench ladder lesson step exercise check first-step emulate ptx profile clean help FORCE
+.PHONY: build-all test-c test-windows soak fuzz test-cuda bench-cuda page lesson-pages web ladder-table diff exercises
 -include $(wildcard $(BUILD)/*.d)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The PyTorch part of `make bench-cuda`: times the same model on the same GPU in PyTorch and
+# The PyTorch part of `make bench GPU=1`: times the same model on the same GPU in PyTorch and
 # compares it with bench_cuda.json, which build/bench_cuda has just written.
 #
 #     scripts/bench_cuda.sh [B...]        micro-batches (default: those in bench_cuda.json)

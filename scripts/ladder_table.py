@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prints the ladders' tables, as dev/cuda/README.md has them; with --write puts them there.
 
-    make ladder-table                                    counts every ladder, and rewrites the page
+    make ladder TABLE=1                                  counts every ladder, and rewrites the page
     scripts/ladder_table.py [--write] PROGRAM...         PROGRAM: build/counted/layernorm ...
 
 Counts are those of the programs. Times are those in dev/results/GPU-DATE/ladders.md, what
@@ -16,7 +16,7 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGE = os.path.join(ROOT, "dev/cuda/README.md")
-BEGIN, END = "<!-- ladders: written by make ladder-table -->\n", "<!-- ladders: end -->\n"
+BEGIN, END = "<!-- ladders: written by make ladder TABLE=1 -->\n", "<!-- ladders: end -->\n"
 
 
 def die(message):

@@ -199,7 +199,7 @@ chmod -R u+w "$dir/locked"
 
 make -s -C "$tree" help > "$dir/help" 2> "$dir/stderr" || note "make help: $(cat "$dir/stderr")"
 [ ! -s "$dir/stderr" ] || note "make help writes to stderr: $(head -n 1 "$dir/stderr")"
-phony=$(sed -n 's/^\.PHONY: *//p' Makefile)
+phony=$(sed -n 's/^\.PHONY: *//p' Makefile | head -n 1)       # the second line's are in no list
 for target in $phony; do
     [ "$target" = FORCE ] && continue
     grep -qE "^ *make $target( |$)" "$dir/help" || note "make help is silent on $target"
@@ -215,6 +215,9 @@ for target in $documented; do
     make -C "$tree" -n "$target" > /dev/null 2> "$dir/stderr" || note "$(head -n 1 "$dir/stderr")"
 done
 awk 'length($0) > 100' "$dir/help" | grep -q . && note "make help is wider than 100 columns"
+make -C "$tree" lesson-pages > "$dir/said" 2>&1 && note "make lesson-pages ends well"
+grep -q 'lesson-pages: it is gone; now it is make pages LESSONS=1' "$dir/said" ||
+    note "make lesson-pages: $(head -n 1 "$dir/said")"
 end build_help
 
 stub clean

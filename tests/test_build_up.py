@@ -68,7 +68,7 @@ def number_of(step):
 
 
 def make(target, **variables):
-    """Output and status of make step or make diff, with the programs that were built before."""
+    """Output and status of make step, with the programs that were built before."""
     given = [f"{name}={value}" for name, value in variables.items()]
     done = subprocess.run(["make", "-s", "-o", "prepare", "-o", "train_gpt2", target, *given,
                            f"BUILD={SCRATCH.name}", "CFLAGS=-O3 -Werror"], cwd=ROOT, check=False,
@@ -178,9 +178,9 @@ def test_make_step_takes_a_file_and_make_diff_shows_a_step():
             ("step", {"N": 11}, "make step: N=11: there is no such step")]:
         lines, status = make(target, **given)
         assert status == 2 and words in lines, lines
-    added, status = make("diff", N=6)
+    added, status = make("step", N=6, DIFF=1)
     assert status == 0 and "\n+++ dev/build_up/06_heads.c" in added, added
-    assert "\n+    int HS = C / NH;\n" in added and make("diff", N=1)[1] == 0, added
+    assert "\n+    int HS = C / NH;\n" in added and make("step", N=1, DIFF=1)[1] == 0, added
 
 
 if __name__ == "__main__":

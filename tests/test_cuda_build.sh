@@ -18,7 +18,7 @@ gpus() { if [ $# -gt 0 ]; then printf '%s\n' "$@" > "$dir/gpus"; else rm -f "$di
 # ---- nothing is asked unless it must be ----
 
 gpus 9.0
-for target in all test test-c bench emulate clean help; do
+for target in all test bench emulate clean help; do
     make -C "$tree" -n $target > "$dir/said" 2>&1
 done
 [ ! -e "$dir/calls" ] || note "make all, test, bench and so on ask nvidia-smi"

@@ -223,7 +223,7 @@ def test_a_wrong_name_says_where_the_names_are():
         for target in ("exercise", "check"):
             for name in ([], ["NAME=warp"]):
                 status, said = make(folder, target, *name)
-                assert status != 0 and "make exercises lists them" in said, said
+                assert status != 0 and "make exercise lists them" in said, said
         assert os.listdir(folder) == []
 
 

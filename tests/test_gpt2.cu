@@ -1,6 +1,6 @@
 // train_gpt2.cu, with dev/ranks/kernels.cu, against train_gpt2.c: every launcher beside the C
 // function of its name, at odd shapes, and then the whole model. Compiled twice, for bf16 and with
-// -DPRECISION_FP32; for the emulator (`make test-all`) and for a GPU (`make test-cuda`).
+// -DPRECISION_FP32; for the emulator (`make test-all`) and for a GPU (`make test PART=gpu`).
 // gpt2_reference.c is the C side.
 //
 //     test_gpt2 [NAME...]      all tests, or those that are named

@@ -245,7 +245,7 @@ def build(models=None):
 
 
 def test_page_static():
-    """`make page` writes it; it loads nothing, and each of its links leads somewhere."""
+    """`make pages` writes it; it loads nothing, and each of its links leads somewhere."""
     out = os.path.join(TMP, "made", "page.html")
     done = subprocess.run([sys.executable, testing.lab_path("page.py"), "--out", out],
                           capture_output=True, text=True, check=False)

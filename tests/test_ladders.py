@@ -131,10 +131,10 @@ def test_ladders_page():
     there = page.split(SCRIPT.BEGIN)[1].split(SCRIPT.END)[0].strip("\n") + "\n"
     for program in PROGRAMS:
         text = SCRIPT.tables([program], lambda program: printed(os.path.basename(program)))
-        assert text in there, f"dev/cuda/README.md: {program} is not as make ladder-table writes it"
+        assert text in there, f"dev/cuda/README.md: {program} is not as make ladder TABLE=1 writes it"
     if OPERATIONS == LADDERS:
         text = SCRIPT.tables(PROGRAMS, lambda program: printed(os.path.basename(program)))
-        assert text == there, "dev/cuda/README.md has more than make ladder-table writes"
+        assert text == there, "dev/cuda/README.md has more than make ladder TABLE=1 writes"
 
 
 def test_ladder_times():

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""make lesson-pages: links and anchors resolve, code is today's source, formulas are MathML; in
+"""make pages LESSONS=1: links and anchors resolve, code is today's source, formulas are MathML; in
 Chromium no page asks the network or is wider than a telephone, and the stepped pictures step, with
 numbers that are computed again here.
 
@@ -154,7 +154,7 @@ def test_lesson_pages_without_the_library():
     done = subprocess.run([sys.executable, "-I", "-S", BUILDER], capture_output=True, text=True,
                           check=False)
     assert done.returncode == 1 and re.fullmatch(
-        r"make lesson-pages: Python has no \w+: python3 -m pip install [\w -]+\n",
+        r"make pages LESSONS=1: Python has no \w+: python3 -m pip install [\w -]+\n",
         done.stderr), done.stderr
 
 

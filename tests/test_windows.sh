@@ -2,7 +2,7 @@
 # Windows, from here: both programs, compiled by MinGW-w64 and run by wine, beside those of Linux.
 #
 #     LONG=1 tests/test_windows.sh     100 updates of Tiny Shakespeare (in BATCHWISE_DATA), and a
-#                                      kill at every moment of a save; make test-windows
+#                                      kill at every moment of a save; make test PART=windows
 . "$(dirname "$0")/tools.sh"
 unset CFLAGS SANITIZE OPENMP PRECISION PLAIN MPI
 tests="windows_builds windows_prepares windows_trains windows_runs_go_on_on_linux

@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# A step of dev/build_up: builds it, tests it and trains it for seconds. make step and make diff
-# call it, with CC, FLAGS and BUILD in the environment.
+# A step of dev/build_up: builds it, tests it and trains it for seconds. make step calls it, with CC,
+# FLAGS and BUILD in the environment.
 #
 #     step.sh N [FILE]      FILE: your own, in place of ours
 #     step.sh --diff N      what the step adds to the one before
 set -eu
 export LC_ALL=C                              # numbers have a point, not a comma
 cd "$(dirname "$0")/../.."
-say() { echo "make $target: $*" >&2; exit 1; }
+say() { echo "make step: $*" >&2; exit 1; }
 ours() { printf '%s\n' dev/build_up/"$(printf %02d "$1")"_*.c; }
 
-target=step
-[ "${1:-}" != --diff ] || { target=diff; shift; }
+diff=
+[ "${1:-}" != --diff ] || { diff=yes; shift; }
 case ${1:-} in
     [1-9] | 0[1-9] | 10) n=$((10#$1)) ;;
     *) say "N=${1:-}: there is no such step; N=1 ... N=10, see dev/build_up/README.md" ;;
 esac
-if [ $target = diff ]; then
+if [ "$diff" ]; then
     before=/dev/null
     [ "$n" = 1 ] || before=$(ours $((n - 1)))
     diff -u "$before" "$(ours "$n")" || [ $? = 1 ]

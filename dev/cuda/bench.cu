@@ -1,4 +1,4 @@
-// make bench-cuda: what a training step costs on this GPU, launcher by launcher.
+// make bench GPU=1: what a training step costs on this GPU, launcher by launcher.
 //
 //     build/bench_cuda                            GPT-2 124M, T=1024, micro-batches 1, 2, 4 ... 64
 //     build/bench_cuda 8 16                       these micro-batches

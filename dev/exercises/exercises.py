@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Exercises: functions of the trainer to write anew. make exercise, make check and make exercises
-call this script.
+"""Exercises: functions of the trainer to write anew. make exercise and make check call this
+script.
 
     exercises.py start NAME [--again]    exercise/NAME: a copy with the function's body empty
     exercises.py check NAME              compile the copy, run its check, say what is wrong
@@ -414,7 +414,7 @@ def open_verdict(folder, exercise, tree):
 def find(name):
     if name not in NAMES:
         what = f"there is no exercise {name}" if name else "which exercise? NAME=layernorm_backward"
-        sys.exit(f"{what}; make exercises lists them")
+        sys.exit(f"{what}; make exercise lists them")
     return NAMES[name]
 
 
@@ -469,7 +469,7 @@ def check(name):
         sys.exit(1)
     original = (f"{exercise.function} in {exercise.file}" if exercise.function else
                 f"dev/exercises/solutions/{name}.c")
-    print(f"To compare: {original}. The others: make exercises")
+    print(f"To compare: {original}. The others: make exercise")
 
 
 def result_of(name):
@@ -492,7 +492,7 @@ def list_all():
 
 
 def main():
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)      # make exercises | head
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)      # make exercise | head
     args = sys.argv[1:]
     again = "--again" in args
     args = [a for a in args if a != "--again"] + [""]

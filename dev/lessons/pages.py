@@ -24,7 +24,7 @@ try:
     from markdown_it.token import Token
     from mdit_py_plugins.dollarmath import dollarmath_plugin
 except ImportError as error:
-    sys.exit(f"make lesson-pages: Python has no {error.name}: "
+    sys.exit(f"make pages LESSONS=1: Python has no {error.name}: "
              "python3 -m pip install markdown-it-py mdit-py-plugins latex2mathml")
 
 # Folders, and where their pages go.
@@ -273,7 +273,7 @@ def main():
     try:
         build(out)
     except OSError as error:
-        sys.exit(f"make lesson-pages: {error.filename}: {error.strerror}")
+        sys.exit(f"make pages LESSONS=1: {error.filename}: {error.strerror}")
     print(f"{os.path.relpath(os.path.join(out, target(LIST)))}: open it in a browser")
 
 

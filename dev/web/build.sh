@@ -9,7 +9,7 @@
 # those of a native build with the same flags (scripts/web_hash.sh).
 cd "$(dirname "$0")/../.." || exit 1
 out=${1:-dev/web/train_gpt2.wasm} clang=${CLANG:-clang}
-lacks() { echo "make web: $1; on Debian: apt install clang lld wasi-libc libclang-rt-dev-wasm32" >&2; exit 1; }
+lacks() { echo "dev/web/build.sh: $1; on Debian: apt install clang lld wasi-libc libclang-rt-dev-wasm32" >&2; exit 1; }
 command -v "$clang" > /dev/null || lacks "there is no $clang here"
 echo 'int main(void) { return 0; }' | "$clang" --target=wasm32-wasi -xc - -o "$out.part" 2> /dev/null ||
     lacks "$clang cannot build a program for wasm32-wasi here"
