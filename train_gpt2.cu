@@ -66,7 +66,7 @@ static void cuda_check(cudaError_t status, const char *call, const char *file, i
     if (status == cudaSuccess) return;
     bool graph = status >= cudaErrorStreamCaptureUnsupported && status <= cudaErrorCapturedEvent;
     die("%s:%d: %.60s: %s%s", file, line, call, cudaGetErrorString(status),
-        graph ? "; --graph off does without" : "");
+        graph ? "; BATCHWISE_GRAPH=off does without" : "");
 }
 static void cublas_check(cublasStatus_t status, const char *call, const char *file, int line) {
     if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -197,7 +197,8 @@ struct Machine {
     float *scratch;                    // (SCRATCH_FLOATS)
     struct Product *products;          // dev/cuda/product.h: the last ones chosen
     int n_products;                    // chosen so far
-    bool tf32, graphs;                 // --tf32, --graph
+    bool tf32;                         // --tf32
+    bool graphs;                       // a micro-batch's launches as one; BATCHWISE_GRAPH=off: not
     int ranks;
     int beside;                        // multiprocessors for products beside messages; 0: all
     bool messages;                     // travel beside what is launched now

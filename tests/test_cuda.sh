@@ -112,7 +112,7 @@ else
 
     # Launch by launch; and with a graph, where a copy or a kernel comes as late as it may.
     works "$emulated" $growing --out "$dir/graph"
-    works "$emulated" $growing --graph off --out "$dir/launched"
+    works env BATCHWISE_GRAPH=off "$emulated" $growing --out "$dir/launched"
     same_run "$dir/graph" "$dir/launched"
     works env EMULATOR_STREAMS=late "$emulated" $growing --out "$dir/late"
     same_run "$dir/graph" "$dir/late"

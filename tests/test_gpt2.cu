@@ -1235,6 +1235,7 @@ int main(int argc, char **argv) {
     TrainOptions options;
     memset(&options, 0, sizeof options);
     machine_open(&gpu, &options, &alone);
+    gpu.graphs = false;                              // but where a test asks for them
     for (const Test *test = Test::first; test; test = test->next) {
         bool wanted = argc == 1;
 #ifndef EMULATOR                                 // minutes on a small GPU: by name only

@@ -355,7 +355,7 @@ static const Row rules[] = {
       "batch_tokens=0 lr=0.0006 lr_schedule=\"cosine\" warmup_tokens=0 final_lr_frac=0.1 "
       "weight_decay=0.1 beta1=0.9 beta2=0.95 clip=1 steps=1000 tokens=null target_loss=0 "
       "eval_every=100 sample_every=0 eval_tokens=65536 max_new=256 temperature=0.8 top_k=0 top_p=1 "
-      "threads=0 seed=1337 overwrite=false recompute=\"none\" tf32=false graph=\"on\" "
+      "threads=0 seed=1337 overwrite=false recompute=\"none\" tf32=false "
       "train=null val=null tokenizer=null log=null out=null generate=null hellaswag=null" },
     { "", "!--data: |prepare tales --out DIR" }, { "--val v", "!--data: |nothing to train on" },
     { "--data d --train t", "!--data: |names both splits" },
@@ -389,7 +389,6 @@ static const Row rules[] = {
     { "--data d --steps 5 --tokens 5", "!--tokens: |one or the other" },
     { "--data d --target-loss 1.5", "!--lr-schedule: |--tokens N" },
     { "--data d --tf32", "!--tf32: |train_gpt2cu" },
-    { "--data d --graph off", "!--graph: |gpt2cu" },
     { "--data d --comm nccl", "!--comm: needs a GPU|train_gpt2cu" },
     { "--data d --recompute block", "!--recompute: |train_gpt2cu" },
 };
@@ -413,6 +412,7 @@ TEST(flags_of_other_programs) {
         { "--tune off", "!--tune: unknown flag; it is gone; leave it out: cuBLASLt's|as fast" },
         { "--batch-beta2 fixed", "!--batch-beta2: unknown flag; it is gone; --beta2 keeps its" },
         { "--export-dtype fp16", "!--export-dtype: unknown flag; it is gone; --export|-f16.gguf" },
+        { "--graph off", "!--graph: unknown flag; it is gone; BATCHWISE_GRAPH=off" },
         { "--hellaswag-every 5", "!--hellaswag-every: unknown flag; it is gone; --hellaswag FILE" },
         { "--on-save-error stop", "!--on-save-error: unknown flag; it is gone; a save that fails" },
         { "--plan-b-crit 1e6", "!--plan-b-crit: unknown flag; it is gone; --plan-search takes 5" },
@@ -471,7 +471,7 @@ TEST(a_resumed_run) {
     static const Row rows[] = {
         { "{\"data\":\"d\",\"seed\":7,\"recompute\":\"block\",\"tf32\":true,\"tune\":\"again\","
           "\"graph\":\"off\",\"comm\":\"nccl\",\"steps\":9}", "data=\"d\" seed=7 steps=9 "
-          "recompute=\"none\" tf32=false comm=\"own\" graph=\"on\"" },
+          "recompute=\"none\" tf32=false comm=\"own\"" },
         { "{\"data\":\"d\",\"plan\":true,\"plan_search\":true,\"plan_gpu\":\"h100,8\"}",
           "plan=false plan_search=false plan_gpu=null" },
         { "{\"data\":true}", "!state.json: |--data " },

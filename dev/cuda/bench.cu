@@ -769,7 +769,6 @@ int main(int argc, char **argv) {
     memset(&alone, 0, sizeof alone);
     memset(&options, 0, sizeof options);
     alone.size = alone.local_size = 1;
-    options.graph = 1;
     machine_open(&b.gpu, &options, &alone);
     CUDA_CHECK(cudaEventCreate(&b.begin));
     CUDA_CHECK(cudaEventCreate(&b.end));

@@ -81,7 +81,8 @@ static void machine_open(Machine *g, const TrainOptions *o, Comm *comm) {
             "builds the one that can");
     gpu_find(g, comm);
     g->tf32 = o->tf32;
-    g->graphs = o->graph;
+    const char *graph = getenv("BATCHWISE_GRAPH");         // off: launch by launch, to compare
+    g->graphs = !graph || strcmp(graph, "off") != 0;
     g->ranks = comm->size;
     CUDA_CHECK(cudaStreamCreate(&g->stream));
     CUBLAS_CHECK(cublasLtCreate(&g->blas));

@@ -76,7 +76,6 @@ typedef struct {
     int64_t seed;
     int recompute;                 // a Recompute of train_gpt2.cu
     bool tf32;
-    int graph;                     // 1: on
     bool plan;
     const char *plan_gpu;          // for plan_machine_parse of dev/train/plan.h
     bool plan_search;
@@ -255,10 +254,6 @@ static const Option train_table[] = {
     { "tf32", NULL, OPT_FLAG, FIELD(tf32), NULL, 0, 0, NULL,
       "machine", "GPU only, built with PRECISION=fp32: multiply in TF32, with 10 bits of mantissa; "
       "faster", NULL },
-    { "graph", "HOW", OPT_CHOICE, FIELD(graph), "on", 0, 0, "off|on",
-      "machine", "GPU only, one rank: start a micro-batch's kernels as one CUDA graph, which saves "
-      "the CPU some 350 launches of GPT-2 124M; it changes no result; off: launch one by one",
-      NULL },
     { "plan", NULL, OPT_FLAG, FIELD(plan), NULL, 0, 0, NULL,
       "machine", "estimate this run's memory, time and traffic, and stop", NULL },
     { "plan-gpu", "NAME[@TFLOPS],COUNT[,LINK[:GPUS+LINK][,PRICE]]", OPT_TEXT, FIELD(plan_gpu), NULL,
@@ -321,6 +316,7 @@ static const OptionHint train_hints[] = {
     { "tune", "it is gone; leave it out: cuBLASLt's first choices are as fast on a full GPU" },
     { "batch-beta2", "it is gone; --beta2 keeps its half-life in tokens when the batch changes" },
     { "export-dtype", "it is gone; --export NAME-f16.gguf writes matrices in fp16" },
+    { "graph", "it is gone; BATCHWISE_GRAPH=off in the environment launches kernels one by one" },
     { "hellaswag-every", "it is gone; --hellaswag FILE is measured at each checkpoint, as "
       "--save-every N says" },
     { "on-save-error", "it is gone; a save that fails ends the run, and --resume goes on from the "
@@ -448,7 +444,7 @@ enum { ON_GPU = 0 };
 
 static inline bool option_needs_gpu(const char *name) {
     return strcmp(name, "recompute") == 0 || strcmp(name, "tf32") == 0
-        || strcmp(name, "graph") == 0 || strcmp(name, "comm") == 0;
+        || strcmp(name, "comm") == 0;
 }
 
 static inline bool train_options_check_machine(const TrainOptions *o, bool on_gpu, Error *err) {
