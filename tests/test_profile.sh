@@ -50,7 +50,7 @@ make -s profile MODEL=1,1,64,300,64 MICRO_BATCH=1 > "$dir/said" 2>&1 ||
 says 'One update of L=1, NH=1, C=64, V=300, T=64, B=1 in bf16'
 says 'on one h100, by its data sheet: 3350 GB/s, 132 multiprocessors at 1.83 GHz, 989 TFLOP/s'
 for kernel in adamw cuBLASLt xent norm 'layernorm_forward<4>' 'layernorm_backward<4>' \
-              'attention_forward<64>' 'attention_backward<64>' \
+              'attention_forward<64>' 'attention_dq<64>' 'attention_dk_dv<64>' \
               attention_rows "column_sums<float>" embedding_forward embedding_backward_words sum; do
     says "^$kernel +[0-9]"
 done
