@@ -14,6 +14,7 @@
 #define main static train_gpt2_main    // not called: what it alone needs is not compiled
 #include "../../train_gpt2.cu"         // real, load, store, warp_sum, ...; and the last rungs
 #undef main
+#include <algorithm>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -200,7 +201,26 @@ static void show_legend(Ladder *) {
 }
 
 #else
-static const ProductName a_rung = { "a rung" };             // what an error names
+// The median of several times that the work takes; the first launch, which may load a kernel, is
+// not timed.
+template <class Work> static double median_seconds(Gpu *g, Work work) {
+    double seconds[5];
+    cudaEvent_t begin, end;
+    CUDA_CHECK(cudaEventCreate(&begin));
+    CUDA_CHECK(cudaEventCreate(&end));
+    work();
+    for (double &s : seconds) {
+        CUDA_CHECK(cudaEventRecord(begin, g->stream));
+        work();
+        CUDA_CHECK(cudaEventRecord(end, g->stream));
+        gpu_wait(g);
+        s = gpu_seconds(begin, end);
+    }
+    CUDA_CHECK(cudaEventDestroy(begin));
+    CUDA_CHECK(cudaEventDestroy(end));
+    std::sort(seconds, seconds + 5);
+    return seconds[2];
+}
 
 static void show_header(void) {
     printf("| %-26s | %9s | of the limit |\n|---|---|---|\n", "rung", "us");
@@ -211,7 +231,7 @@ static double copy_speed(Gpu *g) {
     const size_t bytes = (size_t)512 << 20;
     Array<char> from(bytes), to(bytes);
     array_to_gpu(&from);
-    return 2.0 * (double)bytes / median_seconds(g, &a_rung, [&] {
+    return 2.0 * (double)bytes / median_seconds(g, [&] {
         CUDA_CHECK(cudaMemcpyAsync(to.gpu, from.gpu, bytes, cudaMemcpyDeviceToDevice, g->stream));
     });
 }
@@ -221,7 +241,7 @@ static void rung_show(Ladder *l, const Rung<Data> *r, const Data *d, const Least
     if (l->copy_bytes == 0.0) l->copy_bytes = copy_speed(&l->gpu);
     if (l->product_flops == 0.0) l->product_flops = machine_peak_flops(&l->gpu);
     double limit = fmax(least->bytes / l->copy_bytes, least->flops / l->product_flops);
-    double seconds = median_seconds(&l->gpu, &a_rung, [&] { r->launch(d, &l->gpu); });
+    double seconds = median_seconds(&l->gpu, [&] { r->launch(d, &l->gpu); });
     printf("| %-26s | %9.1f | %11.1f%% |\n", r->name, 1e6 * seconds, 100.0 * limit / seconds);
 }
 
