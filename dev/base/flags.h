@@ -368,10 +368,11 @@ static inline void print_wrapped(FILE *out, const char *text, int column, int wi
     fprintf(out, "\n");
 }
 
-// "how many sequences a forward (default 8; 1 to 65536)"
+// "ZeRO's stage (default 1; 0 to 3)". A wide range says little: it is named to who leaves it.
 static inline void option_describe(char *out, size_t size, const Option *o) {
     OptionWords range = option_range(o);
     char value[200] = "";
+    if (o->type != OPT_CHOICE && o->maximum > 4) range.text[0] = '\0';
     if (o->value && o->means) snprintf(value, sizeof value, "default %s: %s", o->value, o->means);
     else if (o->value) snprintf(value, sizeof value, "default %s", o->value);
     else if (o->means) snprintf(value, sizeof value, "default: %s", o->means);

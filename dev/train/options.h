@@ -94,32 +94,30 @@ static const Option train_table[] = {
     { "val", "GLOB", OPT_TEXT, FIELD(val), NULL, 1, 0, NULL,
       "data", "the validation shards, in place of --data", NULL },
     { "tokenizer", "FILE", OPT_TEXT, FIELD(tokenizer), NULL, 1, 0, NULL,
-      "data", "tokenizer.json or a GPT-2 vocabulary", "the one beside the data or the model" },
+      "data", "tokenizer.json or a GPT-2 vocabulary", "beside the data or the model" },
 
     { "init", "MODEL", OPT_TEXT, FIELD(init), "d4", 1, 0, NULL,
       "model", "a fresh d4, d6, d12, d24, d36 or d48 (d12 is GPT-2 124M), or a checkpoint to load: "
       "DIR, FILE.gguf, or llm.c's FILE.bin", NULL },
     { "layers", "N", OPT_INT, FIELD(layers), NULL, 1, 1000, NULL,
-      "model", "layers of a fresh model; needs --heads and --channels, and replaces --init",
-      "from --init" },
+      "model", "layers of a fresh model, with --heads and --channels", "from --init" },
     { "heads", "N", OPT_INT, FIELD(heads), NULL, 1, 65536, NULL,
       "model", "attention heads; must divide the channels", "from --init" },
     { "channels", "N", OPT_INT, FIELD(channels), NULL, 1, 65536, NULL,
       "model", "width of the model", "from --init" },
     { "seq-len", "T", OPT_INT, FIELD(seq_len), "0", 0, 1e6, NULL,
-      "model", "tokens per sequence", "256 for a fresh model, the file's for a loaded one" },
+      "model", "tokens per sequence", "256, or a loaded model's own" },
 
     { "micro-batch", "B", OPT_INT, FIELD(micro_batch), "8", 1, 65536, NULL,
-      "batch", "sequences per forward pass and rank; gradient accumulation makes up "
-      "--batch-tokens, so this changes memory and speed only", NULL },
+      "batch", "sequences per forward pass and rank; accumulation makes up --batch-tokens, so "
+      "this changes memory and speed only", NULL },
     { "batch-tokens", "N", OPT_COUNT, FIELD(batch_tokens), "0", 0, 1e9, NULL,
       "batch", "tokens per update, all ranks; a multiple of ranks times micro-batch times seq-len",
       "one micro-batch on every rank" },
     { "batch-schedule", "RULE", OPT_TEXT, FIELD(batch_schedule), "constant", 1, 0, NULL,
       "batch", "the batch in tokens over the run: constant; linear:N0,TOKENS grows from N0 to "
       "--batch-tokens over TOKENS; stages:TOKENS=BATCH,... takes BATCH from TOKENS on; "
-      "adaptive:ETA,MIN,MAX grows by the norm test, when the noise exceeds ETA times the "
-      "gradient's norm; a smaller ETA enlarges it earlier", NULL },
+      "adaptive:ETA,MIN,MAX grows when the noise exceeds ETA times the gradient's norm", NULL },
     { "batch-lr", "RULE", OPT_CHOICE, FIELD(batch_lr), "none", 0, 0,
       "none|sqrt|linear",                    // in the order of BatchLr
       "batch", "how the learning rate scales with a changing batch; --lr is for --batch-tokens",
@@ -130,17 +128,15 @@ static const Option train_table[] = {
 
     { "optimizer", "RULE", OPT_CHOICE, FIELD(optimizer), "adamw", 0, 0,
       "adamw|sgd",                           // in the order of Optimizer
-      "optimizer", "adamw, or sgd: plain stochastic gradient descent, without momentum or moments; "
-      "decay and clipping are the same", NULL },
+      "optimizer", "adamw, or sgd without momentum", NULL },
     { "average-tokens", "N", OPT_COUNT, FIELD(average_tokens), "0", 0, 1e15, NULL,
-      "optimizer", "keep an exponential moving average of the weights too, with a half-life of N "
-      "tokens, and evaluate it beside the weights", "no average" },
+      "optimizer", "keep an exponential moving average of the weights too, with this half-life "
+      "in tokens, and evaluate it", "no average" },
     { "lr", "X", OPT_REAL, FIELD(lr), "6e-4", 1e-12, 100, NULL,
       "optimizer", "the peak learning rate; sgd wants a far larger one, as 0.03", NULL },
     { "lr-schedule", "RULE", OPT_CHOICE, FIELD(lr_schedule), "cosine", 0, 0,
       "constant|linear|cosine|wsd",          // in the order of LrRule
-      "optimizer", "the learning rate after the warm-up; wsd (warmup-stable-decay) is constant, "
-      "then decays linearly over the last fifth", NULL },
+      "optimizer", "wsd is constant, then linear over the last fifth", NULL },
     { "warmup-tokens", "N", OPT_COUNT, FIELD(warmup_tokens), "0", 0, 1e15, NULL,
       "optimizer", "tokens of the linear warm-up of the learning rate", NULL },
     { "final-lr-frac", "X", OPT_REAL, FIELD(final_lr_frac), "0.1", 0, 1, NULL,
@@ -150,10 +146,10 @@ static const Option train_table[] = {
     { "beta1", "X", OPT_REAL, FIELD(beta1), "0.9", 0, 0.999999, NULL,
       "optimizer", "AdamW's decay rate of the first moment", NULL },
     { "beta2", "X", OPT_REAL, FIELD(beta2), "0.95", 0, 0.999999, NULL,
-      "optimizer", "AdamW's decay rate of the second moment; at a batch other than --batch-tokens "
-      "one with the same half-life in tokens", NULL },
+      "optimizer", "AdamW's decay rate of the second moment; its half-life in tokens stays "
+      "where the batch changes", NULL },
     { "clip", "X", OPT_REAL, FIELD(clip), "1", 0, 1e6, NULL,
-      "optimizer", "global-norm clipping: the gradient's largest norm; 0: no clipping", NULL },
+      "optimizer", "the gradient's largest global norm; 0: no clipping", NULL },
 
     { "steps", "N", OPT_COUNT, FIELD(steps), NULL, 0, 1e8, NULL,
       "length", "updates of the whole run; 0: only evaluate",
@@ -161,28 +157,26 @@ static const Option train_table[] = {
     { "tokens", "N", OPT_COUNT, FIELD(tokens), NULL, 1, 1e15, NULL,
       "length", "tokens of the whole run, in place of --steps", "no limit" },
     { "target-loss", "X", OPT_REAL, FIELD(target_loss), "0", 0, 1000, NULL,
-      "length", "stop once the validation loss, in nats a token, is at most X", "no target" },
+      "length", "stop once the validation loss is at most X nats a token", "none" },
 
     { "eval-every", "N", OPT_PERIOD, FIELD(eval_every), "100", 0, 0, NULL,
-      "watch", "updates between evaluations, or tokens: 50000tok; 0: only at the end", NULL },
+      "watch", "updates between evaluations, or tokens: 50000tok; 0: at the end", NULL },
     { "eval-tokens", "N", OPT_COUNT, FIELD(eval_tokens), "65536", 0, 1e15, NULL,
       "watch", "validation tokens an evaluation reads; 0: the whole split", NULL },
     { "eval-train", NULL, OPT_FLAG, FIELD(eval_train), NULL, 0, 0, NULL,
-      "watch", "at each evaluation, also the loss on as many training tokens, the same every time",
-      NULL },
+      "watch", "at each evaluation, also the loss on as many training tokens", NULL },
     { "sample-every", "N", OPT_PERIOD, FIELD(sample_every), "0", 0, 0, NULL,
-      "watch", "updates between samples of the model's text, or tokens: 50000tok", "never" },
+      "watch", "updates between samples of text, or tokens: 50000tok", "never" },
     { "hellaswag", "FILE", OPT_TEXT, FIELD(hellaswag), NULL, 1, 0, NULL,
-      "watch", "at each checkpoint and at the end, the accuracy on HellaSwag (a file of JSON "
-      "lines)", "not measured" },
+      "watch", "accuracy on HellaSwag (JSON lines), at each checkpoint and at the end", NULL },
     { "log", "FILE", OPT_TEXT, FIELD(log), NULL, 1, 0, NULL,
-      "watch", "the log, one JSON object per line; a run adds to a log that exists",
+      "watch", "the log, one JSON object per line; a run adds to one that exists",
       "log.jsonl in --out; without --out, no log" },
 
     { "out", "DIR", OPT_TEXT, FIELD(out), NULL, 1, 0, NULL,
       "keep", "directory for checkpoints and the log", "nothing is saved" },
     { "save-every", "N", OPT_PERIOD, FIELD(save_every), "1000", 0, 0, NULL,
-      "keep", "updates between checkpoints in --out, or tokens: 50000tok; 0: only at the end",
+      "keep", "updates between checkpoints, or tokens: 50000tok; 0: at the end",
       NULL },
     { "keep", "N", OPT_INT, FIELD(keep), "2", 0, 1e6, NULL,
       "keep", "how many of the newest checkpoints to keep, beside the one with the lowest "
@@ -196,43 +190,40 @@ static const Option train_table[] = {
       "keep", "replace the run that --out already holds, and the file that --log names", NULL },
 
     { "generate", "PROMPT", OPT_TEXT, FIELD(generate), NULL, 0, 0, NULL,
-      "generate", "do not train; continue this text ('' begins a document); a terminal shows "
-      "control characters as \\x1b, a file gets them as they are", NULL },
+      "generate", "do not train; continue this text ('' begins a document)", NULL },
     { "max-new", "N", OPT_INT, FIELD(max_new), "256", 1, 1e6, NULL,
       "generate", "the most tokens to generate", NULL },
     { "temperature", "X", OPT_REAL, FIELD(temperature), "0.8", 0, 100, NULL,
-      "generate", "below 1 sharpens the distribution; 0 always takes the likeliest token", NULL },
+      "generate", "below 1 sharpens the distribution; 0 takes the likeliest token", NULL },
     { "top-k", "N", OPT_INT, FIELD(top_k), "0", 0, 1e6, NULL,
       "generate", "sample from the N likeliest tokens only", "off" },
     { "top-p", "X", OPT_REAL, FIELD(top_p), "1", 1e-6, 1, NULL,
-      "generate", "nucleus sampling: sample from the fewest tokens with probability X", "off" },
+      "generate", "nucleus sampling: from the fewest tokens with probability X", "off" },
 
     { "export", "FILE.gguf", OPT_TEXT, FIELD(export_file), NULL, 1, 0, NULL,
       "export", "do not train; write the model and its tokenizer as GGUF, for llama.cpp; to "
       "NAME-f16.gguf with matrices in fp16 (positions and vectors remain fp32)", NULL },
 
     { "zero", "STAGE", OPT_INT, FIELD(zero), NULL, 0, 3, NULL,
-      "ranks", "ZeRO stage (Rajbhandari 2020): 1 shards AdamW's moments across ranks, 2 gradients "
-      "too, 3 parameters too; with one micro-batch, 1 and 2 send as much as 0, and 3 sends 1.5 "
-      "times as much", "1 with several ranks; 0 with --comm-dtype bf16, --exact-sum or "
-      "--outer-every" },
+      "ranks", "ZeRO stage (Rajbhandari 2020): 1 shards AdamW's moments across ranks, 2 "
+      "gradients too, 3 parameters too",
+      "1 with several ranks; 0 with --comm-dtype bf16, --exact-sum or --outer-every" },
     { "tensor-parallel", "N", OPT_INT, FIELD(tensor_parallel), "1", 1, 256, NULL,
-      "ranks", "tensor parallelism (Shoeybi 2019): N neighbouring ranks share every layer and the "
-      "vocabulary; N must divide the ranks and the heads; the groups of N are data parallel",
-      NULL },
+      "ranks", "tensor parallelism (Shoeybi 2019): N neighbouring ranks share every layer and "
+      "the vocabulary; N must divide the ranks and the heads", NULL },
     { "outer-every", "H", OPT_COUNT, FIELD(outer_every), "0", 0, 1e8, NULL,
       "ranks", "DiLoCo (Douillard 2023): each rank makes H updates on its own, then all take an "
-      "outer step; 0: the ranks average the gradient of every update", NULL },
+      "outer step; 0: every gradient is averaged", NULL },
     { "outer-lr", "X", OPT_REAL, FIELD(outer_lr), "0.7", 1e-6, 10, NULL,
-      "ranks", "learning rate of the outer step; 1 without momentum averages parameters", NULL },
+      "ranks", "learning rate of the outer step; 1 without momentum averages", NULL },
     { "outer-momentum", "X", OPT_REAL, FIELD(outer_momentum), "0.9", 0, 0.999999, NULL,
       "ranks", "Nesterov momentum of the outer step", NULL },
     { "comm-dtype", "TYPE", OPT_CHOICE, FIELD(comm_dtype), "fp32", 0, 0,
       "fp32|bf16",                           // in the order of CommType
-      "ranks", "type in which ranks send gradients; sums are fp32 either way", NULL },
+      "ranks", "type of gradients on their way; sums are fp32", NULL },
     { "comm", "WHOSE", OPT_CHOICE, FIELD(comm), "own", 0, 0, "own|nccl",
-      "ranks", "own: sums over ranks in a fixed order, the same bits in every run; nccl: NCCL's "
-      "reduce-scatter and all-gather, to measure what the order costs", NULL },
+      "ranks", "own: sums in a fixed order, the same bits in every run; nccl: NCCL's, to "
+      "measure what the order costs", NULL },
     { "exact-sum", NULL, OPT_FLAG, FIELD(exact_sum), NULL, 0, 0, NULL,
       "ranks", "sum micro-batches in one binary tree, so that any power of two of ranks computes "
       "the same bits as one rank; needs memory for more gradients", NULL },
@@ -243,17 +234,15 @@ static const Option train_table[] = {
       "ranks", "end the run when a rank has not answered for this long", NULL },
 
     { "threads", "N", OPT_INT, FIELD(threads), "0", 0, THREADS_MOST, NULL,
-      "machine", "number of threads, at most 4 a core; it changes no result",
-      "all the machine has" },
+      "machine", "threads, at most 4 a core; it changes no result", "all" },
     { "seed", "N", OPT_COUNT, FIELD(seed), "1337", 0, 1e15, NULL,
-      "machine", "seed of the initial weights, the order of the data, and sampling", NULL },
+      "machine", "of the first weights, the order of the data, and sampling", NULL },
     { "recompute", "WHAT", OPT_CHOICE, FIELD(recompute), "none", 0, 0,
       "none|block",                          // in the order of Recompute
-      "machine", "GPU only: activation recomputation: block keeps each block's input alone and "
-      "recomputes its activations in the backward pass; less memory, more time", NULL },
+      "machine", "GPU only: block keeps each block's input alone, and computes its activations "
+      "again in the backward pass", NULL },
     { "tf32", NULL, OPT_FLAG, FIELD(tf32), NULL, 0, 0, NULL,
-      "machine", "GPU only, built with PRECISION=fp32: multiply in TF32, with 10 bits of mantissa; "
-      "faster", NULL },
+      "machine", "GPU only, built with PRECISION=fp32: multiply in TF32, which is faster", NULL },
     { "plan", NULL, OPT_FLAG, FIELD(plan), NULL, 0, 0, NULL,
       "machine", "estimate this run's memory, time and traffic, and stop", NULL },
     { "plan-gpu", "NAME[@TFLOPS],COUNT[,LINK[:GPUS+LINK][,PRICE]]", OPT_TEXT, FIELD(plan_gpu), NULL,
@@ -262,10 +251,9 @@ static const Option train_table[] = {
       "device-hour",
       "this machine, measured" },
     { "plan-search", NULL, OPT_FLAG, FIELD(plan_search), NULL, 0, 0, NULL,
-      "machine", "search for the fastest mixture of data, tensor and pipeline parallelism, ZeRO, "
-      "micro-batch and recomputation on the machines of --plan-gpu for --tokens, and stop; "
-      "pipelines are modelled only; without --batch-tokens it chooses the batch",
-      NULL },
+      "machine", "search for the fastest mixture of data, tensor and pipeline parallelism, "
+      "ZeRO, micro-batch and recomputation on --plan-gpu for --tokens, and stop; pipelines are "
+      "modelled only", NULL },
 
     { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },
 };
