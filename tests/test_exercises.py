@@ -212,7 +212,7 @@ def test_make_check_and_the_list():
         exercises.write(copy, exercises.read(os.path.join(ROOT, "dev", "train", "sample.h")))
         status, said = make(folder, "check", "NAME=sample_token")
         assert status == 0 and "sample_token: solved" in said, said
-        status, said = make(folder, "exercises")
+        status, said = make(folder, "exercise")
         assert status == 0 and re.search(r"sample_token +lesson 11  solved\n", said), said
         assert f"1 of {len(EXERCISES)} solved" in said, said
         assert all(f"  {name} " in said for name in NAMES), said
@@ -220,16 +220,15 @@ def test_make_check_and_the_list():
 
 def test_a_wrong_name_says_where_the_names_are():
     with tempfile.TemporaryDirectory() as folder:
-        for target in ("exercise", "check"):
-            for name in ([], ["NAME=warp"]):
-                status, said = make(folder, target, *name)
-                assert status != 0 and "make exercise lists them" in said, said
+        for arguments in (["exercise", "NAME=warp"], ["check", "NAME=warp"], ["check"]):
+            status, said = make(folder, *arguments)
+            assert status != 0 and "make exercise lists them" in said, said
         assert os.listdir(folder) == []
 
 
 def test_without_python():
     with tempfile.TemporaryDirectory() as folder:
-        for target in (["lesson", "N=04"], ["exercise"], ["check"], ["exercises"], ["page"]):
+        for target in (["lesson", "N=04"], ["exercise"], ["check"], ["pages"]):
             status, said = make(folder, *target, "PYTHON=no-python", "-o", "all")
             assert status != 0 and f"make {target[0]}: there is no no-python here" in said, said
 
