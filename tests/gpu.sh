@@ -142,8 +142,7 @@ graph() {
     local flags="$batch --steps $updates"
     nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -l 1 > "$work/used" &
     train graph "$programs/train_gpt2cu" $flags --out "$work/graph" || return 1
-    train apart env BATCHWISE_GRAPH=off "$programs/train_gpt2cu" $flags --out "$work/apart" ||
-        return 1
+    BATCHWISE_GRAPH=off train apart "$programs/train_gpt2cu" $flags --out "$work/apart" || return 1
     "$programs/train_gpt2cu" --data "$work/tales" $model $batch --plan | tee "$work/plan"
     echo "key: in use at most: $(sort -n "$work/used" | tail -n 1) MiB, says nvidia-smi; --plan:" \
         "$(grep -E '^memory| total' "$work/plan" | xargs)"
@@ -165,10 +164,10 @@ sanitize() {                                # sanitize TOOL
 
 counters() {                                # of one update of one layer
     type ncu || { echo "skipped: needs ncu"; return; }
-    BATCHWISE_GRAPH=off ncu --clock-control none --set basic --section MemoryWorkloadAnalysis --launch-count 14 \
-        --kernel-name 'regex:^(attention|layernorm_backward|xent)' "$programs/train_gpt2cu" \
-        --data "$work/tales" $model --layers 1 $batch --steps 1 --eval-every 0 \
-        --eval-tokens 1024 | tee "$work/ncu" && return
+    BATCHWISE_GRAPH=off ncu --clock-control none --set basic --section MemoryWorkloadAnalysis \
+        --launch-count 14 --kernel-name 'regex:^(attention|layernorm_backward|xent)' \
+        "$programs/train_gpt2cu" --data "$work/tales" $model --layers 1 $batch --steps 1 \
+        --eval-every 0 --eval-tokens 1024 | tee "$work/ncu" && return
     grep -m 1 '^==ERROR==' "$work/ncu" && echo "skipped: ncu does not work on this machine"
 }
 

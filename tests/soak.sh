@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.." || exit 1
 mpi_train=${TRAIN_MPI:-build/train_gpt2-mpi} prepare=${PREPARE:-./prepare}
 minutes=${MINUTES:-60} most=${RUNS:-1000000} only=${RANKS:-} seed=${SEED:-$((RANDOM * 32768 + RANDOM))}
 command -v mpirun > /dev/null && [ -x "$mpi_train" ] ||
-    { echo "soak: needs mpirun and $mpi_train: install Open MPI, then make test PART=soak" >&2; exit 1; }
+    { echo "soak: needs mpirun and $mpi_train: install Open MPI; make test PART=soak" >&2; exit 1; }
 dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise-soak.XXXXXX") || exit 1
 trap 'leave_nobody; [ -n "$keep" ] || rm -rf "$dir"' EXIT
 trap 'exit 130' INT TERM

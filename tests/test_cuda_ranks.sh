@@ -257,8 +257,8 @@ planted_faults_in_the_exchange_are_found() {
 
 # ---- room for messages, the recipe, bad input ----
 
-# Products beside messages have fewer multiprocessors, and so, here, another first algorithm; but not
-# with --exact-sum, whose bits are those of one rank.
+# Products beside messages have fewer multiprocessors, and so, here, another first algorithm; but
+# not with --exact-sum, whose bits are those of one rank.
 emulated_ranks_leave_room_for_messages() {
     program=$bf16 base="$tiny --steps 3"
     export EMULATOR_ALGORITHMS=beside

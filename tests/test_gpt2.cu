@@ -966,6 +966,15 @@ TEST(a_graph_changes_no_bit) {
     Sharing measured = Sharing(), exact = Sharing();
     measured.measure = true;                         // the noise scale and exact sums: no graph
     exact.levels = 2;
+    for (const char *how : { "off", "on" }) {
+        Machine other;
+        TrainOptions options = {};
+        setenv("BATCHWISE_GRAPH", how, 1);
+        machine_open(&other, &options, &alone);
+        CHECK_MSG(other.graphs == (how[1] == 'n'), "BATCHWISE_GRAPH=%s", how);
+        machine_close(&other);
+    }
+    unsetenv("BATCHWISE_GRAPH");
     check_graph(RECOMPUTE_NONE, Sharing());
     check_graph(RECOMPUTE_BLOCK, Sharing());
     check_graph(RECOMPUTE_NONE, measured);

@@ -131,7 +131,7 @@ def test_ladders_page():
     there = page.split(SCRIPT.BEGIN)[1].split(SCRIPT.END)[0].strip("\n") + "\n"
     for program in PROGRAMS:
         text = SCRIPT.tables([program], lambda program: printed(os.path.basename(program)))
-        assert text in there, f"dev/cuda/README.md: {program} is not as make ladder TABLE=1 writes it"
+        assert text in there, f"dev/cuda/README.md: {program} is not what ladder TABLE=1 writes"
     if OPERATIONS == LADDERS:
         text = SCRIPT.tables(PROGRAMS, lambda program: printed(os.path.basename(program)))
         assert text == there, "dev/cuda/README.md has more than make ladder TABLE=1 writes"

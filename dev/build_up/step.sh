@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A step of dev/build_up: builds it, tests it and trains it for seconds. make step calls it, with CC,
-# FLAGS and BUILD in the environment.
+# A step of dev/build_up: builds it, tests it and trains it for seconds. make step calls it, with
+# CC, FLAGS and BUILD in the environment.
 #
 #     step.sh N [FILE]      FILE: your own, in place of ours
 #     step.sh --diff N      what the step adds to the one before

@@ -100,7 +100,7 @@ static const Option train_table[] = {
       "model", "a fresh d4, d6, d12, d24, d36 or d48 (d12 is GPT-2 124M), or a checkpoint to load: "
       "DIR, FILE.gguf, or llm.c's FILE.bin", NULL },
     { "layers", "N", OPT_INT, FIELD(layers), NULL, 1, 1000, NULL,
-      "model", "layers of a fresh model, with --heads and --channels", "from --init" },
+      "model", "layers of a fresh model; needs --heads and --channels", "from --init" },
     { "heads", "N", OPT_INT, FIELD(heads), NULL, 1, 65536, NULL,
       "model", "attention heads; must divide the channels", "from --init" },
     { "channels", "N", OPT_INT, FIELD(channels), NULL, 1, 65536, NULL,
@@ -136,7 +136,7 @@ static const Option train_table[] = {
       "optimizer", "the peak learning rate; sgd wants a far larger one, as 0.03", NULL },
     { "lr-schedule", "RULE", OPT_CHOICE, FIELD(lr_schedule), "cosine", 0, 0,
       "constant|linear|cosine|wsd",          // in the order of LrRule
-      "optimizer", "wsd is constant, then linear over the last fifth", NULL },
+      "optimizer", "after the warm-up; wsd: constant, then linear over the last fifth", NULL },
     { "warmup-tokens", "N", OPT_COUNT, FIELD(warmup_tokens), "0", 0, 1e15, NULL,
       "optimizer", "tokens of the linear warm-up of the learning rate", NULL },
     { "final-lr-frac", "X", OPT_REAL, FIELD(final_lr_frac), "0.1", 0, 1, NULL,
@@ -220,7 +220,7 @@ static const Option train_table[] = {
       "ranks", "Nesterov momentum of the outer step", NULL },
     { "comm-dtype", "TYPE", OPT_CHOICE, FIELD(comm_dtype), "fp32", 0, 0,
       "fp32|bf16",                           // in the order of CommType
-      "ranks", "type of gradients on their way; sums are fp32", NULL },
+      "ranks", "type in which gradients are sent; sums are fp32", NULL },
     { "comm", "WHOSE", OPT_CHOICE, FIELD(comm), "own", 0, 0, "own|nccl",
       "ranks", "own: sums in a fixed order, the same bits in every run; nccl: NCCL's, to "
       "measure what the order costs", NULL },
@@ -236,7 +236,7 @@ static const Option train_table[] = {
     { "threads", "N", OPT_INT, FIELD(threads), "0", 0, THREADS_MOST, NULL,
       "machine", "threads, at most 4 a core; it changes no result", "all" },
     { "seed", "N", OPT_COUNT, FIELD(seed), "1337", 0, 1e15, NULL,
-      "machine", "of the first weights, the order of the data, and sampling", NULL },
+      "machine", "seed of the weights, the order of the data, and sampling", NULL },
     { "recompute", "WHAT", OPT_CHOICE, FIELD(recompute), "none", 0, 0,
       "none|block",                          // in the order of Recompute
       "machine", "GPU only: block keeps each block's input alone, and computes its activations "

@@ -182,10 +182,10 @@ static inline double plan_datasheet_flops(const char *gpu) {
     return NAN;
 }
 
-// The MFU assumed where no speed is given. Of a data sheet's peak: published runs of GPT-2 124M reach
-// 40 to 50% (llm.c on H100s and A100s), runs of large models 30 to 55%. train_gpt2.cu on one H200
-// reached 39% with 4 sequences of 1024 tokens, 44% with 8 and 51% with 64; of the peak that it
-// measures before a run, 63 to 66% with 64 (dev/results/h200-2026-11-26).
+// The MFU assumed where no speed is given. Of a data sheet's peak, published runs of GPT-2 124M
+// have 40 to 50% (llm.c on H100s and A100s), runs of large models 30 to 55%. train_gpt2.cu on one
+// H200 reached 39% with 4 sequences of 1024 tokens, 44% with 8 and 51% with 64; of the peak that
+// it measures before a run, 63 to 66% with 64 (dev/results/h200-2026-11-26).
 static const double PLAN_OF_DATASHEET = 0.4, PLAN_OF_MEASURED = 0.6;
 static const double PLAN_GPU_RESERVE = 1e9;      // bytes of a GPU that its driver takes
 static const double PLAN_WORKSPACE = 144 << 20;          // bytes: cuBLAS's, and partial sums

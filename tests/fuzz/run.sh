@@ -92,8 +92,7 @@ make_seeds() {
     learn gguf --train "$work/bpe/text_train_000000.bin" --val "$work/bpe/val.bin" \
         --tokenizer "$work/bpe/tokenizer.json" &&
         $TRAIN --init "$work/gguf" --export "$DIR/seeds/gguf/fp32.gguf" > /dev/null &&
-        $TRAIN --init "$work/gguf" --export "$DIR/seeds/gguf/seed-f16.gguf" > /dev/null ||
-        return
+        $TRAIN --init "$work/gguf" --export "$DIR/seeds/gguf/seed-f16.gguf" > /dev/null || return
     # the first byte: see fuzz_tokenizer.c
     printf '\1YWI= 256\nYWJj 257\nYWE= 258\nYWFh 259\n' | seed tokenizer/tiktoken
     printf '\2},"merges":["a b","ab c","a a","aa aa"]}}' | seed tokenizer/older
