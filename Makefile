@@ -78,7 +78,7 @@ ifeq ($(MPI)$(HAVE_MPI),1)
 endif
 
 TESTS := $(patsubst tests/%.c,$(BUILD)/%,$(wildcard tests/test_*.c))
-LESSONS := $(patsubst dev/%.c,$(BUILD)/%,$(wildcard dev/lessons/*.c))
+LESSON_PROGRAMS := $(patsubst dev/%.c,$(BUILD)/%,$(wildcard dev/lessons/*.c))
 
 # CUDA: for the GPUs that are here, else for three generations and the code that later ones compile
 # for themselves. Nothing of this is looked up unless a CUDA target is built.
@@ -159,7 +159,7 @@ test: $(NEEDS_$(PART))
 endif
 
 build-all:                       # all programs that test-all runs
-	@$(MAKE) $(BESIDE) all $(TESTS) $(EMULATED) $(CPU_LADDERS) $(BUILD)/compare $(LESSONS) $(WITH_MPI)
+	@$(MAKE) $(BESIDE) all $(TESTS) $(EMULATED) $(CPU_LADDERS) $(BUILD)/compare $(LESSON_PROGRAMS) $(WITH_MPI)
 
 test-all: build-all              ## every test: with CUDA emulated, MPI, Python, and what takes long
 	@tests/run.sh $(TESTS) $(filter $(BUILD)/emulated/test_%,$(EMULATED)) $(wildcard tests/test_*.sh tests/test_*.py)
@@ -178,8 +178,8 @@ speedrun:                        ## time an entry to a fixed loss, beside the ba
 	@$(PYTHON_HERE)
 	@CC='$(CC)' $(PYTHON) dev/speedrun/verify.py $(ENTRY)
 
-bench: $(if $(GPU),$(BUILD)/bench_cuda,$(BENCHES) $(WITH_MPI))   ## speed and memory on this machine, beside PyTorch; FULL=1: all; GPU=1: of a GPU
-	@$(if $(GPU),$(BUILD)/bench_cuda && scripts/bench_cuda.sh,BUILD=$(BUILD) PRECISION=$(or $(PRECISION),fp32) \
+bench: $(if $(filter 1,$(GPU)),$(BUILD)/bench_cuda,$(BENCHES) $(WITH_MPI))   ## speed and memory on this machine, beside PyTorch; FULL=1: all; GPU=1: of a GPU
+	@$(if $(filter 1,$(GPU)),$(BUILD)/bench_cuda && scripts/bench_cuda.sh,BUILD=$(BUILD) PRECISION=$(or $(PRECISION),fp32) \
 	    scripts/bench.sh $(if $(FULL),--full))
 
 # The ladders of dev/cuda: those that are there. They are counted; where a GPU and nvcc are, timed too.
