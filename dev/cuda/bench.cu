@@ -4,7 +4,7 @@
 //     build/bench_cuda 8 16                       these micro-batches
 //     build/bench_cuda --model 2,2,64,300,32 1    another L,NH,C,V,T, and a micro-batch of 1
 //     build/bench_cuda --bytes 64                 only what the kernels read and write, counted;
-//                                                 needs no GPU; --model after it
+//                                                 needs no GPU
 //
 // Two ceilings come first, measured on random numbers in this very run: large products of matrices,
 // and copies from one place of the GPU's memory to another, counting bytes read and bytes written.
@@ -35,13 +35,10 @@ typedef struct {
     Config c;
     int T, B, batches[MAX_BATCHES], n_batches;
     int *inputs, *targets;             // random tokens, enough for the largest micro-batch
-    float *params;                     // of a fresh model
     double product_flops, copy_bytes;  // the ceilings, a second
     double datasheet_flops;            // 0: not known
     cudaEvent_t begin, end;
-    FILE *json;                        // goes to json_text, and in the end to a file
-    char *json_text;
-    size_t json_bytes;
+    FILE *json;
     int rows;                          // of the list that is being written
     bool only_bytes;                   // --bytes
 } Bench;
@@ -56,40 +53,59 @@ static double median(double *x, int n) {
     return n % 2 ? x[n/2] : 0.5 * (x[n/2 - 1] + x[n/2]);
 }
 
-// ---- ceilings ----
-
-static double product_speed(Gpu *g) {
-    double flops[5];
-    for (double &x : flops) x = matmul_peak_flops(g);
-    return median(flops, 5);
-}
-
-// Bytes a second, both those read and those written, of copies of 2 GB or what there is room for.
-static double copy_speed(Bench *b) {
-    size_t bytes = (size_t)2 << 30, free_bytes, total;
+// Seconds of `run` on the GPU, the median; each time after `before`.
+template <class Before, class Run> static double timed(Bench *b, Before before, Run run) {
     double seconds[WARMUPS + REPEATS];
-    char *from;
-    CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total));
-    while (2*bytes > free_bytes / 4) bytes /= 2;
-    CUDA_CHECK(cudaMalloc((void **)&from, 2*bytes));
-    size_t n = bytes / sizeof(real);
-    random_fill_kernel<<<blocks_for(n, 256), 256, 0, b->gpu.stream>>>((real *)from, n);
-    LAUNCH_CHECK();
     for (double &s : seconds) {
+        before();
         CUDA_CHECK(cudaEventRecord(b->begin, b->gpu.stream));
-        CUDA_CHECK(cudaMemcpyAsync(from + bytes, from, bytes, cudaMemcpyDeviceToDevice,
-                                   b->gpu.stream));
+        run();
         CUDA_CHECK(cudaEventRecord(b->end, b->gpu.stream));
         gpu_wait(&b->gpu);
         s = gpu_seconds(b->begin, b->end);
     }
+    return median(seconds + WARMUPS, REPEATS);
+}
+
+// Before a measurement all gradients are read, half a gigabyte for 124M: that empties the caches,
+// and gives the CPU the time to launch ahead.
+template <class Run> static double cold_seconds(Bench *b, Run run) {
+    return timed(b, [&] { gradients_squares(&b->m); }, run);
+}
+
+static char *random_memory(size_t bytes, Gpu *g) {
+    void *x;
+    size_t n = bytes / sizeof(real);
+    CUDA_CHECK(cudaMalloc(&x, bytes));
+    random_fill_kernel<<<blocks_for(n, 256), 256, 0, g->stream>>>((real *)x, n);
+    LAUNCH_CHECK();
+    return (char *)x;
+}
+
+// The next number of a list, or the list's first.
+static const char *next(Bench *b) { return b->rows++ ? "," : ""; }
+
+// ---- ceilings ----
+
+// Bytes a second, both those read and those written, of copies of 2 GB or what there is room for.
+static double copy_speed(Bench *b) {
+    size_t bytes = (size_t)2 << 30, free_bytes, total;
+    CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total));
+    while (2*bytes > free_bytes / 4) bytes /= 2;
+    char *from = random_memory(2*bytes, &b->gpu);
+    double seconds = timed(b, [] {}, [&] {
+        CUDA_CHECK(cudaMemcpyAsync(from + bytes, from, bytes, cudaMemcpyDeviceToDevice,
+                                   b->gpu.stream));
+    });
     CUDA_CHECK(cudaFree(from));
-    return 2.0 * (double)bytes / median(seconds + WARMUPS, REPEATS);
+    return 2.0 * (double)bytes / seconds;
 }
 
 static void show_ceilings(Bench *b) {
     const cudaDeviceProp *p = &b->gpu.properties;
-    b->product_flops = product_speed(&b->gpu);
+    double flops[5];
+    for (double &x : flops) x = matmul_peak_flops(&b->gpu);
+    b->product_flops = median(flops, 5);
     b->copy_bytes = copy_speed(b);
     b->datasheet_flops = fmax(0.0, machine_datasheet_flops(&b->gpu));
     printf("%s, sm_%d%d, " PRECISION ": products of matrices %.1f TFLOP/s", p->name, p->major,
@@ -126,9 +142,7 @@ static bool bench_open(Bench *b, int B, Recompute recompute) {
     b->B = B;
     Zero *z = &b->m.zero;
     for (int i = 0; i < gpt2_n_buckets(&b->c); i++) {
-        Range bucket = gpt2_bucket(&b->c, i);
-        memcpy(bucket_place(z, KEPT_WEIGHTS, i), b->params + bucket.begin,
-               bucket.count * sizeof(float));
+        gpt2_init_bucket(bucket_place(z, KEPT_WEIGHTS, i), &b->c, i, 1);
         bucket_keep(z, KEPT_WEIGHTS, i);
     }
     zero_loaded(z);
@@ -170,24 +184,17 @@ static void bench_steps(Bench *b) {
            100.0 * flops / b->product_flops, datasheet, mb);
     fprintf(b->json, "%s\n  {\"B\": %d, \"recompute\": \"%s\", \"ms\": %.6g, "
             "\"tokens_per_s\": %.6g, \"mfu\": %.6g, \"mfu_datasheet\": %.6g, "
-            "\"memory_mb\": %.6g}", b->rows++ ? "," : "", b->B, recompute,
-            1e3 * s, tok_per_s, flops / b->product_flops,
+            "\"memory_mb\": %.6g}", next(b), b->B, recompute, 1e3 * s, tok_per_s,
+            flops / b->product_flops,
             b->datasheet_flops > 0.0 ? flops / b->datasheet_flops : 0.0, mb);
     fflush(stdout);
-}
-
-// What the driver counts beside the model: its context and kernels, cuBLASLt's workspace, the
-// scratch; and whatever else runs on this GPU.
-static double other_megabytes(const Bench *b) {
-    size_t free_bytes, total;
-    CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total));
-    return megabytes(total - free_bytes - b->m.memory.used);
 }
 
 // All micro-batches; returns the largest, up to 16, that keeps its activations, or 0.
 static int bench_all_steps(Bench *b) {
     int chosen = 0;
-    double other = 0.0;
+    size_t free_bytes, total;
+    double other = 0.0;                // what the driver counts beside the model
     printf("\n%d layers, %d heads, %d channels, vocabulary %d, T=%d; one micro-batch an update\n"
            "%11s %9s %10s %12s %8s %10s %12s\n", b->c.L, b->c.NH, b->c.C, b->c.V, b->T,
            "micro-batch", "recompute", "ms a step", "tokens/s", "MFU", "datasheet", "MB of memory");
@@ -195,7 +202,8 @@ static int bench_all_steps(Bench *b) {
         for (int i = 0; i < b->n_batches; i++) {
             if (!bench_open(b, b->batches[i], (Recompute)recompute)) break;
             bench_steps(b);
-            other = other_megabytes(b);
+            CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total));
+            other = megabytes(total - free_bytes - b->m.memory.used);
             model_free(&b->m);
             if (recompute == RECOMPUTE_NONE && (b->batches[i] <= 16 || chosen == 0))
                 chosen = b->batches[i];
@@ -222,7 +230,6 @@ typedef struct {
     BlockActs a;
     Block<real> w;
     Block<float> d;
-    const real *x;                     // what enters the block
     int words, B, T, C;                // words: distinct tokens of the batch
     size_t N;
     Sizes sizes;
@@ -237,97 +244,61 @@ static const double R = sizeof(real);
 
 static Work same_bytes(double flops, double bytes) { return { flops, bytes, bytes }; }
 
-// What of a row of n numbers does not fit in registers: a second pass reads it again.
-static double spilled(double n, double kept) { return fmax(0.0, n - kept); }
-
-static Work linear_work(const Sizes *z, double C, double OC) {
-    return same_bytes(2.0*z->N*C*OC, R * (z->N*C + C*OC + z->N*OC));
+// A product of N rows, IN*C to OUT*C columns wide; its epilogue reads or writes MORE*C besides.
+template <int IN, int OUT, int MORE = 0> static Work rows_work(const Sizes *z) {
+    double CC = (double)z->C*z->C;
+    return same_bytes(2.0*z->N*IN*OUT*CC, R * (z->N*z->C*(IN + OUT + MORE) + IN*OUT*CC));
 }
 
-// dw is read and written, in fp32.
-static Work weight_work(const Sizes *z, double C, double OC) {
-    return same_bytes(2.0*z->N*C*OC, R * (z->N*OC + z->N*C) + 8.0*C*OC);
+// Of a weight's gradient, which is read and written, in fp32.
+template <int IN, int OUT> static Work weight_work(const Sizes *z) {
+    double CC = (double)z->C*z->C;
+    return same_bytes(2.0*z->N*IN*OUT*CC, R*z->N*z->C*(IN + OUT) + 8.0*IN*OUT*CC);
 }
 
-static Work plus_rows(Work work, const Sizes *z, double columns) {
-    work.floor += R * z->N*columns;
-    work.coded += R * z->N*columns;
-    return work;
-}
+static Work bias_work(const Sizes *z) { return same_bytes(0.0, R*4.0*z->N*z->C + 8.0*4.0*z->C); }
 
-static void embedding_forward_run(const Site *s) {
-    embedding_forward(s->m->x_in, s->m->batch.inputs, s->m->w.wte, s->m->w.wpe, s->B, s->T, s->C,
-                      s->g->stream);
-}
-static Work embedding_forward_work(const Sizes *z) {
+static Work embedding_work(const Sizes *z) {
     return { 0.0, R * z->C * (z->N + z->words + z->T) + 4.0*z->N,
              R * z->C * (2.0*z->N + z->T) + 4.0*z->N };
 }
 
-static void qkv_forward_run(const Site *s) {
-    linear_forward(s->a.qkv, s->a.ln1, s->w.qkv_w, s->w.qkv_b, s->N, s->C, 3*s->C, s->g);
+// Both kernels read dx.
+static Work embedding_backward_work(const Sizes *z) {
+    double others = 8.0*z->C * (z->words + z->T) + 8.0*z->N;
+    return { 0.0, R*z->N*z->C + others, R*2.0*z->N*z->C + others };
 }
-static Work qkv_forward_work(const Sizes *z) { return linear_work(z, z->C, 3.0*z->C); }
 
-static void attention_forward_run(const Site *s) {
-    attention_forward(s->a.att, s->a.att_lse, s->a.qkv, s->B, s->T, 0, s->C, s->m->c.NH,
-                      s->g);
-}
 // A query sees (T+1)/2 keys on the average; forward there are two products, backward five.
-static Work attention_forward_work(const Sizes *z) {
+static Work attention_work(const Sizes *z) {
     return same_bytes(2.0*z->N*z->C * (z->T + 1), R*4.0*z->N*z->C + 4.0*z->N*z->NH);
 }
 
-static void att_proj_forward_run(const Site *s) {
-    linear_residual_forward(s->a.x_mid, s->x, s->a.att, s->w.att_proj_w, s->w.att_proj_b, s->N,
-                            s->C, s->C, s->g);
-}
-static Work att_proj_forward_work(const Sizes *z) {
-    return plus_rows(linear_work(z, z->C, z->C), z, z->C);           // the residual
+// As coded attention_rows reads dout, out and lse, both other kernels q, k, v, dout and the rows,
+// and the bias's sum dqkv.
+static Work attention_backward_work(const Sizes *z) {
+    double NC = z->N*z->C, rows = z->N*z->NH;
+    return { 5.0*NC * (z->T + 1), R*8.0*NC + 4.0*rows,
+             R * (2.0*NC + 2*4.0*NC + 2*3.0*NC) + 4.0*rows + 3*8.0*rows };
 }
 
-// Channels of a row that a warp keeps in registers.
-static double channels_kept(int C) { return 32.0*PACK * norm_kept(C); }
+// What of a row of n numbers does not fit in registers: a second pass reads it again.
+static double spilled(double n, double kept) { return fmax(0.0, n - kept); }
 
-static void layernorm_forward_run(const Site *s) {
-    layernorm_forward(s->a.ln2, s->a.ln2_mean, s->a.ln2_rstd, s->a.x_mid, s->w.ln2_gain,
-                      s->w.ln2_bias, s->N, s->C, s->g->stream);
+// A warp keeps a row of LayerNorm in registers, as far as it fits.
+static double norm_bytes(const Sizes *z, double floor) {
+    return floor + R*2.0*z->N * spilled(z->C, 32.0*PACK * norm_kept(z->C));
 }
-static Work layernorm_forward_work(const Sizes *z) {
+static Work layernorm_work(const Sizes *z) {
     double floor = R*2.0*z->N*z->C + 8.0*z->N;
-    return { 0.0, floor, floor + R*2.0*z->N * spilled(z->C, channels_kept(z->C)) };
+    return { 0.0, floor, norm_bytes(z, floor) };
+}
+static Work layernorm_backward_work(const Sizes *z) {
+    double floor = R*4.0*z->N*z->C + 8.0*z->N;
+    double parts = layernorm_grid((size_t)z->N, z->C, &z->gpu).blocks;     // partial sums, twice
+    return { 0.0, floor, norm_bytes(z, floor) + 24.0*parts*z->C + 24.0*z->C };
 }
 
-static void fc_gelu_forward_run(const Site *s) {
-    linear_gelu_forward(s->a.gelu, s->a.fc, s->a.ln2, s->w.fc_w, s->w.fc_b, s->N, s->C, 4*s->C,
-                        s->g);
-}
-static Work fc_gelu_forward_work(const Sizes *z) {
-    return plus_rows(linear_work(z, z->C, 4.0*z->C), z, 4.0*z->C);   // before GELU and after it
-}
-
-static void mlp_proj_forward_run(const Site *s) {
-    linear_residual_forward(s->a.x_out, s->a.x_mid, s->a.gelu, s->w.mlp_proj_w, s->w.mlp_proj_b,
-                            s->N, 4*s->C, s->C, s->g);
-}
-static Work mlp_proj_forward_work(const Sizes *z) {
-    return plus_rows(linear_work(z, 4.0*z->C, z->C), z, z->C);       // the residual
-}
-
-static void classifier_run(const Site *s) {
-    Model *m = s->m;
-    classifier_backward(m->dx_branch, m->dw.wte, m->loss, m->lse, m->logits, m->lnf, m->w.wte,
-                        m->batch.targets, m->batch.scale, s->N, m->logit_rows, s->C, m->c.V,
-                        m->padded.V, s->g);
-}
-
-static void xent_run(const Site *s) {
-    Model *m = s->m;
-    for (size_t n = 0; n < s->N; n += m->logit_rows)
-        xent_forward_backward(m->loss + n, m->lse + n, m->logits, m->batch.targets + n,
-                              m->batch.scale, min_size(m->logit_rows, s->N - n), s->m->c.V,
-                              m->padded.V, s->g);
-}
 static Work xent_work(const Sizes *z) {
     double kept = xent_grid(z->Vp, &z->gpu).kept;
     return { 0.0, R*2.0*z->N*z->V, R*z->N * (2.0*z->Vp + spilled(z->Vp, kept)) + 12.0*z->N };
@@ -342,113 +313,20 @@ static Work classifier_work(const Sizes *z) {
                  + xent_work(z).coded };
 }
 
-static void mlp_proj_data_run(const Site *s) {
-    gelu_linear_backward_data(s->m->dfc, s->d.fc_b, s->m->dx, s->a.fc, s->w.mlp_proj_w,
-                              s->N, 4*s->C, s->C, s->g);
-}
-static Work mlp_proj_data_work(const Sizes *z) {
-    return plus_rows(linear_work(z, z->C, 4.0*z->C), z, 4.0*z->C);   // what GELU's gradient is at
-}
-
-// dx (N,C) = dout (N,OC) w^T
-static void data_gradient(const Site *s, real *dx, const real *dout, const real *w, int C, int OC) {
-    matmul(dx, C, rows_of(dout, OC), transpose_of(w, OC), s->N, C, OC, WRITE, s->g);
-}
-
-static void fc_bias_run(const Site *s) {
-    bias_backward(s->d.fc_b, s->m->dfc, s->N, 4*s->C, s->g);
-}
-static Work fc_bias_work(const Sizes *z) {
-    return same_bytes(0.0, R*4.0*z->N*z->C + 8.0*4.0*z->C);
-}
-
-// dw (C,OC) += x^T dout
-static void weight_gradient(const Site *s, float *dw, const real *dout, const real *x, int C,
-                            int OC) {
-    matmul(dw, OC, transpose_of(x, C), rows_of(dout, OC), C, OC, s->N, ADD, s->g);
-}
-
-static void mlp_proj_weight_run(const Site *s) {
-    weight_gradient(s, s->d.mlp_proj_w, s->m->dx, s->a.gelu, 4*s->C, s->C);
-}
-static Work mlp_proj_weight_work(const Sizes *z) { return weight_work(z, 4.0*z->C, z->C); }
-
-static void fc_data_run(const Site *s) {
-    data_gradient(s, s->m->dx_branch, s->m->dfc, s->w.fc_w, s->C, 4*s->C);
-}
-static Work fc_data_work(const Sizes *z) { return linear_work(z, 4.0*z->C, z->C); }
-
-static void fc_weight_run(const Site *s) {
-    weight_gradient(s, s->d.fc_w, s->m->dfc, s->a.ln2, s->C, 4*s->C);
-}
-static Work fc_weight_work(const Sizes *z) { return weight_work(z, z->C, 4.0*z->C); }
-
-static void layernorm_backward_run(const Site *s) {
-    layernorm_backward(s->m->dx, s->d.ln2_gain, s->d.ln2_bias, s->d.mlp_proj_b, s->m->dx,
-                       s->m->dx_branch, s->a.x_mid, s->a.ln2_mean, s->a.ln2_rstd, s->w.ln2_gain,
-                       s->N, s->C, s->g);
-}
-static Work layernorm_backward_work(const Sizes *z) {
-    double floor = R*4.0*z->N*z->C + 8.0*z->N;
-    double parts = layernorm_grid((size_t)z->N, z->C, &z->gpu).blocks;
-    return { 0.0, floor, floor + R*2.0*z->N * spilled(z->C, channels_kept(z->C))
-                         + 24.0*parts*z->C + 24.0*z->C };            // partial sums, twice
-}
-
-static void att_proj_data_run(const Site *s) {
-    data_gradient(s, s->m->dx_branch, s->m->dx, s->w.att_proj_w, s->C, s->C);
-}
-static Work att_proj_data_work(const Sizes *z) { return linear_work(z, z->C, z->C); }
-
-static void att_proj_weight_run(const Site *s) {
-    weight_gradient(s, s->d.att_proj_w, s->m->dx, s->a.att, s->C, s->C);
-}
-static Work att_proj_weight_work(const Sizes *z) { return weight_work(z, z->C, z->C); }
-
-static void attention_backward_run(const Site *s) {
-    attention_backward(s->m->dqkv, s->d.qkv_b, s->m->att_rows, s->m->dx_branch, s->a.qkv, s->a.att,
-                       s->a.att_lse, s->B, s->T, s->C, s->m->c.NH, s->g);
-}
-// As coded attention_rows reads dout, out and lse, both other kernels q, k, v, dout and the rows,
-// and the bias's sum dqkv.
-static Work attention_backward_work(const Sizes *z) {
-    double NC = z->N*z->C, rows = z->N*z->NH;
-    return { 5.0*NC * (z->T + 1), R*8.0*NC + 4.0*rows,
-             R * (2.0*NC + 2*4.0*NC + 2*3.0*NC) + 4.0*rows + 3*8.0*rows };
-}
-
-static void qkv_data_run(const Site *s) {
-    data_gradient(s, s->m->dx_branch, s->m->dqkv, s->w.qkv_w, s->C, 3*s->C);
-}
-static Work qkv_data_work(const Sizes *z) { return linear_work(z, 3.0*z->C, z->C); }
-
-static void qkv_weight_run(const Site *s) {
-    weight_gradient(s, s->d.qkv_w, s->m->dqkv, s->a.ln1, s->C, 3*s->C);
-}
-static Work qkv_weight_work(const Sizes *z) { return weight_work(z, z->C, 3.0*z->C); }
-
-static void embedding_backward_run(const Site *s) {
-    Model *m = s->m;
-    embedding_backward(m->dw.wte, m->dw.wpe, m->dx, m->batch.inputs, m->batch.order,
-                       m->batch.begin, s->words, s->B, s->T, s->C, s->g->stream);
-}
-// Both kernels read dx.
-static Work embedding_backward_work(const Sizes *z) {
-    double others = 8.0*z->C * (z->words + z->T) + 8.0*z->N;
-    return { 0.0, R*z->N*z->C + others, R*2.0*z->N*z->C + others };
-}
-
-static void zero_run(const Site *s) { clear_grads(s->m); }
-static void norm_run(const Site *s) { gradients_squares(s->m); }
 static Work once_work(const Sizes *z) { return same_bytes(0.0, 4.0*z->params); }
 
-static void adamw_run(const Site *s) {
-    AdamW o = { 1e-9f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 1 };
-    adamw_launch(&s->m->zero, o, s->m->g_scale);
-}
 // Four arrays of fp32 are read and three written, and the parameters again as layers read them.
 static Work adamw_work(const Sizes *z) {
     return same_bytes(0.0, (sizeof(real) < sizeof(float) ? 28.0 + R : 28.0) * z->params);
+}
+
+// Gradients of a product of widths C and OC: dx = dout w^T, and dw += x^T dout.
+static void data_gradient(const Site *s, real *dx, const real *dout, const real *w, int C, int OC) {
+    matmul(dx, C, rows_of(dout, OC), transpose_of(w, OC), s->N, C, OC, WRITE, s->g);
+}
+static void weight_gradient(const Site *s, float *dw, const real *dout, const real *x, int C,
+                            int OC) {
+    matmul(dw, OC, transpose_of(x, C), rows_of(dout, OC), C, OC, s->N, ADD, s->g);
 }
 
 // A step calls it a_layer times for each layer and `once` times besides; INSIDE marks what is part
@@ -457,35 +335,77 @@ enum { INSIDE = -1 };
 typedef struct {
     const char *name;
     int a_layer, once;
-    void (*run)(const Site *);
     Work (*work)(const Sizes *);
+    void (*run)(const Site *);
 } Part;
 
 static const Part parts[] = {
-    { "embedding", 0, 1, embedding_forward_run, embedding_forward_work },
-    { "layernorm", 2, 1, layernorm_forward_run, layernorm_forward_work },
-    { "qkv", 1, 0, qkv_forward_run, qkv_forward_work },
-    { "attention", 1, 0, attention_forward_run, attention_forward_work },
-    { "att_proj", 1, 0, att_proj_forward_run, att_proj_forward_work },
-    { "fc and gelu", 1, 0, fc_gelu_forward_run, fc_gelu_forward_work },
-    { "mlp_proj", 1, 0, mlp_proj_forward_run, mlp_proj_forward_work },
-    { "classifier, both ways", 0, 1, classifier_run, classifier_work },
-    { "  cross-entropy in it", INSIDE, 1, xent_run, xent_work },
-    { "mlp_proj and gelu, data", 1, 0, mlp_proj_data_run, mlp_proj_data_work },
-    { "  fc's bias, by a kernel", INSIDE, 1, fc_bias_run, fc_bias_work },
-    { "mlp_proj, weight", 1, 0, mlp_proj_weight_run, mlp_proj_weight_work },
-    { "fc, data", 1, 0, fc_data_run, fc_data_work },
-    { "fc, weight", 1, 0, fc_weight_run, fc_weight_work },
-    { "layernorm, back", 2, 1, layernorm_backward_run, layernorm_backward_work },
-    { "att_proj, data", 1, 0, att_proj_data_run, att_proj_data_work },
-    { "att_proj, weight", 1, 0, att_proj_weight_run, att_proj_weight_work },
-    { "attention, back", 1, 0, attention_backward_run, attention_backward_work },
-    { "qkv, data", 1, 0, qkv_data_run, qkv_data_work },
-    { "qkv, weight", 1, 0, qkv_weight_run, qkv_weight_work },
-    { "embedding, back", 0, 1, embedding_backward_run, embedding_backward_work },
-    { "gradients to zero", 0, 1, zero_run, once_work },
-    { "global norm", 0, 1, norm_run, once_work },
-    { "AdamW", 0, 1, adamw_run, adamw_work },
+    { "embedding", 0, 1, embedding_work, [](const Site *s) {
+        embedding_forward(s->m->x_in, s->m->batch.inputs, s->m->w.wte, s->m->w.wpe, s->B, s->T,
+                          s->C, s->g->stream); } },
+    { "layernorm", 2, 1, layernorm_work, [](const Site *s) {
+        layernorm_forward(s->a.ln2, s->a.ln2_mean, s->a.ln2_rstd, s->a.x_mid, s->w.ln2_gain,
+                          s->w.ln2_bias, s->N, s->C, s->g->stream); } },
+    { "qkv", 1, 0, rows_work<1, 3>, [](const Site *s) {
+        linear_forward(s->a.qkv, s->a.ln1, s->w.qkv_w, s->w.qkv_b, s->N, s->C, 3*s->C, s->g); } },
+    { "attention", 1, 0, attention_work, [](const Site *s) {
+        attention_forward(s->a.att, s->a.att_lse, s->a.qkv, s->B, s->T, 0, s->C, s->m->c.NH,
+                          s->g); } },
+    { "att_proj", 1, 0, rows_work<1, 1, 1>, [](const Site *s) {          // reads the residual
+        linear_residual_forward(s->a.x_mid, s->a.x, s->a.att, s->w.att_proj_w, s->w.att_proj_b,
+                                s->N, s->C, s->C, s->g); } },
+    { "fc and gelu", 1, 0, rows_work<1, 4, 4>, [](const Site *s) {       // before GELU, and after
+        linear_gelu_forward(s->a.gelu, s->a.fc, s->a.ln2, s->w.fc_w, s->w.fc_b, s->N, s->C,
+                            4*s->C, s->g); } },
+    { "mlp_proj", 1, 0, rows_work<4, 1, 1>, [](const Site *s) {          // reads the residual
+        linear_residual_forward(s->a.x_out, s->a.x_mid, s->a.gelu, s->w.mlp_proj_w,
+                                s->w.mlp_proj_b, s->N, 4*s->C, s->C, s->g); } },
+    { "classifier, both ways", 0, 1, classifier_work, [](const Site *s) {
+        Model *m = s->m;
+        classifier_backward(m->dx_branch, m->dw.wte, m->loss, m->lse, m->logits, m->lnf, m->w.wte,
+                            m->batch.targets, m->batch.scale, s->N, m->logit_rows, s->C, m->c.V,
+                            m->padded.V, s->g); } },
+    { "  cross-entropy in it", INSIDE, 1, xent_work, [](const Site *s) {
+        Model *m = s->m;
+        for (size_t n = 0; n < s->N; n += m->logit_rows)
+            xent_forward_backward(m->loss + n, m->lse + n, m->logits, m->batch.targets + n,
+                                  m->batch.scale, min_size(m->logit_rows, s->N - n), m->c.V,
+                                  m->padded.V, s->g); } },
+    { "mlp_proj and gelu, data", 1, 0, rows_work<1, 4, 4>, [](const Site *s) {   // reads fc
+        gelu_linear_backward_data(s->m->dfc, s->d.fc_b, s->m->dx, s->a.fc, s->w.mlp_proj_w, s->N,
+                                  4*s->C, s->C, s->g); } },
+    { "  fc's bias, by a kernel", INSIDE, 1, bias_work, [](const Site *s) {
+        bias_backward(s->d.fc_b, s->m->dfc, s->N, 4*s->C, s->g); } },
+    { "mlp_proj, weight", 1, 0, weight_work<4, 1>, [](const Site *s) {
+        weight_gradient(s, s->d.mlp_proj_w, s->m->dx, s->a.gelu, 4*s->C, s->C); } },
+    { "fc, data", 1, 0, rows_work<4, 1>, [](const Site *s) {
+        data_gradient(s, s->m->dx_branch, s->m->dfc, s->w.fc_w, s->C, 4*s->C); } },
+    { "fc, weight", 1, 0, weight_work<1, 4>, [](const Site *s) {
+        weight_gradient(s, s->d.fc_w, s->m->dfc, s->a.ln2, s->C, 4*s->C); } },
+    { "layernorm, back", 2, 1, layernorm_backward_work, [](const Site *s) {
+        layernorm_backward(s->m->dx, s->d.ln2_gain, s->d.ln2_bias, s->d.mlp_proj_b, s->m->dx,
+                           s->m->dx_branch, s->a.x_mid, s->a.ln2_mean, s->a.ln2_rstd,
+                           s->w.ln2_gain, s->N, s->C, s->g); } },
+    { "att_proj, data", 1, 0, rows_work<1, 1>, [](const Site *s) {
+        data_gradient(s, s->m->dx_branch, s->m->dx, s->w.att_proj_w, s->C, s->C); } },
+    { "att_proj, weight", 1, 0, weight_work<1, 1>, [](const Site *s) {
+        weight_gradient(s, s->d.att_proj_w, s->m->dx, s->a.att, s->C, s->C); } },
+    { "attention, back", 1, 0, attention_backward_work, [](const Site *s) {
+        attention_backward(s->m->dqkv, s->d.qkv_b, s->m->att_rows, s->m->dx_branch, s->a.qkv,
+                           s->a.att, s->a.att_lse, s->B, s->T, s->C, s->m->c.NH, s->g); } },
+    { "qkv, data", 1, 0, rows_work<3, 1>, [](const Site *s) {
+        data_gradient(s, s->m->dx_branch, s->m->dqkv, s->w.qkv_w, s->C, 3*s->C); } },
+    { "qkv, weight", 1, 0, weight_work<1, 3>, [](const Site *s) {
+        weight_gradient(s, s->d.qkv_w, s->m->dqkv, s->a.ln1, s->C, 3*s->C); } },
+    { "embedding, back", 0, 1, embedding_backward_work, [](const Site *s) {
+        Model *m = s->m;
+        embedding_backward(m->dw.wte, m->dw.wpe, m->dx, m->batch.inputs, m->batch.order,
+                           m->batch.begin, s->words, s->B, s->T, s->C, s->g->stream); } },
+    { "gradients to zero", 0, 1, once_work, [](const Site *s) { clear_grads(s->m); } },
+    { "global norm", 0, 1, once_work, [](const Site *s) { gradients_squares(s->m); } },
+    { "AdamW", 0, 1, adamw_work, [](const Site *s) {
+        AdamW o = { 1e-9f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 1 };
+        adamw_launch(&s->m->zero, o, s->m->g_scale); } },
 };
 
 static int part_calls(const Part *p, int L) {
@@ -501,19 +421,14 @@ static Sizes sizes_make(const Config *c, int B, int T, double words, const cudaD
              (double)((N + rows - 1) / rows), (double)gpt2_n_params(&padded), *gpu };
 }
 
-static cudaDeviceProp h100() {
-    cudaDeviceProp p = {};
-    p.multiProcessorCount = 132;
-    p.sharedMemPerMultiprocessor = 228 << 10;
-    p.sharedMemPerBlockOptin = 227 << 10;
-    return p;
-}
-
-// Needs no GPU; grids and chunks of logits are those of an H100. Of V tokens at random N draws leave
-// out each with probability (1 - 1/V)^N.
+// Needs no GPU; grids and chunks of logits are those of an H100. Of V tokens at random N draws
+// leave out each with probability (1 - 1/V)^N.
 static void show_bytes(const Config *c, int B, int T) {
     double words = c->V * (1.0 - pow(1.0 - 1.0/c->V, (double)B*T)), coded = 0.0, floors = 0.0;
-    cudaDeviceProp gpu = h100();
+    cudaDeviceProp gpu = {};
+    gpu.multiProcessorCount = 132;
+    gpu.sharedMemPerMultiprocessor = 228 << 10;
+    gpu.sharedMemPerBlockOptin = 227 << 10;
     Sizes z = sizes_make(c, B, T, words, &gpu);
     printf("%d layers, %d heads, %d channels, vocabulary %d, T=%d, micro-batch %d, " PRECISION
            ": MB that the kernels of an update read and write\n  %-24s %5s %12s %12s %7s\n", c->L,
@@ -530,28 +445,6 @@ static void show_bytes(const Config *c, int B, int T) {
            coded / floors);
 }
 
-static Site site_make(Bench *b, int l, int words) {
-    Model *m = &b->m;
-    return { m, &b->gpu, m->acts[l], m->w.block[l], m->dw.block[l], m->acts[l].x,
-             words, b->B, b->T, b->c.C, (size_t)b->B*b->T,
-             sizes_make(&b->c, b->B, b->T, words, &b->gpu.properties) };
-}
-
-// Seconds of `work`, the median. Before each measurement all gradients are read, half a gigabyte
-// for 124M: that empties the caches, and gives the CPU the time to launch ahead.
-template <class Run> static double cold_seconds(Bench *b, Run run) {
-    double seconds[WARMUPS + REPEATS];
-    for (double &s : seconds) {
-        gradients_squares(&b->m);
-        CUDA_CHECK(cudaEventRecord(b->begin, b->gpu.stream));
-        run();
-        CUDA_CHECK(cudaEventRecord(b->end, b->gpu.stream));
-        gpu_wait(&b->gpu);
-        s = gpu_seconds(b->begin, b->end);
-    }
-    return median(seconds + WARMUPS, REPEATS);
-}
-
 // Seconds of one call, the mean over the layers; and the floor.
 static double part_seconds(Bench *b, const Part *p, const Site *sites, double *floor) {
     int calls = p->a_layer > 0 ? b->c.L : 1;
@@ -562,6 +455,7 @@ static double part_seconds(Bench *b, const Part *p, const Site *sites, double *f
 
 static void bench_parts(Bench *b, const Site *sites, double step) {
     double sum = 0.0, floors = 0.0;
+    b->rows = 0;
     for (const Part &p : parts) {
         double floor, one = part_seconds(b, &p, sites, &floor);
         double bytes = p.work(&sites[0].sizes).coded;
@@ -572,7 +466,7 @@ static void bench_parts(Bench *b, const Site *sites, double step) {
                1e3 * floor * calls, one / floor, 1e-6 * bytes * calls, 1e-9 * bytes / one);
         fprintf(b->json, "%s\n  {\"name\": \"%s\", \"inside\": %s, \"calls\": %d, "
                 "\"ms\": %.6g, \"floor_ms\": %.6g, \"bytes\": %.9g}",
-                &p == parts ? "" : ",", p.name + strspn(p.name, " "),
+                next(b), p.name + strspn(p.name, " "),
                 p.a_layer == INSIDE ? "true" : "false", calls, 1e3 * one * calls,
                 1e3 * floor * calls, bytes * calls);
         fflush(stdout);
@@ -599,18 +493,18 @@ static ProductName product_name(const ProductKey *k) {
     return name;
 }
 
-// Operands.
-typedef struct { real *a, *b, *other, *vector; void *c; } Scratch;
+// Operands of any product, random.
+typedef struct { char *a, *b, *other, *vector, *c; } Scratch;
 
 // What the epilogue of a product does, by kernels.
 static void epilogue_apart(const ProductKey *k, const Scratch *x, Gpu *g) {
-    real *c = (real *)x->c;
+    real *c = (real *)x->c, *other = (real *)x->other;
     size_t n = k->M*k->N;
     if (k->epilogue == ADD_BIAS || k->epilogue == ADD_BIAS_GELU || k->epilogue == ADD_BIAS_RESIDUAL)
         bias_forward_kernel<<<blocks_for(n, 256*PACK), 256, 0, g->stream>>>(
-            c, x->vector, k->epilogue == ADD_BIAS_RESIDUAL ? x->other : NULL, n, (int)k->N);
-    if (k->epilogue == ADD_BIAS_GELU) gelu_forward(x->other, c, n, g->stream);
-    if (k->epilogue == GELU_GRADIENT) gelu_backward(c, c, x->other, n, g->stream);
+            c, (real *)x->vector, k->epilogue == ADD_BIAS_RESIDUAL ? other : NULL, n, (int)k->N);
+    if (k->epilogue == ADD_BIAS_GELU) gelu_forward(other, c, n, g->stream);
+    if (k->epilogue == GELU_GRADIENT) gelu_backward(c, c, other, n, g->stream);
     LAUNCH_CHECK();
 }
 
@@ -640,45 +534,35 @@ static void bench_product(Bench *b, const ProductKey *k, const Scratch *x) {
     printf("  %8.3f %8.1f %5.1f%% %8.3f  %s\n", 1e3 * s, 1e-12 * flops,
            100.0 * flops / b->product_flops, 1e3 * apart, name.text);
     fprintf(b->json, "%s\n  {\"product\": \"%s\", \"ms\": %.6g, \"tflops\": %.6g",
-            b->rows++ ? "," : "", name.text, 1e3 * s, 1e-12 * flops);
+            next(b), name.text, 1e3 * s, 1e-12 * flops);
     if (isfinite(apart)) fprintf(b->json, ", \"apart_ms\": %.6g", 1e3 * apart);
     fputs("}", b->json);
     fflush(stdout);
 }
 
-// Room for each operand of any product, filled with random numbers.
-static void scratch_make(Scratch *x, const ProductKey *keys, int n, Gpu *g) {
-    size_t a = 0, b = 0, c = 0, columns = 0;
-    for (const ProductKey *k = keys; k < keys + n; k++) {
-        a = k->M*k->K > a ? k->M*k->K : a;
-        b = k->K*k->N > b ? k->K*k->N : b;
-        c = k->M*k->N > c ? k->M*k->N : c;
-        columns = k->N > columns ? k->N : columns;
-    }
-    size_t reals[] = { a, b, c, 2*columns, 2*c };            // vector and c may be of fp32
-    real **arrays[] = { &x->a, &x->b, &x->other, &x->vector, (real **)&x->c };
-    for (int i = 0; i < 5; i++) {
-        CUDA_CHECK(cudaMalloc((void **)arrays[i], reals[i] * sizeof(real)));
-        random_fill_kernel<<<blocks_for(reals[i], 256), 256, 0, g->stream>>>(*arrays[i], reals[i]);
-        LAUNCH_CHECK();
-    }
-}
-
 static void bench_products(Bench *b) {
     Gpu *g = &b->gpu;
     ProductKey keys[MAX_PRODUCTS];
-    Scratch x;
+    size_t a_size = 0, b_size = 0, c_size = 0, columns = 0;
+    auto grow = [](size_t *size, size_t n) { if (n > *size) *size = n; };
     int n = g->n_products;
-    for (int i = 0; i < n; i++) keys[i] = g->products[i].key;
-    scratch_make(&x, keys, n, g);
+    for (int i = 0; i < n; i++) {
+        const ProductKey k = keys[i] = g->products[i].key;
+        grow(&a_size, k.M*k.K);
+        grow(&b_size, k.K*k.N);
+        grow(&c_size, k.M*k.N);
+        grow(&columns, k.N);
+    }
+    Scratch x = { random_memory(R*a_size, g), random_memory(R*b_size, g),
+                  random_memory(R*c_size, g), random_memory(4*columns, g),   // perhaps of fp32,
+                  random_memory(4*c_size, g) };                              // as c is
     b->rows = 0;
     printf("\nproducts of a step, micro-batch %d: milliseconds of one; the plain product with "
            "kernels in\nplace of its epilogue\n  %8s %8s %6s %8s  M x N x K, rows\n", b->B, "ms",
            "TFLOP/s", "peak", "apart");
     for (int i = 0; i < n; i++) bench_product(b, &keys[i], &x);
     fputs("]}\n", b->json);
-    for (void *array : { (void *)x.a, (void *)x.b, (void *)x.other, (void *)x.vector, x.c })
-        CUDA_CHECK(cudaFree(array));
+    for (char *array : { x.a, x.b, x.other, x.vector, x.c }) CUDA_CHECK(cudaFree(array));
 }
 
 static void bench_launchers(Bench *b, int B) {
@@ -689,7 +573,10 @@ static void bench_launchers(Bench *b, int B) {
     double step = steps_median(b);
     int words = send_order(&b->m, (size_t)B*b->T);
     Site *sites = (Site *)alloc_or_die(b->c.L * sizeof *sites, "a table of launchers' arguments");
-    for (int l = 0; l < b->c.L; l++) sites[l] = site_make(b, l, words);
+    Model *m = &b->m;
+    for (int l = 0; l < b->c.L; l++)
+        sites[l] = { m, &b->gpu, m->acts[l], m->w.block[l], m->dw.block[l], words, B, b->T, b->c.C,
+                     (size_t)B*b->T, sizes_make(&b->c, B, b->T, words, &b->gpu.properties) };
     printf("\nlaunchers of a step, micro-batch %d: milliseconds a step, and their floor; MB that "
            "they move\n  %-24s %5s %10s %10s %7s %10s %10s\n", B, "", "calls", "ms", "floor",
            "ratio", "MB", "GB/s");
@@ -701,41 +588,30 @@ static void bench_launchers(Bench *b, int B) {
 
 // ---- main ----
 
-static bool parse_model(Bench *b, const char *text) {
+static void parse_model(Bench *b, const char *text) {
     Config *c = &b->c;
     int read = 0;
     bool whole = sscanf(text, "%d,%d,%d,%d,%d%n", &c->L, &c->NH, &c->C, &c->V, &b->T, &read) == 5
               && text[read] == '\0';
+    if (!whole || c->L < 1 || c->NH < 1 || c->C < 1 || c->V < 1 || b->T < 1 || c->C % c->NH)
+        die("--model: L,NH,C,V,T are expected, five numbers, with heads that divide the channels");
     c->P = b->T;
-    return whole && c->L > 0 && c->NH > 0 && c->C > 0 && c->V > 0 && b->T > 0 && c->C % c->NH == 0;
 }
 
 static void parse(Bench *b, int argc, char **argv) {
-    b->only_bytes = argc > 1 && strcmp(argv[1], "--bytes") == 0;
-    argc -= b->only_bytes;
-    argv += b->only_bytes;
-    bool model = argc > 1 && strcmp(argv[1], "--model") == 0;
-    b->c = { 12, 12, 768, 50257, 1024, 0 };
-    b->T = 1024;
-    if (model && (argc < 3 || !parse_model(b, argv[2])))
-        die("--model: L,NH,C,V,T are expected, five numbers, with heads that divide the channels");
-    for (int i = model ? 3 : 1; i < argc; i++) {
+    b->c = { 12, 12, 768, 50257, b->T = 1024, 0 };
+    for (int i = 1; i < argc; i++) {
         char *rest;
         long B = strtol(argv[i], &rest, 10);
-        if (*rest || B < 1 || B > 65536)
-            die("'%s': a micro-batch is expected, from 1 to 65536", argv[i]);
-        if (b->n_batches == MAX_BATCHES) die("more than %d micro-batches", MAX_BATCHES);
-        b->batches[b->n_batches++] = (int)B;
+        if (strcmp(argv[i], "--bytes") == 0) b->only_bytes = true;
+        else if (strcmp(argv[i], "--model") == 0) parse_model(b, i + 1 < argc ? argv[++i] : "");
+        else if (*rest || B < 1 || B > 65536 || b->n_batches == MAX_BATCHES)
+            die("'%s': expected a micro-batch from 1 to 65536, at most %d of them", argv[i],
+                MAX_BATCHES);
+        else b->batches[b->n_batches++] = (int)B;
     }
     bool none = b->n_batches == 0;
     for (int B = 1; none && B <= 64; B *= 2) b->batches[b->n_batches++] = B;
-}
-
-static void draw_params(Bench *b) {
-    size_t bytes = gpt2_n_params(&b->c) * sizeof(float);
-    b->params = (float *)alloc_or_die(bytes, "a copy of the parameters");
-    for (int i = 0; i < gpt2_n_buckets(&b->c); i++)
-        gpt2_init_bucket(b->params + gpt2_bucket(&b->c, i).begin, &b->c, i, 1);
 }
 
 static void draw_tokens(Bench *b) {
@@ -746,15 +622,6 @@ static void draw_tokens(Bench *b) {
     b->inputs = (int *)alloc_or_die(2*n * sizeof(int), "a batch");
     b->targets = b->inputs + n;
     for (size_t i = 0; i < 2*n; i++) b->inputs[i] = (int)rng_below(&rng, (uint64_t)b->c.V);
-}
-
-// At the end and at once, so that a run that breaks off leaves nothing half-written.
-static void write_json(Bench *b) {
-    FILE *f = fopen("bench_cuda.json", "w");
-    bool kept = fclose(b->json) == 0 && f && fputs(b->json_text, f) >= 0;
-    if (!f || fclose(f) != 0 || !kept)
-        die("bench_cuda.json: cannot be written here: %s", strerror(errno));
-    free(b->json_text);
 }
 
 int main(int argc, char **argv) {
@@ -772,18 +639,17 @@ int main(int argc, char **argv) {
     machine_open(&b.gpu, &options, &alone);
     CUDA_CHECK(cudaEventCreate(&b.begin));
     CUDA_CHECK(cudaEventCreate(&b.end));
-    if (!(b.json = open_memstream(&b.json_text, &b.json_bytes))) die("memory: none for results");
-    draw_params(&b);
+    if (!(b.json = fopen("bench_cuda.json", "w")))
+        die("bench_cuda.json: cannot be written here: %s", strerror(errno));
     draw_tokens(&b);
     show_ceilings(&b);
     int B = bench_all_steps(&b);
     if (B == 0) die("memory: not even the first micro-batch fits");
     bench_launchers(&b, B);
-    write_json(&b);
+    if (fclose(b.json) != 0) die("bench_cuda.json: cannot be written here: %s", strerror(errno));
     CUDA_CHECK(cudaEventDestroy(b.begin));
     CUDA_CHECK(cudaEventDestroy(b.end));
     free(b.inputs);
-    free(b.params);
     machine_close(&b.gpu);
     return 0;
 }
