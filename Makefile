@@ -164,8 +164,6 @@ build-all:                       # all programs that test-all runs
 test-all: build-all              ## every test: with CUDA emulated, MPI, Python, and what takes long
 	@tests/run.sh $(TESTS) $(filter $(BUILD)/emulated/test_%,$(EMULATED)) $(wildcard tests/test_*.sh tests/test_*.py)
 
-BENCHES := $(patsubst %,$(BUILD)/%,bench bench_matmul bench_tokenizer)
-
 lab: all $(WITH_MPI)             ## the batch-size laboratory, quick: lab/report.html in about 11 minutes
 	@$(PYTHON_HERE)
 	@$(PYTHON) scripts/lab/shared/report.py --run --quick
@@ -178,9 +176,11 @@ speedrun:                        ## time an entry to a fixed loss, beside the ba
 	@$(PYTHON_HERE)
 	@CC='$(CC)' $(PYTHON) dev/speedrun/verify.py $(ENTRY)
 
-bench: $(if $(filter 1,$(GPU)),$(BUILD)/bench_cuda,$(BENCHES) $(WITH_MPI))   ## speed and memory on this machine, beside PyTorch; FULL=1: all; GPU=1: of a GPU
-	@$(if $(filter 1,$(GPU)),$(BUILD)/bench_cuda && scripts/bench_cuda.sh,BUILD=$(BUILD) PRECISION=$(or $(PRECISION),fp32) \
-	    scripts/bench.sh $(if $(FULL),--full))
+bench: $(if $(filter 1,$(GPU)),$(BUILD)/bench_cuda,$(BUILD)/bench $(WITH_MPI))   ## speed and memory on this machine, beside PyTorch; FULL=1: all; GPU=1: of a GPU
+	@$(if $(filter 1,$(GPU)),$(BUILD)/bench_cuda,rm -f bench.json; BENCH_JSON=bench.json $(BUILD)/bench $(if $(FULL),--full))
+	@command -v $(PYTHON) > /dev/null || { echo 'there is no $(PYTHON) here: not compared'; exit 0; }; \
+	    BUILD=$(BUILD) PRECISION=$(or $(PRECISION),fp32) $(PYTHON) scripts/bench.py $(if \
+	    $(filter 1,$(GPU)),--gpu,$(if $(FULL),--full))
 
 # The ladders of dev/cuda: those that are there. They are counted; where a GPU and nvcc are, timed too.
 LADDERS := $(filter matmul attention layernorm xent bias,$(basename $(notdir $(wildcard dev/cuda/*.cu))))
@@ -363,8 +363,8 @@ $(BUILD)/test_%: tests/test_%.c $(BUILD)/flags
 $(BUILD)/compare: tests/compare.c $(BUILD)/flags
 	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
 
-$(BENCHES): $(BUILD)/%: dev/cpu/%.c $(BUILD)/flags
-	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm $(call can,-ldl)
+$(BUILD)/bench: dev/cpu/bench.c $(BUILD)/flags
+	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
 
 $(BUILD)/one_step $(BUILD)/shards: $(BUILD)/%: scripts/lab/experiments/%.c $(BUILD)/flags   # for scripts/lab
 	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm

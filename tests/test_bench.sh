@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What `make bench` says is what it measured: the sums in its results add up, and a wrong product is
-# not timed. In a copy of the tree; how fast anything is does not matter here.
+# What `make bench` says is what it measured: its results add up, and it compares what it was told
+# to. In a copy of the tree; how fast anything is does not matter here.
 . "$(dirname "$0")/tools.sh"
-export OMP_NUM_THREADS=1
-unset BATCHWISE_DATA BENCH_RESULTS BUILD PYTHONS PYTHONUNBUFFERED
+export OMP_NUM_THREADS=1 BENCH_PAUSE=0
+unset BATCHWISE_DATA BENCH_RESULTS BENCH_JSON BUILD PYTHONS LLMC PYTHONUNBUFFERED
 here=$PWD python=${PYTHON:-python3}
 
 says() { grep -qF -e "$1" "$dir/said" || note "does not say '$1': $(tail -n 1 "$dir/said")"; }
@@ -11,7 +11,7 @@ says() { grep -qF -e "$1" "$dir/said" || note "does not say '$1': $(tail -n 1 "$
 tree=$dir/tree
 mkdir "$tree"
 cp -r Makefile train_gpt2.c dataloader.h dev scripts "$tree" && cd "$tree" || exit 1
-make -s PRECISION=fp32 OPENMP=0 CFLAGS=-O2 build/bench build/bench_matmul > "$dir/said" 2>&1 ||
+make -s PRECISION=fp32 OPENMP=0 CFLAGS=-O2 build/bench > "$dir/said" 2>&1 ||
     { echo "FAIL bench_builds: $(tail -n 1 "$dir/said")"; exit 1; }
 
 # value KEY: of the one result in $dir/results. Where two are compared within 1e-5, awk's six digits
@@ -24,66 +24,60 @@ valid() {                                   # valid FILE: it is JSON, where that
 }
 results() {                                 # results COMMAND...: runs it, for its results
     rm -f "$dir/results"
-    BENCH_RESULTS=$dir/results "$@" > "$dir/said" 2>&1 || note "$*: $(tail -n 1 "$dir/said")"
+    BENCH_JSON=$dir/results BENCH_RESULTS=$dir/results "$@" > "$dir/said" 2>&1 ||
+        note "$*: $(tail -n 1 "$dir/said")"
 }
 
-# ---- what a model's results say ----
-
-results build/bench characters
-same "results" "$(wc -l < "$dir/results" | tr -d ' ')" 1
+results build/bench "make run" tokenizer
+same "results" "$(grep -c '"name"' "$dir/results")" 1
+says "tokenizer: needs data/gpt2.tiktoken"
 valid "$dir/results"
-tokens=768 params=834432
-flops=$((768 * (6 * (12*128*128*4 + 128*257) + 12*4*128*64)))
-near "FLOP a token" "$(value mflop_per_token)" "$(awk -v f=$flops 'BEGIN { print f / 768e6 }')" 1e-5
-near "a step's length" "$(value step_ms)" \
-    "$(awk -v s="$(value tokens_per_s)" -v n=$tokens 'BEGIN { print 1e3 * n / s }')" 1e-5
-floor=$(awk -v f=$flops -v p="$(value peak_gflops)" -v n=$params -v s="$(value stream_gb_per_s)" \
-    'BEGIN { print 1e3 * (f / (p * 1e9) + 28 * n / (s * 1e9)) }')
+flops=$((1024 * (6 * (12*64*64*2 + 64*257) + 12*2*64*256)))
+near "FLOP a token" "$(value mflop_per_token)" "$(awk -v f=$flops 'BEGIN { print f / 1024e6 }')" 1e-5
+floor=$(awk -v f=$flops -v p="$(value peak_gflops)" -v s="$(value stream_gb_per_s)" \
+    'BEGIN { print 1e3 * (f / (p * 1e9) + 28 * 132928 / (s * 1e9)) }')
 near "the floor" "$(value floor_ms)" "$floor" 1e-5
 near "times the floor" "$(value x_floor)" \
     "$(awk -v s="$(value step_ms)" -v f="$(value floor_ms)" 'BEGIN { print s / f }')" 1e-5
-parts=$(for part in parameters gradients moments kept_for_backward scratch rest; do
-    value ${part}_mb
-done | awk '{ sum += $1 } END { print sum }')
-near "memory" "$parts" "$(value peak_mb)" 1e-4
-near "parameters" "$(value parameters_mb)" "$(awk -v n=$params 'BEGIN { print 4e-6 * n }')" 1e-5
-end bench_results_add_up
-
 # Each layer alone, as often as a step calls it, comes to a step. By a factor of two, for this
-# machine may be busy; the four blocks counted once, or a layer left out, are further off.
-sum=$(sed 's/.*"layers_ms":{\([^}]*\)}.*/\1/' "$dir/results" | tr ',' '\n' |
+# machine may be busy; the blocks counted once, or a layer left out, are further off.
+sum=$(sed -n 's/.*"layers_ms":{\([^}]*\)}.*/\1/p' "$dir/results" | tr ',' '\n' |
     awk -F: '{ sum += $2 } END { print sum }')
 near "the sum of all layers" "$sum" "$(value step_ms)" 0.5
-for layer in embedding layernorm qkv attention att_proj fc gelu mlp_proj residual classifier \
-             "grad norm" adamw "grad zero"; do
-    grep -qE "^  $layer +[0-9.]+ +[0-9.]+%" "$dir/said" || note "no line on $layer"
-done
-end bench_layers_make_a_step
+same "layers with a time" "$(grep -cE '^  [a-z][a-z_ ]* +[0-9.]+ +[0-9.]+%' "$dir/said")" 13
+end bench_results_add_up
 
-# ---- products ----
-
-results build/bench_matmul odd
-same "products" "$(wc -l < "$dir/results" | tr -d ' ')" 6
-says "at primes at least"
-sed -n 1p "$dir/results" > "$dir/first" && mv "$dir/first" "$dir/results"
+results build/bench primes
+same "products" "$(grep -c '"name"' "$dir/results")" 6
 valid "$dir/results"
-near "share of peak" "$(value share_of_peak)" \
-    "$(awk -v a="$(value gflops)" -v b="$(value peak_gflops)" 'BEGIN { print a / b }')" 0.5
-end bench_matmul_results
+one_line "'nothing': no setting's name begins so" build/bench nothing
+end bench_products
 
-build/bench_matmul nothing > "$dir/said" 2>&1 && note "'bench_matmul nothing' ends well"
-says "'nothing': expected qkv"
-# A product that leaves a term out, or moves by a column, is refused.
-for fault in 's/p->M, p->N, p->K, p->mode)/p->M, p->N, p->K - 1, p->mode)/' \
-             's/matmul_fast(o->c, p->ldc/matmul_fast(o->c + 1, p->ldc/'; do
-    sed -e "$fault" dev/cpu/bench_matmul.c > dev/cpu/broken.c
-    cmp -s dev/cpu/broken.c dev/cpu/bench_matmul.c && note "nothing broken by $fault"
-    ${CC:-cc} -std=gnu11 -O1 -w dev/cpu/broken.c -o "$dir/broken" -lm -ldl ||
-        note "does not compile"
-    "$dir/broken" odd > "$dir/said" 2>&1 && note "a wrong product is timed: $fault"
-    says "must be"
-done
-end bench_matmul_checks_products
+# ---- beside others ----
+
+# These stand for build/bench, PyTorch and llm.c: a step takes 10, 25 and 30 ms.
+if command -v "$python" > /dev/null; then
+    mkdir "$dir/fake"
+    echo 'while read -r _; do echo 10; done' > "$dir/fake/bench"
+    echo 'case "$*" in *import*) echo 1.13.0+cpu ;; *bf16*) echo no memory >&2 ;;
+          *) while read -r _; do echo 25; done ;; esac' > "$dir/fake/python"
+    echo 'while :; do echo "step 1: train loss 3.4 (took 30.0 ms)"; sleep 0.01; done' \
+        > "$dir/fake/train_gpt2"
+    sed -i '1i #!/bin/sh' "$dir"/fake/* && chmod +x "$dir"/fake/*
+    rm -f bench.json
+    PRECISION=bf16 BUILD=$dir/fake PYTHONS=$dir/fake/python LLMC=$dir/fake \
+        "$python" scripts/bench.py --full --only steps > "$dir/said" 2>&1 ||
+        note "bench.py: $(tail -n 1 "$dir/said")"
+    says "PyTorch 1.13.0 fp32               25.0 ms   here      10.0 ms    2.50 times as fast here"
+    says "PyTorch 1.13.0 bf16          not compared: no memory"
+    says "| PyTorch 1.13.0 fp32 | 0.03 s, 2.5 times | 0.03 s, 2.5 times |"
+    says "| llm.c | 0.03 s, 3.0 times |  |"
+    same "results" "$(grep -c '"name".*"ratio": ' bench.json)" 5
+    valid bench.json
+    end bench_compares
+else
+    skip bench_compares "needs python3"
+fi
 
 # ---- plans ----
 

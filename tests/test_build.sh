@@ -219,7 +219,7 @@ make -C "$tree" lesson-pages > "$dir/said" 2>&1 && note "make lesson-pages ends 
 grep -q 'lesson-pages: it is gone; now it is make pages LESSONS=1' "$dir/said" ||
     note "make lesson-pages: $(head -n 1 "$dir/said")"
 for given in "pages dev/web/page.py" "pages:LESSONS=1 dev/lessons/pages.py" \
-             "bench scripts/bench.sh" "bench:GPU=1 scripts/bench_cuda.sh"; do
+             "bench scripts/bench.py" "bench:GPU=1 scripts/bench.py --gpu"; do
     make -C "$tree" -n $(tr : ' ' <<< "${given%% *}") > "$dir/out" 2>&1
     grep -q "${given#* }" "$dir/out" || note "make ${given%% *} does not run ${given#* }"
 done

@@ -11,7 +11,9 @@
 //
 //     build/bench [--full] [NAME...]     the settings whose name begins so, else all of them
 //     build/bench --rounds STEPS NAME    for each line on standard input STEPS steps are timed, and
-//                                        milliseconds a step printed: scripts/bench_lib.sh
+//                                        milliseconds a step printed: scripts/bench.py
+//
+// BENCH_JSON names a file, an array of results, to which these are added.
 #define PROGRAM "bench"                // what die() says, whatever train_gpt2.c calls itself
 #include "../base/error.h"
 #undef PROGRAM
@@ -19,8 +21,10 @@
 #include "../../train_gpt2.c"
 #undef main
 #include <sys/wait.h>
+#include "../data/bpe_train.h"         // word_counts_add, tokenizer_train
 #include "timing.h"                    // Samples, stream_seconds, result_begin
 
+typedef struct Part Part;
 typedef struct Setting Setting;
 
 struct Setting {
@@ -39,7 +43,21 @@ typedef struct {
     size_t N;
     Block w, d;              // of the block whose layers are being timed
     BlockActs *a;
+    const Part *part;
 } Bench;
+
+// One kind of work in a step. What a call costs at least: a product of N rows, in*C to out*C
+// columns wide, 6*in*out*C*C operations a row there and back; else N*C*(flop_CT*T + flop_CV*V)
+// operations, and N*C*bytes_C bytes through memory, and bytes_param for each parameter. Causal
+// attention needs half of what MFU counts. Clearing gradients has no floor: memory that is only
+// written may bypass the caches, and so be faster than a stream.
+struct Part {
+    const char *name;
+    void (*run)(Bench *);
+    int per_block, once;     // how often a step calls it
+    int in, out;
+    double flop_CT, flop_CV, bytes_C, bytes_param;
+};
 
 // ---- a layer at a time; each function does one layer's work of one block, there and back ----
 
@@ -57,16 +75,12 @@ static void layernorm_part(Bench *b) {
                        a->ln1_mean, a->ln1_rstd, b->w.ln1_gain, b->N, b->m.c.C);
 }
 
-static void linear_part(Bench *b, float *out, float *dout, float *dx, const float *x, float *w,
-                        float *bias, float *dw, float *dbias, int C, int OC) {
-    linear_forward(out, x, w, bias, b->N, C, OC);
-    linear_backward(dx, dw, dbias, dout, x, w, b->N, C, OC);
-}
-
-static void qkv_part(Bench *b) {
-    int C = b->m.c.C;
-    linear_part(b, b->a->qkv, b->m.dqkv, b->m.dbranch, b->a->ln1, b->w.qkv_w, b->w.qkv_b,
-                b->d.qkv_w, b->d.qkv_b, C, 3*C);
+// Any linear layer: it borrows the buffers of the MLP, which are as wide as the widest.
+static void linear_part(Bench *b) {
+    int in = b->part->in * b->m.c.C, out = b->part->out * b->m.c.C;
+    float *dx = in > out ? b->m.dfc : b->m.dbranch, *dout = in > out ? b->m.dqkv : b->m.dfc;
+    linear_forward(b->a->fc, b->a->gelu, b->w.fc_w, b->w.fc_b, b->N, in, out);
+    linear_backward(dx, b->d.fc_w, b->d.fc_b, dout, b->a->gelu, b->w.fc_w, b->N, in, out);
 }
 
 static void attention_part(Bench *b) {
@@ -77,28 +91,10 @@ static void attention_part(Bench *b) {
                        b->m.c.C, b->m.c.NH);
 }
 
-static void att_proj_part(Bench *b) {
-    int C = b->m.c.C;
-    linear_part(b, b->a->x_mid, b->m.dx, b->m.dbranch, b->a->att, b->w.att_proj_w,
-                b->w.att_proj_b, b->d.att_proj_w, b->d.att_proj_b, C, C);
-}
-
-static void fc_part(Bench *b) {
-    int C = b->m.c.C;
-    linear_part(b, b->a->fc, b->m.dfc, b->m.dbranch, b->a->ln2, b->w.fc_w, b->w.fc_b,
-                b->d.fc_w, b->d.fc_b, C, 4*C);
-}
-
 static void gelu_part(Bench *b) {
     size_t n = b->N * 4 * b->m.c.C;
     gelu_forward(b->a->gelu, b->a->fc, n);
     gelu_backward(b->m.dfc, b->m.dfc, b->a->fc, n);
-}
-
-static void mlp_proj_part(Bench *b) {
-    int C = b->m.c.C;
-    linear_part(b, b->a->x_out, b->m.dx, b->m.dfc, b->a->gelu, b->w.mlp_proj_w, b->w.mlp_proj_b,
-                b->d.mlp_proj_w, b->d.mlp_proj_b, 4*C, C);
 }
 
 static void residual_part(Bench *b) {
@@ -122,26 +118,15 @@ static void adamw_part(Bench *b) {
 
 static void clear_part(Bench *b) { clear_grads(&b->m); }
 
-// What a call costs at least: N*C*(flop_CC*C + flop_CT*T + flop_CV*V) operations, and N*C*bytes_C
-// bytes through memory, and bytes_param for each parameter. Causal attention needs half of what MFU
-// counts. Clearing gradients has no floor: memory that is only written may bypass the caches, and
-// so be faster than a stream.
-typedef struct {
-    const char *name;
-    void (*run)(Bench *);
-    int per_block, once;     // how often a step calls it
-    double flop_CC, flop_CT, flop_CV, bytes_C, bytes_param;
-} Part;
-
 static const Part parts[] = {
     { "embedding", embedding_part, 0, 1, .bytes_C = 20 },
     { "layernorm", layernorm_part, 2, 1, .bytes_C = 20 },
-    { "qkv", qkv_part, 1, 0, .flop_CC = 18 },
+    { "qkv", linear_part, 1, 0, .in = 1, .out = 3 },
     { "attention", attention_part, 1, 0, .flop_CT = 6 },
-    { "att_proj", att_proj_part, 1, 0, .flop_CC = 6 },
-    { "fc", fc_part, 1, 0, .flop_CC = 24 },
+    { "att_proj", linear_part, 1, 0, .in = 1, .out = 1 },
+    { "fc", linear_part, 1, 0, .in = 1, .out = 4 },
     { "gelu", gelu_part, 1, 0, .bytes_C = 80 },
-    { "mlp_proj", mlp_proj_part, 1, 0, .flop_CC = 24 },
+    { "mlp_proj", linear_part, 1, 0, .in = 4, .out = 1 },
     { "residual", residual_part, 2, 0, .bytes_C = 24 },
     { "classifier", classifier_part, 0, 1, .flop_CV = 6 },
     { "grad norm", norm_part, 0, 1, .bytes_param = 4 },
@@ -187,8 +172,8 @@ static void bench_block(Bench *b, int l) {
     b->a = &b->m.acts[l];
 }
 
-// One update as the trainer makes it. scripts/count_instructions.sh looks for it by its name.
-__attribute__((noinline)) static void bench_step(Bench *b, int64_t step) {
+// One update as the trainer makes it.
+static void bench_step(Bench *b, int64_t step) {
     AdamW o = { 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, (double)step, (double)step };
     clear_grads(&b->m);
     model_forward(&b->m, b->tokens, b->B, b->T);
@@ -207,7 +192,7 @@ static double steps_seconds(Bench *b, int64_t *step, int count) {
 typedef struct {
     Samples step, mfu, peak, one_thread;       // seconds, a share, FLOP/s, seconds
     Samples part[PARTS], layers_peak;          // seconds of all calls in a step; FLOP/s then
-    Samples stream, adamw_share;               // bytes a second, AdamW's share of that
+    Samples stream;                            // bytes a second
     double flops, memory;                      // of a step; the process's peak, bytes
 } Times;
 
@@ -231,6 +216,7 @@ static void time_steps(Times *t, Bench *b, const Setting *s) {
 
 static double part_seconds(Bench *b, const Part *p, int blocks) {
     int runs = p->per_block ? blocks : 1;
+    b->part = p;
     double start = seconds_now();
     for (int l = 0; l < runs; l++) {           // block after block, so that weights are not cached
         bench_block(b, l);
@@ -257,11 +243,8 @@ static void time_optimizer(Times *t, Bench *b) {
     for (int i = 0; i < ROUNDS; i++) {
         double stream = stream_seconds(z->masters, z->adam_m, z->adam_v, z->grads, n);
         samples_add(&t->stream, bytes / stream);
-        for (int j = OPTIMIZER; j < PARTS; j++) {
-            double seconds = part_seconds(b, &parts[j], 1);
-            samples_add(&t->part[j], seconds);
-            if (parts[j].run == adamw_part) samples_add(&t->adamw_share, stream / seconds);
-        }
+        for (int j = OPTIMIZER; j < PARTS; j++)
+            samples_add(&t->part[j], part_seconds(b, &parts[j], 1));
     }
 }
 
@@ -277,108 +260,66 @@ static double step_floor(const Times *t, const Bench *b) {
 static double part_floor(const Times *t, const Bench *b, const Part *p) {
     enum { CACHE = 48 << 20 };
     double N = (double)b->N, C = b->m.c.C, calls = p->per_block * b->m.c.L + p->once;
-    double flops = N*C * (p->flop_CC*C + p->flop_CT*b->T + p->flop_CV*b->m.c.V);
+    double flops = N*C * (6.0*p->in*p->out*C + p->flop_CT*b->T + p->flop_CV*b->m.c.V);
     double bytes = N*C * p->bytes_C + p->bytes_param * bench_params(b);
     if (flops == 0.0 && bytes < CACHE) return NAN;
     return calls * (flops / samples_median(&t->layers_peak) + bytes / samples_median(&t->stream));
 }
 
-typedef struct { double params, grads, moments, kept, scratch, rest; } MemoryParts;  // bytes
-
-// Scratch is the logits and the gradients of activations. The rest is the program, packed matrices
-// and tables.
-static MemoryParts memory_parts(const Times *t, const Bench *b) {
-    const size_t *of = b->m.memory.bytes;
-    MemoryParts m = { (double)of[MEM_PARAMS], (double)of[MEM_GRADS], (double)of[MEM_MOMENTS],
-                      (double)of[MEM_ACTIVATIONS], (double)(of[MEM_LOGITS] + of[MEM_BACKWARD]),
-                      0.0 };
-    m.rest = t->memory - m.params - m.grads - m.moments - m.kept - m.scratch;
-    return m;
-}
-
-static void print_step(const Times *t, const Bench *b, const Setting *s) {
+static void show_whole(const Times *t, const Bench *b, const Setting *s, Log *log) {
     double step = samples_median(&t->step), least = step_floor(t, b);
-    double one = samples_median(&t->one_thread);
-    MemoryParts m = memory_parts(t, b);
+    double one = samples_median(&t->one_thread), peak = samples_median(&t->peak);
+    const size_t *of = b->m.memory.bytes;
     printf("\n%s, %s, threads: %d\n", s->name, PRECISION, thread_count());
     printf("  a step  %9.1f ms   %s tokens/s, %.0f GFLOP/s, MFU %.0f%% of %.0f GFLOP/s\n",
            1e3 * step, count_text((double)b->N / step).text, t->flops / step / 1e9,
-           100.0 * samples_median(&t->mfu), samples_median(&t->peak) / 1e9);
+           100.0 * samples_median(&t->mfu), peak / 1e9);
     printf("  floor   %9.1f ms   a step takes %.2f times that: %.1f MFLOP a token, %d bytes a "
            "parameter\n", 1e3 * least, step / least, t->flops / (double)b->N / 1e6, STREAM_BYTES);
     if (t->one_thread.n > 0)
         printf("  1 thread %8.1f ms   %d threads are %.2f times as fast\n", 1e3 * one,
                thread_count(), one / step);
     printf("  memory  %9.0f MB   parameters %.0f, gradients %.0f, moments %.0f, kept for backward "
-           "%.0f,\n%24sscratch %.0f, the rest %.0f\n", t->memory / 1e6, m.params / 1e6,
-           m.grads / 1e6, m.moments / 1e6, m.kept / 1e6, "", m.scratch / 1e6, m.rest / 1e6);
-    printf("  adamw   %9.1f GB/s %.0f%% of the plain stream's %.1f\n",
-           samples_median(&t->adamw_share) * samples_median(&t->stream) / 1e9,
-           100.0 * samples_median(&t->adamw_share), samples_median(&t->stream) / 1e9);
-}
-
-static void print_layers(const Times *t, const Bench *b) {
-    double sum = 0.0;
-    for (int i = 0; i < PARTS; i++) sum += samples_median(&t->part[i]);
-    printf("  %-10s %10s %7s %10s %8s\n", "layer", "ms", "share", "floor", "x floor");
-    for (int i = 0; i < PARTS; i++) {
-        double seconds = samples_median(&t->part[i]), least = part_floor(t, b, &parts[i]);
-        printf("  %-10s %10.2f %6.1f%%", parts[i].name, 1e3 * seconds, 100.0 * seconds / sum);
-        if (isnan(least)) printf(" %10s %8s\n", "-", "-");
-        else printf(" %10.2f %8.2f\n", 1e3 * least, seconds / least);
-    }
-    printf("  %-10s %10.2f\n", "sum", 1e3 * sum);
-}
-
-// An object with a member for each part; what is NaN is left out.
-static void log_parts(Log *log, const char *key, const double *values) {
-    char text[1024] = "{";
-    size_t n = 1;
-    for (int i = 0; i < PARTS; i++)
-        if (!isnan(values[i]))
-            n += (size_t)snprintf(text + n, sizeof text - n, "%s\"%s\":%.6g", n > 1 ? "," : "",
-                                  parts[i].name, values[i]);
-    snprintf(text + n, sizeof text - n, "}");
-    log_raw(log, key, text);
-}
-
-static void write_memory(Log *log, const Times *t, const Bench *b) {
-    MemoryParts m = memory_parts(t, b);
-    log_num(log, "peak_mb", t->memory / 1e6);
-    log_num(log, "parameters_mb", m.params / 1e6);
-    log_num(log, "gradients_mb", m.grads / 1e6);
-    log_num(log, "moments_mb", m.moments / 1e6);
-    log_num(log, "kept_for_backward_mb", m.kept / 1e6);
-    log_num(log, "scratch_mb", m.scratch / 1e6);
-    log_num(log, "rest_mb", m.rest / 1e6);
-}
-
-static void write_model(Log *log, const Times *t, const Bench *b, const Setting *s) {
-    double step = samples_median(&t->step), least = step_floor(t, b);
-    double one = samples_median(&t->one_thread), ms[PARTS], floor_ms[PARTS];
-    for (int i = 0; i < PARTS; i++) {
-        ms[i] = 1e3 * samples_median(&t->part[i]);
-        floor_ms[i] = 1e3 * part_floor(t, b, &parts[i]);
-    }
-    result_begin(log, s->name, thread_count());
+           "%.0f\n", t->memory / 1e6, 1e-6 * (double)of[MEM_PARAMS], 1e-6 * (double)of[MEM_GRADS],
+           1e-6 * (double)of[MEM_MOMENTS], 1e-6 * (double)of[MEM_ACTIVATIONS]);
     log_int(log, "rounds", t->step.n);
     log_num(log, "step_ms", 1e3 * step);
     log_num(log, "tokens_per_s", (double)b->N / step);
     log_num(log, "gflops", t->flops / step / 1e9);
-    log_num(log, "peak_gflops", samples_median(&t->peak) / 1e9);
+    log_num(log, "peak_gflops", peak / 1e9);
     log_num(log, "mfu", samples_median(&t->mfu));
     log_num(log, "mflop_per_token", t->flops / (double)b->N / 1e6);
     log_num(log, "floor_ms", 1e3 * least);
     log_num(log, "x_floor", step / least);
     log_num(log, "one_thread_ms", 1e3 * one);
-    log_num(log, "speedup", one / step);
     log_num(log, "stream_gb_per_s", samples_median(&t->stream) / 1e9);
-    log_num(log, "adamw_share_of_stream", samples_median(&t->adamw_share));
-    write_memory(log, t, b);
+    log_num(log, "peak_mb", t->memory / 1e6);
+}
+
+// The table of the layers, and two objects with a member for each; what has no floor is left out.
+static void show_layers(const Times *t, const Bench *b, Log *log) {
+    char ms[1024] = "{", floors[1024] = "{";
+    size_t n = 1, n_floors = 1;
+    double sum = 0.0;
+    for (int i = 0; i < PARTS; i++) sum += samples_median(&t->part[i]);
+    printf("  %-10s %10s %7s %10s %8s\n", "layer", "ms", "share", "floor", "x floor");
+    for (int i = 0; i < PARTS; i++) {
+        const char *name = parts[i].name;
+        double seconds = samples_median(&t->part[i]), least = part_floor(t, b, &parts[i]);
+        printf("  %-10s %10.2f %6.1f%%", name, 1e3 * seconds, 100.0 * seconds / sum);
+        n += (size_t)snprintf(ms + n, sizeof ms - n, "%s\"%s\":%.6g", n > 1 ? "," : "", name,
+                              1e3 * seconds);
+        if (isnan(least)) printf(" %10s %8s\n", "-", "-");
+        else printf(" %10.2f %8.2f\n", 1e3 * least, seconds / least);
+        if (!isnan(least))
+            n_floors += (size_t)snprintf(floors + n_floors, sizeof floors - n_floors,
+                                         "%s\"%s\":%.6g", n_floors > 1 ? "," : "", name,
+                                         1e3 * least);
+    }
+    printf("  %-10s %10.2f\n", "sum", 1e3 * sum);
     log_num(log, "layers_peak_gflops", samples_median(&t->layers_peak) / 1e9);
-    log_parts(log, "layers_ms", ms);
-    log_parts(log, "layers_floor_ms", floor_ms);
-    result_end(log);
+    log_raw(log, "layers_ms", strcat(ms, "}"));
+    log_raw(log, "layers_floor_ms", strcat(floors, "}"));
 }
 
 // ---- the settings ----
@@ -392,54 +333,45 @@ static void bench_model(const Setting *s, Log *log) {
     t.memory = peak_memory();
     time_layers(&t, &b, s);
     time_optimizer(&t, &b);
-    print_step(&t, &b, s);
-    print_layers(&t, &b);
-    write_model(log, &t, &b, s);
+    result_begin(log, s->name, thread_count());
+    show_whole(&t, &b, s, log);
+    show_layers(&t, &b, log);
+    result_end(log);
     bench_close(&b);
-}
-
-typedef struct { Samples fp32[2], bf16[2], read, stream; } Speeds;   // [0] is for one thread
-
-static void time_machine(Speeds *m, int rounds) {
-    enum { FLOATS = 31 * 1000 * 1000 + 64 };     // no power of two: the caches' sets would collide
-    int threads[2] = { 1, thread_count() };
-    float *x = alloc_or_die(4 * sizeof(float) * FLOATS, "a stream");
-    for (int r = 0; r < rounds; r++) {
-        for (int i = 0; i < 2; i++) {
-            samples_add(&m->fp32[i], cpu_peak_fp32(threads[i]) / 1e9);
-            samples_add(&m->bf16[i], cpu_peak_bf16(threads[i]) / 1e9);
-        }
-        double read = read_seconds(x, 4 * (size_t)FLOATS);
-        double stream = stream_seconds(x, x + FLOATS, x + 2*FLOATS, x + 3*FLOATS, FLOATS);
-        samples_add(&m->read, 4.0 * sizeof(float) * FLOATS / read / 1e9);
-        samples_add(&m->stream, (double)STREAM_BYTES * FLOATS / stream / 1e9);
-    }
-    free(x);
 }
 
 // What this machine can do, with nothing of this project in the way.
 static void bench_machine(const Setting *s, Log *log) {
-    static Speeds m;
-    time_machine(&m, s->rounds);
-    double fp32 = samples_median(&m.fp32[1]), fp32_one = samples_median(&m.fp32[0]);
-    double bf16 = samples_median(&m.bf16[1]), bf16_one = samples_median(&m.bf16[0]);
-    double read = samples_median(&m.read), stream = samples_median(&m.stream);
-    printf("this machine, threads: %d\n", thread_count());
-    printf("  multiply-adds, fp32 %7.0f GFLOP/s, on one thread %.0f\n", fp32, fp32_one);
-    printf("  multiply-adds, bf16 ");
-    if (bf16 > 0) printf("%7.0f GFLOP/s, on one thread %.0f\n", bf16, bf16_one);
-    else printf("   none: this build has no AVX512-BF16\n");
-    printf("  memory, read only   %7.1f GB/s\n", read);
-    printf("  memory, as AdamW    %7.1f GB/s in a plain stream that reads four arrays and writes "
-           "three\n", stream);
-    result_begin(log, s->name, thread_count());
+    enum { FLOATS = 31 * 1000 * 1000 + 64, ROWS = 6 };   // no power of two: cache sets collide
+    static const char *const rows[ROWS][3] = {
+        { "multiply-adds, fp32, one thread", "GFLOP/s", "peak_gflops_one_thread" },
+        { "multiply-adds, fp32", "GFLOP/s", "peak_gflops" },
+        { "multiply-adds, bf16, one thread", "GFLOP/s", "bf16_peak_gflops_one_thread" },
+        { "multiply-adds, bf16", "GFLOP/s", "bf16_peak_gflops" },
+        { "memory, read only", "GB/s", "read_gb_per_s" },
+        { "memory, reads four, writes three", "GB/s, as AdamW does", "stream_gb_per_s" },
+    };
+    static Samples speed[ROWS];
+    int threads = thread_count();
+    float *x = alloc_or_die(4 * sizeof(float) * FLOATS, "a stream");
+    for (int r = 0; r < s->rounds; r++) {
+        for (int i = 0; i < 2; i++) {
+            samples_add(&speed[i], cpu_peak_fp32(i ? threads : 1));
+            samples_add(&speed[2 + i], cpu_peak_bf16(i ? threads : 1));
+        }
+        samples_add(&speed[4], 4.0 * sizeof(float) * FLOATS / read_seconds(x, 4 * (size_t)FLOATS));
+        samples_add(&speed[5], (double)STREAM_BYTES * FLOATS / stream_seconds(
+            x, x + FLOATS, x + 2*FLOATS, x + 3*FLOATS, FLOATS));
+    }
+    free(x);
+    printf("this machine, threads: %d\n", threads);
+    result_begin(log, s->name, threads);
     log_text(log, "compiler", __VERSION__);
-    log_num(log, "peak_gflops_one_thread", fp32_one);
-    log_num(log, "peak_gflops", fp32);
-    log_num(log, "bf16_peak_gflops_one_thread", bf16 > 0 ? bf16_one : NAN);
-    log_num(log, "bf16_peak_gflops", bf16 > 0 ? bf16 : NAN);
-    log_num(log, "read_gb_per_s", read);
-    log_num(log, "stream_gb_per_s", stream);
+    for (int i = 0; i < ROWS; i++) {
+        double median = samples_median(&speed[i]) / 1e9;
+        log_num(log, rows[i][2], median > 0.0 ? median : NAN);            // 0: no AVX512-BF16
+        if (median > 0.0) printf("  %-32s %8.1f %s\n", rows[i][0], median, rows[i][1]);
+    }
     result_end(log);
 }
 
@@ -474,18 +406,145 @@ static void bench_generation(const Setting *s, Log *log) {
     model_free(&m);
 }
 
+// ---- matrix products ----
+
+// A linear layer: out (M,OC) = x (M,C) w. The classifier's w is the embedding, stored (OC,C).
+typedef struct { const char *name; size_t C, OC; bool tied; } Layer;
+typedef enum { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, DIRECTIONS } Direction;
+typedef struct { float *a, *b, *c; } Operands;
+
+static void multiply(const Operands *o, const Layer *l, size_t M, Direction d) {
+    size_t C = l->C, OC = l->OC, ld = l->tied ? (OC + 15) / 16 * 16 : OC;
+    Mat w = l->tied ? transpose_of(o->b, C) : rows_of(o->b, OC);
+    Mat w_transposed = { w.data, w.col, w.row };
+    if (d == FORWARD) matmul(o->c, ld, rows_of(o->a, C), w, NULL, M, OC, C, WRITE);
+    else if (d == INPUT_GRADIENT)
+        matmul(o->c, C, rows_of(o->a, ld), w_transposed, NULL, M, C, OC, WRITE);
+    else if (l->tied)
+        matmul(o->c, C, transpose_of(o->a, ld), rows_of(o->b, C), NULL, OC, C, M, ADD);
+    else matmul(o->c, OC, transpose_of(o->a, C), rows_of(o->b, OC), NULL, C, OC, M, ADD);
+}
+
+// One line: a layer at one number of rows, each round beside the peak, as that drifts by a tenth
+// within minutes. A burst of products is long enough for the clock.
+static void bench_layer(const Operands *o, const Layer *l, size_t M, int rounds, Log *log) {
+    static const char *const names[] = { "forward", "input gradient", "weight gradient" };
+    double flops = 2.0 * (double)M * (double)l->C * (double)l->OC;
+    printf("  %-10s %5zu %5zu %5zu", l->name, M, l->C, l->OC);
+    for (Direction d = 0; d < DIRECTIONS; d++) {
+        Samples speed = {0}, peak = {0}, share = {0};
+        char name[100];
+        for (int r = 0; r < rounds; r++) {
+            double before = cpu_peak_flops();
+            int count = 1 + (int)(0.01 * before / flops);
+            multiply(o, l, M, d);                            // fetches what the peak pushed out
+            double start = seconds_now();
+            for (int i = 0; i < count; i++) multiply(o, l, M, d);
+            samples_add(&speed, count * flops / (seconds_now() - start));
+            samples_add(&peak, 0.5 * (before + cpu_peak_flops()));
+            samples_add(&share, speed.x[r] / peak.x[r]);
+        }
+        snprintf(name, sizeof name, "matmul %s %zux%zu M=%zu, %s", l->name, l->C, l->OC, M,
+                 names[d]);
+        result_begin(log, name, thread_count());
+        log_num(log, "gflops", samples_median(&speed) / 1e9);
+        log_num(log, "peak_gflops", samples_median(&peak) / 1e9);
+        log_num(log, "share_of_peak", samples_median(&share));
+        result_end(log);
+        printf("   %9.0f %3.0f%%", samples_median(&speed) / 1e9, 100 * samples_median(&share));
+        fflush(stdout);
+    }
+    printf("\n");
+}
+
+// The trainer's products at every shape of GPT-2 124M (with --full at M=4096 too), and at primes.
+static void bench_products(const Setting *s, Log *log) {
+    static const Layer layers[] = {
+        { "qkv", 768, 2304, false }, { "att_proj", 768, 768, false }, { "fc", 768, 3072, false },
+        { "mlp_proj", 3072, 768, false }, { "classifier", 768, 50257, true },
+    };
+    static const Layer primes[] = { { "odd", 769, 1021, false }, { "odd", 3067, 1009, false } };
+    bool odd = strcmp(s->name, "primes") == 0;
+    size_t most = odd ? 3067*1021 : (size_t)(s->T < 1024 ? 1024 : s->T) * 50272;
+    Operands o = { alloc_or_die(3*most * sizeof(float), "a product's operands"), NULL, NULL };
+    uint32_t state = 1;
+    o.b = o.a + most, o.c = o.b + most;
+    for (size_t i = 0; i < 2*most; i++) {
+        state = state * 1664525u + 1013904223u;
+        o.a[i] = (float)(int32_t)state * 0x1p-31f;
+    }
+    printf("\n%s, %s, threads: %d; GFLOP/s, %% of the multiply-add peak measured beside it\n"
+           "  %-10s %5s %5s %5s   %14s   %14s   %14s\n", s->name, PRECISION, thread_count(),
+           "layer", "M", "in", "out", "forward", "input gradient", "weight gradient");
+    for (size_t M = 256; !odd && M <= (size_t)s->T; M *= 4)
+        for (int l = 0; l < 5; l++) bench_layer(&o, &layers[l], M, s->rounds, log);
+    for (int l = 0; odd && l < 2; l++) bench_layer(&o, &primes[l], l ? 251 : 509, s->rounds, log);
+    free(o.a);
+}
+
+// ---- the tokenizer ----
+
+// How fast it encodes and learns. The fastest of several runs: what else the machine does only
+// slows a run down. scripts/bench.py times tiktoken on the same text.
+static void bench_tokenizer(const Setting *s, Log *log) {
+    Tokenizer t, learned;
+    FileMap text;
+    Error err;
+    WordCounts counts = {0};
+    const char *data = getenv("BATCHWISE_DATA") ? getenv("BATCHWISE_DATA") : "data";
+    char vocabulary[1000], file[1000];
+    int threads[2] = { 1, thread_count() };
+    snprintf(vocabulary, sizeof vocabulary, "%s/gpt2.tiktoken", data);
+    snprintf(file, sizeof file, "%s/tinyshakespeare.txt", data);
+    if (access(vocabulary, R_OK) != 0 || access(file, R_OK) != 0) {
+        printf("\ntokenizer: needs %s and %s\n  (dev/data/fetch_gpt2_vocab.sh and "
+               "fetch_shakespeare.sh)\n", vocabulary, file);
+        return;
+    }
+    if (!tokenizer_load(&t, vocabulary, &err) || !file_map(&text, file, &err)) die("%s", err.text);
+    int *ids = alloc_or_die(text.n * sizeof *ids, "the tokens");
+    printf("\ntokenizer, GPT-2's vocabulary, Tiny Shakespeare\n");
+    result_begin(log, s->name, threads[1]);
+    for (int i = 0; i < 2; i++) {
+        double best = INFINITY;
+        threads_set(threads[i]);
+        for (int run = 0; run < s->rounds; run++) {
+            double start = seconds_now();
+            tokenizer_encode_parallel(&t, ids, (const char *)text.bytes, text.n);
+            best = fmin(best, seconds_now() - start);
+        }
+        printf("  encode, threads: %d  %8.1f MB/s\n", threads[i], (double)text.n / best / 1e6);
+        log_num(log, i ? "encode_mb_per_s" : "encode_mb_per_s_one_thread",
+                (double)text.n / best / 1e6);
+    }
+    double start = seconds_now();
+    word_counts_add(&counts, (const char *)text.bytes, text.n);
+    tokenizer_train(&learned, &counts, 4096, NULL, NULL);
+    log_num(log, "learn_bpe_4096_s", seconds_now() - start);
+    printf("  learn bpe:4096      %8.2f s\n", seconds_now() - start);
+    result_end(log);
+    word_counts_free(&counts);
+    tokenizer_free(&learned);
+    free(ids);
+    file_unmap(&text);
+    tokenizer_free(&t);
+}
+
 #define GPT2_124M { 12, 12, 768, 50257, 1024, 0 }
 static const Setting settings[] = {
     { "machine", bench_machine, .rounds = 7 },
+    { "products", bench_products, .T = 1024, .rounds = 5 },
+    { "primes", bench_products, .rounds = 5 },
     { "characters, B=12 T=64", bench_model, { 4, 4, 128, 257, 64, 0 }, .B = 12, .T = 64,
       .rounds = 9, .burst = 8, .one_thread = 9, .blocks = 4 },
+    { "make run, B=4 T=256", bench_model, { 2, 2, 64, 257, 256, 0 }, .B = 4, .T = 256,
+      .rounds = 9, .burst = 8, .one_thread = 9, .blocks = 2 },
     { "124M, B=4 T=64", bench_model, GPT2_124M, .B = 4, .T = 64,
       .rounds = 5, .burst = 1, .one_thread = 3, .blocks = 12 },
     { "124M, B=4 T=1024", bench_model, GPT2_124M, .B = 4, .T = 1024,
       .rounds = 2, .burst = 1, .one_thread = 1, .blocks = 2 },
     { "generate 124M", bench_generation, GPT2_124M, .B = 1, .T = 1024, 0 },
-    // For --rounds alone: scripts/count_instructions.sh, which runs it a hundred times slower.
-    { "counted, B=2 T=64", NULL, { 4, 4, 128, 257, 64, 0 }, .B = 2, .T = 64 },
+    { "tokenizer", bench_tokenizer, .rounds = 10 },
 };
 enum { SETTINGS = sizeof settings / sizeof *settings };
 
@@ -494,6 +553,7 @@ static Setting in_full(Setting s) {
     s.rounds = s.rounds < 5 ? 5 : s.rounds;
     s.one_thread = s.rounds;
     s.blocks = s.c.L;
+    if (s.run == bench_products) s.T = 4096;
     return s;
 }
 
@@ -537,7 +597,7 @@ int main(int argc, char **argv) {
     threads_wait_politely(argv);
     results_open(&log);
     for (int i = 0; i < SETTINGS; i++) {
-        bool wanted = argc == first && settings[i].run;
+        bool wanted = argc == first;
         for (int j = first; j < argc; j++) wanted = wanted || starts(settings[i].name, argv[j]);
         if (!wanted) continue;
         Setting s = full ? in_full(settings[i]) : settings[i];

@@ -82,16 +82,17 @@ static inline double peak_memory(void) {
 
 // ---- results ----
 
-// Each result is one JSON object on one line, added to the file that BENCH_RESULTS names;
-// scripts/bench.sh makes bench.json of them. Programs that run in turn share the file, so it is not
-// locked. Without that variable nothing is written.
+// BENCH_JSON names a file, one JSON array, to which each result is added, an object on one line.
+// Programs that run in turn share the file, so it is not locked. Without it nothing is written.
 static inline void results_open(Log *log) {
-    const char *path = getenv("BENCH_RESULTS");
+    const char *path = getenv("BENCH_JSON");
     log_off(log);
-    FILE *f = path && *path ? fopen(path, "ab") : NULL;
-    if (path && *path && !f) die("%s: cannot be written: %s", path, strerror(errno));
-    if (f) setvbuf(f, NULL, _IONBF, 0);          // one write() a line
-    if (f) log_to(log, f, path);
+    if (!path || !*path) return;
+    FILE *f = fopen(path, "r+");
+    if (!f && (f = fopen(path, "w+"))) fputs("[\n]\n", f);
+    if (!f) die("%s: cannot be written: %s", path, strerror(errno));
+    setvbuf(f, NULL, _IONBF, 0);                 // a child that is forked must not write it again
+    log_to(log, f, path);
 }
 
 static inline void result_begin(Log *log, const char *name, int threads) {
@@ -102,9 +103,14 @@ static inline void result_begin(Log *log, const char *name, int threads) {
     log_int(log, "threads", threads);
 }
 
+// Over the array's end, which is written anew.
 static inline void result_end(Log *log) {
     Error err;
+    if (!log->file) return;
+    fseek(log->file, -3, SEEK_END);
+    fputs(ftell(log->file) > 1 ? ",\n" : "\n", log->file);
     if (!log_end(log, &err)) die("%s", err.text);
+    fputs("]\n", log->file);
 }
 
 static inline void results_close(Log *log) {

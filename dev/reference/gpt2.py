@@ -398,7 +398,7 @@ def timed(function):
 
 
 def bench_on_demand(step, steps):
-    """For each line on stdin, times `steps` steps, prints ms a step. For scripts/bench_lib.sh."""
+    """For each line on stdin, times `steps` steps, prints ms a step. For scripts/bench.py."""
     for _ in sys.stdin:
         seconds, _ = timed(lambda: [step() for _ in range(steps)])
         print(f"{1e3 * seconds / steps:.6g}", flush=True)
