@@ -13,8 +13,7 @@ import argparse
 import os
 from collections import namedtuple
 
-import runlog
-from runlog import fail
+from runlog import Run, events_of, fail
 
 # Okabe and Ito's palette, safe for colour-blind readers, without its yellow, which is faint on
 # white. Markers distinguish the runs in black and white.
@@ -25,15 +24,24 @@ AXES = {"tokens": "tokens trained on", "steps": "updates", "seconds": "seconds o
 
 # ---------------------------------------------------------------- reading a log
 
-class Run:
-    """A run's curves: x is a dict with one list for each name in AXES."""
+class Curves:
+    """Of a run: a Curve for each field that may be drawn."""
 
-    def __init__(self, name):
-        self.name = name
-        self.train = Curve("loss")
-        self.whole = Curve("whole_loss")
-        self.val = Curve("val_loss")
+    def __init__(self, path):
+        self.name = os.path.basename(os.path.normpath(path))
+        self.train, self.whole, self.val = Curve("loss"), Curve("whole_loss"), Curve("val_loss")
         self.val_floor = self.whole_floor = None
+        run, seconds = Run(path), 0.0
+        for event in events_of(run):
+            self.val_floor = event.get("floor", self.val_floor)
+            self.whole_floor = event.get("whole_floor") or self.whole_floor
+            if event["event"] == "step":
+                seconds += event.get("seconds") or 0.0
+            if event["event"] in ("step", "eval"):
+                for curve in self.train, self.whole, self.val:
+                    curve.add(event, seconds)
+        if not self.shown()[0].y:
+            fail(f"{run.path}: holds no loss yet; wait for the first update")
 
     def shown(self):
         """The evaluation curve to draw for the run, and its floor."""
@@ -43,65 +51,21 @@ class Run:
 
 
 class Curve:
+    """x is a dict with one list for each name in AXES."""
+
     def __init__(self, field):
-        self.field = field
-        self.x = {axis: [] for axis in AXES}
-        self.y = []
+        self.field, self.x, self.y = field, {axis: [] for axis in AXES}, []
 
-    def add(self, record, seconds):
-        loss = record.get(self.field)
-        if loss is None:                                     # not finite, or not measured
+    def add(self, event, seconds):
+        if event.get(self.field) is None:                    # not finite, or not measured
             return
-        self.cut(record["step"])
-        for axis, value in [("tokens", record["tokens"]), ("steps", record["step"]),
-                            ("seconds", seconds)]:
+        for axis, value in zip(AXES, (event["tokens"], event["step"], seconds)):
             self.x[axis].append(value)
-        self.y.append(loss)
-
-    def cut(self, step):
-        """A resumed run repeats the steps after its checkpoint: drop the first attempt."""
-        while self.y and self.x["steps"][-1] >= step:
-            for values in [*self.x.values(), self.y]:
-                values.pop()
-
-
-def read_records(path):
-    """The events of a log. A last line without a newline is still being written: it is skipped."""
-    try:
-        with open(path, "rb") as f:
-            lines = f.read().split(b"\n")[:-1]
-    except OSError as error:
-        fail(f"{path}: {error.strerror.lower()}; give a run's output directory or its log.jsonl")
-    records = [runlog.parsed(line) for line in lines]
-    if None in records:
-        runlog.leave_out(path, records.index(None) + 1)
-    return [record for record in records if record]
-
-
-def read_run(path):
-    run, path = Run(os.path.basename(os.path.normpath(path))), runlog.path_of(path)
-    elapsed = [(0, 0.0)]                                     # (step, seconds up to its end)
-    for record in read_records(path):
-        if record["event"] == "start":                       # of several runs in a log, the last
-            run, elapsed = Run(run.name), [(0, 0.0)]
-            run.val_floor = record.get("floor")
-        elif record["event"] == "step":
-            while elapsed[-1][0] >= max(record["step"], 1):
-                elapsed.pop()
-            elapsed.append((record["step"], elapsed[-1][1] + (record.get("seconds") or 0.0)))
-            run.train.add(record, elapsed[-1][1])
-        elif record["event"] == "eval":
-            now = next((t for step, t in reversed(elapsed) if step <= record["step"]), 0.0)
-            run.val.add(record, now)
-            run.whole.add(record, now)
-            run.whole_floor = record.get("whole_floor") or run.whole_floor
-    if not run.shown()[0].y:
-        fail(f"{path}: holds no loss yet; wait for the first update")
-    return run
+        self.y.append(event[self.field])
 
 
 def read_runs(paths):
-    runs = [read_run(path) for path in paths]
+    runs = [Curves(path) for path in paths]
     names = [run.name for run in runs]
     for run, path in zip(runs, paths):                       # a/log.jsonl b/log.jsonl, x/run y/run
         if names.count(run.name) > 1 or run.name == "log.jsonl":
@@ -180,7 +144,7 @@ def draw(plt, runs, args):
     figure, ax = plt.subplots(figsize=(8, 4.8), layout="constrained")
     labels = [draw_run(ax, run, COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)], args)
               for i, run in enumerate(runs)]
-    floors = {f"{floor:.3f}": floor for _, floor in map(Run.shown, runs) if floor is not None}
+    floors = {f"{floor:.3f}": floor for _, floor in map(Curves.shown, runs) if floor is not None}
     for text, floor in floors.items():
         ax.axhline(floor, color="black", linewidth=1.2, linestyle="--", zorder=1)
         labels.append(Label(floor, f"floor  {text}", "black", "None"))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/plot.py: what it reads from a log, what it draws, and how it fails."""
+"""scripts/plot.py: what it draws, and how it fails. tests/test_watch.py has what runlog.py reads."""
 import importlib.util
 import json
 import os
@@ -70,24 +70,15 @@ def test_plot_smooth():
     assert module.smooth([4.0, 1.0], 0.0) == [4.0, 1.0]
 
 
-def test_plot_resumed_run():
-    """A second attempt at steps 2 and 3 replaces the first, in losses and in seconds."""
-    run = module.read_run(write_log([
-        START, step(1, 5.0), step(2, 9.0), evaluation(2, 9.0), step(3, 9.0),
-        {"event": "resume"}, step(2, 4.0), evaluation(2, 4.5), step(3, 3.0)]))
-    assert run.train.y == [5.0, 4.0, 3.0] and run.val.y == [4.5]
-    assert run.train.x["seconds"] == [0.5, 1.0, 1.5]
-
-
 def test_plot_reads_axes():
     """Of several runs in a log the last; losses that are not finite are left out, and a last line
     that is still being written."""
-    run = module.read_run(write_log(LONG + [START, step(1, None), step(2, 4.0, 0.25),
+    run = module.Curves(write_log(LONG + [START, step(1, None), step(2, 4.0, 0.25),
                                             evaluation(2, 4.5)], tail='{"event":"step","st'))
     assert run.train.x == {"tokens": [200], "steps": [2], "seconds": [0.75]}
     assert run.val.x == {"tokens": [200], "steps": [2], "seconds": [0.75]}
     assert run.shown() == (run.val, 0.5)
-    run = module.read_run(write_log(TALES))
+    run = module.Curves(write_log(TALES))
     assert run.shown() == (run.whole, 0.42) and run.whole.y == [0.75, 0.625]
 
 
@@ -110,19 +101,11 @@ def test_plot_pictures():
     assert "floor" not in svg and "(training)" in svg
 
 
-def test_plot_lines_that_are_none():
-    """tests/test_watch.py has their kinds: both read a line by runlog.py."""
-    out = os.path.join(TMP, "damaged.png")
-    status, err = plot(write_log(LONG, "{broken\n"), "--out", out)
-    assert status == 0 and os.path.exists(out) and err.count("\n") == 1, err
-    assert "log.jsonl:42: not an event of a log; left out" in err, err
-
-
 # ---- how it fails ----
 
 def test_plot_errors():
     run, png = write_log(TALES), os.path.join(TMP, "x.png")
-    expect_error("no such file", os.path.join(TMP, "absent"), "--out", png)
+    expect_error("holds no event", os.path.join(TMP, "absent"), "--out", png)
     expect_error("holds no loss yet", write_log([START]), "--out", png)
     expect_error("ends in .png or .svg", run, "--out", os.path.join(TMP, "x.pdf"))
     expect_error("no such file", run, "--out", os.path.join(TMP, "absent", "x.png"))

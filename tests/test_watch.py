@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """scripts/watch.py: what it reads from a log that grows, its CSV, its page in a browser, and how it
-fails. scripts/plot.py reads a line by runlog.py, too.
+fails. scripts/plot.py reads by runlog.py, too.
 
     tests/test_watch.py [NAME...]
 """
@@ -65,9 +65,9 @@ def steps(run):
 
 # ---------------------------------------------------------------- reading
 
-def test_watch_reads_what_is_new():
-    """In pieces that end anywhere, as a page that asks while a line is being written; a page is
-    sent what it lacks."""
+def test_watch_reads_a_log_that_grows():
+    """In pieces that end anywhere; a page is sent what it lacks. A resumed run's second attempt
+    replaces the first, and --overwrite's new log the old one, however long it is."""
     text = lines(START, *(step(n, 5 / n) for n in range(1, 30)))
     out = os.path.join(TMP, "later")
     run = watch.Run(out)
@@ -77,42 +77,24 @@ def test_watch_reads_what_is_new():
     for begin in range(0, len(text), 77):
         write(out, text[begin:begin + 77], "a")
         run.read()
-    assert steps(run) == list(range(1, 30)) and run.damaged is None
-    assert run.version == version, "a log that only grows is read anew"
+    assert steps(run) == list(range(1, 30)) and run.version == version and run.damaged is None
     first, again = watch.news(run, 0, 0), watch.news(run, version, 28)
-    assert len(first["events"]) == 30 and first["begin"]["floor"] == 0.25
+    assert len(first["events"]) == 30 and first["begin"]["floor"] == 0.25 and first["quiet"] < 60
     assert again["events"] == first["events"][28:] and again["known"] == 28
-    assert watch.news(run, version - 1, 28)["known"] == 0 and first["quiet"] < 60
-
-
-def test_watch_resumed_run():
-    """Updates after the checkpoint that a run resumes from are those of its second attempt."""
-    out = new_run(lines(START, step(1, 5.0), step(2, 9.0), evaluation(2, 9.0), step(3, 9.0)))
-    run = watch.Run(out)
-    assert steps(run) == [1, 2, 3]
-    version = run.version
-    write(out, lines({"event": "resume", "step": 1}, step(2, 4.0)), "a")
+    assert watch.news(run, version - 1, 28)["known"] == 0
+    write(out, lines(evaluation(29, 9.0), {"event": "resume", "step": 1}, step(2, 4.0)), "a")
     assert steps(run) == [1, 2] and run.events[-1]["loss"] == 4.0 and run.version != version
     assert not any(event["event"] == "eval" for event in run.events)
-
-
-def test_watch_replaced_run():
-    """--overwrite empties the log; the new one may be longer than the old one at the next look. Of
-    several runs in a log, the last counts."""
-    out = new_run(lines(START, step(1, 5.0), step(2, 4.0)))
-    run = watch.Run(out)
-    assert steps(run) == [1, 2]
-    write(out, lines(START, step(1, 5.5), step(2, 4.5), step(3, 3.5)))
-    assert steps(run) == [1, 2, 3] and run.events[1]["loss"] == 5.5
-    write(out, lines(START, step(1, 3.0)), "a")
+    write(out, lines(START, *(step(n, 6 / n) for n in range(1, 40))))
+    assert steps(run) == list(range(1, 40)) and run.events[1]["loss"] == 6.0
+    write(out, lines(START, step(1, 3.0)), "a")              # of several runs, the last
     assert steps(run) == [1] and run.events[1]["loss"] == 3.0
     os.remove(os.path.join(out, "log.jsonl"))
-    assert steps(run) == [] and run.events == []
+    assert steps(run) == []
 
 
-# Lines that no trainer wrote: torn, a piece of a disk, of a wrong type, too deep, too large.
-BAD = ['{"event":"st', "\0\0\0", '{"event":["step"]}', '{"event":"step","loss":3}', "[" * 100000,
-       '{"event":"step","step":2,"tokens":200,"loss":"3.0"}',
+# Lines that no trainer wrote: torn, a piece of a disk, of a wrong type, too large.
+BAD = ['{"event":"st', "\0\0\0", '{"event":["step"]}', '{"event":"step","loss":3}',
        '{"event":"step","step":2,"tokens":' + "9" * 400 + ',"loss":3}']
 
 
@@ -123,42 +105,10 @@ def test_watch_lines_that_are_none():
         run = watch.Run(out)
         assert steps(run) == [1, 2] and run.damaged == 3, (bad[:60], steps(run), run.damaged)
         json.loads(json.dumps(watch.news(run, 0, 0)), parse_constant=lambda word: 1 / 0)
-        done = watched(out, "--csv")
-        assert done.returncode == 0 and done.stdout.count("\n") == 4, done.stdout
-        assert done.stderr == f"watch.py: {out}/log.jsonl:3: not an event of a log; left out, " \
-            "with all lines like it\n", done.stderr
-
-
-def test_watch_half_a_character_and_nan():
-    run = watch.Run(new_run('{"event":"start","a":[NaN,{"b":1e999}]}\n'
-                            '{"event":"start","a":' + 900 * "[" + 900 * "]" + '}\n'
-                            '{"event":"sample","step":1,"text":"a \\ud83d"}\n'))
-    said = watch.news(run, 0, 0)
-    assert run.damaged == 2 and said["begin"]["a"] == [None, {"b": None}], said
-    assert run.events[1]["text"] == "a \ufffd"
-
-
-def test_watch_reads_what_the_trainer_writes():
-    """Every line of a log is an event, whatever counts the updates."""
-    train, prepare = [os.path.join(ROOT, os.environ.get(key, name)) for key, name in
-                      [("TRAIN", "train_gpt2"), ("PREPARE", "prepare")]]
-    if not os.path.exists(train):
-        raise testing.Skip("train_gpt2 and prepare (make)")
-    data, small = os.path.join(TMP, "data"), ["--layers", "1", "--heads", "1", "--channels", "8",
-                                              "--seq-len", "8", "--eval-tokens", "64"]
-    call = {"check": True, "stdout": subprocess.DEVNULL}
-    subprocess.run([prepare, "tales", "--out", data, "--tokens", "1000"], **call)
-    for flags in [["--steps", "4"], ["--tokens", "200"], ["--steps", "4", "--eval-every", "1",
-                  "--sample-every", "2", "--save-every", "2"], ["--resume", "--steps", "6"]]:
-        out = os.path.join(TMP, "trained")
-        more = [] if "--resume" in flags else [*small, "--data", data, "--overwrite"]
-        subprocess.run([train, *flags, *more, "--out", out], **call)
-        with open(os.path.join(out, "log.jsonl"), encoding="utf-8") as f:
-            written = [json.loads(line) for line in f]
-        done = watched(out, "--csv")
-        assert (done.returncode, done.stderr) == (0, ""), (flags, done.stderr)
-        rows = list(csv.DictReader(io.StringIO(done.stdout)))
-        assert [row["event"] for row in rows] == [e["event"] for e in written], flags
+    done = watched(out, "--csv")
+    assert done.returncode == 0 and done.stdout.count("\n") == 4, done.stdout
+    assert done.stderr == f"watch.py: {out}/log.jsonl:3: not an event of a log; left out, " \
+        "with all lines like it\n", done.stderr
 
 
 # ---------------------------------------------------------------- CSV
@@ -180,6 +130,26 @@ def test_watch_csv():
     assert rows[1]["skipped"] == "true" and rows[1]["loss"] == "" and rows[0]["steps"] == ""
 
 
+def test_watch_reads_what_the_trainer_writes():
+    """Every line of a log is an event, of a run and of its continuation."""
+    train, prepare = [os.path.join(ROOT, os.environ.get(key, name)) for key, name in
+                      [("TRAIN", "train_gpt2"), ("PREPARE", "prepare")]]
+    if not os.path.exists(train):
+        raise testing.Skip("train_gpt2 and prepare (make)")
+    data, out = os.path.join(TMP, "data"), os.path.join(TMP, "trained")
+    call = {"check": True, "stdout": subprocess.DEVNULL}
+    subprocess.run([prepare, "tales", "--out", data, "--tokens", "1000"], **call)
+    subprocess.run([train, "--data", data, "--out", out, "--layers", "1", "--heads", "1",
+                    "--channels", "8", "--seq-len", "8", "--eval-tokens", "64", "--steps", "4",
+                    "--eval-every", "1", "--sample-every", "2", "--save-every", "2"], **call)
+    subprocess.run([train, "--resume", "--out", out, "--steps", "6"], **call)
+    with open(os.path.join(out, "log.jsonl"), encoding="utf-8") as f:
+        written = [json.loads(line)["event"] for line in f]
+    done = watched(out, "--csv")
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert [row["event"] for row in csv.DictReader(io.StringIO(done.stdout))] == written
+
+
 def test_watch_errors():
     def refused(words, *args):
         done = watched(*args)
@@ -188,14 +158,12 @@ def test_watch_errors():
 
     run = new_run(lines(START))
     refused("log.jsonl: holds no event", os.path.join(TMP, "absent"), "--csv")
+    refused("not a file", os.devnull, "--csv")
     for where, words in [("> /dev/full", "watch.py: stdout: no space left on device\n"),
-                         (">&-", "watch.py: stdout: it is closed\n"), ("| head -n 0", "")]:
+                         ("| head -n 0", "")]:
         done = subprocess.run(f"{sys.executable} {WATCH} {run} --csv {where}", shell=True,
                               capture_output=True, check=False, text=True)
         assert done.stderr == words, done.stderr
-    pipe = os.path.join(TMP, "pipe.jsonl")
-    os.mkfifo(pipe)
-    refused("pipe.jsonl: is not a file", pipe, "--csv")
     with Server(run) as server:
         refused("in use", run, "--port", server.address.rsplit(":", 1)[1].strip("/"))
 
@@ -238,7 +206,7 @@ def test_watch_page():
             write(out, lines(START, *(step(n, 5 / n) for n in range(1, 21)),
                              sample(20, "<img src=/x>a tale"), evaluation(20, 1.75)))
             page_has("1.7500, at best 0.420", "2k tokens in 20 updates", "trains, 10 s left",
-                     "compute 8.0 s, 80%", "200 tokens a second", "<img src=/x>a tale")
+                     "8.0 s, 80.0%", "200 tokens a second", "<img src=/x>a tale")
             shown = tab.value("document.querySelector('#chart').textContent")
             assert "floor 0.420" in shown and "tokens trained on" in shown, shown
             tab.drag("x", "step")
