@@ -191,7 +191,7 @@ KNOWN_OP = $(if $(filter-out $(LADDERS) attention-cpu,$(OP)),$(error OP=$(OP): t
 
 COUNTED = $(LADDERS:%=$(BUILD)/counted/%)
 ladder: $(KNOWN_OP)$(if $(TABLE),$(COUNTED),$(LADDER))   ## a matrix product on a CPU, rung by rung; OP=layernorm: kernels; TABLE=1: page
-	@$(if $(TABLE),OMP_NUM_THREADS=1 $(PYTHON) scripts/ladder_table.py --write $(COUNTED),\
+	@$(if $(TABLE),OMP_NUM_THREADS=1 $(PYTHON) scripts/ladder_table.py $(COUNTED),\
 	    for program in $(LADDER); do $$program || exit; done)
 
 first-step: $(BUILD)/lessons/first_step   ## one update of a tiny model, numbers to check by hand

@@ -92,7 +92,7 @@ svg text { fill: currentColor; } .grid { stroke: #8886; fill: none; }
 .floor { stroke: currentColor; stroke-dasharray: 6 4; fill: none; }
 .loss { stroke: #2a8fd0; fill: none; stroke-linejoin: round; } circle { fill: #2a8fd0; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 0 .8rem; margin: .4rem 0; }
-dd { margin: 0; font-variant-numeric: tabular-nums; }
+dt { padding-left: .3rem; } dd { margin: 0; font-variant-numeric: tabular-nums; }
 #bar { display: flex; height: .8rem; margin: .5rem 0; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; background: #8882; padding: .5rem;
       margin: .3rem 0; font: .85rem/1.4 ui-monospace, Menlo, Consolas, monospace; }
@@ -261,12 +261,14 @@ function show() {
   $("bar").replaceChildren();
   for (const [part, colour] of Object.entries(PARTS).filter(([part]) => run.spent[part] > 0)) {
     const share = (100 * run.spent[part] / total).toFixed(1);
-    facts.push([part, `${span(run.spent[part])}, ${share}%`]);
+    facts.push([part, `${span(run.spent[part])}, ${share}%`, `border-left:.7rem solid ${colour}`]);
     element("span", $("bar"), "").style = `width:${share}%;background:${colour}`;
   }
   $("facts").replaceChildren();
-  for (const [name, words] of facts)
-    element("dt", $("facts"), name), element("dd", $("facts"), words);
+  for (const [name, words, style] of facts) {
+    element("dt", $("facts"), name).style = style ?? "";
+    element("dd", $("facts"), words);
+  }
   $("samples").replaceChildren();
   for (const sample of run.samples.slice(-5).reverse()) {
     element("h2", $("samples"), `Sample after update ${sample.step}`);

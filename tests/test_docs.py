@@ -78,7 +78,8 @@ def test_files_that_pages_name_exist():
 
 
 def test_flags_and_targets_that_pages_name_exist():
-    source = "\n".join(read(path) for path in files_of("dev", "scripts", "dataloader.h")
+    files = files_of("dev", "scripts", "dataloader.h", "tests/gpu.sh")
+    source = "\n".join(read(path) for path in files
                        if path.endswith((".c", ".h", ".cu", ".cpp", ".py", ".sh", ".sbatch")))
     flags = set(re.findall(r'(?:--|^    \{ ")([a-z][a-z0-9-]+)', source, re.M))
     targets = set(re.findall(r"^([a-z_0-9-]+):", read("Makefile"), re.M))

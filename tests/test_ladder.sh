@@ -39,11 +39,7 @@ refused() {                                 # refused ARGS...: in one line of it
 for ladder in ladder attention-cpu; do
     refused chek
     refused 8 8
-    refused 8 8 0
     refused 8 8 8x
-    refused '' 8 8
-    refused 8 -8 8
-    refused 8 8 99999999999999999999
     end ${ladder}_refuses
 done
 

@@ -129,31 +129,22 @@ def test_ladders_page():
     with open(SCRIPT.PAGE, encoding="utf-8") as f:
         page = f.read()
     there = page.split(SCRIPT.BEGIN)[1].split(SCRIPT.END)[0].strip("\n") + "\n"
-    for program in PROGRAMS:
-        text = SCRIPT.tables([program], lambda program: printed(os.path.basename(program)))
-        assert text in there, f"dev/cuda/README.md: {program} is not what ladder TABLE=1 writes"
+    tables = [SCRIPT.table(printed(name)) for name in OPERATIONS]
+    for name, text in zip(OPERATIONS, tables):
+        assert text in there, f"dev/cuda/README.md: {name} is not what make ladder TABLE=1 writes"
     if OPERATIONS == LADDERS:
-        text = SCRIPT.tables(PROGRAMS, lambda program: printed(os.path.basename(program)))
-        assert text == there, "dev/cuda/README.md has more than make ladder TABLE=1 writes"
+        assert "\n\n".join(tables) + "\n" == there, "the page has more than TABLE=1 writes"
 
 
-def test_ladder_times():
-    """What a GPU has measured stands beside the counts; --write changes the marked part alone."""
+def test_ladder_table_writes_the_marked_part():
     with tempfile.TemporaryDirectory() as folder:
-        report, page = folder + "/D.md", folder + "/page.md"
-        with open(report, "w") as f:
-            f.write("**a, b: N=64, bf16**\n\n1. one: the first\n\n| rung | us | of the limit |\n"
-                    "|---|---|---|\n| one  |  12.5 |   50.0% |\n")
-        out = "\n**a, b: N=8, bf16**\n\n| rung  | mma |\n|---|---|\n| one  |  7 |\n| two  |    |\n"
-        assert SCRIPT.with_times(out, *SCRIPT.times([report])).splitlines()[2:] == [
-            "| rung | mma | us (N=64, bf16) | of the limit |", "| --- | --- | --- | --- |",
-            "| one | 7 | 12.5 | 50.0% |", "| two |  |  |  |"]
-        with open(page, "w") as f:
+        SCRIPT.PAGE = folder + "/page.md"
+        with open(SCRIPT.PAGE, "w") as f:
             f.write("before\n" + SCRIPT.BEGIN + "old\n" + SCRIPT.END + "after\n")
-        SCRIPT.PAGE = page
-        SCRIPT.write("new\n")
-        with open(page) as f:
-            assert f.read() == "before\n" + SCRIPT.BEGIN + "\nnew\n\n" + SCRIPT.END + "after\n"
+        SCRIPT.write([SCRIPT.table("\n**a**\n\n| rung  | x |\n|---|---|\n| one  |  7 |\n")])
+        with open(SCRIPT.PAGE) as f:
+            assert f.read() == f"before\n{SCRIPT.BEGIN}\n**a**\n\n| rung | x |\n| --- | --- |\n" \
+                f"| one | 7 |\n\n{SCRIPT.END}after\n"
 
 
 def test_ladders_explain_themselves():
