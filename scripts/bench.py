@@ -138,8 +138,8 @@ def rivals(threads, steps, name, flags, full):
             modes += full * [("fp32, compiled", "--compile"),
                              ("bf16, compiled", "--dtype bf16 --compile")]
         for mode, more in modes:
-            command = [python, "dev/reference/gpt2.py", "bench", "--rounds", "--threads",
-                       str(threads), "--steps", str(steps), *flags.split(), *more.split()]
+            command = [python, "dev/reference/gpt2.py", "bench", "--threads", str(threads),
+                       "--steps", str(steps), *flags.split(), *more.split()]
             yield f"PyTorch {version} {mode}", lambda: Contestant(threads, *command)
     if "LLMC" in os.environ and name == "124M, B=4 T=64":    # what its source sets
         yield "llm.c", lambda: Llmc(threads, os.environ["LLMC"])

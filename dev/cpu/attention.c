@@ -14,7 +14,7 @@
 #include "../base/clock.h"             // seconds_now
 #include "../base/error.h"             // die, alloc_or_die
 #include "../base/rng.h"               // rng_make, rng_uniform
-#include "ladder.h"                    // peaks_measure, peaks_print, say_if_busy
+#include "ladder.h"                    // difference, peaks_measure, say_if_busy
 #undef PROGRAM
 #define main train_gpt2_main
 #include "../../train_gpt2.c"          // attention_forward_plain, attention_backward_plain, dot
@@ -289,18 +289,6 @@ static double backward_seconds(const Rung *r, Data *d, double at_least) {
     return best;
 }
 
-// ||x - first|| / ||first|| of n columns, in N rows that are ld apart.
-static double difference(const float *x, const float *first, size_t N, size_t ld, size_t n) {
-    double squares = 0.0, norm = 0.0;
-    for (size_t i = 0; i < N; i++)
-        for (size_t c = 0; c < n; c++) {
-            double a = x[i*ld + c], b = first[i*ld + c];
-            squares += (a - b) * (a - b);
-            norm += b*b;
-        }
-    return sqrt(squares / norm);
-}
-
 // What rounding may come to. The fast rungs add in another order, and exp_fast is off by up to
 // 1.2e-7. Measured up to T=1024, no result of any rung is off by more than 8e-7. Without d, or
 // without the last key of each row, dq is off by 0.02 or more.
@@ -389,19 +377,10 @@ static void table(int T, int NH, int HS, int threads) {
     data_free(&d);
 }
 
-static int size_of(const char *text) {
-    char *end;
-    long n = strtol(text, &end, 10);
-    if (*end || n < 1 || n > 8192) die("'%s': sizes are 1 to 8192", text);
-    return (int)n;
-}
-
 int main(int argc, char **argv) {
     int threads = thread_count(), own[3] = {0};
-    if (argc == 4)
-        for (int i = 0; i < 3; i++) own[i] = size_of(argv[i + 1]);
-    else if (argc != 1 && !(argc == 2 && strcmp(argv[1], "check") == 0))
-        die("usage: attention-cpu, attention-cpu T NH HS, or attention-cpu check");
+    ladder_arguments(argc, argv, "attention-cpu, attention-cpu T NH HS, or attention-cpu check",
+                     8192, own);
     check(threads);
     if (argc == 2) return 0;
     ideas();

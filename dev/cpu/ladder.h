@@ -1,9 +1,37 @@
-// What the ladders of this folder have in common: the machine's peak, measured before and after a
-// table's rungs, and a word where other programs took part of the machine meanwhile.
+// What the ladders of this folder have in common: their arguments, how far a rung is off, and the
+// machine's peak, measured before and after a table's rungs, with a word where other programs took
+// part of the machine meanwhile.
 #pragma once
+#include <math.h>
 #include <stdio.h>
 #include <time.h>
+#include "../base/error.h"             // die
 #include "peak.h"                      // cpu_peak_fp32, cpu_peak_bf16
+
+// Three sizes, or "check", or nothing.
+static inline void ladder_arguments(int argc, char **argv, const char *usage, int most,
+                                    int own[3]) {
+    if (argc != 1 && argc != 4 && !(argc == 2 && strcmp(argv[1], "check") == 0))
+        die("usage: %s", usage);
+    for (int i = 1; argc == 4 && i < 4; i++) {
+        char *end;
+        long n = strtol(argv[i], &end, 10);
+        if (*end || n < 1 || n > most) die("'%s': sizes are 1 to %d", argv[i], most);
+        own[i - 1] = (int)n;
+    }
+}
+
+// ||x - first|| / ||first|| of n columns, in N rows that are ld apart.
+static inline double difference(const float *x, const float *first, size_t N, size_t ld, size_t n) {
+    double squares = 0.0, norm = 0.0;
+    for (size_t i = 0; i < N; i++)
+        for (size_t c = 0; c < n; c++) {
+            double a = x[i*ld + c], b = first[i*ld + c];
+            squares += (a - b) * (a - b);
+            norm += b*b;
+        }
+    return sqrt(squares / norm);
+}
 
 typedef struct {
     int threads;

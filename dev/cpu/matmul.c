@@ -15,7 +15,7 @@
 #include "../base/error.h"             // die, alloc_or_die
 #include "../base/rng.h"               // rng_make, rng_uniform
 #include "matmul.h"                    // matmul_fast; MR, NR, KC, LANES, vec
-#include "ladder.h"                    // peaks_measure, peaks_print, say_if_busy
+#include "ladder.h"                    // difference, peaks_measure, say_if_busy
 
 typedef void Multiply(float *c, const float *a, const float *b, size_t M, size_t N, size_t K);
 
@@ -241,14 +241,9 @@ static double rung_tolerance(const Rung *r, size_t K) {
 // Ends the program if that is more than rounding.
 static double rung_check(const Rung *r, Product *p) {
     size_t n = p->rows * p->N;
-    double difference = 0.0, norm = 0.0, tolerance = rung_tolerance(r, p->K);
+    double tolerance = rung_tolerance(r, p->K);
     if (r == rungs) memcpy(p->expected, p->c, n * sizeof *p->c);
-    for (size_t i = 0; i < n; i++) {
-        double d = (double)p->c[i] - p->expected[i];
-        difference += d*d;
-        norm += (double)p->expected[i] * p->expected[i];
-    }
-    double error = sqrt(difference / norm);
+    double error = difference(p->c, p->expected, 1, n, n);
     if (!(error <= tolerance))                   // not-a-number is an error, too
         die("%s: (%zu,%zu) * (%zu,%zu) is off by %.2g of its norm, and rounding by at most %.2g",
             r->name, p->M, p->K, p->K, p->N, error, tolerance);
@@ -309,20 +304,9 @@ static void table(size_t M, size_t N, size_t K, int threads) {
     product_free(&p);
 }
 
-static size_t size_of(const char *text) {
-    char *end;
-    long n = strtol(text, &end, 10);
-    if (*end || n < 1 || n > 100000) die("'%s': sizes are 1 to 100000", text);
-    return (size_t)n;
-}
-
 int main(int argc, char **argv) {
-    int threads = thread_count();
-    size_t own[3] = {0};
-    if (argc == 4)
-        for (int i = 0; i < 3; i++) own[i] = size_of(argv[i + 1]);
-    else if (argc != 1 && !(argc == 2 && strcmp(argv[1], "check") == 0))
-        die("usage: ladder, ladder M N K, or ladder check");
+    int threads = thread_count(), own[3] = {0};
+    ladder_arguments(argc, argv, "ladder, ladder M N K, or ladder check", 100000, own);
     check(threads);
     if (argc == 2) return 0;
     ideas();

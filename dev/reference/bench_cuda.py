@@ -5,7 +5,6 @@
     bench_cuda.py 16 64                           these micro-batches
     bench_cuda.py --against bench_cuda.json       the model and micro-batches in that file (written
                                                   by build/bench_cuda), and the ratio of speeds
-    bench_cuda.py --cudnn 64                      attention by cuDNN, not as PyTorch chooses
     bench_cuda.py --attention                     attention alone: FlashAttention's and cuDNN's
 
 PyTorch runs with its recommended optimizations: torch.compile over model and loss, once for each
@@ -38,13 +37,13 @@ def draw_params(cfg, device):
     return params
 
 
-def make_loss(params, cfg, device, compiled):
+def make_loss(params, cfg, device):
     """A function of inputs and targets: their mean loss."""
     def mean_loss(inputs, targets):
         with torch.autocast(device, torch.bfloat16):
             logits = forward(params, inputs, cfg)
         return token_losses(logits.float(), targets).mean()
-    return torch.compile(mean_loss, dynamic=False) if compiled else mean_loss
+    return torch.compile(mean_loss, dynamic=False)
 
 
 def moment(device):
@@ -60,15 +59,14 @@ def seconds(begin, end, device):
     return end - begin if device == "cpu" else 1e-3 * begin.elapsed_time(end)
 
 
-def time_updates(cfg, vocab, B, T, device, compiled):
+def time_updates(cfg, vocab, B, T, device):
     """The median seconds of an update, and the last loss."""
     torch.manual_seed(0)
-    if compiled:
-        from torch import _dynamo
-        _dynamo.reset()                      # compile anew: no kernel for dynamic shapes
+    from torch import _dynamo
+    _dynamo.reset()                          # compile anew: no kernel for dynamic shapes
     params = draw_params(cfg, device)
     optimizer = adamw(params, fused=True)
-    loss_of = make_loss(params, cfg, device, compiled)
+    loss_of = make_loss(params, cfg, device)
     window = torch.randint(vocab, (B, T + 1), device=device)
     inputs, targets = window[:, :-1].contiguous(), window[:, 1:].contiguous()
     moments = []
@@ -84,16 +82,16 @@ def time_updates(cfg, vocab, B, T, device, compiled):
     return statistics.median(spans[WARMUPS:]), last
 
 
-def bench(cfg, vocab, T, batches, ours, device, compiled):
+def bench(cfg, vocab, T, batches, ours, device):
     """Prints a line for each micro-batch. ours: train_gpt2.cu's tokens a second by micro-batch."""
-    print(f"PyTorch {torch.__version__}, {'torch.compile, ' if compiled else ''}bf16 autocast, "
-          f"fused AdamW, vocabulary padded to {cfg.V}")
+    print(f"PyTorch {torch.__version__}, torch.compile, bf16 autocast, fused AdamW, vocabulary "
+          f"padded to {cfg.V}")
     print(f"{'micro-batch':>11} {'ms a step':>10} {'tokens/s':>12} {'train_gpt2.cu':>14} "
           f"{'ratio':>7}")
     for B in batches:
         begin = time.perf_counter()
         try:
-            step, loss = time_updates(cfg, vocab, B, T, device, compiled)
+            step, loss = time_updates(cfg, vocab, B, T, device)
         except torch.cuda.OutOfMemoryError:
             print(f"{B:11d}   out of memory", flush=True)
             return
@@ -149,8 +147,6 @@ def main():
     parser.add_argument("batches", nargs="*", type=int, metavar="B", help="micro-batches")
     parser.add_argument("--against", metavar="FILE", help="bench_cuda.json of train_gpt2.cu")
     parser.add_argument("--attention", action="store_true", help="attention alone")
-    parser.add_argument("--cudnn", action="store_true", help="attention by cuDNN")
-    parser.add_argument("--eager", action="store_true", help="without torch.compile")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda",
                         help="cpu: only to test this script")
     args = parser.parse_args()
@@ -162,16 +158,13 @@ def main():
     if args.against:
         model, ours = read_ours(args.against)
     torch.set_float32_matmul_precision("high")               # TF32
-    if args.cudnn:
-        for kind in "flash", "mem_efficient", "math":
-            getattr(torch.backends.cuda, f"enable_{kind}_sdp")(False)
     T, vocab = model["T"], model["V"]
     cfg = Config(model["L"], model["NH"], model["C"], (vocab + 63) // 64 * 64, T)
     if args.attention:
         bench_attention(cfg, T, args.batches[0] if args.batches else 64, args.device)
         return
     batches = args.batches or sorted(ours) or [1, 2, 4, 8, 16, 32, 64]
-    bench(cfg, vocab, T, batches, ours, args.device, not args.eager)
+    bench(cfg, vocab, T, batches, ours, args.device)
 
 
 if __name__ == "__main__":

@@ -3,18 +3,16 @@
 
     gpt2.py fixtures --out tests/fixtures      write small problems and their results
     gpt2.py check tests/fixtures/*.bin         compute the results again and compare
-    gpt2.py bench --threads 2 --steps 50       time training iterations, print one line of JSON
+    gpt2.py bench --threads 2 --steps 50       time 50 training steps for each line on stdin
 
 Works with PyTorch 1.13 and 2.x. See README.md in this folder for the layout of a fixture.
 """
 import argparse
 import array
-import json
 import math
 import os
 import random
 import re
-import statistics
 import struct
 import sys
 import time
@@ -343,15 +341,15 @@ def blas_name():
 
 
 def fastest_adamw(params):
-    """Fused AdamW if this PyTorch has it for this device, else the foreach one; and its name."""
+    """Fused AdamW if this PyTorch has it for this device, else the foreach one."""
     try:
         optimizer = adamw(params, fused=True)
         for p in params:
             p.grad = torch.zeros_like(p)
         optimizer.step()                                     # some versions fail only here
-        return adamw(params, fused=True), "fused"
+        return adamw(params, fused=True)
     except (RuntimeError, TypeError):
-        return adamw(params, foreach=True), "foreach"
+        return adamw(params, foreach=True)
 
 
 def random_problem(cfg, B, T):
@@ -366,9 +364,9 @@ def random_problem(cfg, B, T):
 
 
 def bench_step(args, cfg):
-    """A function that runs one training iteration and returns its loss; the optimizer's kind."""
+    """A function that runs one training iteration and returns its loss."""
     params, inputs, targets = random_problem(cfg, args.batch, args.seq_len)
-    optimizer, kind = fastest_adamw(params)
+    optimizer = fastest_adamw(params)
 
     def mean_loss():
         with torch.autocast("cpu", torch.bfloat16, enabled=args.dtype == "bf16"):
@@ -388,23 +386,11 @@ def bench_step(args, cfg):
         optimizer.step()
         return loss.item()
 
-    return step, kind
-
-
-def timed(function):
-    start = time.perf_counter()
-    result = function()
-    return time.perf_counter() - start, result
-
-
-def bench_on_demand(step, steps):
-    """For each line on stdin, times `steps` steps, prints ms a step. For scripts/bench.py."""
-    for _ in sys.stdin:
-        seconds, _ = timed(lambda: [step() for _ in range(steps)])
-        print(f"{1e3 * seconds / steps:.6g}", flush=True)
+    return step
 
 
 def bench(args):
+    """For each line on stdin, prints the milliseconds of a step: a round of scripts/bench.py."""
     fair_environment(args.threads)
     blas = blas_name()
     if blas == "reference":
@@ -412,21 +398,12 @@ def bench(args):
                  "OpenBLAS; apt-get install libopenblas0-pthread")
     torch.set_num_threads(args.threads)
     cfg = Config(args.layers, args.heads, args.channels, args.vocab, args.seq_len)
-    step, kind = bench_step(args, cfg)
-    if args.rounds:
-        bench_on_demand(step, args.steps)
-        return
-    for _ in range(args.warmup):
-        step()
-    times, losses = zip(*(timed(step) for _ in range(args.steps)))
-    median = statistics.median(times)
-    print(json.dumps({
-        "torch": torch.__version__, "blas": blas, "threads": args.threads, "dtype": args.dtype,
-        "compile": args.compile, "adamw": kind, **cfg._asdict(), "T": args.seq_len,
-        "B": args.batch, "steps": args.steps,
-        "parameters": sum(math.prod(shape) for _, _, shape in tensor_table(cfg)),
-        "ms_per_iteration": round(1e3 * median, 3), "ms_fastest": round(1e3 * min(times), 3),
-        "tok_per_s": round(args.batch * args.seq_len / median, 1), "loss": round(losses[-1], 6)}))
+    step = bench_step(args, cfg)
+    for _ in sys.stdin:
+        start = time.perf_counter()
+        for _ in range(args.steps):
+            step()
+        print(f"{1e3 * (time.perf_counter() - start) / args.steps:.6g}", flush=True)
 
 
 # ---------------------------------------------------------------- command line
@@ -445,19 +422,17 @@ def main():
     p.add_argument("--out", default="tests/fixtures", metavar="DIR")
     p = commands.add_parser("check", help="compute the results again and compare")
     p.add_argument("files", nargs="+", metavar="FILE")
-    p = commands.add_parser("bench", help="time training iterations, print one line of JSON",
+    p = commands.add_parser("bench", help="time training steps for each line on stdin",
                             formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     for flag, value, text in [
             ("--layers", 4, "124M: 12"), ("--heads", 4, "124M: 12"),
             ("--channels", 128, "124M: 768"), ("--vocab", 257, "124M: 50257"),
             ("--seq-len", 64, "tokens a sequence"),
             ("--batch", 12, "sequences an iteration"), ("--threads", os.cpu_count(), "cores"),
-            ("--steps", 50, "timed iterations"), ("--warmup", 5, "untimed iterations before")]:
+            ("--steps", 50, "steps a line")]:
         p.add_argument(flag, type=positive, default=value, metavar="N", help=text)
     p.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32", help="autocast to bf16")
     p.add_argument("--compile", action="store_true", help="torch.compile (2.x)")
-    p.add_argument("--rounds", action="store_true",
-                   help="time --steps iterations for each line on stdin")
     args = parser.parse_args()
     if args.command == "fixtures":
         write_fixtures(args.out)
