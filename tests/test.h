@@ -1,7 +1,7 @@
 // A test program, small enough to read in a minute:
 //
 //     TEST(adds) { CHECK(1 + 1 == 2); }
-//     int main(void) { RUN(adds); return test_end(); }
+//     int main(void) { return run_tests(); }
 //
 // Each test prints one line: `ok NAME`, `FAIL NAME: where and what`, or `skip NAME: what it lacks`.
 // tests/run.sh runs every program and adds the lines up.
@@ -38,8 +38,8 @@ static void test_run(const char *name, void (*body)(void)) {
 
 static int test_end(void) { return test_state.total_failed > 0; }
 
+// TEST enters a test into a list before main() begins, in the order of the file.
 #ifdef __cplusplus
-// In C++ tests also enter a list, in the order of their file.
 struct Test {
     static inline Test *first = NULL, **end = &first;
     const char *name;
@@ -50,13 +50,37 @@ struct Test {
         end = &next;
     }
 };
+#define FIRST_TEST Test::first
 #define TEST(name) \
     static void name(void); \
     static Test name##_test(#name, name); \
     static void name(void)
 #else
-#define TEST(name) static void name(void)
+typedef struct Test { const char *name; void (*body)(void); int line; struct Test *next; } Test;
+static Test *first_test;
+#define FIRST_TEST first_test
+
+static inline void test_enter(Test *test) {
+    Test **at = &first_test;
+    while (*at && (*at)->line < test->line) at = &(*at)->next;
+    test->next = *at;
+    *at = test;
+}
+#define TEST(name) \
+    static void name(void); \
+    __attribute__((constructor)) static void name##_enters(void) { \
+        static Test test = { #name, name, __LINE__, NULL }; \
+        test_enter(&test); \
+    } \
+    static void name(void)
 #endif
+
+static inline int run_tests(void) {
+    for (const Test *t = FIRST_TEST; t; t = t->next) test_run(t->name, t->body);
+    return test_end();
+}
+
+#define COUNT(x) (sizeof x / sizeof *x)
 #define RUN(name) test_run(#name, name)
 #define CHECK(cond) \
     do { if (!(cond)) test_fail(__FILE__, __LINE__, "%s", #cond); } while (0)

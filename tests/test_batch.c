@@ -264,19 +264,5 @@ TEST(half_life_in_tokens_is_constant) {
 }
 
 int main(void) {
-    RUN(good_texts);
-    RUN(bad_texts);
-    RUN(many_stages);
-    RUN(batches_at_their_borders);
-    RUN(linear_is_monotone);
-    RUN(adaptive_only_grows);
-    RUN(adaptive_rounds_its_ends);
-    RUN(norm_test_waits_for_a_window);
-    RUN(only_adaptive_adapts);
-    RUN(tokens_of_steps_add_up);
-    RUN(tokens_of_many_steps);
-    RUN(lr_rules);
-    RUN(beta2_as_published);
-    RUN(half_life_in_tokens_is_constant);
-    return test_end();
+    return run_tests();
 }

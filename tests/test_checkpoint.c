@@ -1326,29 +1326,5 @@ int main(int argc, char **argv) {
     if (argc >= 4 && strcmp(argv[1], "--write") == 0)
         return tool_write(argv[2], argv[3], argc > 4 ? argv[4] : NULL);
     if (argc == 4 && strcmp(argv[1], "--copy") == 0) return tool_copy(argv[2], argv[3]);
-    RUN(names_find_their_tensors);
-    RUN(names_find_their_series);
-    RUN(buckets_cover_the_flat_buffer);
-    RUN(round_trip);
-    RUN(bytes_stay_the_same);
-    RUN(calls_in_order);
-    RUN(workers_round_trip);
-    RUN(model_files_of_llmc);
-    RUN(nobody_holds_a_model_whole);
-    RUN(edits_of_a_checkpoint);
-    RUN(every_cut_of_every_file_is_refused);
-    RUN(layouts_of_others);
-    RUN(weights_in_shards);
-    RUN(places_without_a_checkpoint);
-    RUN(weights_that_are_not_finite_are_named);
-    RUN(stories_of_a_directory);
-    RUN(errors_of_saving);
-    RUN(a_directory_that_is_replaced);
-    RUN(files_of_others_stay);
-    RUN(files_that_may_not_grow);
-    RUN(synced_before_it_is_named);
-    RUN(kill_at_every_system_call);
-    RUN(kill_where_there_are_no_links);
-    RUN(refuse_every_system_call);
-    return test_end();
+    return run_tests();
 }

@@ -340,17 +340,5 @@ TEST(a_hash_sees_every_bit) {
 }
 
 int main(void) {
-    RUN(slices_cover_a_buffer_once);
-    RUN(tree_sum_follows_its_definition);
-    RUN(tree_sum_may_write_over_a_term);
-    RUN(sums_of_sums_have_the_bits_of_the_sum);
-    RUN(tree_levels_count_in_binary);
-    RUN(bf16_rounds_to_nearest_ties_to_even);
-    RUN(bf16_keeps_a_nan_a_nan);
-    RUN(each_launcher_is_understood);
-    RUN(nobody_is_taken_for_a_launcher);
-    RUN(one_rank_talks_to_itself);
-    RUN(a_program_without_mpi_is_no_rank);
-    RUN(a_hash_sees_every_bit);
-    return test_end();
+    return run_tests();
 }

@@ -649,25 +649,5 @@ TEST(samples_are_announced_before_they_are_read) {
 }
 
 int main(void) {
-    RUN(permutation_is_one);
-    RUN(permutation_stays_as_it_is);
-    RUN(permutation_looks_random);
-    RUN(epochs_and_seeds_differ);
-    RUN(windows_in_file_order);
-    RUN(any_split_is_the_same_batch);
-    RUN(rank_blocks_tile_a_step);
-    RUN(shards_are_sorted_by_bytes);
-    RUN(damaged_headers);
-    RUN(foreign_files_are_named);
-    RUN(paths_that_are_no_shards);
-    RUN(shards_that_disagree);
-    RUN(shards_shorter_than_a_window);
-    RUN(token_outside_the_vocabulary);
-    RUN(token_outside_in_large_shards);
-    RUN(token_changed_while_in_use);
-    RUN(offsets_are_64_bit);
-    RUN(names_hold_whole_words);
-    RUN(hashes_tell_data_apart);
-    RUN(samples_are_announced_before_they_are_read);
-    return test_end();
+    return run_tests();
 }

@@ -226,9 +226,5 @@ TEST(floor_damaged_sidecars) {
 }
 
 int main(void) {
-    RUN(floor_whole_documents_in_every_window);
-    RUN(floor_of_all_documents);
-    RUN(floor_is_unknown);
-    RUN(floor_damaged_sidecars);
-    return test_end();
+    return run_tests();
 }

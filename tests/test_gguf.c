@@ -424,11 +424,5 @@ TEST(halves) {
 }
 
 int main(void) {
-    RUN(reads_what_others_write);
-    RUN(refuses_every_cut);
-    RUN(refuses_wrong_fields);
-    RUN(writes_what_it_reads);
-    RUN(reads_tokenizers_alone_and_refuses_others);
-    RUN(halves);
-    return test_end();
+    return run_tests();
 }

@@ -233,10 +233,5 @@ TEST(ranks_that_leave_are_not_reported) {
 
 int main(void) {
     alarm(60);                     // rather than wait for a rank that never watches
-    RUN(ranks_meet_and_share);
-    RUN(ranks_that_do_not_meet_are_named);
-    RUN(a_rank_that_dies_is_named);
-    RUN(a_rank_that_falls_silent_is_named);
-    RUN(ranks_that_leave_are_not_reported);
-    return test_end();
+    return run_tests();
 }

@@ -253,13 +253,5 @@ static int print_losses(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "--losses") == 0) return print_losses(argc - 1, argv + 1);
-    RUN(hellaswag_reads_lines);
-    RUN(hellaswag_encodes_context_and_ending_apart);
-    RUN(hellaswag_refuses);
-    RUN(hellaswag_errors_name_the_file);
-    RUN(hellaswag_rows_are_padded);
-    RUN(hellaswag_rows_that_are_too_long_lose_their_beginning);
-    RUN(hellaswag_keeps_the_losses_of_endings_alone);
-    RUN(hellaswag_answers);
-    return test_end();
+    return run_tests();
 }

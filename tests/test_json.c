@@ -212,14 +212,5 @@ TEST(shown_text_is_one_line) {
 }
 
 int main(void) {
-    RUN(tree);
-    RUN(strings);
-    RUN(refusals);
-    RUN(depth);
-    RUN(every_cut_is_refused);
-    RUN(many_keys);
-    RUN(getters);
-    RUN(written_strings_read_back);
-    RUN(shown_text_is_one_line);
-    return test_end();
+    return run_tests();
 }

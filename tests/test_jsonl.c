@@ -135,11 +135,5 @@ TEST(lines_of_every_length) {
 }
 
 int main(void) {
-    RUN(documents_in_their_order);
-    RUN(bytes_of_a_document);
-    RUN(errors_name_the_line);
-    RUN(lines_of_others);
-    RUN(memory_is_bounded);
-    RUN(lines_of_every_length);
-    return test_end();
+    return run_tests();
 }

@@ -116,8 +116,5 @@ TEST(refuses_bad_headers) {
 }
 
 int main(void) {
-    RUN(reads_both_versions);
-    RUN(refuses_every_cut);
-    RUN(refuses_bad_headers);
-    return test_end();
+    return run_tests();
 }

@@ -278,17 +278,5 @@ TEST(durations_and_counts) {
 }
 
 int main(void) {
-    RUN(a_line_as_written);
-    RUN(escapes);
-    RUN(a_long_text);
-    RUN(nine_digits_bring_a_float_back);
-    RUN(a_full_disk_is_told);
-    RUN(what_cannot_be_opened_is_told);
-    RUN(appending_cuts_a_torn_line);
-    RUN(a_file_that_is_no_log);
-    RUN(a_log_belongs_to_one_run);
-    RUN(a_log_that_is_emptied_has_no_hole);
-    RUN(a_log_that_is_off_takes_everything);
-    RUN(durations_and_counts);
-    return test_end();
+    return run_tests();
 }

@@ -795,21 +795,5 @@ TEST(noise_is_that_of_single_gradients) {
 }
 
 int main(void) {
-    RUN(pytorch_agrees);
-    RUN(any_micro_batch_makes_the_same_update);
-    RUN(any_thread_count_gives_the_same_bits);
-    RUN(a_step_allocates_nothing);
-    RUN(a_model_takes_what_is_counted);
-    RUN(parameters_take_four_bytes_each);
-    RUN(initialisation_is_gpt2s);
-    RUN(cached_rows_equal_a_full_pass);
-    RUN(sampling_follows_the_probabilities);
-    RUN(greedy_takes_the_likeliest);
-    RUN(a_seed_names_one_text);
-    RUN(a_gradient_that_is_not_finite_is_skipped);
-    RUN(a_half_life_in_tokens_is_kept_by_any_batches);
-    RUN(the_first_step_of_sgd);
-    RUN(averaged_weights_count_tokens);
-    RUN(noise_is_that_of_single_gradients);
-    return test_end();
+    return run_tests();
 }

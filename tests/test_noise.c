@@ -255,15 +255,5 @@ TEST(groups_of_three_digits) {
 }
 
 int main(void) {
-    RUN(g2_and_s_are_unbiased);
-    RUN(exact_where_norms_are_exact);
-    RUN(average_of_the_same_is_the_same);
-    RUN(averages_first_ratio_then);
-    RUN(average_follows);
-    RUN(clamped_after_the_average_alone);
-    RUN(norm_test_settles_at_the_noise_scale);
-    RUN(norm_test_scales_with_eta);
-    RUN(verdicts);
-    RUN(groups_of_three_digits);
-    return test_end();
+    return run_tests();
 }

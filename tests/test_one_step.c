@@ -151,9 +151,5 @@ TEST(measured_falls) {
 }
 
 int main(void) {
-    RUN(hessian_vector_product);
-    RUN(prediction_without_a_fit);
-    RUN(prediction_of_cut_sequences);
-    RUN(measured_falls);
-    return test_end();
+    return run_tests();
 }

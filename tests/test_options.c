@@ -6,7 +6,6 @@
 #include "../dev/train/options.h"
 #include "test.h"
 
-#define COUNT(x) (sizeof x / sizeof *x)
 typedef struct { const char *words, *want; } Row;
 typedef struct { char text[600]; char *argv[40]; int argc; } Line;
 
@@ -534,17 +533,5 @@ TEST(batch_and_rate) {
 }
 
 int main(void) {
-    RUN(small_command_lines);
-    RUN(one_line_whatever_is_given);
-    RUN(positional_arguments);
-    RUN(numbers);
-    RUN(help_as_printed);
-    RUN(each_row);
-    RUN(help_names_every_flag);
-    RUN(slips);
-    RUN(flags_of_other_programs);
-    RUN(rules_between_flags);
-    RUN(a_resumed_run);
-    RUN(batch_and_rate);
-    return test_end();
+    return run_tests();
 }

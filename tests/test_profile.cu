@@ -230,17 +230,8 @@ TEST(tensor_core_operands) {
 int main(void) {
     if (cudaMalloc(&from, 1 << 20) != cudaSuccess || cudaMalloc(&to, 1 << 20) != cudaSuccess)
         return 1;
-    RUN(copy);
-    RUN(float4_copy);
-    RUN(strided);
-    RUN(misaligned);
-    RUN(broadcast);
-    RUN(transpose);
-    RUN(packs_in_shared_memory);
-    RUN(reduction);
-    RUN(divergent_branch);
-    RUN(tensor_core_operands);
+    int failed = run_tests();
     cudaFree(from);
     cudaFree(to);
-    return test_end();
+    return failed;
 }

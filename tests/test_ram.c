@@ -58,7 +58,5 @@ TEST(memory_of_this_machine) {
 }
 
 int main(void) {
-    RUN(limits_of_control_groups);
-    RUN(memory_of_this_machine);
-    return test_end();
+    return run_tests();
 }

@@ -189,10 +189,5 @@ TEST(writes_reads_back_and_refuses_every_cut) {
 }
 
 int main(void) {
-    RUN(reads_a_file);
-    RUN(refusals);
-    RUN(foreign_files);
-    RUN(halves);
-    RUN(writes_reads_back_and_refuses_every_cut);
-    return test_end();
+    return run_tests();
 }

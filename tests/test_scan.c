@@ -70,7 +70,5 @@ TEST(odd_bytes) {
 }
 
 int main(void) {
-    RUN(documents_between_separators);
-    RUN(odd_bytes);
-    return test_end();
+    return run_tests();
 }

@@ -139,14 +139,5 @@ TEST(progress) {
 }
 
 int main(void) {
-    RUN(warmup_is_linear_and_ends_at_lr);
-    RUN(values_by_hand);
-    RUN(horizon_is_reached_exactly_and_kept);
-    RUN(continuous_and_monotone);
-    RUN(odd_lengths);
-    RUN(periods_in_updates);
-    RUN(periods_in_tokens);
-    RUN(run_ends);
-    RUN(progress);
-    return test_end();
+    return run_tests();
 }

@@ -321,12 +321,5 @@ TEST(same_seed_same_tales) {
 }
 
 int main(void) {
-    RUN(small_grammar);
-    RUN(alternatives_begin_differently);
-    RUN(what_is_written_reads_back);
-    RUN(damage_is_refused);
-    RUN(small_buffers_are_refused);
-    RUN(spelling);
-    RUN(same_seed_same_tales);
-    return test_end();
+    return run_tests();
 }

@@ -7,7 +7,6 @@
 #include "../dev/data/tokenizer.h"
 #include "test.h"
 
-#define COUNT(x) (sizeof x / sizeof *x)
 
 static WordCounts counts_of(const char *text, size_t n) {
     WordCounts counts = { NULL, 0, 0, NULL, 0, 0, NULL, 0 };
@@ -423,18 +422,5 @@ TEST(gpt2s_vocabulary) {
 }
 
 int main(void) {
-    RUN(byte_level);
-    RUN(words_are_gpt2s);
-    RUN(classes_are_unicodes);
-    RUN(cuts_change_nothing);
-    RUN(all_ways_to_encode_agree);
-    RUN(training_by_hand);
-    RUN(tokenizer_json_is_checked);
-    RUN(other_models_are_refused);
-    RUN(unreachable_tokens);
-    RUN(ranks_are_checked);
-    RUN(foreign_files_are_named);
-    RUN(files_by_name);
-    RUN(gpt2s_vocabulary);
-    return test_end();
+    return run_tests();
 }

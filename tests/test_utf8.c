@@ -132,10 +132,5 @@ TEST(printer_spares_the_terminal) {
 }
 
 int main(void) {
-    RUN(utf8_every_character);
-    RUN(utf8_what_is_no_character);
-    RUN(printer_mends_what_is_no_character);
-    RUN(printer_holds_nothing_whole_back);
-    RUN(printer_spares_the_terminal);
-    return test_end();
+    return run_tests();
 }

@@ -343,12 +343,5 @@ TEST(shares_make_up_the_model) {
 }
 
 int main(void) {
-    RUN(chunks_cover_every_parameter_once);
-    RUN(buckets_in_use_have_slots_of_their_own);
-    RUN(memory_follows_the_formula);
-    RUN(what_is_placed_is_kept);
-    RUN(exact_sums_follow_the_tree);
-    RUN(a_signal_waits_for_the_end_of_a_round);
-    RUN(shares_make_up_the_model);
-    return test_end();
+    return run_tests();
 }
