@@ -1,0 +1,52 @@
+// Files of a test: a folder of its own, and what lies in it. What the disk refuses ends the program.
+#pragma once
+#include "../dev/files/file.h"
+
+// A folder in `where`; NULL: where temporary files are.
+static inline Path folder_make(const char *where) {
+    const char *tmp = where ? where : getenv("TMPDIR");
+    Path d;
+    snprintf(d.text, sizeof d.text, "%.100s/batchwise.XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (!mkdtemp(d.text)) die("%s: %s", d.text, strerror(errno));
+    return d;
+}
+
+static inline void folder_remove(const Path *d) {
+    Error err;
+    if (!path_remove(d->text, &err)) die("%s", err.text);
+}
+
+static inline Path in(const char *dir, const char *name) {
+    Path p;
+    Error err;
+    if (!path_join(&p, dir, name, &err)) die("%s", err.text);
+    return p;
+}
+
+// Writes a file of n bytes in place of what is there.
+static inline void put(const char *dir, const char *name, const void *bytes, size_t n) {
+    Path path = in(dir, name);
+    FILE *f = fopen(path.text, "wb");
+    if (!f || fwrite(bytes, 1, n, f) != n || fclose(f) != 0)
+        die("%s: %s", path.text, strerror(errno));
+}
+
+static inline void put_text(const char *dir, const char *name, const char *text) {
+    put(dir, name, text, strlen(text));
+}
+
+// A file in memory, with a NUL behind it; the caller frees the bytes.
+typedef struct { char *bytes; size_t n; } Content;
+
+static inline Content slurp(const char *dir, const char *name) {
+    Path path = in(dir, name);
+    FILE *f = fopen(path.text, "rb");
+    if (!f || fseek(f, 0, SEEK_END) != 0) die("%s: %s", path.text, strerror(errno));
+    Content c = { NULL, (size_t)ftell(f) };
+    c.bytes = (char *)alloc_or_die(c.n + 1, "a file");
+    rewind(f);
+    if (fread(c.bytes, 1, c.n, f) != c.n) die("%s: cannot be read", path.text);
+    c.bytes[c.n] = '\0';
+    fclose(f);
+    return c;
+}
