@@ -4,59 +4,41 @@
 
 // ---- reading ----
 
-static BatchSchedule read_schedule(const char *text) {
+// For updates of `batch` tokens in whole `unit`s, as the trainer settles it.
+static BatchSchedule schedule(const char *text, uint64_t batch, uint64_t unit) {
     BatchSchedule s;
     Error err;
     err.text[0] = '\0';
     CHECK_MSG(batch_schedule_parse(&s, text, &err), "'%s': %s", text, err.text);
-    return s;
-}
-
-// The same, for updates of `batch` tokens in whole `unit`s, as the trainer settles it.
-static BatchSchedule schedule(const char *text, uint64_t batch, uint64_t unit) {
-    BatchSchedule s = read_schedule(text);
     s.batch = batch;
     s.unit = unit;
     return s;
 }
 
 TEST(good_texts) {
-    BatchSchedule s = read_schedule("constant");
-    CHECK(s.rule == BATCH_CONSTANT);
-    s = read_schedule("linear:32768,4e9");
+    BatchSchedule s = schedule("linear:32768,4e9", 64, 1);
     CHECK(s.rule == BATCH_LINEAR && s.first == 32768 && s.over == 4000000000u);
-    s = read_schedule("stages:1000=64");
-    CHECK(s.rule == BATCH_STAGES && s.n_stages == 1);
-    CHECK(s.stages[0].tokens == 1000 && s.stages[0].batch == 64);
-    s = read_schedule("stages:0=32,1000=64,1e6=4096");
-    CHECK(s.n_stages == 3 && s.stages[0].tokens == 0 && s.stages[0].batch == 32);
-    CHECK(s.stages[2].tokens == 1000000 && s.stages[2].batch == 4096);
-    s = read_schedule("stages:1000=64,2000=32");                        // it may shrink
-    CHECK(s.n_stages == 2 && s.stages[1].batch == 32);
-    s = read_schedule("adaptive:0.25,512,16384");
-    CHECK(s.rule == BATCH_ADAPTIVE && s.eta == 0.25 && s.min == 512 && s.max == 16384);
-    s = read_schedule("adaptive:1.5,512,512");
-    CHECK(s.eta == 1.5 && s.min == s.max);
+    s = schedule("stages:0=32,1000=64,1e6=16", 64, 1);                  // it may shrink
+    CHECK(s.rule == BATCH_STAGES && s.n_stages == 3);
+    CHECK(s.stages[0].tokens == 0 && s.stages[0].batch == 32);
+    CHECK(s.stages[2].tokens == 1000000 && s.stages[2].batch == 16);
+    s = schedule("adaptive:1.5,512,512", 64, 1);
+    CHECK(s.rule == BATCH_ADAPTIVE && s.eta == 1.5 && s.min == 512 && s.max == 512);
 }
 
 TEST(bad_texts) {
     static const struct { const char *text, *expected; } cases[] = {
         { "", "constant, linear:N0,TOKENS, stages:TOKENS=BATCH,... or adaptive:ETA,MIN,MAX" },
-        { "const", "constant, linear" }, { "Linear:1,2", "constant, linear" },
-        { "constant:64", "expected constant" }, { "linear", "linear:N0,TOKENS" },
-        { "linear:64", "linear:N0,TOKENS" }, { "linear:,64", "linear:N0,TOKENS" },
+        { "constant:64", "expected constant" }, { "linear:64", "linear:N0,TOKENS" },
         { "linear:64,100,5", "linear:N0,TOKENS" }, { "linear:0,100", "at least 1" },
         { "linear:64,0", "at least 1" }, { "linear:1.5,100", "linear:N0,TOKENS" },
-        { "linear:-64,100", "linear:N0,TOKENS" }, { "linear:64,1e16", "linear:N0,TOKENS" },
-        { "linear:64, 100", "linear:N0,TOKENS" }, { "stages:", "stages:TOKENS=BATCH" },
-        { "stages:64", "stages:TOKENS=BATCH" }, { "stages:100=64,", "stages:TOKENS=BATCH" },
-        { "stages:100=0", "stages:TOKENS=BATCH" }, { "stages:100=64,100=128", "rising TOKENS" },
-        { "stages:100=64;200=128", "stages:TOKENS=BATCH" }, { "adaptive:0.5,64", "adaptive:ETA" },
-        { "adaptive:0.5,64,128,256", "adaptive:ETA,MIN,MAX" }, { "adaptive:0,64,128", "ETA above" },
-        { "adaptive:0.5,0,128", "1 <= MIN" }, { "adaptive:0.5,256,128", "MIN <= MAX" },
-        { "adaptive:nan,64,128", "adaptive:ETA" }, { "adaptive:0.5,64.5,128", "adaptive:ETA" },
+        { "linear:64,1e16", "linear:N0,TOKENS" }, { "stages:", "stages:TOKENS=BATCH" },
+        { "stages:100=64,", "stages:TOKENS=BATCH" }, { "stages:100=0", "stages:TOKENS=BATCH" },
+        { "stages:100=64,100=128", "rising TOKENS" }, { "adaptive:0.5,64", "adaptive:ETA" },
+        { "adaptive:0,64,128", "ETA above" }, { "adaptive:0.5,0,128", "1 <= MIN" },
+        { "adaptive:0.5,256,128", "MIN <= MAX" }, { "adaptive:0.5,64.5,128", "adaptive:ETA" },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         BatchSchedule s;
         Error err;
         err.text[0] = '\0';
@@ -90,25 +72,21 @@ TEST(batches_at_their_borders) {
         { "constant", 1024, 256, 0, 1024 }, { "constant", 1024, 256, 1000000000000u, 1024 },
         { "linear:256,100000", 8192, 64, 0, 256 },
         { "linear:256,100000", 8192, 64, 25000, 2240 },         // a quarter of the way
-        { "linear:256,100000", 8192, 64, 50000, 4224 },
         { "linear:256,100000", 8192, 64, 99999, 8192 },         // to the nearest 64
         { "linear:256,100000", 8192, 64, 100000, 8192 },
         { "linear:256,100000", 8192, 64, UINT64_MAX, 8192 },
         { "linear:8192,100000", 256, 64, 0, 8192 },             // and down
         { "linear:8192,100000", 256, 64, 50000, 4224 },
-        { "linear:8192,100000", 256, 64, 100000, 256 },
-        { "stages:1000=512,5000=4096", 128, 64, 0, 128 },
         { "stages:1000=512,5000=4096", 128, 64, 999, 128 },
         { "stages:1000=512,5000=4096", 128, 64, 1000, 512 },
         { "stages:1000=512,5000=4096", 128, 64, 4999, 512 },
         { "stages:1000=512,5000=4096", 128, 64, UINT64_MAX, 4096 },
         { "stages:0=512", 128, 64, 0, 512 },                    // the first may begin at once
-        { "stages:0=1", 40 * UNIT, UNIT, 0, UNIT },             // 1: not none
         { "stages:0=52", 40 * UNIT, UNIT, 0, UNIT },            // nearer to none, but one
         { "stages:0=999", 40 * UNIT, UNIT, 0, 10 * UNIT },      // 999 is nearest to 1050
         { "linear:200,20000", 40 * UNIT, UNIT, 0, 2 * UNIT },   // 200 is nearest to 210
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         BatchSchedule s = schedule(cases[i].text, cases[i].batch, cases[i].unit);
         uint64_t batch = batch_at(&s, cases[i].tokens, 0);
         CHECK_MSG(batch == cases[i].want, "%s at %llu: %llu", cases[i].text,
@@ -118,34 +96,18 @@ TEST(batches_at_their_borders) {
     CHECK(batch_start(&s) == 1024);
 }
 
-// It rises all the way, by a unit at a time when the ramp is long.
-TEST(linear_is_monotone) {
-    BatchSchedule s = schedule("linear:64,1000000", 8192, 64);
-    uint64_t last = batch_at(&s, 0, 0);
-    for (uint64_t tokens = 0; tokens < 1100000; tokens += 100) {
-        uint64_t batch = batch_at(&s, tokens, 0);
-        CHECK(batch >= last && batch - last <= 64);
-        last = batch;
-    }
-    CHECK(last == 8192);
-}
-
 TEST(adaptive_only_grows) {
     static const struct { uint64_t now; double wanted; uint64_t becomes; } cases[] = {
-        { 512, 100.0, 512 },                           // it asks for less
         { 512, 512.0, 512 },
         { 512, 512.001, 768 },                         // rounded up, since less would not do
-        { 512, 768.0, 768 }, { 512, 5000.0, 5120 },
         { 8192, 5000.0, 8192 },                        // never smaller than now
-        { 512, 16383.5, 16384 }, { 512, 1e300, 16384 }, { 512, INFINITY, 16384 },
-        { 16384, 1e6, 16384 },
+        { 512, 16383.5, 16384 }, { 512, INFINITY, 16384 },
         { 32768, 1e6, 32768 },                         // resumed with a smaller maximum
         { 512, NAN, 512 },                             // of a gradient that is not finite
-        { 512, -3.0, 512 }, { 512, -INFINITY, 512 },
     };
     BatchSchedule s = schedule("adaptive:0.5,512,16384", 512, 256);
     CHECK(batch_start(&s) == 512 && batch_at(&s, 12345, 512) == 512 && batch_at(&s, 0, 768) == 768);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         uint64_t batch = batch_adapt(&s, cases[i].now, cases[i].wanted);
         CHECK_MSG(batch == cases[i].becomes, "%d, wanted %g: %d", (int)cases[i].now,
                   cases[i].wanted, (int)batch);
@@ -206,10 +168,10 @@ TEST(only_adaptive_adapts) {
 
 TEST(tokens_of_steps_add_up) {
     static const char *const texts[] = {
-        "constant", "linear:64,100000", "linear:4096,5000", "linear:64,1", "stages:0=128",
-        "stages:1000=512,5000=4096", "stages:100=64,200=128,300=64", "stages:12345=1",
+        "constant", "linear:64,100000", "linear:4096,5000", "stages:1000=512,5000=4096",
+        "stages:100=64,200=128,300=64",
     };
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+    for (size_t i = 0; i < COUNT(texts); i++) {
         BatchSchedule s = schedule(texts[i], 1024, 64);
         uint64_t tokens = 0;
         for (uint64_t steps = 0; steps < 600; steps++) {
@@ -237,9 +199,7 @@ TEST(lr_rules) {
         CHECK(batch_lr(rule, 3e-3, &s, 1024) == 3e-3);           // --lr is for --batch-tokens
     CHECK(batch_lr(BATCH_LR_NONE, 3e-3, &s, 16384) == 3e-3);
     CHECK(fabs(batch_lr(BATCH_LR_SQRT, 3e-3, &s, 4096) / 6e-3 - 1.0) < 1e-15);
-    CHECK(fabs(batch_lr(BATCH_LR_SQRT, 3e-3, &s, 256) / 1.5e-3 - 1.0) < 1e-15);
     CHECK(fabs(batch_lr(BATCH_LR_LINEAR, 3e-3, &s, 4096) / 12e-3 - 1.0) < 1e-15);
-    CHECK(fabs(batch_lr(BATCH_LR_LINEAR, 3e-3, &s, 64) / (3e-3 / 16) - 1.0) < 1e-15);
 }
 
 // 0.95 at 512 sequences is 0.9999 at one (Marek et al. 2025).
@@ -248,19 +208,7 @@ TEST(beta2_as_published) {
     double one = batch_beta2(0.95, &s, 1);
     CHECK_MSG(fabs(one - 0.9999) < 5e-6, "%.7f", one);
     CHECK(batch_beta2(0.95, &s, 512) == 0.95 && batch_beta2(0.0, &s, 64) == 0.0);
-}
-
-// The second moment, left alone, is half of what it was after so many tokens, whatever the batch.
-TEST(half_life_in_tokens_is_constant) {
-    BatchSchedule s = schedule("constant", 1024, 1);
-    double wanted = 1024.0 * log(0.5) / log(0.95);
-    for (uint64_t batch = 1; batch <= 65536; batch *= 4) {
-        double beta2 = batch_beta2(0.95, &s, batch);
-        double tokens = (double)batch * log(0.5) / log(beta2);
-        // 1 - beta2 is 5e-5 at batch 1, so its logarithm has 1e-16 / 5e-5 of rounding
-        CHECK_MSG(fabs(tokens / wanted - 1.0) < 1e-11, "batch %d: %.12g, not %.12g", (int)batch,
-                  tokens, wanted);
-    }
+    CHECK(fabs(batch_beta2(0.95, &s, 1024) - 0.95*0.95) < 1e-15);
 }
 
 int main(void) {

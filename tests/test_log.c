@@ -1,45 +1,19 @@
 // log.jsonl: what is written parses, comes back exactly, and a line that cannot be written is told.
 #include "../dev/base/log.h"
+#include "files.h"
 #include "test.h"
 
-typedef struct { char dir[64], path[96]; } Scratch;
-
-static Scratch scratch_make(void) {
-    Scratch s;
-    const char *tmp = getenv("TMPDIR");
-    if (!tmp || strlen(tmp) > 40) tmp = "/tmp";
-    snprintf(s.dir, sizeof s.dir, "%.40s/batchwise.XXXXXX", tmp);
-    if (!mkdtemp(s.dir)) die("%s: cannot be made", s.dir);
-    snprintf(s.path, sizeof s.path, "%s/log.jsonl", s.dir);
-    return s;
-}
-
-static void scratch_free(const Scratch *s) {
-    unlink(s->path);
-    rmdir(s->dir);
-}
-
-// The whole file, ended by a NUL; the caller frees it.
-static char *contents(const char *path, size_t *n) {
-    char *text = (char *)alloc_or_die(1 << 20, "a test's file");
-    FILE *f = fopen(path, "rb");
-    *n = f ? fread(text, 1, (1 << 20) - 1, f) : 0;
-    if (f) fclose(f);
-    return text;
-}
-
-static void check_contents(const char *path, const char *want) {
-    size_t n;
-    char *text = contents(path, &n);
-    CHECK_MSG(strcmp(text, want) == 0, "got  %s    want %s", text, want);
-    free(text);
+static void check_contents(const Path *dir, const char *want) {
+    Content c = slurp(dir->text, "log.jsonl");
+    CHECK_MSG(strcmp(c.bytes, want) == 0, "got  %s    want %s", c.bytes, want);
+    free(c.bytes);
 }
 
 // One line that holds a single text, n bytes long; the caller compares what stands in the file.
-static void log_one_text(const char *path, const char *text, size_t n) {
+static void log_one_text(const Path *dir, const char *text, size_t n) {
     Log log;
     Error err;
-    CHECK(log_open(&log, path, LOG_ANY, &err) && log_clear(&log, &err));
+    CHECK(log_open(&log, in(dir->text, "log.jsonl").text, LOG_ANY, &err) && log_clear(&log, &err));
     log_begin(&log, "t");
     log_text_n(&log, "x", text, n);
     CHECK(log_end(&log, &err));
@@ -52,10 +26,10 @@ TEST(a_line_as_written) {
     #define LINE "{\"event\":\"step\",\"step\":-9223372036854775808,\"loss\":3.14159265," \
                  "\"lr\":0.0006,\"a\":null,\"b\":null,\"who\":\"a \\\"b\\\"\",\"none\":null," \
                  "\"yes\":true,\"list\":[1,2]}\n"
-    Scratch s = scratch_make();
+    Path d = folder_make(NULL), path = in(d.text, "log.jsonl");
     Log log;
     Error err;
-    CHECK(log_open(&log, s.path, LOG_ANY, &err));
+    CHECK(log_open(&log, path.text, LOG_ANY, &err));
     log_begin(&log, "step");
     log_int(&log, "step", -9223372036854775807ll - 1);
     log_num(&log, "loss", 3.14159265358979);
@@ -66,13 +40,13 @@ TEST(a_line_as_written) {
     log_text(&log, "none", NULL);
     log_bool(&log, "yes", true);
     log_raw(&log, "list", "[1,2]");
-    check_contents(s.path, "");
+    check_contents(&d, "");
     CHECK(log_end(&log, &err));
-    check_contents(s.path, LINE);
+    check_contents(&d, LINE);
     log_begin(&log, "end");
     CHECK(log_end(&log, &err) && log_close(&log, &err));
-    check_contents(s.path, LINE "{\"event\":\"end\"}\n");
-    scratch_free(&s);
+    check_contents(&d, LINE "{\"event\":\"end\"}\n");
+    folder_remove(&d);
 }
 
 TEST(escapes) {
@@ -87,38 +61,37 @@ TEST(escapes) {
         { "\xC3(", 2, "\xEF\xBF\xBD(" },
         { "", 0, "" },
     };
-    Scratch s = scratch_make();
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    Path d = folder_make(NULL);
+    for (size_t i = 0; i < COUNT(cases); i++) {
         char want[128];
-        log_one_text(s.path, cases[i].text, cases[i].n);
+        log_one_text(&d, cases[i].text, cases[i].n);
         snprintf(want, sizeof want, "{\"event\":\"t\",\"x\":\"%s\"}\n", cases[i].want);
-        check_contents(s.path, want);
+        check_contents(&d, want);
     }
-    scratch_free(&s);
+    folder_remove(&d);
 }
 
 // Longer than the line's first buffer, and repaired all along.
 TEST(a_long_text) {
     enum { N = 100000 };
-    Scratch s = scratch_make();
+    Path d = folder_make(NULL);
     char *text = (char *)alloc_or_die(N, "a text");
-    size_t n, wrong = 0, before = strlen("{\"event\":\"t\",\"x\":\"");
+    size_t wrong = 0, before = strlen("{\"event\":\"t\",\"x\":\"");
     memset(text, 0xFF, N);
-    log_one_text(s.path, text, N);
-    char *line = contents(s.path, &n);
-    for (size_t i = 0; i < N; i++) wrong += memcmp(line + before + 3*i, "\xEF\xBF\xBD", 3) != 0;
-    CHECK(wrong == 0 && n == before + 3*N + 3 && strcmp(line + n - 3, "\"}\n") == 0);
-    free(line);
+    log_one_text(&d, text, N);
+    Content c = slurp(d.text, "log.jsonl");
+    for (size_t i = 0; i < N; i++) wrong += memcmp(c.bytes + before + 3*i, "\xEF\xBF\xBD", 3) != 0;
+    CHECK(wrong == 0 && c.n == before + 3*N + 3 && strcmp(c.bytes + c.n - 3, "\"}\n") == 0);
+    free(c.bytes);
     free(text);
-    scratch_free(&s);
+    folder_remove(&d);
 }
 
 // What is logged of a float32 is that float32.
 TEST(nine_digits_bring_a_float_back) {
-    Scratch s = scratch_make();
     Log log;
     Error err;
-    CHECK(log_open(&log, s.path, LOG_ANY, &err));
+    CHECK(log_open(&log, "/dev/null", LOG_ANY, &err));
     uint32_t bits = 1;
     for (int i = 0; i < 20000; i++) {
         bits = bits * 1664525u + 1013904223u;
@@ -132,7 +105,6 @@ TEST(nine_digits_bring_a_float_back) {
         CHECK_MSG(memcmp(&back, &x, sizeof x) == 0, "%s is not %.17g", log.line, (double)x);
     }
     CHECK(log_close(&log, &err));
-    scratch_free(&s);
 }
 
 TEST(a_full_disk_is_told) {
@@ -148,13 +120,13 @@ TEST(a_full_disk_is_told) {
 }
 
 TEST(what_cannot_be_opened_is_told) {
-    Scratch s = scratch_make();
+    Path d = folder_make(NULL), path = in(d.text, "log.jsonl");
     const struct { const char *path, *words; } cases[] = {
         { "/no/such/directory/log.jsonl", "/no/such/directory/log.jsonl" }, { "/", "/" },
-        { s.path, "must be a file" },                    // a pipe: refused without waiting
+        { path.text, "must be a file" },                    // a pipe: refused without waiting
     };
     alarm(10);
-    if (mkfifo(s.path, 0600) != 0) SKIP("needs named pipes");
+    if (mkfifo(path.text, 0600) != 0) SKIP("needs named pipes");
     for (int i = 0; i < 6; i++) {
         Log log;
         Error err;
@@ -162,99 +134,64 @@ TEST(what_cannot_be_opened_is_told) {
         CHECK_MSG(strstr(err.text, cases[i / 2].words) && !strchr(err.text, '\n'), "%s", err.text);
     }
     alarm(0);
-    scratch_free(&s);
+    folder_remove(&d);
 }
 
-static void append_end(const char *path, LogMode mode) {
+static void append_end(const char *path) {
     Log log;
     Error err;
-    CHECK_MSG(log_open(&log, path, mode, &err), "%s", err.text);
+    CHECK_MSG(log_open(&log, path, LOG_OURS, &err), "%s", err.text);
     log_begin(&log, "end");
     CHECK(log_end(&log, &err) && log_close(&log, &err));
 }
 
-static void overwrite_with(const char *path, const char *text) {
-    FILE *f = fopen(path, "wb");
-    if (!f) die("%s: cannot be written", path);
-    fputs(text, f);
-    fclose(f);
-}
-
 TEST(appending_cuts_a_torn_line) {
-    Scratch s = scratch_make();
-    append_end(s.path, LOG_OURS);                  // no file yet
-    check_contents(s.path, "{\"event\":\"end\"}\n");
-    append_end(s.path, LOG_OURS);
-    check_contents(s.path, "{\"event\":\"end\"}\n{\"event\":\"end\"}\n");
-    overwrite_with(s.path, "{\"event\":\"step\"}\n{\"event\":\"st");
-    append_end(s.path, LOG_OURS);
-    check_contents(s.path, "{\"event\":\"step\"}\n{\"event\":\"end\"}\n");
-    overwrite_with(s.path, "{\"ev");
-    append_end(s.path, LOG_OURS);
-    check_contents(s.path, "{\"event\":\"end\"}\n");
-    scratch_free(&s);
+    Path d = folder_make(NULL), path = in(d.text, "log.jsonl");
+    append_end(path.text);                               // no file yet
+    check_contents(&d, "{\"event\":\"end\"}\n");
+    put_text(d.text, "log.jsonl", "{\"event\":\"step\"}\n{\"event\":\"st");
+    append_end(path.text);
+    check_contents(&d, "{\"event\":\"step\"}\n{\"event\":\"end\"}\n");
+    put_text(d.text, "log.jsonl", "{\"ev");
+    append_end(path.text);
+    check_contents(&d, "{\"event\":\"end\"}\n");
+    folder_remove(&d);
 }
 
 // A file that is no log is refused, and has the same bytes afterwards.
 TEST(a_file_that_is_no_log) {
     static const char *const files[] = {
-        "my notes\n", "{\"name\":\"a package\"}\n", "\n", "{\"events\":1}\n", "x",
+        "my notes\n", "{\"name\":\"a package\"}\n", "{\"events\":1}\n", "x",
     };
-    Scratch s = scratch_make();
+    Path d = folder_make(NULL), path = in(d.text, "log.jsonl");
     Log log;
     Error err;
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        overwrite_with(s.path, files[i]);
-        CHECK(!log_open(&log, s.path, LOG_OURS, &err));
-        CHECK_MSG(strstr(err.text, s.path) && strstr(err.text, "--overwrite"), "%s", err.text);
-        check_contents(s.path, files[i]);
-        CHECK(log_open(&log, s.path, LOG_ANY, &err));
-        check_contents(s.path, files[i]);                // until log_clear
+        put_text(d.text, "log.jsonl", files[i]);
+        CHECK(!log_open(&log, path.text, LOG_OURS, &err));
+        CHECK_MSG(strstr(err.text, path.text) && strstr(err.text, "--overwrite"), "%s", err.text);
+        check_contents(&d, files[i]);
+        CHECK(log_open(&log, path.text, LOG_ANY, &err));
+        check_contents(&d, files[i]);                // until log_clear
         CHECK(log_clear(&log, &err) && log_close(&log, &err));
-        check_contents(s.path, "");
+        check_contents(&d, "");
     }
-    scratch_free(&s);
+    folder_remove(&d);
 }
 
 TEST(a_log_belongs_to_one_run) {
-    Scratch s = scratch_make();
+    Path d = folder_make(NULL), path = in(d.text, "log.jsonl");
     Log log, second;
     Error err;
-    CHECK(log_open(&log, s.path, LOG_OURS, &err));
-    CHECK(!log_open(&second, s.path, LOG_OURS, &err) && strstr(err.text, "another run"));
-    CHECK(!log_open(&second, s.path, LOG_ANY, &err) && strstr(err.text, "another run"));
+    CHECK(log_open(&log, path.text, LOG_OURS, &err));
+    CHECK(!log_open(&second, path.text, LOG_OURS, &err) && strstr(err.text, "another run"));
+    CHECK(!log_open(&second, path.text, LOG_ANY, &err) && strstr(err.text, "another run"));
     CHECK(log_close(&log, &err));
-    append_end(s.path, LOG_OURS);
+    append_end(path.text);
     CHECK(log_open(&log, "/dev/null", LOG_OURS, &err));  // any number of runs may log to a device
-    CHECK(log_open(&second, "/dev/null", LOG_ANY, &err) && log_clear(&second, &err));
+    CHECK(log_open(&second, "/dev/null", LOG_ANY, &err));
     CHECK(log_close(&log, &err) && log_close(&second, &err));
-    scratch_free(&s);
-}
-
-// Whoever empties the log while it is written finds no hole of zero bytes in it.
-TEST(a_log_that_is_emptied_has_no_hole) {
-    Scratch s = scratch_make();
-    Log log;
-    Error err;
-    CHECK(log_open(&log, s.path, LOG_OURS, &err));
-    for (int i = 0; i < 2; i++) {
-        log_begin(&log, "step");
-        CHECK(log_end(&log, &err) && truncate(s.path, 0) == 0);
-    }
-    log_begin(&log, "end");
-    CHECK(log_end(&log, &err) && log_close(&log, &err));
-    check_contents(s.path, "{\"event\":\"end\"}\n");
-    scratch_free(&s);
-}
-
-TEST(a_log_that_is_off_takes_everything) {
-    Log log;
-    Error err;
-    log_off(&log);
-    log_begin(&log, "step");
-    log_num(&log, "x", 1.0);
-    log_text(&log, "y", "z");
-    CHECK(log_end(&log, &err) && log_close(&log, &err));
+    folder_remove(&d);
 }
 
 TEST(durations_and_counts) {
@@ -268,7 +205,7 @@ TEST(durations_and_counts) {
         { 999500, NULL, "1.00M" },
         { 1.24e8, NULL, "124M" }, { 9.81e9, NULL, "9.81B" }, { 1.5e16, NULL, "15000T" },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         Shown duration = duration_text(cases[i].n), count = count_text(cases[i].n);
         CHECK_MSG(!cases[i].duration || strcmp(duration.text, cases[i].duration) == 0,
                   "%g s is %s, not %s", cases[i].n, duration.text, cases[i].duration);
