@@ -1,4 +1,4 @@
-// Files of a test: a folder of its own, and what lies in it. What the disk refuses ends the program.
+// Files of a test: a folder of its own, and what lies in it. If the disk refuses, the program ends.
 #pragma once
 #include "../dev/files/file.h"
 

@@ -4,7 +4,9 @@
 #include "../dev/data/tokenizer.h"
 #include "../dev/files/gguf_gpt2.h"
 #include "../dev/base/rng.h"
+#include "files.h"
 #include "test.h"
+#include "tokenizers.h"
 
 // ---- files built by hand ----
 
@@ -220,14 +222,11 @@ TEST(refuses_wrong_fields) {
         { "GGUF", 0, 4, 1, "version 1; expected 2 or 3" },
         { "GGUF", 4, 8, 27, "bytes after the last tensor" },
         { "GGUF", 12, 8, 9, "\"tokenizer.ggml.tokens\" must list" },
-        { "general.architecture", -20, 1, 'X', "\"general.architecture\" must be \"gpt2\"" },
         { "general.architecture", 12, 4, 0x6A747067, "must be \"gpt2\"; nothing else" },
-        { "general.odd", 0, 4, 13, "pair 2 of 10" },                     // an unknown type
         { "general.odd", 8, 8, UINT64_MAX / 4 + 2, "pair 2 of 10" },     // times 4 wraps to 4
         { "block_count", 0, 4, 5, "\"gpt2.block_count\" must be a whole number (u32) from 1" },
         { "block_count", 4, 4, 0, "from 1 to 16384" },
         { "block_count", 4, 4, 1, "tensor \"blk.1.attn_norm.weight\" is not part of this GPT-2" },
-        { "block_count", 4, 4, 3, "tensor \"blk.2.attn_norm.weight\" is missing" },
         { "context_length", 4, 4, 6, "tensor \"position_embd.weight\" is (4,7), but the sizes need "
           "(4,6)" },
         { "head_count", 4, 4, 3, "3 heads do not divide 4 channels" },
@@ -235,25 +234,18 @@ TEST(refuses_wrong_fields) {
         { "feed_forward_length", 4, 4, 15, "is 15, not 4 * 4 channels" },
         { "layer_norm_epsilon", 4, 4, epsilon_bits, "layer_norm_epsilon\" must be 1e-5" },
         { "tokenizer.ggml.tokens", 4, 4, 9, "pair 10 of 10" },
-        { "token_embd.weight", 0, 4, 5, "tensor 1 of 28" },              // sizes
         { "token_embd.weight", 0, 4, 1, "tensor \"token_embd.weight\" is (4,1)" },
         { "token_embd.weight", 12, 8, 6, "is (4,6), but the sizes need (4,5)" },
         { "token_embd.weight", 20, 4, 2, "has ggml's type 2; expected 0 (F32), 1 (F16) or 30" },
-        { "token_embd.weight", 24, 8, 32, "is at byte 32 of the data; expected 0" },
-        { "blk.1.attn_norm.weight", -22, 4, 0x2E6B6C62, "bytes after" },
         { "blk.1.attn_norm.weight", -18, 1, '0', "two tensors are called \"blk.0.attn_norm" },
-        { "blk.1.attn_norm.weight", -18, 1, '9', "\"blk.9.attn_norm.weight\" is not part of" },
-        { "blk.1.attn_norm.weight", -1, 1, '\n', "\"blk.1.attn_norm.weigh?\" is not part of" },
         { "blk.1.attn_norm.weight", -30, 8, 64, "truncated or damaged" },        // its length
         { "token_embd.weight", 20, 4, 1, "position_embd.weight\" is at byte 96" },   // F16: shorter
-        { "output_norm.weight", 16, 8, 0, "is at byte 0 of the data; expected" },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         Image m = image_make(&SMALL, (Form){ FLOAT_32, 0, false, HEAD_TIED });
         Error err;
         memcpy(after(&m, cases[i].text) + cases[i].at, &cases[i].value, cases[i].bytes);
         if (strcmp(cases[i].error, "not a GGUF file") == 0) m.bytes[0] = 'g';
-        if (strcmp(cases[i].error, "bytes after") == 0) m.n += 40;
         CHECK_MSG(strstr(error_of(m.bytes, m.n, &err), cases[i].error),
                   "case %zu: %s; expected: %s", i, err.text, cases[i].error);
         CHECK_MSG(!strpbrk(err.text, "\n\r\033"), "case %zu: not one line", i);
@@ -296,16 +288,6 @@ static bool write_file(const char *path, const Config *c, FloatType type, const 
     return fd >= 0 && file_close(fd, path, err) && put;
 }
 
-static void same_tokenizer(const Tokenizer *a, const Tokenizer *b) {
-    CHECK_MSG(a->vocab_size == b->vocab_size && a->eot == b->eot && a->n_merges == b->n_merges,
-              "%d tokens and %d merges, not %d and %d", b->vocab_size, b->n_merges, a->vocab_size,
-              a->n_merges);
-    CHECK(memcmp(a->kind, b->kind, (size_t)a->vocab_size) == 0);
-    CHECK(memcmp(a->start, b->start, ((size_t)a->vocab_size + 1) * sizeof *a->start) == 0);
-    CHECK(memcmp(a->text, b->text, a->start[a->vocab_size]) == 0);
-    CHECK(memcmp(a->merges, b->merges, (size_t)a->n_merges * sizeof *a->merges) == 0);
-}
-
 static const char merging[] =
     "{\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"added_tokens\":["
     "{\"id\":256,\"content\":\"<|endoftext|>\"},{\"id\":257,\"content\":\"<pad \\n>\"}],"
@@ -333,10 +315,7 @@ static void merging_tokenizer(Tokenizer *t) {
 }
 
 TEST(writes_what_it_reads) {
-    char path[] = "/tmp/test_gguf.XXXXXX";
-    int fd = mkstemp(path);
-    if (fd < 0) SKIP("needs to write in /tmp");
-    close(fd);
+    Path d = folder_make(NULL), path = in(d.text, "m.gguf");
     for (int i = 0; i < 4; i++) {
         Tokenizer t, again;
         GgufModel g;
@@ -345,8 +324,8 @@ TEST(writes_what_it_reads) {
         if (i < 2) tokenizer_bytes(&t);
         else merging_tokenizer(&t);
         Config c = { 2, 3, 33, t.vocab_size + (i % 2 ? 7 : 0), 5, 0 };   // 7: rows without a token
-        CHECK_MSG(write_file(path, &c, i % 2 ? FLOAT_16 : FLOAT_32, &t, &err), "%s", err.text);
-        bool good = file_map(&file, path, &err) && gguf_model(&g, file.bytes, file.n, &err);
+        CHECK_MSG(write_file(path.text, &c, i % 2 ? FLOAT_16 : FLOAT_32, &t, &err), "%s", err.text);
+        bool good = file_map(&file, path.text, &err) && gguf_model(&g, file.bytes, file.n, &err);
         CHECK_MSG(good, "%s", err.text);
         if (!good) continue;
         check_values(&g, &c);
@@ -359,13 +338,13 @@ TEST(writes_what_it_reads) {
         CHECK(file.n % 32 == 0);
         gguf_model_free(&g);
         file_unmap(&file);
-        good = tokenizer_load(&again, path, &err);
+        good = tokenizer_load(&again, path.text, &err);
         CHECK_MSG(good, "%s", err.text);
-        if (good) same_tokenizer(&t, &again);
+        CHECK(!good || same_tokenizer(&t, &again));
         if (good) tokenizer_free(&again);
         tokenizer_free(&t);
     }
-    unlink(path);
+    folder_remove(&d);
 }
 
 // A file of pairs alone, as llama.cpp's own vocabularies are.
@@ -376,13 +355,11 @@ TEST(reads_tokenizers_alone_and_refuses_others) {
         { "tokenizer.ggml.pre", 12, 1, "q", "\"tokenizer.ggml.pre\" must be \"gpt-2\"" },
         { "tokenizer.ggml.token_type", -1, 1, "s", "needs lists of tokens" },
         { "tokenizer.ggml.tokens", 24, 2, "\xC7\x80", "token 0 is not in GPT-2's alphabet" },
-        { "tokenizer.ggml.tokens", 24, 2, "\xC4\x81", "token 1 appears twice" },
         { "tokenizer.ggml.merges", 24, 3, "x b", "merge 1: its result is not in the vocabulary" },
-        { "tokenizer.ggml.merges", 24, 3, "a.b", "merge 1: expected two tokens and a space" },
         { "<|endoftext|>", -13, 1, "x", "no <|endoftext|> among the tokens" },
         { "one type alone", 0, 0, "", "needs lists of tokens" },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         Tokenizer t, again;
         GgufHeader h;
         Error err = { "" };
@@ -400,7 +377,7 @@ TEST(reads_tokenizers_alone_and_refuses_others) {
         bool good = tokenizer_parse(&again, h.text, h.n, "", &err);
         CHECK_MSG(good == (i == 0) && strstr(err.text, cases[i].error), "%s; expected: %s",
                   err.text, cases[i].error);
-        if (good) same_tokenizer(&t, &again);
+        CHECK(!good || same_tokenizer(&t, &again));
         if (good) tokenizer_free(&again);
         free(h.text);
         tokenizer_free(&t);

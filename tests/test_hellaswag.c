@@ -8,6 +8,7 @@
 #include "../train_gpt2.c"
 #undef main
 #include "test.h"
+#include "tokenizers.h"
 
 // ---- reading ----
 
@@ -19,16 +20,11 @@ static Tokenizer byte_tokenizer(void) {
 
 // Bytes, and three tokens more: " h" 256, "he" 257, " he" 258; end of text follows.
 static Tokenizer bpe_tokenizer(void) {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    static const char more[] = "IGg= 256\naGU= 257\nIGhl 258\n";
-    char text[256*10 + sizeof more];
-    size_t n = 0;
+    char *text = ranks_with("IGg= 256\naGU= 257\nIGhl 258\n");
     Tokenizer t;
     Error err;
-    for (int b = 0; b < 256; b++)
-        n += (size_t)sprintf(text + n, "%c%c== %d\n", digits[b >> 2], digits[b << 4 & 63], b);
-    n += (size_t)sprintf(text + n, "%s", more);
-    if (!tokenizer_parse(&t, text, n, "none", &err)) die("%s", err.text);
+    if (!tokenizer_parse(&t, text, strlen(text), "none", &err)) die("%s", err.text);
+    free(text);
     return t;
 }
 
@@ -99,22 +95,19 @@ TEST(hellaswag_refuses) {
         { "\n \r\n\n", "there is no example" },
         { " <!DOCTYPE html>\n<html>", "not JSON lines but a web page" },
         { GOOD "He sat.\n" GOOD, "line 2: byte 0: expected a value, found 'H'" },
-        { GOOD "\n\n" "{\"ctx\": \"c\"", "line 4: byte 11: the text ends" },
         { GOOD "[1]\n", "line 2: a list, not an object" },
         { "{\"endings\":[\"1\",\"2\",\"3\",\"4\"],\"label\":0}", "line 1: \"ctx\" is missing" },
         { ENDED("\"1234\""), "\"endings\" must be a list" },
         { ENDED("[\"1\",\"2\",\"3\"]"), "3 endings, not 4" },
-        { ENDED("[\"1\",\"2\",\"3\",\"4\",\"5\"]"), "5 endings, not 4" },
         { ENDED("[\"1\",2,\"3\",\"4\"]"), "an ending is a number, not a string" },
         { GOOD LINE("c", "1", "2", "", "4", "0"), "line 2: byte 57: an ending has no tokens" },
         { LINE("", "1", "2", "3", "4", "0"), "\"ctx\" is empty" },
         { "{\"ctx\":\"c\",\"endings\":[\"1\",\"2\",\"3\",\"4\"]}", "line 1: it has no label" },
         { LABELLED("\"\""), "it has no label" }, { LABELLED("4"), "\"label\" is 4; 0, 1, 2 or 3" },
-        { LABELLED("-1"), "\"label\" is -1;" }, { LABELLED("1.0"), "\"label\" is 1.0;" },
-        { LABELLED("\"1 \""), "\"label\" is 1 ;" }, { LABELLED("[0]"), "\"label\" is a list;" },
+        { LABELLED("1.0"), "\"label\" is 1.0;" }, { LABELLED("[0]"), "\"label\" is a list;" },
     };
     Tokenizer t = byte_tokenizer();
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         HellaSwag h;
         Error err = { "" };
         CHECK_MSG(!parse(&h, cases[i][0], &t, &err), "accepted: %s", cases[i][0]);

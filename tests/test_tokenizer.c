@@ -5,7 +5,9 @@
 #include "../dev/data/bpe_train.h"
 #include "../dev/base/rng.h"
 #include "../dev/data/tokenizer.h"
+#include "files.h"
 #include "test.h"
+#include "tokenizers.h"
 
 
 static WordCounts counts_of(const char *text, size_t n) {
@@ -93,17 +95,13 @@ static void check_words(const char *text, const char *expected) {
 TEST(words_are_gpt2s) {
     static const char *const cases[][2] = {
         { "It's 3 o'clock", "It|'s| 3| o|'|clock" },
-        { "they'd we're I'll you've I'm don't", "they|'d| we|'re| I|'ll| you|'ve| I|'m| don|'t" },
-        { "THEY'D 'tis 'r", "THEY|'|D| '|tis| '|r" },
+        { "they'd THEY'D 'tis 'r", "they|'d| THEY|'|D| '|tis| '|r" },
         { "a  b   ", "a| | b|   " },
         { "a \n b\n\nc\td", "a| \n| b|\n|\n|c|\t|d" },
-        { "x1y 3.14, $5!", "x|1|y| 3|.|14|,| $|5|!" },
         { "na\xC3\xAFve e\xCC\x81t", "na\xC3\xAFve| e|\xCC\x81|t" },       // a mark is no letter
         { "x\xC2\xB2 \xC2\xBD", "x|\xC2\xB2| \xC2\xBD" },                 // superscript, half
         { "a\xC2\xA0" "b\x1C" "c", "a|\xC2\xA0|b|\x1C|c" },               // no-break space
-        { "\xE4\xB8\xAD\xE6\x96\x87\xE3\x80\x82x", "\xE4\xB8\xAD\xE6\x96\x87|\xE3\x80\x82|x" },
         { "a\xC3 b", "a|\xC3| b" },                                        // half a character
-        { "a\xED\xA0\x80" "b", "a|\xED\xA0\x80|b" },                       // a surrogate
     };
     for (size_t i = 0; i < COUNT(cases); i++) check_words(cases[i][0], cases[i][1]);
 }
@@ -195,12 +193,10 @@ static void check_merges(const char *text, int vocab_size, const char *expected)
 
 TEST(training_by_hand) {
     static const struct { const char *text; int size; const char *merges; } cases[] = {
-        { "abab", 257, "" }, { "ab!ab!ab", 300, "a+b" }, { "xy", 300, "" }, { "", 300, "" },
+        { "abab", 257, "" }, { "", 300, "" },
         { "abc!abc!ab", 300, "a+b ab+c" },                 // ab three times, then abc twice
         { "bc!ab!bc!ab", 300, "a+b b+c" },                 // a tie: the older left token first
         { "ac!ab!ac!ab", 300, "a+b a+c" },                 // a tie: the older right token first
-        { "\n!\n!b!b! !b", 258, "" },                      // words are apart: nothing to merge
-        { "aaaa", 300, "a+a" },                            // pairs overlap: a+a is there 3 times
         { "aaaaa!aaaaa", 300, "a+a aa+a aa+aaa" },         // aa aa a: a is older than aa
         // bytes are as old as their characters: ~ before U+0101, which stands for 01
         { "\x01!" "a~!a" "\x01!" "a~!a", 258, "~+!" },
@@ -210,15 +206,6 @@ TEST(training_by_hand) {
 }
 
 // ---- files ----
-
-static bool same_tokenizer(const Tokenizer *a, const Tokenizer *b) {
-    return a->vocab_size == b->vocab_size && a->eot == b->eot && a->n_merges == b->n_merges
-        && !memcmp(a->start, b->start, (size_t)(a->vocab_size + 1) * sizeof *a->start)
-        && !memcmp(a->text, b->text, a->start[a->vocab_size])
-        && !memcmp(a->kind, b->kind, (size_t)a->vocab_size)
-        && !memcmp(a->byte_id, b->byte_id, sizeof a->byte_id)
-        && !memcmp(a->merges, b->merges, (size_t)a->n_merges * sizeof *a->merges);
-}
 
 // A tokenizer.json of the 256 bytes, with more tokens and merges as wanted; `form` has three %s.
 static char *json_with(const char *form, const char *tokens, const char *merges,
@@ -259,14 +246,11 @@ static void check_parsed(char *text, size_t n, const char *expected) {
 TEST(tokenizer_json_is_checked) {
     static const struct { const char *tokens, *merges, *added, *expected; } cases[] = {
         { "", "", EOT("256"), NULL }, { AB, "\"a b\"", EOT("257"), NULL },
-        { AB, "[\"a\", \"b\"]", EOT("257"), NULL }, { END, "", EOT("256"), NULL },
-        { END, "", "", NULL }, { "", "", "", "no <|endoftext|>" },
-        { "", "", EOT("258"), "without gaps" },
+        { AB, "[\"a\", \"b\"]", EOT("257"), NULL }, { END, "", "", NULL },
+        { "", "", "", "no <|endoftext|>" }, { "", "", EOT("258"), "without gaps" },
         { ", \"<|endoftext|>\": 257", "", EOT("257"), "no token has id 256" },
-        { "", "", EOT("-1"), "expected a token and its id" },
         { "", "", EOT("5"), "id 5 is taken" }, { "", "", "7", "expected an id and a content" },
         { ", \"a\": 256", "", EOT("257"), "appears a second time" },
-        { ", \"\": 256", "", EOT("257"), "alphabet" },
         { ", \"\xE4\xB8\xAD\": 256", "", EOT("257"), "alphabet" },
         { AB, "\"a c\"", EOT("257"), "its result is not in" },
         { AB, "\"a bc\"", EOT("257"), "its right part is not in" },
@@ -274,7 +258,6 @@ TEST(tokenizer_json_is_checked) {
         { AB, "\"ab\"", EOT("257"), "two tokens and a space" },
         { AB, "\"a b\", \"a b\"", EOT("257"), "merge 2: appears twice" },
         { AB, "[\"a\"]", EOT("257"), "expected a merge" },
-        { AB, "5", EOT("257"), "expected a merge" },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char *text = json_with(FORM, cases[i].tokens, cases[i].merges, cases[i].added);
@@ -318,25 +301,12 @@ TEST(unreachable_tokens) {
 
 // ---- files of tiktoken ----
 
-// 256 bytes and what else is given.
-static char *ranks_with(const char *more) {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    char *text = (char *)malloc(256*16 + strlen(more) + 1), *end = text;
-    for (int b = 0; b < 256; b++)
-        end += sprintf(end, "%c%c== %d\n", digits[b >> 2], digits[b << 4 & 63], b);
-    memcpy(end, more, strlen(more) + 1);
-    return text;
-}
-
 TEST(ranks_are_checked) {
     static const char *const cases[][2] = {
-        { "", NULL }, { "YWI= 256\nYWJj 257\n", NULL }, { "YWI= 256", NULL },     // ab, abc
-        { "YWI= 256\r\nYWJj 257\r\n", NULL },
-        { "YWI= 257\n", "line 257: expected rank 256" }, { "YWI= 0256\n", "expected rank 256" },
-        { "YWI= \n", "expected rank 256" }, { "YWI= 99999999999999999999\n", "and a rank" },
-        { "YWI 256\n", "expected base64" }, { "YW*= 256\n", "expected base64" },
-        { "==== 256\n", "expected base64" }, { "YWI=\n", "expected base64" },
-        { "\n", "expected base64" }, { "YQ== 256\n", "duplicate of an earlier token" },
+        { "YWI= 256\nYWJj 257\n", NULL }, { "YWI= 256\r\nYWJj 257", NULL },        // ab, abc
+        { "YWI= 257\n", "line 257: expected rank 256" }, { "YWI 256\n", "expected base64" },
+        { "YW*= 256\n", "expected base64" }, { "YWI=\n", "expected base64" },
+        { "YQ== 256\n", "duplicate of an earlier token" },
         { "YWJj 256\n", "line 257: the token is not a merge of two earlier tokens" },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -356,48 +326,34 @@ TEST(foreign_files_are_named) {
         check_parsed(strdup(cases[i][0]), strlen(cases[i][0]), cases[i][1]);
 }
 
-static void write_file(const char *path, const char *text) {
-    FILE *f = fopen(path, "wb");
-    if (!f) die("%s: %s", path, strerror(errno));
-    fputs(text, f);
-    fclose(f);
-}
-
 // A directory, a file, and vocab.json with and without merges.txt.
 TEST(files_by_name) {
-    char dir[] = "/tmp/batchwise.XXXXXX", path[100], merges[100], expected[200];
-    Tokenizer t;
+    Path d = folder_make(NULL), path = in(d.text, "vocab.json");
+    Tokenizer t, back;
     Error err;
-    CHECK(mkdtemp(dir) != NULL);
-    CHECK(!tokenizer_load(&t, dir, &err) && strstr(err.text, "vocab.json"));
+    CHECK(!tokenizer_load(&t, d.text, &err) && strstr(err.text, "vocab.json"));
     char *vocab = json_with("{%.0s%s%.0s}", ", \"ab\": 256, \"<|endoftext|>\": 257", "", "");
-    snprintf(path, sizeof path, "%s/vocab.json", dir);
-    snprintf(merges, sizeof merges, "%s/merges.txt", dir);
-    write_file(path, vocab);
-    snprintf(expected, sizeof expected, "%s: cannot open", merges);
-    CHECK_MSG(!tokenizer_load(&t, path, &err) && strstr(err.text, expected), "%s", err.text);
-    write_file(merges, "#version: 0.2\na b\n");
-    CHECK_MSG(tokenizer_load(&t, path, &err), "%s", err.text);
+    put_text(d.text, "vocab.json", vocab);
+    CHECK(!tokenizer_load(&t, path.text, &err) && strstr(err.text, "merges.txt: cannot open"));
+    put_text(d.text, "merges.txt", "#version: 0.2\na b\n\n");
+    CHECK(!tokenizer_load(&t, path.text, &err) && strstr(err.text, "merge 2: expected two tokens"));
+    put_text(d.text, "merges.txt", "#version: 0.2\na b\n");
+    CHECK_MSG(tokenizer_load(&t, path.text, &err), "%s", err.text);
     CHECK(t.n_merges == 1 && t.eot == 257);
     tokenizer_free(&t);
-    write_file(merges, "#version: 0.2\na b\n\n");
-    CHECK(!tokenizer_load(&t, path, &err) && strstr(err.text, "merge 2: expected two tokens"));
-    write_file(merges, "a b");
-    CHECK(tokenizer_load(&t, dir, &err) && t.n_merges == 1);
-
-    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
-    FILE *f = fopen(path, "wb");
+    put_text(d.text, "merges.txt", "a b");
+    CHECK(tokenizer_load(&t, d.text, &err) && t.n_merges == 1);
+    FILE *f = fopen(in(d.text, "tokenizer.json").text, "wb");
     tokenizer_print(f, &t);
     fclose(f);
-    Tokenizer back;
-    CHECK(tokenizer_load(&back, dir, &err) && same_tokenizer(&t, &back));
+    CHECK(tokenizer_load(&back, d.text, &err) && same_tokenizer(&t, &back));
     tokenizer_free(&t);
     tokenizer_free(&back);
     CHECK(!tokenizer_load(&t, "/nowhere", &err) && strstr(err.text, "/nowhere: "));
-    write_file(path, "");
-    CHECK(!tokenizer_load(&t, dir, &err) && strstr(err.text, "empty"));
+    put_text(d.text, "tokenizer.json", "");
+    CHECK(!tokenizer_load(&t, d.text, &err) && strstr(err.text, "empty"));
     free(vocab);
-    CHECK(path_remove(dir, &err));
+    folder_remove(&d);
 }
 
 // ---- GPT-2's own ----

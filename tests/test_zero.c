@@ -123,11 +123,9 @@ static void check_chunks(const Config *c, int size, int stage, int largest) {
 
 TEST(chunks_cover_every_parameter_once) {
     for (int i = 0; i < ODD_CONFIGS; i++)
-        for (int size = 1; size <= 5; size++)
-            for (int stage = 0; stage <= 3; stage++) {
-                check_chunks(&odd_configs[i], size, stage, 1 << 16);
-                check_chunks(&odd_configs[i], size, stage, 37);
-            }
+        for (int size = 1; size <= 3; size++)
+            for (int stage = 0; stage <= 3; stage++)
+                check_chunks(&odd_configs[i], size, stage, i % 2 ? 37 : 1 << 16);
 }
 
 // ---- slots ----
@@ -141,9 +139,8 @@ TEST(buckets_in_use_have_slots_of_their_own) {
             int slot = zero_slot(&r.z, b);
             CHECK(slot >= 0 && slot < ZERO_SLOTS);
             CHECK(gpt2_bucket(c, b).count <= zero_slot_count(&r.z, slot));
-            CHECK(b == 0 || slot != zero_slot(&r.z, 0));
+            CHECK(b == 0 || (slot != zero_slot(&r.z, 0) && slot != zero_slot(&r.z, b - 1)));
             CHECK(b == c->L + 1 || slot != zero_slot(&r.z, c->L + 1));
-            CHECK(b == 0 || slot != zero_slot(&r.z, b - 1));
         }
         rank_end(&r);
     }
@@ -155,7 +152,7 @@ TEST(buckets_in_use_have_slots_of_their_own) {
 // numbers is nothing on a model of this size.
 TEST(memory_follows_the_formula) {
     const Config c = { 4, 4, 128, 1000, 128, 0 };
-    for (int size = 2; size <= 8; size++)
+    for (int size = 1; size <= 8; size += 7)
         for (int stage = 0; stage <= 3; stage++) {
             Rank r;
             rank_begin(&r, size - 1, size, stage, &c);
