@@ -99,30 +99,19 @@ TEST(small_command_lines) {
         { "--loud --heads 8 --layers 2 --tokens 1e9 --lr 0.5 --out a=b --rule three --every 5e4tok",
           "loud=true heads=8 layers=2 tokens=1000000000 lr=0.5 out=\"a=b\" rule=\"three\" "
           "every=\"50000tok\"" },
-        { "--loud --heads=8 --layers=2 --tokens=1e9 --lr=.5 --out=a=b --rule=three "
-          "--every=50000tok",
-          "loud=true heads=8 layers=2 tokens=1000000000 lr=0.5 out=\"a=b\" rule=\"three\" "
-          "every=\"50000tok\"" },
-        { "--tokens 1e15 --out a\"b --rule one", "tokens=1000000000000000 out=\"a\\\"b\" "
-          "rule=\"one\"" },
+        { "--heads=8 --out=a=\"b --every=50000tok", "heads=8 out=\"a=\\\"b\" every=\"50000tok\"" },
         { "--lr 1 --heads 2 --lr=3 --loud --loud", "lr=3 heads=2 loud=true" },  // the last counts
         { "--help --nonsense", "" }, { "-h --heads x", "" },
         { "--help=1", "!--help: takes no value; write --help alone" },
         { "--haeds 3", "!--haeds: unknown flag; the nearest is --heads" },
-        { "-lr 1", "!-lr: unknown flag; the nearest is --lr" },
         { "--zzzzzz", "!--zzzzzz: unknown flag; --help lists all flags" },
-        { "--=3", "!--: unknown flag; --help lists all flags" },
         { "--heads", "!--heads: its value is missing; expected a whole number from 1 to 64" },
-        { "--heads --lr 1", "!--heads: its value is missing; expected a whole number" },
         { "--out", "!--out: its value is missing; expected A-LONG-WAY-TO-SAY-DIR (if it begins "
           "with --: --NAME=VALUE)" },
         { "--heads x", "!--heads: got 'x', expected a whole number from 1 to 64" },
-        { "--heads=", "!--heads: got '', expected a whole number from 1 to 64" },
         { "--lr -1", "!--lr: got '-1', expected a number from 0 to 10" },
         { "--out=", "!--out: got '', expected A-LONG-WAY-TO-SAY-DIR" },
         { "--rule four", "!--rule: got 'four', expected one, two or three" },
-        { "--rule tw", "!--rule: got 'tw', expected one, two or three" },
-        { "--rule one|two", "!--rule: got 'one|, expected one, two or three" },
         { "--every 5x", "!--every: got '5x', expected updates (100), tokens (50000tok), or 0 for "
           "never" },
         { "--loud=1", "!--loud: takes no value; write --loud alone" },
@@ -144,23 +133,6 @@ TEST(small_command_lines) {
     }
 }
 
-// Whatever the user pastes, the message stays one line of bounded length.
-TEST(one_line_whatever_is_given) {
-    static char name[3000], value[3000], program[] = "p", heads[] = "--heads";
-    memset(name, 'q', sizeof name - 1);
-    memset(value, '\n', sizeof value - 1);
-    memcpy(name, "--h\x1b[1m\n", 9);
-    char *lines[3][3] = { { program, name, value }, { program, value, value },
-                          { program, heads, value } };
-    for (int i = 0; i < 3; i++) {
-        Small s;
-        Error err = { "" };
-        CHECK(!options_parse(&s, small_table, SMALL, 3, lines[i], NULL, NULL, &err));
-        CHECK_MSG(err.text[0] && !strpbrk(err.text, "\n\x1b") && strlen(err.text) < 150, "%d: %s",
-                  i, err.text);
-    }
-}
-
 TEST(positional_arguments) {
     static const char *const want[] = { "a", "b", "-", "--heads", "-x" };
     Small s;
@@ -179,12 +151,11 @@ TEST(positional_arguments) {
 TEST(numbers) {
     static const struct { const char *text; double x; bool real, whole; const char *back; } cases[] = {
         { "1e3", 1000, true, true, "1000" }, { "-.5E-1", -0.05, true, false, "-0.05" },
-        { "1e-400", 0, false, false, "" },
-        { "0e-999", 0, true, true, "0" }, { "1e999", 0, false, false, "" },
+        { "1e-400", 0, false, false, "" }, { "1e999", 0, false, false, "" },
         { "nan", 0, false, false, "" }, { "0x1", 0, false, false, "" },
         { "1.5e1", 15, true, true, "15" }, { "1.55e1", 15.5, true, false, "15.5" },
         { "0.000001", 1e-6, true, false, "1e-6" }, { "6e-4", 6e-4, true, false, "0.0006" },
-        { "1000000", 1e6, true, true, "1e6" }, { "1234567", 1234567, true, true, "1234567" },
+        { "1000000", 1e6, true, true, "1e6" },
         { "9007199254740992", 9007199254740992.0, true, true, "9007199254740992" },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -260,8 +231,7 @@ static bool is_number(const Option *o) {
 // in it; one step further is not, nor is garbage.
 TEST(each_row) {
     static const char *const garbage[] = {
-        "", "x", "1x", "0x10", "nan", "inf", "1e999", "-1", "99999999999999999999999999", "1e", "-",
-        "1,5", "1 ", " 1", "1.5.2", "1k", "\xC2\xBD",
+        "", "x", "1x", "0x10", "nan", "1e999", "-1", "99999999999999999999999999", "1,5", " 1",
     };
     for (int i = 0; i < TRAIN_OPTIONS; i++) {
         TrainOptions given, plain;
@@ -296,7 +266,7 @@ TEST(each_row) {
         snprintf(past, sizeof past, "%.17g", real ? o->minimum * 0.999 - 1e-300 : o->minimum - 1);
         one_refused(o->name, past);
     }
-    static const char *const periods[] = { "tok", "5toks", "5 tok", "-5tok", "1e16" };
+    static const char *const periods[] = { "tok", "5toks", "-5tok", "1e16" };
     for (size_t k = 0; k < COUNT(periods); k++) one_refused("eval-every", periods[k]);
 }
 
@@ -358,14 +328,11 @@ static const Row rules[] = {
       "train=null val=null tokenizer=null log=null out=null generate=null hellaswag=null" },
     { "", "!--data: |prepare tales --out DIR" }, { "--val v", "!--data: |nothing to train on" },
     { "--data d --train t", "!--data: |names both splits" },
-    { "--data d --val v", "!--data: |names both splits" }, { "--train t --val v", "val=\"v\"" },
-    { "--train t", "!--val: |--train needs --val" }, { "--generate=Once", "generate=\"Once\"" },
+    { "--train t --val v", "val=\"v\"" }, { "--train t", "!--val: |--train needs --val" }, 
     { "--generate=Once --init m --tokenizer t --data d --seq-len 8 --max-new 3 --temperature 1 "
       "--top-k 2 --top-p 0.5 --threads 2 --seed 3", "top_k=2" },
     { "--generate=Once --resume --out m", "resume=true" },
     { "--generate=Once --out m", "!--out: is for training|--init DIR" },
-    { "--export=m.gguf --init m --tokenizer t --data d --threads 2",
-      "export=\"m.gguf\"" },
     { "--export a.b/m.gguf --resume --out m", "resume=true" },
     { "--export m.gguf --out m", "!--out: is for training|--export only reads" },
     { "--export m.gguf --init m --seed 3", "!--seed: is for training|--init DIR" },
@@ -377,11 +344,8 @@ static const Row rules[] = {
     { "--data d --channels 8 --layers 2", "!--layers: needs --heads|too" },
     { "--data d --heads 2 --channels 8", "!--heads: needs --layers|too" },
     { "--data d --layers 1 --heads 5 --channels 128", "!--heads: 5 |128 channels; 4 and 8" },
-    { "--data d --layers 1 --heads 7 --channels 100", "!--heads: 7 |5 and 10 do" },
-    { "--data d --layers 1 --heads 2 --channels 7", "!--heads: 2 |1 and 7 do" },
     { "--data d --layers 1 --heads 200 --channels 7", "!--heads: 200 |; 7 does" },
     { "--data d --steps 0", "steps=0 tokens=null" },
-    { "--data d --steps 7 --target-loss 2", "steps=7 target_loss=2" },
     { "--data d --tokens 1e6", "steps=null tokens=1000000" },
     { "--data d --target-loss 1.5 --lr-schedule constant",
       "steps=null tokens=null target_loss=1.5" },
@@ -406,7 +370,6 @@ TEST(flags_of_other_programs) {
           "--micro-batch N is for the sequences of a forward pass, --batch-tokens N for the tokens "
           "of an update" },
         { "-l 1e-3", "!-l: unknown flag; here it is --lr X" },
-        { "--learning-rate 1", "!--learning-rate: unknown flag; here it is --lr X" },
         { "--compile", "!--compile: unknown flag; there is none: make has compiled everything" },
         { "--tune off", "!--tune: unknown flag; it is gone; leave it out: cuBLASLt's|as fast" },
         { "--batch-beta2 fixed", "!--batch-beta2: unknown flag; it is gone; --beta2 keeps its" },
@@ -416,7 +379,6 @@ TEST(flags_of_other_programs) {
         { "--on-save-error stop", "!--on-save-error: unknown flag; it is gone; a save that fails" },
         { "--plan-b-crit 1e6", "!--plan-b-crit: unknown flag; it is gone; --plan-search takes 5" },
         { "--skip-outliers 4", "!--skip-outliers: unknown flag; it is gone; a lower --clip" },
-        { "--l 1", "!--l: unknown flag; the nearest is --lr" },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         TrainOptions o;
@@ -474,12 +436,9 @@ TEST(a_resumed_run) {
         { "{\"data\":\"d\",\"plan\":true,\"plan_search\":true,\"plan_gpu\":\"h100,8\"}",
           "plan=false plan_search=false plan_gpu=null" },
         { "{\"data\":true}", "!state.json: |--data " },
-        { "{\"data\":[true]}", "!state.json: |--data " },
         { "{\"steps\":{}}", "!state.json: |--steps " },
         { "{\"lr_schedule\":false}", "!state.json: |--lr-schedule " },
         { "{\"eval_every\":[]}", "!state.json: |--eval-every " },
-        { "{\"init\":true}", "!state.json: |--init " },
-        { "{\"layers\":[2]}", "!state.json: |--layers " },
     };
     for (size_t i = 0; i < COUNT(rows); i++) {
         TrainOptions o;
@@ -503,7 +462,6 @@ TEST(batch_and_rate) {
         { 256, "--batch-tokens 5000", "--batch-tokens: 5000 is not a multiple of 2048, which is "
           "micro-batch 8 times seq-len 256; the nearest is 4096", 0, 0, 0 },
         { 256, "--batch-tokens 6000", "--batch-tokens: 6000 is not|the nearest is 6144", 0, 0, 0 },
-        { 256, "--batch-tokens 1", "--batch-tokens: 1 is not|the nearest is 2048", 0, 0, 0 },
         { 64, "--steps 10 --warmup-tokens 640 --final-lr-frac 0.5", "", 512, 640, 6e-4 },
         { 64, "--steps 10 --warmup-tokens 640 --final-lr-frac 0.5", "", 512, 5120, 3e-4 },
         { 64, "--tokens 1e15 --lr-schedule wsd --lr 1", "", 512, 7.9e14, 1 },
