@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The tokenizer against tiktoken and Hugging Face's tokenizers: the same ids, the same merges.
 
-    pip install tiktoken tokenizers; python3 tests/test_tiktoken.py
+    pip install tiktoken tokenizers; python3 tests/test_tiktoken.py [NAME...]
 
 PREPARE names another binary than ./prepare, BATCHWISE_DATA the folder with gpt2.tiktoken and
 tinyshakespeare.txt, STRINGS how many random strings are compared (default 100000; a million takes
@@ -17,8 +17,19 @@ import subprocess
 import sys
 import tempfile
 
+sys.dont_write_bytecode = True
+import testing
+
+try:
+    import tiktoken
+    import tiktoken.load
+except ImportError:
+    print("skip tiktoken: needs python3 with tiktoken")
+    sys.exit(0)
+
 PREPARE = os.environ.get("PREPARE", "./prepare")
 STRINGS = int(os.environ.get("STRINGS", "100000"))
+CC = os.environ.get("CC", "cc")
 PATTERN = (r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s")
 
 MULTILINGUAL = """\
@@ -34,30 +45,48 @@ private \ue000\uf8ff\U000f0000 unassigned \u0378\U000e0fff last \U0010ffff\ufffe
 snake_case CamelCase x=y+z; /* c */ #include <a.h> 3.14159e-10 0xFF $100,000.00 100% a@b.c   """
 
 
-def report(name, why):
-    print(f"FAIL {name}: {why}" if why else f"ok {name}", flush=True)
-    return bool(why)
-
-
 def data_file(name):
     folders = [os.environ["BATCHWISE_DATA"]] if os.environ.get("BATCHWISE_DATA") else []
     for folder in folders or ["../shared/data", "data"]:
         if os.path.exists(os.path.join(folder, name)):
             return os.path.join(folder, name)
-    return None
+    raise testing.Skip(f"needs {name} in BATCHWISE_DATA")
 
 
-def encode(tokenizer, text, threads=None):
-    env = dict(os.environ, OMP_NUM_THREADS=str(threads)) if threads else None
-    done = subprocess.run([PREPARE, "encode", "--tokenizer", tokenizer], input=text, env=env,
-                          stdout=subprocess.PIPE, check=True)
-    return [int(word) for word in done.stdout.split()]
+def gpt2():
+    ranks = tiktoken.load.load_tiktoken_bpe(data_file("gpt2.tiktoken"))
+    return tiktoken.Encoding("gpt2", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens={})
 
 
-def decode(tokenizer, ids):
-    words = " ".join(map(str, ids)).encode()
-    return subprocess.run([PREPARE, "decode", "--tokenizer", tokenizer], input=words,
-                          stdout=subprocess.PIPE, check=True).stdout
+def huggingface():
+    """The library, which a test may lack; with GPT-2's rules."""
+    try:
+        import tokenizers
+        from tokenizers import decoders, models, pre_tokenizers, trainers  # noqa: F401
+    except ImportError as error:
+        raise testing.Skip("needs python3 with tokenizers") from error
+
+    def make(**model):
+        made = tokenizers.Tokenizer(models.BPE(**model))
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        made.decoder = decoders.ByteLevel()
+        return made
+    return tokenizers, sorted(pre_tokenizers.ByteLevel.alphabet()), make
+
+
+def prepare(*args, **how):
+    return subprocess.run([PREPARE, *args], stdout=subprocess.PIPE, check=True, **how).stdout
+
+
+def encode(tokenizer, text):
+    return [int(word) for word in prepare("encode", "--tokenizer", tokenizer,
+                                          input=text.encode()).split()]
+
+
+def same(what, ours, theirs):
+    for i, (a, b) in enumerate(zip(ours, theirs)):
+        assert a == b, f"{what}: token {i} is {a}, not {b}"
+    assert len(ours) == len(theirs), f"{what}: {len(ours)} tokens, not {len(theirs)}"
 
 
 def random_string(rng):
@@ -77,34 +106,18 @@ def random_string(rng):
     return "".join(rng.choice(kinds)() for _ in range(rng.randint(1, 12)))
 
 
-def first_difference(ours, theirs):
-    for i, (a, b) in enumerate(zip(ours, theirs)):
-        if a != b:
-            return f"token {i} is {a}, not {b}"
-    return "" if len(ours) == len(theirs) else f"{len(ours)} tokens, not {len(theirs)}"
-
-
-def test_texts(gpt2, vocabulary, shakespeare):
-    why = ""
-    for name, text in [("multilingual", MULTILINGUAL), ("short", "a"), ("spaces", " " * 100),
-                       ("a run of 100,000", "a" * 100000), ("empty", "")]:
-        ids = encode(vocabulary, text.encode())
-        difference = first_difference(ids, gpt2.encode_ordinary(text))
-        back = decode(vocabulary, ids) == text.encode()
-        why = why or (difference and f"{name}: {difference}") or ("" if back else f"{name}: decode")
-    failed = report("texts_equal_tiktoken", why)
-    if not shakespeare:
-        print("skip shakespeare_equals_tiktoken: needs tinyshakespeare.txt in BATCHWISE_DATA")
-        return failed
-    text = open(shakespeare, encoding="utf-8").read()
-    why = ""
-    cut = int(len(text) * 0.9)
-    for part, count in [(text, 338025), (text[:cut], 301966), (text[cut:], 36059)]:
-        for threads in (1, 2, 3):
-            ids = encode(vocabulary, part.encode(), threads)
-            why = why or first_difference(ids, gpt2.encode_ordinary(part))
-            why = why or ("" if len(ids) == count else f"{len(ids)} tokens, not {count}")
-    return report("shakespeare_equals_tiktoken", why) or failed
+def test_texts_equal_tiktoken():
+    theirs, vocabulary = gpt2(), data_file("gpt2.tiktoken")
+    with open(data_file("tinyshakespeare.txt"), encoding="utf-8") as file:
+        shakespeare = file.read()
+    for name, text in [("multilingual", MULTILINGUAL), ("spaces", " " * 100),
+                       ("a run of 100,000", "a" * 100000), ("empty", ""),
+                       ("shakespeare", shakespeare)]:
+        ids = encode(vocabulary, text)
+        same(name, ids, theirs.encode_ordinary(text))
+        assert name != "shakespeare" or len(ids) == 338025
+        words = " ".join(map(str, ids)).encode()
+        assert prepare("decode", "--tokenizer", vocabulary, input=words) == text.encode(), name
 
 
 SHIM = """
@@ -124,11 +137,14 @@ size_t shim_encode(const Tokenizer *t, int *ids, const char *text, size_t n) {
 class Library:
     """tokenizer.h called in this process: a million strings are too many for a program each."""
 
-    def __init__(self, folder):
-        source, library = os.path.join(folder, "shim.c"), os.path.join(folder, "shim.so")
-        open(source, "w").write(SHIM)
-        subprocess.run([os.environ.get("CC", "cc"), "-std=gnu11", "-O2", "-w", "-shared", "-fPIC",
-                        "-I.", source, "-o", library, "-lm"], check=True)
+    def __init__(self):
+        if not shutil.which(CC):
+            raise testing.Skip("needs a C compiler")
+        source, library = os.path.join(FOLDER, "shim.c"), os.path.join(FOLDER, "shim.so")
+        with open(source, "w", encoding="utf-8") as file:
+            file.write(SHIM)
+        subprocess.run([CC, "-std=gnu11", "-O2", "-w", "-shared", "-fPIC", "-I.", source, "-o",
+                        library, "-lm"], check=True)
         self.shim = ctypes.CDLL(library)
         self.shim.shim_open.restype = ctypes.c_void_p
         self.shim.shim_encode.restype = ctypes.c_size_t
@@ -144,23 +160,20 @@ class Library:
         return self.ids[:self.shim.shim_encode(tokenizer, self.ids, data, len(data))]
 
 
-def test_random_strings(library, gpt2, vocabulary):
-    rng, tokenizer, why = random.Random(1), library.open(vocabulary), ""
+def test_random_strings_equal_tiktoken():
+    theirs, library, rng = gpt2(), Library(), random.Random(1)
+    tokenizer = library.open(data_file("gpt2.tiktoken"))
     for _ in range(STRINGS):
         text = random_string(rng)
         ids = library.encode(tokenizer, text)
-        difference = first_difference(ids, gpt2.encode_ordinary(text))
-        why = why or (difference and f"{text!r}: {difference}")
-        why = why or ("" if gpt2.decode_bytes(ids) == text.encode() else f"{text!r}: decoding")
-    return report(f"{STRINGS}_random_strings_equal_tiktoken", why)
+        same(repr(text), ids, theirs.encode_ordinary(text))
+        assert theirs.decode_bytes(ids) == text.encode(), f"{text!r}: decoding"
 
 
-def test_random_merges(library, folder):
+def test_random_merges_equal_tokenizers():
     """Vocabularies that no training would give, tokens that cannot be reached among them."""
-    import tokenizers
-    from tokenizers import models, pre_tokenizers
-    rng, why, path = random.Random(3), "", os.path.join(folder, "random.json")
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    _, alphabet, make = huggingface()
+    library, rng, path = Library(), random.Random(3), os.path.join(FOLDER, "random.json")
     for _ in range(50):
         vocab = {char: i for i, char in enumerate(alphabet)}
         merges, parts = [], list("abc")
@@ -172,15 +185,12 @@ def test_random_merges(library, folder):
             vocab.setdefault("".join(pair), len(vocab))
             parts.append("".join(pair))
         vocab["<|endoftext|>"] = len(vocab)
-        theirs = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=merges))
-        theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        theirs = make(vocab=vocab, merges=merges)
         theirs.save(path)
         tokenizer = library.open(path)
         for _ in range(200):
             text = "".join(rng.choice("abc") for _ in range(rng.randint(1, 100)))
-            difference = first_difference(library.encode(tokenizer, text), theirs.encode(text).ids)
-            why = why or (difference and f"{merges}: {text}: {difference}")
-    return report("random_merges_equal_tokenizers", why)
+            same(f"{merges}: {text}", library.encode(tokenizer, text), theirs.encode(text).ids)
 
 
 def shard_tokens(path):
@@ -189,110 +199,57 @@ def shard_tokens(path):
         return list(struct.unpack(f"<{header[2]}H", file.read()))
 
 
-def test_training(shakespeare, folder, size):
-    """The merges that Hugging Face's trainer learns, and files that both libraries read alike."""
-    import tokenizers
-    from tokenizers import decoders, models, pre_tokenizers, trainers
-    theirs = tokenizers.Tokenizer(models.BPE())
-    theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    theirs.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=size - 1, min_frequency=2, initial_alphabet=alphabet,
-                                  show_progress=False)
-    text = open(shakespeare, encoding="utf-8").read()
-    theirs.train_from_iterator([text], trainer)
-    out = os.path.join(folder, f"bpe{size}")
-    subprocess.run([PREPARE, "text", shakespeare, "--out", out, "--tokenizer", f"bpe:{size}",
-                    "--val-fraction", "0"], check=True, stdout=subprocess.PIPE)
-    ours_json = json.load(open(os.path.join(out, "tokenizer.json")))["model"]
-    theirs_json = json.loads(theirs.to_str())["model"]
-    a = [tuple(merge.split(" ")) for merge in ours_json["merges"]]
-    b = [tuple(merge.split(" ") if isinstance(merge, str) else merge)      # older and newer files
-         for merge in theirs_json["merges"]]
-    why = first_difference(a, b) or ("" if len(a) == size - 257 else f"{len(a)} merges")
-    failed = report(f"training_bpe_{size}_equals_tokenizers", why)
+def test_training_equals_tokenizers():
+    """The merges that Hugging Face's trainer learns, and a file that both libraries read alike."""
+    tokenizers, alphabet, make = huggingface()
+    shakespeare = data_file("tinyshakespeare.txt")
+    with open(shakespeare, encoding="utf-8") as file:
+        text = file.read()
+    for size in (300, 4096):
+        theirs, out = make(), os.path.join(FOLDER, f"bpe{size}")
+        theirs.train_from_iterator([text], tokenizers.trainers.BpeTrainer(
+            vocab_size=size - 1, min_frequency=2, initial_alphabet=alphabet, show_progress=False))
+        prepare("text", shakespeare, "--out", out, "--tokenizer", f"bpe:{size}", "--val-fraction",
+                "0")
+        saved = os.path.join(out, "tokenizer.json")
+        with open(saved, encoding="utf-8") as file:
+            ours = [tuple(merge.split(" ")) for merge in json.load(file)["model"]["merges"]]
+        merges = [tuple(merge.split(" ") if isinstance(merge, str) else merge)    # older and newer
+                  for merge in json.loads(theirs.to_str())["model"]["merges"]]
+        same(f"merges of {size}", ours, merges)
+        assert len(ours) == size - 257
 
-    read = tokenizers.Tokenizer.from_file(os.path.join(out, "tokenizer.json"))
-    ids = shard_tokens(os.path.join(out, "text_train_000000.bin"))
-    why = first_difference(ids[:-1], read.encode(text).ids)
-    why = why or ("" if ids[-1] == read.token_to_id("<|endoftext|>") == size - 1 else "end of text")
-    why = why or ("" if read.decode(ids[:-1]) == text else "decoding gives something else")
-    # its own version of Unicode may differ from ours: the multilingual text is for known letters
-    ours = encode(os.path.join(out, "tokenizer.json"), MULTILINGUAL.replace("<|", "<").encode())
-    why = why or first_difference(ours, read.encode(MULTILINGUAL.replace("<|", "<")).ids)
-    return report(f"tokenizer_json_{size}_opens_in_tokenizers", why) or failed
+        read = tokenizers.Tokenizer.from_file(saved)
+        ids = shard_tokens(os.path.join(out, "text_train_000000.bin"))
+        same(f"the shard of {size}", ids[:-1], read.encode(text).ids)
+        assert ids[-1] == read.token_to_id("<|endoftext|>") == size - 1
+        assert read.decode(ids[:-1]) == text, "decoding gives something else"
 
 
-def test_foreign_files(vocabulary, gpt2, folder):
-    """GPT-2's vocabulary as others write it: tokenizer.json, and vocab.json with merges.txt."""
-    import tokenizers
-    out = os.path.join(folder, "gpt2")
-    os.mkdir(os.path.join(folder, "one"))
-    open(os.path.join(folder, "one", "x"), "w").write("x")
-    subprocess.run([PREPARE, "text", os.path.join(folder, "one", "x"), "--out", out, "--tokenizer",
-                    vocabulary, "--val-fraction", "0"], check=True, stdout=subprocess.PIPE)
-    ours = os.path.join(out, "tokenizer.json")
-    read = tokenizers.Tokenizer.from_file(ours)
-    text = MULTILINGUAL.replace("<|", "<")
-    want = gpt2.encode_ordinary(text)
-    why = first_difference(read.encode(text).ids, want)
-    saved = os.path.join(folder, "saved.json")
-    read.save(saved)
-    pair = os.path.join(folder, "pair")
+def test_gpt2_in_every_kind_of_file():
+    """As others write it: tokenizer.json, and vocab.json with merges.txt."""
+    tokenizers, _, _ = huggingface()
+    out, pair, one = (os.path.join(FOLDER, name) for name in ("gpt2", "pair", "one"))
     os.mkdir(pair)
-    model = json.load(open(ours))["model"]
-    json.dump(model["vocab"], open(os.path.join(pair, "vocab.json"), "w"))
+    with open(one, "w", encoding="utf-8") as file:
+        file.write("x")
+    prepare("text", one, "--out", out, "--tokenizer", data_file("gpt2.tiktoken"), "--val-fraction",
+            "0")
+    ours, saved = os.path.join(out, "tokenizer.json"), os.path.join(FOLDER, "saved.json")
+    read, text = tokenizers.Tokenizer.from_file(ours), MULTILINGUAL.replace("<|", "<")
+    want = gpt2().encode_ordinary(text)
+    same("ours, read by theirs", read.encode(text).ids, want)
+    read.save(saved)
+    with open(ours, encoding="utf-8") as file:
+        model = json.load(file)["model"]
+    with open(os.path.join(pair, "vocab.json"), "w", encoding="utf-8") as file:
+        json.dump(model["vocab"], file)
     with open(os.path.join(pair, "merges.txt"), "w", encoding="utf-8") as file:
         file.write("#version: 0.2\n" + "\n".join(model["merges"]) + "\n")
     for name in (ours, saved, out, os.path.join(pair, "vocab.json"), pair):
-        why = why or first_difference(encode(name, text.encode()), want)
-    return report("gpt2_in_every_kind_of_file", why)
-
-
-def main():
-    try:
-        import tiktoken
-        import tiktoken.load
-    except ImportError:
-        print("skip tiktoken: needs python3 with tiktoken")
-        return 0
-    vocabulary, shakespeare = data_file("gpt2.tiktoken"), data_file("tinyshakespeare.txt")
-    if not vocabulary:
-        print("skip tiktoken: needs gpt2.tiktoken in BATCHWISE_DATA")
-        return 0
-    ranks = tiktoken.load.load_tiktoken_bpe(vocabulary)
-    gpt2 = tiktoken.Encoding("gpt2", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens={})
-    failed = test_texts(gpt2, vocabulary, shakespeare)
-    folder = tempfile.mkdtemp(prefix="batchwise.")
-    try:
-        failed |= test_with_folder(folder, gpt2, vocabulary, shakespeare)
-    finally:
-        shutil.rmtree(folder)
-    return failed
-
-
-def test_with_folder(folder, gpt2, vocabulary, shakespeare):
-    failed, library = False, None
-    if shutil.which(os.environ.get("CC", "cc")):
-        library = Library(folder)
-        failed |= test_random_strings(library, gpt2, vocabulary)
-    else:
-        print("skip random_strings_equal_tiktoken: needs a C compiler")
-    try:
-        import tokenizers  # noqa: F401
-    except ImportError:
-        print("skip tokenizers: needs python3 with tokenizers")
-        return failed
-    if library:
-        failed |= test_random_merges(library, folder)
-    failed |= test_foreign_files(vocabulary, gpt2, folder)
-    if not shakespeare:
-        print("skip training: needs tinyshakespeare.txt in BATCHWISE_DATA")
-        return failed
-    for size in (300, 4096):
-        failed |= test_training(shakespeare, folder, size)
-    return failed
+        same(name, encode(name, text), want)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with tempfile.TemporaryDirectory() as FOLDER:
+        sys.exit(testing.run_tests(globals(), sys.argv[1:]))
