@@ -4,6 +4,7 @@
 #define main train_gpt2_main
 #include "../train_gpt2.c"
 #undef main
+#include "models.h"
 #include "test.h"
 
 static Comm comm;                          // the same for all tests
@@ -85,31 +86,14 @@ static void check_sent(CommCounters before, Sent want, const char *what, size_t 
               comm.rank, what, n, across, (unsigned long long)want.across);
 }
 
-// With M machines of G ranks, two levels send a G-th of what one level sends to other machines.
-TEST(two_levels_send_less_across) {
+TEST(ranks_near_and_far) {
     if (comm.size == 1) return;                        // a rank alone has no levels
-    size_t n = 64 * (size_t)comm.size * 3;             // slices alike
     int machines = comm.size / n_near;
     CHECK_MSG(comm.near.size == n_near && comm.far.size == machines, "rank %d: %d near, %d far",
               comm.rank, comm.near.size, comm.far.size);
     CHECK(comm_member(comm.near, comm.near.index) == comm.rank);
     CHECK(comm_member(comm.far, comm.far.index) == comm.rank);
-    if (n_near == comm.size) return;
-    CHECK(comm.hosts == machines && comm.local_size == n_near);
-    CHECK(sent_by_scatter(n, 4).across == 4*n*(size_t)(machines - 1) / (size_t)comm.size);
-    CHECK(sent_by_gather(n, 4).across == 4*n*(size_t)(machines - 1) / (size_t)comm.size);
-}
-
-// The two buffers of pieces fill what --plan counts for them, to less than a slot's 64 elements.
-TEST(two_pieces_fill_the_memory_that_is_planned) {
-    if (comm.size == 1) return;
-    Piece odd = { 1, 0, comm.piece };
-    size_t in = (size_t)(slot_in(&comm, odd, comm.size) - comm.scratch_in);
-    size_t out = (size_t)((char *)slot_out(&comm, odd, comm.size) - comm.scratch_out);
-    size_t planned = comm_bytes(comm.size), rest = 64*4*2*(size_t)comm.size;
-    CHECK(in <= COMM_SCRATCH && out <= COMM_SCRATCH / 2 && planned == COMM_SCRATCH*3/2);
-    CHECK_MSG(in + out + rest*3/2 > planned, "%zu bytes of %zu are used", in + out, planned);
-    CHECK(group_near(odd) != group_far(odd) && group_far(odd) < COMM_GROUPS);
+    CHECK(n_near == comm.size || (comm.hosts == machines && comm.local_size == n_near));
 }
 
 // ---- the collectives, one at a time ----
@@ -265,20 +249,6 @@ TEST(collect_and_add) {
 enum { B = 2, T = 8, STEPS = 5 };
 static const Config tiny = { 2, 2, 12, 31, T, 0 };
 
-static void make_model(Model *m, const Sharing *sharing) {
-    static Machine machine;
-    ModelSpec spec = { tiny, B, T, TRAIN, RECOMPUTE_NONE, *sharing, 0 };
-    model_init(m, &spec, &machine);
-}
-
-static void draw_model(Model *m, uint64_t seed) {
-    for (int b = 0; b < gpt2_n_buckets(&tiny); b++) {
-        gpt2_init_bucket(bucket_place(&m->zero, KEPT_WEIGHTS, b), &tiny, b, seed);
-        bucket_keep(&m->zero, KEPT_WEIGHTS, b);
-    }
-    zero_loaded(&m->zero);
-}
-
 // One update of AdamW on the batch that a worker has in this step. A gradient is clipped by its own
 // worker's norm, though the totals are those of all ranks, as at the end of each round.
 static void worker_update(Model *m, int worker, int step) {
@@ -308,14 +278,14 @@ static void check_outer(float lr, float mu) {
     static Model w[COMM_MAX_RANKS];
     Model m;
     Sharing apart = { .comm = &comm, .apart = true }, alone = { .comm = NULL };
-    make_model(&m, &apart);
+    make_shared_model(&m, &tiny, B, T, TRAIN, &apart);
     draw_model(&m, 1);
     diloco_begin(&m.zero);
     size_t n = gpt2_n_params(&tiny);
     const float *params = m.zero.masters;
     double *momentum = alloc_or_die(n * sizeof *momentum, "the outer momentum");
     float *start = floats(n), worst = 0.0f, moved = 0.0f;
-    for (int r = 0; r < comm.size; r++) make_model(&w[r], &alone);
+    for (int r = 0; r < comm.size; r++) make_shared_model(&w[r], &tiny, B, T, TRAIN, &alone);
     for (int step = 1; step <= STEPS; step++) {
         memcpy(start, params, n * sizeof *start);
         worker_update(&m, comm.rank, step);
@@ -358,7 +328,7 @@ TEST(a_model_is_freed_when_all_has_arrived) {
     for (int i = 0; i < 8 && comm.size > 1; i++) {
         Model m;
         Sharing sharing = { .comm = &comm, .stage = i / 2 };
-        make_model(&m, &sharing);
+        make_shared_model(&m, &tiny, B, T, TRAIN, &sharing);
         if (comm.rank == comm.size - 1) usleep(20000);
         draw_model(&m, 1);
         if (i % 2) model_forward(&m, tokens, B, T);
@@ -378,8 +348,7 @@ int main(int argc, char **argv) {
     if (!comm_open(&comm, 30.0, &err)) die("%s", err.text);
     if (comm.size > 1 && !heartbeat_start(&comm.heartbeat, "", &err)) die("%s", err.text);
     n_near = argc > 1 ? atoi(argv[1]) : comm.size;
-    RUN(two_levels_send_less_across);
-    RUN(two_pieces_fill_the_memory_that_is_planned);
+    RUN(ranks_near_and_far);
     size_t piece = comm.piece;
     for (int pieces = 0; pieces < 2; pieces++) {       // slices that travel whole, and in pieces
         comm.piece = pieces == 0 ? piece : 900;

@@ -3,6 +3,9 @@
 #define main train_gpt2_main
 #include "../train_gpt2.c"
 #undef main
+#include "errors.h"
+#include "files.h"
+#include "models.h"
 #include "test.h"
 
 // ---- counting allocations, where the C library lets a program put itself in front of malloc ----
@@ -43,19 +46,7 @@ static bool allocations_are_counted(void) {
 
 // A model of one rank alone; its parameters are zero.
 static void make_model(Model *m, const Config *c, int B, int T, Use use) {
-    static Machine machine;
-    ModelSpec spec = { *c, B, T, use, RECOMPUTE_NONE, { .comm = NULL }, 0 };
-    model_init(m, &spec, &machine);
-}
-
-// A fresh model's parameters, as draw_params of dev/train/save.h draws them.
-static void draw_model(Model *m, uint64_t seed) {
-    Zero *z = model_zero(m);
-    for (int b = 0; b < gpt2_n_buckets(&m->c); b++) {
-        gpt2_init_bucket(bucket_place(z, KEPT_WEIGHTS, b), &m->c, b, seed);
-        bucket_keep(z, KEPT_WEIGHTS, b);
-    }
-    zero_loaded(z);
+    make_shared_model(m, c, B, T, use, &(Sharing){ .comm = NULL });
 }
 
 static size_t params_bytes(const Model *m) { return gpt2_n_params(&m->c) * sizeof(float); }
@@ -103,15 +94,6 @@ static void fixture_open(Fixture *f, const char *path) {
     CHECK(h[0] == 0x62775446 && h[1] == 1 && h[10] == 5);
     CHECK(f->n_params == gpt2_n_params(&c));
     CHECK(size == (size_t)((char *)(f->params_after + f->n_params) - (char *)f->file));
-}
-
-static double relative_error(const float *ours, const float *theirs, size_t n) {
-    double diff = 0.0, norm = 0.0;
-    for (size_t i = 0; i < n; i++) {
-        diff += ((double)ours[i] - theirs[i]) * ((double)ours[i] - theirs[i]);
-        norm += (double)theirs[i] * theirs[i];
-    }
-    return sqrt(diff / (norm > 0.0 ? norm : 1.0));
 }
 
 // Whether element i of a tensor has a gradient. Adding a constant to every key changes no softmax:
@@ -383,20 +365,6 @@ TEST(a_model_takes_what_is_counted) {
             }
 }
 
-// One rank alone keeps 4 bytes of each parameter, and 12 more to train it.
-TEST(parameters_take_four_bytes_each) {
-    const size_t bytes = gpt2_n_params(&SMALL.c) * sizeof(float);
-    for (Use use = INFER; use <= TRAIN; use++) {
-        Model m;
-        make_model(&m, &SMALL.c, SMALL.B, SMALL.T, use);
-        const size_t *of = m.memory.bytes;
-        CHECK(of[MEM_PARAMS] == bytes && of[MEM_OUTER] == 0 && of[MEM_PASSING] == 0);
-        CHECK(of[MEM_GRADS] == (use == TRAIN ? bytes : 0));
-        CHECK(of[MEM_MOMENTS] == (use == TRAIN ? 2*bytes : 0));
-        model_free(&m);
-    }
-}
-
 TEST(initialisation_is_gpt2s) {
     static const Config c = { 3, 2, 64, 500, 64, 0 };
     Model m, again;
@@ -534,89 +502,70 @@ TEST(a_seed_names_one_text) {
     free(again);
     free(other);
     model_free(&m);
-    static const Config shortest = { 1, 1, 4, 257, 1, 0 };       // one position is enough
-    make_model(&m, &shortest, 1, 1, INFER);
-    draw_model(&m, 2);
-    free(generated(&m, 1, 50, &n[0]));
-    CHECK(n[0] > 1);
-    model_free(&m);
 }
 
 // ---- a run ----
 
-// A shard of n tokens that repeat with a period, in a directory of its own.
-static void write_shard(const char *dir, const char *name, int n) {
-    char path[512];
-    int32_t header[256] = { SHARD_MAGIC, SHARD_VERSION, n, 257, 256 };
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    FILE *f = fopen(path, "wb");
-    fwrite(header, 4, 256, f);
-    for (int i = 0; i < n; i++) {
-        uint16_t token = (uint16_t)(i % 29 == 0 ? 256 : 'a' + i % 29 % 7);
-        fwrite(&token, 2, 1, f);
-    }
-    fclose(f);
+// A shard of n tokens that repeat with a period.
+static void write_shard(const Path *dir, const char *name, int n) {
+    static struct { int32_t header[256]; uint16_t tokens[4000]; } shard;
+    int32_t header[5] = { SHARD_MAGIC, SHARD_VERSION, n, 257, 256 };
+    memcpy(shard.header, header, sizeof header);
+    for (int i = 0; i < n; i++)
+        shard.tokens[i] = (uint16_t)(i % 29 == 0 ? 256 : 'a' + i % 29 % 7);
+    put(dir->text, name, &shard, sizeof shard.header + 2 * (size_t)n);
 }
 
-// A run of a small model on data of its own.
-typedef struct { char dir[32]; Run r; Model m; Step s; } TestRun;
+// A run of a small model of n parameters on data of its own; z is its share of the model.
+typedef struct { Path dir; Run r; Model m; Step s; const Zero *z; size_t n, bytes; } TestRun;
 
 static void test_run_open(TestRun *t, const char *lr, const char *flag, const char *value) {
     static Machine machine;
-    snprintf(t->dir, sizeof t->dir, "/tmp/test_model.XXXXXX");
-    if (!mkdtemp(t->dir)) die("cannot make %s", t->dir);
-    write_shard(t->dir, "x_train.bin", 4000);
-    write_shard(t->dir, "x_val.bin", 200);
-    char *args[] = { "train_gpt2", "--data", t->dir, "--layers", "1", "--heads", "2",
+    t->dir = folder_make(NULL);
+    write_shard(&t->dir, "x_train.bin", 4000);
+    write_shard(&t->dir, "x_val.bin", 200);
+    char *args[] = { "train_gpt2", "--data", t->dir.text, "--layers", "1", "--heads", "2",
                      "--channels", "16", "--seq-len", "8", "--micro-batch", "2", "--batch-tokens",
                      "32", "--steps", "20", "--lr", (char *)lr, (char *)flag, (char *)value };
     memset(&t->r, 0, sizeof t->r);
-    CHECK(run_start(&t->r, &t->m, &machine, sizeof args / sizeof *args, args));
+    CHECK(run_start(&t->r, &t->m, &machine, COUNT(args), args));
     run_open(&t->r);
+    t->z = &t->m.zero;
+    t->n = gpt2_n_params(&t->m.c);
+    t->bytes = t->n * sizeof(float);
 }
 
 static void test_run_close(TestRun *t) {
-    Error err;
     run_close(&t->r);
-    if (!path_remove(t->dir, &err)) die("%s", err.text);
+    folder_remove(&t->dir);
 }
 
+static float *copy_of(const float *x, size_t n) {
+    float *copy = alloc_or_die(n * sizeof *copy, "a copy");
+    return memcpy(copy, x, n * sizeof *copy);
+}
+
+// Neither an update that is skipped nor an evaluation changes anything.
 TEST(a_gradient_that_is_not_finite_is_skipped) {
     TestRun t;
     Run *r = &t.r;
-    Model *m = &t.m;
-    Step *s = &t.s;
-    const Zero *z = &m->zero;
-    test_run_open(&t, "1e-3", "--seed", "1");
-    train_step(r, m, s);
-    CHECK(isfinite(s->grad_norm) && r->adam_step == 1 && r->skipped == 0);
-    size_t n = gpt2_n_params(&m->c), bytes = n * sizeof(float);
-    z->masters[5] = INFINITY;
-    float *before = alloc_or_die(3*bytes, "a copy");
-    memcpy(before, z->masters, bytes);
-    memcpy(before + n, z->adam_m, bytes);
-    memcpy(before + 2*n, z->adam_v, bytes);
-    for (int i = 0; i < 8; i++) train_step(r, m, s);
-    CHECK(!isfinite(s->grad_norm) && r->adam_step == 1 && r->skipped == 8 && r->step == 9);
-    CHECK(memcmp(before, z->masters, bytes) == 0);
-    CHECK(memcmp(before + n, z->adam_m, bytes) == 0);
-    CHECK(memcmp(before + 2*n, z->adam_v, bytes) == 0);
-    free(before);
-    test_run_close(&t);
-
-    test_run_open(&t, "1e-2", "--seed", "1");         // and evaluation changes nothing
-    for (int i = 0; i < 20; i++) train_step(r, m, s);
-    float *params = alloc_or_die(2*bytes, "a copy");
-    memcpy(params, z->masters, bytes);
-    memcpy(params + n, z->grads, bytes);
+    test_run_open(&t, "1e-2", "--seed", "1");
+    train_step(r, &t.m, &t.s);
+    CHECK(isfinite(t.s.grad_norm) && r->adam_step == 1 && r->skipped == 0);
+    for (int i = 0; i < 20; i++) train_step(r, &t.m, &t.s);
+    float *const kept[] = { t.z->masters, t.z->adam_m, t.z->adam_v, t.z->grads };
+    float *before[4];
+    for (int k = 0; k < 4; k++) before[k] = copy_of(kept[k], t.n);
     Eval e, again;
     Error err;
-    CHECK(evaluate(&e, r, &r->val, 0, &err));
-    CHECK(evaluate(&again, r, &r->val, 0, &err));
+    CHECK(evaluate(&e, r, &r->val, 0, &err) && evaluate(&again, r, &r->val, 0, &err));
     CHECK(e.loss == again.loss && e.tokens == 192 && e.loss < log(257.0) - 0.5);
-    CHECK(memcmp(params, z->masters, bytes) == 0);
-    CHECK(memcmp(params + n, z->grads, bytes) == 0);
-    free(params);
+    for (int k = 0; k < 4; k++) CHECK(memcmp(before[k], kept[k], t.bytes) == 0);
+    before[0][5] = t.z->masters[5] = INFINITY;
+    for (int i = 0; i < 8; i++) train_step(r, &t.m, &t.s);
+    CHECK(!isfinite(t.s.grad_norm) && r->adam_step == 21 && r->skipped == 8 && r->step == 29);
+    for (int k = 0; k < 3; k++) CHECK(memcmp(before[k], kept[k], t.bytes) == 0);
+    for (int k = 0; k < 4; k++) free(before[k]);
     test_run_close(&t);
 }
 
@@ -625,13 +574,8 @@ TEST(a_gradient_that_is_not_finite_is_skipped) {
 TEST(a_half_life_in_tokens_is_kept_by_any_batches) {
     TestRun t;
     Run *r = &t.r;
-    Model *m = &t.m;
-    Step *s = &t.s;
     test_run_open(&t, "1e-2", "--seed", "1");
-    const Zero *z = &m->zero;
-    size_t n = gpt2_n_params(&m->c);
-    float *before = alloc_or_die(n * sizeof(float), "a copy");
-    double *v = alloc_or_die(n * sizeof(double), "moments"), kept = 1.0, worst = 0.0, moved = 0.0;
+    double *v = alloc_or_die(t.n * sizeof *v, "moments"), kept = 1.0, worst = 0.0, moved = 0.0;
     uint64_t unit = r->o.batches.unit;
     r->o.batches.rule = BATCH_STAGES;
     r->o.batches.batch = 4*unit;
@@ -641,47 +585,41 @@ TEST(a_half_life_in_tokens_is_kept_by_any_batches) {
     r->o.batches.stages[1].batch = 8*unit;
     r->o.beta1 = r->o.weight_decay = 0.0;
     for (int step = 0; step < 4; step++) {
-        memcpy(before, z->masters, n * sizeof(float));
-        train_step(r, m, s);
+        float *before = copy_of(t.z->masters, t.n);
+        train_step(r, &t.m, &t.s);
         double beta2 = pow(r->o.beta2, (step < 2 ? 1 : 8) / 4.0);
-        double scale = s->grad_norm > r->o.clip ? r->o.clip / s->grad_norm : 1.0;
+        double scale = t.s.grad_norm > r->o.clip ? r->o.clip / t.s.grad_norm : 1.0;
         kept *= beta2;
-        for (size_t i = 0; i < n; i++) {
-            double g = scale * z->grads[i], change = z->masters[i] - before[i];
+        for (size_t i = 0; i < t.n; i++) {
+            double g = scale * t.z->grads[i], change = t.z->masters[i] - before[i];
             v[i] = beta2*v[i] + (1.0 - beta2)*g*g;
-            double expected = -s->lr * g / (sqrt(v[i] / (1.0 - kept)) + 1e-8);
+            double expected = -t.s.lr * g / (sqrt(v[i] / (1.0 - kept)) + 1e-8);
             worst = fmax(worst, fabs(change - expected));
             moved = fmax(moved, fabs(change));
         }
+        free(before);
     }
     CHECK(moved > 1e-3 && worst < 1e-3 * moved);     // parameters of 1 keep changes to 1e-7
     free(v);
-    free(before);
     test_run_close(&t);
 }
 
 // The first step of plain SGD, by hand: the clipped gradient and the decay of matrices, no moments.
 TEST(the_first_step_of_sgd) {
     TestRun t;
-    Run *r = &t.r;
-    Model *m = &t.m;
-    Step *s = &t.s;
     test_run_open(&t, "0.5", "--optimizer", "sgd");
-    const Zero *z = &m->zero;
-    CHECK(!z->adam_m && !z->adam_v && m->memory.bytes[MEM_MOMENTS] == 0);
-    size_t n = gpt2_n_params(&m->c);
-    float *before = alloc_or_die(n * sizeof(float), "a copy");
+    CHECK(!t.z->adam_m && !t.z->adam_v && t.m.memory.bytes[MEM_MOMENTS] == 0);
+    float *before = copy_of(t.z->masters, t.n);
     double worst = 0.0, moved = 0.0, decayed = 0.0;
-    r->o.clip = 0.1;
-    memcpy(before, z->masters, n * sizeof(float));
-    train_step(r, m, s);
-    CHECK(s->grad_norm > 0.1);
-    for (int i = 0; i < gpt2_n_tensors(&m->c); i++) {
-        Tensor t = gpt2_tensor(&m->c, i);
-        for (size_t j = t.offset; j < t.offset + t.count; j++) {
-            double decay = t.decays ? r->o.weight_decay * before[j] : 0.0;
-            double expected = -s->lr * (0.1 / s->grad_norm * z->grads[j] + decay);
-            worst = fmax(worst, fabs((double)z->masters[j] - before[j] - expected));
+    t.r.o.clip = 0.1;
+    train_step(&t.r, &t.m, &t.s);
+    CHECK(t.s.grad_norm > 0.1);
+    for (int i = 0; i < gpt2_n_tensors(&t.m.c); i++) {
+        Tensor tensor = gpt2_tensor(&t.m.c, i);
+        for (size_t j = tensor.offset; j < tensor.offset + tensor.count; j++) {
+            double decay = tensor.decays ? t.r.o.weight_decay * before[j] : 0.0;
+            double expected = -t.s.lr * (0.1 / t.s.grad_norm * t.z->grads[j] + decay);
+            worst = fmax(worst, fabs((double)t.z->masters[j] - before[j] - expected));
             moved = fmax(moved, fabs(expected));
             decayed = fmax(decayed, fabs(decay));
         }
@@ -696,44 +634,39 @@ TEST(the_first_step_of_sgd) {
 TEST(averaged_weights_count_tokens) {
     TestRun t;
     Run *r = &t.r;
-    Model *m = &t.m;
-    Step *s = &t.s;
     test_run_open(&t, "1e-2", "--average-tokens", "100");
-    const Zero *z = &m->zero;
-    size_t n = gpt2_n_params(&m->c), bytes = n * sizeof(float);
-    CHECK(memcmp(z->average, z->masters, bytes) == 0 && m->memory.bytes[MEM_AVERAGE] == bytes);
-    double *sum = alloc_or_die(n * sizeof(double), "an average"), shares = 0.0, worst = 0.0;
-    float *copy = alloc_or_die(bytes, "a copy");
+    CHECK(memcmp(t.z->average, t.z->masters, t.bytes) == 0);
+    CHECK(t.m.memory.bytes[MEM_AVERAGE] == t.bytes);
+    double *sum = alloc_or_die(t.n * sizeof *sum, "an average"), shares = 0.0, worst = 0.0;
     uint64_t unit = r->o.batches.unit;
     r->o.batches.rule = BATCH_STAGES;
     r->o.batches.batch = unit;
     r->o.batches.n_stages = 1;
     r->o.batches.stages[0].tokens = 6*unit;
     r->o.batches.stages[0].batch = 5*unit;
-    memset(sum, 0, n * sizeof *sum);
     for (int step = 0; step < 12; step++) {
-        train_step(r, m, s);
+        train_step(r, &t.m, &t.s);
         double left = pow(0.5, (double)r->batch / 100.0);
         shares = left*shares + 1.0 - left;
-        for (size_t i = 0; i < n; i++) sum[i] = left*sum[i] + (1.0 - left)*z->masters[i];
-        for (size_t i = 0; i < n; i++)
-            worst = fmax(worst, fabs(z->average[i] - sum[i] / shares));
+        for (size_t i = 0; i < t.n; i++) {
+            sum[i] = left*sum[i] + (1.0 - left)*t.z->masters[i];
+            worst = fmax(worst, fabs(t.z->average[i] - sum[i] / shares));
+        }
     }
     CHECK_MSG(r->tokens == 36*unit && worst < 1e-6, "apart by %g", worst);
-    Eval e, average, of_copy;
+    Eval e, average, of_copy, train = { 0 }, none = { 0 };
     Error err;
-    memcpy(copy, z->masters, bytes);
+    float *copy = copy_of(t.z->masters, t.n);
     evaluate_all(&e, NULL, &average, r);
-    CHECK(memcmp(copy, z->masters, bytes) == 0);
-    Eval train = { 0 }, none = { 0 };                // Ctrl-C in the first skips the others
+    CHECK(memcmp(copy, t.z->masters, t.bytes) == 0);
     r->o.eval_train = true;
-    *stop_signal() = SIGINT;
+    *stop_signal() = SIGINT;                         // Ctrl-C in the first skips the others
     evaluate_all(&e, &train, &none, r);
     CHECK(r->stopping == SIGINT && train.tokens == 0 && none.tokens == 0);
-    evaluate_all(&e, &train, &none, r);             // a run that is ending evaluates whole
+    evaluate_all(&e, &train, &none, r);              // a run that is ending evaluates whole
     CHECK(e.tokens == 192 && train.tokens == 192 && none.loss == average.loss);
     *stop_signal() = r->stopping = 0;
-    memcpy(z->masters, z->average, bytes);
+    memcpy(t.z->masters, t.z->average, t.bytes);
     CHECK(evaluate(&of_copy, r, &r->val, (size_t)r->o.eval_tokens, &err));
     CHECK(average.loss == of_copy.loss && average.loss != e.loss);
     free(copy);
@@ -764,8 +697,7 @@ TEST(noise_is_that_of_single_gradients) {
     Step *s = &t.s;
     Error err;
     test_run_open(&t, "1e-2", "--noise-scale", "--seed=5");
-    Zero *z = &m->zero;
-    size_t n = gpt2_n_params(&m->c);
+    size_t n = t.n;
     double *one = alloc_or_die(2 * n * sizeof(double), "gradients"), *mean = one + n;
     for (int step = 0; step < 20; step++) train_step(r, m, s);
     CHECK(r->noise.weight > 0.0 && r->noise_adam.weight == 0.0 && s->norms_adam.big_tokens == 0.0);
@@ -779,12 +711,11 @@ TEST(noise_is_that_of_single_gradients) {
             model_micro_batch(m, 0, 1);
             model_forward(m, r->inputs, 2, 8);
             model_backward(m, r->inputs, r->targets, 1.0f / 16, 2, 8);
-            for (size_t k = 0; k < n; k++) one[k] = z->grads[k];
-            for (size_t k = 0; k < n; k++) mean[k] += one[k] / 2;
-            small += squares_of(one, z->adam_v, correct, n) / 2;
+            for (size_t k = 0; k < n; k++) mean[k] += (one[k] = t.z->grads[k]) / 2;
+            small += squares_of(one, t.z->adam_v, correct, n) / 2;
             plain += squares_of(one, NULL, 1.0, n) / 2;
         }
-        double big = squares_of(mean, z->adam_v, correct, n);
+        double big = squares_of(mean, t.z->adam_v, correct, n);
         train_step(r, m, s);
         check_norms(&s->norms_adam, small, big, "Adam's");
         check_norms(&s->norms, plain, squares_of(mean, NULL, 1.0, n), "plain");
