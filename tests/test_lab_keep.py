@@ -211,21 +211,18 @@ def test_samples():
 
 # {label: numbers of its tables that its sentences must hold}; a new measurement changes them.
 WANTED = {
-    "01_one_step": ["0.93 times the fall (0.87 to 1.02)", "2,304 tokens"],
     "02_knee": ["3,012 updates of 512 tokens, and 521 of 8,192", "11.9 (11.4 to 12.4) times"],
     "02_local": ["2,760 tokens (2,568 to 2,966), 86 sequences of 32", "23 sequences of 256",
                  "8,600 tokens after 1,048,576", "708 against a B_crit of 2,760"],
-    "03_small_noisy": ["1.483 (1.475 to 1.491) with 1", "1.481 (1.437 to 1.526)",
-                       "-0.005 (-0.008 to -0.002)"],
-    "04_one_device": ["16.7 (15.5 to 17.8) tokens", "20% (19% to 21%)", "1.11 times"],
+    "03_small_noisy": ["1.483 (1.475 to 1.491) with 1"],
+    "04_one_device": ["16.7 (15.5 to 17.8) tokens"],
     "05_time": ["9 of 9 pairs", "0.97 times", "1.54 times", "1.48 (1.46 to 1.64) times"],
     "06_bandwidth": ["25 Mbit/s one worker 12.5, two data parallel 89.6", "DiLoCo 13.1"],
     "06_diloco": ["+0.169 (+0.103 to +0.236)"],
     "07_schedules": ["-0.026 (-0.054 to +0.002) nats"],
-    "08_fits": ["9.36 days on 1", "28.1 hours on 8", "3.55 hours on 64", "4,917", "28,080",
-                "2.22 and 1.28", "302 here and 6,212", "816 FLOPs", "4 x 2 x 8 on 64 (163 days)"],
+    "08_fits": ["9.36 days on 1", "28.1 hours on 8", "3.55 hours on 64", "measured 23 hours on 8"],
     "09_curves": ["1.52 and 1.81 million tokens, 2,973 and 884 updates", "49 and 57 seconds on one",
-                  "4.5 and 1.3 on 64", "1.00 times", "1.89 times", "1.58 with 1,024"],
+                  "4.5 and 1.3 on 64", "1.00 times", "1.89 times"],
     "10_replayed": ["1 take 51 s, 8 take 7.9 s, 64 take 2.2 s", "below 423 Mbit/s"]}
 
 

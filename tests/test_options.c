@@ -377,7 +377,7 @@ TEST(flags_of_other_programs) {
         { "--graph off", "!--graph: unknown flag; it is gone; BATCHWISE_GRAPH=off" },
         { "--hellaswag-every 5", "!--hellaswag-every: unknown flag; it is gone; --hellaswag FILE" },
         { "--on-save-error stop", "!--on-save-error: unknown flag; it is gone; a save that fails" },
-        { "--plan-b-crit 1e6", "!--plan-b-crit: unknown flag; it is gone; --plan-search takes 5" },
+        { "--plan-b-crit 1e6", "!--plan-b-crit: unknown flag; it is gone; --plan-search takes the batch" },
         { "--skip-outliers 4", "!--skip-outliers: unknown flag; it is gone; a lower --clip" },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {

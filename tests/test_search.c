@@ -31,50 +31,77 @@ static SearchFacts facts_of(Config c, int T, const char *machine) {
 
 // ---- published clusters ----
 
-// Narayanan et al. 2021, table 1: V = 51200, s = 2048, A100 of 80 GB in DGX machines of 8.
-static const struct { int heads, h, layers, t, p, gpus, batch; double tflops; } narayanan[] = {
-    { 24, 2304, 24, 1, 1, 32, 512, 137 },      { 32, 3072, 30, 2, 1, 64, 512, 138 },
-    { 32, 4096, 36, 4, 1, 128, 512, 142 },     { 48, 6144, 40, 8, 1, 256, 1024, 135 },
-    { 64, 8192, 48, 8, 2, 512, 1536, 138 },    { 80, 10240, 60, 8, 4, 1024, 1792, 140 },
-    { 96, 12288, 80, 8, 8, 1536, 2304, 148 },  { 128, 16384, 96, 8, 16, 1920, 2160, 155 },
-    { 128, 20480, 105, 8, 35, 2520, 2520, 163 }, { 160, 25600, 128, 8, 64, 3072, 3072, 163 },
+// TFLOP/s of a GPU by equation 3 of Narayanan et al. 2021, all recomputed and without ZeRO.
+static double reached(const SearchFacts *f, const SearchRow *row) {
+    return 1e-12 * plan_flops_done(&f->c, f->T, true) * f->batch / row->step / f->machine.count;
+}
+
+// Narayanan: their table 1, V = 51200, A100s of 80 GB in DGX machines of 8, in TFLOP/s a GPU.
+// Shoeybi et al. 2019: V100s of 32 GB in DGX-2H machines of 16 with 150 GB/s a direction, 8 links
+// of 100 Gb/s between them, 8 sequences a replica; in percent of the first row's speed. Megatron's
+// README says that its own all-reduce, which does not overlap, was the faster one for the two
+// smaller models, and PyTorch's, which does, for the larger; and that the largest reaches 60%
+// without overlap. The row that is 5.1 off: from tensor 1 to 2 the printed cost of data parallelism
+// triples, from 4 to 13%.
+static const struct {
+    enum { NARAYANAN, SHOEYBI } paper;
+    int heads, h, layers, t, p, gpus, batch;     // batch: sequences
+    bool overlaps;
+    double published, off;                       // off: at most, of it or in percent points
+} clusters[] = {
+    { NARAYANAN, 24, 2304, 24, 1, 1, 32, 512, false, 137, 0.11 },
+    { NARAYANAN, 32, 3072, 30, 2, 1, 64, 512, false, 138, 0.11 },
+    { NARAYANAN, 32, 4096, 36, 4, 1, 128, 512, false, 142, 0.11 },
+    { NARAYANAN, 48, 6144, 40, 8, 1, 256, 1024, false, 135, 0.11 },
+    { NARAYANAN, 64, 8192, 48, 8, 2, 512, 1536, false, 138, 0.11 },
+    { NARAYANAN, 80, 10240, 60, 8, 4, 1024, 1792, false, 140, 0.11 },
+    { NARAYANAN, 96, 12288, 80, 8, 8, 1536, 2304, false, 148, 0.11 },
+    { NARAYANAN, 128, 16384, 96, 8, 16, 1920, 2160, false, 155, 0.11 },
+    { NARAYANAN, 128, 20480, 105, 8, 35, 2520, 2520, false, 163, 0.11 },
+    { NARAYANAN, 160, 25600, 128, 8, 64, 3072, 3072, false, 163, 0.11 },
+    { SHOEYBI, 16, 1536, 40, 1, 1, 1, 8, false, 100, 0 },
+    { SHOEYBI, 20, 1920, 54, 2, 1, 2, 8, false, 95, 5 },
+    { SHOEYBI, 24, 2304, 64, 4, 1, 4, 8, false, 82, 5 },
+    { SHOEYBI, 32, 3072, 72, 8, 1, 8, 8, false, 77, 5 },
+    { SHOEYBI, 16, 1536, 40, 1, 1, 64, 512, false, 96, 5 },
+    { SHOEYBI, 20, 1920, 54, 2, 1, 128, 512, false, 83, 5.5 },
+    { SHOEYBI, 24, 2304, 64, 4, 1, 256, 512, true, 79, 5 },
+    { SHOEYBI, 32, 3072, 72, 8, 1, 512, 512, true, 74, 5 },
+    { SHOEYBI, 32, 3072, 72, 8, 1, 512, 512, false, 60, 5 },
 };
 
-// TFLOP/s a GPU by their equation 3.
-static double reached(const SearchFacts *f, const SearchRow *row) {
-    return 1e-12 * plan_flops_done(&f->c, f->T, true) * row->batch / row->step / f->machine.count;
-}
-
-static SearchFacts narayanan_facts(int i) {
-    char machine[80];
-    Config c = { narayanan[i].layers, narayanan[i].heads, narayanan[i].h, 51200, 2048, 0 };
-    snprintf(machine, sizeof machine, "a100,%d,300GB/s:8+25GB/s", narayanan[i].gpus);
-    SearchFacts f = facts_of(c, 2048, machine);
-    f.batch = 2048.0 * narayanan[i].batch;
-    return f;
-}
-
-// Their cut against our fastest, all recomputed and without ZeRO, as theirs. In eight rows their
-// choice is within 10%. For 18.4 and 39.1 billion the search finds tensor 2 in a pipeline of 4 and
-// of 8 interleaved stages 16 and 19% faster than tensor 8. The model is 2 and 0% off what they
-// measured in these rows, so it is the other mixture that is in doubt: nobody has measured it.
-// Their rule takes tensor parallelism up to a machine first and does not try the others.
-TEST(narayanan_table_1) {
-    int within = 0, near_best = 0;
-    double error = 0.0, slowest = 0.0;
-    for (int i = 0; i < 10; i++) {
-        SearchFacts f = narayanan_facts(i);
-        SearchSpace theirs = { narayanan[i].t, narayanan[i].p, 0, true }, all = { 0, 0, 0, true };
-        Search own = search_all(&f, &theirs), ours = search_all(&f, &all);
-        double off = reached(&f, &own.rows[0]) / narayanan[i].tflops - 1.0;
-        double slower = own.rows[0].step / ours.rows[0].step;
+// Narayanan's cut against our fastest: in eight rows their choice is within 10%. For 18.4 and 39.1
+// billion the search finds tensor 2 in a pipeline of 4 and of 8 interleaved stages 16 and 19%
+// faster than tensor 8. The model is 2 and 0% off what they measured in these rows, so it is the other
+// mixture that is in doubt: nobody has measured it. Their rule takes tensor parallelism up to a
+// machine first and does not try the others.
+TEST(published_clusters) {
+    int near_best = 0;
+    double error = 0.0, slowest = 0.0, one = 0.0;
+    for (size_t i = 0; i < sizeof clusters / sizeof *clusters; i++) {
+        bool narayanan = clusters[i].paper == NARAYANAN;
+        int T = narayanan ? 2048 : 1024;
+        Config c = { clusters[i].layers, clusters[i].heads, clusters[i].h, 51200, T, 0 };
+        char machine[80];
+        snprintf(machine, sizeof machine, narayanan ? "a100,%d,300GB/s:8+25GB/s"
+                                                    : "v100@93.75,%d,150GB/s:16+6.25GB/s",
+                 clusters[i].gpus);              // 0.75 of the V100's peak
+        SearchFacts f = facts_of(c, T, machine);
+        f.batch = (double)T * clusters[i].batch;
+        f.trainer.overlaps = clusters[i].overlaps;
+        if (clusters[i].overlaps) f.trainer.message_moved = f.trainer.message_kept = 0;
+        SearchSpace theirs = { clusters[i].t, clusters[i].p, 0, true }, all = { 0, 0, 0, true };
+        Search own = search_all(&f, &theirs);
+        double is = reached(&f, &own.rows[0]), published = clusters[i].published;
+        if (!narayanan && one == 0.0) one = is;
+        double off = narayanan ? is / published - 1.0 : 100.0 * is / one - published;
+        CHECK_MSG(fabs(off) <= clusters[i].off && own.fit == 1, "row %zu is off by %.3g", i, off);
+        if (!narayanan) continue;
+        double slower = own.rows[0].step / search_all(&f, &all).rows[0].step;
         error += fabs(off) / 10.0;
-        within += fabs(off) <= 0.15;
         near_best += slower <= 1.10;
         slowest = fmax(slowest, slower);
-        CHECK(own.fit == 1);
     }
-    CHECK_MSG(within == 10, "%d rows of 10 within 15%%", within);
     CHECK_MSG(error <= 0.05, "mean error %.3f", error);
     CHECK_MSG(near_best >= 8 && slowest <= 1.20, "%d choices of 10 within 10%% of the fastest, "
               "the slowest takes %.2f times as long", near_best, slowest);
@@ -97,47 +124,6 @@ TEST(narayanan_figure_13) {
         }
         CHECK_MSG(best.cut.tensor == 8, "batch %d: tensor %d", batch, best.cut.tensor);
     }
-}
-
-// FLOP/s of a GPU as a share of one GPU's. Shoeybi et al. 2019: V100 of 32 GB in DGX-2H machines of
-// 16 with 150 GB/s a direction, 8 links of 100 Gb/s between them; 8 sequences of 1024 a replica,
-// activations recomputed.
-typedef struct { int h, layers, heads, t; } Shoeybi;
-
-static double shoeybi(Shoeybi s, int data, bool overlaps) {
-    char machine[80];
-    Config c = { s.layers, s.heads, s.h, 51200, 1024, 0 };
-    SearchSpace space = { s.t, 1, 0, true };
-    snprintf(machine, sizeof machine, "v100@%g,%d,150GB/s:16+6.25GB/s", SEARCH_PRODUCTS*125,
-             s.t*data);
-    SearchFacts f = facts_of(c, 1024, machine);
-    f.batch = 8.0 * 1024 * data;
-    f.trainer.overlaps = overlaps;
-    if (overlaps) f.trainer.message_moved = f.trainer.message_kept = 0;
-    return reached(&f, &search_all(&f, &space).rows[0]);
-}
-
-// Megatron's README says that its own all-reduce, which does not overlap, was the faster one for
-// the two smaller models, and PyTorch's, which does, for the larger; and that the largest model
-// reaches 60% without overlap. Within 5 points but for tensor 2 beside data parallelism, which is
-// 5.1 off: from tensor 1 to 2 the printed cost of data parallelism triples, from 4 to 13%.
-TEST(shoeybi_weak_scaling) {
-    static const struct { Shoeybi model; double alone, beside; bool overlaps; } rows[] = {
-        { { 1536, 40, 16, 1 }, 100, 96, false }, { { 1920, 54, 20, 2 }, 95, 83, false },
-        { { 2304, 64, 24, 4 }, 82, 79, true },   { { 3072, 72, 32, 8 }, 77, 74, true },
-    };
-    double one = shoeybi(rows[0].model, 1, false);
-    int within = 0;
-    for (int i = 0; i < 4; i++) {
-        double alone = 100.0 * shoeybi(rows[i].model, 1, false) / one;
-        double beside = 100.0 * shoeybi(rows[i].model, 64, rows[i].overlaps) / one;
-        CHECK_MSG(fabs(alone - rows[i].alone) <= 5.0, "row %d: %.1f", i, alone);
-        within += fabs(beside - rows[i].beside) <= 5.0;
-        CHECK_MSG(fabs(beside - rows[i].beside) <= 5.5, "row %d x 64: %.1f", i, beside);
-    }
-    CHECK_MSG(within >= 3, "%d rows of 4 within 5 points", within);
-    double apart = 100.0 * shoeybi(rows[3].model, 64, false) / one;
-    CHECK_MSG(fabs(apart - 60.0) <= 5.0, "8.3 billion without overlap: %.1f", apart);
 }
 
 // ---- the ZeRO paper ----
@@ -288,15 +274,16 @@ TEST(what_fits_comes_first) {
     SearchRow fast, slow;
     memset(&fast, 0, sizeof fast);
     slow = fast;
-    fast.seconds = 1.0;
+    fast.step = 1.0;
     fast.bytes = 2e9;
-    slow.seconds = 2.0;
+    slow.step = 2.0;
     slow.bytes = 1e9;
     CHECK(search_better(&fast, &slow, 3e9) && !search_better(&slow, &fast, 3e9));
     CHECK(search_better(&slow, &fast, 1.5e9) && !search_better(&fast, &slow, 1.5e9));
     CHECK(search_better(&slow, &fast, 0.5e9));
     Config c = { 48, 25, 1600, 50257, 1024, 0 };
     SearchFacts f = facts_of(c, 1024, "a100,16,300GB/s:8+25GB/s");
+    f.batch = 1 << 20;
     Search s = search_all(&f, &search_everything);
     CHECK(s.n == 5 && s.fit > 0);                // pipelines of 1, 2, 4, 8 and 16; 25 heads
     for (int i = 1; i < s.n; i++)
@@ -323,26 +310,9 @@ TEST(tensor_sums_by_hand) {
     NEAR(memory - head.s[WALL_MEMORY], 52.0*4*1024*512 / search_stream(&f.machine), 1e-9);
 }
 
-// E(B): at B = B_crit twice the tokens, and a fifth more at Zhang's batch.
-TEST(tokens_past_b_crit) {
-    Config c = { 2, 8, 512, 1024, 128, 0 };
-    SearchFacts f = facts_of(c, 128, "a100,1");
-    SearchRow row;
-    memset(&row, 0, sizeof row);
-    row.step = row.walls.s[WALL_PRODUCTS] = 2.0;
-    row.batch = plan_zhang_b_crit(f.tokens);
-    search_run(&row, &f);
-    NEAR(row.seconds, 2 * 2.0 * 300e9/row.batch, 1e-12);
-    NEAR(row.walls.s[WALL_TOKENS], row.seconds / 2, 1e-12);
-    row.batch = plan_zhang_batch(f.tokens);
-    search_run(&row, &f);
-    NEAR(row.seconds, 1.2 * 2.0 * 300e9/row.batch, 1e-12);
-}
-
 int main(void) {
-    RUN(narayanan_table_1);
+    RUN(published_clusters);
     RUN(narayanan_figure_13);
-    RUN(shoeybi_weak_scaling);
     RUN(messages_and_logits_by_hand);
     RUN(two_stages_do_not_interleave);
     RUN(bytes_are_those_of_plan);
@@ -353,6 +323,5 @@ int main(void) {
     RUN(pipelines_keep_several_micro_batches);
     RUN(what_fits_comes_first);
     RUN(tensor_sums_by_hand);
-    RUN(tokens_past_b_crit);
     return test_end();
 }

@@ -309,7 +309,7 @@ static const OptionHint train_hints[] = {
       "--save-every N says" },
     { "on-save-error", "it is gone; a save that fails ends the run, and --resume goes on from the "
       "newest checkpoint, which is whole" },
-    { "plan-b-crit", "it is gone; --plan-search takes 5 times Zhang 2024's batch" },
+    { "plan-b-crit", "it is gone; --plan-search takes the batch of --batch-tokens" },
     { "skip-outliers", "it is gone; a lower --clip bounds what one bad batch does" },
     { NULL, NULL },
 };

@@ -26,6 +26,12 @@
 
 // ---- formulas ----
 
+// Parameters of a model. A size_t is too small for large ones in a browser (dev/web).
+static inline double plan_params(const Config *c) {
+    return (double)(gpt2_bucket(c, 0).count + gpt2_bucket(c, c->L + 1).count)
+         + (double)c->L * (double)gpt2_block_size(c);
+}
+
 // Bytes a worker keeps to train `params` parameters in mixed precision with Adam, at a ZeRO stage
 // over n workers (Rajbhandari et al. 2020, arXiv 1910.02054, figure 1 and section 5). For each
 // parameter: 2 bytes, 2 for its gradient, 12 for Adam (an fp32 copy and two moments).
@@ -107,6 +113,11 @@ static inline PlanWay plan_best_way(double bytes, double n, double messages, con
     return best;
 }
 
+static inline double plan_best_seconds(double bytes, double n, double messages,
+                                       const PlanNetwork *w) {
+    return plan_way_seconds(plan_best_way(bytes, n, messages, w), bytes, n, messages, w);
+}
+
 // The part of `seconds` of communication that does not overlap with computation. The share `late`
 // starts after the computation; the rest overlaps with `behind` seconds of it.
 static inline double plan_exposed(double seconds, double behind, double late) {
@@ -128,19 +139,38 @@ static inline double plan_cut_flops(const Config *c, int T, int t, int tile) {
     return 6.0*c->L * C * (qkv + Cn + 2.0*wide) + 6.0*C * V*tile + 12.0*c->L*T * C / t;
 }
 
-// Estimate of the critical batch size in tokens at a loss L in nats a token, for text in GPT-2's
-// tokens: 2e8 / L^(1/0.21) (Kaplan et al. 2020, arXiv 2001.08361, equation 1.4).
-static inline double plan_kaplan_batch(double loss) { return 2e8 / pow(loss, 1.0 / 0.21); }
+// ---- what was measured ----
 
-// The batch in tokens that needs 20% more data than a small one, in a run of `tokens` tokens: 22.91
-// D^0.47 sequences of 512, D in millions of tokens (Zhang et al. 2024, arXiv 2410.21676).
-static inline double plan_zhang_batch(double tokens) {
-    return 512.0 * 22.91 * pow(1e-6 * tokens, 0.47);
+// Seconds of an update that llm.c's scripts/run_gpt2_*.sh name, for sequences of 1024 tokens. A
+// plan of such a run shows them beside its own.
+typedef struct { int L, C; const char *gpu; int count; int64_t batch_tokens; double seconds; }
+    PlanPublished;
+
+enum { PLAN_PUBLISHED = 4 };
+static const PlanPublished plan_published[PLAN_PUBLISHED] = {
+    { 12, 768, "a100", 8, 524288, 0.30 },   { 24, 1024, "a100", 8, 524288, 0.82 },
+    { 36, 1280, "a100", 8, 524288, 1.70 },  { 48, 1600, "h100", 8, 1048576, 2.80 },
+};
+
+// Critical batch sizes in tokens, after so many tokens of training: 119k parameters, sequences of
+// 32 bytes (experiment 2 of scripts/lab). B_crit grows with training, and by the same experiment
+// hardly with the model. Beyond the last row nobody here has measured it.
+static const struct { double trained, b_crit; } plan_measured[] = {
+    { 262144, 2759.59 }, { 524288, 4813.34 }, { 1048576, 8600.30 },
+};
+static const double PLAN_MEASURED_PARAMS = 1e6;  // the largest model of that experiment has 0.8M
+
+// B_crit after a run of `tokens` tokens: between two rows a straight line in logarithms. NAN: not
+// measured.
+static inline double plan_b_crit(double params, double tokens) {
+    for (int i = 0; i < 2 && params <= PLAN_MEASURED_PARAMS; i++) {
+        double from = plan_measured[i].trained, to = plan_measured[i + 1].trained;
+        double low = plan_measured[i].b_crit, high = plan_measured[i + 1].b_crit;
+        if (tokens >= from && tokens <= to)
+            return low * pow(high / low, log(tokens / from) / log(to / from));
+    }
+    return NAN;
 }
-
-// Estimate of the critical batch size. A batch B needs 1 + B/B_crit times the tokens (McCandlish et
-// al. 2018, arXiv 1812.06162), so Zhang's is 0.2 B_crit.
-static inline double plan_zhang_b_crit(double tokens) { return 5.0 * plan_zhang_batch(tokens); }
 
 // ---- machines ----
 
@@ -149,17 +179,19 @@ static inline double plan_zhang_b_crit(double tokens) { return 5.0 * plan_zhang_
 // L40S, H100 SXM, H200 SXM and HGX B200; white papers of GA102 and AD102 for the GeForce cards.
 typedef struct {
     const char *name;
-    double gigabytes, tflops;
+    double gigabytes, tflops, bandwidth;         // bandwidth of the memory: GB/s
     int multiprocessors;
     bool bf16;
 } PlanGpu;
 
 enum { PLAN_GPUS = 11 };
 static const PlanGpu plan_gpus[PLAN_GPUS] = {
-    { "v100", 32, 125, 80, false }, { "t4", 16, 65, 40, false },   { "a10", 24, 125, 72, true },
-    { "a100", 80, 312, 108, true }, { "l4", 24, 121, 58, true },   { "l40s", 48, 362, 142, true },
-    { "h100", 80, 989, 132, true }, { "h200", 141, 989, 132, true },
-    { "b200", 180, 2250, 148, true }, { "3090", 24, 71, 82, true }, { "4090", 24, 165, 128, true },
+    { "v100", 32, 125, 900, 80, false },   { "t4", 16, 65, 320, 40, false },
+    { "a10", 24, 125, 600, 72, true },     { "a100", 80, 312, 2039, 108, true },
+    { "l4", 24, 121, 300, 58, true },      { "l40s", 48, 362, 864, 142, true },
+    { "h100", 80, 989, 3350, 132, true },  { "h200", 141, 989, 4800, 132, true },
+    { "b200", 180, 2250, 8000, 148, true }, { "3090", 24, 71, 936, 82, true },
+    { "4090", 24, 165, 1008, 128, true },
 };
 
 // FLOP/s of the GPU that its driver calls `gpu`, as "NVIDIA H100 80GB HBM3": dense, in bf16, by the
@@ -182,10 +214,10 @@ static inline double plan_datasheet_flops(const char *gpu) {
     return NAN;
 }
 
-// The MFU assumed where no speed is given. Of a data sheet's peak, published runs of GPT-2 124M
-// have 40 to 50% (llm.c on H100s and A100s), runs of large models 30 to 55%. train_gpt2.cu on one
-// H200 reached 39% with 4 sequences of 1024 tokens, 44% with 8 and 51% with 64; of the peak that
-// it measures before a run, 63 to 66% with 64 (dev/results/h200-2026-11-26).
+// The MFU assumed where no speed is given. Of a data sheet's peak, llm.c's runs of GPT-2 have 49%
+// on H100s and 60 to 64% on A100s (plan_published), runs of large models 30 to 55%. train_gpt2.cu
+// on one H200 reached 39% with 4 sequences of 1024 tokens, 44% with 8 and 51% with 64; of the peak
+// that it measures before a run, 63 to 66% with 64 (dev/results/h200-2026-11-26).
 static const double PLAN_OF_DATASHEET = 0.4, PLAN_OF_MEASURED = 0.6;
 static const double PLAN_GPU_RESERVE = 1e9;      // bytes of a GPU that its driver takes
 static const double PLAN_WORKSPACE = 144 << 20;          // bytes: cuBLAS's, and partial sums
@@ -197,7 +229,7 @@ typedef enum { SPEED_UNKNOWN, SPEED_GIVEN, SPEED_ASSUMED, SPEED_MEASURED } PlanS
 typedef struct {
     char name[24];                 // "here": this machine
     int count;                     // workers
-    double memory;                 // bytes that a worker may use
+    double memory, bandwidth;      // bytes that a worker may use; a GPU's bytes/s of memory
     double peak;                   // FLOP/s: by the data sheet, or measured
     double speed;                  // FLOP/s that training reaches
     PlanSpeedFrom speed_from;
@@ -247,6 +279,7 @@ static inline bool plan_name_read(PlanMachine *m, char *field, Error *err) {
         used += (size_t)snprintf(known + used, sizeof known - used, "%s, ", plan_gpus[i].name);
         if (strcmp(m->name, plan_gpus[i].name) != 0) continue;
         m->memory = 1e9 * plan_gpus[i].gigabytes - PLAN_GPU_RESERVE;
+        m->bandwidth = 1e9 * plan_gpus[i].bandwidth;
         m->peak = 1e12 * plan_gpus[i].tflops;
         m->multiprocessors = plan_gpus[i].multiprocessors;
         m->bf16 = plan_gpus[i].bf16;
@@ -353,7 +386,6 @@ struct PlanFacts {
     bool sgd, averages;            // --optimizer sgd; --average-tokens
     bool batch_changes;            // --batch-schedule
     int grad_copies;               // gradients kept beside their sum, for plan_gpu_bytes
-    double target_loss;            // nats a token
     double noise_scale;            // tokens; the last one in --out's log
     const char *precision;         // "fp32" or "bf16"
     double grad_bytes, param_bytes;    // per element in a message
@@ -410,7 +442,7 @@ static inline PlanBytes plan_gpu_bytes(const PlanFacts *f, const PlanShape *s) {
     c = gpt2_share(&c, f->tensor);
     double n = s->workers, N = (double)s->micro_batch * f->T, C = c.C, L = c.L, t = f->tensor;
     double NH = c.NH / t;
-    double psi = (double)gpt2_n_params(&c), block = (double)gpt2_block_size(&c);
+    double psi = plan_params(&c), block = (double)gpt2_block_size(&c);
     int stage = n > 1 ? s->zero : 0;
     double slots = psi - (L - 2.0)*block;        // one bucket of each kind, and a second block
     PlanBytes b;
@@ -437,7 +469,7 @@ static inline PlanBytes plan_gpu_bytes(const PlanFacts *f, const PlanShape *s) {
 // it: the last two blocks in the backward pass, the first two in the next forward pass.
 static inline void plan_traffic(double *grads, double *params, const PlanFacts *f, double A) {
     Config c = gpt2_share(&f->c, f->tensor);
-    double n = f->shape.workers, psi = (double)gpt2_n_params(&c), share = (n - 1.0) / n;
+    double n = f->shape.workers, psi = plan_params(&c), share = (n - 1.0) / n;
     double block = (double)gpt2_block_size(&c), L = f->c.L, again = L > 2.0 ? L - 2.0 : 0.0;
     int stage = n > 1 ? f->shape.zero : 0;
     double gathered = stage == 3 ? psi + (2.0*A - 1.0)*again*block : stage > 0 ? psi : 0.0;
@@ -456,19 +488,18 @@ static inline double plan_messages(const PlanFacts *f, double A) {
 
 // The network of n ranks, each the `stride`-th: neighbours (1) form tensor groups, ranks of equal
 // place in these (the group's size) share gradients.
-static inline PlanNetwork plan_network(const PlanFacts *f, double n, double stride) {
-    const PlanMachine *m = &f->machine;
+static inline PlanNetwork plan_network(const PlanMachine *m, double n, double stride, bool own) {
     bool spans = m->per_machine > 0 && m->per_machine < n*stride;
     double G = spans ? fmax(1.0, floor(m->per_machine / stride)) : n;
-    PlanNetwork w = { m->link, m->far_link, m->latency, m->far_latency, fmin(G, n), f->own };
+    PlanNetwork w = { m->link, m->far_link, m->latency, m->far_latency, fmin(G, n), own };
     return w;
 }
 
 // Seconds in which each of n ranks exchanges `bytes` in `messages`.
 static inline double plan_exchange_seconds(const PlanFacts *f, double n, double stride,
                                            double bytes, double messages) {
-    PlanNetwork w = plan_network(f, n, stride);
-    return plan_way_seconds(plan_best_way(bytes, n, messages, &w), bytes, n, messages, &w);
+    PlanNetwork w = plan_network(&f->machine, n, stride, f->own);
+    return plan_best_seconds(bytes, n, messages, &w);
 }
 
 // Tensor parallelism: numbers that a group sums for a micro-batch, (B,T,C) twice in the embedding
@@ -510,7 +541,8 @@ typedef struct {
     double steps, seconds, device_hours, cost;     // of the whole run
     double rule_seconds;
     double traffic, tensor_traffic;                // bytes an update
-    double kaplan, zhang, measured;                // B_crit in tokens
+    double b_crit;                 // tokens, as measured
+    double published;              // seconds an update, in plan_published
 } RunPlan;
 
 // Refuses a plan whose bytes would overflow a size_t.
@@ -526,7 +558,7 @@ static inline double plan_known(double x) { return x > 0.0 ? x : NAN; }
 static inline void plan_estimate_memory(RunPlan *p, const PlanFacts *f) {
     PlanShape s = f->shape;
     Config c = gpt2_share(&f->c, f->tensor);
-    double psi = (double)gpt2_n_params(&c);
+    double psi = plan_params(&c);
     p->bytes = f->count(f, &s);
     p->fits = plan_total(&p->bytes) <= f->machine.memory;
     p->largest = f->machine.memory > 0.0 ? plan_largest_micro_batch(f, s, f->machine.memory) : 0;
@@ -544,7 +576,7 @@ static inline void plan_estimate_memory(RunPlan *p, const PlanFacts *f) {
 // and its parameters are needed first.
 static inline double plan_exposed_comm(const PlanFacts *f, double *comm, double A, double compute) {
     double n = f->shape.workers, buckets = gpt2_n_buckets(&f->c), grads, params;
-    double late = (double)gpt2_bucket(&f->c, 0).count / (double)gpt2_n_params(&f->c);
+    double late = (double)gpt2_bucket(&f->c, 0).count / plan_params(&f->c);
     double one = compute / A, forward = one * (f->shape.recompute ? 0.25 : 1.0 / 3.0);
     int stage = n > 1 ? f->shape.zero : 0;
     double rounds = stage >= 2 ? A : 1.0;        // of gradients
@@ -581,7 +613,7 @@ static inline void plan_estimate_step(RunPlan *p, const PlanFacts *f) {
     const PlanMachine *m = &f->machine;
     Config c = gpt2_share(&f->c, f->tensor);
     int tile = m->gpu ? PLAN_GPU_TILE : PLAN_CPU_TILE;
-    double n = f->shape.workers, psi = (double)gpt2_n_params(&c);
+    double n = f->shape.workers, psi = plan_params(&c);
     double tokens = (double)f->batch_tokens / n, one = (double)f->shape.micro_batch * f->T;
     double part = plan_cut_flops(&f->c, f->T, f->tensor, tile)
                 / plan_cut_flops(&f->c, f->T, 1, tile);
@@ -591,6 +623,17 @@ static inline void plan_estimate_step(RunPlan *p, const PlanFacts *f) {
     plan_estimate_comm(p, f);
     p->hidden = p->comm - p->exposed;
     p->step = p->compute + p->adam + (isnan(p->exposed) ? 0.0 : p->exposed);
+}
+
+// NAN: nobody published such a run.
+static inline double plan_published_seconds(const PlanFacts *f) {
+    for (int i = 0; i < PLAN_PUBLISHED; i++) {
+        const PlanPublished *p = &plan_published[i];
+        if (f->c.L == p->L && f->c.C == p->C && f->T == 1024 && f->machine.count == p->count
+            && strcmp(f->machine.name, p->gpu) == 0 && f->batch_tokens == p->batch_tokens)
+            return p->seconds;
+    }
+    return NAN;
 }
 
 static inline RunPlan plan_estimate(const PlanFacts *f) {
@@ -606,11 +649,10 @@ static inline RunPlan plan_estimate(const PlanFacts *f) {
     p.seconds = D / (double)f->batch_tokens * p.step;
     p.device_hours = p.seconds * n / 3600.0;
     p.cost = m->price >= 0.0 ? p.device_hours * m->price : NAN;
-    p.rule_seconds = plan_rule_seconds((double)gpt2_n_params(&f->c), D, n, plan_known(m->speed),
+    p.rule_seconds = plan_rule_seconds(plan_params(&f->c), D, n, plan_known(m->speed),
                                        f->shape.recompute);
-    p.kaplan = f->target_loss > 0.0 ? plan_kaplan_batch(f->target_loss) : NAN;
-    p.zhang = plan_zhang_b_crit(D);
-    p.measured = plan_known(f->noise_scale);
+    p.b_crit = plan_b_crit(plan_params(&f->c), D);
+    p.published = plan_published_seconds(f);
     return p;
 }
 
@@ -675,7 +717,7 @@ static inline void plan_show_machine(FILE *out, const PlanFacts *f) {
     if (m->speed_from == SPEED_MEASURED)
         fprintf(out, ": measured on whole steps of a block of this width");
     if (m->speed_from == SPEED_ASSUMED)
-        fprintf(out, ": ASSUMED, %.0f%% of the %speak; give @TFLOPS", 100.0 * m->speed / m->peak,
+        fprintf(out, ": assumes %.0f%% of the %speak; give @TFLOPS", 100.0 * m->speed / m->peak,
                 m->gpu ? "" : "measured ");
     if (m->speed_from == SPEED_GIVEN && m->peak > 0.0)
         fprintf(out, ", as given: %.0f%% of the peak", 100.0 * m->speed / m->peak);
@@ -763,6 +805,18 @@ static inline void plan_show_memory(FILE *out, const PlanFacts *f, const RunPlan
     plan_show_stages(out, f, p, unit);
 }
 
+// What somebody measured for a run like this one.
+static inline void plan_show_published(FILE *out, const PlanFacts *f, const RunPlan *p) {
+    double flops = p->flops * (double)f->batch_tokens / p->published;
+    if (isnan(p->published)) return;
+    fprintf(out, "          llm.c's script measured %s an update, %.0f%% of the peak",
+            plan_time(p->published).text, 100.0 * flops / (f->machine.count * f->machine.peak));
+    if (f->tokens > 0)
+        fprintf(out, ": %s", plan_time(p->published * (double)f->tokens
+                                       / (double)f->batch_tokens).text);
+    fprintf(out, "\n");
+}
+
 static inline void plan_show_time(FILE *out, const PlanFacts *f, const RunPlan *p) {
     const PlanMachine *m = &f->machine;
     fprintf(out, "time      %s a token: 6 x %s weights of products + 12 L C T\n",
@@ -777,6 +831,7 @@ static inline void plan_show_time(FILE *out, const PlanFacts *f, const RunPlan *
         fprintf(out, ", %s %s", plan_time(p->adam).text, f->sgd ? "SGD" : "AdamW");
     if (p->exposed > 0.0) fprintf(out, ", %s network", plan_time(p->exposed).text);
     fprintf(out, "\n          %s tokens/s\n", count_text((double)f->batch_tokens / p->step).text);
+    plan_show_published(out, f, p);
     if (f->tokens <= 0) return;
     fprintf(out, "          %s tokens: %s updates, %s; %s by %dND/(nX)\n",
             count_text((double)f->tokens).text, count_text(p->steps).text,
@@ -794,7 +849,7 @@ static inline void plan_show_ways(FILE *out, const PlanFacts *f, const RunPlan *
     static const char *const names[] = { ", ring", ", tree", ", two levels", ", directly" };
     const PlanMachine *m = &f->machine;
     double n = f->shape.workers, messages = plan_messages(f, p->micro_batches), grads, params;
-    PlanNetwork w = plan_network(f, n, f->tensor);
+    PlanNetwork w = plan_network(m, n, f->tensor, f->own);
     if (w.G == n) return;
     plan_traffic(&grads, &params, f, p->micro_batches);
     double bytes = (grads + params) * n / (n - 1.0);
@@ -843,22 +898,22 @@ static inline void plan_show_traffic(FILE *out, const PlanFacts *f, const RunPla
 }
 
 static inline void plan_show_workers(FILE *out, const PlanFacts *f, const RunPlan *p) {
-    const struct { double batch; const char *source; } laws[] = {
-        { p->measured, "measured, at the end of --out's log" },
-        { p->kaplan, "estimate by Kaplan 2020, --target-loss" },
-        { p->zhang, "estimate: 5 x Zhang 2024's, --tokens" },
+    const struct { double batch; const char *source; } rows[] = {
+        { p->b_crit, "B_crit, measured with 119k parameters" },
+        { plan_known(f->noise_scale), "noise scale, at the end of --out's log" },
     };
     double one = (double)f->shape.micro_batch * f->T;
-    if (isnan(p->measured) && isnan(p->kaplan) && isnan(p->zhang)) return;
     fprintf(out, "workers   that help: 1 to 3 times B_crit / the micro-batch's %s tokens\n",
             count_text(one).text);
-    for (int i = 0; i < 3; i++) {
-        double n = laws[i].batch / one;
+    for (int i = 0; i < 2; i++) {
+        double n = rows[i].batch / one;
         if (isnan(n)) continue;
         fprintf(out, "          %s to %s for %s tokens: %s\n", n < 1.0 ? "1" : count_text(n).text,
-                3.0*n < 1.0 ? "1" : count_text(3.0*n).text, count_text(laws[i].batch).text,
-                laws[i].source);
+                3.0*n < 1.0 ? "1" : count_text(3.0*n).text, count_text(rows[i].batch).text,
+                rows[i].source);
     }
+    if (isnan(p->b_crit))
+        fprintf(out, "          not measured: B_crit is known up to 1M parameters, 1M tokens\n");
 }
 
 // The missing facts, and what each would add to the plan.
@@ -872,9 +927,8 @@ static inline void plan_show_missing(FILE *out, const PlanFacts *f) {
         { f->tokens <= 0, "--tokens N: how many days, and their cost" },
         { m->price < 0.0 && f->tokens > 0 && m->gpu,
           "PRICE of --plan-gpu NAME,COUNT,LINK,PRICE: the cost" },
-        { f->target_loss <= 0.0, "--target-loss X: how many workers help (Kaplan)" },
     };
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 4; i++) {
         if (!facts[i].missing) continue;
         fprintf(out, "%s %s\n", head, facts[i].what);
         head = "         ";
@@ -885,7 +939,7 @@ static inline void plan_show_missing(FILE *out, const PlanFacts *f) {
 static inline void plan_show(FILE *out, const PlanFacts *f, const RunPlan *p) {
     const Config *c = &f->c;
     fprintf(out, "model     %d layers, %d heads, %d channels, vocabulary %d: %s parameters\n",
-            c->L, c->NH, c->C, c->V, count_text((double)gpt2_n_params(c)).text);
+            c->L, c->NH, c->C, c->V, count_text(plan_params(c)).text);
     fprintf(out, "batch     %lld tokens an update: ", (long long)f->batch_tokens);
     if (f->shape.workers > 1)
         fprintf(out, "%d %s x ", f->shape.workers, f->tensor > 1 ? "groups" : "workers");
@@ -952,19 +1006,17 @@ static inline void plan_log_time(Log *log, const PlanFacts *f, const RunPlan *p)
     log_num(log, "cost", p->cost);
     log_num(log, "traffic_bytes", p->traffic);
     log_num(log, "traffic_tensor_bytes", p->tensor_traffic);
-    log_num(log, "b_crit_kaplan", p->kaplan);
-    log_num(log, "b_crit_zhang", p->zhang);
-    log_num(log, "b_crit_measured", p->measured);
-    log_num(log, "workers_kaplan", p->kaplan / one);
-    log_num(log, "workers_zhang", p->zhang / one);
-    log_num(log, "workers_measured", p->measured / one);
+    log_num(log, "seconds_per_step_published", p->published);
+    log_num(log, "b_crit_measured", p->b_crit);
+    log_num(log, "workers_measured", p->b_crit / one);
+    log_num(log, "noise_scale", plan_known(f->noise_scale));
 }
 
 // The event "plan": every result, in the units of this file; an unknown one is null.
 static inline bool plan_log(Log *log, const PlanFacts *f, const RunPlan *p, Error *err) {
     const Config *c = &f->c;
     log_begin(log, "plan");
-    log_int(log, "parameters", (int64_t)gpt2_n_params(c));
+    log_int(log, "parameters", (int64_t)plan_params(c));
     log_int(log, "layers", c->L);
     log_int(log, "heads", c->NH);
     log_int(log, "channels", c->C);
@@ -1002,13 +1054,9 @@ static inline double plan_noise_scale(const char *out) {
     return last;
 }
 
-// Prints the plan; if `log_path` is not NULL, appends it to that log.
-static inline bool plan_print(FILE *out, const char *log_path, const PlanFacts *f, Error *err) {
-    Log log;
-    if (!plan_check(f, err)) return false;
+// Prints the plan for a person, and for a program.
+static inline bool plan_print(FILE *out, Log *log, const PlanFacts *f, Error *err) {
     RunPlan p = plan_estimate(f);
     plan_show(out, f, &p);
-    if (!log_path) return true;
-    return log_open(&log, log_path, LOG_OURS, err) && plan_log(&log, f, &p, err)
-        && log_close(&log, err);
+    return plan_log(log, f, &p, err);
 }

@@ -83,6 +83,7 @@ static inline void plan_this_machine(PlanMachine *m, Run *r) {
 #ifdef TRAINS_ON_GPU
     m->multiprocessors = machine_multiprocessors(r->machine);
 #endif
+    if (isinf(m->memory)) m->memory = 0.0;             // not known
     if (!ON_GPU) m->memory /= launched_as(LAUNCH_LOCAL_SIZE, 1);       // ranks share the memory
     if (!ON_GPU || m->speed_from == SPEED_GIVEN) return;
     m->peak = machine_peak_flops(r->machine);
@@ -112,7 +113,7 @@ static inline int grad_copies(const Run *r, int workers) {
     return measures_noise(&r->o) && workers == 1 ? 1 : 0;
 }
 
-// The facts of this run. The CPU's program counts a GPU's memory by formulas.
+// The facts of this run, of model `c`. The CPU's program counts a GPU's memory by formulas.
 static inline PlanFacts plan_facts(const Run *r, const Config *c, const PlanMachine *machine) {
     PlanFacts f;
     memset(&f, 0, sizeof f);
@@ -132,7 +133,6 @@ static inline PlanFacts plan_facts(const Run *r, const Config *c, const PlanMach
     f.outer_every = r->o.outer_every;
     f.sgd = r->o.optimizer == OPTIMIZER_SGD;
     f.averages = r->o.average_tokens > 0;
-    f.target_loss = r->o.target_loss;
     f.noise_scale = plan_noise_scale(r->o.out);
     f.precision = ON_GPU ? machine_precision() : machine->gpu ? "bf16" : "fp32";
     f.grad_bytes = r->o.comm_dtype == COMM_BF16 ? 2 : 4;
@@ -169,6 +169,7 @@ static inline void run_plan(Run *r) {
     Path from;
     Config c;
     Error err;
+    Log log;
     r->comm.size = 1;                            // no other rank to disconnect from
     if (launched_as(LAUNCH_RANK, 0) > 0) return;
     if (r->o.plan_search) {
@@ -190,5 +191,7 @@ static inline void run_plan(Run *r) {
     if (!machine.gpu && machine.speed_from == SPEED_UNKNOWN) measure_speed(&machine, r, &c);
 #endif
     PlanFacts f = plan_facts(r, &c, &machine);
-    if (!plan_print(stdout, r->o.log, &f, &err)) die("%s", err.text);
+    log_off(&log);
+    if (!plan_check(&f, &err) || (r->o.log && !log_open(&log, r->o.log, LOG_OURS, &err))
+        || !plan_print(stdout, &log, &f, &err) || !log_close(&log, &err)) die("%s", err.text);
 }

@@ -30,11 +30,6 @@ static const double SEARCH_LINK = 0.8;           // of a link's bandwidth, by a 
 static const double SEARCH_WAIT = 10e-6;         // seconds of a message's latency without LINK+us
 enum { SEARCH_MICRO = 64, SEARCH_CUTS = 2048, SEARCH_CHUNKS = 16 };
 
-// GB/s of the memory of plan_gpus, in their order, by the same data sheets.
-static const double search_bandwidth[PLAN_GPUS] = {
-    900, 320, 600, 2039, 300, 864, 3350, 4800, 8000, 936, 1008,
-};
-
 // What a trainer does. The tests describe Megatron's, which the published tables measured.
 // `moved`: bytes read and written in the memory.
 typedef struct {
@@ -59,8 +54,7 @@ typedef struct {
     Config c;
     int T;
     PlanMachine machine;
-    double tokens;                 // E(0): what the run needs with a small batch
-    double batch;                  // tokens an update; 0: the search chooses
+    double tokens, batch;          // of the run; of an update
     SearchTrainer trainer;
 } SearchFacts;
 
@@ -76,16 +70,15 @@ typedef struct { int data, tensor, pipe, chunks, zero, micro; double micros; boo
 
 typedef enum {
     WALL_PRODUCTS, WALL_TILES, WALL_MEMORY, WALL_RECOMPUTE, WALL_NEAR, WALL_FAR, WALL_UNEVEN,
-    WALL_BUBBLE, WALL_TOKENS, WALLS
+    WALL_BUBBLE, WALLS
 } Wall;
 
 typedef struct { double s[WALLS]; } Walls;       // seconds
 
 typedef struct {
     SearchCut cut;
-    Walls walls;                   // of an update, then of the whole run
-    double step, seconds;          // an update; the run
-    double bytes, batch;           // of a GPU; tokens an update
+    Walls walls;                   // of an update
+    double step, bytes;            // seconds of an update; bytes of a GPU
 } SearchRow;
 
 // ---- groups of GPUs ----
@@ -94,17 +87,15 @@ static inline bool search_spans(const SearchFacts *f, double ranks) {
     return f->machine.per_machine > 0 && ranks > f->machine.per_machine;
 }
 
-// Adds the seconds in which n GPUs, `stride` apart, reduce-scatter or all-gather `bytes`.
+// The seconds in which n GPUs, `stride` apart, reduce-scatter or all-gather `bytes`.
 static inline double search_exchange(const SearchFacts *f, double bytes, double n, double stride,
                                      double messages) {
-    const PlanMachine *m = &f->machine;
-    double wait = m->latency > 0.0 ? m->latency : SEARCH_WAIT;
-    double far_wait = m->far_latency > 0.0 ? m->far_latency : SEARCH_WAIT;
-    double G = search_spans(f, n*stride) ? fmax(1.0, floor(m->per_machine / stride)) : n;
-    PlanNetwork w = { SEARCH_LINK*m->link, SEARCH_LINK*m->far_link, wait, far_wait, fmin(G, n),
-                      false };
-    if (n <= 1.0) return 0.0;
-    return plan_way_seconds(plan_best_way(bytes, n, messages, &w), bytes, n, messages, &w);
+    PlanNetwork w = plan_network(&f->machine, n, stride, false);
+    w.near *= SEARCH_LINK;
+    w.far *= SEARCH_LINK;
+    if (w.near_latency == 0.0) w.near_latency = SEARCH_WAIT;
+    if (w.far_latency == 0.0) w.far_latency = SEARCH_WAIT;
+    return n > 1.0 ? plan_best_seconds(bytes, n, messages, &w) : 0.0;
 }
 
 static inline Wall search_link(const SearchFacts *f, double ranks) {
@@ -118,11 +109,7 @@ static inline double search_flops(const PlanMachine *m) {
     return m->speed_from == SPEED_GIVEN ? m->speed : SEARCH_PRODUCTS * m->peak;
 }
 
-static inline double search_stream(const PlanMachine *m) {
-    for (int i = 0; i < PLAN_GPUS; i++)
-        if (strcmp(m->name, plan_gpus[i].name) == 0) return 1e9*SEARCH_MEMORY*search_bandwidth[i];
-    return NAN;
-}
+static inline double search_stream(const PlanMachine *m) { return SEARCH_MEMORY * m->bandwidth; }
 
 // Adds `count` products (m,k) x (k,n). Tiles at the edge compute as long as full ones do (tile
 // quantization), and the last wave of tiles as long as a full wave (wave quantization). Few tiles
@@ -198,7 +185,7 @@ static inline void walls_add(Walls *w, const Walls *more, double times) {
 
 // Parameters on a GPU of the fullest stage.
 static inline double search_params(const SearchFacts *f, const SearchCut *cut) {
-    double all = (double)gpt2_n_params(&f->c), block = (double)gpt2_block_size(&f->c);
+    double all = plan_params(&f->c), block = (double)gpt2_block_size(&f->c);
     return (all - f->c.L*block + ceil((double)f->c.L / cut->pipe)*block) / cut->tensor;
 }
 
@@ -280,14 +267,9 @@ static inline void search_update(SearchRow *row, const SearchFacts *f, const Wal
     row->step = walls_sum(w);
 }
 
-// A batch B needs 1 + B/B_crit times the tokens.
-static inline void search_run(SearchRow *row, const SearchFacts *f) {
-    Walls update = row->walls;
-    double more = row->batch / plan_zhang_b_crit(f->tokens), updates = f->tokens / row->batch;
-    row->seconds = updates * (1.0 + more) * row->step;
-    memset(&row->walls, 0, sizeof row->walls);
-    walls_add(&row->walls, &update, updates);
-    row->walls.s[WALL_TOKENS] = updates * more * row->step;
+// Seconds of the run.
+static inline double search_seconds(const SearchFacts *f, const SearchRow *row) {
+    return f->tokens / f->batch * row->step;
 }
 
 // ---- the search ----
@@ -304,7 +286,7 @@ typedef struct {
 static inline bool search_check(const SearchFacts *f, Error *err) {
     const PlanMachine *m = &f->machine;
     int G = m->per_machine;
-    if (isnan(search_stream(m)))
+    if (m->bandwidth <= 0.0)
         return fail(err, "--plan-search: models the GPUs that --plan-gpu knows by name; \"%s\" is "
                          "not one of them; write h100,16,450GB/s:8+50GB/s", m->name);
     if (m->count > 1 && m->link <= 0.0)
@@ -316,6 +298,8 @@ static inline bool search_check(const SearchFacts *f, Error *err) {
                     m->count, G, m->count / G * G, (m->count / G + 1) * G);
     if (f->tokens <= 0.0)
         return fail(err, "--plan-search: needs --tokens N, the length of the run");
+    if (f->batch <= 0.0)
+        return fail(err, "--plan-search: needs --batch-tokens N, the tokens of an update");
     if (fmod(f->batch, f->T) != 0.0)
         return fail(err, "--batch-tokens: %.0f tokens are no whole sequences of %d; use %.0f",
                     f->batch, f->T, fmax(1.0, round(f->batch / f->T)) * f->T);
@@ -325,7 +309,7 @@ static inline bool search_check(const SearchFacts *f, Error *err) {
 static inline bool search_better(const SearchRow *a, const SearchRow *b, double room) {
     bool a_fits = a->bytes <= room, b_fits = b->bytes <= room;
     if (a_fits != b_fits) return a_fits;
-    return a_fits ? a->seconds < b->seconds : a->bytes < b->bytes;
+    return a_fits ? a->step < b->step : a->bytes < b->bytes;
 }
 
 // Tries a mixture at all ZeRO stages and interleavings. Interleaving deals `chunks` pieces to each
@@ -338,43 +322,32 @@ static inline void search_try(Search *s, SearchRow *best, const SearchFacts *f,
     for (cut.chunks = 1; cut.chunks <= (deals ? SEARCH_CHUNKS : 1); cut.chunks++) {
         if (cut.chunks > 1 && f->c.L % (cut.pipe * cut.chunks) != 0) continue;
         for (cut.zero = 0; cut.zero <= most_zero; cut.zero++) {
-            SearchRow row = { cut, { { 0 } }, 0, 0, search_bytes(f, &cut), 0 };
-            row.batch = cut.micros * cut.micro * cut.data * f->T;
+            SearchRow row = { cut, { { 0 } }, 0, search_bytes(f, &cut) };
             search_update(&row, f, &layer[0], &layer[1], &layer[2]);
-            search_run(&row, f);
             s->tried += 1.0;
             s->fitting += row.bytes <= f->machine.memory ? 1.0 : 0.0;
-            if (best->seconds == 0.0 || search_better(&row, best, f->machine.memory)) *best = row;
+            if (best->step == 0.0 || search_better(&row, best, f->machine.memory)) *best = row;
         }
     }
 }
 
-// The best of one data x tensor x pipe. Accumulation makes up the batch, if it is given. Else it
-// doubles from one micro-batch, or one for each stage, to 4 times B_crit.
+// The best of one data x tensor x pipe. Accumulation makes up the batch.
 static inline void search_cut(Search *s, const SearchFacts *f, const SearchSpace *space,
                               SearchCut cut) {
     SearchRow best;
     memset(&best, 0, sizeof best);
     for (cut.micro = 1; cut.micro <= SEARCH_MICRO; cut.micro *= 2) {
-        double one = (double)cut.micro * cut.data * f->T;
-        double most = 4.0*plan_zhang_b_crit(f->tokens) / one;
         Walls layer[3];
+        cut.micros = f->batch / ((double)cut.micro * cut.data * f->T);
+        if (cut.micros != floor(cut.micros)) break;
         search_layer(&layer[0], &layer[1], f, cut.tensor, cut.micro);
         search_head(&layer[2], f, cut.tensor, cut.micro);
         for (int again = space->only_recompute ? 1 : 0; again < 2; again++) {
             cut.recompute = again == 1;
-            cut.micros = f->batch / one;
-            if (f->batch > 0.0 && cut.micros == floor(cut.micros))
-                search_try(s, &best, f, space, cut, layer);
-            for (int from = 1; f->batch == 0.0 && from <= cut.pipe; from += cut.pipe - 1) {
-                cut.micros = from;
-                do search_try(s, &best, f, space, cut, layer);
-                while ((cut.micros *= 2.0) <= most);
-                if (cut.pipe == 1) break;
-            }
+            search_try(s, &best, f, space, cut, layer);
         }
     }
-    if (best.seconds > 0.0 && s->n < SEARCH_CUTS) s->rows[s->n++] = best;
+    if (best.step > 0.0 && s->n < SEARCH_CUTS) s->rows[s->n++] = best;
 }
 
 // Whole heads to a rank. A tensor group lies within a machine, or fills machines.

@@ -26,12 +26,12 @@ static inline SearchWhy search_why(const SearchFacts *f, const SearchRow *row,
     static const char *const names[WALLS] = {
         "products", "tiles that are not full", "memory traffic", "recomputation",
         "the link in a machine", "the link between machines", "uneven stages",
-        "the pipeline's bubble", "tokens past B_crit",
+        "the pipeline's bubble",
     };
     SearchWhy why;
     double over = row->bytes - f->machine.memory, width = (double)f->c.C / row->cut.tensor;
     Wall wall = search_wall(row, best);
-    double share = 100.0 * row->walls.s[wall] / row->seconds;
+    double share = 100.0 * row->walls.s[wall] / row->step;
     if (over > 0.0)
         snprintf(why.text, sizeof why.text, "does not fit by %.20s", plan_size(over).text);
     else if (wall == WALL_TILES && width < SEARCH_TILE)
@@ -51,20 +51,20 @@ static inline Shown search_name(const SearchCut *cut) {
 static inline void search_show_row(FILE *out, const SearchFacts *f, const SearchRow *row) {
     static const char *const names[WALLS] = {
         "products", "tiles", "memory", "recompute", "near link", "far link", "uneven",
-        "bubble", "tokens",
+        "bubble",
     };
     const SearchCut *cut = &row->cut;
-    double price = f->machine.price, hours = row->seconds / 3600.0 * f->machine.count;
+    double price = f->machine.price, hours = search_seconds(f, row) / 3600.0 * f->machine.count;
     char micro[40];
     Wall wall = search_wall(row, NULL);
     snprintf(micro, sizeof micro, "%d x %.0f", cut->micro, cut->micros);
     fprintf(out, "%13s%c%3d %4d %3s %8s %5s %10s %5s %6s %3.0f%% %s\n", search_name(cut).text,
             cut->pipe > 1 ? '*' : ' ', cut->chunks, cut->zero,
             cut->recompute ? "yes" : "no", micro,
-            count_text(row->batch).text, plan_time(row->seconds).text,
+            count_text(f->batch).text, plan_time(search_seconds(f, row)).text,
             plan_digits(1e-9 * row->bytes).text,
             price >= 0.0 ? plan_large(hours * price).text : "-",
-            100.0 * row->walls.s[wall] / row->seconds, names[wall]);
+            100.0 * row->walls.s[wall] / row->step, names[wall]);
 }
 
 static inline void search_show_lost(FILE *out, const SearchFacts *f, const SearchRow *row,
@@ -73,7 +73,7 @@ static inline void search_show_lost(FILE *out, const SearchFacts *f, const Searc
     else if (row->bytes > f->machine.memory || best->bytes > f->machine.memory)
         fprintf(out, " %s\n", search_why(f, row, best).text);
     else
-        fprintf(out, " %.2f times as long: %s\n", row->seconds / best->seconds,
+        fprintf(out, " %.2f times as long: %s\n", row->step / best->step,
                 search_why(f, row, best).text);
 }
 
@@ -106,8 +106,8 @@ static inline void search_show(FILE *out, const SearchFacts *f, const Search *s)
     fprintf(out, "          products reach %s/s", plan_flop(search_flops(&f->machine)).text);
     if (f->machine.speed_from == SPEED_GIVEN) fprintf(out, ", as given\n");
     else fprintf(out, ": assumed, %.0f%% of the data sheet\n", 100.0 * SEARCH_PRODUCTS);
-    fprintf(out, "          %s tokens x (1 + B/B_crit); B_crit %s tokens: 5 x Zhang 2024\n",
-            count_text(f->tokens).text, count_text(plan_zhang_b_crit(f->tokens)).text);
+    fprintf(out, "          %s tokens, %s an update\n", count_text(f->tokens).text,
+            count_text(f->batch).text);
     fprintf(out, "          * modelled: this trainer has no pipeline parallelism\n\n"
                  "data x tensor              re-  micro x                                 largest\n"
                  "   x pipeline   v ZeRO compute  accum batch       time    GB   cost part\n");
@@ -131,10 +131,9 @@ static inline bool search_log(Log *log, const SearchFacts *f, const SearchRow *r
     static const char *const keys[WALLS] = {
         "seconds_products", "seconds_tiles", "seconds_memory", "seconds_recompute",
         "seconds_near_link", "seconds_far_link", "seconds_uneven", "seconds_bubble",
-        "seconds_more_tokens",
     };
     const SearchCut *cut = &row->cut;
-    double price = f->machine.price, hours = row->seconds / 3600.0 * f->machine.count;
+    double price = f->machine.price, seconds = search_seconds(f, row);
     log_begin(log, "plan_search");
     log_text(log, "machine", f->machine.name);
     log_int(log, "data", cut->data);
@@ -145,13 +144,13 @@ static inline bool search_log(Log *log, const SearchFacts *f, const SearchRow *r
     log_int(log, "micro_batch", cut->micro);
     log_num(log, "micro_batches", cut->micros);
     log_bool(log, "recompute", cut->recompute);
-    log_num(log, "batch_tokens", row->batch);
+    log_num(log, "batch_tokens", f->batch);
     log_num(log, "seconds_per_step", row->step);
-    log_num(log, "seconds", row->seconds);
-    for (int i = 0; i < WALLS; i++) log_num(log, keys[i], row->walls.s[i]);
+    log_num(log, "seconds", seconds);
+    for (int i = 0; i < WALLS; i++) log_num(log, keys[i], row->walls.s[i] * f->tokens / f->batch);
     log_num(log, "bytes_total", row->bytes);
     log_bool(log, "fits", row->bytes <= f->machine.memory);
-    log_num(log, "cost", price >= 0.0 ? hours * price : NAN);
+    log_num(log, "cost", price >= 0.0 ? seconds / 3600.0 * f->machine.count * price : NAN);
     return log_end(log, err);
 }
 

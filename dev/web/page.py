@@ -18,7 +18,6 @@ sys.path.insert(1, os.path.join(os.path.dirname(os.path.dirname(HERE)), "scripts
 import claims
 import kept
 import lab
-import model
 import race
 import report
 
@@ -28,16 +27,48 @@ RECORDED = ("09_curves.png", "Loss of recorded runs against text, corrections, s
                              "device and seconds on 64 devices.")
 SECTION = "## Why train on many GPUs, if the model fits on one?\n"
 
-# (id, label, largest position); the positions' meaning is in calculator.js.
-SLIDERS = [("loss", "Target: validation loss", 2), ("devices", "Devices", 12),
-           ("batch", "Batch (leftmost: the best)", 16),
-           ("near", "Bandwidth of a device within a machine", 120),
-           ("near-latency", "Latency within a machine", 100),
-           ("far", "Bandwidth of a device between machines", 120),
-           ("far-latency", "Latency between machines", 100),
-           ("per-machine", "Devices a machine", 7), ("price", "Price of a device-hour", 20)]
-STEPS = {"loss": 0.01, "price": 0.1}
-BEGIN = {"devices": 3}
+# (id, label, largest position, step); the positions' meaning is in calculator.js.
+SLIDERS = [("tokens", "Tokens of the run", 160, 1), ("devices", "Devices", 12, 1),
+           ("batch", "Sequences a device reads for an update", 16, 1),
+           ("near", "Bandwidth of a device within a machine", 120, 1),
+           ("near-latency", "Latency within a machine", 100, 1),
+           ("far", "Bandwidth of a device between machines", 120, 1),
+           ("far-latency", "Latency between machines", 100, 1),
+           ("per-machine", "Devices a machine", 7, 1), ("price", "Price of a device-hour", 20, 0.1)]
+GPUS = ["h100", "h200", "b200", "a100", "4090", "l40s"]      # of plan_gpus in dev/train/plan.h
+
+
+# Where the controls begin: H100s with NVLink, and the laboratory's cores with experiment 5's link.
+USUAL = {"devices": 3, "batch": 6, "near": 113, "near-latency": 20, "far": 94, "far-latency": 34,
+         "per-machine": 3, "price": 2.5, "zero": 1}
+CORES = dict(USUAL, devices=1, batch=4, near=95, far=62, price=0.1, zero=0,
+             **{"near-latency": 64, "far-latency": 54})
+
+
+def model(name, flags, T, tokens, usual=USUAL, **machine):
+    """Of the calculator; tokens: the slider's position, 20 tokens a parameter."""
+    return {"name": name, "flags": [*flags.split(), "--seq-len", T], "T": T,
+            "controls": dict(usual, tokens=tokens), **machine}
+
+
+def large(layers, channels):
+    return f"--layers {layers} --heads {channels // 128} --channels {channels} --recompute block"
+
+
+def small(layers, heads, channels):
+    return f"--data tales --layers {layers} --heads {heads} --channels {channels}"
+
+
+# A core's TFLOP/s: FLOP a token over experiment 4's seconds of one.
+MODELS = [model("GPT-2 124M", "--init d12", 1024, 88), model("GPT-2 355M", "--init d24", 1024, 97),
+          model("GPT-2 774M", "--init d36", 1024, 104),
+          model("GPT-2 1.6B", "--init d48", 1024, 110),
+          model("6.7B, with recomputation", large(32, 4096), 2048, 122),
+          model("65B, with recomputation", large(80, 8192), 2048, 142),
+          model("175B, with recomputation", large(96, 12288), 2048, 151),
+          model("35k, on a CPU core each", small(2, 2, 32), 32, 20, CORES, machine="here@0.0891"),
+          model("119k, on a CPU core each", small(2, 2, 64), 32, 20, CORES, machine="here@0.139"),
+          model("0.8M, on a CPU core each", small(4, 4, 128), 32, 20, CORES, machine="here@0.164")]
 
 STYLE = report.STYLE + race.STYLE + """
 body { max-width: 56rem; }
@@ -108,31 +139,32 @@ def block(text):
 
 # ---------------------------------------------------------------- the calculator
 
-def controls(models):
-    options = "".join(f"<option value='{i}'>{html.escape(m['name'])}</option>"
-                      for i, m in enumerate(models))
+def select(name, label, options):
+    return (f"<label for='{name}'>{label}<select id='{name}'>" + "".join(
+        f"<option value='{value}'>{html.escape(str(words))}</option>" for value, words in options)
+        + "</select></label>")
+
+
+def controls():
     sliders = "".join(
         f"<label for='{name}'>{label}: <output id='{name}-shown' for='{name}'></output>"
-        f"<input type='range' id='{name}' min='0' max='{most}' step='{STEPS.get(name, 1)}' "
-        f"value='{BEGIN.get(name, 0)}'></label>" for name, label, most in SLIDERS)
-    stages = "".join(f"<option>{stage}</option>" for stage in range(4))
-    return (f"<form id='controls'><label for='model'>Model<select id='model'>{options}</select>"
-            f"</label>{sliders}<label for='stage'>ZeRO stage<select id='stage'>{stages}</select>"
-            "</label><label for='overlap'><input type='checkbox' id='overlap' checked> The "
-            "exchange overlaps with the backward pass</label></form>")
+        f"<input type='range' id='{name}' min='0' max='{most}' step='{step}'></label>"
+        for name, label, most, step in SLIDERS)
+    return ("<form id='controls'>"
+            + select("model", "Model", enumerate(of["name"] for of in MODELS))
+            + select("gpu", "GPU", [(name, name.upper()) for name in GPUS]) + sliders
+            + select("zero", "ZeRO stage", zip(range(4), range(4)))
+            + "<label for='overlap'><input type='checkbox' id='overlap' checked> The "
+            "exchange overlaps with computation</label></form>")
 
 
-def calculator(models):
-    with open(os.path.join(HERE, "calculator.js"), encoding="utf-8") as f:
-        code = f.read()
-    data = json.dumps(models).replace("<", "\\u003c")
-    return ("<noscript><p>The calculator needs JavaScript; the rest of the page does not."
-            "</p></noscript><div id='calculator' hidden>"
-            f"{controls(models)}<div role='status'><p id='headline'></p><p id='limit'></p></div>"
-            "<table class='stack'><thead><tr><th>what</th><th>value</th><th>range</th>"
-            "<th>where it comes from</th></tr></thead><tbody id='results'></tbody></table></div>"
-            f"<script type='application/json' id='models'>{data}</script>"
-            f"<script>\n{code}</script>")
+def calculator():
+    return ("<p id='calculator-why'>The calculator needs JavaScript, and WebAssembly with SIMD; "
+            f"the rest of the page does not.</p><div id='calculator' hidden>{controls()}"
+            "<div role='status'><p id='headline'></p><p id='limit'></p></div>"
+            "<pre id='plan' class='scroll'></pre><details><summary>The same on your machine"
+            "</summary><p class='native'><code id='command'></code></p></details></div>"
+            f"{race.embedded('models', MODELS)}<script>\n{race.script('calculator.js')}</script>\n")
 
 
 # ---------------------------------------------------------------- claims and figures
@@ -205,7 +237,7 @@ def experiments_table():
 
 # ---------------------------------------------------------------- the page
 
-def build(readme, models):
+def build(readme):
     figures = answer_figures(readme)
     return ("<!DOCTYPE html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
             "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
@@ -218,9 +250,9 @@ def build(readme, models):
             + race.replay()
             + "".join(picture(file, words, words) for words, file in figures)
             + "<h2>What would it be for you?</h2>\n"
-            "<p>Seconds to a loss = updates × seconds of an update. The law of updates is fitted "
-            "to runs, or taken from papers where the name of a model says so; all times to a loss "
-            "are modelled.</p>\n" + calculator(models)
+            "<p>What <code>train_gpt2 --plan</code> says of a run: the trainer that learns above "
+            "computes it here. Memory is counted; times are modelled, from the speed that a device "
+            "is assumed to reach.</p>\n" + calculator()
             + "<h2>Believed and measured</h2>\n" + claims_table()
             + claim_pictures([RECORDED[0], *(file for _, file in figures)])
             + "<h2>Every experiment, and what it predicted</h2>\n" + experiments_table()
@@ -237,7 +269,7 @@ def main():
     parser.add_argument("--out", metavar="FILE", help="default: lab/page.html")
     out = parser.parse_args().out or os.path.join(lab.ROOT, "lab", "page.html")
     try:
-        text = build(read("README.md"), model.read_models())
+        text = build(read("README.md"))
         os.makedirs(os.path.dirname(os.path.abspath(out)), exist_ok=True)
         report.write(out, text)
     except OSError as error:

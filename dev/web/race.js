@@ -116,7 +116,7 @@
     if (lane.worker) lane.worker.terminate();
     Object.assign(lane, { points: [], updates: 0, text: "", hash: "", error: "", busy: 0 });
     lane.worker = new Worker(URL.createObjectURL(new Blob(
-      [byId("worker").textContent], { type: "text/javascript" })));
+      [byId("wasi").textContent, byId("worker").textContent], { type: "text/javascript" })));
     lane.worker.onmessage = ({ data: news }) => {
       const points = lane.points.concat(news.points || []);
       Object.assign(lane, news, { points });
@@ -136,13 +136,6 @@
 
   // ---- the beginning ----
 
-  // SIMD is part of the module; a browser without it does not validate it.
-  async function unpack() {
-    const bytes = Uint8Array.from(atob(byId("wasm").textContent), c => c.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-    return WebAssembly.compile(await new Response(stream).arrayBuffer());
-  }
-
   function showRecorded(why) {
     byId("race-live").hidden = true;
     byId("race-recorded").hidden = false;
@@ -151,7 +144,7 @@
 
   async function begin() {
     try {
-      module = await unpack();
+      module = await unpacked;
     } catch (error) {
       return showRecorded("This browser cannot run the trainer (WebAssembly with SIMD), so these " +
                           "are recorded curves.");

@@ -133,7 +133,9 @@ def race(recorded):
             "wasi-libc (Apache 2.0 with LLVM exception, MIT and BSD licences).</p></details></div>"
             f"<div id='race-recorded' hidden><p id='race-why'></p>{recorded}</div>"
             f"<script type='text/plain' id='wasm'>{wasm}</script>"
-            f"<script type='text/plain' id='worker'>\n{script('wasi.js')}{script('worker.js')}"
+            f"<script id='wasi'>\n{script('wasi.js')}</script>"
+            "<script>const unpacked = unpackGpt2(document.getElementById('wasm').textContent);"
+            f"</script><script type='text/plain' id='worker'>\n{script('worker.js')}"
             f"</script>{embedded('race-data', data)}<script>\n{script('race.js')}</script>\n")
 
 

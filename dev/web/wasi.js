@@ -4,9 +4,11 @@
 //     const trainer = await trainGpt2(bytesOrModule, ["--layers", "2", ...]);   // throws its message
 //     trainer.parameters    trainer.step()    trainer.evaluate(16384)    trainer.floor()
 //     trainer.sample(200, 0)    trainer.hash()    trainer.bytes()
+//     const { text, event } = await planGpt2(bytesOrModule, ["--plan", ...]);   // and of its log
 "use strict";
 
-async function trainGpt2(source, flags) {
+// An instance that has read these flags, and what it has written.
+async function startGpt2(source, flags) {
   const module = source instanceof WebAssembly.Module ? source : await WebAssembly.compile(source);
   const written = ["", "", ""];                       // by descriptor; 1: standard output, 2: error
   const decoder = new TextDecoder();
@@ -42,6 +44,17 @@ async function trainGpt2(source, flags) {
   exports._initialize();
   new Uint8Array(memory.buffer).set(new TextEncoder().encode(flags.join("\0") + "\0\0"),
                                     exports.web_flags());
+  return { exports, written, memory };
+}
+
+async function planGpt2(source, flags) {
+  const { exports, written } = await startGpt2(source, flags);
+  exports.web_plan();
+  return { text: written[1], event: JSON.parse(written[2]) };
+}
+
+async function trainGpt2(source, flags) {
+  const { exports, written, memory } = await startGpt2(source, flags);
   return {
     parameters: exports.web_open(),
     step: exports.web_step,
@@ -59,4 +72,11 @@ async function trainGpt2(source, flags) {
     bytes: () => memory.buffer.byteLength,
   };
 }
-if (typeof module !== "undefined") module.exports = { trainGpt2 };
+
+// The module from the page's text: base64 of its gzip. A browser without SIMD refuses it.
+async function unpackGpt2(text) {
+  const bytes = Uint8Array.from(atob(text), c => c.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return WebAssembly.compile(await new Response(stream).arrayBuffer());
+}
+if (typeof module !== "undefined") module.exports = { trainGpt2, planGpt2 };

@@ -7,6 +7,8 @@
 //     loss = web_eval(16384)     nats a token, over so many tokens
 //     web_sample(200)            a text, to standard output
 //     web_hash()                 of all weights
+//     web_plan()                 instead of all these, with --plan in the flags: prints the plan to
+//                                standard output, and the line of its log to standard error
 //
 // An error prints the trainer's line on standard error and exits, which JavaScript sees as an
 // exception (dev/web/wasi.js). To train another model, instantiate the module again.
@@ -100,12 +102,36 @@ EXPORT(web_flags) char *web_flags(void) {
     return text;
 }
 
-// Begins a run with those flags. Returns its number of parameters.
-EXPORT(web_open) double web_open(void) {
+// Reads those flags. Returns false after --help.
+static bool web_start(void) {
     char *argv[MOST_FLAGS + 1] = { PROGRAM }, *flag = web_flags();
     int argc = 1;
     for (; *flag && argc < MOST_FLAGS; flag += strlen(flag) + 1) argv[argc++] = flag;
-    if (!run_start(&web()->run, &web()->model, &web()->machine, argc, argv)) return 0.0;
+    return run_start(&web()->run, &web()->model, &web()->machine, argc, argv);
+}
+
+// run_plan (dev/train/plan_run.h), where there are no files.
+EXPORT(web_plan) void web_plan(void) {
+    Run *r = &web()->run;
+    int workers;
+    Error err;
+    Log log;
+    if (!web_start()) return;
+    PlanMachine machine = plan_machine(r);
+    set_seq_len(r, false, NULL, NULL);
+    if (!train_options_workers(&workers, &r->o, machine.count, &err)
+        || !train_options_batch(&r->o, r->T, workers, &err)) die("%s", err.text);
+    if (r->o.data) tokenizer_bytes(&r->tokenizer);     // the tales have no other
+    Config c = fresh_config(r);
+    PlanFacts f = plan_facts(r, &c, &machine);
+    log_to(&log, stderr, "the plan");
+    if (!plan_check(&f, &err) || !plan_print(stdout, &log, &f, &err)) die("%s", err.text);
+    fflush(stdout);
+}
+
+// Begins a run with those flags. Returns its number of parameters.
+EXPORT(web_open) double web_open(void) {
+    if (!web_start()) return 0.0;
     tales_run_open(&web()->run);
     return (double)gpt2_n_params(&web()->run.spec.c);
 }

@@ -99,8 +99,7 @@ def time_plans(e):
 
 def mixtures(e, times):
     """The fastest mixture of data, tensor and pipeline parallelism that fits, for the models that
-    do not fit on one GPU; None where nothing does. The tokens are kept as they are: without those
-    that a batch needs past the critical one."""
+    do not fit on one GPU; None where nothing does."""
     found = {}
     for m in LARGE:
         sizes = m.flags[:m.flags.index("--recompute")]
@@ -108,8 +107,7 @@ def mixtures(e, times):
             events = plans(e, ["--plan-search", *sizes, "--seq-len", m.seq_len, "--batch-tokens",
                                m.batch, "--tokens", f"{times[m.name, count]['tokens']:.0f}",
                                "--plan-gpu", f"{GPU},{count},{links(count)}"])
-            fitting = [{**x, "seconds": x["seconds"] - x["seconds_more_tokens"]}
-                       for x in events if x["fits"]]
+            fitting = [x for x in events if x["fits"]]
             found[m.name, count] = min(fitting, key=lambda x: x["seconds"], default=None)
     return found
 
