@@ -56,7 +56,6 @@ planned() {
         > /dev/null 2> "$work/errors" || { echo "  $name: $(tail -n 1 "$work/errors")"; exit 1; }
     [ "$ranks" = 1 ] || wait $beside
     value seconds_per_step "$work/plan" >> "$work/$name.planned"
-    value seconds_tensor "$work/plan" > "$work/$name.tensor"
 }
 
 # measured NAME RANKS MICRO-BATCH FLAGS...: appends the median seconds of its updates.

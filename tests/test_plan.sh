@@ -155,45 +155,13 @@ awk -v a="$(of seconds_per_step)" -v b="$real" 'BEGIN { exit !(a > 0.01*b && a <
     note "$(of seconds_per_step) seconds a step, not $real"
 end plan_measures_the_speed
 
-# peak ARGS...: the peak of each rank's resident memory, as `wait` has it from the system.
-cat > "$dir/peak.py" << 'PYTHON'
-import os, sys
-pid = os.fork()
-if pid == 0:
-    os.execv(sys.argv[2], sys.argv[2:])
-status, usage = os.wait4(pid, 0)[1:]
-with open(sys.argv[1], "a") as f:
-    print(usage.ru_maxrss * 1024, file=f)
-sys.exit(status != 0)
-PYTHON
-large=(--data "$data" --layers 6 --heads 8 --channels 512 --seq-len 64 --micro-batch 20 --threads 1
-       --eval-tokens 64 --steps 0)
-peak_is_planned() {                         # peak_is_planned RANKS ARGS...
-    ranks=$1; shift
-    rm -f "$dir/peak"
-    plan "${large[@]}" "$@" --plan-gpu here@1,$ranks
-    launch=() program=$train
-    [ "$ranks" = 1 ] || launch=(mpirun -n $ranks) program=$mpi_train
-    "${launch[@]}" python3 "$dir/peak.py" "$dir/peak" "$program" "${large[@]}" "$@" \
-        > "$dir/stdout" 2> "$dir/stderr" < /dev/null || note "'$*' fails: $(cat "$dir/stderr")"
-    same "ranks of '$*'" "$(wc -l < "$dir/peak" | tr -d ' ')" $ranks
-    while read -r bytes; do
-        near "peak memory of $ranks ranks, '$*'" "$(of bytes_total)" "$bytes" 0.05
-    done < "$dir/peak"
-}
-if [ -r /proc/self/status ] && command -v python3 > /dev/null; then
-    peak_is_planned 1 --noise-scale --batch-tokens 2560
-    end plan_is_the_peak_of_memory
-else
-    skip plan_is_the_peak_of_memory "needs python3, and Linux"
-fi
-
 # ---- of two ranks ----
 
-mpi_tests="plan_counts_what_each_rank_keeps_and_sends plan_is_the_peak_of_two_ranks
-    plan_of_ranks_that_are_there"
 if ! command -v mpirun > /dev/null || [ ! -x "$mpi_train" ]; then
-    for name in $mpi_tests; do skip $name "needs MPI"; done
+    for name in plan_counts_what_each_rank_keeps_and_sends plan_of_ranks_that_are_there; do
+        skip $name "needs MPI"
+    done
+    mpi_train=''
 else
     for flags in "" "--zero 1" "--zero 2" "--zero 3" "--comm-dtype bf16" "--exact-sum" \
                  "--outer-every 1" "--tensor-parallel 2"; do
@@ -210,18 +178,46 @@ else
     done
     end plan_counts_what_each_rank_keeps_and_sends
 
-    if [ -r /proc/self/status ] && command -v python3 > /dev/null; then
-        peak_is_planned 2
-        peak_is_planned 2 --zero 3
-        peak_is_planned 2 --tensor-parallel 2
-        end plan_is_the_peak_of_two_ranks
-    else
-        skip plan_is_the_peak_of_two_ranks "needs python3, and Linux"
-    fi
-
     mpirun -n 2 "$mpi_train" --plan "${tiny[@]}" > "$dir/plan" 2>&1 < /dev/null || note "it fails"
     same "batches that two ranks print" "$(grep -c '2 workers x 1 x 2 sequences' "$dir/plan")" 1
     end plan_of_ranks_that_are_there
+fi
+
+# The peak of each rank's resident memory, as `wait` has it from the system: ranks, and flags.
+cat > "$dir/peak.py" << 'PYTHON'
+import os, sys
+pid = os.fork()
+if pid == 0:
+    os.execv(sys.argv[2], sys.argv[2:])
+status, usage = os.wait4(pid, 0)[1:]
+with open(sys.argv[1], "a") as f:
+    print(usage.ru_maxrss * 1024, file=f)
+sys.exit(status != 0)
+PYTHON
+large=(--data "$data" --layers 6 --heads 8 --channels 512 --seq-len 64 --micro-batch 20 --threads 1
+       --eval-tokens 64 --steps 0)
+if [ ! -r /proc/self/status ] || ! command -v python3 > /dev/null; then
+    skip plan_is_the_peak_of_memory "needs python3, and Linux"
+else
+    while read -r ranks flags; do
+        launch=() program=$train
+        [ "$ranks" = 1 ] || launch=(mpirun -n $ranks) program=$mpi_train
+        [ -n "$program" ] || continue       # no MPI
+        rm -f "$dir/peak"
+        plan "${large[@]}" $flags --plan-gpu here@1,$ranks
+        "${launch[@]}" python3 "$dir/peak.py" "$dir/peak" "$program" "${large[@]}" $flags \
+            > "$dir/stdout" 2> "$dir/stderr" < /dev/null || note "'$flags': $(cat "$dir/stderr")"
+        same "ranks of '$flags'" "$(wc -l < "$dir/peak" | tr -d ' ')" $ranks
+        while read -r bytes; do
+            near "peak memory of $ranks ranks, '$flags'" "$(of bytes_total)" "$bytes" 0.05
+        done < "$dir/peak"
+    done << 'END'
+1 --noise-scale --batch-tokens 2560
+2
+2 --zero 3
+2 --tensor-parallel 2
+END
+    end plan_is_the_peak_of_memory
 fi
 
 # ---- against the GPU's trainer, which counts its own memory ----

@@ -14,11 +14,12 @@
   // Three digits and a unit; units: [[size, name]], the largest last.
   function inUnits(x, units) {
     const [size, name] = units.filter(unit => x >= unit[0]).pop() || units[0];
-    return `${Number((x / size).toPrecision(3)).toLocaleString("en")} ${name}`;
+    return `${(x / size).toLocaleString("en", { maximumSignificantDigits: 3 })} ${name}`;
   }
   const clock = seconds => inUnits(seconds, [[1e-6, "µs"], [1e-3, "ms"], [1, "s"], [60, "minutes"],
                                              [3600, "hours"], [86400, "days"],
                                              [365.25 * 86400, "years"]]);
+  const rate = bytes => inUnits(bytes, [[1e6, "MB/s"], [1e9, "GB/s"], [1e12, "TB/s"]]);
   const count = x => inUnits(x, [[1, ""], [1e3, "thousand"], [1e6, "million"], [1e9, "billion"],
                                  [1e12, "trillion"]]).trim();
 
@@ -27,7 +28,7 @@
   function readControls() {
     const model = models[at("model")], n = 2 ** at("devices"), each = 2 ** at("batch");
     const link = (id, latency) =>
-      `${logarithmic(id, 1e6) / 1e6}MB/s+${Number((logarithmic(latency, 0.1)).toPrecision(2))}us`;
+      `${logarithmic(id, 1e6) / 1e6}MB/s+${logarithmic(latency, 0.1)}us`;
     const machine = [model.machine || byId("gpu").value, n,
                      `${link("near", "near-latency")}:${2 ** at("per-machine")}+` +
                      link("far", "far-latency"), at("price")].join();
@@ -52,10 +53,9 @@
 
   function showControls(q) {
     const shown = {
-      tokens: `${count(q.tokens)}`, devices: q.n, "per-machine": 2 ** at("per-machine"),
-      price: at("price").toFixed(2), near: `${count(logarithmic("near", 1e6))} bytes/s`,
-      batch: `${q.each} of ${q.model.T} tokens`,
-      far: `${count(logarithmic("far", 1e6))} bytes/s`,
+      tokens: count(q.tokens), devices: q.n, "per-machine": 2 ** at("per-machine"),
+      price: at("price").toFixed(2), batch: `${q.each} of ${q.model.T} tokens`,
+      near: rate(logarithmic("near", 1e6)), far: rate(logarithmic("far", 1e6)),
       "near-latency": clock(logarithmic("near-latency", 1e-7)),
       "far-latency": clock(logarithmic("far-latency", 1e-7)),
     };

@@ -62,7 +62,7 @@ def small(layers, heads, channels):
 # A core's TFLOP/s: FLOP a token over experiment 4's seconds of one.
 MODELS = [model("GPT-2 124M", "--init d12", 1024, 88), model("GPT-2 355M", "--init d24", 1024, 97),
           model("GPT-2 774M", "--init d36", 1024, 104),
-          model("GPT-2 1.6B", "--init d48", 1024, 110),
+          model("GPT-2 1.6B", "--init d48", 1024, 110, dict(USUAL, batch=7)),      # as llm.c's
           model("6.7B, with recomputation", large(32, 4096), 2048, 122),
           model("65B, with recomputation", large(80, 8192), 2048, 142),
           model("175B, with recomputation", large(96, 12288), 2048, 151),
@@ -80,8 +80,6 @@ body { max-width: 56rem; }
 #headline { font-size: 1.35rem; font-weight: 600; margin: 1rem 0 .2rem; }
 td, th { text-align: left; } #answer td { text-align: right; } table { width: 100%; }
 .stack td:nth-child(2), .claims td, th { overflow-wrap: normal; }
-.stack .sample { white-space: pre-wrap; overflow-wrap: anywhere;
-                 font: .85rem/1.4 ui-monospace, Menlo, Consolas, monospace; }
 @media (prefers-color-scheme: dark) {
     body { background: #151515; color: #e8e8e8; } a { color: #8cc7ff; }
     #controls, code, pre, th { background: var(--soft); } th, td { border-color: var(--line); }
@@ -92,8 +90,7 @@ td, th { text-align: left; } #answer td { text-align: right; } table { width: 10
     .stack thead { display: none; } .stack tr { display: block; border: 1px solid #ccc;
         margin-bottom: .5rem; } .stack td { display: block; border: 0; }
     .stack td:first-child { font-weight: 600; }
-    .stack td:empty { display: none; }
-    #results td:nth-child(3)::before { content: "range: "; } }
+    .stack td:empty { display: none; } }
 @media print {
     #controls { grid-template-columns: 1fr 1fr; } input[type=range] { display: none; }
     figure, tr, #controls { break-inside: avoid; }
@@ -211,12 +208,9 @@ def claims_table():
 
 def claim_pictures(above):
     """The figures that the table names, each once; those in `above` stand on the page already."""
-    shown = dict.fromkeys(kept.figure_file(*found) for found in map(figure_of, claims.CLAIMS)
-                          if found)
     of = {kept.figure_file(*found): found for found in map(figure_of, claims.CLAIMS) if found}
-    return "".join(picture(file, of[file][1]["alt"],
-                           f"Experiment {of[file][0]['number']}: {of[file][1]['caption']}")
-                   for file in shown if file not in above)
+    return "".join(picture(file, figure["alt"], f"Experiment {found['number']}: {figure['caption']}")
+                   for file, (found, figure) in of.items() if file not in above)
 
 
 def experiments_table():
