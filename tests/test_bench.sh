@@ -33,7 +33,8 @@ same "results" "$(grep -c '"name"' "$dir/results")" 1
 says "tokenizer: needs data/gpt2.tiktoken"
 valid "$dir/results"
 flops=$((1024 * (6 * (12*64*64*2 + 64*257) + 12*2*64*256)))
-near "FLOP a token" "$(value mflop_per_token)" "$(awk -v f=$flops 'BEGIN { print f / 1024e6 }')" 1e-5
+near "FLOP a token" "$(value mflop_per_token)" \
+    "$(awk -v f=$flops 'BEGIN { print f / 1024e6 }')" 1e-5
 floor=$(awk -v f=$flops -v p="$(value peak_gflops)" -v s="$(value stream_gb_per_s)" \
     'BEGIN { print 1e3 * (f / (p * 1e9) + 28 * 132928 / (s * 1e9)) }')
 near "the floor" "$(value floor_ms)" "$floor" 1e-5
@@ -64,7 +65,8 @@ if command -v "$python" > /dev/null; then
     echo 'while :; do echo "step 1: train loss 3.4 (took 30.0 ms)"; sleep 0.01; done' \
         > "$dir/fake/train_gpt2"
     sed -i '1i #!/bin/sh' "$dir"/fake/* && chmod +x "$dir"/fake/*
-    rm -f bench.json
+    echo '[{"name": "characters, B=12 T=64, threads 1, beside llm.c", "ratio": 2.0}, {"name":
+        "characters, B=12 T=64, threads 1, beside PyTorch 1.13.0 fp32", "ratio": 2.0}]' > bench.json
     PRECISION=bf16 BUILD=$dir/fake PYTHONS=$dir/fake/python LLMC=$dir/fake \
         "$python" scripts/bench.py --full --only steps > "$dir/said" 2>&1 ||
         note "bench.py: $(tail -n 1 "$dir/said")"
@@ -72,7 +74,7 @@ if command -v "$python" > /dev/null; then
     says "PyTorch 1.13.0 bf16          not compared: no memory"
     says "| PyTorch 1.13.0 fp32 | 0.03 s, 2.5 times | 0.03 s, 2.5 times |"
     says "| llm.c | 0.03 s, 3.0 times |  |"
-    same "results" "$(grep -c '"name".*"ratio": ' bench.json)" 5
+    same "results" "$(grep -c '"name".*"ratio": ' bench.json)" 6
     valid bench.json
     end bench_compares
 else
