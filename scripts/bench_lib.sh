@@ -1,5 +1,5 @@
-# What scripts/bench_plan.sh needs to keep its results; to be sourced in the repository's root. BUILD
-# names the build directory.
+# What scripts/bench_plan.sh needs to keep its results: `. scripts/bench_lib.sh` in the repository's
+# root. BUILD names the build directory.
 
 build=${BUILD:-build}
 mkdir -p "$build"

@@ -63,7 +63,8 @@ class Run:
     longer hold; a page that knows the older ones must then begin anew."""
 
     def __init__(self, path):
-        self.name, self.path = os.path.normpath(path), path_of(path)
+        self.name = os.fsencode(os.path.normpath(path)).decode("utf-8", "replace")
+        self.path = path_of(path)
         self.version = int(1000 * time.time())               # no other server's
         self.forget()
 
