@@ -211,6 +211,4 @@ TEST(beta2_as_published) {
     CHECK(fabs(batch_beta2(0.95, &s, 1024) - 0.95*0.95) < 1e-15);
 }
 
-int main(void) {
-    return run_tests();
-}
+int main(void) { return run_tests(); }

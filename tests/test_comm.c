@@ -276,6 +276,4 @@ TEST(a_hash_sees_every_bit) {
     CHECK_MSG(alike == 0, "%d changes are not seen", alike);
 }
 
-int main(void) {
-    return run_tests();
-}
+int main(void) { return run_tests(); }

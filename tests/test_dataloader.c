@@ -538,6 +538,4 @@ TEST(samples_are_announced_before_they_are_read) {
     folder_remove(&d);
 }
 
-int main(void) {
-    return run_tests();
-}
+int main(void) { return run_tests(); }

@@ -207,6 +207,4 @@ TEST(floor_damaged_sidecars) {
     }
 }
 
-int main(void) {
-    return run_tests();
-}
+int main(void) { return run_tests(); }

@@ -400,6 +400,4 @@ TEST(halves) {
     CHECK(isnan(float_from_f16(f16_from_float(NAN))) && f16_from_float(1e-30f) == 0);
 }
 
-int main(void) {
-    return run_tests();
-}
+int main(void) { return run_tests(); }

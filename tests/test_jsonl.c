@@ -134,6 +134,4 @@ TEST(lines_of_every_length) {
     gives(json, text);
 }
 
-int main(void) {
-    return run_tests();
-}
+int main(void) { return run_tests(); }

@@ -214,6 +214,4 @@ TEST(durations_and_counts) {
     }
 }
 
-int main(void) {
-    return run_tests();
-}
+int main(void) { return run_tests(); }

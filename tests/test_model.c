@@ -725,6 +725,4 @@ TEST(noise_is_that_of_single_gradients) {
     test_run_close(&t);
 }
 
-int main(void) {
-    return run_tests();
-}
+int main(void) { return run_tests(); }

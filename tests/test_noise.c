@@ -232,6 +232,4 @@ TEST(verdicts) {
     }
 }
 
-int main(void) {
-    return run_tests();
-}
+int main(void) { return run_tests(); }

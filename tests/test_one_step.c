@@ -150,6 +150,4 @@ TEST(measured_falls) {
     }
 }
 
-int main(void) {
-    return run_tests();
-}
+int main(void) { return run_tests(); }

@@ -490,6 +490,4 @@ TEST(batch_and_rate) {
     }
 }
 
-int main(void) {
-    return run_tests();
-}
+int main(void) { return run_tests(); }

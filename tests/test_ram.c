@@ -1,23 +1,8 @@
 // ram.h: the limits of control groups, read from a tree of files as Linux shows them.
 #define PROGRAM "test_ram"
-#include <sys/stat.h>
 #include "../dev/base/ram.h"
+#include "files.h"
 #include "test.h"
-
-typedef struct { char text[200]; } Place;
-
-static Place place(const char *root, const char *name) {
-    Place p;
-    snprintf(p.text, sizeof p.text, "%.80s/%.100s", root, name);
-    return p;
-}
-
-static void put_line(const char *root, const char *name, const char *line) {
-    FILE *f = fopen(place(root, name).text, "w");
-    if (!f) die("%s/%s: cannot be written", root, name);
-    fprintf(f, "%s\n", line);
-    fclose(f);
-}
 
 TEST(limits_of_control_groups) {
     static const struct { const char *groups; double limit; } cases[] = {
@@ -32,23 +17,22 @@ TEST(limits_of_control_groups) {
         { "", INFINITY },
     };
     const char *folders[] = { "out", "out/in", "free", "memory", "memory/v1" };
-    char root[] = "/tmp/test_ram.XXXXXX", command[100];
-    if (!mkdtemp(root)) die("%s: cannot be made", root);
-    for (int i = 0; i < 5; i++) mkdir(place(root, folders[i]).text, 0777);
-    put_line(root, "memory.max", "9000000000");
-    put_line(root, "out/memory.max", "5000000000");
-    put_line(root, "out/in/memory.max", "4000000000");
-    put_line(root, "free/memory.max", "max");
-    put_line(root, "memory/memory.limit_in_bytes", "3000000000");
-    put_line(root, "memory/v1/memory.limit_in_bytes", "2000000000");
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        put_line(root, "groups", cases[i].groups);
-        double limit = cgroup_limit(place(root, "groups").text, root);
+    Path d = folder_make(NULL);
+    const char *root = d.text;
+    for (int i = 0; i < 5; i++) mkdir(in(root, folders[i]).text, 0777);
+    put_text(root, "memory.max", "9000000000");
+    put_text(root, "out/memory.max", "5000000000");
+    put_text(root, "out/in/memory.max", "4000000000");
+    put_text(root, "free/memory.max", "max");
+    put_text(root, "memory/memory.limit_in_bytes", "3000000000");
+    put_text(root, "memory/v1/memory.limit_in_bytes", "2000000000");
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        put_text(root, "groups", cases[i].groups);
+        double limit = cgroup_limit(in(root, "groups").text, root);
         CHECK_MSG(limit == cases[i].limit, "%s: %.0f", cases[i].groups, limit);
     }
-    CHECK(cgroup_limit(place(root, "none").text, root) == INFINITY);
-    snprintf(command, sizeof command, "rm -r %s", root);
-    CHECK(system(command) == 0);
+    CHECK(cgroup_limit(in(root, "none").text, root) == INFINITY);
+    folder_remove(&d);
 }
 
 TEST(memory_of_this_machine) {
@@ -57,6 +41,4 @@ TEST(memory_of_this_machine) {
     ram_check(1);
 }
 
-int main(void) {
-    return run_tests();
-}
+int main(void) { return run_tests(); }

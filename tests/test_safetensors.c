@@ -2,7 +2,7 @@
 #include <float.h>
 
 #include "../dev/files/safetensors.h"
-#include <sys/resource.h>
+#include "files.h"
 #include "test.h"
 
 // A whole file in memory: the header with its length before it, then n_data bytes 0, 1, 2, ...
@@ -60,11 +60,8 @@ TEST(refusals) {
         { ENTRY("F32", "[2]", "[0,4]"), 4, "tensor \"a\": its shape and dtype do not match its 4" },
         { ENTRY("F33", "[2]", "[0,8]"), 8, "tensor \"a\": unknown dtype \"F33\"" },
         { ENTRY("F32", "[-2]", "[0,8]"), 8, "tensor \"a\": \"shape\" must list sizes" },
-        { ENTRY("F32", "[2.0]", "[0,8]"), 8, "tensor \"a\": \"shape\" must list sizes" },
         { ENTRY("F32", "[4294967296,4294967296]", "[0,0]"), 0, "tensor \"a\": its shape" },
-        { ENTRY("F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]"), 4, "tensor \"a\": 9 dimensions" },
         { ENTRY("F32", "[2]", "[8,0]"), 8, "tensor \"a\": \"data_offsets\" must be [begin" },
-        { ENTRY("F32", "[2]", "[0]"), 8, "tensor \"a\": \"data_offsets\" must be [begin" },
         { ENTRY("F32", "2", "[0,8]"), 8, "tensor \"a\": byte 28: \"shape\" must be a list, not a" },
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "tensor \"a\": \"data_offsets\" is" },
         { "{\"a\":3}", 4, "tensor \"a\": \"dtype\" is missing" },
@@ -78,10 +75,9 @@ TEST(refusals) {
           "the header: byte 53: the key \"a\" appears a second time" },
         { "{\"a\\n\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
           "byte 1 of the header: a control character in a name" },
-        { "[]", 0, "the header is not a JSON object" },
         { "", 0, "the header: byte 0: the text ends where a value was expected" },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         Image m = image_make(cases[i].header, cases[i].n_data);
         SafeTensors s;
         Error err = { "accepted" };
@@ -105,8 +101,6 @@ static const char *error_of(const char *bytes, size_t n, Error *err) {
 TEST(foreign_files) {
     Error err;
     CHECK(strstr(error_of("<!DOCTYPE html><html>404", 24, &err), "a web page (HTML)"));
-    CHECK(strstr(error_of("\r\n<html>", 8, &err), "a web page (HTML)"));
-    CHECK(strstr(error_of("version https://git-lfs.github.com/spec/v1", 42, &err), "Git LFS"));
     CHECK(strstr(error_of("PK\x03\x04 and what follows", 20, &err), "PyTorch archive"));
     CHECK(strstr(error_of("hello, what is this", 19, &err), "not a safetensors file"));
     CHECK(strstr(error_of("", 0, &err), "truncated: 0 bytes"));
@@ -128,13 +122,6 @@ TEST(halves) {
     CHECK(float_from_bf16(0x7F7F) < FLT_MAX && isinf(float_from_bf16(0x7F80)));
 }
 
-static size_t file_bytes(unsigned char *bytes, size_t most, const char *path) {
-    FILE *f = fopen(path, "rb");
-    size_t n = f ? fread(bytes, 1, most, f) : 0;
-    if (f) fclose(f);
-    return n;
-}
-
 // A file of n tensors, whose numbers lie one after the other.
 static bool write_file(const char *path, const SafeOutput *out, size_t n, const float *data,
                        Error *err) {
@@ -147,20 +134,16 @@ static bool write_file(const char *path, const SafeOutput *out, size_t n, const 
 }
 
 TEST(writes_reads_back_and_refuses_every_cut) {
-    char path[] = "/tmp/test_safetensors.XXXXXX";
-    int fd = mkstemp(path);
-    if (fd < 0) SKIP("needs to write in /tmp");
-    close(fd);
+    Path d = folder_make(NULL), path = in(d.text, "x");
     float data[] = { 1.0f, -0.0f, NAN, INFINITY, FLT_MIN / 8, 3.14159274f };
     const size_t first[3] = { 0, 2, 5 };
     SafeOutput out[3] = { { "transformer.a", 2, { 2, 1 } }, { "b", 1, { 3, 0 } },
                           { "c", 1, { 1, 0 } } };
-    static unsigned char bytes[4096];
     Error err = { "" };
     for (size_t n = 0; n <= 3; n++) {
-        CHECK_MSG(write_file(path, out, n, data, &err), "%s", err.text);
+        CHECK_MSG(write_file(path.text, out, n, data, &err), "%s", err.text);
         SafeTensors s;
-        bool opened = safetensors_open(&s, path, &err);
+        bool opened = safetensors_open(&s, path.text, &err);
         CHECK_MSG(opened && s.n_tensors == n, "%s", err.text);
         CHECK((s.data - s.file.bytes) % 8 == 0);
         for (size_t i = 0; opened && i < n; i++) {
@@ -169,25 +152,15 @@ TEST(writes_reads_back_and_refuses_every_cut) {
             CHECK(memcmp(t->data, data + first[i], t->end - t->begin) == 0);
         }
         if (opened) safetensors_close(&s);
-        size_t size = file_bytes(bytes, sizeof bytes, path);
-        CHECK(strstr((char *)bytes + 8, "\"__metadata__\":{\"format\":\"pt\"}") != NULL);
-        for (size_t cut = 0; cut < size; cut++)
-            CHECK_MSG(strcmp(error_of((char *)bytes, cut, &err), "accepted") != 0, "at %zu", cut);
+        Content c = slurp(d.text, "x");
+        CHECK(strstr(c.bytes + 8, "\"__metadata__\":{\"format\":\"pt\"}") != NULL);
+        for (size_t cut = 0; cut < c.n; cut++)
+            CHECK_MSG(strcmp(error_of(c.bytes, cut, &err), "accepted") != 0, "at %zu", cut);
+        free(c.bytes);
     }
-    unlink(path);
+    folder_remove(&d);
     CHECK(safetensors_create("/nowhere/x", out, 3, &err) == -1
           && strstr(err.text, "/nowhere/x: cannot"));
-    struct rlimit limit, tiny;                   // stands in for a full disk
-    getrlimit(RLIMIT_FSIZE, &limit);
-    tiny = limit;
-    tiny.rlim_cur = 16;
-    signal(SIGXFSZ, SIG_IGN);
-    setrlimit(RLIMIT_FSIZE, &tiny);
-    CHECK(safetensors_create(path, out, 3, &err) == -1 && strstr(err.text, "File too large"));
-    setrlimit(RLIMIT_FSIZE, &limit);
-    unlink(path);
 }
 
-int main(void) {
-    return run_tests();
-}
+int main(void) { return run_tests(); }

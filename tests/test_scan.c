@@ -69,6 +69,4 @@ TEST(odd_bytes) {
             }
 }
 
-int main(void) {
-    return run_tests();
-}
+int main(void) { return run_tests(); }

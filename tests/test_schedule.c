@@ -38,7 +38,7 @@ TEST(values_by_hand) {
         { LR_WSD, 10000, 5000, 0.5 },          { LR_WSD, 10000, 8000, 0.5 },  // the last fifth
         { LR_WSD, 10000, 8500, 0.40625 },      { LR_WSD, 10000, 9500, 0.21875 },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         LrSchedule s = schedule(cases[i].rule, 1000, cases[i].horizon);
         AT(&s, cases[i].tokens, cases[i].lr);
     }
@@ -51,12 +51,7 @@ TEST(horizon_is_reached_exactly_and_kept) {
         s.final_frac = 0.1;
         CHECK(lr_at(&s, 123456) > 6e-4 * 0.1);
         CHECK(lr_at(&s, 123457) == 6e-4 * 0.1);
-        CHECK(lr_at(&s, 123458) == 6e-4 * 0.1);
         CHECK(lr_at(&s, UINT64_MAX) == 6e-4 * 0.1);
-        s.final_frac = 0.0;
-        CHECK(lr_at(&s, 123457) == 0.0);
-        s.final_frac = 1.0;
-        CHECK(near(lr_at(&s, 100000), 6e-4));
     }
 }
 
@@ -82,8 +77,6 @@ TEST(odd_lengths) {
         AT(&s, 500, 0.125);
         AT(&s, 1500, 0.375);
         AT(&s, 2000, 0.125);
-        s = schedule(rules[r], 0, 1);
-        AT(&s, 1, 0.125);
         s = schedule(rules[r], 0, 0);
         AT(&s, 0, 0.125);
         s = schedule(rules[r], 0, UINT64_MAX);
@@ -94,26 +87,21 @@ TEST(odd_lengths) {
     AT(&wsd, 9500, 0.3125);
 }
 
-TEST(periods_in_updates) {
-    Period every = { 3, false }, never = { 0, false }, always = { 1, false };
-    for (uint64_t step = 0; step < 30; step++) {
-        CHECK(period_due(&every, step, step + 1, step * 7, step * 7 + 7) == ((step + 1) % 3 == 0));
-        CHECK(!period_due(&never, step, step + 1, step * 7, step * 7 + 7));
-        CHECK(period_due(&always, step, step + 1, step * 7, step * 7 + 7));
-    }
-}
-
-// 50 tokens: due at the update that reaches or crosses 50, 100, 150, ..., whatever the batch.
-TEST(periods_in_tokens) {
-    Period p = { 50, true }, never = { 0, true };
-    CHECK(!period_due(&p, 0, 1, 0, 49));
-    CHECK(period_due(&p, 0, 1, 0, 50));
-    CHECK(!period_due(&p, 1, 2, 50, 99));
-    CHECK(period_due(&p, 1, 2, 99, 100));
-    CHECK(period_due(&p, 1, 2, 99, 101));
-    CHECK(period_due(&p, 1, 2, 10, 300));
-    CHECK(!period_due(&p, 1, 2, 60, 60));
-    CHECK(!period_due(&never, 1, 2, 10, 300));
+// Whether a period is due at the update that goes from `step` and `tokens` to the next: one of 50
+// tokens where 50, 100, 150, ... are reached or crossed, whatever the batch.
+TEST(periods) {
+    static const struct { Period p; uint64_t step, tokens, after; bool due; } cases[] = {
+        { { 3, false }, 1, 0, 7, false }, { { 3, false }, 2, 0, 7, true },
+        { { 3, false }, 3, 0, 7, false }, { { 1, false }, 0, 0, 7, true },
+        { { 0, false }, 0, 0, 7, false },
+        { { 50, true }, 0, 0, 49, false }, { { 50, true }, 0, 0, 50, true },
+        { { 50, true }, 1, 50, 99, false }, { { 50, true }, 1, 99, 101, true },
+        { { 50, true }, 1, 10, 300, true }, { { 50, true }, 1, 60, 60, false },
+        { { 0, true }, 1, 10, 300, false },
+    };
+    for (size_t i = 0; i < COUNT(cases); i++)
+        CHECK_MSG(period_due(&cases[i].p, cases[i].step, cases[i].step + 1, cases[i].tokens,
+                             cases[i].after) == cases[i].due, "case %zu", i);
 }
 
 TEST(run_ends) {
@@ -138,6 +126,4 @@ TEST(progress) {
     CHECK(isnan(run_progress(&loss, 5, 250)) && run_progress(&nothing, 0, 0) == 1.0);
 }
 
-int main(void) {
-    return run_tests();
-}
+int main(void) { return run_tests(); }

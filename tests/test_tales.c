@@ -269,18 +269,6 @@ TEST(damage_is_refused) {
     CHECK_MSG(still < 50, "%d of 1000 tales with a flipped bit are tales", still);
 }
 
-TEST(small_buffers_are_refused) {
-    char text[TALE_MAX];
-    for (size_t cap = 0; cap < TALE_MAX; cap++) {
-        Rng rng = rng_make(4, 0), again = rng;
-        double nats;
-        size_t n = tale_write(text, TALE_MAX, &nats, &again);
-        char *out = malloc(cap ? cap : 1);
-        CHECK(tale_write(out, cap, &nats, &rng) == (cap < n ? 0 : n));
-        free(out);
-    }
-}
-
 static bool is_vowel(char c) { return c && strchr("aeiou", c) != NULL; }
 
 // "an owl" but "a fox"; sentences begin with a capital; nothing of the notation is left over.
@@ -305,21 +293,14 @@ TEST(spelling) {
 
 // A change of the grammar changes this number, and the floor of every corpus written before.
 TEST(same_seed_same_tales) {
-    const uint64_t pinned = 0x4E3861313A744820;
-    uint64_t h[2] = {0, 0};
-    for (int run = 0; run < 2; run++) {
-        Rng rng = rng_make(7, 0);
-        for (int i = 0; i < 1000; i++) {
-            char text[TALE_MAX];
-            double nats;
-            size_t n = tale_write(text, TALE_MAX, &nats, &rng);
-            h[run] = h[run] * 31 + hash_of(text, n);
-        }
+    uint64_t hash = 0;
+    Rng rng = rng_make(7, 0);
+    for (int i = 0; i < 1000; i++) {
+        char text[TALE_MAX];
+        double nats;
+        hash = hash * 31 + hash_of(text, tale_write(text, TALE_MAX, &nats, &rng));
     }
-    CHECK(h[0] == h[1]);
-    CHECK_MSG(h[0] == pinned, "0x%016llX", (unsigned long long)h[0]);
+    CHECK_MSG(hash == 0x4E3861313A744820, "0x%016llX", (unsigned long long)hash);
 }
 
-int main(void) {
-    return run_tests();
-}
+int main(void) { return run_tests(); }

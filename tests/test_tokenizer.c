@@ -377,6 +377,4 @@ TEST(gpt2s_vocabulary) {
     tokenizer_free(&t);
 }
 
-int main(void) {
-    return run_tests();
-}
+int main(void) { return run_tests(); }

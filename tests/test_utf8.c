@@ -131,6 +131,4 @@ TEST(printer_spares_the_terminal) {
     }
 }
 
-int main(void) {
-    return run_tests();
-}
+int main(void) { return run_tests(); }

@@ -339,6 +339,4 @@ TEST(shares_make_up_the_model) {
         CHECK(part[i] == (float)(i / 12 * 24 + i % 12 / 4 * 8 + 4 + i % 4));
 }
 
-int main(void) {
-    return run_tests();
-}
+int main(void) { return run_tests(); }
