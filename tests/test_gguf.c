@@ -221,7 +221,6 @@ TEST(refuses_wrong_fields) {
         { "GGUF", -4, 4, 0x46554747, "not a GGUF file" },
         { "GGUF", 0, 4, 1, "version 1; expected 2 or 3" },
         { "GGUF", 4, 8, 27, "bytes after the last tensor" },
-        { "GGUF", 12, 8, 9, "\"tokenizer.ggml.tokens\" must list" },
         { "general.architecture", 12, 4, 0x6A747067, "must be \"gpt2\"; nothing else" },
         { "general.odd", 8, 8, UINT64_MAX / 4 + 2, "pair 2 of 10" },     // times 4 wraps to 4
         { "block_count", 0, 4, 5, "\"gpt2.block_count\" must be a whole number (u32) from 1" },
@@ -231,14 +230,11 @@ TEST(refuses_wrong_fields) {
           "(4,6)" },
         { "head_count", 4, 4, 3, "3 heads do not divide 4 channels" },
         { "embedding_length", 4, 4, 8, "is 16, not 4 * 8 channels" },
-        { "feed_forward_length", 4, 4, 15, "is 15, not 4 * 4 channels" },
         { "layer_norm_epsilon", 4, 4, epsilon_bits, "layer_norm_epsilon\" must be 1e-5" },
         { "tokenizer.ggml.tokens", 4, 4, 9, "pair 10 of 10" },
-        { "token_embd.weight", 0, 4, 1, "tensor \"token_embd.weight\" is (4,1)" },
         { "token_embd.weight", 12, 8, 6, "is (4,6), but the sizes need (4,5)" },
         { "token_embd.weight", 20, 4, 2, "has ggml's type 2; expected 0 (F32), 1 (F16) or 30" },
         { "blk.1.attn_norm.weight", -18, 1, '0', "two tensors are called \"blk.0.attn_norm" },
-        { "blk.1.attn_norm.weight", -30, 8, 64, "truncated or damaged" },        // its length
         { "token_embd.weight", 20, 4, 1, "position_embd.weight\" is at byte 96" },   // F16: shorter
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
