@@ -1,5 +1,5 @@
 // The entropy floor: which documents count as whole, against a count by hand of every window; and
-// sidecar files that are not what they should be (tests/fuzz/fuzz_floor.c damages more).
+// sidecar files that are not what they should be.
 #include "../dev/data/entropy.h"
 #include "files.h"
 #include "test.h"

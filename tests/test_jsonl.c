@@ -1,5 +1,4 @@
 // jsonl.h: the documents of JSON lines, whole whatever the buffer's size, and the line of an error.
-// tests/fuzz/fuzz_jsonl.c damages them.
 #define JSONL_BLOCK 16u                      // so that growth and its end are reached at once
 #define JSONL_LINE_MOST 300u
 #include "../dev/data/jsonl.h"
