@@ -273,6 +273,13 @@ TEST(a_hash_sees_every_bit) {
         bytes[i / 8] ^= (unsigned char)(1 << i % 8);
     }
     for (size_t n = 0; n < sizeof bytes; n++) alike += hash_add(1, bytes, n) == hash;
+    for (size_t i = 0; i + 16 <= sizeof bytes; i += 8) {           // two words change places
+        unsigned char other[67];
+        memcpy(other, bytes, sizeof bytes);
+        memcpy(other + i, bytes + i + 8, 8);
+        memcpy(other + i + 8, bytes + i, 8);
+        alike += hash_add(1, other, sizeof other) == hash;
+    }
     CHECK_MSG(alike == 0, "%d changes are not seen", alike);
 }
 

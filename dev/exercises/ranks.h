@@ -1,5 +1,5 @@
 // Two exercises on many ranks, played in one process: entry r of an array is what rank r stores.
-// check.c includes this file behind train_gpt2.c, whose adamw_update it calls.
+// side.c includes this file behind train_gpt2.c, whose adamw_update it calls.
 #pragma once
 
 // ---- a ring all-reduce: every rank brings a vector, every rank gets the sum of all ----
