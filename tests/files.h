@@ -26,6 +26,7 @@ static inline Path in(const char *dir, const char *name) {
 // Writes a file of n bytes in place of what is there.
 static inline void put(const char *dir, const char *name, const void *bytes, size_t n) {
     Path path = in(dir, name);
+    unlink(path.text);                                   // a link is replaced, not followed
     FILE *f = fopen(path.text, "wb");
     if (!f || fwrite(bytes, 1, n, f) != n || fclose(f) != 0)
         die("%s: %s", path.text, strerror(errno));

@@ -356,25 +356,4 @@ TEST(files_by_name) {
     folder_remove(&d);
 }
 
-// ---- GPT-2's own ----
-
-TEST(gpt2s_vocabulary) {
-    char path[4096];
-    const char *folder = getenv("BATCHWISE_DATA");
-    struct stat info;
-    snprintf(path, sizeof path, "%s/gpt2.tiktoken", folder ? folder : "../shared/data");
-    if (!folder && stat(path, &info) != 0) snprintf(path, sizeof path, "data/gpt2.tiktoken");
-    if (stat(path, &info) != 0) SKIP("needs gpt2.tiktoken in BATCHWISE_DATA");
-    Tokenizer t;
-    Error err;
-    int ids[64];
-    CHECK_MSG(tokenizer_load(&t, path, &err), "%s", err.text);
-    CHECK(t.vocab_size == 50257 && t.eot == 50256 && t.n_merges == 50000);
-    CHECK(tokenizer_encode(&t, ids, "Hello world", 11) == 2 && ids[0] == 15496 && ids[1] == 995);
-    CHECK(tokenizer_encode(&t, ids, "<|endoftext|>", 13) == 7);    // text is text
-    for (int id = 0; id < t.vocab_size; id++) CHECK((t.kind[id] == TOKEN_ADDED) == (id == t.eot)
-                                                    && t.kind[id] != TOKEN_PART);
-    tokenizer_free(&t);
-}
-
 int main(void) { return run_tests(); }
