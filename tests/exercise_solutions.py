@@ -1,5 +1,5 @@
 """Solutions of the exercises for test_exercises.py: a right one that is not the original, where
-sums, orders or formulas may differ, and two wrong ones of each that a reader may well write."""
+sums, orders or formulas may differ, and three wrong ones of each that a reader may well write."""
 
 # The whole body.
 RIGHT = {
@@ -211,75 +211,94 @@ BITS = "so its bits change from run to run"
 WRONG = {
     "embedding_forward": [
         ("word[c] + position[c]", "word[c]", "plus wpe's row t"),
+        ("(size_t)token[n]*C", "(size_t)token[t]*C", "wrong only where b=1"),
         ("size_t n = (", "n = (", "#pragma omp", "size_t n;\n    #pragma omp", SHARED)],
     "embedding_backward": [
         ("dword[c] += ", "dword[c] = ", "dwte[v=1][c=0] is"),
+        ("dwpe + n % T * C", "dwpe + n * C", "dwpe: element 16 is read"),
         ("s < strips", "s < T", "strip_begin(C, s, strips)", "0",
          "strip_begin(C, s + 1, strips)", "C", "size_t n = 0; n < (size_t)B*T; n++",
          "size_t n = s; n < (size_t)B*T; n += T", RACE)],
     "xent_forward": [
         ("v < V; v++) sum", "v < Vp; v++) sum", "lse[n=0] is"),
+        ("n*Vp", "n*V", "of Vp columns"),
         ("hi = x[0]", "hi = 0.0f", "subtract the largest of the row")],
     "xent_backward": [
         ("-= scale", "-= 1.0f", "wrong only where v=4"),
+        ("- lse[n]) * scale", "- lse[n])", "dlogits[n=0][v=0] is"),
         ("d[v] = 0.0f", "(void)v", "wrong from v=5 on")],
     "layernorm_forward": [
         ("squares / C", "squares / (C - 1)", "rstd[n=0] is"),
-        (" + 1e-5f", "", "wrong only where n=1")],
+        (" + 1e-5f", "", "wrong only where n=1"),
+        ("gain[c] + bias[c]", "gain[n] + bias[n]", "out[n=0][c=1] is")],
     "layernorm_backward": [
         ("dgain[c] += ", "dgain[c] = ", "dgain[c=0] is"),
+        ("- mean_g - ", "- ", "(g - mean(g) - xhat * mean(g * xhat)) * rstd"),
         ("s < strips", "s < (int)N", "strip_begin(C, s, strips)", "0",
          "strip_begin(C, s + 1, strips)", "C", "size_t n = 0; n < N; n++) {\n            #",
          "size_t n = s; n == (size_t)s; n++) {\n            #", RACE)],
     "gelu_backward": [
         ("dout[i] * (", "(", "dout times the slope"),
+        ("dx[i] = ", "dx[i] += ", "write with ="),
         ("dx[i] = dout[i] * (s + x[i] * s * (1.0f - s) * two_du);",
          "dx[i] = s + x[i] * s * (1.0f - s) * two_du;\n dx[i] *= dout[i];", "read dout[i] before")],
     "linear_backward": [
         ("C, OC, N, ADD", "C, OC, N, WRITE", "what it contained is lost"),
+        ("bias_backward(db, dout, N, OC);", "", "db: nothing is added"),
         ("bias_backward(db, dout, N, OC);",
          "#pragma omp parallel for\n"
          "    for (size_t n = 0; n < N; n++) for (int o = 0; o < OC; o++) db[o] += "
          "dout[n*OC + o];", RACE)],
     "attention_plain": [
         ("t2 <= t;", "t2 < T;", "wrong from t=3 on"),
+        ("-INFINITY", "0.0f", "subtract the largest score"),
         ("thread_index()*rows", "0*rows", SCRATCH)],
     "attention_backward": [
         ("- d) * scale", ") * scale", "dqkv[b=0][t=0][p=0][h=0][i=0] is"),
+        ("(dv, p,", "(dv, dqk,", "wrong only where p=2"),
         ("collapse(2)", "collapse(3)", RACE)],
     "attention_tiled": [
         ("*= inv_sum[i]", "*= 1.0f", "out[b=0][t=3][h=0][i=0] is"),
+        ("rows, past + t + 1,", "rows, past + t + 2,", "lse[b=0][h=0][t=3] is"),
         ("(scratch, all", "(scratch - thread_index()*attention_scratch(all, HS), all", SCRATCH)],
     "adamw_update": [
         ("m[i]*correct_m", "m[i]", "p[i=0] is"),
+        ("g[i] * g_scale", "g[i]", "m[i=0] is"),
         ("o.lr * (m[i]*correct_m / (sqrtf(v[i]*correct_v) + o.eps) + o.weight_decay * p[i])",
          "o.lr * m[i]*correct_m / (sqrtf(v[i]*correct_v) + o.eps) + o.weight_decay * p[i]",
          "p[i=0] is")],
     "global_norm": [
         ("double sum = 0.0;\n        #p", "float sum = 0.0f;\n        #p", "squares is"),
+        ("chunks[i].grad", "chunks[i].param", "from grads + its `grad`"),
         ("#pragma omp parallel for",
          "double all = 0.0;\n    #pragma omp parallel for reduction(+:all)",
          "#pragma omp simd reduction(+:sum)", "if (z->chunks[i].counts)", "sum += (double)g",
          "all += (double)g", "return sum", "return all", BITS)],
     "sample_token": [
         (") / s->temperature", ") * s->temperature", "drawn[v="),
+        ("sum = kept;", "", "drawn[v="),
         ("k < n && (k == 0 || kept < s->top_p * all)", "k < n", "drawn[v=")],
     "kv_cache": [
         ("acts_from(m->acts[l], past, C, C), 1, rows", "m->acts[l], 1, T",
          "ln1[l=0][t=0][c=0] is"),
+        ("1, rows, past);", "1, rows, 0);", "ln1[l=1][t=2][c=0] is"),
         ("w->wpe + from", "w->wpe", "x_in[t=2][c=0] is")],
     "gradient_accumulation": [
         ("clear_grads(m);", "", "gradients[i=0] is"),
+        ("(float)(clip / norm)", "1.0f", "adam_m[i=0] is"),
         ("if (isfinite(norm)) ", "", "adam_m[i=0] is")],
     "warp_sum": [
         ("i = 16", "i = 8", "out[w=0][l=0] is"),
+        ("x += ", "x = ", "out[w=0][l=0] is"),
         ("__shfl_xor_sync", "__shfl_down_sync", "wrong from l=1 on")],
     "softmax_row": [
         ("row[c] - hi", "row[c]", "p[n="),
+        ("sum = warp_sum(sum);", "", "p[n="),
         ("for (int c = lane(); c < C; c += 32)", "for (int c = 0; c < C; c++)",
          "sum = warp_sum(sum);", "", "numbers_loaded is")],
     "layernorm_cuda": [
         ("warp_sum(squares) / C", "squares / C", "rstd[n=0] is"),
+        ("if (n >= N) return;", "", "x: element"),
         ("for (int c = lane(); c < C; c += 32)",
          "for (int c = lane()*((C + 31)/32); c < C && c < (lane() + 1)*((C + 31)/32); c++)",
          "sectors_of_global_memory is")],
@@ -289,21 +308,27 @@ WRONG = {
          "    if (lane() == 0) sums[warp] = sum;",
          "if (lane() == 0) sums[warp] = sum;\n    __syncthreads();", "between which two lines"),
         ("before they change\n    if (lane() == 0) sums",
-         "\n    if (lane() == 0) __syncthreads(), sums", "every thread of a block")],
+         "\n    if (lane() == 0) __syncthreads(), sums", "every thread of a block"),
+        ("float d =", "__syncthreads();\n    float d =", "barriers_of_a_warp is 4, expected 3")],
     "transpose_shared": [
         ("[TILE + 1]", "[TILE]", "bank_conflicts is"),
+        ("__syncthreads();", "__syncwarp();", "is nan, expected"),
         ("if (c0 + i < C && n0 + lane < N) out[(size_t)(c0 + i)*N + n0 + lane] = tile[lane][i];",
          "if (c0 + lane < C && n0 + i < N) out[(size_t)(c0 + lane)*N + n0 + i] = tile[i][lane];",
          "sectors_of_global_memory is")],
     "matmul_tiled": [
         ("a_tile[y][k]", "(m < M && k0 + k < K ? a[(size_t)m*K + k0 + k] : 0.0f)",
          "numbers_loaded is"),
+        ("__syncthreads();                         // all have", "//",
+         "read by all before the next step"),
         ("a_tile[y][x] =", "a_tile[x][y] =", "a_tile[y][k]", "a_tile[k][y]", "bank_conflicts is")],
     "ring_allreduce": [
         ("step < n - 1", "step < n", "adds[r=0][s=1] is 1, expected 0"),
+        ("- step - 1", "- step + 1", "receive[r=0][s=0] is"),
         ("(rank - step + 2*n)", "(rank - step)", "a negative number is negative")],
     "zero1": [
         ("1.0f / n", "1.0f", "m[c=0] is"),
+        ("z.m, z.v", "z.m + z.begin, z.v + z.begin", "an index runs past its end"),
         ("all_gather(ranks, n);", "", "params[r=1][c=0] is")],
 }
 
@@ -311,12 +336,15 @@ WRONG = {
 OPEN_WRONG = {
     "post_norm": [
         ("linear_forward(a.fc, a.x_mid", "linear_forward(a.fc, sum1", "h0.fc[b=0][t=0][c=0] is"),
+        ("residual_backward(dx, dbranch, N*C);\n}", "}", "through the branch is added"),
         ("residual_forward(sum2, a.x_mid", "residual_forward(sum2, a.x", "h0.x_out[b=0][t=0][c=0]",
          "x_out = LN2(x_mid + MLP(x_mid))")],
     "rotary": [
         ("(first + i) % T", "i % T", "generation, 4 rows are past", "row 0 of the new rows"),
-        ("rotate(dqkv, -1.0f", "rotate(dqkv, 1.0f", "h1.dqkv_b[j=0] is", "turn back")],
+        ("rotate(dqkv, -1.0f", "rotate(dqkv, 1.0f", "h1.dqkv_b[j=0] is", "turn back"),
+        ("c < 2*C", "c < 3*C", "h0.qkv[b=0][t=1][p=2][c=0] is", "values do not")],
     "muon": [
         ("x[i] = g_scale * g[i] + o.beta1 * m[i];", "x[i] = m[i];", "X = G + beta1 M"),
-        ("0.2f * sqrtf((float)l)", "0.2f * sqrtf((float)s)", "0.2 sqrt(max(R,C))")],
+        ("0.2f * sqrtf((float)l)", "0.2f * sqrtf((float)s)", "0.2 sqrt(max(R,C))"),
+        ("t.layer >= 0 && t.decays", "t.decays", "AdamW updates this")],
 }
