@@ -152,7 +152,7 @@ RUN_fuzz      = tests/fuzz/run.sh
 ifndef PART
 test:                            ## the trainer and its data path: 1.3 minutes; PART=c gpu windows soak fuzz: others
 	@$(MAKE) $(BESIDE) all $(TESTS)
-	@$(WITHOUT) tests/run.sh $(SHORT)
+	@JOBS=$${JOBS:-3} $(WITHOUT) tests/run.sh $(SHORT)
 else
 test: $(NEEDS_$(PART))
 	@$(or $(RUN_$(PART)),echo 'make test: PART is c or gpu or windows or soak or fuzz' >&2; exit 1)
@@ -221,9 +221,9 @@ check:                           ## say what is wrong with it, in one line: NAME
 	@$(PYTHON_HERE)
 	@CC='$(CC)' CXX='$(CXX)' $(PYTHON) dev/exercises/exercises.py check '$(NAME)'
 
-$(BUILD)/lessons/%: dev/lessons/%.c $(BUILD)/flags
+$(BUILD)/lessons/%: dev/lessons/%.c $(BUILD)/flags       # they compute for a second at most
 	@mkdir -p $(@D)
-	$(CC) $(FLAGS) -MMD -MP -MF $(BUILD)/lesson_$(@F).d $< -o $@ -lm
+	$(CC) $(FLAGS:-O3=-O1) -MMD -MP -MF $(BUILD)/lesson_$(@F).d $< -o $@ -lm
 
 clean:                           ## remove what make built; data and runs stay
 	rm -rf $(BUILD) train_gpt2 prepare train_gpt2.exe prepare.exe train_gpt2cu train_gpt2cu-emulated
@@ -302,10 +302,10 @@ $(BUILD)/ptx/test_gpt2-%: $(BUILD)/tests/test_gpt2.cu.cpp $(BUILD)/gpt2_referenc
 
 $(BUILD)/emulated/bench_cuda: $(BUILD)/dev/cuda/bench.cu.cpp $(BUILD)/emulate-flags
 	@mkdir -p $(@D)
-	$(EMULATE) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$(@F)-emulated.d $< -o $@
+	$(EMULATE) -O1 $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$(@F)-emulated.d $< -o $@
 
 $(BUILD)/gpt2_reference.o: tests/gpt2_reference.c $(BUILD)/flags
-	$(CC) $(filter-out -DPRECISION_BF16,$(FLAGS)) -MMD -MP -MF $(BUILD)/$(@F).d -c $< -o $@
+	$(CC) $(filter-out -DPRECISION_BF16,$(FLAGS:-O3=-O1)) -MMD -MP -MF $(BUILD)/$(@F).d -c $< -o $@
 
 # The counters need g++: its -fsanitize=thread reports every access as it stands. The flags keep two
 # instructions of a GPU from becoming one, or one from becoming two (dev/emulator/README.md).
@@ -354,9 +354,9 @@ $(BUILD)/cuda/test_gpt2-%: tests/test_gpt2.cu train_gpt2.cu $(BUILD)/gpt2_refere
 	    $(if $(filter fp32,$*),-DPRECISION_FP32) $< \
 	    $(BUILD)/gpt2_reference.o -o $@ $(CUBLAS)
 
-# A test runs for a moment: it is compiled without optimizing, but for those of kernels, as a user
-# builds these, and for those that run longer than a compiler.
-OPTIMIZED = $(if $(filter layers,$*),-O3,$(if $(filter checkpoint dataloader model noise tales zero,$*),-O1,-O0))
+# A test runs for a moment: it is compiled without optimizing, but for those that run longer than a
+# compiler. OPTIMIZED=-O3: as a user builds the kernels.
+OPTIMIZED = $(if $(filter layers,$*),-O2,$(if $(filter checkpoint dataloader model noise tales zero,$*),-O1,-O0))
 $(BUILD)/test_%: tests/test_%.c $(BUILD)/flags
 	$(CC) $(FLAGS:-O3=$(OPTIMIZED)) -MMD -MP -MF $@.d $< -o $@ -lm
 

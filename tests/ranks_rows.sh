@@ -80,10 +80,13 @@ row() {
         esac
     done
 }
-rows() {                                    # a table on stdin, a row a line
+rows() {                                    # a table on stdin, a row a line; `+`: for FAULTS=1
     local line
-    while read -r line; do row $line; done
+    while read -r line; do
+        [[ $line = +* && -z ${FAULTS:-} ]] || row ${line#+}
+    done
 }
+some() { sed -E "/^($1) / ! s/^/+/"; }      # some NAME|NAME...: of a table; the others for FAULTS=1
 
 # A tiny model, whose slices are not alike, and 4 micro-batches for 1, 2 and 4 ranks. At a higher
 # learning rate what two runs differ by would grow from update to update, whatever it was.

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Other machines, from this one: a few updates on AArch64 under qemu, both programs linked for macOS
-# and for Linux with musl, what an older processor is told, and the Python scripts in the grammar of
-# an old Python. The cross-compiler is PyPI's ziglang (clang with headers and libraries of many
-# systems).
+# Other machines, from this one: a few updates on AArch64 under qemu, what an older processor is
+# told, and the Python scripts in the grammar of an old Python. The cross-compiler is PyPI's ziglang
+# (clang with headers and libraries of many systems).
 #
-#     LONG=1 tests/test_portability.sh     the C tests on AArch64 as well, and Intel's macOS
+#     LONG=1 tests/test_portability.sh     also both programs linked for macOS and for Linux with
+#                                          musl, and the C tests on AArch64
 . "$(dirname "$0")/tools.sh"
 unset CFLAGS SANITIZE OPENMP PRECISION PLAIN MPI
 
@@ -37,9 +37,11 @@ linked() {
     done
     end "$1"
 }
-linked links_for_macos_on_arm aarch64-macos 'cf fa ed fe'          # Mach-O, 64 bits
-[ -z "${LONG:-}" ] || linked links_for_macos_on_intel x86_64-macos 'cf fa ed fe'
-linked links_for_linux_with_musl x86_64-linux-musl '7f 45 4c 46'   # ELF
+if [ -n "${LONG:-}" ]; then
+    linked links_for_macos_on_arm aarch64-macos 'cf fa ed fe'          # Mach-O, 64 bits
+    linked links_for_macos_on_intel x86_64-macos 'cf fa ed fe'
+    linked links_for_linux_with_musl x86_64-linux-musl '7f 45 4c 46'   # ELF
+fi
 
 # on_aarch64 NAME: whether that test can run here.
 on_aarch64() {

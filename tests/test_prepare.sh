@@ -372,9 +372,10 @@ check "a file twice" "$prepare" text "$dir/words.txt" "$dir/./words.txt" --out "
 same warning "$(grep -c 'words.txt: is given twice' "$dir/stderr")" 1
 end text_with_odd_bytes_gets_a_warning
 
-if [ -n "${CC:=$(command -v cc)}" ] && [ -f dev/data/tales.c ] &&
-        $CC -O1 -std=gnu11 -w -DSHARD_TOKENS=5000 -o "$dir/small" dev/data/prepare.c \
-            dev/data/tales.c -lm 2> /dev/null; then
+# small: shards of 5000 tokens. blocks: texts are read 64 bytes at a time, and progress shows at once.
+build() { $cc -O0 -std=gnu11 -w "${@:2}" -o "$dir/$1" dev/data/prepare.c dev/data/tales.c -lm; }
+if build small -DSHARD_TOKENS=5000 2> /dev/null &&
+        build blocks -DTEXT_BLOCK=64 -DPROGRESS_AFTER=0.0; then
     prepare=$dir/small
     check "many shards" "$dir/small" tales --out "$dir/shards" --tokens 30000 --seed 7
     for shard in "$dir"/shards/*_00000[01].bin; do
@@ -389,7 +390,6 @@ if [ -n "${CC:=$(command -v cc)}" ] && [ -f dev/data/tales.c ] &&
     same "floors of $shard" "$(($(wc -l < "${shard%.bin}.floor") - 1))" "$(eots "$shard" 256)"
     # blocks of 64 bytes are cut everywhere, and the long word makes them grow
     { head -c 30000 "$dir/any"; cat "$dir/words.txt"; printf '%05000d' 0; } > "$dir/mixed"
-    $CC -O1 -std=gnu11 -w -DTEXT_BLOCK=64 -o "$dir/blocks" dev/data/prepare.c dev/data/tales.c -lm
     for tokenizer in "$dir/bpe" byte bpe:400; do
         check "small blocks" "$dir/blocks" text "$dir/mixed" --out "$dir/a.d" --tokenizer $tokenizer \
             --overwrite
@@ -413,17 +413,13 @@ if [ -n "${CC:=$(command -v cc)}" ] && [ -f dev/data/tales.c ] &&
     same "stale shards are gone" "$(ls "$dir/shards" | grep -c train)" 2
     end many_shards_and_blocks
 
-    $CC -O1 -std=gnu11 -w -DPROGRESS_AFTER=0.0 -DTEXT_BLOCK=65536 -o "$dir/shows" \
-        dev/data/prepare.c dev/data/tales.c -lm
-    for i in $(seq 10000); do echo "line $i of $((i * i)) or $((i * i * i))"; done > "$dir/part"
-    for i in $(seq 50); do cat "$dir/part"; done > "$dir/longer"             # 15 MB
-    shows="$dir/shows text $dir/longer --out $dir/progress --overwrite --tokenizer bpe:300"
+    shows="$dir/blocks text $dir/mixed --out $dir/progress --overwrite --tokenizer bpe:300"
     if TERM=xterm script -qec "$shows" /dev/null > "$dir/tty" 2> /dev/null < /dev/null; then
         for what in "counting words" encoding; do
             tr '\r' '\n' < "$dir/tty" | grep -q "^$what  [0-9]*%  [0-9:]* left" ||
                 note "no line of '$what': $(head -c 300 "$dir/tty")"
         done
-        $shows > "$dir/stdout"
+        $shows > "$dir/stdout" 2> "$dir/stderr"
         same "lines in a file" "$(grep -c left "$dir/stdout")" 0
         end progress_on_a_terminal
     else

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# make profile: the counters against counts by hand, each counter broken once, and the tables of a
-# tiny model.
+# make profile: the counters against counts by hand, some counters broken, and the tables of a tiny
+# model.
+#
+#     FAULTS=1 tests/test_profile.sh     breaks each counter once, not one in six
 . "$(dirname "$0")/tools.sh"
 unset MODEL MICRO_BATCH GPU KERNEL PRECISION
 
@@ -18,10 +20,12 @@ make -s build/test_profile build/profile > "$dir/said" 2>&1 ||
 build/test_profile || failed=1
 
 # breaks TEST FROM TO: with FROM changed to TO in the counters, TEST fails.
-count="g++ -std=c++17 -O1 -no-pie -DEMULATOR_COUNT -fopenmp -Idev/emulator/include -iquote ."
+breaks=0 count="g++ -std=c++17 -O1 -no-pie -DEMULATOR_COUNT -fopenmp -Idev/emulator/include -iquote ."
 breaks() {
     sed "s|$2|$3|" dev/emulator/count.cpp > "$dir/count.cpp"
     cmp -s "$dir/count.cpp" dev/emulator/count.cpp && note "no '$2' to break"
+    breaks=$((breaks + 1))
+    has_its_turn $breaks "${FAULTS:-6}" || return
     $count -c "$dir/count.cpp" -o "$dir/count.o" > "$dir/said" 2>&1 &&
         $count build/test_profile.o "$dir/count.o" -o "$dir/test" >> "$dir/said" 2>&1 ||
         note "$2: $(tail -n 1 "$dir/said")"
