@@ -134,7 +134,7 @@ WITH_MPI := $(if $(HAVE_MPI),$(BUILD)/train_gpt2-mpi $(BUILD)/bench_comm)
 # or emulated trainer may be left from an older `make test-all`: it is not looked at.
 CPU_LADDERS := $(BUILD)/ladder $(BUILD)/attention-cpu
 SHORT := $(TESTS) $(patsubst %,tests/test_%.sh,prepare resume run train)
-WITHOUT = TRAIN_MPI=none TRAIN_GPU=none EMULATED=none KILLS=$${KILLS:-5}
+WITHOUT = TRAIN_MPI=none TRAIN_GPU=none EMULATED=none
 BESIDE  = --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j2)
 
 # What a part of the tests needs, and runs.
@@ -150,7 +150,7 @@ NEEDS_fuzz    = all
 RUN_fuzz      = tests/fuzz/run.sh
 
 ifndef PART
-test:                            ## the trainer and its data path: 1.3 minutes; PART=c gpu windows soak fuzz: others
+test:                            ## the trainer and its data path, a minute; PART=c gpu windows soak fuzz: others
 	@$(MAKE) $(BESIDE) all $(TESTS)
 	@JOBS=$${JOBS:-3} $(WITHOUT) tests/run.sh $(SHORT)
 else

@@ -161,7 +161,7 @@ def last_loss(folder, trainer):
         with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
             file.write(text)
     compiler = os.environ.get("CC", "cc").split()
-    subprocess.run([*compiler, "-std=gnu11", "-O1", "-w", "-iquote", ROOT, "-iquote", LESSONS,
+    subprocess.run([*compiler, "-std=gnu11", "-O0", "-w", "-iquote", ROOT, "-iquote", LESSONS,
                     "check.c", "-o", "check", "-lm"], cwd=folder, check=True)
     done = subprocess.run(["./check"], cwd=folder, capture_output=True, text=True, check=False)
     return float(re.search(r"^ +200 +([\d.]+)", done.stdout, re.M).group(1)), done.returncode == 0

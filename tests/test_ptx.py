@@ -3,7 +3,7 @@
 the kernels, which the interpreter must find.
 
     tests/test_ptx.py [NAME...]         the tests of these names only
-    LONG=1 tests/test_ptx.py            plants all mistakes, not the first three alone
+    LONG=1 tests/test_ptx.py            plants all mistakes, not the first one alone
 """
 import os
 import re
@@ -78,7 +78,7 @@ def test_ptx_finds_planted_mistakes():
     if lacks_nvcc():
         return lacks_nvcc()
     make("build/ptx/test_gpt2-bf16")
-    for test, file, text, by, report in MISTAKES if os.environ.get("LONG") else MISTAKES[:3]:
+    for test, file, text, by, report in MISTAKES if os.environ.get("LONG") else MISTAKES[:1]:
         with tempfile.TemporaryDirectory() as tree:
             plant(tree, file, text, by)
             make("build/ptx/bf16-90.ptx", cwd=tree)

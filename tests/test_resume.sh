@@ -2,10 +2,10 @@
 # A run that is interrupted, killed or out of disk goes on as if nothing had happened: the weights and
 # AdamW's moments at the end have the bits of the run that was never stopped.
 #
-#     KILLS=200 tests/test_resume.sh       more random moments than the default 20
+#     KILLS=200 tests/test_resume.sh       more random moments than the default 5
 . "$(dirname "$0")/tools.sh"
 set -u
-KILLS=${KILLS:-20}
+KILLS=${KILLS:-5}
 trap 'mountpoint -q "$dir/small" 2>/dev/null && umount "$dir/small"; rm -rf "$dir"' EXIT
 
 same_run() {   # the newest checkpoints of two runs, bit for bit

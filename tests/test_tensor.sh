@@ -86,7 +86,7 @@ end tensor_parallel_refuses_in_one_line
 
 # build_at TREE FLAGS...: as $program
 build_at() {
-    mpicc -DWITH_MPI -pthread -std=gnu11 -O1 -w "${@:2}" "$1/train_gpt2.c" -o "$dir/other" -lm \
+    mpicc -DWITH_MPI -pthread -std=gnu11 -O0 -w "${@:2}" "$1/train_gpt2.c" -o "$dir/other" -lm \
         2> "$dir/stderr" || { note "mpicc: $(head -n 1 "$dir/stderr")"; return 1; }
     program=$dir/other
 }
