@@ -383,12 +383,10 @@ end train_samples_need_a_tokenizer
 # ---- bad flags: test_options has all of them ----
 
 refused "the nearest is 128" --batch-tokens 127
-refused "does not divide" --heads 3
 "$train" > "$dir/stdout" 2> "$dir/stderr"
 same "status without arguments" $? 1
 same "lines without arguments" "$(lines "$dir/stderr")" 1
 has "$dir/stderr" "prepare tales"
-refused "here it is --lr X" --learning-rate 1
 end train_bad_flags
 
 "$train" --help > "$dir/help" 2> "$dir/stderr"
