@@ -356,7 +356,8 @@ $(BUILD)/cuda/test_gpt2-%: tests/test_gpt2.cu train_gpt2.cu $(BUILD)/gpt2_refere
 
 # A test runs for a moment: it is compiled without optimizing, but for those that run longer than a
 # compiler. OPTIMIZED=-O3: as a user builds the kernels.
-OPTIMIZED = $(if $(filter layers,$*),-O2,$(if $(filter checkpoint dataloader model noise tales zero,$*),-O1,-O0))
+OPTIMIZED = $(if $(filter checkpoint dataloader layers noise tales zero,$*),-O2,\
+            $(if $(filter model,$*),-O1,-O0))
 $(BUILD)/test_%: tests/test_%.c $(BUILD)/flags
 	$(CC) $(FLAGS:-O3=$(OPTIMIZED)) -MMD -MP -MF $@.d $< -o $@ -lm
 

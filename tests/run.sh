@@ -99,7 +99,7 @@ for program in "$@"; do
 done
 run_all "${JOBS:-2}" ${first[@]+"${first[@]}"} ${others[@]+"${others[@]}"}
 run_all 1 ${timed[@]+"${timed[@]}"}
-slowest=$(sort -rn "$dir/seconds" | head -n 5 | sed 's/\([0-9]*\) \(.*\)/\2 \1 s,/' | xargs)
+slowest=$(sort -rn "$dir/seconds" | head -n 12 | sed 's/\([0-9]*\) \(.*\)/\2 \1 s,/' | xargs)
 [ $# -lt 5 ] || echo "slowest: ${slowest%,}"
 [ -z "$failures" ] || echo "failed:$failures"
 echo "$passed passed, $failed failed, $skipped skipped"

@@ -49,7 +49,7 @@ kill -9 $!; wait $! 2>/dev/null
 end interrupted_runs_go_on_to_the_bit
 
 # ---- a signal in the last update, a long one: the evaluation comes with --resume, and is saved
-last="$small --batch-schedule stages:128=400000 --steps 2 --eval-every 1"
+last="$small --batch-schedule stages:128=200000 --steps 2 --eval-every 1"
 $train $last --out "$dir/unseen" >/dev/null &
 wait_for grep -qs '"event":"step"' "$dir/unseen/log.jsonl"
 kill -TERM $!; wait $!
