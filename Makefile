@@ -367,7 +367,7 @@ $(BUILD)/compare: tests/compare.c $(BUILD)/flags
 $(BUILD)/bench: dev/cpu/bench.c $(BUILD)/flags
 	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
 
-$(BUILD)/one_step $(BUILD)/shards: $(BUILD)/%: scripts/lab/experiments/%.c $(BUILD)/flags   # for scripts/lab
+$(BUILD)/one_step: scripts/lab/experiments/one_step.c $(BUILD)/flags   # for scripts/lab
 	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
 
 $(BUILD)/ladder: dev/cpu/matmul.c dev/cpu/matmul_bf16.c $(BUILD)/flags

@@ -5,9 +5,7 @@ have further tests of their own, in test_lessons.py.
 
     tests/test_docs.py [NAME...]         the tests of these names only
 """
-import csv
 import glob
-import json
 import os
 import re
 import statistics
@@ -16,6 +14,9 @@ import sys
 
 sys.dont_write_bytecode = True
 import testing
+
+sys.path[1:1] = testing.LAB_ROOMS
+import kept
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 README_WORDS = 1800                    # as wc -w counts them
@@ -107,16 +108,9 @@ def test_sections_and_lines_are_as_readme_says():
         f"README.md: train_gpt2.cu has {lines} lines, not about {about}"
 
 
-def kept(path):
-    """A JSON file of the laboratory's results, or the rows of a table."""
-    text = read(os.path.join("scripts", "lab", "results", path))
-    return list(csv.DictReader(text.splitlines())) if path.endswith(".csv") else json.loads(text)
-
-
-def chosen(path, value, **where):
-    """The one column of the rows that have these fields."""
-    return [float(row[value]) for row in kept(path)
-            if all(row[name] == field for name, field in where.items())]
+def chosen(label, table, value, **where):
+    """The one column of the rows of a laboratory's table that have these values."""
+    return [row[value] for row in kept.only(kept.table(label, table), **where)]
 
 
 def test_answer_quotes_what_was_measured():
@@ -124,24 +118,24 @@ def test_answer_quotes_what_was_measured():
     answer = PAGES["README.md"].split("## Why train on many GPUs")[1].split("![")[0]
     answer = " ".join(answer.split("\n", 1)[1].split())
     measured, modelled = answer.split(" Modelled")
-    late, = chosen("02_local/endpoint.csv", "value")
+    late, = [kept.read("02_local")["endpoint"][0][1]]
     sizes = [f"{n / 1e6:.1f}" for n in sorted(set(
-        chosen("04_one_device/line.csv", "parameters", threads="1")))[1:]]
-    two, = chosen("05_time/endpoint.csv", "value")
-    seconds = {n: chosen("10_replayed/lanes.csv", "seconds_to_target", workers=n,
-                         link="10 Gbit/s")[0] for n in ("1", "32")}
+        chosen("04_one_device", "line", "parameters", threads=1)))[1:]]
+    two, = [kept.read("05_time")["endpoint"][0][1]]
+    seconds = {n: chosen("10_replayed", "lanes", "seconds_to_target", workers=n,
+                         link="10 Gbit/s")[0] for n in (1, 16)}
     race = {method: statistics.geometric_mean(
-        chosen("06_bandwidth/race.csv", "seconds_to_target", mbit_s="25", method=method))
+        chosen("06_bandwidth", "race", "seconds_to_target", mbit_s=25, method=method))
             for method in ("one", "parallel")}
-    days = {gpus: chosen("08_fits/days.csv", "modelled_days", model="1.6B", gpus=gpus, fits="1")[0]
-            for gpus in ("1", "8", "64")}
+    days = {gpus: chosen("08_fits", "days", "modelled_days", model="1.6B", gpus=gpus, fits=1)[0]
+            for gpus in (1, 8, 64)}
     for part, words in [
             (measured, f"{sizes[-1]} million parameters"), (measured, f"{late:.1f} times fewer"),
-            (measured, f"{two:.1f} times as fast"), (measured, f"{seconds['1']:.0f} seconds"),
-            (measured, f"{seconds['32']:.1f} over 10 Gbit/s"),
+            (measured, f"{two:.1f} times as fast"), (measured, f"{seconds[1]:.0f} seconds"),
+            (measured, f"{seconds[16]:.0f} over 10 Gbit/s"),
             (measured, f"{race['parallel'] / race['one']:.1f} times as long"),
-            (modelled, f"{days['1']:.1f} days"), (modelled, f"{24 * days['8']:.0f} hours on 8"),
-            (modelled, f"{24 * days['64']:.1f} hours on 64")]:
+            (modelled, f"{days[1]:.1f} days"), (modelled, f"{24 * days[8]:.0f} hours on 8"),
+            (modelled, f"{24 * days[64]:.1f} hours on 64")]:
         assert words in part, f"README.md: the answer does not say: {words}"
 
 

@@ -59,7 +59,7 @@ runs = e.run([lab.Job(name, flags(seed, more), **more)
 lab.write_json(os.path.join(e.dir, "runs.json"), {
     name: [r.diverged, str(r.val), r.updates_at(2.5), r.updates_at(1.0),
            r.seconds(), len(r.steps)] for name, r in runs.items()})
-e.csv("numbers", ["a", "b"], [[1, 0.5], [2, None]])
+e.table("some", ["a", "b"], [[1, 0.5], [2, float("nan")]])
 e.figure("picture", lambda plt: plt.figure(), alt="nothing", caption="")
 e.verdict("refuted", "so"); e.close()
 """
@@ -94,6 +94,10 @@ class Fake:
         with open(os.path.join(self.out, "42_fake", "runs.json")) as f:
             return json.load(f)
 
+    def kept(self):
+        with open(os.path.join(self.out, "42_fake", "result.json"), encoding="utf-8") as f:
+            return json.load(f)
+
 
 def wait_until(what, seconds=20.0):
     end = time.time() + seconds
@@ -121,8 +125,7 @@ def test_lab_run_values():
     assert (diverged, val, never, steps) == (False, "2.0", None, 8)
     assert abs(updates - 8) < 1e-9 and abs(seconds - 4.0) < 1e-9
     assert sweep.result()["b"][4:] == [4.0, 2]               # thinned, its seconds are not
-    with open(os.path.join(sweep.out, "42_fake", "summary.json"), encoding="utf-8") as f:
-        low, high = json.load(f)["load"]                     # at which a run ended
+    low, high = sweep.kept()["load"]                         # at which a run ended
     assert 0.0 <= low <= high
 
 
@@ -221,14 +224,14 @@ def test_lab_part():
     jobs = [(name, 1) for name in "abcde"]
     done = sweep.run(jobs, "--part", "2/2")
     assert done.returncode == 0 and sweep.starts() == ["b", "d"], done.stderr
-    assert not os.path.exists(os.path.join(sweep.out, "42_fake", "numbers.csv"))
+    assert not os.path.exists(os.path.join(sweep.out, "42_fake", "result.json"))
     assert "part 2/2" in done.stdout
     done = sweep.run(jobs, "--redraw")
     assert done.returncode == 1 and "3 of 5 runs are missing" in done.stderr, done.stderr
     assert sweep.run(jobs, "--part", "1/2").returncode == 0
     assert sweep.starts() == ["b", "d", "a", "c", "e"]
     assert sweep.run(jobs, "--redraw").returncode == 0 and len(sweep.starts()) == 5
-    assert os.path.exists(os.path.join(sweep.out, "42_fake", "numbers.csv"))
+    assert sweep.kept()["tables"]
 
 
 def test_lab_part_of_branches():
@@ -261,12 +264,10 @@ def test_lab_without_matplotlib():
     sweep = Fake()
     done = sweep.run([("a", 1)], python=[sys.executable, "-S", "-E"])
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("apt-get install python3-matplotlib") == 1, done.stderr
-    with open(os.path.join(sweep.out, "42_fake", "numbers.csv")) as f:
-        assert f.read() == "a,b\n1,0.5\n2,\n"
-    with open(os.path.join(sweep.out, "42_fake", "summary.json")) as f:
-        summary = json.load(f)
-    assert summary["figures"] == [] and summary["verdict"] == "refuted"
+    assert done.stderr.count("pip install matplotlib") == 1, done.stderr
+    result = sweep.kept()
+    assert result["tables"]["some"] == {"columns": ["a", "b"], "rows": [[1, 0.5], [2, None]]}
+    assert result["figures"] == [] and result["verdict"] == "refuted" and not result["drawn"]
 
 
 # ---- the report ----
@@ -277,27 +278,23 @@ def report(*flags):
 
 
 def test_lab_report():
-    """In HTML, which loads nothing, and in Markdown: each summary, its figures and numbers."""
-    summary = TINY.run("02_knee")
+    """It loads nothing; each result, its figures and numbers."""
+    result = TINY.run("02_knee")
     done = report("--out", TINY.out)
     assert done.returncode == 0, done.stderr
-    with open(TINY.path("report.html"), encoding="utf-8") as f, \
-            open(TINY.path("report.md"), encoding="utf-8") as g:
-        text, markdown = f.read(), g.read()
+    with open(TINY.path("report.html"), encoding="utf-8") as f:
+        text = f.read()
     assert "http" not in text and "url(" not in text and "<script" not in text
-    for words in [summary["question"], summary["prediction"], *summary["said"]]:
-        assert words in markdown and html.escape(words) in text, words
-    assert "scripts/lab/experiments/02_knee.py --tiny" in markdown and "--redraw" in markdown
-    assert text.count("src='data:image/png;base64,") + text.count(
-        'src="data:image/png;base64,') == len(summary["figures"])
-    for figure in summary["figures"]:
-        assert f"](02_knee/{figure['png']})" in markdown
+    for words in [result["question"], result["prediction"], *result["settings"]]:
+        assert html.escape(words) in text, words
+    assert "scripts/lab/experiments/02_knee.py --tiny --redraw" in text
+    assert text.count("src='data:image/png;base64,") == len(result["figures"])
     b_crit = TINY.table("02_knee", "fit")[0]["b_crit"]
-    assert f"<td>{b_crit:.4g}</td>" in text and f"| {b_crit:.4g} |" in markdown
+    assert f"<td>{b_crit:.3g}</td>" in text, b_crit
 
 
 def test_lab_report_goes_on():
-    """Experiments that fail do not stop the others, and the report says why; no summary of an
+    """Experiments that fail do not stop the others, and the report says why; no result of an
     earlier run stands in for them."""
     TINY.run("02_knee")
     out = os.path.join(TMP, "goes_on")
@@ -305,10 +302,10 @@ def test_lab_report_goes_on():
     done = report("--run", "--tiny", "--only", "02,03", "--out", out, "--trainer", "absent")
     names = "02_knee, 02_local, 03_small_noisy"
     assert done.returncode == 1 and f"3 did not finish: {names}" in done.stderr, done.stderr
-    with open(os.path.join(out, "report.md"), encoding="utf-8") as f:
+    with open(os.path.join(out, "report.html"), encoding="utf-8") as f:
         text = f.read()
-    assert text.count("broken") >= 4 and text.count("there is no such program") >= 4, text
-    assert not os.path.exists(os.path.join(out, "02_knee", "summary.json"))
+    assert text.count("broken") >= 6 and text.count("there is no such program") == 3, text
+    assert not os.path.exists(os.path.join(out, "02_knee", "result.json"))
 
 
 if __name__ == "__main__":

@@ -17,13 +17,10 @@ import fit
 import kept
 import lab
 import local_knee
-import paired
-import shards
-import tensor_links
 
-one_step, knee, local, small, device, time, bandwidth, fits, replayed = map(load, [
+one_step, knee, local, small, device, time, bandwidth, schedules, fits, replayed = map(load, [
     "01_one_step", "02_knee", "02_local", "03_small_noisy", "04_one_device", "05_time",
-    "06_bandwidth", "08_fits", "10_replayed"])
+    "06_bandwidth", "07_schedules", "08_fits", "10_replayed"])
 
 
 # ---- fit.py and endpoints.py ----
@@ -38,28 +35,76 @@ def planted_points(rng, noise, s_min=80.0, b_crit=2000.0, seeds=3):
     return points
 
 
+def share_held(draw, draws, *args):
+    """Of `draws` planted truths, in how many the interval that draw() returns holds its truth."""
+    held = 0
+    for _ in range(draws):
+        truth, low, high = draw(*args)
+        held += low <= truth <= high
+    return held / draws
+
+
+def test_intervals_hold_the_truth():
+    """Each 90% interval of the laboratory holds its planted truth in about nine draws of ten: the
+    mean of few normal values (two standard errors of two values would in 70%), both means of two
+    groups, the median of any, an exponent, B_crit of a noisy sweep, the line of a device of which
+    every fourth block is slow."""
+    rng = random.Random(4)
+
+    def mean(n, scatter=1.0, together=1):
+        return (5.0, *fit.mean_interval([rng.gauss(5.0, scatter) for _ in range(n)],
+                                        together=together)[1:])
+
+    def ratio():
+        return (2.0, *fit.ratio_interval([math.log(2.0) + rng.gauss(0, 0.2) for _ in range(4)])[1:])
+
+    def both_means():
+        ends = mean(12, 0.02, 2), mean(12, 0.5, 2)
+        return 1, *((0, 2) if all(a <= x <= b for x, a, b in ends) else (2, 3))
+
+    def median(n):
+        return (math.log(2.0), *fit.median_interval([rng.expovariate(1.0) for _ in range(n)])[1:])
+
+    def exponent():
+        x = [1, 4, 16, 64, 256]
+        return (0.3, *fit.power_law(x, [b ** 0.3 * math.exp(rng.gauss(0, 0.2)) for b in x])[1:])
+
+    def b_crit():
+        found = fit.knee(planted_points(rng, 0.04), draws=25)
+        return 2000.0, found.low, found.high
+
+    def b_half():
+        slow = [1.6 if rng.random() < 0.25 else 1.0 for _ in range(9)]
+        times = {32 << i: [(8e-4 + 4e-5 * (32 << i)) * x * math.exp(rng.gauss(0.0, 0.03))
+                           for x in slow] for i in range(7)}
+        return 20.0, *device.fit_line(times, 40).b_half[1:]
+    for draw, args, draws, least, most in [
+            (mean, (2,), 1000, 0.86, 0.94), (mean, (3,), 1000, 0.86, 0.94),
+            (mean, (12,), 1000, 0.86, 0.94), (both_means, (), 1000, 0.86, 0.94),
+            (ratio, (), 1000, 0.86, 0.94), (median, (5,), 1000, 0.88, 0.98),
+            (median, (9,), 1000, 0.88, 0.98), (median, (13,), 1000, 0.88, 0.98),
+            (exponent, (), 300, 0.85, 0.95), (b_crit, (), 60, 0.80, 0.99),
+            (b_half, (), 50, 0.78, 1.0)]:
+        held = share_held(draw, draws, *args)
+        assert least <= held <= most, (draw.__name__, args, held)
+
+
 def test_planted_knee():
     """Exact without noise. The best rate's runs of the quick sweep differ by 2 to 8% from seed to
-    seed: with 4%, nine of ten fits are within 5% (3.5 standard deviations of the median of three
-    lie at 9%; of B_crit's error, about 2.6%), and all on average. The 90% range holds the planted
-    B_crit in 72 of 80 draws, standard deviation 2.7."""
+    seed: with 4%, nine of ten fits are within 5%, and all on average."""
     found = fit.knee(planted_points(random.Random(1), 0.0), draws=3)
     near(found.s_min, 80.0)
     near(found.b_crit, 2000.0)
     assert found.rms < 1e-6 and found.reason is None
-    rng, errors, inside = random.Random(2), [], 0
-    for _ in range(150):
+    rng, errors = random.Random(2), []
+    for _ in range(100):
         points = planted_points(rng, 0.04)
         a, b, rms = fit.least_squares([p.batch for p in points], [p.median for p in points])
         errors.append((math.log(a / 80.0), math.log(b / 2000.0)))
         assert 0.004 < rms < 0.08, rms
     for of in zip(*errors):
-        assert sum(abs(x) < math.log(1.05) for x in of) >= 0.88 * len(of)
+        assert sum(abs(x) < math.log(1.05) for x in of) >= 0.86 * len(of)
         assert abs(sum(of) / len(of)) < 0.01
-    for _ in range(80):
-        found = fit.knee(planted_points(rng, 0.04), draws=25)
-        inside += found.low <= 2000.0 <= found.high
-    assert 64 <= inside <= 79, inside
 
 
 def test_planted_endless_seeds():
@@ -111,17 +156,9 @@ def test_fit_formulas():
 
 
 def test_fit_lines():
-    rng = random.Random(1)
     exponent, low, high = fit.power_law([1, 4, 16, 64], [3 * b ** 0.25 for b in (1, 4, 16, 64)])
     near(exponent, 0.25, 1e-9)
     assert high - low < 1e-6
-    inside = 0
-    for _ in range(300):                                     # the interval holds in 90% of draws
-        x = [1, 4, 16, 64, 256]
-        found = fit.power_law(x, [b ** 0.3 * math.exp(rng.gauss(0, 0.2)) for b in x])
-        inside += found[1] < 0.3 < found[2]
-    assert 255 <= inside <= 285, inside
-    near(fit.vertex([1, 2, 4], [2 + (x - 2.5) ** 2 for x in (1, 2, 4)]), 2.5, 1e-9)
     near(fit.jackknife([1, 2, 3, 6], lambda rest: sum(rest) / len(rest)),
          fit.deviation([1, 2, 3, 6]) / 2, 1e-9)              # of a mean: the standard error
     assert fit.jackknife([1, 2], lambda rest: None) == math.inf
@@ -137,32 +174,15 @@ def test_fit_crossing():
 
 
 def test_fit_intervals():
-    """Each holds the truth in nine draws of ten: the mean of few normal values (two standard errors
-    of two values would in 70%), both means of two groups, the median of any; printed quantiles of
-    Student's t; nothing from one value."""
-    rng, draws = random.Random(4), 1000
+    """Printed quantiles of Student's t; nothing from one value, and no median's interval from four;
+    the mean of the largest of n draws."""
     for p, degrees, value in [(0.95, 1, 6.313752), (0.975, 4, 2.776445), (0.975, 60, 2.000298)]:
         near(fit.student_t(p, degrees), value)
-
-    def share(draw):
-        return sum(draw() for _ in range(draws)) / draws
-    for n in (2, 3, 12):
-        def mean_held(n=n, scatter=1.0, together=1):
-            _, low, high = fit.mean_interval([rng.gauss(5.0, scatter) for _ in range(n)],
-                                             together=together)
-            return low <= 5.0 <= high
-        assert 0.86 <= share(mean_held) <= 0.94, n
-    assert 0.86 <= share(lambda: mean_held(12, 0.02, 2) and mean_held(12, 0.5, 2)) <= 0.94
-    for n in (5, 9, 13):
-        def median_held(n=n):
-            low, high = fit.median_interval([rng.expovariate(1.0) for _ in range(n)])
-            return low <= math.log(2.0) <= high
-        assert 0.88 <= share(median_held) <= 0.98, n
-    assert fit.median_interval([5, 3, 1, 2, 4]) == (1, 5)
-    assert all(map(math.isnan, fit.median_interval([1.0, 2.0, 3.0, 4.0])))
+    assert fit.median_interval([5, 3, 1, 2, 4]) == (3, 1, 5)
+    assert all(map(math.isnan, fit.median_interval([1.0, 2.0, 3.0, 4.0])[1:]))
     for few in ([1.0], [1.0, math.inf], [math.nan, 1.0]):
         assert all(map(math.isnan, fit.mean_interval(few)[1:])), few
-    seconds = [1.0, 1.1, 1.3, 2.0, 1.05]                     # the mean of the largest of n draws
+    rng, seconds = random.Random(4), [1.0, 1.1, 1.3, 2.0, 1.05]
     for n in (1, 2, 8):
         drawn = sum(max(rng.choice(seconds) for _ in range(n)) for _ in range(20000)) / 20000
         near(fit.slowest(seconds, n), drawn, 5e-3)
@@ -170,7 +190,7 @@ def test_fit_intervals():
 
 def test_endpoint_verdicts():
     """Inside, outside, across an end; the worst of several; nothing without an interval. Each
-    planned endpoint belongs to a script."""
+    planned endpoint has been measured."""
     end = endpoints.Endpoint("x", "what", 0.9, 1.1, "", "")
     for low, high, word in [(0.91, 1.09, "as predicted"), (0.89, 1.0, "undecided"),
                             (0.5, 0.89, "refuted"), (1.2, 1.3, "refuted"),
@@ -183,7 +203,7 @@ def test_endpoint_verdicts():
     above = end._replace(low=0.0, high=math.inf)
     assert endpoints.verdict(above, [("", 3.0, 0.1, 9.0)])[0] == "as predicted"
     for end in endpoints.PLAN:
-        assert testing.lab_path(end.label + ".py") and end.low < end.high, end.label
+        assert kept.read(end.label)["endpoint"] and end.low < end.high, end.label
 
 
 # ---- 1: one step ----
@@ -269,8 +289,6 @@ def test_steps_endpoint():
         assert len(found) == 2 and endpoints.verdict(plan, found)[0] == word, (word, found)
     one = [row for row in rows(planted_steps(400)) if row["checkpoint"] == "annealed"]
     assert one_step.endpoint(one) == []
-    committed = one_step.endpoint(kept.table("01_one_step", "fits"))
-    assert kept.summary("01_one_step")["verdict"] == endpoints.verdict(plan, committed)[0]
 
 
 # ---- 2: the sweep, on runs that are computed ----
@@ -282,7 +300,7 @@ class Planted:
     T, tuned, fresh, targets, size = 32, [1, 2], [3, 4], [2.5, 2.0], "full"
 
     def __init__(self, noise=0.0, draw=0, bottom=(), luck=()):
-        self.args = types.SimpleNamespace(so_far=False)
+        self.args, self.tables = types.SimpleNamespace(), {}
         self.sizes = [SIZE]
         self.jobs, self.noise, self.draw = [], noise, draw
         self.bottom, self.luck = dict(bottom), dict(luck)
@@ -293,8 +311,11 @@ class Planted:
     def corpus(self, tokens, least=0):
         return "data"
 
-    def is_done(self, job):
-        return True
+    def table(self, name, columns, rows):
+        self.tables[name] = {"columns": columns, "rows": rows}
+
+    def rows(self, name, **where):
+        return kept.only(kept.rows(self.tables[name]), **where)
 
     def run(self, jobs):
         self.jobs += [job.name for job in jobs]
@@ -328,7 +349,7 @@ SIZE = knee.Size("one", 2, 2, 32, 2e-3, 4e5, 2e3, knee.batches(128, 8192, 2.0))
 def planted_sweep(**how):
     e = Planted(**how)
     every = knee.sweep(e)
-    return e, every, knee.measure(e, knee.rows_of(e, every))
+    return e, every, knee.measure(knee.rows_of(e, every))
 
 
 def point_of(found, batch, target=2.0):
@@ -344,7 +365,7 @@ def test_planted_sweep():
     for g in found:
         near(g.knee.b_crit, B_CRIT[g.target], 1e-3)
         near(g.knee.s_min, 100 / (g.target - 1) * (0.8 if g.reading == "averaged" else 1), 1e-3)
-    inside, draws = 0, 15
+    inside, draws = 0, 8
     for draw in range(draws):
         for g in planted_sweep(noise=0.05, draw=draw)[2]:
             if g.reading == "weights":
@@ -363,7 +384,7 @@ def test_sweep_finds_rates():
         assert not point.edge and len(point.updates) == 2, point
         seeds = [n.split("_")[3] for n in e.jobs if n.startswith(f"one_b{batch}_")]
         assert seeds.count("s2") == 1 and seeds.count("s1") <= knee.MOST_RATES, e.jobs
-        assert seeds.count("s3") == seeds.count("s4") == 1, seeds
+        assert seeds.count("s3") == 1, seeds
     far = next(b for b in every if b.batch == 8192)
     best = far.best(2.0, "weights").median * 8192
     most = {run.most for (_, seed, _), run in far.done.items() if seed == 1}
@@ -411,7 +432,7 @@ def grown(exponent, factor=1.0, noise=0.0, rng=None):
             for b in [8 * 2 ** i for i in range(12)]:
                 n = length / b_crit * (1 + b_crit / b) * math.exp(rng.gauss(0, noise) if rng else 0)
                 points.append(fit.Point(b, 1e-3, [n, n], n, False))
-            found.append(knee.Growth(size, "weights", target, points, [], 0, fit.knee(points, 5)))
+            found.append(knee.Growth(size, "weights", target, points, [], fit.knee(points, 5)))
     return found
 
 
@@ -494,8 +515,9 @@ def test_planted_local_ratio():
     """The ratio that 02_local judges, from planted B_crit: 32.25 / 2.953; and its interval."""
     e = PlantedBranches(8000.0, 0.12, noise=0.001)
     e.label, e.args.tune = "none", True
-    moment, = local.measure(e, local.Group("119k", 32, (2 ** 20,), (1, 4, 16, 64), (3, 4, 5)))
-    middle, low, high = fit.ratio_interval([math.log(v) for v in local.quotients(e, moment)])
+    local.measure(e, [local.Group("119k", 32, (2 ** 20,), (1, 4, 16, 64), (3, 4, 5))])
+    moment, = local.read_moments(e)
+    middle, low, high = local.quotient(e, moment)
     near(middle, (1 + 8000 / 256) / (1 + 8000 / 4096), 0.05)
     assert low < middle < high < 1.2 * low and not any("_s2_" in name for name in e.jobs)
     near(moment.knee.b_crit, 8000.0, 0.1)
@@ -587,42 +609,24 @@ def test_planted_equal_training():
 
 # ---- 4: one device ----
 
-def test_device_tiles():
-    """768 columns, 1,024 rows a sequence, tiles of 128 x 256 on 132 units."""
-    found = [device.tile_efficiency(b, 768) for b in (1, 4, 11)]
-    assert [round(100 * x) for x in found] == [18, 73, 100], found
-    near(device.tile_efficiency(12, 768), 288 / 396)         # a twelfth sequence opens a wave
-
-
 def planted_device(t_0=8e-4, tau=4e-5, adamw=2e-4, slow=(1.0,) * 9, noise=0.0):
     """A series in which A micro-batches of b tokens take t_0 + tau A b + (A - 1) (t_0 - adamw),
     times the block's slowness; noise: of each block's logarithm."""
-    rng = random.Random(5)
-    s = device.Series("planted", [], "1 core", 1, 32, device.powers(64), 0)
-    for b, a in s.settings():
-        t = t_0 + tau * a * b * s.T + (a - 1) * (t_0 - adamw)
-        s.seconds[b, a] = [t * x * math.exp(rng.gauss(0.0, noise)) for x in slow]
-        s.optimizer[b, a] = [adamw * x for x in slow]
-    return s
+    rng, case = random.Random(5), device.Case("planted", [], 32, 1, device.powers(64), 0)
+    return device.Series(device.JUDGED, 8e5, 32, 1, [
+        {"micro_batch_tokens": b * 32, "accumulation": a, "seconds_optimizer": adamw * x,
+         "seconds": (t_0 + tau * a * b * 32 + (a - 1) * (t_0 - adamw)) * x
+         * math.exp(rng.gauss(0.0, noise))}
+        for b, a in device.settings(case) for x in slow])
 
 
 def test_planted_line():
-    """The planted line comes back: exactly without noise, even if three blocks of nine are slow;
-    with 3% of noise and every fourth block slow, inside the 90% intervals nine times of ten: 60
-    draws, 54 expected, standard deviation 2.3."""
-    line = planted_device(slow=(1.0, 1.6, 1.0, 1.0, 2.0, 1.3, 1.0, 1.0, 1.0)).line()
+    """The planted line comes back, even if three blocks of nine are slow."""
+    line = planted_device(slow=(1.0, 1.6, 1.0, 1.0, 2.0, 1.3, 1.0, 1.0, 1.0)).line
     for found, wanted in zip(line, (8e-4, 4e-5, 20.0)):
         near(found.value, wanted)
         assert found.low <= wanted * (1 + 1e-9) and wanted <= found.high * (1 + 1e-9), found
     assert line.b_half.high - line.b_half.low < 1e-6, "a slow block slows all settings alike"
-    rng, inside = random.Random(1), [0, 0, 0]
-    for _ in range(60):
-        slow = [1.6 if rng.random() < 0.25 else 1.0 for _ in range(9)]
-        times = {32 << i: [(8e-4 + 4e-5 * (32 << i)) * x * math.exp(rng.gauss(0.0, 0.03))
-                           for x in slow] for i in range(7)}
-        for i, (found, wanted) in enumerate(zip(device.fit_line(times, 60), (8e-4, 4e-5, 20.0))):
-            inside[i] += found.low <= wanted <= found.high
-    assert min(inside) >= 47, inside
 
 
 def test_device_blocks():
@@ -631,17 +635,13 @@ def test_device_blocks():
                 {1: 1.0, 2: 1.0}]
     assert device.kept_blocks(controls) == [3], device.kept_blocks(controls)
     assert device.kept_blocks([{**of, 1: 1.0} for of in controls[:2]]) == [0]
-    s, pairs = planted_device(slow=(1.0, 9.0, 1.0)), {"even": [(1, 2), (3, 4), (5, 6)]}
-    device.keep([s], pairs, [0, 2])
-    assert {len(of) for of in s.seconds.values()} == {2} and pairs["even"] == [(1, 2), (5, 6)]
-    near(s.line().b_half.high, 20.0, what="the slow block is gone")
-    assert device.waited([(5.0, 4.0)] * 5) == (1 - 4.0 / 5.0,) * 3
+    assert device.uneven_row("uneven", [(5.0, 4.0)] * 5)[-3:] == [1 - 4.0 / 5.0] * 3
 
 
 def test_device_costs():
     """Accumulation as planted costs what t_0 says; AdamW is not paid for twice."""
     s = planted_device()
-    assert s.accumulated() == [(1, 16), (4, 4)], s.accumulated()
+    assert s.accumulated() == [(32, 16), (128, 4)], s.accumulated()
     for b, a in s.accumulated():
         measured, wanted, apart = s.costs((b, a))
         near(measured.value, (a - 1) * 6e-4 / (8e-4 + 4e-5 * 512))
@@ -654,38 +654,11 @@ def test_device_endpoint():
     plan = endpoints.of("04_one_device")
     for t_0, word in [(8e-4, "as predicted"), (3e-3, "refuted")]:
         s = planted_device(t_0=t_0, noise=0.01)
-        s.model = device.JUDGED
-        found = device.endpoint([s], [s.line()], True)
+        found = device.endpoint([s], True)
         assert endpoints.verdict(plan, found)[0] == word, found
-        assert device.endpoint([s], [s.line()], False) == []
+        assert device.endpoint([s], False) == []
         s.threads = 2
-        assert device.endpoint([s], [s.line()], True) == []
-
-
-# ---- 4 and 6: shards.py and tensor_links.py ----
-
-def test_shares_are_of_the_same_round():
-    """The machine is half as fast after round 1; a share compares widths within a round."""
-    text = ("ranks,width,round,gflops\n1,64,1,100\n2,32,1,80\n4,16,1,40\n1,64,2,50\n2,32,2,40\n"
-            "4,16,2,20\n1,64,3,50\n2,32,3,40\n4,16,3,20\n")
-    rows = shards.table(64, 256, shards.read(text))
-    assert [row[:4] for row in rows] == [[64, 256, 1, 64], [64, 256, 2, 32], [64, 256, 4, 16]]
-    for row, share in zip(rows, [1.0, 0.8, 0.4]):
-        near(row[-1], share)
-    assert shards.narrowest(rows) == 32
-    assert shards.quartiles([9, 1, 5]) == (1, 5, 9)
-    assert shards.quartiles(list(range(9))) == (2, 4, 6)
-
-
-def test_both_send_the_same_at_this_batch():
-    """Against bytes: all gradients once each way, and 4L+2 sums of (tokens, C) floats. Steps fill
-    the time that is asked for; at least three are measured."""
-    plan = tensor_links.Plan(Planted())
-    near(plan.parameters(), 834432)
-    sums = (4 * plan.layers + 2) * plan.even() * plan.channels * 4
-    near(sums, 4 * plan.parameters(), 1e-9)
-    assert plan.steps(128, 25) < plan.steps(128, 1000) <= 63
-    assert plan.steps(2048, 25) == 6
+        assert device.endpoint([s], True) == []
 
 
 # ---- 5: the same update in less time ----
@@ -693,11 +666,11 @@ def test_both_send_the_same_at_this_batch():
 def test_time_blocks():
     """A pair that is much slower than one alone, and a missed target, are discarded."""
     def block(seconds=(2.0, 2.1, 1.2), share=1.05):
-        return time.Block(turn=0, seconds=list(seconds), updates=[100, 50, 50], solo=1.0,
-                          mean=[0.02, 0.04, 0.02], share=share, alpha=1e-5, beta=1e-9, same=True,
-                          load=0.3)
+        of = {"solo": 1.0, "share": share,
+              **{"seconds_" + arm: took for arm, took in zip(time.ARMS, seconds)}}
+        return dict(of, kept=int(time.is_kept(of)))
     blocks = [block(), block(share=1.3), block((2.0, None, 1.0)), block((3.0, 3.0, 1.5))]
-    assert [time.is_kept(b) for b in blocks] == [True, False, False, True]
+    assert [b["kept"] for b in blocks] == [1, 0, 0, 1]
     for arm, wanted in [("shared", [2.0 / 1.2, 2.0]), ("accumulated", [2.0 / 2.1, 1.0])]:
         for found, value in zip(time.speedups(blocks, arm), wanted):
             near(found, value)
@@ -724,8 +697,6 @@ def test_bandwidth_endpoint():
     logs = [math.log(2.2), math.log(2.0), math.log(18.0 / 9.9)]
     near(math.log(value), statistics.mean(logs), 1e-9)
     near(math.log(high / low) / 2, 2.9200 * statistics.stdev(logs) / math.sqrt(3), 1e-4)
-    committed = bandwidth.endpoint(kept.table("06_bandwidth", "race"))
-    assert kept.summary("06_bandwidth")["verdict"] == endpoints.verdict(plan, committed)[0]
     rows = [{"method": method, "seconds_update": took, "modelled_seconds_update": 1.0}
             for method, took in [("one", 0.9), ("one", 0.9), ("parallel", 0.8), ("parallel", 1.1)]]
     assert bandwidth.distinct(rows) == [0.8, 0.9, 1.1]
@@ -785,30 +756,19 @@ def test_tuned_on_planted_losses():
     assert {at[:2] for at in final.runs if at[2] == 4} == set(first)
 
 
-def planted_pair(shift, scatter=0.02, seeds=range(11, 23)):
-    """Two arms whose losses lie `shift` apart; a seed moves both, by ten times the scatter."""
-    rng = random.Random(6)
-    level = {seed: rng.gauss(2.0, 10 * scatter) for seed in [1, *seeds]}
-    plan = {"first": 1, "seeds": list(seeds), "grid": [-1, 0, 1], "extend": None}
-    return paired.Pair("planted", *(tuned(
-        lambda v, k, seed, more=more: level[seed] + 0.3 * abs(k) + more + rng.gauss(0.0, scatter),
-        plan) for more in (shift, 0.0)))
-
-
 def test_planted_pairs():
-    """The difference is taken seed by seed; the seed that chose the rate is not among them."""
-    end = endpoints.Endpoint("", "", 0.0, math.inf, "", "")
-    for shift, word in [(0.1, "as predicted"), (-0.1, "refuted")]:
-        pair = planted_pair(shift)
-        assert len(pair.gaps) == 12 and pair.low < shift < pair.high, pair.text()
-        near(pair.mean, sum(pair.gaps) / 12)
-        near(pair.high - pair.mean,
-             fit.student_t(0.95, 11) * fit.deviation(pair.gaps) / math.sqrt(12))
-        assert pair.high - pair.low < 0.05, pair.text()      # without pairs it would be 0.2
-        assert endpoints.verdict(end, [pair.found()])[0] == word
-    assert {seed for _, seed, _ in paired.rows(pair.one, chose=False)} == set(range(11, 23))
-    assert [k for k, _, _ in paired.rows(pair.one, chose=True)] == [-1, 0, 1]
-    assert paired.edges([pair], lambda method: "it") == ""
+    """The difference is taken seed by seed: a seed moves both arms by ten times the scatter."""
+    rng, seeds = random.Random(1), range(11, 23)
+    level = {seed: rng.gauss(2.0, 0.2) for seed in seeds}
+    end = endpoints.Endpoint("", "", -math.inf, 0.0, "", "")
+    for shift, word in [(-0.1, "as predicted"), (0.1, "refuted")]:
+        pair, = schedules.read_pairs([
+            {"compared": "growing", "batch": arm, "seed": seed,
+             "val_loss": level[seed] + more + rng.gauss(0.0, 0.02)}
+            for arm, more in [("growing", shift), ("constant", 0.0)] for seed in seeds])
+        assert len(pair.gaps) == 12 and pair.interval[1] < shift < pair.interval[2], pair
+        assert pair.interval[2] - pair.interval[1] < 0.05, pair        # without pairs: 0.2
+        assert endpoints.verdict(end, [("", *pair.interval)])[0] == word
 
 
 # ---- 8 and 10 ----
@@ -824,8 +784,8 @@ def test_contrastive():
 
 def test_lanes():
     """The best batch is the one with the least time; beyond a slow enough link 64 lose to one."""
-    learned = [replayed.Learned(b, {}, 100.0 * (1 + 2000.0 / b), 1.4) for b in (512, 2048, 8192)]
-    shares = {b: [1e-3 + 6e-5 * b] for b in (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)}
+    learned = [replayed.Learned(b, 1e-3, 100.0 * (1 + 2000.0 / b)) for b in (512, 2048, 8192)]
+    shares = {(32 << i, n): 1e-3 + 6e-5 * (32 << i) for i in range(9) for n in (1, 8, 64)}
     free, full = replayed.LINKS[0], replayed.MODELS["full"]
     for n in (1, 8, 64):
         lane = replayed.best_lane(learned, shares, free, n, 0.0)

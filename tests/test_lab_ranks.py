@@ -16,8 +16,7 @@ import testing
 from testing import ROOT, near
 
 sys.path[:0] = testing.LAB_ROOMS
-import fit
-import lab
+import kept
 
 TINY = testing.Tiny()
 LINK = testing.lab_path("link.sh")
@@ -151,64 +150,6 @@ def test_bandwidth_choices():
         near(row["modelled_seconds_update"], found[row["batch_tokens"]][1], 1e-6, row["method"])
 
 
-def test_diloco_pairs():
-    """The best rate by seed 1 alone; the difference from the other seeds, pair by pair; what was
-    sent. Both arms have the beta2 of the batch of all replicas."""
-    linked("06_diloco")
-    found, betas = [], set()
-    for arm, name in [("H = 5", "h5"), ("data parallel", "parallel")]:
-        tried = {r["lr"]: r["val_loss"] for r in TINY.table("06_diloco", "rates")
-                 if r["arm"] == arm}
-        mine = [r for r in TINY.table("06_diloco", "pairs") if r["arm"] == arm]
-        assert [(r["batch_of_a_replica"], r["seed"]) for r in mine] == [(128, 11), (128, 12)]
-        assert len(tried) == 2 and {r["lr"] for r in mine} == {min(tried, key=tried.get)}
-        for row in mine:
-            run = f"b128_{name}_lr{row['lr']:g}_s{row['seed']:.0f}"
-            near(row["val_loss"], TINY.log("06_diloco", run, "eval")[-1]["val_loss"], 1e-7, run)
-            start, = TINY.log("06_diloco", run, "start")
-            assert start["batch_tokens"] == 512, start
-            betas.add(start["beta2"])
-            wanted = 8 * all_ranks(4, 4 * start["parameters"]) if name == "h5" else 0
-            near(sent_of("06_diloco", run), wanted, 0.02, run)
-        found.append([r["val_loss"] for r in mine])
-    assert len(betas) == 1, f"the arms differ in beta2: {betas}"
-    near(betas.pop(), lab.half_life_beta2(512))
-    end, = TINY.table("06_diloco", "endpoint")
-    for field, value in zip(("value", "low", "high"),
-                            fit.mean_interval([a - b for a, b in zip(*found)])):
-        near(end[field], value, 1e-5, field)
-
-
-# ---- 4 and 6: shards.py and tensor_links.py alone ----
-
-RUN = """
-import sys
-sys.path[:0] = ["scripts/lab/experiments", "scripts/lab/shared"]
-import lab, {module}
-e = lab.Experiment(96, "try", title="t", question="q", prediction="p")
-{module}.measure({arguments})
-e.verdict("undecided", "a test")
-e.close()
-"""
-
-
-def tiny_part(module, arguments):
-    """The rows of its table, from a tiny run in a directory of its own."""
-    out = os.path.join(TINY.out, module)
-    done = subprocess.run([sys.executable, "-c", RUN.format(module=module, arguments=arguments),
-                           "--tiny", "--out", out], cwd=ROOT, check=False,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert done.returncode == 0, done.stderr.decode("utf-8", "replace")[-300:]
-    with open(os.path.join(out, "96_try", f"{module}.csv"), newline="", encoding="utf-8") as f:
-        return list(testing.csv.DictReader(f))
-
-
-def test_tiny_shards():
-    rows = tiny_part("shards", "e")
-    assert [int(row["width"]) for row in rows] == [64, 32, 16, 8], rows
-    assert all(float(row["gflops"]) > 0 for row in rows)
-
-
 def needs_links():
     if not shutil.which("mpirun") or not os.access(
             os.path.join(ROOT, "build", "train_gpt2-mpi"), os.X_OK):
@@ -216,18 +157,6 @@ def needs_links():
     if subprocess.call([LINK, "--check"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                        stderr=subprocess.DEVNULL):
         raise testing.Skip("network namespaces")
-
-
-def test_links_are_measured():
-    """No update is faster than its bytes over 20 Mbit/s. How much slower a busy machine makes it is
-    not tested."""
-    needs_links()
-    rows = tiny_part("tensor_links", "e, [20]")
-    assert len(rows) == 8, rows
-    for row in rows:
-        if row["mbit_s"]:
-            least = 0.9 * 8 * float(row["bytes_sent"]) / 20e6
-            assert float(row["measured_seconds"]) > least, row
 
 
 # ---- what is missing ----
@@ -238,16 +167,14 @@ def test_without_mpi():
     os.mkdir(path)
     for tool in ["sh", "bash", "env", "make", "dirname", "basename", "ldd", "grep"]:
         os.symlink(shutil.which(tool), os.path.join(path, tool))
-    for label in ["05_time", "06_bandwidth", "06_diloco"]:
+    for label in ["05_time", "06_bandwidth"]:
         done = TINY.start(label, "--out", out, PATH=path)
         assert done.returncode == 0, done.stderr[-300:]
-        with open(os.path.join(out, label, "summary.json"), encoding="utf-8") as f:
-            summary = json.load(f)
-        assert summary["verdict"] == "skipped" and "MPI" in summary["why"], summary["why"]
-    with open(os.path.join(out, "06_bandwidth", "race.csv"), newline="") as f:
-        rows = list(testing.csv.DictReader(f))
+        found = kept.load(os.path.join(out, label, "result.json"))
+        assert found["verdict"] == "skipped" and "MPI" in found["why"], found["why"]
+    rows = kept.rows(found["tables"]["race"])
     assert [row["method"] for row in rows] == ["one", "parallel", "bf16"]
-    assert all(not row["seconds_update"] and float(row["modelled_seconds_update"]) > 0
+    assert all(not row["seconds_update"] and row["modelled_seconds_update"] > 0
                for row in rows), rows
 
 

@@ -2,12 +2,10 @@
 """The laboratory's experiments at --tiny: each ends with its tables, figures and verdict, and makes
 no run twice; numbers in its tables are computed anew here, from the logs. Those of several ranks
 are in test_lab_ranks.py."""
-import json
+import csv
 import math
 import os
-import shutil
 import statistics
-import struct
 import subprocess
 import sys
 
@@ -16,13 +14,14 @@ import testing
 from testing import ROOT, near
 
 sys.path[:0] = testing.LAB_ROOMS
+import endpoints
 import fit
 import kept
 import lab
 
 TINY = testing.Tiny()
 LABELS = ["01_one_step", "02_knee", "02_local", "03_small_noisy", "04_one_device", "07_schedules",
-          "08_fits", "09_curves", "10_replayed"]
+          "08_fits", "10_replayed"]
 DRAWS = testing.find_python() is not None
 
 
@@ -31,42 +30,39 @@ def runs_of(label):
                   if name.endswith(".jsonl"))
 
 
-def files_of(label, ending):
-    return [os.path.join(folder, name) for folder, _, names in os.walk(TINY.path(label))
-            for name in names if name.endswith(ending)]
-
-
 # ---- every experiment ----
 
 def test_tiny_experiments():
-    """Ten replays nine, and says so where it is missing; the others need nothing."""
-    assert "09_curves.py" in TINY.run("10_replayed")["why"]
+    """Ten replays two, and says so where it is missing; the others need nothing."""
+    assert "02_knee.py" in TINY.run("10_replayed")["why"]
     TINY.ran.discard("10_replayed")
     for label in LABELS:
-        summary = TINY.run(label)
-        assert label == f"{summary['number']:02d}_{summary['name']}"
-        assert summary["question"] and summary["prediction"] and summary["said"], label
-        assert summary["verdict"] in ("as predicted", "refuted", "undecided", "observed"), summary
-        for table in summary["csv"]:
-            assert os.path.exists(TINY.path(label, table["file"])), (label, table)
-        assert bool(summary["figures"]) == DRAWS, label
-        for figure in summary["figures"]:
+        result = TINY.run(label)
+        assert label == kept.label_of(result)
+        assert result["question"] and result["prediction"] and result["settings"], label
+        assert result["verdict"] in ("as predicted", "refuted", "undecided", "observed"), result
+        assert (result["endpoint"] != []) == (endpoints.of(label) is not None) or (
+            result["verdict"] == "undecided"), label
+        assert result["tables"]["numbers"]["rows"] and bool(result["figures"]) == DRAWS, label
+        for figure in result["figures"]:
             assert len(figure["alt"]) > 40, figure
-            with open(TINY.path(label, figure["png"]), "rb") as f:
+            with open(TINY.path(label, figure["name"] + ".png"), "rb") as f:
                 assert f.read(8) == b"\x89PNG\r\n\x1a\n"
 
 
 def test_tiny_redrawn():
-    """No run is made again, nothing changes, and without matplotlib the numbers are still there; an
-    empty package path for -S -E stands for a machine without it."""
+    """No run is made again, and the result is the same."""
     for label in LABELS:
-        TINY.run(label)
-        times = {path: os.path.getmtime(path) for path in files_of(label, ".jsonl")}
-        tables = {path: open(path).read() for path in files_of(label, ".csv")}
-        done = TINY.start(label, "--redraw", python=[sys.executable, "-S", "-E"])
-        assert done.returncode == 0 and "no pictures without matplotlib" in done.stderr, done.stderr
-        assert times == {path: os.path.getmtime(path) for path in times}, label
-        assert tables == {path: open(path).read() for path in tables}, label
+        before = TINY.run(label)
+        runs = {name: os.path.getmtime(TINY.path(label, "runs", name))
+                for name in os.listdir(TINY.path(label, "runs"))}
+        done = TINY.start(label, "--redraw")
+        assert done.returncode == 0, done.stderr
+        assert runs == {name: os.path.getmtime(TINY.path(label, "runs", name)) for name in runs}
+        again = TINY.run(label)
+        if label != "08_fits":                               # --plan measures this machine
+            assert again["tables"] == before["tables"], label
+        assert again["verdict"] == before["verdict"], label
 
 
 # ---- 1 ----
@@ -75,7 +71,7 @@ def printed(run):
     """{what: [values]} and [(batch, rate, fall)] of a run of build/one_step."""
     lists, falls = {}, []
     with open(TINY.path("01_one_step", "runs", run + ".txt")) as f:
-        for row in testing.csv.DictReader(f):
+        for row in csv.DictReader(f):
             lists.setdefault(row["what"], []).append(float(row["value"]))
             if row["what"] == "fall":
                 falls.append(tuple(float(row[key]) for key in ("batch", "rate", "value")))
@@ -102,46 +98,6 @@ def test_one_step_prediction():
         near(printed("constant_" + direction)[0]["loss"][0], last)
 
 
-def test_one_step_cut():
-    """Cutting changes the step's gradient, and neither the loss nor the whole gradient's length."""
-    TINY.run("01_one_step")
-    whole, cut = (printed(f"long_adam_cut{n}")[0] for n in (64, 8))
-    assert whole["loss"] == cut["loss"] and whole["slope"] != cut["slope"]
-    near(whole["slope"][0], whole["gradient_metric2"][0])
-    assert abs(cut["slope"][0] / cut["gradient_metric2"][0] - 1.0) > 1e-3
-
-
-def test_one_step_metric():
-    """Where AdamW's second moment is the same for all parameters, Adam's direction is SGD's times
-    1/sqrt(v_hat): the best rate is so many times smaller, and B_noise the same."""
-    TINY.run("01_one_step")
-    run = os.path.join(TINY.out, "flat")
-    shutil.copytree(TINY.path("01_one_step", "runs", "constant"), run, symlinks=True)
-    path = os.path.join(run, "latest", "optimizer.safetensors")
-    with open(path, "rb") as f:
-        content = bytearray(f.read())
-    size = 8 + struct.unpack("<Q", content[:8])[0]
-    value = 4e-6 * (1 - 0.95 ** 64)                          # v after 64 updates; v_hat is 4e-6
-    for name, tensor in json.loads(content[8:size]).items():
-        if name.startswith("exp_avg_sq."):
-            low, high = tensor["data_offsets"]
-            content[size + low:size + high] = struct.pack("<f", value) * ((high - low) // 4)
-    with open(path, "wb") as f:
-        f.write(content)
-    found = {}
-    for direction in ("sgd", "adam"):
-        done = subprocess.run(
-            [os.path.join(ROOT, "build", "one_step"), "--direction", direction, "--span", "0",
-             "--gradient-tokens", "8192", "--hessian-tokens", "1024", "--sequences", "8", "--",
-             "--init", run, "--data", os.path.join(TINY.out, "data", "tales_1000000"), "--seed",
-             "1", "--seq-len", "32", "--eval-tokens", "1024", "--threads", "1"],
-            capture_output=True, text=True, check=True)
-        found[direction] = {row["what"]: float(row["value"])
-                            for row in testing.csv.DictReader(done.stdout.splitlines())}
-    for what, times in [("e_max", 2e-3), ("dl_max", 1.0), ("b_noise", 1.0)]:
-        near(found["adam"][what], found["sgd"][what] * times, 0.01)
-
-
 # ---- 2 ----
 
 def first_reached(run, loss):
@@ -158,7 +114,7 @@ def first_reached(run, loss):
 
 def test_knee_table():
     """Each point again from the logs: the best rate by seed 1 alone, with neighbours on both sides;
-    the updates of seed 2 at it. The fit's rms is that of its own residuals, and no neighbour of
+    the updates of seed 3 at it. The fit's rms is that of its own residuals, and no neighbour of
     B_crit has less."""
     points = [p for p in TINY.table("02_knee", "points") if p["reading"] == "weights"]
     targets = sorted({p["target_nats"] for p in points})
@@ -171,7 +127,7 @@ def test_knee_table():
                 if float(to[2:]) <= target:
                     tried.setdefault(seed, {})[float(lr[2:])] = first_reached(run, target)
         best = min(tried["s1"], key=tried["s1"].get)
-        near(p["updates_median"], tried["s2"][best])
+        near(p["updates_median"], tried["s3"][best])
         assert best == p["best_lr"] and p["seeds"] == 1, (p, best)
         assert p["edge"] == 0 and min(tried["s1"]) < best < max(tried["s1"]), (p, tried["s1"])
         assert abs(p["tokens_median"] - batch * p["updates_median"]) < 1.0
@@ -191,25 +147,6 @@ def test_knee_table():
         assert found["b_crit_low"] < b_crit < found["b_crit_high"], found
 
 
-def test_knee_from_tables():
-    """The same numbers from committed tables as from runs; a target that no run reaches is said to
-    be such, and what can be fitted still is."""
-    TINY.run("02_knee")
-    again = os.path.join(TINY.out, "again")
-    done = TINY.start("02_knee", "--from", TINY.path("02_knee"), "--out", again)
-    assert done.returncode == 0, done.stderr
-    for name in ("runs", "points", "fit", "pairs"):          # 9 digits are kept in a table
-        with open(os.path.join(again, "02_knee", name + ".csv"), newline="") as f:
-            others = list(testing.csv.DictReader(f))
-        for one, other in zip(TINY.table("02_knee", name), others):
-            assert all(a == testing.cell(b) or abs(a / float(b) - 1) < 1e-5
-                       for a, b in zip(one.values(), other.values())), (one, other)
-    done = TINY.start("02_knee", "--targets", "3.0,0.1", "--out",
-                      os.path.join(TINY.out, "unreachable"), "--tokens", "2000")
-    assert done.returncode == 0, done.stderr
-    assert "0.1, because 0 batch sizes reached the target" in done.stdout, done.stdout
-
-
 def test_local_table():
     """Branches of fresh seeds at the rates that seed 1 chose; the ratio is of their updates."""
     points = {(p["seq_len"], p["seed"], p["batch_tokens"]): p
@@ -221,10 +158,9 @@ def test_local_table():
         assert p["lr_times"] == tuned[length, batch]["lr_times"], p
     for row in TINY.table("02_local", "ratios"):
         few, many = (points[row["seq_len"], row["seed"], b]["updates"] for b in (64, 256))
-        assert (row["updates_64"], row["updates_256"]) == (few, many), row
+        assert (row["updates_small"], row["updates_large"]) == (few, many), row
         near(row["ratio"], few / many)
     assert not any("_s2_" in run for run in runs_of("02_local"))
-    assert len(TINY.table("02_local", "endpoint")) == 1
 
 
 # ---- 3 ----
@@ -261,16 +197,14 @@ def test_small_repeats():
     at = {(row["batch_tokens"], row["seed"]): row["val_loss"]
           for row in TINY.table("03_small_noisy", "equal_training") if row["train_loss"] == 4}
     assert set(at) == {(b, s) for b in (64, 512) for s in (2, 3)}, at
-    end, = TINY.table("03_small_noisy", "endpoint")
-    for field, value in zip(("value", "low", "high"),
-                            fit.mean_interval([at[64, s] - at[512, s] for s in (2, 3)])):
-        assert abs(end[field] - value) < 1e-7, (field, end, value)
+    near(TINY.run("03_small_noisy")["endpoint"][0][1],
+         statistics.mean(at[64, s] - at[512, s] for s in (2, 3)), 1e-5)
     before = runs_of("03_small_noisy")
     done = TINY.start("03_small_noisy", "--only", "repeated")
     assert done.returncode == 0 and runs_of("03_small_noisy") == before, done.stderr
-    again = TINY.table("03_small_noisy", "losses")
-    assert again == [{key: row[key] for key in again[0]}
-                     for row in kept.table("03_small_noisy", "losses")]
+    assert TINY.run("03_small_noisy")["tables"]["losses"] == kept.read(
+        "03_small_noisy")["tables"]["losses"]
+    TINY.ran.discard("03_small_noisy")
 
 
 # ---- 4 ----
@@ -280,7 +214,7 @@ def test_device_seconds():
     the line through them."""
     made, blocks = {}, {}
     for run in runs_of("04_one_device"):
-        if run.startswith(("shards_", "even_", "uneven_")):
+        if run.startswith(("control_", "even_", "uneven_")):
             continue
         steps = TINY.log("04_one_device", run, "step")[2:]
         start, = TINY.log("04_one_device", run, "start")
@@ -292,8 +226,7 @@ def test_device_seconds():
         blocks.setdefault(setting, []).append(row["seconds"])
         assert any(abs(row["seconds"] - x) <= 1e-6 * x for x in made[setting]), (row, made[setting])
     assert {len(of) for of in blocks.values()} == {3}, blocks
-    with open(TINY.path("04_one_device", "fit.json")) as f:
-        fits = json.load(f)["fits"]
+    fits = TINY.run("04_one_device")["fit"]["fits"]
     assert [x["threads"] for x in fits] == sorted({1, lab.processors()}), fits
     for found in fits:
         passed = [(tokens, statistics.median(of)) for (threads, tokens, batch), of in blocks.items()
@@ -329,9 +262,7 @@ def test_schedules_table():
                  if (r["compared"], r["batch"], r["seed"]) == (compared, label, 1)}
         assert len(tried) == 2 and min(tried, key=tried.get) == constant[0]["lr"], tried
         ends.append([a["val_loss"] - b["val_loss"] for a, b in zip(growing, constant)])
-    end, = TINY.table("07_schedules", "endpoint")
-    for field, value in zip(("value", "low", "high"), fit.mean_interval(ends[0])):
-        assert abs(end[field] - value) < 1e-6, (field, end, value)
+    near(TINY.run("07_schedules")["endpoint"][0][1], statistics.mean(ends[0]), 1e-5)
 
 
 def test_schedules_batches():
@@ -367,70 +298,6 @@ def test_schedules_batches():
 
 # ---- 8 ----
 
-def test_fits_memory():
-    """Totals are the sums of their classes; ZeRO's formulas (Rajbhandari 2020) once more. 8ND of
-    175B and 300B tokens is 288 years on a V100, 34 days on 1,024 A100 (Narayanan 2021), within 1%: the
-    paper's N is rounded."""
-    rows = TINY.table("08_fits", "memory")
-    assert len(rows) == 28
-    for row in rows:
-        total = sum(row[f"{field}_bytes"] for field in [
-            "params", "grads", "moments", "activations", "logits", "passing", "rest"])
-        near(total, row["total_bytes"])
-        sharded = sum([12, 2, 2][:int(row["zero"])])         # Adam's state, gradients, parameters
-        near((16 - sharded + sharded / row["gpus"]) * row["parameters"], row["textbook_bytes"])
-        assert (total <= 79e9) == (row["fits"] == 1), row
-    for name in {row["model"] for row in rows}:
-        totals = [row["total_bytes"] for row in rows if row["model"] == name]
-        assert sorted(totals, reverse=True) == totals and len(totals) == 4, (name, totals)
-    sizes = {row["model"]: row["parameters"] / 1e6 for row in rows}
-    for name, millions in [("124M", 124.4), ("1.6B", 1558), ("7B", 6700), ("175B", 174600)]:
-        near(sizes[name], millions, 0.02, name)
-    line = next(x for x in TINY.run("08_fits")["said"] if "8ND" in x)
-    years, days = (int(line.split(word)[0].split()[-1]) for word in (" years", " days"))
-    assert abs(years / 288 - 1) <= 0.01 and days == 34, line
-
-
-def test_fits_days():
-    """More GPUs are never more than as many times faster; days follow from the seconds a step. The
-    fastest mixture uses all GPUs and fits; where ZeRO 3 alone does, there is a mixture."""
-    rows = TINY.table("08_fits", "days")
-    alone = {row["model"]: row["modelled_days"] for row in rows if row["gpus"] == 1}
-    for row in rows:
-        days, count = row["modelled_days"], row["gpus"]
-        near(days, math.ceil(row["tokens"] / row["batch_tokens"]) * row["seconds_per_step"] / 86400,
-             1e-3)
-        near(24 * days * count, row["modelled_gpu_hours"])
-        assert alone[row["model"]] <= days * count * (1 + 1e-9), row
-        sequence = 2048 if row["model"] in ("7B", "70B", "175B") else 1024
-        assert count * row["micro_batch"] * sequence <= row["batch_tokens"], row
-    mixed = TINY.table("08_fits", "mixtures")
-    for row in mixed:
-        assert row["data"] * row["tensor"] * row["pipeline"] == row["gpus"], row
-        assert row["bytes_total"] <= 79e9, row
-    for row in TINY.table("08_fits", "memory"):
-        if row["model"] in ("7B", "70B", "175B") and row["fits"]:
-            assert (row["model"], row["gpus"]) in [(m["model"], m["gpus"]) for m in mixed], row
-
-
-def test_fits_activations():
-    """A GPU holds as many sequences as its memory has room for their activations, and no more.
-    FLOPs a byte sent are in proportion to the tokens of a worker, whatever the model."""
-    for row in TINY.table("08_fits", "activations"):
-        one, each = row["total_bytes_of_one"], row["activation_bytes_of_one"]
-        most = row["largest_micro_batch"]
-        assert one + (most - 1) * each <= 79e9, row          # logits grow as well
-        assert one + 1.5 * most * each > 0.5 * 79e9, row
-    rows = TINY.table("08_fits", "attention")
-    assert len({row["activation_bytes_a_token"] for row in rows}) == 1, "linear in tokens"
-    for row in rows:
-        near(row["with_matrices_bytes_a_token"], 12 * (34 * 768 + 5 * 12 * row["seq_len"]))
-    for row in TINY.table("08_fits", "flops_per_byte"):
-        if row["workers"] == 2:              # two ranks send a gradient of 4 bytes a parameter once
-            near(row["bytes_sent"], 4.0 * row["parameters"])
-        assert 1.2 < row["flops_per_byte"] / row["tokens_a_worker"] < 1.7, row
-
-
 def test_fits_measured():
     """The plan against memory that was held: within 5%, and what each ZeRO stage saves within 5% of
     the whole, too. Seconds are the median of the updates in the log."""
@@ -454,20 +321,17 @@ def test_fits_measured():
 # ---- 9 and 10 ----
 
 def test_curves_and_lanes():
-    """The tables are what the logs hold, and seconds those of experiment 4's line; experiment 10
-    replays them."""
-    line = next(row for row in TINY.table("04_one_device", "line")
-                if (row["model"], row["threads"]) == ("35k", 1.0))
-    for row in TINY.table("09_curves", "curves"):
-        run = f"35k_b{row['batch_tokens']:.0f}_lr{row['lr']:.6f}_s{row['seed']:.0f}"
+    """The curves of experiment 2 are what the logs hold; experiment 10 replays its runs."""
+    for row in TINY.table("02_knee", "curves"):
+        run = f"35k_b{row['batch_tokens']}_lr{row['lr']:.6f}_s3_to2.9"
         assert any(e["step"] == row["step"] and abs(e["val_loss"] - row["val_loss"]) < 1e-6
-                   for e in TINY.log("09_curves", run, "eval")), row
-    for row in TINY.table("09_curves", "targets"):
-        update = line["t_0"] + line["tau"] * max(32, row["batch_tokens"] / 8)
-        near(row["seconds_8"], row["updates"] * update, 1e-5)
+                   for name in runs_of("02_knee") if name.startswith(run)
+                   for e in TINY.log("02_knee", name, "eval")), row
+    learned = kept.pooled("35k", 2.9, TINY.out)
     lanes = TINY.table("10_replayed", "lanes")
-    assert {row["workers"] for row in lanes} == {1, 2, 4}, lanes
+    assert {row["workers"] for row in lanes} == {1, 2, 4, 8}, lanes
     for row in lanes:
+        near(row["updates"], statistics.mean(learned[row["batch_tokens"]][1].values()))
         cost = row["update_seconds"] - row["share_seconds"]
         assert (cost == 0.0) == (row["workers"] == 1 or row["bandwidth"] is None), row
         near(row["seconds_to_target"], row["updates"] * row["update_seconds"])

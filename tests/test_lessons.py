@@ -5,7 +5,6 @@ all pages are in test_docs.py.
 
     tests/test_lessons.py [NAME...]      the tests of these names only
 """
-import csv
 import functools
 import glob
 import math
@@ -17,6 +16,9 @@ import tempfile
 
 sys.dont_write_bytecode = True
 import testing
+
+sys.path[1:1] = testing.LAB_ROOMS
+import kept
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = os.environ.get("BUILD", "build")
@@ -119,30 +121,28 @@ def test_checks_hold_and_print_what_the_pages_show():
 
 def committed(name, **where):
     """Rows of a table of the laboratory's experiment 2."""
-    return [row for row in csv.DictReader(
-        read("scripts", "lab", "results", "02_knee", name + ".csv").splitlines())
-            if all(row[key] == value for key, value in where.items())]
+    return kept.only(kept.table("02_knee", name), **where)
 
 
 def test_lesson_15_quotes_what_was_measured():
     """Its table has every batch of the curve, its text the fits, and its check the same numbers."""
     curve = {"size": "119k", "reading": "weights"}
     text = dict(pages())["15_batch.md"]
-    points = committed("points", target_nats="2", **curve)
+    points = committed("points", target_nats=2, **curve)
     batches, updates, tokens = (
         [cell.strip() for cell in line.split("|")[2:-1]]
         for line in re.findall(r"^\| (?:tokens|updates).*", text, re.M))
-    assert numbers_of(" ".join(batches)) == [float(p["batch_tokens"]) for p in points], batches
-    assert numbers_of(" ".join(updates)) == [round(float(p["updates_median"])) for p in points]
+    assert numbers_of(" ".join(batches)) == [p["batch_tokens"] for p in points], batches
+    assert numbers_of(" ".join(updates)) == [round(p["updates_median"]) for p in points]
     for shown, p in zip(tokens, points):
         measured = float(shown.split()[0].replace(",", "")) * (1e6 if "million" in shown else 1.0)
-        assert abs(measured / float(p["tokens_median"]) - 1) < 0.04, (shown, p)
+        assert abs(measured / p["tokens_median"] - 1) < 0.04, (shown, p)
     for fit in committed("fit", **curve):
-        words = f"{float(fit['b_crit']):,.0f}"
-        assert fit["target_nats"] not in ("2.5", "2", "1.4") or words in text, words
-    fit, = committed("fit", target_nats="2", **curve)
+        words = f"{fit['b_crit']:,.0f}"
+        assert fit["target_nats"] not in (2.5, 2, 1.4) or words in text, words
+    fit, = committed("fit", target_nats=2, **curve)
     line = re.search(r"S\(B\) = (\d+) \(1 \+ (\d+)/B\)", output_of("15_batch.md"))
-    assert line.groups() == tuple(f"{float(fit[key]):.0f}" for key in ("s_min", "b_crit")), line
+    assert line.groups() == tuple(f"{fit[key]:.0f}" for key in ("s_min", "b_crit")), line
 
 
 # A part of the trainer, another in its place; then where the loss of lesson 2's check ends.

@@ -1,7 +1,6 @@
 """What the tests in Python share: a Python that can draw, the laboratory's modules and its
 experiments at their tiny size, and a line for each test's verdict."""
 import atexit
-import csv
 import importlib.util
 import json
 import os
@@ -57,14 +56,6 @@ def near(found, wanted, relative=1e-6, what=""):
     assert abs(found - wanted) <= relative * abs(wanted), f"{what}: {found}, not {wanted}"
 
 
-def cell(text):
-    """Of a CSV: a number as a float, an empty cell as None."""
-    try:
-        return float(text)
-    except ValueError:
-        return text or None
-
-
 class Tiny:
     """Experiments of the laboratory at --tiny, each run once, in a folder that goes at the end."""
 
@@ -84,22 +75,21 @@ class Tiny:
                               check=False, cwd=ROOT, env={**os.environ, **env})
 
     def run(self, label):
-        """Its summary."""
+        """Its result."""
         if label not in self.ran:
             done = self.start(label)
             assert done.returncode == 0, f"{label}: status {done.returncode}: {done.stderr[-300:]}"
             self.ran.add(label)
-        with open(self.path(label, "summary.json"), encoding="utf-8") as f:
+        with open(self.path(label, "result.json"), encoding="utf-8") as f:
             return json.load(f)
 
     def path(self, label, *names):
         return os.path.join(self.out, label, *names)
 
     def table(self, label, name):
-        """Rows of a CSV as dicts."""
-        self.run(label)
-        with open(self.path(label, name + ".csv"), newline="", encoding="utf-8") as f:
-            return [{key: cell(text) for key, text in row.items()} for row in csv.DictReader(f)]
+        """Rows of a table as dicts."""
+        of = self.run(label)["tables"][name]
+        return [dict(zip(of["columns"], row)) for row in of["rows"]]
 
     def log(self, label, run, event):
         """These events of a run of the trainer."""

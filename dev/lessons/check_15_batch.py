@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Lesson 15: what one step of the best length gains, against the batch: measured on a model whose
 noise is known, beside the formula; then the formula for whole runs, beside the runs."""
-import csv
+import json
 import math
 import os
 import random
@@ -41,23 +41,25 @@ for batch in (1, 4, 16, 64, 256):
 claim(worst < 0.05, "a step gains most / (1 + B_noise/B), within 5%")
 
 # The laboratory's experiment 2, as committed: its fit, and the updates that it was fitted to.
-CURVE = {"size": "119k", "reading": "weights", "target_nats": "2"}
-KNEE = os.path.join(os.path.dirname(__file__), "..", "..", "scripts", "lab", "results", "02_knee")
+KNEE = os.path.join(os.path.dirname(__file__), "..", "..", "scripts", "lab", "results",
+                    "02_knee.json")
 
 
 def rows(name):
-    with open(os.path.join(KNEE, name + ".csv"), newline="") as f:
-        return [row for row in csv.DictReader(f)
-                if all(row[key] == value for key, value in CURVE.items())]
+    with open(KNEE, encoding="utf-8") as f:
+        table = json.load(f)["tables"][name]
+    every = [dict(zip(table["columns"], row)) for row in table["rows"]]
+    return [row for row in every if (row["size"], row["reading"], row["target_nats"])
+            == ("119k", "weights", 2)]
 
 
 fit, = rows("fit")
-s_min, b_crit = float(fit["s_min"]), float(fit["b_crit"])
+s_min, b_crit = fit["s_min"], fit["b_crit"]
 print(f"119k parameters to a loss of 2.0: S(B) = {s_min:.0f} (1 + {b_crit:.0f}/B)")
 print("batch in tokens   updates, formula   updates, measured   tokens, measured")
 worst = 0.0
 for row in rows("points"):
-    batch, measured = int(row["batch_tokens"]), float(row["updates_median"])
+    batch, measured = row["batch_tokens"], row["updates_median"]
     formula = s_min * (1 + b_crit / batch)
     worst = max(worst, abs(formula / measured - 1))
     print(f"{batch:15d} {formula:18.0f} {measured:19.0f} {batch * measured:18.0f}")

@@ -146,18 +146,18 @@ def replay_data():
     target = lanes[0]["target_nats"]
     used = {int(row["batch_tokens"]) for row in lanes}
     curves = {}
-    for row in kept.table("09_curves", "curves"):
-        batch = int(row["batch_tokens"])
-        if (row["model"], row["arm"]) == ("0.8M", "tuned") and batch in used:
+    rates = {batch: lr for batch, (lr, _) in kept.pooled("0.8M", target).items()}
+    for row in kept.only(kept.table("02_knee", "curves"), size="0.8M"):
+        batch = row["batch_tokens"]
+        if batch in used and row["lr"] == rates[batch]:
             curves.setdefault(batch, {}).setdefault(row["seed"], []).append(
-                [int(row["step"]), round(row["val_loss"], 4)])
-    made = kept.read("10_replayed", "samples.json")
+                [row["step"], round(row["val_loss"], 4)])
     return {"target": target,
             "lanes": [{"link": row["link"], "workers": int(row["workers"]),
                        "batch": int(row["batch_tokens"]), "update": row["update_seconds"],
                        "seconds": row["seconds_to_target"]} for row in lanes],
             "curves": {batch: of[min(of)] for batch, of in sorted(curves.items())},
-            "samples": made["samples"] if made else []}
+            "samples": kept.read("10_replayed")["samples"]["samples"]}
 
 
 def replay():

@@ -9,6 +9,9 @@ import math
 import os
 import random
 import subprocess
+from statistics import mean
+
+import numpy as np
 
 import _path
 import fit
@@ -93,10 +96,6 @@ class Steps:
 
 # ---------------------------------------------------------------- estimates
 
-def mean(values):
-    return sum(values) / len(values)
-
-
 def parabola(rates, falls):
     """(best rate, coefficients) of the parabola through the best rate and its neighbours; at an end
     of the grid the best rate itself, and no coefficients."""
@@ -113,13 +112,8 @@ def at_rate(rates, falls, rate, best):
     """The fall at `rate`, on the parabola through `best` and its neighbours."""
     if best is None:
         return falls[rates.index(rate)]
-    total = 0.0
-    for i in range(best - 1, best + 2):
-        weight = 1.0
-        for j in range(best - 1, best + 2):
-            weight *= (rate - rates[j]) / (rates[i] - rates[j]) if j != i else 1.0
-        total += weight * falls[i]
-    return total
+    near = slice(best - 1, best + 2)
+    return float(np.polyval(np.polyfit(rates[near], falls[near], 2), rate))
 
 
 def tuned(by_rate, halves):
@@ -213,32 +207,32 @@ def live_noise(run):
 # ---------------------------------------------------------------- tables
 
 def write_tables(e, main, cuts, scales):
-    e.csv("points", ["checkpoint", "direction", "batch_tokens", "draws", "fall", "fall_low",
-                     "fall_high", "fall_predicted", "rate", "rate_predicted"],
-          [[name, direction, int(b), len(next(iter(m.steps.falls[b].values()))), m.fall[b],
-            *m.fall_range(b), m.steps.predicted(b), m.rate[b], m.steps.predicted_rate(b)]
-           for (name, direction), m in main.items() for b in m.fall])
-    e.csv("fits", ["checkpoint", "direction", "loss", "quantity", "predicted", "fitted", "low",
-                   "high", "fitted_over_predicted", "ratio_low", "ratio_high"],
-          [[name, direction, m.steps.loss, what, predicted, m.fits[which][i],
-            *m.fit_range(which, i), m.fits[which][i] / predicted,
-            *m.ratios().get(what, (None, None))]
-           for (name, direction), m in main.items() if m.fits["fall"]
-           for what, which, i, predicted in [
-               ("dl_max", "fall", 0, m.steps.dl_max), ("b_noise", "fall", 1, m.steps.b_noise),
-               ("e_max", "rate", 0, m.steps.e_max),
-               ("b_noise_of_rates", "rate", 1, m.steps.b_noise)]
-           if m.fits[which]])
-    e.csv("noise_scales", ["checkpoint", "b_simple_live", "b_simple", "b_simple_adam",
-                           "b_noise_adam", "b_noise_sgd"], scales)
-    e.csv("context", ["piece_tokens", "batch_tokens", "fall", "fall_low", "fall_high",
-                      "fall_predicted"],
-          [[cut, int(b), m.fall[b], *m.fall_range(b), m.steps.predicted(b)]
-           for cut, m in cuts.items() for b in m.fall])
-    e.csv("pieces", ["piece_tokens", "whole_tokens", "loss", "batch_tokens", "fall_ratio", "low",
-                     "high"],
-          [[min(cuts), max(cuts), cuts[max(cuts)].steps.loss, int(context_batch(cuts)),
-            *context_ratio(cuts)]])
+    e.table("points", ["checkpoint", "direction", "batch_tokens", "draws", "fall", "fall_low",
+                       "fall_high", "fall_predicted", "rate", "rate_predicted"],
+            [[name, direction, int(b), len(next(iter(m.steps.falls[b].values()))), m.fall[b],
+              *m.fall_range(b), m.steps.predicted(b), m.rate[b], m.steps.predicted_rate(b)]
+             for (name, direction), m in main.items() for b in m.fall])
+    e.table("fits", ["checkpoint", "direction", "loss", "quantity", "predicted", "fitted", "low",
+                     "high", "fitted_over_predicted", "ratio_low", "ratio_high"],
+            [[name, direction, m.steps.loss, what, predicted, m.fits[which][i],
+              *m.fit_range(which, i), m.fits[which][i] / predicted,
+              *m.ratios().get(what, (None, None))]
+             for (name, direction), m in main.items() if m.fits["fall"]
+             for what, which, i, predicted in [
+                 ("dl_max", "fall", 0, m.steps.dl_max), ("b_noise", "fall", 1, m.steps.b_noise),
+                 ("e_max", "rate", 0, m.steps.e_max),
+                 ("b_noise_of_rates", "rate", 1, m.steps.b_noise)]
+             if m.fits[which]])
+    e.table("noise_scales", ["checkpoint", "b_simple_live", "b_simple", "b_simple_adam",
+                             "b_noise_adam", "b_noise_sgd"], scales)
+    e.table("context", ["piece_tokens", "batch_tokens", "fall", "fall_low", "fall_high",
+                        "fall_predicted"],
+            [[cut, int(b), m.fall[b], *m.fall_range(b), m.steps.predicted(b)]
+             for cut, m in cuts.items() for b in m.fall])
+    e.table("pieces", ["piece_tokens", "whole_tokens", "loss", "batch_tokens", "fall_ratio", "low",
+                       "high"],
+            [[min(cuts), max(cuts), cuts[max(cuts)].steps.loss, int(context_batch(cuts)),
+              *context_ratio(cuts)]])
 
 
 def context_batch(cuts):
@@ -263,59 +257,23 @@ def context_ratio(cuts):
 
 # ---------------------------------------------------------------- from the tables on
 
-def only(rows, **wanted):
-    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
-
-
 def endpoint(fits):
-    """What the plan judges, from the rows of fits.csv: empty unless both checkpoints have a fit."""
-    rows = only(fits, direction="adam", quantity="b_noise")
+    """What the plan judges, from the rows of `fits`: empty unless both checkpoints have a fit."""
+    rows = kept.only(fits, direction="adam", quantity="b_noise")
     return [(f"{row['checkpoint']} rate", row["fitted_over_predicted"], row["ratio_low"],
              row["ratio_high"]) for row in rows] if len(rows) == 2 else []
 
 
-def farthest(points, fit_of):
-    """(fall over fitted curve - 1, its standard error) of the point that is farthest from it."""
-    top, b_noise = fit_of["dl_max"]["fitted"], fit_of["b_noise"]["fitted"]
-    curve = [top / (1.0 + b_noise / p["batch_tokens"]) for p in points]
-    return max(((p["fall"] / c - 1.0, (p["fall_high"] - p["fall_low"]) / 3.29 / c)
-                for p, c in zip(points, curve)), key=lambda found: abs(found[0]))
-
-
-def report_one(e, name, direction, points, fit_of):
-    def ratio(what):
-        row = fit_of[what]
-        return (f"{row['fitted_over_predicted']:.2f} times ({row['ratio_low']:.2f} to "
-                f"{row['ratio_high']:.2f})")
-    if not fit_of:
-        e.say(f"{name.capitalize()}, {direction}: fewer than 4 batches lowered the loss: no fit.")
-        return
-    off, error = farthest(points, fit_of)
-    b_noise, dl_max = fit_of["b_noise"], fit_of["dl_max"]
-    e.say(f"{name.capitalize()} rate (loss {b_noise['loss']:.3f}), {DIRECTIONS[direction]}: "
-          f"B_noise predicted {b_noise['predicted']:,.0f} tokens, fitted {b_noise['fitted']:,.0f}, "
-          f"{ratio('b_noise')}; ΔL_max predicted {dl_max['predicted']:.3g} nats, fitted "
-          f"{ratio('dl_max')}. The point farthest from the fitted curve is {off:+.0%} off "
-          f"(standard error {error:.0%}).")
-
-
-def report(e, points, fits):
-    for (name, direction) in dict.fromkeys((p["checkpoint"], p["direction"]) for p in points):
-        of = {"checkpoint": name, "direction": direction}
-        report_one(e, name, direction, only(points, **of),
-                   {row["quantity"]: row for row in only(fits, **of)})
-    for row in kept.own(e, "noise_scales"):
-        live = row["b_simple_live"]
-        e.say(f"{row['checkpoint'].capitalize()}: B_simple {row['b_simple']:,.0f} tokens plain, "
-              f"{row['b_simple_adam']:,.0f} in Adam's metric, "
-              f"{'not measurable' if live is None else f'{live:,.0f}'} live over the run's last "
-              f"eighth; B_noise {row['b_noise_adam']:,.0f}.")
-    for row in kept.own(e, "pieces"):
-        found = ("too few batches lowered the loss" if math.isnan(row["fall_ratio"]) else
-                 f"{row['fall_ratio']:.2f} times the fall ({row['low']:.2f} to {row['high']:.2f})")
-        e.say(f"Measured, for pieces of {row['piece_tokens']:.0f} instead of whole sequences of "
-              f"{row['whole_tokens']:.0f}, {row['batch_tokens']:,.0f} tokens a step, at loss "
-              f"{row['loss']:.2f}: {found}.")
+def tell(e):
+    for row in e.rows("fits"):
+        if row["quantity"] in ("b_noise", "dl_max"):
+            e.found(f"{row['checkpoint']} rate, {DIRECTIONS[row['direction']]}: {row['quantity']} "
+                    "fitted over predicted", row["fitted_over_predicted"], row["ratio_low"],
+                    row["ratio_high"])
+    for row in e.rows("pieces"):
+        e.found(f"fall with pieces of {row['piece_tokens']} tokens over whole sequences of "
+                f"{row['whole_tokens']}, {row['batch_tokens']} tokens a step", row["fall_ratio"],
+                row["low"], row["high"])
 
 
 def draw(plt, points, fits):
@@ -324,9 +282,9 @@ def draw(plt, points, fits):
     figure, ax = plt.subplots(figsize=(7.6, 5.0), layout="constrained")
     halves = []
     for i, name in enumerate(["constant", "annealed"]):
-        of, colour = only(points, checkpoint=name, direction="adam"), lab.COLOURS[i]
+        of, colour = kept.only(points, checkpoint=name, direction="adam"), lab.COLOURS[i]
         of = [p for p in of if p["fall"] > 0.0]
-        known = {row["quantity"]: row for row in only(fits, checkpoint=name, direction="adam")}
+        known = {row["quantity"]: row for row in kept.only(fits, checkpoint=name, direction="adam")}
         if not of or not known:
             continue
         x, y = [p["batch_tokens"] for p in of], [p["fall"] for p in of]
@@ -366,8 +324,8 @@ def draw(plt, points, fits):
 
 
 def conclude(e):
-    points, fits = kept.own(e, "points"), kept.own(e, "fits")
-    report(e, points, fits)
+    points, fits = e.rows("points"), e.rows("fits")
+    tell(e)
     e.figure("one_step", lambda plt: draw(plt, points, fits), alt=(
         "How far one step lowers the loss, against its batch in tokens and in sequences: in "
         "proportion to the batch, then hardly further beyond the noise scale."),
@@ -419,14 +377,12 @@ def measure(e):
 
 def main():
     e = lab.Experiment(
-        1, "one_step", title="One step", arguments=kept.arguments,
+        1, "one_step", title="One step",
         question="Why does a step of a larger batch lower the loss further, and up to which size?",
         prediction="The fall is ΔL_max/(1 + B_noise/B), at the rate ε_max/(1 + B_noise/B). The "
         "constants follow from gradients and curvature at the checkpoint, without a fit. B_noise "
         "fitted to measured steps lies within a factor of 1.5 of it.")
-    if e.args.kept:
-        kept.restore(e)
-    else:
+    if not e.args.kept:
         measure(e)
     conclude(e)
     e.close()

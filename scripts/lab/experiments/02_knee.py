@@ -1,25 +1,24 @@
 #!/usr/bin/env python3
 """Experiment 2, the knee: updates and tokens to a loss against the batch, for models of several
-sizes, and the critical batch B_crit of each fit against that loss.
+sizes, and the critical batch size B_crit of each fit against that loss.
 
     scripts/lab/experiments/02_knee.py --quick
-    scripts/lab/experiments/02_knee.py --from scripts/lab/results/02_knee    # from its table `runs`
 
 At each batch one seed tries learning rates a factor of 2 apart until the best lies between two
 others. The best then runs on a second seed, and so does each that is best after that, until one is
-best on both: a rate at the edge of stability is lucky once, seldom twice. Two fresh seeds at the
-chosen rate are what is reported: the tuned seeds' own results contain the luck that chose it. All
-targets are read from the same logs. What is said and drawn comes from the table of runs alone; the
-local knees beside it are 02_local.py's.
+best on both: a rate at the edge of stability is lucky once, seldom twice. Only other seeds at the
+chosen rate are reported: the tuned seeds' own results contain the luck that chose it. All targets
+are read from the same logs. Experiment 10 replays the runs to the lowest loss.
 """
 import math
-import os
 from collections import namedtuple
+from statistics import mean, median
+
+import numpy as np
 
 import _path
 import fit
 import kept
-import knee_figures
 import lab
 
 WARMUP = 20                          # updates, counted like the others
@@ -35,9 +34,8 @@ Size = namedtuple("Size", "name layers heads channels rate tokens knee batches")
 # A line of the table `runs`: updates to the target, or None.
 Row = namedtuple("Row", "size batch lr seed target reading updates")
 
-# One fit: knee is fit.Knee, never the batches that did not reach the target, short the number of
-# points that lack a fresh seed.
-Growth = namedtuple("Growth", "size reading target points never short knee")
+# One fit: knee is fit.Knee, never the batches that did not reach the target.
+Growth = namedtuple("Growth", "size reading target points never knee")
 
 
 def batches(first, last, lowest, early=()):
@@ -69,11 +67,6 @@ def arguments(parser):
     parser.add_argument("--targets", metavar="HIGH,LOW", help="losses in nats a token, falling")
     parser.add_argument("--batches", metavar="FIRST,LAST", help="only these, in tokens; of "
                         "--model: powers of two")
-    parser.add_argument("--so-far", action="store_true",
-                        help="make no run; draw from those that a longer sweep has made so far")
-    parser.add_argument("--from", metavar="FOLDER", nargs="+", dest="tables", default=[],
-                        type=os.path.abspath, help="make no run; draw from the table `runs` of "
-                        "these folders: a size and batch count in the first that has them")
 
 
 def numbers(flag, text, count):
@@ -87,7 +80,7 @@ def numbers(flag, text, count):
 
 def settings(e):
     e.T, e.sizes = e.args.seq_len, SIZES[e.size]
-    e.tuned, e.fresh = e.pick(tiny=([1], [2]), quick=([1], [2]), full=([1, 2], [3, 4]))
+    e.tuned, e.fresh = e.pick(tiny=([1], [3]), quick=([1], [3]), full=([1, 2], [3, 4, 5, 6]))
     e.targets = e.pick([3.0, 2.9], TARGETS, TARGETS)
     if e.args.targets:
         e.targets = numbers("--targets", e.args.targets, None)
@@ -125,9 +118,11 @@ def corpus(e):
     return e.corpus(e.pick(10 ** 6, 8 * 10 ** 6, 32 * 10 ** 6))
 
 
-def parameters(size):
-    """Of the blocks, about."""
-    return 12 * size.layers * size.channels ** 2
+def parameters(name):
+    """Of the blocks, about, of a size's name."""
+    known = {"35k": 35e3, "119k": 119e3, "0.8M": 8e5}
+    layers, channels = map(int, name.split("x")) if "x" in name else (0, 0)
+    return known.get(name, 12 * layers * channels ** 2)
 
 
 def shape(e, size):
@@ -230,6 +225,14 @@ class Batch:
             want.setdefault(best.lr, target)
         return [(power, target, self.most(target, 2.0)) for power, target in want.items()]
 
+    def untouched(self, first):
+        """A fresh run at the rate that is best for another batch; none if it has been made."""
+        best = first.best(self.lowest, "weights")
+        made = {(power, seed) for power, seed, _ in self.done}
+        if not best or first is self or (best.lr, self.e.fresh[-1]) in made:
+            return []
+        return [(best.lr, self.lowest, cap(self.size, self.batch))]
+
     def most(self, target, times):
         """`times` the tokens of the best rate so far, at most the cap."""
         best = self.best(target, "weights")
@@ -245,16 +248,16 @@ class Batch:
 
 def make_all(e, wanted):
     """wanted: [(Batch, {key: Job})]. Makes the jobs; False if there were none."""
-    jobs = [j for _, own in wanted for j in own.values() if not e.args.so_far or e.is_done(j)]
+    jobs = [j for _, own in wanted for j in own.values()]
     runs = e.run(jobs)
     for batch, own in wanted:
-        batch.done.update({key: runs[j.name] for key, j in own.items() if j.name in runs})
+        batch.done.update({key: runs[j.name] for key, j in own.items()})
     return bool(jobs)
 
 
 def sweep(e):
-    """[Batch]. Rates of all sizes first, then fresh seeds: a sweep that is cut short has whole
-    curves."""
+    """[Batch]. Rates of all sizes first, then fresh seeds, then each batch at the rate of the
+    smallest that goes as far: a sweep that is cut short has whole curves."""
     every = [[Batch(e, size, b) for b in size.batches] for size in e.sizes]
     for own in every:
         while (make_all(e, [(b, b.make(b.next_rates(), e.tuned[:1])) for b in own]) or
@@ -262,6 +265,9 @@ def sweep(e):
             pass
     for own in every:
         make_all(e, [(b, b.make(b.fresh_runs(), e.fresh)) for b in own])
+    for own in every:
+        far = [b for b in own if b.lowest == min(of.lowest for of in own)]
+        make_all(e, [(b, b.make(b.untouched(far[0]), e.fresh[-1:])) for b in far])
     return [b for own in every for b in own]
 
 
@@ -273,56 +279,43 @@ def rows_of(e, every):
             for power, n in sorted(b.read(target, reading, seed).items())]
 
 
-def read_rows(e, folders):
-    """The same from tables."""
-    found = {}
-    for folder in folders:
-        own = {}
-        for line in kept.table(folder, "runs"):
-            row = Row(*line.values())
-            own.setdefault((row.size, row.batch), []).append(row._replace(
-                batch=int(row.batch), seed=int(row.seed)))
-        if not own:
-            lab.fail(f"--from {folder}: there is no runs.csv")
-        found = {**own, **found}
-        e.run_seconds += (kept.summary(folder) or {"run_seconds": 0.0})["run_seconds"]
-    return [row for own in found.values() for row in own]
+def curves_of(every):
+    """Rows of the table `curves`: losses on the way of the fresh seeds to the lowest loss."""
+    return [[b.size.name, b.batch, rate(b.size, power), seed, x["step"], x["val_loss"]]
+            for b in every for (power, seed, to), run in sorted(b.done.items())
+            if seed in b.e.fresh and to == b.lowest for x in run.evals if lab.number(x["val_loss"])]
 
 
 # ---------------------------------------------------------------- numbers
 
-def point(rows, tuned, fresh):
+def point(rows):
     """fit.Point of the fresh seeds at the best rate of the tuned ones; of the tuned seeds while
     there are no others; None if most seeds did not reach the target."""
     tried, reported = {}, {}
     for row in rows:
-        (tried if row.seed in tuned else reported).setdefault(row.lr, []).append(row.updates)
-    best = fit.best_rate(rows[0].batch, tried) if tried else None
+        (tried if row.seed in kept.TUNED else reported).setdefault(row.lr, []).append(row.updates)
+    best = fit.best_rate(rows[0].batch, tried)
     if best is None:
         return None
     updates = reported.get(best.lr) or best.updates
-    middle = fit.median([math.inf if n is None else n for n in updates])
+    middle = median(fit.endless(updates))
     return None if math.isinf(middle) else best._replace(updates=updates, median=middle)
 
 
-def measure(e, rows):
-    """[Growth] of each size, reading and target."""
+def measure(rows):
+    """[Growth] of each size, reading and target, the smallest size first."""
     found, together = [], {}
     for row in rows:
-        together.setdefault((row.size, row.reading, row.target, row.batch), []).append(row)
-    for size in sorted(e.sizes, key=parameters):
-        for reading in READINGS:
-            for target in e.targets:
-                own = {key[3]: point(runs, e.tuned, e.fresh) for key, runs in sorted(
-                    together.items()) if key[:3] == (size.name, reading, target)}
-                there = [p for p in own.values() if p]
-                if own:
-                    short = sum(len({row.seed for row in together[size.name, reading, target, b]
-                                     if row.seed in e.fresh and row.lr == p.lr}) < len(e.fresh)
-                                for b, p in own.items() if p)
-                    found.append(Growth(size.name, reading, target, there,
-                                        [b for b, p in own.items() if not p], short,
-                                        fit.knee(there)))
+        together.setdefault((row.size, row.reading, row.target), {}).setdefault(
+            row.batch, []).append(row)
+    order = {name: i for i, name in enumerate(sorted({row.size for row in rows}, key=parameters))}
+    for (size, reading, target), own in sorted(
+            together.items(), key=lambda at: (order[at[0][0]], at[0][1] != "weights", -at[0][2])):
+        points = {b: point(runs) for b, runs in sorted(own.items())
+                  if any(row.seed in kept.TUNED for row in runs)}
+        there = [p for p in points.values() if p]
+        found.append(Growth(size, reading, target, there, [b for b, p in points.items() if not p],
+                            fit.knee(there)))
     return found
 
 
@@ -360,7 +353,7 @@ def exponent(found):
     def slope(curves):
         fits = [(math.log(fewest(points)), math.log(fit.least_squares(
             [p.batch for p in points], [p.median for p in points])[1])) for points in curves]
-        return fit.line(*zip(*fits))[0] if len(fits) > 2 else None
+        return np.polyfit(*zip(*fits), 1)[0] if len(fits) > 2 else None
 
     def without(left):
         curves = [[p for p in g.points if (g.size, p.batch) in left] for g in found]
@@ -390,10 +383,6 @@ def between_sizes(found):
     return rows
 
 
-def mean(values):
-    return sum(values) / len(values)
-
-
 def zhang(tokens):
     """Zhang et al. 2024: a batch of 22.91 D^0.47 sequences of 512 costs 20% more data, D in
     millions of tokens. By E = E_min (1 + B/B_crit) that batch is 0.2 B_crit: B_crit in tokens."""
@@ -402,24 +391,23 @@ def zhang(tokens):
 
 # ---------------------------------------------------------------- tables
 
-def write(e, rows, found):
-    e.csv("runs", ["size", "batch_tokens", "lr", "seed", "target_nats", "reading", "updates"], rows)
-    e.csv("points", ["size", "reading", "target_nats", "batch_tokens", "best_lr", "edge", "seeds",
-                     "updates_median", "updates_low", "updates_high", "tokens_median",
-                     "updates_fit"],
-          [[g.size, g.reading, g.target, p.batch, p.lr, int(p.edge), len(p.updates), p.median,
-            *spread(p), p.median * p.batch, None if g.knee.reason else
-            fit.predicted_updates(p.batch, g.knee.s_min, g.knee.b_crit)]
-           for g in found for p in g.points])
-    e.csv("fit", ["size", "reading", "target_nats", "s_min", "b_crit", "b_crit_low", "b_crit_high",
-                  "e_min", "rms", "power", "rms_power", "refused"],
-          [[g.size, g.reading, g.target, *numbers_of(g), g.knee.reason] for g in found])
-    e.csv("pairs", ["size", "target_nats", "b_crit", "fewest_updates", "fewest_tokens",
-                    "batch_at_b_crit", "tokens_over_fewest", "batch_at_quarter",
-                    "tokens_over_fewest_at_quarter"],
-          [[g.size, g.target, g.knee.b_crit, min(p.median for p in g.points), fewest(g.points),
-            nearest(g, 1.0).batch, excess(g, 1.0), nearest(g, 0.25).batch, excess(g, 0.25)]
-           for g in fitted(found)])
+def write(e, found):
+    e.table("points", ["size", "reading", "target_nats", "batch_tokens", "best_lr", "edge", "seeds",
+                       "updates_median", "updates_low", "updates_high", "tokens_median",
+                       "updates_fit"],
+            [[g.size, g.reading, g.target, p.batch, p.lr, int(p.edge), len(p.updates), p.median,
+              *spread(p), p.median * p.batch, None if g.knee.reason else
+              fit.predicted_updates(p.batch, g.knee.s_min, g.knee.b_crit)]
+             for g in found for p in g.points])
+    e.table("fit", ["size", "reading", "target_nats", "s_min", "b_crit", "b_crit_low",
+                    "b_crit_high", "e_min", "rms", "power", "rms_power", "refused"],
+            [[g.size, g.reading, g.target, *numbers_of(g), g.knee.reason] for g in found])
+    e.table("pairs", ["size", "target_nats", "b_crit", "fewest_updates", "fewest_tokens",
+                      "batch_at_b_crit", "tokens_over_fewest", "batch_at_quarter",
+                      "tokens_over_fewest_at_quarter"],
+            [[g.size, g.target, g.knee.b_crit, min(p.median for p in g.points), fewest(g.points),
+              nearest(g, 1.0).batch, excess(g, 1.0), nearest(g, 0.25).batch, excess(g, 0.25)]
+             for g in fitted(found)])
 
 
 def numbers_of(g):
@@ -439,79 +427,103 @@ def spread(p):
     return min(there), max(there)
 
 
-# ---------------------------------------------------------------- words
+# ---------------------------------------------------------------- what was found
 
 def tell(e, found):
-    for size, reading in dict.fromkeys((g.size, g.reading) for g in found):
-        own = [g for g in found if (g.size, g.reading) == (size, reading)]
-        known = [f"{g.knee.b_crit:,.0f} at loss {g.target:g} ({g.knee.low:,.0f} to "
-                 f"{g.knee.high:,.0f})" for g in own if not g.knee.reason]
-        e.say(f"{size}, {reading}: B_crit in tokens {', '.join(known) or 'unknown'}.")
-        for reason, at in reasons(own).items():
-            e.say(f"{size}, {reading}: no fit at loss {', '.join(at)}, because {reason}.")
-    never = [f"{g.size} loss {g.target:g} at batch {', '.join(f'{b:,}' for b in g.never)}"
-             for g in found if g.never and g.points and g.reading == "weights"]
-    if never:
-        e.say(f"Not reached within a run's tokens: {'; '.join(never)}.")
-    short = sum(g.short for g in found)
-    if short:
-        e.say(f"The sweep is not complete: {short} of {sum(len(g.points) for g in found)} points "
-              "lack a fresh seed, or are the tuned seeds' own.")
-    if fitted(found):
-        tell_fits(e, fitted(found))
-    tell_growth(e, found)
+    fits = fitted(found)
+    for g in found:
+        of = f"{g.size}, {g.reading}, to {g.target:g} nats"
+        if g.knee.reason:
+            print(f"{of}: no fit, because {g.knee.reason}")
+        else:
+            e.found(f"B_crit of {of}", g.knee.b_crit, g.knee.low, g.knee.high)
+        if g.never:
+            print(f"{of}: not reached within a run's tokens at {g.never}")
+    if fits:
+        tell_fits(e, fits)
+    for small, large, ratio, low, high in between_sizes(fits):
+        e.found(f"B_crit of {large} over that of {small}, at equal loss", ratio, low, high)
+    for name, reading in [("constant rates", "weights"), ("averaged weights", "averaged")]:
+        slope = exponent(fitted(found, reading))
+        if slope:
+            e.found(f"exponent of B_crit in the fewest tokens measured, {name}", *slope)
+    last = max(fits, key=lambda g: fewest(g.points), default=None)
+    if last:
+        e.found("B_crit by Zhang et al. 2024 at the most of these tokens",
+                zhang(fewest(last.points)))
 
 
 def tell_fits(e, fits):
     """What was measured beside the formula, and where the formula misses."""
-    near, quarter = ([excess(g, share) for g in fits] for share in (1.0, 0.25))
-    e.say(f"Measured on {len(fits)} curves: at the batch nearest B_crit a run took {span(near)} "
-          "times the fewest tokens measured (the formula says twice the least), nearest B_crit/4 "
-          f"{span(quarter)} times (the formula says 1.25).")
-    last = fits[-1]
-    few = min(last.points, key=lambda p: p.median)
-    e.say(f"{last.size} to loss {last.target:g}: {few.median:,.0f} updates of {few.batch:,} tokens "
-          f"are the fewest measured; S_min, {last.knee.s_min:,.0f}, was never seen.")
-    parts = []
+    small, large = fits[-1].points[-2:]
+    of = [{row["seed"]: row["updates"] for row in e.rows(
+        "runs", size=fits[-1].size, reading="weights", target_nats=fits[-1].target,
+        batch_tokens=p.batch, lr=p.lr)} for p in (small, large)]
+    logs = [math.log(of[1][seed] / n) for seed, n in of[0].items() if n and of[1].get(seed)]
+    if logs:
+        e.found(f"updates of {large.batch} tokens over {small.batch}, {fits[-1].size} to "
+                f"{fits[-1].target:g} nats, all {len(logs)} seeds", *fit.ratio_interval(logs))
+    for name, share in [("B_crit", 1.0), ("B_crit/4", 0.25)]:
+        over = [excess(g, share) for g in fits]
+        for which, value in [("least", min(over)), ("most", max(over))]:
+            e.found(f"tokens at the batch nearest {name} over the fewest measured, {which}", value)
     for words, low, high in [("below B_crit/8", 0.0, 0.125), ("from B_crit/4 to B_crit", 0.25, 1.0),
                              ("above 3 B_crit", 3.0, math.inf)]:
         own = misfit(fits, low, high)
-        parts += [f"{words} in {sum(x > 1 for x in own)} of {len(own)} cases"] if own else []
-    e.say(f"Points lie above the fit {', '.join(parts)}.")
+        if own:
+            e.found(f"share of points above the fit, {words}", mean(x > 1 for x in own))
     powers = [power_of(g) for g in fits]
-    e.say("One more parameter, S = S_min (1 + (B_crit/B)^a): a from "
-          f"{span([a for a, _ in powers])}, median {fit.median([a for a, _ in powers]):.2f}; the "
-          f"median rms error falls from {100 * fit.median([g.knee.rms for g in fits]):.1f}% to "
-          f"{100 * fit.median([rms for _, rms in powers]):.1f}%, the largest from "
-          f"{100 * max(g.knee.rms for g in fits):.1f}% to {100 * max(r for _, r in powers):.1f}%.")
+    e.found("exponent in S = S_min (1 + (B_crit/B)^a), median", median(a for a, _ in powers))
+    e.found("rms error of the formula, median", median(g.knee.rms for g in fits))
+    e.found("rms error with that exponent, median", median(rms for _, rms in powers))
 
 
-def span(values):
-    return f"{min(values):.2f} to {max(values):.2f}"
+# ---------------------------------------------------------------- the figure
+
+def draw(plt, own):
+    """Updates and tokens against the batch, to the lowest loss and two higher ones."""
+    figure, panels = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
+    for ax, times, words in [(panels[0], lambda p: 1.0, "updates"),
+                             (panels[1], lambda p: p.batch / 1e6, "million tokens")]:
+        for i, at in enumerate(sorted({len(own) // 4, len(own) // 2, len(own) - 1})):
+            draw_curve(ax, own[at], times, lab.COLOURS[i], lab.MARKERS[i])
+        ax.set_ylim(0, None)
+        ax.locator_params(axis="x", nbins=5)
+        ax.xaxis.set_major_formatter(lambda value, _: lab.plain(value))
+        ax.yaxis.set_major_formatter(lambda value, _: lab.plain(value))
+        lab.axes(ax, "batch size (tokens an update)", f"{words} to the loss")
+    panels[0].legend(title="to a loss of")
+    a, b, c = (own[-1].points[i] for i in (0, -3, -1))
+    figure.suptitle(
+        f"{own[-1].size} parameters to a loss of {own[-1].target:g}: {b.batch / a.batch:.0f} times "
+        f"the batch took {a.median / b.median:.1f} times fewer updates,\nanother "
+        f"{c.batch / b.batch:.0f} times only {b.median / c.median:.1f} times fewer, and "
+        f"{c.median * c.batch / b.median / b.batch:.1f} times the tokens", fontsize=11)
+    return figure
 
 
-def tell_growth(e, found):
-    for small, large, ratio, low, high in between_sizes(fitted(found)):
-        e.say(f"At equal loss, B_crit of {large} is {ratio:.2f} times that of {small} "
-              f"({low:.2f} to {high:.2f}).")
-    for name, slope in [("Constant rates", exponent(fitted(found))),
-                        ("Averaged weights", exponent(fitted(found, "averaged")))]:
-        if slope:
-            e.say(f"{name}: B_crit grows as the fewest tokens measured to the power of "
-                  f"{slope[0]:.2f} ({slope[1]:.2f} to {slope[2]:.2f}).")
-    last = max(fitted(found), key=lambda g: fewest(g.points), default=None)
-    if last:
-        e.say(f"Zhang et al. 2024, times 5, at {fewest(last.points):,.0f} tokens: "
-              f"{zhang(fewest(last.points)):,.0f} tokens, against {last.knee.b_crit:,.0f} here.")
+def draw_curve(ax, g, times, colour, marker):
+    ax.plot([p.batch for p in g.points], [times(p) * p.median for p in g.points], color=colour,
+            linewidth=1.3, marker=marker, markersize=5, label=f"{g.target:g} nats")
+    for p in g.points:
+        there = [times(p) * n for n in p.updates if n is not None]
+        ax.plot([p.batch] * 2, [min(there), max(there)], color=colour, linewidth=1.3)
+        if p.edge:
+            ax.plot([p.batch], [times(p) * p.median], color=colour, marker=marker, markersize=5,
+                    markerfacecolor="white")
 
 
-def reasons(own):
-    """{why there is no fit: [targets]}"""
-    found = {}
-    for g in own:
-        if g.knee.reason:
-            found.setdefault(g.knee.reason, []).append(f"{g.target:g}")
-    return found
+def figure(e, found):
+    weights = [g for g in found if g.reading == "weights" and len(g.points) > 2]
+    if not weights:
+        return
+    shown = max((g.size for g in weights), key=lambda size: sum(
+        len(g.points) for g in weights if g.size == size))
+    e.figure("knee", lambda plt: draw(plt, [g for g in weights if g.size == shown]), alt=(
+        f"{shown} parameters to three losses. Left: updates against the batch fall steeply, then "
+        "hardly. Right: tokens against the batch stay nearly the same, then rise in proportion."),
+        caption="Points: the best rate of each batch, the median of fresh seeds. Bars: their "
+        "range. Hollow: the best rate is on the edge of those tried.")
 
 
 def main():
@@ -521,28 +533,24 @@ def main():
         prediction="About S = S_min (1 + B_crit/B): twice the batch takes half the updates far "
         "below B_crit, and hardly fewer far above it. B_crit grows as the loss falls; at one loss "
         "it depends little on the model's size.")
-    settings(e)
-    if e.args.tables:
-        rows = read_rows(e, e.args.tables)
-    else:
+    if not e.args.kept:
+        settings(e)
         every = sweep(e)
-        rows = rows_of(e, every)
-        lost = [run.name for b in every for run in b.done.values() if run.diverged]
-        if lost:
-            e.say(f"{len(lost)} runs diverged and count as not reaching the target: "
-                  f"{', '.join(lost[:4])}{' and others' if len(lost) > 4 else ''}.")
-    found = measure(e, rows)
-    made = {s.name: [row.batch for row in rows if row.size == s.name] for s in e.sizes}
-    e.setting("Models: " + "; ".join(
-        f"{s.name} ({s.layers} layers of {s.channels} channels), batches {min(made[s.name]):,} to "
-        f"{max(made[s.name]):,} tokens" for s in e.sizes if made[s.name])
-              + f"; sequences of {e.T} tokens.")
-    e.setting(f"AdamW at a constant rate after {WARMUP} updates of warm-up, which count; beta2 by "
-              f"the half-life rule; seeds that tune: {len(e.tuned)}, fresh ones that are reported: "
-              f"{len(e.fresh)}; averaged weights with a half-life of {2048 * e.T:,} tokens.")
-    write(e, rows, found)
+        for s in e.sizes:
+            e.setting(f"{s.name}: {s.layers} layers of {s.channels} channels, batches of "
+                      f"{min(s.batches):,} to {max(s.batches):,} tokens, sequences of {e.T}.")
+        e.setting(f"AdamW at a constant rate after {WARMUP} updates of warm-up, which count; beta2 "
+                  f"by the half-life rule; seeds that tune: {len(e.tuned)}, fresh ones that are "
+                  f"reported: {len(e.fresh)}; averaged weights with a half-life of {2048 * e.T:,} "
+                  "tokens.")
+        e.table("runs", ["size", "batch_tokens", "lr", "seed", "target_nats", "reading",
+                         "updates"], rows_of(e, every))
+        e.table("curves", ["size", "batch_tokens", "lr", "seed", "step", "val_loss"],
+                curves_of(every))
+    found = measure([Row(*row.values()) for row in e.rows("runs")])
+    write(e, found)
     tell(e, found)
-    knee_figures.draw(e, found)
+    figure(e, found)
     e.observe()
     e.close()
 

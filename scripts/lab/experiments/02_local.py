@@ -11,12 +11,12 @@ learning rates (table `tuned`) are not those that are reported. One group asks w
 """
 import math
 from collections import namedtuple
+from statistics import geometric_mean, mean
 
 import _path
 import fit
 import kept
 import lab
-import local_figures
 import local_knee
 
 Size = namedtuple("Size", "name layers heads channels rate")
@@ -38,16 +38,16 @@ GROUPS = {
              Group("0.8M", 32, (2 ** 18, 2 ** 19), (1, 4, 16), (3, 4))],
     "quick": [Group("119k", 32, (2 ** 20,), (1, 4, 16), (3, 4))],
     "tiny": [Group("35k", 32, (8192,), (1, 4), (3, 4)), Group("35k", 64, (8192,), (1, 4), (3,))]}
+OF = ["size", "seq_len", "trained_tokens"]       # what names a moment, in every table
 
-# locals: [local_knee.Local] of the fresh seeds at one moment; tuned: {batch: fit.Point} of others.
-Moment = namedtuple("Moment", "group tokens locals tuned points knee")
+# points: a fit.Point of all seeds for each batch; updates: {batch: {seed: updates}}; loss, noise:
+# what branches fall to, and B_simple of the run there.
+Moment = namedtuple("Moment", "size T tokens points updates loss noise knee")
 
 
 def arguments(parser):
     parser.add_argument("--tune", action="store_true",
                         help="choose all learning rates here, on seed 1, also the committed ones")
-    parser.add_argument("--so-far", action="store_true",
-                        help="make no run; draw what a longer run has made so far")
 
 
 # ---------------------------------------------------------------- runs
@@ -61,155 +61,190 @@ def plan_of(e, group):
         e.pick(200.0, 3000.0, 3000.0), group.moments, group.ks, e.pick(2048, 65536, 65536))
 
 
-def committed(e, group):
-    """{(moment, batch): (rate, updates, edge)} of an earlier run's table `tuned`."""
-    return {} if e.args.tune or e.size == "tiny" else {
-        (row["trained_tokens"], row["batch_tokens"]): (
-            row["lr_times"], row["updates"], row["edge"])
-        for row in kept.table(e.label, "tuned")
-        if (row["size"], row["seq_len"]) == (group.size, group.T)}
-
-
 def rates(e, plan, group):
-    """The same, from seed 1 where an earlier run did not tune."""
-    known = committed(e, group)
+    """{(moment, batch): (rate, updates, edge)} of the committed table `tuned`, or from seed 1 where
+    an earlier run did not tune."""
+    known = {} if e.args.tune or e.size == "tiny" else {
+        (row["trained_tokens"], row["batch_tokens"]): (row["lr_times"], row["updates"], row["edge"])
+        for row in kept.only(kept.table(e.label, "tuned"), size=group.size, seq_len=group.T)}
     if all((moment, k * plan.batch) in known for moment in plan.moments for k in plan.ks):
         return known
-    return {(local.tokens, batch): (point.lr, point.median, point.edge)
+    return {(local.tokens, batch): (point.lr, point.median, int(point.edge))
             for local in local_knee.sweep(e, plan, [1])
             for batch, point in local.points.items() if point}
 
 
-def measure(e, group):
-    """[Moment]; none with --so-far while runs are missing."""
-    try:
-        return list(moments(e, group))
-    except local_knee.Missing:
-        return []
+def measure(e, groups):
+    """Writes what the runs have found: updates of every seed, the rates, and of each moment the
+    loss that branches fall to."""
+    points, tuned, moments = [], [], []
+    for group in groups:
+        plan = plan_of(e, group)
+        known = rates(e, plan, group)
+        made = local_knee.sweep(e, plan, group.fresh, known)
+        for moment in plan.moments:
+            of, own = [group.size, group.T, moment], [x for x in made if x.tokens == moment]
+            points += [[*of, x.seed, batch, p.lr, p.median] for x in own
+                       for batch, p in x.points.items() if p]
+            tuned += [[*of, at[1], times, edge, updates]
+                      for at, (times, updates, edge) in sorted(known.items()) if at[0] == moment]
+            noises = [x.noise for x in own if x.noise]
+            moments.append([*of, mean(x.loss for x in own), geometric_mean(noises) if noises
+                            else None])
+    e.table("local_points", [*OF, "seed", "batch_tokens", "lr_times", "updates"], points)
+    e.table("tuned", [*OF, "batch_tokens", "lr_times", "edge", "updates"], tuned)
+    e.table("moments", [*OF, "target_nats", "noise_scale_tokens"], moments)
 
 
-def moments(e, group):
-    plan = plan_of(e, group)
-    known = rates(e, plan, group)
-    made = local_knee.sweep(e, plan, group.fresh, known)
-    for moment in plan.moments:
-        own = [local for local in made if local.tokens == moment]
-        points = [joined([local.points[k * plan.batch] for local in own],
-                         known.get((moment, k * plan.batch), (0, 0, True))[2]) for k in plan.ks]
-        points = [p for p in points if p]
-        yield Moment(group, moment, own, known, points, fit.knee(points))
+# ---------------------------------------------------------------- from the tables on
 
-
-def joined(points, edge):
-    """One point of all seeds: the geometric mean of their updates; False unless all crossed."""
-    return all(points) and points[0]._replace(
-        updates=[p.median for p in points], median=geometric([p.median for p in points]),
-        edge=bool(edge))
-
-
-def geometric(values):
-    return math.exp(sum(map(math.log, values)) / len(values))
-
-
-# ---------------------------------------------------------------- numbers
-
-def ends(e):
-    """The two batches that are compared."""
-    first = e.pick(64, 256, 256)
-    return first, first * FAR[e.size]
+def read_moments(e):
+    """[Moment]. A point is the geometric mean of the seeds' updates; a batch counts where all seeds
+    crossed."""
+    found = []
+    for row in e.rows("moments"):
+        of = {key: row[key] for key in OF}
+        updates, points = {}, []
+        for p in e.rows("local_points", **of):
+            updates.setdefault(p["batch_tokens"], {})[p["seed"]] = p["updates"]
+        most = max(map(len, updates.values()))
+        for t in e.rows("tuned", **of):
+            own = list(updates.get(t["batch_tokens"], {}).values())
+            if own and len(own) == most:
+                points.append(fit.Point(t["batch_tokens"], t["lr_times"], own,
+                                        geometric_mean(own), bool(t["edge"])))
+        found.append(Moment(*of.values(), points, updates, row["target_nats"],
+                            row["noise_scale_tokens"], fit.knee(points)))
+    return found
 
 
 def ratios(e, moment):
-    """[(seed, updates of the small batch, of the large one)] where both crossed."""
-    pairs = [(local.seed, *(local.points[b] for b in ends(e)))
-             for local in moment.locals]
-    return [(seed, a.median, b.median) for seed, a, b in pairs if a and b]
+    """[(seed, updates of the smallest batch, of the one that is FAR times larger)] where both
+    crossed."""
+    small = min(moment.updates)
+    a, b = moment.updates[small], moment.updates.get(small * FAR[e.size], {})
+    return [(seed, a[seed], b[seed]) for seed in a if seed in b]
 
 
-def quotients(e, moment):
-    return [small / large for _, small, large in ratios(e, moment)]
+def quotient(e, moment):
+    """(ratio of updates, low, high)"""
+    return fit.ratio_interval([math.log(a / b) for _, a, b in ratios(e, moment)])
 
 
-def grown(found):
-    """(exponent, low, high) of the first group's B_crit in trained tokens; None with fewer than
-    three knees."""
-    own = [m for m in found if m.group == found[0].group and not m.knee.reason]
-    if len(own) < 3:
-        return None
-    return fit.power_law([m.tokens for m in own], [m.knee.b_crit for m in own])
-
-
-def constant_rate(e, group):
+def constant_rate(e, size):
     """[(fewest tokens measured, B_crit, low, high)] of 02_knee.py for that size."""
-    tokens = {}
-    for row in kept.table("02_knee", "points", e.args.out):
-        if (row["size"], row["reading"]) == (group.size, "weights"):
-            tokens.setdefault(row["target_nats"], []).append(row["tokens_median"])
-    return [(min(tokens[row["target_nats"]]), row["b_crit"], row["b_crit_low"], row["b_crit_high"])
-            for row in kept.table("02_knee", "fit", e.args.out)
-            if (row["size"], row["reading"]) == (group.size, "weights") and not row["refused"]]
+    def of(name):
+        return kept.only(kept.table("02_knee", name, e.args.out), size=size, reading="weights")
+    return [(min(p["tokens_median"] for p in kept.only(of("points"), target_nats=f["target_nats"])),
+             f["b_crit"], f["b_crit_low"], f["b_crit_high"]) for f in of("fit") if not f["refused"]]
 
 
-def key(moment):
-    return [moment.group.size, moment.group.T, moment.tokens]
-
-
-def write(e, found):
-    small, large = ends(e)
-    e.csv("ratios", ["size", "seq_len", "trained_tokens", "seed", f"updates_{small}",
-                     f"updates_{large}", "ratio"],
-          [[*key(m), seed, a, b, a / b] for m in found for seed, a, b in ratios(e, m)])
-    e.csv("local", ["size", "seq_len", "trained_tokens", "target_nats", "b_crit", "b_crit_low",
-                    "b_crit_high", "rms", "noise_scale_tokens", "refused"],
-          [[*key(m), target(m), *([None] * 4 if m.knee.reason else
-                                  [m.knee.b_crit, m.knee.low, m.knee.high, m.knee.rms]),
-            noise(m), m.knee.reason] for m in found])
-    e.csv("local_points", ["size", "seq_len", "trained_tokens", "seed", "batch_tokens", "lr_times",
-                           "updates"],
-          [[*key(m), local.seed, batch, p.lr, p.median] for m in found for local in m.locals
-           for batch, p in local.points.items() if p])
-    e.csv("tuned", ["size", "seq_len", "trained_tokens", "batch_tokens", "lr_times", "edge",
-                    "updates"],
-          [[*key(m), at[1], times, int(edge), updates] for m in found
-           for at, (times, updates, edge) in sorted(m.tuned.items()) if at[0] == m.tokens])
-
-
-def target(moment):
-    return sum(local.loss for local in moment.locals) / len(moment.locals)
-
-
-def noise(moment):
-    """B_simple, the mean of the seeds that have one."""
-    own = [local.noise for local in moment.locals if local.noise]
-    return geometric(own) if own else None
-
-
-# ---------------------------------------------------------------- words
-
-def tell(e, found):
+def conclude(e):
+    found = read_moments(e)
+    e.table("ratios", [*OF, "seed", "updates_small", "updates_large", "ratio"],
+            [[m.size, m.T, m.tokens, seed, a, b, a / b]
+             for m in found for seed, a, b in ratios(e, m)])
+    e.table("local", [*OF, "target_nats", "b_crit", "b_crit_low", "b_crit_high", "rms",
+                      "noise_scale_tokens", "refused"],
+            [[m.size, m.T, m.tokens, m.loss, m.knee.b_crit, m.knee.low, m.knee.high, m.knee.rms,
+              m.noise, m.knee.reason] for m in found])
     for m in found:
-        group, (small, large) = m.group, ends(e)
-        at = f"{group.size}, sequences of {group.T}, after {m.tokens:,} tokens"
-        own = quotients(e, m)
-        if own:
-            middle, low, high = fit.ratio_interval([math.log(v) for v in own])
-            e.say(f"{at}: 0.1 nats took {middle:.1f} times as many updates of {small:,} tokens as "
-                  f"of {large:,}" + (f" ({low:.1f} to {high:.1f})" if len(own) > 1 else "")
-                  + f"; seeds: {', '.join(f'{x:.1f}' for x in own)}; {FAR[e.size]} would be in "
-                  "proportion.")
-        k = m.knee
-        if not k.reason:
-            e.say(f"{at}: B_crit {k.b_crit:,.0f} tokens ({k.low:,.0f} to {k.high:,.0f}), which are "
-                  f"{k.b_crit / group.T:,.0f} sequences" + (
-                      f"; B_simple of the run there is {noise(m):,.0f}." if noise(m) else "."))
-        elif len(group.ks) > 3:
-            e.say(f"{at}: no fit, because {k.reason}.")
-    slope = grown(found)
-    if slope:
-        e.say(f"B_crit of {found[0].group.size} grows as trained tokens to the power of "
-              f"{slope[0]:.2f} ({slope[1]:.2f} to {slope[2]:.2f}). This decides, not the exponent "
-              "of 02_knee: every batch leaves the same checkpoint, and trained tokens are not "
-              "fitted.")
+        at = f"{m.size}, sequences of {m.T}, after {m.tokens:,} tokens"
+        if ratios(e, m):
+            e.found(f"{at}: updates of the small batch over the large", *quotient(e, m))
+        if not m.knee.reason:
+            e.found(f"{at}: B_crit in tokens", m.knee.b_crit, m.knee.low, m.knee.high)
+    first = [m for m in found if (m.size, m.T) == (found[0].size, found[0].T)]
+    knees = [m for m in first if not m.knee.reason]
+    if len(knees) > 2:
+        e.found(f"exponent of B_crit in trained tokens, {first[0].size}",
+                *fit.power_law([m.tokens for m in knees], [m.knee.b_crit for m in knees]))
+    figures(e, found, first, knees)
+    e.decide([("", *quotient(e, first[-1]))] if len(ratios(e, first[-1])) > 1 else [])
+
+
+# ---------------------------------------------------------------- figures
+
+def figures(e, found, first, knees):
+    e.figure("local", lambda plt: draw_local(plt, first), alt=(
+        "How many times fewer updates a larger batch takes, against how many times larger it is: "
+        "near proportion at first, then flatter; the later in training, the later."),
+        caption="From one checkpoint to the same loss, 0.1 nats lower. Small points: seeds.")
+    if knees:
+        e.figure("growth", lambda plt: draw_growth(plt, knees, constant_rate(e, first[0].size)),
+                 alt=("The critical batch size against the tokens trained, both logarithmic: it "
+                      "rises, for runs at a constant rate and for branches of one run whose rate "
+                      "decays to zero."),
+                 caption="Bars: 90%. Constant rate: at the fewest tokens that reached each loss.")
+    pair = [m for m in found if (m.size, m.tokens) == (found[0].size, found[0].tokens)]
+    if len(pair) > 1 and not any(m.knee.reason for m in pair):
+        e.figure("sequences", lambda plt: draw_sequences(plt, pair), alt=(
+            "Updates over S_min against the batch size, for sequences of two lengths. Left, in "
+            "tokens, the longer ones bend later; right, in sequences, far earlier."),
+            caption="The same model and as many tokens trained. Stars: B_crit.")
+
+
+def draw_local(plt, first):
+    figure, ax = plt.subplots(figsize=(7.5, 4.8), layout="constrained")
+    for i, m in enumerate(first):
+        small = m.points[0]
+        times = [p.batch / small.batch for p in m.points]
+        ax.plot(times, [small.median / p.median for p in m.points], color=lab.COLOURS[i],
+                marker=lab.MARKERS[i], label=f"after {m.tokens:,} tokens")
+        for t, p in zip(times, m.points):
+            ax.plot([t] * len(p.updates), [a / b for a, b in zip(small.updates, p.updates)],
+                    linestyle="", color=lab.COLOURS[i], marker=".", markersize=4, alpha=0.6)
+    ax.plot(times, times, color="black", linestyle=":", linewidth=1)
+    ax.annotate("in proportion", (times[-1], times[-1]), xytext=(-6, 0), ha="right",
+                textcoords="offset points")
+    lab.log_axis(ax.xaxis, base=2)
+    lab.log_axis(ax.yaxis, base=2)
+    ax.legend(loc="upper left")
+    lab.axes(ax, f"times the batch size (of {small.batch:,} tokens)", "times fewer updates")
+    figure.suptitle(f"{first[0].size} parameters: the longer they are trained, the more updates a "
+                    "larger batch saves", fontsize=11)
+    return figure
+
+
+def draw_sequences(plt, pair):
+    figure, panels = plt.subplots(1, 2, figsize=(10, 4.6), sharey=True, layout="constrained")
+    for ax, unit in zip(panels, ("tokens", "sequences")):
+        for i, m in enumerate(pair):
+            each, k = (m.T if unit == "sequences" else 1), m.knee
+            ax.plot([p.batch / each for p in m.points], [p.median / k.s_min for p in m.points],
+                    color=lab.COLOURS[i], marker=lab.MARKERS[i], label=f"{m.T} tokens a sequence")
+            ax.plot([k.b_crit / each], [2.0], color=lab.COLOURS[i], marker="*", markersize=14,
+                    markeredgecolor="black", markeredgewidth=0.6, zorder=4)
+        lab.log_axis(ax.xaxis, base=4)
+        lab.log_axis(ax.yaxis)
+        lab.axes(ax, f"batch size ({unit} an update)", "updates / S_min" * (unit == "tokens"))
+    panels[1].legend(loc="upper right")
+    tokens = [m.knee.b_crit for m in pair]
+    apart = [b / m.T for b, m in zip(tokens, pair)]
+    figure.suptitle(
+        f"{pair[0].size} parameters after {pair[0].tokens:,} tokens, sequences of two lengths: "
+        f"their knees are\n{max(tokens) / min(tokens):.1f} times apart in tokens, "
+        f"{max(apart) / min(apart):.1f} times in sequences", fontsize=11)
+    return figure
+
+
+def draw_growth(plt, knees, constant):
+    figure, ax = plt.subplots(figsize=(7.5, 4.8), layout="constrained")
+    local = [(m.tokens, m.knee.b_crit, m.knee.low, m.knee.high) for m in knees]
+    for i, (name, rows) in enumerate([("from the start, at a constant rate", constant),
+                                      ("from a checkpoint, to the next 0.1 nats", local)]):
+        if rows:
+            x, b, low, high = zip(*rows)
+            bars = [[m - n for m, n in zip(b, low)], [n - m for m, n in zip(b, high)]]
+            ax.errorbar(x, b, yerr=bars, color=lab.COLOURS[i], marker=lab.MARKERS[i],
+                        linestyle=lab.LINES[i], capsize=2, label=name)
+    lab.log_axis(ax.xaxis)
+    lab.log_axis(ax.yaxis)
+    ax.legend(loc="upper left")
+    lab.axes(ax, "tokens trained", "critical batch size B_crit (tokens)")
+    figure.suptitle(f"{knees[0].size} parameters: the critical batch size grows with training",
+                    fontsize=11)
+    return figure
 
 
 def main():
@@ -218,24 +253,15 @@ def main():
         question="From one checkpoint, how many updates of 256 tokens do what one of 4,096 does?",
         prediction="After 1,048,576 tokens, 119k parameters take 8 to 16 times as many updates of "
         "256 tokens as of 4,096.")
-    groups = GROUPS[e.size]
-    first = measure(e, groups[0]._replace(ks=(1, FAR[e.size])))        # the endpoint's runs alone
-    e.run_seconds = 0.0 if not e.args.so_far else e.run_seconds        # they count again below
-    every = [measure(e, group) for group in groups]
-    found = [moment for own in [every[0] or first, *every[1:]] for moment in own]
-    if not found:
-        lab.fail("there are no runs yet")
-    e.setting("; ".join(
-        f"{g.size}, sequences of {g.T}: after {', '.join(f'{m:,}' for m in g.moments)} tokens, "
-        f"seeds {', '.join(map(str, g.fresh))}"
-        for g in dict.fromkeys(m.group for m in found)) + ".")
-    e.setting("Every branch decays its rate linearly to zero. It ends 0.1 nats below a branch of "
-              "256-token updates that is annealed at once.")
-    write(e, found)
-    tell(e, found)
-    local_figures.draw(e, found, constant_rate(e, found[0].group))
-    own = quotients(e, (every[0] or first)[-1])
-    e.decide([("", *fit.ratio_interval([math.log(v) for v in own]))] if len(own) > 1 else [])
+    if not e.args.kept:
+        groups = GROUPS[e.size]
+        e.setting("; ".join(
+            f"{g.size}, sequences of {g.T}: after {', '.join(f'{m:,}' for m in g.moments)} tokens, "
+            f"seeds {', '.join(map(str, g.fresh))}" for g in groups) + ".")
+        e.setting("Every branch decays its rate linearly to zero. It ends 0.1 nats below a branch "
+                  "of 256-token updates that is annealed at once.")
+        measure(e, groups)
+    conclude(e)
     e.close()
 
 

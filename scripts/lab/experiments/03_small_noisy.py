@@ -11,6 +11,8 @@ The part that is not run is taken from the committed tables.
 import math
 from collections import namedtuple
 
+import numpy as np
+
 import _path
 import fit
 import kept
@@ -19,7 +21,6 @@ import lab
 T, BETA2 = 32, 0.95
 LOWEST, HIGHEST = -6, 12             # learning rates: a rule's `first` times these powers of two
 LEVELS = [0.5, 0.3, 0.1, 0.0, -0.1]  # nats above the planned training loss: all that are compared
-EQUAL = 0.05                         # nats: what counts as equally good in words
 
 # A way to train. first: a learning rate at one sequence; beta2 of a batch is BETA2 to `power`.
 Rule = namedtuple("Rule", "name optimizer first beta2")
@@ -81,15 +82,17 @@ def fresh_job(e, plan, own, power, seed):
 
 
 def run_fresh(e, plan):
-    """The rows of losses.csv."""
+    """Writes the table `losses`."""
     methods = lab.tune(e, [
         Fresh(e, plan, rule, batch) for rule, batches in
         [(KEPT, plan["batches"]), (FIXED, plan["fixed"]), (SGD, plan["sgd"])]
         for batch in batches])
-    return [{"rule": m.rule.name, "batch_sequences": m.batch, "lr": m.rate(power), "seed": seed,
-             "updates": plan["tokens"] // (m.batch * T),
-             "val_loss": run.val if math.isfinite(run.val) else "diverged"}
-            for m in methods for (_, power, seed), run in sorted(m.runs.items())]
+    e.table("losses", ["rule", "batch_sequences", "lr", "seed", "updates", "val_loss"],
+            [[m.rule.name, m.batch, m.rate(power), seed, plan["tokens"] // (m.batch * T),
+              run.val if math.isfinite(run.val) else "diverged"]
+             for m in methods for (_, power, seed), run in sorted(m.runs.items())])
+    e.setting(f"Fresh data: 35k parameters, T={T}, {plan['tokens']:,} tokens in every run; warm-up "
+              "over 5% of the tokens, cosine to a tenth, no weight decay.")
 
 
 class Repeat(lab.Tuned):
@@ -122,12 +125,15 @@ def repeat_job(e, plan, batch, power, seed):
 
 
 def run_repeated(e, plan):
-    """The rows of repeated.csv: all evaluations; the first seed's, which chose the rate, too."""
-    return [{"batch_tokens": m.batch, "lr": run.start.get("lr"), "seed": seed,
-             "at_edge": int(m.at_edge()), "tokens": x["tokens"],
-             "train_loss": x.get("train_eval_loss"), "val_loss": x["val_loss"]}
-            for m in lab.tune(e, [Repeat(e, plan, batch) for batch in plan["repeated"]])
-            for (_, power, seed), run in sorted(m.runs.items()) for x in run.evals]
+    """Writes the table `repeated`: all evaluations; the first seed's, which chose the rate, too."""
+    e.table("repeated", ["batch_tokens", "lr", "seed", "at_edge", "tokens", "train_loss",
+                         "val_loss"],
+            [[m.batch, run.start.get("lr"), seed, int(m.at_edge()), x["tokens"],
+              x.get("train_eval_loss"), x["val_loss"]]
+             for m in lab.tune(e, [Repeat(e, plan, batch) for batch in plan["repeated"]])
+             for (_, power, seed), run in sorted(m.runs.items()) for x in run.evals])
+    e.setting(f"Repeated data: 119k parameters, {plan['epochs']} epochs of {plan['epoch']:,} "
+              "tokens, rate to zero. Seed 1 tunes every rate; fresh seeds are reported.")
 
 
 # ---------------------------------------------------------------- numbers, from the tables
@@ -145,21 +151,18 @@ class Curve:
         self.seeds = [loss[at] for at in sorted(loss) if at[1] != first and at[0] == self.lr]
         self.mean, self.low, self.high = fit.mean_interval(self.seeds)
 
-    def neighbours(self):
-        """The losses at half the best rate, at the best and at twice it; infinite if not tried."""
-        return [next((v for lr, v in self.tried.items() if math.isclose(lr, self.lr * times)),
-                     math.inf) for times in (0.5, 1.0, 2.0)]
-
     def at_edge(self):
         return self.lr in (min(self.tried), max(self.tried))
 
     def best_rate(self):
         """The vertex of the parabola through the best rate and its neighbours; the best rate itself
         beside one that diverged."""
-        losses = self.neighbours()
+        losses = [next((v for lr, v in self.tried.items() if math.isclose(lr, self.lr * times)),
+                       math.inf) for times in (0.5, 1.0, 2.0)]
         if not all(map(math.isfinite, losses)):
             return self.lr
-        return 2.0 ** fit.vertex([math.log2(self.lr) + i for i in (-1, 0, 1)], losses)
+        bend, slope, _ = np.polyfit([-1, 0, 1], losses, 2)
+        return self.lr * 2.0 ** (-slope / (2.0 * bend))
 
 
 def curves_of(rows):
@@ -234,17 +237,12 @@ def small_less_large(equal, level):
 
 # ---------------------------------------------------------------- tables and the picture
 
-def write(e, losses, curves, repeated, equal):
-    def table(name, header, rows):
-        e.csv(name, header, [[row[key] for key in header] for row in rows])
-    table("losses", ["rule", "batch_sequences", "lr", "seed", "updates", "val_loss"], losses)
-    e.csv("best", ["rule", "batch_sequences", "lr", "lr_interpolated", "at_edge", "seeds",
-                   "val_loss", "low", "high"],
-          [[c.rule, c.batch, c.lr, c.best_rate(), int(c.at_edge()), len(c.seeds), c.mean, c.low,
-            c.high] for c in curves])
-    table("repeated", ["batch_tokens", "lr", "seed", "at_edge", "tokens", "train_loss",
-                       "val_loss"], repeated)
-    e.csv("equal_training", ["train_loss", "batch_tokens", "seed", "val_loss"], equal)
+def write(e, curves, equal):
+    e.table("best", ["rule", "batch_sequences", "lr", "lr_interpolated", "at_edge", "seeds",
+                     "val_loss", "low", "high"],
+            [[c.rule, c.batch, c.lr, c.best_rate(), int(c.at_edge()), len(c.seeds), c.mean, c.low,
+              c.high] for c in curves])
+    e.table("equal_training", ["train_loss", "batch_tokens", "seed", "val_loss"], equal)
 
 
 def draw(plt, curves, repeats, titles, level):
@@ -328,42 +326,35 @@ def draw_repeats(ax, repeats, title, level):
 
 # ---------------------------------------------------------------- words
 
-def told(c):
-    edge = ", on the edge of the rates tried" if c.at_edge() else ""
-    seeds = ", ".join(f"{loss:.3f}" for loss in c.seeds)
-    return f"batch {c.batch}: {seeds} (rate {c.best_rate():.2g}{edge})"
-
-
-def tell(e, curves, equal, growth, planned):
-    for rule in (KEPT, FIXED, SGD):
-        e.say(f"{rule.name}, losses of the fresh seeds: " + "; ".join(
-            told(c) for c in curves if c.rule == rule.name) + ".")
-    if growth:
-        e.say(f"The best rate of AdamW grows as the batch to the power of {growth[0]:.2f} "
-              f"({growth[1]:.2f} to {growth[2]:.2f}).")
-    for level in dict.fromkeys(row[0] for row in equal):
-        if gap := small_less_large(equal, level):
-            own = [row for row in equal if row[0] == level]
-            e.say(f"Repeated data, at training loss {level:g}: validation " + "; ".join(
-                f"{b // T} sequence{'s' * (b > T)} "
-                + ", ".join(f"{row[3]:.3f}" for row in own if row[1] == b)
-                for b in dict.fromkeys(row[1] for row in own))
-                + f"; the smaller batch less the larger {gap[0]:+.4f} ({gap[1]:+.4f} to "
-                f"{gap[2]:+.4f}).")
-    if not any(row[0] == planned for row in equal):
-        e.say(f"Repeated data: not all runs reached a training loss of {planned:g}.")
-
-
-def panel_titles(curves, gap, growth, level):
-    own = sorted((c for c in curves if c.rule == KEPT.name), key=lambda c: c.batch)
-    equally = [c for c in own if abs(c.mean - own[0].mean) <= EQUAL]
-    apart = max(abs(c.mean - own[0].mean) for c in equally)
+def titles(gap, growth, level):
     larger = growth and growth[1] > 0.0
     return (("A larger batch wants a larger rate" if larger else "Every batch has its own rate")
-            + "\n(AdamW; labels: sequences an update)",
-            f"{', '.join(str(c.batch) for c in equally)} sequences\nend within {apart:.3f} nats",
-            "Repeated data" + (f": when the training loss is {level:g}, 1 sequence less 64 is "
-                               f"{gap[0]:+.3f} nats" if gap else ""))
+            + "\n(AdamW; labels: sequences an update)", "The best loss of each batch",
+            f"Repeated data: when the training loss is {level:g}, 1 sequence less 64 is "
+            f"{gap[0]:+.3f} nats" if gap else "Repeated data")
+
+
+def conclude(e, level):
+    curves, repeats = curves_of(e.rows("losses")), best_repeats(e.rows("repeated"))
+    equal, growth = equal_training(repeats, level), exponent(curves)
+    write(e, curves, equal)
+    for c in curves:
+        e.found(f"{c.rule}, {c.batch} sequences an update: validation loss", c.mean, c.low, c.high)
+    if growth:
+        e.found("exponent of AdamW's best rate in the batch", *growth)
+    for at in dict.fromkeys(row[0] for row in equal):
+        if gap := small_less_large(equal, at):
+            e.found(f"repeated data, at training loss {at:g}: validation loss of the smaller batch "
+                    "less the larger", *gap)
+    gap = small_less_large(equal, level)
+    e.figure("small_noisy", lambda plt: draw(plt, curves, repeats, titles(gap, growth, level),
+                                             level),
+             alt="Validation loss against learning rate for each batch; the best loss of each "
+                 "batch for AdamW and SGD; on repeated data, how much the validation loss exceeds "
+                 "the training loss, against the training loss.",
+             caption="Right: each point is a fresh seed. Below: training goes from left to right, "
+                     "a line a seed.")
+    e.decide([("", *gap)] if gap else [])
 
 
 def main():
@@ -373,34 +364,20 @@ def main():
                  "one trained with hundreds? And do noisy gradients generalise better?",
         prediction="On repeated data the batch does not change the validation loss at equal "
                    "training loss: 1 sequence an update and 64 end within 0.02 nats. On fresh "
-                   "data, with the rate tuned and the half-life of the second moment kept in tokens, one "
-                   "sequence is as good per token as many, SGD too (Marek et al. 2025).")
+                   "data, with the rate tuned and the half-life of the second moment kept in "
+                   "tokens, one sequence is as good per token as many, SGD too (Marek et al. "
+                   "2025).")
     plan = plan_of(e)
-    label, only = "03_small_noisy", e.args.only
-    losses = kept.table(label, "losses") if only == "repeated" else run_fresh(e, plan)
-    repeated = kept.table(label, "repeated") if only == "fresh" else run_repeated(e, plan)
-    curves, repeats = curves_of(losses), best_repeats(repeated)
-    equal, growth = equal_training(repeats, plan["level"]), exponent(curves)
-    gap = small_less_large(equal, plan["level"])
-    most = max(losses, key=lambda row: row["batch_sequences"])
-    if only:
-        e.setting("The runs on " + ("fresh" if only == "repeated" else "repeated") + " data are "
-                  "those of an earlier full run, from its tables.")
-    e.setting(f"Fresh data: 35k parameters, T={T}, as many tokens in every run, so "
-              f"{most['updates']:,.0f} updates at {most['batch_sequences']:.0f} sequences; warm-up "
-              "over 5% of the tokens, cosine to a tenth, no weight decay.")
-    e.setting(f"Repeated data: 119k parameters, {plan['epochs']} epochs of {plan['epoch']:,} "
-              "tokens, rate to zero. Seed 1 tunes every rate; fresh seeds are reported.")
-    write(e, losses, curves, repeated, equal)
-    tell(e, curves, equal, growth, plan["level"])
-    titles = panel_titles(curves, gap, growth, plan["level"])
-    e.figure("small_noisy", lambda plt: draw(plt, curves, repeats, titles, plan["level"]),
-             alt="Validation loss against learning rate for each batch; the best loss of each "
-                 "batch for AdamW and SGD; on repeated data, how much the validation loss exceeds "
-                 "the training loss, against the training loss.",
-             caption="Middle: each point is a fresh seed. Right: training goes from left to right, "
-                     "a line a seed.")
-    e.decide([("", *gap)] if gap else [])
+    for kind, make, name in [("fresh", run_fresh, "losses"),
+                             ("repeated", run_repeated, "repeated")]:
+        if e.args.kept:
+            break
+        if e.args.only in (None, kind):
+            make(e, plan)
+        else:
+            e.tables[name] = kept.read(e.label)["tables"][name]
+            e.setting(f"The runs on {kind} data are those of an earlier full run.")
+    conclude(e, plan["level"])
     e.close()
 
 

@@ -15,6 +15,7 @@ import json
 import math
 import os
 from collections import namedtuple
+from statistics import median
 
 import _path
 import fit
@@ -117,90 +118,62 @@ def weights(run):
 
 # ---------------------------------------------------------------- blocks
 
-# seconds, updates: to the target, of each arm. mean: seconds of an update of each arm. solo: median
-# seconds of half of the large batch alone; share: mean of the slower of two at once. same: whether
-# the two large arms ended with the same bits.
-Block = namedtuple("Block", "turn seconds updates mean solo share alpha beta same load")
+# Of a block: seconds and updates to the target, and seconds of a mean update, of each arm; solo:
+# median seconds of half of the large batch alone; share: mean of the slower of two at once;
+# same_bits: whether the two large arms ended with the same bits.
+COLUMNS = ["turn", "kept", *(f"{what}_{arm}" for what in ("seconds", "updates", "mean")
+                             for arm in ARMS), "solo", "share", "alpha", "beta", "same_bits",
+           "load"]
 
 
 def measure_block(e, model, turn):
-    """Block; seconds are None where an arm did not reach the target."""
+    """Its row, as a dict; a block is kept if all arms reached the target and the pair was not much
+    slower than one alone."""
     wanted = jobs(e, model, turn)
     runs = e.run(list(wanted.values()))
     runs = {arm: runs[job.name] for arm, job in wanted.items()}
     both = steps_of(runs["pair"].base + ".jsonl"), steps_of(runs["pair"].base + ".jsonl.second")
     cost = link(e, runs["small"].start["parameters"], turn)
-    return Block(turn, [seconds_to(runs[arm], model.target) for arm in ARMS],
-                 [runs[arm].updates_at(model.target) for arm in ARMS],
-                 [runs[arm].seconds() / len(runs[arm].steps) for arm in ARMS],
-                 lab.median(steps_of(runs["solo"].base + ".jsonl")), fit.slowest(sum(both, []), 2),
-                 cost["alpha"], cost["beta"], weights(runs["accumulated"]) == weights(runs["shared"]),
-                 runs["shared"].record.get("load"))
+    block = {"turn": turn, "solo": median(steps_of(runs["solo"].base + ".jsonl")),
+             "share": fit.slowest(sum(both, []), 2), "alpha": cost["alpha"], "beta": cost["beta"],
+             "same_bits": int(weights(runs["accumulated"]) == weights(runs["shared"])),
+             "load": runs["shared"].record.get("load")}
+    for arm in ARMS:
+        block["seconds_" + arm] = seconds_to(runs[arm], model.target)
+        block["updates_" + arm] = runs[arm].updates_at(model.target)
+        block["mean_" + arm] = runs[arm].seconds() / len(runs[arm].steps)
+    block["kept"] = int(is_kept(block))
+    return block
 
 
 def is_kept(block):
-    return block.share <= SLOW * block.solo and None not in block.seconds
+    return (block["share"] <= SLOW * block["solo"]
+            and None not in [block["seconds_" + arm] for arm in ARMS])
 
 
 def measure(e, model):
     """Blocks until enough are kept, or the most that are tried."""
     enough, most = e.pick((2, 3), (5, 7), (9, 13))
     blocks = []
-    while sum(map(is_kept, blocks)) < enough and len(blocks) < most:
+    while sum(b["kept"] for b in blocks) < enough and len(blocks) < most:
         blocks.append(measure_block(e, model, len(blocks)))
-    return blocks
+    e.table("blocks", COLUMNS, [[b[name] for name in COLUMNS] for b in blocks])
+    first = e.run([jobs(e, model, 0)["small"]])["t0_small"]
+    e.fit = {"models": [
+        {"model": model.name, "parameters": first.start["parameters"],
+         "target_nats": model.target, "batches": [model.small, RANKS * model.small],
+         "messages": model.layers + 3, "alpha": median(b["alpha"] for b in blocks),
+         "beta": median(b["beta"] for b in blocks)}]}
+    e.setting(f"{model.name} parameters, T={T}; constant rate after {WARMUP} updates, β2 by "
+              f"half-life in tokens; micro-batches of {model.small} tokens. Seconds are those of "
+              "the updates, without evaluations.")
 
 
-def speedups(blocks, arm):
-    """How many times faster than the small batch an arm was, in each kept block."""
-    at = ARMS.index(arm)
-    return [b.seconds[0] / b.seconds[at] for b in blocks if is_kept(b)]
+# ---------------------------------------------------------------- numbers and figure
 
-
-# ---------------------------------------------------------------- tables, words, picture
-
-def write(e, model, blocks, parameters):
-    e.csv("blocks", ["turn", "kept", *(f"{what}_{arm}" for what in ("seconds", "updates", "mean")
-                                       for arm in ARMS), "solo", "share", "alpha", "beta",
-                     "same_bits", "load"],
-          [[b.turn, int(is_kept(b)), *b.seconds, *b.updates, *b.mean, b.solo, b.share, b.alpha,
-            b.beta, int(b.same), b.load] for b in blocks])
-    lab.write_json(os.path.join(e.dir, "fit.json"), {"models": [
-        {"model": model.name, "parameters": parameters, "target_nats": model.target,
-         "batches": [model.small, RANKS * model.small], "messages": model.layers + 3,
-         "alpha": lab.median([b.alpha for b in blocks]),
-         "beta": lab.median([b.beta for b in blocks])}]})
-
-
-def middle(values):
-    """(median, low, high), a 90% interval from order statistics; NaN with fewer than five."""
-    return (lab.median(values), *fit.median_interval(values)) if values else (math.nan,) * 3
-
-
-def told(values):
-    at, low, high = middle(values)
-    between = "too few blocks for an interval" if math.isnan(low) else f"{low:.2f} to {high:.2f}"
-    return f"{at:.2f} times as fast ({between})"
-
-
-def say(e, model, blocks):
-    kept_blocks = [b for b in blocks if is_kept(b)]
-    e.say(f"{len(blocks) - len(kept_blocks)} of {len(blocks)} blocks discarded (a pair took more "
-          f"than {SLOW} times as long as one alone, or a target was not reached).")
-    if not kept_blocks:
-        return
-    large = RANKS * model.small
-    names = [f"{model.small:,} tokens on one core", f"{large:,} on one core", f"{large:,} on two"]
-    e.say(f"Seconds to {model.target:g} nats, {model.name} parameters, medians of "
-          f"{len(kept_blocks)} blocks: " + "; ".join(
-              f"{name} {lab.median([b.seconds[i] for b in kept_blocks]):.1f} "
-              f"({lab.median([b.updates[i] for b in kept_blocks]):,.0f} updates)"
-              for i, name in enumerate(names)) + ".")
-    e.say(f"Against {names[0]}: twice the batch on one core {told(speedups(blocks, ARMS[1]))}; "
-          f"shared by two {told(speedups(blocks, ARMS[2]))}. Two cores against one at the larger "
-          "batch: " + told([b.seconds[1] / b.seconds[2] for b in kept_blocks]) + ".")
-    e.say(f"One core and two ended with the same bits in {sum(b.same for b in kept_blocks)} of "
-          f"{len(kept_blocks)} blocks at {large:,} tokens.")
+def speedups(blocks, arm, base="small"):
+    """How many times faster than another arm one was, in each kept block."""
+    return [b["seconds_" + base] / b["seconds_" + arm] for b in blocks if b["kept"]]
 
 
 def draw(plt, model, blocks):
@@ -209,7 +182,7 @@ def draw(plt, model, blocks):
     rows = [(f"{large:,} tokens, one core\n(accumulated)", speedups(blocks, "accumulated")),
             (f"{large:,} tokens, two cores\n(shared, the same bits)", speedups(blocks, "shared"))]
     for y, (_, values) in enumerate(rows):
-        at, low, high = middle(values)
+        at, low, high = fit.median_interval(values)
         low, high = (at if math.isnan(x) else x for x in (low, high))
         ax.errorbar(at, y, xerr=[[at - low], [high - at]], marker="o", markersize=8, capsize=4,
                     color=lab.COLOURS[y])
@@ -226,6 +199,28 @@ def draw(plt, model, blocks):
     return figure
 
 
+def conclude(e, model):
+    blocks = e.rows("blocks")
+    for arm in ARMS:
+        of = [b for b in blocks if b["kept"]]
+        if of:
+            e.found(f"seconds to {model.target:g} nats, {arm}",
+                    median(b["seconds_" + arm] for b in of))
+    for arm, base in [("accumulated", "small"), ("shared", "small"), ("shared", "accumulated")]:
+        e.found(f"speed of {arm} over {base}", *fit.median_interval(speedups(blocks, arm, base)))
+    e.found("blocks in which both large arms end with the same bits",
+            sum(b["same_bits"] for b in blocks if b["kept"]))
+    e.found(f"blocks discarded of {len(blocks)}", sum(not b["kept"] for b in blocks))
+    if speedups(blocks, "shared"):
+        e.figure("seconds", lambda plt: draw(plt, model, blocks),
+                 alt=f"Speed to a loss of {model.target:g} against one core with {model.small} "
+                     "tokens an update: twice the batch accumulated on one core, and shared by two "
+                     "cores.",
+                 caption="Measured; bars are 90% intervals of the median. Accumulation and two "
+                         "cores train the same weights, bit for bit.")
+    e.decide([("", *fit.median_interval(speedups(blocks, "shared")))])
+
+
 def main():
     e = lab.Experiment(
         5, "time", title="Seconds to a loss: one core, accumulation, two cores",
@@ -234,25 +229,12 @@ def main():
                    "then takes twice as long, so nothing is gained. Two cores share it, and reach "
                    "the loss 1.72 times as fast as one core with the small batch.")
     model, why = MODELS[e.size], missing()
-    if why:
-        e.verdict("skipped", why)
-        return e.close()
-    blocks = measure(e, model)
-    first = e.run([jobs(e, model, 0)["small"]])["t0_small"]
-    e.setting(f"{model.name} parameters, T={T}; constant rate after {WARMUP} updates, β2 by "
-              f"half-life in tokens; micro-batches of {model.small} tokens. Seconds are those of "
-              "the updates, without evaluations.")
-    write(e, model, blocks, first.start["parameters"])
-    say(e, model, blocks)
-    if any(map(is_kept, blocks)):
-        e.figure("seconds", lambda plt: draw(plt, model, blocks),
-                 alt=f"Speed to a loss of {model.target:g} against one core with {model.small} "
-                     "tokens an update: twice the batch accumulated on one core, and shared by two "
-                     "cores.",
-                 caption="Measured; bars are 90% intervals of the median. Accumulation and two "
-                         "cores train the same weights, bit for bit.")
-    found = middle(speedups(blocks, "shared"))
-    e.decide([("", *found)] if blocks else [])
+    if not e.args.kept:
+        if why:
+            e.verdict("skipped", why)
+            return e.close()
+        measure(e, model)
+    conclude(e, model)
     return e.close()
 
 

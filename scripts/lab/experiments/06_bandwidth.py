@@ -12,12 +12,12 @@ import math
 import os
 import subprocess
 from collections import namedtuple
+from statistics import mean, median
 
 import _path
 import fit
 import kept
 import lab
-import tensor_links                              # tensor against data parallel
 
 LINK = os.path.join("scripts", "lab", "shared", "link.sh")
 PAYLOAD = 1448.0 / 1514.0                        # share of an Ethernet frame that is TCP payload
@@ -258,12 +258,12 @@ class Lane:
 
     def rows(self):
         """Of race.csv."""
-        mean = mean_update(self.runs, every=self.choice.every or 1) if self.measured else None
-        median = None
+        took = mean_update(self.runs, every=self.choice.every or 1) if self.measured else None
+        middle = None
         if self.measured and not self.choice.every:          # DiLoCo has two kinds of updates
-            median = lab.median([run.median("seconds") for run in self.runs])
+            middle = median(run.median("seconds") for run in self.runs)
         return [[self.link, self.method.name, self.choice.batch, self.choice.every, seed,
-                 reached(points, self.e.target), mean, median, self.modelled]
+                 reached(points, self.e.target), took, middle, self.modelled]
                 for seed, (_, points) in zip(self.seeds, self.curves())]
 
 
@@ -283,7 +283,7 @@ def race(e, cost, choices, why):
 
 
 def race_large(e):
-    """Writes large.csv: one worker, and two in bf16 over the fastest link."""
+    """Writes the table `large`: one worker, and two in bf16 over the fastest link."""
     link, of = e.links[-1], e.large
 
     def job(ranks, batch, k, seed):
@@ -294,22 +294,14 @@ def race_large(e):
         return linked(name, link, more + list(METHODS[2].flags))
     jobs = {(*lane, seed): job(*lane, seed) for seed in of.get("seeds", []) for lane in of["rates"]}
     runs = e.run(list(jobs.values()))
-    rows = [[runs[j.name].start["parameters"], link, ranks, batch, rate(k), seed, of["target"],
-             reached(curve(runs[j.name]), of["target"]), runs[j.name].updates_at(of["target"]),
-             mean_update([runs[j.name]])] for (ranks, batch, k, seed), j in jobs.items()]
-    if rows:
-        e.setting(f"The larger model over {link:,} Mbit/s: {lab.machine()}, load "
-                  f"{os.getloadavg()[0]:.2f}.")
-        e.csv("large", ["parameters", "mbit_s", "ranks", "batch_tokens", "lr", "seed",
-                        "target_loss", "seconds_to_target", "updates_to_target",
-                        "seconds_update"], rows)
+    e.table("large", ["parameters", "mbit_s", "ranks", "batch_tokens", "lr", "seed",
+                      "target_loss", "seconds_to_target", "updates_to_target", "seconds_update"],
+            [[runs[j.name].start["parameters"], link, ranks, batch, rate(k), seed, of["target"],
+              reached(curve(runs[j.name]), of["target"]), runs[j.name].updates_at(of["target"]),
+              mean_update([runs[j.name]])] for (ranks, batch, k, seed), j in jobs.items()])
 
 
 # ---------------------------------------------------------------- from the tables on
-
-def only(rows, **wanted):
-    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
-
 
 def ratio(slow, fast):
     """(how many times as long the slow rows take, low, high): the mean of logarithms seed by seed,
@@ -320,15 +312,8 @@ def ratio(slow, fast):
     return fit.ratio_interval(logs)
 
 
-def times(found):
-    """A ratio as text."""
-    value, low, high = found
-    return f"{value:.2f} times " + ("(too few seeds)" if math.isnan(low) else
-                                    f"({low:.2f} to {high:.2f})")
-
-
 def lane_of(race_rows, link, method):
-    return only(race_rows, mbit_s=link, method=method)
+    return kept.only(race_rows, mbit_s=link, method=method)
 
 
 def endpoint(race_rows):
@@ -336,17 +321,6 @@ def endpoint(race_rows):
     link = min(row["mbit_s"] for row in race_rows)
     return [("two data parallel over one", *ratio(lane_of(race_rows, link, "parallel"),
                                                   lane_of(race_rows, link, "one")))]
-
-
-def lane_text(rows):
-    label = next(m.label for m in METHODS if m.name == rows[0]["method"])
-    every = f", H = {rows[0]['every']:.0f}" if rows[0]["every"] else ""
-    return f"{label}, {rows[0]['batch_tokens']:,.0f} tokens{every}"
-
-
-def seconds_text(rows):
-    return ", ".join("not reached" if row["seconds_to_target"] is None
-                     else f"{row['seconds_to_target']:.1f}" for row in rows)
 
 
 def draw_race(plt, race_rows, curves, target):
@@ -364,7 +338,7 @@ def draw_race(plt, race_rows, curves, target):
             middle = next(i for i, row in enumerate(rows)
                           if row["seconds_to_target"] == done[len(done) // 2])
             runs = list(dict.fromkeys(row["run"] for row in lane_of(curves, link, m.name)))
-            points = only(curves, mbit_s=link, method=m.name, run=runs[middle])
+            points = kept.only(curves, mbit_s=link, method=m.name, run=runs[middle])
             label = f"{m.label}: {sum(done) / len(done):.1f} s"
             ax.plot([p["seconds"] for p in points], [p["val_loss"] for p in points],
                     color=lab.COLOURS[i], linestyle=lab.LINES[i], linewidth=1.6)
@@ -394,62 +368,45 @@ def distinct(race_rows):
                    if row["seconds_update"]}.values())
 
 
-def report(e, race_rows, machine):
+def tell(e, race_rows, large):
     links = sorted({row["mbit_s"] for row in race_rows})
-    measured = race_rows[0]["seconds_update"] is not None
     for link in links:
-        lanes = [lane_of(race_rows, link, m.name) for m in METHODS]
-        e.say(f"Over {link:,.0f} Mbit/s, seconds to loss {machine['target_loss']:g}"
-              f"{'' if measured else ', modelled'}: " + "; ".join(
-                  f"{lane_text(rows)}: {seconds_text(rows)}" for rows in lanes if rows) + ".")
-    claims = [(links[0], "parallel", "one"), (links[0], "bf16", "one"),
-              (links[0], "parallel", "diloco"), (links[-1], "parallel", "one"),
-              (links[-1], "bf16", "one")]
-    for link, slow, fast in claims if measured else []:
+        for m in METHODS:
+            seconds = [row["seconds_to_target"] for row in lane_of(race_rows, link, m.name)]
+            if seconds and all(seconds):
+                e.found(f"seconds over {link} Mbit/s, {m.label}", mean(seconds))
+    if race_rows[0]["seconds_update"] is None:
+        return                                               # modelled
+    labels = {m.name: m.label for m in METHODS}
+    for link, slow, fast in [(links[0], "parallel", "one"), (links[0], "bf16", "one"),
+                             (links[0], "parallel", "diloco"), (links[-1], "parallel", "one"),
+                             (links[-1], "bf16", "one")]:
         rows = lane_of(race_rows, link, slow), lane_of(race_rows, link, fast)
         if all(rows):
-            names = [next(m.label for m in METHODS if m.name == name) for name in (slow, fast)]
-            e.say(f"Over {link:,.0f} Mbit/s {names[0]} takes {times(ratio(*rows))} as long as "
-                  f"{names[1]}.")
-    report_large(e, kept.own(e, "large"))
-    e.say(f"The model of an update: {1e3 * machine['seconds_fixed']:.2f} ms and "
-          f"{1e6 * machine['seconds_a_token']:.2f} µs a token of a rank; an exchange "
-          f"{1e3 * machine['seconds_exchange_unlimited']:.2f} ms without a limit; overlap hides "
-          f"{100 * machine['share_hidden']:.0f}% of the computation.")
+            e.found(f"seconds over {link} Mbit/s, {labels[slow]} over {labels[fast]}",
+                    *ratio(*rows))
+    for batch in dict.fromkeys(row["batch_tokens"] for row in large if row["ranks"] > 1):
+        e.found(f"0.8M over {large[0]['mbit_s']} Mbit/s, seconds of two in bf16 with {batch} "
+                "tokens over one", *ratio(kept.only(large, batch_tokens=batch, ranks=2),
+                                          kept.only(large, ranks=1)))
     found = distinct(race_rows)
-    if found:
-        e.say(f"Measured means are {found[0]:.2f} to {found[-1]:.2f} times the model's in "
-              f"{len(found)} distinct lanes; {sum(x < 1.0 for x in found)} lie below it.")
-    if measured:
-        late = {kind: [row["seconds_update"] / row["median_seconds_update"] for row in race_rows
-                       if row["median_seconds_update"] and (row["method"] == "one") == kind]
-                for kind in (True, False)}
-        e.say(f"The mean update over the median one: {late[True][0]:.2f} times with one worker, "
-              f"{min(late[False]):.2f} to {max(late[False]):.2f} times with two.")
-    tensor_links.say(e, kept.own(e, "tensor_links"))
-
-
-def report_large(e, rows):
-    one = only(rows, ranks=1.0)
-    for batch in dict.fromkeys(row["batch_tokens"] for row in rows if row["ranks"] > 1):
-        two = only(rows, batch_tokens=batch, ranks=2.0)
-        e.say(f"{one[0]['parameters']:,.0f} parameters over {two[0]['mbit_s']:,.0f} Mbit/s, "
-              f"seconds to loss {two[0]['target_loss']:g}: one worker with {one[0]['batch_tokens']:,.0f} "
-              f"tokens {seconds_text(one)}; two in bf16 with {batch:,.0f} tokens "
-              f"{seconds_text(two)}: {times(ratio(two, one))} as long.")
+    for which, value in [("least", found[0]), ("most", found[-1])]:
+        e.found(f"mean update over the model's, {which} of {len(found)} lanes", value)
+    e.found("mean update over the median, two workers, most", max(
+        row["seconds_update"] / row["median_seconds_update"] for row in race_rows
+        if row["median_seconds_update"] and row["method"] != "one"))
 
 
 def conclude(e, why=""):
-    race_rows, curves = kept.own(e, "race"), kept.own(e, "curves")
-    machine = {row["what"]: row["value"] for row in kept.own(e, "machine")}
-    report(e, race_rows, machine)
-    e.figure("race", lambda plt: draw_race(plt, race_rows, curves, machine["target_loss"]),
+    race_rows, machine = e.rows("race"), {row["what"]: row["value"] for row in e.rows("machine")}
+    tell(e, race_rows, e.rows("large"))
+    e.figure("race", lambda plt: draw_race(plt, race_rows, e.rows("curves"),
+                                           machine["target_loss"]),
              alt="Validation loss against seconds for four methods, a panel for each link, on one "
                  "axis of seconds.",
              caption="Each method with its best batch for the link. Lines: the seed in the middle; "
                      "points: every seed at the target; numbers: their mean.")
     if why:
-        e.say(f"Not measured: {why}.")
         e.verdict("skipped", f"modelled only: {why}")
     else:
         e.decide(endpoint(race_rows))
@@ -458,22 +415,22 @@ def conclude(e, why=""):
 # ---------------------------------------------------------------- the experiment
 
 def write(e, cost, choices, lanes, calibrations):
-    e.csv("updates", ["batch_tokens", "every", "lr", "at_edge", "updates_to_target"],
-          [[c.batch, c.every, rate(c.best()[1]), int(c.at_edge()),
-            c.updates() if math.isfinite(c.updates()) else None] for c in choices])
-    e.csv("race", ["mbit_s", "method", "batch_tokens", "every", "seed", "seconds_to_target",
-                   "seconds_update", "median_seconds_update", "modelled_seconds_update"],
-          [row for lane in lanes for row in lane.rows()])
-    e.csv("curves", ["mbit_s", "method", "run", "seconds", "val_loss"],
-          [[lane.link, lane.method.name, name, *point] for lane in lanes
-           for name, points in lane.curves() for point in points if point[0] > 0.0])
-    e.csv("calibration", ["batch_tokens", "mbit_s", "overlap", "seconds", "seconds_waited"],
-          [[c.batch, c.link, int(c.overlap), c.seconds, c.waited] for c in calibrations])
-    e.csv("machine", ["what", "value"],
-          [["parameters", cost.parameters], ["target_loss", e.target],
-           ["seconds_fixed", cost.compute.fixed], ["seconds_a_token", cost.compute.per_token],
-           ["seconds_exchange_unlimited", cost.talk], ["share_hidden", cost.hidden],
-           ["load", " ".join(f"{x:.2f}" for x in os.getloadavg())]])
+    e.table("updates", ["batch_tokens", "every", "outer_rate", "outer_momentum", "lr", "at_edge",
+                        "updates_to_target"],
+            [[c.batch, c.every, *(c.best()[0] or (None, None)), rate(c.best()[1]),
+              int(c.at_edge()), c.updates()] for c in choices])
+    e.table("race", ["mbit_s", "method", "batch_tokens", "every", "seed", "seconds_to_target",
+                     "seconds_update", "median_seconds_update", "modelled_seconds_update"],
+            [row for lane in lanes for row in lane.rows()])
+    e.table("curves", ["mbit_s", "method", "run", "seconds", "val_loss"],
+            [[lane.link, lane.method.name, name, *point] for lane in lanes
+             for name, points in lane.curves() for point in points if point[0] > 0.0])
+    e.table("calibration", ["batch_tokens", "mbit_s", "overlap", "seconds", "seconds_waited"],
+            [[c.batch, c.link, int(c.overlap), c.seconds, c.waited] for c in calibrations])
+    e.table("machine", ["what", "value"],
+            [["parameters", cost.parameters], ["target_loss", e.target],
+             ["seconds_fixed", cost.compute.fixed], ["seconds_a_token", cost.compute.per_token],
+             ["seconds_exchange_unlimited", cost.talk], ["share_hidden", cost.hidden]])
 
 
 def measure(e, why):
@@ -484,36 +441,21 @@ def measure(e, why):
     cost, calibrations = calibrate(e, why)
     lanes = race(e, cost, choices, why)
     e.setting(f"{cost.parameters:,} parameters, T={T}; constant rate after {WARMUP} updates, β2 by "
-              f"half-life in tokens; {lab.machine()}, load {os.getloadavg()[0]:.2f}. Seconds are "
-              "those of the updates, without evaluations.")
+              "half-life in tokens. Seconds are those of the updates, without evaluations.")
     write(e, cost, choices, lanes, calibrations)
     if not why:
         race_large(e)
-    if not why and e.size != "tiny":                         # tests/test_lab_ranks.py has it tiny
-        tensor_links.measure(e, e.links)
-
-
-def arguments(parser):
-    kept.arguments(parser)
-    parser.add_argument("--only", choices=["large"], help="make only the runs of the larger model; "
-                        "all else from the committed tables")
 
 
 def main():
     e = lab.Experiment(
-        6, "bandwidth", title="Loss against real seconds over slow links", arguments=arguments,
+        6, "bandwidth", title="Loss against real seconds over slow links",
         question="Two workers over a slow link: which method reaches a loss first, each with its "
                  "own best batch?",
         prediction="Over the slowest link two data parallel workers take longer than one.")
     settings(e)
     why = "" if e.args.kept else possible()
-    if e.args.kept or e.args.only:
-        kept.restore(e)
-    if e.args.only:
-        if why:
-            lab.fail(f"--only large: {why}")
-        race_large(e)
-    elif not e.args.kept:
+    if not e.args.kept:
         measure(e, why)
     conclude(e, why)
     e.close()

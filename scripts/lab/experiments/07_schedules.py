@@ -4,18 +4,26 @@
 arXiv 2412.21124); a linear ramp does so by the clock.
 
     scripts/lab/experiments/07_schedules.py --quick
+
+Runs of one seed begin with the same weights and read the same samples, so what a seed does to both
+methods cancels in their difference.
 """
-import math
+from collections import namedtuple
+from statistics import mean
 
 import _path
+import fit
 import lab
-import paired
-from paired import mean, rate
 
 ETA, SMALL, CAP, T = 0.5, 512, 4096, 32          # tokens, tokens, sequences' tokens
 PART = 4                                         # sequences: what the norm test compares
 UNIT = PART * T                                  # tokens: batches are multiples of it
 PLANNED = 3072                                   # tokens: makes as many updates as eta 0.5
+SEEDS = range(11, 23)                            # of the planned pairs; none of them chose a rate
+
+
+def rate(k):
+    return 1e-3 * 2.0 ** k
 
 
 class Course(lab.Tuned):
@@ -39,13 +47,14 @@ class Course(lab.Tuned):
             "--eval-tokens", e.eval_tokens], thin=300)
 
     def updates(self):
-        return mean([run.end["step"] for run in self.chosen()])
+        return mean(run.end["step"] for run in self.chosen())
 
-    def batch_at(self, share):
-        """Tokens of an update after that share of the run: mean over seeds."""
-        return mean([next((s["batch_tokens"] for s in run.steps
-                           if s["tokens"] >= share * self.e.tokens), run.steps[-1]["batch_tokens"])
-                     for run in self.chosen()])
+    def rows(self, chose):
+        """[(rate, seed, updates, loss)] of those runs that chose the rate, or of the pairs."""
+        seeds = self.choosing() if chose else self.plan["seeds"]
+        return [[rate(k), seed, run.end.get("step"), run.val]
+                for (v, k, seed), run in sorted(self.runs.items())
+                if seed in seeds and (chose or (v, k) == self.best())]
 
 
 def constant(e, batch, seeds):
@@ -68,54 +77,104 @@ def beta2(batch):
 
 
 def compare(e, course, batch=None):
-    """With a constant batch that makes as many updates, or the planned one."""
+    """With a constant batch that makes as many updates, or the planned one: both methods."""
     lab.tune(e, [course])
     batch = batch or round(e.tokens / course.updates() / UNIT) * UNIT
     other = constant(e, batch, course.plan["seeds"])
     lab.tune(e, [other])
-    return paired.Pair(f"{course.label}\nless {other.label}", course, other)
+    return course, other
 
 
-# ---------------------------------------------------------------- tables and words
-
-def write(e, pairs):
-    for name, chose in [("rates", True), ("pairs", False)]:
-        e.csv(name, ["compared", "batch", "lr", "seed", "updates", "val_loss"],
-              [[pair.one.label, arm.label, rate(k), seed, run.end.get("step"), run.val]
-               for pair in pairs for arm in (pair.one, pair.other)
-               if not chose or len(arm.grid) > 1 for k, seed, run in paired.rows(arm, chose)])
-
-
-def told(course):
-    return (f"{mean(course.losses()):.4f} after {course.updates():,.0f} updates, rate "
-            f"{rate(course.best()[1]):g}")
-
-
-def report(e, pairs):
-    for pair in pairs:
-        one, other = pair.one, pair.other
-        e.say(f"{one.label} less {other.label} tokens: {pair.text()}; {told(one)} against "
-              f"{told(other)}.")
-    e.say("Mean batch before the rate decays, and at the end: " + "; ".join(
-        f"{p.one.label} {p.one.batch_at(0.8):,.0f}, {p.one.batch_at(1.0):,.0f} tokens"
-        for p in pairs) + ".")
-    if edge := paired.edges(pairs, lambda course: course.label):
-        e.say(edge)
-
-
-def settings(e):
+def measure(e):
     e.tokens = e.pick(2 ** 16, 2 ** 19, 2 ** 22)
     e.eval_tokens = e.pick(8192, 131072, 262144)
+    seeds = list(SEEDS)[:e.pick(2, 4, None)]
+
+    def to(cap):
+        return growing(e, f"adaptive{ETA:g}_{cap}", f"norm test to {cap:,}",
+                       f"adaptive:{ETA},{SMALL},{cap}", seeds if cap == CAP else seeds[:4])
+    compared = [compare(e, to(CAP), e.pick(None, None, PLANNED))]
+    if e.size == "full":
+        compared.append(compare(e, to(4 * CAP)))
+    compared.append(compare(e, growing(e, "linear", f"linear ramp to {CAP:,}",
+                                       f"linear:{SMALL},{e.tokens}", seeds[:4], at=CAP)))
+    for name, chose in [("rates", True), ("pairs", False)]:
+        e.table(name, ["compared", "batch", "lr", "seed", "updates", "val_loss"],
+                [[one.label, arm.label, *row] for one, other in compared for arm in (one, other)
+                 if not chose or len(arm.grid) > 1 for row in arm.rows(chose)])
     e.setting(f"2 layers, 32 channels, T={T}, {e.tokens:,} tokens of fresh tales for each run. "
               "AdamW; β2 keeps the second moment's half-life in tokens. The rate is constant after "
               "a warm-up of a fortieth of the tokens and decays to a tenth over the last fifth.")
     e.setting(f"Norm test: η = {ETA}, from {SMALL} tokens an update; gradients of {PART} "
               "sequences, averages over about 50 updates, none before the warm-up's end, 50 "
               "updates between raises, at most doubling.")
-    known = f" A growing batch keeps the rate that an earlier sweep chose, {rate(4):g}."
     e.setting("Rates are a factor of 2 apart, chosen with "
               f"{'seeds 1 and 5' if e.size == 'full' else 'seed 1'}."
-              + e.pick(known, "", known))
+              + f" A growing batch keeps the rate that an earlier sweep chose, {rate(4):g}."
+              * (e.size != "quick"))
+
+
+# ---------------------------------------------------------------- from the tables on
+
+# Final losses, one a seed: of the growing batch less the constant one. interval: (mean, low, high).
+Pair = namedtuple("Pair", "one other gaps interval")
+
+
+def read_pairs(rows):
+    """[Pair]"""
+    found = []
+    for one in dict.fromkeys(row["compared"] for row in rows):
+        arms = {}
+        for row in rows:
+            if row["compared"] == one:
+                arms.setdefault(row["batch"], {})[row["seed"]] = row["val_loss"]
+        (_, growing_), (other, constant_) = arms.items()
+        gaps = [growing_[seed] - constant_[seed] for seed in growing_]
+        found.append(Pair(one, other, gaps, fit.mean_interval(gaps)))
+    return found
+
+
+def below(pair):
+    return f"{sum(gap < 0.0 for gap in pair.gaps)} of {len(pair.gaps)}"
+
+
+def draw(plt, pairs):
+    """A group for each pair: the differences of its seeds as points, beside them their mean and its
+    interval."""
+    figure, ax = plt.subplots(figsize=(7.6, 4.6), layout="constrained")
+    ax.axhline(0.0, color="black", linewidth=1.2)
+    ax.annotate("constant\nbatch", (0.0, 0.0), (5, 4), textcoords="offset points", fontsize=9.5,
+                xycoords=("axes fraction", "data"))
+    for i, pair in enumerate(pairs):
+        n, (middle, _, high) = len(pair.gaps), pair.interval
+        ax.plot([i - 0.12 + 0.1 * (j / max(n - 1, 1) - 0.5) for j in range(n)], pair.gaps, "o",
+                color=lab.COLOURS[i], markersize=6, alpha=0.55, markeredgewidth=0)
+        ax.errorbar([i + 0.08], [middle], yerr=[high - middle if lab.number(high) else 0.0],
+                    color=lab.COLOURS[i], marker="D", markersize=8, capsize=5, linewidth=2)
+        ax.annotate(f"{middle:+.3f}", (i + 0.08, middle), (11, 0), va="center", fontsize=11,
+                    textcoords="offset points", color=lab.COLOURS[i],
+                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})
+    ax.set_xticks(range(len(pairs)), [f"{pair.one}\nless {pair.other}" for pair in pairs])
+    ax.set_xlim(-0.4 - 0.22 * len(pairs), len(pairs) - 0.4)
+    ax.margins(y=0.12)
+    lab.axes(ax, "", "final loss, growing less constant batch (nats)",
+             f"{below(pairs[0])} seeds end lower when the norm test enlarges the batch\nthan with "
+             f"a {pairs[0].other} tokens, after as many tokens and updates")
+    ax.grid(False, axis="x")
+    return figure
+
+
+def conclude(e):
+    pairs = read_pairs(e.rows("pairs"))
+    for pair in pairs:
+        e.found(f"final loss, {pair.one} less {pair.other} tokens, {below(pair)} pairs below zero",
+                *pair.interval)
+    e.figure("schedules", lambda plt: draw(plt, pairs),
+             alt="Final loss with a growing batch less that with a constant one: a point for each "
+                 "seed, in a group for each schedule, with the mean and its interval.",
+             caption="Each point is one seed's difference; intervals of 90%. With as many devices "
+                     "as its batch keeps busy, a run's time is its number of updates.")
+    e.decide([("", *pairs[0].interval)])
 
 
 def main():
@@ -126,28 +185,9 @@ def main():
         prediction="B_crit grows as the loss falls. A batch that grows with it wastes fewer tokens "
                    "early and fewer updates late. So the norm test ends lower than a constant "
                    "batch that makes as many updates.")
-    settings(e)
-    seeds = list(paired.SEEDS)[:e.pick(2, 4, None)]
-    def to(cap):
-        return growing(e, f"adaptive{ETA:g}_{cap}", f"norm test to {cap:,}",
-                       f"adaptive:{ETA},{SMALL},{cap}", seeds if cap == CAP else seeds[:4])
-    pairs = [compare(e, to(CAP), e.pick(None, None, PLANNED))]
-    if e.size == "full":
-        pairs.append(compare(e, to(4 * CAP)))
-    pairs.append(compare(e, growing(e, "linear", f"linear ramp to {CAP:,}",
-                                    f"linear:{SMALL},{e.tokens}", seeds[:4], at=CAP)))
-    write(e, pairs)
-    report(e, pairs)
-    e.figure("schedules", lambda plt: paired.draw(
-        plt, pairs, f"{pairs[0].below()} seeds end lower when the norm test enlarges the batch\n"
-        f"than with a {pairs[0].other.label} tokens, after as many tokens and updates",
-        "final loss, growing less constant batch (nats)", "constant\nbatch"),
-        alt="Final loss with a growing batch less that with a constant one: a point for each "
-            "seed, in a group for each schedule, with the mean and its interval.",
-        caption=f"{e.tokens:,} tokens a run. Each point is one seed's difference; intervals of "
-                "90%. With as many devices as its batch keeps busy, a run's time is its number "
-                "of updates.")
-    e.decide([("", *pairs[0].found()[1:])])
+    if not e.args.kept:
+        measure(e)
+    conclude(e)
     e.close()
 
 

@@ -13,9 +13,11 @@ import random
 import shlex
 import subprocess
 from collections import namedtuple
+from statistics import median
+
+import numpy as np
 
 import _path
-import kept
 import lab
 from peak import peak_of
 
@@ -40,6 +42,10 @@ FAST, SLOW = "450GB/s", "50GB/s+5us"             # NVLink; one 400 Gbit/s adapte
 GPUS = [1, 8, 64, 512]
 YEAR = 365.25                                    # days
 UNIT = 80e9                                      # bytes of a GPU
+
+# Measured elsewhere: llm.c's scripts/run_gpt2_1558M.sh says 2.80 seconds an update of 1,048,576
+# tokens on 8 H100.
+LLM_C = {"model": "1.6B", "gpus": 8, "batch_tokens": 2 ** 20, "seconds": 2.80}
 
 
 # ---------------------------------------------------------------- asking the trainer
@@ -82,22 +88,25 @@ def memory_plans(e):
             for m in MODELS for count in GPUS}
 
 
-def time_plans(e):
-    """Data parallel, each with the largest power-of-two micro-batch that the batch and the memory
-    allow: ZeRO 1 for a GPT-2, 3 for the others."""
+def tokens_of(m, memory):
+    return m.tokens or 20 * memory[m.name, 1]["parameters"]
+
+
+def time_plans(e, memory):
+    """GPT-2s, data parallel with ZeRO 1, each with the largest power-of-two micro-batch that the
+    batch and the memory allow."""
     found = {}
-    for m in MODELS:
-        tokens = m.tokens or 20 * on_gpus(e, m, 1, 0, 1)["parameters"]
+    for m in GPT2:
         for count in GPUS:
             share = m.batch // (m.seq_len * count)           # sequences of a GPU in an update
-            stage = 0 if count == 1 else 1 if m in GPT2 else 3
+            stage = 0 if count == 1 else 1
             room = on_gpus(e, m, count, stage, 1)["fits_micro_batch"] or 1
             micro = 2 ** (min(share, m.micro, room).bit_length() - 1)
-            found[m.name, count] = on_gpus(e, m, count, stage, micro, tokens=tokens)
+            found[m.name, count] = on_gpus(e, m, count, stage, micro, tokens=tokens_of(m, memory))
     return found
 
 
-def mixtures(e, times):
+def mixtures(e, memory):
     """The fastest mixture of data, tensor and pipeline parallelism that fits, for the models that
     do not fit on one GPU; None where nothing does."""
     found = {}
@@ -105,7 +114,7 @@ def mixtures(e, times):
         sizes = m.flags[:m.flags.index("--recompute")]
         for count in GPUS:
             events = plans(e, ["--plan-search", *sizes, "--seq-len", m.seq_len, "--batch-tokens",
-                               m.batch, "--tokens", f"{times[m.name, count]['tokens']:.0f}",
+                               m.batch, "--tokens", f"{tokens_of(m, memory):.0f}",
                                "--plan-gpu", f"{GPU},{count},{links(count)}"])
             fitting = [x for x in events if x["fits"]]
             found[m.name, count] = min(fitting, key=lambda x: x["seconds"], default=None)
@@ -130,7 +139,7 @@ SHARES = [32, 512, 4096, 32768]                  # tokens of a worker
 
 
 def batch_rows(e):
-    """Of activations.csv: memory of one GPU without and with recomputation of blocks."""
+    """Of the table `activations`: memory of one GPU without and with recomputation of blocks."""
     found = []
     for m in [CLIP, *GPT2]:
         for again in (0, 1):
@@ -142,8 +151,8 @@ def batch_rows(e):
 
 
 def attention_rows(e):
-    """Of attention.csv: bytes of activations a token, planned and with every attention matrix in
-    memory: 34 C + 5 NH T a layer (Korthikanti et al. 2022), 16 bits; and FLOPs a token."""
+    """Of the table `attention`: bytes of activations a token, planned and with every attention
+    matrix in memory, 34 C + 5 NH T a layer (Korthikanti et al. 2022); and FLOPs a token."""
     found = []
     for T in (32, 256, 1024, 4096, 8192):
         p = plan(e, [*GPT2[0].flags, "--seq-len", T, "--micro-batch", 8192 // T, "--batch-tokens",
@@ -155,8 +164,8 @@ def attention_rows(e):
 
 
 def traffic_rows(e):
-    """Of flops_per_byte.csv: what a worker computes for every byte that it sends. The small models
-    in fp32 on two CPU ranks, GPT-2s in 16 bits on 8 GPUs."""
+    """Of the table `flops_per_byte`: what a worker computes for every byte that it sends. The small
+    models in fp32 on two CPU ranks, GPT-2s in 16 bits on 8 GPUs."""
     found = []
     for name, (layers, heads, channels) in SMALL.items():
         flags = ["--data", e.corpus(10 ** 6), "--layers", layers, "--heads", heads, "--channels",
@@ -178,26 +187,23 @@ def traffic_row(e, name, flags, T, tokens, gpu, workers):
 
 
 def contrastive_rows(pairs=64, width=8):
-    """Of contrastive.csv: the gradient of one batch against the mean of its micro-batches'. Each of
-    a language model's losses has its own sample alone; a contrastive loss has all pairs of its
+    """Of the table `contrastive`: the gradient of one batch against the mean of its micro-batches'.
+    Each of a language model's losses has its own sample alone; a contrastive loss has all pairs of its
     micro-batch as wrong answers (Radford et al. 2021), so splitting makes another question."""
     rng = random.Random(1)
-    x, y = ([[rng.gauss(0, 1) for _ in range(width)] for _ in range(pairs)] for _ in "xy")
+    x, y = np.array([rng.gauss(0, 1) for _ in range(2 * pairs * width)]).reshape(
+        2, pairs, width)
 
-    def language(w, first, last):                # a softmax over `width` words, the first is right
-        return sum(math.log(sum(math.exp(w * v) for v in row)) - w * row[0]
-                   for row in x[first:last]) / (last - first)
+    def language(w, of):                         # a softmax over `width` words, the first is right
+        return np.mean(np.log(np.exp(w * x[of]).sum(axis=1)) - w * x[of, 0])
 
-    def contrastive(w, first, last):             # which y belongs to this x?
-        scores = [[w * sum(a * b for a, b in zip(u, v)) for v in y[first:last]]
-                  for u in x[first:last]]
-        return sum(math.log(sum(map(math.exp, row))) - row[i]
-                   for i, row in enumerate(scores)) / (last - first)
+    def contrastive(w, of):                      # which y belongs to this x?
+        scores = w * x[of] @ y[of].T
+        return np.mean(np.log(np.exp(scores).sum(axis=1)) - np.diag(scores))
 
-    def slope(loss, first, last, w=0.5, h=1e-4):
-        return (loss(w + h, first, last) - loss(w - h, first, last)) / (2 * h)
-    return [[name, pairs, n, sum(slope(loss, i, i + pairs // n)
-                                 for i in range(0, pairs, pairs // n)) / n]
+    def slope(loss, of, w=0.5, h=1e-4):
+        return (loss(w + h, of) - loss(w - h, of)) / (2 * h)
+    return [[name, pairs, n, np.mean([slope(loss, of) for of in np.split(np.arange(pairs), n)])]
             for name, loss in [("language model", language), ("contrastive", contrastive)]
             for n in (1, 4, 16)]
 
@@ -276,53 +282,55 @@ def timing(e, model, run):
         lab.write_json(path, [plan(e, flags)["seconds_per_step"] for _ in range(3)])
     with open(path, encoding="utf-8") as file:
         guesses = json.load(file)
-    return Timing(lab.median(guesses), lab.median(seconds), seconds[len(seconds) // 4],
+    return Timing(median(guesses), median(seconds), seconds[len(seconds) // 4],
                   seconds[-1 - len(seconds) // 4])
 
 
 # ---------------------------------------------------------------- tables
 
 def write_plans(e):
-    memory, times = memory_plans(e), time_plans(e)
-    mixed = mixtures(e, times)
+    memory = memory_plans(e)
+    times, mixed = time_plans(e, memory), mixtures(e, memory)
     fields = ["params", "grads", "moments", "activations", "logits", "passing", "rest", "total"]
-    e.csv("memory", ["model", "parameters", "gpus", "zero", "micro_batch", "seq_len", "recompute",
-                     "precision", *[f"{name}_bytes" for name in fields], "textbook_bytes", "fits"],
-          [[name, p["parameters"], p["workers"], p["zero"], p["micro_batch"], p["T"],
-            int(p["recompute"]), p["precision"], *[p[f"bytes_{field}"] for field in fields],
-            p[f"textbook_bytes_{p['zero']}"], int(p["fits"])]
-           for (name, _), p in memory.items()])
-    e.csv("days", ["model", "gpus", "zero", "micro_batch", "batch_tokens", "tokens", "fits",
-                   "speed_flops", "seconds_per_step", "seconds_compute", "seconds_exposed",
-                   "modelled_days", "modelled_gpu_hours"],
-          [[name, count, p["zero"], p["micro_batch"], p["batch_tokens"], p["tokens"],
-            int(p["fits"]), p["speed_flops"], p["seconds_per_step"], p["seconds_compute"],
-            p["seconds_exposed"], p["days"], p["device_hours"]]
-           for (name, count), p in times.items()])
-    e.csv("mixtures", ["model", "gpus", "data", "tensor", "pipeline", "zero", "micro_batch",
-                       "recompute", "bytes_total", "modelled_days"],
-          [[name, count, m["data"], m["tensor"], m["pipeline"], m["zero"], m["micro_batch"],
-            int(m["recompute"]), m["bytes_total"], m["seconds"] / 86400]
-           for (name, count), m in mixed.items() if m])
-    e.csv("activations", ["model", "seq_len", "recompute", "total_bytes_of_one",
-                          "activation_bytes_of_one", "largest_micro_batch", "largest_tokens"],
-          batch_rows(e))
-    e.csv("attention", ["seq_len", "sequences", "activation_bytes_a_token",
-                        "with_matrices_bytes_a_token", "flops_a_token"], attention_rows(e))
-    e.csv("flops_per_byte", ["model", "parameters", "workers", "tokens_a_worker", "flops",
-                             "bytes_sent", "flops_per_byte"], traffic_rows(e))
-    e.csv("contrastive", ["loss", "samples", "micro_batches", "gradient"],
-          contrastive_rows())
-    return published(e)
+    e.table("memory", ["model", "parameters", "gpus", "zero", "micro_batch", "seq_len", "recompute",
+                       "precision", *[f"{name}_bytes" for name in fields], "textbook_bytes",
+                       "fits"],
+            [[name, p["parameters"], p["workers"], p["zero"], p["micro_batch"], p["T"],
+              int(p["recompute"]), p["precision"], *[p[f"bytes_{field}"] for field in fields],
+              p[f"textbook_bytes_{p['zero']}"], int(p["fits"])]
+             for (name, _), p in memory.items()])
+    e.table("days", ["model", "gpus", "zero", "micro_batch", "batch_tokens", "tokens", "fits",
+                     "speed_flops", "seconds_per_step", "seconds_compute", "seconds_exposed",
+                     "modelled_days", "modelled_gpu_hours"],
+            [[name, count, p["zero"], p["micro_batch"], p["batch_tokens"], p["tokens"],
+              int(p["fits"]), p["speed_flops"], p["seconds_per_step"], p["seconds_compute"],
+              p["seconds_exposed"], p["days"], p["device_hours"]]
+             for (name, count), p in times.items()])
+    e.table("mixtures", ["model", "gpus", "data", "tensor", "pipeline", "zero", "micro_batch",
+                         "recompute", "bytes_total", "modelled_days"],
+            [[name, count, m["data"], m["tensor"], m["pipeline"], m["zero"], m["micro_batch"],
+              int(m["recompute"]), m["bytes_total"], m["seconds"] / 86400]
+             for (name, count), m in mixed.items() if m])
+    e.table("activations", ["model", "seq_len", "recompute", "total_bytes_of_one",
+                            "activation_bytes_of_one", "largest_micro_batch", "largest_tokens"],
+            batch_rows(e))
+    e.table("attention", ["seq_len", "sequences", "activation_bytes_a_token",
+                          "with_matrices_bytes_a_token", "flops_a_token"], attention_rows(e))
+    e.table("flops_per_byte", ["model", "parameters", "workers", "tokens_a_worker", "flops",
+                               "bytes_sent", "flops_per_byte"], traffic_rows(e))
+    e.table("contrastive", ["loss", "samples", "micro_batches", "gradient"], contrastive_rows())
+    for what, value in zip(["years on one V100 at 46.2 TFLOP/s (published: 288)",
+                            "days on 1,024 A100 at 140 TFLOP/s (published: 34)"], published(e)):
+        e.found(f"175B on 300B tokens by the rule 8ND/(nX), {what}", value)
 
 
 def write_measured(e):
     checks, clocked = checks_here(e)
-    e.csv("allocated", ["case", "planned_bytes", "measured_bytes", "relative_error",
-                        "process_bytes"],
-          [[c.name, c.planned, c.held, c.planned / c.held - 1.0, c.own] for c in checks])
-    e.csv("seconds", ["planned_seconds", "measured_seconds", "lower_quartile", "upper_quartile"],
-          [list(clocked)])
+    e.table("allocated", ["case", "planned_bytes", "measured_bytes", "relative_error",
+                          "process_bytes"],
+            [[c.name, c.planned, c.held, c.planned / c.held - 1.0, c.own] for c in checks])
+    e.table("seconds", ["planned_seconds", "measured_seconds", "lower_quartile", "upper_quartile"],
+            [list(clocked)])
 
 
 # ---------------------------------------------------------------- pictures
@@ -362,165 +370,81 @@ def memory_title(memory):
             f"with ZeRO 3, {', '.join(parts)}")
 
 
-def days_of(m, times, mixed):
-    """{GPUs: days}: data parallel, or for large models the fastest mixture that fits."""
-    rows = times if m in GPT2 else mixed
-    return {n: rows[m.name, n]["modelled_days"] for n in GPUS if (m.name, n) in rows}
+def llm_c_days(times):
+    """Of the same tokens, by the seconds that llm.c measured."""
+    tokens = times[LLM_C["model"], LLM_C["gpus"]]["tokens"]
+    return tokens / LLM_C["batch_tokens"] * LLM_C["seconds"] / 86400
 
 
-def draw_days(plt, times, mixed):
-    figure, ax = plt.subplots(figsize=(8.6, 5.4), constrained_layout=True)
-    for i, m in enumerate(MODELS):
-        days = days_of(m, times, mixed)
-        if not days:
-            continue
-        first = min(days)
-        ax.plot(list(days), list(days.values()), color=lab.COLOURS[i], linewidth=1.6,
-                marker="o" if m in GPT2 else "D", markersize=6.5)
-        ax.plot(list(days), [days[first] * first / n for n in days], color=lab.COLOURS[i],
-                linewidth=0.8, linestyle=":", zorder=1)
-        tokens = times[m.name, 1]["tokens"] / 1e9
-        beside = m is LARGE[-1]
-        ax.annotate(f"{m.name}, {tokens:,.{1 if tokens < 100 else 0}f}B{' tokens' * (i == 0)}",
-                    (first, days[first]), xytext=(-8, -3) if beside else (4, 6),
-                    ha="right" if beside else "left", textcoords="offset points",
-                    color=lab.COLOURS[i], fontsize=9)
-    for days, name in [(1.0 / 24, "an hour"), (1.0, "a day"), (30.0, "a month"), (YEAR, "a year")]:
+def draw_days(plt, times):
+    figure, ax = plt.subplots(figsize=(7.6, 4.6), constrained_layout=True)
+    for i, m in enumerate(GPT2):
+        days = [times[m.name, n]["modelled_days"] for n in GPUS]
+        ax.plot(GPUS, days, color=lab.COLOURS[i], linewidth=1.6, marker=lab.MARKERS[i])
+        ax.plot(GPUS, [days[0] / n for n in GPUS], color=lab.COLOURS[i], linewidth=0.8,
+                linestyle=":", zorder=1)
+        ax.annotate(f"{m.name}, {times[m.name, 1]['tokens'] / 1e9:,.1f}B tokens", (1, days[0]),
+                    xytext=(4, 6), textcoords="offset points", color=lab.COLOURS[i], fontsize=9)
+    ax.plot([LLM_C["gpus"]], [llm_c_days(times)], "k*", markersize=12)
+    ax.annotate("llm.c, measured", (LLM_C["gpus"], llm_c_days(times)), (8, -14),
+                textcoords="offset points", fontsize=9)
+    for days, name in [(1.0 / 24, "an hour"), (1.0, "a day"), (7.0, "a week")]:
         ax.axhline(days, color="#999999", linewidth=0.6)
         ax.text(1.01, days, name, fontsize=8.5, va="center", transform=ax.get_yaxis_transform())
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
-    ax.set_xticks(GPUS)
-    ax.set_xticklabels([str(n) for n in GPUS])
+    ax.set_xticks(GPUS, [str(n) for n in GPUS])
     ax.minorticks_off()
-    lab.axes(ax, "H100s (circles: data parallel; diamonds: the fastest mixture that fits; dotted: "
-                 "in proportion)", "days to train (modelled)")
-    big = GPT2[-1].name
-    days = days_of(GPT2[-1], times, mixed)
-    ax.set_title(f"GPT-2 {big}: {shown(days[1])} on one GPU, {shown(days[8])} on 8, "
-                 f"{shown(days[64])} on 64", loc="left", fontsize=10.5)
+    first, eight = (times["1.6B", n]["modelled_days"] for n in (1, 8))
+    lab.axes(ax, "H100s, data parallel (dotted: in proportion)", "days to train (modelled)",
+             f"GPT-2 1.6B: {first:.1f} days on one GPU, {24 * eight:.0f} hours on 8")
     return figure
 
 
-# ---------------------------------------------------------------- what was seen
+# ---------------------------------------------------------------- what was found
 
-def shown(days):
-    if days >= 2 * YEAR:
-        return f"{days / YEAR:,.0f} years"
-    if days >= 2.0:
-        return f"{days:,.3g} days"
-    return f"{24 * days:.3g} hours" if days >= 2.0 / 24 else f"{1440 * days:.2g} minutes"
-
-
-def efficiency(times, name, count):
-    """Scaling efficiency: the speed-up on `count` GPUs, divided by `count`."""
-    return times[name, 1]["modelled_days"] / (count * times[name, count]["modelled_days"])
-
-
-def off(part, whole):
-    error = 100.0 * (part / whole - 1.0)
-    return f"{abs(error):.1f}% {'low' if error < 0.0 else 'high'}"
-
-
-def mixture_words(m):
-    return (f"{shown(m['modelled_days'])} on {m['gpus']:.0f} as {m['data']:.0f} x "
-            f"{m['tensor']:.0f} x {m['pipeline']:.0f}")
-
-
-def report_plans(e, memory, times, mixed, years):
-    for m in GPT2:
-        days = days_of(m, times, mixed)
-        e.say(f"{m.name} (modelled): {memory[m.name, 1]['total_bytes'] / 1e9:.3g} GB with one "
-              f"sequence; {', '.join(f'{shown(days[n])} on {n}' for n in GPUS)}"
-              f"; scaling efficiency {efficiency(times, m.name, 8):.0%} on 8, "
-              f"{efficiency(times, m.name, 512):.0%} on 512.")
-    for m in LARGE:
-        fitting = [n for n in GPUS if memory[m.name, n]["fits"]]
-        ways = [mixture_words(mixed[m.name, n]) for n in GPUS if (m.name, n) in mixed]
-        e.say(f"{m.name} (modelled): {memory[m.name, 1]['total_bytes'] / UNIT:.3g} times the "
-              f"memory of an 80 GB GPU; with ZeRO 3 it fits on "
-              f"{' and on '.join(map(str, fitting)) or 'none'} of {', '.join(map(str, GPUS))}. "
-              "The fastest mixtures of data x tensor x pipeline: "
-              f"{'; '.join(ways) if ways else 'none fits'}.")
-    e.say(f"175B on 300B tokens, by the rule 8ND/(nX) of Narayanan et al. 2021: {years[0]:.0f} "
-          f"years on one V100 at 46.2 TFLOP/s, {years[1]:.0f} days on 1,024 A100 at 140 TFLOP/s "
-          "(published: 288 and 34).")
-
-
-def report_batches(e):
-    for name in (CLIP.name, GPT2[-1].name):
-        plain, again = (next(row for row in kept.own(e, "activations")
-                             if (row["model"], row["recompute"]) == (name, x)) for x in (0, 1))
-        e.say(f"{name} (modelled): {plain['total_bytes_of_one'] / 1e9:.3g} GB with one sequence, "
-              f"and at most {plain['largest_micro_batch']:,.0f} sequences of "
-              f"{plain['seq_len']:,.0f} tokens at once on an 80 GB GPU; "
-              f"{again['largest_micro_batch']:,.0f} if blocks are recomputed"
-              + (" (CLIP's batch: 32,768 pairs)." if name == CLIP.name else "."))
-    rows = kept.own(e, "attention")
-    e.say("Activations of GPT-2 124M, kB a token (modelled), here and with every attention matrix "
-          "in memory: " + "; ".join(
-              f"{row['activation_bytes_a_token'] / 1e3:.0f} and "
-              f"{row['with_matrices_bytes_a_token'] / 1e3:,.0f} at T={row['seq_len']:,.0f}"
-              for row in rows if row["seq_len"] >= 1024)
-          + f". So {rows[0]['sequences']:.0f} short texts of {rows[0]['seq_len']:.0f} tokens take "
-          f"the activations of one of {rows[-1]['seq_len']:,.0f}, packed or not; a packed token "
-          f"takes {rows[-1]['flops_a_token'] / rows[0]['flops_a_token']:.1f} times the FLOPs.")
-    rows = kept.own(e, "flops_per_byte")
-    e.say("FLOPs that a worker computes for every byte that it sends, by the tokens of its share: "
-          + "; ".join(f"{tokens:,.0f}: " + ", ".join(
-              f"{row['flops_per_byte']:,.0f} ({row['model']})" for row in rows
-              if row["tokens_a_worker"] == tokens) for tokens in (512, 4096)) + ".")
-    rows = kept.own(e, "contrastive")
-    e.say(f"The gradient of {rows[0]['samples']:.0f} samples in 1, 4 and 16 micro-batches "
-          "(calculated): " + "; ".join(
-              f"{loss} " + ", ".join(f"{row['gradient']:.4f}" for row in rows
-                                     if row["loss"] == loss)
-              for loss in dict.fromkeys(row["loss"] for row in rows))
-          + ". Accumulation is the larger batch for a language model, not for a contrastive loss.")
-
-
-def report_measured(e):
-    rows = kept.own(e, "allocated")
-    if rows:
-        worst = max(rows, key=lambda row: abs(row["relative_error"]))
-        e.say(f"The planner, beside this machine: memory of {len(rows)} cases at most "
-              f"{off(worst['planned_bytes'], worst['measured_bytes'])} ({worst['case']}: "
-              f"{worst['measured_bytes'] / 1e6:,.0f} MB measured without the "
-              f"{worst['process_bytes'] / 1e6:.0f} of program, libraries and data).")
-    row = kept.own(e, "seconds")[0]
-    e.say(f"The planner, beside this machine: an update {row['planned_seconds']:.3g} seconds, "
-          f"measured {row['measured_seconds']:.3g} (quartiles {row['lower_quartile']:.3g} to "
-          f"{row['upper_quartile']:.3g}).")
-
-
-def main():
-    e = lab.Experiment(
-        8, "fits", title="Does it fit, is it fast?", arguments=kept.arguments,
-        question="If a model fits on one GPU, why train it on many?",
-        prediction="None: modelled numbers have no verdict. What is measured beside the plan are "
-                   "observations.")
-    if e.args.kept:
-        kept.restore(e)                          # what was measured; plans are made anew
-    else:
-        write_measured(e)
-        settings(e)
-    years = write_plans(e)
-    memory, times, mixed = ({(row["model"], int(row["gpus"])): row for row in kept.own(e, name)}
-                            for name in ("memory", "days", "mixtures"))
+def conclude(e):
+    memory, times = ({(row["model"], row["gpus"]): row for row in e.rows(name)}
+                     for name in ("memory", "days"))
+    for n in GPUS[1:]:
+        e.found(f"GPT-2 1.6B: scaling efficiency on {n} GPUs (modelled)",
+                times["1.6B", 1]["modelled_days"] / (n * times["1.6B", n]["modelled_days"]))
+    e.found("GPT-2 1.6B on 8 H100: hours, modelled", 24 * times["1.6B", 8]["modelled_days"])
+    e.found("GPT-2 1.6B on 8 H100: hours by the seconds that llm.c measured",
+            24 * llm_c_days(times))
+    e.found("the share of the peak that llm.c's seconds imply, where the plan has 0.4",
+            0.4 * times["1.6B", 8]["modelled_days"] / llm_c_days(times))
+    errors = [row["relative_error"] for row in e.rows("allocated")]
+    if errors:
+        e.found(f"memory planned over measured less 1, worst of {len(errors)}",
+                max(errors, key=abs))
+    for row in e.rows("seconds"):
+        e.found("seconds of an update, planned", row["planned_seconds"])
+        e.found("seconds of an update, measured (quartiles)", row["measured_seconds"],
+                row["lower_quartile"], row["upper_quartile"])
     e.figure("memory", lambda plt: draw_memory(plt, memory),
              alt="The memory of a GPU for seven models, alone and shared among 8, 64 and 512 GPUs, "
                  "on one axis in units of 80 GB.",
              caption="Planned: one sequence a GPU. ZeRO 3 shards parameters, gradients and "
                      "moments, not activations.")
-    e.figure("days", lambda plt: draw_days(plt, times, mixed),
-             alt="Days to train seven models against the number of GPUs.",
-             caption="Modelled: GPT-2 at 40% of the data sheet's peak by --plan, the others by "
-                     "--plan-search, which counts tiles, memory and links. The batch is fixed, so "
-                     "more GPUs have fewer sequences each.")
-    report_plans(e, memory, times, mixed, years)
-    report_batches(e)
-    report_measured(e)
+    e.figure("days", lambda plt: draw_days(plt, times),
+             alt="Days to train four GPT-2s against the number of GPUs; and what llm.c measured.",
+             caption="Modelled at 40% of the data sheet's peak. The batch is fixed, so more GPUs "
+                     "have fewer sequences each. The star is llm.c's own figure.")
     e.observe()
+
+
+def main():
+    e = lab.Experiment(
+        8, "fits", title="Does it fit, is it fast?",
+        question="If a model fits on one GPU, why train it on many?",
+        prediction="None: modelled numbers have no verdict. What is measured beside the plan are "
+                   "observations.")
+    if not e.args.kept:
+        write_measured(e)
+        settings(e)
+        write_plans(e)
+    conclude(e)
     e.close()
 
 
@@ -531,7 +455,7 @@ def settings(e):
               "machines; up to two thirds of the backward pass hide an all-reduce. --plan-search "
               "lets products reach 75% of the peak, less for tiles, memory and links.")
     e.setting("20 tokens a parameter; 175B: 300B. GPT-2: batch 524,288 tokens, ZeRO 1; the others: "
-              "4,194,304, sequences of 2,048, data parallel with ZeRO 3 and blocks recomputed.")
+              "4,194,304, sequences of 2,048, blocks recomputed, as --plan-search mixes them.")
     e.setting("Measured: this trainer, all fp32 (16 bytes a parameter): the largest resident set "
               "of a process, less that of a model of 5k parameters; the median update.")
 

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """Experiment 10, sixty-four workers, replayed: real learning under a virtual clock.
 
-    scripts/lab/experiments/10_replayed.py --quick       after experiments 5 and 9
+    scripts/lab/experiments/10_replayed.py --quick       after experiments 2 and 5
 
-What a run learns does not depend on how its batch is split, so experiment 9's runs stand for any
+What a run learns does not depend on how its batch is split, so experiment 2's runs stand for any
 number of workers. The clock adds, for each update, the slowest of n shares (of seconds measured
 here on one core) and the exchange of gradients over a link. Experiment 5's two real ranks test it.
 Shares are timed: run it on a machine that does nothing else.
 """
 import math
 from collections import namedtuple
+from statistics import mean, median
 
 import _path
 import fit
@@ -25,16 +26,16 @@ Link = namedtuple("Link", "name bandwidth latency")
 LINKS = [Link("a link that costs nothing", math.inf, 0.0), Link("10 Gbit/s", 1.25e9, 20e-6),
          Link("1 Gbit/s", 1.25e8, 50e-6), Link("25 Mbit/s", 25e6 / 8, 1e-3)]
 
-# The model of experiment 9 whose runs are replayed.
-Model = namedtuple("Model", "name layers heads channels")
-MODELS = {"full": Model("0.8M", 4, 4, 128), "quick": Model("119k", 2, 2, 64),
-          "tiny": Model("35k", 2, 2, 32)}
+# The model of experiment 2 whose runs are replayed, to a loss.
+Model = namedtuple("Model", "name layers heads channels target")
+MODELS = {"full": Model("0.8M", 4, 4, 128, 1.4), "quick": Model("119k", 2, 2, 64, 2.0),
+          "tiny": Model("35k", 2, 2, 32, 2.9)}
 
 
 # ---------------------------------------------------------------- seconds of a share
 
 def time_shares(e, model, sizes):
-    """(parameters, {tokens of a share: seconds of many updates on one core})"""
+    """Times shares of so many tokens on one core; writes the tables of their seconds."""
     rounds = e.pick(1, 1, 3)
     jobs = {(b, i): lab.Job(f"share_b{b}_{i}", [
         "--data", e.corpus(10 ** 6), "--layers", model.layers, "--heads", model.heads,
@@ -45,7 +46,14 @@ def time_shares(e, model, sizes):
     runs = e.run(list(jobs.values()))
     seconds = {b: [step["seconds"] for i in range(rounds)
                    for step in runs[jobs[b, i].name].steps[3:]] for b in sizes}
-    return runs[jobs[sizes[0], 0].name].start["parameters"], seconds
+    e.table("shares", ["tokens", "updates", "seconds_mean", "seconds_median",
+                       *(f"slowest_of_{n}" for n in WORKERS)],
+            [[b, len(of), mean(of), median(of), *(fit.slowest(of, n) for n in WORKERS)]
+             for b, of in seconds.items()])
+    e.found("parameters", runs[jobs[sizes[0], 0].name].start["parameters"])
+    e.setting(f"T={T}; shares of {sizes[0]:,} to {sizes[-1]:,} tokens, timed on one core; the "
+              "slowest of n is the mean largest of n draws from them. Rings of fp32 gradients, "
+              "not overlapped.")
 
 
 def exchange(model, parameters, link, n):
@@ -55,28 +63,22 @@ def exchange(model, parameters, link, n):
 
 # ---------------------------------------------------------------- learning, and the clock
 
-# A batch of experiment 9 at its best rate. curves: {seed: [(updates, tokens, loss)]}; updates: to
-# the target, mean over seeds.
-Learned = namedtuple("Learned", "batch curves updates target")
+# A batch of experiment 2 at its best rate; updates to the target: the mean over all seeds.
+Learned = namedtuple("Learned", "batch rate updates")
 
 
 def read_learning(e, model):
-    """[Learned], the smallest batch first; those alone that reached the target on all seeds."""
-    def own(table):
-        return [row for row in kept.table("09_curves", table, e.args.out)
-                if (row["model"], row["arm"]) == (model.name, "tuned")]
-    found = []
-    for batch in sorted({row["batch_tokens"] for row in own("targets")}):
-        ends = [row for row in own("targets") if row["batch_tokens"] == batch]
-        if all(row["updates"] for row in ends):
-            curves = {}
-            for row in own("curves"):
-                if row["batch_tokens"] == batch:
-                    curves.setdefault(int(row["seed"]), []).append(
-                        (int(row["step"]), int(row["tokens"]), row["val_loss"]))
-            found.append(Learned(int(batch), curves, sum(row["updates"] for row in ends)
-                                 / len(ends), ends[0]["target_nats"]))
-    return found
+    """[Learned], the smallest batch first."""
+    return [Learned(batch, lr, mean(of.values())) for batch, (lr, of) in
+            kept.pooled(model.name, model.target, None if e.args.kept else e.args.out).items()]
+
+
+def averaged(e, model):
+    """The same for the average of the weights, which a constant rate handicaps less."""
+    out = None if e.args.kept else e.args.out
+    rows = kept.only(kept.table("02_knee", "points", out), size=model.name, reading="averaged",
+                     target_nats=model.target)
+    return [Learned(row["batch_tokens"], row["best_lr"], row["updates_median"]) for row in rows]
 
 
 # update: seconds, of which `share` are the slowest of n shares. seconds: to the target.
@@ -84,12 +86,11 @@ Lane = namedtuple("Lane", "link workers learned share update seconds")
 
 
 def best_lane(learned, shares, link, n, cost):
-    """The batch with the least time; None where no batch gives every worker a measured share."""
-    lanes = []
-    for of in learned:
-        if of.batch / n in shares:
-            share = fit.slowest(shares[of.batch // n], n)
-            lanes.append(Lane(link, n, of, share, share + cost, of.updates * (share + cost)))
+    """The batch with the least time; None where no batch gives every worker a measured share.
+    shares: {(tokens, n): seconds of the slowest of n}."""
+    lanes = [Lane(link, n, of, shares[of.batch // n, n], shares[of.batch // n, n] + cost,
+                  of.updates * (shares[of.batch // n, n] + cost))
+             for of in learned if of.batch % n == 0 and (of.batch // n, n) in shares]
     return min(lanes, key=lambda lane: lane.seconds, default=None)
 
 
@@ -112,88 +113,54 @@ def slowest_link(model, learned, shares, parameters, alone):
     return high
 
 
-# ---------------------------------------------------------------- against real ranks
-
 def check(e):
-    """(model, [(seconds by the clock, seconds measured)] of experiment 5's kept blocks)"""
-    fits = kept.read("05_time", "fit.json", e.args.out)
+    """[(seconds by the clock, seconds measured)] of experiment 5's kept blocks, on two real
+    ranks; and what they trained."""
+    out = None if e.args.kept else e.args.out
+    fits = kept.read("05_time", "fit.json", out)
     if not fits:
-        return None, []
+        return [], None
     of = fits["models"][0]
-    return of, [(row["updates_shared"] * (row["share"] + of["messages"] * row["alpha"]
-                                          + 4.0 * of["parameters"] * row["beta"]),
-                 row["seconds_shared"])
-                for row in kept.table("05_time", "blocks", e.args.out) if row["kept"]]
-
-
-# ---------------------------------------------------------------- tables, words
-
-def write(e, lanes, shares):
-    e.csv("shares", ["tokens", "updates", "seconds_mean", "seconds_median",
-                     *(f"slowest_of_{n}" for n in WORKERS)],
-          [[b, len(of), sum(of) / len(of), lab.median(of), *(fit.slowest(of, n) for n in WORKERS)]
-           for b, of in shares.items()])
-    e.csv("lanes", ["link", "bandwidth", "latency", "workers", "batch_tokens", "updates",
-                    "share_seconds", "update_seconds", "seconds_to_target", "target_nats"],
-          [[at.name, None if math.isinf(at.bandwidth) else at.bandwidth, at.latency, n,
-            lane.learned.batch, lane.learned.updates, lane.share, lane.update, lane.seconds,
-            lane.learned.target] for (at, n), lane in lanes.items()])
-    e.csv("replay", ["workers", "batch_tokens", "seed", "update", "tokens", "seconds", "val_loss"],
-          [[n, lane.learned.batch, seed, step, tokens, step * lane.update, loss]
-           for n in LANES if (lane := lanes.get((LINKS[0], n)))
-           for seed, curve in lane.learned.curves.items() for step, tokens, loss in curve])
-
-
-def say(e, model, lanes, limit, known, checked):
-    for link in LINKS:
-        found = [lanes[link, n] for n in LANES if (link, n) in lanes]
-        e.say(f"Over {link.name}, seconds to {found[0].learned.target:g} nats, {model.name} "
-              "parameters, by the clock: " + ", ".join(
-                  f"{lane.workers} worker{'s' * (lane.workers > 1)} {lane.seconds:.1f} "
-                  f"({lane.learned.batch:,} tokens, {lane.learned.updates:,.0f} updates)"
-                  for lane in found) + ".")
-    if limit:
-        e.say(f"{LANES[-1]} workers lose to one below {8e-6 * limit:,.0f} Mbit/s, at no latency.")
-    if checked:
-        e.say(f"Two real ranks ({known['model']}, {known['batches'][1]:,} tokens, to "
-              f"{known['target_nats']:g} nats) in {len(checked)} blocks: clock over measured "
-              + ", ".join(f"{a / b:.3f}" for a, b in checked) + ".")
+    return [(row["updates_shared"] * (row["share"] + of["messages"] * row["alpha"]
+                                      + 4.0 * of["parameters"] * row["beta"]),
+             row["seconds_shared"])
+            for row in kept.only(kept.table("05_time", "blocks", out), kept=1)], of
 
 
 # ---------------------------------------------------------------- pictures
 
-def draw_race(plt, model, lanes):
+def draw_race(plt, model, lanes, curves):
     figure, ax = plt.subplots(figsize=(7.6, 4.2), layout="constrained")
     for i, n in enumerate(LANES):
         lane = lanes.get((LINKS[0], n))
-        if not lane:
+        own = lane and kept.only(curves, batch_tokens=lane.learned.batch, lr=lane.learned.rate)
+        if not own:
             continue
-        curve = next(iter(lane.learned.curves.values()))
-        ax.plot([step * lane.update for step, _, _ in curve], [loss for *_, loss in curve],
+        curve = kept.only(own, seed=own[0]["seed"])
+        ax.plot([x["step"] * lane.update for x in curve], [x["val_loss"] for x in curve],
                 color=lab.COLOURS[i], linestyle="--", linewidth=1.8,
                 label=f"{n} worker{'s' * (n > 1)}, {lane.learned.batch:,} tokens an update")
-        ax.annotate(f"{lane.seconds:.3g} s", (lane.seconds, lane.learned.target), (-4, -14),
+        ax.annotate(f"{lane.seconds:.3g} s", (lane.seconds, model.target), (-4, -14),
                     textcoords="offset points", color=lab.COLOURS[i], ha="center")
-    target = next(iter(lanes.values())).learned.target
-    ax.axhline(target, color="#888888", linewidth=0.8)
+    ax.axhline(model.target, color="#888888", linewidth=0.8)
     lab.log_axis(ax.xaxis)
-    ax.set_ylim(target - 0.12, target + 1.2)
+    ax.set_ylim(model.target - 0.12, model.target + 1.2)
     ax.legend(loc="upper right")
     lab.axes(ax, "seconds by the virtual clock (modelled from measured shares)", "validation loss",
-             f"{model.name} parameters, each number of workers at its best batch")
+             f"{model.name} parameters, each number of workers at its best batch size")
     return figure
 
 
-def draw_links(plt, lanes, known, checked):
+def draw_links(plt, lanes, measured):
+    """measured: seconds on two cores, or None."""
     figure, ax = plt.subplots(figsize=(7.6, 4.4), layout="constrained")
     for i, link in enumerate(LINKS):
         found = [lanes[link, n] for n in WORKERS if (link, n) in lanes]
         ax.plot([lane.workers for lane in found], [lane.seconds for lane in found],
                 color=lab.COLOURS[i], linestyle="--", marker=lab.MARKERS[i],
                 markerfacecolor="white", label=link.name)
-    if checked and known["target_nats"] == next(iter(lanes.values())).learned.target:
-        ax.plot([2], [lab.median([b for _, b in checked])], "k*", markersize=12,
-                label="two cores, measured")
+    if measured:
+        ax.plot([2], [measured], "k*", markersize=12, label="two cores, measured")
     alone = lanes[LINKS[0], 1].seconds
     ax.axhline(alone, color="#888888", linewidth=0.8)
     ax.annotate("one worker", (WORKERS[-1], alone), (0, 4), textcoords="offset points", ha="right",
@@ -205,6 +172,47 @@ def draw_links(plt, lanes, known, checked):
     return figure
 
 
+def conclude(e, model, learned):
+    shares = {(row["tokens"], n): row[f"slowest_of_{n}"] for row in e.rows("shares")
+              for n in WORKERS}
+    parameters = e.rows("numbers", what="parameters")[0]["value"]
+    lanes, (checked, known) = all_lanes(model, learned, shares, parameters), check(e)
+    e.table("lanes", ["link", "bandwidth", "latency", "workers", "batch_tokens", "updates",
+                      "share_seconds", "update_seconds", "seconds_to_target", "target_nats"],
+            [[at.name, at.bandwidth, at.latency, n, lane.learned.batch, lane.learned.updates,
+              lane.share, lane.update, lane.seconds, model.target]
+             for (at, n), lane in lanes.items()])
+    e.table("batches", ["batch_tokens", "updates", "tokens", *(f"seconds_{n}" for n in (1, 8, 32))],
+            [[of.batch, of.updates, of.updates * of.batch,
+              *(lane and lane.seconds for lane in [
+                  best_lane([of], shares, LINKS[1], n, exchange(model, parameters, LINKS[1], n))
+                  for n in (1, 8, 32)])] for of in learned])
+    for (link, n), lane in lanes.items():
+        if n in LANES:
+            e.found(f"seconds to {model.target:g} nats over {link.name}, workers: {n}",
+                    lane.seconds)
+    fair = all_lanes(model, averaged(e, model), shares, parameters)
+    for words, of in [("a constant rate", lanes), ("averaged weights", fair)]:
+        for n in LANES[1:]:
+            if (LINKS[0], n) in of:
+                e.found(f"speed of {n} workers over one, a link that costs nothing, {words}",
+                        of[LINKS[0], 1].seconds / of[LINKS[0], n].seconds)
+    if (LINKS[0], LANES[-1]) in lanes:
+        e.found("Mbit/s below which 64 workers lose to one", 8e-6 * slowest_link(
+            model, learned, shares, parameters, lanes[LINKS[0], 1].seconds))
+    curves = kept.only(kept.table("02_knee", "curves", None if e.args.kept else e.args.out),
+                       size=model.name)
+    e.figure("race", lambda plt: draw_race(plt, model, lanes, curves),
+             alt="Validation loss against seconds of a virtual clock for 1, 8 and 64 workers.",
+             caption="Dashed: modelled. Losses are of real runs; seconds are the slowest of n "
+                     "shares measured on one core, over a link that costs nothing.")
+    same = checked and known["target_nats"] == model.target
+    e.figure("links", lambda plt: draw_links(plt, lanes, same and median(b for _, b in checked)),
+             alt="Seconds to a loss against the number of workers, for links from free to slow.",
+             caption="Hollow: modelled. The star was measured on two cores.")
+    e.decide([("", *fit.median_interval([a / b for a, b in checked]))] if checked else [])
+
+
 def main():
     e = lab.Experiment(
         10, "replayed", title="Sixty-four workers, replayed",
@@ -214,30 +222,13 @@ def main():
     model = MODELS[e.size]
     learned = read_learning(e, model)
     if not learned:
-        e.verdict("skipped", "needs experiment 9's runs of this model: run "
-                             "scripts/lab/experiments/09_curves.py with the same --out")
+        e.verdict("skipped", "needs experiment 2's runs of this model: run "
+                             "scripts/lab/experiments/02_knee.py with the same --out")
         return e.close()
-    sizes = sorted({of.batch // n for of in learned for n in WORKERS if of.batch // n >= T})
-    parameters, shares = time_shares(e, model, sizes)
-    lanes = all_lanes(model, learned, shares, parameters)
-    known, checked = check(e)
-    alone = lanes[LINKS[0], 1].seconds
-    limit = (LINKS[0], LANES[-1]) in lanes and slowest_link(model, learned, shares, parameters,
-                                                            alone)
-    e.setting(f"T={T}; shares of {sizes[0]:,} to {sizes[-1]:,} tokens, timed on one core; the "
-              "slowest of n is the mean largest of n draws from them. Rings of fp32 gradients, "
-              "not overlapped.")
-    write(e, lanes, shares)
-    say(e, model, lanes, limit, known, checked)
-    e.figure("race", lambda plt: draw_race(plt, model, lanes),
-             alt="Validation loss against seconds of a virtual clock for 1, 8 and 64 workers.",
-             caption="Dashed: modelled. Losses are of real runs; seconds are the slowest of n "
-                     "shares measured on one core, over a link that costs nothing.")
-    e.figure("links", lambda plt: draw_links(plt, lanes, known, checked),
-             alt="Seconds to a loss against the number of workers, for links from free to slow.",
-             caption="Hollow: modelled. The star was measured on two cores.")
-    ratios = [a / b for a, b in checked]
-    e.decide([("", lab.median(ratios), *fit.median_interval(ratios))] if ratios else [])
+    if not e.args.kept:
+        time_shares(e, model, sorted({of.batch // n for of in learned for n in WORKERS
+                                      if of.batch % n == 0 and of.batch // n >= T}))
+    conclude(e, model, learned)
     return e.close()
 
 

@@ -25,16 +25,6 @@ Plan = namedtuple("Plan", "name model T corpus batch rate knee moments ks eval")
 Local = namedtuple("Local", "tokens seed loss noise points")
 
 
-class Missing(Exception):
-    """A run is missing, and --so-far makes none."""
-
-
-def run(e, jobs):
-    if e.args.so_far and not all(map(e.is_done, jobs)):
-        raise Missing
-    return e.run(jobs)
-
-
 def trunk_name(plan, seed, i):
     return f"{plan.name}_s{seed}_{i}"
 
@@ -130,16 +120,16 @@ class Branches:
 def sweep(e, plan, seeds, known=None):
     """[Local], one for each moment and seed. known: {(moment, batch): (rate, updates)} of other
     seeds; what is not known is tuned."""
-    trunk = run(e, trunk_jobs(plan, seeds))
+    trunk = e.run(trunk_jobs(plan, seeds))
     anneal = {(i, seed): branch_job(plan, seed, i, 1, 0, max(2, moment // 16 // plan.batch))
               for i, moment in enumerate(plan.moments) for seed in seeds}
-    ends = run(e, list(anneal.values()))
+    ends = e.run(list(anneal.values()))
     every = [Branches(plan, seed, i, k, ends[job.name].val - FALL,
                       (known or {}).get((plan.moments[i], k * plan.batch)))
              for (i, seed), job in anneal.items() for k in plan.ks]
     runs = {}
     while jobs := [job for b in every for job in b.jobs().values() if job.name not in runs]:
-        runs.update(run(e, jobs))
+        runs.update(e.run(jobs))
         for b in every:
             b.read(runs)
             b.extend()

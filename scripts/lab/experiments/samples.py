@@ -2,7 +2,7 @@
 """Text at each loss on the way to experiment 10's target: one run of 0.8M parameters stops at each,
 and writes 200 bytes from the same seeds. About three minutes of one core.
 
-    scripts/lab/experiments/samples.py           writes scripts/lab/results/10_replayed/samples.json
+    scripts/lab/experiments/samples.py           writes them to scripts/lab/results/10_replayed.json
 """
 import argparse
 import os
@@ -66,11 +66,11 @@ def sample(out, data, target, first):
 
 def main():
     parser = argparse.ArgumentParser(description=" ".join(__doc__.split("\n\n")[0].split()))
-    parser.add_argument("--out", metavar="FILE", help="default: results/10_replayed/samples.json")
+    parser.add_argument("--out", metavar="FILE", help="default: results/10_replayed.json")
     parser.add_argument("--targets", metavar="LOSSES", help="the highest first, as in 2.5,2")
     args = parser.parse_args()
     targets = [float(x) for x in args.targets.split(",")] if args.targets else TARGETS
-    path = args.out or os.path.join(kept.RESULTS, "10_replayed", "samples.json")
+    path = args.out or os.path.join(kept.RESULTS, "10_replayed.json")
     out = os.path.join(lab.ROOT, "lab", f"samples.{os.getpid()}")
     os.makedirs(out)
     try:
@@ -79,12 +79,12 @@ def main():
         made = [sample(out, data, t, t == targets[0]) for t in targets]
     finally:
         shutil.rmtree(out)
-    lab.write_json(os.path.abspath(path), {
-        "words": "0.8M parameters (4 layers of 128 channels, sequences of 32 bytes), trained on the "
-                 f"laboratory's tales with 512 tokens an update. At each loss the model writes "
+    lab.write_json(os.path.abspath(path), {**kept.load(path), "samples": {
+        "words": "0.8M parameters (4 layers of 128 channels, sequences of 32 bytes), trained on "
+                 f"the laboratory's tales with 512 tokens an update. At each loss the model writes "
                  f"{BYTES} bytes, always from the same seeds, at temperature 0.8. Bytes that are "
                  "all equally likely have a loss of 5.5 nats.",
-        "samples": made})
+        "samples": made}})
 
 
 if __name__ == "__main__":

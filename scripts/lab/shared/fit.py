@@ -1,15 +1,19 @@
-"""The formulas of the laboratory:
+"""The estimators of the laboratory:
 
     T(B, n) = S(B) * t_step(B, n)
     S(B) = S_min (1 + B_crit/B)    E(B) = S*B = E_min (1 + B/B_crit)
 
 B tokens an update, S updates and E tokens to a target loss, n workers, B_crit the critical batch
-size (McCandlish et al. 2018, arXiv 1812.06162, section 2.3). Plain Python, no library.
+size (McCandlish et al. 2018, arXiv 1812.06162, section 2.3). tests/test_lab_planted.py plants
+truths, and holds the intervals to their 90%.
 """
 import functools
 import math
 import random
 from collections import namedtuple
+from statistics import median
+
+import numpy as np
 
 # One batch of a sweep. updates: of every seed at the best learning rate; None: target not reached.
 # edge: that learning rate is the lowest or the highest that was tried.
@@ -21,21 +25,19 @@ Knee = namedtuple("Knee", "s_min b_crit rms low high reason")
 NO_FIT = (math.nan,) * 5
 
 
-def median(values):
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-
-
 # ---------------------------------------------------------------- updates against batch
+
+def endless(updates):
+    """A run that misses the target counts as infinity."""
+    return [math.inf if n is None else n for n in updates]
+
 
 def best_rate(batch, tried):
     """The point of one batch. tried: {learning rate: [updates to the target of each seed, None if
-    it was not reached]}. The best rate has the smallest median; a run that misses the target
-    counts as infinity. None if no rate reaches the target with most of its seeds."""
-    middle = {lr: median([math.inf if n is None else n for n in updates])
-              for lr, updates in tried.items()}
-    lr = min(sorted(middle), key=lambda rate: middle[rate])
+    it was not reached]}. The best rate has the smallest median. None if no rate reaches the target
+    with most of its seeds."""
+    middle = {lr: median(endless(updates)) for lr, updates in tried.items()}
+    lr = min(sorted(middle), key=middle.get)
     if math.isinf(middle[lr]):
         return None
     return Point(batch, lr, tried[lr], middle[lr], lr in (min(tried), max(tried)))
@@ -45,55 +47,41 @@ def predicted_updates(batch, s_min, b_crit):
     return s_min * (1.0 + b_crit / batch)
 
 
+def minimum(function, low, high, points=201, rounds=5):
+    """Where a function of an array is least: a grid, then a finer one between the neighbours of its
+    best point, and so on."""
+    for _ in range(rounds):
+        at = np.linspace(low, high, points)
+        best = int(np.argmin(function(at)))
+        low, high = at[max(best - 1, 0)], at[min(best + 1, points - 1)]
+    return (low + high) / 2.0
+
+
 def least_squares(batches, updates, weights=None, power=1.0):
     """(S_min, B_crit, rms) with the smallest squares of log S - log S_min - log(1 +
     (B_crit/B)^power), weighted alike unless weights are given. Given B_crit, the best S_min has a
-    closed form, so only B_crit is searched: on a grid, then by golden section between the
-    neighbours of the grid's best point."""
-    logs = [math.log(s) for s in updates]
-    weights = weights or [1.0] * len(logs)
+    closed form, so only B_crit is searched."""
+    batches, logs = np.asarray(batches, float), np.log(updates)
+    weights = np.ones(len(logs)) if weights is None else np.asarray(weights)
+    weights = weights / weights.sum()
 
     def residuals(log_crit):
-        crit = math.exp(log_crit)
-        rest = [y - math.log1p((crit / b) ** power) for b, y in zip(batches, logs)]
-        offset = sum(w * r for w, r in zip(weights, rest)) / sum(weights)
-        return offset, [r - offset for r in rest]
-
-    def squares(log_crit):
-        return sum(w * r * r for w, r in zip(weights, residuals(log_crit)[1]))
-
-    low, high = math.log(min(batches) / 1e3), math.log(max(batches) * 1e3)
-    grid = [low + (high - low) * i / 100 for i in range(101)]
-    best = min(range(101), key=lambda i: squares(grid[i]))
-    at = golden(squares, grid[max(best - 1, 0)], grid[min(best + 1, 100)])
+        rest = logs - np.log1p((np.exp(np.atleast_1d(log_crit))[:, None] / batches) ** power)
+        offset = rest @ weights
+        return offset, rest - offset[:, None]
+    at = minimum(lambda log_crit: residuals(log_crit)[1] ** 2 @ weights,
+                 math.log(batches.min() / 1e3), math.log(batches.max() * 1e3))
     offset, rest = residuals(at)
-    return math.exp(offset), math.exp(at), math.sqrt(sum(r * r for r in rest) / len(rest))
+    return math.exp(offset[0]), math.exp(at), math.sqrt(np.mean(rest ** 2))
 
 
 def knee_power(batches, updates):
     """(power, rms) of the fit with one more parameter: below 1 the bend is wider than McCandlish's,
     above 1 it is sharper."""
-    def rms(log_power):
-        return least_squares(batches, updates, power=math.exp(log_power))[2]
-    best = golden(rms, math.log(0.3), math.log(3.0), rounds=25)
-    return math.exp(best), rms(best)
-
-
-def golden(function, low, high, rounds=40):
-    """Golden-section search for a minimum in [low, high], to (high - low) * 0.618^rounds."""
-    ratio = (math.sqrt(5.0) - 1.0) / 2.0
-    left, right = high - ratio * (high - low), low + ratio * (high - low)
-    at_left, at_right = function(left), function(right)
-    for _ in range(rounds):
-        if at_left < at_right:
-            high, right, at_right = right, left, at_left
-            left = high - ratio * (high - low)
-            at_left = function(left)
-        else:
-            low, left, at_left = left, right, at_right
-            right = low + ratio * (high - low)
-            at_right = function(right)
-    return (low + high) / 2.0
+    def rms(log_powers):
+        return [least_squares(batches, updates, power=math.exp(p))[2] for p in log_powers]
+    best = minimum(rms, math.log(0.3), math.log(3.0), points=9, rounds=10)
+    return math.exp(best), rms([best])[0]
 
 
 def knee(points, draws=200):
@@ -128,10 +116,9 @@ def objection(points):
 
 def seed_error(points, draws):
     """Standard deviation of log B_crit when the seeds of each batch are resampled (bootstrap). A
-    seed that missed the target counts as infinity, as in best_rate; a batch whose resampled median
-    is infinite drops out of that draw."""
+    batch whose resampled median is infinite drops out of that draw."""
     rng, found = random.Random(1), []
-    updates = {p.batch: [math.inf if n is None else n for n in p.updates] for p in points}
+    updates = {p.batch: endless(p.updates) for p in points}
     for _ in range(draws):
         drawn = {b: median([rng.choice(of) for _ in of]) for b, of in updates.items()}
         there = [b for b in drawn if math.isfinite(drawn[b])]
@@ -147,40 +134,29 @@ def leave_one_out_error(points):
         least_squares([p.batch for p in rest], [p.median for p in rest])[1]))
 
 
+# ---------------------------------------------------------------- intervals
+
 def jackknife(items, estimate):
     """Standard error of estimate(items) by leaving out one item at a time; None from `estimate` is
     left out. Infinite with fewer than two estimates."""
     found = [estimate([item for item in items if item is not left_out]) for left_out in items]
     found = [value for value in found if value is not None]
-    n = len(found)
-    if n < 2:
-        return math.inf
-    mean = sum(found) / n
-    return math.sqrt((n - 1) / n * sum((x - mean) ** 2 for x in found))
+    return math.sqrt((len(found) - 1) * np.var(found)) if len(found) > 1 else math.inf
 
 
 def deviation(values):
-    mean = sum(values) / len(values)
-    return math.sqrt(sum((x - mean) ** 2 for x in values) / max(1, len(values) - 1))
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
 @functools.lru_cache(maxsize=None)
 def student_t(probability, degrees):
-    """Quantile of Student's t distribution, for a probability from 0.5 to 1, to six digits: its
-    density, integrated by Simpson's rule, is inverted by bisection."""
-    scale = math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)) / math.sqrt(
-        degrees * math.pi)
-
-    def above_half(t, steps=2000):
-        h = t / steps
-        return scale * h / 3.0 * sum(
-            (1 if i in (0, steps) else 4 if i % 2 else 2)
-            * (1.0 + (i * h) ** 2 / degrees) ** (-(degrees + 1) / 2) for i in range(steps + 1))
-    low, high = 0.0, 200.0
-    for _ in range(40):
-        middle = (low + high) / 2.0
-        low, high = (low, middle) if above_half(middle) > probability - 0.5 else (middle, high)
-    return (low + high) / 2.0
+    """Quantile of Student's t distribution, for a probability from 0.5 to 1, to six digits. With
+    t = sqrt(n) tan(a) its density is cos(a)^(n-1), up to a factor."""
+    angle = np.linspace(0.0, math.pi / 2.0, 100001)
+    density = np.cos(angle) ** (degrees - 1)
+    below = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
+    return math.sqrt(degrees) * math.tan(np.interp(2.0 * probability - 1.0, below / below[-1],
+                                                   angle))
 
 
 def mean_interval(values, confidence=0.9, together=1):
@@ -199,29 +175,31 @@ def ratio_interval(logs):
     return tuple(map(math.exp, mean_interval(logs)))
 
 
-# ---------------------------------------------------------------- lines and crossings
+def median_interval(values, confidence=0.9):
+    """(median, low, high). The ends: the narrowest pair of order statistics, as far from the lowest
+    as from the highest, that encloses the median of what the values were drawn from with at least
+    this probability, whatever their distribution. NaN ends if there are too few: 90% needs five."""
+    ordered, n = sorted(values), len(values)
+    outside, ends = 0.0, (math.nan, math.nan)
+    for i in range((n + 1) // 2):
+        outside += 2.0 * math.comb(n, i) / 2.0 ** n
+        if outside > 1.0 - confidence:
+            break
+        ends = ordered[i], ordered[n - 1 - i]
+    return (median(ordered) if ordered else math.nan, *ends)
 
-def line(x, y, weights=None):
-    """(slope, offset) of a straight line by least squares."""
-    weights = weights or [1.0] * len(x)
-    total = sum(weights)
-    at = sum(w * a for w, a in zip(weights, x)) / total
-    level = sum(w * b for w, b in zip(weights, y)) / total
-    slope = (sum(w * (a - at) * (b - level) for w, a, b in zip(weights, x, y))
-             / sum(w * (a - at) ** 2 for w, a in zip(weights, x)))
-    return slope, level - slope * at
 
+# ---------------------------------------------------------------- lines
 
 def power_law(x, y):
     """(exponent, low, high) of y ~ x^exponent: a line through logarithms, its 90% interval from the
     residuals by Student's t; needs 3 points."""
-    x, y = [math.log(a) for a in x], [math.log(b) for b in y]
-    slope, offset = line(x, y)
-    mean = sum(x) / len(x)
-    squares = sum((b - slope * a - offset) ** 2 for a, b in zip(x, y))
-    error = math.sqrt(squares / (len(x) - 2) / sum((a - mean) ** 2 for a in x))
+    x, y = np.log(x), np.log(y)
+    slope, offset = np.polyfit(x, y, 1)
+    squares = np.sum((y - slope * x - offset) ** 2)
+    error = math.sqrt(squares / (len(x) - 2) / np.sum((x - x.mean()) ** 2))
     reach = student_t(0.95, len(x) - 2) * error
-    return slope, slope - reach, slope + reach
+    return float(slope), float(slope - reach), float(slope + reach)
 
 
 def crossing(updates, losses, target):
@@ -232,13 +210,6 @@ def crossing(updates, losses, target):
         if above > target >= below:
             return n * (m / n) ** ((above - target) / (above - below))
     return None
-
-
-def vertex(x, y):
-    """Where the parabola through three points has its extremum."""
-    (p, q, r), (a, b, c) = x, y
-    first, second = (b - a) / (q - p), (c - b) / (r - q)
-    return (p + q) / 2.0 - first * (r - p) / (2.0 * (second - first))
 
 
 # ---------------------------------------------------------------- seconds
@@ -254,40 +225,23 @@ def ring_seconds(size, workers, bandwidth, latency=0.0):
 # A worker's compute time for b tokens: fixed + b * per_token seconds.
 Device = namedtuple("Device", "fixed per_token")
 
+
 def fit_device(tokens, seconds):
     """A straight line through measured (tokens, seconds) of an update, least squares of the
     relative errors. The fixed part is not negative; where noise hides what a token costs, all
     tokens together cost a thousandth of it."""
-    weight = [1.0 / s ** 2 for s in seconds]
-    total = sum(weight)
-    x = sum(w * t for w, t in zip(weight, tokens)) / total
-    y = sum(w * s for w, s in zip(weight, seconds)) / total
-    spread = sum(w * (t - x) ** 2 for w, t in zip(weight, tokens))
-    slope = sum(w * (t - x) * (s - y) for w, t, s in zip(weight, tokens, seconds)) / spread
-    slope = max(slope, 1e-3 * y / max(tokens))
+    tokens, seconds = np.asarray(tokens, float), np.asarray(seconds, float)
+    weight = seconds ** -2
+    x, y = (np.average(of, weights=weight) for of in (tokens, seconds))
+    slope = np.sum(weight * (tokens - x) * (seconds - y)) / np.sum(weight * (tokens - x) ** 2)
+    slope = max(slope, 1e-3 * y / tokens.max())
     fixed = y - slope * x
     if fixed < 0.0:
-        fixed = 0.0
-        slope = sum(w * t * s for w, t, s in zip(weight, tokens, seconds)) / sum(
-            w * t * t for w, t in zip(weight, tokens))
-    return Device(fixed, slope)
-
-
-def median_interval(values, confidence=0.9):
-    """The narrowest pair of order statistics, as far from the lowest as from the highest, that
-    encloses the median of what the values were drawn from with at least this probability, whatever
-    their distribution. NaN, NaN if there are too few: 90% needs five."""
-    ordered, n = sorted(values), len(values)
-    outside, found = 0.0, (math.nan, math.nan)
-    for i in range((n + 1) // 2):
-        outside += 2.0 * math.comb(n, i) / 2.0 ** n
-        if outside > 1.0 - confidence:
-            break
-        found = ordered[i], ordered[n - 1 - i]
-    return found
+        fixed, slope = 0.0, np.sum(weight * tokens * seconds) / np.sum(weight * tokens ** 2)
+    return Device(float(fixed), float(slope))
 
 
 def slowest(seconds, n):
     """The mean of the largest of n values drawn from these: what n workers wait for."""
-    ordered, m = sorted(seconds), len(seconds)
-    return sum(x * (((i + 1) / m) ** n - (i / m) ** n) for i, x in enumerate(ordered))
+    share = (np.arange(len(seconds) + 1) / len(seconds)) ** n
+    return float(np.dot(np.sort(seconds), np.diff(share)))

@@ -1,87 +1,110 @@
-"""Reads the results that keep.py has copied to results/NN_name: summary.json, tables, fit.json."""
-import csv
+#!/usr/bin/env python3
+"""The committed results: results/NN_name.json of each experiment, and its figures. Run as a
+program, it commits finished experiments there:
+
+    scripts/lab/shared/kept.py 02_knee 08_fits       from lab/, or from --out
+"""
+import argparse
 import json
 import os
-import shutil
+import re
+import sys
 
-import endpoints
-import lab
-
-RESULTS = os.path.join(lab.LAB, "results")
+LAB = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+RESULTS = os.path.join(LAB, "results")
 FIGURES = os.path.join(RESULTS, "figures")
+MOST_BYTES = 150_000                 # of a figure
 
 
-def read(label, name, out=None):
-    """What a JSON file of an experiment holds; None without. out: as for table()."""
-    for folder in [out, RESULTS] if out else [RESULTS]:
-        path = os.path.join(folder, label, name)
-        try:
-            with open(path, encoding="utf-8") as f:
-                return json.load(f)
-        except OSError:
-            continue
-        except ValueError:
-            return lab.fail(f"{path}: this is not JSON; run experiment {label} again")
-    return None
+# ---------------------------------------------------------------- reading
+
+def read(label, name=None, out=None):
+    """A result; None without. name: one entry of it, as in fit.json. out: where the experiment may
+    have been run; its own result comes before the committed one."""
+    if not label:
+        return load(os.path.join(RESULTS, name))
+    found = out and load(os.path.join(out, label, "result.json"))
+    found = found or load(os.path.join(RESULTS, label + ".json"))
+    return found.get(name.split(".")[0]) if found and name else found
+
+
+def load(path):
+    try:
+        with open(path, encoding="utf-8") as f:
+            return json.load(f)
+    except OSError:
+        return None
+    except ValueError:
+        return sys.exit(f"{path}: this is not JSON; run that experiment again")
 
 
 def summary(label):
-    return read(label, "summary.json")
+    return read(label)
+
+
+def rows(table):
+    """Of a table as a result has it: dicts by column."""
+    return [dict(zip(table["columns"], row)) for row in table["rows"]] if table else []
 
 
 def table(label, name, out=None):
-    """The rows of a CSV file, as {column: number, text, or None for an empty cell}; none without
-    the file. out: where an experiment may have been run; its own table comes before the kept one."""
-    for folder in [out, RESULTS] if out else [RESULTS]:
-        try:
-            with open(os.path.join(folder, label, name + ".csv"), newline="",
-                      encoding="utf-8") as f:
-                return [{key: value(cell) for key, cell in row.items()}
-                        for row in csv.DictReader(f)]
-        except OSError:
-            continue
-    return []
+    found = read(label, out=out)
+    return rows(found["tables"].get(name)) if found else []
+
+
+def only(table_rows, **wanted):
+    return [row for row in table_rows if all(row[key] == value for key, value in wanted.items())]
+
+
+def number(label, what):
+    """(value, low, high) that an experiment has found; None without."""
+    return next((tuple(row.values())[1:] for row in table(label, "numbers")
+                 if row["what"] == what), None)
 
 
 def best_rate(size, target, batch):
-    """The best learning rate that experiment 2's kept sweep found for a batch and a loss; None if
-    it did not go there."""
-    return next((row["best_lr"] for row in table("02_knee", "points") if
-                 (row["size"], row["reading"], row["target_nats"], row["batch_tokens"])
-                 == (size, "weights", target, batch)), None)
+    """The best learning rate that experiment 2's sweep found for a batch and a loss; None if it did
+    not go there."""
+    return next((row["best_lr"] for row in only(table("02_knee", "points"), size=size,
+                 reading="weights", target_nats=target, batch_tokens=batch)), None)
 
 
-def own(e, name):
-    """The rows of a table that this experiment has written or restored."""
-    there = any(of["name"] == name for of in e.tables)
-    return table(e.label, name, e.args.out) if there else []
+TUNED = (1, 2)                       # seeds of experiment 2 that choose rates, and report nothing
 
 
-def arguments(parser):
-    parser.add_argument("--kept", action="store_true", help="make no run: say, draw and decide "
-                        "again from the committed tables")
+def pooled(size, target, out=None):
+    """{batch: (rate, {seed: updates})}: all seeds of a size that experiment 2 trained to a loss at
+    the rate chosen for it; those that chose it are not among them."""
+    runs = [row for row in only(table("02_knee", "runs", out), size=size, reading="weights",
+                                target_nats=target) if row["seed"] not in TUNED]
+    chosen = {row["batch_tokens"]: row["best_lr"] for row in only(
+        table("02_knee", "points", out), size=size, reading="weights", target_nats=target)}
+    found = {}
+    for row in runs:
+        if row["lr"] == chosen.get(row["batch_tokens"], row["lr"]) and row["updates"]:
+            found.setdefault(row["batch_tokens"], (row["lr"], {}))[1][row["seed"]] = row["updates"]
+    return dict(sorted(found.items()))
 
 
-def restore(e):
-    """--kept: takes the committed tables, and what the summary says of the runs behind them."""
-    found = summary(e.label) or lab.fail(f"{e.label}: nothing is committed")
-    e.tables = [table for table in found["csv"] if table["name"] != "endpoint"]
-    for table in e.tables:
-        shutil.copy(os.path.join(RESULTS, e.label, table["file"]), e.dir)
-    e.settings, e.machine = found["settings"], found["machine"]
-    e.loads, e.run_seconds = found["load"] or [], found["run_seconds"]
+# ---------------------------------------------------------------- words
+
+def told(value, low=None, high=None, form=None):
+    """11.9 (11.4 to 12.4)"""
+    def show(x):
+        if not isinstance(x, (int, float)):
+            return "none" if x is None else str(x)
+        return f"{x:{form}}" if form else f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.3g}"
+    return show(value) + (f" ({show(low)} to {show(high)})" if low is not None else "")
 
 
-def value(cell):
-    try:
-        return float(cell)
-    except ValueError:
-        return cell or None
+def label_of(found):
+    return f"{found['number']:02d}_{found['name']}"
 
 
 def verdict(found):
-    end = endpoints.of(f"{found['number']:02d}_{found['name']}")
-    notes = ["quick run"] * (found["size"] != "full") + ["retrospective"] * bool(end and end.data)
+    import endpoints
+    end = endpoints.of(label_of(found))
+    notes = ["quick run"] * (found["size"] != "full") + ["retrospective"] * bool(end and end.late)
     return found["verdict"] + (f" ({', '.join(notes)})" if notes else "")
 
 
@@ -91,5 +114,58 @@ def figure_file(found, figure):
 
 
 def machine(found):
-    load = found.get("load")
-    return found["machine"] + (f", load {load[0]:g} to {load[1]:g} meanwhile" if load else "")
+    load_ = found.get("load")
+    return found["machine"] + (f", load {load_[0]:g} to {load_[1]:g} meanwhile" if load_ else "")
+
+
+# ---------------------------------------------------------------- committing
+
+def finished(out, label):
+    path = os.path.join(out, label, "result.json")
+    found = load(path) or sys.exit(f"{path} is missing; run scripts/lab/experiments/{label}.py")
+    if found["size"] == "tiny":
+        sys.exit(f"{label}: a --tiny run is for tests, its numbers mean nothing")
+    if not found["drawn"]:
+        sys.exit(f"{label}: its figures are missing; run scripts/lab/experiments/{label}.py "
+                 "--redraw with a python3 that has matplotlib")
+    with open(path, encoding="utf-8") as f:
+        absolute = re.search(r"(?<![\w.})~-])/\w[\w.-]*/[\w./-]*", f.read())
+    if absolute:
+        sys.exit(f"{path}: names a path of this machine, {absolute.group()}")
+    return found
+
+
+def shrink(source, target):
+    """64 colours: less than half the bytes, and charts of lines look the same."""
+    from PIL import Image                                    # which matplotlib brings
+    with Image.open(source) as picture:
+        picture.convert("RGB").quantize(64).save(target, optimize=True)
+    if os.path.getsize(target) > MOST_BYTES:
+        sys.exit(f"{target}: {os.path.getsize(target):,} bytes; at most {MOST_BYTES:,} are kept")
+
+
+def keep(out, label):
+    """What samples.py wrote stays."""
+    import lab
+    found, before = finished(out, label), read(label) or {}
+    for figure in found["figures"]:
+        shrink(os.path.join(out, label, figure["name"] + ".png"),
+               os.path.join(FIGURES, figure_file(found, figure)))
+    if "samples" in before:
+        found["samples"] = before["samples"]
+    lab.write_json(os.path.join(RESULTS, label + ".json"), found)
+    print(f"{label}: kept ({verdict(found)})")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=" ".join(__doc__.split("\n\n")[0].split()))
+    parser.add_argument("experiments", metavar="EXPERIMENT", nargs="+", help="as in 02_knee")
+    parser.add_argument("--out", metavar="DIR", default="lab",
+                        help="where they were run (default: lab)")
+    args = parser.parse_args()
+    for label in args.experiments:
+        keep(args.out, label)
+
+
+if __name__ == "__main__":
+    main()

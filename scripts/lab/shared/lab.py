@@ -1,34 +1,40 @@
 """Shared by the experiments of the laboratory: arguments, the corpus, training runs (made once,
-then reused), tables as CSV, figures, and a summary that report.py puts on one page.
+then reused), tables, figures, and one JSON file of an experiment, which report.py puts on a page.
 
-An experiment reads like this:
+An experiment is its settings, its runs, its endpoint and its figures:
 
     e = lab.Experiment(2, "knee", title="...", question="...", prediction="...")
-    runs = e.run([lab.Job("b64", ["--data", e.corpus(10**6), *e.model(), ...])])
-    e.csv("points", ["batch_tokens", "updates"], [[64, runs["b64"].updates_at(2.5)]])
+    if not e.args.kept:                          # --kept: the tables of the committed runs
+        runs = e.run([lab.Job("b64", ["--data", e.corpus(10**6), *e.model(), ...])])
+        e.table("points", ["batch_tokens", "updates"], [[64, runs["b64"].updates_at(2.5)]])
+    points = e.rows("points")
+    e.found("updates of 64 tokens to a loss of 2.5", points[0]["updates"])
     e.figure("knee", draw, alt="...", caption="...")
-    e.say("..."); e.decide([("", 1.7, 1.6, 1.8)]); e.close()
+    e.decide([("", 1.7, 1.6, 1.8)]); e.close()
 
 decide() judges the endpoint that endpoints.py planned; an experiment without one calls observe().
 
 Runs lie in OUT/NN_name/runs: NAME.jsonl is the trainer's log, NAME.txt what it printed, NAME.json
-its command. A run is reused if its command is unchanged and its log is complete.
+its command. A run is reused if its command is unchanged and its log is complete. The result is
+OUT/NN_name/result.json.
 """
 import argparse
-import csv
 import ctypes
 import functools
 import json
 import math
 import os
 import shlex
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from statistics import median
 
 import endpoints
+import kept
 
 LAB = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ROOT = os.path.dirname(os.path.dirname(LAB))
@@ -55,12 +61,6 @@ def axes(ax, x, y, title=None):
     ax.grid(True, which="major", color="#dddddd", linewidth=0.6)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
-
-
-def median(values):
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def log_axis(axis, base=10, digits=4):
@@ -272,10 +272,12 @@ def ended(path):
 
 
 def write_json(path, record):
-    """Writes to a temporary name, then renames: an interrupted run leaves no partial file."""
+    """Writes to a temporary name, then renames: an interrupted run leaves no partial file. A list
+    of plain values, such as the row of a table, stands on one line."""
+    text = re.sub(r"\[\n[^][{}]*\]", lambda of: re.sub(r"\n *", " ", of.group()),
+                  json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False))
     with open(path + ".tmp", "w", encoding="utf-8") as f:
-        json.dump(record, f, indent=1)
-        f.write("\n")
+        f.write(text + "\n")
     os.replace(path + ".tmp", path)
 
 
@@ -491,9 +493,11 @@ class Experiment:
         self.began = time.time()
         self.args = self.read_arguments(arguments)
         self.dir = os.path.join(self.args.out, self.label)
-        self.said, self.settings, self.figures, self.tables = [], [], [], []
+        self.settings, self.figures, self.tables, self.fit = [], [], {}, None
         self.result, self.noted, self.run_seconds, self.loads = None, False, 0.0, []
         self.machine = machine(self.args.trainer)
+        if self.args.kept:
+            self.restore()
         os.makedirs(os.path.join(self.dir, "runs"), exist_ok=True)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
@@ -514,6 +518,8 @@ class Experiment:
                             "draw nothing: for N machines that share --out")
         parser.add_argument("--redraw", action="store_true",
                             help="make no run; redraw from existing runs")
+        parser.add_argument("--kept", action="store_true", help="make no run; the committed tables "
+                            "give the numbers, the figures and the verdict again")
         if arguments:
             arguments(parser)
         args = parser.parse_args()
@@ -668,101 +674,92 @@ class Experiment:
             record["step_seconds"] = thin_log(base + ".jsonl", job.thin)
         write_json(base + ".json", record)
 
-    def need_mpi(self):
-        """Ends the experiment as skipped if this machine cannot run several ranks."""
-        if is_cuda(self.args.trainer) or has_mpi():
-            return
-        self.verdict("skipped", "needs MPI: make MPI=1 build/train_gpt2-mpi, and mpirun")
-        self.close()
-        sys.exit(0)
-
     # -- results
 
-    def csv(self, name, header, rows):
-        path = os.path.join(self.dir, f"{name}.csv")
-        with open(path + ".tmp", "w", newline="", encoding="utf-8") as f:
-            writer = csv.writer(f, lineterminator="\n")
-            writer.writerow(header)
-            for row in rows:
-                assert len(row) == len(header), (header, row)
-                writer.writerow([cell(value) for value in row])
-        os.replace(path + ".tmp", path)
-        self.tables = [table for table in self.tables if table["name"] != name]
-        self.tables.append({"name": name, "file": f"{name}.csv"})
-        return path
+    def restore(self):
+        """--kept: takes the committed tables, and what is known of the runs behind them."""
+        of = kept.read(self.label) or fail(f"{self.label}: nothing is committed")
+        self.tables, self.fit, self.size = of["tables"], of.get("fit"), of["size"]
+        self.settings, self.machine = of["settings"], of["machine"]
+        self.loads, self.run_seconds = of["load"] or [], of["run_seconds"]
+
+    def table(self, name, columns, rows):
+        rows = [[rounded(value) for value in row] for row in rows]
+        assert all(len(row) == len(columns) for row in rows), (name, columns)
+        self.tables[name] = {"columns": columns, "rows": rows}
+
+    def rows(self, name, **where):
+        """A table of this experiment as dicts, none without it; those rows that have these
+        values."""
+        return kept.only(kept.rows(self.tables.get(name)), **where)
+
+    def found(self, what, value, low=None, high=None):
+        """A number that the experiment has found, with a 90% interval; printed and kept."""
+        numbers = self.tables.setdefault("numbers", {"columns": ["what", "value", "low", "high"],
+                                                     "rows": []})
+        numbers["rows"] = [row for row in numbers["rows"] if row[0] != what]
+        numbers["rows"].append([what, *map(rounded, (value, low, high))])
+        print(f"{what}: {kept.told(*numbers['rows'][-1][1:])}", flush=True)
 
     def figure(self, name, draw, alt, caption=""):
-        """Saves the Figure that draw(plt) returns as PNG and SVG; without matplotlib, a note."""
+        """Saves the Figure that draw(plt) returns; without matplotlib, a note."""
         try:
             import matplotlib
         except ImportError:
             if not self.noted:
-                print(f"{self.label}: no pictures without matplotlib (the numbers are in "
-                      f"{self.dir}/*.csv): apt-get install python3-matplotlib and run with "
-                      "/usr/bin/python3, or pip install matplotlib; then --redraw",
-                      file=sys.stderr)
+                print(f"{self.label}: no figures without matplotlib: pip install matplotlib, then "
+                      "--redraw", file=sys.stderr)
             self.noted = True
-            return None
+            return
         matplotlib.use("Agg")                                # no window, no display
-        matplotlib.rcParams.update({"svg.hashsalt": "batchwise", "font.size": 10,
-                                    "legend.frameon": False, "legend.fontsize": 9,
+        matplotlib.rcParams.update({"font.size": 10, "legend.frameon": False, "legend.fontsize": 9,
                                     "axes.titlesize": 10.5, "figure.dpi": 100})
         import matplotlib.pyplot as plt
         figure = draw(plt)
-        base = os.path.join(self.dir, name)
-        for kind, metadata in [("png", None), ("svg", {"Date": None})]:
-            figure.savefig(f"{base}.{kind}.tmp", format=kind, dpi=130, metadata=metadata)
-            os.replace(f"{base}.{kind}.tmp", f"{base}.{kind}")
+        path = os.path.join(self.dir, f"{name}.png")
+        figure.savefig(path + ".tmp", format="png", dpi=130)
+        os.replace(path + ".tmp", path)
         plt.close(figure)
-        self.figures.append({"name": name, "png": f"{name}.png", "svg": f"{name}.svg", "alt": alt,
-                             "caption": caption})
-        return base + ".png"
-
-    def say(self, sentence):
-        print(sentence, flush=True)
-        self.said.append(sentence)
+        self.figures.append({"name": name, "alt": alt, "caption": caption})
 
     def setting(self, sentence):
-        self.settings.append(sentence)
+        if not self.args.kept:
+            self.settings.append(sentence)
 
     def decide(self, found):
         """found: [(words, value, low, high)] of the planned endpoint, with 90% intervals."""
-        self.csv("endpoint", ["what", "value", "low", "high"], found)
-        self.verdict(*endpoints.verdict(endpoints.of(self.label), found))
+        self.verdict(*endpoints.verdict(endpoints.of(self.label), found), found)
 
     def observe(self):
         """Nothing was predicted that a run could refute."""
         self.verdict("observed", "this experiment has no endpoint")
 
-    def verdict(self, word, why):
+    def verdict(self, word, why, found=()):
         assert word in VERDICTS, word
-        self.result = {"verdict": word, "why": why}
+        self.result = {"verdict": word, "why": why,
+                       "endpoint": [[words, *map(rounded, ends)] for words, *ends in found]}
         print(f"{self.label}: {word}: {why}", flush=True)
 
     def close(self):
         assert self.result, "an experiment ends with a verdict"
         size = "" if self.size == "full" else f" --{self.size}"
         script = os.path.relpath(os.path.abspath(sys.argv[0]), ROOT)
-        out = "" if self.args.out == "lab" else f" --out {shlex.quote(self.args.out)}"
         trainer = "" if self.args.trainer == "train_gpt2" else f" --trainer {self.args.trainer}"
-        write_json(os.path.join(self.dir, "summary.json"), {
+        write_json(os.path.join(self.dir, "result.json"), {
             "number": self.number, "name": self.name, "title": self.title,
-            "question": self.question, "prediction": self.prediction,
-            "verdict": self.result["verdict"], "why": self.result["why"], "said": self.said,
-            "settings": self.settings, "figures": self.figures, "csv": self.tables,
-            "command": f"{script}{size}{trainer}{out}", "size": self.size,
-            "machine": self.machine,
+            "question": self.question, "prediction": self.prediction, **self.result,
+            "settings": self.settings, "figures": self.figures,
+            "command": f"{script}{size}{trainer}", "size": self.size, "machine": self.machine,
             "load": [min(self.loads), max(self.loads)] if self.loads else None,
-            "seconds": round(time.time() - self.began, 1),
-            "run_seconds": round(self.run_seconds, 1), "drawn": not self.noted})
+            "run_seconds": round(self.run_seconds, 1), "drawn": not self.noted,
+            **({"fit": self.fit} if self.fit else {}), "tables": self.tables})
 
 
-def cell(value):
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:.9g}"
-    return str(value)
+def rounded(value):
+    """Of a table: nine digits; None for what is not finite."""
+    if not isinstance(value, float) and not hasattr(value, "dtype"):
+        return value
+    return float(f"{value:.9g}") if math.isfinite(value) else None
 
 
 def last_line(text):

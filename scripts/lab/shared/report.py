@@ -1,25 +1,24 @@
 #!/usr/bin/env python3
-"""Puts the experiments' summaries on one page: OUT/report.md and OUT/report.html, which embeds its
-figures and needs no network.
+"""Puts the experiments' results on one page: OUT/report.html, which embeds its figures and needs no
+network.
 
     scripts/lab/shared/report.py                    the experiments that have been run
     scripts/lab/shared/report.py --run --quick      runs all of them first; continues if one fails
 """
 import argparse
 import base64
-import csv
 import html
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 
+import kept
 import lab
 
 EXPERIMENTS = os.path.join(lab.LAB, "experiments")
-MOST_ROWS = 30                       # of a longer table only the path is shown
+MOST_ROWS = 30                       # of a longer table only the name is shown
 
 MARKS = {"as predicted": "&#10003;", "refuted": "&#10007;", "undecided": "?",
          "observed": "&#8226;", "skipped": "&#8211;", "broken": "!", "not run": "&#8211;"}
@@ -65,9 +64,9 @@ def find_python():
 
 def run(label, path, python, flags, out):
     """Runs one experiment; returns why it failed, or None. What it prints passes through."""
-    summary = os.path.join(out, label, "summary.json")
-    if os.path.exists(summary):
-        os.remove(summary)
+    result = os.path.join(out, label, "result.json")
+    if os.path.exists(result):
+        os.remove(result)
     env = dict(os.environ, PYTHONUNBUFFERED="1", LAB_LIVE="1" if sys.stderr.isatty() else "")
     with subprocess.Popen([python, path, *flags], stderr=subprocess.PIPE, env=env) as process:
         signal.signal(signal.SIGTERM, lambda *_: (process.terminate(), sys.exit(143)))
@@ -108,71 +107,7 @@ def run_all(args):
     return broken
 
 
-# ---------------------------------------------------------------- reading
-
-def read_summaries(out, broken):
-    """One record for each experiment, including those that did not run."""
-    found = []
-    labels = [label for label, _ in experiments()]
-    for label in labels:
-        record = {"label": label, "number": int(label[:2]),
-                  "title": label[3:].replace("_", " ").capitalize(), "question": "",
-                  "prediction": "", "said": [], "settings": [], "figures": [], "csv": [],
-                  "command": f"scripts/lab/experiments/{label}.py --quick", "verdict": "not run",
-                  "why": "there is no result in this output directory"}
-        try:
-            with open(os.path.join(out, label, "summary.json"), encoding="utf-8") as f:
-                record.update(json.load(f))
-        except OSError:
-            pass
-        except ValueError:
-            record.update(verdict="broken", why="its summary.json is damaged; run it again")
-        if label in broken:
-            record.update(verdict="broken", why=broken[label])
-        record["label"] = label
-        found.append(record)
-    return found
-
-
-def read_table(path):
-    """(header, rows), or None if it is missing or too long to show."""
-    try:
-        with open(path, newline="", encoding="utf-8") as f:
-            rows = list(csv.reader(f))
-    except OSError:
-        return None
-    if not rows or len(rows) - 1 > MOST_ROWS:
-        return None
-    return [name.replace("_", " ") for name in rows[0]], [[short(c) for c in r] for r in rows[1:]]
-
-
-def short(text):
-    """A number with four digits; other text unchanged."""
-    try:
-        value = float(text)
-    except ValueError:
-        return text
-    if value == int(value) and abs(value) < 1e15 and "." not in text and "e" not in text:
-        return f"{int(value):,}"
-    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
-
-
-def is_number(text):
-    return bool(text) and all(c.isdigit() or c in "+-.,e" for c in text)
-
-
-def run_time(records):
-    spent = sum(r.get("run_seconds", 0) for r in records)
-    return f"{spent / 60:.0f} minutes" if spent >= 90 else f"{spent:.0f} seconds"
-
-
-def machines(records):
-    return sorted({r["machine"] for r in records if r.get("machine")})
-
-
-def redraw(record):
-    return record["command"] + ("" if record["verdict"] in ("not run", "broken") else " --redraw")
-
+# ---------------------------------------------------------------- the page
 
 INTRO = ("If a model fits on one GPU, and a larger batch only lowers the variance of the gradient, "
          "why train on many? Time to a loss is T(B, n) = S(B) \u00b7 t_step(B, n): the number of "
@@ -181,113 +116,76 @@ INTRO = ("If a model fits on one GPU, and a larger batch only lowers the varianc
          "states its prediction first; a prediction that fails is reported as refuted.")
 
 
-NO_PICTURES = ("No pictures: matplotlib was missing when this was run. Install it (apt-get install "
-               "python3-matplotlib, or pip install matplotlib), then run the command below.")
+def read_results(out, broken):
+    """One record for each experiment, including those that did not run."""
+    found = []
+    for label, _ in experiments():
+        record = {"title": label[3:].replace("_", " ").capitalize(), "number": int(label[:2]),
+                  "question": "", "prediction": "", "settings": [], "figures": [], "tables": {},
+                  "command": f"scripts/lab/experiments/{label}.py --quick", "verdict": "not run",
+                  "why": "there is no result in this output directory", "run_seconds": 0.0}
+        record.update(kept.load(os.path.join(out, label, "result.json")) or {})
+        if label in broken:
+            record.update(verdict="broken", why=broken[label])
+        found.append(dict(record, label=label))
+    return found
 
 
-# ---------------------------------------------------------------- report.md
-
-def markdown(records):
-    lines = ["# The batch-size laboratory", "", INTRO, ""]
-    lines += [f"Machine: {'; '.join(machines(records)) or 'unknown'}. Runs add up to "
-              f"{run_time(records)}.", "", "| | experiment | verdict | why |", "|---|---|---|---|"]
-    lines += [f"| {r['number']} | {bar(r['title'])} | {r['verdict']} | {bar(r['why'])} |"
-              for r in records]
-    for r in records:
-        lines += ["", f"## {r['number']}. {r['title']}", ""]
-        lines += [f"**{name}:** {r[key]}\n" for name, key in [
-            ("Question", "question"), ("Predicted", "prediction")] if r[key]]
-        lines += [f"**Verdict: {r['verdict']}.** {r['why']}", ""]
-        lines += [f"- {sentence}" for sentence in r["said"]]
-        lines += ["", NO_PICTURES] if not r.get("drawn", True) else []
-        for f in r["figures"]:
-            lines += ["", f"![{bracket(f['alt'])}]({r['label']}/{f['png']})", "", f["caption"]]
-        for table in r["csv"]:
-            lines += ["", f"`{r['label']}/{table['file']}`"]
-            lines += markdown_table(read_table(os.path.join(r["out"], r["label"], table["file"])))
-        if r["settings"]:
-            lines += ["", "What was run: " + " ".join(r["settings"])]
-        lines += ["", f"Drawn by: `{redraw(r)}`"]
-    return "\n".join(lines) + "\n"
-
-
-def markdown_table(table):
-    if table is None:
-        return []
-    header, rows = table
-    return ["", "| " + " | ".join(map(bar, header)) + " |", "|" + "---|" * len(header)] + [
-        "| " + " | ".join(map(bar, row)) + " |" for row in rows]
-
-
-def bar(text):
-    return text.replace("|", "\\|").replace("\n", " ")
-
-
-def bracket(text):
-    return text.replace("[", "(").replace("]", ")").replace("\n", " ")
-
-
-# ---------------------------------------------------------------- report.html
-
-def page(records):
+def page(records, out):
     esc = html.escape
     overview = "".join(
         f"<tr><td>{r['number']}</td><td><a href='#{r['label']}'>{esc(r['title'])}</a></td>"
         f"<td>{MARKS[r['verdict']]} {esc(r['verdict'])}</td></tr>" for r in records)
+    machines = "; ".join(sorted({r["machine"] for r in records if "machine" in r})) or "unknown"
     return ("<!DOCTYPE html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
             "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
             "<title>The batch-size laboratory</title>\n<link rel='icon' href='data:,'>\n"
             f"<style>{STYLE}</style>\n</head>\n<body>\n<h1>The batch-size laboratory</h1>\n"
-            f"<p>{esc(INTRO)}</p>\n<p>Machine: {esc('; '.join(machines(records)) or 'unknown')}. "
-            f"Runs add up to {run_time(records)}.</p>\n<div class='scroll words'><table>"
-            "<tr><th></th><th>experiment</th><th>verdict</th></tr>"
-            f"{overview}</table></div>\n" + "\n".join(section(r) for r in records)
+            f"<p>{esc(INTRO)}</p>\n<p>Machine: {esc(machines)}. Runs add up to "
+            f"{sum(r['run_seconds'] for r in records) / 60:.1f} minutes.</p>\n"
+            "<div class='scroll words'><table><tr><th></th><th>experiment</th><th>verdict</th></tr>"
+            f"{overview}</table></div>\n" + "\n".join(section(r, out) for r in records)
             + "\n</body>\n</html>\n")
 
 
-def section(r):
+def section(r, out):
     esc = html.escape
-    parts = [f"<section id='{r['label']}'>\n<h2>{r['number']}. {esc(r['title'])}</h2>"]
-    terms = [("Question", r["question"]), ("Predicted", r["prediction"])]
-    if any(text for _, text in terms):
-        parts.append("<dl>" + "".join(f"<dt>{name}</dt><dd>{esc(text)}</dd>"
-                                      for name, text in terms if text) + "</dl>")
-    parts.append(f"<p class='verdict {r['verdict'].replace(' ', '-')}'><strong>"
-                 f"{MARKS[r['verdict']]} {esc(r['verdict'])}</strong>: {esc(r['why'])}</p>")
-    parts += [f"<p>{esc(NO_PICTURES)}</p>"] if not r.get("drawn", True) else []
-    parts += [picture(r, f) for f in r["figures"]]
-    if r["said"]:
-        parts.append("<ul>" + "".join(f"<li>{esc(s)}</li>" for s in r["said"]) + "</ul>")
+    redraw = "" if r["verdict"] in ("not run", "broken") else " --redraw"
+    parts = [f"<section id='{r['label']}'>\n<h2>{r['number']}. {esc(r['title'])}</h2>\n<dl>",
+             *(f"<dt>{name}</dt><dd>{esc(r[key])}</dd>" for name, key in [
+                 ("Question", "question"), ("Predicted", "prediction")] if r[key]),
+             f"</dl><p class='verdict {r['verdict'].replace(' ', '-')}'><strong>"
+             f"{MARKS[r['verdict']]} {esc(r['verdict'])}</strong>: {esc(r['why'])}</p>"]
+    parts += ["<p>No figures: matplotlib was missing when this was run.</p>"] * (
+        not r.get("drawn", True))
+    parts += [picture(os.path.join(out, r["label"], f["name"] + ".png"), f["alt"], f["caption"])
+              for f in r["figures"]]
     if r["settings"]:
         parts.append(f"<p><strong>What was run.</strong> {esc(' '.join(r['settings']))}</p>")
-    parts += [html_table(r, table) for table in r["csv"]]
-    parts.append(f"<p>Drawn by</p><pre>{esc(redraw(r))}</pre>\n</section>")
+    parts += [table(name, of) for name, of in sorted(r["tables"].items(),
+                                                     key=lambda at: at[0] != "numbers")]
+    parts.append(f"<p>Drawn by</p><pre>{esc(r['command'] + redraw)}</pre>\n</section>")
     return "\n".join(parts)
 
 
-def picture(r, figure):
-    path = os.path.join(r["out"], r["label"], figure["png"])
-    try:
-        with open(path, "rb") as f:
-            data = base64.b64encode(f.read()).decode("ascii")
-    except OSError:
-        return f"<p>The picture {html.escape(figure['png'])} is missing.</p>"
-    return (f"<figure><img alt=\"{html.escape(figure['alt'])}\" "
-            f"src='data:image/png;base64,{data}'>"
-            f"<figcaption>{html.escape(figure['caption'])}</figcaption></figure>")
+def picture(path, alt, caption, anchor=""):
+    with open(path, "rb") as f:
+        data = base64.b64encode(f.read()).decode("ascii")
+    return (f"<figure{f' id={anchor!r}' if anchor else ''}><img alt=\"{html.escape(alt)}\" "
+            f"src='data:image/png;base64,{data}'><figcaption>{html.escape(caption)}</figcaption>"
+            "</figure>\n")
 
 
-def html_table(r, table):
-    path = f"{r['label']}/{table['file']}"
-    content = read_table(os.path.join(r["out"], path))
-    if content is None:
-        return f"<p>Numbers: <code>{html.escape(path)}</code></p>"
-    header, rows = content
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
+def table(name, of):
+    """What was found is open; a long table is named alone."""
+    if len(of["rows"]) > MOST_ROWS and name != "numbers":
+        return f"<p>{html.escape(name)}: {len(of['rows'])} rows, in result.json</p>"
+    head = "".join(f"<th>{html.escape(column.replace('_', ' '))}</th>" for column in of["columns"])
     body = "".join("<tr>" + "".join(
-        f"<td{'' if is_number(c) else ' class=word'}>{html.escape(c)}</td>" for c in row)
-        + "</tr>" for row in rows)
-    return (f"<details><summary>Numbers: <code>{html.escape(path)}</code></summary>"
+        f"<td{' class=word' * isinstance(x, str)}>"
+        f"{'' if x is None else html.escape(kept.told(x))}</td>"
+        for x in row) + "</tr>" for row in of["rows"])
+    return (f"<details{' open' * (name == 'numbers')}><summary>{html.escape(name)}</summary>"
             f"<div class='scroll'><table><tr>{head}</tr>{body}</table></div></details>")
 
 
@@ -324,13 +222,10 @@ def main():
     args = read_arguments()
     os.makedirs(args.out, exist_ok=True)
     broken = run_all(args) if args.run else {}
-    records = read_summaries(args.out, broken)
-    for record in records:
-        record["out"] = args.out
-    write(os.path.join(args.out, "report.md"), markdown(records))
-    write(os.path.join(args.out, "report.html"), page(records))
+    records = read_results(args.out, broken)
+    write(os.path.join(args.out, "report.html"), page(records, args.out))
     done = sum(r["verdict"] in lab.VERDICTS for r in records)
-    print(f"{args.out}/report.html and report.md: {done} of {len(records)} experiments")
+    print(f"{args.out}/report.html: {done} of {len(records)} experiments")
     if broken:
         lab.fail(f"{len(broken)} did not finish: {', '.join(broken)}")
 
