@@ -2,7 +2,6 @@
 """The laboratory's experiments at --tiny: each ends with its tables, figures and verdict, and makes
 no run twice; numbers in its tables are computed anew here, from the logs. Those of several ranks
 are in test_lab_ranks.py."""
-import csv
 import math
 import os
 import statistics
@@ -11,7 +10,7 @@ import sys
 
 sys.dont_write_bytecode = True   # before the next line, so that it leaves no __pycache__
 import testing
-from testing import ROOT, near
+from testing import near
 
 sys.path[:0] = testing.LAB_ROOMS
 import endpoints
@@ -63,39 +62,6 @@ def test_tiny_redrawn():
         if label != "08_fits":                               # --plan measures this machine
             assert again["tables"] == before["tables"], label
         assert again["verdict"] == before["verdict"], label
-
-
-# ---- 1 ----
-
-def printed(run):
-    """{what: [values]} and [(batch, rate, fall)] of a run of build/one_step."""
-    lists, falls = {}, []
-    with open(TINY.path("01_one_step", "runs", run + ".txt")) as f:
-        for row in csv.DictReader(f):
-            lists.setdefault(row["what"], []).append(float(row["value"]))
-            if row["what"] == "fall":
-                falls.append(tuple(float(row[key]) for key in ("batch", "rate", "value")))
-    return lists, falls
-
-
-def test_one_step_prediction():
-    """Constants of the table are what gradients and curvature give; at the rate predicted best the
-    mean fall of large batches is the one predicted, within a factor of two. Steps start from the
-    trainer's own loss of the checkpoint."""
-    TINY.run("01_one_step")
-    lists, falls = printed("constant_adam")
-    near(lists["e_max"][0], lists["slope"][0] / lists["curvature"][0])
-    near(lists["dl_max"][0], lists["e_max"][0] * lists["slope"][0] / 2)
-    near(lists["b_noise"][0], sum(lists["noise_curvature"]) / 8 / lists["curvature"][0])
-    near(sum(lists["noise_double"]), sum(lists["noise_curvature"][:4]), 0.02)
-    top = max(batch for batch, _, _ in falls)
-    best = lists["e_max"][0] / (1 + lists["b_noise"][0] / top)
-    found = [fall for batch, rate, fall in falls if batch == top and abs(rate / best - 1) < 1e-6]
-    wanted = lists["dl_max"][0] / (1 + lists["b_noise"][0] / top)
-    assert len(found) == 4 and 0.5 < sum(found) / 4 / wanted < 2.0, (found, wanted)
-    last = TINY.log("01_one_step", "constant", "eval")[-1]["val_loss"]
-    for direction in ("adam", "sgd"):
-        near(printed("constant_" + direction)[0]["loss"][0], last)
 
 
 # ---- 2 ----
@@ -166,7 +132,7 @@ def test_local_table():
 # ---- 3 ----
 
 def test_small_table():
-    """best.csv again from the runs' own logs; equal tokens; SGD is SGD."""
+    """`best` again from the runs' own logs; equal tokens; SGD is SGD."""
     best, found = TINY.table("03_small_noisy", "best"), {}
     for run in runs_of("03_small_noisy"):
         if run.startswith("b"):
@@ -182,29 +148,6 @@ def test_small_table():
         assert any(f"b{row['batch_sequences']:.0f}" == batch
                    and abs(row["val_loss"] - by_seed["s2"][rate]) < 1e-6 for row in best), by_seed
     assert len(best) == len(found) == 5
-
-
-def test_small_repeats():
-    """Training and validation loss come from the same moment; the endpoint is the smaller batch
-    less the larger, seed by seed. Without the runs on fresh data their committed table is written
-    again, row by row."""
-    own = [(row["tokens"], row["train_loss"]) for row in TINY.table("03_small_noisy", "repeated")
-           if (row["batch_tokens"], row["seed"]) == (64, 2)]
-    run = next(run for run in runs_of("03_small_noisy")
-               if run.startswith("repeat_b64_") and run.endswith("_s2"))
-    assert own == [(e["tokens"], e["train_eval_loss"])
-                   for e in TINY.log("03_small_noisy", run, "eval")]
-    at = {(row["batch_tokens"], row["seed"]): row["val_loss"]
-          for row in TINY.table("03_small_noisy", "equal_training") if row["train_loss"] == 4}
-    assert set(at) == {(b, s) for b in (64, 512) for s in (2, 3)}, at
-    near(TINY.run("03_small_noisy")["endpoint"][0][1],
-         statistics.mean(at[64, s] - at[512, s] for s in (2, 3)), 1e-5)
-    before = runs_of("03_small_noisy")
-    done = TINY.start("03_small_noisy", "--only", "repeated")
-    assert done.returncode == 0 and runs_of("03_small_noisy") == before, done.stderr
-    assert TINY.run("03_small_noisy")["tables"]["losses"] == kept.read(
-        "03_small_noisy")["tables"]["losses"]
-    TINY.ran.discard("03_small_noisy")
 
 
 # ---- 4 ----
@@ -240,29 +183,6 @@ def test_device_seconds():
 # ---- 7 ----
 
 TOKENS = 65536                                   # of the tiny size
-
-
-def test_schedules_table():
-    """The pairs again from the logs; the constant batch makes as many updates; the seed that chose
-    its rate is not reported."""
-    groups, ends = {}, []
-    for row in TINY.table("07_schedules", "pairs"):
-        groups.setdefault(row["compared"], {}).setdefault(row["batch"], []).append(row)
-    assert len(groups) == 2, groups
-    for compared, arms in groups.items():
-        (_, growing), (label, constant) = arms.items()
-        assert [r["seed"] for r in growing] == [r["seed"] for r in constant] == [11, 12]
-        batch = int(label.replace("constant ", "").replace(",", ""))
-        wanted = TOKENS / sum(r["updates"] for r in growing) * 2
-        assert batch % 128 == 0 and abs(batch - wanted) <= 64, (compared, batch, wanted)
-        for row in constant:
-            run = f"constant{batch}_lr{row['lr']:g}_s{row['seed']:.0f}"
-            near(row["val_loss"], TINY.log("07_schedules", run, "eval")[-1]["val_loss"])
-        tried = {r["lr"]: r["val_loss"] for r in TINY.table("07_schedules", "rates")
-                 if (r["compared"], r["batch"], r["seed"]) == (compared, label, 1)}
-        assert len(tried) == 2 and min(tried, key=tried.get) == constant[0]["lr"], tried
-        ends.append([a["val_loss"] - b["val_loss"] for a, b in zip(growing, constant)])
-    near(TINY.run("07_schedules")["endpoint"][0][1], statistics.mean(ends[0]), 1e-5)
 
 
 def test_schedules_batches():

@@ -9,11 +9,10 @@ import math
 import os
 import random
 import subprocess
-from statistics import mean
-
-import numpy as np
+from statistics import fmean as mean
 
 import _path
+import numpy as np
 import fit
 import kept
 import lab

@@ -12,11 +12,10 @@ are read from the same logs. Experiment 10 replays the runs to the lowest loss.
 """
 import math
 from collections import namedtuple
-from statistics import mean, median
-
-import numpy as np
+from statistics import fmean as mean, median
 
 import _path
+import numpy as np
 import fit
 import kept
 import lab
@@ -402,12 +401,6 @@ def write(e, found):
     e.table("fit", ["size", "reading", "target_nats", "s_min", "b_crit", "b_crit_low",
                     "b_crit_high", "e_min", "rms", "power", "rms_power", "refused"],
             [[g.size, g.reading, g.target, *numbers_of(g), g.knee.reason] for g in found])
-    e.table("pairs", ["size", "target_nats", "b_crit", "fewest_updates", "fewest_tokens",
-                      "batch_at_b_crit", "tokens_over_fewest", "batch_at_quarter",
-                      "tokens_over_fewest_at_quarter"],
-            [[g.size, g.target, g.knee.b_crit, min(p.median for p in g.points), fewest(g.points),
-              nearest(g, 1.0).batch, excess(g, 1.0), nearest(g, 0.25).batch, excess(g, 0.25)]
-             for g in fitted(found)])
 
 
 def numbers_of(g):

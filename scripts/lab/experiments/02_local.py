@@ -11,7 +11,7 @@ learning rates (table `tuned`) are not those that are reported. One group asks w
 """
 import math
 from collections import namedtuple
-from statistics import geometric_mean, mean
+from statistics import fmean as mean, geometric_mean
 
 import _path
 import fit

@@ -11,9 +11,8 @@ The part that is not run is taken from the committed tables.
 import math
 from collections import namedtuple
 
-import numpy as np
-
 import _path
+import numpy as np
 import fit
 import kept
 import lab

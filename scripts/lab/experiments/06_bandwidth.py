@@ -12,7 +12,7 @@ import math
 import os
 import subprocess
 from collections import namedtuple
-from statistics import mean, median
+from statistics import fmean as mean, median
 
 import _path
 import fit
@@ -257,7 +257,7 @@ class Lane:
                 for run in self.runs]
 
     def rows(self):
-        """Of race.csv."""
+        """Of the table `race`."""
         took = mean_update(self.runs, every=self.choice.every or 1) if self.measured else None
         middle = None
         if self.measured and not self.choice.every:          # DiLoCo has two kinds of updates
@@ -317,7 +317,7 @@ def lane_of(race_rows, link, method):
 
 
 def endpoint(race_rows):
-    """What the plan judges, from the rows of race.csv: over the slowest link."""
+    """What the plan judges, from the table `race`: over the slowest link."""
     link = min(row["mbit_s"] for row in race_rows)
     return [("two data parallel over one", *ratio(lane_of(race_rows, link, "parallel"),
                                                   lane_of(race_rows, link, "one")))]

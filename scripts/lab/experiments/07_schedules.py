@@ -9,7 +9,7 @@ Runs of one seed begin with the same weights and read the same samples, so what 
 methods cancels in their difference.
 """
 from collections import namedtuple
-from statistics import mean
+from statistics import fmean as mean
 
 import _path
 import fit

@@ -7,7 +7,6 @@ memory and seconds here.
     scripts/lab/experiments/08_fits.py --quick
 """
 import json
-import math
 import os
 import random
 import shlex
@@ -15,9 +14,8 @@ import subprocess
 from collections import namedtuple
 from statistics import median
 
-import numpy as np
-
 import _path
+import numpy as np
 import lab
 from peak import peak_of
 

@@ -10,7 +10,7 @@ Shares are timed: run it on a machine that does nothing else.
 """
 import math
 from collections import namedtuple
-from statistics import mean, median
+from statistics import fmean as mean, median
 
 import _path
 import fit

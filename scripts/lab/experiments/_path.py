@@ -1,6 +1,10 @@
-"""Lets an experiment import the shared machinery: `import _path` before it."""
+"""Lets an experiment import the shared machinery, and says what it needs: `import _path` before
+both."""
+import importlib.util
 import os
 import sys
 
 sys.path.insert(1, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
                                 "shared"))
+if importlib.util.find_spec("numpy") is None:
+    sys.exit(f"{os.path.basename(sys.argv[0])}: needs numpy: pip install numpy matplotlib")

@@ -410,10 +410,9 @@ class Tuned:
 
     job       job(variant, k, seed): the lab.Job at rate number k; rates are a factor of 2 apart
     middle    {variant: where its grid begins}; a variant is another choice than the rate
-    plan      "first": the seed of the grid; "also": more seeds of the grid, or left out; "again":
-              "also" is for so many settings alone, those that are best with the first seed, and
-              the grid grows around all of them; "seeds": the others; "grid": its rates around
-              middle; "extend": the lowest and highest k that a grid may grow to, or None
+    plan      "first": the seed of the grid; "also": more seeds of it, or left out; "seeds": the
+              others; "grid": its rates around middle; "extend": the lowest and highest k that a
+              grid may grow to, or None
     """
 
     def __init__(self, job, middle, plan):
@@ -428,15 +427,9 @@ class Tuned:
     def total(self, at, seeds):
         return sum(self.score(self.runs[(*at, seed)]) for seed in seeds)
 
-    def finalists(self):
-        """[(variant, k)] that all seeds choose from."""
-        first = [self.plan["first"]]
-        return sorted(sorted(self.grid),
-                      key=lambda at: self.total(at, first))[:self.plan.get("again")]
-
     def best(self):
         """(variant, k)"""
-        return min(self.finalists(), key=lambda at: self.total(at, self.choosing()))
+        return min(sorted(self.grid), key=lambda at: self.total(at, self.choosing()))
 
     def choosing(self):
         return [self.plan["first"], *self.plan.get("also", [])]
@@ -449,22 +442,16 @@ class Tuned:
         """The runs of the next round."""
         want = self.of_grid()
         if want <= set(self.runs) and self.plan["extend"]:
-            low, high = self.plan["extend"]
-            self.grid |= {(variant, near)
-                          for variant, k in (self.finalists() if "again" in self.plan
-                                             else [self.best()])
-                          for near in (k - 1, k + 1) if low <= near <= high}
+            (variant, k), (low, high) = self.best(), self.plan["extend"]
+            self.grid |= {(variant, near) for near in (k - 1, k + 1) if low <= near <= high}
             want = self.of_grid()
         if want <= set(self.runs):
             want = {(*self.best(), seed) for seed in self.plan["seeds"]}
         return sorted(want - set(self.runs))
 
     def of_grid(self):
-        """The runs that choose: of the whole grid with the first seed, then of the finalists."""
-        want = {(*at, self.plan["first"]) for at in self.grid}
-        if want <= set(self.runs):
-            want |= {(*at, seed) for at in self.finalists() for seed in self.choosing()}
-        return want
+        """The runs that choose."""
+        return {(*at, seed) for at in self.grid for seed in self.choosing()}
 
     def chosen(self):
         """The runs at the best rate, one a seed."""
