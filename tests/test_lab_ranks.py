@@ -162,7 +162,7 @@ def needs_links():
 # ---- what is missing ----
 
 def test_without_mpi():
-    """Where the machine has neither links nor MPI, that is named; seconds of 6 are modelled."""
+    """Where the machine has neither links nor MPI, that is named."""
     path, out = os.path.join(TINY.out, "path"), os.path.join(TINY.out, "bare")
     os.mkdir(path)
     for tool in ["sh", "bash", "env", "make", "dirname", "basename", "ldd", "grep"]:
@@ -172,10 +172,6 @@ def test_without_mpi():
         assert done.returncode == 0, done.stderr[-300:]
         found = kept.load(os.path.join(out, label, "result.json"))
         assert found["verdict"] == "skipped" and "MPI" in found["why"], found["why"]
-    rows = kept.rows(found["tables"]["race"])
-    assert [row["method"] for row in rows] == ["one", "parallel", "bf16"]
-    assert all(not row["seconds_update"] and row["modelled_seconds_update"] > 0
-               for row in rows), rows
 
 
 # ---- link.sh ----

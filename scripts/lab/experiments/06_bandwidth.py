@@ -4,8 +4,8 @@ parallel, data parallel in bf16, and DiLoCo, each with its own best batch for th
 
     scripts/lab/experiments/06_bandwidth.py --quick
 
-link.sh makes the link where the machine allows it: two network namespaces, joined by virtual
-Ethernet that tc throttles. Elsewhere seconds are modelled. A link does not change what is learned,
+link.sh makes the link: two network namespaces, joined by virtual Ethernet that tc throttles. Where
+the machine does not allow that, the experiment is skipped. A link does not change what is learned,
 so learning rates are tuned without one. Run it on a machine that does nothing else.
 """
 import math
@@ -151,16 +151,9 @@ def update_seconds(cost, method, choice, link, overlap=True):
 Calibration = namedtuple("Calibration", "batch link overlap seconds waited")
 
 
-def calibrate(e, why):
-    """(Cost, [Calibration]). Without links: one rank's computation, and fit.py's 2/3 of the
-    backward pass to hide the exchange in."""
+def calibrate(e):
+    """(Cost, [Calibration])"""
     small, large = e.batches[0], e.batches[-1]
-    if why:
-        jobs = {b: lab.Job(f"alone_b{b}", timing(e, b, 1), alone=True) for b in (small, large)}
-        runs = e.run(list(jobs.values()))
-        device = fit.fit_device([small, large], [mean_update([runs[jobs[b].name]])
-                                                 for b in (small, large)])
-        return Cost(device, 0.0, 4.0 / 9.0, parameters(runs)), []
     slow = e.links[0]
     wanted = [(small, None, False), (large, None, False), (large, slow, False), (large, slow, True)]
     jobs = [linked(f"calibrate_b{b}_{link or 'unlimited'}{'' if overlap else '_no-overlap'}", link,
@@ -207,12 +200,11 @@ def linked(name, link, more):
 
 # ---------------------------------------------------------------- the race
 
-def curve(run, modelled=None):
-    """[(seconds of all updates so far, validation loss)] of a run's evaluations; `modelled` seconds
-    an update where none were measured."""
+def curve(run):
+    """[(seconds of all updates so far, validation loss)] of a run's evaluations."""
     spent, at = 0.0, {0: 0.0}
     for step in run.steps:
-        spent += step["seconds"] if modelled is None else modelled
+        spent += step["seconds"]
         at[step["step"]] = spent
     return [(at[record["step"]], record["val_loss"]) for record in run.evals
             if record["step"] in at and lab.number(record["val_loss"])]
@@ -235,7 +227,7 @@ class Lane:
         self.choice = min((c for c in choices if bool(c.every) == (method.name == "diloco")),
                           key=lambda c: c.updates() * update_seconds(cost, method, c, link))
         self.modelled = update_seconds(cost, method, self.choice, link)
-        self.runs, self.seeds, self.measured = [self.choice.run()], [1], False
+        self.runs = []
 
     def job(self, seed):
         outer, k = self.choice.best()
@@ -248,37 +240,30 @@ class Lane:
             return lab.Job(f"{name}_s{seed}", more, alone=True)
         return linked(f"{name}_{self.link}mbit_s{seed}", self.link, more)
 
-    def took(self, runs):
-        self.runs, self.seeds, self.measured = runs, self.e.seeds, True
-
     def curves(self):
         """[(run's name, its curve)]"""
-        return [(run.name, curve(run, None if self.measured else self.modelled))
-                for run in self.runs]
+        return [(run.name, curve(run)) for run in self.runs]
 
     def rows(self):
         """Of the table `race`."""
-        took = mean_update(self.runs, every=self.choice.every or 1) if self.measured else None
+        took = mean_update(self.runs, every=self.choice.every or 1)
         middle = None
-        if self.measured and not self.choice.every:          # DiLoCo has two kinds of updates
+        if not self.choice.every:                            # DiLoCo has two kinds of updates
             middle = median(run.median("seconds") for run in self.runs)
         return [[self.link, self.method.name, self.choice.batch, self.choice.every, seed,
                  reached(points, self.e.target), took, middle, self.modelled]
-                for seed, (_, points) in zip(self.seeds, self.curves())]
+                for seed, (_, points) in zip(self.e.seeds, self.curves())]
 
 
-def race(e, cost, choices, why):
+def race(e, cost, choices):
     """[Lane], link by link."""
-    able = [m for m in METHODS if m.name != "diloco" or any(c.every for c in choices)]
-    lanes = [Lane(e, cost, m, link, choices) for link in e.links for m in able]
-    if why:
-        return lanes
+    lanes = [Lane(e, cost, m, link, choices) for link in e.links for m in METHODS]
     jobs = {}
     for seed in e.seeds:                                     # a stop leaves whole seeds
         jobs.update({(lane, seed): lane.job(seed) for lane in lanes})
         runs = e.run(list({job.name: job for job in jobs.values()}.values()))
     for lane in lanes:
-        lane.took([runs[jobs[lane, seed].name] for seed in e.seeds])
+        lane.runs = [runs[jobs[lane, seed].name] for seed in e.seeds]
     return lanes
 
 
@@ -375,8 +360,6 @@ def tell(e, race_rows, large):
             seconds = [row["seconds_to_target"] for row in lane_of(race_rows, link, m.name)]
             if seconds and all(seconds):
                 e.found(f"seconds over {link} Mbit/s, {m.label}", mean(seconds))
-    if race_rows[0]["seconds_update"] is None:
-        return                                               # modelled
     labels = {m.name: m.label for m in METHODS}
     for link, slow, fast in [(links[0], "parallel", "one"), (links[0], "bf16", "one"),
                              (links[0], "parallel", "diloco"), (links[-1], "parallel", "one"),
@@ -397,7 +380,7 @@ def tell(e, race_rows, large):
         if row["median_seconds_update"] and row["method"] != "one"))
 
 
-def conclude(e, why=""):
+def conclude(e):
     race_rows, machine = e.rows("race"), {row["what"]: row["value"] for row in e.rows("machine")}
     tell(e, race_rows, e.rows("large"))
     e.figure("race", lambda plt: draw_race(plt, race_rows, e.rows("curves"),
@@ -406,10 +389,7 @@ def conclude(e, why=""):
                  "axis of seconds.",
              caption="Each method with its best batch for the link. Lines: the seed in the middle; "
                      "points: every seed at the target; numbers: their mean.")
-    if why:
-        e.verdict("skipped", f"modelled only: {why}")
-    else:
-        e.decide(endpoint(race_rows))
+    e.decide(endpoint(race_rows))
 
 
 # ---------------------------------------------------------------- the experiment
@@ -433,18 +413,16 @@ def write(e, cost, choices, lanes, calibrations):
              ["seconds_exchange_unlimited", cost.talk], ["share_hidden", cost.hidden]])
 
 
-def measure(e, why):
+def measure(e):
     """Makes the runs and writes the tables."""
     choices = lab.tune(e, [Choice(e, b) for b in e.batches])
-    if lab.has_mpi():
-        choices += lab.tune(e, [Choice(e, b, every) for b, every in e.diloco])
-    cost, calibrations = calibrate(e, why)
-    lanes = race(e, cost, choices, why)
+    choices += lab.tune(e, [Choice(e, b, every) for b, every in e.diloco])
+    cost, calibrations = calibrate(e)
+    lanes = race(e, cost, choices)
     e.setting(f"{cost.parameters:,} parameters, T={T}; constant rate after {WARMUP} updates, β2 by "
               "half-life in tokens. Seconds are those of the updates, without evaluations.")
     write(e, cost, choices, lanes, calibrations)
-    if not why:
-        race_large(e)
+    race_large(e)
 
 
 def main():
@@ -453,12 +431,15 @@ def main():
         question="Two workers over a slow link: which method reaches a loss first, each with its "
                  "own best batch?",
         prediction="Over the slowest link two data parallel workers take longer than one.")
-    settings(e)
     why = "" if e.args.kept else possible()
+    if why:
+        e.verdict("skipped", why)
+        return e.close()
     if not e.args.kept:
-        measure(e, why)
-    conclude(e, why)
-    e.close()
+        settings(e)
+        measure(e)
+    conclude(e)
+    return e.close()
 
 
 if __name__ == "__main__":
