@@ -179,8 +179,8 @@ def anchor(file):
 
 
 def figure_of(claim):
-    """(summary, figure) of a claim; None while the experiment or its figure is not kept."""
-    found = claim.label and kept.summary(claim.label)
+    """(result, figure) of a claim; None while the experiment or its figure is not kept."""
+    found = claim.label and kept.read(claim.label)
     for figure in found["figures"] if found else []:
         if figure["name"] == claim.figure:
             return found, figure
@@ -191,7 +191,7 @@ def source(claim):
     """Where a claim's number comes from: a test, or an experiment and how its prediction did."""
     if not claim.label:
         return f"<code>{claim.figure}</code>"
-    found, shown = kept.summary(claim.label), figure_of(claim)
+    found, shown = kept.read(claim.label), figure_of(claim)
     name = f"Experiment {int(claim.label[:2])}"
     if shown:
         name = f"<a href='#{anchor(kept.figure_file(*shown))}'>{name}</a>"
@@ -217,7 +217,7 @@ def experiments_table():
     """Question and verdict of every experiment, with the machine it ran on."""
     rows = []
     for label, _ in report.experiments():
-        found = kept.summary(label)
+        found = kept.read(label)
         cells = [f"{int(label[:2])}. {label[3:].replace('_', ' ').capitalize()}", "", "",
                  "not measured yet"]
         if found:

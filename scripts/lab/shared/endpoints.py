@@ -101,7 +101,7 @@ def verdict(end, found):
     that must all be as predicted; words may be empty."""
     if not found:
         return "undecided", "nothing was measured"
-    if any(value != value for _, *values in found for value in values):
+    if any(value is None or value != value for _, *values in found for value in values):
         return "undecided", "too few runs for an interval"
     inside = [end.low <= low and high <= end.high for _, _, low, high in found]
     outside = [high < end.low or low > end.high for _, _, low, high in found]

@@ -38,10 +38,6 @@ def load(path):
         return sys.exit(f"{path}: this is not JSON; run that experiment again")
 
 
-def summary(label):
-    return read(label)
-
-
 def rows(table):
     """Of a table as a result has it: dicts by column."""
     return [dict(zip(table["columns"], row)) for row in table["rows"]] if table else []

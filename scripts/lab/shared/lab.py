@@ -24,8 +24,8 @@ import functools
 import json
 import math
 import os
-import shlex
 import re
+import shlex
 import shutil
 import signal
 import subprocess
