@@ -18,7 +18,11 @@ MOST_LENGTHS, MOST_RATES = 6, 5      # at a batch
 
 # name: of the runs. batch: of the run that branches leave, in tokens, the smallest of the branches.
 # rate: of that run. knee: a guess of B_crit. ks: the branches' batches, in units of `batch`.
-Plan = namedtuple("Plan", "name model T corpus batch rate knee moments ks eval")
+# memory: tokens after which weight decay alone would have shrunk a weight by 1/e at a constant rate
+# (Bergsma et al. 2025); None: 0.1 an update, whatever the batch. micro: sequences of a micro-batch,
+# at most.
+Plan = namedtuple("Plan", "name model T corpus batch rate knee moments ks eval memory micro",
+                  defaults=(None, 64))
 
 # loss: of the annealed checkpoint less FALL; noise: B_simple of the run at that moment. points:
 # {batch: fit.Point}, its rate in units of the first guess; None where nothing crossed.
@@ -29,6 +33,11 @@ def trunk_name(plan, seed, i):
     return f"{plan.name}_s{seed}_{i}"
 
 
+def decay(plan, batch, rate):
+    """The flags of a weight decay that forgets as many tokens whatever the batch."""
+    return ["--weight-decay", f"{batch / (rate * plan.memory):.6g}"] if plan.memory else []
+
+
 def trunk_jobs(plan, seeds):
     """The run at a constant rate that branches leave, in one part for each moment."""
     sequences = plan.batch // plan.T
@@ -37,7 +46,7 @@ def trunk_jobs(plan, seeds):
              "--lr", f"{plan.rate:.6g}", "--lr-schedule", "constant",
              "--warmup-tokens", 20 * plan.batch, "--save-every", 0, "--keep", 1,
              "--beta2", f"{lab.half_life_beta2(plan.batch):.7g}", "--eval-every", 0,
-             "--eval-tokens", plan.eval]
+             "--eval-tokens", plan.eval, *decay(plan, plan.batch, plan.rate)]
     return [lab.Job(trunk_name(plan, seed, i), ["--tokens", moment] if i else
                     [*first, "--seed", seed, "--tokens", moment], keep=True,
                     branch=trunk_name(plan, seed, i - 1) if i else None, cost=moment)
@@ -49,11 +58,12 @@ def branch_job(plan, seed, i, k, power, updates):
     moment, batch = plan.moments[i], k * plan.batch
     rate = plan.rate * 2.0 ** (round(0.4 * math.log2(k)) + power)
     return lab.Job(f"{trunk_name(plan, seed, i)}_k{k}_lr{rate:.6f}_n{updates}", [
-        "--batch-tokens", batch, "--micro-batch", max(1, min(64, batch // plan.T // 2)),
+        "--batch-tokens", batch,
+        "--micro-batch", max(1, min(plan.micro, batch // plan.T // 2)),
         "--lr", f"{rate:.6g}", "--lr-schedule", "linear", "--final-lr-frac", 0,
         "--warmup-tokens", moment, "--beta2", f"{lab.half_life_beta2(batch):.7g}",
-        "--tokens", moment + updates * batch], branch=trunk_name(plan, seed, i), thin=20,
-        cost=updates * batch)
+        "--tokens", moment + updates * batch, *decay(plan, batch, rate)],
+        branch=trunk_name(plan, seed, i), thin=20, cost=updates * batch)
 
 
 class Branches:

@@ -16,14 +16,15 @@ from math import inf
 
 import kept
 
-PLANNED = "dc09e23"                  # the commit of this plan
+PLANNED = "dc09e23"                  # the commit of most plans
 
 # label: of the experiment. what: the quantity, in words. low, high: where it is predicted to lie;
 # the verdict is by its 90% interval: inside, outside, or across an end (undecided). runs: what
 # measures it. known: what the prediction rests on. earlier: the verdicts of the second edition, by
 # other criteria. data: the first commit of its runs; late: whether the plan is younger than that.
-Endpoint = namedtuple("Endpoint", "label what low high runs known earlier data late",
-                      defaults=("", "", False))
+# plan: the commit of its plan.
+Endpoint = namedtuple("Endpoint", "label what low high runs known earlier data late plan",
+                      defaults=("", "", False, PLANNED))
 
 PLAN = [
     Endpoint("01_one_step",
@@ -36,6 +37,10 @@ PLAN = [
              "trained on 1,048,576 tokens, down by the same 0.1 nats", 8.0, 16.0, "seeds 3 to 6",
              "the mean of seeds 1 and 2, which choose the rates: 11.5; 16 would be in proportion",
              "none", "4b83485"),
+    Endpoint("02_size",
+             "exponent of B_crit in parameters, 35k to 3.2M, after 1,048,576 tokens", -0.2, 0.1,
+             "seeds 21 to 24", "two sizes each: 0.02 +- 0.11 and -0.15 +- 0.07", "none",
+             plan="6355702"),
     Endpoint("03_small_noisy",
              "validation loss with 1 sequence an update less that with 64, at a training loss of "
              "1.5 nats on repeated data (nats)", -0.02, 0.02, "seeds 2 to 6",
@@ -129,7 +134,7 @@ def history():
         measured = "; ".join(f"{row[0]}{': ' if row[0] else ''}{kept.told(*row[1:])}"
                              for row in found["endpoint"])
         yield (end.label, end.what, bounds(end), end.known, measured, kept.verdict(found),
-               dated(PLANNED), dated(end.data), end.earlier)
+               dated(end.plan), dated(end.data), end.earlier)
     for label, what, seen, now, earlier in WITHOUT:
         yield label, what, "", "", seen, now, "", "", earlier
 

@@ -164,6 +164,7 @@ class Job:
         self.name, self.flags = name, [str(flag) for flag in flags]
         self.ranks, self.threads, self.cost = ranks, threads, cost
         self.keep = keep or branch is not None
+        self.stays = keep                                    # else its checkpoint goes at its end
         self.before = list(before) + ([branch] if branch else [])
         self.branch, self.program, self.env = branch, program, dict(env or {})
         self.alone, self.thin = alone, thin
@@ -630,7 +631,8 @@ class Experiment:
         if job.keep and (job.branch or "--resume" not in job.flags) and os.path.isdir(base):
             shutil.rmtree(base)
         if job.branch:
-            shutil.copytree(os.path.join(self.dir, "runs", job.branch), base, symlinks=True)
+            shutil.copytree(os.path.join(self.dir, "runs", job.branch), base, symlinks=True,
+                            copy_function=os.link)           # a checkpoint is never written again
         env = dict(os.environ, OMP_WAIT_POLICY="passive")
         if is_cuda(job.program or self.args.trainer):
             devices = gpus() or ["0"]
@@ -657,6 +659,8 @@ class Experiment:
             record["diverged"] = True
         elif not ended(base + ".jsonl"):
             fail(f"{job.name}: ended early; its output is in {base}.txt")
+        if job.branch and not job.stays:
+            shutil.rmtree(base)
         if job.thin is not None:
             record["step_seconds"] = thin_log(base + ".jsonl", job.thin)
         write_json(base + ".json", record)

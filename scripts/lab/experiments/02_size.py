@@ -1,0 +1,219 @@
+#!/usr/bin/env python3
+"""Experiment 2, the knee over model size and training so far, by scripts/lab/plans/02_size.md.
+
+    scripts/lab/experiments/02_size.py --quick
+    scripts/lab/experiments/02_size.py --cell 85M 1048576 --trainer ./train_gpt2cu --jobs 6
+
+As in 02_local.py all batches leave the same checkpoint. Here the rate before it is tuned for every
+cell, a size after so many tokens, and weight decay forgets as many tokens at every batch. --cell
+measures one and stops: cells come from several machines, and lie in OUT/02_size/cells.
+"""
+import json
+import math
+import os
+from collections import namedtuple
+
+import _path
+import fit
+import lab
+import local_knee
+
+PLAN = os.path.join(lab.LAB, "plans", "02_size.md")
+
+# rate: a first guess, for the smallest batch. ks: the branches' batches, in units of that.
+Size = namedtuple("Size", "layers heads channels rate ks")
+SIZES = {"35k": Size(2, 2, 32, 4e-3, (1, 4, 8, 32, 128)),
+         "119k": Size(2, 2, 64, 2e-3, (1, 4, 8, 32, 128)),
+         "0.8M": Size(4, 4, 128, 2e-3, (1, 8, 32, 128)),
+         "3.2M": Size(4, 4, 256, 1e-3, (1, 8, 32, 128)),
+         "85M": Size(12, 12, 768, 2.5e-4, (1, 8, 32, 128))}
+ENDPOINT = "35k", "119k", "0.8M", "3.2M"
+T, MEMORY = 32, 2 ** 21
+CELLS = {"tiny": [("35k", 8192)], "quick": [("35k", 2 ** 18), ("119k", 2 ** 18)],
+         "full": [(size, 2 ** power) for power, sizes in [
+             (18, ("35k", "119k", "3.2M")), (19, ("35k",)), (20, SIZES)] for size in sizes]}
+OF = ["size", "trained_tokens"]                  # what names a cell, in every table
+
+
+def arguments(parser):
+    parser.add_argument("--cell", nargs=2, metavar=("SIZE", "TOKENS"))
+
+
+# ---------------------------------------------------------------- runs
+
+def seeds(e):
+    """(the one that chooses, those that measure)"""
+    return e.pick((20, (21,)), (20, (21, 22)), (20, (21, 22, 23, 24)))
+
+
+def plan_of(e, size, tokens, rate):
+    s, batch = SIZES[size], e.pick(64, 256, 256)
+    knee = 2760.0 * (tokens / 2 ** 18) ** 0.82              # a guess of it, by 02_local
+    return local_knee.Plan(
+        f"{size}_{tokens}_{rate:.6f}", ["--layers", s.layers, "--heads", s.heads, "--channels",
+                                        s.channels, "--seq-len", T], T,
+        e.corpus(e.pick(10 ** 6, 32 * 10 ** 6, 32 * 10 ** 6)), batch, rate, knee, (tokens,),
+        e.pick((1, 4, 8, 16), s.ks, s.ks), e.pick(2048, 65536, 65536), MEMORY,
+        512 if lab.is_cuda(e.args.trainer) else 64)
+
+
+def annealed(e, size, tokens, rates):
+    """{rate: the loss of the seed that chooses, trained at it and annealed over a sixteenth}"""
+    plans = {rate: plan_of(e, size, tokens, rate) for rate in rates}
+    seed = seeds(e)[0]
+    e.run([job for plan in plans.values() for job in local_knee.trunk_jobs(plan, [seed])])
+    jobs = {rate: local_knee.branch_job(plan, seed, 0, 1, 0, max(2, tokens // 16 // plan.batch))
+            for rate, plan in plans.items()}
+    runs = e.run(list(jobs.values()))
+    return {rate: runs[job.name].val for rate, job in jobs.items()}
+
+
+def best_rate(e, size, tokens):
+    """(rate, {rate: annealed loss}): the lowest lies between two that were tried."""
+    first, loss, powers = SIZES[size].rate, {}, [-1, 0, 1]
+    while powers:
+        loss.update(annealed(e, size, tokens, [first * 2.0 ** power for power in powers]))
+        best = min(sorted(loss), key=loss.get)
+        at = round(math.log2(best / first))
+        powers = [p for p in (at - 1, at + 1) if first * 2.0 ** p not in loss]
+    return best, loss
+
+
+def points(local):
+    return [[batch, p.lr, p.median, bool(p.edge)] for batch, p in sorted(local.points.items()) if p]
+
+
+def measure(e, size, tokens):
+    """A cell: what is in its file, which is written if it is not there."""
+    path = os.path.join(e.dir, "cells", f"{size}_{tokens}.json")
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as f:
+            return json.load(f)
+    commit = lab.output_of("git", "log", "-1", "--format=%h", "--", PLAN).strip()
+    if not commit and e.size == "full":
+        lab.fail(f"{PLAN} is not committed: a plan is older than its runs")
+    chooses, fresh = seeds(e)
+    rate, tried = best_rate(e, size, tokens)
+    plan = plan_of(e, size, tokens, rate)
+    tuned, = local_knee.sweep(e, plan, [chooses])
+    known = {(tokens, batch): (p.lr, p.median) for batch, p in tuned.points.items() if p}
+    plan = plan._replace(ks=tuple(k for k in plan.ks if (tokens, k * plan.batch) in known))
+    cell = {"size": size, "tokens": tokens, "plan": commit, "machine": e.machine,
+            "parameters": 12 * SIZES[size].layers * SIZES[size].channels ** 2, "rate": rate,
+            "annealed": tried, "tuned": points(tuned),
+            "seeds": [{"seed": s.seed, "target": s.loss, "noise": s.noise, "points": points(s)}
+                      for s in local_knee.sweep(e, plan, fresh, known)]}
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    lab.write_json(path, cell)
+    return cell
+
+
+def write(e, cells):
+    e.table("cells", [*OF, "parameters", "rate", "machine", "plan"],
+            [[c["size"], c["tokens"], c["parameters"], c["rate"], c["machine"], c["plan"]]
+             for c in cells])
+    e.table("tuned", [*OF, "batch_tokens", "lr_times", "updates", "edge"],
+            [[c["size"], c["tokens"], *p[:3], int(p[3])] for c in cells for p in c["tuned"]])
+    e.table("seeds", [*OF, "seed", "target_nats", "noise_scale_tokens"],
+            [[c["size"], c["tokens"], s["seed"], s["target"], s["noise"]]
+             for c in cells for s in c["seeds"]])
+    e.table("points", [*OF, "seed", "batch_tokens", "updates"],
+            [[c["size"], c["tokens"], s["seed"], p[0], p[2]]
+             for c in cells for s in c["seeds"] for p in s["points"]])
+
+
+# ---------------------------------------------------------------- from the tables on
+
+def knees(e):
+    """{(size, tokens): {seed: B_crit}}, of the seeds with four batches or more"""
+    found = {}
+    for cell in e.rows("cells"):
+        of = {key: cell[key] for key in OF}
+        for s in e.rows("seeds", **of):
+            own = e.rows("points", seed=s["seed"], **of)
+            if len(own) >= 4:
+                found.setdefault(tuple(of.values()), {})[s["seed"]] = fit.least_squares(
+                    [p["batch_tokens"] for p in own], [p["updates"] for p in own])[1]
+    return found
+
+
+def interval(values):
+    return fit.ratio_interval([math.log(value) for value in values])
+
+
+def exponents(b_crit, x):
+    """For each seed the slope of log B_crit. b_crit: {cell: {seed: B_crit}}, x: {cell: value}."""
+    shared = set.intersection(*(set(of) for of in b_crit.values()))
+    return [fit.line([math.log(x[cell]) for cell in b_crit],
+                     [math.log(of[seed]) for of in b_crit.values()])[0] for seed in sorted(shared)]
+
+
+def conclude(e):
+    found, parameters = knees(e), {}
+    for cell in e.rows("cells"):
+        parameters[cell["size"], cell["trained_tokens"]] = cell["parameters"]
+    for (size, tokens), of in found.items():
+        e.found(f"{size} after {tokens:,} tokens: B_crit in tokens", *interval(of.values()))
+    verdict = []
+    at = 2 ** 20
+    for sizes in (ENDPOINT, tuple(SIZES)):
+        own = {cell: of for cell, of in found.items() if cell[1] == at and cell[0] in sizes}
+        if len(own) < 3:
+            continue
+        slope = fit.mean_interval(exponents(own, parameters))
+        e.found(f"exponent of B_crit in parameters after {at:,} tokens, "
+                f"{', '.join(size for size in SIZES if (size, at) in own)}", *slope)
+        if set(ENDPOINT) == {size for size, _ in own}:
+            verdict = [("", *slope)]
+    for size in SIZES:
+        own = {cell: of for cell, of in found.items() if cell[0] == size}
+        if len(own) > 2:
+            e.found(f"exponent of B_crit in trained tokens, {size}",
+                    *fit.mean_interval(exponents(own, {cell: cell[1] for cell in own})))
+    if len(found) > 1:
+        e.figure("size", lambda plt: draw(plt, found), alt=(
+            "The critical batch size against the tokens trained, both logarithmic, a line for each "
+            "model size: the lines rise together and lie close to each other."),
+            caption="Each point is the mean of the seeds; bars: 90%.")
+    e.decide(verdict)
+
+
+def draw(plt, found):
+    figure, ax = plt.subplots(figsize=(7.5, 4.8), layout="constrained")
+    for i, size in enumerate(SIZES):
+        own = sorted((tokens, interval(of.values())) for (s, tokens), of in found.items()
+                     if s == size)
+        if own:
+            x, middle = [tokens for tokens, _ in own], [v[0] for _, v in own]
+            bars = [[v[0] - v[1] for _, v in own], [v[2] - v[0] for _, v in own]]
+            ax.errorbar(x, middle, yerr=bars, color=lab.COLOURS[i], marker=lab.MARKERS[i],
+                        linestyle=lab.LINES[i % len(lab.LINES)], capsize=2,
+                        label=f"{size} parameters")
+    lab.log_axis(ax.xaxis, base=2)
+    lab.log_axis(ax.yaxis, base=2)
+    ax.legend(loc="upper left")
+    lab.axes(ax, "tokens trained", "critical batch size B_crit (tokens)")
+    figure.suptitle("The critical batch size grows with training, hardly with the model",
+                    fontsize=11)
+    return figure
+
+
+def main():
+    e = lab.Experiment(
+        2, "size", title="The knee over model size", arguments=arguments,
+        question="Does a larger model bear a larger batch, or only a longer trained one?",
+        prediction="After 1,048,576 tokens, from 35k to 3.2M parameters, B_crit grows as parameters "
+        "to the power of -0.2 to 0.1.")
+    if e.args.cell:
+        measure(e, e.args.cell[0], int(e.args.cell[1]))
+        return
+    if not e.args.kept:
+        e.setting("Every branch decays its rate linearly to zero. It ends 0.1 nats below a branch "
+                  "of the smallest batch that is annealed at once. 85M trains in bf16.")
+        write(e, [measure(e, *cell) for cell in CELLS[e.size]])
+    conclude(e)
+    e.close()
+
+
+if __name__ == "__main__":
+    main()
