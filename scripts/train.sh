@@ -112,7 +112,6 @@ plan() {                                     # by whichever trainer is built
     [ "$machines" = 1 ] || link=450GB/s:$gpus+50GB/s
     for program in ./train_gpt2cu ./train_gpt2cu-emulated ./train_gpt2; do
         [ -x $program ] || continue
-        [ $program != ./train_gpt2 ] || echo "note    memory as ./train_gpt2 takes it, in fp32"
         $program --plan --plan-gpu "${plan_gpu:-h100,$ranks,$link}" "${recipe[@]}" "${flags[@]}"
         return
     done

@@ -1,7 +1,7 @@
 // The formulas of dev/train/plan.h against the papers that they are from, and the plan that is made
 // of them: what fits, what hides, what is missing. tests/test_plan.sh compares bytes kept and sent
 // with those of real runs.
-#include "../dev/train/plan.h"
+#include "../dev/train/plan_show.h"
 #include "test.h"
 
 static bool near(double a, double b, double tolerance) {

@@ -17,7 +17,8 @@ def read(*path):
 bandwidth = {name: float(gb) for name, gb in
              re.findall(r'\{ "(\w+)", (\d+), \d+, [\d.]+, \d+ \}', read("emulator", "profile.h"))}
 peak = {name: float(tflops) for name, tflops in
-        re.findall(r'\{ "(\w+)", \d+, (\d+), \d+, (?:true|false) \}', read("train", "plan.h"))}
+        re.findall(r'\{ "(\w+)", \d+, (\d+), \d+, \d+, (?:true|false) \}',
+                   read("train", "plan.h"))}
 ridge = {name: 1000 * peak[name] / gb for name, gb in bandwidth.items()}
 GPU = "h100"
 

@@ -1,7 +1,7 @@
 // --plan and --plan-search: collect this run's facts for dev/train/plan.h and search.h.
 #pragma once
 #include "open.h"                      // find_checkpoint, open_tokenizer
-#include "plan.h"                      // plan_print
+#include "plan_show.h"                 // plan_print
 #include "search_show.h"               // search_print
 
 // Bytes that a worker of this trainer would allocate, counted by the code that lays them out.
@@ -104,6 +104,21 @@ static inline PlanMachine plan_machine(Run *r) {
             "give the speed in fp32: %s@TFLOPS", m.name);
     if (!m.gpu) plan_this_machine(&m, r);
     return m;
+}
+
+// The last noise_scale, in tokens, in the log of a run's directory; 0 if there is none.
+static inline double plan_noise_scale(const char *out) {
+    char path[5000], line[16384];
+    const char *key = "\"noise_scale\":";
+    double last = 0.0, number;
+    snprintf(path, sizeof path, "%s/log.jsonl", out ? out : "");
+    FILE *f = out ? fopen(path, "r") : NULL;
+    while (f && fgets(line, sizeof line, f)) {
+        char *at = strstr(line, key);
+        if (at && sscanf(at + strlen(key), "%lf", &number) == 1 && number > 0.0) last = number;
+    }
+    if (f) fclose(f);
+    return last;
 }
 
 // Copies of the gradients beside their sum.

@@ -1,6 +1,7 @@
 // What --plan-search prints and logs: the fastest mixtures, the best of each kind, and why the
 // others lost.
 #pragma once
+#include "plan_show.h"                 // plan_time, plan_size
 #include "search.h"                    // search_all, SearchRow
 
 // ---- for a person ----
